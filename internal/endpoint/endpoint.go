@@ -1,0 +1,62 @@
+// Package endpoint identifies what can be picked: one data-parallel rank of one pod.
+package endpoint
+
+import "strconv"
+
+// ID is an endpoint's identity. Addresses are reused by the cluster's network, so nothing is keyed by them.
+type ID struct {
+	// Pod is the pod's UID, or its namespace and name where there is no UID.
+	Pod string
+	// Rank is the data-parallel rank inside the pod, from 0.
+	Rank int
+}
+
+// String is pod/rank.
+func (id ID) String() string { return id.Pod + "/" + strconv.Itoa(id.Rank) }
+
+// Hash is stable across processes: FNV-1a with Murmur3's finaliser. Rendezvous hashing mixes it with a request's key.
+func (id ID) Hash() uint64 {
+	const prime = 1099511628211
+	h := uint64(14695981039346656037)
+	for i := range len(id.Pod) {
+		h = (h ^ uint64(id.Pod[i])) * prime
+	}
+	return Mix((h ^ uint64(id.Rank)) * prime)
+}
+
+// Mix is Murmur3's 64-bit finaliser: every input bit reaches every output bit.
+func Mix(h uint64) uint64 {
+	h ^= h >> 33
+	h *= 0xff51afd7ed558ccd
+	h ^= h >> 33
+	h *= 0xc4ceb9fe1a85ec53
+	return h ^ h>>33
+}
+
+// Endpoint is what is known of an endpoint from the cluster or from files. Values are immutable snapshots.
+type Endpoint struct {
+	ID ID
+	// Pod and Namespace name the pod for people.
+	Pod, Namespace string
+	// Address is host:port of the engine's HTTP server.
+	Address string
+	// Socket is the path of a unix socket that replaces Address; standalone mode only.
+	Socket string
+	// EventsAddress and ReplayAddress are host:port of the engine's event publisher and its replay socket for this
+	// rank; empty when there is none.
+	EventsAddress, ReplayAddress string
+	// RankHeader is the value of X-data-parallel-rank (the global rank) for pods whose ranks share one HTTP port;
+	// -1 when the header is not needed.
+	RankHeader int
+	// Island the endpoint lies in; empty when the pool has none.
+	Island string
+	// Ready, Serving and Terminating mean what they mean in a Kubernetes EndpointSlice.
+	Ready, Serving, Terminating bool
+}
+
+// Pickable tells whether new requests may go to the endpoint.
+func (e *Endpoint) Pickable() bool { return e.Ready && !e.Terminating }
+
+// Epoch identifies the endpoint's life as far as the cluster tells: a new address is a new life even under the same
+// identity.
+func (e *Endpoint) Epoch() string { return e.ID.String() + "@" + e.Address + e.Socket + "@" + e.EventsAddress }

@@ -1,0 +1,66 @@
+// Package kvevent holds what an engine says about its KV cache, free of any wire format.
+//
+// Codecs (internal/vllm) fill a Batch, internal/ingest applies it to the index.
+package kvevent
+
+// Hash is an engine's own name of a block: opaque, unique only within one endpoint, epoch and group. Integer hashes
+// are taken as they are (signed ones in two's complement), byte hashes by their last 8 bytes, big-endian, which is
+// what the same engine sends in integer form.
+type Hash uint64
+
+// Kind tells what happened.
+type Kind uint8
+
+// The kinds of event.
+const (
+	Stored  Kind = iota + 1 // blocks entered a tier
+	Removed                 // one copy of each block left a tier
+	Cleared                 // everything is gone
+)
+
+// Event is one change. Slices belong to the Batch it came in and are reused with it.
+type Event struct {
+	Kind Kind
+	// Hashes of the blocks, in chain order for Stored.
+	Hashes []Hash
+	// Parent of the first block; meaningless unless HasParent.
+	Parent    Hash
+	HasParent bool
+	// Tokens of the blocks, BlockSize each. Empty for announcements that carry only hashes.
+	Tokens []uint32
+	// BlockSize in tokens; 0 for announcements that carry only hashes.
+	BlockSize int
+	// Medium is the engine's word for the tier; empty means the GPU.
+	Medium string
+	// Adapter is the LoRA adapter's name; empty is the base model.
+	Adapter string
+	// Salt is the cache salt; only blocks without a parent carry one.
+	Salt string
+	// Items are the multimodal items and embeddings in the blocks, by block.
+	Items []Item
+	// Group is the KV cache group of hybrid models, 0 else.
+	Group int
+	// Partial marks groups whose hits do not extend a prefix (sliding window, mamba ...): not indexed.
+	Partial bool
+	// Unkeyed marks an engine that does not say what tells its blocks apart (adapter id without a name, offload
+	// tiers without extra keys): such blocks have no key of ours.
+	Unkeyed bool
+}
+
+// Item is something in a block that is not a token.
+type Item struct {
+	Block  int    // index into Hashes
+	Key    string // the item's identifier
+	Offset int64  // position of the item relative to the block's start, tokens
+}
+
+// Batch is one message of an engine: everything that changed in one of its steps.
+type Batch struct {
+	// Time is the engine's clock at publishing, seconds since 1970.
+	Time float64
+	// Rank is the data-parallel rank, -1 when the engine does not say.
+	Rank   int
+	Events []Event
+	// Skipped counts events and fields of events that were not understood and passed over.
+	Skipped int
+}

@@ -1,0 +1,95 @@
+package picker
+
+import (
+	"time"
+
+	"github.com/kvasir-dev/kvasir/internal/endpoint"
+	"github.com/kvasir-dev/kvasir/internal/kvblock"
+	"github.com/kvasir-dev/kvasir/internal/policy"
+)
+
+// Spec is all that the picker knows of one pool: what exists, and what is preferred. Adapters translate API objects
+// into it; it is never changed after it was applied.
+type Spec struct {
+	Namespace, Name string
+	// Model is the canonical served name; Aliases are further names of the same weights; Adapters are the names of
+	// LoRA adapters known beforehand.
+	Model    string
+	Aliases  []string
+	Adapters []string
+	// DiscoverAdapters asks the engines' model lists for more adapters.
+	DiscoverAdapters bool
+	// Engine is VLLM or SGLang; the event layout depends on it.
+	Engine string
+	// EngineAPIKey is sent on our own calls to the engines, and in place of the client's key; empty for none.
+	EngineAPIKey string
+	// NoEvents turns the event plane off for the pool.
+	NoEvents bool
+	// Media maps the engines' lower-case medium strings to tiers, beyond the built-in ones.
+	Media map[string]kvblock.Tier
+	// BlockTokens is the size of our keys' blocks in tokens.
+	BlockTokens int
+	// Seed is the root of the pool's keys.
+	Seed kvblock.Seed
+	// Tokenizer says where exact tokens come from.
+	Tokenizer TokenizerSpec
+	// MaxRequestBody in bytes; larger requests are refused.
+	MaxRequestBody int64
+	// Policy in force.
+	Policy PolicySpec
+	// Endpoints of the pool, in any state.
+	Endpoints []endpoint.Endpoint
+}
+
+// TokenizerSpec says where exact tokens come from.
+type TokenizerSpec struct {
+	// Type is Engine, Directory, Volume, Reporter or None.
+	Type string
+	// Dir holds tokenizer.json, for Directory and Volume: an absolute path.
+	Dir string
+	// ChatTemplate is a file below Dir; empty for the tokenizer's own.
+	ChatTemplate string
+}
+
+// PolicySpec is a RoutingPolicy with all defaults filled in.
+type PolicySpec struct {
+	// Name and Generation of the policy object; empty when the defaults are in force.
+	Name       string
+	Generation int64
+	Strategy   policy.Config
+	// Credit is what a block of each tier is worth to strategies that count blocks; 1 for the GPU.
+	Credit [kvblock.NumTiers]float64
+	// ReloadRate is how fast each tier is read back, tokens/s; 0 where it is not known.
+	ReloadRate [kvblock.NumTiers]float64
+	// SessionKeys are tried in order; the first one present names the session.
+	SessionKeys []SessionKey
+	// TokenBudget bounds tokenizing in process; EngineTokenBudget bounds the question to an engine.
+	TokenBudget, EngineTokenBudget time.Duration
+	// EngineTokens tells when an engine may be asked: WhenNoTokenizer, BeyondBudget or Never.
+	EngineTokens string
+	// SpeculationOff stops counting what was just routed as held.
+	SpeculationOff bool
+	// SpeculationMax is the upper bound of a speculative entry's life.
+	SpeculationMax time.Duration
+	// MaxKVUsage above which an endpoint is passed over, 0 to 1.
+	MaxKVUsage float64
+	// CircuitFailures in a row open an endpoint's circuit for CircuitOpen.
+	CircuitFailures int
+	CircuitOpen     time.Duration
+	// Attempts is the most endpoints tried before the first byte of the answer, the first included.
+	Attempts int
+	// RetryConnect, RetryServerError and RetryFirstByte tell which failures are tried elsewhere.
+	RetryConnect, RetryServerError, RetryFirstByte bool
+	// FirstByte is the longest wait for the first byte of an answer.
+	FirstByte time.Duration
+	// AnswerHeaders is Never, OnRequest or Always.
+	AnswerHeaders string
+}
+
+// SessionKey is a place in the request that may name the session.
+type SessionKey struct {
+	// Type is Header, BodyField or Prefix.
+	Type string
+	// Name of the header or field.
+	Name string
+}
