@@ -59,4 +59,6 @@ func (e *Endpoint) Pickable() bool { return e.Ready && !e.Terminating }
 
 // Epoch identifies the endpoint's life as far as the cluster tells: a new address is a new life even under the same
 // identity.
-func (e *Endpoint) Epoch() string { return e.ID.String() + "@" + e.Address + e.Socket + "@" + e.EventsAddress }
+func (e *Endpoint) Epoch() string {
+	return e.ID.String() + "@" + e.Address + e.Socket + "@" + e.EventsAddress
+}

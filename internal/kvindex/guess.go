@@ -1,0 +1,71 @@
+package kvindex
+
+import "github.com/kvasir-dev/kvasir/internal/kvblock"
+
+// Guess is the speculation that one request has made: that its endpoint will hold these blocks.
+type Guess struct {
+	table *Table
+	slot  slot
+	keys  []kvblock.Key
+}
+
+// Speculate assumes that a holder has blocks, until the guess is withdrawn. It keeps keys. The guess dies with the
+// holder's present life: after Clear or Leave it matches nothing.
+func (t *Table) Speculate(h Holder, keys []kvblock.Key) *Guess {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	s, ok := t.live[h]
+	if !ok {
+		return &Guess{}
+	}
+	for _, key := range keys {
+		t.guess(s, key)
+	}
+	return &Guess{table: t, slot: s, keys: keys}
+}
+
+// Withdraw takes the guess back. Further calls, and calls on nil, do nothing. It must not run concurrently with
+// itself.
+func (g *Guess) Withdraw() {
+	if g == nil || g.table == nil {
+		return
+	}
+	t := g.table
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, key := range g.keys {
+		t.unguess(g.slot, key)
+	}
+	*g = Guess{}
+}
+
+func (t *Table) guess(s slot, key kvblock.Key) {
+	list := t.guesses[key]
+	for i := range list {
+		if list[i].slot == s {
+			list[i].n++
+			return
+		}
+	}
+	t.guesses[key] = append(list, copies{place: place{slot: s}, n: 1})
+	t.guessedN++
+}
+
+func (t *Table) unguess(s slot, key kvblock.Key) {
+	list := t.guesses[key]
+	for i := range list {
+		if list[i].slot != s {
+			continue
+		}
+		if list[i].n--; list[i].n > 0 {
+			return
+		}
+		t.guessedN--
+		if list = cut(list, i); len(list) == 0 {
+			delete(t.guesses, key)
+		} else {
+			t.guesses[key] = list
+		}
+		return
+	}
+}

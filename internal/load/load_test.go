@@ -1,0 +1,137 @@
+package load
+
+import (
+	"math"
+	"math/rand/v2"
+	"testing"
+	"time"
+)
+
+var start = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+
+func at(seconds float64) time.Time { return start.Add(time.Duration(seconds * float64(time.Second))) }
+
+func TestNothingRemainsHoweverRequestsEnd(t *testing.T) {
+	rng := rand.New(rand.NewPCG(1, 1))
+	for range 200 {
+		var tracker Tracker
+		var open []*Booking
+		clock := 0.0
+		for range 300 {
+			clock += rng.Float64()
+			switch op := rng.IntN(5); {
+			case op < 2:
+				open = append(open, tracker.Book(at(clock), rng.IntN(5000), rng.IntN(2) == 0))
+			case len(open) == 0:
+			case op == 2:
+				open[rng.IntN(len(open))].FirstToken(at(clock))
+			case op == 3:
+				open[rng.IntN(len(open))].EndPrefill(at(clock))
+			default:
+				b := open[rng.IntN(len(open))] // some are released twice, or get a token after their end
+				b.Release(at(clock))
+			}
+			v := tracker.View(at(clock))
+			if v.PendingTokens < 0 || v.Decoding < 0 || v.InFlight < v.Decoding {
+				t.Fatalf("impossible load %+v", v)
+			}
+		}
+		for _, b := range open {
+			b.Release(at(clock))
+		}
+		if v := tracker.View(at(clock)); v.InFlight != 0 || v.PendingTokens != 0 || v.Decoding != 0 || tracker.pending != 0 {
+			t.Fatalf("after all requests ended the load is %+v, pending %d", v, tracker.pending)
+		}
+	}
+}
+
+func TestARequestCountsFromThePick(t *testing.T) {
+	var tracker Tracker
+	b := tracker.Book(start, 1000, true)
+	if v := tracker.View(start); v.InFlight != 1 || v.Decoding != 0 || v.PendingTokens != 1000 {
+		t.Errorf("after the pick: %+v", v)
+	}
+	b.FirstToken(at(1))
+	if v := tracker.View(at(1)); v.InFlight != 1 || v.Decoding != 1 || v.PendingTokens != 0 {
+		t.Errorf("after the first token: %+v", v)
+	}
+	b.Release(at(2))
+	if v := tracker.View(at(2)); v.InFlight != 0 || v.Decoding != 0 {
+		t.Errorf("after the end: %+v", v)
+	}
+}
+
+// TestTheRateOfAnEngineIsLearned plays an engine that prefills in order of arrival at a fixed rate with a fixed
+// overhead, and expects both to be found, with noise, from requests that also queue behind one another.
+func TestTheRateOfAnEngineIsLearned(t *testing.T) {
+	const rate, overhead = 20_000.0, 0.05
+	rng := rand.New(rand.NewPCG(2, 2))
+	var tracker Tracker
+	clock, free := 0.0, 0.0
+	type job struct {
+		b    *Booking
+		done float64
+	}
+	var jobs []job
+	for range 600 {
+		clock += rng.ExpFloat64() * 0.4
+		for len(jobs) > 0 && jobs[0].done <= clock {
+			jobs[0].b.FirstToken(at(jobs[0].done))
+			jobs[0].b.Release(at(jobs[0].done + 0.01))
+			jobs = jobs[1:]
+		}
+		tokens := 200 + rng.IntN(10_000)
+		b := tracker.Book(at(clock), tokens, true)
+		free = math.Max(free, clock) + float64(tokens)/rate*(0.95+0.1*rng.Float64())
+		jobs = append(jobs, job{b, free + overhead})
+	}
+	v := tracker.View(at(clock))
+	if v.Rate < rate*0.8 || v.Rate > rate*1.25 {
+		t.Errorf("learned %.0f tokens/s, the engine does %.0f", v.Rate, rate)
+	}
+	if v.Overhead < 0 || v.Overhead > 4*overhead {
+		t.Errorf("learned an overhead of %.3f s, it is %.3f s", v.Overhead, overhead)
+	}
+}
+
+func TestAnswersThatAreNotStreamedTeachNothingAndEndByPrediction(t *testing.T) {
+	var tracker Tracker
+	b := tracker.Book(start, unknownRate, false) // one second at the assumed rate
+	b.FirstToken(at(0.5))
+	if v := tracker.View(at(0.5)); v.Rate != 0 {
+		t.Errorf("learned %v tokens/s from an answer that was not streamed", v.Rate)
+	}
+	b.Release(at(0.5))
+	tracker.Book(at(1), unknownRate, false)
+	if v := tracker.View(at(1.5)); v.Decoding != 0 {
+		t.Errorf("halfway through the predicted prefill: %+v", v)
+	}
+	if v := tracker.View(at(2.1)); v.Decoding != 1 || v.PendingTokens != 0 {
+		t.Errorf("after the predicted prefill: %+v", v)
+	}
+}
+
+func TestReportsGoStale(t *testing.T) {
+	var tracker Tracker
+	tracker.Observe(start, Report{KVUsage: 0.9, Waiting: 3, KVTokens: 100})
+	tracker.Observe(at(-1), Report{KVUsage: 0.1}) // late
+	if v := tracker.View(at(1)); v.KVUsage != 0.9 || v.Waiting != 3 {
+		t.Errorf("a fresh report is not used: %+v", v)
+	}
+	if v := tracker.View(at(3)); v.KVUsage != 0 || v.Waiting != 0 || v.KVTokens != 100 {
+		t.Errorf("after 3 s: %+v", v)
+	}
+}
+
+func TestNonsenseTeachesNothing(t *testing.T) {
+	var e estimator
+	for range 10 {
+		e.learn(math.NaN(), 1)
+		e.learn(100, 0)
+		e.learn(100, -1)
+		e.learn(math.Inf(1), 1)
+	}
+	if rate, overhead := e.learned(); rate != 0 || overhead != 0 {
+		t.Errorf("learned %v, %v from nonsense", rate, overhead)
+	}
+}
