@@ -1,0 +1,41 @@
+package openai
+
+import (
+	"strconv"
+	"unicode/utf8"
+)
+
+// AppendError appends an error body in the style of the OpenAI API. typ names the kind of error; code is the HTTP
+// status in words of the caller, or empty for the status as a number, which is what vLLM sends. message may hold
+// anything: what is not UTF-8 becomes U+FFFD.
+func AppendError(dst []byte, status int, typ, code, message string) []byte {
+	dst = append(dst, `{"error":{"message":`...)
+	dst = appendJSONString(dst, message)
+	dst = append(dst, `,"type":`...)
+	dst = appendJSONString(dst, typ)
+	dst = append(dst, `,"param":null,"code":`...)
+	if code == "" {
+		dst = strconv.AppendInt(dst, int64(status), 10)
+	} else {
+		dst = appendJSONString(dst, code)
+	}
+	return append(dst, "}}"...)
+}
+
+func appendJSONString(dst []byte, s string) []byte {
+	const hex = "0123456789abcdef"
+	dst = append(dst, '"')
+	for _, r := range s {
+		switch {
+		case r == '"' || r == '\\':
+			dst = append(dst, '\\', byte(r))
+		case r == '\n':
+			dst = append(dst, `\n`...)
+		case r < ' ' || r == 0x7f:
+			dst = append(dst, '\\', 'u', '0', '0', hex[r>>4], hex[r&15])
+		default:
+			dst = utf8.AppendRune(dst, r)
+		}
+	}
+	return append(dst, '"')
+}

@@ -1,0 +1,240 @@
+// Package openai reads what routing needs from requests and answers of the OpenAI API, as vLLM speaks it. It scans the
+// bytes once and builds no tree; it never changes them, so that they can be forwarded as they came.
+package openai
+
+import (
+	"encoding/binary"
+	"fmt"
+)
+
+// Route is an API operation.
+type Route uint8
+
+// The operations.
+const (
+	// Completions is POST /v1/completions.
+	Completions Route = iota
+	// ChatCompletions is POST /v1/chat/completions.
+	ChatCompletions
+)
+
+func (r Route) String() string {
+	switch r {
+	case Completions:
+		return "completions"
+	case ChatCompletions:
+		return "chat/completions"
+	}
+	return fmt.Sprintf("Route(%d)", uint8(r))
+}
+
+// RouteOf is the operation that a URL path asks for.
+func RouteOf(path string) (Route, bool) {
+	switch path {
+	case "/v1/completions":
+		return Completions, true
+	case "/v1/chat/completions":
+		return ChatCompletions, true
+	}
+	return 0, false
+}
+
+// FieldError tells of valid JSON that routing cannot use.
+type FieldError struct {
+	// Field is the name of the top-level field; empty for the body itself.
+	Field string
+	// Msg says what is wrong, without any value of the body.
+	Msg string
+}
+
+func (e *FieldError) Error() string {
+	if e.Field == "" {
+		return e.Msg
+	}
+	return e.Field + ": " + e.Msg
+}
+
+// Prompt is one prompt of a completion request.
+type Prompt struct {
+	// Text is the prompt, unless IsTokens.
+	Text string
+	// Tokens are the prompt's ids, if IsTokens.
+	Tokens []uint32
+	// IsTokens tells which of the two was sent, an empty one included.
+	IsTokens bool
+}
+
+// Request is what Parse finds in a body. The zero value is ready for Parse, and a Request is best used again: its
+// buffers grow to what is common and stay.
+//
+// Everything of slice type, and Prompt.Text, lies in the body or in the buffers of the Request: it holds until the
+// body is changed or the Request is parsed or reset. Model, CacheSalt, User and what Field returns are copies and may
+// be kept.
+//
+// Only the fields that routing must understand can make Parse fail: model, prompt, messages. Any other field of a
+// wrong type reads as absent, and the engine is left to refuse it. A field that is null is absent. Of a key given
+// twice the last one counts, as in the engine's parser.
+type Request struct {
+	Route Route
+	// Model as sent; never empty after a successful Parse.
+	Model string
+	// ModelAt and ModelEnd delimit the model's JSON string in the body, its quotes included.
+	ModelAt, ModelEnd int
+	// Stream asks for server-sent events; IncludeUsage (stream_options.include_usage) for usage at their end.
+	Stream, IncludeUsage bool
+
+	// Prompts of a completion request: at least one, unless Embeds.
+	Prompts []Prompt
+	// Embeds: the prompt is given as prompt_embeds, perhaps beside Prompts; it has no token ids.
+	Embeds bool
+
+	// Messages is the JSON list of a chat request, Tools that of its tools (nil without).
+	Messages, Tools []byte
+	// NumMessages is the length of Messages.
+	NumMessages int
+	// Multimodal: some content part is not text.
+	Multimodal bool
+
+	// AddSpecialTokens as sent; nil leaves the route's default.
+	AddSpecialTokens *bool
+	// PromptLogprobs: log-probabilities of the prompt are asked for (by prompt_logprobs, or by echo with logprobs),
+	// so that the engine looks nothing up in its prefix cache.
+	PromptLogprobs bool
+	// Echo asks for the prompt in the answer.
+	Echo bool
+	// N is the number of answers per prompt, at least 1.
+	N int
+	// MaxTokens is the most tokens to generate (max_completion_tokens before max_tokens); 0 when not said.
+	MaxTokens int
+	// TruncatePrompt (truncate_prompt_tokens) keeps only the last tokens of the prompt: a number of them, -1 for the
+	// model's limit, 0 for all.
+	TruncatePrompt int
+	// PrefixLen (prefix_len, an extension of ours) is the number of leading tokens that decide for the strategy
+	// StickyLeastLoaded; 0 when not said.
+	PrefixLen int
+	// CacheSalt keeps the request's blocks apart from those of other salts.
+	CacheSalt string
+	// User is the end user's name as the client gives it.
+	User string
+	// Priority as the engine understands it: lower is earlier.
+	Priority int
+
+	body      []byte
+	fields    []fieldSpan
+	overflow  bool // more fields than fields may hold
+	system    textSpans
+	firstUser textSpans
+	special   bool     // what AddSpecialTokens points to
+	tokens    []uint32 // all ids of all prompts
+	text      []byte   // decoded prompts that are written with escapes
+	parts     []part   // one per prompt
+	last      struct{ model, salt, user string }
+}
+
+// fieldSpan is a top-level field: its key, and its value where that is a string.
+type fieldSpan struct {
+	key, value span
+	isString   bool
+}
+
+// maxFields is the most top-level fields that a body may have for Field to work.
+const maxFields = 256
+
+// Field is the value of the top-level field name, if it is a string. It serves session keys. A body with more than
+// 256 top-level fields has none, and neither have names of more than 63 bytes.
+func (r *Request) Field(name string) (string, bool) {
+	if r.overflow {
+		return "", false
+	}
+	for i := len(r.fields) - 1; i >= 0; i-- {
+		f := r.fields[i]
+		var buf [maxName]byte
+		if string(nameOf(r.body, f.key, &buf)) != name {
+			continue
+		}
+		if !f.isString {
+			return "", false
+		}
+		return string(appendString(nil, f.value.of(r.body), -1)), true
+	}
+	return "", false
+}
+
+// The stable text holds at most this many bytes of the system prompt and of the first user message, or this many
+// token ids.
+const (
+	stableText   = 256
+	stableTokens = 128
+)
+
+// AppendStable appends what stays the same through all turns of a conversation, for a session key where the client
+// sends none: the model, and the beginnings of the system prompt and of the first user message (at most 256 bytes
+// each, of the decoded text), or the beginning of the first prompt (512 bytes or 128 ids). ok is false when the
+// request has no text.
+func (r *Request) AppendStable(dst []byte) (out []byte, ok bool) {
+	dst = append(dst, r.Model...)
+	dst = append(dst, 0)
+	start := len(dst)
+	if r.Route == Completions {
+		if len(r.Prompts) == 0 {
+			return dst, false
+		}
+		p := r.Prompts[0]
+		for _, id := range p.Tokens[:min(len(p.Tokens), stableTokens)] {
+			dst = binary.LittleEndian.AppendUint32(dst, id)
+		}
+		dst = append(dst, p.Text[:min(len(p.Text), 2*stableText)]...)
+		return dst, len(dst) > start
+	}
+	dst = r.system.appendText(dst, r.body, stableText)
+	dst = append(dst, 0)
+	dst = r.firstUser.appendText(dst, r.body, stableText)
+	return dst, len(dst) > start+1
+}
+
+// textSpans are the leading pieces of one message's text: one, or one per content part.
+type textSpans struct {
+	n  int
+	at [8]span
+}
+
+func (t *textSpans) add(s span) {
+	if t.n < len(t.at) {
+		t.at[t.n] = s
+		t.n++
+	}
+}
+
+func (t *textSpans) appendText(dst, body []byte, limit int) []byte {
+	end := len(dst) + limit
+	for _, s := range t.at[:t.n] {
+		dst = appendString(dst, s.of(body), end-len(dst))
+	}
+	return dst
+}
+
+// Buffers above these sizes are given back when a Request is reset.
+const (
+	keepTokens  = 1 << 20
+	keepText    = 1 << 20
+	keepPrompts = 1 << 10
+)
+
+// Reset forgets the last body, and buffers that one unusual request made huge.
+func (r *Request) Reset() {
+	clear(r.Prompts)
+	keep := Request{
+		last:    r.last, // compared with the next ones, to copy only what is new
+		Prompts: r.Prompts[:0], fields: r.fields[:0], tokens: r.tokens[:0], text: r.text[:0], parts: r.parts[:0],
+	}
+	if cap(keep.tokens) > keepTokens {
+		keep.tokens = nil
+	}
+	if cap(keep.text) > keepText {
+		keep.text = nil
+	}
+	if cap(keep.Prompts) > keepPrompts {
+		keep.Prompts, keep.parts = nil, nil
+	}
+	*r = keep
+}

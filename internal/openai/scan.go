@@ -1,0 +1,392 @@
+package openai
+
+import (
+	"encoding/binary"
+	"fmt"
+	"math/bits"
+	"unicode/utf8"
+)
+
+// MaxDepth is how deep arrays and objects may nest, the body's own object included.
+const MaxDepth = 128
+
+// SyntaxError tells where a body stops being JSON.
+type SyntaxError struct {
+	// Offset of the offending byte from the start of the body; the length of the body where it ends too early.
+	Offset int
+	// Msg says what is wrong, without any byte of the body.
+	Msg string
+}
+
+func (e *SyntaxError) Error() string {
+	return fmt.Sprintf("invalid JSON at byte %d: %s", e.Offset, e.Msg)
+}
+
+// span is a part of the body: b[beg:end]. For a string it is what stands between the quotes.
+type span struct {
+	beg, end int
+	// escaped: the string holds at least one backslash.
+	escaped bool
+}
+
+func (s span) of(b []byte) []byte { return b[s.beg:s.end] }
+
+// scanner walks over one JSON text (RFC 8259, UTF-8, no byte order mark). Its methods expect i at the first byte of
+// what they read and leave it behind the last one. They return false after setting err, which is kept from then on.
+type scanner struct {
+	b   []byte
+	i   int
+	err *SyntaxError
+}
+
+func (s *scanner) fail(offset int, msg string) bool {
+	if s.err == nil {
+		s.err = &SyntaxError{Offset: offset, Msg: msg}
+	}
+	return false
+}
+
+// failHere reports the byte at i: as missing input when there is none.
+func (s *scanner) failHere(msg string) bool {
+	if s.i >= len(s.b) {
+		return s.fail(len(s.b), "unexpected end")
+	}
+	return s.fail(s.i, msg)
+}
+
+// space skips white space and returns the byte behind it, or 0 at the end; a 0 byte in the body is never valid there.
+func (s *scanner) space() byte {
+	b, i := s.b, s.i
+	for i < len(b) {
+		c := b[i]
+		if c > ' ' || (c != ' ' && c != '\n' && c != '\r' && c != '\t') {
+			s.i = i
+			return c
+		}
+		i++
+	}
+	s.i = i
+	return 0
+}
+
+const (
+	ones   = 0x0101010101010101
+	highs  = 0x8080808080808080
+	quotes = '"' * ones
+	slants = '\\' * ones
+	blanks = ' ' * ones
+)
+
+// stops has the high bit of a byte set where a string cannot simply go on: at a quote, a backslash or a control
+// character. Only the lowest bit that is set can be trusted: borrows run upwards.
+func stops(w uint64) uint64 {
+	q, e := w^quotes, w^slants
+	return ((q-ones)&^q | (e-ones)&^e | (w-blanks)&^w) & highs
+}
+
+// str reads a string, i at its opening quote.
+func (s *scanner) str() (span, bool) {
+	b, i := s.b, s.i+1
+	out := span{beg: i}
+	var high uint64
+	for {
+		for i+8 <= len(b) {
+			w := binary.LittleEndian.Uint64(b[i:])
+			if m := stops(w); m != 0 {
+				n := bits.TrailingZeros64(m)
+				high |= w & (1<<n - 1)
+				i += n >> 3
+				break
+			}
+			high |= w
+			i += 8
+		}
+		if i >= len(b) {
+			return out, s.fail(len(b), "unexpected end in a string")
+		}
+		switch c := b[i]; {
+		case c == '"':
+			out.end = i
+			s.i = i + 1
+			if high&highs != 0 && !utf8.Valid(b[out.beg:i]) {
+				return out, s.fail(out.beg+invalidUTF8(b[out.beg:i]), "invalid UTF-8 in a string")
+			}
+			return out, true
+		case c == '\\':
+			out.escaped = true
+			n := escapeLen(b[i:])
+			if n == 0 {
+				if len(b)-i < 6 {
+					return out, s.fail(len(b), "unexpected end in a string")
+				}
+				return out, s.fail(i, "invalid escape in a string")
+			}
+			i += n
+		case c < ' ':
+			return out, s.fail(i, "control character in a string")
+		default:
+			high |= uint64(c)
+			i++
+		}
+	}
+}
+
+// escapeLen is the length of the escape that b begins with, or 0 when it is none.
+func escapeLen(b []byte) int {
+	if len(b) < 2 {
+		return 0
+	}
+	switch b[1] {
+	case '"', '\\', '/', 'b', 'f', 'n', 'r', 't':
+		return 2
+	case 'u':
+		if len(b) >= 6 && hex4(b[2:6]) >= 0 {
+			return 6
+		}
+	}
+	return 0
+}
+
+// hex4 reads four hexadecimal digits; -1 when they are not.
+func hex4(b []byte) rune {
+	var r rune
+	for _, c := range b[:4] {
+		switch {
+		case c-'0' <= 9:
+			c -= '0'
+		case c|0x20 >= 'a' && c|0x20 <= 'f':
+			c = c | 0x20 - 'a' + 10
+		default:
+			return -1
+		}
+		r = r<<4 | rune(c)
+	}
+	return r
+}
+
+// invalidUTF8 is the offset of the first byte that is not UTF-8.
+func invalidUTF8(b []byte) int {
+	i := 0
+	for i < len(b) {
+		r, n := utf8.DecodeRune(b[i:])
+		if r == utf8.RuneError && n == 1 {
+			break
+		}
+		i += n
+	}
+	return i
+}
+
+// number reads a number, i at its sign or first digit. whole tells that it has neither fraction nor exponent.
+func (s *scanner) number() (out span, whole, ok bool) {
+	b, i := s.b, s.i
+	out.beg = i
+	whole = true
+	if i < len(b) && b[i] == '-' {
+		i++
+	}
+	switch {
+	case i < len(b) && b[i] == '0':
+		i++
+	case i < len(b) && b[i]-'1' <= 8:
+		i = digits(b, i)
+	default:
+		s.i = i
+		return out, false, s.failHere("invalid number")
+	}
+	if i < len(b) && b[i] == '.' {
+		whole = false
+		j := digits(b, i+1)
+		if j == i+1 {
+			s.i = j
+			return out, false, s.failHere("invalid number")
+		}
+		i = j
+	}
+	if i < len(b) && b[i]|0x20 == 'e' {
+		whole = false
+		i++
+		if i < len(b) && (b[i] == '+' || b[i] == '-') {
+			i++
+		}
+		j := digits(b, i)
+		if j == i {
+			s.i = j
+			return out, false, s.failHere("invalid number")
+		}
+		i = j
+	}
+	if i < len(b) && b[i]-'0' <= 9 {
+		return out, false, s.fail(i, "a number cannot begin with 0")
+	}
+	out.end = i
+	s.i = i
+	return out, whole, true
+}
+
+// digits is the offset behind the digits at i.
+func digits(b []byte, i int) int {
+	for i < len(b) && b[i]-'0' <= 9 {
+		i++
+	}
+	return i
+}
+
+func (s *scanner) literal(word string) bool {
+	if len(s.b)-s.i >= len(word) && string(s.b[s.i:s.i+len(word)]) == word {
+		s.i += len(word)
+		return true
+	}
+	return s.failHere("invalid literal")
+}
+
+// skip passes over one value of any kind, white space before it included. depth is the number of arrays and objects
+// that are open around it. It does not recurse: what is open stands in a bit set.
+func (s *scanner) skip(depth int) bool {
+	var object [MaxDepth/64 + 1]uint64 // bit d: the value open at depth d is an object
+	base := depth
+	for {
+		// A value begins here.
+		switch c := s.space(); c {
+		case '{', '[':
+			if depth >= MaxDepth {
+				return s.fail(s.i, tooDeep)
+			}
+			s.i++
+			if c == '{' {
+				if s.space() != '}' {
+					depth++
+					object[depth/64] |= 1 << (depth % 64)
+					if !s.key() {
+						return false
+					}
+					continue
+				}
+			} else if s.space() != ']' {
+				depth++
+				object[depth/64] &^= 1 << (depth % 64)
+				continue
+			}
+			s.i++
+		default:
+			if !s.scalar(c) {
+				return false
+			}
+		}
+		// A value ended here: close what ends with it.
+		for {
+			if depth == base {
+				return true
+			}
+			isObject := object[depth/64]&(1<<(depth%64)) != 0
+			c := s.space()
+			if c == ',' {
+				s.i++
+				if isObject && !s.key() {
+					return false
+				}
+				break
+			}
+			if (!isObject || c != '}') && (isObject || c != ']') {
+				return s.failHere("expected a comma or the end of the list or object")
+			}
+			s.i++
+			depth--
+		}
+	}
+}
+
+const tooDeep = "nested deeper than 128 levels"
+
+// scalar reads a value that begins with c and is neither array nor object.
+func (s *scanner) scalar(c byte) bool {
+	switch {
+	case c == '"':
+		_, ok := s.str()
+		return ok
+	case c == '-' || c-'0' <= 9:
+		_, _, ok := s.number()
+		return ok
+	case c == 't':
+		return s.literal("true")
+	case c == 'f':
+		return s.literal("false")
+	case c == 'n':
+		return s.literal("null")
+	}
+	return s.failHere("expected a value")
+}
+
+// key passes over an object's key and the colon behind it.
+func (s *scanner) key() bool {
+	_, ok := s.keySpan()
+	return ok
+}
+
+func (s *scanner) keySpan() (span, bool) {
+	if s.space() != '"' {
+		return span{}, s.failHere("expected a key")
+	}
+	k, ok := s.str()
+	if !ok {
+		return k, false
+	}
+	if s.space() != ':' {
+		return k, s.failHere("expected a colon")
+	}
+	s.i++
+	return k, true
+}
+
+// object calls each for every key, i behind the colon; each must read the value. i is at the opening brace.
+func (s *scanner) object(depth int, each func(key span) bool) bool {
+	if depth >= MaxDepth {
+		return s.fail(s.i, tooDeep)
+	}
+	s.i++
+	if s.space() == '}' {
+		s.i++
+		return true
+	}
+	for {
+		k, ok := s.keySpan()
+		if !ok || !each(k) {
+			return false
+		}
+		switch s.space() {
+		case ',':
+			s.i++
+		case '}':
+			s.i++
+			return true
+		default:
+			return s.failHere("expected a comma or the end of the object")
+		}
+	}
+}
+
+// array calls each for every element, white space before it skipped; each must read it. i is at the opening bracket.
+func (s *scanner) array(depth int, each func(first byte) bool) bool {
+	if depth >= MaxDepth {
+		return s.fail(s.i, tooDeep)
+	}
+	s.i++
+	if s.space() == ']' {
+		s.i++
+		return true
+	}
+	for {
+		if !each(s.space()) {
+			return false
+		}
+		switch s.space() {
+		case ',':
+			s.i++
+		case ']':
+			s.i++
+			return true
+		default:
+			return s.failHere("expected a comma or the end of the list")
+		}
+	}
+}
