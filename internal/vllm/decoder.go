@@ -1,0 +1,208 @@
+// Package vllm reads what vLLM, and engines that copy its formats, say about themselves: KV cache events and metrics.
+//
+// Events come as MessagePack in the third frame of the engine's ZeroMQ publisher. The layout changed with nearly
+// every release; all of them are accepted, by position and by name, in any mix:
+//
+//	batch    array [ts, events, data_parallel_rank] or map {ts, events, data_parallel_rank}
+//	event    array, tag first, read by its length, or map with the tag under "type"
+//
+//	position  BlockStored                       BlockRemoved   AllBlocksCleared
+//	1         block_hashes                      block_hashes   medium (not vLLM)
+//	2         parent_block_hash                 medium
+//	3         token_ids                         group_idx
+//	4         block_size
+//	5         lora_id
+//	6         medium (v0.10.2)
+//	7         lora_name (v0.14), SGLang: metadata {cache_salt, session_id}
+//	8         extra_keys (v0.17)
+//	9         group_idx (v0.20)
+//	10, 11    kv_cache_spec_kind, kv_cache_spec_sliding_window (v0.21)
+//
+// In map form (v0.24) every key but type and block_hashes may be missing, and means the same as nil.
+package vllm
+
+import (
+	"errors"
+
+	"github.com/kvasir-dev/kvasir/internal/kvevent"
+)
+
+// ErrMalformed says that a payload is not MessagePack, or is cut short.
+var ErrMalformed = errors.New("malformed event batch")
+
+// ErrLayout says that a payload is MessagePack but no event batch in any layout known here.
+var ErrLayout = errors.New("unknown layout of event batch")
+
+// Interned strings: more of them, or longer ones, are allocated anew each time.
+const (
+	maxInterned      = 1024
+	maxInternedBytes = 256
+)
+
+// Decoder decodes the event batches of one endpoint. It remembers the strings it has seen, so that engines which
+// repeat themselves cost no allocation. A Decoder is for one goroutine at a time.
+type Decoder struct {
+	sglang  bool
+	names   map[string]string
+	scratch []byte
+}
+
+// NewDecoder returns a decoder for an engine: "VLLM" or "SGLang", which differ in position 7 of BlockStored. Any
+// other name means "VLLM".
+func NewDecoder(engine string) *Decoder {
+	return &Decoder{sglang: engine == "SGLang", names: make(map[string]string)}
+}
+
+// Decode reads one payload into b, whose slices are reused. Nothing in b refers to payload afterwards.
+//
+// Events with an unknown tag, events that cannot be understood although their extent can be told, and unknown fields
+// are passed over and counted in b.Skipped. An error wraps ErrMalformed or ErrLayout and means that nothing of the
+// payload is to be applied; b then holds no events.
+func (d *Decoder) Decode(payload []byte, b *kvevent.Batch) error {
+	b.Time, b.Rank, b.Skipped, b.Events = 0, -1, 0, b.Events[:0]
+	r := reader{data: payload}
+	if !d.batch(&r, b) {
+		b.Events = b.Events[:0]
+		if whole := (reader{data: payload}); whole.skip() {
+			return ErrLayout
+		}
+		return ErrMalformed
+	}
+	if r.left() > 0 {
+		b.Skipped++
+	}
+	return nil
+}
+
+// batch reads the outermost array or map.
+func (d *Decoder) batch(r *reader, b *kvevent.Batch) bool {
+	if n, ok := r.array(); ok {
+		if n < 2 || !d.time(r, b) || !d.events(r, b) {
+			return false
+		}
+		if n > 2 && !d.rank(r, b) {
+			return false
+		}
+		return n <= 3 || unknown(r, b, n-3)
+	}
+	n, ok := r.mapping()
+	if !ok {
+		return false
+	}
+	seen := false
+	for range n {
+		key, ok := r.str()
+		if !ok {
+			return false
+		}
+		switch string(key) {
+		case "ts":
+			ok = d.time(r, b)
+		case "events":
+			ok, seen = d.events(r, b), true
+		case "data_parallel_rank", "attn_dp_rank":
+			ok = d.rank(r, b)
+		default:
+			ok = unknown(r, b, 1)
+		}
+		if !ok {
+			return false
+		}
+	}
+	return seen
+}
+
+func (d *Decoder) time(r *reader, b *kvevent.Batch) bool {
+	ts, ok := r.number()
+	b.Time = ts
+	return ok
+}
+
+// rank reads the data-parallel rank; one that makes no sense is passed over.
+func (d *Decoder) rank(r *reader, b *kvevent.Batch) bool {
+	b.Rank = -1
+	if r.isNil() {
+		return true
+	}
+	start := r.at
+	if n, ok := r.count(); ok {
+		b.Rank = n
+		return true
+	}
+	r.at = start
+	return unknown(r, b, 1)
+}
+
+// events reads the list of events.
+func (d *Decoder) events(r *reader, b *kvevent.Batch) bool {
+	b.Events = b.Events[:0]
+	n, ok := r.array()
+	if !ok {
+		return false
+	}
+	for range n {
+		start, skipped := r.at, b.Skipped
+		if d.event(r, b) {
+			continue
+		}
+		r.at, b.Skipped = start, skipped
+		if !unknown(r, b, 1) {
+			return false
+		}
+	}
+	return true
+}
+
+// event reads one event into the next slot of b. On false the slot was not taken.
+func (d *Decoder) event(r *reader, b *kvevent.Batch) bool {
+	e := nextEvent(b)
+	var f fields
+	if !d.fields(r, b, e, &f) || !d.finish(b, e, &f) {
+		b.Events = b.Events[:len(b.Events)-1]
+		return false
+	}
+	return true
+}
+
+// nextEvent takes the next slot of b.Events, emptied, with the buffers that an earlier batch left in it.
+func nextEvent(b *kvevent.Batch) *kvevent.Event {
+	n := len(b.Events)
+	if n < cap(b.Events) {
+		b.Events = b.Events[:n+1]
+	} else {
+		b.Events = append(b.Events, kvevent.Event{})
+	}
+	e := &b.Events[n]
+	*e = kvevent.Event{Hashes: e.Hashes[:0], Tokens: e.Tokens[:0], Items: e.Items[:0]}
+	return e
+}
+
+// unknown passes over n objects and counts them.
+func unknown(r *reader, b *kvevent.Batch, n int) bool {
+	for range n {
+		if !r.skip() {
+			return false
+		}
+		b.Skipped++
+	}
+	return true
+}
+
+// name returns b as a string, the same one as last time where it can.
+func (d *Decoder) name(b []byte) string {
+	if len(b) == 0 {
+		return ""
+	}
+	if s, ok := d.names[string(b)]; ok {
+		return s
+	}
+	s := string(b)
+	if len(b) > maxInternedBytes {
+		return s
+	}
+	if len(d.names) >= maxInterned {
+		clear(d.names)
+	}
+	d.names[s] = s
+	return s
+}

@@ -1,0 +1,402 @@
+package vllm
+
+import (
+	"encoding/binary"
+	"math"
+	"slices"
+	"strings"
+
+	"github.com/kvasir-dev/kvasir/internal/kvevent"
+)
+
+// fields is what an event says that has no place of its own in kvevent.Event, or that can only be understood once
+// the whole event was read: keys of a map come in any order.
+type fields struct {
+	kind      kvevent.Kind
+	hashes    bool   // block_hashes was there
+	adapterID bool   // lora_id was there and not nil
+	extra     []byte // extra_keys as it came; empty when nil or absent
+	salt      string // SGLang's, from its metadata
+}
+
+func kindOf(tag []byte) kvevent.Kind {
+	switch string(tag) {
+	case "BlockStored":
+		return kvevent.Stored
+	case "BlockRemoved":
+		return kvevent.Removed
+	case "AllBlocksCleared":
+		return kvevent.Cleared
+	}
+	return 0
+}
+
+// fields reads an event in either form.
+func (d *Decoder) fields(r *reader, b *kvevent.Batch, e *kvevent.Event, f *fields) bool {
+	if n, ok := r.array(); ok {
+		return d.positions(r, b, e, f, n)
+	}
+	n, ok := r.mapping()
+	if !ok {
+		return false
+	}
+	for range n {
+		key, ok := r.str()
+		if !ok || !d.keyed(r, b, e, f, key) {
+			return false
+		}
+	}
+	return true
+}
+
+// positions reads the n elements of an event in array form.
+func (d *Decoder) positions(r *reader, b *kvevent.Batch, e *kvevent.Event, f *fields, n int) bool {
+	if n == 0 {
+		return false
+	}
+	tag, ok := r.str()
+	if !ok {
+		return false
+	}
+	f.kind = kindOf(tag)
+	switch f.kind {
+	case kvevent.Stored:
+		if n < 5 {
+			return false
+		}
+	case kvevent.Removed:
+		if n < 2 {
+			return false
+		}
+	case kvevent.Cleared:
+	default:
+		return false
+	}
+	for i := 1; i < n; i++ {
+		switch f.kind {
+		case kvevent.Stored:
+			ok = d.storedAt(r, b, e, f, i)
+		case kvevent.Removed:
+			ok = d.removedAt(r, b, e, f, i)
+		default:
+			ok = d.clearedAt(r, b, e, i)
+		}
+		if !ok {
+			return false
+		}
+	}
+	return true
+}
+
+// storedAt reads element i of a BlockStored.
+func (d *Decoder) storedAt(r *reader, b *kvevent.Batch, e *kvevent.Event, f *fields, i int) bool {
+	switch i {
+	case 1:
+		return d.hashes(r, e, f)
+	case 2:
+		return parent(r, e)
+	case 3:
+		return tokens(r, e)
+	case 4:
+		return blockSize(r, e)
+	case 5:
+		return adapterID(r, f)
+	case 6:
+		return d.text(r, &e.Medium)
+	case 7:
+		return d.adapterOrMetadata(r, b, e, f)
+	case 8:
+		return extraKeys(r, f)
+	case 9:
+		return group(r, e)
+	case 10:
+		return specKind(r, b, e)
+	case 11:
+		return r.skip()
+	}
+	return unknown(r, b, 1)
+}
+
+func (d *Decoder) removedAt(r *reader, b *kvevent.Batch, e *kvevent.Event, f *fields, i int) bool {
+	switch i {
+	case 1:
+		return d.hashes(r, e, f)
+	case 2:
+		return d.text(r, &e.Medium)
+	case 3:
+		return group(r, e)
+	}
+	return unknown(r, b, 1)
+}
+
+func (d *Decoder) clearedAt(r *reader, b *kvevent.Batch, e *kvevent.Event, i int) bool {
+	if i == 1 {
+		return d.text(r, &e.Medium)
+	}
+	return unknown(r, b, 1)
+}
+
+// keyed reads the value of one key of an event in map form, whatever the event's tag, which may come last.
+func (d *Decoder) keyed(r *reader, b *kvevent.Batch, e *kvevent.Event, f *fields, key []byte) bool {
+	switch string(key) {
+	case "type":
+		tag, ok := r.str()
+		f.kind = kindOf(tag)
+		return ok && f.kind != 0
+	case "block_hashes":
+		return d.hashes(r, e, f)
+	case "parent_block_hash":
+		return parent(r, e)
+	case "token_ids":
+		return tokens(r, e)
+	case "block_size":
+		return blockSize(r, e)
+	case "lora_id":
+		return adapterID(r, f)
+	case "medium":
+		return d.text(r, &e.Medium)
+	case "lora_name":
+		return d.text(r, &e.Adapter)
+	case "extra_keys":
+		return extraKeys(r, f)
+	case "group_idx":
+		return group(r, e)
+	case "kv_cache_spec_kind":
+		return specKind(r, b, e)
+	case "metadata":
+		if d.sglang {
+			return d.metadata(r, b, f)
+		}
+	case "kv_cache_spec_sliding_window", "locality", "ownership", "session_id":
+		return r.skip() // understood, and of no use here
+	}
+	return unknown(r, b, 1)
+}
+
+// finish checks that the event is whole and settles what depends on more than one field.
+func (d *Decoder) finish(b *kvevent.Batch, e *kvevent.Event, f *fields) bool {
+	e.Kind = f.kind
+	switch f.kind {
+	case kvevent.Stored:
+		if !f.hashes {
+			return false
+		}
+		d.identity(b, e, f)
+		return true
+	case kvevent.Removed:
+		// Only what a removal can say, in case a map says more.
+		*e = kvevent.Event{Kind: e.Kind, Hashes: e.Hashes, Tokens: e.Tokens[:0], Items: e.Items, Medium: e.Medium, Group: e.Group}
+		return f.hashes
+	case kvevent.Cleared:
+		*e = kvevent.Event{Kind: e.Kind, Hashes: e.Hashes[:0], Tokens: e.Tokens[:0], Items: e.Items, Medium: e.Medium}
+		return true
+	}
+	return false
+}
+
+// hash reads one block hash: an integer, or at least the last 8 bytes of a digest.
+func hash(r *reader) (kvevent.Hash, bool) {
+	if digest, ok := r.bin(); ok {
+		if len(digest) < 8 {
+			return 0, false
+		}
+		return kvevent.Hash(binary.BigEndian.Uint64(digest[len(digest)-8:])), true
+	}
+	v, _, ok := r.integer()
+	return kvevent.Hash(v), ok
+}
+
+func (d *Decoder) hashes(r *reader, e *kvevent.Event, f *fields) bool {
+	n, ok := r.array()
+	if !ok {
+		return false
+	}
+	f.hashes = true
+	e.Hashes = slices.Grow(e.Hashes[:0], n)
+	for range n {
+		h, ok := hash(r)
+		if !ok {
+			return false
+		}
+		e.Hashes = append(e.Hashes, h)
+	}
+	return true
+}
+
+// parent reads the parent's hash. The integer 0 stands for none: engines written in languages without nil send it,
+// and no digest is 0 in practice.
+func parent(r *reader, e *kvevent.Event) bool {
+	e.Parent, e.HasParent = 0, false
+	if r.isNil() {
+		return true
+	}
+	h, ok := hash(r)
+	e.Parent, e.HasParent = h, h != 0
+	return ok
+}
+
+// tokens reads token ids, nearly all of the bytes of an event. The loop knows the forms that an engine sends; the
+// rest goes the general way.
+func tokens(r *reader, e *kvevent.Event) bool {
+	e.Tokens = e.Tokens[:0]
+	if r.isNil() {
+		return true
+	}
+	n, ok := r.array()
+	if !ok {
+		return false
+	}
+	out := slices.Grow(e.Tokens, n)[:n]
+	e.Tokens = out
+	data, at := r.data, r.at
+	for i := range out {
+		if at+5 <= len(data) {
+			p := data[at : at+5 : at+5]
+			switch c := p[0]; {
+			case c == 0xcd:
+				out[i] = uint32(p[1])<<8 | uint32(p[2])
+				at += 3
+				continue
+			case c == 0xce:
+				out[i] = binary.BigEndian.Uint32(p[1:])
+				at += 5
+				continue
+			case c < 0x80:
+				out[i] = uint32(c)
+				at++
+				continue
+			}
+		}
+		r.at = at
+		v, negative, ok := r.integer()
+		if !ok || negative || v > math.MaxUint32 {
+			return false
+		}
+		out[i] = uint32(v)
+		at = r.at
+	}
+	r.at = at
+	return true
+}
+
+func blockSize(r *reader, e *kvevent.Event) bool {
+	e.BlockSize = 0
+	if r.isNil() {
+		return true
+	}
+	n, ok := r.count()
+	e.BlockSize = n
+	return ok
+}
+
+// adapterID notes whether there is an adapter. Its number means nothing outside the engine.
+func adapterID(r *reader, f *fields) bool {
+	f.adapterID = false
+	if r.isNil() {
+		return true
+	}
+	f.adapterID = true
+	return r.skip()
+}
+
+// text reads a string or nil.
+func (d *Decoder) text(r *reader, into *string) bool {
+	*into = ""
+	if r.isNil() {
+		return true
+	}
+	s, ok := r.str()
+	if ok {
+		*into = d.name(s)
+	}
+	return ok
+}
+
+// adapterOrMetadata reads position 7: vLLM's adapter name or SGLang's metadata.
+func (d *Decoder) adapterOrMetadata(r *reader, b *kvevent.Batch, e *kvevent.Event, f *fields) bool {
+	if c := r.peek(); c&0xf0 == 0x80 || c == 0xde || c == 0xdf {
+		if d.sglang {
+			return d.metadata(r, b, f)
+		}
+		return unknown(r, b, 1)
+	}
+	return d.text(r, &e.Adapter)
+}
+
+// metadata reads SGLang's map of what it knows of the request.
+func (d *Decoder) metadata(r *reader, b *kvevent.Batch, f *fields) bool {
+	f.salt = ""
+	if r.isNil() {
+		return true
+	}
+	n, ok := r.mapping()
+	if !ok {
+		return false
+	}
+	for range n {
+		key, ok := r.str()
+		if !ok {
+			return false
+		}
+		switch string(key) {
+		case "cache_salt":
+			ok = d.text(r, &f.salt)
+		case "session_id":
+			ok = r.skip()
+		default:
+			ok = unknown(r, b, 1)
+		}
+		if !ok {
+			return false
+		}
+	}
+	return true
+}
+
+// extraKeys remembers the field for later.
+func extraKeys(r *reader, f *fields) bool {
+	f.extra = nil
+	if r.isNil() {
+		return true
+	}
+	start := r.at
+	if !r.skip() {
+		return false
+	}
+	f.extra = r.data[start:r.at]
+	return true
+}
+
+func group(r *reader, e *kvevent.Event) bool {
+	e.Group = 0
+	if r.isNil() {
+		return true
+	}
+	n, ok := r.count()
+	e.Group = n
+	return ok
+}
+
+// specKind reads the kind of attention whose blocks these are. Only those that keep every block of a prefix extend a
+// prefix; of an unknown kind nothing is assumed.
+func specKind(r *reader, b *kvevent.Batch, e *kvevent.Event) bool {
+	e.Partial = false
+	if r.isNil() {
+		return true
+	}
+	e.Partial = true
+	start := r.at
+	kind, ok := r.str()
+	if !ok {
+		r.at = start
+		return unknown(r, b, 1)
+	}
+	switch string(kind) {
+	case "full_attention", "mla_attention", "sink_full_attention":
+		e.Partial = false
+	}
+	return true
+}
+
+// onGPU tells whether a medium is the engine's first tier.
+func onGPU(medium string) bool { return medium == "" || strings.EqualFold(medium, "GPU") }
