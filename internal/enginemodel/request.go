@@ -1,0 +1,106 @@
+package enginemodel
+
+import (
+	"fmt"
+	"time"
+)
+
+// Spec describes a request to the engine.
+type Spec struct {
+	// Prompt holds the prompt's token ids; the engine keeps the slice and may append to it.
+	Prompt []uint32
+	// MaxTokens is the number of tokens to generate: every request ends by length. It is cut so that prompt and output
+	// fit the model's context.
+	MaxTokens int
+	// Adapter is the LoRA adapter's name, empty for the base model; AdapterID its number in events (0: none).
+	Adapter   string
+	AdapterID int
+	// Salt separates caches of tenants.
+	Salt string
+	// Slot is the driver's own number for the request.
+	Slot int
+}
+
+// Request is a request inside an engine. The engine writes it; a driver may read it between steps.
+type Request struct {
+	Slot      int
+	Adapter   string
+	AdapterID int
+	Salt      string
+	MaxTokens int
+
+	// Arrived, Started, FirstToken and Finished are model times; Started is the first admission.
+	Arrived, Started, FirstToken, Finished time.Duration
+	// CachedTokens is the number of prompt tokens that the first admission took from the cache.
+	CachedTokens int
+	// Preemptions counts how often the request lost its blocks.
+	Preemptions int
+
+	tokens []uint32 // prompt and output
+	prompt int      // tokens in the prompt
+	hashes []Hash   // of the full blocks of tokens, as far as computed
+	root   Hash
+	sample uint64
+
+	state     state
+	blocks    []Block
+	computed  int // tokens whose KV is in blocks
+	committed int // leading blocks that are cached
+	scheduled int // tokens in the current step
+}
+
+type state uint8
+
+const (
+	stateNew state = iota
+	stateWaiting
+	stateRunning
+	stateDone
+)
+
+// PromptTokens is the length of the prompt.
+func (r *Request) PromptTokens() int { return r.prompt }
+
+// Output is what has been generated so far. The slice is only ever appended to, so that it stays valid.
+func (r *Request) Output() []uint32 { return r.tokens[r.prompt:len(r.tokens):len(r.tokens)] }
+
+// Done reports whether the request has ended, by length or by abort.
+func (r *Request) Done() bool { return r.state == stateDone }
+
+// NewRequest checks spec and hashes its prompt. It only reads what never changes and is safe to call from any
+// goroutine at any time; the result belongs to e.
+func (e *Engine) NewRequest(spec Spec) (*Request, error) {
+	n := len(spec.Prompt)
+	switch {
+	case n == 0:
+		return nil, fmt.Errorf("%w: the prompt is empty", ErrInvalid)
+	case n >= e.cfg.MaxModelLen:
+		return nil, &ContextError{Max: e.cfg.MaxModelLen, Prompt: n, Output: spec.MaxTokens}
+	case spec.MaxTokens < 1:
+		return nil, fmt.Errorf("%w: max tokens is %d, must be at least 1", ErrInvalid, spec.MaxTokens)
+	}
+	r := &Request{
+		Slot: spec.Slot, Adapter: spec.Adapter, AdapterID: spec.AdapterID, Salt: spec.Salt,
+		MaxTokens: min(spec.MaxTokens, e.cfg.MaxModelLen-n),
+		tokens:    spec.Prompt, prompt: n,
+	}
+	r.root = e.chain.Root(spec.Adapter, spec.Salt)
+	r.hashes = e.chain.Hashes(make([]Hash, 0, r.likelyBlocks(e.cfg.BlockSize)), r.root, r.tokens, e.cfg.BlockSize)
+	r.sample = uint64(Chain{}.Next(1, r.tokens))
+	return r, nil
+}
+
+// likelyBlocks is how many blocks to make room for: all, unless the output may be very long.
+func (r *Request) likelyBlocks(blockSize int) int {
+	return ceilDiv(r.prompt+min(r.MaxTokens, 4096), blockSize)
+}
+
+// nextToken is the token that follows those the request has: a function of the prompt and the position alone, the
+// same in every engine.
+func (r *Request) nextToken(palette []uint32) uint32 {
+	x := fold(r.sample^mix1, uint64(len(r.tokens)-r.prompt)*2+mix2)
+	if len(palette) == 0 {
+		return uint32(x % defaultVocabulary)
+	}
+	return palette[x%uint64(len(palette))]
+}
