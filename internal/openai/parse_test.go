@@ -25,7 +25,7 @@ type seen struct {
 
 func see(r *Request) seen {
 	stable, _ := r.AppendStable(nil)
-	_, text, _ := strings.Cut(string(stable), "\x00")
+	text := string(stable[len(r.Model)+1:])
 	return seen{
 		Model: r.Model, CacheSalt: r.CacheSalt, User: r.User,
 		Stream: r.Stream, IncludeUsage: r.IncludeUsage, Echo: r.Echo, Embeds: r.Embeds,

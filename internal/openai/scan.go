@@ -84,7 +84,7 @@ func stops(w uint64) uint64 {
 	return ((q-ones)&^q | (e-ones)&^e | (w-blanks)&^w) & highs
 }
 
-// str reads a string, i at its opening quote.
+// str reads a string, i at its opening quote. The span is empty when that fails.
 func (s *scanner) str() (span, bool) {
 	b, i := s.b, s.i+1
 	out := span{beg: i}
@@ -102,14 +102,14 @@ func (s *scanner) str() (span, bool) {
 			i += 8
 		}
 		if i >= len(b) {
-			return out, s.fail(len(b), "unexpected end in a string")
+			return span{}, s.fail(len(b), "unexpected end in a string")
 		}
 		switch c := b[i]; {
 		case c == '"':
 			out.end = i
 			s.i = i + 1
 			if high&highs != 0 && !utf8.Valid(b[out.beg:i]) {
-				return out, s.fail(out.beg+invalidUTF8(b[out.beg:i]), "invalid UTF-8 in a string")
+				return span{}, s.fail(out.beg+invalidUTF8(b[out.beg:i]), "invalid UTF-8 in a string")
 			}
 			return out, true
 		case c == '\\':
@@ -117,13 +117,13 @@ func (s *scanner) str() (span, bool) {
 			n := escapeLen(b[i:])
 			if n == 0 {
 				if len(b)-i < 6 {
-					return out, s.fail(len(b), "unexpected end in a string")
+					return span{}, s.fail(len(b), "unexpected end in a string")
 				}
-				return out, s.fail(i, "invalid escape in a string")
+				return span{}, s.fail(i, "invalid escape in a string")
 			}
 			i += n
 		case c < ' ':
-			return out, s.fail(i, "control character in a string")
+			return span{}, s.fail(i, "control character in a string")
 		default:
 			high |= uint64(c)
 			i++
@@ -192,14 +192,14 @@ func (s *scanner) number() (out span, whole, ok bool) {
 		i = digits(b, i)
 	default:
 		s.i = i
-		return out, false, s.failHere("invalid number")
+		return span{}, false, s.failHere("invalid number")
 	}
 	if i < len(b) && b[i] == '.' {
 		whole = false
 		j := digits(b, i+1)
 		if j == i+1 {
 			s.i = j
-			return out, false, s.failHere("invalid number")
+			return span{}, false, s.failHere("invalid number")
 		}
 		i = j
 	}
@@ -212,12 +212,12 @@ func (s *scanner) number() (out span, whole, ok bool) {
 		j := digits(b, i)
 		if j == i {
 			s.i = j
-			return out, false, s.failHere("invalid number")
+			return span{}, false, s.failHere("invalid number")
 		}
 		i = j
 	}
 	if i < len(b) && b[i]-'0' <= 9 {
-		return out, false, s.fail(i, "a number cannot begin with 0")
+		return span{}, false, s.fail(i, "a number cannot begin with 0")
 	}
 	out.end = i
 	s.i = i
@@ -233,11 +233,13 @@ func digits(b []byte, i int) int {
 }
 
 func (s *scanner) literal(word string) bool {
-	if len(s.b)-s.i >= len(word) && string(s.b[s.i:s.i+len(word)]) == word {
-		s.i += len(word)
-		return true
+	for n := range len(word) {
+		if s.i == len(s.b) || s.b[s.i] != word[n] {
+			return s.failHere("invalid literal")
+		}
+		s.i++
 	}
-	return s.failHere("invalid literal")
+	return true
 }
 
 // skip passes over one value of any kind, white space before it included. depth is the number of arrays and objects
