@@ -41,6 +41,12 @@ type Spec struct {
 	Endpoints []endpoint.Endpoint
 }
 
+// names are all names that requests may use, as far as they are known beforehand.
+func (s *Spec) names() []string {
+	names := append([]string{s.Model}, s.Aliases...)
+	return append(names, s.Adapters...)
+}
+
 // TokenizerSpec says where exact tokens come from.
 type TokenizerSpec struct {
 	// Type is Engine, Directory, Volume, Reporter or None.

@@ -1,0 +1,201 @@
+package picker
+
+import (
+	"sync"
+	"time"
+
+	"github.com/kvasir-dev/kvasir/internal/kvblock"
+	"github.com/kvasir-dev/kvasir/internal/kvindex"
+	"github.com/kvasir-dev/kvasir/internal/load"
+	"github.com/kvasir-dev/kvasir/internal/policy"
+)
+
+// eventGrace is how long speculation outlives the first token: the events that confirm it come with the same engine
+// step, on another connection.
+const eventGrace = 500 * time.Millisecond
+
+// Outcome is how a request ended.
+type Outcome uint8
+
+// The outcomes.
+const (
+	// Completed: the answer went through to its end.
+	Completed Outcome = iota
+	// ClientGone: the client left before.
+	ClientGone
+	// Failed: no endpoint has answered, or the answer broke off.
+	Failed
+	// Rejected: the engine has answered with an error that is the request's fault.
+	Rejected
+	numOutcomes int = iota
+)
+
+// String is the value of the metric label.
+func (o Outcome) String() string {
+	return [...]string{"completed", "client_gone", "failed", "rejected"}[o]
+}
+
+// Decision is where a request goes, and the account of it from the pick to its end.
+//
+// The request is counted on Targets[0] from the pick on. Begin moves it to a fallback, FirstToken tells that the
+// prefill is over, and End, which must be called, takes it off. All methods may be called from any goroutine, in any
+// order, more than once.
+type Decision struct {
+	Pool, Model string
+	Strategy    policy.Type
+	// Tokens is where the prompt's ids came from, TokensMissing why there are none.
+	Tokens        TokenSource
+	TokensMissing string
+	// PromptTokens is the prompt's length, estimated where the ids are not known.
+	PromptTokens int
+	// Duration of the pick.
+	Duration time.Duration
+	// Targets are the chosen endpoint and its ordered fallbacks.
+	Targets []Target
+
+	view     *view
+	now      timeNow
+	streamed bool
+	// counted decisions enter the comparison of predicted and delivered hits.
+	counted     bool
+	otherTokens int // of further prompts, for the load only
+
+	mu      sync.Mutex
+	target  int // in Targets
+	keys    []kvblock.Key
+	booking *load.Booking
+	guess   *kvindex.Guess
+	entry   pendingEntry
+	ended   bool
+	retried bool
+	usage   bool
+}
+
+// Spec is the pool as it was at the pick.
+func (d *Decision) Spec() *Spec { return d.view.spec }
+
+// Begin tells that the request is being sent to Targets[i].
+func (d *Decision) Begin(i int) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.ended || i == d.target || i >= len(d.Targets) {
+		return
+	}
+	d.retried = true
+	d.view.stats.retries.Add(1)
+	d.leaveTarget(d.now())
+	d.begin(i)
+}
+
+// begin counts the request on a target. d.mu is held, or d is not shared yet.
+func (d *Decision) begin(i int) {
+	now := d.now()
+	d.target = i
+	t := &d.Targets[i]
+	t.member.circuit.take(d.view.spec.Policy.CircuitFailures)
+	d.booking = t.member.load.Book(now, t.uncached+d.otherTokens, d.streamed)
+	p := &d.view.spec.Policy
+	if p.SpeculationOff || len(d.keys) == 0 {
+		return
+	}
+	d.guess = d.view.index.Speculate(t.member.holder, d.keys)
+	life := p.SpeculationMax
+	if !d.streamed && !d.view.spec.NoEvents {
+		// Nobody will tell when the prefill ends. Predicted, with as much again for what the prediction misses.
+		life = min(life, 2*t.member.load.Predict(now, 0)+time.Second)
+	}
+	d.view.pending.add(d, now.Add(life))
+}
+
+// leaveTarget takes the request off its target. d.mu is held.
+func (d *Decision) leaveTarget(now time.Time) {
+	d.booking.Release(now)
+	d.endSpeculation()
+	d.Targets[d.target].member.circuit.giveUp()
+}
+
+// endSpeculation takes back what was assumed. d.mu is held.
+func (d *Decision) endSpeculation() {
+	d.view.pending.remove(d)
+	d.guess.Withdraw()
+}
+
+// endPrefill tells that the prefill is over: the pod has announced the last full block of the prompt, or (by nil) the
+// time is up.
+func (d *Decision) endPrefill(now time.Time, announced *lastBlock) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.ended || (announced != nil && *announced != d.entry.block) {
+		return
+	}
+	d.booking.EndPrefill(now)
+	d.endSpeculation()
+}
+
+// FirstToken tells that the first generated token has come.
+func (d *Decision) FirstToken() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.ended {
+		return
+	}
+	now := d.now()
+	d.booking.FirstToken(now)
+	d.Targets[d.target].member.circuit.succeed()
+	if !d.view.spec.NoEvents {
+		d.view.pending.shorten(d, now.Add(eventGrace))
+	}
+}
+
+// Fail tells that the present target has not answered, or with a server error: its circuit counts it.
+func (d *Decision) Fail() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.ended {
+		return
+	}
+	p := &d.view.spec.Policy
+	m := d.Targets[d.target].member
+	m.circuit.fail(d.now(), p.CircuitFailures, p.CircuitOpen)
+	m.stats.failures.Add(1)
+}
+
+// Usage tells what the engine has counted: the prompt's tokens, and those of them that it found in its cache. Only
+// the first call counts.
+func (d *Decision) Usage(promptTokens, cachedTokens int) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.usage {
+		return
+	}
+	d.usage = true
+	if !d.counted || d.retried {
+		return
+	}
+	t := &d.Targets[d.target]
+	d.view.stats.delivered.add(promptTokens, t.Predicted, t.Confirmed, cachedTokens)
+	t.member.stats.delivered.add(promptTokens, t.Predicted, t.Confirmed, cachedTokens)
+}
+
+// End takes the request off its endpoint. Only the first call counts.
+func (d *Decision) End(outcome Outcome) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.ended {
+		return
+	}
+	d.ended = true
+	if outcome == Completed || outcome == Rejected {
+		d.Targets[d.target].member.circuit.succeed()
+	}
+	d.leaveTarget(d.now())
+	d.keys = nil
+	d.view.stats.outcomes[outcome].Add(1)
+}
+
+// Target is the endpoint that the request is with now.
+func (d *Decision) Target() *Target {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return &d.Targets[d.target]
+}

@@ -1,0 +1,33 @@
+package picker
+
+import "fmt"
+
+// Error is why a request was not picked for, with the HTTP status that says so. Its message is for the client and
+// never carries request content.
+type Error struct {
+	// Status is 400 (cannot be read), 404 (no such model) or 503 (nobody can serve it now).
+	Status int
+	// Type and Code are those of the OpenAI API's error objects.
+	Type, Code string
+	Message    string
+}
+
+func (e *Error) Error() string { return e.Message }
+
+func badRequest(err error) *Error {
+	return &Error{Status: 400, Type: "invalid_request_error", Code: "invalid_request", Message: err.Error()}
+}
+
+func unknownModel(model string) *Error {
+	const longest = 256
+	if len(model) > longest {
+		model = model[:longest] + "..."
+	}
+	return &Error{Status: 404, Type: "invalid_request_error", Code: "model_not_found",
+		Message: fmt.Sprintf("The model %q does not exist.", model)}
+}
+
+func noEndpoint(pool string) *Error {
+	return &Error{Status: 503, Type: "service_unavailable", Code: "no_endpoint",
+		Message: fmt.Sprintf("No endpoint of pool %s can take requests at the moment.", pool)}
+}

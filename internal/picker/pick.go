@@ -1,0 +1,218 @@
+package picker
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/kvasir-dev/kvasir/internal/endpoint"
+	"github.com/kvasir-dev/kvasir/internal/kvblock"
+	"github.com/kvasir-dev/kvasir/internal/kvindex"
+	"github.com/kvasir-dev/kvasir/internal/openai"
+	"github.com/kvasir-dev/kvasir/internal/policy"
+)
+
+// Request is what is to be picked for.
+type Request struct {
+	Route openai.Route
+	Body  []byte
+	// Header reads a request header by its lower-case name; nil when there are none.
+	Header func(name string) string
+}
+
+// scratch is what one pick needs besides its result.
+type scratch struct {
+	request    openai.Request
+	tokens     []uint32
+	keys       []kvblock.Key
+	index      []int // of the candidates in the pool
+	holders    []kvindex.Holder
+	matches    []kvindex.Match
+	candidates []policy.Candidate
+	costs      []policy.Cost
+	order      []int
+}
+
+// Pick chooses endpoints for a request. The caller must end the decision. It fails with an *Error.
+func (p *Picker) Pick(ctx context.Context, in *Request) (*Decision, error) {
+	start := p.now()
+	s := p.scratch.Get().(*scratch)
+	defer p.scratch.Put(s)
+	r := &s.request
+	defer r.Reset()
+
+	if err := openai.Parse(in.Route, in.Body, r); err != nil {
+		return nil, badRequest(err)
+	}
+	v := p.current.Load().pool(r.Model)
+	if v == nil {
+		return nil, unknownModel(r.Model)
+	}
+
+	ids, source, tokenErr := p.tokens(ctx, v, r, in.Body, s.tokens[:0])
+	s.tokens = ids
+	s.keys = kvblock.AppendKeys(s.keys[:0], v.root(r.Model, r.CacheSalt), ids, v.spec.BlockTokens)
+
+	now := p.now()
+	if s.candidates = v.eligible(now, s); len(s.candidates) == 0 {
+		v.stats.refused.Add(1)
+		return nil, noEndpoint(v.spec.Name)
+	}
+	v.pending.expire(now)
+	v.match(s)
+
+	question := v.question(s, in, ids)
+	s.costs = resize(s.costs, len(s.candidates))
+	v.strategy.Score(&question, s.candidates, s.costs)
+	s.order = policy.Rank(&question, s.candidates, s.costs, s.order)
+
+	d := v.decide(p.now, s, &question, source, tokenErr)
+	d.Duration = p.now().Sub(start)
+	if log := p.options.Log.V(1); log.Enabled() {
+		log.Info("Picked", "pool", v.spec.Name, "endpoint", d.Targets[0].Endpoint.Pod, "model", r.Model,
+			"promptTokens", d.PromptTokens, "matchedBlocks", d.Targets[0].Match.Blocks(), "tokens", source.String())
+	}
+	return d, nil
+}
+
+// eligible applies the rules around every strategy: endpoints that are not ready or draining are out; those whose
+// circuit is open or that are short of KV blocks are out unless nothing else is left.
+func (v *view) eligible(now time.Time, s *scratch) []policy.Candidate {
+	list, index := s.candidates[:0], s.index[:0]
+	strict := true
+	for {
+		for i, m := range v.members {
+			if !v.spec.Endpoints[i].Pickable() {
+				continue
+			}
+			load := m.load.View(now)
+			if strict && (!m.circuit.closed(now, v.spec.Policy.CircuitFailures) || load.KVUsage > v.spec.Policy.MaxKVUsage) {
+				continue
+			}
+			list = append(list, policy.Candidate{Hash: m.hash, Load: load})
+			index = append(index, i)
+		}
+		if len(list) > 0 || !strict {
+			s.index = index
+			return list
+		}
+		strict = false
+	}
+}
+
+// match looks the request's blocks up for every candidate.
+func (v *view) match(s *scratch) {
+	s.holders = s.holders[:0]
+	for _, i := range s.index {
+		s.holders = append(s.holders, v.holders[i])
+	}
+	s.matches = resize(s.matches, len(s.holders))
+	v.index.Match(s.keys, s.holders, s.matches)
+	for i := range s.candidates {
+		s.candidates[i].Match = s.matches[i]
+	}
+}
+
+// question puts the request into the strategies' words.
+func (v *view) question(s *scratch, in *Request, ids []uint32) policy.Request {
+	r, spec := &s.request, v.spec
+	blocks := prefixBlocks
+	if c := spec.Policy.Strategy; c.Type == policy.Rendezvous && c.Rendezvous.ByPrefix {
+		blocks = max(1, c.Rendezvous.PrefixTokens/spec.BlockTokens)
+	}
+	out := policy.Request{
+		PromptTokens: len(ids),
+		BlockTokens:  spec.BlockTokens,
+		PrefixTokens: r.PrefixLen,
+		Session:      session(spec.Policy.SessionKeys, in.Header, r),
+		Prefix:       prefix(s.keys, blocks, r),
+		Credit:       spec.Policy.Credit,
+		ReloadRate:   spec.Policy.ReloadRate,
+	}
+	if len(ids) > 0 {
+		out.Blocks = (len(ids) - 1) / spec.BlockTokens
+	} else {
+		out.PromptTokens = len(in.Body) / bytesPerToken
+	}
+	return out
+}
+
+// bytesPerToken estimates a prompt's length where its tokens are not known.
+const bytesPerToken = 4
+
+// decide makes the decision for the best candidates: books the first and speculates on it.
+func (v *view) decide(now timeNow, s *scratch, question *policy.Request, source TokenSource, tokenErr error) *Decision {
+	r := &s.request
+	d := &Decision{
+		Pool:         v.spec.Name,
+		Model:        r.Model,
+		Strategy:     v.spec.Policy.Strategy.Type,
+		Tokens:       source,
+		PromptTokens: question.PromptTokens,
+		view:         v,
+		now:          now,
+		streamed:     r.Stream,
+		counted:      source != TokensNone && len(r.Prompts) <= 1 && !r.PromptLogprobs,
+		keys:         append([]kvblock.Key(nil), s.keys...),
+	}
+	if source == TokensNone {
+		d.TokensMissing = reasonOf(tokenErr)
+	}
+	for _, prompt := range r.Prompts[min(1, len(r.Prompts)):] {
+		d.otherTokens += len(prompt.Tokens) + len(prompt.Text)/bytesPerToken
+	}
+	for _, c := range s.order[:min(len(s.order), max(1, v.spec.Policy.Attempts))] {
+		i := s.index[c]
+		d.Targets = append(d.Targets, Target{
+			Endpoint:    &v.spec.Endpoints[i],
+			Match:       s.candidates[c].Match,
+			Confirmed:   min(s.candidates[c].Match.Confirmed(), question.Blocks) * question.BlockTokens,
+			Predicted:   question.MatchTokens(&s.candidates[c]),
+			InFlight:    s.candidates[c].Load.InFlight,
+			Cost:        s.costs[c],
+			member:      v.members[i],
+			uncached:    question.Uncached(&s.candidates[c]),
+			rankedAmong: len(s.order),
+		})
+	}
+	v.stats.count(d)
+	d.begin(0)
+	return d
+}
+
+// reasonOf is why a request has no tokens, in a word fit for a metric label.
+func reasonOf(err error) string {
+	switch {
+	case errors.Is(err, errKeyless):
+		return "content"
+	case errors.Is(err, context.DeadlineExceeded):
+		return "budget"
+	case err != nil:
+		return "unavailable"
+	}
+	return ""
+}
+
+// Target is an endpoint that may serve the request.
+type Target struct {
+	Endpoint *endpoint.Endpoint
+	// Match is the endpoint's match when it was picked, in blocks.
+	Match kvindex.Match
+	// Predicted is how many prompt tokens the endpoint should find in its cache; Confirmed is the part of them that
+	// the pod itself has announced.
+	Predicted, Confirmed int
+	// InFlight requests at the pick, this one not counted.
+	InFlight int
+	Cost     policy.Cost
+
+	member      *member
+	uncached    int
+	rankedAmong int
+}
+
+func resize[T any](s []T, n int) []T {
+	if cap(s) < n {
+		return make([]T, n)
+	}
+	return s[:n]
+}

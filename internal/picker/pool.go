@@ -1,0 +1,168 @@
+package picker
+
+import (
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/kvasir-dev/kvasir/internal/endpoint"
+	"github.com/kvasir-dev/kvasir/internal/kvblock"
+	"github.com/kvasir-dev/kvasir/internal/kvindex"
+	"github.com/kvasir-dev/kvasir/internal/load"
+	"github.com/kvasir-dev/kvasir/internal/policy"
+)
+
+// member is what the picker keeps of one life of an endpoint.
+type member struct {
+	holder  kvindex.Holder
+	load    load.Tracker
+	circuit circuit
+	hash    uint64 // of the endpoint's ID
+	stats   endpointStats
+}
+
+// pool is what the picker keeps of a pool across changes of its Spec.
+type pool struct {
+	index   *kvindex.Table
+	stats   poolStats
+	pending pending
+
+	mu       sync.Mutex
+	adapters map[endpoint.ID][]string // discovered
+}
+
+// view is one pool as requests see it: immutable but for the counters behind its pointers.
+type view struct {
+	*pool
+	spec     *Spec
+	strategy policy.Policy
+	encoder  Encoder // nil without a tokenizer in process
+	// members and holders belong to spec.Endpoints, in its order.
+	members []*member
+	holders []kvindex.Holder
+}
+
+// build makes the next view of a pool: members of endpoints that live on are kept, the others are joined or left.
+// Nothing is changed when it fails.
+func (p *Picker) build(spec *Spec, old *view, next *snapshot) (*view, error) {
+	if err := next.taken(spec); err != nil {
+		return nil, err
+	}
+	v := &view{spec: spec}
+	known := map[string]*member{}
+	if old == nil {
+		v.pool = &pool{index: kvindex.New(), adapters: map[endpoint.ID][]string{}}
+	} else {
+		if old.spec.BlockTokens != spec.BlockTokens || old.spec.Seed != spec.Seed || old.spec.Model != spec.Model {
+			return nil, fmt.Errorf("pool %s: model, block size and key root cannot change while it runs", spec.Name)
+		}
+		v.pool = old.pool
+		for i, m := range old.members {
+			known[old.spec.Endpoints[i].Epoch()] = m
+		}
+	}
+	var err error
+	if old != nil && old.spec.Policy.Strategy == spec.Policy.Strategy {
+		v.strategy = old.strategy
+	} else if v.strategy, err = policy.New(spec.Policy.Strategy); err != nil {
+		return nil, fmt.Errorf("pool %s: %w", spec.Name, err)
+	}
+	if v.encoder, err = p.encoder(spec, old); err != nil {
+		return nil, fmt.Errorf("pool %s: %w", spec.Name, err)
+	}
+	for i := range spec.Endpoints {
+		ep := &spec.Endpoints[i]
+		m, ok := known[ep.Epoch()]
+		if ok {
+			delete(known, ep.Epoch())
+		} else {
+			m = &member{holder: v.index.Join(), hash: ep.ID.Hash()}
+		}
+		v.members = append(v.members, m)
+		v.holders = append(v.holders, m.holder)
+	}
+	return v, nil
+}
+
+// encoder loads the pool's tokenizer when it has one of its own.
+func (p *Picker) encoder(spec *Spec, old *view) (Encoder, error) {
+	switch spec.Tokenizer.Type {
+	case "Directory", "Volume":
+	default:
+		return nil, nil
+	}
+	if old != nil && old.spec.Tokenizer == spec.Tokenizer {
+		return old.encoder, nil
+	}
+	encoder, err := p.options.LoadEncoder(spec.Tokenizer.Dir)
+	if err != nil {
+		return nil, fmt.Errorf("loading the tokenizer: %w", err)
+	}
+	return encoder, nil
+}
+
+// leave clears what the old view had and the new one has not.
+func leave(old, next *view) {
+	stays, ids := map[*member]bool{}, map[endpoint.ID]bool{}
+	if next != nil {
+		for i, m := range next.members {
+			stays[m], ids[next.spec.Endpoints[i].ID] = true, true
+		}
+	}
+	for _, m := range old.members {
+		if !stays[m] {
+			old.index.Leave(m.holder)
+		}
+	}
+	old.mu.Lock()
+	defer old.mu.Unlock()
+	for id := range old.adapters {
+		if !ids[id] {
+			delete(old.adapters, id)
+		}
+	}
+}
+
+// identity is the name that roots the keys of a requested model: the canonical name of the base model, or the
+// adapter's own.
+func (v *view) identity(model string) string {
+	if model == v.spec.Model {
+		return model
+	}
+	for _, alias := range v.spec.Aliases {
+		if model == alias {
+			return v.spec.Model
+		}
+	}
+	return model
+}
+
+// discovered tells whether an engine has loaded an adapter of that name.
+func (v *view) discovered(model string) bool {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	for _, names := range v.adapters {
+		for _, name := range names {
+			if name == model {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// find gives the member of an endpoint.
+func (v *view) find(id endpoint.ID) (*member, bool) {
+	for i := range v.spec.Endpoints {
+		if v.spec.Endpoints[i].ID == id {
+			return v.members[i], true
+		}
+	}
+	return nil, false
+}
+
+// root of the keys of a request.
+func (v *view) root(model, salt string) kvblock.Key { return v.spec.Seed.Root(v.identity(model), salt) }
+
+// timeNow is the clock of everything in the package.
+type timeNow func() time.Time

@@ -1,0 +1,53 @@
+package picker
+
+import (
+	"github.com/kvasir-dev/kvasir/internal/endpoint"
+	"github.com/kvasir-dev/kvasir/internal/kvblock"
+	"github.com/kvasir-dev/kvasir/internal/openai"
+)
+
+// prefixBlocks is how many leading blocks name a prompt's prefix in tie-breaks, where the strategy does not say:
+// enough to tell conversations apart that share a system prompt.
+const prefixBlocks = 64
+
+// session hashes the first session key that the request carries; 0 without one.
+func session(keys []SessionKey, header func(string) string, r *openai.Request) uint64 {
+	for _, key := range keys {
+		value := ""
+		switch key.Type {
+		case "Header":
+			if header != nil {
+				value = header(key.Name)
+			}
+		case "BodyField":
+			value, _ = r.Field(key.Name)
+		case "Prefix":
+			if text, ok := r.AppendStable(nil); ok {
+				value = string(text)
+			}
+		}
+		if value != "" {
+			return hash(value)
+		}
+	}
+	return 0
+}
+
+// prefix names the beginning of the prompt: the key of its block number blocks, of its last whole block if it is
+// shorter, or a hash of its text if it has no keys.
+func prefix(keys []kvblock.Key, blocks int, r *openai.Request) uint64 {
+	if n := min(len(keys), blocks); n > 0 {
+		return uint64(keys[n-1])
+	}
+	text, _ := r.AppendStable(nil)
+	return hash(string(text))
+}
+
+// hash is FNV-1a with Murmur3's finaliser.
+func hash(s string) uint64 {
+	h := uint64(14695981039346656037)
+	for i := range len(s) {
+		h = (h ^ uint64(s[i])) * 1099511628211
+	}
+	return endpoint.Mix(h)
+}

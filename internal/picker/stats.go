@@ -1,0 +1,119 @@
+package picker
+
+import (
+	"sync/atomic"
+
+	"github.com/kvasir-dev/kvasir/internal/endpoint"
+	"github.com/kvasir-dev/kvasir/internal/load"
+)
+
+// hits sums predicted and delivered prompt tokens over answers that told.
+type hits struct {
+	answers, prompt, predicted, confirmed, delivered, deviation atomic.Int64
+}
+
+func (h *hits) add(prompt, predicted, confirmed, delivered int) {
+	h.answers.Add(1)
+	h.prompt.Add(int64(prompt))
+	h.predicted.Add(int64(predicted))
+	h.confirmed.Add(int64(confirmed))
+	h.delivered.Add(int64(delivered))
+	h.deviation.Add(int64(max(predicted-delivered, delivered-predicted)))
+}
+
+func (h *hits) read() Hits {
+	return Hits{
+		Answers: h.answers.Load(), PromptTokens: h.prompt.Load(), Predicted: h.predicted.Load(),
+		Confirmed: h.confirmed.Load(), Delivered: h.delivered.Load(), Deviation: h.deviation.Load(),
+	}
+}
+
+// Hits compares predicted cache hits with those that the engines delivered, in prompt tokens, over the answers that
+// told (requests with several prompts, prompt log-probabilities or retries are left out).
+type Hits struct {
+	Answers, PromptTokens int64
+	// Predicted at the pick, and the part of it that was confirmed.
+	Predicted, Confirmed int64
+	Delivered            int64
+	// Deviation is the sum over answers of |predicted - delivered|.
+	Deviation int64
+}
+
+type poolStats struct {
+	outcomes  [numOutcomes]atomic.Int64
+	tokens    [numTokenSources]atomic.Int64
+	refused   atomic.Int64
+	retries   atomic.Int64
+	delivered hits
+}
+
+func (s *poolStats) count(d *Decision) {
+	s.tokens[d.Tokens].Add(1)
+	d.Targets[0].member.stats.picks.Add(1)
+}
+
+type endpointStats struct {
+	picks, failures atomic.Int64
+	delivered       hits
+}
+
+// PoolStats are the counters of a pool since it was first applied.
+type PoolStats struct {
+	Namespace, Pool string
+	Strategy        string
+	Outcomes        map[Outcome]int64
+	Tokens          map[TokenSource]int64
+	// Refused requests found no endpoint; Retries went to a fallback.
+	Refused, Retries int64
+	Hits             Hits
+	// Blocks are the distinct blocks in the index, Held the (endpoint, block) pairs, Speculative those assumed.
+	Blocks, Held, Speculative int
+	// Speculating is the number of requests that speculate.
+	Speculating int
+	Endpoints   []EndpointStats
+}
+
+// EndpointStats are the counters of an endpoint since it joined.
+type EndpointStats struct {
+	ID       endpoint.ID
+	Pod      string
+	Pickable bool
+	// CircuitClosed is false while the endpoint is kept out for its failures.
+	CircuitClosed   bool
+	Picks, Failures int64
+	Hits            Hits
+	Load            load.View
+	Held            int
+}
+
+// Stats reads the counters of all pools.
+func (p *Picker) Stats() []PoolStats {
+	now := p.now()
+	var all []PoolStats
+	for _, v := range p.current.Load().pools {
+		s := PoolStats{
+			Namespace: v.spec.Namespace, Pool: v.spec.Name, Strategy: string(v.spec.Policy.Strategy.Type),
+			Outcomes: map[Outcome]int64{}, Tokens: map[TokenSource]int64{},
+			Refused: v.stats.refused.Load(), Retries: v.stats.retries.Load(), Hits: v.stats.delivered.read(),
+			Speculating: v.pending.size(),
+		}
+		s.Blocks, s.Held, s.Speculative = v.index.Size()
+		for i := range v.stats.outcomes {
+			s.Outcomes[Outcome(i)] = v.stats.outcomes[i].Load()
+		}
+		for i := range v.stats.tokens {
+			s.Tokens[TokenSource(i)] = v.stats.tokens[i].Load()
+		}
+		for i, m := range v.members {
+			ep := &v.spec.Endpoints[i]
+			s.Endpoints = append(s.Endpoints, EndpointStats{
+				ID: ep.ID, Pod: ep.Pod, Pickable: ep.Pickable(),
+				CircuitClosed: m.circuit.closed(now, v.spec.Policy.CircuitFailures),
+				Picks:         m.stats.picks.Load(), Failures: m.stats.failures.Load(), Hits: m.stats.delivered.read(),
+				Load: m.load.View(now), Held: v.index.Held(m.holder),
+			})
+		}
+		all = append(all, s)
+	}
+	return all
+}

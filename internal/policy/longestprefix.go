@@ -1,0 +1,48 @@
+package policy
+
+import (
+	"fmt"
+	"math"
+)
+
+// longestPrefix picks the endpoint with the most matching blocks, ties by least load ("Routing on Real KV Cache
+// Events", and the overlap score of "We fight GPU scarcity without compromise").
+//
+// Taken literally it sends a whole fleet's traffic to one pod as soon as everyone shares a system prompt: one block
+// more always beats any load. So by default a match counts only if it is worth something (minMatch of the prompt)
+// and its endpoint is not overloaded (maxLoad times the mean in-flight requests).
+type longestPrefix struct {
+	literal           bool
+	minMatch, maxLoad float64
+}
+
+func newLongestPrefix(c LongestPrefixConfig) (Policy, error) {
+	if !c.Literal && (!(c.MinMatch >= 0) || !(c.MaxLoad >= 1)) {
+		return nil, fmt.Errorf("longest prefix: minimum match %v, maximum load %v: want at least 0 and 1", c.MinMatch, c.MaxLoad)
+	}
+	return longestPrefix{literal: c.Literal, minMatch: c.MinMatch, maxLoad: c.MaxLoad}, nil
+}
+
+func (p longestPrefix) Score(r *Request, candidates []Candidate, out []Cost) {
+	limit := math.Inf(1)
+	if !p.literal {
+		limit = p.maxLoad * math.Max(1, meanInFlight(candidates))
+	}
+	for i := range candidates {
+		c := &candidates[i]
+		match := math.Min(c.Match.Credit(&r.Credit), float64(r.Blocks))
+		worth := match*float64(r.BlockTokens) >= p.minMatch*float64(r.PromptTokens)
+		if !p.literal && (!worth || float64(c.Load.InFlight) > limit) {
+			match = 0
+		}
+		out[i] = Cost{First: -match, Then: float64(c.Load.InFlight)}
+	}
+}
+
+func meanInFlight(candidates []Candidate) float64 {
+	sum := 0
+	for i := range candidates {
+		sum += candidates[i].Load.InFlight
+	}
+	return float64(sum) / math.Max(1, float64(len(candidates)))
+}

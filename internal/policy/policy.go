@@ -1,0 +1,121 @@
+// Package policy chooses: given each endpoint's match and load, what does it cost to send the request there?
+//
+// A strategy is one file with a formula and its source. All are fed by the same counters and the same matches, none
+// keeps counters of its own, and all end in the same tie-break: rendezvous hashing of the request's prefix, so that
+// pickers that do not talk choose alike.
+package policy
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/kvasir-dev/kvasir/internal/endpoint"
+	"github.com/kvasir-dev/kvasir/internal/kvblock"
+	"github.com/kvasir-dev/kvasir/internal/kvindex"
+	"github.com/kvasir-dev/kvasir/internal/load"
+)
+
+// Request is what a strategy may know of a request.
+type Request struct {
+	// PromptTokens is the prompt's length, 0 when it is not known.
+	PromptTokens int
+	// BlockTokens is the size of a block; Blocks is the number of whole blocks a match may count: a full hit still
+	// computes one token.
+	BlockTokens, Blocks int
+	// PrefixTokens is the request's own choice of the prefix that decides, 0 for none.
+	PrefixTokens int
+	// Session names the conversation, 0 when there is none.
+	Session uint64
+	// Prefix hashes the first tokens (or, without tokens, bytes) of the prompt.
+	Prefix uint64
+	// Credit is what a block of each tier is worth, 1 for the GPU.
+	Credit [kvblock.NumTiers]float64
+	// ReloadRate is how fast each tier is read back, tokens/s; 0 where it is not known.
+	ReloadRate [kvblock.NumTiers]float64
+}
+
+// Candidate is an endpoint that may be chosen.
+type Candidate struct {
+	// Hash of the endpoint's identity.
+	Hash  uint64
+	Match kvindex.Match
+	Load  load.View
+}
+
+// MatchTokens is the part of the prompt that the candidate need not compute, in tokens: at most all whole blocks
+// but one token.
+func (r *Request) MatchTokens(c *Candidate) int {
+	return min(c.Match.Blocks(), r.Blocks) * r.BlockTokens
+}
+
+// Uncached is the part of the prompt that the candidate has to compute, in tokens.
+func (r *Request) Uncached(c *Candidate) int { return r.PromptTokens - r.MatchTokens(c) }
+
+// Cost orders candidates: by First, then by Then, less is better. Only MarginalCost gives it a unit, seconds.
+type Cost struct{ First, Then float64 }
+
+// Policy is a strategy with its parameters. It is safe for concurrent use.
+type Policy interface {
+	// Score sets out[i] to the cost of candidates[i]; out is as long as candidates. It neither keeps nor changes
+	// its arguments.
+	Score(r *Request, candidates []Candidate, out []Cost)
+}
+
+// New makes the strategy that a configuration names. It fails for a strategy or a parameter it does not know.
+func New(c Config) (Policy, error) {
+	switch c.Type {
+	case MarginalCost:
+		return newMarginalCost(c.MarginalCost)
+	case StickyLeastLoaded:
+		return newStickyLeastLoaded(c.StickyLeastLoaded)
+	case LongestPrefix:
+		return newLongestPrefix(c.LongestPrefix)
+	case LMetric:
+		return lMetric{literal: c.LMetric.Literal}, nil
+	case LeastPendingWork:
+		return leastPendingWork{}, nil
+	case LeastLoad:
+		return leastLoad{}, nil
+	case RoundRobin:
+		return new(roundRobin), nil
+	case Random:
+		return random{}, nil
+	case Rendezvous:
+		return rendezvous{byPrefix: c.Rendezvous.ByPrefix}, nil
+	}
+	return nil, fmt.Errorf("strategy %q is not available", c.Type)
+}
+
+// Rank orders candidates by cost and breaks ties by rendezvous hashing of the request's prefix. order receives the
+// candidates' indices, best first.
+func Rank(r *Request, candidates []Candidate, costs []Cost, order []int) []int {
+	order = order[:0]
+	for i := range candidates {
+		order = append(order, i)
+	}
+	slices.SortFunc(order, func(a, b int) int {
+		switch x, y := costs[a], costs[b]; {
+		case x.First != y.First:
+			return sign(x.First < y.First)
+		case x.Then != y.Then:
+			return sign(x.Then < y.Then)
+		}
+		x, y := Weight(r.Prefix, candidates[a].Hash), Weight(r.Prefix, candidates[b].Hash)
+		if x != y {
+			return sign(x > y)
+		}
+		return a - b
+	})
+	return order
+}
+
+// Weight is a candidate's weight for a key in rendezvous hashing: the highest wins. When candidates come or go,
+// only the keys move that they had or get.
+func Weight(key, candidate uint64) uint64 { return endpoint.Mix(key ^ endpoint.Mix(candidate)) }
+
+func sign(less bool) int {
+	if less {
+		return -1
+	}
+	return 1
+}
