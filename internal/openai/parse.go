@@ -75,7 +75,12 @@ func (p *parser) field(key span) bool {
 		}
 		ok = p.other(c, &f)
 	case "stream_options":
-		ok = p.streamOptions(c)
+		p.r.IncludeUsage = false
+		if c == '{' {
+			ok = p.streamOptions()
+			break
+		}
+		ok = p.other(c, &f)
 	default:
 		ok = p.other(c, &f) && p.simple(name, c, at, &f)
 	}
@@ -177,11 +182,7 @@ func integer(c byte, raw []byte) int {
 	return int(x)
 }
 
-func (p *parser) streamOptions(c byte) bool {
-	p.r.IncludeUsage = false
-	if c != '{' {
-		return p.skip(1)
-	}
+func (p *parser) streamOptions() bool {
 	return p.object(1, func(key span) bool {
 		c := p.space()
 		if string(nameOf(p.b, key, &p.name)) == "include_usage" {

@@ -140,7 +140,7 @@ type fieldSpan struct {
 // maxFields is the most top-level fields that a body may have for Field to work.
 const maxFields = 256
 
-// Field is the value of the top-level field name, if it is a string. It serves session keys. A body with more than
+// Field is the value of the top-level field name, if it is a string; not of the prompt. It serves session keys. A body with more than
 // 256 top-level fields has none, and neither have names of more than 63 bytes.
 func (r *Request) Field(name string) (string, bool) {
 	if r.overflow {
