@@ -437,7 +437,7 @@ func (w *writer) request() []byte {
 	} else {
 		w.b = append(w.b[:at], w.b[at+1:]...)
 	}
-	for w.odds(6) {
+	for len(w.b) > 0 && w.odds(6) {
 		i := w.rng.IntN(len(w.b))
 		switch w.rng.IntN(3) {
 		case 0:
