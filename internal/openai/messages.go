@@ -124,7 +124,7 @@ func (p *parser) contentPart(c byte, m *message) bool {
 			text = s
 			return ok
 		default:
-			others = others || c != 'n'
+			others = true
 		}
 		return p.skip(5)
 	})

@@ -176,8 +176,8 @@ func slowPart(e any) (text string, isText bool) {
 			}
 			return "", false
 		}
-		for k, v := range e {
-			if k != "type" && k != "text" && v != nil {
+		for k := range e {
+			if k != "type" && k != "text" {
 				return "", false
 			}
 		}
