@@ -1,0 +1,106 @@
+package zmtp
+
+import (
+	"errors"
+	"net"
+	"strings"
+	"time"
+)
+
+// Defaults of Config.
+const (
+	DefaultMaxFrame          = 64 << 20
+	DefaultMaxFrames         = 16
+	DefaultMaxMessage        = 64 << 20
+	DefaultMaxPeers          = 1024
+	DefaultHWM               = 1000
+	DefaultHandshakeTimeout  = 10 * time.Second
+	DefaultHeartbeatInterval = 10 * time.Second
+	DefaultHeartbeatTimeout  = 10 * time.Second
+	DefaultSendTimeout       = 10 * time.Second
+	DefaultFlushTimeout      = time.Second
+)
+
+const (
+	// maxCommand bounds the body of a command, in bytes.
+	maxCommand = 64 << 10
+	// maxTopics and maxTopicBytes bound what one subscriber may subscribe to.
+	maxTopics     = 1024
+	maxTopicBytes = 1 << 20
+	// growStep is how many bytes are taken at once for a frame that is still arriving, and the largest buffer that
+	// is kept for the next message.
+	growStep = 1 << 20
+)
+
+// Errors that callers tell apart.
+var (
+	// ErrClosed is returned by the calls on a socket after its Close.
+	ErrClosed = errors.New("zmtp: socket closed")
+	// ErrLimit marks messages that exceed a bound of Config.
+	ErrLimit = errors.New("zmtp: limit exceeded")
+	// ErrMalformed marks bytes that are not ZMTP.
+	ErrMalformed = errors.New("zmtp: malformed")
+	// ErrPeer marks a peer that speaks ZMTP, but not what is spoken here, or that sent an ERROR command.
+	ErrPeer = errors.New("zmtp: peer refused")
+	// ErrSilent marks a peer that answers no PING.
+	ErrSilent = errors.New("zmtp: peer is silent")
+	// ErrNoPeer is returned by Router.Send for an identity that is not connected.
+	ErrNoPeer = errors.New("zmtp: no such peer")
+)
+
+// Message is a message's frames. Those of Recv are valid until the next Recv on the same socket.
+type Message = [][]byte
+
+// Config bounds a socket. Zero values take the defaults; negative heartbeat intervals turn heartbeats off.
+type Config struct {
+	// MaxFrame and MaxMessage are the largest frame and the largest sum of a message's frames received, in bytes.
+	MaxFrame, MaxMessage int
+	// MaxFrames is the most frames in a message.
+	MaxFrames int
+	// MaxPeers is the most connections a listener serves; further ones are closed.
+	MaxPeers int
+	// HandshakeTimeout bounds connecting, greeting and READY together.
+	HandshakeTimeout time.Duration
+	// HeartbeatInterval is the silence after which a SUB sends PING, HeartbeatTimeout the silence after that which
+	// ends the connection. Only for peers of ZMTP 3.1.
+	HeartbeatInterval, HeartbeatTimeout time.Duration
+	// SendTimeout bounds a write by DEALER and ROUTER.
+	SendTimeout time.Duration
+	// FlushTimeout bounds what Pub.Close waits for its subscribers to take what is queued.
+	FlushTimeout time.Duration
+}
+
+func (c Config) withDefaults() Config {
+	number := func(v *int, d int) {
+		if *v <= 0 {
+			*v = d
+		}
+	}
+	span := func(v *time.Duration, d time.Duration) {
+		if *v == 0 {
+			*v = d
+		}
+	}
+	number(&c.MaxFrame, DefaultMaxFrame)
+	number(&c.MaxMessage, DefaultMaxMessage)
+	number(&c.MaxFrames, DefaultMaxFrames)
+	number(&c.MaxPeers, DefaultMaxPeers)
+	span(&c.HandshakeTimeout, DefaultHandshakeTimeout)
+	span(&c.HeartbeatInterval, DefaultHeartbeatInterval)
+	span(&c.HeartbeatTimeout, DefaultHeartbeatTimeout)
+	span(&c.SendTimeout, DefaultSendTimeout)
+	span(&c.FlushTimeout, DefaultFlushTimeout)
+	return c
+}
+
+// keepAlive notices a dead peer within 25 s on connections that carry nothing.
+var keepAlive = net.KeepAliveConfig{Enable: true, Idle: 10 * time.Second, Interval: 5 * time.Second, Count: 3}
+
+// tcpAddress accepts host:port with or without ZeroMQ's scheme, and its * for every interface.
+func tcpAddress(addr string) string {
+	addr = strings.TrimPrefix(addr, "tcp://")
+	if rest, ok := strings.CutPrefix(addr, "*:"); ok {
+		return ":" + rest
+	}
+	return addr
+}
