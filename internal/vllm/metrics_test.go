@@ -1,0 +1,330 @@
+package vllm
+
+import (
+	"errors"
+	"math"
+	"os"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+func page(t testing.TB) []byte {
+	t.Helper()
+	text, err := os.ReadFile("testdata/metrics/two_ranks.txt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return text
+}
+
+func TestParseMetricsChoosesTheRank(t *testing.T) {
+	cases := map[string]struct {
+		rank int
+		want Metrics
+	}{
+		"rank 0": {0, Metrics{Running: 7, Waiting: 2, KVUsage: 0.34567901234567904, BlockSize: 16, NumBlocks: 27728,
+			CacheTokens: 16 * 27728, PrefixQueries: 123456, PrefixHits: 100000, Preemptions: 4}},
+		"rank 1": {1, Metrics{Running: 3, KVUsage: 0.125, BlockSize: 16, NumBlocks: 27729, CacheTokens: 16 * 27729,
+			PrefixQueries: 1.2e7, PrefixHits: 1.1e7}},
+		"all ranks": {-1, Metrics{Running: 10, Waiting: 2, KVUsage: (0.34567901234567904 + 0.125) / 2, BlockSize: 16,
+			NumBlocks: 55457, CacheTokens: 16 * 55457, PrefixQueries: 12123456, PrefixHits: 11100000, Preemptions: 4}},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			got, err := ParseMetrics(page(t), tc.rank)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(tc.want, got); diff != "" {
+				t.Errorf("-want +got:\n%s", diff)
+			}
+		})
+	}
+	if _, err := ParseMetrics(page(t), 2); !errors.Is(err, ErrMetrics) {
+		t.Errorf("a rank that is not there: got %v", err)
+	}
+}
+
+func TestParseMetricsTolerates(t *testing.T) {
+	cases := map[string]struct {
+		text string
+		rank int
+		want Metrics
+	}{
+		"series without labels":                {"vllm:num_requests_running 3\nvllm:num_requests_waiting 1", 5, Metrics{Running: 3, Waiting: 1}},
+		"a sole rank with another number":      {`vllm:num_requests_running{engine="8"} 3`, 0, Metrics{Running: 3}},
+		"a rank among unlabelled series":       {"vllm:num_requests_running{engine=\"1\"} 3\nvllm:kv_cache_usage_perc 0.5", 1, Metrics{Running: 3, KVUsage: 0.5}},
+		"one series per served model name":     {"vllm:num_requests_running{engine=\"0\",model_name=\"a\"} 3\nvllm:num_requests_running{model_name=\"b\",engine=\"0\"} 4", 0, Metrics{Running: 7}},
+		"line ends of other systems":           {"vllm:num_requests_running 3\r\nvllm:num_requests_waiting{} 4\r\n", 0, Metrics{Running: 3, Waiting: 4}},
+		"timestamps and exemplars":             {"vllm:num_requests_running{engine=\"0\"} 3 1700000000000\nvllm:prefix_cache_hits_total 8 # {trace_id=\"x\"} 0.5 17", 0, Metrics{Running: 3, PrefixHits: 8}},
+		"scientific notation":                  {"vllm:num_requests_running 1e2", 0, Metrics{Running: 100}},
+		"no number":                            {"vllm:num_requests_running 1\nvllm:kv_cache_usage_perc NaN\nvllm:num_requests_waiting x\nvllm:num_preemptions_total +Inf", 0, Metrics{Running: 1}},
+		"negative numbers":                     {"vllm:num_requests_running 1\nvllm:num_requests_waiting -1", 0, Metrics{Running: 1}},
+		"huge numbers":                         {"vllm:num_requests_running 1e300\nvllm:kv_cache_usage_perc 1e9", 0, Metrics{Running: math.MaxInt32, KVUsage: 1}},
+		"escapes, braces and line ends quoted": {`vllm:num_requests_running{model_name="a\\\"},engine=\"7\"\n{",engine="0",} 3`, 0, Metrics{Running: 3}},
+		"spaces everywhere":                    {"  vllm:num_requests_running { engine = \"0\" , model_name=\"a\" }\t3 \n", 0, Metrics{Running: 3}},
+		"comments":                             {"# vllm:num_requests_waiting 5\n#\nvllm:num_requests_running 3", 0, Metrics{Running: 3}},
+		"names that only begin alike":          {"vllm:num_requests_running 3\nvllm:num_requests_running_x 4\nvllm:num_requests_runnin 5", 0, Metrics{Running: 3}},
+		"labels cut short":                     {"vllm:num_requests_running 3\nvllm:num_requests_waiting{engine=\"0\nvllm:num_requests_waiting{engine} 1\nvllm:num_requests_waiting{a=\"b\" 2", 0, Metrics{Running: 3}},
+		"the old name beside the new one":      {"vllm:num_requests_running 3\nvllm:gpu_cache_usage_perc 0.1\nvllm:kv_cache_usage_perc 0.2", 0, Metrics{Running: 3, KVUsage: 0.2}},
+		"the old names alone":                  {"vllm:num_requests_running 3\nvllm:gpu_cache_usage_perc 0.1\nvllm:gpu_prefix_cache_hits_total 2\nvllm:gpu_prefix_cache_queries 4", 0, Metrics{Running: 3, KVUsage: 0.1, PrefixHits: 2, PrefixQueries: 4}},
+		"the cache's size in tokens":           {"vllm:num_requests_running 3\nvllm:cache_config_info{block_size=\"16\",num_gpu_blocks=\"100\",kv_cache_size_tokens=\"800\"} 1", 0, Metrics{Running: 3, BlockSize: 16, NumBlocks: 100, CacheTokens: 800}},
+		"a cache that is not sized yet":        {"vllm:num_requests_running 3\nvllm:cache_config_info{block_size=\"16\",num_gpu_blocks=\"None\"} 1", 0, Metrics{Running: 3, BlockSize: 16}},
+		"SGLang": {"sglang:num_running_reqs{tp_rank=\"0\"} 3\nsglang:num_queue_reqs{tp_rank=\"0\"} 4\nsglang:token_usage{tp_rank=\"0\"} 0.5\nsglang:cache_config_info{page_size=\"64\",num_pages=\"10\"} 1",
+			0, Metrics{Running: 3, Waiting: 4, KVUsage: 0.5, BlockSize: 64, NumBlocks: 10, CacheTokens: 640}},
+		"SGLang's shards tell the same": {"sglang:num_running_reqs{tp_rank=\"0\"} 3\nsglang:num_running_reqs{tp_rank=\"1\"} 3", 0, Metrics{Running: 3}},
+		"SGLang's ranks do not":         {"sglang:num_running_reqs{dp_rank=\"0\",tp_rank=\"0\"} 3\nsglang:num_running_reqs{dp_rank=\"1\",tp_rank=\"1\"} 4", 1, Metrics{Running: 4}},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			got, err := ParseMetrics([]byte(tc.text), tc.rank)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(tc.want, got); diff != "" {
+				t.Errorf("-want +got:\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestParseMetricsRefusesOtherPages(t *testing.T) {
+	for _, text := range []string{"", "\n\n", "go_goroutines 5", "<html>not found</html>", "vllm:kv_cache_usage_perc 0.5", "vllm:num_requests_running"} {
+		if m, err := ParseMetrics([]byte(text), 0); !errors.Is(err, ErrMetrics) || m != (Metrics{}) {
+			t.Errorf("%q: got %+v, %v", text, m, err)
+		}
+	}
+}
+
+func TestParseMetricsDoesNotAllocate(t *testing.T) {
+	text := page(t)
+	if n := testing.AllocsPerRun(100, func() {
+		if _, err := ParseMetrics(text, 1); err != nil {
+			t.Fatal(err)
+		}
+	}); n != 0 {
+		t.Errorf("%v allocations", n)
+	}
+}
+
+// slowMetrics is the same reading, done with strings, maps and a list of all series.
+func slowMetrics(text string, rank int) (Metrics, bool) {
+	type sample struct {
+		name   string
+		labels map[string]string
+		value  float64
+	}
+	var samples []sample
+	for line := range strings.SplitSeq(text, "\n") {
+		line = strings.TrimLeft(line, " \t")
+		end := strings.IndexAny(line, "{ \t")
+		if end < 0 {
+			continue
+		}
+		s := sample{name: line[:end], labels: map[string]string{}}
+		rest := strings.TrimLeft(line[end:], " \t")
+		if strings.HasPrefix(rest, "{") {
+			var ok bool
+			if s.labels, rest, ok = slowLabels(rest[1:]); !ok {
+				continue
+			}
+		}
+		fields := strings.FieldsFunc(rest, func(r rune) bool { return r == ' ' || r == '\t' || r == '\r' })
+		if len(fields) == 0 || len(fields[0]) > 32 {
+			continue
+		}
+		// A carriage return ends the value even where nothing stands before it.
+		if strings.HasPrefix(strings.TrimLeft(rest, " \t"), "\r") {
+			continue
+		}
+		v, err := strconv.ParseFloat(fields[0], 64)
+		if err != nil || !(v >= 0) || v > math.MaxFloat64 {
+			continue
+		}
+		s.value = v
+		samples = append(samples, s)
+	}
+	rankOf := func(s sample) (string, bool) {
+		// The last of the two names counts, and labels keep no order here: see slowLabels.
+		r, ok := s.labels["rank"]
+		return r, ok
+	}
+	wanted := map[string]bool{
+		"vllm:num_requests_running": true, "sglang:num_running_reqs": true, "vllm:num_requests_waiting": true, "sglang:num_queue_reqs": true,
+		"vllm:kv_cache_usage_perc": true, "sglang:token_usage": true, "vllm:gpu_cache_usage_perc": true,
+		"vllm:prefix_cache_queries_total": true, "vllm:prefix_cache_queries": true, "vllm:gpu_prefix_cache_queries_total": true,
+		"vllm:gpu_prefix_cache_queries": true, "vllm:prefix_cache_hits_total": true, "vllm:prefix_cache_hits": true,
+		"vllm:gpu_prefix_cache_hits_total": true, "vllm:gpu_prefix_cache_hits": true, "vllm:num_preemptions_total": true,
+		"vllm:num_preemptions": true, "vllm:cache_config_info": true, "sglang:cache_config_info": true,
+	}
+	ranks, kept := map[string]bool{}, []sample(nil)
+	for _, s := range samples {
+		r, ok := rankOf(s)
+		if !wanted[s.name] || s.labels["shard"] != "" && !ok {
+			continue
+		}
+		if ok {
+			ranks[r] = true
+		}
+		kept = append(kept, s)
+	}
+	target := strconv.Itoa(rank)
+	if len(ranks) == 1 && !ranks[target] {
+		for r := range ranks {
+			target = r
+		}
+	}
+	sum := func(names ...string) (total float64, n int) {
+		for _, s := range kept {
+			r, ok := rankOf(s)
+			for _, name := range names {
+				if s.name == name && (rank < 0 || !ok || r == target) {
+					total, n = total+s.value, n+1
+				}
+			}
+		}
+		return total, n
+	}
+	either := func(newer, older string) float64 {
+		if v, n := sum(newer+"_total", newer); n > 0 {
+			return v
+		}
+		v, _ := sum(older+"_total", older)
+		return v
+	}
+	whole := func(v float64) int { return int(math.Min(v, math.MaxInt32)) }
+	running, n1 := sum("vllm:num_requests_running", "sglang:num_running_reqs")
+	waiting, n2 := sum("vllm:num_requests_waiting", "sglang:num_queue_reqs")
+	if n1+n2 == 0 {
+		return Metrics{}, false
+	}
+	m := Metrics{Running: whole(running), Waiting: whole(waiting),
+		PrefixQueries: either("vllm:prefix_cache_queries", "vllm:gpu_prefix_cache_queries"),
+		PrefixHits:    either("vllm:prefix_cache_hits", "vllm:gpu_prefix_cache_hits"),
+	}
+	m.Preemptions, _ = sum("vllm:num_preemptions_total", "vllm:num_preemptions")
+	if v, n := sum("vllm:kv_cache_usage_perc", "sglang:token_usage"); n > 0 {
+		m.KVUsage = math.Min(v/float64(n), 1)
+	} else if v, n := sum("vllm:gpu_cache_usage_perc"); n > 0 {
+		m.KVUsage = math.Min(v/float64(n), 1)
+	}
+	for _, s := range kept {
+		r, ok := rankOf(s)
+		if !strings.HasSuffix(s.name, "cache_config_info") || rank >= 0 && ok && r != target {
+			continue
+		}
+		names := []string{"block_size", "num_gpu_blocks", "kv_cache_size_tokens"}
+		if strings.HasPrefix(s.name, "sglang") {
+			names = []string{"page_size", "num_pages", "{}"}
+		}
+		var n [3]int
+		for i, name := range names {
+			if v, err := strconv.ParseUint(s.labels["label "+name], 10, 31); err == nil {
+				n[i] = int(v)
+			}
+		}
+		if n[2] == 0 {
+			n[2] = int(min(int64(n[0])*int64(n[1]), math.MaxInt32))
+		}
+		if rank >= 0 {
+			m.NumBlocks, m.CacheTokens = 0, 0
+		}
+		m.BlockSize = n[0]
+		m.NumBlocks = min(m.NumBlocks+n[1], math.MaxInt32)
+		m.CacheTokens = min(m.CacheTokens+n[2], math.MaxInt32)
+	}
+	return m, true
+}
+
+// slowLabels reads labels up to the closing brace, each under "label NAME". The rank comes back as "rank", too, and
+// shards other than the first as "shard".
+func slowLabels(s string) (map[string]string, string, bool) {
+	out := map[string]string{}
+	for {
+		s = strings.TrimLeft(s, " \t")
+		if strings.HasPrefix(s, "}") {
+			return out, s[1:], true
+		}
+		name, rest, ok := strings.Cut(s, "=")
+		rest = strings.TrimLeft(rest, " \t")
+		if !ok || !strings.HasPrefix(rest, `"`) {
+			return nil, "", false
+		}
+		value, closed := "", false
+		for i := 1; i < len(rest) && !closed; i++ {
+			switch {
+			case rest[i] == '\\' && i+1 < len(rest):
+				value += rest[i : i+2]
+				i++
+			case rest[i] == '\\':
+			case rest[i] == '"':
+				closed, rest = true, rest[i+1:]
+			default:
+				value += rest[i : i+1]
+			}
+		}
+		if !closed {
+			return nil, "", false
+		}
+		name = strings.TrimRight(name, " \t")
+		if value != "" {
+			out["label "+name] = value
+		}
+		switch name {
+		case "engine", "dp_rank":
+			if value != "" {
+				out["rank"] = value
+			}
+		case "tp_rank", "pp_rank":
+			if value != "" && value != "0" {
+				out["shard"] = value
+			}
+		}
+		s = strings.TrimLeft(rest, " \t")
+		if strings.HasPrefix(s, ",") {
+			s = s[1:]
+		} else if !strings.HasPrefix(s, "}") {
+			return nil, "", false
+		}
+	}
+}
+
+func FuzzParseMetrics(f *testing.F) {
+	// Not the whole page: the engine would spend its time on making it smaller.
+	var short []string
+	for line := range strings.Lines(string(page(f))) {
+		if field, _ := fieldOf([]byte(line)); field != noField {
+			short = append(short, line)
+		}
+	}
+	f.Add(strings.Join(short, ""), 1)
+	f.Add("vllm:num_requests_running{engine=\"0\",a=\"\\\"}\"} 3 17\r\nvllm:num_requests_waiting 1e1", 0)
+	f.Add("sglang:num_running_reqs{dp_rank=\"0\",tp_rank=\"1\"} 3\nsglang:cache_config_info{page_size=\"64\",num_pages=\"10\"} 1", -1)
+	f.Add("vllm:num_requests_running 0x1p3\nvllm:kv_cache_usage_perc NaN", 0)
+	f.Add("vllm:num_requests_running 1\nvllm:cache_config_info{engine=\"1\",block_size=\"16\",num_gpu_blocks=\"9\",kv_cache_size_tokens=\"5\"} 1", 1)
+	f.Fuzz(func(t *testing.T, text string, rank int) {
+		rank = max(rank, -1)
+		want, ok := slowMetrics(text, rank)
+		got, err := ParseMetrics([]byte(text), rank)
+		if ok != (err == nil) {
+			t.Fatalf("got %v, want success %v", err, ok)
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Fatalf("-want +got:\n%s", diff)
+		}
+	})
+}
+
+func BenchmarkParseMetrics(b *testing.B) {
+	text := page(b)
+	b.ReportAllocs()
+	b.SetBytes(int64(len(text)))
+	for b.Loop() {
+		if _, err := ParseMetrics(text, 1); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
