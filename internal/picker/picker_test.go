@@ -1,0 +1,611 @@
+package picker
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr"
+
+	"github.com/kvasir-dev/kvasir/internal/endpoint"
+	"github.com/kvasir-dev/kvasir/internal/kvblock"
+	"github.com/kvasir-dev/kvasir/internal/load"
+	"github.com/kvasir-dev/kvasir/internal/openai"
+	"github.com/kvasir-dev/kvasir/internal/policy"
+)
+
+// clock is a time that the test moves.
+type clock struct {
+	mu  sync.Mutex
+	now time.Time
+}
+
+func newClock() *clock { return &clock{now: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)} }
+
+func (c *clock) Now() time.Time {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.now
+}
+
+func (c *clock) advance(d time.Duration) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.now = c.now.Add(d)
+}
+
+func testSeed(t testing.TB) kvblock.Seed {
+	t.Helper()
+	seed, err := kvblock.NewSeed(bytes.Repeat([]byte{1}, kvblock.MinSeedBytes))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return seed
+}
+
+// testSpec is a pool m with n ready endpoints under StickyLeastLoaded.
+func testSpec(t testing.TB, n int) Spec {
+	t.Helper()
+	spec := Spec{
+		Namespace: "default", Name: "m", Model: "m", Aliases: []string{"alias"}, BlockTokens: 16, Seed: testSeed(t),
+		Policy: PolicySpec{
+			Strategy:       policy.Config{Type: policy.StickyLeastLoaded, StickyLeastLoaded: policy.StickyLeastLoadedConfig{PrefixTokens: 64}},
+			EngineTokens:   "WhenNoTokenizer",
+			TokenBudget:    time.Second,
+			SpeculationMax: 300 * time.Second, EngineTokenBudget: time.Second,
+			MaxKVUsage: 0.97, CircuitFailures: 2, CircuitOpen: 10 * time.Second, Attempts: 3,
+		},
+	}
+	spec.Policy.Credit[kvblock.GPU] = 1
+	for i := range n {
+		spec.Endpoints = append(spec.Endpoints, testEndpoint(i))
+	}
+	return spec
+}
+
+func testEndpoint(i int) endpoint.Endpoint {
+	name := fmt.Sprint("pod-", i)
+	return endpoint.Endpoint{ID: endpoint.ID{Pod: name}, Pod: name, Address: fmt.Sprintf("127.0.0.1:%d", 8000+i),
+		Ready: true, Serving: true, RankHeader: -1}
+}
+
+func newPicker(t testing.TB, c *clock, specs ...Spec) *Picker {
+	t.Helper()
+	p := New(Options{Now: c.Now, Log: logr.Discard()})
+	if err := p.Apply(specs); err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+// completion is a request body whose prompt is n token ids from first on.
+func completion(model string, first, n int, stream bool) []byte {
+	ids := make([]int, n)
+	for i := range ids {
+		ids[i] = first + i
+	}
+	body, err := json.Marshal(map[string]any{"model": model, "prompt": ids, "stream": stream})
+	if err != nil {
+		panic(err)
+	}
+	return body
+}
+
+func pick(t testing.TB, p *Picker, body []byte) *Decision {
+	t.Helper()
+	d, err := p.Pick(context.Background(), &Request{Route: openai.Completions, Body: body})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return d
+}
+
+func keysOf(t testing.TB, model string, first, n int) []kvblock.Key {
+	tokens := make([]uint32, n)
+	for i := range tokens {
+		tokens[i] = uint32(first + i)
+	}
+	return kvblock.AppendKeys(nil, testSeed(t).Root(model, ""), tokens, 16)
+}
+
+// feed finds the feed of an endpoint by its pod.
+func feed(t testing.TB, p *Picker, pod string) Feed {
+	t.Helper()
+	for _, f := range p.Feeds() {
+		if f.Endpoint.Pod == pod {
+			return f
+		}
+	}
+	t.Fatalf("no endpoint %s", pod)
+	return Feed{}
+}
+
+func assertIdle(t *testing.T, p *Picker) {
+	t.Helper()
+	for _, s := range p.Stats() {
+		if s.Speculative != 0 || s.Speculating != 0 {
+			t.Errorf("pool %s: %d speculative blocks of %d requests remain", s.Pool, s.Speculative, s.Speculating)
+		}
+		for _, e := range s.Endpoints {
+			if e.Load.InFlight != 0 || e.Load.PendingTokens != 0 || e.Load.Decoding != 0 {
+				t.Errorf("%v: load %+v remains", e.ID, e.Load)
+			}
+		}
+	}
+}
+
+func TestARequestFindsItsCache(t *testing.T) {
+	p := newPicker(t, newClock(), testSpec(t, 4))
+	f := feed(t, p, "pod-2")
+	for _, key := range keysOf(t, "m", 0, 160) {
+		f.Index.Store(f.Holder, kvblock.GPU, key)
+	}
+	for _, model := range []string{"m", "alias"} {
+		d := pick(t, p, completion(model, 0, 200, true))
+		if got := d.Targets[0]; got.Endpoint.Pod != "pod-2" || got.Predicted != 160 || got.Confirmed != 160 {
+			t.Errorf("model %s: %s with %d tokens (%d confirmed), want pod-2 with 160", model, got.Endpoint.Pod, got.Predicted, got.Confirmed)
+		}
+		d.End(Completed)
+	}
+	assertIdle(t, p)
+}
+
+func TestAFullHitStillComputesOneToken(t *testing.T) {
+	p := newPicker(t, newClock(), testSpec(t, 1))
+	f := feed(t, p, "pod-0")
+	for _, key := range keysOf(t, "m", 0, 64) {
+		f.Index.Store(f.Holder, kvblock.GPU, key)
+	}
+	d := pick(t, p, completion("m", 0, 64, true))
+	defer d.End(Completed)
+	if got := d.Targets[0].Predicted; got != 48 {
+		t.Errorf("predicted %d cached tokens of 64, want 48: the engine computes at least one token", got)
+	}
+}
+
+func TestModelsAndAdaptersDoNotShareBlocks(t *testing.T) {
+	spec := testSpec(t, 2)
+	spec.Adapters = []string{"sql"}
+	p := newPicker(t, newClock(), spec)
+	f := feed(t, p, "pod-1")
+	for _, key := range keysOf(t, "sql", 0, 160) {
+		f.Index.Store(f.Holder, kvblock.GPU, key)
+	}
+	d := pick(t, p, completion("sql", 0, 200, true))
+	if d.Targets[0].Predicted != 160 {
+		t.Errorf("the adapter's own blocks are not found")
+	}
+	d.End(Completed)
+	d = pick(t, p, completion("m", 0, 200, true))
+	if d.Targets[0].Predicted != 0 {
+		t.Errorf("the base model is credited for an adapter's blocks")
+	}
+	d.End(Completed)
+}
+
+func TestBurstsOfANewPrefixStayTogetherBySpeculation(t *testing.T) {
+	c := newClock()
+	p := newPicker(t, c, testSpec(t, 4))
+	first := pick(t, p, completion("m", 0, 200, true))
+	second := pick(t, p, completion("m", 0, 200, true))
+	if got := second.Targets[0]; got.Endpoint != first.Targets[0].Endpoint || got.Predicted != 192 || got.Confirmed != 0 {
+		t.Errorf("the second request went to %s with %d predicted, %d confirmed", got.Endpoint.Pod, got.Predicted, got.Confirmed)
+	}
+	first.End(Failed)
+	second.End(Failed)
+	third := pick(t, p, completion("m", 0, 200, true))
+	if got := third.Targets[0].Predicted; got != 0 {
+		t.Errorf("failed requests leave %d speculative tokens behind", got)
+	}
+	third.End(Completed)
+	assertIdle(t, p)
+}
+
+func TestSpeculationEnds(t *testing.T) {
+	keys := keysOf(t, "m", 0, 200)
+	for name, tc := range map[string]struct {
+		streamed bool
+		act      func(c *clock, p *Picker, d *Decision)
+		remains  bool
+	}{
+		"not before the first token":     {true, func(*clock, *Picker, *Decision) {}, true},
+		"soon after the first token":     {true, func(c *clock, _ *Picker, d *Decision) { d.FirstToken(); c.advance(eventGrace + 1) }, false},
+		"not at once with the first one": {true, func(_ *clock, _ *Picker, d *Decision) { d.FirstToken() }, true},
+		"when the last block is announced": {true, func(_ *clock, p *Picker, d *Decision) {
+			f := feed(t, p, d.Targets[0].Endpoint.Pod)
+			p.Confirm(f.Index, f.Holder, keys)
+		}, false},
+		"not when only an earlier block is": {true, func(_ *clock, p *Picker, d *Decision) {
+			f := feed(t, p, d.Targets[0].Endpoint.Pod)
+			p.Confirm(f.Index, f.Holder, keys[:len(keys)-1])
+		}, true},
+		"not when another endpoint announces it": {true, func(_ *clock, p *Picker, d *Decision) {
+			f := feed(t, p, d.Targets[1].Endpoint.Pod)
+			p.Confirm(f.Index, f.Holder, keys)
+		}, true},
+		"with the request": {true, func(_ *clock, _ *Picker, d *Decision) { d.End(ClientGone) }, false},
+		"at the predicted end of the prefill when the answer is not streamed": {false,
+			func(c *clock, _ *Picker, _ *Decision) { c.advance(2 * time.Second) }, false},
+		"at the upper bound": {true, func(c *clock, _ *Picker, _ *Decision) { c.advance(301 * time.Second) }, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := newClock()
+			p := newPicker(t, c, testSpec(t, 3))
+			d := pick(t, p, completion("m", 0, 200, tc.streamed))
+			tc.act(c, p, d)
+			probe := pick(t, p, completion("m", 5000, 200, true)) // deadlines are looked at when someone picks
+			probe.End(Completed)
+			if remains := p.Stats()[0].Speculative > 0; remains != tc.remains {
+				t.Errorf("speculation remains: %v, want %v", remains, tc.remains)
+			}
+			d.End(Completed)
+			assertIdle(t, p)
+		})
+	}
+}
+
+func TestAFallbackTakesTheAccountOver(t *testing.T) {
+	p := newPicker(t, newClock(), testSpec(t, 3))
+	d := pick(t, p, completion("m", 0, 200, true))
+	if len(d.Targets) != 3 {
+		t.Fatalf("%d targets, want 3", len(d.Targets))
+	}
+	d.Fail()
+	d.Begin(1)
+	stats := map[string]EndpointStats{}
+	for _, e := range p.Stats()[0].Endpoints {
+		stats[e.Pod] = e
+	}
+	if got := stats[d.Targets[0].Endpoint.Pod]; got.Load.InFlight != 0 || got.Failures != 1 {
+		t.Errorf("the failed endpoint keeps %+v", got)
+	}
+	if got := stats[d.Targets[1].Endpoint.Pod]; got.Load.InFlight != 1 {
+		t.Errorf("the fallback has %+v", got)
+	}
+	again := pick(t, p, completion("m", 0, 200, true))
+	if again.Targets[0].Endpoint != d.Targets[1].Endpoint {
+		t.Error("speculation did not move to the fallback")
+	}
+	again.End(Completed)
+	d.Usage(200, 192)
+	d.End(Completed)
+	if got := p.Stats()[0].Hits.Answers; got != 0 {
+		t.Errorf("%d retried answers are compared with the prediction", got)
+	}
+	assertIdle(t, p)
+}
+
+func TestFailingEndpointsAreLeftAloneAndTriedAgain(t *testing.T) {
+	c := newClock()
+	p := newPicker(t, c, testSpec(t, 2))
+	first := ""
+	for range 2 { // the circuit opens at the second failure in a row
+		d := pick(t, p, completion("m", 0, 200, true))
+		if first == "" {
+			first = d.Targets[0].Endpoint.Pod
+		}
+		if d.Targets[0].Endpoint.Pod != first {
+			t.Fatalf("the circuit opened after one failure")
+		}
+		d.Fail()
+		d.End(Failed)
+	}
+	d := pick(t, p, completion("m", 0, 200, true))
+	if d.Targets[0].Endpoint.Pod == first || len(d.Targets) != 1 {
+		t.Errorf("an endpoint with an open circuit was picked")
+	}
+	d.End(Completed)
+	c.advance(11 * time.Second)
+	probe := pick(t, p, completion("m", 0, 200, true))
+	if probe.Targets[0].Endpoint.Pod != first {
+		t.Fatalf("the endpoint was not tried again")
+	}
+	other := pick(t, p, completion("m", 9000, 200, true))
+	if other.Targets[0].Endpoint.Pod == first {
+		t.Error("half open, a second request was let through")
+	}
+	other.End(Completed)
+	probe.End(Completed)
+	d = pick(t, p, completion("m", 0, 200, true))
+	if d.Targets[0].Endpoint.Pod != first {
+		t.Error("the circuit did not close after a success")
+	}
+	d.End(Completed)
+}
+
+func TestDrainingEndpointsGetNothingAndKeepTheirRequests(t *testing.T) {
+	p := newPicker(t, newClock(), testSpec(t, 2))
+	d := pick(t, p, completion("m", 0, 200, true))
+	spec := testSpec(t, 2)
+	for i := range spec.Endpoints {
+		if spec.Endpoints[i].Pod == d.Targets[0].Endpoint.Pod {
+			spec.Endpoints[i].Terminating, spec.Endpoints[i].Ready = true, false
+		}
+	}
+	if err := p.Apply([]Spec{spec}); err != nil {
+		t.Fatal(err)
+	}
+	for range 5 {
+		other := pick(t, p, completion("m", 0, 200, true))
+		if other.Targets[0].Endpoint.Pod == d.Targets[0].Endpoint.Pod || len(other.Targets) != 1 {
+			t.Fatal("a draining endpoint was picked")
+		}
+		other.End(Completed)
+	}
+	inFlight := 0
+	for _, e := range p.Stats()[0].Endpoints {
+		inFlight += e.Load.InFlight
+	}
+	if inFlight != 1 {
+		t.Errorf("%d requests in flight, want the one on the draining endpoint", inFlight)
+	}
+	d.End(Completed)
+	assertIdle(t, p)
+}
+
+func TestANewLifeOfAnEndpointStartsEmpty(t *testing.T) {
+	p := newPicker(t, newClock(), testSpec(t, 2))
+	old := feed(t, p, "pod-1")
+	for _, key := range keysOf(t, "m", 0, 160) {
+		old.Index.Store(old.Holder, kvblock.GPU, key)
+	}
+	spec := testSpec(t, 2)
+	spec.Endpoints[1].Address = "127.0.0.1:9999" // same pod, new address
+	if err := p.Apply([]Spec{spec}); err != nil {
+		t.Fatal(err)
+	}
+	if got := feed(t, p, "pod-1"); got.Holder == old.Holder {
+		t.Error("the new life has the old holder")
+	}
+	old.Index.Store(old.Holder, kvblock.GPU, keysOf(t, "m", 0, 16)[0]) // a late event
+	d := pick(t, p, completion("m", 0, 200, true))
+	defer d.End(Completed)
+	if d.Targets[0].Predicted != 0 {
+		t.Error("blocks of the old life are credited")
+	}
+}
+
+func TestApplyKeepsTheLastGoodState(t *testing.T) {
+	p := newPicker(t, newClock(), testSpec(t, 2))
+	bad := testSpec(t, 1)
+	bad.Policy.Strategy.Type = "NoSuch"
+	twin := testSpec(t, 1)
+	twin.Name = "twin"
+	other := testSpec(t, 1)
+	other.Name, other.Model, other.Aliases = "other", "other", nil
+	if err := p.Apply([]Spec{bad, twin, other}); err == nil || !strings.Contains(err.Error(), "NoSuch") || !strings.Contains(err.Error(), "served by pool m") {
+		t.Errorf("error %v names not both faults", err)
+	}
+	if n := len(p.Feeds()); n != 3 {
+		t.Errorf("%d endpoints, want the 2 of the last good state and the 1 of the other pool", n)
+	}
+	pick(t, p, completion("other", 0, 20, false)).End(Completed)
+	if err := p.Apply(nil); err != nil {
+		t.Fatal(err)
+	}
+	_, err := p.Pick(context.Background(), &Request{Body: completion("m", 0, 20, false)})
+	var e *Error
+	if !errors.As(err, &e) || e.Status != 404 {
+		t.Errorf("after the pool is gone: %v", err)
+	}
+}
+
+func TestErrorsSayWhoseFaultItIs(t *testing.T) {
+	empty := testSpec(t, 0)
+	empty.Name, empty.Model, empty.Aliases = "empty", "empty", nil
+	p := newPicker(t, newClock(), testSpec(t, 1), empty)
+	for name, tc := range map[string]struct {
+		body string
+		want int
+	}{
+		"broken JSON":      {`{"model": "m", "prompt": [1, 2`, 400},
+		"no model":         {`{"prompt": "x"}`, 400},
+		"unknown model":    {`{"model": "x", "prompt": "x"}`, 404},
+		"a very long name": {`{"model": "` + strings.Repeat("x", 10_000) + `", "prompt": "x"}`, 404},
+		"an empty pool":    {`{"model": "empty", "prompt": "x"}`, 503},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, err := p.Pick(context.Background(), &Request{Body: []byte(tc.body)})
+			var e *Error
+			if !errors.As(err, &e) || e.Status != tc.want || len(e.Message) > 1000 {
+				t.Errorf("%v, want status %d", err, tc.want)
+			}
+		})
+	}
+	pick(t, p, completion("m", 0, 20, false)).End(Completed)
+}
+
+// fakeRenderer answers with fixed ids, or fails.
+type fakeRenderer struct {
+	ids []uint32
+	err error
+}
+
+func (f fakeRenderer) Tokens(context.Context, *endpoint.Endpoint, openai.Route, []byte, string) ([]uint32, error) {
+	return f.ids, f.err
+}
+
+// fakeEncoder gives a token per byte.
+type fakeEncoder struct{}
+
+func (fakeEncoder) Encode(_ context.Context, dst []uint32, text string, special bool) ([]uint32, error) {
+	if special {
+		dst = append(dst, 1)
+	}
+	for i := range len(text) {
+		dst = append(dst, uint32(text[i]))
+	}
+	return dst, nil
+}
+
+func TestTokensComeFromTheBestSource(t *testing.T) {
+	ids := make([]uint32, 40)
+	for name, tc := range map[string]struct {
+		tokenizer, engineTokens string
+		route                   openai.Route
+		body                    string
+		renderer                Renderer
+		want                    TokenSource
+		tokens                  int
+		missing                 string
+	}{
+		"ids are taken as they are":       {"Engine", "WhenNoTokenizer", openai.Completions, `{"model":"m","prompt":[1,2,3]}`, nil, TokensGiven, 3, ""},
+		"text is encoded in process":      {"Directory", "WhenNoTokenizer", openai.Completions, `{"model":"m","prompt":"abc"}`, nil, TokensExact, 4, ""},
+		"without special tokens if asked": {"Directory", "Never", openai.Completions, `{"model":"m","prompt":"abc","add_special_tokens":false}`, nil, TokensExact, 3, ""},
+		"text goes to an engine else":     {"Engine", "WhenNoTokenizer", openai.Completions, `{"model":"m","prompt":"abc"}`, fakeRenderer{ids: ids}, TokensEngine, 40, ""},
+		"chat goes to an engine":          {"Directory", "WhenNoTokenizer", openai.ChatCompletions, `{"model":"m","messages":[{"role":"user","content":"hi"}]}`, fakeRenderer{ids: ids}, TokensEngine, 40, ""},
+		"unless the policy forbids":       {"Engine", "Never", openai.ChatCompletions, `{"model":"m","messages":[{"role":"user","content":"hi"}]}`, fakeRenderer{ids: ids}, TokensNone, 0, "unavailable"},
+		"an engine may fail":              {"Engine", "WhenNoTokenizer", openai.Completions, `{"model":"m","prompt":"abc"}`, fakeRenderer{err: errors.New("no")}, TokensNone, 0, "unavailable"},
+		"an engine may be too slow":       {"Engine", "WhenNoTokenizer", openai.Completions, `{"model":"m","prompt":"abc"}`, fakeRenderer{err: context.DeadlineExceeded}, TokensNone, 0, "budget"},
+		"images have no ids": {"Engine", "WhenNoTokenizer", openai.ChatCompletions,
+			`{"model":"m","messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":"x"}}]}]}`, fakeRenderer{ids: ids}, TokensNone, 0, "content"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			spec := testSpec(t, 2)
+			spec.Tokenizer.Type = tc.tokenizer
+			spec.Policy.EngineTokens = tc.engineTokens
+			p := New(Options{Now: newClock().Now, Renderer: tc.renderer, LoadEncoder: func(string) (Encoder, error) { return fakeEncoder{}, nil }})
+			if err := p.Apply([]Spec{spec}); err != nil {
+				t.Fatal(err)
+			}
+			d, err := p.Pick(context.Background(), &Request{Route: tc.route, Body: []byte(tc.body)})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer d.End(Completed)
+			if d.Tokens != tc.want || d.TokensMissing != tc.missing {
+				t.Errorf("tokens from %q (%s), want %q (%s)", d.Tokens, d.TokensMissing, tc.want, tc.missing)
+			}
+			if tc.want != TokensNone && d.PromptTokens != tc.tokens {
+				t.Errorf("%d tokens, want %d", d.PromptTokens, tc.tokens)
+			}
+		})
+	}
+}
+
+func TestPredictedAndDeliveredAreCompared(t *testing.T) {
+	p := newPicker(t, newClock(), testSpec(t, 1))
+	d := pick(t, p, completion("m", 0, 200, true))
+	d.Usage(200, 0)
+	d.Usage(200, 100) // only the first counts
+	d.End(Completed)
+	f := feed(t, p, "pod-0")
+	for _, key := range keysOf(t, "m", 0, 160) {
+		f.Index.Store(f.Holder, kvblock.GPU, key)
+	}
+	d = pick(t, p, completion("m", 0, 200, true))
+	d.Usage(200, 144)
+	d.End(Completed)
+	want := Hits{Answers: 2, PromptTokens: 400, Predicted: 160, Confirmed: 160, Delivered: 144, Deviation: 16}
+	if got := p.Stats()[0].Hits; got != want {
+		t.Errorf("hits %+v, want %+v", got, want)
+	}
+	for name, body := range map[string]string{
+		"several prompts": `{"model":"m","prompt":["a","b"]}`,
+		"prompt logprobs": `{"model":"m","prompt":[1,2,3],"prompt_logprobs":1}`,
+	} {
+		d := pick(t, p, []byte(body))
+		d.Usage(10, 10)
+		d.End(Completed)
+		if got := p.Stats()[0].Hits; got != want {
+			t.Errorf("%s are compared", name)
+		}
+	}
+}
+
+// TestNothingIsLeftAfterChaos lets requests begin, fail, move, end and never report in any order while endpoints come
+// and go, and expects every counter back at zero.
+func TestNothingIsLeftAfterChaos(t *testing.T) {
+	c := newClock()
+	p := newPicker(t, c, testSpec(t, 5))
+	var wg sync.WaitGroup
+	for worker := range 4 {
+		wg.Go(func() {
+			rng := rand.New(rand.NewPCG(uint64(worker), 1))
+			for range 300 {
+				d, err := p.Pick(context.Background(), &Request{Body: completion("m", rng.IntN(5)*1000, 20+rng.IntN(200), rng.IntN(2) == 0)})
+				if err != nil {
+					continue // no endpoint at this moment
+				}
+				for range rng.IntN(5) {
+					switch rng.IntN(6) {
+					case 0:
+						d.FirstToken()
+					case 1:
+						d.Fail()
+						d.Begin(rng.IntN(4))
+					case 2:
+						d.Usage(100, 50)
+					case 3:
+						d.End(Outcome(rng.IntN(numOutcomes)))
+					case 4:
+						f := p.Feeds()
+						if len(f) > 0 {
+							f := f[rng.IntN(len(f))]
+							p.Confirm(f.Index, f.Holder, keysOf(t, "m", rng.IntN(5)*1000, 200))
+						}
+					case 5:
+						c.advance(time.Duration(rng.IntN(3000)) * time.Millisecond)
+					}
+				}
+				d.End(Outcome(rng.IntN(numOutcomes)))
+			}
+		})
+	}
+	wg.Go(func() {
+		rng := rand.New(rand.NewPCG(99, 1))
+		for range 100 {
+			spec := testSpec(t, 1+rng.IntN(5))
+			for i := range spec.Endpoints {
+				spec.Endpoints[i].Ready = rng.IntN(4) > 0
+			}
+			if err := p.Apply([]Spec{spec}); err != nil {
+				t.Error(err)
+			}
+			p.Observe(spec.Endpoints[0].ID, c.Now(), load.Report{KVUsage: rng.Float64()})
+			p.Stats()
+		}
+	})
+	wg.Wait()
+	if err := p.Apply([]Spec{testSpec(t, 5)}); err != nil {
+		t.Fatal(err)
+	}
+	assertIdle(t, p)
+	total := int64(0)
+	for _, n := range p.Stats()[0].Outcomes {
+		total += n
+	}
+	if tokens := p.Stats()[0].Tokens[TokensGiven]; total != tokens {
+		t.Errorf("%d requests ended, %d were picked", total, tokens)
+	}
+}
+
+func BenchmarkPick(b *testing.B) {
+	for _, n := range []int{1024, 12_000} {
+		b.Run(fmt.Sprintf("tokens=%d/endpoints=8", n), func(b *testing.B) {
+			spec := testSpec(b, 8)
+			spec.Policy.Strategy = policy.Config{Type: policy.MarginalCost, MarginalCost: policy.MarginalCostConfig{DecodeHarm: 1}}
+			p := New(Options{})
+			if err := p.Apply([]Spec{spec}); err != nil {
+				b.Fatal(err)
+			}
+			f := p.Feeds()[3]
+			for _, key := range keysOf(b, "m", 0, n) {
+				f.Index.Store(f.Holder, kvblock.GPU, key)
+			}
+			body := completion("m", 0, n, true)
+			b.SetBytes(int64(len(body)))
+			b.ReportAllocs()
+			for b.Loop() {
+				pick(b, p, body).End(Completed)
+			}
+		})
+	}
+}

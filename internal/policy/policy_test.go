@@ -1,0 +1,365 @@
+package policy
+
+import (
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"github.com/kvasir-dev/kvasir/internal/endpoint"
+	"github.com/kvasir-dev/kvasir/internal/kvblock"
+	"github.com/kvasir-dev/kvasir/internal/kvindex"
+	"github.com/kvasir-dev/kvasir/internal/load"
+)
+
+// every strategy with parameters that a user would have.
+var every = []Config{
+	{Type: MarginalCost, MarginalCost: MarginalCostConfig{DecodeHarm: 1}},
+	{Type: StickyLeastLoaded, StickyLeastLoaded: StickyLeastLoadedConfig{PrefixTokens: 64}},
+	{Type: LongestPrefix, LongestPrefix: LongestPrefixConfig{MinMatch: 0.25, MaxLoad: 1.5}},
+	{Type: LongestPrefix, LongestPrefix: LongestPrefixConfig{Literal: true}},
+	{Type: LMetric},
+	{Type: LMetric, LMetric: LMetricConfig{Literal: true}},
+	{Type: LeastPendingWork},
+	{Type: LeastLoad},
+	{Type: RoundRobin},
+	{Type: Random},
+	{Type: Rendezvous},
+	{Type: Rendezvous, Rendezvous: RendezvousConfig{ByPrefix: true, PrefixTokens: 1024}},
+}
+
+func mustNew(t testing.TB, c Config) Policy {
+	t.Helper()
+	p, err := New(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+// choose gives the candidates' indices, best first.
+func choose(p Policy, r *Request, candidates []Candidate) []int {
+	costs := make([]Cost, len(candidates))
+	p.Score(r, candidates, costs)
+	return Rank(r, candidates, costs, nil)
+}
+
+func gpuOnly() (credit [kvblock.NumTiers]float64) {
+	credit[kvblock.GPU] = 1
+	return credit
+}
+
+// request of so many tokens in blocks of 16.
+func request(tokens int) *Request {
+	return &Request{PromptTokens: tokens, BlockTokens: 16, Blocks: max(0, tokens-1) / 16, Prefix: 7, Credit: gpuOnly()}
+}
+
+func candidate(name string, gpuBlocks uint32, view load.View) Candidate {
+	c := Candidate{Hash: endpoint.ID{Pod: name}.Hash(), Load: view}
+	c.Match.Tiers[kvblock.GPU] = gpuBlocks
+	return c
+}
+
+func randomCandidates(rng *rand.Rand, r *Request, n int) []Candidate {
+	out := make([]Candidate, n)
+	for i := range out {
+		view := load.View{InFlight: rng.IntN(20), PendingTokens: float64(rng.IntN(30_000)), KVUsage: rng.Float64()}
+		view.Decoding = rng.IntN(view.InFlight + 1)
+		if rng.IntN(3) > 0 {
+			view.Rate, view.Overhead = 5000+rng.Float64()*40_000, rng.Float64()*0.1
+		}
+		out[i] = candidate(fmt.Sprint("pod-", rng.IntN(1_000_000)), uint32(rng.IntN(r.Blocks+2)), view)
+		out[i].Match.Speculative = uint32(rng.IntN(3))
+	}
+	return out
+}
+
+func TestEveryStrategyRanksAllCandidatesOnce(t *testing.T) {
+	rng := rand.New(rand.NewPCG(1, 1))
+	for _, config := range every {
+		p := mustNew(t, config)
+		for range 100 {
+			r := request(rng.IntN(5000))
+			candidates := randomCandidates(rng, r, 1+rng.IntN(10))
+			before := slices.Clone(candidates)
+			costs := make([]Cost, len(candidates))
+			p.Score(r, candidates, costs)
+			for i, c := range costs {
+				if math.IsNaN(c.First) || math.IsNaN(c.Then) {
+					t.Fatalf("%v: cost %d is %v", config, i, c)
+				}
+			}
+			order := Rank(r, candidates, costs, nil)
+			slices.Sort(order)
+			for i := range order {
+				if order[i] != i {
+					t.Fatalf("%v: ranked %v", config, order)
+				}
+			}
+			if !slices.Equal(before, candidates) {
+				t.Fatalf("%v changes its candidates", config)
+			}
+		}
+	}
+}
+
+// TestTheOrderOfCandidatesDoesNotMatter: pickers see endpoints in different orders and must choose alike.
+func TestTheOrderOfCandidatesDoesNotMatter(t *testing.T) {
+	rng := rand.New(rand.NewPCG(2, 2))
+	for _, config := range every {
+		if config.Type == RoundRobin || config.Type == Random {
+			continue
+		}
+		p := mustNew(t, config)
+		for range 100 {
+			r := request(rng.IntN(5000))
+			candidates := randomCandidates(rng, r, 6)
+			if rng.IntN(2) == 0 { // a tie all over
+				for i := range candidates {
+					candidates[i].Load, candidates[i].Match = load.View{}, kvindex.Match{}
+				}
+			}
+			want := candidates[choose(p, r, candidates)[0]].Hash
+			shuffled := slices.Clone(candidates)
+			rng.Shuffle(len(shuffled), func(i, j int) { shuffled[i], shuffled[j] = shuffled[j], shuffled[i] })
+			if got := shuffled[choose(p, r, shuffled)[0]].Hash; got != want {
+				t.Fatalf("%v: the choice depends on the order of the candidates", config)
+			}
+		}
+	}
+}
+
+// TestMoreCacheNeverHurts: of two endpoints alike but for the match, cache-aware strategies never prefer the shorter.
+func TestMoreCacheNeverHurts(t *testing.T) {
+	rng := rand.New(rand.NewPCG(3, 3))
+	for _, config := range every {
+		switch config.Type {
+		case RoundRobin, Random, Rendezvous, LeastLoad:
+			continue
+		}
+		p := mustNew(t, config)
+		for range 200 {
+			r := request(64 + rng.IntN(5000))
+			candidates := randomCandidates(rng, r, 2)
+			candidates[1].Load = candidates[0].Load
+			costs := make([]Cost, 2)
+			p.Score(r, candidates, costs)
+			a, b := candidates[0].Match.Blocks(), candidates[1].Match.Blocks()
+			if a > b && costs[1].First < costs[0].First || a < b && costs[0].First < costs[1].First {
+				t.Fatalf("%v: matches %d and %d of %d blocks cost %v", config, a, b, r.Blocks, costs)
+			}
+		}
+	}
+}
+
+// TestLessLoadNeverHurts: of two endpoints with the same match, the one with less of every load is never worse.
+func TestLessLoadNeverHurts(t *testing.T) {
+	rng := rand.New(rand.NewPCG(4, 4))
+	for _, config := range every {
+		switch config.Type {
+		case RoundRobin, Random, Rendezvous:
+			continue
+		}
+		p := mustNew(t, config)
+		for range 200 {
+			r := request(64 + rng.IntN(5000))
+			candidates := randomCandidates(rng, r, 2)
+			candidates[1].Match = candidates[0].Match
+			busy, idle := &candidates[0].Load, &candidates[1].Load
+			*idle = *busy
+			busy.InFlight += 1 + rng.IntN(5)
+			busy.Decoding += rng.IntN(5)
+			busy.PendingTokens += float64(rng.IntN(10_000))
+			costs := make([]Cost, 2)
+			p.Score(r, candidates, costs)
+			if costs[0].First < costs[1].First {
+				t.Fatalf("%v: the busier endpoint is cheaper: %v", config, costs)
+			}
+		}
+	}
+}
+
+func TestChoices(t *testing.T) {
+	marginal := Config{Type: MarginalCost, MarginalCost: MarginalCostConfig{DecodeHarm: 1}}
+	sticky := Config{Type: StickyLeastLoaded, StickyLeastLoaded: StickyLeastLoadedConfig{PrefixTokens: 64}}
+	guarded := Config{Type: LongestPrefix, LongestPrefix: LongestPrefixConfig{MinMatch: 0.25, MaxLoad: 1.5}}
+	literal := Config{Type: LongestPrefix, LongestPrefix: LongestPrefixConfig{Literal: true}}
+	busy := load.View{InFlight: 9, Decoding: 1, PendingTokens: 80_000}
+	for name, tc := range map[string]struct {
+		config     Config
+		request    *Request
+		candidates []Candidate
+		want       int
+	}{
+		"marginal cost takes the cache when the load is alike": {
+			marginal, request(4096), []Candidate{candidate("a", 0, load.View{}), candidate("b", 200, load.View{})}, 1},
+		"marginal cost leaves the cache when its endpoint is swamped": {
+			marginal, request(4096), []Candidate{candidate("a", 0, load.View{}), candidate("b", 200, busy)}, 0},
+		"marginal cost prefers the faster GPU": {
+			marginal, request(4096), []Candidate{candidate("a", 0, load.View{Rate: 5000}), candidate("b", 0, load.View{Rate: 20_000})}, 1},
+		"marginal cost spares an endpoint short of KV blocks": {
+			marginal, request(160), []Candidate{candidate("a", 9, load.View{KVUsage: 0.96}), candidate("b", 0, load.View{})}, 1},
+		"sticky least loaded stays however loaded": {
+			sticky, request(4096), []Candidate{candidate("a", 0, load.View{}), candidate("b", 4, busy)}, 1},
+		"sticky least loaded needs the whole prefix": {
+			sticky, request(4096), []Candidate{candidate("a", 0, load.View{}), candidate("b", 3, load.View{InFlight: 1})}, 0},
+		"sticky least loaded takes the least loaded holder": {
+			sticky, request(4096), []Candidate{candidate("a", 8, busy), candidate("b", 4, load.View{InFlight: 2})}, 1},
+		"guarded longest prefix ignores a match that is not worth it": {
+			guarded, request(4096), []Candidate{candidate("a", 32, load.View{InFlight: 1}), candidate("b", 0, load.View{})}, 1},
+		"guarded longest prefix leaves an overloaded holder": {
+			guarded, request(4096), []Candidate{candidate("a", 200, busy), candidate("b", 0, load.View{})}, 1},
+		"literal longest prefix takes one block over any load": {
+			literal, request(4096), []Candidate{candidate("a", 1, busy), candidate("b", 0, load.View{})}, 0},
+		"literal longest prefix breaks ties by load": {
+			literal, request(4096), []Candidate{candidate("a", 1, busy), candidate("b", 1, load.View{})}, 1},
+		"lmetric sees the cache of idle endpoints": {
+			Config{Type: LMetric}, request(4096), []Candidate{candidate("a", 0, load.View{}), candidate("b", 9, load.View{})}, 1},
+		"least pending work counts the request's own tokens": {
+			Config{Type: LeastPendingWork}, request(4096),
+			[]Candidate{candidate("a", 0, load.View{}), candidate("b", 200, load.View{PendingTokens: 500})}, 1},
+		"least load knows no cache": {
+			Config{Type: LeastLoad}, request(4096), []Candidate{candidate("a", 200, load.View{InFlight: 1}), candidate("b", 0, load.View{})}, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if got := choose(mustNew(t, tc.config), tc.request, tc.candidates)[0]; got != tc.want {
+				t.Errorf("chose %d, want %d", got, tc.want)
+			}
+		})
+	}
+}
+
+func TestTheRequestsOwnPrefixLengthDecides(t *testing.T) {
+	p := mustNew(t, Config{Type: StickyLeastLoaded, StickyLeastLoaded: StickyLeastLoadedConfig{PrefixTokens: 64}})
+	r := request(4096)
+	r.PrefixTokens = 512
+	candidates := []Candidate{candidate("a", 4, load.View{InFlight: 1}), candidate("b", 0, load.View{})}
+	if got := choose(p, r, candidates)[0]; got != 1 {
+		t.Error("4 blocks were taken for a prefix of 512 tokens")
+	}
+}
+
+func TestRoundRobinTakesTurns(t *testing.T) {
+	p := mustNew(t, Config{Type: RoundRobin})
+	candidates := []Candidate{candidate("a", 0, load.View{}), candidate("b", 9, load.View{}), candidate("c", 0, load.View{})}
+	for i := range 9 {
+		if got := choose(p, request(64), candidates)[0]; got != i%3 {
+			t.Fatalf("turn %d went to %d", i, got)
+		}
+	}
+}
+
+// TestRendezvousMovesOnlyWhatItMust removes one of three endpoints: only its sessions may move.
+func TestRendezvousMovesOnlyWhatItMust(t *testing.T) {
+	p := mustNew(t, Config{Type: Rendezvous})
+	candidates := []Candidate{candidate("a", 0, load.View{}), candidate("b", 0, load.View{}), candidate("c", 0, load.View{})}
+	counts := make([]int, 3)
+	for session := uint64(1); session <= 3000; session++ {
+		r := request(64)
+		r.Session = endpoint.Mix(session)
+		order := choose(p, r, candidates)
+		counts[order[0]]++
+		if got := choose(p, r, candidates[:2])[0]; order[0] != 2 && got != order[0] {
+			t.Fatalf("session %d moved from %d to %d though its endpoint stayed", session, order[0], got)
+		} else if order[0] == 2 && got != order[1] {
+			t.Fatalf("session %d did not go to its fallback", session)
+		}
+	}
+	for i, n := range counts {
+		if n < 900 || n > 1100 {
+			t.Errorf("endpoint %d has %d of 3000 sessions", i, n)
+		}
+	}
+}
+
+// TestASharedSystemPromptDoesNotCollapseTheFleet sends requests that all share a prefix and otherwise differ. The
+// literal rule piles them on one endpoint; the default must not.
+func TestASharedSystemPromptDoesNotCollapseTheFleet(t *testing.T) {
+	spread := func(config Config) int {
+		p := mustNew(t, config)
+		const pods, shared = 8, 32
+		candidates := make([]Candidate, pods)
+		held := make([]bool, pods)
+		busiest := 0
+		counts := make([]int, pods)
+		for n := range 64 {
+			for i := range candidates {
+				blocks := uint32(0)
+				if held[i] {
+					blocks = shared
+				}
+				// every request stays: nothing finishes in this burst
+				candidates[i] = candidate(fmt.Sprint("pod-", i), blocks,
+					load.View{InFlight: counts[i], PendingTokens: float64(counts[i]) * 2000, Rate: 20_000})
+			}
+			r := request(2560)
+			r.Prefix = endpoint.Mix(uint64(n))
+			i := choose(p, r, candidates)[0]
+			held[i] = true
+			counts[i]++
+			busiest = max(busiest, counts[i])
+		}
+		return busiest
+	}
+	if got := spread(Config{Type: LongestPrefix, LongestPrefix: LongestPrefixConfig{Literal: true}}); got != 64 {
+		t.Errorf("the literal rule puts %d of 64 on one endpoint; this test no longer shows the collapse", got)
+	}
+	for _, config := range every {
+		if config.Type == MarginalCost || config.Type == LongestPrefix && !config.LongestPrefix.Literal {
+			if got := spread(config); got > 16 {
+				t.Errorf("%s puts %d of 64 requests on one of 8 endpoints", config.Type, got)
+			}
+		}
+	}
+}
+
+func TestWrongParametersAreRefused(t *testing.T) {
+	for name, config := range map[string]Config{
+		"no strategy":                {},
+		"not available":              {Type: Unified},
+		"a prefix of no tokens":      {Type: StickyLeastLoaded},
+		"a negative prior rate":      {Type: MarginalCost, MarginalCost: MarginalCostConfig{PriorRate: -1}},
+		"a harm that is no number":   {Type: MarginalCost, MarginalCost: MarginalCostConfig{DecodeHarm: math.NaN()}},
+		"a load limit below average": {Type: LongestPrefix, LongestPrefix: LongestPrefixConfig{MaxLoad: 0.5}},
+	} {
+		if _, err := New(config); err == nil {
+			t.Errorf("%s: accepted", name)
+		}
+	}
+}
+
+func TestScoringDoesNotAllocate(t *testing.T) {
+	rng := rand.New(rand.NewPCG(5, 5))
+	r := request(4000)
+	candidates := randomCandidates(rng, r, 64)
+	costs := make([]Cost, len(candidates))
+	order := make([]int, 0, len(candidates))
+	for _, config := range every {
+		p := mustNew(t, config)
+		if n := testing.AllocsPerRun(50, func() {
+			p.Score(r, candidates, costs)
+			order = Rank(r, candidates, costs, order)
+		}); n != 0 {
+			t.Errorf("%v allocates %v times", config.Type, n)
+		}
+	}
+}
+
+func BenchmarkScore(b *testing.B) {
+	rng := rand.New(rand.NewPCG(6, 6))
+	r := request(4000)
+	candidates := randomCandidates(rng, r, 64)
+	costs := make([]Cost, len(candidates))
+	order := make([]int, 0, len(candidates))
+	for _, t := range []Type{MarginalCost, LMetric, LeastLoad} {
+		b.Run("strategy="+string(t)+"/endpoints=64", func(b *testing.B) {
+			p := mustNew(b, Config{Type: t})
+			b.ReportAllocs()
+			for b.Loop() {
+				p.Score(r, candidates, costs)
+				order = Rank(r, candidates, costs, order)
+			}
+		})
+	}
+}
