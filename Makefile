@@ -1,0 +1,73 @@
+# Kvasir. `make help` lists the targets; `make demo` and `make test` are the two to begin with.
+# A fresh machine needs Go, make and git; everything else is built from Go modules.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+
+GO        ?= go
+BIN       := bin
+TOOL      := $(GO) tool -modfile=hack/tools/go.mod
+FUZZTIME  ?= 5s
+BENCHTIME ?= 1s
+# The race detector needs a C compiler; without one the tests run without it.
+RACE      := $(shell command -v $${CC:-cc} >/dev/null 2>&1 && [ "$$($(GO) env GOARCH)" != 386 ] && echo -race)
+
+.PHONY: help
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+.PHONY: build
+build: ## build the programs into bin/
+	$(GO) build -trimpath -o $(BIN)/ ./cmd/...
+
+.PHONY: demo
+demo: ## 8 simulated engines, real traffic, round robin against the default policy
+	@echo "Building ..."
+	@$(GO) build -trimpath -o $(BIN)/ ./cmd/picker ./cmd/vllmsim ./hack/demo
+	@exec $(BIN)/demo -out out/demo
+
+.PHONY: test
+test: verify lint unit fuzz e2e ## everything CI checks
+	@echo "All checks passed."
+
+.PHONY: unit
+unit: ## unit tests, with the race detector where there is a C compiler
+	@echo "== unit tests $(RACE)"
+	CGO_ENABLED=$(if $(RACE),1,0) $(GO) test $(RACE) $$($(GO) list ./... | grep -v /test/e2e)
+
+.PHONY: e2e
+e2e: ## real processes and sockets, end to end
+	@echo "== end-to-end tests"
+	$(GO) test -count=1 ./test/e2e/...
+
+.PHONY: fuzz
+fuzz: ## every fuzz target for FUZZTIME (5s)
+	@echo "== fuzz targets, $(FUZZTIME) each"
+	GO=$(GO) hack/fuzz.sh $(FUZZTIME)
+
+.PHONY: lint
+lint: ## go vet, golangci-lint, and the API rules
+	@echo "== lint"
+	@unformatted=$$(gofmt -l $$(git ls-files '*.go')); [ -z "$$unformatted" ] || { echo "gofmt these: $$unformatted"; exit 1; }
+	$(GO) vet ./...
+	$(TOOL) golangci-lint run
+	hack/lint-api.sh
+
+.PHONY: generate
+generate: ## deep copies, CRDs and tables from their sources
+	hack/generate.sh
+
+.PHONY: verify
+verify: ## fail when generated files or go.mod are stale
+	@echo "== generated files"
+	$(GO) mod tidy -diff
+	hack/generate.sh --check
+
+.PHONY: bench
+bench: ## all benchmarks beside their baselines
+	$(GO) test -run '^$$' -bench . -benchmem -benchtime $(BENCHTIME) ./internal/...
+
+.PHONY: clean
+clean: ## remove what was built
+	rm -rf $(BIN) out

@@ -1,0 +1,147 @@
+// Package floors keeps the house in order: which package may import which.
+package floors
+
+import (
+	"encoding/json"
+	"errors"
+	"io"
+	"os/exec"
+	"strings"
+	"testing"
+)
+
+const module = "github.com/kvasir-dev/kvasir/"
+
+// floors gives every package its floor. Imports point down, or sideways without a circle. A new package is entered
+// here, or the test fails.
+var floors = map[string]int{
+	// What the cluster's users write; belongs to the adapters.
+	"api/v1alpha1": 3,
+	"config/crd":   3,
+
+	// Floor 0, the domain: no input or output, no clock of its own.
+	"internal/kvblock":     0,
+	"internal/kvindex":     0,
+	"internal/kvevent":     0,
+	"internal/endpoint":    0,
+	"internal/load":        0,
+	"internal/policy":      0,
+	"internal/enginemodel": 0,
+
+	// Floor 1, codecs: bytes to domain and back.
+	"internal/openai":    1,
+	"internal/vllm":      1,
+	"internal/tokenizer": 1,
+
+	// Floor 2, use cases.
+	"internal/picker": 2,
+	"internal/ingest": 2,
+
+	// Floor 3, adapters to the world.
+	"internal/zmtp":        3,
+	"internal/scrape":      3,
+	"internal/render":      3,
+	"internal/httpproxy":   3,
+	"internal/metrics":     3,
+	"internal/watch":       3,
+	"internal/watch/admit": 3,
+	"internal/vllmsim":     3,
+
+	// Floor 4, programs.
+	"cmd/picker":  4,
+	"cmd/vllmsim": 4,
+}
+
+// worldly are imports that packages up to floor 2 must not reach, directly or through others: the same code runs in
+// the picker, the simulator and the offline lab.
+var worldly = []string{"net/http", "google.golang.org/grpc", "k8s.io/", "sigs.k8s.io/", module + "api/", "github.com/prometheus/"}
+
+// strangers must not know the packages they are there to check: the simulated engine agrees with the wire, not with
+// our decoder.
+var strangers = map[string][]string{
+	"internal/vllmsim":     {"internal/kvblock", "internal/kvindex", "internal/kvevent", "internal/vllm"},
+	"internal/enginemodel": {"internal/kvblock", "internal/kvindex", "internal/kvevent", "internal/vllm"},
+	"cmd/vllmsim":          {"internal/kvblock", "internal/kvindex", "internal/kvevent", "internal/vllm"},
+}
+
+type listed struct {
+	ImportPath string
+	Imports    []string
+	Deps       []string
+}
+
+func TestImportsPointDown(t *testing.T) {
+	packages := list(t)
+	if len(packages) < 10 {
+		t.Fatalf("only %d packages are listed", len(packages))
+	}
+	for _, p := range packages {
+		name := strings.TrimPrefix(p.ImportPath, module)
+		if outside(name) {
+			continue
+		}
+		floor, ok := floors[name]
+		if !ok {
+			t.Errorf("%s has no floor: enter it in the table", name)
+			continue
+		}
+		for _, imported := range p.Imports {
+			other, ours := strings.CutPrefix(imported, module)
+			if !ours {
+				continue
+			}
+			if of, ok := floors[other]; !ok {
+				t.Errorf("%s imports %s, which has no floor", name, other)
+			} else if of > floor {
+				t.Errorf("%s (floor %d) imports %s (floor %d): imports point down", name, floor, other, of)
+			}
+		}
+		for _, dep := range p.Deps {
+			if floor <= 2 && isWorldly(dep) {
+				t.Errorf("%s (floor %d) reaches %s", name, floor, dep)
+			}
+			for _, stranger := range strangers[name] {
+				if dep == module+stranger {
+					t.Errorf("%s reaches %s, which it is there to check", name, stranger)
+				}
+			}
+		}
+	}
+}
+
+// outside tells packages that are not part of the house: tools and what spans packages.
+func outside(name string) bool {
+	return strings.HasPrefix(name, "hack/") || strings.HasPrefix(name, "test/")
+}
+
+func isWorldly(dep string) bool {
+	for _, prefix := range worldly {
+		if dep == prefix || strings.HasSuffix(prefix, "/") && strings.HasPrefix(dep, prefix) || strings.HasPrefix(dep, prefix+"/") {
+			return true
+		}
+	}
+	return false
+}
+
+// list asks the go command for all packages of the module, without their tests.
+func list(t *testing.T) []listed {
+	t.Helper()
+	out, err := exec.Command("go", "list", "-deps=false", "-json=ImportPath,Imports,Deps", module+"...").Output()
+	if err != nil {
+		var exit *exec.ExitError
+		if errors.As(err, &exit) {
+			t.Fatalf("go list: %s", exit.Stderr)
+		}
+		t.Fatalf("go list: %v", err)
+	}
+	var packages []listed
+	for decoder := json.NewDecoder(strings.NewReader(string(out))); ; {
+		var p listed
+		if err := decoder.Decode(&p); errors.Is(err, io.EOF) {
+			return packages
+		} else if err != nil {
+			t.Fatalf("reading the package list: %v", err)
+		}
+		packages = append(packages, p)
+	}
+}
