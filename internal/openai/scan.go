@@ -84,6 +84,20 @@ func stops(w uint64) uint64 {
 	return ((q-ones)&^q | (e-ones)&^e | (w-blanks)&^w) & highs
 }
 
+// plain is the number of bytes that a string goes on for before one of its stops.
+func plain(b []byte) int {
+	i := 0
+	for ; i+8 <= len(b); i += 8 {
+		if m := stops(binary.LittleEndian.Uint64(b[i:])); m != 0 {
+			return i + bits.TrailingZeros64(m)>>3
+		}
+	}
+	for i < len(b) && b[i] >= ' ' && b[i] != '"' && b[i] != '\\' {
+		i++
+	}
+	return i
+}
+
 // str reads a string, i at its opening quote. The span is empty when that fails.
 func (s *scanner) str() (span, bool) {
 	b, i := s.b, s.i+1

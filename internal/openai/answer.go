@@ -1,0 +1,172 @@
+package openai
+
+import "bytes"
+
+// Usage is what the engine counted for a request, in tokens.
+type Usage struct {
+	PromptTokens, CompletionTokens int
+	// CachedTokens of the prompt were in the engine's prefix cache; meaningful if HaveCached, which engines leave out
+	// unless they are told to report it.
+	CachedTokens     int
+	Have, HaveCached bool
+}
+
+// What an AnswerScanner holds at most, in bytes.
+const (
+	// MaxEvent is the size of a server-sent event, and of each of its lines. Larger ones are passed over.
+	MaxEvent = 1 << 20
+	// MaxUsage is the size of the usage object of an answer that is not streamed. A larger one is passed over.
+	MaxUsage = 1 << 14
+	// keepEvent is the size of a buffer that Reset keeps.
+	keepEvent = 1 << 16
+)
+
+// AnswerScanner watches an answer pass by, cut in any way. It sees what the engine did and never holds a byte back.
+// What is not as it should be it ignores: the client is the one to judge. Its memory is bounded by MaxEvent. Call
+// Reset before the first use.
+type AnswerScanner struct {
+	// Usage is the last one seen.
+	Usage Usage
+	// FirstToken: a generated token has been seen. Only in streams.
+	FirstToken bool
+	// Finished: some choice of a stream has given its finish_reason, or the JSON of another answer is complete.
+	Finished bool
+	// Aborted: the engine gave up a request ("abort"), as it does when it is shut down. Only in streams.
+	Aborted bool
+	// Failed: the answer is or ends in an error. In a stream the status has long been sent, so that this event is the
+	// only sign.
+	Failed bool
+	// Done: the stream's end mark has been seen.
+	Done bool
+	// Skipped counts events that were too large to be looked at.
+	Skipped int
+
+	route  Route
+	stream bool
+
+	line         []byte // the line so far
+	lineTooLong  bool   // the line is over MaxEvent; line is only its beginning
+	afterCR      bool   // the last byte was a carriage return, which may have a line feed behind it
+	data         []byte // the event's data so far
+	haveData     bool
+	eventTooLong bool // some line of the event, or its data, is over MaxEvent
+
+	json topFields
+}
+
+// Reset makes a ready for an answer to a request for route. stream tells that the answer is text/event-stream, which
+// answers to streaming requests are unless they failed early; anything else is taken for one JSON object.
+func (a *AnswerScanner) Reset(route Route, stream bool) {
+	line, data, value := a.line[:0], a.data[:0], a.json.value[:0]
+	if cap(line) > keepEvent {
+		line = nil
+	}
+	if cap(data) > keepEvent {
+		data = nil
+	}
+	*a = AnswerScanner{route: route, stream: stream, line: line, data: data, json: topFields{value: value}}
+}
+
+// Write looks at the next bytes of the answer, and keeps none of them. first tells that the first generated token is
+// in them: true for exactly one Write of a stream that has one. For completions that is the first event with a
+// choice; for chats the first one with content, reasoning or a tool call, or else one that finishes (vLLM begins each
+// chat with an event that has only the role, before anything is computed). An aborted request has none.
+func (a *AnswerScanner) Write(p []byte) (first bool) {
+	before := a.FirstToken
+	if !a.stream {
+		a.json.write(p, a.topField)
+		a.Finished = a.json.complete
+		return false
+	}
+	for i, lf := 0, -1; i < len(p); {
+		if a.afterCR {
+			a.afterCR = false
+			if p[i] == '\n' {
+				i++
+				continue
+			}
+		}
+		if lf < i { // looked for once per line feed, however many carriage returns stand before it
+			lf = len(p)
+			if n := bytes.IndexByte(p[i:], '\n'); n >= 0 {
+				lf = i + n
+			}
+		}
+		end := lf
+		if n := bytes.IndexByte(p[i:lf], '\r'); n >= 0 {
+			end = i + n
+			a.afterCR = true
+		}
+		if end == len(p) {
+			a.hold(p[i:])
+			break
+		}
+		line := p[i:end]
+		if len(a.line) > 0 || a.lineTooLong {
+			a.hold(line)
+			line = a.line
+		}
+		a.endLine(line)
+		i = end + 1
+	}
+	return a.FirstToken && !before
+}
+
+// Close tells that the answer has ended, if only to look at an event that lacks its last line feeds.
+func (a *AnswerScanner) Close() (first bool) {
+	if !a.stream {
+		return false
+	}
+	return a.Write([]byte("\n\n"))
+}
+
+// hold appends p to the line so far.
+func (a *AnswerScanner) hold(p []byte) {
+	if len(a.line)+len(p) > MaxEvent {
+		a.lineTooLong = true
+	}
+	if !a.lineTooLong {
+		a.line = append(a.line, p...)
+	}
+}
+
+// endLine takes one line of the stream, without its end.
+func (a *AnswerScanner) endLine(line []byte) {
+	if a.lineTooLong {
+		a.eventTooLong = true
+		line = nil
+	} else if len(line) == 0 {
+		a.endEvent()
+	}
+	a.line, a.lineTooLong = a.line[:0], false
+	data, ok := bytes.CutPrefix(line, []byte("data:"))
+	if !ok {
+		return
+	}
+	if len(data) > 0 && data[0] == ' ' {
+		data = data[1:]
+	}
+	if len(a.data)+len(data) > MaxEvent {
+		a.eventTooLong = true
+		return
+	}
+	if a.haveData {
+		a.data = append(a.data, '\n')
+	}
+	a.data = append(a.data, data...)
+	a.haveData = true
+}
+
+// endEvent looks at the event that a blank line ends.
+func (a *AnswerScanner) endEvent() {
+	switch {
+	case a.eventTooLong:
+		a.Skipped++
+	case !a.haveData:
+	case string(a.data) == "[DONE]":
+		a.Done = true
+	default:
+		a.event(a.data)
+	}
+	a.data, a.haveData, a.eventTooLong = a.data[:0], false, false
+}
