@@ -1,0 +1,222 @@
+package v1alpha1
+
+import "k8s.io/apimachinery/pkg/api/resource"
+
+// Admission tells what happens to requests when the pool is full.
+//
+// +kubebuilder:validation:MinProperties=1
+// +kubebuilder:validation:XValidation:rule="!has(self.tenants) || !has(self.tenants.classes) || self.tenants.classes.all(c, !has(c.maxPriority) || (has(self.priorities) && self.priorities.exists(p, p.name == c.maxPriority)))",message="a tenant class's maxPriority must name one of priorities"
+// +kubebuilder:validation:XValidation:rule="!has(self.defaultPriority) || (has(self.priorities) && self.priorities.exists(p, p.name == self.defaultPriority))",message="defaultPriority must name one of priorities"
+type Admission struct {
+	// mode Queue keeps requests in the picker while the pool is full; Off sends them on at once.
+	// +kubebuilder:default=Queue
+	// +optional
+	Mode AdmissionMode `json:"mode,omitempty"`
+	// waitBudgetMilliseconds is the predicted wait at the best endpoint above which a request stays in the picker.
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=600000
+	// +kubebuilder:default=5000
+	// +optional
+	WaitBudgetMilliseconds *int32 `json:"waitBudgetMilliseconds,omitempty"`
+	// queue bounds what one picker replica keeps. Beyond it requests get 429 with Retry-After.
+	// +kubebuilder:default={maxRequests: 1024}
+	// +optional
+	Queue Queue `json:"queue,omitzero"`
+	// holdSeconds that a request waits while pods load or the pool is at zero; then it gets 503.
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=3600
+	// +kubebuilder:default=300
+	// +optional
+	HoldSeconds *int32 `json:"holdSeconds,omitempty"`
+	// shed tells who goes first when the queue is full: requests of new sessions, or the newest requests.
+	// +kubebuilder:default=NewSessionsFirst
+	// +optional
+	Shed ShedOrder `json:"shed,omitempty"`
+	// priorities that a request may name, at most 16.
+	// +kubebuilder:validation:MinItems=0
+	// +kubebuilder:validation:MaxItems=16
+	// +listType=map
+	// +listMapKey=name
+	// +optional
+	Priorities []Priority `json:"priorities,omitempty"`
+	// defaultPriority of requests that name none. Absent, level 0.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=63
+	// +optional
+	DefaultPriority string `json:"defaultPriority,omitempty"`
+	// tenants tell whose a request is and what each may use. Absent, there is one tenant without limits.
+	// +optional
+	Tenants Tenants `json:"tenants,omitzero"`
+}
+
+// AdmissionMode tells whether requests wait in the picker.
+//
+// +kubebuilder:validation:Enum=Queue;Off
+type AdmissionMode string
+
+// The admission modes.
+const (
+	AdmissionQueue AdmissionMode = "Queue"
+	AdmissionOff   AdmissionMode = "Off"
+)
+
+// ShedOrder tells which requests are refused first when a queue is full.
+//
+// +kubebuilder:validation:Enum=NewSessionsFirst;NewestFirst
+type ShedOrder string
+
+// The orders.
+const (
+	ShedNewSessionsFirst ShedOrder = "NewSessionsFirst"
+	ShedNewestFirst      ShedOrder = "NewestFirst"
+)
+
+// Queue bounds what one picker replica keeps.
+//
+// +kubebuilder:validation:MinProperties=1
+type Queue struct {
+	// maxRequests kept.
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=1000000
+	// +kubebuilder:default=1024
+	// +optional
+	MaxRequests *int32 `json:"maxRequests,omitempty"`
+	// maxBytes of their bodies kept, at least 1Ki.
+	// +kubebuilder:default="256Mi"
+	// +kubebuilder:validation:XValidation:rule="quantity(string(self)).compareTo(quantity('1Ki')) >= 0",message="maxBytes must be at least 1Ki"
+	// +optional
+	MaxBytes resource.Quantity `json:"maxBytes,omitempty,omitzero"`
+	// timeToLiveSeconds after which a kept request is refused.
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=3600
+	// +kubebuilder:default=60
+	// +optional
+	TimeToLiveSeconds int32 `json:"timeToLiveSeconds,omitempty"`
+}
+
+// Priority is a class of requests.
+type Priority struct {
+	// name that requests use.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=63
+	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$`
+	// +required
+	Name string `json:"name,omitempty"`
+	// level of the priority, -1000 to 1000: higher goes first, negative is shed first.
+	// +kubebuilder:validation:Minimum=-1000
+	// +kubebuilder:validation:Maximum=1000
+	// +required
+	Level *int32 `json:"level,omitempty"`
+	// timeToLiveSeconds in the queue for requests of this priority. Absent, the queue's.
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=3600
+	// +optional
+	TimeToLiveSeconds int32 `json:"timeToLiveSeconds,omitempty"`
+}
+
+// Tenants tell whose a request is and what each may use.
+//
+// +kubebuilder:validation:XValidation:rule="self.identification != 'APIKey' || (has(self.secretRefs) && size(self.secretRefs) > 0)",message="identification APIKey needs secretRefs"
+// +kubebuilder:validation:XValidation:rule="self.identification == 'Header' || !has(self.headerName)",message="headerName is only for identification Header"
+// +kubebuilder:validation:XValidation:rule="self.classes.exists(c, c.name == self.defaultClass)",message="defaultClass must name one of classes"
+type Tenants struct {
+	// identification of a tenant: by the API key in Authorization: Bearer, or by a header that an authenticating
+	// gateway sets.
+	// +required
+	Identification TenantIdentification `json:"identification,omitempty"`
+	// headerName of that header; only with identification Header. Absent, x-gateway-inference-fairness-id.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=128
+	// +kubebuilder:validation:Pattern=`^[A-Za-z0-9-]+$`
+	// +optional
+	HeaderName string `json:"headerName,omitempty"`
+	// unknown tells what happens to requests of no known tenant: Reject with 401, or DefaultClass.
+	// +kubebuilder:default=Reject
+	// +optional
+	Unknown UnknownTenant `json:"unknown,omitempty"`
+	// secretRefs name the Secrets that hold the tenants, at most 16; needed for APIKey.
+	// +kubebuilder:validation:MinItems=0
+	// +kubebuilder:validation:MaxItems=16
+	// +listType=map
+	// +listMapKey=name
+	// +optional
+	SecretRefs []LocalName `json:"secretRefs,omitempty"`
+	// classes of tenants, 1 to 32.
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=32
+	// +listType=map
+	// +listMapKey=name
+	// +required
+	Classes []TenantClass `json:"classes,omitempty"`
+	// defaultClass of tenants that name none.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=63
+	// +kubebuilder:default=default
+	// +optional
+	DefaultClass string `json:"defaultClass,omitempty"`
+}
+
+// TenantIdentification tells how a tenant is known.
+//
+// +kubebuilder:validation:Enum=APIKey;Header
+type TenantIdentification string
+
+// The ways to know a tenant.
+const (
+	IdentifyByAPIKey TenantIdentification = "APIKey"
+	IdentifyByHeader TenantIdentification = "Header"
+)
+
+// UnknownTenant tells what happens to requests of no known tenant.
+//
+// +kubebuilder:validation:Enum=Reject;DefaultClass
+type UnknownTenant string
+
+// What happens to requests of no known tenant.
+const (
+	UnknownReject       UnknownTenant = "Reject"
+	UnknownDefaultClass UnknownTenant = "DefaultClass"
+)
+
+// TenantClass says what each tenant of it may use. Rates are per pool: the replicas of the picker share the counters.
+type TenantClass struct {
+	// name of the class.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=63
+	// +required
+	Name string `json:"name,omitempty"`
+	// weight of each tenant in the queue.
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=1000
+	// +kubebuilder:default=1
+	// +optional
+	Weight int32 `json:"weight,omitempty"`
+	// requestsPerMinute of each tenant. Absent, no limit.
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=1000000
+	// +optional
+	RequestsPerMinute int32 `json:"requestsPerMinute,omitempty"`
+	// tokensPerMinute of each tenant, prompt and answer. Absent, no limit.
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=1000000000000
+	// +optional
+	TokensPerMinute int64 `json:"tokensPerMinute,omitempty"`
+	// maxConcurrent requests of each tenant. Absent, no limit.
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=100000
+	// +optional
+	MaxConcurrent int32 `json:"maxConcurrent,omitempty"`
+	// models a tenant may name, at most 32; a trailing * matches a prefix. Absent, all. Others get 403.
+	// +kubebuilder:validation:MinItems=0
+	// +kubebuilder:validation:MaxItems=32
+	// +kubebuilder:validation:items:MinLength=1
+	// +kubebuilder:validation:items:MaxLength=256
+	// +listType=set
+	// +optional
+	Models []string `json:"models,omitempty"`
+	// maxPriority that a tenant's requests get at most; one of the policy's priorities. Absent, no limit.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=63
+	// +optional
+	MaxPriority string `json:"maxPriority,omitempty"`
+}

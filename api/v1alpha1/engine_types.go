@@ -1,0 +1,231 @@
+package v1alpha1
+
+import corev1 "k8s.io/api/core/v1"
+
+// Engine tells how the engine of a pool speaks.
+//
+// +kubebuilder:validation:MinProperties=1
+// +kubebuilder:validation:XValidation:rule="!has(self.ports) || !has(self.dataParallel) || self.ports.events + self.dataParallel.ranks <= self.ports.replay || self.ports.replay + self.dataParallel.ranks <= self.ports.events",message="ports.events and ports.replay overlap: each rank uses base + rank, keep them at least dataParallel.ranks apart"
+type Engine struct {
+	// type of the engine. The layout of its events depends on it, so it cannot be changed.
+	// +kubebuilder:default=VLLM
+	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="engine.type is immutable: the event layout depends on it; make a new pool and move the route"
+	// +optional
+	Type EngineType `json:"type,omitempty"`
+	// containerName is the container that runs the engine. Absent, the first container.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=63
+	// +optional
+	ContainerName string `json:"containerName,omitempty"`
+	// flags tells whether missing engine flags are added to the container's arguments (Inject) or left to the author
+	// of the template (Manual). It acts on owned pods only.
+	// +kubebuilder:default=Inject
+	// +optional
+	Flags FlagMode `json:"flags,omitempty"`
+	// protocol of the engine's API: HTTP, or H2C for HTTP/2 without TLS.
+	// +kubebuilder:default=HTTP
+	// +optional
+	Protocol EngineProtocol `json:"protocol,omitempty"`
+	// ports of the engine.
+	// +kubebuilder:default={http: 8000}
+	// +optional
+	Ports EnginePorts `json:"ports,omitzero"`
+	// dataParallel tells how many ranks a pod runs and how one is addressed.
+	// +kubebuilder:default={ranks: 1}
+	// +optional
+	DataParallel DataParallel `json:"dataParallel,omitzero"`
+	// events tells how the picker learns what the engine caches.
+	// +kubebuilder:default={source: Auto}
+	// +optional
+	Events Events `json:"events,omitzero"`
+	// apiKey is what Kvasir sends on its own calls to the engine, and in place of a tenant's key.
+	// +optional
+	APIKey SecretKey `json:"apiKey,omitzero"`
+	// media maps medium strings of the events to tiers, beyond the built-in ones; at most 16.
+	// +kubebuilder:validation:MinItems=0
+	// +kubebuilder:validation:MaxItems=16
+	// +listType=map
+	// +listMapKey=medium
+	// +optional
+	Media []Medium `json:"media,omitempty"`
+}
+
+// EngineType names an inference engine.
+//
+// +kubebuilder:validation:Enum=VLLM;SGLang
+type EngineType string
+
+// The engines.
+const (
+	EngineVLLM   EngineType = "VLLM"
+	EngineSGLang EngineType = "SGLang"
+)
+
+// FlagMode tells who sets the engine's flags.
+//
+// +kubebuilder:validation:Enum=Inject;Manual
+type FlagMode string
+
+// The flag modes.
+const (
+	FlagsInject FlagMode = "Inject"
+	FlagsManual FlagMode = "Manual"
+)
+
+// EngineProtocol is the protocol of an engine's API.
+//
+// +kubebuilder:validation:Enum=HTTP;H2C
+type EngineProtocol string
+
+// The protocols.
+const (
+	ProtocolHTTP EngineProtocol = "HTTP"
+	ProtocolH2C  EngineProtocol = "H2C"
+)
+
+// EnginePorts are the ports of rank 0. Rank r sends events on events + r and replays on replay + r; with addressing
+// PortPerRank it answers on http + r.
+//
+// +kubebuilder:validation:MinProperties=1
+type EnginePorts struct {
+	// http is the port of the engine's API.
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=65535
+	// +kubebuilder:default=8000
+	// +optional
+	HTTP int32 `json:"http,omitempty"`
+	// events is the port where the engine publishes its KV events.
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=65535
+	// +kubebuilder:default=5557
+	// +optional
+	Events int32 `json:"events,omitempty"`
+	// replay is the port where missed events are asked for.
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=65535
+	// +kubebuilder:default=5657
+	// +optional
+	Replay int32 `json:"replay,omitempty"`
+}
+
+// DataParallel tells how many ranks a pod runs and how one is addressed.
+//
+// +kubebuilder:validation:MinProperties=1
+// +kubebuilder:validation:XValidation:rule="self.ranks <= 8 || self.addressing != 'PortPerRank'",message="PortPerRank allows at most 8 ranks per pod (a gateway pool has at most 8 target ports)"
+type DataParallel struct {
+	// ranks per pod, 1 to 64. Each is an endpoint of its own.
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=64
+	// +kubebuilder:default=1
+	// +optional
+	Ranks int32 `json:"ranks,omitempty"`
+	// addressing of a rank: Header (one HTTP port, the rank in a header) or PortPerRank (HTTP port + rank, at most 8).
+	// +kubebuilder:default=Header
+	// +optional
+	Addressing RankAddressing `json:"addressing,omitempty"`
+}
+
+// RankAddressing tells how one data-parallel rank of a pod is addressed.
+//
+// +kubebuilder:validation:Enum=Header;PortPerRank
+type RankAddressing string
+
+// The ways to address a rank.
+const (
+	AddressByHeader RankAddressing = "Header"
+	AddressByPort   RankAddressing = "PortPerRank"
+)
+
+// Events tells how the picker learns what the engines cache.
+//
+// +kubebuilder:validation:MinProperties=1
+type Events struct {
+	// source of the events: Auto (a reporter where one speaks, else subscribe), Reporter, Subscribe (the picker
+	// connects to the engine), Listen (the engine connects to the picker) or None.
+	// +kubebuilder:default=Auto
+	// +optional
+	Source EventSource `json:"source,omitempty"`
+	// reporter configures the sidecar beside the engine.
+	// +kubebuilder:default={drainPort: 9445}
+	// +optional
+	Reporter Reporter `json:"reporter,omitzero"`
+}
+
+// EventSource names the way that events take.
+//
+// +kubebuilder:validation:Enum=Auto;Reporter;Subscribe;Listen;None
+type EventSource string
+
+// The sources of events.
+const (
+	EventsAuto      EventSource = "Auto"
+	EventsReporter  EventSource = "Reporter"
+	EventsSubscribe EventSource = "Subscribe"
+	EventsListen    EventSource = "Listen"
+	EventsNone      EventSource = "None"
+)
+
+// Reporter configures the sidecar that mirrors an engine's cache. It is injected into owned pods.
+//
+// +kubebuilder:validation:MinProperties=1
+type Reporter struct {
+	// drainPort is where the engine's preStop hook waits until the engine is idle.
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=65535
+	// +kubebuilder:default=9445
+	// +optional
+	DrainPort int32 `json:"drainPort,omitempty"`
+	// batchMilliseconds is the longest that a change may wait to be sent.
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=100
+	// +kubebuilder:default=5
+	// +optional
+	BatchMilliseconds *int32 `json:"batchMilliseconds,omitempty"`
+	// resources of the sidecar.
+	// +optional
+	Resources *corev1.ResourceRequirements `json:"resources,omitempty"`
+}
+
+// Medium maps one medium string of an engine's events to a tier.
+type Medium struct {
+	// medium as the engine writes it; matched without regard to case.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=64
+	// +required
+	Medium string `json:"medium,omitempty"`
+	// tier where such a block lies.
+	// +required
+	Tier Tier `json:"tier,omitempty"`
+}
+
+// Tier says where a block lies.
+//
+// +kubebuilder:validation:Enum=GPU;CPU;Disk;Remote
+type Tier string
+
+// The tiers, nearest first.
+const (
+	TierGPU    Tier = "GPU"
+	TierCPU    Tier = "CPU"
+	TierDisk   Tier = "Disk"
+	TierRemote Tier = "Remote"
+)
+
+// KeySpace defines the block keys of a pool.
+//
+// +kubebuilder:validation:MinProperties=1
+type KeySpace struct {
+	// blockTokens is the number of tokens per key, 8 to 1024, a multiple of 8. Engine blocks of another size are split
+	// or joined. Every key depends on it, so it cannot be changed.
+	// +kubebuilder:validation:Minimum=8
+	// +kubebuilder:validation:Maximum=1024
+	// +kubebuilder:validation:MultipleOf=8
+	// +kubebuilder:default=16
+	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="keySpace.blockTokens is immutable: every key in every picker and reporter depends on it"
+	// +optional
+	BlockTokens int32 `json:"blockTokens,omitempty"`
+	// secretRef names a Secret whose entry root holds at least 32 random bytes. Absent, the operator makes one with
+	// the name of the pool and -key.
+	// +optional
+	SecretRef LocalName `json:"secretRef,omitzero"`
+}

@@ -1,0 +1,137 @@
+package v1alpha1
+
+import corev1 "k8s.io/api/core/v1"
+
+// ModelName is a name that requests may use for a model or an adapter: 1 to 256 characters, no blanks.
+//
+// +kubebuilder:validation:MinLength=1
+// +kubebuilder:validation:MaxLength=256
+// +kubebuilder:validation:Pattern=`^\S+$`
+type ModelName string
+
+// Model is the base model of a pool, its names, its adapters and its tokenizer.
+//
+// +kubebuilder:validation:XValidation:rule="!has(self.aliases) || !(self.name in self.aliases)",message="aliases must not repeat model.name"
+// +kubebuilder:validation:XValidation:rule="!has(self.adapters) || !has(self.adapters.names) || !self.adapters.names.exists(n, n == self.name || (has(self.aliases) && n in self.aliases))",message="an adapter cannot have the name or an alias of the base model"
+type Model struct {
+	// name is the canonical served name. It is part of every block key and cannot be changed.
+	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="model.name is immutable: a pool serves one base model; make a new pool and move the route"
+	// +required
+	Name ModelName `json:"name,omitempty"`
+	// aliases are further served names of the same weights, at most 16. They share the keys of name.
+	// +kubebuilder:validation:MinItems=0
+	// +kubebuilder:validation:MaxItems=16
+	// +listType=set
+	// +optional
+	Aliases []ModelName `json:"aliases,omitempty"`
+	// adapters are the LoRA adapters of the model.
+	// +kubebuilder:default={discovery: Enabled}
+	// +optional
+	Adapters Adapters `json:"adapters,omitzero"`
+	// tokenizer says where exact tokens come from.
+	// +kubebuilder:default={type: Engine}
+	// +optional
+	Tokenizer Tokenizer `json:"tokenizer,omitzero"`
+}
+
+// Adapters are the LoRA adapters of a pool's model.
+//
+// +kubebuilder:validation:MinProperties=1
+type Adapters struct {
+	// discovery tells whether adapter names are learnt from the engines' model lists.
+	// +kubebuilder:default=Enabled
+	// +optional
+	Discovery Switch `json:"discovery,omitempty"`
+	// names are adapters known before any pod has loaded them, at most 256.
+	// +kubebuilder:validation:MinItems=0
+	// +kubebuilder:validation:MaxItems=256
+	// +listType=set
+	// +optional
+	Names []ModelName `json:"names,omitempty"`
+}
+
+// Switch turns something on or off.
+//
+// +kubebuilder:validation:Enum=Enabled;Disabled
+type Switch string
+
+// The positions of a Switch.
+const (
+	Enabled  Switch = "Enabled"
+	Disabled Switch = "Disabled"
+)
+
+// Tokenizer says where the exact tokens of a request come from.
+//
+// +kubebuilder:validation:MinProperties=1
+// +kubebuilder:validation:XValidation:rule="has(self.volume) == (self.type == 'Volume')",message="volume is required when type is Volume, and only then"
+// +kubebuilder:validation:XValidation:rule="has(self.directory) == (self.type == 'Directory')",message="directory is required when type is Directory, and only then"
+// +kubebuilder:validation:XValidation:rule="has(self.reporter) == (self.type == 'Reporter')",message="reporter is required when type is Reporter, and only then"
+type Tokenizer struct {
+	// type selects the source: Engine asks an engine of the pool, Volume mounts the model files into the picker,
+	// Reporter lets the reporters hand them over, Directory reads them below the picker's model root, None matches
+	// approximately.
+	// +kubebuilder:default=Engine
+	// +optional
+	Type TokenizerType `json:"type,omitempty"`
+	// volume is mounted into the picker; only with type Volume.
+	// +optional
+	Volume *TokenizerVolume `json:"volume,omitempty"`
+	// reporter is where the reporter finds the files in the engine's pod; only with type Reporter.
+	// +optional
+	Reporter TokenizerDirectory `json:"reporter,omitzero"`
+	// directory is a path below the picker's --model-root; only with type Directory.
+	// +optional
+	Directory TokenizerDirectory `json:"directory,omitzero"`
+	// chatTemplate is a file below the model directory that holds the chat template. Absent, the tokenizer's own.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=253
+	// +kubebuilder:validation:XValidation:rule="!self.contains('..') && !self.startsWith('/')",message="must be a relative path without '..'"
+	// +optional
+	ChatTemplate string `json:"chatTemplate,omitempty"`
+}
+
+// TokenizerType names a source of exact tokens.
+//
+// +kubebuilder:validation:Enum=Engine;Volume;Reporter;Directory;None
+type TokenizerType string
+
+// The sources of tokens.
+const (
+	TokenizerFromEngine    TokenizerType = "Engine"
+	TokenizerFromVolume    TokenizerType = "Volume"
+	TokenizerFromReporter  TokenizerType = "Reporter"
+	TokenizerFromDirectory TokenizerType = "Directory"
+	TokenizerNone          TokenizerType = "None"
+)
+
+// TokenizerVolume is a volume with model files: exactly one of a claim, an image and a ConfigMap.
+//
+// +kubebuilder:validation:ExactlyOneOf=persistentVolumeClaim;image;configMap
+type TokenizerVolume struct {
+	// persistentVolumeClaim names a claim of the same namespace. It is mounted read-only.
+	// +optional
+	PersistentVolumeClaim LocalName `json:"persistentVolumeClaim,omitzero"`
+	// image is an OCI image or artifact that holds the files.
+	// +optional
+	Image *corev1.ImageVolumeSource `json:"image,omitempty"`
+	// configMap names a ConfigMap of the same namespace. It holds at most 1 MiB, less than most tokenizers need.
+	// +optional
+	ConfigMap LocalName `json:"configMap,omitzero"`
+	// path of the model directory below the volume's root. Absent, the root.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=1024
+	// +kubebuilder:validation:XValidation:rule="!self.contains('..') && !self.startsWith('/')",message="must be a relative path without '..'"
+	// +optional
+	Path string `json:"path,omitempty"`
+}
+
+// TokenizerDirectory is a directory with model files.
+type TokenizerDirectory struct {
+	// path of the model directory: as the engine sees it for a reporter, below the picker's --model-root otherwise.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=1024
+	// +kubebuilder:validation:XValidation:rule="!self.contains('..')",message="must not contain '..'"
+	// +required
+	Path string `json:"path,omitempty"`
+}

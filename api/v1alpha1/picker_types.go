@@ -1,0 +1,262 @@
+package v1alpha1
+
+import (
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	gwapiv1 "sigs.k8s.io/gateway-api/apis/v1"
+)
+
+// Picker is the service that picks an endpoint for each request of the pool.
+//
+// +kubebuilder:validation:MinProperties=1
+// +kubebuilder:validation:XValidation:rule="has(self.external) == (self.mode == 'External')",message="external is required when mode is External, and only then"
+type Picker struct {
+	// mode Managed runs a Deployment of pickers for the pool; External uses a Service that somebody else runs.
+	// +kubebuilder:default=Managed
+	// +optional
+	Mode PickerMode `json:"mode,omitempty"`
+	// external names the Service of the pickers; only with mode External.
+	// +optional
+	External ExternalPicker `json:"external,omitzero"`
+	// replicas of the picker, 1 to 16. Every one picks; none is a leader.
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=16
+	// +kubebuilder:default=2
+	// +optional
+	Replicas int32 `json:"replicas,omitempty"`
+	// indexMemory is the budget of the block index in one replica, at least 16Mi.
+	// +kubebuilder:default="1Gi"
+	// +kubebuilder:validation:XValidation:rule="quantity(string(self)).compareTo(quantity('16Mi')) >= 0",message="indexMemory must be at least 16Mi"
+	// +optional
+	IndexMemory resource.Quantity `json:"indexMemory,omitempty,omitzero"`
+	// maxRequestBody above which a request is refused with 413, at least 1Ki.
+	// +kubebuilder:default="64Mi"
+	// +kubebuilder:validation:XValidation:rule="quantity(string(self)).compareTo(quantity('1Ki')) >= 0",message="maxRequestBody must be at least 1Ki"
+	// +optional
+	MaxRequestBody resource.Quantity `json:"maxRequestBody,omitempty,omitzero"`
+	// proxy tells whether the picker also serves requests itself, without a gateway.
+	// +kubebuilder:default=Enabled
+	// +optional
+	Proxy Switch `json:"proxy,omitempty"`
+	// tls of the picker's ports.
+	// +kubebuilder:default={type: SelfSigned}
+	// +optional
+	TLS PickerTLS `json:"tls,omitzero"`
+	// networkPolicy tells whether a NetworkPolicy for the pickers is made.
+	// +kubebuilder:default=Managed
+	// +optional
+	NetworkPolicy NetworkPolicyMode `json:"networkPolicy,omitempty"`
+	// resources of the picker's container.
+	// +optional
+	Resources *corev1.ResourceRequirements `json:"resources,omitempty"`
+	// pod shapes the picker's pods.
+	// +optional
+	Pod *PickerPod `json:"pod,omitempty"`
+}
+
+// PickerMode tells who runs the pickers.
+//
+// +kubebuilder:validation:Enum=Managed;External
+type PickerMode string
+
+// The picker modes.
+const (
+	PickerManaged  PickerMode = "Managed"
+	PickerExternal PickerMode = "External"
+)
+
+// NetworkPolicyMode tells who makes NetworkPolicies.
+//
+// +kubebuilder:validation:Enum=Managed;None
+type NetworkPolicyMode string
+
+// The NetworkPolicy modes.
+const (
+	NetworkPolicyManaged NetworkPolicyMode = "Managed"
+	NetworkPolicyNone    NetworkPolicyMode = "None"
+)
+
+// ExternalPicker names the Service of pickers that somebody else runs.
+type ExternalPicker struct {
+	// serviceName of a Service of the same namespace.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=63
+	// +required
+	ServiceName string `json:"serviceName,omitempty"`
+	// port where it speaks ext_proc.
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=65535
+	// +kubebuilder:default=9002
+	// +optional
+	Port int32 `json:"port,omitempty"`
+}
+
+// PickerTLS tells where the certificate of the pickers comes from.
+//
+// +kubebuilder:validation:MinProperties=1
+// +kubebuilder:validation:XValidation:rule="has(self.secretRef) == (self.type == 'Secret')",message="secretRef is required when type is Secret, and only then"
+// +kubebuilder:validation:XValidation:rule="has(self.issuerRef) == (self.type == 'CertManager')",message="issuerRef is required when type is CertManager, and only then"
+type PickerTLS struct {
+	// type of source: SelfSigned (the operator makes and rotates it), CertManager, Secret, or Plaintext for no TLS.
+	// +kubebuilder:default=SelfSigned
+	// +optional
+	Type TLSType `json:"type,omitempty"`
+	// secretRef names a Secret of type kubernetes.io/tls; only with type Secret.
+	// +optional
+	SecretRef LocalName `json:"secretRef,omitzero"`
+	// issuerRef names a cert-manager issuer; only with type CertManager.
+	// +optional
+	IssuerRef IssuerRef `json:"issuerRef,omitzero"`
+}
+
+// TLSType names a source of certificates.
+//
+// +kubebuilder:validation:Enum=SelfSigned;CertManager;Secret;Plaintext
+type TLSType string
+
+// The sources of certificates.
+const (
+	TLSSelfSigned  TLSType = "SelfSigned"
+	TLSCertManager TLSType = "CertManager"
+	TLSSecret      TLSType = "Secret"
+	TLSPlaintext   TLSType = "Plaintext"
+)
+
+// IssuerRef names a cert-manager issuer.
+type IssuerRef struct {
+	// kind of the issuer.
+	// +kubebuilder:default=Issuer
+	// +optional
+	Kind IssuerKind `json:"kind,omitempty"`
+	// name of the issuer.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=253
+	// +required
+	Name string `json:"name,omitempty"`
+}
+
+// IssuerKind is a kind of cert-manager issuer.
+//
+// +kubebuilder:validation:Enum=Issuer;ClusterIssuer
+type IssuerKind string
+
+// The issuer kinds.
+const (
+	KindIssuer        IssuerKind = "Issuer"
+	KindClusterIssuer IssuerKind = "ClusterIssuer"
+)
+
+// PickerPod shapes the pickers' pods.
+//
+// +kubebuilder:validation:MinProperties=0
+type PickerPod struct {
+	// labels added to the pods, at most 32.
+	// +kubebuilder:validation:MinProperties=0
+	// +kubebuilder:validation:MaxProperties=32
+	// +optional
+	Labels map[string]LabelValue `json:"labels,omitempty"`
+	// annotations added to the pods, at most 32 of 4096 characters each.
+	// +kubebuilder:validation:MinProperties=0
+	// +kubebuilder:validation:MaxProperties=32
+	// +optional
+	Annotations map[string]AnnotationValue `json:"annotations,omitempty"`
+	// nodeSelector of the pods, at most 16 labels.
+	// +kubebuilder:validation:MinProperties=0
+	// +kubebuilder:validation:MaxProperties=16
+	// +optional
+	NodeSelector map[string]LabelValue `json:"nodeSelector,omitempty"`
+	// tolerations of the pods, at most 16.
+	// +kubebuilder:validation:MinItems=0
+	// +kubebuilder:validation:MaxItems=16
+	// +listType=atomic
+	// +optional
+	Tolerations []corev1.Toleration `json:"tolerations,omitempty"`
+	// affinity of the pods.
+	// +optional
+	Affinity *corev1.Affinity `json:"affinity,omitempty"`
+	// priorityClassName of the pods.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=253
+	// +optional
+	PriorityClassName string `json:"priorityClassName,omitempty"`
+	// imagePullSecrets of the pods, at most 8.
+	// +kubebuilder:validation:MinItems=0
+	// +kubebuilder:validation:MaxItems=8
+	// +listType=map
+	// +listMapKey=name
+	// +optional
+	ImagePullSecrets []LocalName `json:"imagePullSecrets,omitempty"`
+}
+
+// AnnotationValue is the value of an annotation, at most 4096 characters.
+//
+// +kubebuilder:validation:MaxLength=4096
+type AnnotationValue string
+
+// Gateway connects a pool to Gateway API and its inference extension.
+//
+// +kubebuilder:validation:MinProperties=1
+// +kubebuilder:validation:XValidation:rule="self.mode == 'Auto' || !has(self.parentRefs) || size(self.parentRefs) == 0",message="parentRefs need mode Auto"
+// +kubebuilder:validation:XValidation:rule="!has(self.hostnames) || size(self.hostnames) == 0 || (has(self.parentRefs) && size(self.parentRefs) > 0)",message="hostnames need parentRefs"
+type Gateway struct {
+	// mode Auto makes the gateway's pool object when its kind is installed, Existing checks one that somebody else
+	// makes, Disabled does neither.
+	// +kubebuilder:default=Auto
+	// +optional
+	Mode GatewayMode `json:"mode,omitempty"`
+	// failureMode tells what the gateway does when no picker answers: FailClose refuses the request, FailOpen sends it
+	// to any pod.
+	// +kubebuilder:default=FailClose
+	// +optional
+	FailureMode FailureMode `json:"failureMode,omitempty"`
+	// destinations given to the gateway for one request: Single, or Ordered where it takes a list to fall back on.
+	// +kubebuilder:default=Single
+	// +optional
+	Destinations DestinationMode `json:"destinations,omitempty"`
+	// parentRefs make an HTTPRoute for /v1 on these gateways, at most 8; only with mode Auto.
+	// +kubebuilder:validation:MinItems=0
+	// +kubebuilder:validation:MaxItems=8
+	// +listType=atomic
+	// +optional
+	ParentRefs []gwapiv1.ParentReference `json:"parentRefs,omitempty"`
+	// hostnames of that HTTPRoute, at most 16; only with parentRefs.
+	// +kubebuilder:validation:MinItems=0
+	// +kubebuilder:validation:MaxItems=16
+	// +listType=atomic
+	// +optional
+	Hostnames []gwapiv1.Hostname `json:"hostnames,omitempty"`
+}
+
+// GatewayMode tells who makes the gateway's pool object.
+//
+// +kubebuilder:validation:Enum=Auto;Existing;Disabled
+type GatewayMode string
+
+// The gateway modes.
+const (
+	GatewayAuto     GatewayMode = "Auto"
+	GatewayExisting GatewayMode = "Existing"
+	GatewayDisabled GatewayMode = "Disabled"
+)
+
+// FailureMode tells what a gateway does when no picker answers.
+//
+// +kubebuilder:validation:Enum=FailClose;FailOpen
+type FailureMode string
+
+// The failure modes.
+const (
+	FailClose FailureMode = "FailClose"
+	FailOpen  FailureMode = "FailOpen"
+)
+
+// DestinationMode tells how many destinations a gateway is given for one request.
+//
+// +kubebuilder:validation:Enum=Single;Ordered
+type DestinationMode string
+
+// The destination modes.
+const (
+	DestinationSingle  DestinationMode = "Single"
+	DestinationOrdered DestinationMode = "Ordered"
+)

@@ -1,0 +1,32 @@
+#!/bin/sh
+# Generates the deep copies and the CustomResourceDefinitions from api/v1alpha1.
+#
+#   hack/generate.sh          writes api/v1alpha1/zz_generated.deepcopy.go and config/crd/bases
+#   hack/generate.sh --check  writes nothing; fails when they are stale
+set -eu
+cd "$(dirname "$0")/.."
+
+out=$(mktemp -d)
+trap 'rm -rf "$out"' EXIT INT TERM
+
+# Labels and annotations of embedded pod templates are kept (generateEmbeddedObjectMeta); the descriptions below them
+# are not, since with them the pool's definition is larger than what kubectl apply can annotate.
+go tool -modfile=hack/tools/go.mod controller-gen \
+	paths=./api/v1alpha1 \
+	object output:object:dir="$out/api" \
+	crd:generateEmbeddedObjectMeta=true output:crd:dir="$out/crd"
+go run ./hack/crdstrip "$out"/crd/*.yaml
+
+if [ "${1:-}" = --check ]; then
+	diff -u api/v1alpha1/zz_generated.deepcopy.go "$out/api/zz_generated.deepcopy.go" &&
+		diff -ru config/crd/bases "$out/crd" || {
+		echo "generated files are stale: run hack/generate.sh" >&2
+		exit 1
+	}
+	exit 0
+fi
+
+mkdir -p config/crd/bases
+cp "$out/api/zz_generated.deepcopy.go" api/v1alpha1/
+rm -f config/crd/bases/*.yaml
+cp "$out"/crd/*.yaml config/crd/bases/
