@@ -103,10 +103,17 @@ func (k *conn) shake(socketType string) error {
 		return fmt.Errorf("sending READY: %w", err)
 	}
 	if err := k.ready(socketType); err != nil {
+		if errors.Is(err, errSocketType) {
+			const reason = "Invalid socket type"
+			_, _ = k.nc.Write(appendCommand(nil, cmdError, append([]byte{byte(len(reason))}, reason...)))
+		}
 		return err
 	}
 	return k.nc.SetDeadline(time.Time{})
 }
+
+// errSocketType marks a peer whose socket type does not go with ours; it is told.
+var errSocketType = fmt.Errorf("%w: socket types do not fit", ErrPeer)
 
 // ready reads the peer's READY and checks that the socket types fit.
 func (k *conn) ready(socketType string) error {
@@ -137,9 +144,7 @@ func (k *conn) ready(socketType string) error {
 		return err
 	}
 	if !slices.Contains(partners[socketType], theirs) {
-		const reason = "Invalid socket type"
-		_, _ = k.nc.Write(appendCommand(nil, cmdError, append([]byte{byte(len(reason))}, reason...)))
-		return fmt.Errorf("%w: its socket type is %q, ours %s", ErrPeer, theirs, socketType)
+		return fmt.Errorf("%w: %q to our %s", errSocketType, theirs[:min(len(theirs), 16)], socketType)
 	}
 	k.identity = identity
 	return nil
