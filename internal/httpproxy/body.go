@@ -1,0 +1,185 @@
+package httpproxy
+
+import (
+	"errors"
+	"io"
+	"net/http"
+	"os"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+const (
+	// firstRead is the most that is allocated for a body before any of it has come.
+	firstRead = 64 << 10
+	// keepBody is the largest buffer that is kept for further requests.
+	keepBody = 1 << 20
+)
+
+var buffers = sync.Pool{New: func() any { return new([]byte) }}
+
+// body is a request body in memory. It is shared by the handler and by the attempts that send it: a connection may
+// go on reading after its attempt was given up. The buffer is used again when all have released it.
+type body struct {
+	bytes   []byte
+	refs    atomic.Int32
+	proxy   *Proxy
+	counted int64 // of the proxy's budget
+}
+
+func (b *body) release() {
+	if b.refs.Add(-1) > 0 {
+		return
+	}
+	b.proxy.buffered.Add(-b.counted)
+	buf := b.bytes[:0]
+	b.bytes = nil
+	if cap(buf) <= keepBody {
+		buffers.Put(&buf)
+	}
+}
+
+// reader returns a reader over the body that holds on to it until it is closed.
+func (b *body) reader() io.ReadCloser {
+	b.refs.Add(1)
+	return &bodyReader{body: b}
+}
+
+type bodyReader struct {
+	mu   sync.Mutex
+	body *body // nil when closed
+	at   int
+}
+
+func (r *bodyReader) Read(p []byte) (int, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	switch {
+	case r.body == nil:
+		return 0, errors.New("reading a closed body")
+	case r.at == len(r.body.bytes):
+		return 0, io.EOF
+	}
+	n := copy(p, r.body.bytes[r.at:])
+	r.at += n
+	return n, nil
+}
+
+// Close is idempotent.
+func (r *bodyReader) Close() error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.body != nil {
+		r.body.release()
+		r.body = nil
+	}
+	return nil
+}
+
+// refusal is why a request is not picked for.
+type refusal struct {
+	reason, typ, code, message string
+	status                     int
+}
+
+var (
+	errTooLarge = &refusal{reason: RefusedTooLarge, status: http.StatusRequestEntityTooLarge,
+		typ: "invalid_request_error", code: "request_too_large", message: "The request body is too large."}
+	errEncoding = &refusal{reason: RefusedEncoding, status: http.StatusUnsupportedMediaType,
+		typ: "invalid_request_error", code: "unsupported_encoding", message: "Compressed request bodies are not supported."}
+	errSlowBody = &refusal{reason: RefusedSlowBody, status: http.StatusRequestTimeout,
+		typ: "invalid_request_error", code: "request_timeout", message: "The request body did not arrive in time."}
+	errBrokenBody = &refusal{reason: RefusedBrokenBody, status: http.StatusBadRequest,
+		typ: "invalid_request_error", code: "invalid_request", message: "The request body could not be read to its end."}
+	errMemory = &refusal{reason: RefusedMemory, status: http.StatusServiceUnavailable,
+		typ: "service_unavailable", code: "overloaded", message: "Too many large requests are under way."}
+)
+
+// readBody reads the request's body to its end, or tells why it is refused. The client must keep giving: some bytes
+// in each stall time, and no less than the minimum rate on the whole.
+func (p *Proxy) readBody(out *client, r *http.Request) (*body, *refusal) {
+	limit := p.picker.MaxRequestBody(p.options.DefaultMaxBody)
+	if r.ContentLength > limit {
+		return nil, errTooLarge
+	}
+	if e := r.Header.Get("Content-Encoding"); e != "" && e != "identity" {
+		return nil, errEncoding
+	}
+	b := &body{proxy: p, bytes: (*buffers.Get().(*[]byte))[:0]}
+	b.refs.Store(1)
+	if refused := b.fill(out, r, limit); refused != nil {
+		b.release()
+		return nil, refused
+	}
+	if r.Body != http.NoBody {
+		out.readWithin(0)
+	}
+	return b, nil
+}
+
+// fill reads at most limit bytes.
+func (b *body) fill(out *client, r *http.Request, limit int64) *refusal {
+	size := int(r.ContentLength) // -1 when it is not known
+	if size < 0 || size > firstRead {
+		size = firstRead
+	}
+	if !b.grow(size) {
+		return errMemory
+	}
+	start, extended := time.Now(), time.Now()
+	for {
+		if len(b.bytes) == cap(b.bytes) {
+			more := 2 * cap(b.bytes)
+			if r.ContentLength >= 0 {
+				more = min(more, int(r.ContentLength))
+			}
+			// One byte over the limit tells that it is passed.
+			if !b.grow(int(min(int64(more), limit)) + 1) {
+				return errMemory
+			}
+		}
+		n, err := r.Body.Read(b.bytes[len(b.bytes):cap(b.bytes)])
+		b.bytes = b.bytes[:len(b.bytes)+n]
+		if int64(len(b.bytes)) > limit {
+			return errTooLarge
+		}
+		if err != nil {
+			return b.readError(err)
+		}
+		if now := time.Now(); now.Sub(extended) > out.stall/8 {
+			extended = now
+			due := out.stall + time.Duration(int64(len(b.bytes))/b.proxy.options.MinBodyRate)*time.Second
+			left := min(out.stall, due-now.Sub(start))
+			if left <= 0 {
+				return errSlowBody
+			}
+			out.readWithin(left)
+		}
+	}
+}
+
+func (b *body) readError(err error) *refusal {
+	var tooLarge *http.MaxBytesError
+	switch {
+	case errors.Is(err, io.EOF):
+		return nil
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		return errSlowBody
+	case errors.As(err, &tooLarge):
+		return errTooLarge
+	}
+	return errBrokenBody
+}
+
+// grow makes room for size bytes in all, if the budget of all bodies allows it.
+func (b *body) grow(size int) bool {
+	if size > cap(b.bytes) {
+		// The runtime rounds sizes up anyway.
+		grown := append(make([]byte, 0, size), b.bytes...)
+		b.bytes = grown
+	}
+	more := int64(cap(b.bytes)) - b.counted
+	b.counted += more
+	return b.proxy.buffered.Add(more) <= b.proxy.options.MaxBuffered
+}

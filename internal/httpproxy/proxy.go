@@ -1,0 +1,197 @@
+// Package httpproxy is the picker as a reverse proxy: an OpenAI-style HTTP server that sends each request to the
+// engine that the picker chooses, byte for byte, and streams the answer back as it comes.
+//
+//	read the body -> pick -> send to Targets[0], else to the fallbacks -> copy the answer
+//
+// A request is tried on another endpoint only as long as nothing of an answer has gone to the client. Whatever
+// happens to it, its Decision is ended exactly once.
+package httpproxy
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"runtime/debug"
+	"sync/atomic"
+	"time"
+
+	"github.com/go-logr/logr"
+
+	"github.com/kvasir-dev/kvasir/internal/openai"
+	"github.com/kvasir-dev/kvasir/internal/picker"
+)
+
+// Options are what a Proxy is made of. Zero values take the defaults.
+type Options struct {
+	// Picker that chooses; needed.
+	Picker *picker.Picker
+	// Log gets a line per failed attempt.
+	Log logr.Logger
+	// Observer is told of each request; nil for none.
+	Observer Observer
+	// Now is the clock of what the Observer is told; time.Now when nil.
+	Now func() time.Time
+	// DialTimeout bounds connecting to an engine; 2 s.
+	DialTimeout time.Duration
+	// IdlePerEndpoint is the most idle connections kept to an engine's address; 256.
+	IdlePerEndpoint int
+	// IdleTimeout is how long an idle connection to an engine is kept; 4 s, less than the 5 s after which the
+	// engines' server closes it, so that a request seldom meets a connection that is just being closed.
+	IdleTimeout time.Duration
+	// DefaultMaxBody is the largest request body in bytes while there is no pool; 64 MiB.
+	DefaultMaxBody int64
+	// MaxBuffered is the most bytes of all request bodies held at once; 1 GiB. Requests beyond it are refused.
+	MaxBuffered int64
+	// Stall is how long a client may keep us waiting without taking or giving a byte; 30 s. MinBodyRate, in bytes/s,
+	// is how fast a body must come beyond that; 1 KiB/s.
+	Stall       time.Duration
+	MinBodyRate int64
+}
+
+func (o *Options) fill() {
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+	if o.Observer == nil {
+		o.Observer = nobody{}
+	}
+	set(&o.DialTimeout, 2*time.Second)
+	set(&o.IdlePerEndpoint, 256)
+	set(&o.IdleTimeout, 4*time.Second)
+	set(&o.DefaultMaxBody, 64<<20)
+	set(&o.MaxBuffered, 1<<30)
+	set(&o.Stall, 30*time.Second)
+	set(&o.MinBodyRate, 1<<10)
+}
+
+func set[T int | int64 | time.Duration](option *T, value T) {
+	if *option == 0 {
+		*option = value
+	}
+}
+
+// Proxy is the handler. It is safe for concurrent use.
+type Proxy struct {
+	options   Options
+	picker    *picker.Picker
+	transport *transport
+	buffered  atomic.Int64 // bytes of request bodies held
+}
+
+// New makes a proxy. Close it when no request is under way any more.
+func New(options Options) *Proxy {
+	options.fill()
+	return &Proxy{options: options, picker: options.Picker, transport: newTransport(&options)}
+}
+
+// Close gives up the idle connections to the engines.
+func (p *Proxy) Close() { p.transport.close() }
+
+// Buffered is the number of bytes of request bodies held now.
+func (p *Proxy) Buffered() int64 { return p.buffered.Load() }
+
+// ServeHTTP answers one request. It panics only with http.ErrAbortHandler, to break the connection of an answer that
+// cannot be finished.
+func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	out := &client{ResponseWriter: w, control: http.NewResponseController(w), stall: p.options.Stall, h2: r.ProtoMajor >= 2}
+	defer func() {
+		v := recover()
+		if v == nil {
+			return
+		}
+		if v != http.ErrAbortHandler { //nolint:errorlint // the value itself is the signal
+			p.options.Log.Error(fmt.Errorf("panic: %v", v), "Request failed", "stack", string(debug.Stack()))
+			p.options.Observer.Refused(RefusedPanic)
+			if !out.started {
+				out.fail(http.StatusInternalServerError, "server_error", "internal_error", "The request could not be handled.")
+				return
+			}
+		}
+		panic(http.ErrAbortHandler)
+	}()
+	if r.Body != http.NoBody {
+		// Also bounds what the server reads of a body that is refused.
+		out.readWithin(p.options.Stall)
+	}
+	out.id = requestID(r.Header)
+	p.route(out, r)
+}
+
+func (p *Proxy) route(out *client, r *http.Request) {
+	if r.URL.Path == "/v1/models" {
+		if r.Method != http.MethodGet && r.Method != http.MethodHead {
+			p.wrongMethod(out, "GET, HEAD")
+			return
+		}
+		p.models(out)
+		return
+	}
+	route, ok := openai.RouteOf(r.URL.Path)
+	switch {
+	case !ok:
+		p.refuse(out, RefusedPath, http.StatusNotFound, "invalid_request_error", "not_found", "There is nothing at this path.")
+	case r.Method != http.MethodPost:
+		p.wrongMethod(out, "POST")
+	default:
+		p.generate(out, r, route)
+	}
+}
+
+func (p *Proxy) wrongMethod(out *client, allow string) {
+	out.Header().Set("Allow", allow)
+	p.refuse(out, RefusedMethod, http.StatusMethodNotAllowed, "invalid_request_error", "method_not_allowed",
+		"This path takes "+allow+" only.")
+}
+
+// refuse answers a request that was not picked for.
+func (p *Proxy) refuse(out *client, reason string, status int, typ, code, message string) {
+	p.options.Observer.Refused(reason)
+	if status == http.StatusServiceUnavailable {
+		out.Header().Set("Retry-After", "1")
+	}
+	out.fail(status, typ, code, message)
+}
+
+// generate serves an inference request.
+func (p *Proxy) generate(out *client, r *http.Request, route openai.Route) {
+	start := p.options.Now()
+	body, refused := p.readBody(out, r)
+	if refused != nil {
+		p.refuse(out, refused.reason, refused.status, refused.typ, refused.code, refused.message)
+		return
+	}
+	e := &exchange{proxy: p, client: out, request: r, route: route, body: body, start: start}
+	defer e.dropBody()
+
+	d, err := p.picker.Pick(r.Context(), &picker.Request{Route: route, Body: body.bytes, Header: r.Header.Get})
+	if err != nil {
+		p.refusePick(out, r, err)
+		return
+	}
+	e.decision = d
+	e.run()
+}
+
+// refusePick answers a request that the picker has refused.
+func (p *Proxy) refusePick(out *client, r *http.Request, err error) {
+	if r.Context().Err() != nil {
+		p.options.Observer.Refused(RefusedClientGone)
+		panic(http.ErrAbortHandler)
+	}
+	var refusal *picker.Error
+	if !errors.As(err, &refusal) {
+		p.options.Log.Error(err, "Picking failed")
+		p.refuse(out, RefusedPick, http.StatusInternalServerError, "server_error", "internal_error", "The request could not be routed.")
+		return
+	}
+	reason := RefusedPick
+	switch refusal.Status {
+	case http.StatusBadRequest:
+		reason = RefusedUnreadable
+	case http.StatusNotFound:
+		reason = RefusedModel
+	case http.StatusServiceUnavailable:
+		reason = RefusedNoEndpoint
+	}
+	p.refuse(out, reason, refusal.Status, refusal.Type, refusal.Code, refusal.Message)
+}

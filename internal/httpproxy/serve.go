@@ -1,0 +1,91 @@
+package httpproxy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log"
+	"net"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/go-logr/logr"
+)
+
+// ServeOptions bound what a server takes. Zero values take the defaults.
+type ServeOptions struct {
+	// Grace is how long requests under way may go on after the context has ended; 30 s.
+	Grace time.Duration
+	// ReadHeaderTimeout bounds the reading of a request's header, IdleTimeout the time between the requests of a
+	// connection; 10 s and 2 min.
+	ReadHeaderTimeout, IdleTimeout time.Duration
+	// MaxHeaderBytes of a request; 128 KiB.
+	MaxHeaderBytes int
+	// MaxStreams is the most requests at once on one HTTP/2 connection; 4096.
+	MaxStreams int
+	// Log gets what goes wrong on connections, at V(1): it is mostly the clients' doing.
+	Log logr.Logger
+}
+
+// Serve serves HTTP/1.1, and HTTP/2 without TLS, on a listener until ctx ends. Then it accepts no more, waits for the
+// requests under way for at most the grace, breaks off the rest, and returns when all handlers have returned. It
+// closes the listener. The error is nil after an orderly end.
+func Serve(ctx context.Context, listener net.Listener, handler http.Handler, o ServeOptions) error {
+	set(&o.Grace, 30*time.Second)
+	set(&o.ReadHeaderTimeout, 10*time.Second)
+	set(&o.IdleTimeout, 2*time.Minute)
+	set(&o.MaxHeaderBytes, 128<<10)
+	set(&o.MaxStreams, 4096)
+
+	var running sync.WaitGroup
+	protocols := new(http.Protocols)
+	protocols.SetHTTP1(true)
+	protocols.SetUnencryptedHTTP2(true)
+	server := &http.Server{
+		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			running.Add(1)
+			defer running.Done()
+			handler.ServeHTTP(w, r)
+		}),
+		ReadHeaderTimeout: o.ReadHeaderTimeout,
+		IdleTimeout:       o.IdleTimeout,
+		MaxHeaderBytes:    o.MaxHeaderBytes,
+		Protocols:         protocols,
+		HTTP2:             &http.HTTP2Config{MaxConcurrentStreams: o.MaxStreams},
+		ErrorLog:          log.New(logWriter{o.Log.V(1)}, "", 0),
+	}
+	served := make(chan error, 1)
+	go func() { served <- server.Serve(listener) }()
+
+	select {
+	case err := <-served:
+		_ = server.Close()
+		running.Wait()
+		return fmt.Errorf("serving on %s: %w", listener.Addr(), err)
+	case <-ctx.Done():
+	}
+	grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), o.Grace)
+	defer cancel()
+	err := server.Shutdown(grace)
+	if errors.Is(err, context.DeadlineExceeded) {
+		o.Log.Info("Requests broken off at the end of the grace", "grace", o.Grace.String())
+		err = server.Close()
+	}
+	<-served // http.ErrServerClosed
+	running.Wait()
+	if err != nil {
+		return fmt.Errorf("shutting down on %s: %w", listener.Addr(), err)
+	}
+	return nil
+}
+
+// logWriter makes log lines of net/http's words.
+type logWriter struct{ log logr.Logger }
+
+func (w logWriter) Write(p []byte) (int, error) {
+	if w.log.Enabled() {
+		w.log.Info("Connection failed", "reason", string(p))
+	}
+	return len(p), nil
+}
