@@ -16,6 +16,7 @@ go tool -modfile=hack/tools/go.mod controller-gen \
 	object output:object:dir="$out/api" \
 	crd:generateEmbeddedObjectMeta=true output:crd:dir="$out/crd"
 go run ./hack/crdstrip "$out"/crd/*.yaml
+go -C hack/crdcheck run . "$out"/crd/*.yaml
 
 if [ "${1:-}" = --check ]; then
 	diff -u api/v1alpha1/zz_generated.deepcopy.go "$out/api/zz_generated.deepcopy.go" &&
