@@ -7,13 +7,15 @@ import (
 
 // Defaults live in the schema. What stands here is what a schema cannot say: an object whose absence means something
 // (a rollout is refused for selected pods, a member for another type) has no default there, though the fields in it
-// do. Complete fills such an object in where its absence means all defaults, with the same values as the schema has
-// for an empty one.
+// do. WithDefaults fills such an object in where its absence means all defaults, with the values that the schema has
+// for an empty one. It changes nothing in place: the receiver may be shared with a cache.
 
-// Complete fills in the rollout of a pool that owns its pods.
-func (s *InferencePoolSpec) Complete() {
-	if s.Template != nil && s.Rollout == nil {
-		s.Rollout = &Rollout{
+// WithDefaults returns the spec with the rollout of a pool that owns its pods filled in. It shares everything else with
+// the receiver.
+func (s *InferencePoolSpec) WithDefaults() InferencePoolSpec {
+	out := *s
+	if out.Template != nil && out.Rollout == nil {
+		out.Rollout = &Rollout{
 			Type:                    RollingUpdate,
 			MaxSurge:                ptr.To(intstr.FromInt32(1)),
 			MaxUnavailable:          ptr.To(intstr.FromInt32(0)),
@@ -21,44 +23,40 @@ func (s *InferencePoolSpec) Complete() {
 			RevisionHistoryLimit:    3,
 		}
 	}
+	return out
 }
 
-// Complete fills in the members of the strategy and of the shadows.
-func (s *RoutingPolicySpec) Complete() {
-	s.Strategy.Complete()
-	for i := range s.Shadow {
-		s.Shadow[i].Strategy.Complete()
-	}
-}
-
-// Complete fills in the member of the strategy's type, where it has one.
-func (s *Strategy) Complete() {
-	switch s.Type {
+// WithDefaults returns the strategy with the member of its type filled in, where the type has one. It shares a member
+// that is set with the receiver.
+func (s *Strategy) WithDefaults() Strategy {
+	out := *s
+	switch out.Type {
 	case StrategyMarginalCost:
-		complete(&s.MarginalCost, MarginalCost{DecodeHarmPercent: ptr.To[int32](100)})
+		fill(&out.MarginalCost, MarginalCost{DecodeHarmPercent: ptr.To[int32](100)})
 	case StrategyStickyLeastLoaded:
-		complete(&s.StickyLeastLoaded, StickyLeastLoaded{PrefixTokens: 64})
+		fill(&out.StickyLeastLoaded, StickyLeastLoaded{PrefixTokens: 64})
 	case StrategyLongestPrefix:
-		complete(&s.LongestPrefix, LongestPrefix{
+		fill(&out.LongestPrefix, LongestPrefix{
 			Variant: LongestPrefixGuarded, MinMatchPercent: ptr.To[int32](25), MaxLoadPercent: 150,
 		})
 	case StrategyLMetric:
-		complete(&s.LMetric, LMetric{Variant: LMetricPlusOne})
+		fill(&out.LMetric, LMetric{Variant: LMetricPlusOne})
 	case StrategyUnified:
-		complete(&s.Unified, Unified{MinHitPercent: ptr.To[int32](50), MaxLoadPercent: 200})
+		fill(&out.Unified, Unified{MinHitPercent: ptr.To[int32](50), MaxLoadPercent: 200})
 	case StrategyRendezvous:
-		complete(&s.Rendezvous, Rendezvous{Key: RendezvousBySession, PrefixTokens: 1024})
+		fill(&out.Rendezvous, Rendezvous{Key: RendezvousBySession, PrefixTokens: 1024})
 	case StrategyApproximatePrefix:
-		complete(&s.ApproximatePrefix, ApproximatePrefix{
+		fill(&out.ApproximatePrefix, ApproximatePrefix{
 			ChunkBytes: 64, MaxChunks: 256, ChunksPerEndpoint: 31250,
 			PrefixWeight: ptr.To[int32](3), QueueWeight: ptr.To[int32](2), KVWeight: ptr.To[int32](2),
 		})
 	case StrategyLeastPendingWork, StrategySticky, StrategyLeastLoad, StrategyRoundRobin, StrategyRandom:
 		// No parameters.
 	}
+	return out
 }
 
-func complete[T any](member **T, defaults T) {
+func fill[T any](member **T, defaults T) {
 	if *member == nil {
 		*member = &defaults
 	}

@@ -65,18 +65,16 @@ func generic(t *testing.T, v any) map[string]any {
 
 func TestACompletedRolloutIsTheSchemasForAnEmptyOne(t *testing.T) {
 	spec := v1alpha1.InferencePoolSpec{Template: &corev1.PodTemplateSpec{}}
-	spec.Complete()
 	want := defaulted(t, specSchema(t, v1alpha1.KindInferencePool).Properties["rollout"])
-	if diff := cmp.Diff(want, generic(t, spec.Rollout)); diff != "" {
+	if diff := cmp.Diff(want, generic(t, spec.WithDefaults().Rollout)); diff != "" {
 		t.Errorf("(-schema +go):\n%s", diff)
 	}
 }
 
 func TestAPoolOfSelectedPodsGetsNoRollout(t *testing.T) {
 	spec := v1alpha1.InferencePoolSpec{}
-	spec.Complete()
-	if spec.Rollout != nil {
-		t.Errorf("the rollout is %+v, want none", spec.Rollout)
+	if rollout := spec.WithDefaults().Rollout; rollout != nil {
+		t.Errorf("the rollout is %+v, want none", rollout)
 	}
 }
 
@@ -84,9 +82,7 @@ func TestARolloutThatIsSetStays(t *testing.T) {
 	spec := v1alpha1.InferencePoolSpec{
 		Template: &corev1.PodTemplateSpec{}, Rollout: &v1alpha1.Rollout{Type: v1alpha1.OnDelete},
 	}
-	want := spec.DeepCopy()
-	spec.Complete()
-	if diff := cmp.Diff(want, &spec); diff != "" {
+	if diff := cmp.Diff(spec, spec.WithDefaults()); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 }
@@ -108,15 +104,17 @@ func TestACompletedMemberIsTheSchemasForAnEmptyOne(t *testing.T) {
 	for _, value := range strategy.Properties["type"].ValueValidation.Enum {
 		kind := v1alpha1.StrategyType(value.Object.(string))
 		t.Run(string(kind), func(t *testing.T) {
-			got := v1alpha1.Strategy{Type: kind}
-			got.Complete()
+			given := v1alpha1.Strategy{Type: kind}
 			want := map[string]any{"type": string(kind)}
 			if member, ok := members[kind]; ok {
 				compared++
 				want[member] = defaulted(t, strategy.Properties[member])
 			}
-			if diff := cmp.Diff(want, generic(t, got)); diff != "" {
+			if diff := cmp.Diff(want, generic(t, given.WithDefaults())); diff != "" {
 				t.Errorf("(-schema +go):\n%s", diff)
+			}
+			if diff := cmp.Diff(v1alpha1.Strategy{Type: kind}, given); diff != "" {
+				t.Errorf("the receiver was changed (-want +got):\n%s", diff)
 			}
 		})
 	}
@@ -125,24 +123,12 @@ func TestACompletedMemberIsTheSchemasForAnEmptyOne(t *testing.T) {
 	}
 }
 
-func TestShadowsAreCompletedToo(t *testing.T) {
-	spec := v1alpha1.RoutingPolicySpec{
-		Strategy: v1alpha1.Strategy{Type: v1alpha1.StrategyRandom},
-		Shadow:   []v1alpha1.ShadowStrategy{{Name: "a", Strategy: v1alpha1.Strategy{Type: v1alpha1.StrategyUnified}}},
-	}
-	spec.Complete()
-	if spec.Shadow[0].Strategy.Unified == nil {
-		t.Error("the shadow's member is not filled in")
-	}
-}
-
 func TestAMemberThatIsSetStays(t *testing.T) {
-	got := v1alpha1.Strategy{
+	given := v1alpha1.Strategy{
 		Type:              v1alpha1.StrategyStickyLeastLoaded,
 		StickyLeastLoaded: &v1alpha1.StickyLeastLoaded{PrefixTokens: 7},
 	}
-	got.Complete()
-	if got.StickyLeastLoaded.PrefixTokens != 7 {
-		t.Errorf("prefixTokens is %d, want 7", got.StickyLeastLoaded.PrefixTokens)
+	if diff := cmp.Diff(given, given.WithDefaults()); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
 	}
 }
