@@ -1,0 +1,268 @@
+package metrics
+
+import (
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/kvasir-dev/kvasir/internal/picker"
+	"github.com/kvasir-dev/kvasir/internal/scrape"
+)
+
+// Sources are where the Collector reads. Any may be nil.
+type Sources struct {
+	// Pools is (*picker.Picker).Stats.
+	Pools func() []picker.PoolStats
+	// Events are the event streams.
+	Events func() []EventStats
+	// Scrapes is (*scrape.Scraper).Stats.
+	Scrapes func() []scrape.Stats
+}
+
+// Collector shows what the sources tell at the moment of a scrape.
+type Collector struct{ sources Sources }
+
+// NewCollector makes a collector of sources.
+func NewCollector(sources Sources) *Collector { return &Collector{sources: sources} }
+
+// series is a metric that is read from an S.
+type series[S any] struct {
+	desc  *prometheus.Desc
+	kind  prometheus.ValueType
+	value func(*S) float64
+}
+
+func counter[S any](name, help string, labels []string, value func(*S) float64) series[S] {
+	return series[S]{prometheus.NewDesc(name, help, labels, nil), prometheus.CounterValue, value}
+}
+
+func gauge[S any](name, help string, labels []string, value func(*S) float64) series[S] {
+	return series[S]{prometheus.NewDesc(name, help, labels, nil), prometheus.GaugeValue, value}
+}
+
+var (
+	ofPool     = []string{"pool"}
+	ofEndpoint = []string{"pool", "endpoint"}
+	ofAddress  = []string{"address"}
+)
+
+var (
+	requests = prometheus.NewDesc("kvasir_requests_total",
+		"Requests that were picked for and have ended, by how.", []string{"pool", "outcome"}, nil)
+	tokenized = prometheus.NewDesc("kvasir_tokenized_requests_total",
+		"Requests that were picked for, by where their prompt's token ids came from; those with none were routed by load.",
+		[]string{"pool", "source"}, nil)
+	poolInfo = prometheus.NewDesc("kvasir_pool_info", "1, with the strategy in force.", []string{"pool", "strategy"}, nil)
+	state    = prometheus.NewDesc("kvasir_events_state", "1 for the state that the endpoint's event stream is in.",
+		[]string{"pool", "endpoint", "state"}, nil)
+)
+
+var poolSeries = []series[picker.PoolStats]{
+	counter("kvasir_refused_total", "Requests for which the pool had no endpoint.", ofPool,
+		func(s *picker.PoolStats) float64 { return float64(s.Refused) }),
+	counter("kvasir_retries_total", "Requests sent to a further endpoint after one had failed.", ofPool,
+		func(s *picker.PoolStats) float64 { return float64(s.Retries) }),
+	gauge("kvasir_index_blocks", "Distinct blocks in the index.", ofPool,
+		func(s *picker.PoolStats) float64 { return float64(s.Blocks) }),
+	gauge("kvasir_index_speculative_blocks", "Blocks assumed to be held because a request with them was just sent there.",
+		ofPool, func(s *picker.PoolStats) float64 { return float64(s.Speculative) }),
+	gauge("kvasir_speculating_requests", "Requests whose blocks are assumed to be held.", ofPool,
+		func(s *picker.PoolStats) float64 { return float64(s.Speculating) }),
+}
+
+var endpointSeries = []series[picker.EndpointStats]{
+	counter("kvasir_picks_total", "Requests for which the endpoint was the first choice.", ofEndpoint,
+		func(s *picker.EndpointStats) float64 { return float64(s.Picks) }),
+	counter("kvasir_endpoint_failures_total", "Attempts at the endpoint that failed: not reached, too late, server error, broken off.",
+		ofEndpoint, func(s *picker.EndpointStats) float64 { return float64(s.Failures) }),
+	counter("kvasir_compared_answers_total", "Answers that told how much of the prompt the engine had cached; the counters of prompt and hit tokens are over these.",
+		ofEndpoint, func(s *picker.EndpointStats) float64 { return float64(s.Hits.Answers) }),
+	counter("kvasir_prompt_tokens_total", "Prompt tokens of the compared answers.", ofEndpoint,
+		func(s *picker.EndpointStats) float64 { return float64(s.Hits.PromptTokens) }),
+	counter("kvasir_predicted_hit_tokens_total", "Prompt tokens of the compared answers that were predicted to be cached.", ofEndpoint,
+		func(s *picker.EndpointStats) float64 { return float64(s.Hits.Predicted) }),
+	counter("kvasir_confirmed_hit_tokens_total", "Predicted tokens in blocks that the pod itself had announced.", ofEndpoint,
+		func(s *picker.EndpointStats) float64 { return float64(s.Hits.Confirmed) }),
+	counter("kvasir_delivered_hit_tokens_total", "Prompt tokens of the compared answers that the engine took from its cache.", ofEndpoint,
+		func(s *picker.EndpointStats) float64 { return float64(s.Hits.Delivered) }),
+	counter("kvasir_hit_deviation_tokens_total", "Sum over the compared answers of the difference, either way, of predicted and delivered tokens.",
+		ofEndpoint, func(s *picker.EndpointStats) float64 { return float64(s.Hits.Deviation) }),
+	gauge("kvasir_index_held_blocks", "Blocks that the endpoint holds, as it has announced.", ofEndpoint,
+		func(s *picker.EndpointStats) float64 { return float64(s.Held) }),
+	gauge("kvasir_endpoint_pickable", "1 if the endpoint is ready and not draining.", ofEndpoint,
+		func(s *picker.EndpointStats) float64 { return truth(s.Pickable) }),
+	gauge("kvasir_endpoint_circuit_closed", "0 while the endpoint is kept out for its failures.", ofEndpoint,
+		func(s *picker.EndpointStats) float64 { return truth(s.CircuitClosed) }),
+	gauge("kvasir_endpoint_inflight_requests", "Requests sent to the endpoint whose answers have not ended.", ofEndpoint,
+		func(s *picker.EndpointStats) float64 { return float64(s.Load.InFlight) }),
+	gauge("kvasir_endpoint_decoding_requests", "Requests at the endpoint whose prefill has ended.", ofEndpoint,
+		func(s *picker.EndpointStats) float64 { return float64(s.Load.Decoding) }),
+	gauge("kvasir_endpoint_pending_tokens", "Uncached prompt tokens that the endpoint has still to prefill.", ofEndpoint,
+		func(s *picker.EndpointStats) float64 { return s.Load.PendingTokens }),
+	gauge("kvasir_endpoint_prefill_rate", "Learned prefill rate in tokens per second; 0 until one is learned.", ofEndpoint,
+		func(s *picker.EndpointStats) float64 { return s.Load.Rate }),
+	gauge("kvasir_endpoint_prefill_overhead_seconds", "Learned fixed part of the time to a first token.", ofEndpoint,
+		func(s *picker.EndpointStats) float64 { return s.Load.Overhead }),
+	gauge("kvasir_endpoint_kv_usage_ratio", "Share of the engine's KV blocks in use by requests, as it reports; 0 without a fresh report.",
+		ofEndpoint, func(s *picker.EndpointStats) float64 { return s.Load.KVUsage }),
+	gauge("kvasir_endpoint_kv_capacity_tokens", "The engine's KV cache in tokens, as it reports; 0 when it is not known.", ofEndpoint,
+		func(s *picker.EndpointStats) float64 { return float64(s.Load.KVTokens) }),
+	gauge("kvasir_endpoint_waiting_requests", "The engine's own waiting queue, as it reports; 0 without a fresh report.", ofEndpoint,
+		func(s *picker.EndpointStats) float64 { return float64(s.Load.Waiting) }),
+}
+
+var eventSeries = []series[EventStats]{
+	counter("kvasir_events_batches_total", "Event batches applied.", ofEndpoint,
+		func(s *EventStats) float64 { return float64(s.Batches) }),
+	counter("kvasir_events_stored_blocks_total", "Blocks that events have stored.", ofEndpoint,
+		func(s *EventStats) float64 { return float64(s.Stored) }),
+	counter("kvasir_events_removed_blocks_total", "Blocks that events have removed.", ofEndpoint,
+		func(s *EventStats) float64 { return float64(s.Removed) }),
+	counter("kvasir_events_cleared_total", "Events that cleared all blocks.", ofEndpoint,
+		func(s *EventStats) float64 { return float64(s.Cleared) }),
+	counter("kvasir_events_gaps_total", "Gaps in the sequence numbers of event batches.", ofEndpoint,
+		func(s *EventStats) float64 { return float64(s.Gaps) }),
+	counter("kvasir_events_missed_batches_total", "Event batches in the gaps of the sequence numbers.", ofEndpoint,
+		func(s *EventStats) float64 { return float64(s.Missed) }),
+	counter("kvasir_events_replayed_batches_total", "Event batches that were fetched again from the engine.", ofEndpoint,
+		func(s *EventStats) float64 { return float64(s.Replayed) }),
+	counter("kvasir_events_resyncs_total", "Fresh starts of an event stream, which forget the endpoint's blocks.", ofEndpoint,
+		func(s *EventStats) float64 { return float64(s.Resyncs) }),
+	counter("kvasir_events_connects_total", "Connections made to the endpoint's publisher.", ofEndpoint,
+		func(s *EventStats) float64 { return float64(s.Connects) }),
+	counter("kvasir_events_decode_errors_total", "Event batches that could not be read.", ofEndpoint,
+		func(s *EventStats) float64 { return float64(s.DecodeErrors) }),
+	counter("kvasir_events_skipped_total", "Events in readable batches that were passed over: unknown, or without sense.", ofEndpoint,
+		func(s *EventStats) float64 { return float64(s.Skipped) }),
+	gauge("kvasir_events_orphan_blocks", "Blocks that wait for their parent.", ofEndpoint,
+		func(s *EventStats) float64 { return float64(s.Orphans) }),
+	gauge("kvasir_events_lag_seconds", "Time from the engine's stamp on the last event batch to its use; includes the difference of the clocks.",
+		ofEndpoint, func(s *EventStats) float64 { return s.Lag.Seconds() }),
+	gauge("kvasir_events_last_batch_timestamp_seconds", "When the last event batch came; 0 when none did.", ofEndpoint,
+		func(s *EventStats) float64 { return timestamp(s.LastBatch) }),
+}
+
+var scrapeSeries = []series[scrape.Stats]{
+	counter("kvasir_scrapes_total", "Questions to an engine for its metrics.", ofAddress,
+		func(s *scrape.Stats) float64 { return float64(s.Scrapes) }),
+	counter("kvasir_scrape_failures_total", "Questions to an engine for its metrics without a usable answer.", ofAddress,
+		func(s *scrape.Stats) float64 { return float64(s.Failures) }),
+	counter("kvasir_scrape_model_failures_total", "Questions for the list of models without a usable answer.", ofAddress,
+		func(s *scrape.Stats) float64 { return float64(s.ModelFailures) }),
+	gauge("kvasir_scrape_last_success_timestamp_seconds", "When the last usable answer to a question for metrics came; 0 when none did.", ofAddress,
+		func(s *scrape.Stats) float64 { return timestamp(s.LastSuccess) }),
+	gauge("kvasir_scrape_interval_seconds", "Present wait between two questions for metrics.", ofAddress,
+		func(s *scrape.Stats) float64 { return s.Interval.Seconds() }),
+}
+
+// Describe is for prometheus.Collector.
+func (c *Collector) Describe(out chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{requests, tokenized, poolInfo, state} {
+		out <- d
+	}
+	describe(out, poolSeries)
+	describe(out, endpointSeries)
+	describe(out, eventSeries)
+	describe(out, scrapeSeries)
+}
+
+func describe[S any](out chan<- *prometheus.Desc, all []series[S]) {
+	for i := range all {
+		out <- all[i].desc
+	}
+}
+
+// Collect is for prometheus.Collector.
+func (c *Collector) Collect(out chan<- prometheus.Metric) {
+	if c.sources.Pools != nil {
+		collectPools(out, c.sources.Pools())
+	}
+	if c.sources.Events != nil {
+		collectEvents(out, c.sources.Events())
+	}
+	if c.sources.Scrapes != nil {
+		names := labels{}
+		for _, s := range c.sources.Scrapes() {
+			collect(out, scrapeSeries, &s, names.unique(s.Address, ""))
+		}
+	}
+}
+
+func collect[S any](out chan<- prometheus.Metric, all []series[S], s *S, labels ...string) {
+	for i := range all {
+		out <- prometheus.MustNewConstMetric(all[i].desc, all[i].kind, all[i].value(s), labels...)
+	}
+}
+
+func collectPools(out chan<- prometheus.Metric, pools []picker.PoolStats) {
+	names := labels{}
+	for i := range pools {
+		s := &pools[i]
+		pool := names.unique(s.Pool, s.Namespace+"/"+s.Pool)
+		for outcome, n := range s.Outcomes {
+			out <- prometheus.MustNewConstMetric(requests, prometheus.CounterValue, float64(n), pool, outcome.String())
+		}
+		for source, n := range s.Tokens {
+			out <- prometheus.MustNewConstMetric(tokenized, prometheus.CounterValue, float64(n), pool, source.String())
+		}
+		out <- prometheus.MustNewConstMetric(poolInfo, prometheus.GaugeValue, 1, pool, s.Strategy)
+		collect(out, poolSeries, s, pool)
+		endpoints := labels{}
+		for j := range s.Endpoints {
+			ep := &s.Endpoints[j]
+			collect(out, endpointSeries, ep, pool, endpoints.unique(endpointLabel(ep.Pod, ep.ID.Rank), ep.ID.String()))
+		}
+	}
+}
+
+func collectEvents(out chan<- prometheus.Metric, streams []EventStats) {
+	endpoints := map[string]labels{} // by pool
+	for i := range streams {
+		s := &streams[i]
+		if endpoints[s.Pool] == nil {
+			endpoints[s.Pool] = labels{}
+		}
+		name := endpoints[s.Pool].unique(endpointLabel(s.Pod, s.ID.Rank), s.ID.String())
+		out <- prometheus.MustNewConstMetric(state, prometheus.GaugeValue, 1, s.Pool, name, s.State)
+		collect(out, eventSeries, s, s.Pool, name)
+	}
+}
+
+func endpointLabel(pod string, rank int) string { return pod + "/" + strconv.Itoa(rank) }
+
+// labels are the values given out so far, to keep apart what has one name: a pod that replaces another while that one
+// still drains, pools of two namespaces. One series twice would fail the whole scrape.
+type labels map[string]int
+
+// unique gives name, or otherwise when that is taken, or name with a number when both are.
+func (l labels) unique(name, otherwise string) string {
+	name, otherwise = strings.ToValidUTF8(name, "?"), strings.ToValidUTF8(otherwise, "?")
+	for _, candidate := range []string{name, otherwise} {
+		if candidate != "" && l[candidate] == 0 {
+			l[candidate]++
+			return candidate
+		}
+	}
+	for n := 2; ; n++ {
+		if candidate := name + "#" + strconv.Itoa(n); l[candidate] == 0 {
+			l[candidate]++
+			return candidate
+		}
+	}
+}
+
+func truth(b bool) float64 {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+func timestamp(t time.Time) float64 {
+	if t.IsZero() {
+		return 0
+	}
+	return float64(t.UnixNano()) / 1e9
+}

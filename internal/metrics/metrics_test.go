@@ -1,0 +1,246 @@
+package metrics
+
+import (
+	"bytes"
+	"flag"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	"github.com/kvasir-dev/kvasir/internal/endpoint"
+	"github.com/kvasir-dev/kvasir/internal/load"
+	"github.com/kvasir-dev/kvasir/internal/picker"
+	"github.com/kvasir-dev/kvasir/internal/scrape"
+)
+
+var update = flag.Bool("update", false, "write the table of docs/metrics.md")
+
+func endpointStats(uid, pod string, rank int) picker.EndpointStats {
+	return picker.EndpointStats{
+		ID: endpoint.ID{Pod: uid, Rank: rank}, Pod: pod, Pickable: true, CircuitClosed: true, Picks: 7, Failures: 1,
+		Hits: picker.Hits{Answers: 5, PromptTokens: 100, Predicted: 60, Confirmed: 50, Delivered: 58, Deviation: 4},
+		Load: load.View{InFlight: 2, Decoding: 1, PendingTokens: 12.5, Rate: 8000, Overhead: 0.02, KVUsage: 0.5, KVTokens: 4096, Waiting: 3},
+		Held: 9,
+	}
+}
+
+// sources are a small fleet in which everything happens that could name two things alike.
+func sources() Sources {
+	pool := picker.PoolStats{
+		Namespace: "a", Pool: "chat", Strategy: "MarginalCost",
+		Outcomes: map[picker.Outcome]int64{picker.Completed: 3, picker.Failed: 1},
+		Tokens:   map[picker.TokenSource]int64{picker.TokensExact: 4},
+		Refused:  2, Retries: 1, Blocks: 10, Held: 9, Speculative: 1, Speculating: 1,
+		Endpoints: []picker.EndpointStats{
+			endpointStats("uid-1", "pod", 0), endpointStats("uid-1", "pod", 1),
+			endpointStats("uid-2", "pod", 0),         // replaces the first one, which still drains
+			endpointStats("uid-2", "pod", 0),         // never, but it must not take the scrape down
+			endpointStats("uid-3", "bad\xffname", 0), // neither must this
+		},
+	}
+	other := pool
+	other.Namespace = "b"
+	at := time.Unix(1_700_000_000, 500_000_000)
+	return Sources{
+		Pools: func() []picker.PoolStats { return []picker.PoolStats{pool, other} },
+		Events: func() []EventStats {
+			return []EventStats{{
+				Pool: "chat", Pod: "pod", ID: endpoint.ID{Pod: "uid-1"}, State: "live", Batches: 4, Stored: 40, Removed: 3,
+				Cleared: 1, Gaps: 1, Missed: 2, Replayed: 2, Resyncs: 1, Connects: 2, DecodeErrors: 1, Skipped: 5, Orphans: 6,
+				Lag: 20 * time.Millisecond, LastBatch: at,
+			}, {Pool: "chat", Pod: "pod", ID: endpoint.ID{Pod: "uid-2"}, State: "connecting"}}
+		},
+		Scrapes: func() []scrape.Stats {
+			return []scrape.Stats{
+				{Address: "10.0.0.1:8000", Scrapes: 8, Failures: 2, ModelFailures: 1, LastSuccess: at, Interval: 200 * time.Millisecond},
+				{Address: "10.0.0.1:8000"}, // with another key
+			}
+		},
+	}
+}
+
+// collectors are all of ours, with something of each series.
+func ours() []prometheus.Collector {
+	r := NewRequests("path", "method")
+	d := &picker.Decision{Pool: "chat", Duration: 300 * time.Microsecond}
+	r.Refused("path")
+	r.Picked(d)
+	r.FirstToken(d, 80*time.Millisecond)
+	r.Ended(d, picker.Completed, 2*time.Second)
+	return []prometheus.Collector{NewCollector(sources()), r}
+}
+
+func TestMetricsAreWellFormed(t *testing.T) {
+	registry := prometheus.NewPedanticRegistry()
+	for _, c := range ours() {
+		if err := registry.Register(c); err != nil {
+			t.Fatal(err)
+		}
+	}
+	problems, err := testutil.GatherAndLint(registry)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range problems {
+		t.Errorf("%s: %s", p.Metric, p.Text)
+	}
+	n, err := testutil.GatherAndCount(registry)
+	if err != nil || n == 0 {
+		t.Errorf("%d series, %v", n, err)
+	}
+}
+
+func TestValuesComeFromTheSources(t *testing.T) {
+	registry := prometheus.NewPedanticRegistry()
+	for _, c := range ours() {
+		if err := registry.Register(c); err != nil {
+			t.Fatal(err)
+		}
+	}
+	server := httptest.NewServer(Handler(registry))
+	defer server.Close()
+	r, err := http.Get(server.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = r.Body.Close() }()
+	text, err := io.ReadAll(r.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{
+		`kvasir_requests_total{outcome="completed",pool="chat"} 3`,
+		`kvasir_requests_total{outcome="failed",pool="b/chat"} 1`,
+		`kvasir_tokenized_requests_total{pool="chat",source="exact"} 4`,
+		`kvasir_pool_info{pool="chat",strategy="MarginalCost"} 1`,
+		`kvasir_picks_total{endpoint="pod/0",pool="chat"} 7`,
+		`kvasir_picks_total{endpoint="pod/1",pool="chat"} 7`,
+		`kvasir_picks_total{endpoint="uid-2/0",pool="chat"} 7`,
+		`kvasir_picks_total{endpoint="pod/0#2",pool="chat"} 7`,
+		`kvasir_picks_total{endpoint="bad?name/0",pool="chat"} 7`,
+		`kvasir_prompt_tokens_total{endpoint="pod/0",pool="chat"} 100`,
+		`kvasir_predicted_hit_tokens_total{endpoint="pod/0",pool="chat"} 60`,
+		`kvasir_confirmed_hit_tokens_total{endpoint="pod/0",pool="chat"} 50`,
+		`kvasir_delivered_hit_tokens_total{endpoint="pod/0",pool="chat"} 58`,
+		`kvasir_hit_deviation_tokens_total{endpoint="pod/0",pool="chat"} 4`,
+		`kvasir_endpoint_pending_tokens{endpoint="pod/0",pool="chat"} 12.5`,
+		`kvasir_endpoint_prefill_rate{endpoint="pod/0",pool="chat"} 8000`,
+		`kvasir_endpoint_circuit_closed{endpoint="pod/0",pool="chat"} 1`,
+		`kvasir_index_held_blocks{endpoint="pod/0",pool="chat"} 9`,
+		`kvasir_events_state{endpoint="pod/0",pool="chat",state="live"} 1`,
+		`kvasir_events_state{endpoint="uid-2/0",pool="chat",state="connecting"} 1`,
+		`kvasir_events_lag_seconds{endpoint="pod/0",pool="chat"} 0.02`,
+		`kvasir_events_last_batch_timestamp_seconds{endpoint="pod/0",pool="chat"} 1.7000000005e+09`,
+		`kvasir_events_last_batch_timestamp_seconds{endpoint="uid-2/0",pool="chat"} 0`,
+		`kvasir_scrape_failures_total{address="10.0.0.1:8000"} 2`,
+		`kvasir_scrape_failures_total{address="10.0.0.1:8000#2"} 0`,
+		`kvasir_proxy_refused_total{reason="path"} 1`,
+		`kvasir_proxy_refused_total{reason="method"} 0`,
+		`kvasir_pick_duration_seconds_bucket{pool="chat",le="0.0005"} 1`,
+		`kvasir_time_to_first_token_seconds_sum{pool="chat"} 0.08`,
+		`kvasir_request_duration_seconds_count{outcome="completed",pool="chat"} 1`,
+	} {
+		if !bytes.Contains(text, []byte("\n"+want+"\n")) {
+			t.Errorf("missing: %s", want)
+		}
+	}
+	if t.Failed() {
+		t.Logf("%s", text)
+	}
+}
+
+func TestSourcesMayBeMissing(t *testing.T) {
+	n := testutil.CollectAndCount(NewCollector(Sources{}))
+	if n != 0 {
+		t.Errorf("%d series without a source", n)
+	}
+}
+
+func TestARegistryTakesEverythingTogether(t *testing.T) {
+	registry, err := NewRegistry(ours()...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := registry.Gather(); err != nil {
+		t.Error(err)
+	}
+	if _, err := NewRegistry(append(ours(), NewRequests())...); err == nil {
+		t.Error("the same metrics were taken twice")
+	}
+}
+
+const (
+	docs  = "../../docs/metrics.md"
+	begin = "<!-- table: begin -->\n"
+	end   = "<!-- table: end -->\n"
+)
+
+// table is what the documentation must say, from what is described and gathered.
+func table(t *testing.T) string {
+	t.Helper()
+	registry := prometheus.NewPedanticRegistry()
+	described := make(chan *prometheus.Desc, 1000)
+	for _, c := range ours() {
+		if err := registry.Register(c); err != nil {
+			t.Fatal(err)
+		}
+		c.Describe(described)
+	}
+	close(described)
+	families, err := registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	gathered := map[string]bool{}
+	var rows []string
+	for _, f := range families {
+		gathered[f.GetName()] = true
+		var labels []string
+		for _, l := range f.GetMetric()[0].GetLabel() {
+			labels = append(labels, "`"+l.GetName()+"`")
+		}
+		rows = append(rows, fmt.Sprintf("| `%s` | %s | %s | %s |\n", f.GetName(), strings.ToLower(f.GetType().String()),
+			strings.Join(labels, ", "), f.GetHelp()))
+	}
+	name := regexp.MustCompile(`fqName: "([^"]*)"`)
+	for d := range described {
+		if m := name.FindStringSubmatch(d.String()); m == nil || !gathered[m[1]] {
+			t.Errorf("described but not collected: %s", d)
+		}
+	}
+	slices.Sort(rows)
+	return "| metric | type | labels | meaning |\n|---|---|---|---|\n" + strings.Join(rows, "")
+}
+
+func TestDocumentationListsAllMetrics(t *testing.T) {
+	text, err := os.ReadFile(docs)
+	if err != nil {
+		t.Fatal(err)
+	}
+	head, rest, ok := strings.Cut(string(text), begin)
+	got, tail, ok2 := strings.Cut(rest, end)
+	if !ok || !ok2 {
+		t.Fatalf("%s has no table between its marks", docs)
+	}
+	want := table(t)
+	if *update {
+		if err := os.WriteFile(docs, []byte(head+begin+want+end+tail), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		return
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("run go test ./internal/metrics -update (-want +got):\n%s", diff)
+	}
+}

@@ -1,0 +1,87 @@
+package metrics
+
+import (
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/kvasir-dev/kvasir/internal/picker"
+)
+
+// Requests observes requests as they go by. It is an httpproxy.Observer and safe for concurrent use.
+type Requests struct {
+	refused                    *prometheus.CounterVec
+	pick, firstToken, duration *prometheus.HistogramVec
+}
+
+// NewRequests makes an observer that has seen nothing; reasons are the reasons for refusals that are shown from the
+// start.
+func NewRequests(reasons ...string) *Requests {
+	r := &Requests{
+		refused: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "kvasir_proxy_refused_total",
+			Help: "Requests to the proxy that were answered without a pick, by reason.",
+		}, []string{"reason"}),
+		pick: histogram("kvasir_pick_duration_seconds",
+			"Time from a request's body to the choice of its endpoint, tokenizing included.",
+			1e-5, 2.5e-5, 5e-5, 1e-4, 2.5e-4, 5e-4, 1e-3, 2.5e-3, 5e-3, 0.01, 0.025, 0.05, 0.1, 0.25, 1),
+		firstToken: histogram("kvasir_time_to_first_token_seconds",
+			"Time from a request to the first generated token of its answer, as the picker sees it; streamed answers only.",
+			0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 25, 60, 120, 300),
+		duration: histogram("kvasir_request_duration_seconds",
+			"Time from a request to the end of its answer, by how it ended.",
+			0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 25, 60, 120, 300, 600, 1800),
+	}
+	for _, reason := range reasons {
+		r.refused.WithLabelValues(reason)
+	}
+	return r
+}
+
+// histogram has classic buckets for those who want them, and native ones.
+func histogram(name, help string, buckets ...float64) *prometheus.HistogramVec {
+	labels := []string{"pool"}
+	if name == "kvasir_request_duration_seconds" {
+		labels = append(labels, "outcome")
+	}
+	return prometheus.NewHistogramVec(prometheus.HistogramOpts{
+		Name: name, Help: help, Buckets: buckets,
+		NativeHistogramBucketFactor: 1.1, NativeHistogramMaxBucketNumber: 160, NativeHistogramMinResetDuration: time.Hour,
+	}, labels)
+}
+
+// Refused counts a request that got no decision.
+func (r *Requests) Refused(reason string) { r.refused.WithLabelValues(reason).Inc() }
+
+// Picked observes how long the pick has taken.
+func (r *Requests) Picked(d *picker.Decision) {
+	r.pick.WithLabelValues(d.Pool).Observe(d.Duration.Seconds())
+}
+
+// FirstToken observes the time to the first token.
+func (r *Requests) FirstToken(d *picker.Decision, after time.Duration) {
+	r.firstToken.WithLabelValues(d.Pool).Observe(after.Seconds())
+}
+
+// Ended observes how long the request has taken.
+func (r *Requests) Ended(d *picker.Decision, outcome picker.Outcome, after time.Duration) {
+	r.duration.WithLabelValues(d.Pool, outcome.String()).Observe(after.Seconds())
+}
+
+// Describe is for prometheus.Collector.
+func (r *Requests) Describe(out chan<- *prometheus.Desc) {
+	for _, c := range r.all() {
+		c.Describe(out)
+	}
+}
+
+// Collect is for prometheus.Collector.
+func (r *Requests) Collect(out chan<- prometheus.Metric) {
+	for _, c := range r.all() {
+		c.Collect(out)
+	}
+}
+
+func (r *Requests) all() []prometheus.Collector {
+	return []prometheus.Collector{r.refused, r.pick, r.firstToken, r.duration}
+}
