@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -172,9 +173,10 @@ func TestPaceFollowsWhatTheEngineSays(t *testing.T) {
 
 func TestAnEngineThatHangsIsGivenUpAndAskedAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		hang := true
+		var hang atomic.Bool
+		hang.Store(true)
 		p := serve(t, func(w http.ResponseWriter, r *http.Request) {
-			if hang {
+			if hang.Load() {
 				<-r.Context().Done()
 				return
 			}
@@ -189,7 +191,7 @@ func TestAnEngineThatHangsIsGivenUpAndAskedAgain(t *testing.T) {
 		if st := s.Stats(); len(st) != 1 || st[0].Scrapes != 1 || st[0].Failures != 1 || st[0].LastError == nil || !st[0].LastSuccess.IsZero() {
 			t.Fatalf("after the deadline: %+v", st)
 		}
-		hang = false
+		hang.Store(false)
 		time.Sleep(10 * time.Second)
 		synctest.Wait()
 		st := s.Stats()[0]

@@ -1,0 +1,483 @@
+package render
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/kvasir-dev/kvasir/internal/endpoint"
+	"github.com/kvasir-dev/kvasir/internal/openai"
+)
+
+const (
+	chatBody       = `{"model":"m","messages":[{"role":"user","content":"h\u00e9 <&>"}],"stream":true}`
+	completionBody = `{"model":"m","prompt":"hello","max_tokens":3}`
+	routeAbsent    = `{"detail":"Not Found"}`
+)
+
+// engine is an engine of which each route answers as told. It notes what it was asked.
+type engine struct {
+	mu      sync.Mutex
+	answers map[string]answer // by path
+	asked   []question
+}
+
+type answer struct {
+	status int
+	body   string
+}
+
+type question struct {
+	Path, Auth, Body string
+}
+
+func (e *engine) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	body, err := io.ReadAll(r.Body)
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.asked = append(e.asked, question{r.URL.Path, r.Header.Get("Authorization"), string(body)})
+	a, ok := e.answers[r.URL.Path]
+	if !ok {
+		a = answer{http.StatusNotFound, routeAbsent}
+	}
+	if a.status == http.StatusFound {
+		w.Header().Set("Location", "/elsewhere")
+	}
+	w.WriteHeader(a.status)
+	_, _ = io.WriteString(w, a.body)
+}
+
+func (e *engine) paths() (out []string) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for _, q := range e.asked {
+		out = append(out, q.Path)
+	}
+	return out
+}
+
+// start serves e over TCP and returns its endpoint.
+func start(t *testing.T, h http.Handler) *endpoint.Endpoint {
+	t.Helper()
+	server := httptest.NewServer(h)
+	t.Cleanup(server.Close)
+	return &endpoint.Endpoint{ID: endpoint.ID{Pod: "pod"}, Address: strings.TrimPrefix(server.URL, "http://")}
+}
+
+func newClient(t *testing.T, o Options) *Client {
+	t.Helper()
+	c := New(o)
+	t.Cleanup(c.Close)
+	return c
+}
+
+const (
+	chatRender       = "/v1/chat/completions/render"
+	completionRender = "/v1/completions/render"
+)
+
+func TestTokens(t *testing.T) {
+	generate := func(ids, features string) string {
+		return `{"request_id":"chatcmpl-1","token_ids":` + ids + `,"features":` + features +
+			`,"sampling_params":{"stop":["\"]}"],"token_ids":[9]},"model":"m","stream":true}`
+	}
+	chat, completion := openai.ChatCompletions, openai.Completions
+	cases := map[string]struct {
+		route   openai.Route
+		body    string
+		answers map[string]answer
+		want    []uint32
+		err     error
+		status  int
+		asked   []string
+	}{
+		"a chat is rendered": {chat, chatBody, map[string]answer{chatRender: {200, generate("[1, 2,4294967295]", "null")}},
+			[]uint32{1, 2, 4294967295}, nil, 0, []string{chatRender}},
+		"a completion is rendered to a list of one": {completion, completionBody,
+			map[string]answer{completionRender: {200, "[" + generate("[5]", "{}") + "]"}},
+			[]uint32{5}, nil, 0, []string{completionRender}},
+		"an empty prompt has no ids": {completion, completionBody, map[string]answer{completionRender: {200, "[" + generate("[]", "null") + "]"}},
+			[]uint32{}, nil, 0, []string{completionRender}},
+		"several prompts are refused": {completion, completionBody,
+			map[string]answer{completionRender: {200, "[" + generate("[5]", "null") + "," + generate("[6]", "null") + "]"}},
+			nil, ErrPrompts, 0, []string{completionRender}},
+		"no prompt is refused": {completion, completionBody, map[string]answer{completionRender: {200, "[]"}},
+			nil, ErrPrompts, 0, []string{completionRender}},
+		"images are refused": {chat, chatBody,
+			map[string]answer{chatRender: {200, generate("[1]", `{"mm_hashes":{"image":["ab"]},"kwargs_data":{"image":["x"]}}`)}},
+			nil, ErrMultimodal, 0, []string{chatRender}},
+		"features without items are not images": {chat, chatBody,
+			map[string]answer{chatRender: {200, generate("[1]", `{"mm_hashes":{"image":[ ]},"mm_placeholders":{},"kwargs_data":null}`)}},
+			[]uint32{1}, nil, 0, []string{chatRender}},
+		"without a render route the tokenizer is asked": {chat, chatBody,
+			map[string]answer{"/tokenize": {200, `{"count":2,"max_model_len":8,"tokens":[7,8],"token_strs":null}`}},
+			[]uint32{7, 8}, nil, 0, []string{chatRender, "/tokenize"}},
+		"so it is for completions": {completion, completionBody,
+			map[string]answer{"/tokenize": {200, `{"tokens":[7,8]}`}}, []uint32{7, 8}, nil, 0, []string{completionRender, "/tokenize"}},
+		"a route that takes no POST is no render route": {chat, chatBody,
+			map[string]answer{chatRender: {405, `{"detail":"Method Not Allowed"}`}, "/tokenize": {200, `{"tokens":[7]}`}},
+			[]uint32{7}, nil, 0, []string{chatRender, "/tokenize"}},
+		"a route that answers in another form is no render route": {chat, chatBody,
+			map[string]answer{chatRender: {200, `[[{"role":"user"}],[{"prompt_token_ids":[1]}]]`}, "/tokenize": {200, `{"tokens":[7]}`}},
+			[]uint32{7}, nil, 0, []string{chatRender, "/tokenize"}},
+		"an unknown model is not an absent route": {chat, chatBody,
+			map[string]answer{chatRender: {404, `{"error":{"message":"The model does not exist.","type":"NotFoundError","code":404}}`}},
+			nil, nil, 404, []string{chatRender}},
+		"a refusal is the answer": {chat, chatBody, map[string]answer{chatRender: {400, `{"error":{"message":"no","type":"BadRequestError"}}`}},
+			nil, nil, 400, []string{chatRender}},
+		"a refusal of the tokenizer is, too": {chat, chatBody, map[string]answer{"/tokenize": {422, `{"detail":[{"msg":"no"}]}`}},
+			nil, nil, 422, []string{chatRender, "/tokenize"}},
+		"an engine in trouble":        {chat, chatBody, map[string]answer{chatRender: {500, "oops"}}, nil, nil, 500, []string{chatRender}},
+		"a redirect is not followed":  {chat, chatBody, map[string]answer{chatRender: {302, ""}}, nil, nil, 302, []string{chatRender}},
+		"neither route":               {chat, chatBody, nil, nil, nil, 404, []string{chatRender, "/tokenize"}},
+		"a tokenizer without tokens":  {chat, chatBody, map[string]answer{"/tokenize": {200, `{"count":0}`}}, nil, ErrAnswer, 0, []string{chatRender, "/tokenize"}},
+		"a tokenizer with HTML":       {chat, chatBody, map[string]answer{"/tokenize": {200, `<html>`}}, nil, ErrAnswer, 0, []string{chatRender, "/tokenize"}},
+		"a tokenizer with a list":     {chat, chatBody, map[string]answer{"/tokenize": {200, `[]`}}, nil, ErrAnswer, 0, []string{chatRender, "/tokenize"}},
+		"images and only a tokenizer": {chat, `{"model":"m","messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":"u"}}]}]}`, nil, nil, ErrMultimodal, 0, []string{chatRender}},
+		"effort and only a tokenizer": {chat, strings.Replace(chatBody, `"stream"`, `"reasoning_effort":"low","stream"`, 1), nil, nil, ErrUnsupported, 0, []string{chatRender}},
+		"ids and only a tokenizer":    {completion, `{"model":"m","prompt":[1,2]}`, nil, nil, ErrPrompts, 0, []string{completionRender}},
+		"two prompts and only a tokenizer": {completion, `{"model":"m","prompt":["a","b"]}`, nil, nil, ErrPrompts, 0,
+			[]string{completionRender}},
+		"a truncated prompt and only a tokenizer": {completion, `{"model":"m","prompt":"a","truncate_prompt_tokens":2}`,
+			map[string]answer{"/tokenize": {200, `{"tokens":[1,2,3]}`}}, []uint32{2, 3}, nil, 0, []string{completionRender, "/tokenize"}},
+		"a prompt truncated to the model's limit, and only a tokenizer": {completion, `{"model":"m","prompt":"a","truncate_prompt_tokens":-1}`, nil,
+			nil, ErrUnsupported, 0, []string{completionRender}},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			e := &engine{answers: tc.answers}
+			c := newClient(t, Options{})
+			got, err := c.Tokens(t.Context(), start(t, e), tc.route, []byte(tc.body), "key")
+			var refusal *StatusError
+			switch {
+			case tc.status != 0:
+				if !errors.As(err, &refusal) || refusal.Status != tc.status {
+					t.Errorf("got %v, want status %d", err, tc.status)
+				}
+			case !errors.Is(err, tc.err):
+				t.Errorf("got %v, want %v", err, tc.err)
+			}
+			if diff := cmp.Diff(tc.want, got); diff != "" {
+				t.Errorf("-want +got:\n%s", diff)
+			}
+			if diff := cmp.Diff(tc.asked, e.paths()); diff != "" {
+				t.Errorf("asked (-want +got):\n%s", diff)
+			}
+			if q := e.asked[0]; q.Body != tc.body || q.Auth != "Bearer key" {
+				t.Errorf("the render route was asked %+v", q)
+			}
+			want := Stats{Failed: 1}
+			if err == nil {
+				want = Stats{Rendered: 1}
+				if len(tc.asked) == 2 {
+					want = Stats{Tokenized: 1}
+				}
+			}
+			if c.Stats() != want {
+				t.Errorf("counted %+v, want %+v", c.Stats(), want)
+			}
+		})
+	}
+}
+
+func TestTheTokenizerIsAskedWhatItKnows(t *testing.T) {
+	cases := map[string]struct {
+		route openai.Route
+		body  string
+		want  string
+	}{
+		"a chat": {openai.ChatCompletions,
+			`{"model":"m","messages":[{"role":"user","content":"a<b\u00e9"}],"tools":[{"type":"function"}],"chat_template":"{{x}}",
+			"chat_template_kwargs":{"enable_thinking":false},"add_generation_prompt":false,"continue_final_message":true,
+			"add_special_tokens":true,"temperature":0.5,"stream":true,"user":"u","reasoning_effort":null}`,
+			`{"model":"m","messages":[{"role":"user","content":"a<b\u00e9"}],"tools":[{"type":"function"}],"chat_template":"{{x}}",
+			"chat_template_kwargs":{"enable_thinking":false},"add_generation_prompt":false,"continue_final_message":true,
+			"add_special_tokens":true}`},
+		"a chat that says nothing special": {openai.ChatCompletions, `{"messages":[{"role":"user","content":"a"}],"model":"m","tools":null}`,
+			`{"model":"m","messages":[{"role":"user","content":"a"}]}`},
+		"a completion": {openai.Completions, `{"prompt":"a\n\u2028","model":"m","add_special_tokens":false,"n":2}`,
+			`{"model":"m","prompt":"a\n\u2028","add_special_tokens":false}`},
+		"a completion with a list of one": {openai.Completions, `{"prompt":["a"],"model":"m"}`, `{"model":"m","prompt":"a"}`},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			e := &engine{answers: map[string]answer{"/tokenize": {200, `{"tokens":[1]}`}}}
+			if _, err := newClient(t, Options{}).Tokens(t.Context(), start(t, e), tc.route, []byte(tc.body), ""); err != nil {
+				t.Fatal(err)
+			}
+			var want, got any
+			if err := json.Unmarshal([]byte(tc.want), &want); err != nil {
+				t.Fatal(err)
+			}
+			if err := json.Unmarshal([]byte(e.asked[1].Body), &got); err != nil {
+				t.Fatalf("asked %q: %v", e.asked[1].Body, err)
+			}
+			if diff := cmp.Diff(want, got); diff != "" {
+				t.Errorf("-want +got:\n%s", diff)
+			}
+			if e.asked[1].Auth != "" {
+				t.Errorf("sent %q without a key", e.asked[1].Auth)
+			}
+		})
+	}
+}
+
+func TestAnAbsentRouteIsRememberedForAWhile(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := &engine{answers: map[string]answer{"/tokenize": {200, `{"tokens":[1]}`}}}
+		conns, done := make(chan net.Conn), make(chan struct{})
+		server := &http.Server{Handler: e, ReadHeaderTimeout: time.Minute}
+		served := make(chan error, 1)
+		go func() { served <- server.Serve(pipes{conns, done}) }()
+		c := New(Options{Dial: func(context.Context, string, string) (net.Conn, error) {
+			ours, theirs := net.Pipe()
+			conns <- theirs
+			return ours, nil
+		}})
+		ask := func(address string, route openai.Route, body string) {
+			t.Helper()
+			if _, err := c.Tokens(t.Context(), &endpoint.Endpoint{Address: address}, route, []byte(body), ""); err != nil {
+				t.Fatal(err)
+			}
+		}
+		ask("a:1", openai.ChatCompletions, chatBody)
+		ask("a:1", openai.ChatCompletions, chatBody)
+		ask("a:1", openai.Completions, completionBody) // another route of the same endpoint
+		ask("b:1", openai.ChatCompletions, chatBody)   // another endpoint
+		time.Sleep(absentFor - time.Second)
+		ask("a:1", openai.ChatCompletions, chatBody)
+		time.Sleep(2 * time.Second)
+		ask("a:1", openai.ChatCompletions, chatBody)
+		want := []string{chatRender, "/tokenize", "/tokenize", completionRender, "/tokenize", chatRender, "/tokenize", "/tokenize",
+			chatRender, "/tokenize"}
+		if diff := cmp.Diff(want, e.paths()); diff != "" {
+			t.Errorf("-want +got:\n%s", diff)
+		}
+		c.Close()
+		if err := server.Close(); err != nil {
+			t.Error(err)
+		}
+		<-served
+	})
+}
+
+// pipes is a listener for connections inside the process.
+type pipes struct {
+	conns chan net.Conn
+	done  chan struct{}
+}
+
+func (p pipes) Accept() (net.Conn, error) {
+	select {
+	case c := <-p.conns:
+		return c, nil
+	case <-p.done:
+		return nil, net.ErrClosed
+	}
+}
+
+func (p pipes) Close() error   { close(p.done); return nil }
+func (p pipes) Addr() net.Addr { return &net.UnixAddr{} }
+
+func TestAbsentRoutesRememberedAreBounded(t *testing.T) {
+	c := New(Options{})
+	now := time.Now()
+	for i := range 3 * maxAbsent {
+		at := routeAt{host: fmt.Sprint(i)}
+		c.setAbsent(at, now)
+		if !c.isAbsent(at, now) || len(c.absent) > maxAbsent {
+			t.Fatalf("after %d: %d remembered", i+1, len(c.absent))
+		}
+	}
+	old := routeAt{host: fmt.Sprint(3*maxAbsent - 1)}
+	if c.isAbsent(old, now.Add(absentFor)) {
+		t.Error("remembered for too long")
+	}
+}
+
+func TestNoQuestionWaitsForOthers(t *testing.T) {
+	const slots = 3
+	arrived, release := make(chan struct{}, slots), make(chan struct{})
+	ep := start(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		arrived <- struct{}{}
+		<-release
+		_, _ = io.WriteString(w, `{"token_ids":[1]}`)
+	}))
+	c := newClient(t, Options{Concurrency: slots})
+	ask := func() error {
+		_, err := c.Tokens(t.Context(), ep, openai.ChatCompletions, []byte(chatBody), "")
+		return err
+	}
+	var wait sync.WaitGroup
+	for range slots {
+		wait.Go(func() {
+			if err := ask(); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	for range slots {
+		<-arrived
+	}
+	if err := ask(); !errors.Is(err, ErrBusy) {
+		t.Errorf("got %v", err)
+	}
+	close(release)
+	wait.Wait()
+	if err := ask(); err != nil {
+		t.Errorf("after the others: %v", err)
+	}
+	if got := c.Stats(); got != (Stats{Rendered: slots + 1, Busy: 1}) {
+		t.Errorf("counted %+v", got)
+	}
+}
+
+func TestDeadlinesHold(t *testing.T) {
+	ep := start(t, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		if _, err := io.Copy(io.Discard, r.Body); err != nil {
+			return
+		}
+		<-r.Context().Done()
+	}))
+	cases := map[string]struct {
+		timeout, deadline time.Duration
+	}{
+		"the caller's":                  {time.Hour, 20 * time.Millisecond},
+		"ours when the caller has none": {20 * time.Millisecond, 0},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			ctx := t.Context()
+			if tc.deadline > 0 {
+				var cancel context.CancelFunc
+				ctx, cancel = context.WithTimeout(ctx, tc.deadline)
+				defer cancel()
+			}
+			c := newClient(t, Options{Timeout: tc.timeout})
+			if _, err := c.Tokens(ctx, ep, openai.ChatCompletions, []byte(chatBody), ""); !errors.Is(err, context.DeadlineExceeded) {
+				t.Errorf("got %v", err)
+			}
+		})
+	}
+}
+
+func TestAnswersAreBounded(t *testing.T) {
+	e := &engine{answers: map[string]answer{chatRender: {200, `{"token_ids":[` + strings.Repeat("1,", 1000) + `1]}`}}}
+	ep := start(t, e)
+	if _, err := newClient(t, Options{MaxAnswer: 1000}).Tokens(t.Context(), ep, openai.ChatCompletions, []byte(chatBody), ""); !errors.Is(err, ErrAnswer) {
+		t.Errorf("got %v", err)
+	}
+	if ids, err := newClient(t, Options{MaxAnswer: 10000}).Tokens(t.Context(), ep, openai.ChatCompletions, []byte(chatBody), ""); err != nil || len(ids) != 1001 {
+		t.Errorf("got %d ids, %v", len(ids), err)
+	}
+}
+
+func TestRefusalsCarryTheEnginesMessage(t *testing.T) {
+	cases := map[string]struct{ body, want string }{
+		"an OpenAI error":  {`{"error":{"message":"too long","type":"BadRequestError","code":400}}`, "too long"},
+		"an older error":   {`{"object":"error","message":"too long","type":"BadRequestError"}`, "too long"},
+		"an error as text": {`{"error":"Unauthorized"}`, "Unauthorized"},
+		"a detail":         {`{"detail":"no such thing"}`, "no such thing"},
+		"a list of detail": {`{"detail":[{"msg":"no"}]}`, `[{"msg":"no"}]`},
+		"text":             {" oops\n", "oops"},
+		"too much of it":   {strings.Repeat("é", 2000), strings.Repeat("é", 512)},
+		"cut in a letter":  {"x" + strings.Repeat("é", 2000), "x" + strings.Repeat("é", 511)},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			e := &engine{answers: map[string]answer{chatRender: {400, tc.body}}}
+			_, err := newClient(t, Options{}).Tokens(t.Context(), start(t, e), openai.ChatCompletions, []byte(chatBody), "")
+			var refusal *StatusError
+			if !errors.As(err, &refusal) || refusal.Message != tc.want {
+				t.Fatalf("got %v, %+v", err, refusal)
+			}
+			if strings.Contains(err.Error(), tc.want) {
+				t.Errorf("%q would end up in logs", err)
+			}
+		})
+	}
+}
+
+func TestUnixSockets(t *testing.T) {
+	dir := t.TempDir()
+	c := newClient(t, Options{})
+	for i := range uint32(2) {
+		socket := filepath.Join(dir, fmt.Sprint("engine", i))
+		listener, err := net.Listen("unix", socket)
+		if err != nil {
+			t.Fatal(err)
+		}
+		server := &httptest.Server{Listener: listener, Config: &http.Server{ReadHeaderTimeout: time.Minute,
+			Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				if r.Host != "localhost" {
+					t.Errorf("asked for host %q", r.Host)
+				}
+				_, _ = fmt.Fprintf(w, `{"token_ids":[%d]}`, i)
+			})}}
+		server.Start()
+		t.Cleanup(server.Close)
+		ep := &endpoint.Endpoint{Socket: socket, Address: "ignored:1"}
+		for range 2 {
+			got, err := c.Tokens(t.Context(), ep, openai.ChatCompletions, []byte(chatBody), "")
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff([]uint32{i}, got); diff != "" {
+				t.Errorf("-want +got:\n%s", diff)
+			}
+		}
+	}
+}
+
+// The transport may read a body even after the answer has come.
+func TestTheBodyIsTheCallersAgainAfterwards(t *testing.T) {
+	src := &source{data: []byte("abcdef")}
+	r, again := src.reader(), src.reader()
+	buf := make([]byte, 4)
+	if n, err := r.Read(buf); err != nil || string(buf[:n]) != "abcd" {
+		t.Fatalf("read %q, %v", buf[:n], err)
+	}
+	if all, err := io.ReadAll(again); err != nil || string(all) != "abcdef" {
+		t.Fatalf("read %q, %v", all, err)
+	}
+	src.detach()
+	if n, err := r.Read(buf); n != 0 || err == nil || err == io.EOF {
+		t.Errorf("read %d bytes, %v after the source was detached", n, err)
+	}
+}
+
+// An engine that answers before it has read a large body, which the caller then uses for something else: the race
+// detector tells whether that is so.
+func TestEarlyAnswers(t *testing.T) {
+	ep := start(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.WriteHeader(http.StatusRequestEntityTooLarge)
+	}))
+	c := newClient(t, Options{})
+	body := []byte(strings.Repeat(" ", 8<<20) + chatBody)
+	for range 5 {
+		var refusal *StatusError
+		if _, err := c.Tokens(t.Context(), ep, openai.ChatCompletions, body, ""); err == nil {
+			t.Error("no error")
+		} else if errors.As(err, &refusal) && refusal.Status != http.StatusRequestEntityTooLarge {
+			t.Errorf("got %v", err)
+		}
+		clear(body)
+	}
+}
