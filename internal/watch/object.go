@@ -1,0 +1,232 @@
+package watch
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	"github.com/kvasir-dev/kvasir/api/v1alpha1"
+	"github.com/kvasir-dev/kvasir/internal/watch/admit"
+)
+
+// object is an object in force.
+type object struct {
+	origin Origin
+	// raw is the JSON that it was admitted from.
+	raw []byte
+	// admitted is the whole object with defaults, for kinds of kvasir.dev.
+	admitted *unstructured.Unstructured
+	// value is the typed object.
+	value any
+}
+
+// versions of the kinds that are read.
+var versions = map[string]string{
+	v1alpha1.KindInferencePool: v1alpha1.GroupVersion.String(),
+	v1alpha1.KindRoutingPolicy: v1alpha1.GroupVersion.String(),
+	kindEndpointSlice:          discoveryv1.SchemeGroupVersion.String(),
+	"Secret":                   corev1.SchemeGroupVersion.String(),
+	"ConfigMap":                corev1.SchemeGroupVersion.String(),
+}
+
+// claim is a document that says it is a certain object.
+type claim struct{ document }
+
+// admitAll puts the objects of the files in force, and returns what was not.
+func (d *Directory) admitAll(ctx context.Context, files map[string]reading) []Problem {
+	var problems []Problem
+	claims := map[ObjectKey][]claim{}
+	holds := map[string]bool{} // files whose objects stay though they do not appear
+	for _, name := range sortedKeys(files) {
+		documents, unclear := d.documents(name, files[name])
+		problems = append(problems, unclear...)
+		holds[name] = len(unclear) > 0
+		for _, doc := range documents {
+			claims[doc.key] = append(claims[doc.key], claim{doc})
+		}
+	}
+	next := map[ObjectKey]*object{}
+	for key, list := range claims {
+		chosen, others := d.choose(key, list)
+		for _, other := range others {
+			problems = append(problems, Problem{Origin: other.origin, Object: key,
+				Detail: fmt.Sprintf("is in %s, document %d, too, which is the one in force", chosen.origin.File, chosen.origin.Document)})
+		}
+		old := d.objects[key]
+		o, faults := d.admit(ctx, &chosen, old)
+		for _, f := range faults {
+			problems = append(problems, Problem{Origin: chosen.origin, Object: key, Field: f.field, Detail: f.detail, Kept: old != nil})
+		}
+		if o != nil {
+			next[key] = o
+		} else if old != nil {
+			next[key] = old
+		}
+	}
+	for key, old := range d.objects {
+		if _, ok := claims[key]; !ok && holds[old.origin.File] {
+			next[key] = old
+		}
+	}
+	d.objects = next
+	return problems
+}
+
+// documents are those of a file that name an object. The problems are those after which it is not known which objects
+// the file was meant to have.
+func (d *Directory) documents(name string, r reading) ([]document, []Problem) {
+	kept := d.holdsAny(name)
+	fail := func(origin Origin, object ObjectKey, detail string) Problem {
+		return Problem{Origin: origin, Object: object, Detail: detail, Kept: kept}
+	}
+	if r.err != "" {
+		return nil, []Problem{fail(Origin{File: name}, ObjectKey{}, r.err)}
+	}
+	if len(r.content) == 0 && kept {
+		return nil, []Problem{fail(Origin{File: name}, ObjectKey{}, "the file is empty; to take its objects away, delete it")}
+	}
+	all, err := split(name, r.content)
+	if err != nil {
+		return nil, []Problem{fail(Origin{File: name}, ObjectKey{}, err.Error())}
+	}
+	var documents []document
+	var problems []Problem
+	for _, doc := range all {
+		want, known := versions[doc.key.Kind]
+		switch {
+		case doc.key.Kind == "" || doc.key.Name == "":
+			problems = append(problems, fail(doc.origin, ObjectKey{Kind: doc.key.Kind}, doc.err.Error()))
+		case !known || group(want) != group(doc.apiVersion):
+			problems = append(problems, fail(doc.origin, doc.key, fmt.Sprintf("kind %q of %q is not read here; %s are",
+				doc.key.Kind, doc.apiVersion, strings.Join(sortedKeys(versions), ", "))))
+		default:
+			documents = append(documents, doc)
+		}
+	}
+	return documents, problems
+}
+
+// holdsAny tells whether objects of a file are in force.
+func (d *Directory) holdsAny(name string) bool {
+	for _, o := range d.objects {
+		if o.origin.File == name {
+			return true
+		}
+	}
+	return false
+}
+
+// choose finds the document that counts for an object: the one in the file that it came from, else the first.
+func (d *Directory) choose(key ObjectKey, list []claim) (claim, []claim) {
+	at := 0
+	if old := d.objects[key]; old != nil {
+		at = max(0, slices.IndexFunc(list, func(c claim) bool { return c.origin.File == old.origin.File }))
+	}
+	return list[at], slices.Delete(slices.Clone(list), at, at+1)
+}
+
+// admit makes the object of a document, or says what is wrong with it. An object that stands as before is not admitted
+// again.
+func (d *Directory) admit(ctx context.Context, c *claim, old *object) (*object, []fault) {
+	if c.err != nil {
+		return nil, []fault{{detail: c.err.Error()}}
+	}
+	if want := versions[c.key.Kind]; c.apiVersion != want {
+		return nil, []fault{{field: "apiVersion", detail: fmt.Sprintf("Unsupported value: %q: supported value: %q", c.apiVersion, want)}}
+	}
+	if old != nil && bytes.Equal(old.raw, c.raw) {
+		same := *old
+		same.origin = c.origin
+		return &same, nil
+	}
+	o := &object{origin: c.origin, raw: c.raw}
+	var faults []fault
+	switch c.key.Kind {
+	case kindEndpointSlice:
+		o.value, faults = decodeSlice(c.raw)
+	case "Secret":
+		o.value, faults = decodeSecret(c.raw)
+	case "ConfigMap":
+		o.value, faults = decodeConfigMap(c.raw)
+	default:
+		faults = d.admitOwn(ctx, o, old)
+	}
+	if len(faults) > 0 {
+		return nil, faults
+	}
+	return o, nil
+}
+
+// admitOwn admits an object of kvasir.dev.
+func (d *Directory) admitOwn(ctx context.Context, o, old *object) []fault {
+	var before *unstructured.Unstructured
+	if old != nil {
+		before = old.admitted
+	}
+	admitted, err := d.admitter.Admit(ctx, o.raw, before)
+	if err == nil {
+		o.admitted = admitted
+		switch admitted.GetKind() {
+		case v1alpha1.KindInferencePool:
+			o.value, err = admit.Pool(admitted)
+		case v1alpha1.KindRoutingPolicy:
+			o.value, err = admit.Policy(admitted)
+		}
+	}
+	if err == nil {
+		return nil
+	}
+	refused := (*admit.Error)(nil)
+	if !errors.As(err, &refused) {
+		return []fault{{detail: err.Error()}}
+	}
+	var faults []fault
+	for _, p := range refused.Problems {
+		faults = append(faults, fault{field: p.Field, detail: p.Detail})
+	}
+	return faults
+}
+
+// collect lists the objects in force.
+func (d *Directory) collect() Objects {
+	o := Objects{Origins: map[ObjectKey]Origin{}}
+	for key, object := range d.objects {
+		o.Origins[key] = object.origin
+		switch value := object.value.(type) {
+		case *v1alpha1.InferencePool:
+			o.Pools = append(o.Pools, value)
+		case *v1alpha1.RoutingPolicy:
+			o.Policies = append(o.Policies, value)
+		case *discoveryv1.EndpointSlice:
+			o.Slices = append(o.Slices, value)
+		case *corev1.Secret:
+			o.Secrets = append(o.Secrets, value)
+		}
+	}
+	return o
+}
+
+// group of an apiVersion.
+func group(apiVersion string) string {
+	before, _, found := strings.Cut(apiVersion, "/")
+	if !found {
+		return ""
+	}
+	return before
+}
+
+func sortedKeys[V any](m map[string]V) []string {
+	keys := make([]string, 0, len(m))
+	for key := range m {
+		keys = append(keys, key)
+	}
+	slices.Sort(keys)
+	return keys
+}

@@ -1,0 +1,172 @@
+package watch
+
+import (
+	"crypto/hmac"
+	"crypto/sha256"
+	"fmt"
+	"path/filepath"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"github.com/kvasir-dev/kvasir/api/v1alpha1"
+	"github.com/kvasir-dev/kvasir/internal/kvblock"
+	"github.com/kvasir-dev/kvasir/internal/picker"
+)
+
+// Settings are what translation needs besides objects.
+type Settings struct {
+	// ModelRoot is the directory below which tokenizer directories lie; empty refuses pools that name one.
+	ModelRoot string
+	// Root is the key root of pools that have no Secret, at least kvblock.MinSeedBytes long. Each pool gets a seed of
+	// its own from it.
+	Root []byte
+}
+
+// Secrets by namespace and name.
+type Secrets map[types.NamespacedName]*corev1.Secret
+
+// Pool translates a pool, but for its policy and its endpoints. The pool must have been admitted.
+func Pool(p *v1alpha1.InferencePool, secrets Secrets, settings *Settings) (picker.Spec, field.ErrorList) {
+	spec := picker.Spec{
+		Namespace:        p.Namespace,
+		Name:             p.Name,
+		Model:            string(p.Spec.Model.Name),
+		Aliases:          names(p.Spec.Model.Aliases),
+		Adapters:         names(p.Spec.Model.Adapters.Names),
+		DiscoverAdapters: p.Spec.Model.Adapters.Discovery == v1alpha1.Enabled,
+		Engine:           string(p.Spec.Engine.Type),
+		NoEvents:         !subscribes(p),
+		BlockTokens:      int(p.Spec.KeySpace.BlockTokens),
+		MaxRequestBody:   p.Spec.Picker.MaxRequestBody.Value(),
+	}
+	var errs field.ErrorList
+	fail := func(err *field.Error) {
+		if err != nil {
+			errs = append(errs, err)
+		}
+	}
+	var err *field.Error
+	spec.Media = media(p.Spec.Engine.Media)
+	spec.EngineAPIKey, err = apiKey(p, secrets)
+	fail(err)
+	spec.Seed, err = seed(p, secrets, settings.Root)
+	fail(err)
+	spec.Tokenizer, err = tokenizer(p, settings.ModelRoot)
+	fail(err)
+	if p.Spec.Engine.Protocol == v1alpha1.ProtocolH2C {
+		fail(field.Invalid(field.NewPath("spec", "engine", "protocol"), p.Spec.Engine.Protocol, "not available yet; engines speak HTTP"))
+	}
+	return spec, errs
+}
+
+func names(list []v1alpha1.ModelName) []string {
+	var all []string
+	for _, name := range list {
+		all = append(all, string(name))
+	}
+	return all
+}
+
+// media maps lower-case medium strings to tiers.
+func media(list []v1alpha1.Medium) map[string]kvblock.Tier {
+	if len(list) == 0 {
+		return nil
+	}
+	tiers := map[string]kvblock.Tier{}
+	for _, m := range list {
+		tiers[strings.ToLower(m.Medium)] = tier(string(m.Tier))
+	}
+	return tiers
+}
+
+// tier of an API name, which the schema has checked.
+func tier(name string) kvblock.Tier {
+	for t := range kvblock.Tier(kvblock.NumTiers) {
+		if t.String() == name {
+			return t
+		}
+	}
+	return kvblock.Remote
+}
+
+func apiKey(p *v1alpha1.InferencePool, secrets Secrets) (string, *field.Error) {
+	ref := p.Spec.Engine.APIKey
+	if ref.Name == "" {
+		return "", nil
+	}
+	path := field.NewPath("spec", "engine", "apiKey")
+	secret := secrets[types.NamespacedName{Namespace: p.Namespace, Name: ref.Name}]
+	if secret == nil {
+		return "", field.NotFound(path.Child("name"), "Secret "+p.Namespace+"/"+ref.Name)
+	}
+	value, ok := secret.Data[ref.Key]
+	if !ok || len(value) == 0 {
+		return "", field.NotFound(path.Child("key"), "entry "+ref.Key+" of Secret "+p.Namespace+"/"+ref.Name)
+	}
+	// Secrets made by hand often end in a line feed, which no header may carry.
+	return strings.TrimSpace(string(value)), nil
+}
+
+// seed finds the root of the pool's keys: the Secret that the pool names, else the Secret NAME-key, else what the
+// process was given.
+func seed(p *v1alpha1.InferencePool, secrets Secrets, fallback []byte) (kvblock.Seed, *field.Error) {
+	path := field.NewPath("spec", "keySpace", "secretRef", "name")
+	name := p.Name + "-key"
+	if ref := p.Spec.KeySpace.SecretRef.Name; ref != "" {
+		name = ref
+	}
+	secret := secrets[types.NamespacedName{Namespace: p.Namespace, Name: name}]
+	if secret == nil {
+		if p.Spec.KeySpace.SecretRef.Name != "" {
+			return kvblock.Seed{}, field.NotFound(path, "Secret "+p.Namespace+"/"+name)
+		}
+		s, err := kvblock.NewSeed(poolRoot(p, fallback))
+		if err != nil {
+			return kvblock.Seed{}, field.InternalError(path, err)
+		}
+		return s, nil
+	}
+	root, ok := secret.Data[v1alpha1.SecretKeyRoot]
+	if !ok {
+		return kvblock.Seed{}, field.NotFound(path, "entry "+v1alpha1.SecretKeyRoot+" of Secret "+p.Namespace+"/"+name)
+	}
+	s, err := kvblock.NewSeed(root)
+	if err != nil {
+		return kvblock.Seed{}, field.Forbidden(path, fmt.Sprintf("Secret %s/%s, entry %s: %v", p.Namespace, name, v1alpha1.SecretKeyRoot, err))
+	}
+	return s, nil
+}
+
+// poolRoot is a root of a pool's own, so that equal prefixes have other keys in other pools.
+func poolRoot(p *v1alpha1.InferencePool, root []byte) []byte {
+	if len(root) == 0 {
+		return nil
+	}
+	mac := hmac.New(sha256.New, root)
+	mac.Write([]byte(p.Namespace + "/" + p.Name))
+	return mac.Sum(nil)
+}
+
+func tokenizer(p *v1alpha1.InferencePool, modelRoot string) (picker.TokenizerSpec, *field.Error) {
+	t := p.Spec.Model.Tokenizer
+	spec := picker.TokenizerSpec{Type: string(t.Type), ChatTemplate: t.ChatTemplate}
+	switch t.Type {
+	case v1alpha1.TokenizerFromDirectory:
+		path := field.NewPath("spec", "model", "tokenizer", "directory", "path")
+		if modelRoot == "" {
+			return spec, field.Forbidden(path, "the picker has no --model-root below which it could lie")
+		}
+		root, err := filepath.Abs(modelRoot)
+		if err != nil {
+			return spec, field.InternalError(path, err)
+		}
+		spec.Dir = filepath.Join(root, filepath.FromSlash(t.Directory.Path))
+	case v1alpha1.TokenizerFromVolume, v1alpha1.TokenizerFromReporter:
+		// The operator mounts volumes, and reporters hand files over; neither is here, so an engine is asked.
+		spec.Type = string(v1alpha1.TokenizerFromEngine)
+	}
+	return spec, nil
+}

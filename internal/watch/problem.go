@@ -1,0 +1,75 @@
+package watch
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// ObjectKey names an object.
+type ObjectKey struct{ Kind, Namespace, Name string }
+
+// String is what people read: KIND NAMESPACE/NAME.
+func (k ObjectKey) String() string {
+	if k == (ObjectKey{}) {
+		return ""
+	}
+	return fmt.Sprintf("%s %s/%s", k.Kind, k.Namespace, k.Name)
+}
+
+func (k ObjectKey) compare(o ObjectKey) int {
+	return cmp.Or(cmp.Compare(k.Kind, o.Kind), cmp.Compare(k.Namespace, o.Namespace), cmp.Compare(k.Name, o.Name))
+}
+
+// Origin tells where an object was read.
+type Origin struct {
+	// File is the base name in the directory; empty where objects do not come from files.
+	File string
+	// Document in the file, from 1; 0 for the file as a whole.
+	Document int
+}
+
+// Problem is why something that was written down is not in force.
+type Problem struct {
+	Origin
+	// Object that it is about; zero when it is not known, or when it is about a file.
+	Object ObjectKey
+	// Field is the path of the field, empty when the problem is not with one.
+	Field string
+	// Detail says what is wrong. It never has the content of a Secret.
+	Detail string
+	// Kept tells that the last good state of the object stays in force.
+	Kept bool
+}
+
+// Error reads FILE: document N: KIND NAMESPACE/NAME: FIELD: DETAIL.
+func (p *Problem) Error() string {
+	var parts []string
+	add := func(part string) {
+		if part != "" {
+			parts = append(parts, part)
+		}
+	}
+	add(p.File)
+	if p.Document > 0 {
+		add(fmt.Sprintf("document %d", p.Document))
+	}
+	add(p.Object.String())
+	add(p.Field)
+	add(p.Detail)
+	text := strings.Join(parts, ": ")
+	if p.Kept {
+		text += " (the last good state stays in force)"
+	}
+	return text
+}
+
+func (p *Problem) compare(o *Problem) int {
+	return cmp.Or(cmp.Compare(p.File, o.File), cmp.Compare(p.Document, o.Document), p.Object.compare(o.Object))
+}
+
+// sortProblems by place; those of one object stay in the order in which they were found.
+func sortProblems(list []Problem) {
+	slices.SortStableFunc(list, func(a, b Problem) int { return a.compare(&b) })
+}

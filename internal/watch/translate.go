@@ -1,0 +1,206 @@
+package watch
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"github.com/kvasir-dev/kvasir/api/v1alpha1"
+	"github.com/kvasir-dev/kvasir/internal/endpoint"
+	"github.com/kvasir-dev/kvasir/internal/picker"
+)
+
+// Objects are all objects of one moment, admitted, with their defaults. Order does not matter.
+type Objects struct {
+	Pools    []*v1alpha1.InferencePool
+	Policies []*v1alpha1.RoutingPolicy
+	Slices   []*discoveryv1.EndpointSlice
+	Secrets  []*corev1.Secret
+	// Origins tell where objects were read; nil where they do not come from files.
+	Origins map[ObjectKey]Origin
+}
+
+// State is what follows from objects. It is immutable.
+type State struct {
+	// Specs of the pools that can be served, by namespace and name.
+	Specs []picker.Spec
+	// Pools and Policies are all of them, by namespace and name, with what became of each.
+	Pools    []PoolState
+	Policies []PolicyState
+	// Problems are why something is not in force, in a stable order.
+	Problems []Problem
+}
+
+// PoolState is what became of a pool.
+type PoolState struct {
+	Object *v1alpha1.InferencePool
+	// Served tells that the pool is among the Specs; with problems, it is the last good state that is.
+	Served bool
+	// Policy that the pool follows, nil for the defaults.
+	Policy *v1alpha1.RoutingPolicy
+	// KeyID is the fingerprint of the key root.
+	KeyID string
+	// Problems of the pool itself.
+	Problems []Problem
+}
+
+// PolicyState is what became of a policy.
+type PolicyState struct {
+	Object *v1alpha1.RoutingPolicy
+	// Targets in the order of spec.targetRefs.
+	Targets []TargetState
+	// Inactive are the fields that are set and not acted on yet.
+	Inactive []string
+	// Problems of the policy itself.
+	Problems []Problem
+}
+
+// TargetState is what became of a policy at one of its targets.
+type TargetState struct {
+	// Found tells that the pool exists.
+	Found bool
+	// Winner is the policy that the target follows instead; empty when it follows this one.
+	Winner string
+}
+
+// Translator turns objects into states. It remembers what it last translated, to keep it where the next objects
+// cannot be translated. It is not safe for concurrent use.
+type Translator struct {
+	settings Settings
+	defaults *v1alpha1.RoutingPolicy
+	fallback picker.PolicySpec // the translation of defaults
+	last     translated
+}
+
+// translated is what each object was translated into.
+type translated struct {
+	pools     map[types.NamespacedName]picker.Spec // without policy and endpoints
+	policies  map[types.NamespacedName]picker.PolicySpec
+	endpoints map[types.NamespacedName][]endpoint.Endpoint // by slice
+	inForce   map[types.NamespacedName]string              // name of each pool's policy
+}
+
+func newTranslated() translated {
+	return translated{
+		pools:     map[types.NamespacedName]picker.Spec{},
+		policies:  map[types.NamespacedName]picker.PolicySpec{},
+		endpoints: map[types.NamespacedName][]endpoint.Endpoint{},
+		inForce:   map[types.NamespacedName]string{},
+	}
+}
+
+// NewTranslator returns a translator. defaults is a policy with all defaults, for pools that none targets.
+func NewTranslator(settings Settings, defaults *v1alpha1.RoutingPolicy) (*Translator, error) {
+	fallback, errs := Policy(defaults)
+	if len(errs) > 0 {
+		return nil, fmt.Errorf("translating the default policy: %w", errs.ToAggregate())
+	}
+	return &Translator{settings: settings, defaults: defaults, fallback: fallback, last: newTranslated()}, nil
+}
+
+// turn is one translation.
+type turn struct {
+	*Translator
+	state   State
+	next    translated
+	origins map[ObjectKey]Origin
+	secrets Secrets
+	pools   map[types.NamespacedName]*v1alpha1.InferencePool
+	winners map[types.NamespacedName]*v1alpha1.RoutingPolicy // of each pool that has one
+}
+
+// Translate makes the next state.
+func (t *Translator) Translate(o Objects) State {
+	n := &turn{
+		Translator: t,
+		next:       newTranslated(),
+		origins:    o.Origins,
+		secrets:    Secrets{},
+		pools:      map[types.NamespacedName]*v1alpha1.InferencePool{},
+	}
+	for _, s := range o.Secrets {
+		n.secrets[nameOf(s)] = s
+	}
+	for _, p := range o.Pools {
+		n.pools[nameOf(p)] = p
+	}
+	n.winners = n.choose(o.Policies)
+	for _, p := range byName(o.Policies) {
+		n.translatePolicy(p)
+	}
+	endpoints := map[types.NamespacedName][]endpoint.Endpoint{}
+	owners := map[string]string{}
+	for _, s := range byName(o.Slices) {
+		target, list := n.translateSlice(s, owners)
+		endpoints[target] = append(endpoints[target], list...)
+	}
+	for _, p := range byName(o.Pools) {
+		n.translatePool(p, endpoints[nameOf(p)])
+	}
+	t.last = n.next
+	sortProblems(n.state.Problems)
+	return n.state
+}
+
+// nameOf an object.
+func nameOf(o metav1.Object) types.NamespacedName {
+	return types.NamespacedName{Namespace: o.GetNamespace(), Name: o.GetName()}
+}
+
+// byName is a list by namespace and name.
+func byName[T metav1.Object](list []T) []T {
+	list = slices.Clone(list)
+	slices.SortFunc(list, func(a, b T) int {
+		return cmp.Or(strings.Compare(a.GetNamespace(), b.GetNamespace()), strings.Compare(a.GetName(), b.GetName()))
+	})
+	return list
+}
+
+// problem notes what is wrong with an object; kept tells that its last good state stays.
+func (n *turn) problem(kind string, o metav1.Object, err *field.Error, kept bool) Problem {
+	key := ObjectKey{Kind: kind, Namespace: o.GetNamespace(), Name: o.GetName()}
+	p := Problem{Origin: n.origins[key], Object: key, Field: err.Field, Detail: err.ErrorBody(), Kept: kept}
+	n.state.Problems = append(n.state.Problems, p)
+	return p
+}
+
+// targets are the pools that a policy names, which lie in its namespace. A gateway's pool object has the name of the
+// pool that it is made for, so both groups mean the same pool.
+func targets(p *v1alpha1.RoutingPolicy) []types.NamespacedName {
+	var all []types.NamespacedName
+	for _, ref := range p.Spec.TargetRefs {
+		all = append(all, types.NamespacedName{Namespace: p.Namespace, Name: ref.Name})
+	}
+	return all
+}
+
+// choose finds the policy of each pool: the only one that targets it. Where several do, the one that is in force
+// stays; else the oldest wins, then the first by name.
+func (n *turn) choose(policies []*v1alpha1.RoutingPolicy) map[types.NamespacedName]*v1alpha1.RoutingPolicy {
+	winners := map[types.NamespacedName]*v1alpha1.RoutingPolicy{}
+	for _, p := range policies {
+		for _, target := range targets(p) {
+			if before := winners[target]; before == nil || wins(p, before, n.last.inForce[target]) {
+				winners[target] = p
+			}
+		}
+	}
+	return winners
+}
+
+func wins(p, before *v1alpha1.RoutingPolicy, inForce string) bool {
+	if p.Name == inForce || before.Name == inForce {
+		return p.Name == inForce
+	}
+	if !p.CreationTimestamp.Equal(&before.CreationTimestamp) {
+		return p.CreationTimestamp.Before(&before.CreationTimestamp)
+	}
+	return p.Name < before.Name
+}

@@ -1,0 +1,120 @@
+package watch
+
+import (
+	"fmt"
+
+	discoveryv1 "k8s.io/api/discovery/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"github.com/kvasir-dev/kvasir/api/v1alpha1"
+	"github.com/kvasir-dev/kvasir/internal/endpoint"
+)
+
+const kindEndpointSlice = "EndpointSlice"
+
+func (n *turn) translatePolicy(p *v1alpha1.RoutingPolicy) {
+	name := nameOf(p)
+	s := PolicyState{Object: p, Inactive: Inactive(p, n.defaults)}
+	spec, errs := Policy(p)
+	last, known := n.last.policies[name]
+	for _, err := range errs {
+		s.Problems = append(s.Problems, n.problem(v1alpha1.KindRoutingPolicy, p, err, known))
+	}
+	if len(errs) == 0 {
+		n.next.policies[name] = spec
+	} else if known {
+		n.next.policies[name] = last
+	}
+	for i, target := range targets(p) {
+		ts := TargetState{Found: n.pools[target] != nil}
+		path := field.NewPath("spec", "targetRefs").Index(i)
+		if winner := n.winners[target]; winner != p {
+			ts.Winner = winner.Name
+			n.problem(v1alpha1.KindRoutingPolicy, p, field.Forbidden(path,
+				fmt.Sprintf("RoutingPolicy %s targets the pool %s too, and is the one in force", nameOf(winner), target.Name)), false)
+		}
+		if !ts.Found {
+			n.problem(v1alpha1.KindRoutingPolicy, p, field.NotFound(path.Child("name"), "InferencePool "+target.String()), false)
+		}
+		s.Targets = append(s.Targets, ts)
+	}
+	n.state.Policies = append(n.state.Policies, s)
+}
+
+// translateSlice gives the pool of a slice and the endpoints that it gets from it. A pod is one pool's and stands in
+// one slice: owners has the slice of each pod so far.
+func (n *turn) translateSlice(s *discoveryv1.EndpointSlice, owners map[string]string) (types.NamespacedName, []endpoint.Endpoint) {
+	name, label := nameOf(s), field.NewPath("metadata", "labels").Key(v1alpha1.LabelPool)
+	target := types.NamespacedName{Namespace: s.Namespace, Name: s.Labels[v1alpha1.LabelPool]}
+	if target.Name == "" {
+		n.problem(kindEndpointSlice, s, field.Required(label, "the name of the pool that the endpoints belong to"), false)
+		return target, nil
+	}
+	pool := n.pools[target]
+	if pool == nil {
+		n.problem(kindEndpointSlice, s, field.NotFound(label, "InferencePool "+target.String()), false)
+		return target, nil
+	}
+	all, errs := Endpoints(pool, s)
+	if len(errs) > 0 {
+		last, known := n.last.endpoints[name]
+		for _, err := range errs {
+			n.problem(kindEndpointSlice, s, err, known)
+		}
+		all = last
+	}
+	n.next.endpoints[name] = all
+	for i := range s.Endpoints {
+		pod := podIdentity(s, &s.Endpoints[i])
+		if other, taken := owners[pod]; taken {
+			n.problem(kindEndpointSlice, s, field.Duplicate(field.NewPath("endpoints").Index(i).Child("targetRef"),
+				fmt.Sprintf("pod %s, an endpoint of EndpointSlice %s already", s.Endpoints[i].TargetRef.Name, other)), false)
+		}
+	}
+	var own []endpoint.Endpoint
+	for _, ep := range all {
+		if _, taken := owners[ep.ID.Pod]; !taken {
+			own = append(own, ep)
+		}
+	}
+	for _, ep := range own {
+		owners[ep.ID.Pod] = name.String()
+	}
+	return target, own
+}
+
+func (n *turn) translatePool(p *v1alpha1.InferencePool, endpoints []endpoint.Endpoint) {
+	name := nameOf(p)
+	s := PoolState{Object: p}
+	problem := func(err *field.Error, kept bool) {
+		s.Problems = append(s.Problems, n.problem(v1alpha1.KindInferencePool, p, err, kept))
+	}
+	last, known := n.last.pools[name]
+	spec, errs := Pool(p, n.secrets, &n.settings)
+	for _, err := range errs {
+		problem(err, known)
+	}
+	switch {
+	case len(errs) > 0:
+		spec = last
+	case known && spec.Seed != last.Seed:
+		spec.Seed = last.Seed
+		problem(field.Forbidden(field.NewPath("spec", "keySpace", "secretRef"),
+			"the key root has changed, which takes effect when the picker is started again"), true)
+	}
+	if s.Served = known || len(errs) == 0; s.Served {
+		n.next.pools[name] = spec
+		spec.Policy = n.fallback
+		if winner := n.winners[name]; winner != nil {
+			if policy, ok := n.next.policies[nameOf(winner)]; ok {
+				spec.Policy, s.Policy = policy, winner
+				n.next.inForce[name] = winner.Name
+			}
+		}
+		spec.Endpoints = endpoints
+		s.KeyID = spec.Seed.ID()
+		n.state.Specs = append(n.state.Specs, spec)
+	}
+	n.state.Pools = append(n.state.Pools, s)
+}
