@@ -1,6 +1,9 @@
 package picker
 
-import "fmt"
+import (
+	"errors"
+	"fmt"
+)
 
 // Error is why a request was not picked for, with the HTTP status that says so. Its message is for the client and
 // never carries request content.
@@ -30,4 +33,30 @@ func unknownModel(model string) *Error {
 func noEndpoint(pool string) *Error {
 	return &Error{Status: 503, Type: "service_unavailable", Code: "no_endpoint",
 		Message: fmt.Sprintf("No endpoint of pool %s can take requests at the moment.", pool)}
+}
+
+// PoolError is why a pool was not applied.
+type PoolError struct {
+	Namespace, Pool string
+	Err             error
+}
+
+func (e *PoolError) Error() string { return e.Err.Error() }
+
+// Unwrap gives the reason.
+func (e *PoolError) Unwrap() error { return e.Err }
+
+// PoolErrors are those that an error of Apply joins.
+func PoolErrors(err error) []*PoolError {
+	joined, ok := err.(interface{ Unwrap() []error }) //nolint:errorlint // Apply returns it unwrapped
+	if !ok {
+		return nil
+	}
+	var all []*PoolError
+	for _, err := range joined.Unwrap() {
+		if e := (*PoolError)(nil); errors.As(err, &e) {
+			all = append(all, e)
+		}
+	}
+	return all
 }

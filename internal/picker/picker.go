@@ -74,7 +74,7 @@ func New(options Options) *Picker {
 // disturbed, and an endpoint that stays keeps its cache entries and counters.
 //
 // A pool that cannot be applied (its tokenizer does not load, its model's name is another pool's) keeps its last
-// good state, and the error tells; the other pools are applied all the same.
+// good state, and the error tells; the other pools are applied all the same. The error joins a *PoolError for each.
 func (p *Picker) Apply(specs []Spec) error {
 	p.applyMu.Lock()
 	defer p.applyMu.Unlock()
@@ -90,7 +90,7 @@ func (p *Picker) Apply(specs []Spec) error {
 		name := spec.Namespace + "/" + spec.Name
 		v, err := p.build(spec, previous[name], next)
 		if err != nil {
-			errs = append(errs, err)
+			errs = append(errs, &PoolError{Namespace: spec.Namespace, Pool: spec.Name, Err: err})
 			if v = previous[name]; v == nil || next.taken(v.spec) != nil {
 				continue
 			}
