@@ -2,6 +2,7 @@ package scrape
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"net/http"
@@ -93,7 +94,9 @@ func serve(t *testing.T, h http.HandlerFunc) *pipes {
 		if err := server.Close(); err != nil {
 			t.Error(err)
 		}
-		<-ended
+		if err := <-ended; !errors.Is(err, http.ErrServerClosed) {
+			t.Error(err)
+		}
 	})
 	return p
 }
@@ -311,6 +314,7 @@ func TestAdaptersAreTold(t *testing.T) {
 		s.Set([]Target{a, b})
 		synctest.Wait()
 		change(`{"data":[{"id":"sql","parent":"base"},{"id":"chat","parent":"base"},{"id":"base"}]}`)
+		change(`{"data":[{"id":"chat","parent":"base"},{"id":"sql","parent":"base"}]}`) // the same
 		change("503 is not JSON")
 		change(`{"data":[{"id":"base"}]}`)
 		st := s.Stats()

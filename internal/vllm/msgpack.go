@@ -108,7 +108,7 @@ func (r *reader) mapping() (int, bool) {
 // str consumes a string. The bytes are the payload's own.
 func (r *reader) str() ([]byte, bool) {
 	c := r.peek()
-	width := 0
+	var width int
 	switch {
 	case c&0xe0 == 0xa0:
 		r.at++
@@ -132,7 +132,7 @@ func (r *reader) str() ([]byte, bool) {
 
 // bin consumes a byte string. The bytes are the payload's own.
 func (r *reader) bin() ([]byte, bool) {
-	width := 0
+	var width int
 	switch r.peek() {
 	case 0xc4:
 		width = 1
