@@ -1,0 +1,187 @@
+//go:build unix
+
+// Package fleet starts simulated pods and a picker in front of them as processes of this machine, all on 127.0.0.1, and
+// ends them.
+package fleet
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"path/filepath"
+	"strconv"
+	"time"
+)
+
+// startTimeout bounds the start of the whole fleet.
+const startTimeout = 30 * time.Second
+
+// Options describe a fleet.
+type Options struct {
+	// Bin holds the programs picker and vllmsim.
+	Bin string
+	// Dir is an empty directory for objects and logs; the caller removes it.
+	Dir string
+	// Pods is the number of simulated pods.
+	Pods int
+	// Strategy is the picker's.
+	Strategy string
+	// Profile names the pods' time model, Blocks is the size of each cache in blocks of 16 tokens.
+	Profile string
+	Blocks  int
+	// SpeedUp divides the pods' times; StreamInterval is the number of tokens in a streamed event.
+	SpeedUp        float64
+	StreamInterval int
+}
+
+// BlockTokens is the size of the pods' blocks, in tokens.
+const BlockTokens = 16
+
+// Fleet is a running fleet.
+type Fleet struct {
+	// Pods are the pods' names, PodURLs their addresses.
+	Pods, PodURLs []string
+	// ProxyURL takes requests, MetricsURL serves the picker's metrics.
+	ProxyURL, MetricsURL string
+	// Objects is the picker's directory.
+	Objects string
+
+	pods   []*process
+	picker *process
+	died   chan *process // has room for all
+}
+
+// Start starts a fleet and returns when the picker is ready to pick among all pods.
+func Start(ctx context.Context, o Options) (*Fleet, error) {
+	ctx, cancel := context.WithTimeout(ctx, startTimeout)
+	defer cancel()
+	f := &Fleet{died: make(chan *process, o.Pods+1)}
+	if err := f.start(ctx, &o); err != nil {
+		_, _, stopErr := f.Stop()
+		return nil, errors.Join(err, stopErr)
+	}
+	return f, nil
+}
+
+func (f *Fleet) start(ctx context.Context, o *Options) error {
+	free, err := freePorts(3*o.Pods + 4)
+	if err != nil {
+		return err
+	}
+	ports := make([]podPorts, o.Pods)
+	for i := range ports {
+		ports[i] = podPorts{HTTP: free[3*i], Events: free[3*i+1], Replay: free[3*i+2]}
+		name := "pod-" + strconv.Itoa(i)
+		p, err := start(f.died, name, o.Dir, filepath.Join(o.Bin, "vllmsim"), podArgs(o, i, ports[i])...)
+		if err != nil {
+			return err
+		}
+		f.pods = append(f.pods, p)
+		f.Pods = append(f.Pods, name)
+		f.PodURLs = append(f.PodURLs, "http://"+local(ports[i].HTTP))
+	}
+	for i, p := range f.pods {
+		if err := p.await(ctx, p.name, healthy(f.PodURLs[i]+"/health")); err != nil {
+			return err
+		}
+	}
+	f.Objects = filepath.Join(o.Dir, "objects")
+	if err := writeObjects(f.Objects, o.Strategy, f.Pods, ports); err != nil {
+		return err
+	}
+	free = free[3*o.Pods:]
+	f.ProxyURL, f.MetricsURL = "http://"+local(free[0]), "http://"+local(free[1])
+	f.picker, err = start(f.died, "picker", o.Dir, filepath.Join(o.Bin, "picker"), "--standalone", f.Objects,
+		"--proxy-address", local(free[0]), "--metrics-address", local(free[1]),
+		"--health-address", local(free[2]), "--ext-proc-address", local(free[3]))
+	if err != nil {
+		return err
+	}
+	return f.picker.await(ctx, "the picker", healthy("http://"+local(free[2])+"/readyz"))
+}
+
+// podArgs are the flags of pod i.
+func podArgs(o *Options, i int, p podPorts) []string {
+	events := fmt.Sprintf(`{"enable_kv_cache_events":true,"publisher":"zmq","endpoint":"tcp://*:%d","replay_endpoint":"tcp://127.0.0.1:%d"}`,
+		p.Events, p.Replay)
+	return []string{
+		"--host", "127.0.0.1", "--port", strconv.Itoa(p.HTTP),
+		"--served-model-name", Model,
+		"--profile", o.Profile, "--num-gpu-blocks", strconv.Itoa(o.Blocks), "--block-size", strconv.Itoa(BlockTokens),
+		"--speed-up", strconv.FormatFloat(o.SpeedUp, 'g', -1, 64), "--stream-interval", strconv.Itoa(o.StreamInterval),
+		"--kv-events-config", events, "--seed", strconv.Itoa(1 + i),
+	}
+}
+
+// Watch returns an error as soon as a process of the fleet ends by itself, or nil when ctx ends.
+func (f *Fleet) Watch(ctx context.Context) error {
+	select {
+	case p := <-f.died:
+		return p.ended()
+	case <-ctx.Done():
+		return nil
+	}
+}
+
+// Stop ends all processes and returns when none is left, with the processor time of pods and picker.
+func (f *Fleet) Stop() (pods, picker time.Duration, err error) {
+	var pickerErr error
+	if f.picker != nil {
+		picker, pickerErr = stop([]*process{f.picker})
+	}
+	pods, err = stop(f.pods)
+	f.picker, f.pods = nil, nil
+	return pods, picker, errors.Join(err, pickerErr)
+}
+
+// healthy asks a URL for a status of 200.
+func healthy(url string) func(context.Context) bool {
+	return func(ctx context.Context) bool {
+		req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+		if err != nil {
+			return false
+		}
+		resp, err := http.DefaultClient.Do(req)
+		if err != nil {
+			return false
+		}
+		_ = resp.Body.Close()
+		return resp.StatusCode == http.StatusOK
+	}
+}
+
+const (
+	// Ports are taken from below the range that systems take for the near end of connections, so that none of those is
+	// in the way between finding a port and using it.
+	firstPort = 20_000
+	endPort   = 32_000
+)
+
+// freePorts finds n ports of 127.0.0.1 that nobody listens on. Another process may take one before it is used; the
+// start fails then.
+func freePorts(n int) ([]int, error) {
+	var ports []int
+	at := firstPort + rand.IntN(endPort-firstPort) //nolint:gosec // no secret
+	for range endPort - firstPort {
+		if len(ports) == n {
+			return ports, nil
+		}
+		if at++; at == endPort {
+			at = firstPort
+		}
+		l, err := net.Listen("tcp", local(at))
+		if err != nil {
+			continue
+		}
+		if err := l.Close(); err != nil {
+			return nil, fmt.Errorf("finding a free port: %w", err)
+		}
+		ports = append(ports, at)
+	}
+	return nil, fmt.Errorf("no %d ports of 127.0.0.1 from %d to %d are free", n, firstPort, endPort-1)
+}
+
+func local(port int) string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(port)) }

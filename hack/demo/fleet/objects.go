@@ -1,0 +1,78 @@
+package fleet
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+)
+
+// Names of the demo's objects.
+const (
+	Model = "demo-model"
+	pool  = "demo"
+)
+
+// poolObject is the smallest pool.
+const poolObject = `apiVersion: kvasir.dev/v1alpha1
+kind: InferencePool
+metadata: {name: ` + pool + `}
+spec:
+  model: {name: ` + Model + `}
+  selector: {matchLabels: {app: ` + pool + `}}
+`
+
+// policyObject is a policy with a strategy and no parameters, and answers that tell what was predicted.
+func policyObject(strategy string) string {
+	return `apiVersion: kvasir.dev/v1alpha1
+kind: RoutingPolicy
+metadata: {name: ` + pool + `}
+spec:
+  targetRefs: [{name: ` + pool + `}]
+  strategy: {type: ` + strategy + `}
+  decisions: {answerHeaders: Always}
+`
+}
+
+// podPorts are the ports of one pod on 127.0.0.1.
+type podPorts struct {
+	HTTP, Events, Replay int
+}
+
+// sliceObject makes a pod known to the picker.
+func sliceObject(pod string, p podPorts) string {
+	return fmt.Sprintf(`apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata:
+  name: %[1]s
+  labels: {kvasir.dev/pool: %[2]s}
+addressType: IPv4
+ports:
+- {name: http, port: %[3]d}
+- {name: kv-events, port: %[4]d}
+- {name: kv-replay, port: %[5]d}
+endpoints:
+- addresses: [127.0.0.1]
+  conditions: {ready: true, serving: true, terminating: false}
+  targetRef: {kind: Pod, name: %[1]s, uid: %[1]s}
+`, pod, pool, p.HTTP, p.Events, p.Replay)
+}
+
+// writeObjects fills the picker's directory.
+func writeObjects(dir, strategy string, pods []string, ports []podPorts) error {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return fmt.Errorf("writing the picker's objects: %w", err)
+	}
+	files := map[string]string{"pool.yaml": poolObject, "policy.yaml": policyObject(strategy)}
+	slices := make([]string, len(pods))
+	for i := range pods {
+		slices[i] = sliceObject(pods[i], ports[i])
+	}
+	files["pods.yaml"] = strings.Join(slices, "---\n")
+	for name, text := range files {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+			return fmt.Errorf("writing the picker's objects: %w", err)
+		}
+	}
+	return nil
+}

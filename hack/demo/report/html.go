@@ -1,0 +1,89 @@
+package report
+
+import (
+	_ "embed" // the page
+	"fmt"
+	"html/template"
+	"io"
+	"strings"
+)
+
+//go:embed page.html
+var pageText string
+
+var page = template.Must(template.New("page").Funcs(template.FuncMap{
+	"percent": percent, "seconds": seconds, "grouped": grouped, "series": series,
+	"deviation": func(ratio float64) string { return fmt.Sprintf("%.2f %%", 100*ratio) },
+}).Parse(pageText))
+
+// pageData is what the page shows.
+type pageData struct {
+	*Report
+	Title      string
+	Takeaways  []string
+	Tiles      []tile
+	Charts     []chart
+	Parameters [][2]string
+	Failed     []string
+	Use        []string
+}
+
+// tile is one number that matters, with what it is to be compared with.
+type tile struct {
+	Name, Value, Note string
+}
+
+// chart is a drawing with its title and what its marks mean.
+type chart struct {
+	Title, Note string
+	SVG         template.HTML
+}
+
+// WriteHTML writes the report as one page that needs nothing else.
+func (r *Report) WriteHTML(w io.Writer) error {
+	names := make([]string, len(r.Runs))
+	data := pageData{
+		Report: r, Takeaways: r.Takeaways(), Tiles: r.tiles(), Parameters: r.parameters(), Failed: r.Wrong(),
+		Charts: []chart{
+			// The drawings escape all text that goes into them.
+			{"Time to first token", "The part of the requests that had their first token within a time. Marked: 50, 90 and 99 %.", template.HTML(r.distribution())},                           //nolint:gosec // escaped
+			{"Prompt tokens found in the caches", "Full: confirmed by the pods' events, and delivered by the engines. Pale: speculative, routed there just before.", template.HTML(r.hits())}, //nolint:gosec // escaped
+			{"Time to first token in the course of the run", "Thick: 90th percentile. Thin: median. Logarithmic.", template.HTML(r.course())},                                                 //nolint:gosec // escaped
+			{"Requests served by each pod", "Requests differ in length: an even count is not an even load.", template.HTML(r.spread())},                                                       //nolint:gosec // escaped
+		},
+	}
+	for i := range r.Runs {
+		names[i] = r.Runs[i].Strategy
+		data.Use = append(data.Use, r.machineUse(&r.Runs[i].Machine))
+	}
+	data.Title = "Kvasir demo: " + strings.Join(names, " and ")
+	if err := page.Execute(w, &data); err != nil {
+		return fmt.Errorf("writing the report: %w", err)
+	}
+	return nil
+}
+
+// tiles are the last run's numbers beside the first's.
+func (r *Report) tiles() []tile {
+	if len(r.Runs) == 0 {
+		return nil
+	}
+	base, last := &r.Runs[0], &r.Runs[len(r.Runs)-1]
+	against := func(value string) string {
+		if len(r.Runs) == 1 {
+			return base.Strategy
+		}
+		return base.Strategy + ": " + value
+	}
+	failed := 0
+	for i := range r.Runs {
+		failed += r.Runs[i].Errors
+	}
+	return []tile{
+		{"Prompt tokens from cache", percent(last.DeliveredHitRatio), against(percent(base.DeliveredHitRatio))},
+		{"First token, 90th percentile", seconds(last.TTFTSeconds.P90), against(seconds(base.TTFTSeconds.P90))},
+		{"First token, median", seconds(last.TTFTSeconds.P50), against(seconds(base.TTFTSeconds.P50))},
+		{"Predicted against delivered", fmt.Sprintf("%.2f %%", 100*last.TotalDeviation), against(fmt.Sprintf("%.2f %%", 100*base.TotalDeviation))},
+		{"Requests", grouped(last.Requests), fmt.Sprintf("each run; %d failed", failed)},
+	}
+}
