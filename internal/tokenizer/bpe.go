@@ -1,0 +1,257 @@
+package tokenizer
+
+import "context"
+
+// encoder is the state of one Encode. Encoders are used again, because of their buffers and the words they know.
+type encoder struct {
+	t   *Tokenizer
+	out []uint32
+
+	ctx  context.Context //nolint:containedctx // lives as long as one call of EncodeContext
+	err  error
+	left int // bytes until ctx is looked at
+
+	ids   []uint32
+	ranks []uint64
+	syms  []symbol
+	heap  []candidate
+	known []knownWord
+}
+
+// checkBytes is how much text is worked on between two looks at the context.
+const checkBytes = 1 << 16
+
+// Buffers above these sizes are not kept.
+const (
+	keepIDs  = 1 << 12
+	keepSyms = 1 << 14
+)
+
+func newEncoder(t *Tokenizer) *encoder {
+	return &encoder{t: t, left: checkBytes, known: make([]knownWord, knownWords)}
+}
+
+func (e *encoder) reset() {
+	e.out, e.ctx, e.err, e.left = nil, nil, nil, checkBytes
+	if cap(e.ids) > keepIDs {
+		e.ids, e.ranks = nil, nil
+	}
+	if cap(e.syms) > keepSyms {
+		e.syms, e.heap = nil, nil
+	}
+}
+
+// spend counts n bytes of work and tells whether the context has ended.
+func (e *encoder) spend(n int) bool {
+	if e.left -= n; e.left < 0 {
+		e.left = checkBytes
+		if e.ctx != nil && e.err == nil {
+			e.err = e.ctx.Err()
+		}
+	}
+	return e.err != nil
+}
+
+// knownWord is a word that BPE has been asked about, in a direct-mapped table.
+type knownWord struct {
+	key  uint64
+	n    uint8 // of ids
+	size uint8 // of word
+	word [knownBytes]byte
+	ids  [knownIDs]uint32
+}
+
+const (
+	knownWords = 1 << 13
+	knownBytes = 38
+	knownIDs   = 10
+)
+
+// word appends the ids of the word s[beg:end].
+func (e *encoder) word(s string, beg, end int) {
+	k := wordKey(s, beg, end)
+	v := &e.t.vocab
+	h := mix(k)
+	for i := h & v.mask; ; i = (i + 1) & v.mask {
+		slot := &v.slots[i]
+		if slot.key == 0 {
+			break
+		}
+		if slot.key == k && (k>>63 == 0 || v.bytes(slot.id) == s[beg:end]) {
+			if slot.whole {
+				e.out = append(e.out, slot.id)
+				return
+			}
+			break
+		}
+	}
+	w := s[beg:end]
+	if len(w) > knownBytes {
+		if len(w) > MaxWord {
+			e.err = ErrText
+			return
+		}
+		e.merge(w)
+		return
+	}
+	known := &e.known[h%knownWords]
+	if known.key == k && (k>>63 == 0 || string(known.word[:known.size]) == w) {
+		e.out = append(e.out, known.ids[:known.n]...)
+		return
+	}
+	first := len(e.out)
+	e.merge(w)
+	if ids := e.out[first:]; len(ids) <= knownIDs && e.err == nil {
+		known.key, known.n, known.size = k, uint8(len(ids)), uint8(len(w))
+		copy(known.word[:], w)
+		copy(known.ids[:], ids)
+	}
+}
+
+// heapFrom is the length in bytes from which a heap finds the next merge sooner than a walk does.
+const heapFrom = 48
+
+// merge appends the ids of the word w by byte-pair encoding: of all adjacent pairs the one with the lowest rank is
+// merged, the leftmost first, until none is left.
+func (e *encoder) merge(w string) {
+	ids := e.ids[:0]
+	for i := range len(w) {
+		ids = append(ids, e.t.byteID[w[i]])
+	}
+	e.ids = ids
+	switch {
+	case len(ids) > heapFrom:
+		e.mergeLong()
+	default:
+		e.out = append(e.out, e.mergeShort(ids)...)
+	}
+}
+
+// mergeShort merges ids in place and returns what is left of them.
+func (e *encoder) mergeShort(ids []uint32) []uint32 {
+	p := &e.t.pairs
+	ranks := e.ranks[:0]
+	for i := 0; i+1 < len(ids); i++ {
+		ranks = append(ranks, p.get(ids[i], ids[i+1]))
+	}
+	e.ranks = ranks
+	for {
+		best, at := none, -1
+		for i, m := range ranks {
+			if m < best {
+				best, at = m, i
+			}
+		}
+		if at < 0 {
+			return ids
+		}
+		ids[at] = uint32(best)
+		ids = append(ids[:at+1], ids[at+2:]...)
+		ranks = append(ranks[:at], ranks[at+1:]...)
+		if at < len(ranks) {
+			ranks[at] = p.get(ids[at], ids[at+1])
+		}
+		if at > 0 {
+			ranks[at-1] = p.get(ids[at-1], ids[at])
+		}
+	}
+}
+
+// symbol is a token of a long word, in a doubly linked list.
+type symbol struct {
+	prev, next int32 // -1 for none
+	id         uint32
+	dead       bool
+}
+
+// candidate is a pair that might be merged: symbol at and its next, if they are still left and right.
+type candidate struct {
+	merge       uint64
+	at          int32
+	left, right uint32
+}
+
+func (a *candidate) before(b *candidate) bool {
+	return a.merge < b.merge || a.merge == b.merge && a.at < b.at
+}
+
+// mergeLong merges e.ids with a heap, O(n log n), and appends what is left of them to e.out.
+func (e *encoder) mergeLong() {
+	e.syms, e.heap = e.syms[:0], e.heap[:0]
+	for i, id := range e.ids {
+		e.syms = append(e.syms, symbol{prev: int32(i) - 1, next: int32(i) + 1, id: id})
+	}
+	e.syms[len(e.syms)-1].next = -1
+	for i := range len(e.syms) - 1 {
+		e.consider(int32(i))
+	}
+	for len(e.heap) > 0 && !e.spend(1) {
+		c := e.pop()
+		left := &e.syms[c.at]
+		if left.dead || left.id != c.left || left.next < 0 || e.syms[left.next].id != c.right {
+			continue
+		}
+		right := &e.syms[left.next]
+		left.id, left.next, right.dead = uint32(c.merge), right.next, true
+		if right.next >= 0 {
+			e.syms[right.next].prev = c.at
+			e.consider(c.at)
+		}
+		if left.prev >= 0 {
+			e.consider(left.prev)
+		}
+	}
+	for i := int32(0); i >= 0; i = e.syms[i].next {
+		e.out = append(e.out, e.syms[i].id)
+	}
+}
+
+// consider puts the pair of symbol at and its next into the heap, if it can be merged.
+func (e *encoder) consider(at int32) {
+	left := &e.syms[at]
+	right := e.syms[left.next].id
+	if m := e.t.pairs.get(left.id, right); m != none {
+		e.push(candidate{m, at, left.id, right})
+	}
+}
+
+func (e *encoder) push(c candidate) {
+	e.heap = append(e.heap, c)
+	i := len(e.heap) - 1
+	for i > 0 {
+		parent := (i - 1) / 2
+		if !c.before(&e.heap[parent]) {
+			break
+		}
+		e.heap[i] = e.heap[parent]
+		i = parent
+	}
+	e.heap[i] = c
+}
+
+// pop takes out the first candidate; the heap must not be empty.
+func (e *encoder) pop() candidate {
+	top := e.heap[0]
+	n := len(e.heap) - 1
+	c := e.heap[n]
+	e.heap = e.heap[:n]
+	i := 0
+	for {
+		child := 2*i + 1
+		if child >= n {
+			break
+		}
+		if child+1 < n && e.heap[child+1].before(&e.heap[child]) {
+			child++
+		}
+		if !e.heap[child].before(&c) {
+			break
+		}
+		e.heap[i] = e.heap[child]
+		i = child
+	}
+	if n > 0 {
+		e.heap[i] = c
+	}
+	return top
+}

@@ -1,0 +1,183 @@
+package tokenizer
+
+import (
+	"bufio"
+	"bytes"
+	"compress/gzip"
+	"encoding/json"
+	"flag"
+	"io"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"testing"
+)
+
+var goldens = flag.String("goldens", "", "a directory with more models to compare: MODEL/tokenizer.json.gz, golden.jsonl.gz, fuzz.jsonl.gz")
+
+// unzip reads a compressed file whole.
+func unzip(t testing.TB, path string) []byte {
+	t.Helper()
+	f, err := os.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	z, err := gzip.NewReader(f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := io.ReadAll(z)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+var loaded sync.Map // by directory
+
+// model is the Tokenizer of a directory with a compressed tokenizer.json, without its configuration.
+func model(t testing.TB, dir string) *Tokenizer {
+	t.Helper()
+	if m, ok := loaded.Load(dir); ok {
+		return m.(*Tokenizer)
+	}
+	m, err := LoadReader(bytes.NewReader(unzip(t, filepath.Join(dir, "tokenizer.json.gz"))), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	loaded.Store(dir, m)
+	return m
+}
+
+// golden is one case of the reference library: ids without and with what stands around a text.
+type golden struct {
+	Cat        string   `json:"cat"`
+	Text       string   `json:"text"`
+	IDs        []uint32 `json:"ids"`
+	IDsSpecial []uint32 `json:"ids_sp"`
+}
+
+func readGoldens(t testing.TB, path string) (cases []golden) {
+	t.Helper()
+	lines := bufio.NewScanner(bytes.NewReader(unzip(t, path)))
+	lines.Buffer(nil, 64<<20)
+	for lines.Scan() {
+		var g golden
+		if err := json.Unmarshal(lines.Bytes(), &g); err != nil {
+			t.Fatal(err)
+		}
+		cases = append(cases, g)
+	}
+	return cases
+}
+
+func TestGoldens(t *testing.T) {
+	dirs, err := filepath.Glob("testdata/*/tokenizer.json.gz")
+	if err != nil || len(dirs) < 2 {
+		t.Fatalf("%d models: %v", len(dirs), err)
+	}
+	if *goldens != "" {
+		more, err := filepath.Glob(filepath.Join(*goldens, "*/tokenizer.json.gz"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		dirs = append(dirs, more...)
+	}
+	for _, path := range dirs {
+		dir := filepath.Dir(path)
+		for _, name := range []string{"golden", "fuzz"} {
+			t.Run(dir+"/"+name, func(t *testing.T) {
+				m := model(t, dir)
+				cases := readGoldens(t, filepath.Join(dir, name+".jsonl.gz"))
+				wrong, special := 0, 0
+				var ids []uint32
+				for _, g := range cases {
+					var err error
+					if ids, err = m.Encode(ids[:0], g.Text, false); err != nil || !slices.Equal(ids, g.IDs) {
+						wrong++
+						if wrong < 4 {
+							t.Errorf("%s %.200q: %v\n got %.40v\nwant %.40v", g.Cat, g.Text, err, ids, g.IDs)
+						}
+					}
+					if name == "fuzz" {
+						continue
+					}
+					if ids, err = m.Encode(ids[:0], g.Text, true); err != nil || !slices.Equal(ids, g.IDsSpecial) {
+						special++
+						if special < 4 {
+							t.Errorf("with special tokens, %s %.200q: %v\n got %.40v\nwant %.40v", g.Cat, g.Text, err, ids, g.IDsSpecial)
+						}
+					}
+				}
+				t.Logf("%d of %d exact; with special tokens all but %d", len(cases)-wrong, len(cases), special)
+				if len(cases) < 100 {
+					t.Errorf("only %d cases", len(cases))
+				}
+			})
+		}
+	}
+}
+
+// withFields is a tokenizer.json with some of its top-level fields replaced.
+func withFields(t testing.TB, file []byte, fields map[string]json.RawMessage) []byte {
+	t.Helper()
+	var all map[string]json.RawMessage
+	if err := json.Unmarshal(file, &all); err != nil {
+		t.Fatal(err)
+	}
+	maps.Copy(all, fields)
+	out, err := json.Marshal(all)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
+// TestVariants covers what the models at hand do not use: other models' splitting rules, and all flags of added tokens.
+func TestVariants(t *testing.T) {
+	file := unzip(t, "testdata/gpt2/tokenizer.json.gz")
+	type line struct {
+		Variant string
+		golden
+	}
+	var cases []golden
+	var m *Tokenizer
+	variants := 0
+	check := func() {
+		for _, g := range cases {
+			if ids, err := m.Encode(nil, g.Text, false); err != nil || !slices.Equal(ids, g.IDs) {
+				t.Errorf("%q: %v\n got %v\nwant %v", g.Text, err, ids, g.IDs)
+			}
+		}
+	}
+	for raw := range bytes.Lines(unzip(t, "testdata/variants.jsonl.gz")) {
+		var l line
+		if err := json.Unmarshal(raw, &l); err != nil {
+			t.Fatal(err)
+		}
+		if l.Variant == "" {
+			cases = append(cases, l.golden)
+			continue
+		}
+		var fields map[string]json.RawMessage
+		if err := json.Unmarshal(raw, &fields); err != nil {
+			t.Fatal(err)
+		}
+		delete(fields, "variant")
+		check()
+		cases = cases[:0]
+		variants++
+		var err error
+		if m, err = LoadReader(bytes.NewReader(withFields(t, file, fields)), nil); err != nil {
+			t.Fatalf("%s: %v", l.Variant, err)
+		}
+		t.Log(l.Variant)
+	}
+	check()
+	if variants < 8 || len(cases) < 100 {
+		t.Errorf("%d variants, %d cases in the last one", variants, len(cases))
+	}
+}

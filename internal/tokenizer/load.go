@@ -1,0 +1,337 @@
+package tokenizer
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+)
+
+// maxID bounds the ids of a vocabulary, and so the table over them.
+const maxID = 1 << 24
+
+// Load reads tokenizer.json, and tokenizer_config.json if there is one, from the directory dir. The error wraps
+// ErrUnsupported when the model's rules are not known here.
+func Load(dir string) (*Tokenizer, error) {
+	data, err := os.ReadFile(filepath.Join(dir, "tokenizer.json"))
+	if err != nil {
+		return nil, fmt.Errorf("loading a tokenizer: %w", err)
+	}
+	config, err := os.ReadFile(filepath.Join(dir, "tokenizer_config.json"))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("loading a tokenizer: %w", err)
+	}
+	t, err := load(data, config)
+	if err != nil {
+		return nil, fmt.Errorf("loading the tokenizer in %s: %w", dir, err)
+	}
+	return t, nil
+}
+
+// LoadReader reads the contents of a tokenizer.json, and of a tokenizer_config.json unless config is nil.
+func LoadReader(tokenizer, config io.Reader) (*Tokenizer, error) {
+	data, err := io.ReadAll(tokenizer)
+	if err != nil {
+		return nil, fmt.Errorf("reading a tokenizer: %w", err)
+	}
+	var settings []byte
+	if config != nil {
+		if settings, err = io.ReadAll(config); err != nil {
+			return nil, fmt.Errorf("reading a tokenizer's configuration: %w", err)
+		}
+	}
+	t, err := load(data, settings)
+	if err != nil {
+		return nil, fmt.Errorf("loading a tokenizer: %w", err)
+	}
+	return t, nil
+}
+
+// loader builds a Tokenizer. Its parts of the file are read in a fixed order, whatever theirs is.
+type loader struct {
+	*Tokenizer
+	byteLevel  bool
+	vocabulary []byte
+	merges     []byte
+	entries    int               // of the vocabulary
+	odd        map[string]uint32 // those that are not written in the byte-level alphabet
+}
+
+func load(data, config []byte) (*Tokenizer, error) {
+	if !json.Valid(data) {
+		return nil, fmt.Errorf("%w: tokenizer.json is not JSON", ErrInvalid)
+	}
+	loadClasses()
+	l := &loader{Tokenizer: &Tokenizer{addedByID: map[uint32]string{}}, odd: map[string]uint32{}}
+	var model []byte
+	err := eachField(bytes.TrimSpace(data), func(key, value []byte) error {
+		switch string(key) {
+		case "version", "truncation", "padding", "decoder": // none of them matters for ids: callers set their own limits
+			return nil
+		case "added_tokens":
+			return decode(value, &l.added)
+		case "normalizer":
+			return l.normalizer(value)
+		case "pre_tokenizer":
+			return l.preTokenizer(value)
+		case "post_processor":
+			return l.postProcessor(value)
+		case "model":
+			model = value
+			return nil
+		}
+		return fmt.Errorf("%w: field %q", ErrUnsupported, key)
+	})
+	if err != nil {
+		return nil, err
+	}
+	if err := l.model(model); err != nil {
+		return nil, err
+	}
+	if !l.byteLevel {
+		return nil, fmt.Errorf("%w: not byte-level", ErrUnsupported)
+	}
+	steps := []func() error{l.readVocabulary, l.readMerges, l.checkAdded, func() error { return l.configure(config) }}
+	for _, step := range steps {
+		if err := step(); err != nil {
+			return nil, err
+		}
+	}
+	l.markWhole()
+	l.indexAdded()
+	return l.Tokenizer, nil
+}
+
+// model reads the settings of the BPE model; vocabulary and merges are kept for later.
+func (l *loader) model(raw []byte) error {
+	if kindOf(raw) != '{' {
+		return fmt.Errorf("%w: no model", ErrInvalid)
+	}
+	typed := false
+	err := eachField(raw, func(key, value []byte) error {
+		ok := true
+		switch string(key) {
+		case "type":
+			typed = true
+			ok = string(value) == `"BPE"`
+		case "vocab":
+			l.vocabulary = value
+		case "merges":
+			l.merges = value
+		case "dropout":
+			ok = isNull(value) || string(value) == "0.0" || string(value) == "0"
+		case "continuing_subword_prefix", "end_of_word_suffix":
+			ok = isNull(value) || string(value) == `""`
+		case "ignore_merges":
+			l.direct = string(value) == "true"
+		case "unk_token", "fuse_unk", "byte_fallback": // every byte has a token, so that nothing is unknown
+		default:
+			ok = false
+		}
+		if !ok {
+			return fmt.Errorf("%w: model with %s %.40s", ErrUnsupported, key, value)
+		}
+		return nil
+	})
+	if err == nil && (!typed || l.vocabulary == nil || l.merges == nil) {
+		return fmt.Errorf("%w: not a BPE model", ErrUnsupported)
+	}
+	return err
+}
+
+// readVocabulary fills the table of words. Tokens that are not written in the byte-level alphabet can never come out of
+// a text; they keep their bytes as they are.
+func (l *loader) readVocabulary() error {
+	size := 0
+	err := eachField(l.vocabulary, func(key, value []byte) error {
+		id, err := tokenID(value)
+		if err != nil {
+			return err
+		}
+		l.entries++
+		size += len(key)
+		l.tokens = growTo(l.tokens, id)
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	l.arena = make([]byte, 0, size)
+	l.grow(l.entries)
+	return eachField(l.vocabulary, func(key, value []byte) error {
+		id, err := tokenID(value)
+		if err != nil {
+			return err
+		}
+		off := len(l.arena)
+		word, ok := appendBytes(l.arena, key)
+		if !ok {
+			word = append(l.arena, key...)
+			l.odd[string(key)] = id
+		}
+		if l.tokens[id].n > 0 {
+			return fmt.Errorf("%w: two tokens have the id %d", ErrInvalid, id)
+		}
+		l.arena = word
+		l.tokens[id] = tokenSpan{uint32(off), uint32(len(word) - off)}
+		if ok && len(word) > off {
+			l.vocab.add(id)
+		}
+		return nil
+	})
+}
+
+// growTo lengthens tokens so that id is an index.
+func growTo(tokens []tokenSpan, id uint32) []tokenSpan {
+	for int(id) >= len(tokens) {
+		tokens = append(tokens, make([]tokenSpan, int(id)+1-len(tokens))...)
+	}
+	return tokens
+}
+
+func tokenID(raw []byte) (uint32, error) {
+	id := uint32(0)
+	for _, c := range raw {
+		if c < '0' || c > '9' || id >= maxID {
+			return 0, fmt.Errorf("%w: token id %.20q", ErrInvalid, raw)
+		}
+		id = id*10 + uint32(c-'0')
+	}
+	return id, nil
+}
+
+// readMerges fills the table of pairs: "left right", or ["left", "right"].
+func (l *loader) readMerges() error {
+	for b := range l.byteID {
+		id, ok := l.id(string([]byte{byte(b)}))
+		if !ok {
+			return fmt.Errorf("%w: no token for byte %#02x", ErrUnsupported, b)
+		}
+		l.byteID[b] = id
+	}
+	n := 0
+	if err := eachElement(l.merges, func([]byte) error { n++; return nil }); err != nil {
+		return err
+	}
+	l.pairs = newPairTable(n)
+	rank := uint64(0)
+	var buf, spare, word []byte
+	return eachElement(l.merges, func(raw []byte) error {
+		var left, right []byte
+		switch kindOf(raw) {
+		case '"':
+			buf = append(buf[:0], raw...)
+			var text []byte
+			text, spare = unquote(buf, spare)
+			left, right, _ = bytes.Cut(text, []byte{' '})
+		case '[':
+			parts := 0
+			buf = buf[:0]
+			cut := 0
+			if err := eachElement(raw, func(part []byte) error {
+				if kindOf(part) != '"' {
+					return fmt.Errorf("%w: merge %d is not two texts", ErrInvalid, rank)
+				}
+				var text []byte
+				text, spare = unquote(part, spare)
+				if parts++; parts == 2 {
+					cut = len(buf)
+				}
+				buf = append(buf, text...)
+				return nil
+			}); err != nil {
+				return err
+			}
+			if parts != 2 {
+				return fmt.Errorf("%w: merge %d is not two texts", ErrInvalid, rank)
+			}
+			left, right = buf[:cut], buf[cut:]
+		}
+		word, ok := appendBytes(word[:0], left)
+		cut := len(word)
+		if ok {
+			word, ok = appendBytes(word, right)
+		}
+		if !ok || cut == 0 || cut == len(word) {
+			return fmt.Errorf("%w: merge %d is not byte-level", ErrUnsupported, rank)
+		}
+		a, haveA := l.id(view(word[:cut]))
+		b, haveB := l.id(view(word[cut:]))
+		whole, haveWhole := l.id(view(word))
+		if !haveA || !haveB || !haveWhole {
+			return fmt.Errorf("%w: merge %d is not in the vocabulary", ErrInvalid, rank)
+		}
+		l.pairs.put(a, b, rank<<32|uint64(whole))
+		rank++
+		return nil
+	})
+}
+
+// markWhole finds the words that need no merging: all where the vocabulary goes first, else those that merge to
+// themselves.
+func (l *loader) markWhole() {
+	e := &encoder{t: l.Tokenizer}
+	for i := range l.slots {
+		s := &l.slots[i]
+		if s.key == 0 {
+			continue
+		}
+		if l.direct {
+			s.whole = true
+			continue
+		}
+		word := l.bytes(s.id)
+		if len(word) > MaxWord {
+			continue
+		}
+		e.out = e.out[:0]
+		e.merge(word)
+		s.whole = len(e.out) == 1 && e.out[0] == s.id
+	}
+}
+
+// checkAdded refuses added tokens whose ids the reference library would not take: it gives them the id that the
+// vocabulary has for their content, else the next free one.
+func (l *loader) checkAdded() error {
+	next := uint32(l.entries)
+	for _, a := range l.added {
+		want, ok := l.odd[a.Content]
+		if !ok {
+			var word []byte
+			if word, ok = appendBytes(nil, []byte(a.Content)); ok {
+				want, ok = l.id(string(word))
+			}
+		}
+		if !ok {
+			want = next
+		}
+		if a.ID != want || a.Content == "" {
+			return fmt.Errorf("%w: added token %d would get the id %d", ErrUnsupported, a.ID, want)
+		}
+		next = max(next, want+1)
+		l.tokens = growTo(l.tokens, a.ID)
+	}
+	return nil
+}
+
+// indexAdded builds the tries over the added tokens.
+func (l *loader) indexAdded() {
+	for i, a := range l.added {
+		l.addedByID[a.ID] = a.Content
+		trie, content := &l.raw, a.Content
+		if a.Normalized {
+			trie = &l.normalized
+			if l.nfc {
+				content = nfc(content)
+			}
+		}
+		if *trie == nil {
+			*trie = newAddedTrie()
+		}
+		(*trie).add(content, int32(i))
+	}
+}

@@ -1,0 +1,117 @@
+// Package tokenizer turns text into the token ids that an engine would, from the model's tokenizer.json. It is exact or
+// refuses to load: whatever a file asks for that is not known here is an error. So far that is byte-level BPE with the
+// splitting rules of GPT-2, cl100k (Qwen2, Llama-3), o200k, tekken and DeepSeek.
+package tokenizer
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync"
+	"unicode/utf8"
+	"unsafe"
+)
+
+var (
+	// ErrUnsupported is wrapped by errors of Load about files that may be right but ask for what is not known here.
+	ErrUnsupported = errors.New("unsupported tokenizer")
+	// ErrInvalid is wrapped by errors of Load about files that contradict themselves.
+	ErrInvalid = errors.New("invalid tokenizer")
+	// ErrText is returned for text that is not UTF-8, longer than MaxText, or with a word longer than MaxWord.
+	ErrText = errors.New("the text is not UTF-8, or it or a word of it is too long")
+)
+
+// Limits in bytes. Merging a word takes up to 100 times its size in memory.
+const (
+	// MaxText is the most text that is encoded at once.
+	MaxText = 1 << 30
+	// MaxWord is the longest word, as the model's rules split a text: letters, digits, punctuation or spaces without
+	// anything else among them.
+	MaxWord = 1 << 20
+)
+
+// Tokenizer encodes text as one model does. It is immutable and safe for many goroutines.
+type Tokenizer struct {
+	vocab
+	pairs  pairTable
+	byteID [256]uint32
+	// direct: a word of the vocabulary is that token, whatever the merges say (ignore_merges).
+	direct bool
+
+	nfc        bool
+	splits     []split
+	added      []addedToken
+	addedByID  map[uint32]string
+	raw        *addedTrie // found in the text as it comes; nil for none
+	normalized *addedTrie // found in what is left, once normalized; nil for none
+
+	// prefix and suffix are added around a text by special.
+	prefix, suffix []uint32
+
+	encoders sync.Pool // of *encoder
+}
+
+// Encode appends the ids of text to dst. special adds what the model puts around a text, as /v1/completions does by
+// default. Nothing is appended with an error, which is always ErrText. Time is O(n log n) in the worst case; it
+// allocates nothing beyond dst and buffers that are used again.
+func (t *Tokenizer) Encode(dst []uint32, text string, special bool) ([]uint32, error) {
+	return t.EncodeContext(context.Background(), dst, text, special)
+}
+
+// EncodeContext is Encode that stops early with the error of ctx, which it looks at about every 64 KiB of text.
+func (t *Tokenizer) EncodeContext(ctx context.Context, dst []uint32, text string, special bool) ([]uint32, error) {
+	if len(text) > MaxText || !utf8.ValidString(text) {
+		return dst, ErrText
+	}
+	e, _ := t.encoders.Get().(*encoder)
+	if e == nil {
+		e = newEncoder(t)
+	}
+	if ctx.Done() != nil {
+		e.ctx = ctx
+	}
+	e.out = dst
+	if special {
+		e.out = append(e.out, t.prefix...)
+	}
+	e.text(text)
+	if special {
+		e.out = append(e.out, t.suffix...)
+	}
+	out, err := e.out, e.err
+	e.reset()
+	t.encoders.Put(e)
+	if err != nil {
+		return dst, err
+	}
+	return out, nil
+}
+
+// Size is the number of ids: all are below it.
+func (t *Tokenizer) Size() int { return len(t.tokens) }
+
+// AppendToken appends the bytes that id stands for; nothing when it is no token. A character may be spread over
+// several tokens.
+func (t *Tokenizer) AppendToken(dst []byte, id uint32) []byte {
+	if s, ok := t.addedByID[id]; ok {
+		return append(dst, s...)
+	}
+	return append(dst, t.bytes(id)...)
+}
+
+// Decode is the text of ids, added tokens included. Bytes that are not UTF-8 become U+FFFD.
+func (t *Tokenizer) Decode(ids []uint32) string {
+	var out []byte
+	for _, id := range ids {
+		out = t.AppendToken(out, id)
+	}
+	return strings.ToValidUTF8(string(out), "\uFFFD")
+}
+
+// view is b as a string, without a copy: b must not change.
+func view(b []byte) string {
+	if len(b) == 0 {
+		return ""
+	}
+	return unsafe.String(&b[0], len(b))
+}
