@@ -1,0 +1,314 @@
+package vllmsim
+
+import (
+	"encoding/json"
+	"net/http"
+	"strconv"
+	"time"
+)
+
+// usage is the accounting of an answer; Details is left out when the engine is told not to report it.
+type usage struct {
+	Prompt     int           `json:"prompt_tokens"`
+	Total      int           `json:"total_tokens"`
+	Completion int           `json:"completion_tokens"`
+	Details    *usageDetails `json:"prompt_tokens_details,omitempty"`
+}
+
+type usageDetails struct {
+	Cached int `json:"cached_tokens"`
+}
+
+// answer renders one kind of response, plain and streamed.
+type answer struct {
+	e       *Engine
+	id      string
+	created int64
+	model   string
+	chat    bool
+	req     *common
+	prompts [][]uint32
+	streams []*stream
+}
+
+func (e *Engine) newAnswer(r *http.Request, c *common, prompts [][]uint32, chat bool) (*answer, error) {
+	streams, err := e.submit(c, prompts)
+	if err != nil {
+		return nil, err
+	}
+	a := &answer{
+		e: e, created: time.Now().Unix(), model: c.Model, chat: chat, req: c, prompts: prompts, streams: streams,
+		id: e.requestID("cmpl-", r, c),
+	}
+	if chat {
+		a.id = e.requestID("chatcmpl-", r, c)
+	}
+	setDefault(&a.model, e.cfg.ServedModelNames[0])
+	return a, nil
+}
+
+// serve answers the request; an abort by the client ends it in the engine.
+func (a *answer) serve(w http.ResponseWriter, r *http.Request) {
+	ended := false
+	defer func() {
+		if !ended {
+			for _, s := range a.streams {
+				a.e.loop.abort(s)
+			}
+		}
+	}()
+	if a.req.Stream {
+		ended = a.stream(w, r)
+		return
+	}
+	for {
+		views, done := a.views()
+		if done {
+			ended = true
+			a.plain(w, views)
+			return
+		}
+		select {
+		case <-a.streams[0].ready:
+		case <-r.Context().Done():
+			return
+		}
+	}
+}
+
+// views returns the state of all streams and whether all have ended.
+func (a *answer) views() ([]view, bool) {
+	views := make([]view, len(a.streams))
+	done := true
+	for i, s := range a.streams {
+		views[i] = s.view()
+		done = done && views[i].finish != ""
+	}
+	return views, done
+}
+
+func (a *answer) usage(views []view) usage {
+	var u usage
+	cached := 0
+	for i, v := range views {
+		u.Prompt += len(a.prompts[i])
+		u.Completion += len(v.tokens)
+		cached += v.cached
+	}
+	u.Total = u.Prompt + u.Completion
+	if !a.e.cfg.NoPromptTokensDetails {
+		u.Details = &usageDetails{Cached: cached}
+	}
+	return u
+}
+
+// plain writes the whole answer.
+func (a *answer) plain(w http.ResponseWriter, views []view) {
+	choices := make([]map[string]any, len(views))
+	for i, v := range views {
+		c := map[string]any{"index": i, "logprobs": nil, "finish_reason": v.finish, "stop_reason": nil}
+		text := a.e.cfg.Text.Decode(v.tokens)
+		if a.chat {
+			c["message"] = map[string]any{"role": "assistant", "content": text, "tool_calls": []any{}}
+		} else {
+			c["text"] = text
+			c["prompt_logprobs"] = nil
+		}
+		if a.req.ReturnTokenIDs {
+			c["token_ids"] = notNil(v.tokens)
+			if !a.chat {
+				c["prompt_token_ids"] = a.prompts[i]
+			}
+		}
+		choices[i] = c
+	}
+	out := map[string]any{
+		"id": a.id, "object": a.object(false), "created": a.created, "model": a.model, "choices": choices, "usage": a.usage(views),
+		"service_tier": nil, "system_fingerprint": nil, "kv_transfer_params": nil,
+	}
+	if a.chat && a.req.ReturnTokenIDs {
+		out["prompt_token_ids"] = a.prompts[0]
+	}
+	a.e.writeJSON(w, out)
+}
+
+func (a *answer) object(streamed bool) string {
+	switch {
+	case !a.chat:
+		return "text_completion"
+	case streamed:
+		return "chat.completion.chunk"
+	}
+	return "chat.completion"
+}
+
+// stream writes server-sent events and reports whether it came to the end. The header goes out before the first token,
+// as the engine's does.
+func (a *answer) stream(w http.ResponseWriter, r *http.Request) bool {
+	w.Header().Set("Content-Type", "text/event-stream; charset=utf-8")
+	w.WriteHeader(http.StatusOK)
+	flush := http.NewResponseController(w)
+	if err := flush.Flush(); err != nil {
+		return false
+	}
+	sent := make([]sentState, len(a.streams))
+	var buf []byte
+	for {
+		views, done := a.views()
+		buf = buf[:0]
+		for i, v := range views {
+			buf = a.appendNews(buf, i, v, &sent[i])
+		}
+		if done {
+			buf = a.appendEnd(buf, views)
+		}
+		if len(buf) > 0 {
+			if _, err := w.Write(buf); err != nil {
+				return false
+			}
+			if err := flush.Flush(); err != nil {
+				return false
+			}
+		}
+		if done {
+			return true
+		}
+		select {
+		case <-a.streams[0].ready:
+		case <-r.Context().Done():
+			return false
+		}
+	}
+}
+
+// sentState is how much of a choice has been sent.
+type sentState struct {
+	tokens   int
+	begun    bool
+	finished bool
+}
+
+// appendNews appends the chunks of what is new in choice i.
+func (a *answer) appendNews(b []byte, i int, v view, s *sentState) []byte {
+	if s.finished || len(v.tokens) == s.tokens && v.finish == "" {
+		return b
+	}
+	if !s.begun && a.chat {
+		b = a.appendHead(b, i)
+		b = append(b, `"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null}]`...)
+		if a.req.ReturnTokenIDs {
+			b = append(b, `,"prompt_token_ids":`...)
+			b = appendIDs(b, a.prompts[0])
+		}
+		b = append(b, "}\n\n"...)
+	}
+	fresh := v.tokens[s.tokens:]
+	b = a.appendHead(b, i)
+	text := appendJSONString(nil, a.e.cfg.Text.Decode(fresh))
+	if a.chat {
+		b = append(append(append(b, `"delta":{"content":`...), text...), '}')
+	} else {
+		b = append(append(b, `"text":`...), text...)
+	}
+	b = append(b, `,"logprobs":null,"finish_reason":`...)
+	if v.finish == "" {
+		b = append(b, `null`...)
+	} else {
+		b = append(append(append(b, '"'), v.finish...), '"')
+	}
+	b = append(b, `,"stop_reason":null`...)
+	if a.req.ReturnTokenIDs {
+		b = appendIDs(append(b, `,"token_ids":`...), fresh)
+		if !a.chat && !s.begun {
+			b = appendIDs(append(b, `,"prompt_token_ids":`...), a.prompts[i])
+		}
+	}
+	b = append(b, "}]}\n\n"...)
+	s.begun, s.tokens, s.finished = true, len(v.tokens), v.finish != ""
+	return b
+}
+
+// appendHead begins a chunk up to the index of its choice.
+func (a *answer) appendHead(b []byte, i int) []byte {
+	b = append(b, `data: {"id":`...)
+	b = appendJSONString(b, a.id)
+	b = append(append(append(b, `,"object":"`...), a.object(true)...), `","created":`...)
+	b = strconv.AppendInt(b, a.created, 10)
+	b = append(b, `,"model":`...)
+	b = appendJSONString(b, a.model)
+	b = append(b, `,"choices":[{"index":`...)
+	b = strconv.AppendInt(b, int64(i), 10)
+	return append(b, ',')
+}
+
+// appendEnd appends the usage, if asked for, and the end of the stream.
+func (a *answer) appendEnd(b []byte, views []view) []byte {
+	if o := a.req.StreamOptions; o != nil && o.IncludeUsage {
+		chunk, err := json.Marshal(map[string]any{
+			"id": a.id, "object": a.object(true), "created": a.created, "model": a.model, "choices": []any{}, "usage": a.usage(views),
+		})
+		if err != nil {
+			a.e.cfg.Log.Error(err, "Encoding the usage failed")
+		}
+		b = append(append(append(b, "data: "...), chunk...), "\n\n"...)
+	}
+	return append(b, "data: [DONE]\n\n"...)
+}
+
+// appendJSONString appends s quoted. What json.Marshal gives is a fixed point for text that is mostly plain.
+func appendJSONString(b []byte, s string) []byte {
+	for i := range len(s) {
+		if c := s[i]; c < 0x20 || c >= 0x7f || c == '"' || c == '\\' || c == '<' || c == '>' || c == '&' {
+			quoted, err := json.Marshal(s)
+			if err != nil { // strings always encode
+				return append(b, `""`...)
+			}
+			return append(b, quoted...)
+		}
+	}
+	return append(append(append(b, '"'), s...), '"')
+}
+
+func appendIDs(b []byte, ids []uint32) []byte {
+	b = append(b, '[')
+	for i, id := range ids {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = strconv.AppendUint(b, uint64(id), 10)
+	}
+	return append(b, ']')
+}
+
+func notNil(ids []uint32) []uint32 {
+	if ids == nil {
+		return []uint32{}
+	}
+	return ids
+}
+
+func (e *Engine) serveCompletion(w http.ResponseWriter, r *http.Request, body []byte) error {
+	req, prompts, err := e.completion(body)
+	if err != nil {
+		return err
+	}
+	a, err := e.newAnswer(r, &req.common, prompts, false)
+	if err != nil {
+		return err
+	}
+	a.serve(w, r)
+	return nil
+}
+
+func (e *Engine) serveChat(w http.ResponseWriter, r *http.Request, body []byte) error {
+	req, prompt, err := e.chat(body)
+	if err != nil {
+		return err
+	}
+	a, err := e.newAnswer(r, &req.common, [][]uint32{prompt}, true)
+	if err != nil {
+		return err
+	}
+	a.serve(w, r)
+	return nil
+}
