@@ -8,7 +8,8 @@ import "k8s.io/apimachinery/pkg/api/resource"
 // +kubebuilder:validation:XValidation:rule="!has(self.tenants) || !has(self.tenants.classes) || self.tenants.classes.all(c, !has(c.maxPriority) || (has(self.priorities) && self.priorities.exists(p, p.name == c.maxPriority)))",message="a tenant class's maxPriority must name one of priorities"
 // +kubebuilder:validation:XValidation:rule="!has(self.defaultPriority) || (has(self.priorities) && self.priorities.exists(p, p.name == self.defaultPriority))",message="defaultPriority must name one of priorities"
 type Admission struct {
-	// mode Queue keeps requests in the picker while the pool is full; Off sends them on at once.
+	// mode Queue keeps requests in the picker while the pool is full; "Off" sends them on at once. In YAML it is written
+	// in quotes, because a bare Off is a boolean.
 	// +kubebuilder:default=Queue
 	// +optional
 	Mode AdmissionMode `json:"mode,omitempty"`
