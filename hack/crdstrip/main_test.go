@@ -37,7 +37,7 @@ const tail = `            type: object
     storage: true
 `
 
-// full has a description at every schema; stripped is the same without those below spec.template and spec.picker.pod.
+// full has a description at every schema; bare is the same without those below spec.template and spec.picker.pod.
 const (
 	full = `              other:
                 description: stays
@@ -78,7 +78,7 @@ const (
                     type: array
                 type: object
 `
-	stripped = `              other:
+	bare = `              other:
                 description: stays
                 properties:
                   template:
@@ -127,7 +127,7 @@ func TestOnlyDescriptionsBelowEmbeddedTypesGo(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if diff := cmp.Diff(head+stripped+tail, string(got)); diff != "" {
+		if diff := cmp.Diff(head+bare+tail, string(got)); diff != "" {
 			t.Fatalf("(-want +got):\n%s", diff)
 		}
 	}
