@@ -100,7 +100,7 @@ func filler(seed int64) *randfill.Filler {
 				*v = intstr.FromString(strconv.Itoa(c.Intn(100)) + "%")
 			}
 		},
-		func(f *metav1.FieldsV1, _ randfill.Continue) { f.Raw = []byte(`{"f:spec":{}}`) },
+		func(f *metav1.FieldsV1, _ randfill.Continue) { *f = *metav1.NewFieldsV1(`{"f:spec":{}}`) },
 	)
 }
 

@@ -123,10 +123,31 @@ func TestEveryFieldHasALimit(t *testing.T) {
 	}
 }
 
+// Checking them would need steps that internal/watch/admit does not take.
+func TestThereAreNoEmbeddedResources(t *testing.T) {
+	files, err := filepath.Glob("bases/*.yaml")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("there are %d files, error %v", len(files), err)
+	}
+	for _, file := range files {
+		raw, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, extension := range []string{"x-kubernetes-embedded-resource", "x-kubernetes-preserve-unknown-fields"} {
+			if strings.Contains(string(raw), extension) {
+				t.Errorf("%s has %s", file, extension)
+			}
+		}
+	}
+}
+
 func TestEveryFieldIsDescribed(t *testing.T) {
 	for _, def := range definitions(t) {
 		own("", root(def), func(path string, s *apiextensionsv1.JSONSchemaProps) {
-			below := func(parent string) bool { return strings.HasPrefix(path, parent+".") || strings.HasPrefix(path, parent+"[") }
+			below := func(parent string) bool {
+				return strings.HasPrefix(path, parent+".") || strings.HasPrefix(path, parent+"[")
+			}
 			name := path[strings.LastIndexByte(path, '.')+1:]
 			switch {
 			case path == "" || path == ".apiVersion" || path == ".kind" || strings.HasSuffix(path, "[]"):

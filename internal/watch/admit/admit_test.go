@@ -193,6 +193,13 @@ func TestTheNamespaceIsDefaultWhereNoneIsNamed(t *testing.T) {
 	}
 }
 
+func TestNullsAreTheSameAsAbsentFields(t *testing.T) {
+	nulls := strings.Replace(smallest, "{model:", "{engine: null, drain: {deadlineSeconds: null}, replicas: null, keySpace: {secretRef: null}, model:", 1)
+	if diff := cmp.Diff(mustAdmit(t, []byte(smallest), nil), mustAdmit(t, []byte(nulls), nil)); diff != "" {
+		t.Errorf("(-absent +null):\n%s", diff)
+	}
+}
+
 func TestTheGenerationCountsChangesOfSpec(t *testing.T) {
 	first := mustAdmit(t, []byte(smallest), nil)
 	labelled := mustAdmit(t, []byte(strings.Replace(smallest, "{name: m}", "{name: m, labels: {a: b}}", 1)), first)

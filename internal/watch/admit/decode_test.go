@@ -66,6 +66,19 @@ var texts = map[string]struct {
 			{Field: "metadata.label", Detail: `unknown field "metadata.label"`},
 		}},
 	},
+	"a name that the rule for names refuses": {
+		text: strings.Replace(smallest, "{name: m}", "{name: 1a}", 1),
+		want: Error{Kind: "InferencePool", Namespace: "default", Name: "1a", Problems: []Problem{
+			{Detail: `Invalid value: metadata.name must be a DNS label that starts with a letter, at most 45 characters: the names of pods and Services are derived from it`},
+		}},
+	},
+	"a name that a server would generate": {
+		text: "apiVersion: kvasir.dev/v1alpha1\nkind: RoutingPolicy\nmetadata: {generateName: m-}\nspec: {targetRefs: [{name: m}]}\n",
+		want: Error{Kind: "RoutingPolicy", Namespace: "default", Problems: []Problem{
+			{Field: "metadata.name", Detail: "Required value: name or generateName is required"},
+			{Detail: "the rules were not checked, because the problems above keep them from being evaluated"},
+		}},
+	},
 	"no name": {
 		text: strings.Replace(smallest, "{name: m}", "{}", 1),
 		want: Error{Kind: "InferencePool", Namespace: "default", Problems: []Problem{
@@ -88,6 +101,10 @@ func TestTextsThatAreRefused(t *testing.T) {
 			}
 		})
 	}
+}
+
+func TestDocumentsWithoutContentDoNotCount(t *testing.T) {
+	mustAdmit(t, []byte("# head\n---\n"+smallest+"---\n# end\n---\n\n"), nil)
 }
 
 func TestBrokenTextsAreRefused(t *testing.T) {
