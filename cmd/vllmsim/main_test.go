@@ -1,0 +1,150 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"flag"
+	"io"
+	"net/http"
+	"regexp"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/kvasir-dev/kvasir/internal/enginemodel"
+	"github.com/kvasir-dev/kvasir/internal/vllmsim"
+)
+
+func TestFlags(t *testing.T) {
+	base := vllmsim.Config{
+		Host: "127.0.0.1", Port: 8000, Profile: "8b-h100", BlockSize: 16, MaxBatchedTokens: 8192, MaxSeqs: 256, SpeedUp: 1,
+		StreamInterval: 1, DefaultOutput: 128, Events: vllmsim.EventsConfig{Disabled: true, Layout: vllmsim.LayoutDefault},
+	}
+	cases := map[string]struct {
+		args []string
+		want func(c *vllmsim.Config)
+	}{
+		"nothing: no events": {want: func(*vllmsim.Config) {}},
+		"names and keys": {
+			args: []string{"--served-model-name", "a", "--served-model-name", "b", "--lora", "l", "--api-key", "k"},
+			want: func(c *vllmsim.Config) {
+				c.ServedModelNames, c.LoRAs, c.APIKeys = []string{"a", "b"}, []string{"l"}, []string{"k"}
+			},
+		},
+		"rates": {
+			args: []string{"--time-base", "3ms", "--time-linear", "22.5", "--time-attention", "0.0012", "--shutdown-timeout", "1.5"},
+			want: func(c *vllmsim.Config) {
+				c.Time = enginemodel.TimeModel{Base: 3 * time.Millisecond, Linear: 22.5 / 1e6, Attention: 0.0012 / 1e6}
+				c.ShutdownTimeout = 1500 * time.Millisecond
+			},
+		},
+		"vLLM's own events flag": {
+			args: []string{"--kv-events-config", `{"enable_kv_cache_events": true, "replay_endpoint": "tcp://*:6000"}`, "--kv-events-layout", "0.20"},
+			want: func(c *vllmsim.Config) {
+				c.Events = vllmsim.EventsConfig{
+					Endpoint: "tcp://*:5557", ReplayEndpoint: "tcp://*:6000", BufferSteps: 10_000, HWM: 100_000, Layout: vllmsim.Layout020,
+				}
+			},
+		},
+		"events by port": {
+			args: []string{"--host", "127.0.0.2", "--kv-events-port", "1", "--kv-replay-port", "2", "--kv-events-topic", "t", "--replay-topic-frame"},
+			want: func(c *vllmsim.Config) {
+				c.Host = "127.0.0.2"
+				c.Events = vllmsim.EventsConfig{
+					Endpoint: "127.0.0.2:1", ReplayEndpoint: "127.0.0.2:2", Topic: "t", BufferSteps: 10_000, ReplayTopicFrame: true,
+					Layout: vllmsim.LayoutDefault,
+				}
+			},
+		},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			want := base
+			tc.want(&want)
+			got, _, err := parseFlags(tc.args, io.Discard)
+			if err != nil {
+				t.Fatal(err)
+			}
+			// Lists are of the flags' own type.
+			if diff := cmp.Diff(want, got, cmp.FilterPath(func(p cmp.Path) bool { return p.Last().String() == ".Log" }, cmp.Ignore()),
+				cmp.Comparer(func(a, b []string) bool { return strings.Join(a, " ") == strings.Join(b, " ") }),
+				cmp.Comparer(func(a, b func(uint64, []byte, func(uint64, []byte))) bool { return a == nil && b == nil })); diff != "" {
+				t.Errorf("configuration (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestRefusedFlags(t *testing.T) {
+	for name, args := range map[string][]string{
+		"an argument":              {"model"},
+		"an unknown flag":          {"--gpu"},
+		"an unknown layout":        {"--kv-events-layout", "v7"},
+		"two ways to say events":   {"--kv-events-config", "{}", "--kv-events-port", "1"},
+		"broken JSON":              {"--kv-events-config", "{"},
+		"no tokenizer there":       {"--tokenizer", "testdata/none"},
+		"an empty name":            {"--served-model-name", ""},
+		"a negative rate":          {"--time-linear", "-1"},
+		"a rate that is no number": {"--time-linear", "fast"},
+	} {
+		if _, _, err := parseFlags(args, io.Discard); err == nil {
+			t.Errorf("%s: no error", name)
+		}
+	}
+	if err := run(t.Context(), []string{"--profile", "tpu"}, io.Discard); err == nil {
+		t.Error("an unknown profile started")
+	}
+	if err := run(t.Context(), []string{"-h"}, io.Discard); !errors.Is(err, flag.ErrHelp) {
+		t.Errorf("-h: %v", err)
+	}
+}
+
+// output is a log that can be read while it is written.
+type output struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (o *output) Write(p []byte) (int, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.b.Write(p)
+}
+
+func (o *output) find(re *regexp.Regexp) []string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return re.FindStringSubmatch(o.b.String())
+}
+
+func TestServesUntilToldToStop(t *testing.T) {
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	log := &output{}
+	done := make(chan error, 1)
+	go func() { done <- run(ctx, []string{"--port", "0", "--speed-up", "1000"}, log) }()
+	address := regexp.MustCompile(`"address"="([^"]+)"`)
+	for deadline := time.Now().Add(10 * time.Second); log.find(address) == nil; time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("not serving after ten seconds")
+		}
+	}
+	resp, err := http.Post("http://"+log.find(address)[1]+"/v1/completions", "application/json", strings.NewReader(`{"prompt": "hello", "max_tokens": 2}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := resp.Body.Close(); err != nil {
+		t.Error(err)
+	}
+	if resp.StatusCode != http.StatusOK {
+		t.Errorf("status %d", resp.StatusCode)
+	}
+	cancel()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+}
