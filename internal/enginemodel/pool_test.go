@@ -1,6 +1,7 @@
 package enginemodel
 
 import (
+	"maps"
 	"math/rand/v2"
 	"slices"
 	"testing"
@@ -111,14 +112,14 @@ func (p *naivePool) copies() map[Hash]int {
 
 func comparePools(t *testing.T, step int, got *Pool, want *naivePool) {
 	t.Helper()
-	if diff := cmp.Diff(want.free, got.freeQueue()); diff != "" && len(want.free)+got.Free() > 0 {
-		t.Fatalf("step %d: free queue (-want +got):\n%s", step, diff)
+	if queue := got.freeQueue(); !slices.Equal(want.free, queue) {
+		t.Fatalf("step %d: free queue (-want +got):\n%s", step, cmp.Diff(want.free, queue))
 	}
 	if got.Free() != len(want.free) {
 		t.Fatalf("step %d: Free() = %d, want %d", step, got.Free(), len(want.free))
 	}
-	if diff := cmp.Diff(want.copies(), copiesOf(got)); diff != "" {
-		t.Fatalf("step %d: cached hashes (-want +got):\n%s", step, diff)
+	if w, g := want.copies(), copiesOf(got); !maps.Equal(w, g) {
+		t.Fatalf("step %d: cached hashes (-want +got):\n%s", step, cmp.Diff(w, g))
 	}
 	for b := range got.blocks {
 		if got.Refs(Block(b)) != want.refs[b] || got.Refs(Block(b)) < 0 {

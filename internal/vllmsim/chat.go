@@ -82,7 +82,7 @@ func (e *Engine) chat(body []byte) (*chatRequest, []uint32, error) {
 	if err := req.check(); err != nil {
 		return nil, nil, err
 	}
-	ids, err := e.cfg.Text.Encode(nil, req.render(), req.AddSpecialTokens)
+	ids, err := e.tokenize("messages", req.render(), req.AddSpecialTokens)
 	return req, ids, err
 }
 

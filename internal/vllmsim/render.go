@@ -82,7 +82,7 @@ func (e *Engine) serveTokenize(w http.ResponseWriter, _ *http.Request, body []by
 	var err error
 	if req.Prompt != nil {
 		special := req.AddSpecialTokens == nil || *req.AddSpecialTokens
-		ids, err = e.cfg.Text.Encode(nil, *req.Prompt, special)
+		ids, err = e.tokenize("prompt", *req.Prompt, special)
 	} else {
 		_, ids, err = e.chat(body)
 	}

@@ -123,7 +123,7 @@ func (e *Engine) prompts(raw json.RawMessage, special bool) ([][]uint32, error) 
 		if err := decode(raw, &text); err != nil {
 			return nil, err
 		}
-		ids, err := e.cfg.Text.Encode(nil, text, special)
+		ids, err := e.tokenize("prompt", text, special)
 		return [][]uint32{ids}, err
 	case form != "[":
 		return nil, badRequest("prompt", "prompt must be a string, a list of token ids, or a list of either")
@@ -158,6 +158,15 @@ func (e *Engine) prompts(raw json.RawMessage, special bool) ([][]uint32, error) 
 		out = append(out, ids...)
 	}
 	return out, nil
+}
+
+// tokenize is Text.Encode; its errors are the client's.
+func (e *Engine) tokenize(param, text string, special bool) ([]uint32, error) {
+	ids, err := e.cfg.Text.Encode(nil, text, special)
+	if err != nil {
+		return nil, badRequest(param, "tokenizing: "+err.Error())
+	}
+	return ids, nil
 }
 
 // parseIDs reads a JSON list of token ids; an empty list is an empty prompt. It accepts no other number than plain
