@@ -54,6 +54,14 @@ func (r reading) equal(o reading) bool { return r.err == o.err && bytes.Equal(r.
 
 // NewDirectory returns the directory at path, which must exist. Nothing is read yet.
 func NewDirectory(path string, settings Settings, log logr.Logger) (*Directory, error) {
+	admitter, err := admit.New()
+	if err != nil {
+		return nil, fmt.Errorf("loading the definitions: %w", err)
+	}
+	return newDirectory(path, admitter, settings, log)
+}
+
+func newDirectory(path string, admitter *admit.Admitter, settings Settings, log logr.Logger) (*Directory, error) {
 	path, err := filepath.Abs(path)
 	if err != nil {
 		return nil, fmt.Errorf("opening the directory of objects: %w", err)
@@ -64,10 +72,6 @@ func NewDirectory(path string, settings Settings, log logr.Logger) (*Directory, 
 	}
 	if !info.IsDir() {
 		return nil, fmt.Errorf("opening the directory of objects: %s is not a directory", path)
-	}
-	admitter, err := admit.New()
-	if err != nil {
-		return nil, fmt.Errorf("loading the definitions: %w", err)
 	}
 	defaults, err := admitter.DefaultPolicy()
 	if err != nil {

@@ -80,10 +80,7 @@ func TestFollowSurvivesThatTheDirectoryIsReplaced(t *testing.T) {
 		write(t, filepath.Join(dir, "policy.yaml"), strings.Replace(smallPolicy, "LeastLoad", strategy, 1))
 	}
 	fill(place, "LeastLoad")
-	d, err := NewDirectory(place, Settings{Root: testRoot}, open(t).log)
-	if err != nil {
-		t.Fatal(err)
-	}
+	d := openAt(t, place)
 	d.poll = time.Hour
 	s := follow(t, d)
 	s.until(t, "the first state", strategyIs(policy.LeastLoad))
@@ -120,10 +117,7 @@ func TestFollowReadsMountedVolumes(t *testing.T) {
 	if err := os.Symlink(filepath.Join("..data", "all.yaml"), filepath.Join(dir, "all.yaml")); err != nil {
 		t.Fatal(err)
 	}
-	d, err := NewDirectory(dir, Settings{Root: testRoot}, open(t).log)
-	if err != nil {
-		t.Fatal(err)
-	}
+	d := openAt(t, dir)
 	d.poll = time.Hour
 	s := follow(t, d)
 	s.until(t, "the first state", strategyIs(policy.LeastLoad))

@@ -41,6 +41,8 @@ type Problem struct {
 	Detail string
 	// Kept tells that the last good state of the object stays in force.
 	Kept bool
+
+	missing bool // something that is referred to does not exist
 }
 
 // Error reads FILE: document N: KIND NAMESPACE/NAME: FIELD: DETAIL.

@@ -13,6 +13,7 @@ import (
 	"github.com/go-logr/logr"
 
 	"github.com/kvasir-dev/kvasir/internal/picker"
+	"github.com/kvasir-dev/kvasir/internal/watch/admit"
 )
 
 // testRoot is a key root.
@@ -40,13 +41,25 @@ spec: {targetRefs: [{name: m}], strategy: {type: LeastLoad}}
 )
 
 // open opens a directory with files, whose names alternate with their contents.
-func open(t *testing.T, files ...string) *Directory {
+func open(t testing.TB, files ...string) *Directory {
 	t.Helper()
 	dir := t.TempDir()
 	for i := 0; i < len(files); i += 2 {
 		write(t, filepath.Join(dir, files[i]), files[i+1])
 	}
-	d, err := NewDirectory(dir, Settings{ModelRoot: "/models", Root: testRoot}, logr.Discard())
+	return openAt(t, dir)
+}
+
+// admitter is shared, because it takes a while to make.
+var admitter = sync.OnceValues(admit.New)
+
+func openAt(t testing.TB, dir string) *Directory {
+	t.Helper()
+	a, err := admitter()
+	if err != nil {
+		t.Fatal(err)
+	}
+	d, err := newDirectory(dir, a, Settings{ModelRoot: "/models", Root: testRoot}, logr.Discard())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -54,7 +67,7 @@ func open(t *testing.T, files ...string) *Directory {
 }
 
 // write replaces a file as editors do, by a rename.
-func write(t *testing.T, path, content string) {
+func write(t testing.TB, path, content string) {
 	t.Helper()
 	temporary := filepath.Join(filepath.Dir(path), ".new")
 	if err := os.WriteFile(temporary, []byte(content), 0o600); err != nil {

@@ -58,6 +58,8 @@ type PolicyState struct {
 	Targets []TargetState
 	// Inactive are the fields that are set and not acted on yet.
 	Inactive []string
+	// MissingSecrets are the names of the Secrets that are referred to and do not exist.
+	MissingSecrets []string
 	// Problems of the policy itself.
 	Problems []Problem
 }
@@ -166,7 +168,8 @@ func byName[T metav1.Object](list []T) []T {
 // problem notes what is wrong with an object; kept tells that its last good state stays.
 func (n *turn) problem(kind string, o metav1.Object, err *field.Error, kept bool) Problem {
 	key := ObjectKey{Kind: kind, Namespace: o.GetNamespace(), Name: o.GetName()}
-	p := Problem{Origin: n.origins[key], Object: key, Field: err.Field, Detail: err.ErrorBody(), Kept: kept}
+	p := Problem{Origin: n.origins[key], Object: key, Field: err.Field, Detail: err.ErrorBody(), Kept: kept,
+		missing: err.Type == field.ErrorTypeNotFound}
 	n.state.Problems = append(n.state.Problems, p)
 	return p
 }

@@ -26,6 +26,11 @@ func (n *turn) translatePolicy(p *v1alpha1.RoutingPolicy) {
 	} else if known {
 		n.next.policies[name] = last
 	}
+	for _, ref := range p.Spec.Admission.Tenants.SecretRefs {
+		if n.secrets[types.NamespacedName{Namespace: p.Namespace, Name: ref.Name}] == nil {
+			s.MissingSecrets = append(s.MissingSecrets, ref.Name)
+		}
+	}
 	for i, target := range targets(p) {
 		ts := TargetState{Found: n.pools[target] != nil}
 		path := field.NewPath("spec", "targetRefs").Index(i)

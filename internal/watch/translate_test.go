@@ -1,0 +1,280 @@
+package watch
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/kvasir-dev/kvasir/internal/kvblock"
+	"github.com/kvasir-dev/kvasir/internal/picker"
+	"github.com/kvasir-dev/kvasir/internal/policy"
+)
+
+// defaultPolicy is what an empty policy means, written down by hand from the API's documentation.
+func defaultPolicy() picker.PolicySpec {
+	return picker.PolicySpec{
+		Strategy:   policy.Config{Type: policy.MarginalCost, MarginalCost: policy.MarginalCostConfig{DecodeHarm: 1}},
+		Credit:     [kvblock.NumTiers]float64{1, 0.8, 0.3, 0.3},
+		ReloadRate: [kvblock.NumTiers]float64{0, 200_000, 30_000, 30_000},
+		SessionKeys: []picker.SessionKey{
+			{Type: "Header", Name: "x-session-id"}, {Type: "BodyField", Name: "session_id"},
+			{Type: "BodyField", Name: "prompt_cache_key"}, {Type: "BodyField", Name: "user"}, {Type: "Prefix"},
+		},
+		TokenBudget: 5 * time.Millisecond, EngineTokenBudget: 100 * time.Millisecond, EngineTokens: "WhenNoTokenizer",
+		SpeculationMax: 5 * time.Minute, MaxKVUsage: 0.97, CircuitFailures: 5, CircuitOpen: 10 * time.Second,
+		Attempts: 3, RetryConnect: true, RetryServerError: true, FirstByte: 10 * time.Minute, AnswerHeaders: "Never",
+	}
+}
+
+func TestPoliciesAreTranslated(t *testing.T) {
+	named := func(change func(*picker.PolicySpec)) picker.PolicySpec {
+		p := defaultPolicy()
+		p.Name, p.Generation = "p", 1
+		change(&p)
+		return p
+	}
+	strategy := func(c policy.Config) picker.PolicySpec {
+		return named(func(p *picker.PolicySpec) { p.Strategy = c })
+	}
+	for name, tc := range map[string]struct {
+		spec string
+		want picker.PolicySpec
+	}{
+		"nothing said":     {"", named(func(*picker.PolicySpec) {})},
+		"cost in full":     {"strategy: {type: MarginalCost, marginalCost: {priorPrefillTokensPerSecond: 9000, decodeHarmPercent: 0}}", strategy(policy.Config{Type: policy.MarginalCost, MarginalCost: policy.MarginalCostConfig{PriorRate: 9000}})},
+		"sticky":           {"strategy: {type: StickyLeastLoaded}", strategy(policy.Config{Type: policy.StickyLeastLoaded, StickyLeastLoaded: policy.StickyLeastLoadedConfig{PrefixTokens: 64}})},
+		"sticky in full":   {"strategy: {type: StickyLeastLoaded, stickyLeastLoaded: {prefixTokens: 128}}", strategy(policy.Config{Type: policy.StickyLeastLoaded, StickyLeastLoaded: policy.StickyLeastLoadedConfig{PrefixTokens: 128}})},
+		"longest":          {"strategy: {type: LongestPrefix}", strategy(policy.Config{Type: policy.LongestPrefix, LongestPrefix: policy.LongestPrefixConfig{MinMatch: 0.25, MaxLoad: 1.5}})},
+		"longest, literal": {"strategy: {type: LongestPrefix, longestPrefix: {variant: Literal, minMatchPercent: 0, maxLoadPercent: 200}}", strategy(policy.Config{Type: policy.LongestPrefix, LongestPrefix: policy.LongestPrefixConfig{Literal: true, MaxLoad: 2}})},
+		"metric":           {"strategy: {type: LMetric}", strategy(policy.Config{Type: policy.LMetric})},
+		"metric, literal":  {"strategy: {type: LMetric, lMetric: {variant: Literal}}", strategy(policy.Config{Type: policy.LMetric, LMetric: policy.LMetricConfig{Literal: true}})},
+		"pending work":     {"strategy: {type: LeastPendingWork}", strategy(policy.Config{Type: policy.LeastPendingWork})},
+		"rendezvous":       {"strategy: {type: Rendezvous}", strategy(policy.Config{Type: policy.Rendezvous, Rendezvous: policy.RendezvousConfig{PrefixTokens: 1024}})},
+		"by prefix":        {"strategy: {type: Rendezvous, rendezvous: {key: Prefix, prefixTokens: 16}}", strategy(policy.Config{Type: policy.Rendezvous, Rendezvous: policy.RendezvousConfig{ByPrefix: true, PrefixTokens: 16}})},
+		"all the rest": {`tiers: [{tier: CPU, creditPercent: 50, reloadTokensPerSecond: 7}, {tier: Disk, creditPercent: 0}],
+  session: {keys: [{type: BodyField, name: user}]}, guards: {maxKVUsagePercent: 50, circuit: {consecutiveFailures: 2, openSeconds: 3}},
+  tokens: {budgetMilliseconds: 7, engine: Never, engineBudgetMilliseconds: 8}, speculation: {mode: "Off", maxSeconds: 9},
+  fallback: {attempts: 1, retryOn: [FirstByteTimeout], firstByteSeconds: 4}, decisions: {answerHeaders: OnRequest}`,
+			named(func(p *picker.PolicySpec) {
+				p.Credit = [kvblock.NumTiers]float64{1, 0.5, 0, 0.3}
+				p.ReloadRate = [kvblock.NumTiers]float64{0, 7, 30_000, 30_000}
+				p.SessionKeys = []picker.SessionKey{{Type: "BodyField", Name: "user"}}
+				p.MaxKVUsage, p.CircuitFailures, p.CircuitOpen = 0.5, 2, 3*time.Second
+				p.TokenBudget, p.EngineTokens, p.EngineTokenBudget = 7*time.Millisecond, "Never", 8*time.Millisecond
+				p.SpeculationOff, p.SpeculationMax = true, 9*time.Second
+				p.Attempts, p.FirstByte, p.AnswerHeaders = 1, 4*time.Second, "OnRequest"
+				p.RetryConnect, p.RetryServerError, p.RetryFirstByte = false, false, true
+			})},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := open(t, "pool.yaml", smallPool, "policy.yaml",
+				strings.Replace(smallPolicy, "strategy: {type: LeastLoad}", tc.spec, 1))
+			s, problems := load(t, d)
+			wantNoProblem(t, problems)
+			if diff := cmp.Diff(tc.want, only(t, s).Policy); diff != "" {
+				t.Errorf("policy (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestWithoutAPolicyTheDefaultsAreInForce(t *testing.T) {
+	s, problems := load(t, open(t, "pool.yaml", smallPool))
+	wantNoProblem(t, problems)
+	if diff := cmp.Diff(defaultPolicy(), only(t, s).Policy); diff != "" {
+		t.Errorf("policy (-want +got):\n%s", diff)
+	}
+}
+
+func TestFieldsThatAreNotActedOnAreTold(t *testing.T) {
+	for name, tc := range map[string]struct {
+		spec string
+		want []string
+	}{
+		"none":                  {"strategy: {type: LeastLoad}", nil},
+		"defaults written down": {"session: {idleSeconds: 3600}, guards: {islandCrossing: WhenCheaper}, admission: {mode: Queue}, decisions: {logPercent: 0}", nil},
+		"all": {"shadow: [{name: x, strategy: {type: Random}}], session: {idleSeconds: 1}, guards: {islandCrossing: Never}, admission: {mode: 'Off'}, decisions: {logPercent: 1}",
+			[]string{"spec.shadow", "spec.session.idleSeconds", "spec.guards.islandCrossing", "spec.admission", "spec.decisions.logPercent"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s, problems := load(t, open(t, "pool.yaml", smallPool, "policy.yaml",
+				strings.Replace(smallPolicy, "strategy: {type: LeastLoad}", tc.spec, 1)))
+			wantNoProblem(t, problems)
+			if diff := cmp.Diff(tc.want, s.Policies[0].Inactive); diff != "" {
+				t.Errorf("fields (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestTwoPoliciesOfOneTarget(t *testing.T) {
+	second := strings.NewReplacer("name: p}", "name: a}", "LeastLoad", "Random").Replace(smallPolicy)
+	d := open(t, "pool.yaml", smallPool, "p.yaml", smallPolicy, "a.yaml", second)
+	s, problems := load(t, d)
+	wantProblem(t, problems, "p.yaml", "RoutingPolicy default/p", "spec.targetRefs[0]", "default/a")
+	if got := only(t, s).Policy.Name; got != "a" {
+		t.Errorf("policy %s at the start, want the first by name", got)
+	}
+
+	d = open(t, "pool.yaml", smallPool, "p.yaml", smallPolicy)
+	load(t, d)
+	write(t, d.file("a.yaml"), second)
+	s, problems = load(t, d)
+	wantProblem(t, problems, "a.yaml", "RoutingPolicy default/a", "default/p")
+	if got := only(t, s).Policy.Name; got != "p" {
+		t.Errorf("policy %s, want the one that was in force", got)
+	}
+}
+
+func TestAPolicyNeedsItsTarget(t *testing.T) {
+	for name, group := range map[string]string{"ours": "kvasir.dev", "the gateway's": "inference.networking.k8s.io"} {
+		t.Run(name, func(t *testing.T) {
+			text := strings.Replace(smallPolicy, "{name: m}", "{group: "+group+", name: m}", 1)
+			s, problems := load(t, open(t, "pool.yaml", smallPool, "policy.yaml", text))
+			wantNoProblem(t, problems)
+			if got := only(t, s).Policy.Name; got != "p" {
+				t.Errorf("policy %q, want p", got)
+			}
+		})
+	}
+	text := strings.Replace(smallPolicy, "metadata: {", "metadata: {namespace: other, ", 1)
+	s, problems := load(t, open(t, "pool.yaml", smallPool, "policy.yaml", text))
+	wantProblem(t, problems, "RoutingPolicy other/p", "spec.targetRefs[0].name", "other/m")
+	if got := only(t, s).Policy.Name; got != "" {
+		t.Errorf("policy %q of another namespace is in force", got)
+	}
+}
+
+func TestPoolsAreTranslated(t *testing.T) {
+	const text = `apiVersion: kvasir.dev/v1alpha1
+kind: InferencePool
+metadata: {name: m, namespace: llm}
+spec:
+  model:
+    name: M/m
+    aliases: [a]
+    adapters: {discovery: Disabled, names: [l]}
+    tokenizer: {type: Directory, directory: {path: m/tok}, chatTemplate: t.jinja}
+  selector: {matchLabels: {app: m}}
+  engine:
+    type: SGLang
+    apiKey: {name: k, key: token}
+    media: [{medium: LMCache_Disk, tier: Disk}, {medium: far, tier: Remote}]
+  keySpace: {blockTokens: 32, secretRef: {name: root}}
+  picker: {maxRequestBody: 1Mi}
+---
+apiVersion: v1
+kind: Secret
+metadata: {name: k, namespace: llm}
+stringData: {token: "sesame\n"}
+---
+apiVersion: v1
+kind: Secret
+metadata: {name: root, namespace: llm}
+data: {root: Nzc3Nzc3Nzc3Nzc3Nzc3Nzc3Nzc3Nzc3Nzc3Nzc3Nzc=}
+`
+	s, problems := load(t, open(t, "all.yaml", text))
+	wantNoProblem(t, problems)
+	seed, err := kvblock.NewSeed([]byte(strings.Repeat("7", 32)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := picker.Spec{
+		Namespace: "llm", Name: "m", Model: "M/m", Aliases: []string{"a"}, Adapters: []string{"l"},
+		Engine: "SGLang", EngineAPIKey: "sesame", BlockTokens: 32, Seed: seed, MaxRequestBody: 1 << 20,
+		Media:     map[string]kvblock.Tier{"lmcache_disk": kvblock.Disk, "far": kvblock.Remote},
+		Tokenizer: picker.TokenizerSpec{Type: "Directory", Dir: "/models/m/tok", ChatTemplate: "t.jinja"},
+		Policy:    defaultPolicy(),
+	}
+	if diff := cmp.Diff(want, *only(t, s), cmp.Comparer(func(a, b kvblock.Seed) bool { return a == b })); diff != "" {
+		t.Errorf("pool (-want +got):\n%s", diff)
+	}
+}
+
+func TestKeyRoots(t *testing.T) {
+	secret := func(name, entry string, size int) string {
+		return "---\napiVersion: v1\nkind: Secret\nmetadata: {name: " + name + "}\nstringData: {" + entry + ": " + strings.Repeat("x", size) + "}\n"
+	}
+	other := strings.Replace(smallPool, "name: m", "name: other", 1)
+	other = "---\n" + strings.Replace(other, "model: {name: m}", "model: {name: other}", 1)
+	id := func(text string) string {
+		t.Helper()
+		s, problems := load(t, open(t, "all.yaml", text))
+		wantNoProblem(t, problems)
+		return s.Pools[0].KeyID
+	}
+	given := id(smallPool)
+	if again := id(smallPool + other); again != given {
+		t.Error("the key root of a pool depends on other pools")
+	}
+	s, _ := load(t, open(t, "all.yaml", smallPool+other))
+	if s.Pools[1].KeyID == given {
+		t.Error("two pools have the same key root")
+	}
+	own := id(smallPool + secret("m-key", "root", 32))
+	if own == given {
+		t.Error("the Secret NAME-key is not used")
+	}
+	if named := id(poolWith("keySpace: {secretRef: {name: r}}") + secret("r", "root", 32)); named != own {
+		t.Error("the same root in another Secret gives other keys")
+	}
+	for name, tc := range map[string]struct {
+		secret string
+		want   string
+	}{
+		"no Secret":       {secret: "", want: "Secret default/r"},
+		"no entry":        {secret: secret("r", "key", 32), want: "entry root"},
+		"too few bytes":   {secret: secret("r", "root", 31), want: "31 bytes"},
+		"another's space": {secret: strings.Replace(secret("r", "root", 32), "name: r", "name: r, namespace: o", 1), want: "Secret default/r"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s, problems := load(t, open(t, "all.yaml", poolWith("keySpace: {secretRef: {name: r}}")+tc.secret))
+			wantProblem(t, problems, "InferencePool default/m", "spec.keySpace.secretRef.name", tc.want)
+			if strings.Contains(problems[0], "xxx") {
+				t.Error("the problem tells the root")
+			}
+			if len(s.Specs) != 0 {
+				t.Error("the pool is served without its keys")
+			}
+		})
+	}
+}
+
+func TestAChangedKeyRootWaitsForARestart(t *testing.T) {
+	d := open(t, "pool.yaml", smallPool)
+	s, _ := load(t, d)
+	before := s.Pools[0].KeyID
+	write(t, d.file("secret.yaml"), "apiVersion: v1\nkind: Secret\nmetadata: {name: m-key}\nstringData: {root: "+strings.Repeat("x", 32)+"}\n")
+	write(t, d.file("pods.yaml"), smallSlice)
+	s, problems := load(t, d)
+	wantProblem(t, problems, "InferencePool default/m", "spec.keySpace.secretRef", "started again")
+	if s.Pools[0].KeyID != before || len(only(t, s).Endpoints) != 1 {
+		t.Error("want the keys of before, and what else has changed")
+	}
+}
+
+func TestPoolsThatCannotBeServedYet(t *testing.T) {
+	for name, tc := range map[string]struct {
+		spec string
+		want []string
+	}{
+		"HTTP/2":     {"engine: {protocol: H2C}", []string{"spec.engine.protocol", "H2C"}},
+		"no API key": {"engine: {apiKey: {name: k, key: token}}", []string{"spec.engine.apiKey.name", "Secret default/k"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s, problems := load(t, open(t, "pool.yaml", poolWith(tc.spec)))
+			wantProblem(t, problems, append(tc.want, "pool.yaml: document 1: InferencePool default/m")...)
+			if len(s.Specs) != 0 || len(s.Pools) != 1 || s.Pools[0].Served {
+				t.Error("the pool is served")
+			}
+		})
+	}
+	t.Run("no model root", func(t *testing.T) {
+		d := open(t, "pool.yaml", strings.Replace(smallPool, "{name: m},", "{name: m, tokenizer: {type: Directory, directory: {path: x}}},", 1))
+		d.translator.settings.ModelRoot = ""
+		_, problems := load(t, d)
+		wantProblem(t, problems, "spec.model.tokenizer.directory.path", "--model-root")
+	})
+}
