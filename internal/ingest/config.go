@@ -1,0 +1,132 @@
+package ingest
+
+import (
+	"context"
+	"time"
+
+	"github.com/go-logr/logr"
+
+	"github.com/kvasir-dev/kvasir/internal/endpoint"
+	"github.com/kvasir-dev/kvasir/internal/kvblock"
+	"github.com/kvasir-dev/kvasir/internal/kvevent"
+	"github.com/kvasir-dev/kvasir/internal/kvindex"
+	"github.com/kvasir-dev/kvasir/internal/vllm"
+)
+
+// Source is the transport of events. zmtp.EventSource is one.
+type Source interface {
+	// Subscribe follows the publisher at addr until ctx ends, the connection is lost or each returns an error. It
+	// calls up once when it is subscribed, then each for every message: topic, sequence number (8 bytes, big-endian)
+	// and payload; only the last two frames count, and they are valid only during the call. The error is never nil.
+	Subscribe(ctx context.Context, addr string, up func(), each func(frames [][]byte) error) error
+	// Replay calls each for the batches that the publisher keeps from sequence number from on, in order, and returns
+	// nil at their end. A payload is valid only during the call.
+	Replay(ctx context.Context, addr string, from uint64, each func(seq uint64, payload []byte) error) error
+}
+
+// Decoder reads the payload of one message into a batch, whose buffers it reuses. vllm.Decoder is one.
+type Decoder interface {
+	Decode(payload []byte, into *kvevent.Batch) error
+}
+
+// Index takes what streams find. kvindex.Table is one.
+type Index interface {
+	// Store says that the holder has one more copy of a block in a tier, Drop one less.
+	Store(h kvindex.Holder, tier kvblock.Tier, key kvblock.Key)
+	Drop(h kvindex.Holder, tier kvblock.Tier, key kvblock.Key)
+	// Clear says that the holder has nothing.
+	Clear(h kvindex.Holder)
+}
+
+// Keys is what turns an engine's blocks into keys; the same for all endpoints of a pool.
+type Keys struct {
+	// Model roots the keys of blocks without an adapter, Seed those of all.
+	Model string
+	Seed  kvblock.Seed
+	// BlockTokens is the size of a key's block in tokens.
+	BlockTokens int
+	// Media maps further lower-case medium strings of engines to tiers.
+	Media map[string]kvblock.Tier
+}
+
+// Feed is one endpoint whose events are wanted.
+type Feed struct {
+	Endpoint endpoint.Endpoint
+	// Engine is VLLM or SGLang.
+	Engine string
+	Keys   Keys
+	// Index and Holder are where the endpoint's blocks go.
+	Index  Index
+	Holder kvindex.Holder
+	// OnStored, if set, is called with the keys of blocks that have just entered the index, in any tier. It is called
+	// from the stream's goroutine and must not keep keys.
+	OnStored func(keys []kvblock.Key)
+}
+
+// Config is what all streams share. Zero values take the defaults.
+type Config struct {
+	// Source of events; required.
+	Source Source
+	// NewDecoder makes a stream's decoder; that of package vllm by default.
+	NewDecoder func(engine string) Decoder
+	// Log gets the changes of streams' states.
+	Log logr.Logger
+	// Now is the clock that an engine's time stamps are compared with.
+	Now func() time.Time
+
+	// QueueBytes bounds the messages of an endpoint that wait to be applied.
+	QueueBytes int
+	// MaxBlocks bounds the blocks mirrored for an endpoint; further ones are not indexed.
+	MaxBlocks int
+	// MaxOrphans and MaxOrphanBytes bound the blocks that wait for their parent; the oldest go first.
+	MaxOrphans, MaxOrphanBytes int
+	// ReplayAttempts is how often a gap is asked for before the endpoint counts as degraded.
+	ReplayAttempts int
+	// MinBackoff and MaxBackoff bound the pause before connecting again. It doubles, and half of it is random.
+	MinBackoff, MaxBackoff time.Duration
+	// MinResync and MaxResync bound the pause before an endpoint that could not be replayed is replayed again. It
+	// doubles.
+	MinResync, MaxResync time.Duration
+}
+
+// Defaults of Config.
+const (
+	DefaultQueueBytes     = 16 << 20
+	DefaultMaxBlocks      = 4 << 20
+	DefaultMaxOrphans     = 64 << 10
+	DefaultMaxOrphanBytes = 16 << 20
+	DefaultReplayAttempts = 3
+	DefaultMinBackoff     = 100 * time.Millisecond
+	DefaultMaxBackoff     = 5 * time.Second
+	DefaultMinResync      = 5 * time.Second
+	DefaultMaxResync      = time.Minute
+)
+
+func (c Config) withDefaults() Config {
+	number := func(v *int, d int) {
+		if *v <= 0 {
+			*v = d
+		}
+	}
+	span := func(v *time.Duration, d time.Duration) {
+		if *v <= 0 {
+			*v = d
+		}
+	}
+	if c.NewDecoder == nil {
+		c.NewDecoder = func(engine string) Decoder { return vllm.NewDecoder(engine) }
+	}
+	if c.Now == nil {
+		c.Now = time.Now
+	}
+	number(&c.QueueBytes, DefaultQueueBytes)
+	number(&c.MaxBlocks, DefaultMaxBlocks)
+	number(&c.MaxOrphans, DefaultMaxOrphans)
+	number(&c.MaxOrphanBytes, DefaultMaxOrphanBytes)
+	number(&c.ReplayAttempts, DefaultReplayAttempts)
+	span(&c.MinBackoff, DefaultMinBackoff)
+	span(&c.MaxBackoff, DefaultMaxBackoff)
+	span(&c.MinResync, DefaultMinResync)
+	span(&c.MaxResync, DefaultMaxResync)
+	return c
+}

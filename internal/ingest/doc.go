@@ -1,0 +1,33 @@
+// Package ingest keeps the index true to what engines say: one stream per endpoint, from the messages of its event
+// publisher to the blocks of its holder in the index.
+//
+//	            receiver                                applier
+//	publisher ------------> queue, ordered, bounded ------------> mirror ----> index
+//	                          ^ bytes                    | gap,     engine hash -> own keys,
+//	                          |                          | new life  copies per tier
+//	                     up, messages                    v
+//	                                                replay socket
+//
+// Everything that changes an endpoint's blocks passes the one queue, so that a late event cannot bring back what a
+// restart has cleared. Sequence numbers are always checked. The states of a stream:
+//
+//	                 subscribed, or the sequence fell back
+//	Disconnected ---------------------------------------> Syncing: cleared, replaying from 0
+//	     ^                                                  |            |
+//	     | connection lost (from every state;               | all from   | history cut short,
+//	     | blocks stay, a new connection clears)            | number 0   | or no replay
+//	     |                                                  v            v
+//	     |<---------------------------------------------- Synced     Unverified
+//	     |                                                  |            |
+//	     |          a gap that no replay fills,             v            v
+//	     '--------- or a batch that cannot be read ------- Degraded <----'
+//	                                                        |
+//	                                                        '--> replayed from 0 again, when that succeeds
+//
+// Synced means that every batch of this life of the engine was applied. Unverified means that the beginning is
+// missing: what the index has is true, but not all there is. Degraded means that batches in between are missing: some
+// of what the index has may be gone. Live events are applied in every state.
+//
+// A connection that is made again is a new life, because nothing in the protocol tells a restarted engine from a
+// network that was away: everything is cleared and replayed.
+package ingest

@@ -1,0 +1,111 @@
+package ingest
+
+import (
+	"maps"
+	"sync"
+
+	"github.com/kvasir-dev/kvasir/internal/endpoint"
+)
+
+// Manager runs the streams of all pools. It is safe for concurrent use.
+type Manager struct {
+	cfg Config
+
+	mu      sync.Mutex
+	streams map[string]map[string]*stream // guarded by mu; by pool, by the endpoint's epoch
+}
+
+// New returns a manager without streams.
+func New(c Config) *Manager {
+	return &Manager{cfg: c.withDefaults(), streams: map[string]map[string]*stream{}}
+}
+
+// Set makes the streams of a pool those of the feeds, of which each endpoint's life has at most one. Feeds without an
+// address of events have none. A stream whose feed is gone or changed is stopped, and when Set returns it writes to
+// the index no more; blocks that it has written stay. A stream whose feed stays is not disturbed.
+func (m *Manager) Set(pool string, feeds []Feed) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	old, next := m.streams[pool], map[string]*stream{}
+	var fresh []Feed
+	for _, f := range feeds {
+		epoch := f.Endpoint.Epoch()
+		if f.Endpoint.EventsAddress == "" || next[epoch] != nil {
+			continue
+		}
+		if s := old[epoch]; s != nil && s.feed.same(&f) {
+			next[epoch] = s
+			delete(old, epoch)
+			continue
+		}
+		fresh = append(fresh, f)
+	}
+	stopAll(old)
+	for _, f := range fresh {
+		if epoch := f.Endpoint.Epoch(); next[epoch] == nil {
+			next[epoch] = startStream(f, &m.cfg)
+		}
+	}
+	if len(next) == 0 {
+		delete(m.streams, pool)
+	} else {
+		m.streams[pool] = next
+	}
+}
+
+// Close stops all streams and waits for them.
+func (m *Manager) Close() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for pool, streams := range m.streams {
+		stopAll(streams)
+		delete(m.streams, pool)
+	}
+}
+
+// Status is how a stream does.
+type Status struct {
+	Endpoint endpoint.Endpoint
+	State    State
+	// Stats go on counting.
+	Stats *Stats
+}
+
+// Status reports on all streams of a pool, in no order.
+func (m *Manager) Status(pool string) []Status {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	out := make([]Status, 0, len(m.streams[pool]))
+	for _, s := range m.streams[pool] {
+		out = append(out, Status{Endpoint: s.feed.Endpoint, State: s.State(), Stats: &s.stats})
+	}
+	return out
+}
+
+// Pools lists the pools that have streams, in no order.
+func (m *Manager) Pools() []string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	pools := make([]string, 0, len(m.streams))
+	for pool := range m.streams {
+		pools = append(pools, pool)
+	}
+	return pools
+}
+
+func stopAll(streams map[string]*stream) {
+	for _, s := range streams {
+		s.stop()
+	}
+	for _, s := range streams {
+		s.wait()
+	}
+}
+
+// same tells whether two feeds of the same epoch need the same stream.
+func (f *Feed) same(g *Feed) bool {
+	return f.Endpoint.ReplayAddress == g.Endpoint.ReplayAddress && f.Engine == g.Engine &&
+		f.Index == g.Index && f.Holder == g.Holder &&
+		f.Keys.Model == g.Keys.Model && f.Keys.Seed == g.Keys.Seed && f.Keys.BlockTokens == g.Keys.BlockTokens &&
+		maps.Equal(f.Keys.Media, g.Keys.Media)
+}

@@ -1,0 +1,140 @@
+package ingest
+
+import (
+	"context"
+	"sync"
+)
+
+// kind tells what an item of the queue asks for.
+type kind uint8
+
+const (
+	kindUp       kind = iota + 1 // a new connection
+	kindMessage                  // a batch
+	kindOverflow                 // messages were dropped here
+)
+
+// item is one thing to do, in the order in which it happened.
+type item struct {
+	kind kind
+	// seq is a batch's sequence number, or which connection has come up, from 1.
+	seq     uint64
+	payload []byte
+	// link is the connection that has come up; it ends with the connection.
+	link context.Context
+}
+
+// queue holds what the receiver has for the applier. Payloads are bounded in bytes; when they do not fit, all of them
+// go, and one item says so. Buffers are used again.
+type queue struct {
+	max   int
+	stats *Stats
+	wake  chan struct{} // holds a token when there may be items
+
+	mu    sync.Mutex
+	items []item   // guarded by mu; items[head:] wait
+	head  int      // guarded by mu
+	bytes int      // guarded by mu
+	spare [][]byte // guarded by mu
+}
+
+// Buffers kept for later messages.
+const (
+	maxSpare      = 64
+	maxSpareBytes = 64 << 10
+)
+
+// itemBytes is what a message takes in the queue besides its payload.
+const itemBytes = 64
+
+func newQueue(max int, stats *Stats) *queue {
+	return &queue{max: max, stats: stats, wake: make(chan struct{}, 1)}
+}
+
+// up queues a new connection.
+func (q *queue) up(n uint64, link context.Context) {
+	q.mu.Lock()
+	q.items = append(q.items, item{kind: kindUp, seq: n, link: link})
+	q.mu.Unlock()
+	q.signal()
+}
+
+// message queues a copy of a batch.
+func (q *queue) message(seq uint64, payload []byte) {
+	q.mu.Lock()
+	need := len(payload) + itemBytes
+	if q.bytes+need > q.max {
+		q.overflow()
+	} else {
+		q.bytes += need
+		q.items = append(q.items, item{kind: kindMessage, seq: seq, payload: append(q.buffer(), payload...)})
+	}
+	q.stats.QueuedBytes.Store(int64(q.bytes))
+	q.mu.Unlock()
+	q.signal()
+}
+
+// overflow drops all messages and leaves a note, also of the last connection among them. mu is held.
+func (q *queue) overflow() {
+	q.stats.Overflows.Add(1)
+	kept := q.items[:0]
+	for _, it := range q.items[q.head:] {
+		if it.kind == kindUp {
+			kept = append(kept[:0], it)
+		}
+	}
+	clear(q.items[len(kept):])
+	q.items, q.head, q.bytes = append(kept, item{kind: kindOverflow}), 0, 0
+}
+
+// take returns the next item, ok false when there is none.
+func (q *queue) take() (it item, ok bool) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.head == len(q.items) {
+		return item{}, false
+	}
+	it = q.items[q.head]
+	q.items[q.head] = item{}
+	if q.head++; q.head == len(q.items) {
+		q.items, q.head = q.items[:0], 0
+	} else if q.head >= 1024 && q.head*2 >= len(q.items) {
+		n := copy(q.items, q.items[q.head:])
+		clear(q.items[n:])
+		q.items, q.head = q.items[:n], 0
+	}
+	if it.kind == kindMessage {
+		q.bytes -= len(it.payload) + itemBytes
+		q.stats.QueuedBytes.Store(int64(q.bytes))
+	}
+	return it, true
+}
+
+// giveBack takes the buffer of an item that was applied.
+func (q *queue) giveBack(it item) {
+	if cap(it.payload) == 0 || cap(it.payload) > maxSpareBytes {
+		return
+	}
+	q.mu.Lock()
+	if len(q.spare) < maxSpare {
+		q.spare = append(q.spare, it.payload[:0])
+	}
+	q.mu.Unlock()
+}
+
+// buffer takes a spare one. mu is held.
+func (q *queue) buffer() []byte {
+	if len(q.spare) == 0 {
+		return nil
+	}
+	b := q.spare[len(q.spare)-1]
+	q.spare = q.spare[:len(q.spare)-1]
+	return b
+}
+
+func (q *queue) signal() {
+	select {
+	case q.wake <- struct{}{}:
+	default:
+	}
+}

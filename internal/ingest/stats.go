@@ -1,0 +1,109 @@
+package ingest
+
+import (
+	"sync/atomic"
+	"time"
+)
+
+// State is how far a stream's blocks can be trusted. See the package's picture.
+type State int32
+
+// The states.
+const (
+	Disconnected State = iota
+	Syncing
+	Synced
+	Unverified
+	Degraded
+)
+
+// String is the state's name in logs and metrics.
+func (s State) String() string {
+	switch s {
+	case Disconnected:
+		return "Disconnected"
+	case Syncing:
+		return "Syncing"
+	case Synced:
+		return "Synced"
+	case Unverified:
+		return "Unverified"
+	case Degraded:
+		return "Degraded"
+	}
+	return "unknown"
+}
+
+// Reason is why everything of an endpoint was replayed.
+type Reason int
+
+// The reasons.
+const (
+	Connected  Reason = iota // a new connection
+	FellBack                 // a sequence number lower than the last
+	Overflow                 // messages dropped from a full queue
+	ShortGap                 // a gap whose beginning is no longer kept
+	Retry                    // an earlier replay failed
+	NumReasons int    = iota
+)
+
+// String is the reason's name in logs and metrics.
+func (r Reason) String() string {
+	switch r {
+	case Connected:
+		return "Connected"
+	case FellBack:
+		return "FellBack"
+	case Overflow:
+		return "Overflow"
+	case ShortGap:
+		return "ShortGap"
+	case Retry:
+		return "Retry"
+	}
+	return "unknown"
+}
+
+// Stats counts what a stream did since it was started. All may be read at any time.
+type Stats struct {
+	// Batches applied, and the Events in them.
+	Batches, Events atomic.Uint64
+	// Stored and Removed count blocks told of, copies included; Cleared counts events.
+	Stored, Removed, Cleared atomic.Uint64
+	// RemovedUnknown counts removals of blocks that were not known, part of Removed.
+	RemovedUnknown atomic.Uint64
+
+	// Connections made, and Failures to make or keep one.
+	Connections, Failures atomic.Uint64
+	// Gaps in the sequence, and the batches missing in gaps that were never filled.
+	Gaps, Missing atomic.Uint64
+	// Duplicates are batches received again and passed over.
+	Duplicates atomic.Uint64
+	// Replays asked for, and those that failed.
+	Replays, ReplayFailures atomic.Uint64
+	// Resyncs counts replays of everything, by reason.
+	Resyncs [NumReasons]atomic.Uint64
+	// Overflows of the queue.
+	Overflows atomic.Uint64
+
+	// Malformed messages have no sequence number; DecodeErrors are payloads that cannot be read, and UnknownLayouts
+	// the ones among them that are of no known layout.
+	Malformed, DecodeErrors, UnknownLayouts atomic.Uint64
+	// Skipped counts events and fields that the decoder passed over.
+	Skipped atomic.Uint64
+
+	// Blocks not indexed, by why: of a group whose hits extend no prefix; without what tells them apart; in a tier
+	// unknown here; of a number of tokens that does not fit the number of blocks; of a block size that is no multiple
+	// of ours; beyond the limit.
+	Partial, Unkeyed, UnknownMedium, Misaligned, BlockSizeUnsupported, Refused atomic.Uint64
+
+	// OrphansDropped counts blocks that waited for their parent and were given up.
+	OrphansDropped atomic.Uint64
+
+	// Blocks and Orphans are how many are held now; QueuedBytes is what waits to be applied.
+	Blocks, Orphans, OrphanBytes, QueuedBytes atomic.Int64
+	lag                                       atomic.Int64
+}
+
+// Lag is how long ago, by the engine's clock, the batch was published that was applied last.
+func (s *Stats) Lag() time.Duration { return time.Duration(s.lag.Load()) }

@@ -1,0 +1,219 @@
+package ingest
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/go-logr/logr"
+
+	"github.com/kvasir-dev/kvasir/internal/kvevent"
+	"github.com/kvasir-dev/kvasir/internal/vllm"
+)
+
+// stream follows one endpoint with two goroutines, a receiver and an applier, until it is stopped.
+type stream struct {
+	feed    Feed
+	cfg     *Config
+	log     logr.Logger
+	stats   Stats
+	queue   *queue
+	cancel  context.CancelFunc
+	workers sync.WaitGroup
+
+	// ups counts connections made, seen is the last that the applier has begun; link is whether there is one now.
+	ups, seen atomic.Uint64
+	link      atomic.Bool
+	state     atomic.Int32 // a State, as the applier sees it
+
+	// What follows belongs to the applier.
+
+	decoder Decoder
+	batch   kvevent.Batch
+	mirror  *mirror
+	up      context.Context // ends with the connection
+	// expected is the next sequence number, once known is true.
+	expected uint64
+	known    bool
+	// last is the number of the last message received live, once live is true.
+	last uint64
+	live bool
+	// retry is when everything is replayed again; zero for never. pause is the next wait before that.
+	retry time.Time
+	pause time.Duration
+}
+
+func startStream(feed Feed, cfg *Config) *stream {
+	ctx, cancel := context.WithCancel(context.Background())
+	s := &stream{feed: feed, cfg: cfg, cancel: cancel, decoder: cfg.NewDecoder(feed.Engine), up: ctx, pause: cfg.MinResync}
+	s.log = cfg.Log.WithValues("endpoint", feed.Endpoint.ID.String(), "pod", feed.Endpoint.Pod)
+	s.queue = newQueue(cfg.QueueBytes, &s.stats)
+	s.mirror = newMirror(&s.feed, cfg, &s.stats)
+	s.workers.Go(func() { s.receive(ctx) })
+	s.workers.Go(func() { s.apply(ctx) })
+	return s
+}
+
+// stop ends both goroutines; wait waits until they have ended.
+func (s *stream) stop() { s.cancel() }
+func (s *stream) wait() { s.workers.Wait() }
+
+// State combines what the two goroutines know.
+func (s *stream) State() State {
+	switch {
+	case !s.link.Load():
+		return Disconnected
+	case s.ups.Load() != s.seen.Load():
+		return Syncing
+	}
+	return State(s.state.Load())
+}
+
+// receive keeps a connection to the publisher and queues what comes.
+func (s *stream) receive(ctx context.Context) {
+	backoff := s.cfg.MinBackoff
+	for {
+		began := time.Now()
+		link, cut := context.WithCancel(ctx)
+		err := s.cfg.Source.Subscribe(link, s.feed.Endpoint.EventsAddress, func() {
+			s.stats.Connections.Add(1)
+			n := s.ups.Add(1)
+			s.link.Store(true)
+			s.queue.up(n, link)
+		}, s.take)
+		cut()
+		wasUp := s.link.Swap(false)
+		if ctx.Err() != nil {
+			return
+		}
+		s.stats.Failures.Add(1)
+		if wasUp {
+			s.log.Info("Event stream lost", "reason", err.Error())
+		} else {
+			s.log.V(1).Info("Event stream not reached", "reason", err.Error())
+		}
+		if time.Since(began) >= s.cfg.MaxBackoff {
+			backoff = s.cfg.MinBackoff
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(backoff/2 + rand.N(backoff/2+1)):
+		}
+		backoff = min(2*backoff, s.cfg.MaxBackoff)
+	}
+}
+
+// take queues one message. One that is no event does not end the stream.
+func (s *stream) take(frames [][]byte) error {
+	n := len(frames)
+	if n < 2 || len(frames[n-2]) != 8 {
+		s.stats.Malformed.Add(1)
+		return nil
+	}
+	s.queue.message(binary.BigEndian.Uint64(frames[n-2]), frames[n-1])
+	return nil
+}
+
+// apply works through the queue.
+func (s *stream) apply(ctx context.Context) {
+	for ctx.Err() == nil {
+		if it, ok := s.queue.take(); ok {
+			s.step(it)
+			s.queue.giveBack(it)
+			continue
+		}
+		var timer <-chan time.Time
+		if !s.retry.IsZero() {
+			timer = time.After(time.Until(s.retry))
+		}
+		select {
+		case <-ctx.Done():
+		case <-s.queue.wake:
+		case <-timer:
+			s.retry = time.Time{}
+			if s.link.Load() { // else a new connection replays everything anyway
+				s.resync(Retry)
+			}
+		}
+	}
+}
+
+// step does what one item asks for.
+func (s *stream) step(it item) {
+	switch it.kind {
+	case kindUp:
+		s.up = it.link
+		s.begin(Connected)
+		s.seen.Store(it.seq)
+	case kindOverflow:
+		switch {
+		case s.replayable():
+			s.resync(Overflow)
+		case s.known:
+			s.setState(Degraded)
+		}
+	case kindMessage:
+		s.message(it.seq, it.payload)
+	}
+}
+
+// message applies a live batch in its place in the sequence.
+func (s *stream) message(seq uint64, payload []byte) {
+	switch {
+	case s.live && seq == s.last:
+		s.stats.Duplicates.Add(1)
+		return
+	case s.live && seq < s.last:
+		s.begin(FellBack)
+	}
+	s.live, s.last = true, seq
+	switch {
+	case !s.known:
+		s.known, s.expected = true, seq
+		if seq == 0 { // nothing came before
+			s.retry = time.Time{}
+			s.setState(Synced)
+		}
+	case seq > s.expected:
+		s.fill(seq)
+	}
+	if seq < s.expected {
+		s.stats.Duplicates.Add(1) // a replay brought it
+		return
+	}
+	s.expected = seq + 1
+	s.applyBatch(payload)
+}
+
+// applyBatch decodes a payload and changes the mirror and the index accordingly. false means that it cannot be read.
+func (s *stream) applyBatch(payload []byte) bool {
+	if err := s.decoder.Decode(payload, &s.batch); err != nil {
+		if errors.Is(err, vllm.ErrLayout) {
+			s.stats.UnknownLayouts.Add(1)
+		}
+		if s.stats.DecodeErrors.Add(1) == 1 {
+			s.log.Info("Event batch cannot be read", "reason", err.Error())
+		}
+		s.setState(Degraded)
+		return false
+	}
+	s.mirror.apply(&s.batch)
+	if s.batch.Time > 0 {
+		now := float64(s.cfg.Now().UnixMilli()) / 1e3
+		s.stats.lag.Store(int64((now - s.batch.Time) * 1e9))
+	}
+	return true
+}
+
+func (s *stream) replayable() bool { return s.feed.Endpoint.ReplayAddress != "" }
+
+func (s *stream) setState(state State) {
+	if old := State(s.state.Swap(int32(state))); old != state {
+		s.log.V(1).Info("Event stream changed its state", "state", state.String())
+	}
+}
