@@ -94,7 +94,7 @@ func valueEnd(b []byte, i int) int {
 			i++
 			continue
 		default:
-			for i < len(b) && bytes.IndexByte([]byte(",]} \n\t\r:"), b[i]) < 0 {
+			for i < len(b) && b[i] > ' ' && b[i] != ',' && b[i] != ']' && b[i] != '}' {
 				i++
 			}
 		}

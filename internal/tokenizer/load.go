@@ -251,7 +251,8 @@ func (l *loader) readMerges() error {
 			}
 			left, right = buf[:cut], buf[cut:]
 		}
-		word, ok := appendBytes(word[:0], left)
+		var ok bool
+		word, ok = appendBytes(word[:0], left)
 		cut := len(word)
 		if ok {
 			word, ok = appendBytes(word, right)
