@@ -8,7 +8,7 @@ count=0
 while IFS=: read -r file target; do
   package=./$(dirname "$file")
   echo "-- $package $target"
-  "$go" test "$package" -run '^$' -fuzz "^$target\$" -fuzztime "$time" -parallel 2
+  "$go" test "$package" -run "^\$" -fuzz "^$target\$" -fuzztime "$time" -fuzzminimizetime 5x -parallel 2
   count=$((count + 1))
 done < <(git ls-files '*_test.go' | xargs grep -oE '^func Fuzz[A-Za-z0-9_]+' | sed 's/:func /:/' | sort)
 [ "$count" -gt 0 ] || { echo "no fuzz targets found" >&2; exit 1; }
