@@ -2,6 +2,7 @@ package ingest
 
 import (
 	"math"
+	"slices"
 	"strings"
 
 	"github.com/kvasir-dev/kvasir/internal/kvblock"
@@ -38,6 +39,11 @@ type mirror struct {
 	// stored collects the keys for Feed.OnStored, work the orphans whose parent has come.
 	stored []kvblock.Key
 	work   []*orphan
+
+	lastRoot struct {
+		model, salt string
+		key         kvblock.Key
+	}
 }
 
 func newMirror(feed *Feed, c *Config, stats *Stats) *mirror {
@@ -168,11 +174,7 @@ func (m *mirror) storeChain(e *kvevent.Event, tier kvblock.Tier) {
 	var parentKey kvblock.Key // 0 while unknown
 	switch {
 	case !e.HasParent || e.Parent == 0: // one simulator writes 0 for none
-		model := e.Adapter
-		if model == "" {
-			model = m.feed.Keys.Model
-		}
-		parentKey = m.feed.Keys.Seed.Root(model, e.Salt)
+		parentKey = m.root(e.Adapter, e.Salt)
 	default:
 		parent = blockID{e.Parent, group}
 		parentKey = m.blocks[parent].key
@@ -197,56 +199,67 @@ func (m *mirror) storeChain(e *kvevent.Event, tier kvblock.Tier) {
 	}
 }
 
-// enter takes a block that has no key yet, and returns its key, or 0 if its parent's is unknown too.
-func (m *mirror) enter(id, parent blockID, parentKey kvblock.Key, tokens []uint32, extra uint64, tier kvblock.Tier) kvblock.Key {
-	o := m.orphans.byID[id]
-	if o != nil {
-		more(&o.copies[tier])
+// root is the parent of a first block. It remembers the last one, since most are alike.
+func (m *mirror) root(adapter, salt string) kvblock.Key {
+	model := adapter
+	if model == "" {
+		model = m.feed.Keys.Model
 	}
-	if parentKey == 0 {
-		if o == nil {
-			o = &orphan{id: id, parent: parent, tokens: append([]uint32(nil), tokens...), extra: extra}
-			o.copies[tier] = 1
-			m.orphans.add(o)
-		}
-		return 0
+	if r := &m.lastRoot; r.key == 0 || r.model != model || r.salt != salt {
+		r.model, r.salt, r.key = model, salt, m.feed.Keys.Seed.Root(model, salt)
 	}
-	if o == nil {
-		o = &orphan{id: id, tokens: tokens, extra: extra}
-		o.copies[tier] = 1
-	} else {
-		m.orphans.remove(o)
-	}
-	key := m.place(o, parentKey)
-	m.graft()
-	return key
+	return m.lastRoot.key
 }
 
-// place gives a block its key and puts it into the index. Orphans that waited for it become work.
-func (m *mirror) place(o *orphan, parentKey kvblock.Key) kvblock.Key {
+// enter takes a block that has no key yet, and returns its key, or 0 if its parent's is unknown too.
+func (m *mirror) enter(id, parent blockID, parentKey kvblock.Key, tokens []uint32, extra uint64, tier kvblock.Tier) kvblock.Key {
+	var copies [kvblock.NumTiers]uint16
+	o := m.orphans.byID[id]
+	if o != nil {
+		copies = o.copies
+	}
+	more(&copies[tier])
+	switch {
+	case parentKey != 0:
+		if o != nil {
+			m.orphans.remove(o)
+		}
+		key := m.place(id, parentKey, tokens, extra, copies)
+		m.graft()
+		return key
+	case o != nil:
+		o.copies = copies
+	default:
+		m.orphans.add(&orphan{id: id, parent: parent, tokens: slices.Clone(tokens), extra: extra, copies: copies})
+	}
+	return 0
+}
+
+// place gives a block its key and puts it into the index. Orphans that waited for it become work. The key is 0 when
+// there is no room.
+func (m *mirror) place(id blockID, key kvblock.Key, tokens []uint32, extra uint64, copies [kvblock.NumTiers]uint16) kvblock.Key {
 	if len(m.blocks) >= m.max {
 		m.stats.Refused.Add(1)
 		return 0
 	}
 	size := m.feed.Keys.BlockTokens
-	key := parentKey
 	var leading []kvblock.Key
-	for at := 0; at < len(o.tokens); at += size {
+	for at := 0; at < len(tokens); at += size {
 		if at > 0 {
 			leading = append(leading, key)
 		}
-		key = kvblock.Next(key, o.tokens[at:at+size:at+size], o.extra)
+		key = kvblock.Next(key, tokens[at:at+size:at+size], extra)
 	}
 	if leading != nil {
-		m.leading[o.id] = leading
+		m.leading[id] = leading
 	}
-	m.blocks[o.id] = block{key: key, copies: o.copies}
-	for tier, n := range o.copies {
+	m.blocks[id] = block{key: key, copies: copies}
+	for tier, n := range copies {
 		if n > 0 {
-			m.tell(o.id, key, kvblock.Tier(tier))
+			m.tell(id, key, kvblock.Tier(tier))
 		}
 	}
-	m.work = m.orphans.release(o.id, m.work)
+	m.work = m.orphans.release(id, m.work)
 	return key
 }
 
@@ -255,7 +268,7 @@ func (m *mirror) graft() {
 	for len(m.work) > 0 {
 		o := m.work[len(m.work)-1]
 		m.work = m.work[:len(m.work)-1]
-		m.place(o, m.blocks[o.parent].key)
+		m.place(o.id, m.blocks[o.parent].key, o.tokens, o.extra, o.copies)
 	}
 }
 
