@@ -22,12 +22,14 @@ import (
 	"github.com/kvasir-dev/kvasir/hack/demo/report"
 	"github.com/kvasir-dev/kvasir/hack/demo/summary"
 	"github.com/kvasir-dev/kvasir/hack/demo/trace"
+	"github.com/kvasir-dev/kvasir/internal/enginemodel"
 )
 
 // session is one execution of the demo.
 type session struct {
 	*options
 	plan   *replay.Plan
+	time   enginemodel.TimeModel
 	stdout io.Writer
 	dir    string // for objects and logs
 }
@@ -42,13 +44,17 @@ func demo(ctx context.Context, args []string, stdout, stderr io.Writer) (err err
 	if err != nil {
 		return err
 	}
+	profile, err := enginemodel.LookupProfile(o.profile)
+	if err != nil {
+		return err
+	}
 	dir, err := os.MkdirTemp("", "kvasir-demo-")
 	if err != nil {
 		return fmt.Errorf("making a directory for the fleet: %w", err)
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
 
-	s := &session{options: o, plan: plan, stdout: stdout, dir: dir}
+	s := &session{options: o, plan: plan, time: profile.Time, stdout: stdout, dir: dir}
 	r := &report.Report{Config: s.config()}
 	s.say("%d simulated pods, %d requests of a trace and %d of %d chats, %g times as fast as real time\n",
 		o.pods, len(plan.Trace), plan.Chat.Requests(), len(plan.Chat.Sessions), o.speedUp)
@@ -83,8 +89,8 @@ func (o *options) plan() (*replay.Plan, error) {
 	if n := len(arrivals); n > 0 && o.requests > 0 {
 		span = min(span, arrivals[n-1])
 	}
-	// The last sessions begin while there is time for their turns.
-	script, err := chat.New(chat.Default(int(o.chats*span.Minutes()), span*8/10))
+	// The last sessions begin early enough for their turns.
+	script, err := chat.New(chat.Default(int(o.chats*span.Minutes()), span*6/10))
 	if err != nil {
 		return nil, err
 	}
@@ -128,7 +134,7 @@ func (s *session) run(ctx context.Context, strategy string, last bool) (run *rep
 		return nil, err
 	}
 	m.PodsCPUSeconds, m.PickerCPUSeconds = pods.Seconds(), picker.Seconds()
-	result := report.NewRun(strategy, names, samples, m)
+	result := report.NewRun(strategy, names, samples, s.prefill, m)
 	return &result, nil
 }
 
@@ -172,6 +178,11 @@ func (s *session) drive(ctx context.Context, strategy string, f *fleet.Fleet, me
 	return samples, err
 }
 
+// prefill is how long a pod takes for a prompt.
+func (s *session) prefill(tokens, cached int) time.Duration {
+	return s.time.Prefill(tokens, cached, enginemodel.DefaultMaxBatchedTokens)
+}
+
 // expected is about how long a run takes, in wall time: the arrivals and the last answers.
 func (s *session) expected() time.Duration {
 	last := time.Duration(0)
@@ -205,12 +216,14 @@ func (s *session) publish(r *report.Report) error {
 	if err := os.MkdirAll(s.out, 0o755); err != nil {
 		return fmt.Errorf("making the directory for the report: %w", err)
 	}
-	for name, write := range map[string]func(io.Writer) error{"report.json": r.WriteJSON, "report.html": r.WriteHTML} {
+	for name, write := range map[string]func(io.Writer) error{
+		"report.json": r.WriteJSON, "report.html": r.WriteHTML, "requests.jsonl": r.WriteRequests,
+	} {
 		if err := writeFile(filepath.Join(s.out, name), write); err != nil {
 			return err
 		}
 	}
-	s.say("\nWritten: %s and %s\n", filepath.Join(s.out, "report.json"), filepath.Join(s.out, "report.html"))
+	s.say("\nWritten to %s: report.json, report.html, and requests.jsonl with every request\n", s.out)
 	return nil
 }
 

@@ -130,9 +130,9 @@ func (f *Fleet) Watch(ctx context.Context) error {
 func (f *Fleet) Stop() (pods, picker time.Duration, err error) {
 	var pickerErr error
 	if f.picker != nil {
-		picker, pickerErr = stop([]*process{f.picker})
+		picker, pickerErr = stop([]*process{f.picker}, stopTimeout)
 	}
-	pods, err = stop(f.pods)
+	pods, err = stop(f.pods, stopTimeout)
 	f.picker, f.pods = nil, nil
 	return pods, picker, errors.Join(err, pickerErr)
 }

@@ -63,14 +63,14 @@ func (p *process) signal(s syscall.Signal) error {
 	return err
 }
 
-// stop ends processes: all are told to, and those that have not after stopTimeout are killed. It returns when none is
+// stop ends processes: all are told to, and those that have not after a timeout are killed. It returns when none is
 // left, with their processor time.
-func stop(list []*process) (time.Duration, error) {
+func stop(list []*process, timeout time.Duration) (time.Duration, error) {
 	var errs []error
 	for _, p := range list {
 		errs = append(errs, p.signal(syscall.SIGTERM))
 	}
-	deadline := time.NewTimer(stopTimeout)
+	deadline := time.NewTimer(timeout)
 	defer deadline.Stop()
 	killed := false
 	var used time.Duration

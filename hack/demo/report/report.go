@@ -44,6 +44,9 @@ type Run struct {
 	Blind        int `json:"blindRequests"`
 	PromptTokens int `json:"promptTokens"`
 	AnswerTokens int `json:"answerTokens"`
+	// PrefillLoad is the time that the prefills would take one by one, as a part of the pods' time up to the last
+	// arrival: how near the fleet is to its limit. Decoding comes on top.
+	PrefillLoad float64 `json:"prefillLoad"`
 	// Workloads are the same figures for each workload alone.
 	Workloads []Workload `json:"workloads"`
 	Machine   Machine    `json:"machine"`
@@ -114,8 +117,11 @@ type Config struct {
 	GoVersion   string `json:"goVersion"`
 }
 
+// Prefill is how long a pod takes to prefill a prompt of so many tokens of which it has some cached.
+type Prefill func(tokens, cached int) time.Duration
+
 // NewRun summarises and checks a run. pods are the names of all pods there were.
-func NewRun(strategy string, pods []string, samples []summary.Sample, m Machine) Run {
+func NewRun(strategy string, pods []string, samples []summary.Sample, prefill Prefill, m Machine) Run {
 	s := summary.Of(samples)
 	m.MaxLateSeconds = s.MaxLate.Seconds()
 	r := Run{
@@ -125,7 +131,8 @@ func NewRun(strategy string, pods []string, samples []summary.Sample, m Machine)
 		TTFTSeconds: quantiles(s), RequestsPerPod: s.PerPod,
 		TotalDeviation: s.TotalDeviation(), RequestDeviation: s.RequestDeviation(),
 		Miscounted: s.Miscounted, Blind: s.Blind, PromptTokens: s.Prompt, AnswerTokens: s.Answer,
-		Machine: m, Wrong: s.Check(), samples: samples,
+		PrefillLoad: prefillLoad(samples, prefill, len(pods)),
+		Machine:     m, Wrong: s.Check(), samples: samples,
 	}
 	if good := s.Requests - s.Errors; good > 0 {
 		r.ExactRatio = float64(s.Exact) / float64(good)
@@ -144,6 +151,20 @@ func NewRun(strategy string, pods []string, samples []summary.Sample, m Machine)
 		})
 	}
 	return r
+}
+
+func prefillLoad(samples []summary.Sample, prefill Prefill, pods int) float64 {
+	var work, span time.Duration
+	for i := range samples {
+		if x := &samples[i]; x.Err == "" {
+			work += prefill(x.Prompt, x.Delivered)
+			span = max(span, x.Sent)
+		}
+	}
+	if span == 0 || pods == 0 {
+		return 0
+	}
+	return work.Seconds() / (span.Seconds() * float64(pods))
 }
 
 func quantiles(s *summary.Summary) Quantiles {
@@ -178,6 +199,23 @@ func (r *Report) WriteJSON(w io.Writer) error {
 	out.SetEscapeHTML(false)
 	if err := out.Encode(r); err != nil {
 		return fmt.Errorf("writing the report: %w", err)
+	}
+	return nil
+}
+
+// WriteRequests writes a JSON object a line for each request of each run.
+func (r *Report) WriteRequests(w io.Writer) error {
+	lines := json.NewEncoder(w)
+	for i := range r.Runs {
+		for j := range r.Runs[i].samples {
+			line := struct {
+				Strategy string `json:"strategy"`
+				*summary.Sample
+			}{r.Runs[i].Strategy, &r.Runs[i].samples[j]}
+			if err := lines.Encode(line); err != nil {
+				return fmt.Errorf("writing the requests: %w", err)
+			}
+		}
 	}
 	return nil
 }

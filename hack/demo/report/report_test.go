@@ -37,13 +37,27 @@ func made(seed uint64, n int, hit float64, median time.Duration) []summary.Sampl
 	return out
 }
 
+// linear prefills 1,000 tokens a second.
+func linear(tokens, cached int) time.Duration { return time.Duration(tokens-cached) * time.Millisecond }
+
+func TestPrefillLoadIsWorkPerPodTime(t *testing.T) {
+	samples := []summary.Sample{
+		{Pod: "a", Prompt: 3000, Delivered: 1000, Sent: time.Second},
+		{Pod: "b", Prompt: 1000, Delivered: 0, Sent: 2 * time.Second},
+		{Err: "x", Prompt: 9000, Sent: 9 * time.Second},
+	}
+	if got := NewRun("x", []string{"a", "b"}, samples, linear, Machine{}).PrefillLoad; got != 0.75 {
+		t.Errorf("3 s of work for 2 pods in 2 s is a load of %v, want 0.75", got)
+	}
+}
+
 func testReport() *Report {
 	m := Machine{WallSeconds: 62.3, MeanCPU: 0.46, MaxCPU: 0.66, PodsCPUSeconds: 31, PickerCPUSeconds: 11.2, ClientCPUSeconds: 9}
 	pods := []string{"pod-0", "pod-1", "pod-2", "pod-3", "pod-4", "pod-5", "pod-6", "pod-10"}
 	return &Report{
 		Runs: []Run{
-			NewRun("RoundRobin", pods, made(1, 3000, 0.09, 500*time.Millisecond), m),
-			NewRun("MarginalCost", pods, made(2, 3000, 0.24, 230*time.Millisecond), m),
+			NewRun("RoundRobin", pods, made(1, 3000, 0.09, 500*time.Millisecond), linear, m),
+			NewRun("MarginalCost", pods, made(2, 3000, 0.24, 230*time.Millisecond), linear, m),
 		},
 		Config: Config{Pods: 8, Profile: "8b-h100", BlockTokens: 16, KVTokensPerPod: 400_000, SpeedUp: 10, StreamInterval: 16, TraceRate: 1.5,
 			TraceRequests: 2000, TraceSeconds: 600, TraceSource: "somewhere", TraceLicence: "Apache-2.0", TraceCut: "A part.",
@@ -96,7 +110,7 @@ func TestJSONHasTheDocumentedShape(t *testing.T) {
 }
 
 func TestPodsWithoutRequestsAreShown(t *testing.T) {
-	r := NewRun("x", []string{"pod-0", "idle"}, []summary.Sample{{Pod: "pod-0", Prompt: 1, Routed: 1}}, Machine{})
+	r := NewRun("x", []string{"pod-0", "idle"}, []summary.Sample{{Pod: "pod-0", Prompt: 1, Routed: 1}}, linear, Machine{})
 	if n, ok := r.RequestsPerPod["idle"]; !ok || n != 0 {
 		t.Errorf("requests per pod are %v", r.RequestsPerPod)
 	}
@@ -183,10 +197,10 @@ func TestPagesOfOddReportsAreWritten(t *testing.T) {
 	one := []summary.Sample{{Pod: "p", Prompt: 10, TTFT: time.Second}}
 	for name, r := range map[string]*Report{
 		"no runs":               {},
-		"only failures":         {Runs: []Run{NewRun("a", nil, failed, Machine{MeanCPU: -1})}},
-		"one request":           {Runs: []Run{NewRun("a", nil, one, Machine{})}},
-		"nothing, then a bit":   {Runs: []Run{NewRun("a", nil, nil, Machine{}), NewRun("b", nil, one, Machine{})}},
-		"three runs of one pod": {Runs: []Run{NewRun("a", nil, one, Machine{}), NewRun("b", nil, one, Machine{}), NewRun("c", nil, one, Machine{})}},
+		"only failures":         {Runs: []Run{NewRun("a", nil, failed, linear, Machine{MeanCPU: -1})}},
+		"one request":           {Runs: []Run{NewRun("a", nil, one, linear, Machine{})}},
+		"nothing, then a bit":   {Runs: []Run{NewRun("a", nil, nil, linear, Machine{}), NewRun("b", nil, one, linear, Machine{})}},
+		"three runs of one pod": {Runs: []Run{NewRun("a", nil, one, linear, Machine{}), NewRun("b", nil, one, linear, Machine{}), NewRun("c", nil, one, linear, Machine{})}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var page, table, data bytes.Buffer

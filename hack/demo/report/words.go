@@ -112,10 +112,20 @@ func (r *Report) parameters() [][2]string {
 			grouped(c.TraceRequests), c.TraceSeconds, c.TraceRate)},
 		{"Chat", fmt.Sprintf("%s requests of %d sessions with one system prompt of %s words, as text through /v1/chat/completions; the next turn after the answer and a pause",
 			grouped(c.ChatRequests), c.ChatSessions, grouped(c.SystemWords))},
+		{"Load", r.loads()},
 		{"Time", fmt.Sprintf("the engines run %g times as fast as their model; times are the model's, measured by the client and multiplied: a millisecond that picker, proxy and sockets take counts as %g",
 			c.SpeedUp, c.SpeedUp)},
 		{"Streaming", fmt.Sprintf("an event for every %d tokens after the first", c.StreamInterval)},
 		{"Each run", "fresh pods and a fresh picker: all caches are empty at the start"},
 		{"Machine", fmt.Sprintf("%d CPUs, %s, %s", c.CPUs, c.Platform, c.GoVersion)},
 	}
+}
+
+// loads are the runs' loads in words.
+func (r *Report) loads() string {
+	var parts []string
+	for i := range r.Runs {
+		parts = append(parts, fmt.Sprintf("%.0f %% with %s", 100*r.Runs[i].PrefillLoad, r.Runs[i].Strategy))
+	}
+	return "prefills alone would take " + strings.Join(parts, ", ") + " of the pods' time; decoding comes on top"
 }

@@ -9,25 +9,30 @@ const (
 	Chat  = "chat"
 )
 
-// Sample is one request, as the client saw it.
+// Sample is one request, as the client saw it. Its JSON is a line of requests.jsonl; times are in nanoseconds.
 type Sample struct {
 	// Workload is Trace or Chat.
-	Workload string
+	Workload string `json:"workload"`
 	// Sent is when the request was sent, since the start of the run, in model time.
-	Sent time.Duration
+	Sent time.Duration `json:"sentNanoseconds"`
 	// Late is how much later than planned it was sent, in wall time: the load generator's own fault.
-	Late time.Duration
+	Late time.Duration `json:"lateNanoseconds"`
 	// Err is what went wrong, empty for an answer that came whole. The rest holds only without an error.
-	Err string
+	Err string `json:"error,omitempty"`
 	// Pod served the request, by the proxy's word.
-	Pod string
+	Pod string `json:"pod"`
 	// Prompt and Answer are tokens, by the engine's count; Routed are the prompt's tokens by the picker's.
-	Prompt, Answer, Routed int
+	Prompt int `json:"promptTokens"`
+	Answer int `json:"answerTokens"`
+	Routed int `json:"routedTokens"`
 	// Blind requests were routed without token ids.
-	Blind bool
+	Blind bool `json:"blind,omitempty"`
 	// Predicted is how many prompt tokens the picker expected the pod to find in its cache, Confirmed the part of them
 	// that the pod itself had announced, and Delivered what the engine did find.
-	Predicted, Confirmed, Delivered int
+	Predicted int `json:"predictedTokens"`
+	Confirmed int `json:"confirmedTokens"`
+	Delivered int `json:"deliveredTokens"`
 	// TTFT is the time to the first generated text and Total to the end of the answer, in model time.
-	TTFT, Total time.Duration
+	TTFT  time.Duration `json:"ttftNanoseconds"`
+	Total time.Duration `json:"totalNanoseconds"`
 }
