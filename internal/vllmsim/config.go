@@ -22,8 +22,8 @@ const (
 	DefaultHWM         = 100_000
 	// DefaultOutput is the length of a chat answer, in tokens, when the request does not bound it.
 	DefaultOutput = 128
-	// MaxBody bounds a request's body, in bytes.
-	MaxBody = 64 << 20
+	// DefaultMaxBody bounds a request's body, in bytes.
+	DefaultMaxBody = 64 << 20
 )
 
 // Config describes an engine. The zero value is an 8B model on one H100 in real time on free ports of 127.0.0.1, with
@@ -55,6 +55,8 @@ type Config struct {
 	StreamInterval int
 	// DefaultOutput is the length of chat answers without a bound, in tokens; 0 is DefaultOutput.
 	DefaultOutput int
+	// MaxBody bounds a request's body, in bytes; 0 is DefaultMaxBody.
+	MaxBody int64
 	// Seed makes block hashes differ between processes; 0 draws one.
 	Seed uint64
 
@@ -174,6 +176,7 @@ func (c Config) withDefaults() (Config, error) {
 	setDefault(&c.SpeedUp, 1)
 	setDefault(&c.StreamInterval, 1)
 	setDefault(&c.DefaultOutput, DefaultOutput)
+	setDefault(&c.MaxBody, DefaultMaxBody)
 	setDefault(&c.BlockSize, enginemodel.DefaultBlockSize)
 	setDefault(&c.Events.BufferSteps, DefaultBufferSteps)
 	setDefault(&c.Events.HWM, DefaultHWM)

@@ -82,7 +82,7 @@ func badRequest(param, message string) error {
 // handle reads a JSON body for serve and answers with its error, if it has not begun to answer.
 func (e *Engine) handle(serve func(w http.ResponseWriter, r *http.Request, body []byte) error) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
-		body, err := readBody(w, r)
+		body, err := readBody(w, r, e.cfg.MaxBody)
 		if err == nil {
 			err = serve(w, r, body)
 		}
@@ -92,11 +92,11 @@ func (e *Engine) handle(serve func(w http.ResponseWriter, r *http.Request, body 
 	}
 }
 
-func readBody(w http.ResponseWriter, r *http.Request) ([]byte, error) {
+func readBody(w http.ResponseWriter, r *http.Request, limit int64) ([]byte, error) {
 	var body []byte
 	var err error
-	limited := http.MaxBytesReader(w, r.Body, MaxBody)
-	if n := r.ContentLength; n > 0 && n <= MaxBody {
+	limited := http.MaxBytesReader(w, r.Body, limit)
+	if n := r.ContentLength; n > 0 && n <= limit {
 		body = make([]byte, n)
 		_, err = io.ReadFull(limited, body)
 	} else {
