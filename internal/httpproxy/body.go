@@ -112,7 +112,8 @@ func (p *Proxy) readBody(out *client, r *http.Request) (*body, *refusal) {
 		b.release()
 		return nil, refused
 	}
-	if r.Body != http.NoBody {
+	if out.unread {
+		out.unread = false
 		out.readWithin(0)
 	}
 	return b, nil

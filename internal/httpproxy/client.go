@@ -17,6 +17,7 @@ type client struct {
 	h2      bool
 	id      string    // of the request
 	started bool      // the header of the answer is out
+	unread  bool      // the request's body, or some of it
 	writeBy time.Time // the deadline in force
 }
 
@@ -73,8 +74,12 @@ func (c *client) flush() error {
 	return c.control.Flush()
 }
 
-// fail sends an error in the style of the OpenAI API.
+// fail sends an error in the style of the OpenAI API. When there is still a body to come the connection ends with it,
+// because the server would else read on before it answers.
 func (c *client) fail(status int, typ, code, message string) {
+	if c.unread && !c.h2 {
+		c.Header().Set("Connection", "close")
+	}
 	c.answerJSON(status, openai.AppendError(nil, status, typ, code, message))
 }
 

@@ -28,7 +28,8 @@ func hopByHop(name string) bool {
 }
 
 // copyHeader copies what goes from end to end: not what concerns one connection, not what Connection names, not our
-// own headers. The values are shared, not copied.
+// own headers. The values are shared, not copied. (What Connection names beside "close" does pass: net/http takes that
+// list away.)
 func copyHeader(dst, src http.Header) {
 	for name, values := range src {
 		if !hopByHop(name) && !strings.HasPrefix(name, ownPrefix) {

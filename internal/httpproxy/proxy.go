@@ -111,6 +111,7 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}()
 	if r.Body != http.NoBody {
 		// Also bounds what the server reads of a body that is refused.
+		out.unread = true
 		out.readWithin(p.options.Stall)
 	}
 	out.id = requestID(r.Header)

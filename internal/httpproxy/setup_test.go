@@ -148,6 +148,18 @@ func eventually(t *testing.T, what string, f func() bool) {
 	}
 }
 
+// await waits for a signal.
+func await[T any](t *testing.T, what string, c <-chan T) T {
+	t.Helper()
+	select {
+	case v := <-c:
+		return v
+	case <-time.After(patience):
+		t.Fatalf("not within %v: %s", patience, what)
+		panic("unreachable")
+	}
+}
+
 // outcomes waits until as many requests have ended as want says, and compares.
 func (h *house) outcomes(want map[picker.Outcome]int64) {
 	h.t.Helper()

@@ -1,0 +1,205 @@
+package httpproxy
+
+import (
+	"context"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr"
+
+	"github.com/kvasir-dev/kvasir/internal/picker"
+)
+
+// client1or2 speaks HTTP/1.1, or HTTP/2 without TLS.
+func client1or2(t *testing.T, h2 bool) *http.Client {
+	t.Helper()
+	protocols := new(http.Protocols)
+	protocols.SetHTTP1(!h2)
+	protocols.SetUnencryptedHTTP2(h2)
+	transport := &http.Transport{Protocols: protocols, DisableCompression: true}
+	t.Cleanup(transport.CloseIdleConnections)
+	return &http.Client{Transport: transport}
+}
+
+func TestHTTP2WithoutTLS(t *testing.T) {
+	step, stopped := make(chan struct{}), make(chan struct{})
+	h := newHouse(t, Options{}, spec(engine(t, func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body)
+		eventStream(w)
+		say(w, token("a"))
+		<-step
+		say(w, token("b"))
+		<-r.Context().Done()
+		close(stopped)
+	})))
+	ctx, leave := context.WithCancel(context.Background())
+	defer leave()
+	request, err := http.NewRequestWithContext(ctx, "POST", h.url+"/v1/completions", strings.NewReader(streamed))
+	if err != nil {
+		t.Fatal(err)
+	}
+	answer, err := client1or2(t, true).Do(request)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = answer.Body.Close() }()
+	if answer.ProtoMajor != 2 {
+		t.Errorf("HTTP/%d", answer.ProtoMajor)
+	}
+	for _, want := range []string{token("a"), token("b")} {
+		got := make([]byte, len(want))
+		if _, err := io.ReadFull(answer.Body, got); err != nil || string(got) != want {
+			t.Fatalf("%q %v", got, err)
+		}
+		if want == token("a") {
+			close(step)
+		}
+	}
+	leave()
+	await(t, "the engine is told", stopped)
+	h.outcomes(map[picker.Outcome]int64{picker.ClientGone: 1})
+}
+
+func TestABrokenAnswerIsBrokenInHTTP2(t *testing.T) {
+	h := newHouse(t, Options{}, spec(engine(t, func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body)
+		eventStream(w)
+		say(w, token("a"))
+		panic(http.ErrAbortHandler)
+	})))
+	request, err := http.NewRequest("POST", h.url+"/v1/completions", strings.NewReader(streamed))
+	if err != nil {
+		t.Fatal(err)
+	}
+	answer, err := client1or2(t, true).Do(request)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = answer.Body.Close() }()
+	if got, err := io.ReadAll(answer.Body); err == nil {
+		t.Errorf("the answer ended as if it were whole: %q", got)
+	}
+	h.outcomes(map[picker.Outcome]int64{picker.Failed: 1})
+}
+
+// served runs Serve for a handler and gives its address, what ends its context, and what waits for its result.
+func served(t *testing.T, handler http.HandlerFunc, o ServeOptions) (address string, end context.CancelFunc, wait func() error) {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	o.Log = logr.Discard()
+	go func() { done <- Serve(ctx, l, handler, o) }()
+	t.Cleanup(cancel)
+	return l.Addr().String(), cancel, func() error {
+		select {
+		case err := <-done:
+			return err
+		case <-time.After(patience):
+			t.Fatal("Serve does not return")
+			return nil
+		}
+	}
+}
+
+func TestShutdownWaitsForRequestsUnderWay(t *testing.T) {
+	finish := make(chan struct{})
+	address, end, wait := served(t, func(w http.ResponseWriter, _ *http.Request) {
+		say(w, "a")
+		<-finish
+		say(w, "b")
+	}, ServeOptions{Grace: patience})
+	answer, err := client1or2(t, false).Get("http://" + address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = answer.Body.Close() }()
+	end()
+	eventually(t, "no new connections", func() bool {
+		conn, err := net.Dial("tcp", address)
+		if err == nil {
+			_ = conn.Close()
+		}
+		return err != nil
+	})
+	close(finish)
+	if got := read(t, answer); got != "ab" {
+		t.Errorf("%q", got)
+	}
+	if err := wait(); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestShutdownBreaksOffWhatOutlivesTheGrace(t *testing.T) {
+	returned := false
+	address, end, wait := served(t, func(w http.ResponseWriter, r *http.Request) {
+		say(w, "a")
+		<-r.Context().Done()
+		returned = true
+	}, ServeOptions{Grace: 50 * time.Millisecond})
+	answer, err := client1or2(t, false).Get("http://" + address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = answer.Body.Close() }()
+	end()
+	if err := wait(); err != nil {
+		t.Error(err)
+	}
+	if !returned {
+		t.Error("Serve returned before the handler")
+	}
+	if got, err := io.ReadAll(answer.Body); err == nil {
+		t.Errorf("the answer ended as if it were whole: %q", got)
+	}
+}
+
+func TestServeTellsOfABrokenListener(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = l.Close()
+	if err := Serve(context.Background(), l, http.NotFoundHandler(), ServeOptions{Log: logr.Discard()}); err == nil {
+		t.Error("no error")
+	}
+}
+
+func TestHeadersAreBounded(t *testing.T) {
+	address, end, wait := served(t, func(http.ResponseWriter, *http.Request) {},
+		ServeOptions{MaxHeaderBytes: 4 << 10, ReadHeaderTimeout: 100 * time.Millisecond})
+	for name, send := range map[string]string{
+		"too large": "GET / HTTP/1.1\r\nHost: x\r\nX: " + strings.Repeat("x", 64<<10) + "\r\n\r\n",
+		"too slow":  "GET / HTTP/1.1\r\nHost: x\r\n",
+		"not HTTP":  "\x00\x01\x02\xff\r\n\r\n",
+	} {
+		t.Run(name, func(t *testing.T) {
+			conn, err := net.Dial("tcp", address)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer func() { _ = conn.Close() }()
+			_ = conn.SetDeadline(time.Now().Add(patience))
+			_, _ = io.WriteString(conn, send)
+			answer, err := io.ReadAll(conn)
+			if ne, ok := err.(net.Error); ok && ne.Timeout() {
+				t.Errorf("the connection stays: %q", answer)
+			}
+			if strings.HasPrefix(string(answer), "HTTP/1.1 200") {
+				t.Errorf("answer %q", answer)
+			}
+		})
+	}
+	end()
+	if err := wait(); err != nil {
+		t.Error(err)
+	}
+}
