@@ -21,7 +21,7 @@ var (
 	ErrText = errors.New("the text is not UTF-8, or it or a word of it is too long")
 )
 
-// Limits in bytes. Merging a word takes up to 100 times its size in memory.
+// Limits in bytes. Merging a word takes up to 50 times its size in memory.
 const (
 	// MaxText is the most text that is encoded at once.
 	MaxText = 1 << 30

@@ -11,6 +11,7 @@ import (
 	"sync"
 	"testing"
 	"unicode/utf8"
+	"unsafe"
 )
 
 const (
@@ -198,9 +199,9 @@ func (c *countdown) Done() <-chan struct{} { return make(chan struct{}) }
 func TestEncodeStopsWithItsContext(t *testing.T) {
 	m := model(t, gpt2)
 	for name, text := range map[string]string{
-		"many words":        mixed(1<<20, 5),
-		"one word":          strings.Repeat("ab", MaxWord/2),
-		"many added tokens": strings.Repeat("<|endoftext|>some words in between ", 1<<15),
+		"many words":        mixed(6*checkBytes, 5),
+		"one word":          strings.Repeat("ab", 3*checkBytes),
+		"many added tokens": strings.Repeat("<|endoftext|>some words in between ", 1<<14),
 	} {
 		t.Run(name, func(t *testing.T) {
 			dst := []uint32{1, 2}
@@ -280,9 +281,10 @@ func TestEncodeAllocatesNothing(t *testing.T) {
 func TestLongWordsTakeLittleMemory(t *testing.T) {
 	m := model(t, gpt2)
 	e := newEncoder(m)
-	e.text(strings.Repeat("ab", MaxWord/2))
-	if got := cap(e.heap)*32 + cap(e.syms)*16; got > 160*MaxWord {
-		t.Errorf("%d bytes for a word of %d", got, MaxWord)
+	const n = 1 << 16
+	e.text(strings.Repeat("ab", n/2))
+	if got := cap(e.heap)*8 + cap(e.syms)*int(unsafe.Sizeof(symbol{})); got > 50*n {
+		t.Errorf("%d bytes for a word of %d", got, n)
 	}
 	e.reset()
 	if cap(e.heap)+cap(e.syms)+cap(e.ids) > 3*keepSyms {
@@ -314,6 +316,33 @@ func BenchmarkEncode(b *testing.B) {
 				b.ReportMetric(float64(len(ids)), "tokens")
 			})
 		}
+	}
+}
+
+// BenchmarkEncodeWorst encodes a MiB of what is worst for merging and splitting.
+func BenchmarkEncodeWorst(b *testing.B) {
+	m := model(b, qwen)
+	for name, text := range map[string]string{
+		"one-word":    strings.Repeat("ab", MaxWord/2),
+		"one-letter":  strings.Repeat("a", MaxWord),
+		"spaces":      strings.Repeat(" ", MaxWord),
+		"upper-case":  strings.Repeat("A", MaxWord),
+		"marks":       "a" + strings.Repeat("\u0301", MaxWord/2-1),
+		"brackets":    strings.Repeat("<", MaxWord),
+		"line-feeds":  strings.Repeat("\n ", MaxWord/2),
+		"apostrophes": strings.Repeat("'", MaxWord),
+		"chinese":     strings.Repeat("中文字", MaxWord/9),
+	} {
+		b.Run(name, func(b *testing.B) {
+			b.SetBytes(int64(len(text)))
+			var ids []uint32
+			for b.Loop() {
+				var err error
+				if ids, err = m.Encode(ids[:0], text, false); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
 	}
 }
 
