@@ -191,6 +191,7 @@ func (l *loop) takeStep(wait bool) bool {
 			return false
 		}
 		l.schedule = end
+		l.metrics.late(time.Since(l.start) - end)
 	}
 	if payload != nil {
 		l.pub.publish(payload)
@@ -233,6 +234,10 @@ func (l *loop) submit(s *stream) {
 		}
 		l.streams[s.req.Slot] = s
 		l.live++
+		if l.schedule > 0 {
+			// A loop that runs after its schedule has its steps in the past: none may begin before a request arrived.
+			arrived = min(arrived, l.toModel(l.schedule))
+		}
 		l.model.Add(s.req, arrived)
 	})
 	if !ok {

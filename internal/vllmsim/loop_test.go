@@ -30,6 +30,9 @@ func TestLatenciesAreInModelTime(t *testing.T) {
 	if v := sample(t, text, `vllm:e2e_request_latency_seconds_sum{engine="0",model_name="`+DefaultModel+`"}`); v < 4 {
 		t.Errorf("last token after %v s of the model, two steps take 4", v)
 	}
+	if v := sample(t, text, `vllmsim:steps_total{engine="0",model_name="`+DefaultModel+`"}`); v != 2 {
+		t.Errorf("%v steps were timed", v)
+	}
 }
 
 func TestSleepUntil(t *testing.T) {

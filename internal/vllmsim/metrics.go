@@ -5,6 +5,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/kvasir-dev/kvasir/internal/enginemodel"
 )
@@ -34,6 +35,8 @@ type metrics struct {
 	request    histogram         // guarded by mu
 	ended      map[string]uint64 // guarded by mu, by finish reason
 	cached     uint64            // guarded by mu
+	lateness   time.Duration     // guarded by mu, sum over timed steps
+	timed      uint64            // guarded by mu, steps
 }
 
 func newMetrics(c Config) *metrics {
@@ -48,6 +51,14 @@ func newMetrics(c Config) *metrics {
 func (m *metrics) step(s enginemodel.Stats) {
 	m.mu.Lock()
 	m.stats = s
+	m.mu.Unlock()
+}
+
+// late counts how much later than the model says a step ended, in wall time: the machine's share in latencies.
+func (m *metrics) late(d time.Duration) {
+	m.mu.Lock()
+	m.lateness += d
+	m.timed++
 	m.mu.Unlock()
 }
 
@@ -120,6 +131,9 @@ func (m *metrics) text() string {
 	w.histogram("vllm:e2e_request_latency_seconds", "Time to the end of requests.", &m.request)
 	w.histogram("vllm:request_queue_time_seconds", "Time in the waiting queue.", &m.queue)
 	w.histogram("vllm:request_prefill_time_seconds", "Time from the first schedule to the first token.", &m.prefill)
+	w.counter("vllmsim:steps", "Steps that were timed.", m.timed)
+	w.family("vllmsim:step_lateness_seconds_total", "counter", "Wall time that steps ended after their schedule, summed.")
+	w.sample("vllmsim:step_lateness_seconds_total", "", m.lateness.Seconds())
 	m.cacheConfig(w)
 	return w.b.String()
 }
