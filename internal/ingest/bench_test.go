@@ -1,0 +1,50 @@
+package ingest
+
+import (
+	"encoding/hex"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/kvasir-dev/kvasir/internal/kvevent"
+	"github.com/kvasir-dev/kvasir/internal/kvindex"
+	"github.com/kvasir-dev/kvasir/internal/vllm"
+)
+
+// BenchmarkApply takes one event of 32 blocks and 512 tokens from its payload to the index and out again: decoding
+// twice, keys, mirror and index.
+func BenchmarkApply(b *testing.B) {
+	text, err := os.ReadFile("testdata/kv-events/bench_map.hex")
+	if err != nil {
+		b.Fatal(err)
+	}
+	payload, err := hex.DecodeString(strings.TrimSpace(string(text)))
+	if err != nil {
+		b.Fatal(err)
+	}
+	table := kvindex.New()
+	f := testFeed(nil)
+	f.Index, f.Holder, f.Keys.BlockTokens = table, table.Join(), 16
+	c := Config{}.withDefaults()
+	m := newMirror(&f, &c, &Stats{})
+	decoder := vllm.NewDecoder("VLLM")
+	var batch kvevent.Batch
+	round := func() {
+		for _, kind := range []kvevent.Kind{kvevent.Stored, kvevent.Removed} {
+			if err := decoder.Decode(payload, &batch); err != nil {
+				b.Fatal(err)
+			}
+			batch.Events[0].HasParent = false
+			batch.Events[0].Kind = kind
+			m.apply(&batch)
+		}
+	}
+	round()
+	if n := len(batch.Events[0].Hashes); n != 32 || m.stats.Stored.Load() != 32 || m.stats.RemovedUnknown.Load() > 0 {
+		b.Fatalf("%d blocks, %d stored, %d removed in vain", n, m.stats.Stored.Load(), m.stats.RemovedUnknown.Load())
+	}
+	b.ReportAllocs()
+	for b.Loop() {
+		round()
+	}
+}
