@@ -54,7 +54,7 @@ func StartContext(ctx context.Context, cfg Config) (*Engine, error) {
 	}
 	e := &Engine{cfg: cfg, metrics: newMetrics(cfg), created: time.Now()}
 	if !cfg.Events.Disabled {
-		if e.pub, err = newPublisher(cfg); err != nil {
+		if e.pub, err = newPublisher(cfg); err != nil { //nolint:contextcheck // its sockets outlive ctx
 			return nil, err
 		}
 	}

@@ -44,7 +44,7 @@ func ids(from, n int) []uint32 {
 // post sends JSON and returns the status and the body.
 func post(t *testing.T, e *Engine, path string, body any) (int, []byte) {
 	t.Helper()
-	resp := open(t, context.Background(), e, path, body)
+	resp := open(context.Background(), t, e, path, body)
 	defer closeBody(t, resp)
 	b, err := io.ReadAll(resp.Body)
 	if err != nil {
@@ -53,7 +53,7 @@ func post(t *testing.T, e *Engine, path string, body any) (int, []byte) {
 	return resp.StatusCode, b
 }
 
-func open(t *testing.T, ctx context.Context, e *Engine, path string, body any) *http.Response {
+func open(ctx context.Context, t *testing.T, e *Engine, path string, body any) *http.Response {
 	t.Helper()
 	raw, ok := body.(string)
 	if !ok {
@@ -208,7 +208,7 @@ func TestCompletionPlainAndStreamedAgree(t *testing.T) {
 		t.Errorf("answer %+v", plain)
 	}
 	body["stream"], body["stream_options"] = true, object{"include_usage": true}
-	resp := open(t, context.Background(), e, "/v1/completions", body)
+	resp := open(context.Background(), t, e, "/v1/completions", body)
 	defer closeBody(t, resp)
 	var text string
 	var tokens, prompt []uint32

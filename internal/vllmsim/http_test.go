@@ -130,7 +130,7 @@ func TestFormsOfPrompts(t *testing.T) {
 			}
 			// And streamed, the same tokens under the same index.
 			body["stream"] = true
-			resp := open(t, context.Background(), e, "/v1/completions", body)
+			resp := open(context.Background(), t, e, "/v1/completions", body)
 			defer closeBody(t, resp)
 			streamed := make([][]uint32, len(r.Choices))
 			for _, c := range chunks(t, resp.Body) {
@@ -186,7 +186,7 @@ func TestNextTurnFindsThePreviousAnswer(t *testing.T) {
 func TestChatStream(t *testing.T) {
 	e := start(t, Config{DefaultOutput: 5})
 	body := object{"messages": chatMessages("s", "u"), "stream": true, "return_token_ids": true}
-	resp := open(t, context.Background(), e, "/v1/chat/completions", body)
+	resp := open(context.Background(), t, e, "/v1/chat/completions", body)
 	defer closeBody(t, resp)
 	if got := resp.Header.Get("Content-Type"); got != "text/event-stream; charset=utf-8" {
 		t.Errorf("content type %q", got)

@@ -64,7 +64,7 @@ func (p *publisher) open(ctx context.Context, c Config) error {
 	}
 	if c.Events.Connect {
 		p.tasks.Go(func() { p.redial(ctx, addr) })
-	} else if p.pub, err = zmtp.ListenPub(addr, c.Events.HWM); err != nil {
+	} else if p.pub, err = zmtp.ListenPub(addr, c.Events.HWM); err != nil { //nolint:contextcheck // it is closed by close
 		return fmt.Errorf("binding the KV event publisher to %s: %w", addr, err)
 	}
 	if c.Events.NoReplay {
@@ -73,7 +73,7 @@ func (p *publisher) open(ctx context.Context, c Config) error {
 	if addr, err = hostPort(replay, c.DataParallelRank); err != nil {
 		return err
 	}
-	if p.router, err = zmtp.ListenRouter(addr); err != nil {
+	if p.router, err = zmtp.ListenRouter(addr); err != nil { //nolint:contextcheck // it is closed by close
 		return fmt.Errorf("binding the KV event replay to %s: %w", addr, err)
 	}
 	p.tasks.Go(p.serveReplay)
