@@ -150,7 +150,7 @@ func (p *parser) oddToken(depth int) (uint32, bool) {
 		p.promptBad = wrongPrompt
 		return 0, p.skip(depth)
 	}
-	n, _, ok := p.number()
+	n, ok := p.number()
 	if !ok {
 		return 0, false
 	}

@@ -191,11 +191,10 @@ func invalidUTF8(b []byte) int {
 	return i
 }
 
-// number reads a number, i at its sign or first digit. whole tells that it has neither fraction nor exponent.
-func (s *scanner) number() (out span, whole, ok bool) {
+// number reads a number, i at its sign or first digit.
+func (s *scanner) number() (out span, ok bool) {
 	b, i := s.b, s.i
 	out.beg = i
-	whole = true
 	if i < len(b) && b[i] == '-' {
 		i++
 	}
@@ -206,19 +205,17 @@ func (s *scanner) number() (out span, whole, ok bool) {
 		i = digits(b, i)
 	default:
 		s.i = i
-		return span{}, false, s.failHere("invalid number")
+		return span{}, s.failHere("invalid number")
 	}
 	if i < len(b) && b[i] == '.' {
-		whole = false
 		j := digits(b, i+1)
 		if j == i+1 {
 			s.i = j
-			return span{}, false, s.failHere("invalid number")
+			return span{}, s.failHere("invalid number")
 		}
 		i = j
 	}
 	if i < len(b) && b[i]|0x20 == 'e' {
-		whole = false
 		i++
 		if i < len(b) && (b[i] == '+' || b[i] == '-') {
 			i++
@@ -226,16 +223,16 @@ func (s *scanner) number() (out span, whole, ok bool) {
 		j := digits(b, i)
 		if j == i {
 			s.i = j
-			return span{}, false, s.failHere("invalid number")
+			return span{}, s.failHere("invalid number")
 		}
 		i = j
 	}
 	if i < len(b) && b[i]-'0' <= 9 {
-		return span{}, false, s.fail(i, "a number cannot begin with 0")
+		return span{}, s.fail(i, "a number cannot begin with 0")
 	}
 	out.end = i
 	s.i = i
-	return out, whole, true
+	return out, true
 }
 
 // digits is the offset behind the digits at i.
@@ -321,7 +318,7 @@ func (s *scanner) scalar(c byte) bool {
 		_, ok := s.str()
 		return ok
 	case c == '-' || c-'0' <= 9:
-		_, _, ok := s.number()
+		_, ok := s.number()
 		return ok
 	case c == 't':
 		return s.literal("true")

@@ -83,16 +83,10 @@ func (t *topFields) write(p []byte, found func(name string, value []byte)) {
 
 // more takes bytes of the string that is open, and returns how many.
 func (t *topFields) more(p []byte) int {
-	n := 0
-	switch {
-	case t.escape:
+	n := 1
+	if t.escape {
 		t.escape = false
-		n = 1
-	default:
-		n = plain(p)
-		if n == len(p) {
-			break
-		}
+	} else if n = plain(p); n < len(p) {
 		switch p[n] {
 		case '"':
 			t.inString = false

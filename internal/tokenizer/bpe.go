@@ -212,7 +212,8 @@ func (e *encoder) consider(at int32) {
 // The heap has four children per node: fewer levels, and the four lie in one cache line.
 
 func (e *encoder) push(v uint64) {
-	h := append(e.heap, v)
+	e.heap = append(e.heap, v)
+	h := e.heap
 	i := len(h) - 1
 	for i > 0 {
 		parent := (i - 1) / 4
@@ -223,7 +224,6 @@ func (e *encoder) push(v uint64) {
 		i = parent
 	}
 	h[i] = v
-	e.heap = h
 }
 
 // pop takes out the lowest; the heap must not be empty.

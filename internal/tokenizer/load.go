@@ -167,19 +167,18 @@ func (l *loader) readVocabulary() error {
 		if err != nil {
 			return err
 		}
-		off := len(l.arena)
-		word, ok := appendBytes(l.arena, key)
-		if !ok {
-			word = append(l.arena, key...)
-			l.odd[string(key)] = id
-		}
 		if l.tokens[id].n > 0 {
 			return fmt.Errorf("%w: two tokens have the id %d", ErrInvalid, id)
 		}
-		l.arena = word
-		l.tokens[id] = tokenSpan{uint32(off), uint32(len(word) - off)}
-		if ok && len(word) > off {
-			l.vocab.add(id)
+		off := len(l.arena)
+		var ok bool
+		if l.arena, ok = appendBytes(l.arena, key); !ok {
+			l.arena = append(l.arena, key...)
+			l.odd[string(key)] = id
+		}
+		l.tokens[id] = tokenSpan{uint32(off), uint32(len(l.arena) - off)}
+		if ok && len(key) > 0 {
+			l.add(id)
 		}
 		return nil
 	})
