@@ -15,8 +15,8 @@ import (
 type Sources struct {
 	// Pools is (*picker.Picker).Stats.
 	Pools func() []picker.PoolStats
-	// Events are the event streams.
-	Events func() []EventStats
+	// Events are the event streams of all pools.
+	Events func() []Stream
 	// Scrapes is (*scrape.Scraper).Stats.
 	Scrapes func() []scrape.Stats
 }
@@ -55,8 +55,6 @@ var (
 		"Requests that were picked for, by where their prompt's token ids came from; those with none were routed by load.",
 		[]string{"pool", "source"}, nil)
 	poolInfo = prometheus.NewDesc("kvasir_pool_info", "1, with the strategy in force.", []string{"pool", "strategy"}, nil)
-	state    = prometheus.NewDesc("kvasir_events_state", "1 for the state that the endpoint's event stream is in.",
-		[]string{"pool", "endpoint", "state"}, nil)
 )
 
 var poolSeries = []series[picker.PoolStats]{
@@ -113,37 +111,6 @@ var endpointSeries = []series[picker.EndpointStats]{
 		func(s *picker.EndpointStats) float64 { return float64(s.Load.Waiting) }),
 }
 
-var eventSeries = []series[EventStats]{
-	counter("kvasir_events_batches_total", "Event batches applied.", ofEndpoint,
-		func(s *EventStats) float64 { return float64(s.Batches) }),
-	counter("kvasir_events_stored_blocks_total", "Blocks that events have stored.", ofEndpoint,
-		func(s *EventStats) float64 { return float64(s.Stored) }),
-	counter("kvasir_events_removed_blocks_total", "Blocks that events have removed.", ofEndpoint,
-		func(s *EventStats) float64 { return float64(s.Removed) }),
-	counter("kvasir_events_cleared_total", "Events that cleared all blocks.", ofEndpoint,
-		func(s *EventStats) float64 { return float64(s.Cleared) }),
-	counter("kvasir_events_gaps_total", "Gaps in the sequence numbers of event batches.", ofEndpoint,
-		func(s *EventStats) float64 { return float64(s.Gaps) }),
-	counter("kvasir_events_missed_batches_total", "Event batches in the gaps of the sequence numbers.", ofEndpoint,
-		func(s *EventStats) float64 { return float64(s.Missed) }),
-	counter("kvasir_events_replayed_batches_total", "Event batches that were fetched again from the engine.", ofEndpoint,
-		func(s *EventStats) float64 { return float64(s.Replayed) }),
-	counter("kvasir_events_resyncs_total", "Fresh starts of an event stream, which forget the endpoint's blocks.", ofEndpoint,
-		func(s *EventStats) float64 { return float64(s.Resyncs) }),
-	counter("kvasir_events_connects_total", "Connections made to the endpoint's publisher.", ofEndpoint,
-		func(s *EventStats) float64 { return float64(s.Connects) }),
-	counter("kvasir_events_decode_errors_total", "Event batches that could not be read.", ofEndpoint,
-		func(s *EventStats) float64 { return float64(s.DecodeErrors) }),
-	counter("kvasir_events_skipped_total", "Events in readable batches that were passed over: unknown, or without sense.", ofEndpoint,
-		func(s *EventStats) float64 { return float64(s.Skipped) }),
-	gauge("kvasir_events_orphan_blocks", "Blocks that wait for their parent.", ofEndpoint,
-		func(s *EventStats) float64 { return float64(s.Orphans) }),
-	gauge("kvasir_events_lag_seconds", "Time from the engine's stamp on the last event batch to its use; includes the difference of the clocks.",
-		ofEndpoint, func(s *EventStats) float64 { return s.Lag.Seconds() }),
-	gauge("kvasir_events_last_batch_timestamp_seconds", "When the last event batch came; 0 when none did.", ofEndpoint,
-		func(s *EventStats) float64 { return timestamp(s.LastBatch) }),
-}
-
 var scrapeSeries = []series[scrape.Stats]{
 	counter("kvasir_scrapes_total", "Questions to an engine for its metrics.", ofAddress,
 		func(s *scrape.Stats) float64 { return float64(s.Scrapes) }),
@@ -159,7 +126,7 @@ var scrapeSeries = []series[scrape.Stats]{
 
 // Describe is for prometheus.Collector.
 func (c *Collector) Describe(out chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{requests, tokenized, poolInfo, state} {
+	for _, d := range []*prometheus.Desc{requests, tokenized, poolInfo, state, resyncs, unindexed} {
 		out <- d
 	}
 	describe(out, poolSeries)
@@ -176,11 +143,12 @@ func describe[S any](out chan<- *prometheus.Desc, all []series[S]) {
 
 // Collect is for prometheus.Collector.
 func (c *Collector) Collect(out chan<- prometheus.Metric) {
+	pools := poolLabels{names: labels{}, given: map[string]string{}}
 	if c.sources.Pools != nil {
-		collectPools(out, c.sources.Pools())
+		collectPools(out, c.sources.Pools(), pools)
 	}
 	if c.sources.Events != nil {
-		collectEvents(out, c.sources.Events())
+		collectEvents(out, c.sources.Events(), pools)
 	}
 	if c.sources.Scrapes != nil {
 		names := labels{}
@@ -196,11 +164,10 @@ func collect[S any](out chan<- prometheus.Metric, all []series[S], s *S, labels 
 	}
 }
 
-func collectPools(out chan<- prometheus.Metric, pools []picker.PoolStats) {
-	names := labels{}
-	for i := range pools {
-		s := &pools[i]
-		pool := names.unique(s.Pool, s.Namespace+"/"+s.Pool)
+func collectPools(out chan<- prometheus.Metric, all []picker.PoolStats, pools poolLabels) {
+	for i := range all {
+		s := &all[i]
+		pool := pools.of(s.Namespace, s.Pool)
 		for outcome, n := range s.Outcomes {
 			out <- prometheus.MustNewConstMetric(requests, prometheus.CounterValue, float64(n), pool, outcome.String())
 		}
@@ -214,19 +181,6 @@ func collectPools(out chan<- prometheus.Metric, pools []picker.PoolStats) {
 			ep := &s.Endpoints[j]
 			collect(out, endpointSeries, ep, pool, endpoints.unique(endpointLabel(ep.Pod, ep.ID.Rank), ep.ID.String()))
 		}
-	}
-}
-
-func collectEvents(out chan<- prometheus.Metric, streams []EventStats) {
-	endpoints := map[string]labels{} // by pool
-	for i := range streams {
-		s := &streams[i]
-		if endpoints[s.Pool] == nil {
-			endpoints[s.Pool] = labels{}
-		}
-		name := endpoints[s.Pool].unique(endpointLabel(s.Pod, s.ID.Rank), s.ID.String())
-		out <- prometheus.MustNewConstMetric(state, prometheus.GaugeValue, 1, s.Pool, name, s.State)
-		collect(out, eventSeries, s, s.Pool, name)
 	}
 }
 
@@ -251,6 +205,21 @@ func (l labels) unique(name, otherwise string) string {
 			return candidate
 		}
 	}
+}
+
+// poolLabels are the labels given to pools so far.
+type poolLabels struct {
+	names labels
+	given map[string]string // by namespace/name
+}
+
+// of is the pool's name, with its namespace where another pool of that name comes before it.
+func (p poolLabels) of(namespace, name string) string {
+	full := namespace + "/" + name
+	if p.given[full] == "" {
+		p.given[full] = p.names.unique(name, full)
+	}
+	return p.given[full]
 }
 
 func truth(b bool) float64 {

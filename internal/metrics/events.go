@@ -1,35 +1,115 @@
 package metrics
 
 import (
-	"time"
+	"sync/atomic"
 
-	"github.com/kvasir-dev/kvasir/internal/endpoint"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/kvasir-dev/kvasir/internal/ingest"
 )
 
-// EventStats is what became of an endpoint's events since its stream was first set.
-type EventStats struct {
-	// Pool is the pool's name. Pod and ID name the endpoint.
-	Pool, Pod string
-	ID        endpoint.ID
-	// State of the stream, a word of a short fixed list.
-	State string
-	// Batches applied, and the blocks that their events have stored and removed; Cleared counts the events that
-	// cleared all.
-	Batches, Stored, Removed, Cleared uint64
-	// Gaps in the sequence numbers, Missed the batches in them, Replayed those of them that came afterwards.
-	Gaps, Missed, Replayed uint64
-	// Resyncs are fresh starts: the endpoint's blocks were forgotten.
-	Resyncs uint64
-	// Connects counts connections made.
-	Connects uint64
-	// DecodeErrors counts batches that could not be read, Skipped the events in readable batches that are not known
-	// or make no sense.
-	DecodeErrors, Skipped uint64
-	// Orphans is the number of blocks that wait for their parent now.
-	Orphans int
-	// Lag is the time from the engine's stamp on the last batch to its use here; it includes the difference of the
-	// clocks.
-	Lag time.Duration
-	// LastBatch is when the last batch came; zero when none did.
-	LastBatch time.Time
+// Stream is an endpoint's event stream.
+type Stream struct {
+	// Namespace and Pool name the pool.
+	Namespace, Pool string
+	ingest.Status
+}
+
+var (
+	state = prometheus.NewDesc("kvasir_events_state", "1 for the state that the endpoint's event stream is in.",
+		[]string{"pool", "endpoint", "state"}, nil)
+	resyncs = prometheus.NewDesc("kvasir_events_resyncs_total", "Replays of everything that an endpoint has to tell, by reason.",
+		[]string{"pool", "endpoint", "reason"}, nil)
+	unindexed = prometheus.NewDesc("kvasir_events_unindexed_blocks_total", "Blocks announced that cannot be indexed, by reason.",
+		[]string{"pool", "endpoint", "reason"}, nil)
+)
+
+// total counts what a field of ingest.Stats counts.
+func total(name, help string, field func(*ingest.Stats) *atomic.Uint64) series[ingest.Stats] {
+	return counter(name, help, ofEndpoint, func(s *ingest.Stats) float64 { return float64(field(s).Load()) })
+}
+
+// level shows what a field of ingest.Stats says now.
+func level(name, help string, field func(*ingest.Stats) *atomic.Int64) series[ingest.Stats] {
+	return gauge(name, help, ofEndpoint, func(s *ingest.Stats) float64 { return float64(field(s).Load()) })
+}
+
+var eventSeries = []series[ingest.Stats]{
+	total("kvasir_events_batches_total", "Event batches applied.",
+		func(s *ingest.Stats) *atomic.Uint64 { return &s.Batches }),
+	total("kvasir_events_total", "Events in the batches applied.",
+		func(s *ingest.Stats) *atomic.Uint64 { return &s.Events }),
+	total("kvasir_events_stored_blocks_total", "Blocks that events have stored, copies included.",
+		func(s *ingest.Stats) *atomic.Uint64 { return &s.Stored }),
+	total("kvasir_events_removed_blocks_total", "Blocks that events have removed, copies included.",
+		func(s *ingest.Stats) *atomic.Uint64 { return &s.Removed }),
+	total("kvasir_events_removed_unknown_blocks_total", "Blocks that events have removed and that were not known.",
+		func(s *ingest.Stats) *atomic.Uint64 { return &s.RemovedUnknown }),
+	total("kvasir_events_cleared_total", "Events that cleared all blocks.",
+		func(s *ingest.Stats) *atomic.Uint64 { return &s.Cleared }),
+	total("kvasir_events_connects_total", "Connections made to the endpoint's publisher.",
+		func(s *ingest.Stats) *atomic.Uint64 { return &s.Connections }),
+	total("kvasir_events_connection_failures_total", "Failures to make or keep a connection to the endpoint's publisher.",
+		func(s *ingest.Stats) *atomic.Uint64 { return &s.Failures }),
+	total("kvasir_events_gaps_total", "Gaps in the sequence numbers of event batches.",
+		func(s *ingest.Stats) *atomic.Uint64 { return &s.Gaps }),
+	total("kvasir_events_missing_batches_total", "Event batches in gaps that were never filled.",
+		func(s *ingest.Stats) *atomic.Uint64 { return &s.Missing }),
+	total("kvasir_events_duplicate_batches_total", "Event batches that came again and were passed over.",
+		func(s *ingest.Stats) *atomic.Uint64 { return &s.Duplicates }),
+	total("kvasir_events_replays_total", "Replays asked for.",
+		func(s *ingest.Stats) *atomic.Uint64 { return &s.Replays }),
+	total("kvasir_events_replay_failures_total", "Replays asked for that failed.",
+		func(s *ingest.Stats) *atomic.Uint64 { return &s.ReplayFailures }),
+	total("kvasir_events_overflows_total", "Overflows of the queue of event batches.",
+		func(s *ingest.Stats) *atomic.Uint64 { return &s.Overflows }),
+	total("kvasir_events_malformed_total", "Messages that have no sequence number.",
+		func(s *ingest.Stats) *atomic.Uint64 { return &s.Malformed }),
+	total("kvasir_events_decode_errors_total", "Event batches that could not be read.",
+		func(s *ingest.Stats) *atomic.Uint64 { return &s.DecodeErrors }),
+	total("kvasir_events_unknown_layouts_total", "Event batches that could not be read because their layout is not known.",
+		func(s *ingest.Stats) *atomic.Uint64 { return &s.UnknownLayouts }),
+	total("kvasir_events_skipped_total", "Events and fields in readable batches that were passed over.",
+		func(s *ingest.Stats) *atomic.Uint64 { return &s.Skipped }),
+	total("kvasir_events_orphans_dropped_total", "Blocks that waited for their parent and were given up.",
+		func(s *ingest.Stats) *atomic.Uint64 { return &s.OrphansDropped }),
+	level("kvasir_events_orphan_blocks", "Blocks that wait for their parent.",
+		func(s *ingest.Stats) *atomic.Int64 { return &s.Orphans }),
+	level("kvasir_events_queued_bytes", "Event batches that wait to be applied.",
+		func(s *ingest.Stats) *atomic.Int64 { return &s.QueuedBytes }),
+	gauge("kvasir_events_lag_seconds", "Age of the last event batch when it was applied, by the engine's clock.", ofEndpoint,
+		func(s *ingest.Stats) float64 { return s.Lag().Seconds() }),
+}
+
+// unindexedReasons name the counters of blocks that cannot be indexed.
+var unindexedReasons = []struct {
+	reason string
+	field  func(*ingest.Stats) *atomic.Uint64
+}{
+	{"partial", func(s *ingest.Stats) *atomic.Uint64 { return &s.Partial }},
+	{"unkeyed", func(s *ingest.Stats) *atomic.Uint64 { return &s.Unkeyed }},
+	{"unknown_medium", func(s *ingest.Stats) *atomic.Uint64 { return &s.UnknownMedium }},
+	{"misaligned", func(s *ingest.Stats) *atomic.Uint64 { return &s.Misaligned }},
+	{"block_size", func(s *ingest.Stats) *atomic.Uint64 { return &s.BlockSizeUnsupported }},
+	{"limit", func(s *ingest.Stats) *atomic.Uint64 { return &s.Refused }},
+}
+
+func collectEvents(out chan<- prometheus.Metric, streams []Stream, pools poolLabels) {
+	endpoints := map[string]labels{} // by pool
+	for i := range streams {
+		s := &streams[i]
+		pool := pools.of(s.Namespace, s.Pool)
+		if endpoints[pool] == nil {
+			endpoints[pool] = labels{}
+		}
+		ep := endpoints[pool].unique(endpointLabel(s.Endpoint.Pod, s.Endpoint.ID.Rank), s.Endpoint.ID.String())
+		out <- prometheus.MustNewConstMetric(state, prometheus.GaugeValue, 1, pool, ep, s.State.String())
+		for r := range ingest.Reason(ingest.NumReasons) {
+			out <- prometheus.MustNewConstMetric(resyncs, prometheus.CounterValue, float64(s.Stats.Resyncs[r].Load()), pool, ep, r.String())
+		}
+		for _, u := range unindexedReasons {
+			out <- prometheus.MustNewConstMetric(unindexed, prometheus.CounterValue, float64(u.field(s.Stats).Load()), pool, ep, u.reason)
+		}
+		collect(out, eventSeries, s.Stats, pool, ep)
+	}
 }

@@ -19,12 +19,16 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"github.com/kvasir-dev/kvasir/internal/endpoint"
+	"github.com/kvasir-dev/kvasir/internal/httpproxy"
+	"github.com/kvasir-dev/kvasir/internal/ingest"
 	"github.com/kvasir-dev/kvasir/internal/load"
 	"github.com/kvasir-dev/kvasir/internal/picker"
 	"github.com/kvasir-dev/kvasir/internal/scrape"
 )
 
 var update = flag.Bool("update", false, "write the table of docs/metrics.md")
+
+var _ httpproxy.Observer = (*Requests)(nil)
 
 func endpointStats(uid, pod string, rank int) picker.EndpointStats {
 	return picker.EndpointStats{
@@ -54,12 +58,19 @@ func sources() Sources {
 	at := time.Unix(1_700_000_000, 500_000_000)
 	return Sources{
 		Pools: func() []picker.PoolStats { return []picker.PoolStats{pool, other} },
-		Events: func() []EventStats {
-			return []EventStats{{
-				Pool: "chat", Pod: "pod", ID: endpoint.ID{Pod: "uid-1"}, State: "live", Batches: 4, Stored: 40, Removed: 3,
-				Cleared: 1, Gaps: 1, Missed: 2, Replayed: 2, Resyncs: 1, Connects: 2, DecodeErrors: 1, Skipped: 5, Orphans: 6,
-				Lag: 20 * time.Millisecond, LastBatch: at,
-			}, {Pool: "chat", Pod: "pod", ID: endpoint.ID{Pod: "uid-2"}, State: "connecting"}}
+		Events: func() []Stream {
+			at := func(uid string) endpoint.Endpoint { return endpoint.Endpoint{ID: endpoint.ID{Pod: uid}, Pod: "pod"} }
+			var stats ingest.Stats
+			stats.Batches.Store(4)
+			stats.Resyncs[ingest.FellBack].Store(2)
+			stats.Misaligned.Store(3)
+			stats.Orphans.Store(6)
+			return []Stream{
+				{"a", "chat", ingest.Status{Endpoint: at("uid-1"), State: ingest.Synced, Stats: &stats}},
+				{"a", "chat", ingest.Status{Endpoint: at("uid-2"), State: ingest.Syncing, Stats: new(ingest.Stats)}},
+				{"b", "chat", ingest.Status{Endpoint: at("uid-1"), State: ingest.Degraded, Stats: new(ingest.Stats)}},
+				{"b", "new", ingest.Status{Endpoint: at("uid-1"), State: ingest.Disconnected, Stats: new(ingest.Stats)}},
+			}
 		},
 		Scrapes: func() []scrape.Stats {
 			return []scrape.Stats{
@@ -138,11 +149,17 @@ func TestValuesComeFromTheSources(t *testing.T) {
 		`kvasir_endpoint_prefill_rate{endpoint="pod/0",pool="chat"} 8000`,
 		`kvasir_endpoint_circuit_closed{endpoint="pod/0",pool="chat"} 1`,
 		`kvasir_index_held_blocks{endpoint="pod/0",pool="chat"} 9`,
-		`kvasir_events_state{endpoint="pod/0",pool="chat",state="live"} 1`,
-		`kvasir_events_state{endpoint="uid-2/0",pool="chat",state="connecting"} 1`,
-		`kvasir_events_lag_seconds{endpoint="pod/0",pool="chat"} 0.02`,
-		`kvasir_events_last_batch_timestamp_seconds{endpoint="pod/0",pool="chat"} 1.7000000005e+09`,
-		`kvasir_events_last_batch_timestamp_seconds{endpoint="uid-2/0",pool="chat"} 0`,
+		`kvasir_events_state{endpoint="pod/0",pool="chat",state="Synced"} 1`,
+		`kvasir_events_state{endpoint="uid-2/0",pool="chat",state="Syncing"} 1`,
+		`kvasir_events_state{endpoint="pod/0",pool="b/chat",state="Degraded"} 1`,
+		`kvasir_events_state{endpoint="pod/0",pool="new",state="Disconnected"} 1`,
+		`kvasir_events_batches_total{endpoint="pod/0",pool="chat"} 4`,
+		`kvasir_events_resyncs_total{endpoint="pod/0",pool="chat",reason="FellBack"} 2`,
+		`kvasir_events_unindexed_blocks_total{endpoint="pod/0",pool="chat",reason="misaligned"} 3`,
+		`kvasir_events_orphan_blocks{endpoint="pod/0",pool="chat"} 6`,
+		`kvasir_events_lag_seconds{endpoint="pod/0",pool="chat"} 0`,
+		`kvasir_scrape_last_success_timestamp_seconds{address="10.0.0.1:8000"} 1.7000000005e+09`,
+		`kvasir_scrape_last_success_timestamp_seconds{address="10.0.0.1:8000#2"} 0`,
 		`kvasir_scrape_failures_total{address="10.0.0.1:8000"} 2`,
 		`kvasir_scrape_failures_total{address="10.0.0.1:8000#2"} 0`,
 		`kvasir_proxy_refused_total{reason="path"} 1`,
@@ -239,6 +256,11 @@ func TestDocumentationListsAllMetrics(t *testing.T) {
 			t.Fatal(err)
 		}
 		return
+	}
+	for _, reason := range httpproxy.RefusedReasons {
+		if !strings.Contains(head, "`"+reason+"`") {
+			t.Errorf("the reason %s is not listed", reason)
+		}
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("run go test ./internal/metrics -update (-want +got):\n%s", diff)
