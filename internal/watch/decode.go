@@ -2,7 +2,6 @@ package watch
 
 import (
 	"errors"
-	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -121,12 +120,4 @@ func defaultNamespace(meta *metav1.ObjectMeta) {
 	if meta.Namespace == "" {
 		meta.Namespace = DefaultNamespace
 	}
-}
-
-// checkVersion tells whether an object has the version that is read.
-func checkVersion(d *document, want string) []fault {
-	if d.apiVersion != want {
-		return []fault{{field: "apiVersion", detail: fmt.Sprintf("%q, want %q", d.apiVersion, want)}}
-	}
-	return nil
 }

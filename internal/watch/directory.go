@@ -15,6 +15,7 @@ import (
 
 	"github.com/go-logr/logr"
 
+	"github.com/kvasir-dev/kvasir/api/v1alpha1"
 	"github.com/kvasir-dev/kvasir/internal/watch/admit"
 )
 
@@ -109,9 +110,21 @@ func (d *Directory) Load(ctx context.Context) (State, bool) {
 	}
 	d.read, d.loaded = files, true
 	d.state = d.translator.Translate(d.collect())
+	d.forgetUnserved()
 	d.state.Problems = append(d.state.Problems, problems...)
 	sortProblems(d.state.Problems)
 	return d.state, true
+}
+
+// forgetUnserved makes pools that have never been served free to change what a pool that is served cannot: nothing
+// hangs on it yet.
+func (d *Directory) forgetUnserved() {
+	for i := range d.state.Pools {
+		if p := &d.state.Pools[i]; !p.Served {
+			key := ObjectKey{Kind: v1alpha1.KindInferencePool, Namespace: p.Object.Namespace, Name: p.Object.Name}
+			d.objects[key].admitted = nil
+		}
+	}
 }
 
 // changed tells whether the files differ from what was last loaded.

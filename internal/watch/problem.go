@@ -42,7 +42,7 @@ type Problem struct {
 	// Kept tells that the last good state of the object stays in force.
 	Kept bool
 
-	missing bool // something that is referred to does not exist
+	reason string // of the condition Accepted that tells of it
 }
 
 // Error reads FILE: document N: KIND NAMESPACE/NAME: FIELD: DETAIL.

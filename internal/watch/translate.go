@@ -87,6 +87,7 @@ type translated struct {
 	policies  map[types.NamespacedName]picker.PolicySpec
 	endpoints map[types.NamespacedName][]endpoint.Endpoint // by slice
 	inForce   map[types.NamespacedName]string              // name of each pool's policy
+	models    map[string]types.NamespacedName              // the pool of each name that requests may use
 }
 
 func newTranslated() translated {
@@ -95,6 +96,7 @@ func newTranslated() translated {
 		policies:  map[types.NamespacedName]picker.PolicySpec{},
 		endpoints: map[types.NamespacedName][]endpoint.Endpoint{},
 		inForce:   map[types.NamespacedName]string{},
+		models:    map[string]types.NamespacedName{},
 	}
 }
 
@@ -143,8 +145,13 @@ func (t *Translator) Translate(o Objects) State {
 		target, list := n.translateSlice(s, owners)
 		endpoints[target] = append(endpoints[target], list...)
 	}
+	var drafts []*draft
 	for _, p := range byName(o.Pools) {
-		n.translatePool(p, endpoints[nameOf(p)])
+		drafts = append(drafts, n.draftPool(p))
+	}
+	n.settleNames(drafts)
+	for _, d := range drafts {
+		n.finishPool(d, endpoints[d.name])
 	}
 	t.last = n.next
 	sortProblems(n.state.Problems)
@@ -168,8 +175,13 @@ func byName[T metav1.Object](list []T) []T {
 // problem notes what is wrong with an object; kept tells that its last good state stays.
 func (n *turn) problem(kind string, o metav1.Object, err *field.Error, kept bool) Problem {
 	key := ObjectKey{Kind: kind, Namespace: o.GetNamespace(), Name: o.GetName()}
-	p := Problem{Origin: n.origins[key], Object: key, Field: err.Field, Detail: err.ErrorBody(), Kept: kept,
-		missing: err.Type == field.ErrorTypeNotFound}
+	p := Problem{Origin: n.origins[key], Object: key, Field: err.Field, Detail: err.ErrorBody(), Kept: kept, reason: "Invalid"}
+	switch err.Type {
+	case field.ErrorTypeNotFound:
+		p.reason = "ReferenceNotFound"
+	case field.ErrorTypeDuplicate:
+		p.reason = "NameTaken"
+	}
 	n.state.Problems = append(n.state.Problems, p)
 	return p
 }

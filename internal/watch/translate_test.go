@@ -278,3 +278,51 @@ func TestPoolsThatCannotBeServedYet(t *testing.T) {
 		wantProblem(t, problems, "spec.model.tokenizer.directory.path", "--model-root")
 	})
 }
+
+func TestANameIsOnePools(t *testing.T) {
+	pool := func(name, model string) string {
+		return strings.NewReplacer("{name: m}\n", "{name: "+name+"}\n", "model: {name: m}", "model: {"+model+"}").Replace(smallPool)
+	}
+	served := func(s State) string {
+		var all []string
+		for i := range s.Specs {
+			for _, one := range modelNames(&s.Specs[i]) {
+				all = append(all, s.Specs[i].Name+":"+one.name)
+			}
+		}
+		return strings.Join(all, " ")
+	}
+	d := open(t, "b.yaml", pool("b", "name: x, aliases: [w]"), "c.yaml", pool("c", "name: x"))
+	s, problems := load(t, d)
+	wantProblem(t, problems, "c.yaml: document 1: InferencePool default/c", "spec.model.name", `"x, a name of InferencePool default/b"`)
+	if got, want := served(s), "b:x b:w"; got != want {
+		t.Errorf("served %s at the start, want %s: the first by name", got, want)
+	}
+
+	write(t, d.file("c.yaml"), pool("c", "name: z, adapters: {names: [l]}"))
+	write(t, d.file("a.yaml"), pool("a", "name: w"))
+	s, problems = load(t, d)
+	wantProblem(t, problems, "a.yaml", "InferencePool default/a", "spec.model.name", "default/b")
+	if got, want := served(s), "b:x b:w c:z c:l"; got != want {
+		t.Errorf("served %s, want %s: who came late gets no name of another", got, want)
+	}
+
+	// c wants a name of b and gives up l, which a wants: c is refused and keeps l, so a is not served either.
+	write(t, d.file("a.yaml"), pool("a", "name: y2, aliases: [l]"))
+	write(t, d.file("c.yaml"), pool("c", "name: z, aliases: [w]"))
+	s, problems = load(t, d)
+	wantProblem(t, problems, "InferencePool default/c", "spec.model.aliases[0]", "default/b", "last good")
+	if got, want := served(s), "b:x b:w c:z c:l"; got != want {
+		t.Errorf("served %s, want %s", got, want)
+	}
+
+	// A name that is given up can be had in the same step.
+	write(t, d.file("a.yaml"), pool("a", "name: y2, aliases: [w]"))
+	write(t, d.file("b.yaml"), pool("b", "name: x"))
+	write(t, d.file("c.yaml"), pool("c", "name: z"))
+	s, problems = load(t, d)
+	wantNoProblem(t, problems)
+	if got, want := served(s), "a:y2 a:w b:x c:z"; got != want {
+		t.Errorf("served %s, want %s", got, want)
+	}
+}

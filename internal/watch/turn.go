@@ -89,32 +89,41 @@ func (n *turn) translateSlice(s *discoveryv1.EndpointSlice, owners map[string]st
 	return target, own
 }
 
-func (n *turn) translatePool(p *v1alpha1.InferencePool, endpoints []endpoint.Endpoint) {
-	name := nameOf(p)
-	s := PoolState{Object: p}
+// draftPool translates a pool, but for its policy and endpoints.
+func (n *turn) draftPool(p *v1alpha1.InferencePool) *draft {
+	d := &draft{name: nameOf(p), object: p}
 	problem := func(err *field.Error, kept bool) {
-		s.Problems = append(s.Problems, n.problem(v1alpha1.KindInferencePool, p, err, kept))
+		d.problems = append(d.problems, n.problem(v1alpha1.KindInferencePool, p, err, kept))
 	}
-	last, known := n.last.pools[name]
-	spec, errs := Pool(p, n.secrets, &n.settings)
+	var errs field.ErrorList
+	d.last, d.known = n.last.pools[d.name]
+	d.spec, errs = Pool(p, n.secrets, &n.settings)
+	d.served = d.known || len(errs) == 0
 	for _, err := range errs {
-		problem(err, known)
+		problem(err, d.known)
 	}
 	switch {
 	case len(errs) > 0:
-		spec = last
-	case known && spec.Seed != last.Seed:
-		spec.Seed = last.Seed
+		d.spec = d.last
+	case d.known && d.spec.Seed != d.last.Seed:
+		d.spec.Seed = d.last.Seed
 		problem(field.Forbidden(field.NewPath("spec", "keySpace", "secretRef"),
 			"the key root has changed, which takes effect when the picker is started again"), true)
 	}
-	if s.Served = known || len(errs) == 0; s.Served {
-		n.next.pools[name] = spec
+	return d
+}
+
+// finishPool gives a pool its policy and endpoints.
+func (n *turn) finishPool(d *draft, endpoints []endpoint.Endpoint) {
+	s := PoolState{Object: d.object, Served: d.served, Problems: d.problems}
+	if d.served {
+		spec := d.spec
+		n.next.pools[d.name] = spec
 		spec.Policy = n.fallback
-		if winner := n.winners[name]; winner != nil {
+		if winner := n.winners[d.name]; winner != nil {
 			if policy, ok := n.next.policies[nameOf(winner)]; ok {
 				spec.Policy, s.Policy = policy, winner
-				n.next.inForce[name] = winner.Name
+				n.next.inForce[d.name] = winner.Name
 			}
 		}
 		spec.Endpoints = endpoints

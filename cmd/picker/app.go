@@ -1,0 +1,127 @@
+package main
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/go-logr/logr"
+
+	"github.com/kvasir-dev/kvasir/internal/endpoint"
+	"github.com/kvasir-dev/kvasir/internal/httpproxy"
+	"github.com/kvasir-dev/kvasir/internal/ingest"
+	"github.com/kvasir-dev/kvasir/internal/kvblock"
+	"github.com/kvasir-dev/kvasir/internal/load"
+	"github.com/kvasir-dev/kvasir/internal/metrics"
+	"github.com/kvasir-dev/kvasir/internal/picker"
+	"github.com/kvasir-dev/kvasir/internal/render"
+	"github.com/kvasir-dev/kvasir/internal/scrape"
+	"github.com/kvasir-dev/kvasir/internal/tokenizer"
+	"github.com/kvasir-dev/kvasir/internal/vllm"
+	"github.com/kvasir-dev/kvasir/internal/watch"
+	"github.com/kvasir-dev/kvasir/internal/zmtp"
+)
+
+// app is all parts of the picker, wired.
+type app struct {
+	log      logr.Logger
+	picker   *picker.Picker
+	renderer *render.Client
+	streams  *ingest.Manager
+	scraper  *scrape.Scraper
+	requests *metrics.Requests
+	proxy    *httpproxy.Proxy
+	ready    readiness
+
+	mu      sync.Mutex // guards what follows
+	state   watch.State
+	refused map[string]watch.Refusal // by namespace/name: why the picker has not taken a pool's present Spec
+	applied map[string]picker.Spec   // by namespace/name: what it has taken last
+	board   *watch.Board
+}
+
+func newApp(log logr.Logger) *app {
+	a := &app{log: log, refused: map[string]watch.Refusal{}, applied: map[string]picker.Spec{}, board: watch.NewBoard()}
+	a.renderer = render.New(render.Options{})
+	a.picker = picker.New(picker.Options{Renderer: a.renderer, LoadEncoder: loadEncoder, Log: log.WithName("picker")})
+	a.streams = ingest.New(ingest.Config{Source: zmtp.EventSource{}, Log: log.WithName("events")})
+	a.scraper = scrape.New(scrape.Options{
+		Observe: func(id endpoint.ID, m vllm.Metrics, at time.Time) { a.picker.Observe(id, at, report(m)) },
+		Adapters: func(id endpoint.ID, names []string) {
+			a.picker.ObserveAdapters(id, names)
+		},
+		Log: log.WithName("scrape"),
+	})
+	a.requests = metrics.NewRequests(httpproxy.RefusedReasons...)
+	a.proxy = httpproxy.New(httpproxy.Options{Picker: a.picker, Observer: a.requests, Log: log.WithName("proxy")})
+	a.ready.streams = a.streams
+	return a
+}
+
+// close ends everything that runs by itself. No request may be under way any more.
+func (a *app) close() {
+	a.proxy.Close()
+	a.streams.Close()
+	a.scraper.Close()
+	a.renderer.Close()
+}
+
+// report puts an engine's metrics into the words of the load.
+func report(m vllm.Metrics) load.Report {
+	tokens := m.CacheTokens
+	if tokens == 0 {
+		tokens = m.NumBlocks * m.BlockSize
+	}
+	return load.Report{Running: m.Running, Waiting: m.Waiting, KVUsage: m.KVUsage, KVTokens: tokens}
+}
+
+// loadEncoder reads a tokenizer.
+func loadEncoder(dir string) (picker.Encoder, error) {
+	t, err := tokenizer.Load(dir)
+	if err != nil {
+		return nil, &tokenizerError{err}
+	}
+	return encoder{t}, nil
+}
+
+// tokenizerError marks what is wrong with a tokenizer's files.
+type tokenizerError struct{ error }
+
+// Unwrap gives the reason.
+func (e *tokenizerError) Unwrap() error { return e.error }
+
+type encoder struct{ *tokenizer.Tokenizer }
+
+// Encode is picker.Encoder's.
+func (e encoder) Encode(ctx context.Context, dst []uint32, text string, special bool) ([]uint32, error) {
+	return e.EncodeContext(ctx, dst, text, special)
+}
+
+// feed tells streams and scraper which endpoints there are.
+func (a *app) feed() {
+	feeds := map[string][]ingest.Feed{}
+	for _, pool := range a.streams.Pools() {
+		feeds[pool] = nil
+	}
+	var targets []scrape.Target
+	for _, f := range a.picker.Feeds() {
+		name := f.Spec.Namespace + "/" + f.Spec.Name
+		feeds[name] = append(feeds[name], ingest.Feed{
+			Endpoint: f.Endpoint,
+			Engine:   f.Spec.Engine,
+			Keys:     ingest.Keys{Model: f.Spec.Model, Seed: f.Spec.Seed, BlockTokens: f.Spec.BlockTokens, Media: f.Spec.Media},
+			Index:    f.Index,
+			Holder:   f.Holder,
+			OnStored: func(keys []kvblock.Key) { a.picker.Confirm(f.Index, f.Holder, keys) },
+		})
+		targets = append(targets, scrape.Target{
+			ID: f.Endpoint.ID, Address: f.Endpoint.Address, Socket: f.Endpoint.Socket,
+			// Without a header there is one rank behind the address, whatever it calls itself.
+			Rank: f.Endpoint.RankHeader, APIKey: f.Spec.EngineAPIKey, Adapters: f.Spec.DiscoverAdapters,
+		})
+	}
+	for pool, list := range feeds {
+		a.streams.Set(pool, list)
+	}
+	a.scraper.Set(targets)
+}

@@ -1,0 +1,85 @@
+package main
+
+import (
+	"errors"
+
+	"github.com/kvasir-dev/kvasir/internal/picker"
+	"github.com/kvasir-dev/kvasir/internal/watch"
+)
+
+// apply puts a state in force.
+func (a *app) apply(state watch.State) {
+	a.mu.Lock()
+	before := a.state
+	a.state = state
+	a.mu.Unlock()
+	a.tell(before, state)
+
+	refused := a.applySpecs(state.Specs)
+	a.feed()
+	a.ready.apply()
+
+	endpoints := 0
+	for i := range state.Specs {
+		endpoints += len(state.Specs[i].Endpoints)
+	}
+	a.log.Info("Objects applied", "pools", len(state.Specs)-len(refused), "endpoints", endpoints,
+		"policies", len(state.Policies), "problems", len(state.Problems)+len(refused))
+}
+
+// tell logs the problems that are new.
+func (a *app) tell(before, now watch.State) {
+	known := map[string]bool{}
+	for i := range before.Problems {
+		known[before.Problems[i].Error()] = true
+	}
+	for i := range now.Problems {
+		if p := &now.Problems[i]; !known[p.Error()] {
+			a.log.Error(p, "Not in force")
+		}
+	}
+	told := map[string]bool{}
+	for _, p := range before.Policies {
+		told[p.Object.Namespace+"/"+p.Object.Name] = len(p.Inactive) > 0
+	}
+	for _, p := range now.Policies {
+		if name := p.Object.Namespace + "/" + p.Object.Name; len(p.Inactive) > 0 && !told[name] {
+			a.log.Info("The policy has fields that this version does not act on", "policy", name, "fields", p.Inactive)
+		}
+	}
+}
+
+// applySpecs hands the pools to the picker. A pool that it refuses keeps its last good state, but for the endpoints,
+// which are what they are.
+func (a *app) applySpecs(specs []picker.Spec) map[string]watch.Refusal {
+	refused := map[string]watch.Refusal{}
+	for _, e := range picker.PoolErrors(a.picker.Apply(specs)) {
+		name := e.Namespace + "/" + e.Pool
+		refused[name] = watch.Refusal{Err: e.Err, Tokenizer: errors.As(e, new(*tokenizerError))}
+		a.log.Error(e, "The picker has refused a pool", "pool", name)
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	next := map[string]picker.Spec{}
+	var again []picker.Spec
+	for _, spec := range specs {
+		name := spec.Namespace + "/" + spec.Name
+		if _, is := refused[name]; is {
+			last, known := a.applied[name]
+			if !known {
+				continue
+			}
+			last.Endpoints = spec.Endpoints
+			spec = last
+		}
+		next[name] = spec
+		again = append(again, spec)
+	}
+	if len(refused) > 0 {
+		for _, e := range picker.PoolErrors(a.picker.Apply(again)) {
+			delete(next, e.Namespace+"/"+e.Pool)
+		}
+	}
+	a.applied, a.refused = next, refused
+	return refused
+}

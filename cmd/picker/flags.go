@@ -1,0 +1,72 @@
+package main
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"log/slog"
+	"time"
+)
+
+// options are the flags: wiring only. Behaviour is in the objects.
+type options struct {
+	standalone string
+
+	proxyAddress, healthAddress, metricsAddress string
+	// extProcAddress is reserved.
+	extProcAddress string
+
+	keyFile, modelRoot string
+
+	logLevel     slog.Level
+	logFormat    string
+	drainTimeout time.Duration
+	pprof        bool
+}
+
+// levels of the log, by the name of the flag's value. The numbers are logr's, negated.
+var levels = map[string]slog.Level{"error": slog.LevelError, "info": slog.LevelInfo, "debug": -1, "trace": -2}
+
+func parse(args []string, stderr io.Writer) (*options, error) {
+	o := &options{}
+	f := flag.NewFlagSet("picker", flag.ContinueOnError)
+	f.SetOutput(stderr)
+	f.StringVar(&o.standalone, "standalone", "", "read the objects from the YAML and JSON files of this `directory`, and follow changes (required)")
+	f.StringVar(&o.proxyAddress, "proxy-address", ":8080", "`address` where requests are served")
+	f.StringVar(&o.extProcAddress, "ext-proc-address", ":9002", "`address` for gateways; reserved: this version does not serve the gateway protocol and does not listen there")
+	f.StringVar(&o.healthAddress, "health-address", ":9003", "`address` of /healthz and /readyz")
+	f.StringVar(&o.metricsAddress, "metrics-address", ":9090", "`address` of /metrics and /status")
+	f.StringVar(&o.keyFile, "key-file", "", "`file` with at least 32 random bytes, the key root of pools without a Secret; without it the root is random, and replicas share no keys")
+	f.StringVar(&o.modelRoot, "model-root", "", "`directory` below which tokenizers of type Directory lie")
+	level := f.String("log-level", "info", "error, info, debug (a line per request) or trace")
+	f.StringVar(&o.logFormat, "log-format", "text", "text or json")
+	f.DurationVar(&o.drainTimeout, "drain-timeout", 30*time.Second, "how long open requests may go on after SIGTERM or SIGINT")
+	f.BoolVar(&o.pprof, "pprof", false, "serve /debug/pprof on the metrics address")
+	if err := f.Parse(args); err != nil {
+		return nil, err
+	}
+	err := o.check(f, *level)
+	if err != nil {
+		fmt.Fprintln(stderr, "picker:", err)
+	}
+	return o, err
+}
+
+func (o *options) check(f *flag.FlagSet, level string) error {
+	var known bool
+	o.logLevel, known = levels[level]
+	switch {
+	case f.NArg() > 0:
+		return fmt.Errorf("unexpected argument %q", f.Arg(0))
+	case o.standalone == "":
+		return errors.New("--standalone DIR is required: without Kubernetes the objects come from a directory")
+	case !known:
+		return fmt.Errorf("--log-level %q: want error, info, debug or trace", level)
+	case o.logFormat != "text" && o.logFormat != "json":
+		return fmt.Errorf("--log-format %q: want text or json", o.logFormat)
+	case o.drainTimeout < 0:
+		return fmt.Errorf("--drain-timeout %s: want at least 0", o.drainTimeout)
+	}
+	return nil
+}

@@ -1,0 +1,98 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"net"
+
+	"github.com/go-logr/logr"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/kvasir-dev/kvasir/internal/httpproxy"
+	"github.com/kvasir-dev/kvasir/internal/metrics"
+	"github.com/kvasir-dev/kvasir/internal/watch"
+)
+
+// listeners of the process.
+type listeners struct{ proxy, health, metrics net.Listener }
+
+func (l *listeners) close() {
+	for _, one := range []net.Listener{l.proxy, l.health, l.metrics} {
+		if one != nil {
+			_ = one.Close()
+		}
+	}
+}
+
+// listen opens all listeners, or none.
+func listen(ctx context.Context, o *options) (*listeners, error) {
+	l := &listeners{}
+	for _, one := range []struct {
+		flag, address string
+		into          *net.Listener
+	}{
+		{"proxy-address", o.proxyAddress, &l.proxy},
+		{"health-address", o.healthAddress, &l.health},
+		{"metrics-address", o.metricsAddress, &l.metrics},
+	} {
+		listener, err := new(net.ListenConfig).Listen(ctx, "tcp", one.address)
+		if err != nil {
+			l.close()
+			return nil, fmt.Errorf("--%s: %w", one.flag, err)
+		}
+		*one.into = listener
+	}
+	return l, nil
+}
+
+// run serves until ctx ends and the requests under way have ended, or the time for them has. It closes the listeners.
+//
+// The order of the end: not ready; the proxy accepts no more and waits; then health and metrics go, and the streams.
+func run(ctx context.Context, o *options, l *listeners, log logr.Logger) error {
+	defer l.close()
+	root, random, err := keyRoot(o.keyFile)
+	if err != nil {
+		return err
+	}
+	if random {
+		log.Info("No --key-file: pools without a Secret get a random key root, which replicas do not share")
+	}
+	//nolint:contextcheck // it reads what is embedded and waits for nothing
+	directory, err := watch.NewDirectory(o.standalone, watch.Settings{ModelRoot: o.modelRoot, Root: root}, log.WithName("watch"))
+	if err != nil {
+		return err
+	}
+	a := newApp(log)
+	defer a.close()
+	registry, err := metrics.NewRegistry(a.collectors()...)
+	if err != nil {
+		return fmt.Errorf("registering metrics: %w", err)
+	}
+	log.Info("Serving", "proxy", l.proxy.Addr().String(), "health", l.health.Addr().String(), "metrics", l.metrics.Addr().String())
+	log.Info("The gateway protocol is not served by this version; nothing listens on --ext-proc-address", "address", o.extProcAddress)
+
+	// Each part ends a step after the one before: the signal, the proxy, what supports it.
+	group, signal := errgroup.WithContext(ctx)
+	serving, stopServing := context.WithCancel(context.WithoutCancel(ctx))
+	defer stopServing()
+	support, stopSupport := context.WithCancel(context.WithoutCancel(ctx))
+	defer stopSupport()
+	group.Go(func() error {
+		<-signal.Done()
+		a.ready.drain()
+		log.Info("Draining", "timeout", o.drainTimeout.String())
+		stopServing()
+		return nil
+	})
+	group.Go(func() error {
+		defer stopSupport()
+		return httpproxy.Serve(serving, l.proxy, a.proxy, httpproxy.ServeOptions{Grace: o.drainTimeout, Log: log.WithName("http")})
+	})
+	small := httpproxy.ServeOptions{Grace: supportGrace, Log: log.WithName("http")}
+	group.Go(func() error { return httpproxy.Serve(support, l.health, a.healthHandler(), small) })
+	group.Go(func() error { return httpproxy.Serve(support, l.metrics, a.metricsHandler(registry, o.pprof), small) })
+	group.Go(func() error { directory.Follow(support, a.apply); return nil })
+	err = group.Wait()
+	log.Info("Stopped")
+	return err
+}

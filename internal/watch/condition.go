@@ -1,0 +1,169 @@
+package watch
+
+import (
+	"fmt"
+	"strings"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/kvasir-dev/kvasir/api/v1alpha1"
+	"github.com/kvasir-dev/kvasir/internal/picker"
+)
+
+// enoughAnswers that told what was cached are needed to judge predictions.
+const enoughAnswers = 100
+
+// maxMessage bounds a condition's message, in bytes; the schema takes 32 KiB.
+const maxMessage = 1024
+
+func condition(typ string, status metav1.ConditionStatus, reason, message string) metav1.Condition {
+	if len(message) > maxMessage {
+		message = strings.ToValidUTF8(message[:maxMessage], "") + " ..."
+	}
+	return metav1.Condition{Type: typ, Status: status, Reason: reason, Message: message}
+}
+
+// poolConditions are those that can be known without Kubernetes.
+func poolConditions(s *PoolState, f *facts) []metav1.Condition {
+	list := []metav1.Condition{accepted(s, f), ready(s, f), eventsSynced(s, f), tokensExact(s, f), predictionsTrusted(f)}
+	if s.Policy != nil {
+		list = append(list, condition(v1alpha1.ConditionPolicyAffected, metav1.ConditionTrue, "PolicyAffected",
+			"RoutingPolicy "+s.Policy.Name+" is in force"))
+	}
+	for i := range list {
+		list[i].ObservedGeneration = s.Object.Generation
+	}
+	return list
+}
+
+func accepted(s *PoolState, f *facts) metav1.Condition {
+	const typ = v1alpha1.ConditionAccepted
+	if len(s.Problems) > 0 {
+		return condition(typ, metav1.ConditionFalse, s.Problems[0].reason, texts(s.Problems))
+	}
+	if f.refused.Err != nil && !f.refused.Tokenizer {
+		return condition(typ, metav1.ConditionFalse, "NameTaken", f.refused.Err.Error())
+	}
+	return condition(typ, metav1.ConditionTrue, "Accepted", "")
+}
+
+func texts(problems []Problem) string {
+	var list []string
+	for i := range problems {
+		list = append(list, problems[i].Field+": "+problems[i].Detail)
+	}
+	return strings.Join(list, "; ")
+}
+
+func ready(s *PoolState, f *facts) metav1.Condition {
+	const typ = v1alpha1.ConditionReady
+	message := fmt.Sprintf("%d of %d endpoints", f.ready, f.total)
+	switch {
+	case !s.Served:
+		return condition(typ, metav1.ConditionFalse, "NotAccepted", "the pool is not served")
+	case f.ready == 0:
+		return condition(typ, metav1.ConditionFalse, "NoReadyEndpoint", message)
+	}
+	return condition(typ, metav1.ConditionTrue, "Serving", message)
+}
+
+func eventsSynced(s *PoolState, f *facts) metav1.Condition {
+	const typ = v1alpha1.ConditionEventsSynced
+	no := func(reason, message string) metav1.Condition {
+		return condition(typ, metav1.ConditionFalse, reason, message)
+	}
+	switch source := s.Object.Spec.Engine.Events.Source; {
+	case source == v1alpha1.EventsNone:
+		return condition(typ, metav1.ConditionTrue, "NotUsed", "the pool takes no events")
+	case source == v1alpha1.EventsReporter:
+		return no("ReporterMissing", "this version takes no reports; use the source Subscribe")
+	case source == v1alpha1.EventsListen:
+		return no("StreamMissing", "this version does not listen for engines; use the source Subscribe")
+	case f.unknownLayouts > 0:
+		return no("UnknownLayout", fmt.Sprintf("%d batches of events are of no known layout", f.unknownLayouts))
+	case f.unsupportedBlocks > 0:
+		return no("BlockSizeUnsupported", fmt.Sprintf("%d blocks do not fit keySpace.blockTokens %d", f.unsupportedBlocks,
+			s.Object.Spec.KeySpace.BlockTokens))
+	case f.synced+f.degraded < f.total:
+		return no("StreamMissing", fmt.Sprintf("%d of %d endpoints have no event stream", f.total-f.synced-f.degraded, f.total))
+	case f.degraded > 0:
+		return no("Lagging", fmt.Sprintf("what %d of %d endpoints hold is known in part only", f.degraded, f.total))
+	}
+	return condition(typ, metav1.ConditionTrue, "Synced", fmt.Sprintf("%d of %d endpoints", f.synced, f.total))
+}
+
+func tokensExact(s *PoolState, f *facts) metav1.Condition {
+	const typ = v1alpha1.ConditionTokensExact
+	no := func(reason, message string) metav1.Condition {
+		return condition(typ, metav1.ConditionFalse, reason, message)
+	}
+	switch t := s.Object.Spec.Model.Tokenizer.Type; {
+	case f.refused.Tokenizer:
+		return no("FilesMissing", f.refused.Err.Error())
+	case t == v1alpha1.TokenizerNone:
+		return no("Approximate", "the pool has no tokenizer; only requests that give token ids are matched")
+	case t == v1alpha1.TokenizerFromDirectory:
+		return condition(typ, metav1.ConditionTrue, "Exact", "chats are rendered by an engine")
+	case t == v1alpha1.TokenizerFromVolume || t == v1alpha1.TokenizerFromReporter:
+		return no("FilesMissing", fmt.Sprintf("a tokenizer of type %s needs Kubernetes; an engine is asked instead", t))
+	case f.spec != nil && f.spec.Policy.EngineTokens == string(v1alpha1.EngineTokensNever):
+		return no("Approximate", "the policy lets no engine be asked; only requests that give token ids are matched")
+	}
+	return no("EngineRender", "an engine is asked for the tokens of each request")
+}
+
+func predictionsTrusted(f *facts) metav1.Condition {
+	const typ = v1alpha1.ConditionPredictionsTrusted
+	switch h := f.hits; {
+	case h.Answers == 0 && f.completed >= enoughAnswers:
+		return condition(typ, metav1.ConditionUnknown, "NoCachedTokens",
+			"no answer has told how much was cached; start the engines with --enable-prompt-tokens-details")
+	case h.Answers < enoughAnswers:
+		return condition(typ, metav1.ConditionUnknown, "TooFewReplies", fmt.Sprintf("%d of %d answers", h.Answers, enoughAnswers))
+	case mispredicting(h):
+		return condition(typ, metav1.ConditionFalse, "Mispredicting",
+			"the engines find less than half of what they have announced and not removed; do tokenizer, template and block size match?")
+	}
+	return condition(typ, metav1.ConditionTrue, "Trusted", "")
+}
+
+func mispredicting(h picker.Hits) bool { return h.Confirmed > 0 && h.Delivered < h.Confirmed/2 }
+
+// policyConditions are those of a policy at one target. refused is why the picker has not taken the target's state.
+func policyConditions(s *PolicyState, t *TargetState, refused error) []metav1.Condition {
+	var list []metav1.Condition
+	add := func(typ string, status metav1.ConditionStatus, reason, message string) {
+		c := condition(typ, status, reason, message)
+		c.ObservedGeneration = s.Object.Generation
+		list = append(list, c)
+	}
+	ok := false
+	switch {
+	case len(s.Problems) > 0:
+		add(v1alpha1.ConditionAccepted, metav1.ConditionFalse, "Invalid", texts(s.Problems))
+	case t.Winner != "":
+		add(v1alpha1.ConditionAccepted, metav1.ConditionFalse, "Conflicted", "RoutingPolicy "+t.Winner+" is in force")
+	case !t.Found:
+		add(v1alpha1.ConditionAccepted, metav1.ConditionFalse, "TargetNotFound", "")
+	default:
+		ok = true
+		message := ""
+		if len(s.Inactive) > 0 {
+			message = "not acted on by this version: " + strings.Join(s.Inactive, ", ")
+		}
+		add(v1alpha1.ConditionAccepted, metav1.ConditionTrue, "Accepted", message)
+	}
+	if len(s.MissingSecrets) > 0 {
+		add(v1alpha1.ConditionResolvedRefs, metav1.ConditionFalse, "SecretNotFound", strings.Join(s.MissingSecrets, ", "))
+	} else {
+		add(v1alpha1.ConditionResolvedRefs, metav1.ConditionTrue, "ResolvedRefs", "")
+	}
+	switch {
+	case !ok:
+	case refused != nil:
+		add(v1alpha1.ConditionProgrammed, metav1.ConditionFalse, "Reconciling", refused.Error())
+	default:
+		add(v1alpha1.ConditionProgrammed, metav1.ConditionTrue, "Programmed", "1 of 1 replicas")
+	}
+	return list
+}

@@ -1,0 +1,238 @@
+package watch
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/kvasir-dev/kvasir/api/v1alpha1"
+	"github.com/kvasir-dev/kvasir/internal/ingest"
+	"github.com/kvasir-dev/kvasir/internal/picker"
+)
+
+const pool0 = "default/m"
+
+func stream(state ingest.State, change ...func(*ingest.Stats)) ingest.Status {
+	s := ingest.Status{State: state, Stats: &ingest.Stats{}}
+	for _, f := range change {
+		f(s.Stats)
+	}
+	return s
+}
+
+func live(h picker.Hits, completed int64, streams ...ingest.Status) Live {
+	return Live{
+		Pools:   []picker.PoolStats{{Namespace: "default", Pool: "m", Hits: h, Outcomes: map[picker.Outcome]int64{picker.Completed: completed}}},
+		Streams: map[string][]ingest.Status{pool0: streams},
+	}
+}
+
+// said is type=status/reason for each condition.
+func said(conditions []metav1.Condition) string {
+	var all []string
+	for _, c := range conditions {
+		all = append(all, fmt.Sprintf("%s=%s/%s", c.Type, c.Status, c.Reason))
+	}
+	return strings.Join(all, " ")
+}
+
+func poolOf(t *testing.T, list *List) *v1alpha1.InferencePool {
+	t.Helper()
+	for _, item := range list.Items {
+		if p, ok := item.(*v1alpha1.InferencePool); ok {
+			return p
+		}
+	}
+	t.Fatal("no pool")
+	return nil
+}
+
+func TestPoolConditions(t *testing.T) {
+	trusted := picker.Hits{Answers: 100, Confirmed: 1000, Delivered: 990}
+	twoPods := smallSlice + "- {addresses: [127.0.0.2], conditions: {ready: false}, targetRef: {name: m-1, uid: u1}}\n"
+	directory := strings.Replace(smallPool, "{name: m},", "{name: m, tokenizer: {type: Directory, directory: {path: x}}},", 1)
+	for name, tc := range map[string]struct {
+		pool, slice string
+		live        Live
+		want        []string
+	}{
+		"all is well": {smallPool, smallSlice, live(trusted, 100, stream(ingest.Synced)),
+			[]string{"Accepted=True/Accepted", "Ready=True/Serving", "EventsSynced=True/Synced", "TokensExact=False/EngineRender", "PredictionsTrusted=True/Trusted"}},
+		"a stream of two is missing":         {smallPool, twoPods, live(trusted, 0, stream(ingest.Synced), stream(ingest.Disconnected)), []string{"Ready=True/Serving", "EventsSynced=False/StreamMissing"}},
+		"a stream is at its beginning":       {smallPool, smallSlice, live(trusted, 0, stream(ingest.Syncing)), []string{"EventsSynced=False/StreamMissing"}},
+		"a stream began too late":            {smallPool, smallSlice, live(trusted, 0, stream(ingest.Unverified)), []string{"EventsSynced=False/Lagging"}},
+		"a stream has a gap":                 {smallPool, smallSlice, live(trusted, 0, stream(ingest.Degraded)), []string{"EventsSynced=False/Lagging"}},
+		"events of no known layout":          {smallPool, smallSlice, live(trusted, 0, stream(ingest.Synced, func(s *ingest.Stats) { s.UnknownLayouts.Add(1) })), []string{"EventsSynced=False/UnknownLayout"}},
+		"blocks that do not fit":             {smallPool, smallSlice, live(trusted, 0, stream(ingest.Synced, func(s *ingest.Stats) { s.BlockSizeUnsupported.Add(1) })), []string{"EventsSynced=False/BlockSizeUnsupported"}},
+		"no events are wanted":               {poolWith("engine: {events: {source: None}}"), smallSlice, live(trusted, 0), []string{"EventsSynced=True/NotUsed"}},
+		"reports are wanted":                 {poolWith("engine: {events: {source: Reporter}}"), smallSlice, live(trusted, 0), []string{"EventsSynced=False/ReporterMissing"}},
+		"engines that dial":                  {poolWith("engine: {events: {source: Listen}}"), smallSlice, live(trusted, 0), []string{"EventsSynced=False/StreamMissing"}},
+		"nobody is there":                    {smallPool, "", live(trusted, 0), []string{"Ready=False/NoReadyEndpoint", "EventsSynced=True/Synced"}},
+		"nobody is ready":                    {smallPool, strings.Replace(smallSlice, "targetRef", "conditions: {terminating: true}, targetRef", 1), live(trusted, 0, stream(ingest.Synced)), []string{"Ready=False/NoReadyEndpoint"}},
+		"something is referred to in vain":   {poolWith("keySpace: {secretRef: {name: r}}"), smallSlice, Live{}, []string{"Accepted=False/ReferenceNotFound", "Ready=False/NotAccepted"}},
+		"something cannot be done":           {poolWith("engine: {protocol: H2C}"), smallSlice, Live{}, []string{"Accepted=False/Invalid", "Ready=False/NotAccepted"}},
+		"a tokenizer here":                   {directory, smallSlice, live(trusted, 0, stream(ingest.Synced)), []string{"TokensExact=True/Exact"}},
+		"no tokenizer at all":                {strings.Replace(smallPool, "{name: m},", "{name: m, tokenizer: {type: None}},", 1), smallSlice, live(trusted, 0, stream(ingest.Synced)), []string{"TokensExact=False/Approximate"}},
+		"a tokenizer in a volume":            {strings.Replace(smallPool, "{name: m},", "{name: m, tokenizer: {type: Volume, volume: {configMap: {name: c}}}},", 1), smallSlice, live(trusted, 0, stream(ingest.Synced)), []string{"TokensExact=False/FilesMissing"}},
+		"too few answers":                    {smallPool, smallSlice, live(picker.Hits{Answers: 99}, 99), []string{"PredictionsTrusted=Unknown/TooFewReplies"}},
+		"answers that do not tell":           {smallPool, smallSlice, live(picker.Hits{}, 100), []string{"PredictionsTrusted=Unknown/NoCachedTokens"}},
+		"what was announced is not found":    {smallPool, smallSlice, live(picker.Hits{Answers: 100, Confirmed: 1000, Delivered: 499}, 100), []string{"PredictionsTrusted=False/Mispredicting"}},
+		"nothing to find, and nothing found": {smallPool, smallSlice, live(picker.Hits{Answers: 100}, 100), []string{"PredictionsTrusted=True/Trusted"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			files := []string{"pool.yaml", tc.pool}
+			if tc.slice != "" {
+				files = append(files, "pods.yaml", tc.slice)
+			}
+			s, _ := load(t, open(t, files...))
+			got := said(poolOf(t, NewBoard().Update(time.Unix(1, 0), s, tc.live)).Status.Conditions)
+			for _, want := range tc.want {
+				if !strings.Contains(got+" ", want+" ") {
+					t.Errorf("conditions %s lack %s", got, want)
+				}
+			}
+		})
+	}
+}
+
+func TestARefusalOfThePickerShows(t *testing.T) {
+	s, _ := load(t, open(t, "pool.yaml", smallPool, "policy.yaml", smallPolicy))
+	for name, tc := range map[string]struct {
+		refusal Refusal
+		want    string
+	}{
+		"a name of another pool": {Refusal{Err: errors.New("no")}, "Accepted=False/NameTaken"},
+		"a tokenizer":            {Refusal{Err: errors.New("no"), Tokenizer: true}, "TokensExact=False/FilesMissing"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			list := NewBoard().Update(time.Unix(1, 0), s, Live{Refused: map[string]Refusal{pool0: tc.refusal}})
+			if got := said(poolOf(t, list).Status.Conditions); !strings.Contains(got, tc.want) {
+				t.Errorf("conditions %s lack %s", got, tc.want)
+			}
+			if diff := cmp.Diff([]string{"InferencePool default/m: no"}, list.Problems); diff != "" {
+				t.Errorf("problems (-want +got):\n%s", diff)
+			}
+			if got := said(policyOf(t, list).Status.Ancestors[0].Conditions); !strings.Contains(got, "Programmed=False/Reconciling") {
+				t.Errorf("conditions %s of the policy, want it not to be programmed", got)
+			}
+		})
+	}
+}
+
+func policyOf(t *testing.T, list *List) *v1alpha1.RoutingPolicy {
+	t.Helper()
+	for _, item := range list.Items {
+		if p, ok := item.(*v1alpha1.RoutingPolicy); ok {
+			return p
+		}
+	}
+	t.Fatal("no policy")
+	return nil
+}
+
+func TestPolicyConditions(t *testing.T) {
+	tenants := "admission: {tenants: {identification: APIKey, secretRefs: [{name: keys}], classes: [{name: default}]}}"
+	for name, tc := range map[string]struct {
+		files []string
+		want  string
+	}{
+		"in force":         {[]string{"pool.yaml", smallPool}, "Accepted=True/Accepted ResolvedRefs=True/ResolvedRefs Programmed=True/Programmed"},
+		"no target":        {nil, "Accepted=False/TargetNotFound ResolvedRefs=True/ResolvedRefs"},
+		"another's target": {[]string{"pool.yaml", smallPool, "a.yaml", strings.Replace(smallPolicy, "name: p}", "name: z}", 1)}, "Accepted=True/Accepted ResolvedRefs=True/ResolvedRefs Programmed=True/Programmed"},
+		"to come":          {[]string{"pool.yaml", smallPool, "policy.yaml", strings.Replace(smallPolicy, "LeastLoad", "Sticky", 1)}, "Accepted=False/Invalid ResolvedRefs=True/ResolvedRefs"},
+		"no Secret":        {[]string{"pool.yaml", smallPool, "policy.yaml", strings.Replace(smallPolicy, "strategy: {type: LeastLoad}", tenants, 1)}, "Accepted=True/Accepted ResolvedRefs=False/SecretNotFound Programmed=True/Programmed"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := open(t, append([]string{"policy.yaml", smallPolicy}, tc.files...)...)
+			s, _ := load(t, d)
+			list := NewBoard().Update(time.Unix(1, 0), s, Live{})
+			if got := said(policyOf(t, list).Status.Ancestors[0].Conditions); got != tc.want {
+				t.Errorf("conditions %s, want %s", got, tc.want)
+			}
+		})
+	}
+	t.Run("the loser of a conflict", func(t *testing.T) {
+		s, _ := load(t, open(t, "pool.yaml", smallPool, "a.yaml", smallPolicy, "b.yaml", strings.Replace(smallPolicy, "name: p}", "name: a}", 1)))
+		list := NewBoard().Update(time.Unix(1, 0), s, Live{})
+		last, ok := list.Items[len(list.Items)-1].(*v1alpha1.RoutingPolicy)
+		if !ok || last.Name != "p" {
+			t.Fatalf("the last item is not policy p")
+		}
+		c := last.Status.Ancestors[0].Conditions[0]
+		if c.Reason != "Conflicted" || !strings.Contains(c.Message, "RoutingPolicy a") {
+			t.Errorf("condition %+v, want a conflict with a", c)
+		}
+	})
+}
+
+func TestStatusOfAPool(t *testing.T) {
+	slice := smallSlice + "- {addresses: [127.0.0.2], conditions: {ready: false}, targetRef: {name: m-1, uid: u1}}\n" +
+		"- {addresses: [127.0.0.3], conditions: {terminating: true}, targetRef: {name: m-2, uid: u2}}\n"
+	slice = strings.Replace(slice, "[{name: http, port: 8001}, {name: kv-events, port: 6001}, {name: kv-replay, port: 7001}]", "[]", 1)
+	d := open(t, "pool.yaml", poolWith("engine: {dataParallel: {ranks: 2}}"), "pods.yaml", slice, "policy.yaml", smallPolicy)
+	s, problems := load(t, d)
+	wantNoProblem(t, problems)
+	board := NewBoard()
+	l := live(picker.Hits{}, 0, stream(ingest.Synced), stream(ingest.Synced), stream(ingest.Degraded))
+	status := poolOf(t, board.Update(time.Unix(100, 0), s, l)).Status
+
+	text, err := json.Marshal(status.Endpoints)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := `{"total":6,"ready":2,"synced":2,"degraded":1}`; string(text) != want {
+		t.Errorf("endpoints %s, want %s", text, want)
+	}
+	if *status.Replicas != 3 || *status.ReadyReplicas != 1 || *status.DrainingReplicas != 1 {
+		t.Errorf("%d pods, %d ready, %d draining, want 3, 1, 1", *status.Replicas, *status.ReadyReplicas, *status.DrainingReplicas)
+	}
+	since := metav1.NewTime(time.Unix(100, 0))
+	want := []v1alpha1.PodSummary{{Name: "m-2", Stage: "Draining", Since: &since}, {Name: "m-1", Stage: "Loading", Since: &since}}
+	if diff := cmp.Diff(want, status.Pods); diff != "" {
+		t.Errorf("pods (-want +got):\n%s", diff)
+	}
+	if status.RoutingPolicy.Name != "p" || status.RoutingPolicy.Generation != 1 || status.KeySpace.KeyID != s.Pools[0].KeyID || status.KeySpace.BlockTokens != 16 {
+		t.Errorf("policy %+v, keys %+v", status.RoutingPolicy, status.KeySpace)
+	}
+
+	// What is as before has been so since then.
+	l.Streams[pool0][2] = stream(ingest.Synced)
+	l.Streams[pool0] = append(l.Streams[pool0], stream(ingest.Synced), stream(ingest.Synced), stream(ingest.Synced))
+	status = poolOf(t, board.Update(time.Unix(200, 0), s, l)).Status
+	for _, c := range status.Conditions {
+		want := time.Unix(100, 0)
+		if c.Type == v1alpha1.ConditionEventsSynced {
+			want = time.Unix(200, 0)
+		}
+		if !c.LastTransitionTime.Time.Equal(want) {
+			t.Errorf("%s has changed at %s, want %s", c.Type, c.LastTransitionTime.Time, want)
+		}
+	}
+	if !status.Pods[0].Since.Equal(&since) {
+		t.Errorf("the pod drains since %s, want %s", status.Pods[0].Since, since)
+	}
+	if s.Pools[0].Object.Status.Conditions != nil {
+		t.Error("the state was changed")
+	}
+}
+
+// The generation in the status is the one that the picker follows, not the one that was written last.
+func TestThePolicyInForceIsTheOneFollowed(t *testing.T) {
+	d := open(t, "pool.yaml", smallPool, "policy.yaml", smallPolicy)
+	load(t, d)
+	write(t, d.file("policy.yaml"), strings.Replace(smallPolicy, "LeastLoad", "Sticky", 1))
+	s, _ := load(t, d)
+	list := NewBoard().Update(time.Unix(1, 0), s, Live{})
+	if got := poolOf(t, list).Status.RoutingPolicy; got.Name != "p" || got.Generation != 1 {
+		t.Errorf("policy in force %+v, want p of generation 1", got)
+	}
+	if len(list.Problems) != 1 {
+		t.Errorf("problems %q, want one", list.Problems)
+	}
+}
