@@ -60,11 +60,12 @@ func (s *orphanage) remove(o *orphan) {
 	delete(s.byID, o.id)
 	s.bytes -= o.size()
 	s.ages.Remove(o.age)
-	if o.prev != nil {
+	switch {
+	case o.prev != nil:
 		o.prev.next = o.next
-	} else if o.next != nil {
+	case o.next != nil:
 		s.byParent[o.parent] = o.next
-	} else {
+	default:
 		delete(s.byParent, o.parent)
 	}
 	if o.next != nil {

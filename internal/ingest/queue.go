@@ -47,12 +47,12 @@ const (
 // itemBytes is what a message takes in the queue besides its payload.
 const itemBytes = 64
 
-func newQueue(max int, stats *Stats) *queue {
-	return &queue{max: max, stats: stats, wake: make(chan struct{}, 1)}
+func newQueue(most int, stats *Stats) *queue {
+	return &queue{max: most, stats: stats, wake: make(chan struct{}, 1)}
 }
 
 // up queues a new connection.
-func (q *queue) up(n uint64, link context.Context) {
+func (q *queue) up(link context.Context, n uint64) {
 	q.mu.Lock()
 	q.items = append(q.items, item{kind: kindUp, seq: n, link: link})
 	q.mu.Unlock()
@@ -84,7 +84,8 @@ func (q *queue) overflow() {
 		}
 	}
 	clear(q.items[len(kept):])
-	q.items, q.head, q.bytes = append(kept, item{kind: kindOverflow}), 0, 0
+	kept = append(kept, item{kind: kindOverflow})
+	q.items, q.head, q.bytes = kept, 0, 0
 }
 
 // take returns the next item, ok false when there is none.

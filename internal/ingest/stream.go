@@ -83,7 +83,7 @@ func (s *stream) receive(ctx context.Context) {
 			s.stats.Connections.Add(1)
 			n := s.ups.Add(1)
 			s.link.Store(true)
-			s.queue.up(n, link)
+			s.queue.up(link, n)
 		}, s.take)
 		cut()
 		wasUp := s.link.Swap(false)

@@ -383,6 +383,18 @@ func TestFullQueueIsReplayedFromTheStart(t *testing.T) {
 	}
 }
 
+// One batch larger than the queue does not pass it, but comes with the replay.
+func TestBatchLargerThanTheQueueIsReplayed(t *testing.T) {
+	inWorld(t, true, func(c *Config) { c.QueueBytes = 256 }, func(w *world) {
+		synctest.Wait()
+		w.publish(encode(chain(0, 1, 2, 3, 4, 5, 6, 7, 8)), 1)
+		synctest.Wait()
+		if w.stats().Overflows.Load() != 1 || w.stats().Blocks.Load() != 8 {
+			t.Errorf("%d overflows, %d blocks; want 1, 8", w.stats().Overflows.Load(), w.stats().Blocks.Load())
+		}
+	})
+}
+
 func TestConnectingAgainBacksOff(t *testing.T) {
 	inWorld(t, true, nil, func(w *world) {
 		synctest.Wait()

@@ -63,7 +63,7 @@ func (c Config) handshake(ctx context.Context, nc net.Conn, socketType string) (
 	p := &pulse{Conn: nc, timeout: c.HeartbeatTimeout}
 	k := &conn{nc: nc, cfg: c, pulse: p, peer: nc.RemoteAddr().String(), ctx: ctx, done: make(chan struct{})}
 	k.in = reader{br: bufio.NewReaderSize(p, 64<<10), cfg: c, command: k.command}
-	k.pong = func(data []byte) error { return k.write(appendCommand(nil, cmdPong, data)) }
+	k.pong = func(data []byte) error { return k.write(encodeCommand(cmdPong, data)) }
 	if err := k.shake(socketType); err != nil {
 		_ = nc.Close()
 		if ctx.Err() != nil {
@@ -99,13 +99,13 @@ func (k *conn) shake(socketType string) error {
 	if k.minor, err = parseGreeting(theirs[:]); err != nil {
 		return err
 	}
-	if _, err := k.nc.Write(appendCommand(nil, cmdReady, readyData(socketType))); err != nil {
+	if _, err := k.nc.Write(encodeCommand(cmdReady, readyData(socketType))); err != nil {
 		return fmt.Errorf("sending READY: %w", err)
 	}
 	if err := k.ready(socketType); err != nil {
 		if errors.Is(err, errSocketType) {
 			const reason = "Invalid socket type"
-			_, _ = k.nc.Write(appendCommand(nil, cmdError, append([]byte{byte(len(reason))}, reason...)))
+			_, _ = k.nc.Write(encodeCommand(cmdError, append([]byte{byte(len(reason))}, reason...)))
 		}
 		return err
 	}
@@ -162,7 +162,7 @@ func (k *conn) attach(ctx context.Context) {
 func (k *conn) beat() {
 	if k.minor >= 1 && k.cfg.HeartbeatInterval > 0 && k.cfg.HeartbeatTimeout > 0 {
 		// No time to live (two bytes) and no context: only the answer matters.
-		ping := appendCommand(nil, cmdPing, []byte{0, 0})
+		ping := encodeCommand(cmdPing, []byte{0, 0})
 		k.pulse.ping = func() error { return k.write(ping) }
 		k.pulse.interval = k.cfg.HeartbeatInterval
 	}
@@ -254,7 +254,7 @@ func (k *conn) writeLocked(b []byte) error {
 // subscribe asks for a topic in the form that the peer's version knows.
 func (k *conn) subscribe(topic string) error {
 	if k.minor >= 1 {
-		return k.write(appendCommand(nil, cmdSubscribe, []byte(topic)))
+		return k.write(encodeCommand(cmdSubscribe, []byte(topic)))
 	}
 	return k.write(appendFrame(nil, 0, append([]byte{1}, topic...)))
 }

@@ -1,14 +1,11 @@
 package zmtp
 
 import (
-	"context"
 	"crypto/rand"
-	"encoding/binary"
 	"errors"
 	"io"
 	"net"
 	"os"
-	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -42,7 +39,7 @@ func rawListener(t *testing.T, play func(nc net.Conn)) (addr string) {
 func opening(minor byte) []byte {
 	g := greeting()
 	g[11] = minor
-	return append(g[:], appendCommand(nil, cmdReady, readyData(typePub))...)
+	return append(g[:], encodeCommand(cmdReady, readyData(typePub))...)
 }
 
 func discard(nc net.Conn) { _, _ = io.Copy(io.Discard, nc) }
@@ -61,11 +58,11 @@ func TestHandshakeEndsWithAnErrorForEveryOtherPeer(t *testing.T) {
 		"stops after the greeting":     {say: sub[:], want: os.ErrDeadlineExceeded},
 		"speaks HTTP":                  {say: []byte("HTTP/1.1 400 Bad Request\r\n\r\n"), want: ErrMalformed},
 		"speaks ZMTP 2":                {say: append(slices.Clone(sub[:10]), 1, 1, 0, 0), want: ErrPeer},
-		"is another subscriber":        {say: append(sub[:], appendCommand(nil, cmdReady, readyData(typeSub))...), want: ErrPeer},
-		"names no socket type":         {say: append(sub[:], appendCommand(nil, cmdReady, nil)...), want: ErrPeer},
-		"refuses":                      {say: append(sub[:], appendCommand(nil, cmdError, []byte("\x04oops"))...), want: ErrPeer},
+		"is another subscriber":        {say: append(sub[:], encodeCommand(cmdReady, readyData(typeSub))...), want: ErrPeer},
+		"names no socket type":         {say: append(sub[:], encodeCommand(cmdReady, nil)...), want: ErrPeer},
+		"refuses":                      {say: append(sub[:], encodeCommand(cmdError, []byte("\x04oops"))...), want: ErrPeer},
 		"sends a message before READY": {say: append(sub[:], 0, 1, 'x'), want: ErrMalformed},
-		"sends PING before READY":      {say: append(sub[:], appendCommand(nil, cmdPing, []byte{0, 0})...), want: ErrMalformed},
+		"sends PING before READY":      {say: append(sub[:], encodeCommand(cmdPing, []byte{0, 0})...), want: ErrMalformed},
 		"sends a READY of 1 GiB":       {say: append(sub[:], flagCommand|flagLong, 0, 0, 0, 0, 0x40, 0, 0, 0), want: ErrMalformed},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -74,7 +71,7 @@ func TestHandshakeEndsWithAnErrorForEveryOtherPeer(t *testing.T) {
 				discard(nc)
 			})
 			c := quick
-			if tc.want != os.ErrDeadlineExceeded {
+			if !errors.Is(tc.want, os.ErrDeadlineExceeded) {
 				c.HandshakeTimeout = deadline
 			}
 			s, err := c.DialSub(t.Context(), addr)
@@ -109,7 +106,7 @@ func TestWrongSocketTypeIsToldToThePeer(t *testing.T) {
 	said := make(chan []byte, 1)
 	addr := rawListener(t, func(nc net.Conn) {
 		g := greeting()
-		_, _ = nc.Write(append(g[:], appendCommand(nil, cmdReady, readyData(typeRouter))...))
+		_, _ = nc.Write(append(g[:], encodeCommand(cmdReady, readyData(typeRouter))...))
 		b, _ := io.ReadAll(nc)
 		said <- b
 	})
@@ -117,7 +114,7 @@ func TestWrongSocketTypeIsToldToThePeer(t *testing.T) {
 		t.Fatalf("error %v, want ErrPeer", err)
 	}
 	const reason = "Invalid socket type"
-	want := appendCommand(nil, cmdError, append([]byte{byte(len(reason))}, reason...))
+	want := encodeCommand(cmdError, append([]byte{byte(len(reason))}, reason...))
 	if b := <-said; !strings.HasSuffix(string(b), string(want)) {
 		t.Errorf("the peer was told %q", b)
 	}
@@ -129,12 +126,11 @@ func TestSubscriptionsHaveTheFormOfThePeersVersion(t *testing.T) {
 		want  []byte
 	}{
 		"a message to 3.0": {minor: 0, want: slices.Concat(appendFrame(nil, 0, []byte("\x01a")), appendFrame(nil, 0, []byte("\x01")))},
-		"a command to 3.1": {minor: 1, want: slices.Concat(appendCommand(nil, cmdSubscribe, []byte("a")), appendCommand(nil, cmdSubscribe, nil))},
+		"a command to 3.1": {minor: 1, want: slices.Concat(encodeCommand(cmdSubscribe, []byte("a")), encodeCommand(cmdSubscribe, nil))},
 	} {
 		t.Run(name, func(t *testing.T) {
 			said := make(chan []byte, 1)
-			g := greeting()
-			lead := len(g) + len(appendCommand(nil, cmdReady, readyData(typeSub)))
+			lead := greetingSize + len(encodeCommand(cmdReady, readyData(typeSub)))
 			addr := rawListener(t, func(nc net.Conn) {
 				_, _ = nc.Write(opening(tc.minor))
 				b := make([]byte, lead+len(tc.want))
@@ -160,10 +156,10 @@ func TestLossOfThePublisherIsReported(t *testing.T) {
 		"it goes between messages":         {say: appendMessage(nil, frames("x")), want: io.EOF},
 		"it goes inside a message":         {say: half[:len(half)-1], want: io.ErrUnexpectedEOF},
 		"it sends what is not ZMTP":        {say: []byte{0xff}, want: ErrMalformed},
-		"it sends ERROR":                   {say: appendCommand(nil, cmdError, []byte("\x03bad")), want: ErrPeer},
-		"it sends READY again":             {say: appendCommand(nil, cmdReady, readyData(typePub)), want: ErrMalformed},
-		"it subscribes to us":              {say: appendCommand(nil, cmdSubscribe, nil), want: ErrMalformed},
-		"its PING has no time to live":     {say: appendCommand(nil, cmdPing, []byte{0}), want: ErrMalformed},
+		"it sends ERROR":                   {say: encodeCommand(cmdError, []byte("\x03bad")), want: ErrPeer},
+		"it sends READY again":             {say: encodeCommand(cmdReady, readyData(typePub)), want: ErrMalformed},
+		"it subscribes to us":              {say: encodeCommand(cmdSubscribe, nil), want: ErrMalformed},
+		"its PING has no time to live":     {say: encodeCommand(cmdPing, []byte{0}), want: ErrMalformed},
 		"it promises too much":             {say: []byte{flagLong, 0x7f, 0, 0, 0, 0, 0, 0, 0}, want: ErrLimit},
 		"it falls silent":                  {minor: 1, say: appendMessage(nil, frames("x")), stay: true, want: ErrSilent},
 		"it falls silent inside a message": {minor: 1, say: half[:3], stay: true, want: ErrSilent},
@@ -197,7 +193,7 @@ func TestLossOfThePublisherIsReported(t *testing.T) {
 func TestHeartbeatsKeepAnIdleConnection(t *testing.T) {
 	const beats = 5
 	addr := rawListener(t, func(nc net.Conn) {
-		_, _ = nc.Write(append(opening(1), appendCommand(nil, cmdPing, []byte("\x00\x0ahello"))...))
+		_, _ = nc.Write(append(opening(1), encodeCommand(cmdPing, []byte("\x00\x0ahello"))...))
 		seen, ponged, b := 0, false, make([]byte, 0, 4096)
 		for seen < beats || !ponged {
 			n, err := nc.Read(b[len(b):cap(b)])
@@ -208,7 +204,7 @@ func TestHeartbeatsKeepAnIdleConnection(t *testing.T) {
 			ponged = strings.Contains(string(b), "\x04PONGhello")
 			if now := strings.Count(string(b), "\x04PING"); now > seen {
 				seen = now
-				_, _ = nc.Write(appendCommand(nil, cmdPong, nil))
+				_, _ = nc.Write(encodeCommand(cmdPong, nil))
 			}
 		}
 		_, _ = nc.Write(appendMessage(nil, frames("alive")))
@@ -266,11 +262,11 @@ func TestListenersOutliveStrangers(t *testing.T) {
 	noise := make([]byte, 4096)
 	_, _ = rand.Read(noise)
 	g := greeting()
-	ready := appendCommand(nil, cmdReady, readyData(typeSub))
+	ready := encodeCommand(cmdReady, readyData(typeSub))
 	for _, say := range [][]byte{
 		nil, noise, []byte("GET / HTTP/1.1\r\n\r\n"), append(g[:], noise...),
 		slices.Concat(g[:], ready, noise), slices.Concat(g[:], ready, []byte{flagLong, 0, 0, 0, 1, 0, 0, 0, 0}),
-		slices.Concat(g[:], ready, appendCommand(nil, cmdError, nil)),
+		slices.Concat(g[:], ready, encodeCommand(cmdError, nil)),
 	} {
 		for _, addr := range []string{pub.Addr(), router.Addr()} {
 			nc, err := net.Dial("tcp", addr)
@@ -298,240 +294,4 @@ func TestListenersRefusePeersBeyondTheirLimit(t *testing.T) {
 		_ = s.Close()
 		t.Error("a second subscriber was let in")
 	}
-}
-
-func TestListeningSubscriberSeesEachPublisher(t *testing.T) {
-	l, err := ListenSub("127.0.0.1:0", "kv@")
-	if err != nil {
-		t.Fatal(err)
-	}
-	got := map[string]bool{}
-	for _, name := range []string{"kv@a", "kv@b"} {
-		pub, err := DialPub(t.Context(), l.Addr(), 0)
-		if err != nil {
-			t.Fatal(err)
-		}
-		sub, err := l.Accept()
-		if err != nil {
-			t.Fatal(err)
-		}
-		eventually(t, "subscribed", func() bool { return pub.Subscribers() == 1 })
-		if err := pub.Send([]byte("other")); err != nil {
-			t.Fatal(err)
-		}
-		if err := pub.Send([]byte(name)); err != nil {
-			t.Fatal(err)
-		}
-		got[recv(t, sub)[0]] = true
-		if _, port, err := net.SplitHostPort(sub.Peer()); err != nil || port == "" {
-			t.Errorf("peer %q", sub.Peer())
-		}
-		_ = pub.Close()
-		if _, err := sub.Recv(); !errors.Is(err, io.EOF) {
-			t.Errorf("after the publisher went: %v", err)
-		}
-	}
-	if diff := cmp.Diff(map[string]bool{"kv@a": true, "kv@b": true}, got); diff != "" {
-		t.Errorf("messages (-want +got):\n%s", diff)
-	}
-	pub, err := DialPub(t.Context(), l.Addr(), 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	_ = l.Close()
-	<-pub.Done()
-	_ = pub.Close()
-	if _, err := l.Accept(); !errors.Is(err, ErrClosed) {
-		t.Errorf("accepting after Close: %v", err)
-	}
-}
-
-// A subscriber that does not read misses messages, which shows as gaps in their order; another one misses none.
-func TestSlowSubscriberLosesMessagesAndStallsNobody(t *testing.T) {
-	const messages, hwm = 5000, 50
-	pub := listenPub(t, Config{}, hwm)
-	slow := dialSub(t, Config{}, pub.Addr())
-	fast := dialSub(t, Config{}, pub.Addr())
-	eventually(t, "both subscribed", func() bool { return pub.Subscribers() == 2 })
-	payload := make([]byte, 16<<10)
-	for n := range uint64(messages) {
-		if err := pub.Send(seqFrame(n), payload); err != nil {
-			t.Fatal(err)
-		}
-		if got := binary.BigEndian.Uint64([]byte(recv(t, fast)[0])); got != n {
-			t.Fatalf("the fast subscriber received %d, want %d", got, n)
-		}
-	}
-	if pub.Dropped() == 0 {
-		t.Fatal("nothing was dropped")
-	}
-	// The slow one now reads what is left: in order, with a gap before what is sent from here on.
-	var last, received uint64
-	gaps := 0
-	for last < messages {
-		m := recv(t, slow)
-		n := binary.BigEndian.Uint64([]byte(m[0]))
-		if received > 0 && n <= last {
-			t.Fatalf("%d after %d", n, last)
-		}
-		if received > 0 && n != last+1 || received == 0 && n != 0 {
-			gaps++
-		}
-		last = n
-		received++
-		if err := pub.Send(seqFrame(messages+received), nil); err != nil {
-			t.Fatal(err)
-		}
-		_ = recv(t, fast)
-	}
-	if gaps == 0 {
-		t.Error("no gap shows the loss")
-	}
-}
-
-func TestUnsubscribingInBothForms(t *testing.T) {
-	for name, tc := range map[string]struct{ on, off []byte }{
-		"message": {on: appendFrame(nil, 0, []byte("\x01kv@")), off: appendFrame(nil, 0, []byte("\x00kv@"))},
-		"command": {on: appendCommand(nil, cmdSubscribe, []byte("kv@")), off: appendCommand(nil, cmdCancel, []byte("kv@"))},
-	} {
-		t.Run(name, func(t *testing.T) {
-			pub := listenPub(t, Config{}, 0)
-			nc, err := net.Dial("tcp", pub.Addr())
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer nc.Close() //nolint:errcheck // a test's peer
-			g := greeting()
-			write := func(parts ...[]byte) {
-				if _, err := nc.Write(slices.Concat(parts...)); err != nil {
-					t.Fatal(err)
-				}
-			}
-			write(g[:], appendCommand(nil, cmdReady, readyData(typeSub)), tc.on)
-			eventually(t, "subscribed", func() bool { return pub.Subscribers() == 1 })
-			write(tc.off)
-			eventually(t, "unsubscribed", func() bool { return pub.Subscribers() == 0 })
-			if err := pub.Send([]byte("kv@1")); err != nil {
-				t.Fatal(err)
-			}
-			_ = pub.Close()
-			said, err := io.ReadAll(nc)
-			if err != nil || strings.Contains(string(said), "kv@1") {
-				t.Errorf("received %q, %v", said, err)
-			}
-		})
-	}
-}
-
-func TestTopicsOfASubscriberAreBounded(t *testing.T) {
-	s := &subscriber{wake: make(chan struct{}, 1)}
-	var err error
-	n := 0
-	for ; err == nil && n <= maxTopics; n++ {
-		err = s.subscribe(seqFrame(uint64(n)), true)
-	}
-	if !errors.Is(err, ErrLimit) || n != maxTopics+1 {
-		t.Errorf("%d topics, error %v", n, err)
-	}
-	if err := s.subscribe(seqFrame(0), true); err != nil {
-		t.Errorf("subscribing again to a known topic: %v", err)
-	}
-}
-
-func TestKickedSubscriberSeesTheEnd(t *testing.T) {
-	pub := listenPub(t, Config{}, 0)
-	a, b := dialSub(t, Config{}, pub.Addr()), dialSub(t, Config{}, pub.Addr())
-	eventually(t, "both subscribed", func() bool { return pub.Subscribers() == 2 })
-	if n := pub.Kick("nobody:1"); n != 0 {
-		t.Errorf("%d kicked of nobody", n)
-	}
-	if n := pub.Kick(a.conn.nc.LocalAddr().String()); n != 1 {
-		t.Errorf("%d kicked", n)
-	}
-	if _, err := a.Recv(); err == nil {
-		t.Error("the kicked one received a message")
-	}
-	eventually(t, "one left", func() bool { return len(pub.Peers()) == 1 })
-	if err := pub.Send([]byte("x")); err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff([]string{"x"}, recv(t, b)); diff != "" {
-		t.Errorf("message (-want +got):\n%s", diff)
-	}
-}
-
-// Close delivers what is queued, but does not wait for a subscriber that takes nothing.
-func TestCloseFlushesForABoundedTime(t *testing.T) {
-	const messages = 100
-	pub := listenPub(t, Config{FlushTimeout: deadline}, messages)
-	sub := dialSub(t, Config{}, pub.Addr())
-	eventually(t, "subscribed", func() bool { return pub.Subscribers() == 1 })
-	for n := range uint64(messages) {
-		if err := pub.Send(seqFrame(n), make([]byte, 8<<10)); err != nil {
-			t.Fatal(err)
-		}
-	}
-	closed := make(chan struct{})
-	go func() { defer close(closed); _ = pub.Close() }()
-	for n := range uint64(messages) {
-		if got := binary.BigEndian.Uint64([]byte(recv(t, sub)[0])); got != n {
-			t.Fatalf("received %d, want %d", got, n)
-		}
-	}
-	<-closed
-	if err := pub.Send([]byte("x")); !errors.Is(err, ErrClosed) {
-		t.Errorf("sending after Close: %v", err)
-	}
-
-	stuck := listenPub(t, Config{FlushTimeout: 20 * time.Millisecond}, 1000)
-	dialSub(t, Config{}, stuck.Addr())
-	eventually(t, "subscribed", func() bool { return stuck.Subscribers() == 1 })
-	for range 1000 {
-		if err := stuck.Send(make([]byte, 64<<10)); err != nil {
-			t.Fatal(err)
-		}
-	}
-	_ = stuck.Close() // returns, or the test runs into its limit
-}
-
-func TestNoGoroutineIsLeft(t *testing.T) {
-	before := runtime.NumGoroutine()
-	for range 20 {
-		ctx, cancel := context.WithCancel(context.Background())
-		pub, err := ListenPub("127.0.0.1:0", 0)
-		if err != nil {
-			t.Fatal(err)
-		}
-		router, err := ListenRouter("127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
-		listener, err := ListenSub("127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
-		if _, err := DialSub(ctx, pub.Addr()); err != nil {
-			t.Fatal(err)
-		}
-		if _, err := DialDealer(ctx, router.Addr()); err != nil {
-			t.Fatal(err)
-		}
-		dialed, err := DialPub(ctx, listener.Addr(), 0)
-		if err != nil {
-			t.Fatal(err)
-		}
-		stranger, err := net.Dial("tcp", pub.Addr())
-		if err != nil {
-			t.Fatal(err)
-		}
-		_ = pub.Close()
-		_ = pub.Close()
-		_ = router.Close()
-		_ = listener.Close()
-		_ = dialed.Close()
-		_ = dialed.Close()
-		_ = stranger.Close()
-		cancel()
-	}
-	eventually(t, "no more goroutines than before", func() bool { return runtime.NumGoroutine() <= before })
 }

@@ -272,7 +272,7 @@ func (s *subscriber) wants(frame []byte) bool {
 // answer leaves the answer to a PING to the writer; a newer one replaces it.
 func (s *subscriber) answer(data []byte) error {
 	s.mu.Lock()
-	s.pong = appendCommand(nil, cmdPong, data)
+	s.pong = encodeCommand(cmdPong, data)
 	s.mu.Unlock()
 	s.signal()
 	return nil

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"io"
 	"slices"
@@ -108,13 +109,13 @@ func appendMessage(dst []byte, frames [][]byte) []byte {
 	return dst
 }
 
-// appendCommand appends a command as a frame.
-func appendCommand(dst []byte, name string, data []byte) []byte {
+// encodeCommand returns a command as a frame.
+func encodeCommand(name string, data []byte) []byte {
 	body := make([]byte, 0, 1+len(name)+len(data))
 	body = append(body, byte(len(name)))
 	body = append(body, name...)
 	body = append(body, data...)
-	return appendFrame(dst, flagCommand, body)
+	return appendFrame(nil, flagCommand, body)
 }
 
 // readyData is the data of READY: properties, each a name (8-bit length) and a value (32-bit length).
@@ -200,7 +201,7 @@ func (r *reader) next() (Message, error) {
 	for {
 		flags, n, err := r.header()
 		if err != nil {
-			if err == io.EOF && len(r.frames) > 0 {
+			if errors.Is(err, io.EOF) && len(r.frames) > 0 {
 				err = io.ErrUnexpectedEOF
 			}
 			return nil, err
@@ -296,7 +297,7 @@ func (r *reader) body(buf []byte, n uint64) ([]byte, error) {
 
 // inside turns the end of the stream into an unexpected one.
 func inside(err error) error {
-	if err == io.EOF {
+	if errors.Is(err, io.EOF) {
 		return io.ErrUnexpectedEOF
 	}
 	return err
