@@ -45,7 +45,7 @@ func (e *exchange) pass(response *http.Response) picker.Outcome {
 				e.firstToken()
 			}
 		}
-		if err == io.EOF { //nolint:errorlint // readers return it bare
+		if err == io.EOF {
 			break
 		}
 		if err != nil {
@@ -100,8 +100,12 @@ func (e *exchange) finished(s *openai.AnswerScanner, status int) picker.Outcome 
 		e.decision.Fail()
 		return picker.Failed
 	}
-	if s.Usage.HaveCached {
-		e.decision.Usage(s.Usage.PromptTokens, s.Usage.CachedTokens)
+	if s.Usage.Have {
+		cached := -1
+		if s.Usage.HaveCached {
+			cached = s.Usage.CachedTokens
+		}
+		e.decision.Usage(s.Usage.PromptTokens, cached)
 	}
 	return picker.Completed
 }

@@ -58,7 +58,7 @@ func (c *client) write(p []byte, flush bool) error {
 	c.beforeWrite()
 	defer c.afterWrite()
 	c.started = true
-	if _, err := c.ResponseWriter.Write(p); err != nil {
+	if _, err := c.Write(p); err != nil {
 		return err
 	}
 	if flush {

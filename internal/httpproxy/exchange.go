@@ -52,7 +52,7 @@ type savedAnswer struct {
 
 // run tries the targets in order and passes the answer on. It panics with http.ErrAbortHandler when the answer cannot
 // be finished.
-func (e *exchange) run() {
+func (e *exchange) run(ctx context.Context) {
 	outcome := picker.Failed
 	observer := e.proxy.options.Observer
 	observer.Picked(e.decision)
@@ -67,11 +67,11 @@ func (e *exchange) run() {
 	}
 	for e.attempt = range e.decision.Targets {
 		e.decision.Begin(e.attempt)
-		result := e.try(&outcome)
+		result := e.try(ctx, &outcome)
 		if result == passed {
 			return
 		}
-		if e.request.Context().Err() != nil {
+		if ctx.Err() != nil {
 			outcome = picker.ClientGone
 			panic(http.ErrAbortHandler) // a client that only half closed must not take silence for an answer
 		}
@@ -125,8 +125,8 @@ func (e *exchange) giveUp() {
 }
 
 // try sends the request to the present target and passes the answer on, unless it is one to be tried elsewhere.
-func (e *exchange) try(outcome *picker.Outcome) result {
-	ctx, cancel := context.WithCancelCause(e.request.Context())
+func (e *exchange) try(ctx context.Context, outcome *picker.Outcome) result {
+	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(errOver)
 	wait := e.decision.Spec().Policy.FirstByte
 	var timer *time.Timer

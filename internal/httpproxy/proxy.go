@@ -99,7 +99,7 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		if v == nil {
 			return
 		}
-		if v != http.ErrAbortHandler { //nolint:errorlint // the value itself is the signal
+		if err, _ := v.(error); !errors.Is(err, http.ErrAbortHandler) {
 			p.options.Log.Error(fmt.Errorf("panic: %v", v), "Request failed", "stack", string(debug.Stack()))
 			p.options.Observer.Refused(RefusedPanic)
 			if !out.started {
@@ -170,7 +170,7 @@ func (p *Proxy) generate(out *client, r *http.Request, route openai.Route) {
 		return
 	}
 	e.decision = d
-	e.run()
+	e.run(r.Context())
 }
 
 // refusePick answers a request that the picker has refused.

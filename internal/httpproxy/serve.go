@@ -72,7 +72,9 @@ func Serve(ctx context.Context, listener net.Listener, handler http.Handler, o S
 		o.Log.Info("Requests broken off at the end of the grace", "grace", o.Grace.String())
 		err = server.Close()
 	}
-	<-served // http.ErrServerClosed
+	if closed := <-served; err == nil && !errors.Is(closed, http.ErrServerClosed) {
+		err = closed
+	}
 	running.Wait()
 	if err != nil {
 		return fmt.Errorf("shutting down on %s: %w", listener.Addr(), err)

@@ -160,8 +160,9 @@ func (d *Decision) Fail() {
 	m.stats.failures.Add(1)
 }
 
-// Usage tells what the engine has counted: the prompt's tokens, and those of them that it found in its cache. Only
-// the first call counts.
+// Usage tells what the engine has counted: the prompt's tokens, and those of them that it found in its cache, or -1
+// if the answer does not say. vLLM does not say when it found none, so from an endpoint that has said it before, -1
+// means none; from others it means nothing. Only the first call counts.
 func (d *Decision) Usage(promptTokens, cachedTokens int) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -169,10 +170,16 @@ func (d *Decision) Usage(promptTokens, cachedTokens int) {
 		return
 	}
 	d.usage = true
+	t := &d.Targets[d.target]
+	if cachedTokens >= 0 {
+		t.member.stats.tellsCached.Store(true)
+	} else if !t.member.stats.tellsCached.Load() {
+		return
+	}
+	cachedTokens = max(0, cachedTokens)
 	if !d.counted || d.retried {
 		return
 	}
-	t := &d.Targets[d.target]
 	d.view.stats.delivered.add(promptTokens, t.Predicted, t.Confirmed, cachedTokens)
 	t.member.stats.delivered.add(promptTokens, t.Predicted, t.Confirmed, cachedTokens)
 }

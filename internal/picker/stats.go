@@ -55,6 +55,8 @@ func (s *poolStats) count(d *Decision) {
 type endpointStats struct {
 	picks, failures atomic.Int64
 	delivered       hits
+	// tellsCached: some answer has said how much of its prompt was cached.
+	tellsCached atomic.Bool
 }
 
 // PoolStats are the counters of a pool since it was first applied.

@@ -1,0 +1,26 @@
+package picker
+
+import "testing"
+
+func TestAnAnswerThatDoesNotTellWhatWasCachedCountsOnlyFromThoseThatTell(t *testing.T) {
+	p := newPicker(t, newClock(), testSpec(t, 1))
+	answers := func(cached int) int64 {
+		d := pick(t, p, completion("m", 0, 200, true))
+		d.Usage(200, cached)
+		d.End(Completed)
+		return p.Stats()[0].Hits.Answers
+	}
+	if n := answers(-1); n != 0 {
+		t.Errorf("%d answers of an endpoint that never tells are compared", n)
+	}
+	if n := answers(64); n != 1 {
+		t.Errorf("%d answers, want 1", n)
+	}
+	if n := answers(-1); n != 2 {
+		t.Errorf("%d answers, want 2: this one had nothing cached", n)
+	}
+	if got := p.Stats()[0].Hits; got.Delivered != 64 || got.PromptTokens != 400 {
+		t.Errorf("hits %+v", got)
+	}
+	assertIdle(t, p)
+}
