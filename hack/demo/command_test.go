@@ -36,6 +36,8 @@ func TestFlagsThatCannotBeAreRefused(t *testing.T) {
 	}{
 		"no strategy":           {[]string{"--strategy", " ,"}, "0 strategies"},
 		"too many strategies":   {[]string{"--strategy", "a,b,c,d,e,f,g,h,i"}, "9 strategies"},
+		"an unknown strategy":   {[]string{"--strategy", "BestGuess"}, `"BestGuess" is not available`},
+		"a strategy twice":      {[]string{"--strategy", "Random,Random"}, "Random twice"},
 		"no time":               {[]string{"--duration", "0s"}, "--duration"},
 		"negative requests":     {[]string{"--requests", "-1"}, "--requests"},
 		"no speed":              {[]string{"--speed-up", "0"}, "--speed-up"},

@@ -183,13 +183,22 @@ func (s *session) prefill(tokens, cached int) time.Duration {
 	return s.time.Prefill(tokens, cached, enginemodel.DefaultMaxBatchedTokens)
 }
 
-// expected is about how long a run takes, in wall time: the arrivals and the last answers.
+// expected is about how long a run takes, in wall time: until the last answer, where a token takes 15 ms of model time.
 func (s *session) expected() time.Duration {
+	const token = 15 * time.Millisecond
 	last := time.Duration(0)
-	if n := len(s.plan.Arrivals); n > 0 {
-		last = s.plan.Arrivals[n-1]
+	for i, at := range s.plan.Arrivals {
+		last = max(last, at+time.Duration(s.plan.Trace[i].Output)*token)
 	}
-	return time.Duration(float64(last)/s.speedUp) + 3*time.Second
+	for i := range s.plan.Chat.Sessions {
+		c := &s.plan.Chat.Sessions[i]
+		end := c.Start
+		for _, turn := range c.Turns {
+			end += turn.Think + time.Duration(turn.MaxTokens)*token
+		}
+		last = max(last, end)
+	}
+	return time.Duration(float64(last) / s.speedUp)
 }
 
 // keepRunning leaves a fleet alone until ctx ends.

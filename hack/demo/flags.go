@@ -9,10 +9,12 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/kvasir-dev/kvasir/hack/demo/trace"
+	"github.com/kvasir-dev/kvasir/internal/policy"
 )
 
 // errHelp says that the flags asked for help, which was given.
@@ -85,6 +87,13 @@ func (o *options) check() error {
 		}
 	}
 	refuse(len(o.strategies) == 0 || len(o.strategies) > maxStrategies, "--strategy names %d strategies, want 1 to %d", len(o.strategies), maxStrategies)
+	for _, s := range o.strategies {
+		_, err := policy.New(policy.Config{Type: policy.Type(s)})
+		refuse(err != nil, "--strategy: %w", err)
+	}
+	for i, s := range o.strategies {
+		refuse(slices.Contains(o.strategies[:i], s), "--strategy names %s twice", s)
+	}
 	refuse(o.duration <= 0, "--duration is %v, want more than 0", o.duration)
 	refuse(o.requests < 0, "--requests is %d, want at least 0", o.requests)
 	refuse(!(o.speedUp >= 0.01 && o.speedUp <= 1000), "--speed-up is %v, want 0.01 to 1000", o.speedUp)

@@ -90,9 +90,9 @@ func (r *Report) distribution() string {
 
 func tickSeconds(v float64) string {
 	if v < 1 {
-		return fmt.Sprintf("%g ms", math.Round(v*1e6)/1e3)
+		return fmt.Sprintf("%gms", math.Round(v*1e6)/1e3)
 	}
-	return fmt.Sprintf("%g s", math.Round(v*1e3)/1e3)
+	return fmt.Sprintf("%gs", math.Round(v*1e3)/1e3)
 }
 
 // hits are two bars for each run: what was predicted, its confirmed part full and its speculative part pale, and what

@@ -65,8 +65,13 @@ func change(a, b float64) string {
 	return "the same"
 }
 
-// percent of a ratio, with one decimal.
-func percent(ratio float64) string { return fmt.Sprintf("%.1f %%", 100*ratio) }
+// percent of a ratio, with one decimal, two if it is small.
+func percent(ratio float64) string {
+	if ratio > 0 && ratio < 0.00995 {
+		return fmt.Sprintf("%.2f %%", 100*ratio)
+	}
+	return fmt.Sprintf("%.1f %%", 100*ratio)
+}
 
 // seconds with a sensible number of digits.
 func seconds(s float64) string {
