@@ -45,6 +45,7 @@ type Decoder struct {
 	sglang  bool
 	names   map[string]string
 	scratch []byte
+	raw     *Raw // to be filled too; nil but in DecodeRaw
 }
 
 // NewDecoder returns a decoder for an engine: "VLLM" or "SGLang", which differ in position 7 of BlockStored. Any
@@ -156,6 +157,9 @@ func (d *Decoder) events(r *reader, b *kvevent.Batch) bool {
 // event reads one event into the next slot of b. On false the slot was not taken.
 func (d *Decoder) event(r *reader, b *kvevent.Batch) bool {
 	e := nextEvent(b)
+	if d.raw != nil {
+		d.raw.next(len(b.Events) - 1)
+	}
 	var f fields
 	if !d.fields(r, b, e, &f) || !d.finish(b, e, &f) {
 		b.Events = b.Events[:len(b.Events)-1]

@@ -94,7 +94,7 @@ func (d *Decoder) storedAt(r *reader, b *kvevent.Batch, e *kvevent.Event, f *fie
 	case 1:
 		return d.hashes(r, e, f)
 	case 2:
-		return parent(r, e)
+		return d.parent(r, e)
 	case 3:
 		return tokens(r, e)
 	case 4:
@@ -146,7 +146,7 @@ func (d *Decoder) keyed(r *reader, b *kvevent.Batch, e *kvevent.Event, f *fields
 	case "block_hashes":
 		return d.hashes(r, e, f)
 	case "parent_block_hash":
-		return parent(r, e)
+		return d.parent(r, e)
 	case "token_ids":
 		return tokens(r, e)
 	case "block_size":
@@ -213,6 +213,7 @@ func (d *Decoder) hashes(r *reader, e *kvevent.Event, f *fields) bool {
 	}
 	f.hashes = true
 	e.Hashes = slices.Grow(e.Hashes[:0], n)
+	start := *r
 	for range n {
 		h, ok := hash(r)
 		if !ok {
@@ -220,18 +221,25 @@ func (d *Decoder) hashes(r *reader, e *kvevent.Event, f *fields) bool {
 		}
 		e.Hashes = append(e.Hashes, h)
 	}
+	if d.raw != nil {
+		d.raw.hashes(start, n)
+	}
 	return true
 }
 
 // parent reads the parent's hash. The integer 0 stands for none: engines written in languages without nil send it,
 // and no digest is 0 in practice.
-func parent(r *reader, e *kvevent.Event) bool {
+func (d *Decoder) parent(r *reader, e *kvevent.Event) bool {
 	e.Parent, e.HasParent = 0, false
 	if r.isNil() {
 		return true
 	}
+	start := *r
 	h, ok := hash(r)
 	e.Parent, e.HasParent = h, h != 0
+	if ok && d.raw != nil {
+		d.raw.last().Parent = rawHash(&start)
+	}
 	return ok
 }
 

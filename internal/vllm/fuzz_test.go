@@ -28,6 +28,7 @@ func FuzzDecode(f *testing.F) {
 		}
 		var got kvevent.Batch
 		err := decoders[engine].Decode(payload, &got)
+		checkRaw(t, decoders[engine], payload, new(Raw))
 		value, rest, malformed := generic(payload)
 		if malformed != nil {
 			if !errors.Is(err, ErrMalformed) {
