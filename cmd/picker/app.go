@@ -31,7 +31,7 @@ type app struct {
 	scraper  *scrape.Scraper
 	requests *metrics.Requests
 	proxy    *httpproxy.Proxy
-	ready    readiness
+	ready    *readiness
 
 	mu      sync.Mutex // guards what follows
 	state   watch.State
@@ -42,6 +42,7 @@ type app struct {
 
 func newApp(log logr.Logger) *app {
 	a := &app{log: log, refused: map[string]watch.Refusal{}, applied: map[string]picker.Spec{}, board: watch.NewBoard()}
+	a.ready = &readiness{now: time.Now, states: a.streamStates}
 	a.renderer = render.New(render.Options{})
 	a.picker = picker.New(picker.Options{Renderer: a.renderer, LoadEncoder: loadEncoder, Log: log.WithName("picker")})
 	a.streams = ingest.New(ingest.Config{Source: zmtp.EventSource{}, Log: log.WithName("events")})
@@ -54,7 +55,6 @@ func newApp(log logr.Logger) *app {
 	})
 	a.requests = metrics.NewRequests(httpproxy.RefusedReasons...)
 	a.proxy = httpproxy.New(httpproxy.Options{Picker: a.picker, Observer: a.requests, Log: log.WithName("proxy")})
-	a.ready.streams = a.streams
 	return a
 }
 

@@ -101,3 +101,12 @@ func (a *app) eventStreams() []metrics.Stream {
 	}
 	return all
 }
+
+// streamStates are the states of the streams of all pools.
+func (a *app) streamStates() []ingest.State {
+	var all []ingest.State
+	for _, s := range a.eventStreams() {
+		all = append(all, s.State)
+	}
+	return all
+}

@@ -27,9 +27,8 @@ func start(args []string, stderr io.Writer) int {
 		return 2 // parse has said why
 	}
 	log := newLog(stderr, o.logLevel, o.logFormat)
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	ctx, stop := untilSignal(context.Background())
 	defer stop()
-	context.AfterFunc(ctx, stop)
 
 	l, err := listen(ctx, o)
 	if err == nil {
@@ -40,4 +39,33 @@ func start(args []string, stderr io.Writer) int {
 		return 1
 	}
 	return 0
+}
+
+// untilSignal returns a context that ends with the first signal. The second one ends the program at once. stop waits
+// until signals are left alone again.
+func untilSignal(parent context.Context) (ctx context.Context, stop func()) {
+	ctx, cancel := context.WithCancel(parent)
+	signals := make(chan os.Signal, 2)
+	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
+	quit, done := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(done)
+		for range 2 {
+			select {
+			case <-quit:
+				return
+			case <-signals:
+				if ctx.Err() != nil {
+					os.Exit(1)
+				}
+				cancel()
+			}
+		}
+	}()
+	return ctx, func() {
+		signal.Stop(signals)
+		close(quit)
+		<-done
+		cancel()
+	}
 }

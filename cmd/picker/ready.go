@@ -17,10 +17,12 @@ const (
 // readiness tells whether requests may come: the first state is applied, and the index knows what nearly all endpoints
 // hold, or has had the time to learn it. Once ready, the picker stays so until it drains.
 type readiness struct {
-	streams *ingest.Manager
+	now func() time.Time
+	// states of all event streams.
+	states func() []ingest.State
 
 	mu       sync.Mutex
-	since    time.Time // of the first state
+	since    time.Time // of the first state applied
 	ready    bool
 	draining bool
 }
@@ -30,7 +32,7 @@ func (r *readiness) apply() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.since.IsZero() {
-		r.since = time.Now()
+		r.since = r.now()
 	}
 }
 
@@ -51,7 +53,7 @@ func (r *readiness) status() string {
 	case r.since.IsZero():
 		return "no objects applied yet"
 	case !r.ready:
-		r.ready = time.Since(r.since) >= readyWait || r.settled()
+		r.ready = r.now().Sub(r.since) >= readyWait || settled(r.states())
 		if !r.ready {
 			return "event streams are being synchronised"
 		}
@@ -60,15 +62,12 @@ func (r *readiness) status() string {
 }
 
 // settled tells whether nearly all streams have caught up, as far as they can.
-func (r *readiness) settled() bool {
-	all, settled := 0, 0
-	for _, pool := range r.streams.Pools() {
-		for _, s := range r.streams.Status(pool) {
-			all++
-			if s.State != ingest.Disconnected && s.State != ingest.Syncing {
-				settled++
-			}
+func settled(states []ingest.State) bool {
+	n := 0
+	for _, s := range states {
+		if s != ingest.Disconnected && s != ingest.Syncing {
+			n++
 		}
 	}
-	return float64(settled) >= readyShare*float64(all)
+	return float64(n) >= readyShare*float64(len(states))
 }

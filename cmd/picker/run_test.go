@@ -252,31 +252,6 @@ func TestAPoolWithItsOwnTokenizer(t *testing.T) {
 	}
 }
 
-func TestReadinessWaitsForEventsButNotForEver(t *testing.T) {
-	dir := t.TempDir()
-	silent, err := net.Listen("tcp", "127.0.0.1:0") // accepts by itself and says nothing
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer silent.Close()
-	put(t, filepath.Join(dir, "all.yaml"), poolText("m", "m", "")+"---\n"+strings.Replace(`apiVersion: discovery.k8s.io/v1
-kind: EndpointSlice
-metadata: {name: s, labels: {kvasir.dev/pool: m}}
-addressType: IPv4
-ports: [{name: http, port: 1}, {name: kv-events, port: PORT}]
-endpoints: [{addresses: [127.0.0.1], targetRef: {name: pod}}]
-`, "PORT", portOf(t, silent.Addr().String()), 1))
-	p := runOn(t, dir)
-	p.eventually("the pool is in force", func() bool {
-		_, body := p.get(p.listeners.proxy, "/v1/models")
-		return strings.Contains(body, `"m"`)
-	})
-	if status, body := p.get(p.listeners.health, "/readyz"); status != http.StatusServiceUnavailable || !strings.Contains(body, "event streams") {
-		t.Errorf("status %d, %q at the start, want it to wait for the events", status, body)
-	}
-	p.awaitReady()
-}
-
 func TestWhatCannotStart(t *testing.T) {
 	occupied, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

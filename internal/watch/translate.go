@@ -196,8 +196,8 @@ func targets(p *v1alpha1.RoutingPolicy) []types.NamespacedName {
 	return all
 }
 
-// choose finds the policy of each pool: the only one that targets it. Where several do, the one that is in force
-// stays; else the oldest wins, then the first by name.
+// choose finds the policy of each pool: the only one that targets it. Where several do, the oldest wins. Files have no
+// age: there the one that is in force stays. Then the first by name wins.
 func (n *turn) choose(policies []*v1alpha1.RoutingPolicy) map[types.NamespacedName]*v1alpha1.RoutingPolicy {
 	winners := map[types.NamespacedName]*v1alpha1.RoutingPolicy{}
 	for _, p := range policies {
@@ -211,11 +211,11 @@ func (n *turn) choose(policies []*v1alpha1.RoutingPolicy) map[types.NamespacedNa
 }
 
 func wins(p, before *v1alpha1.RoutingPolicy, inForce string) bool {
-	if p.Name == inForce || before.Name == inForce {
-		return p.Name == inForce
-	}
-	if !p.CreationTimestamp.Equal(&before.CreationTimestamp) {
+	switch {
+	case !p.CreationTimestamp.Equal(&before.CreationTimestamp):
 		return p.CreationTimestamp.Before(&before.CreationTimestamp)
+	case p.CreationTimestamp.IsZero() && (p.Name == inForce || before.Name == inForce):
+		return p.Name == inForce
 	}
 	return p.Name < before.Name
 }
