@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
 	"net/http"
 	"net/http/pprof"
@@ -17,6 +18,9 @@ import (
 
 // supportGrace is how long answers about health and metrics may take at the end.
 const supportGrace = time.Second
+
+// statusEvery is how exact the times in a status are.
+const statusEvery = 5 * time.Second
 
 // healthHandler serves /healthz, which is fine as long as the process answers, and /readyz.
 func (a *app) healthHandler() http.Handler {
@@ -70,6 +74,20 @@ func (a *app) serveStatus(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	_, _ = w.Write(body) // who does not want to know does not get to
+}
+
+// keepStatus looks at the status now and then, so that it tells since when something is so though nobody asks.
+func (a *app) keepStatus(ctx context.Context) {
+	tick := time.NewTicker(statusEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+			a.status()
+		}
+	}
 }
 
 func (a *app) status() *watch.List {

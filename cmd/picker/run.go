@@ -92,6 +92,7 @@ func run(ctx context.Context, o *options, l *listeners, log logr.Logger) error {
 	group.Go(func() error { return httpproxy.Serve(support, l.health, a.healthHandler(), small) })
 	group.Go(func() error { return httpproxy.Serve(support, l.metrics, a.metricsHandler(registry, o.pprof), small) })
 	group.Go(func() error { directory.Follow(support, a.apply); return nil })
+	group.Go(func() error { a.keepStatus(support); return nil })
 	err = group.Wait()
 	log.Info("Stopped")
 	return err

@@ -39,10 +39,17 @@ type Directory struct {
 	log        logr.Logger
 
 	read    map[string]reading // files as last loaded
+	parsed  map[string]parsed  // what was found in them
 	failure string             // why the directory could not be read
 	objects map[ObjectKey]*object
 	loaded  bool
 	state   State
+}
+
+// parsed is a file cut into documents.
+type parsed struct {
+	documents []document
+	err       error
 }
 
 // reading is a file as it was read.
@@ -85,7 +92,7 @@ func newDirectory(path string, admitter *admit.Admitter, settings Settings, log 
 	return &Directory{
 		path: path, admitter: admitter, translator: translator,
 		settle: defaultSettle, poll: defaultPoll, log: log,
-		read: map[string]reading{}, objects: map[ObjectKey]*object{},
+		read: map[string]reading{}, parsed: map[string]parsed{}, objects: map[ObjectKey]*object{},
 	}, nil
 }
 

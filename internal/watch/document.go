@@ -57,8 +57,7 @@ func splitJSON(file string, content []byte) ([]document, error) {
 	}
 }
 
-// splitYAML cuts at lines that begin with ---. Each document keeps its line numbers: errors count from the top of the
-// file.
+// splitYAML cuts at lines that begin with ---.
 func splitYAML(file string, content []byte) ([]document, error) {
 	var documents []document
 	var text []byte // of the present document
@@ -66,8 +65,7 @@ func splitYAML(file string, content []byte) ([]document, error) {
 	end := func() {
 		number++
 		if !blank {
-			text = append(bytes.Repeat([]byte{'\n'}, first), text...)
-			documents = append(documents, parseYAML(Origin{File: file, Document: number}, text))
+			documents = append(documents, parseYAML(Origin{File: file, Document: number}, text, first))
 		}
 		text, first, blank = nil, line, true
 	}
@@ -113,20 +111,24 @@ func isBlank(line []byte) bool {
 	return len(line) == 0 || line[0] == '#' || string(line) == "..."
 }
 
-func parseYAML(origin Origin, text []byte) document {
+// parseYAML reads the document that begins after so many lines of its file.
+func parseYAML(origin Origin, text []byte, lines int) document {
 	d := document{origin: origin}
-	loose, err := yaml.YAMLToJSON(text)
-	if err != nil {
-		d.err = fmt.Errorf("reading YAML: %w", err)
-		return d
-	}
-	d.identify(loose)
 	raw, err := yaml.YAMLToJSONStrict(text)
-	if err != nil {
-		d.err = fmt.Errorf("reading YAML: %w", err)
+	if err == nil {
+		d.raw = raw
+		d.identify(raw)
 		return d
 	}
-	d.raw = raw
+	// Line numbers in errors shall count from the top of the file.
+	if _, again := yaml.YAMLToJSONStrict(append(bytes.Repeat([]byte{'\n'}, lines), text...)); again != nil {
+		err = again
+	}
+	// Who it is about can often be told all the same.
+	if loose, looseErr := yaml.YAMLToJSON(text); looseErr == nil {
+		d.identify(loose)
+	}
+	d.err = fmt.Errorf("reading YAML: %w", err)
 	return d
 }
 

@@ -44,8 +44,13 @@ func (d *Directory) admitAll(ctx context.Context, files map[string]reading) []Pr
 	var problems []Problem
 	claims := map[ObjectKey][]claim{}
 	holds := map[string]bool{} // files whose objects stay though they do not appear
+	d.parse(files)
+	inForce := map[string]bool{} // files that objects in force are from
+	for _, o := range d.objects {
+		inForce[o.origin.File] = true
+	}
 	for _, name := range sortedKeys(files) {
-		documents, unclear := d.documents(name, files[name])
+		documents, unclear := d.documents(name, files[name], inForce[name])
 		problems = append(problems, unclear...)
 		holds[name] = len(unclear) > 0
 		for _, doc := range documents {
@@ -79,10 +84,22 @@ func (d *Directory) admitAll(ctx context.Context, files map[string]reading) []Pr
 	return problems
 }
 
+// parse cuts the files that have changed into documents.
+func (d *Directory) parse(files map[string]reading) {
+	next := map[string]parsed{}
+	for name, r := range files {
+		p, ok := d.parsed[name]
+		if !ok || !r.equal(d.read[name]) {
+			p.documents, p.err = split(name, r.content)
+		}
+		next[name] = p
+	}
+	d.parsed = next
+}
+
 // documents are those of a file that name an object. The problems are those after which it is not known which objects
-// the file was meant to have.
-func (d *Directory) documents(name string, r reading) ([]document, []Problem) {
-	kept := d.holdsAny(name)
+// the file was meant to have; kept tells that objects of it are in force.
+func (d *Directory) documents(name string, r reading, kept bool) ([]document, []Problem) {
 	fail := func(origin Origin, object ObjectKey, detail string) Problem {
 		return Problem{Origin: origin, Object: object, Detail: detail, Kept: kept}
 	}
@@ -92,13 +109,13 @@ func (d *Directory) documents(name string, r reading) ([]document, []Problem) {
 	if len(r.content) == 0 && kept {
 		return nil, []Problem{fail(Origin{File: name}, ObjectKey{}, "the file is empty; to take its objects away, delete it")}
 	}
-	all, err := split(name, r.content)
-	if err != nil {
-		return nil, []Problem{fail(Origin{File: name}, ObjectKey{}, err.Error())}
+	all := d.parsed[name]
+	if all.err != nil {
+		return nil, []Problem{fail(Origin{File: name}, ObjectKey{}, all.err.Error())}
 	}
 	var documents []document
 	var problems []Problem
-	for _, doc := range all {
+	for _, doc := range all.documents {
 		want, known := versions[doc.key.Kind]
 		switch {
 		case doc.key.Kind == "" || doc.key.Name == "":
@@ -111,16 +128,6 @@ func (d *Directory) documents(name string, r reading) ([]document, []Problem) {
 		}
 	}
 	return documents, problems
-}
-
-// holdsAny tells whether objects of a file are in force.
-func (d *Directory) holdsAny(name string) bool {
-	for _, o := range d.objects {
-		if o.origin.File == name {
-			return true
-		}
-	}
-	return false
 }
 
 // choose finds the document that counts for an object: the one in the file that it came from, else the first.
