@@ -10,6 +10,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	kjson "sigs.k8s.io/json"
+
+	"github.com/kvasir-dev/kvasir/internal/watch/admit"
 )
 
 // fault is what is wrong with an object.
@@ -118,6 +120,6 @@ func decodeSlice(raw []byte) (*discoveryv1.EndpointSlice, []fault) {
 
 func defaultNamespace(meta *metav1.ObjectMeta) {
 	if meta.Namespace == "" {
-		meta.Namespace = DefaultNamespace
+		meta.Namespace = admit.DefaultNamespace
 	}
 }

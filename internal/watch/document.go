@@ -9,6 +9,8 @@ import (
 	"strings"
 
 	"sigs.k8s.io/yaml"
+
+	"github.com/kvasir-dev/kvasir/internal/watch/admit"
 )
 
 // maxDocuments in a file.
@@ -149,7 +151,7 @@ func (d *document) identify(raw []byte) {
 	d.apiVersion = head.APIVersion
 	d.key = ObjectKey{Kind: head.Kind, Namespace: head.Metadata.Namespace, Name: head.Metadata.Name}
 	if d.key.Namespace == "" {
-		d.key.Namespace = DefaultNamespace
+		d.key.Namespace = admit.DefaultNamespace
 	}
 	switch {
 	case head.APIVersion == "" || head.Kind == "":
@@ -158,6 +160,3 @@ func (d *document) identify(raw []byte) {
 		d.err = errors.New("metadata.name is required")
 	}
 }
-
-// DefaultNamespace of objects that name none.
-const DefaultNamespace = "default"
