@@ -48,8 +48,9 @@ var floors = map[string]int{
 	"internal/vllmsim":     3,
 
 	// Floor 4, programs.
-	"cmd/picker":  4,
-	"cmd/vllmsim": 4,
+	"cmd/kubectl-kvasir": 4,
+	"cmd/picker":         4,
+	"cmd/vllmsim":        4,
 }
 
 // worldly are imports that packages up to floor 2 must not reach, directly or through others: the same code runs in

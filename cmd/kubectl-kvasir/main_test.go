@@ -1,0 +1,122 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"flag"
+	"io"
+	"strings"
+	"testing"
+)
+
+var update = flag.Bool("update", false, "write the golden files anew")
+
+// exec runs the program on input and returns what it wrote.
+func exec(t *testing.T, input string, args ...string) (status int, stdout, stderr string) {
+	t.Helper()
+	var out, errs bytes.Buffer
+	status = run(t.Context(), args, stdio{strings.NewReader(input), &out, &errs})
+	return status, out.String(), errs.String()
+}
+
+func TestCommandLine(t *testing.T) {
+	for name, tc := range map[string]struct {
+		args   string
+		status int
+		out    string // part of what is written, on standard output for status 0 of help alone, else on standard error
+	}{
+		"no command":               {"", 2, "events"},
+		"an unknown command":       {"bake", 2, `unknown command "bake"`},
+		"help":                     {"help", 0, "events"},
+		"help of a command":        {"events -h", 0, "-engine"},
+		"an unknown flag":          {"events --heat", 2, "-heat"},
+		"an argument too many":     {"events frame.hex", 2, `unexpected argument "frame.hex"`},
+		"an unknown engine":        {"events --engine steam", 2, `unknown engine "steam"`},
+		"no tokenizer":             {"tokenize", 2, "--tokenizer is missing"},
+		"a tokenizer that is none": {"tokenize --tokenizer testdata", 1, "tokenizer.json"},
+		"two routes":               {"tokenize --tokenizer x --chat --completions", 2, "exclude"},
+		"a publisher that is none": {"events --connect tcp://127.0.0.1:1", 1, "connection refused"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			status, stdout, stderr := exec(t, "", strings.Fields(tc.args)...)
+			if status != tc.status {
+				t.Errorf("status is %d, want %d", status, tc.status)
+			}
+			if !strings.Contains(stdout+stderr, tc.out) {
+				t.Errorf("nothing of %q in %q and %q", tc.out, stdout, stderr)
+			}
+			if (name == "help") != (stdout != "") {
+				t.Errorf("standard output has %q", stdout)
+			}
+		})
+	}
+}
+
+// trickle gives its pieces one by one, each when the one before has been answered.
+type trickle struct {
+	pieces []string
+	before func(i int)
+	i      int
+}
+
+func (r *trickle) Read(p []byte) (int, error) {
+	r.before(r.i)
+	if r.i == len(r.pieces) {
+		return 0, io.EOF
+	}
+	n := copy(p, r.pieces[r.i])
+	r.i++
+	return n, nil
+}
+
+func TestAnswersDoNotWaitForTheNextLine(t *testing.T) {
+	var out bytes.Buffer
+	want := []int{0, 1, 2}
+	in := &trickle{pieces: []string{"zz\n", "zz\n"}, before: func(i int) {
+		if got := strings.Count(out.String(), "\n"); got != want[i] {
+			t.Errorf("%d answers before line %d is read", got, i)
+		}
+	}}
+	if status := run(t.Context(), []string{"events"}, stdio{in, &out, io.Discard}); status != 0 {
+		t.Errorf("status is %d", status)
+	}
+}
+
+type broken struct{}
+
+func (broken) Write([]byte) (int, error) { return 0, io.ErrClosedPipe }
+func (broken) Read([]byte) (int, error)  { return 0, io.ErrUnexpectedEOF }
+
+func TestBrokenPipesAreTold(t *testing.T) {
+	for name, tc := range map[string]struct {
+		std  stdio
+		want string
+	}{
+		"out": {stdio{in: strings.NewReader("90\n"), out: broken{}}, "writing: "},
+		"in":  {stdio{in: broken{}, out: io.Discard}, "reading: "},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var errs bytes.Buffer
+			tc.std.err = &errs
+			if status := run(t.Context(), []string{"events"}, tc.std); status != 1 || !strings.Contains(errs.String(), tc.want) {
+				t.Errorf("status is %d, said %q", status, errs.String())
+			}
+		})
+	}
+}
+
+func TestSignalsEndTheReading(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	var out bytes.Buffer
+	in := &trickle{pieces: []string{"zz\n", "zz\n", "zz\n"}, before: func(i int) {
+		if i == 1 {
+			cancel()
+		}
+	}}
+	if status := run(ctx, []string{"events"}, stdio{in, &out, io.Discard}); status != 0 {
+		t.Errorf("status is %d", status)
+	}
+	if got := strings.Count(out.String(), "\n"); got != 2 {
+		t.Errorf("%d answers", got)
+	}
+}
