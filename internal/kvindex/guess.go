@@ -4,13 +4,34 @@ import "github.com/kvasir-dev/kvasir/internal/kvblock"
 
 // Guess is the speculation that one request has made: that its endpoint will hold these blocks.
 type Guess struct {
-	table *Table
-	slot  slot
-	keys  []kvblock.Key
+	by guesser // nil once it is withdrawn
+
+	// Of a Table: whose blocks, and which.
+	slot slot
+	keys []kvblock.Key
+
+	// Of an Index: whose blocks, where they stand, and about what they take.
+	life  *life
+	parts []runPart
+	bytes int64
 }
 
-// Speculate assumes that a holder has blocks, until the guess is withdrawn. It keeps keys. The guess dies with the
-// holder's present life: after Clear or Leave it matches nothing.
+// guesser is an index that takes a guess back.
+type guesser interface {
+	withdraw(g *Guess)
+}
+
+// Withdraw takes the guess back. Further calls, and calls on nil, do nothing. It must not run concurrently with
+// itself.
+func (g *Guess) Withdraw() {
+	if g == nil || g.by == nil {
+		return
+	}
+	g.by.withdraw(g)
+	*g = Guess{}
+}
+
+// Speculate implements Reader. It keeps keys.
 func (t *Table) Speculate(h Holder, keys []kvblock.Key) *Guess {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -21,22 +42,16 @@ func (t *Table) Speculate(h Holder, keys []kvblock.Key) *Guess {
 	for _, key := range keys {
 		t.guess(s, key)
 	}
-	return &Guess{table: t, slot: s, keys: keys}
+	return &Guess{by: t, slot: s, keys: keys}
 }
 
-// Withdraw takes the guess back. Further calls, and calls on nil, do nothing. It must not run concurrently with
-// itself.
-func (g *Guess) Withdraw() {
-	if g == nil || g.table == nil {
-		return
-	}
-	t := g.table
+// withdraw implements guesser.
+func (t *Table) withdraw(g *Guess) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for _, key := range g.keys {
 		t.unguess(g.slot, key)
 	}
-	*g = Guess{}
 }
 
 func (t *Table) guess(s slot, key kvblock.Key) {

@@ -7,7 +7,8 @@
 // Confirmed facts (told by the pods) and speculation (assumed because a request has just been routed) live apart:
 // speculation never changes a fact and is always withdrawn by whoever made it.
 //
-// Table is the plain implementation, obviously right rather than fast.
+// Table is the plain implementation, obviously right rather than fast; Index is the fast one, and Table its oracle.
+// Writers turn what engines say about their blocks into what an index needs to know.
 package kvindex
 
 import (
@@ -43,6 +44,8 @@ type Table struct {
 	held     map[slot]map[kvblock.Key]int32 // keys of each slot, dead ones included until swept; counts places
 	guesses  map[kvblock.Key][]copies       // speculative; the tier is not used
 	guessedN int
+	// committed are shadows that the holders' writers have not taken over yet.
+	committed map[Holder]*shadowLife
 }
 
 // New returns an empty table.
@@ -52,6 +55,8 @@ func New() *Table {
 		blocks:  map[kvblock.Key][]copies{},
 		held:    map[slot]map[kvblock.Key]int32{},
 		guesses: map[kvblock.Key][]copies{},
+
+		committed: map[Holder]*shadowLife{},
 	}
 }
 
@@ -71,6 +76,7 @@ func (t *Table) Leave(h Holder) {
 	t.mu.Lock()
 	old, ok := t.live[h]
 	delete(t.live, h)
+	delete(t.committed, h)
 	t.mu.Unlock()
 	if ok {
 		t.sweep(old)
@@ -96,8 +102,15 @@ func (t *Table) Store(h Holder, tier kvblock.Tier, key kvblock.Key) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	s, ok := t.live[h]
-	if !ok {
-		return
+	if ok {
+		t.storeAt(s, tier, key)
+	}
+}
+
+// storeAt counts one more copy. t is locked.
+func (t *Table) storeAt(s slot, tier kvblock.Tier, key kvblock.Key) {
+	if t.held[s] == nil {
+		return // the life has ended
 	}
 	at := place{slot: s, tier: tier}
 	list := t.blocks[key]
@@ -116,9 +129,13 @@ func (t *Table) Drop(h Holder, tier kvblock.Tier, key kvblock.Key) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	s, ok := t.live[h]
-	if !ok {
-		return
+	if ok {
+		t.dropAt(s, tier, key)
 	}
+}
+
+// dropAt counts one copy less. t is locked.
+func (t *Table) dropAt(s slot, tier kvblock.Tier, key kvblock.Key) {
 	at := place{slot: s, tier: tier}
 	list := t.blocks[key]
 	for i := range list {

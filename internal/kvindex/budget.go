@@ -1,0 +1,111 @@
+package kvindex
+
+import (
+	"cmp"
+	"slices"
+
+	"github.com/kvasir-dev/kvasir/internal/kvblock"
+	"github.com/kvasir-dev/kvasir/internal/kvevent"
+)
+
+const (
+	// evictionBytes is about what an evicted block gives back.
+	evictionBytes = 20
+	// minEviction is the least number of blocks evicted at once, because looking for them costs by all a holder has.
+	minEviction = 64
+)
+
+// over is how many bytes the confirmed blocks take beyond the budget.
+func (ix *Index) over() int64 {
+	if ix.budget == 0 {
+		return 0
+	}
+	return ix.Bytes() - ix.guessBytes.Load() - ix.budget
+}
+
+// balance takes blocks out of the index until it is within its budget: those of the holder longest left alone, the
+// deepest first, because a match needs all the blocks before. No life may be locked.
+func (ix *Index) balance() {
+	if ix.over() <= 0 {
+		return
+	}
+	ix.evicting.Lock()
+	defer ix.evicting.Unlock()
+	tried := map[*life]bool{}
+	for over := ix.over(); over > 0; over = ix.over() {
+		l := ix.coldest(tried)
+		if l == nil {
+			return // what remains is not blocks
+		}
+		// A little more than is over, so that the next block does not begin it all again.
+		if l.evict(ix, int((over+ix.budget/64)/evictionBytes)) == 0 {
+			tried[l] = true
+		}
+	}
+}
+
+// coldest is the life longest left alone, of those that can be written to and are not to be passed over.
+func (ix *Index) coldest(but map[*life]bool) (coldest *life) {
+	ix.mu.Lock()
+	defer ix.mu.Unlock()
+	for l := range ix.lives {
+		if !but[l] && (coldest == nil || l.used.Load() < coldest.used.Load()) {
+			coldest = l
+		}
+	}
+	return coldest
+}
+
+// evict takes blocks out of a life: strays, and then the deepest. It returns how many.
+func (l *life) evict(ix *Index, want int) int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.closed || l.rev.n == 0 {
+		return 0
+	}
+	type deep struct {
+		depth uint32
+		name  name
+	}
+	blocks := make([]deep, 0, l.rev.n)
+	for i := range l.rev.entries {
+		e := &l.rev.entries[i]
+		if e.vacant() {
+			continue
+		}
+		d := deep{^uint32(0), name{e.hash, e.group()}}
+		if e.at != noSpot {
+			d.depth = ix.runs.get(e.at.run()).depth + uint32(e.at.offset())
+		}
+		blocks = append(blocks, d)
+	}
+	slices.SortFunc(blocks, func(a, b deep) int { return cmp.Compare(b.depth, a.depth) })
+	blocks = blocks[:min(len(blocks), max(want, minEviction))]
+	for tier := range kvblock.Tier(kvblock.NumTiers) {
+		b := l.begin(ix, tier, 0)
+		for _, d := range blocks {
+			if b.group != d.name.group {
+				b.flush()
+				b.group, b.digest = d.name.group, nil
+			}
+			b.dropAll(d.name.hash)
+		}
+		b.end()
+	}
+	l.evicted += uint64(len(blocks))
+	ix.evicted.Add(uint64(len(blocks)))
+	return len(blocks)
+}
+
+// dropAll drops all copies of a block in the tier.
+func (b *batch) dropAll(hash kvevent.Hash) {
+	l := b.life
+	i, ok := l.rev.find(hash, b.group)
+	if !ok || l.rev.entries[i].count(b.tier) == 0 {
+		return
+	}
+	delete(l.more, copyName{name{hash, b.group}, b.tier})
+	e := &l.rev.entries[i]
+	e.info -= (e.count(b.tier) - 1) << countShift[b.tier]
+	b.dropAt(i)
+}

@@ -1,0 +1,262 @@
+package kvindex
+
+import (
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+)
+
+// Index is the fast implementation: lookups take no lock and allocate nothing, and cost by run and holder rather than
+// by block.
+//
+// Because keys are chained, a key names everything before it, and no tree is needed. Blocks that follow each other lie
+// in runs of up to 256; a key stands in one place only, next to its parent or at the head of a run of its own:
+//
+//	heads: key of a run's first block -> number of the run           runs: number -> run
+//
+//	 run 7 (depth 0)                                                  run 9 (depth 3)
+//	+-------------------------------------------+                    +-----------------+
+//	| keys   k0   k1   k2   k3   k4  | n = 5    |      k2's other    | keys   x3   x4  |
+//	|--------------------------------|          |      child heads   |-----------------|
+//	| cells  slot 1, GPU   1 1 1 1 1 |          |  --> a run of its  | slot 2, GPU 1 1 |
+//	|        slot 2, GPU   1 1 1 0 0 |          |      own           +-----------------+
+//	|        slot 2, guess 1 1 1 1 0 |          |
+//	|        slot 4, CPU   1 0 1 1 1 |  a hole  |
+//	+-------------------------------------------+
+//
+//	holder -> slot (one word)        per holder, for its writer: engine's hash -> (run, offset), copies
+//
+// A lookup finds the run of its first key, how much of the run is the request's (one comparison where it is all of it,
+// for a key that is equal has equal keys before it), and then for each cell of a slot asked for the number of leading
+// ones. Then it looks for the run that the next key heads. So a hole costs nothing, and any number of holders and any
+// mixture of tiers is exact. Speculation is one more tier, below all others.
+//
+// Writers lock a run while they change it. Bits they change in place; all else makes a new version of the run (64
+// bytes, and what has changed), which replaces the old one at once. Readers may go on in the old one, which was true
+// when they found it; the garbage collector ends it. A run without cells goes.
+//
+// Clear gives a holder a fresh slot, which is one store. The old slot's cells are swept in the background, and only
+// then is the slot used again. A shadow is a slot that no holder has yet.
+//
+// Known limits: keys must really be chained, or matches come out short (and a wrong chain from one holder may shorten
+// those of others); 2^24 runs; a block whose parent its holder lacks is a stray, which takes more memory and costs
+// lookups that reach it a few microseconds.
+type Index struct {
+	budget int64
+	salt   uint64
+	clock  atomic.Int64
+
+	heads   heads
+	runs    runs
+	stripes [stripes]stripe
+	strays  strays
+	pages   atomic.Pointer[[]*page]
+	slots   atomic.Uint32 // the highest slot there is
+	reused  atomic.Uint64 // how many times a slot was used again
+
+	bytes      atomic.Int64
+	guessBytes atomic.Int64 // of bytes, taken for guesses; about
+	evicted    atomic.Uint64
+	evicting   sync.Mutex
+
+	// mu guards who has which life, and what follows. It may be taken while a life is locked, not the other way.
+	mu       sync.Mutex
+	joined   Holder
+	lives    map[*life]struct{} // those that can be written to
+	vacant   []uint32           // slots that nothing speaks of
+	retired  []*life
+	sweeping bool
+	sweeps   sync.WaitGroup
+}
+
+// Options of an Index.
+type Options struct {
+	// Budget is the memory in bytes that confirmed blocks may take, 0 for any amount. Beyond it the deepest blocks of
+	// the holders go that have least recently been written to or speculated about.
+	Budget int64
+}
+
+// NewIndex returns an empty index.
+func NewIndex(o Options) *Index {
+	ix := &Index{budget: o.Budget, salt: rand.Uint64(), lives: map[*life]struct{}{}}
+	ix.heads.init(ix.salt, &ix.bytes)
+	ix.runs.init(&ix.bytes)
+	ix.strays.init()
+	ix.pages.Store(&[]*page{})
+	return ix
+}
+
+var _, _ Book = (*Index)(nil), (*Table)(nil)
+
+const (
+	pageBits = 10
+	pageLen  = 1 << pageBits
+	pageSize = pageLen * 16
+)
+
+// page keeps what readers need to know of holders. The word of a holder that is there:
+//
+//	| number of the life 31 | has strays 1 | slot 32 |
+type page struct {
+	words [pageLen]atomic.Uint64
+	lives [pageLen]atomic.Pointer[life]
+	left  int // holders that have left, under Index.mu
+}
+
+const (
+	straysBit = 1 << 32
+	lifeShift = 33
+)
+
+func (ix *Index) page(h Holder) *page {
+	pages := *ix.pages.Load()
+	if at := int(h >> pageBits); at < len(pages) {
+		return pages[at]
+	}
+	return nil
+}
+
+// word is what readers need to know of a holder, 0 if it has left.
+func (ix *Index) word(h Holder) uint64 {
+	if p := ix.page(h); p != nil {
+		return p.words[h%pageLen].Load()
+	}
+	return 0
+}
+
+// lifeOf is the present life of a holder, nil if it has left.
+func (ix *Index) lifeOf(h Holder) *life {
+	if p := ix.page(h); p != nil {
+		return p.lives[h%pageLen].Load()
+	}
+	return nil
+}
+
+// setLife gives a holder that is there another life, for readers at once. ix.mu is locked.
+func (ix *Index) setLife(h Holder, l *life, strays bool) {
+	p := ix.page(h)
+	word := (p.words[h%pageLen].Load()>>lifeShift+1)<<lifeShift | uint64(l.slot)
+	if strays {
+		word |= straysBit
+	}
+	p.lives[h%pageLen].Store(l)
+	p.words[h%pageLen].Store(word)
+}
+
+// flag tells readers whether a life has strays. The life is locked.
+func (ix *Index) flag(l *life) {
+	ix.mu.Lock()
+	defer ix.mu.Unlock()
+	p := ix.page(l.holder)
+	if p == nil || p.lives[l.holder%pageLen].Load() != l {
+		return
+	}
+	word := &p.words[l.holder%pageLen]
+	if len(l.strays) > 0 {
+		word.Store(word.Load() | straysBit)
+	} else {
+		word.Store(word.Load() &^ straysBit)
+	}
+}
+
+// setPage publishes a page, or that all its holders have left. ix.mu is locked.
+func (ix *Index) setPage(at int, p *page) {
+	pages := append([]*page(nil), *ix.pages.Load()...)
+	if at == len(pages) {
+		pages = append(pages, nil)
+	}
+	if p != nil {
+		ix.bytes.Add(pageSize)
+	} else {
+		ix.bytes.Add(-pageSize)
+	}
+	pages[at] = p
+	ix.pages.Store(&pages)
+}
+
+// Join implements Book.
+func (ix *Index) Join() Holder {
+	ix.mu.Lock()
+	defer ix.mu.Unlock()
+	ix.joined++
+	h := ix.joined
+	for at := int(h >> pageBits); at >= len(*ix.pages.Load()); {
+		ix.setPage(at, &page{})
+	}
+	ix.setLife(h, ix.newLife(h), false)
+	return h
+}
+
+// Leave implements Book. The memory is given back in the background.
+func (ix *Index) Leave(h Holder) {
+	ix.mu.Lock()
+	defer ix.mu.Unlock()
+	l := ix.lifeOf(h)
+	if l == nil {
+		return
+	}
+	p := ix.page(h)
+	p.words[h%pageLen].Store(0)
+	p.lives[h%pageLen].Store(nil)
+	if p.left++; p.left == pageLen || h < pageLen && p.left == pageLen-1 {
+		ix.setPage(int(h>>pageBits), nil)
+	}
+	ix.retire(l)
+}
+
+// Writer implements Book.
+func (ix *Index) Writer(h Holder) Writer { return &writer{ix: ix, holder: h} }
+
+// Settle waits until the memory of all lives that have ended so far has been given back.
+func (ix *Index) Settle() { ix.sweeps.Wait() }
+
+// Bytes is the memory that the index takes, everything included, as requested from the allocator.
+func (ix *Index) Bytes() int64 { return ix.bytes.Load() + ix.strays.bytes.Load() }
+
+// Evicted is the number of blocks taken out, or refused, for want of memory.
+func (ix *Index) Evicted() uint64 { return ix.evicted.Load() }
+
+// Held implements Reader.
+func (ix *Index) Held(h Holder) int {
+	if l := ix.lifeOf(h); l != nil {
+		return int(l.held.Load())
+	}
+	return 0
+}
+
+// Size implements Reader. It visits every run.
+func (ix *Index) Size() (distinct, held, speculative int) {
+	for _, chunk := range *ix.runs.chunks.Load() {
+		if chunk == nil {
+			continue
+		}
+		for i := range chunk.runs {
+			if r := chunk.runs[i].Load(); r != nil {
+				distinct += r.distinct()
+			}
+		}
+	}
+	ix.mu.Lock()
+	defer ix.mu.Unlock()
+	for l := range ix.lives {
+		if ix.lifeOf(l.holder) == l {
+			held += int(l.held.Load())
+			speculative += int(l.guessed.Load())
+		}
+	}
+	return distinct + ix.strays.len(), held, speculative
+}
+
+// distinct is the number of the run's blocks that anyone has.
+func (r *run) distinct() int {
+	var all mask
+	for at := 0; at < len(r.cells); at += int(r.width) + 1 {
+		if uint8(r.cells[at]) == tierGuess {
+			continue
+		}
+		for i := range int(r.width) {
+			all[i] |= atomic.LoadUint64(&r.cells[at+1+i])
+		}
+	}
+	return all.blocks()
+}

@@ -1,0 +1,116 @@
+package kvindex
+
+import (
+	"github.com/kvasir-dev/kvasir/internal/kvblock"
+	"github.com/kvasir-dev/kvasir/internal/kvevent"
+)
+
+// Reader is the side of an index that picks: it asks, and it assumes.
+type Reader interface {
+	// Match fills out[i] with the match of holders[i]. out must be as long as holders. A holder that has left
+	// matches nothing.
+	Match(keys []kvblock.Key, holders []Holder, out []Match)
+	// Speculate assumes that a holder has blocks, until the guess is withdrawn. keys are those of a request, from
+	// its first block on, and must not change before the guess is withdrawn. The guess dies with the holder's present
+	// life: after Clear, Commit or Leave it matches nothing.
+	Speculate(h Holder, keys []kvblock.Key) *Guess
+	// Size is the number of blocks: distinct keys, (holder, key) pairs, and speculative (holder, key) pairs.
+	Size() (distinct, held, speculative int)
+	// Held is the number of distinct blocks that a holder has.
+	Held(h Holder) int
+}
+
+// Book is an index with both its sides: Table is the plain one, Index the fast one.
+type Book interface {
+	Reader
+	// Join adds a holder that holds nothing.
+	Join() Holder
+	// Leave removes a holder with all it holds. Later writes for it have no effect, so that a late event cannot bring
+	// a dead pod back.
+	Leave(h Holder)
+	// Writer is the way to change what a holder has. A holder has one writer.
+	Writer(h Holder) Writer
+}
+
+// MaxGroup is the highest KV cache group that can be indexed. Hybrid models have a handful.
+const MaxGroup = 62
+
+// Parent is the block before the first of a chain, by the engine's name and in the same group. The zero value says
+// that there is none.
+type Parent struct {
+	Hash kvevent.Hash
+	OK   bool
+}
+
+// Block is one that a holder has, as its engine names it.
+type Block struct {
+	Hash  kvevent.Hash
+	Group int
+	Key   kvblock.Key
+	// Copies of the block by tier; at least one is not 0.
+	Copies [kvblock.NumTiers]int
+}
+
+// Writer changes what one holder has. It knows the holder's blocks by the engine's names, counts their copies per
+// (tier, group, hash), and tells the index when the first copy of a key comes to a tier and when the last one goes.
+//
+// It is for one goroutine at a time. Once its holder has left it does nothing and knows nothing.
+//
+// An engine's block may be several keys long: then there are as many keys per hash. The hash names the last of them,
+// the others go by hashes derived from it.
+type Writer interface {
+	// Store counts one more copy of each block of a chain in a tier. keys[i] must follow keys[i-1] as kvblock.Next
+	// makes them, and there must be the same whole number of keys for each hash. A hash that is known keeps the key
+	// it has. It returns how many blocks were refused: those of no group, tier or key that the index takes, and
+	// those for which there is no room. A block may come before its parent, or without it.
+	Store(tier kvblock.Tier, group int, parent Parent, hashes []kvevent.Hash, keys []kvblock.Key) (refused int)
+	// Copy counts one more copy in a tier of blocks that are known, in any tier. It returns how many are not.
+	Copy(tier kvblock.Tier, group int, hashes []kvevent.Hash) (unknown int)
+	// Drop counts one copy less. It returns how many blocks had none.
+	Drop(tier kvblock.Tier, group int, hashes []kvevent.Hash) (unknown int)
+	// Key is the key of a known block, the last one if it has several.
+	Key(group int, hash kvevent.Hash) (kvblock.Key, bool)
+	// Len is the number of known (group, hash, key).
+	Len() int
+	// Each calls f for every known block until it returns false. f must not use the writer. Blocks several keys long
+	// come once per key.
+	Each(f func(Block) bool)
+	// Digest is the digest of the blocks with a copy in a tier, by group.
+	Digest(tier kvblock.Tier, group int) Digest
+	// Clear forgets all blocks, and with them all guesses about the holder. For readers it takes effect at once.
+	Clear()
+	// ClearTier forgets all copies in a tier.
+	ClearTier(tier kvblock.Tier)
+	// Shadow begins a life of the holder that no reader sees, with a writer of its own.
+	Shadow() Writer
+	// Commit makes a shadow the holder's present life, at once for readers, and forgets the life before it. The
+	// holder's writer goes on with what the shadow has, and the shadow's is spent. It does nothing elsewhere.
+	Commit()
+	// Discard forgets a shadow. It does nothing elsewhere.
+	Discard()
+}
+
+// chainOf tells how many keys there are per hash, and how many of the hashes can be indexed: up to the first that has
+// a key of zero.
+func chainOf(tier kvblock.Tier, group int, hashes []kvevent.Hash, keys []kvblock.Key) (perHash, usable int) {
+	if len(hashes) == 0 || len(keys) < len(hashes) || len(keys)%len(hashes) != 0 || !indexable(tier, group) {
+		return 0, 0
+	}
+	perHash = len(keys) / len(hashes)
+	for i, key := range keys {
+		if key == 0 {
+			return perHash, i / perHash
+		}
+	}
+	return perHash, len(hashes)
+}
+
+func indexable(tier kvblock.Tier, group int) bool {
+	return int(tier) < kvblock.NumTiers && group >= 0 && group <= MaxGroup
+}
+
+// leading is the derived name of an earlier key of a block that is several keys long; i counts from 1, backwards from
+// the key that the hash itself names.
+func leading(hash kvevent.Hash, i int) kvevent.Hash {
+	return kvevent.Hash(scramble(uint64(hash) + uint64(i)*0x9e3779b97f4a7c15))
+}

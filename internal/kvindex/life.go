@@ -1,0 +1,176 @@
+package kvindex
+
+import (
+	"sync"
+	"sync/atomic"
+
+	"github.com/kvasir-dev/kvasir/internal/kvblock"
+	"github.com/kvasir-dev/kvasir/internal/kvevent"
+)
+
+// name is what an engine calls a block.
+type name struct {
+	hash  kvevent.Hash
+	group int
+}
+
+// copyName is a block's copies in one tier, spotTier a key's presence in one.
+type (
+	copyName struct {
+		name
+		tier kvblock.Tier
+	}
+	spotTier struct {
+		at   spot
+		tier kvblock.Tier
+	}
+)
+
+// life is what a holder has from one Clear to the next. A shadow is a life that no reader sees yet.
+type life struct {
+	holder Holder
+	slot   uint32
+
+	// mu guards the facts. Their writer nearly always finds it free: only eviction and the end of the life compete.
+	mu      sync.Mutex
+	closed  bool
+	rev     reverse
+	more    map[copyName]uint32   // copies beyond what an entry counts
+	twins   map[spotTier]uint32   // announcers of a key in a tier beyond the first
+	strays  map[name]stray        // blocks that do not follow one the holder has
+	waiting map[name][]name       // strays by parent
+	digests map[digestKey]*Digest // by tier and group
+	perHash int                   // the most keys that a block has had
+	evicted uint64                // blocks taken out for want of memory
+	scratch writing
+
+	held atomic.Int64 // distinct keys
+	used atomic.Int64 // the index's clock when the life was last written to or guessed about
+
+	// guessMu guards the guesses.
+	guessMu     sync.Mutex
+	guessClosed bool
+	guesses     map[uint32][]guessed // by run
+	guessed     atomic.Int64         // distinct keys
+	guessN      int
+	guessBytes  int64
+}
+
+type digestKey struct {
+	tier  kvblock.Tier
+	group int
+}
+
+// lifeBytes is what a life takes by itself.
+const lifeBytes = 512
+
+// digestBytes is what a digest takes.
+const digestBytes = 8*DigestBuckets + 8
+
+// newLife begins a life that no reader sees. ix.mu is locked.
+func (ix *Index) newLife(h Holder) *life {
+	l := &life{holder: h, slot: ix.takeSlot()}
+	l.rev.salt = ix.salt
+	l.used.Store(ix.clock.Add(1))
+	ix.lives[l] = struct{}{}
+	ix.bytes.Add(lifeBytes)
+	return l
+}
+
+// takeSlot gives a slot that nothing in the index speaks of. ix.mu is locked.
+func (ix *Index) takeSlot() uint32 {
+	if n := len(ix.vacant); n > 0 {
+		slot := ix.vacant[n-1]
+		ix.vacant = ix.vacant[:n-1]
+		// Whoever reads at this moment may still take the slot for its former owner.
+		ix.reused.Add(1)
+		return slot
+	}
+	return ix.slots.Add(1)
+}
+
+// retire ends a life that no reader finds any more, in the background. ix.mu is locked.
+func (ix *Index) retire(l *life) {
+	delete(ix.lives, l)
+	ix.retired = append(ix.retired, l)
+	if !ix.sweeping {
+		ix.sweeping = true
+		ix.sweeps.Go(ix.sweep)
+	}
+}
+
+// sweep gives back what retired lives hold, and then their slots.
+func (ix *Index) sweep() {
+	for {
+		ix.mu.Lock()
+		if len(ix.retired) == 0 {
+			ix.retired, ix.sweeping = nil, false
+			ix.mu.Unlock()
+			return
+		}
+		l := ix.retired[len(ix.retired)-1]
+		ix.retired = ix.retired[:len(ix.retired)-1]
+		ix.mu.Unlock()
+
+		ix.end(l)
+
+		ix.mu.Lock()
+		ix.vacant = append(ix.vacant, l.slot)
+		ix.mu.Unlock()
+	}
+}
+
+// end closes a life and takes all it holds out of the index, run by run.
+func (ix *Index) end(l *life) {
+	var in runSet
+	l.guessMu.Lock()
+	l.guessClosed = true
+	for run := range l.guesses {
+		in.add(run)
+	}
+	l.guesses = nil
+	ix.guessBytes.Add(-l.guessBytes)
+	ix.bytes.Add(-guessSize * int64(l.guessN))
+	l.guessMu.Unlock()
+
+	l.mu.Lock()
+	l.closed = true
+	rev := l.rev.entries
+	given := lifeBytes + l.rev.bytes() + int64(len(l.digests))*digestBytes
+	for _, s := range l.strays {
+		ix.strays.forget(s.key, l.slot)
+	}
+	l.rev, l.more, l.twins, l.strays, l.waiting, l.digests = reverse{}, nil, nil, nil, nil, nil
+	l.scratch = writing{}
+	l.mu.Unlock()
+
+	for i := range rev {
+		if at := rev[i].at; at > pendingSpot && !rev[i].vacant() {
+			in.add(at.run())
+		}
+	}
+	c := change{slot: l.slot}
+	in.each(func(run uint32) { ix.forget(&c, run) })
+	ix.bytes.Add(c.bytes - given)
+}
+
+// runSet is a set of numbers of runs.
+type runSet []uint64
+
+func (s *runSet) add(run uint32) {
+	word := int(run / 64)
+	for word >= len(*s) {
+		*s = append(*s, make([]uint64, word+1-len(*s))...)
+	}
+	(*s)[word] |= 1 << (run % 64)
+}
+
+func (s runSet) each(f func(run uint32)) {
+	for i, word := range s {
+		for bit := uint32(0); word != 0; bit, word = bit+1, word>>1 {
+			if word&1 != 0 {
+				f(uint32(i)*64 + bit)
+			}
+		}
+	}
+}

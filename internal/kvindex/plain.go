@@ -1,0 +1,253 @@
+package kvindex
+
+import (
+	"github.com/kvasir-dev/kvasir/internal/kvblock"
+	"github.com/kvasir-dev/kvasir/internal/kvevent"
+)
+
+// plainWriter is the Writer of a Table.
+type plainWriter struct {
+	table    *Table
+	holder   Holder
+	isShadow bool
+	slot     slot // 0 for a shadow that is spent
+	blocks   map[name]*plainBlock
+	digests  map[digestKey]*Digest
+}
+
+// plainBlock is a block as its engine names it.
+type plainBlock struct {
+	keys   []kvblock.Key
+	copies [kvblock.NumTiers]int
+}
+
+// Writer implements Book.
+func (t *Table) Writer(h Holder) Writer {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	w := &plainWriter{table: t, holder: h, slot: t.live[h]}
+	w.forget()
+	return w
+}
+
+func (w *plainWriter) forget() {
+	w.blocks = map[name]*plainBlock{}
+	w.digests = map[digestKey]*Digest{}
+}
+
+// ready says whether there is a life to write to. A holder may have left, been cleared from elsewhere, or have a
+// shadow's life now.
+func (w *plainWriter) ready() bool {
+	if w.isShadow {
+		return w.slot != 0
+	}
+	t := w.table
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	now, ok := t.live[w.holder]
+	if ok && now != w.slot {
+		w.slot = now
+		w.forget()
+		if shadow := t.committed[w.holder]; shadow != nil && shadow.life == now {
+			w.blocks, w.digests = shadow.blocks, shadow.digests
+		}
+	}
+	delete(t.committed, w.holder)
+	return ok
+}
+
+// Store implements Writer.
+func (w *plainWriter) Store(tier kvblock.Tier, group int, _ Parent, hashes []kvevent.Hash, keys []kvblock.Key) (refused int) {
+	if !w.ready() {
+		return 0
+	}
+	perHash, usable := chainOf(tier, group, hashes, keys)
+	for i, hash := range hashes[:usable] {
+		at := name{hash, group}
+		if w.blocks[at] == nil {
+			w.blocks[at] = &plainBlock{keys: append([]kvblock.Key(nil), keys[i*perHash:(i+1)*perHash]...)}
+		}
+		w.count(at, tier, 1)
+	}
+	return len(hashes) - usable
+}
+
+// Copy implements Writer.
+func (w *plainWriter) Copy(tier kvblock.Tier, group int, hashes []kvevent.Hash) (unknown int) {
+	ready := w.ready() && indexable(tier, group)
+	for _, hash := range hashes {
+		if at := (name{hash, group}); ready && w.blocks[at] != nil {
+			w.count(at, tier, 1)
+		} else {
+			unknown++
+		}
+	}
+	return unknown
+}
+
+// Drop implements Writer.
+func (w *plainWriter) Drop(tier kvblock.Tier, group int, hashes []kvevent.Hash) (unknown int) {
+	ready := w.ready() && indexable(tier, group)
+	for _, hash := range hashes {
+		at := name{hash, group}
+		if b := w.blocks[at]; ready && b != nil && b.copies[tier] > 0 {
+			w.count(at, tier, -1)
+		} else {
+			unknown++
+		}
+	}
+	return unknown
+}
+
+// count changes the copies of a block, and tells the table of the first and the last in a tier.
+func (w *plainWriter) count(at name, tier kvblock.Tier, delta int) {
+	b := w.blocks[at]
+	had := b.copies[tier] > 0
+	b.copies[tier] += delta
+	has := b.copies[tier] > 0
+	if had == has {
+		return
+	}
+	digest := w.digests[digestKey{tier, at.group}]
+	if digest == nil {
+		digest = &Digest{}
+		w.digests[digestKey{tier, at.group}] = digest
+	}
+	w.table.mu.Lock()
+	defer w.table.mu.Unlock()
+	for _, key := range b.keys {
+		if has {
+			digest.Add(key)
+			w.table.storeAt(w.slot, tier, key)
+		} else {
+			digest.Remove(key)
+			w.table.dropAt(w.slot, tier, key)
+		}
+	}
+	if b.copies == [kvblock.NumTiers]int{} {
+		delete(w.blocks, at)
+	}
+}
+
+// Key implements Writer.
+func (w *plainWriter) Key(group int, hash kvevent.Hash) (kvblock.Key, bool) {
+	if b := w.blocks[name{hash, group}]; w.ready() && b != nil {
+		return b.keys[len(b.keys)-1], true
+	}
+	return 0, false
+}
+
+// Len implements Writer.
+func (w *plainWriter) Len() (n int) {
+	if !w.ready() {
+		return 0
+	}
+	for _, b := range w.blocks {
+		n += len(b.keys)
+	}
+	return n
+}
+
+// Each implements Writer.
+func (w *plainWriter) Each(f func(Block) bool) {
+	if !w.ready() {
+		return
+	}
+	for at, b := range w.blocks {
+		for i, key := range b.keys {
+			hash := at.hash
+			if back := len(b.keys) - 1 - i; back > 0 {
+				hash = leading(hash, back)
+			}
+			if !f(Block{Hash: hash, Group: at.group, Key: key, Copies: b.copies}) {
+				return
+			}
+		}
+	}
+}
+
+// Digest implements Writer.
+func (w *plainWriter) Digest(tier kvblock.Tier, group int) Digest {
+	if d := w.digests[digestKey{tier, group}]; w.ready() && d != nil {
+		return *d
+	}
+	return Digest{}
+}
+
+// Clear implements Writer.
+func (w *plainWriter) Clear() {
+	switch {
+	case !w.ready():
+	case w.isShadow:
+		old := w.slot
+		w.slot = w.table.shadow()
+		w.forget()
+		w.table.sweep(old)
+	default:
+		w.table.Clear(w.holder)
+		w.ready()
+	}
+}
+
+// ClearTier implements Writer.
+func (w *plainWriter) ClearTier(tier kvblock.Tier) {
+	if !w.ready() || int(tier) >= kvblock.NumTiers {
+		return
+	}
+	for at, b := range w.blocks {
+		w.count(at, tier, -b.copies[tier])
+	}
+}
+
+// Shadow implements Writer.
+func (w *plainWriter) Shadow() Writer {
+	s := &plainWriter{table: w.table, holder: w.holder, isShadow: true, slot: w.table.shadow()}
+	s.forget()
+	return s
+}
+
+// Commit implements Writer.
+func (w *plainWriter) Commit() {
+	if w.isShadow && w.slot != 0 {
+		w.table.commit(w.holder, &shadowLife{life: w.slot, blocks: w.blocks, digests: w.digests})
+		w.slot = 0
+		w.forget()
+	}
+}
+
+// Discard implements Writer.
+func (w *plainWriter) Discard() {
+	if w.isShadow && w.slot != 0 {
+		w.table.sweep(w.slot)
+		w.slot = 0
+		w.forget()
+	}
+}
+
+// shadowLife is what a holder's writer takes over from a shadow that was committed.
+type shadowLife struct {
+	life    slot
+	blocks  map[name]*plainBlock
+	digests map[digestKey]*Digest
+}
+
+// shadow begins a life that no holder has.
+func (t *Table) shadow() slot {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.freshSlot()
+}
+
+// commit makes a shadow's life the holder's, or ends it if the holder has left.
+func (t *Table) commit(h Holder, shadow *shadowLife) {
+	t.mu.Lock()
+	old, ok := t.live[h]
+	if ok {
+		t.live[h] = shadow.life
+		t.committed[h] = shadow
+	} else {
+		old = shadow.life
+	}
+	t.mu.Unlock()
+	t.sweep(old)
+}

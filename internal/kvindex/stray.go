@@ -1,0 +1,116 @@
+package kvindex
+
+import (
+	"sync"
+	"sync/atomic"
+
+	"github.com/kvasir-dev/kvasir/internal/kvblock"
+)
+
+// stray is a block whose parent its holder lacks: it came in another order, or the parent was dropped and announced
+// again. Where its key stands cannot be told without the parent, so it stands in no run.
+type stray struct {
+	key    kvblock.Key
+	parent name
+}
+
+// strayBytes is about what a stray takes.
+const strayBytes = 320
+
+// strays lets readers find strays by key: a plain table. It is asked only about holders that have strays, and only for
+// the block at which their match would end.
+type strays struct {
+	bytes atomic.Int64
+
+	mu    sync.RWMutex
+	byKey map[kvblock.Key][]strayCopies
+}
+
+// strayCopies is the number of a slot's announcements of a key, by tier.
+type strayCopies struct {
+	slot uint32
+	n    [kvblock.NumTiers]uint32
+}
+
+func (s *strays) init() { s.byKey = map[kvblock.Key][]strayCopies{} }
+
+// add counts an announcement more.
+func (s *strays) add(key kvblock.Key, slot uint32, tier kvblock.Tier) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	list := s.byKey[key]
+	for i := range list {
+		if list[i].slot == slot {
+			list[i].n[tier]++
+			return
+		}
+	}
+	c := strayCopies{slot: slot}
+	c.n[tier] = 1
+	s.byKey[key] = append(list, c)
+	s.bytes.Add(strayBytes)
+}
+
+// remove counts an announcement less.
+func (s *strays) remove(key kvblock.Key, slot uint32, tier kvblock.Tier) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	list := s.byKey[key]
+	for i := range list {
+		if list[i].slot != slot {
+			continue
+		}
+		if list[i].n[tier]--; list[i].n == [kvblock.NumTiers]uint32{} {
+			s.cut(key, i)
+		}
+		return
+	}
+}
+
+// forget removes what a slot has of a key.
+func (s *strays) forget(key kvblock.Key, slot uint32) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for i, c := range s.byKey[key] {
+		if c.slot == slot {
+			s.cut(key, i)
+			return
+		}
+	}
+}
+
+func (s *strays) cut(key kvblock.Key, i int) {
+	list := s.byKey[key]
+	list[i] = list[len(list)-1]
+	if list = list[:len(list)-1]; len(list) == 0 {
+		delete(s.byKey, key)
+	} else {
+		s.byKey[key] = list
+	}
+	s.bytes.Add(-strayBytes)
+	if len(s.byKey) == 0 {
+		s.byKey = map[kvblock.Key][]strayCopies{} // maps do not shrink
+	}
+}
+
+// nearest is the fastest tier in which a slot has a stray with a key.
+func (s *strays) nearest(key kvblock.Key, slot uint32) (kvblock.Tier, bool) {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	for _, c := range s.byKey[key] {
+		if c.slot == slot {
+			for tier, n := range c.n {
+				if n > 0 {
+					return kvblock.Tier(tier), true
+				}
+			}
+		}
+	}
+	return 0, false
+}
+
+func (s *strays) len() int {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	return len(s.byKey)
+}
