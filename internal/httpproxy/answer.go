@@ -12,7 +12,7 @@ import (
 
 // pipe is what copying one answer needs.
 type pipe struct {
-	buf     [32 << 10]byte
+	buf     [8 << 10]byte // one per open stream
 	scanner openai.AnswerScanner
 }
 

@@ -253,13 +253,14 @@ func TestASlowButSteadyBodyIsRead(t *testing.T) {
 func TestTheStallTimeDoesNotBoundTheWaitForAnAnswer(t *testing.T) {
 	h := newHouse(t, Options{Stall: 50 * time.Millisecond}, spec(engine(t, func(w http.ResponseWriter, r *http.Request) {
 		_, _ = io.Copy(io.Discard, r.Body)
-		timer := time.NewTimer(300 * time.Millisecond)
-		defer timer.Stop()
-		select {
-		case <-timer.C:
-			eventStream(w)
-			say(w, token("a"))
-		case <-r.Context().Done():
+		for _, next := range []func(){func() { eventStream(w) }, func() { say(w, token("a")) }} {
+			timer := time.NewTimer(200 * time.Millisecond)
+			defer timer.Stop()
+			select {
+			case <-timer.C:
+				next()
+			case <-r.Context().Done():
+			}
 		}
 	})))
 	for _, h2 := range []bool{false, true} {

@@ -32,7 +32,7 @@ const (
 	RefusedNoEndpoint = "no_endpoint" // no endpoint can take the request now
 	RefusedClientGone = "client_gone" // the client left before the pick
 	RefusedPick       = "pick"        // the pick failed otherwise
-	RefusedPanic      = "panic"       // a fault of ours
+	RefusedPanic      = "panic"       // a fault of ours, before the pick or after it
 )
 
 // RefusedReasons are all reasons for which Refused is called.

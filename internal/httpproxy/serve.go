@@ -38,14 +38,16 @@ func Serve(ctx context.Context, listener net.Listener, handler http.Handler, o S
 	set(&o.MaxHeaderBytes, 128<<10)
 	set(&o.MaxStreams, 4096)
 
-	var running sync.WaitGroup
+	var running handlers
 	protocols := new(http.Protocols)
 	protocols.SetHTTP1(true)
 	protocols.SetUnencryptedHTTP2(true)
 	server := &http.Server{
 		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			running.Add(1)
-			defer running.Done()
+			if !running.enter() {
+				panic(http.ErrAbortHandler)
+			}
+			defer running.wait.Done()
 			handler.ServeHTTP(w, r)
 		}),
 		ReadHeaderTimeout: o.ReadHeaderTimeout,
@@ -61,7 +63,7 @@ func Serve(ctx context.Context, listener net.Listener, handler http.Handler, o S
 	select {
 	case err := <-served:
 		_ = server.Close()
-		running.Wait()
+		running.finish()
 		return fmt.Errorf("serving on %s: %w", listener.Addr(), err)
 	case <-ctx.Done():
 	}
@@ -75,11 +77,36 @@ func Serve(ctx context.Context, listener net.Listener, handler http.Handler, o S
 	if closed := <-served; err == nil && !errors.Is(closed, http.ErrServerClosed) {
 		err = closed
 	}
-	running.Wait()
+	running.finish()
 	if err != nil {
 		return fmt.Errorf("shutting down on %s: %w", listener.Addr(), err)
 	}
 	return nil
+}
+
+// handlers counts the handlers that run.
+type handlers struct {
+	mu     sync.Mutex // orders enter and finish
+	closed bool
+	wait   sync.WaitGroup
+}
+
+// enter counts one more, unless finish was called: a connection may just have read a request when it is closed.
+func (h *handlers) enter() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if !h.closed {
+		h.wait.Add(1)
+	}
+	return !h.closed
+}
+
+// finish lets no more enter and waits for those that run.
+func (h *handlers) finish() {
+	h.mu.Lock()
+	h.closed = true
+	h.mu.Unlock()
+	h.wait.Wait()
 }
 
 // logWriter makes log lines of net/http's words.

@@ -145,6 +145,7 @@ func TestShutdownBreaksOffWhatOutlivesTheGrace(t *testing.T) {
 	address, end, wait := served(t, func(w http.ResponseWriter, r *http.Request) {
 		say(w, "a")
 		<-r.Context().Done()
+		time.Sleep(50 * time.Millisecond) // takes its time to clear up
 		returned = true
 	}, ServeOptions{Grace: 50 * time.Millisecond})
 	answer, err := client1or2(t, false).Get("http://" + address)

@@ -23,13 +23,13 @@ func NewRequests(reasons ...string) *Requests {
 			Help: "Requests to the proxy that were answered without a pick, by reason.",
 		}, []string{"reason"}),
 		pick: histogram("kvasir_pick_duration_seconds",
-			"Time from a request's body to the choice of its endpoint, tokenizing included.",
+			"Time from a request's body to the choice of its endpoint, tokenizing included.", ofPool,
 			1e-5, 2.5e-5, 5e-5, 1e-4, 2.5e-4, 5e-4, 1e-3, 2.5e-3, 5e-3, 0.01, 0.025, 0.05, 0.1, 0.25, 1),
 		firstToken: histogram("kvasir_time_to_first_token_seconds",
-			"Time from a request to the first generated token of its answer, as the picker sees it; streamed answers only.",
+			"Time from a request to the first generated token of its answer, as the picker sees it; streamed answers only.", ofPool,
 			0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 25, 60, 120, 300),
 		duration: histogram("kvasir_request_duration_seconds",
-			"Time from a request to the end of its answer, by how it ended.",
+			"Time from a request to the end of its answer, by how it ended.", []string{"pool", "outcome"},
 			0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 25, 60, 120, 300, 600, 1800),
 	}
 	for _, reason := range reasons {
@@ -39,11 +39,7 @@ func NewRequests(reasons ...string) *Requests {
 }
 
 // histogram has classic buckets for those who want them, and native ones.
-func histogram(name, help string, buckets ...float64) *prometheus.HistogramVec {
-	labels := []string{"pool"}
-	if name == "kvasir_request_duration_seconds" {
-		labels = append(labels, "outcome")
-	}
+func histogram(name, help string, labels []string, buckets ...float64) *prometheus.HistogramVec {
 	return prometheus.NewHistogramVec(prometheus.HistogramOpts{
 		Name: name, Help: help, Buckets: buckets,
 		NativeHistogramBucketFactor: 1.1, NativeHistogramMaxBucketNumber: 160, NativeHistogramMinResetDuration: time.Hour,
