@@ -334,7 +334,10 @@ func (m *mirror) clearEvent(e *kvevent.Event) {
 }
 
 // tier finds the tier that an engine's medium names.
-func (m *mirror) tier(medium string) (kvblock.Tier, bool) {
+func (m *mirror) tier(medium string) (kvblock.Tier, bool) { return TierOf(medium, m.feed.Keys.Media) }
+
+// TierOf finds the tier that an engine's medium names. media has further lower-case words for tiers.
+func TierOf(medium string, media map[string]kvblock.Tier) (kvblock.Tier, bool) {
 	switch medium {
 	case "", "GPU":
 		return kvblock.GPU, true
@@ -342,7 +345,7 @@ func (m *mirror) tier(medium string) (kvblock.Tier, bool) {
 		return kvblock.CPU, true
 	}
 	medium = strings.ToLower(medium)
-	if tier, ok := m.feed.Keys.Media[medium]; ok {
+	if tier, ok := media[medium]; ok {
 		return tier, int(tier) < kvblock.NumTiers
 	}
 	switch medium {
