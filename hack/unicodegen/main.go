@@ -30,7 +30,9 @@ var inputs embed.FS
 
 // behaviour is what the reference library does, by code point.
 type behaviour struct {
-	L, N, M, P, S, Lu, Ll, Lt, Lm, Lo, WS ranges
+	L, N, M, P, S, Lu, Ll, Lt, Lm, Lo, WS, Han ranges
+	// Numeric is what the library's Digits splits at; it follows another version of Unicode than N.
+	Numeric ranges
 	// NFC lists what NFC changes by itself; CCC what has a combining class other than 0.
 	NFC [][2]any
 	CCC []int
@@ -54,6 +56,9 @@ var classes = []class{
 	{"classLo", `[\p{Ll}\p{Lm}\p{Lo}\p{M}]`, func(b *behaviour) []ranges { return []ranges{b.Ll, b.Lm, b.Lo, b.M} }},
 	{"classM", `\p{M}`, func(b *behaviour) []ranges { return []ranges{b.M} }},
 	{"classPS", `[\p{P}\p{S}]`, func(b *behaviour) []ranges { return []ranges{b.P, b.S} }},
+	{"classP", `\p{P}`, func(b *behaviour) []ranges { return []ranges{b.P} }},
+	{"classHan", `\p{Han}`, func(b *behaviour) []ranges { return []ranges{b.Han} }},
+	{"classNumeric", `what Digits splits at`, func(b *behaviour) []ranges { return []ranges{b.Numeric} }},
 }
 
 // newer holds the code points with a canonical decomposition that came after Unicode 9, the version that the
@@ -109,7 +114,7 @@ func generate() ([]byte, error) {
 	for i, c := range classes {
 		fmt.Fprintf(&out, "%s = 1 << %d // %s\n", c.name, i, c.comment)
 	}
-	fmt.Fprintf(&out, ")\n\n// classRuns has, from code point 0 on, runs of equal classes: their length as a varint, then the classes.\nconst classRuns = %s\n", quote(classRuns(&b)))
+	fmt.Fprintf(&out, ")\n\n// classRuns has, from code point 0 on, runs of equal classes: their length, then the classes, both as varints.\nconst classRuns = %s\n", quote(classRuns(&b)))
 	fmt.Fprintf(&out, "\n// combiningRuns has the code points with a combining class: the distance from the one before as a varint, then the class.\nconst combiningRuns = %s\n", quote(combining))
 	fmt.Fprintf(&out, "\n// decompositionRuns has the code points with a canonical decomposition: the distance from the one before as a varint, then\n// one or two code points (the second may be 0), then 1 if NFC composes them again.\nconst decompositionRuns = %s\n", quote(decompositions))
 	return format.Source(out.Bytes())
@@ -128,7 +133,7 @@ func read(name string) (content []byte, err error) {
 }
 
 func classRuns(b *behaviour) []byte {
-	var table [0x110000]byte
+	var table [0x110000]uint16
 	for i, c := range classes {
 		for _, rs := range c.of(b) {
 			for _, r := range rs {
@@ -145,7 +150,7 @@ func classRuns(b *behaviour) []byte {
 			end++
 		}
 		out = binary.AppendUvarint(out, uint64(end-beg))
-		out = append(out, table[beg])
+		out = binary.AppendUvarint(out, uint64(table[beg]))
 		beg = end
 	}
 	return out

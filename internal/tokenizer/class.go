@@ -9,20 +9,21 @@ import (
 // classASCII and classPages hold the classes of every code point, by pages of 256, equal pages shared. They are
 // filled by loadClasses.
 var (
-	classASCII [utf8.RuneSelf]uint8
-	classPages [(utf8.MaxRune + 1) >> 8]*[256]uint8
+	classASCII [utf8.RuneSelf]uint16
+	classPages [(utf8.MaxRune + 1) >> 8]*[256]uint16
 )
 
 // loadClasses unpacks the tables. Every Tokenizer has called it.
 var loadClasses = sync.OnceFunc(func() {
-	shared := map[[256]uint8]*[256]uint8{}
-	var page [256]uint8
-	runs, left, class := []byte(classRuns), 0, byte(0)
+	shared := map[[256]uint16]*[256]uint16{}
+	var page [256]uint16
+	runs, left, class := []byte(classRuns), 0, uint16(0)
 	for p := range classPages {
 		for i := range page {
 			for left == 0 {
 				n, size := binary.Uvarint(runs)
-				left, class, runs = int(n), runs[size], runs[size+1:]
+				c, more := binary.Uvarint(runs[size:])
+				left, class, runs = int(n), uint16(c), runs[size+more:]
 			}
 			page[i] = class
 			left--
@@ -37,7 +38,7 @@ var loadClasses = sync.OnceFunc(func() {
 })
 
 // classAt is the class and the length of the rune at s[i].
-func classAt(s string, i int) (class uint8, size int) {
+func classAt(s string, i int) (class uint16, size int) {
 	if b := s[i]; b < utf8.RuneSelf {
 		return classASCII[b], 1
 	}
@@ -46,7 +47,7 @@ func classAt(s string, i int) (class uint8, size int) {
 }
 
 // runOf is the end of the run at i of runes that have a class of mask.
-func runOf(s string, i int, mask uint8) int {
+func runOf(s string, i int, mask uint16) int {
 	for i < len(s) {
 		if b := s[i]; b < utf8.RuneSelf {
 			if classASCII[b]&mask == 0 {
@@ -65,7 +66,7 @@ func runOf(s string, i int, mask uint8) int {
 }
 
 // runNotOf is the end of the run at i of runes that have no class of mask.
-func runNotOf(s string, i int, mask uint8) int {
+func runNotOf(s string, i int, mask uint16) int {
 	for i < len(s) {
 		if b := s[i]; b < utf8.RuneSelf {
 			if classASCII[b]&mask != 0 {

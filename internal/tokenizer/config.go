@@ -48,6 +48,8 @@ func (l *loader) preTokenizer(raw []byte) error {
 		AddPrefixSpace bool   `json:"add_prefix_space"`
 		TrimOffsets    bool   `json:"trim_offsets"` // does not touch ids
 		UseRegex       *bool  `json:"use_regex"`
+
+		IndividualDigits bool `json:"individual_digits"`
 	}
 	if err := decode(raw, &p); err != nil {
 		return fmt.Errorf("pre-tokenizer: %w", err)
@@ -66,12 +68,22 @@ func (l *loader) preTokenizer(raw []byte) error {
 	case p.Type == "ByteLevel" && !p.AddPrefixSpace:
 		l.byteLevel = true
 		if p.UseRegex == nil || *p.UseRegex {
-			l.splits = append(l.splits, split{scan: scanGPT2, all: true})
+			l.splits = append(l.splits, splitGPT2)
 		}
 		return nil
-	case p.Type == "Split" && p.Pattern.Regex != nil && p.Behavior == "Isolated" && !p.Invert:
+	case p.Type == "Digits":
+		s := splitNumber
+		if p.IndividualDigits {
+			s = splitDigits
+		}
+		l.splits = append(l.splits, s)
+		return nil
+	case p.Type == "Split" && p.Pattern.Regex != nil && *p.Pattern.Regex == patternLines && p.Behavior == "MergedWithNext" && !p.Invert:
+		l.splits = append(l.splits, splitLines)
+		return nil
+	case p.Type == "Split" && p.Pattern.Regex != nil && (p.Behavior == "Isolated" && !p.Invert || p.Behavior == "Removed" && p.Invert):
 		s, ok := splitByRegex[*p.Pattern.Regex]
-		if !ok {
+		if !ok || p.Invert && !s.all { // what does not match would be removed, and all does
 			return fmt.Errorf("%w: split by %q", ErrUnsupported, *p.Pattern.Regex)
 		}
 		l.splits = append(l.splits, s)

@@ -339,7 +339,7 @@ func TestClasses(t *testing.T) {
 	b := readBehaviour(t)
 	for name, tc := range map[string]struct {
 		ranges [][2]rune
-		class  uint8
+		class  uint16
 	}{"letters": {b.L, classL}, "white space": {b.WS, classS}} {
 		t.Run(name, func(t *testing.T) {
 			want := map[rune]bool{}

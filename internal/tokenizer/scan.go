@@ -1,7 +1,5 @@
 package tokenizer
 
-import "unicode/utf8"
-
 // The scanners here are the splitting expressions by hand. Each alternative is tried in the expression's order; what it
 // matches is as long as the expression's own backtracking would make it. The comments quote the alternative.
 
@@ -32,74 +30,113 @@ func scanGPT2(s string, i int) int {
 	return spaces(s, i, false)
 }
 
-// scanCL100K: (?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,most}| ?[^\s\p{L}\p{N}]+[\r\n]*|
+// cl100k are the differences inside the cl100k family.
+type cl100k struct {
+	digits  int    // \p{N}{1,digits}
+	letters uint16 // the class of letters
+	glued   bool   // punctuation takes line ends behind it
+}
+
+// scan: (?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,digits}| ?[^\s\p{L}\p{N}]+[\r\n]*|
 // \s*[\r\n]+|\s+(?!\S)|\s+
-func scanCL100K(s string, i, most int) int {
+func (f cl100k) scan(s string, i int) int {
 	c, n := classAt(s, i)
 	switch {
-	case c&classL != 0:
-		return runOf(s, i+n, classL)
+	case c&f.letters != 0:
+		return runOf(s, i+n, f.letters)
 	case c&classN != 0:
-		return digits(s, i, most)
+		return digits(s, i, f.digits)
 	}
 	if end := contraction(s, i); end > i {
 		return end
 	}
 	if c&classNL == 0 && i+n < len(s) {
-		if c, m := classAt(s, i+n); c&classL != 0 {
-			return runOf(s, i+n+m, classL)
+		if c, m := classAt(s, i+n); c&f.letters != 0 {
+			return runOf(s, i+n+m, f.letters)
 		}
 	}
-	if end := punctuation(s, i, c, n, false); end > i {
+	if end := punctuation(s, i, classS|classN|f.letters); end > i {
+		if f.glued {
+			end = lineEnds(s, end, false)
+		}
 		return end
 	}
 	return spaces(s, i, true)
 }
 
-// scanO200K, where U is [\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}], W is [\p{Ll}\p{Lm}\p{Lo}\p{M}], and C is a contraction, which
-// tekken does not have: [^\r\n\p{L}\p{N}]?U*W+C?|[^\r\n\p{L}\p{N}]?U+W*C?|\p{N}{1,most}| ?[^\s\p{L}\p{N}]+[\r\n/]*|
+// o200k are the differences inside the o200k family.
+type o200k struct {
+	digits    int  // \p{N}{1,digits}
+	contracts bool // words end with C?
+	slashes   bool // punctuation takes slashes behind it too, not only line ends
+	han       bool // [\p{Han}]+ comes first, and U and W have no Han
+}
+
+// scan, where U is [\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}], W is [\p{Ll}\p{Lm}\p{Lo}\p{M}], and C is a contraction:
+// [^\r\n\p{L}\p{N}]?U*W+C?|[^\r\n\p{L}\p{N}]?U+W*C?|\p{N}{1,digits}| ?[^\s\p{L}\p{N}]+[\r\n/]*|
 // \s*[\r\n]+|\s+(?!\S)|\s+
-func scanO200K(s string, i, most int, contracts bool) int {
+func (f o200k) scan(s string, i int) int {
 	c, n := classAt(s, i)
+	if f.han && c&classHan != 0 {
+		return runOf(s, i+n, classHan)
+	}
 	end := i
 	prefix := c&(classL|classN|classNL) == 0
 	if prefix {
-		end = upperLower(s, i+n, i)
+		end = f.upperLower(s, i+n, i)
 	}
 	if end == i && c&(classUp|classLo) != 0 {
-		end = upperLower(s, i, i)
+		end = f.upperLower(s, i, i)
 	}
 	if end == i && prefix {
-		if j := runOf(s, i+n, classUp); j > i+n {
-			end = runOf(s, j, classLo)
+		if j := f.runOf(s, i+n, classUp); j > i+n {
+			end = f.runOf(s, j, classLo)
 		}
 	}
 	if end == i && c&classUp != 0 {
-		end = runOf(s, runOf(s, i, classUp), classLo)
+		end = f.runOf(s, f.runOf(s, i, classUp), classLo)
 	}
 	switch {
-	case end > i && contracts:
+	case end > i && f.contracts:
 		return contraction(s, end)
 	case end > i:
 		return end
 	case c&classN != 0:
-		return digits(s, i, most)
+		return digits(s, i, f.digits)
 	}
-	if end := punctuation(s, i, c, n, true); end > i {
-		return end
+	if end := punctuation(s, i, classS|classL|classN); end > i {
+		return lineEnds(s, end, f.slashes)
 	}
 	return spaces(s, i, true)
 }
 
+// runOf is runOf without Han where the family leaves it out.
+func (f o200k) runOf(s string, i int, mask uint16) int {
+	if !f.han {
+		return runOf(s, i, mask)
+	}
+	for i < len(s) {
+		c, n := classAt(s, i)
+		if c&mask == 0 || c&classHan != 0 {
+			break
+		}
+		i += n
+	}
+	return i
+}
+
 // upperLower is the end of the U*W+ at p, or none. Where no W follows the U*, the expression steps back to the last
 // rune that is both.
-func upperLower(s string, p, none int) int {
+func (f o200k) upperLower(s string, p, none int) int {
 	both := none
 	for p < len(s) {
 		c, n := classAt(s, p)
+		if f.han && c&classHan != 0 {
+			break
+		}
 		if c&classUp == 0 {
 			if c&classLo != 0 {
-				return runOf(s, p+n, classLo)
+				return f.runOf(s, p+n, classLo)
 			}
 			break
 		}
@@ -109,52 +146,6 @@ func upperLower(s string, p, none int) int {
 		}
 	}
 	return both
-}
-
-// scanCJK: [一-龥\u3040-ゟ゠-ヿ]+
-func scanCJK(s string, i int) int {
-	for i < len(s) && s[i] >= 0xe3 {
-		r, n := utf8.DecodeRuneInString(s[i:])
-		if (r < 0x4e00 || r > 0x9fa5) && (r < 0x3040 || r > 0x30ff) {
-			break
-		}
-		i += n
-	}
-	return i
-}
-
-// scanDeepSeek: [!-/:-~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+
-func scanDeepSeek(s string, i int) int {
-	c, n := classAt(s, i)
-	if s[i] < utf8.RuneSelf && c&classPS != 0 && i+1 < len(s) && isASCIILetter(s[i+1]) {
-		j := i + 2
-		for j < len(s) && isASCIILetter(s[j]) {
-			j++
-		}
-		return j
-	}
-	if c&(classL|classPS|classNL) == 0 {
-		if end := runOf(s, i+n, classL|classM); end > i+n {
-			return end
-		}
-	}
-	if c&(classL|classM) != 0 {
-		return runOf(s, i, classL|classM)
-	}
-	j := i
-	if s[i] == ' ' {
-		j++
-	}
-	if end := runOf(s, j, classPS); end > j {
-		for end < len(s) && (s[end] == '\r' || s[end] == '\n') {
-			end++
-		}
-		return end
-	}
-	if c&classS != 0 {
-		return spaces(s, i, true)
-	}
-	return i
 }
 
 // contraction: (?i:'s|'t|'re|'ve|'m|'ll|'d), or i. Without case, s is also U+017F.
@@ -199,25 +190,24 @@ func digits(s string, i, most int) int {
 	return i
 }
 
-// punctuation: ` ?[^\s\p{L}\p{N}]+[\r\n]*`, or i; with slashes `[\r\n/]*` at the end. c and n are the class and size of
-// the rune at i.
-func punctuation(s string, i int, c uint8, n int, slashes bool) int {
+// punctuation: ` ?[^not]+`, or i.
+func punctuation(s string, i int, not uint16) int {
 	j := i
 	if s[i] == ' ' {
 		j++
-		if j == len(s) {
-			return i
-		}
-		c, n = classAt(s, j)
 	}
-	if c&(classS|classL|classN) != 0 {
-		return i
+	if end := runNotOf(s, j, not); end > j {
+		return end
 	}
-	j = runNotOf(s, j+n, classS|classL|classN)
-	for j < len(s) && (s[j] == '\r' || s[j] == '\n' || slashes && s[j] == '/') {
-		j++
+	return i
+}
+
+// lineEnds: [\r\n]*, or [\r\n/]* with slashes.
+func lineEnds(s string, i int, slashes bool) int {
+	for i < len(s) && (s[i] == '\r' || s[i] == '\n' || slashes && s[i] == '/') {
+		i++
 	}
-	return j
+	return i
 }
 
 // spaces: \s*[\r\n]+|\s+(?!\S)|\s+, the first alternative only with lines. The rune at i must be a space.

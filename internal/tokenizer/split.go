@@ -6,32 +6,73 @@ type split struct {
 	scan func(s string, i int) int
 	// all: something matches everywhere, so that nothing is left between matches.
 	all bool
+	// words: a match ends where letters end, and before a space that follows anything else; see cutter.
+	words bool
 }
 
-// splits are the regular expressions that are known, as scanners. Any other is refused.
-var splitByRegex = map[string]split{
-	// Llama-3 and others of the cl100k family.
-	`(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+`: {all: true,
-		scan: func(s string, i int) int { return scanCL100K(s, i, 3) }},
-	// Qwen2 to Qwen3.
-	`(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+`: {all: true,
-		scan: func(s string, i int) int { return scanCL100K(s, i, 1) }},
-	// o200k: gpt-oss.
-	`[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|` +
-		`[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|` +
-		`\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+`: {all: true,
-		scan: func(s string, i int) int { return scanO200K(s, i, 3, true) }},
-	// tekken: Mistral-Nemo and later.
-	`[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|` +
-		`[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|` +
-		`\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+`: {all: true,
-		scan: func(s string, i int) int { return scanO200K(s, i, 1, false) }},
-	// DeepSeek splits three times.
-	`\p{N}{1,3}`:        {scan: func(s string, i int) int { return digits(s, i, 3) }},
-	"[一-龥\u3040-ゟ゠-ヿ]+": {scan: scanCJK},
-	"[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|[^\r\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+| ?[\\p{P}\\p{S}]+[\r\n]*|" +
-		"\\s*[\r\n]+|\\s+(?!\\S)|\\s+": {scan: scanDeepSeek},
+const (
+	contractions = `(?i:'s|'t|'re|'ve|'m|'ll|'d)`
+	upper        = `[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]`
+	lower        = `[\p{Ll}\p{Lm}\p{Lo}\p{M}]`
+	upperNoHan   = `[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]`
+	lowerNoHan   = `[\p{Ll}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]`
+	lineTail     = `\s*[\r\n]+|\s+(?!\S)|\s+`
+	// rawTail is lineTail with the line ends themselves.
+	rawTail       = "\\s*[\r\n]+|\\s+(?!\\S)|\\s+"
+	letters       = `|[^\r\n\p{L}\p{N}]?\p{L}+|`
+	notWord       = `| ?[^\s\p{L}\p{N}]+[\r\n]*|`
+	notWordOr     = `| ?[^\s\p{L}\p{N}]+[\r\n/]*|`
+	deepSeekWords = "[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|[^\r\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+| ?[\\p{P}\\p{S}]+"
+)
+
+// o200kWords are the two ways in which the o200k family finds words.
+func o200kWords(upper, lower, contraction string) string {
+	return `[^\r\n\p{L}\p{N}]?` + upper + `*` + lower + `+` + contraction + `|[^\r\n\p{L}\p{N}]?` + upper + `+` + lower + `*` + contraction
 }
+
+// splitByRegex are the regular expressions that are known, as scanners. Any other is refused.
+var splitByRegex = map[string]split{
+	// cl100k, Llama-3, GLM-4 and later, OLMo-2 and 3, Phi-4, Granite-4.
+	contractions + letters + `\p{N}{1,3}` + notWord + lineTail: {scan: cl100k{3, classL, true}.scan, all: true, words: true},
+	// Qwen2 to Qwen3.
+	contractions + letters + `\p{N}` + notWord + lineTail: {scan: cl100k{1, classL, true}.scan, all: true, words: true},
+	// Qwen3.5 and later: marks belong to letters.
+	contractions + `|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|` + lineTail: {scan: cl100k{1, classL | classM, true}.scan, all: true, words: true},
+	// MiniCPM5, behind a split of digits.
+	contractions + letters + `\p{N}+` + notWord + lineTail: {scan: cl100k{1 << 30, classL, true}.scan, all: true, words: true},
+	// LLaDA, Ling: the same as Qwen2's, written otherwise.
+	`'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]++[\r\n]*|\s*[\r\n]|\s+(?!\S)|\s+`: {scan: cl100k{1, classL, true}.scan, all: true, words: true},
+	// Zeta: line ends do not stick to punctuation.
+	contractions + "|[^\r\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1}| ?[^\\s\\p{L}\\p{N}\r\n]+|" + rawTail: {scan: cl100k{1, classL, false}.scan, all: true, words: true},
+	// o200k: gpt-oss, Llama-4, MiniMax-M2.
+	o200kWords(upper, lower, contractions+"?") + `|\p{N}{1,3}` + notWordOr + lineTail: {scan: o200k{digits: 3, contracts: true, slashes: true}.scan, all: true, words: true},
+	// tekken: Mistral-Nemo and later, Nemotron-3.
+	o200kWords(upper, lower, "") + `|\p{N}` + notWordOr + lineTail: {scan: o200k{digits: 1, slashes: true}.scan, all: true, words: true},
+	// Kimi-K2 and later: Han by itself.
+	`[\p{Han}]+|` + o200kWords(upperNoHan, lowerNoHan, contractions+"?") + `|\p{N}{1,3}` + notWord + lineTail: {scan: o200k{digits: 3, contracts: true, han: true}.scan, all: true, words: true},
+	// DeepSeek-V3 and later split three times; Spark-X2.5 likewise.
+	`\p{N}{1,3}`:                               {scan: func(s string, i int) int { return digits(s, i, 3) }, words: true},
+	"[一-龥\u3040-ゟ゠-ヿ]+":                        {scan: scanCJK, words: true},
+	deepSeekWords + "[\r\n]*|" + rawTail:       {scan: deepSeek{lines: true}.scan, words: true},
+	deepSeekWords + "|[\r\n]|\\s+(?!\\S)|\\s+": {scan: deepSeek{}.scan, words: true},
+	// DeepSeek-Coder splits five times.
+	"[\r\n]":                 {scan: func(s string, i int) int { return one(s, i, classNL) }},
+	`\s?\p{L}+`:              {scan: func(s string, i int) int { return spaceThen(s, i, classL) }},
+	`\s?\p{P}+`:              {scan: func(s string, i int) int { return spaceThen(s, i, classP) }},
+	"[一-龥\u0800-一가-\ud7ff]+": {scan: scanAsian},
+	// Bloom.
+	` ?[^(\s|[.,!?…。，、।۔،])]+`: {scan: scanBloom},
+}
+
+var (
+	splitGPT2   = split{scan: scanGPT2, all: true, words: true}
+	splitDigits = split{scan: func(s string, i int) int { return one(s, i, classNumeric) }, words: true}
+	splitNumber = split{scan: func(s string, i int) int { return runOf(s, i, classNumeric) }, words: true}
+	splitLines  = split{scan: scanLines, all: true, words: true}
+)
+
+// patternLines with MergedWithNext is splitLines.
+const patternLines = `(?:\r?\n)+(?!\r?\n)`
 
 // text appends the ids of s, which is everything but what stands around it.
 func (e *encoder) text(s string) { e.cut(e.t.raw, s, (*encoder).normalize) }

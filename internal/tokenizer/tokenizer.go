@@ -1,6 +1,7 @@
 // Package tokenizer turns text into the token ids that an engine would, from the model's tokenizer.json. It is exact or
 // refuses to load: whatever a file asks for that is not known here is an error. So far that is byte-level BPE with the
-// splitting rules of GPT-2, cl100k (Qwen2, Llama-3), o200k, tekken and DeepSeek.
+// splitting rules of GPT-2, cl100k (Llama-3, Qwen2, Qwen3.5), o200k, tekken, Kimi-K2, DeepSeek, those that split digits
+// first (StarCoder, SmolLM, Command-R), and some more; see splitByRegex.
 package tokenizer
 
 import (
