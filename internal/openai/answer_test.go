@@ -163,7 +163,7 @@ func slowWatch(route Route, answer string) (want outcome) {
 			want.Done = true
 			continue
 		}
-		e := tree(data)
+		e := object(data)
 		if e == nil {
 			continue
 		}
@@ -198,8 +198,8 @@ func slowWatch(route Route, answer string) (want outcome) {
 	return want
 }
 
-// tree is the object that text is, or nil.
-func tree(text string) (o map[string]any) {
+// object is the object that text is, or nil.
+func object(text string) (o map[string]any) {
 	dec := json.NewDecoder(strings.NewReader(text))
 	dec.UseNumber()
 	if !json.Valid([]byte(text)) || !utf8.ValidString(text) || depthOf([]byte(text)) > MaxDepth || dec.Decode(&o) != nil {
@@ -250,7 +250,7 @@ func checkAnswer(t *testing.T, route Route, stream bool, answer string, rng *ran
 		return
 	}
 	// Keys written with escapes, and a value over the limit, are not found in an answer that is not streamed.
-	o := tree(answer)
+	o := object(answer)
 	if o == nil || strings.Contains(answer, `\`) || len(answer) > MaxUsage {
 		return
 	}

@@ -43,6 +43,21 @@ func chatBody(n int) []byte {
 	return b
 }
 
+// agentBody is a Messages request of about n bytes as coding agents send them: tools, system parts, tool calls and
+// their answers.
+func agentBody(n int) []byte {
+	var b []byte
+	b = append(b, `{"model":"m","max_tokens":32000,"stream":true,"system":[{"type":"text","text":"You are a coding agent.","cache_control":{"type":"ephemeral"}}],"messages":[`...)
+	b = append(b, `{"role":"user","content":[{"type":"text","text":"Please fix the bug."}]}`...)
+	code := strings.Repeat(`\tif err != nil {\n\t\treturn fmt.Errorf(\"reading %s: %w\", name, err)\n\t}\n`, 20)
+	for i := 0; len(b) < n; i++ {
+		b = fmt.Appendf(b, `,{"role":"assistant","content":[{"type":"thinking","thinking":"Hm.","signature":"c2ln"},{"type":"tool_use","id":"toolu_%d","name":"read","input":{"path":"a/b.go"}}]}`, i)
+		b = fmt.Appendf(b, `,{"role":"user","content":[{"type":"tool_result","tool_use_id":"toolu_%d","content":[{"type":"text","text":"%s"}]}]}`, i, code)
+	}
+	b = append(b, `],"tools":[{"name":"read","description":"Reads a file.","input_schema":{"type":"object","properties":{"path":{"type":"string"}}}}]`...)
+	return append(b, `,"metadata":{"user_id":"user_1_session_2"}}`...)
+}
+
 // plainRequest is what a server without a scanner would decode into.
 type plainRequest struct {
 	Model    string   `json:"model"`
@@ -69,6 +84,7 @@ func BenchmarkParse(b *testing.B) {
 		{"100k-ids", Completions, idsBody(100_000, ",")},
 		{"32KB-chat", ChatCompletions, chatBody(32 << 10)},
 		{"1MB-chat", ChatCompletions, chatBody(1 << 20)},
+		{"100KB-agent", Messages, agentBody(100 << 10)},
 	} {
 		b.Run(tc.name+"/scan", func(b *testing.B) {
 			b.SetBytes(int64(len(tc.body)))
@@ -93,6 +109,20 @@ func BenchmarkParse(b *testing.B) {
 	}
 }
 
+// BenchmarkItemHash is of an image of 1 MB.
+func BenchmarkItemHash(b *testing.B) {
+	body := []byte(`{"model":"m","messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":"data:image/png;base64,` + strings.Repeat("aGVs", 1<<18) + `"}}]}]}`)
+	var r Request
+	if err := Parse(ChatCompletions, body, &r); err != nil {
+		b.Fatal(err)
+	}
+	b.SetBytes(int64(len(body)))
+	b.ReportAllocs()
+	for b.Loop() {
+		r.ItemHash(&r.Items[0])
+	}
+}
+
 func TestParseAllocatesNothing(t *testing.T) {
 	for name, tc := range map[string]struct {
 		route Route
@@ -102,6 +132,10 @@ func TestParseAllocatesNothing(t *testing.T) {
 		"lists of token ids":  {Completions, []byte(`{"model":"m","prompt":[[1,2],[3]],"cache_salt":"s","user":"u"}`)},
 		"a text with escapes": {Completions, []byte(`{"model":"m","prompt":"a\nb","add_special_tokens":true}`)},
 		"a chat":              {ChatCompletions, chatBody(32 << 10)},
+		"an agent's turns":    {Messages, agentBody(32 << 10)},
+		"an image":            {ChatCompletions, []byte(`{"model":"m","messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":"data:x"},"uuid":"u"}]}]}`)},
+		"a text to embed":     {Embeddings, []byte(`{"model":"m","input":["a"],"user":"u"}`)},
+		"a response":          {Responses, []byte(`{"model":"m","input":[{"type":"function_call_output","output":"x"}],"instructions":"s"}`)},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var r Request
@@ -135,6 +169,8 @@ func TestHugeBodies(t *testing.T) {
 		"one key many times":      {body: `{"model":"m"` + strings.Repeat(`,"prompt":"x"`, n/13) + `}`, most: 0.1},
 		"an image":                {route: ChatCompletions, body: `{"model":"m","messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":"` + strings.Repeat("aGVs", n/4) + `"}}]}]}`, most: 0.01},
 		"messages":                {route: ChatCompletions, body: `{"model":"m","messages":[{}` + strings.Repeat(",{}", n/3) + `]}`, most: 0.01},
+		"images":                  {route: ChatCompletions, body: `{"model":"m","messages":[{"role":"user","content":[{"type":"image_url"}` + strings.Repeat(`,{"type":"image_url"}`, n/21) + `]}]}`, most: 1},
+		"tools' answers, nested":  {route: Messages, body: `{"model":"m","messages":[{"role":"user","content":[` + strings.Repeat(`{"type":"tool_result","content":[`, 50) + `""` + strings.Repeat(`,""`, n/3) + strings.Repeat("]}", 50) + `]}]}`, most: 0.01},
 		"content parts":           {route: ChatCompletions, body: `{"model":"m","messages":[{"role":"user","content":[""` + strings.Repeat(`,""`, n/3) + `]}]}`, most: 0.01},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -5,6 +5,7 @@ type message struct {
 	role       role
 	text       textSpans
 	multimodal bool
+	items      int // in Request.Items before the message
 }
 
 type role uint8
@@ -15,15 +16,41 @@ const (
 	userRole
 )
 
-// messages reads the messages of a chat request.
-func (p *parser) messages(c byte) bool {
+// input reads the input of a Responses request, which begins with c: one user's text, or a list of items that are
+// read as messages.
+func (p *parser) input(c byte) bool {
+	if c != '"' {
+		ok := p.messages(c)
+		if p.messagesBad == notList {
+			p.messagesBad = "must be a string or a list"
+		}
+		return ok
+	}
+	p.noMessages(c)
+	at := p.i
+	s, ok := p.str()
+	p.r.Messages, p.r.NumMessages = p.b[at:p.i], 1
+	p.r.firstUser.add(s)
+	return ok
+}
+
+const notList = "must be a list"
+
+// noMessages forgets the messages of an earlier value.
+func (p *parser) noMessages(c byte) {
 	r := p.r
-	r.Messages, r.NumMessages, r.Multimodal = nil, 0, false
+	r.Messages, r.NumMessages, r.Multimodal, r.Items = nil, 0, false, r.Items[:0]
 	r.system.n, r.firstUser.n = 0, 0
 	p.messagesSeen, p.messagesBad = c != 'n', ""
+}
+
+// messages reads a list of messages, which begins with c.
+func (p *parser) messages(c byte) bool {
+	r := p.r
+	p.noMessages(c)
 	if c != '[' {
 		if c != 'n' {
-			p.messagesBad = "must be a list"
+			p.messagesBad = notList
 		}
 		return p.skip(1)
 	}
@@ -33,10 +60,12 @@ func (p *parser) messages(c byte) bool {
 	ok := p.array(1, func(c byte) bool {
 		r.NumMessages++
 		if c != '{' {
-			p.messagesBad = "every message must be an object"
+			if c != '[' || r.Route != Embeddings { // which takes lists of chats
+				p.messagesBad = "every message must be an object"
+			}
 			return p.skip(2)
 		}
-		m = message{}
+		m = message{items: len(r.Items)}
 		if !p.message(&m) {
 			return false
 		}
@@ -74,67 +103,43 @@ func (p *parser) message(m *message) bool {
 			}
 			return ok
 		case "content":
-			m.text.n, m.multimodal = 0, false
-			switch c {
-			case '"':
-				s, ok := p.str()
-				m.text.add(s)
-				return ok
-			case '[':
-				return p.array(3, func(c byte) bool { return p.contentPart(c, m) })
+			return p.content(c, 3, m)
+		case "output": // what a tool has answered
+			if p.r.Route == Responses {
+				return p.content(c, 3, m)
 			}
 		}
 		return p.skip(3)
 	})
 }
 
-// contentPart reads one element of a message's content, which begins with c. A part is text when its type says so, or
-// when it has no type and nothing but text.
-func (p *parser) contentPart(c byte, m *message) bool {
-	if c == '"' {
+// content reads the content of a message, which begins with c: a text, or a list of parts.
+func (p *parser) content(c byte, depth int, m *message) bool {
+	m.text.n, m.multimodal = 0, false
+	p.r.Items = p.r.Items[:m.items]
+	switch c {
+	case '"':
 		s, ok := p.str()
 		m.text.add(s)
 		return ok
+	case '[':
+		return p.array(depth, func(c byte) bool { return p.contentPart(c, depth+1, m) })
 	}
-	if c != '{' {
-		return p.skip(4)
+	return p.skip(depth)
+}
+
+// systemPrompt reads the system prompt of a Messages request, which begins with c.
+func (p *parser) systemPrompt(c byte) bool {
+	r := p.r
+	r.System, r.top.n = nil, 0
+	at := p.i
+	m := message{items: len(r.Items)}
+	if ok := p.content(c, 1, &m); !ok {
+		return false
 	}
-	var text span
-	var haveText, typed, textual, others bool
-	ok := p.object(4, func(key span) bool {
-		c := p.space()
-		switch string(nameOf(p.b, key, &p.name)) {
-		case "type":
-			typed, textual = c == '"', false
-			if c != '"' {
-				break
-			}
-			s, ok := p.str()
-			switch string(nameOf(p.b, s, &p.name)) {
-			case "text", "input_text", "output_text", "refusal", "thinking":
-				textual = true
-			}
-			return ok
-		case "text":
-			haveText = c == '"'
-			if !haveText {
-				break
-			}
-			s, ok := p.str()
-			text = s
-			return ok
-		default:
-			others = true
-		}
-		return p.skip(5)
-	})
-	if !typed {
-		textual = haveText && !others
+	if c == '"' || c == '[' {
+		r.System, r.top = p.b[at:p.i], m.text
 	}
-	if !textual {
-		m.multimodal = true
-	} else if haveText {
-		m.text.add(text)
-	}
-	return ok
+	r.Items = r.Items[:m.items] // engines take only its text
+	return true
 }

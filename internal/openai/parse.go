@@ -34,7 +34,9 @@ type parser struct {
 	modelBad, promptBad, messagesBad                 string // why the last value cannot be used
 	maxTokens, maxCompletion                         int
 	haveMaxCompletion, havePromptLP, haveLP, haveTop bool
-	messagesSeen                                     bool
+	promptSeen, messagesSeen                         bool
+	// Fields that make a Responses request Stateful.
+	previousID, previousResponse, previousMessages bool
 
 	name [maxName]byte
 }
@@ -58,35 +60,26 @@ func (p *parser) document() bool {
 // field reads one top-level field.
 func (p *parser) field(key span) bool {
 	c := p.space()
-	at := p.i
-	f := fieldSpan{key: key}
-	var ok bool
-	switch name := nameOf(p.b, key, &p.name); string(name) {
-	case "prompt":
-		if p.r.Route == Completions {
-			ok = p.prompt(c)
-			break
+	f := fieldSpan{key: key, at: p.i}
+	name := nameOf(p.b, key, &p.name)
+	ok, done := p.prose(name, c)
+	if !done {
+		f.isString = c == '"'
+		var value span
+		if f.isString {
+			value, ok = p.str()
+			f.escaped = value.escaped
+		} else {
+			ok = p.skip(1)
 		}
-		ok = p.other(c, &f)
-	case "messages":
-		if p.r.Route == ChatCompletions {
-			ok = p.messages(c)
-			break
+		if ok {
+			p.setting(name, c, value, f.at)
 		}
-		ok = p.other(c, &f)
-	case "stream_options":
-		p.r.IncludeUsage = false
-		if c == '{' {
-			ok = p.streamOptions()
-			break
-		}
-		ok = p.other(c, &f)
-	default:
-		ok = p.other(c, &f) && p.simple(name, c, at, &f)
 	}
 	if !ok {
 		return false
 	}
+	f.end = p.i
 	if len(p.r.fields) < maxFields {
 		p.r.fields = append(p.r.fields, f)
 	} else {
@@ -95,69 +88,160 @@ func (p *parser) field(key span) bool {
 	return true
 }
 
-// other passes over a value and notes it in f when it is a string.
-func (p *parser) other(c byte, f *fieldSpan) bool {
-	if c != '"' {
-		return p.skip(1)
+// prose reads the value of a field that holds a prompt, a part of one, or other fields, on the routes that have it.
+// done tells that it is one.
+func (p *parser) prose(name []byte, c byte) (ok, done bool) {
+	r := p.r
+	switch string(name) {
+	case "prompt":
+		if r.Route == Completions {
+			return p.prompt(c), true
+		}
+	case "input":
+		switch r.Route {
+		case Embeddings:
+			return p.prompt(c), true
+		case Responses:
+			return p.input(c), true
+		}
+	case "messages":
+		if r.Route.in(ChatCompletions, Messages, Embeddings) {
+			return p.messages(c), true
+		}
+	case "system":
+		if r.Route == Messages {
+			return p.systemPrompt(c), true
+		}
+	case "stream_options":
+		if r.Route.in(Completions, ChatCompletions) {
+			r.IncludeUsage = false
+			if c == '{' {
+				return p.streamOptions(), true
+			}
+		}
+	case "metadata":
+		if r.Route == Messages {
+			p.haveUser = false
+			if c == '{' {
+				return p.metadata(), true
+			}
+		}
 	}
-	f.isString = true
-	var ok bool
-	f.value, ok = p.str()
-	return ok
+	return false, false
 }
 
-// simple takes over the value that begins at at with the byte c, ends at p.i and is f.value where it is a string.
-func (p *parser) simple(name []byte, c byte, at int, f *fieldSpan) bool {
+// setting takes over the value that begins at at with the byte c, ends at p.i and is str where it is a string.
+func (p *parser) setting(name []byte, c byte, str span, at int) {
 	r := p.r
-	raw := p.b[at:p.i]
+	isString := c == '"'
 	switch string(name) {
 	case "model":
-		p.model, p.haveModel, p.modelBad = f.value, f.isString, ""
+		p.model, p.haveModel, p.modelBad = str, isString, ""
 		r.ModelAt, r.ModelEnd = at, p.i
-		if !f.isString && c != 'n' {
+		if !isString && c != 'n' {
 			p.modelBad = "must be a string"
 		}
-	case "cache_salt":
-		p.salt, p.haveSalt = f.value, f.isString
-	case "user":
-		p.user, p.haveUser = f.value, f.isString
 	case "stream":
-		r.Stream = c == 't'
-	case "echo":
-		r.Echo = c == 't'
+		r.Stream = c == 't' && r.Route != Embeddings
+	case "prefix_len":
+		r.PrefixLen = max(integer(c, p.b[at:p.i]), 0)
+	case "tools":
+		r.Tools = nil
+		if c == '[' && r.Route.in(ChatCompletions, Responses, Messages) {
+			r.Tools = p.b[at:p.i]
+		}
+	case "max_tokens":
+		p.maxTokens = max(integer(c, p.b[at:p.i]), 0)
+	case "user":
+		if r.Route != Messages {
+			p.user, p.haveUser = str, isString
+		}
+	case "cache_salt":
+		p.salt, p.haveSalt = str, isString && r.Route != Messages
+	case "priority":
+		r.Priority = 0
+		if r.Route != Messages {
+			r.Priority = integer(c, p.b[at:p.i])
+		}
+	default:
+		switch r.Route {
+		case Responses:
+			p.responsesSetting(name, c, str, at)
+		case Completions, ChatCompletions, Embeddings:
+			p.openSetting(name, c, str, at)
+		}
+	}
+}
+
+// openSetting is setting for what only the older routes have.
+func (p *parser) openSetting(name []byte, c byte, str span, at int) {
+	r := p.r
+	switch string(name) {
 	case "add_special_tokens":
 		r.AddSpecialTokens = nil
 		if c == 't' || c == 'f' {
 			r.special = c == 't'
 			r.AddSpecialTokens = &r.special
 		}
-	case "tools":
-		r.Tools = nil
-		if c == '[' {
-			r.Tools = raw
+	case "truncate_prompt_tokens":
+		r.TruncatePrompt = max(integer(c, p.b[at:p.i]), -1)
+	case "truncation_side":
+		r.KeepFirst = c == '"' && string(nameOf(p.b, str, &p.name)) == "right"
+	default:
+		if r.Route != Embeddings {
+			p.generateSetting(name, c, at)
 		}
+	}
+}
+
+// generateSetting is setting for what completions and chats have.
+func (p *parser) generateSetting(name []byte, c byte, at int) {
+	r := p.r
+	number := c == '-' || c-'0' <= 9
+	switch string(name) {
+	case "echo":
+		r.Echo = c == 't'
 	case "prompt_embeds":
 		r.Embeds = c == '"' || c == '['
 	case "prompt_logprobs":
 		p.havePromptLP = c != 'n'
 	case "logprobs":
-		p.haveLP = c == '-' || c-'0' <= 9
+		p.haveLP = number
 	case "top_logprobs":
-		p.haveTop = c == '-' || c-'0' <= 9
+		p.haveTop = number
 	case "n":
-		r.N = max(integer(c, raw), 1)
-	case "max_tokens":
-		p.maxTokens = max(integer(c, raw), 0)
+		r.N = max(integer(c, p.b[at:p.i]), 1)
 	case "max_completion_tokens":
-		p.maxCompletion, p.haveMaxCompletion = max(integer(c, raw), 0), c != 'n'
-	case "truncate_prompt_tokens":
-		r.TruncatePrompt = max(integer(c, raw), -1)
-	case "prefix_len":
-		r.PrefixLen = max(integer(c, raw), 0)
-	case "priority":
-		r.Priority = integer(c, raw)
+		p.maxCompletion, p.haveMaxCompletion = max(integer(c, p.b[at:p.i]), 0), c != 'n'
 	}
-	return true
+}
+
+// responsesSetting is setting for what only Responses has.
+func (p *parser) responsesSetting(name []byte, c byte, str span, at int) {
+	r := p.r
+	switch string(name) {
+	case "instructions":
+		r.System, r.top.n = nil, 0
+		if c == '"' {
+			r.System = p.b[at:p.i]
+			r.top.add(str)
+		}
+	case "max_output_tokens":
+		p.maxCompletion = max(integer(c, p.b[at:p.i]), 0)
+	case "truncation":
+		r.TruncatePrompt = -1 // null too: only one word keeps it off
+		if c == '"' && string(nameOf(p.b, str, &p.name)) == "disabled" {
+			r.TruncatePrompt = 0
+		}
+	case "background":
+		r.Background = c == 't'
+	case "previous_response_id":
+		p.previousID = c == '"'
+	case "previous_response":
+		p.previousResponse = c == '{'
+	case "previous_input_messages":
+		p.previousMessages = c == '['
+	}
 }
 
 // integer is the value of the JSON number raw, which begins with c: 0 where it is no number or not whole, the nearest
@@ -192,6 +276,22 @@ func (p *parser) streamOptions() bool {
 	})
 }
 
+// metadata reads the metadata of a Messages request.
+func (p *parser) metadata() bool {
+	return p.object(1, func(key span) bool {
+		c := p.space()
+		if string(nameOf(p.b, key, &p.name)) != "user_id" {
+			return p.skip(2)
+		}
+		if p.haveUser = c == '"'; !p.haveUser {
+			return p.skip(2)
+		}
+		var ok bool
+		p.user, ok = p.str()
+		return ok
+	})
+}
+
 // finish judges the fields and fills in what depends on several of them.
 func (p *parser) finish() error {
 	r := p.r
@@ -211,29 +311,49 @@ func (p *parser) finish() error {
 	if p.haveUser {
 		r.User = p.owned(p.user, &r.last.user)
 	}
-	r.MaxTokens = p.maxTokens
-	logprobs := p.haveLP
-	if r.Route == ChatCompletions {
-		logprobs = p.haveTop
+	switch r.Route {
+	case Completions:
+		r.MaxTokens = p.maxTokens
+		r.PromptLogprobs = p.havePromptLP || r.Echo && p.haveLP
+		return p.finishPrompts("prompt")
+	case ChatCompletions:
+		r.MaxTokens = p.maxTokens
 		if p.haveMaxCompletion {
 			r.MaxTokens = p.maxCompletion
 		}
+		r.PromptLogprobs = p.havePromptLP || r.Echo && p.haveTop
+		return p.finishMessages("messages")
+	case Responses:
+		r.MaxTokens, r.IncludeUsage = p.maxCompletion, r.Stream
+		r.Stateful = p.previousID || p.previousResponse || p.previousMessages
+		return p.finishMessages("input")
+	case Messages:
+		r.MaxTokens, r.IncludeUsage = p.maxTokens, r.Stream
+		return p.finishMessages("messages")
 	}
-	r.PromptLogprobs = p.havePromptLP || r.Echo && logprobs
-	if r.Route == ChatCompletions {
-		switch {
-		case p.messagesBad != "":
-			return &FieldError{Field: "messages", Msg: p.messagesBad}
-		case !p.messagesSeen:
-			return &FieldError{Field: "messages", Msg: "is missing"}
-		}
-		return nil
+	if !p.promptSeen && p.messagesSeen {
+		return p.finishMessages("messages")
 	}
+	return p.finishPrompts("input")
+}
+
+func (p *parser) finishMessages(field string) error {
+	switch {
+	case p.messagesBad != "":
+		return &FieldError{Field: field, Msg: p.messagesBad}
+	case !p.messagesSeen:
+		return &FieldError{Field: field, Msg: "is missing"}
+	}
+	return nil
+}
+
+func (p *parser) finishPrompts(field string) error {
+	r := p.r
 	switch {
 	case p.promptBad != "":
-		return &FieldError{Field: "prompt", Msg: p.promptBad}
-	case len(r.parts) == 0 && !r.Embeds:
-		return &FieldError{Field: "prompt", Msg: "is missing"}
+		return &FieldError{Field: field, Msg: p.promptBad}
+	case !p.promptSeen && !r.Embeds:
+		return &FieldError{Field: field, Msg: "is missing"}
 	}
 	r.fillPrompts()
 	return nil

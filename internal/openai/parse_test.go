@@ -14,26 +14,62 @@ func ptr[T any](v T) *T { return &v }
 type seen struct {
 	Model, CacheSalt, User                      string
 	Stream, IncludeUsage, Echo, Embeds          bool
-	PromptLogprobs, Multimodal                  bool
+	PromptLogprobs, Multimodal, KeepFirst       bool
+	Stateful, Background                        bool
 	Prompts                                     []Prompt
-	Messages, Tools                             string
+	Messages, Tools, System                     string
 	NumMessages                                 int
 	AddSpecialTokens                            *bool
 	N, MaxTokens, Truncate, PrefixLen, Priority int
 	Stable                                      string
+	Items                                       []seenItem
+}
+
+// seenItem is what a test compares of an Item.
+type seenItem struct {
+	Kind    ItemKind
+	Message int
+	UUID    string
+	// Part is its JSON, Content what is hashed; "-" where there is nothing.
+	Part, Content string
+}
+
+// contentOf is what the item's hash is of.
+func contentOf(r *Request, it *Item) string {
+	if !it.data.have {
+		return "-"
+	}
+	raw := it.data.of(r.body)
+	if it.data.raw {
+		return string(raw)
+	}
+	text := string(appendString(nil, raw, -1))
+	if rest, ok := strings.CutPrefix(text, "data:"); ok {
+		if _, data, ok := strings.Cut(rest, ","); ok {
+			return data
+		}
+	}
+	return text
 }
 
 func see(r *Request) seen {
 	stable, _ := r.AppendStable(nil)
 	text := string(stable[len(r.Model)+1:])
+	var items []seenItem
+	for i := range r.Items {
+		it := &r.Items[i]
+		items = append(items, seenItem{it.Kind, it.Message, it.UUID, string(r.body[it.At:it.End]), contentOf(r, it)})
+	}
 	return seen{
 		Model: r.Model, CacheSalt: r.CacheSalt, User: r.User,
 		Stream: r.Stream, IncludeUsage: r.IncludeUsage, Echo: r.Echo, Embeds: r.Embeds,
-		PromptLogprobs: r.PromptLogprobs, Multimodal: r.Multimodal,
-		Prompts: append([]Prompt(nil), r.Prompts...), Messages: string(r.Messages), Tools: string(r.Tools), NumMessages: r.NumMessages,
+		PromptLogprobs: r.PromptLogprobs, Multimodal: r.Multimodal, KeepFirst: r.KeepFirst,
+		Stateful: r.Stateful, Background: r.Background,
+		Prompts:  append([]Prompt(nil), r.Prompts...),
+		Messages: string(r.Messages), Tools: string(r.Tools), System: string(r.System), NumMessages: r.NumMessages,
 		AddSpecialTokens: r.AddSpecialTokens,
 		N:                r.N, MaxTokens: r.MaxTokens, Truncate: r.TruncatePrompt, PrefixLen: r.PrefixLen, Priority: r.Priority,
-		Stable: text,
+		Stable: text, Items: items,
 	}
 }
 
@@ -141,6 +177,7 @@ func TestParse(t *testing.T) {
 			want: seen{
 				Model: "m", N: 1, NumMessages: 1, Stable: "\x00a", Multimodal: true,
 				Messages: `[{"role":"user","content":[{"type":"text","text":"a"},{"type":"image_url","image_url":{"url":"data:"}}]}]`,
+				Items:    []seenItem{{Image, 0, "", `{"type":"image_url","image_url":{"url":"data:"}}`, "data:"}},
 			},
 		},
 		"an image part that does not name its type": {
@@ -149,6 +186,7 @@ func TestParse(t *testing.T) {
 			want: seen{
 				Model: "m", N: 1, NumMessages: 1, Stable: "\x00", Multimodal: true,
 				Messages: `[{"role":"user","content":[{"text":"a","image_url":{"url":"data:"}}]}]`,
+				Items:    []seenItem{{Image, 0, "", `{"text":"a","image_url":{"url":"data:"}}`, "data:"}},
 			},
 		},
 		"a content given twice, first with an image": {
@@ -230,6 +268,17 @@ func TestParseRefuses(t *testing.T) {
 		"no messages":                   {route: ChatCompletions, body: `{"model":"m","prompt":"x"}`, want: "messages: is missing"},
 		"messages that are a text":      {route: ChatCompletions, body: `{"model":"m","messages":"x"}`, want: "messages: must be a list"},
 		"a message that is a text":      {route: ChatCompletions, body: `{"model":"m","messages":[{},"x"]}`, want: "messages: every message must be an object"},
+		"no input":                      {route: Responses, body: `{"model":"m","messages":[]}`, want: "input: is missing"},
+		"an input that is a number":     {route: Responses, body: `{"model":"m","input":5}`, want: "input: must be a string or a list"},
+		"an input item that is a text":  {route: Responses, body: `{"model":"m","input":["x"]}`, want: "input: every message must be an object"},
+		"nothing to embed":              {route: Embeddings, body: `{"model":"m","prompt":"x"}`, want: "input: is missing"},
+		"an object to embed":            {route: Embeddings, body: `{"model":"m","input":{}}`, want: "input: " + wrongPrompt},
+		"texts and chats mixed":         {route: Embeddings, body: `{"model":"m","input":["x",{}]}`, want: "input: " + wrongPrompt},
+		"chats and texts mixed":         {route: Embeddings, body: `{"model":"m","input":[{},"x"]}`, want: "input: " + mixedChats},
+		"chats to complete":             {body: `{"model":"m","prompt":[{}]}`, want: "prompt: " + wrongPrompt},
+		"a bad chat to embed":           {route: Embeddings, body: `{"model":"m","messages":["x"]}`, want: "messages: every message must be an object"},
+		"lists of lists to chat":        {route: ChatCompletions, body: `{"model":"m","messages":[[{}]]}`, want: "messages: every message must be an object"},
+		"Anthropic without messages":    {route: Messages, body: `{"model":"m","system":"x","input":"x"}`, want: "messages: is missing"},
 		"a syntax error behind a field": {body: `{"model":5,"prompt":7,}`, want: "invalid JSON at byte 22: expected a key"},
 	} {
 		t.Run(name, func(t *testing.T) {

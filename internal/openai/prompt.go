@@ -19,13 +19,14 @@ type part struct {
 const (
 	wrongPrompt = "must be a string, a list of strings, a list of token ids, or a list of lists of token ids"
 	wrongToken  = "token ids must be whole numbers from 0 to 4294967295"
+	mixedChats  = "chats and other prompts cannot be mixed"
 )
 
-// prompt reads the prompt of a completion request, which begins with c.
+// prompt reads the prompt of a completion request or the input of an embeddings request, which begins with c.
 func (p *parser) prompt(c byte) bool {
 	r := p.r
 	r.parts, r.tokens = r.parts[:0], r.tokens[:0]
-	p.promptBad = ""
+	p.promptSeen, p.promptBad = c != 'n', ""
 	switch c {
 	case 'n':
 	case '"':
@@ -43,10 +44,7 @@ func (p *parser) prompt(c byte) bool {
 // promptList reads a list whose first element tells what all must be.
 func (p *parser) promptList() bool {
 	r := p.r
-	open := p.i
-	p.i++
-	first := p.space()
-	p.i = open
+	first, inner := p.ahead()
 	if first == '-' || first-'0' <= 9 {
 		r.parts = append(r.parts, part{isTokens: true})
 		if !p.tokenList(1) {
@@ -58,8 +56,14 @@ func (p *parser) promptList() bool {
 	if first == ']' {
 		p.promptBad = "is empty"
 	}
+	chats := r.Route == Embeddings && (first == '{' || first == '[' && inner == '{')
 	return p.array(1, func(c byte) bool {
 		switch {
+		case chats:
+			if c != first {
+				p.promptBad = mixedChats
+			}
+			return p.skip(2)
 		case c != first || c != '"' && c != '[':
 			p.promptBad = wrongPrompt
 			return p.skip(2)
@@ -78,6 +82,19 @@ func (p *parser) promptList() bool {
 		r.parts = append(r.parts, part{span: span{beg: beg, end: len(r.tokens)}, isTokens: true})
 		return true
 	})
+}
+
+// ahead is the first byte of the first element of the list at i, and that of its first element where it is a list
+// too; i stays.
+func (p *parser) ahead() (first, inner byte) {
+	open := p.i
+	p.i++
+	if first = p.space(); first == '[' {
+		p.i++
+		inner = p.space()
+	}
+	p.i = open
+	return first, inner
 }
 
 // countAhead is the size in bytes from which a list's ids are counted before they are read, so that the buffer grows

@@ -3,8 +3,11 @@
 package openai
 
 import (
+	"bytes"
 	"encoding/binary"
 	"fmt"
+	"slices"
+	"strings"
 )
 
 // Route is an API operation.
@@ -16,25 +19,37 @@ const (
 	Completions Route = iota
 	// ChatCompletions is POST /v1/chat/completions.
 	ChatCompletions
+	// Responses is POST /v1/responses.
+	Responses
+	// Embeddings is POST /v1/embeddings.
+	Embeddings
+	// Messages is POST /v1/messages, of the Anthropic API.
+	Messages
+
+	numRoutes int = iota
 )
 
+var routeNames = [numRoutes]string{"completions", "chat/completions", "responses", "embeddings", "messages"}
+
+// String is the URL path behind /v1/.
 func (r Route) String() string {
-	switch r {
-	case Completions:
-		return "completions"
-	case ChatCompletions:
-		return "chat/completions"
+	if int(r) < numRoutes {
+		return routeNames[r]
 	}
 	return fmt.Sprintf("Route(%d)", uint8(r))
 }
 
+// in tells whether r is one of the operations.
+func (r Route) in(list ...Route) bool { return slices.Contains(list, r) }
+
 // RouteOf is the operation that a URL path asks for.
 func RouteOf(path string) (Route, bool) {
-	switch path {
-	case "/v1/completions":
-		return Completions, true
-	case "/v1/chat/completions":
-		return ChatCompletions, true
+	if name, ok := strings.CutPrefix(path, "/v1/"); ok {
+		for r, n := range routeNames {
+			if n == name {
+				return Route(r), true
+			}
+		}
 	}
 	return 0, false
 }
@@ -54,7 +69,7 @@ func (e *FieldError) Error() string {
 	return e.Field + ": " + e.Msg
 }
 
-// Prompt is one prompt of a completion request.
+// Prompt is one prompt of a completion or embeddings request.
 type Prompt struct {
 	// Text is the prompt, unless IsTokens.
 	Text string
@@ -67,33 +82,48 @@ type Prompt struct {
 // Request is what Parse finds in a body. The zero value is ready for Parse, and a Request is best used again: its
 // buffers grow to what is common and stay.
 //
-// Everything of slice type, and Prompt.Text, lies in the body or in the buffers of the Request: it holds until the
-// body is changed or the Request is parsed or reset. Model, CacheSalt, User and what Field returns are copies and may
-// be kept.
+// Everything of slice type, Prompt.Text and Item.UUID lie in the body or in the buffers of the Request: they hold
+// until the body is changed or the Request is parsed or reset. Model, CacheSalt, User and what Field returns are
+// copies and may be kept.
 //
-// Only the fields that routing must understand can make Parse fail: model, prompt, messages. Any other field of a
-// wrong type reads as absent, and the engine is left to refuse it. A field that is null is absent. Of a key given
-// twice the last one counts, as in the engine's parser.
+// Only the fields that routing must understand can make Parse fail: model, and prompt, messages or input. Any other
+// field of a wrong type reads as absent, and the engine is left to refuse it. A field that is null is absent, and so
+// is one that the engine does not know on the route: Messages has no cache_salt, for example. Of a key given twice
+// the last one counts, as in the engine's parser.
 type Request struct {
 	Route Route
 	// Model as sent; never empty after a successful Parse.
 	Model string
 	// ModelAt and ModelEnd delimit the model's JSON string in the body, its quotes included.
 	ModelAt, ModelEnd int
-	// Stream asks for server-sent events; IncludeUsage (stream_options.include_usage) for usage at their end.
+	// Stream asks for server-sent events; IncludeUsage for usage at their end: stream_options.include_usage, or any
+	// stream of Responses and Messages.
 	Stream, IncludeUsage bool
 
-	// Prompts of a completion request: at least one, unless Embeds.
+	// Prompts of a completion request: at least one, unless Embeds. Those of an embeddings request: at least one,
+	// unless it holds chats, in messages or in input.
 	Prompts []Prompt
 	// Embeds: the prompt is given as prompt_embeds, perhaps beside Prompts; it has no token ids.
 	Embeds bool
 
-	// Messages is the JSON list of a chat request, Tools that of its tools (nil without).
-	Messages, Tools []byte
-	// NumMessages is the length of Messages.
+	// Messages is the JSON list of messages, or the input of a Responses request, which may be a string too.
+	Messages []byte
+	// NumMessages is the length of that list, 1 for a string.
 	NumMessages int
-	// Multimodal: some content part is not text.
+	// System is the JSON of the system prompt that stands beside the messages: system of a Messages request (a string
+	// or a list), instructions of a Responses request (a string). nil without.
+	System []byte
+	// Tools is the JSON list of tools; nil without.
+	Tools []byte
+	// Multimodal: some content part is neither text nor a tool's.
 	Multimodal bool
+	// Items are these parts in their order, the first MaxItems of them.
+	Items []Item
+	// Stateful: the prompt begins with what is not in Messages, and perhaps only in one engine's memory
+	// (previous_response_id and its kin).
+	Stateful bool
+	// Background: the answer comes at once, and the work goes on behind it.
+	Background bool
 
 	// AddSpecialTokens as sent; nil leaves the route's default.
 	AddSpecialTokens *bool
@@ -104,24 +134,27 @@ type Request struct {
 	Echo bool
 	// N is the number of answers per prompt, at least 1.
 	N int
-	// MaxTokens is the most tokens to generate (max_completion_tokens before max_tokens); 0 when not said.
+	// MaxTokens is the most tokens to generate (max_completion_tokens before max_tokens, max_output_tokens of
+	// Responses); 0 when not said.
 	MaxTokens int
-	// TruncatePrompt (truncate_prompt_tokens) keeps only the last tokens of the prompt: a number of them, -1 for the
-	// model's limit, 0 for all.
+	// TruncatePrompt (truncate_prompt_tokens, truncation of Responses) keeps only some tokens of the prompt: a number
+	// of them, -1 for the model's limit, 0 for all. They are the last ones, unless KeepFirst (truncation_side).
 	TruncatePrompt int
+	KeepFirst      bool
 	// PrefixLen (prefix_len, an extension of ours) is the number of leading tokens that decide for the strategy
 	// StickyLeastLoaded; 0 when not said.
 	PrefixLen int
 	// CacheSalt keeps the request's blocks apart from those of other salts.
 	CacheSalt string
-	// User is the end user's name as the client gives it.
+	// User is the end user's name as the client gives it: user, or metadata.user_id of Messages.
 	User string
 	// Priority as the engine understands it: lower is earlier.
 	Priority int
 
 	body      []byte
 	fields    []fieldSpan
-	overflow  bool // more fields than fields may hold
+	overflow  bool      // more fields than fields may hold
+	top       textSpans // the text of System
 	system    textSpans
 	firstUser textSpans
 	special   bool     // what AddSpecialTokens points to
@@ -131,33 +164,48 @@ type Request struct {
 	last      struct{ model, salt, user string }
 }
 
-// fieldSpan is a top-level field: its key, and its value where that is a string.
+// fieldSpan is a top-level field: its key, and where its value lies in the body.
 type fieldSpan struct {
-	key, value span
-	isString   bool
+	key     span
+	at, end int
+	// isString: the value is a string, and not the prompt; escaped: with escapes.
+	isString, escaped bool
 }
 
-// maxFields is the most top-level fields that a body may have for Field to work.
+// maxFields is the most top-level fields that a body may have for Field and Raw to work.
 const maxFields = 256
 
-// Field is the value of the top-level field name, if it is a string; not of the prompt. It serves session keys. A body with more than
-// 256 top-level fields has none, and neither have names of more than 63 bytes.
+// Field is the value of the top-level field name, if it is a string; not of the prompt. It serves session keys. A
+// body with more than 256 top-level fields has none, and neither have names of more than 63 bytes.
 func (r *Request) Field(name string) (string, bool) {
-	if r.overflow {
+	f := r.field(name)
+	if f == nil || !f.isString {
 		return "", false
 	}
-	for i := len(r.fields) - 1; i >= 0; i-- {
-		f := r.fields[i]
-		var buf [maxName]byte
-		if string(nameOf(r.body, f.key, &buf)) != name {
-			continue
-		}
-		if !f.isString {
-			return "", false
-		}
-		return string(appendString(nil, f.value.of(r.body), -1)), true
+	return string(appendString(nil, r.body[f.at+1:f.end-1], -1)), true
+}
+
+// Raw is the JSON of the top-level field name, nil where that is absent or null. The limits of Field hold here too:
+// ok is false for a body with so many fields that nobody knows.
+func (r *Request) Raw(name string) (value []byte, ok bool) {
+	if f := r.field(name); f != nil && r.body[f.at] != 'n' {
+		value = r.body[f.at:f.end]
 	}
-	return "", false
+	return value, !r.overflow
+}
+
+// field finds a top-level field, the last one of that name.
+func (r *Request) field(name string) *fieldSpan {
+	if r.overflow {
+		return nil
+	}
+	for i := len(r.fields) - 1; i >= 0; i-- {
+		var buf [maxName]byte
+		if string(nameOf(r.body, r.fields[i].key, &buf)) == name {
+			return &r.fields[i]
+		}
+	}
+	return nil
 }
 
 // The stable text holds at most this many bytes of the system prompt and of the first user message, or this many
@@ -175,7 +223,7 @@ func (r *Request) AppendStable(dst []byte) (out []byte, ok bool) {
 	dst = append(dst, r.Model...)
 	dst = append(dst, 0)
 	start := len(dst)
-	if r.Route == Completions {
+	if r.Route == Completions || len(r.Prompts) > 0 {
 		if len(r.Prompts) == 0 {
 			return dst, false
 		}
@@ -186,7 +234,8 @@ func (r *Request) AppendStable(dst []byte) (out []byte, ok bool) {
 		dst = append(dst, p.Text[:min(len(p.Text), 2*stableText)]...)
 		return dst, len(dst) > start
 	}
-	dst = r.system.appendText(dst, r.body, stableText)
+	dst = r.top.appendText(dst, r.body, stableText)
+	dst = r.system.appendText(dst, r.body, stableText-(len(dst)-start))
 	dst = append(dst, 0)
 	dst = r.firstUser.appendText(dst, r.body, stableText)
 	return dst, len(dst) > start+1
@@ -205,9 +254,15 @@ func (t *textSpans) add(s span) {
 	}
 }
 
+// changing begins the texts of system prompts that are new with every request; engines take them out.
+const changing = "x-anthropic-billing-header"
+
 func (t *textSpans) appendText(dst, body []byte, limit int) []byte {
 	end := len(dst) + limit
 	for _, s := range t.at[:t.n] {
+		if bytes.HasPrefix(s.of(body), []byte(changing)) {
+			continue
+		}
 		dst = appendString(dst, s.of(body), end-len(dst))
 	}
 	return dst
@@ -218,14 +273,20 @@ const (
 	keepTokens  = 1 << 20
 	keepText    = 1 << 20
 	keepPrompts = 1 << 10
+	keepItems   = 1 << 8
 )
 
 // Reset forgets the last body, and buffers that one unusual request made huge.
 func (r *Request) Reset() {
 	clear(r.Prompts)
+	clear(r.Items)
 	keep := Request{
 		last:    r.last, // compared with the next ones, to copy only what is new
 		Prompts: r.Prompts[:0], fields: r.fields[:0], tokens: r.tokens[:0], text: r.text[:0], parts: r.parts[:0],
+		Items: r.Items[:0],
+	}
+	if cap(keep.Items) > keepItems {
+		keep.Items = nil
 	}
 	if cap(keep.tokens) > keepTokens {
 		keep.tokens = nil

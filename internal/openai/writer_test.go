@@ -114,8 +114,12 @@ func (w *writer) value(key string) {
 		return
 	}
 	switch key {
-	case "prompt":
-		switch w.rng.IntN(4) {
+	case "prompt", "input":
+		switch w.rng.IntN(6) {
+		case 4:
+			w.value("messages")
+		case 5:
+			w.list(w.rng.IntN(3), func() { w.value("messages") })
 		case 0:
 			w.str(w.text())
 		case 1:
@@ -126,22 +130,38 @@ func (w *writer) value(key string) {
 			w.list(w.rng.IntN(4), func() { w.list(w.rng.IntN(9), w.id) })
 		}
 	case "messages":
-		w.list(w.rng.IntN(5), func() { w.object([]string{"role", "content", "name"}, w.value) })
+		keys := []string{"role", "content", "name"}
+		if w.odds(4) {
+			keys = []string{"role", "output", "name"}
+		}
+		w.list(w.rng.IntN(5), func() { w.object(keys, w.value) })
 	case "role":
 		w.str([]string{"user", "system", "developer", "assistant"}[w.rng.IntN(4)])
-	case "content":
+	case "content", "output", "system", "instructions":
 		if w.odds(2) {
 			w.str(w.text())
 			break
 		}
-		w.list(w.rng.IntN(3), func() { w.object([]string{"type", "text", "image_url"}, w.value) })
+		w.list(w.rng.IntN(3), func() { w.object(partKeys, w.value) })
 	case "type":
-		w.str([]string{"text", "image_url", "refusal"}[w.rng.IntN(3)])
+		w.str([]string{"text", "image_url", "refusal", "tool_result", "tool_use", "input_audio", "video", "x"}[w.rng.IntN(8)])
+	case "image_url", "source", "file":
+		if w.odds(2) {
+			w.str("data:a" + w.text() + "," + w.text())
+			break
+		}
+		w.object([]string{"url", "data", "file_id", "detail"}, w.value)
 	case "stream_options":
 		w.object([]string{"include_usage", "x"}, w.value)
-	case "stream", "include_usage", "echo", "add_special_tokens":
+	case "metadata":
+		w.object([]string{"user_id", "x"}, w.value)
+	case "truncation", "truncation_side":
+		w.str([]string{"auto", "disabled", "right", "left"}[w.rng.IntN(4)])
+	case "previous_response":
+		w.object([]string{"x"}, w.value)
+	case "stream", "include_usage", "echo", "add_special_tokens", "background":
 		w.b = append(w.b, []string{"true", "false"}[w.rng.IntN(2)]...)
-	case "n", "max_tokens", "max_completion_tokens", "truncate_prompt_tokens", "prefix_len", "priority", "logprobs", "top_logprobs":
+	case "n", "max_tokens", "max_completion_tokens", "max_output_tokens", "truncate_prompt_tokens", "prefix_len", "priority", "logprobs", "top_logprobs":
 		w.number()
 	default:
 		w.str(w.text())
@@ -151,11 +171,14 @@ func (w *writer) value(key string) {
 var requestKeys = []string{
 	"prompt", "messages", "stream_options", "stream", "echo", "add_special_tokens", "n", "max_tokens", "max_completion_tokens", "truncate_prompt_tokens",
 	"prefix_len", "priority", "logprobs", "top_logprobs", "prompt_logprobs", "user", "cache_salt", "tools", "model", "prompt_embeds", "x",
+	"input", "system", "instructions", "metadata", "truncation", "truncation_side", "background", "previous_response_id", "previous_response", "max_output_tokens",
 }
+
+var partKeys = []string{"type", "text", "image_url", "type", "text", "image_url", "uuid", "source", "file", "file_id", "content"}
 
 // request is a random body, which is now and then damaged.
 func (w *writer) request() []byte {
-	w.b = append(w.b[:0], `{"model":"m","prompt":[1],"messages":[],"z":`...)
+	w.b = append(w.b[:0], `{"model":"m","prompt":[1],"messages":[],"input":"x","z":`...)
 	w.any(3)
 	w.b = append(w.b, ',')
 	at := len(w.b)
