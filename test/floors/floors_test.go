@@ -31,14 +31,18 @@ var floors = map[string]int{
 	// Floor 1, codecs: bytes to domain and back.
 	"internal/openai":    1,
 	"internal/vllm":      1,
+	"internal/reportpb":  1,
 	"internal/tokenizer": 1,
 
 	// Floor 2, use cases.
 	"internal/picker": 2,
 	"internal/ingest": 2,
+	"internal/report": 2,
 
 	// Floor 3, adapters to the world.
 	"internal/zmtp":        3,
+	"internal/syncapi":     3,
+	"internal/reporter":    3,
 	"internal/scrape":      3,
 	"internal/render":      3,
 	"internal/httpproxy":   3,

@@ -1,0 +1,340 @@
+package report
+
+import (
+	"crypto/rand"
+	"encoding/binary"
+	"sync"
+
+	"github.com/kvasir-dev/kvasir/internal/ingest"
+	"github.com/kvasir-dev/kvasir/internal/kvblock"
+	"github.com/kvasir-dev/kvasir/internal/kvevent"
+	pb "github.com/kvasir-dev/kvasir/internal/reportpb"
+)
+
+// Options of a Mirror. Zero values take the defaults.
+type Options struct {
+	// MaxBlocks bounds the blocks that are mirrored, those without a key included; further ones are refused.
+	MaxBlocks int
+	// MaxOrphans bounds the blocks whose chain is not known up to its first block; the oldest go first.
+	MaxOrphans int
+	// MaxGhosts bounds the blocks that are gone and kept because blocks that follow them are not; the oldest go first.
+	MaxGhosts int
+	// LogBytes bounds the changes that are kept for pickers that were away for a moment.
+	LogBytes int
+	// NewID draws numbers that were never used before; random ones by default.
+	NewID func() uint64
+}
+
+// Defaults of Options.
+const (
+	DefaultMaxBlocks  = 2 << 20
+	DefaultMaxOrphans = 64 << 10
+	DefaultMaxGhosts  = 64 << 10
+	DefaultLogBytes   = 4 << 20
+)
+
+func (o Options) withDefaults() Options {
+	number := func(v *int, d int) {
+		if *v <= 0 {
+			*v = d
+		}
+	}
+	number(&o.MaxBlocks, DefaultMaxBlocks)
+	number(&o.MaxOrphans, DefaultMaxOrphans)
+	number(&o.MaxGhosts, DefaultMaxGhosts)
+	number(&o.LogBytes, DefaultLogBytes)
+	if o.NewID == nil {
+		o.NewID = randomID
+	}
+	return o
+}
+
+func randomID() uint64 {
+	for {
+		var b [8]byte
+		_, _ = rand.Read(b[:]) // it never fails
+		if n := binary.LittleEndian.Uint64(b[:]); n != 0 {
+			return n
+		}
+	}
+}
+
+// blockID is how an engine names a block.
+type blockID struct {
+	hash  kvevent.Hash
+	group int32
+}
+
+// chainRoot is what a chain begins with, in the engine's words. An empty model is the base model.
+type chainRoot struct{ model, salt string }
+
+// rootUse counts the first blocks of a root.
+type rootUse struct {
+	chainRoot
+	uses int
+}
+
+// Stats counts what a mirror did and has. Numbers of blocks include copies where events are counted.
+type Stats struct {
+	Batches, Events, Skipped         uint64
+	Stored, Removed, Cleared         uint64
+	RemovedUnknown                   uint64
+	Partial, Unkeyed, UnknownMedium  uint64
+	Misaligned, BlockSizeUnsupported uint64
+	Refused, OrphansDropped          uint64
+	GhostsDropped                    uint64
+	Epochs                           uint64
+	// Blocks that the engine holds; those of them that wait for the beginning of their chain apart, and those kept
+	// because of others.
+	Blocks, Orphans, Ghosts int
+}
+
+// Mirror is what one engine holds, by the engine's names and with the tokens, so that it can be keyed by any root. It
+// is safe for concurrent use.
+//
+// Known limits: multimodal items are not told apart inside an engine's block that is several of ours, and of several
+// engine blocks that are one of ours the items are told apart only by the block's first token.
+type Mirror struct {
+	options Options
+	// Changed, if set before the first use, is called after what senders may have to tell has changed. The mirror is
+	// locked meanwhile.
+	changed func()
+
+	mu    sync.Mutex // guards all that follows
+	epoch uint64
+	state pb.State
+	hold  bool // a replay of the same life is under way: nothing is told
+
+	arena    arena
+	ids      map[blockID]id
+	waiting  map[blockID]id // first child of a parent that has no record
+	roots    []rootUse      // by number, from 1
+	rootIDs  map[chainRoot]uint32
+	freeRoot []uint32
+	classes  [numClasses]int // how many records there are
+	orphans  ring            // in the order in which they came
+	ghosts   ring
+	stack    []id // of walks down from a block
+	parts    []id // of walks down inside a block of ours
+	stats    Stats
+	// unindexable and refused count blocks since the epoch began.
+	unindexable, refused uint64
+
+	blockTokens int
+	media       map[string]kvblock.Tier
+	views       [maxViews]*view
+}
+
+// NewMirror returns a mirror that knows nothing of its engine. changed may be nil; see Mirror.
+func NewMirror(o Options, changed func()) *Mirror {
+	if changed == nil {
+		changed = func() {}
+	}
+	m := &Mirror{options: o.withDefaults(), changed: changed, state: pb.State_STATE_DISCONNECTED}
+	m.reset()
+	m.epoch = m.options.NewID()
+	return m
+}
+
+// reset forgets all blocks, by no fault of the views.
+func (m *Mirror) reset() {
+	m.arena = arena{}
+	m.ids, m.waiting = map[blockID]id{}, map[blockID]id{}
+	m.roots, m.rootIDs, m.freeRoot = nil, map[chainRoot]uint32{}, nil
+	m.orphans, m.ghosts, m.classes = ring{}, ring{}, [numClasses]int{}
+	m.unindexable, m.refused = 0, 0
+}
+
+// Begin forgets all blocks. With sameLife they are about to be told again from the engine's history, and pickers keep
+// what they have until then; otherwise it is another life of the engine.
+func (m *Mirror) Begin(sameLife bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.reset()
+	m.hold = sameLife
+	if !sameLife {
+		m.epoch = m.options.NewID()
+		m.stats.Epochs++
+	}
+	for _, v := range m.views {
+		if v != nil {
+			v.reset()
+		}
+	}
+	m.changed()
+}
+
+// Mark says how far what is held can be trusted, and that a replay has ended.
+func (m *Mirror) Mark(state pb.State) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.state == state && !m.hold {
+		return
+	}
+	m.state, m.hold = state, false
+	m.changed()
+}
+
+// State is what Mark said last.
+func (m *Mirror) State() pb.State {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.state
+}
+
+// Stats are the counts so far.
+func (m *Mirror) Stats() Stats {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	s := m.stats
+	s.Blocks, s.Orphans, s.Ghosts = m.classes[placed], m.classes[orphan], m.classes[ghost]
+	return s
+}
+
+// Apply makes the changes of a batch, in its order.
+func (m *Mirror) Apply(b *kvevent.Batch) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.stats.Batches++
+	m.stats.Events += uint64(len(b.Events))
+	m.stats.Skipped += uint64(b.Skipped)
+	for i := range b.Events {
+		e := &b.Events[i]
+		switch e.Kind {
+		case kvevent.Stored:
+			m.store(e)
+		case kvevent.Removed:
+			m.remove(e)
+		case kvevent.Cleared:
+			m.clear(e)
+		}
+	}
+	m.flush()
+	m.changed()
+}
+
+// flush ends the views' chains of changes.
+func (m *Mirror) flush() {
+	for _, v := range m.views {
+		if v != nil {
+			v.flush()
+		}
+	}
+}
+
+// store applies a Stored event.
+func (m *Mirror) store(e *kvevent.Event) {
+	n := uint64(len(e.Hashes))
+	m.stats.Stored += n
+	tier, ok := ingest.TierOf(e.Medium, m.media)
+	switch {
+	case !ok:
+		m.lost(&m.stats.UnknownMedium, n)
+	case e.Partial:
+		m.lost(&m.stats.Partial, n)
+	case e.Group < 0 || e.Group > maxGroup:
+		m.lost(&m.stats.Partial, n)
+	case e.Unkeyed || len(e.Tokens) == 0 && e.BlockSize == 0:
+		for _, hash := range e.Hashes {
+			if i, ok := m.ids[blockID{hash, int32(e.Group)}]; ok {
+				m.more(i, tier)
+			} else {
+				m.lost(&m.stats.Unkeyed, 1)
+			}
+		}
+	case e.BlockSize <= 0 || len(e.Tokens) != len(e.Hashes)*e.BlockSize:
+		m.lost(&m.stats.Misaligned, n)
+	case e.BlockSize > maxBlockSize:
+		m.lost(&m.stats.BlockSizeUnsupported, n)
+	default:
+		m.storeChain(e, tier)
+	}
+}
+
+// lost counts blocks that cannot be indexed.
+func (m *Mirror) lost(why *uint64, n uint64) {
+	*why += n
+	m.unindexable += n
+}
+
+// storeChain applies a Stored event with all its tokens.
+func (m *Mirror) storeChain(e *kvevent.Event, tier kvblock.Tier) {
+	hasParent := e.HasParent && e.Parent != 0 // one simulator writes 0 for none
+	parent := e.Parent
+	item := 0
+	for i, hash := range e.Hashes {
+		var extra uint64
+		for ; item < len(e.Items) && e.Items[item].Block <= i; item++ {
+			if e.Items[item].Block == i {
+				extra = ingest.ItemExtra(extra, e.Items[item].Key, e.Items[item].Offset)
+			}
+		}
+		n, ok := m.ids[blockID{hash, int32(e.Group)}]
+		if !ok {
+			n = m.create(hash, int32(e.Group), e.Tokens[i*e.BlockSize:(i+1)*e.BlockSize], extra)
+			if n == 0 {
+				m.refused++
+				m.stats.Refused++
+			} else {
+				var root *chainRoot
+				if !hasParent {
+					root = &chainRoot{e.Adapter, e.Salt}
+				}
+				m.link(n, parent, root)
+			}
+		}
+		if n != 0 {
+			m.more(n, tier)
+		}
+		parent, hasParent = hash, true
+	}
+	m.trim()
+}
+
+// remove applies a Removed event.
+func (m *Mirror) remove(e *kvevent.Event) {
+	m.stats.Removed += uint64(len(e.Hashes))
+	tier, ok := ingest.TierOf(e.Medium, m.media)
+	if !ok {
+		m.stats.UnknownMedium += uint64(len(e.Hashes))
+		return
+	}
+	for _, hash := range e.Hashes {
+		n, ok := m.ids[blockID{hash, int32(e.Group)}]
+		if !ok || m.arena.at(n).copies[tier] == 0 {
+			m.stats.RemovedUnknown++
+			continue
+		}
+		m.less(n, tier, 1)
+	}
+	m.trim()
+}
+
+// clear applies a Cleared event: everything goes, or one tier where the engine names it.
+func (m *Mirror) clear(e *kvevent.Event) {
+	m.stats.Cleared++
+	if e.Medium == "" {
+		m.reset()
+		for _, v := range m.views {
+			if v != nil {
+				v.clear()
+			}
+		}
+		return
+	}
+	tier, ok := ingest.TierOf(e.Medium, m.media)
+	if !ok {
+		m.stats.UnknownMedium++
+		return
+	}
+	var held []id
+	m.arena.each(func(i id, r *record) {
+		if r.copies[tier] > 0 {
+			held = append(held, i)
+		}
+	})
+	for _, i := range held {
+		m.less(i, tier, m.arena.at(i).copies[tier])
+	}
+	m.trim()
+}

@@ -1,0 +1,160 @@
+package report
+
+import (
+	"github.com/kvasir-dev/kvasir/internal/kvblock"
+	"github.com/kvasir-dev/kvasir/internal/kvevent"
+	"github.com/kvasir-dev/kvasir/internal/kvindex"
+	pb "github.com/kvasir-dev/kvasir/internal/reportpb"
+)
+
+// readDigest checks a digest that has come over the wire.
+func readDigest(d *pb.Digest) (map[section]*kvindex.Digest, error) {
+	if len(d.GetSections()) > maxWanted {
+		return nil, wrong("a digest of %d sections", len(d.GetSections()))
+	}
+	out := make(map[section]*kvindex.Digest, len(d.GetSections()))
+	for _, s := range d.GetSections() {
+		at, err := readSection(s.GetTier(), s.GetGroup())
+		if err != nil {
+			return nil, err
+		}
+		if len(s.GetSums()) != kvindex.DigestBuckets || out[at] != nil {
+			return nil, wrong("a section with %d buckets, or twice", len(s.GetSums()))
+		}
+		out[at] = &kvindex.Digest{Blocks: s.GetBlocks(), Sums: [kvindex.DigestBuckets]uint64(s.GetSums())}
+	}
+	return out, nil
+}
+
+// compare tells in which buckets the holding differs from a digest, and by how many blocks at least: by one for each
+// bucket that differs, or by the difference in numbers.
+//
+// What was told must be equal. What the index holds must be equal too, unless there is less of it and room is short:
+// then it has refused or evicted blocks, which asking for them again would not change.
+func (h *holding) compare(theirs map[section]*kvindex.Digest, short bool) (wanted []*pb.Wanted, divergent uint64) {
+	var empty kvindex.Digest
+	all := map[section]bool{}
+	for at := range theirs {
+		all[at] = true
+	}
+	for at := range h.told {
+		all[at] = true
+	}
+	for at := range all {
+		their := theirs[at]
+		if their == nil {
+			their = &empty
+		}
+		told, has := h.digest(at), h.has(at)
+		differ := their.Diff(told, nil)
+		most := max(told.Blocks, their.Blocks) - min(told.Blocks, their.Blocks)
+		if has.Blocks >= told.Blocks || !short {
+			differ = their.Diff(&has, differ)
+			most = max(most, max(has.Blocks, told.Blocks)-min(has.Blocks, told.Blocks))
+		}
+		if len(differ) == 0 && most == 0 {
+			if their.Blocks == 0 {
+				delete(h.told, at)
+			}
+			continue
+		}
+		w := &pb.Wanted{Tier: uint32(at.tier), Group: uint32(at.group)}
+		var seen [kvindex.DigestBuckets]bool
+		for _, b := range differ {
+			if !seen[b] {
+				seen[b] = true
+				w.Buckets = append(w.Buckets, uint32(b))
+			}
+		}
+		if len(w.Buckets) == 0 { // the numbers differ where no sum does
+			for b := range uint32(kvindex.DigestBuckets) {
+				w.Buckets = append(w.Buckets, b)
+			}
+		}
+		divergent += max(most, uint64(len(w.Buckets)))
+		wanted = append(wanted, w)
+	}
+	return wanted, divergent
+}
+
+// checkBuckets checks buckets that have come over the wire.
+func checkBuckets(buckets []*pb.Bucket) error {
+	for _, b := range buckets {
+		if _, err := readSection(b.GetTier(), b.GetGroup()); err != nil {
+			return err
+		}
+		if b.GetBucket() >= kvindex.DigestBuckets || len(b.GetKeys()) != len(b.GetParents()) {
+			return wrong("bucket %d with %d keys and %d parents", b.GetBucket(), len(b.GetKeys()), len(b.GetParents()))
+		}
+		for _, key := range b.GetKeys() {
+			if key == 0 || kvindex.Bucket(kvblock.Key(key)) != int(b.GetBucket()) {
+				return wrong("a key is in the wrong bucket")
+			}
+		}
+	}
+	return nil
+}
+
+// replace makes the contents of buckets what they are said to be. It returns how many blocks were not.
+func (h *holding) replace(buckets []*pb.Bucket, most int) (repaired uint64) {
+	type place struct {
+		section
+		bucket int
+	}
+	// For each key of the buckets whether it is held, until it has been found.
+	missing := map[place]map[kvblock.Key]uint64{}
+	for _, b := range buckets {
+		at := section{kvblock.Tier(b.GetTier()), int(b.GetGroup())}
+		keys := map[kvblock.Key]uint64{}
+		d, sum := h.digest(at), &kvindex.Digest{}
+		for i, key := range b.GetKeys() {
+			if _, twice := keys[kvblock.Key(key)]; !twice {
+				keys[kvblock.Key(key)] = b.GetParents()[i]
+				sum.Add(kvblock.Key(key))
+			}
+		}
+		missing[place{at, int(b.GetBucket())}] = keys
+		d.Sums[b.GetBucket()], d.Blocks = sum.Sums[b.GetBucket()], b.GetSectionBlocks()
+	}
+	type extra struct {
+		at     section
+		hash   kvevent.Hash
+		copies int
+	}
+	var surplus []extra
+	h.w.Each(func(b kvindex.Block) bool {
+		for tier, copies := range b.Copies {
+			at := section{kvblock.Tier(tier), b.Group}
+			keys, asked := missing[place{at, kvindex.Bucket(b.Key)}]
+			if !asked || copies == 0 {
+				continue
+			}
+			if _, wanted := keys[b.Key]; wanted {
+				delete(keys, b.Key)
+				copies--
+			}
+			if copies > 0 {
+				surplus = append(surplus, extra{at, b.Hash, copies})
+			}
+		}
+		return true
+	})
+	for _, x := range surplus {
+		repaired++
+		for range x.copies {
+			h.w.Drop(x.at.tier, x.at.group, []kvevent.Hash{x.hash})
+		}
+	}
+	for p, keys := range missing {
+		for key, parent := range keys {
+			repaired++
+			if !h.room(1, most) {
+				continue
+			}
+			if h.w.Store(p.tier, p.group, parentOf(parent), []kvevent.Hash{kvevent.Hash(key)}, []kvblock.Key{key}) > 0 {
+				h.refused = true
+			}
+		}
+	}
+	return repaired
+}

@@ -1,0 +1,197 @@
+package report
+
+import (
+	"github.com/kvasir-dev/kvasir/internal/kvblock"
+	"github.com/kvasir-dev/kvasir/internal/kvindex"
+	pb "github.com/kvasir-dev/kvasir/internal/reportpb"
+)
+
+const maxGroup = kvindex.MaxGroup
+
+// section is one (tier, group).
+type section struct {
+	tier  kvblock.Tier
+	group int
+}
+
+// groupKey is a key in a group.
+type groupKey struct {
+	key   kvblock.Key
+	group int32
+}
+
+// view is what a mirror holds as sets of keys of one root. It belongs to the mirror and is guarded by its mutex.
+type view struct {
+	root     Root
+	slot     int // in record.keys
+	uses     int // senders that tell of it
+	newID    func() uint64
+	rootKeys map[uint32]kvblock.Key
+	// held counts the blocks with a key by tier. There are several when the engine tells them apart and we do not.
+	held    map[groupKey][kvblock.NumTiers]uint32
+	digests map[section]*kvindex.Digest
+	log     changeLog
+	quiet   bool // while it is filled for the first time
+	// open is the change that is being built, last the key that a stored one ends with.
+	open *pb.Change
+	last kvblock.Key
+}
+
+func newView(root Root, slot int, o *Options) *view {
+	v := &view{root: root, slot: slot, newID: o.NewID, quiet: true, rootKeys: map[uint32]kvblock.Key{}}
+	v.log.maxBytes = o.LogBytes
+	v.empty()
+	return v
+}
+
+func (v *view) empty() {
+	v.held = map[groupKey][kvblock.NumTiers]uint32{}
+	v.digests = map[section]*kvindex.Digest{}
+	v.open = nil
+}
+
+// begin begins a log with what is held now.
+func (v *view) begin(log uint64) {
+	v.quiet = false
+	v.log.reset(log)
+}
+
+// reset says that nothing is held, and begins another log.
+func (v *view) reset() {
+	v.empty()
+	v.rootKeys = map[uint32]kvblock.Key{} // roots are numbered anew
+	v.begin(v.newID())
+}
+
+// clear says in the log that everything has gone.
+func (v *view) clear() {
+	v.flush()
+	v.empty()
+	v.rootKeys = map[uint32]kvblock.Key{}
+	v.log.append(&pb.Change{Kind: pb.Change_KIND_CLEARED})
+}
+
+// rootKey is the key before the first of a chain.
+func (v *view) rootKey(n uint32, root chainRoot) kvblock.Key {
+	key, ok := v.rootKeys[n]
+	if !ok {
+		model := root.model
+		if model == "" {
+			model = v.root.Model
+		}
+		key = v.root.Seed.Root(model, root.salt)
+		v.rootKeys[n] = key
+	}
+	return key
+}
+
+// each calls f for the keys of a block of the engine that is a whole number of ours.
+func (v *view) each(tokens []uint32, base kvblock.Key, extra uint64, f func(kvblock.Key)) {
+	for bt := v.root.BlockTokens; len(tokens) > 0; tokens = tokens[bt:] {
+		base = kvblock.Next(base, tokens[:bt:bt], extra)
+		f(base)
+	}
+}
+
+// put counts a block that comes to a tier, or goes.
+func (v *view) put(tier kvblock.Tier, group int, parent, key kvblock.Key, come bool) {
+	at := groupKey{key, int32(group)}
+	n := v.held[at]
+	if !come {
+		if n[tier]--; n[tier] > 0 {
+			v.held[at] = n
+			return
+		}
+		if n == [kvblock.NumTiers]uint32{} {
+			delete(v.held, at)
+		} else {
+			v.held[at] = n
+		}
+		v.digest(tier, group).Remove(key)
+		v.change(pb.Change_KIND_REMOVED, tier, group, 0, key)
+		return
+	}
+	n[tier]++
+	v.held[at] = n
+	if n[tier] == 1 {
+		v.digest(tier, group).Add(key)
+		v.change(pb.Change_KIND_STORED, tier, group, parent, key)
+	}
+}
+
+func (v *view) digest(tier kvblock.Tier, group int) *kvindex.Digest {
+	at := section{tier, group}
+	d := v.digests[at]
+	if d == nil {
+		d = &kvindex.Digest{}
+		v.digests[at] = d
+	}
+	return d
+}
+
+// change adds a key to the change that is being built, or begins another.
+func (v *view) change(kind pb.Change_Kind, tier kvblock.Tier, group int, parent, key kvblock.Key) {
+	if v.quiet {
+		return
+	}
+	if c := v.open; c == nil || c.Kind != kind || c.Tier != uint32(tier) || c.Group != uint32(group) ||
+		kind == pb.Change_KIND_STORED && v.last != parent || len(c.Keys) >= maxChangeKeys {
+		v.flush()
+		v.open = &pb.Change{Kind: kind, Tier: uint32(tier), Group: uint32(group), Parent: uint64(parent)}
+	}
+	v.open.Keys = append(v.open.Keys, uint64(key))
+	v.last = key
+}
+
+// maxChangeKeys bounds the keys of a change.
+const maxChangeKeys = 4096
+
+// flush ends the change that is being built.
+func (v *view) flush() {
+	if v.open != nil {
+		v.log.append(v.open)
+		v.open = nil
+	}
+}
+
+// changeLog is the last changes of a view, bounded in bytes. Changes are never changed once they are in it.
+type changeLog struct {
+	id       uint64
+	maxBytes int
+	// next is the number of changes so far; the last ones are kept[head:].
+	next  uint64
+	kept  []*pb.Change
+	head  int
+	bytes int
+}
+
+// changeBytes is about what a change takes besides its keys.
+const changeBytes = 128
+
+func (l *changeLog) reset(id uint64) {
+	*l = changeLog{id: id, maxBytes: l.maxBytes}
+}
+
+func (l *changeLog) append(c *pb.Change) {
+	l.kept = append(l.kept, c)
+	l.next++
+	l.bytes += changeBytes + 8*cap(c.Keys)
+	for l.bytes > l.maxBytes {
+		l.bytes -= changeBytes + 8*cap(l.kept[l.head].Keys)
+		l.kept[l.head] = nil
+		l.head++
+	}
+	if l.head >= 1024 && l.head*2 >= len(l.kept) {
+		n := copy(l.kept, l.kept[l.head:])
+		clear(l.kept[n:])
+		l.kept, l.head = l.kept[:n], 0
+	}
+}
+
+// oldest is the number of the oldest change that is kept, next if there is none.
+func (l *changeLog) oldest() uint64 { return l.next - uint64(len(l.kept)-l.head) }
+
+// from gives the changes from a number on that is kept.
+func (l *changeLog) from(n uint64) []*pb.Change {
+	return l.kept[len(l.kept)-int(l.next-n):]
+}
