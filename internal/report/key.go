@@ -71,8 +71,8 @@ func readRoot(in *pb.Root) (Root, error) {
 	return r, nil
 }
 
-// same tells whether two roots make the same keys.
-func (r *Root) same(o *Root) bool {
+// Same tells whether two roots make the same keys.
+func (r *Root) Same(o *Root) bool {
 	return r.ID == o.ID && r.Seed == o.Seed && r.Model == o.Model && r.BlockTokens == o.BlockTokens && maps.Equal(r.Media, o.Media)
 }
 
@@ -239,7 +239,7 @@ func (m *Mirror) acquire(root *Root) *view {
 		switch {
 		case v == nil:
 			free = i
-		case v.root.same(root):
+		case v.root.Same(root):
 			v.uses++
 			return v
 		case v.uses == 0 && free < 0:

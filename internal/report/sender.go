@@ -138,7 +138,7 @@ func (s *Sender) roots(in []*pb.Root) error {
 	if err != nil {
 		return err
 	}
-	if s.view != nil && s.view.root.same(&root) {
+	if s.view != nil && s.view.root.Same(&root) {
 		return nil
 	}
 	s.use(nil)

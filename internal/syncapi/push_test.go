@@ -1,0 +1,241 @@
+package syncapi
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/kvasir-dev/kvasir/internal/endpoint"
+	"github.com/kvasir-dev/kvasir/internal/kvblock"
+	"github.com/kvasir-dev/kvasir/internal/kvevent"
+	"github.com/kvasir-dev/kvasir/internal/kvindex"
+	"github.com/kvasir-dev/kvasir/internal/report"
+	pb "github.com/kvasir-dev/kvasir/internal/reportpb"
+)
+
+const blockTokens = 4
+
+func testRoot(t *testing.T, text string) report.Root {
+	t.Helper()
+	seed, err := kvblock.NewSeed([]byte(strings.Repeat(text, kvblock.MinSeedBytes)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return report.NewRoot(seed, "model", blockTokens, nil)
+}
+
+// eventually polls until ok.
+func eventually(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	for end := time.Now().Add(30 * time.Second); !ok(); time.Sleep(2 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("never: %s", what)
+		}
+	}
+}
+
+// picker is a server on a real socket with one target.
+type picker struct {
+	t      *testing.T
+	server *Server
+	addr   string
+	index  *kvindex.Table
+	target Target
+
+	mu    sync.Mutex
+	roads []string // what was asked of the other road
+}
+
+func (p *picker) asked() string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return strings.Join(p.roads, " ")
+}
+
+func startPicker(t *testing.T, addr string, o ServerOptions) *picker {
+	t.Helper()
+	p := &picker{t: t, index: kvindex.New()}
+	p.target = Target{
+		Endpoint: endpoint.Endpoint{ID: endpoint.ID{Pod: "uid-1"}, Address: "10.0.0.1:8000"},
+		Roots:    []report.Root{testRoot(t, "a")}, Index: p.index, Holder: p.index.Join(), OtherRoad: true,
+	}
+	if o.Auth == nil {
+		o.Auth = Anybody{}
+	}
+	note := func(what string) func(string, endpoint.Endpoint) {
+		return func(pool string, ep endpoint.Endpoint) {
+			p.mu.Lock()
+			defer p.mu.Unlock()
+			p.roads = append(p.roads, fmt.Sprint(what, pool, ep.ID.Pod))
+		}
+	}
+	o.OnOwn, o.OnRelease = note("own:"), note("release:")
+	o.Digest = 100 * time.Millisecond
+	p.server = NewServer(o)
+	l, err := net.Listen("tcp", addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.addr = l.Addr().String()
+	p.server.Set("pool", []Target{p.target})
+	var served sync.WaitGroup
+	served.Go(func() {
+		if err := p.server.Serve(l); err != nil {
+			t.Error(err)
+		}
+	})
+	t.Cleanup(func() { p.server.Close(); served.Wait() })
+	return p
+}
+
+func (p *picker) status() Status { return p.server.Status("pool")[0] }
+
+func (p *picker) match(root report.Root, tokens []uint32) int {
+	var out [1]kvindex.Match
+	keys := kvblock.AppendKeys(nil, root.Seed.Root(root.Model, ""), tokens, blockTokens)
+	p.index.Match(keys, []kvindex.Holder{p.target.Holder}, out[:])
+	return out[0].Confirmed()
+}
+
+// reporter pushes a mirror to one address for as long as the test lasts, or until stop.
+type reporter struct {
+	mirror *report.Mirror
+	stop   func()
+	mu     sync.Mutex
+	last   error
+}
+
+func (r *reporter) err() error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.last
+}
+
+func startReporter(t *testing.T, addr string, o DialOptions) *reporter {
+	t.Helper()
+	r := &reporter{}
+	changed := make(chan struct{}, 1)
+	r.mirror = report.NewMirror(report.Options{}, func() {
+		select {
+		case changed <- struct{}{}:
+		default:
+		}
+	})
+	r.mirror.Begin(false)
+	r.mirror.Mark(pb.State_STATE_SYNCED)
+	c, err := Dial(addr, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	var pushing sync.WaitGroup
+	pushing.Go(func() {
+		for ctx.Err() == nil {
+			err := c.Push(ctx, report.NewSender(r.mirror, "uid-1", 0), changed)
+			r.mu.Lock()
+			r.last = err
+			r.mu.Unlock()
+			select {
+			case <-ctx.Done():
+			case <-time.After(10 * time.Millisecond):
+			}
+		}
+	})
+	r.stop = func() { cancel(); pushing.Wait(); _ = c.Close() }
+	t.Cleanup(r.stop)
+	return r
+}
+
+// chain is an event that stores blocks of tokens from 0 on.
+func chain(from, blocks int) (kvevent.Event, []uint32) {
+	e := kvevent.Event{Kind: kvevent.Stored, BlockSize: blockTokens}
+	if from > 0 {
+		e.HasParent, e.Parent = true, kvevent.Hash(from)
+	}
+	var all []uint32
+	for i := range from + blocks {
+		for k := range blockTokens {
+			all = append(all, uint32(i*10+k))
+		}
+		if i >= from {
+			e.Hashes = append(e.Hashes, kvevent.Hash(i+1))
+		}
+	}
+	e.Tokens = all[from*blockTokens:]
+	return e, all
+}
+
+func batch(e ...kvevent.Event) *kvevent.Batch { return &kvevent.Batch{Events: e, Rank: -1} }
+
+func TestReportsReachTheIndexOverSockets(t *testing.T) {
+	p := startPicker(t, "127.0.0.1:0", ServerOptions{})
+	r := startReporter(t, p.addr, DialOptions{})
+	root := p.target.Roots[0]
+	e, tokens := chain(0, 5)
+	r.mirror.Apply(batch(e))
+	eventually(t, "blocks", func() bool { return p.match(root, tokens) == 5 })
+	eventually(t, "proof", func() bool { s := p.status(); return s.Proven && s.Connected && s.Owned && s.Told == 5 })
+	if got := p.asked(); got != "own:pooluid-1" {
+		t.Errorf("asked of the other road: %q", got)
+	}
+	r.mirror.Apply(batch(kvevent.Event{Kind: kvevent.Removed, Hashes: []kvevent.Hash{3}}))
+	eventually(t, "a removal", func() bool { return p.match(root, tokens) == 2 })
+
+	// Another root.
+	next := testRoot(t, "b")
+	target := p.target
+	target.Roots = []report.Root{next, root}
+	p.server.Set("pool", []Target{target})
+	eventually(t, "other keys", func() bool { return p.match(next, tokens) == 2 && p.match(root, tokens) == 0 })
+	eventually(t, "proof again", func() bool { s := p.status(); return s.Proven && s.KeyID == next.ID })
+
+	// The endpoint goes.
+	p.server.Set("pool", nil)
+	eventually(t, "the stream ends", func() bool { return r.err() != nil && strings.Contains(r.err().Error(), "no endpoint here") })
+	if n := p.server.Refused().UnknownPod; n == 0 {
+		t.Error("no stream was refused")
+	}
+}
+
+func TestStreamsGoOnWhereTheyWere(t *testing.T) {
+	p := startPicker(t, "127.0.0.1:0", ServerOptions{})
+	r := startReporter(t, p.addr, DialOptions{})
+	e, tokens := chain(0, 3)
+	r.mirror.Apply(batch(e))
+	eventually(t, "blocks", func() bool { return p.match(p.target.Roots[0], tokens) == 3 && p.status().Proven })
+	before := p.status()
+
+	p.server.byID[p.target.Endpoint.ID].cancel(errReplaced)
+	e, tokens = chain(3, 2)
+	r.mirror.Apply(batch(e))
+	eventually(t, "blocks after a break", func() bool { return p.match(p.target.Roots[0], tokens) == 5 && p.status().Proven })
+	if after := p.status(); after.Resyncs != before.Resyncs || after.Seq != before.Seq+1 {
+		t.Errorf("resyncs %v, before %v; %d changes, before %d", after.Resyncs, before.Resyncs, after.Seq, before.Seq)
+	}
+}
+
+func TestEndpointsAreGivenBackWhenTheirReporterStaysAway(t *testing.T) {
+	p := startPicker(t, "127.0.0.1:0", ServerOptions{Grace: 20 * time.Millisecond})
+	r := startReporter(t, p.addr, DialOptions{})
+	e, tokens := chain(0, 3)
+	r.mirror.Apply(batch(e))
+	eventually(t, "blocks", func() bool { return p.match(p.target.Roots[0], tokens) == 3 })
+	if !p.server.Owned("pool", &p.target.Endpoint) {
+		t.Error("the server does not know that it owns the endpoint")
+	}
+	r.stop()
+	eventually(t, "given back", func() bool { return p.asked() == "own:pooluid-1 release:pooluid-1" })
+	if s := p.status(); s.Owned || s.Connected || p.match(p.target.Roots[0], tokens) != 3 {
+		t.Errorf("after the release: %+v, match %d", s, p.match(p.target.Roots[0], tokens))
+	}
+	r = startReporter(t, p.addr, DialOptions{})
+	r.mirror.Apply(batch(e))
+	eventually(t, "owned again", func() bool {
+		return p.match(p.target.Roots[0], tokens) == 3 && p.status().Proven && slices.Equal(strings.Fields(p.asked()), []string{"own:pooluid-1", "release:pooluid-1", "own:pooluid-1"})
+	})
+}

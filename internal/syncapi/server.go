@@ -1,0 +1,302 @@
+package syncapi
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"sync"
+	"time"
+
+	"github.com/go-logr/logr"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/keepalive"
+	"google.golang.org/grpc/status"
+
+	"github.com/kvasir-dev/kvasir/internal/endpoint"
+	"github.com/kvasir-dev/kvasir/internal/kvblock"
+	"github.com/kvasir-dev/kvasir/internal/kvindex"
+	"github.com/kvasir-dev/kvasir/internal/report"
+	pb "github.com/kvasir-dev/kvasir/internal/reportpb"
+)
+
+// Bounds of the service.
+const (
+	// maxMessage bounds a message in bytes.
+	maxMessage = 4 << 20
+	// helloTimeout is how long a stream may stay silent at its beginning.
+	helloTimeout = 10 * time.Second
+	// silence is how long a stream may say nothing; a digest comes far more often.
+	silence = 2 * time.Minute
+	// maxStreams bounds the streams of a connection: the ranks of a pod, and some that have not ended yet.
+	maxStreams = 256
+)
+
+// Target is an endpoint whose report is wanted.
+type Target struct {
+	Endpoint endpoint.Endpoint
+	// Roots of keys, the first is wanted.
+	Roots []report.Root
+	// Index and Holder are where the endpoint's blocks go.
+	Index  kvindex.Book
+	Holder kvindex.Holder
+	// Batch is how long changes may be held back to be sent together.
+	Batch time.Duration
+	// Evicted and OnStored are report.ReceiverOptions'.
+	Evicted  func() uint64
+	OnStored func(keys []kvblock.Key)
+	// OtherRoad says that the endpoint's events can be had without a reporter.
+	OtherRoad bool
+}
+
+// ServerOptions of a Server. Zero values take the defaults.
+type ServerOptions struct {
+	// Auth tells who a reporter is; required.
+	Auth Authenticator
+	// Credentials of the transport; nil is plain text.
+	Credentials credentials.TransportCredentials
+	// Digest is how often reporters send digests.
+	Digest time.Duration
+	// Grace is how long an endpoint with another road waits for its reporter to come back.
+	Grace time.Duration
+	// OnOwn is called before the first change to the index by a reporter of that endpoint: whoever wrote before must
+	// have stopped when it returns. OnRelease is called when the reporter has not come back. OnOwn must not call the
+	// server but for Owned.
+	OnOwn, OnRelease func(pool string, ep endpoint.Endpoint)
+	Log              logr.Logger
+	// Now is the clock.
+	Now func() time.Time
+}
+
+// DefaultGrace is how long an endpoint waits for its reporter to come back.
+const DefaultGrace = 10 * time.Second
+
+// Server takes reports. It is safe for concurrent use.
+type Server struct {
+	UnimplementedReportServer
+
+	options ServerOptions
+	grpc    *grpc.Server
+	readers sync.WaitGroup
+
+	mu      sync.Mutex
+	pools   map[string]map[string]*target // guarded by mu; by pool, by the endpoint's epoch
+	byID    map[endpoint.ID]*target       // guarded by mu
+	refused Refused                       // guarded by mu
+}
+
+// Refused counts the streams that were not taken.
+type Refused struct{ Unauthenticated, NotTheirOwn, UnknownPod, Malformed uint64 }
+
+// target is a Target in force.
+type target struct {
+	Target
+	pool     string
+	receiver *report.Receiver
+
+	mu      sync.Mutex
+	owned   bool                    // guarded by mu
+	gone    bool                    // guarded by mu; no stream may begin
+	cancel  context.CancelCauseFunc // guarded by mu; of the stream there is
+	done    chan struct{}           // guarded by mu; closed when it has ended
+	outbox  chan *pb.PickerMessage  // guarded by mu; what others than the stream itself have to say
+	release *time.Timer             // guarded by mu
+}
+
+// NewServer returns a server without targets.
+func NewServer(o ServerOptions) *Server {
+	if o.Grace <= 0 {
+		o.Grace = DefaultGrace
+	}
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+	if o.Credentials == nil {
+		o.Credentials = insecure.NewCredentials()
+	}
+	if o.OnOwn == nil {
+		o.OnOwn = func(string, endpoint.Endpoint) {}
+	}
+	if o.OnRelease == nil {
+		o.OnRelease = func(string, endpoint.Endpoint) {}
+	}
+	s := &Server{options: o, pools: map[string]map[string]*target{}, byID: map[endpoint.ID]*target{}}
+	s.grpc = grpc.NewServer(
+		grpc.Creds(o.Credentials), grpc.MaxRecvMsgSize(maxMessage), grpc.MaxConcurrentStreams(maxStreams),
+		grpc.KeepaliveParams(keepalive.ServerParameters{Time: 10 * time.Second, Timeout: 5 * time.Second}),
+		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 5 * time.Second, PermitWithoutStream: true}),
+	)
+	RegisterReportServer(s.grpc, s)
+	return s
+}
+
+// Serve accepts reporters until Close. It closes the listener.
+func (s *Server) Serve(l net.Listener) error {
+	if err := s.grpc.Serve(l); err != nil && !errors.Is(err, grpc.ErrServerStopped) {
+		return fmt.Errorf("serving reports: %w", err)
+	}
+	return nil
+}
+
+// Close ends all streams and waits for them. What they have told stays in the indices.
+func (s *Server) Close() {
+	for _, pool := range s.Pools() {
+		s.Set(pool, nil)
+	}
+	s.grpc.Stop()
+	s.readers.Wait()
+}
+
+// Pools lists the pools that have targets, in no order.
+func (s *Server) Pools() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	pools := make([]string, 0, len(s.pools))
+	for pool := range s.pools {
+		pools = append(pools, pool)
+	}
+	return pools
+}
+
+// Set makes the targets of a pool those. When it returns, nothing more is written for targets that have gone; a
+// target that stays is not disturbed. An endpoint in several pools reports to one of them.
+func (s *Server) Set(pool string, targets []Target) {
+	s.mu.Lock()
+	old, next := s.pools[pool], map[string]*target{}
+	for i := range targets {
+		epoch := targets[i].Endpoint.Epoch()
+		if next[epoch] != nil {
+			continue
+		}
+		if t := old[epoch]; t != nil && t.Index == targets[i].Index && t.Holder == targets[i].Holder {
+			next[epoch] = t
+			delete(old, epoch)
+			t.update(targets[i].Roots)
+			continue
+		}
+		next[epoch] = s.start(pool, targets[i])
+	}
+	for _, t := range old {
+		if s.byID[t.Endpoint.ID] == t {
+			delete(s.byID, t.Endpoint.ID)
+		}
+	}
+	for _, t := range next {
+		s.byID[t.Endpoint.ID] = t
+	}
+	if s.pools[pool] = next; len(next) == 0 {
+		delete(s.pools, pool)
+	}
+	s.mu.Unlock()
+	for _, t := range old {
+		t.stop()
+	}
+}
+
+// start makes a target without a stream.
+func (s *Server) start(pool string, t Target) *target {
+	out := &target{Target: t, pool: pool}
+	out.receiver = report.NewReceiver(t.Index.Writer(t.Holder), report.ReceiverOptions{
+		Roots: t.Roots, Batch: t.Batch, Digest: s.options.Digest, Evicted: t.Evicted, OnStored: t.OnStored,
+		OnOwn: func() {
+			out.mu.Lock()
+			out.owned = true
+			out.mu.Unlock()
+			s.options.OnOwn(pool, t.Endpoint)
+		},
+	})
+	return out
+}
+
+// update announces other roots.
+func (t *target) update(roots []report.Root) {
+	same := len(roots) == len(t.Roots)
+	for i := range roots {
+		same = same && roots[i].Same(&t.Roots[i])
+	}
+	if same {
+		return
+	}
+	t.Roots = roots
+	m := t.receiver.SetRoots(roots)
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.outbox == nil {
+		return
+	}
+	select {
+	case t.outbox <- m:
+	default:
+		t.cancel(status.Error(codes.ResourceExhausted, "the reporter does not read"))
+	}
+}
+
+// stop ends the target's stream and waits for it.
+func (t *target) stop() {
+	t.mu.Lock()
+	t.gone = true
+	if t.release != nil {
+		t.release.Stop()
+	}
+	done := t.done
+	if t.cancel != nil {
+		t.cancel(status.Error(codes.NotFound, "the endpoint has gone"))
+	}
+	t.mu.Unlock()
+	if done != nil {
+		<-done
+	}
+}
+
+// Owned tells whether the blocks of an endpoint's life come from its reporter.
+func (s *Server) Owned(pool string, ep *endpoint.Endpoint) bool {
+	s.mu.Lock()
+	t := s.pools[pool][ep.Epoch()]
+	s.mu.Unlock()
+	if t == nil {
+		return false
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.owned
+}
+
+// Status is how an endpoint's report does.
+type Status struct {
+	Endpoint endpoint.Endpoint
+	report.Status
+}
+
+// Status reports on all targets of a pool, in no order.
+func (s *Server) Status(pool string) []Status {
+	s.mu.Lock()
+	targets := make([]*target, 0, len(s.pools[pool]))
+	for _, t := range s.pools[pool] {
+		targets = append(targets, t)
+	}
+	s.mu.Unlock()
+	out := make([]Status, 0, len(targets))
+	for _, t := range targets {
+		out = append(out, Status{t.Endpoint, t.receiver.Status()})
+	}
+	return out
+}
+
+// Refused counts the streams that were not taken.
+func (s *Server) Refused() Refused {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.refused
+}
+
+func (s *Server) refuse(count func(*Refused) *uint64, code codes.Code, format string, args ...any) error {
+	s.mu.Lock()
+	*count(&s.refused)++
+	s.mu.Unlock()
+	err := status.Errorf(code, format, args...)
+	s.options.Log.V(1).Info("Report refused", "reason", err.Error())
+	return err
+}
