@@ -89,8 +89,7 @@ func (o *options) plan() (*replay.Plan, error) {
 	if n := len(arrivals); n > 0 && o.requests > 0 {
 		span = min(span, arrivals[n-1])
 	}
-	// The last sessions begin early enough for their turns.
-	script, err := chat.New(chat.Default(int(o.chats*span.Minutes()), span*6/10))
+	script, err := chat.New(chat.Default(int(o.chats*span.Minutes()), span))
 	if err != nil {
 		return nil, err
 	}
@@ -183,18 +182,17 @@ func (s *session) prefill(tokens, cached int) time.Duration {
 	return s.time.Prefill(tokens, cached, enginemodel.DefaultMaxBatchedTokens)
 }
 
-// expected is about how long a run takes, in wall time: until the last answer, where a token takes 15 ms of model time.
+// expected is about how long a run takes, in wall time: until the last answer.
 func (s *session) expected() time.Duration {
-	const token = 15 * time.Millisecond
 	last := time.Duration(0)
 	for i, at := range s.plan.Arrivals {
-		last = max(last, at+time.Duration(s.plan.Trace[i].Output)*token)
+		last = max(last, at+time.Duration(s.plan.Trace[i].Output)*chat.TokenTime)
 	}
 	for i := range s.plan.Chat.Sessions {
 		c := &s.plan.Chat.Sessions[i]
 		end := c.Start
 		for _, turn := range c.Turns {
-			end += turn.Think + time.Duration(turn.MaxTokens)*token
+			end += turn.Think + time.Duration(turn.MaxTokens)*chat.TokenTime
 		}
 		last = max(last, end)
 	}

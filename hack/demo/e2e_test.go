@@ -99,7 +99,7 @@ func TestASmallDemoRunsToItsEnd(t *testing.T) {
 	t.Setenv("TMPDIR", temp)
 	var stdout, stderr strings.Builder
 	code := command(context.Background(), []string{
-		"--bin", dir, "--out", out, "--pods", "2", "--requests", "40", "--chats", "40", "--speed-up", "40", "--strategy", "RoundRobin,MarginalCost",
+		"--bin", dir, "--out", out, "--pods", "2", "--duration", "3s", "--speed-up", "20", "--rate", "0.2", "--strategy", "RoundRobin,MarginalCost",
 	}, &stdout, &stderr)
 	if code != 0 && code != exitWrong {
 		t.Fatalf("exit code %d\n%s\n%s", code, stderr.String(), stdout.String())
@@ -112,7 +112,7 @@ func TestASmallDemoRunsToItsEnd(t *testing.T) {
 	for i := range r.Runs {
 		run := &r.Runs[i]
 		failed += len(run.Wrong)
-		if want := r.Config.TraceRequests + r.Config.ChatRequests; run.Errors != 0 || run.Requests != want || want <= 40 {
+		if want := r.Config.TraceRequests + r.Config.ChatRequests; run.Errors != 0 || run.Requests != want || r.Config.ChatRequests <= r.Config.ChatSessions {
 			t.Errorf("%s: %d requests, %d errors, want %d and none: %q", run.Strategy, run.Requests, run.Errors, want, run.Wrong)
 		}
 		if len(run.RequestsPerPod) != 2 {

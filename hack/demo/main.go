@@ -6,7 +6,7 @@
 // could not run.
 //
 //	demo [flags]
-//	demo cut --from TRACE [--start 10m] [--length 20m] --to FILE
+//	demo cut --from TRACE [--start 10m] [--length 10m] --to FILE
 package main
 
 import (

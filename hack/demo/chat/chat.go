@@ -11,14 +11,17 @@ import (
 	"time"
 )
 
+// TokenTime is how long a token of an answer is expected to take.
+const TokenTime = 15 * time.Millisecond
+
 // Config describes the conversations.
 type Config struct {
-	// Sessions begin at even distances over Span; the last turns come after it.
+	// Sessions begin at even distances over Span; turns that are expected after it are left out.
 	Sessions int
 	Span     time.Duration
 	// SystemWords is the length of the common system prompt. A word is about 1.1 tokens.
 	SystemWords int
-	// MinTurns and MaxTurns bound the turns of a session, MinWords and MaxWords the user's words in one, MinAnswer and
+	// MinTurns and MaxTurns bound the turns of a session that Span does not cut, MinWords and MaxWords the user's words in one, MinAnswer and
 	// MaxAnswer the tokens of an answer.
 	MinTurns, MaxTurns   int
 	MinWords, MaxWords   int
@@ -34,7 +37,7 @@ func Default(sessions int, span time.Duration) Config {
 	return Config{
 		Sessions: sessions, Span: span, SystemWords: 1800,
 		MinTurns: 3, MaxTurns: 9, MinWords: 30, MaxWords: 250, MinAnswer: 80, MaxAnswer: 350,
-		MeanThink: 20 * time.Second, Seed: 1,
+		MeanThink: 15 * time.Second, Seed: 1,
 	}
 }
 
@@ -90,15 +93,19 @@ func New(c Config) (*Script, error) {
 	for i := range script.Sessions {
 		s := &script.Sessions[i]
 		s.Start = c.Span * time.Duration(2*i+1) / time.Duration(2*c.Sessions)
-		s.Turns = make([]Turn, between(random, c.MinTurns, c.MaxTurns))
-		for j := range s.Turns {
-			s.Turns[j] = Turn{
+		expected := s.Start
+		for j := range between(random, c.MinTurns, c.MaxTurns) {
+			turn := Turn{
 				User:      text(random, between(random, c.MinWords, c.MaxWords)),
 				MaxTokens: between(random, c.MinAnswer, c.MaxAnswer),
 			}
 			if j > 0 {
-				s.Turns[j].Think = think(random, c.MeanThink)
+				turn.Think = think(random, c.MeanThink)
 			}
+			if expected += turn.Think; expected < c.Span {
+				s.Turns = append(s.Turns, turn)
+			}
+			expected += time.Duration(turn.MaxTokens) * TokenTime
 		}
 	}
 	return script, nil

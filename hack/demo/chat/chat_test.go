@@ -32,7 +32,7 @@ func TestScriptsFollowFromTheirSeed(t *testing.T) {
 }
 
 func TestScriptsKeepTheirBounds(t *testing.T) {
-	c := Default(40, time.Minute)
+	c := Default(40, 5*time.Minute)
 	s, err := New(c)
 	if err != nil {
 		t.Fatal(err)
@@ -43,13 +43,18 @@ func TestScriptsKeepTheirBounds(t *testing.T) {
 	if len(s.Sessions) != c.Sessions {
 		t.Fatalf("%d sessions, want %d", len(s.Sessions), c.Sessions)
 	}
+	uncut := false
 	turns, seen := 0, map[string]bool{}
 	for i, session := range s.Sessions {
 		if session.Start < 0 || session.Start >= c.Span || i > 0 && session.Start <= s.Sessions[i-1].Start {
 			t.Errorf("session %d starts at %v", i, session.Start)
 		}
-		if n := len(session.Turns); n < c.MinTurns || n > c.MaxTurns {
+		if n := len(session.Turns); n < 1 || n > c.MaxTurns {
 			t.Errorf("session %d has %d turns", i, n)
+		}
+		uncut = uncut || len(session.Turns) >= c.MinTurns
+		if at := expectedLast(&session); at >= c.Span {
+			t.Errorf("the last turn of session %d is expected at %v", i, at)
 		}
 		for j, turn := range session.Turns {
 			turns++
@@ -68,9 +73,24 @@ func TestScriptsKeepTheirBounds(t *testing.T) {
 			seen[turn.User] = true
 		}
 	}
+	if !uncut {
+		t.Error("every session is cut")
+	}
 	if got := s.Requests(); got != turns {
 		t.Errorf("%d requests, want %d", got, turns)
 	}
+}
+
+// expectedLast is when a session's last turn is sent if every answer takes as long as expected.
+func expectedLast(s *Session) time.Duration {
+	at := s.Start
+	for i, turn := range s.Turns {
+		if i > 0 {
+			at += time.Duration(s.Turns[i-1].MaxTokens) * TokenTime
+		}
+		at += turn.Think
+	}
+	return at
 }
 
 func TestNewRefusesWhatCannotBe(t *testing.T) {

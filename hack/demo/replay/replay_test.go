@@ -80,7 +80,7 @@ func smallPlan(t *testing.T, requests int, c chat.Config) *Plan {
 }
 
 func TestEverythingIsSentAsItSays(t *testing.T) {
-	p := smallPlan(t, 20, chat.Default(4, time.Second))
+	p := smallPlan(t, 20, chat.Default(4, time.Minute))
 	rec := &recorder{}
 	client := serve(t, rec.ServeHTTP)
 	var counters Counters
@@ -148,7 +148,8 @@ func checkTalk(t *testing.T, system string, s *chat.Session, requests [][]messag
 }
 
 func TestAFailedTurnEndsItsSessionAndNoOther(t *testing.T) {
-	c := chat.Default(3, time.Second)
+	c := chat.Default(3, 10*time.Minute)
+	c.MeanThink = time.Second
 	c.MinTurns, c.MaxTurns = 4, 4
 	p := smallPlan(t, 0, c)
 	victim := p.Chat.Sessions[1].Turns[0].User

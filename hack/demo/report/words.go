@@ -113,8 +113,8 @@ func (r *Report) parameters() [][2]string {
 	return [][2]string{
 		{"Pods", fmt.Sprintf("%d simulated engines, time model %s, %s tokens of KV cache each in blocks of %d, least recently used evicted first",
 			c.Pods, c.Profile, grouped(c.KVTokensPerPod), c.BlockTokens)},
-		{"Trace", fmt.Sprintf("%s requests in %.0f s, arriving %g times as fast as recorded, as token ids through /v1/completions",
-			grouped(c.TraceRequests), c.TraceSeconds, c.TraceRate)},
+		{"Trace", fmt.Sprintf("%s requests in %.0f s, arriving %s, as token ids through /v1/completions",
+			grouped(c.TraceRequests), c.TraceSeconds, pace(c.TraceRate))},
 		{"Chat", fmt.Sprintf("%s requests of %d sessions with one system prompt of %s words, as text through /v1/chat/completions; the next turn after the answer and a pause",
 			grouped(c.ChatRequests), c.ChatSessions, grouped(c.SystemWords))},
 		{"Load", r.loads()},
@@ -126,11 +126,19 @@ func (r *Report) parameters() [][2]string {
 	}
 }
 
+// pace of a trace's arrivals in words.
+func pace(rate float64) string {
+	if rate == 1 {
+		return "at the pace recorded"
+	}
+	return fmt.Sprintf("%g times as fast as recorded", rate)
+}
+
 // loads are the runs' loads in words.
 func (r *Report) loads() string {
 	var parts []string
 	for i := range r.Runs {
 		parts = append(parts, fmt.Sprintf("%.0f %% with %s", 100*r.Runs[i].PrefillLoad, r.Runs[i].Strategy))
 	}
-	return "prefills alone would take " + strings.Join(parts, ", ") + " of the pods' time; decoding comes on top"
+	return "prefills alone, one by one, would take " + strings.Join(parts, ", ") + " of the pods' time; decoding comes on top"
 }

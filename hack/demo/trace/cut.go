@@ -16,7 +16,7 @@ const (
 	Licence = "Apache-2.0"
 	// SliceFrom and SliceFor are the window of the published trace that the slice holds.
 	SliceFrom = 10 * time.Minute
-	SliceFor  = 20 * time.Minute
+	SliceFor  = 10 * time.Minute
 )
 
 //go:embed conversation-slice.jsonl.gz

@@ -152,7 +152,7 @@ func TestTheSliceIsWhatItSays(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if n := len(list); n < 3000 {
+	if n := len(list); n < 1500 {
 		t.Errorf("%d requests", n)
 	}
 	if first := list[0].Timestamp; first >= Tick.Milliseconds() {
