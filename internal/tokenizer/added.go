@@ -87,6 +87,7 @@ func (e *encoder) cut(trie *addedTrie, s string, rest func(*encoder, string)) {
 		rest(e, s)
 		return
 	}
+	at := e.at
 	start, from := 0, 0
 	for e.err == nil {
 		beg, end, token := trie.find(s, from)
@@ -108,11 +109,13 @@ func (e *encoder) cut(trie *addedTrie, s string, rest func(*encoder, string)) {
 			rest(e, s[start:beg])
 		}
 		e.out = append(e.out, a.ID)
+		e.at = atPiece
 		start = end
 	}
 	if start < len(s) && e.err == nil {
 		rest(e, s[start:])
 	}
+	e.at = at
 }
 
 func isSpace(r rune) bool { return classPages[r>>8][r&255]&classS != 0 }

@@ -11,6 +11,10 @@ type encoder struct {
 	err  error
 	left int // bytes until ctx is looked at
 
+	at start // where the text at hand begins
+	// What the normalizer makes of a text, and what Metaspace makes of parts of that.
+	normalized, marked scratch
+
 	ids   []uint32
 	ranks []uint64
 	syms  []symbol
@@ -25,6 +29,7 @@ const checkBytes = 1 << 16
 const (
 	keepIDs  = 1 << 12
 	keepSyms = 1 << 14
+	keepText = 1 << 16
 )
 
 func newEncoder(t *Tokenizer) *encoder {
@@ -32,13 +37,15 @@ func newEncoder(t *Tokenizer) *encoder {
 }
 
 func (e *encoder) reset() {
-	e.out, e.ctx, e.err, e.left = nil, nil, nil, checkBytes
+	e.out, e.ctx, e.err, e.left, e.at = nil, nil, nil, checkBytes, atText
 	if cap(e.ids) > keepIDs {
 		e.ids, e.ranks = nil, nil
 	}
 	if cap(e.syms) > keepSyms {
 		e.syms, e.heap = nil, nil
 	}
+	e.normalized.shrink()
+	e.marked.shrink()
 }
 
 // spend counts n bytes of work and tells whether the context has ended.
@@ -87,11 +94,7 @@ func (e *encoder) word(s string, beg, end int) {
 	}
 	w := s[beg:end]
 	if len(w) > knownBytes {
-		if len(w) > MaxWord {
-			e.err = ErrText
-			return
-		}
-		e.merge(w)
+		e.longWord(w)
 		return
 	}
 	known := &e.known[h%knownWords]
@@ -115,8 +118,12 @@ const heapFrom = 48
 // merged, the leftmost first, until none is left.
 func (e *encoder) merge(w string) {
 	ids := e.ids[:0]
-	for i := range len(w) {
-		ids = append(ids, e.t.byteID[w[i]])
+	if e.t.spm != nil {
+		ids = e.t.spm.symbols(&e.t.vocab, ids, w)
+	} else {
+		for i := range len(w) {
+			ids = append(ids, e.t.byteID[w[i]])
+		}
 	}
 	e.ids = ids
 	switch {

@@ -112,7 +112,7 @@ func TestGoldens(t *testing.T) {
 						}
 					}
 				}
-				t.Logf("%d of %d exact; with special tokens all but %d", len(cases)-wrong, len(cases), special)
+				t.Logf("%s: %d of %d exact; with special tokens all but %d", filepath.Base(dir)+"/"+name, len(cases)-wrong, len(cases), special)
 				if len(cases) < 100 {
 					t.Errorf("only %d cases", len(cases))
 				}
@@ -121,24 +121,63 @@ func TestGoldens(t *testing.T) {
 	}
 }
 
-// withFields is a tokenizer.json with some of its top-level fields replaced.
+// withFields is a tokenizer.json with some of its fields replaced. Those of its model are replaced one by one, tokens
+// are added to the vocabulary or, with null, taken out, and then merges of what is no longer there; merges are added.
 func withFields(t testing.TB, file []byte, fields map[string]json.RawMessage) []byte {
 	t.Helper()
+	read := func(raw []byte, into any) {
+		if err := json.Unmarshal(raw, into); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write := func(value any) []byte {
+		raw, err := json.Marshal(value)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return raw
+	}
 	var all map[string]json.RawMessage
-	if err := json.Unmarshal(file, &all); err != nil {
-		t.Fatal(err)
+	read(file, &all)
+	changes := map[string]json.RawMessage{}
+	for _, name := range []string{"model", "vocab", "merges"} {
+		if raw, ok := fields[name]; ok {
+			changes[name] = raw
+			delete(fields, name)
+		}
 	}
 	maps.Copy(all, fields)
-	out, err := json.Marshal(all)
-	if err != nil {
-		t.Fatal(err)
+	if len(changes) == 0 {
+		return write(all)
 	}
-	return out
+	var model map[string]json.RawMessage
+	read(all["model"], &model)
+	if raw, ok := changes["model"]; ok {
+		read(raw, &model)
+	}
+	if raw, ok := changes["vocab"]; ok {
+		var vocab map[string]*uint32
+		read(model["vocab"], &vocab)
+		read(raw, &vocab)
+		maps.DeleteFunc(vocab, func(_ string, id *uint32) bool { return id == nil })
+		model["vocab"] = write(vocab)
+		var merges, more [][2]string
+		read(model["merges"], &merges)
+		merges = slices.DeleteFunc(merges, func(m [2]string) bool {
+			return vocab[m[0]] == nil || vocab[m[1]] == nil || vocab[m[0]+m[1]] == nil
+		})
+		if raw, ok := changes["merges"]; ok {
+			read(raw, &more)
+		}
+		model["merges"] = write(append(merges, more...))
+	}
+	all["model"] = write(model)
+	return write(all)
 }
 
 // TestVariants covers what the models at hand do not use: other models' splitting rules, and all flags of added tokens.
 func TestVariants(t *testing.T) {
-	for path, base := range map[string]string{"variants": gpt2, "splits": gpt2} {
+	for path, base := range map[string]string{"variants": gpt2, "splits": gpt2, "spm": spmSmall} {
 		t.Run(path, func(t *testing.T) { testVariants(t, "testdata/"+path+".jsonl.gz", base+"/tokenizer.json.gz") })
 	}
 }

@@ -54,7 +54,15 @@ func LoadReader(tokenizer, config io.Reader) (*Tokenizer, error) {
 // loader builds a Tokenizer. Its parts of the file are read in a fixed order, whatever theirs is.
 type loader struct {
 	*Tokenizer
-	byteLevel  bool
+	byteLevel   bool
+	marked      bool // there is a pre-tokenizer of the sentencepiece style
+	meta        metaspace
+	afterSpaces bool
+	unk         string
+	hasUnk      bool
+	fuse        bool
+	byByte      bool
+
 	vocabulary []byte
 	merges     []byte
 	entries    int               // of the vocabulary
@@ -92,10 +100,10 @@ func load(data, config []byte) (*Tokenizer, error) {
 	if err := l.model(model); err != nil {
 		return nil, err
 	}
-	if !l.byteLevel {
-		return nil, fmt.Errorf("%w: not byte-level", ErrUnsupported)
+	if err := l.style(); err != nil {
+		return nil, err
 	}
-	steps := []func() error{l.readVocabulary, l.readMerges, l.checkAdded, func() error { return l.configure(config) }}
+	steps := []func() error{l.readVocabulary, l.singles, l.readMerges, l.checkAdded, func() error { return l.configure(config) }}
 	for _, step := range steps {
 		if err := step(); err != nil {
 			return nil, err
@@ -128,7 +136,14 @@ func (l *loader) model(raw []byte) error {
 			ok = isNull(value) || string(value) == `""`
 		case "ignore_merges":
 			l.direct = string(value) == "true"
-		case "unk_token", "fuse_unk", "byte_fallback": // every byte has a token, so that nothing is unknown
+		case "unk_token":
+			if l.hasUnk = !isNull(value); l.hasUnk {
+				return decode(value, &l.unk)
+			}
+		case "fuse_unk":
+			l.fuse = string(value) == "true"
+		case "byte_fallback":
+			l.byByte = string(value) == "true"
 		default:
 			ok = false
 		}
@@ -141,6 +156,22 @@ func (l *loader) model(raw []byte) error {
 		return fmt.Errorf("%w: not a BPE model", ErrUnsupported)
 	}
 	return err
+}
+
+// style tells the two kinds of vocabularies apart.
+func (l *loader) style() error {
+	switch {
+	case l.byteLevel:
+		return nil
+	case len(l.splits) > 0:
+		return fmt.Errorf("%w: split, but not byte-level", ErrUnsupported)
+	case l.direct:
+		return fmt.Errorf("%w: ignore_merges, but not byte-level", ErrUnsupported)
+	case l.meta.first && len(l.norm) > 0: // where a piece begins could then be another place
+		return fmt.Errorf("%w: Metaspace with the prefix first behind a normalizer", ErrUnsupported)
+	}
+	l.spm = &spm{meta: l.meta, afterSpaces: l.afterSpaces, byByte: l.byByte, fuse: l.fuse, unk: noID}
+	return nil
 }
 
 // readVocabulary fills the table of words. Tokens that are not written in the byte-level alphabet can never come out of
@@ -171,8 +202,10 @@ func (l *loader) readVocabulary() error {
 			return fmt.Errorf("%w: two tokens have the id %d", ErrInvalid, id)
 		}
 		off := len(l.arena)
-		var ok bool
-		if l.arena, ok = appendBytes(l.arena, key); !ok {
+		ok := true
+		if l.spm != nil {
+			l.arena = append(l.arena, key...)
+		} else if l.arena, ok = appendBytes(l.arena, key); !ok {
 			l.arena = append(l.arena, key...)
 			l.odd[string(key)] = id
 		}
@@ -205,6 +238,96 @@ func tokenID(raw []byte) (uint32, error) {
 
 // readMerges fills the table of pairs: "left right", or ["left", "right"].
 func (l *loader) readMerges() error {
+	n := 0
+	if err := eachElement(l.merges, func([]byte) error { n++; return nil }); err != nil {
+		return err
+	}
+	l.pairs = newPairTable(n)
+	rank := uint64(0)
+	var m mergeReader
+	return eachElement(l.merges, func(raw []byte) error {
+		if err := m.read(raw, l.spm == nil); err != nil {
+			return fmt.Errorf("merge %d: %w", rank, err)
+		}
+		a, haveA := l.id(view(m.word[:m.cut]))
+		b, haveB := l.id(view(m.word[m.cut:]))
+		whole, haveWhole := l.id(view(m.word))
+		if !haveA || !haveB || !haveWhole {
+			return fmt.Errorf("%w: merge %d is not in the vocabulary", ErrInvalid, rank)
+		}
+		if l.spm != nil {
+			l.spm.join(a, b, view(m.word[:m.cut]), view(m.word[m.cut:]))
+		}
+		l.pairs.put(a, b, rank<<32|uint64(whole))
+		rank++
+		return nil
+	})
+}
+
+// mergeReader reads one merge after another.
+type mergeReader struct {
+	word []byte // both sides
+	cut  int    // where the right one begins
+
+	text, spare []byte
+	ends        []int
+}
+
+// read takes a merge in either form. Its texts are written in the byte-level alphabet, or as they are.
+func (m *mergeReader) read(raw []byte, byteLevel bool) error {
+	m.text, m.ends = m.text[:0], m.ends[:0]
+	side := func(part []byte) error {
+		if kindOf(part) != '"' {
+			return fmt.Errorf("%w: not two texts", ErrInvalid)
+		}
+		var text []byte
+		text, m.spare = unquote(part, m.spare)
+		m.text = append(m.text, text...)
+		m.ends = append(m.ends, len(m.text))
+		return nil
+	}
+	switch kindOf(raw) {
+	case '"':
+		if err := side(raw); err != nil {
+			return err
+		}
+		n := bytes.IndexByte(m.text, ' ')
+		if n < 0 || bytes.IndexByte(m.text[n+1:], ' ') >= 0 {
+			return fmt.Errorf("%w: not two texts", ErrInvalid)
+		}
+		m.text = append(m.text[:n], m.text[n+1:]...)
+		m.ends = append(m.ends[:0], n, len(m.text))
+	case '[':
+		if err := eachElement(raw, side); err != nil {
+			return err
+		}
+	}
+	if len(m.ends) != 2 {
+		return fmt.Errorf("%w: not two texts", ErrInvalid)
+	}
+	left, right := m.text[:m.ends[0]], m.text[m.ends[0]:]
+	if !byteLevel {
+		m.word, m.cut = m.text, len(left)
+	} else {
+		var ok, also bool
+		m.word, ok = appendBytes(m.word[:0], left)
+		m.cut = len(m.word)
+		m.word, also = appendBytes(m.word, right)
+		if !ok || !also {
+			return fmt.Errorf("%w: not byte-level", ErrUnsupported)
+		}
+	}
+	if m.cut == 0 || m.cut == len(m.word) {
+		return fmt.Errorf("%w: an empty text", ErrInvalid)
+	}
+	return nil
+}
+
+// singles finds the tokens that words begin with: those of bytes, or of characters.
+func (l *loader) singles() error {
+	if l.spm != nil {
+		return l.spm.singles(l)
+	}
 	for b := range l.byteID {
 		id, ok := l.id(string([]byte{byte(b)}))
 		if !ok {
@@ -212,63 +335,7 @@ func (l *loader) readMerges() error {
 		}
 		l.byteID[b] = id
 	}
-	n := 0
-	if err := eachElement(l.merges, func([]byte) error { n++; return nil }); err != nil {
-		return err
-	}
-	l.pairs = newPairTable(n)
-	rank := uint64(0)
-	var buf, spare, word []byte
-	return eachElement(l.merges, func(raw []byte) error {
-		var left, right []byte
-		switch kindOf(raw) {
-		case '"':
-			buf = append(buf[:0], raw...)
-			var text []byte
-			text, spare = unquote(buf, spare)
-			left, right, _ = bytes.Cut(text, []byte{' '})
-		case '[':
-			parts := 0
-			buf = buf[:0]
-			cut := 0
-			if err := eachElement(raw, func(part []byte) error {
-				if kindOf(part) != '"' {
-					return fmt.Errorf("%w: merge %d is not two texts", ErrInvalid, rank)
-				}
-				var text []byte
-				text, spare = unquote(part, spare)
-				if parts++; parts == 2 {
-					cut = len(buf)
-				}
-				buf = append(buf, text...)
-				return nil
-			}); err != nil {
-				return err
-			}
-			if parts != 2 {
-				return fmt.Errorf("%w: merge %d is not two texts", ErrInvalid, rank)
-			}
-			left, right = buf[:cut], buf[cut:]
-		}
-		var ok bool
-		word, ok = appendBytes(word[:0], left)
-		cut := len(word)
-		if ok {
-			word, ok = appendBytes(word, right)
-		}
-		if !ok || cut == 0 || cut == len(word) {
-			return fmt.Errorf("%w: merge %d is not byte-level", ErrUnsupported, rank)
-		}
-		a, haveA := l.id(view(word[:cut]))
-		b, haveB := l.id(view(word[cut:]))
-		whole, haveWhole := l.id(view(word))
-		if !haveA || !haveB || !haveWhole {
-			return fmt.Errorf("%w: merge %d is not in the vocabulary", ErrInvalid, rank)
-		}
-		l.pairs.put(a, b, rank<<32|uint64(whole))
-		rank++
-		return nil
-	})
+	return nil
 }
 
 // markWhole finds the words that need no merging: all where the vocabulary goes first, else those that merge to
@@ -300,7 +367,9 @@ func (l *loader) checkAdded() error {
 	next := uint32(l.entries)
 	for _, a := range l.added {
 		want, ok := l.odd[a.Content]
-		if !ok {
+		if l.spm != nil {
+			want, ok = l.id(a.Content)
+		} else if !ok {
 			var word []byte
 			if word, ok = appendBytes(nil, []byte(a.Content)); ok {
 				want, ok = l.id(string(word))
@@ -325,9 +394,7 @@ func (l *loader) indexAdded() {
 		trie, content := &l.raw, a.Content
 		if a.Normalized {
 			trie = &l.normalized
-			if l.nfc {
-				content = nfc(content)
-			}
+			content = l.normalizedText(content)
 		}
 		if *trie == nil {
 			*trie = newAddedTrie()

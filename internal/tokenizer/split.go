@@ -77,14 +77,14 @@ const patternLines = `(?:\r?\n)+(?!\r?\n)`
 // text appends the ids of s, which is everything but what stands around it.
 func (e *encoder) text(s string) { e.cut(e.t.raw, s, (*encoder).normalize) }
 
-func (e *encoder) normalize(s string) {
-	if e.t.nfc {
-		s = nfc(s)
+// words appends the ids of a normalized piece.
+func (e *encoder) words(s string) {
+	if e.t.spm != nil {
+		e.spmWords(s)
+		return
 	}
-	e.cut(e.t.normalized, s, (*encoder).words)
+	e.split(s, e.t.splits)
 }
-
-func (e *encoder) words(s string) { e.split(s, e.t.splits) }
 
 // split cuts s by the steps, one inside what the one before has left.
 func (e *encoder) split(s string, steps []split) {

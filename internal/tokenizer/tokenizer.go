@@ -1,12 +1,14 @@
 // Package tokenizer turns text into the token ids that an engine would, from the model's tokenizer.json. It is exact or
-// refuses to load: whatever a file asks for that is not known here is an error. So far that is byte-level BPE with the
-// splitting rules of GPT-2, cl100k (Llama-3, Qwen2, Qwen3.5), o200k, tekken, Kimi-K2, DeepSeek, those that split digits
-// first (StarCoder, SmolLM, Command-R), and some more; see splitByRegex.
+// refuses to load: whatever a file asks for that is not known here is an error. Known are vocabularies in the style of
+// sentencepiece (Llama-2, Mistral, Yi, Gemma), and byte-level BPE with the splitting rules of GPT-2, cl100k (Llama-3,
+// Qwen2, Qwen3.5), o200k, tekken, Kimi-K2, DeepSeek, those that split digits first (StarCoder, SmolLM, Command-R), and
+// some more; see splitByRegex.
 package tokenizer
 
 import (
 	"context"
 	"errors"
+	"slices"
 	"strings"
 	"sync"
 	"unicode/utf8"
@@ -39,8 +41,9 @@ type Tokenizer struct {
 	// direct: a word of the vocabulary is that token, whatever the merges say (ignore_merges).
 	direct bool
 
-	nfc        bool
+	norm       []normalization
 	splits     []split
+	spm        *spm // nil for a byte-level vocabulary
 	added      []addedToken
 	addedByID  map[uint32]string
 	raw        *addedTrie // found in the text as it comes; nil for none
@@ -97,16 +100,39 @@ func (t *Tokenizer) AppendToken(dst []byte, id uint32) []byte {
 	if s, ok := t.addedByID[id]; ok {
 		return append(dst, s...)
 	}
-	return append(dst, t.bytes(id)...)
+	s := t.bytes(id)
+	if t.spm == nil {
+		return append(dst, s...)
+	}
+	if t.spm.standsForByte(s) {
+		if b := slices.Index(t.spm.bytes[:], id); b >= 0 {
+			return append(dst, byte(b))
+		}
+	}
+	for n := strings.Index(s, spaceMark); n >= 0; n = strings.Index(s, spaceMark) {
+		dst = append(append(dst, s[:n]...), ' ')
+		s = s[n+len(spaceMark):]
+	}
+	return append(dst, s...)
 }
 
-// Decode is the text of ids, added tokens included. Bytes that are not UTF-8 become U+FFFD.
+// Decode is the text of ids, added tokens included, without the space that the model puts before a text. Bytes that are
+// not UTF-8 become U+FFFD.
 func (t *Tokenizer) Decode(ids []uint32) string {
 	var out []byte
 	for _, id := range ids {
 		out = t.AppendToken(out, id)
 	}
+	if t.prepends() && len(out) > 0 && out[0] == ' ' {
+		out = out[1:]
+	}
 	return strings.ToValidUTF8(string(out), "\uFFFD")
+}
+
+// prepends tells whether something is put before a text.
+func (t *Tokenizer) prepends() bool {
+	return t.spm != nil && (t.spm.meta.always || t.spm.meta.first) ||
+		slices.ContainsFunc(t.norm, func(n normalization) bool { return n.kind == normPrepend })
 }
 
 // view is b as a string, without a copy: b must not change.

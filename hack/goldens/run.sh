@@ -1,0 +1,36 @@
+#!/usr/bin/env bash
+# Compares internal/tokenizer with the reference library on models whose files may not be kept in the repository.
+#
+#   hack/goldens/run.sh [MODEL...]     default: all that package.json names
+#   FUZZ=15000 hack/goldens/run.sh     random texts per model
+#   hack/goldens/run.sh --testdata     makes internal/tokenizer/testdata/{splits.jsonl.gz,spm.jsonl.gz,spm/} again
+#
+# It installs the packages of package.json (the Rust library `tokenizers` and models' tokenizer.json) with npm into a
+# temporary directory, makes goldens there, and runs the package's tests on them. Needs Node.js 20, npm, about 1.2 GB
+# on disk. KEEP=DIR keeps packages and goldens in DIR for the next run.
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+here=hack/goldens
+go=${GO:-go}
+
+work=${KEEP:-$(mktemp -d)}
+[ -n "${KEEP:-}" ] || trap 'rm -rf "$work"' EXIT
+mkdir -p "$work"
+cp "$here/package.json" "$work/"
+[ -d "$work/node_modules/tokenizers" ] || npm install --prefix "$work" --no-audit --no-fund --ignore-scripts --no-package-lock --loglevel error
+export GOLDENS_MODULES=$work
+
+if [ "${1:-}" = --testdata ]; then
+  data=internal/tokenizer/testdata
+  node "$here/splits.mjs" "$data/splits.jsonl.gz"
+  node "$here/spm.mjs" "$data/spm" "$data/spm.jsonl.gz" 100
+  exit
+fi
+
+models=("$@")
+if [ ${#models[@]} -eq 0 ]; then
+  models=(gpt2 qwen2_5 mistral_nemo gptoss deepseek_v3 llama3_1 llama2 gemma2 gemma3)
+fi
+rm -rf "$work/goldens"
+node "$here/models.mjs" "$work/goldens" "${FUZZ:-15000}" "${models[@]}"
+"$go" test ./internal/tokenizer -count=1 -run 'Goldens|Configurations|Cached' -v -goldens "$work/goldens" | grep -E '^ok|FAIL|exact|got|want|^panic'
