@@ -38,6 +38,27 @@ type Index interface {
 	Clear(h kvindex.Holder)
 }
 
+// Sink takes what a stream finds. Its methods are called from one goroutine at a time.
+type Sink interface {
+	// Begin says that nothing is held, and that what is will be told from the beginning. With sameLife it was lost on
+	// the way here, and the engine may hold the same as before; else the engine has begun another life.
+	Begin(sameLife bool)
+	// Apply makes the changes of a batch, in its order. It must not keep the batch.
+	Apply(b *kvevent.Batch)
+	// Mark says up to where batches have been applied, and how far what is held can be trusted.
+	Mark(at Position, state State)
+}
+
+// Position is a place in the batches of one life of an engine.
+type Position struct {
+	// Next is the number of the first batch that was not applied; meaningless unless Known.
+	Next  uint64
+	Known bool
+	// Proof tells the batch before Next from others of its number; 0 for none. Batches carry the time, so that two
+	// lives of an engine have different ones.
+	Proof uint64
+}
+
 // Keys is what turns an engine's blocks into keys; the same for all endpoints of a pool.
 type Keys struct {
 	// Model roots the keys of blocks without an adapter, Seed those of all.
@@ -58,6 +79,10 @@ type Feed struct {
 	// Index and Holder are where the endpoint's blocks go.
 	Index  Index
 	Holder kvindex.Holder
+	// Sink, if set, takes the batches in place of Keys, Index and Holder.
+	Sink Sink
+	// Resume is what the sink has from before; Begin is not called if the engine proves to be in the same life still.
+	Resume Position
 	// OnStored, if set, is called with the keys of blocks that have just entered the index, in any tier. It is called
 	// from the stream's goroutine and must not keep keys.
 	OnStored func(keys []kvblock.Key)
@@ -84,6 +109,9 @@ type Config struct {
 	ReplayAttempts int
 	// MinBackoff and MaxBackoff bound the pause before connecting again. It doubles, and half of it is random.
 	MinBackoff, MaxBackoff time.Duration
+	// MinQuiet and MaxQuiet bound the time without a message after which the replay socket is asked whether the last
+	// ones were lost. It doubles from one such question to the next.
+	MinQuiet, MaxQuiet time.Duration
 	// MinResync and MaxResync bound the pause before an endpoint that could not be replayed is replayed again. It
 	// doubles.
 	MinResync, MaxResync time.Duration
@@ -98,6 +126,8 @@ const (
 	DefaultReplayAttempts = 3
 	DefaultMinBackoff     = 100 * time.Millisecond
 	DefaultMaxBackoff     = 5 * time.Second
+	DefaultMinQuiet       = 2 * time.Second
+	DefaultMaxQuiet       = 30 * time.Second
 	DefaultMinResync      = 5 * time.Second
 	DefaultMaxResync      = time.Minute
 )
@@ -126,6 +156,8 @@ func (c Config) withDefaults() Config {
 	number(&c.ReplayAttempts, DefaultReplayAttempts)
 	span(&c.MinBackoff, DefaultMinBackoff)
 	span(&c.MaxBackoff, DefaultMaxBackoff)
+	span(&c.MinQuiet, DefaultMinQuiet)
+	span(&c.MaxQuiet, DefaultMaxQuiet)
 	span(&c.MinResync, DefaultMinResync)
 	span(&c.MaxResync, DefaultMaxResync)
 	return c

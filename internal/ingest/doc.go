@@ -15,7 +15,8 @@
 //	Disconnected ---------------------------------------> Syncing: cleared, replaying from 0
 //	     ^                                                  |            |
 //	     | connection lost (from every state;               | all from   | history cut short,
-//	     | blocks stay, a new connection clears)            | number 0   | or no replay
+//	     | blocks stay, and a new connection clears         | number 0   | or no replay
+//	     | unless it proves the same life)                  |            |
 //	     |                                                  v            v
 //	     |<---------------------------------------------- Synced     Unverified
 //	     |                                                  |            |
@@ -28,6 +29,10 @@
 // missing: what the index has is true, but not all there is. Degraded means that batches in between are missing: some
 // of what the index has may be gone. Live events are applied in every state.
 //
-// A connection that is made again is a new life, because nothing in the protocol tells a restarted engine from a
-// network that was away: everything is cleared and replayed.
+// A connection that is made again may be to another life of the engine, and nothing in the protocol tells. So the
+// batch applied last is asked for again: batches carry the time, and if it is the same to the byte, so is the life, and
+// the stream goes on from there. Otherwise it is a new life: everything is cleared and replayed.
+//
+// Messages lost last are followed by none that shows the gap. So the replay socket is asked in the same way when a
+// stream has been quiet, less and less often while it stays so.
 package ingest

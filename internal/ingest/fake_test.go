@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/kvasir-dev/kvasir/internal/endpoint"
@@ -93,8 +94,11 @@ func (jsonDecoder) Decode(payload []byte, into *kvevent.Batch) error {
 	return nil
 }
 
+// clock gives every batch its own time, as engines do.
+var clock atomic.Int64
+
 func encode(events ...kvevent.Event) []byte {
-	b, err := json.Marshal(kvevent.Batch{Events: events, Rank: -1})
+	b, err := json.Marshal(kvevent.Batch{Time: float64(clock.Add(1)), Events: events, Rank: -1})
 	if err != nil {
 		panic(err)
 	}

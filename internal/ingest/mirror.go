@@ -53,6 +53,15 @@ func newMirror(feed *Feed, c *Config, stats *Stats) *mirror {
 	return m
 }
 
+// Begin implements Sink.
+func (m *mirror) Begin(bool) { m.clear() }
+
+// Apply implements Sink.
+func (m *mirror) Apply(b *kvevent.Batch) { m.apply(b) }
+
+// Mark implements Sink.
+func (m *mirror) Mark(Position, State) {}
+
 // clear begins a new life: nothing is held.
 func (m *mirror) clear() {
 	m.feed.Index.Clear(m.feed.Holder)

@@ -2,6 +2,7 @@ package ingest
 
 import (
 	"errors"
+	"hash/crc32"
 	"math/rand/v2"
 	"time"
 )
@@ -9,12 +10,29 @@ import (
 // errShort ends a replay that does not reach back as far as asked for.
 var errShort = errors.New("history does not reach back")
 
-// begin starts a new life of the endpoint: nothing is held, everything is replayed.
+// errOther ends a replay by an engine that is not in the life which is followed.
+var errOther = errors.New("the engine has begun another life")
+
+var proofTable = crc32.MakeTable(crc32.Castagnoli)
+
+// proofOf tells a payload from others with the same number. It is never 0.
+func proofOf(payload []byte) uint64 {
+	return uint64(len(payload)+1)<<32 | uint64(crc32.Checksum(payload, proofTable))
+}
+
+// begin follows a connection that has come up, or an engine that has begun anew. If it shows that it still is in the
+// same life, what is held stays; otherwise nothing is held, and everything is replayed.
 func (s *stream) begin(why Reason) {
+	s.live, s.calm = false, s.cfg.MinQuiet
+	if why == Connected && s.resume() {
+		s.listen()
+		return
+	}
 	s.stats.Resyncs[why].Add(1)
 	s.setState(Syncing)
-	s.mirror.clear()
-	s.known, s.live, s.retry, s.pause = false, false, time.Time{}, s.cfg.MinResync
+	s.sink.Begin(false)
+	s.known, s.proof, s.retry, s.pause = false, 0, time.Time{}, s.cfg.MinResync
+	defer s.listen()
 	if !s.replayable() {
 		s.setState(Unverified)
 		return
@@ -40,8 +58,9 @@ func (s *stream) resync(why Reason) {
 	cleared := false
 	state, err := s.replayAll(func() {
 		cleared = true
-		s.mirror.clear()
+		s.sink.Begin(true)
 	})
+	s.listen()
 	if err == nil && !cleared {
 		err = errShort // the engine has spoken, yet replays nothing
 	}
@@ -53,6 +72,83 @@ func (s *stream) resync(why Reason) {
 	}
 	s.log.Info("Event stream replayed", "reason", why.String(), "state", State(s.state.Load()).String(),
 		"blocks", s.stats.Blocks.Load())
+}
+
+// resume goes on after a connection was made again, if the engine shows by the batch applied last that it is in the
+// same life. It tells whether that worked.
+func (s *stream) resume() bool {
+	if !s.known || s.proof == 0 || !s.replayable() {
+		return false
+	}
+	before, marked := s.expected, s.stats.Replays.Load()
+	err := s.catchUp()
+	if err != nil {
+		s.log.Info("Event stream not continued", "reason", err.Error(), "replays", s.stats.Replays.Load()-marked)
+		return false
+	}
+	s.stats.Resumes.Add(1)
+	s.log.Info("Event stream continued", "state", State(s.state.Load()).String(), "batches", s.expected-before)
+	return true
+}
+
+// catchUp applies what the engine has published since the batch applied last, which must be the one that it still has
+// under that number.
+func (s *stream) catchUp() error {
+	proven := s.expected == 0
+	from := s.expected
+	if !proven {
+		from--
+	}
+	err := s.replay(from, func(seq uint64, payload []byte) error {
+		switch {
+		case !proven:
+			if seq != from || proofOf(payload) != s.proof {
+				return errOther
+			}
+			proven = true
+			return nil
+		case seq < s.expected:
+			return nil
+		case seq > s.expected:
+			return errShort
+		}
+		s.expected = seq + 1
+		s.applyBatch(payload)
+		return nil
+	})
+	if err == nil && !proven {
+		return errOther
+	}
+	return err
+}
+
+// listen plans to ask for the messages that may be lost last.
+func (s *stream) listen() {
+	if s.replayable() {
+		s.quiet, s.calm = time.Now().Add(s.cfg.MinQuiet), s.cfg.MinQuiet
+	}
+}
+
+// poll asks for the messages that may be lost last: nothing that follows shows that they are.
+func (s *stream) poll() {
+	next := s.expected
+	var err error
+	if s.known && (s.expected == 0 || s.proof != 0) {
+		err = s.catchUp()
+	}
+	if s.expected > next {
+		s.stats.TailLosses.Add(s.expected - next)
+		s.live = false // older messages may still come
+	}
+	switch {
+	case errors.Is(err, errOther):
+		s.begin(FellBack)
+	case errors.Is(err, errShort):
+		s.resync(ShortGap)
+	default:
+		s.calm = min(2*s.calm, s.cfg.MaxQuiet)
+		s.quiet = time.Now().Add(s.calm)
+	}
 }
 
 // failed takes note of a replay of everything that did not succeed, and plans another.

@@ -81,6 +81,9 @@ type Stats struct {
 	Duplicates atomic.Uint64
 	// Replays asked for, and those that failed.
 	Replays, ReplayFailures atomic.Uint64
+	// Resumes counts connections made again to an engine that was in the same life still, and TailLosses the batches
+	// that were found missing only by asking.
+	Resumes, TailLosses atomic.Uint64
 	// Resyncs counts replays of everything, by reason.
 	Resyncs [NumReasons]atomic.Uint64
 	// Overflows of the queue.

@@ -34,17 +34,26 @@ type stream struct {
 
 	decoder Decoder
 	batch   kvevent.Batch
-	mirror  *mirror
+	sink    Sink
 	up      context.Context // ends with the connection
 	// expected is the next sequence number, once known is true.
 	expected uint64
 	known    bool
+	// proof tells the batch before the expected one from others; 0 for none.
+	proof uint64
+	// marked is what the sink was told last.
+	marked      Position
+	markedState State
 	// last is the number of the last message received live, once live is true.
 	last uint64
 	live bool
 	// retry is when everything is replayed again; zero for never. pause is the next wait before that.
 	retry time.Time
 	pause time.Duration
+	// quiet is when the replay socket is asked for what was lost last; zero for never. calm is the next wait before
+	// that.
+	quiet time.Time
+	calm  time.Duration
 }
 
 func startStream(feed Feed, cfg *Config) *stream {
@@ -52,7 +61,10 @@ func startStream(feed Feed, cfg *Config) *stream {
 	s := &stream{feed: feed, cfg: cfg, cancel: cancel, decoder: cfg.NewDecoder(feed.Engine), up: ctx, pause: cfg.MinResync}
 	s.log = cfg.Log.WithValues("endpoint", feed.Endpoint.ID.String(), "pod", feed.Endpoint.Pod)
 	s.queue = newQueue(cfg.QueueBytes, &s.stats)
-	s.mirror = newMirror(&s.feed, cfg, &s.stats)
+	if s.sink = feed.Sink; s.sink == nil {
+		s.sink = newMirror(&s.feed, cfg, &s.stats)
+	}
+	s.known, s.expected, s.proof = feed.Resume.Known, feed.Resume.Next, feed.Resume.Proof
 	s.workers.Go(func() { s.receive(ctx) })
 	s.workers.Go(func() { s.apply(ctx) })
 	return s
@@ -87,6 +99,7 @@ func (s *stream) receive(ctx context.Context) {
 		}, s.take)
 		cut()
 		wasUp := s.link.Swap(false)
+		s.queue.signal() // the sink is told
 		if ctx.Err() != nil {
 			return
 		}
@@ -127,19 +140,39 @@ func (s *stream) apply(ctx context.Context) {
 			s.queue.giveBack(it)
 			continue
 		}
-		var timer <-chan time.Time
+		s.mark()
+		var retry, quiet <-chan time.Time
 		if !s.retry.IsZero() {
-			timer = time.After(time.Until(s.retry))
+			retry = time.After(time.Until(s.retry))
+		}
+		if !s.quiet.IsZero() {
+			quiet = time.After(time.Until(s.quiet))
 		}
 		select {
 		case <-ctx.Done():
 		case <-s.queue.wake:
-		case <-timer:
+		case <-retry:
 			s.retry = time.Time{}
-			if s.link.Load() { // else a new connection replays everything anyway
+			if s.link.Load() {
 				s.resync(Retry)
+			} else {
+				s.retry = time.Now().Add(s.pause) // unless a new connection replays everything anyway
+			}
+		case <-quiet:
+			s.quiet = time.Time{}
+			if s.link.Load() {
+				s.poll()
 			}
 		}
+	}
+}
+
+// mark tells the sink where things stand, if that has changed.
+func (s *stream) mark() {
+	at, state := Position{Next: s.expected, Known: s.known, Proof: s.proof}, s.State()
+	if at != s.marked || state != s.markedState {
+		s.marked, s.markedState = at, state
+		s.sink.Mark(at, state)
 	}
 }
 
@@ -188,10 +221,12 @@ func (s *stream) message(seq uint64, payload []byte) {
 	}
 	s.expected = seq + 1
 	s.applyBatch(payload)
+	s.listen()
 }
 
 // applyBatch decodes a payload and changes the mirror and the index accordingly. false means that it cannot be read.
 func (s *stream) applyBatch(payload []byte) bool {
+	s.proof = proofOf(payload)
 	if err := s.decoder.Decode(payload, &s.batch); err != nil {
 		if errors.Is(err, vllm.ErrLayout) {
 			s.stats.UnknownLayouts.Add(1)
@@ -202,7 +237,7 @@ func (s *stream) applyBatch(payload []byte) bool {
 		s.setState(Degraded)
 		return false
 	}
-	s.mirror.apply(&s.batch)
+	s.sink.Apply(&s.batch)
 	if s.batch.Time > 0 {
 		now := float64(s.cfg.Now().UnixMilli()) / 1e3
 		s.stats.lag.Store(int64((now - s.batch.Time) * 1e9))

@@ -1,0 +1,164 @@
+package ingest
+
+import (
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/kvasir-dev/kvasir/internal/kvevent"
+)
+
+func TestEngineThatIsTheSameStillKeepsItsBlocks(t *testing.T) {
+	inWorld(t, true, nil, func(w *world) {
+		synctest.Wait()
+		w.publish(encode(chain(0, 1)), 1)
+		w.check("live", Synced, gpu(keyOf(1)))
+		clears := w.x.clears
+		w.mu.Lock()
+		w.down = true
+		w.mu.Unlock()
+		w.cut()
+		w.publish(encode(chain(0, 2)), 1)
+		w.publish(encode(removed(1)), 1)
+		w.check("away", Disconnected, gpu(keyOf(1)))
+		w.mu.Lock()
+		w.down = false
+		w.mu.Unlock()
+		time.Sleep(time.Minute)
+		w.check("back", Synced, gpu(keyOf(2)))
+		if w.x.clears != clears || w.stats().Resumes.Load() != 1 {
+			t.Errorf("cleared %d times, resumed %d times", w.x.clears-clears, w.stats().Resumes.Load())
+		}
+	})
+}
+
+func TestEngineThatHasOvertakenItsFormerSelfIsAnother(t *testing.T) {
+	inWorld(t, true, nil, func(w *world) {
+		synctest.Wait()
+		w.publish(encode(chain(0, 1)), 1)
+		w.publish(encode(chain(0, 2)), 1)
+		w.check("live", Synced, gpu(keyOf(1), keyOf(2)))
+		w.restart()
+		for i := range kvevent.Hash(5) { // further than before
+			w.publish(encode(chain(0, 10+i)), 0)
+		}
+		w.cut()
+		time.Sleep(time.Minute)
+		w.check("another life", Synced, gpu(keyOf(10), keyOf(11), keyOf(12), keyOf(13), keyOf(14)))
+	})
+}
+
+func TestMessagesLostLastAreFoundByAsking(t *testing.T) {
+	inWorld(t, true, nil, func(w *world) {
+		synctest.Wait()
+		w.publish(encode(chain(0, 1)), 0)
+		time.Sleep(DefaultMinQuiet)
+		w.check("the very first", Synced, gpu(keyOf(1)))
+		w.publish(encode(chain(0, 2)), 1)
+		w.publish(encode(chain(0, 3)), 0)
+		w.publish(encode(chain(0, 4)), 0)
+		w.check("lost", Synced, gpu(keyOf(1), keyOf(2)))
+		time.Sleep(2 * DefaultMinQuiet)
+		w.check("found", Synced, gpu(keyOf(1), keyOf(2), keyOf(3), keyOf(4)))
+		if got := w.stats().TailLosses.Load(); got != 3 {
+			t.Errorf("%d tail losses, want 3", got)
+		}
+		replays := w.replays
+		time.Sleep(10 * DefaultMaxQuiet)
+		if n := w.replays - replays; n > 16 {
+			t.Errorf("%d questions while nothing happens", n)
+		}
+	})
+}
+
+// log is a sink that remembers.
+type log struct {
+	mu     sync.Mutex
+	lines  []string
+	at     Position
+	states []State
+}
+
+func (l *log) add(format string, args ...any) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.lines = append(l.lines, fmt.Sprintf(format, args...))
+}
+
+func (l *log) Begin(sameLife bool) { l.add("begin %v", sameLife) }
+
+func (l *log) Apply(b *kvevent.Batch) {
+	for _, e := range b.Events {
+		l.add("%d %v", e.Kind, e.Hashes)
+	}
+}
+
+func (l *log) Mark(at Position, state State) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.at = at
+	if n := len(l.states); n == 0 || l.states[n-1] != state {
+		l.states = append(l.states, state)
+	}
+}
+
+func (l *log) take() []string {
+	synctest.Wait()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	lines := l.lines
+	l.lines = nil
+	return lines
+}
+
+func TestSinksGoOnWhereTheyWere(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e, l := newFakeEngine(), &log{}
+		feed := testFeed(nil)
+		feed.Index, feed.Sink = nil, l
+		want := func(what string, lines ...string) {
+			t.Helper()
+			if diff := cmp.Diff(lines, l.take()); diff != "" {
+				t.Errorf("%s (-want +got):\n%s", what, diff)
+			}
+		}
+		run := func(f Feed, during func()) {
+			m := New(testConfig(e))
+			m.Set("p", []Feed{f})
+			synctest.Wait()
+			during()
+			m.Close()
+		}
+		run(feed, func() {
+			e.publish(encode(chain(0, 1)), 1)
+			e.publish(encode(chain(0, 2)), 1)
+			want("from the beginning", "begin false", "1 [1]", "1 [2]")
+			if l.at.Next != 2 || !l.at.Known || l.at.Proof == 0 {
+				t.Errorf("position %+v", l.at)
+			}
+		})
+		e.publish(encode(removed(1)), 0)
+		feed.Resume = l.at
+		run(feed, func() {
+			want("the same life", "2 [1]")
+			e.publish(encode(chain(0, 3)), 1)
+			want("live", "1 [3]")
+		})
+		feed.Resume = l.at
+		e.restart()
+		for range 6 {
+			e.publish(encode(chain(0, 7)), 0)
+		}
+		run(feed, func() {
+			want("another life", append([]string{"begin false"}, slices.Repeat([]string{"1 [7]"}, 6)...)...)
+		})
+		if last := l.states[len(l.states)-1]; last != Synced {
+			t.Errorf("states %v", l.states)
+		}
+	})
+}
