@@ -210,6 +210,21 @@ func (l *life) twin(at spot, tier kvblock.Tier) {
 	l.twins[spotTier{at, tier}]++
 }
 
+// untwin notes one announcer less, unless there is but one.
+func (l *life) untwin(at spot, tier kvblock.Tier) bool {
+	key := spotTier{at, tier}
+	n := l.twins[key]
+	switch n {
+	case 0:
+		return false
+	case 1:
+		delete(l.twins, key)
+	default:
+		l.twins[key] = n - 1
+	}
+	return true
+}
+
 // strand makes strays of new blocks whose parent has no place. A holder from which blocks were evicted has holes that
 // will not be filled, so that strays would only pile up.
 func (b *batch) strand(from *origin, hashes []kvevent.Hash, keys []kvblock.Key, entries []int) (refused int) {
@@ -261,7 +276,8 @@ func (b *batch) unstrand(id name) {
 // graft gives the strays their places that waited for a block, and those that waited for them.
 func (b *batch) graft(id name) {
 	l := b.life
-	work := append(l.scratch.grafts[:0], id)
+	work := l.scratch.grafts[:0]
+	work = append(work, id)
 	for len(work) > 0 {
 		parent := work[len(work)-1]
 		work = work[:len(work)-1]
@@ -369,10 +385,7 @@ func (b *batch) dropAt(i int) {
 	switch {
 	case e.at == noSpot:
 		b.ix.strays.remove(key, l.slot, b.tier)
-	case l.twins[spotTier{e.at, b.tier}] > 1:
-		l.twins[spotTier{e.at, b.tier}]--
-	case l.twins[spotTier{e.at, b.tier}] == 1:
-		delete(l.twins, spotTier{e.at, b.tier})
+	case len(l.twins) > 0 && l.untwin(e.at, b.tier):
 	default:
 		b.gather(e.at, false)
 	}

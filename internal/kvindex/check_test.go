@@ -62,7 +62,7 @@ func (ix *Index) checkRuns(t *testing.T) (bytes int64) {
 			}
 			id := uint32(at*runChunkLen + i)
 			bytes += r.bytes()
-			if r.id != id || int(r.width) != (len(r.keys)+63)/64 || len(r.cells)%(int(r.width)+1) != 0 || len(r.cells) == 0 {
+			if r.id != id || int(r.width) != (len(r.keys)+63)/64 || len(r.cells)*(int(r.width)+1) != cap(r.cells) || len(r.cells) == 0 {
 				t.Fatalf("run %d: id %d, width %d, %d words of cells", id, r.id, r.width, len(r.cells))
 			}
 			if ix.heads.find(r.keys[0]) != id {
@@ -72,18 +72,13 @@ func (ix *Index) checkRuns(t *testing.T) (bytes int64) {
 			if int(r.top) != held.top() || int(r.n.Load()) < int(r.top) || int(r.n.Load()) > len(r.keys) {
 				t.Fatalf("run %d: top %d, held up to %d, n %d, room %d", id, r.top, held.top(), r.n.Load(), len(r.keys))
 			}
-			lower := false
-			for c := 0; c < len(r.cells); c += int(r.width) + 1 {
-				if m := r.load(c); m.empty() {
-					t.Fatalf("run %d has an empty cell", id)
+			for c, header := range r.cells {
+				if m := r.load(c); m.empty() || m.ones() != int(header&onesMask) {
+					t.Fatalf("run %d has a cell %x with a header %x", id, m, header)
 				}
-				if c > 0 && r.cells[c] <= r.cells[c-int(r.width)-1] {
+				if c > 0 && header&^onesMask <= r.cells[c-1]&^onesMask {
 					t.Fatalf("run %d: cells are not sorted", id)
 				}
-				lower = lower || uint8(r.cells[c]) != 0
-			}
-			if lower != r.lower {
-				t.Fatalf("run %d: lower = %v", id, r.lower)
 			}
 			for offset, key := range r.keys[:r.n.Load()] {
 				if offset >= int(r.top) {
@@ -137,7 +132,7 @@ func (ix *Index) checkLives(t *testing.T) (bytes int64) {
 		for at, n := range announced {
 			bits[headerOf(l.slot, uint8(at.tier))]++
 			r := ix.runs.get(at.at.run())
-			c, ok := r.cellOf(headerOf(l.slot, uint8(at.tier)))
+			c, ok := r.cellOf(l.slot, uint8(at.tier))
 			if m := r.load(c); !ok || !m.has(at.at.offset()) {
 				t.Fatalf("slot %d: nothing at %x", l.slot, at.at)
 			}
@@ -154,7 +149,7 @@ func (ix *Index) checkLives(t *testing.T) (bytes int64) {
 		guessed, parts := int64(0), 0
 		for run, list := range l.guesses {
 			guessed += int64(covered(list))
-			c, ok := ix.runs.get(run).cellOf(headerOf(l.slot, tierGuess))
+			c, ok := ix.runs.get(run).cellOf(l.slot, tierGuess)
 			if m := ix.runs.get(run).load(c); !ok || m != stretchMask(0, covered(list)) {
 				t.Fatalf("slot %d: guesses cover %d blocks of run %d, mask is %x", l.slot, covered(list), run, m)
 			}
@@ -177,16 +172,16 @@ func (ix *Index) checkLives(t *testing.T) (bytes int64) {
 		}
 		for i := range chunk.runs {
 			if r := chunk.runs[i].Load(); r != nil {
-				for c := 0; c < len(r.cells); c += int(r.width) + 1 {
+				for c, header := range r.cells {
 					m := r.load(c)
-					bits[r.cells[c]] -= m.blocks()
+					bits[header&^onesMask] -= m.blocks()
 				}
 			}
 		}
 	}
 	for header, n := range bits {
 		if n != 0 {
-			t.Fatalf("slot %d, tier %d: %d blocks told minus bits set", header>>8, uint8(header), n)
+			t.Fatalf("slot %d, tier %d: %d blocks told minus bits set", header>>slotShift, tierOf(header), n)
 		}
 	}
 	return bytes

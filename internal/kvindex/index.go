@@ -53,6 +53,8 @@ type Index struct {
 	pages   atomic.Pointer[[]*page]
 	slots   atomic.Uint32 // the highest slot there is
 	reused  atomic.Uint64 // how many times a slot was used again
+	turns   atomic.Uint64 // how many times a holder's word changed
+	lookups sync.Pool     // of *lookup
 
 	bytes      atomic.Int64
 	guessBytes atomic.Int64 // of bytes, taken for guesses; about
@@ -83,6 +85,7 @@ func NewIndex(o Options) *Index {
 	ix.runs.init(&ix.bytes)
 	ix.strays.init()
 	ix.pages.Store(&[]*page{})
+	ix.lookups.New = func() any { return &lookup{} }
 	return ix
 }
 
@@ -141,6 +144,7 @@ func (ix *Index) setLife(h Holder, l *life, strays bool) {
 	}
 	p.lives[h%pageLen].Store(l)
 	p.words[h%pageLen].Store(word)
+	ix.turns.Add(1)
 }
 
 // flag tells readers whether a life has strays. The life is locked.
@@ -151,11 +155,14 @@ func (ix *Index) flag(l *life) {
 	if p == nil || p.lives[l.holder%pageLen].Load() != l {
 		return
 	}
-	word := &p.words[l.holder%pageLen]
+	was := p.words[l.holder%pageLen].Load()
+	word := was &^ straysBit
 	if len(l.strays) > 0 {
-		word.Store(word.Load() | straysBit)
-	} else {
-		word.Store(word.Load() &^ straysBit)
+		word |= straysBit
+	}
+	if word != was {
+		p.words[l.holder%pageLen].Store(word)
+		ix.turns.Add(1)
 	}
 }
 
@@ -198,6 +205,7 @@ func (ix *Index) Leave(h Holder) {
 	p := ix.page(h)
 	p.words[h%pageLen].Store(0)
 	p.lives[h%pageLen].Store(nil)
+	ix.turns.Add(1)
 	if p.left++; p.left == pageLen || h < pageLen && p.left == pageLen-1 {
 		ix.setPage(int(h>>pageBits), nil)
 	}
@@ -250,12 +258,13 @@ func (ix *Index) Size() (distinct, held, speculative int) {
 // distinct is the number of the run's blocks that anyone has.
 func (r *run) distinct() int {
 	var all mask
-	for at := 0; at < len(r.cells); at += int(r.width) + 1 {
-		if uint8(r.cells[at]) == tierGuess {
+	for i := range r.cells {
+		if tierOf(atomic.LoadUint64(&r.cells[i])) == tierGuess {
 			continue
 		}
-		for i := range int(r.width) {
-			all[i] |= atomic.LoadUint64(&r.cells[at+1+i])
+		m := r.load(i)
+		for j := range m {
+			all[j] |= m[j]
 		}
 	}
 	return all.blocks()

@@ -1,62 +1,42 @@
 package kvindex
 
 import (
-	"math/bits"
-	"sync"
+	"slices"
 	"sync/atomic"
 
 	"github.com/kvasir-dev/kvasir/internal/kvblock"
 )
 
-// lookup is what one Match needs, from a pool.
+// lookup is what one Match needs, from a pool. It remembers whom it was asked for last: requests nearly always ask for
+// the same holders.
 type lookup struct {
-	// stamp tells this lookup's entries of state from those of earlier ones.
-	stamp uint32
-	// state by slot: | stamp 32 | length of the match so far 32 |
-	state []uint64
-	// index by slot: where in holders the slot's first holder is.
-	index []uint32
-	// words by holder, as they were at the beginning; 0 for those that had left.
-	words []uint64
-	// mixed says that some match has blocks that are not on the GPU. strays says that some holder has strays.
-	mixed, strays bool
+	holders []Holder
+	turn    uint64 // Index.turns when holders were looked up
+	reused  uint64 // Index.reused when the lookup began
+	// words by holder, 0 for those that had left.
+	words  []uint64
+	strays bool // some holder has strays
+	// twins are holders that come again: | place 32 | first place 32 |
+	twins []uint64
+	// first by slot: 1 + the place in holders of the slot's holder, 0 for slots not asked for.
+	first []uint32
+	// length of the match so far by 1 + place in holders, and never for place 0.
+	length []uint32
 }
 
-var lookups = sync.Pool{New: func() any { return &lookup{} }}
+const never = ^uint32(0)
 
 // Match implements Reader.
 //
 // What it finds was true at some instant while it ran, block by block.
 func (ix *Index) Match(keys []kvblock.Key, holders []Holder, out []Match) {
 	out = out[:len(holders)]
-	l := lookups.Get().(*lookup)
-	reused := ix.reused.Load()
-	alive := l.begin(ix, holders, out)
-	for at := 0; at < len(keys) && alive > 0; {
-		r, n := ix.step(keys[at:])
-		if n == 0 {
-			break
-		}
-		if r.lower {
-			alive = l.creditMixed(r, uint32(at), uint32(n), out)
-		} else {
-			alive = l.credit(r, uint32(at), uint32(n))
-		}
-		at += n
-	}
-	l.finish(out)
-	if l.strays {
-		ix.matchStrays(l, keys, out)
-	}
-	if ix.reused.Load() != reused {
-		// A slot may have changed hands: what was read of it may be another holder's.
-		for i, h := range holders {
-			if now := ix.word(h); (now^l.words[i])&^straysBit != 0 {
-				out[i] = Match{}
-			}
-		}
-	}
-	lookups.Put(l)
+	clear(out)
+	l := ix.lookups.Get().(*lookup)
+	l.begin(ix, holders)
+	l.walk(ix, keys, out)
+	l.end(ix, out)
+	ix.lookups.Put(l)
 }
 
 // step finds the run that the first key heads, and how many of the keys are in it.
@@ -93,57 +73,102 @@ func common(a, b []kvblock.Key) int {
 	return lo
 }
 
-// begin notes whose slots are asked for. It returns how many holders there are.
-func (l *lookup) begin(ix *Index, holders []Holder, out []Match) (alive int) {
-	if slots := int(ix.slots.Load()) + 1; len(l.state) < slots {
-		l.state = make([]uint64, slots+slots/4+64)
-		l.index = make([]uint32, len(l.state))
-		l.stamp = 0
+// begin notes whose slots are asked for.
+func (l *lookup) begin(ix *Index, holders []Holder) {
+	l.reused = ix.reused.Load()
+	if turn := ix.turns.Load(); turn != l.turn || !slices.Equal(holders, l.holders) {
+		l.ask(ix, holders, turn)
 	}
-	if l.stamp++; l.stamp == 0 {
-		clear(l.state)
-		l.stamp = 1
+	clear(l.length)
+	l.length[0] = never
+}
+
+// walk follows the keys from run to run, as long as somebody has them all.
+func (l *lookup) walk(ix *Index, keys []kvblock.Key, out []Match) {
+	for at, alive := 0, 1; at < len(keys) && alive > 0; {
+		r, n := ix.step(keys[at:])
+		if n == 0 {
+			break
+		}
+		alive = l.credit(r, uint32(at), uint32(n), out)
+		at += n
 	}
-	if cap(l.words) < len(holders) {
-		l.words = make([]uint64, len(holders)+len(holders)/4+16)
+	if l.strays {
+		ix.matchStrays(l, keys, out)
 	}
-	words := l.words[:len(holders)]
-	l.words, l.mixed, l.strays = words, false, false
-	fresh := uint64(l.stamp) << 32
-	state, index := l.state, l.index[:len(l.state)]
+}
+
+// end makes sure that what was read of a slot was its holder's: slots may have changed hands meanwhile.
+func (l *lookup) end(ix *Index, out []Match) {
+	for _, twin := range l.twins {
+		out[twin>>32] = out[uint32(twin)]
+	}
+	if ix.reused.Load() == l.reused {
+		return
+	}
+	for i, h := range l.holders {
+		if now := ix.word(h); (now^l.words[i])&^straysBit != 0 {
+			out[i] = Match{}
+		}
+	}
+}
+
+// ask looks holders up.
+func (l *lookup) ask(ix *Index, holders []Holder, turn uint64) {
+	for _, word := range l.words {
+		l.first[uint32(word)] = 0
+	}
+	if slots := int(ix.slots.Load()) + 1; len(l.first) < slots {
+		l.first = make([]uint32, slots+slots/4+64)
+	}
+	l.holders = append(l.holders[:0], holders...)
+	l.turn, l.strays = turn, false
+	l.words, l.twins = l.words[:0], l.twins[:0]
+	l.length = slices.Grow(l.length[:0], len(holders)+1)[:len(holders)+1]
 	for i, h := range holders {
-		out[i] = Match{}
 		word := ix.word(h)
-		words[i] = word
 		slot := uint32(word)
-		if word == 0 || uint64(slot) >= uint64(len(state)) {
-			words[i] = 0 // it has left, or come since
-			continue
+		if int(slot) >= len(l.first) {
+			word, slot = 0, 0 // a life that has just begun, with nothing in it
 		}
-		if word&straysBit != 0 {
-			l.strays = true
-		}
-		if state[slot] != fresh {
-			state[slot] = fresh
-			index[slot] = uint32(i)
-			alive++
+		l.words = append(l.words, word)
+		switch {
+		case word == 0: // it has left
+		case l.first[slot] != 0:
+			l.twins = append(l.twins, uint64(i)<<32|uint64(l.first[slot]-1))
+		default:
+			l.first[slot] = uint32(i) + 1
+			l.strays = l.strays || word&straysBit != 0
 		}
 	}
-	return alive
 }
 
 // credit lengthens the matches that have come as far as block at by what their holders have of the n blocks from there
-// on, which are the first of a run. All is on the GPU. It returns how many have it all.
-func (l *lookup) credit(r *run, at, n uint32) (alive int) {
-	want := uint64(l.stamp)<<32 | uint64(at)
-	state, cells, step := l.state, r.cells, int(r.width)+1
-	for ; len(cells) >= step; cells = cells[step:] {
-		slot := cells[0] >> 8
-		if slot >= uint64(len(state)) || state[slot] != want {
-			continue
+// on, which are the first of a run. It returns how many have them all.
+func (l *lookup) credit(r *run, at, n uint32, out []Match) (alive int) {
+	cells, first, length := r.cells, l.first, l.length
+	for i := 0; i < len(cells); i++ {
+		header := atomic.LoadUint64(&cells[i])
+		slot := header >> slotShift
+		if slot >= uint64(len(first)) {
+			break // cells are sorted
 		}
-		ones := min(leadingOnes(cells[1:step]), n)
-		state[slot] = want + uint64(ones)
+		place := first[slot]
+		if length[place] != at {
+			continue // not asked for, or the match ended before
+		}
+		ones := min(uint32(header&onesMask), n)
+		if header&(1<<slotShift-1<<tierShift) == 0 && (ones == n || !another(cells, i, slot)) {
+			out[place-1].Tiers[kvblock.GPU] += ones
+		} else {
+			to := i + 1
+			for to < len(cells) && atomic.LoadUint64(&cells[to])>>slotShift == slot {
+				to++
+			}
+			ones = r.creditTiers(i, to, n, &out[place-1])
+			i = to - 1
+		}
+		length[place] = at + ones
 		if ones == n {
 			alive++
 		}
@@ -151,62 +176,30 @@ func (l *lookup) credit(r *run, at, n uint32) (alive int) {
 	return alive
 }
 
-func leadingOnes(words []uint64) (n uint32) {
-	for i := range words {
-		if w := atomic.LoadUint64(&words[i]); w != ^uint64(0) {
-			return n + uint32(bits.TrailingZeros64(^w))
-		}
-		n += 64
-	}
-	return n
+// another tells whether the next cell is of the same slot.
+func another(cells []uint64, i int, slot uint64) bool {
+	return i+1 < len(cells) && atomic.LoadUint64(&cells[i+1])>>slotShift == slot
 }
 
-// creditMixed is credit for runs of which someone has blocks in other tiers, or is assumed to have.
-func (l *lookup) creditMixed(r *run, at, n uint32, out []Match) (alive int) {
-	want := uint64(l.stamp)<<32 | uint64(at)
-	state, cells, step := l.state, r.cells, int(r.width)+1
-	for from := 0; from < len(cells); {
-		slot, to := cells[from]>>8, from+step
-		for to < len(cells) && cells[to]>>8 == slot {
-			to += step
-		}
-		if slot < uint64(len(state)) && state[slot] == want {
-			var ones uint32
-			if uint8(cells[from]) == uint8(kvblock.GPU) {
-				ones = min(leadingOnes(cells[from+1:from+step]), n)
-			}
-			if ones < n && (to-from > step || uint8(cells[from]) != uint8(kvblock.GPU)) {
-				l.mixed = true
-				ones = creditTiers(cells[from:to], step, n, &out[l.index[slot]])
-			}
-			state[slot] = want + uint64(ones)
-			if ones == n {
-				alive++
-			}
-		}
-		from = to
-	}
-	return alive
-}
-
-// creditTiers is how many of the first n blocks of a run a slot has without a gap. It counts those that are not on the
-// GPU by the fastest tier that has them. cells are all the slot has, fastest tier first.
-func creditTiers(cells []uint64, step int, n uint32, out *Match) uint32 {
+// creditTiers is how many of the first n blocks of the run a slot has without a gap. It counts each for the fastest
+// tier that has it. Cells [from, to) are all that the slot has, fastest tier first.
+func (r *run) creditTiers(from, to int, n uint32, out *Match) uint32 {
 	var masks [kvblock.NumTiers + 1]mask
 	var all mask
-	for at := 0; at < len(cells); at += step {
-		m := &masks[uint8(cells[at])]
-		for i := range step - 1 {
-			m[i] = atomic.LoadUint64(&cells[at+1+i]) &^ all[i]
-			all[i] |= m[i]
+	for i := from; i < to; i++ {
+		m := &masks[tierOf(atomic.LoadUint64(&r.cells[i]))]
+		*m = r.load(i)
+		for j := range m {
+			m[j] &^= all[j]
+			all[j] |= m[j]
 		}
 	}
-	ones := min(leadingOnes(all[:]), n)
-	covered := stretchMask(0, int(ones))
-	for tier := 1; tier <= kvblock.NumTiers; tier++ {
+	ones := min(all.ones(), int(n))
+	covered := stretchMask(0, ones)
+	for tier := range masks {
 		m := &masks[tier]
-		for i := range m {
-			m[i] &= covered[i]
+		for j := range m {
+			m[j] &= covered[j]
 		}
 		if tier == int(tierGuess) {
 			out.Speculative += uint32(m.blocks())
@@ -214,29 +207,7 @@ func creditTiers(cells []uint64, step int, n uint32, out *Match) uint32 {
 			out.Tiers[tier] += uint32(m.blocks())
 		}
 	}
-	return ones
-}
-
-// finish writes down how long the matches are.
-func (l *lookup) finish(out []Match) {
-	for i, word := range l.words {
-		if word == 0 {
-			continue
-		}
-		slot := uint32(word)
-		if first := l.index[slot]; first != uint32(i) {
-			out[i] = out[first] // the same holder twice
-			continue
-		}
-		o, length := &out[i], uint32(l.state[slot])
-		if l.mixed {
-			for _, n := range o.Tiers[1:] {
-				length -= n
-			}
-			length -= o.Speculative
-		}
-		o.Tiers[kvblock.GPU] = length
-	}
+	return uint32(ones)
 }
 
 // matchStrays looks again at the holders that have strays: where the next block is one, and where a block that has its
@@ -291,10 +262,13 @@ func (ix *Index) matchSlowly(slot uint32, keys []kvblock.Key) (out Match) {
 
 // nearest is the fastest tier in which a slot has a block of the run.
 func (r *run) nearest(slot uint32, offset int) (tier uint8, ok bool) {
-	at, _ := r.cellOf(headerOf(slot, 0))
-	for ; at < len(r.cells) && r.cells[at]>>8 == uint64(slot); at += int(r.width) + 1 {
-		if atomic.LoadUint64(&r.cells[at+1+offset/64])>>(offset%64)&1 != 0 {
-			return uint8(r.cells[at]), true
+	for i, _ := r.cellOf(slot, 0); i < len(r.cells); i++ {
+		header := atomic.LoadUint64(&r.cells[i])
+		if uint32(header>>slotShift) != slot {
+			break
+		}
+		if m := r.load(i); m.has(offset) {
+			return tierOf(header), true
 		}
 	}
 	return 0, false

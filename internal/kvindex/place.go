@@ -43,14 +43,7 @@ func (ix *Index) place(c *change, parent spot, keys []kvblock.Key) int {
 	placed := 0
 	for placed < len(keys) {
 		rest := keys[placed:]
-		n, run, ok := 0, uint32(0), true
-		if parent == noSpot {
-			if run = ix.heads.find(rest[0]); run == 0 {
-				n, run, ok = ix.begin(c, 0, rest)
-			}
-		} else {
-			n, run, ok = ix.follow(c, parent, rest)
-		}
+		n, run, ok := ix.follow(c, parent, rest)
 		if !ok {
 			return placed
 		}
@@ -67,8 +60,15 @@ func (ix *Index) place(c *change, parent spot, keys []kvblock.Key) int {
 	return placed
 }
 
-// follow places keys after a block that the slot has. It returns how many, or none and the run that the first heads.
+// follow places keys after a block that the slot has, or after nothing. It returns how many, or none and the run that
+// the first heads.
 func (ix *Index) follow(c *change, parent spot, keys []kvblock.Key) (n int, heads uint32, ok bool) {
+	if parent == noSpot {
+		if heads = ix.heads.find(keys[0]); heads != 0 {
+			return 0, heads, true
+		}
+		return ix.begin(c, 0, keys)
+	}
 	lock := &ix.stripes[parent.run()%stripes]
 	lock.Lock()
 	defer lock.Unlock()
@@ -109,9 +109,9 @@ func (ix *Index) begin(c *change, depth uint32, keys []kvblock.Key) (n int, head
 	copy(r.keys, keys[:n])
 	r.n.Store(uint32(n))
 	m := stretchMask(0, n)
-	r.cells = append(make([]uint64, 0, int(r.width)+1), headerOf(c.slot, c.tier))
-	r.cells = append(r.cells, m[:r.width]...)
-	r.lower = c.tier != uint8(kvblock.GPU)
+	r.cells = newCells(1, r.width)
+	r.cells[0] = headerOf(c.slot, c.tier)
+	r.store(0, &m)
 	ix.runs.set(id, r)
 	if heads = ix.heads.insert(keys[0], id); heads != 0 {
 		ix.runs.give(id)
@@ -163,16 +163,15 @@ func (ix *Index) extend(c *change, r *run, offset int, keys []kvblock.Key) int {
 // blocks the slot had in that tier before.
 func (ix *Index) mark(c *change, r *run, m *mask) (v *run, again mask) {
 	if c.tier != tierGuess {
-		had := r.confirmed(c.slot, tierGuess)
+		had := r.confirmed(c.slot)
 		for i := range m {
 			had[i] = m[i] &^ had[i]
 		}
 		c.fresh += had.blocks()
 	}
-	header := headerOf(c.slot, c.tier)
-	at, ok := r.cellOf(header)
+	at, ok := r.cellOf(c.slot, c.tier)
 	if !ok {
-		return r.withCell(at, header, m), again
+		return r.withCell(at, headerOf(c.slot, c.tier), m), again
 	}
 	all := r.load(at)
 	for i := range m {
@@ -202,7 +201,7 @@ func (ix *Index) unmark(c *change, id uint32, m *mask) (gone int) {
 	lock.Lock()
 	defer lock.Unlock()
 	r := ix.runs.get(id)
-	at, ok := r.cellOf(headerOf(c.slot, c.tier))
+	at, ok := r.cellOf(c.slot, c.tier)
 	if !ok {
 		return 0
 	}
@@ -212,7 +211,7 @@ func (ix *Index) unmark(c *change, id uint32, m *mask) (gone int) {
 	}
 	r.store(at, &rest)
 	if c.tier != tierGuess {
-		still := r.confirmed(c.slot, tierGuess)
+		still := r.confirmed(c.slot)
 		for i := range m {
 			still[i] = m[i] &^ still[i]
 		}
@@ -220,7 +219,7 @@ func (ix *Index) unmark(c *change, id uint32, m *mask) (gone int) {
 	}
 	v := r
 	if rest.empty() {
-		if v = ix.cut(c, r, at, at+int(r.width)+1); v == nil {
+		if v = ix.cut(c, r, at, at+1); v == nil {
 			return gone
 		}
 	}
@@ -240,8 +239,8 @@ func (ix *Index) forget(c *change, id uint32) {
 	if r == nil {
 		return // it went with an earlier block, or the number is not used again yet
 	}
-	from, _ := r.cellOf(headerOf(c.slot, 0))
-	to, _ := r.cellOf(headerOf(c.slot+1, 0))
+	from, _ := r.cellOf(c.slot, 0)
+	to, _ := r.cellOf(c.slot+1, 0)
 	if from == to {
 		return
 	}

@@ -86,7 +86,7 @@ func (r *reverse) find(hash kvevent.Hash, group int) (int, bool) {
 
 // touch reads where blocks belong, so that the memory is on its way for all of them before the first is needed.
 func (r *reverse) touch(hashes []kvevent.Hash, group int) {
-	if len(r.entries) == 0 {
+	if len(r.entries) == 0 || len(hashes) < 2 {
 		return
 	}
 	sum := uint32(0)

@@ -21,18 +21,36 @@ const tierGuess = uint8(kvblock.NumTiers)
 //
 // Within all versions that share keys or cells a position has one key: whoever reads a bit in the cells of a version
 // may trust that it speaks of the key in that version. Writers hold the lock of the run's stripe. In place they change
-// only bits, n (upwards, after the keys are there) and top; everything else makes a new version, which replaces the
-// old one at once for readers to come. Old versions stay as they were, and the garbage collector ends them.
+// only cells' masks, n (upwards, after the keys are there) and top; everything else makes a new version, which replaces
+// the old one at once for readers to come. Old versions stay as they were, and the garbage collector ends them.
 type run struct {
-	keys  []kvblock.Key // as long as there is room; the first n count
-	cells []uint64      // sorted by header
+	keys []kvblock.Key // as long as there is room; the first n count
+	// cells are the headers of cells, sorted. Between length and capacity lie their masks, width words each.
+	cells []uint64
 	n     atomic.Uint32
 	depth uint32 // blocks of the chain before the first of the run
 	id    uint32
 	top   uint16 // no one has a block from here on; for writers only
 	width uint8  // words of a cell's mask
-	lower bool   // there are cells of other tiers than the GPU
 }
+
+// A header says whose cell it is and how many leading blocks of the run are in it, so that readers seldom need the mask:
+//
+//	| slot 32 | tier 8 | leading ones of the mask 24 |
+//
+// Header and mask change one after the other. Both are true at some instant while a writer changes them.
+const (
+	tierShift = 24
+	slotShift = 32
+	onesMask  = 1<<tierShift - 1
+)
+
+// headerOf is the header of an empty cell.
+func headerOf(slot uint32, tier uint8) uint64 {
+	return uint64(slot)<<slotShift | uint64(tier)<<tierShift
+}
+
+func tierOf(header uint64) uint8 { return uint8(header >> tierShift) }
 
 // mask says which of a run's blocks are meant.
 type mask [runWords]uint64
@@ -66,61 +84,76 @@ func (m *mask) blocks() int {
 	return bits.OnesCount64(m[0]) + bits.OnesCount64(m[1]) + bits.OnesCount64(m[2]) + bits.OnesCount64(m[3])
 }
 
-// headerOf is the first word of a cell.
-func headerOf(slot uint32, tier uint8) uint64 { return uint64(slot)<<8 | uint64(tier) }
+// ones is the number of leading ones.
+func (m *mask) ones() (n int) {
+	for i := range m {
+		if m[i] != ^uint64(0) {
+			return n + bits.TrailingZeros64(^m[i])
+		}
+		n += 64
+	}
+	return n
+}
 
-// cellOf is where a cell begins, or where it belongs.
-func (r *run) cellOf(header uint64) (at int, ok bool) {
-	step := int(r.width) + 1
-	lo, hi := 0, len(r.cells)/step
+// newCells has room for the headers and masks of n cells.
+func newCells(n int, width uint8) []uint64 { return make([]uint64, n*(1+int(width)))[:n] }
+
+// maskOf is the mask of cell i, as it lies in the run.
+func (r *run) maskOf(i int) []uint64 {
+	from := len(r.cells) + i*int(r.width)
+	return r.cells[from : from+int(r.width)]
+}
+
+// cellOf is the cell of a slot and tier, or where it belongs.
+func (r *run) cellOf(slot uint32, tier uint8) (i int, ok bool) {
+	header := headerOf(slot, tier)
+	lo, hi := 0, len(r.cells)
 	for lo < hi {
-		mid := (lo + hi) / 2
-		if r.cells[mid*step] < header {
+		if mid := int(uint(lo+hi) / 2); atomic.LoadUint64(&r.cells[mid]) < header {
 			lo = mid + 1
 		} else {
 			hi = mid
 		}
 	}
-	at = lo * step
-	return at, at < len(r.cells) && r.cells[at] == header
+	return lo, lo < len(r.cells) && atomic.LoadUint64(&r.cells[lo])&^onesMask == header
 }
 
-// load reads the mask of the cell that begins at a place.
-func (r *run) load(at int) (m mask) {
-	for i := range int(r.width) {
-		m[i] = atomic.LoadUint64(&r.cells[at+1+i])
+// load reads the mask of cell i.
+func (r *run) load(i int) (m mask) {
+	for j, words := 0, r.maskOf(i); j < len(words); j++ {
+		m[j] = atomic.LoadUint64(&words[j])
 	}
 	return m
 }
 
-// store changes the mask of the cell that begins at a place.
-func (r *run) store(at int, m *mask) {
-	for i := range int(r.width) {
-		if cell := &r.cells[at+1+i]; *cell != m[i] {
-			atomic.StoreUint64(cell, m[i])
+// store changes the mask of cell i.
+func (r *run) store(i int, m *mask) {
+	for j, words := 0, r.maskOf(i); j < len(words); j++ {
+		if words[j] != m[j] {
+			atomic.StoreUint64(&words[j], m[j])
 		}
+	}
+	if header := r.cells[i]&^onesMask | uint64(m.ones()); header != r.cells[i] {
+		atomic.StoreUint64(&r.cells[i], header)
 	}
 }
 
-// confirmed is the union of what a slot has in all real tiers, but for one.
-func (r *run) confirmed(slot uint32, but uint8) (m mask) {
-	at, _ := r.cellOf(headerOf(slot, 0))
-	for step := int(r.width) + 1; at < len(r.cells) && r.cells[at] < headerOf(slot, tierGuess); at += step {
-		if uint8(r.cells[at]) == but {
-			continue
-		}
-		for i := range int(r.width) {
-			m[i] |= r.cells[at+1+i]
+// confirmed is the union of what a slot has in all real tiers. The run is locked.
+func (r *run) confirmed(slot uint32) (m mask) {
+	i, _ := r.cellOf(slot, 0)
+	for end := headerOf(slot, tierGuess); i < len(r.cells) && r.cells[i] < end; i++ {
+		for j, word := range r.maskOf(i) {
+			m[j] |= word
 		}
 	}
 	return m
 }
 
-// held is the union of what anyone has.
+// held is the union of what anyone has. The run is locked.
 func (r *run) held() (m mask) {
-	for at := 0; at < len(r.cells); at += int(r.width) + 1 {
-		for i := range int(r.width) {
-			m[i] |= r.cells[at+1+i]
+	for i := range r.cells {
+		for j, word := range r.maskOf(i) {
+			m[j] |= word
 		}
 	}
 	return m
@@ -128,34 +161,33 @@ func (r *run) held() (m mask) {
 
 // version is a copy to be changed and published.
 func (r *run) version() *run {
-	v := &run{keys: r.keys, cells: r.cells, depth: r.depth, id: r.id, top: r.top, width: r.width, lower: r.lower}
+	v := &run{keys: r.keys, cells: r.cells, depth: r.depth, id: r.id, top: r.top, width: r.width}
 	v.n.Store(r.n.Load())
 	return v
 }
 
 // withCell has one more cell, at its place.
-func (r *run) withCell(at int, header uint64, m *mask) *run {
-	step := int(r.width) + 1
+func (r *run) withCell(i int, header uint64, m *mask) *run {
 	v := r.version()
-	v.cells = make([]uint64, len(r.cells)+step)
-	copy(v.cells, r.cells[:at])
-	v.cells[at] = header
-	copy(v.cells[at+1:at+step], m[:])
-	copy(v.cells[at+step:], r.cells[at:])
-	v.lower = r.lower || uint8(header) != uint8(kvblock.GPU)
+	v.cells = newCells(len(r.cells)+1, r.width)
+	copy(v.cells, r.cells[:i])
+	v.cells[i] = header | uint64(m.ones())
+	copy(v.cells[i+1:], r.cells[i:])
+	masks, at := v.masks(), i*int(r.width)
+	copy(masks, r.masks()[:at])
+	copy(masks[at:], m[:r.width])
+	copy(masks[at+int(r.width):], r.masks()[at:])
 	return v
 }
 
 // without has the cells [from, to) no more.
 func (r *run) without(from, to int) *run {
 	v := r.version()
-	v.cells = make([]uint64, len(r.cells)-(to-from))
+	v.cells = newCells(len(r.cells)-(to-from), r.width)
 	copy(v.cells, r.cells[:from])
 	copy(v.cells[from:], r.cells[to:])
-	v.lower = false
-	for at := 0; at < len(v.cells); at += int(v.width) + 1 {
-		v.lower = v.lower || uint8(v.cells[at]) != uint8(kvblock.GPU)
-	}
+	copy(v.masks(), r.masks()[:from*int(r.width)])
+	copy(v.masks()[from*int(r.width):], r.masks()[to*int(r.width):])
 	return v
 }
 
@@ -167,16 +199,19 @@ func (r *run) resized(n, room int) *run {
 	copy(v.keys, r.keys[:n])
 	v.width = widthFor(capacity)
 	// Cells are copied even where their width stays: a bit of a block cut off may come to mean another key.
-	from, to := int(r.width)+1, int(v.width)+1
-	v.cells = make([]uint64, len(r.cells)/from*to)
-	for i := range len(r.cells) / from {
-		copy(v.cells[i*to:(i+1)*to], r.cells[i*from:(i+1)*from])
+	v.cells = newCells(len(r.cells), v.width)
+	copy(v.cells, r.cells)
+	for i := range v.cells {
+		copy(v.maskOf(i), r.maskOf(i))
 	}
 	v.n.Store(uint32(n))
 	return v
 }
 
-func (r *run) bytes() int64 { return runSize + 8*int64(len(r.keys)+len(r.cells)) }
+// masks are the masks of all cells.
+func (r *run) masks() []uint64 { return r.cells[len(r.cells):cap(r.cells)] }
+
+func (r *run) bytes() int64 { return runSize + 8*int64(len(r.keys)+cap(r.cells)) }
 
 // rooms are the capacities of runs in blocks; allocated sizes fit them without loss.
 var rooms = [...]int{2, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, runBlocks}

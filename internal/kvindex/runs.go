@@ -14,6 +14,7 @@ const (
 // runs finds runs by number: chunks of pointers, so that it grows without moving. Readers take no lock.
 type runs struct {
 	chunks atomic.Pointer[[]*runChunk]
+	limit  int // chunks, at most
 	bytes  *atomic.Int64
 
 	mu   sync.Mutex
@@ -28,7 +29,7 @@ type runChunk struct {
 }
 
 func (t *runs) init(bytes *atomic.Int64) {
-	t.bytes = bytes
+	t.bytes, t.limit = bytes, maxRuns/runChunkLen
 	t.chunks.Store(&[]*runChunk{})
 }
 
@@ -46,7 +47,7 @@ func (t *runs) set(id uint32, r *run) {
 	(*t.chunks.Load())[id>>runChunkBits].runs[id%runChunkLen].Store(r)
 }
 
-// take finds a vacant number; there is none beyond maxRuns.
+// take finds a vacant number, if there is one.
 func (t *runs) take() (id uint32, ok bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -65,7 +66,7 @@ func (t *runs) take() (id uint32, ok bool) {
 		c.listed = false
 		t.room = t.room[:len(t.room)-1]
 	}
-	if len(chunks) == maxRuns/runChunkLen {
+	if len(chunks) == t.limit {
 		return 0, false
 	}
 	c := newRunChunk(len(chunks))

@@ -42,6 +42,11 @@ func (ix *Index) Speculate(h Holder, keys []kvblock.Key) *Guess {
 	if ix.budget > 0 {
 		l.used.Store(ix.clock.Add(1))
 	}
+	return ix.speculate(l, keys)
+}
+
+// speculate assumes that a life has blocks. The life may have ended meanwhile.
+func (ix *Index) speculate(l *life, keys []kvblock.Key) *Guess {
 	l.guessMu.Lock()
 	defer l.guessMu.Unlock()
 	if l.guessClosed {

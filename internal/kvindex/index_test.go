@@ -1,0 +1,540 @@
+package kvindex
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/kvasir-dev/kvasir/internal/kvblock"
+	"github.com/kvasir-dev/kvasir/internal/kvevent"
+)
+
+// bed is an index with one holder and a chain, for tests of single cases.
+type bed struct {
+	*testing.T
+	ix   *Index
+	h    Holder
+	w    Writer
+	keys []kvblock.Key
+}
+
+func newBed(t *testing.T, chain int) *bed {
+	b := &bed{T: t, ix: NewIndex(Options{})}
+	b.h = b.ix.Join()
+	b.w = b.ix.Writer(b.h)
+	b.keys = someKeys(1, chain)
+	t.Cleanup(func() { b.ix.check(t) })
+	return b
+}
+
+// someKeys is one of many chains.
+func someKeys(chain uint64, n int) []kvblock.Key {
+	rng := rand.New(rand.NewPCG(chain, 3))
+	keys := make([]kvblock.Key, n)
+	for i := range keys {
+		keys[i] = kvblock.Key(rng.Uint64() | 1)
+	}
+	return keys
+}
+
+// named are hashes of keys, by variant.
+func named(variant int, keys ...kvblock.Key) []kvevent.Hash {
+	hashes := make([]kvevent.Hash, len(keys))
+	for i, key := range keys {
+		hashes[i] = kvevent.Hash(key) + kvevent.Hash(variant)<<1
+	}
+	return hashes
+}
+
+// store stores blocks [from, to) of a chain.
+func (b *bed) store(w Writer, keys []kvblock.Key, from, to int) {
+	var parent Parent
+	if from > 0 {
+		parent = Parent{named(0, keys[from-1])[0], true}
+	}
+	w.Store(kvblock.GPU, 0, parent, named(0, keys[from:to]...), keys[from:to])
+}
+
+func (b *bed) blocks(h Holder, keys []kvblock.Key) int {
+	out := make([]Match, 1)
+	b.ix.Match(keys, []Holder{h}, out)
+	return out[0].Blocks()
+}
+
+// want fails the test unless a holder matches so many blocks of a chain.
+func (b *bed) want(h Holder, keys []kvblock.Key, want int) {
+	b.Helper()
+	if got := b.blocks(h, keys); got != want {
+		b.Errorf("match is %d blocks, want %d", got, want)
+	}
+}
+
+// TestALookupNeverSeesOtherKeysBehindAPosition stops a lookup between finding a run and reading who has it, while the
+// end of the run is dropped and other keys take its place.
+func TestALookupNeverSeesOtherKeysBehindAPosition(t *testing.T) {
+	for name, room := range map[string]int{"in the room there is": 8, "in more room": 20, "in less room": 6} {
+		t.Run(name, func(t *testing.T) {
+			b := newBed(t, 8)
+			other := append(append([]kvblock.Key(nil), b.keys[:5]...), someKeys(2, room-5)...)
+			b.store(b.w, b.keys, 0, 8)
+			out := make([]Match, 1)
+			l := &lookup{}
+			l.begin(b.ix, []Holder{b.h})
+			r, n := b.ix.step(b.keys)
+			b.w.Drop(kvblock.GPU, 0, named(0, b.keys[5:]...))
+			b.store(b.w, other, 5, room)
+			l.credit(r, 0, uint32(n), out)
+			if got := out[0].Blocks(); got != 5 {
+				t.Errorf("the lookup credits %d blocks, want the 5 that stayed", got)
+			}
+			b.want(b.h, other, room)
+			b.want(b.h, b.keys, 5)
+		})
+	}
+}
+
+// TestALookupNeverSeesAnotherHoldersSlot stops a lookup at its beginning, while its holder is cleared, or leaves, and
+// another one takes over the slot.
+func TestALookupNeverSeesAnotherHoldersSlot(t *testing.T) {
+	for name, end := range map[string]func(*bed){
+		"cleared": func(b *bed) { b.w.Clear() },
+		"left":    func(b *bed) { b.ix.Leave(b.h) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBed(t, 8)
+			out := make([]Match, 1)
+			l := &lookup{}
+			l.begin(b.ix, []Holder{b.h})
+			end(b)
+			b.ix.Settle()
+			b.store(b.ix.Writer(b.ix.Join()), b.keys, 0, 8)
+			l.walk(b.ix, b.keys, out)
+			l.end(b.ix, out)
+			if got := out[0].Blocks(); got != 0 {
+				t.Errorf("the lookup credits %d blocks of the slot's next owner", got)
+			}
+		})
+	}
+}
+
+// TestALookupSeesTheBlocksOfAnEndingLife lets a life end while it is being looked up, before its slot is used again.
+func TestALookupSeesTheBlocksOfAnEndingLife(t *testing.T) {
+	b := newBed(t, 8)
+	b.store(b.w, b.keys, 0, 8)
+	out := make([]Match, 1)
+	l := &lookup{}
+	l.begin(b.ix, []Holder{b.h})
+	r, n := b.ix.step(b.keys)
+	b.w.Clear()
+	b.ix.Settle()
+	l.credit(r, 0, uint32(n), out)
+	l.end(b.ix, out)
+	if got := out[0].Blocks(); got != 8 {
+		t.Errorf("the lookup credits %d blocks of the life that it began in, want 8", got)
+	}
+	b.want(b.h, b.keys, 0)
+}
+
+func TestTheSameHoldersAreLookedUpAgainWhenOneHasGone(t *testing.T) {
+	b := newBed(t, 8)
+	other := b.ix.Join()
+	b.store(b.ix.Writer(other), b.keys, 0, 4)
+	b.store(b.w, b.keys, 0, 8)
+	holders, out := []Holder{b.h, other, b.h, 99_999}, make([]Match, 4)
+	lengths := func() (n [4]int) {
+		b.ix.Match(b.keys, holders, out)
+		for i := range out {
+			n[i] = out[i].Blocks()
+		}
+		return n
+	}
+	if got := lengths(); got != [4]int{8, 4, 8, 0} {
+		t.Errorf("matches of two, one of them twice, and a stranger: %v", got)
+	}
+	b.ix.Leave(b.h)
+	if got := lengths(); got != [4]int{0, 4, 0, 0} {
+		t.Errorf("after the first has left: %v", got)
+	}
+	b.ix.Writer(other).Clear()
+	if got := lengths(); got != [4]int{} {
+		t.Errorf("after the second was cleared: %v", got)
+	}
+}
+
+func TestARunThatHasGoneIsNotEntered(t *testing.T) {
+	b := newBed(t, 8)
+	b.store(b.w, b.keys, 0, 8)
+	id := b.ix.heads.find(b.keys[0])
+	b.w.Drop(kvblock.GPU, 0, named(0, b.keys...))
+	c := change{slot: 1}
+	if n := b.ix.enter(&c, id, b.keys); n != 0 {
+		t.Errorf("%d blocks were placed in a run that is not there", n)
+	}
+	other := someKeys(2, 8)
+	b.store(b.w, other, 0, 8)
+	if again := b.ix.heads.find(other[0]); again != id {
+		t.Fatalf("the run's number is not used again: %d, then %d", id, again)
+	}
+	if n := b.ix.enter(&c, id, b.keys); n != 0 {
+		t.Errorf("%d blocks were placed in another chain's run", n)
+	}
+}
+
+// TestAChainKeepsTheRunsItHas stores a chain whose beginning has gone, but whose end stands in a run of its own.
+func TestAChainKeepsTheRunsItHas(t *testing.T) {
+	b := newBed(t, 10)
+	branch := append(append([]kvblock.Key(nil), b.keys[:5]...), someKeys(2, 3)...)
+	b.store(b.w, branch, 0, 8)
+	b.store(b.w, b.keys, 5, 10)
+	b.w.Drop(kvblock.GPU, 0, named(0, branch...))
+	other := b.ix.Join()
+	b.store(b.ix.Writer(other), b.keys, 0, 10)
+	b.store(b.w, b.keys, 0, 5)
+	b.want(other, b.keys, 10)
+	b.want(b.h, b.keys, 10)
+}
+
+func TestCopiesAreCountedBeyondWhatAnEntryHolds(t *testing.T) {
+	for _, tier := range []kvblock.Tier{kvblock.GPU, kvblock.Remote} {
+		for _, copies := range []int{62, 63, 64, 65, 254, 255, 256, 257, 600} {
+			b := newBed(t, 1)
+			for range copies {
+				b.w.Store(tier, 3, Parent{}, named(0, b.keys...), b.keys)
+			}
+			b.w.Each(func(block Block) bool {
+				if block.Copies[tier] != copies {
+					t.Errorf("%d copies in tier %v, says %v", copies, tier, block)
+				}
+				return true
+			})
+			for range copies - 1 {
+				b.w.Drop(tier, 3, named(0, b.keys...))
+			}
+			b.want(b.h, b.keys, 1)
+			b.w.Drop(tier, 3, named(0, b.keys...))
+			b.want(b.h, b.keys, 0)
+			if unknown := b.w.Drop(tier, 3, named(0, b.keys...)); unknown != 1 {
+				t.Errorf("one more of %d copies was dropped", copies)
+			}
+		}
+	}
+}
+
+func TestABlockOfTwoNamesStaysUntilBothHaveGone(t *testing.T) {
+	b := newBed(t, 2)
+	key := b.keys[0]
+	b.w.Store(kvblock.GPU, 0, Parent{}, named(0, key), b.keys[:1])
+	b.w.Store(kvblock.GPU, 0, Parent{}, named(1, key), b.keys[:1])
+	both := append(named(0, key), named(1, key)...)
+	b.w.Copy(kvblock.CPU, 0, both)
+	b.w.Drop(kvblock.GPU, 0, both)
+	b.want(b.h, b.keys, 1)
+	b.w.Drop(kvblock.CPU, 0, both[:1])
+	b.want(b.h, b.keys, 1)
+	b.w.Drop(kvblock.CPU, 0, both[1:])
+	b.want(b.h, b.keys, 0)
+}
+
+func TestStraysFindTheirPlaceWhenTheirParentsCome(t *testing.T) {
+	b := newBed(t, 700)
+	life := b.ix.lifeOf(b.h)
+	for from := 600; from >= 0; from -= 100 {
+		if from > 0 && b.blocks(b.h, b.keys) != 0 {
+			t.Error("blocks match before the first of the chain is there")
+		}
+		b.store(b.w, b.keys, from, from+100)
+	}
+	b.want(b.h, b.keys, 700)
+	if n := len(life.strays); n != 0 || b.ix.strays.bytes.Load() != 0 {
+		t.Errorf("%d strays remain, %d bytes", n, b.ix.strays.bytes.Load())
+	}
+	if word := b.ix.word(b.h); word&straysBit != 0 {
+		t.Error("readers are still told to look for strays")
+	}
+}
+
+func TestAGuessAboutALifeThatEndsMeanwhileIsNone(t *testing.T) {
+	b := newBed(t, 8)
+	life := b.ix.lifeOf(b.h)
+	b.w.Clear()
+	b.ix.Settle()
+	b.ix.speculate(life, b.keys).Withdraw()
+	b.ix.speculate(life, b.keys)
+	if distinct, held, speculative := b.ix.Size(); distinct+held+speculative != 0 || b.ix.heads.find(b.keys[0]) != 0 {
+		t.Error("a guess about a life that has ended is in the index")
+	}
+}
+
+func TestALateWriteForAHolderThatHasLeftDoesNothing(t *testing.T) {
+	for name, book := range books() {
+		t.Run(name, func(t *testing.T) {
+			h := book.Join()
+			w, keys := book.Writer(h), someKeys(1, 4)
+			w.Store(kvblock.GPU, 0, Parent{}, named(0, keys...), keys)
+			shadow := w.Shadow()
+			shadow.Store(kvblock.GPU, 0, Parent{}, named(0, keys...), keys)
+			book.Leave(h)
+			shadow.Commit()
+			w.Store(kvblock.GPU, 0, Parent{}, named(0, keys...), keys)
+			book.Speculate(h, keys)
+			w.Clear()
+			w.Shadow().Commit()
+			if _, ok := w.Key(0, named(0, keys...)[0]); ok || w.Len() != 0 {
+				t.Error("the writer of a holder that has left knows blocks")
+			}
+			if unknown := w.Drop(kvblock.GPU, 0, named(0, keys...)); unknown != 4 {
+				t.Errorf("%d of 4 blocks are unknown", unknown)
+			}
+			out := make([]Match, 1)
+			if book.Match(keys, []Holder{h}, out); out[0].Blocks() != 0 {
+				t.Error("a holder that has left matches")
+			}
+			if ix, ok := book.(*Index); ok {
+				ix.check(t)
+			}
+			if distinct, held, speculative := book.Size(); distinct+held+speculative != 0 {
+				t.Error("a late write for a holder that has left takes memory")
+			}
+		})
+	}
+}
+
+func TestWhatCannotBeIndexedIsRefused(t *testing.T) {
+	keys := someKeys(1, 4)
+	for name, tc := range map[string]struct {
+		tier  kvblock.Tier
+		group int
+		keys  []kvblock.Key
+		want  int
+	}{
+		"a tier that there is not":       {kvblock.Tier(kvblock.NumTiers), 0, keys, 4},
+		"a negative group":               {0, -1, keys, 4},
+		"a group too high":               {0, MaxGroup + 1, keys, 4},
+		"the highest group":              {0, MaxGroup, keys, 0},
+		"fewer keys than hashes":         {0, 0, keys[:3], 4},
+		"keys that do not divide evenly": {0, 0, append(keys[:4:4], 5), 4},
+		"a key of zero and what follows": {0, 0, []kvblock.Key{keys[0], 0, keys[2], keys[3]}, 3},
+	} {
+		for which, book := range books() {
+			t.Run(name+", "+which, func(t *testing.T) {
+				w := book.Writer(book.Join())
+				if refused := w.Store(tc.tier, tc.group, Parent{}, named(0, keys...), tc.keys); refused != tc.want {
+					t.Errorf("%d blocks are refused, want %d", refused, tc.want)
+				}
+				if w.Len() != 4-tc.want {
+					t.Errorf("%d blocks are known, want %d", w.Len(), 4-tc.want)
+				}
+			})
+		}
+	}
+}
+
+func books() map[string]Book { return map[string]Book{"plain": New(), "fast": NewIndex(Options{})} }
+
+// TestBlocksSeveralKeysLongComeAndGoAsOne checks what the leading keys of such blocks do.
+func TestBlocksSeveralKeysLongComeAndGoAsOne(t *testing.T) {
+	for name, book := range books() {
+		t.Run(name, func(t *testing.T) {
+			h := book.Join()
+			w, keys := book.Writer(h), someKeys(1, 12)
+			hashes := []kvevent.Hash{10, 20, 30, 40}
+			w.Store(kvblock.GPU, 0, Parent{}, hashes[:2], keys[:6])
+			w.Store(kvblock.GPU, 0, Parent{20, true}, hashes[2:], keys[6:])
+			blocks := func() int {
+				out := make([]Match, 1)
+				book.Match(keys, []Holder{h}, out)
+				return out[0].Blocks()
+			}
+			if got := blocks(); got != 12 {
+				t.Errorf("match is %d keys, want 12", got)
+			}
+			if key, _ := w.Key(0, 30); key != keys[8] {
+				t.Error("a hash does not name the last of its keys")
+			}
+			w.Copy(kvblock.CPU, 0, hashes[1:2])
+			w.Drop(kvblock.GPU, 0, hashes[1:2])
+			if got := blocks(); got != 12 {
+				t.Errorf("with a block in a lower tier the match is %d keys, want 12", got)
+			}
+			w.Drop(kvblock.CPU, 0, hashes[1:2])
+			if got := blocks(); got != 3 {
+				t.Errorf("without the second block the match is %d keys, want 3", got)
+			}
+			if w.Len() != 9 {
+				t.Errorf("%d keys are known, want 9", w.Len())
+			}
+		})
+	}
+}
+
+// TestMemoryComesBack fills the index with many short chains and one holder after the other with long ones, drops all,
+// and expects nothing to remain, however often.
+func TestMemoryComesBack(t *testing.T) {
+	ix := NewIndex(Options{})
+	h := ix.Join()
+	w := ix.Writer(h)
+	empty := ix.Bytes()
+	rng := rand.New(rand.NewPCG(1, 1))
+	for round := range 3 {
+		var all [][]kvblock.Key
+		for i := range 20_000 {
+			n := 1
+			if i%100 == 0 {
+				n = 1 + rng.IntN(600)
+			}
+			keys := someKeys(uint64(round*1_000_000+i), n)
+			w.Store(kvblock.GPU, 0, Parent{}, named(0, keys...), keys)
+			all = append(all, keys)
+		}
+		ix.check(t)
+		if round < 2 {
+			for _, keys := range all {
+				w.Drop(kvblock.GPU, 0, named(0, keys...))
+			}
+		} else {
+			w.Clear()
+		}
+		ix.check(t)
+		if extra := ix.Bytes() - empty; extra > 24<<10 {
+			t.Errorf("round %d: after all was dropped the index takes %d bytes more than before", round, extra)
+		}
+	}
+}
+
+// TestBytesPerBlock states what a held block may take, with prompts of 512 blocks, half of them shared by four holders,
+// after churn.
+func TestBytesPerBlock(t *testing.T) {
+	for _, layout := range []string{"hot", "spread"} {
+		t.Run(layout, func(t *testing.T) {
+			ix := NewIndex(Options{})
+			w := newWorld(ix, layout, 16, 8*promptBlocks)
+			ix.check(t)
+			if got := float64(ix.Bytes()) / float64(w.held); got > 40 {
+				t.Errorf("a held block takes %.1f bytes", got)
+			}
+		})
+	}
+}
+
+func TestTheFastMatchDoesNotAllocate(t *testing.T) {
+	if raceDetector {
+		t.Skip("the race detector makes pools forget")
+	}
+	ix := NewIndex(Options{})
+	w := newWorld(ix, "spread", 16, 4*promptBlocks)
+	out := make([]Match, len(w.holders))
+	requests, i := w.wholePrompts(), 0
+	if n := testing.AllocsPerRun(200, func() {
+		ix.Match(requests[i%len(requests)], w.holders, out)
+		i++
+	}); n >= 1 {
+		t.Errorf("Match allocates %v times", n)
+	}
+}
+
+func TestABudgetIsKept(t *testing.T) {
+	const budget = 400 << 10
+	ix := NewIndex(Options{Budget: budget})
+	plain := New()
+	var holders, plainHolders []Holder
+	for i := range 4 {
+		holders, plainHolders = append(holders, ix.Join()), append(plainHolders, plain.Join())
+		fast, slow := ix.Writer(holders[i]), plain.Writer(plainHolders[i])
+		for chain := range 20 {
+			keys := someKeys(uint64(i*100+chain), 400)
+			for _, w := range []Writer{fast, slow} {
+				var parent Parent
+				for at := 0; at < 400; at += 50 {
+					w.Store(kvblock.GPU, 0, parent, named(0, keys[at:at+50]...), keys[at:at+50])
+					parent = Parent{named(0, keys[at+49])[0], true}
+				}
+			}
+			if over := ix.Bytes() - budget; over > 0 {
+				t.Fatalf("the index takes %d bytes more than its budget", over)
+			}
+		}
+	}
+	ix.check(t)
+	if ix.Evicted() == 0 {
+		t.Fatal("no block was evicted")
+	}
+	kept := make([]int, 4)
+	for i := range holders {
+		kept[i] = ix.Held(holders[i])
+		for chain := range 20 {
+			keys := someKeys(uint64(i*100+chain), 400)
+			a, b := make([]Match, 1), make([]Match, 1)
+			ix.Match(keys, holders[i:i+1], a)
+			plain.Match(keys, plainHolders[i:i+1], b)
+			if a[0].Blocks() > b[0].Blocks() {
+				t.Errorf("holder %d, chain %d: %d blocks match, it has %d", i, chain, a[0].Blocks(), b[0].Blocks())
+			}
+			out := make([]Match, 1)
+			whole := 0
+			for n := range keys {
+				if ix.Match(keys[:n+1], holders[i:i+1], out); out[0].Blocks() == n+1 {
+					whole++
+				}
+			}
+			if whole != a[0].Blocks() {
+				t.Errorf("holder %d, chain %d: blocks are missing before the deepest", i, chain)
+			}
+		}
+	}
+	if kept[0] > 0 || kept[3] < 5000 {
+		t.Errorf("holders keep %v blocks, longest left alone first", kept)
+	}
+}
+
+// TestGuessesDoNotPushFactsOut guesses far more than the budget, which is nearly full.
+func TestGuessesDoNotPushFactsOut(t *testing.T) {
+	ix := NewIndex(Options{Budget: 200 << 10})
+	h := ix.Join()
+	w, keys := ix.Writer(h), someKeys(1, 1000)
+	w.Store(kvblock.GPU, 0, Parent{}, named(0, keys...), keys)
+	var guesses []*Guess
+	for i := range 200 {
+		guesses = append(guesses, ix.Speculate(h, someKeys(uint64(10+i), 600)))
+		w.Store(kvblock.GPU, 0, Parent{}, named(0, keys[:1]...), keys[:1])
+	}
+	if ix.Evicted() > 0 || ix.Held(h) != 1000 {
+		t.Errorf("guesses pushed out %d blocks", ix.Evicted())
+	}
+	for _, g := range guesses {
+		g.Withdraw()
+	}
+	ix.check(t)
+	if ix.guessBytes.Load() != 0 {
+		t.Errorf("without guesses, %d bytes are taken for them", ix.guessBytes.Load())
+	}
+}
+
+func TestEachStopsWhenTold(t *testing.T) {
+	for name, book := range books() {
+		w, keys := book.Writer(book.Join()), someKeys(1, 9)
+		w.Store(kvblock.GPU, 0, Parent{}, named(0, keys...), keys)
+		n := 0
+		w.Each(func(Block) bool { n++; return n < 3 })
+		if n != 3 {
+			t.Errorf("%s: Each went on to %d blocks", name, n)
+		}
+	}
+}
+
+func TestDigestsTellWhichBucketsDiffer(t *testing.T) {
+	b := newBed(t, 300)
+	b.store(b.w, b.keys, 0, 300)
+	all := b.w.Digest(kvblock.GPU, 0)
+	if all.Blocks != 300 {
+		t.Errorf("digest counts %d blocks, want 300", all.Blocks)
+	}
+	b.w.Drop(kvblock.GPU, 0, named(0, b.keys[7]))
+	fewer := b.w.Digest(kvblock.GPU, 0)
+	if diff := fewer.Diff(&all, nil); fmt.Sprint(diff) != fmt.Sprint([]int{Bucket(b.keys[7])}) {
+		t.Errorf("buckets %v differ, want %d", diff, Bucket(b.keys[7]))
+	}
+	fewer.Add(b.keys[7])
+	if fewer != all {
+		t.Error("a block that comes back does not restore the digest")
+	}
+}
