@@ -21,7 +21,7 @@ func programs(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
 	for _, name := range []string{"picker", "vllmsim"} {
-		if err := os.WriteFile(filepath.Join(dir, name), []byte("#!/bin/sh\necho broken >&2\nexit 1\n"), 0o700); err != nil { //nolint:gosec // a program
+		if err := os.WriteFile(filepath.Join(dir, name), []byte("#!/bin/sh\necho broken >&2\nexit 1\n"), 0o700); err != nil {
 			t.Fatal(err)
 		}
 	}

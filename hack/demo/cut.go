@@ -31,7 +31,7 @@ func cut(_ context.Context, args []string, stdout, stderr io.Writer) error {
 	if err != nil {
 		return fmt.Errorf("cutting a trace: %w", err)
 	}
-	defer in.Close() //nolint:errcheck // only read
+	defer in.Close() // only read
 	list, err := trace.ReadGzip(in)
 	if err != nil {
 		return err

@@ -116,7 +116,7 @@ func (s *session) run(ctx context.Context, strategy string, last bool) (run *rep
 			err = errors.Join(err, stopErr)
 		}
 	}()
-	meter, before, start := cpu.Start(), ownCPU(), time.Now()
+	meter, before, start := cpu.Start(ctx), ownCPU(), time.Now()
 	samples, err := s.drive(ctx, strategy, f, meter)
 	m := report.Machine{WallSeconds: time.Since(start).Seconds(), ClientCPUSeconds: (ownCPU() - before).Seconds()}
 	m.MeanCPU, m.MaxCPU = meter.Stop()

@@ -27,7 +27,7 @@ import (
 var (
 	builtIn string
 	build   = sync.OnceValue(func() error {
-		out, err := exec.Command("go", "build", "-o", builtIn+string(filepath.Separator), //nolint:gosec // our own
+		out, err := exec.Command("go", "build", "-o", builtIn+string(filepath.Separator),
 			"github.com/kvasir-dev/kvasir/cmd/picker", "github.com/kvasir-dev/kvasir/cmd/vllmsim", "github.com/kvasir-dev/kvasir/hack/demo").CombinedOutput()
 		if err != nil {
 			return fmt.Errorf("building the programs: %w\n%s", err, out)

@@ -88,7 +88,7 @@ func New(c Config) (*Script, error) {
 		return nil, fmt.Errorf("chat: %d sessions over %v, %d words of system prompt, thinking %v: want none negative",
 			c.Sessions, c.Span, c.SystemWords, c.MeanThink)
 	}
-	random := rand.New(rand.NewPCG(c.Seed, 0x6b76617369720000)) //nolint:gosec // to be repeatable, not secret
+	random := rand.New(rand.NewPCG(c.Seed, 0x6b76617369720000))
 	script := &Script{System: text(random, c.SystemWords), Sessions: make([]Session, c.Sessions)}
 	for i := range script.Sessions {
 		s := &script.Sessions[i]

@@ -69,9 +69,9 @@ type Meter struct {
 	now, highest, mean float64 // guarded by mu
 }
 
-// Start starts a meter that looks once a second. Where there is no /proc/stat it measures nothing, which is no error.
-func Start() *Meter {
-	ctx, cancel := context.WithCancel(context.Background())
+// Start starts a meter that looks once a second, until Stop or until ctx ends. Where there is no /proc/stat it measures nothing, which is no error.
+func Start(ctx context.Context) *Meter {
+	ctx, cancel := context.WithCancel(ctx)
 	m := &Meter{cancel: cancel}
 	t, err := read()
 	if err != nil {

@@ -38,7 +38,7 @@ func TestOtherTextIsRefused(t *testing.T) {
 }
 
 func TestMeterAgreesWithItself(t *testing.T) {
-	m := Start()
+	m := Start(t.Context())
 	for range 50 {
 		m.look()
 	}

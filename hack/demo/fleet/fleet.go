@@ -67,7 +67,7 @@ func Start(ctx context.Context, o Options) (*Fleet, error) {
 }
 
 func (f *Fleet) start(ctx context.Context, o *Options) error {
-	free, err := freePorts(3*o.Pods + 4)
+	free, err := freePorts(ctx, 3*o.Pods+4)
 	if err != nil {
 		return err
 	}
@@ -162,9 +162,9 @@ const (
 
 // freePorts finds n ports of 127.0.0.1 that nobody listens on. Another process may take one before it is used; the
 // start fails then.
-func freePorts(n int) ([]int, error) {
+func freePorts(ctx context.Context, n int) ([]int, error) {
 	var ports []int
-	at := firstPort + rand.IntN(endPort-firstPort) //nolint:gosec // no secret
+	at := firstPort + rand.IntN(endPort-firstPort)
 	for range endPort - firstPort {
 		if len(ports) == n {
 			return ports, nil
@@ -172,7 +172,10 @@ func freePorts(n int) ([]int, error) {
 		if at++; at == endPort {
 			at = firstPort
 		}
-		l, err := net.Listen("tcp", local(at))
+		l, err := new(net.ListenConfig).Listen(ctx, "tcp", local(at))
+		if ctx.Err() != nil {
+			return nil, context.Cause(ctx)
+		}
 		if err != nil {
 			continue
 		}

@@ -138,7 +138,7 @@ func TestAFleetThatCannotStartLeavesNothing(t *testing.T) {
 	bin := t.TempDir()
 	pid := filepath.Join(bin, "pid")
 	script := "#!/bin/sh\necho $$ >> " + pid + "\necho no such flag >&2\nexit 3\n"
-	if err := os.WriteFile(filepath.Join(bin, "vllmsim"), []byte(script), 0o700); err != nil { //nolint:gosec // a program
+	if err := os.WriteFile(filepath.Join(bin, "vllmsim"), []byte(script), 0o700); err != nil {
 		t.Fatal(err)
 	}
 	_, err := Start(context.Background(), Options{Bin: bin, Dir: t.TempDir(), Pods: 3, Strategy: "RoundRobin", SpeedUp: 1})
@@ -151,7 +151,7 @@ func TestAFleetThatCannotStartLeavesNothing(t *testing.T) {
 }
 
 func TestFreePortsAreDifferentAndFree(t *testing.T) {
-	ports, err := freePorts(50)
+	ports, err := freePorts(t.Context(), 50)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -187,7 +187,7 @@ func TestObjectsAreThoseOfTheGoldenFile(t *testing.T) {
 	}
 	golden := filepath.Join("testdata", "objects.yaml")
 	if os.Getenv("UPDATE_GOLDEN") != "" {
-		if err := os.WriteFile(golden, []byte(got.String()), 0o644); err != nil { //nolint:gosec // for all to read
+		if err := os.WriteFile(golden, []byte(got.String()), 0o644); err != nil {
 			t.Fatal(err)
 		}
 	}

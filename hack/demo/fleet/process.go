@@ -39,8 +39,8 @@ func start(died chan<- *process, name, dir, path string, args ...string) (*proce
 	if err != nil {
 		return nil, fmt.Errorf("starting %s: %w", name, err)
 	}
-	defer output.Close() //nolint:errcheck // the child has its own descriptor
-	p.cmd = exec.Command(path, args...)
+	defer output.Close()                // the child has its own descriptor
+	p.cmd = exec.Command(path, args...) //nolint:noctx // stop ends it, and its group
 	p.cmd.Stdout, p.cmd.Stderr = output, output
 	p.cmd.SysProcAttr = groupOfItsOwn()
 	if err := p.cmd.Start(); err != nil {
@@ -96,7 +96,7 @@ func (p *process) lastWords() string {
 	if err != nil {
 		return ""
 	}
-	defer f.Close() //nolint:errcheck // only read
+	defer f.Close() // only read
 	if info, err := f.Stat(); err == nil && info.Size() > quotedOutput {
 		if _, err := f.Seek(-quotedOutput, io.SeekEnd); err != nil {
 			return ""

@@ -10,9 +10,10 @@ import (
 )
 
 const (
-	// TerminalEvery and PlainEvery are how often a line is shown.
+	// TerminalEvery is how often a line is drawn on a terminal.
 	TerminalEvery = 200 * time.Millisecond
-	PlainEvery    = 10 * time.Second
+	// PlainEvery is how often a line is printed elsewhere.
+	PlainEvery = 10 * time.Second
 
 	minWidth = 40
 	maxBar   = 40

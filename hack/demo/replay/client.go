@@ -90,7 +90,7 @@ func (c *Client) post(ctx context.Context, path string, body []byte) (*answer, e
 	if err != nil {
 		return nil, err
 	}
-	defer resp.Body.Close() //nolint:errcheck // read to the end or given up
+	defer resp.Body.Close() // read to the end or given up
 	if resp.StatusCode != http.StatusOK {
 		text, _ := io.ReadAll(io.LimitReader(resp.Body, maxErrorBody))
 		return nil, fmt.Errorf("status %d: %s", resp.StatusCode, bytes.TrimSpace(text))

@@ -46,10 +46,10 @@ func (r *Report) WriteHTML(w io.Writer) error {
 		Report: r, Takeaways: r.Takeaways(), Tiles: r.tiles(), Parameters: r.parameters(), Failed: r.Wrong(),
 		Charts: []chart{
 			// The drawings escape all text that goes into them.
-			{"Time to first token", "The part of the requests that had their first token within a time. Marked: 50, 90 and 99 %.", template.HTML(r.distribution())},                           //nolint:gosec // escaped
-			{"Prompt tokens found in the caches", "Full: confirmed by the pods' events, and delivered by the engines. Pale: speculative, routed there just before.", template.HTML(r.hits())}, //nolint:gosec // escaped
-			{"Time to first token in the course of the run", "Thick: 90th percentile. Thin: median. Logarithmic.", template.HTML(r.course())},                                                 //nolint:gosec // escaped
-			{"Requests served by each pod", "Requests differ in length: an even count is not an even load.", template.HTML(r.spread())},                                                       //nolint:gosec // escaped
+			{"Time to first token", "The part of the requests that had their first token within a time. Marked: 50, 90 and 99 %.", template.HTML(r.distribution())},
+			{"Prompt tokens found in the caches", "Full: confirmed by the pods' events, and delivered by the engines. Pale: speculative, routed there just before.", template.HTML(r.hits())},
+			{"Time to first token in the course of the run", "Thick: 90th percentile. Thin: median. Logarithmic.", template.HTML(r.course())},
+			{"Requests served by each pod", "Requests differ in length: an even count is not an even load.", template.HTML(r.spread())},
 		},
 	}
 	for i := range r.Runs {

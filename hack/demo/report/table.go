@@ -100,12 +100,11 @@ func writeColumns(b *strings.Builder, rows [][]string) {
 	for _, row := range rows {
 		for i, cell := range row {
 			pad := strings.Repeat(" ", widths[i]-utf8.RuneCountInString(cell))
-			switch {
-			case i == 0:
+			if i == 0 {
 				b.WriteString(cell + pad)
-			default:
-				b.WriteString("  " + pad + cell)
+				continue
 			}
+			b.WriteString("  " + pad + cell)
 		}
 		b.WriteByte('\n')
 	}

@@ -1,10 +1,10 @@
 package trace
 
 const (
-	// The ids of made-up tokens lie in [FirstToken, EndToken): above the special tokens and inside the vocabulary of
-	// any model.
+	// FirstToken is the lowest id of a made-up token: above the special tokens of models.
 	FirstToken = 1_000
-	EndToken   = 31_000
+	// EndToken is above the highest id of a made-up token, and inside the vocabulary of any model.
+	EndToken = 31_000
 )
 
 // AppendTokens appends a prompt of length tokens with the given blocks to dst. The same id always gives the same 512
