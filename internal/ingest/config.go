@@ -43,8 +43,8 @@ type Sink interface {
 	// Begin says that nothing is held, and that what is will be told from the beginning. With sameLife it was lost on
 	// the way here, and the engine may hold the same as before; else the engine has begun another life.
 	Begin(sameLife bool)
-	// Apply makes the changes of a batch, in its order. It must not keep the batch.
-	Apply(b *kvevent.Batch)
+	// Apply makes the changes of a batch, in its order, which leads to a position. It must not keep the batch.
+	Apply(b *kvevent.Batch, at Position)
 	// Mark says up to where batches have been applied, and how far what is held can be trusted.
 	Mark(at Position, state State)
 }
@@ -57,6 +57,8 @@ type Position struct {
 	// Proof tells the batch before Next from others of its number; 0 for none. Batches carry the time, so that two
 	// lives of an engine have different ones.
 	Proof uint64
+	// State is how far what was applied can be trusted, whether there is a connection or not.
+	State State
 }
 
 // Keys is what turns an engine's blocks into keys; the same for all endpoints of a pool.

@@ -57,7 +57,7 @@ func newMirror(feed *Feed, c *Config, stats *Stats) *mirror {
 func (m *mirror) Begin(bool) { m.clear() }
 
 // Apply implements Sink.
-func (m *mirror) Apply(b *kvevent.Batch) { m.apply(b) }
+func (m *mirror) Apply(b *kvevent.Batch, _ Position) { m.apply(b) }
 
 // Mark implements Sink.
 func (m *mirror) Mark(Position, State) {}

@@ -92,7 +92,7 @@ func (l *log) add(format string, args ...any) {
 
 func (l *log) Begin(sameLife bool) { l.add("begin %v", sameLife) }
 
-func (l *log) Apply(b *kvevent.Batch) {
+func (l *log) Apply(b *kvevent.Batch, _ Position) {
 	for _, e := range b.Events {
 		l.add("%d %v", e.Kind, e.Hashes)
 	}

@@ -65,6 +65,7 @@ func startStream(feed Feed, cfg *Config) *stream {
 		s.sink = newMirror(&s.feed, cfg, &s.stats)
 	}
 	s.known, s.expected, s.proof = feed.Resume.Known, feed.Resume.Next, feed.Resume.Proof
+	s.state.Store(int32(feed.Resume.State))
 	s.workers.Go(func() { s.receive(ctx) })
 	s.workers.Go(func() { s.apply(ctx) })
 	return s
@@ -167,9 +168,13 @@ func (s *stream) apply(ctx context.Context) {
 	}
 }
 
+func (s *stream) position() Position {
+	return Position{Next: s.expected, Known: s.known, Proof: s.proof, State: State(s.state.Load())}
+}
+
 // mark tells the sink where things stand, if that has changed.
 func (s *stream) mark() {
-	at, state := Position{Next: s.expected, Known: s.known, Proof: s.proof}, s.State()
+	at, state := s.position(), s.State()
 	if at != s.marked || state != s.markedState {
 		s.marked, s.markedState = at, state
 		s.sink.Mark(at, state)
@@ -237,7 +242,7 @@ func (s *stream) applyBatch(payload []byte) bool {
 		s.setState(Degraded)
 		return false
 	}
-	s.sink.Apply(&s.batch)
+	s.sink.Apply(&s.batch, s.position())
 	if s.batch.Time > 0 {
 		now := float64(s.cfg.Now().UnixMilli()) / 1e3
 		s.stats.lag.Store(int64((now - s.batch.Time) * 1e9))

@@ -103,6 +103,7 @@ type Mirror struct {
 	mu    sync.Mutex // guards all that follows
 	epoch uint64
 	state pb.State
+	at    ingest.Position
 	hold  bool // a replay of the same life is under way: nothing is told
 
 	arena    arena
@@ -145,13 +146,12 @@ func (m *Mirror) reset() {
 	m.unindexable, m.refused = 0, 0
 }
 
-// Begin forgets all blocks. With sameLife they are about to be told again from the engine's history, and pickers keep
-// what they have until then; otherwise it is another life of the engine.
+// Begin implements ingest.Sink: it forgets all blocks. With sameLife pickers keep what they have until the next Mark.
 func (m *Mirror) Begin(sameLife bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.reset()
-	m.hold = sameLife
+	m.hold, m.at = sameLife, ingest.Position{}
 	if !sameLife {
 		m.epoch = m.options.NewID()
 		m.stats.Epochs++
@@ -164,18 +164,27 @@ func (m *Mirror) Begin(sameLife bool) {
 	m.changed()
 }
 
-// Mark says how far what is held can be trusted, and that a replay has ended.
-func (m *Mirror) Mark(state pb.State) {
+// Mark implements ingest.Sink: a replay has ended.
+func (m *Mirror) Mark(at ingest.Position, state ingest.State) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.state == state && !m.hold {
-		return
+	m.at = at
+	if now := states[state]; m.state != now || m.hold {
+		m.state, m.hold = now, false
+		m.changed()
 	}
-	m.state, m.hold = state, false
-	m.changed()
 }
 
-// State is what Mark said last.
+// states are what pickers are told of a stream's.
+var states = map[ingest.State]pb.State{
+	ingest.Disconnected: pb.State_STATE_DISCONNECTED,
+	ingest.Syncing:      pb.State_STATE_SYNCING,
+	ingest.Synced:       pb.State_STATE_SYNCED,
+	ingest.Unverified:   pb.State_STATE_UNVERIFIED,
+	ingest.Degraded:     pb.State_STATE_DEGRADED,
+}
+
+// State is what pickers are told of the engine's stream.
 func (m *Mirror) State() pb.State {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -191,10 +200,11 @@ func (m *Mirror) Stats() Stats {
 	return s
 }
 
-// Apply makes the changes of a batch, in its order.
-func (m *Mirror) Apply(b *kvevent.Batch) {
+// Apply implements ingest.Sink: it makes the changes of a batch, in its order.
+func (m *Mirror) Apply(b *kvevent.Batch, at ingest.Position) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	m.at = at
 	m.stats.Batches++
 	m.stats.Events += uint64(len(b.Events))
 	m.stats.Skipped += uint64(b.Skipped)

@@ -9,21 +9,12 @@ import (
 	"hash/crc32"
 	"io"
 
+	"github.com/kvasir-dev/kvasir/internal/ingest"
 	"github.com/kvasir-dev/kvasir/internal/kvblock"
 	"github.com/kvasir-dev/kvasir/internal/kvevent"
-	pb "github.com/kvasir-dev/kvasir/internal/reportpb"
 )
 
-// Resume is where a reporter that is started again goes on with its engine.
-type Resume struct {
-	// Next is the number of the first batch that is not in the mirror; Proof is a checksum of the one before, which
-	// tells this life of the engine from others. It is meaningless unless Known.
-	Next  uint64
-	Proof [32]byte
-	Known bool
-}
-
-// The file, little-endian: magic; epoch; state; resume; number of roots, of them model and salt; number of blocks, of
+// The file, little-endian: magic; epoch; position with state, next, known, proof; number of roots, of them model and salt; number of blocks, of
 // them hash, parent, extra, group, root, copies, tokens, in an order in which parents come before their children; a
 // CRC-32C of all that.
 const magic = "kvasir mirror 1\n"
@@ -55,23 +46,23 @@ func (s *saver) flush() error {
 	return err
 }
 
-// Save writes all that the mirror holds, and where to go on. Token ids are in it: it must stay in the pod. Nothing can
-// change meanwhile.
-func (m *Mirror) Save(w io.Writer, at Resume) error {
+// Save writes all that the mirror holds, and the position in the engine's batches that it is at. Token ids are in it:
+// it must stay in the pod. Nothing can change meanwhile.
+func (m *Mirror) Save(w io.Writer) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	sum := crc32.New(crcTable)
 	s := &saver{w: bufio.NewWriterSize(io.MultiWriter(w, sum), 64<<10)}
 	s.buf = append(s.buf, magic...)
 	s.fixed(m.epoch)
-	s.uint(uint64(m.state))
-	s.uint(at.Next)
+	s.uint(uint64(m.at.State))
+	s.fixed(m.at.Next)
 	known := uint64(0)
-	if at.Known {
+	if m.at.Known {
 		known = 1
 	}
 	s.uint(known)
-	s.buf = append(s.buf, at.Proof[:]...)
+	s.fixed(m.at.Proof)
 	s.uint(uint64(len(m.roots)))
 	for _, r := range m.roots {
 		s.string(r.model)
@@ -177,9 +168,9 @@ func (l *loader) uint(most uint64) uint64 {
 func (l *loader) fixed() uint64  { return binary.LittleEndian.Uint64(l.bytes(8)) }
 func (l *loader) string() string { return string(l.bytes(int(l.uint(maxString)))) }
 
-// Load fills a mirror, which has no senders yet, with what Save wrote: the epoch goes on. When it fails the mirror is
-// in an epoch of its own and empty.
-func (m *Mirror) Load(r io.Reader) (Resume, error) {
+// Load fills a mirror, which has no senders yet, with what Save wrote: the epoch goes on. It returns where to go on with
+// the engine. When it fails the mirror is in an epoch of its own and empty.
+func (m *Mirror) Load(r io.Reader) (ingest.Position, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.reset()
@@ -187,36 +178,35 @@ func (m *Mirror) Load(r io.Reader) (Resume, error) {
 	if err != nil {
 		m.reset()
 		m.epoch = m.options.NewID()
-		return Resume{}, fmt.Errorf("reading the saved mirror: %w", err)
+		return ingest.Position{}, fmt.Errorf("reading the saved mirror: %w", err)
 	}
+	m.at = at
 	return at, nil
 }
 
-func (m *Mirror) load(l *loader) (Resume, error) {
+func (m *Mirror) load(l *loader) (ingest.Position, error) {
 	if string(l.bytes(len(magic))) != magic {
-		return Resume{}, ErrState
+		return ingest.Position{}, ErrState
 	}
 	epoch := l.fixed()
-	state := pb.State(l.uint(uint64(pb.State_STATE_DISCONNECTED)))
-	at := Resume{Next: l.uint(^uint64(0)), Known: l.uint(1) == 1}
-	copy(at.Proof[:], l.bytes(len(at.Proof)))
+	at := ingest.Position{State: ingest.State(l.uint(uint64(ingest.Degraded))), Next: l.fixed(), Known: l.uint(1) == 1, Proof: l.fixed()}
 	var roots []chainRoot
 	for range l.uint(uint64(m.options.MaxBlocks)) {
 		roots = append(roots, chainRoot{l.string(), l.string()})
 		if l.err != nil {
-			return Resume{}, l.err
+			return ingest.Position{}, l.err
 		}
 	}
 	for range l.uint(uint64(m.options.MaxBlocks + m.options.MaxGhosts)) {
 		if m.loadRecord(l, roots); l.err != nil {
-			return Resume{}, l.err
+			return ingest.Position{}, l.err
 		}
 	}
 	sum := l.sum.Sum32()
 	if binary.LittleEndian.Uint32(l.bytes(4)) != sum || l.err != nil || epoch == 0 {
-		return Resume{}, ErrState
+		return ingest.Position{}, ErrState
 	}
-	m.epoch, m.state = epoch, state
+	m.epoch = epoch
 	m.dropLoose()
 	return at, nil
 }

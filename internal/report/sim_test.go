@@ -10,6 +10,7 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
+	"github.com/kvasir-dev/kvasir/internal/ingest"
 	"github.com/kvasir-dev/kvasir/internal/kvblock"
 	"github.com/kvasir-dev/kvasir/internal/kvindex"
 	pb "github.com/kvasir-dev/kvasir/internal/reportpb"
@@ -65,7 +66,7 @@ func newWorld(t *testing.T, seed uint64, f faults) *world {
 	w.engine = newTruth(seed, []int{4, 8, 16}[seed%3])
 	w.mirror = w.newMirror()
 	w.mirror.Begin(false)
-	w.mirror.Mark(pb.State_STATE_SYNCED)
+	w.mirror.Mark(ingest.Position{}, ingest.Synced)
 	for i := range 2 {
 		p := &simPicker{roots: simRoots[:1]}
 		if (seed+uint64(i))%2 == 0 {
@@ -217,36 +218,36 @@ func (w *world) remember() {
 
 // step lets the engine work, and perhaps something fail.
 func (w *world) step() {
-	w.mirror.Apply(w.engine.step())
+	w.mirror.Apply(w.engine.step(), ingest.Position{})
 	w.remember()
 	switch {
 	case w.one(w.faults.engine):
 		w.engine = newTruth(w.rng.Uint64(), w.engine.size)
 		w.everHeld = map[place]bool{}
 		w.mirror.Begin(false)
-		w.mirror.Mark(pb.State_STATE_SYNCED)
+		w.mirror.Mark(ingest.Position{}, ingest.Synced)
 	case w.one(w.faults.resync):
 		w.mirror.Begin(true)
-		w.mirror.Apply(w.engine.history())
+		w.mirror.Apply(w.engine.history(), ingest.Position{})
 		if w.one(2) { // pickers may ask in between
 			w.speak(true)
 		}
-		w.mirror.Mark(pb.State_STATE_SYNCED)
+		w.mirror.Mark(ingest.Position{}, ingest.Synced)
 	case w.one(w.faults.reporter):
 		var file bytes.Buffer
-		if err := w.mirror.Save(&file, Resume{}); err != nil {
+		if err := w.mirror.Save(&file); err != nil {
 			w.t.Fatal(err)
 		}
 		w.mirror = w.newMirror()
 		if w.one(2) { // its memory was lost
 			w.mirror.Begin(false)
-			w.mirror.Apply(w.engine.history())
+			w.mirror.Apply(w.engine.history(), ingest.Position{})
 			w.everHeld = map[place]bool{}
 			w.remember()
 		} else if _, err := w.mirror.Load(&file); err != nil {
 			w.t.Fatal(err)
 		}
-		w.mirror.Mark(pb.State_STATE_SYNCED)
+		w.mirror.Mark(ingest.Position{}, ingest.Synced)
 		for _, p := range w.pickers {
 			p.sender = nil // the process has gone
 			w.connect(p)

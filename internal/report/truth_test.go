@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/kvasir-dev/kvasir/internal/ingest"
 	"github.com/kvasir-dev/kvasir/internal/kvblock"
 	"github.com/kvasir-dev/kvasir/internal/kvevent"
 	"github.com/kvasir-dev/kvasir/internal/kvindex"
@@ -299,7 +300,7 @@ func testViews(t *testing.T, seed uint64, size, blockTokens int) {
 		if i == 100 {
 			views[1] = m.acquire(&roots[1])
 		}
-		m.Apply(e.step())
+		m.Apply(e.step(), ingest.Position{})
 		if i%4 != 0 {
 			continue
 		}

@@ -11,11 +11,11 @@ import (
 	"time"
 
 	"github.com/kvasir-dev/kvasir/internal/endpoint"
+	"github.com/kvasir-dev/kvasir/internal/ingest"
 	"github.com/kvasir-dev/kvasir/internal/kvblock"
 	"github.com/kvasir-dev/kvasir/internal/kvevent"
 	"github.com/kvasir-dev/kvasir/internal/kvindex"
 	"github.com/kvasir-dev/kvasir/internal/report"
-	pb "github.com/kvasir-dev/kvasir/internal/reportpb"
 )
 
 const blockTokens = 4
@@ -127,7 +127,7 @@ func startReporter(t *testing.T, addr string, o DialOptions) *reporter {
 		}
 	})
 	r.mirror.Begin(false)
-	r.mirror.Mark(pb.State_STATE_SYNCED)
+	r.mirror.Mark(ingest.Position{}, ingest.Synced)
 	c, err := Dial(addr, o)
 	if err != nil {
 		t.Fatal(err)
@@ -177,13 +177,13 @@ func TestReportsReachTheIndexOverSockets(t *testing.T) {
 	r := startReporter(t, p.addr, DialOptions{})
 	root := p.target.Roots[0]
 	e, tokens := chain(0, 5)
-	r.mirror.Apply(batch(e))
+	r.mirror.Apply(batch(e), ingest.Position{})
 	eventually(t, "blocks", func() bool { return p.match(root, tokens) == 5 })
 	eventually(t, "proof", func() bool { s := p.status(); return s.Proven && s.Connected && s.Owned && s.Told == 5 })
 	if got := p.asked(); got != "own:pooluid-1" {
 		t.Errorf("asked of the other road: %q", got)
 	}
-	r.mirror.Apply(batch(kvevent.Event{Kind: kvevent.Removed, Hashes: []kvevent.Hash{3}}))
+	r.mirror.Apply(batch(kvevent.Event{Kind: kvevent.Removed, Hashes: []kvevent.Hash{3}}), ingest.Position{})
 	eventually(t, "a removal", func() bool { return p.match(root, tokens) == 2 })
 
 	// Another root.
@@ -206,13 +206,13 @@ func TestStreamsGoOnWhereTheyWere(t *testing.T) {
 	p := startPicker(t, "127.0.0.1:0", ServerOptions{})
 	r := startReporter(t, p.addr, DialOptions{})
 	e, tokens := chain(0, 3)
-	r.mirror.Apply(batch(e))
+	r.mirror.Apply(batch(e), ingest.Position{})
 	eventually(t, "blocks", func() bool { return p.match(p.target.Roots[0], tokens) == 3 && p.status().Proven })
 	before := p.status()
 
 	p.server.byID[p.target.Endpoint.ID].cancel(errReplaced)
 	e, tokens = chain(3, 2)
-	r.mirror.Apply(batch(e))
+	r.mirror.Apply(batch(e), ingest.Position{})
 	eventually(t, "blocks after a break", func() bool { return p.match(p.target.Roots[0], tokens) == 5 && p.status().Proven })
 	if after := p.status(); after.Resyncs != before.Resyncs || after.Seq != before.Seq+1 {
 		t.Errorf("resyncs %v, before %v; %d changes, before %d", after.Resyncs, before.Resyncs, after.Seq, before.Seq)
@@ -223,7 +223,7 @@ func TestEndpointsAreGivenBackWhenTheirReporterStaysAway(t *testing.T) {
 	p := startPicker(t, "127.0.0.1:0", ServerOptions{Grace: 20 * time.Millisecond})
 	r := startReporter(t, p.addr, DialOptions{})
 	e, tokens := chain(0, 3)
-	r.mirror.Apply(batch(e))
+	r.mirror.Apply(batch(e), ingest.Position{})
 	eventually(t, "blocks", func() bool { return p.match(p.target.Roots[0], tokens) == 3 })
 	if !p.server.Owned("pool", &p.target.Endpoint) {
 		t.Error("the server does not know that it owns the endpoint")
@@ -234,7 +234,7 @@ func TestEndpointsAreGivenBackWhenTheirReporterStaysAway(t *testing.T) {
 		t.Errorf("after the release: %+v, match %d", s, p.match(p.target.Roots[0], tokens))
 	}
 	r = startReporter(t, p.addr, DialOptions{})
-	r.mirror.Apply(batch(e))
+	r.mirror.Apply(batch(e), ingest.Position{})
 	eventually(t, "owned again", func() bool {
 		return p.match(p.target.Roots[0], tokens) == 3 && p.status().Proven && slices.Equal(strings.Fields(p.asked()), []string{"own:pooluid-1", "release:pooluid-1", "own:pooluid-1"})
 	})
