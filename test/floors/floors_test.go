@@ -29,10 +29,11 @@ var floors = map[string]int{
 	"internal/enginemodel": 0,
 
 	// Floor 1, codecs: bytes to domain and back.
-	"internal/openai":    1,
-	"internal/vllm":      1,
-	"internal/reportpb":  1,
-	"internal/tokenizer": 1,
+	"internal/chattemplate": 1,
+	"internal/openai":       1,
+	"internal/vllm":         1,
+	"internal/reportpb":     1,
+	"internal/tokenizer":    1,
 
 	// Floor 2, use cases.
 	"internal/picker": 2,

@@ -1,0 +1,438 @@
+package chattemplate
+
+import (
+	"slices"
+	"strconv"
+	"strings"
+)
+
+func filterList(r *run, v Value, a *args) Value {
+	if _, ok := r.bind(a, "list", 0); !ok {
+		return Value{}
+	}
+	return List(r.list(v))
+}
+
+func filterFirst(r *run, v Value, a *args) Value {
+	if _, ok := r.bind(a, "first", 0); !ok {
+		return Value{}
+	}
+	c, ok := r.iterate(v)
+	if !ok {
+		return Value{}
+	}
+	if first, ok := c.next(r); ok {
+		return first
+	}
+	return r.newUndefined(undefined{hint: "No first item, sequence was empty."})
+}
+
+func filterLast(r *run, v Value, a *args) Value {
+	if _, ok := r.bind(a, "last", 0); !ok {
+		return Value{}
+	}
+	switch v.kind {
+	case KindList, KindTuple, KindDict, KindString, kindRange, kindView, KindUndefined:
+		if items := r.list(v); len(items) > 0 {
+			return items[len(items)-1]
+		}
+		return r.newUndefined(undefined{hint: "No last item, sequence was empty."})
+	}
+	return r.typeError("'%s' object is not reversible", v.typeName())
+}
+
+func filterJoin(r *run, v Value, a *args) Value {
+	p, ok := r.bind(a, "join", 0, "d", "attribute")
+	if !ok {
+		return Value{}
+	}
+	sep := r.str(p[0].or(String("")))
+	c, ok := r.iterate(v)
+	if !ok {
+		return Value{}
+	}
+	path := attributePath(p[1])
+	mark := len(r.out)
+	for i := 0; ; i++ {
+		item, ok := c.next(r)
+		if !ok || !r.spend(1) {
+			break
+		}
+		if i > 0 {
+			r.out = append(r.out, sep...)
+		}
+		r.print(r.follow(item, path))
+		if len(r.out) > r.maxOut {
+			r.fail(errOutput)
+		}
+	}
+	return r.cut(mark)
+}
+
+// attributePath splits a name with points into its parts. Parts of digits are indices.
+func attributePath(v Value) []Value {
+	switch v.kind {
+	case KindMissing, KindNone:
+		return nil
+	case KindString:
+		var path []Value
+		for _, part := range strings.Split(v.Text(), ".") {
+			if i, err := strconv.ParseUint(part, 10, 31); err == nil {
+				path = append(path, Int(int64(i)))
+			} else {
+				path = append(path, String(part))
+			}
+		}
+		return path
+	}
+	return []Value{v}
+}
+
+// follow goes along a path of attributes and elements.
+func (r *run) follow(v Value, path []Value) Value {
+	for _, part := range path {
+		if r.err != nil {
+			return Value{}
+		}
+		v = r.item(v, part, nil)
+	}
+	return v
+}
+
+// folded is v for a comparison that ignores case.
+func (r *run) folded(v Value) Value {
+	if v.kind == KindString {
+		return lower(r, v.Text())
+	}
+	return v
+}
+
+// sorted is items in the order of their keys, equal ones as they were.
+func (r *run) sorted(items, keys []Value, reversed bool) []Value {
+	if !r.spend(len(items) * 4) {
+		return nil
+	}
+	at := make([]int, len(items))
+	for i := range at {
+		at[i] = i
+	}
+	slices.SortStableFunc(at, func(i, j int) int {
+		c, err := order(keys[i], keys[j], "<", 0)
+		if err != nil {
+			r.fail(err)
+		}
+		if reversed {
+			return -c
+		}
+		return c
+	})
+	out := make([]Value, len(items))
+	for i, j := range at {
+		out[i] = items[j]
+	}
+	return out
+}
+
+func filterSort(r *run, v Value, a *args) Value {
+	p, ok := r.bind(a, "sort", 0, "reverse", "case_sensitive", "attribute")
+	if !ok {
+		return Value{}
+	}
+	if p[2].kind == KindString && strings.Contains(p[2].Text(), ",") {
+		return r.fail(unsupported("sorting by several attributes"))
+	}
+	items, path := r.list(v), attributePath(p[2])
+	keys := make([]Value, len(items))
+	for i, item := range items {
+		keys[i] = r.follow(item, path)
+		if !p[1].truth() {
+			keys[i] = r.folded(keys[i])
+		}
+	}
+	if r.err != nil {
+		return Value{}
+	}
+	return List(r.sorted(items, keys, p[0].truth()))
+}
+
+func filterDictSort(r *run, v Value, a *args) Value {
+	p, ok := r.bind(a, "dictsort", 0, "case_sensitive", "by", "reverse")
+	if !ok {
+		return Value{}
+	}
+	by := 0
+	if p[1].kind != KindMissing {
+		switch {
+		case equal(p[1], String("value"), 0):
+			by = 1
+		case !equal(p[1], String("key"), 0):
+			return r.raise("FilterArgumentError", `You can only sort by either "key" or "value"`)
+		}
+	}
+	d := v.Dict()
+	if d == nil {
+		if v.kind == KindUndefined {
+			return r.fail(v.undefined().error())
+		}
+		return r.raise("AttributeError", "'%s' object has no attribute 'items'", v.typeName())
+	}
+	x := viewValue{dict: d, of: viewItems}
+	items, keys := make([]Value, d.Len()), make([]Value, d.Len())
+	for i := range items {
+		items[i] = x.at(r.a, i)
+		keys[i] = items[i].Items()[by]
+		if !p[0].truth() {
+			keys[i] = r.folded(keys[i])
+		}
+	}
+	if r.err != nil {
+		return Value{}
+	}
+	return List(r.sorted(items, keys, p[2].truth()))
+}
+
+func extremeFilter(name string, want int) filter {
+	return func(r *run, v Value, a *args) Value {
+		p, ok := r.bind(a, name, 0, "case_sensitive", "attribute")
+		if !ok {
+			return Value{}
+		}
+		c, ok := r.iterate(v)
+		if !ok {
+			return Value{}
+		}
+		path := attributePath(p[1])
+		var best, bestKey Value
+		for {
+			item, ok := c.next(r)
+			if !ok || !r.spend(1) {
+				break
+			}
+			key := r.follow(item, path)
+			if !p[0].truth() {
+				key = r.folded(key)
+			}
+			if best.kind == KindMissing {
+				best, bestKey = item, key
+				continue
+			}
+			op := ">"
+			if want < 0 {
+				op = "<"
+			}
+			switch o, err := order(key, bestKey, op, 0); {
+			case err != nil:
+				return r.fail(err)
+			case o == want:
+				best, bestKey = item, key
+			}
+		}
+		if best.kind == KindMissing {
+			return r.newUndefined(undefined{hint: "No aggregated item, sequence was empty."})
+		}
+		return best
+	}
+}
+
+func filterSum(r *run, v Value, a *args) Value {
+	p, ok := r.bind(a, "sum", 0, "attribute", "start")
+	if !ok {
+		return Value{}
+	}
+	c, ok := r.iterate(v)
+	if !ok {
+		return Value{}
+	}
+	total := p[1].or(Int(0))
+	if total.kind == KindString {
+		return r.typeError("sum() can't sum strings [use ''.join(seq) instead]")
+	}
+	path := attributePath(p[0])
+	for {
+		item, ok := c.next(r)
+		if !ok || !r.spend(1) {
+			return total
+		}
+		item = r.follow(item, path)
+		if total.kind == KindFloat || item.kind == KindFloat {
+			return r.fail(unsupported("sums of floating-point numbers")) // Python 3.12 adds them up in another way
+		}
+		total = r.binary("+", total, item)
+	}
+}
+
+// lazily makes a generator. start is called when its first element is asked for, and may give no cursor.
+func (r *run) lazily(start func(r *run) (cursor, bool), step func(r *run, v Value) (Value, bool)) Value {
+	var c cursor
+	state := 0 // not started, running, ended
+	return (&iterator{name: "generator", next: func(r *run) (Value, bool) {
+		if state == 0 {
+			state = 1
+			var ok bool
+			if c, ok = start(r); !ok {
+				state = 2
+			}
+		}
+		for state == 1 && r.spend(4) {
+			item, ok := c.next(r)
+			if !ok || r.err != nil {
+				state = 2
+				break
+			}
+			if v, ok := step(r, item); ok && r.err == nil {
+				return v, true
+			}
+		}
+		return Value{}, false
+	}}).value()
+}
+
+// truthy starts a generator over v, unless v is false or empty.
+func truthy(v Value) func(r *run) (cursor, bool) {
+	return func(r *run) (cursor, bool) {
+		if !v.truth() {
+			return cursor{}, false
+		}
+		return r.iterate(v)
+	}
+}
+
+func filterItems(r *run, v Value, a *args) Value {
+	if _, ok := r.bind(a, "items", 0); !ok {
+		return Value{}
+	}
+	return r.lazily(func(r *run) (cursor, bool) {
+		switch v.kind {
+		case KindUndefined:
+			return cursor{}, false
+		case KindDict:
+			return cursor{of: (&viewValue{dict: v.Dict(), of: viewItems}).value()}, true
+		}
+		r.typeError("Can only get item pairs from a mapping.")
+		return cursor{}, false
+	}, func(_ *run, item Value) (Value, bool) { return item, true })
+}
+
+func filterUnique(r *run, v Value, a *args) Value {
+	p, ok := r.bind(a, "unique", 0, "case_sensitive", "attribute")
+	if !ok {
+		return Value{}
+	}
+	path := attributePath(p[1])
+	var seen Dict
+	return r.lazily(func(r *run) (cursor, bool) { return r.iterate(v) }, func(r *run, item Value) (Value, bool) {
+		key := r.follow(item, path)
+		if !p[0].truth() {
+			key = r.folded(key)
+		}
+		switch {
+		case r.err != nil:
+			return Value{}, false
+		case !hashable(key):
+			r.typeError("unhashable type: '%s'", key.typeName())
+			return Value{}, false
+		case seen.findValue(key) >= 0:
+			return Value{}, false
+		}
+		r.spendMemory(64)
+		if key.kind != KindString && !r.spend(seen.Len()) {
+			return Value{}, false
+		}
+		seen.put(key, None())
+		return item, true
+	})
+}
+
+func filterMap(r *run, v Value, a *args) Value {
+	var f func(r *run, item Value) (Value, bool)
+	return r.lazily(truthy(v), func(r *run, item Value) (Value, bool) {
+		if f == nil {
+			f = r.mapper(a)
+		}
+		if r.err != nil {
+			return Value{}, false
+		}
+		return f(r, item)
+	})
+}
+
+// mapper is what the filter map does with each element.
+func (r *run) mapper(a *args) func(r *run, item Value) (Value, bool) {
+	if len(a.positional) == 0 && slices.Contains(a.names, "attribute") {
+		p, ok := r.bind(a, "map", 0, "attribute", "default")
+		if !ok {
+			r.err = nil
+			r.raise("FilterArgumentError", "Unexpected keyword argument")
+		}
+		path := attributePath(p[0])
+		hasDefault := p[1].kind != KindMissing && p[1].kind != KindNone
+		return func(r *run, item Value) (Value, bool) {
+			for _, part := range path {
+				if item = r.item(item, part, nil); r.err != nil {
+					return Value{}, false
+				}
+				if hasDefault && item.kind == KindUndefined {
+					item = p[1]
+				}
+			}
+			return item, true
+		}
+	}
+	if len(a.positional) == 0 {
+		r.raise("FilterArgumentError", "map requires a filter argument")
+		return nil
+	}
+	f := filters[a.positional[0].Text()]
+	if f == nil {
+		r.fail(unsupported("the filter that map asks for"))
+		return nil
+	}
+	rest := &args{positional: a.positional[1:], names: a.names, keyword: a.keyword}
+	return func(r *run, item Value) (Value, bool) {
+		out := f(r, item, rest)
+		return out, r.err == nil
+	}
+}
+
+// selectFilter makes select, reject, selectattr and rejectattr.
+func selectFilter(keep, byAttribute bool) filter {
+	return func(r *run, v Value, a *args) Value {
+		var passes func(r *run, item Value) bool
+		return r.lazily(truthy(v), func(r *run, item Value) (Value, bool) {
+			if passes == nil {
+				passes = r.selector(a, byAttribute)
+			}
+			if r.err != nil {
+				return Value{}, false
+			}
+			return item, passes(r, item) == keep
+		})
+	}
+}
+
+// selector is the test that such a filter makes.
+func (r *run) selector(a *args, byAttribute bool) func(r *run, item Value) bool {
+	positional := a.positional
+	var path []Value
+	if byAttribute {
+		if len(positional) == 0 {
+			r.raise("FilterArgumentError", "Missing parameter for attribute name")
+			return nil
+		}
+		path = attributePath(positional[0])
+		positional = positional[1:]
+	}
+	if len(positional) == 0 {
+		return func(r *run, item Value) bool { return r.follow(item, path).truth() }
+	}
+	t := tests[positional[0].Text()]
+	if t == nil {
+		r.fail(unsupported("the test that a selection asks for"))
+		return nil
+	}
+	rest := &args{positional: positional[1:], names: a.names, keyword: a.keyword}
+	return func(r *run, item Value) bool {
+		item = r.follow(item, path)
+		return r.err == nil && t(r, item, rest)
+	}
+}

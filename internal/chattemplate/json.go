@@ -1,0 +1,385 @@
+package chattemplate
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math/big"
+	"math/bits"
+	"strconv"
+	"unicode/utf16"
+	"unicode/utf8"
+)
+
+// MaxJSONDepth is how deep lists and dicts of DecodeJSON may nest.
+const MaxJSONDepth = 128
+
+// maxDigits is the longest whole number that Python reads.
+const maxDigits = 4300
+
+var errJSON = errors.New("invalid JSON")
+
+// DecodeJSON makes the value that Python's json.loads makes of data: dicts keep the order of their keys, of a key given
+// twice the last value counts, and whole numbers stay whole. Strings without escapes share the memory of data, which
+// must not change while the value is used. NaN, Infinity, unpaired surrogates and more than MaxJSONDepth levels are
+// refused.
+func (a *Arena) DecodeJSON(data []byte) (Value, error) {
+	if !utf8.Valid(data) {
+		return Value{}, fmt.Errorf("%w: not UTF-8", errJSON)
+	}
+	d := decoder{a: a, b: data}
+	items, pairs := len(a.items), len(a.pairs)
+	v, ok := d.value(0)
+	if ok {
+		d.space()
+		if d.i < len(d.b) {
+			ok = d.fail("bytes after the end")
+		}
+	}
+	a.items, a.pairs = a.items[:items], a.pairs[:pairs]
+	if !ok {
+		return Value{}, d.err
+	}
+	return v, nil
+}
+
+// decoder reads one JSON text. Its methods return false once err is set.
+type decoder struct {
+	a   *Arena
+	b   []byte
+	i   int
+	err error
+}
+
+func (d *decoder) fail(what string) bool {
+	if d.err == nil {
+		d.err = fmt.Errorf("%w at byte %d: %s", errJSON, d.i, what)
+	}
+	return false
+}
+
+// space passes over white space and gives the byte behind it, 0 at the end.
+func (d *decoder) space() byte {
+	for d.i < len(d.b) {
+		c := d.b[d.i]
+		if c > ' ' || c != ' ' && c != '\n' && c != '\r' && c != '\t' {
+			return c
+		}
+		d.i++
+	}
+	return 0
+}
+
+func (d *decoder) value(depth int) (Value, bool) {
+	switch c := d.space(); {
+	case c == '"':
+		s, ok := d.string()
+		return String(s), ok
+	case c == '{':
+		return d.object(depth + 1)
+	case c == '[':
+		return d.array(depth + 1)
+	case c == 't':
+		return Bool(true), d.word("true")
+	case c == 'f':
+		return Bool(false), d.word("false")
+	case c == 'n':
+		return None(), d.word("null")
+	case c == '-' || c-'0' <= 9:
+		return d.number()
+	}
+	return Value{}, d.fail("expected a value")
+}
+
+func (d *decoder) word(w string) bool {
+	if len(d.b)-d.i < len(w) || string(d.b[d.i:d.i+len(w)]) != w {
+		return d.fail("expected a value")
+	}
+	d.i += len(w)
+	return true
+}
+
+func (d *decoder) array(depth int) (Value, bool) {
+	if depth > MaxJSONDepth {
+		return Value{}, d.fail("too deep")
+	}
+	a := d.a
+	base := len(a.items)
+	d.i++
+	if d.space() == ']' {
+		d.i++
+		return List(nil), true
+	}
+	for {
+		v, ok := d.value(depth)
+		if !ok {
+			return v, false
+		}
+		a.items = append(a.items, v)
+		switch d.space() {
+		case ',':
+			d.i++
+		case ']':
+			d.i++
+			out := a.values.take(len(a.items) - base)
+			copy(out, a.items[base:])
+			a.items = a.items[:base]
+			return List(out), true
+		default:
+			return Value{}, d.fail("expected a comma or the end of the list")
+		}
+	}
+}
+
+func (d *decoder) object(depth int) (Value, bool) {
+	if depth > MaxJSONDepth {
+		return Value{}, d.fail("too deep")
+	}
+	a := d.a
+	base := len(a.pairs)
+	d.i++
+	if d.space() == '}' {
+		d.i++
+		return a.NewDict(0).Value(), true
+	}
+	for {
+		if d.space() != '"' {
+			return Value{}, d.fail("expected a key")
+		}
+		key, ok := d.string()
+		if !ok {
+			return Value{}, false
+		}
+		if d.space() != ':' {
+			return Value{}, d.fail("expected a colon")
+		}
+		d.i++
+		v, ok := d.value(depth)
+		if !ok {
+			return v, false
+		}
+		a.pairs = append(a.pairs, entry{String(key), v})
+		switch d.space() {
+		case ',':
+			d.i++
+		case '}':
+			d.i++
+			out := a.dictOf(a.pairs[base:])
+			a.pairs = a.pairs[:base]
+			return out.Value(), true
+		default:
+			return Value{}, d.fail("expected a comma or the end of the object")
+		}
+	}
+}
+
+// dictOf makes a dict of pairs with string keys, of which the last counts where several are the same.
+func (a *Arena) dictOf(pairs []entry) *Dict {
+	d := a.NewDict(len(pairs))
+	if len(pairs) >= indexFrom {
+		for _, p := range pairs {
+			d.put(p.key, p.value)
+		}
+		return d
+	}
+	for _, p := range pairs {
+		if i := d.find(p.key.Text()); i >= 0 {
+			d.entries[i].value = p.value
+		} else {
+			d.entries = append(d.entries, p)
+		}
+	}
+	return d
+}
+
+func (d *decoder) number() (Value, bool) {
+	start := d.i
+	if d.b[d.i] == '-' {
+		d.i++
+	}
+	first := d.i
+	if !d.digits() {
+		return Value{}, d.fail("expected a digit")
+	}
+	if d.b[first] == '0' && d.i > first+1 {
+		return Value{}, d.fail("a number begins with 0")
+	}
+	whole := true
+	if d.i < len(d.b) && d.b[d.i] == '.' {
+		whole = false
+		d.i++
+		if !d.digits() {
+			return Value{}, d.fail("expected a digit")
+		}
+	}
+	if d.i < len(d.b) && d.b[d.i]|0x20 == 'e' {
+		whole = false
+		d.i++
+		if d.i < len(d.b) && (d.b[d.i] == '+' || d.b[d.i] == '-') {
+			d.i++
+		}
+		if !d.digits() {
+			return Value{}, d.fail("expected a digit")
+		}
+	}
+	text := d.b[start:d.i]
+	if !whole {
+		f, _ := strconv.ParseFloat(view(text), 64) // infinite beyond the largest, as in Python
+		return Float(f), true
+	}
+	if i, err := strconv.ParseInt(view(text), 10, 64); err == nil {
+		return Int(i), true
+	}
+	if len(text) > maxDigits {
+		return Value{}, d.fail("too many digits")
+	}
+	i, ok := new(big.Int).SetString(string(text), 10)
+	if !ok {
+		return Value{}, d.fail("unreadable number")
+	}
+	return bigInt(i), true
+}
+
+func (d *decoder) digits() bool {
+	start := d.i
+	for d.i < len(d.b) && d.b[d.i]-'0' <= 9 {
+		d.i++
+	}
+	return d.i > start
+}
+
+// string reads the string that begins at i.
+func (d *decoder) string() (string, bool) {
+	d.i++
+	start := d.i
+	d.i += plain(d.b[d.i:])
+	if d.i < len(d.b) && d.b[d.i] == '"' {
+		d.i++
+		return view(d.b[start : d.i-1]), true
+	}
+	return d.escaped(start)
+}
+
+// escaped reads on at the first byte of a string that does not stand for itself. The text is at most as long as it
+// is written.
+func (d *decoder) escaped(start int) (string, bool) {
+	end := d.i
+	for {
+		if end >= len(d.b) {
+			d.i = end
+			return "", d.fail("the string does not end")
+		}
+		if d.b[end] == '"' {
+			break
+		}
+		if d.b[end] == '\\' {
+			end++
+		} else if d.b[end] < ' ' {
+			d.i = end
+			return "", d.fail("control character in a string")
+		}
+		end++
+		end = min(end, len(d.b))
+		end += plain(d.b[end:])
+	}
+	out := d.a.bytes.take(end - start)[:0]
+	out = append(out, d.b[start:d.i]...)
+	for d.i < end {
+		n := plain(d.b[d.i:end])
+		out = append(out, d.b[d.i:d.i+n]...)
+		d.i += n
+		if d.i == end {
+			break
+		}
+		r, ok := d.escape()
+		if !ok {
+			return "", false
+		}
+		out = utf8.AppendRune(out, r)
+	}
+	d.i = end + 1
+	return view(out), true
+}
+
+// escape reads the escape at i, both halves of a surrogate pair together.
+func (d *decoder) escape() (rune, bool) {
+	if len(d.b)-d.i < 2 {
+		return 0, d.fail("unknown escape")
+	}
+	c := d.b[d.i+1]
+	switch c {
+	case '"', '\\', '/':
+	case 'b':
+		c = '\b'
+	case 'f':
+		c = '\f'
+	case 'n':
+		c = '\n'
+	case 'r':
+		c = '\r'
+	case 't':
+		c = '\t'
+	case 'u':
+		r := hex4(d.b[d.i+2:])
+		if r < 0 {
+			return 0, d.fail("unknown escape")
+		}
+		d.i += 6
+		if !utf16.IsSurrogate(r) {
+			return r, true
+		}
+		if rest := d.b[d.i:]; len(rest) >= 6 && rest[0] == '\\' && rest[1] == 'u' {
+			if pair := utf16.DecodeRune(r, hex4(rest[2:])); pair != utf8.RuneError {
+				d.i += 6
+				return pair, true
+			}
+		}
+		d.err = unsupported("an unpaired surrogate")
+		return 0, false
+	default:
+		return 0, d.fail("unknown escape")
+	}
+	d.i += 2
+	return rune(c), true
+}
+
+// hex4 is the value of four hexadecimal digits, or -1.
+func hex4(b []byte) rune {
+	if len(b) < 4 {
+		return -1
+	}
+	var r rune
+	for _, c := range b[:4] {
+		switch {
+		case c-'0' <= 9:
+			c -= '0'
+		case c|0x20 >= 'a' && c|0x20 <= 'f':
+			c = c | 0x20 - 'a' + 10
+		default:
+			return -1
+		}
+		r = r<<4 | rune(c)
+	}
+	return r
+}
+
+// plain is the length of b before the first quote, backslash or control character.
+func plain(b []byte) int {
+	const ones, highs = 0x0101010101010101, 0x8080808080808080
+	i := 0
+	for ; len(b)-i >= 8; i += 8 {
+		w := binary.LittleEndian.Uint64(b[i:])
+		quote, slash := w^(ones*'"'), w^(ones*'\\')
+		// Each term has the high bit of a byte set where that byte is 0 (or below ' '); only bytes above the first
+		// such one may be set by mistake.
+		if m := ((quote-ones) & ^quote | (slash-ones) & ^slash | (w-ones*' ') & ^w) & highs; m != 0 {
+			return i + bits.TrailingZeros64(m)/8
+		}
+	}
+	for ; i < len(b); i++ {
+		if c := b[i]; c == '"' || c == '\\' || c < ' ' {
+			break
+		}
+	}
+	return i
+}
