@@ -173,10 +173,10 @@ func freePorts(ctx context.Context, n int) ([]int, error) {
 			at = firstPort
 		}
 		l, err := new(net.ListenConfig).Listen(ctx, "tcp", local(at))
-		if ctx.Err() != nil {
+		switch {
+		case ctx.Err() != nil && err != nil:
 			return nil, context.Cause(ctx)
-		}
-		if err != nil {
+		case err != nil:
 			continue
 		}
 		if err := l.Close(); err != nil {

@@ -12,7 +12,7 @@ import (
 var pageText string
 
 var page = template.Must(template.New("page").Funcs(template.FuncMap{
-	"percent": percent, "seconds": seconds, "grouped": grouped, "series": series,
+	"percent": percent, "atLeast": atLeast, "seconds": seconds, "grouped": grouped, "series": series,
 	"deviation": func(ratio float64) string { return fmt.Sprintf("%.2f %%", 100*ratio) },
 }).Parse(pageText))
 

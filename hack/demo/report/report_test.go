@@ -264,7 +264,7 @@ func TestNumbersReadWell(t *testing.T) {
 	for got, want := range map[string]string{
 		grouped(0): "0", grouped(999): "999", grouped(1000): "1,000", grouped(1234567): "1,234,567", grouped(-4321): "-4,321",
 		seconds(0.0804): "80 ms", seconds(0.9996): "1.00 s", seconds(9.96): "10.0 s", seconds(123.4): "123 s",
-		percent(0.2345): "23.4 %", percent(0): "0.0 %", percent(0.0004): "0.04 %", percent(0.01): "1.0 %", change(2, 1): "50 % less", change(1, 2): "100 % more", change(0, 1): "no comparison",
+		percent(0.2345): "23.4 %", percent(0): "0.0 %", percent(0.0004): "0.04 %", percent(0.01): "1.0 %", atLeast(0.9996): "99.9 %", atLeast(1): "100.0 %", change(2, 1): "50 % less", change(1, 2): "100 % more", change(0, 1): "no comparison",
 	} {
 		if got != want {
 			t.Errorf("%q, want %q", got, want)

@@ -43,7 +43,7 @@ func (r *Report) WriteTable(w io.Writer) error {
 	for i := range r.Runs {
 		x, m := &r.Runs[i], &r.Runs[i].Machine
 		fmt.Fprintf(&b, "%s: predicted and delivered differ by %.2f %% in total, %.2f %% of the prompt tokens request by request, %s exact.\n",
-			x.Strategy, 100*x.TotalDeviation, 100*x.RequestDeviation, percent(x.ExactRatio))
+			x.Strategy, 100*x.TotalDeviation, 100*x.RequestDeviation, atLeast(x.ExactRatio))
 		fmt.Fprintf(&b, "%s  %.0f s, prefill load %.0f %%, %s\n", strings.Repeat(" ", len(x.Strategy)), m.WallSeconds, 100*x.PrefillLoad, r.machineUse(m))
 	}
 	_, err := io.WriteString(w, b.String())

@@ -47,7 +47,7 @@ func predictionSentence(runs []Run) string {
 		worst, exact = math.Max(worst, runs[i].TotalDeviation), math.Min(exact, runs[i].ExactRatio)
 	}
 	return fmt.Sprintf("What the picker predicted and what the engines delivered differ by at most %.2f %% in total; at least %s of the predictions were right to the token.",
-		100*worst, percent(exact))
+		100*worst, atLeast(exact))
 }
 
 // change says how b compares with a, in percent of a.
@@ -72,6 +72,9 @@ func percent(ratio float64) string {
 	}
 	return fmt.Sprintf("%.1f %%", 100*ratio)
 }
+
+// atLeast is a percentage that is not rounded up: 100 % means all.
+func atLeast(ratio float64) string { return fmt.Sprintf("%.1f %%", math.Floor(1000*ratio+1e-9)/10) }
 
 // seconds with a sensible number of digits.
 func seconds(s float64) string {
