@@ -191,6 +191,13 @@ func (m *Mirror) State() pb.State {
 	return m.state
 }
 
+// Position is the place in the engine's batches that the mirror is at.
+func (m *Mirror) Position() ingest.Position {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.at
+}
+
 // Stats are the counts so far.
 func (m *Mirror) Stats() Stats {
 	m.mu.Lock()

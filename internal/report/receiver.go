@@ -365,6 +365,7 @@ func (r *Receiver) onSnapshot(s *pb.Snapshot, reply func(*pb.PickerMessage)) err
 	if r.part++; s.GetLast() {
 		r.shadow.w.Commit()
 		r.held.told, r.held.refused = r.shadow.told, r.shadow.refused
+		r.held.groups |= r.shadow.groups
 		r.have, r.shadow, r.begin = r.begin, nil, nil
 	}
 	return nil
@@ -470,6 +471,8 @@ func (r *Receiver) onBuckets(b *pb.Buckets, reply func(*pb.PickerMessage)) error
 type holding struct {
 	w    kvindex.Writer
 	told map[section]*kvindex.Digest
+	// groups has a bit for each group that was ever spoken of.
+	groups uint64
 	// refused says that there was no room for some blocks.
 	refused bool
 	// Buffers.
@@ -478,7 +481,7 @@ type holding struct {
 }
 
 func newHolding(w kvindex.Writer) *holding {
-	h := &holding{w: w}
+	h := &holding{w: w, groups: 1}
 	h.forget()
 	return h
 }
@@ -545,6 +548,7 @@ func (h *holding) apply(c *pb.Change, most int) error {
 	if err := h.names(c.GetKeys()); err != nil {
 		return err
 	}
+	h.groups |= 1 << at.group
 	d := h.digest(at)
 	switch c.GetKind() {
 	case pb.Change_KIND_STORED:

@@ -33,19 +33,27 @@ func readDigest(d *pb.Digest) (map[section]*kvindex.Digest, error) {
 // then it has refused or evicted blocks, which asking for them again would not change.
 func (h *holding) compare(theirs map[section]*kvindex.Digest, short bool) (wanted []*pb.Wanted, divergent uint64) {
 	var empty kvindex.Digest
+	// All tiers of every group that was ever spoken of, so that nothing stays where nobody looks.
 	all := map[section]bool{}
 	for at := range theirs {
-		all[at] = true
+		h.groups |= 1 << at.group
 	}
-	for at := range h.told {
-		all[at] = true
+	for group := range kvindex.MaxGroup + 1 {
+		for tier := range kvblock.Tier(kvblock.NumTiers) {
+			if h.groups&(1<<group) != 0 {
+				all[section{tier, group}] = true
+			}
+		}
 	}
 	for at := range all {
 		their := theirs[at]
 		if their == nil {
 			their = &empty
 		}
-		told, has := h.digest(at), h.has(at)
+		told, has := h.told[at], h.has(at)
+		if told == nil {
+			told = &empty
+		}
 		differ := their.Diff(told, nil)
 		most := max(told.Blocks, their.Blocks) - min(told.Blocks, their.Blocks)
 		if has.Blocks >= told.Blocks || !short {
@@ -53,9 +61,6 @@ func (h *holding) compare(theirs map[section]*kvindex.Digest, short bool) (wante
 			most = max(most, max(has.Blocks, told.Blocks)-min(has.Blocks, told.Blocks))
 		}
 		if len(differ) == 0 && most == 0 {
-			if their.Blocks == 0 {
-				delete(h.told, at)
-			}
 			continue
 		}
 		w := &pb.Wanted{Tier: uint32(at.tier), Group: uint32(at.group)}

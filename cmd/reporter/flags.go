@@ -1,0 +1,148 @@
+package main
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/kvasir-dev/kvasir/internal/reporter"
+	"github.com/kvasir-dev/kvasir/internal/syncapi"
+)
+
+// options are the flags: wiring only. What keys are made of comes from the pickers.
+type options struct {
+	config reporter.Config
+
+	pickers, pickerService      string
+	tls                         syncapi.Files
+	serverName                  string
+	tokenFile, secretFile       string
+	insecure                    bool
+	drainAddress, engineMetrics string
+	drainSettle, drainDeadline  time.Duration
+	statusAddress               string
+	logLevel                    slog.Level
+	logFormat                   string
+	gcPercent                   int
+}
+
+// podUID is the environment variable that names the pod when no flag does, set by the downward API.
+const podUID = "POD_UID"
+
+func parse(args []string, stderr io.Writer) (*options, error) {
+	o := &options{}
+	c := &o.config
+	f := flag.NewFlagSet("reporter", flag.ContinueOnError)
+	f.SetOutput(stderr)
+	f.StringVar(&c.Pod, "pod", os.Getenv(podUID), "UID of the pod, or namespace/name where pods have no UID; default $"+podUID)
+	f.StringVar(&c.Engine, "engine", "VLLM", "VLLM or SGLang")
+	f.IntVar(&c.FirstRank, "first-rank", 0, "number of the engine's first data-parallel rank in this pod")
+	f.IntVar(&c.Ranks, "ranks", 1, "data-parallel ranks in this pod")
+	f.StringVar(&c.Listen, "events-listen", "", "`host:port` where the engine's event publisher connects; the rank is added to the port")
+	f.StringVar(&c.Subscribe, "events-connect", "", "`host:port` where the engine's event publisher listens; the rank is added to the port")
+	f.StringVar(&c.Replay, "replay", "", "`host:port` of the engine's replay socket; the rank is added to the port")
+	f.StringVar(&c.StateDir, "state-dir", "", "`directory` on a volume in memory where mirrors outlive the process")
+	f.StringVar(&o.pickers, "pickers", "", "`host:port,...` of all picker replicas")
+	f.StringVar(&o.pickerService, "picker-service", "", "`name:port` that resolves to all picker replicas")
+	f.StringVar(&o.tls.CA, "picker-ca", "", "`file` with the CA of the pickers' certificates; read again when it changes")
+	f.StringVar(&o.serverName, "picker-name", "", "`name` that the pickers' certificates are for; default is the name of --picker-service")
+	f.StringVar(&o.tls.Cert, "client-cert", "", "`file` with a client certificate that names the pod")
+	f.StringVar(&o.tls.Key, "client-key", "", "`file` with its key")
+	f.StringVar(&o.tokenFile, "token-file", "", "`file` with a service account token bound to the pod, audience "+syncapi.Audience)
+	f.StringVar(&o.secretFile, "secret-file", "", "`file` with a secret that the pickers know too")
+	f.BoolVar(&o.insecure, "insecure", false, "no TLS; for a machine of one's own")
+	f.StringVar(&o.drainAddress, "drain-address", "", "`address` of the wait endpoint, such as :9445")
+	f.StringVar(&o.engineMetrics, "engine-metrics", "http://127.0.0.1:8000/metrics", "`URL` of the engine's metrics")
+	f.DurationVar(&o.drainSettle, "drain-settle", reporter.DefaultWaitSettle, "how long requests may take from a pick to the engine")
+	f.DurationVar(&o.drainDeadline, "drain-deadline", reporter.DefaultWaitDeadline, "the longest wait for an idle engine")
+	f.StringVar(&o.statusAddress, "status-address", "127.0.0.1:9446", "`address` of /healthz, /status and /metrics; empty for none")
+	level := f.String("log-level", "info", "error, info or debug")
+	f.StringVar(&o.logFormat, "log-format", "text", "text or json")
+	f.IntVar(&o.gcPercent, "gc-percent", 40, "the Go collector's GOGC")
+	if err := f.Parse(args); err != nil {
+		return nil, err
+	}
+	err := o.check(f, *level)
+	if err != nil {
+		fmt.Fprintln(stderr, "reporter:", err)
+	}
+	return o, err
+}
+
+func (o *options) check(f *flag.FlagSet, level string) error {
+	known := map[string]slog.Level{"error": slog.LevelError, "info": slog.LevelInfo, "debug": -1}
+	var ok bool
+	o.logLevel, ok = known[level]
+	proofs := 0
+	for _, v := range []string{o.tokenFile, o.secretFile, o.tls.Cert} {
+		if v != "" {
+			proofs++
+		}
+	}
+	switch {
+	case f.NArg() > 0:
+		return fmt.Errorf("unexpected argument %q", f.Arg(0))
+	case !ok:
+		return fmt.Errorf("--log-level %q: want error, info or debug", level)
+	case o.logFormat != "text" && o.logFormat != "json":
+		return fmt.Errorf("--log-format %q: want text or json", o.logFormat)
+	case o.config.Pod == "":
+		return errors.New("--pod, or " + podUID + " in the environment, is required")
+	case (o.pickers == "") == (o.pickerService == ""):
+		return errors.New("either --pickers or --picker-service is required")
+	case (o.config.Listen == "") == (o.config.Subscribe == ""):
+		return errors.New("either --events-listen or --events-connect is required")
+	case proofs > 1:
+		return errors.New("--token-file, --secret-file and --client-cert exclude each other")
+	case o.insecure && (o.tls != syncapi.Files{} || o.tokenFile != ""):
+		return errors.New("--insecure excludes certificates and service account tokens")
+	}
+	if err := o.find(); err != nil {
+		return err
+	}
+	return o.dial()
+}
+
+// find settles where pickers are.
+func (o *options) find() (err error) {
+	if o.pickers != "" {
+		addrs := strings.Split(o.pickers, ",")
+		for _, addr := range addrs {
+			if _, _, err := net.SplitHostPort(addr); err != nil {
+				return fmt.Errorf("--pickers: %w", err)
+			}
+		}
+		o.config.Pickers = reporter.List(addrs...)
+		return nil
+	}
+	if o.config.Pickers, err = reporter.Lookup(net.DefaultResolver, o.pickerService); err != nil {
+		return fmt.Errorf("--picker-service: %w", err)
+	}
+	if host, _, err := net.SplitHostPort(o.pickerService); err == nil && o.serverName == "" {
+		o.serverName = host
+	}
+	return nil
+}
+
+// dial settles how pickers are spoken to.
+func (o *options) dial() (err error) {
+	d := &o.config.Dial
+	switch {
+	case o.secretFile != "":
+		d.Token = syncapi.SecretFile(o.secretFile)
+	case o.tokenFile != "":
+		d.Token = syncapi.SecretFile(o.tokenFile)
+	}
+	if o.insecure {
+		d.TokenInClear = true
+		return nil
+	}
+	d.Credentials, err = syncapi.ClientTLS(o.tls, o.serverName)
+	return err
+}

@@ -1,0 +1,104 @@
+// Command reporter is the sidecar beside an engine. It mirrors what the engine caches, tells every picker replica, and
+// serves the wait endpoint of the engine container's preStop hook; docs/reporter.md tells how to run it.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"os/signal"
+	"runtime/debug"
+	"syscall"
+	"time"
+
+	"github.com/go-logr/logr"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/kvasir-dev/kvasir/internal/reporter"
+)
+
+func main() { os.Exit(start(os.Args[1:], os.Stderr)) }
+
+// start runs the program until a signal and returns its exit status.
+func start(args []string, stderr io.Writer) int {
+	o, err := parse(args, stderr)
+	switch {
+	case errors.Is(err, flag.ErrHelp):
+		return 0
+	case err != nil:
+		return 2 // parse has said why
+	}
+	// A mirror is small and long-lived: memory is worth more here than the collector's time.
+	debug.SetGCPercent(o.gcPercent)
+	handler := slog.Handler(slog.NewTextHandler(stderr, &slog.HandlerOptions{Level: o.logLevel}))
+	if o.logFormat == "json" {
+		handler = slog.NewJSONHandler(stderr, &slog.HandlerOptions{Level: o.logLevel})
+	}
+	log := logr.FromSlogHandler(handler)
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if err := run(ctx, o, log); err != nil {
+		fmt.Fprintln(stderr, "reporter:", err)
+		return 1
+	}
+	return 0
+}
+
+// run mirrors until ctx ends.
+func run(ctx context.Context, o *options, log logr.Logger) error {
+	o.config.Log = log
+	r, err := reporter.New(o.config)
+	if err != nil {
+		return err
+	}
+	for rank := range max(o.config.Ranks, 1) {
+		log.Info("Mirroring", "rank", rank, "events", r.EventsAddress(rank))
+	}
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error { r.Run(ctx); return nil })
+	if o.drainAddress != "" {
+		waiter := &reporter.Waiter{
+			Busy:     reporter.EngineBusy(&http.Client{}, o.engineMetrics),
+			Settle:   o.drainSettle,
+			Deadline: o.drainDeadline,
+		}
+		group.Go(func() error { waiter.Run(ctx); return nil })
+		group.Go(func() error { return serve(ctx, o.drainAddress, waiter, log) })
+	}
+	if o.statusAddress != "" {
+		group.Go(func() error { return serve(ctx, o.statusAddress, r.StatusHandler(), log) })
+	}
+	err = group.Wait()
+	log.Info("Stopped")
+	return err
+}
+
+// Bounds of the small servers.
+const (
+	headerTimeout = 5 * time.Second
+	maxHeader     = 8 << 10
+	// maxConnections is a little more than may wait.
+	maxConnections = 300
+)
+
+// serve serves HTTP until ctx ends; then it breaks off what is under way.
+func serve(ctx context.Context, addr string, handler http.Handler, log logr.Logger) error {
+	l, err := new(net.ListenConfig).Listen(ctx, "tcp", addr)
+	if err != nil {
+		return err
+	}
+	log.Info("Serving", "address", l.Addr().String())
+	server := &http.Server{Handler: handler, ReadHeaderTimeout: headerTimeout, MaxHeaderBytes: maxHeader, IdleTimeout: headerTimeout}
+	stop := context.AfterFunc(ctx, func() { _ = server.Close() })
+	defer stop()
+	if err := server.Serve(limit(l, maxConnections)); !errors.Is(err, http.ErrServerClosed) {
+		return fmt.Errorf("serving on %s: %w", addr, err)
+	}
+	return nil
+}

@@ -1,0 +1,247 @@
+package reporter
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/kvasir-dev/kvasir/internal/endpoint"
+	"github.com/kvasir-dev/kvasir/internal/ingest"
+	"github.com/kvasir-dev/kvasir/internal/report"
+	"github.com/kvasir-dev/kvasir/internal/syncapi"
+	"github.com/kvasir-dev/kvasir/internal/zmtp"
+)
+
+// Reporter mirrors the ranks of one engine.
+type Reporter struct {
+	cfg   Config
+	ranks []*rank
+
+	mu      sync.Mutex
+	pickers map[string]*picker // guarded by mu; by address
+}
+
+// rank is one data-parallel rank of the engine.
+type rank struct {
+	number  int // as pickers count
+	mirror  *report.Mirror
+	changed bell
+	streams *ingest.Manager
+	bound   *bound // nil when the engine's publisher listens
+	feed    ingest.Feed
+	file    string // empty when nothing is saved
+}
+
+// picker is one replica, and what pushes to it.
+type picker struct {
+	addr    string
+	client  *syncapi.Client
+	cancel  context.CancelFunc
+	pushing sync.WaitGroup
+
+	mu      sync.Mutex
+	senders []*report.Sender // guarded by mu; by rank, nil between two streams
+	last    string           // guarded by mu; why the last stream ended
+}
+
+// New opens the sockets that the engine connects to, and reads what was saved.
+func New(c Config) (*Reporter, error) {
+	c, err := c.withDefaults()
+	if err != nil {
+		return nil, err
+	}
+	r := &Reporter{cfg: c, pickers: map[string]*picker{}}
+	for n := range c.Ranks {
+		k, err := newRank(&r.cfg, n)
+		if err != nil {
+			r.close()
+			return nil, fmt.Errorf("rank %d: %w", n, err)
+		}
+		r.ranks = append(r.ranks, k)
+	}
+	return r, nil
+}
+
+func newRank(c *Config, n int) (*rank, error) {
+	k := &rank{number: n}
+	k.mirror = report.NewMirror(c.Mirror, k.changed.ring)
+	ep := endpoint.Endpoint{ID: endpoint.ID{Pod: c.Pod, Rank: n}, Pod: c.Pod}
+	var source ingest.Source = zmtp.EventSource{}
+	addr := c.Subscribe
+	if c.Listen != "" {
+		addr = c.Listen
+	}
+	addr, err := shift(addr, c.FirstRank+n)
+	if err != nil {
+		return nil, err
+	}
+	if c.Listen != "" {
+		if k.bound, err = bind(addr); err != nil {
+			return nil, err
+		}
+		source, addr = k.bound, k.bound.listener.Addr()
+	}
+	ep.EventsAddress = addr
+	if c.Replay != "" {
+		if ep.ReplayAddress, err = shift(c.Replay, c.FirstRank+n); err != nil {
+			k.close()
+			return nil, err
+		}
+	}
+	k.feed = ingest.Feed{Endpoint: ep, Engine: c.Engine, Sink: k.mirror}
+	k.streams = ingest.New(ingest.Config{
+		Source: source, Log: c.Log.WithName("events"), MinQuiet: c.MinQuiet, MaxQuiet: c.MaxQuiet,
+		MaxBackoff: time.Second, // the engine is on this machine
+	})
+	if c.StateDir != "" {
+		k.file = stateFile(c.StateDir, c.FirstRank+n)
+		k.load(c)
+	}
+	return k, nil
+}
+
+func (k *rank) close() {
+	if k.streams != nil {
+		k.streams.Close()
+	}
+	if k.bound != nil {
+		k.bound.close()
+	}
+}
+
+func (r *Reporter) close() {
+	for _, k := range r.ranks {
+		k.close()
+	}
+}
+
+// EventsAddress is where the publisher of a rank is expected, or listens.
+func (r *Reporter) EventsAddress(rank int) string { return r.ranks[rank].feed.Endpoint.EventsAddress }
+
+// Mirror is what is known of a rank.
+func (r *Reporter) Mirror(rank int) *report.Mirror { return r.ranks[rank].mirror }
+
+// pool is the name of the one pool there is for a rank's streams.
+const pool = "engine"
+
+// Run mirrors and reports until ctx ends, and saves the mirrors. It can be called once.
+func (r *Reporter) Run(ctx context.Context) {
+	defer r.close()
+	var saving sync.WaitGroup
+	for _, k := range r.ranks {
+		k.streams.Set(pool, []ingest.Feed{k.feed})
+		if k.file != "" {
+			saving.Go(func() { k.keepSaved(ctx, &r.cfg) })
+		}
+	}
+	r.follow(ctx)
+	for _, k := range r.ranks {
+		k.streams.Close() // nothing changes from here on
+	}
+	saving.Wait()
+	for _, k := range r.ranks {
+		if k.file != "" {
+			k.save(&r.cfg)
+		}
+	}
+}
+
+// follow pushes to the pickers that there are, until ctx ends.
+func (r *Reporter) follow(ctx context.Context) {
+	ticks := time.NewTicker(r.cfg.FindEvery)
+	defer ticks.Stop()
+	defer r.set(ctx, nil)
+	for {
+		addrs, err := r.cfg.Pickers(ctx)
+		switch {
+		case ctx.Err() != nil:
+			return
+		case err != nil:
+			r.cfg.Log.Error(err, "Pickers cannot be found; those known stay")
+		default:
+			r.set(ctx, addrs)
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticks.C:
+		}
+	}
+}
+
+// set makes the pickers those at the addresses.
+func (r *Reporter) set(ctx context.Context, addrs []string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var gone []*picker
+	for addr, p := range r.pickers {
+		if !slices.Contains(addrs, addr) {
+			p.cancel()
+			gone = append(gone, p)
+			delete(r.pickers, addr)
+		}
+	}
+	for _, p := range gone {
+		p.pushing.Wait()
+		_ = p.client.Close() // nothing is under way
+		r.cfg.Log.Info("Picker gone", "picker", p.addr)
+	}
+	for _, addr := range addrs {
+		if r.pickers[addr] != nil {
+			continue
+		}
+		client, err := syncapi.Dial(addr, r.cfg.Dial)
+		if err != nil {
+			r.cfg.Log.Error(err, "Picker cannot be told", "picker", addr)
+			continue
+		}
+		r.cfg.Log.Info("Picker found", "picker", addr)
+		p := &picker{addr: addr, client: client, senders: make([]*report.Sender, len(r.ranks))}
+		pushing, cancel := context.WithCancel(ctx)
+		p.cancel = cancel
+		for _, k := range r.ranks {
+			p.pushing.Go(func() { r.push(pushing, p, k) })
+		}
+		r.pickers[addr] = p
+	}
+}
+
+// push tells a picker of a rank until ctx ends.
+func (r *Reporter) push(ctx context.Context, p *picker, k *rank) {
+	changed, end := k.changed.listen()
+	defer end()
+	backoff := r.cfg.MinBackoff
+	log := r.cfg.Log.WithValues("picker", p.addr, "rank", strconv.Itoa(k.number))
+	said := ""
+	for {
+		sender := report.NewSender(k.mirror, r.cfg.Pod, k.number)
+		p.mu.Lock()
+		p.senders[k.number] = sender
+		p.mu.Unlock()
+		err := p.client.Push(ctx, sender, changed)
+		worked := sender.Stats().Welcome
+		p.mu.Lock()
+		p.senders[k.number], p.last = nil, err.Error()
+		p.mu.Unlock()
+		if ctx.Err() != nil {
+			return
+		}
+		if worked {
+			backoff = r.cfg.MinBackoff
+		}
+		if why := err.Error(); worked || why != said {
+			log.Info("Report interrupted", "reason", why)
+			said = why
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(backoff/2 + rand.N(backoff/2+1)):
+		}
+		backoff = min(2*backoff, r.cfg.MaxBackoff)
+	}
+}
