@@ -192,7 +192,7 @@ func (b *batch) settle(from *origin, hashes []kvevent.Hash, keys []kvblock.Key, 
 	}
 	if placed < len(hashes) {
 		b.ix.evicted.Add(uint64(len(hashes) - placed))
-		l.evicted += uint64(len(hashes) - placed)
+		l.evicted += len(hashes) - placed
 	}
 	if len(l.strays) > 0 {
 		for _, hash := range hashes[:placed] {
@@ -234,7 +234,7 @@ func (b *batch) strand(from *origin, hashes []kvevent.Hash, keys []kvblock.Key, 
 			at, _ := l.rev.find(hash, b.group)
 			l.rev.remove(at)
 		}
-		l.evicted += uint64(len(hashes))
+		l.evicted += len(hashes)
 		b.ix.evicted.Add(uint64(len(hashes)))
 		return len(hashes)
 	}

@@ -92,7 +92,7 @@ func (l *life) evict(ix *Index, want int) int {
 		}
 		b.end()
 	}
-	l.evicted += uint64(len(blocks))
+	l.evicted += len(blocks)
 	ix.evicted.Add(uint64(len(blocks)))
 	return len(blocks)
 }

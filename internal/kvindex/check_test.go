@@ -72,8 +72,11 @@ func (ix *Index) checkRuns(t *testing.T) (bytes int64) {
 			if int(r.top) != held.top() || int(r.n.Load()) < int(r.top) || int(r.n.Load()) > len(r.keys) {
 				t.Fatalf("run %d: top %d, held up to %d, n %d, room %d", id, r.top, held.top(), r.n.Load(), len(r.keys))
 			}
+			if !r.wanted(0, 0) {
+				t.Fatalf("run %d has only idle cells", id)
+			}
 			for c, header := range r.cells {
-				if m := r.load(c); m.empty() || m.ones() != int(header&onesMask) {
+				if m := r.load(c); m.empty() && !idle(header) || m.ones() != int(header&onesMask) {
 					t.Fatalf("run %d has a cell %x with a header %x", id, m, header)
 				}
 				if c > 0 && header&^onesMask <= r.cells[c-1]&^onesMask {

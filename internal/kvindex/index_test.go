@@ -377,7 +377,7 @@ func TestMemoryComesBack(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 1))
 	for round := range 3 {
 		var all [][]kvblock.Key
-		for i := range 20_000 {
+		for i := range 8_000 {
 			n := 1
 			if i%100 == 0 {
 				n = 1 + rng.IntN(600)

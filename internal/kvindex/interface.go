@@ -77,6 +77,9 @@ type Writer interface {
 	Each(f func(Block) bool)
 	// Digest is the digest of the blocks with a copy in a tier, by group.
 	Digest(tier kvblock.Tier, group int) Digest
+	// Evicted is the number of blocks of this life that were taken out or refused for want of memory. While there are
+	// any, the holder's digests cannot be expected to equal its pod's.
+	Evicted() int
 	// Clear forgets all blocks, and with them all guesses about the holder. For readers it takes effect at once.
 	Clear()
 	// ClearTier forgets all copies in a tier.

@@ -41,7 +41,7 @@ type life struct {
 	waiting map[name][]name       // strays by parent
 	digests map[digestKey]*Digest // by tier and group
 	perHash int                   // the most keys that a block has had
-	evicted uint64                // blocks taken out for want of memory
+	evicted int                   // blocks taken out for want of memory
 	scratch writing
 
 	held atomic.Int64 // distinct keys

@@ -103,6 +103,9 @@ func TestABudgetTakesStraysFirst(t *testing.T) {
 		t.Errorf("%d blocks are evicted, %d strays are left", evicted, len(life.strays))
 	}
 	b.ix.check(t)
+	if b.w.Evicted() != 110 || b.ix.Evicted() != 110 {
+		t.Errorf("writer and index count %d and %d evicted blocks", b.w.Evicted(), b.ix.Evicted())
+	}
 	b.want(b.h, b.keys, 200)
 	if refused := b.w.Store(kvblock.GPU, 0, Parent{named(0, b.keys[298])[0], true}, named(0, b.keys[299]), b.keys[299:300]); refused != 1 {
 		t.Error("a block is taken whose parent was evicted")

@@ -176,9 +176,13 @@ func (l *lookup) credit(r *run, at, n uint32, out []Match) (alive int) {
 	return alive
 }
 
-// another tells whether the next cell is of the same slot.
+// another tells whether the next cell is of the same slot, and has something in it.
 func another(cells []uint64, i int, slot uint64) bool {
-	return i+1 < len(cells) && atomic.LoadUint64(&cells[i+1])>>slotShift == slot
+	if i+1 == len(cells) {
+		return false
+	}
+	next := atomic.LoadUint64(&cells[i+1])
+	return next>>slotShift == slot && !idle(next)
 }
 
 // creditTiers is how many of the first n blocks of the run a slot has without a gap. It counts each for the fastest

@@ -218,7 +218,7 @@ func (ix *Index) unmark(c *change, id uint32, m *mask) (gone int) {
 		gone = still.blocks()
 	}
 	v := r
-	if rest.empty() {
+	if rest.empty() && (c.tier != tierGuess || !r.wanted(at, at+1)) {
 		if v = ix.cut(c, r, at, at+1); v == nil {
 			return gone
 		}
@@ -249,9 +249,9 @@ func (ix *Index) forget(c *change, id uint32) {
 	}
 }
 
-// cut takes cells out of a locked run. With the last ones the run goes.
+// cut takes cells out of a locked run. With the last ones that are not idle the run goes.
 func (ix *Index) cut(c *change, r *run, from, to int) *run {
-	if to-from < len(r.cells) {
+	if r.wanted(from, to) {
 		return r.without(from, to)
 	}
 	ix.heads.remove(r.keys[0], r.id)
@@ -262,6 +262,11 @@ func (ix *Index) cut(c *change, r *run, from, to int) *run {
 
 // lowered finds the top of a locked run again, and gives room back when most of it lies idle.
 func (r *run) lowered() *run {
+	for _, header := range r.cells {
+		if int(header&onesMask) >= int(r.top) {
+			return r
+		}
+	}
 	held := r.held()
 	r.top = uint16(held.top())
 	if int(r.top)*2 > len(r.keys) || len(r.keys) <= rooms[2] {

@@ -174,6 +174,9 @@ func (w *plainWriter) Digest(tier kvblock.Tier, group int) Digest {
 	return Digest{}
 }
 
+// Evicted implements Writer: a table has no budget.
+func (w *plainWriter) Evicted() int { return 0 }
+
 // Clear implements Writer.
 func (w *plainWriter) Clear() {
 	switch {

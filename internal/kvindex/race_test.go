@@ -93,7 +93,7 @@ func hashesOf(path []int) []kvevent.Hash {
 // TestReadersNeverSeeWhatWasNotThere runs writers, guesses and readers at the same time. A block in a match must have
 // been there, or assumed, at some instant of the lookup; in particular none of a life that had ended before.
 func TestReadersNeverSeeWhatWasNotThere(t *testing.T) {
-	steps := 3000
+	steps := 1500
 	if testing.Short() {
 		steps = 500
 	}

@@ -180,15 +180,40 @@ func (r *run) withCell(i int, header uint64, m *mask) *run {
 	return v
 }
 
-// without has the cells [from, to) no more.
+// without has the cells [from, to) no more, nor any that is idle.
 func (r *run) without(from, to int) *run {
+	stays := func(i int) bool { return (i < from || i >= to) && !idle(r.cells[i]) }
+	n := 0
+	for i := range r.cells {
+		if stays(i) {
+			n++
+		}
+	}
 	v := r.version()
-	v.cells = newCells(len(r.cells)-(to-from), r.width)
-	copy(v.cells, r.cells[:from])
-	copy(v.cells[from:], r.cells[to:])
-	copy(v.masks(), r.masks()[:from*int(r.width)])
-	copy(v.masks()[from*int(r.width):], r.masks()[to*int(r.width):])
+	v.cells = newCells(n, r.width)
+	at := 0
+	for i, header := range r.cells {
+		if stays(i) {
+			v.cells[at] = header
+			copy(v.maskOf(at), r.maskOf(i))
+			at++
+		}
+	}
 	return v
+}
+
+// idle tells a cell of a slot about which nothing is assumed at the moment. Such cells stay for a while, because the next
+// guess about the slot will want it again. Guesses cover leading blocks, so that the header tells.
+func idle(header uint64) bool { return tierOf(header) == tierGuess && header&onesMask == 0 }
+
+// wanted tells whether a cell outside of [from, to) is not idle.
+func (r *run) wanted(from, to int) bool {
+	for i, header := range r.cells {
+		if (i < from || i >= to) && !idle(header) {
+			return true
+		}
+	}
+	return false
 }
 
 // resized has its first n blocks only, and room for as many as asked. If blocks are cut off, no one may have them.

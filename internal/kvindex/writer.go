@@ -153,6 +153,16 @@ func (w *writer) Digest(tier kvblock.Tier, group int) Digest {
 	return Digest{}
 }
 
+// Evicted implements Writer.
+func (w *writer) Evicted() int {
+	l := w.lock()
+	if l == nil {
+		return 0
+	}
+	defer l.mu.Unlock()
+	return l.evicted
+}
+
 // Clear implements Writer.
 func (w *writer) Clear() {
 	ix := w.ix
