@@ -54,7 +54,7 @@ func (r *Report) WriteTable(w io.Writer) error {
 func (r *Report) machineUse(m *Machine) string {
 	s := fmt.Sprintf("processor seconds: pods %.0f, picker %.1f, load generator %.0f", m.PodsCPUSeconds, m.PickerCPUSeconds, m.ClientCPUSeconds)
 	if m.MeanCPU >= 0 {
-		s = fmt.Sprintf("machine %.0f %% busy in the mean, %.0f %% at most; ", 100*m.MeanCPU, 100*m.MaxCPU) + s
+		s = fmt.Sprintf("machine %.0f %% busy in the mean (%.0f %% by the demo), %.0f %% at most; ", 100*m.MeanCPU, 100*r.ownUse(m), 100*m.MaxCPU) + s
 	}
 	if m.MaxLateSeconds > 0.1 {
 		s += fmt.Sprintf("; requests were sent up to %.1f s late", m.MaxLateSeconds)
@@ -63,6 +63,15 @@ func (r *Report) machineUse(m *Machine) string {
 		s += " (WARNING: too busy, times measure the machine as well)"
 	}
 	return s
+}
+
+// ownUse is the part of the machine that the demo's own processes took, 0 to 1.
+func (r *Report) ownUse(m *Machine) float64 {
+	all := m.WallSeconds * float64(max(1, r.Config.CPUs))
+	if all <= 0 {
+		return 0
+	}
+	return (m.PodsCPUSeconds + m.PickerCPUSeconds + m.ClientCPUSeconds) / all
 }
 
 // pods are the names of all runs' pods, in order.
