@@ -110,9 +110,8 @@ func (a *app) feed() {
 			Endpoint: f.Endpoint,
 			Engine:   f.Spec.Engine,
 			Keys:     ingest.Keys{Model: f.Spec.Model, Seed: f.Spec.Seed, BlockTokens: f.Spec.BlockTokens, Media: f.Spec.Media},
-			Index:    f.Index,
-			Holder:   f.Holder,
-			OnStored: func(keys []kvblock.Key) { a.picker.Confirm(f.Index, f.Holder, keys) },
+			Writer:   f.Writer,
+			OnStored: func(keys []kvblock.Key) { a.picker.Confirm(&f, keys) },
 		})
 		targets = append(targets, scrape.Target{
 			ID: f.Endpoint.ID, Address: f.Endpoint.Address, Socket: f.Endpoint.Socket,

@@ -14,6 +14,12 @@ import (
 // BenchmarkApply takes one event of 32 blocks and 512 tokens from its payload to the index and out again: decoding
 // twice, keys, mirror and index.
 func BenchmarkApply(b *testing.B) {
+	for name, book := range map[string]kvindex.Book{"fast": kvindex.NewIndex(kvindex.Options{}), "plain": kvindex.New()} {
+		b.Run("impl="+name+"/blocks=32", func(b *testing.B) { benchmarkApply(b, book) })
+	}
+}
+
+func benchmarkApply(b *testing.B, book kvindex.Book) {
 	text, err := os.ReadFile("testdata/kv-events/bench_map.hex")
 	if err != nil {
 		b.Fatal(err)
@@ -22,9 +28,8 @@ func BenchmarkApply(b *testing.B) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	table := kvindex.New()
 	f := testFeed(nil)
-	f.Index, f.Holder, f.Keys.BlockTokens = table, table.Join(), 16
+	f.Writer, f.Keys.BlockTokens = book.Writer(book.Join()), 16
 	c := Config{}.withDefaults()
 	m := newMirror(&f, &c, &Stats{})
 	decoder := vllm.NewDecoder("VLLM")

@@ -29,15 +29,6 @@ type Decoder interface {
 	Decode(payload []byte, into *kvevent.Batch) error
 }
 
-// Index takes what streams find. kvindex.Table is one.
-type Index interface {
-	// Store says that the holder has one more copy of a block in a tier, Drop one less.
-	Store(h kvindex.Holder, tier kvblock.Tier, key kvblock.Key)
-	Drop(h kvindex.Holder, tier kvblock.Tier, key kvblock.Key)
-	// Clear says that the holder has nothing.
-	Clear(h kvindex.Holder)
-}
-
 // Sink takes what a stream finds. Its methods are called from one goroutine at a time.
 type Sink interface {
 	// Begin says that nothing is held, and that what is will be told from the beginning. With sameLife it was lost on
@@ -78,10 +69,9 @@ type Feed struct {
 	// Engine is VLLM or SGLang.
 	Engine string
 	Keys   Keys
-	// Index and Holder are where the endpoint's blocks go.
-	Index  Index
-	Holder kvindex.Holder
-	// Sink, if set, takes the batches in place of Keys, Index and Holder.
+	// Writer is where the endpoint's blocks go. It is the stream's alone.
+	Writer kvindex.Writer
+	// Sink, if set, takes the batches in place of Keys and Writer.
 	Sink Sink
 	// Resume is what the sink has from before; Begin is not called if the engine proves to be in the same life still.
 	Resume Position

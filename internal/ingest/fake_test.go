@@ -36,49 +36,92 @@ type place struct {
 	Key  kvblock.Key
 }
 
-// fakeIndex is an index of one holder as plain counts.
+// fakeIndex is an index of one holder that others may look into. It writes to the plain index and to the fast one, and
+// compares the two whenever someone looks.
 type fakeIndex struct {
+	kvindex.Writer // the plain one
+
 	mu     sync.Mutex
-	counts map[place]int
+	fast   kvindex.Writer
 	clears int
 	writes int
 	wrong  []string
 }
 
-func newFakeIndex() *fakeIndex { return &fakeIndex{counts: map[place]int{}} }
-
-func (x *fakeIndex) Store(_ kvindex.Holder, tier kvblock.Tier, key kvblock.Key) {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	x.writes++
-	x.counts[place{tier, key}]++
+func newFakeIndex() *fakeIndex {
+	table, index := kvindex.New(), kvindex.NewIndex(kvindex.Options{})
+	return &fakeIndex{Writer: table.Writer(table.Join()), fast: index.Writer(index.Join())}
 }
 
-func (x *fakeIndex) Drop(_ kvindex.Holder, tier kvblock.Tier, key kvblock.Key) {
+// both does the same to both indexes, which must answer alike.
+func (x *fakeIndex) both(what string, do func(w kvindex.Writer) int) int {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	x.writes++
-	p := place{tier, key}
-	if x.counts[p]--; x.counts[p] < 0 {
-		x.wrong = append(x.wrong, fmt.Sprintf("dropped %v, which was not stored", p))
+	plain, fast := do(x.Writer), do(x.fast)
+	if plain != fast {
+		x.wrong = append(x.wrong, fmt.Sprintf("%s: %d of the plain index, %d of the fast one", what, plain, fast))
 	}
-	if x.counts[p] <= 0 {
-		delete(x.counts, p)
-	}
+	return plain
 }
 
-func (x *fakeIndex) Clear(kvindex.Holder) {
+func (x *fakeIndex) Store(tier kvblock.Tier, group int, parent kvindex.Parent, hashes []kvevent.Hash, keys []kvblock.Key) int {
+	return x.both("store", func(w kvindex.Writer) int { return w.Store(tier, group, parent, hashes, keys) })
+}
+
+func (x *fakeIndex) Copy(tier kvblock.Tier, group int, hashes []kvevent.Hash) int {
+	return x.both("copy", func(w kvindex.Writer) int { return w.Copy(tier, group, hashes) })
+}
+
+func (x *fakeIndex) Drop(tier kvblock.Tier, group int, hashes []kvevent.Hash) int {
+	return x.both("drop", func(w kvindex.Writer) int { return w.Drop(tier, group, hashes) })
+}
+
+func (x *fakeIndex) Clear() {
+	x.both("clear", func(w kvindex.Writer) int { w.Clear(); return 0 })
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	x.writes++
 	x.clears++
-	clear(x.counts)
 }
 
+func (x *fakeIndex) ClearTier(tier kvblock.Tier) {
+	x.both("clear tier", func(w kvindex.Writer) int { w.ClearTier(tier); return 0 })
+}
+
+func (x *fakeIndex) Key(group int, hash kvevent.Hash) (kvblock.Key, bool) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return x.Writer.Key(group, hash)
+}
+
+func (x *fakeIndex) Len() int {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return x.Writer.Len()
+}
+
+// snapshot counts, by place, the hashes that have a copy there.
 func (x *fakeIndex) snapshot() map[place]int {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	return maps.Clone(x.counts)
+	plain, fast := placesOf(x.Writer), placesOf(x.fast)
+	if !maps.Equal(plain, fast) {
+		x.wrong = append(x.wrong, fmt.Sprintf("the plain index has %v, the fast one %v", plain, fast))
+	}
+	return plain
+}
+
+func placesOf(w kvindex.Writer) map[place]int {
+	places := map[place]int{}
+	w.Each(func(b kvindex.Block) bool {
+		for tier, n := range b.Copies {
+			if n > 0 {
+				places[place{kvblock.Tier(tier), b.Key}]++
+			}
+		}
+		return true
+	})
+	return places
 }
 
 // jsonDecoder reads batches that encode wrote.
@@ -246,7 +289,7 @@ func testFeed(x *fakeIndex) Feed {
 	return Feed{
 		Endpoint: endpoint.Endpoint{ID: endpoint.ID{Pod: "pod"}, EventsAddress: "pod:5557", ReplayAddress: "pod:5558"},
 		Keys:     Keys{Model: "m", Seed: seed, BlockTokens: blockTokens},
-		Index:    x,
+		Writer:   x,
 	}
 }
 

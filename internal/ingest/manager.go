@@ -105,7 +105,7 @@ func stopAll(streams map[string]*stream) {
 // same tells whether two feeds of the same epoch need the same stream.
 func (f *Feed) same(g *Feed) bool {
 	return f.Endpoint.ReplayAddress == g.Endpoint.ReplayAddress && f.Engine == g.Engine &&
-		f.Index == g.Index && f.Holder == g.Holder && f.Sink == g.Sink &&
+		f.Writer == g.Writer && f.Sink == g.Sink &&
 		f.Keys.Model == g.Keys.Model && f.Keys.Seed == g.Keys.Seed && f.Keys.BlockTokens == g.Keys.BlockTokens &&
 		maps.Equal(f.Keys.Media, g.Keys.Media)
 }

@@ -43,7 +43,7 @@ func TestSetKeepsWhatStaysAndStopsWhatGoes(t *testing.T) {
 		if diff := cmp.Diff([]string{"b:2"}, dialed()); diff != "" {
 			t.Errorf("dialed after a move (-want +got):\n%s", diff)
 		}
-		old := b.Index.(*fakeIndex)
+		old := b.Writer.(*fakeIndex)
 		before := old.writes
 		e.publish(encode(chain(0, 1)), 1)
 		synctest.Wait()
@@ -51,14 +51,13 @@ func TestSetKeepsWhatStaysAndStopsWhatGoes(t *testing.T) {
 			t.Error("a stopped stream wrote to the index")
 		}
 		for _, f := range []Feed{a, moved} {
-			if diff := cmp.Diff(gpu(keyOf(1)), f.Index.(*fakeIndex).snapshot()); diff != "" {
+			if diff := cmp.Diff(gpu(keyOf(1)), f.Writer.(*fakeIndex).snapshot()); diff != "" {
 				t.Errorf("index of %s (-want +got):\n%s", f.Endpoint.EventsAddress, diff)
 			}
 		}
 
 		for name, change := range map[string]func(f *Feed){
-			"another holder":        func(f *Feed) { f.Holder++ },
-			"another index":         func(f *Feed) { f.Index = newFakeIndex() },
+			"another writer":        func(f *Feed) { f.Writer = newFakeIndex() },
 			"another model":         func(f *Feed) { f.Keys.Model = "n" },
 			"another block size":    func(f *Feed) { f.Keys.BlockTokens = 8 },
 			"another engine":        func(f *Feed) { f.Engine = "SGLang" },
@@ -131,7 +130,7 @@ func TestStreamWritesToItsHolder(t *testing.T) {
 		defer m.Close()
 		other, holder := table.Join(), table.Join()
 		f := testFeed(nil)
-		f.Index, f.Holder = table, holder
+		f.Writer = table.Writer(holder)
 		m.Set("p", []Feed{f})
 		synctest.Wait()
 		e.publish(encode(chain(0, 1, 2)), 1)

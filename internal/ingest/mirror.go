@@ -2,11 +2,12 @@ package ingest
 
 import (
 	"math"
-	"slices"
+	"sort"
 	"strings"
 
 	"github.com/kvasir-dev/kvasir/internal/kvblock"
 	"github.com/kvasir-dev/kvasir/internal/kvevent"
+	"github.com/kvasir-dev/kvasir/internal/kvindex"
 )
 
 // blockID is how an engine names a block, within one endpoint and life.
@@ -15,41 +16,29 @@ type blockID struct {
 	group int32
 }
 
-// block is one that the engine holds: its key, and how many copies lie in each tier.
-type block struct {
-	key    kvblock.Key // of the last of our blocks in it
-	copies [kvblock.NumTiers]uint16
-}
-
-func (b *block) gone() bool { return b.copies == [kvblock.NumTiers]uint16{} }
-
-// mirror is what one endpoint holds in one life, by the engine's names. It exists because engines name blocks by
-// hashes of their own in removals and as parents. It is for one goroutine.
+// mirror keeps what one endpoint holds in one life: known blocks are with the index's writer, by the engine's names,
+// because engines name blocks by hashes of their own in removals and as parents; blocks whose parent is not known yet
+// wait here. It is for one goroutine.
 //
 // An engine's block may be several of ours: it then has as many keys. Known limits: engine blocks smaller than ours
 // are not joined, multimodal items are not told apart inside a block that is several of ours, and of several groups of
 // full attention one suffices for a block to count.
 type mirror struct {
 	feed    *Feed
+	writer  kvindex.Writer
 	stats   *Stats
 	max     int
-	blocks  map[blockID]block // no pointers inside: the collector does not walk it
-	leading map[blockID][]kvblock.Key
 	orphans orphanage
-	// stored collects the keys for Feed.OnStored, work the orphans whose parent has come.
+	// stored collects the keys for Feed.OnStored, work the orphans whose parent has come, keys those of one event.
 	stored []kvblock.Key
 	work   []*orphan
-
-	lastRoot struct {
-		model, salt string
-		key         kvblock.Key
-	}
+	keys   []kvblock.Key
 }
 
 func newMirror(feed *Feed, c *Config, stats *Stats) *mirror {
-	m := &mirror{feed: feed, stats: stats, max: c.MaxBlocks}
+	m := &mirror{feed: feed, writer: feed.Writer, stats: stats, max: c.MaxBlocks}
 	m.orphans.maxCount, m.orphans.maxBytes, m.orphans.stats = c.MaxOrphans, c.MaxOrphanBytes, stats
-	m.reset()
+	m.orphans.reset()
 	return m
 }
 
@@ -64,19 +53,13 @@ func (m *mirror) Mark(Position, State) {}
 
 // clear begins a new life: nothing is held.
 func (m *mirror) clear() {
-	m.feed.Index.Clear(m.feed.Holder)
-	m.reset()
-}
-
-func (m *mirror) reset() {
-	m.blocks = map[blockID]block{}
-	m.leading = map[blockID][]kvblock.Key{}
+	m.writer.Clear()
 	m.orphans.reset()
 	m.gauge()
 }
 
 func (m *mirror) gauge() {
-	m.stats.Blocks.Store(int64(len(m.blocks)))
+	m.stats.Blocks.Store(int64(m.writer.Len()))
 	m.stats.Orphans.Store(int64(len(m.orphans.byID)))
 	m.stats.OrphanBytes.Store(int64(m.orphans.bytes))
 }
@@ -120,6 +103,8 @@ func (m *mirror) store(e *kvevent.Event) {
 		m.stats.Misaligned.Add(n)
 	case m.feed.Keys.BlockTokens <= 0 || e.BlockSize%m.feed.Keys.BlockTokens != 0:
 		m.stats.BlockSizeUnsupported.Add(n)
+	case e.Group < 0 || e.Group > kvindex.MaxGroup:
+		m.stats.Refused.Add(n)
 	default:
 		m.storeChain(e, tier)
 	}
@@ -128,44 +113,22 @@ func (m *mirror) store(e *kvevent.Event) {
 // storeByHash counts copies of blocks that are known already, where an event says too little to key new ones: an
 // engine that offloads a block announces it by hash alone.
 func (m *mirror) storeByHash(e *kvevent.Event, tier kvblock.Tier) {
-	for _, hash := range e.Hashes {
-		id := blockID{hash, int32(e.Group)}
-		if !m.another(id, tier) {
+	for i, hash := range e.Hashes {
+		if m.writer.Copy(tier, e.Group, e.Hashes[i:i+1]) == 0 {
+			m.tell(e.Group, hash)
+		} else if o := m.orphans.byID[blockID{hash, int32(e.Group)}]; o != nil {
+			more(&o.copies[tier])
+		} else {
 			m.stats.Unkeyed.Add(1)
 		}
 	}
 }
 
-// another counts one more copy of a known block or orphan.
-func (m *mirror) another(id blockID, tier kvblock.Tier) bool {
-	if b, ok := m.blocks[id]; ok {
-		m.add(id, b, tier)
-		return true
+// tell collects the key of a known block for OnStored.
+func (m *mirror) tell(group int, hash kvevent.Hash) {
+	if key, ok := m.writer.Key(group, hash); ok {
+		m.stored = append(m.stored, key)
 	}
-	if o := m.orphans.byID[id]; o != nil {
-		more(&o.copies[tier])
-		return true
-	}
-	return false
-}
-
-// add counts one more copy of a block, and tells the index of the first in its tier.
-func (m *mirror) add(id blockID, b block, tier kvblock.Tier) {
-	if b.copies[tier] == 0 {
-		m.tell(id, b.key, tier)
-	}
-	more(&b.copies[tier])
-	m.blocks[id] = b
-}
-
-// tell stores all keys of a block in the index.
-func (m *mirror) tell(id blockID, key kvblock.Key, tier kvblock.Tier) {
-	for _, k := range m.leading[id] {
-		m.feed.Index.Store(m.feed.Holder, tier, k)
-		m.stored = append(m.stored, k)
-	}
-	m.feed.Index.Store(m.feed.Holder, tier, key)
-	m.stored = append(m.stored, key)
 }
 
 // more counts up, and stops at the largest number: what is counted down from there is forgotten too early, never too
@@ -176,109 +139,149 @@ func more(n *uint16) {
 	}
 }
 
-// storeChain applies a Stored event with all its tokens.
+// storeChain applies a Stored event with all its tokens: from the first block whose parent has a key on, the blocks
+// enter the index; those before it wait.
 func (m *mirror) storeChain(e *kvevent.Event, tier kvblock.Tier) {
-	group := int32(e.Group)
-	var parent blockID
-	var parentKey kvblock.Key // 0 while unknown
-	switch {
-	case !e.HasParent || e.Parent == 0: // one simulator writes 0 for none
-		parentKey = m.root(e.Adapter, e.Salt)
-	default:
-		parent = blockID{e.Parent, group}
-		parentKey = m.blocks[parent].key
-	}
-	item := 0
-	for i, hash := range e.Hashes {
-		id := blockID{hash, group}
-		tokens := e.Tokens[i*e.BlockSize : (i+1)*e.BlockSize]
-		var extra uint64
-		for ; item < len(e.Items) && e.Items[item].Block <= i; item++ {
-			if e.Items[item].Block == i {
-				extra = ItemExtra(extra, e.Items[item].Key, e.Items[item].Offset)
-			}
-		}
-		if b, ok := m.blocks[id]; ok {
-			m.add(id, b, tier)
-			parentKey = b.key
+	parent, key := m.parentOf(e)
+	at := 0
+	for ; key == 0 && at < len(e.Hashes); at++ {
+		hash := e.Hashes[at]
+		if m.writer.Copy(tier, e.Group, e.Hashes[at:at+1]) == 0 {
+			m.tell(e.Group, hash)
+			key, _ = m.writer.Key(e.Group, hash)
 		} else {
-			parentKey = m.enter(id, parent, parentKey, tokens, extra, tier)
+			m.wait(e, at, parent, tier)
 		}
-		parent = id
+		parent = kvindex.Parent{Hash: hash, OK: true}
+	}
+	if at == len(e.Hashes) {
+		return
+	}
+	hashes := e.Hashes[at:]
+	m.keys = m.appendKeys(m.keys[:0], key, e, at)
+	perHash := e.BlockSize / m.feed.Keys.BlockTokens
+	keys := m.keys
+	for len(hashes) > 0 {
+		n := m.room(e.Group, hashes, perHash)
+		if n == 0 {
+			m.stats.Refused.Add(uint64(len(hashes)))
+			return
+		}
+		m.stats.Refused.Add(uint64(m.writer.Store(tier, e.Group, parent, hashes[:n], keys[:n*perHash])))
+		m.stored = append(m.stored, keys[:n*perHash]...)
+		m.graft(e.Group, hashes[:n])
+		parent = kvindex.Parent{Hash: hashes[n-1], OK: true}
+		hashes, keys = hashes[n:], keys[n*perHash:]
 	}
 }
 
-// root is the parent of a first block. It remembers the last one, since most are alike.
-func (m *mirror) root(adapter, salt string) kvblock.Key {
-	model := adapter
-	if model == "" {
-		model = m.feed.Keys.Model
+// room is how many of hashes, from the first on, may be stored at once: all of them while there is room; then one by
+// one those that are known already.
+func (m *mirror) room(group int, hashes []kvevent.Hash, perHash int) int {
+	free := (m.max - m.writer.Len()) / perHash
+	if free >= len(hashes) {
+		return len(hashes)
 	}
-	if r := &m.lastRoot; r.key == 0 || r.model != model || r.salt != salt {
-		r.model, r.salt, r.key = model, salt, m.feed.Keys.Seed.Root(model, salt)
-	}
-	return m.lastRoot.key
-}
-
-// enter takes a block that has no key yet, and returns its key, or 0 if its parent's is unknown too.
-func (m *mirror) enter(id, parent blockID, parentKey kvblock.Key, tokens []uint32, extra uint64, tier kvblock.Tier) kvblock.Key {
-	var copies [kvblock.NumTiers]uint16
-	o := m.orphans.byID[id]
-	if o != nil {
-		copies = o.copies
-	}
-	more(&copies[tier])
-	switch {
-	case parentKey != 0:
-		if o != nil {
-			m.orphans.remove(o)
-		}
-		key := m.place(id, parentKey, tokens, extra, copies)
-		m.graft()
-		return key
-	case o != nil:
-		o.copies = copies
-	default:
-		m.orphans.add(&orphan{id: id, parent: parent, tokens: slices.Clone(tokens), extra: extra, copies: copies})
+	if _, known := m.writer.Key(group, hashes[0]); known || free > 0 {
+		return 1
 	}
 	return 0
 }
 
-// place gives a block its key and puts it into the index. Orphans that waited for it become work. The key is 0 when
-// there is no room.
-func (m *mirror) place(id blockID, key kvblock.Key, tokens []uint32, extra uint64, copies [kvblock.NumTiers]uint16) kvblock.Key {
-	if len(m.blocks) >= m.max {
-		m.stats.Refused.Add(1)
-		return 0
-	}
-	size := m.feed.Keys.BlockTokens
-	var leading []kvblock.Key
-	for at := 0; at < len(tokens); at += size {
-		if at > 0 {
-			leading = append(leading, key)
+// parentOf finds the block before an event's first, and its key: 0 while it is not known.
+func (m *mirror) parentOf(e *kvevent.Event) (kvindex.Parent, kvblock.Key) {
+	if !e.HasParent || e.Parent == 0 { // one simulator writes 0 for none
+		model := e.Adapter
+		if model == "" {
+			model = m.feed.Keys.Model
 		}
-		key = kvblock.Next(key, tokens[at:at+size:at+size], extra)
+		return kvindex.Parent{}, m.feed.Keys.Seed.Root(model, e.Salt)
 	}
-	if leading != nil {
-		m.leading[id] = leading
-	}
-	m.blocks[id] = block{key: key, copies: copies}
-	for tier, n := range copies {
-		if n > 0 {
-			m.tell(id, key, kvblock.Tier(tier))
-		}
-	}
-	m.work = m.orphans.release(id, m.work)
-	return key
+	key, _ := m.writer.Key(e.Group, e.Parent)
+	return kvindex.Parent{Hash: e.Parent, OK: true}, key
 }
 
-// graft places the orphans whose parents have come, and theirs in turn.
-func (m *mirror) graft() {
+// appendKeys appends the keys of an event's blocks from number at on, all of them whole numbers of ours.
+func (m *mirror) appendKeys(dst []kvblock.Key, parent kvblock.Key, e *kvevent.Event, at int) []kvblock.Key {
+	for i := at; i < len(e.Hashes); i++ {
+		tokens := e.Tokens[i*e.BlockSize : (i+1)*e.BlockSize]
+		dst = AppendBlockKeys(dst, parent, tokens, extraOf(e, i), m.feed.Keys.BlockTokens)
+		parent = dst[len(dst)-1]
+	}
+	return dst
+}
+
+// AppendBlockKeys appends the keys of one engine block, which is a whole number of ours; extra goes into all of them.
+func AppendBlockKeys(dst []kvblock.Key, parent kvblock.Key, tokens []uint32, extra uint64, blockTokens int) []kvblock.Key {
+	for at := 0; at < len(tokens); at += blockTokens {
+		parent = kvblock.Next(parent, tokens[at:at+blockTokens:at+blockTokens], extra)
+		dst = append(dst, parent)
+	}
+	return dst
+}
+
+// extraOf folds the items of an event's block; they come in the order of the blocks.
+func extraOf(e *kvevent.Event, block int) (extra uint64) {
+	first := sort.Search(len(e.Items), func(i int) bool { return e.Items[i].Block >= block })
+	for i := first; i < len(e.Items) && e.Items[i].Block == block; i++ {
+		extra = ItemExtra(extra, e.Items[i].Key, e.Items[i].Offset)
+	}
+	return extra
+}
+
+// wait makes an event's block an orphan, or counts one more copy of one.
+func (m *mirror) wait(e *kvevent.Event, at int, parent kvindex.Parent, tier kvblock.Tier) {
+	id := blockID{e.Hashes[at], int32(e.Group)}
+	o := m.orphans.byID[id]
+	if o == nil {
+		tokens := e.Tokens[at*e.BlockSize : (at+1)*e.BlockSize]
+		o = &orphan{id: id, parent: blockID{parent.Hash, int32(e.Group)}, tokens: append([]uint32(nil), tokens...), extra: extraOf(e, at)}
+		m.orphans.add(o)
+	}
+	more(&o.copies[tier])
+}
+
+// graft takes in the orphans that the blocks just stored were, and those whose parents they are, and theirs in turn.
+func (m *mirror) graft(group int, hashes []kvevent.Hash) {
+	if len(m.orphans.byID) == 0 {
+		return
+	}
+	for _, hash := range hashes {
+		id := blockID{hash, int32(group)}
+		if o := m.orphans.byID[id]; o != nil {
+			m.orphans.remove(o)
+			for tier, n := range o.copies {
+				for range n {
+					m.writer.Copy(kvblock.Tier(tier), group, []kvevent.Hash{hash})
+				}
+			}
+		}
+		m.work = m.orphans.release(id, m.work)
+	}
 	for len(m.work) > 0 {
 		o := m.work[len(m.work)-1]
 		m.work = m.work[:len(m.work)-1]
-		m.place(o.id, m.blocks[o.parent].key, o.tokens, o.extra, o.copies)
+		m.place(o)
+		m.work = m.orphans.release(o.id, m.work)
 	}
+}
+
+// place stores a block that was an orphan, with all its copies, below its parent.
+func (m *mirror) place(o *orphan) {
+	group := int(o.id.group)
+	key, ok := m.writer.Key(group, o.parent.hash)
+	keys := AppendBlockKeys(nil, key, o.tokens, o.extra, m.feed.Keys.BlockTokens)
+	if !ok || m.writer.Len()+len(keys) > m.max {
+		m.stats.Refused.Add(1)
+		return
+	}
+	hashes := []kvevent.Hash{o.id.hash}
+	for tier, n := range o.copies {
+		for range n {
+			m.stats.Refused.Add(uint64(m.writer.Store(kvblock.Tier(tier), group, kvindex.Parent{Hash: o.parent.hash, OK: true}, hashes, keys)))
+		}
+	}
+	m.stored = append(m.stored, keys...)
 }
 
 // remove applies a Removed event.
@@ -289,34 +292,21 @@ func (m *mirror) remove(e *kvevent.Event) {
 		m.stats.UnknownMedium.Add(uint64(len(e.Hashes)))
 		return
 	}
-	for _, hash := range e.Hashes {
-		id := blockID{hash, int32(e.Group)}
-		if b, ok := m.blocks[id]; ok && b.copies[tier] > 0 {
-			b.copies[tier]--
-			m.set(id, b, tier)
-		} else if o := m.orphans.byID[id]; o != nil && o.copies[tier] > 0 {
+	if len(m.orphans.byID) == 0 {
+		m.stats.RemovedUnknown.Add(uint64(m.writer.Drop(tier, e.Group, e.Hashes)))
+		return
+	}
+	for i, hash := range e.Hashes {
+		if m.writer.Drop(tier, e.Group, e.Hashes[i:i+1]) == 0 {
+			continue
+		}
+		if o := m.orphans.byID[blockID{hash, int32(e.Group)}]; o != nil && o.copies[tier] > 0 {
 			if o.copies[tier]--; o.copies == [kvblock.NumTiers]uint16{} {
 				m.orphans.remove(o)
 			}
 		} else {
 			m.stats.RemovedUnknown.Add(1)
 		}
-	}
-}
-
-// set keeps a block of which copies have gone from a tier, and tells the index when the last has.
-func (m *mirror) set(id blockID, b block, tier kvblock.Tier) {
-	if b.copies[tier] == 0 {
-		for _, k := range m.leading[id] {
-			m.feed.Index.Drop(m.feed.Holder, tier, k)
-		}
-		m.feed.Index.Drop(m.feed.Holder, tier, b.key)
-	}
-	if b.gone() {
-		delete(m.blocks, id)
-		delete(m.leading, id)
-	} else {
-		m.blocks[id] = b
 	}
 }
 
@@ -333,12 +323,7 @@ func (m *mirror) clearEvent(e *kvevent.Event) {
 		m.stats.UnknownMedium.Add(1)
 		return
 	}
-	for id, b := range m.blocks {
-		if b.copies[tier] > 0 {
-			b.copies[tier] = 0
-			m.set(id, b, tier)
-		}
-	}
+	m.writer.ClearTier(tier)
 	m.orphans.clear(tier)
 }
 

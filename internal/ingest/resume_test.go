@@ -120,7 +120,7 @@ func TestSinksGoOnWhereTheyWere(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e, l := newFakeEngine(), &log{}
 		feed := testFeed(nil)
-		feed.Index, feed.Sink = nil, l
+		feed.Writer, feed.Sink = nil, l
 		want := func(what string, lines ...string) {
 			t.Helper()
 			if diff := cmp.Diff(lines, l.take()); diff != "" {

@@ -142,7 +142,7 @@ func testSockets(t *testing.T, release string, newReplies bool) {
 		Endpoint: endpoint.Endpoint{ID: endpoint.ID{Pod: "pod"}, EventsAddress: e.pub.Addr(), ReplayAddress: e.router.Addr()},
 		Engine:   "VLLM",
 		Keys:     ingest.Keys{Model: "model", Seed: seed, BlockTokens: 16},
-		Index:    table, Holder: holder,
+		Writer:   table.Writer(holder),
 	}
 	m := ingest.New(ingest.Config{Source: zmtp.EventSource{}, MaxBackoff: 200 * time.Millisecond})
 	defer m.Close()

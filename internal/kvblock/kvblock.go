@@ -45,15 +45,16 @@ func (s Seed) ID() string {
 	return hex.EncodeToString(mac.Sum(nil)[:8])
 }
 
-// Root is the parent of a first block: one per base model or adapter, and per cache salt.
+// Root is the parent of a first block: one per base model or adapter, and per cache salt. It is the beginning of a
+// SHA-256 over the seed and both names; names of up to 200 bytes together cost no memory.
 func (s Seed) Root(model, salt string) Key {
-	mac := hmac.New(sha256.New, s.secret[:])
-	var n [8]byte
-	binary.LittleEndian.PutUint64(n[:], uint64(len(model)))
-	mac.Write(n[:])
-	mac.Write([]byte(model))
-	mac.Write([]byte(salt))
-	return nonZero(binary.LittleEndian.Uint64(mac.Sum(nil)))
+	var space [248]byte
+	b := append(space[:0], s.secret[:]...)
+	b = binary.LittleEndian.AppendUint64(b, uint64(len(model)))
+	b = append(b, model...)
+	b = append(b, salt...)
+	digest := sha256.Sum256(b)
+	return nonZero(binary.LittleEndian.Uint64(digest[:]))
 }
 
 // Odd constants with no structure (hexadecimal digits of the fractional part of pi).

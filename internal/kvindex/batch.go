@@ -50,6 +50,14 @@ func (l *life) begin(ix *Index, tier kvblock.Tier, group int) batch {
 		change: change{slot: l.slot, tier: uint8(tier), stretches: l.scratch.stretches}}
 }
 
+// count counts one copy less of a block, or one more; false means that there is none to count.
+func (b *batch) count(hash kvevent.Hash, less bool) bool {
+	if less {
+		return b.drop(hash)
+	}
+	return b.copy(hash)
+}
+
 // end makes what is pending happen and accounts for what was taken.
 func (b *batch) end() {
 	b.flush()

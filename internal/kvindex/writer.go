@@ -57,16 +57,16 @@ func (w *writer) Store(tier kvblock.Tier, group int, parent Parent, hashes []kve
 
 // Copy implements Writer.
 func (w *writer) Copy(tier kvblock.Tier, group int, hashes []kvevent.Hash) (unknown int) {
-	return w.each(tier, group, hashes, (*batch).copy)
+	return w.each(tier, group, hashes, false)
 }
 
 // Drop implements Writer.
 func (w *writer) Drop(tier kvblock.Tier, group int, hashes []kvevent.Hash) (unknown int) {
-	return w.each(tier, group, hashes, (*batch).drop)
+	return w.each(tier, group, hashes, true)
 }
 
-// each does something to each of some blocks, earlier keys of the block included.
-func (w *writer) each(tier kvblock.Tier, group int, hashes []kvevent.Hash, do func(*batch, kvevent.Hash) bool) (unknown int) {
+// each counts one copy less of some blocks, or one more, earlier keys of the block included.
+func (w *writer) each(tier kvblock.Tier, group int, hashes []kvevent.Hash, less bool) (unknown int) {
 	l := w.lock()
 	if l == nil || !indexable(tier, group) {
 		if l != nil {
@@ -77,11 +77,11 @@ func (w *writer) each(tier kvblock.Tier, group int, hashes []kvevent.Hash, do fu
 	b := l.begin(w.ix, tier, group)
 	l.rev.touch(hashes, group)
 	for _, hash := range hashes {
-		if !do(&b, hash) {
+		if !b.count(hash, less) {
 			unknown++
 		}
 		for i := 1; i < l.perHash; i++ {
-			do(&b, leading(hash, i))
+			b.count(leading(hash, i), less)
 		}
 	}
 	b.end()

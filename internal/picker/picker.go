@@ -40,6 +40,8 @@ type Options struct {
 	Renderer Renderer
 	// LoadEncoder reads a tokenizer from a directory; needed for pools that have one.
 	LoadEncoder func(dir string) (Encoder, error)
+	// NewIndex makes the index of a pool; the fast one when nil.
+	NewIndex func() kvindex.Book
 	// Log gets a line per request at V(1).
 	Log logr.Logger
 }
@@ -63,6 +65,9 @@ type snapshot struct {
 func New(options Options) *Picker {
 	if options.Now == nil {
 		options.Now = time.Now
+	}
+	if options.NewIndex == nil {
+		options.NewIndex = func() kvindex.Book { return kvindex.NewIndex(kvindex.Options{}) }
 	}
 	p := &Picker{options: options, now: options.Now}
 	p.scratch.New = func() any { return new(scratch) }
@@ -152,7 +157,10 @@ type Feed struct {
 	Endpoint endpoint.Endpoint
 	Spec     *Spec
 	Holder   kvindex.Holder
-	Index    *kvindex.Table
+	// Writer is the way to tell the index what the endpoint holds. It is for one goroutine at a time.
+	Writer kvindex.Writer
+
+	pending *pending
 }
 
 // Feeds are the endpoints of all pools as last applied, for those who bring events and reports.
@@ -160,7 +168,7 @@ func (p *Picker) Feeds() []Feed {
 	var feeds []Feed
 	for _, v := range p.current.Load().pools {
 		for i, ep := range v.spec.Endpoints {
-			feeds = append(feeds, Feed{Endpoint: ep, Spec: v.spec, Holder: v.holders[i], Index: v.index})
+			feeds = append(feeds, Feed{Endpoint: ep, Spec: v.spec, Holder: v.holders[i], Writer: v.members[i].writer, pending: &v.pending})
 		}
 	}
 	return feeds
@@ -186,13 +194,11 @@ func (p *Picker) ObserveAdapters(id endpoint.ID, names []string) {
 	}
 }
 
-// Confirm takes the keys that a holder has just announced: requests whose last full prompt block is among them have
+// Confirm takes the keys that an endpoint has just announced: requests whose last full prompt block is among them have
 // been prefilled.
-func (p *Picker) Confirm(index *kvindex.Table, holder kvindex.Holder, keys []kvblock.Key) {
-	for _, v := range p.current.Load().pools {
-		if v.index == index {
-			v.pending.confirm(p.now(), holder, keys)
-		}
+func (p *Picker) Confirm(f *Feed, keys []kvblock.Key) {
+	if len(keys) > 0 {
+		f.pending.confirm(p.now(), f.Holder, keys)
 	}
 }
 

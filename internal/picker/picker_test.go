@@ -16,6 +16,8 @@ import (
 
 	"github.com/kvasir-dev/kvasir/internal/endpoint"
 	"github.com/kvasir-dev/kvasir/internal/kvblock"
+	"github.com/kvasir-dev/kvasir/internal/kvevent"
+	"github.com/kvasir-dev/kvasir/internal/kvindex"
 	"github.com/kvasir-dev/kvasir/internal/load"
 	"github.com/kvasir-dev/kvasir/internal/openai"
 	"github.com/kvasir-dev/kvasir/internal/policy"
@@ -115,6 +117,15 @@ func keysOf(t testing.TB, model string, first, n int) []kvblock.Key {
 	return kvblock.AppendKeys(nil, testSeed(t).Root(model, ""), tokens, 16)
 }
 
+// hold tells the index that an endpoint has a chain of blocks, with the keys as the engine's names.
+func hold(f Feed, keys ...kvblock.Key) {
+	hashes := make([]kvevent.Hash, len(keys))
+	for i, key := range keys {
+		hashes[i] = kvevent.Hash(key)
+	}
+	f.Writer.Store(kvblock.GPU, 0, kvindex.Parent{}, hashes, keys)
+}
+
 // feed finds the feed of an endpoint by its pod.
 func feed(t testing.TB, p *Picker, pod string) Feed {
 	t.Helper()
@@ -144,9 +155,7 @@ func assertIdle(t *testing.T, p *Picker) {
 func TestARequestFindsItsCache(t *testing.T) {
 	p := newPicker(t, newClock(), testSpec(t, 4))
 	f := feed(t, p, "pod-2")
-	for _, key := range keysOf(t, "m", 0, 160) {
-		f.Index.Store(f.Holder, kvblock.GPU, key)
-	}
+	hold(f, keysOf(t, "m", 0, 160)...)
 	for _, model := range []string{"m", "alias"} {
 		d := pick(t, p, completion(model, 0, 200, true))
 		if got := d.Targets[0]; got.Endpoint.Pod != "pod-2" || got.Predicted != 160 || got.Confirmed != 160 {
@@ -160,9 +169,7 @@ func TestARequestFindsItsCache(t *testing.T) {
 func TestAFullHitStillComputesOneToken(t *testing.T) {
 	p := newPicker(t, newClock(), testSpec(t, 1))
 	f := feed(t, p, "pod-0")
-	for _, key := range keysOf(t, "m", 0, 64) {
-		f.Index.Store(f.Holder, kvblock.GPU, key)
-	}
+	hold(f, keysOf(t, "m", 0, 64)...)
 	d := pick(t, p, completion("m", 0, 64, true))
 	defer d.End(Completed)
 	if got := d.Targets[0].Predicted; got != 48 {
@@ -175,9 +182,7 @@ func TestModelsAndAdaptersDoNotShareBlocks(t *testing.T) {
 	spec.Adapters = []string{"sql"}
 	p := newPicker(t, newClock(), spec)
 	f := feed(t, p, "pod-1")
-	for _, key := range keysOf(t, "sql", 0, 160) {
-		f.Index.Store(f.Holder, kvblock.GPU, key)
-	}
+	hold(f, keysOf(t, "sql", 0, 160)...)
 	d := pick(t, p, completion("sql", 0, 200, true))
 	if d.Targets[0].Predicted != 160 {
 		t.Errorf("the adapter's own blocks are not found")
@@ -220,15 +225,15 @@ func TestSpeculationEnds(t *testing.T) {
 		"not at once with the first one": {true, func(_ *clock, _ *Picker, d *Decision) { d.FirstToken() }, true},
 		"when the last block is announced": {true, func(_ *clock, p *Picker, d *Decision) {
 			f := feed(t, p, d.Targets[0].Endpoint.Pod)
-			p.Confirm(f.Index, f.Holder, keys)
+			p.Confirm(&f, keys)
 		}, false},
 		"not when only an earlier block is": {true, func(_ *clock, p *Picker, d *Decision) {
 			f := feed(t, p, d.Targets[0].Endpoint.Pod)
-			p.Confirm(f.Index, f.Holder, keys[:len(keys)-1])
+			p.Confirm(&f, keys[:len(keys)-1])
 		}, true},
 		"not when another endpoint announces it": {true, func(_ *clock, p *Picker, d *Decision) {
 			f := feed(t, p, d.Targets[1].Endpoint.Pod)
-			p.Confirm(f.Index, f.Holder, keys)
+			p.Confirm(&f, keys)
 		}, true},
 		"with the request": {true, func(_ *clock, _ *Picker, d *Decision) { d.End(ClientGone) }, false},
 		"at the predicted end of the prefill when the answer is not streamed": {false,
@@ -353,9 +358,7 @@ func TestDrainingEndpointsGetNothingAndKeepTheirRequests(t *testing.T) {
 func TestANewLifeOfAnEndpointStartsEmpty(t *testing.T) {
 	p := newPicker(t, newClock(), testSpec(t, 2))
 	old := feed(t, p, "pod-1")
-	for _, key := range keysOf(t, "m", 0, 160) {
-		old.Index.Store(old.Holder, kvblock.GPU, key)
-	}
+	hold(old, keysOf(t, "m", 0, 160)...)
 	spec := testSpec(t, 2)
 	spec.Endpoints[1].Address = "127.0.0.1:9999" // same pod, new address
 	if err := p.Apply([]Spec{spec}); err != nil {
@@ -364,7 +367,7 @@ func TestANewLifeOfAnEndpointStartsEmpty(t *testing.T) {
 	if got := feed(t, p, "pod-1"); got.Holder == old.Holder {
 		t.Error("the new life has the old holder")
 	}
-	old.Index.Store(old.Holder, kvblock.GPU, keysOf(t, "m", 0, 16)[0]) // a late event
+	hold(old, keysOf(t, "m", 0, 16)[0]) // a late event
 	d := pick(t, p, completion("m", 0, 200, true))
 	defer d.End(Completed)
 	if d.Targets[0].Predicted != 0 {
@@ -497,9 +500,7 @@ func TestPredictedAndDeliveredAreCompared(t *testing.T) {
 	d.Usage(200, 100) // only the first counts
 	d.End(Completed)
 	f := feed(t, p, "pod-0")
-	for _, key := range keysOf(t, "m", 0, 160) {
-		f.Index.Store(f.Holder, kvblock.GPU, key)
-	}
+	hold(f, keysOf(t, "m", 0, 160)...)
 	d = pick(t, p, completion("m", 0, 200, true))
 	d.Usage(200, 144)
 	d.End(Completed)
@@ -549,7 +550,7 @@ func TestNothingIsLeftAfterChaos(t *testing.T) {
 						f := p.Feeds()
 						if len(f) > 0 {
 							f := f[rng.IntN(len(f))]
-							p.Confirm(f.Index, f.Holder, keysOf(t, "m", rng.IntN(5)*1000, 200))
+							p.Confirm(&f, keysOf(t, "m", rng.IntN(5)*1000, 200))
 						}
 					case 5:
 						c.advance(time.Duration(rng.IntN(3000)) * time.Millisecond)
@@ -597,9 +598,7 @@ func BenchmarkPick(b *testing.B) {
 				b.Fatal(err)
 			}
 			f := p.Feeds()[3]
-			for _, key := range keysOf(b, "m", 0, n) {
-				f.Index.Store(f.Holder, kvblock.GPU, key)
-			}
+			hold(f, keysOf(b, "m", 0, n)...)
 			body := completion("m", 0, n, true)
 			b.SetBytes(int64(len(body)))
 			b.ReportAllocs()

@@ -15,6 +15,7 @@ import (
 // member is what the picker keeps of one life of an endpoint.
 type member struct {
 	holder  kvindex.Holder
+	writer  kvindex.Writer // of whoever brings the endpoint's events
 	load    load.Tracker
 	circuit circuit
 	hash    uint64 // of the endpoint's ID
@@ -23,7 +24,7 @@ type member struct {
 
 // pool is what the picker keeps of a pool across changes of its Spec.
 type pool struct {
-	index   *kvindex.Table
+	index   kvindex.Book
 	stats   poolStats
 	pending pending
 
@@ -51,7 +52,7 @@ func (p *Picker) build(spec *Spec, old *view, next *snapshot) (*view, error) {
 	v := &view{spec: spec}
 	known := map[string]*member{}
 	if old == nil {
-		v.pool = &pool{index: kvindex.New(), adapters: map[endpoint.ID][]string{}}
+		v.pool = &pool{index: p.options.NewIndex(), adapters: map[endpoint.ID][]string{}}
 	} else {
 		if old.spec.BlockTokens != spec.BlockTokens || old.spec.Seed != spec.Seed || old.spec.Model != spec.Model {
 			return nil, fmt.Errorf("pool %s: model, block size and key root cannot change while it runs", spec.Name)
@@ -77,6 +78,7 @@ func (p *Picker) build(spec *Spec, old *view, next *snapshot) (*view, error) {
 			delete(known, ep.Epoch())
 		} else {
 			m = &member{holder: v.index.Join(), hash: ep.ID.Hash()}
+			m.writer = v.index.Writer(m.holder)
 		}
 		v.members = append(v.members, m)
 		v.holders = append(v.holders, m.holder)
