@@ -161,6 +161,19 @@ func TestTheSameHoldersAreLookedUpAgainWhenOneHasGone(t *testing.T) {
 	}
 }
 
+func TestAnEmptyIndexMatchesNobody(t *testing.T) {
+	for name, book := range books() {
+		book.Match(someKeys(1, 3), nil, nil)
+		out := []Match{{Speculative: 7}}
+		if book.Match(someKeys(1, 3), []Holder{1}, out); out[0].Blocks() != 0 {
+			t.Errorf("%s: a holder that never was matches", name)
+		}
+		if book.Match(nil, []Holder{book.Join()}, out); out[0].Blocks() != 0 {
+			t.Errorf("%s: no keys match", name)
+		}
+	}
+}
+
 func TestARunThatHasGoneIsNotEntered(t *testing.T) {
 	b := newBed(t, 8)
 	b.store(b.w, b.keys, 0, 8)

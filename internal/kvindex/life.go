@@ -95,7 +95,7 @@ func (ix *Index) retire(l *life) {
 	ix.retired = append(ix.retired, l)
 	if !ix.sweeping {
 		ix.sweeping = true
-		ix.sweeps.Go(ix.sweep)
+		go ix.sweep() // until nothing is retired; Settle waits for it
 	}
 }
 
@@ -105,6 +105,7 @@ func (ix *Index) sweep() {
 		ix.mu.Lock()
 		if len(ix.retired) == 0 {
 			ix.retired, ix.sweeping = nil, false
+			ix.settled.Broadcast()
 			ix.mu.Unlock()
 			return
 		}
