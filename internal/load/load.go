@@ -27,6 +27,9 @@ type View struct {
 	Rate float64
 	// Overhead is the learned fixed time to a first token, seconds.
 	Overhead float64
+	// Trust is how far Rate and Overhead are to be believed, 0 to 1: it fades while the endpoint serves nothing that
+	// could teach.
+	Trust float64
 	// KVUsage is the engine's report of KV blocks in use, 0 to 1; 0 when there is no fresh report.
 	KVUsage float64
 	// KVTokens is the engine's KV capacity in tokens, 0 when it is not known.
@@ -99,7 +102,7 @@ func (b *Booking) FirstToken(now time.Time) {
 		return
 	}
 	if b.streamed {
-		t.rate.learn(b.ahead+float64(b.uncached), now.Sub(b.start).Seconds())
+		t.rate.learn(now, b.ahead+float64(b.uncached), now.Sub(b.start).Seconds())
 	}
 	t.endPrefill(b, now)
 }
@@ -150,7 +153,7 @@ func (t *Tracker) View(now time.Time) View {
 		PendingTokens: t.pendingNow(now),
 		KVTokens:      t.report.KVTokens,
 	}
-	v.Rate, v.Overhead = t.rate.learned()
+	v.Rate, v.Overhead, v.Trust = t.rate.learned(now)
 	if now.Sub(t.reported) <= metricsFresh {
 		v.KVUsage, v.Waiting = t.report.KVUsage, t.report.Waiting
 	}
@@ -195,7 +198,6 @@ func (t *Tracker) pendingNow(now time.Time) float64 {
 	if len(t.prefilling) == 0 {
 		return 0
 	}
-	rate, _ := t.rate.learned()
-	done := rate * now.Sub(t.headSince).Seconds()
+	done := t.rate.rate * now.Sub(t.headSince).Seconds()
 	return float64(t.pending) - math.Max(0, math.Min(done, float64(t.prefilling[0].uncached)))
 }

@@ -126,12 +126,46 @@ func TestReportsGoStale(t *testing.T) {
 func TestNonsenseTeachesNothing(t *testing.T) {
 	var e estimator
 	for range 10 {
-		e.learn(math.NaN(), 1)
-		e.learn(100, 0)
-		e.learn(100, -1)
-		e.learn(math.Inf(1), 1)
+		e.learn(start, math.NaN(), 1)
+		e.learn(start, 100, 0)
+		e.learn(start, 100, -1)
+		e.learn(start, math.Inf(1), 1)
 	}
-	if rate, overhead := e.learned(); rate != 0 || overhead != 0 {
+	if rate, overhead, trust := e.learned(start); rate != 0 || overhead != 0 || trust != 0 {
 		t.Errorf("learned %v, %v from nonsense", rate, overhead)
+	}
+}
+
+func TestPrefillsOfOneSizeDoNotChangeTheRate(t *testing.T) {
+	var e estimator
+	for i := range 50 {
+		tokens := float64(500 + 400*(i%5))
+		e.learn(start, tokens, 0.02+tokens/20_000)
+	}
+	before, _, _ := e.learned(start)
+	for range 500 { // nearly all of the prompt is cached: what is left is overhead
+		e.learn(start, 16, 0.03)
+	}
+	if after, _, _ := e.learned(start); after < before*0.8 {
+		t.Errorf("small prefills took the rate from %.0f to %.0f tokens/s", before, after)
+	}
+}
+
+func TestWhatIsNotRenewedFades(t *testing.T) {
+	var e estimator
+	for i := range 20 {
+		e.learn(at(float64(i)), float64(500+100*i), 1+float64(i)) // very slow
+	}
+	_, _, fresh := e.learned(at(19))
+	_, _, old := e.learned(at(19 + 5*fade.Seconds()))
+	if fresh != 1 || old > 0.05 {
+		t.Errorf("believed %.2f at once and %.2f after %v; want 1 and nearly nothing", fresh, old, 5*fade)
+	}
+	for i := range 6 { // what comes then counts much more than what was
+		tokens := float64(500 + 700*i)
+		e.learn(at(19+5*fade.Seconds()+float64(i)), tokens, tokens/20_000)
+	}
+	if rate, _, _ := e.learned(at(300)); rate < 10_000 {
+		t.Errorf("after new samples the rate is %.0f tokens/s, the engine does 20,000", rate)
 	}
 }

@@ -31,9 +31,11 @@ const (
 //	waste    = own × min(8, 0.5 + 4 × mean wait of the fleet): near saturation a prefill that another endpoint
 //	           could have spared is paid by those who come after
 //
-// Rates and overheads are learned per endpoint, so that different GPUs compare in seconds; endpoints that have not
-// taught one yet take the mean of the others, or the prior. The form without harm won 24 simulated configurations;
-// with harm it held in agentic and decode-heavy traffic as well.
+// Rates and overheads are learned per endpoint, so that different GPUs compare in seconds. What an endpoint has taught
+// counts by how far it is to be believed (load.View.Trust), the rest is the fleet's mean, or the prior: an endpoint
+// that was slow once and is left alone since is tried again. Costs are compared in steps of 2 %, at least 1 ms: what
+// differs by less is a tie, so that equal endpoints share what is new. The form without harm won 24 simulated
+// configurations; with harm it held in agentic and decode-heavy traffic as well.
 type marginalCost struct {
 	prior float64
 	harm  float64
@@ -51,49 +53,69 @@ func newMarginalCost(c MarginalCostConfig) (Policy, error) {
 }
 
 func (p marginalCost) Score(r *Request, candidates []Candidate, out []Cost) {
-	rate, overhead := p.fleet(candidates)
+	fleet := p.fleet(candidates)
 	meanWait := 0.0
 	for i := range candidates {
-		meanWait += wait(&candidates[i], rate, overhead)
+		meanWait += fleet.of(&candidates[i]).wait(&candidates[i])
 	}
 	meanWait /= math.Max(1, float64(len(candidates)))
 	waste := math.Min(wasteCeiling, wasteFloor+wasteSlope*meanWait)
 	for i := range candidates {
 		c := &candidates[i]
-		own := float64(r.Uncached(c)) / rateOf(c, rate)
-		cost := wait(c, rate, overhead) + own*(1+p.harm*float64(c.Load.Decoding)+waste)
+		speed := fleet.of(c)
+		own := float64(r.Uncached(c)) / speed.rate
+		cost := speed.wait(c) + own*(1+p.harm*float64(c.Load.Decoding)+waste)
 		cost += r.reload(c) + r.pressure(c)
-		out[i] = Cost{First: cost, Then: float64(c.Load.InFlight)}
+		out[i] = Cost{First: step(cost), Then: float64(c.Load.InFlight)}
 	}
 }
 
-// fleet is the mean learned rate and overhead, for endpoints that have none of their own yet.
-func (p marginalCost) fleet(candidates []Candidate) (rate, overhead float64) {
-	n := 0.0
+const (
+	// Costs below stepFloor seconds are compared in steps of stepFloor × stepSize, those above in steps of stepSize.
+	stepFloor = 0.05
+	stepSize  = 0.02
+)
+
+// step rounds a cost in seconds, so that what differs by next to nothing is equal. It never turns an order around.
+func step(seconds float64) float64 {
+	if seconds <= stepFloor {
+		return stepFloor * stepSize * math.Round(seconds/(stepFloor*stepSize))
+	}
+	ratio := math.Log1p(stepSize)
+	return stepFloor * math.Exp(ratio*math.Round(math.Log(seconds/stepFloor)/ratio))
+}
+
+// speed is how fast an endpoint prefills: tokens/s, and the seconds that every first token takes.
+type speed struct{ rate, overhead float64 }
+
+// fleet is the mean of what the candidates have taught, each by its trust; the prior where none has.
+func (p marginalCost) fleet(candidates []Candidate) speed {
+	var slowness, overhead, weight float64
 	for i := range candidates {
-		if l := &candidates[i].Load; l.Rate > 0 {
-			rate, overhead, n = rate+l.Rate, overhead+l.Overhead, n+1
+		if l := &candidates[i].Load; l.Rate > 0 && l.Trust > 0 {
+			slowness += l.Trust / l.Rate
+			overhead += l.Trust * l.Overhead
+			weight += l.Trust
 		}
 	}
-	if n == 0 {
-		return p.prior, 0
+	if weight == 0 {
+		return speed{rate: p.prior}
 	}
-	return rate / n, overhead / n
+	return speed{rate: weight / slowness, overhead: overhead / weight}
 }
 
-func rateOf(c *Candidate, fallback float64) float64 {
-	if c.Load.Rate > 0 {
-		return c.Load.Rate
+// of is a candidate's own speed, as far as it is to be believed. Slowness, the inverse of the rate, is what adds up.
+func (fleet speed) of(c *Candidate) speed {
+	l := &c.Load
+	if !(l.Rate > 0) {
+		return fleet
 	}
-	return fallback
+	slowness := l.Trust/l.Rate + (1-l.Trust)/fleet.rate
+	return speed{rate: 1 / slowness, overhead: l.Trust*l.Overhead + (1-l.Trust)*fleet.overhead}
 }
 
-func wait(c *Candidate, rate, overhead float64) float64 {
-	if c.Load.Rate > 0 {
-		rate, overhead = c.Load.Rate, c.Load.Overhead
-	}
-	return overhead + c.Load.PendingTokens/rate
-}
+// wait is the time before the request's own prefill begins, seconds.
+func (s speed) wait(c *Candidate) float64 { return s.overhead + c.Load.PendingTokens/s.rate }
 
 // reload is the time to bring the matching blocks of lower tiers to the GPU, seconds.
 func (r *Request) reload(c *Candidate) float64 {

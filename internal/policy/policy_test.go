@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/kvasir-dev/kvasir/internal/endpoint"
 	"github.com/kvasir-dev/kvasir/internal/kvblock"
@@ -67,7 +68,7 @@ func randomCandidates(rng *rand.Rand, r *Request, n int) []Candidate {
 		view := load.View{InFlight: rng.IntN(20), PendingTokens: float64(rng.IntN(30_000)), KVUsage: rng.Float64()}
 		view.Decoding = rng.IntN(view.InFlight + 1)
 		if rng.IntN(3) > 0 {
-			view.Rate, view.Overhead = 5000+rng.Float64()*40_000, rng.Float64()*0.1
+			view.Rate, view.Overhead, view.Trust = 5000+rng.Float64()*40_000, rng.Float64()*0.1, rng.Float64()
 		}
 		out[i] = candidate(fmt.Sprint("pod-", rng.IntN(1_000_000)), uint32(rng.IntN(r.Blocks+2)), view)
 		out[i].Match.Speculative = uint32(rng.IntN(3))
@@ -197,7 +198,7 @@ func TestChoices(t *testing.T) {
 		"marginal cost leaves the cache when its endpoint is swamped": {
 			marginal, request(4096), []Candidate{candidate("a", 0, load.View{}), candidate("b", 200, busy)}, 0},
 		"marginal cost prefers the faster GPU": {
-			marginal, request(4096), []Candidate{candidate("a", 0, load.View{Rate: 5000}), candidate("b", 0, load.View{Rate: 20_000})}, 1},
+			marginal, request(4096), []Candidate{candidate("a", 0, load.View{Rate: 5000, Trust: 1}), candidate("b", 0, load.View{Rate: 20_000, Trust: 1})}, 1},
 		"marginal cost spares an endpoint short of KV blocks": {
 			marginal, request(160), []Candidate{candidate("a", 9, load.View{KVUsage: 0.96}), candidate("b", 0, load.View{})}, 1},
 		"sticky least loaded stays however loaded": {
@@ -291,7 +292,7 @@ func TestASharedSystemPromptDoesNotCollapseTheFleet(t *testing.T) {
 				}
 				// every request stays: nothing finishes in this burst
 				candidates[i] = candidate(fmt.Sprint("pod-", i), blocks,
-					load.View{InFlight: counts[i], PendingTokens: float64(counts[i]) * 2000, Rate: 20_000})
+					load.View{InFlight: counts[i], PendingTokens: float64(counts[i]) * 2000, Rate: 20_000, Trust: 1})
 			}
 			r := request(2560)
 			r.Prefix = endpoint.Mix(uint64(n))
@@ -311,6 +312,56 @@ func TestASharedSystemPromptDoesNotCollapseTheFleet(t *testing.T) {
 				t.Errorf("%s puts %d of 64 requests on one of 8 endpoints", config.Type, got)
 			}
 		}
+	}
+}
+
+// TestAHiccupIsForgivenAndEqualsShare plays three equal engines, of which one was slow for a while, against the
+// default strategy: what is new must spread over all of them, and the slow one must get its share again.
+func TestAHiccupIsForgivenAndEqualsShare(t *testing.T) {
+	const rate, overhead = 20_000.0, 0.02
+	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	p := mustNew(t, Config{Type: MarginalCost, MarginalCost: MarginalCostConfig{DecodeHarm: 1}})
+	rng := rand.New(rand.NewPCG(8, 8))
+	trackers := make([]load.Tracker, 3)
+	serve := func(i, tokens int, seconds float64) {
+		b := trackers[i].Book(now, tokens, true)
+		b.FirstToken(now.Add(time.Duration(seconds * float64(time.Second))))
+		b.Release(now.Add(time.Duration(seconds * float64(time.Second))))
+	}
+	for range 6 {
+		serve(2, 500+rng.IntN(1000), 1) // ten times slower than it is
+	}
+	picks := make([]int, 3)
+	for n := range 5000 {
+		now = now.Add(100 * time.Millisecond)
+		candidates := make([]Candidate, 3)
+		for i := range candidates {
+			candidates[i] = candidate(fmt.Sprint("pod-", i), 0, trackers[i].View(now))
+		}
+		r := request(200 + rng.IntN(4000))
+		r.Prefix = endpoint.Mix(uint64(n))
+		i := choose(p, r, candidates)[0]
+		picks[i]++
+		serve(i, r.PromptTokens, overhead+float64(r.PromptTokens)/rate*(0.98+0.04*rng.Float64()))
+	}
+	for i, n := range picks {
+		if n < 500 {
+			t.Errorf("engine %d of three equal ones got %d of 5000 new prompts: %v", i, n, picks)
+		}
+	}
+}
+
+func TestStepsKeepTheOrder(t *testing.T) {
+	last := 0.0
+	for seconds := 1e-4; seconds < 1000; seconds *= 1.003 {
+		now := step(seconds)
+		if now < last {
+			t.Fatalf("step(%v) = %v is less than that of something smaller, %v", seconds, now, last)
+		}
+		if math.Abs(now-seconds) > math.Max(0.0006, 0.011*seconds) {
+			t.Fatalf("step(%v) = %v is too far off", seconds, now)
+		}
+		last = now
 	}
 }
 
