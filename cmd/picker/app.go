@@ -44,7 +44,7 @@ func newApp(log logr.Logger) *app {
 	a := &app{log: log, refused: map[string]watch.Refusal{}, applied: map[string]picker.Spec{}, board: watch.NewBoard()}
 	a.ready = &readiness{now: time.Now, states: a.streamStates}
 	a.renderer = render.New(render.Options{})
-	a.picker = picker.New(picker.Options{Renderer: a.renderer, LoadEncoder: loadEncoder, Log: log.WithName("picker")})
+	a.picker = picker.New(picker.Options{Renderer: renderer{a.renderer}, LoadEncoder: loadEncoder, Log: log.WithName("picker")})
 	a.streams = ingest.New(ingest.Config{Source: zmtp.EventSource{}, Log: log.WithName("events")})
 	a.scraper = scrape.New(scrape.Options{
 		Observe: func(id endpoint.ID, m vllm.Metrics, at time.Time) { a.picker.Observe(id, at, report(m)) },

@@ -37,9 +37,8 @@ type scratch struct {
 func (p *Picker) Pick(ctx context.Context, in *Request) (*Decision, error) {
 	start := p.now()
 	s := p.scratch.Get().(*scratch)
-	defer p.scratch.Put(s)
+	defer p.release(s)
 	r := &s.request
-	defer r.Reset()
 
 	if err := openai.Parse(in.Route, in.Body, r); err != nil {
 		return nil, badRequest(err)
@@ -49,9 +48,9 @@ func (p *Picker) Pick(ctx context.Context, in *Request) (*Decision, error) {
 		return nil, unknownModel(r.Model)
 	}
 
-	ids, source, tokenErr := p.tokens(ctx, v, r, in.Body, s.tokens[:0])
-	s.tokens = ids
-	s.keys = kvblock.AppendKeys(s.keys[:0], v.root(r.Model, r.CacheSalt), ids, v.spec.BlockTokens)
+	ids, buf, source, tokenErr := p.tokens(ctx, v, r, in.Body, s.tokens)
+	s.tokens = buf
+	s.keys = kvblock.AppendKeys(s.keys[:0], v.root(r.Model, r.CacheSalt), ids[:min(len(ids), maxKeyed)], v.spec.BlockTokens)
 
 	now := p.now()
 	if s.candidates = v.eligible(now, s); len(s.candidates) == 0 {
@@ -73,6 +72,26 @@ func (p *Picker) Pick(ctx context.Context, in *Request) (*Decision, error) {
 			"promptTokens", d.PromptTokens, "matchedBlocks", d.Targets[0].Match.Blocks(), "tokens", source.String())
 	}
 	return d, nil
+}
+
+const (
+	// maxKeyed is how much of a prompt gets keys, in tokens: more than any engine serves.
+	maxKeyed = 1 << 20
+	// keepTokens and keepKeys bound the buffers that are kept for the next request.
+	keepTokens = 1 << 18
+	keepKeys   = 1 << 15
+)
+
+// release gives the scratch back for the next request, without what one unusual request made huge.
+func (p *Picker) release(s *scratch) {
+	s.request.Reset()
+	if cap(s.tokens) > keepTokens {
+		s.tokens = nil
+	}
+	if cap(s.keys) > keepKeys {
+		s.keys = nil
+	}
+	p.scratch.Put(s)
 }
 
 // eligible applies the rules around every strategy: endpoints that are not ready or draining are out; those whose

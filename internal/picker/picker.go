@@ -27,7 +27,8 @@ type Encoder interface {
 	Encode(ctx context.Context, dst []uint32, text string, special bool) ([]uint32, error)
 }
 
-// Renderer asks an engine which token ids a request has.
+// Renderer asks an engine which token ids a request has. Errors that are the request's fault, or the renderer's own,
+// wrap ErrUnrenderable; others are taken for the engine's.
 type Renderer interface {
 	Tokens(ctx context.Context, ep *endpoint.Endpoint, route openai.Route, body []byte, apiKey string) ([]uint32, error)
 }

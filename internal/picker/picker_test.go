@@ -493,6 +493,71 @@ func TestTokensComeFromTheBestSource(t *testing.T) {
 	}
 }
 
+// engines is a Renderer whose answers depend on the pod.
+type engines map[string]func(ctx context.Context) error
+
+func (e engines) Tokens(ctx context.Context, ep *endpoint.Endpoint, _ openai.Route, _ []byte, _ string) ([]uint32, error) {
+	if fail := e[ep.Pod]; fail != nil {
+		return nil, fail(ctx)
+	}
+	return make([]uint32, 40), nil
+}
+
+// TestOneEngineThatDoesNotRenderCostsOneRequest: a frozen engine takes the budget of one request, a dead one of none.
+func TestOneEngineThatDoesNotRenderCostsOneRequest(t *testing.T) {
+	frozen := func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }
+	dead := func(context.Context) error { return errors.New("connection refused") }
+	for name, tc := range map[string]struct {
+		fail func(context.Context) error
+		lost int
+	}{"frozen": {frozen, 1}, "dead": {dead, 0}} {
+		t.Run(name, func(t *testing.T) {
+			spec := testSpec(t, 3)
+			spec.Policy.EngineTokenBudget = 20 * time.Millisecond
+			p := New(Options{Now: newClock().Now, Renderer: engines{"pod-0": tc.fail}})
+			if err := p.Apply([]Spec{spec}); err != nil {
+				t.Fatal(err)
+			}
+			lost := 0
+			for range 12 {
+				d := pick(t, p, []byte(`{"model":"m","prompt":"text"}`))
+				if d.Tokens != TokensEngine {
+					lost++
+				}
+				d.End(Completed)
+			}
+			if lost != tc.lost {
+				t.Errorf("%d of 12 requests have no tokens, want %d", lost, tc.lost)
+			}
+		})
+	}
+}
+
+func TestARequestThatCannotBeRenderedBlamesNoEngine(t *testing.T) {
+	p := New(Options{Now: newClock().Now, Renderer: fakeRenderer{err: fmt.Errorf("%w: bad", ErrUnrenderable)}})
+	if err := p.Apply([]Spec{testSpec(t, 1)}); err != nil {
+		t.Fatal(err)
+	}
+	pick(t, p, []byte(`{"model":"m","prompt":"text"}`)).End(Completed)
+	if from := p.current.Load().pools[0].members[0].renderFrom.Load(); from != 0 {
+		t.Error("the engine is left alone for the request's fault")
+	}
+}
+
+// TestOneHugePromptLeavesNothingBehind: buffers that it made huge are not kept.
+func TestOneHugePromptLeavesNothingBehind(t *testing.T) {
+	p := newPicker(t, newClock(), testSpec(t, 1))
+	d := pick(t, p, completion("m", 0, 3<<20, true))
+	if len(d.keys) > maxKeyed/16 {
+		t.Errorf("%d keys for a prompt longer than any engine serves", len(d.keys))
+	}
+	d.End(Completed)
+	s := p.scratch.Get().(*scratch)
+	if cap(s.tokens) > keepTokens || cap(s.keys) > keepKeys {
+		t.Errorf("buffers of %d tokens and %d keys are kept", cap(s.tokens), cap(s.keys))
+	}
+}
+
 func TestPredictedAndDeliveredAreCompared(t *testing.T) {
 	p := newPicker(t, newClock(), testSpec(t, 1))
 	d := pick(t, p, completion("m", 0, 200, true))

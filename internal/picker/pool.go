@@ -3,6 +3,7 @@ package picker
 import (
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/kvasir-dev/kvasir/internal/endpoint"
@@ -20,6 +21,8 @@ type member struct {
 	circuit circuit
 	hash    uint64 // of the endpoint's ID
 	stats   endpointStats
+	// renderFrom is when the engine may be asked for tokens again, nanoseconds since 1970; 0 while it answers.
+	renderFrom atomic.Int64
 }
 
 // pool is what the picker keeps of a pool across changes of its Spec.
@@ -27,6 +30,7 @@ type pool struct {
 	index   kvindex.Book
 	stats   poolStats
 	pending pending
+	turn    atomic.Uint64 // of the engines that are asked for tokens
 
 	mu       sync.Mutex
 	adapters map[endpoint.ID][]string // discovered
