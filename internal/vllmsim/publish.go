@@ -63,7 +63,8 @@ func (p *publisher) open(ctx context.Context, c Config) error {
 		return err
 	}
 	if c.Events.Connect {
-		p.tasks.Go(func() { p.redial(ctx, addr) })
+		subscriber := addr // addr changes below
+		p.tasks.Go(func() { p.redial(ctx, subscriber) })
 	} else if p.pub, err = zmtp.ListenPub(addr, c.Events.HWM); err != nil { //nolint:contextcheck // it is closed by close
 		return fmt.Errorf("binding the KV event publisher to %s: %w", addr, err)
 	}
