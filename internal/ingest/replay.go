@@ -87,6 +87,9 @@ func (s *stream) resume() bool {
 		return false
 	}
 	s.stats.Resumes.Add(1)
+	if State(s.state.Load()) == Degraded && s.retry.IsZero() {
+		s.retry = time.Now().Add(s.pause) // what was planned may have been forgotten with an earlier process
+	}
 	s.log.Info("Event stream continued", "state", State(s.state.Load()).String(), "batches", s.expected-before)
 	return true
 }
@@ -189,7 +192,7 @@ func (s *stream) replayAll(first func()) (State, error) {
 }
 
 // fill asks for the batches from the expected one up to seq, which has come. Afterwards seq is the expected one, or
-// has been applied.
+// has been applied, or the connection has gone.
 func (s *stream) fill(seq uint64) {
 	s.stats.Gaps.Add(1)
 	for attempt := 0; s.replayable() && attempt < s.cfg.ReplayAttempts && s.expected < seq; attempt++ {
@@ -212,7 +215,7 @@ func (s *stream) fill(seq uint64) {
 			break
 		}
 	}
-	if s.expected >= seq {
+	if s.expected >= seq || s.up.Err() != nil {
 		return
 	}
 	s.stats.Missing.Add(seq - s.expected)

@@ -219,6 +219,9 @@ func (s *stream) message(seq uint64, payload []byte) {
 		}
 	case seq > s.expected:
 		s.fill(seq)
+		if seq > s.expected {
+			return // the next connection will bring it
+		}
 	}
 	if seq < s.expected {
 		s.stats.Duplicates.Add(1) // a replay brought it
