@@ -2,15 +2,6 @@ package openai
 
 import "bytes"
 
-// Usage is what the engine counted for a request, in tokens.
-type Usage struct {
-	PromptTokens, CompletionTokens int
-	// CachedTokens of the prompt were in the engine's prefix cache; meaningful if HaveCached, which engines leave out
-	// unless they are told to report it.
-	CachedTokens     int
-	Have, HaveCached bool
-}
-
 // What an AnswerScanner holds at most, in bytes.
 const (
 	// MaxEvent is the size of a server-sent event, and of each of its lines. Larger ones are passed over.
@@ -29,9 +20,11 @@ type AnswerScanner struct {
 	Usage Usage
 	// FirstToken: a generated token has been seen. Only in streams.
 	FirstToken bool
-	// Finished: some choice of a stream has given its finish_reason, or the JSON of another answer is complete.
+	// Finished: a stream has told why the generation ended (of some choice, where there are several), or the JSON of
+	// another answer is complete.
 	Finished bool
-	// Aborted: the engine gave up a request ("abort"), as it does when it is shut down. Only in streams.
+	// Aborted: the engine gave up a request ("abort"), as it does when it is shut down. Only in streams, and in answers
+	// of Responses. A stream of Messages says so by ending without a reason.
 	Aborted bool
 	// Failed: the answer is or ends in an error. In a stream the status has long been sent, so that this event is the
 	// only sign.
@@ -51,7 +44,8 @@ type AnswerScanner struct {
 	haveData     bool
 	eventTooLong bool // some line of the event, or its data, is over MaxEvent
 
-	json topFields
+	json     topFields
+	messages messageUsage // of Messages, so far
 }
 
 // Reset makes a ready for an answer to a request for route. stream tells that the answer is text/event-stream, which
@@ -69,8 +63,9 @@ func (a *AnswerScanner) Reset(route Route, stream bool) {
 
 // Write looks at the next bytes of the answer, and keeps none of them. first tells that the first generated token is
 // in them: true for exactly one Write of a stream that has one. For completions that is the first event with a
-// choice; for chats the first one with content, reasoning or a tool call, or else one that finishes (vLLM begins each
-// chat with an event that has only the role, before anything is computed). An aborted request has none.
+// choice; for chats and the other routes the first one with content, reasoning or a tool call, or else one that
+// finishes (engines begin with events that have nothing of that, before anything is computed). An aborted request has
+// none.
 func (a *AnswerScanner) Write(p []byte) (first bool) {
 	before := a.FirstToken
 	if !a.stream {

@@ -2,13 +2,9 @@ package openai
 
 import (
 	"encoding/json"
-	"math"
 	"math/rand/v2"
-	"regexp"
-	"strconv"
 	"strings"
 	"testing"
-	"unicode/utf8"
 
 	"github.com/google/go-cmp/cmp"
 )
@@ -147,85 +143,6 @@ func TestAnswerScanner(t *testing.T) {
 	}
 }
 
-// slowWatch is what an AnswerScanner must find in a whole stream, by way of lines and trees. It knows nothing of
-// Aborted and of where the first token is.
-func slowWatch(route Route, answer string) (want outcome) {
-	answer = regexp.MustCompile("\r\n?").ReplaceAllString(answer, "\n") + "\n\n"
-	for _, event := range strings.Split(answer, "\n\n") {
-		var lines []string
-		for _, line := range strings.Split(event, "\n") {
-			if data, ok := strings.CutPrefix(line, "data:"); ok {
-				lines = append(lines, strings.TrimPrefix(data, " "))
-			}
-		}
-		data := strings.Join(lines, "\n")
-		if data == "[DONE]" && lines != nil {
-			want.Done = true
-			continue
-		}
-		e := object(data)
-		if e == nil {
-			continue
-		}
-		want.Failed = want.Failed || e["error"] != nil || e["object"] == "error"
-		if u, ok := slowUsage(e["usage"]); ok {
-			want.Usage = u
-		}
-		choices, _ := e["choices"].([]any)
-		for _, c := range choices {
-			c, ok := c.(map[string]any)
-			if !ok {
-				continue
-			}
-			finished, aborted := c["finish_reason"] != nil, c["finish_reason"] == "abort"
-			want.Finished = want.Finished || finished
-			want.Aborted = want.Aborted || aborted
-			content := route == Completions || finished
-			delta, _ := c["delta"].(map[string]any)
-			for _, k := range []string{"content", "reasoning", "reasoning_content", "refusal", "tool_calls", "function_call"} {
-				switch v := delta[k].(type) {
-				case string:
-					content = content || v != ""
-				case []any:
-					content = content || len(v) > 0
-				case map[string]any:
-					content = true
-				}
-			}
-			want.FirstToken = want.FirstToken || content && !aborted
-		}
-	}
-	return want
-}
-
-// object is the object that text is, or nil.
-func object(text string) (o map[string]any) {
-	dec := json.NewDecoder(strings.NewReader(text))
-	dec.UseNumber()
-	if !json.Valid([]byte(text)) || !utf8.ValidString(text) || depthOf([]byte(text)) > MaxDepth || dec.Decode(&o) != nil {
-		return nil
-	}
-	return o
-}
-
-func slowUsage(v any) (u Usage, ok bool) {
-	o, ok := v.(map[string]any)
-	number := func(v any) (int, bool) {
-		n, ok := v.(json.Number)
-		x, err := strconv.ParseFloat(string(n), 64)
-		if err == nil && x != math.Trunc(x) {
-			x = 0
-		}
-		return int(min(max(x, 0), math.MaxInt32)), ok
-	}
-	u.Have = ok
-	u.PromptTokens, _ = number(o["prompt_tokens"])
-	u.CompletionTokens, _ = number(o["completion_tokens"])
-	details, _ := o["prompt_tokens_details"].(map[string]any)
-	u.CachedTokens, u.HaveCached = number(details["cached_tokens"])
-	return u, ok
-}
-
 // checkAnswer compares an AnswerScanner with the models, and one piece with many.
 func checkAnswer(t *testing.T, route Route, stream bool, answer string, rng *rand.Rand) {
 	t.Helper()
@@ -254,11 +171,14 @@ func checkAnswer(t *testing.T, route Route, stream bool, answer string, rng *ran
 	if o == nil || strings.Contains(answer, `\`) || len(answer) > MaxUsage {
 		return
 	}
-	if want, _ := slowUsage(o["usage"]); whole.Usage != want && strings.Count(answer, `"usage"`) == 1 {
+	if want, _ := slowUsage(route, o["usage"]); whole.Usage != want && strings.Count(answer, `"usage"`) == 1 {
 		t.Fatalf("%q: usage is %+v, want %+v", answer, whole.Usage, want)
 	}
 	if !whole.Finished {
 		t.Fatalf("%q: not finished", answer)
+	}
+	if aborted := route == Responses && o["status"] == "cancelled"; whole.Aborted != aborted && strings.Count(answer, `"status"`) == 1 {
+		t.Fatalf("%q: aborted is %v", answer, whole.Aborted)
 	}
 }
 
@@ -267,31 +187,40 @@ var pieces = []string{
 	`"role":"assistant"`, `{"choices":[{"delta":{"content":"x"}}]}`, `{"choices":[{"text":"x","finish_reason":"abort"}]}`, `{"choices":[]}`,
 	`{"choices":[{"delta":{"role":"assistant","content":""},"finish_reason":null}]}`, `"finish_reason":"stop"`, `{"error":{}}`, `{"object":"error"}`,
 	`{"usage":{"prompt_tokens":5,"completion_tokens":6,"prompt_tokens_details":{"cached_tokens":4}}}`, `"usage":null`, `"usage":{"prompt_tokens":1.0}`, `{`, `\`, `\"`,
-	`"prompt_tokens_details":null`, `é`, "\xff", `[`, `]`, ` `, `-1`,
+	`"prompt_tokens_details":null`, `é`,
+	`{"type":"response.output_text.delta","delta":"x"}`, `{"delta":"","type":"response.output_text.delta"}`, `{"type":"response.output_item.done"}`,
+	`{"response":{"status":"completed","error":null,"usage":{"input_tokens":5,"output_tokens":6,"input_tokens_details":{"cached_tokens":4}}},"type":"response.completed"}`,
+	`{"type":"response.failed","response":{"status":"failed"}}`, `{"type":"response.created","response":{"status":"in_progress","usage":null}}`,
+	`{"type":"response.incomplete","response":{"status":"cancelled"}}`, `"type":"error"`, `"status":"cancelled"`, `"usage":{"input_tokens":3,"cache_read_input_tokens":2}`,
+	`{"type":"message_start","message":{"usage":{"input_tokens":5,"output_tokens":0}}}`, `{"type":"content_block_start","content_block":{"type":"tool_use"}}`,
+	`{"type":"content_block_delta","delta":{"type":"text_delta","text":"x"}}`, `{"type":"content_block_delta","delta":{"signature":"x","thinking":""}}`,
+	`{"usage":{"output_tokens":7,"cache_read_input_tokens":4,"cache_creation_input_tokens":null},"delta":{"stop_reason":"end_turn"},"type":"message_delta"}`,
+	`{"type":"message_delta","delta":{"stop_reason":null},"usage":{"input_tokens":1}}`, `{"type":"message_stop"}`, `"message":null`, `"content_block":{"type":"text"}`, `"delta":{`, "\xff", `[`, `]`, ` `, `-1`,
 }
 
 func TestAnswerScannerAgreesWithATree(t *testing.T) {
 	rng := rand.New(rand.NewPCG(5, 6))
-	for range 4_000 {
+	for round := range 1_500 * numRoutes {
 		var b strings.Builder
 		for range rng.IntN(20) {
 			b.WriteString(pieces[rng.IntN(len(pieces))])
+			if rng.IntN(2) == 0 {
+				b.WriteString("\n\ndata: ") // so that many events are whole
+			}
 		}
-		checkAnswer(t, Route(rng.IntN(2)), rng.IntN(3) > 0, b.String(), rng)
+		checkAnswer(t, Route(round%numRoutes), rng.IntN(3) > 0, b.String(), rng)
 	}
 }
 
 func FuzzAnswerScanner(f *testing.F) {
 	for _, p := range pieces {
-		f.Add(true, true, "data: "+p+"\n\n", uint64(1))
-		f.Add(true, false, p, uint64(2))
-	}
-	f.Fuzz(func(t *testing.T, chat, stream bool, answer string, seed uint64) {
-		route := Completions
-		if chat {
-			route = ChatCompletions
+		for route := range numRoutes {
+			f.Add(uint8(route), true, "data: "+p+"\n\n", uint64(1))
+			f.Add(uint8(route), false, p, uint64(2))
 		}
-		checkAnswer(t, route, stream, answer, rand.New(rand.NewPCG(seed, 0)))
+	}
+	f.Fuzz(func(t *testing.T, route uint8, stream bool, answer string, seed uint64) {
+		checkAnswer(t, Route(int(route)%numRoutes), stream, answer, rand.New(rand.NewPCG(seed, 0)))
 	})
 }
 
@@ -341,6 +270,9 @@ func TestAnswerScannerIsBounded(t *testing.T) {
 func TestAnswerScannerAllocatesNothing(t *testing.T) {
 	event := []byte(`data: {"id":"c","choices":[{"index":0,"delta":{"content":"Hello"},"finish_reason":null}],"usage":{"prompt_tokens":3}}` + "\n\n")
 	whole := []byte(`{"object":"x","choices":[],"usage":{"prompt_tokens":3}}`)
+	delta := []byte(`data: {"type":"response.output_text.delta","delta":"x"}` + "\n\n")
+	completed := []byte(`data: {"response":{"status":"completed","usage":{"input_tokens":5}},"type":"response.completed"}` + "\n\n")
+	message := []byte(`data: {"type":"message_delta","delta":{"stop_reason":"end_turn"},"usage":{"input_tokens":1}}` + "\n\n")
 	var a AnswerScanner
 	if n := testing.AllocsPerRun(100, func() {
 		a.Reset(ChatCompletions, true)
@@ -348,6 +280,11 @@ func TestAnswerScannerAllocatesNothing(t *testing.T) {
 		a.Write(event[20:])
 		a.Reset(ChatCompletions, false)
 		a.Write(whole)
+		a.Reset(Responses, true)
+		a.Write(delta)
+		a.Write(completed)
+		a.Reset(Messages, true)
+		a.Write(message)
 	}); n != 0 {
 		t.Errorf("%v allocations", n)
 	}

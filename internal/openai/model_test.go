@@ -148,7 +148,7 @@ func TestParseAgreesWithATree(t *testing.T) {
 	w := &writer{rng: rand.New(rand.NewPCG(1, 2))}
 	var r Request
 	var good [numRoutes]int
-	const rounds = 4_000
+	const rounds = 1_500
 	for round := range rounds * numRoutes {
 		route := Route(round % numRoutes)
 		checkParse(t, route, w.request(), &r)

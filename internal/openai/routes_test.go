@@ -239,8 +239,12 @@ func TestItemHashLeavesPromptsAlone(t *testing.T) {
 	if err := Parse(Embeddings, []byte(body), &r); err != nil {
 		t.Fatal(err)
 	}
-	if _, ok := r.ItemHash(&r.Items[0]); !ok || r.Prompts[0].Text != "a\nb" {
-		t.Errorf("the prompt is %q", r.Prompts[0].Text)
+	if n := testing.AllocsPerRun(100, func() {
+		if _, ok := r.ItemHash(&r.Items[0]); !ok || r.Prompts[0].Text != "a\nb" {
+			t.Errorf("the prompt is %q", r.Prompts[0].Text)
+		}
+	}); n != 0 {
+		t.Errorf("%v allocations", n)
 	}
 }
 

@@ -1,5 +1,10 @@
 package openai
 
+import (
+	"encoding/binary"
+	"math/bits"
+)
+
 // topFields finds the top-level fields of a JSON object that comes in pieces, in bounded memory. It follows strings
 // and brackets and checks nothing else: for text that is not JSON it may find anything or nothing.
 type topFields struct {
@@ -26,6 +31,8 @@ func wants(name []byte) string {
 		return "error"
 	case "object":
 		return "object"
+	case "status":
+		return "status"
 	}
 	return ""
 }
@@ -37,6 +44,11 @@ func (t *topFields) write(p []byte, found func(name string, value []byte)) {
 		if t.inString {
 			i += t.more(p[i:])
 			continue
+		}
+		if t.depth > 1 && t.wanted == "" {
+			if i += unstructured(p[i:]); i == len(p) {
+				return
+			}
 		}
 		c := p[i]
 		i++
@@ -79,6 +91,23 @@ func (t *topFields) write(p []byte, found func(name string, value []byte)) {
 		}
 		t.keep(c)
 	}
+}
+
+// unstructured is the number of bytes before the first quote, brace or bracket.
+func unstructured(b []byte) int {
+	i := 0
+	for ; i+8 <= len(b); i += 8 {
+		w := binary.LittleEndian.Uint64(b[i:])
+		low := w | blanks // brackets become braces
+		q, open, shut := w^quotes, low^('{'*ones), low^('}'*ones)
+		if m := ((q-ones)&^q | (open-ones)&^open | (shut-ones)&^shut) & highs; m != 0 {
+			return i + bits.TrailingZeros64(m)>>3
+		}
+	}
+	for i < len(b) && b[i] != '"' && b[i]|' ' != '{' && b[i]|' ' != '}' {
+		i++
+	}
+	return i
 }
 
 // more takes bytes of the string that is open, and returns how many.
