@@ -69,7 +69,8 @@ type Meter struct {
 	now, highest, mean float64 // guarded by mu
 }
 
-// Start starts a meter that looks once a second, until Stop or until ctx ends. Where there is no /proc/stat it measures nothing, which is no error.
+// Start starts a meter that looks once a second, until Stop or until ctx ends. Where there is no /proc/stat it measures
+// nothing, which is no error.
 func Start(ctx context.Context) *Meter {
 	ctx, cancel := context.WithCancel(ctx)
 	m := &Meter{cancel: cancel}

@@ -103,16 +103,14 @@ func (f *Fleet) start(ctx context.Context, o *Options) error {
 	return f.picker.await(ctx, "the picker", healthy("http://"+local(free[2])+"/readyz"))
 }
 
-// podArgs are the flags of pod i.
+// podArgs are the flags of pod i. It listens on 127.0.0.1 only.
 func podArgs(o *Options, i int, p podPorts) []string {
-	events := fmt.Sprintf(`{"enable_kv_cache_events":true,"publisher":"zmq","endpoint":"tcp://*:%d","replay_endpoint":"tcp://127.0.0.1:%d"}`,
-		p.Events, p.Replay)
 	return []string{
 		"--host", "127.0.0.1", "--port", strconv.Itoa(p.HTTP),
 		"--served-model-name", Model,
 		"--profile", o.Profile, "--num-gpu-blocks", strconv.Itoa(o.Blocks), "--block-size", strconv.Itoa(BlockTokens),
 		"--speed-up", strconv.FormatFloat(o.SpeedUp, 'g', -1, 64), "--stream-interval", strconv.Itoa(o.StreamInterval),
-		"--kv-events-config", events, "--seed", strconv.Itoa(1 + i),
+		"--kv-events-port", strconv.Itoa(p.Events), "--kv-replay-port", strconv.Itoa(p.Replay), "--seed", strconv.Itoa(1 + i),
 	}
 }
 

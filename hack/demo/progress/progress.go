@@ -33,9 +33,11 @@ type State struct {
 // Line is the state in at most width columns, with a bar if there is room. All it prints is ASCII but the bar.
 func Line(s State, width int) string {
 	width = max(width, minWidth)
-	text := fmt.Sprintf("%d/%d requests, %d in flight, %d failed", s.Done, s.Total, s.InFlight, s.Failed)
+	// Numbers have a fixed width, so that the bar does not jump.
+	total := fmt.Sprint(s.Total)
+	text := fmt.Sprintf("%*d/%s requests, %3d in flight, %d failed", len(total), s.Done, total, s.InFlight, s.Failed)
 	if s.CPU >= 0 {
-		text += fmt.Sprintf(", CPU %.0f %%", 100*s.CPU)
+		text += fmt.Sprintf(", CPU %3.0f %%", 100*s.CPU)
 	}
 	times := clock(s.Elapsed)
 	if s.Expected > 0 {

@@ -18,7 +18,7 @@ var half = State{
 
 func TestLineTellsAllOfTheState(t *testing.T) {
 	got := Line(half, 160)
-	for _, part := range []string{"RoundRobin [████████████████████····················] 0:31 of about 1:02", "500/1000 requests, 12 in flight, 1 failed, CPU 42 %"} {
+	for _, part := range []string{"RoundRobin [████████████████████····················] 0:31 of about 1:02", " 500/1000 requests,  12 in flight, 1 failed, CPU  42 %"} {
 		if !strings.Contains(got, part) {
 			t.Errorf("%q lacks %q", got, part)
 		}
