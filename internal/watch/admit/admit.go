@@ -183,7 +183,9 @@ func (k *kind) validate(ctx context.Context, obj, old *unstructured.Unstructured
 	errs = append(errs, validation.ValidateCustomResource(nil, obj.Object, k.schema)...)
 	errs = append(errs, listtype.ValidateListSetsAndMaps(nil, k.structural, obj.Object)...)
 	if blocksRules(errs) {
-		return append(problemsOf(errs), Problem{Detail: "the rules were not checked, because the problems above keep them from being evaluated"})
+		problems := problemsOf(errs)
+		problems[len(problems)-1].Detail += uncheckedRules
+		return problems
 	}
 	var before any
 	if old != nil {
@@ -192,6 +194,9 @@ func (k *kind) validate(ctx context.Context, obj, old *unstructured.Unstructured
 	ruleErrs, _ := k.rules.Validate(ctx, nil, k.structural, obj.Object, before, celconfig.RuntimeCELCostBudget)
 	return problemsOf(append(errs, ruleErrs...))
 }
+
+// uncheckedRules is told with the last problem of an object whose rules cannot be evaluated.
+const uncheckedRules = " (the rules cannot be checked before this is mended)"
 
 // blocksRules tells whether rules cannot be evaluated: on values of a wrong type, or larger than their cost was
 // reckoned for.

@@ -75,15 +75,13 @@ var texts = map[string]struct {
 	"a name that a server would generate": {
 		text: "apiVersion: kvasir.dev/v1alpha1\nkind: RoutingPolicy\nmetadata: {generateName: m-}\nspec: {targetRefs: [{name: m}]}\n",
 		want: Error{Kind: "RoutingPolicy", Namespace: "default", Problems: []Problem{
-			{Field: "metadata.name", Detail: "Required value: name or generateName is required"},
-			{Detail: "the rules were not checked, because the problems above keep them from being evaluated"},
+			{Field: "metadata.name", Detail: "Required value: name or generateName is required (the rules cannot be checked before this is mended)"},
 		}},
 	},
 	"no name": {
 		text: strings.Replace(smallest, "{name: m}", "{}", 1),
 		want: Error{Kind: "InferencePool", Namespace: "default", Problems: []Problem{
-			{Field: "metadata.name", Detail: "Required value: name or generateName is required"},
-			{Detail: "the rules were not checked, because the problems above keep them from being evaluated"},
+			{Field: "metadata.name", Detail: "Required value: name or generateName is required (the rules cannot be checked before this is mended)"},
 		}},
 	},
 }
