@@ -75,8 +75,6 @@ func eventsSynced(s *PoolState, f *facts) metav1.Condition {
 	switch source := s.Object.Spec.Engine.Events.Source; {
 	case source == v1alpha1.EventsNone:
 		return condition(typ, metav1.ConditionTrue, "NotUsed", "the pool takes no events")
-	case source == v1alpha1.EventsReporter:
-		return no("ReporterMissing", "this version takes no reports; use the source Subscribe")
 	case source == v1alpha1.EventsListen:
 		return no("StreamMissing", "this version does not listen for engines; use the source Subscribe")
 	case f.unknownLayouts > 0:
@@ -84,6 +82,8 @@ func eventsSynced(s *PoolState, f *facts) metav1.Condition {
 	case f.unsupportedBlocks > 0:
 		return no("BlockSizeUnsupported", fmt.Sprintf("%d blocks do not fit keySpace.blockTokens %d", f.unsupportedBlocks,
 			s.Object.Spec.KeySpace.BlockTokens))
+	case f.synced+f.degraded < f.total && source == v1alpha1.EventsReporter:
+		return no("ReporterMissing", fmt.Sprintf("%d of %d endpoints have no reporter", f.total-f.synced-f.degraded, f.total))
 	case f.synced+f.degraded < f.total:
 		return no("StreamMissing", fmt.Sprintf("%d of %d endpoints have no event stream", f.total-f.synced-f.degraded, f.total))
 	case f.degraded > 0:

@@ -28,8 +28,8 @@ const (
 // Directory reads the objects of a directory: its files *.yaml, *.yml and *.json, each with any number of objects, but
 // not those below it and none whose name begins with a dot.
 //
-// A file that is gone takes its objects with it. A file that cannot be read or is empty, and objects in it that are
-// refused, leave the last good objects in force. It is not safe for concurrent use.
+// A file that is gone takes its objects with it. A file that cannot be read or has no object any more, and objects in it
+// that are refused, leave the last good objects in force. It is not safe for concurrent use.
 type Directory struct {
 	path       string
 	admitter   *admit.Admitter
@@ -113,7 +113,7 @@ func (d *Directory) Load(ctx context.Context) (State, bool) {
 	}
 	problems := d.admitAll(ctx, files)
 	if d.failure != "" {
-		problems = append(problems, Problem{Detail: d.failure, Kept: d.loaded})
+		problems = append(problems, Problem{Detail: d.failure, Kept: len(d.objects) > 0})
 	}
 	d.read, d.loaded = files, true
 	d.state = d.translator.Translate(d.collect())

@@ -46,6 +46,10 @@ func TestABrokenEditKeepsTheLastGoodState(t *testing.T) {
 		"no name":              {smallPolicy, strings.Replace(smallPolicy, "name: p", "", 1), []string{"document 1", "metadata.name"}},
 		"another kind instead": {smallPolicy, "apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: p}\n", []string{`"Deployment"`, "apps/v1"}},
 		"an empty file":        {smallPolicy, "", []string{"the file is empty"}},
+		"only a comment":       {smallPolicy, "# to come\n", []string{"the file is empty"}},
+		"only a blank line":    {smallPolicy, "\n", []string{"the file is empty"}},
+		"only a marker":        {smallPolicy, "---\n", []string{"the file is empty"}},
+		"an empty List":        {smallPolicy, "apiVersion: v1\nkind: List\nitems: []\n", []string{"the file is empty"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			d := open(t, "pool.yaml", smallPool, broken, tc.before)
@@ -103,6 +107,40 @@ func TestABrokenDocumentDoesNotTouchItsNeighbours(t *testing.T) {
 	wantNoProblem(t, problems)
 	if spec := only(t, s); spec.Policy.Name != "" || len(spec.Endpoints) != 0 {
 		t.Error("objects stay that are not in the file any more")
+	}
+}
+
+// Only what has a last good state is said to keep it.
+func TestWhatWasNeverInForceIsNotSaidToStay(t *testing.T) {
+	wrong := strings.NewReplacer("name: p", "name: q", "LeastLoad", "Best").Replace(smallPolicy)
+	toCome := strings.NewReplacer("name: p", "name: q", "LeastLoad", "Unified").Replace(smallPolicy)
+	const stranger = "apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: d}\n"
+	badSlice := strings.Replace(smallSlice, "{name: http, port: 8001}", "{name: http-1, port: 8001}", 1)
+	for name, files := range map[string][]string{
+		"a wrong object in a new file":               {"", wrong},
+		"a wrong object beside a good one":           {smallPool, smallPool + "---\n" + wrong},
+		"an object of another kind beside a good":    {smallPool, smallPool + "---\n" + stranger},
+		"no YAML beside a good object":               {smallPool, smallPool + "---\nkind: [\n"},
+		"a policy that could never be acted on":      {smallPool + "---\n" + toCome, smallPool + "---\n" + wrong},
+		"a slice that never gave endpoints":          {smallPool + "---\n" + badSlice, smallPool + "---\n# again\n" + badSlice},
+		"a pool that was never served, now refused":  {poolWith("keySpace: {secretRef: {name: none}}"), poolWith("keySpace: {secretRef: {nam: none}}")},
+		"a directory without objects that goes away": {"", "gone"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := open(t, "all.yaml", files[0])
+			load(t, d)
+			if files[1] == "gone" {
+				if err := os.RemoveAll(d.path); err != nil {
+					t.Fatal(err)
+				}
+			} else {
+				write(t, d.file("all.yaml"), files[1])
+			}
+			_, problems := load(t, d)
+			if len(problems) == 0 || strings.Contains(strings.Join(problems, "\n"), "last good") {
+				t.Errorf("problems %q, want some, and none that says that a last good state stays", problems)
+			}
+		})
 	}
 }
 

@@ -29,13 +29,18 @@ type document struct {
 	err error
 }
 
-// split cuts a file into documents; empty ones (blank lines and comments) are left out but counted. The error is for
-// the file as a whole.
+// split cuts a file into documents; empty ones (blank lines and comments) are left out but counted. The items of lists
+// are documents of their own. The error is for the file as a whole.
 func split(file string, content []byte) ([]document, error) {
+	cut := splitYAML
 	if strings.HasSuffix(file, ".json") {
-		return splitJSON(file, content)
+		cut = splitJSON
 	}
-	return splitYAML(file, content)
+	documents, err := cut(file, content)
+	if err != nil {
+		return nil, err
+	}
+	return expand(documents)
 }
 
 func splitJSON(file string, content []byte) ([]document, error) {

@@ -144,6 +144,15 @@ func rankPorts(pool *v1alpha1.InferencePool, s *discoveryv1.EndpointSlice, first
 	return list, errs
 }
 
+// reported tells whether reporters may tell what the pool's endpoints hold.
+func reported(pool *v1alpha1.InferencePool) bool {
+	source := pool.Spec.Engine.Events.Source
+	return source == v1alpha1.EventsAuto || source == v1alpha1.EventsReporter
+}
+
+// defaultBatch is the API's default of batchMilliseconds.
+const defaultBatch int32 = 5
+
 // subscribes tells whether the picker connects to the pool's event publishers.
 func subscribes(pool *v1alpha1.InferencePool) bool {
 	source := pool.Spec.Engine.Events.Source

@@ -14,6 +14,7 @@ import (
 var odd = []string{
 	smallPool, smallPolicy, smallSlice, smallPool + "---\n" + smallSlice, "---\n---\n", "", "# nothing", "kind: [", "- a", "a: &a [*a]",
 	"--- {apiVersion: v1, kind: Secret, metadata: {name: s}, stringData: {root: x}}", "\xff\xfe", "kind: List\napiVersion: v1\nitems: []",
+	"kind: List\napiVersion: v1\nitems: [{kind: List, apiVersion: v1, items: []}, 7, {apiVersion: v1, kind: Secret, metadata: {name: s}}]",
 	sliceText(`annotations: {kvasir.dev/start-rank: "8"}`, "IPv6", "[{name: http-1, port: 1}]", "{addresses: ['::1'], targetRef: {name: m-0}}"),
 	"apiVersion: v1\nkind: Secret\nmetadata: {name: s}\nstringData: {root: x}\ndata: {root: eA==}\n...\n---\nnull\n--- # x\n",
 	"apiVersion: kvasir.dev/v1alpha1\nkind: InferencePool\nmetadata: {name: 7}\n",
@@ -56,20 +57,20 @@ func FuzzDocuments(f *testing.F) {
 		if err != nil {
 			return
 		}
-		last := 0
+		last := Origin{}
 		for _, doc := range documents {
-			if doc.origin.Document <= last {
-				t.Fatalf("document %d after %d", doc.origin.Document, last)
+			if at := doc.origin; at.Document < last.Document || at.Document == last.Document && at.Item <= last.Item {
+				t.Fatalf("%v after %v", at, last)
 			}
-			last = doc.origin.Document
+			last = doc.origin
 			if doc.err != nil {
 				continue
 			}
 			if !json.Valid(doc.raw) {
-				t.Fatalf("document %d is not JSON: %s", last, doc.raw)
+				t.Fatalf("%v is not JSON: %s", last, doc.raw)
 			}
 			if doc.key.Name == "" || doc.key.Kind == "" || doc.key.Namespace == "" {
-				t.Fatalf("document %d has no full name: %v", last, doc.key)
+				t.Fatalf("%v has no full name: %v", last, doc.key)
 			}
 			decodeSecret(doc.raw)
 			decodeConfigMap(doc.raw)

@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/kvasir-dev/kvasir/api/v1alpha1"
 	"github.com/kvasir-dev/kvasir/internal/watch/admit"
@@ -43,16 +44,15 @@ type claim struct{ document }
 func (d *Directory) admitAll(ctx context.Context, files map[string]reading) []Problem {
 	var problems []Problem
 	claims := map[ObjectKey][]claim{}
-	holds := map[string]bool{} // files whose objects stay though they do not appear
+	unclear := map[string][]Problem{} // by file: why its objects stay though they do not appear
 	d.parse(files)
 	inForce := map[string]bool{} // files that objects in force are from
 	for _, o := range d.objects {
 		inForce[o.origin.File] = true
 	}
 	for _, name := range sortedKeys(files) {
-		documents, unclear := d.documents(name, files[name], inForce[name])
-		problems = append(problems, unclear...)
-		holds[name] = len(unclear) > 0
+		var documents []document
+		documents, unclear[name] = d.documents(name, files[name], inForce[name])
 		for _, doc := range documents {
 			claims[doc.key] = append(claims[doc.key], claim{doc})
 		}
@@ -62,12 +62,12 @@ func (d *Directory) admitAll(ctx context.Context, files map[string]reading) []Pr
 		chosen, others := d.choose(key, list)
 		for _, other := range others {
 			problems = append(problems, Problem{Origin: other.origin, Object: key,
-				Detail: fmt.Sprintf("is in %s, document %d, too, which is the one in force", chosen.origin.File, chosen.origin.Document)})
+				Detail: fmt.Sprintf("is in %s, %s, too, which is the one in force", chosen.origin.File, chosen.origin.inFile())})
 		}
 		old := d.objects[key]
 		o, faults := d.admit(ctx, &chosen, old)
 		for _, f := range faults {
-			problems = append(problems, Problem{Origin: chosen.origin, Object: key, Field: f.field, Detail: f.detail, Kept: old != nil})
+			problems = append(problems, Problem{Origin: chosen.origin, Object: key, Field: f.field, Detail: f.detail, Kept: d.hasGood(key)})
 		}
 		if o != nil {
 			next[key] = o
@@ -75,13 +75,34 @@ func (d *Directory) admitAll(ctx context.Context, files map[string]reading) []Pr
 			next[key] = old
 		}
 	}
+	held := map[string]bool{} // files with objects that stay though they do not appear
 	for key, old := range d.objects {
-		if _, ok := claims[key]; !ok && holds[old.origin.File] {
+		if _, ok := claims[key]; !ok && len(unclear[old.origin.File]) > 0 {
 			next[key] = old
+			held[old.origin.File] = held[old.origin.File] || d.hasGood(key)
+		}
+	}
+	for name, list := range unclear {
+		for _, p := range list {
+			p.Kept = held[name]
+			problems = append(problems, p)
 		}
 	}
 	d.objects = next
 	return problems
+}
+
+// hasGood tells whether there is a last good state of an object, one that was not only read but could be acted on.
+func (d *Directory) hasGood(key ObjectKey) bool {
+	name := types.NamespacedName{Namespace: key.Namespace, Name: key.Name}
+	ok := d.objects[key] != nil
+	switch key.Kind {
+	case v1alpha1.KindInferencePool:
+		_, ok = d.translator.last.pools[name]
+	case v1alpha1.KindRoutingPolicy:
+		_, ok = d.translator.last.policies[name]
+	}
+	return ok
 }
 
 // parse cuts the files that have changed into documents.
@@ -98,31 +119,36 @@ func (d *Directory) parse(files map[string]reading) {
 }
 
 // documents are those of a file that name an object. The problems are those after which it is not known which objects
-// the file was meant to have; kept tells that objects of it are in force.
-func (d *Directory) documents(name string, r reading, kept bool) ([]document, []Problem) {
-	fail := func(origin Origin, object ObjectKey, detail string) Problem {
-		return Problem{Origin: origin, Object: object, Detail: detail, Kept: kept}
-	}
+// the file was meant to have. inForce tells that objects of it are in force: such a file that has no object any more
+// counts as written half, as a file does that has no byte.
+func (d *Directory) documents(name string, r reading, inForce bool) ([]document, []Problem) {
+	fail := func(origin Origin, detail string) Problem { return Problem{Origin: origin, Detail: detail} }
 	if r.err != "" {
-		return nil, []Problem{fail(Origin{File: name}, ObjectKey{}, r.err)}
-	}
-	if len(r.content) == 0 && kept {
-		return nil, []Problem{fail(Origin{File: name}, ObjectKey{}, "the file is empty; to take its objects away, delete it")}
+		return nil, []Problem{fail(Origin{File: name}, r.err)}
 	}
 	all := d.parsed[name]
 	if all.err != nil {
-		return nil, []Problem{fail(Origin{File: name}, ObjectKey{}, all.err.Error())}
+		return nil, []Problem{fail(Origin{File: name}, all.err.Error())}
+	}
+	if len(all.documents) == 0 && inForce {
+		return nil, []Problem{fail(Origin{File: name}, "the file is empty; to take its objects away, delete it")}
 	}
 	var documents []document
 	var problems []Problem
 	for _, doc := range all.documents {
 		want, known := versions[doc.key.Kind]
 		switch {
-		case doc.key.Kind == "" || doc.key.Name == "":
-			problems = append(problems, fail(doc.origin, ObjectKey{Kind: doc.key.Kind}, doc.err.Error()))
+		case doc.key.Kind == "" || doc.apiVersion == "" || doc.isList():
+			problems = append(problems, fail(doc.origin, doc.err.Error()))
 		case !known || group(want) != group(doc.apiVersion):
-			problems = append(problems, fail(doc.origin, doc.key, fmt.Sprintf("kind %q of %q is not read here; %s are",
-				doc.key.Kind, doc.apiVersion, strings.Join(sortedKeys(versions), ", "))))
+			p := fail(doc.origin, fmt.Sprintf("kind %q of %q is not read here; %s are",
+				doc.key.Kind, doc.apiVersion, strings.Join(sortedKeys(versions), ", ")))
+			if doc.key.Name != "" {
+				p.Object = doc.key
+			}
+			problems = append(problems, p)
+		case doc.key.Name == "":
+			problems = append(problems, fail(doc.origin, doc.err.Error()))
 		default:
 			documents = append(documents, doc)
 		}

@@ -28,6 +28,19 @@ type Origin struct {
 	File string
 	// Document in the file, from 1; 0 for the file as a whole.
 	Document int
+	// Item of the list that the document is, from 1; 0 where the document is no list.
+	Item int
+}
+
+// inFile reads document N, or document N item M; it is empty for the file as a whole.
+func (o Origin) inFile() string {
+	switch {
+	case o.Document == 0:
+		return ""
+	case o.Item == 0:
+		return fmt.Sprintf("document %d", o.Document)
+	}
+	return fmt.Sprintf("document %d item %d", o.Document, o.Item)
 }
 
 // Problem is why something that was written down is not in force.
@@ -45,7 +58,7 @@ type Problem struct {
 	reason string // of the condition Accepted that tells of it
 }
 
-// Error reads FILE: document N: KIND NAMESPACE/NAME: FIELD: DETAIL.
+// Error reads FILE: document N item M: KIND NAMESPACE/NAME: FIELD: DETAIL.
 func (p *Problem) Error() string {
 	var parts []string
 	add := func(part string) {
@@ -54,9 +67,7 @@ func (p *Problem) Error() string {
 		}
 	}
 	add(p.File)
-	if p.Document > 0 {
-		add(fmt.Sprintf("document %d", p.Document))
-	}
+	add(p.inFile())
 	add(p.Object.String())
 	add(p.Field)
 	add(p.Detail)
@@ -68,7 +79,7 @@ func (p *Problem) Error() string {
 }
 
 func (p *Problem) compare(o *Problem) int {
-	return cmp.Or(cmp.Compare(p.File, o.File), cmp.Compare(p.Document, o.Document), p.Object.compare(o.Object))
+	return cmp.Or(cmp.Compare(p.File, o.File), cmp.Compare(p.Document, o.Document), cmp.Compare(p.Item, o.Item), p.Object.compare(o.Object))
 }
 
 // sortProblems by place; those of one object stay in the order in which they were found.

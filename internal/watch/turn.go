@@ -68,8 +68,12 @@ func (n *turn) translateSlice(s *discoveryv1.EndpointSlice, owners map[string]st
 			n.problem(kindEndpointSlice, s, err, known)
 		}
 		all = last
+		if known {
+			n.next.endpoints[name] = last
+		}
+	} else {
+		n.next.endpoints[name] = all
 	}
-	n.next.endpoints[name] = all
 	for i := range s.Endpoints {
 		pod := podIdentity(s, &s.Endpoints[i])
 		if other, taken := owners[pod]; taken {
