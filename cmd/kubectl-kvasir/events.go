@@ -47,7 +47,7 @@ func events(ctx context.Context, args []string, std stdio) error {
 			return nil, err
 		}
 		return d.batch(payload)
-	})
+	}, fail)
 }
 
 // publisher says what to read of a live publisher.
@@ -68,7 +68,7 @@ func follow(ctx context.Context, d *decoder, std stdio, p publisher) error {
 	err := source.Subscribe(ctx, p.address, connected, func(frames [][]byte) error {
 		v, err := d.message(frames, p.envelope)
 		if err != nil {
-			v = failure{err.Error()}
+			v = fail(err)
 		}
 		if err := out.print(v); err != nil {
 			return err

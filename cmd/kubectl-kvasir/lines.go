@@ -20,10 +20,12 @@ type failure struct {
 	Error string `json:"error"`
 }
 
-// eachLine answers every line of std.in with one line of JSON on std.out: the value that answer returns, or a
-// failure. Lines are trimmed and valid only during the call. Answers wait for others only while there is more to
-// read. It ends with the input, with ctx between two lines, or with an error of input or output.
-func eachLine(ctx context.Context, std stdio, answer func(line []byte) (any, error)) error {
+func fail(err error) any { return failure{err.Error()} }
+
+// eachLine answers every line of std.in with one line of JSON on std.out: the value that answer returns, or what
+// refuse makes of its error. Lines are trimmed and valid only during the call. Answers wait for others only while
+// there is more to read. It ends with the input, with ctx between two lines, or with an error of input or output.
+func eachLine(ctx context.Context, std stdio, answer func(line []byte) (any, error), refuse func(error) any) error {
 	in, out := bufio.NewReaderSize(std.in, 64<<10), newPrinter(std.out)
 	var buf []byte
 	for ctx.Err() == nil {
@@ -37,9 +39,9 @@ func eachLine(ctx context.Context, std stdio, answer func(line []byte) (any, err
 		}
 		var v any
 		if errors.Is(err, errLine) {
-			v = failure{err.Error()}
+			v = refuse(err)
 		} else if v, err = answer(bytes.TrimSpace(line)); err != nil {
-			v = failure{err.Error()}
+			v = refuse(err)
 		}
 		if err := out.print(v); err != nil {
 			return err

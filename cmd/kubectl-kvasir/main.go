@@ -28,6 +28,7 @@ type stdio struct {
 const usage = `kubectl kvasir COMMAND [flags]
 
   events     decode KV cache events of engines
+  render     the prompt that a chat template makes
   tokenize   the token ids of texts and requests
 
 kubectl kvasir COMMAND -h lists a command's flags.
@@ -40,6 +41,7 @@ var errUsage = errors.New("wrong usage")
 func run(ctx context.Context, args []string, std stdio) int {
 	commands := map[string]func(context.Context, []string, stdio) error{
 		"events":   events,
+		"render":   render,
 		"tokenize": tokenize,
 	}
 	if len(args) == 0 {

@@ -34,6 +34,9 @@ func TestCommandLine(t *testing.T) {
 		"an unknown engine":        {"events --engine steam", 2, `unknown engine "steam"`},
 		"no tokenizer":             {"tokenize", 2, "--tokenizer is missing"},
 		"a tokenizer that is none": {"tokenize --tokenizer testdata", 1, "tokenizer.json"},
+		"no template":              {"render", 2, "--template is missing"},
+		"a template that is gone":  {"render --template testdata/none", 1, "reading the template: "},
+		"a time that is none":      {"render --template x --now noon", 2, "--now: "},
 		"two routes":               {"tokenize --tokenizer x --chat --completions", 2, "exclude"},
 		"a publisher that is none": {"events --connect tcp://127.0.0.1:1", 1, "connection refused"},
 	} {

@@ -38,7 +38,7 @@ func tokenize(ctx context.Context, args []string, std stdio) error {
 		return err
 	}
 	c := completer{tokenizer: t, special: !*noSpecial}
-	return eachLine(ctx, std, func(line []byte) (any, error) { return c.answer(ctx, line) })
+	return eachLine(ctx, std, func(line []byte) (any, error) { return c.answer(ctx, line) }, fail)
 }
 
 // completer tokenizes requests for completions, and strings.
