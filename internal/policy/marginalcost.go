@@ -104,18 +104,20 @@ func (p marginalCost) fleet(candidates []Candidate) speed {
 	return speed{rate: weight / slowness, overhead: overhead / weight}
 }
 
-// of is a candidate's own speed, as far as it is to be believed. Slowness, the inverse of the rate, is what adds up.
-func (fleet speed) of(c *Candidate) speed {
+// of is a candidate's own speed as far as it is to be believed, and the fleet's for the rest. Slowness, the inverse of the rate, is what adds up.
+func (s speed) of(c *Candidate) speed {
 	l := &c.Load
 	if !(l.Rate > 0) {
-		return fleet
+		return s
 	}
-	slowness := l.Trust/l.Rate + (1-l.Trust)/fleet.rate
-	return speed{rate: 1 / slowness, overhead: l.Trust*l.Overhead + (1-l.Trust)*fleet.overhead}
+	slowness := l.Trust/l.Rate + (1-l.Trust)/s.rate
+	return speed{rate: 1 / slowness, overhead: l.Trust*l.Overhead + (1-l.Trust)*s.overhead}
 }
 
 // wait is the time before the request's own prefill begins, seconds.
-func (s speed) wait(c *Candidate) float64 { return s.overhead + c.Load.PendingTokens/s.rate }
+func (s speed) wait(c *Candidate) float64 {
+	return s.overhead + c.Load.PendingTokens/s.rate
+}
 
 // reload is the time to bring the matching blocks of lower tiers to the GPU, seconds.
 func (r *Request) reload(c *Candidate) float64 {
