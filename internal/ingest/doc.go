@@ -29,6 +29,9 @@
 // missing: what the index has is true, but not all there is. Degraded means that batches in between are missing: some
 // of what the index has may be gone. Live events are applied in every state.
 //
+// A number more than 2^32 ahead is no gap: whoever reaches the publisher's subscribers can send one. Its message is
+// passed over, unless the next one goes on from it; then the engine is taken to be in another life.
+//
 // A connection that is made again may be to another life of the engine, and nothing in the protocol tells. So the
 // batch applied last is asked for again: batches carry the time, and if it is the same to the byte, so is the life, and
 // the stream goes on from there. Otherwise it is a new life: everything is cleared and replayed.

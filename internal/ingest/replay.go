@@ -10,6 +10,9 @@ import (
 // errShort ends a replay that does not reach back as far as asked for.
 var errShort = errors.New("history does not reach back")
 
+// errFar ends a replay with a number that cannot follow the one before.
+var errFar = errors.New("a sequence number is too far ahead")
+
 // errOther ends a replay by an engine that is not in the life which is followed.
 var errOther = errors.New("the engine has begun another life")
 
@@ -177,6 +180,8 @@ func (s *stream) replayAll(first func()) (State, error) {
 			}
 		case seq < s.expected:
 			return nil
+		case farAhead(seq, s.expected):
+			return errFar
 		case seq > s.expected:
 			s.stats.Gaps.Add(1)
 			s.stats.Missing.Add(seq - s.expected)
@@ -218,8 +223,12 @@ func (s *stream) fill(seq uint64) {
 	if s.expected >= seq || s.up.Err() != nil {
 		return
 	}
-	s.stats.Missing.Add(seq - s.expected)
-	s.log.Info("Events are missing", "batches", seq-s.expected)
+	missing := seq - s.expected
+	if farAhead(seq, s.expected) {
+		missing = 0 // what came before is another life's, and nobody knows how much of this one
+	}
+	s.stats.Missing.Add(missing)
+	s.log.Info("Events are missing", "batches", missing)
 	s.expected = seq
 	s.setState(Degraded)
 	if s.replayable() && s.retry.IsZero() {

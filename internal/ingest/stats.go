@@ -89,7 +89,7 @@ type Stats struct {
 	// Overflows of the queue.
 	Overflows atomic.Uint64
 
-	// Malformed messages have no sequence number; DecodeErrors are payloads that cannot be read, and UnknownLayouts
+	// Malformed messages have no sequence number, or one that cannot follow; DecodeErrors are payloads that cannot be read, and UnknownLayouts
 	// the ones among them that are of no known layout.
 	Malformed, DecodeErrors, UnknownLayouts atomic.Uint64
 	// Skipped counts events and fields that the decoder passed over.

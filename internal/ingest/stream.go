@@ -47,6 +47,9 @@ type stream struct {
 	// last is the number of the last message received live, once live is true.
 	last uint64
 	live bool
+	// stray is the number of a message that was passed over because it lies too far ahead, once strayed is true.
+	stray   uint64
+	strayed bool
 	// retry is when everything is replayed again; zero for never. pause is the next wait before that.
 	retry time.Time
 	pause time.Duration
@@ -200,8 +203,36 @@ func (s *stream) step(it item) {
 	}
 }
 
+// maxAhead is how far ahead a sequence number may lie: no stream misses that many batches, which an engine takes weeks
+// to publish.
+const maxAhead = 1 << 32
+
+// farAhead tells of a number that cannot follow the expected one.
+func farAhead(seq, expected uint64) bool { return seq > expected && seq-expected > maxAhead }
+
+// believable tells whether a message's number is to be acted on. One that lies too far ahead is not, as it may be
+// anybody's: the message counts as malformed. When the next one goes on from there, it is the engine that counts so,
+// in another life.
+func (s *stream) believable(seq uint64) bool {
+	if !s.known || !farAhead(seq, s.expected) {
+		s.strayed = false
+		return true
+	}
+	if s.strayed && seq > s.stray && !farAhead(seq, s.stray) {
+		s.strayed = false
+		s.begin(FellBack)
+		return true
+	}
+	s.stray, s.strayed = seq, true
+	s.stats.Malformed.Add(1)
+	return false
+}
+
 // message applies a live batch in its place in the sequence.
 func (s *stream) message(seq uint64, payload []byte) {
+	if !s.believable(seq) {
+		return
+	}
 	switch {
 	case s.live && seq == s.last:
 		s.stats.Duplicates.Add(1)
