@@ -64,14 +64,14 @@ func (r *run) put(d *Dict, key, value Value) bool {
 func (n *unary) eval(r *run) Value {
 	v := n.of.eval(r)
 	if n.op == '!' {
-		return Bool(!v.truth())
+		return Bool(!v.Truth())
 	}
 	return r.sign(n.op, v)
 }
 
 func (n *logic) eval(r *run) Value {
 	v := n.left.eval(r)
-	if v.truth() == n.or {
+	if v.Truth() == n.or {
 		return v
 	}
 	return n.right.eval(r)
@@ -79,7 +79,7 @@ func (n *logic) eval(r *run) Value {
 
 func (n *condition) eval(r *run) Value {
 	switch {
-	case n.test.eval(r).truth():
+	case n.test.eval(r).Truth():
 		return n.then.eval(r)
 	case n.otherwise != nil:
 		return n.otherwise.eval(r)

@@ -29,7 +29,7 @@ func emit(r *run, e expr) {
 		r.print(e.eval(r))
 	case *condition:
 		switch {
-		case e.test.eval(r).truth():
+		case e.test.eval(r).Truth():
 			emit(r, e.then)
 		case e.otherwise != nil:
 			emit(r, e.otherwise)
@@ -42,11 +42,11 @@ func emit(r *run, e expr) {
 }
 
 func (n *ifStmt) exec(r *run) signal {
-	if n.test.eval(r).truth() {
+	if n.test.eval(r).Truth() {
 		return r.exec(&n.body)
 	}
 	for _, e := range n.elifs {
-		if e.test.eval(r).truth() {
+		if e.test.eval(r).Truth() {
 			return r.exec(&e.body)
 		}
 	}

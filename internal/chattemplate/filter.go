@@ -144,7 +144,7 @@ func filterDefault(r *run, v Value, a *args) Value {
 	if !ok {
 		return Value{}
 	}
-	if v.kind == KindUndefined || p[1].truth() && !v.truth() {
+	if v.kind == KindUndefined || p[1].Truth() && !v.Truth() {
 		return p[0].or(String(""))
 	}
 	return v
@@ -252,13 +252,13 @@ func filterIndent(r *run, v Value, a *args) Value {
 		return r.fail(errMemory)
 	}
 	mark := len(r.out)
-	if p[1].truth() {
+	if p[1].Truth() {
 		r.out = append(r.out, indent...)
 	}
 	for i, line := range lines {
 		if i > 0 {
 			r.out = append(r.out, '\n')
-			if line != "" || p[2].truth() {
+			if line != "" || p[2].Truth() {
 				r.out = append(r.out, indent...)
 			}
 		}
@@ -393,7 +393,7 @@ func filterToJSON(r *run, v Value, a *args) Value {
 	if !ok {
 		return Value{}
 	}
-	d := dump{comma: ", ", colon: ": ", ascii: p[0].truth(), sorted: p[3].truth(), dst: r.out, limit: r.maxOut}
+	d := dump{comma: ", ", colon: ": ", ascii: p[0].Truth(), sorted: p[3].Truth(), dst: r.out, limit: r.maxOut}
 	switch p[1].kind {
 	case KindMissing, KindNone:
 	case KindString:

@@ -145,14 +145,14 @@ func filterSort(r *run, v Value, a *args) Value {
 	keys := make([]Value, len(items))
 	for i, item := range items {
 		keys[i] = r.follow(item, path)
-		if !p[1].truth() {
+		if !p[1].Truth() {
 			keys[i] = r.folded(keys[i])
 		}
 	}
 	if r.err != nil {
 		return Value{}
 	}
-	return List(r.sorted(items, keys, p[0].truth()))
+	return List(r.sorted(items, keys, p[0].Truth()))
 }
 
 func filterDictSort(r *run, v Value, a *args) Value {
@@ -181,14 +181,14 @@ func filterDictSort(r *run, v Value, a *args) Value {
 	for i := range items {
 		items[i] = x.at(r.a, i)
 		keys[i] = items[i].Items()[by]
-		if !p[0].truth() {
+		if !p[0].Truth() {
 			keys[i] = r.folded(keys[i])
 		}
 	}
 	if r.err != nil {
 		return Value{}
 	}
-	return List(r.sorted(items, keys, p[2].truth()))
+	return List(r.sorted(items, keys, p[2].Truth()))
 }
 
 func extremeFilter(name string, want int) filter {
@@ -209,7 +209,7 @@ func extremeFilter(name string, want int) filter {
 				break
 			}
 			key := r.follow(item, path)
-			if !p[0].truth() {
+			if !p[0].Truth() {
 				key = r.folded(key)
 			}
 			if best.kind == KindMissing {
@@ -290,7 +290,7 @@ func (r *run) lazily(start func(r *run) (cursor, bool), step func(r *run, v Valu
 // truthy starts a generator over v, unless v is false or empty.
 func truthy(v Value) func(r *run) (cursor, bool) {
 	return func(r *run) (cursor, bool) {
-		if !v.truth() {
+		if !v.Truth() {
 			return cursor{}, false
 		}
 		return r.iterate(v)
@@ -322,7 +322,7 @@ func filterUnique(r *run, v Value, a *args) Value {
 	var seen Dict
 	return r.lazily(func(r *run) (cursor, bool) { return r.iterate(v) }, func(r *run, item Value) (Value, bool) {
 		key := r.follow(item, path)
-		if !p[0].truth() {
+		if !p[0].Truth() {
 			key = r.folded(key)
 		}
 		switch {
@@ -423,7 +423,7 @@ func (r *run) selector(a *args, byAttribute bool) func(r *run, item Value) bool 
 		positional = positional[1:]
 	}
 	if len(positional) == 0 {
-		return func(r *run, item Value) bool { return r.follow(item, path).truth() }
+		return func(r *run, item Value) bool { return r.follow(item, path).Truth() }
 	}
 	t := tests[positional[0].Text()]
 	if t == nil {

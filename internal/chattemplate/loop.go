@@ -335,7 +335,7 @@ func (n *forStmt) filtered(r *run, c cursor) *iterator {
 				break
 			}
 			n.testTarget.assign(r, f, item)
-			if n.test.eval(r).truth() && r.err == nil {
+			if n.test.eval(r).Truth() && r.err == nil {
 				return n.testTarget.value(r, f), true
 			}
 		}

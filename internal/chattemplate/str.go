@@ -407,7 +407,7 @@ func splitLinesMethod(r *run, s string, a *args) Value {
 	if !ok || !r.spend(1+len(s)/16) {
 		return Value{}
 	}
-	return r.strings(splitLines(s, v[0].truth()))
+	return r.strings(splitLines(s, v[0].Truth()))
 }
 
 // splitLines splits where Python sees the end of a line.

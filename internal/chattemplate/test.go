@@ -89,7 +89,7 @@ func isCallable(v Value) bool {
 func caseTest(method string) test {
 	return func(r *run, v Value, a *args) bool {
 		s := r.str(v)
-		return r.err == nil && strMethods[method](r, s, a).truth()
+		return r.err == nil && strMethods[method](r, s, a).Truth()
 	}
 }
 

@@ -135,8 +135,8 @@ func namespaceValue(attrs *Dict) Value { return Value{kind: kindNamespace, p: un
 func (v Value) withMarkup() Value      { v.markup = true; return v }
 func view(b []byte) string             { return unsafe.String(unsafe.SliceData(b), len(b)) }
 
-// truth is bool(v).
-func (v Value) truth() bool {
+// Truth is bool(v).
+func (v Value) Truth() bool {
 	switch v.kind {
 	case KindMissing, KindUndefined, KindNone:
 		return false

@@ -30,6 +30,7 @@ var floors = map[string]int{
 
 	// Floor 1, codecs: bytes to domain and back.
 	"internal/chattemplate": 1,
+	"internal/chatprompt":   1,
 	"internal/openai":       1,
 	"internal/vllm":         1,
 	"internal/reportpb":     1,

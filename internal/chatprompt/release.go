@@ -1,0 +1,70 @@
+package chatprompt
+
+import (
+	"strconv"
+	"strings"
+)
+
+// release is a release of vLLM, major*1000 + minor; 0 when it is not known.
+type release int
+
+// oldest is the first release whose rules are known, v0.11.
+const oldest release = 11
+
+// parseRelease reads a version like "0.17.1", "v0.24.0rc1" or "0.20.0+cu129". Versions without a number count as not known.
+func parseRelease(s string) release {
+	major, rest, ok := strings.Cut(strings.TrimPrefix(s, "v"), ".")
+	minor, _, _ := strings.Cut(rest, ".")
+	if end := strings.IndexFunc(minor, func(c rune) bool { return c < '0' || c > '9' }); end >= 0 {
+		minor = minor[:end]
+	}
+	x, errMajor := strconv.Atoi(major)
+	y, errMinor := strconv.Atoi(minor)
+	if !ok || errMajor != nil || errMinor != nil || x < 0 || x > 1000 || y < 0 || y > 999 {
+		return 0
+	}
+	return release(x*1000 + y)
+}
+
+// change is something that vLLM did otherwise before some release. It came between two of them: no release below
+// without has it, every one from with on has it.
+type change struct{ without, with release }
+
+// The changes that a prompt can depend on. The numbers in brackets are vLLM's pull requests.
+var (
+	// noToolCalls: an empty list of tool calls is dropped.
+	noToolCalls = change{11, 17}
+	// bothReasonings: an assistant's reasoning reaches the template, as reasoning and as reasoning_content (#33635).
+	// Before v0.11.1 it was dropped.
+	bothReasonings = change{11, 17}
+	// renamedReasoning: reasoning_content in a request is taken for reasoning (#42664). Before, it is dropped.
+	renamedReasoning = change{21, 23}
+	// flatToolContent: content of the role tool is a string for every template (#39899).
+	flatToolContent = change{19, 21}
+	// effortThinks: reasoning_effort also sets enable_thinking (#43401).
+	effortThinks = change{21, 24}
+	// effortPassed: reasoning_effort is a variable of the template.
+	effortPassed = change{11, 15}
+	// fieldsWin: add_generation_prompt and the like count more as fields of the request than among
+	// chat_template_kwargs, and of the latter those that are null or "auto" are dropped (#32863).
+	fieldsWin = change{14, 17}
+)
+
+// answer is what is known about a change in a release.
+type answer uint8
+
+const (
+	unknown answer = iota
+	no
+	yes
+)
+
+func (r release) has(c change) answer {
+	switch {
+	case r >= c.with:
+		return yes
+	case r != 0 && r < c.without:
+		return no
+	}
+	return unknown
+}
