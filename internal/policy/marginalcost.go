@@ -104,7 +104,8 @@ func (p marginalCost) fleet(candidates []Candidate) speed {
 	return speed{rate: weight / slowness, overhead: overhead / weight}
 }
 
-// of is a candidate's own speed as far as it is to be believed, and the fleet's for the rest. Slowness, the inverse of the rate, is what adds up.
+// of is a candidate's own speed as far as it is to be believed, and the fleet's for the rest. Slowness, the inverse of
+// the rate, is what adds up.
 func (s speed) of(c *Candidate) speed {
 	l := &c.Load
 	if !(l.Rate > 0) {
