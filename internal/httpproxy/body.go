@@ -4,7 +4,9 @@ import (
 	"errors"
 	"io"
 	"net/http"
+	"net/textproto"
 	"os"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -103,7 +105,7 @@ func (p *Proxy) readBody(out *client, r *http.Request) (*body, *refusal) {
 	if r.ContentLength > limit {
 		return nil, errTooLarge
 	}
-	if e := r.Header.Get("Content-Encoding"); e != "" && e != "identity" {
+	if encoded(r.Header) {
 		return nil, errEncoding
 	}
 	b := &body{proxy: p, bytes: (*buffers.Get().(*[]byte))[:0]}
@@ -117,6 +119,18 @@ func (p *Proxy) readBody(out *client, r *http.Request) (*body, *refusal) {
 		out.readWithin(0)
 	}
 	return b, nil
+}
+
+// encoded tells whether a body is compressed, or encoded otherwise: by any of the codings of any of the header's lines.
+func encoded(h http.Header) bool {
+	for _, list := range h["Content-Encoding"] {
+		for coding := range strings.SplitSeq(list, ",") {
+			if coding = textproto.TrimString(coding); coding != "" && !strings.EqualFold(coding, "identity") {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // fill reads at most limit bytes.

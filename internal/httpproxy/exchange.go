@@ -60,11 +60,6 @@ func (e *exchange) run(ctx context.Context) {
 		e.decision.End(outcome)
 		observer.Ended(e.decision, outcome, e.since())
 	}()
-	if limit := e.decision.Spec().MaxRequestBody; limit > 0 && int64(len(e.body.bytes)) > limit {
-		outcome = picker.Rejected
-		e.client.fail(errTooLarge.status, errTooLarge.typ, errTooLarge.code, errTooLarge.message)
-		return
-	}
 	for e.attempt = range e.decision.Targets {
 		e.decision.Begin(e.attempt)
 		result := e.try(ctx, &outcome)
@@ -144,7 +139,7 @@ func (e *exchange) try(ctx context.Context, outcome *picker.Outcome) result {
 	}
 	defer func() { _ = response.Body.Close() }()
 	if response.StatusCode < 200 { // 101: nobody asked for another protocol
-		return e.failed(ctx, errors.New("the engine answered with an unexpected status"))
+		return e.failed(ctx, statusError(response.StatusCode))
 	}
 	if serverError(response.StatusCode) {
 		e.decision.Fail()
@@ -196,7 +191,7 @@ func (e *exchange) failed(ctx context.Context, err error) result {
 
 // save keeps an error answer in case no other endpoint answers. What is too large or does not come is not kept.
 func (e *exchange) save(response *http.Response, cancel context.CancelCauseFunc) {
-	e.log("Attempt failed", errors.New(response.Status))
+	e.log("Attempt failed", statusError(response.StatusCode))
 	timer := time.AfterFunc(keepErrorWait, func() { cancel(errOver) })
 	defer timer.Stop()
 	var buf bytes.Buffer
@@ -220,6 +215,6 @@ func (e *exchange) since() time.Duration { return e.proxy.options.Now().Sub(e.st
 func (e *exchange) log(message string, err error) {
 	if log := e.proxy.options.Log; log.Enabled() {
 		log.Info(message, "pool", e.decision.Pool, "endpoint", e.decision.Targets[e.attempt].Endpoint.ID.String(),
-			"attempt", e.attempt+1, "reason", err.Error())
+			"attempt", e.attempt+1, "reason", reasonOf(err))
 	}
 }

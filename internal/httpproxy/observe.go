@@ -8,7 +8,7 @@ import (
 
 // Observer is told what becomes of requests. Its methods are called on the path of the request and must be quick.
 type Observer interface {
-	// Refused tells of a request that got no decision, for one of the Refused reasons.
+	// Refused tells of a request that was not sent to any engine, for one of the Refused reasons.
 	Refused(reason string)
 	// Picked tells of a decision.
 	Picked(d *picker.Decision)
@@ -27,6 +27,7 @@ const (
 	RefusedSlowBody   = "slow_body"   // the body did not come in time
 	RefusedBrokenBody = "broken_body" // the body broke off, or was framed wrongly
 	RefusedMemory     = "memory"      // too many bytes of bodies are held
+	RefusedRequests   = "requests"    // too many requests are under way
 	RefusedUnreadable = "unreadable"  // the body cannot be read as a request
 	RefusedModel      = "model"       // nobody serves the model
 	RefusedNoEndpoint = "no_endpoint" // no endpoint can take the request now
@@ -38,7 +39,7 @@ const (
 // RefusedReasons are all reasons for which Refused is called.
 var RefusedReasons = []string{
 	RefusedPath, RefusedMethod, RefusedEncoding, RefusedTooLarge, RefusedSlowBody, RefusedBrokenBody, RefusedMemory,
-	RefusedUnreadable, RefusedModel, RefusedNoEndpoint, RefusedClientGone, RefusedPick, RefusedPanic,
+	RefusedRequests, RefusedUnreadable, RefusedModel, RefusedNoEndpoint, RefusedClientGone, RefusedPick, RefusedPanic,
 }
 
 type nobody struct{}

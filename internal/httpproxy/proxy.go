@@ -42,6 +42,9 @@ type Options struct {
 	DefaultMaxBody int64
 	// MaxBuffered is the most bytes of all request bodies held at once; 1 GiB. Requests beyond it are refused.
 	MaxBuffered int64
+	// MaxRequests is the most requests under way at once, of all clients; 16384. Requests beyond it are refused. A
+	// request holds a goroutine or two, two connections and up to 100 KiB, so this is a bound on memory and sockets.
+	MaxRequests int
 	// Stall is how long a client may keep us waiting without taking or giving a byte; 30 s. MinBodyRate, in bytes/s,
 	// is how fast a body must come beyond that; 1 KiB/s.
 	Stall       time.Duration
@@ -60,6 +63,7 @@ func (o *Options) fill() {
 	set(&o.IdleTimeout, 4*time.Second)
 	set(&o.DefaultMaxBody, 64<<20)
 	set(&o.MaxBuffered, 1<<30)
+	set(&o.MaxRequests, 16<<10)
 	set(&o.Stall, 30*time.Second)
 	set(&o.MinBodyRate, 1<<10)
 }
@@ -76,6 +80,7 @@ type Proxy struct {
 	picker    *picker.Picker
 	transport *transport
 	buffered  atomic.Int64 // bytes of request bodies held
+	requests  atomic.Int64 // under way
 }
 
 // New makes a proxy. Close it when no request is under way any more.
@@ -115,6 +120,11 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		out.readWithin(p.options.Stall)
 	}
 	out.id = requestID(r.Header)
+	defer p.requests.Add(-1)
+	if p.requests.Add(1) > int64(p.options.MaxRequests) {
+		p.refuse(out, RefusedRequests, http.StatusServiceUnavailable, "service_unavailable", "overloaded", "Too many requests are under way.")
+		return
+	}
 	p.route(out, r)
 }
 
@@ -158,7 +168,7 @@ func (p *Proxy) generate(out *client, r *http.Request, route openai.Route) {
 	start := p.options.Now()
 	body, refused := p.readBody(out, r)
 	if refused != nil {
-		p.refuse(out, refused.reason, refused.status, refused.typ, refused.code, refused.message)
+		p.refuseBody(out, refused)
 		return
 	}
 	e := &exchange{proxy: p, client: out, request: r, route: route, body: body, start: start}
@@ -169,8 +179,19 @@ func (p *Proxy) generate(out *client, r *http.Request, route openai.Route) {
 		p.refusePick(out, r, err)
 		return
 	}
+	if limit := d.Spec().MaxRequestBody; limit > 0 && int64(len(body.bytes)) > limit {
+		// Another pool takes as much. No engine was asked, so the outcome must be one without a verdict on it, or the
+		// circuit of an engine that is down would close.
+		d.End(picker.ClientGone)
+		p.refuseBody(out, errTooLarge)
+		return
+	}
 	e.decision = d
 	e.run(r.Context())
+}
+
+func (p *Proxy) refuseBody(out *client, why *refusal) {
+	p.refuse(out, why.reason, why.status, why.typ, why.code, why.message)
 }
 
 // refusePick answers a request that the picker has refused.
