@@ -1,6 +1,7 @@
 // Makes goldens of models: node models.mjs OUT FUZZ MODEL...
 // OUT gets a directory per model with what internal/tokenizer's tests read: tokenizer.json.gz, tokenizer_config.json,
 // golden.jsonl.gz (ids without and with what stands around a text) and fuzz.jsonl.gz (FUZZ random texts).
+// SEED in the environment makes other texts.
 
 import { mkdirSync, writeFileSync } from "node:fs";
 import { gzipSync } from "node:zlib";
@@ -14,7 +15,7 @@ for (const [i, model] of models.entries()) {
   const file = packaged(model, "tokenizer.json");
   const tokenizer = Tokenizer.fromString(file.toString());
   const added = JSON.parse(file).added_tokens.map((t) => t.content);
-  const r = random(20240 + i);
+  const r = random(Number(process.env.SEED ?? 20240) + i);
   const golden = [];
   for (const text of [...longer(r, added, docs), ...Array.from({ length: 1500 }, () => made(r, 60, added))]) {
     if (wellFormed(text)) golden.push({ cat: "made", text, ids: await ids(tokenizer, text, false), ids_sp: await ids(tokenizer, text, true) });

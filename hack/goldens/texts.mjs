@@ -20,7 +20,7 @@ const words = (
   "Kubernetes vLLM HTTPServer iPhone McDonald camelCaseName SCREAMING_SNAKE x86_64 C3PO naïve café Straße Ünïcödé façade " +
   "internationalization antidisestablishmentarianism a I of to in is it we'll didn't I'M they'Re it'ſ o'clock 'S 'lL 'd 've " +
   "привет мир Здравствуйте ελληνικά ΑΒΓ ǅungla ǆ Ǆ İstanbul ﬁne ﬀ Ⅳ ⅷ ª º ʰʲ 한국어 안녕하세요 ภาษาไทย हिन्दी தமிழ் বাংলা العربية مرحبا עברית " +
-  "日本語のテキスト カタカナ ひらがな 漢字 中文字符测试 你好世界 龥龦 𠮷野家 々〆 ㍿ ｶﾞｷﾞ Tiếng Việt ქართული ᲐᲑᲒ አማርኛ"
+  "日本語のテキスト カタカナ カ・タ゛カナ゠ ひらがな 漢字 漢⺀字〇⼀ 中文字符测试 你好世界 龥龦 𠮷野家 々〆 ㍿ ｶﾞｷﾞ Tiếng Việt ქართული ᲐᲑᲒ አማርኛ"
 ).split(" ");
 
 const symbols = [

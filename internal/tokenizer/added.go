@@ -19,66 +19,96 @@ type addedToken struct {
 
 // addedTrie finds added tokens, the leftmost first and of those the longest.
 type addedTrie struct {
-	first [256]bool
-	only  int              // the one byte that all begin with, or -1
-	next  map[uint32]int32 // node<<8 | byte to node
-	token []int32          // by node: index of the added token that ends there, or -1
+	first [256]int32 // node of a first byte; 0 for none
+	only  int        // the one byte that all begin with, or -1
+	nodes []trieNode // the first is none
+}
+
+// trieNode stands for a byte behind those of its parents.
+type trieNode struct {
+	child, sibling int32 // 0 for none
+	token          int32 // index of the added token that ends here, or -1
+	b              byte
 }
 
 func newAddedTrie() *addedTrie {
-	return &addedTrie{only: -1, next: map[uint32]int32{}, token: []int32{-1}}
+	return &addedTrie{only: -1, nodes: make([]trieNode, 1)}
 }
 
 // add takes the token with the given index; the last one of equal contents counts.
 func (a *addedTrie) add(content string, token int32) {
-	if len(a.token) == 1 {
+	if len(a.nodes) == 1 {
 		a.only = int(content[0])
 	} else if a.only != int(content[0]) {
 		a.only = -1
 	}
-	a.first[content[0]] = true
-	node := int32(0)
+	at := &a.first[content[0]]
 	for i := range len(content) {
-		edge := uint32(node)<<8 | uint32(content[i])
-		child, ok := a.next[edge]
-		if !ok {
-			child = int32(len(a.token))
-			a.token = append(a.token, -1)
-			a.next[edge] = child
+		for *at != 0 && a.nodes[*at].b != content[i] {
+			at = &a.nodes[*at].sibling
 		}
-		node = child
+		if *at == 0 {
+			*at = int32(len(a.nodes))
+			node := *at
+			a.nodes = append(a.nodes, trieNode{token: -1, b: content[i]}) // at may now point into the old nodes
+			if i+1 < len(content) {
+				at = &a.nodes[node].child
+				continue
+			}
+			a.nodes[node].token = token
+			return
+		}
+		if i+1 == len(content) {
+			a.nodes[*at].token = token
+			return
+		}
+		at = &a.nodes[*at].child
 	}
-	a.token[node] = token
+}
+
+// match is the longest token that begins at s[i]; token is -1 when there is none.
+func (a *addedTrie) match(s string, i int) (end int, token int32) {
+	token = -1
+	node := a.first[s[i]]
+	for node != 0 {
+		n := &a.nodes[node]
+		if n.token >= 0 {
+			end, token = i+1, n.token
+		}
+		if i++; i == len(s) {
+			break
+		}
+		for node = n.child; node != 0 && a.nodes[node].b != s[i]; {
+			node = a.nodes[node].sibling
+		}
+	}
+	return end, token
 }
 
 // find is the first token at or behind from; beg is -1 when there is none.
 func (a *addedTrie) find(s string, from int) (beg, end int, token int32) {
-	for i := from; i < len(s); i++ {
-		if a.only >= 0 {
-			n := strings.IndexByte(s[i:], byte(a.only))
-			if n < 0 {
-				break
-			}
-			i += n
-		} else if !a.first[s[i]] {
-			continue
+	for i := from; ; i++ {
+		if i = a.maybe(s, i, len(s)); i == len(s) {
+			return -1, 0, -1
 		}
-		token := int32(-1)
-		node := int32(0)
-		for j := i; j < len(s); j++ {
-			child, ok := a.next[uint32(node)<<8|uint32(s[j])]
-			if !ok {
-				break
-			}
-			if node = child; a.token[node] >= 0 {
-				end, token = j+1, a.token[node]
-			}
-		}
-		if token >= 0 {
+		if end, token := a.match(s, i); token >= 0 {
 			return i, end, token
 		}
 	}
-	return -1, 0, -1
+}
+
+// maybe is the first place from i on, and before limit, where a token could begin; else limit.
+func (a *addedTrie) maybe(s string, i, limit int) int {
+	if a.only >= 0 {
+		if n := strings.IndexByte(s[i:limit], byte(a.only)); n >= 0 {
+			return i + n
+		}
+		return limit
+	}
+	for i < limit && a.first[s[i]] == 0 {
+		i++
+	}
+	return i
 }
 
 // cut appends the ids of the added tokens of s and hands what is between them to rest.

@@ -20,6 +20,9 @@ type encoder struct {
 	syms  []symbol
 	heap  []uint64
 	known []knownWord
+
+	own   []uint32 // ids that nobody has asked for
+	chain keyChain
 }
 
 // checkBytes is how much text is worked on between two looks at the context.
@@ -43,6 +46,9 @@ func (e *encoder) reset() {
 	}
 	if cap(e.syms) > keepSyms {
 		e.syms, e.heap = nil, nil
+	}
+	if cap(e.own) > keepIDs {
+		e.own = nil
 	}
 	e.normalized.shrink()
 	e.marked.shrink()

@@ -74,20 +74,27 @@ func readGoldens(t testing.TB, path string) (cases []golden) {
 	return cases
 }
 
-func TestGoldens(t *testing.T) {
-	dirs, err := filepath.Glob("testdata/*/tokenizer.json.gz")
-	if err != nil || len(dirs) < 2 {
-		t.Fatalf("%d models: %v", len(dirs), err)
-	}
+// modelDirs are the directories with a model and its goldens.
+func modelDirs(t testing.TB) (dirs []string) {
+	t.Helper()
+	patterns := []string{"testdata/*/tokenizer.json.gz"}
 	if *goldens != "" {
-		more, err := filepath.Glob(filepath.Join(*goldens, "*/tokenizer.json.gz"))
-		if err != nil {
-			t.Fatal(err)
-		}
-		dirs = append(dirs, more...)
+		patterns = append(patterns, filepath.Join(*goldens, "*/tokenizer.json.gz"))
 	}
-	for _, path := range dirs {
-		dir := filepath.Dir(path)
+	for _, pattern := range patterns {
+		paths, err := filepath.Glob(pattern)
+		if err != nil || len(paths) == 0 {
+			t.Fatalf("no models in %s: %v", pattern, err)
+		}
+		for _, path := range paths {
+			dirs = append(dirs, filepath.Dir(path))
+		}
+	}
+	return dirs
+}
+
+func TestGoldens(t *testing.T) {
+	for _, dir := range modelDirs(t) {
 		for _, name := range []string{"golden", "fuzz"} {
 			t.Run(dir+"/"+name, func(t *testing.T) {
 				m := model(t, dir)
@@ -99,7 +106,7 @@ func TestGoldens(t *testing.T) {
 					if ids, err = m.Encode(ids[:0], g.Text, false); err != nil || !slices.Equal(ids, g.IDs) {
 						wrong++
 						if wrong < 4 {
-							t.Errorf("%s %.200q: %v\n got %.40v\nwant %.40v", g.Cat, g.Text, err, ids, g.IDs)
+							t.Errorf("%s %.200q: %v\n got %v\nwant %v", g.Cat, g.Text, err, head(ids), head(g.IDs))
 						}
 					}
 					if name == "fuzz" {
@@ -108,7 +115,7 @@ func TestGoldens(t *testing.T) {
 					if ids, err = m.Encode(ids[:0], g.Text, true); err != nil || !slices.Equal(ids, g.IDsSpecial) {
 						special++
 						if special < 4 {
-							t.Errorf("with special tokens, %s %.200q: %v\n got %.40v\nwant %.40v", g.Cat, g.Text, err, ids, g.IDsSpecial)
+							t.Errorf("with special tokens, %s %.200q: %v\n got %v\nwant %v", g.Cat, g.Text, err, head(ids), head(g.IDsSpecial))
 						}
 					}
 				}
@@ -191,6 +198,18 @@ func testVariants(t *testing.T, path, base string) {
 	}
 	var m *Tokenizer
 	variant, variants, cases, wrong := "", 0, 0, 0
+	var texts []golden // of the variant
+	cached := func() {
+		if m == nil {
+			return
+		}
+		t.Run(variant, func(t *testing.T) {
+			everyCut(t, m)
+			testCached(t, m, texts)
+		})
+		texts = texts[:0]
+	}
+	defer func() { cached() }()
 	for raw := range bytes.Lines(unzip(t, path)) {
 		var l line
 		if err := json.Unmarshal(raw, &l); err != nil {
@@ -198,6 +217,7 @@ func testVariants(t *testing.T, path, base string) {
 		}
 		if l.Variant == "" {
 			cases++
+			texts = append(texts, l.golden)
 			if ids, err := m.Encode(nil, l.Text, false); err != nil || !slices.Equal(ids, l.IDs) {
 				if wrong++; wrong < 10 {
 					t.Errorf("%s: %q: %v\n got %v\nwant %v", variant, l.Text, err, ids, l.IDs)
@@ -210,6 +230,7 @@ func testVariants(t *testing.T, path, base string) {
 			t.Fatal(err)
 		}
 		delete(fields, "variant")
+		cached()
 		variant = l.Variant
 		variants++
 		var err error

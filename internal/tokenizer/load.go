@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"sync/atomic"
 )
 
 // maxID bounds the ids of a vocabulary, and so the table over them.
@@ -111,8 +112,14 @@ func load(data, config []byte) (*Tokenizer, error) {
 	}
 	l.markWhole()
 	l.indexAdded()
+	l.startMatters = l.prepends()
+	l.cuts = newCutter(l.Tokenizer)
+	l.serial = serials.Add(1)
 	return l.Tokenizer, nil
 }
+
+// serials numbers the tokenizers of this process.
+var serials atomic.Uint64
 
 // model reads the settings of the BPE model; vocabulary and merges are kept for later.
 func (l *loader) model(raw []byte) error {

@@ -52,6 +52,11 @@ type Tokenizer struct {
 	// prefix and suffix are added around a text by special.
 	prefix, suffix []uint32
 
+	cuts *cutter
+	// startMatters: the ids of a piece depend on where it begins.
+	startMatters bool
+	serial       uint64 // tells this Tokenizer from others in a Cache
+
 	encoders sync.Pool // of *encoder
 }
 
@@ -67,13 +72,8 @@ func (t *Tokenizer) EncodeContext(ctx context.Context, dst []uint32, text string
 	if len(text) > MaxText || !utf8.ValidString(text) {
 		return dst, ErrText
 	}
-	e, _ := t.encoders.Get().(*encoder)
-	if e == nil {
-		e = newEncoder(t)
-	}
-	if ctx.Done() != nil {
-		e.ctx = ctx
-	}
+	e := t.encoder(ctx)
+	defer t.release(e)
 	e.out = dst
 	if special {
 		e.out = append(e.out, t.prefix...)
@@ -82,13 +82,27 @@ func (t *Tokenizer) EncodeContext(ctx context.Context, dst []uint32, text string
 	if special {
 		e.out = append(e.out, t.suffix...)
 	}
-	out, err := e.out, e.err
+	if e.err != nil {
+		return dst, e.err
+	}
+	return e.out, nil
+}
+
+// encoder is one for a single call, which must release it.
+func (t *Tokenizer) encoder(ctx context.Context) *encoder {
+	e, _ := t.encoders.Get().(*encoder)
+	if e == nil {
+		e = newEncoder(t)
+	}
+	if ctx.Done() != nil {
+		e.ctx = ctx
+	}
+	return e
+}
+
+func (t *Tokenizer) release(e *encoder) {
 	e.reset()
 	t.encoders.Put(e)
-	if err != nil {
-		return dst, err
-	}
-	return out, nil
 }
 
 // Size is the number of ids: all are below it.
