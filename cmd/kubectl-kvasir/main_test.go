@@ -37,6 +37,7 @@ func TestCommandLine(t *testing.T) {
 		"no template":              {"render", 2, "--template is missing"},
 		"a template that is gone":  {"render --template testdata/none", 1, "reading the template: "},
 		"a time that is none":      {"render --template x --now noon", 2, "--now: "},
+		"a time without a chat":    {"tokenize --tokenizer x --now 2026-11-20T08:00:00Z", 2, "need --chat"},
 		"two routes":               {"tokenize --tokenizer x --chat --completions", 2, "exclude"},
 		"a publisher that is none": {"events --connect tcp://127.0.0.1:1", 1, "connection refused"},
 	} {

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"os"
 	"time"
@@ -17,19 +18,16 @@ line {"out": "..."}, or {"err": true, "message": "..."} where the template raise
 func render(ctx context.Context, args []string, std stdio) error {
 	set := newFlags("render", aboutRender, std)
 	path := set.String("template", "", "file with the template")
-	now := set.String("now", "", "time for templates that print the date, as in 2026-11-20T08:00:00Z; default is the present")
+	now := set.String("now", "", nowUsage)
 	if err := parse(set, args); err != nil {
 		return err
 	}
 	if *path == "" {
 		return wrong(set, "--template is missing")
 	}
-	at := time.Now()
-	if *now != "" {
-		var err error
-		if at, err = time.Parse(time.RFC3339, *now); err != nil {
-			return wrong(set, "--now: %v", err)
-		}
+	at, err := timeOf(set, *now)
+	if err != nil {
+		return err
 	}
 	source, err := os.ReadFile(*path)
 	if err != nil {
@@ -41,6 +39,20 @@ func render(ctx context.Context, args []string, std stdio) error {
 		out, err := r.render(ctx, line)
 		return rendered{out}, err
 	}, func(err error) any { return raised{Err: true, Message: err.Error()} })
+}
+
+const nowUsage = "time for templates that print the date, as in 2026-11-20T08:00:00Z; default is the present"
+
+// timeOf is the time that a flag gives.
+func timeOf(set *flag.FlagSet, text string) (time.Time, error) {
+	if text == "" {
+		return time.Now(), nil
+	}
+	at, err := time.Parse(time.RFC3339, text)
+	if err != nil {
+		return at, wrong(set, "--now: %v", err)
+	}
+	return at, nil
 }
 
 type (

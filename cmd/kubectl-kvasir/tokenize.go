@@ -7,7 +7,9 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
+	"github.com/kvasir-dev/kvasir/internal/chatprompt"
 	"github.com/kvasir-dev/kvasir/internal/openai"
 	"github.com/kvasir-dev/kvasir/internal/tokenizer"
 )
@@ -18,10 +20,13 @@ Each becomes one line {"ids": [...]}, or {"error": "..."}. A request with severa
 // tokenize is the command of that name.
 func tokenize(ctx context.Context, args []string, std stdio) error {
 	set := newFlags("tokenize", aboutTokenize, std)
-	dir := set.String("tokenizer", "", "directory with the model's tokenizer.json and tokenizer_config.json")
+	dir := set.String("tokenizer", "", "directory with the model's tokenizer.json, tokenizer_config.json and what else it has")
 	completions := set.Bool("completions", false, "the requests are those of /v1/completions (the default)")
 	chat := set.Bool("chat", false, "the requests are those of /v1/chat/completions")
 	noSpecial := set.Bool("no-special", false, "add no special tokens, unless a request asks for them")
+	template := set.String("template", "", "with --chat: file with the template to use in place of the model's own")
+	release := set.String("release", "", "with --chat: release of vLLM, as in 0.17.1; without one, what differs between releases is an error")
+	now := set.String("now", "", nowUsage)
 	if err := parse(set, args); err != nil {
 		return err
 	}
@@ -30,20 +35,33 @@ func tokenize(ctx context.Context, args []string, std stdio) error {
 		return wrong(set, "--tokenizer is missing")
 	case *completions && *chat:
 		return wrong(set, "--completions and --chat exclude each other")
-	case *chat:
-		return errors.New("chats are not supported yet")
+	case !*chat && (*template != "" || *release != "" || *now != ""):
+		return wrong(set, "--template, --release and --now need --chat")
+	}
+	at, err := timeOf(set, *now)
+	if err != nil {
+		return err
 	}
 	t, err := tokenizer.Load(*dir)
 	if err != nil {
 		return err
 	}
-	c := completer{tokenizer: t, special: !*noSpecial}
-	return eachLine(ctx, std, func(line []byte) (any, error) { return c.answer(ctx, line) }, fail)
+	e := encoder{tokenizer: t, special: !*noSpecial && !*chat}
+	if *chat {
+		e.chats, err = chatprompt.New(chatprompt.Options{
+			Dir: *dir, Template: *template, Release: *release, Encoder: t, Now: func() time.Time { return at }, Zone: at.Location(),
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return eachLine(ctx, std, func(line []byte) (any, error) { return e.answer(ctx, line) }, fail)
 }
 
-// completer tokenizes requests for completions, and strings.
-type completer struct {
+// encoder turns requests and strings into ids.
+type encoder struct {
 	tokenizer *tokenizer.Tokenizer
+	chats     *chatprompt.Renderer // nil for completions
 	// special is the default of add_special_tokens.
 	special bool
 	request openai.Request
@@ -59,26 +77,38 @@ type (
 	}
 )
 
-func (c *completer) answer(ctx context.Context, line []byte) (any, error) {
+func (e *encoder) answer(ctx context.Context, line []byte) (any, error) {
 	if len(line) > 0 && line[0] == '"' {
 		var text string
 		if err := json.Unmarshal(line, &text); err != nil {
 			return nil, err
 		}
-		ids, err := c.tokenizer.EncodeContext(ctx, []uint32{}, text, c.special)
+		ids, err := e.tokenizer.EncodeContext(ctx, []uint32{}, text, e.special)
 		return one{ids}, err
 	}
-	r := &c.request
-	if err := parseRequest(openai.Completions, line, r); err != nil {
-		return nil, err
+	route := openai.Completions
+	if e.chats != nil {
+		route = openai.ChatCompletions
 	}
+	r := &e.request
+	body, err := parseRequest(route, line, r)
 	switch {
+	case err != nil:
+		return nil, err
 	case r.Embeds:
 		return nil, errors.New("prompt_embeds has no token ids")
 	case r.TruncatePrompt < 0:
 		return nil, errors.New("truncate_prompt_tokens asks for the model's limit, which is not known here")
+	case e.chats != nil:
+		ids, err := e.chats.Tokens(ctx, []uint32{}, body, r)
+		return one{truncate(r, ids)}, err
 	}
-	special := c.special
+	return e.prompts(ctx, r)
+}
+
+// prompts encodes the prompts of a completion request.
+func (e *encoder) prompts(ctx context.Context, r *openai.Request) (any, error) {
+	special := e.special
 	if r.AddSpecialTokens != nil {
 		special = *r.AddSpecialTokens
 	}
@@ -87,14 +117,11 @@ func (c *completer) answer(ctx context.Context, line []byte) (any, error) {
 		ids := append([]uint32{}, p.Tokens...)
 		if !p.IsTokens {
 			var err error
-			if ids, err = c.tokenizer.EncodeContext(ctx, ids, p.Text, special); err != nil {
+			if ids, err = e.tokenizer.EncodeContext(ctx, ids, p.Text, special); err != nil {
 				return nil, fmt.Errorf("prompt %d: %w", i, err)
 			}
 		}
-		if n := r.TruncatePrompt; n > 0 && len(ids) > n {
-			ids = ids[len(ids)-n:]
-		}
-		all[i] = ids
+		all[i] = truncate(r, ids)
 	}
 	if len(all) == 1 {
 		return one{all[0]}, nil
@@ -102,8 +129,20 @@ func (c *completer) answer(ctx context.Context, line []byte) (any, error) {
 	return several{all}, nil
 }
 
-// parseRequest is openai.Parse that does without a model.
-func parseRequest(route openai.Route, body []byte, r *openai.Request) error {
+// truncate keeps as many ids as the request wants.
+func truncate(r *openai.Request, ids []uint32) []uint32 {
+	n := r.TruncatePrompt
+	switch {
+	case n <= 0 || len(ids) <= n:
+		return ids
+	case r.KeepFirst:
+		return ids[:n]
+	}
+	return ids[len(ids)-n:]
+}
+
+// parseRequest is openai.Parse that does without a model. It returns the body that it has parsed.
+func parseRequest(route openai.Route, body []byte, r *openai.Request) ([]byte, error) {
 	err := openai.Parse(route, body, r)
 	var field *openai.FieldError
 	if errors.As(err, &field) && field.Field == "model" {
@@ -112,7 +151,8 @@ func parseRequest(route openai.Route, body []byte, r *openai.Request) error {
 		if len(bytes.TrimSpace(body[1:len(body)-1])) == 0 {
 			last = last[1:]
 		}
-		err = openai.Parse(route, slices.Concat(body[:len(body)-1], []byte(last)), r)
+		body = slices.Concat(body[:len(body)-1], []byte(last))
+		err = openai.Parse(route, body, r)
 	}
-	return err
+	return body, err
 }

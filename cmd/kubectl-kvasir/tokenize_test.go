@@ -122,6 +122,7 @@ func TestTokenize(t *testing.T) {
 		"ids":                       {`{"prompt":[7,8]}`, `{"ids":[7,8]}`},
 		"several lists of ids":      {`{"prompt":[[7,8],[]]}`, `{"ids":[[7,8],[]]}`},
 		"only the last":             {`{"prompt":"hello world","truncate_prompt_tokens":1}`, `{"ids":[995]}`},
+		"only the first":            {`{"prompt":"hello world","truncate_prompt_tokens":1,"truncation_side":"right"}`, `{"ids":[31373]}`},
 		"the model's limit":         {`{"prompt":"hello","truncate_prompt_tokens":-1}`, `{"error":"truncate_prompt_tokens asks for the model's limit, which is not known here"}`},
 		"a model that is no name":   {`{"model":7,"prompt":"hello"}`, `{"ids":[31373]}`},
 		"no members":                {`{ }`, `{"error":"prompt: is missing"}`},
