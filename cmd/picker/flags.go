@@ -22,6 +22,7 @@ type options struct {
 	logLevel     slog.Level
 	logFormat    string
 	drainTimeout time.Duration
+	lameDuck     time.Duration
 	pprof        bool
 }
 
@@ -42,6 +43,7 @@ func parse(args []string, stderr io.Writer) (*options, error) {
 	level := f.String("log-level", "info", "error, info, debug (a line per request) or trace")
 	f.StringVar(&o.logFormat, "log-format", "text", "text or json")
 	f.DurationVar(&o.drainTimeout, "drain-timeout", 30*time.Second, "how long open requests may go on after SIGTERM or SIGINT")
+	f.DurationVar(&o.lameDuck, "lame-duck", time.Second, "how long requests are still taken after that signal, while /readyz answers 503; the drain timeout begins afterwards")
 	f.BoolVar(&o.pprof, "pprof", false, "serve /debug/pprof on the metrics address")
 	if err := f.Parse(args); err != nil {
 		return nil, err
@@ -67,6 +69,8 @@ func (o *options) check(f *flag.FlagSet, level string) error {
 		return fmt.Errorf("--log-format %q: want text or json", o.logFormat)
 	case o.drainTimeout < 0:
 		return fmt.Errorf("--drain-timeout %s: want at least 0", o.drainTimeout)
+	case o.lameDuck < 0:
+		return fmt.Errorf("--lame-duck %s: want at least 0", o.lameDuck)
 	}
 	return nil
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net"
+	"time"
 
 	"github.com/go-logr/logr"
 	"golang.org/x/sync/errgroup"
@@ -47,7 +48,8 @@ func listen(ctx context.Context, o *options) (*listeners, error) {
 
 // run serves until ctx ends and the requests under way have ended, or the time for them has. It closes the listeners.
 //
-// The order of the end: not ready; the proxy accepts no more and waits; then health and metrics go, and the streams.
+// The order of the end: not ready, while requests are still taken from those who do not know it yet; the proxy accepts
+// no more and waits; then health and metrics go, and the streams.
 func run(ctx context.Context, o *options, l *listeners, log logr.Logger) error {
 	defer l.close()
 	root, random, err := keyRoot(o.keyFile)
@@ -80,7 +82,11 @@ func run(ctx context.Context, o *options, l *listeners, log logr.Logger) error {
 	group.Go(func() error {
 		<-signal.Done()
 		a.ready.drain()
-		log.Info("Draining", "timeout", o.drainTimeout.String())
+		log.Info("Draining", "lameDuck", o.lameDuck.String(), "timeout", o.drainTimeout.String())
+		select {
+		case <-time.After(o.lameDuck):
+		case <-support.Done(): // the proxy has failed
+		}
 		stopServing()
 		return nil
 	})

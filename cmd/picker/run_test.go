@@ -276,6 +276,7 @@ func TestWhatCannotStart(t *testing.T) {
 		"an argument":            {[]string{"--standalone", "x", "y"}, 2, `"y"`},
 		"an unknown level":       {[]string{"--standalone", "x", "--log-level", "loud"}, 2, `"loud"`},
 		"an unknown format":      {[]string{"--standalone", "x", "--log-format", "xml"}, 2, `"xml"`},
+		"a lame duck before":     {[]string{"--standalone", "x", "--lame-duck", "-1s"}, 2, "--lame-duck"},
 		"a drain into the past":  {[]string{"--standalone", "x", "--drain-timeout", "-1s"}, 2, "--drain-timeout"},
 		"nothing but a question": {[]string{"--help"}, 0, "ext-proc-address"},
 	} {
