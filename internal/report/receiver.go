@@ -22,8 +22,6 @@ type ReceiverOptions struct {
 	Batch, Digest time.Duration
 	// MaxBlocks bounds the blocks of the endpoint; further ones are counted and not indexed.
 	MaxBlocks int
-	// Evicted, if set, tells how many blocks the index has evicted for want of room, of whatever endpoint.
-	Evicted func() uint64
 	// OnStored, if set, is called with the keys that have just entered the index, and must not keep them. It is not
 	// called for snapshots and repairs.
 	OnStored func(keys []kvblock.Key)
@@ -434,7 +432,7 @@ func (r *Receiver) onDigest(now time.Time, d *pb.Digest, reply func(*pb.PickerMe
 	}
 	r.status.Digests++
 	r.status.Orphans, r.status.Unindexable, r.status.Refused = d.GetOrphans(), d.GetUnindexable(), d.GetRefused()
-	wanted, divergent := r.held.compare(theirs, r.held.refused || r.options.Evicted != nil && r.options.Evicted() > 0)
+	wanted, divergent := r.held.compare(theirs, r.held.refused || r.held.w.Evicted() > 0)
 	r.status.Divergent = divergent
 	r.status.Proven = divergent == 0 && r.status.State == pb.State_STATE_SYNCED
 	if divergent == 0 {

@@ -130,7 +130,7 @@ func (p *place) startPicker(k *fakePicker) {
 	k.holder = k.index.Join()
 	k.ep = endpoint.Endpoint{ID: endpoint.ID{Pod: "pod-uid"}}
 	k.server = syncapi.NewServer(syncapi.ServerOptions{Auth: syncapi.Anybody{}, Digest: time.Second})
-	k.server.Set("pool", []syncapi.Target{{Endpoint: k.ep, Roots: []report.Root{p.root}, Index: k.index, Holder: k.holder}})
+	k.server.Set("pool", []syncapi.Target{{Endpoint: k.ep, Roots: []report.Root{p.root}, Writer: k.index.Writer(k.holder)}})
 	var served sync.WaitGroup
 	served.Go(func() {
 		if err := k.server.Serve(l); err != nil {

@@ -2,6 +2,7 @@ package syncapi
 
 import (
 	"context"
+	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -43,6 +44,15 @@ type Keys struct {
 // KeysFile reads keys from a file.
 func KeysFile(path string) func(context.Context) ([]byte, error) {
 	return func(context.Context) ([]byte, error) { return os.ReadFile(path) }
+}
+
+// HTTPSClient trusts the CA in a file, or the system's if it is empty.
+func HTTPSClient(caFile string) (*http.Client, error) {
+	_, ca, err := (&Files{CA: caFile}).read()
+	if err != nil {
+		return nil, err
+	}
+	return &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: ca}}}, nil
 }
 
 // KeysURL asks a server, with the token in a file if it is not empty.

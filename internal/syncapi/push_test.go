@@ -45,6 +45,7 @@ type picker struct {
 	server *Server
 	addr   string
 	index  *kvindex.Table
+	holder kvindex.Holder
 	target Target
 
 	mu    sync.Mutex
@@ -60,9 +61,10 @@ func (p *picker) asked() string {
 func startPicker(t *testing.T, addr string, o ServerOptions) *picker {
 	t.Helper()
 	p := &picker{t: t, index: kvindex.New()}
+	p.holder = p.index.Join()
 	p.target = Target{
 		Endpoint: endpoint.Endpoint{ID: endpoint.ID{Pod: "uid-1"}, Address: "10.0.0.1:8000"},
-		Roots:    []report.Root{testRoot(t, "a")}, Index: p.index, Holder: p.index.Join(), OtherRoad: true,
+		Roots:    []report.Root{testRoot(t, "a")}, Writer: p.index.Writer(p.holder), OtherRoad: true,
 	}
 	if o.Auth == nil {
 		o.Auth = Anybody{}
@@ -98,7 +100,7 @@ func (p *picker) status() Status { return p.server.Status("pool")[0] }
 func (p *picker) match(root report.Root, tokens []uint32) int {
 	var out [1]kvindex.Match
 	keys := kvblock.AppendKeys(nil, root.Seed.Root(root.Model, ""), tokens, blockTokens)
-	p.index.Match(keys, []kvindex.Holder{p.target.Holder}, out[:])
+	p.index.Match(keys, []kvindex.Holder{p.holder}, out[:])
 	return out[0].Confirmed()
 }
 

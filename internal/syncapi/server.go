@@ -40,13 +40,11 @@ type Target struct {
 	Endpoint endpoint.Endpoint
 	// Roots of keys, the first is wanted.
 	Roots []report.Root
-	// Index and Holder are where the endpoint's blocks go.
-	Index  kvindex.Book
-	Holder kvindex.Holder
+	// Writer is where the endpoint's blocks go. From OnOwn to OnRelease it is the server's alone.
+	Writer kvindex.Writer
 	// Batch is how long changes may be held back to be sent together.
 	Batch time.Duration
-	// Evicted and OnStored are report.ReceiverOptions'.
-	Evicted  func() uint64
+	// OnStored is report.ReceiverOptions'.
 	OnStored func(keys []kvblock.Key)
 	// OtherRoad says that the endpoint's events can be had without a reporter.
 	OtherRoad bool
@@ -171,7 +169,7 @@ func (s *Server) Set(pool string, targets []Target) {
 		if next[epoch] != nil {
 			continue
 		}
-		if t := old[epoch]; t != nil && t.Index == targets[i].Index && t.Holder == targets[i].Holder {
+		if t := old[epoch]; t != nil && t.Writer == targets[i].Writer {
 			next[epoch] = t
 			delete(old, epoch)
 			t.update(targets[i].Roots)
@@ -199,8 +197,8 @@ func (s *Server) Set(pool string, targets []Target) {
 // start makes a target without a stream.
 func (s *Server) start(pool string, t Target) *target {
 	out := &target{Target: t, pool: pool}
-	out.receiver = report.NewReceiver(t.Index.Writer(t.Holder), report.ReceiverOptions{
-		Roots: t.Roots, Batch: t.Batch, Digest: s.options.Digest, Evicted: t.Evicted, OnStored: t.OnStored,
+	out.receiver = report.NewReceiver(t.Writer, report.ReceiverOptions{
+		Roots: t.Roots, Batch: t.Batch, Digest: s.options.Digest, OnStored: t.OnStored,
 		OnOwn: func() {
 			out.mu.Lock()
 			out.owned = true
