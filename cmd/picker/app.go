@@ -16,6 +16,7 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/picker"
 	"github.com/kvasir-dev/kvasir/internal/render"
 	"github.com/kvasir-dev/kvasir/internal/scrape"
+	"github.com/kvasir-dev/kvasir/internal/syncapi"
 	"github.com/kvasir-dev/kvasir/internal/tokenizer"
 	"github.com/kvasir-dev/kvasir/internal/vllm"
 	"github.com/kvasir-dev/kvasir/internal/watch"
@@ -28,10 +29,14 @@ type app struct {
 	picker   *picker.Picker
 	renderer *render.Client
 	streams  *ingest.Manager
+	reports  *syncapi.Server // nil when reports are not taken
 	scraper  *scrape.Scraper
 	requests *metrics.Requests
 	proxy    *httpproxy.Proxy
 	ready    *readiness
+
+	feeding sync.Mutex               // guards feeds, and is held while streams are set
+	feeds   map[string][]ingest.Feed // by namespace/name: what can be subscribed to
 
 	mu      sync.Mutex // guards what follows
 	state   watch.State
@@ -47,7 +52,7 @@ func newApp(log logr.Logger) *app {
 	a.picker = picker.New(picker.Options{Renderer: renderer{a.renderer}, LoadEncoder: loadEncoder, Log: log.WithName("picker")})
 	a.streams = ingest.New(ingest.Config{Source: zmtp.EventSource{}, Log: log.WithName("events")})
 	a.scraper = scrape.New(scrape.Options{
-		Observe: func(id endpoint.ID, m vllm.Metrics, at time.Time) { a.picker.Observe(id, at, report(m)) },
+		Observe: func(id endpoint.ID, m vllm.Metrics, at time.Time) { a.picker.Observe(id, at, loadReport(m)) },
 		Adapters: func(id endpoint.ID, names []string) {
 			a.picker.ObserveAdapters(id, names)
 		},
@@ -61,13 +66,16 @@ func newApp(log logr.Logger) *app {
 // close ends everything that runs by itself. No request may be under way any more.
 func (a *app) close() {
 	a.proxy.Close()
+	if a.reports != nil {
+		a.reports.Close()
+	}
 	a.streams.Close()
 	a.scraper.Close()
 	a.renderer.Close()
 }
 
-// report puts an engine's metrics into the words of the load.
-func report(m vllm.Metrics) load.Report {
+// loadReport puts an engine's metrics into the words of the load.
+func loadReport(m vllm.Metrics) load.Report {
 	tokens := m.CacheTokens
 	if tokens == 0 {
 		tokens = m.NumBlocks * m.BlockSize
@@ -99,9 +107,9 @@ func (e encoder) Encode(ctx context.Context, dst []uint32, text string, special 
 
 // feed tells streams and scraper which endpoints there are.
 func (a *app) feed() {
-	feeds := map[string][]ingest.Feed{}
-	for _, pool := range a.streams.Pools() {
-		feeds[pool] = nil
+	feeds, reported := map[string][]ingest.Feed{}, map[string][]syncapi.Target{}
+	for _, pool := range a.pools() {
+		feeds[pool], reported[pool] = nil, nil
 	}
 	var targets []scrape.Target
 	for _, f := range a.picker.Feeds() {
@@ -113,14 +121,23 @@ func (a *app) feed() {
 			Writer:   f.Writer,
 			OnStored: func(keys []kvblock.Key) { a.picker.Confirm(&f, keys) },
 		})
+		if f.Spec.Reports {
+			reported[name] = append(reported[name], a.target(&f))
+		}
 		targets = append(targets, scrape.Target{
 			ID: f.Endpoint.ID, Address: f.Endpoint.Address, Socket: f.Endpoint.Socket,
 			// Without a header there is one rank behind the address, whatever it calls itself.
 			Rank: f.Endpoint.RankHeader, APIKey: f.Spec.EngineAPIKey, Adapters: f.Spec.DiscoverAdapters,
 		})
 	}
-	for pool, list := range feeds {
-		a.streams.Set(pool, list)
+	if a.reports != nil {
+		for pool, list := range reported {
+			a.reports.Set(pool, list)
+		}
 	}
+	a.feeding.Lock()
+	a.feeds = feeds
+	a.feeding.Unlock()
+	a.feedStreams()
 	a.scraper.Set(targets)
 }

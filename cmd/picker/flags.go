@@ -7,6 +7,8 @@ import (
 	"io"
 	"log/slog"
 	"time"
+
+	"github.com/kvasir-dev/kvasir/internal/syncapi"
 )
 
 // options are the flags: wiring only. Behaviour is in the objects.
@@ -16,6 +18,8 @@ type options struct {
 	proxyAddress, healthAddress, metricsAddress string
 	// extProcAddress is reserved.
 	extProcAddress string
+
+	reports reportOptions
 
 	keyFile, modelRoot string
 
@@ -38,6 +42,18 @@ func parse(args []string, stderr io.Writer) (*options, error) {
 	f.StringVar(&o.extProcAddress, "ext-proc-address", ":9002", "`address` for gateways; reserved: this version does not serve the gateway protocol and does not listen there")
 	f.StringVar(&o.healthAddress, "health-address", ":9003", "`address` of /healthz and /readyz")
 	f.StringVar(&o.metricsAddress, "metrics-address", ":9090", "`address` of /metrics and /status")
+	r := &o.reports
+	f.StringVar(&r.address, "report-address", ":9004", "`address` where reporters report; served only with a flag that says how they prove who they are")
+	f.StringVar(&r.tls.Cert, "report-cert", "", "`file` with the certificate for reporters; read again when it changes, like all files of certificates and secrets")
+	f.StringVar(&r.tls.Key, "report-key", "", "`file` with its key")
+	f.StringVar(&r.secretFile, "report-secret-file", "", "`file` with a secret of at least 16 bytes that reporters show")
+	f.StringVar(&r.tls.CA, "report-client-ca", "", "`file` with the CA of reporters' certificates, which name their pods")
+	f.StringVar(&r.keys, "report-keys", "", "`file` or https URL of the keys (JWKS) of the service account tokens that reporters show")
+	f.StringVar(&r.keysToken, "report-keys-token", "", "`file` with the picker's own token, to ask the URL with")
+	f.StringVar(&r.keysCA, "report-keys-ca", "", "`file` with the CA of the URL")
+	f.StringVar(&r.issuer, "report-issuer", "", "issuer of the tokens; default is that of the picker's own")
+	f.StringVar(&r.audience, "report-audience", syncapi.Audience, "audience of the tokens")
+	f.BoolVar(&r.insecure, "report-insecure", false, "take reports without TLS, and from anybody unless there is a secret; for a machine of one's own")
 	f.StringVar(&o.keyFile, "key-file", "", "`file` with at least 32 random bytes, the key root of pools without a Secret; without it the root is random, and replicas share no keys")
 	f.StringVar(&o.modelRoot, "model-root", "", "`directory` below which tokenizers of type Directory lie")
 	level := f.String("log-level", "info", "error, info, debug (a line per request) or trace")
@@ -72,5 +88,5 @@ func (o *options) check(f *flag.FlagSet, level string) error {
 	case o.lameDuck < 0:
 		return fmt.Errorf("--lame-duck %s: want at least 0", o.lameDuck)
 	}
-	return nil
+	return o.reports.check()
 }

@@ -92,8 +92,8 @@ func (a *app) keepStatus(ctx context.Context) {
 
 func (a *app) status() *watch.List {
 	streams := map[string][]ingest.Status{}
-	for _, pool := range a.streams.Pools() {
-		streams[pool] = a.streams.Status(pool)
+	for _, pool := range a.pools() {
+		streams[pool] = a.knowledge(pool)
 	}
 	stats := a.picker.Stats()
 	a.mu.Lock()
@@ -104,7 +104,7 @@ func (a *app) status() *watch.List {
 // collectors of the metrics.
 func (a *app) collectors() []prometheus.Collector {
 	return []prometheus.Collector{a.requests, metrics.NewCollector(metrics.Sources{
-		Pools: a.picker.Stats, Events: a.eventStreams, Scrapes: a.scraper.Stats,
+		Pools: a.picker.Stats, Events: a.eventStreams, Reports: a.reported, Scrapes: a.scraper.Stats,
 	})}
 }
 
@@ -120,11 +120,13 @@ func (a *app) eventStreams() []metrics.Stream {
 	return all
 }
 
-// streamStates are the states of the streams of all pools.
+// streamStates are how far it is known what the endpoints of all pools hold.
 func (a *app) streamStates() []ingest.State {
 	var all []ingest.State
-	for _, s := range a.eventStreams() {
-		all = append(all, s.State)
+	for _, pool := range a.pools() {
+		for _, s := range a.knowledge(pool) {
+			all = append(all, s.State)
+		}
 	}
 	return all
 }

@@ -15,10 +15,10 @@ import (
 )
 
 // listeners of the process.
-type listeners struct{ proxy, health, metrics net.Listener }
+type listeners struct{ proxy, health, metrics, reports net.Listener }
 
 func (l *listeners) close() {
-	for _, one := range []net.Listener{l.proxy, l.health, l.metrics} {
+	for _, one := range []net.Listener{l.proxy, l.health, l.metrics, l.reports} {
 		if one != nil {
 			_ = one.Close()
 		}
@@ -35,7 +35,11 @@ func listen(ctx context.Context, o *options) (*listeners, error) {
 		{"proxy-address", o.proxyAddress, &l.proxy},
 		{"health-address", o.healthAddress, &l.health},
 		{"metrics-address", o.metricsAddress, &l.metrics},
+		{"report-address", o.reports.address, &l.reports},
 	} {
+		if one.into == &l.reports && !o.reports.served() {
+			continue
+		}
 		listener, err := new(net.ListenConfig).Listen(ctx, "tcp", one.address)
 		if err != nil {
 			l.close()
@@ -66,6 +70,9 @@ func run(ctx context.Context, o *options, l *listeners, log logr.Logger) error {
 	}
 	a := newApp(log)
 	defer a.close()
+	if err := a.newReports(&o.reports); err != nil {
+		return err
+	}
 	registry, err := metrics.NewRegistry(a.collectors()...)
 	if err != nil {
 		return fmt.Errorf("registering metrics: %w", err)
@@ -97,6 +104,7 @@ func run(ctx context.Context, o *options, l *listeners, log logr.Logger) error {
 	small := httpproxy.ServeOptions{Grace: supportGrace, Log: log.WithName("http")}
 	group.Go(func() error { return httpproxy.Serve(support, l.health, a.healthHandler(), small) })
 	group.Go(func() error { return httpproxy.Serve(support, l.metrics, a.metricsHandler(registry, o.pprof), small) })
+	group.Go(func() error { return a.serveReports(support, l.reports) })
 	group.Go(func() error { directory.Follow(support, a.apply); return nil })
 	group.Go(func() error { a.keepStatus(support); return nil })
 	err = group.Wait()

@@ -17,6 +17,8 @@ type Sources struct {
 	Pools func() []picker.PoolStats
 	// Events are the event streams of all pools.
 	Events func() []Stream
+	// Reports are what reporters tell of the endpoints of all pools.
+	Reports func() []Report
 	// Scrapes is (*scrape.Scraper).Stats.
 	Scrapes func() []scrape.Stats
 }
@@ -126,13 +128,14 @@ var scrapeSeries = []series[scrape.Stats]{
 
 // Describe is for prometheus.Collector.
 func (c *Collector) Describe(out chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{requests, tokenized, poolInfo, state, resyncs, unindexed} {
+	for _, d := range []*prometheus.Desc{requests, tokenized, poolInfo, state, resyncs, unindexed, divergent, reportState, indexResyncs} {
 		out <- d
 	}
 	describe(out, poolSeries)
 	describe(out, endpointSeries)
 	describe(out, eventSeries)
 	describe(out, scrapeSeries)
+	describe(out, reportSeries)
 }
 
 func describe[S any](out chan<- *prometheus.Desc, all []series[S]) {
@@ -149,6 +152,9 @@ func (c *Collector) Collect(out chan<- prometheus.Metric) {
 	}
 	if c.sources.Events != nil {
 		collectEvents(out, c.sources.Events(), pools)
+	}
+	if c.sources.Reports != nil {
+		collectReports(out, c.sources.Reports(), pools)
 	}
 	if c.sources.Scrapes != nil {
 		names := labels{}

@@ -23,6 +23,8 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/ingest"
 	"github.com/kvasir-dev/kvasir/internal/load"
 	"github.com/kvasir-dev/kvasir/internal/picker"
+	"github.com/kvasir-dev/kvasir/internal/report"
+	"github.com/kvasir-dev/kvasir/internal/reportpb"
 	"github.com/kvasir-dev/kvasir/internal/scrape"
 )
 
@@ -70,6 +72,14 @@ func sources() Sources {
 				{"a", "chat", ingest.Status{Endpoint: at("uid-2"), State: ingest.Syncing, Stats: new(ingest.Stats)}},
 				{"b", "chat", ingest.Status{Endpoint: at("uid-1"), State: ingest.Degraded, Stats: new(ingest.Stats)}},
 				{"b", "new", ingest.Status{Endpoint: at("uid-1"), State: ingest.Disconnected, Stats: new(ingest.Stats)}},
+			}
+		},
+		Reports: func() []Report {
+			at := func(uid string) endpoint.Endpoint { return endpoint.Endpoint{ID: endpoint.ID{Pod: uid}, Pod: "pod"} }
+			return []Report{
+				{"a", "chat", at("uid-1"), report.Status{Connected: true, Owned: true, Proven: true, State: reportpb.State_STATE_SYNCED, Told: 5, Held: 4}},
+				{"a", "chat", at("uid-2"), report.Status{Connected: true, State: reportpb.State_STATE_UNVERIFIED}},
+				{"b", "chat", at("uid-1"), report.Status{}},
 			}
 		},
 		Scrapes: func() []scrape.Stats {

@@ -25,6 +25,10 @@ type Spec struct {
 	EngineAPIKey string
 	// NoEvents turns the event plane off for the pool.
 	NoEvents bool
+	// Reports says that reporters may tell what endpoints hold; ReportBatch is how long they may hold back changes to
+	// send them together.
+	Reports     bool
+	ReportBatch time.Duration
 	// Media maps the engines' lower-case medium strings to tiers, beyond the built-in ones.
 	Media map[string]kvblock.Tier
 	// BlockTokens is the size of our keys' blocks in tokens.

@@ -1,0 +1,218 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"strings"
+
+	"github.com/go-logr/logr"
+	"google.golang.org/grpc/credentials"
+
+	"github.com/kvasir-dev/kvasir/internal/endpoint"
+	"github.com/kvasir-dev/kvasir/internal/ingest"
+	"github.com/kvasir-dev/kvasir/internal/kvblock"
+	"github.com/kvasir-dev/kvasir/internal/metrics"
+	"github.com/kvasir-dev/kvasir/internal/picker"
+	"github.com/kvasir-dev/kvasir/internal/report"
+	"github.com/kvasir-dev/kvasir/internal/reportpb"
+	"github.com/kvasir-dev/kvasir/internal/syncapi"
+)
+
+// reportOptions are the flags about reporters.
+type reportOptions struct {
+	address                 string
+	tls                     syncapi.Files
+	secretFile              string
+	keys, keysToken, keysCA string
+	issuer, audience        string
+	insecure                bool
+}
+
+// served tells whether there is a way to know reporters: without one nobody may report.
+func (o *reportOptions) served() bool {
+	return o.address != "" && (o.secretFile != "" || o.tls.CA != "" || o.keys != "" || o.insecure)
+}
+
+func (o *reportOptions) check() error {
+	ways := 0
+	for _, v := range []string{o.secretFile, o.tls.CA, o.keys} {
+		if v != "" {
+			ways++
+		}
+	}
+	switch {
+	case ways > 1:
+		return errors.New("--report-secret-file, --report-client-ca and --report-keys exclude each other")
+	case o.insecure && (o.tls != syncapi.Files{} || o.keys != ""):
+		return errors.New("--report-insecure excludes certificates and tokens")
+	case ways > 0 && !o.insecure && (o.tls.Cert == "" || o.tls.Key == ""):
+		return errors.New("reports need --report-cert and --report-key, or --report-insecure")
+	case o.keys != "" && o.issuer == "" && o.keysToken == "":
+		return errors.New("--report-keys needs --report-issuer, or the picker's own token in --report-keys-token")
+	}
+	return nil
+}
+
+// authenticator tells who reporters are.
+func (o *reportOptions) authenticator(log logr.Logger) (syncapi.Authenticator, error) {
+	switch {
+	case o.secretFile != "":
+		s := syncapi.SharedSecret{Read: syncapi.SecretFile(o.secretFile)}
+		_, err := s.Read()
+		return s, err
+	case o.tls.CA != "":
+		return syncapi.Certificate{}, nil
+	case o.keys == "":
+		return syncapi.Anybody{}, nil
+	}
+	t := syncapi.Tokens{Issuer: o.issuer, Audience: o.audience, Keys: &syncapi.Keys{Log: log, Fetch: syncapi.KeysFile(o.keys)}}
+	if strings.HasPrefix(o.keys, "https://") {
+		client, err := syncapi.HTTPSClient(o.keysCA)
+		if err != nil {
+			return nil, err
+		}
+		t.Keys.Fetch = syncapi.KeysURL(client, o.keys, o.keysToken)
+	}
+	if t.Issuer == "" {
+		own, err := os.ReadFile(o.keysToken)
+		if err != nil {
+			return nil, fmt.Errorf("reading the picker's own token: %w", err)
+		}
+		if t.Issuer, err = syncapi.IssuerOf(string(own)); err != nil {
+			return nil, err
+		}
+	}
+	return t, nil
+}
+
+// reports makes the server of reports; nil when they are not served.
+func (a *app) newReports(o *reportOptions) error {
+	if !o.served() {
+		a.log.Info("Reports are not taken: no flag says how reporters prove who they are")
+		return nil
+	}
+	log := a.log.WithName("reports")
+	auth, err := o.authenticator(log)
+	if err != nil {
+		return fmt.Errorf("reports: %w", err)
+	}
+	var transport credentials.TransportCredentials
+	if o.insecure {
+		a.log.Info("Reports are taken without TLS")
+	} else if transport, err = syncapi.ServerTLS(o.tls, o.tls.CA != ""); err != nil {
+		return fmt.Errorf("reports: %w", err)
+	}
+	a.reports = syncapi.NewServer(syncapi.ServerOptions{
+		Auth: auth, Credentials: transport, Log: log,
+		OnOwn:     func(string, endpoint.Endpoint) { a.feedStreams() },
+		OnRelease: func(string, endpoint.Endpoint) { a.feedStreams() },
+	})
+	return nil
+}
+
+// serveReports serves until ctx ends.
+func (a *app) serveReports(ctx context.Context, l net.Listener) error {
+	if a.reports == nil {
+		return nil
+	}
+	stop := context.AfterFunc(ctx, a.reports.Close)
+	defer stop()
+	return a.reports.Serve(l)
+}
+
+// target is what the server of reports needs to know of an endpoint.
+func (a *app) target(f *picker.Feed) syncapi.Target {
+	return syncapi.Target{
+		Endpoint: f.Endpoint, Writer: f.Writer, Batch: f.Spec.ReportBatch,
+		Roots:     []report.Root{report.NewRoot(f.Spec.Seed, f.Spec.Model, f.Spec.BlockTokens, f.Spec.Media)},
+		OnStored:  func(keys []kvblock.Key) { a.picker.Confirm(f, keys) },
+		OtherRoad: f.Endpoint.EventsAddress != "",
+	}
+}
+
+// feedStreams lets the picker subscribe to the endpoints whose reporters do not speak. It is called when that changes,
+// and when the endpoints do.
+func (a *app) feedStreams() {
+	a.feeding.Lock()
+	defer a.feeding.Unlock()
+	for pool, list := range a.feeds {
+		var kept []ingest.Feed
+		for i := range list {
+			if a.reports == nil || !a.reports.Owned(pool, &list[i].Endpoint) {
+				kept = append(kept, list[i])
+			}
+		}
+		a.streams.Set(pool, kept)
+	}
+}
+
+// knowledge is how far it is known what the endpoints of a pool hold: by their streams, or by their reporters where
+// those have taken over or are the only road.
+func (a *app) knowledge(pool string) []ingest.Status {
+	all := a.streams.Status(pool)
+	if a.reports == nil {
+		return all
+	}
+	for _, s := range a.reports.Status(pool) {
+		if s.Owned || s.Endpoint.EventsAddress == "" {
+			all = append(all, ingest.Status{Endpoint: s.Endpoint, State: stateOf(&s.Status), Stats: &ingest.Stats{}})
+		}
+	}
+	return all
+}
+
+// stateOf puts a report's state into the words of streams.
+func stateOf(s *report.Status) ingest.State {
+	switch {
+	case !s.Connected || !s.Owned:
+		return ingest.Disconnected
+	case s.Epoch == 0:
+		return ingest.Syncing
+	}
+	switch s.State {
+	case reportpb.State_STATE_SYNCED:
+		return ingest.Synced
+	case reportpb.State_STATE_UNVERIFIED:
+		return ingest.Unverified
+	case reportpb.State_STATE_DEGRADED:
+		return ingest.Degraded
+	case reportpb.State_STATE_SYNCING:
+		return ingest.Syncing
+	}
+	return ingest.Disconnected
+}
+
+// pools are those that have streams or reports.
+func (a *app) pools() []string {
+	names := a.streams.Pools()
+	if a.reports != nil {
+		seen := map[string]bool{}
+		for _, name := range names {
+			seen[name] = true
+		}
+		for _, name := range a.reports.Pools() {
+			if !seen[name] {
+				names = append(names, name)
+			}
+		}
+	}
+	return names
+}
+
+// reported are the reports of all pools.
+func (a *app) reported() []metrics.Report {
+	if a.reports == nil {
+		return nil
+	}
+	var all []metrics.Report
+	for _, pool := range a.reports.Pools() {
+		namespace, name, _ := strings.Cut(pool, "/")
+		for _, s := range a.reports.Status(pool) {
+			all = append(all, metrics.Report{Namespace: namespace, Pool: name, Endpoint: s.Endpoint, Status: s.Status})
+		}
+	}
+	return all
+}

@@ -1,0 +1,73 @@
+package main
+
+import (
+	"bytes"
+	"flag"
+	"io"
+	"os"
+	"strings"
+	"testing"
+)
+
+// allFlags are the names of all flags.
+func allFlags(t *testing.T) []string {
+	t.Helper()
+	var text bytes.Buffer
+	if _, err := parse([]string{"-h"}, &text); err != flag.ErrHelp { //nolint:errorlint // as the flag package says
+		t.Fatalf("help: %v", err)
+	}
+	var names []string
+	for _, line := range strings.Split(text.String(), "\n") {
+		if name, ok := strings.CutPrefix(line, "  -"); ok {
+			names = append(names, strings.Fields(name)[0])
+		}
+	}
+	return names
+}
+
+func TestTheDocumentationNamesEveryFlag(t *testing.T) {
+	text, err := os.ReadFile("../../docs/reporter.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	names := allFlags(t)
+	if len(names) < 10 {
+		t.Fatalf("only the flags %v were found", names)
+	}
+	for _, name := range names {
+		if !strings.Contains(string(text), "`--"+name+"`") {
+			t.Errorf("docs/reporter.md says nothing of --%s", name)
+		}
+	}
+}
+
+func TestFlagsAreChecked(t *testing.T) {
+	good := []string{"--pod", "p", "--events-listen", "127.0.0.1:0", "--pickers", "127.0.0.1:1", "--insecure"}
+	if _, err := parse(good, io.Discard); err != nil {
+		t.Fatal(err)
+	}
+	for name, tc := range map[string]struct {
+		args []string
+		want string
+	}{
+		"no pod":                    {[]string{"--pod", ""}, "--pod"},
+		"no publisher":              {[]string{"--events-listen", ""}, "--events-listen"},
+		"two publishers":            {[]string{"--events-connect", "h:1"}, "--events-connect"},
+		"no picker":                 {[]string{"--pickers", ""}, "--pickers"},
+		"pickers twice":             {[]string{"--picker-service", "h:1"}, "--picker-service"},
+		"a picker without a port":   {[]string{"--pickers", "h:1,h"}, "--pickers"},
+		"a token in clear":          {[]string{"--token-file", "t"}, "--insecure"},
+		"two proofs":                {[]string{"--token-file", "t", "--secret-file", "s"}, "exclude each other"},
+		"an unknown level":          {[]string{"--log-level", "loud"}, "--log-level"},
+		"an unknown format":         {[]string{"--log-format", "xml"}, "--log-format"},
+		"something that is no flag": {[]string{"x"}, "unexpected"},
+		"a CA that cannot be read":  {[]string{"--insecure=false", "--picker-ca", "/nowhere"}, "CA"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var text bytes.Buffer
+			if _, err := parse(append(append([]string(nil), good...), tc.args...), &text); err == nil || !strings.Contains(text.String(), tc.want) {
+				t.Errorf("error %v, said %q, want %q", err, text.String(), tc.want)
+			}
+		})
+	}
+}

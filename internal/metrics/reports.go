@@ -1,0 +1,88 @@
+package metrics
+
+import (
+	"strings"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/kvasir-dev/kvasir/internal/endpoint"
+	"github.com/kvasir-dev/kvasir/internal/report"
+)
+
+// Report is what a reporter tells of an endpoint.
+type Report struct {
+	// Namespace and Pool name the pool.
+	Namespace, Pool string
+	Endpoint        endpoint.Endpoint
+	report.Status
+}
+
+var (
+	divergent = prometheus.NewDesc("kvasir_index_divergent_blocks",
+		"Blocks of which the index says something else than the endpoint's reporter, at least. Absent while equality cannot be shown.",
+		ofEndpoint, nil)
+	reportState = prometheus.NewDesc("kvasir_report_state",
+		"1 for what the endpoint's reporter says of its own knowledge of the engine; unconnected without a reporter.",
+		[]string{"pool", "endpoint", "state"}, nil)
+	indexResyncs = prometheus.NewDesc("kvasir_index_resyncs_total",
+		"Times that a reporter has told more of an endpoint than changes, by reason.", []string{"pool", "endpoint", "reason"}, nil)
+)
+
+var reportSeries = []series[report.Status]{
+	gauge("kvasir_report_told_blocks", "Blocks that the endpoint's reporter has told of.", ofEndpoint,
+		func(s *report.Status) float64 { return float64(s.Told) }),
+	gauge("kvasir_report_unheld_blocks", "Blocks told of that the index has no room for.", ofEndpoint,
+		func(s *report.Status) float64 { return float64(s.Told - min(s.Held, s.Told)) }),
+	gauge("kvasir_report_orphan_blocks", "Blocks that the engine holds and whose chain the reporter does not know from its beginning.", ofEndpoint,
+		func(s *report.Status) float64 { return float64(s.Orphans) }),
+	gauge("kvasir_report_unindexable_blocks", "Blocks announced since the engine started that have no key.", ofEndpoint,
+		func(s *report.Status) float64 { return float64(s.Unindexable) }),
+	gauge("kvasir_report_refused_blocks", "Blocks announced since the engine started that the reporter had no room for.", ofEndpoint,
+		func(s *report.Status) float64 { return float64(s.Refused) }),
+	gauge("kvasir_report_last_message_timestamp_seconds", "When the endpoint's reporter said something last; 0 if it never did.", ofEndpoint,
+		func(s *report.Status) float64 { return timestamp(s.LastMessage) }),
+	gauge("kvasir_report_last_proof_timestamp_seconds", "When index and reporter were shown to be equal last; 0 if they never were.", ofEndpoint,
+		func(s *report.Status) float64 { return timestamp(s.LastProof) }),
+	counter("kvasir_report_messages_total", "Messages of the endpoint's reporter.", ofEndpoint,
+		func(s *report.Status) float64 { return float64(s.Messages) }),
+	counter("kvasir_report_stored_blocks_total", "Blocks that have entered a tier, as told.", ofEndpoint,
+		func(s *report.Status) float64 { return float64(s.Stored) }),
+	counter("kvasir_report_removed_blocks_total", "Blocks that have left a tier, as told.", ofEndpoint,
+		func(s *report.Status) float64 { return float64(s.Removed) }),
+	counter("kvasir_report_cleared_total", "Times that all blocks have gone, as told.", ofEndpoint,
+		func(s *report.Status) float64 { return float64(s.Cleared) }),
+	counter("kvasir_report_duplicates_total", "Messages told again and passed over.", ofEndpoint,
+		func(s *report.Status) float64 { return float64(s.Duplicates) }),
+	counter("kvasir_report_digests_total", "Digests compared.", ofEndpoint,
+		func(s *report.Status) float64 { return float64(s.Digests) }),
+	counter("kvasir_report_repaired_blocks_total", "Blocks of which the index said something else, and that were repaired.", ofEndpoint,
+		func(s *report.Status) float64 { return float64(s.RepairedBlocks) }),
+}
+
+func collectReports(out chan<- prometheus.Metric, all []Report, pools poolLabels) {
+	endpoints := map[string]labels{} // by pool
+	for i := range all {
+		r := &all[i]
+		pool := pools.of(r.Namespace, r.Pool)
+		if endpoints[pool] == nil {
+			endpoints[pool] = labels{}
+		}
+		ep := endpoints[pool].unique(endpointLabel(r.Endpoint.Pod, r.Endpoint.ID.Rank), r.Endpoint.ID.String())
+		if r.Proven || r.Divergent > 0 {
+			out <- prometheus.MustNewConstMetric(divergent, prometheus.GaugeValue, float64(r.Divergent), pool, ep)
+		}
+		out <- prometheus.MustNewConstMetric(reportState, prometheus.GaugeValue, 1, pool, ep, reportStateName(&r.Status))
+		for reason := range report.Reason(report.NumReasons) {
+			out <- prometheus.MustNewConstMetric(indexResyncs, prometheus.CounterValue, float64(r.Resyncs[reason]), pool, ep, reason.String())
+		}
+		collect(out, reportSeries, &r.Status, pool, ep)
+	}
+}
+
+func reportStateName(s *report.Status) string {
+	if !s.Connected {
+		return "Unconnected"
+	}
+	name := strings.ToLower(strings.TrimPrefix(s.State.String(), "STATE_"))
+	return strings.ToUpper(name[:1]) + name[1:]
+}
