@@ -115,6 +115,22 @@ func TestABudgetTakesStraysFirst(t *testing.T) {
 	}
 }
 
+func TestEvictionTakesAllCopies(t *testing.T) {
+	b := newBed(t, 1)
+	for range 300 {
+		b.w.Store(kvblock.GPU, 2, Parent{}, named(0, b.keys...), b.keys)
+	}
+	b.ix.lifeOf(b.h).evict(b.ix, 1)
+	b.want(b.h, b.keys, 0)
+	for range 255 {
+		b.w.Store(kvblock.GPU, 2, Parent{}, named(0, b.keys...), b.keys)
+	}
+	for range 255 {
+		b.w.Drop(kvblock.GPU, 2, named(0, b.keys...))
+	}
+	b.want(b.h, b.keys, 0)
+}
+
 func FuzzTheFastIndexAgreesWithThePlainOne(f *testing.F) {
 	f.Add(uint64(1), []byte("store and drop and so on, \x00\x01\x02\x03 in some order"))
 	f.Add(uint64(2), []byte{0, 10, 255, 3, 200, 7, 9, 250, 4, 4, 100, 90, 80, 1, 2, 3, 128, 64, 32, 16})

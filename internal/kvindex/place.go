@@ -19,7 +19,7 @@ type change struct {
 	slot  uint32
 	tier  uint8
 	bytes int64 // taken, or given back where negative
-	// fresh is the number of blocks that the slot has got and had in no real tier before.
+	// fresh is the number of blocks that the slot has got and had in no real tier before; not for guesses.
 	fresh int
 	// stretches are where the keys stand, in their order.
 	stretches []stretch
@@ -119,9 +119,7 @@ func (ix *Index) begin(c *change, depth uint32, keys []kvblock.Key) (n int, head
 	}
 	c.bytes += r.bytes()
 	c.stretches = append(c.stretches, stretch{run: id, blocks: n})
-	if c.tier != tierGuess {
-		c.fresh += n
-	}
+	c.fresh += n
 	return n, 0, true
 }
 

@@ -56,14 +56,9 @@ func (ix *Index) speculate(l *life, keys []kvblock.Key) *Guess {
 	c := change{slot: l.slot, tier: tierGuess, stretches: buffer[:0]}
 	ix.place(&c, noSpot, keys)
 	g := &Guess{by: ix, life: l, bytes: max(0, c.bytes) + guessSize}
+	g.parts = make([]runPart, len(c.stretches))
 	for i := range c.stretches {
-		// Where a run grew while it was being covered it comes twice.
-		s := &c.stretches[i]
-		if n := len(g.parts); n > 0 && g.parts[n-1].run == s.run {
-			g.parts[n-1].blocks = s.offset + s.blocks
-		} else {
-			g.parts = append(g.parts, runPart{s.run, s.offset + s.blocks})
-		}
+		g.parts[i] = runPart{c.stretches[i].run, c.stretches[i].offset + c.stretches[i].blocks}
 	}
 	if l.guesses == nil {
 		l.guesses = map[uint32][]guessed{}
