@@ -204,6 +204,8 @@ func reasonOf(err error) string {
 	switch {
 	case errors.Is(err, errKeyless):
 		return "content"
+	case errors.Is(err, errRoute):
+		return "route"
 	case errors.Is(err, context.DeadlineExceeded):
 		return "budget"
 	case err != nil:

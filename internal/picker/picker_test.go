@@ -467,6 +467,7 @@ func TestTokensComeFromTheBestSource(t *testing.T) {
 		"unless the policy forbids":       {"Engine", "Never", openai.ChatCompletions, `{"model":"m","messages":[{"role":"user","content":"hi"}]}`, fakeRenderer{ids: ids}, TokensNone, 0, "unavailable"},
 		"an engine may fail":              {"Engine", "WhenNoTokenizer", openai.Completions, `{"model":"m","prompt":"abc"}`, fakeRenderer{err: errors.New("no")}, TokensNone, 0, "unavailable"},
 		"an engine may be too slow":       {"Engine", "WhenNoTokenizer", openai.Completions, `{"model":"m","prompt":"abc"}`, fakeRenderer{err: context.DeadlineExceeded}, TokensNone, 0, "budget"},
+		"other routes go by load":         {"Engine", "WhenNoTokenizer", openai.Responses, `{"model":"m","input":"abc"}`, fakeRenderer{ids: ids}, TokensNone, 0, "route"},
 		"images have no ids": {"Engine", "WhenNoTokenizer", openai.ChatCompletions,
 			`{"model":"m","messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":"x"}}]}]}`, fakeRenderer{ids: ids}, TokensNone, 0, "content"},
 	} {

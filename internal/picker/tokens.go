@@ -30,6 +30,9 @@ func (s TokenSource) String() string {
 	return [...]string{"none", "given", "exact", "engine"}[s]
 }
 
+// errRoute marks requests of routes whose prompts are not known yet: they go by load.
+var errRoute = errors.New("the prompts of this route are not known")
+
 // errKeyless marks requests whose ids do not tell their blocks apart, or cannot be known.
 var errKeyless = errors.New("the prompt has content besides tokens")
 
@@ -40,6 +43,9 @@ var ErrUnrenderable = errors.New("the request cannot be rendered")
 // buf, which grows as needed and is given back.
 func (p *Picker) tokens(ctx context.Context, v *view, r *openai.Request, body []byte, buf []uint32) (ids, grown []uint32, source TokenSource, err error) {
 	policy := &v.spec.Policy
+	if r.Route != openai.Completions && r.Route != openai.ChatCompletions {
+		return nil, buf, TokensNone, errRoute
+	}
 	if r.Embeds || r.Multimodal || r.TruncatePrompt < 0 {
 		return nil, buf, TokensNone, errKeyless
 	}
