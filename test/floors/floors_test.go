@@ -55,6 +55,7 @@ var floors = map[string]int{
 
 	// Floor 4, programs.
 	"cmd/kubectl-kvasir": 4,
+	"cmd/reporter":       4,
 	"cmd/picker":         4,
 	"cmd/vllmsim":        4,
 }
@@ -64,7 +65,7 @@ var floors = map[string]int{
 var worldly = []string{"net/http", "google.golang.org/grpc", "k8s.io/", "sigs.k8s.io/", module + "api/", "github.com/prometheus/"}
 
 // strangers must not know the packages they are there to check: the simulated engine agrees with the wire, not with
-// our decoder.
+// our decoder. What the tokenizer needs for its cache of keys is not looked at: it makes no difference to its ids.
 var strangers = map[string][]string{
 	"internal/vllmsim":     {"internal/kvblock", "internal/kvindex", "internal/kvevent", "internal/vllm"},
 	"internal/enginemodel": {"internal/kvblock", "internal/kvindex", "internal/kvevent", "internal/vllm"},
@@ -81,6 +82,10 @@ func TestImportsPointDown(t *testing.T) {
 	packages := list(t)
 	if len(packages) < 10 {
 		t.Fatalf("only %d packages are listed", len(packages))
+	}
+	byPath := map[string]listed{}
+	for _, p := range packages {
+		byPath[p.ImportPath] = p
 	}
 	for _, p := range packages {
 		name := strings.TrimPrefix(p.ImportPath, module)
@@ -107,13 +112,27 @@ func TestImportsPointDown(t *testing.T) {
 			if floor <= 2 && isWorldly(dep) {
 				t.Errorf("%s (floor %d) reaches %s", name, floor, dep)
 			}
-			for _, stranger := range strangers[name] {
-				if dep == module+stranger {
-					t.Errorf("%s reaches %s, which it is there to check", name, stranger)
-				}
+		}
+		for _, stranger := range strangers[name] {
+			if reaches(byPath, p.ImportPath, module+stranger, map[string]bool{module + "internal/tokenizer": true}) {
+				t.Errorf("%s reaches %s, which it is there to check", name, stranger)
 			}
 		}
 	}
+}
+
+// reaches tells whether one package imports another, directly or through others of ours that are not in seen.
+func reaches(packages map[string]listed, from, to string, seen map[string]bool) bool {
+	seen[from] = true
+	for _, imported := range packages[from].Imports {
+		if imported == to {
+			return true
+		}
+		if _, ours := packages[imported]; ours && !seen[imported] && reaches(packages, imported, to, seen) {
+			return true
+		}
+	}
+	return false
 }
 
 // outside tells packages that are not part of the house: tools and what spans packages.
