@@ -100,7 +100,11 @@ func (r *reverse) touch(hashes []kvevent.Hash, group int) {
 func (r *reverse) reserve(more int) {
 	// At most 13/16 full: an absent block costs about 15 steps, over neighbouring entries.
 	if want := r.n + more; want*16 > len(r.entries)*13 {
-		r.resize(max(want*16/13+2, len(r.entries)+len(r.entries)/5))
+		growth := len(r.entries) / 2
+		if len(r.entries) > 8192 {
+			growth = len(r.entries) / 5
+		}
+		r.resize(max(want*16/13+2, len(r.entries)+growth))
 	}
 }
 
