@@ -161,7 +161,7 @@ func (f *fleet) startPicker() {
 	f.proxy, f.metrics, f.health = "http://"+proxy, "http://"+metrics, "http://"+health
 	f.logs = &logBuffer{}
 	f.picker = exec.Command(pickerBinary, "--standalone", f.dir, "--proxy-address", proxy,
-		"--metrics-address", metrics, "--health-address", health, "--ext-proc-address", "")
+		"--metrics-address", metrics, "--health-address", health, "--ext-proc-address", "", "--lame-duck", "0s")
 	f.picker.Stdout, f.picker.Stderr = f.logs, f.logs
 	if err := f.picker.Start(); err != nil {
 		f.t.Fatal(err)

@@ -1,15 +1,18 @@
 package e2e
 
 import (
+	"bufio"
 	"bytes"
 	"fmt"
 	"io"
 	"math/rand/v2"
 	"net"
 	"net/http"
+	"net/http/httputil"
 	"os"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/kvasir-dev/kvasir/internal/vllmsim"
 )
@@ -53,25 +56,50 @@ func TestWrongInputNeverHurts(t *testing.T) {
 func TestHugeBodiesAreRefused(t *testing.T) {
 	f := newFleet(t, 1, vllmsim.Config{SpeedUp: 50}, "MarginalCost")
 	const size = 100 << 20
-	for name, length := range map[string]int64{"with a length": size, "chunked": -1} {
-		body := io.MultiReader(strings.NewReader(`{"model":"m","prompt":"`), io.LimitReader(endless{}, size))
-		req, err := http.NewRequest(http.MethodPost, f.proxy+"/v1/completions", io.NopCloser(body))
-		if err != nil {
-			t.Fatal(err)
-		}
-		if length > 0 {
-			req.ContentLength = length + int64(len(`{"model":"m","prompt":"`))
-		}
-		resp, err := f.client.Do(req)
-		if err != nil {
-			// The server may close the connection on a client that goes on sending after the answer.
-			t.Logf("%s: %v", name, err)
-		} else {
-			if resp.StatusCode != http.StatusRequestEntityTooLarge {
-				t.Errorf("%s: status %d, want 413", name, resp.StatusCode)
+	const start = `{"model":"m","prompt":"`
+	for name, framing := range map[string]string{
+		"with a length": fmt.Sprintf("Content-Length: %d", size),
+		"chunked":       "Transfer-Encoding: chunked",
+	} {
+		conn := f.dial()
+		head := "POST /v1/completions HTTP/1.1\r\nHost: x\r\n" + framing + "\r\n\r\n"
+		answered, sent := make(chan struct{}), make(chan struct{})
+		go func() {
+			defer close(sent)
+			// Whatever fails here, the answer tells.
+			if _, err := io.WriteString(conn, head); err != nil {
+				return
 			}
-			resp.Body.Close()
+			var body io.WriteCloser = plainBody{conn}
+			if strings.HasPrefix(framing, "Transfer") {
+				body = httputil.NewChunkedWriter(conn)
+			}
+			piece := append([]byte(start), bytes.Repeat([]byte{'x'}, 64<<10)...)
+			for n := 0; n < size-len(piece); n += len(piece) {
+				select {
+				case <-answered:
+					return
+				default:
+				}
+				if _, err := body.Write(piece); err != nil {
+					return
+				}
+				piece = piece[:64<<10]
+			}
+		}()
+		// The answer comes while the client is still sending, and is read meanwhile: it cannot get lost.
+		resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
+		close(answered)
+		if err != nil {
+			t.Errorf("%s: no answer: %v", name, err)
+		} else {
+			if resp.StatusCode != http.StatusRequestEntityTooLarge || !resp.Close {
+				t.Errorf("%s: status %d, closing: %v; want 413 and the connection's end", name, resp.StatusCode, resp.Close)
+			}
+			_ = resp.Body.Close()
 		}
+		_ = conn.Close()
+		<-sent
 		if a := f.do("/v1/completions", completion(tokens(1, 100), 2)); a.status != http.StatusOK {
 			t.Fatalf("after a huge body %s: status %d: %s", name, a.status, a.body)
 		}
@@ -94,42 +122,65 @@ func TestHugeBodiesAreRefused(t *testing.T) {
 	}
 }
 
-// endless is a body without an end.
-type endless struct{}
+// plainBody is a body whose length was told.
+type plainBody struct{ io.Writer }
 
-func (endless) Read(p []byte) (int, error) {
-	for i := range p {
-		p[i] = 'x'
+func (plainBody) Close() error { return nil }
+
+// dial opens a connection to the proxy on which everything has to happen in time.
+func (f *fleet) dial() *net.TCPConn {
+	f.t.Helper()
+	conn, err := net.Dial("tcp", strings.TrimPrefix(f.proxy, "http://"))
+	if err != nil {
+		f.t.Fatal(err)
 	}
-	return len(p), nil
+	if err := conn.SetDeadline(time.Now().Add(patience)); err != nil {
+		f.t.Fatal(err)
+	}
+	return conn.(*net.TCPConn)
 }
 
+// TestHalfClosedAndBrokenClients closes its half of a connection after what it sends, and reads what comes back.
 func TestHalfClosedAndBrokenClients(t *testing.T) {
 	f := newFleet(t, 1, vllmsim.Config{SpeedUp: 50}, "MarginalCost")
-	addr := strings.TrimPrefix(f.proxy, "http://")
 	body := `{"model":"m","prompt":[1,2,3,4,5],"max_tokens":3}`
 	request := fmt.Sprintf("POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\nConnection: close\r\n\r\n%s", len(body), body)
-	for name, bytes := range map[string]string{
-		"a whole request":    request,
-		"half a body":        request[:len(request)-10],
-		"half a header":      request[:30],
-		"no HTTP":            "\x16\x03\x01\x02\x00\x01",
-		"nothing":            "",
-		"a length that lies": strings.Replace(request, "Content-Length: 4", "Content-Length: -4", 1),
+	const (
+		nothing    = ""
+		badRequest = "HTTP/1.1 400 Bad Request\r\n"
+	)
+	for name, tc := range map[string]struct {
+		send, want string  // the beginning of the answer
+		gone       float64 // requests that count as left by their clients
+		broken     float64 // requests that count as broken off
+	}{
+		// Who closes its half cannot be told from who is gone, and gets no answer that could be taken for a whole one.
+		"a whole request":    {request, nothing, 1, 0},
+		"half a body":        {request[:len(request)-10], badRequest, 0, 1},
+		"half a header":      {request[:strings.Index(request, "Content")], badRequest, 0, 0},
+		"half a line":        {request[:20], badRequest, 0, 0},
+		"no HTTP":            {"\x16\x03\x01\x02\x00\x01", badRequest, 0, 0},
+		"nothing":            {"", nothing, 0, 0},
+		"a length that lies": {strings.Replace(request, "Content-Length: 4", "Content-Length: -4", 1), badRequest, 0, 0},
 	} {
-		conn, err := net.Dial("tcp", addr)
-		if err != nil {
+		gone := func() float64 { return f.metric("kvasir_requests_total", `outcome="client_gone"`) }
+		broken := func() float64 { return f.metric("kvasir_proxy_refused_total", `reason="broken_body"`) }
+		goneBefore, brokenBefore := gone(), broken()
+		f.engines[0].Pause() // so that no answer is faster than the news that the client has closed
+		conn := f.dial()
+		if _, err := io.WriteString(conn, tc.send); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := conn.Write([]byte(bytes)); err != nil {
-			t.Fatal(err)
-		}
-		if err := conn.(*net.TCPConn).CloseWrite(); err != nil {
+		if err := conn.CloseWrite(); err != nil {
 			t.Fatal(err)
 		}
 		answer, err := io.ReadAll(conn)
-		conn.Close()
-		t.Logf("%s: %d bytes back, %v", name, len(answer), err)
+		_ = conn.Close()
+		f.engines[0].Resume()
+		if err != nil || !strings.HasPrefix(string(answer), tc.want) || (tc.want == nothing) != (len(answer) == 0) {
+			t.Errorf("%s: the answer is %q and ends with %v, want %q", name, answer, err, tc.want)
+		}
+		f.until(name+" is counted", func() bool { return gone() == goneBefore+tc.gone && broken() == brokenBefore+tc.broken })
 		if a := f.do("/v1/completions", completion(tokens(1, 100), 2)); a.status != http.StatusOK {
 			t.Fatalf("after %s: status %d: %s", name, a.status, a.body)
 		}
