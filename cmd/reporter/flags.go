@@ -29,7 +29,7 @@ type options struct {
 	statusAddress               string
 	logLevel                    slog.Level
 	logFormat                   string
-	gcPercent                   int
+	gcPercent, memoryLimit      int
 }
 
 // podUID is the environment variable that names the pod when no flag does, set by the downward API.
@@ -65,6 +65,7 @@ func parse(args []string, stderr io.Writer) (*options, error) {
 	level := f.String("log-level", "info", "error, info or debug")
 	f.StringVar(&o.logFormat, "log-format", "text", "text or json")
 	f.IntVar(&o.gcPercent, "gc-percent", 40, "the Go collector's GOGC")
+	f.IntVar(&o.memoryLimit, "memory-limit", 48, "the Go collector's soft limit, in `MiB`; it works harder beyond, and nothing fails")
 	if err := f.Parse(args); err != nil {
 		return nil, err
 	}

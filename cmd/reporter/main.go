@@ -36,6 +36,7 @@ func start(args []string, stderr io.Writer) int {
 	}
 	// A mirror is small and long-lived: memory is worth more here than the collector's time.
 	debug.SetGCPercent(o.gcPercent)
+	debug.SetMemoryLimit(int64(o.memoryLimit) << 20)
 	handler := slog.Handler(slog.NewTextHandler(stderr, &slog.HandlerOptions{Level: o.logLevel}))
 	if o.logFormat == "json" {
 		handler = slog.NewJSONHandler(stderr, &slog.HandlerOptions{Level: o.logLevel})

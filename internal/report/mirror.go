@@ -30,7 +30,7 @@ const (
 	DefaultMaxBlocks  = 2 << 20
 	DefaultMaxOrphans = 64 << 10
 	DefaultMaxGhosts  = 64 << 10
-	DefaultLogBytes   = 4 << 20
+	DefaultLogBytes   = 2 << 20
 )
 
 func (o Options) withDefaults() Options {

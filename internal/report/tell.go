@@ -9,21 +9,17 @@ import (
 // walk calls f for every (tier, group, key) that a view holds, once each, along the chains as far as there are any.
 // parent is 0 where there is none. The mirror is locked.
 func (m *Mirror) walk(v *view, f func(tier kvblock.Tier, group int, parent, key kvblock.Key)) {
-	type twin struct {
-		groupKey
-		tier kvblock.Tier
-	}
-	told := map[twin]bool{} // keys that several blocks have
+	told := map[tally]bool{} // keys that several blocks have
 	visit := func(n id, r *record, tier kvblock.Tier) {
 		if r.keys[v.slot].last == 0 || r.over != 0 || !m.whole(n, tier) {
 			return
 		}
 		m.keysOf(n, r, v, func(parent, key kvblock.Key) {
-			if at := (groupKey{key, r.group}); v.held[at][tier] > 1 {
-				if told[twin{at, tier}] {
+			if at := (tally{nameOf(key, int(r.group)), tier}); v.held.several(at.name, tier) {
+				if told[at] {
 					return
 				}
-				told[twin{at, tier}] = true
+				told[at] = true
 			}
 			f(tier, int(r.group), parent, key)
 		})

@@ -14,12 +14,6 @@ type section struct {
 	group int
 }
 
-// groupKey is a key in a group.
-type groupKey struct {
-	key   kvblock.Key
-	group int32
-}
-
 // view is what a mirror holds as sets of keys of one root. It belongs to the mirror and is guarded by its mutex.
 type view struct {
 	root     Root
@@ -28,7 +22,7 @@ type view struct {
 	newID    func() uint64
 	rootKeys map[uint32]kvblock.Key
 	// held counts the blocks with a key by tier. There are several when the engine tells them apart and we do not.
-	held    map[groupKey][kvblock.NumTiers]uint32
+	held    tallies
 	digests map[section]*kvindex.Digest
 	log     changeLog
 	quiet   bool // while it is filled for the first time
@@ -45,7 +39,7 @@ func newView(root Root, slot int, o *Options) *view {
 }
 
 func (v *view) empty() {
-	v.held = map[groupKey][kvblock.NumTiers]uint32{}
+	v.held = newTallies()
 	v.digests = map[section]*kvindex.Digest{}
 	v.open = nil
 }
@@ -95,25 +89,14 @@ func (v *view) each(tokens []uint32, base kvblock.Key, extra uint64, f func(kvbl
 
 // put counts a block that comes to a tier, or goes.
 func (v *view) put(tier kvblock.Tier, group int, parent, key kvblock.Key, come bool) {
-	at := groupKey{key, int32(group)}
-	n := v.held[at]
-	if !come {
-		if n[tier]--; n[tier] > 0 {
-			v.held[at] = n
-			return
+	name := nameOf(key, group)
+	switch {
+	case !come:
+		if v.held.remove(name, tier) == 0 {
+			v.digest(tier, group).Remove(key)
+			v.change(pb.Change_KIND_REMOVED, tier, group, 0, key)
 		}
-		if n == [kvblock.NumTiers]uint32{} {
-			delete(v.held, at)
-		} else {
-			v.held[at] = n
-		}
-		v.digest(tier, group).Remove(key)
-		v.change(pb.Change_KIND_REMOVED, tier, group, 0, key)
-		return
-	}
-	n[tier]++
-	v.held[at] = n
-	if n[tier] == 1 {
+	case v.held.add(name, tier) == 1:
 		v.digest(tier, group).Add(key)
 		v.change(pb.Change_KIND_STORED, tier, group, parent, key)
 	}

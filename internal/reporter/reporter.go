@@ -96,6 +96,7 @@ func newRank(c *Config, n int) (*rank, error) {
 	k.streams = ingest.New(ingest.Config{
 		Source: source, Log: c.Log.WithName("events"), MinQuiet: c.MinQuiet, MaxQuiet: c.MaxQuiet,
 		MaxBackoff: time.Second, // the engine is on this machine
+		QueueBytes: queueBytes,
 	})
 	if c.StateDir != "" {
 		k.file = stateFile(c.StateDir, c.FirstRank+n)
@@ -124,6 +125,9 @@ func (r *Reporter) EventsAddress(rank int) string { return r.ranks[rank].feed.En
 
 // Mirror is what is known of a rank.
 func (r *Reporter) Mirror(rank int) *report.Mirror { return r.ranks[rank].mirror }
+
+// queueBytes bounds the events of a rank that wait to be applied. Beyond it the history is read anew.
+const queueBytes = 4 << 20
 
 // pool is the name of the one pool there is for a rank's streams.
 const pool = "engine"

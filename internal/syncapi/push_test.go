@@ -20,7 +20,12 @@ import (
 
 const blockTokens = 4
 
-func testRoot(t *testing.T, text string) report.Root {
+func testRoot(t testing.TB, text string) report.Root {
+	t.Helper()
+	return testRootOf(t, text, blockTokens)
+}
+
+func testRootOf(t testing.TB, text string, blockTokens int) report.Root {
 	t.Helper()
 	seed, err := kvblock.NewSeed([]byte(strings.Repeat(text, kvblock.MinSeedBytes)))
 	if err != nil {
