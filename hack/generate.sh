@@ -1,7 +1,8 @@
 #!/bin/sh
 # Generates the deep copies and the CustomResourceDefinitions from api/v1alpha1.
 #
-#   hack/generate.sh          writes api/v1alpha1/zz_generated.deepcopy.go and config/crd/bases
+#   hack/generate.sh          writes api/v1alpha1/zz_generated.deepcopy.go, config/crd/bases and their copies in
+#                             charts/kvasir/crds
 #   hack/generate.sh --check  writes nothing; fails when they are stale
 set -eu
 cd "$(dirname "$0")/.."
@@ -20,14 +21,17 @@ go -C hack/crdcheck run . "$out"/crd/*.yaml
 
 if [ "${1:-}" = --check ]; then
 	diff -u api/v1alpha1/zz_generated.deepcopy.go "$out/api/zz_generated.deepcopy.go" &&
-		diff -ru config/crd/bases "$out/crd" || {
+		diff -ru config/crd/bases "$out/crd" &&
+		diff -ru charts/kvasir/crds "$out/crd" || {
 		echo "generated files are stale: run hack/generate.sh" >&2
 		exit 1
 	}
 	exit 0
 fi
 
-mkdir -p config/crd/bases
 cp "$out/api/zz_generated.deepcopy.go" api/v1alpha1/
-rm -f config/crd/bases/*.yaml
-cp "$out"/crd/*.yaml config/crd/bases/
+for dir in config/crd/bases charts/kvasir/crds; do
+	mkdir -p "$dir"
+	rm -f "$dir"/*.yaml
+	cp "$out"/crd/*.yaml "$dir"
+done
