@@ -17,7 +17,7 @@ import (
 )
 
 var (
-	simSeeds = flag.Uint64("sim.seeds", 10, "how many seeds the simulation runs")
+	simSeeds = flag.Uint64("sim.seeds", 20, "how many seeds the simulation runs")
 	simSeed  = flag.Int64("sim.seed", -1, "run this one seed")
 )
 
@@ -58,6 +58,8 @@ type simPicker struct {
 	fromPicker  []*pb.PickerMessage
 	reconnected int
 }
+
+const testSettle = 5 * time.Second
 
 var simRoots = []Root{testRoot("a", 8), testRoot("b", 8), testRoot("c", 8)}
 
@@ -365,11 +367,7 @@ func (w *world) match(what string, p *simPicker) {
 		if b.group != 0 {
 			continue
 		}
-		top := b
-		for top.parent != nil {
-			top = top.parent
-		}
-		keys := kvblock.AppendKeys(nil, root.Seed.Root(root.Model, top.salt), b.prefix(), root.BlockTokens)
+		keys := b.chain(root)
 		n := 0
 		for n < len(keys) && (anyTier(want, keys[n])) {
 			n++

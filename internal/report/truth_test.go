@@ -47,6 +47,32 @@ type truthBlock struct {
 	salt   string
 	group  int
 	copies [kvblock.NumTiers]int
+	chains map[string][]kvblock.Key // all keys up to the block's end, by the root's id
+}
+
+// chain is all keys up to the block's end.
+func (t *truthBlock) chain(root Root) []kvblock.Key {
+	keys, ok := t.chains[root.ID]
+	if !ok {
+		top := t
+		for top.parent != nil {
+			top = top.parent
+		}
+		keys = kvblock.AppendKeys(nil, root.Seed.Root(root.Model, top.salt), t.prefix(), root.BlockTokens)
+		if t.chains == nil {
+			t.chains = map[string][]kvblock.Key{}
+		}
+		t.chains[root.ID] = keys
+	}
+	return keys
+}
+
+// length is the number of tokens up to the block's end.
+func (t *truthBlock) length() int {
+	if t == nil {
+		return 0
+	}
+	return len(t.tokens) + t.parent.length()
 }
 
 func newTruth(seed uint64, size int) *truth {
@@ -204,15 +230,10 @@ func (t *truthBlock) prefix() []uint32 {
 func (e *truth) keys(root Root) map[place]bool {
 	out := map[place]bool{}
 	for _, t := range e.blocks {
-		prefix := t.prefix()
-		if len(prefix)%root.BlockTokens != 0 && e.size < root.BlockTokens {
+		if t.length()%root.BlockTokens != 0 && e.size < root.BlockTokens {
 			continue
 		}
-		top := t
-		for top.parent != nil {
-			top = top.parent
-		}
-		keys := kvblock.AppendKeys(nil, root.Seed.Root(root.Model, top.salt), prefix, root.BlockTokens)
+		keys := t.chain(root)
 		mine := max(e.size/root.BlockTokens, 1)
 		for tier := range kvblock.Tier(2) {
 			held, part := true, t

@@ -10,12 +10,16 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
 	"github.com/kvasir-dev/kvasir/internal/endpoint"
 	"github.com/kvasir-dev/kvasir/internal/ingest"
 	"github.com/kvasir-dev/kvasir/internal/kvblock"
 	"github.com/kvasir-dev/kvasir/internal/kvevent"
 	"github.com/kvasir-dev/kvasir/internal/kvindex"
 	"github.com/kvasir-dev/kvasir/internal/report"
+	pb "github.com/kvasir-dev/kvasir/internal/reportpb"
 )
 
 const blockTokens = 4
@@ -245,4 +249,69 @@ func TestEndpointsAreGivenBackWhenTheirReporterStaysAway(t *testing.T) {
 	eventually(t, "owned again", func() bool {
 		return p.match(p.target.Roots[0], tokens) == 3 && p.status().Proven && slices.Equal(strings.Fields(p.asked()), []string{"own:pooluid-1", "release:pooluid-1", "own:pooluid-1"})
 	})
+}
+
+// briefly proves who a reporter is for a moment only.
+type briefly time.Duration
+
+func (b briefly) Authenticate(context.Context) (Identity, error) {
+	return Identity{UID: "uid-1", Expires: time.Now().Add(time.Duration(b))}, nil
+}
+
+func TestStreamsEndWithTheirProof(t *testing.T) {
+	p := startPicker(t, "127.0.0.1:0", ServerOptions{Auth: briefly(30 * time.Millisecond)})
+	r := startReporter(t, p.addr, DialOptions{})
+	e, tokens := chain(0, 3)
+	r.mirror.Apply(batch(e), ingest.Position{})
+	eventually(t, "the stream ends", func() bool { return r.err() != nil && strings.Contains(r.err().Error(), "expired") })
+	eventually(t, "another goes on", func() bool { return p.match(p.target.Roots[0], tokens) == 3 && p.status().Connected })
+}
+
+// Whatever bytes a client sends, the server lives, and says no.
+func TestStreamsThatAreNone(t *testing.T) {
+	p := startPicker(t, "127.0.0.1:0", ServerOptions{})
+	for name, tc := range map[string]struct {
+		messages []*pb.ReporterMessage
+		want     codes.Code
+	}{
+		"no hello":          {[]*pb.ReporterMessage{{Kind: &pb.ReporterMessage_State{State: &pb.StateChange{}}}}, codes.InvalidArgument},
+		"nothing at all":    {[]*pb.ReporterMessage{{}}, codes.InvalidArgument},
+		"another version":   {[]*pb.ReporterMessage{hello(9, "uid-1", 0)}, codes.InvalidArgument},
+		"an absurd rank":    {[]*pb.ReporterMessage{hello(1, "uid-1", 1<<20)}, codes.InvalidArgument},
+		"a rank not there":  {[]*pb.ReporterMessage{hello(1, "uid-1", 1)}, codes.NotFound},
+		"a pod not there":   {[]*pb.ReporterMessage{hello(1, "uid-2", 0)}, codes.NotFound},
+		"no pod":            {[]*pb.ReporterMessage{hello(1, "", 0)}, codes.PermissionDenied},
+		"two hellos":        {[]*pb.ReporterMessage{hello(1, "uid-1", 0), hello(1, "uid-1", 0)}, codes.InvalidArgument},
+		"an unknown kind":   {[]*pb.ReporterMessage{hello(1, "uid-1", 0), {}}, codes.InvalidArgument},
+		"begin without why": {[]*pb.ReporterMessage{hello(1, "uid-1", 0), {Kind: &pb.ReporterMessage_Begin{Begin: &pb.Begin{}}}}, codes.InvalidArgument},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c, err := Dial(p.addr, DialOptions{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer c.Close()
+			stream, err := NewReportClient(c.conn).Push(context.Background())
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, m := range tc.messages {
+				if err := stream.Send(m); err != nil {
+					break // the reason is in what is received
+				}
+			}
+			for {
+				if _, err = stream.Recv(); err != nil {
+					break
+				}
+			}
+			if status.Code(err) != tc.want {
+				t.Errorf("%v, want %v", err, tc.want)
+			}
+		})
+	}
+}
+
+func hello(protocol uint32, pod string, rank uint32) *pb.ReporterMessage {
+	return &pb.ReporterMessage{Kind: &pb.ReporterMessage_Hello{Hello: &pb.Hello{Protocol: protocol, Pod: pod, Rank: rank}}}
 }

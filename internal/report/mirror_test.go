@@ -1,0 +1,248 @@
+package report
+
+import (
+	"testing"
+
+	"github.com/kvasir-dev/kvasir/internal/ingest"
+	"github.com/kvasir-dev/kvasir/internal/kvblock"
+	"github.com/kvasir-dev/kvasir/internal/kvevent"
+	pb "github.com/kvasir-dev/kvasir/internal/reportpb"
+)
+
+// chainEvent stores blocks of four equal tokens below a parent, 0 for none.
+func chainEvent(parent kvevent.Hash, hashes ...kvevent.Hash) kvevent.Event {
+	e := kvevent.Event{Kind: kvevent.Stored, Hashes: hashes, Parent: parent, HasParent: parent != 0, BlockSize: 4}
+	for _, h := range hashes {
+		e.Tokens = append(e.Tokens, uint32(h), uint32(h), uint32(h), uint32(h))
+	}
+	return e
+}
+
+func removedEvent(hashes ...kvevent.Hash) kvevent.Event {
+	return kvevent.Event{Kind: kvevent.Removed, Hashes: hashes}
+}
+
+// keyOf is the key of the last of a chain of such blocks.
+func keyOf(root Root, hashes ...kvevent.Hash) kvblock.Key {
+	var tokens []uint32
+	for _, h := range hashes {
+		tokens = append(tokens, uint32(h), uint32(h), uint32(h), uint32(h))
+	}
+	keys := kvblock.AppendKeys(nil, root.Seed.Root(root.Model, ""), tokens, 4)
+	return keys[len(keys)-1]
+}
+
+// testMirror has a view of blocks of four tokens.
+func testMirror(o Options) (*Mirror, *view, Root) {
+	m, root := NewMirror(o, nil), testRoot("a", 4)
+	m.Begin(false)
+	return m, m.acquire(&root), root
+}
+
+func apply(m *Mirror, events ...kvevent.Event) {
+	m.Apply(&kvevent.Batch{Events: events, Rank: -1}, ingest.Position{})
+}
+
+// expect compares a view with keys that must be in the GPU.
+func expect(t *testing.T, what string, m *Mirror, v *view, keys ...kvblock.Key) {
+	t.Helper()
+	checkMirror(t, m)
+	got, want := map[place]bool{}, map[place]bool{}
+	m.walk(v, func(tier kvblock.Tier, group int, _, key kvblock.Key) { got[place{tier, group, key}] = true })
+	for _, key := range keys {
+		want[place{kvblock.GPU, 0, key}] = true
+	}
+	compare(t, what, got, want)
+}
+
+func TestOrphansAreGraftedAndBounded(t *testing.T) {
+	m, v, root := testMirror(Options{MaxOrphans: 3})
+	apply(m, chainEvent(1, 2, 3))
+	expect(t, "a chain without its beginning", m, v)
+	if s := m.Stats(); s.Orphans != 2 {
+		t.Errorf("%d orphans, want 2", s.Orphans)
+	}
+	apply(m, chainEvent(0, 1))
+	expect(t, "its beginning", m, v, keyOf(root, 1), keyOf(root, 1, 2), keyOf(root, 1, 2, 3))
+	apply(m, chainEvent(100, 101, 102, 103, 104, 105))
+	if s := m.Stats(); s.Orphans != 3 || s.OrphansDropped != 2 {
+		t.Errorf("%d orphans, %d dropped, want 3 and 2", s.Orphans, s.OrphansDropped)
+	}
+	apply(m, removedEvent(103, 104, 105, 101))
+	if s := m.Stats(); s.Orphans != 0 || s.RemovedUnknown != 1 {
+		t.Errorf("%d orphans, %d unknown removed, want 0 and 1", s.Orphans, s.RemovedUnknown)
+	}
+	expect(t, "the rest stays", m, v, keyOf(root, 1), keyOf(root, 1, 2), keyOf(root, 1, 2, 3))
+}
+
+func TestABlockThatIsItsOwnParentWaitsForEver(t *testing.T) {
+	m, v, _ := testMirror(Options{})
+	apply(m, chainEvent(7, 7), chainEvent(9, 8), chainEvent(8, 9))
+	expect(t, "nonsense", m, v)
+	apply(m, removedEvent(7, 8, 9))
+	expect(t, "gone", m, v)
+	if s := m.Stats(); s.Blocks+s.Orphans+s.Ghosts != 0 || len(m.waiting) != 0 {
+		t.Errorf("left: %+v, %d wait", s, len(m.waiting))
+	}
+}
+
+// A block that is gone is needed as long as others follow it: they could not be keyed by another root without it.
+func TestGhostsLetOthersBeKeyedAgain(t *testing.T) {
+	m, v, root := testMirror(Options{MaxGhosts: 2})
+	apply(m, chainEvent(0, 1, 2, 3, 4), removedEvent(1, 2))
+	expect(t, "a hole at the beginning", m, v, keyOf(root, 1, 2, 3), keyOf(root, 1, 2, 3, 4))
+	other := testRoot("b", 4)
+	expect(t, "with another root", m, m.acquire(&other), keyOf(other, 1, 2, 3), keyOf(other, 1, 2, 3, 4))
+
+	apply(m, removedEvent(3)) // one ghost too many: the first block goes
+	if s := m.Stats(); s.Ghosts != 2 || s.GhostsDropped != 1 {
+		t.Errorf("%d ghosts, %d dropped, want 2 and 1", s.Ghosts, s.GhostsDropped)
+	}
+	expect(t, "it keeps the key that it has", m, v, keyOf(root, 1, 2, 3, 4))
+	m.release(v)
+	third := testRoot("c", 4)
+	expect(t, "but gets no other", m, m.acquire(&third))
+	apply(m, chainEvent(0, 1))
+	expect(t, "until the beginning comes again", m, m.views[0], keyOf(m.views[0].root, 1), keyOf(m.views[0].root, 1, 2, 3, 4))
+
+	apply(m, removedEvent(4, 1))
+	if s := m.Stats(); s.Blocks+s.Orphans+s.Ghosts != 0 {
+		t.Errorf("left: %+v", s)
+	}
+}
+
+func TestBlocksBeyondTheLimitAreRefused(t *testing.T) {
+	m, v, root := testMirror(Options{MaxBlocks: 2})
+	apply(m, chainEvent(0, 1, 2, 3))
+	expect(t, "full", m, v, keyOf(root, 1), keyOf(root, 1, 2))
+	if d := m.digest(v); d.Refused != 1 || m.Stats().Refused != 1 {
+		t.Errorf("%d refused, want 1", d.Refused)
+	}
+	apply(m, removedEvent(3, 2), chainEvent(1, 4))
+	expect(t, "room again", m, v, keyOf(root, 1), keyOf(root, 1, 4))
+}
+
+func TestWhatCannotBeIndexedIsCounted(t *testing.T) {
+	m, v, root := testMirror(Options{})
+	event := func(change func(*kvevent.Event)) kvevent.Event {
+		e := chainEvent(0, 1)
+		change(&e)
+		return e
+	}
+	apply(m,
+		event(func(e *kvevent.Event) { e.Partial = true }),
+		event(func(e *kvevent.Event) { e.Unkeyed = true }),
+		event(func(e *kvevent.Event) { e.Medium = "tape" }),
+		event(func(e *kvevent.Event) { e.BlockSize = 3 }),
+		event(func(e *kvevent.Event) { e.Group = maxGroup + 1 }),
+		event(func(e *kvevent.Event) { e.BlockSize, e.Tokens = maxBlockSize+1, make([]uint32, maxBlockSize+1) }),
+		event(func(e *kvevent.Event) { e.BlockSize, e.Tokens = 0, nil }),
+	)
+	expect(t, "nothing", m, v)
+	s := m.Stats()
+	if s.Partial != 2 || s.Unkeyed != 2 || s.UnknownMedium != 1 || s.Misaligned != 1 || s.BlockSizeUnsupported != 1 {
+		t.Errorf("%+v", s)
+	}
+	if d := m.digest(v); d.Unindexable != 7 {
+		t.Errorf("%d unindexable, want 7", d.Unindexable)
+	}
+	// Six tokens are no whole number of four, nor the other way round; what follows has no key either.
+	odd := kvevent.Event{Kind: kvevent.Stored, Hashes: []kvevent.Hash{1, 2}, Tokens: make([]uint32, 12), BlockSize: 6}
+	apply(m, odd, removedEvent(2), chainEvent(1, 3))
+	expect(t, "sizes that do not go together", m, v)
+	apply(m, chainEvent(0, 4), event(func(e *kvevent.Event) {
+		e.Hashes, e.Tokens, e.BlockSize, e.Medium = []kvevent.Hash{4}, nil, 0, "CPU"
+	}))
+	if d := v.digests[section{kvblock.CPU, 0}]; d == nil || d.Blocks != 1 {
+		t.Error("an announcement by hash alone of a block that is known was not taken")
+	}
+	apply(m, kvevent.Event{Kind: kvevent.Cleared, Medium: "CPU"}, kvevent.Event{Kind: kvevent.Cleared, Medium: "tape"})
+	expect(t, "one tier cleared", m, v, keyOf(root, 4))
+	apply(m, kvevent.Event{Kind: kvevent.Cleared})
+	expect(t, "everything cleared", m, v)
+}
+
+func TestMediaComeWithTheRoot(t *testing.T) {
+	m := NewMirror(Options{}, nil)
+	m.Begin(false)
+	root := testRoot("a", 4)
+	root.Media = map[string]kvblock.Tier{"tape": kvblock.Remote}
+	v := m.acquire(&root)
+	e := chainEvent(0, 1)
+	e.Medium = "TAPE"
+	apply(m, e)
+	if d := v.digests[section{kvblock.Remote, 0}]; d == nil || d.Blocks != 1 {
+		t.Error("the medium was not known")
+	}
+}
+
+func TestOnlyTwoRootsAreServedAtATime(t *testing.T) {
+	m, first, _ := testMirror(Options{})
+	apply(m, chainEvent(0, 1))
+	second, third, other := testRoot("b", 4), testRoot("c", 4), testRoot("d", 8)
+	v := m.acquire(&second)
+	if v == nil || m.acquire(&third) != nil || m.acquire(&other) != nil {
+		t.Fatal("a third root was served, or the second not")
+	}
+	again := m.acquire(&second)
+	if again != v {
+		t.Error("the same root has two views")
+	}
+	m.release(first)
+	v3 := m.acquire(&third)
+	if v3 == nil {
+		t.Fatal("a root is not served although another was left")
+	}
+	expect(t, "the third", m, v3, keyOf(third, 1))
+	m.release(v3)
+	m.release(v)
+	m.release(again)
+	if v := m.acquire(&other); v == nil || m.blockTokens != 8 {
+		t.Error("blocks of another size are not served although nobody wants the others")
+	}
+	checkMirror(t, m)
+}
+
+func TestNoSenderTalksWhileAHistoryIsReadAnew(t *testing.T) {
+	w := newWorld(t, 1, faults{})
+	for range 20 {
+		w.step()
+	}
+	w.settle(testSettle)
+	p := w.pickers[0]
+	before := p.receiver.Status()
+	w.mirror.Begin(true)
+	w.settle(testSettle)
+	if s := p.receiver.Status(); s.Messages != before.Messages || s.Held != before.Held {
+		t.Errorf("%d messages and %d blocks, before %d and %d", s.Messages, s.Held, before.Messages, before.Held)
+	}
+	w.mirror.Apply(w.engine.history(), ingest.Position{})
+	w.mirror.Mark(ingest.Position{}, ingest.Synced)
+	w.settle(testSettle)
+	s := p.receiver.Status()
+	if !s.Proven || s.Resyncs[Adopted] != 1 || s.RepairedBlocks != 0 {
+		t.Errorf("%+v", s)
+	}
+}
+
+func TestAnEngineThatIsAwayIsNotVouchedFor(t *testing.T) {
+	w := newWorld(t, 1, faults{})
+	w.step()
+	w.settle(testSettle)
+	p := w.pickers[0]
+	if s := p.receiver.Status(); !s.Proven {
+		t.Fatalf("%+v", s)
+	}
+	for _, state := range []ingest.State{ingest.Disconnected, ingest.Degraded, ingest.Unverified} {
+		w.mirror.Mark(ingest.Position{}, state)
+		w.settle(testSettle)
+		if s := p.receiver.Status(); s.Proven || s.Divergent != 0 || s.State != states[state] {
+			t.Errorf("%v: %+v", state, s)
+		}
+		w.mirror.Mark(ingest.Position{}, ingest.Synced)
+		w.settle(testSettle)
+		if s := p.receiver.Status(); !s.Proven || s.State != pb.State_STATE_SYNCED {
+			t.Errorf("after %v: %+v", state, s)
+		}
+	}
+}
