@@ -179,13 +179,6 @@ func (p *Proxy) generate(out *client, r *http.Request, route openai.Route) {
 		p.refusePick(out, r, err)
 		return
 	}
-	if limit := d.Spec().MaxRequestBody; limit > 0 && int64(len(body.bytes)) > limit {
-		// Another pool takes as much. No engine was asked, so the outcome must be one without a verdict on it, or the
-		// circuit of an engine that is down would close.
-		d.End(picker.ClientGone)
-		p.refuseBody(out, errTooLarge)
-		return
-	}
 	e.decision = d
 	e.run(r.Context())
 }
@@ -212,6 +205,8 @@ func (p *Proxy) refusePick(out *client, r *http.Request, err error) {
 		reason = RefusedUnreadable
 	case http.StatusNotFound:
 		reason = RefusedModel
+	case http.StatusRequestEntityTooLarge: // another pool takes as much
+		reason = RefusedTooLarge
 	case http.StatusServiceUnavailable:
 		reason = RefusedNoEndpoint
 	}

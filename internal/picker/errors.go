@@ -8,7 +8,7 @@ import (
 // Error is why a request was not picked for, with the HTTP status that says so. Its message is for the client and
 // never carries request content.
 type Error struct {
-	// Status is 400 (cannot be read), 404 (no such model) or 503 (nobody can serve it now).
+	// Status is 400 (cannot be read), 404 (no such model), 413 (too large for the pool) or 503 (nobody can serve it now).
 	Status int
 	// Type and Code are those of the OpenAI API's error objects.
 	Type, Code string
@@ -28,6 +28,11 @@ func unknownModel(model string) *Error {
 	}
 	return &Error{Status: 404, Type: "invalid_request_error", Code: "model_not_found",
 		Message: fmt.Sprintf("The model %q does not exist.", model)}
+}
+
+func tooLarge(limit int64) *Error {
+	return &Error{Status: 413, Type: "invalid_request_error", Code: "request_too_large",
+		Message: fmt.Sprintf("The request body is larger than the %d bytes that this model's pool takes.", limit)}
 }
 
 func noEndpoint(pool string) *Error {

@@ -47,6 +47,9 @@ func (p *Picker) Pick(ctx context.Context, in *Request) (*Decision, error) {
 	if v == nil {
 		return nil, unknownModel(r.Model)
 	}
+	if limit := v.spec.MaxRequestBody; limit > 0 && int64(len(in.Body)) > limit {
+		return nil, tooLarge(limit)
+	}
 
 	ids, buf, source, tokenErr := p.tokens(ctx, v, r, in.Body, s.tokens)
 	s.tokens = buf

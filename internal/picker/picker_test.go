@@ -403,7 +403,9 @@ func TestApplyKeepsTheLastGoodState(t *testing.T) {
 func TestErrorsSayWhoseFaultItIs(t *testing.T) {
 	empty := testSpec(t, 0)
 	empty.Name, empty.Model, empty.Aliases = "empty", "empty", nil
-	p := newPicker(t, newClock(), testSpec(t, 1), empty)
+	small := testSpec(t, 1)
+	small.Name, small.Model, small.Aliases, small.MaxRequestBody = "small", "small", nil, 64
+	p := newPicker(t, newClock(), testSpec(t, 1), empty, small)
 	for name, tc := range map[string]struct {
 		body string
 		want int
@@ -413,6 +415,7 @@ func TestErrorsSayWhoseFaultItIs(t *testing.T) {
 		"unknown model":    {`{"model": "x", "prompt": "x"}`, 404},
 		"a very long name": {`{"model": "` + strings.Repeat("x", 10_000) + `", "prompt": "x"}`, 404},
 		"an empty pool":    {`{"model": "empty", "prompt": "x"}`, 503},
+		"too large":        {`{"model": "small", "prompt": "` + strings.Repeat("x", 64) + `"}`, 413},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := p.Pick(context.Background(), &Request{Body: []byte(tc.body)})
