@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""Makes the goldens of internal/chattemplate with the genuine Jinja2 (Debian: python3-jinja2).
+"""Makes the goldens of internal/chattemplate with the genuine Jinja2 (3.1; Debian: python3-jinja2).
 
 The environment is set up as the transformers library sets it up for chat templates. Run it in the repository's root:
 
@@ -18,6 +18,7 @@ import warnings
 
 import jinja2
 import jinja2.ext
+import jinja2.meta
 import jinja2.sandbox
 
 from chattemplate_snippets import CONTEXT, SNIPPETS, random_snippet
@@ -68,6 +69,16 @@ def render(source, context):
         return {"out": ENV.from_string(source).render(**context)}
     except Exception as e:  # every exception is a result
         return {"err": f"{type(e).__name__}: {e}"}
+
+
+def snippet(source):
+    """A golden of a small template, with the names that it may look up in the context."""
+    golden = {"src": source, **render(source, CONTEXT)}
+    try:
+        golden["names"] = sorted(jinja2.meta.find_undeclared_variables(ENV.parse(source)))
+    except Exception:  # not a template
+        pass
+    return golden
 
 
 def write(path, lines):
@@ -182,14 +193,14 @@ def main():
 
     rng = random.Random(args.seed)
     sources = sorted({random_snippet(rng) for _ in range(args.random)})
-    snippets = [{"src": s, **render(s, CONTEXT)} for s in sources]
+    snippets = [snippet(s) for s in sources]
     # What shows an address of memory is no golden.
     snippets = [s for s in snippets if " at 0x" not in s.get("out", "") + s.get("err", "")]
     if args.file:
         write(args.file, snippets)
         return
     write(os.path.join(TESTDATA, "random.jsonl.gz"), snippets)
-    write(os.path.join(TESTDATA, "snippets.jsonl.gz"), [{"src": s, **render(s, CONTEXT)} for s in SNIPPETS])
+    write(os.path.join(TESTDATA, "snippets.jsonl.gz"), [snippet(s) for s in SNIPPETS])
     write(os.path.join(TESTDATA, "golden.jsonl.gz"), golden_templates())
     with open(os.path.join(TESTDATA, "context.json"), "w") as f:
         json.dump(CONTEXT, f, ensure_ascii=False)

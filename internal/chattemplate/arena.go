@@ -10,6 +10,10 @@ type Arena struct {
 	dicts   slab[Dict]
 	undef   slab[undefined]
 	bytes   slab[byte]
+	frames  slab[frame]
+	args    slab[args]
+	texts   []byte // decoded texts of DecodeJSON; the rest of it is free
+	decoded int    // bytes of all of them
 
 	// open lists and dicts of DecodeJSON
 	items []Value
@@ -23,6 +27,12 @@ func (a *Arena) Reset() {
 	a.dicts.reset()
 	a.undef.reset()
 	a.bytes.reset()
+	a.frames.reset()
+	a.args.reset()
+	a.texts, a.decoded = a.texts[:0], 0
+	if cap(a.texts) > keepTexts {
+		a.texts = nil
+	}
 	clear(a.items[:cap(a.items)])
 	clear(a.pairs[:cap(a.pairs)])
 	a.items, a.pairs = a.items[:0], a.pairs[:0]
@@ -34,13 +44,28 @@ func (a *Arena) Reset() {
 	}
 }
 
-// keepOpen bounds what DecodeJSON keeps for the next time, elements.
-const keepOpen = 1 << 12
+// What DecodeJSON keeps for the next time, elements and bytes.
+const (
+	keepOpen  = 1 << 12
+	keepTexts = 1 << 20
+)
+
+// reserve makes room for decoded texts of n bytes together. Where there is too little, a new block is begun; the old
+// one stays with its texts.
+func (a *Arena) reserve(n int) []byte {
+	a.decoded += n
+	if cap(a.texts)-len(a.texts) < n {
+		a.texts = make([]byte, 0, max(n, laterChunk))
+	}
+	at := len(a.texts)
+	a.texts = a.texts[:at+n]
+	return a.texts[at : at+n : at+n]
+}
 
 // Size is the memory handed out since the last Reset, bytes.
 func (a *Arena) Size() int {
-	return a.values.used*int(unsafe.Sizeof(Value{})) + a.entries.used*int(unsafe.Sizeof(entry{})) +
-		a.dicts.used*int(unsafe.Sizeof(Dict{})) + a.undef.used*int(unsafe.Sizeof(undefined{})) + a.bytes.used
+	return a.values.size() + a.entries.size() + a.dicts.size() + a.undef.size() + a.bytes.size() + a.frames.size() +
+		a.args.size() + a.decoded
 }
 
 // NewDict makes an empty dict with room for n entries.
@@ -110,6 +135,12 @@ func (s *slab[T]) grow(n int) []T {
 	s.free = s.chunks[s.next]
 	s.next++
 	return nil
+}
+
+// size is the memory handed out, bytes.
+func (s *slab[T]) size() int {
+	var zero T
+	return s.used * int(unsafe.Sizeof(zero))
 }
 
 func (s *slab[T]) reset() {

@@ -151,13 +151,10 @@ var dictMethods = map[string]method{
 			return r.typeError("dict.get() takes no keyword arguments")
 		}
 		v, ok := r.bind(a, "get", 1, "key", "default")
-		switch {
-		case !ok:
+		if !ok || !r.key(v[0]) {
 			return Value{}
-		case !hashable(v[0]):
-			return r.typeError("unhashable type: '%s'", v[0].typeName())
 		}
-		if i := self.Dict().findValue(v[0]); i >= 0 {
+		if i := r.find(self.Dict(), v[0]); i >= 0 {
 			return self.Dict().entries[i].value
 		}
 		return v[1].or(None())
@@ -201,7 +198,7 @@ var listMethods = map[string]method{
 		}
 		n := int64(0)
 		for _, item := range self.Items() {
-			if equal(item, v[0], 0) {
+			if r.equal(item, v[0]) {
 				n++
 			}
 		}
@@ -216,7 +213,7 @@ var listMethods = map[string]method{
 			return r.fail(unsupported("index with bounds"))
 		}
 		for i, item := range self.Items() {
-			if equal(item, v[0], 0) {
+			if r.equal(item, v[0]) {
 				return Int(int64(i))
 			}
 		}
@@ -226,11 +223,7 @@ var listMethods = map[string]method{
 
 // repr is repr(v), for messages.
 func (r *run) repr(v Value) string {
-	text, err := appendRepr(nil, v, 0)
-	if err != nil {
-		return "?"
-	}
-	return string(text)
+	return shortRepr(v)
 }
 
 // loopMethods are the methods of the variable loop.
@@ -246,7 +239,7 @@ var loopMethods = map[string]method{
 			return r.typeError("changed() takes no keyword arguments")
 		}
 		l, now := self.loop(), tuple(a.positional)
-		if equal(l.lastChanged, now, 0) {
+		if r.equal(l.lastChanged, now) {
 			return Bool(false)
 		}
 		l.lastChanged = now

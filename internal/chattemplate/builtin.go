@@ -37,7 +37,9 @@ func (r *run) newDict(a *args) *Dict {
 		switch v.kind {
 		case KindDict:
 			for _, e := range v.Dict().entries {
-				d.put(e.key, e.value)
+				if !r.put(d, e.key, e.value) {
+					return nil
+				}
 			}
 		case KindUndefined:
 			r.fail(unsupported("a dict from an undefined value"))

@@ -1,6 +1,9 @@
 package chattemplate
 
-import "slices"
+import (
+	"fmt"
+	"slices"
+)
 
 // args are the values that a call, filter or test is given.
 type args struct {
@@ -25,8 +28,15 @@ type macroValue struct {
 	up   *frame
 }
 
+// noArgs is what most calls have.
+var noArgs args
+
 // args evaluates the arguments of a call.
-func (r *run) args(n *arguments) (a args) {
+func (r *run) args(n *arguments) *args {
+	if n.empty() {
+		return &noArgs
+	}
+	a := &r.a.args.take(1)[0]
 	if len(n.positional) > 0 {
 		a.positional = r.a.values.take(len(n.positional))
 		for i, e := range n.positional {
@@ -44,16 +54,27 @@ func (r *run) args(n *arguments) (a args) {
 		a.positional = slices.Concat(a.positional, r.list(n.star.eval(r)))
 	}
 	if n.starStar != nil {
-		r.spread(n.starStar.eval(r), &a)
+		r.spread(n.starStar.eval(r), a)
 	}
 	return a
 }
+
+func (n *arguments) empty() bool {
+	return len(n.positional) == 0 && len(n.names) == 0 && n.star == nil && n.starStar == nil
+}
+
+// maxSpread is the most keyword arguments that a dict gives.
+const maxSpread = 1000
 
 // spread adds the entries of a dict as keyword arguments.
 func (r *run) spread(v Value, a *args) {
 	d := v.Dict()
 	if d == nil {
 		r.fail(unsupported("** with a %s", v.typeName()))
+		return
+	}
+	if d.Len() > maxSpread {
+		r.fail(fmt.Errorf("%w: too many arguments", ErrLimit))
 		return
 	}
 	a.names, a.keyword = slices.Clone(a.names), slices.Clone(a.keyword)
@@ -100,7 +121,7 @@ func (n *call) eval(r *run) Value {
 	if done {
 		return fn
 	}
-	return r.call(fn, &a)
+	return r.call(fn, a)
 }
 
 // emit prints the call's result; a macro prints itself.
@@ -114,15 +135,15 @@ func (n *call) emitWith(r *run, caller *macroValue) {
 	case done:
 		r.print(v)
 	case v.kind == kindMacro:
-		r.invoke(v.macro(), &a)
+		r.invoke(v.macro(), a)
 	default:
-		r.print(r.call(v, &a))
+		r.print(r.call(v, a))
 	}
 }
 
 // prepare evaluates what is called and the arguments. Methods of strings and dicts are called at once, without a value
 // for the method: done.
-func (n *call) prepare(r *run, caller *macroValue) (v Value, a args, done bool) {
+func (n *call) prepare(r *run, caller *macroValue) (v Value, a *args, done bool) {
 	var of Value
 	at, isAttribute := n.fn.(*attribute)
 	switch {
@@ -138,8 +159,11 @@ func (n *call) prepare(r *run, caller *macroValue) (v Value, a args, done bool) 
 	}
 	a = r.args(&n.args)
 	if caller != nil {
-		a.names = append(slices.Clone(a.names), "caller")
-		a.keyword = append(slices.Clone(a.keyword), caller.value())
+		a = &args{
+			positional: a.positional,
+			names:      append(slices.Clone(a.names), "caller"),
+			keyword:    append(slices.Clone(a.keyword), caller.value()),
+		}
 	}
 	if r.err != nil {
 		return Value{}, a, true
@@ -148,9 +172,9 @@ func (n *call) prepare(r *run, caller *macroValue) (v Value, a args, done bool) 
 		return v, a, false
 	}
 	if of.kind == KindDict {
-		return at.dictMethod(r, of, &a), a, true
+		return at.dictMethod(r, of, a), a, true
 	}
-	return at.method(r, of.Text(), &a), a, true
+	return at.method(r, of.Text(), a), a, true
 }
 
 func (r *run) call(fn Value, a *args) Value {
@@ -177,7 +201,7 @@ func (n *macroStmt) exec(r *run) signal {
 	m := &macroValue{code: &n.macro, up: r.frame}
 	switch {
 	case n.generation:
-		r.invoke(m, &args{})
+		r.invoke(m, &noArgs)
 	case n.invoke != nil:
 		n.invoke.emitWith(r, m)
 	default:
@@ -224,7 +248,10 @@ func (r *run) bindMacro(code *macroCode, f *frame, a *args) bool {
 	for i, v := range a.positional[:count] {
 		f.slots[code.params[i].ref.slot] = v
 	}
-	taken := make([]bool, len(a.names))
+	var taken []bool
+	if len(a.names) > 0 {
+		taken = make([]bool, len(a.names))
+	}
 	take := func(name string) Value {
 		if i := slices.Index(a.names, name); i >= 0 && !taken[i] {
 			taken[i] = true
@@ -244,29 +271,36 @@ func (r *run) bindMacro(code *macroCode, f *frame, a *args) bool {
 		}
 		f.slots[code.caller.slot] = caller
 	}
-	rest := r.a.NewDict(0)
+	var rest *Dict
+	if code.hasKwargs || slices.Contains(taken, false) {
+		rest = r.a.NewDict(len(a.names))
+	}
 	for i, name := range a.names {
 		if !taken[i] {
 			rest.Set(name, a.keyword[i])
 		}
 	}
-	quoted := "None"
-	if code.name != "" {
-		quoted = string(appendQuoted(nil, code.name))
-	}
 	switch {
 	case code.hasKwargs:
 		f.slots[code.kwargs.slot] = rest.Value()
 	case rest.find("caller") >= 0:
-		r.typeError("macro %s was invoked with two values for the special caller argument. This is most likely a bug.", quoted)
+		r.typeError("macro %s was invoked with two values for the special caller argument. This is most likely a bug.", code.quoted())
 	case rest.Len() > 0:
-		r.typeError("macro %s takes no keyword argument %s", quoted, appendQuoted(nil, rest.entries[0].key.Text()))
+		r.typeError("macro %s takes no keyword argument %s", code.quoted(), appendQuoted(nil, rest.entries[0].key.Text()))
 	}
 	switch {
 	case code.hasVarargs:
 		f.slots[code.varargs.slot] = tuple(a.positional[count:])
 	case len(a.positional) > count:
-		r.typeError("macro %s takes not more than %d argument(s)", quoted, len(code.params))
+		r.typeError("macro %s takes not more than %d argument(s)", code.quoted(), len(code.params))
 	}
 	return r.err == nil
+}
+
+// quoted is the name as messages have it.
+func (m *macroCode) quoted() string {
+	if m.name == "" {
+		return "None"
+	}
+	return string(appendQuoted(nil, m.name))
 }

@@ -7,11 +7,12 @@ import (
 	"strings"
 )
 
-// equal is a == b. Values too deep to compare count as different.
-func equal(a, b Value, depth int) bool {
-	if depth > maxNesting {
-		return false
-	}
+// equal is a == b.
+func (r *run) equal(a, b Value) bool { return r.equalAt(a, b, 0) }
+
+// equalAt compares values that stand depth levels deep. It takes a step for each value, because lists that a template
+// builds may hold one another many times over.
+func (r *run) equalAt(a, b Value, depth int) bool {
 	if a.isNumber() {
 		return b.isNumber() && compareNumbers(a, b) == 0
 	}
@@ -22,33 +23,41 @@ func equal(a, b Value, depth int) bool {
 	case KindUndefined, KindNone, KindMissing:
 		return true
 	case KindString:
-		return a.Text() == b.Text()
-	case KindList, KindTuple:
-		x, y := a.Items(), b.Items()
-		if len(x) != len(y) {
-			return false
-		}
-		for i := range x {
-			if !equal(x[i], y[i], depth+1) {
-				return false
-			}
-		}
-		return true
-	case KindDict:
-		return a.p == b.p || equalDicts(a.Dict(), b.Dict(), depth)
+		return a.n == b.n && r.spend(int(a.n)/64) && a.Text() == b.Text()
 	case kindRange:
 		return equalRanges(a.rangeOf(), b.rangeOf())
+	case KindList, KindTuple, KindDict:
+	default:
+		return a.p == b.p
 	}
-	return a.p == b.p
+	switch {
+	case !r.spend(1):
+		return false
+	case depth > maxNesting:
+		r.fail(errNesting)
+		return false
+	case a.kind == KindDict:
+		return a.p == b.p || r.equalDicts(a.Dict(), b.Dict(), depth)
+	}
+	x, y := a.Items(), b.Items()
+	if len(x) != len(y) {
+		return false
+	}
+	for i := range x {
+		if !r.equalAt(x[i], y[i], depth+1) {
+			return false
+		}
+	}
+	return true
 }
 
-func equalDicts(a, b *Dict, depth int) bool {
+func (r *run) equalDicts(a, b *Dict, depth int) bool {
 	if a.Len() != b.Len() {
 		return false
 	}
 	for i := range a.entries {
-		j := b.findValue(a.entries[i].key)
-		if j < 0 || !equal(a.entries[i].value, b.entries[j].value, depth+1) {
+		j := r.find(b, a.entries[i].key)
+		if j < 0 || !r.equalAt(a.entries[i].value, b.entries[j].value, depth+1) {
 			return false
 		}
 	}
@@ -125,30 +134,93 @@ func asBig(v Value) *big.Int {
 }
 
 // order compares a and b for op ("<", "<=", ">" or ">="), which only the message needs. Beside -1, 0 and 1 it gives
-// notComparable, for which every op is false.
-func order(a, b Value, op string, depth int) (int, error) {
+// notComparable, for which every op is false; also after an error.
+func (r *run) order(a, b Value, op string) int { return r.orderAt(a, b, op, 0) }
+
+func (r *run) orderAt(a, b Value, op string, depth int) int {
 	switch {
-	case depth > maxNesting:
-		return 0, errNesting
+	case !r.spend(1):
+		return notComparable
 	case a.isNumber() && b.isNumber():
-		return compareNumbers(a, b), nil
+		return compareNumbers(a, b)
 	case a.kind == KindString && b.kind == KindString:
-		return strings.Compare(a.Text(), b.Text()), nil // UTF-8 sorts as its characters do
+		r.spend(min(int(a.n), int(b.n)) / 64)
+		return strings.Compare(a.Text(), b.Text()) // UTF-8 sorts as its characters do
 	case a.kind == b.kind && (a.kind == KindList || a.kind == KindTuple):
 		x, y := a.Items(), b.Items()
 		for i := range min(len(x), len(y)) {
-			if !equal(x[i], y[i], depth+1) {
-				return order(x[i], y[i], op, depth+1)
+			if !r.equalAt(x[i], y[i], depth+1) {
+				return r.orderAt(x[i], y[i], op, depth+1)
 			}
 		}
-		return cmp.Compare(len(x), len(y)), nil
+		return cmp.Compare(len(x), len(y))
 	case a.kind == KindUndefined:
-		return 0, a.undefined().error()
+		r.fail(a.undefined().error())
 	case b.kind == KindUndefined:
-		return 0, b.undefined().error()
+		r.fail(b.undefined().error())
 	case a.kind == kindView && b.kind == kindView:
-		return 0, unsupported("the order of views")
+		r.fail(unsupported("the order of views"))
+	default:
+		r.typeError("'%s' not supported between instances of '%s' and '%s'", op, a.typeName(), b.typeName())
 	}
-	return 0, &RaisedError{Class: "TypeError", Msg: "'" + op + "' not supported between instances of '" +
-		a.typeName() + "' and '" + b.typeName() + "'"}
+	return notComparable
+}
+
+// hashable tells whether v can be a key, or an element of a set. Tuples are looked into, a step for each element.
+func (r *run) hashable(v Value) bool {
+	switch v.kind {
+	case KindList, KindDict:
+		return false
+	case kindView:
+		return v.view().of == viewValues
+	case KindTuple:
+		for _, item := range v.Items() {
+			if !r.spend(1) || !r.hashable(item) {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+// key checks that v can be a key.
+func (r *run) key(v Value) bool {
+	if v.kind == KindString {
+		return r.spend(int(v.n) / 64)
+	}
+	if !r.hashable(v) {
+		r.typeError("unhashable type: '%s'", v.typeName())
+		return false
+	}
+	return true
+}
+
+// find finds a key of any hashable type.
+func (r *run) find(d *Dict, key Value) int {
+	if key.kind == KindString {
+		return d.find(key.Text())
+	}
+	for i := range d.Len() {
+		if k := d.entries[i].key; k.kind != KindString && r.spend(1) && r.equal(k, key) {
+			return i
+		}
+	}
+	return -1
+}
+
+// put adds an entry to a dict that is being made.
+func (r *run) put(d *Dict, key, value Value) bool {
+	switch {
+	case !r.key(key):
+		return false
+	case key.kind == KindString:
+		d.set(key, value)
+		return true
+	}
+	if i := r.find(d, key); i >= 0 {
+		d.entries[i].value = value
+	} else {
+		d.add(key, value)
+	}
+	return r.err == nil
 }

@@ -1,7 +1,5 @@
 package chattemplate
 
-import "slices"
-
 // entry is one pair of a dict.
 type entry struct{ key, value Value }
 
@@ -35,7 +33,7 @@ func (d *Dict) Get(key string) (Value, bool) {
 
 // Set puts a value under a key: in the place of the one that was there, or at the end. A Dict that may be in use must
 // not be changed.
-func (d *Dict) Set(key string, v Value) { d.put(String(key), v) }
+func (d *Dict) Set(key string, v Value) { d.set(String(key), v) }
 
 func (d *Dict) find(key string) int {
 	if d == nil {
@@ -55,20 +53,17 @@ func (d *Dict) find(key string) int {
 	return -1
 }
 
-// findValue finds a key of any hashable type.
-func (d *Dict) findValue(key Value) int {
-	if key.kind == KindString {
-		return d.find(key.Text())
-	}
-	return slices.IndexFunc(d.entries, func(e entry) bool { return e.key.kind != KindString && equal(e.key, key, 0) })
-}
-
-// put needs a hashable key.
-func (d *Dict) put(key, v Value) {
-	if i := d.findValue(key); i >= 0 {
+// set is Set for a key that is a value already, a string.
+func (d *Dict) set(key, v Value) {
+	if i := d.find(key.Text()); i >= 0 {
 		d.entries[i].value = v
 		return
 	}
+	d.add(key, v)
+}
+
+// add appends an entry whose key is new.
+func (d *Dict) add(key, v Value) {
 	d.entries = append(d.entries, entry{key, v})
 	switch {
 	case d.index != nil:
@@ -87,23 +82,6 @@ func (d *Dict) buildIndex() {
 			d.index[k.Text()] = int32(i)
 		}
 	}
-}
-
-// hashable tells whether v can be a key, or an element of a set.
-func hashable(v Value) bool {
-	switch v.kind {
-	case KindList, KindDict:
-		return false
-	case kindView:
-		return v.view().of == viewValues
-	case KindTuple:
-		for _, item := range v.Items() {
-			if !hashable(item) {
-				return false
-			}
-		}
-	}
-	return true
 }
 
 // viewOf is the part of a dict that a view shows.

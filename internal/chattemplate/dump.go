@@ -11,6 +11,7 @@ import (
 
 // dump is json.dumps.
 type dump struct {
+	r             *run
 	ascii, sorted bool
 	indented      bool
 	indent        string // of one level
@@ -78,16 +79,11 @@ func (d *dump) dict(x *Dict, depth int) error {
 	entries := x.entries
 	if d.sorted {
 		entries = slices.Clone(entries)
-		var err error
 		slices.SortStableFunc(entries, func(a, b entry) int {
-			c, e := order(a.key, b.key, "<", 0)
-			if e != nil && err == nil {
-				err = e
-			}
-			return c
+			return d.r.order(a.key, b.key, "<")
 		})
-		if err != nil {
-			return err
+		if d.r.err != nil {
+			return d.r.err
 		}
 	}
 	d.dst = append(d.dst, '{')

@@ -51,16 +51,6 @@ func (n *dictExpr) eval(r *run) Value {
 	return d.Value()
 }
 
-// put adds an entry to a new dict.
-func (r *run) put(d *Dict, key, value Value) bool {
-	if !hashable(key) {
-		r.typeError("unhashable type: '%s'", key.typeName())
-		return false
-	}
-	d.put(key, value)
-	return true
-}
-
 func (n *unary) eval(r *run) Value {
 	v := n.of.eval(r)
 	if n.op == '!' {
@@ -124,12 +114,12 @@ func (n *binaryExpr) sum(r *run) (v Value, printed bool) {
 		return Value{}, false
 	}
 	if !printed && v.isPlainString() && right.isPlainString() {
-		r.out = append(r.out, v.Text()...)
+		r.print(v)
 		printed = true
 	}
 	switch {
 	case printed && right.isPlainString():
-		r.out = append(r.out, right.Text()...)
+		r.print(right)
 		return Value{}, true
 	case printed:
 		v = String("")
@@ -162,20 +152,13 @@ func (r *run) compare(op string, a, b Value) bool {
 		r.fail(unsupported("comparing views of dicts"))
 		return false
 	}
-	if a.kind == KindString && b.kind == KindString && !r.spend(min(int(a.n), int(b.n))/64) {
-		return false
-	}
 	switch op {
 	case "==":
-		return equal(a, b, 0)
+		return r.equal(a, b)
 	case "!=":
-		return !equal(a, b, 0)
+		return !r.equal(a, b)
 	}
-	c, err := order(a, b, op, 0)
-	if err != nil {
-		r.fail(err)
-		return false
-	}
+	c := r.order(a, b, op)
 	switch op {
 	case "<":
 		return c == -1
@@ -213,18 +196,14 @@ func (r *run) contains(c, v Value) bool {
 		if !ok || !r.spend(1) {
 			return false
 		}
-		if equal(item, v, 0) {
+		if r.equal(item, v) {
 			return true
 		}
 	}
 }
 
 func (r *run) hasKey(d *Dict, key Value) bool {
-	if !hashable(key) {
-		r.typeError("unhashable type: '%s'", key.typeName())
-		return false
-	}
-	return d.findValue(key) >= 0
+	return r.key(key) && r.find(d, key) >= 0
 }
 
 func (n *slice) eval(r *run) Value { return r.fail(errInternal) }
@@ -246,8 +225,8 @@ func (r *run) item(of, index Value, missing *undefined) Value {
 		return r.fail(of.undefined().error())
 	case KindDict:
 		d := of.Dict()
-		if hashable(index) {
-			if i := d.findValue(index); i >= 0 {
+		if r.hashable(index) && (index.kind != KindString || r.spend(int(index.n)/64)) {
+			if i := r.find(d, index); i >= 0 {
 				return d.entries[i].value
 			}
 		}
@@ -288,6 +267,9 @@ func (r *run) element(of, index Value) Value {
 		s := of.Text()
 		if len(s) == n {
 			return String(s[i : i+1])
+		}
+		if !r.spend(int(i) / 8) {
+			return Value{}
 		}
 		at := runeOffset(s, int(i))
 		_, size := utf8.DecodeRuneInString(s[at:])
@@ -410,11 +392,14 @@ func (r *run) sliceString(v Value, first int64, count int, step int64, length in
 		if len(s) == length {
 			return v.part(s[first : first+int64(count)])
 		}
+		if !r.spend(length / 8) {
+			return Value{}
+		}
 		from := runeOffset(s, int(first))
 		to := from + runeOffset(s[from:], count)
 		return v.part(s[from:to])
 	}
-	if !r.spend(length / 8) {
+	if !r.spend(length) {
 		return Value{}
 	}
 	runes := []rune(s)

@@ -142,7 +142,7 @@ func (n *tupleTarget) value(r *run, f *frame) Value {
 func (n *nsTarget) assign(r *run, _ *frame, v Value) {
 	ns := n.ns.eval(r)
 	if ns.kind != kindNamespace {
-		r.fail(errInternal)
+		r.fail(unsupported("attributes of a %s", ns.typeName())) // releases of Jinja differ
 		return
 	}
 	ns.namespace().Set(n.attr, v)

@@ -66,7 +66,7 @@ func (n *filterExpr) eval(r *run) Value {
 	if !r.spend(4) {
 		return Value{}
 	}
-	return n.filter(r, v, &a)
+	return n.filter(r, v, a)
 }
 
 // textOf is str(v), for filters that work on texts.
@@ -94,6 +94,9 @@ func textFilter(name string, f func(r *run, s string) Value) filter {
 // title is the filter, which unlike the method begins words only behind white space, hyphens and opening brackets.
 func title(r *run, s string) Value {
 	beyond := func(c rune) bool { return odd(c) || oddLower(c) }
+	if !r.spend(len(s)) {
+		return Value{}
+	}
 	return r.mapped(s, func(s string) string {
 		var out strings.Builder
 		begins := true
@@ -247,8 +250,11 @@ func filterIndent(r *run, v Value, a *args) Value {
 	default:
 		return r.binary("+", v, String("\n")) // an error, as in Python
 	}
+	if !r.spend(1+int(v.n)/16) || !r.room(countRunes(v.Text(), isLineEnd)) {
+		return Value{}
+	}
 	lines := splitLines(v.Text()+"\n", false)
-	if !r.spend(1+len(v.Text())/16) || len(indent) > r.maxMemory/(len(lines)+1) {
+	if len(indent) > r.maxMemory/(len(lines)+1) {
 		return r.fail(errMemory)
 	}
 	mark := len(r.out)
@@ -286,6 +292,9 @@ func filterInt(r *run, v Value, a *args) Value {
 		return p[0].or(Int(0))
 	}
 	s := strings.TrimFunc(v.Text(), isSpace)
+	if !r.spend(len(s)) {
+		return Value{}
+	}
 	if digits, ok := plainDigits(s); ok {
 		i, err := strconv.ParseInt(digits, 10, 64)
 		if err != nil {
@@ -336,6 +345,9 @@ func plainDigits(s string) (string, bool) {
 
 // parseFloat is float(s), without white space around it.
 func (r *run) parseFloat(s string) (float64, bool) {
+	if !r.spend(len(s)) {
+		return 0, false
+	}
 	if strings.ContainsFunc(s, func(c rune) bool { return c >= utf8.RuneSelf }) || strings.Contains(s, "_") {
 		r.fail(unsupported("an unusual number"))
 		return 0, false
@@ -393,17 +405,20 @@ func filterToJSON(r *run, v Value, a *args) Value {
 	if !ok {
 		return Value{}
 	}
-	d := dump{comma: ", ", colon: ": ", ascii: p[0].Truth(), sorted: p[3].Truth(), dst: r.out, limit: r.maxOut}
+	d := dump{r: r, comma: ", ", colon: ": ", ascii: p[0].Truth(), sorted: p[3].Truth(), dst: r.out, limit: r.maxOut}
 	switch p[1].kind {
 	case KindMissing, KindNone:
 	case KindString:
+		if p[1].n > maxIndent {
+			return r.fail(errMemory)
+		}
 		d.indented, d.indent, d.comma = true, p[1].Text(), ","
 	default:
 		n, ok := r.integer(p[1], 0)
 		if !ok {
 			return Value{}
 		}
-		if n > 1000 {
+		if n > maxIndent {
 			return r.fail(errMemory)
 		}
 		d.indented, d.indent, d.comma = true, strings.Repeat(" ", max(n, 0)), ","
@@ -421,8 +436,12 @@ func filterToJSON(r *run, v Value, a *args) Value {
 	if err != nil {
 		r.fail(err)
 	}
+	r.spend((len(r.out) - mark) / 16)
 	return r.cut(mark)
 }
+
+// maxIndent is the longest indentation of one level, bytes.
+const maxIndent = 1000
 
 func filterReverse(r *run, v Value, a *args) Value {
 	if _, ok := r.bind(a, "reverse", 0); !ok {

@@ -69,6 +69,9 @@ func filterJoin(r *run, v Value, a *args) Value {
 	return r.cut(mark)
 }
 
+// maxPath bounds the parts of a name with points. The last one keeps what would be more.
+const maxPath = 1000
+
 // attributePath splits a name with points into its parts. Parts of digits are indices.
 func attributePath(v Value) []Value {
 	switch v.kind {
@@ -76,7 +79,7 @@ func attributePath(v Value) []Value {
 		return nil
 	case KindString:
 		var path []Value
-		for _, part := range strings.Split(v.Text(), ".") {
+		for _, part := range strings.SplitN(v.Text(), ".", maxPath) {
 			if i, err := strconv.ParseUint(part, 10, 31); err == nil {
 				path = append(path, Int(int64(i)))
 			} else {
@@ -117,10 +120,7 @@ func (r *run) sorted(items, keys []Value, reversed bool) []Value {
 		at[i] = i
 	}
 	slices.SortStableFunc(at, func(i, j int) int {
-		c, err := order(keys[i], keys[j], "<", 0)
-		if err != nil {
-			r.fail(err)
-		}
+		c := r.order(keys[i], keys[j], "<")
 		if reversed {
 			return -c
 		}
@@ -163,9 +163,9 @@ func filterDictSort(r *run, v Value, a *args) Value {
 	by := 0
 	if p[1].kind != KindMissing {
 		switch {
-		case equal(p[1], String("value"), 0):
+		case p[1].Text() == "value":
 			by = 1
-		case !equal(p[1], String("key"), 0):
+		case p[1].Text() != "key":
 			return r.raise("FilterArgumentError", `You can only sort by either "key" or "value"`)
 		}
 	}
@@ -220,10 +220,7 @@ func extremeFilter(name string, want int) filter {
 			if want < 0 {
 				op = "<"
 			}
-			switch o, err := order(key, bestKey, op, 0); {
-			case err != nil:
-				return r.fail(err)
-			case o == want:
+			if r.order(key, bestKey, op) == want {
 				best, bestKey = item, key
 			}
 		}
@@ -261,11 +258,18 @@ func filterSum(r *run, v Value, a *args) Value {
 	}
 }
 
-// lazily makes a generator. start is called when its first element is asked for, and may give no cursor.
-func (r *run) lazily(start func(r *run) (cursor, bool), step func(r *run, v Value) (Value, bool)) Value {
+// lazily makes a generator over v. start is called when its first element is asked for, and may give no cursor.
+func (r *run) lazily(v Value, start func(r *run) (cursor, bool), step func(r *run, v Value) (Value, bool)) Value {
 	var c cursor
 	state := 0 // not started, running, ended
-	return (&iterator{name: "generator", next: func(r *run) (Value, bool) {
+	depth := 1
+	if v.kind == kindIterator {
+		depth = v.iterator().depth + 1
+	}
+	if depth > maxCalls {
+		return r.fail(errCalls)
+	}
+	return (&iterator{name: "generator", depth: depth, next: func(r *run) (Value, bool) {
 		if state == 0 {
 			state = 1
 			var ok bool
@@ -301,7 +305,7 @@ func filterItems(r *run, v Value, a *args) Value {
 	if _, ok := r.bind(a, "items", 0); !ok {
 		return Value{}
 	}
-	return r.lazily(func(r *run) (cursor, bool) {
+	return r.lazily(v, func(r *run) (cursor, bool) {
 		switch v.kind {
 		case KindUndefined:
 			return cursor{}, false
@@ -320,32 +324,22 @@ func filterUnique(r *run, v Value, a *args) Value {
 	}
 	path := attributePath(p[1])
 	var seen Dict
-	return r.lazily(func(r *run) (cursor, bool) { return r.iterate(v) }, func(r *run, item Value) (Value, bool) {
+	return r.lazily(v, func(r *run) (cursor, bool) { return r.iterate(v) }, func(r *run, item Value) (Value, bool) {
 		key := r.follow(item, path)
 		if !p[0].Truth() {
 			key = r.folded(key)
 		}
-		switch {
-		case r.err != nil:
-			return Value{}, false
-		case !hashable(key):
-			r.typeError("unhashable type: '%s'", key.typeName())
-			return Value{}, false
-		case seen.findValue(key) >= 0:
+		if r.err != nil || !r.key(key) || r.find(&seen, key) >= 0 || !r.spendMemory(64) {
 			return Value{}, false
 		}
-		r.spendMemory(64)
-		if key.kind != KindString && !r.spend(seen.Len()) {
-			return Value{}, false
-		}
-		seen.put(key, None())
+		seen.add(key, None())
 		return item, true
 	})
 }
 
 func filterMap(r *run, v Value, a *args) Value {
 	var f func(r *run, item Value) (Value, bool)
-	return r.lazily(truthy(v), func(r *run, item Value) (Value, bool) {
+	return r.lazily(v, truthy(v), func(r *run, item Value) (Value, bool) {
 		if f == nil {
 			f = r.mapper(a)
 		}
@@ -398,7 +392,7 @@ func (r *run) mapper(a *args) func(r *run, item Value) (Value, bool) {
 func selectFilter(keep, byAttribute bool) filter {
 	return func(r *run, v Value, a *args) Value {
 		var passes func(r *run, item Value) bool
-		return r.lazily(truthy(v), func(r *run, item Value) (Value, bool) {
+		return r.lazily(v, truthy(v), func(r *run, item Value) (Value, bool) {
 			if passes == nil {
 				passes = r.selector(a, byAttribute)
 			}

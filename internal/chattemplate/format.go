@@ -71,10 +71,7 @@ func (r *run) convert(verb byte, precision int, v Value) {
 		r.print(v)
 		return
 	case 'r':
-		var err error
-		if r.out, err = appendRepr(r.out, v, 0); err != nil {
-			r.fail(err)
-		}
+		r.printRepr(v)
 		return
 	}
 	switch {

@@ -45,10 +45,11 @@ func (a *Arena) DecodeJSON(data []byte) (Value, error) {
 
 // decoder reads one JSON text. Its methods return false once err is set.
 type decoder struct {
-	a   *Arena
-	b   []byte
-	i   int
-	err error
+	a    *Arena
+	b    []byte
+	i    int
+	text []byte // memory for texts with escapes
+	err  error
 }
 
 func (d *decoder) fail(what string) bool {
@@ -178,7 +179,7 @@ func (a *Arena) dictOf(pairs []entry) *Dict {
 	d := a.NewDict(len(pairs))
 	if len(pairs) >= indexFrom {
 		for _, p := range pairs {
-			d.put(p.key, p.value)
+			d.set(p.key, p.value)
 		}
 		return d
 	}
@@ -260,45 +261,52 @@ func (d *decoder) string() (string, bool) {
 	return d.escaped(start)
 }
 
-// escaped reads on at the first byte of a string that does not stand for itself. The text is at most as long as it
-// is written.
+// escaped reads on at the first byte of a string that does not stand for itself. A text is at most as long as it is
+// written, so that one block of memory is enough for all texts with escapes.
 func (d *decoder) escaped(start int) (string, bool) {
-	end := d.i
-	for {
-		if end >= len(d.b) {
-			d.i = end
-			return "", d.fail("the string does not end")
-		}
-		if d.b[end] == '"' {
-			break
-		}
-		if d.b[end] == '\\' {
-			end++
-		} else if d.b[end] < ' ' {
-			d.i = end
-			return "", d.fail("control character in a string")
-		}
-		end++
-		end = min(end, len(d.b))
-		end += plain(d.b[end:])
+	if d.text == nil {
+		d.text = d.a.reserve(len(d.b) - start + 8)
 	}
-	out := d.a.bytes.take(end - start)[:0]
-	out = append(out, d.b[start:d.i]...)
-	for d.i < end {
-		n := plain(d.b[d.i:end])
-		out = append(out, d.b[d.i:d.i+n]...)
-		d.i += n
-		if d.i == end {
-			break
+	b, out := d.b, d.text
+	i, n := d.i, copy(out, d.b[start:d.i])
+	for {
+		if len(b)-i >= 8 {
+			w := binary.LittleEndian.Uint64(b[i:])
+			binary.LittleEndian.PutUint64(out[n:], w)
+			m := special(w)
+			if m == 0 {
+				i += 8
+				n += 8
+				continue
+			}
+			i += bits.TrailingZeros64(m) / 8
+			n += bits.TrailingZeros64(m) / 8
 		}
+		switch {
+		case i == len(b):
+			d.i = i
+			return "", d.fail("the string does not end")
+		case b[i] == '"':
+			d.i = i + 1
+			d.text = out[n:]
+			return view(out[:n]), true
+		case b[i] < ' ':
+			d.i = i
+			return "", d.fail("control character in a string")
+		case b[i] != '\\':
+			out[n] = b[i]
+			i++
+			n++
+			continue
+		}
+		d.i = i
 		r, ok := d.escape()
 		if !ok {
 			return "", false
 		}
-		out = utf8.AppendRune(out, r)
+		n += utf8.EncodeRune(out[n:], r)
+		i = d.i
 	}
-	d.i = end + 1
-	return view(out), true
 }
 
 // escape reads the escape at i, both halves of a surrogate pair together.
@@ -363,16 +371,19 @@ func hex4(b []byte) rune {
 	return r
 }
 
-// plain is the length of b before the first quote, backslash or control character.
-func plain(b []byte) int {
+// special marks, with the highest bit of each, the bytes of w that do not stand for themselves in a string: quotes,
+// backslashes and control characters. Only the lowest mark is sure, on a little-endian w the first one.
+func special(w uint64) uint64 {
 	const ones, highs = 0x0101010101010101, 0x8080808080808080
+	quote, slash := w^(ones*'"'), w^(ones*'\\')
+	return ((quote-ones)&^quote | (slash-ones)&^slash | (w-ones*' ')&^w) & highs
+}
+
+// plain is the length of b before the first byte that does not stand for itself.
+func plain(b []byte) int {
 	i := 0
 	for ; len(b)-i >= 8; i += 8 {
-		w := binary.LittleEndian.Uint64(b[i:])
-		quote, slash := w^(ones*'"'), w^(ones*'\\')
-		// Each term has the high bit of a byte set where that byte is 0 (or below ' '); only bytes above the first
-		// such one may be set by mistake.
-		if m := ((quote-ones) & ^quote | (slash-ones) & ^slash | (w-ones*' ') & ^w) & highs; m != 0 {
+		if m := special(binary.LittleEndian.Uint64(b[i:])); m != 0 {
 			return i + bits.TrailingZeros64(m)/8
 		}
 	}

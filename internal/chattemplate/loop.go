@@ -16,8 +16,9 @@ type cursor struct {
 
 // iterator is a Python generator or iterator: each of its elements can be had once.
 type iterator struct {
-	name string // of its type
-	next func(r *run) (Value, bool)
+	name  string // of its type
+	depth int    // iterators that it goes through, itself included
+	next  func(r *run) (Value, bool)
 }
 
 // iterate begins to go over v; not ok after an error.

@@ -11,101 +11,135 @@ import (
 // maxNesting bounds the depth of values that are printed or compared.
 const maxNesting = 2 * MaxJSONDepth
 
-// appendStr appends str(v).
-func appendStr(dst []byte, v Value) ([]byte, error) {
-	switch v.kind {
-	case KindString:
-		return append(dst, v.Text()...), nil
-	case KindMissing, KindUndefined:
-		return dst, nil
-	}
-	return appendRepr(dst, v, 0)
+// printer appends the text of values to dst, up to a limit of bytes, because lists that a template builds may hold one
+// another many times over.
+type printer struct {
+	dst   []byte
+	limit int
+	err   error
 }
 
-// appendRepr appends repr(v). What shows addresses of memory is refused.
-func appendRepr(dst []byte, v Value, depth int) ([]byte, error) {
-	if depth > maxNesting {
-		return dst, errNesting
+// shortRepr is repr(v), for messages; a question mark where it is too long.
+func shortRepr(v Value) string {
+	p := printer{limit: 4096}
+	p.repr(v, 0)
+	if p.err != nil {
+		return "?"
+	}
+	return string(p.dst)
+}
+
+// repr appends repr(v). What shows addresses of memory is refused.
+func (p *printer) repr(v Value, depth int) {
+	switch {
+	case p.err != nil:
+		return
+	case depth > maxNesting:
+		p.err = errNesting
+		return
+	case len(p.dst) > p.limit:
+		p.err = errOutput
+		return
 	}
 	switch v.kind {
 	case KindUndefined:
-		return append(dst, "Undefined"...), nil
+		p.dst = append(p.dst, "Undefined"...)
 	case KindNone:
-		return append(dst, "None"...), nil
+		p.dst = append(p.dst, "None"...)
 	case KindBool:
 		if v.n != 0 {
-			return append(dst, "True"...), nil
+			p.dst = append(p.dst, "True"...)
+		} else {
+			p.dst = append(p.dst, "False"...)
 		}
-		return append(dst, "False"...), nil
 	case KindInt:
-		return strconv.AppendInt(dst, v.int(), 10), nil
+		p.dst = strconv.AppendInt(p.dst, v.int(), 10)
 	case KindBigInt:
-		return v.big().Append(dst, 10), nil
+		p.dst = v.big().Append(p.dst, 10)
 	case KindFloat:
-		return appendFloat(dst, v.float()), nil
+		p.dst = appendFloat(p.dst, v.float())
 	case KindString:
-		if v.markup {
-			dst = append(dst, "Markup("...)
-			return append(appendQuoted(dst, v.Text()), ')'), nil
-		}
-		return appendQuoted(dst, v.Text()), nil
+		p.string(v)
 	case KindList:
-		return appendItems(dst, '[', v.Items(), ']', depth)
+		p.items("[", v.Items(), "]", depth)
 	case KindTuple:
-		if v.n != 1 {
-			return appendItems(dst, '(', v.Items(), ')', depth)
+		if v.n == 1 {
+			p.items("(", v.Items(), ",)", depth)
+		} else {
+			p.items("(", v.Items(), ")", depth)
 		}
-		dst, err := appendRepr(append(dst, '('), v.Items()[0], depth+1)
-		return append(dst, ",)"...), err
 	case KindDict:
-		return appendDict(dst, v.Dict(), depth)
-	case kindRange:
-		return appendRange(dst, v.rangeOf()), nil
-	case kindView:
-		return appendView(dst, v.view(), depth)
-	case kindNamespace:
-		dst, err := appendDict(append(dst, "<Namespace "...), v.namespace(), depth+1)
-		return append(dst, '>'), err
-	case kindMacro:
-		if v.macro().code.name == "" {
-			return append(dst, "<Macro anonymous>"...), nil
-		}
-		dst = append(dst, "<Macro "...)
-		return append(appendQuoted(dst, v.macro().code.name), '>'), nil
+		p.dict(v.Dict(), depth)
+	default:
+		p.other(v, depth)
 	}
-	return dst, unsupported("the text of a %s", v.typeName())
 }
 
-func appendItems(dst []byte, open byte, items []Value, end byte, depth int) ([]byte, error) {
-	dst = append(dst, open)
+func (p *printer) string(v Value) {
+	if v.markup {
+		p.dst = append(p.dst, "Markup("...)
+	}
+	p.dst = appendQuoted(p.dst, v.Text())
+	if v.markup {
+		p.dst = append(p.dst, ')')
+	}
+}
+
+// other appends what only a render has.
+func (p *printer) other(v Value, depth int) {
+	switch v.kind {
+	case kindRange:
+		p.dst = appendRange(p.dst, v.rangeOf())
+	case kindView:
+		p.view(v.view(), depth)
+	case kindNamespace:
+		p.dst = append(p.dst, "<Namespace "...)
+		p.dict(v.namespace(), depth+1)
+		p.dst = append(p.dst, '>')
+	case kindMacro:
+		name := v.macro().code.name
+		if name == "" {
+			p.dst = append(p.dst, "<Macro anonymous>"...)
+			return
+		}
+		p.dst = append(appendQuoted(append(p.dst, "<Macro "...), name), '>')
+	default:
+		p.err = unsupported("the text of a %s", v.typeName())
+	}
+}
+
+func (p *printer) items(begin string, items []Value, end string, depth int) {
+	p.dst = append(p.dst, begin...)
 	for i, item := range items {
 		if i > 0 {
-			dst = append(dst, ", "...)
+			p.dst = append(p.dst, ", "...)
 		}
-		var err error
-		if dst, err = appendRepr(dst, item, depth+1); err != nil {
-			return dst, err
-		}
+		p.repr(item, depth+1)
 	}
-	return append(dst, end), nil
+	p.dst = append(p.dst, end...)
 }
 
-func appendDict(dst []byte, d *Dict, depth int) ([]byte, error) {
-	dst = append(dst, '{')
+func (p *printer) dict(d *Dict, depth int) {
+	p.dst = append(p.dst, '{')
 	for i := range d.entries {
 		if i > 0 {
-			dst = append(dst, ", "...)
+			p.dst = append(p.dst, ", "...)
 		}
-		var err error
-		if dst, err = appendRepr(dst, d.entries[i].key, depth+1); err != nil {
-			return dst, err
-		}
-		dst = append(dst, ": "...)
-		if dst, err = appendRepr(dst, d.entries[i].value, depth+1); err != nil {
-			return dst, err
-		}
+		p.repr(d.entries[i].key, depth+1)
+		p.dst = append(p.dst, ": "...)
+		p.repr(d.entries[i].value, depth+1)
 	}
-	return append(dst, '}'), nil
+	p.dst = append(p.dst, '}')
+}
+
+func (p *printer) view(x *viewValue, depth int) {
+	var a Arena
+	items := make([]Value, x.dict.Len())
+	for i := range items {
+		items[i] = x.at(&a, i)
+	}
+	p.dst = append(p.dst, x.of.String()...)
+	p.items("([", items, "])", depth)
 }
 
 func appendRange(dst []byte, x *rangeValue) []byte {
@@ -118,17 +152,6 @@ func appendRange(dst []byte, x *rangeValue) []byte {
 		dst = strconv.AppendInt(dst, x.step, 10)
 	}
 	return append(dst, ')')
-}
-
-func appendView(dst []byte, x *viewValue, depth int) ([]byte, error) {
-	var a Arena
-	items := make([]Value, x.dict.Len())
-	for i := range items {
-		items[i] = x.at(&a, i)
-	}
-	dst = append(dst, x.of.String()...)
-	dst, err := appendItems(append(dst, '('), '[', items, ']', depth)
-	return append(dst, ')'), err
 }
 
 // appendFloat appends repr(f): the shortest digits that read back as f, with an exponent below 1e-4 and from 1e16.

@@ -21,8 +21,8 @@ type Limits struct {
 // Defaults of Limits. The steps take about a second.
 const (
 	DefaultSteps  = 20_000_000
-	DefaultMemory = 256 << 20
-	DefaultOutput = 64 << 20
+	DefaultMemory = 64 << 20
+	DefaultOutput = 16 << 20
 )
 
 // Bounds that are not worth an option.
@@ -174,20 +174,29 @@ func (r *run) concat(a, b string) Value {
 
 // print appends str(v) to the text.
 func (r *run) print(v Value) {
-	if v.kind == KindString {
+	switch {
+	case v.kind == KindString:
 		r.out = append(r.out, v.Text()...)
-		return
+		if len(r.out) > r.maxOut {
+			r.fail(errOutput)
+		}
+	case v.kind == KindUndefined || r.err != nil:
+	case v.kind == kindLoop:
+		r.print(r.loopText(v.loop()))
+	default:
+		r.printRepr(v)
 	}
-	if v.kind == KindUndefined || r.err != nil {
-		return
+}
+
+// printRepr appends repr(v) to the text.
+func (r *run) printRepr(v Value) {
+	p := printer{dst: r.out, limit: r.maxOut}
+	p.repr(v, 0)
+	if p.err != nil {
+		r.fail(p.err)
 	}
-	if v.kind == kindLoop {
-		v = r.loopText(v.loop())
-	}
-	var err error
-	if r.out, err = appendStr(r.out, v); err != nil {
-		r.fail(err)
-	}
+	r.spend((len(p.dst) - len(r.out)) / 16)
+	r.out = p.dst
 }
 
 // cut takes what was appended to out since mark as a string.
@@ -223,7 +232,7 @@ func (r *run) lacks(v, key Value) Value {
 
 // exec runs a block in the current frame.
 func (r *run) exec(b *block) signal {
-	if !r.spend(b.cost) {
+	if !r.spend(1 + b.cost) {
 		return stops
 	}
 	for _, s := range b.stmts {
@@ -273,7 +282,9 @@ func (r *run) load(from ref) Value {
 
 // newFrame begins a function that was defined in up.
 func (r *run) newFrame(slots int, up *frame) *frame {
-	return &frame{slots: r.values(slots), up: up}
+	f := &r.a.frames.take(1)[0]
+	f.slots, f.up = r.values(slots), up
+	return f
 }
 
 // errInternal is a mistake of this package.

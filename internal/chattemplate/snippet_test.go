@@ -5,8 +5,11 @@ import (
 	"errors"
 	"flag"
 	"os"
+	"slices"
 	"strings"
 	"testing"
+
+	"github.com/google/go-cmp/cmp"
 )
 
 var moreSnippets = flag.String("snippets", "", "a file with more random snippets")
@@ -16,6 +19,8 @@ type snippet struct {
 	Source string  `json:"src"`
 	Out    *string `json:"out"`
 	Err    string  `json:"err"`
+	// Names are the variables that it may look up in the context; nil where it is no template.
+	Names []string `json:"names"`
 }
 
 // class is the exception of a snippet; errors of syntax are all the same.
@@ -47,6 +52,39 @@ func outcome(source string, context []byte) (text, class string, err error) {
 		return "", raised.Class, err
 	}
 	return "", "other", err
+}
+
+// TestNames: Jinja's rule for what a template looks up decides which arguments of a request reach it.
+func TestNames(t *testing.T) {
+	functions := []string{"raise_exception", "strftime_now"} // not variables to the engine, but ours tell them apart
+	n := 0
+	for _, path := range []string{"testdata/snippets.jsonl.gz", "testdata/random.jsonl.gz"} {
+		readLines(t, path, func(line []byte) {
+			var s snippet
+			if err := json.Unmarshal(line, &s); err != nil {
+				t.Fatal(err)
+			}
+			template, err := Parse(s.Source)
+			if err != nil || s.Names == nil {
+				return
+			}
+			n++
+			got := []string{}
+			for _, name := range template.context {
+				if template.Uses(name) && !slices.Contains(functions, name) {
+					got = append(got, name)
+				}
+			}
+			slices.Sort(got)
+			want := slices.DeleteFunc(s.Names, func(name string) bool { return slices.Contains(functions, name) })
+			if diff := cmp.Diff(want, got); diff != "" {
+				t.Errorf("%s\n%s", s.Source, diff)
+			}
+		})
+	}
+	if n < 1000 {
+		t.Errorf("only %d templates", n)
+	}
 }
 
 // TestSnippets is the law of this package: a text is Python's to the byte, an exception is raised where Python raises

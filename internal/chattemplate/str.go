@@ -81,21 +81,34 @@ func (r *run) strip(s string, chars Value, left, right bool) Value {
 	switch chars.kind {
 	case KindMissing, KindNone:
 	case KindString:
-		set := chars.Text()
-		if !r.spend(len(set)) {
+		in = inSet(chars.Text())
+		if !r.spend(int(chars.n) / 8) {
 			return Value{}
 		}
-		in = func(c rune) bool { return strings.ContainsRune(set, c) }
 	default:
 		return r.typeError("strip arg must be None or str")
 	}
+	length := len(s)
 	if left {
 		s = strings.TrimLeftFunc(s, in)
 	}
 	if right {
 		s = strings.TrimRightFunc(s, in)
 	}
+	r.spend((length - len(s)) / 4)
 	return String(s)
+}
+
+// inSet tells whether a character is one of set.
+func inSet(set string) func(c rune) bool {
+	if len(set) < 16 {
+		return func(c rune) bool { return strings.ContainsRune(set, c) }
+	}
+	chars := make(map[rune]bool)
+	for _, c := range set {
+		chars[c] = true
+	}
+	return func(c rune) bool { return chars[c] }
 }
 
 func caseMethod(f func(r *run, s string) Value) strMethod {
@@ -121,7 +134,7 @@ func oddLower(c rune) bool { return c == 0x130 || c == 0x3a3 }
 
 // mapped is s with a change of case.
 func (r *run) mapped(s string, f func(string) string, odd func(rune) bool) Value {
-	if !r.spend(1+len(s)/16) || strings.ContainsFunc(s, odd) {
+	if !r.spend(1+len(s)/4) || strings.ContainsFunc(s, odd) {
 		return r.fail(unsupported("the case of unusual characters"))
 	}
 	out := f(s)
@@ -175,7 +188,7 @@ func affixMethod(name string, has func(s, affix string) bool) strMethod {
 		case v[1].kind != KindMissing:
 			return r.fail(unsupported("%s with bounds", name))
 		case v[0].kind == KindString:
-			return Bool(has(s, v[0].Text()))
+			return Bool(r.spend(int(v[0].n)/64) && has(s, v[0].Text()))
 		case v[0].kind != KindTuple:
 			return r.typeError("%s first arg must be str or a tuple of str, not %s", name, v[0].typeName())
 		}
@@ -183,7 +196,7 @@ func affixMethod(name string, has func(s, affix string) bool) strMethod {
 			if affix.kind != KindString {
 				return r.typeError("tuple for %s must only contain str, not %s", name, affix.typeName())
 			}
-			if has(s, affix.Text()) {
+			if r.spend(1+int(affix.n)/64) && has(s, affix.Text()) {
 				return Bool(true)
 			}
 		}
@@ -198,7 +211,7 @@ func cutMethod(name string, cut func(s, affix string) string) strMethod {
 			return Value{}
 		}
 		affix, ok := r.text(v[0], name+"() argument")
-		if !ok {
+		if !ok || !r.spend(len(affix)/64) {
 			return Value{}
 		}
 		return String(cut(s, affix))
@@ -325,7 +338,7 @@ func (r *run) strings(parts []string) Value {
 func splitMethod(fromRight bool) strMethod {
 	return func(r *run, s string, a *args) Value {
 		v, ok := r.bind(a, "split", 0, "sep", "maxsplit")
-		if !ok || !r.spend(1+len(s)/16) {
+		if !ok || !r.spend(1+len(s)/8) {
 			return Value{}
 		}
 		limit, ok := r.integer(v[1], -1)
@@ -336,7 +349,10 @@ func splitMethod(fromRight bool) strMethod {
 			limit = len(s) + 1
 		}
 		if v[0].kind == KindMissing || v[0].kind == KindNone {
-			if fromRight {
+			switch {
+			case !r.room(countRunes(s, isSpace)):
+				return Value{}
+			case fromRight:
 				return r.strings(rightFields(s, limit))
 			}
 			return r.strings(fields(s, limit))
@@ -347,6 +363,8 @@ func splitMethod(fromRight bool) strMethod {
 			return Value{}
 		case sep == "":
 			return r.raise("ValueError", "empty separator")
+		case !r.room(strings.Count(s, sep)):
+			return Value{}
 		case !fromRight:
 			return r.strings(strings.SplitN(s, sep, limit+1))
 		}
@@ -404,10 +422,27 @@ func rightFields(s string, limit int) (parts []string) {
 
 func splitLinesMethod(r *run, s string, a *args) Value {
 	v, ok := r.bind(a, "splitlines", 0, "keepends")
-	if !ok || !r.spend(1+len(s)/16) {
+	if !ok || !r.spend(1+len(s)/16) || !r.room(countRunes(s, isLineEnd)) {
 		return Value{}
 	}
 	return r.strings(splitLines(s, v[0].Truth()))
+}
+
+// room tells whether there is memory for a list of n texts.
+func (r *run) room(n int) bool {
+	if n > 1000 && r.a.Size()+64*n > r.maxMemory {
+		r.fail(errMemory)
+	}
+	return r.err == nil
+}
+
+func countRunes(s string, is func(rune) bool) (n int) {
+	for _, c := range s {
+		if is(c) {
+			n++
+		}
+	}
+	return n
 }
 
 // splitLines splits where Python sees the end of a line.
@@ -491,7 +526,7 @@ func joinMethod(r *run, s string, a *args) Value {
 // isMethod tells whether all characters are of a class, and there is one. Numbers beyond ASCII have too many classes.
 func isMethod(is func(rune) bool) strMethod {
 	return func(r *run, s string, a *args) Value {
-		if _, ok := r.bind(a, "method", 0); !ok || !r.spend(1+len(s)/16) {
+		if _, ok := r.bind(a, "method", 0); !ok || !r.spend(1+len(s)/4) {
 			return Value{}
 		}
 		if strings.ContainsFunc(s, func(c rune) bool { return c >= utf8.RuneSelf && unicode.IsNumber(c) }) {
@@ -504,7 +539,7 @@ func isMethod(is func(rune) bool) strMethod {
 // casedMethod tells whether there is a letter of a case, and none of the other.
 func casedMethod(is, isOther func(rune) bool) strMethod {
 	return func(r *run, s string, a *args) Value {
-		if _, ok := r.bind(a, "method", 0); !ok || !r.spend(1+len(s)/16) {
+		if _, ok := r.bind(a, "method", 0); !ok || !r.spend(1+len(s)/4) {
 			return Value{}
 		}
 		if strings.ContainsFunc(s, func(c rune) bool { return c >= utf8.RuneSelf }) {

@@ -22,7 +22,7 @@ func init() {
 	remainder := func(divisor, want int64) test {
 		return func(r *run, v Value, a *args) bool {
 			_, ok := r.bind(a, "test", 0)
-			return ok && equal(r.binary("%", v, Int(divisor)), Int(want), 0)
+			return ok && r.equal(r.binary("%", v, Int(divisor)), Int(want))
 		}
 	}
 	tests = map[string]test{
@@ -31,7 +31,7 @@ func init() {
 		"defined":  simple(func(v Value) bool { return v.kind != KindUndefined }),
 		"divisibleby": func(r *run, v Value, a *args) bool {
 			p, ok := r.bind(a, "divisibleby", 1, "num")
-			return ok && equal(r.binary("%", v, p[0]), Int(0), 0)
+			return ok && r.equal(r.binary("%", v, p[0]), Int(0))
 		},
 		"escaped":  simple(func(v Value) bool { return v.markup }),
 		"even":     remainder(2, 0),
@@ -74,7 +74,7 @@ func (n *testExpr) eval(r *run) Value {
 	if r.err != nil {
 		return Value{}
 	}
-	return Bool(n.test(r, v, &a))
+	return Bool(n.test(r, v, a))
 }
 
 func isCallable(v Value) bool {

@@ -220,11 +220,7 @@ func (u *undefined) error() *RaisedError {
 	case u.of == "":
 		return &RaisedError{Class: class, Msg: string(appendQuoted(nil, u.name.Text())) + " is undefined"}
 	case u.name.kind != KindString:
-		name, err := appendRepr(nil, u.name, 0)
-		if err != nil {
-			name = []byte("?")
-		}
-		return &RaisedError{Class: class, Msg: u.of + " has no element " + string(name)}
+		return &RaisedError{Class: class, Msg: u.of + " has no element " + shortRepr(u.name)}
 	}
 	return &RaisedError{Class: class, Msg: string(appendQuoted(nil, u.of)) + " has no attribute " + string(appendQuoted(nil, u.name.Text()))}
 }
@@ -234,6 +230,14 @@ func ownerName(v Value) string {
 	switch v.kind {
 	case KindNone:
 		return "None"
+	case KindString:
+		if !v.markup {
+			return "str object"
+		}
+	case KindList:
+		return "list object"
+	case KindDict:
+		return "dict object"
 	case kindNamespace:
 		return "jinja2.utils.Namespace object"
 	case kindLoop:
