@@ -97,7 +97,7 @@ func (q *request) render(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	q.vars = append(q.vars, q.Renderer.tokens...)
+	q.vars = append(q.vars, q.tokens...)
 	if err := q.kwargs(); err != nil {
 		return err
 	}
@@ -124,7 +124,9 @@ func (q *request) apply(ctx context.Context, dst []byte, conversation []chattemp
 			return dst, err
 		}
 	}
-	in.Vars = append(q.vars, chattemplate.Var{Name: "messages", Value: chattemplate.List(conversation)})
+	vars := q.vars // the messages are this render's alone
+	vars = append(vars, chattemplate.Var{Name: "messages", Value: chattemplate.List(conversation)})
+	in.Vars = vars
 	out, err := q.model.Render(ctx, dst, &q.arena, &in)
 	return out, asUnsupported(err)
 }

@@ -144,7 +144,8 @@ func appendJSONFloat(dst []byte, f float64) []byte {
 }
 
 func (d *dump) string(s string) {
-	dst := append(d.dst, '"')
+	dst := d.dst
+	dst = append(dst, '"')
 	for i := 0; i < len(s); {
 		n := plain(bytesOf(s[i:]))
 		if d.ascii {
@@ -185,7 +186,8 @@ func (d *dump) string(s string) {
 			dst = appendHex(append(dst, `\u`...), rune(c), 4)
 		}
 	}
-	d.dst = append(dst, '"')
+	dst = append(dst, '"')
+	d.dst = dst
 }
 
 // printable is the length of s before the first byte that is not printable ASCII.

@@ -8,7 +8,7 @@ import (
 )
 
 // renderWith renders a source with a few variables.
-func renderWith(t testing.TB, ctx context.Context, source string, limits Limits) (string, error) {
+func renderWith(ctx context.Context, t testing.TB, source string, limits Limits) (string, error) {
 	t.Helper()
 	template, err := Parse(source)
 	if err != nil {
@@ -103,7 +103,7 @@ func TestLimits(t *testing.T) {
 	}
 	for name, source := range tests {
 		t.Run(name, func(t *testing.T) {
-			out, err := renderWith(t, t.Context(), source, limits)
+			out, err := renderWith(t.Context(), t, source, limits)
 			if !errors.Is(err, ErrLimit) {
 				t.Errorf("got %.100q, %v, want a limit", out, err)
 			}
@@ -123,7 +123,7 @@ func TestBelowLimits(t *testing.T) {
 	}
 	for name, source := range tests {
 		t.Run(name, func(t *testing.T) {
-			if _, err := renderWith(t, t.Context(), source, Limits{}); err != nil {
+			if _, err := renderWith(t.Context(), t, source, Limits{}); err != nil {
 				t.Error(err)
 			}
 		})
@@ -134,7 +134,7 @@ func TestRenderEndsWithItsContext(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	source := `{% for a in range(100000) %}{% for b in range(100000) %}{% endfor %}{% endfor %}`
-	if _, err := renderWith(t, ctx, source, Limits{}); !errors.Is(err, context.Canceled) {
+	if _, err := renderWith(ctx, t, source, Limits{}); !errors.Is(err, context.Canceled) {
 		t.Errorf("got %v", err)
 	}
 }

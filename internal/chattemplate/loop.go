@@ -198,10 +198,9 @@ func (l *loopState) peek(r *run) (Value, bool) {
 
 func (l *loopState) len(r *run) int {
 	if l.length < 0 {
-		switch {
-		case l.c.it == nil:
+		if l.c.it == nil {
 			l.length, _ = r.length(l.source)
-		default:
+		} else {
 			rest := l.c.list(r)
 			l.c = cursor{items: rest}
 			l.length = len(rest) + l.index0 + 1

@@ -123,7 +123,7 @@ func (p *parser) statements(ends ...string) block {
 	defer p.leave()
 	var body []stmt
 	var text *output
-	print := func(e expr) {
+	emit := func(e expr) {
 		if text == nil {
 			text = &output{}
 			body = append(body, text)
@@ -138,11 +138,11 @@ func (p *parser) statements(ends ...string) block {
 			}
 			return block{body, costOf(body)}
 		case tokenData:
-			print(&constant{String(t.text)})
+			emit(&constant{String(t.text)})
 			p.at++
 		case tokenVariable:
 			p.at++
-			print(p.tuple(tupleRules{withCondition: true}))
+			emit(p.tuple(tupleRules{withCondition: true}))
 			p.expect(tokenVariableEnd)
 		default:
 			text = nil

@@ -111,7 +111,7 @@ func (s *symbols) find(name string) (*symbols, *ident) {
 	return nil, nil
 }
 
-func (s *symbols) define(name string, load loadInfo) *ident {
+func (s *symbols) define(name string, load loadInfo) {
 	key := identKey{s.level, name}
 	id := s.fn.idents[key]
 	if id == nil {
@@ -120,7 +120,6 @@ func (s *symbols) define(name string, load loadInfo) *ident {
 	}
 	s.refs[name] = id
 	s.setLoad(id, load)
-	return id
 }
 
 func (s *symbols) setLoad(id *ident, load loadInfo) {
@@ -142,9 +141,9 @@ func (s *symbols) store(name string) {
 	s.define(name, loadInfo{kind: loadUndefined})
 }
 
-func (s *symbols) parameter(name string) *ident {
+func (s *symbols) parameter(name string) {
 	s.stores[name] = true
-	return s.define(name, loadInfo{kind: loadParameter})
+	s.define(name, loadInfo{kind: loadParameter})
 }
 
 func (s *symbols) load(name string) {
@@ -460,7 +459,7 @@ func (r *resolver) macro(s *symbols, m *macroCode) {
 	m.hasCaller = used["caller"]
 	m.hasKwargs, m.hasVarargs = used["kwargs"], used["varargs"]
 	for _, name := range []string{"caller", "kwargs", "varargs"} {
-		if used[name] && !(name == "caller" && m.explicitCaller) {
+		if used[name] && (name != "caller" || !m.explicitCaller) {
 			in.parameter(name)
 		}
 	}

@@ -198,7 +198,8 @@ func (m *Mirror) tell(n id, tier kvblock.Tier, come bool) {
 		m.tellOne(n, tier, come)
 		return
 	}
-	parts := append(m.parts[:0], n)
+	parts := m.parts[:0]
+	parts = append(parts, n)
 	for len(parts) > 0 {
 		n := parts[len(parts)-1]
 		parts = parts[:len(parts)-1]

@@ -38,7 +38,6 @@ type world struct {
 	engine  *truth
 	mirror  *Mirror
 	pickers []*simPicker
-	epochs  int
 	ids     uint64
 	// everHeld are the keys that the engine has had in this life.
 	everHeld map[place]bool

@@ -29,8 +29,8 @@ func (m *Mirror) walk(v *view, f func(tier kvblock.Tier, group int, parent, key 
 		tiers[at.tier] = tiers[at.tier] || d.Blocks > 0
 	}
 	var stack []id
-	for tier, any := range tiers {
-		if !any {
+	for tier, used := range tiers {
+		if !used {
 			continue
 		}
 		m.arena.each(func(n id, r *record) {

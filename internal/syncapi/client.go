@@ -75,12 +75,8 @@ func (c *Client) Push(ctx context.Context, sender *report.Sender, changed <-chan
 	go func() { ended <- hear(stream, sender, heard) }()
 	err = speak(ctx, stream, sender, changed, heard, ended)
 	cancel()
-	if err == nil { // the stream has ended, or ctx
-		err = <-ended
-	} else if errors.Is(err, io.EOF) { // the reason is in what was received
-		err = <-ended
-	} else {
-		<-ended
+	if heard := <-ended; err == nil || errors.Is(err, io.EOF) {
+		err = heard // the stream has ended, or ctx: the reason is in what was received
 	}
 	if err == nil {
 		err = io.EOF

@@ -146,7 +146,7 @@ func (c *clientTLS) ServerHandshake(net.Conn) (net.Conn, credentials.AuthInfo, e
 
 // Info implements credentials.TransportCredentials.
 func (c *clientTLS) Info() credentials.ProtocolInfo {
-	return credentials.ProtocolInfo{SecurityProtocol: "tls", ServerName: c.serverName}
+	return credentials.ProtocolInfo{SecurityProtocol: "tls", ServerName: c.serverName} //nolint:staticcheck // gRPC still takes the authority from here
 }
 
 // Clone implements credentials.TransportCredentials.
