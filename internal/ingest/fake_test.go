@@ -197,6 +197,13 @@ func (e *fakeEngine) Subscribe(ctx context.Context, addr string, up func(), each
 	}
 }
 
+// asked is how often a replay was asked for.
+func (e *fakeEngine) asked() int {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.replays
+}
+
 func (e *fakeEngine) Replay(ctx context.Context, _ string, from uint64, each func(uint64, []byte) error) error {
 	e.mu.Lock()
 	e.replays++
