@@ -271,7 +271,7 @@ func TestReplaySocketThatFailsFromTheStart(t *testing.T) {
 		synctest.Wait()
 		w.publish(encode(chain(0, 1)), 1)
 		w.mu.Lock()
-		before := w.asked()
+		before := w.replays
 		w.replayFails = func(n int) (int, bool) { return 0, n <= before+2 }
 		w.mu.Unlock()
 		w.cut()
@@ -303,8 +303,8 @@ func TestStatesWithoutAReplaySocket(t *testing.T) {
 		if got := w.stats().Resyncs[FellBack].Load(); got != 1 {
 			t.Errorf("%d new lives by number, want 1", got)
 		}
-		if w.asked() != 0 {
-			t.Errorf("%d replays without a socket", w.asked())
+		if w.replays != 0 {
+			t.Errorf("%d replays without a socket", w.replays)
 		}
 	})
 }
