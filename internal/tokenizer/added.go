@@ -20,6 +20,7 @@ type addedToken struct {
 // addedTrie finds added tokens, the leftmost first and of those the longest.
 type addedTrie struct {
 	first [256]int32 // node of a first byte; 0 for none
+	begin byteSet    // the first bytes
 	only  int        // the one byte that all begin with, or -1
 	nodes []trieNode // the first is none
 }
@@ -42,6 +43,7 @@ func (a *addedTrie) add(content string, token int32) {
 	} else if a.only != int(content[0]) {
 		a.only = -1
 	}
+	a.begin[content[0]] = 1
 	at := &a.first[content[0]]
 	for i := range len(content) {
 		for *at != 0 && a.nodes[*at].b != content[i] {
@@ -105,10 +107,7 @@ func (a *addedTrie) maybe(s string, i, limit int) int {
 		}
 		return limit
 	}
-	for i < limit && a.first[s[i]] == 0 {
-		i++
-	}
-	return i
+	return a.begin.next(s, i, limit)
 }
 
 // cut appends the ids of the added tokens of s and hands what is between them to rest.

@@ -118,7 +118,7 @@ func (e *encoder) word(s string, beg, end int) {
 }
 
 // heapFrom is the length in bytes from which a heap finds the next merge sooner than a walk does.
-const heapFrom = 48
+const heapFrom = 96
 
 // merge appends the ids of the word w by byte-pair encoding: of all adjacent pairs the one with the lowest rank is
 // merged, the leftmost first, until none is left.

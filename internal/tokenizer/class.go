@@ -83,3 +83,29 @@ func runNotOf(s string, i int, mask uint16) int {
 	}
 	return i
 }
+
+// byteSet is a set of bytes; 1 for those in it.
+type byteSet [256]uint8
+
+func bytesOf(has func(b byte) bool) (set byteSet) {
+	for b := range set {
+		if has(byte(b)) {
+			set[b] = 1
+		}
+	}
+	return set
+}
+
+// next is the first place from i on, and before limit, with a byte of the set; else limit.
+func (set *byteSet) next(s string, i, limit int) int {
+	s = s[:limit]
+	for ; i+4 <= len(s); i += 4 {
+		if set[s[i]]|set[s[i+1]]|set[s[i+2]]|set[s[i+3]] != 0 {
+			break
+		}
+	}
+	for i < len(s) && set[s[i]] == 0 {
+		i++
+	}
+	return i
+}

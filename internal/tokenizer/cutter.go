@@ -1,6 +1,7 @@
 package tokenizer
 
 import (
+	"slices"
 	"unicode/utf8"
 )
 
@@ -24,6 +25,8 @@ type cutter struct {
 	inside insideCuts
 	// plain: cuts inside lie between ASCII characters only.
 	plain bool
+	// marksSpaces: a space becomes a space mark before it is encoded.
+	marksSpaces bool
 	// Cuts before tokens are taken from minToken bytes on, others from minInside.
 	minToken, minInside int
 }
@@ -32,9 +35,9 @@ type insideCuts uint8
 
 const (
 	noCuts insideCuts = iota
-	// wordCuts are those of the byte-level families whose splits all have words set: behind a letter before anything
-	// that is neither letter, mark nor number nor an apostrophe nor of the Chinese and Japanese scripts (some models have
-	// rules for their runs), and before a space behind anything but space.
+	// wordCuts are those of the byte-level families whose splits are safe and at least one of them of words: behind a
+	// letter before anything that is neither letter, mark nor number nor an apostrophe nor of the Chinese and Japanese
+	// scripts (some models have rules for their runs), and before a space behind anything but space.
 	wordCuts
 	// runeCuts are those of sentencepiece: between two characters that no merge joins.
 	runeCuts
@@ -69,12 +72,15 @@ func newCutter(t *Tokenizer) *cutter {
 		if t.spm.cuts && !normalized && onlyMarks(t.norm) {
 			c.inside = runeCuts
 		}
-	case len(t.splits) > 0 && onlyNFC(t.norm):
-		c.inside = wordCuts
+		c.marksSpaces = t.spm.meta.on || slices.ContainsFunc(t.norm, func(n normalization) bool { return n.kind == normReplace })
+	case onlyNFC(t.norm):
+		safe, words := true, false
 		for _, s := range t.splits {
-			if !s.words {
-				c.inside = noCuts
-			}
+			safe = safe && (s.safe || s.words)
+			words = words || s.words
+		}
+		if safe && words {
+			c.inside = wordCuts
 		}
 		c.plain = normalized && len(t.norm) > 0
 	}
@@ -154,7 +160,7 @@ func (c *cutter) cutInside(t *Tokenizer, s string, q int) bool {
 	}
 	before, behind := classOf(x), classOf(y)
 	if c.inside == runeCuts {
-		if y == ' ' && (t.spm.meta.on || len(t.norm) > 0) {
+		if y == ' ' && c.marksSpaces {
 			y, _ = utf8.DecodeRuneInString(spaceMark)
 		}
 		return before&classS == 0 && t.spm.canCut(&t.vocab, x, y)

@@ -15,14 +15,18 @@ import (
 // maxID bounds the ids of a vocabulary, and so the table over them.
 const maxID = 1 << 24
 
+// MaxFile is the largest file that is loaded, in bytes. Loading takes about three times the size of tokenizer.json, of
+// which one to two times stay.
+const MaxFile = 256 << 20
+
 // Load reads tokenizer.json, and tokenizer_config.json if there is one, from the directory dir. The error wraps
 // ErrUnsupported when the model's rules are not known here.
 func Load(dir string) (*Tokenizer, error) {
-	data, err := os.ReadFile(filepath.Join(dir, "tokenizer.json"))
+	data, err := readFile(filepath.Join(dir, "tokenizer.json"))
 	if err != nil {
 		return nil, fmt.Errorf("loading a tokenizer: %w", err)
 	}
-	config, err := os.ReadFile(filepath.Join(dir, "tokenizer_config.json"))
+	config, err := readFile(filepath.Join(dir, "tokenizer_config.json"))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("loading a tokenizer: %w", err)
 	}
@@ -33,15 +37,28 @@ func Load(dir string) (*Tokenizer, error) {
 	return t, nil
 }
 
+func readFile(path string) ([]byte, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		return nil, err
+	}
+	return read(f, info.Size())
+}
+
 // LoadReader reads the contents of a tokenizer.json, and of a tokenizer_config.json unless config is nil.
 func LoadReader(tokenizer, config io.Reader) (*Tokenizer, error) {
-	data, err := io.ReadAll(tokenizer)
+	data, err := read(tokenizer, lenOf(tokenizer))
 	if err != nil {
 		return nil, fmt.Errorf("reading a tokenizer: %w", err)
 	}
 	var settings []byte
 	if config != nil {
-		if settings, err = io.ReadAll(config); err != nil {
+		if settings, err = read(config, lenOf(config)); err != nil {
 			return nil, fmt.Errorf("reading a tokenizer's configuration: %w", err)
 		}
 	}
@@ -50,6 +67,30 @@ func LoadReader(tokenizer, config io.Reader) (*Tokenizer, error) {
 		return nil, fmt.Errorf("loading a tokenizer: %w", err)
 	}
 	return t, nil
+}
+
+// lenOf is how much a reader says it has, as those of package bytes and strings do; 0 when it does not say.
+func lenOf(r io.Reader) int64 {
+	if l, ok := r.(interface{ Len() int }); ok {
+		return int64(l.Len())
+	}
+	return 0
+}
+
+// read reads all of r, which may have about size bytes, without a second copy of it if that is right.
+func read(r io.Reader, size int64) ([]byte, error) {
+	if size > MaxFile {
+		return nil, fmt.Errorf("%w: %d bytes, of %d at most", ErrInvalid, size, MaxFile)
+	}
+	var b bytes.Buffer
+	b.Grow(int(size) + bytes.MinRead)
+	if _, err := b.ReadFrom(io.LimitReader(r, MaxFile+1)); err != nil {
+		return nil, err
+	}
+	if b.Len() > MaxFile {
+		return nil, fmt.Errorf("%w: more than %d bytes", ErrInvalid, MaxFile)
+	}
+	return b.Bytes(), nil
 }
 
 // loader builds a Tokenizer. Its parts of the file are read in a fixed order, whatever theirs is.
@@ -184,7 +225,7 @@ func (l *loader) style() error {
 // readVocabulary fills the table of words. Tokens that are not written in the byte-level alphabet can never come out of
 // a text; they keep their bytes as they are.
 func (l *loader) readVocabulary() error {
-	size := 0
+	size, most := 0, 0
 	err := eachField(l.vocabulary, func(key, value []byte) error {
 		id, err := tokenID(value)
 		if err != nil {
@@ -192,12 +233,13 @@ func (l *loader) readVocabulary() error {
 		}
 		l.entries++
 		size += len(key)
-		l.tokens = growTo(l.tokens, id)
+		most = max(most, int(id)+1)
 		return nil
 	})
 	if err != nil {
 		return err
 	}
+	l.tokens = make([]tokenSpan, most, most+len(l.added))
 	l.arena = make([]byte, 0, size)
 	l.grow(l.entries)
 	return eachField(l.vocabulary, func(key, value []byte) error {

@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -43,7 +44,7 @@ func tiny(t testing.TB, fields ...string) []byte {
 		}
 		field := fmt.Sprintf("%q: %s", name, value)
 		switch name {
-		case "vocab", "merges", "type", "ignore_merges", "dropout", "unk_token", "odd_option", "end_of_word_suffix":
+		case "vocab", "merges", "type", "ignore_merges", "dropout", "unk_token", "byte_fallback", "fuse_unk", "odd_option", "end_of_word_suffix":
 			model = append(model, field)
 		default:
 			top = append(top, field)
@@ -236,6 +237,16 @@ func checkLoad(t *testing.T, file, config []byte, text string) {
 	if err != nil && !errors.Is(err, ErrText) {
 		t.Fatal(err)
 	}
+	// Through a cache and cut wherever possible it is the same.
+	m.cuts.minToken, m.cuts.minInside = 1, 1
+	space := NewCache(1 << 18).Space("")
+	for range 2 {
+		got, cachedErr := m.EncodeCached(t.Context(), space, nil, text, true)
+		if !slices.Equal(got, ids) || (cachedErr == nil) != (err == nil) {
+			t.Fatalf("%q by parts: %v, %v, want %v, %v", text, got, cachedErr, ids, err)
+		}
+	}
+	m.Decode(ids)
 	for _, id := range ids {
 		if int(id) >= m.Size() && !slices.Contains(m.prefix, id) && !slices.Contains(m.suffix, id) {
 			t.Fatalf("id %d of %d", id, m.Size())
@@ -256,6 +267,86 @@ func FuzzLoadFields(f *testing.F) {
 	f.Fuzz(func(t *testing.T, merges, added, normalizer, pre, post, config, text string) {
 		checkLoad(t, tiny(t, "merges", merges, "added_tokens", added, "normalizer", normalizer, "pre_tokenizer", pre, "post_processor", post), []byte(config), text)
 	})
+}
+
+// FuzzLoadMarks loads vocabularies in the style of sentencepiece, in which text is what it says.
+func FuzzLoadMarks(f *testing.F) {
+	replace := `{"type":"Replace","pattern":{"String":" "},"content":"▁"}`
+	prepend := `{"type":"Sequence","normalizers":[{"type":"Prepend","prepend":"▁"},` + replace + `]}`
+	space := `{"type":"Split","pattern":{"String":" "},"behavior":"MergedWithPrevious","invert":false}`
+	mark := `{"type":"Metaspace","replacement":"▁","prepend_scheme":"first","split":true}`
+	f.Add("ab ▁ab ba é", prepend, `null`, "", true, true, " ab éba b<s>ab▁")
+	f.Add("ab", replace, space, "lrnx", false, true, "a [A]  b")
+	f.Add("ab >▁ \n\n", `null`, mark, "sl", true, false, "\n\nab [A]>▁a")
+	f.Fuzz(func(t *testing.T, words, normalizer, pre, flags string, bytes, fuse bool, text string) {
+		if !utf8.ValidString(words) || !utf8.ValidString(flags) {
+			return
+		}
+		// The vocabulary has the characters of the words, the words, and merges from their beginnings on.
+		vocab := map[string]int{"<unk>": 0}
+		put := func(s string) {
+			if _, ok := vocab[s]; !ok {
+				vocab[s] = len(vocab)
+			}
+		}
+		merges := [][2]string{}
+		if bytes {
+			for b := range 256 {
+				if b != len(flags)%7*40 { // sometimes one is not there
+					put(fmt.Sprintf("<0x%02X>", b))
+				}
+			}
+		}
+		for w := range strings.FieldsSeq(words) {
+			last := ""
+			for _, r := range w {
+				if put(string(r)); last != "" {
+					merges = append(merges, [2]string{last, string(r)})
+				}
+				last += string(r)
+				put(last)
+			}
+		}
+		added := []map[string]any{{"id": len(vocab), "content": "<s>"}, {"id": len(vocab) + 1, "content": "[A]", "lstrip": strings.Contains(flags, "l"),
+			"rstrip": strings.Contains(flags, "r"), "single_word": strings.Contains(flags, "s"), "normalized": strings.Contains(flags, "n")}}
+		if strings.Contains(words, "<s>") || strings.Contains(words, "[A]") {
+			added = nil
+		}
+		unk := `"<unk>"`
+		if strings.Contains(flags, "x") {
+			unk = `null`
+		}
+		checkLoad(t, tiny(t, "vocab", marshal(vocab), "merges", marshal(merges), "added_tokens", marshal(added), "normalizer", normalizer, "pre_tokenizer", pre,
+			"byte_fallback", fmt.Sprint(bytes), "fuse_unk", fmt.Sprint(fuse), "unk_token", unk), nil, text)
+	})
+}
+
+// TestLoadTakesLittleMemory bounds all that is allocated, whether the collector has been there or not.
+func TestLoadTakesLittleMemory(t *testing.T) {
+	file := unzip(t, qwen+"/tokenizer.json.gz")
+	loadClasses()
+	var before, behind runtime.MemStats
+	runtime.ReadMemStats(&before)
+	if _, err := LoadReader(bytes.NewReader(file), nil); err != nil {
+		t.Fatal(err)
+	}
+	runtime.ReadMemStats(&behind)
+	if got := behind.TotalAlloc - before.TotalAlloc; got > 4*uint64(len(file)) {
+		t.Errorf("%d bytes for a file of %d", got, len(file))
+	}
+}
+
+type endless struct{}
+
+func (endless) Read(p []byte) (int, error) { return copy(p, strings.Repeat(" ", 1<<16)), nil }
+
+func TestLoadOfTooMuch(t *testing.T) {
+	if _, err := read(strings.NewReader("x"), MaxFile+1); !errors.Is(err, ErrInvalid) {
+		t.Errorf("error is %v", err)
+	}
+	if _, err := read(endless{}, 0); !errors.Is(err, ErrInvalid) {
+		t.Errorf("error is %v", err)
+	}
 }
 
 // behaviour is what the reference library does, by code point.

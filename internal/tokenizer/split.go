@@ -6,8 +6,11 @@ type split struct {
 	scan func(s string, i int) int
 	// all: something matches everywhere, so that nothing is left between matches.
 	all bool
-	// words: a match ends where letters end, and before a space that follows anything else; see cutter.
-	words bool
+	// first has the bytes that a match can begin with; nil for any.
+	first *byteSet
+	// words: a match ends where letters end, and before a space that follows anything else; see cutter. safe: none ends
+	// there for this step, but a text that is cut there gives the same matches.
+	words, safe bool
 }
 
 const (
@@ -51,12 +54,12 @@ var splitByRegex = map[string]split{
 	// Kimi-K2 and later: Han by itself.
 	`[\p{Han}]+|` + o200kWords(upperNoHan, lowerNoHan, contractions+"?") + `|\p{N}{1,3}` + notWord + lineTail: {scan: o200k{digits: 3, contracts: true, han: true}.scan, all: true, words: true},
 	// DeepSeek-V3 and later split three times; Spark-X2.5 likewise.
-	`\p{N}{1,3}`:                               {scan: func(s string, i int) int { return digits(s, i, 3) }, words: true},
-	"[一-龥\u3040-ゟ゠-ヿ]+":                        {scan: scanCJK, words: true},
+	`\p{N}{1,3}`:                               {scan: func(s string, i int) int { return digits(s, i, 3) }, first: &numbers, safe: true},
+	"[一-龥\u3040-ゟ゠-ヿ]+":                        {scan: scanCJK, first: &wide, safe: true},
 	deepSeekWords + "[\r\n]*|" + rawTail:       {scan: deepSeek{lines: true}.scan, words: true},
 	deepSeekWords + "|[\r\n]|\\s+(?!\\S)|\\s+": {scan: deepSeek{}.scan, words: true},
 	// DeepSeek-Coder splits five times.
-	"[\r\n]":                 {scan: func(s string, i int) int { return one(s, i, classNL) }},
+	"[\r\n]":                 {scan: func(s string, i int) int { return one(s, i, classNL) }, first: &lineFeeds},
 	`\s?\p{L}+`:              {scan: func(s string, i int) int { return spaceThen(s, i, classL) }},
 	`\s?\p{P}+`:              {scan: func(s string, i int) int { return spaceThen(s, i, classP) }},
 	"[一-龥\u0800-一가-\ud7ff]+": {scan: scanAsian},
@@ -65,10 +68,14 @@ var splitByRegex = map[string]split{
 }
 
 var (
+	lineFeeds = bytesOf(func(b byte) bool { return b == '\r' || b == '\n' })
+	numbers   = bytesOf(func(b byte) bool { return b >= '0' && b <= '9' || b >= 0x80 })
+	wide      = bytesOf(func(b byte) bool { return b >= 0xe3 })
+
 	splitGPT2   = split{scan: scanGPT2, all: true, words: true}
-	splitDigits = split{scan: func(s string, i int) int { return one(s, i, classNumeric) }, words: true}
-	splitNumber = split{scan: func(s string, i int) int { return runOf(s, i, classNumeric) }, words: true}
-	splitLines  = split{scan: scanLines, all: true, words: true}
+	splitDigits = split{scan: func(s string, i int) int { return one(s, i, classNumeric) }, first: &numbers, safe: true}
+	splitNumber = split{scan: func(s string, i int) int { return runOf(s, i, classNumeric) }, first: &numbers, safe: true}
+	splitLines  = split{scan: scanLines, all: true, safe: true}
 )
 
 // patternLines with MergedWithNext is splitLines.
@@ -89,38 +96,40 @@ func (e *encoder) words(s string) {
 // split cuts s by the steps, one inside what the one before has left.
 func (e *encoder) split(s string, steps []split) {
 	if len(steps) == 0 {
-		if s != "" && !e.spend(len(s)) {
-			e.word(s, 0, len(s))
-		}
+		e.rest(s, 0, len(s), nil)
 		return
 	}
-	scan := steps[0].scan
-	if steps[0].all && len(steps) == 1 {
-		for i := 0; i < len(s); {
-			end := scan(s, i)
-			if e.spend(end - i) {
-				return
-			}
-			e.word(s, i, end)
-			i = end
-		}
-		return
-	}
+	scan, first, steps, all := steps[0].scan, steps[0].first, steps[1:], steps[0].all
 	left := 0
 	for i := 0; i < len(s) && e.err == nil; {
+		if first != nil {
+			if i = first.next(s, i, len(s)); i == len(s) {
+				break
+			}
+		}
 		end := scan(s, i)
-		if end == i {
+		if end == i && !all {
 			_, n := classAt(s, i)
 			i += n
 			continue
 		}
 		if left < i {
-			e.split(s[left:i], steps[1:])
+			e.rest(s, left, i, steps)
 		}
-		e.split(s[i:end], steps[1:])
+		e.rest(s, i, end, steps)
 		i, left = end, end
 	}
 	if left < len(s) && e.err == nil {
-		e.split(s[left:], steps[1:])
+		e.rest(s, left, len(s), steps)
+	}
+}
+
+// rest takes s[beg:end] through the remaining steps.
+func (e *encoder) rest(s string, beg, end int, steps []split) {
+	switch {
+	case len(steps) > 0:
+		e.split(s[beg:end], steps)
+	case beg < end && !e.spend(end-beg):
+		e.word(s, beg, end)
 	}
 }
