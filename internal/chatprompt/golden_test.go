@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -109,8 +110,12 @@ func prompt(t testing.TB, r *Renderer, body []byte) (string, error) {
 	if err := openai.Parse(openai.ChatCompletions, body, &req); err != nil {
 		return "", err
 	}
-	text, _, err := r.Prompt(t.Context(), nil, body, &req)
-	return string(text), err
+	p, err := r.Render(t.Context(), body, &req)
+	if err != nil {
+		return "", err
+	}
+	defer p.Release()
+	return strings.Clone(p.Text), nil
 }
 
 // expected renders the variables of a golden.

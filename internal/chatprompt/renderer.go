@@ -61,13 +61,24 @@ type Renderer struct {
 	plain, withTool *model
 	tokens          []chattemplate.Var
 	defaults        *chattemplate.Dict
-	arenas          sync.Pool // of *work
+	prompts         sync.Pool // of *Prompt
 }
 
 // model is a template and what depends on it alone.
 type model struct {
 	*chattemplate.Template
 	format chattemplate.ContentFormat
+}
+
+// Prompt is the prompt of one chat request, until it is released.
+type Prompt struct {
+	// Text of the prompt. It must not be used after Release.
+	Text string
+	// Special tells whether the engine adds special tokens around the text.
+	Special bool
+
+	owner *Renderer
+	work
 }
 
 // work is the memory of one request.
@@ -188,14 +199,12 @@ func printsTimeOfDay(source string) bool {
 //
 // truncate_prompt_tokens is left to the caller.
 func (r *Renderer) Tokens(ctx context.Context, dst []uint32, body []byte, req *openai.Request) ([]uint32, error) {
-	w := r.work()
-	defer r.done(w)
-	special, err := r.prompt(ctx, w, body, req)
+	p, err := r.Render(ctx, body, req)
 	if err != nil {
 		return dst, err
 	}
-	text := unsafe.String(unsafe.SliceData(w.text), len(w.text)) // the encoder keeps none of it
-	out, err := r.encoder.EncodeContext(ctx, dst, text, special)
+	defer p.Release()
+	out, err := r.encoder.EncodeContext(ctx, dst, p.Text, p.Special)
 	switch {
 	case errors.Is(err, tokenizer.ErrText):
 		return dst, fmt.Errorf("%w: %w", ErrUnsupported, err)
@@ -205,33 +214,32 @@ func (r *Renderer) Tokens(ctx context.Context, dst []uint32, body []byte, req *o
 	return out, nil
 }
 
-// Prompt appends the text of a chat request's prompt to dst. special tells whether special tokens are added around it.
-// Errors are as those of Tokens.
-func (r *Renderer) Prompt(ctx context.Context, dst, body []byte, req *openai.Request) (text []byte, special bool, err error) {
-	w := r.work()
-	defer r.done(w)
-	if special, err = r.prompt(ctx, w, body, req); err != nil {
-		return dst, false, err
+// Render makes the text of a chat request's prompt, for callers who encode it themselves. They must release it. Errors
+// are as those of Tokens.
+func (r *Renderer) Render(ctx context.Context, body []byte, req *openai.Request) (*Prompt, error) {
+	p, _ := r.prompts.Get().(*Prompt)
+	if p == nil {
+		p = &Prompt{owner: r}
 	}
-	return append(dst, w.text...), special, nil
+	var err error
+	if p.Special, err = r.prompt(ctx, &p.work, body, req); err != nil {
+		p.Release()
+		return nil, err
+	}
+	p.Text = unsafe.String(unsafe.SliceData(p.text), len(p.text))
+	return p, nil
 }
 
-func (r *Renderer) work() *work {
-	w, _ := r.arenas.Get().(*work)
-	if w == nil {
-		w = &work{}
+// Release gives the prompt's memory back.
+func (p *Prompt) Release() {
+	p.Text = ""
+	p.arena.Reset()
+	clear(p.vars)
+	p.vars, p.text = p.vars[:0], p.text[:0]
+	if cap(p.text) > keepText {
+		p.text = nil
 	}
-	return w
-}
-
-func (r *Renderer) done(w *work) {
-	w.arena.Reset()
-	clear(w.vars)
-	w.vars, w.text = w.vars[:0], w.text[:0]
-	if cap(w.text) > keepText {
-		w.text = nil
-	}
-	r.arenas.Put(w)
+	p.owner.prompts.Put(p)
 }
 
 // now is the engine's time. Near midnight its day is not sure.

@@ -366,13 +366,16 @@ func FuzzPrompt(f *testing.F) {
 		if openai.Parse(openai.ChatCompletions, body, &req) != nil {
 			return
 		}
-		text, _, err := r.Prompt(t.Context(), nil, body, &req)
+		p, err := r.Render(t.Context(), body, &req)
 		var raised *chattemplate.RaisedError
 		if err != nil && !errors.Is(err, ErrUnsupported) && !errors.As(err, &raised) {
 			t.Errorf("unexpected error %v", err)
 		}
-		if err != nil && text != nil {
-			t.Error("text beside an error")
+		if (err == nil) != (p != nil) {
+			t.Errorf("prompt %v beside error %v", p, err)
+		}
+		if p != nil {
+			p.Release()
 		}
 	})
 }
