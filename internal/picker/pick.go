@@ -55,6 +55,51 @@ func (p *Picker) Pick(ctx context.Context, in *Request) (*Decision, error) {
 	s.tokens = buf
 	s.keys = kvblock.AppendKeys(s.keys[:0], v.root(r.Model, r.CacheSalt), ids[:min(len(ids), maxKeyed)], v.spec.BlockTokens)
 
+	return p.choose(v, s, &asked{start: start, header: in.Header, promptTokens: len(ids), body: len(in.Body), source: source, why: tokenErr})
+}
+
+// Keyed is a request whose tokens and keys are known: one of a simulation, which has no body to parse.
+type Keyed struct {
+	Model string
+	// Header reads a request header by its lower-case name; nil when there are none.
+	Header func(name string) string
+	// Prompt is its token ids.
+	Prompt []uint32
+	// Keys of the prompt's whole blocks.
+	Keys []kvblock.Key
+	// Streamed answers tell when the prefill ends.
+	Streamed bool
+}
+
+// PickKeyed chooses endpoints as Pick does once it has the keys. The caller must end the decision. It fails with an
+// *Error.
+func (p *Picker) PickKeyed(in *Keyed) (*Decision, error) {
+	start := p.now()
+	s := p.scratch.Get().(*scratch)
+	defer p.release(s)
+	r := &s.request
+	r.Model, r.Stream = in.Model, in.Streamed
+	r.Prompts = append(r.Prompts[:0], openai.Prompt{Tokens: in.Prompt, IsTokens: true})
+	v := p.current.Load().pool(in.Model)
+	if v == nil {
+		return nil, unknownModel(in.Model)
+	}
+	s.keys = append(s.keys[:0], in.Keys...)
+	return p.choose(v, s, &asked{start: start, header: in.Header, promptTokens: len(in.Prompt), source: TokensGiven})
+}
+
+// asked is what choose needs to know of a request besides its scratch.
+type asked struct {
+	start        time.Time
+	header       func(name string) string
+	promptTokens int // 0 where the tokens are not known
+	body         int // bytes
+	source       TokenSource
+	why          error // there are no tokens
+}
+
+// choose is the pick from the keys on.
+func (p *Picker) choose(v *view, s *scratch, in *asked) (*Decision, error) {
 	now := p.now()
 	if s.candidates = v.eligible(now, s); len(s.candidates) == 0 {
 		v.stats.refused.Add(1)
@@ -63,16 +108,16 @@ func (p *Picker) Pick(ctx context.Context, in *Request) (*Decision, error) {
 	v.pending.expire(now)
 	v.match(s)
 
-	question := v.question(s, in, ids)
+	question := v.question(s, in)
 	s.costs = resize(s.costs, len(s.candidates))
 	v.strategy.Score(&question, s.candidates, s.costs)
 	s.order = policy.Rank(&question, s.candidates, s.costs, s.order)
 
-	d := v.decide(p.now, s, &question, source, tokenErr)
-	d.Duration = p.now().Sub(start)
+	d := v.decide(p.now, s, &question, in)
+	d.Duration = p.now().Sub(in.start)
 	if log := p.options.Log.V(1); log.Enabled() {
-		log.Info("Picked", "pool", v.spec.Name, "endpoint", d.Targets[0].Endpoint.Pod, "model", r.Model,
-			"promptTokens", d.PromptTokens, "matchedBlocks", d.Targets[0].Match.Blocks(), "tokens", source.String())
+		log.Info("Picked", "pool", v.spec.Name, "endpoint", d.Targets[0].Endpoint.Pod, "model", s.request.Model,
+			"promptTokens", d.PromptTokens, "matchedBlocks", d.Targets[0].Match.Blocks(), "tokens", in.source.String())
 	}
 	return d, nil
 }
@@ -136,25 +181,25 @@ func (v *view) match(s *scratch) {
 }
 
 // question puts the request into the strategies' words.
-func (v *view) question(s *scratch, in *Request, ids []uint32) policy.Request {
+func (v *view) question(s *scratch, in *asked) policy.Request {
 	r, spec := &s.request, v.spec
 	blocks := prefixBlocks
 	if c := spec.Policy.Strategy; c.Type == policy.Rendezvous && c.Rendezvous.ByPrefix {
 		blocks = max(1, c.Rendezvous.PrefixTokens/spec.BlockTokens)
 	}
 	out := policy.Request{
-		PromptTokens: len(ids),
+		PromptTokens: in.promptTokens,
 		BlockTokens:  spec.BlockTokens,
 		PrefixTokens: r.PrefixLen,
-		Session:      session(spec.Policy.SessionKeys, in.Header, r),
+		Session:      session(spec.Policy.SessionKeys, in.header, r),
 		Prefix:       prefix(s.keys, blocks, r),
 		Credit:       spec.Policy.Credit,
 		ReloadRate:   spec.Policy.ReloadRate,
 	}
-	if len(ids) > 0 {
-		out.Blocks = (len(ids) - 1) / spec.BlockTokens
+	if in.promptTokens > 0 {
+		out.Blocks = (in.promptTokens - 1) / spec.BlockTokens
 	} else {
-		out.PromptTokens = len(in.Body) / bytesPerToken
+		out.PromptTokens = in.body / bytesPerToken
 	}
 	return out
 }
@@ -163,22 +208,22 @@ func (v *view) question(s *scratch, in *Request, ids []uint32) policy.Request {
 const bytesPerToken = 4
 
 // decide makes the decision for the best candidates: books the first and speculates on it.
-func (v *view) decide(now timeNow, s *scratch, question *policy.Request, source TokenSource, tokenErr error) *Decision {
+func (v *view) decide(now timeNow, s *scratch, question *policy.Request, in *asked) *Decision {
 	r := &s.request
 	d := &Decision{
 		Pool:         v.spec.Name,
 		Model:        r.Model,
 		Strategy:     v.spec.Policy.Strategy.Type,
-		Tokens:       source,
+		Tokens:       in.source,
 		PromptTokens: question.PromptTokens,
 		view:         v,
 		now:          now,
 		streamed:     r.Stream,
-		counted:      source != TokensNone && len(r.Prompts) <= 1 && !r.PromptLogprobs,
+		counted:      in.source != TokensNone && len(r.Prompts) <= 1 && !r.PromptLogprobs,
 		keys:         append([]kvblock.Key(nil), s.keys...),
 	}
-	if source == TokensNone {
-		d.TokensMissing = reasonOf(tokenErr)
+	if in.source == TokensNone {
+		d.TokensMissing = reasonOf(in.why)
 	}
 	for _, prompt := range r.Prompts[min(1, len(r.Prompts)):] {
 		d.otherTokens += len(prompt.Tokens) + len(prompt.Text)/bytesPerToken
