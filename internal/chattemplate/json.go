@@ -270,17 +270,23 @@ func (d *decoder) escaped(start int) (string, bool) {
 	b, out := d.b, d.text
 	i, n := d.i, copy(out, d.b[start:d.i])
 	for {
-		if len(b)-i >= 8 {
+		for len(b)-i >= 8 {
 			w := binary.LittleEndian.Uint64(b[i:])
 			binary.LittleEndian.PutUint64(out[n:], w)
 			m := special(w)
-			if m == 0 {
-				i += 8
-				n += 8
-				continue
+			if m != 0 {
+				run := bits.TrailingZeros64(m) / 8
+				i += run
+				n += run
+				break
 			}
-			i += bits.TrailingZeros64(m) / 8
-			n += bits.TrailingZeros64(m) / 8
+			i += 8
+			n += 8
+		}
+		for len(b)-i >= 2 && b[i] == '\\' && simpleEscape[b[i+1]] != 0 {
+			out[n] = simpleEscape[b[i+1]]
+			i += 2
+			n++
 		}
 		switch {
 		case i == len(b):
@@ -314,42 +320,30 @@ func (d *decoder) escape() (rune, bool) {
 	if len(d.b)-d.i < 2 {
 		return 0, d.fail("unknown escape")
 	}
-	c := d.b[d.i+1]
-	switch c {
-	case '"', '\\', '/':
-	case 'b':
-		c = '\b'
-	case 'f':
-		c = '\f'
-	case 'n':
-		c = '\n'
-	case 'r':
-		c = '\r'
-	case 't':
-		c = '\t'
-	case 'u':
-		r := hex4(d.b[d.i+2:])
-		if r < 0 {
-			return 0, d.fail("unknown escape")
-		}
-		d.i += 6
-		if !utf16.IsSurrogate(r) {
-			return r, true
-		}
-		if rest := d.b[d.i:]; len(rest) >= 6 && rest[0] == '\\' && rest[1] == 'u' {
-			if pair := utf16.DecodeRune(r, hex4(rest[2:])); pair != utf8.RuneError {
-				d.i += 6
-				return pair, true
-			}
-		}
-		d.err = unsupported("an unpaired surrogate")
-		return 0, false
-	default:
+	if c := simpleEscape[d.b[d.i+1]]; c != 0 {
+		d.i += 2
+		return rune(c), true
+	}
+	r := hex4(d.b[d.i+2:])
+	if d.b[d.i+1] != 'u' || r < 0 {
 		return 0, d.fail("unknown escape")
 	}
-	d.i += 2
-	return rune(c), true
+	d.i += 6
+	if !utf16.IsSurrogate(r) {
+		return r, true
+	}
+	if rest := d.b[d.i:]; len(rest) >= 6 && rest[0] == '\\' && rest[1] == 'u' {
+		if pair := utf16.DecodeRune(r, hex4(rest[2:])); pair != utf8.RuneError {
+			d.i += 6
+			return pair, true
+		}
+	}
+	d.err = unsupported("an unpaired surrogate")
+	return 0, false
 }
+
+// simpleEscape has what an escape of two bytes stands for, by its second byte.
+var simpleEscape = [256]byte{'"': '"', '\\': '\\', '/': '/', 'b': '\b', 'f': '\f', 'n': '\n', 'r': '\r', 't': '\t'}
 
 // hex4 is the value of four hexadecimal digits, or -1.
 func hex4(b []byte) rune {

@@ -115,6 +115,10 @@ func (s *scanner) str() (span, bool) {
 			high |= w
 			i += 8
 		}
+		for i+1 < len(b) && b[i] == '\\' && simpleEscape[b[i+1]] {
+			out.escaped = true
+			i += 2
+		}
 		if i >= len(b) {
 			return span{}, s.fail(len(b), "unexpected end in a string")
 		}
@@ -144,6 +148,9 @@ func (s *scanner) str() (span, bool) {
 		}
 	}
 }
+
+// simpleEscape are the bytes that stand behind the backslash of an escape of two bytes.
+var simpleEscape = [256]bool{'"': true, '\\': true, '/': true, 'b': true, 'f': true, 'n': true, 'r': true, 't': true}
 
 // escapeLen is the length of the escape that b begins with, or 0 when it is none.
 func escapeLen(b []byte) int {
