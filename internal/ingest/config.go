@@ -88,8 +88,10 @@ type Config struct {
 	NewDecoder func(engine string) Decoder
 	// Log gets the changes of streams' states.
 	Log logr.Logger
-	// Now is the clock that an engine's time stamps are compared with.
+	// Now is the clock, time.Now by default. Engines' time stamps are compared with it too.
 	Now func() time.Time
+	// Sleep waits for d, false when ctx has ended before; with a timer by default.
+	Sleep func(ctx context.Context, d time.Duration) bool
 
 	// QueueBytes bounds the messages of an endpoint that wait to be applied.
 	QueueBytes int
@@ -140,6 +142,9 @@ func (c Config) withDefaults() Config {
 	}
 	if c.Now == nil {
 		c.Now = time.Now
+	}
+	if c.Sleep == nil {
+		c.Sleep = sleep
 	}
 	number(&c.QueueBytes, DefaultQueueBytes)
 	number(&c.MaxBlocks, DefaultMaxBlocks)

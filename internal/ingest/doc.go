@@ -8,6 +8,9 @@
 //	                     up, messages                    v
 //	                                                replay socket
 //
+// What a stream does is decided in Stream, which has no goroutine, socket or timer; run drives it with two goroutines,
+// and a simulation step by step.
+//
 // Everything that changes an endpoint's blocks passes the one queue, so that a late event cannot bring back what a
 // restart has cleared. Sequence numbers are always checked. The states of a stream:
 //

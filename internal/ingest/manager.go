@@ -12,12 +12,12 @@ type Manager struct {
 	cfg Config
 
 	mu      sync.Mutex
-	streams map[string]map[string]*stream // guarded by mu; by pool, by the endpoint's epoch
+	streams map[string]map[string]*run // guarded by mu; by pool, by the endpoint's epoch
 }
 
 // New returns a manager without streams.
 func New(c Config) *Manager {
-	return &Manager{cfg: c.withDefaults(), streams: map[string]map[string]*stream{}}
+	return &Manager{cfg: c.withDefaults(), streams: map[string]map[string]*run{}}
 }
 
 // Set makes the streams of a pool those of the feeds, of which each endpoint's life has at most one. Feeds without an
@@ -26,7 +26,7 @@ func New(c Config) *Manager {
 func (m *Manager) Set(pool string, feeds []Feed) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	old, next := m.streams[pool], map[string]*stream{}
+	old, next := m.streams[pool], map[string]*run{}
 	var fresh []Feed
 	for _, f := range feeds {
 		epoch := f.Endpoint.Epoch()
@@ -93,7 +93,7 @@ func (m *Manager) Pools() []string {
 	return pools
 }
 
-func stopAll(streams map[string]*stream) {
+func stopAll(streams map[string]*run) {
 	for _, s := range streams {
 		s.stop()
 	}

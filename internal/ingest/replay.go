@@ -25,7 +25,7 @@ func proofOf(payload []byte) uint64 {
 
 // begin follows a connection that has come up, or an engine that has begun anew. If it shows that it still is in the
 // same life, what is held stays; otherwise nothing is held, and everything is replayed.
-func (s *stream) begin(why Reason) {
+func (s *Stream) begin(why Reason) {
 	s.live, s.calm = false, s.cfg.MinQuiet
 	if why == Connected && s.resume() {
 		s.listen()
@@ -56,7 +56,7 @@ func (s *stream) begin(why Reason) {
 }
 
 // resync replaces what is held by a replay of everything. What is held stays until the first reply.
-func (s *stream) resync(why Reason) {
+func (s *Stream) resync(why Reason) {
 	s.stats.Resyncs[why].Add(1)
 	cleared := false
 	state, err := s.replayAll(func() {
@@ -79,7 +79,7 @@ func (s *stream) resync(why Reason) {
 
 // resume goes on after a connection was made again, if the engine shows by the batch applied last that it is in the
 // same life. It tells whether that worked.
-func (s *stream) resume() bool {
+func (s *Stream) resume() bool {
 	if !s.known || s.proof == 0 || !s.replayable() {
 		return false
 	}
@@ -91,7 +91,7 @@ func (s *stream) resume() bool {
 	}
 	s.stats.Resumes.Add(1)
 	if State(s.state.Load()) == Degraded && s.retry.IsZero() {
-		s.retry = time.Now().Add(s.pause) // what was planned may have been forgotten with an earlier process
+		s.retry = s.cfg.Now().Add(s.pause) // what was planned may have been forgotten with an earlier process
 	}
 	s.log.Info("Event stream continued", "state", State(s.state.Load()).String(), "batches", s.expected-before)
 	return true
@@ -99,7 +99,7 @@ func (s *stream) resume() bool {
 
 // catchUp applies what the engine has published since the batch applied last, which must be the one that it still has
 // under that number.
-func (s *stream) catchUp() error {
+func (s *Stream) catchUp() error {
 	proven := s.expected == 0
 	from := s.expected
 	if !proven {
@@ -129,14 +129,14 @@ func (s *stream) catchUp() error {
 }
 
 // listen plans to ask for the messages that may be lost last.
-func (s *stream) listen() {
+func (s *Stream) listen() {
 	if s.replayable() {
-		s.quiet, s.calm = time.Now().Add(s.cfg.MinQuiet), s.cfg.MinQuiet
+		s.quiet, s.calm = s.cfg.Now().Add(s.cfg.MinQuiet), s.cfg.MinQuiet
 	}
 }
 
 // poll asks for the messages that may be lost last: nothing that follows shows that they are.
-func (s *stream) poll() {
+func (s *Stream) poll() {
 	next := s.expected
 	var err error
 	if s.known && (s.expected == 0 || s.proof != 0) {
@@ -153,21 +153,21 @@ func (s *stream) poll() {
 		s.resync(ShortGap)
 	default:
 		s.calm = min(2*s.calm, s.cfg.MaxQuiet)
-		s.quiet = time.Now().Add(s.calm)
+		s.quiet = s.cfg.Now().Add(s.calm)
 	}
 }
 
 // failed takes note of a replay of everything that did not succeed, and plans another.
-func (s *stream) failed(err error, state State) {
+func (s *Stream) failed(err error, state State) {
 	s.log.Info("Event replay failed", "reason", err.Error())
 	s.setState(state)
-	s.retry = time.Now().Add(s.pause)
+	s.retry = s.cfg.Now().Add(s.pause)
 	s.pause = min(2*s.pause, s.cfg.MaxResync)
 }
 
 // replayAll applies everything that the engine still has, and returns the state that this leads to. It calls first
 // before the first batch.
-func (s *stream) replayAll(first func()) (State, error) {
+func (s *Stream) replayAll(first func()) (State, error) {
 	state, begun := Synced, false
 	err := s.replay(0, func(seq uint64, payload []byte) error {
 		switch {
@@ -198,7 +198,7 @@ func (s *stream) replayAll(first func()) (State, error) {
 
 // fill asks for the batches from the expected one up to seq, which has come. Afterwards seq is the expected one, or
 // has been applied, or the connection has gone.
-func (s *stream) fill(seq uint64) {
+func (s *Stream) fill(seq uint64) {
 	s.stats.Gaps.Add(1)
 	for attempt := 0; s.replayable() && attempt < s.cfg.ReplayAttempts && s.expected < seq; attempt++ {
 		if attempt > 0 && !s.rest(s.cfg.MinBackoff) {
@@ -232,13 +232,13 @@ func (s *stream) fill(seq uint64) {
 	s.expected = seq
 	s.setState(Degraded)
 	if s.replayable() && s.retry.IsZero() {
-		s.retry = time.Now().Add(s.pause)
+		s.retry = s.cfg.Now().Add(s.pause)
 		s.pause = min(2*s.pause, s.cfg.MaxResync)
 	}
 }
 
 // replay asks the endpoint's replay socket, as long as the connection to its publisher lasts.
-func (s *stream) replay(from uint64, each func(seq uint64, payload []byte) error) error {
+func (s *Stream) replay(from uint64, each func(seq uint64, payload []byte) error) error {
 	s.stats.Replays.Add(1)
 	err := s.cfg.Source.Replay(s.up, s.feed.Endpoint.ReplayAddress, from, each)
 	if err != nil && !errors.Is(err, errShort) {
@@ -248,11 +248,4 @@ func (s *stream) replay(from uint64, each func(seq uint64, payload []byte) error
 }
 
 // rest waits a moment, false when the connection has gone meanwhile.
-func (s *stream) rest(d time.Duration) bool {
-	select {
-	case <-s.up.Done():
-		return false
-	case <-time.After(d/2 + rand.N(d/2+1)):
-		return true
-	}
-}
+func (s *Stream) rest(d time.Duration) bool { return s.cfg.Sleep(s.up, d/2+rand.N(d/2+1)) }

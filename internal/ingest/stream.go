@@ -4,8 +4,6 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
-	"math/rand/v2"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -15,22 +13,23 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/vllm"
 )
 
-// stream follows one endpoint with two goroutines, a receiver and an applier, until it is stopped.
-type stream struct {
-	feed    Feed
-	cfg     *Config
-	log     logr.Logger
-	stats   Stats
-	queue   *queue
-	cancel  context.CancelFunc
-	workers sync.WaitGroup
+// Stream is what follows one endpoint, without goroutines, sockets or timers of its own: Up, Take and Down say what
+// comes from the publisher, Work does what follows from it. Manager runs streams; a simulation may drive them step by
+// step. Up, Take and Down belong to one goroutine, Work and Wake to one, which may be another; State and Stats are for
+// everyone.
+type Stream struct {
+	feed  Feed
+	cfg   *Config
+	log   logr.Logger
+	stats Stats
+	queue *queue
 
 	// ups counts connections made, seen is the last that the applier has begun; link is whether there is one now.
 	ups, seen atomic.Uint64
 	link      atomic.Bool
 	state     atomic.Int32 // a State, as the applier sees it
 
-	// What follows belongs to the applier.
+	// What follows belongs to whoever calls Work.
 
 	decoder Decoder
 	batch   kvevent.Batch
@@ -59,9 +58,14 @@ type stream struct {
 	calm  time.Duration
 }
 
-func startStream(feed Feed, cfg *Config) *stream {
-	ctx, cancel := context.WithCancel(context.Background())
-	s := &stream{feed: feed, cfg: cfg, cancel: cancel, decoder: cfg.NewDecoder(feed.Engine), up: ctx, pause: cfg.MinResync}
+// NewStream returns a stream that has no connection.
+func NewStream(feed Feed, c Config) *Stream {
+	c = c.withDefaults()
+	return newStream(feed, &c)
+}
+
+func newStream(feed Feed, cfg *Config) *Stream {
+	s := &Stream{feed: feed, cfg: cfg, decoder: cfg.NewDecoder(feed.Engine), pause: cfg.MinResync}
 	s.log = cfg.Log.WithValues("endpoint", feed.Endpoint.ID.String(), "pod", feed.Endpoint.Pod)
 	s.queue = newQueue(cfg.QueueBytes, &s.stats)
 	if s.sink = feed.Sink; s.sink == nil {
@@ -69,17 +73,11 @@ func startStream(feed Feed, cfg *Config) *stream {
 	}
 	s.known, s.expected, s.proof = feed.Resume.Known, feed.Resume.Next, feed.Resume.Proof
 	s.state.Store(int32(feed.Resume.State))
-	s.workers.Go(func() { s.receive(ctx) })
-	s.workers.Go(func() { s.apply(ctx) })
 	return s
 }
 
-// stop ends both goroutines; wait waits until they have ended.
-func (s *stream) stop() { s.cancel() }
-func (s *stream) wait() { s.workers.Wait() }
-
-// State combines what the two goroutines know.
-func (s *stream) State() State {
+// State combines what is known of the connection and of what came over it.
+func (s *Stream) State() State {
 	switch {
 	case !s.link.Load():
 		return Disconnected
@@ -89,94 +87,85 @@ func (s *stream) State() State {
 	return State(s.state.Load())
 }
 
-// receive keeps a connection to the publisher and queues what comes.
-func (s *stream) receive(ctx context.Context) {
-	backoff := s.cfg.MinBackoff
-	for {
-		began := time.Now()
-		link, cut := context.WithCancel(ctx)
-		err := s.cfg.Source.Subscribe(link, s.feed.Endpoint.EventsAddress, func() {
-			s.stats.Connections.Add(1)
-			n := s.ups.Add(1)
-			s.link.Store(true)
-			s.queue.up(link, n)
-		}, s.take)
-		cut()
-		wasUp := s.link.Swap(false)
-		s.queue.signal() // the sink is told
-		if ctx.Err() != nil {
-			return
-		}
-		s.stats.Failures.Add(1)
-		if wasUp {
-			s.log.Info("Event stream lost", "reason", err.Error())
-		} else {
-			s.log.V(1).Info("Event stream not reached", "reason", err.Error())
-		}
-		if time.Since(began) >= s.cfg.MaxBackoff {
-			backoff = s.cfg.MinBackoff
-		}
-		select {
-		case <-ctx.Done():
-			return
-		case <-time.After(backoff/2 + rand.N(backoff/2+1)):
-		}
-		backoff = min(2*backoff, s.cfg.MaxBackoff)
-	}
+// Stats go on counting.
+func (s *Stream) Stats() *Stats { return &s.stats }
+
+// Up says that a connection has been made, which lasts until link ends.
+func (s *Stream) Up(link context.Context) {
+	s.stats.Connections.Add(1)
+	n := s.ups.Add(1)
+	s.link.Store(true)
+	s.queue.up(link, n)
 }
 
-// take queues one message. One that is no event does not end the stream.
-func (s *stream) take(frames [][]byte) error {
+// Down says that there is no connection, and why. It tells whether there was one.
+func (s *Stream) Down(why error) (was bool) {
+	was = s.link.Swap(false)
+	s.queue.signal() // the sink is told
+	s.stats.Failures.Add(1)
+	if was {
+		s.log.Info("Event stream lost", "reason", why.Error())
+	} else {
+		s.log.V(1).Info("Event stream not reached", "reason", why.Error())
+	}
+	return was
+}
+
+// Take queues one message. One that is no event is counted and passed over.
+func (s *Stream) Take(frames [][]byte) {
 	n := len(frames)
 	if n < 2 || len(frames[n-2]) != 8 {
 		s.stats.Malformed.Add(1)
-		return nil
+		return
 	}
 	s.queue.message(binary.BigEndian.Uint64(frames[n-2]), frames[n-1])
-	return nil
 }
 
-// apply works through the queue.
-func (s *stream) apply(ctx context.Context) {
-	for ctx.Err() == nil {
-		if it, ok := s.queue.take(); ok {
-			s.step(it)
-			s.queue.giveBack(it)
-			continue
-		}
-		s.mark()
-		var retry, quiet <-chan time.Time
-		if !s.retry.IsZero() {
-			retry = time.After(time.Until(s.retry))
-		}
-		if !s.quiet.IsZero() {
-			quiet = time.After(time.Until(s.quiet))
-		}
-		select {
-		case <-ctx.Done():
-		case <-s.queue.wake:
-		case <-retry:
-			s.retry = time.Time{}
-			if s.link.Load() {
-				s.resync(Retry)
-			} else {
-				s.retry = time.Now().Add(s.pause) // unless a new connection replays everything anyway
-			}
-		case <-quiet:
-			s.quiet = time.Time{}
-			if s.link.Load() {
-				s.poll()
-			}
-		}
+// Work does the next thing there is to do: it applies what has come first, or asks again for what is missing. It
+// returns false when there was nothing.
+func (s *Stream) Work() bool {
+	if it, ok := s.queue.take(); ok {
+		s.step(it)
+		s.queue.giveBack(it)
+		return true
 	}
+	s.mark()
+	now := s.cfg.Now()
+	switch {
+	case due(s.retry, now):
+		s.retry = time.Time{}
+		if s.link.Load() {
+			s.resync(Retry)
+		} else {
+			s.retry = now.Add(s.pause) // unless a new connection replays everything anyway
+		}
+		return true
+	case due(s.quiet, now):
+		s.quiet = time.Time{}
+		if s.link.Load() {
+			s.poll()
+		}
+		return true
+	}
+	return false
 }
 
-func (s *stream) position() Position {
+func due(at, now time.Time) bool { return !at.IsZero() && !at.After(now) }
+
+// Wake is when Work may have something to do although nothing has come; zero for never.
+func (s *Stream) Wake() time.Time {
+	if s.retry.IsZero() || !s.quiet.IsZero() && s.quiet.Before(s.retry) {
+		return s.quiet
+	}
+	return s.retry
+}
+
+func (s *Stream) position() Position {
 	return Position{Next: s.expected, Known: s.known, Proof: s.proof, State: State(s.state.Load())}
 }
 
 // mark tells the sink where things stand, if that has changed.
-func (s *stream) mark() {
+func (s *Stream) mark() {
 	at, state := s.position(), s.State()
 	if at != s.marked || state != s.markedState {
 		s.marked, s.markedState = at, state
@@ -185,7 +174,7 @@ func (s *stream) mark() {
 }
 
 // step does what one item asks for.
-func (s *stream) step(it item) {
+func (s *Stream) step(it item) {
 	switch it.kind {
 	case kindUp:
 		s.up = it.link
@@ -213,7 +202,7 @@ func farAhead(seq, expected uint64) bool { return seq > expected && seq-expected
 // believable tells whether a message's number is to be acted on. One that lies too far ahead is not, as it may be
 // anybody's: the message counts as malformed. When the next one goes on from there, it is the engine that counts so,
 // in another life.
-func (s *stream) believable(seq uint64) bool {
+func (s *Stream) believable(seq uint64) bool {
 	if !s.known || !farAhead(seq, s.expected) {
 		s.strayed = false
 		return true
@@ -229,7 +218,7 @@ func (s *stream) believable(seq uint64) bool {
 }
 
 // message applies a live batch in its place in the sequence.
-func (s *stream) message(seq uint64, payload []byte) {
+func (s *Stream) message(seq uint64, payload []byte) {
 	if !s.believable(seq) {
 		return
 	}
@@ -264,7 +253,7 @@ func (s *stream) message(seq uint64, payload []byte) {
 }
 
 // applyBatch decodes a payload and changes the mirror and the index accordingly. false means that it cannot be read.
-func (s *stream) applyBatch(payload []byte) bool {
+func (s *Stream) applyBatch(payload []byte) bool {
 	s.proof = proofOf(payload)
 	if err := s.decoder.Decode(payload, &s.batch); err != nil {
 		if errors.Is(err, vllm.ErrLayout) {
@@ -284,9 +273,9 @@ func (s *stream) applyBatch(payload []byte) bool {
 	return true
 }
 
-func (s *stream) replayable() bool { return s.feed.Endpoint.ReplayAddress != "" }
+func (s *Stream) replayable() bool { return s.feed.Endpoint.ReplayAddress != "" }
 
-func (s *stream) setState(state State) {
+func (s *Stream) setState(state State) {
 	if old := State(s.state.Swap(int32(state))); old != state {
 		s.log.V(1).Info("Event stream changed its state", "state", state.String())
 	}
