@@ -20,6 +20,7 @@ var floors = map[string]int{
 	"config/crd":   3,
 
 	// Floor 0, the domain: no input or output, no clock of its own.
+	"internal/affinity":    0,
 	"internal/kvblock":     0,
 	"internal/kvindex":     0,
 	"internal/kvevent":     0,
