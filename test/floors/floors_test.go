@@ -27,6 +27,7 @@ var floors = map[string]int{
 	"internal/endpoint":    0,
 	"internal/load":        0,
 	"internal/policy":      0,
+	"internal/tenant":      0,
 	"internal/enginemodel": 0,
 
 	// Floor 1, codecs: bytes to domain and back.
@@ -38,9 +39,10 @@ var floors = map[string]int{
 	"internal/tokenizer":    1,
 
 	// Floor 2, use cases.
-	"internal/picker": 2,
-	"internal/ingest": 2,
-	"internal/report": 2,
+	"internal/picker":    2,
+	"internal/ingest":    2,
+	"internal/admission": 2,
+	"internal/report":    2,
 
 	// Floor 3, adapters to the world.
 	"internal/zmtp":        3,

@@ -1,0 +1,347 @@
+package admission
+
+import (
+	"container/heap"
+	"container/list"
+	"slices"
+	"time"
+)
+
+// Limits bound a queue.
+type Limits struct {
+	// Requests and Bytes (of their bodies) that may wait at once.
+	Requests int
+	Bytes    int64
+	// TTL is how long a request may wait for a full pool, Hold for a pool that no endpoint serves.
+	TTL, Hold time.Duration
+	// NewestFirst sheds the newest requests. Otherwise those of new sessions go before those of running ones.
+	NewestFirst bool
+}
+
+// Ticket is a request that waits.
+type Ticket struct {
+	// Level of its priority: higher goes first.
+	Level int
+	// Tenant whose request it is, and its weight, at least 1.
+	Tenant string
+	Weight int
+	// Tokens that it will cost: those of its prompt that are cached nowhere.
+	Tokens float64
+	// Bytes that it keeps in memory.
+	Bytes int64
+	// Running: it belongs to a conversation that has had an answer.
+	Running bool
+	// TTL of its own; 0 for the queue's.
+	TTL time.Duration
+
+	flow      *flow
+	pushed    time.Time
+	deadline  time.Time
+	all, news *list.Element // in the flow's lists
+	index     int           // in the queue's deadlines
+}
+
+// cost is what the ticket is charged: nothing is free, or one tenant's cached requests would hold up all others.
+func (t *Ticket) cost() float64 { return max(1, t.Tokens) }
+
+// flow is what waits of one tenant at one level.
+type flow struct {
+	tenant string
+	weight float64
+	level  *level
+	// virtual is the work that the tenant has had, by weight, in the level's virtual time.
+	virtual float64
+	tokens  float64    // that wait
+	all     *list.List // of *Ticket, first come first
+	news    *list.List // those of new sessions
+	since   time.Time  // when it last began to wait
+	index   int        // in level.active, -1 while nothing waits
+}
+
+// backlog is how much waits for the flow's weight.
+func (f *flow) backlog() float64 { return f.tokens / f.weight }
+
+// level is what waits with one priority.
+type level struct {
+	number int
+	// flows by tenant; those in which nothing waits are kept as long as they are ahead of the clock.
+	flows  map[string]*flow
+	active flows
+	// clock is the virtual time: where the flow served last was.
+	clock float64
+}
+
+// Queue is what waits for one pool. The zero value with its Limits set is ready. It is for one goroutine at a time.
+type Queue struct {
+	Limits Limits
+
+	levels    []*level // highest first, each with something that waits
+	deadlines deadlines
+	bytes     int64
+	tokens    float64
+	opened    time.Time // when the pool was served again
+	closed    bool
+}
+
+// Len and Bytes are what waits; Tokens is what it will cost.
+func (q *Queue) Len() int        { return len(q.deadlines) }
+func (q *Queue) Bytes() int64    { return q.bytes }
+func (q *Queue) Tokens() float64 { return q.tokens }
+
+// Push lets a ticket wait. Where the queue is too full, the least worthy are shed and returned, perhaps t itself.
+func (q *Queue) Push(now time.Time, t *Ticket) (shed []*Ticket) {
+	if q.Limits.Requests < 1 || t.Bytes > q.Limits.Bytes {
+		return []*Ticket{t}
+	}
+	if t.TTL <= 0 {
+		t.TTL = q.Limits.TTL
+	}
+	t.pushed, t.deadline = now, now.Add(t.TTL)
+	q.enter(t)
+	for len(q.deadlines) > q.Limits.Requests || q.bytes > q.Limits.Bytes {
+		victim := q.victim()
+		q.Remove(victim)
+		shed = append(shed, victim)
+	}
+	return shed
+}
+
+// Next is the ticket whose turn it is, nil when none waits. It stays.
+func (q *Queue) Next() *Ticket {
+	if len(q.levels) == 0 {
+		return nil
+	}
+	return q.levels[0].active[0].all.Front().Value.(*Ticket)
+}
+
+// Pop takes the next ticket out and charges its tenant; nil when none waits.
+func (q *Queue) Pop() *Ticket {
+	t := q.Next()
+	if t == nil {
+		return nil
+	}
+	f := t.flow
+	f.level.clock = f.virtual
+	f.virtual += t.cost() / f.weight
+	q.leave(t)
+	return t
+}
+
+// Remove takes a ticket out without charging for it, and tells whether it was there.
+func (q *Queue) Remove(t *Ticket) bool {
+	if t.flow == nil {
+		return false
+	}
+	q.leave(t)
+	return true
+}
+
+// Expire takes out the tickets that have waited too long. open tells whether some endpoint serves the pool at all: as
+// long as none does, tickets are held for Limits.Hold instead, and afterwards all have their own time again.
+func (q *Queue) Expire(now time.Time, open bool) (late []*Ticket) {
+	if open && q.closed {
+		q.opened = now
+	}
+	q.closed = !open
+	if !open {
+		for _, t := range slices.Clone(q.deadlines) {
+			if now.Sub(t.pushed) >= q.Limits.Hold {
+				late = append(late, t)
+			}
+		}
+		for _, t := range late {
+			q.leave(t)
+		}
+		return late
+	}
+	for len(q.deadlines) > 0 && !now.Before(q.deadlines[0].deadline) {
+		t := q.deadlines[0]
+		if again := q.opened.Add(t.TTL); now.Before(again) {
+			t.deadline = again
+			heap.Fix(&q.deadlines, 0)
+			continue
+		}
+		q.leave(t)
+		late = append(late, t)
+	}
+	return late
+}
+
+// victim is the ticket that goes first when there is no room: of the lowest level, of a tenant that has its share of
+// what waits or more, of a new session before a running one, the newest.
+func (q *Queue) victim() *Ticket {
+	lowest := q.levels[len(q.levels)-1]
+	share := 0.0
+	for _, f := range lowest.active {
+		share += f.backlog() / float64(len(lowest.active))
+	}
+	share *= 1 - 1e-9 // however the sum was rounded, somebody has it
+	var chosen *flow
+	better := func(f *flow) bool {
+		if chosen == nil {
+			return true
+		}
+		if a, b := q.shedsNew(f), q.shedsNew(chosen); a != b {
+			return a
+		}
+		if f.backlog() != chosen.backlog() {
+			return f.backlog() > chosen.backlog()
+		}
+		return f.tenant < chosen.tenant // any order that is the same each time
+	}
+	for _, f := range lowest.active {
+		if f.backlog() >= share && better(f) {
+			chosen = f
+		}
+	}
+	if q.shedsNew(chosen) {
+		return chosen.news.Back().Value.(*Ticket)
+	}
+	return chosen.all.Back().Value.(*Ticket)
+}
+
+// shedsNew tells whether a flow would give up a request of a new session.
+func (q *Queue) shedsNew(f *flow) bool { return !q.Limits.NewestFirst && f.news.Len() > 0 }
+
+// enter puts a ticket into its flow.
+func (q *Queue) enter(t *Ticket) {
+	l := q.level(t.Level)
+	f := l.flow(t)
+	t.flow = f
+	t.all = f.all.PushBack(t)
+	if !t.Running {
+		t.news = f.news.PushBack(t)
+	}
+	if f.index < 0 {
+		f.virtual, f.since = max(f.virtual, l.clock), t.pushed
+		heap.Push(&l.active, f)
+	}
+	f.tokens += t.cost()
+	q.tokens += t.cost()
+	q.bytes += t.Bytes
+	heap.Push(&q.deadlines, t)
+}
+
+// leave takes a ticket out of everything.
+func (q *Queue) leave(t *Ticket) {
+	f := t.flow
+	l := f.level
+	t.flow = nil
+	f.all.Remove(t.all)
+	if t.news != nil {
+		f.news.Remove(t.news)
+	}
+	t.all, t.news = nil, nil
+	f.tokens -= t.cost()
+	q.tokens -= t.cost()
+	q.bytes -= t.Bytes
+	heap.Remove(&q.deadlines, t.index)
+	if f.all.Len() > 0 {
+		heap.Fix(&l.active, f.index)
+		return
+	}
+	f.tokens = 0
+	heap.Remove(&l.active, f.index)
+	if len(l.active) == 0 {
+		i := slices.Index(q.levels, l)
+		q.levels = slices.Delete(q.levels, i, i+1)
+	}
+	if len(q.levels) == 0 {
+		q.tokens = 0 // whatever rounding has left
+	}
+}
+
+// level finds or makes a level.
+func (q *Queue) level(number int) *level {
+	i, found := slices.BinarySearchFunc(q.levels, number, func(l *level, n int) int { return n - l.number })
+	if !found {
+		q.levels = slices.Insert(q.levels, i, &level{number: number, flows: map[string]*flow{}})
+	}
+	return q.levels[i]
+}
+
+// flow finds or makes the flow of a ticket's tenant. Its weight is that of the ticket that came last.
+func (l *level) flow(t *Ticket) *flow {
+	f := l.flows[t.Tenant]
+	if f == nil {
+		l.forget()
+		f = &flow{tenant: t.Tenant, level: l, all: list.New(), news: list.New(), index: -1}
+		l.flows[t.Tenant] = f
+	}
+	f.weight = float64(max(1, t.Weight))
+	return f
+}
+
+// forget drops flows that are empty, when there are many: those that are not ahead of the others, and if these are too
+// few, all.
+func (l *level) forget() {
+	const most = 1024
+	for _, all := range []bool{false, true} {
+		if len(l.flows) < 2*len(l.active)+most {
+			return
+		}
+		for tenant, f := range l.flows {
+			if f.index < 0 && (all || f.virtual <= l.clock) {
+				delete(l.flows, tenant)
+			}
+		}
+	}
+}
+
+// flows is a heap of flows, the one that has had the least first.
+type flows []*flow
+
+func (h flows) Len() int { return len(h) }
+func (h flows) Less(i, j int) bool {
+	if h[i].virtual != h[j].virtual {
+		return h[i].virtual < h[j].virtual
+	}
+	return h[i].since.Before(h[j].since)
+}
+func (h flows) Swap(i, j int) {
+	h[i], h[j] = h[j], h[i]
+	h[i].index, h[j].index = i, j
+}
+
+// Push is for container/heap.
+func (h *flows) Push(x any) {
+	f := x.(*flow)
+	f.index = len(*h)
+	*h = append(*h, f)
+}
+
+// Pop is for container/heap.
+func (h *flows) Pop() any {
+	last := len(*h) - 1
+	f := (*h)[last]
+	(*h)[last] = nil
+	*h = (*h)[:last]
+	f.index = -1
+	return f
+}
+
+// deadlines is a heap of tickets, the one that must leave first at its top.
+type deadlines []*Ticket
+
+func (h deadlines) Len() int           { return len(h) }
+func (h deadlines) Less(i, j int) bool { return h[i].deadline.Before(h[j].deadline) }
+func (h deadlines) Swap(i, j int) {
+	h[i], h[j] = h[j], h[i]
+	h[i].index, h[j].index = i, j
+}
+
+// Push is for container/heap.
+func (h *deadlines) Push(x any) {
+	t := x.(*Ticket)
+	t.index = len(*h)
+	*h = append(*h, t)
+}
+
+// Pop is for container/heap.
+func (h *deadlines) Pop() any {
+	last := len(*h) - 1
+	t := (*h)[last]
+	(*h)[last] = nil
+	*h = (*h)[:last]
+	return t
+}

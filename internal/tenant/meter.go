@@ -1,0 +1,172 @@
+package tenant
+
+import (
+	"math"
+	"sync"
+	"time"
+)
+
+// maxMeters bounds how many tenants are metered one by one. Names beyond it, which only a header can bring, share one
+// meter: a flood of invented names is limited like one tenant.
+const maxMeters = 1 << 16
+
+// Reason is why a request of a tenant is refused.
+type Reason uint8
+
+// The reasons.
+const (
+	// Admitted: it is not refused.
+	Admitted Reason = iota
+	TooManyRequests
+	TooManyTokens
+	TooManyAtOnce
+)
+
+// String is the value of the metric label and the code of the error.
+func (r Reason) String() string {
+	return [...]string{"", "requests_per_minute", "tokens_per_minute", "max_concurrent"}[r]
+}
+
+// Meters keep the rates of a pool's tenants and count their requests under way. The zero value is ready. It is safe
+// for concurrent use.
+type Meters struct {
+	mu     sync.Mutex
+	meters map[string]*meter
+	swept  time.Time
+}
+
+// meter is one tenant's account: two buckets that fill up to one minute's worth.
+type meter struct {
+	requests, tokens bucket
+	underWay         int
+}
+
+// bucket is what is left of a rate. A debt is possible: an answer's length is known only when it has come.
+type bucket struct {
+	left float64
+	at   time.Time
+}
+
+// fill adds what the time has brought; at most a minute's worth is saved up.
+func (b *bucket) fill(now time.Time, perMinute float64) {
+	if b.at.IsZero() {
+		b.left, b.at = perMinute, now
+	} else if d := now.Sub(b.at).Minutes(); d > 0 {
+		b.left, b.at = math.Min(perMinute, b.left+d*perMinute), now
+	}
+}
+
+// full tells whether forgetting the bucket changes nothing.
+func (b *bucket) full(now time.Time) bool {
+	return b.at.IsZero() || now.Sub(b.at) >= time.Minute && b.left >= 0
+}
+
+// Pass is a request that was let through. The nil Pass is one of nobody: its methods do nothing.
+type Pass struct {
+	meters   *Meters
+	meter    *meter
+	class    *Class
+	released bool
+}
+
+// Take counts a request of a tenant, or refuses it: then the pass is nil, and after is how long to wait before it may
+// be let through. The pass must be released.
+func (ms *Meters) Take(now time.Time, name string, c *Class) (pass *Pass, reason Reason, after time.Duration) {
+	ms.mu.Lock()
+	defer ms.mu.Unlock()
+	m := ms.meter(now, name)
+	if c.MaxConcurrent > 0 && m.underWay >= c.MaxConcurrent {
+		return nil, TooManyAtOnce, time.Second
+	}
+	if rate := float64(c.TokensPerMinute); rate > 0 {
+		if m.tokens.fill(now, rate); m.tokens.left < 1 {
+			return nil, TooManyTokens, wait(1-m.tokens.left, rate)
+		}
+	}
+	if rate := float64(c.RequestsPerMinute); rate > 0 {
+		if m.requests.fill(now, rate); m.requests.left < 1 {
+			return nil, TooManyRequests, wait(1-m.requests.left, rate)
+		}
+		m.requests.left--
+	}
+	m.underWay++
+	return &Pass{meters: ms, meter: m, class: c}, Admitted, 0
+}
+
+// Charge counts tokens that the request has used, of its prompt or its answer. It may be called after Release.
+func (p *Pass) Charge(now time.Time, tokens int) {
+	if p == nil || p.class.TokensPerMinute <= 0 || tokens <= 0 {
+		return
+	}
+	p.meters.mu.Lock()
+	defer p.meters.mu.Unlock()
+	p.meter.tokens.fill(now, float64(p.class.TokensPerMinute))
+	p.meter.tokens.left -= float64(tokens)
+}
+
+// Release tells that the request has ended. Only the first call counts.
+func (p *Pass) Release() {
+	if p == nil {
+		return
+	}
+	p.meters.mu.Lock()
+	defer p.meters.mu.Unlock()
+	if !p.released {
+		p.released = true
+		p.meter.underWay--
+	}
+}
+
+// UnderWay is the number of a tenant's requests that were taken and not released.
+func (ms *Meters) UnderWay(name string) int {
+	ms.mu.Lock()
+	defer ms.mu.Unlock()
+	if m := ms.meters[name]; m != nil {
+		return m.underWay
+	}
+	return 0
+}
+
+// Len is the number of tenants that have a meter.
+func (ms *Meters) Len() int {
+	ms.mu.Lock()
+	defer ms.mu.Unlock()
+	return len(ms.meters)
+}
+
+// meter finds or makes a tenant's meter. ms.mu is held.
+func (ms *Meters) meter(now time.Time, name string) *meter {
+	if m := ms.meters[name]; m != nil {
+		return m
+	}
+	if ms.meters == nil {
+		ms.meters = map[string]*meter{}
+	}
+	if len(ms.meters) >= maxMeters && !ms.sweep(now) {
+		name = ""
+		if m := ms.meters[name]; m != nil {
+			return m
+		}
+	}
+	m := &meter{}
+	ms.meters[name] = m
+	return m
+}
+
+// sweep forgets the meters that say nothing, at most once a second, and tells whether there is room.
+func (ms *Meters) sweep(now time.Time) bool {
+	if now.Sub(ms.swept) >= time.Second {
+		ms.swept = now
+		for name, m := range ms.meters {
+			if m.underWay == 0 && m.requests.full(now) && m.tokens.full(now) {
+				delete(ms.meters, name)
+			}
+		}
+	}
+	return len(ms.meters) < maxMeters
+}
+
+// wait is how long a rate takes to bring an amount.
+func wait(amount, perMinute float64) time.Duration {
+	return time.Duration(math.Min(amount/perMinute*60, 3600) * float64(time.Second))
+}
