@@ -73,7 +73,7 @@ func (d *digests) hash(t *testing.T, v any) enginemodel.Hash {
 }
 
 // event reads a decoded golden event.
-func (d *digests) event(t *testing.T, v any) wireEvent {
+func (d *digests) event(t *testing.T, v any) WireEvent {
 	t.Helper()
 	fields, ok := v.(map[string]any)
 	if !ok {
@@ -83,39 +83,39 @@ func (d *digests) event(t *testing.T, v any) wireEvent {
 			fields[fieldNames[list[0].(string)][i]] = f
 		}
 	}
-	ev := wireEvent{group: -1}
+	ev := WireEvent{Group: -1}
 	for kind, tag := range tags {
 		if tag == fields["type"] {
-			ev.kind = kind
+			ev.Kind = kind
 		}
 	}
 	text := func(name string) string { s, _ := fields[name].(string); return s }
 	num := func(name string) int { n, _ := fields[name].(float64); return int(n) }
 	list := func(name string) []any { l, _ := fields[name].([]any); return l }
 	for _, h := range list("block_hashes") {
-		ev.hashes = append(ev.hashes, d.hash(t, h))
+		ev.Hashes = append(ev.Hashes, d.hash(t, h))
 	}
-	ev.parent = d.hash(t, fields["parent_block_hash"])
+	ev.Parent = d.hash(t, fields["parent_block_hash"])
 	for _, id := range list("token_ids") {
-		ev.tokens = append(ev.tokens, uint32(id.(float64)))
+		ev.Tokens = append(ev.Tokens, uint32(id.(float64)))
 	}
-	ev.blockSize, ev.loraID, ev.window = num("block_size"), num("lora_id"), num("kv_cache_spec_sliding_window")
-	ev.medium, ev.loraName, ev.spec = text("medium"), text("lora_name"), text("kv_cache_spec_kind")
+	ev.BlockSize, ev.LoRAID, ev.Window = num("block_size"), num("lora_id"), num("kv_cache_spec_sliding_window")
+	ev.Medium, ev.LoRAName, ev.Spec = text("medium"), text("lora_name"), text("kv_cache_spec_kind")
 	if fields["group_idx"] != nil {
-		ev.group = num("group_idx")
+		ev.Group = num("group_idx")
 	}
 	for _, keys := range list("extra_keys") {
-		var out []extraKey
+		var out []ExtraKey
 		if keys, ok := keys.([]any); ok {
 			for _, k := range keys {
 				if pair, ok := k.([]any); ok {
-					out = append(out, extraKey{name: pair[0].(string), offset: int(pair[1].(float64)), hasOffset: true})
+					out = append(out, ExtraKey{Name: pair[0].(string), Offset: int(pair[1].(float64)), HasOffset: true})
 				} else {
-					out = append(out, extraKey{name: k.(string)})
+					out = append(out, ExtraKey{Name: k.(string)})
 				}
 			}
 		}
-		ev.extra = append(ev.extra, out)
+		ev.Extra = append(ev.Extra, out)
 	}
 	return ev
 }
@@ -144,15 +144,15 @@ func TestEncodesWhatEveryReleaseSends(t *testing.T) {
 					t.Fatal(err)
 				}
 				d := &digests{of: map[enginemodel.Hash][]byte{}}
-				var events []wireEvent
+				var events []WireEvent
 				for _, v := range golden.Decoded[1].([]any) {
 					events = append(events, d.event(t, v))
 				}
-				enc := encoder{layout: layout, signed: d.signed}
+				enc := Encoder{Layout: layout, Signed: d.signed}
 				if len(d.of) > 0 {
-					enc.digest = func(dst []byte, h enginemodel.Hash) []byte { return append(dst, d.of[h]...) }
+					enc.Digest = func(dst []byte, h enginemodel.Hash) []byte { return append(dst, d.of[h]...) }
 				}
-				got := hex.EncodeToString(enc.appendBatch(nil, golden.Decoded[0].(float64), events))
+				got := hex.EncodeToString(enc.AppendBatch(nil, golden.Decoded[0].(float64), events))
 				if diff := cmp.Diff(strings.TrimSpace(string(want)), got); diff != "" {
 					t.Errorf("frame (-want +got):\n%s", diff)
 				}
@@ -166,12 +166,12 @@ func TestEncodesWhatEveryReleaseSends(t *testing.T) {
 
 // v0.17 to v0.19 have no golden frame: extra_keys is the ninth and last field.
 func TestLayout017EndsWithExtraKeys(t *testing.T) {
-	enc := encoder{layout: Layout017, rank: 2}
-	ev := wireEvent{
-		kind: enginemodel.Stored, hashes: []enginemodel.Hash{7}, tokens: []uint32{1, 2}, blockSize: 2, medium: mediumGPU, group: 0,
-		spec: specFullAttention, extra: [][]extraKey{{{name: "salt"}}},
+	enc := Encoder{Layout: Layout017, Rank: 2}
+	ev := WireEvent{
+		Kind: enginemodel.Stored, Hashes: []enginemodel.Hash{7}, Tokens: []uint32{1, 2}, BlockSize: 2, Medium: mediumGPU, Group: 0,
+		Spec: specFullAttention, Extra: [][]ExtraKey{{{Name: "salt"}}},
 	}
-	got, _ := unpack(enc.appendBatch(nil, 1, []wireEvent{ev}))
+	got, _ := unpack(enc.AppendBatch(nil, 1, []WireEvent{ev}))
 	want := []any{1.0, []any{[]any{
 		"BlockStored", []any{uint64(7)}, nil, []any{uint64(1), uint64(2)}, uint64(2), nil, "GPU", nil, []any{[]any{"salt"}},
 	}}, uint64(2)}
@@ -183,17 +183,17 @@ func TestLayout017EndsWithExtraKeys(t *testing.T) {
 func TestExtraKeysOfAdapterAndSalt(t *testing.T) {
 	cases := map[string]struct {
 		event enginemodel.Event
-		want  [][]extraKey
+		want  [][]ExtraKey
 	}{
-		"neither":                     {enginemodel.Event{Hashes: []enginemodel.Hash{1, 2}}, [][]extraKey{nil, nil}},
-		"an adapter is in each block": {enginemodel.Event{Hashes: []enginemodel.Hash{1, 2}, Adapter: "a"}, [][]extraKey{{{name: "a"}}, {{name: "a"}}}},
-		"a salt is in the first":      {enginemodel.Event{Hashes: []enginemodel.Hash{1, 2}, Salt: "s"}, [][]extraKey{{{name: "s"}}, nil}},
-		"the adapter comes first":     {enginemodel.Event{Hashes: []enginemodel.Hash{1}, Adapter: "a", Salt: "s"}, [][]extraKey{{{name: "a"}, {name: "s"}}}},
-		"no salt in later blocks":     {enginemodel.Event{Hashes: []enginemodel.Hash{2}, Parent: 1, Salt: "s"}, [][]extraKey{nil}},
+		"neither":                     {enginemodel.Event{Hashes: []enginemodel.Hash{1, 2}}, [][]ExtraKey{nil, nil}},
+		"an adapter is in each block": {enginemodel.Event{Hashes: []enginemodel.Hash{1, 2}, Adapter: "a"}, [][]ExtraKey{{{Name: "a"}}, {{Name: "a"}}}},
+		"a salt is in the first":      {enginemodel.Event{Hashes: []enginemodel.Hash{1, 2}, Salt: "s"}, [][]ExtraKey{{{Name: "s"}}, nil}},
+		"the adapter comes first":     {enginemodel.Event{Hashes: []enginemodel.Hash{1}, Adapter: "a", Salt: "s"}, [][]ExtraKey{{{Name: "a"}, {Name: "s"}}}},
+		"no salt in later blocks":     {enginemodel.Event{Hashes: []enginemodel.Hash{2}, Parent: 1, Salt: "s"}, [][]ExtraKey{nil}},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
-			if diff := cmp.Diff(tc.want, extraKeys(&tc.event), cmp.AllowUnexported(extraKey{})); diff != "" {
+			if diff := cmp.Diff(tc.want, extraKeys(&tc.event), cmp.AllowUnexported(ExtraKey{})); diff != "" {
 				t.Errorf("(-want +got):\n%s", diff)
 			}
 		})
@@ -201,7 +201,7 @@ func TestExtraKeysOfAdapterAndSalt(t *testing.T) {
 }
 
 func TestDigestEndsWithTheInteger(t *testing.T) {
-	d := longDigest(nil, 0x0102030405060708)
+	d := LongDigest(nil, 0x0102030405060708)
 	if len(d) != 32 || hex.EncodeToString(d[24:]) != "0102030405060708" {
 		t.Errorf("digest %x", d)
 	}

@@ -17,10 +17,10 @@ import (
 type publisher struct {
 	cfg       EventsConfig
 	log       logr.Logger
-	enc       encoder
+	enc       Encoder
 	topic     []byte
 	blockSize int
-	wire      []wireEvent // scratch
+	wire      []WireEvent // scratch
 
 	router *zmtp.Router
 	cancel context.CancelFunc
@@ -41,10 +41,10 @@ func newPublisher(c Config) (*publisher, error) {
 	ctx, cancel := context.WithCancel(context.Background())
 	p := &publisher{
 		cfg: c.Events, log: c.Log, cancel: cancel, topic: []byte(c.Events.Topic), blockSize: c.BlockSize,
-		enc: encoder{layout: c.Events.Layout, rank: c.DataParallelRank, signed: c.Events.Layout < Layout0102},
+		enc: Encoder{Layout: c.Events.Layout, Rank: c.DataParallelRank, Signed: c.Events.Layout < Layout0102},
 	}
 	if c.Events.DigestHashes {
-		p.enc.digest = longDigest
+		p.enc.Digest = LongDigest
 	}
 	if err := p.open(ctx, c); err != nil {
 		p.close()
@@ -116,7 +116,7 @@ func (p *publisher) setPub(pub *zmtp.Pub) {
 func (p *publisher) encode(events []enginemodel.Event, now time.Time) []byte {
 	p.wire = wireEvents(p.wire, events, p.blockSize)
 	ts := float64(now.UnixMicro()) / 1e6
-	return p.enc.appendBatch(make([]byte, 0, payloadSize(events)), ts, p.wire)
+	return p.enc.AppendBatch(make([]byte, 0, payloadSize(events)), ts, p.wire)
 }
 
 // payloadSize is about what the events take, in bytes.
