@@ -6,8 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
-	"path/filepath"
 	"slices"
 
 	"github.com/kvasir-dev/kvasir/internal/chattemplate"
@@ -36,17 +34,17 @@ type config struct {
 }
 
 // readFile is a file's content, nil if there is none.
-func readFile(dir, name string) ([]byte, error) {
-	data, err := os.ReadFile(filepath.Join(dir, name))
+func readFile(files fs.FS, name string) ([]byte, error) {
+	data, err := fs.ReadFile(files, name)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
 	return data, err
 }
 
-func readConfig(dir string) (*config, error) {
+func readConfig(files fs.FS) (*config, error) {
 	c := &config{}
-	data, err := readFile(dir, "tokenizer_config.json")
+	data, err := readFile(files, "tokenizer_config.json")
 	if err != nil {
 		return nil, err
 	}
@@ -59,17 +57,17 @@ func readConfig(dir string) (*config, error) {
 		}
 		c.template = c.members["chat_template"]
 	}
-	return c, c.checkModel(dir)
+	return c, c.checkModel(files)
 }
 
 // checkModel refuses models whose prompts are not made from a template.
-func (c *config) checkModel(dir string) error {
+func (c *config) checkModel(files fs.FS) error {
 	for _, name := range otherFiles {
-		if data, err := readFile(dir, name); err != nil || data != nil {
+		if data, err := readFile(files, name); err != nil || data != nil {
 			return errors.Join(err, unsupported("models with %s", name))
 		}
 	}
-	data, err := readFile(dir, "config.json")
+	data, err := readFile(files, "config.json")
 	if err != nil || data == nil {
 		return err
 	}
@@ -86,13 +84,13 @@ func (c *config) checkModel(dir string) error {
 }
 
 // source finds the model's own template: with tools, and without.
-func (c *config) source(dir string) (plain, withTools string, err error) {
+func (c *config) source(files fs.FS) (plain, withTools string, err error) {
 	for _, name := range processorFiles {
-		if data, err := readFile(dir, name); err != nil || data != nil {
+		if data, err := readFile(files, name); err != nil || data != nil {
 			return "", "", errors.Join(err, unsupported("the template of a model with %s, unless it is named", name))
 		}
 	}
-	file, err := readFile(dir, "chat_template.jinja")
+	file, err := readFile(files, "chat_template.jinja")
 	if err != nil {
 		return "", "", err
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"strings"
 	"sync"
@@ -27,12 +28,14 @@ type Encoder interface {
 	EncodeContext(ctx context.Context, dst []uint32, text string, special bool) ([]uint32, error)
 }
 
-// Options say what a Renderer is for. Only Dir is needed.
+// Options say what a Renderer is for. Only Dir or Files is needed.
 type Options struct {
 	// Dir holds the model's tokenizer_config.json, and its config.json and chat_template.jinja if it has them.
 	Dir string
+	// Files are those of a model where they are in no directory.
+	Files fs.FS
 	// Template is a file with the template that the engine is told to use instead of the model's own
-	// (--chat-template); none if empty.
+	// (--chat-template), one of Files if there are any; none if empty.
 	Template string
 	// Release of vLLM, like "0.17.1". Without it, requests that releases treat differently are unsupported.
 	Release string
@@ -97,11 +100,15 @@ func New(options Options) (*Renderer, error) {
 	if r.release != 0 && r.release < oldest {
 		return nil, unsupported("vLLM %s", options.Release)
 	}
-	if err := r.load(); err != nil {
-		return nil, fmt.Errorf("preparing the chat template for %s: %w", options.Dir, asUnsupported(err))
+	files := options.Files
+	if files == nil {
+		files = os.DirFS(options.Dir)
+	}
+	if err := r.load(files); err != nil {
+		return nil, fmt.Errorf("preparing the chat template: %w", asUnsupported(err))
 	}
 	if r.encoder == nil {
-		t, err := tokenizer.Load(options.Dir)
+		t, err := tokenizer.LoadFS(files)
 		if err != nil {
 			if errors.Is(err, tokenizer.ErrUnsupported) {
 				err = fmt.Errorf("%w: %w", ErrUnsupported, err)
@@ -123,19 +130,23 @@ func asUnsupported(err error) error {
 	return err
 }
 
-func (r *Renderer) load() error {
-	c, err := readConfig(r.options.Dir)
+func (r *Renderer) load(files fs.FS) error {
+	c, err := readConfig(files)
 	if err != nil {
 		return err
 	}
 	var plain, withTools string
 	if r.options.Template != "" {
-		data, err := os.ReadFile(r.options.Template)
+		read := os.ReadFile
+		if r.options.Files != nil {
+			read = func(name string) ([]byte, error) { return fs.ReadFile(files, name) }
+		}
+		data, err := read(r.options.Template)
 		if err != nil {
 			return err
 		}
 		plain, withTools = string(data), string(data)
-	} else if plain, withTools, err = c.source(r.options.Dir); err != nil {
+	} else if plain, withTools, err = c.source(files); err != nil {
 		return err
 	}
 	if r.plain, err = r.model(plain); err != nil {

@@ -8,7 +8,6 @@ import (
 	"io"
 	"io/fs"
 	"os"
-	"path/filepath"
 	"sync/atomic"
 )
 
@@ -22,23 +21,32 @@ const MaxFile = 256 << 20
 // Load reads tokenizer.json, and tokenizer_config.json if there is one, from the directory dir. The error wraps
 // ErrUnsupported when the model's rules are not known here.
 func Load(dir string) (*Tokenizer, error) {
-	data, err := readFile(filepath.Join(dir, "tokenizer.json"))
+	t, err := LoadFS(os.DirFS(dir))
+	if err != nil {
+		return nil, fmt.Errorf("in %s: %w", dir, err)
+	}
+	return t, nil
+}
+
+// LoadFS is Load for files that lie elsewhere.
+func LoadFS(files fs.FS) (*Tokenizer, error) {
+	data, err := readFile(files, "tokenizer.json")
 	if err != nil {
 		return nil, fmt.Errorf("loading a tokenizer: %w", err)
 	}
-	config, err := readFile(filepath.Join(dir, "tokenizer_config.json"))
+	config, err := readFile(files, "tokenizer_config.json")
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("loading a tokenizer: %w", err)
 	}
 	t, err := load(data, config)
 	if err != nil {
-		return nil, fmt.Errorf("loading the tokenizer in %s: %w", dir, err)
+		return nil, fmt.Errorf("loading a tokenizer: %w", err)
 	}
 	return t, nil
 }
 
-func readFile(path string) ([]byte, error) {
-	f, err := os.Open(path)
+func readFile(files fs.FS, name string) ([]byte, error) {
+	f, err := files.Open(name)
 	if err != nil {
 		return nil, err
 	}
