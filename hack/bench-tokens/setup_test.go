@@ -22,8 +22,8 @@ import (
 
 const models = "../../internal/tokenizer/testdata"
 
-// corpus is about 24 MB of English and code: the sources of Go's standard library, comments and all.
-var corpus = sync.OnceValue(func() string {
+// sources are about 24 MB of Go's standard library.
+var sources = sync.OnceValue(func() string {
 	var paths []string
 	err := filepath.WalkDir(filepath.Join(build.Default.GOROOT, "src"), func(path string, d fs.DirEntry, err error) error {
 		if err == nil && d.IsDir() && (d.Name() == "testdata" || d.Name() == "vendor" || d.Name() == "cmd") {
@@ -51,11 +51,34 @@ var corpus = sync.OnceValue(func() string {
 	return strings.ToValidUTF8(b.String(), "")
 })
 
-// excerpt is the i-th piece of n bytes of the corpus.
-func excerpt(i, n int) string {
-	c := corpus()
-	at := i * n % (len(c) - n)
-	return strings.ToValidUTF8(c[at:at+n], "")
+// comments are the English in sources: the text of comments of a line or more, each block of them a paragraph.
+var comments = sync.OnceValue(func() string {
+	var b strings.Builder
+	for line := range strings.Lines(sources()) {
+		line = strings.TrimSpace(line)
+		text, ok := strings.CutPrefix(line, "// ")
+		switch {
+		case ok:
+			b.WriteString(text)
+			b.WriteByte('\n')
+		case line != "//":
+		case !strings.HasSuffix(b.String(), "\n\n"):
+			b.WriteByte('\n')
+		}
+	}
+	return b.String()
+})
+
+// corpora are what is encoded.
+var corpora = []struct {
+	name string
+	text func() string
+}{{"code", sources}, {"english", comments}}
+
+// excerpt is the i-th piece of n bytes of a text.
+func excerpt(text string, i, n int) string {
+	at := i * n % (len(text) - n)
+	return strings.ToValidUTF8(text[at:at+n], "")
 }
 
 func unzip(b *testing.B, path string) []byte {

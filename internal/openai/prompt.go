@@ -190,7 +190,7 @@ func (r *Request) fillPrompts() {
 		raw := at.of(r.body)
 		if at.escaped {
 			beg := len(r.text)
-			r.text = appendString(slices.Grow(r.text, len(raw)), raw, -1)
+			r.text = appendString(r.text, raw, -1)
 			raw = r.text[beg:]
 		}
 		r.Prompts = append(r.Prompts, Prompt{Text: view(raw)})

@@ -115,7 +115,7 @@ func (s *scanner) str() (span, bool) {
 			high |= w
 			i += 8
 		}
-		for i+1 < len(b) && b[i] == '\\' && simpleEscape[b[i+1]] {
+		for i+1 < len(b) && b[i] == '\\' && simpleEscape[b[i+1]] != 0 {
 			out.escaped = true
 			i += 2
 		}
@@ -149,21 +149,19 @@ func (s *scanner) str() (span, bool) {
 	}
 }
 
-// simpleEscape are the bytes that stand behind the backslash of an escape of two bytes.
-var simpleEscape = [256]bool{'"': true, '\\': true, '/': true, 'b': true, 'f': true, 'n': true, 'r': true, 't': true}
+// simpleEscape has what an escape of two bytes stands for, by its second byte.
+var simpleEscape = [256]byte{'"': '"', '\\': '\\', '/': '/', 'b': '\b', 'f': '\f', 'n': '\n', 'r': '\r', 't': '\t'}
 
 // escapeLen is the length of the escape that b begins with, or 0 when it is none.
 func escapeLen(b []byte) int {
 	if len(b) < 2 {
 		return 0
 	}
-	switch b[1] {
-	case '"', '\\', '/', 'b', 'f', 'n', 'r', 't':
+	switch {
+	case simpleEscape[b[1]] != 0:
 		return 2
-	case 'u':
-		if len(b) >= 6 && hex4(b[2:6]) >= 0 {
-			return 6
-		}
+	case b[1] == 'u' && len(b) >= 6 && hex4(b[2:6]) >= 0:
+		return 6
 	}
 	return 0
 }

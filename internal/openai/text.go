@@ -2,6 +2,9 @@ package openai
 
 import (
 	"bytes"
+	"encoding/binary"
+	"math/bits"
+	"slices"
 	"unicode/utf16"
 	"unicode/utf8"
 	"unsafe"
@@ -13,7 +16,7 @@ import (
 // negative limit means all.
 func appendString(dst, raw []byte, limit int) []byte {
 	if limit < 0 {
-		limit = len(raw)
+		return appendWhole(dst, raw)
 	}
 	start := len(dst)
 	for len(raw) > 0 {
@@ -36,6 +39,47 @@ func appendString(dst, raw []byte, limit int) []byte {
 	return dst
 }
 
+// appendWhole is appendString without a limit. What stands for a text is never shorter than it.
+func appendWhole(dst, raw []byte) []byte {
+	const word = 8
+	start := len(dst)
+	dst = slices.Grow(dst, len(raw)+word)
+	out := dst[start : start+len(raw)+word]
+	i, n := 0, 0
+	for i < len(raw) {
+		for len(raw)-i >= word {
+			w := binary.LittleEndian.Uint64(raw[i:])
+			binary.LittleEndian.PutUint64(out[n:], w)
+			slash := w ^ slants
+			if m := (slash - ones) &^ slash & highs; m != 0 {
+				run := bits.TrailingZeros64(m) / 8
+				i += run
+				n += run
+				break
+			}
+			i += word
+			n += word
+		}
+		for len(raw)-i >= 2 && raw[i] == '\\' && simpleEscape[raw[i+1]] != 0 {
+			out[n] = simpleEscape[raw[i+1]]
+			i += 2
+			n++
+		}
+		switch {
+		case i == len(raw):
+		case raw[i] != '\\':
+			out[n] = raw[i]
+			i++
+			n++
+		default:
+			r, size := unescape(raw[i:])
+			i += size
+			n += utf8.EncodeRune(out[n:], r)
+		}
+	}
+	return dst[:start+n]
+}
+
 // wholeRunes cuts b, which is valid UTF-8, to at most n bytes.
 func wholeRunes(b []byte, n int) []byte {
 	for n > 0 && !utf8.RuneStart(b[n]) {
@@ -46,30 +90,19 @@ func wholeRunes(b []byte, n int) []byte {
 
 // unescape reads the escape at the start of b, which must be valid, and the second half of a surrogate pair.
 func unescape(b []byte) (r rune, size int) {
-	switch b[1] {
-	case 'b':
-		return '\b', 2
-	case 'f':
-		return '\f', 2
-	case 'n':
-		return '\n', 2
-	case 'r':
-		return '\r', 2
-	case 't':
-		return '\t', 2
-	case 'u':
-		r = hex4(b[2:])
-		if !utf16.IsSurrogate(r) {
-			return r, 6
-		}
-		if len(b) >= 12 && b[6] == '\\' && b[7] == 'u' {
-			if pair := utf16.DecodeRune(r, hex4(b[8:])); pair != utf8.RuneError {
-				return pair, 12
-			}
-		}
-		return utf8.RuneError, 6
+	if c := simpleEscape[b[1]]; c != 0 {
+		return rune(c), 2
 	}
-	return rune(b[1]), 2
+	r = hex4(b[2:])
+	if !utf16.IsSurrogate(r) {
+		return r, 6
+	}
+	if len(b) >= 12 && b[6] == '\\' && b[7] == 'u' {
+		if pair := utf16.DecodeRune(r, hex4(b[8:])); pair != utf8.RuneError {
+			return pair, 12
+		}
+	}
+	return utf8.RuneError, 6
 }
 
 // view is b as a string, without a copy: it changes when b does.
