@@ -69,7 +69,7 @@ func BenchmarkChat(b *testing.B) {
 	}{{"8k-24-turns", 24, 1180}, {"32k-48-turns", 48, 2400}} {
 		c := newChat(size.turns, size.bytes)
 		b.Run(size.name+"/kvasir", func(b *testing.B) {
-			space := tokenizer.NewCache(cacheBytes).Space("")
+			prompter := chatprompt.NewPrompter(t, tokenizer.NewCache(cacheBytes), r, nil)
 			var req openai.Request
 			var keys []kvblock.Key
 			tokens := 0
@@ -78,12 +78,8 @@ func BenchmarkChat(b *testing.B) {
 				if err := openai.Parse(openai.ChatCompletions, body, &req); err != nil {
 					b.Fatal(err)
 				}
-				p, err := r.Render(ctx, body, &req)
-				if err != nil {
-					b.Fatal(err)
-				}
-				defer p.Release()
-				if keys, tokens, err = t.AppendKeys(ctx, space, keys[:0], p.Text, p.Special, chain); err != nil {
+				var err error
+				if keys, tokens, err = prompter.AppendKeys(ctx, keys[:0], body, &req, chain); err != nil {
 					b.Fatal(err)
 				}
 			}

@@ -11,6 +11,7 @@ import (
 
 	tiktoken "github.com/tiktoken-go/tokenizer"
 
+	"github.com/kvasir-dev/kvasir/internal/chatprompt"
 	"github.com/kvasir-dev/kvasir/internal/kvblock"
 	"github.com/kvasir-dev/kvasir/internal/openai"
 	"github.com/kvasir-dev/kvasir/internal/tokenizer"
@@ -130,7 +131,10 @@ func BenchmarkPrompt(b *testing.B) {
 		for _, dir := range dirs(b) {
 			b.Run(fmt.Sprintf("%s/kvasir/%s", state, filepath.Base(dir)), func(b *testing.B) {
 				t := model(b, dir)
-				space := tokenizer.NewCache(cacheBytes).Space("")
+				fresh := func() *chatprompt.Prompter {
+					return chatprompt.NewPrompter(t, tokenizer.NewCache(cacheBytes), nil, nil)
+				}
+				prompter := fresh()
 				bodies := make([][]byte, 40)
 				for i := range bodies {
 					bodies[i] = completion(longPrompt(t, i))
@@ -143,7 +147,7 @@ func BenchmarkPrompt(b *testing.B) {
 						b.Fatal(err)
 					}
 					var err error
-					if keys, tokens, err = t.AppendKeys(ctx, space, keys[:0], req.Prompts[0].Text, true, chain); err != nil {
+					if keys, tokens, err = prompter.AppendKeys(ctx, keys[:0], body, &req, chain); err != nil {
 						b.Fatal(err)
 					}
 				}
@@ -153,7 +157,7 @@ func BenchmarkPrompt(b *testing.B) {
 					case warm:
 						i = 0
 					case i%len(bodies) == 0:
-						space = tokenizer.NewCache(cacheBytes).Space("")
+						prompter = fresh()
 					}
 					route(bodies[i%len(bodies)])
 				})
