@@ -6,14 +6,13 @@ import (
 	"strings"
 	"sync"
 
-	"github.com/kvasir-dev/kvasir/internal/openai"
 	"github.com/kvasir-dev/kvasir/internal/picker"
 )
 
 // pipe is what copying one answer needs.
 type pipe struct {
-	buf     [8 << 10]byte // one per open stream
-	scanner openai.AnswerScanner
+	buf    [8 << 10]byte // one per open stream
+	answer picker.Answer
 }
 
 var pipes = sync.Pool{New: func() any { return new(pipe) }}
@@ -23,16 +22,14 @@ var pipes = sync.Pool{New: func() any { return new(pipe) }}
 func (e *exchange) pass(response *http.Response) picker.Outcome {
 	p := pipes.Get().(*pipe)
 	defer pipes.Put(p)
-	sse := isEventStream(response.Header)
-	plain := len(response.Header["Content-Encoding"]) == 0
-	p.scanner.Reset(e.route, sse)
+	contentType := response.Header.Get("Content-Type")
+	p.answer.Start(e.decision, response.StatusCode, contentType, strings.Join(response.Header["Content-Encoding"], ","))
 
 	e.startAnswer(response)
-	if sse && e.client.flush() != nil {
+	if picker.IsEventStream(contentType) && e.client.flush() != nil {
 		return picker.ClientGone
 	}
 	left := response.ContentLength // -1 when it is not known
-	first := sse
 	for {
 		n, err := response.Body.Read(p.buf[:])
 		if n > 0 {
@@ -40,8 +37,7 @@ func (e *exchange) pass(response *http.Response) picker.Outcome {
 			if e.client.write(p.buf[:n], left != 0) != nil {
 				return picker.ClientGone
 			}
-			if plain && p.scanner.Write(p.buf[:n]) || !plain && first {
-				first = false
+			if p.answer.Write(p.buf[:n]) {
 				e.firstToken()
 			}
 		}
@@ -52,7 +48,11 @@ func (e *exchange) pass(response *http.Response) picker.Outcome {
 			return e.brokenOff(err)
 		}
 	}
-	return e.finished(&p.scanner, response.StatusCode)
+	outcome, first := p.answer.Close()
+	if first {
+		e.firstToken()
+	}
+	return outcome
 }
 
 // startAnswer sends the answer's header.
@@ -70,7 +70,6 @@ func (e *exchange) startAnswer(response *http.Response) {
 }
 
 func (e *exchange) firstToken() {
-	e.decision.FirstToken()
 	e.proxy.options.Observer.FirstToken(e.decision, e.since())
 }
 
@@ -83,34 +82,4 @@ func (e *exchange) brokenOff(err error) picker.Outcome {
 	e.decision.Fail()
 	e.log("Answer broke off", err)
 	return picker.Failed
-}
-
-// finished accounts for an answer that has gone through to its end.
-func (e *exchange) finished(s *openai.AnswerScanner, status int) picker.Outcome {
-	if s.Close() {
-		e.firstToken()
-	}
-	switch {
-	case status >= 500:
-		return picker.Failed
-	case status >= 400:
-		return picker.Rejected
-	case s.Failed || s.Aborted:
-		// The status was sent before the engine failed, or was shut down.
-		e.decision.Fail()
-		return picker.Failed
-	}
-	if s.Usage.Have {
-		cached := -1
-		if s.Usage.HaveCached {
-			cached = s.Usage.CachedTokens
-		}
-		e.decision.Usage(s.Usage.PromptTokens, cached)
-	}
-	return picker.Completed
-}
-
-func isEventStream(h http.Header) bool {
-	kind, _, _ := strings.Cut(h.Get("Content-Type"), ";")
-	return strings.EqualFold(strings.TrimSpace(kind), "text/event-stream")
 }

@@ -9,11 +9,12 @@ import (
 	"strings"
 
 	"github.com/kvasir-dev/kvasir/internal/endpoint"
+	"github.com/kvasir-dev/kvasir/internal/picker"
 )
 
 const (
 	rankHeader    = "X-Data-Parallel-Rank"
-	explainHeader = "X-Kvasir-Explain"
+	explainHeader = picker.ExplainHeader
 	ownPrefix     = "X-Kvasir-"
 )
 

@@ -52,6 +52,7 @@ type Tracker struct {
 	prefilling []*Booking
 	pending    int // their uncached tokens
 	inFlight   int
+	left       bookings // of which nobody tells the end
 	// headSince is when the engine began with the first of them, as far as we can tell.
 	headSince time.Time
 	rate      estimator
@@ -69,7 +70,8 @@ type Booking struct {
 	// expected is when the prefill should be over, for requests that do not tell (not streamed).
 	expected time.Time
 	streamed bool
-	done     bool // prefill has ended
+	ends     time.Time // of a booking that was left: when it should be over
+	done     bool      // prefill has ended
 	released bool
 }
 
@@ -140,6 +142,7 @@ func (t *Tracker) Observe(at time.Time, r Report) {
 		return
 	}
 	t.report, t.reported = r, at
+	t.settle(at)
 }
 
 // View is the load now.
@@ -191,6 +194,7 @@ func (t *Tracker) expire(now time.Time) {
 		}
 		i++
 	}
+	t.endLeft(now)
 }
 
 // pendingNow is the pending tokens less what the engine has done of the first prefill since it began.

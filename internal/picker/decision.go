@@ -7,6 +7,7 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/kvblock"
 	"github.com/kvasir-dev/kvasir/internal/kvindex"
 	"github.com/kvasir-dev/kvasir/internal/load"
+	"github.com/kvasir-dev/kvasir/internal/openai"
 	"github.com/kvasir-dev/kvasir/internal/policy"
 )
 
@@ -27,12 +28,14 @@ const (
 	Failed
 	// Rejected: the engine has answered with an error that is the request's fault.
 	Rejected
+	// Unreported: nobody tells how the request has ended.
+	Unreported
 	numOutcomes int = iota
 )
 
 // String is the value of the metric label.
 func (o Outcome) String() string {
-	return [...]string{"completed", "client_gone", "failed", "rejected"}[o]
+	return [...]string{"completed", "client_gone", "failed", "rejected", "unreported"}[o]
 }
 
 // Decision is where a request goes, and the account of it from the pick to its end.
@@ -55,7 +58,11 @@ type Decision struct {
 
 	view     *view
 	now      timeNow
+	route    openai.Route
+	unparsed bool
 	streamed bool
+	// maxTokens is the most to be generated, 0 when the request does not say.
+	maxTokens int
 	// counted decisions enter the comparison of predicted and delivered hits.
 	counted     bool
 	otherTokens int // of further prompts, for the load only
@@ -67,6 +74,7 @@ type Decision struct {
 	guess   *kvindex.Guess
 	entry   pendingEntry
 	ended   bool
+	left    bool // ended, and nobody has told how
 	retried bool
 	usage   bool
 }
@@ -81,6 +89,11 @@ func (d *Decision) Begin(i int) {
 	if d.ended || i == d.target || i >= len(d.Targets) {
 		return
 	}
+	d.moveTo(i)
+}
+
+// moveTo takes the request to another target. d.mu is held.
+func (d *Decision) moveTo(i int) {
 	d.retried = true
 	d.view.stats.retries.Add(1)
 	d.leaveTarget(d.now())
@@ -125,7 +138,7 @@ func (d *Decision) endSpeculation() {
 func (d *Decision) endPrefill(now time.Time, announced *lastBlock) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.ended || (announced != nil && *announced != d.entry.block) {
+	if d.ended && !d.left || (announced != nil && *announced != d.entry.block) {
 		return
 	}
 	d.booking.EndPrefill(now)
@@ -198,6 +211,50 @@ func (d *Decision) End(outcome Outcome) {
 	d.leaveTarget(d.now())
 	d.keys = nil
 	d.view.stats.outcomes[outcome].Add(1)
+}
+
+// Unreported ends the account of a request of which nobody will tell any more, as with gateways that show requests but
+// no answers. It stays counted on its endpoint for as long as it should take, and its speculation lasts at most until
+// its prefill should be over.
+func (d *Decision) Unreported() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.ended {
+		return
+	}
+	d.ended, d.left = true, true
+	m := d.Targets[d.target].member
+	prefill := d.booking.Leave(d.now(), d.maxTokens)
+	d.view.pending.shorten(d, d.now().Add(2*prefill+time.Second))
+	m.circuit.giveUp()
+	d.view.stats.outcomes[Unreported].Add(1)
+}
+
+// Served tells the address of the endpoint that has answered, where a gateway says so: the request moves there if it is
+// not the one that was thought. An address that is none of the pool's is ignored.
+func (d *Decision) Served(address string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.ended || d.Targets[d.target].Endpoint.Address == address {
+		return
+	}
+	to := -1
+	for i := range d.Targets {
+		if d.Targets[i].Endpoint.Address == address {
+			to = i
+			break
+		}
+	}
+	for i, m := range d.view.members {
+		if ep := &d.view.spec.Endpoints[i]; to < 0 && ep.Address == address {
+			to = len(d.Targets)
+			d.Targets = append(d.Targets, Target{Endpoint: ep, member: m, uncached: d.PromptTokens})
+		}
+	}
+	if to < 0 {
+		return
+	}
+	d.moveTo(to)
 }
 
 // Target is the endpoint that the request is with now.

@@ -40,6 +40,10 @@ func noEndpoint(pool string) *Error {
 		Message: fmt.Sprintf("No endpoint of pool %s can take requests at the moment.", pool)}
 }
 
+func noPool() *Error {
+	return &Error{Status: 503, Type: "service_unavailable", Code: "no_pool", Message: "There is no pool to serve the request."}
+}
+
 // PoolError is why a pool was not applied.
 type PoolError struct {
 	Namespace, Pool string

@@ -1,4 +1,60 @@
 package picker
 
+import "strconv"
+
 // Candidates is the number of endpoints that were scored for the request.
 func (t *Target) Candidates() int { return t.rankedAmong }
+
+// ExplainHeader is the request header, in lower case, that asks for an explanation.
+const ExplainHeader = "x-kvasir-explain"
+
+// Explains tells whether the policy lets an answer say where its request went and why. asked is the value of the
+// request's ExplainHeader.
+func (d *Decision) Explains(asked string) bool {
+	switch d.view.spec.Policy.AnswerHeaders {
+	case "Always":
+		return true
+	case "OnRequest":
+		on, err := strconv.ParseBool(asked)
+		return err == nil && on
+	}
+	return false
+}
+
+// Explain gives the headers that say where the request went and why, when Targets[i] has answered:
+//
+//	x-kvasir-endpoint          pod/rank
+//	x-kvasir-strategy          the strategy's name
+//	x-kvasir-tokens            where the token ids came from, and why there are none
+//	x-kvasir-prompt-tokens     the prompt's length, estimated where the ids are not known
+//	x-kvasir-predicted-tokens  of them, how many the endpoint should find in its cache
+//	x-kvasir-confirmed-tokens  the part of those that the pod itself has announced
+//	x-kvasir-reason            match in blocks, requests in flight before this one, cost, candidates
+//	x-kvasir-attempt           which of the ordered endpoints has answered, from 1
+func (d *Decision) Explain(i int, put func(name, value string)) {
+	t := &d.Targets[i]
+	put("x-kvasir-endpoint", t.Endpoint.Pod+"/"+strconv.Itoa(t.Endpoint.ID.Rank))
+	put("x-kvasir-strategy", string(d.Strategy))
+	tokens := d.Tokens.String()
+	if d.TokensMissing != "" {
+		tokens += "; reason=" + d.TokensMissing
+	}
+	put("x-kvasir-tokens", tokens)
+	put("x-kvasir-prompt-tokens", strconv.Itoa(d.PromptTokens))
+	put("x-kvasir-predicted-tokens", strconv.Itoa(t.Predicted))
+	put("x-kvasir-confirmed-tokens", strconv.Itoa(t.Confirmed))
+	blocks := d.PromptTokens / max(1, d.view.spec.BlockTokens)
+	reason := make([]byte, 0, 64)
+	reason = append(reason, "match="...)
+	reason = strconv.AppendInt(reason, int64(t.Match.Blocks()), 10)
+	reason = append(reason, '/')
+	reason = strconv.AppendInt(reason, int64(blocks), 10)
+	reason = append(reason, " inflight="...)
+	reason = strconv.AppendInt(reason, int64(t.InFlight), 10)
+	reason = append(reason, " cost="...)
+	reason = strconv.AppendFloat(reason, t.Cost.First, 'g', 4, 64)
+	reason = append(reason, " candidates="...)
+	reason = strconv.AppendInt(reason, int64(t.Candidates()), 10)
+	put("x-kvasir-reason", string(reason))
+	put("x-kvasir-attempt", strconv.Itoa(i+1))
+}

@@ -18,6 +18,12 @@ type Request struct {
 	Body  []byte
 	// Header reads a request header by its lower-case name; nil when there are none.
 	Header func(name string) string
+	// Unparsed: nothing is known of the body, or there is none. The request goes by load.
+	Unparsed bool
+	// Pool is the namespace/name of the only pool that may serve the request; empty for all.
+	Pool string
+	// Allow tells which endpoints may be chosen; nil for all.
+	Allow func(*endpoint.Endpoint) bool
 }
 
 // scratch is what one pick needs besides its result.
@@ -40,22 +46,24 @@ func (p *Picker) Pick(ctx context.Context, in *Request) (*Decision, error) {
 	defer p.release(s)
 	r := &s.request
 
-	if err := openai.Parse(in.Route, in.Body, r); err != nil {
-		return nil, badRequest(err)
-	}
-	v := p.current.Load().pool(r.Model)
-	if v == nil {
-		return nil, unknownModel(r.Model)
+	v, err := p.current.Load().read(in, r)
+	if err != nil {
+		return nil, err
 	}
 	if limit := v.spec.MaxRequestBody; limit > 0 && int64(len(in.Body)) > limit {
 		return nil, tooLarge(limit)
 	}
 
-	ids, buf, source, tokenErr := p.tokens(ctx, v, r, in.Body, s.tokens)
-	s.tokens = buf
+	ids, source, tokenErr := []uint32(nil), TokensNone, errRoute
+	if !in.Unparsed {
+		ids, s.tokens, source, tokenErr = p.tokens(ctx, v, r, in.Body, s.tokens)
+	}
 	s.keys = kvblock.AppendKeys(s.keys[:0], v.root(r.Model, r.CacheSalt), ids[:min(len(ids), maxKeyed)], v.spec.BlockTokens)
 
-	return p.choose(v, s, &asked{start: start, header: in.Header, promptTokens: len(ids), body: len(in.Body), source: source, why: tokenErr})
+	return p.choose(v, s, &asked{
+		start: start, header: in.Header, allow: in.Allow, unparsed: in.Unparsed,
+		promptTokens: len(ids), body: len(in.Body), source: source, why: tokenErr,
+	})
 }
 
 // Keyed is a request whose tokens and keys are known: one of a simulation, which has no body to parse.
@@ -92,6 +100,8 @@ func (p *Picker) PickKeyed(in *Keyed) (*Decision, error) {
 type asked struct {
 	start        time.Time
 	header       func(name string) string
+	allow        func(*endpoint.Endpoint) bool // nil for all
+	unparsed     bool
 	promptTokens int // 0 where the tokens are not known
 	body         int // bytes
 	source       TokenSource
@@ -101,7 +111,7 @@ type asked struct {
 // choose is the pick from the keys on.
 func (p *Picker) choose(v *view, s *scratch, in *asked) (*Decision, error) {
 	now := p.now()
-	if s.candidates = v.eligible(now, s); len(s.candidates) == 0 {
+	if s.candidates = v.eligible(now, in.allow, s); len(s.candidates) == 0 {
 		v.stats.refused.Add(1)
 		return nil, noEndpoint(v.spec.Name)
 	}
@@ -142,14 +152,50 @@ func (p *Picker) release(s *scratch) {
 	p.scratch.Put(s)
 }
 
-// eligible applies the rules around every strategy: endpoints that are not ready or draining are out; those whose
-// circuit is open or that are short of KV blocks are out unless nothing else is left.
-func (v *view) eligible(now time.Time, s *scratch) []policy.Candidate {
+// read parses the request and finds the pool that serves it.
+func (s *snapshot) read(in *Request, r *openai.Request) (*view, error) {
+	if in.Unparsed {
+		return s.any(in)
+	}
+	if err := openai.Parse(in.Route, in.Body, r); err != nil {
+		return nil, badRequest(err)
+	}
+	v := s.pool(r.Model)
+	if v == nil || in.Pool != "" && v.name() != in.Pool {
+		return nil, unknownModel(r.Model)
+	}
+	return v, nil
+}
+
+// any finds a pool for a request that does not tell its model: the first one that has an endpoint for it.
+func (s *snapshot) any(in *Request) (*view, error) {
+	var refused *view
+	err := noPool()
+	for _, v := range s.pools {
+		if in.Pool != "" && v.name() != in.Pool {
+			continue
+		}
+		for i := range v.spec.Endpoints {
+			if ep := &v.spec.Endpoints[i]; ep.Pickable() && (in.Allow == nil || in.Allow(ep)) {
+				return v, nil
+			}
+		}
+		refused, err = v, noEndpoint(v.spec.Name)
+	}
+	if refused != nil {
+		refused.stats.refused.Add(1)
+	}
+	return nil, err
+}
+
+// eligible applies the rules around every strategy: endpoints that are not allowed, not ready or draining are out;
+// those whose circuit is open or that are short of KV blocks are out unless nothing else is left.
+func (v *view) eligible(now time.Time, allow func(*endpoint.Endpoint) bool, s *scratch) []policy.Candidate {
 	list, index := s.candidates[:0], s.index[:0]
 	strict := true
 	for {
 		for i, m := range v.members {
-			if !v.spec.Endpoints[i].Pickable() {
+			if ep := &v.spec.Endpoints[i]; !ep.Pickable() || allow != nil && !allow(ep) {
 				continue
 			}
 			load := m.load.View(now)
@@ -218,7 +264,10 @@ func (v *view) decide(now timeNow, s *scratch, question *policy.Request, in *ask
 		PromptTokens: question.PromptTokens,
 		view:         v,
 		now:          now,
+		route:        r.Route,
+		unparsed:     in.unparsed,
 		streamed:     r.Stream,
+		maxTokens:    r.MaxTokens,
 		counted:      in.source != TokensNone && len(r.Prompts) <= 1 && !r.PromptLogprobs,
 		keys:         append([]kvblock.Key(nil), s.keys...),
 	}

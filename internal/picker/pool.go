@@ -47,6 +47,9 @@ type view struct {
 	holders []kvindex.Holder
 }
 
+// name of the pool, with its namespace.
+func (v *view) name() string { return v.spec.Namespace + "/" + v.spec.Name }
+
 // build makes the next view of a pool: members of endpoints that live on are kept, the others are joined or left.
 // Nothing is changed when it fails.
 func (p *Picker) build(spec *Spec, old *view, next *snapshot) (*view, error) {

@@ -16,9 +16,7 @@ func session(keys []SessionKey, header func(string) string, r *openai.Request) u
 		value := ""
 		switch key.Type {
 		case "Header":
-			if header != nil {
-				value = header(key.Name)
-			}
+			value = HeaderOf(header, key.Name)
 		case "BodyField":
 			value, _ = r.Field(key.Name)
 		case "Prefix":
