@@ -27,6 +27,7 @@ type stdio struct {
 
 const usage = `kubectl kvasir COMMAND [flags]
 
+  lab        compare strategies offline
   events     decode KV cache events of engines
   render     the prompt that a chat template makes
   tokenize   the token ids of texts and requests
@@ -41,6 +42,7 @@ var errUsage = errors.New("wrong usage")
 func run(ctx context.Context, args []string, std stdio) int {
 	commands := map[string]func(context.Context, []string, stdio) error{
 		"events":   events,
+		"lab":      labs,
 		"render":   render,
 		"tokenize": tokenize,
 	}

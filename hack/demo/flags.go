@@ -13,8 +13,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/kvasir-dev/kvasir/hack/demo/trace"
 	"github.com/kvasir-dev/kvasir/internal/policy"
+	"github.com/kvasir-dev/kvasir/internal/trace"
 )
 
 // errHelp says that the flags asked for help, which was given.

@@ -86,9 +86,21 @@ func (e *Engine) NewRequest(spec Spec) (*Request, error) {
 	}
 	r.root = e.chain.Root(spec.Adapter, spec.Salt)
 	r.hashes = e.chain.Hashes(make([]Hash, 0, r.likelyBlocks(e.cfg.BlockSize)), r.root, r.tokens, e.cfg.BlockSize)
-	r.sample = uint64(Chain{}.Next(1, r.tokens))
+	r.sample = sampleOf(r.tokens)
 	return r, nil
 }
+
+// AppendAnswer appends the n tokens that any engine with the default palette generates after a prompt.
+func AppendAnswer(dst, prompt []uint32, n int) []uint32 {
+	sample := sampleOf(prompt)
+	for i := range n {
+		dst = append(dst, generated(sample, i, nil))
+	}
+	return dst
+}
+
+// sampleOf is what the answer to a prompt depends on.
+func sampleOf(prompt []uint32) uint64 { return uint64(Chain{}.Next(1, prompt)) }
 
 // likelyBlocks is how many blocks to make room for: all, unless the output may be very long.
 func (r *Request) likelyBlocks(blockSize int) int {
@@ -98,7 +110,12 @@ func (r *Request) likelyBlocks(blockSize int) int {
 // nextToken is the token that follows those the request has: a function of the prompt and the position alone, the
 // same in every engine.
 func (r *Request) nextToken(palette []uint32) uint32 {
-	x := fold(r.sample^mix1, uint64(len(r.tokens)-r.prompt)*2+mix2)
+	return generated(r.sample, len(r.tokens)-r.prompt, palette)
+}
+
+// generated is token i of an answer.
+func generated(sample uint64, i int, palette []uint32) uint32 {
+	x := fold(sample^mix1, uint64(i)*2+mix2)
 	if len(palette) == 0 {
 		return uint32(x % defaultVocabulary)
 	}

@@ -20,6 +20,7 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/kvindex"
 	"github.com/kvasir-dev/kvasir/internal/load"
 	"github.com/kvasir-dev/kvasir/internal/openai"
+	"github.com/kvasir-dev/kvasir/internal/policy"
 )
 
 // Encoder turns text into the engine's token ids. It must be safe for concurrent use and give up when ctx ends.
@@ -43,6 +44,8 @@ type Options struct {
 	LoadEncoder func(dir string) (Encoder, error)
 	// NewIndex makes the index of a pool; the fast one when nil.
 	NewIndex func() kvindex.Book
+	// NewStrategy makes the strategy of a pool; policy.New when nil.
+	NewStrategy func(policy.Config) (policy.Policy, error)
 	// Log gets a line per request at V(1).
 	Log logr.Logger
 }
@@ -69,6 +72,9 @@ func New(options Options) *Picker {
 	}
 	if options.NewIndex == nil {
 		options.NewIndex = func() kvindex.Book { return kvindex.NewIndex(kvindex.Options{}) }
+	}
+	if options.NewStrategy == nil {
+		options.NewStrategy = policy.New
 	}
 	p := &Picker{options: options, now: options.Now}
 	p.scratch.New = func() any { return new(scratch) }

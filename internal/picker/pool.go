@@ -72,7 +72,7 @@ func (p *Picker) build(spec *Spec, old *view, next *snapshot) (*view, error) {
 	var err error
 	if old != nil && old.spec.Policy.Strategy == spec.Policy.Strategy {
 		v.strategy = old.strategy
-	} else if v.strategy, err = policy.New(spec.Policy.Strategy); err != nil {
+	} else if v.strategy, err = p.options.NewStrategy(spec.Policy.Strategy); err != nil {
 		return nil, fmt.Errorf("pool %s: %w", spec.Name, err)
 	}
 	if v.encoder, err = p.encoder(spec, old); err != nil {

@@ -26,7 +26,24 @@ type Config struct {
 	StickyLeastLoaded StickyLeastLoadedConfig
 	LongestPrefix     LongestPrefixConfig
 	LMetric           LMetricConfig
+	Random            RandomConfig
 	Rendezvous        RendezvousConfig
+}
+
+// Default is the configuration of a strategy with the defaults of a RoutingPolicy.
+func Default(t Type) Config {
+	c := Config{Type: t}
+	switch t {
+	case MarginalCost:
+		c.MarginalCost.DecodeHarm = 1
+	case StickyLeastLoaded:
+		c.StickyLeastLoaded.PrefixTokens = 64
+	case LongestPrefix:
+		c.LongestPrefix = LongestPrefixConfig{MinMatch: 0.25, MaxLoad: 1.5}
+	case Rendezvous:
+		c.Rendezvous.PrefixTokens = 1024
+	}
+	return c
 }
 
 // MarginalCostConfig parameterises MarginalCost.
@@ -60,9 +77,23 @@ type LMetricConfig struct {
 	Literal bool
 }
 
+// RandomConfig parameterises Random.
+type RandomConfig struct {
+	// Seed of the choices; 0 draws one.
+	Seed uint64
+}
+
 // RendezvousConfig parameterises Rendezvous.
 type RendezvousConfig struct {
 	// ByPrefix hashes the prompt's first PrefixTokens tokens instead of the session.
 	ByPrefix     bool
 	PrefixTokens int
+}
+
+// Types are all strategies, the default first.
+func Types() []Type {
+	return []Type{
+		MarginalCost, StickyLeastLoaded, LongestPrefix, LMetric, LeastPendingWork, Unified, Sticky, LeastLoad, RoundRobin,
+		Random, Rendezvous, ApproximatePrefix,
+	}
 }

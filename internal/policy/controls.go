@@ -3,6 +3,8 @@ package policy
 import (
 	"math/rand/v2"
 	"sync/atomic"
+
+	"github.com/kvasir-dev/kvasir/internal/endpoint"
 )
 
 // leastLoad picks the fewest requests in flight. It knows no cache.
@@ -28,12 +30,24 @@ func (p *roundRobin) Score(_ *Request, candidates []Candidate, out []Cost) {
 	}
 }
 
-// random picks any.
-type random struct{}
+// random picks any: the candidates' order is that of a counter's rendezvous weights, so that a seed gives the same
+// choices again.
+type random struct {
+	seed uint64
+	turn atomic.Uint64
+}
 
-func (random) Score(_ *Request, candidates []Candidate, out []Cost) {
+func newRandom(c RandomConfig) *random {
+	if c.Seed == 0 {
+		c.Seed = rand.Uint64()
+	}
+	return &random{seed: c.Seed}
+}
+
+func (p *random) Score(_ *Request, candidates []Candidate, out []Cost) {
+	turn := endpoint.Mix(p.seed + p.turn.Add(1))
 	for i := range candidates {
-		out[i] = Cost{First: rand.Float64()}
+		out[i] = Cost{First: float64(Weight(turn, candidates[i].Hash) >> 11)}
 	}
 }
 

@@ -79,7 +79,7 @@ func New(c Config) (Policy, error) {
 	case RoundRobin:
 		return new(roundRobin), nil
 	case Random:
-		return random{}, nil
+		return newRandom(c.Random), nil
 	case Rendezvous:
 		return rendezvous{byPrefix: c.Rendezvous.ByPrefix}, nil
 	}

@@ -37,6 +37,7 @@ var floors = map[string]int{
 	"internal/vllm":         1,
 	"internal/reportpb":     1,
 	"internal/tokenizer":    1,
+	"internal/trace":        1,
 
 	// Floor 2, use cases.
 	"internal/picker":    2,
@@ -54,6 +55,7 @@ var floors = map[string]int{
 	"internal/metrics":     3,
 	"internal/watch":       3,
 	"internal/watch/admit": 3,
+	"internal/lab":         3,
 	"internal/vllmsim":     3,
 
 	// Floor 4, programs.

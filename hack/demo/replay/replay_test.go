@@ -17,7 +17,7 @@ import (
 
 	"github.com/kvasir-dev/kvasir/hack/demo/chat"
 	"github.com/kvasir-dev/kvasir/hack/demo/summary"
-	"github.com/kvasir-dev/kvasir/hack/demo/trace"
+	"github.com/kvasir-dev/kvasir/internal/trace"
 )
 
 // request is what an engine is asked.

@@ -1,6 +1,6 @@
-// Package trace reads the request trace that the demo replays, and makes prompts of it.
+// Package trace reads request traces, and makes prompts of them.
 //
-// The trace is in the format that Mooncake published: one JSON object a line with an arrival time, the lengths of
+// Traces are in the format that Mooncake published: one JSON object a line with an arrival time, the lengths of
 // prompt and answer, and the chained ids of the prompt's blocks of 512 tokens. Equal ids mean equal prefixes; the
 // tokens themselves are not published, so that this package makes them up, the same ones for the same id.
 package trace
@@ -37,6 +37,8 @@ type Request struct {
 	Output int `json:"output_length"`
 	// Blocks are the ids of the prompt's blocks, ceil(Input/512) of them.
 	Blocks []int `json:"hash_ids"`
+	// Session is the number of the request's conversation; nil in traces that do not tell.
+	Session *int `json:"session,omitempty"`
 }
 
 // Read reads a whole trace and checks it: times do not go back, every request has the blocks its length asks for, and

@@ -1,0 +1,179 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/kvasir-dev/kvasir/internal/enginemodel"
+	"github.com/kvasir-dev/kvasir/internal/lab"
+	"github.com/kvasir-dev/kvasir/internal/policy"
+	"github.com/kvasir-dev/kvasir/internal/trace"
+)
+
+const usageLab = `kubectl kvasir lab COMMAND [flags]
+
+  run        play one workload with each of some strategies
+
+kubectl kvasir lab COMMAND -h lists a command's flags.
+`
+
+// labs is the command lab.
+func labs(ctx context.Context, args []string, std stdio) error {
+	if len(args) == 0 {
+		fmt.Fprint(std.err, usageLab)
+		return errUsage
+	}
+	switch args[0] {
+	case "run":
+		return labRun(ctx, args[1:], std)
+	case "help", "-h", "-help", "--help":
+		fmt.Fprint(std.out, usageLab)
+		return nil
+	}
+	fmt.Fprintf(std.err, "kubectl-kvasir lab: unknown command %q\n\n%s", args[0], usageLab)
+	return errUsage
+}
+
+const aboutLabRun = `Plays a workload against model engines in virtual time, once with each strategy and seed. The picker is the production
+one; the engines are models of vLLM on the profile's GPUs. Times of decisions are measured, all others are virtual.`
+
+// labRun is the command of that name.
+func labRun(ctx context.Context, args []string, std stdio) error {
+	set := newFlags("lab run", aboutLabRun, std)
+	var (
+		traceFile = set.String("trace", "", "file with a trace in Mooncake's format, plain or gzip; default is ten minutes of Mooncake's conversation trace")
+		workload  = set.String("workload", "", "generated workload instead of a trace: "+strings.Join(lab.Generated(), ", "))
+		requests  = set.Int("requests", 0, "most requests; default is all of a trace, 5000 of a generated workload")
+		pods      = set.Int("pods", 8, "number of pods")
+		kvTokens  = set.Int("kv-tokens", 0, "KV cache of a pod in tokens; default is the profile's")
+		blocks    = set.Int("block-tokens", enginemodel.DefaultBlockSize, "block size of engines and keys in tokens; larger is faster and coarser")
+		profile   = set.String("profile", "8b-h100", "time model of the engines: "+strings.Join(enginemodel.ProfileNames(), ", "))
+		speed     = set.Float64("speed", 1, "factor of the arrivals' rate")
+		arrivals  = set.String("arrivals", "timestamps", "timestamps, or think: a session's next turn comes some time after the answer to the one before")
+		policies  = set.String("policies", "MarginalCost,RoundRobin", "strategies, with commas: "+typeNames()+"; LMetric/literal, LongestPrefix/literal, Rendezvous/prefix; all; five (lmetric, load_only, sticky, unified, capped)")
+		pickers   = set.Int("pickers", 1, "number of pickers, which get the requests by turns")
+		lag       = set.Duration("event-lag", 10*time.Millisecond, "time until a cache event reaches the pickers")
+		maxTurns  = set.Int("max-turns", 0, "most turns of a session that are sent; 0 sends all")
+		seeds     = set.String("seeds", "1", "seeds of the runs, with commas")
+		drops     = set.Bool("drop-report", false, "tell which requests were not sent (json always does)")
+		output    = set.String("o", "table", "table or json")
+	)
+	if err := parse(set, args); err != nil {
+		return err
+	}
+	list, err := lab.Strategies(*policies)
+	if err != nil {
+		return wrong(set, "--policies: %v", err)
+	}
+	numbers, err := seedList(*seeds)
+	if err != nil {
+		return wrong(set, "--seeds: %v", err)
+	}
+	time, err := enginemodel.LookupProfile(*profile)
+	if err != nil {
+		return wrong(set, "--profile: %v", err)
+	}
+	if !slices.Contains([]string{"timestamps", "think"}, *arrivals) {
+		return wrong(set, "--arrivals is %q, want timestamps or think", *arrivals)
+	}
+	if !slices.Contains([]string{"table", "json"}, *output) {
+		return wrong(set, "-o is %q, want table or json", *output)
+	}
+	if *traceFile != "" && *workload != "" {
+		return wrong(set, "--trace and --workload exclude each other")
+	}
+	w, err := loadWorkload(*traceFile, *workload, *requests)
+	if err != nil {
+		return err
+	}
+	c := lab.Config{
+		Workload: w.Cap(*maxTurns), Pods: *pods, KVTokens: *kvTokens, Profile: time, BlockTokens: *blocks, Speed: *speed,
+		Think: *arrivals == "think", Pickers: *pickers, EventLag: *lag,
+	}
+	report, err := runAll(ctx, &c, list, numbers)
+	if err != nil {
+		return err
+	}
+	if *output == "json" {
+		return report.WriteJSON(std.out)
+	}
+	return report.WriteTable(std.out, *drops)
+}
+
+func runAll(ctx context.Context, c *lab.Config, list []lab.Strategy, seeds []uint64) (*lab.Report, error) {
+	setup, err := lab.SetupOf(c)
+	if err != nil {
+		return nil, err
+	}
+	report := &lab.Report{Setup: setup, Bounds: lab.BoundsOf(c.Workload, c.Pods, c.KVTokens, c.BlockTokens)}
+	for _, s := range list {
+		for _, seed := range seeds {
+			if err := ctx.Err(); err != nil {
+				return nil, err
+			}
+			c.Strategy, c.Seed = s, seed
+			result, err := lab.Run(*c)
+			if err != nil {
+				return nil, fmt.Errorf("%s: %w", s.Name, err)
+			}
+			report.Results = append(report.Results, result)
+		}
+	}
+	return report, nil
+}
+
+// generatedRequests is how many requests a generated workload has where nobody says.
+const generatedRequests = 5000
+
+func loadWorkload(path, generated string, requests int) (*lab.Workload, error) {
+	if generated != "" {
+		if requests <= 0 {
+			requests = generatedRequests
+		}
+		return lab.Generate(generated, requests, 1)
+	}
+	if path == "" {
+		list, err := trace.Slice()
+		if err != nil {
+			return nil, err
+		}
+		return lab.FromTrace("conversation (ten minutes)", list).First(requests), nil
+	}
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, fmt.Errorf("reading the trace: %w", err)
+	}
+	defer f.Close()
+	list, err := trace.ReadGzip(f)
+	if err != nil {
+		return nil, fmt.Errorf("reading the trace: %w", err)
+	}
+	name, _, _ := strings.Cut(filepath.Base(path), ".")
+	return lab.FromTrace(name, list).First(requests), nil
+}
+
+func typeNames() string {
+	var names []string
+	for _, t := range policy.Types() {
+		names = append(names, string(t))
+	}
+	return strings.Join(names, ", ")
+}
+
+func seedList(text string) ([]uint64, error) {
+	var list []uint64
+	for part := range strings.SplitSeq(text, ",") {
+		n, err := strconv.ParseUint(strings.TrimSpace(part), 10, 64)
+		if err != nil {
+			return nil, fmt.Errorf("%q is not a number", part)
+		}
+		list = append(list, n)
+	}
+	return list, nil
+}

@@ -1,0 +1,276 @@
+package lab
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/kvasir-dev/kvasir/internal/endpoint"
+	"github.com/kvasir-dev/kvasir/internal/enginemodel"
+	"github.com/kvasir-dev/kvasir/internal/kvblock"
+	"github.com/kvasir-dev/kvasir/internal/kvevent"
+	"github.com/kvasir-dev/kvasir/internal/load"
+	"github.com/kvasir-dev/kvasir/internal/picker"
+	"github.com/kvasir-dev/kvasir/internal/policy"
+)
+
+// Config is one run: a workload, a fleet and a strategy.
+type Config struct {
+	Workload *Workload
+	// Strategy under test.
+	Strategy Strategy
+	// Pods and the KV cache of each, in tokens; 0 takes the profile's.
+	Pods, KVTokens int
+	Profile        enginemodel.Profile
+	// BlockTokens is the engines' block size; 0 takes 16.
+	BlockTokens int
+	// Speed multiplies the arrivals' rate; 0 is 1.
+	Speed float64
+	// Think sends each turn of a session some time after the answer to the one before, not by its timestamp.
+	Think bool
+	// Pickers share the requests by turns, each with its own index and load; 0 is 1.
+	Pickers int
+	// EventLag is the time from the end of a step until the pickers have its cache events.
+	EventLag time.Duration
+	// ScrapeEvery is how often the pickers read the engines' metrics; 0 is 200 ms, as the scraper does under load.
+	ScrapeEvery time.Duration
+	// Seed of the arrivals and of the strategy's own chance.
+	Seed uint64
+	// NewStrategy makes the strategy; policy.New when nil.
+	NewStrategy func(policy.Config) (policy.Policy, error)
+}
+
+const (
+	model = "lab"
+	// sessionHeader names the session of a request, as the default policy reads it.
+	sessionHeader = "x-session-id"
+	// contextLimit is the longest prompt with its answer, in tokens, where the cache would hold more.
+	contextLimit = 131_072
+)
+
+var errConfig = errors.New("lab")
+
+func (c *Config) fill() error {
+	if c.BlockTokens == 0 {
+		c.BlockTokens = enginemodel.DefaultBlockSize
+	}
+	if c.KVTokens == 0 {
+		c.KVTokens = c.Profile.KVTokens
+	}
+	if c.Speed == 0 {
+		c.Speed = 1
+	}
+	if c.Pickers == 0 {
+		c.Pickers = 1
+	}
+	if c.ScrapeEvery == 0 {
+		c.ScrapeEvery = 200 * time.Millisecond
+	}
+	if c.Pods < 1 || c.Pods > 4096 || !(c.Speed > 0) || c.Pickers < 1 || c.EventLag < 0 || c.BlockTokens < 1 || c.KVTokens < c.BlockTokens {
+		return fmt.Errorf("%w: %d pods of %d tokens in blocks of %d, speed %g, %d pickers, lag %v: out of range", errConfig,
+			c.Pods, c.KVTokens, c.BlockTokens, c.Speed, c.Pickers, c.EventLag)
+	}
+	return nil
+}
+
+// sim is a run under way.
+type sim struct {
+	Config
+	now     time.Duration
+	agenda  agenda
+	pods    []*pod
+	pickers []*picker.Picker
+	feeds   [][]picker.Feed // of each picker, by pod
+	root    kvblock.Key
+	keys    []kvblock.Key // scratch: of a request
+	stored  []kvblock.Key // and of an event, with its hashes
+	hashes  []kvevent.Hash
+
+	arrivals []time.Duration
+	// next is the turn that follows a request in its session, -1 for none, with the time between answer and turn.
+	next  []int
+	think []time.Duration
+
+	live    []*sent // by request, nil unless under way
+	open    int     // requests not ended yet, those to come included
+	news    []news  // cache events under way to the pickers, in order
+	out     *recorder
+	arrived int // so far: requests go to the pickers by turns
+}
+
+// sent is a request under way.
+type sent struct {
+	decision *picker.Decision
+	request  *enginemodel.Request
+	pod      int
+	at       time.Duration
+}
+
+// Run plays a workload and reports what came of it.
+func Run(c Config) (*Result, error) {
+	if err := c.fill(); err != nil {
+		return nil, err
+	}
+	c.Workload = c.Workload.Cap(c.Strategy.MaxTurns).Fitting(min(contextLimit, c.KVTokens))
+	s := &sim{Config: c}
+	if err := s.setUp(); err != nil {
+		return nil, err
+	}
+	for s.open > 0 {
+		s.advance()
+	}
+	return s.out.result(s), nil
+}
+
+// advance to the next event.
+func (s *sim) advance() {
+	e := s.agenda.pop()
+	s.now = e.at
+	switch e.kind {
+	case arrival:
+		s.arrive(int(e.n))
+	case stepEnd:
+		s.endStep(int(e.n))
+	case lagOver:
+		s.deliver()
+	case scrapes:
+		s.scrape()
+	}
+}
+
+func (s *sim) setUp() error {
+	n := len(s.Workload.Requests)
+	s.live, s.open = make([]*sent, n), n
+	s.out = newRecorder(n, s.Pods)
+	for i := range s.Pods {
+		p, err := s.newPod(i)
+		if err != nil {
+			return err
+		}
+		s.pods = append(s.pods, p)
+	}
+	for range s.Pickers {
+		p, err := s.newPicker()
+		if err != nil {
+			return err
+		}
+		s.pickers = append(s.pickers, p)
+		s.feeds = append(s.feeds, p.Feeds())
+	}
+	s.schedule()
+	s.agenda.add(0, scrapes, 0)
+	return nil
+}
+
+// start of all runs, by the clock of the picker.
+var start = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+
+func (s *sim) clock() time.Time { return start.Add(s.now) }
+
+func (s *sim) newPicker() (*picker.Picker, error) {
+	secret := make([]byte, kvblock.MinSeedBytes)
+	seed, err := kvblock.NewSeed(secret)
+	if err != nil {
+		return nil, err
+	}
+	s.root = seed.Root(model, "")
+	config := s.Strategy.Config
+	if config.Type == policy.Random {
+		config.Random.Seed = s.Seed + uint64(len(s.pickers))<<32 + 1
+	}
+	spec := picker.Spec{
+		Namespace: model, Name: model, Model: model, BlockTokens: s.BlockTokens, Seed: seed,
+		Policy: picker.PolicySpec{
+			Strategy: config, SessionKeys: []picker.SessionKey{{Type: "Header", Name: sessionHeader}},
+			SpeculationMax: 300 * time.Second, MaxKVUsage: 0.97, CircuitFailures: 5, CircuitOpen: 10 * time.Second, Attempts: 3,
+		},
+	}
+	spec.Policy.Credit = [kvblock.NumTiers]float64{1, 0.8, 0.5, 0.3}
+	for i := range s.Pods {
+		name := podName(i)
+		spec.Endpoints = append(spec.Endpoints, endpoint.Endpoint{ID: endpoint.ID{Pod: name}, Pod: name, Ready: true, Serving: true, RankHeader: -1})
+	}
+	p := picker.New(picker.Options{Now: s.clock, NewStrategy: s.NewStrategy})
+	return p, p.Apply([]picker.Spec{spec})
+}
+
+// schedule enters the arrivals that are known beforehand: all, or with think times those of first turns.
+func (s *sim) schedule() {
+	s.arrivals = s.Workload.arrivals(s.Seed, s.Speed)
+	s.next, s.think = make([]int, len(s.arrivals)), make([]time.Duration, len(s.arrivals))
+	last := map[int]int{} // by session
+	for i, at := range s.arrivals {
+		r := &s.Workload.Requests[i]
+		s.next[i] = -1
+		before, follows := last[r.Session]
+		last[r.Session] = i
+		if !s.Think || !follows {
+			s.agenda.add(at, arrival, i)
+			continue
+		}
+		s.next[before] = i
+		gap := s.Workload.Requests[i].At - s.Workload.Requests[before].At - nominal(s.Workload.Requests[before].Output)
+		s.think[before] = max(0, time.Duration(float64(gap)/s.Speed))
+	}
+}
+
+// arrive picks for a request and sends it to the engine.
+func (s *sim) arrive(i int) {
+	r := &s.Workload.Requests[i]
+	prompt := r.Prompt()
+	s.keys = kvblock.AppendKeys(s.keys[:0], s.root, prompt, s.BlockTokens)
+	p := s.arrived % s.Pickers
+	s.arrived++
+	session := fmt.Sprintf("session-%d", r.Session)
+	began := time.Now()
+	d, err := s.pickers[p].PickKeyed(&picker.Keyed{
+		Model: model, Header: func(string) string { return session }, Prompt: prompt, Keys: s.keys, Streamed: true,
+	})
+	s.out.picked(time.Since(began))
+	if err != nil {
+		s.out.shed()
+		s.over(i)
+		return
+	}
+	pod := s.out.pods[d.Targets[0].Endpoint.Pod]
+	x := &sent{decision: d, pod: pod, at: s.now}
+	e := s.pods[pod]
+	if x.request, err = e.engine.NewRequest(enginemodel.Spec{Prompt: prompt, MaxTokens: r.Output, Slot: i}); err != nil {
+		d.End(picker.Rejected)
+		s.out.shed()
+		s.over(i)
+		return
+	}
+	s.live[i] = x
+	s.out.sent(s.now, pod, d.Targets[0].Predicted)
+	e.engine.Add(x.request, s.now)
+	if !e.busy {
+		s.step(pod)
+	}
+}
+
+// over takes note that a request has ended, and brings the next turn of its session.
+func (s *sim) over(i int) {
+	s.live[i] = nil
+	s.open--
+	if next := s.next[i]; next >= 0 {
+		s.agenda.add(s.now+s.think[i], arrival, next)
+	}
+}
+
+// scrape shows the engines' metrics to the pickers.
+func (s *sim) scrape() {
+	for i, pod := range s.pods {
+		st := pod.engine.Stats()
+		r := load.Report{
+			Running: st.Running, Waiting: st.Waiting,
+			KVUsage: float64(st.UsedBlocks) / float64(st.NumBlocks), KVTokens: st.NumBlocks * s.BlockTokens,
+		}
+		for j := range s.pickers {
+			s.pickers[j].Observe(s.feeds[j][i].Endpoint.ID, s.clock(), r)
+		}
+	}
+	s.agenda.add(s.now+s.ScrapeEvery, scrapes, 0)
+}
+
+func podName(i int) string { return fmt.Sprintf("pod-%d", i) }
