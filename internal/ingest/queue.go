@@ -36,12 +36,13 @@ type queue struct {
 	head  int      // guarded by mu
 	bytes int      // guarded by mu
 	spare [][]byte // guarded by mu
+	kept  int      // guarded by mu; bytes of spare
 }
 
-// Buffers kept for later messages.
+// What is kept for later messages: there is a queue for each endpoint, so that it is little.
 const (
-	maxSpare      = 64
 	maxSpareBytes = 64 << 10
+	maxSpareItems = 1024
 )
 
 // itemBytes is what a message takes in the queue besides its payload.
@@ -98,7 +99,9 @@ func (q *queue) take() (it item, ok bool) {
 	it = q.items[q.head]
 	q.items[q.head] = item{}
 	if q.head++; q.head == len(q.items) {
-		q.items, q.head = q.items[:0], 0
+		if q.items, q.head = q.items[:0], 0; cap(q.items) > maxSpareItems {
+			q.items = nil
+		}
 	} else if q.head >= 1024 && q.head*2 >= len(q.items) {
 		n := copy(q.items, q.items[q.head:])
 		clear(q.items[n:])
@@ -113,11 +116,12 @@ func (q *queue) take() (it item, ok bool) {
 
 // giveBack takes the buffer of an item that was applied.
 func (q *queue) giveBack(it item) {
-	if cap(it.payload) == 0 || cap(it.payload) > maxSpareBytes {
+	if cap(it.payload) == 0 {
 		return
 	}
 	q.mu.Lock()
-	if len(q.spare) < maxSpare {
+	if q.kept+cap(it.payload) <= maxSpareBytes {
+		q.kept += cap(it.payload)
 		q.spare = append(q.spare, it.payload[:0])
 	}
 	q.mu.Unlock()
@@ -130,6 +134,7 @@ func (q *queue) buffer() []byte {
 	}
 	b := q.spare[len(q.spare)-1]
 	q.spare = q.spare[:len(q.spare)-1]
+	q.kept -= cap(b)
 	return b
 }
 

@@ -80,3 +80,21 @@ func TestQueueAllocatesNothingInPassing(t *testing.T) {
 		t.Errorf("%v allocations for ten messages", got)
 	}
 }
+
+// After a flood a queue keeps little: there is one for each endpoint.
+func TestQueueGivesMemoryBack(t *testing.T) {
+	q := newQueue(16<<20, &Stats{})
+	for range 4000 {
+		q.message(1, make([]byte, 2048))
+	}
+	for it, ok := q.take(); ok; it, ok = q.take() {
+		q.giveBack(it)
+	}
+	kept := 0
+	for _, b := range q.spare {
+		kept += cap(b)
+	}
+	if kept == 0 || kept != q.kept || kept > maxSpareBytes || cap(q.items) > maxSpareItems {
+		t.Errorf("kept %d bytes, said %d, and room for %d items", kept, q.kept, cap(q.items))
+	}
+}
