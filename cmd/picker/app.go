@@ -29,6 +29,7 @@ type app struct {
 	picker   *picker.Picker
 	renderer *render.Client
 	streams  *ingest.Manager
+	dialIn   *dialIn
 	reports  *syncapi.Server // nil when reports are not taken
 	scraper  *scrape.Scraper
 	requests *metrics.Requests
@@ -45,12 +46,13 @@ type app struct {
 	board   *watch.Board
 }
 
-func newApp(log logr.Logger) *app {
+func newApp(log logr.Logger, eventsAddress string) *app {
 	a := &app{log: log, refused: map[string]watch.Refusal{}, applied: map[string]picker.Spec{}, board: watch.NewBoard()}
 	a.ready = &readiness{now: time.Now, states: a.streamStates}
 	a.renderer = render.New(render.Options{})
 	a.picker = picker.New(picker.Options{Renderer: renderer{a.renderer}, LoadEncoder: loadEncoder, Log: log.WithName("picker")})
-	a.streams = ingest.New(ingest.Config{Source: zmtp.EventSource{}, Log: log.WithName("events")})
+	a.dialIn = newDialIn(eventsAddress, log.WithName("events"))
+	a.streams = ingest.New(ingest.Config{Source: zmtp.EventSource{}, Reception: a.dialIn.reception, Log: log.WithName("events")})
 	a.scraper = scrape.New(scrape.Options{
 		Observe: func(id endpoint.ID, m vllm.Metrics, at time.Time) { a.picker.Observe(id, at, loadReport(m)) },
 		Adapters: func(id endpoint.ID, names []string) {
@@ -70,6 +72,7 @@ func (a *app) close() {
 		a.reports.Close()
 	}
 	a.streams.Close()
+	a.dialIn.close()
 	a.scraper.Close()
 	a.renderer.Close()
 }
@@ -112,6 +115,7 @@ func (a *app) feed() {
 		feeds[pool], reported[pool] = nil, nil
 	}
 	var targets []scrape.Target
+	ranks := map[int]bool{}
 	for _, f := range a.picker.Feeds() {
 		name := f.Spec.Namespace + "/" + f.Spec.Name
 		feeds[name] = append(feeds[name], ingest.Feed{
@@ -121,6 +125,9 @@ func (a *app) feed() {
 			Writer:   f.Writer,
 			OnStored: func(keys []kvblock.Key) { a.picker.Confirm(&f, keys) },
 		})
+		if f.Endpoint.DialsIn {
+			ranks[f.Endpoint.DialRank] = true
+		}
 		if f.Spec.Reports {
 			reported[name] = append(reported[name], a.target(&f))
 		}
@@ -139,5 +146,6 @@ func (a *app) feed() {
 	a.feeds = feeds
 	a.feeding.Unlock()
 	a.feedStreams()
+	a.dialIn.set(ranks)
 	a.scraper.Set(targets)
 }

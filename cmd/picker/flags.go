@@ -19,6 +19,9 @@ type options struct {
 	// extProcAddress is reserved.
 	extProcAddress string
 
+	// eventsAddress is where publishers connect, of pools whose engines dial the picker.
+	eventsAddress string
+
 	reports reportOptions
 
 	keyFile, modelRoot string
@@ -42,6 +45,7 @@ func parse(args []string, stderr io.Writer) (*options, error) {
 	f.StringVar(&o.extProcAddress, "ext-proc-address", ":9002", "`address` for gateways; reserved: this version does not serve the gateway protocol and does not listen there")
 	f.StringVar(&o.healthAddress, "health-address", ":9003", "`address` of /healthz and /readyz")
 	f.StringVar(&o.metricsAddress, "metrics-address", ":9090", "`address` of /metrics and /status")
+	f.StringVar(&o.eventsAddress, "events-address", ":5557", "`address` where the event publishers of engines connect, of pools with the source Listen; rank r on that port + r. Nothing listens there without such a pool")
 	r := &o.reports
 	f.StringVar(&r.address, "report-address", ":9004", "`address` where reporters report; served only with a flag that says how they prove who they are")
 	f.StringVar(&r.tls.Cert, "report-cert", "", "`file` with the certificate for reporters; read again when it changes, like all files of certificates and secrets")
@@ -74,6 +78,9 @@ func parse(args []string, stderr io.Writer) (*options, error) {
 func (o *options) check(f *flag.FlagSet, level string) error {
 	var known bool
 	o.logLevel, known = levels[level]
+	if _, _, err := splitAddress(o.eventsAddress); err != nil {
+		return fmt.Errorf("--events-address: %w", err)
+	}
 	switch {
 	case f.NArg() > 0:
 		return fmt.Errorf("unexpected argument %q", f.Arg(0))

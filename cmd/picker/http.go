@@ -98,13 +98,15 @@ func (a *app) status() *watch.List {
 	stats := a.picker.Stats()
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return a.board.Update(time.Now(), a.state, watch.Live{Pools: stats, Streams: streams, Refused: a.refused})
+	return a.board.Update(time.Now(), a.state, watch.Live{
+		Pools: stats, Streams: streams, Refused: a.refused, DialIn: a.dialIn.status(),
+	})
 }
 
 // collectors of the metrics.
 func (a *app) collectors() []prometheus.Collector {
 	return []prometheus.Collector{a.requests, metrics.NewCollector(metrics.Sources{
-		Pools: a.picker.Stats, Events: a.eventStreams, Reports: a.reported, Scrapes: a.scraper.Stats,
+		Pools: a.picker.Stats, Events: a.eventStreams, Reports: a.reported, Scrapes: a.scraper.Stats, Strangers: a.dialIn.reception.Strangers,
 	})}
 }
 

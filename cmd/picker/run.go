@@ -68,7 +68,7 @@ func run(ctx context.Context, o *options, l *listeners, log logr.Logger) error {
 	if err != nil {
 		return err
 	}
-	a := newApp(log)
+	a := newApp(log, o.eventsAddress)
 	defer a.close()
 	if err := a.newReports(&o.reports); err != nil {
 		return err

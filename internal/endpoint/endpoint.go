@@ -45,6 +45,10 @@ type Endpoint struct {
 	// EventsAddress and ReplayAddress are host:port of the engine's event publisher and its replay socket for this
 	// rank; empty when there is none.
 	EventsAddress, ReplayAddress string
+	// DialsIn tells that the engine's publisher connects to the picker, in place of EventsAddress; DialRank is the
+	// global rank, which the engine adds to the port that it dials.
+	DialsIn  bool
+	DialRank int
 	// RankHeader is the value of X-data-parallel-rank (the global rank) for pods whose ranks share one HTTP port;
 	// -1 when the header is not needed.
 	RankHeader int

@@ -13,12 +13,17 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/vllm"
 )
 
-// Source is the transport of events. zmtp.EventSource is one.
-type Source interface {
+// Subscriber is the transport of live events.
+type Subscriber interface {
 	// Subscribe follows the publisher at addr until ctx ends, the connection is lost or each returns an error. It
 	// calls up once when it is subscribed, then each for every message: topic, sequence number (8 bytes, big-endian)
 	// and payload; only the last two frames count, and they are valid only during the call. The error is never nil.
 	Subscribe(ctx context.Context, addr string, up func(), each func(frames [][]byte) error) error
+}
+
+// Source is the transport of events. zmtp.EventSource is one.
+type Source interface {
+	Subscriber
 	// Replay calls each for the batches that the publisher keeps from sequence number from on, in order, and returns
 	// nil at their end. A payload is valid only during the call.
 	Replay(ctx context.Context, addr string, from uint64, each func(seq uint64, payload []byte) error) error
@@ -80,10 +85,20 @@ type Feed struct {
 	OnStored func(keys []kvblock.Key)
 }
 
+// address names the endpoint to the transport of its events; it is empty when it has none.
+func (f *Feed) address() string {
+	if f.Endpoint.DialsIn {
+		return f.Endpoint.Epoch()
+	}
+	return f.Endpoint.EventsAddress
+}
+
 // Config is what all streams share. Zero values take the defaults.
 type Config struct {
 	// Source of events; required.
 	Source Source
+	// Reception, if set, takes the publishers that connect to the picker; feeds that dial in have no stream without it.
+	Reception *Reception
 	// NewDecoder makes a stream's decoder; that of package vllm by default.
 	NewDecoder func(engine string) Decoder
 	// Log gets the changes of streams' states.

@@ -21,7 +21,7 @@ func New(c Config) *Manager {
 }
 
 // Set makes the streams of a pool those of the feeds, of which each endpoint's life has at most one. Feeds without an
-// address of events have none. A stream whose feed is gone or changed is stopped, and when Set returns it writes to
+// address of events, which do not dial in either, have none. A stream whose feed is gone or changed is stopped, and when Set returns it writes to
 // the index no more; blocks that it has written stay. A stream whose feed stays is not disturbed.
 func (m *Manager) Set(pool string, feeds []Feed) {
 	m.mu.Lock()
@@ -30,7 +30,7 @@ func (m *Manager) Set(pool string, feeds []Feed) {
 	var fresh []Feed
 	for _, f := range feeds {
 		epoch := f.Endpoint.Epoch()
-		if f.Endpoint.EventsAddress == "" || next[epoch] != nil {
+		if f.address() == "" || f.Endpoint.DialsIn && m.cfg.Reception == nil || next[epoch] != nil {
 			continue
 		}
 		if s := old[epoch]; s != nil && s.feed.same(&f) {
@@ -41,6 +41,9 @@ func (m *Manager) Set(pool string, feeds []Feed) {
 		fresh = append(fresh, f)
 	}
 	stopAll(old)
+	if m.cfg.Reception != nil {
+		m.cfg.Reception.set(pool, feeds)
+	}
 	for _, f := range fresh {
 		if epoch := f.Endpoint.Epoch(); next[epoch] == nil {
 			next[epoch] = startStream(f, &m.cfg)
@@ -60,6 +63,9 @@ func (m *Manager) Close() {
 	for pool, streams := range m.streams {
 		stopAll(streams)
 		delete(m.streams, pool)
+		if m.cfg.Reception != nil {
+			m.cfg.Reception.set(pool, nil)
+		}
 	}
 }
 
@@ -104,7 +110,7 @@ func stopAll(streams map[string]*run) {
 
 // same tells whether two feeds of the same epoch need the same stream.
 func (f *Feed) same(g *Feed) bool {
-	return f.Endpoint.ReplayAddress == g.Endpoint.ReplayAddress && f.Engine == g.Engine &&
+	return f.Endpoint.ReplayAddress == g.Endpoint.ReplayAddress && f.address() == g.address() && f.Engine == g.Engine &&
 		f.Writer == g.Writer && f.Sink == g.Sink &&
 		f.Keys.Model == g.Keys.Model && f.Keys.Seed == g.Keys.Seed && f.Keys.BlockTokens == g.Keys.BlockTokens &&
 		maps.Equal(f.Keys.Media, g.Keys.Media)

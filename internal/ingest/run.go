@@ -26,13 +26,21 @@ func startStream(feed Feed, cfg *Config) *run {
 func (r *run) stop() { r.cancel() }
 func (r *run) wait() { r.workers.Wait() }
 
+// source is where the endpoint's messages come from.
+func (r *run) source() Subscriber {
+	if r.feed.Endpoint.DialsIn {
+		return r.cfg.Reception
+	}
+	return r.cfg.Source
+}
+
 // receive keeps a connection to the publisher and queues what comes.
 func (r *run) receive(ctx context.Context) {
 	backoff := r.cfg.MinBackoff
 	for {
 		began := time.Now()
 		link, cut := context.WithCancel(ctx)
-		err := r.cfg.Source.Subscribe(link, r.feed.Endpoint.EventsAddress, func() { r.Up(link) }, func(frames [][]byte) error {
+		err := r.source().Subscribe(link, r.feed.address(), func() { r.Up(link) }, func(frames [][]byte) error {
 			r.Take(frames)
 			return nil
 		})

@@ -7,6 +7,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/kvasir-dev/kvasir/internal/ingest"
 	"github.com/kvasir-dev/kvasir/internal/picker"
 	"github.com/kvasir-dev/kvasir/internal/scrape"
 )
@@ -19,6 +20,8 @@ type Sources struct {
 	Events func() []Stream
 	// Reports are what reporters tell of the endpoints of all pools.
 	Reports func() []Report
+	// Strangers is (*ingest.Reception).Strangers.
+	Strangers func() [ingest.NumStrangers]uint64
 	// Scrapes is (*scrape.Scraper).Stats.
 	Scrapes func() []scrape.Stats
 }
@@ -128,7 +131,7 @@ var scrapeSeries = []series[scrape.Stats]{
 
 // Describe is for prometheus.Collector.
 func (c *Collector) Describe(out chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{requests, tokenized, poolInfo, state, resyncs, unindexed, divergent, reportState, indexResyncs} {
+	for _, d := range []*prometheus.Desc{requests, tokenized, poolInfo, state, resyncs, unindexed, strangers, divergent, reportState, indexResyncs} {
 		out <- d
 	}
 	describe(out, poolSeries)
@@ -155,6 +158,11 @@ func (c *Collector) Collect(out chan<- prometheus.Metric) {
 	}
 	if c.sources.Reports != nil {
 		collectReports(out, c.sources.Reports(), pools)
+	}
+	if c.sources.Strangers != nil {
+		for why, n := range c.sources.Strangers() {
+			out <- prometheus.MustNewConstMetric(strangers, prometheus.CounterValue, float64(n), ingest.Stranger(why).String())
+		}
 	}
 	if c.sources.Scrapes != nil {
 		names := labels{}

@@ -22,6 +22,8 @@ var (
 		[]string{"pool", "endpoint", "reason"}, nil)
 	unindexed = prometheus.NewDesc("kvasir_events_unindexed_blocks_total", "Blocks announced that cannot be indexed, by reason.",
 		[]string{"pool", "endpoint", "reason"}, nil)
+	strangers = prometheus.NewDesc("kvasir_events_strangers_total",
+		"Event publishers that have connected to the picker and were turned away, by reason.", []string{"reason"}, nil)
 )
 
 // total counts what a field of ingest.Stats counts.
@@ -67,7 +69,7 @@ var eventSeries = []series[ingest.Stats]{
 		func(s *ingest.Stats) *atomic.Uint64 { return &s.ReplayFailures }),
 	total("kvasir_events_overflows_total", "Overflows of the queue of event batches.",
 		func(s *ingest.Stats) *atomic.Uint64 { return &s.Overflows }),
-	total("kvasir_events_malformed_total", "Messages that have no sequence number.",
+	total("kvasir_events_malformed_total", "Messages that have no sequence number, or one that lies too far ahead to follow.",
 		func(s *ingest.Stats) *atomic.Uint64 { return &s.Malformed }),
 	total("kvasir_events_decode_errors_total", "Event batches that could not be read.",
 		func(s *ingest.Stats) *atomic.Uint64 { return &s.DecodeErrors }),

@@ -74,6 +74,7 @@ func sources() Sources {
 				{"b", "new", ingest.Status{Endpoint: at("uid-1"), State: ingest.Disconnected, Stats: new(ingest.Stats)}},
 			}
 		},
+		Strangers: func() [ingest.NumStrangers]uint64 { return [ingest.NumStrangers]uint64{ingest.NoTopic: 2} },
 		Reports: func() []Report {
 			at := func(uid string) endpoint.Endpoint { return endpoint.Endpoint{ID: endpoint.ID{Pod: uid}, Pod: "pod"} }
 			return []Report{

@@ -7,6 +7,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/kvasir-dev/kvasir/api/v1alpha1"
+	"github.com/kvasir-dev/kvasir/internal/ingest"
 	"github.com/kvasir-dev/kvasir/internal/picker"
 )
 
@@ -75,8 +76,6 @@ func eventsSynced(s *PoolState, f *facts) metav1.Condition {
 	switch source := s.Object.Spec.Engine.Events.Source; {
 	case source == v1alpha1.EventsNone:
 		return condition(typ, metav1.ConditionTrue, "NotUsed", "the pool takes no events")
-	case source == v1alpha1.EventsListen:
-		return no("StreamMissing", "this version does not listen for engines; use the source Subscribe")
 	case f.unknownLayouts > 0:
 		return no("UnknownLayout", fmt.Sprintf("%d batches of events are of no known layout", f.unknownLayouts))
 	case f.unsupportedBlocks > 0:
@@ -84,12 +83,32 @@ func eventsSynced(s *PoolState, f *facts) metav1.Condition {
 			s.Object.Spec.KeySpace.BlockTokens))
 	case f.synced+f.degraded < f.total && source == v1alpha1.EventsReporter:
 		return no("ReporterMissing", fmt.Sprintf("%d of %d endpoints have no reporter", f.total-f.synced-f.degraded, f.total))
+	case f.synced+f.degraded < f.total && source == v1alpha1.EventsListen:
+		return no("StreamMissing", notConnected(f))
 	case f.synced+f.degraded < f.total:
 		return no("StreamMissing", fmt.Sprintf("%d of %d endpoints have no event stream", f.total-f.synced-f.degraded, f.total))
 	case f.degraded > 0:
 		return no("Lagging", fmt.Sprintf("what %d of %d endpoints hold is known in part only", f.degraded, f.total))
 	}
 	return condition(typ, metav1.ConditionTrue, "Synced", fmt.Sprintf("%d of %d endpoints", f.synced, f.total))
+}
+
+// notConnected tells what is known of publishers that should have connected to the picker.
+func notConnected(f *facts) string {
+	message := fmt.Sprintf("%d of %d endpoints have not connected to %s", f.total-f.synced-f.degraded, f.total, f.dialIn.Address)
+	if f.dialIn.Err != nil {
+		message += ", where nothing listens: " + f.dialIn.Err.Error()
+	}
+	var strangers []string
+	for i, n := range f.dialIn.Strangers {
+		if n > 0 {
+			strangers = append(strangers, fmt.Sprintf("%d %s", n, ingest.Stranger(i)))
+		}
+	}
+	if len(strangers) > 0 {
+		message += "; turned away: " + strings.Join(strangers, ", ")
+	}
+	return message
 }
 
 func tokensExact(s *PoolState, f *facts) metav1.Condition {

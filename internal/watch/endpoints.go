@@ -53,7 +53,12 @@ func Endpoints(pool *v1alpha1.InferencePool, s *discoveryv1.EndpointSlice) ([]en
 			}
 			if p.events > 0 {
 				ep.EventsAddress = hostPort(e.Addresses[0], p.events)
+			}
+			if p.replay > 0 {
 				ep.ReplayAddress = hostPort(e.Addresses[0], p.replay)
+			}
+			if listens(pool) {
+				ep.DialsIn, ep.DialRank = true, first+r
 			}
 			if pool.Spec.Engine.DataParallel.Addressing == v1alpha1.AddressByHeader && (ranks > 1 || first > 0) {
 				ep.RankHeader = first + r
@@ -91,7 +96,7 @@ func conditions(c discoveryv1.EndpointConditions) (ready, serving, terminating b
 
 func hostPort(address string, port int) string { return net.JoinHostPort(address, strconv.Itoa(port)) }
 
-// ports of one rank; events is 0 where the pool has no events.
+// ports of one rank; events is 0 where the picker does not subscribe, replay where it takes no events from engines.
 type ports struct{ http, events, replay int }
 
 // rankPorts are the ports of each rank of the slice's pods.
@@ -133,6 +138,8 @@ func rankPorts(pool *v1alpha1.InferencePool, s *discoveryv1.EndpointSlice, first
 		}
 		if subscribes(pool) {
 			p.events = of(portEvents, r, int(base.Events)+first+r)
+		}
+		if subscribes(pool) || listens(pool) {
 			p.replay = of(portReplay, r, int(base.Replay)+first+r)
 		}
 		if largest := max(p.http, p.events, p.replay); largest > 65_535 {
@@ -157,4 +164,9 @@ const defaultBatch int32 = 5
 func subscribes(pool *v1alpha1.InferencePool) bool {
 	source := pool.Spec.Engine.Events.Source
 	return source == v1alpha1.EventsAuto || source == v1alpha1.EventsSubscribe
+}
+
+// listens tells whether the pool's event publishers connect to the picker.
+func listens(pool *v1alpha1.InferencePool) bool {
+	return pool.Spec.Engine.Events.Source == v1alpha1.EventsListen
 }

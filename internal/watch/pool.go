@@ -40,7 +40,7 @@ func Pool(p *v1alpha1.InferencePool, secrets Secrets, settings *Settings) (picke
 		Adapters:         names(p.Spec.Model.Adapters.Names),
 		DiscoverAdapters: p.Spec.Model.Adapters.Discovery == v1alpha1.Enabled,
 		Engine:           string(p.Spec.Engine.Type),
-		NoEvents:         !subscribes(p) && !reported(p),
+		NoEvents:         !subscribes(p) && !listens(p) && !reported(p),
 		Reports:          reported(p),
 		ReportBatch:      time.Duration(ptr.Deref(p.Spec.Engine.Events.Reporter.BatchMilliseconds, defaultBatch)) * time.Millisecond,
 		BlockTokens:      int(p.Spec.KeySpace.BlockTokens),

@@ -29,8 +29,19 @@ const maxPods = 32
 type Live struct {
 	Pools   []picker.PoolStats
 	Streams map[string][]ingest.Status
+	// DialIn is about publishers that connect to the picker.
+	DialIn DialIn
 	// Refused says why the picker has not taken a pool's present state.
 	Refused map[string]Refusal
+}
+
+// DialIn is how the picker does with publishers that connect to it.
+type DialIn struct {
+	// Address where they connect; Err is why nothing listens there.
+	Address string
+	Err     error
+	// Strangers were turned away, by ingest.Stranger.
+	Strangers [ingest.NumStrangers]uint64
 }
 
 // Refusal is why the picker has not taken a pool's state.
@@ -183,10 +194,11 @@ type facts struct {
 	completed                         int64
 	spec                              *picker.Spec
 	refused                           Refusal
+	dialIn                            DialIn
 }
 
 func gather(state *State, s *PoolState, live Live, name string) *facts {
-	f := &facts{refused: live.Refused[name]}
+	f := &facts{refused: live.Refused[name], dialIn: live.DialIn}
 	for i := range state.Specs {
 		if spec := &state.Specs[i]; spec.Namespace == s.Object.Namespace && spec.Name == s.Object.Name {
 			f.spec, f.endpoints = spec, spec.Endpoints

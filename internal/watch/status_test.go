@@ -72,7 +72,8 @@ func TestPoolConditions(t *testing.T) {
 		"blocks that do not fit":             {smallPool, smallSlice, live(trusted, 0, stream(ingest.Synced, func(s *ingest.Stats) { s.BlockSizeUnsupported.Add(1) })), []string{"EventsSynced=False/BlockSizeUnsupported"}},
 		"no events are wanted":               {poolWith("engine: {events: {source: None}}"), smallSlice, live(trusted, 0), []string{"EventsSynced=True/NotUsed"}},
 		"reports are wanted":                 {poolWith("engine: {events: {source: Reporter}}"), smallSlice, live(trusted, 0), []string{"EventsSynced=False/ReporterMissing"}},
-		"engines that dial":                  {poolWith("engine: {events: {source: Listen}}"), smallSlice, live(trusted, 0), []string{"EventsSynced=False/StreamMissing"}},
+		"an engine that should have dialed":  {poolWith("engine: {events: {source: Listen}}"), smallSlice, live(trusted, 0), []string{"EventsSynced=False/StreamMissing"}},
+		"an engine that has dialed":          {poolWith("engine: {events: {source: Listen}}"), smallSlice, live(trusted, 0, stream(ingest.Synced)), []string{"EventsSynced=True/Synced"}},
 		"nobody is there":                    {smallPool, "", live(trusted, 0), []string{"Ready=False/NoReadyEndpoint", "EventsSynced=True/Synced"}},
 		"nobody is ready":                    {smallPool, strings.Replace(smallSlice, "targetRef", "conditions: {terminating: true}, targetRef", 1), live(trusted, 0, stream(ingest.Synced)), []string{"Ready=False/NoReadyEndpoint"}},
 		"something is referred to in vain":   {poolWith("keySpace: {secretRef: {name: r}}"), smallSlice, Live{}, []string{"Accepted=False/ReferenceNotFound", "Ready=False/NotAccepted"}},
@@ -98,6 +99,23 @@ func TestPoolConditions(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+func TestWhyNoEngineHasDialedShows(t *testing.T) {
+	s, _ := load(t, open(t, "pool.yaml", poolWith("engine: {events: {source: Listen}}"), "pods.yaml", smallSlice))
+	for want, dial := range map[string]DialIn{
+		"1 of 1 endpoints have not connected to :5557":                                     {Address: ":5557"},
+		"1 of 1 endpoints have not connected to :5557, where nothing listens: no":          {Address: ":5557", Err: errors.New("no")},
+		"1 of 1 endpoints have not connected to :5557; turned away: 3 NoTopic, 1 OtherPod": {Address: ":5557", Strangers: [ingest.NumStrangers]uint64{ingest.NoTopic: 3, ingest.OtherPod: 1}},
+	} {
+		l := live(picker.Hits{}, 0)
+		l.DialIn = dial
+		for _, c := range poolOf(t, NewBoard().Update(time.Unix(1, 0), s, l)).Status.Conditions {
+			if c.Type == v1alpha1.ConditionEventsSynced && c.Message != want {
+				t.Errorf("message %q, want %q", c.Message, want)
+			}
+		}
 	}
 }
 

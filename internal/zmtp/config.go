@@ -59,6 +59,9 @@ type Config struct {
 	MaxFrames int
 	// MaxPeers is the most connections a listener serves; further ones are closed.
 	MaxPeers int
+	// Allow, if set, is asked by a listener whether a peer may connect, by its address (host:port). Others are closed
+	// before the handshake, and do not count among the peers. It is called from one goroutine.
+	Allow func(peer string) bool
 	// HandshakeTimeout bounds connecting, greeting and READY together.
 	HandshakeTimeout time.Duration
 	// HeartbeatInterval is the silence after which a SUB sends PING, HeartbeatTimeout the silence after that which

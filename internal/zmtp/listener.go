@@ -61,7 +61,7 @@ func (l *listener) accept(socketType string) {
 			case <-l.accepting.Done():
 			case <-time.After(50 * time.Millisecond):
 			}
-		case !l.admit():
+		case l.cfg.Allow != nil && !l.cfg.Allow(nc.RemoteAddr().String()), !l.admit():
 			_ = nc.Close()
 		default:
 			l.workers.Go(func() { l.work(nc, socketType) })

@@ -250,3 +250,29 @@ func TestNoGoroutineIsLeft(t *testing.T) {
 	}
 	eventually(t, "no more goroutines than before", func() bool { return runtime.NumGoroutine() <= before })
 }
+
+func TestAPeerThatIsNotAllowedTakesNoPlace(t *testing.T) {
+	allowed := make(chan bool, 1)
+	asked := make(chan string, 1)
+	sub, err := Config{MaxPeers: 1, Allow: func(peer string) bool { asked <- peer; return <-allowed }}.ListenSub("127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer sub.Close() //nolint:errcheck // it returns nil
+	allowed <- false
+	if pub, err := DialPub(t.Context(), sub.Addr(), 1); err == nil {
+		t.Errorf("connected to %s", pub.Addr())
+	}
+	if peer := <-asked; !strings.HasPrefix(peer, "127.0.0.1:") {
+		t.Errorf("asked about %q", peer)
+	}
+	allowed <- true
+	pub, err := DialPub(t.Context(), sub.Addr(), 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer pub.Close() //nolint:errcheck // a test's
+	if _, err := sub.Accept(); err != nil {
+		t.Error(err)
+	}
+}
