@@ -67,7 +67,11 @@ verify: ## fail when generated files or go.mod are stale
 
 .PHONY: bench
 bench: ## all benchmarks beside their baselines
-	$(GO) test -run '^$$' -bench . -benchmem -benchtime $(BENCHTIME) ./internal/...
+	$(GO) test -run '^$$' -bench . -benchmem -benchtime $(BENCHTIME) -timeout 60m ./internal/... ./test/bench
+
+.PHONY: bench-index
+bench-index: ## the index, filled by events, beside a plain table and a naive map; docs/performance.md
+	$(GO) test -run '^$$' -bench . -benchmem -benchtime $(BENCHTIME) -timeout 60m ./test/bench
 
 .PHONY: bench-tokens
 bench-tokens: ## requests to tokens and block keys, beside tiktoken-go and encoding/json

@@ -3,18 +3,16 @@ package kvindex
 import (
 	"math/rand/v2"
 	"runtime"
-	"slices"
-	"sync/atomic"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/kvasir-dev/kvasir/internal/kvblock"
 	"github.com/kvasir-dev/kvasir/internal/kvevent"
 )
 
-// The workload of the benchmarks: endpoints that hold prompts of 512 blocks, half of them shared. In the layout "hot"
-// every endpoint has every shared half; in "spread" four have. They are measured after churn: see world.churn.
+// The workload of the benchmarks here, which are of writers alone (test/bench measures the whole way of events):
+// endpoints that hold prompts of 512 blocks, half of them shared. In the layout "hot" every endpoint has every shared
+// half; in "spread" four have. They are measured after churn: see world.churn.
 const (
 	promptBlocks = 512
 	sharedBlocks = promptBlocks / 2
@@ -36,7 +34,6 @@ type world struct {
 	prompts []*prompt
 	byOwner [][]*prompt
 	held    int
-	bytes   float64 // of the heap, by held block
 	guesses []*Guess
 }
 
@@ -46,11 +43,9 @@ var implementations = []struct {
 }{
 	{"fast", func() Book { return NewIndex(Options{}) }},
 	{"plain", func() Book { return New() }},
-	{"naive", func() Book { return newNaive() }},
 }
 
 func newWorld(book Book, layout string, endpoints, blocks int) *world {
-	before := heapBytes()
 	w := &world{book: book, rng: rand.New(rand.NewPCG(1, uint64(endpoints)))}
 	for range endpoints {
 		h := book.Join()
@@ -78,7 +73,6 @@ func newWorld(book Book, layout string, endpoints, blocks int) *world {
 			w.byOwner[e] = append(w.byOwner[e], p)
 		}
 	}
-	own := heapBytes() - before
 	// Engines serve many requests at a time, so that prompts come in pieces and interleaved.
 	for at := 0; at < promptBlocks; at += eventBlocks {
 		for _, i := range w.rng.Perm(len(w.prompts)) {
@@ -91,7 +85,6 @@ func newWorld(book Book, layout string, endpoints, blocks int) *world {
 		ix.Settle()
 		_, w.held, _ = ix.Size()
 	}
-	w.bytes = float64(heapBytes()-before-own) / float64(w.held)
 	return w
 }
 
@@ -167,14 +160,6 @@ func (w *world) churn() {
 	}
 }
 
-func heapBytes() uint64 {
-	runtime.GC()
-	runtime.GC()
-	var m runtime.MemStats
-	runtime.ReadMemStats(&m)
-	return m.HeapAlloc
-}
-
 // wholePrompts are requests that hit in full at one endpoint, in random order.
 func (w *world) wholePrompts() [][]kvblock.Key {
 	var all [][]kvblock.Key
@@ -185,93 +170,6 @@ func (w *world) wholePrompts() [][]kvblock.Key {
 	}
 	w.rng.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
 	return all
-}
-
-func (w *world) match(b *testing.B, blocks int) {
-	requests := w.wholePrompts()
-	out := make([]Match, len(w.holders))
-	hits, i := 0, 0
-	w.book.Match(requests[0][:blocks], w.holders, out)
-	b.ReportAllocs()
-	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
-	start := threadCPU()
-	for b.Loop() {
-		w.book.Match(requests[i%len(requests)][:blocks], w.holders, out)
-		i++
-	}
-	b.ReportMetric(float64(threadCPU()-start)/float64(b.N), "cpu-ns/op")
-	b.ReportMetric(w.bytes, "bytes/block")
-	for i := range out {
-		hits = max(hits, out[i].Blocks())
-	}
-	if hits != blocks {
-		b.Fatalf("longest match is %d blocks, want %d", hits, blocks)
-	}
-}
-
-// BenchmarkMatch looks up requests that one endpoint holds in full. cpu-ns/op is the CPU time of the reading thread,
-// bytes/block what the heap grew by per held block.
-func BenchmarkMatch(b *testing.B) {
-	for _, impl := range implementations {
-		b.Run("impl="+impl.name, func(b *testing.B) {
-			for _, layout := range []string{"hot", "spread"} {
-				b.Run("layout="+layout, func(b *testing.B) {
-					w := newWorld(impl.book(), layout, 64, 40_000)
-					b.Run("blocks=64", func(b *testing.B) { w.match(b, 64) })
-					b.Run("blocks=512", func(b *testing.B) { w.match(b, 512) })
-					if impl.name == "fast" {
-						b.Run("blocks=512/writes=1M", func(b *testing.B) { w.matchWhileWriting(b, 512) })
-					}
-				})
-			}
-		})
-	}
-}
-
-// BenchmarkMatchManyEndpoints looks up among 512 endpoints, which together hold as much as those of BenchmarkMatch.
-func BenchmarkMatchManyEndpoints(b *testing.B) {
-	for _, impl := range implementations[:1] {
-		b.Run("impl="+impl.name, func(b *testing.B) {
-			for _, layout := range []string{"hot", "spread"} {
-				b.Run("layout="+layout, func(b *testing.B) {
-					w := newWorld(impl.book(), layout, 512, 5120)
-					b.Run("endpoints=512/blocks=512", func(b *testing.B) { w.match(b, 512) })
-				})
-			}
-		})
-	}
-}
-
-// matchWhileWriting is match while another goroutine applies a million block events a second.
-func (w *world) matchWhileWriting(b *testing.B, blocks int) {
-	var stop atomic.Bool
-	var events atomic.Int64
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		rng := rand.New(rand.NewPCG(2, 2))
-		for began := time.Now(); !stop.Load(); {
-			if due := time.Since(began).Microseconds(); events.Load() >= due {
-				time.Sleep(50 * time.Microsecond)
-				continue
-			}
-			// A tail is evicted, and comes again. It is a prompt with holes, which is never asked for.
-			p := w.prompts[rng.IntN(len(w.prompts))]
-			if p.whole {
-				continue
-			}
-			cut := sharedBlocks + rng.IntN(sharedBlocks/eventBlocks)*eventBlocks
-			w.writers[p.endpoint].Drop(kvblock.GPU, 0, p.hashes[cut:])
-			w.store(p, cut, promptBlocks)
-			events.Add(int64(2 * (promptBlocks - cut)))
-		}
-	}()
-	began := time.Now()
-	w.match(b, blocks)
-	stop.Store(true)
-	<-done
-	b.ReportMetric(float64(events.Load())/time.Since(began).Seconds(), "events/s")
 }
 
 // BenchmarkWrite lets prompts of full endpoints go and come again: each operation is an event that stores, after one of
@@ -359,7 +257,7 @@ func BenchmarkFill(b *testing.B) {
 
 // BenchmarkSpeculate guesses that a request of 512 blocks, half of them known, will be held, and takes it back.
 func BenchmarkSpeculate(b *testing.B) {
-	for _, impl := range implementations[:2] {
+	for _, impl := range implementations {
 		b.Run("impl="+impl.name, func(b *testing.B) {
 			w := newWorld(impl.book(), "hot", 64, 40_000)
 			var requests [][]kvblock.Key
@@ -378,87 +276,10 @@ func BenchmarkSpeculate(b *testing.B) {
 	}
 }
 
-// BenchmarkClear clears an endpoint of 400,000 blocks beside a reader. clear-ns is how long Clear takes, sweep-ns/block
-// the time until all memory is back. The reader looks up 64 blocks all the time: p999-ns and longest-ns are its
-// slowest lookups meanwhile, quiet-p999-ns and quiet-longest-ns those in as much time without a clear, for whatever
-// else the machine does shows in both.
-func BenchmarkClear(b *testing.B) {
-	for _, impl := range implementations[:2] {
-		b.Run("impl="+impl.name, func(b *testing.B) {
-			w := newWorld(impl.book(), "spread", 8, 40_000)
-			writer := w.book.Writer(w.book.Join())
-			keys := w.randomKeys(nil, 400_000)
-			hashes := make([]kvevent.Hash, len(keys))
-			for i := range hashes {
-				hashes[i] = kvevent.Hash(keys[i])
-			}
-			r := reader{w: w, requests: w.wholePrompts(), out: make([]Match, len(w.holders))}
-			var clears, sweeps time.Duration
-			var meanwhile, quiet []time.Duration
-			for b.Loop() {
-				b.StopTimer()
-				for from := 0; from < len(keys); from += promptBlocks {
-					to := min(from+promptBlocks, len(keys))
-					writer.Store(kvblock.GPU, 0, Parent{}, hashes[from:to], keys[from:to])
-				}
-				runtime.GC()
-				var swept atomic.Bool
-				b.StartTimer()
-				began := time.Now()
-				go func() {
-					began := time.Now()
-					writer.Clear()
-					clears += time.Since(began)
-					if ix, ok := w.book.(*Index); ok {
-						ix.Settle()
-					}
-					swept.Store(true)
-				}()
-				meanwhile = r.read(meanwhile, swept.Load)
-				took := time.Since(began)
-				sweeps += took
-				b.StopTimer()
-				began = time.Now()
-				quiet = r.read(quiet, func() bool { return time.Since(began) > took })
-				b.StartTimer()
-			}
-			b.ReportMetric(float64(clears)/float64(b.N), "clear-ns")
-			b.ReportMetric(float64(sweeps)/float64(b.N)/400_000, "sweep-ns/block")
-			for name, times := range map[string][]time.Duration{"": meanwhile, "quiet-": quiet} {
-				slices.Sort(times)
-				b.ReportMetric(float64(times[len(times)*999/1000]), name+"p999-ns")
-				b.ReportMetric(float64(times[len(times)-1]), name+"longest-ns")
-			}
-		})
-	}
-}
-
-// reader looks up again and again.
-type reader struct {
-	w        *world
-	requests [][]kvblock.Key
-	out      []Match
-}
-
-// read appends how long lookups take to times, until told to stop.
-func (r *reader) read(times []time.Duration, stop func() bool) []time.Duration {
-	for i := 0; i == 0 || !stop(); i++ {
-		began := time.Now()
-		r.w.book.Match(r.requests[i%len(r.requests)][:64], r.w.holders, r.out)
-		times = append(times, time.Since(began))
-	}
-	return times
-}
-
-// threadCPU is the CPU time of this thread, in nanoseconds.
-func threadCPU() int64 { return cpuTime(1) }
-
 // processCPU is the CPU time of all threads, in nanoseconds.
-func processCPU() int64 { return cpuTime(0) }
-
-func cpuTime(who int) int64 {
+func processCPU() int64 {
 	var u syscall.Rusage
-	if err := syscall.Getrusage(who, &u); err != nil {
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
 		return 0
 	}
 	return u.Utime.Nano() + u.Stime.Nano()
