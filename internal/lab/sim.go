@@ -182,6 +182,7 @@ func (s *sim) newPicker() (*picker.Picker, error) {
 		Namespace: model, Name: model, Model: model, BlockTokens: s.BlockTokens, Seed: seed,
 		Policy: picker.PolicySpec{
 			Strategy: config, SessionKeys: []picker.SessionKey{{Type: "Header", Name: sessionHeader}},
+			SessionIdle:    time.Hour,
 			SpeculationMax: 300 * time.Second, MaxKVUsage: 0.97, CircuitFailures: 5, CircuitOpen: 10 * time.Second, Attempts: 3,
 		},
 	}

@@ -61,6 +61,7 @@ type Decision struct {
 	route    openai.Route
 	unparsed bool
 	streamed bool
+	session  uint64 // 0 without one
 	// maxTokens is the most to be generated, 0 when the request does not say.
 	maxTokens int
 	// counted decisions enter the comparison of predicted and delivered hits.
@@ -106,6 +107,9 @@ func (d *Decision) begin(i int) {
 	d.target = i
 	t := &d.Targets[i]
 	t.member.circuit.take(d.view.spec.Policy.CircuitFailures)
+	if d.session != 0 {
+		d.view.homes.Put(d.session, t.member.hash, now)
+	}
 	d.booking = t.member.load.Book(now, t.uncached+d.otherTokens, d.streamed)
 	p := &d.view.spec.Policy
 	if p.SpeculationOff || len(d.keys) == 0 {

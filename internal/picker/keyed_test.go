@@ -126,3 +126,68 @@ func idsOf(first, n int) []uint32 {
 	}
 	return ids
 }
+
+// TestRendezvousAsksForSessionsInItsOwnOrder: three headers, the policy's keys, the body.
+func TestRendezvousAsksForSessionsInItsOwnOrder(t *testing.T) {
+	spec := testSpec(t, 16)
+	spec.Policy.Strategy = policy.Default(policy.Rendezvous)
+	spec.Policy.SessionKeys = []SessionKey{{Type: "BodyField", Name: "user"}}
+	p := newPicker(t, newClock(), spec)
+	to := func(body string, headers map[string]string) string {
+		d, err := p.Pick(context.Background(), &Request{Route: openai.Completions, Body: []byte(body), Header: func(n string) string { return headers[n] }})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer d.End(Completed)
+		return d.Targets[0].Endpoint.Pod
+	}
+	body := `{"model":"m","prompt":[1],"user":"u"}`
+	other := `{"model":"m","prompt":[2],"user":"u"}`
+	full := map[string]string{"x-semantic-cluster-id": "c", "x-session-id": "s", "x-user-id": "i"}
+	for name, alike := range map[string][2]string{
+		"the cluster before the session": {to(body, full), to(other, map[string]string{"x-semantic-cluster-id": "c", "x-session-id": "z"})},
+		"the session before the user":    {to(body, map[string]string{"x-session-id": "c", "x-user-id": "i"}), to(body, full)},
+		"the user before the body":       {to(body, map[string]string{"x-user-id": "c"}), to(other, map[string]string{"x-user-id": "c"})},
+		"a field of the body":            {to(body, nil), to(other, nil)},
+		"the body":                       {to(`{"model":"m","prompt":[1]}`, nil), to(`{"model":"m","prompt":[1]}`, nil)},
+	} {
+		if alike[0] != alike[1] {
+			t.Errorf("%s: equal keys went to %s and %s", name, alike[0], alike[1])
+		}
+	}
+	bodies := map[string]bool{}
+	for i := range 64 {
+		bodies[to(fmt.Sprintf(`{"model":"m","prompt":[1],"n":%d}`, i+1), nil)] = true
+	}
+	if len(bodies) < 10 {
+		t.Errorf("64 different bodies went to %d of 16 endpoints", len(bodies))
+	}
+}
+
+// TestASessionFollowsItsLastRequest: a retry moves the session's endpoint, and it is forgotten when it has been idle.
+func TestASessionFollowsItsLastRequest(t *testing.T) {
+	clock := newClock()
+	spec := testSpec(t, 4)
+	spec.Policy.Strategy, spec.Policy.SessionIdle = policy.Default(policy.Sticky), time.Minute
+	spec.Policy.SessionKeys = []SessionKey{{Type: "Header", Name: "x-session-id"}}
+	p := newPicker(t, clock, spec)
+	turn := func() *Decision {
+		d, err := p.PickKeyed(&Keyed{Model: "m", Header: func(string) string { return "s" }, Prompt: idsOf(1, 100), Keys: keysOf(t, "m", 1, 100)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return d
+	}
+	first := turn()
+	first.Begin(1) // the first endpoint has failed
+	moved := first.Targets[1].Endpoint.Pod
+	for range 3 { // none of them ends: load does not matter
+		if d := turn(); d.Targets[0].Endpoint.Pod != moved {
+			t.Fatalf("a turn went to %s, the one before to %s", d.Targets[0].Endpoint.Pod, moved)
+		}
+	}
+	clock.advance(2 * time.Minute)
+	if d := turn(); d.Targets[0].Endpoint.Pod == moved {
+		t.Errorf("after two minutes the session is still at %s, which has the most requests", moved)
+	}
+}

@@ -62,7 +62,7 @@ func (p *Picker) Pick(ctx context.Context, in *Request) (*Decision, error) {
 
 	return p.choose(v, s, &asked{
 		start: start, header: in.Header, allow: in.Allow, unparsed: in.Unparsed,
-		promptTokens: len(ids), body: len(in.Body), source: source, why: tokenErr,
+		promptTokens: len(ids), body: in.Body, source: source, why: tokenErr,
 	})
 }
 
@@ -103,7 +103,7 @@ type asked struct {
 	allow        func(*endpoint.Endpoint) bool // nil for all
 	unparsed     bool
 	promptTokens int // 0 where the tokens are not known
-	body         int // bytes
+	body         []byte
 	source       TokenSource
 	why          error // there are no tokens
 }
@@ -118,7 +118,7 @@ func (p *Picker) choose(v *view, s *scratch, in *asked) (*Decision, error) {
 	v.pending.expire(now)
 	v.match(s)
 
-	question := v.question(s, in)
+	question := v.question(s, in, now)
 	s.costs = resize(s.costs, len(s.candidates))
 	v.strategy.Score(&question, s.candidates, s.costs)
 	s.order = policy.Rank(&question, s.candidates, s.costs, s.order)
@@ -227,25 +227,29 @@ func (v *view) match(s *scratch) {
 }
 
 // question puts the request into the strategies' words.
-func (v *view) question(s *scratch, in *asked) policy.Request {
+func (v *view) question(s *scratch, in *asked, now time.Time) policy.Request {
 	r, spec := &s.request, v.spec
 	blocks := prefixBlocks
 	if c := spec.Policy.Strategy; c.Type == policy.Rendezvous && c.Rendezvous.ByPrefix {
 		blocks = max(1, c.Rendezvous.PrefixTokens/spec.BlockTokens)
 	}
+	session := session(v.sessionKeys, in.header, in.body, r)
 	out := policy.Request{
 		PromptTokens: in.promptTokens,
 		BlockTokens:  spec.BlockTokens,
 		PrefixTokens: r.PrefixLen,
-		Session:      session(spec.Policy.SessionKeys, in.header, r),
+		Session:      session,
 		Prefix:       prefix(s.keys, blocks, r),
 		Credit:       spec.Policy.Credit,
 		ReloadRate:   spec.Policy.ReloadRate,
 	}
+	if session != 0 {
+		out.Home = v.homes.Get(session, now)
+	}
 	if in.promptTokens > 0 {
 		out.Blocks = (in.promptTokens - 1) / spec.BlockTokens
 	} else {
-		out.PromptTokens = in.body / bytesPerToken
+		out.PromptTokens = len(in.body) / bytesPerToken
 	}
 	return out
 }
@@ -264,6 +268,7 @@ func (v *view) decide(now timeNow, s *scratch, question *policy.Request, in *ask
 		PromptTokens: question.PromptTokens,
 		view:         v,
 		now:          now,
+		session:      question.Session,
 		route:        r.Route,
 		unparsed:     in.unparsed,
 		streamed:     r.Stream,

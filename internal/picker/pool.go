@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/kvasir-dev/kvasir/internal/affinity"
 	"github.com/kvasir-dev/kvasir/internal/endpoint"
 	"github.com/kvasir-dev/kvasir/internal/kvblock"
 	"github.com/kvasir-dev/kvasir/internal/kvindex"
@@ -42,6 +43,9 @@ type view struct {
 	spec     *Spec
 	strategy policy.Policy
 	encoder  Encoder // nil without a tokenizer in process
+	// sessionKeys are tried in order; homes is where the sessions' last requests went.
+	sessionKeys []SessionKey
+	homes       *affinity.Sessions
 	// members and holders belong to spec.Endpoints, in its order.
 	members []*member
 	holders []kvindex.Holder
@@ -77,6 +81,12 @@ func (p *Picker) build(spec *Spec, old *view, next *snapshot) (*view, error) {
 	}
 	if v.encoder, err = p.encoder(spec, old); err != nil {
 		return nil, fmt.Errorf("pool %s: %w", spec.Name, err)
+	}
+	v.sessionKeys = sessionKeys(&spec.Policy)
+	if old != nil && old.spec.Policy.SessionIdle == spec.Policy.SessionIdle {
+		v.homes = old.homes
+	} else {
+		v.homes = affinity.NewSessions(maxSessions, spec.Policy.SessionIdle)
 	}
 	for i := range spec.Endpoints {
 		ep := &spec.Endpoints[i]

@@ -4,14 +4,30 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/endpoint"
 	"github.com/kvasir-dev/kvasir/internal/kvblock"
 	"github.com/kvasir-dev/kvasir/internal/openai"
+	"github.com/kvasir-dev/kvasir/internal/policy"
 )
 
 // prefixBlocks is how many leading blocks name a prompt's prefix in tie-breaks, where the strategy does not say:
 // enough to tell conversations apart that share a system prompt.
 const prefixBlocks = 64
 
+// maxSessions is the most sessions of a pool whose last endpoint is remembered, about 6 MB.
+const maxSessions = 1 << 16
+
+// sessionKeys are the policy's. Rendezvous on sessions asks for more, in the order of "Routing on Real KV Cache Events":
+// three headers, then fields of the body, then a hash of the body.
+func sessionKeys(p *PolicySpec) []SessionKey {
+	if c := p.Strategy; c.Type != policy.Rendezvous || c.Rendezvous.ByPrefix {
+		return p.SessionKeys
+	}
+	keys := []SessionKey{
+		{Type: "Header", Name: "x-semantic-cluster-id"}, {Type: "Header", Name: "x-session-id"}, {Type: "Header", Name: "x-user-id"},
+	}
+	return append(append(keys, p.SessionKeys...), SessionKey{Type: "Body"})
+}
+
 // session hashes the first session key that the request carries; 0 without one.
-func session(keys []SessionKey, header func(string) string, r *openai.Request) uint64 {
+func session(keys []SessionKey, header func(string) string, body []byte, r *openai.Request) uint64 {
 	for _, key := range keys {
 		value := ""
 		switch key.Type {
@@ -22,6 +38,10 @@ func session(keys []SessionKey, header func(string) string, r *openai.Request) u
 		case "Prefix":
 			if text, ok := r.AppendStable(nil); ok {
 				value = string(text)
+			}
+		case "Body":
+			if len(body) > 0 {
+				return hash(string(body))
 			}
 		}
 		if value != "" {

@@ -73,6 +73,8 @@ type PolicySpec struct {
 	ReloadRate [kvblock.NumTiers]float64
 	// SessionKeys are tried in order; the first one present names the session.
 	SessionKeys []SessionKey
+	// SessionIdle is how long an idle session's last endpoint is remembered.
+	SessionIdle time.Duration
 	// TokenBudget bounds tokenizing in process; EngineTokenBudget bounds the question to an engine.
 	TokenBudget, EngineTokenBudget time.Duration
 	// EngineTokens tells when an engine may be asked: WhenNoTokenizer, BeyondBudget or Never.
@@ -98,7 +100,7 @@ type PolicySpec struct {
 
 // SessionKey is a place in the request that may name the session.
 type SessionKey struct {
-	// Type is Header, BodyField or Prefix.
+	// Type is Header, BodyField, Prefix or Body (a hash of all of the body).
 	Type string
 	// Name of the header or field.
 	Name string

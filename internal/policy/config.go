@@ -26,6 +26,7 @@ type Config struct {
 	StickyLeastLoaded StickyLeastLoadedConfig
 	LongestPrefix     LongestPrefixConfig
 	LMetric           LMetricConfig
+	Unified           UnifiedConfig
 	Random            RandomConfig
 	Rendezvous        RendezvousConfig
 }
@@ -40,6 +41,8 @@ func Default(t Type) Config {
 		c.StickyLeastLoaded.PrefixTokens = 64
 	case LongestPrefix:
 		c.LongestPrefix = LongestPrefixConfig{MinMatch: 0.25, MaxLoad: 1.5}
+	case Unified:
+		c.Unified = UnifiedConfig{MinHit: 0.5, MaxLoad: 2}
 	case Rendezvous:
 		c.Rendezvous.PrefixTokens = 1024
 	}
@@ -75,6 +78,14 @@ type LongestPrefixConfig struct {
 type LMetricConfig struct {
 	// Literal takes the batch size without the new request, so that idle endpoints score 0 whatever they hold.
 	Literal bool
+}
+
+// UnifiedConfig parameterises Unified.
+type UnifiedConfig struct {
+	// MinHit is the part of the prompt that the session's endpoint must hold, more than which it is kept to.
+	MinHit float64
+	// MaxLoad is the most in-flight requests that it may have, as a multiple of the mean.
+	MaxLoad float64
 }
 
 // RandomConfig parameterises Random.

@@ -26,6 +26,8 @@ type Request struct {
 	PrefixTokens int
 	// Session names the conversation, 0 when there is none.
 	Session uint64
+	// Home is the hash of the endpoint that the session's last request went to, 0 when there is none.
+	Home uint64
 	// Prefix hashes the first tokens (or, without tokens, bytes) of the prompt.
 	Prefix uint64
 	// Credit is what a block of each tier is worth, 1 for the GPU.
@@ -74,6 +76,10 @@ func New(c Config) (Policy, error) {
 		return lMetric{literal: c.LMetric.Literal}, nil
 	case LeastPendingWork:
 		return leastPendingWork{}, nil
+	case Unified:
+		return newUnified(c.Unified)
+	case Sticky:
+		return sticky{}, nil
 	case LeastLoad:
 		return leastLoad{}, nil
 	case RoundRobin:

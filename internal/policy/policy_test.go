@@ -23,6 +23,8 @@ var every = []Config{
 	{Type: LMetric},
 	{Type: LMetric, LMetric: LMetricConfig{Literal: true}},
 	{Type: LeastPendingWork},
+	{Type: Unified, Unified: UnifiedConfig{MinHit: 0.5, MaxLoad: 2}},
+	{Type: Sticky},
 	{Type: LeastLoad},
 	{Type: RoundRobin},
 	{Type: Random},
@@ -109,7 +111,7 @@ func TestEveryStrategyRanksAllCandidatesOnce(t *testing.T) {
 func TestTheOrderOfCandidatesDoesNotMatter(t *testing.T) {
 	rng := rand.New(rand.NewPCG(2, 2))
 	for _, config := range every {
-		if config.Type == RoundRobin || config.Type == Random {
+		if config.Type == RoundRobin || config.Type == Random || config.Type == Unified { // turns, by the published rules
 			continue
 		}
 		p := mustNew(t, config)
@@ -241,6 +243,55 @@ func TestTheRequestsOwnPrefixLengthDecides(t *testing.T) {
 	}
 }
 
+// TestASessionsEndpoint: Sticky keeps to it whatever its load, Unified while it holds more than half and is not
+// overloaded, and both do without it when it cannot be chosen.
+func TestASessionsEndpoint(t *testing.T) {
+	home := func(match uint32, inFlight int) []Candidate {
+		return []Candidate{
+			candidate("home", match, load.View{InFlight: inFlight, PendingTokens: 100}),
+			candidate("idle", 0, load.View{}),
+			candidate("busy", 0, load.View{InFlight: 4, PendingTokens: 100}),
+		}
+	}
+	gone := home(40, 2)[1:]
+	for name, tc := range map[string]struct {
+		config     Config
+		candidates []Candidate
+		want       int
+	}{
+		"sticky stays":                       {Default(Sticky), home(0, 100), 0},
+		"sticky takes the least loaded":      {Default(Sticky), gone, 0},
+		"unified stays while it is warm":     {Default(Unified), home(40, 2), 0},
+		"unified leaves what is cold":        {Default(Unified), home(30, 2), 1},
+		"unified leaves what is overloaded":  {Default(Unified), home(60, 20), 1},
+		"unified takes the least, home gone": {Default(Unified), gone, 0},
+	} {
+		r := request(1000)
+		r.Home = endpoint.ID{Pod: "home"}.Hash()
+		if got := choose(mustNew(t, tc.config), r, tc.candidates)[0]; got != tc.want {
+			t.Errorf("%s: chose %d, want %d", name, got, tc.want)
+		}
+	}
+}
+
+// TestUnifiedBreaksTiesByCacheThenRequestsThenTurns.
+func TestUnifiedBreaksTiesByCacheThenRequestsThenTurns(t *testing.T) {
+	p := mustNew(t, Default(Unified))
+	r := request(1000)
+	idle := []Candidate{candidate("a", 0, load.View{}), candidate("b", 10, load.View{}), candidate("c", 5, load.View{})}
+	if got := choose(p, r, idle)[0]; got != 1 {
+		t.Errorf("of three idle ones, %d was chosen, want the one with the longest match", got)
+	}
+	equal := []Candidate{candidate("a", 0, load.View{}), candidate("b", 0, load.View{}), candidate("c", 0, load.View{})}
+	seen := map[int]int{}
+	for range 30 {
+		seen[choose(p, r, equal)[0]]++
+	}
+	if seen[0] != 10 || seen[1] != 10 || seen[2] != 10 {
+		t.Errorf("30 picks among equals went %v", seen)
+	}
+}
+
 func TestRoundRobinTakesTurns(t *testing.T) {
 	p := mustNew(t, Config{Type: RoundRobin})
 	candidates := []Candidate{candidate("a", 0, load.View{}), candidate("b", 9, load.View{}), candidate("c", 0, load.View{})}
@@ -368,7 +419,8 @@ func TestStepsKeepTheOrder(t *testing.T) {
 func TestWrongParametersAreRefused(t *testing.T) {
 	for name, config := range map[string]Config{
 		"no strategy":                {},
-		"not available":              {Type: Unified},
+		"unknown":                    {Type: "Best"},
+		"a hit ratio above 1":        {Type: Unified, Unified: UnifiedConfig{MinHit: 2, MaxLoad: 2}},
 		"a prefix of no tokens":      {Type: StickyLeastLoaded},
 		"a negative prior rate":      {Type: MarginalCost, MarginalCost: MarginalCostConfig{PriorRate: -1}},
 		"a harm that is no number":   {Type: MarginalCost, MarginalCost: MarginalCostConfig{DecodeHarm: math.NaN()}},

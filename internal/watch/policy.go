@@ -41,6 +41,7 @@ func Policy(p *v1alpha1.RoutingPolicy) (picker.PolicySpec, field.ErrorList) {
 		FirstByte:         seconds(s.Fallback.FirstByteSeconds),
 		AnswerHeaders:     string(s.Decisions.AnswerHeaders),
 	}
+	spec.SessionIdle = seconds(s.Session.IdleSeconds)
 	for _, key := range s.Session.Keys {
 		spec.SessionKeys = append(spec.SessionKeys, picker.SessionKey{Type: string(key.Type), Name: key.Name})
 	}
@@ -82,7 +83,6 @@ func Inactive(p, defaults *v1alpha1.RoutingPolicy) []string {
 	}
 	s, d := &p.Spec, &defaults.Spec
 	add("spec.shadow", len(s.Shadow) > 0)
-	add("spec.session.idleSeconds", s.Session.IdleSeconds != d.Session.IdleSeconds)
 	add("spec.guards.islandCrossing", s.Guards.IslandCrossing != d.Guards.IslandCrossing)
 	add("spec.admission", differs(s.Admission, d.Admission))
 	add("spec.decisions.logPercent", differs(s.Decisions.LogPercent, d.Decisions.LogPercent))

@@ -163,7 +163,7 @@ func TestPolicyConditions(t *testing.T) {
 		"in force":         {[]string{"pool.yaml", smallPool}, "Accepted=True/Accepted ResolvedRefs=True/ResolvedRefs Programmed=True/Programmed"},
 		"no target":        {nil, "Accepted=False/TargetNotFound ResolvedRefs=True/ResolvedRefs"},
 		"another's target": {[]string{"pool.yaml", smallPool, "a.yaml", strings.Replace(smallPolicy, "name: p}", "name: z}", 1)}, "Accepted=True/Accepted ResolvedRefs=True/ResolvedRefs Programmed=True/Programmed"},
-		"to come":          {[]string{"pool.yaml", smallPool, "policy.yaml", strings.Replace(smallPolicy, "LeastLoad", "Sticky", 1)}, "Accepted=False/Invalid ResolvedRefs=True/ResolvedRefs"},
+		"to come":          {[]string{"pool.yaml", smallPool, "policy.yaml", strings.Replace(smallPolicy, "LeastLoad", "ApproximatePrefix", 1)}, "Accepted=False/Invalid ResolvedRefs=True/ResolvedRefs"},
 		"no Secret":        {[]string{"pool.yaml", smallPool, "policy.yaml", strings.Replace(smallPolicy, "strategy: {type: LeastLoad}", tenants, 1)}, "Accepted=True/Accepted ResolvedRefs=False/SecretNotFound Programmed=True/Programmed"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -244,7 +244,7 @@ func TestStatusOfAPool(t *testing.T) {
 func TestThePolicyInForceIsTheOneFollowed(t *testing.T) {
 	d := open(t, "pool.yaml", smallPool, "policy.yaml", smallPolicy)
 	load(t, d)
-	write(t, d.file("policy.yaml"), strings.Replace(smallPolicy, "LeastLoad", "Sticky", 1))
+	write(t, d.file("policy.yaml"), strings.Replace(smallPolicy, "LeastLoad", "ApproximatePrefix", 1))
 	s, _ := load(t, d)
 	list := NewBoard().Update(time.Unix(1, 0), s, Live{})
 	if got := poolOf(t, list).Status.RoutingPolicy; got.Name != "p" || got.Generation != 1 {

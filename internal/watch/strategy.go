@@ -26,6 +26,8 @@ func Strategy(s *v1alpha1.Strategy) policy.Config {
 		}
 	case v1alpha1.StrategyLMetric:
 		c.LMetric.Literal = full.LMetric.Variant == v1alpha1.LMetricLiteral
+	case v1alpha1.StrategyUnified:
+		c.Unified = policy.UnifiedConfig{MinHit: fraction(*full.Unified.MinHitPercent), MaxLoad: fraction(full.Unified.MaxLoadPercent)}
 	case v1alpha1.StrategyRendezvous:
 		m := full.Rendezvous
 		c.Rendezvous = policy.RendezvousConfig{

@@ -24,7 +24,7 @@ func defaultPolicy() picker.PolicySpec {
 			{Type: "Header", Name: "x-session-id"}, {Type: "BodyField", Name: "session_id"},
 			{Type: "BodyField", Name: "prompt_cache_key"}, {Type: "BodyField", Name: "user"}, {Type: "Prefix"},
 		},
-		TokenBudget: 5 * time.Millisecond, EngineTokenBudget: 100 * time.Millisecond, EngineTokens: "WhenNoTokenizer",
+		SessionIdle: time.Hour, TokenBudget: 5 * time.Millisecond, EngineTokenBudget: 100 * time.Millisecond, EngineTokens: "WhenNoTokenizer",
 		SpeculationMax: 5 * time.Minute, MaxKVUsage: 0.97, CircuitFailures: 5, CircuitOpen: 10 * time.Second,
 		Attempts: 3, RetryConnect: true, RetryServerError: true, FirstByte: 10 * time.Minute, AnswerHeaders: "Never",
 	}
@@ -54,6 +54,8 @@ func TestPoliciesAreTranslated(t *testing.T) {
 		"metric, literal":  {"strategy: {type: LMetric, lMetric: {variant: Literal}}", strategy(policy.Config{Type: policy.LMetric, LMetric: policy.LMetricConfig{Literal: true}})},
 		"pending work":     {"strategy: {type: LeastPendingWork}", strategy(policy.Config{Type: policy.LeastPendingWork})},
 		"rendezvous":       {"strategy: {type: Rendezvous}", strategy(policy.Config{Type: policy.Rendezvous, Rendezvous: policy.RendezvousConfig{PrefixTokens: 1024}})},
+		"unified":          {"strategy: {type: Unified}", strategy(policy.Default(policy.Unified))},
+		"unified in full":  {"strategy: {type: Unified, unified: {minHitPercent: 0, maxLoadPercent: 150}}", strategy(policy.Config{Type: policy.Unified, Unified: policy.UnifiedConfig{MaxLoad: 1.5}})},
 		"by prefix":        {"strategy: {type: Rendezvous, rendezvous: {key: Prefix, prefixTokens: 16}}", strategy(policy.Config{Type: policy.Rendezvous, Rendezvous: policy.RendezvousConfig{ByPrefix: true, PrefixTokens: 16}})},
 		"all the rest": {`tiers: [{tier: CPU, creditPercent: 50, reloadTokensPerSecond: 7}, {tier: Disk, creditPercent: 0}],
   session: {keys: [{type: BodyField, name: user}]}, guards: {maxKVUsagePercent: 50, circuit: {consecutiveFailures: 2, openSeconds: 3}},
@@ -98,7 +100,7 @@ func TestFieldsThatAreNotActedOnAreTold(t *testing.T) {
 		"none":                  {"strategy: {type: LeastLoad}", nil},
 		"defaults written down": {"session: {idleSeconds: 3600}, guards: {islandCrossing: WhenCheaper}, admission: {mode: Queue}, decisions: {logPercent: 0}", nil},
 		"all": {"shadow: [{name: x, strategy: {type: Random}}], session: {idleSeconds: 1}, guards: {islandCrossing: Never}, admission: {mode: 'Off'}, decisions: {logPercent: 1}",
-			[]string{"spec.shadow", "spec.session.idleSeconds", "spec.guards.islandCrossing", "spec.admission", "spec.decisions.logPercent"}},
+			[]string{"spec.shadow", "spec.guards.islandCrossing", "spec.admission", "spec.decisions.logPercent"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s, problems := load(t, open(t, "pool.yaml", smallPool, "policy.yaml",
@@ -360,5 +362,14 @@ func TestANameIsOnePools(t *testing.T) {
 	wantNoProblem(t, problems)
 	if got, want := served(s), "a:y2 a:w b:x c:z"; got != want {
 		t.Errorf("served %s, want %s", got, want)
+	}
+}
+
+// TestTheLabsDefaultsAreTheAPIs: whoever runs a strategy without a RoutingPolicy gets what an empty one says.
+func TestTheLabsDefaultsAreTheAPIs(t *testing.T) {
+	for _, strategy := range policy.Types() {
+		if diff := cmp.Diff(Strategy(&v1alpha1.Strategy{Type: v1alpha1.StrategyType(strategy)}), policy.Default(strategy)); diff != "" {
+			t.Errorf("%s (-api +default):\n%s", strategy, diff)
+		}
 	}
 }
