@@ -107,6 +107,9 @@ func TestEventsTellWhatIsCached(t *testing.T) {
 	if diff := cmp.Diff([]any{[]any{"sql", "tenant"}}, s.Extra); diff != "" || s.Name != "sql" || events[0]["lora_id"] != uint64(1) {
 		t.Errorf("extra keys of an adapter and a salt (-want +got):\n%s%v", diff, events[0])
 	}
+	if status, b := get(t, e, "/sim/blocks"); status != http.StatusOK || b != `{"blocks":5,"copies":5}` {
+		t.Errorf("the truth: %d %s", status, b)
+	}
 	e.Flush()
 	_, events = next()
 	if len(events) != 5 || events[0]["type"] != "BlockRemoved" || events[0]["block_hashes"].([]any)[0] != parent {

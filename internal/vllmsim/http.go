@@ -14,6 +14,8 @@ import (
 // Version is what /version reports.
 const Version = "0.24.0+sim"
 
+// handler serves what the engine does, and /sim/blocks, which tells the truth about the cache: how many blocks it has,
+// and how many physical ones.
 func (e *Engine) handler() http.Handler {
 	mux := http.NewServeMux()
 	empty := func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusOK) }
@@ -36,6 +38,13 @@ func (e *Engine) handler() http.Handler {
 	mux.HandleFunc("POST /detokenize", e.handle(e.serveDetokenize))
 	mux.HandleFunc("POST /reset_prefix_cache", func(w http.ResponseWriter, _ *http.Request) {
 		e.writeJSON(w, map[string]bool{"success": e.ResetPrefixCache()})
+	})
+	mux.HandleFunc("GET /sim/blocks", func(w http.ResponseWriter, _ *http.Request) {
+		blocks, copies := e.Blocks(), 0
+		for _, n := range blocks {
+			copies += n
+		}
+		e.writeJSON(w, map[string]int{"blocks": len(blocks), "copies": copies})
 	})
 	return e.authorize(mux)
 }

@@ -37,9 +37,10 @@ func TestMain(m *testing.M) {
 		}
 		defer func() { _ = os.RemoveAll(dir) }()
 		pickerBinary = filepath.Join(dir, "picker")
-		build := exec.Command("go", "build", "-o", pickerBinary, "github.com/kvasir-dev/kvasir/cmd/picker")
+		build := exec.Command("go", "build", "-o", dir+"/", "github.com/kvasir-dev/kvasir/cmd/picker",
+			"github.com/kvasir-dev/kvasir/cmd/reporter", "github.com/kvasir-dev/kvasir/cmd/vllmsim")
 		if out, err := build.CombinedOutput(); err != nil {
-			fmt.Fprintf(os.Stderr, "building the picker: %v\n%s", err, out)
+			fmt.Fprintf(os.Stderr, "building the programs: %v\n%s", err, out)
 			return 1
 		}
 		return m.Run()
