@@ -19,6 +19,7 @@ import (
 const usageLab = `kubectl kvasir lab COMMAND [flags]
 
   run        play one workload with each of some strategies
+  sweep      rank strategies over a matrix of configurations
 
 kubectl kvasir lab COMMAND -h lists a command's flags.
 `
@@ -32,6 +33,8 @@ func labs(ctx context.Context, args []string, std stdio) error {
 	switch args[0] {
 	case "run":
 		return labRun(ctx, args[1:], std)
+	case "sweep":
+		return labSweep(ctx, args[1:], std)
 	case "help", "-h", "-help", "--help":
 		fmt.Fprint(std.out, usageLab)
 		return nil
@@ -67,11 +70,11 @@ func labRun(ctx context.Context, args []string, std stdio) error {
 	if err := parse(set, args); err != nil {
 		return err
 	}
-	list, err := lab.Strategies(*policies)
+	strategies, err := lab.Strategies(*policies)
 	if err != nil {
 		return wrong(set, "--policies: %v", err)
 	}
-	numbers, err := seedList(*seeds)
+	numbers, err := list(*seeds, func(s string) (uint64, error) { return strconv.ParseUint(s, 10, 64) })
 	if err != nil {
 		return wrong(set, "--seeds: %v", err)
 	}
@@ -96,7 +99,7 @@ func labRun(ctx context.Context, args []string, std stdio) error {
 		Workload: w.Cap(*maxTurns), Pods: *pods, KVTokens: *kvTokens, Profile: time, BlockTokens: *blocks, Speed: *speed,
 		Think: *arrivals == "think", Pickers: *pickers, EventLag: *lag,
 	}
-	report, err := runAll(ctx, &c, list, numbers)
+	report, err := runAll(ctx, &c, strategies, numbers)
 	if err != nil {
 		return err
 	}
@@ -166,14 +169,3 @@ func typeNames() string {
 	return strings.Join(names, ", ")
 }
 
-func seedList(text string) ([]uint64, error) {
-	var list []uint64
-	for part := range strings.SplitSeq(text, ",") {
-		n, err := strconv.ParseUint(strings.TrimSpace(part), 10, 64)
-		if err != nil {
-			return nil, fmt.Errorf("%q is not a number", part)
-		}
-		list = append(list, n)
-	}
-	return list, nil
-}

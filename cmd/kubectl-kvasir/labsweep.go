@@ -1,0 +1,153 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/kvasir-dev/kvasir/internal/enginemodel"
+	"github.com/kvasir-dev/kvasir/internal/lab"
+)
+
+const aboutLabSweep = `Runs strategies in a matrix of configurations (workloads, loads, numbers of pods, KV caches, profiles), and ranks them by
+their mean time to the first token, relative to the best strategy of each configuration: geometric mean and worst case.`
+
+// labSweep is the command of that name.
+func labSweep(ctx context.Context, args []string, std stdio) error {
+	set := newFlags("lab sweep", aboutLabSweep, std)
+	var (
+		traces    = set.String("traces", "", "files with traces in Mooncake's format, with commas; default is ten minutes of Mooncake's conversation trace")
+		workloads = set.String("workloads", strings.Join(lab.Generated(), ","), "generated workloads, with commas; empty for none")
+		requests  = set.Int("requests", 2500, "most requests of a workload")
+		pods      = set.String("pods", "8,16", "numbers of pods, with commas")
+		kvTokens  = set.String("kv-tokens", "0,1600000", "KV caches of a pod in tokens, with commas; 0 is the profile's")
+		profiles  = set.String("profiles", "8b-h100,70b-tp4-h100", "time models of the engines, with commas: "+strings.Join(enginemodel.ProfileNames(), ", "))
+		loads     = set.String("loads", "0.3,0.6,0.85", "arrival rates, with commas, as parts of what the fleet can answer")
+		full      = set.Bool("full", false, "every fleet at every load of every workload, not two that have nothing in common")
+		policies  = set.String("policies", "all,LMetric/literal,LongestPrefix/literal,Rendezvous/prefix", "strategies, as of lab run")
+		seeds     = set.String("seeds", "1,2,3,4,5", "seeds of the runs, with commas")
+		rateError = set.Float64("rate-error", 1, "factor by which the strategies misjudge how fast engines prefill")
+		arrivals  = set.String("arrivals", "timestamps", "timestamps or think, as of lab run")
+		blocks    = set.Int("block-tokens", 128, "block size of engines and keys in tokens; larger is faster and coarser")
+		lag       = set.Duration("event-lag", 10*time.Millisecond, "time until a cache event reaches the picker")
+		parallel  = set.Int("parallel", 1, "runs at a time")
+		cells     = set.Bool("cells", false, "print every configuration too")
+		output    = set.String("o", "table", "table or json")
+	)
+	if err := parse(set, args); err != nil {
+		return err
+	}
+	m := lab.Matrix{
+		Full: *full, BlockTokens: *blocks, EventLag: *lag, Think: *arrivals == "think", Parallel: *parallel,
+		NewStrategy: lab.Misjudging(*rateError),
+	}
+	var err error
+	if m.Strategies, err = lab.Strategies(*policies); err != nil {
+		return wrong(set, "--policies: %v", err)
+	}
+	if m.Seeds, err = list(*seeds, func(s string) (uint64, error) { return strconv.ParseUint(s, 10, 64) }); err != nil {
+		return wrong(set, "--seeds: %v", err)
+	}
+	if m.Pods, err = list(*pods, strconv.Atoi); err != nil {
+		return wrong(set, "--pods: %v", err)
+	}
+	if m.KVTokens, err = list(*kvTokens, strconv.Atoi); err != nil {
+		return wrong(set, "--kv-tokens: %v", err)
+	}
+	if m.Loads, err = list(*loads, func(s string) (float64, error) { return strconv.ParseFloat(s, 64) }); err != nil {
+		return wrong(set, "--loads: %v", err)
+	}
+	if m.Profiles, err = list(*profiles, enginemodel.LookupProfile); err != nil {
+		return wrong(set, "--profiles: %v", err)
+	}
+	if !slices.Contains([]string{"timestamps", "think"}, *arrivals) {
+		return wrong(set, "--arrivals is %q, want timestamps or think", *arrivals)
+	}
+	if m.Workloads, err = sweepWorkloads(*traces, *workloads, *requests); err != nil {
+		return err
+	}
+	began := time.Now()
+	result, err := m.Run(ctx, func(done, all int, c *lab.Cell) {
+		fmt.Fprintf(std.err, "\r%d of %d configurations, %.0f s", done, all, time.Since(began).Seconds())
+	})
+	fmt.Fprintln(std.err)
+	if err != nil {
+		return err
+	}
+	ranks := lab.Ranking(result)
+	if *output == "json" {
+		e := json.NewEncoder(std.out)
+		e.SetIndent("", "  ")
+		return e.Encode(map[string]any{"ranking": ranks, "configurations": result})
+	}
+	return printRanking(std, ranks, result, *cells)
+}
+
+// sweepWorkloads loads traces and generates workloads.
+func sweepWorkloads(traces, generated string, requests int) ([]*lab.Workload, error) {
+	var all []*lab.Workload
+	for path := range strings.SplitSeq(traces, ",") {
+		w, err := loadWorkload(strings.TrimSpace(path), "", requests)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, w)
+	}
+	for name := range strings.SplitSeq(generated, ",") {
+		if name = strings.TrimSpace(name); name == "" {
+			continue
+		}
+		w, err := lab.Generate(name, requests, 1)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, w)
+	}
+	return all, nil
+}
+
+func printRanking(std stdio, ranks []lab.Rank, cells []*lab.Cell, each bool) error {
+	t := tabwriter.NewWriter(std.out, 0, 0, 2, ' ', tabwriter.AlignRight)
+	fmt.Fprintln(t, "strategy\tTTFT\tworst\tp99\tE2E\thit\tbest in\t  worst in")
+	for _, r := range ranks {
+		mark := ""
+		if r.Incomparable {
+			mark = " (not all requests)"
+		}
+		fmt.Fprintf(t, "%s%s\t%.2f\t%.2f\t%.2f\t%.2f\t%.2f\t%d\t  %s\n", r.Strategy, mark, r.TTFT, r.TTFTWorst, r.P99, r.E2E, r.Hit, r.Wins, r.Worst)
+	}
+	if err := t.Flush(); err != nil {
+		return err
+	}
+	if !each {
+		return nil
+	}
+	for _, c := range cells {
+		fmt.Fprintf(std.out, "\n%s (speed %.2f)\n", c.Name(), c.Speed)
+		for _, s := range c.Scores {
+			fmt.Fprintf(t, "%s\t%.3f s\t±%.3f\tp99 %.2f s\tE2E %.2f s\thit %.1f %%\timbalance %.2f\t\n", s.Strategy, s.TTFTMean, s.TTFTSpread, s.TTFTP99, s.E2EMean, 100*s.HitRatio, s.Imbalance)
+		}
+		if err := t.Flush(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// list reads values with commas between them.
+func list[T any](text string, read func(string) (T, error)) ([]T, error) {
+	var all []T
+	for part := range strings.SplitSeq(text, ",") {
+		v, err := read(strings.TrimSpace(part))
+		if err != nil {
+			return nil, fmt.Errorf("%q: %w", part, err)
+		}
+		all = append(all, v)
+	}
+	return all, nil
+}
