@@ -41,8 +41,12 @@ type Ticket struct {
 	index     int           // in the queue's deadlines
 }
 
-// cost is what the ticket is charged: nothing is free, or one tenant's cached requests would hold up all others.
-func (t *Ticket) cost() float64 { return max(1, t.Tokens) }
+// Cost is what the ticket is charged, in tokens: nothing is free, or one tenant's cached requests would hold up all
+// others.
+func (t *Ticket) Cost() float64 { return max(1, t.Tokens) }
+
+// Since is when the ticket began to wait.
+func (t *Ticket) Since() time.Time { return t.pushed }
 
 // flow is what waits of one tenant at one level.
 type flow struct {
@@ -83,9 +87,13 @@ type Queue struct {
 	closed    bool
 }
 
-// Len and Bytes are what waits; Tokens is what it will cost.
-func (q *Queue) Len() int        { return len(q.deadlines) }
-func (q *Queue) Bytes() int64    { return q.bytes }
+// Len is how many requests wait.
+func (q *Queue) Len() int { return len(q.deadlines) }
+
+// Bytes is what their bodies keep in memory.
+func (q *Queue) Bytes() int64 { return q.bytes }
+
+// Tokens is what they will cost.
 func (q *Queue) Tokens() float64 { return q.tokens }
 
 // Push lets a ticket wait. Where the queue is too full, the least worthy are shed and returned, perhaps t itself.
@@ -122,7 +130,7 @@ func (q *Queue) Pop() *Ticket {
 	}
 	f := t.flow
 	f.level.clock = f.virtual
-	f.virtual += t.cost() / f.weight
+	f.virtual += t.Cost() / f.weight
 	q.leave(t)
 	return t
 }
@@ -216,8 +224,8 @@ func (q *Queue) enter(t *Ticket) {
 		f.virtual, f.since = max(f.virtual, l.clock), t.pushed
 		heap.Push(&l.active, f)
 	}
-	f.tokens += t.cost()
-	q.tokens += t.cost()
+	f.tokens += t.Cost()
+	q.tokens += t.Cost()
 	q.bytes += t.Bytes
 	heap.Push(&q.deadlines, t)
 }
@@ -232,8 +240,8 @@ func (q *Queue) leave(t *Ticket) {
 		f.news.Remove(t.news)
 	}
 	t.all, t.news = nil, nil
-	f.tokens -= t.cost()
-	q.tokens -= t.cost()
+	f.tokens -= t.Cost()
+	q.tokens -= t.Cost()
 	q.bytes -= t.Bytes
 	heap.Remove(&q.deadlines, t.index)
 	if f.all.Len() > 0 {

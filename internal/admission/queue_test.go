@@ -23,7 +23,7 @@ func check(t *testing.T, q *Queue, waiting []*Ticket) {
 	bytes, tokens, inLists := int64(0), 0.0, 0
 	for _, ticket := range waiting {
 		bytes += ticket.Bytes
-		tokens += ticket.cost()
+		tokens += ticket.Cost()
 		if ticket.flow == nil {
 			t.Fatal("a ticket that waits is in no flow")
 		}
@@ -39,7 +39,7 @@ func check(t *testing.T, q *Queue, waiting []*Ticket) {
 			inLists += f.all.Len()
 			sum, news := 0.0, 0
 			for e := f.all.Front(); e != nil; e = e.Next() {
-				sum += e.Value.(*Ticket).cost()
+				sum += e.Value.(*Ticket).Cost()
 				if !e.Value.(*Ticket).Running {
 					news++
 				}
@@ -156,7 +156,7 @@ func TestTenantsShareByWeight(t *testing.T) {
 			ticket := q.Pop()
 			var i int
 			_, _ = fmt.Sscan(ticket.Tenant, &i)
-			served[i] += ticket.cost()
+			served[i] += ticket.Cost()
 			push(i) // after the pop: a tenant may have had just one waiting
 			for a := range n {
 				for b := range n {
@@ -249,7 +249,7 @@ func TestWhoIsShedFirst(t *testing.T) {
 		t.Error("what can never wait pushes nobody out")
 	}
 	q = fill(false)
-	if any := (&Ticket{}); one(q, any) != any {
+	if nobody := (&Ticket{}); one(q, nobody) != nobody {
 		t.Error("a queue of length 0 keeps nobody")
 	}
 }
@@ -299,9 +299,9 @@ func TestRoom(t *testing.T) {
 	busy := load.View{PendingTokens: 100_000, Rate: 10_000, Trust: 1}
 	idle := load.View{Rate: 10, Overhead: 1000, Trust: 1}
 	var none, full, some Room
-	full.Add(&busy)
-	some.Add(&busy)
-	some.Add(&idle)
+	full.Add(&busy, false)
+	some.Add(&busy, false)
+	some.Add(&idle, false)
 	if none.Within(time.Hour, 0) || none.Open() {
 		t.Error("a pool without endpoints has no room")
 	}
@@ -310,6 +310,10 @@ func TestRoom(t *testing.T) {
 	}
 	if full.Within(11*time.Second, 20_000) || !full.Within(12*time.Second, 20_000) {
 		t.Error("what was let through counts")
+	}
+	var short Room
+	if short.Add(&idle, true); short.Within(time.Hour, 0) || !short.Open() {
+		t.Error("a full endpoint has no room, but is there")
 	}
 	if !some.Within(0, 0) {
 		t.Error("an endpoint with nothing to prefill has room, whatever was learned of it")

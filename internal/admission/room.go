@@ -39,9 +39,12 @@ type Room struct {
 	rate      float64 // of all endpoints, tokens/s
 }
 
-// Add counts an endpoint.
-func (r *Room) Add(v *load.View) {
+// Add counts an endpoint. A full one takes nothing, whatever it has to prefill.
+func (r *Room) Add(v *load.View, full bool) {
 	wait := Wait(v)
+	if full {
+		wait = math.MaxInt64
+	}
 	if r.endpoints == 0 || wait < r.least {
 		r.least = wait
 	}
@@ -55,7 +58,7 @@ func (r *Room) Open() bool { return r.endpoints > 0 }
 // Within tells whether some endpoint begins with a request within the budget, when those that were let through and
 // have no endpoint yet, of granted tokens in total, have spread over all.
 func (r *Room) Within(budget time.Duration, granted float64) bool {
-	return r.Open() && r.least+seconds(granted/r.rate) <= budget
+	return r.Open() && r.least <= budget && r.least+seconds(granted/r.rate) <= budget
 }
 
 // Flow measures how fast tickets go through, to tell those who are refused when to come again.
@@ -67,7 +70,7 @@ type Flow struct {
 // Passed counts a ticket that was let through.
 func (f *Flow) Passed(now time.Time, t *Ticket) {
 	f.fade(now)
-	f.sum += t.cost()
+	f.sum += t.Cost()
 }
 
 // RetryAfter estimates when what waits will have gone through: 1 s to 60 s.

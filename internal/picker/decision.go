@@ -67,6 +67,7 @@ type Decision struct {
 	// counted decisions enter the comparison of predicted and delivered hits.
 	counted     bool
 	otherTokens int // of further prompts, for the load only
+	who         who
 
 	mu      sync.Mutex
 	target  int // in Targets
@@ -147,6 +148,7 @@ func (d *Decision) endPrefill(now time.Time, announced *lastBlock) {
 	}
 	d.booking.EndPrefill(now)
 	d.endSpeculation()
+	d.view.gate.look()
 }
 
 // FirstToken tells that the first generated token has come.
@@ -158,6 +160,7 @@ func (d *Decision) FirstToken() {
 	}
 	now := d.now()
 	d.booking.FirstToken(now)
+	d.view.gate.look()
 	d.Targets[d.target].member.circuit.succeed()
 	if !d.view.spec.NoEvents {
 		d.view.pending.shorten(d, now.Add(eventGrace))
@@ -201,6 +204,18 @@ func (d *Decision) Usage(promptTokens, cachedTokens int) {
 	t.member.stats.delivered.add(promptTokens, t.Predicted, t.Confirmed, cachedTokens)
 }
 
+// Generated tells how many tokens the answer has: they count against the tenant's rate. It is to be called once.
+func (d *Decision) Generated(tokens int) { d.charge(tokens) }
+
+// charge counts tokens for the tenant.
+func (d *Decision) charge(tokens int) {
+	if d.who.pass == nil {
+		return
+	}
+	d.who.pass.Charge(d.now(), tokens)
+	d.view.tenants.add(d.who.name, 0, 0, int64(tokens))
+}
+
 // End takes the request off its endpoint. Only the first call counts.
 func (d *Decision) End(outcome Outcome) {
 	d.mu.Lock()
@@ -214,7 +229,9 @@ func (d *Decision) End(outcome Outcome) {
 	}
 	d.leaveTarget(d.now())
 	d.keys = nil
+	d.who.pass.Release()
 	d.view.stats.outcomes[outcome].Add(1)
+	d.view.gate.look()
 }
 
 // Unreported ends the account of a request of which nobody will tell any more, as with gateways that show requests but

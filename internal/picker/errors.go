@@ -3,16 +3,22 @@ package picker
 import (
 	"errors"
 	"fmt"
+	"time"
+
+	"github.com/kvasir-dev/kvasir/internal/tenant"
 )
 
 // Error is why a request was not picked for, with the HTTP status that says so. Its message is for the client and
 // never carries request content.
 type Error struct {
-	// Status is 400 (cannot be read), 404 (no such model), 413 (too large for the pool) or 503 (nobody can serve it now).
+	// Status is 400 (cannot be read), 401 (nobody's), 403 (not this model), 404 (no such model), 413 (too large for the
+	// pool), 429 (too much) or 503 (nobody can serve it now).
 	Status int
 	// Type and Code are those of the OpenAI API's error objects.
 	Type, Code string
 	Message    string
+	// RetryAfter is when to come again; 0 where that is not known.
+	RetryAfter time.Duration
 }
 
 func (e *Error) Error() string { return e.Message }
@@ -42,6 +48,38 @@ func noEndpoint(pool string) *Error {
 
 func noPool() *Error {
 	return &Error{Status: 503, Type: "service_unavailable", Code: "no_pool", Message: "There is no pool to serve the request."}
+}
+
+func queueFull(pool string, after time.Duration) *Error {
+	return &Error{Status: 429, Type: "rate_limit_error", Code: "queue_full", RetryAfter: after,
+		Message: fmt.Sprintf("Pool %s is full, and too many requests wait for it already.", pool)}
+}
+
+func tooLate(pool string, after time.Duration) *Error {
+	return &Error{Status: 429, Type: "rate_limit_error", Code: "queue_timeout", RetryAfter: after,
+		Message: fmt.Sprintf("Pool %s is full, and the request has waited for as long as it may.", pool)}
+}
+
+func unknownTenant(header string) *Error {
+	message := "The API key is missing or not known."
+	if header != "" {
+		message = "The request names no tenant that is known."
+	}
+	return &Error{Status: 401, Type: "invalid_request_error", Code: "invalid_api_key", Message: message}
+}
+
+func modelForbidden(model string) *Error {
+	return &Error{Status: 403, Type: "invalid_request_error", Code: "model_not_allowed",
+		Message: fmt.Sprintf("This API key may not use the model %q.", model)}
+}
+
+func overLimit(reason tenant.Reason, after time.Duration) *Error {
+	message := map[tenant.Reason]string{
+		tenant.TooManyRequests: "The tenant's requests per minute are used up.",
+		tenant.TooManyTokens:   "The tenant's tokens per minute are used up.",
+		tenant.TooManyAtOnce:   "Too many of the tenant's requests are under way.",
+	}[reason]
+	return &Error{Status: 429, Type: "rate_limit_error", Code: reason.String(), RetryAfter: after, Message: message}
 }
 
 // PoolError is why a pool was not applied.

@@ -40,7 +40,7 @@ type scratch struct {
 }
 
 // Pick chooses endpoints for a request. The caller must end the decision. It fails with an *Error.
-func (p *Picker) Pick(ctx context.Context, in *Request) (*Decision, error) {
+func (p *Picker) Pick(ctx context.Context, in *Request) (d *Decision, err error) {
 	start := p.now()
 	s := p.scratch.Get().(*scratch)
 	defer p.release(s)
@@ -53,6 +53,15 @@ func (p *Picker) Pick(ctx context.Context, in *Request) (*Decision, error) {
 	if limit := v.spec.MaxRequestBody; limit > 0 && int64(len(in.Body)) > limit {
 		return nil, tooLarge(limit)
 	}
+	who, err := v.enter(start, in.Header, r.Model)
+	if err != nil {
+		return nil, err
+	}
+	defer func() {
+		if d == nil {
+			who.pass.Release()
+		}
+	}()
 
 	ids, source, tokenErr := []uint32(nil), TokensNone, errRoute
 	if !in.Unparsed {
@@ -60,10 +69,16 @@ func (p *Picker) Pick(ctx context.Context, in *Request) (*Decision, error) {
 	}
 	s.keys = kvblock.AppendKeys(s.keys[:0], v.root(r.Model, r.CacheSalt), ids[:min(len(ids), maxKeyed)], v.spec.BlockTokens)
 
-	return p.choose(v, s, &asked{
-		start: start, header: in.Header, allow: in.Allow, unparsed: in.Unparsed,
+	asked := &asked{
+		start: start, header: in.Header, who: who, allow: in.Allow, unparsed: in.Unparsed,
 		promptTokens: len(ids), body: in.Body, source: source, why: tokenErr,
-	})
+	}
+	v, booked, err := p.admit(ctx, v, s, asked)
+	if err != nil {
+		return nil, err
+	}
+	defer booked()
+	return p.choose(v, s, asked)
 }
 
 // Keyed is a request whose tokens and keys are known: one of a simulation, which has no body to parse.
@@ -93,6 +108,7 @@ func (p *Picker) PickKeyed(in *Keyed) (*Decision, error) {
 		return nil, unknownModel(in.Model)
 	}
 	s.keys = append(s.keys[:0], in.Keys...)
+	s.candidates = v.eligible(start, nil, s)
 	return p.choose(v, s, &asked{start: start, header: in.Header, promptTokens: len(in.Prompt), source: TokensGiven})
 }
 
@@ -100,6 +116,7 @@ func (p *Picker) PickKeyed(in *Keyed) (*Decision, error) {
 type asked struct {
 	start        time.Time
 	header       func(name string) string
+	who          who
 	allow        func(*endpoint.Endpoint) bool // nil for all
 	unparsed     bool
 	promptTokens int // 0 where the tokens are not known
@@ -108,14 +125,13 @@ type asked struct {
 	why          error // there are no tokens
 }
 
-// choose is the pick from the keys on.
+// choose is the pick from s.candidates on.
 func (p *Picker) choose(v *view, s *scratch, in *asked) (*Decision, error) {
-	now := p.now()
-	if s.candidates = v.eligible(now, in.allow, s); len(s.candidates) == 0 {
+	if len(s.candidates) == 0 {
 		v.stats.refused.Add(1)
 		return nil, noEndpoint(v.spec.Name)
 	}
-	v.pending.expire(now)
+	v.pending.expire(p.now())
 	v.match(s)
 
 	question := v.question(s, in, now)
@@ -275,7 +291,9 @@ func (v *view) decide(now timeNow, s *scratch, question *policy.Request, in *ask
 		maxTokens:    r.MaxTokens,
 		counted:      in.source != TokensNone && len(r.Prompts) <= 1 && !r.PromptLogprobs,
 		keys:         append([]kvblock.Key(nil), s.keys...),
+		who:          in.who,
 	}
+	d.charge(d.PromptTokens)
 	if in.source == TokensNone {
 		d.TokensMissing = reasonOf(in.why)
 	}

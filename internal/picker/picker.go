@@ -114,9 +114,14 @@ func (p *Picker) Apply(specs []Spec) error {
 	kept := map[*pool]*view{}
 	for _, v := range next.pools {
 		kept[v.pool] = v
+		v.gate.view.Store(v)
+		v.gate.look()
 	}
 	for _, old := range before.pools {
 		leave(old, kept[old.pool])
+		if kept[old.pool] == nil {
+			old.gate.close(old.spec.Name)
+		}
 	}
 	return errors.Join(errs...)
 }
@@ -217,7 +222,7 @@ func (p *Picker) Models() []Model {
 		add := func(name, parent string) {
 			if !seen[name] {
 				seen[name] = true
-				models = append(models, Model{Name: name, Parent: parent, Pool: v.spec.Name})
+				models = append(models, Model{Name: name, Parent: parent, Namespace: v.spec.Namespace, Pool: v.spec.Name})
 			}
 		}
 		add(v.spec.Model, "")
@@ -245,7 +250,8 @@ type Model struct {
 	Name string
 	// Parent is the base model of an adapter, empty for base models.
 	Parent string
-	Pool   string
+	// Namespace and Pool that serves it.
+	Namespace, Pool string
 }
 
 // MaxRequestBody is the largest body that any pool takes, in bytes; def when there is no pool.

@@ -12,6 +12,7 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/kvindex"
 	"github.com/kvasir-dev/kvasir/internal/load"
 	"github.com/kvasir-dev/kvasir/internal/policy"
+	"github.com/kvasir-dev/kvasir/internal/tenant"
 )
 
 // member is what the picker keeps of one life of an endpoint.
@@ -31,6 +32,9 @@ type pool struct {
 	index   kvindex.Book
 	stats   poolStats
 	pending pending
+	gate    gate
+	meters  tenant.Meters
+	tenants tenantCounters
 	turn    atomic.Uint64 // of the engines that are asked for tokens
 
 	mu       sync.Mutex
@@ -63,7 +67,7 @@ func (p *Picker) build(spec *Spec, old *view, next *snapshot) (*view, error) {
 	v := &view{spec: spec}
 	known := map[string]*member{}
 	if old == nil {
-		v.pool = &pool{index: p.options.NewIndex(), adapters: map[endpoint.ID][]string{}}
+		v.pool = &pool{index: p.options.NewIndex(), adapters: map[endpoint.ID][]string{}, gate: gate{now: p.now}}
 	} else {
 		if old.spec.BlockTokens != spec.BlockTokens || old.spec.Seed != spec.Seed || old.spec.Model != spec.Model {
 			return nil, fmt.Errorf("pool %s: model, block size and key root cannot change while it runs", spec.Name)

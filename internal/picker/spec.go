@@ -94,6 +94,8 @@ type PolicySpec struct {
 	RetryConnect, RetryServerError, RetryFirstByte bool
 	// FirstByte is the longest wait for the first byte of an answer.
 	FirstByte time.Duration
+	// Admission tells what happens to requests when the pool is full.
+	Admission AdmissionSpec
 	// AnswerHeaders is Never, OnRequest or Always.
 	AnswerHeaders string
 }

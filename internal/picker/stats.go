@@ -72,6 +72,8 @@ type PoolStats struct {
 	Blocks, Held, Speculative int
 	// Speculating is the number of requests that speculate.
 	Speculating int
+	Admission   AdmissionStats
+	Tenants     map[string]TenantStats
 	Endpoints   []EndpointStats
 }
 
@@ -97,7 +99,7 @@ func (p *Picker) Stats() []PoolStats {
 			Namespace: v.spec.Namespace, Pool: v.spec.Name, Strategy: string(v.spec.Policy.Strategy.Type),
 			Outcomes: map[Outcome]int64{}, Tokens: map[TokenSource]int64{},
 			Refused: v.stats.refused.Load(), Retries: v.stats.retries.Load(), Hits: v.stats.delivered.read(),
-			Speculating: v.pending.size(),
+			Speculating: v.pending.size(), Admission: v.gate.read(), Tenants: v.tenants.read(),
 		}
 		s.Blocks, s.Held, s.Speculative = v.index.Size()
 		for i := range v.stats.outcomes {

@@ -45,7 +45,7 @@ func (c *Class) Allows(model string) bool {
 		return true
 	}
 	for _, pattern := range c.Models {
-		if prefix, any := strings.CutSuffix(pattern, "*"); any && strings.HasPrefix(model, prefix) || pattern == model {
+		if prefix, open := strings.CutSuffix(pattern, "*"); open && strings.HasPrefix(model, prefix) || pattern == model {
 			return true
 		}
 	}

@@ -1,0 +1,422 @@
+package picker
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/go-logr/logr"
+
+	"github.com/kvasir-dev/kvasir/internal/admission"
+	"github.com/kvasir-dev/kvasir/internal/openai"
+	"github.com/kvasir-dev/kvasir/internal/tenant"
+)
+
+// queueing is a pool whose requests wait while every endpoint has more than a second of prefill to do.
+func queueing(t testing.TB, endpoints int) Spec {
+	spec := testSpec(t, endpoints)
+	spec.Policy.Admission = AdmissionSpec{
+		Queue: true, WaitBudget: time.Second,
+		Limits:     admission.Limits{Requests: 3, Bytes: 1 << 30, TTL: 20 * time.Second, Hold: 300 * time.Second},
+		Priorities: map[string]Priority{"high": {Level: 10}, "low": {Level: -10}},
+	}
+	return spec
+}
+
+// answer is what a pick in the background comes to.
+type answer struct {
+	d   *Decision
+	err error
+	at  time.Time
+}
+
+func asking(ctx context.Context, p *Picker, first, tokens int, headers map[string]string) <-chan answer {
+	c := make(chan answer, 1)
+	go func() {
+		d, err := p.Pick(ctx, &Request{Route: openai.Completions, Body: completion("m", first, tokens, true),
+			Header: func(name string) string { return headers[name] }})
+		c <- answer{d, err, time.Now()}
+	}()
+	return c
+}
+
+func now(t *testing.T, c <-chan answer, what string) answer {
+	t.Helper()
+	synctest.Wait()
+	select {
+	case a := <-c:
+		return a
+	default:
+		t.Fatalf("%s: still waits", what)
+		return answer{}
+	}
+}
+
+func waits(t *testing.T, c <-chan answer, what string) {
+	t.Helper()
+	synctest.Wait()
+	select {
+	case a := <-c:
+		t.Fatalf("%s: does not wait: %v, %v", what, a.d, a.err)
+	default:
+	}
+}
+
+func status(err error) (int, string) {
+	var refusal *Error
+	if !errors.As(err, &refusal) {
+		return 0, ""
+	}
+	return refusal.Status, refusal.Code
+}
+
+// fill books two seconds of prefill on the only endpoint.
+func fill(t *testing.T, p *Picker) *Decision { return pick(t, p, completion("m", 1e6, 40_000, true)) }
+
+func started(t *testing.T, spec Spec) *Picker {
+	t.Helper()
+	p := New(Options{Log: logr.Discard()})
+	if err := p.Apply([]Spec{spec}); err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+func TestRequestsWaitForAFullPoolAndGoWhenThereIsRoom(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := started(t, queueing(t, 1))
+		busy := fill(t, p)
+		a := asking(t.Context(), p, 0, 100, nil)
+		waits(t, a, "while the pool is full")
+		if s := p.Stats()[0].Admission; s.Waiting != 1 || s.WaitingBytes == 0 || s.WaitingToken != 100 {
+			t.Errorf("while one waits: %+v", s)
+		}
+		busy.FirstToken()
+		got := now(t, a, "after the prefill")
+		if got.err != nil {
+			t.Fatal(got.err)
+		}
+		got.d.End(Completed)
+		busy.End(Completed)
+		if s := p.Stats()[0].Admission; s.Waiting != 0 || s.Waited != 1 {
+			t.Errorf("afterwards: %+v", s)
+		}
+	})
+}
+
+func TestTimeAloneMakesRoom(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		spec := queueing(t, 1)
+		p := started(t, spec)
+		// Not streamed: nobody tells when its prefill ends. It is predicted to.
+		busy := pick(t, p, completion("m", 1e6, 40_000, false))
+		defer busy.End(Completed)
+		a := asking(t.Context(), p, 0, 100, nil)
+		waits(t, a, "while the pool is full")
+		time.Sleep(25 * time.Second)
+		if got := now(t, a, "after the predicted prefill"); got.err == nil {
+			got.d.End(Completed)
+		} else if s, _ := status(got.err); s != 429 {
+			t.Error(got.err)
+		}
+	})
+}
+
+func TestAFullQueueRefusesAndALongWaitEnds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := started(t, queueing(t, 1))
+		busy := fill(t, p)
+		defer busy.End(Completed)
+		var queued []<-chan answer
+		begin := time.Now()
+		for i := range 3 {
+			queued = append(queued, asking(t.Context(), p, 1000*i, 100, nil))
+			waits(t, queued[i], "one of three")
+		}
+		got := now(t, asking(t.Context(), p, 9000, 100, nil), "the fourth")
+		if s, code := status(got.err); s != 429 || code != "queue_full" {
+			t.Errorf("the fourth of three: %v", got.err)
+		}
+		var refusal *Error
+		if errors.As(got.err, &refusal) && refusal.RetryAfter < time.Second {
+			t.Errorf("come again after %v", refusal.RetryAfter)
+		}
+		time.Sleep(30 * time.Second)
+		for _, c := range queued {
+			got := now(t, c, "after 30 of 20 s")
+			if s, code := status(got.err); s != 429 || code != "queue_timeout" || got.at.Sub(begin) > 21*time.Second {
+				t.Errorf("after %v: %v", got.at.Sub(begin), got.err)
+			}
+		}
+		if s := p.Stats()[0].Admission; s.Shed != 1 || s.Late != 3 || s.Waiting != 0 {
+			t.Errorf("%+v", s)
+		}
+	})
+}
+
+func TestRequestsAreHeldWhileNoEndpointServes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		spec := queueing(t, 1)
+		p := New(Options{Log: logr.Discard()})
+		empty := spec
+		empty.Endpoints = nil
+		if err := p.Apply([]Spec{empty}); err != nil {
+			t.Fatal(err)
+		}
+		a := asking(t.Context(), p, 0, 100, nil)
+		time.Sleep(200 * time.Second)
+		waits(t, a, "at zero")
+		if err := p.Apply([]Spec{spec}); err != nil {
+			t.Fatal(err)
+		}
+		got := now(t, a, "with the first endpoint")
+		if got.err != nil {
+			t.Fatal(got.err)
+		}
+		got.d.End(Completed)
+
+		if err := p.Apply([]Spec{empty}); err != nil {
+			t.Fatal(err)
+		}
+		a = asking(t.Context(), p, 0, 100, nil)
+		time.Sleep(301 * time.Second)
+		if s, code := status(now(t, a, "after 301 of 300 s").err); s != 503 || code != "no_endpoint" {
+			t.Errorf("%d %s", s, code)
+		}
+		a = asking(t.Context(), p, 0, 100, nil)
+		waits(t, a, "held again")
+		if err := p.Apply(nil); err != nil {
+			t.Fatal(err)
+		}
+		if s, _ := status(now(t, a, "when the pool is deleted").err); s != 503 {
+			t.Errorf("%d", s)
+		}
+	})
+}
+
+func TestHigherPrioritiesGoFirst(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		spec := queueing(t, 1)
+		spec.Policy.Admission.WaitBudget = 0
+		p := started(t, spec)
+		busy := fill(t, p)
+		low := asking(t.Context(), p, 0, 100, map[string]string{"x-llm-d-inference-objective": "low"})
+		waits(t, low, "low")
+		none := asking(t.Context(), p, 1000, 100, map[string]string{"x-gateway-inference-objective": "no such name"})
+		waits(t, none, "none")
+		high := asking(t.Context(), p, 2000, 100, map[string]string{"x-gateway-inference-objective": "high"})
+		waits(t, high, "high")
+		busy.End(Completed)
+		for _, next := range []struct {
+			name  string
+			c     <-chan answer
+			after []<-chan answer
+		}{{"high", high, []<-chan answer{none, low}}, {"none", none, []<-chan answer{low}}, {"low", low, nil}} {
+			got := now(t, next.c, next.name)
+			for _, c := range next.after {
+				waits(t, c, "after "+next.name)
+			}
+			got.d.End(Completed)
+		}
+	})
+}
+
+func tenants(t testing.TB, reject bool) *TenantsSpec {
+	sum := sha256.Sum256([]byte("key-of-acme"))
+	acme, err := tenant.Parse("acme", []byte(`{"class":"gold","sha256":["`+hex.EncodeToString(sum[:])+`"]}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	known, _ := tenant.NewDirectory([]tenant.Entry{acme})
+	gold := &tenant.Class{Name: "gold", Weight: 8, MaxConcurrent: 2, TokensPerMinute: 10_000}
+	rest := &tenant.Class{Name: "default", Weight: 1, Models: []string{"other"}, Capped: true, MaxLevel: -5}
+	return &TenantsSpec{Known: known, Reject: reject, Classes: map[string]*tenant.Class{"gold": gold, "default": rest}, Default: rest}
+}
+
+func TestTenantsAreKnownByTheirKeysAndLimited(t *testing.T) {
+	c := newClock()
+	spec := testSpec(t, 1)
+	spec.Policy.Admission.Tenants = tenants(t, true)
+	p := newPicker(t, c, spec)
+	ask := func(authorization string) (*Decision, error) {
+		return p.Pick(t.Context(), &Request{Route: openai.Completions, Body: completion("m", 0, 100, true), Header: func(name string) string {
+			return map[string]string{"authorization": authorization}[name]
+		}})
+	}
+	for _, authorization := range []string{"", "Bearer wrong", "Basic key-of-acme"} {
+		if _, err := ask(authorization); err == nil {
+			t.Fatalf("%q is let in", authorization)
+		} else if s, code := status(err); s != 401 || code != "invalid_api_key" {
+			t.Errorf("%q: %v", authorization, err)
+		}
+	}
+	const acme = "Bearer key-of-acme"
+	one, err := ask(acme)
+	if err != nil {
+		t.Fatal(err)
+	}
+	two, err := ask(acme)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := ask(acme); err == nil {
+		t.Fatal("a third at once is let in")
+	} else if s, code := status(err); s != 429 || code != "max_concurrent" {
+		t.Errorf("%v", err)
+	}
+	one.Generated(20_000)
+	one.End(Completed)
+	two.End(Failed)
+	if _, err := ask(acme); err == nil {
+		t.Fatal("tokens are not counted")
+	} else if s, code := status(err); s != 429 || code != "tokens_per_minute" {
+		t.Errorf("%v", err)
+	}
+	if value, own := p.Feeds()[0].Spec.Authorization(); value != "" || own {
+		t.Error("a tenant's key would be sent to engines")
+	}
+	if s := p.Stats()[0].Tenants; s["acme"] != (TenantStats{Requests: 2, Refused: 2, Tokens: 20_200}) || s[""].Refused != 3 {
+		t.Errorf("%+v", s)
+	}
+
+	spec.Policy.Admission.Tenants = tenants(t, false)
+	if err := p.Apply([]Spec{spec}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := ask("Bearer wrong"); err == nil {
+		t.Error("the default class may use a model that is not its")
+	} else if s, _ := status(err); s != 403 {
+		t.Error(err)
+	}
+}
+
+func TestATenantIsNamedByAGatewaysHeader(t *testing.T) {
+	listed := tenants(t, true)
+	listed.Header = gatewayFairness
+	anybody := *listed
+	anybody.Known = nil
+	for _, test := range []struct {
+		name    string
+		spec    *TenantsSpec
+		header  string
+		value   string
+		tenant  string
+		class   string
+		refused bool
+	}{
+		{"listed", listed, gatewayFairness, "acme", "acme", "gold", false},
+		{"other spelling", listed, llmdFairness, "acme", "acme", "gold", false},
+		{"unlisted", listed, gatewayFairness, "nobody", "", "", true},
+		{"without a list", &anybody, gatewayFairness, "nobody", "nobody", "default", false},
+		{"without a name", &anybody, gatewayFairness, "", "", "", true},
+	} {
+		name, class, err := test.spec.identify(func(h string) string { return map[string]string{test.header: test.value}[h] })
+		if (err != nil) != test.refused || name != test.tenant || (class != nil && class.Name != test.class) {
+			t.Errorf("%s: %q %v %v", test.name, name, class, err)
+		}
+	}
+}
+
+func TestAClassCapsPriorities(t *testing.T) {
+	spec := queueing(t, 1).Policy.Admission
+	capped := &tenant.Class{Capped: true, MaxLevel: 0}
+	for asked, want := range map[string]int{"high": 0, "low": -10, "": 0} {
+		if level, _ := spec.priority(func(string) string { return asked }, capped); level != want {
+			t.Errorf("%q is level %d, want %d", asked, level, want)
+		}
+	}
+}
+
+func TestModelsAreListedForThoseWhoMayUseThem(t *testing.T) {
+	spec := testSpec(t, 1)
+	spec.Policy.Admission.Tenants = tenants(t, true)
+	spec.Policy.Admission.Tenants.Classes["gold"].Models = []string{"alias"}
+	p := newPicker(t, newClock(), spec)
+	models, err := p.ModelsFor(func(string) string { return "Bearer key-of-acme" })
+	if err != nil || len(models) != 1 || models[0].Name != "alias" {
+		t.Errorf("%v %v", models, err)
+	}
+	if _, err := p.ModelsFor(nil); err == nil {
+		t.Error("nobody may list models")
+	}
+}
+
+// TestNothingRemainsOfWhatWaited plays clients that come, wait, leave and are served, endpoints that come and go and
+// policies that change: in the end nothing waits, nothing is granted, nobody is under way, and no goroutine is left
+// (which synctest tells).
+func TestNothingRemainsOfWhatWaited(t *testing.T) {
+	var outcomes [4]atomic.Int64
+	for seed := range uint64(10) {
+		synctest.Test(t, func(t *testing.T) {
+			rng := rand.New(rand.NewPCG(seed, 7))
+			spec := queueing(t, 2)
+			spec.Policy.Admission.WaitBudget = 100 * time.Millisecond
+			spec.Policy.Admission.Tenants = tenants(t, true)
+			spec.Policy.Admission.Tenants.Header, spec.Policy.Admission.Tenants.Known = gatewayFairness, nil
+			spec.Policy.Admission.Tenants.Default = &tenant.Class{Weight: 1, MaxConcurrent: 20}
+			p := started(t, spec)
+			var wg sync.WaitGroup
+			for i := range 300 {
+				time.Sleep(time.Duration(rng.ExpFloat64() * float64(40*time.Millisecond)))
+				patience := time.Duration(rng.ExpFloat64() * float64(3*time.Second))
+				prefill := time.Duration(rng.ExpFloat64() * float64(300*time.Millisecond))
+				who := fmt.Sprint("tenant-", rng.IntN(3))
+				tokens := 1 + rng.IntN(3000)
+				wg.Go(func() {
+					ctx, cancel := context.WithTimeout(t.Context(), patience)
+					defer cancel()
+					got := <-asking(ctx, p, i<<16, tokens, map[string]string{gatewayFairness: who, "x-gateway-inference-objective": []string{"", "high", "low"}[i%3]})
+					if got.err != nil {
+						if s, _ := status(got.err); s == 429 {
+							outcomes[0].Add(1)
+						} else if errors.Is(got.err, context.DeadlineExceeded) {
+							outcomes[1].Add(1)
+						} else {
+							outcomes[2].Add(1)
+						}
+						return
+					}
+					outcomes[3].Add(1)
+					time.Sleep(prefill)
+					if i%5 > 0 {
+						got.d.FirstToken()
+					}
+					time.Sleep(prefill)
+					got.d.End(Outcome(i % numOutcomes))
+				})
+				if i%50 == 49 {
+					next := spec
+					next.Endpoints = spec.Endpoints[:rng.IntN(3)]
+					next.Policy.Admission.WaitBudget = time.Duration(rng.IntN(200)) * time.Millisecond
+					if err := p.Apply([]Spec{next}); err != nil {
+						t.Error(err)
+					}
+				}
+			}
+			if err := p.Apply([]Spec{spec}); err != nil {
+				t.Error(err)
+			}
+			wg.Wait()
+			v := p.current.Load().pools[0]
+			if s := v.gate.read(); s.Waiting != 0 || s.WaitingBytes != 0 || v.gate.granted != 0 || len(v.gate.waiters) != 0 || v.gate.waiting.Load() != 0 || v.gate.leader != nil {
+				t.Errorf("seed %d: %+v, %v granted, %d waiters", seed, s, v.gate.granted, len(v.gate.waiters))
+			}
+			for i := range 3 {
+				if n := v.meters.UnderWay(fmt.Sprint("tenant-", i)); n != 0 {
+					t.Errorf("seed %d: %d under way", seed, n)
+				}
+			}
+		})
+	}
+	if outcomes[0].Load() == 0 || outcomes[1].Load() == 0 || outcomes[3].Load() == 0 || outcomes[2].Load() > 0 {
+		t.Errorf("%d refused, %d gone, %d otherwise, %d served", outcomes[0].Load(), outcomes[1].Load(), outcomes[2].Load(), outcomes[3].Load())
+	}
+}

@@ -1,0 +1,233 @@
+package picker
+
+import (
+	"sync"
+	"time"
+
+	"github.com/kvasir-dev/kvasir/internal/admission"
+	"github.com/kvasir-dev/kvasir/internal/tenant"
+)
+
+// AdmissionSpec tells what happens to requests when the pool is full.
+type AdmissionSpec struct {
+	// Queue keeps requests in the picker while the pool is full; otherwise they are sent on at once.
+	Queue bool
+	// WaitBudget is the predicted wait at the best endpoint above which a request stays in the picker.
+	WaitBudget time.Duration
+	Limits     admission.Limits
+	// Priorities that a request may name; Default is that of requests that name none.
+	Priorities map[string]Priority
+	Default    Priority
+	// Tenants tell whose a request is; nil: there is one, without limits.
+	Tenants *TenantsSpec
+}
+
+// Priority is a class of requests.
+type Priority struct {
+	Level int
+	// TTL in the queue; 0 for the queue's.
+	TTL time.Duration
+}
+
+// TenantsSpec tells how tenants are known and what each may use.
+type TenantsSpec struct {
+	// Header that an authenticating gateway names the tenant in, lower case; empty: tenants show an API key.
+	Header string
+	// Known tenants. With a header and without any, every name is known.
+	Known *tenant.Directory
+	// Reject requests of no known tenant; otherwise they are of the default class.
+	Reject  bool
+	Classes map[string]*tenant.Class
+	Default *tenant.Class
+}
+
+// Headers that name a request's priority.
+var priorityHeaders = [...]string{"x-gateway-inference-objective", "x-llm-d-inference-objective"}
+
+// llmdFairness is the other spelling of the default header that names a tenant.
+const (
+	gatewayFairness = "x-gateway-inference-fairness-id"
+	llmdFairness    = "x-llm-d-inference-fairness-id"
+)
+
+var everybody = &tenant.Class{Weight: 1}
+
+// who is whose a request is, and what that gives it.
+type who struct {
+	name  string
+	class *tenant.Class
+	level int
+	ttl   time.Duration
+	pass  *tenant.Pass
+}
+
+// identify tells whose a request is. It fails with an *Error when nobody's that is known.
+func (t *TenantsSpec) identify(header func(string) string) (name string, class *tenant.Class, err error) {
+	if t == nil {
+		return "", everybody, nil
+	}
+	var entry *tenant.Entry
+	var known bool
+	if t.Header == "" {
+		entry, known = t.Known.ByKey(tenant.Bearer(value(header, "authorization")))
+	} else {
+		name = value(header, t.Header)
+		if name == "" && t.Header == gatewayFairness {
+			name = value(header, llmdFairness)
+		}
+		if len(name) > tenant.MaxName {
+			name = ""
+		}
+		entry, known = t.Known.ByName(name)
+		if !known && name != "" && t.Known.Len() == 0 {
+			return name, t.Default, nil
+		}
+	}
+	if !known {
+		if t.Reject {
+			return "", nil, unknownTenant(t.Header)
+		}
+		return name, t.Default, nil
+	}
+	class = t.Default
+	if c := t.Classes[entry.Class]; c != nil {
+		class = c
+	}
+	return entry.Name, class, nil
+}
+
+// enter identifies the request's tenant and takes its share; the pass must be released. It fails with an *Error.
+func (v *view) enter(now time.Time, header func(string) string, model string) (w who, err error) {
+	spec := &v.spec.Policy.Admission
+	w.name, w.class, err = spec.Tenants.identify(header)
+	if err == nil {
+		w.level, w.ttl = spec.priority(header, w.class)
+	}
+	if spec.Tenants == nil {
+		return w, err
+	}
+	if err == nil && !w.class.Allows(model) {
+		err = modelForbidden(model)
+	}
+	if err != nil {
+		v.tenants.add(w.name, 0, 1, 0)
+		return w, err
+	}
+	var reason tenant.Reason
+	var after time.Duration
+	if w.pass, reason, after = v.meters.Take(now, w.name, w.class); reason != tenant.Admitted {
+		v.tenants.add(w.name, 0, 1, 0)
+		return w, overLimit(reason, after)
+	}
+	v.tenants.add(w.name, 1, 0, 0)
+	return w, nil
+}
+
+// priority is the level that a request asks for, as far as its class may.
+func (a *AdmissionSpec) priority(header func(string) string, c *tenant.Class) (level int, ttl time.Duration) {
+	p := a.Default
+	for _, name := range priorityHeaders {
+		if asked, ok := a.Priorities[value(header, name)]; ok {
+			p = asked
+			break
+		}
+	}
+	if c.Capped && p.Level > c.MaxLevel {
+		p.Level = c.MaxLevel
+	}
+	return p.Level, p.TTL
+}
+
+// Authorization is the header that a request gets on its way to an engine: the engine's key, or none where tenants show
+// keys of ours. own says that the client's stays.
+func (s *Spec) Authorization() (value string, own bool) {
+	switch {
+	case s.EngineAPIKey != "":
+		return "Bearer " + s.EngineAPIKey, false
+	case s.Policy.Admission.Tenants != nil && s.Policy.Admission.Tenants.Header == "":
+		return "", false
+	}
+	return "", true
+}
+
+// ModelsFor lists the names that a client may use, as Models does. It fails with an *Error when it is no known tenant
+// of any pool.
+func (p *Picker) ModelsFor(header func(string) string) ([]Model, error) {
+	pools := p.current.Load().pools
+	allowed := make(map[string]*tenant.Class, len(pools))
+	var refused error
+	for _, v := range pools {
+		_, class, err := v.spec.Policy.Admission.Tenants.identify(header)
+		if err != nil {
+			refused = err
+			continue
+		}
+		allowed[v.spec.Namespace+"/"+v.spec.Name] = class
+	}
+	if len(allowed) == 0 && refused != nil {
+		return nil, refused
+	}
+	var models []Model
+	for _, m := range p.Models() {
+		if c := allowed[m.Namespace+"/"+m.Pool]; c != nil && c.Allows(m.Name) {
+			models = append(models, m)
+		}
+	}
+	return models, nil
+}
+
+func value(header func(string) string, name string) string {
+	if header == nil {
+		return ""
+	}
+	return header(name)
+}
+
+// maxTenants bounds the tenants that are told apart in the counters; what others do is counted under otherTenants.
+const (
+	maxTenants   = 1000
+	otherTenants = "other"
+)
+
+// tenantCounters count what the tenants of a pool ask for.
+type tenantCounters struct {
+	mu  sync.Mutex
+	all map[string]*TenantStats
+}
+
+// TenantStats are the counters of a tenant. Tokens are those of prompts and answers.
+type TenantStats struct {
+	Requests, Refused, Tokens int64
+}
+
+func (c *tenantCounters) add(name string, requests, refused, tokens int64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	s := c.all[name]
+	if s == nil {
+		if c.all == nil {
+			c.all = map[string]*TenantStats{}
+		}
+		if len(c.all) >= maxTenants {
+			name = otherTenants
+		}
+		if s = c.all[name]; s == nil {
+			s = &TenantStats{}
+			c.all[name] = s
+		}
+	}
+	s.Requests += requests
+	s.Refused += refused
+	s.Tokens += tokens
+}
+
+// read copies the counters.
+func (c *tenantCounters) read() map[string]TenantStats {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	all := make(map[string]TenantStats, len(c.all))
+	for name, s := range c.all {
+		all[name] = *s
+	}
+	return all
+}
