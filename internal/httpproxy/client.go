@@ -111,9 +111,14 @@ type model struct {
 }
 
 // models lists the names that requests may use, over all pools.
-func (p *Proxy) models(out *client) {
+func (p *Proxy) models(out *client, r *http.Request) {
+	models, err := p.picker.ModelsFor(r.Header.Get)
+	if err != nil {
+		p.refusePick(out, r, err)
+		return
+	}
 	list := modelList{Object: "list", Data: []model{}}
-	for _, m := range p.picker.Models() {
+	for _, m := range models {
 		entry := model{ID: m.Name, Object: "model", OwnedBy: "kvasir", Root: m.Name}
 		if m.Parent != "" {
 			entry.Parent = &m.Parent

@@ -167,7 +167,7 @@ func (e *exchange) send(ctx context.Context) (*http.Response, error) {
 	ep, body := e.decision.Targets[e.attempt].Endpoint, e.body
 	r := &http.Request{
 		Method: http.MethodPost, URL: upstreamURL(e.request.URL), Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
-		Header:        requestHeader(e.request, ep, e.client.id, e.decision.Spec().EngineAPIKey),
+		Header:        requestHeader(e.request, ep, e.client.id, e.decision.Spec()),
 		Body:          body.reader(),
 		GetBody:       func() (io.ReadCloser, error) { return body.reader(), nil },
 		ContentLength: int64(len(body.bytes)),

@@ -47,7 +47,7 @@ func copyHeader(dst, src http.Header) {
 }
 
 // requestHeader is the header of a request to ep.
-func requestHeader(r *http.Request, ep *endpoint.Endpoint, id, apiKey string) http.Header {
+func requestHeader(r *http.Request, ep *endpoint.Endpoint, id string, spec *picker.Spec) http.Header {
 	h := make(http.Header, len(r.Header)+4)
 	copyHeader(h, r.Header)
 	// The whole body is here already, and the length is told by what is sent.
@@ -57,8 +57,10 @@ func requestHeader(r *http.Request, ep *endpoint.Endpoint, id, apiKey string) ht
 	if ep.RankHeader >= 0 {
 		h[rankHeader] = []string{strconv.Itoa(ep.RankHeader)}
 	}
-	if apiKey != "" {
-		h["Authorization"] = []string{"Bearer " + apiKey}
+	if value, own := spec.Authorization(); value != "" {
+		h["Authorization"] = []string{value}
+	} else if !own {
+		delete(h, "Authorization")
 	}
 	if ip, _, err := net.SplitHostPort(r.RemoteAddr); err == nil {
 		if before := h["X-Forwarded-For"]; len(before) > 0 {

@@ -31,6 +31,8 @@ const (
 	RefusedUnreadable = "unreadable"  // the body cannot be read as a request
 	RefusedModel      = "model"       // nobody serves the model
 	RefusedNoEndpoint = "no_endpoint" // no endpoint can take the request now
+	RefusedTenant     = "tenant"      // nobody's that is known, or not for this model
+	RefusedTooMuch    = "too_much"    // over the tenant's limits, or no place in the queue
 	RefusedClientGone = "client_gone" // the client left before the pick
 	RefusedPick       = "pick"        // the pick failed otherwise
 	RefusedPanic      = "panic"       // a fault of ours, before the pick or after it
@@ -39,7 +41,7 @@ const (
 // RefusedReasons are all reasons for which Refused is called.
 var RefusedReasons = []string{
 	RefusedPath, RefusedMethod, RefusedEncoding, RefusedTooLarge, RefusedSlowBody, RefusedBrokenBody, RefusedMemory,
-	RefusedRequests, RefusedUnreadable, RefusedModel, RefusedNoEndpoint, RefusedClientGone, RefusedPick, RefusedPanic,
+	RefusedRequests, RefusedUnreadable, RefusedModel, RefusedNoEndpoint, RefusedTenant, RefusedTooMuch, RefusedClientGone, RefusedPick, RefusedPanic,
 }
 
 type nobody struct{}

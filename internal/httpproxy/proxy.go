@@ -10,8 +10,10 @@ package httpproxy
 import (
 	"errors"
 	"fmt"
+	"math"
 	"net/http"
 	"runtime/debug"
+	"strconv"
 	"sync/atomic"
 	"time"
 
@@ -134,7 +136,7 @@ func (p *Proxy) route(out *client, r *http.Request) {
 			p.wrongMethod(out, "GET, HEAD")
 			return
 		}
-		p.models(out)
+		p.models(out, r)
 		return
 	}
 	route, ok := openai.RouteOf(r.URL.Path)
@@ -157,7 +159,7 @@ func (p *Proxy) wrongMethod(out *client, allow string) {
 // refuse answers a request that was not picked for.
 func (p *Proxy) refuse(out *client, reason string, status int, typ, code, message string) {
 	p.options.Observer.Refused(reason)
-	if status == http.StatusServiceUnavailable {
+	if status == http.StatusServiceUnavailable && out.Header().Get("Retry-After") == "" {
 		out.Header().Set("Retry-After", "1")
 	}
 	out.fail(status, typ, code, message)
@@ -209,6 +211,13 @@ func (p *Proxy) refusePick(out *client, r *http.Request, err error) {
 		reason = RefusedTooLarge
 	case http.StatusServiceUnavailable:
 		reason = RefusedNoEndpoint
+	case http.StatusUnauthorized, http.StatusForbidden:
+		reason = RefusedTenant
+	case http.StatusTooManyRequests:
+		reason = RefusedTooMuch
+	}
+	if after := refusal.RetryAfter; after > 0 {
+		out.Header().Set("Retry-After", strconv.Itoa(int(math.Ceil(after.Seconds()))))
 	}
 	p.refuse(out, reason, refusal.Status, refusal.Type, refusal.Code, refusal.Message)
 }

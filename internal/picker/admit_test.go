@@ -283,7 +283,7 @@ func TestTenantsAreKnownByTheirKeysAndLimited(t *testing.T) {
 	if value, own := p.Feeds()[0].Spec.Authorization(); value != "" || own {
 		t.Error("a tenant's key would be sent to engines")
 	}
-	if s := p.Stats()[0].Tenants; s["acme"] != (TenantStats{Requests: 2, Refused: 2, Tokens: 20_200}) || s[""].Refused != 3 {
+	if s := p.Stats()[0].Tenants; s["acme"] != (TenantStats{Requests: 2, Refused: 2, Tokens: 20_200}) || s[unknownLabel].Refused != 3 {
 		t.Errorf("%+v", s)
 	}
 

@@ -72,6 +72,7 @@ func (a *Answer) Close() (outcome Outcome, firstToken bool) {
 			cached = s.Usage.CachedTokens
 		}
 		d.Usage(s.Usage.PromptTokens, cached)
+		d.Generated(s.Usage.CompletionTokens)
 	}
 	return Completed, firstToken
 }

@@ -213,7 +213,7 @@ func (d *Decision) charge(tokens int) {
 		return
 	}
 	d.who.pass.Charge(d.now(), tokens)
-	d.view.tenants.add(d.who.name, 0, 0, int64(tokens))
+	d.view.tenants.add(d.who.label, 0, 0, int64(tokens))
 }
 
 // End takes the request off its endpoint. Only the first call counts.

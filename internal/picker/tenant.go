@@ -55,6 +55,7 @@ var everybody = &tenant.Class{Weight: 1}
 // who is whose a request is, and what that gives it.
 type who struct {
 	name  string
+	label string // under which it is counted
 	class *tenant.Class
 	level int
 	ttl   time.Duration
@@ -109,17 +110,18 @@ func (v *view) enter(now time.Time, header func(string) string, model string) (w
 	if err == nil && !w.class.Allows(model) {
 		err = modelForbidden(model)
 	}
+	w.label = spec.Tenants.label(w.name, err)
 	if err != nil {
-		v.tenants.add(w.name, 0, 1, 0)
+		v.tenants.add(w.label, 0, 1, 0)
 		return w, err
 	}
 	var reason tenant.Reason
 	var after time.Duration
 	if w.pass, reason, after = v.meters.Take(now, w.name, w.class); reason != tenant.Admitted {
-		v.tenants.add(w.name, 0, 1, 0)
+		v.tenants.add(w.label, 0, 1, 0)
 		return w, overLimit(reason, after)
 	}
-	v.tenants.add(w.name, 1, 0, 0)
+	v.tenants.add(w.label, 1, 0, 0)
 	return w, nil
 }
 
@@ -183,11 +185,24 @@ func value(header func(string) string, name string) string {
 	return header(name)
 }
 
-// maxTenants bounds the tenants that are told apart in the counters; what others do is counted under otherTenants.
+// Tenants that are not told apart in the counters: those refused before anybody knew who they are, and those that only
+// a header names, or that are more than maxTenants.
 const (
+	unknownLabel = "unknown"
+	otherLabel   = "other"
 	maxTenants   = 1000
-	otherTenants = "other"
 )
+
+// label is what a tenant is counted under.
+func (t *TenantsSpec) label(name string, err error) string {
+	if _, listed := t.Known.ByName(name); listed {
+		return name
+	}
+	if err != nil && name == "" {
+		return unknownLabel
+	}
+	return otherLabel
+}
 
 // tenantCounters count what the tenants of a pool ask for.
 type tenantCounters struct {
@@ -209,7 +224,7 @@ func (c *tenantCounters) add(name string, requests, refused, tokens int64) {
 			c.all = map[string]*TenantStats{}
 		}
 		if len(c.all) >= maxTenants {
-			name = otherTenants
+			name = otherLabel
 		}
 		if s = c.all[name]; s == nil {
 			s = &TenantStats{}
