@@ -51,6 +51,7 @@ var (
 	ofPool     = []string{"pool"}
 	ofEndpoint = []string{"pool", "endpoint"}
 	ofAddress  = []string{"address"}
+	ofTenant   = []string{"pool", "tenant"}
 )
 
 var (
@@ -131,7 +132,7 @@ var scrapeSeries = []series[scrape.Stats]{
 
 // Describe is for prometheus.Collector.
 func (c *Collector) Describe(out chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{requests, tokenized, poolInfo, state, resyncs, unindexed, strangers, divergent, reportState, indexResyncs} {
+	for _, d := range []*prometheus.Desc{requests, tokenized, poolInfo, state, resyncs, unindexed, strangers, divergent, reportState, indexResyncs, unadmitted} {
 		out <- d
 	}
 	describe(out, poolSeries)
@@ -139,6 +140,8 @@ func (c *Collector) Describe(out chan<- *prometheus.Desc) {
 	describe(out, eventSeries)
 	describe(out, scrapeSeries)
 	describe(out, reportSeries)
+	describe(out, admissionSeries)
+	describe(out, tenantSeries)
 }
 
 func describe[S any](out chan<- *prometheus.Desc, all []series[S]) {
@@ -190,6 +193,7 @@ func collectPools(out chan<- prometheus.Metric, all []picker.PoolStats, pools po
 		}
 		out <- prometheus.MustNewConstMetric(poolInfo, prometheus.GaugeValue, 1, pool, s.Strategy)
 		collect(out, poolSeries, s, pool)
+		collectAdmission(out, s, pool)
 		endpoints := labels{}
 		for j := range s.Endpoints {
 			ep := &s.Endpoints[j]

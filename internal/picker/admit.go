@@ -46,9 +46,9 @@ type waiter struct {
 // AdmissionStats count what waited. The reasons add up to all that did not go through.
 type AdmissionStats struct {
 	// Waiting requests, the bytes of their bodies, and the uncached tokens they will cost.
-	Waiting      int
-	WaitingBytes int64
-	WaitingToken float64
+	Waiting       int
+	WaitingBytes  int64
+	WaitingTokens float64
 	// Waited is how many went through after they had waited, and for how long in total.
 	Waited     int64
 	WaitedTime time.Duration
@@ -70,7 +70,7 @@ func (p *Picker) admit(ctx context.Context, v *view, s *scratch, in *asked) (*vi
 	if room := v.room(s); g.waiting.Load() == 0 && room.Within(spec.WaitBudget, 0) {
 		return v, nothing, nil
 	}
-	w := &waiter{ticket: v.ticket(s, in), over: make(chan error, 1), lead: make(chan struct{}, 1)}
+	w := &waiter{ticket: v.ticket(s, in, now), over: make(chan error, 1), lead: make(chan struct{}, 1)}
 	g.push(now, v, w)
 	g.look()
 	if err := g.wait(ctx, w); err != nil {
@@ -211,7 +211,7 @@ func (g *gate) read() AdmissionStats {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	s := g.stats
-	s.Waiting, s.WaitingBytes, s.WaitingToken = g.queue.Len(), g.queue.Bytes(), g.queue.Tokens()
+	s.Waiting, s.WaitingBytes, s.WaitingTokens = g.queue.Len(), g.queue.Bytes(), g.queue.Tokens()
 	return s
 }
 
@@ -227,9 +227,9 @@ func (v *view) room(s *scratch) admission.Room {
 }
 
 // ticket puts the request into the queue's words.
-func (v *view) ticket(s *scratch, in *asked) admission.Ticket {
+func (v *view) ticket(s *scratch, in *asked, now time.Time) admission.Ticket {
 	v.match(s)
-	question := v.question(s, in)
+	question := v.question(s, in, now)
 	cached := 0
 	for i := range s.candidates {
 		cached = max(cached, question.MatchTokens(&s.candidates[i]))

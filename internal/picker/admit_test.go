@@ -96,7 +96,7 @@ func TestRequestsWaitForAFullPoolAndGoWhenThereIsRoom(t *testing.T) {
 		busy := fill(t, p)
 		a := asking(t.Context(), p, 0, 100, nil)
 		waits(t, a, "while the pool is full")
-		if s := p.Stats()[0].Admission; s.Waiting != 1 || s.WaitingBytes == 0 || s.WaitingToken != 100 {
+		if s := p.Stats()[0].Admission; s.Waiting != 1 || s.WaitingBytes == 0 || s.WaitingTokens != 100 {
 			t.Errorf("while one waits: %+v", s)
 		}
 		busy.FirstToken()

@@ -131,7 +131,8 @@ func (p *Picker) choose(v *view, s *scratch, in *asked) (*Decision, error) {
 		v.stats.refused.Add(1)
 		return nil, noEndpoint(v.spec.Name)
 	}
-	v.pending.expire(p.now())
+	now := p.now()
+	v.pending.expire(now)
 	v.match(s)
 
 	question := v.question(s, in, now)

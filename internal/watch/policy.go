@@ -40,6 +40,7 @@ func Policy(p *v1alpha1.RoutingPolicy) (picker.PolicySpec, field.ErrorList) {
 		Attempts:          int(s.Fallback.Attempts),
 		FirstByte:         seconds(s.Fallback.FirstByteSeconds),
 		AnswerHeaders:     string(s.Decisions.AnswerHeaders),
+		Admission:         admissionSpec(&s.Admission),
 	}
 	spec.SessionIdle = seconds(s.Session.IdleSeconds)
 	for _, key := range s.Session.Keys {
@@ -84,7 +85,6 @@ func Inactive(p, defaults *v1alpha1.RoutingPolicy) []string {
 	s, d := &p.Spec, &defaults.Spec
 	add("spec.shadow", len(s.Shadow) > 0)
 	add("spec.guards.islandCrossing", s.Guards.IslandCrossing != d.Guards.IslandCrossing)
-	add("spec.admission", differs(s.Admission, d.Admission))
 	add("spec.decisions.logPercent", differs(s.Decisions.LogPercent, d.Decisions.LogPercent))
 	return fields
 }

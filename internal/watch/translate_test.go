@@ -9,6 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/kvasir-dev/kvasir/api/v1alpha1"
+	"github.com/kvasir-dev/kvasir/internal/admission"
 	"github.com/kvasir-dev/kvasir/internal/kvblock"
 	"github.com/kvasir-dev/kvasir/internal/picker"
 	"github.com/kvasir-dev/kvasir/internal/policy"
@@ -27,6 +28,10 @@ func defaultPolicy() picker.PolicySpec {
 		SessionIdle: time.Hour, TokenBudget: 5 * time.Millisecond, EngineTokenBudget: 100 * time.Millisecond, EngineTokens: "WhenNoTokenizer",
 		SpeculationMax: 5 * time.Minute, MaxKVUsage: 0.97, CircuitFailures: 5, CircuitOpen: 10 * time.Second,
 		Attempts: 3, RetryConnect: true, RetryServerError: true, FirstByte: 10 * time.Minute, AnswerHeaders: "Never",
+		Admission: picker.AdmissionSpec{
+			Queue: true, WaitBudget: 5 * time.Second, Priorities: map[string]picker.Priority{},
+			Limits: admission.Limits{Requests: 1024, Bytes: 256 << 20, TTL: time.Minute, Hold: 5 * time.Minute},
+		},
 	}
 }
 
@@ -100,7 +105,7 @@ func TestFieldsThatAreNotActedOnAreTold(t *testing.T) {
 		"none":                  {"strategy: {type: LeastLoad}", nil},
 		"defaults written down": {"session: {idleSeconds: 3600}, guards: {islandCrossing: WhenCheaper}, admission: {mode: Queue}, decisions: {logPercent: 0}", nil},
 		"all": {"shadow: [{name: x, strategy: {type: Random}}], session: {idleSeconds: 1}, guards: {islandCrossing: Never}, admission: {mode: 'Off'}, decisions: {logPercent: 1}",
-			[]string{"spec.shadow", "spec.guards.islandCrossing", "spec.admission", "spec.decisions.logPercent"}},
+			[]string{"spec.shadow", "spec.guards.islandCrossing", "spec.decisions.logPercent"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s, problems := load(t, open(t, "pool.yaml", smallPool, "policy.yaml",

@@ -22,6 +22,9 @@ func (n *turn) translatePolicy(p *v1alpha1.RoutingPolicy) {
 		s.Problems = append(s.Problems, n.problem(v1alpha1.KindRoutingPolicy, p, err, known))
 	}
 	if len(errs) == 0 {
+		if spec.Admission.Tenants != nil {
+			n.readTenants(p, spec.Admission.Tenants)
+		}
 		n.next.policies[name] = spec
 	} else if known {
 		n.next.policies[name] = last

@@ -1,0 +1,46 @@
+package metrics
+
+import (
+	"strings"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/kvasir-dev/kvasir/internal/picker"
+)
+
+var unadmitted = prometheus.NewDesc("kvasir_admission_refused_total",
+	"Requests that waited for a full pool, or should have, and did not go through, by reason.", []string{"pool", "reason"}, nil)
+
+var admissionSeries = []series[picker.AdmissionStats]{
+	gauge("kvasir_admission_waiting_requests", "Requests that wait in the picker because the pool is full.", ofPool,
+		func(s *picker.AdmissionStats) float64 { return float64(s.Waiting) }),
+	gauge("kvasir_admission_waiting_bytes", "Bytes of their bodies.", ofPool,
+		func(s *picker.AdmissionStats) float64 { return float64(s.WaitingBytes) }),
+	gauge("kvasir_admission_waiting_tokens", "Uncached prompt tokens that they will cost.", ofPool,
+		func(s *picker.AdmissionStats) float64 { return s.WaitingTokens }),
+	counter("kvasir_admission_waited_total", "Requests that went through after they had waited.", ofPool,
+		func(s *picker.AdmissionStats) float64 { return float64(s.Waited) }),
+	counter("kvasir_admission_waited_seconds_total", "How long these have waited.", ofPool,
+		func(s *picker.AdmissionStats) float64 { return s.WaitedTime.Seconds() }),
+}
+
+var tenantSeries = []series[picker.TenantStats]{
+	counter("kvasir_tenant_requests_total", "Requests of the tenant that were within its limits.", ofTenant,
+		func(s *picker.TenantStats) float64 { return float64(s.Requests) }),
+	counter("kvasir_tenant_refused_total", "Requests of the tenant that were refused: over a limit, not for this model, or of nobody that is known.", ofTenant,
+		func(s *picker.TenantStats) float64 { return float64(s.Refused) }),
+	counter("kvasir_tenant_tokens_total", "Tokens of the tenant's prompts and answers.", ofTenant,
+		func(s *picker.TenantStats) float64 { return float64(s.Tokens) }),
+}
+
+func collectAdmission(out chan<- prometheus.Metric, s *picker.PoolStats, pool string) {
+	collect(out, admissionSeries, &s.Admission, pool)
+	for reason, n := range map[string]int64{
+		"shed": s.Admission.Shed, "late": s.Admission.Late, "unserved": s.Admission.Unserved, "client_gone": s.Admission.Gone,
+	} {
+		out <- prometheus.MustNewConstMetric(unadmitted, prometheus.CounterValue, float64(n), pool, reason)
+	}
+	for name, t := range s.Tenants {
+		collect(out, tenantSeries, &t, pool, strings.ToValidUTF8(name, "?"))
+	}
+}
