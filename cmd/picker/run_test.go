@@ -111,7 +111,16 @@ func TestChangesAreInForceWhileRequestsRun(t *testing.T) {
 		t.Errorf("the request in the pod that is gone: status %d, %s", got.status, got.body)
 	}
 
-	// Everybody goes, then the pool.
+	// Everybody goes, then the pool. Requests are not held until somebody comes.
+	put(t, filepath.Join(dir, "policy.yaml"), `apiVersion: kvasir.dev/v1alpha1
+kind: RoutingPolicy
+metadata: {name: m, namespace: default}
+spec: {targetRefs: [{name: m}], admission: {holdSeconds: 0}}
+`)
+	p.eventually("the policy is in force", func() bool {
+		_, status := p.get(p.listeners.metrics, "/status")
+		return strings.Contains(status, "RoutingPolicy m is in force")
+	})
 	if err := os.Remove(filepath.Join(dir, "pods.yaml")); err != nil {
 		t.Fatal(err)
 	}
