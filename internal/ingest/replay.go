@@ -34,13 +34,13 @@ func (s *Stream) begin(why Reason) {
 	s.stats.Resyncs[why].Add(1)
 	s.setState(Syncing)
 	s.sink.Begin(false)
-	s.known, s.proof, s.retry, s.pause = false, 0, time.Time{}, s.cfg.MinResync
+	s.known, s.proof, s.since, s.retry, s.pause = false, 0, 0, time.Time{}, s.cfg.MinResync
 	defer s.listen()
 	if !s.replayable() {
 		s.setState(Unverified)
 		return
 	}
-	state, err := s.replayAll(func() {})
+	state, err := s.replayAll(func(uint64) error { return nil })
 	switch {
 	case err != nil:
 		s.failed(err, Unverified)
@@ -55,22 +55,33 @@ func (s *Stream) begin(why Reason) {
 		"blocks", s.stats.Blocks.Load())
 }
 
-// resync replaces what is held by a replay of everything. What is held stays until the first reply.
+// resync replaces what is held by a replay of everything. What is held stays until the first reply, and altogether if it
+// is only not known to be all there is, and the history reaches no further back.
 func (s *Stream) resync(why Reason) {
 	s.stats.Resyncs[why].Add(1)
-	cleared := false
-	state, err := s.replayAll(func() {
+	cleared, enough := false, false
+	partial := why == Retry && State(s.state.Load()) == Unverified
+	state, err := s.replayAll(func(from uint64) error {
+		if enough = partial && from > 0 && from >= s.since; enough {
+			return errShort
+		}
 		cleared = true
+		s.setState(Syncing) // whoever goes on from a position in between must know
 		s.sink.Begin(true)
+		return nil
 	})
 	s.listen()
 	if err == nil && !cleared {
 		err = errShort // the engine has spoken, yet replays nothing
 	}
-	if err != nil {
+	switch {
+	case enough:
+	case err != nil:
 		s.failed(err, Degraded)
-	} else {
-		s.pause = s.cfg.MinResync
+	default:
+		if state != Degraded { // else it would be the same every time
+			s.pause = s.cfg.MinResync
+		}
 		s.setState(state)
 	}
 	s.log.Info("Event stream replayed", "reason", why.String(), "state", State(s.state.Load()).String(),
@@ -78,9 +89,10 @@ func (s *Stream) resync(why Reason) {
 }
 
 // resume goes on after a connection was made again, if the engine shows by the batch applied last that it is in the
-// same life. It tells whether that worked.
+// same life. It tells whether that worked. A process that has ended in the middle of a replay leaves nothing to go on
+// from.
 func (s *Stream) resume() bool {
-	if !s.known || s.proof == 0 || !s.replayable() {
+	if !s.known || s.proof == 0 || !s.replayable() || State(s.state.Load()) == Syncing {
 		return false
 	}
 	before, marked := s.expected, s.stats.Replays.Load()
@@ -90,7 +102,7 @@ func (s *Stream) resume() bool {
 		return false
 	}
 	s.stats.Resumes.Add(1)
-	if State(s.state.Load()) == Degraded && s.retry.IsZero() {
+	if State(s.state.Load()) != Synced && s.retry.IsZero() {
 		s.retry = s.cfg.Now().Add(s.pause) // what was planned may have been forgotten with an earlier process
 	}
 	s.log.Info("Event stream continued", "state", State(s.state.Load()).String(), "batches", s.expected-before)
@@ -165,16 +177,17 @@ func (s *Stream) failed(err error, state State) {
 	s.pause = min(2*s.pause, s.cfg.MaxResync)
 }
 
-// replayAll applies everything that the engine still has, and returns the state that this leads to. It calls first
-// before the first batch.
-func (s *Stream) replayAll(first func()) (State, error) {
+// replayAll applies everything that the engine still has, and returns the state that this leads to. It calls first with
+// the number of the first batch before that is applied.
+func (s *Stream) replayAll(first func(from uint64) error) (State, error) {
 	state, begun := Synced, false
 	err := s.replay(0, func(seq uint64, payload []byte) error {
 		switch {
 		case !begun:
-			begun = true
-			first()
-			s.known = true
+			if err := first(seq); err != nil {
+				return err
+			}
+			begun, s.known, s.since = true, true, seq
 			if seq > 0 {
 				state = Unverified
 			}
@@ -231,6 +244,11 @@ func (s *Stream) fill(seq uint64) {
 	s.log.Info("Events are missing", "batches", missing)
 	s.expected = seq
 	s.setState(Degraded)
+	s.plan()
+}
+
+// plan makes sure that everything is replayed again some time, if it can be.
+func (s *Stream) plan() {
 	if s.replayable() && s.retry.IsZero() {
 		s.retry = s.cfg.Now().Add(s.pause)
 		s.pause = min(2*s.pause, s.cfg.MaxResync)

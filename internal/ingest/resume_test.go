@@ -162,3 +162,108 @@ func TestSinksGoOnWhereTheyWere(t *testing.T) {
 		}
 	})
 }
+
+// A batch that arrives spoilt makes the endpoint degraded, and is replayed. One that the engine itself has spoilt stays
+// so, and is not asked for over and over.
+func TestABatchThatCannotBeReadIsReplayed(t *testing.T) {
+	inWorld(t, true, nil, func(w *world) {
+		synctest.Wait()
+		w.publish(encode(chain(0, 1)), 1)
+		good := encode(chain(0, 2))
+		w.mu.Lock()
+		w.history = append(w.history, good)
+		w.next++
+		w.deliver(w.next-1, good[:len(good)/2])
+		w.mu.Unlock()
+		w.publish(encode(chain(0, 3)), 1)
+		w.check("spoilt on the way", Degraded, gpu(keyOf(1), keyOf(3)))
+		time.Sleep(DefaultMinResync)
+		w.check("replayed", Synced, gpu(keyOf(1), keyOf(2), keyOf(3)))
+
+		w.publish([]byte("garbage"), 1)
+		w.publish(encode(chain(0, 4)), 1)
+		time.Sleep(DefaultMinResync)
+		w.check("spoilt by the engine", Degraded, gpu(keyOf(1), keyOf(2), keyOf(3), keyOf(4)))
+		resyncs := w.stats().Resyncs[Retry].Load()
+		settle()
+		if got := w.stats().Resyncs[Retry].Load(); got != resyncs {
+			t.Errorf("replayed %d times more", got-resyncs)
+		}
+	})
+}
+
+// A process that ends in the middle of a replay leaves a part of what the engine holds. Whoever goes on from there must
+// not take it for all.
+func TestNobodyGoesOnFromTheMiddleOfAReplay(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := newFakeEngine()
+		for h := range kvevent.Hash(4) {
+			e.publish(encode(chain(0, 1+h)), 1)
+		}
+		var middle []Position
+		feed := testFeed(nil)
+		feed.Writer = nil
+		feed.Sink = sinkFunc(func(at Position) { middle = append(middle, at) })
+		m := New(testConfig(e))
+		m.Set("p", []Feed{feed})
+		synctest.Wait()
+		e.mu.Lock()
+		e.keep, e.history, e.base = 2, e.history[2:], 2
+		e.mu.Unlock()
+		middle = nil
+		e.publish(encode(chain(0, 5)), 0)
+		e.publish(encode(chain(0, 6)), 0)
+		e.publish(encode(chain(0, 7)), 1) // a gap that no history fills any more
+		synctest.Wait()
+		m.Close()
+		if len(middle) != 2 {
+			t.Fatalf("%d batches replayed, want 2", len(middle))
+		}
+		l := &log{}
+		feed.Sink, feed.Resume = l, middle[0]
+		m = New(testConfig(e))
+		m.Set("p", []Feed{feed})
+		synctest.Wait()
+		defer m.Close()
+		if diff := cmp.Diff([]string{"begin false", "1 [6]", "1 [7]"}, l.take()); diff != "" {
+			t.Errorf("from the middle of a replay (-want +got):\n%s", diff)
+		}
+		if got := only(t, m).State; got != Unverified {
+			t.Errorf("state %v, want Unverified", got)
+		}
+	})
+}
+
+// sinkFunc is told of positions.
+type sinkFunc func(at Position)
+
+func (f sinkFunc) Begin(bool)                          {}
+func (f sinkFunc) Apply(_ *kvevent.Batch, at Position) { f(at) }
+func (f sinkFunc) Mark(Position, State)                {}
+
+// What an earlier process could not verify is verified as soon as the history reaches back, and kept while it does not.
+func TestUnverifiedBlocksOfAnEarlierProcess(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e, l := newFakeEngine(), &log{}
+		e.publish(encode(chain(0, 1)), 1)
+		last := encode(chain(0, 2))
+		e.publish(last, 1)
+		feed := testFeed(nil)
+		feed.Writer, feed.Sink = nil, l
+		feed.Resume = Position{Next: 2, Known: true, Proof: proofOf(last), State: Unverified}
+		run := func() State {
+			m := New(testConfig(e))
+			defer m.Close()
+			m.Set("p", []Feed{feed})
+			settle()
+			return only(t, m).State
+		}
+		if got, lines := run(), l.take(); got != Synced || !slices.Equal(lines, []string{"begin true", "1 [1]", "1 [2]"}) {
+			t.Errorf("state %v after %q, want all replayed", got, lines)
+		}
+		e.history, e.base = e.history[1:], 1
+		if got, lines := run(), l.take(); got != Unverified || len(lines) != 0 {
+			t.Errorf("state %v after %q, want what was held to stay", got, lines)
+		}
+	})
+}

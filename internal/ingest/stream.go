@@ -35,9 +35,10 @@ type Stream struct {
 	batch   kvevent.Batch
 	sink    Sink
 	up      context.Context // ends with the connection
-	// expected is the next sequence number, once known is true.
-	expected uint64
-	known    bool
+	// expected is the next sequence number, once known is true, and since that of the first batch applied; 0 where an
+	// earlier process has applied it.
+	expected, since uint64
+	known           bool
 	// proof tells the batch before the expected one from others; 0 for none.
 	proof uint64
 	// marked is what the sink was told last.
@@ -232,7 +233,7 @@ func (s *Stream) message(seq uint64, payload []byte) {
 	s.live, s.last = true, seq
 	switch {
 	case !s.known:
-		s.known, s.expected = true, seq
+		s.known, s.expected, s.since = true, seq, seq
 		if seq == 0 { // nothing came before
 			s.retry = time.Time{}
 			s.setState(Synced)
@@ -248,7 +249,9 @@ func (s *Stream) message(seq uint64, payload []byte) {
 		return
 	}
 	s.expected = seq + 1
-	s.applyBatch(payload)
+	if !s.applyBatch(payload) {
+		s.plan() // it may be the way here that has spoilt it
+	}
 	s.listen()
 }
 

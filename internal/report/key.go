@@ -136,12 +136,14 @@ func (m *Mirror) key(n id, r *record, v *view) {
 		r.over, r.keys[v.slot] = uint16(over+size), keyed{base, base}
 		return
 	case over+size == bt:
-		r.over, r.keys[v.slot] = 0, keyed{base, m.join(n, base)}
-	default:
-		if r.over != unfit {
-			r.over = unfit
-			m.lost(&m.stats.BlockSizeUnsupported, 1)
+		last := m.join(n, base)
+		if last == 0 { // until the part comes again
+			m.unfit(r)
+			return
 		}
+		r.over, r.keys[v.slot] = 0, keyed{base, last}
+	default:
+		m.unfit(r)
 		return
 	}
 	for tier := range kvblock.Tier(kvblock.NumTiers) {
@@ -151,7 +153,16 @@ func (m *Mirror) key(n id, r *record, v *view) {
 	}
 }
 
-// join is the key of a block of ours that ends with an engine's block and consists of several.
+// unfit says that a block has no key, nor what follows it.
+func (m *Mirror) unfit(r *record) {
+	if r.over != unfit {
+		r.over = unfit
+		m.lost(&m.stats.BlockSizeUnsupported, 1)
+	}
+}
+
+// join is the key of a block of ours that ends with an engine's block and consists of several; 0 if one of them is not
+// there, which was a ghost for which there was no room.
 func (m *Mirror) join(n id, base kvblock.Key) kvblock.Key {
 	tokens := make([]uint32, m.blockTokens)
 	at := m.blockTokens
@@ -166,7 +177,9 @@ func (m *Mirror) join(n id, base kvblock.Key) kvblock.Key {
 		if at == 0 {
 			return kvblock.Next(base, tokens, extra)
 		}
-		n = r.up
+		if n = r.up; n == 0 {
+			return 0
+		}
 	}
 }
 

@@ -36,9 +36,23 @@ func (m *Mirror) changeClass(r *record, change func()) {
 	m.classes[r.class()]++
 }
 
+// full tells that no further block can be mirrored.
+func (m *Mirror) full() bool { return m.classes[placed]+m.classes[orphan] >= m.options.MaxBlocks }
+
+// room tells whether a record can have one more copy, and counts if not: those without one take no room of blocks, and
+// 0 is one for which there was none.
+func (m *Mirror) room(n id) bool {
+	if n != 0 && (!m.arena.at(n).gone() || !m.full()) {
+		return true
+	}
+	m.refused++
+	m.stats.Refused++
+	return false
+}
+
 // create makes a record without copies and without neighbours; 0 when there is no room.
 func (m *Mirror) create(hash kvevent.Hash, group int32, tokens []uint32, extra uint64) id {
-	if m.classes[placed]+m.classes[orphan] >= m.options.MaxBlocks {
+	if m.full() {
 		return 0
 	}
 	n := m.arena.take(len(tokens))

@@ -253,10 +253,12 @@ func (m *Mirror) store(e *kvevent.Event) {
 		m.lost(&m.stats.Partial, n)
 	case e.Unkeyed || len(e.Tokens) == 0 && e.BlockSize == 0:
 		for _, hash := range e.Hashes {
-			if i, ok := m.ids[blockID{hash, int32(e.Group)}]; ok {
-				m.more(i, tier)
-			} else {
+			i, ok := m.ids[blockID{hash, int32(e.Group)}]
+			switch {
+			case !ok:
 				m.lost(&m.stats.Unkeyed, 1)
+			case m.room(i):
+				m.more(i, tier)
 			}
 		}
 	case e.BlockSize <= 0 || len(e.Tokens) != len(e.Hashes)*e.BlockSize:
@@ -288,11 +290,7 @@ func (m *Mirror) storeChain(e *kvevent.Event, tier kvblock.Tier) {
 		}
 		n, ok := m.ids[blockID{hash, int32(e.Group)}]
 		if !ok {
-			n = m.create(hash, int32(e.Group), e.Tokens[i*e.BlockSize:(i+1)*e.BlockSize], extra)
-			if n == 0 {
-				m.refused++
-				m.stats.Refused++
-			} else {
+			if n = m.create(hash, int32(e.Group), e.Tokens[i*e.BlockSize:(i+1)*e.BlockSize], extra); n != 0 {
 				var root *chainRoot
 				if !hasParent {
 					root = &chainRoot{e.Adapter, e.Salt}
@@ -300,7 +298,7 @@ func (m *Mirror) storeChain(e *kvevent.Event, tier kvblock.Tier) {
 				m.link(n, parent, root)
 			}
 		}
-		if n != 0 {
+		if m.room(n) {
 			m.more(n, tier)
 		}
 		parent, hasParent = hash, true

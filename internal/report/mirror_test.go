@@ -1,6 +1,7 @@
 package report
 
 import (
+	"bytes"
 	"testing"
 
 	"github.com/kvasir-dev/kvasir/internal/ingest"
@@ -120,6 +121,44 @@ func TestBlocksBeyondTheLimitAreRefused(t *testing.T) {
 	}
 	apply(m, removedEvent(3, 2), chainEvent(1, 4))
 	expect(t, "room again", m, v, keyOf(root, 1), keyOf(root, 1, 4))
+}
+
+// A ghost that comes back is a further block, and a full mirror refuses it too. What was saved can be loaded.
+func TestGhostsThatComeBackStayWithinTheLimit(t *testing.T) {
+	m, v, root := testMirror(Options{MaxBlocks: 2})
+	apply(m, chainEvent(0, 1, 2), removedEvent(1), chainEvent(0, 3))
+	expect(t, "full", m, v, keyOf(root, 1, 2), keyOf(root, 3))
+	apply(m, chainEvent(0, 1))
+	expect(t, "refused", m, v, keyOf(root, 1, 2), keyOf(root, 3))
+	if got := m.Stats().Refused; got != 1 {
+		t.Errorf("%d refused, want 1", got)
+	}
+	apply(m, kvevent.Event{Kind: kvevent.Stored, Hashes: []kvevent.Hash{1}, Medium: "CPU"})
+	expect(t, "refused by its hash", m, v, keyOf(root, 1, 2), keyOf(root, 3))
+	var file bytes.Buffer
+	if err := m.Save(&file); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := NewMirror(Options{MaxBlocks: 2}, nil).Load(&file); err != nil {
+		t.Errorf("loading: %v", err)
+	}
+}
+
+// A part of a block of ours may be a ghost for which there is no room. What it was part of has no key until it is back.
+func TestBlocksOfSeveralPartsOfWhichOneIsForgotten(t *testing.T) {
+	root := testRoot("a", 16)
+	m := NewMirror(Options{MaxGhosts: 1}, nil)
+	m.Begin(false)
+	v := m.acquire(&root)
+	apply(m, chainEvent(0, 1, 2, 3), chainEvent(0, 7, 8))
+	apply(m, removedEvent(1), removedEvent(7)) // and no room for the ghost 1
+	if got := m.Stats().GhostsDropped; got != 1 {
+		t.Fatalf("%d ghosts dropped, want 1", got)
+	}
+	apply(m, chainEvent(3, 4))
+	expect(t, "without its beginning", m, v)
+	apply(m, chainEvent(0, 1))
+	expect(t, "back", m, v, kvblock.AppendKeys(nil, root.Seed.Root(root.Model, ""), chainEvent(0, 1, 2, 3, 4).Tokens, 16)...)
 }
 
 func TestWhatCannotBeIndexedIsCounted(t *testing.T) {
