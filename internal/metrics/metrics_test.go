@@ -189,6 +189,35 @@ func TestValuesComeFromTheSources(t *testing.T) {
 	}
 }
 
+// A divergence of 0 is a promise. Where it is not known how far an index is off, there is no such series.
+func TestDivergenceIsAbsentUnlessKnown(t *testing.T) {
+	for name, tc := range map[string]struct {
+		status report.Status
+		want   string // empty for none
+	}{
+		"equality was shown":           {report.Status{Connected: true, Proven: true, State: reportpb.State_STATE_SYNCED}, "0"},
+		"a difference is known":        {report.Status{Connected: true, Divergent: 3, State: reportpb.State_STATE_SYNCED}, "3"},
+		"and the reporter in doubt":    {report.Status{Connected: true, Divergent: 3, State: reportpb.State_STATE_DEGRADED}, "3"},
+		"there is no reporter":         {report.Status{}, ""},
+		"no digest has come":           {report.Status{Connected: true, Owned: true, State: reportpb.State_STATE_SYNCED}, ""},
+		"the reporter missed a part":   {report.Status{Connected: true, Owned: true, State: reportpb.State_STATE_DEGRADED}, ""},
+		"it was shown once, not since": {report.Status{Connected: true, Owned: true, LastProof: time.Unix(1, 0), State: reportpb.State_STATE_SYNCED}, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			ep := endpoint.Endpoint{ID: endpoint.ID{Pod: "uid-1"}, Pod: "pod"}
+			c := NewCollector(Sources{Reports: func() []Report { return []Report{{"a", "chat", ep, tc.status}} }})
+			want := ""
+			if tc.want != "" {
+				want = "# HELP kvasir_index_divergent_blocks " + divergentHelp + "\n# TYPE kvasir_index_divergent_blocks gauge\n" +
+					`kvasir_index_divergent_blocks{endpoint="pod/0",pool="chat"} ` + tc.want + "\n"
+			}
+			if err := testutil.CollectAndCompare(c, strings.NewReader(want), "kvasir_index_divergent_blocks"); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
 func TestSourcesMayBeMissing(t *testing.T) {
 	n := testutil.CollectAndCount(NewCollector(Sources{}))
 	if n != 0 {

@@ -17,10 +17,10 @@ type Report struct {
 	report.Status
 }
 
+const divergentHelp = "Blocks of which the index says something else than the endpoint's reporter, at least. Absent while equality cannot be shown."
+
 var (
-	divergent = prometheus.NewDesc("kvasir_index_divergent_blocks",
-		"Blocks of which the index says something else than the endpoint's reporter, at least. Absent while equality cannot be shown.",
-		ofEndpoint, nil)
+	divergent   = prometheus.NewDesc("kvasir_index_divergent_blocks", divergentHelp, ofEndpoint, nil)
 	reportState = prometheus.NewDesc("kvasir_report_state",
 		"1 for what the endpoint's reporter says of its own knowledge of the engine; unconnected without a reporter.",
 		[]string{"pool", "endpoint", "state"}, nil)

@@ -97,7 +97,7 @@ type Status struct {
 	// Proven tells that the last digest was equal, and that the reporter can show that it has followed its engine.
 	// Only then is Divergent 0 a promise.
 	Proven bool
-	// Divergent is how many blocks at least differ from what the reporter has.
+	// Divergent is how many blocks at least differ from what the reporter has; 0 also where that is not known.
 	Divergent uint64
 	KeyID     string
 	Epoch     uint64
@@ -182,8 +182,12 @@ func (r *Receiver) Lost() {
 	defer r.mu.Unlock()
 	r.drop()
 	r.deaf = true
-	r.status.Connected, r.status.Proven = false, false
+	r.status.Connected = false
+	r.doubt()
 }
+
+// doubt says that nothing is known of how far the index is off.
+func (r *Receiver) doubt() { r.status.Proven, r.status.Divergent = false, 0 }
 
 // Release says that somebody else writes to the index from now on.
 func (r *Receiver) Release() {
@@ -191,7 +195,8 @@ func (r *Receiver) Release() {
 	defer r.mu.Unlock()
 	r.drop()
 	r.deaf, r.have = true, nil
-	r.status.Owned, r.status.Proven = false, false
+	r.status.Owned = false
+	r.doubt()
 }
 
 // Status is how the report does.
@@ -269,7 +274,7 @@ func (r *Receiver) setState(s pb.State) error {
 func (r *Receiver) restart(reply func(*pb.PickerMessage)) {
 	r.drop()
 	r.deaf, r.waited = true, 0
-	r.status.Proven = false
+	r.doubt()
 	r.status.Resyncs[Missed]++
 	reply(&pb.PickerMessage{Kind: &pb.PickerMessage_Restart{Restart: &pb.Restart{Have: r.position()}}})
 }
@@ -285,7 +290,7 @@ func (r *Receiver) onBegin(b *pb.Begin) error {
 		return err
 	}
 	same := r.have.GetEpoch() == at.GetEpoch() && r.have.GetKeyId() == at.GetKeyId()
-	r.status.Proven = false
+	r.doubt()
 	switch b.GetMode() {
 	case pb.Begin_MODE_RESUME:
 		if !same || r.have.GetLog() != at.GetLog() || r.have.GetSeq() != at.GetSeq() {

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -265,6 +266,25 @@ func TestStreamsEndWithTheirProof(t *testing.T) {
 	r.mirror.Apply(batch(e), ingest.Position{})
 	eventually(t, "the stream ends", func() bool { return r.err() != nil && strings.Contains(r.err().Error(), "expired") })
 	eventually(t, "another goes on", func() bool { return p.match(p.target.Roots[0], tokens) == 3 && p.status().Connected })
+}
+
+// What a digest has shown is not taken for true for ever when no other comes, although the stream has not ended.
+func TestSilenceIsNoProof(t *testing.T) {
+	var later atomic.Int64
+	p := startPicker(t, "127.0.0.1:0", ServerOptions{Now: func() time.Time { return time.Now().Add(time.Duration(later.Load())) }})
+	r := startReporter(t, p.addr, DialOptions{})
+	e, _ := chain(0, 3)
+	r.mirror.Apply(batch(e), ingest.Position{})
+	eventually(t, "equal", func() bool { return p.status().Proven })
+	r.mirror.Begin(true) // it says nothing until the history has been read
+	eventually(t, "nothing is taken for equal", func() bool {
+		later.Add(int64(time.Minute))
+		got := p.status()
+		return got.Connected && !got.Proven && got.Divergent == 0
+	})
+	r.mirror.Apply(batch(e), ingest.Position{})
+	r.mirror.Mark(ingest.Position{}, ingest.Synced)
+	eventually(t, "equal again", func() bool { return p.status().Proven })
 }
 
 // Whatever bytes a client sends, the server lives, and says no.

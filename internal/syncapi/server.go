@@ -31,6 +31,8 @@ const (
 	helloTimeout = 10 * time.Second
 	// silence is how long a stream may say nothing; a digest comes far more often.
 	silence = 2 * time.Minute
+	// proofDigests is how many digests may be missed before equality is no longer taken for shown.
+	proofDigests = 3
 	// maxStreams bounds the streams of a connection: the ranks of a pod, and some that have not ended yet.
 	maxStreams = 256
 )
@@ -56,7 +58,7 @@ type ServerOptions struct {
 	Auth Authenticator
 	// Credentials of the transport; nil is plain text.
 	Credentials credentials.TransportCredentials
-	// Digest is how often reporters send digests.
+	// Digest is how often reporters send digests. What the last one has shown counts for three times as long.
 	Digest time.Duration
 	// Grace is how long an endpoint with another road waits for its reporter to come back.
 	Grace time.Duration
@@ -108,6 +110,9 @@ type target struct {
 func NewServer(o ServerOptions) *Server {
 	if o.Grace <= 0 {
 		o.Grace = DefaultGrace
+	}
+	if o.Digest <= 0 {
+		o.Digest = report.DefaultDigestEvery
 	}
 	if o.Now == nil {
 		o.Now = time.Now
@@ -277,8 +282,13 @@ func (s *Server) Status(pool string) []Status {
 	}
 	s.mu.Unlock()
 	out := make([]Status, 0, len(targets))
+	now := s.options.Now()
 	for _, t := range targets {
-		out = append(out, Status{t.Endpoint, t.receiver.Status()})
+		status := t.receiver.Status()
+		if now.Sub(status.LastProof) > proofDigests*s.options.Digest {
+			status.Proven = false // the reporter is silent, and its stream has not ended yet
+		}
+		out = append(out, Status{t.Endpoint, status})
 	}
 	return out
 }

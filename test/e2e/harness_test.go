@@ -341,6 +341,22 @@ func readAnswer(resp *http.Response) answer {
 	return a
 }
 
+// post sends JSON and returns the answer's status.
+func (f *fleet) post(url string, body any) int {
+	f.t.Helper()
+	payload, err := json.Marshal(body)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	resp, err := f.client.Post(url, "application/json", bytes.NewReader(payload))
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	_, _ = io.Copy(io.Discard, resp.Body)
+	return resp.StatusCode
+}
+
 // direct sends a completion straight to an engine, past the picker.
 func (f *fleet) direct(pod int, body any) {
 	f.t.Helper()

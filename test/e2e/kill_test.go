@@ -82,8 +82,8 @@ type outcome struct {
 
 const siteClients = 6
 
-// newSite starts pods whose engines publish to their reporters alone, and a picker with more flags.
-func newSite(t *testing.T, pods int, reporterArgs, pickerArgs []string) *site {
+// newSite starts pods whose engines publish to their reporters alone, and a picker, with more flags.
+func newSite(t *testing.T, pods int, reporterArgs, pickerArgs []string, engineArgs ...string) *site {
 	t.Helper()
 	s := &site{fleet: fleet{t: t, dir: t.TempDir(), client: &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}}, stop: make(chan struct{})}
 	proxy, metrics, health, reports := freeAddress(t), freeAddress(t), freeAddress(t), freeAddress(t)
@@ -95,10 +95,10 @@ func newSite(t *testing.T, pods int, reporterArgs, pickerArgs []string) *site {
 	for n := range pods {
 		events, replay := freeAddress(t), freeAddress(t)
 		p := &pod{number: n, http: freeAddress(t), state: t.TempDir()}
-		p.engine = &program{t: t, name: "vllmsim", args: []string{
+		p.engine = &program{t: t, name: "vllmsim", args: append([]string{
 			"--host", "127.0.0.1", "--port", port(t, p.http), "--served-model-name", "m", "--num-gpu-blocks", "600", "--speed-up", "50",
 			"--kv-events-config", fmt.Sprintf(`{"enable_kv_cache_events": true, "publisher": "zmq", "endpoint": "tcp://%s", "replay_endpoint": "tcp://%s"}`, events, replay),
-		}}
+		}, engineArgs...)}
 		p.reporter = &program{t: t, name: "reporter", args: append([]string{
 			"--events-listen", events, "--replay", replay, "--picker-service", "localhost:" + port(t, reports),
 			"--state-dir", p.state, "--status-address", "", "--pod", p.uid(),

@@ -1,0 +1,137 @@
+package report
+
+import (
+	"testing"
+	"time"
+
+	"github.com/kvasir-dev/kvasir/internal/ingest"
+	"github.com/kvasir-dev/kvasir/internal/kvblock"
+	"github.com/kvasir-dev/kvasir/internal/kvevent"
+	"github.com/kvasir-dev/kvasir/internal/kvindex"
+	pb "github.com/kvasir-dev/kvasir/internal/reportpb"
+)
+
+// proven is a world in which the first picker has been shown to be equal.
+func proven(t *testing.T) (*world, *simPicker) {
+	t.Helper()
+	w := newWorld(t, 1, faults{})
+	for range 20 {
+		w.step()
+	}
+	w.settle(testSettle)
+	p := w.pickers[0]
+	if s := p.receiver.Status(); !s.Proven || s.Held == 0 {
+		t.Fatalf("not equal to begin with: %+v", s)
+	}
+	return w, p
+}
+
+// Equality is shown by a digest of a reporter that has followed its engine without a gap, or it is not known. It is
+// never taken for granted.
+func TestEqualityIsShownOrNotKnown(t *testing.T) {
+	for name, doubt := range map[string]func(w *world, p *simPicker){
+		"the picker knows nothing yet": func(w *world, p *simPicker) { w.startPicker(p) },
+		"the stream has ended":         func(_ *world, p *simPicker) { p.receiver.Lost() },
+		"it has, with a difference known": func(w *world, p *simPicker) {
+			p.writer.Clear()
+			for p.receiver.Status().Divergent == 0 {
+				w.now = w.now.Add(10 * time.Millisecond)
+				w.turn(p, false)
+			}
+			p.receiver.Lost()
+		},
+		"somebody else writes":               func(_ *world, p *simPicker) { p.receiver.Release() },
+		"a stream has begun":                 func(w *world, p *simPicker) { w.connect(p) },
+		"the sender goes on from elsewhere":  func(w *world, p *simPicker) { w.tell(p, w.begin(p, pb.Begin_MODE_ADOPT, w.mirror.epoch)) },
+		"the engine began another life":      func(w *world, p *simPicker) { w.tell(p, w.begin(p, pb.Begin_MODE_REPLACE, w.mirror.epoch+1)) },
+		"a snapshot comes":                   func(w *world, p *simPicker) { w.tell(p, w.begin(p, pb.Begin_MODE_REPLACE, w.mirror.epoch)) },
+		"changes are missing":                func(w *world, p *simPicker) { w.tell(p, changesFrom(p.receiver.Status().Seq+1)) },
+		"a digest of what is to come":        func(w *world, p *simPicker) { w.tell(p, digestAt(p.receiver.Status().Seq+1)) },
+		"the reporter has no connection":     func(w *world, _ *simPicker) { w.state(ingest.Disconnected) },
+		"the reporter reads the history":     func(w *world, _ *simPicker) { w.state(ingest.Syncing) },
+		"the reporter missed the beginning":  func(w *world, _ *simPicker) { w.state(ingest.Unverified) },
+		"the reporter missed some of it":     func(w *world, _ *simPicker) { w.state(ingest.Degraded) },
+		"the history is read anew meanwhile": func(w *world, _ *simPicker) { w.state(ingest.Degraded); w.mirror.Begin(true) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			w, p := proven(t)
+			doubt(w, p)
+			if s := p.receiver.Status(); s.Proven || s.Divergent != 0 {
+				t.Errorf("proven %v, %d blocks divergent: want neither", s.Proven, s.Divergent)
+			}
+		})
+	}
+}
+
+// state changes what the reporter knows of its engine, and lets it say so, with some digests.
+func (w *world) state(s ingest.State) {
+	w.mirror.Mark(ingest.Position{}, s)
+	w.settle(testSettle)
+}
+
+// tell hands a picker a message that its sender has not sent.
+func (w *world) tell(p *simPicker, m *pb.ReporterMessage) {
+	if err := p.receiver.Handle(w.now, m, func(*pb.PickerMessage) {}); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// begin is a message that begins something at the picker's place in another log.
+func (w *world) begin(p *simPicker, mode pb.Begin_Mode, epoch uint64) *pb.ReporterMessage {
+	s := p.receiver.Status()
+	at := &pb.Position{Epoch: epoch, KeyId: s.KeyID, Log: w.mirror.options.NewID(), Seq: s.Seq}
+	return &pb.ReporterMessage{Kind: &pb.ReporterMessage_Begin{Begin: &pb.Begin{Mode: mode, At: at, State: pb.State_STATE_SYNCED}}}
+}
+
+func changesFrom(first uint64) *pb.ReporterMessage {
+	return &pb.ReporterMessage{Kind: &pb.ReporterMessage_Changes{Changes: &pb.Changes{First: first}}}
+}
+
+func digestAt(seq uint64) *pb.ReporterMessage {
+	return &pb.ReporterMessage{Kind: &pb.ReporterMessage_Digest{Digest: &pb.Digest{Seq: seq, State: pb.State_STATE_SYNCED}}}
+}
+
+// A difference is a number until it is mended, and only the buckets that differ are told again.
+func TestADifferenceIsCountedAndMended(t *testing.T) {
+	for name, lie := range map[string]func(w kvindex.Writer, b kvindex.Block) (divergent uint64){
+		"a block is missing": func(w kvindex.Writer, b kvindex.Block) uint64 {
+			for tier, copies := range b.Copies {
+				for range copies {
+					w.Drop(kvblock.Tier(tier), b.Group, []kvevent.Hash{b.Hash})
+				}
+			}
+			return 1
+		},
+		"a block too many": func(w kvindex.Writer, b kvindex.Block) uint64 {
+			w.Store(0, 0, kvindex.Parent{Hash: b.Hash, OK: true}, []kvevent.Hash{12345}, []kvblock.Key{12345})
+			return 1
+		},
+		"nothing is left": func(w kvindex.Writer, _ kvindex.Block) uint64 { w.Clear(); return 2 },
+	} {
+		t.Run(name, func(t *testing.T) {
+			w, p := proven(t)
+			w.faults.lie = 1 // the index has what the engine never had
+			before := p.receiver.Status()
+			var one kvindex.Block
+			p.writer.Each(func(b kvindex.Block) bool { one = b; return false })
+			least := lie(p.writer, one)
+			var seen uint64
+			for end := w.now.Add(testSettle); w.now.Before(end); w.now = w.now.Add(10 * time.Millisecond) {
+				w.turn(p, false)
+				s := p.receiver.Status()
+				if s.Divergent > 0 && s.Proven {
+					t.Fatal("proven and divergent")
+				}
+				seen = max(seen, s.Divergent)
+			}
+			s := p.receiver.Status()
+			if seen < least || !s.Proven || s.Divergent != 0 {
+				t.Errorf("%d blocks divergent at most, in the end %d, proven %v", seen, s.Divergent, s.Proven)
+			}
+			if n := s.Resyncs[Diverged] - before.Resyncs[Diverged]; n != 1 || s.RepairedBlocks == before.RepairedBlocks {
+				t.Errorf("%d repairs, of %d blocks", n, s.RepairedBlocks-before.RepairedBlocks)
+			}
+			compare(t, "after the repair", heldBy(p.writer), w.engine.keys(p.roots[0]))
+		})
+	}
+}
