@@ -36,8 +36,9 @@ type app struct {
 	proxy    *httpproxy.Proxy
 	ready    *readiness
 
-	feeding sync.Mutex               // guards feeds, and is held while streams are set
+	feeding sync.Mutex               // guards what follows, and is held while streams are set
 	feeds   map[string][]ingest.Feed // by namespace/name: what can be subscribed to
+	held    []picker.Feed            // all of them
 
 	mu      sync.Mutex // guards what follows
 	state   watch.State
@@ -116,7 +117,8 @@ func (a *app) feed() {
 	}
 	var targets []scrape.Target
 	ranks := map[int]bool{}
-	for _, f := range a.picker.Feeds() {
+	held := a.picker.Feeds()
+	for _, f := range held {
 		name := f.Spec.Namespace + "/" + f.Spec.Name
 		feeds[name] = append(feeds[name], ingest.Feed{
 			Endpoint: f.Endpoint,
@@ -143,7 +145,7 @@ func (a *app) feed() {
 		}
 	}
 	a.feeding.Lock()
-	a.feeds = feeds
+	a.feeds, a.held = feeds, held
 	a.feeding.Unlock()
 	a.feedStreams()
 	a.dialIn.set(ranks)

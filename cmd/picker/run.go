@@ -107,6 +107,7 @@ func run(ctx context.Context, o *options, l *listeners, log logr.Logger) error {
 	group.Go(func() error { return a.serveReports(support, l.reports) })
 	group.Go(func() error { directory.Follow(support, a.apply); return nil })
 	group.Go(func() error { a.keepStatus(support); return nil })
+	group.Go(func() error { a.keepDoubt(support); return nil })
 	err = group.Wait()
 	log.Info("Stopped")
 	return err

@@ -92,6 +92,8 @@ type Stats struct {
 	// Malformed messages have no sequence number, or one that cannot follow; DecodeErrors are payloads that cannot be read, and UnknownLayouts
 	// the ones among them that are of no known layout.
 	Malformed, DecodeErrors, UnknownLayouts atomic.Uint64
+	// Unreadable tells that the last batch was of no known layout.
+	Unreadable atomic.Bool
 	// Skipped counts events and fields that the decoder passed over.
 	Skipped atomic.Uint64
 

@@ -261,6 +261,7 @@ func (s *Stream) applyBatch(payload []byte) bool {
 	if err := s.decoder.Decode(payload, &s.batch); err != nil {
 		if errors.Is(err, vllm.ErrLayout) {
 			s.stats.UnknownLayouts.Add(1)
+			s.stats.Unreadable.Store(true)
 		}
 		if s.stats.DecodeErrors.Add(1) == 1 {
 			s.log.Info("Event batch cannot be read", "reason", err.Error())
@@ -268,6 +269,7 @@ func (s *Stream) applyBatch(payload []byte) bool {
 		s.setState(Degraded)
 		return false
 	}
+	s.stats.Unreadable.Store(false)
 	s.sink.Apply(&s.batch, s.position())
 	if s.batch.Time > 0 {
 		now := float64(s.cfg.Now().UnixMilli()) / 1e3

@@ -49,6 +49,8 @@ type Decision struct {
 	// Tokens is where the prompt's ids came from, TokensMissing why there are none.
 	Tokens        TokenSource
 	TokensMissing string
+	// Distrusted: the pool's matches are not believed at present, because its engines do not find what they announce.
+	Distrusted bool
 	// PromptTokens is the prompt's length, estimated where the ids are not known.
 	PromptTokens int
 	// Duration of the pick.
@@ -58,6 +60,7 @@ type Decision struct {
 
 	view     *view
 	now      timeNow
+	picked   time.Time // before the index was asked
 	route    openai.Route
 	unparsed bool
 	streamed bool
@@ -202,6 +205,34 @@ func (d *Decision) Usage(promptTokens, cachedTokens int) {
 	}
 	d.view.stats.delivered.add(promptTokens, t.Predicted, t.Confirmed, cachedTokens)
 	t.member.stats.delivered.add(promptTokens, t.Predicted, t.Confirmed, cachedTokens)
+	d.judge(t, cachedTokens)
+}
+
+// judge compares what an answer has found with what the endpoint had announced. d.mu is held.
+func (d *Decision) judge(t *Target, cachedTokens int) {
+	size := d.view.spec.BlockTokens
+	announced := min(t.Found.Confirmed(), (d.PromptTokens-1)/size)
+	if announced <= 0 || t.Found.Speculative > 0 || t.Doubted || t.member.doubted.Load() || len(d.keys) == 0 {
+		return
+	}
+	s := suspect{
+		verdict: verdict{announced: announced * size, found: min(cachedTokens, announced*size)},
+		picked:  d.picked, member: t.member,
+	}
+	if missing := s.found / size; missing < announced {
+		// The engine's block may be several of ours, and the last of them names it.
+		per := int(max(1, t.member.removals.perHash.Load()))
+		s.block = d.keys[min((missing/per+1)*per, len(d.keys))-1]
+	}
+	changed, why := d.view.trust.answered(d.now(), s)
+	if !changed {
+		return
+	}
+	message := "The engines find again what they announce: matches are believed"
+	if d.view.trust.lost.Load() {
+		message = "The engines do not find what they announce: matches are not believed until they do"
+	}
+	d.view.log.Info(message, "pool", d.view.spec.Name, "announcedTokens", why.announced, "foundTokens", why.found)
 }
 
 // Generated tells how many tokens the answer has: they count against the tenant's rate. It is to be called once.

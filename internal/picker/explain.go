@@ -29,7 +29,9 @@ func (d *Decision) Explains(asked string) bool {
 //	x-kvasir-prompt-tokens     the prompt's length, estimated where the ids are not known
 //	x-kvasir-predicted-tokens  of them, how many the endpoint should find in its cache
 //	x-kvasir-confirmed-tokens  the part of those that the pod itself has announced
-//	x-kvasir-reason            match in blocks, requests in flight before this one, cost, candidates
+//	x-kvasir-reason            match in blocks, requests in flight before this one, cost, candidates; and found, what the
+//	                           index has in blocks, where not all of it counts: doubted, events of the endpoint are
+//	                           missing; distrusted, the pool's engines do not find what they announce
 //	x-kvasir-attempt           which of the ordered endpoints has answered, from 1
 func (d *Decision) Explain(i int, put func(name, value string)) {
 	t := &d.Targets[i]
@@ -55,6 +57,16 @@ func (d *Decision) Explain(i int, put func(name, value string)) {
 	reason = strconv.AppendFloat(reason, t.Cost.First, 'g', 4, 64)
 	reason = append(reason, " candidates="...)
 	reason = strconv.AppendInt(reason, int64(t.Candidates()), 10)
+	if t.Doubted || d.Distrusted {
+		reason = append(reason, " found="...)
+		reason = strconv.AppendInt(reason, int64(t.Found.Blocks()), 10)
+	}
+	if t.Doubted {
+		reason = append(reason, " doubted"...)
+	}
+	if d.Distrusted {
+		reason = append(reason, " distrusted"...)
+	}
 	put("x-kvasir-reason", string(reason))
 	put("x-kvasir-attempt", strconv.Itoa(i+1))
 }

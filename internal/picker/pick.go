@@ -133,7 +133,8 @@ func (p *Picker) choose(v *view, s *scratch, in *asked) (*Decision, error) {
 	}
 	now := p.now()
 	v.pending.expire(now)
-	v.match(s)
+	believed := v.trust.matching()
+	v.match(s, believed)
 
 	question := v.question(s, in, now)
 	s.costs = resize(s.costs, len(s.candidates))
@@ -141,6 +142,7 @@ func (p *Picker) choose(v *view, s *scratch, in *asked) (*Decision, error) {
 	s.order = policy.Rank(&question, s.candidates, s.costs, s.order)
 
 	d := v.decide(p.now, s, &question, in)
+	d.Distrusted, d.picked = !believed, now
 	d.Duration = p.now().Sub(in.start)
 	if log := p.options.Log.V(1); log.Enabled() {
 		log.Info("Picked", "pool", v.spec.Name, "endpoint", d.Targets[0].Endpoint.Pod, "model", s.request.Model,
@@ -230,8 +232,9 @@ func (v *view) eligible(now time.Time, allow func(*endpoint.Endpoint) bool, s *s
 	}
 }
 
-// match looks the request's blocks up for every candidate.
-func (v *view) match(s *scratch) {
+// match looks the request's blocks up for every candidate. What is not known for sure to be held counts half; matches
+// that are not believed are nothing to the strategy.
+func (v *view) match(s *scratch, believed bool) {
 	s.holders = s.holders[:0]
 	for _, i := range s.index {
 		s.holders = append(s.holders, v.holders[i])
@@ -239,8 +242,24 @@ func (v *view) match(s *scratch) {
 	s.matches = resize(s.matches, len(s.holders))
 	v.index.Match(s.keys, s.holders, s.matches)
 	for i := range s.candidates {
-		s.candidates[i].Match = s.matches[i]
+		c := &s.candidates[i]
+		switch m := v.members[s.index[i]]; {
+		case !believed:
+			c.Match = kvindex.Match{}
+		case m.doubted.Load():
+			c.Match = half(s.matches[i])
+		default:
+			c.Match = s.matches[i]
+		}
 	}
+}
+
+// half is a match whose confirmed blocks count half.
+func half(m kvindex.Match) kvindex.Match {
+	for tier := range m.Tiers {
+		m.Tiers[tier] /= 2
+	}
+	return m
 }
 
 // question puts the request into the strategies' words.
@@ -303,8 +322,11 @@ func (v *view) decide(now timeNow, s *scratch, question *policy.Request, in *ask
 	}
 	for _, c := range s.order[:min(len(s.order), max(1, v.spec.Policy.Attempts))] {
 		i := s.index[c]
+		found := &s.matches[c]
 		d.Targets = append(d.Targets, Target{
 			Endpoint:    &v.spec.Endpoints[i],
+			Found:       *found,
+			Doubted:     v.members[i].doubted.Load(),
 			Match:       s.candidates[c].Match,
 			Confirmed:   min(s.candidates[c].Match.Confirmed(), question.Blocks) * question.BlockTokens,
 			Predicted:   question.MatchTokens(&s.candidates[c]),
@@ -338,8 +360,11 @@ func reasonOf(err error) string {
 // Target is an endpoint that may serve the request.
 type Target struct {
 	Endpoint *endpoint.Endpoint
-	// Match is the endpoint's match when it was picked, in blocks.
-	Match kvindex.Match
+	// Match is the endpoint's match when it was picked, in blocks, as the strategy has seen it; Found is what the index
+	// has, which is more for an endpoint that is Doubted (its confirmed blocks count half) and while the pool's matches
+	// are not believed.
+	Match, Found kvindex.Match
+	Doubted      bool
 	// Predicted is how many prompt tokens the endpoint should find in its cache; Confirmed is the part of them that
 	// the pod itself has announced.
 	Predicted, Confirmed int

@@ -173,14 +173,19 @@ type Feed struct {
 	Writer kvindex.Writer
 
 	pending *pending
+	member  *member
 }
+
+// Doubt says whether what the index has of the endpoint may differ from what the endpoint holds: events are missing, or
+// nobody tells what changes. Its blocks count half as long as that is so.
+func (f *Feed) Doubt(doubted bool) { f.member.doubted.Store(doubted) }
 
 // Feeds are the endpoints of all pools as last applied, for those who bring events and reports.
 func (p *Picker) Feeds() []Feed {
 	var feeds []Feed
 	for _, v := range p.current.Load().pools {
 		for i, ep := range v.spec.Endpoints {
-			feeds = append(feeds, Feed{Endpoint: ep, Spec: v.spec, Holder: v.holders[i], Writer: v.members[i].writer, pending: &v.pending})
+			feeds = append(feeds, Feed{Endpoint: ep, Spec: v.spec, Holder: v.holders[i], Writer: v.members[i].writer, pending: &v.pending, member: v.members[i]})
 		}
 	}
 	return feeds

@@ -6,6 +6,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/go-logr/logr"
+
 	"github.com/kvasir-dev/kvasir/internal/affinity"
 	"github.com/kvasir-dev/kvasir/internal/endpoint"
 	"github.com/kvasir-dev/kvasir/internal/kvblock"
@@ -17,24 +19,29 @@ import (
 
 // member is what the picker keeps of one life of an endpoint.
 type member struct {
-	holder  kvindex.Holder
-	writer  kvindex.Writer // of whoever brings the endpoint's events
-	load    load.Tracker
-	circuit circuit
-	hash    uint64 // of the endpoint's ID
-	stats   endpointStats
+	holder kvindex.Holder
+	writer kvindex.Writer // of whoever brings the endpoint's events
+	// removals are those through writer; doubted tells that what the index has may not be what the endpoint holds.
+	removals removals
+	doubted  atomic.Bool
+	load     load.Tracker
+	circuit  circuit
+	hash     uint64 // of the endpoint's ID
+	stats    endpointStats
 	// renderFrom is when the engine may be asked for tokens again, nanoseconds since 1970; 0 while it answers.
 	renderFrom atomic.Int64
 }
 
 // pool is what the picker keeps of a pool across changes of its Spec.
 type pool struct {
+	log     logr.Logger
 	index   kvindex.Book
 	stats   poolStats
 	pending pending
 	gate    gate
 	meters  tenant.Meters
 	tenants tenantCounters
+	trust   trust
 	turn    atomic.Uint64 // of the engines that are asked for tokens
 
 	mu       sync.Mutex
@@ -67,7 +74,9 @@ func (p *Picker) build(spec *Spec, old *view, next *snapshot) (*view, error) {
 	v := &view{spec: spec}
 	known := map[string]*member{}
 	if old == nil {
-		v.pool = &pool{index: p.options.NewIndex(), adapters: map[endpoint.ID][]string{}, gate: gate{now: p.now}}
+		v.pool = &pool{
+			log: p.options.Log, index: p.options.NewIndex(), adapters: map[endpoint.ID][]string{}, gate: gate{now: p.now},
+		}
 	} else {
 		if old.spec.BlockTokens != spec.BlockTokens || old.spec.Seed != spec.Seed || old.spec.Model != spec.Model {
 			return nil, fmt.Errorf("pool %s: model, block size and key root cannot change while it runs", spec.Name)
@@ -99,7 +108,8 @@ func (p *Picker) build(spec *Spec, old *view, next *snapshot) (*view, error) {
 			delete(known, ep.Epoch())
 		} else {
 			m = &member{holder: v.index.Join(), hash: ep.ID.Hash()}
-			m.writer = v.index.Writer(m.holder)
+			m.removals.since = p.now()
+			m.writer = &watchedWriter{Writer: v.index.Writer(m.holder), removals: &m.removals, now: p.now}
 		}
 		v.members = append(v.members, m)
 		v.holders = append(v.holders, m.holder)

@@ -68,6 +68,7 @@ type PoolStats struct {
 	// Refused requests found no endpoint; Retries went to a fallback.
 	Refused, Retries int64
 	Hits             Hits
+	Trust            Trust
 	// Blocks are the distinct blocks in the index, Held the (endpoint, block) pairs, Speculative those assumed.
 	Blocks, Held, Speculative int
 	// Speculating is the number of requests that speculate.
@@ -88,6 +89,8 @@ type EndpointStats struct {
 	Hits            Hits
 	Load            load.View
 	Held            int
+	// Doubted: what the index has of it may not be what it holds.
+	Doubted bool
 }
 
 // Stats reads the counters of all pools.
@@ -99,7 +102,7 @@ func (p *Picker) Stats() []PoolStats {
 			Namespace: v.spec.Namespace, Pool: v.spec.Name, Strategy: string(v.spec.Policy.Strategy.Type),
 			Outcomes: map[Outcome]int64{}, Tokens: map[TokenSource]int64{},
 			Refused: v.stats.refused.Load(), Retries: v.stats.retries.Load(), Hits: v.stats.delivered.read(),
-			Speculating: v.pending.size(), Admission: v.gate.read(), Tenants: v.tenants.read(),
+			Speculating: v.pending.size(), Admission: v.gate.read(), Tenants: v.tenants.read(), Trust: v.trust.read(),
 		}
 		s.Blocks, s.Held, s.Speculative = v.index.Size()
 		for i := range v.stats.outcomes {
@@ -114,7 +117,7 @@ func (p *Picker) Stats() []PoolStats {
 				ID: ep.ID, Pod: ep.Pod, Pickable: ep.Pickable(),
 				CircuitClosed: m.circuit.closed(now, v.spec.Policy.CircuitFailures),
 				Picks:         m.stats.picks.Load(), Failures: m.stats.failures.Load(), Hits: m.stats.delivered.read(),
-				Load: m.load.View(now), Held: v.index.Held(m.holder),
+				Load: m.load.View(now), Held: v.index.Held(m.holder), Doubted: m.doubted.Load(),
 			})
 		}
 		all = append(all, s)

@@ -8,7 +8,6 @@ import (
 
 	"github.com/kvasir-dev/kvasir/api/v1alpha1"
 	"github.com/kvasir-dev/kvasir/internal/ingest"
-	"github.com/kvasir-dev/kvasir/internal/picker"
 )
 
 // enoughAnswers that told what was cached are needed to judge predictions.
@@ -76,8 +75,8 @@ func eventsSynced(s *PoolState, f *facts) metav1.Condition {
 	switch source := s.Object.Spec.Engine.Events.Source; {
 	case source == v1alpha1.EventsNone:
 		return condition(typ, metav1.ConditionTrue, "NotUsed", "the pool takes no events")
-	case f.unknownLayouts > 0:
-		return no("UnknownLayout", fmt.Sprintf("%d batches of events are of no known layout", f.unknownLayouts))
+	case f.unreadable > 0:
+		return no("UnknownLayout", fmt.Sprintf("the events of %d of %d endpoints are of no known layout", f.unreadable, f.total))
 	case f.unsupportedBlocks > 0:
 		return no("BlockSizeUnsupported", fmt.Sprintf("%d blocks do not fit keySpace.blockTokens %d", f.unsupportedBlocks,
 			s.Object.Spec.KeySpace.BlockTokens))
@@ -134,19 +133,17 @@ func tokensExact(s *PoolState, f *facts) metav1.Condition {
 func predictionsTrusted(f *facts) metav1.Condition {
 	const typ = v1alpha1.ConditionPredictionsTrusted
 	switch h := f.hits; {
+	case f.trust.Lost:
+		return condition(typ, metav1.ConditionFalse, "Mispredicting",
+			"the engines find less than half of what they have announced and not removed; do tokenizer, template, cache salts and block size match? Until they find it, requests go without matches, but for one in 16")
 	case h.Answers == 0 && f.completed >= enoughAnswers:
 		return condition(typ, metav1.ConditionUnknown, "NoCachedTokens",
 			"no answer has told how much was cached; start the engines with --enable-prompt-tokens-details")
 	case h.Answers < enoughAnswers:
 		return condition(typ, metav1.ConditionUnknown, "TooFewReplies", fmt.Sprintf("%d of %d answers", h.Answers, enoughAnswers))
-	case mispredicting(h):
-		return condition(typ, metav1.ConditionFalse, "Mispredicting",
-			"the engines find less than half of what they have announced and not removed; do tokenizer, template and block size match?")
 	}
 	return condition(typ, metav1.ConditionTrue, "Trusted", "")
 }
-
-func mispredicting(h picker.Hits) bool { return h.Confirmed > 0 && h.Delivered < h.Confirmed/2 }
 
 // policyConditions are those of a policy at one target. refused is why the picker has not taken the target's state.
 func policyConditions(s *PolicyState, t *TargetState, refused error) []metav1.Condition {

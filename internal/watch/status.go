@@ -187,14 +187,15 @@ type facts struct {
 	pods, readyPods, drainingPods int32
 	// synced endpoints are known, degraded ones in part; others are not connected yet.
 	synced, degraded int32
-	// Sums over the streams.
-	streams                           int32
-	unknownLayouts, unsupportedBlocks uint64
-	hits                              picker.Hits
-	completed                         int64
-	spec                              *picker.Spec
-	refused                           Refusal
-	dialIn                            DialIn
+	// unreadable are the streams whose last batch was of no known layout, unsupportedBlocks a sum over the streams.
+	unreadable        int32
+	unsupportedBlocks uint64
+	hits              picker.Hits
+	trust             picker.Trust
+	completed         int64
+	spec              *picker.Spec
+	refused           Refusal
+	dialIn            DialIn
 }
 
 func gather(state *State, s *PoolState, live Live, name string) *facts {
@@ -215,15 +216,14 @@ func gather(state *State, s *PoolState, live Live, name string) *facts {
 		}
 	}
 	for _, stream := range live.Streams[name] {
-		count(&f.streams, true)
 		count(&f.synced, stream.State == ingest.Synced)
 		count(&f.degraded, stream.State == ingest.Unverified || stream.State == ingest.Degraded)
-		f.unknownLayouts += stream.Stats.UnknownLayouts.Load()
+		count(&f.unreadable, stream.Stats.Unreadable.Load())
 		f.unsupportedBlocks += stream.Stats.BlockSizeUnsupported.Load()
 	}
 	for i := range live.Pools {
 		if p := &live.Pools[i]; p.Namespace == s.Object.Namespace && p.Pool == s.Object.Name {
-			f.hits, f.completed = p.Hits, p.Outcomes[picker.Completed]
+			f.hits, f.trust, f.completed = p.Hits, p.Trust, p.Outcomes[picker.Completed]
 		}
 	}
 	return f

@@ -33,6 +33,12 @@ func live(h picker.Hits, completed int64, streams ...ingest.Status) Live {
 	}
 }
 
+// distrusted is with matches that are not believed.
+func distrusted(l Live) Live {
+	l.Pools[0].Trust.Lost = true
+	return l
+}
+
 // said is type=status/reason for each condition.
 func said(conditions []metav1.Condition) string {
 	var all []string
@@ -68,7 +74,8 @@ func TestPoolConditions(t *testing.T) {
 		"a stream is at its beginning":       {smallPool, smallSlice, live(trusted, 0, stream(ingest.Syncing)), []string{"EventsSynced=False/StreamMissing"}},
 		"a stream began too late":            {smallPool, smallSlice, live(trusted, 0, stream(ingest.Unverified)), []string{"EventsSynced=False/Lagging"}},
 		"a stream has a gap":                 {smallPool, smallSlice, live(trusted, 0, stream(ingest.Degraded)), []string{"EventsSynced=False/Lagging"}},
-		"events of no known layout":          {smallPool, smallSlice, live(trusted, 0, stream(ingest.Synced, func(s *ingest.Stats) { s.UnknownLayouts.Add(1) })), []string{"EventsSynced=False/UnknownLayout"}},
+		"events of no known layout":          {smallPool, smallSlice, live(trusted, 0, stream(ingest.Synced, func(s *ingest.Stats) { s.Unreadable.Store(true) })), []string{"EventsSynced=False/UnknownLayout"}},
+		"events that can be read again":      {smallPool, smallSlice, live(trusted, 0, stream(ingest.Degraded, func(s *ingest.Stats) { s.UnknownLayouts.Add(1) })), []string{"EventsSynced=False/Lagging"}},
 		"blocks that do not fit":             {smallPool, smallSlice, live(trusted, 0, stream(ingest.Synced, func(s *ingest.Stats) { s.BlockSizeUnsupported.Add(1) })), []string{"EventsSynced=False/BlockSizeUnsupported"}},
 		"no events are wanted":               {poolWith("engine: {events: {source: None}}"), smallSlice, live(trusted, 0), []string{"EventsSynced=True/NotUsed"}},
 		"reports are wanted":                 {poolWith("engine: {events: {source: Reporter}}"), smallSlice, live(trusted, 0), []string{"EventsSynced=False/ReporterMissing"}},
@@ -83,7 +90,7 @@ func TestPoolConditions(t *testing.T) {
 		"a tokenizer in a volume":            {strings.Replace(smallPool, "{name: m},", "{name: m, tokenizer: {type: Volume, volume: {configMap: {name: c}}}},", 1), smallSlice, live(trusted, 0, stream(ingest.Synced)), []string{"TokensExact=False/FilesMissing"}},
 		"too few answers":                    {smallPool, smallSlice, live(picker.Hits{Answers: 99}, 99), []string{"PredictionsTrusted=Unknown/TooFewReplies"}},
 		"answers that do not tell":           {smallPool, smallSlice, live(picker.Hits{}, 100), []string{"PredictionsTrusted=Unknown/NoCachedTokens"}},
-		"what was announced is not found":    {smallPool, smallSlice, live(picker.Hits{Answers: 100, Confirmed: 1000, Delivered: 499}, 100), []string{"PredictionsTrusted=False/Mispredicting"}},
+		"what was announced is not found":    {smallPool, smallSlice, distrusted(live(picker.Hits{Answers: 40}, 40)), []string{"PredictionsTrusted=False/Mispredicting"}},
 		"nothing to find, and nothing found": {smallPool, smallSlice, live(picker.Hits{Answers: 100}, 100), []string{"PredictionsTrusted=True/Trusted"}},
 	} {
 		t.Run(name, func(t *testing.T) {

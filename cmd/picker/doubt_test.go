@@ -1,0 +1,53 @@
+package main
+
+import (
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"github.com/kvasir-dev/kvasir/internal/vllmsim"
+)
+
+// An engine that begins to speak otherwise is noticed, its blocks count half, and when it speaks as before the pool
+// says no more than that something was missed.
+func TestEventsOfNoKnownLayoutShow(t *testing.T) {
+	var garble atomic.Bool
+	e, err := vllmsim.Start(vllmsim.Config{ServedModelNames: []string{"m"}, SpeedUp: 1000, Events: vllmsim.EventsConfig{
+		Tamper: func(seq uint64, payload []byte, send func(seq uint64, payload []byte)) {
+			if garble.Load() {
+				payload = []byte{0x81, 0xa1, 'v', 0x02} // {"v": 2}
+			}
+			send(seq, payload)
+		},
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = e.Close() })
+	dir := t.TempDir()
+	put(t, filepath.Join(dir, "all.yaml"), poolText("p", "m", "")+"---\n"+sliceText(t, "p", "pod", e))
+	i := runOn(t, dir)
+	i.awaitReady()
+	n := 0
+	says := func(condition, doubted string) func() bool {
+		return func() bool {
+			n++
+			i.do("POST", url(i.listeners.proxy, "/v1/completions"), completionOf(n))
+			_, body := i.get(i.listeners.metrics, "/status")
+			return strings.Contains(body, "reason: "+condition) && i.metric(`kvasir_endpoint_doubted{endpoint="pod/0"`) == doubted
+		}
+	}
+	i.eventually("all is well", says("Synced", "0"))
+	garble.Store(true)
+	i.eventually("the layout is not known", says("UnknownLayout", "1"))
+	garble.Store(false)
+	i.eventually("the layout is known again", func() bool {
+		_, body := i.get(i.listeners.metrics, "/status")
+		says("", "")()
+		return !strings.Contains(body, "UnknownLayout")
+	})
+	if got := i.metric(`kvasir_events_unknown_layouts_total{endpoint="pod/0"`); got == "0" || got == "" {
+		t.Errorf("%q unknown layouts", got)
+	}
+}

@@ -1,0 +1,330 @@
+package picker
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr/funcr"
+
+	"github.com/kvasir-dev/kvasir/internal/kvblock"
+	"github.com/kvasir-dev/kvasir/internal/kvevent"
+	"github.com/kvasir-dev/kvasir/internal/kvindex"
+)
+
+// believer is a pool of one endpoint that holds a prompt of 12 whole blocks.
+type believer struct {
+	t    *testing.T
+	c    *clock
+	p    *Picker
+	feed Feed
+	keys []kvblock.Key
+	logs []string
+}
+
+func newBeliever(t *testing.T) *believer {
+	b := &believer{t: t, c: newClock(), keys: keysOf(t, "m", 0, 200)}
+	spec := testSpec(t, 1)
+	spec.Policy.SpeculationOff = true
+	b.p = New(Options{Now: b.c.Now, Log: funcr.New(func(_, args string) { b.logs = append(b.logs, args) }, funcr.Options{})})
+	if err := b.p.Apply([]Spec{spec}); err != nil {
+		t.Fatal(err)
+	}
+	b.feed = feed(t, b.p, "pod-0")
+	hold(b.feed, b.keys...)
+	return b
+}
+
+// ask sends the prompt, lets something happen while it waits, and answers that so many of its blocks were cached.
+func (b *believer) ask(blocks int, meanwhile func()) *Decision {
+	b.t.Helper()
+	d := pick(b.t, b.p, completion("m", 0, 200, true))
+	b.c.advance(time.Second)
+	if meanwhile != nil {
+		meanwhile()
+	}
+	b.c.advance(time.Second)
+	d.Usage(200, blocks*16)
+	d.End(Completed)
+	b.c.advance(3 * time.Second)
+	return d
+}
+
+func (b *believer) drop(at int) {
+	b.feed.Writer.Drop(kvblock.GPU, 0, []kvevent.Hash{kvevent.Hash(b.keys[at])})
+}
+
+func (b *believer) store(at int) {
+	parent := kvindex.Parent{Hash: kvevent.Hash(b.keys[max(0, at-1)]), OK: at > 0}
+	b.feed.Writer.Store(kvblock.GPU, 0, parent, []kvevent.Hash{kvevent.Hash(b.keys[at])}, b.keys[at:at+1])
+}
+
+func (b *believer) trust() Trust { return b.p.Stats()[0].Trust }
+
+func TestMatchesThatEnginesDoNotFindAreIgnoredUntilTheyDo(t *testing.T) {
+	b := newBeliever(t)
+	n := 0
+	for ; !b.trust().Lost && n < 100; n++ {
+		if d := b.ask(0, nil); d.Distrusted || d.Targets[0].Predicted != 192 || d.Targets[0].Confirmed != 192 {
+			t.Fatalf("answer %d: %+v", n, d.Targets[0])
+		}
+	}
+	if n != trustEnough+1 { // a verdict falls with the next answer
+		t.Errorf("trust is lost after %d answers, want %d", n, trustEnough+1)
+	}
+	if len(b.logs) != 1 || !strings.Contains(b.logs[0], `"announcedTokens"=6144 "foundTokens"=0`) {
+		t.Errorf("logs %q", b.logs)
+	}
+	probes := 0
+	for range 160 {
+		d := b.ask(0, nil)
+		target := d.Targets[0]
+		if !d.Distrusted {
+			probes++
+		} else if target.Match != (kvindex.Match{}) || target.Predicted != 0 || target.Confirmed != 0 || target.Found.Confirmed() != 12 {
+			t.Fatalf("distrusted, and yet %+v", target)
+		}
+	}
+	if probes != 160/trustProbe {
+		t.Errorf("%d probes of 160 picks, want one in %d", probes, trustProbe)
+	}
+	if got := b.trust(); !got.Lost || got.Losses != 1 || got.Ignored != 150 {
+		t.Errorf("trust %+v", got)
+	}
+	for n = 0; b.trust().Lost && n < 1000; n++ {
+		b.ask(12, nil)
+	}
+	if n < trustWindow/2 || n > trustWindow {
+		t.Errorf("trust is won after %d answers", n)
+	}
+	if d := b.ask(12, nil); d.Distrusted || d.Targets[0].Predicted != 192 {
+		t.Errorf("after all, %+v", d.Targets[0])
+	}
+	if len(b.logs) != 2 || !strings.Contains(b.logs[1], "believed") {
+		t.Errorf("logs %q", b.logs)
+	}
+}
+
+func TestHalfOfWhatWasAnnouncedIsEnough(t *testing.T) {
+	b := newBeliever(t)
+	for range 300 {
+		b.ask(6, nil)
+	}
+	if got := b.trust(); got.Lost || got.Judged != 300 || got.Announced != 192*trustWindow || got.Found != 96*trustWindow {
+		t.Errorf("trust %+v", got)
+	}
+}
+
+// Whatever is removed while a request waits, nobody is to blame for what is not found then.
+func TestEvictionWhileARequestWaitsIsNobodysMistake(t *testing.T) {
+	gone := func(b *believer, at int) {
+		b.drop(at)
+		b.store(at) // the prefill computes it anew, and announces that
+	}
+	for name, meanwhile := range map[string]func(b *believer){
+		"the first block": func(b *believer) { gone(b, 0) },
+		"all, from the last": func(b *believer) {
+			for i := range 12 {
+				gone(b, 11-i)
+			}
+		},
+		"everything is cleared": func(b *believer) { b.feed.Writer.Clear(); hold(b.feed, b.keys...) },
+		"a tier is cleared":     func(b *believer) { b.feed.Writer.ClearTier(kvblock.GPU); hold(b.feed, b.keys...) },
+		"everything is replaced": func(b *believer) {
+			w := b.feed.Writer.Shadow()
+			f := b.feed
+			f.Writer = w
+			hold(f, b.keys...)
+			w.Commit()
+		},
+		"the events turn out to have holes": func(b *believer) { b.feed.Doubt(true); b.c.advance(time.Second) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBeliever(t)
+			for range 4 * trustEnough {
+				b.feed.Doubt(false)
+				b.ask(0, func() { meanwhile(b) })
+			}
+			if got := b.trust(); got.Lost || got.Judged != 0 {
+				t.Errorf("trust %+v", got)
+			}
+		})
+	}
+}
+
+func TestARemovalThatComesAfterTheAnswerIsHeard(t *testing.T) {
+	b := newBeliever(t)
+	for range 2 * trustEnough {
+		d := pick(t, b.p, completion("m", 0, 200, true))
+		d.Usage(200, 0)
+		d.End(Completed)
+		b.c.advance(trustGrace / 2)
+		b.drop(0)
+		b.c.advance(trustGrace)
+		b.store(0)
+		b.c.advance(removalTick)
+	}
+	if got := b.trust(); got.Lost || got.Judged != 0 {
+		t.Errorf("trust %+v", got)
+	}
+}
+
+func TestRemovalsOfOtherBlocksExcuseNothing(t *testing.T) {
+	b := newBeliever(t)
+	others := keysOf(t, "m", 5000, 160)
+	for i := range 2 * trustEnough {
+		b.ask(3, func() {
+			hold(b.feed, others...)
+			for j := range others {
+				if uint64(others[j])%removalSlots != uint64(b.keys[3])%removalSlots {
+					b.feed.Writer.Drop(kvblock.GPU, 0, []kvevent.Hash{kvevent.Hash(others[j])})
+				}
+			}
+			if i%2 == 0 { // one that was found
+				b.drop(2)
+				b.store(2)
+			}
+		})
+	}
+	if got := b.trust(); !got.Lost {
+		t.Errorf("trust %+v", got)
+	}
+}
+
+// An engine's block of four of ours is named by the last of them.
+func TestARemovedBlockOfSeveralKeysIsFound(t *testing.T) {
+	b := newBeliever(t)
+	b.feed.Writer.Clear()
+	hashes := []kvevent.Hash{1, 2, 3}
+	store := func() { b.feed.Writer.Store(kvblock.GPU, 0, kvindex.Parent{}, hashes, b.keys) }
+	store()
+	b.c.advance(time.Second)
+	for range 2 * trustEnough {
+		b.ask(4, func() { b.feed.Writer.Drop(kvblock.GPU, 0, hashes); store() })
+	}
+	if got := b.trust(); got.Lost || got.Judged != 0 {
+		t.Errorf("trust %+v", got)
+	}
+	for range 2 * trustEnough {
+		b.ask(4, nil)
+	}
+	if !b.trust().Lost {
+		t.Error("nothing was removed, and yet it is trusted")
+	}
+}
+
+func TestWhatIsDoubtedCountsHalfAndIsNoEvidence(t *testing.T) {
+	b := newBeliever(t)
+	b.feed.Doubt(true)
+	for range 2 * trustEnough {
+		d := b.ask(0, nil)
+		target := d.Targets[0]
+		if !target.Doubted || target.Match.Confirmed() != 6 || target.Found.Confirmed() != 12 || target.Predicted != 96 || target.Confirmed != 96 {
+			t.Fatalf("target %+v", target)
+		}
+		var reason string
+		d.Explain(0, func(name, value string) {
+			if name == "x-kvasir-reason" {
+				reason = value
+			}
+		})
+		if !strings.HasPrefix(reason, "match=6/12 ") || !strings.HasSuffix(reason, " found=12 doubted") {
+			t.Fatalf("reason %q", reason)
+		}
+	}
+	if got := b.p.Stats()[0]; got.Trust.Judged != 0 || got.Trust.Lost || !got.Endpoints[0].Doubted {
+		t.Errorf("trust %+v, endpoint %+v", got.Trust, got.Endpoints[0])
+	}
+	b.feed.Doubt(false)
+	if d := b.ask(12, nil); d.Targets[0].Predicted != 192 || d.Targets[0].Doubted {
+		t.Errorf("target %+v", d.Targets[0])
+	}
+}
+
+// Of two endpoints that hold the same, the one that is sure to does.
+func TestAnEndpointThatIsNotDoubtedIsPreferred(t *testing.T) {
+	c := newClock()
+	p := newPicker(t, c, testSpec(t, 8))
+	keys := keysOf(t, "m", 0, 64)
+	for _, f := range p.Feeds() {
+		hold(f, keys...)
+		f.Doubt(f.Endpoint.Pod != "pod-5")
+	}
+	for range 20 {
+		d := pick(t, p, completion("m", 0, 100, true))
+		if got := d.Targets[0].Endpoint.Pod; got != "pod-5" {
+			t.Errorf("picked %s", got)
+		}
+		d.End(Completed)
+	}
+}
+
+func TestWhatIsAssumedIsNoEvidence(t *testing.T) {
+	c := newClock()
+	p := newPicker(t, c, testSpec(t, 1))
+	hold(feed(t, p, "pod-0"), keysOf(t, "m", 0, 64)...)
+	for range 2 * trustEnough {
+		first := pick(t, p, completion("m", 0, 200, true))
+		second := pick(t, p, completion("m", 0, 200, true))
+		second.Usage(200, 0)
+		second.End(Completed)
+		first.End(Completed)
+		c.advance(5 * time.Second)
+	}
+	if got := p.Stats()[0].Trust; got.Judged != 0 {
+		t.Errorf("trust %+v", got)
+	}
+}
+
+// The window's sums are those of its verdicts, whatever comes.
+func TestTrustKeepsItsSums(t *testing.T) {
+	for seed := range uint64(50) {
+		rng := rand.New(rand.NewPCG(seed, 0))
+		var tr trust
+		var since []verdict
+		for i := range 500 {
+			v := verdict{announced: 16 * (1 + rng.IntN(64))}
+			if rng.IntN(3) > int(seed%4) {
+				v.found = v.announced
+			}
+			since = append(since, v)
+			changed, _ := tr.judge(v)
+			if changed {
+				since = nil
+			}
+			want := verdict{}
+			for _, v := range since[max(0, len(since)-trustWindow):] {
+				want.announced += v.announced
+				want.found += v.found
+			}
+			if tr.sum != want || tr.judged != len(since) {
+				t.Fatalf("seed %d, verdict %d: sum %+v of %d, want %+v of %d", seed, i, tr.sum, tr.judged, want, len(since))
+			}
+		}
+	}
+}
+
+func TestRemovalsAreNeverMissed(t *testing.T) {
+	start := time.Unix(1000, 0)
+	r := removals{since: start}
+	if r.happened(7, start) {
+		t.Error("something is removed that never was there")
+	}
+	r.note(7, r.tick(start.Add(10*time.Second)))
+	for _, tc := range []struct {
+		key  kvblock.Key
+		from time.Duration
+		want bool
+	}{
+		{7, 0, true}, {7, 10 * time.Second, true}, {7, 10*time.Second + removalTick - 1, true}, {7, 10*time.Second + removalTick, false},
+		{8, 0, false}, {7 + removalSlots, 0, true}, // shares its slot
+	} {
+		t.Run(fmt.Sprint(uint64(tc.key), tc.from), func(t *testing.T) {
+			if got := r.happened(tc.key, start.Add(tc.from)); got != tc.want {
+				t.Errorf("happened is %v", got)
+			}
+		})
+	}
+}
