@@ -157,7 +157,7 @@ func (m *Mirror) drop(n id) {
 // trim drops the oldest orphans and ghosts when there are too many.
 func (m *Mirror) trim() {
 	for m.classes[orphan] > m.options.MaxOrphans {
-		if n := m.orphans.pop(); m.is(n, orphan) {
+		if n := m.pop(&m.orphans, orphan); m.is(n, orphan) {
 			r := m.arena.at(n.id)
 			m.stats.OrphansDropped++
 			m.changeClass(r, func() { r.copies = [kvblock.NumTiers]uint16{} })
@@ -165,7 +165,7 @@ func (m *Mirror) trim() {
 		}
 	}
 	for m.classes[ghost] > m.options.MaxGhosts {
-		if n := m.ghosts.pop(); m.is(n, ghost) {
+		if n := m.pop(&m.ghosts, ghost); m.is(n, ghost) {
 			m.stats.GhostsDropped++
 			m.drop(n.id)
 		}

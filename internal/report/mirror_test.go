@@ -144,6 +144,20 @@ func TestGhostsThatComeBackStayWithinTheLimit(t *testing.T) {
 	}
 }
 
+// A ghost that has come back may become one again, and is bounded then as before.
+func TestGhostsThatComeAndGo(t *testing.T) {
+	m, v, root := testMirror(Options{MaxGhosts: 1})
+	apply(m, chainEvent(0, 1, 2), chainEvent(0, 3, 4), chainEvent(0, 5, 6), chainEvent(0, 7, 8))
+	apply(m, removedEvent(1), chainEvent(0, 1), removedEvent(3), chainEvent(0, 3))
+	apply(m, removedEvent(5, 7)) // one too many: first 1 and 3 are looked at, which are none any more
+	apply(m, removedEvent(1))
+	apply(m, removedEvent(3))
+	expect(t, "in the end", m, v, keyOf(root, 1, 2), keyOf(root, 3, 4), keyOf(root, 5, 6), keyOf(root, 7, 8))
+	if got := m.Stats(); got.Ghosts != 1 || got.GhostsDropped != 3 {
+		t.Errorf("%d ghosts, %d dropped, want 1 and 3", got.Ghosts, got.GhostsDropped)
+	}
+}
+
 // A part of a block of ours may be a ghost for which there is no room. What it was part of has no key until it is back.
 func TestBlocksOfSeveralPartsOfWhichOneIsForgotten(t *testing.T) {
 	root := testRoot("a", 16)

@@ -14,10 +14,13 @@ type ringItem struct {
 	hash kvevent.Hash
 }
 
-// pop takes the oldest. There must be one.
-func (q *ring) pop() ringItem {
+// pop takes the oldest of a queue, which must have one. The record may enter it again from now on.
+func (m *Mirror) pop(q *ring, of class) ringItem {
 	it := q.items[q.head]
 	q.head++
+	if r := m.arena.at(it.id); r.hash == it.hash {
+		r.queued &^= 1 << of
+	}
 	return it
 }
 
