@@ -33,12 +33,27 @@ var tenantSeries = []series[picker.TenantStats]{
 		func(s *picker.TenantStats) float64 { return float64(s.Tokens) }),
 }
 
+var shadowSeries = []series[picker.ShadowStats]{
+	counter("kvasir_shadow_compared_total", "Requests for which the shadow strategy was scored, too.", ofShadow,
+		func(s *picker.ShadowStats) float64 { return float64(s.Compared) }),
+	counter("kvasir_shadow_agreed_total", "Those for which it would have chosen the same endpoint.", ofShadow,
+		func(s *picker.ShadowStats) float64 { return float64(s.Agreed) }),
+	counter("kvasir_shadow_saved_seconds_total", "What its other choices would have saved, by the estimate of MarginalCost: the regret of the strategy in force.", ofShadow,
+		func(s *picker.ShadowStats) float64 { return s.SavedSeconds }),
+	counter("kvasir_shadow_lost_seconds_total", "What its other choices would have cost more, by the estimate of MarginalCost.", ofShadow,
+		func(s *picker.ShadowStats) float64 { return s.LostSeconds }),
+}
+
+// collectAdmission shows what waits for a pool and whose requests come, and the shadows of its strategy.
 func collectAdmission(out chan<- prometheus.Metric, s *picker.PoolStats, pool string) {
 	collect(out, admissionSeries, &s.Admission, pool)
 	for reason, n := range map[string]int64{
 		"shed": s.Admission.Shed, "late": s.Admission.Late, "unserved": s.Admission.Unserved, "client_gone": s.Admission.Gone,
 	} {
 		out <- prometheus.MustNewConstMetric(unadmitted, prometheus.CounterValue, float64(n), pool, reason)
+	}
+	for _, shadow := range s.Shadows {
+		collect(out, shadowSeries, &shadow, pool, shadow.Name)
 	}
 	for name, t := range s.Tenants {
 		collect(out, tenantSeries, &t, pool, strings.ToValidUTF8(name, "?"))

@@ -52,6 +52,7 @@ var (
 	ofEndpoint = []string{"pool", "endpoint"}
 	ofAddress  = []string{"address"}
 	ofTenant   = []string{"pool", "tenant"}
+	ofShadow   = []string{"pool", "shadow"}
 )
 
 var (
@@ -154,6 +155,7 @@ func (c *Collector) Describe(out chan<- *prometheus.Desc) {
 	describe(out, reportSeries)
 	describe(out, admissionSeries)
 	describe(out, tenantSeries)
+	describe(out, shadowSeries)
 }
 
 func describe[S any](out chan<- *prometheus.Desc, all []series[S]) {

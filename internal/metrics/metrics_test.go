@@ -48,6 +48,7 @@ func sources() Sources {
 		Outcomes: map[picker.Outcome]int64{picker.Completed: 3, picker.Failed: 1},
 		Tokens:   map[picker.TokenSource]int64{picker.TokensExact: 4},
 		Tenants:  map[string]picker.TenantStats{"acme": {Requests: 1}},
+		Shadows:  []picker.ShadowStats{{Name: "sticky", Compared: 1}},
 		Refused:  2, Retries: 1, Blocks: 10, Held: 9, Speculative: 1, Speculating: 1,
 		Endpoints: []picker.EndpointStats{
 			endpointStats("uid-1", "pod", 0), endpointStats("uid-1", "pod", 1),

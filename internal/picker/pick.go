@@ -37,6 +37,10 @@ type scratch struct {
 	candidates []policy.Candidate
 	costs      []policy.Cost
 	order      []int
+
+	// What shadows need.
+	estimates, shadowCosts []policy.Cost
+	shadowOrder            []int
 }
 
 // Pick chooses endpoints for a request. The caller must end the decision. It fails with an *Error.
@@ -141,6 +145,7 @@ func (p *Picker) choose(v *view, s *scratch, in *asked) (*Decision, error) {
 	v.strategy.Score(&question, s.candidates, s.costs)
 	s.order = policy.Rank(&question, s.candidates, s.costs, s.order)
 
+	v.compare(s, &question)
 	d := v.decide(p.now, s, &question, in)
 	d.Distrusted, d.picked = !believed, now
 	d.Duration = p.now().Sub(in.start)

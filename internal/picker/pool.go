@@ -53,6 +53,7 @@ type view struct {
 	*pool
 	spec     *Spec
 	strategy policy.Policy
+	shadows  []*shadow
 	encoder  Encoder // nil without a tokenizer in process
 	// sessionKeys are tried in order; homes is where the sessions' last requests went.
 	sessionKeys []SessionKey
@@ -100,6 +101,9 @@ func (p *Picker) build(spec *Spec, old *view, next *snapshot) (*view, error) {
 		v.homes = old.homes
 	} else {
 		v.homes = affinity.NewSessions(maxSessions, spec.Policy.SessionIdle)
+	}
+	if v.shadows, err = shadows(spec, old); err != nil {
+		return nil, fmt.Errorf("pool %s: %w", spec.Name, err)
 	}
 	for i := range spec.Endpoints {
 		ep := &spec.Endpoints[i]

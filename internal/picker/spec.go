@@ -67,6 +67,7 @@ type PolicySpec struct {
 	Name       string
 	Generation int64
 	Strategy   policy.Config
+	Shadows    []ShadowSpec
 	// Credit is what a block of each tier is worth to strategies that count blocks; 1 for the GPU.
 	Credit [kvblock.NumTiers]float64
 	// ReloadRate is how fast each tier is read back, tokens/s; 0 where it is not known.

@@ -74,6 +74,7 @@ type PoolStats struct {
 	// Speculating is the number of requests that speculate.
 	Speculating int
 	Admission   AdmissionStats
+	Shadows     []ShadowStats
 	Tenants     map[string]TenantStats
 	Endpoints   []EndpointStats
 }
@@ -103,6 +104,7 @@ func (p *Picker) Stats() []PoolStats {
 			Outcomes: map[Outcome]int64{}, Tokens: map[TokenSource]int64{},
 			Refused: v.stats.refused.Load(), Retries: v.stats.retries.Load(), Hits: v.stats.delivered.read(),
 			Speculating: v.pending.size(), Admission: v.gate.read(), Tenants: v.tenants.read(), Trust: v.trust.read(),
+			Shadows: v.shadowStats(),
 		}
 		s.Blocks, s.Held, s.Speculative = v.index.Size()
 		for i := range v.stats.outcomes {

@@ -65,6 +65,14 @@ func Policy(p *v1alpha1.RoutingPolicy) (picker.PolicySpec, field.ErrorList) {
 			spec.ReloadRate[at] = float64(t.ReloadTokensPerSecond)
 		}
 	}
+	for i := range s.Shadow {
+		shadow := picker.ShadowSpec{Name: s.Shadow[i].Name, Strategy: Strategy(&s.Shadow[i].Strategy), Percent: int(s.Shadow[i].SamplePercent)}
+		if _, err := policy.New(shadow.Strategy); err != nil {
+			return spec, field.ErrorList{field.Invalid(field.NewPath("spec", "shadow").Index(i).Child("strategy", "type"),
+				s.Shadow[i].Strategy.Type, err.Error())}
+		}
+		spec.Shadows = append(spec.Shadows, shadow)
+	}
 	spec.Strategy = Strategy(&s.Strategy)
 	if _, err := policy.New(spec.Strategy); err != nil {
 		return spec, field.ErrorList{field.Invalid(field.NewPath("spec", "strategy", "type"), s.Strategy.Type, err.Error())}
@@ -83,7 +91,6 @@ func Inactive(p, defaults *v1alpha1.RoutingPolicy) []string {
 		}
 	}
 	s, d := &p.Spec, &defaults.Spec
-	add("spec.shadow", len(s.Shadow) > 0)
 	add("spec.guards.islandCrossing", s.Guards.IslandCrossing != d.Guards.IslandCrossing)
 	add("spec.decisions.logPercent", differs(s.Decisions.LogPercent, d.Decisions.LogPercent))
 	return fields

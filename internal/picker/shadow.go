@@ -1,0 +1,122 @@
+package picker
+
+import (
+	"fmt"
+	"sync/atomic"
+
+	"github.com/kvasir-dev/kvasir/internal/policy"
+)
+
+// ShadowSpec is a strategy that is scored on live requests and compared, never acted on.
+type ShadowSpec struct {
+	Name     string
+	Strategy policy.Config
+	// Percent of requests that are scored, 1 to 100.
+	Percent int
+}
+
+// shadow is a strategy that is compared.
+type shadow struct {
+	spec     ShadowSpec
+	strategy policy.Policy
+	stats    *shadowStats
+}
+
+type shadowStats struct {
+	seen, compared, agreed atomic.Int64
+	saved, lost            atomic.Int64 // nanoseconds
+}
+
+// ShadowStats compare a shadow strategy with the one in force, since the shadow has been there.
+type ShadowStats struct {
+	Name, Strategy string
+	// Compared requests, and those for which both chose the same endpoint.
+	Compared, Agreed int64
+	// SavedSeconds is what the shadow's choices would have saved, and LostSeconds what they would have cost more, by
+	// the estimate of MarginalCost. It is an estimate of one request at a time: what the shadow would have made of the
+	// fleet's caches and queues is not in it.
+	SavedSeconds, LostSeconds float64
+}
+
+// yardstick estimates what a choice costs, in seconds, whatever the strategy in force.
+var yardstick = mustPolicy(policy.Config{Type: policy.MarginalCost, MarginalCost: policy.MarginalCostConfig{DecodeHarm: 1}})
+
+func mustPolicy(c policy.Config) policy.Policy {
+	p, err := policy.New(c)
+	if err != nil {
+		panic(err)
+	}
+	return p
+}
+
+// shadows makes the shadows of a spec; those that stay as they are keep their state and their counters.
+func shadows(spec *Spec, old *view) ([]*shadow, error) {
+	var list []*shadow
+	for _, s := range spec.Policy.Shadows {
+		if kept := old.shadow(s); kept != nil {
+			list = append(list, kept)
+			continue
+		}
+		strategy, err := policy.New(s.Strategy)
+		if err != nil {
+			return nil, fmt.Errorf("shadow %s: %w", s.Name, err)
+		}
+		list = append(list, &shadow{spec: s, strategy: strategy, stats: new(shadowStats)})
+	}
+	return list, nil
+}
+
+// shadow finds a shadow that is as s wants it.
+func (v *view) shadow(s ShadowSpec) *shadow {
+	if v != nil {
+		for _, known := range v.shadows {
+			if known.spec == s {
+				return known
+			}
+		}
+	}
+	return nil
+}
+
+// compare scores the shadows on a request for which s.order has been chosen.
+func (v *view) compare(s *scratch, question *policy.Request) {
+	judged := false
+	for _, shadow := range v.shadows {
+		if n := shadow.stats.seen.Add(1); n*int64(shadow.spec.Percent)/100 == (n-1)*int64(shadow.spec.Percent)/100 {
+			continue
+		}
+		if !judged {
+			judged = true
+			s.estimates = resize(s.estimates, len(s.candidates))
+			yardstick.Score(question, s.candidates, s.estimates)
+		}
+		s.shadowCosts = resize(s.shadowCosts, len(s.candidates))
+		shadow.strategy.Score(question, s.candidates, s.shadowCosts)
+		s.shadowOrder = policy.Rank(question, s.candidates, s.shadowCosts, s.shadowOrder)
+		acted, would := s.order[0], s.shadowOrder[0]
+		shadow.stats.compared.Add(1)
+		if acted == would {
+			shadow.stats.agreed.Add(1)
+			continue
+		}
+		if saved := s.estimates[acted].First - s.estimates[would].First; saved > 0 {
+			shadow.stats.saved.Add(nanoseconds(saved))
+		} else {
+			shadow.stats.lost.Add(nanoseconds(-saved))
+		}
+	}
+}
+
+// nanoseconds of so many seconds, at most an hour.
+func nanoseconds(seconds float64) int64 { return int64(min(seconds, 3600) * 1e9) }
+
+func (v *view) shadowStats() []ShadowStats {
+	var all []ShadowStats
+	for _, s := range v.shadows {
+		all = append(all, ShadowStats{
+			Name: s.spec.Name, Strategy: string(s.spec.Strategy.Type), Compared: s.stats.compared.Load(), Agreed: s.stats.agreed.Load(),
+			SavedSeconds: float64(s.stats.saved.Load()) / 1e9, LostSeconds: float64(s.stats.lost.Load()) / 1e9,
+		})
+	}
+	return all
+}
