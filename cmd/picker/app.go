@@ -8,6 +8,7 @@ import (
 	"github.com/go-logr/logr"
 
 	"github.com/kvasir-dev/kvasir/internal/endpoint"
+	"github.com/kvasir-dev/kvasir/internal/extproc"
 	"github.com/kvasir-dev/kvasir/internal/httpproxy"
 	"github.com/kvasir-dev/kvasir/internal/ingest"
 	"github.com/kvasir-dev/kvasir/internal/kvblock"
@@ -34,6 +35,7 @@ type app struct {
 	scraper  *scrape.Scraper
 	requests *metrics.Requests
 	proxy    *httpproxy.Proxy
+	gateways []*extproc.Server // one per port
 	ready    *readiness
 
 	feeding sync.Mutex               // guards what follows, and is held while streams are set
@@ -61,7 +63,7 @@ func newApp(log logr.Logger, eventsAddress string) *app {
 		},
 		Log: log.WithName("scrape"),
 	})
-	a.requests = metrics.NewRequests(httpproxy.RefusedReasons...)
+	a.requests = metrics.NewRequests(httpproxy.RefusedReasons, extproc.RefusedReasons)
 	a.proxy = httpproxy.New(httpproxy.Options{Picker: a.picker, Observer: a.requests, Log: log.WithName("proxy")})
 	return a
 }

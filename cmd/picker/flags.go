@@ -16,8 +16,7 @@ type options struct {
 	standalone string
 
 	proxyAddress, healthAddress, metricsAddress string
-	// extProcAddress is reserved.
-	extProcAddress string
+	gateways                                    gatewayOptions
 
 	// eventsAddress is where publishers connect, of pools whose engines dial the picker.
 	eventsAddress string
@@ -42,8 +41,16 @@ func parse(args []string, stderr io.Writer) (*options, error) {
 	f.SetOutput(stderr)
 	f.StringVar(&o.standalone, "standalone", "", "read the objects from the YAML and JSON files of this `directory`, and follow changes (required)")
 	f.StringVar(&o.proxyAddress, "proxy-address", ":8080", "`address` where requests are served")
-	f.StringVar(&o.extProcAddress, "ext-proc-address", ":9002", "`address` for gateways; reserved: this version does not serve the gateway protocol and does not listen there")
-	f.StringVar(&o.healthAddress, "health-address", ":9003", "`address` of /healthz and /readyz")
+	g := &o.gateways
+	f.StringVar(&g.address, "ext-proc-address", ":9002", "`address` where gateways are served, for all pools by the models of the requests; empty for none")
+	f.Func("ext-proc", "serve gateways for one pool at an address of its own, as `NAMESPACE/POOL=ADDRESS`; may be repeated", g.add)
+	f.BoolVar(&g.plaintext, "ext-proc-plaintext", false, "serve gateways without TLS")
+	f.StringVar(&g.tls.Cert, "ext-proc-cert", "", "`file` with the certificate for gateways; without one it is made at the start, signed by itself")
+	f.StringVar(&g.tls.Key, "ext-proc-key", "", "`file` with its key")
+	f.StringVar(&g.service, "ext-proc-service", "", "`name` of the Service, as SERVICE.NAMESPACE, for a certificate made at the start")
+	f.IntVar(&g.maxMessage, "ext-proc-max-message", 257<<20, "largest message of a gateway in `bytes`; must be above the pools' maxRequestBody")
+	f.DurationVar(&g.age, "ext-proc-connection-age", 5*time.Minute, "after how long a gateway is told to connect anew, so that it finds all replicas; its requests go on")
+	f.StringVar(&o.healthAddress, "health-address", ":9003", "`address` of /healthz and /readyz, and of gRPC health checks")
 	f.StringVar(&o.metricsAddress, "metrics-address", ":9090", "`address` of /metrics and /status")
 	f.StringVar(&o.eventsAddress, "events-address", ":5557", "`address` where the event publishers of engines connect, of pools with the source Listen; rank r on that port + r. Nothing listens there without such a pool")
 	r := &o.reports
@@ -94,6 +101,9 @@ func (o *options) check(f *flag.FlagSet, level string) error {
 		return fmt.Errorf("--drain-timeout %s: want at least 0", o.drainTimeout)
 	case o.lameDuck < 0:
 		return fmt.Errorf("--lame-duck %s: want at least 0", o.lameDuck)
+	}
+	if err := o.gateways.check(); err != nil {
+		return err
 	}
 	return o.reports.check()
 }

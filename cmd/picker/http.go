@@ -11,6 +11,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"sigs.k8s.io/yaml"
 
+	"github.com/kvasir-dev/kvasir/internal/extproc"
 	"github.com/kvasir-dev/kvasir/internal/ingest"
 	"github.com/kvasir-dev/kvasir/internal/metrics"
 	"github.com/kvasir-dev/kvasir/internal/watch"
@@ -22,12 +23,12 @@ const supportGrace = time.Second
 // statusEvery is how exact the times in a status are.
 const statusEvery = 5 * time.Second
 
-// healthHandler serves /healthz, which is fine as long as the process answers, and /readyz.
+// healthHandler serves /healthz, which is fine as long as the process answers, /readyz, and gRPC's health checks.
 func (a *app) healthHandler() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { answer(w, "") })
 	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) { answer(w, a.ready.status()) })
-	return mux
+	return withHealthChecks(extproc.NewHealthServer(extproc.Health{Ready: a.isReady}), mux)
 }
 
 // answer says ok, or why not.

@@ -1,7 +1,9 @@
 package main
 
 import (
+	"cmp"
 	"context"
+	"crypto/tls"
 	"fmt"
 	"net"
 	"time"
@@ -15,10 +17,13 @@ import (
 )
 
 // listeners of the process.
-type listeners struct{ proxy, health, metrics, reports net.Listener }
+type listeners struct {
+	proxy, health, metrics, reports net.Listener
+	gateways                        []net.Listener // one per port
+}
 
 func (l *listeners) close() {
-	for _, one := range []net.Listener{l.proxy, l.health, l.metrics, l.reports} {
+	for _, one := range append(l.gateways, l.proxy, l.health, l.metrics, l.reports) {
 		if one != nil {
 			_ = one.Close()
 		}
@@ -47,6 +52,14 @@ func listen(ctx context.Context, o *options) (*listeners, error) {
 		}
 		*one.into = listener
 	}
+	for _, port := range o.gateways.ports {
+		listener, err := new(net.ListenConfig).Listen(ctx, "tcp", port.address)
+		if err != nil {
+			l.close()
+			return nil, fmt.Errorf("gateways of %s: %w", cmp.Or(port.pool, "all pools"), err)
+		}
+		l.gateways = append(l.gateways, listener)
+	}
 	return l, nil
 }
 
@@ -73,12 +86,19 @@ func run(ctx context.Context, o *options, l *listeners, log logr.Logger) error {
 	if err := a.newReports(&o.reports); err != nil {
 		return err
 	}
+	a.newGateways(&o.gateways)
+	gatewayTLS, err := o.gateways.serveTLS()
+	if err != nil {
+		return fmt.Errorf("gateways: %w", err)
+	}
 	registry, err := metrics.NewRegistry(a.collectors()...)
 	if err != nil {
 		return fmt.Errorf("registering metrics: %w", err)
 	}
 	log.Info("Serving", "proxy", l.proxy.Addr().String(), "health", l.health.Addr().String(), "metrics", l.metrics.Addr().String())
-	log.Info("The gateway protocol is not served by this version; nothing listens on --ext-proc-address", "address", o.extProcAddress)
+	for i, port := range o.gateways.ports {
+		log.Info("Serving gateways", "address", l.gateways[i].Addr().String(), "pool", cmp.Or(port.pool, "all"), "tls", gatewayTLS != nil)
+	}
 
 	// Each part ends a step after the one before: the signal, the proxy, what supports it.
 	group, signal := errgroup.WithContext(ctx)
@@ -99,7 +119,7 @@ func run(ctx context.Context, o *options, l *listeners, log logr.Logger) error {
 	})
 	group.Go(func() error {
 		defer stopSupport()
-		return httpproxy.Serve(serving, l.proxy, a.proxy, httpproxy.ServeOptions{Grace: o.drainTimeout, Log: log.WithName("http")})
+		return a.serve(serving, l, gatewayTLS, o)
 	})
 	small := httpproxy.ServeOptions{Grace: supportGrace, Log: log.WithName("http")}
 	group.Go(func() error { return httpproxy.Serve(support, l.health, a.healthHandler(), small) })
@@ -111,4 +131,16 @@ func run(ctx context.Context, o *options, l *listeners, log logr.Logger) error {
 	err = group.Wait()
 	log.Info("Stopped")
 	return err
+}
+
+// serve serves requests, of clients and of gateways, until ctx ends and those under way have ended.
+func (a *app) serve(ctx context.Context, l *listeners, gatewayTLS *tls.Config, o *options) error {
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error {
+		return httpproxy.Serve(ctx, l.proxy, a.proxy, httpproxy.ServeOptions{Grace: o.drainTimeout, Log: a.log.WithName("http")})
+	})
+	for i := range l.gateways {
+		group.Go(func() error { return a.serveGateways(ctx, i, l.gateways[i], gatewayTLS, o) })
+	}
+	return group.Wait()
 }

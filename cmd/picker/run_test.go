@@ -3,16 +3,24 @@ package main
 import (
 	"compress/gzip"
 	"context"
+	"crypto/tls"
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
+
 	"github.com/kvasir-dev/kvasir/internal/vllmsim"
+	"github.com/kvasir-dev/kvasir/test/envoytest"
 )
 
 const samples = "../../config/samples/standalone"
@@ -269,7 +277,7 @@ func TestWhatCannotStart(t *testing.T) {
 	defer occupied.Close()
 	file := filepath.Join(t.TempDir(), "key")
 	put(t, file, "too short")
-	local := []string{"--proxy-address", "127.0.0.1:0", "--health-address", "127.0.0.1:0", "--metrics-address", "127.0.0.1:0"}
+	local := []string{"--proxy-address", "127.0.0.1:0", "--health-address", "127.0.0.1:0", "--metrics-address", "127.0.0.1:0", "--ext-proc-address", ""}
 	for name, tc := range map[string]struct {
 		args []string
 		code int
@@ -371,4 +379,44 @@ func TestTheDocumentationNamesEveryFlag(t *testing.T) {
 	if n < 10 {
 		t.Errorf("only %d flags found in the help", n)
 	}
+}
+
+// A gateway reaches an engine through the picker, over the TLS that is there by default, and asks for its health.
+func TestAGatewayIsServed(t *testing.T) {
+	dir, e := t.TempDir(), engine(t, "m")
+	put(t, filepath.Join(dir, "all.yaml"), poolText("m", "m", "")+"---\n"+sliceText(t, "m", "pod", e))
+	i := runOn(t, dir)
+	i.eventually("the log tells that objects were applied", func() bool {
+		return strings.Contains(i.logs.String(), `msg="Objects applied" pools=1`)
+	})
+	unchecked := grpc.WithTransportCredentials(credentials.NewTLS(&tls.Config{InsecureSkipVerify: true})) //nolint:gosec // as gateways do
+	g, err := envoytest.New(envoytest.Options{
+		Pickers: []string{i.listeners.gateways[0].Addr().String()}, Dial: []grpc.DialOption{unchecked}, Seed: 1,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer g.Close()
+	server := httptest.NewServer(g)
+	defer server.Close()
+	status, body := i.do(http.MethodPost, server.URL+"/v1/completions", `{"model":"m","prompt":[1,2,3],"max_tokens":1}`)
+	if status != http.StatusOK || !strings.Contains(body, `"usage"`) {
+		t.Errorf("status %d: %s", status, body)
+	}
+	if status, body := i.do(http.MethodPost, server.URL+"/v1/completions", `{`); status != http.StatusBadRequest {
+		t.Errorf("status %d, want 400: %s", status, body)
+	}
+	if v := g.Violations(); len(v) > 0 {
+		t.Errorf("rules of Envoy's are broken: %q", v)
+	}
+
+	health, err := grpc.NewClient("passthrough:///"+i.listeners.health.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = health.Close() }()
+	i.eventually("the health port says so", func() bool {
+		answer, err := healthpb.NewHealthClient(health).Check(t.Context(), &healthpb.HealthCheckRequest{Service: "inference-extension"})
+		return err == nil && answer.GetStatus() == healthpb.HealthCheckResponse_SERVING
+	})
 }

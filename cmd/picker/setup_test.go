@@ -53,7 +53,7 @@ func (b *buffer) String() string {
 func runOn(t *testing.T, dir string, args ...string) *instance {
 	t.Helper()
 	const local = "127.0.0.1:0"
-	args = append([]string{"--standalone", dir, "--proxy-address", local, "--health-address", local, "--metrics-address", local, "--lame-duck", "0s"}, args...)
+	args = append([]string{"--standalone", dir, "--proxy-address", local, "--health-address", local, "--metrics-address", local, "--ext-proc-address", local, "--lame-duck", "0s"}, args...)
 	o, err := parse(args, io.Discard)
 	if err != nil {
 		t.Fatal(err)

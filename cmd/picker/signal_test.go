@@ -88,7 +88,7 @@ type program struct {
 func startProgram(t *testing.T, dir string, args ...string) *program {
 	t.Helper()
 	const local = "127.0.0.1:0"
-	args = append([]string{"--standalone", dir, "--proxy-address", local, "--health-address", local, "--metrics-address", local}, args...)
+	args = append([]string{"--standalone", dir, "--proxy-address", local, "--health-address", local, "--metrics-address", local, "--ext-proc-address", ""}, args...)
 	p := &program{
 		instance: &instance{t: t, logs: &buffer{}, client: &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}},
 		cmd:      exec.Command(os.Args[0], args...),

@@ -96,7 +96,7 @@ func sources() Sources {
 
 // collectors are all of ours, with something of each series.
 func ours() []prometheus.Collector {
-	r := NewRequests("path", "method")
+	r := NewRequests([]string{"path", "method"}, []string{"shed"})
 	d := &picker.Decision{Pool: "chat", Duration: 300 * time.Microsecond}
 	r.Refused("path")
 	r.Picked(d)
@@ -234,7 +234,7 @@ func TestARegistryTakesEverythingTogether(t *testing.T) {
 	if _, err := registry.Gather(); err != nil {
 		t.Error(err)
 	}
-	if _, err := NewRegistry(append(ours(), NewRequests())...); err == nil {
+	if _, err := NewRegistry(append(ours(), NewRequests(nil, nil))...); err == nil {
 		t.Error("the same metrics were taken twice")
 	}
 }

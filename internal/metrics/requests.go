@@ -10,17 +10,21 @@ import (
 
 // Requests observes requests as they go by. It is an httpproxy.Observer and safe for concurrent use.
 type Requests struct {
-	refused                    *prometheus.CounterVec
+	refused, refusedGateways   *prometheus.CounterVec
 	pick, firstToken, duration *prometheus.HistogramVec
 }
 
-// NewRequests makes an observer that has seen nothing; reasons are the reasons for refusals that are shown from the
-// start.
-func NewRequests(reasons ...string) *Requests {
+// NewRequests makes an observer that has seen nothing; the reasons for refusals, by the proxy and to gateways, are shown
+// from the start.
+func NewRequests(reasons, gatewayReasons []string) *Requests {
 	r := &Requests{
 		refused: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "kvasir_proxy_refused_total",
 			Help: "Requests to the proxy that were answered without a pick, by reason.",
+		}, []string{"reason"}),
+		refusedGateways: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "kvasir_extproc_refused_total",
+			Help: "Requests of gateways that were refused, by reason.",
 		}, []string{"reason"}),
 		pick: histogram("kvasir_pick_duration_seconds",
 			"Time from a request's body to the choice of its endpoint, tokenizing included.", ofPool,
@@ -35,8 +39,20 @@ func NewRequests(reasons ...string) *Requests {
 	for _, reason := range reasons {
 		r.refused.WithLabelValues(reason)
 	}
+	for _, reason := range gatewayReasons {
+		r.refusedGateways.WithLabelValues(reason)
+	}
 	return r
 }
+
+// Gateways observes the requests of gateways: an extproc.Observer.
+func (r *Requests) Gateways() Gateways { return Gateways{r} }
+
+// Gateways counts refusals apart.
+type Gateways struct{ *Requests }
+
+// Refused counts a request of a gateway that got no decision.
+func (g Gateways) Refused(reason string) { g.refusedGateways.WithLabelValues(reason).Inc() }
 
 // histogram has classic buckets for those who want them, and native ones.
 func histogram(name, help string, labels []string, buckets ...float64) *prometheus.HistogramVec {
@@ -79,5 +95,5 @@ func (r *Requests) Collect(out chan<- prometheus.Metric) {
 }
 
 func (r *Requests) all() []prometheus.Collector {
-	return []prometheus.Collector{r.refused, r.pick, r.firstToken, r.duration}
+	return []prometheus.Collector{r.refused, r.refusedGateways, r.pick, r.firstToken, r.duration}
 }

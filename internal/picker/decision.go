@@ -309,6 +309,13 @@ func (d *Decision) Served(address string) {
 	d.moveTo(to)
 }
 
+// Index is the place in Targets of the endpoint that the request is with now.
+func (d *Decision) Index() int {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.target
+}
+
 // Target is the endpoint that the request is with now.
 func (d *Decision) Target() *Target {
 	d.mu.Lock()

@@ -39,6 +39,8 @@ type Spec struct {
 	Tokenizer TokenizerSpec
 	// MaxRequestBody in bytes; larger requests are refused.
 	MaxRequestBody int64
+	// OrderedDestinations lets a gateway have the fallbacks too, not only the endpoint.
+	OrderedDestinations bool
 	// Policy in force.
 	Policy PolicySpec
 	// Endpoints of the pool, in any state.

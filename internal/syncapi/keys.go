@@ -48,7 +48,7 @@ func KeysFile(path string) func(context.Context) ([]byte, error) {
 
 // HTTPSClient trusts the CA in a file, or the system's if it is empty.
 func HTTPSClient(caFile string) (*http.Client, error) {
-	_, ca, err := (&Files{CA: caFile}).read()
+	_, ca, err := (&Files{CA: caFile}).Read()
 	if err != nil {
 		return nil, err
 	}

@@ -45,6 +45,8 @@ func Pool(p *v1alpha1.InferencePool, secrets Secrets, settings *Settings) (picke
 		ReportBatch:      time.Duration(ptr.Deref(p.Spec.Engine.Events.Reporter.BatchMilliseconds, defaultBatch)) * time.Millisecond,
 		BlockTokens:      int(p.Spec.KeySpace.BlockTokens),
 		MaxRequestBody:   p.Spec.Picker.MaxRequestBody.Value(),
+
+		OrderedDestinations: p.Spec.Gateway.Destinations == v1alpha1.DestinationOrdered,
 	}
 	var errs field.ErrorList
 	fail := func(err *field.Error) {

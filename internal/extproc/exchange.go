@@ -1,0 +1,407 @@
+package extproc
+
+import (
+	"context"
+	"strconv"
+	"time"
+
+	filter "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/ext_proc/v3"
+	pb "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/kvasir-dev/kvasir/internal/endpoint"
+	"github.com/kvasir-dev/kvasir/internal/openai"
+	"github.com/kvasir-dev/kvasir/internal/picker"
+)
+
+// phase is how far one direction of an exchange is.
+//
+//	request:   begin --headers--> body --end of body, trailers--> done
+//	             |                 |
+//	             +--no body--------+--refused, or an answer that is not the endpoint's--> done
+//	response:  begin --headers--> body --end of body, trailers--> done
+type phase uint8
+
+const (
+	begin phase = iota
+	inBody
+	done
+)
+
+// bodyMode is how a gateway shows bodies.
+type bodyMode uint8
+
+const (
+	// fullDuplex gateways send a body without waiting, keep nothing of it, and take a body back in its place. Gateways
+	// that do not say how they send are taken for such.
+	fullDuplex bodyMode = iota
+	// buffered gateways wait for the answer to the headers, then send the body as a whole and take changes of the
+	// headers with its answer.
+	buffered
+	// partial is buffered, but the body may be cut off.
+	partial
+	// unseen bodies are not shown, or only after the last moment at which an endpoint can be named.
+	unseen
+)
+
+func requestMode(c *pb.ProtocolConfiguration) bodyMode {
+	if c == nil {
+		return fullDuplex
+	}
+	switch c.GetRequestBodyMode() {
+	case filter.ProcessingMode_BUFFERED:
+		return buffered
+	case filter.ProcessingMode_BUFFERED_PARTIAL:
+		return partial
+	case filter.ProcessingMode_NONE, filter.ProcessingMode_STREAMED:
+		return unseen
+	}
+	return fullDuplex
+}
+
+// echoes tells whether a gateway takes the answer's body back in place of what it has sent.
+func echoes(c *pb.ProtocolConfiguration) bool {
+	switch c.GetResponseBodyMode() {
+	case filter.ProcessingMode_FULL_DUPLEX_STREAMED, filter.ProcessingMode_GRPC:
+		return true
+	}
+	return c == nil
+}
+
+// exchange is one HTTP request of a gateway. It belongs to the goroutine that receives.
+type exchange struct {
+	server  *Server
+	ctx     context.Context //nolint:containedctx // of the stream, of which the exchange is the state
+	gateway string          // its address
+	start   time.Time
+	out     outbox
+
+	mode   bodyMode
+	echo   bool // of the answer's body
+	head   head
+	body   body
+	subset subset // nil for all endpoints
+	// explain: the policy may be asked to explain itself.
+	explain string
+
+	request, response phase
+	decision          *picker.Decision // nil until picked, and when refused
+	answer            picker.Answer
+	settled           bool // the decision has been ended
+}
+
+// take takes one message. An error is one that ends the stream: the gateway does not keep to the protocol.
+func (x *exchange) take(m *pb.ProcessingRequest) error {
+	if m.GetObservabilityMode() {
+		return status.Error(codes.Unimplemented, "an endpoint is picked only where the answers are heeded")
+	}
+	if s, ok := subsetOf(m.GetMetadataContext()); ok && x.request != done {
+		x.subset = s
+	}
+	switch r := m.GetRequest().(type) {
+	case *pb.ProcessingRequest_RequestHeaders:
+		return x.requestHeaders(m.GetProtocolConfig(), r.RequestHeaders)
+	case *pb.ProcessingRequest_RequestBody:
+		return x.requestBody(r.RequestBody)
+	case *pb.ProcessingRequest_RequestTrailers:
+		x.requestTrailers()
+	case *pb.ProcessingRequest_ResponseHeaders:
+		x.responseHeaders(m, r.ResponseHeaders)
+	case *pb.ProcessingRequest_ResponseBody:
+		x.responseBody(r.ResponseBody)
+	case *pb.ProcessingRequest_ResponseTrailers:
+		x.responseTrailers()
+	}
+	return nil
+}
+
+func (x *exchange) requestHeaders(c *pb.ProtocolConfiguration, h *pb.HttpHeaders) error {
+	if x.request != begin {
+		return status.Error(codes.InvalidArgument, "request headers come once, and first")
+	}
+	x.mode, x.echo = requestMode(c), echoes(c)
+	x.head = headOf(h.GetHeaders())
+	x.explain = x.head.get(picker.ExplainHeader)
+	x.request = inBody
+	switch {
+	case h.GetEndOfStream() || x.mode == unseen:
+		if x.pick(&picker.Request{Unparsed: true}) {
+			x.out.put(letter{message: x.destination(requestHeadersAnswer)})
+			x.requestDone()
+		}
+	case x.mode != fullDuplex:
+		x.out.put(letter{message: requestHeadersAnswer(&pb.CommonResponse{})})
+	}
+	return nil
+}
+
+func (x *exchange) requestBody(b *pb.HttpBody) error {
+	switch {
+	case x.request == begin:
+		return status.Error(codes.InvalidArgument, "request headers come first")
+	case x.request == done && x.mode == unseen && x.decision != nil:
+		x.out.put(letter{message: requestBodyAnswer(&pb.CommonResponse{})})
+		return nil
+	case x.request == done: // sent again after its end, or refused
+		return nil
+	}
+	limit := x.server.picker.MaxRequestBody(x.server.options.DefaultMaxBody)
+	switch {
+	case int64(x.body.size+len(b.GetBody())) > limit:
+		x.refuse(errTooLarge)
+	case !x.body.add(x.server, b.GetBody()):
+		x.refuse(errMemory)
+	case x.mode == partial && !b.GetEndOfStream():
+		x.bodyComplete(&picker.Request{Unparsed: true}, nil)
+	case x.mode != fullDuplex:
+		x.bodyComplete(x.read(), nil)
+	case b.GetEndOfStream():
+		x.bodyComplete(x.read(), func(rest []byte) { x.sendBody(rest, true) })
+	}
+	return nil
+}
+
+func (x *exchange) requestTrailers() {
+	switch {
+	case x.mode != fullDuplex:
+		x.out.put(letter{message: requestTrailersAnswer()})
+	case x.request == inBody:
+		x.bodyComplete(x.read(), func(rest []byte) {
+			x.sendBody(rest, false)
+			x.out.put(letter{message: requestTrailersAnswer()})
+		})
+	}
+}
+
+// read makes what is to be picked for of the request, whose body is complete.
+func (x *exchange) read() *picker.Request {
+	route, ok := routeOf(x.head, x.body.bytes)
+	if !ok {
+		return &picker.Request{Unparsed: true, Body: x.body.bytes}
+	}
+	if name := picker.HeaderOf(x.head.get, picker.RewriteHeader); name != "" {
+		var r openai.Request
+		if openai.Parse(route, x.body.bytes, &r) == nil && r.Model != name {
+			x.body.replace(openai.ReplaceModel(nil, x.body.bytes, &r, name))
+		}
+	}
+	return &picker.Request{Route: route, Body: x.body.bytes}
+}
+
+// pick chooses an endpoint, or refuses.
+func (x *exchange) pick(in *picker.Request) bool {
+	in.Header, in.Pool, in.Allow = x.head.get, x.server.options.Pool, x.allow
+	d, err := x.server.picker.Pick(x.ctx, in)
+	if err != nil {
+		x.refuse(err)
+		return false
+	}
+	x.decision = d
+	x.server.options.Observer.Picked(d)
+	return true
+}
+
+// allow tells whether a gateway can reach an endpoint and may.
+func (x *exchange) allow(ep *endpoint.Endpoint) bool {
+	return ep.Socket == "" && (x.subset == nil || x.subset.has(ep))
+}
+
+// bodyComplete picks once the body is complete, and sends it back by sendRest; a nil sendRest is for gateways that
+// have kept the body.
+func (x *exchange) bodyComplete(in *picker.Request, sendRest func(body []byte)) {
+	if !x.pick(in) {
+		return
+	}
+	if sendRest == nil {
+		x.out.put(letter{message: x.destination(x.keptBodyAnswer)})
+	} else {
+		x.out.put(letter{message: x.destination(requestHeadersAnswer)})
+		sendRest(x.body.bytes)
+	}
+	x.requestDone()
+}
+
+// keptBodyAnswer answers to a body that the gateway has kept: it gets the new one only if it was changed.
+func (x *exchange) keptBodyAnswer(r *pb.CommonResponse) *pb.ProcessingResponse {
+	if x.body.changed {
+		r.BodyMutation = &pb.BodyMutation{Mutation: &pb.BodyMutation_Body{Body: x.body.bytes}}
+	}
+	return requestBodyAnswer(r)
+}
+
+// requestDone gives up what was needed for the pick, the body when all before it was sent.
+func (x *exchange) requestDone() {
+	x.request = done
+	x.head, x.subset = nil, nil
+	if release := x.body.take(x.server); release != nil {
+		x.out.after(release)
+	}
+}
+
+// refuse answers in place of an endpoint. The stream then only waits for its end.
+func (x *exchange) refuse(err error) {
+	x.request, x.response = done, done
+	defer func() { x.head, x.subset = nil, nil; x.body.release(x.server) }()
+	if x.ctx.Err() != nil {
+		x.server.options.Observer.Refused(RefusedClientGone)
+		return
+	}
+	answer, reason := refusal(err)
+	if reason == RefusedPick {
+		x.server.options.Log.Error(err, "Picking failed")
+	}
+	x.server.options.Observer.Refused(reason)
+	x.out.put(letter{message: &pb.ProcessingResponse{Response: &pb.ProcessingResponse_ImmediateResponse{ImmediateResponse: answer}}})
+}
+
+// destination names the endpoint: in a header and in metadata, because gateways read the one or the other.
+func (x *exchange) destination(answer func(*pb.CommonResponse) *pb.ProcessingResponse) *pb.ProcessingResponse {
+	d := x.decision
+	where := d.Targets[0].Endpoint.Address
+	if d.Spec().OrderedDestinations && d.Targets[0].Endpoint.RankHeader < 0 {
+		for _, t := range d.Targets[1:] {
+			if t.Endpoint.RankHeader < 0 { // one header cannot name the ranks of several
+				where += "," + t.Endpoint.Address
+			}
+		}
+	}
+	m := answer(&pb.CommonResponse{HeaderMutation: x.requestMutation(where), ClearRouteCache: true})
+	m.DynamicMetadata = destinationMetadata(where)
+	return m
+}
+
+// sendBody sends the request's body back.
+func (x *exchange) sendBody(body []byte, end bool) {
+	chunks(body, end, func(piece []byte, end bool) {
+		x.out.put(letter{message: requestBodyAnswer(streamed(piece, end))})
+	})
+}
+
+func (x *exchange) responseHeaders(m *pb.ProcessingRequest, h *pb.HttpHeaders) {
+	if x.response != begin {
+		return
+	}
+	x.response = inBody
+	x.server.gateways.learn(x.gateway)
+	if x.request != done { // the gateway has answered by itself
+		x.request = done
+		x.body.release(x.server)
+	}
+	d := x.decision
+	if d == nil {
+		x.out.put(letter{message: responseHeadersAnswer(nil)})
+		return
+	}
+	if address := servedBy(m.GetMetadataContext()); address != "" {
+		d.Served(address)
+	}
+	x.out.put(letter{message: responseHeadersAnswer(x.explained())})
+
+	head := headOf(h.GetHeaders())
+	code, err := strconv.Atoi(head.get(":status"))
+	if err != nil {
+		code = 200
+	}
+	if code >= 500 && code != 501 && code != 505 { // not what the engine just cannot do
+		d.Fail()
+	}
+	x.answer.Start(d, code, head.get("content-type"), head.get("content-encoding"))
+	if h.GetEndOfStream() {
+		x.responseDone()
+	}
+}
+
+// explained is what is added to the answer's header.
+func (x *exchange) explained() *pb.CommonResponse {
+	if !x.decision.Explains(x.explain) {
+		return nil
+	}
+	m := &pb.HeaderMutation{}
+	x.decision.Explain(x.decision.Index(), func(name, value string) { put(m, name, value) })
+	return &pb.CommonResponse{HeaderMutation: m}
+}
+
+// responseBody sends a piece of the answer back before it looks at it.
+func (x *exchange) responseBody(b *pb.HttpBody) {
+	if x.response == done {
+		return
+	}
+	if x.response == begin { // the gateway does not show the headers
+		x.response = inBody
+		x.server.gateways.learn(x.gateway)
+		if x.decision != nil {
+			x.answer.Start(x.decision, 200, "", "")
+		}
+	}
+	if x.echo {
+		if len(b.GetBody()) == 0 && !b.GetEndOfStream() {
+			x.out.put(letter{message: responseBodyAnswer(streamed(nil, false))})
+		}
+		chunks(b.GetBody(), b.GetEndOfStream(), func(piece []byte, end bool) {
+			x.out.put(letter{message: responseBodyAnswer(streamed(piece, end)), size: int64(len(piece))})
+		})
+	} else {
+		x.out.put(letter{message: responseBodyAnswer(nil)})
+	}
+	if x.decision != nil && x.answer.Write(b.GetBody()) {
+		x.firstToken()
+	}
+	if b.GetEndOfStream() {
+		x.responseDone()
+	}
+}
+
+func (x *exchange) responseTrailers() {
+	if x.response == done {
+		return
+	}
+	x.out.put(letter{message: responseTrailersAnswer()})
+	x.responseDone()
+}
+
+// responseDone accounts for an answer that has gone through to its end.
+func (x *exchange) responseDone() {
+	started := x.response == inBody
+	x.response = done
+	if x.decision == nil || !started {
+		x.settle(picker.Completed)
+		return
+	}
+	outcome, first := x.answer.Close()
+	if first {
+		x.firstToken()
+	}
+	x.settle(outcome)
+}
+
+func (x *exchange) firstToken() { x.server.options.Observer.FirstToken(x.decision, x.since()) }
+
+// ended accounts for a stream that has ended; closed tells that the gateway has only closed its side, and still reads.
+func (x *exchange) ended(closed bool) {
+	if closed && x.request == inBody && x.mode == fullDuplex {
+		x.bodyComplete(x.read(), func(rest []byte) { x.sendBody(rest, true) })
+	}
+	switch {
+	case x.response != begin || x.server.gateways.showAnswers(x.gateway):
+		x.settle(picker.ClientGone)
+	default:
+		x.settle(picker.Unreported)
+	}
+}
+
+// settle ends the decision, if there is one and it has not been ended.
+func (x *exchange) settle(outcome picker.Outcome) {
+	if x.settled || x.decision == nil {
+		return
+	}
+	x.settled = true
+	if outcome == picker.Unreported {
+		x.decision.Unreported()
+	} else {
+		x.decision.End(outcome)
+	}
+	x.server.options.Observer.Ended(x.decision, outcome, x.since())
+}
+
+func (x *exchange) since() time.Duration { return x.server.options.Now().Sub(x.start) }

@@ -1,0 +1,78 @@
+package extproc
+
+import (
+	"bytes"
+	"mime"
+	"strings"
+
+	core "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+
+	"github.com/kvasir-dev/kvasir/internal/openai"
+)
+
+// head is a request's header, its names in lower case. Envoy's pseudo headers (:method, :path) are among them; other
+// gateways send none.
+type head []*core.HeaderValue
+
+func headOf(m *core.HeaderMap) head { return m.GetHeaders() }
+
+// get reads a header by its lower-case name: the first of that name.
+func (h head) get(name string) string {
+	for _, v := range h {
+		if strings.EqualFold(v.GetKey(), name) {
+			return valueOf(v)
+		}
+	}
+	return ""
+}
+
+// each calls f with every name, in lower case.
+func (h head) each(f func(name string)) {
+	for _, v := range h {
+		f(strings.ToLower(v.GetKey()))
+	}
+}
+
+// valueOf reads a header's value, which Envoy sends raw and others as text.
+func valueOf(v *core.HeaderValue) string {
+	if len(v.GetRawValue()) > 0 {
+		return string(v.GetRawValue())
+	}
+	return v.GetValue()
+}
+
+// routeOf tells which API operation a request is for; false for one that cannot be read, which then goes by load.
+func routeOf(h head, body []byte) (openai.Route, bool) {
+	if method := h.get(":method"); method != "" && method != "POST" {
+		return 0, false
+	}
+	if coding := h.get("content-encoding"); coding != "" && !strings.EqualFold(coding, "identity") {
+		return 0, false
+	}
+	if kind, _, _ := mime.ParseMediaType(h.get("content-type")); strings.HasPrefix(kind, "multipart/") {
+		return 0, false
+	}
+	path := h.get(":path")
+	if path == "" {
+		return routeByShape(body)
+	}
+	if i := strings.IndexAny(path, "?#"); i >= 0 {
+		path = path[:i]
+	}
+	// A route may lie below a prefix that is taken off on the way.
+	return openai.RouteOf(path[max(0, strings.LastIndex(path, "/v1/")):])
+}
+
+// routeByShape tells the operation from the body alone, for gateways that send no path: with messages it is a chat,
+// with a prompt a completion. A body that is not JSON but begins like it counts as a chat, so that it is refused.
+func routeByShape(body []byte) (openai.Route, bool) {
+	if text := bytes.TrimLeft(body, " \t\r\n"); len(text) == 0 || text[0] != '{' {
+		return 0, false
+	}
+	var r openai.Request
+	err := openai.Parse(openai.ChatCompletions, body, &r)
+	if err == nil || !isFieldError(err) {
+		return openai.ChatCompletions, true
+	}
+	return openai.Completions, openai.Parse(openai.Completions, body, &r) == nil
+}

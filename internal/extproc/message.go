@@ -1,0 +1,105 @@
+package extproc
+
+import (
+	"strconv"
+
+	core "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	pb "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
+	"google.golang.org/protobuf/types/known/structpb"
+)
+
+const (
+	// destinationHeader names the endpoint that serves a request: ip:port, or several with commas between. Headers
+	// that begin with it are the protocol's own.
+	destinationHeader = "x-gateway-destination-endpoint"
+	// destinationSpace is the namespace of the dynamic metadata that says the same.
+	destinationSpace = "envoy.lb"
+
+	rankHeader = "x-data-parallel-rank"
+
+	// maxChunk is the most bytes of a body in one answer. Gateways take 64 KiB.
+	maxChunk = 62000
+)
+
+// put sets a header, in place of any that the client has sent under the name. Gateways read raw_value only.
+func put(m *pb.HeaderMutation, name, value string) {
+	m.SetHeaders = append(m.SetHeaders, &core.HeaderValueOption{
+		Header:       &core.HeaderValue{Key: name, RawValue: []byte(value)},
+		AppendAction: core.HeaderValueOption_OVERWRITE_IF_EXISTS_OR_ADD,
+	})
+}
+
+// destinationMetadata says where a request goes, for gateways that read metadata and not headers.
+func destinationMetadata(destination string) *structpb.Struct {
+	return &structpb.Struct{Fields: map[string]*structpb.Value{
+		destinationSpace: structpb.NewStructValue(&structpb.Struct{Fields: map[string]*structpb.Value{
+			destinationHeader: structpb.NewStringValue(destination),
+		}}),
+	}}
+}
+
+// requestMutation is what is changed in a request's header: only what is ours. A client cannot name a destination: the
+// header is overwritten, and its relatives are taken off.
+func (x *exchange) requestMutation(destination string) *pb.HeaderMutation {
+	d := x.decision
+	m := &pb.HeaderMutation{}
+	put(m, destinationHeader, destination)
+	rank := d.Targets[0].Endpoint.RankHeader
+	if rank >= 0 {
+		put(m, rankHeader, strconv.Itoa(rank))
+	}
+	if key := d.Spec().EngineAPIKey; key != "" {
+		put(m, "authorization", "Bearer "+key)
+	}
+	if x.body.changed && x.head.get("content-length") != "" {
+		put(m, "content-length", strconv.Itoa(x.body.size))
+	}
+	x.head.each(func(name string) {
+		if name == rankHeader && rank < 0 || len(name) > len(destinationHeader) && name[:len(destinationHeader)] == destinationHeader {
+			m.RemoveHeaders = append(m.RemoveHeaders, name)
+		}
+	})
+	return m
+}
+
+func requestHeadersAnswer(r *pb.CommonResponse) *pb.ProcessingResponse {
+	return &pb.ProcessingResponse{Response: &pb.ProcessingResponse_RequestHeaders{RequestHeaders: &pb.HeadersResponse{Response: r}}}
+}
+
+func requestBodyAnswer(r *pb.CommonResponse) *pb.ProcessingResponse {
+	return &pb.ProcessingResponse{Response: &pb.ProcessingResponse_RequestBody{RequestBody: &pb.BodyResponse{Response: r}}}
+}
+
+func requestTrailersAnswer() *pb.ProcessingResponse {
+	return &pb.ProcessingResponse{Response: &pb.ProcessingResponse_RequestTrailers{RequestTrailers: &pb.TrailersResponse{}}}
+}
+
+func responseHeadersAnswer(r *pb.CommonResponse) *pb.ProcessingResponse {
+	return &pb.ProcessingResponse{Response: &pb.ProcessingResponse_ResponseHeaders{ResponseHeaders: &pb.HeadersResponse{Response: r}}}
+}
+
+func responseBodyAnswer(r *pb.CommonResponse) *pb.ProcessingResponse {
+	return &pb.ProcessingResponse{Response: &pb.ProcessingResponse_ResponseBody{ResponseBody: &pb.BodyResponse{Response: r}}}
+}
+
+func responseTrailersAnswer() *pb.ProcessingResponse {
+	return &pb.ProcessingResponse{Response: &pb.ProcessingResponse_ResponseTrailers{ResponseTrailers: &pb.TrailersResponse{}}}
+}
+
+// streamed is a piece of a body in the one form that full-duplex mode takes.
+func streamed(body []byte, end bool) *pb.CommonResponse {
+	return &pb.CommonResponse{BodyMutation: &pb.BodyMutation{Mutation: &pb.BodyMutation_StreamedResponse{
+		StreamedResponse: &pb.StreamedBodyResponse{Body: body, EndOfStream: end},
+	}}}
+}
+
+// chunks cuts a body into pieces that gateways take. An empty body that ends is one piece.
+func chunks(body []byte, end bool, each func(piece []byte, end bool)) {
+	for len(body) > maxChunk {
+		each(body[:maxChunk], false)
+		body = body[maxChunk:]
+	}
+	if len(body) > 0 || end {
+		each(body, end)
+	}
+}

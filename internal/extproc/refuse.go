@@ -1,0 +1,68 @@
+package extproc
+
+import (
+	"errors"
+	"net/http"
+
+	pb "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
+	typev3 "github.com/envoyproxy/go-control-plane/envoy/type/v3"
+
+	"github.com/kvasir-dev/kvasir/internal/openai"
+	"github.com/kvasir-dev/kvasir/internal/picker"
+)
+
+// droppedHeader tells gateways' dashboards why a request was not served.
+const droppedHeader = "x-llm-d-request-dropped-reason"
+
+var (
+	errTooLarge = &picker.Error{Status: http.StatusRequestEntityTooLarge, Type: "invalid_request_error",
+		Code: "request_too_large", Message: "The request body is too large."}
+	errMemory = &picker.Error{Status: http.StatusServiceUnavailable, Type: "service_unavailable",
+		Code: "overloaded", Message: "Too many large requests are under way."}
+	errInternal = &picker.Error{Status: http.StatusInternalServerError, Type: "server_error",
+		Code: "internal_error", Message: "The request could not be routed."}
+)
+
+func isFieldError(err error) bool {
+	var field *openai.FieldError
+	return errors.As(err, &field)
+}
+
+// refusal is what is answered, and counted, in place of a pick. This is the one place where errors become answers.
+func refusal(err error) (answer *pb.ImmediateResponse, reason string) {
+	e := errInternal
+	if !errors.As(err, &e) {
+		e = errInternal
+	}
+	retryAfter, dropped := "", ""
+	switch {
+	case e == errMemory:
+		reason, retryAfter, dropped = RefusedMemory, "1", "rejected-saturated"
+	case e.Status == http.StatusBadRequest:
+		reason = RefusedUnreadable
+	case e.Status == http.StatusNotFound:
+		reason = RefusedModel
+	case e.Status == http.StatusRequestEntityTooLarge:
+		reason = RefusedTooLarge
+	case e.Status == http.StatusTooManyRequests:
+		reason, retryAfter, dropped = RefusedShed, "1", "rejected-saturated"
+	case e.Status == http.StatusServiceUnavailable:
+		reason, retryAfter, dropped = RefusedNoEndpoint, "1", "rejected-no-endpoints"
+	default:
+		reason = RefusedPick
+	}
+	m := &pb.HeaderMutation{}
+	put(m, "content-type", "application/json")
+	if retryAfter != "" {
+		put(m, "retry-after", retryAfter)
+	}
+	if dropped != "" {
+		put(m, droppedHeader, dropped)
+	}
+	return &pb.ImmediateResponse{
+		Status:  &typev3.HttpStatus{Code: typev3.StatusCode(e.Status)}, //nolint:gosec // an HTTP status
+		Headers: m,
+		Body:    openai.AppendError(nil, e.Status, e.Type, e.Code, e.Message),
+		Details: "kvasir_" + reason,
+	}, reason
+}

@@ -1,0 +1,78 @@
+package extproc
+
+import (
+	"net/netip"
+	"strings"
+
+	core "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	"google.golang.org/protobuf/types/known/structpb"
+
+	"github.com/kvasir-dev/kvasir/internal/endpoint"
+)
+
+const (
+	// subsetSpace and subsetKey name the metadata that restricts a request to some endpoints, servedKey (in
+	// destinationSpace) the one that tells which endpoint has answered.
+	subsetSpace = "envoy.lb.subset_hint"
+	subsetKey   = "x-gateway-destination-endpoint-subset"
+	servedKey   = "x-gateway-destination-endpoint-served"
+)
+
+// subset is the endpoints to which a gateway restricts a request: as ip:port, or as an address with any port.
+type subset map[string]bool
+
+// subsetOf reads the hint of a message: a list of endpoints, or one string with commas between them. ok tells whether
+// there is one; it may be empty, and one of another shape is, so that it allows nothing.
+func subsetOf(m *core.Metadata) (s subset, ok bool) {
+	hint, ok := m.GetFilterMetadata()[subsetSpace].GetFields()[subsetKey]
+	if !ok {
+		return nil, false
+	}
+	s = subset{}
+	s.add(hint)
+	return s, true
+}
+
+func (s subset) add(v *structpb.Value) {
+	switch kind := v.GetKind().(type) {
+	case *structpb.Value_ListValue:
+		for _, item := range kind.ListValue.GetValues() {
+			s.add(item)
+		}
+	case *structpb.Value_StringValue:
+		for name := range strings.SplitSeq(kind.StringValue, ",") {
+			if name = strings.TrimSpace(name); name != "" {
+				s[canonical(name)] = true
+			}
+		}
+	}
+}
+
+// canonical writes an address in the one way that can be compared: [2001:db8::1]:80 may be written in others.
+func canonical(address string) string {
+	if a, err := netip.ParseAddrPort(address); err == nil {
+		return netip.AddrPortFrom(a.Addr().Unmap(), a.Port()).String()
+	}
+	if a, err := netip.ParseAddr(strings.Trim(address, "[]")); err == nil {
+		return a.Unmap().String()
+	}
+	return address
+}
+
+// has tells whether an endpoint is among them.
+func (s subset) has(ep *endpoint.Endpoint) bool {
+	if s[ep.Address] {
+		return true
+	}
+	a, err := netip.ParseAddrPort(ep.Address)
+	if err != nil {
+		return false
+	}
+	a = netip.AddrPortFrom(a.Addr().Unmap(), a.Port())
+	return s[a.String()] || s[a.Addr().String()]
+}
+
+// servedBy reads which endpoint has answered; empty when the gateway does not say.
+func servedBy(m *core.Metadata) string {
+	return canonical(m.GetFilterMetadata()[destinationSpace].GetFields()[servedKey].GetStringValue())
+}

@@ -1,0 +1,80 @@
+package envoytest
+
+import (
+	"io"
+	"math/rand/v2"
+	"net/http"
+	"net/http/httputil"
+	"net/url"
+	"strings"
+
+	core "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	pb "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
+	"google.golang.org/grpc"
+)
+
+// Nginx is a stand-in for the client that NGINX Gateway Fabric puts beside NGINX: a connection per request, headers as
+// text and without pseudo headers, the whole body in one message, its own side closed right after, then reading to the
+// end for one header. It never shows an answer, and takes every refusal for the absence of an endpoint.
+type Nginx struct {
+	Picker string
+	Dial   []grpc.DialOption
+	// FailOpen sends a request without a destination to one of Endpoints.
+	FailOpen  bool
+	Endpoints []string
+}
+
+// ServeHTTP takes a request to the endpoint that the picker names.
+func (n *Nginx) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	body, err := io.ReadAll(r.Body)
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
+	}
+	address := n.ask(r, body)
+	if address == "" && n.FailOpen {
+		address = n.Endpoints[rand.IntN(len(n.Endpoints))] //nolint:gosec // a test's
+	}
+	if address == "" || strings.Contains(address, ",") { // "invalid port in upstream"
+		http.Error(w, "no endpoint", http.StatusInternalServerError)
+		return
+	}
+	r.Body, r.ContentLength = io.NopCloser(strings.NewReader(string(body))), int64(len(body))
+	proxy := httputil.NewSingleHostReverseProxy(&url.URL{Scheme: "http", Host: address})
+	proxy.FlushInterval = -1
+	proxy.ServeHTTP(w, r)
+}
+
+// ask asks the picker; empty when it names nobody.
+func (n *Nginx) ask(r *http.Request, body []byte) string {
+	c, err := grpc.NewClient("passthrough:///"+n.Picker, n.Dial...)
+	if err != nil {
+		return ""
+	}
+	defer func() { _ = c.Close() }()
+	stream, err := pb.NewExternalProcessorClient(c).Process(r.Context())
+	if err != nil {
+		return ""
+	}
+	m := &core.HeaderMap{}
+	for name, values := range r.Header {
+		m.Headers = append(m.Headers, &core.HeaderValue{Key: strings.ToLower(name), Value: values[0]})
+	}
+	if stream.Send(&pb.ProcessingRequest{Request: &pb.ProcessingRequest_RequestHeaders{RequestHeaders: &pb.HttpHeaders{Headers: m}}}) != nil ||
+		stream.Send(&pb.ProcessingRequest{Request: &pb.ProcessingRequest_RequestBody{RequestBody: &pb.HttpBody{Body: body, EndOfStream: true}}}) != nil ||
+		stream.CloseSend() != nil {
+		return ""
+	}
+	address := ""
+	for {
+		m, err := stream.Recv()
+		if err != nil {
+			return address
+		}
+		for _, o := range m.GetRequestHeaders().GetResponse().GetHeaderMutation().GetSetHeaders() {
+			if o.GetHeader().GetKey() == destinationHeader {
+				address = string(o.GetHeader().GetRawValue())
+			}
+		}
+	}
+}
