@@ -46,12 +46,13 @@ type Config struct {
 	Log    logr.Logger
 }
 
-// Defaults of Config.
+// Defaults of Config. A picker that has started again, or a new replica, is to know nearly everything within five
+// seconds, most of which it needs to be told: so it is looked for often.
 const (
 	DefaultSaveEvery  = 5 * time.Second
-	DefaultFindEvery  = 5 * time.Second
+	DefaultFindEvery  = 2 * time.Second
 	DefaultMinBackoff = 100 * time.Millisecond
-	DefaultMaxBackoff = 5 * time.Second
+	DefaultMaxBackoff = time.Second
 	DefaultMinQuiet   = time.Second
 	DefaultMaxQuiet   = 4 * time.Second
 	maxRanks          = 64

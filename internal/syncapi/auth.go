@@ -28,6 +28,9 @@ type Identity struct {
 	Any bool
 	// Expires is when the proof ends; zero for never.
 	Expires time.Time
+	// Outage, if set, tells that whoever renews proofs cannot be reached. Meanwhile one that has expired is good enough
+	// for a stream that has begun.
+	Outage func(ctx context.Context) bool
 }
 
 // Is tells whether the reporter is in a pod, which is a UID, or namespace and name (a/b) where pods have no UID.
@@ -198,7 +201,7 @@ func (t Tokens) Authenticate(ctx context.Context) (Identity, error) {
 	}
 	return Identity{
 		UID: more.Kubernetes.Pod.UID, Namespace: more.Kubernetes.Namespace, Name: more.Kubernetes.Pod.Name,
-		Expires: claims.Expiry.Time(),
+		Expires: claims.Expiry.Time(), Outage: t.Keys.unreachable,
 	}, nil
 }
 

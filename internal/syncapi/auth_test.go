@@ -214,6 +214,31 @@ func TestKeysAreKeptWhileTheyCannotBeFetched(t *testing.T) {
 	}
 }
 
+func TestAnOutageIsNoticed(t *testing.T) {
+	s := newSigner(t, "k")
+	now, fetches := testNow, 0
+	var failure error
+	keys := &Keys{Now: func() time.Time { return now }, Fetch: func(context.Context) ([]byte, error) {
+		fetches++
+		return set(t, s), failure
+	}}
+	if keys.unreachable(context.Background()) || fetches != 1 {
+		t.Errorf("away although there are keys, or fetched %d times", fetches)
+	}
+	failure = errors.New("away")
+	if keys.unreachable(context.Background()) || fetches != 1 {
+		t.Errorf("asked again at once: fetched %d times", fetches)
+	}
+	now = now.Add(keysPause)
+	if !keys.unreachable(context.Background()) || len(keys.find(context.Background(), "k")) != 1 {
+		t.Error("the outage was not noticed, or the keys were lost")
+	}
+	failure, now = nil, now.Add(keysPause)
+	if keys.unreachable(context.Background()) {
+		t.Error("the end of the outage was not noticed")
+	}
+}
+
 func TestPrivateAndSymmetricKeysAreNotTaken(t *testing.T) {
 	s := newSigner(t, "k")
 	text, err := json.Marshal(jose.JSONWebKeySet{Keys: []jose.JSONWebKey{

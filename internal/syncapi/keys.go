@@ -39,6 +39,7 @@ type Keys struct {
 	keys  []jose.JSONWebKey
 	good  time.Time // when the keys were fetched
 	tried time.Time
+	away  bool // the last attempt has failed
 }
 
 // KeysFile reads keys from a file.
@@ -84,10 +85,7 @@ func KeysURL(client *http.Client, url, tokenFile string) func(context.Context) (
 // find gives the public keys of an id, all if it is empty. Keys that are not known, or known for long, are fetched;
 // meanwhile others do with what there is.
 func (k *Keys) find(ctx context.Context, id string) []any {
-	now := time.Now()
-	if k.Now != nil {
-		now = k.Now()
-	}
+	now := k.now()
 	k.mu.Lock()
 	found := k.known(id)
 	wanted := (len(found) == 0 || now.Sub(k.good) > keysAge) && (k.tried.IsZero() || now.Sub(k.tried) >= keysPause)
@@ -98,15 +96,47 @@ func (k *Keys) find(ctx context.Context, id string) []any {
 	if !wanted {
 		return found
 	}
+	k.again(ctx, now)
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.known(id)
+}
+
+// again fetches the keys; those that are known stay if that fails.
+func (k *Keys) again(ctx context.Context, now time.Time) {
 	keys, err := k.fetch(ctx)
 	if err != nil {
 		k.Log.Error(err, "The keys of tokens cannot be fetched")
-		return found
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.keys, k.good = keys, now
-	return k.known(id)
+	if k.away = err != nil; !k.away {
+		k.keys, k.good = keys, now
+	}
+}
+
+// unreachable tells whether keys cannot be fetched now, by an attempt unless one was just made.
+func (k *Keys) unreachable(ctx context.Context) bool {
+	now := k.now()
+	k.mu.Lock()
+	wanted := now.Sub(k.tried) >= keysPause
+	if wanted {
+		k.tried = now
+	}
+	k.mu.Unlock()
+	if wanted {
+		k.again(ctx, now)
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.away
+}
+
+func (k *Keys) now() time.Time {
+	if k.Now != nil {
+		return k.Now()
+	}
+	return time.Now()
 }
 
 // known finds keys. mu is held.

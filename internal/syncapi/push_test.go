@@ -253,14 +253,35 @@ func TestEndpointsAreGivenBackWhenTheirReporterStaysAway(t *testing.T) {
 }
 
 // briefly proves who a reporter is for a moment only.
-type briefly time.Duration
+type briefly struct {
+	d      time.Duration
+	outage *atomic.Bool // nil for never
+}
 
 func (b briefly) Authenticate(context.Context) (Identity, error) {
-	return Identity{UID: "uid-1", Expires: time.Now().Add(time.Duration(b))}, nil
+	who := Identity{UID: "uid-1", Expires: time.Now().Add(b.d)}
+	if b.outage != nil {
+		who.Outage = func(context.Context) bool { return b.outage.Load() }
+	}
+	return who, nil
+}
+
+// While nobody can renew a proof, a stream outlives it.
+func TestStreamsOutliveTheirProofInAnOutage(t *testing.T) {
+	var outage atomic.Bool
+	outage.Store(true)
+	p := startPicker(t, "127.0.0.1:0", ServerOptions{Auth: briefly{10 * time.Millisecond, &outage}, OutagePause: 10 * time.Millisecond})
+	r := startReporter(t, p.addr, DialOptions{})
+	eventually(t, "some digests", func() bool { return p.status().Digests > 3 })
+	if err := r.err(); err != nil {
+		t.Fatalf("the stream has ended: %v", err)
+	}
+	outage.Store(false)
+	eventually(t, "the stream ends", func() bool { return r.err() != nil && strings.Contains(r.err().Error(), "expired") })
 }
 
 func TestStreamsEndWithTheirProof(t *testing.T) {
-	p := startPicker(t, "127.0.0.1:0", ServerOptions{Auth: briefly(30 * time.Millisecond)})
+	p := startPicker(t, "127.0.0.1:0", ServerOptions{Auth: briefly{d: 30 * time.Millisecond}})
 	r := startReporter(t, p.addr, DialOptions{})
 	e, tokens := chain(0, 3)
 	r.mirror.Apply(batch(e), ingest.Position{})

@@ -31,6 +31,8 @@ const (
 	helloTimeout = 10 * time.Second
 	// silence is how long a stream may say nothing; a digest comes far more often.
 	silence = 2 * time.Minute
+	// renewPauses is how long proofs may be renewed after an outage, in pauses.
+	renewPauses = 10
 	// proofDigests is how many digests may be missed before equality is no longer taken for shown.
 	proofDigests = 3
 	// maxStreams bounds the streams of a connection: the ranks of a pod, and some that have not ended yet.
@@ -62,6 +64,8 @@ type ServerOptions struct {
 	Digest time.Duration
 	// Grace is how long an endpoint with another road waits for its reporter to come back.
 	Grace time.Duration
+	// OutagePause is the time between two questions whether an outage goes on (see Identity).
+	OutagePause time.Duration
 	// OnOwn is called before the first change to the index by a reporter of that endpoint: whoever wrote before must
 	// have stopped when it returns. OnRelease is called when the reporter has not come back. OnOwn must not call the
 	// server but for Owned.
@@ -71,8 +75,12 @@ type ServerOptions struct {
 	Now func() time.Time
 }
 
-// DefaultGrace is how long an endpoint waits for its reporter to come back.
-const DefaultGrace = 10 * time.Second
+// DefaultGrace is how long an endpoint waits for its reporter to come back, DefaultOutagePause the time between two
+// questions whether an outage goes on.
+const (
+	DefaultGrace       = 10 * time.Second
+	DefaultOutagePause = 30 * time.Second
+)
 
 // Server takes reports. It is safe for concurrent use.
 type Server struct {
@@ -110,6 +118,9 @@ type target struct {
 func NewServer(o ServerOptions) *Server {
 	if o.Grace <= 0 {
 		o.Grace = DefaultGrace
+	}
+	if o.OutagePause <= 0 {
+		o.OutagePause = DefaultOutagePause
 	}
 	if o.Digest <= 0 {
 		o.Digest = report.DefaultDigestEvery

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"sync"
 	"time"
 
 	"google.golang.org/grpc"
@@ -153,12 +154,8 @@ func (s *Server) exchange(ctx context.Context, stream pushStream, in <-chan rece
 	if err := stream.Send(t.receiver.Welcome(s.options.Now())); err != nil {
 		return err
 	}
-	var expired <-chan time.Time
-	if !who.Expires.IsZero() {
-		timer := time.NewTimer(who.Expires.Sub(s.options.Now()))
-		defer timer.Stop()
-		expired = timer.C
-	}
+	expired, stop := s.expiry(ctx, who)
+	defer stop()
 	quiet := time.NewTimer(silence)
 	defer quiet.Stop()
 	for {
@@ -166,7 +163,7 @@ func (s *Server) exchange(ctx context.Context, stream pushStream, in <-chan rece
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		case <-expired:
-			return status.Error(codes.Unauthenticated, "the token has expired")
+			return status.Error(codes.Unauthenticated, "the proof has expired")
 		case <-quiet.C:
 			return status.Error(codes.DeadlineExceeded, "the reporter says nothing")
 		case m := <-outbox:
@@ -192,6 +189,36 @@ func (s *Server) exchange(ctx context.Context, stream pushStream, in <-chan rece
 			}
 		}
 	}
+}
+
+// expiry closes a channel when a stream's proof has ended. During an outage it does not end; afterwards there is some
+// time to renew it.
+func (s *Server) expiry(ctx context.Context, who Identity) (expired <-chan struct{}, stop func()) {
+	if who.Expires.IsZero() {
+		return nil, func() {}
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	over := make(chan struct{})
+	var watching sync.WaitGroup
+	watching.Go(func() {
+		for wait, outage := who.Expires.Sub(s.options.Now()), false; ; {
+			select {
+			case <-ctx.Done():
+				return
+			case <-time.After(wait):
+			}
+			switch {
+			case who.Outage != nil && who.Outage(ctx):
+				wait, outage = s.options.OutagePause, true
+			case outage:
+				wait, outage = renewPauses*s.options.OutagePause, false
+			default:
+				close(over)
+				return
+			}
+		}
+	})
+	return over, func() { cancel(); watching.Wait() }
 }
 
 // plan gives an endpoint back to its other road, unless its reporter returns soon.
