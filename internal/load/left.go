@@ -46,7 +46,7 @@ func (b *Booking) Leave(now time.Time, maxTokens int) (prefill time.Duration) {
 func (t *Tracker) endLeft(now time.Time) {
 	for len(t.left) > 0 && !now.Before(t.left[0].ends) {
 		fresh := now.Sub(t.reported) <= metricsFresh
-		if fresh && t.inFlight <= t.report.Running+t.report.Waiting && now.Sub(t.left[0].ends) < leftLife {
+		if fresh && t.known(now) <= t.report.Running+t.report.Waiting && now.Sub(t.left[0].ends) < leftLife {
 			return
 		}
 		t.releaseLeft(now)
@@ -55,16 +55,20 @@ func (t *Tracker) endLeft(now time.Time) {
 
 // settle releases the requests that were left and that the engine cannot have any more, the first to end first.
 func (t *Tracker) settle(at time.Time) {
-	for len(t.left) > 0 && t.inFlight > t.report.Running+t.report.Waiting && at.Sub(t.left[0].start) > underWay {
+	for len(t.left) > 0 && t.known(at) > t.report.Running+t.report.Waiting && at.Sub(t.left[0].start) > underWay {
 		t.releaseLeft(at)
 	}
 }
+
+// known is the number of requests that the engine should have, those of peers included.
+func (t *Tracker) known(now time.Time) int { return t.inFlight + t.peerView(now).InFlight }
 
 func (t *Tracker) releaseLeft(now time.Time) {
 	b := heap.Pop(&t.left).(*Booking)
 	t.endPrefill(b, now)
 	b.released = true
 	t.inFlight--
+	t.version++
 }
 
 // bookings is a heap, the first to end first.

@@ -2,7 +2,7 @@
 // decoding; and learns how fast it prefills.
 //
 // Everything is counted at the pick, before the request has left the picker, and released exactly once however the
-// request ends. Time is passed in.
+// request ends. Other pickers' counters are added as they tell them (Peer, Share). Time is passed in.
 package load
 
 import (
@@ -14,7 +14,7 @@ import (
 // metricsFresh is how long the engine's own figures are believed.
 const metricsFresh = 2 * time.Second
 
-// View is an endpoint's load at one moment.
+// View is an endpoint's load at one moment: what this picker has given it, and what its peers have.
 type View struct {
 	// InFlight requests, all of them.
 	InFlight int
@@ -23,6 +23,8 @@ type View struct {
 	// PendingTokens is the uncached prompt tokens that still have to be prefilled, after what the learned rate says
 	// was done meanwhile.
 	PendingTokens float64
+	// Peers is the part of InFlight, Decoding and PendingTokens that other pickers have told of.
+	Peers PeerView
 	// Rate is the learned prefill rate in tokens/s, 0 until one is learned.
 	Rate float64
 	// Overhead is the learned fixed time to a first token, seconds.
@@ -36,6 +38,12 @@ type View struct {
 	KVTokens int
 	// Waiting is the engine's report of its waiting queue; 0 when there is no fresh report.
 	Waiting int
+}
+
+// PeerView is what other pickers have given an endpoint.
+type PeerView struct {
+	InFlight, Decoding int
+	PendingTokens      float64
 }
 
 // Report is what an engine says of itself.
@@ -53,17 +61,22 @@ type Tracker struct {
 	pending    int // their uncached tokens
 	inFlight   int
 	left       bookings // of which nobody tells the end
-	// headSince is when the engine began with the first of them, as far as we can tell.
-	headSince time.Time
-	rate      estimator
-	report    Report
-	reported  time.Time
+	// lastEnd is when the last prefill ended.
+	lastEnd time.Time
+	version uint64 // counts the changes of all that
+	peers   []peerShare
+	// peersEnd is when a prefill of any peer ended last.
+	peersEnd time.Time
+	rate     estimator
+	report   Report
+	reported time.Time
 }
 
 // Booking is one request's share of an endpoint's load.
 type Booking struct {
 	tracker *Tracker
-	// uncached prompt tokens; ahead is what was pending before them.
+	// uncached prompt tokens; ahead is what was pending before them, that of peers included: the engine makes no
+	// difference, so the rate that is learned from it does not depend on how many pickers there are.
 	uncached int
 	ahead    float64
 	start    time.Time
@@ -81,16 +94,15 @@ func (t *Tracker) Book(now time.Time, uncached int, streamed bool) *Booking {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.expire(now)
-	b := &Booking{tracker: t, uncached: max(0, uncached), ahead: t.pendingNow(now), start: now, streamed: streamed}
+	ahead, _ := t.pendingNow(now)
+	b := &Booking{tracker: t, uncached: max(0, uncached), ahead: ahead, start: now, streamed: streamed}
 	if !streamed {
 		b.expected = now.Add(t.rate.predict(b.ahead + float64(b.uncached)))
-	}
-	if len(t.prefilling) == 0 {
-		t.headSince = now
 	}
 	t.prefilling = append(t.prefilling, b)
 	t.pending += b.uncached
 	t.inFlight++
+	t.version++
 	return b
 }
 
@@ -132,6 +144,7 @@ func (b *Booking) Release(now time.Time) {
 	t.endPrefill(b, now)
 	b.released = true
 	t.inFlight--
+	t.version++
 }
 
 // Observe takes the engine's report of itself.
@@ -150,12 +163,11 @@ func (t *Tracker) View(now time.Time) View {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.expire(now)
-	v := View{
-		InFlight:      t.inFlight,
-		Decoding:      t.inFlight - len(t.prefilling),
-		PendingTokens: t.pendingNow(now),
-		KVTokens:      t.report.KVTokens,
-	}
+	all, own := t.pendingNow(now)
+	v := View{PendingTokens: all, KVTokens: t.report.KVTokens, Peers: t.peerView(now)}
+	v.InFlight = t.inFlight + v.Peers.InFlight
+	v.Decoding = t.inFlight - len(t.prefilling) + v.Peers.Decoding
+	v.Peers.PendingTokens = all - own
 	v.Rate, v.Overhead, v.Trust = t.rate.learned(now)
 	if now.Sub(t.reported) <= metricsFresh {
 		v.KVUsage, v.Waiting = t.report.KVUsage, t.report.Waiting
@@ -167,7 +179,8 @@ func (t *Tracker) View(now time.Time) View {
 func (t *Tracker) Predict(now time.Time, uncached int) time.Duration {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return t.rate.predict(t.pendingNow(now) + float64(uncached))
+	ahead, _ := t.pendingNow(now)
+	return t.rate.predict(ahead + float64(uncached))
 }
 
 func (t *Tracker) endPrefill(b *Booking, now time.Time) {
@@ -182,7 +195,8 @@ func (t *Tracker) endPrefill(b *Booking, now time.Time) {
 		}
 	}
 	t.pending -= b.uncached
-	t.headSince = now
+	t.lastEnd = now
+	t.version++
 }
 
 // expire ends the prefills that nobody will report and that should be over.
@@ -197,11 +211,51 @@ func (t *Tracker) expire(now time.Time) {
 	t.endLeft(now)
 }
 
-// pendingNow is the pending tokens less what the engine has done of the first prefill since it began.
-func (t *Tracker) pendingNow(now time.Time) float64 {
-	if len(t.prefilling) == 0 {
-		return 0
+// pendingNow is the pending tokens of this picker and its peers less what the engine has done of the first prefill
+// since it began. own is this picker's part of them.
+func (t *Tracker) pendingNow(now time.Time) (all, own float64) {
+	own = float64(t.pending)
+	all = own
+	var head queueHead
+	if len(t.prefilling) > 0 {
+		head.take(t.prefilling[0].start, t.prefilling[0].uncached)
 	}
-	done := t.rate.rate * now.Sub(t.headSince).Seconds()
-	return float64(t.pending) - math.Max(0, math.Min(done, float64(t.prefilling[0].uncached)))
+	ours := head
+	for i := range t.peers {
+		s := &t.peers[i]
+		if !s.peer.Fresh(now) {
+			continue
+		}
+		all += float64(s.PendingTokens)
+		if s.PendingTokens > 0 {
+			head.take(s.HeadStart, s.HeadTokens)
+		}
+	}
+	if !head.set {
+		return all, own
+	}
+	since := head.start
+	for _, end := range []time.Time{t.lastEnd, t.peersEnd} {
+		if end.After(since) {
+			since = end
+		}
+	}
+	done := math.Max(0, math.Min(t.rate.rate*now.Sub(since).Seconds(), float64(head.tokens)))
+	if ours == head {
+		own -= done
+	}
+	return all - done, own
+}
+
+// queueHead is the prefill that an engine is at: that of the request which came first, whoever has sent it.
+type queueHead struct {
+	start  time.Time
+	tokens int
+	set    bool
+}
+
+func (h *queueHead) take(start time.Time, tokens int) {
+	if !h.set || start.Before(h.start) {
+		*h = queueHead{start, tokens, true}
+	}
 }

@@ -1,0 +1,102 @@
+package load
+
+import (
+	"sync/atomic"
+	"time"
+)
+
+// PeerFresh is how long what a peer has told counts after it was last heard: the counters of a peer that has died or
+// cannot be reached are gone after this time. Peers are heard several times in it.
+const PeerFresh = 2 * time.Second
+
+// Peer is another picker, in one of its lives, that tells its counters. It is safe for concurrent use.
+//
+// Nothing here needs a network or a real clock. To run several pickers in virtual time, give each a Tracker for each
+// endpoint, and a Peer for each of the others. After every change of a tracker at time t take its Share(t); at t + the
+// link's delay call Hear and then Merge at the same endpoint's tracker of each other picker. A simulated picker that
+// lives must be heard at least once in PeerFresh, changed or not. (Package peer does that with the messages of the
+// wire, which gather changes for some milliseconds.)
+type Peer struct {
+	heard atomic.Int64 // nanoseconds since 1970
+}
+
+// Hear notes that the peer lives, and that what it has told last is so.
+func (p *Peer) Hear(now time.Time) { p.heard.Store(now.UnixNano()) }
+
+// Fresh tells whether what the peer has told counts.
+func (p *Peer) Fresh(now time.Time) bool { return now.UnixNano()-p.heard.Load() <= int64(PeerFresh) }
+
+// Heard is when the peer was heard last.
+func (p *Peer) Heard() time.Time { return time.Unix(0, p.heard.Load()) }
+
+// Share is what one picker has given an endpoint. All values are absolute, so that the last one told is enough.
+type Share struct {
+	InFlight, Decoding int
+	// PendingTokens are the uncached prompt tokens of the requests whose prefill has not ended.
+	PendingTokens int
+	// HeadTokens is the part of the one of them that came first, at HeadStart.
+	HeadTokens int
+	HeadStart  time.Time
+	// LastEnd is when a prefill ended last.
+	LastEnd time.Time
+}
+
+// Idle tells whether the picker has given the endpoint nothing.
+func (s *Share) Idle() bool { return s.InFlight == 0 && s.Decoding == 0 && s.PendingTokens == 0 }
+
+// peerShare is the share of a peer. A tracker has one at most for each.
+type peerShare struct {
+	peer *Peer
+	Share
+}
+
+// Share is this picker's own share, for its peers, and its version: when that has not changed, nor has the share.
+func (t *Tracker) Share(now time.Time) (Share, uint64) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.expire(now)
+	s := Share{
+		InFlight: t.inFlight, Decoding: t.inFlight - len(t.prefilling), PendingTokens: t.pending, LastEnd: t.lastEnd,
+	}
+	if len(t.prefilling) > 0 {
+		s.HeadTokens, s.HeadStart = t.prefilling[0].uncached, t.prefilling[0].start
+	}
+	return s, t.version
+}
+
+// Merge takes a peer's share in place of the one it has told before. Times in it are by this picker's clock. An idle
+// share leaves nothing behind.
+func (t *Tracker) Merge(p *Peer, s Share) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if s.LastEnd.After(t.peersEnd) {
+		t.peersEnd = s.LastEnd
+	}
+	for i := range t.peers {
+		if t.peers[i].peer != p {
+			continue
+		}
+		if s.Idle() {
+			last := len(t.peers) - 1
+			t.peers[i], t.peers[last] = t.peers[last], peerShare{}
+			t.peers = t.peers[:last]
+		} else {
+			t.peers[i].Share = s
+		}
+		return
+	}
+	if !s.Idle() {
+		t.peers = append(t.peers, peerShare{p, s})
+	}
+}
+
+// peerView sums up the requests of the peers that were heard lately.
+func (t *Tracker) peerView(now time.Time) (v PeerView) {
+	for i := range t.peers {
+		if s := &t.peers[i]; s.peer.Fresh(now) {
+			v.InFlight += s.InFlight
+			v.Decoding += s.Decoding
+		}
+	}
+	return v
+}

@@ -1,0 +1,172 @@
+package load
+
+import (
+	"math"
+	"math/rand/v2"
+	"testing"
+	"time"
+)
+
+// pickers are trackers of one endpoint, each of another picker.
+type pickers struct {
+	trackers []*Tracker
+	peers    [][]*Peer // peers[i][j] is j as i hears of it
+}
+
+func newPickers(n int) *pickers {
+	p := &pickers{}
+	for range n {
+		p.trackers = append(p.trackers, &Tracker{})
+		list := make([]*Peer, n)
+		for j := range list {
+			list[j] = &Peer{}
+		}
+		p.peers = append(p.peers, list)
+	}
+	return p
+}
+
+// tell lets everybody know at once what everybody has.
+func (p *pickers) tell(now time.Time) {
+	for j, from := range p.trackers {
+		share, _ := from.Share(now)
+		for i, to := range p.trackers {
+			if i != j {
+				p.peers[i][j].Hear(now)
+				to.Merge(p.peers[i][j], share)
+			}
+		}
+	}
+}
+
+// TestPickersThatTellSeeOneQueue plays random requests on one tracker, and the same ones shared out among three that
+// tell each other: all four see the same load, but for what they have learned.
+func TestPickersThatTellSeeOneQueue(t *testing.T) {
+	rng := rand.New(rand.NewPCG(3, 3))
+	var alone Tracker
+	p := newPickers(3)
+	for _, tracker := range append(p.trackers, &alone) {
+		tracker.rate = estimator{rate: 2000}
+	}
+	type pair struct{ one, shared *Booking }
+	var open []pair
+	for step := range 3000 {
+		now := at(float64(step) * 0.01)
+		switch op := rng.IntN(4); {
+		case op == 0 || len(open) == 0:
+			tokens := rng.IntN(3000)
+			open = append(open, pair{alone.Book(now, tokens, true), p.trackers[rng.IntN(3)].Book(now, tokens, true)})
+		case op < 3:
+			i := rng.IntN(len(open))
+			open[i].one.EndPrefill(now)
+			open[i].shared.EndPrefill(now)
+		default:
+			i := rng.IntN(len(open))
+			open[i].one.Release(now)
+			open[i].shared.Release(now)
+			open = append(open[:i], open[i+1:]...)
+		}
+		p.tell(now)
+		later := now.Add(5 * time.Millisecond)
+		want := alone.View(later)
+		own := PeerView{}
+		for i, tracker := range p.trackers {
+			v := tracker.View(later)
+			if v.InFlight != want.InFlight || v.Decoding != want.Decoding || v.PendingTokens != want.PendingTokens {
+				t.Fatalf("step %d: picker %d sees %+v, one picker would see %+v", step, i, v, want)
+			}
+			own.InFlight += v.InFlight - v.Peers.InFlight
+			own.Decoding += v.Decoding - v.Peers.Decoding
+		}
+		if own.InFlight != want.InFlight || own.Decoding != want.Decoding {
+			t.Fatalf("step %d: the parts are %+v, the whole is %+v", step, own, want)
+		}
+	}
+}
+
+// The engine is at one prefill at a time, whoever has sent it.
+func TestWorkThatIsDoneCountsOnce(t *testing.T) {
+	p := newPickers(2)
+	for _, tracker := range p.trackers {
+		tracker.rate = estimator{rate: 1000}
+	}
+	p.trackers[0].Book(start, 1000, true)
+	p.trackers[1].Book(at(0.1), 1000, true)
+	p.tell(at(0.1))
+	for i, tracker := range p.trackers {
+		if v := tracker.View(at(0.5)); math.Abs(v.PendingTokens-1500) > 1 {
+			t.Errorf("picker %d sees %.0f tokens pending after half a second at 1000 tokens/s, of 2000", i, v.PendingTokens)
+		}
+		if v := tracker.View(at(1.5)); math.Abs(v.PendingTokens-1000) > 1 {
+			t.Errorf("picker %d sees %.0f tokens pending though nobody told that the first prefill is over", i, v.PendingTokens)
+		}
+	}
+}
+
+func TestAPeerThatIsNotHeardDoesNotCount(t *testing.T) {
+	var tracker Tracker
+	peer, other := &Peer{}, &Peer{}
+	peer.Hear(start)
+	other.Hear(start)
+	tracker.Merge(peer, Share{InFlight: 3, Decoding: 1, PendingTokens: 500})
+	tracker.Merge(other, Share{InFlight: 1, Decoding: 1})
+	tracker.Merge(peer, Share{InFlight: 2, Decoding: 1, PendingTokens: 400}) // in place of the other
+	if v := tracker.View(at(1)); v.InFlight != 3 || v.Decoding != 2 || v.PendingTokens != 400 || v.Peers.InFlight != 3 {
+		t.Errorf("two peers: %+v", v)
+	}
+	other.Hear(at(1))
+	if v := tracker.View(start.Add(PeerFresh + time.Millisecond)); v.InFlight != 1 || v.PendingTokens != 0 {
+		t.Errorf("one is not heard: %+v", v)
+	}
+	peer.Hear(at(3)) // and again: nothing has changed meanwhile
+	if v := tracker.View(at(3)); v.InFlight != 3 {
+		t.Errorf("it is heard again: %+v", v)
+	}
+	tracker.Merge(peer, Share{})
+	tracker.Merge(other, Share{})
+	tracker.Merge(other, Share{})
+	if v := tracker.View(at(3)); v.InFlight != 0 || len(tracker.peers) != 0 {
+		t.Errorf("both are idle: %+v, %d shares", v, len(tracker.peers))
+	}
+}
+
+// TestTheRateDoesNotDependOnTheNumberOfPickers lets two pickers fill one engine, which prefills in order of arrival. What
+// waits in front of a request has come from both, so that a picker which knows its own half only learns half the rate.
+func TestTheRateDoesNotDependOnTheNumberOfPickers(t *testing.T) {
+	const rate, overhead = 20_000.0, 0.02
+	learned := func(tell bool) float64 {
+		rng := rand.New(rand.NewPCG(4, 4))
+		p := newPickers(2)
+		type job struct {
+			b    *Booking
+			done float64
+		}
+		var jobs []job
+		clock, free := 0.0, 0.0
+		for range 2000 {
+			clock += rng.ExpFloat64() * 0.27
+			for len(jobs) > 0 && jobs[0].done <= clock {
+				jobs[0].b.FirstToken(at(jobs[0].done))
+				jobs[0].b.Release(at(jobs[0].done + 0.01))
+				if tell {
+					p.tell(at(jobs[0].done))
+				}
+				jobs = jobs[1:]
+			}
+			tokens := 200 + rng.IntN(10_000)
+			b := p.trackers[rng.IntN(2)].Book(at(clock), tokens, true)
+			if tell {
+				p.tell(at(clock))
+			}
+			free = math.Max(free, clock) + float64(tokens)/rate
+			jobs = append(jobs, job{b, free + overhead})
+		}
+		return p.trackers[0].View(at(clock)).Rate
+	}
+	if r := learned(true); r < 0.85*rate || r > 1.15*rate {
+		t.Errorf("two pickers that tell each other learn %.0f tokens/s, the engine does %.0f", r, rate)
+	}
+	if r := learned(false); r > 0.8*rate {
+		t.Errorf("two pickers that do not tell learn %.0f tokens/s of %.0f: this test shows nothing", r, rate)
+	}
+}
