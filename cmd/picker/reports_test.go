@@ -60,7 +60,7 @@ func TestAReporterTellsWhatItsEngineHolds(t *testing.T) {
 	i := runOn(t, dir, "--report-address", "127.0.0.1:0", "--report-secret-file", secret, "--report-insecure")
 	events, replay := freeAddress(t), freeAddress(t)
 	c := reporter.Config{
-		Pod: "default/pod-a", Listen: events, Replay: replay, Pickers: reporter.List(i.listeners.reports.Addr().String()),
+		Pod: "default/pod-a", Listen: events, Replay: replay, Pickers: syncapi.List(i.listeners.reports.Addr().String()),
 		Dial: syncapi.DialOptions{Token: syncapi.SecretFile(secret), TokenInClear: true}, MaxBackoff: 50 * time.Millisecond,
 	}
 	stop := runReporter(t, c)
@@ -128,7 +128,7 @@ func TestAReporterTakesOverFromASubscription(t *testing.T) {
 	}
 	i.eventually("the picker subscribes", func() bool { return i.metric("kvasir_events_state{") == "1" && e.Subscribers() == 1 })
 	runReporter(t, reporter.Config{
-		Pod: "default/pod-a", Subscribe: e.EventsAddr(), Replay: e.ReplayAddr(), Pickers: reporter.List(i.listeners.reports.Addr().String()),
+		Pod: "default/pod-a", Subscribe: e.EventsAddr(), Replay: e.ReplayAddr(), Pickers: syncapi.List(i.listeners.reports.Addr().String()),
 	})
 	i.eventually("only the reporter does", func() bool { return i.metric("kvasir_events_state{") == "" && e.Subscribers() == 1 })
 	i.eventually("and shows that it is right", func() bool { return i.metric("kvasir_index_divergent_blocks{") == "0" })

@@ -119,10 +119,10 @@ func (o *options) find() (err error) {
 				return fmt.Errorf("--pickers: %w", err)
 			}
 		}
-		o.config.Pickers = reporter.List(addrs...)
+		o.config.Pickers = syncapi.List(addrs...)
 		return nil
 	}
-	if o.config.Pickers, err = reporter.Lookup(net.DefaultResolver, o.pickerService); err != nil {
+	if o.config.Pickers, err = syncapi.Lookup(net.DefaultResolver, o.pickerService); err != nil {
 		return fmt.Errorf("--picker-service: %w", err)
 	}
 	if host, _, err := net.SplitHostPort(o.pickerService); err == nil && o.serverName == "" {

@@ -148,7 +148,7 @@ func (p *place) startReporter() {
 	}
 	c := Config{
 		Pod: "pod-uid", Replay: p.replay, StateDir: p.dir, SaveEvery: 100 * time.Millisecond,
-		Pickers: List(addrs...), Log: testr.NewWithOptions(p.t, testr.Options{Verbosity: -1}),
+		Pickers: syncapi.List(addrs...), Log: testr.NewWithOptions(p.t, testr.Options{Verbosity: -1}),
 	}
 	if p.connect {
 		c.Listen = p.events

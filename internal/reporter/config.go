@@ -32,7 +32,7 @@ type Config struct {
 	SaveEvery time.Duration
 
 	// Pickers finds the addresses of all replicas; required.
-	Pickers Finder
+	Pickers syncapi.Finder
 	// FindEvery is how often.
 	FindEvery time.Duration
 	Dial      syncapi.DialOptions

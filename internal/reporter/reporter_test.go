@@ -3,7 +3,6 @@ package reporter
 import (
 	"context"
 	"errors"
-	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -12,11 +11,12 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kvasir-dev/kvasir/internal/syncapi"
 	"github.com/kvasir-dev/kvasir/internal/zmtp"
 )
 
 func TestConfigurationsAreChecked(t *testing.T) {
-	good := Config{Pod: "p", Listen: "127.0.0.1:0", Pickers: List("127.0.0.1:1")}
+	good := Config{Pod: "p", Listen: "127.0.0.1:0", Pickers: syncapi.List("127.0.0.1:1")}
 	if _, err := good.withDefaults(); err != nil {
 		t.Fatal(err)
 	}
@@ -47,7 +47,7 @@ func TestConfigurationsAreChecked(t *testing.T) {
 
 func TestRanksHavePortsOfTheirOwn(t *testing.T) {
 	base := freePort(t)
-	r, err := New(Config{Pod: "p", Subscribe: base, Replay: base, FirstRank: 8, Ranks: 2, Pickers: List()})
+	r, err := New(Config{Pod: "p", Subscribe: base, Replay: base, FirstRank: 8, Ranks: 2, Pickers: syncapi.List()})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -115,25 +115,6 @@ func TestThePublisherThatCameLastCounts(t *testing.T) {
 	_ = next.Close()
 }
 
-func TestPickersAreFoundByName(t *testing.T) {
-	find, err := Lookup(net.DefaultResolver, "localhost:9004")
-	if err != nil {
-		t.Fatal(err)
-	}
-	addrs, err := find(context.Background())
-	if err != nil || len(addrs) == 0 {
-		t.Fatalf("%v, %v", addrs, err)
-	}
-	for _, addr := range addrs {
-		if host, port, err := net.SplitHostPort(addr); err != nil || port != "9004" || net.ParseIP(host) == nil {
-			t.Errorf("found %q", addr)
-		}
-	}
-	if _, err := Lookup(net.DefaultResolver, "localhost"); err == nil {
-		t.Error("a name without a port was taken")
-	}
-}
-
 func TestPickersComeAndGo(t *testing.T) {
 	var mu sync.Mutex
 	addrs, failure := []string{"127.0.0.1:1", "127.0.0.1:2"}, error(nil)
@@ -180,7 +161,7 @@ func TestPickersComeAndGo(t *testing.T) {
 
 func TestSavedRubbishIsNotTaken(t *testing.T) {
 	dir := t.TempDir()
-	c := Config{Pod: "p", Listen: "127.0.0.1:0", StateDir: dir, Pickers: List()}
+	c := Config{Pod: "p", Listen: "127.0.0.1:0", StateDir: dir, Pickers: syncapi.List()}
 	if err := os.WriteFile(stateFile(dir, 0), []byte("rubbish"), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -206,7 +187,7 @@ func TestSavedRubbishIsNotTaken(t *testing.T) {
 }
 
 func TestStatusIsServed(t *testing.T) {
-	r, err := New(Config{Pod: "p", Listen: "127.0.0.1:0", Pickers: List()})
+	r, err := New(Config{Pod: "p", Listen: "127.0.0.1:0", Pickers: syncapi.List()})
 	if err != nil {
 		t.Fatal(err)
 	}

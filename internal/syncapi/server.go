@@ -56,8 +56,10 @@ type Target struct {
 
 // ServerOptions of a Server. Zero values take the defaults.
 type ServerOptions struct {
-	// Auth tells who a reporter is; required.
+	// Auth tells who a reporter is; without it reports are not taken.
 	Auth Authenticator
+	// Peers, if set, hears other pickers.
+	Peers *PeerService
 	// Credentials of the transport; nil is plain text.
 	Credentials credentials.TransportCredentials
 	// Digest is how often reporters send digests. What the last one has shown counts for three times as long.
@@ -143,7 +145,12 @@ func NewServer(o ServerOptions) *Server {
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: 10 * time.Second, Timeout: 5 * time.Second}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 5 * time.Second, PermitWithoutStream: true}),
 	)
-	RegisterReportServer(s.grpc, s)
+	if o.Auth != nil {
+		RegisterReportServer(s.grpc, s)
+	}
+	if o.Peers != nil {
+		RegisterPeerServer(s.grpc, o.Peers)
+	}
 	return s
 }
 

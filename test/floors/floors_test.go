@@ -36,6 +36,7 @@ var floors = map[string]int{
 	"internal/openai":       1,
 	"internal/vllm":         1,
 	"internal/reportpb":     1,
+	"internal/peerpb":       1,
 	"internal/tokenizer":    1,
 	"internal/trace":        1,
 
@@ -44,6 +45,7 @@ var floors = map[string]int{
 	"internal/ingest":    2,
 	"internal/admission": 2,
 	"internal/report":    2,
+	"internal/peer":      2,
 
 	// Floor 3, adapters to the world.
 	"internal/zmtp":        3,

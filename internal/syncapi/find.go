@@ -1,4 +1,4 @@
-package reporter
+package syncapi
 
 import (
 	"context"
@@ -8,10 +8,10 @@ import (
 	"time"
 )
 
-// Finder finds the addresses (host:port) of all picker replicas.
+// Finder finds the addresses (host:port) of all picker replicas: reporters tell each of them, and they tell each other.
 type Finder func(ctx context.Context) ([]string, error)
 
-// maxPickers bounds the replicas that are told.
+// maxPickers bounds the replicas.
 const maxPickers = 64
 
 // List is a Finder that always finds the same.

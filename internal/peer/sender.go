@@ -1,0 +1,187 @@
+package peer
+
+import (
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/kvasir-dev/kvasir/internal/endpoint"
+	"github.com/kvasir-dev/kvasir/internal/load"
+	pb "github.com/kvasir-dev/kvasir/internal/peerpb"
+)
+
+// Protocol is the version that both sides speak.
+const Protocol = 1
+
+const (
+	// Gather is the least time between two updates while a picker has few peers. From gatherPeers on it grows with
+	// their number, up to maxGather, so that what telling them costs does not.
+	Gather      = 5 * time.Millisecond
+	gatherPeers = 4
+	maxGather   = 50 * time.Millisecond
+	// Beat is the most time between two full updates.
+	Beat = 500 * time.Millisecond
+	// maxUpdate is about how many bytes of assumptions there are in one update.
+	maxUpdate = 256 << 10
+)
+
+// Loads calls f for every endpoint of every pool (namespace/name).
+type Loads func(f func(pool string, id endpoint.ID, t *load.Tracker))
+
+// Sender tells one peer what an outbox has. It has no clock and no socket. It is safe for concurrent use.
+type Sender struct {
+	outbox *Outbox
+	loads  Loads
+	bell   chan struct{}
+	dirty  atomic.Bool
+
+	next uint64 // event to tell, guarded by the outbox's mu
+
+	mu     sync.Mutex // guards what follows
+	hello  bool       // was said
+	seq    uint64
+	sent   time.Time // last update
+	full   time.Time // when the next full one is due
+	closed bool
+	told   map[*load.Tracker]uint64 // versions of shares
+}
+
+// NewSender returns a sender for a stream that has just been opened. It must be closed.
+func NewSender(o *Outbox, loads Loads) *Sender {
+	s := &Sender{outbox: o, loads: loads, bell: make(chan struct{}, 1), told: map[*load.Tracker]uint64{}}
+	o.enter(s)
+	return s
+}
+
+// Close gives back what the sender uses. Next has nothing to say afterwards.
+func (s *Sender) Close() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.closed {
+		s.closed = true
+		s.outbox.leave(s)
+	}
+}
+
+// Bell holds a token when Next may have something to say before the time that it said.
+func (s *Sender) Bell() <-chan struct{} { return s.bell }
+
+func (s *Sender) ring() {
+	if s.dirty.Swap(true) {
+		return
+	}
+	select {
+	case s.bell <- struct{}{}:
+	default:
+	}
+}
+
+// Next returns what is to be sent now, nil for nothing, and when to ask again even if the bell does not ring.
+func (s *Sender) Next(now time.Time) (m *pb.PeerMessage, wake time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	full := !now.Before(s.full)
+	switch {
+	case s.closed:
+		return nil, now.Add(Beat)
+	case !s.hello:
+		s.hello = true
+		return &pb.PeerMessage{Kind: &pb.PeerMessage_Hello{Hello: &pb.Hello{Protocol: Protocol, Incarnation: s.outbox.incarnation}}}, now
+	case !full && !s.dirty.Load():
+		return nil, s.full
+	}
+	if next := s.sent.Add(s.outbox.gather()); !full && now.Before(next) {
+		return nil, next
+	}
+	s.dirty.Store(false)
+	u := &pb.Update{Seq: s.seq + 1, Full: full}
+	s.addLoads(u, now)
+	if s.outbox.take(s, u, now) {
+		s.dirty.Store(true)
+	}
+	if full {
+		s.full = now.Add(Beat)
+	} else if len(u.Loads)+len(u.Assumptions)+len(u.Withdrawn) == 0 && !u.Forget {
+		return nil, s.full
+	}
+	s.seq, s.sent = u.Seq, now
+	wake = s.full
+	if s.dirty.Load() {
+		wake = now.Add(s.outbox.gather())
+	}
+	return &pb.PeerMessage{Kind: &pb.PeerMessage_Update{Update: u}}, wake
+}
+
+// gather is the least time between two updates of one sender.
+func (o *Outbox) gather() time.Duration {
+	n := (len(*o.senders.Load()) + gatherPeers - 1) / gatherPeers
+	return min(maxGather, Gather*time.Duration(max(1, n)))
+}
+
+// addLoads adds the shares that the peer has not been told, all that are not idle if the update is full.
+func (s *Sender) addLoads(u *pb.Update, now time.Time) {
+	told := s.told
+	if u.Full {
+		told = make(map[*load.Tracker]uint64, len(s.told)) // without those that have gone
+	}
+	s.loads(func(pool string, id endpoint.ID, t *load.Tracker) {
+		share, version := t.Share(now)
+		before, known := s.told[t]
+		told[t] = version
+		if u.Full && share.Idle() || !u.Full && known && before == version || !known && share.Idle() {
+			return
+		}
+		u.Loads = append(u.Loads, loadMessage(pool, id, &share, now))
+	})
+	s.told = told
+}
+
+func loadMessage(pool string, id endpoint.ID, s *load.Share, now time.Time) *pb.Load {
+	return &pb.Load{
+		Pool: pool, Pod: id.Pod, Rank: uint32(id.Rank),
+		InFlight: uint32(s.InFlight), Decoding: uint32(s.Decoding),
+		PendingTokens: uint64(s.PendingTokens), HeadTokens: uint64(s.HeadTokens),
+		HeadAgeMicroseconds: age(now, s.HeadStart), EndAgeMicroseconds: age(now, s.LastEnd),
+	}
+}
+
+// age in microseconds, at least 1; 0 for never.
+func age(now, then time.Time) uint64 {
+	if then.IsZero() {
+		return 0
+	}
+	return uint64(max(1, now.Sub(then).Microseconds()))
+}
+
+// take adds what was assumed and withdrawn since the sender was asked last. It returns whether there is more.
+func (o *Outbox) take(s *Sender, u *pb.Update, now time.Time) (more bool) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if s.next < o.first {
+		u.Forget, s.next = true, o.first
+	}
+	start, end, bytes := s.next, o.first+uint64(len(o.events)), 0
+	for ; s.next < end && bytes < maxUpdate; s.next++ {
+		e := &o.events[s.next-o.first]
+		switch {
+		case e.end && e.number < start:
+			u.Withdrawn = append(u.Withdrawn, e.id)
+		case !e.end && !e.ended && e.Until.After(now):
+			u.Assumptions = append(u.Assumptions, e.message(now))
+			bytes += e.size()
+		}
+	}
+	o.trim()
+	return s.next < end
+}
+
+func (a *Assumption) message(now time.Time) *pb.Assumption {
+	keys := make([]uint64, len(a.Keys))
+	for i, key := range a.Keys {
+		keys[i] = uint64(key)
+	}
+	return &pb.Assumption{
+		Id: a.id, Pool: a.Pool, KeyId: a.KeyID, BlockTokens: uint32(a.BlockTokens), Pod: a.Endpoint.Pod, Rank: uint32(a.Endpoint.Rank),
+		Keys: keys, LifeMilliseconds: uint32(min(a.Until.Sub(now), maxLife).Milliseconds()) + 1,
+	}
+}

@@ -1,0 +1,299 @@
+package syncapi
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/go-logr/logr"
+	"google.golang.org/grpc"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/kvasir-dev/kvasir/internal/peer"
+	pb "github.com/kvasir-dev/kvasir/internal/peerpb"
+)
+
+// MeshOptions of a Mesh. Zero values take the defaults where one is named.
+type MeshOptions struct {
+	// Find finds all replicas, the picker itself perhaps among them. FindEvery is how often; default 2 s.
+	Find      Finder
+	FindEvery time.Duration
+	Dial      DialOptions
+	// Outbox and Loads are what the peers are told, Inbox what they have told.
+	Outbox *peer.Outbox
+	Loads  peer.Loads
+	Inbox  *peer.Inbox
+	Log    logr.Logger
+	// MinBackoff and MaxBackoff bound the waits between two attempts; defaults 50 ms and 2 s.
+	MinBackoff, MaxBackoff time.Duration
+	// SelfPause is the wait at an address that is the picker's own, or that of a peer which is told already; default 30 s.
+	SelfPause time.Duration
+}
+
+// Mesh tells all peers that it finds. It is safe for concurrent use.
+type Mesh struct {
+	o MeshOptions
+
+	messages, bytes atomic.Uint64
+
+	mu    sync.Mutex // guards what follows
+	links map[string]*link
+	told  map[uint64]*link // by incarnation
+}
+
+// link is to one address.
+type link struct {
+	addr   string
+	client *Client
+	cancel context.CancelFunc
+	ended  chan struct{}
+}
+
+// MeshStats are what a mesh does.
+type MeshStats struct {
+	// Connected is how many peers are being told.
+	Connected int
+	// Messages and Bytes of updates sent.
+	Messages, Bytes uint64
+}
+
+var (
+	errSelf  = errors.New("the address is the picker's own")
+	errTwice = errors.New("the peer is told at another address")
+)
+
+// NewMesh returns a mesh that tells nobody before Run.
+func NewMesh(o MeshOptions) *Mesh {
+	if o.FindEvery <= 0 {
+		o.FindEvery = 2 * time.Second
+	}
+	if o.MinBackoff <= 0 {
+		o.MinBackoff = 50 * time.Millisecond
+	}
+	if o.MaxBackoff <= 0 {
+		o.MaxBackoff = 2 * time.Second
+	}
+	if o.SelfPause <= 0 {
+		o.SelfPause = 30 * time.Second
+	}
+	return &Mesh{o: o, links: map[string]*link{}, told: map[uint64]*link{}}
+}
+
+// Stats reads the counters.
+func (m *Mesh) Stats() MeshStats {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return MeshStats{Connected: len(m.told), Messages: m.messages.Load(), Bytes: m.bytes.Load()}
+}
+
+// expireEvery is how soon after its time what a peer has told is dropped.
+const expireEvery = 500 * time.Millisecond
+
+// Run finds and tells peers until ctx ends, and takes leave of them.
+func (m *Mesh) Run(ctx context.Context) {
+	defer m.set(ctx, nil)
+	expire := time.NewTicker(expireEvery)
+	defer expire.Stop()
+	find := time.NewTicker(m.o.FindEvery)
+	defer find.Stop()
+	failed := ""
+	for {
+		addrs, err := m.o.Find(ctx)
+		switch {
+		case ctx.Err() != nil:
+			return
+		case err == nil:
+			failed = ""
+			m.set(ctx, addrs)
+		case failed != err.Error():
+			failed = err.Error()
+			m.o.Log.Error(err, "Peers cannot be found; those known stay")
+		}
+		for found := false; !found; {
+			select {
+			case <-ctx.Done():
+				return
+			case <-expire.C:
+				m.o.Inbox.Expire(time.Now())
+			case <-find.C:
+				found = true
+			}
+		}
+	}
+}
+
+// set makes the links those to the addresses, at most one more than there may be peers: one may be to the picker
+// itself.
+func (m *Mesh) set(ctx context.Context, addrs []string) {
+	var gone []*link
+	m.mu.Lock()
+	for addr, l := range m.links {
+		if !slices.Contains(addrs, addr) {
+			l.cancel()
+			gone = append(gone, l)
+			delete(m.links, addr)
+		}
+	}
+	for _, addr := range addrs {
+		if m.links[addr] != nil || len(m.links) > peer.MaxPeers {
+			continue
+		}
+		client, err := Dial(addr, m.o.Dial)
+		if err != nil {
+			m.o.Log.Error(err, "Peer cannot be told", "peer", addr)
+			continue
+		}
+		l := &link{addr: addr, client: client, ended: make(chan struct{})}
+		linked, cancel := context.WithCancel(ctx)
+		l.cancel = cancel
+		m.links[addr] = l
+		go m.keep(linked, l) // until it is cancelled, which the next set waits for
+	}
+	m.mu.Unlock()
+	for _, l := range gone {
+		<-l.ended
+	}
+}
+
+// keep tells the peer at an address until ctx ends.
+func (m *Mesh) keep(ctx context.Context, l *link) {
+	defer close(l.ended)
+	defer l.client.Close() //nolint:errcheck // nothing is under way
+	backoff, said := m.o.MinBackoff, ""
+	for {
+		began := time.Now()
+		err := m.tell(ctx, l)
+		if ctx.Err() != nil {
+			return
+		}
+		wait := backoff/2 + rand.N(backoff/2+1)
+		switch {
+		case errors.Is(err, errSelf) || errors.Is(err, errTwice):
+			wait = m.o.SelfPause
+		case time.Since(began) > m.o.MaxBackoff:
+			backoff = m.o.MinBackoff
+		default:
+			backoff = min(2*backoff, m.o.MaxBackoff)
+		}
+		if why := err.Error(); why != said {
+			m.o.Log.V(1).Info("Peer is not told", "peer", l.addr, "reason", why)
+			said = why
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(wait):
+		}
+	}
+}
+
+// leaveTimeout bounds how long a peer may take to hear that the picker ends.
+const leaveTimeout = time.Second
+
+type exchangeClient = grpc.BidiStreamingClient[pb.PeerMessage, pb.Welcome]
+
+// tell opens a stream and tells the peer until ctx ends or the stream breaks.
+func (m *Mesh) tell(ctx context.Context, l *link) error {
+	streaming, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	defer cancel()
+	stopped := context.AfterFunc(ctx, func() { time.AfterFunc(leaveTimeout, cancel) })
+	defer stopped()
+	sender := peer.NewSender(m.o.Outbox, m.o.Loads)
+	defer sender.Close()
+	l.client.conn.ResetConnectBackoff() // keep has waited
+	stream, err := NewPeerClient(l.client.conn).Exchange(streaming)
+	if err != nil {
+		return fmt.Errorf("opening the stream: %w", err)
+	}
+	heard := make(chan error, 2)
+	go func() { // until the stream ends, which it does with this function
+		welcome, err := stream.Recv()
+		if err == nil {
+			err = m.enter(l, welcome)
+		}
+		heard <- err
+		if err == nil {
+			_, err = stream.Recv()
+			heard <- err
+		}
+	}()
+	defer m.leave(l)
+	if hello, _ := sender.Next(time.Now()); stream.Send(hello) != nil {
+		return <-heard
+	}
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case err := <-heard:
+		if err != nil {
+			return err
+		}
+	}
+	m.o.Log.Info("Peer found", "peer", l.addr)
+	err = m.speak(ctx, stream, sender, heard)
+	m.o.Log.Info("Peer gone", "peer", l.addr, "reason", err.Error())
+	return err
+}
+
+// enter takes a peer's welcome.
+func (m *Mesh) enter(l *link, w *pb.Welcome) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	switch {
+	case w.GetProtocol() != peer.Protocol || w.GetIncarnation() == 0:
+		return errors.New("the peer speaks another version")
+	case w.GetIncarnation() == m.o.Outbox.Incarnation():
+		return errSelf
+	case m.told[w.GetIncarnation()] != nil:
+		return errTwice
+	}
+	m.told[w.GetIncarnation()] = l
+	return nil
+}
+
+func (m *Mesh) leave(l *link) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for incarnation, other := range m.told {
+		if other == l {
+			delete(m.told, incarnation)
+		}
+	}
+}
+
+// speak sends what there is to say, until the stream breaks, or takes leave when ctx ends. The error is never nil.
+func (m *Mesh) speak(ctx context.Context, stream exchangeClient, sender *peer.Sender, heard <-chan error) error {
+	timer := time.NewTimer(time.Hour)
+	defer timer.Stop()
+	for {
+		update, wake := sender.Next(time.Now())
+		if update != nil {
+			if stream.Send(update) != nil {
+				return <-heard
+			}
+			m.messages.Add(1)
+			m.bytes.Add(uint64(proto.Size(update)))
+			continue
+		}
+		timer.Reset(time.Until(wake))
+		select {
+		case <-ctx.Done():
+			if stream.CloseSend() == nil {
+				if err := <-heard; !errors.Is(err, io.EOF) {
+					return err
+				}
+			}
+			return ctx.Err()
+		case err := <-heard:
+			return err
+		case <-sender.Bell():
+		case <-timer.C:
+		}
+	}
+}
