@@ -14,6 +14,7 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/kvblock"
 	"github.com/kvasir-dev/kvasir/internal/load"
 	"github.com/kvasir-dev/kvasir/internal/metrics"
+	"github.com/kvasir-dev/kvasir/internal/peer"
 	"github.com/kvasir-dev/kvasir/internal/picker"
 	"github.com/kvasir-dev/kvasir/internal/render"
 	"github.com/kvasir-dev/kvasir/internal/scrape"
@@ -31,7 +32,9 @@ type app struct {
 	renderer *render.Client
 	streams  *ingest.Manager
 	dialIn   *dialIn
-	reports  *syncapi.Server // nil when reports are not taken
+	server   *syncapi.Server // nil when neither reporters nor peers are heard
+	reports  *syncapi.Server // the same; nil when reports are not taken
+	peers    peers
 	scraper  *scrape.Scraper
 	requests *metrics.Requests
 	proxy    *httpproxy.Proxy
@@ -53,7 +56,10 @@ func newApp(log logr.Logger, eventsAddress string) *app {
 	a := &app{log: log, refused: map[string]watch.Refusal{}, applied: map[string]picker.Spec{}, board: watch.NewBoard()}
 	a.ready = &readiness{now: time.Now, states: a.streamStates}
 	a.renderer = render.New(render.Options{})
-	a.picker = picker.New(picker.Options{Renderer: renderer{a.renderer}, LoadEncoder: loadEncoder, Log: log.WithName("picker")})
+	a.peers.outbox = peer.NewOutbox(incarnation())
+	a.picker = picker.New(picker.Options{
+		Renderer: renderer{a.renderer}, LoadEncoder: loadEncoder, Peers: a.peers.outbox, Log: log.WithName("picker"),
+	})
 	a.dialIn = newDialIn(eventsAddress, log.WithName("events"))
 	a.streams = ingest.New(ingest.Config{Source: zmtp.EventSource{}, Reception: a.dialIn.reception, Log: log.WithName("events")})
 	a.scraper = scrape.New(scrape.Options{
@@ -71,8 +77,8 @@ func newApp(log logr.Logger, eventsAddress string) *app {
 // close ends everything that runs by itself. No request may be under way any more.
 func (a *app) close() {
 	a.proxy.Close()
-	if a.reports != nil {
-		a.reports.Close()
+	if a.server != nil {
+		a.server.Close()
 	}
 	a.streams.Close()
 	a.dialIn.close()

@@ -22,6 +22,7 @@ type options struct {
 	eventsAddress string
 
 	reports reportOptions
+	peers   peerOptions
 
 	keyFile, modelRoot string
 
@@ -54,7 +55,7 @@ func parse(args []string, stderr io.Writer) (*options, error) {
 	f.StringVar(&o.metricsAddress, "metrics-address", ":9090", "`address` of /metrics and /status")
 	f.StringVar(&o.eventsAddress, "events-address", ":5557", "`address` where the event publishers of engines connect, of pools with the source Listen; rank r on that port + r. Nothing listens there without such a pool")
 	r := &o.reports
-	f.StringVar(&r.address, "report-address", ":9004", "`address` where reporters report; served only with a flag that says how they prove who they are")
+	f.StringVar(&r.address, "report-address", ":9004", "`address` where reporters report and peers exchange; reports are taken only with a flag that says how reporters prove who they are")
 	f.StringVar(&r.tls.Cert, "report-cert", "", "`file` with the certificate for reporters; read again when it changes, like all files of certificates and secrets")
 	f.StringVar(&r.tls.Key, "report-key", "", "`file` with its key")
 	f.StringVar(&r.secretFile, "report-secret-file", "", "`file` with a secret of at least 16 bytes that reporters show")
@@ -65,6 +66,7 @@ func parse(args []string, stderr io.Writer) (*options, error) {
 	f.StringVar(&r.issuer, "report-issuer", "", "issuer of the tokens; default is that of the picker's own")
 	f.StringVar(&r.audience, "report-audience", syncapi.Audience, "audience of the tokens")
 	f.BoolVar(&r.insecure, "report-insecure", false, "take reports without TLS, and from anybody unless there is a secret; for a machine of one's own")
+	o.peers.flags(f)
 	f.StringVar(&o.keyFile, "key-file", "", "`file` with at least 32 random bytes, the key root of pools without a Secret; without it the root is random, and replicas share no keys")
 	f.StringVar(&o.modelRoot, "model-root", "", "`directory` below which tokenizers of type Directory lie")
 	level := f.String("log-level", "info", "error, info, debug (a line per request) or trace")
@@ -105,5 +107,8 @@ func (o *options) check(f *flag.FlagSet, level string) error {
 	if err := o.gateways.check(); err != nil {
 		return err
 	}
-	return o.reports.check()
+	if err := o.reports.check(); err != nil {
+		return err
+	}
+	return o.peers.check(&o.reports)
 }

@@ -108,6 +108,7 @@ func (a *app) status() *watch.List {
 func (a *app) collectors() []prometheus.Collector {
 	return []prometheus.Collector{a.requests, metrics.NewCollector(metrics.Sources{
 		Pools: a.picker.Stats, Events: a.eventStreams, Reports: a.reported, Scrapes: a.scraper.Stats, Strangers: a.dialIn.reception.Strangers,
+		Peers: a.peerStats,
 	})}
 }
 

@@ -9,7 +9,6 @@ import (
 	"strings"
 
 	"github.com/go-logr/logr"
-	"google.golang.org/grpc/credentials"
 
 	"github.com/kvasir-dev/kvasir/internal/endpoint"
 	"github.com/kvasir-dev/kvasir/internal/ingest"
@@ -88,39 +87,56 @@ func (o *reportOptions) authenticator(log logr.Logger) (syncapi.Authenticator, e
 	return t, nil
 }
 
-// reports makes the server of reports; nil when they are not served.
-func (a *app) newReports(o *reportOptions) error {
+// newSync makes the server that hears reporters and peers, if there is anybody to hear, and what tells the peers.
+func (a *app) newSync(o *reportOptions, p *peerOptions) error {
 	if !o.served() {
 		a.log.Info("Reports are not taken: no flag says how reporters prove who they are")
-		return nil
+		if !p.wanted() {
+			return nil
+		}
 	}
-	log := a.log.WithName("reports")
-	auth, err := o.authenticator(log)
-	if err != nil {
-		return fmt.Errorf("reports: %w", err)
-	}
-	var transport credentials.TransportCredentials
-	if o.insecure {
-		a.log.Info("Reports are taken without TLS")
-	} else if transport, err = syncapi.ServerTLS(o.tls, o.tls.CA != ""); err != nil {
-		return fmt.Errorf("reports: %w", err)
-	}
-	a.reports = syncapi.NewServer(syncapi.ServerOptions{
-		Auth: auth, Credentials: transport, Log: log,
+	server := syncapi.ServerOptions{
+		Log:       a.log.WithName("reports"),
 		OnOwn:     func(string, endpoint.Endpoint) { a.feedStreams() },
 		OnRelease: func(string, endpoint.Endpoint) { a.feedStreams() },
-	})
+	}
+	var err error
+	if o.served() {
+		if server.Auth, err = o.authenticator(server.Log); err != nil {
+			return fmt.Errorf("reports: %w", err)
+		}
+	}
+	if p.wanted() {
+		if server.Peers, err = a.newPeers(o, p); err != nil {
+			return fmt.Errorf("peers: %w", err)
+		}
+	}
+	if o.insecure {
+		a.log.Info("Reports and peers are taken without TLS")
+	} else {
+		files := o.tls
+		if files.CA == "" && p.secretFile == "" {
+			files.CA = p.ca
+		}
+		if server.Credentials, err = syncapi.ServerTLS(files, o.tls.CA != ""); err != nil {
+			return fmt.Errorf("reports: %w", err)
+		}
+	}
+	a.server = syncapi.NewServer(server)
+	if o.served() {
+		a.reports = a.server
+	}
 	return nil
 }
 
-// serveReports serves until ctx ends.
-func (a *app) serveReports(ctx context.Context, l net.Listener) error {
-	if a.reports == nil {
+// serveSync serves until ctx ends.
+func (a *app) serveSync(ctx context.Context, l net.Listener) error {
+	if a.server == nil {
 		return nil
 	}
-	stop := context.AfterFunc(ctx, a.reports.Close)
+	stop := context.AfterFunc(ctx, a.server.Close)
 	defer stop()
-	return a.reports.Serve(l)
+	return a.server.Serve(l)
 }
 
 // target is what the server of reports needs to know of an endpoint.

@@ -42,7 +42,7 @@ func listen(ctx context.Context, o *options) (*listeners, error) {
 		{"metrics-address", o.metricsAddress, &l.metrics},
 		{"report-address", o.reports.address, &l.reports},
 	} {
-		if one.into == &l.reports && !o.reports.served() {
+		if one.into == &l.reports && !o.reports.served() && !o.peers.wanted() {
 			continue
 		}
 		listener, err := new(net.ListenConfig).Listen(ctx, "tcp", one.address)
@@ -83,7 +83,7 @@ func run(ctx context.Context, o *options, l *listeners, log logr.Logger) error {
 	}
 	a := newApp(log, o.eventsAddress)
 	defer a.close()
-	if err := a.newReports(&o.reports); err != nil {
+	if err := a.newSync(&o.reports, &o.peers); err != nil {
 		return err
 	}
 	a.newGateways(&o.gateways)
@@ -124,7 +124,8 @@ func run(ctx context.Context, o *options, l *listeners, log logr.Logger) error {
 	small := httpproxy.ServeOptions{Grace: supportGrace, Log: log.WithName("http")}
 	group.Go(func() error { return httpproxy.Serve(support, l.health, a.healthHandler(), small) })
 	group.Go(func() error { return httpproxy.Serve(support, l.metrics, a.metricsHandler(registry, o.pprof), small) })
-	group.Go(func() error { return a.serveReports(support, l.reports) })
+	group.Go(func() error { return a.serveSync(support, l.reports) })
+	group.Go(func() error { a.tellPeers(support); return nil })
 	group.Go(func() error { directory.Follow(support, a.apply); return nil })
 	group.Go(func() error { a.keepStatus(support); return nil })
 	group.Go(func() error { a.keepDoubt(support); return nil })

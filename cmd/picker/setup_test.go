@@ -52,22 +52,38 @@ func (b *buffer) String() string {
 // runOn runs a picker on a directory until the test ends.
 func runOn(t *testing.T, dir string, args ...string) *instance {
 	t.Helper()
+	i, o := listenOn(t, dir, args...)
+	i.run(o)
+	return i
+}
+
+// listenOn prepares a picker.
+func listenOn(t *testing.T, dir string, args ...string) (*instance, *options) {
+	t.Helper()
 	const local = "127.0.0.1:0"
 	args = append([]string{"--standalone", dir, "--proxy-address", local, "--health-address", local, "--metrics-address", local, "--ext-proc-address", local, "--lame-duck", "0s"}, args...)
 	o, err := parse(args, io.Discard)
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, stop := context.WithCancel(context.Background())
-	i := &instance{t: t, logs: &buffer{}, stop: stop, done: make(chan struct{}), client: &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}}
-	if i.listeners, err = listen(ctx, o); err != nil {
-		stop()
+	i := &instance{t: t, logs: &buffer{}, stop: func() {}, done: make(chan struct{}), client: &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}}
+	if i.listeners, err = listen(context.Background(), o); err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(i.listeners.close)
+	return i, o
+}
+
+// run runs what was prepared.
+func (i *instance) run(o *options) {
+	i.t.Helper()
+	ctx, stop := context.WithCancel(context.Background())
+	i.stop = stop
 	go func() {
 		defer close(i.done)
 		i.err = run(ctx, o, i.listeners, newLog(i.logs, o.logLevel, o.logFormat))
 	}()
+	t := i.t
 	t.Cleanup(func() {
 		stop()
 		select {
@@ -82,7 +98,6 @@ func runOn(t *testing.T, dir string, args ...string) *instance {
 			t.Log(i.logs)
 		}
 	})
-	return i
 }
 
 func url(l net.Listener, path string) string { return "http://" + l.Addr().String() + path }

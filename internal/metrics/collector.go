@@ -24,6 +24,8 @@ type Sources struct {
 	Strangers func() [ingest.NumStrangers]uint64
 	// Scrapes is (*scrape.Scraper).Stats.
 	Scrapes func() []scrape.Stats
+	// Peers is what is exchanged with other pickers; nil where nothing is.
+	Peers func() *Peers
 }
 
 // Collector shows what the sources tell at the moment of a scrape.
@@ -113,11 +115,17 @@ var endpointSeries = []series[picker.EndpointStats]{
 	gauge("kvasir_endpoint_circuit_closed", "0 while the endpoint is kept out for its failures.", ofEndpoint,
 		func(s *picker.EndpointStats) float64 { return truth(s.CircuitClosed) }),
 	gauge("kvasir_endpoint_inflight_requests", "Requests sent to the endpoint whose answers have not ended.", ofEndpoint,
-		func(s *picker.EndpointStats) float64 { return float64(s.Load.InFlight) }),
+		func(s *picker.EndpointStats) float64 { return float64(s.Load.InFlight - s.Load.Peers.InFlight) }),
 	gauge("kvasir_endpoint_decoding_requests", "Requests at the endpoint whose prefill has ended.", ofEndpoint,
-		func(s *picker.EndpointStats) float64 { return float64(s.Load.Decoding) }),
+		func(s *picker.EndpointStats) float64 { return float64(s.Load.Decoding - s.Load.Peers.Decoding) }),
 	gauge("kvasir_endpoint_pending_tokens", "Uncached prompt tokens that the endpoint has still to prefill.", ofEndpoint,
-		func(s *picker.EndpointStats) float64 { return s.Load.PendingTokens }),
+		func(s *picker.EndpointStats) float64 { return s.Load.PendingTokens - s.Load.Peers.PendingTokens }),
+	gauge("kvasir_endpoint_peer_inflight_requests", "Requests that other pickers have sent to the endpoint and whose answers have not ended, as they tell.", ofEndpoint,
+		func(s *picker.EndpointStats) float64 { return float64(s.Load.Peers.InFlight) }),
+	gauge("kvasir_endpoint_peer_decoding_requests", "Requests of other pickers at the endpoint whose prefill has ended.", ofEndpoint,
+		func(s *picker.EndpointStats) float64 { return float64(s.Load.Peers.Decoding) }),
+	gauge("kvasir_endpoint_peer_pending_tokens", "Uncached prompt tokens of other pickers' requests that the endpoint has still to prefill.", ofEndpoint,
+		func(s *picker.EndpointStats) float64 { return s.Load.Peers.PendingTokens }),
 	gauge("kvasir_endpoint_prefill_rate", "Learned prefill rate in tokens per second; 0 until one is learned.", ofEndpoint,
 		func(s *picker.EndpointStats) float64 { return s.Load.Rate }),
 	gauge("kvasir_endpoint_prefill_overhead_seconds", "Learned fixed part of the time to a first token.", ofEndpoint,
@@ -145,7 +153,7 @@ var scrapeSeries = []series[scrape.Stats]{
 
 // Describe is for prometheus.Collector.
 func (c *Collector) Describe(out chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{requests, tokenized, poolInfo, state, resyncs, unindexed, strangers, divergent, reportState, indexResyncs, unadmitted} {
+	for _, d := range []*prometheus.Desc{requests, tokenized, poolInfo, state, resyncs, unindexed, strangers, divergent, reportState, indexResyncs, unadmitted, assumptions} {
 		out <- d
 	}
 	describe(out, poolSeries)
@@ -156,6 +164,7 @@ func (c *Collector) Describe(out chan<- *prometheus.Desc) {
 	describe(out, admissionSeries)
 	describe(out, tenantSeries)
 	describe(out, shadowSeries)
+	describe(out, peerSeries)
 }
 
 func describe[S any](out chan<- *prometheus.Desc, all []series[S]) {
@@ -185,6 +194,11 @@ func (c *Collector) Collect(out chan<- prometheus.Metric) {
 		names := labels{}
 		for _, s := range c.sources.Scrapes() {
 			collect(out, scrapeSeries, &s, names.unique(s.Address, ""))
+		}
+	}
+	if c.sources.Peers != nil {
+		if p := c.sources.Peers(); p != nil {
+			collectPeers(out, p)
 		}
 	}
 }

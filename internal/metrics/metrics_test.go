@@ -22,10 +22,12 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/httpproxy"
 	"github.com/kvasir-dev/kvasir/internal/ingest"
 	"github.com/kvasir-dev/kvasir/internal/load"
+	"github.com/kvasir-dev/kvasir/internal/peer"
 	"github.com/kvasir-dev/kvasir/internal/picker"
 	"github.com/kvasir-dev/kvasir/internal/report"
 	"github.com/kvasir-dev/kvasir/internal/reportpb"
 	"github.com/kvasir-dev/kvasir/internal/scrape"
+	"github.com/kvasir-dev/kvasir/internal/syncapi"
 )
 
 var update = flag.Bool("update", false, "write the table of docs/metrics.md")
@@ -36,7 +38,8 @@ func endpointStats(uid, pod string, rank int) picker.EndpointStats {
 	return picker.EndpointStats{
 		ID: endpoint.ID{Pod: uid, Rank: rank}, Pod: pod, Pickable: true, CircuitClosed: true, Picks: 7, Failures: 1,
 		Hits: picker.Hits{Answers: 5, PromptTokens: 100, Predicted: 60, Confirmed: 50, Delivered: 58, Deviation: 4},
-		Load: load.View{InFlight: 2, Decoding: 1, PendingTokens: 12.5, Rate: 8000, Overhead: 0.02, KVUsage: 0.5, KVTokens: 4096, Waiting: 3},
+		Load: load.View{InFlight: 2, Decoding: 1, PendingTokens: 12.5, Rate: 8000, Overhead: 0.02, KVUsage: 0.5, KVTokens: 4096, Waiting: 3,
+			Peers: load.PeerView{InFlight: 1, PendingTokens: 2.5}},
 		Held: 9,
 	}
 }
@@ -89,6 +92,13 @@ func sources() Sources {
 			return []scrape.Stats{
 				{Address: "10.0.0.1:8000", Scrapes: 8, Failures: 2, ModelFailures: 1, LastSuccess: at, Interval: 200 * time.Millisecond},
 				{Address: "10.0.0.1:8000"}, // with another key
+			}
+		},
+		Peers: func() *Peers {
+			return &Peers{
+				Sent:          syncapi.MeshStats{Connected: 2, Messages: 30, Bytes: 4000},
+				Heard:         peer.Stats{Fresh: 2, Staleness: 30 * time.Millisecond, Messages: 20, PassedOver: 1, Expired: 1, Guesses: 3},
+				ReceivedBytes: 3000, Refused: 1,
 			}
 		},
 	}
@@ -158,7 +168,14 @@ func TestValuesComeFromTheSources(t *testing.T) {
 		`kvasir_confirmed_hit_tokens_total{endpoint="pod/0",pool="chat"} 50`,
 		`kvasir_delivered_hit_tokens_total{endpoint="pod/0",pool="chat"} 58`,
 		`kvasir_hit_deviation_tokens_total{endpoint="pod/0",pool="chat"} 4`,
-		`kvasir_endpoint_pending_tokens{endpoint="pod/0",pool="chat"} 12.5`,
+		`kvasir_endpoint_inflight_requests{endpoint="pod/0",pool="chat"} 1`,
+		`kvasir_endpoint_peer_inflight_requests{endpoint="pod/0",pool="chat"} 1`,
+		`kvasir_endpoint_pending_tokens{endpoint="pod/0",pool="chat"} 10`,
+		`kvasir_endpoint_peer_pending_tokens{endpoint="pod/0",pool="chat"} 2.5`,
+		`kvasir_peers_told 2`,
+		`kvasir_peer_staleness_seconds 0.03`,
+		`kvasir_peer_received_bytes_total 3000`,
+		`kvasir_peer_assumptions_total{outcome="other_keys"} 0`,
 		`kvasir_endpoint_prefill_rate{endpoint="pod/0",pool="chat"} 8000`,
 		`kvasir_endpoint_circuit_closed{endpoint="pod/0",pool="chat"} 1`,
 		`kvasir_index_held_blocks{endpoint="pod/0",pool="chat"} 9`,

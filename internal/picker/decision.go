@@ -8,6 +8,7 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/kvindex"
 	"github.com/kvasir-dev/kvasir/internal/load"
 	"github.com/kvasir-dev/kvasir/internal/openai"
+	"github.com/kvasir-dev/kvasir/internal/peer"
 	"github.com/kvasir-dev/kvasir/internal/policy"
 )
 
@@ -77,6 +78,7 @@ type Decision struct {
 	keys    []kvblock.Key
 	booking *load.Booking
 	guess   *kvindex.Guess
+	told    *peer.Assumption // nil when the peers were not told of the guess
 	entry   pendingEntry
 	ended   bool
 	left    bool // ended, and nobody has told how
@@ -115,6 +117,7 @@ func (d *Decision) begin(i int) {
 		d.view.homes.Put(d.session, t.member.hash, now)
 	}
 	d.booking = t.member.load.Book(now, t.uncached+d.otherTokens, d.streamed)
+	d.view.peers.Changed()
 	p := &d.view.spec.Policy
 	if p.SpeculationOff || len(d.keys) == 0 {
 		return
@@ -126,11 +129,13 @@ func (d *Decision) begin(i int) {
 		life = min(life, 2*t.member.load.Predict(now, 0)+time.Second)
 	}
 	d.view.pending.add(d, now.Add(life))
+	d.tellPeers(now.Add(life))
 }
 
 // leaveTarget takes the request off its target. d.mu is held.
 func (d *Decision) leaveTarget(now time.Time) {
 	d.booking.Release(now)
+	d.view.peers.Changed()
 	d.endSpeculation()
 	d.Targets[d.target].member.circuit.giveUp()
 }
@@ -139,6 +144,8 @@ func (d *Decision) leaveTarget(now time.Time) {
 func (d *Decision) endSpeculation() {
 	d.view.pending.remove(d)
 	d.guess.Withdraw()
+	d.view.peers.Withdraw(d.told)
+	d.told = nil
 }
 
 // endPrefill tells that the prefill is over: the pod has announced the last full block of the prompt, or (by nil) the
@@ -150,6 +157,7 @@ func (d *Decision) endPrefill(now time.Time, announced *lastBlock) {
 		return
 	}
 	d.booking.EndPrefill(now)
+	d.view.peers.Changed()
 	d.endSpeculation()
 	d.view.gate.look()
 }
@@ -163,6 +171,7 @@ func (d *Decision) FirstToken() {
 	}
 	now := d.now()
 	d.booking.FirstToken(now)
+	d.view.peers.Changed()
 	d.view.gate.look()
 	d.Targets[d.target].member.circuit.succeed()
 	if !d.view.spec.NoEvents {

@@ -185,7 +185,7 @@ func (s *snapshot) read(in *Request, r *openai.Request) (*view, error) {
 		return nil, badRequest(err)
 	}
 	v := s.pool(r.Model)
-	if v == nil || in.Pool != "" && v.name() != in.Pool {
+	if v == nil || in.Pool != "" && v.name != in.Pool {
 		return nil, unknownModel(r.Model)
 	}
 	return v, nil
@@ -196,7 +196,7 @@ func (s *snapshot) any(in *Request) (*view, error) {
 	var refused *view
 	err := noPool()
 	for _, v := range s.pools {
-		if in.Pool != "" && v.name() != in.Pool {
+		if in.Pool != "" && v.name != in.Pool {
 			continue
 		}
 		for i := range v.spec.Endpoints {

@@ -20,6 +20,7 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/kvindex"
 	"github.com/kvasir-dev/kvasir/internal/load"
 	"github.com/kvasir-dev/kvasir/internal/openai"
+	"github.com/kvasir-dev/kvasir/internal/peer"
 	"github.com/kvasir-dev/kvasir/internal/policy"
 )
 
@@ -46,6 +47,8 @@ type Options struct {
 	NewIndex func() kvindex.Book
 	// NewStrategy makes the strategy of a pool; policy.New when nil.
 	NewStrategy func(policy.Config) (policy.Policy, error)
+	// Peers is told what other replicas should know; nil tells nobody.
+	Peers *peer.Outbox
 	// Log gets a line per request at V(1).
 	Log logr.Logger
 }

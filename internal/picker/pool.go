@@ -13,6 +13,7 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/kvblock"
 	"github.com/kvasir-dev/kvasir/internal/kvindex"
 	"github.com/kvasir-dev/kvasir/internal/load"
+	"github.com/kvasir-dev/kvasir/internal/peer"
 	"github.com/kvasir-dev/kvasir/internal/policy"
 	"github.com/kvasir-dev/kvasir/internal/tenant"
 )
@@ -43,6 +44,7 @@ type pool struct {
 	tenants tenantCounters
 	trust   trust
 	turn    atomic.Uint64 // of the engines that are asked for tokens
+	peers   *peer.Outbox  // nil without peers
 
 	mu       sync.Mutex
 	adapters map[endpoint.ID][]string // discovered
@@ -51,7 +53,10 @@ type pool struct {
 // view is one pool as requests see it: immutable but for the counters behind its pointers.
 type view struct {
 	*pool
-	spec     *Spec
+	spec *Spec
+	// name is namespace/name, keyID the id of the keys' root.
+	name, keyID string
+
 	strategy policy.Policy
 	shadows  []*shadow
 	encoder  Encoder // nil without a tokenizer in process
@@ -63,20 +68,17 @@ type view struct {
 	holders []kvindex.Holder
 }
 
-// name of the pool, with its namespace.
-func (v *view) name() string { return v.spec.Namespace + "/" + v.spec.Name }
-
 // build makes the next view of a pool: members of endpoints that live on are kept, the others are joined or left.
 // Nothing is changed when it fails.
 func (p *Picker) build(spec *Spec, old *view, next *snapshot) (*view, error) {
 	if err := next.taken(spec); err != nil {
 		return nil, err
 	}
-	v := &view{spec: spec}
+	v := &view{spec: spec, name: spec.Namespace + "/" + spec.Name, keyID: spec.Seed.ID()}
 	known := map[string]*member{}
 	if old == nil {
 		v.pool = &pool{
-			log: p.options.Log, index: p.options.NewIndex(), adapters: map[endpoint.ID][]string{}, gate: gate{now: p.now},
+			log: p.options.Log, index: p.options.NewIndex(), peers: p.options.Peers, adapters: map[endpoint.ID][]string{}, gate: gate{now: p.now},
 		}
 	} else {
 		if old.spec.BlockTokens != spec.BlockTokens || old.spec.Seed != spec.Seed || old.spec.Model != spec.Model {

@@ -1,0 +1,132 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"strings"
+	"time"
+
+	"github.com/kvasir-dev/kvasir/internal/metrics"
+	"github.com/kvasir-dev/kvasir/internal/peer"
+	"github.com/kvasir-dev/kvasir/internal/syncapi"
+)
+
+// peerOptions are the flags about other replicas.
+type peerOptions struct {
+	service, list string
+	name, ca      string
+	secretFile    string
+	addresses     []string // of the list
+}
+
+func (o *peerOptions) flags(f *flag.FlagSet) {
+	f.StringVar(&o.service, "peers-service", "", "`host:port` behind whose name all replicas are found, such as that of a headless Service; the picker tells them its counters")
+	f.StringVar(&o.list, "peers", "", "`list` of host:port of the replicas, by commas, instead; the picker's own may be among them")
+	f.StringVar(&o.name, "peers-name", "", "DNS `name` in the certificates of all replicas")
+	f.StringVar(&o.ca, "peers-ca", "", "`file` with the CA of the certificates of replicas; the picker shows them that of --report-cert")
+	f.StringVar(&o.secretFile, "peers-secret-file", "", "`file` with a secret of at least 16 bytes that replicas show each other, in place of client certificates")
+}
+
+// wanted tells whether there may be other replicas.
+func (o *peerOptions) wanted() bool { return o.service != "" || o.list != "" }
+
+func (o *peerOptions) check(r *reportOptions) error {
+	for _, addr := range strings.Split(o.list, ",") {
+		if addr = strings.TrimSpace(addr); addr == "" {
+			continue
+		}
+		if _, _, err := net.SplitHostPort(addr); err != nil {
+			return fmt.Errorf("--peers: %w", err)
+		}
+		o.addresses = append(o.addresses, addr)
+	}
+	more := o.name != "" || o.ca != "" || o.secretFile != ""
+	switch {
+	case o.service != "" && o.list != "":
+		return errors.New("--peers-service and --peers exclude each other")
+	case !o.wanted() && more:
+		return errors.New("--peers-name, --peers-ca and --peers-secret-file need --peers-service or --peers")
+	case !o.wanted():
+		return nil
+	case len(o.addresses) > peer.MaxPeers+1:
+		return fmt.Errorf("--peers: at most %d replicas", peer.MaxPeers+1)
+	case r.address == "":
+		return errors.New("peers need --report-address")
+	case r.insecure && (o.name != "" || o.ca != ""):
+		return errors.New("--report-insecure excludes --peers-name and --peers-ca")
+	case !r.insecure && (r.tls.Cert == "" || r.tls.Key == "" || o.name == "" || o.ca == ""):
+		return errors.New("peers need --report-cert, --report-key, --peers-name and --peers-ca, or --report-insecure")
+	case r.tls.CA != "" && r.tls.CA != o.ca:
+		return errors.New("--report-client-ca and --peers-ca must be the same file: one listener asks for the certificates of both")
+	}
+	return nil
+}
+
+// peers is what connects the picker with other replicas.
+type peers struct {
+	outbox  *peer.Outbox
+	inbox   *peer.Inbox          // nil without peers, like the others
+	service *syncapi.PeerService // hears them
+	mesh    *syncapi.Mesh        // tells them
+}
+
+// incarnation is a life of the picker.
+func incarnation() uint64 { return rand.Uint64() | 1 }
+
+// newPeers makes what hears and what tells other replicas.
+func (a *app) newPeers(r *reportOptions, o *peerOptions) (*syncapi.PeerService, error) {
+	log := a.log.WithName("peers")
+	p := &a.peers
+	find := syncapi.List(o.addresses...)
+	if o.service != "" {
+		var err error
+		if find, err = syncapi.Lookup(net.DefaultResolver, o.service); err != nil {
+			return nil, err
+		}
+	}
+	var auth syncapi.Authenticator = syncapi.Anybody{}
+	var dial syncapi.DialOptions
+	if !r.insecure {
+		auth = syncapi.PeerName(o.name)
+		var err error
+		files := syncapi.Files{Cert: r.tls.Cert, Key: r.tls.Key, CA: o.ca}
+		if dial.Credentials, err = syncapi.ClientTLS(files, o.name); err != nil {
+			return nil, err
+		}
+	}
+	if o.secretFile != "" {
+		read := syncapi.SecretFile(o.secretFile)
+		if _, err := read(); err != nil {
+			return nil, err
+		}
+		auth, dial.Token, dial.TokenInClear = syncapi.SharedSecret{Read: read}, read, r.insecure
+	}
+	p.inbox = peer.NewInbox(a.picker, p.outbox.Incarnation())
+	p.service = &syncapi.PeerService{Auth: auth, Inbox: p.inbox, Incarnation: p.outbox.Incarnation(), Log: log}
+	p.mesh = syncapi.NewMesh(syncapi.MeshOptions{
+		Find: find, Dial: dial, Outbox: p.outbox, Loads: a.picker.Loads, Inbox: p.inbox, Log: log,
+	})
+	return p.service, nil
+}
+
+// tellPeers tells other replicas until ctx ends.
+func (a *app) tellPeers(ctx context.Context) {
+	if a.peers.mesh != nil {
+		a.peers.mesh.Run(ctx)
+	}
+}
+
+// peerStats are the exchange's counters; nil without peers.
+func (a *app) peerStats() *metrics.Peers {
+	p := &a.peers
+	if p.mesh == nil {
+		return nil
+	}
+	out := &metrics.Peers{Sent: p.mesh.Stats(), Heard: p.inbox.Stats(time.Now())}
+	out.ReceivedBytes, out.Refused = p.service.Received()
+	return out
+}

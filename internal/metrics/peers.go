@@ -1,0 +1,51 @@
+package metrics
+
+import (
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/kvasir-dev/kvasir/internal/peer"
+	"github.com/kvasir-dev/kvasir/internal/syncapi"
+)
+
+// Peers is what a picker exchanges with others.
+type Peers struct {
+	Sent  syncapi.MeshStats
+	Heard peer.Stats
+	// ReceivedBytes of updates, and streams that were Refused.
+	ReceivedBytes, Refused uint64
+}
+
+var assumptions = prometheus.NewDesc("kvasir_peer_assumptions_total",
+	"What other pickers assume endpoints to hold soon, by what became of it here.", []string{"outcome"}, nil)
+
+var peerSeries = []series[Peers]{
+	gauge("kvasir_peers_told", "Other pickers that are told this one's counters.", nil,
+		func(p *Peers) float64 { return float64(p.Sent.Connected) }),
+	gauge("kvasir_peers_heard", "Other pickers whose counters count: those heard in the last 2 s.", nil,
+		func(p *Peers) float64 { return float64(p.Heard.Fresh) }),
+	gauge("kvasir_peer_staleness_seconds", "Time since that of them was heard which was not for longest.", nil,
+		func(p *Peers) float64 { return p.Heard.Staleness.Seconds() }),
+	counter("kvasir_peers_expired_total", "Other pickers whose counters were dropped because they were not heard.", nil,
+		func(p *Peers) float64 { return float64(p.Heard.Expired) }),
+	counter("kvasir_peer_refused_total", "Streams of other pickers that were not taken, or broken off.", nil,
+		func(p *Peers) float64 { return float64(p.Refused) }),
+	counter("kvasir_peer_sent_messages_total", "Updates sent to other pickers.", nil,
+		func(p *Peers) float64 { return float64(p.Sent.Messages) }),
+	counter("kvasir_peer_sent_bytes_total", "Bytes of updates sent to other pickers.", nil,
+		func(p *Peers) float64 { return float64(p.Sent.Bytes) }),
+	counter("kvasir_peer_received_messages_total", "Updates of other pickers.", nil,
+		func(p *Peers) float64 { return float64(p.Heard.Messages) }),
+	counter("kvasir_peer_received_bytes_total", "Bytes of updates of other pickers.", nil,
+		func(p *Peers) float64 { return float64(p.ReceivedBytes) }),
+	counter("kvasir_peer_duplicate_messages_total", "Updates of other pickers that came again or too late and were passed over.", nil,
+		func(p *Peers) float64 { return float64(p.Heard.PassedOver) }),
+	gauge("kvasir_peer_guesses", "Requests of other pickers whose blocks are assumed to be held.", nil,
+		func(p *Peers) float64 { return float64(p.Heard.Guesses) }),
+}
+
+func collectPeers(out chan<- prometheus.Metric, p *Peers) {
+	collect(out, peerSeries, p)
+	for r, n := range p.Heard.Assumptions {
+		out <- prometheus.MustNewConstMetric(assumptions, prometheus.CounterValue, float64(n), peer.Refusal(r).String())
+	}
+}

@@ -1,0 +1,74 @@
+package picker
+
+import (
+	"time"
+
+	"github.com/kvasir-dev/kvasir/internal/endpoint"
+	"github.com/kvasir-dev/kvasir/internal/kvindex"
+	"github.com/kvasir-dev/kvasir/internal/load"
+	"github.com/kvasir-dev/kvasir/internal/peer"
+)
+
+// Loads calls f for every endpoint of every pool: what the picker's peers are told.
+func (p *Picker) Loads(f func(pool string, id endpoint.ID, t *load.Tracker)) {
+	for _, v := range p.current.Load().pools {
+		for i, m := range v.members {
+			f(v.name, v.spec.Endpoints[i].ID, &m.load)
+		}
+	}
+}
+
+// Tracker implements peer.Pools.
+func (p *Picker) Tracker(pool string, id endpoint.ID) *load.Tracker {
+	if v := p.named(pool); v != nil {
+		if m, ok := v.find(id); ok {
+			return &m.load
+		}
+	}
+	return nil
+}
+
+// Assume implements peer.Pools: the guess of a peer, which is worth as much as one of this picker's own.
+func (p *Picker) Assume(a *peer.Assumption) (*kvindex.Guess, peer.Refusal) {
+	v := p.named(a.Pool)
+	if v == nil {
+		return nil, peer.Unknown
+	}
+	m, ok := v.find(a.Endpoint)
+	switch {
+	case !ok:
+		return nil, peer.Unknown
+	case v.spec.Policy.SpeculationOff:
+		return nil, peer.Off
+	case v.keyID != a.KeyID || v.spec.BlockTokens != a.BlockTokens:
+		return nil, peer.OtherKeys
+	}
+	if latest := p.now().Add(v.spec.Policy.SpeculationMax); a.Until.After(latest) {
+		a.Until = latest
+	}
+	return v.index.Speculate(m.holder, a.Keys), peer.Taken
+}
+
+// named finds a pool by namespace/name.
+func (p *Picker) named(pool string) *view {
+	for _, v := range p.current.Load().pools {
+		if v.name == pool {
+			return v
+		}
+	}
+	return nil
+}
+
+// tellPeers tells of the guess that was just made, unless the pod itself has announced all of its blocks.
+// d.mu is held, or d is not shared yet.
+func (d *Decision) tellPeers(until time.Time) {
+	t := &d.Targets[d.target]
+	if d.view.peers.Alone() || t.Match.Confirmed() >= len(d.keys) {
+		return
+	}
+	d.told = &peer.Assumption{
+		Pool: d.view.name, Endpoint: t.Endpoint.ID, KeyID: d.view.keyID, BlockTokens: d.view.spec.BlockTokens,
+		Keys: d.keys, Until: until,
+	}
+	d.view.peers.Assume(d.told)
+}
