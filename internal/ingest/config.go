@@ -39,9 +39,13 @@ type Sink interface {
 	// Begin says that nothing is held, and that what is will be told from the beginning. With sameLife it was lost on
 	// the way here, and the engine may hold the same as before; else the engine has begun another life.
 	Begin(sameLife bool)
+	// Revert says that what Begin(true) has announced broke off. The sink may go back to what was held before, with
+	// what was applied before, and returns whether it has.
+	Revert() bool
 	// Apply makes the changes of a batch, in its order, which leads to a position. It must not keep the batch.
 	Apply(b *kvevent.Batch, at Position)
-	// Mark says up to where batches have been applied, and how far what is held can be trusted.
+	// Mark says up to where batches have been applied, and how far what is held can be trusted. What Begin(true) has
+	// announced has been told to its end.
 	Mark(at Position, state State)
 }
 

@@ -28,6 +28,9 @@
 //	                                                        |
 //	                                                        '--> replayed from 0 again, when that succeeds
 //
+// What is replayed while the engine lives on loads into a shadow, so that requests find what was held before until all of
+// it is there; if the replay breaks off, nothing has changed. Another life begins with nothing at once.
+//
 // Synced means that every batch of this life of the engine was applied. Unverified means that the beginning is
 // missing: what the index has is true, but not all there is. Degraded means that batches in between are missing: some
 // of what the index has may be gone. Live events are applied in every state.

@@ -13,6 +13,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/kvasir-dev/kvasir/internal/endpoint"
 	"github.com/kvasir-dev/kvasir/internal/kvblock"
@@ -45,7 +46,10 @@ type fakeIndex struct {
 	fast   kvindex.Writer
 	clears int
 	writes int
-	wrong  []string
+	of     *fakeIndex // whose shadow it is
+	// shadows begun, and those of them that were committed.
+	shadows, commits int
+	wrong            []string
 }
 
 func newFakeIndex() *fakeIndex {
@@ -82,6 +86,31 @@ func (x *fakeIndex) Clear() {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	x.clears++
+}
+
+// Shadow makes a life of its own of both indexes.
+func (x *fakeIndex) Shadow() kvindex.Writer {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.shadows++
+	return &fakeIndex{Writer: x.Writer.Shadow(), fast: x.fast.Shadow(), of: x}
+}
+
+// Commit is a shadow's.
+func (x *fakeIndex) Commit() {
+	x.of.mu.Lock()
+	defer x.of.mu.Unlock()
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.of.commits++
+	x.of.wrong = append(x.of.wrong, x.wrong...)
+	x.Writer.Commit()
+	x.fast.Commit()
+}
+
+// Discard is a shadow's.
+func (x *fakeIndex) Discard() {
+	x.both("discard", func(w kvindex.Writer) int { w.Discard(); return 0 })
 }
 
 func (x *fakeIndex) ClearTier(tier kvblock.Tier) {
@@ -160,7 +189,11 @@ type fakeEngine struct {
 	// replayFails tells whether the n-th replay fails, after how many replies.
 	replayFails func(n int) (after int, fails bool)
 	replays     int
-	dials       []string // addresses subscribed to
+	// stuck, if not 0, is how long a replay socket says nothing before it is given up.
+	stuck time.Duration
+	// replaying, if set, is called before each reply.
+	replaying func(n int)
+	dials     []string // addresses subscribed to
 }
 
 func newFakeEngine() *fakeEngine { return &fakeEngine{subs: map[chan [][]byte]func(){}} }
@@ -211,8 +244,16 @@ func (e *fakeEngine) Replay(ctx context.Context, _ string, from uint64, each fun
 	if e.replayFails != nil {
 		after, fails = e.replayFails(e.replays)
 	}
-	history, base := slices.Clone(e.history), e.base
+	history, base, stuck, replaying := slices.Clone(e.history), e.base, e.stuck, e.replaying
 	e.mu.Unlock()
+	if stuck > 0 {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(stuck):
+			return errCut
+		}
+	}
 	for i, payload := range history {
 		if base+uint64(i) < from {
 			continue
@@ -224,6 +265,9 @@ func (e *fakeEngine) Replay(ctx context.Context, _ string, from uint64, each fun
 			return errCut
 		}
 		after--
+		if replaying != nil {
+			replaying(i)
+		}
 		if err := each(base+uint64(i), slices.Clone(payload)); err != nil {
 			return err
 		}

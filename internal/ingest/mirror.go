@@ -25,10 +25,13 @@ type blockID struct {
 // full attention one suffices for a block to count.
 type mirror struct {
 	feed    *Feed
+	cfg     *Config
 	writer  kvindex.Writer
 	stats   *Stats
 	max     int
-	orphans orphanage
+	orphans *orphanage
+	// before are the orphans of the life that is to be replaced, while writer is that of a shadow; else nil.
+	before *orphanage
 	// stored collects the keys for Feed.OnStored, work the orphans whose parent has come, keys those of one event.
 	stored []kvblock.Key
 	work   []*orphan
@@ -36,20 +39,44 @@ type mirror struct {
 }
 
 func newMirror(feed *Feed, c *Config, stats *Stats) *mirror {
-	m := &mirror{feed: feed, writer: feed.Writer, stats: stats, max: c.MaxBlocks}
-	m.orphans.maxCount, m.orphans.maxBytes, m.orphans.stats = c.MaxOrphans, c.MaxOrphanBytes, stats
-	m.orphans.reset()
-	return m
+	return &mirror{feed: feed, cfg: c, writer: feed.Writer, stats: stats, max: c.MaxBlocks, orphans: newOrphanage(c, stats)}
 }
 
-// Begin implements Sink.
-func (m *mirror) Begin(bool) { m.clear() }
+// Begin implements Sink. What is told again loads into a shadow, so that requests find what was held before until all
+// of it is there; another life of the engine begins with nothing at once.
+func (m *mirror) Begin(sameLife bool) {
+	m.Revert()
+	if !sameLife {
+		m.clear()
+		return
+	}
+	m.before, m.orphans, m.writer = m.orphans, newOrphanage(m.cfg, m.stats), m.feed.Writer.Shadow()
+	m.gauge()
+}
+
+// Revert implements Sink.
+func (m *mirror) Revert() bool {
+	if m.before == nil {
+		return false
+	}
+	m.writer.Discard()
+	m.writer, m.orphans, m.before = m.feed.Writer, m.before, nil
+	m.gauge()
+	return true
+}
 
 // Apply implements Sink.
 func (m *mirror) Apply(b *kvevent.Batch, _ Position) { m.apply(b) }
 
 // Mark implements Sink.
-func (m *mirror) Mark(Position, State) {}
+func (m *mirror) Mark(Position, State) {
+	if m.before == nil {
+		return
+	}
+	m.writer.Commit()
+	m.writer, m.before = m.feed.Writer, nil
+	m.gauge()
+}
 
 // clear begins a new life: nothing is held.
 func (m *mirror) clear() {

@@ -233,7 +233,7 @@ func check(t *testing.T, m *mirror, x *fakeIndex) {
 	if x.snapshot(); len(x.wrong) > 0 {
 		t.Error(x.wrong)
 	}
-	s := &m.orphans
+	s := m.orphans
 	bytes, siblings := 0, 0
 	for _, o := range s.byID {
 		bytes += o.size()

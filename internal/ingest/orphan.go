@@ -33,6 +33,12 @@ type orphanage struct {
 	ages     list.List           // of *orphan, the oldest in front
 }
 
+func newOrphanage(c *Config, stats *Stats) *orphanage {
+	o := &orphanage{maxCount: c.MaxOrphans, maxBytes: c.MaxOrphanBytes, stats: stats}
+	o.reset()
+	return o
+}
+
 func (s *orphanage) reset() {
 	s.bytes = 0
 	s.byID = map[blockID]*orphan{}

@@ -55,10 +55,12 @@ func (s *Stream) begin(why Reason) {
 		"blocks", s.stats.Blocks.Load())
 }
 
-// resync replaces what is held by a replay of everything. What is held stays until the first reply, and altogether if it
-// is only not known to be all there is, and the history reaches no further back.
+// resync replaces what is held by a replay of everything. What is held stays until the end of the replay, if the sink
+// can do that; else until the first reply. It stays altogether if it is only not known to be all there is, and the
+// history reaches no further back.
 func (s *Stream) resync(why Reason) {
 	s.stats.Resyncs[why].Add(1)
+	before, since := s.position(), s.since
 	cleared, enough := false, false
 	partial := why == Retry && State(s.state.Load()) == Unverified
 	state, err := s.replayAll(func(from uint64) error {
@@ -77,12 +79,16 @@ func (s *Stream) resync(why Reason) {
 	switch {
 	case enough:
 	case err != nil:
+		if cleared && s.sink.Revert() {
+			s.expected, s.known, s.proof, s.since = before.Next, before.Known, before.Proof, since
+		}
 		s.failed(err, Degraded)
 	default:
 		if state != Degraded { // else it would be the same every time
 			s.pause = s.cfg.MinResync
 		}
 		s.setState(state)
+		s.tell(s.position(), s.State())
 	}
 	s.log.Info("Event stream replayed", "reason", why.String(), "state", State(s.state.Load()).String(),
 		"blocks", s.stats.Blocks.Load())
@@ -209,6 +215,10 @@ func (s *Stream) replayAll(first func(from uint64) error) (State, error) {
 	return state, err
 }
 
+// patience is how long a replay socket may have taken to fail and still be asked again at once: what is live waits
+// meanwhile.
+const patience = time.Second
+
 // fill asks for the batches from the expected one up to seq, which has come. Afterwards seq is the expected one, or
 // has been applied, or the connection has gone.
 func (s *Stream) fill(seq uint64) {
@@ -217,6 +227,7 @@ func (s *Stream) fill(seq uint64) {
 		if attempt > 0 && !s.rest(s.cfg.MinBackoff) {
 			break
 		}
+		began := s.cfg.Now()
 		err := s.replay(s.expected, func(n uint64, payload []byte) error {
 			switch {
 			case n < s.expected:
@@ -230,6 +241,9 @@ func (s *Stream) fill(seq uint64) {
 		})
 		if errors.Is(err, errShort) {
 			s.resync(ShortGap)
+			break
+		}
+		if err != nil && s.cfg.Now().Sub(began) >= patience {
 			break
 		}
 	}

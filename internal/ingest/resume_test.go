@@ -91,6 +91,7 @@ func (l *log) add(format string, args ...any) {
 }
 
 func (l *log) Begin(sameLife bool) { l.add("begin %v", sameLife) }
+func (l *log) Revert() bool        { return false }
 
 func (l *log) Apply(b *kvevent.Batch, _ Position) {
 	for _, e := range b.Events {
@@ -237,6 +238,7 @@ func TestNobodyGoesOnFromTheMiddleOfAReplay(t *testing.T) {
 // sinkFunc is told of positions.
 type sinkFunc func(at Position)
 
+func (f sinkFunc) Revert() bool                        { return false }
 func (f sinkFunc) Begin(bool)                          {}
 func (f sinkFunc) Apply(_ *kvevent.Batch, at Position) { f(at) }
 func (f sinkFunc) Mark(Position, State)                {}

@@ -169,9 +169,14 @@ func (s *Stream) position() Position {
 func (s *Stream) mark() {
 	at, state := s.position(), s.State()
 	if at != s.marked || state != s.markedState {
-		s.marked, s.markedState = at, state
-		s.sink.Mark(at, state)
+		s.tell(at, state)
 	}
+}
+
+// tell tells the sink where things stand.
+func (s *Stream) tell(at Position, state State) {
+	s.marked, s.markedState = at, state
+	s.sink.Mark(at, state)
 }
 
 // step does what one item asks for.

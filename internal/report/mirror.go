@@ -164,6 +164,9 @@ func (m *Mirror) Begin(sameLife bool) {
 	m.changed()
 }
 
+// Revert implements ingest.Sink: what was there before is not kept beside what is told again.
+func (m *Mirror) Revert() bool { return false }
+
 // Mark implements ingest.Sink: a replay has ended.
 func (m *Mirror) Mark(at ingest.Position, state ingest.State) {
 	m.mu.Lock()
