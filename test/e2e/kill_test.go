@@ -82,8 +82,17 @@ type outcome struct {
 
 const siteClients = 6
 
-// newSite starts pods whose engines publish to their reporters alone, and a picker, with more flags.
-func newSite(t *testing.T, pods int, reporterArgs, pickerArgs []string, engineArgs ...string) *site {
+// siteArgs are flags besides those of newSite.
+type siteArgs struct {
+	picker, engine []string
+	reporter       func(p *pod) []string
+}
+
+// insecure is for tests of other things than who may report.
+var insecure = siteArgs{picker: []string{"--report-insecure"}, reporter: func(*pod) []string { return []string{"--insecure"} }}
+
+// newSite starts pods whose engines publish to their reporters alone, and a picker.
+func newSite(t *testing.T, pods int, args siteArgs) *site {
 	t.Helper()
 	s := &site{fleet: fleet{t: t, dir: t.TempDir(), client: &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}}, stop: make(chan struct{})}
 	proxy, metrics, health, reports := freeAddress(t), freeAddress(t), freeAddress(t), freeAddress(t)
@@ -91,18 +100,18 @@ func newSite(t *testing.T, pods int, reporterArgs, pickerArgs []string, engineAr
 	s.proc = &program{t: t, name: "picker", args: append([]string{
 		"--standalone", s.dir, "--proxy-address", proxy, "--metrics-address", metrics, "--health-address", health,
 		"--ext-proc-address", "", "--report-address", reports, "--lame-duck", "0s",
-	}, pickerArgs...)}
+	}, args.picker...)}
 	for n := range pods {
 		events, replay := freeAddress(t), freeAddress(t)
 		p := &pod{number: n, http: freeAddress(t), state: t.TempDir()}
 		p.engine = &program{t: t, name: "vllmsim", args: append([]string{
 			"--host", "127.0.0.1", "--port", port(t, p.http), "--served-model-name", "m", "--num-gpu-blocks", "600", "--speed-up", "50",
 			"--kv-events-config", fmt.Sprintf(`{"enable_kv_cache_events": true, "publisher": "zmq", "endpoint": "tcp://%s", "replay_endpoint": "tcp://%s"}`, events, replay),
-		}, engineArgs...)}
+		}, args.engine...)}
 		p.reporter = &program{t: t, name: "reporter", args: append([]string{
 			"--events-listen", events, "--replay", replay, "--picker-service", "localhost:" + port(t, reports),
 			"--state-dir", p.state, "--status-address", "", "--pod", p.uid(),
-		}, reporterArgs...)}
+		}, args.reporter(p)...)}
 		s.pods = append(s.pods, p)
 	}
 	t.Cleanup(func() {
@@ -303,7 +312,7 @@ func (s *site) untilEqual(what string) {
 // Whatever is killed under load, afterwards the picker knows what the engines hold, and no request fails that could be
 // saved.
 func TestTheIndexEqualsTheEnginesWhateverIsKilled(t *testing.T) {
-	s := newSite(t, 3, []string{"--insecure"}, []string{"--report-insecure"})
+	s := newSite(t, 3, insecure)
 	for _, p := range s.pods {
 		s.untilServing(p)
 	}

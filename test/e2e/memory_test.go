@@ -13,7 +13,9 @@ import (
 // picker and saved.
 func TestTheReporterIsSmall(t *testing.T) {
 	const blocks, most = 100_000, 64 << 20
-	s := newSite(t, 1, []string{"--insecure"}, []string{"--report-insecure"}, "--num-gpu-blocks", strconv.Itoa(blocks), "--speed-up", "100000")
+	args := insecure
+	args.engine = []string{"--num-gpu-blocks", strconv.Itoa(blocks), "--speed-up", "100000"}
+	s := newSite(t, 1, args)
 	p := s.pods[0]
 	s.untilServing(p)
 	rng := rand.New(rand.NewPCG(3, 3))
