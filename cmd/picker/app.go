@@ -1,12 +1,12 @@
 package main
 
 import (
-	"context"
 	"sync"
 	"time"
 
 	"github.com/go-logr/logr"
 
+	"github.com/kvasir-dev/kvasir/internal/conformance"
 	"github.com/kvasir-dev/kvasir/internal/endpoint"
 	"github.com/kvasir-dev/kvasir/internal/extproc"
 	"github.com/kvasir-dev/kvasir/internal/httpproxy"
@@ -19,7 +19,6 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/render"
 	"github.com/kvasir-dev/kvasir/internal/scrape"
 	"github.com/kvasir-dev/kvasir/internal/syncapi"
-	"github.com/kvasir-dev/kvasir/internal/tokenizer"
 	"github.com/kvasir-dev/kvasir/internal/vllm"
 	"github.com/kvasir-dev/kvasir/internal/watch"
 	"github.com/kvasir-dev/kvasir/internal/zmtp"
@@ -30,6 +29,7 @@ type app struct {
 	log      logr.Logger
 	picker   *picker.Picker
 	renderer *render.Client
+	tokens   *conformance.Manager
 	streams  *ingest.Manager
 	dialIn   *dialIn
 	server   *syncapi.Server // nil when neither reporters nor peers are heard
@@ -57,11 +57,12 @@ func newApp(log logr.Logger, eventsAddress string) *app {
 	a.ready = &readiness{now: time.Now, states: a.streamStates}
 	a.renderer = render.New(render.Options{})
 	a.peers.outbox = peer.NewOutbox(incarnation())
-	a.picker = picker.New(picker.Options{
-		Renderer: renderer{a.renderer}, LoadEncoder: loadEncoder, Peers: a.peers.outbox, Log: log.WithName("picker"),
-	})
+	a.picker = picker.New(picker.Options{Renderer: renderer{a.renderer}, Peers: a.peers.outbox, Log: log.WithName("picker")})
 	a.dialIn = newDialIn(eventsAddress, log.WithName("events"))
 	a.streams = ingest.New(ingest.Config{Source: zmtp.EventSource{}, Reception: a.dialIn.reception, Log: log.WithName("events")})
+	a.tokens = conformance.New(conformance.Config{
+		Engine: prober{a.renderer}, Publish: a.picker.SetExact, Log: log.WithName("tokens"),
+	})
 	a.scraper = scrape.New(scrape.Options{
 		Observe: func(id endpoint.ID, m vllm.Metrics, at time.Time) { a.picker.Observe(id, at, loadReport(m)) },
 		Adapters: func(id endpoint.ID, names []string) {
@@ -93,28 +94,6 @@ func loadReport(m vllm.Metrics) load.Report {
 		tokens = m.NumBlocks * m.BlockSize
 	}
 	return load.Report{Running: m.Running, Waiting: m.Waiting, KVUsage: m.KVUsage, KVTokens: tokens}
-}
-
-// loadEncoder reads a tokenizer.
-func loadEncoder(dir string) (picker.Encoder, error) {
-	t, err := tokenizer.Load(dir)
-	if err != nil {
-		return nil, &tokenizerError{err}
-	}
-	return encoder{t}, nil
-}
-
-// tokenizerError marks what is wrong with a tokenizer's files.
-type tokenizerError struct{ error }
-
-// Unwrap gives the reason.
-func (e *tokenizerError) Unwrap() error { return e.error }
-
-type encoder struct{ *tokenizer.Tokenizer }
-
-// Encode is picker.Encoder's.
-func (e encoder) Encode(ctx context.Context, dst []uint32, text string, special bool) ([]uint32, error) {
-	return e.EncodeContext(ctx, dst, text, special)
 }
 
 // feed tells streams and scraper which endpoints there are.

@@ -1,8 +1,6 @@
 package main
 
 import (
-	"errors"
-
 	"github.com/kvasir-dev/kvasir/internal/picker"
 	"github.com/kvasir-dev/kvasir/internal/watch"
 )
@@ -16,6 +14,7 @@ func (a *app) apply(state watch.State) {
 	a.tell(before, state)
 
 	refused := a.applySpecs(state.Specs)
+	a.setTokens()
 	a.feed()
 	a.ready.apply()
 
@@ -55,7 +54,7 @@ func (a *app) applySpecs(specs []picker.Spec) map[string]watch.Refusal {
 	refused := map[string]watch.Refusal{}
 	for _, e := range picker.PoolErrors(a.picker.Apply(specs)) {
 		name := e.Namespace + "/" + e.Pool
-		refused[name] = watch.Refusal{Err: e.Err, Tokenizer: errors.As(e, new(*tokenizerError))}
+		refused[name] = watch.Refusal{Err: e.Err}
 		a.log.Error(e, "The picker has refused a pool", "pool", name)
 	}
 	a.mu.Lock()

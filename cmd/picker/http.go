@@ -11,6 +11,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"sigs.k8s.io/yaml"
 
+	"github.com/kvasir-dev/kvasir/internal/conformance"
 	"github.com/kvasir-dev/kvasir/internal/extproc"
 	"github.com/kvasir-dev/kvasir/internal/ingest"
 	"github.com/kvasir-dev/kvasir/internal/metrics"
@@ -97,10 +98,14 @@ func (a *app) status() *watch.List {
 		streams[pool] = a.knowledge(pool)
 	}
 	stats := a.picker.Stats()
+	tokens := map[string]conformance.Status{}
+	for _, s := range a.tokens.All() {
+		tokens[s.Namespace+"/"+s.Pool] = s
+	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.board.Update(time.Now(), a.state, watch.Live{
-		Pools: stats, Streams: streams, Refused: a.refused, DialIn: a.dialIn.status(),
+		Pools: stats, Streams: streams, Refused: a.refused, DialIn: a.dialIn.status(), Tokens: tokens,
 	})
 }
 
@@ -108,7 +113,7 @@ func (a *app) status() *watch.List {
 func (a *app) collectors() []prometheus.Collector {
 	return []prometheus.Collector{a.requests, metrics.NewCollector(metrics.Sources{
 		Pools: a.picker.Stats, Events: a.eventStreams, Reports: a.reported, Scrapes: a.scraper.Stats, Strangers: a.dialIn.reception.Strangers,
-		Peers: a.peerStats,
+		Peers: a.peerStats, Tokens: a.tokens.All,
 	})}
 }
 

@@ -4,6 +4,7 @@ import (
 	"compress/gzip"
 	"context"
 	"crypto/tls"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -19,6 +20,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 
+	"github.com/kvasir-dev/kvasir/internal/tokenizer"
 	"github.com/kvasir-dev/kvasir/internal/vllmsim"
 	"github.com/kvasir-dev/kvasir/test/envoytest"
 )
@@ -215,7 +217,7 @@ func TestWhatThePickerRefuses(t *testing.T) {
 		return strings.Contains(body, `"reason":"NameTaken"`) && strings.Contains(body, "InferencePool default/b")
 	})
 
-	// A pool whose tokenizer cannot be loaded keeps its last good state, but its pods are what they are.
+	// A pool whose tokenizer cannot be loaded says so, and goes on.
 	put(t, filepath.Join(dir, "a.yaml"), poolText("a", "m", ", tokenizer: {type: Directory, directory: {path: none}}")+
 		"---\n"+sliceText(t, "a", "pod-2", e))
 	p.eventually("a tokenizer that is missing shows", func() bool {
@@ -239,8 +241,8 @@ func TestWhatThePickerRefuses(t *testing.T) {
 	})
 }
 
+// TestAPoolWithItsOwnTokenizer: ids made here are used where the engine's are the same, and only there.
 func TestAPoolWithItsOwnTokenizer(t *testing.T) {
-	dir, root, e := t.TempDir(), t.TempDir(), engine(t, "m")
 	packed, err := os.Open("../../internal/tokenizer/testdata/gpt2/tokenizer.json.gz")
 	if err != nil {
 		t.Fatal(err)
@@ -254,18 +256,46 @@ func TestAPoolWithItsOwnTokenizer(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	root := t.TempDir()
 	if err := os.Mkdir(filepath.Join(root, "gpt2"), 0o700); err != nil {
 		t.Fatal(err)
 	}
 	put(t, filepath.Join(root, "gpt2", "tokenizer.json"), string(text))
-	put(t, filepath.Join(dir, "all.yaml"), poolText("m", "m", ", tokenizer: {type: Directory, directory: {path: gpt2}}")+"---\n"+sliceText(t, "m", "pod", e))
-	p := runOn(t, dir, "--model-root", root)
-	p.awaitReady()
-	if status, body := p.complete("m"); status != http.StatusOK {
-		t.Fatalf("status %d, %s", status, body)
+	gpt2, err := tokenizer.Load(filepath.Join(root, "gpt2"))
+	if err != nil {
+		t.Fatal(err)
 	}
-	if _, page := p.get(p.listeners.metrics, "/metrics"); !strings.Contains(page, `kvasir_tokenized_requests_total{pool="m",source="exact"} 1`) {
-		t.Error("the request was not tokenized here")
+	for name, tc := range map[string]struct {
+		text                   vllmsim.Text
+		reason, source, metric string
+	}{
+		"the engine's own": {gpt2, "TemplateUnsupported", "exact", `kvasir_tokens_exact_texts{pool="m"} 1`},
+		"another one":      {nil, "ProbeFailed", "engine", `kvasir_tokens_mismatches_total{pool="m"} 1`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			e, err := vllmsim.Start(vllmsim.Config{ServedModelNames: []string{"m"}, Text: tc.text, SpeedUp: 1000})
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { _ = e.Close() })
+			dir := t.TempDir()
+			put(t, filepath.Join(dir, "all.yaml"), poolText("m", "m", ", tokenizer: {type: Directory, directory: {path: gpt2}}")+"---\n"+sliceText(t, "m", "pod", e))
+			p := runOn(t, dir, "--model-root", root)
+			p.awaitReady()
+			p.eventually("the probe is over", func() bool {
+				_, body := p.get(p.listeners.metrics, "/status?output=json")
+				return strings.Contains(body, tc.reason)
+			})
+			if status, body := p.complete("m"); status != http.StatusOK {
+				t.Fatalf("status %d, %s", status, body)
+			}
+			_, page := p.get(p.listeners.metrics, "/metrics")
+			for _, want := range []string{fmt.Sprintf(`kvasir_tokenized_requests_total{pool="m",source=%q} 1`, tc.source), tc.metric} {
+				if !strings.Contains(page, want) {
+					t.Errorf("the metrics lack %s", want)
+				}
+			}
+		})
 	}
 }
 

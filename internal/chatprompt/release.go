@@ -68,3 +68,9 @@ func (r release) has(c change) answer {
 	}
 	return unknown
 }
+
+// ParseRelease reads a version of vLLM: major*1000 + minor. Not ok when it has no number.
+func ParseRelease(version string) (number int, ok bool) {
+	r := parseRelease(version)
+	return int(r), r != 0
+}

@@ -15,7 +15,10 @@ import (
 
 	"github.com/go-logr/logr"
 
+	"github.com/kvasir-dev/kvasir/internal/kvblock"
+	"github.com/kvasir-dev/kvasir/internal/openai"
 	"github.com/kvasir-dev/kvasir/internal/picker"
+	"github.com/kvasir-dev/kvasir/internal/tokenizer"
 )
 
 // dice is a random source for many goroutines.
@@ -189,21 +192,18 @@ func TestNothingIsLeftAfterChaos(t *testing.T) {
 // faulty is a tokenizer that panics.
 type faulty struct{}
 
-func (faulty) Encode(context.Context, []uint32, string, bool) ([]uint32, error) {
+func (faulty) AppendKeys(context.Context, []kvblock.Key, []byte, *openai.Request, tokenizer.Chain) ([]kvblock.Key, int, error) {
 	panic("at the disco")
 }
 
 func TestAPanicHurtsItsRequestOnly(t *testing.T) {
-	p := picker.New(picker.Options{
-		Log:         logr.Discard(),
-		LoadEncoder: func(string) (picker.Encoder, error) { return faulty{}, nil },
-	})
+	p := picker.New(picker.Options{Log: logr.Discard()})
 	s := spec(engine(t, sum))
-	s.Tokenizer = picker.TokenizerSpec{Type: "Directory", Dir: "/nowhere"}
 	s.Policy.TokenBudget = time.Second
 	if err := p.Apply([]picker.Spec{s}); err != nil {
 		t.Fatal(err)
 	}
+	p.SetExact(s.Namespace, s.Name, &picker.Exact{Texts: faulty{}})
 	seen := new(recorder)
 	proxy := New(Options{Picker: p, Observer: seen, Log: logr.Discard()})
 	defer proxy.Close()

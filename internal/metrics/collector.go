@@ -7,6 +7,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/kvasir-dev/kvasir/internal/conformance"
 	"github.com/kvasir-dev/kvasir/internal/ingest"
 	"github.com/kvasir-dev/kvasir/internal/picker"
 	"github.com/kvasir-dev/kvasir/internal/scrape"
@@ -22,6 +23,8 @@ type Sources struct {
 	Reports func() []Report
 	// Strangers is (*ingest.Reception).Strangers.
 	Strangers func() [ingest.NumStrangers]uint64
+	// Tokens is (*conformance.Manager).All.
+	Tokens func() []conformance.Status
 	// Scrapes is (*scrape.Scraper).Stats.
 	Scrapes func() []scrape.Stats
 	// Peers is what is exchanged with other pickers; nil where nothing is.
@@ -61,8 +64,10 @@ var (
 	requests = prometheus.NewDesc("kvasir_requests_total",
 		"Requests that were picked for and have ended, by how.", []string{"pool", "outcome"}, nil)
 	tokenized = prometheus.NewDesc("kvasir_tokenized_requests_total",
-		"Requests that were picked for, by where their prompt's token ids came from; those with none were routed by load.",
+		"Requests that were picked for, by where their block keys came from: ids that were given, exact ones, an engine; approximate ones are chunks of text, and those with none were routed by load.",
 		[]string{"pool", "source"}, nil)
+	inexact = prometheus.NewDesc("kvasir_inexact_requests_total",
+		"Requests that were picked for without exact tokens, by the reason.", []string{"pool", "reason"}, nil)
 	poolInfo = prometheus.NewDesc("kvasir_pool_info", "1, with the strategy in force.", []string{"pool", "strategy"}, nil)
 )
 
@@ -153,13 +158,17 @@ var scrapeSeries = []series[scrape.Stats]{
 
 // Describe is for prometheus.Collector.
 func (c *Collector) Describe(out chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{requests, tokenized, poolInfo, state, resyncs, unindexed, strangers, divergent, reportState, indexResyncs, unadmitted, assumptions} {
+	for _, d := range []*prometheus.Desc{
+		requests, tokenized, inexact, tokensState, poolInfo, state, resyncs, unindexed, strangers, divergent, reportState, indexResyncs, unadmitted,
+		assumptions,
+	} {
 		out <- d
 	}
 	describe(out, poolSeries)
 	describe(out, endpointSeries)
 	describe(out, eventSeries)
 	describe(out, scrapeSeries)
+	describe(out, tokensSeries)
 	describe(out, reportSeries)
 	describe(out, admissionSeries)
 	describe(out, tenantSeries)
@@ -190,6 +199,9 @@ func (c *Collector) Collect(out chan<- prometheus.Metric) {
 			out <- prometheus.MustNewConstMetric(strangers, prometheus.CounterValue, float64(n), ingest.Stranger(why).String())
 		}
 	}
+	if c.sources.Tokens != nil {
+		collectTokens(out, c.sources.Tokens(), pools)
+	}
 	if c.sources.Scrapes != nil {
 		names := labels{}
 		for _, s := range c.sources.Scrapes() {
@@ -218,6 +230,9 @@ func collectPools(out chan<- prometheus.Metric, all []picker.PoolStats, pools po
 		}
 		for source, n := range s.Tokens {
 			out <- prometheus.MustNewConstMetric(tokenized, prometheus.CounterValue, float64(n), pool, source.String())
+		}
+		for reason, n := range s.Inexact {
+			out <- prometheus.MustNewConstMetric(inexact, prometheus.CounterValue, float64(n), pool, reason)
 		}
 		out <- prometheus.MustNewConstMetric(poolInfo, prometheus.GaugeValue, 1, pool, s.Strategy)
 		collect(out, poolSeries, s, pool)

@@ -18,6 +18,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
+	"github.com/kvasir-dev/kvasir/internal/conformance"
 	"github.com/kvasir-dev/kvasir/internal/endpoint"
 	"github.com/kvasir-dev/kvasir/internal/httpproxy"
 	"github.com/kvasir-dev/kvasir/internal/ingest"
@@ -52,6 +53,7 @@ func sources() Sources {
 		Tokens:   map[picker.TokenSource]int64{picker.TokensExact: 4},
 		Tenants:  map[string]picker.TenantStats{"acme": {Requests: 1}},
 		Shadows:  []picker.ShadowStats{{Name: "sticky", Compared: 1}},
+		Inexact:  map[string]int64{"budget": 2},
 		Refused:  2, Retries: 1, Blocks: 10, Held: 9, Speculative: 1, Speculating: 1,
 		Endpoints: []picker.EndpointStats{
 			endpointStats("uid-1", "pod", 0), endpointStats("uid-1", "pod", 1),
@@ -87,6 +89,9 @@ func sources() Sources {
 				{"a", "chat", at("uid-2"), report.Status{Connected: true, State: reportpb.State_STATE_UNVERIFIED}},
 				{"b", "chat", at("uid-1"), report.Status{}},
 			}
+		},
+		Tokens: func() []conformance.Status {
+			return []conformance.Status{{Namespace: "a", Pool: "chat", State: conformance.Exact, Texts: true, Chats: true, Probes: 2}, {Namespace: "b", Pool: "chat", State: conformance.Failed, Mismatches: 1, Doubts: 1}}
 		},
 		Scrapes: func() []scrape.Stats {
 			return []scrape.Stats{

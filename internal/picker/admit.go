@@ -228,7 +228,7 @@ func (v *view) room(s *scratch) admission.Room {
 
 // ticket puts the request into the queue's words.
 func (v *view) ticket(s *scratch, in *asked, now time.Time) admission.Ticket {
-	v.match(s, !v.trust.lost.Load())
+	v.match(s, &in.prompt, !v.trust.lost.Load())
 	question := v.question(s, in, now)
 	cached := 0
 	for i := range s.candidates {

@@ -4,6 +4,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/kvasir-dev/kvasir/internal/affinity"
 	"github.com/kvasir-dev/kvasir/internal/kvblock"
 	"github.com/kvasir-dev/kvasir/internal/kvindex"
 	"github.com/kvasir-dev/kvasir/internal/load"
@@ -47,7 +48,7 @@ func (o Outcome) String() string {
 type Decision struct {
 	Pool, Model string
 	Strategy    policy.Type
-	// Tokens is where the prompt's ids came from, TokensMissing why there are none.
+	// Tokens is where the prompt's block keys came from, TokensMissing why there are no exact ones.
 	Tokens        TokenSource
 	TokensMissing string
 	// Distrusted: the pool's matches are not believed at present, because its engines do not find what they announce.
@@ -76,6 +77,7 @@ type Decision struct {
 	mu      sync.Mutex
 	target  int // in Targets
 	keys    []kvblock.Key
+	chunks  []affinity.Chunk
 	booking *load.Booking
 	guess   *kvindex.Guess
 	told    *peer.Assumption // nil when the peers were not told of the guess
@@ -118,6 +120,9 @@ func (d *Decision) begin(i int) {
 	}
 	d.booking = t.member.load.Book(now, t.uncached+d.otherTokens, d.streamed)
 	d.view.peers.Changed()
+	if len(d.chunks) > 0 {
+		t.member.routed.Record(d.chunks)
+	}
 	p := &d.view.spec.Policy
 	if p.SpeculationOff || len(d.keys) == 0 {
 		return
@@ -268,7 +273,7 @@ func (d *Decision) End(outcome Outcome) {
 		d.Targets[d.target].member.circuit.succeed()
 	}
 	d.leaveTarget(d.now())
-	d.keys = nil
+	d.keys, d.chunks = nil, nil
 	d.who.pass.Release()
 	d.view.stats.outcomes[outcome].Add(1)
 	d.view.gate.look()

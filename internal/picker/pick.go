@@ -5,6 +5,8 @@ import (
 	"errors"
 	"time"
 
+	"github.com/kvasir-dev/kvasir/internal/affinity"
+	"github.com/kvasir-dev/kvasir/internal/chatprompt"
 	"github.com/kvasir-dev/kvasir/internal/endpoint"
 	"github.com/kvasir-dev/kvasir/internal/kvblock"
 	"github.com/kvasir-dev/kvasir/internal/kvindex"
@@ -29,8 +31,9 @@ type Request struct {
 // scratch is what one pick needs besides its result.
 type scratch struct {
 	request    openai.Request
-	tokens     []uint32
 	keys       []kvblock.Key
+	chain      affinity.Chain
+	chunks     []affinity.Chunk
 	index      []int // of the candidates in the pool
 	holders    []kvindex.Holder
 	matches    []kvindex.Match
@@ -67,15 +70,12 @@ func (p *Picker) Pick(ctx context.Context, in *Request) (d *Decision, err error)
 		}
 	}()
 
-	ids, source, tokenErr := []uint32(nil), TokensNone, errRoute
+	prompt := prompt{err: errRoute}
 	if !in.Unparsed {
-		ids, s.tokens, source, tokenErr = p.tokens(ctx, v, r, in.Body, s.tokens)
+		prompt = p.exactKeys(ctx, v, s, in.Body)
 	}
-	s.keys = kvblock.AppendKeys(s.keys[:0], v.root(r.Model, r.CacheSalt), ids[:min(len(ids), maxKeyed)], v.spec.BlockTokens)
-
 	asked := &asked{
-		start: start, header: in.Header, who: who, allow: in.Allow, unparsed: in.Unparsed,
-		promptTokens: len(ids), body: in.Body, source: source, why: tokenErr,
+		start: start, header: in.Header, who: who, allow: in.Allow, unparsed: in.Unparsed, body: in.Body, prompt: prompt,
 	}
 	v, booked, err := p.admit(ctx, v, s, asked)
 	if err != nil {
@@ -111,22 +111,20 @@ func (p *Picker) PickKeyed(in *Keyed) (*Decision, error) {
 	if v == nil {
 		return nil, unknownModel(in.Model)
 	}
-	s.keys = append(s.keys[:0], in.Keys...)
 	s.candidates = v.eligible(start, nil, s)
-	return p.choose(v, s, &asked{start: start, header: in.Header, promptTokens: len(in.Prompt), source: TokensGiven})
+	prompt := prompt{keys: in.Keys, tokens: len(in.Prompt), source: TokensGiven}
+	return p.choose(v, s, &asked{start: start, header: in.Header, prompt: prompt})
 }
 
 // asked is what choose needs to know of a request besides its scratch.
 type asked struct {
-	start        time.Time
-	header       func(name string) string
-	who          who
-	allow        func(*endpoint.Endpoint) bool // nil for all
-	unparsed     bool
-	promptTokens int // 0 where the tokens are not known
-	body         []byte
-	source       TokenSource
-	why          error // there are no tokens
+	start    time.Time
+	header   func(name string) string
+	who      who
+	allow    func(*endpoint.Endpoint) bool // nil for all
+	unparsed bool
+	body     []byte
+	prompt
 }
 
 // choose is the pick from s.candidates on.
@@ -138,7 +136,7 @@ func (p *Picker) choose(v *view, s *scratch, in *asked) (*Decision, error) {
 	now := p.now()
 	v.pending.expire(now)
 	believed := v.trust.matching()
-	v.match(s, believed)
+	v.match(s, &in.prompt, believed)
 
 	question := v.question(s, in, now)
 	s.costs = resize(s.costs, len(s.candidates))
@@ -159,17 +157,13 @@ func (p *Picker) choose(v *view, s *scratch, in *asked) (*Decision, error) {
 const (
 	// maxKeyed is how much of a prompt gets keys, in tokens: more than any engine serves.
 	maxKeyed = 1 << 20
-	// keepTokens and keepKeys bound the buffers that are kept for the next request.
-	keepTokens = 1 << 18
-	keepKeys   = 1 << 15
+	// keepKeys bounds the buffer that is kept for the next request.
+	keepKeys = 1 << 15
 )
 
 // release gives the scratch back for the next request, without what one unusual request made huge.
 func (p *Picker) release(s *scratch) {
 	s.request.Reset()
-	if cap(s.tokens) > keepTokens {
-		s.tokens = nil
-	}
 	if cap(s.keys) > keepKeys {
 		s.keys = nil
 	}
@@ -239,13 +233,13 @@ func (v *view) eligible(now time.Time, allow func(*endpoint.Endpoint) bool, s *s
 
 // match looks the request's blocks up for every candidate. What is not known for sure to be held counts half; matches
 // that are not believed are nothing to the strategy.
-func (v *view) match(s *scratch, believed bool) {
+func (v *view) match(s *scratch, p *prompt, believed bool) {
 	s.holders = s.holders[:0]
 	for _, i := range s.index {
 		s.holders = append(s.holders, v.holders[i])
 	}
 	s.matches = resize(s.matches, len(s.holders))
-	v.index.Match(s.keys, s.holders, s.matches)
+	v.index.Match(p.keys, s.holders, s.matches)
 	for i := range s.candidates {
 		c := &s.candidates[i]
 		switch m := v.members[s.index[i]]; {
@@ -257,6 +251,7 @@ func (v *view) match(s *scratch, believed bool) {
 			c.Match = s.matches[i]
 		}
 	}
+	v.approximate(s, p, believed)
 }
 
 // half is a match whose confirmed blocks count half.
@@ -276,27 +271,24 @@ func (v *view) question(s *scratch, in *asked, now time.Time) policy.Request {
 	}
 	session := session(v.sessionKeys, in.header, in.body, r)
 	out := policy.Request{
-		PromptTokens: in.promptTokens,
+		PromptTokens: in.tokens,
 		BlockTokens:  spec.BlockTokens,
 		PrefixTokens: r.PrefixLen,
 		Session:      session,
-		Prefix:       prefix(s.keys, blocks, r),
+		Prefix:       prefix(in.keys, blocks, r),
 		Credit:       spec.Policy.Credit,
 		ReloadRate:   spec.Policy.ReloadRate,
 	}
 	if session != 0 {
 		out.Home = v.homes.Get(session, now)
 	}
-	if in.promptTokens > 0 {
-		out.Blocks = (in.promptTokens - 1) / spec.BlockTokens
-	} else {
+	if in.tokens > 0 {
+		out.Blocks = (in.tokens - 1) / spec.BlockTokens
+	} else if in.source == TokensNone {
 		out.PromptTokens = len(in.body) / bytesPerToken
 	}
 	return out
 }
-
-// bytesPerToken estimates a prompt's length where its tokens are not known.
-const bytesPerToken = 4
 
 // decide makes the decision for the best candidates: books the first and speculates on it.
 func (v *view) decide(now timeNow, s *scratch, question *policy.Request, in *asked) *Decision {
@@ -314,14 +306,13 @@ func (v *view) decide(now timeNow, s *scratch, question *policy.Request, in *ask
 		unparsed:     in.unparsed,
 		streamed:     r.Stream,
 		maxTokens:    r.MaxTokens,
-		counted:      in.source != TokensNone && len(r.Prompts) <= 1 && !r.PromptLogprobs,
-		keys:         append([]kvblock.Key(nil), s.keys...),
+		counted:      in.err == nil && len(r.Prompts) <= 1 && !r.PromptLogprobs,
+		keys:         append([]kvblock.Key(nil), in.keys...),
+		chunks:       append([]affinity.Chunk(nil), s.chunks...),
 		who:          in.who,
 	}
 	d.charge(d.PromptTokens)
-	if in.source == TokensNone {
-		d.TokensMissing = reasonOf(in.why)
-	}
+	d.TokensMissing = reasonOf(in.err)
 	for _, prompt := range r.Prompts[min(1, len(r.Prompts)):] {
 		d.otherTokens += len(prompt.Tokens) + len(prompt.Text)/bytesPerToken
 	}
@@ -347,19 +338,25 @@ func (v *view) decide(now timeNow, s *scratch, question *policy.Request, in *ask
 	return d
 }
 
-// reasonOf is why a request has no tokens, in a word fit for a metric label.
+// reasonOf is why a request has no exact tokens, in a word fit for a metric label; empty if it has.
 func reasonOf(err error) string {
 	switch {
-	case errors.Is(err, errKeyless):
+	case err == nil:
+		return ""
+	case errors.Is(err, errContent):
 		return "content"
 	case errors.Is(err, errRoute):
 		return "route"
+	case errors.Is(err, errIdentity):
+		return "identity"
+	case errors.Is(err, errRefused):
+		return "refused"
 	case errors.Is(err, context.DeadlineExceeded):
 		return "budget"
-	case err != nil:
-		return "unavailable"
+	case errors.Is(err, chatprompt.ErrUnsupported), errors.Is(err, ErrUnrenderable):
+		return "unsupported"
 	}
-	return ""
+	return "unavailable"
 }
 
 // Target is an endpoint that may serve the request.

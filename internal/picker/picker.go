@@ -24,11 +24,6 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/policy"
 )
 
-// Encoder turns text into the engine's token ids. It must be safe for concurrent use and give up when ctx ends.
-type Encoder interface {
-	Encode(ctx context.Context, dst []uint32, text string, special bool) ([]uint32, error)
-}
-
 // Renderer asks an engine which token ids a request has. Errors that are the request's fault, or the renderer's own,
 // wrap ErrUnrenderable; others are taken for the engine's.
 type Renderer interface {
@@ -41,8 +36,6 @@ type Options struct {
 	Now func() time.Time
 	// Renderer asks engines for tokens; nil never asks.
 	Renderer Renderer
-	// LoadEncoder reads a tokenizer from a directory; needed for pools that have one.
-	LoadEncoder func(dir string) (Encoder, error)
 	// NewIndex makes the index of a pool; the fast one when nil.
 	NewIndex func() kvindex.Book
 	// NewStrategy makes the strategy of a pool; policy.New when nil.
@@ -57,7 +50,8 @@ type Options struct {
 type Picker struct {
 	options Options
 	now     timeNow
-	applyMu sync.Mutex // serialises Apply
+	applyMu sync.Mutex // serialises Apply, and guards exact
+	exact   map[string]*atomic.Pointer[Exact]
 	current atomic.Pointer[snapshot]
 	scratch sync.Pool
 }
@@ -79,7 +73,7 @@ func New(options Options) *Picker {
 	if options.NewStrategy == nil {
 		options.NewStrategy = policy.New
 	}
-	p := &Picker{options: options, now: options.Now}
+	p := &Picker{options: options, now: options.Now, exact: map[string]*atomic.Pointer[Exact]{}}
 	p.scratch.New = func() any { return new(scratch) }
 	p.current.Store(&snapshot{models: map[string]*view{}})
 	return p
@@ -88,7 +82,7 @@ func New(options Options) *Picker {
 // Apply puts the pools in force that specs describe, and only them; it keeps specs. Requests under way are not
 // disturbed, and an endpoint that stays keeps its cache entries and counters.
 //
-// A pool that cannot be applied (its tokenizer does not load, its model's name is another pool's) keeps its last
+// A pool that cannot be applied (its model's name is another pool's) keeps its last
 // good state, and the error tells; the other pools are applied all the same. The error joins a *PoolError for each.
 func (p *Picker) Apply(specs []Spec) error {
 	p.applyMu.Lock()

@@ -29,6 +29,7 @@ type member struct {
 	circuit  circuit
 	hash     uint64 // of the endpoint's ID
 	stats    endpointStats
+	routed   *affinity.Memory // of chunks, for requests without exact keys
 	// renderFrom is when the engine may be asked for tokens again, nanoseconds since 1970; 0 while it answers.
 	renderFrom atomic.Int64
 }
@@ -43,6 +44,7 @@ type pool struct {
 	meters  tenant.Meters
 	tenants tenantCounters
 	trust   trust
+	exact   *atomic.Pointer[Exact]
 	turn    atomic.Uint64 // of the engines that are asked for tokens
 	peers   *peer.Outbox  // nil without peers
 
@@ -59,7 +61,6 @@ type view struct {
 
 	strategy policy.Policy
 	shadows  []*shadow
-	encoder  Encoder // nil without a tokenizer in process
 	// sessionKeys are tried in order; homes is where the sessions' last requests went.
 	sessionKeys []SessionKey
 	homes       *affinity.Sessions
@@ -79,6 +80,7 @@ func (p *Picker) build(spec *Spec, old *view, next *snapshot) (*view, error) {
 	if old == nil {
 		v.pool = &pool{
 			log: p.options.Log, index: p.options.NewIndex(), peers: p.options.Peers, adapters: map[endpoint.ID][]string{}, gate: gate{now: p.now},
+			exact: p.exactOf(spec.Namespace + "/" + spec.Name),
 		}
 	} else {
 		if old.spec.BlockTokens != spec.BlockTokens || old.spec.Seed != spec.Seed || old.spec.Model != spec.Model {
@@ -93,9 +95,6 @@ func (p *Picker) build(spec *Spec, old *view, next *snapshot) (*view, error) {
 	if old != nil && old.spec.Policy.Strategy == spec.Policy.Strategy {
 		v.strategy = old.strategy
 	} else if v.strategy, err = p.options.NewStrategy(spec.Policy.Strategy); err != nil {
-		return nil, fmt.Errorf("pool %s: %w", spec.Name, err)
-	}
-	if v.encoder, err = p.encoder(spec, old); err != nil {
 		return nil, fmt.Errorf("pool %s: %w", spec.Name, err)
 	}
 	v.sessionKeys = sessionKeys(&spec.Policy)
@@ -113,7 +112,7 @@ func (p *Picker) build(spec *Spec, old *view, next *snapshot) (*view, error) {
 		if ok {
 			delete(known, ep.Epoch())
 		} else {
-			m = &member{holder: v.index.Join(), hash: ep.ID.Hash()}
+			m = &member{holder: v.index.Join(), hash: ep.ID.Hash(), routed: affinity.NewMemory(routedChunks)}
 			m.removals.since = p.now()
 			m.writer = &watchedWriter{Writer: v.index.Writer(m.holder), removals: &m.removals, now: p.now}
 		}
@@ -123,21 +122,14 @@ func (p *Picker) build(spec *Spec, old *view, next *snapshot) (*view, error) {
 	return v, nil
 }
 
-// encoder loads the pool's tokenizer when it has one of its own.
-func (p *Picker) encoder(spec *Spec, old *view) (Encoder, error) {
-	switch spec.Tokenizer.Type {
-	case "Directory", "Volume":
-	default:
-		return nil, nil
+// exactOf is where what SetExact tells of a pool lies. p.applyMu is held.
+func (p *Picker) exactOf(name string) *atomic.Pointer[Exact] {
+	e := p.exact[name]
+	if e == nil {
+		e = new(atomic.Pointer[Exact])
+		p.exact[name] = e
 	}
-	if old != nil && old.spec.Tokenizer == spec.Tokenizer {
-		return old.encoder, nil
-	}
-	encoder, err := p.options.LoadEncoder(spec.Tokenizer.Dir)
-	if err != nil {
-		return nil, fmt.Errorf("loading the tokenizer: %w", err)
-	}
-	return encoder, nil
+	return e
 }
 
 // leave clears what the old view had and the new one has not.

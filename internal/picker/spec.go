@@ -5,6 +5,7 @@ import (
 
 	"github.com/kvasir-dev/kvasir/internal/endpoint"
 	"github.com/kvasir-dev/kvasir/internal/kvblock"
+	"github.com/kvasir-dev/kvasir/internal/modelfiles"
 	"github.com/kvasir-dev/kvasir/internal/policy"
 )
 
@@ -57,9 +58,13 @@ func (s *Spec) names() []string {
 type TokenizerSpec struct {
 	// Type is Engine, Directory, Volume, Reporter or None.
 	Type string
-	// Dir holds tokenizer.json, for Directory and Volume: an absolute path.
+	// Dir holds the model's files, for Directory and mounted volumes: an absolute path.
 	Dir string
-	// ChatTemplate is a file below Dir; empty for the tokenizer's own.
+	// Files are those of a ConfigMap.
+	Files modelfiles.Set
+	// Missing is why there are no files where there should be; empty otherwise.
+	Missing string
+	// ChatTemplate is one of the files; empty for the tokenizer's own.
 	ChatTemplate string
 }
 

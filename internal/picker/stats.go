@@ -1,6 +1,7 @@
 package picker
 
 import (
+	"slices"
 	"sync/atomic"
 
 	"github.com/kvasir-dev/kvasir/internal/endpoint"
@@ -39,9 +40,14 @@ type Hits struct {
 	Deviation int64
 }
 
+// inexactReasons are what reasonOf gives.
+var inexactReasons = [...]string{"content", "route", "identity", "refused", "budget", "unsupported", "unavailable"}
+
 type poolStats struct {
 	outcomes  [numOutcomes]atomic.Int64
 	tokens    [numTokenSources]atomic.Int64
+	inexact   [len(inexactReasons)]atomic.Int64
+	rendering atomic.Pointer[Rendering] // nil when an engine has answered the last question
 	refused   atomic.Int64
 	retries   atomic.Int64
 	delivered hits
@@ -49,7 +55,26 @@ type poolStats struct {
 
 func (s *poolStats) count(d *Decision) {
 	s.tokens[d.Tokens].Add(1)
+	if i := slices.Index(inexactReasons[:], d.TokensMissing); i >= 0 {
+		s.inexact[i].Add(1)
+	}
 	d.Targets[0].member.stats.picks.Add(1)
+}
+
+// Rendering is how the questions to engines for tokens fail.
+type Rendering struct {
+	// Failures since an engine has answered the last time.
+	Failures int
+	// Last is why the last one has failed, without any content of a request.
+	Last string
+}
+
+func (s *poolStats) unrendered(err error) {
+	next := &Rendering{Failures: 1, Last: err.Error()}
+	if before := s.rendering.Load(); before != nil {
+		next.Failures += before.Failures
+	}
+	s.rendering.Store(next)
 }
 
 type endpointStats struct {
@@ -65,6 +90,10 @@ type PoolStats struct {
 	Strategy        string
 	Outcomes        map[Outcome]int64
 	Tokens          map[TokenSource]int64
+	// Inexact counts the requests without exact tokens, by the reason.
+	Inexact map[string]int64
+	// Rendering tells of the failures since an engine has answered a question for tokens.
+	Rendering Rendering
 	// Refused requests found no endpoint; Retries went to a fallback.
 	Refused, Retries int64
 	Hits             Hits
@@ -101,7 +130,7 @@ func (p *Picker) Stats() []PoolStats {
 	for _, v := range p.current.Load().pools {
 		s := PoolStats{
 			Namespace: v.spec.Namespace, Pool: v.spec.Name, Strategy: string(v.spec.Policy.Strategy.Type),
-			Outcomes: map[Outcome]int64{}, Tokens: map[TokenSource]int64{},
+			Outcomes: map[Outcome]int64{}, Tokens: map[TokenSource]int64{}, Inexact: map[string]int64{},
 			Refused: v.stats.refused.Load(), Retries: v.stats.retries.Load(), Hits: v.stats.delivered.read(),
 			Speculating: v.pending.size(), Admission: v.gate.read(), Tenants: v.tenants.read(), Trust: v.trust.read(),
 			Shadows: v.shadowStats(),
@@ -112,6 +141,12 @@ func (p *Picker) Stats() []PoolStats {
 		}
 		for i := range v.stats.tokens {
 			s.Tokens[TokenSource(i)] = v.stats.tokens[i].Load()
+		}
+		if r := v.stats.rendering.Load(); r != nil {
+			s.Rendering = *r
+		}
+		for i, reason := range inexactReasons {
+			s.Inexact[reason] = v.stats.inexact[i].Load()
 		}
 		for i, m := range v.members {
 			ep := &v.spec.Endpoints[i]

@@ -5,76 +5,159 @@ import (
 	"errors"
 	"time"
 
+	"github.com/kvasir-dev/kvasir/internal/chatprompt"
+	"github.com/kvasir-dev/kvasir/internal/kvblock"
 	"github.com/kvasir-dev/kvasir/internal/openai"
+	"github.com/kvasir-dev/kvasir/internal/tokenizer"
 )
 
-// TokenSource tells where a request's token ids came from. A request without ids is matched against nothing and
-// routed by load: this is counted, never silent.
+// TokenSource tells where a request's block keys came from. A request without exact ones is matched by the chunks of
+// its text, and one without text goes by load: both are counted, never silent.
 type TokenSource uint8
 
 // The sources.
 const (
-	// TokensNone: there are no ids.
+	// TokensNone: there is no prompt to match.
 	TokensNone TokenSource = iota
 	// TokensGiven: the request carries ids.
 	TokensGiven
-	// TokensExact: computed in process.
+	// TokensExact: ids are computed in process.
 	TokensExact
-	// TokensEngine: an engine was asked.
+	// TokensEngine: an engine was asked for the ids.
 	TokensEngine
+	// TokensApproximate: there are no ids; chunks of the text are matched against what was routed before.
+	TokensApproximate
 	numTokenSources int = iota
 )
 
 // String is the value of the metric label.
 func (s TokenSource) String() string {
-	return [...]string{"none", "given", "exact", "engine"}[s]
+	return [...]string{"none", "given", "exact", "engine", "approximate"}[s]
 }
 
-// errRoute marks requests of routes whose prompts are not known yet: they go by load.
-var errRoute = errors.New("the prompts of this route are not known")
+// Prompter makes the keys of requests in process, as a *chatprompt.Prompter does.
+type Prompter interface {
+	AppendKeys(ctx context.Context, dst []kvblock.Key, body []byte, r *openai.Request, chain tokenizer.Chain) (keys []kvblock.Key, tokens int, err error)
+}
 
-// errKeyless marks requests whose ids do not tell their blocks apart, or cannot be known.
-var errKeyless = errors.New("the prompt has content besides tokens")
+// Exact is how far exact tokens can be had for a pool at the moment. It is not changed once it was handed over.
+type Exact struct {
+	// Texts and Chats make the keys of prompts that are texts, and of chats: each nil unless its ids have been shown to
+	// be those of the engines.
+	Texts, Chats Prompter
+	// AdaptersUntold and SaltsUntold: some engine is of a release whose events do not tell adapters or cache salts
+	// apart, so that such requests have no exact keys.
+	AdaptersUntold, SaltsUntold bool
+}
+
+// SetExact tells how far exact tokens can be had for a pool; nil is not at all. The pool need not exist yet.
+func (p *Picker) SetExact(namespace, pool string, e *Exact) {
+	p.applyMu.Lock()
+	defer p.applyMu.Unlock()
+	p.exactOf(namespace + "/" + pool).Store(e)
+}
+
+// prompt is what is known of a request's (first) prompt.
+type prompt struct {
+	// keys of its whole blocks; empty unless tokens are known.
+	keys   []kvblock.Key
+	tokens int
+	source TokenSource
+	// err is why there are no exact keys.
+	err error
+}
+
+// Why a request has no exact keys, besides what a Prompter or an engine says.
+var (
+	// errRoute: nobody knows the prompts of the route.
+	errRoute = errors.New("the prompts of this route are not known")
+	// errContent: ids do not tell the prompt's blocks apart, or cannot be known.
+	errContent = errors.New("the prompt has content besides tokens")
+	// errIdentity: the engines' events do not tell adapters or salts apart.
+	errIdentity = errors.New("the engines' events do not tell the request's adapter or salt")
+	// errNoSource: there is no tokenizer, and no engine may be asked.
+	errNoSource = errors.New("no tokenizer, and no engine may be asked")
+	// errRefused: the model's template refuses the request, as it will in the engine.
+	errRefused = errors.New("the chat template refuses the request")
+)
 
 // ErrUnrenderable is what a Renderer's error wraps when it says nothing of the engine: no other would have answered.
 var ErrUnrenderable = errors.New("the request cannot be rendered")
 
-// tokens finds the ids of the request's (first) prompt within the policy's budgets. They lie in the request, or in
-// buf, which grows as needed and is given back.
-func (p *Picker) tokens(ctx context.Context, v *view, r *openai.Request, body []byte, buf []uint32) (ids, grown []uint32, source TokenSource, err error) {
-	policy := &v.spec.Policy
+// exactKeys finds the keys of a request within the policy's budgets: of ids in the request, in process, or by asking an
+// engine. They lie in s.
+func (p *Picker) exactKeys(ctx context.Context, v *view, s *scratch, body []byte) prompt {
+	r, exact := &s.request, v.exact.Load()
+	if exact == nil {
+		exact = &Exact{}
+	}
+	chain := tokenizer.Chain{Root: v.root(r.Model, r.CacheSalt), BlockTokens: v.spec.BlockTokens}
+	switch {
+	case r.Embeds || r.Multimodal || r.Stateful:
+		return prompt{err: errContent}
+	case exact.AdaptersUntold && v.identity(r.Model) != v.spec.Model, exact.SaltsUntold && r.CacheSalt != "":
+		return prompt{err: errIdentity}
+	case len(r.Prompts) > 0 && r.Prompts[0].IsTokens:
+		if r.TruncatePrompt < 0 {
+			return prompt{err: errContent}
+		}
+		return v.keyed(s, truncate(r.Prompts[0].Tokens, r), chain, TokensGiven)
+	}
+	err := errRoute
+	prompter := exact.Texts
+	if len(r.Prompts) == 0 {
+		prompter = exact.Chats
+	}
+	if prompter != nil {
+		var out prompt
+		if out, err = p.compute(ctx, v, s, body, prompter, chain); err == nil {
+			return out
+		}
+		beyond := errors.Is(err, context.DeadlineExceeded)
+		if errors.Is(err, errRefused) || beyond && v.spec.Policy.EngineTokens != "BeyondBudget" {
+			return prompt{err: err}
+		}
+	}
 	if r.Route != openai.Completions && r.Route != openai.ChatCompletions {
-		return nil, buf, TokensNone, errRoute
+		return prompt{err: errRoute}
 	}
-	if r.Embeds || r.Multimodal || r.TruncatePrompt < 0 {
-		return nil, buf, TokensNone, errKeyless
-	}
-	if r.Route == openai.Completions && r.Prompts[0].IsTokens {
-		return truncate(r.Prompts[0].Tokens, r.TruncatePrompt), buf, TokensGiven, nil
-	}
-	if r.Route == openai.Completions && v.encoder != nil {
-		ids, err := p.encode(ctx, v, r, buf[:0])
-		if err == nil {
-			return truncate(ids, r.TruncatePrompt), ids, TokensExact, nil
+	if v.spec.Policy.EngineTokens == "Never" || p.options.Renderer == nil || len(r.Prompts) > 1 || v.spec.Tokenizer.Type == "None" {
+		if prompter == nil {
+			err = errNoSource
 		}
-		if policy.EngineTokens != "BeyondBudget" {
-			return nil, buf, TokensNone, err
+		return prompt{err: err}
+	}
+	ids, err := p.askEngine(ctx, v, r, body)
+	if err != nil {
+		if !errors.Is(err, context.Canceled) {
+			v.stats.unrendered(err)
 		}
+		return prompt{err: err}
 	}
-	if policy.EngineTokens == "Never" || p.options.Renderer == nil || len(r.Prompts) > 1 {
-		return nil, buf, TokensNone, errors.New("no tokenizer, and no engine may be asked")
-	}
-	if ids, err = p.askEngine(ctx, v, r, body); err != nil {
-		return nil, buf, TokensNone, err
-	}
-	return ids, buf, TokensEngine, nil
+	v.stats.rendering.Store(nil)
+	return v.keyed(s, ids, chain, TokensEngine)
 }
 
-func (p *Picker) encode(ctx context.Context, v *view, r *openai.Request, dst []uint32) ([]uint32, error) {
+// compute makes the keys in process, within the policy's budget.
+func (p *Picker) compute(ctx context.Context, v *view, s *scratch, body []byte, prompter Prompter, chain tokenizer.Chain) (prompt, error) {
 	ctx, cancel := context.WithTimeout(ctx, v.spec.Policy.TokenBudget)
 	defer cancel()
-	special := r.AddSpecialTokens == nil || *r.AddSpecialTokens // the engine's default for completions
-	return v.encoder.Encode(ctx, dst, r.Prompts[0].Text, special)
+	keys, n, err := prompter.AppendKeys(ctx, s.keys[:0], body, &s.request, chain)
+	if err != nil {
+		late := errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled)
+		if !late && !errors.Is(err, chatprompt.ErrUnsupported) {
+			err = errRefused // the message is the template's, and may quote the request
+		}
+		return prompt{}, err
+	}
+	s.keys = keys
+	return prompt{keys: keys[:min(len(keys), maxKeyed/chain.BlockTokens)], tokens: n, source: TokensExact}, nil
+}
+
+// keyed makes the keys of ids.
+func (v *view) keyed(s *scratch, ids []uint32, chain tokenizer.Chain, source TokenSource) prompt {
+	s.keys = kvblock.AppendKeys(s.keys[:0], chain.Root, ids[:min(len(ids), maxKeyed)], chain.BlockTokens)
+	return prompt{keys: s.keys, tokens: len(ids), source: source}
 }
 
 // askEngine lets an engine render the request. The engines take turns; one that has not answered is left alone for a
@@ -145,10 +228,14 @@ func (p *Picker) rendered(v *view, i int, ok bool) {
 	}
 }
 
-// truncate keeps the last n ids, all for 0.
-func truncate(ids []uint32, n int) []uint32 {
-	if n > 0 && len(ids) > n {
-		return ids[len(ids)-n:]
+// truncate keeps as many of the ids as the request asks for.
+func truncate(ids []uint32, r *openai.Request) []uint32 {
+	n := r.TruncatePrompt
+	switch {
+	case n <= 0 || len(ids) <= n:
+		return ids
+	case r.KeepFirst:
+		return ids[:n]
 	}
-	return ids
+	return ids[len(ids)-n:]
 }

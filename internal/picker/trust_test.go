@@ -83,7 +83,7 @@ func TestMatchesThatEnginesDoNotFindAreIgnoredUntilTheyDo(t *testing.T) {
 		target := d.Targets[0]
 		if !d.Distrusted {
 			probes++
-		} else if target.Match != (kvindex.Match{}) || target.Predicted != 0 || target.Confirmed != 0 || target.Found.Confirmed() != 12 {
+		} else if target.Match.Confirmed() != 0 || target.Confirmed != 0 || target.Found.Confirmed() != 12 {
 			t.Fatalf("distrusted, and yet %+v", target)
 		}
 	}

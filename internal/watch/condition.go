@@ -7,6 +7,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/kvasir-dev/kvasir/api/v1alpha1"
+	"github.com/kvasir-dev/kvasir/internal/conformance"
 	"github.com/kvasir-dev/kvasir/internal/ingest"
 )
 
@@ -41,7 +42,7 @@ func accepted(s *PoolState, f *facts) metav1.Condition {
 	if len(s.Problems) > 0 {
 		return condition(typ, metav1.ConditionFalse, s.Problems[0].reason, texts(s.Problems))
 	}
-	if f.refused.Err != nil && !f.refused.Tokenizer {
+	if f.refused.Err != nil {
 		return condition(typ, metav1.ConditionFalse, "NameTaken", f.refused.Err.Error())
 	}
 	return condition(typ, metav1.ConditionTrue, "Accepted", "")
@@ -110,24 +111,57 @@ func notConnected(f *facts) string {
 	return message
 }
 
+// tokensExact tells whether block keys are made of the engine's own tokens, and what is done instead.
 func tokensExact(s *PoolState, f *facts) metav1.Condition {
 	const typ = v1alpha1.ConditionTokensExact
-	no := func(reason, message string) metav1.Condition {
-		return condition(typ, metav1.ConditionFalse, reason, message)
+	reason, instead := withoutExact(s, f)
+	why := func(known string) metav1.Condition {
+		return condition(typ, metav1.ConditionFalse, known, f.tokens.Message+"; "+instead)
 	}
-	switch t := s.Object.Spec.Model.Tokenizer.Type; {
-	case f.refused.Tokenizer:
-		return no("FilesMissing", f.refused.Err.Error())
-	case t == v1alpha1.TokenizerNone:
-		return no("Approximate", "the pool has no tokenizer; only requests that give token ids are matched")
-	case t == v1alpha1.TokenizerFromDirectory:
-		return condition(typ, metav1.ConditionTrue, "Exact", "chats are rendered by an engine")
-	case t == v1alpha1.TokenizerFromVolume || t == v1alpha1.TokenizerFromReporter:
-		return no("FilesMissing", fmt.Sprintf("a tokenizer of type %s needs Kubernetes; an engine is asked instead", t))
+	switch f.tokens.State {
+	case conformance.Exact:
+		return condition(typ, metav1.ConditionTrue, "Exact", f.tokens.Message+untold(f))
+	case conformance.TextsOnly:
+		return why("TemplateUnsupported")
+	case conformance.Failed:
+		return why("ProbeFailed")
+	case conformance.FilesMissing:
+		return why("FilesMissing")
+	case conformance.TokenizerUnsupported:
+		return why("TokenizerUnsupported")
+	case conformance.Unproven:
+		return why(reason)
+	}
+	return condition(typ, metav1.ConditionFalse, reason, instead)
+}
+
+// unanswered is how many questions in a row must have found no answer for engines to count as not rendering.
+const unanswered = 3
+
+// withoutExact tells what is done with requests for which there are no exact tokens in the picker.
+func withoutExact(s *PoolState, f *facts) (reason, message string) {
+	const approximate = "prompts are matched by chunks of their text with what this picker has routed"
+	switch {
+	case s.Object.Spec.Model.Tokenizer.Type == v1alpha1.TokenizerNone:
+		return "Approximate", "the pool has no tokenizer: " + approximate
 	case f.spec != nil && f.spec.Policy.EngineTokens == string(v1alpha1.EngineTokensNever):
-		return no("Approximate", "the policy lets no engine be asked; only requests that give token ids are matched")
+		return "Approximate", "the policy lets no engine be asked: " + approximate
+	case f.rendering.Failures >= unanswered:
+		return "Approximate", fmt.Sprintf("the last %d questions to engines for tokens had no answer (%s): %s",
+			f.rendering.Failures, f.rendering.Last, approximate)
 	}
-	return no("EngineRender", "an engine is asked for the tokens of each request")
+	return "EngineRender", "an engine is asked for the tokens of each request"
+}
+
+// untold says which requests are not exact because engines are too old to tell their blocks apart.
+func untold(f *facts) (message string) {
+	if f.tokens.AdaptersUntold {
+		message += "; requests for adapters are matched approximately, as engines before v0.14 do not tell adapters by name"
+	}
+	if f.tokens.SaltsUntold {
+		message += "; requests with a cache salt are matched approximately, as engines before v0.17 do not tell salts"
+	}
+	return message
 }
 
 func predictionsTrusted(f *facts) metav1.Condition {

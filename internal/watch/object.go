@@ -241,6 +241,8 @@ func (d *Directory) collect() Objects {
 			o.Slices = append(o.Slices, value)
 		case *corev1.Secret:
 			o.Secrets = append(o.Secrets, value)
+		case *corev1.ConfigMap:
+			o.ConfigMaps = append(o.ConfigMaps, value)
 		}
 	}
 	return o

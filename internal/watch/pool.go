@@ -15,6 +15,7 @@ import (
 
 	"github.com/kvasir-dev/kvasir/api/v1alpha1"
 	"github.com/kvasir-dev/kvasir/internal/kvblock"
+	"github.com/kvasir-dev/kvasir/internal/modelfiles"
 	"github.com/kvasir-dev/kvasir/internal/picker"
 )
 
@@ -30,8 +31,11 @@ type Settings struct {
 // Secrets by namespace and name.
 type Secrets map[types.NamespacedName]*corev1.Secret
 
+// ConfigMaps by namespace and name.
+type ConfigMaps map[types.NamespacedName]*corev1.ConfigMap
+
 // Pool translates a pool, but for its policy and its endpoints. The pool must have been admitted.
-func Pool(p *v1alpha1.InferencePool, secrets Secrets, settings *Settings) (picker.Spec, field.ErrorList) {
+func Pool(p *v1alpha1.InferencePool, secrets Secrets, maps ConfigMaps, settings *Settings) (picker.Spec, field.ErrorList) {
 	spec := picker.Spec{
 		Namespace:        p.Namespace,
 		Name:             p.Name,
@@ -60,7 +64,7 @@ func Pool(p *v1alpha1.InferencePool, secrets Secrets, settings *Settings) (picke
 	fail(err)
 	spec.Seed, err = seed(p, secrets, settings.Root)
 	fail(err)
-	spec.Tokenizer, err = tokenizer(p, settings.ModelRoot)
+	spec.Tokenizer, err = tokenizer(p, maps, settings.ModelRoot)
 	fail(err)
 	if p.Spec.Engine.Protocol == v1alpha1.ProtocolH2C {
 		fail(field.Invalid(field.NewPath("spec", "engine", "protocol"), p.Spec.Engine.Protocol, "not available yet; engines speak HTTP"))
@@ -156,23 +160,46 @@ func poolRoot(p *v1alpha1.InferencePool, root []byte) []byte {
 	return mac.Sum(nil)
 }
 
-func tokenizer(p *v1alpha1.InferencePool, modelRoot string) (picker.TokenizerSpec, *field.Error) {
+func tokenizer(p *v1alpha1.InferencePool, maps ConfigMaps, modelRoot string) (picker.TokenizerSpec, *field.Error) {
 	t := p.Spec.Model.Tokenizer
 	spec := picker.TokenizerSpec{Type: string(t.Type), ChatTemplate: t.ChatTemplate}
-	switch t.Type {
-	case v1alpha1.TokenizerFromDirectory:
-		path := field.NewPath("spec", "model", "tokenizer", "directory", "path")
-		if modelRoot == "" {
-			return spec, field.Forbidden(path, "the picker has no --model-root below which it could lie")
+	switch {
+	case t.Type == v1alpha1.TokenizerFromDirectory && modelRoot == "":
+		return spec, field.Forbidden(field.NewPath("spec", "model", "tokenizer", "directory", "path"),
+			"the picker has no --model-root below which it could lie")
+	case t.Type == v1alpha1.TokenizerFromDirectory:
+		err := below(&spec, modelRoot, t.Directory.Path)
+		return spec, err
+	case t.Type == v1alpha1.TokenizerFromVolume && t.Volume.ConfigMap.Name != "":
+		name := types.NamespacedName{Namespace: p.Namespace, Name: t.Volume.ConfigMap.Name}
+		c := maps[name]
+		if c == nil {
+			spec.Missing = "ConfigMap " + name.String() + " does not exist"
+			return spec, nil
 		}
-		root, err := filepath.Abs(modelRoot)
-		if err != nil {
-			return spec, field.InternalError(path, err)
+		files := modelfiles.Set{}
+		for key, text := range c.Data {
+			files[key] = []byte(text)
 		}
-		spec.Dir = filepath.Join(root, filepath.FromSlash(t.Directory.Path))
-	case v1alpha1.TokenizerFromVolume, v1alpha1.TokenizerFromReporter:
-		// The operator mounts volumes, and reporters hand files over; neither is here, so an engine is asked.
-		spec.Type = string(v1alpha1.TokenizerFromEngine)
+		for key, data := range c.BinaryData {
+			files[key] = data
+		}
+		spec.Files = files.Below(t.Volume.Path)
+	case t.Type == v1alpha1.TokenizerFromVolume && modelRoot == "":
+		spec.Missing = "the volume is not mounted: the picker has no --model-root"
+	case t.Type == v1alpha1.TokenizerFromVolume:
+		err := below(&spec, modelRoot, t.Volume.Path)
+		return spec, err
 	}
 	return spec, nil
+}
+
+// below makes the model directory one below the picker's root.
+func below(spec *picker.TokenizerSpec, modelRoot, path string) *field.Error {
+	root, err := filepath.Abs(modelRoot)
+	if err != nil {
+		return field.InternalError(field.NewPath("spec", "model", "tokenizer"), err)
+	}
+	spec.Dir = filepath.Join(root, filepath.FromSlash(path))
+	return nil
 }

@@ -14,6 +14,7 @@ import (
 	gwapiv1 "sigs.k8s.io/gateway-api/apis/v1"
 
 	"github.com/kvasir-dev/kvasir/api/v1alpha1"
+	"github.com/kvasir-dev/kvasir/internal/conformance"
 	"github.com/kvasir-dev/kvasir/internal/endpoint"
 	"github.com/kvasir-dev/kvasir/internal/ingest"
 	"github.com/kvasir-dev/kvasir/internal/picker"
@@ -31,6 +32,8 @@ type Live struct {
 	Streams map[string][]ingest.Status
 	// DialIn is about publishers that connect to the picker.
 	DialIn DialIn
+	// Tokens tell how far exact tokens can be had in the picker.
+	Tokens map[string]conformance.Status
 	// Refused says why the picker has not taken a pool's present state.
 	Refused map[string]Refusal
 }
@@ -44,12 +47,8 @@ type DialIn struct {
 	Strangers [ingest.NumStrangers]uint64
 }
 
-// Refusal is why the picker has not taken a pool's state.
-type Refusal struct {
-	Err error
-	// Tokenizer tells that the tokenizer could not be loaded; else a name is taken by another pool.
-	Tokenizer bool
-}
+// Refusal is why the picker has not taken a pool's state: a name is taken by another pool.
+type Refusal struct{ Err error }
 
 // List is what exists, with its status.
 type List struct {
@@ -196,10 +195,12 @@ type facts struct {
 	spec              *picker.Spec
 	refused           Refusal
 	dialIn            DialIn
+	tokens            conformance.Status
+	rendering         picker.Rendering
 }
 
 func gather(state *State, s *PoolState, live Live, name string) *facts {
-	f := &facts{refused: live.Refused[name], dialIn: live.DialIn}
+	f := &facts{refused: live.Refused[name], dialIn: live.DialIn, tokens: live.Tokens[name]}
 	for i := range state.Specs {
 		if spec := &state.Specs[i]; spec.Namespace == s.Object.Namespace && spec.Name == s.Object.Name {
 			f.spec, f.endpoints = spec, spec.Endpoints
@@ -223,7 +224,7 @@ func gather(state *State, s *PoolState, live Live, name string) *facts {
 	}
 	for i := range live.Pools {
 		if p := &live.Pools[i]; p.Namespace == s.Object.Namespace && p.Pool == s.Object.Name {
-			f.hits, f.trust, f.completed = p.Hits, p.Trust, p.Outcomes[picker.Completed]
+			f.hits, f.trust, f.completed, f.rendering = p.Hits, p.Trust, p.Outcomes[picker.Completed], p.Rendering
 		}
 	}
 	return f

@@ -9,9 +9,11 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/kvasir-dev/kvasir/api/v1alpha1"
+	"github.com/kvasir-dev/kvasir/internal/conformance"
 	"github.com/kvasir-dev/kvasir/internal/ingest"
 	"github.com/kvasir-dev/kvasir/internal/picker"
 )
@@ -62,7 +64,6 @@ func poolOf(t *testing.T, list *List) *v1alpha1.InferencePool {
 func TestPoolConditions(t *testing.T) {
 	trusted := picker.Hits{Answers: 100, Confirmed: 1000, Delivered: 990}
 	twoPods := smallSlice + "- {addresses: [127.0.0.2], conditions: {ready: false}, targetRef: {name: m-1, uid: u1}}\n"
-	directory := strings.Replace(smallPool, "{name: m},", "{name: m, tokenizer: {type: Directory, directory: {path: x}}},", 1)
 	for name, tc := range map[string]struct {
 		pool, slice string
 		live        Live
@@ -85,9 +86,6 @@ func TestPoolConditions(t *testing.T) {
 		"nobody is ready":                    {smallPool, strings.Replace(smallSlice, "targetRef", "conditions: {terminating: true}, targetRef", 1), live(trusted, 0, stream(ingest.Synced)), []string{"Ready=False/NoReadyEndpoint"}},
 		"something is referred to in vain":   {poolWith("keySpace: {secretRef: {name: r}}"), smallSlice, Live{}, []string{"Accepted=False/ReferenceNotFound", "Ready=False/NotAccepted"}},
 		"something cannot be done":           {poolWith("engine: {protocol: H2C}"), smallSlice, Live{}, []string{"Accepted=False/Invalid", "Ready=False/NotAccepted"}},
-		"a tokenizer here":                   {directory, smallSlice, live(trusted, 0, stream(ingest.Synced)), []string{"TokensExact=True/Exact"}},
-		"no tokenizer at all":                {strings.Replace(smallPool, "{name: m},", "{name: m, tokenizer: {type: None}},", 1), smallSlice, live(trusted, 0, stream(ingest.Synced)), []string{"TokensExact=False/Approximate"}},
-		"a tokenizer in a volume":            {strings.Replace(smallPool, "{name: m},", "{name: m, tokenizer: {type: Volume, volume: {configMap: {name: c}}}},", 1), smallSlice, live(trusted, 0, stream(ingest.Synced)), []string{"TokensExact=False/FilesMissing"}},
 		"too few answers":                    {smallPool, smallSlice, live(picker.Hits{Answers: 99}, 99), []string{"PredictionsTrusted=Unknown/TooFewReplies"}},
 		"answers that do not tell":           {smallPool, smallSlice, live(picker.Hits{}, 100), []string{"PredictionsTrusted=Unknown/NoCachedTokens"}},
 		"what was announced is not found":    {smallPool, smallSlice, distrusted(live(picker.Hits{Answers: 40}, 40)), []string{"PredictionsTrusted=False/Mispredicting"}},
@@ -104,6 +102,50 @@ func TestPoolConditions(t *testing.T) {
 				if !strings.Contains(got+" ", want+" ") {
 					t.Errorf("conditions %s lack %s", got, want)
 				}
+			}
+		})
+	}
+}
+
+// TestTokensExactSaysWhatIsDone: whatever is the matter, the condition says so, and what is done instead.
+func TestTokensExactSaysWhatIsDone(t *testing.T) {
+	with := func(state conformance.State) conformance.Status {
+		return conformance.Status{State: state, Message: "because"}
+	}
+	dead := picker.Rendering{Failures: 3, Last: "no route"}
+	never := strings.Replace(smallPolicy, "strategy:", "tokens: {engine: Never}, strategy:", 1)
+	none := strings.Replace(smallPool, "{name: m},", "{name: m, tokenizer: {type: None}},", 1)
+	old := with(conformance.Exact)
+	old.AdaptersUntold, old.SaltsUntold = true, true
+	const asked, chunks = "an engine is asked for the tokens of each request", "prompts are matched by chunks of their text with what this picker has routed"
+	for name, tc := range map[string]struct {
+		pool, policy string
+		tokens       conformance.Status
+		rendering    picker.Rendering
+		want         string
+	}{
+		"exact":                       {smallPool, smallPolicy, with(conformance.Exact), dead, "True/Exact: because"},
+		"exact, with old engines":     {smallPool, smallPolicy, old, dead, "True/Exact: because; requests for adapters are matched approximately, as engines before v0.14 do not tell adapters by name; requests with a cache salt are matched approximately, as engines before v0.17 do not tell salts"},
+		"no files wanted":             {smallPool, smallPolicy, with(conformance.NoFiles), picker.Rendering{Failures: 2}, "False/EngineRender: " + asked},
+		"nothing known yet":           {smallPool, smallPolicy, conformance.Status{}, picker.Rendering{}, "False/EngineRender: " + asked},
+		"engines that do not render":  {smallPool, smallPolicy, with(conformance.NoFiles), dead, "False/Approximate: the last 3 questions to engines for tokens had no answer (no route): " + chunks},
+		"engines that are not asked":  {smallPool, never, with(conformance.NoFiles), picker.Rendering{}, "False/Approximate: the policy lets no engine be asked: " + chunks},
+		"no tokenizer":                {none, smallPolicy, with(conformance.NoFiles), picker.Rendering{}, "False/Approximate: the pool has no tokenizer: " + chunks},
+		"chats that cannot be made":   {smallPool, smallPolicy, with(conformance.TextsOnly), picker.Rendering{}, "False/TemplateUnsupported: because; " + asked},
+		"a probe that failed":         {smallPool, smallPolicy, with(conformance.Failed), picker.Rendering{}, "False/ProbeFailed: because; " + asked},
+		"a probe that failed, alone":  {smallPool, never, with(conformance.Failed), picker.Rendering{}, "False/ProbeFailed: because; the policy lets no engine be asked: " + chunks},
+		"files that are missing":      {smallPool, smallPolicy, with(conformance.FilesMissing), picker.Rendering{}, "False/FilesMissing: because; " + asked},
+		"a tokenizer that is unknown": {smallPool, smallPolicy, with(conformance.TokenizerUnsupported), picker.Rendering{}, "False/TokenizerUnsupported: because; " + asked},
+		"a probe without an answer":   {smallPool, smallPolicy, with(conformance.Unproven), picker.Rendering{}, "False/EngineRender: because; " + asked},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s, _ := load(t, open(t, "pool.yaml", tc.pool, "policy.yaml", tc.policy, "pods.yaml", smallSlice))
+			l := live(picker.Hits{}, 0)
+			l.Tokens = map[string]conformance.Status{pool0: tc.tokens}
+			l.Pools[0].Rendering = tc.rendering
+			c := meta.FindStatusCondition(poolOf(t, NewBoard().Update(time.Unix(1, 0), s, l)).Status.Conditions, v1alpha1.ConditionTokensExact)
+			if got := fmt.Sprintf("%s/%s: %s", c.Status, c.Reason, c.Message); got != tc.want {
+				t.Errorf("got  %s\nwant %s", got, tc.want)
 			}
 		})
 	}
@@ -133,7 +175,6 @@ func TestARefusalOfThePickerShows(t *testing.T) {
 		want    string
 	}{
 		"a name of another pool": {Refusal{Err: errors.New("no")}, "Accepted=False/NameTaken"},
-		"a tokenizer":            {Refusal{Err: errors.New("no"), Tokenizer: true}, "TokensExact=False/FilesMissing"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			list := NewBoard().Update(time.Unix(1, 0), s, Live{Refused: map[string]Refusal{pool0: tc.refusal}})

@@ -23,6 +23,8 @@ type Objects struct {
 	Policies []*v1alpha1.RoutingPolicy
 	Slices   []*discoveryv1.EndpointSlice
 	Secrets  []*corev1.Secret
+	// ConfigMaps that hold models' files.
+	ConfigMaps []*corev1.ConfigMap
 	// Origins tell where objects were read; nil where they do not come from files.
 	Origins map[ObjectKey]Origin
 }
@@ -116,6 +118,7 @@ type turn struct {
 	next    translated
 	origins map[ObjectKey]Origin
 	secrets Secrets
+	maps    ConfigMaps
 	pools   map[types.NamespacedName]*v1alpha1.InferencePool
 	winners map[types.NamespacedName]*v1alpha1.RoutingPolicy // of each pool that has one
 }
@@ -127,10 +130,14 @@ func (t *Translator) Translate(o Objects) State {
 		next:       newTranslated(),
 		origins:    o.Origins,
 		secrets:    Secrets{},
+		maps:       ConfigMaps{},
 		pools:      map[types.NamespacedName]*v1alpha1.InferencePool{},
 	}
 	for _, s := range o.Secrets {
 		n.secrets[nameOf(s)] = s
+	}
+	for _, c := range o.ConfigMaps {
+		n.maps[nameOf(c)] = c
 	}
 	for _, p := range o.Pools {
 		n.pools[nameOf(p)] = p

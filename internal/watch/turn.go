@@ -104,7 +104,7 @@ func (n *turn) draftPool(p *v1alpha1.InferencePool) *draft {
 	}
 	var errs field.ErrorList
 	d.last, d.known = n.last.pools[d.name]
-	d.spec, errs = Pool(p, n.secrets, &n.settings)
+	d.spec, errs = Pool(p, n.secrets, n.maps, &n.settings)
 	d.served = d.known || len(errs) == 0
 	for _, err := range errs {
 		problem(err, d.known)

@@ -33,6 +33,7 @@ var floors = map[string]int{
 	// Floor 1, codecs: bytes to domain and back.
 	"internal/chattemplate": 1,
 	"internal/chatprompt":   1,
+	"internal/modelfiles":   1,
 	"internal/openai":       1,
 	"internal/vllm":         1,
 	"internal/reportpb":     1,
@@ -41,11 +42,12 @@ var floors = map[string]int{
 	"internal/trace":        1,
 
 	// Floor 2, use cases.
-	"internal/picker":    2,
-	"internal/ingest":    2,
-	"internal/admission": 2,
-	"internal/report":    2,
-	"internal/peer":      2,
+	"internal/conformance": 2,
+	"internal/picker":      2,
+	"internal/ingest":      2,
+	"internal/admission":   2,
+	"internal/report":      2,
+	"internal/peer":        2,
 
 	// Floor 3, adapters to the world.
 	"internal/zmtp":        3,

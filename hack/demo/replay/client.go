@@ -115,7 +115,8 @@ func (a *answer) readHeaders(h http.Header) error {
 	if a.pod == "" {
 		return errors.New("the answer names no endpoint")
 	}
-	a.blind = strings.HasPrefix(h.Get("X-Kvasir-Tokens"), "none")
+	tokens, _, _ := strings.Cut(h.Get("X-Kvasir-Tokens"), ";")
+	a.blind = tokens == "none" || tokens == "approximate"
 	for name, v := range map[string]*int{
 		"X-Kvasir-Prompt-Tokens": &a.routed, "X-Kvasir-Predicted-Tokens": &a.predicted, "X-Kvasir-Confirmed-Tokens": &a.confirmed,
 	} {

@@ -1,0 +1,59 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+
+	"github.com/kvasir-dev/kvasir/internal/conformance"
+	"github.com/kvasir-dev/kvasir/internal/endpoint"
+	"github.com/kvasir-dev/kvasir/internal/openai"
+	"github.com/kvasir-dev/kvasir/internal/picker"
+	"github.com/kvasir-dev/kvasir/internal/render"
+)
+
+// prober asks engines to prove tokens, and tells which answers are refusals.
+type prober struct{ *render.Client }
+
+// Tokens is conformance.Engine's.
+func (p prober) Tokens(ctx context.Context, ep *endpoint.Endpoint, route openai.Route, body []byte, apiKey string) ([]uint32, error) {
+	ids, err := p.Client.Tokens(ctx, ep, route, body, apiKey)
+	var refusal *render.StatusError
+	switch {
+	case errors.Is(err, render.ErrMultimodal), errors.Is(err, render.ErrPrompts), errors.Is(err, render.ErrUnsupported),
+		errors.As(err, &refusal) && (refusal.Status == http.StatusBadRequest || refusal.Status == http.StatusUnprocessableEntity):
+		return nil, fmt.Errorf("%w: %w", conformance.ErrRefused, err)
+	}
+	return ids, err
+}
+
+// Identity is conformance.Engine's.
+func (p prober) Identity(ctx context.Context, ep *endpoint.Endpoint, model, apiKey string) (conformance.Identity, error) {
+	id, err := p.Client.Identity(ctx, ep, model, apiKey)
+	return conformance.Identity{Version: id.Version, Root: id.Root}, err
+}
+
+// setTokens tells whose tokens are wanted.
+func (a *app) setTokens() {
+	a.mu.Lock()
+	var pools []conformance.Pool
+	for name := range a.applied {
+		spec := a.applied[name]
+		pools = append(pools, conformance.Pool{
+			Namespace: spec.Namespace, Name: spec.Name, Model: spec.Model, APIKey: spec.EngineAPIKey,
+			Files: filesOf(&spec.Tokenizer), Endpoints: spec.Endpoints,
+		})
+	}
+	a.mu.Unlock()
+	a.tokens.Set(pools)
+}
+
+// filesOf says where a model's files come from.
+func filesOf(t *picker.TokenizerSpec) conformance.Files {
+	f := conformance.Files{Dir: t.Dir, Set: t.Files, Reporters: t.Type == "Reporter", Template: t.ChatTemplate}
+	if t.Missing != "" {
+		f.Missing = errors.New(t.Missing)
+	}
+	return f
+}

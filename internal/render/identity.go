@@ -1,0 +1,79 @@
+package render
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+
+	"github.com/kvasir-dev/kvasir/internal/endpoint"
+)
+
+// Identity is what an engine says of itself; what it does not say is empty.
+type Identity struct {
+	// Version of the engine.
+	Version string
+	// Root is where it has the model from.
+	Root string
+}
+
+// maxIdentity bounds the answers about it, bytes: a list of models may name many adapters.
+const maxIdentity = 1 << 20
+
+// Identity asks an endpoint which version it is (/version) and where it has a model from (/v1/models). An error means
+// that it does not answer; an engine without these routes is one without an identity.
+func (c *Client) Identity(ctx context.Context, ep *endpoint.Endpoint, model, apiKey string) (Identity, error) {
+	var version struct{ Version string }
+	var models struct {
+		Data []struct{ ID, Root string }
+	}
+	for path, into := range map[string]any{"/version": &version, "/v1/models": &models} {
+		if err := c.get(ctx, hostOf(ep), path, apiKey, into); err != nil {
+			return Identity{}, fmt.Errorf("asking %s what it is: %w", ep.ID, err)
+		}
+	}
+	id := Identity{Version: version.Version}
+	for _, m := range models.Data {
+		if m.ID == model {
+			id.Root = m.Root
+		}
+	}
+	return id, nil
+}
+
+// get reads a JSON answer. into stays as it is where the route does not exist, or answers in another form.
+func (c *Client) get(ctx context.Context, host, path, apiKey string, into any) error {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+host+path, http.NoBody)
+	if err != nil {
+		return err
+	}
+	if apiKey != "" {
+		req.Header.Set("Authorization", "Bearer "+apiKey)
+	}
+	if strings.HasSuffix(host, socketSuffix) {
+		req.Host = "localhost"
+	}
+	resp, err := c.http.Do(req)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = resp.Body.Close() }()
+	switch {
+	case resp.StatusCode == http.StatusNotFound || resp.StatusCode == http.StatusMethodNotAllowed:
+		return nil
+	case resp.StatusCode != http.StatusOK:
+		return &StatusError{Status: resp.StatusCode}
+	}
+	body, err := io.ReadAll(io.LimitReader(resp.Body, maxIdentity+1))
+	if err != nil {
+		return err
+	}
+	if len(body) > maxIdentity {
+		return errors.New("the answer is too large")
+	}
+	_ = json.Unmarshal(body, into) // in another form it says nothing that we know
+	return nil
+}
