@@ -44,14 +44,14 @@ func (r *run) binary(op string, a, b Value) Value {
 	if a.kind == KindString && op == "%" {
 		return r.percent(a, b)
 	}
+	if a.markup || b.markup {
+		return r.fail(unsupported("operators on escaped text"))
+	}
 	if a.kind == KindUndefined {
 		return r.fail(a.undefined().error())
 	}
 	if b.kind == KindUndefined {
 		return r.fail(b.undefined().error())
-	}
-	if a.markup || b.markup {
-		return r.fail(unsupported("operators on escaped text"))
 	}
 	switch op {
 	case "+":

@@ -265,6 +265,9 @@ func (p *parser) dict() expr {
 		d.values = append(d.values, p.expression())
 	}
 	p.expectOp("}")
+	if slices.ContainsFunc(d.keys, unhashable) && mayFold(d) {
+		p.unsupported("a constant key that is no key") // an error even where it is not reached
+	}
 	return d
 }
 
@@ -337,20 +340,47 @@ func (p *parser) subscript(of expr) expr {
 	return newSubscript(of, &listExpr{items: indices, tuple: true})
 }
 
-// sliceable tells expressions of which Jinja takes slices when they are evaluated. Of others, which have no variables,
-// it takes them when it compiles the template, by other rules.
-func sliceable(of expr) (ok bool) {
-	if c, isConstant := of.(*constant); isConstant {
-		return c.value.kind == KindString
+// sliceable tells expressions of which Jinja takes slices when they are evaluated. Of others, which it can evaluate
+// without variables, it takes them when it compiles the template, by other rules.
+func sliceable(of expr) bool {
+	switch e := of.(type) {
+	case *constant:
+		return e.value.kind == KindString
+	case *listExpr:
+		if len(e.items) > 0 {
+			return true
+		}
 	}
-	if l, isList := of.(*listExpr); isList && len(l.items) > 0 {
-		return true
+	return !mayFold(of)
+}
+
+// mayFold tells whether Jinja may evaluate e when it compiles the template: it has no variables where they matter.
+func mayFold(e expr) bool {
+	switch e := e.(type) {
+	case *name:
+		return false
+	case *logic:
+		return mayFold(e.left)
+	case *condition:
+		return mayFold(e.test)
 	}
-	walk(of, func(n node) {
-		_, isName := n.(*name)
-		ok = ok || isName
+	folds := true
+	e.children(func(n node) {
+		part, ok := n.(expr)
+		folds = folds && ok && mayFold(part)
 	})
-	return ok
+	return folds
+}
+
+// unhashable tells whether a constant cannot be a key.
+func unhashable(e expr) bool {
+	switch e := e.(type) {
+	case *dictExpr:
+		return true
+	case *listExpr:
+		return !e.tuple || slices.ContainsFunc(e.items, unhashable)
+	}
+	return false
 }
 
 // index reads what stands in brackets: an expression or a slice.

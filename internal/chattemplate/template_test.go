@@ -78,6 +78,12 @@ func TestParseTellsErrorsApart(t *testing.T) {
 		"an assignment to a constant": {"{% set none = 1 %}", false},
 		"a name beyond ASCII":         {"{{ é }}", true},
 		"half a surrogate pair":       {`{{ '\ud800' }}`, true},
+		// What has no variables where they matter is evaluated when Jinja compiles, by other rules.
+		"a slice of a constant":        {"{{ (not true)[1:] }}", true},
+		"a slice of what is constant":  {"{{ (0 and x)[1:] }}", true},
+		"a slice of a chosen constant": {"{{ (1 if 2 else x)[1:] }}", true},
+		"a constant that is no key":    {"{{ x or {'a': 1, ['b']: 2} }}", true},
+		"a tuple that is no key":       {"{{ x or {('a', [1]): 2} }}", true},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
