@@ -52,12 +52,15 @@ type app struct {
 	board   *watch.Board
 }
 
-func newApp(log logr.Logger, eventsAddress string) *app {
+func newApp(log logr.Logger, eventsAddress string, decisions picker.DecisionLog) *app {
 	a := &app{log: log, refused: map[string]watch.Refusal{}, applied: map[string]picker.Spec{}, board: watch.NewBoard()}
 	a.ready = &readiness{now: time.Now, states: a.streamStates}
 	a.renderer = render.New(render.Options{})
 	a.peers.outbox = peer.NewOutbox(incarnation())
-	a.picker = picker.New(picker.Options{Renderer: renderer{a.renderer}, Peers: a.peers.outbox, Log: log.WithName("picker")})
+	a.picker = picker.New(picker.Options{
+		Renderer: renderer{a.renderer}, Peers: a.peers.outbox,
+		Decisions: decisions, Log: log.WithName("picker"),
+	})
 	a.dialIn = newDialIn(eventsAddress, log.WithName("events"))
 	a.streams = ingest.New(ingest.Config{Source: zmtp.EventSource{}, Reception: a.dialIn.reception, Log: log.WithName("events")})
 	a.tokens = conformance.New(conformance.Config{

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/kvasir-dev/kvasir/internal/decisionlog"
 	"github.com/kvasir-dev/kvasir/internal/syncapi"
 )
 
@@ -31,6 +32,8 @@ type options struct {
 	drainTimeout time.Duration
 	lameDuck     time.Duration
 	pprof        bool
+
+	decisions decisionlog.Options
 }
 
 // levels of the log, by the name of the flag's value. The numbers are logr's, negated.
@@ -74,6 +77,9 @@ func parse(args []string, stderr io.Writer) (*options, error) {
 	f.DurationVar(&o.drainTimeout, "drain-timeout", 30*time.Second, "how long open requests may go on after SIGTERM or SIGINT")
 	f.DurationVar(&o.lameDuck, "lame-duck", time.Second, "how long requests are still taken after that signal, while /readyz answers 503; the drain timeout begins afterwards")
 	f.BoolVar(&o.pprof, "pprof", false, "serve /debug/pprof on the metrics address")
+	f.StringVar(&o.decisions.Dir, "decision-log", "", "`directory` for records of decisions and their outcomes, of as many requests as policies say (decisions.logPercent); none without it")
+	f.Int64Var(&o.decisions.FileBytes, "decision-log-bytes", 64<<20, "size at which a file of that log is ended")
+	f.IntVar(&o.decisions.Files, "decision-log-files", 4, "how many of its files are kept")
 	if err := f.Parse(args); err != nil {
 		return nil, err
 	}
@@ -99,6 +105,8 @@ func (o *options) check(f *flag.FlagSet, level string) error {
 		return fmt.Errorf("--log-level %q: want error, info, debug or trace", level)
 	case o.logFormat != "text" && o.logFormat != "json":
 		return fmt.Errorf("--log-format %q: want text or json", o.logFormat)
+	case o.decisions.FileBytes < 1<<10 || o.decisions.Files < 1:
+		return errors.New("--decision-log-bytes, --decision-log-files: want at least 1024 and 1")
 	case o.drainTimeout < 0:
 		return fmt.Errorf("--drain-timeout %s: want at least 0", o.drainTimeout)
 	case o.lameDuck < 0:

@@ -81,7 +81,12 @@ func run(ctx context.Context, o *options, l *listeners, log logr.Logger) error {
 	if err != nil {
 		return err
 	}
-	a := newApp(log, o.eventsAddress)
+	decisions, closeDecisions, err := openDecisions(&o.decisions, log)
+	if err != nil {
+		return err
+	}
+	defer closeDecisions()
+	a := newApp(log, o.eventsAddress, decisions)
 	defer a.close()
 	if err := a.newSync(&o.reports, &o.peers); err != nil {
 		return err

@@ -75,6 +75,7 @@ type Decision struct {
 	who         who
 
 	mu      sync.Mutex
+	account *account
 	target  int // in Targets
 	keys    []kvblock.Key
 	chunks  []affinity.Chunk
@@ -177,6 +178,7 @@ func (d *Decision) FirstToken() {
 	now := d.now()
 	d.booking.FirstToken(now)
 	d.view.peers.Changed()
+	d.account.firstToken(now)
 	d.view.gate.look()
 	d.Targets[d.target].member.circuit.succeed()
 	if !d.view.spec.NoEvents {
@@ -214,6 +216,7 @@ func (d *Decision) Usage(promptTokens, cachedTokens int) {
 		return
 	}
 	cachedTokens = max(0, cachedTokens)
+	d.account.usage(cachedTokens)
 	if !d.counted || d.retried {
 		return
 	}
@@ -250,7 +253,12 @@ func (d *Decision) judge(t *Target, cachedTokens int) {
 }
 
 // Generated tells how many tokens the answer has: they count against the tenant's rate. It is to be called once.
-func (d *Decision) Generated(tokens int) { d.charge(tokens) }
+func (d *Decision) Generated(tokens int) {
+	d.charge(tokens)
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.account.generated(tokens)
+}
 
 // charge counts tokens for the tenant.
 func (d *Decision) charge(tokens int) {
@@ -274,8 +282,15 @@ func (d *Decision) End(outcome Outcome) {
 	}
 	d.leaveTarget(d.now())
 	d.keys, d.chunks = nil, nil
+	d.settle(outcome)
+}
+
+// settle gives back what the tenant has taken, and tells how the request has ended. d.mu is held.
+func (d *Decision) settle(outcome Outcome) {
 	d.who.pass.Release()
 	d.view.stats.outcomes[outcome].Add(1)
+	d.account.end(d.now(), d.target, outcome)
+	d.account = nil
 	d.view.gate.look()
 }
 
@@ -293,7 +308,7 @@ func (d *Decision) Unreported() {
 	prefill := d.booking.Leave(d.now(), d.maxTokens)
 	d.view.pending.shorten(d, d.now().Add(2*prefill+time.Second))
 	m.circuit.giveUp()
-	d.view.stats.outcomes[Unreported].Add(1)
+	d.settle(Unreported)
 }
 
 // Served tells the address of the endpoint that has answered, where a gateway says so: the request moves there if it is

@@ -147,6 +147,7 @@ func (p *Picker) choose(v *view, s *scratch, in *asked) (*Decision, error) {
 	d := v.decide(p.now, s, &question, in)
 	d.Distrusted, d.picked = !believed, now
 	d.Duration = p.now().Sub(in.start)
+	d.account = p.account(v, d, s, &question, in, now)
 	if log := p.options.Log.V(1); log.Enabled() {
 		log.Info("Picked", "pool", v.spec.Name, "endpoint", d.Targets[0].Endpoint.Pod, "model", s.request.Model,
 			"promptTokens", d.PromptTokens, "matchedBlocks", d.Targets[0].Match.Blocks(), "tokens", in.source.String())

@@ -42,6 +42,8 @@ type Options struct {
 	NewStrategy func(policy.Config) (policy.Policy, error)
 	// Peers is told what other replicas should know; nil tells nobody.
 	Peers *peer.Outbox
+	// Decisions gets a record of as many requests as policies say; nil logs none.
+	Decisions DecisionLog
 	// Log gets a line per request at V(1).
 	Log logr.Logger
 }

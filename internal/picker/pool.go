@@ -43,6 +43,7 @@ type pool struct {
 	gate    gate
 	meters  tenant.Meters
 	tenants tenantCounters
+	logged  sampler
 	trust   trust
 	exact   *atomic.Pointer[Exact]
 	turn    atomic.Uint64 // of the engines that are asked for tokens

@@ -23,8 +23,9 @@ type shadow struct {
 }
 
 type shadowStats struct {
-	seen, compared, agreed atomic.Int64
-	saved, lost            atomic.Int64 // nanoseconds
+	sampler          sampler
+	compared, agreed atomic.Int64
+	saved, lost      atomic.Int64 // nanoseconds
 }
 
 // ShadowStats compare a shadow strategy with the one in force, since the shadow has been there.
@@ -82,7 +83,7 @@ func (v *view) shadow(s ShadowSpec) *shadow {
 func (v *view) compare(s *scratch, question *policy.Request) {
 	judged := false
 	for _, shadow := range v.shadows {
-		if n := shadow.stats.seen.Add(1); n*int64(shadow.spec.Percent)/100 == (n-1)*int64(shadow.spec.Percent)/100 {
+		if !shadow.stats.sampler.takes(shadow.spec.Percent) {
 			continue
 		}
 		if !judged {

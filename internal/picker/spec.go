@@ -104,6 +104,8 @@ type PolicySpec struct {
 	FirstByte time.Duration
 	// Admission tells what happens to requests when the pool is full.
 	Admission AdmissionSpec
+	// LogPercent of requests enter the decision log.
+	LogPercent int
 	// AnswerHeaders is Never, OnRequest or Always.
 	AnswerHeaders string
 }

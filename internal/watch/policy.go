@@ -3,7 +3,6 @@ package watch
 import (
 	"time"
 
-	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"github.com/kvasir-dev/kvasir/api/v1alpha1"
@@ -39,6 +38,7 @@ func Policy(p *v1alpha1.RoutingPolicy) (picker.PolicySpec, field.ErrorList) {
 		CircuitOpen:       seconds(s.Guards.Circuit.OpenSeconds),
 		Attempts:          int(s.Fallback.Attempts),
 		FirstByte:         seconds(s.Fallback.FirstByteSeconds),
+		LogPercent:        int(value(s.Decisions.LogPercent)),
 		AnswerHeaders:     string(s.Decisions.AnswerHeaders),
 		Admission:         admissionSpec(&s.Admission),
 	}
@@ -83,7 +83,6 @@ func Policy(p *v1alpha1.RoutingPolicy) (picker.PolicySpec, field.ErrorList) {
 // Inactive lists the fields that a policy sets and this version does not act on yet. defaults is a policy with all
 // defaults.
 func Inactive(p, defaults *v1alpha1.RoutingPolicy) []string {
-	differs := func(a, b any) bool { return !equality.Semantic.DeepEqual(a, b) }
 	var fields []string
 	add := func(name string, set bool) {
 		if set {
@@ -92,7 +91,6 @@ func Inactive(p, defaults *v1alpha1.RoutingPolicy) []string {
 	}
 	s, d := &p.Spec, &defaults.Spec
 	add("spec.guards.islandCrossing", s.Guards.IslandCrossing != d.Guards.IslandCrossing)
-	add("spec.decisions.logPercent", differs(s.Decisions.LogPercent, d.Decisions.LogPercent))
 	return fields
 }
 

@@ -39,6 +39,7 @@ var floors = map[string]int{
 	"internal/reportpb":     1,
 	"internal/peerpb":       1,
 	"internal/tokenizer":    1,
+	"internal/decisionlog":  1,
 	"internal/trace":        1,
 
 	// Floor 2, use cases.

@@ -1,0 +1,270 @@
+package decisionlog
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/kvasir-dev/kvasir/internal/trace"
+)
+
+func record(i int) *Record {
+	return &Record{
+		Timestamp: int64(1000 + i), Input: 1000, Output: 10, Blocks: []uint64{1, uint64(2 + i)}, Session: 7, Pool: "p", Model: "m",
+		Strategy: "MarginalCost", Tokens: "exact", Candidates: []Candidate{{Endpoint: "pod/0", Matched: 512}}, Scored: 1,
+		Outcome: "completed", Cached: 512, Duration: 12.5,
+	}
+}
+
+func open(t *testing.T, o Options) *Writer {
+	t.Helper()
+	w, err := Open(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return w
+}
+
+func readAll(t *testing.T, dir string) (list []Record, skipped int) {
+	t.Helper()
+	names, err := filepath.Glob(filepath.Join(dir, "*.jsonl"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var all bytes.Buffer
+	for _, name := range names {
+		b, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		all.Write(b)
+	}
+	if list, skipped, err = Read(&all); err != nil {
+		t.Fatal(err)
+	}
+	return list, skipped
+}
+
+func TestWhatIsWrittenIsReadSortedByTime(t *testing.T) {
+	dir := t.TempDir()
+	w := open(t, Options{Dir: dir, FileBytes: 1 << 20, Files: 2})
+	for _, i := range []int{3, 1, 2} {
+		w.Write(record(i))
+	}
+	w.Close()
+	if n, dropped, err := w.Stats(); n != 3 || dropped != 0 || err != nil {
+		t.Errorf("%d written, %d dropped, %v", n, dropped, err)
+	}
+	list, _ := readAll(t, dir)
+	if diff := cmp.Diff([]Record{*record(1), *record(2), *record(3)}, list); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	// The same lines are a trace.
+	b, err := os.ReadFile(filepath.Join(dir, current))
+	if err != nil {
+		t.Fatal(err)
+	}
+	lines := strings.SplitAfter(string(b), "\n")
+	requests, err := trace.Read(strings.NewReader(lines[1] + lines[2] + lines[0]))
+	if err != nil || len(requests) != 3 || requests[0].Input != 1000 || requests[0].Blocks[1] != 3 {
+		t.Errorf("as a trace: %v %v", requests, err)
+	}
+}
+
+func TestFilesAreBoundedInSizeAndNumber(t *testing.T) {
+	dir := t.TempDir()
+	now := time.Unix(0, 0)
+	w := open(t, Options{Dir: dir, FileBytes: 2 << 10, Files: 3, Now: func() time.Time { now = now.Add(time.Second); return now }})
+	for i := range 100 {
+		w.Write(record(i))
+	}
+	w.Close()
+	names, _ := filepath.Glob(filepath.Join(dir, "*.jsonl"))
+	if len(names) != 3 {
+		t.Errorf("files %v, want 3", names)
+	}
+	for _, name := range names {
+		info, err := os.Stat(name)
+		if err != nil || info.Size() > 2<<10 || info.Mode().Perm() != 0o600 {
+			t.Errorf("%s: %v %v", name, info, err)
+		}
+	}
+	if list, _ := readAll(t, dir); list[len(list)-1].Timestamp != 1099 {
+		t.Errorf("the last record is of %d", list[len(list)-1].Timestamp)
+	}
+}
+
+func TestALogGoesOnAfterAKill(t *testing.T) {
+	dir := t.TempDir()
+	o := Options{Dir: dir, FileBytes: 1 << 20, Files: 2}
+	w := open(t, o)
+	salt := w.Salt()
+	w.Write(record(1))
+	w.Close()
+	f, err := os.OpenFile(filepath.Join(dir, current), os.O_WRONLY|os.O_APPEND, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := f.WriteString(`{"timestamp":17,"inp`); err != nil {
+		t.Fatal(err)
+	}
+	_ = f.Close()
+	w = open(t, o)
+	if w.Salt() != salt {
+		t.Error("the salt has changed")
+	}
+	w.Write(record(2))
+	w.Close()
+	list, skipped := readAll(t, dir)
+	if len(list) != 2 || skipped != 1 {
+		t.Errorf("%d records, %d skipped", len(list), skipped)
+	}
+}
+
+func TestAFullDiskIsToldAndPasses(t *testing.T) {
+	dir := t.TempDir()
+	o := Options{Dir: dir, FileBytes: 1 << 10, Files: 2}
+	w := open(t, o)
+	// A directory where an ended file would go: renaming fails.
+	w.options.Now = func() time.Time { return time.Unix(0, 0) }
+	blocked := filepath.Join(dir, "decisions-19700101T000000.000000000.jsonl")
+	if err := os.MkdirAll(filepath.Join(blocked, "x"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	for i := range 20 {
+		w.Write(record(i))
+	}
+	w.Close()
+	if n, dropped, err := w.Stats(); err == nil || dropped == 0 || n+dropped != 20 {
+		t.Errorf("%d written, %d dropped, %v", n, dropped, err)
+	}
+}
+
+func TestIDsTellPrefixesApartAndNothingElse(t *testing.T) {
+	keys := map[int]uint64{0: 0, 512: 11, 1008: 12, 1024: 13}
+	at := func(n int) uint64 { // keys of whole blocks of 16
+		best := 0
+		for end := range keys {
+			if end <= n && end > best {
+				best = end
+			}
+		}
+		return keys[best]
+	}
+	salt := Salt(1)
+	long, short := salt.AppendBlocks(nil, 1024, at), salt.AppendBlocks(nil, 1010, at)
+	if len(long) != 2 || len(short) != 2 || long[0] != short[0] || long[1] == short[1] {
+		t.Errorf("%v %v", long, short)
+	}
+	if exact := salt.AppendBlocks(nil, 512, at); len(exact) != 1 || exact[0] != long[0] {
+		t.Errorf("512 tokens are %v", exact)
+	}
+	if none := salt.AppendBlocks(nil, 0, at); len(none) != 0 {
+		t.Errorf("0 tokens are %v", none)
+	}
+	for _, id := range long {
+		if id == 0 || id >= 1<<53 || id == 11 || id == 13 {
+			t.Errorf("id %d", id)
+		}
+	}
+	if other := Salt(2).AppendBlocks(nil, 1024, at); other[0] == long[0] {
+		t.Error("another log has the same ids")
+	}
+}
+
+func TestReadRefusesWhatIsNoLog(t *testing.T) {
+	for name, text := range map[string]string{
+		"no JSON":     "hello\nworld\n",
+		"wrong ids":   `{"timestamp":1,"input_length":600,"output_length":1,"hash_ids":[1]}`,
+		"no time":     `{"input_length":1,"output_length":1,"hash_ids":[1]}`,
+		"a long line": `{"timestamp":1,"pool":"` + strings.Repeat("x", maxLine) + `"}`,
+	} {
+		if _, _, err := Read(strings.NewReader(text)); err == nil {
+			t.Errorf("%s: read", name)
+		} else if name != "a long line" && !errors.Is(err, ErrFormat) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+func TestOpenTellsWhatIsWrong(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for name, o := range map[string]Options{
+		"no directory": {Dir: file, FileBytes: 1 << 20, Files: 1},
+		"no size":      {Dir: t.TempDir(), Files: 1},
+		"no files":     {Dir: t.TempDir(), FileBytes: 1 << 20},
+	} {
+		if _, err := Open(o); err == nil {
+			t.Errorf("%s: opened", name)
+		}
+	}
+}
+
+func FuzzRead(f *testing.F) {
+	line, err := json.Marshal(record(1))
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(line)
+	f.Add([]byte(fmt.Sprintf("%s\n%s\n{", line, line)))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		list, _, err := Read(bytes.NewReader(b))
+		if err != nil {
+			return
+		}
+		for i := range list {
+			if i > 0 && list[i].Timestamp < list[i-1].Timestamp {
+				t.Fatal("out of order")
+			}
+		}
+	})
+}
+
+func BenchmarkWrite(b *testing.B) {
+	w, err := Open(Options{Dir: b.TempDir(), FileBytes: 64 << 20, Files: 2})
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer w.Close()
+	r := record(1)
+	b.ReportAllocs()
+	for b.Loop() {
+		w.Write(r)
+	}
+}
+
+func TestALogBecomesATrace(t *testing.T) {
+	list := []Record{*record(1), *record(2), *record(3), *record(4)}
+	list[1].Output, list[1].Blocks = 0, nil
+	list[2].Outcome = "rejected"
+	got := Trace(list)
+	if len(got) != 3 || got[0].Timestamp != 0 || got[2].Timestamp != 3 || got[1].Output != 10 {
+		t.Fatalf("%+v", got)
+	}
+	if got[0].Blocks[0] != got[2].Blocks[0] || got[0].Blocks[1] == got[2].Blocks[1] || *got[0].Session != *got[2].Session {
+		t.Errorf("prefixes are not kept: %+v", got)
+	}
+	for _, id := range got[1].Blocks {
+		if id == got[0].Blocks[0] || id == got[0].Blocks[1] {
+			t.Error("a prompt that is not known shares a prefix")
+		}
+	}
+	var text bytes.Buffer
+	if err := trace.WriteGzip(&text, got); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := trace.ReadGzip(&text); err != nil {
+		t.Errorf("it is no trace: %v", err)
+	}
+}

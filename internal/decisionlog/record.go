@@ -1,0 +1,151 @@
+// Package decisionlog keeps what pickers decided and what became of it, one JSON object a line.
+//
+// A line is also a line of a request trace in the format that Mooncake published (timestamp, input_length,
+// output_length, hash_ids), so that whatever reads such traces replays it. It carries no text, no token, no user and no
+// key of a cache: prefixes and sessions are numbers that mean something in one log only, hashed with a salt of its own.
+package decisionlog
+
+import (
+	"bufio"
+	"cmp"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+)
+
+// BlockTokens is how many prompt tokens an id of a line stands for.
+const BlockTokens = 512
+
+// Record is a decision and its outcome.
+type Record struct {
+	// Timestamp of the request's arrival, milliseconds since 1970.
+	Timestamp int64 `json:"timestamp"`
+	// Input and Output are the lengths of prompt and answer in tokens; Output is 0 when the answer did not tell.
+	Input  int `json:"input_length"`
+	Output int `json:"output_length"`
+	// Blocks are chained ids of the prompt's blocks of 512 tokens, ceil(Input/512) of them; none where the tokens are
+	// not known. Equal ids mean equal prefixes.
+	Blocks []uint64 `json:"hash_ids"`
+	// Session is the conversation; 0 without one.
+	Session uint64 `json:"session,omitempty"`
+
+	Pool  string `json:"pool"`
+	Model string `json:"model"`
+	// Strategy in force, and where the prompt's ids came from.
+	Strategy string `json:"strategy"`
+	Tokens   string `json:"tokens"`
+	// Candidates are the endpoints that were scored, the best first, at most MaxCandidates; Scored is how many there were.
+	Candidates []Candidate `json:"candidates"`
+	Scored     int         `json:"scored"`
+	// Attempt is which candidate served, from 0.
+	Attempt int `json:"attempt"`
+
+	// Outcome is completed, client_gone, failed, rejected or unreported.
+	Outcome string `json:"outcome"`
+	// Cached is how many prompt tokens the engine found in its cache, -1 when it did not say.
+	Cached int `json:"cached"`
+	// Waited in the picker, until the FirstToken, and until the end, in milliseconds; FirstToken is 0 for answers that
+	// are not streamed.
+	Waited     float64 `json:"waited_ms"`
+	FirstToken float64 `json:"first_token_ms,omitempty"`
+	Duration   float64 `json:"duration_ms"`
+}
+
+// MaxCandidates is the most candidates that a record lists.
+const MaxCandidates = 8
+
+// Candidate is an endpoint as the strategy saw it.
+type Candidate struct {
+	// Endpoint is pod/rank.
+	Endpoint string `json:"endpoint"`
+	// Matched and Confirmed prompt tokens.
+	Matched   int `json:"matched"`
+	Confirmed int `json:"confirmed"`
+	// InFlight requests, and the uncached Pending tokens before this request.
+	InFlight int     `json:"inflight"`
+	Pending  float64 `json:"pending"`
+	// Cost by the strategy, in its unit.
+	Cost float64 `json:"cost"`
+}
+
+// Salt roots the numbers of one log.
+type Salt uint64
+
+// ID is a number for a key or a session: 53 bits, which every JSON reader keeps. 0 stays 0.
+func (s Salt) ID(key uint64) uint64 {
+	if key == 0 {
+		return 0
+	}
+	// The finaliser of SplitMix64, once for each input.
+	x := mix(mix(uint64(s)) ^ key)
+	return max(1, x>>11)
+}
+
+func mix(x uint64) uint64 {
+	x += 0x9e3779b97f4a7c15
+	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
+	x = (x ^ x>>27) * 0x94d049bb133111eb
+	return x ^ x>>31
+}
+
+// AppendBlocks appends the ids of a prompt of so many tokens. key gives the chained key of the prompt's first n tokens,
+// as near to n as there is one, and not beyond.
+func (s Salt) AppendBlocks(dst []uint64, tokens int, key func(n int) uint64) []uint64 {
+	for end := BlockTokens; end < tokens+BlockTokens; end += BlockTokens {
+		n := min(end, tokens)
+		// A last part that has no whole block of its own has the key of the part before: its length tells them apart.
+		dst = append(dst, s.ID(mix(key(n))^uint64(n)))
+	}
+	return dst
+}
+
+// ErrFormat is wrapped by errors about a log that is not what its format says.
+var ErrFormat = errors.New("not a decision log")
+
+const (
+	maxLine    = 1 << 20
+	maxRecords = 4 << 20
+)
+
+// Read reads a log, sorted by time: lines are written when requests end. Lines that are not whole are skipped and
+// counted, as a process that was killed leaves one. It fails with ErrFormat when there are more of them than others.
+func Read(r io.Reader) (list []Record, skipped int, err error) {
+	lines := bufio.NewScanner(r)
+	lines.Buffer(make([]byte, 0, 64<<10), maxLine)
+	for n := 1; lines.Scan(); n++ {
+		if len(list) == maxRecords {
+			return nil, 0, fmt.Errorf("%w: more than %d lines", ErrFormat, maxRecords)
+		}
+		var one Record
+		if err := json.Unmarshal(lines.Bytes(), &one); err != nil {
+			skipped++
+			continue
+		}
+		if err := one.check(); err != nil {
+			return nil, 0, fmt.Errorf("%w: line %d: %w", ErrFormat, n, err)
+		}
+		list = append(list, one)
+	}
+	if err := lines.Err(); err != nil {
+		return nil, 0, fmt.Errorf("reading a decision log: %w", err)
+	}
+	if skipped > len(list) {
+		return nil, 0, fmt.Errorf("%w: %d of %d lines are no JSON objects", ErrFormat, skipped, skipped+len(list))
+	}
+	slices.SortStableFunc(list, func(a, b Record) int { return cmp.Compare(a.Timestamp, b.Timestamp) })
+	return list, skipped, nil
+}
+
+func (r *Record) check() error {
+	switch {
+	case r.Timestamp <= 0:
+		return fmt.Errorf("it arrives at %d ms", r.Timestamp)
+	case r.Input < 0 || r.Output < 0:
+		return fmt.Errorf("%d tokens in and %d out", r.Input, r.Output)
+	case len(r.Blocks) != 0 && len(r.Blocks) != (r.Input+BlockTokens-1)/BlockTokens:
+		return fmt.Errorf("%d ids for %d tokens", len(r.Blocks), r.Input)
+	}
+	return nil
+}

@@ -1,0 +1,51 @@
+package decisionlog
+
+import (
+	"github.com/kvasir-dev/kvasir/internal/trace"
+)
+
+// Trace makes a request trace of a log, for a lab to replay: the requests that reached an engine, their times counted
+// from the first. Answers whose length is not known get the mean of the others, and prompts whose tokens are not known
+// share nothing with any other.
+func Trace(list []Record) []trace.Request {
+	total, known := 0, 0
+	for i := range list {
+		if list[i].Output > 0 {
+			total += list[i].Output
+			known++
+		}
+	}
+	mean := max(1, total/max(1, known))
+	out := make([]trace.Request, 0, len(list))
+	numbers, fresh := map[uint64]int{}, 0
+	number := func() int { fresh++; return fresh - 1 }
+	for i := range list {
+		r := &list[i]
+		if r.Input < 1 || r.Outcome == "rejected" {
+			continue
+		}
+		q := trace.Request{Timestamp: r.Timestamp - list[0].Timestamp, Input: r.Input, Output: r.Output}
+		if q.Output < 1 {
+			q.Output = mean
+		}
+		for range (r.Input + BlockTokens - 1) / BlockTokens {
+			at := len(q.Blocks)
+			if at >= len(r.Blocks) {
+				q.Blocks = append(q.Blocks, number())
+				continue
+			}
+			n, ok := numbers[r.Blocks[at]]
+			if !ok {
+				n = number()
+				numbers[r.Blocks[at]] = n
+			}
+			q.Blocks = append(q.Blocks, n)
+		}
+		if r.Session != 0 {
+			session := int(r.Session)
+			q.Session = &session
+		}
+		out = append(out, q)
+	}
+	return out
+}

@@ -1,0 +1,222 @@
+package decisionlog
+
+import (
+	"bytes"
+	"crypto/rand"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+const (
+	current  = "decisions.jsonl"
+	saltFile = "salt"
+	// waiting is how many records may wait to be written; more are dropped and counted.
+	waiting = 1024
+)
+
+// Options of a Writer.
+type Options struct {
+	// Dir holds the log: decisions.jsonl, older files decisions-TIME.jsonl, and the salt.
+	Dir string
+	// FileBytes is the size at which a file is ended; Files is how many are kept, the present one included.
+	FileBytes int64
+	Files     int
+	// Now is the clock; time.Now when nil.
+	Now func() time.Time
+}
+
+// Writer writes records to files of bounded size and number. Its methods may be called from any goroutine.
+type Writer struct {
+	options Options
+	salt    Salt
+	records chan *Record
+	stop    chan struct{}
+	done    chan struct{}
+	once    sync.Once
+	written atomic.Int64
+	dropped atomic.Int64
+	failed  atomic.Pointer[error]
+}
+
+// Open begins or goes on with a log. It fails when the directory cannot be made or written.
+func Open(o Options) (*Writer, error) {
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+	if o.FileBytes < 1<<10 || o.Files < 1 {
+		return nil, fmt.Errorf("a decision log of %d files of %d bytes: want at least one, of 1 KiB", o.Files, o.FileBytes)
+	}
+	if err := os.MkdirAll(o.Dir, 0o700); err != nil {
+		return nil, fmt.Errorf("decision log: %w", err)
+	}
+	salt, err := readSalt(filepath.Join(o.Dir, saltFile))
+	if err != nil {
+		return nil, fmt.Errorf("decision log: %w", err)
+	}
+	f, size, err := openFile(o.Dir)
+	if err != nil {
+		return nil, fmt.Errorf("decision log: %w", err)
+	}
+	w := &Writer{options: o, salt: salt, records: make(chan *Record, waiting), stop: make(chan struct{}), done: make(chan struct{})}
+	go w.run(f, size)
+	return w, nil
+}
+
+// Salt of the log.
+func (w *Writer) Salt() Salt { return w.salt }
+
+// Write hands a record over, and drops it when too many wait. It never blocks. The record belongs to the writer then.
+// What comes after Close is not written.
+func (w *Writer) Write(r *Record) {
+	select {
+	case w.records <- r:
+	default:
+		w.dropped.Add(1)
+	}
+}
+
+// Stats are the records written and dropped; err is why the last one could not be written.
+func (w *Writer) Stats() (written, dropped int64, err error) {
+	if p := w.failed.Load(); p != nil {
+		err = *p
+	}
+	return w.written.Load(), w.dropped.Load(), err
+}
+
+// Close writes what waits and ends the log.
+func (w *Writer) Close() {
+	w.once.Do(func() { close(w.stop) })
+	<-w.done
+}
+
+// run writes until the log is closed and nothing waits.
+func (w *Writer) run(f *os.File, size int64) {
+	defer close(w.done)
+	out := &output{Writer: w, file: f, size: size}
+	defer func() { _ = out.end() }()
+	for {
+		select {
+		case r := <-w.records:
+			out.write(r)
+			continue
+		case <-w.stop:
+		}
+		select {
+		case r := <-w.records:
+			out.write(r)
+		default:
+			return
+		}
+	}
+}
+
+// output is the file that is written.
+type output struct {
+	*Writer
+	file *os.File // nil after a fault
+	size int64
+	line bytes.Buffer
+}
+
+// write writes a record. A fault of the disk drops it; the next one tries again.
+func (o *output) write(r *Record) {
+	o.line.Reset()
+	err := json.NewEncoder(&o.line).Encode(r)
+	if err == nil && o.file != nil && o.size > 0 && o.size+int64(o.line.Len()) > o.options.FileBytes {
+		err = errors.Join(o.end(), o.rotate())
+	}
+	if err == nil && o.file == nil {
+		o.file, o.size, err = openFile(o.options.Dir)
+	}
+	if err == nil {
+		var n int
+		n, err = o.file.Write(o.line.Bytes())
+		o.size += int64(n)
+	}
+	if err != nil {
+		o.dropped.Add(1)
+		o.failed.Store(&err)
+		return
+	}
+	o.written.Add(1)
+}
+
+// end closes the file.
+func (o *output) end() error {
+	if o.file == nil {
+		return nil
+	}
+	err := o.file.Close()
+	o.file = nil
+	return err
+}
+
+// rotate gives the present file its own name, and removes the oldest ones.
+func (w *Writer) rotate() error {
+	name := filepath.Join(w.options.Dir, "decisions-"+w.options.Now().UTC().Format("20060102T150405.000000000")+".jsonl")
+	if err := os.Rename(filepath.Join(w.options.Dir, current), name); err != nil {
+		return err
+	}
+	old, err := filepath.Glob(filepath.Join(w.options.Dir, "decisions-*.jsonl")) // sorted, by time
+	for i := 0; i <= len(old)-w.options.Files; i++ {
+		err = errors.Join(err, os.Remove(old[i]))
+	}
+	return err
+}
+
+func openFile(dir string) (*os.File, int64, error) {
+	f, err := os.OpenFile(filepath.Join(dir, current), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
+	if err != nil {
+		return nil, 0, err
+	}
+	size, err := endLine(f)
+	if err != nil {
+		_ = f.Close()
+		return nil, 0, err
+	}
+	return f, size, nil
+}
+
+// endLine ends a line that broke off, and gives the file's size.
+func endLine(f *os.File) (int64, error) {
+	info, err := f.Stat()
+	if err != nil || info.Size() == 0 {
+		return 0, err
+	}
+	last := make([]byte, 1)
+	r, err := os.Open(f.Name())
+	if err != nil {
+		return 0, err
+	}
+	defer func() { _ = r.Close() }()
+	if _, err := r.ReadAt(last, info.Size()-1); err != nil || last[0] == '\n' {
+		return info.Size(), err
+	}
+	n, err := f.WriteString("\n")
+	return info.Size() + int64(n), err
+}
+
+// readSalt reads the log's salt, or makes one.
+func readSalt(name string) (Salt, error) {
+	b, err := os.ReadFile(name)
+	if errors.Is(err, fs.ErrNotExist) {
+		b = make([]byte, 8)
+		_, _ = rand.Read(b) // cannot fail
+		err = os.WriteFile(name, b, 0o600)
+	}
+	if err != nil {
+		return 0, err
+	}
+	if len(b) != 8 {
+		return 0, fmt.Errorf("%s: a salt has 8 bytes, this one %d", name, len(b))
+	}
+	return Salt(binary.LittleEndian.Uint64(b)), nil
+}
