@@ -33,7 +33,7 @@ func (s *Stream) begin(why Reason) {
 	}
 	s.stats.Resyncs[why].Add(1)
 	s.setState(Syncing)
-	s.sink.Begin(false)
+	s.clear(false)
 	s.known, s.proof, s.since, s.retry, s.pause = false, 0, 0, time.Time{}, s.cfg.MinResync
 	defer s.listen()
 	if !s.replayable() {
@@ -69,7 +69,7 @@ func (s *Stream) resync(why Reason) {
 		}
 		cleared = true
 		s.setState(Syncing) // whoever goes on from a position in between must know
-		s.sink.Begin(true)
+		s.clear(true)
 		return nil
 	})
 	s.listen()
@@ -84,6 +84,7 @@ func (s *Stream) resync(why Reason) {
 		}
 		s.failed(err, Degraded)
 	default:
+		s.retry = time.Time{}
 		if state != Degraded { // else it would be the same every time
 			s.pause = s.cfg.MinResync
 		}

@@ -82,6 +82,7 @@ type log struct {
 	lines  []string
 	at     Position
 	states []State
+	marks  int
 }
 
 func (l *log) add(format string, args ...any) {
@@ -103,6 +104,7 @@ func (l *log) Mark(at Position, state State) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.at = at
+	l.marks++
 	if n := len(l.states); n == 0 || l.states[n-1] != state {
 		l.states = append(l.states, state)
 	}
@@ -231,6 +233,34 @@ func TestNobodyGoesOnFromTheMiddleOfAReplay(t *testing.T) {
 		}
 		if got := only(t, m).State; got != Unverified {
 			t.Errorf("state %v, want Unverified", got)
+		}
+	})
+}
+
+// A replay of everything may end where things stood before. The sink is told all the same, because it waits for that.
+func TestTheEndOfAReplayIsAlwaysTold(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := newFakeEngine()
+		l := &log{}
+		feed := testFeed(nil)
+		feed.Writer, feed.Sink = nil, l
+		m := New(testConfig(e))
+		defer m.Close()
+		m.Set("p", []Feed{feed})
+		synctest.Wait()
+		e.publish(encode(chain(0, 1)), 1)
+		synctest.Wait()
+		l.marks = 0
+		r := m.streams["p"][feed.Endpoint.Epoch()]
+		r.queue.mu.Lock()
+		r.queue.overflow()
+		r.queue.mu.Unlock()
+		r.queue.signal()
+		synctest.Wait()
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		if last := l.lines[len(l.lines)-2]; last != "begin true" || l.marks != 1 {
+			t.Errorf("told %q and where things stand %d times, want once", l.lines, l.marks)
 		}
 	})
 }

@@ -41,7 +41,8 @@ type Stream struct {
 	known           bool
 	// proof tells the batch before the expected one from others; 0 for none.
 	proof uint64
-	// marked is what the sink was told last.
+	// marked is what the sink was told last; begun says that it has been told to begin since.
+	begun       bool
 	marked      Position
 	markedState State
 	// last is the number of the last message received live, once live is true.
@@ -165,17 +166,23 @@ func (s *Stream) position() Position {
 	return Position{Next: s.expected, Known: s.known, Proof: s.proof, State: State(s.state.Load())}
 }
 
-// mark tells the sink where things stand, if that has changed.
+// clear tells the sink that nothing is held, and that it will be told where things stand then.
+func (s *Stream) clear(sameLife bool) {
+	s.begun = true
+	s.sink.Begin(sameLife)
+}
+
+// mark tells the sink where things stand, if that has changed or everything has been told anew.
 func (s *Stream) mark() {
 	at, state := s.position(), s.State()
-	if at != s.marked || state != s.markedState {
+	if s.begun || at != s.marked || state != s.markedState {
 		s.tell(at, state)
 	}
 }
 
 // tell tells the sink where things stand.
 func (s *Stream) tell(at Position, state State) {
-	s.marked, s.markedState = at, state
+	s.begun, s.marked, s.markedState = false, at, state
 	s.sink.Mark(at, state)
 }
 
