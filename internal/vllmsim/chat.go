@@ -82,6 +82,13 @@ func (e *Engine) chat(body []byte) (*chatRequest, []uint32, error) {
 	if err := req.check(); err != nil {
 		return nil, nil, err
 	}
+	if e.cfg.Chat != nil {
+		ids, err := e.cfg.Chat(body)
+		if err != nil {
+			return nil, nil, badRequest("messages", "tokenizing: "+err.Error())
+		}
+		return req, ids, nil
+	}
 	ids, err := e.tokenize("messages", req.render(), req.AddSpecialTokens)
 	return req, ids, err
 }

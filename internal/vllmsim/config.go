@@ -62,6 +62,9 @@ type Config struct {
 
 	// Text tokenizes; nil is the built-in Words.
 	Text Text
+	// Chat makes the ids of a chat request's prompt from its body; nil renders the built-in template. Its errors are the
+	// client's.
+	Chat func(body []byte) ([]uint32, error)
 	// NoPromptTokensDetails leaves cached_tokens out of the usage.
 	NoPromptTokensDetails bool
 

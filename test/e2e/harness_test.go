@@ -57,12 +57,19 @@ type fleet struct {
 	metrics string
 	health  string
 	picker  *exec.Cmd
+	args    []string // of the picker, besides the usual
 	logs    *logBuffer
 	client  *http.Client
 }
 
 // newFleet starts n engines and a picker with one pool, m, under the given strategy.
 func newFleet(t *testing.T, n int, config vllmsim.Config, strategy string) *fleet {
+	t.Helper()
+	return newFleetWith(t, n, config, strategy, func(*fleet) {})
+}
+
+// newFleetWith lets prepare change files and arguments before the picker starts.
+func newFleetWith(t *testing.T, n int, config vllmsim.Config, strategy string, prepare func(*fleet)) *fleet {
 	t.Helper()
 	f := &fleet{t: t, dir: t.TempDir(), config: config, client: &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}}
 	f.config.ServedModelNames = []string{"m"}
@@ -72,6 +79,7 @@ func newFleet(t *testing.T, n int, config vllmsim.Config, strategy string) *flee
 	f.write("pool.yaml", poolYAML)
 	f.write("policy.yaml", fmt.Sprintf(policyYAML, strategy))
 	f.writeSlices(nil)
+	prepare(f)
 	f.startPicker()
 	return f
 }
@@ -161,8 +169,8 @@ func (f *fleet) startPicker() {
 	proxy, metrics, health := freeAddress(f.t), freeAddress(f.t), freeAddress(f.t)
 	f.proxy, f.metrics, f.health = "http://"+proxy, "http://"+metrics, "http://"+health
 	f.logs = &logBuffer{}
-	f.picker = exec.Command(pickerBinary, "--standalone", f.dir, "--proxy-address", proxy,
-		"--metrics-address", metrics, "--health-address", health, "--ext-proc-address", "", "--lame-duck", "0s")
+	f.picker = exec.Command(pickerBinary, append([]string{"--standalone", f.dir, "--proxy-address", proxy,
+		"--metrics-address", metrics, "--health-address", health, "--ext-proc-address", "", "--lame-duck", "0s"}, f.args...)...)
 	f.picker.Stdout, f.picker.Stderr = f.logs, f.logs
 	if err := f.picker.Start(); err != nil {
 		f.t.Fatal(err)
