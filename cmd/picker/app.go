@@ -17,6 +17,7 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/peer"
 	"github.com/kvasir-dev/kvasir/internal/picker"
 	"github.com/kvasir-dev/kvasir/internal/render"
+	"github.com/kvasir-dev/kvasir/internal/report"
 	"github.com/kvasir-dev/kvasir/internal/scrape"
 	"github.com/kvasir-dev/kvasir/internal/syncapi"
 	"github.com/kvasir-dev/kvasir/internal/vllm"
@@ -62,7 +63,7 @@ func newApp(log logr.Logger, eventsAddress string, decisions picker.DecisionLog)
 		Decisions: decisions, Log: log.WithName("picker"),
 	})
 	a.dialIn = newDialIn(eventsAddress, log.WithName("events"))
-	a.streams = ingest.New(ingest.Config{Source: zmtp.EventSource{}, Reception: a.dialIn.reception, Log: log.WithName("events")})
+	a.streams = ingest.New(ingest.Config{Source: zmtp.EventSource{}, Reception: a.dialIn.reception, Join: report.Join, Log: log.WithName("events")})
 	a.tokens = conformance.New(conformance.Config{
 		Engine: prober{a.renderer}, Publish: a.picker.SetExact, Log: log.WithName("tokens"),
 	})

@@ -51,3 +51,25 @@ func TestEventsOfNoKnownLayoutShow(t *testing.T) {
 		t.Errorf("%q unknown layouts", got)
 	}
 }
+
+// Engine blocks of 8 tokens make keys of 32, without a reporter.
+func TestSmallBlocksOfAnEngineAreJoined(t *testing.T) {
+	e, err := vllmsim.Start(vllmsim.Config{ServedModelNames: []string{"m"}, SpeedUp: 1000, BlockSize: 8})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = e.Close() })
+	dir := t.TempDir()
+	pool := strings.Replace(poolText("p", "m", ""), "spec: {", "spec: {keySpace: {blockTokens: 32}, ", 1)
+	put(t, filepath.Join(dir, "all.yaml"), pool+"---\n"+sliceText(t, "p", "pod", e))
+	i := runOn(t, dir)
+	i.awaitReady()
+	i.eventually("what was announced is found again", func() bool {
+		i.do("POST", url(i.listeners.proxy, "/v1/completions"), completionOf(1))
+		confirmed := i.metric(`kvasir_confirmed_hit_tokens_total{endpoint="pod/0"`)
+		return confirmed != "0" && confirmed != "" && i.metric(`kvasir_delivered_hit_tokens_total{endpoint="pod/0"`) != "0"
+	})
+	if _, body := i.get(i.listeners.metrics, "/status"); !strings.Contains(body, "reason: Synced") {
+		t.Error(body)
+	}
+}

@@ -105,6 +105,9 @@ type Config struct {
 	Reception *Reception
 	// NewDecoder makes a stream's decoder; that of package vllm by default.
 	NewDecoder func(engine string) Decoder
+	// Join makes the sink of an endpoint whose engine's blocks are parts of ours: it writes to the feed's Writer, and
+	// counts into stats what it does. Without it such blocks are not indexed. report.Join is one.
+	Join func(f *Feed, stats *Stats) Sink
 	// Log gets the changes of streams' states.
 	Log logr.Logger
 	// Now is the clock, time.Now by default. Engines' time stamps are compared with it too.

@@ -20,8 +20,8 @@ type blockID struct {
 // because engines name blocks by hashes of their own in removals and as parents; blocks whose parent is not known yet
 // wait here. It is for one goroutine.
 //
-// An engine's block may be several of ours: it then has as many keys. Known limits: engine blocks smaller than ours
-// are not joined, multimodal items are not told apart inside a block that is several of ours, and of several groups of
+// An engine's block may be several of ours: it then has as many keys. Those that are parts of one of ours are not for a
+// mirror, see sizer. Known limits: multimodal items are not told apart inside a block that is several of ours, and of several groups of
 // full attention one suffices for a block to count.
 type mirror struct {
 	feed    *Feed

@@ -71,7 +71,7 @@ func newStream(feed Feed, cfg *Config) *Stream {
 	s.log = cfg.Log.WithValues("endpoint", feed.Endpoint.ID.String(), "pod", feed.Endpoint.Pod)
 	s.queue = newQueue(cfg.QueueBytes, &s.stats)
 	if s.sink = feed.Sink; s.sink == nil {
-		s.sink = newMirror(&s.feed, cfg, &s.stats)
+		s.sink = &sizer{mirror: newMirror(&s.feed, cfg, &s.stats)}
 	}
 	s.known, s.expected, s.proof = feed.Resume.Known, feed.Resume.Next, feed.Resume.Proof
 	s.state.Store(int32(feed.Resume.State))
