@@ -25,7 +25,7 @@ func tokenize(ctx context.Context, args []string, std stdio) error {
 	chat := set.Bool("chat", false, "the requests are those of /v1/chat/completions")
 	noSpecial := set.Bool("no-special", false, "add no special tokens, unless a request asks for them")
 	template := set.String("template", "", "with --chat: file with the template to use in place of the model's own")
-	release := set.String("release", "", "with --chat: release of vLLM, as in 0.17.1; without one, what differs between releases is an error")
+	release := set.String("release", "", "release of vLLM, as in 0.17.1; without one, chats that differ between releases are errors")
 	now := set.String("now", "", nowUsage)
 	if err := parse(set, args); err != nil {
 		return err
@@ -35,8 +35,8 @@ func tokenize(ctx context.Context, args []string, std stdio) error {
 		return wrong(set, "--tokenizer is missing")
 	case *completions && *chat:
 		return wrong(set, "--completions and --chat exclude each other")
-	case !*chat && (*template != "" || *release != "" || *now != ""):
-		return wrong(set, "--template, --release and --now need --chat")
+	case !*chat && (*template != "" || *now != ""):
+		return wrong(set, "--template and --now need --chat")
 	}
 	at, err := timeOf(set, *now)
 	if err != nil {
@@ -46,6 +46,7 @@ func tokenize(ctx context.Context, args []string, std stdio) error {
 	if err != nil {
 		return err
 	}
+	t = chatprompt.TokenizerOf(t, *release)
 	e := encoder{tokenizer: t, special: !*noSpecial && !*chat}
 	if *chat {
 		e.chats, err = chatprompt.New(chatprompt.Options{

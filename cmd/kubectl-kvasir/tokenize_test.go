@@ -149,3 +149,28 @@ func TestTokenize(t *testing.T) {
 		}
 	}
 }
+
+// TestTokenizeForARelease: older engines went by the class in tokenizer_config.json for what stands around a text.
+func TestTokenizeForARelease(t *testing.T) {
+	dir := modelDir(t, "spm")
+	config := []byte(`{"tokenizer_class":"LlamaTokenizer","add_bos_token":false,"add_eos_token":true,"bos_token":"<s>","eos_token":"</s>"}`)
+	if err := os.WriteFile(filepath.Join(dir, "tokenizer_config.json"), config, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	ids := func(args ...string) []uint32 {
+		t.Helper()
+		status, stdout, stderr := exec(t, `{"prompt":"Hello"}`, append([]string{"tokenize", "--tokenizer", dir}, args...)...)
+		var out one
+		if err := json.Unmarshal([]byte(stdout), &out); err != nil || status != 0 {
+			t.Fatalf("%v: status %d, %q, %q: %v", args, status, stdout, stderr, err)
+		}
+		return out.IDs
+	}
+	bare := ids("--no-special")
+	file, class := slices.Concat([]uint32{1}, bare), slices.Concat(bare, []uint32{2})
+	for release, want := range map[string][]uint32{"": file, "0.18.1": class, "0.20.0": file} {
+		if got := ids("--release", release); !slices.Equal(got, want) {
+			t.Errorf("release %q: %v, want %v", release, got, want)
+		}
+	}
+}

@@ -3,6 +3,8 @@ package chatprompt
 import (
 	"strconv"
 	"strings"
+
+	"github.com/kvasir-dev/kvasir/internal/tokenizer"
 )
 
 // release is a release of vLLM, major*1000 + minor; 0 when it is not known.
@@ -48,7 +50,18 @@ var (
 	// fieldsWin: add_generation_prompt and the like count more as fields of the request than among
 	// chat_template_kwargs, and of the latter those that are null or "auto" are dropped (#32863).
 	fieldsWin = change{14, 17}
+	// fileCounts: what stands around a text is what tokenizer.json says, whatever the tokenizer's class (#30566, with
+	// release 5 of the transformers library; v0.19.1 has it, v0.19.0 has not).
+	fileCounts = change{19, 20}
 )
+
+// TokenizerOf is t as a release of vLLM uses it; as recent ones do where that is not known.
+func TokenizerOf(t *tokenizer.Tokenizer, release string) *tokenizer.Tokenizer {
+	if other := t.OfClass(); other != nil && parseRelease(release).has(fileCounts) == no {
+		return other
+	}
+	return t
+}
 
 // answer is what is known about a change in a release.
 type answer uint8

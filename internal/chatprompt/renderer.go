@@ -115,7 +115,7 @@ func New(options Options) (*Renderer, error) {
 			}
 			return nil, err
 		}
-		r.encoder = t
+		r.encoder = TokenizerOf(t, options.Release)
 	}
 	return r, nil
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -106,6 +107,9 @@ func (e *engines) set(pod string, id Identity, files modelfiles.Set, s setting) 
 	if err != nil {
 		panic(err)
 	}
+	if s.ofClass {
+		enc = enc.OfClass()
+	}
 	chats, err := chatprompt.New(chatprompt.Options{Files: files, Release: id.Version, Encoder: enc, ContentFormat: s.format, ExcludeTools: s.excludeTools})
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -184,6 +188,10 @@ var v24 = Identity{Version: "0.24.0", Root: "/m"}
 
 func TestWhatIsProvenIsTrusted(t *testing.T) {
 	full := smallModel(t, chatml)
+	classed := maps.Clone(full)
+	classed["tokenizer_config.json"] = []byte(`{"tokenizer_class":"LlamaTokenizer","add_bos_token":false,"add_eos_token":true,"eos_token":"</s>"}`)
+	other := maps.Clone(classed)
+	other["chat_template.jinja"] = []byte(strings.Replace(chatml, "assistant", "model", 1))
 	for name, tc := range map[string]struct {
 		files        Files
 		engine       modelfiles.Set
@@ -194,17 +202,21 @@ func TestWhatIsProvenIsTrusted(t *testing.T) {
 		texts, chats bool
 		message      string
 	}{
-		"the same files":                    {Files{Set: full}, full, settings[0], nil, nil, Exact, true, true, "none differs"},
-		"no files wanted":                   {Files{}, full, settings[0], nil, nil, NoFiles, false, false, ""},
-		"files that are not there":          {Files{Missing: errors.New("ConfigMap n/c does not exist")}, full, settings[0], nil, nil, FilesMissing, false, false, "ConfigMap n/c"},
-		"a directory that is not there":     {Files{Dir: "/nowhere"}, full, settings[0], nil, nil, FilesMissing, false, false, "no such file"},
-		"reporters that say nothing":        {Files{Reporters: true}, full, settings[0], nil, nil, FilesMissing, false, false, "no reporter"},
-		"files without a tokenizer":         {Files{Set: modelfiles.Set{"a": nil}}, full, settings[0], nil, nil, FilesMissing, false, false, "tokenizer.json is not among"},
-		"a template that is not there":      {Files{Set: full, Template: "t.jinja"}, full, settings[0], nil, nil, FilesMissing, false, false, "t.jinja is not among"},
-		"a tokenizer that is unknown":       {Files{Set: modelfiles.Set{"tokenizer.json": []byte(`{"model":{"type":"Unigram"}}`)}}, full, settings[0], nil, nil, TokenizerUnsupported, false, false, ""},
-		"no template":                       {Files{Set: smallModel(t, "")}, full, settings[0], nil, nil, TextsOnly, true, false, "a model without a template"},
-		"another template in the engine":    {Files{Set: full}, smallModel(t, strings.Replace(chatml, "assistant", "model", 1)), settings[0], nil, nil, Failed, true, false, "chats: case 28 (one message): token"},
-		"an engine that drops unused tools": {Files{Set: full}, full, setting{"auto", true}, nil, nil, Exact, true, true, ""},
+		"the same files":                      {Files{Set: full}, full, settings[0], nil, nil, Exact, true, true, "none differs"},
+		"no files wanted":                     {Files{}, full, settings[0], nil, nil, NoFiles, false, false, ""},
+		"files that are not there":            {Files{Missing: errors.New("ConfigMap n/c does not exist")}, full, settings[0], nil, nil, FilesMissing, false, false, "ConfigMap n/c"},
+		"a directory that is not there":       {Files{Dir: "/nowhere"}, full, settings[0], nil, nil, FilesMissing, false, false, "no such file"},
+		"reporters that say nothing":          {Files{Reporters: true}, full, settings[0], nil, nil, FilesMissing, false, false, "no reporter"},
+		"files without a tokenizer":           {Files{Set: modelfiles.Set{"a": nil}}, full, settings[0], nil, nil, FilesMissing, false, false, "tokenizer.json is not among"},
+		"a template that is not there":        {Files{Set: full, Template: "t.jinja"}, full, settings[0], nil, nil, FilesMissing, false, false, "t.jinja is not among"},
+		"a tokenizer that is unknown":         {Files{Set: modelfiles.Set{"tokenizer.json": []byte(`{"model":{"type":"Unigram"}}`)}}, full, settings[0], nil, nil, TokenizerUnsupported, false, false, ""},
+		"no template":                         {Files{Set: smallModel(t, "")}, full, settings[0], nil, nil, TextsOnly, true, false, "a model without a template"},
+		"another template in the engine":      {Files{Set: full}, smallModel(t, strings.Replace(chatml, "assistant", "model", 1)), settings[0], nil, nil, Failed, true, false, "chats: case 28 (one message): token"},
+		"an engine that drops unused tools":   {Files{Set: full}, full, setting{"auto", true, false}, nil, nil, Exact, true, true, ""},
+		"a class that counts in the engine":   {Files{Set: classed}, classed, setting{"auto", false, true}, nil, nil, Exact, true, true, "none differs"},
+		"a class that does not count in it":   {Files{Set: classed}, classed, settings[0], nil, nil, Exact, true, true, "none differs"},
+		"a class, in an engine with a format": {Files{Set: classed}, classed, setting{"openai", false, true}, nil, nil, Exact, true, true, "none differs"},
+		"a class, and another template in it": {Files{Set: classed}, other, settings[0], nil, nil, Failed, true, false, "chats: case 28 (one message): token"},
 		"an engine that adds a token to texts": {Files{Set: full}, full, settings[0], func(r openai.Route, ids []uint32) []uint32 {
 			if r == openai.Completions {
 				return append([]uint32{1}, ids...)

@@ -184,11 +184,14 @@ func (k *keeper) same() finding {
 	return finding{State: s.State, message: s.Message, texts: s.Texts, chats: s.Chats}
 }
 
-// compare holds ids made here against the answers of all engines. Where those of chats differ, the settings of the engine
-// that cannot be asked for are tried: the first with which none differs is kept.
+// compare holds ids made here against the answers of all engines. Where some differ, the settings of the engine that
+// cannot be asked for are tried: for texts and for chats, the first with which none differs is kept.
 func (k *keeper) compare(ctx context.Context, cases []Case, present []Identity, exact *picker.Exact) finding {
 	var texts, chats Verdict
 	for i, s := range settings {
+		if s.ofClass && k.model.tokenizer.OfClass() == nil {
+			continue // the same once more
+		}
 		prompter := k.model.prompter(common(present), s)
 		t, c := Verdict{}, Verdict{}
 		for j, id := range present {
@@ -202,13 +205,13 @@ func (k *keeper) compare(ctx context.Context, cases []Case, present []Identity, 
 		if i == 0 {
 			texts, chats = t, c
 		}
-		if t.Proven() {
-			exact.Texts = prompter
+		if t.Proven() && exact.Texts == nil {
+			texts, exact.Texts = t, prompter
 		}
-		if c.Proven() {
+		if c.Proven() && exact.Chats == nil {
 			chats, exact.Chats = c, prompter
 		}
-		if c.Proven() || c.Missing != nil || c.Mismatch == nil {
+		if texts.settled() && chats.settled() {
 			break
 		}
 	}

@@ -28,14 +28,19 @@ type making struct {
 	setting
 }
 
-// setting is how an engine was started, as far as that shows in prompts only.
+// setting is how an engine was started, or what it was installed with, as far as that shows in prompts only.
 type setting struct {
 	format       string
 	excludeTools bool
+	ofClass      bool // see tokenizer.Tokenizer.OfClass
 }
 
 // settings in the order in which they are tried: the first is the engine's default.
-var settings = []setting{{"auto", false}, {"auto", true}, {"string", false}, {"openai", false}, {"string", true}, {"openai", true}}
+var settings = []setting{
+	{"auto", false, false}, {"auto", false, true}, {"auto", true, false}, {"auto", true, true},
+	{"string", false, false}, {"string", false, true}, {"openai", false, false}, {"openai", false, true},
+	{"string", true, false}, {"string", true, true}, {"openai", true, false}, {"openai", true, true},
+}
 
 // load reads the files of a pool, if they have changed. Not ok when there are none to work with.
 func (m *model) load(c *Config, pool *Pool) (failed finding, ok bool) {
@@ -108,11 +113,15 @@ func (m *model) prompter(release string, s setting) *chatprompt.Prompter {
 	if p := m.prompters[key]; p != nil {
 		return p
 	}
+	t := m.tokenizer
+	if s.ofClass {
+		t = t.OfClass()
+	}
 	chats, err := chatprompt.New(chatprompt.Options{
-		Files: m.files, Template: m.template, Release: release, Encoder: m.tokenizer,
+		Files: m.files, Template: m.template, Release: release, Encoder: t,
 		ContentFormat: s.format, ExcludeTools: s.excludeTools,
 	})
-	p := chatprompt.NewPrompter(m.tokenizer, m.cache, chats, err)
+	p := chatprompt.NewPrompter(t, m.cache, chats, err)
 	m.prompters[key] = p
 	return p
 }

@@ -40,6 +40,9 @@ func (v *Verdict) Proven() bool {
 	return v.Missing == nil && v.Mismatch == nil && v.Compared >= v.enough
 }
 
+// settled tells whether no setting of the engine would change the verdict for the better.
+func (v *Verdict) settled() bool { return v.Proven() || v.Missing != nil || v.Mismatch == nil }
+
 // String says how it went, without any content but ours.
 func (v *Verdict) String() string {
 	switch {

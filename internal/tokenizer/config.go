@@ -246,8 +246,8 @@ func (n *namedToken) UnmarshalJSON(raw []byte) error {
 	return json.Unmarshal(raw, (*string)(n))
 }
 
-// configure applies what the engine's library takes from tokenizer_config.json over tokenizer.json: the flags of added
-// tokens, and for the Llama classes what stands around a text.
+// configure applies what the engine's library takes from tokenizer_config.json over tokenizer.json, the flags of added
+// tokens, and keeps what some classes put around a text.
 func (l *loader) configure(raw []byte) error {
 	if len(raw) == 0 {
 		return nil
@@ -284,17 +284,17 @@ func (l *loader) configure(raw []byte) error {
 	if c.Prefix != nil && l.spm != nil && !l.asConverted(*c.Prefix, c.Legacy == nil || *c.Legacy) {
 		return fmt.Errorf("%w: tokenizer_config.json wants another prefix than tokenizer.json", ErrUnsupported)
 	}
-	l.prefix, l.suffix = nil, nil
+	l.class = &around{}
 	if c.AddBOS != nil {
 		addBOS = *c.AddBOS
 	}
 	if addBOS {
-		if err := l.around(&l.prefix, "bos_token", c.BOS); err != nil {
+		if err := l.named(&l.class.prefix, "bos_token", c.BOS); err != nil {
 			return err
 		}
 	}
 	if c.AddEOS != nil && *c.AddEOS {
-		return l.around(&l.suffix, "eos_token", c.EOS)
+		return l.named(&l.class.suffix, "eos_token", c.EOS)
 	}
 	return nil
 }
@@ -318,8 +318,8 @@ func (l *loader) asConverted(prefix, legacy bool) bool {
 	return len(l.norm) == 0 && l.meta.on && !l.meta.split && l.meta.first == prefix && !l.meta.always
 }
 
-// around makes ids the one token that the configuration names.
-func (l *loader) around(ids *[]uint32, name string, token namedToken) error {
+// named makes ids the one token that the configuration names.
+func (l *loader) named(ids *[]uint32, name string, token namedToken) error {
 	for _, a := range l.added {
 		if a.Content == string(token) && token != "" {
 			*ids = []uint32{a.ID}

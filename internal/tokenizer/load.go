@@ -8,6 +8,8 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"slices"
+	"sync"
 	"sync/atomic"
 )
 
@@ -117,14 +119,18 @@ type loader struct {
 	merges     []byte
 	entries    int               // of the vocabulary
 	odd        map[string]uint32 // those that are not written in the byte-level alphabet
+	class      *around           // what the class puts around a text; nil when it says nothing
 }
+
+// around is what stands around a text.
+type around struct{ prefix, suffix []uint32 }
 
 func load(data, config []byte) (*Tokenizer, error) {
 	if !json.Valid(data) {
 		return nil, fmt.Errorf("%w: tokenizer.json is not JSON", ErrInvalid)
 	}
 	loadClasses()
-	l := &loader{Tokenizer: &Tokenizer{addedByID: map[uint32]string{}}, odd: map[string]uint32{}}
+	l := &loader{Tokenizer: &Tokenizer{addedByID: map[uint32]string{}, encoders: &sync.Pool{}}, odd: map[string]uint32{}}
 	var model []byte
 	err := eachField(bytes.TrimSpace(data), func(key, value []byte) error {
 		switch string(key) {
@@ -164,6 +170,11 @@ func load(data, config []byte) (*Tokenizer, error) {
 	l.startMatters = l.prepends()
 	l.cuts = newCutter(l.Tokenizer)
 	l.serial = serials.Add(1)
+	if a := l.class; a != nil && !(slices.Equal(a.prefix, l.prefix) && slices.Equal(a.suffix, l.suffix)) {
+		other := *l.Tokenizer
+		other.prefix, other.suffix = a.prefix, a.suffix
+		l.ofClass = &other
+	}
 	return l.Tokenizer, nil
 }
 

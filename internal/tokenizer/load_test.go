@@ -69,6 +69,7 @@ func TestLoad(t *testing.T) {
 		config string
 		text   string
 		want   []uint32 // with special tokens
+		class  []uint32 // the same of the class, if that says otherwise
 	}{
 		"plain":                {text: " ab", want: []uint32{258}},
 		"merges of one pair":   {fields: []string{"merges", `[["a","b"]]`}, text: " ab", want: []uint32{' ', 257}},
@@ -78,9 +79,11 @@ func TestLoad(t *testing.T) {
 		"in a sequence": {fields: []string{"added_tokens", both, "post_processor", `{"type":"Sequence","processors":[{"type":"ByteLevel","add_prefix_space":true,"trim_offsets":false,"use_regex":true},` + around + `]}`},
 			text: "", want: []uint32{260, 261}},
 		"escapes in the vocabulary": {fields: []string{"merges", `["\u0120 a"]`}, text: " a", want: []uint32{256}},
-		"a Llama class adds its beginning": {fields: []string{"added_tokens", both}, text: "a", want: []uint32{260, 'a'},
+		"a Llama class adds its beginning": {fields: []string{"added_tokens", both}, text: "a", want: []uint32{'a'}, class: []uint32{260, 'a'},
 			config: `{"tokenizer_class":"LlamaTokenizerFast","bos_token":{"content":"<s>"},"eos_token":"</s>"}`},
-		"a Llama class adds its end": {fields: []string{"added_tokens", both, "post_processor", around}, text: "a", want: []uint32{'a', 261},
+		"a Llama class adds what the file does": {fields: []string{"added_tokens", both, "post_processor", around}, text: "a", want: []uint32{260, 'a', 261},
+			config: `{"tokenizer_class":"LlamaTokenizer","add_eos_token":true,"bos_token":"<s>","eos_token":"</s>"}`},
+		"a Llama class adds its end": {fields: []string{"added_tokens", both, "post_processor", around}, text: "a", want: []uint32{260, 'a', 261}, class: []uint32{'a', 261},
 			config: `{"tokenizer_class":"LlamaTokenizer","add_bos_token":false,"add_eos_token":true,"bos_token":null,"eos_token":"</s>"}`},
 		"another class adds nothing": {fields: []string{"added_tokens", both}, text: "a", want: []uint32{'a'},
 			config: `{"tokenizer_class":"PreTrainedTokenizerFast","add_bos_token":true,"bos_token":"<s>"}`},
@@ -100,6 +103,13 @@ func TestLoad(t *testing.T) {
 			}
 			if err != nil || !slices.Equal(got, tc.want) {
 				t.Errorf("ids are %v, %v, want %v", got, err, tc.want)
+			}
+			var class []uint32
+			if other := m.OfClass(); other != nil {
+				class, err = other.Encode(nil, tc.text, true)
+			}
+			if err != nil || !slices.Equal(class, tc.class) {
+				t.Errorf("ids of the class are %v, %v, want %v", class, err, tc.class)
 			}
 		})
 	}
@@ -194,12 +204,15 @@ func TestLoadOfADirectory(t *testing.T) {
 	if m, err = Load(dir); err != nil {
 		t.Fatal(err)
 	}
-	if ids, err := m.Encode(nil, "a", true); err != nil || len(ids) != 2 {
+	if ids, err := m.Encode(nil, "a", true); err != nil || len(ids) != 1 || m.OfClass() == nil {
 		t.Errorf("with a configuration: ids are %v, %v", ids, err)
+	}
+	if ids, err := m.OfClass().Encode(nil, "a", true); err != nil || len(ids) != 2 {
+		t.Errorf("of the class: ids are %v, %v", ids, err)
 	}
 }
 
-// TestConfigurations loads the models with their own configurations.
+// TestConfigurations loads the models with their own configurations, with which they encode as without.
 func TestConfigurations(t *testing.T) {
 	dirs := []string{gpt2, qwen}
 	if *goldens != "" {
@@ -220,6 +233,20 @@ func TestConfigurations(t *testing.T) {
 			continue
 		}
 		t.Logf("%s: %d ids, %v and %v around a text", dir, m.Size(), m.prefix, m.suffix)
+		for _, g := range readGoldens(t, filepath.Join(dir, "golden.jsonl.gz")) {
+			if ids, err := m.Encode(nil, g.Text, true); err != nil || !slices.Equal(ids, g.IDsSpecial) {
+				t.Fatalf("%.200q: %v\n got %v\nwant %v", g.Text, err, head(ids), head(g.IDsSpecial))
+			}
+			if other := m.OfClass(); other != nil {
+				want := slices.Concat(other.prefix, g.IDs, other.suffix)
+				if ids, err := other.Encode(nil, g.Text, true); err != nil || !slices.Equal(ids, want) {
+					t.Fatalf("of the class: %.200q: %v\n got %v\nwant %v", g.Text, err, head(ids), head(want))
+				}
+			}
+		}
+		if other := m.OfClass(); other != nil {
+			t.Logf("%s: the class puts %v and %v around a text", dir, other.prefix, other.suffix)
+		}
 	}
 }
 

@@ -51,14 +51,21 @@ type Tokenizer struct {
 
 	// prefix and suffix are added around a text by special.
 	prefix, suffix []uint32
+	ofClass        *Tokenizer // see OfClass
 
 	cuts *cutter
 	// startMatters: the ids of a piece depend on where it begins.
 	startMatters bool
 	serial       uint64 // tells this Tokenizer from others in a Cache
 
-	encoders sync.Pool // of *encoder
+	encoders *sync.Pool // of *encoder
 }
+
+// OfClass is t with other tokens around a text: those of the class that tokenizer_config.json names, where they are not
+// those of tokenizer.json; else nil. The transformers library went by some classes before its release 5, which vLLM
+// has from v0.19.1 on, and goes by tokenizer.json since. DeepSeek-V3 is such a model: only its class begins a text with
+// a token. All else is shared, what a Cache holds included.
+func (t *Tokenizer) OfClass() *Tokenizer { return t.ofClass }
 
 // Encode appends the ids of text to dst. special adds what the model puts around a text, as /v1/completions does by
 // default. Nothing is appended with an error, which is always ErrText. Time is O(n log n) in the worst case; it
