@@ -55,7 +55,7 @@ type app struct {
 
 func newApp(log logr.Logger, eventsAddress string, decisions picker.DecisionLog) *app {
 	a := &app{log: log, refused: map[string]watch.Refusal{}, applied: map[string]picker.Spec{}, board: watch.NewBoard()}
-	a.ready = &readiness{now: time.Now, states: a.streamStates}
+	a.ready = &readiness{now: time.Now, states: a.streamStates, heard: a.peersHeard}
 	a.renderer = render.New(render.Options{})
 	a.peers.outbox = peer.NewOutbox(incarnation())
 	a.picker = picker.New(picker.Options{

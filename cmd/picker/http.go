@@ -12,6 +12,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/kvasir-dev/kvasir/internal/conformance"
+	"github.com/kvasir-dev/kvasir/internal/endpoint"
 	"github.com/kvasir-dev/kvasir/internal/extproc"
 	"github.com/kvasir-dev/kvasir/internal/ingest"
 	"github.com/kvasir-dev/kvasir/internal/metrics"
@@ -129,12 +130,19 @@ func (a *app) eventStreams() []metrics.Stream {
 	return all
 }
 
-// streamStates are how far it is known what the endpoints of all pools hold.
+// streamStates are how far it is known what the endpoints of all pools hold that can be picked. Others, such as pods that
+// still load, have nothing to tell.
 func (a *app) streamStates() []ingest.State {
+	pickable := map[endpoint.ID]bool{}
+	for _, f := range a.picker.Feeds() {
+		pickable[f.Endpoint.ID] = f.Endpoint.Pickable()
+	}
 	var all []ingest.State
 	for _, pool := range a.pools() {
 		for _, s := range a.knowledge(pool) {
-			all = append(all, s.State)
+			if pickable[s.Endpoint.ID] {
+				all = append(all, s.State)
+			}
 		}
 	}
 	return all

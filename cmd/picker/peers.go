@@ -106,10 +106,12 @@ func (a *app) newPeers(r *reportOptions, o *peerOptions) (*syncapi.PeerService, 
 		auth, dial.Token, dial.TokenInClear = syncapi.SharedSecret{Read: read}, read, r.insecure
 	}
 	p.inbox = peer.NewInbox(a.picker, p.outbox.Incarnation())
-	p.service = &syncapi.PeerService{Auth: auth, Inbox: p.inbox, Incarnation: p.outbox.Incarnation(), Log: log}
 	p.mesh = syncapi.NewMesh(syncapi.MeshOptions{
 		Find: find, Dial: dial, Outbox: p.outbox, Loads: a.picker.Loads, Inbox: p.inbox, Log: log,
 	})
+	p.service = &syncapi.PeerService{
+		Auth: auth, Inbox: p.inbox, Incarnation: p.outbox.Incarnation(), OnPeer: p.mesh.Look, Log: log,
+	}
 	return p.service, nil
 }
 
@@ -118,6 +120,16 @@ func (a *app) tellPeers(ctx context.Context) {
 	if a.peers.mesh != nil {
 		a.peers.mesh.Run(ctx)
 	}
+}
+
+// peersHeard tells whether all replicas that could be reached are heard too.
+func (a *app) peersHeard() bool {
+	p := &a.peers
+	if p.mesh == nil {
+		return true
+	}
+	sent := p.mesh.Stats()
+	return sent.Tried && p.inbox.Stats(time.Now()).Fresh >= sent.Connected
 }
 
 // peerStats are the exchange's counters; nil without peers.

@@ -79,6 +79,28 @@ func TestPickersTellEachOther(t *testing.T) {
 	}
 }
 
+// A picker that starts beside others knows their requests when it is ready.
+func TestAPickerIsReadyWhenItHearsTheOthers(t *testing.T) {
+	dir, e := t.TempDir(), engine(t, "m")
+	put(t, filepath.Join(dir, "all.yaml"), poolText("m", "m", "")+"---\n"+sliceText(t, "m", "pod", e))
+	args := []string{"--report-address", "127.0.0.1:0", "--report-insecure", "--peers", "127.0.0.1:1"}
+	first, flags := listenOn(t, dir, args...)
+	second, more := listenOn(t, dir, args...)
+	addrs := []string{first.listeners.reports.Addr().String(), second.listeners.reports.Addr().String()}
+	flags.peers.addresses, more.peers.addresses = addrs, addrs
+	first.run(flags)
+	first.awaitReady() // the other accepts connections, and no more: it is waited for in vain
+	e.Pause()
+	defer e.Resume()
+	go first.do(http.MethodPost, url(first.listeners.proxy, "/v1/completions"), `{"model":"m","prompt":[1,2],"max_tokens":1}`)
+	first.eventually("a request is under way", func() bool { return first.metric(inflight) == "1" })
+	second.run(more)
+	second.awaitReady()
+	if n := second.metric(peerInflight); n != "1" {
+		t.Errorf("the second picker is ready and knows of %s requests of the first, want 1", n)
+	}
+}
+
 // Pickers with other keys count each other's requests, and assume nothing.
 func TestPickersOfOtherKeysShareCountersOnly(t *testing.T) {
 	dir, e := t.TempDir(), engine(t, "m")

@@ -14,12 +14,14 @@ const (
 	readyShare = 0.95
 )
 
-// readiness tells whether requests may come: the first state is applied, and the index knows what nearly all endpoints
-// hold, or has had the time to learn it. Once ready, the picker stays so until it drains.
+// readiness tells whether requests may come: the first state is applied, the index knows what nearly all endpoints
+// hold, and the other replicas' counters are known; or there was time to learn all that. Once ready, the picker stays so
+// until it drains.
 type readiness struct {
 	now func() time.Time
-	// states of all event streams.
+	// states of the event streams of the endpoints that can be picked; heard tells whether the peers are.
 	states func() []ingest.State
+	heard  func() bool
 
 	mu       sync.Mutex
 	since    time.Time // of the first state applied
@@ -53,10 +55,14 @@ func (r *readiness) status() string {
 	case r.since.IsZero():
 		return "no objects applied yet"
 	case !r.ready:
-		r.ready = r.now().Sub(r.since) >= readyWait || settled(r.states())
-		if !r.ready {
+		switch {
+		case r.now().Sub(r.since) >= readyWait:
+		case !settled(r.states()):
 			return "event streams are being synchronised"
+		case !r.heard():
+			return "other replicas have not been heard yet"
 		}
+		r.ready = true
 	}
 	return ""
 }

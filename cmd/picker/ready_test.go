@@ -9,9 +9,9 @@ import (
 
 func TestReadinessWaitsForEventsButNotForEver(t *testing.T) {
 	const waiting = "event streams are being synchronised"
-	now, states := time.Unix(1000, 0), []ingest.State{ingest.Syncing}
+	now, states, heard := time.Unix(1000, 0), []ingest.State{ingest.Syncing}, true
 	fresh := func() *readiness {
-		return &readiness{now: func() time.Time { return now }, states: func() []ingest.State { return states }}
+		return &readiness{now: func() time.Time { return now }, states: func() []ingest.State { return states }, heard: func() bool { return heard }}
 	}
 	expect := func(r *readiness, want string) {
 		t.Helper()
@@ -36,7 +36,16 @@ func TestReadinessWaitsForEventsButNotForEver(t *testing.T) {
 	r = fresh()
 	r.apply()
 	expect(r, waiting)
-	states = []ingest.State{ingest.Unverified}
+	states, heard = []ingest.State{ingest.Unverified}, false
+	expect(r, "other replicas have not been heard yet")
+	heard = true
+	expect(r, "")
+	heard = false
+	expect(r, "") // a replica that comes later is not waited for
+
+	r = fresh()
+	r.apply()
+	now = now.Add(readyWait)
 	expect(r, "")
 }
 

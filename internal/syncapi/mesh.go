@@ -41,8 +41,10 @@ type Mesh struct {
 	o MeshOptions
 
 	messages, bytes atomic.Uint64
+	look            chan struct{} // holds a token when somebody has asked to look
 
 	mu    sync.Mutex // guards what follows
+	found bool       // addresses were, once
 	links map[string]*link
 	told  map[uint64]*link // by incarnation
 }
@@ -53,12 +55,15 @@ type link struct {
 	client *Client
 	cancel context.CancelFunc
 	ended  chan struct{}
+	again  chan struct{} // holds a token when the wait for the next attempt is over
+	tried  bool          // guarded by the mesh's mu; the first attempt has come to something
 }
 
 // MeshStats are what a mesh does.
 type MeshStats struct {
-	// Connected is how many peers are being told.
+	// Connected is how many peers are being told. Tried says that all addresses were found and tried once.
 	Connected int
+	Tried     bool
 	// Messages and Bytes of updates sent.
 	Messages, Bytes uint64
 }
@@ -82,14 +87,29 @@ func NewMesh(o MeshOptions) *Mesh {
 	if o.SelfPause <= 0 {
 		o.SelfPause = 30 * time.Second
 	}
-	return &Mesh{o: o, links: map[string]*link{}, told: map[uint64]*link{}}
+	return &Mesh{o: o, look: make(chan struct{}, 1), links: map[string]*link{}, told: map[uint64]*link{}}
 }
 
 // Stats reads the counters.
 func (m *Mesh) Stats() MeshStats {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return MeshStats{Connected: len(m.told), Messages: m.messages.Load(), Bytes: m.bytes.Load()}
+	s := MeshStats{Connected: len(m.told), Tried: m.found, Messages: m.messages.Load(), Bytes: m.bytes.Load()}
+	for _, l := range m.links {
+		s.Tried = s.Tried && l.tried
+	}
+	return s
+}
+
+// Look lets the mesh look for peers now, and try again those that it could not reach: one that is new has just been
+// heard, and waits to hear of us.
+func (m *Mesh) Look() { ring(m.look) }
+
+func ring(bell chan struct{}) {
+	select {
+	case bell <- struct{}{}:
+	default:
+	}
 }
 
 // expireEvery is how soon after its time what a peer has told is dropped.
@@ -121,10 +141,22 @@ func (m *Mesh) Run(ctx context.Context) {
 				return
 			case <-expire.C:
 				m.o.Inbox.Expire(time.Now())
+			case <-m.look:
+				found = true
+				m.retry()
 			case <-find.C:
 				found = true
 			}
 		}
+	}
+}
+
+// retry ends the waits of links that are told nothing.
+func (m *Mesh) retry() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, l := range m.links {
+		ring(l.again)
 	}
 }
 
@@ -133,6 +165,7 @@ func (m *Mesh) Run(ctx context.Context) {
 func (m *Mesh) set(ctx context.Context, addrs []string) {
 	var gone []*link
 	m.mu.Lock()
+	m.found = true
 	for addr, l := range m.links {
 		if !slices.Contains(addrs, addr) {
 			l.cancel()
@@ -149,7 +182,7 @@ func (m *Mesh) set(ctx context.Context, addrs []string) {
 			m.o.Log.Error(err, "Peer cannot be told", "peer", addr)
 			continue
 		}
-		l := &link{addr: addr, client: client, ended: make(chan struct{})}
+		l := &link{addr: addr, client: client, ended: make(chan struct{}), again: make(chan struct{}, 1)}
 		linked, cancel := context.WithCancel(ctx)
 		l.cancel = cancel
 		m.links[addr] = l
@@ -172,6 +205,7 @@ func (m *Mesh) keep(ctx context.Context, l *link) {
 		if ctx.Err() != nil {
 			return
 		}
+		m.settle(l)
 		wait := backoff/2 + rand.N(backoff/2+1)
 		switch {
 		case errors.Is(err, errSelf) || errors.Is(err, errTwice):
@@ -185,12 +219,24 @@ func (m *Mesh) keep(ctx context.Context, l *link) {
 			m.o.Log.V(1).Info("Peer is not told", "peer", l.addr, "reason", why)
 			said = why
 		}
+		again := l.again
+		if wait == m.o.SelfPause {
+			again = nil // nobody new is there
+		}
 		select {
 		case <-ctx.Done():
 			return
+		case <-again:
 		case <-time.After(wait):
 		}
 	}
+}
+
+// settle notes that an attempt has come to something.
+func (m *Mesh) settle(l *link) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	l.tried = true
 }
 
 // leaveTimeout bounds how long a peer may take to hear that the picker ends.
@@ -253,7 +299,7 @@ func (m *Mesh) enter(l *link, w *pb.Welcome) error {
 	case m.told[w.GetIncarnation()] != nil:
 		return errTwice
 	}
-	m.told[w.GetIncarnation()] = l
+	m.told[w.GetIncarnation()], l.tried = l, true
 	return nil
 }
 

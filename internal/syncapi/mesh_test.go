@@ -3,10 +3,12 @@ package syncapi
 import (
 	"context"
 	"crypto/x509"
+	"errors"
 	"fmt"
 	"net"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -284,5 +286,54 @@ func TestManyChangesComeTogether(t *testing.T) {
 	most := uint64(time.Since(began)/peer.Gather) + 5
 	if n := all[0].mesh.Stats().Messages - before; n > most {
 		t.Errorf("%d messages for 10,001 changes, want at most %d", n, most)
+	}
+}
+
+// moody is an authenticator that refuses everybody until it changes its mind.
+type moody struct{ kind atomic.Bool }
+
+// Authenticate implements Authenticator.
+func (m *moody) Authenticate(context.Context) (Identity, error) {
+	if m.kind.Load() {
+		return Identity{Any: true}, nil
+	}
+	return Identity{}, errors.New("not now")
+}
+
+// TestWhoIsHeardIsLookedFor: a replica that has just started and dials another is told by that one at once, not when it
+// looks for peers the next time, and not after the wait that follows an attempt in vain.
+func TestWhoIsHeardIsLookedFor(t *testing.T) {
+	for name, known := range map[string]bool{"known, and not reached before": true, "not known before": false} {
+		t.Run(name, func(t *testing.T) {
+			auth := &moody{}
+			old, fresh := newReplica(t, Anybody{}, ServerOptions{}), newReplica(t, auth, ServerOptions{})
+			var found atomic.Bool
+			found.Store(known)
+			old.mesh = NewMesh(MeshOptions{
+				Find: func(context.Context) ([]string, error) {
+					if found.Load() {
+						return []string{old.addr, fresh.addr}, nil
+					}
+					return []string{old.addr}, nil
+				},
+				FindEvery: time.Hour, MinBackoff: time.Hour, MaxBackoff: time.Hour, SelfPause: time.Hour,
+				Outbox: old.outbox, Loads: old.each, Inbox: old.inbox,
+			})
+			old.service.OnPeer = old.mesh.Look
+			ctx, cancel := context.WithCancel(context.Background())
+			var running sync.WaitGroup
+			running.Go(func() { old.mesh.Run(ctx) })
+			defer running.Wait()
+			defer cancel()
+			old.book()
+			eventually(t, "all is tried in vain", func() bool { s := old.mesh.Stats(); return s.Tried && s.Connected == 0 })
+			auth.kind.Store(true)
+			found.Store(true)
+			fresh.join(DialOptions{}, fresh.addr, old.addr)
+			eventually(t, "the new one is told", func() bool {
+				s := fresh.mesh.Stats()
+				return s.Tried && s.Connected == 1 && fresh.inbox.Stats(time.Now()).Fresh == 1 && fresh.view().InFlight == 1
+			})
+		})
 	}
 }

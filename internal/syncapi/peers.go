@@ -28,7 +28,9 @@ type PeerService struct {
 	// Inbox takes what is told, and Incarnation is the picker's own.
 	Inbox       *peer.Inbox
 	Incarnation uint64
-	Log         logr.Logger
+	// OnPeer, if set, is called when a peer is heard that may be new.
+	OnPeer func()
+	Log    logr.Logger
 
 	received, refused atomic.Uint64
 }
@@ -80,6 +82,9 @@ func (s *PeerService) Exchange(stream exchangeServer) error {
 		return s.refuse(codes.ResourceExhausted, err)
 	case err != nil:
 		return s.refuse(codes.InvalidArgument, err)
+	}
+	if s.OnPeer != nil {
+		s.OnPeer()
 	}
 	for {
 		m, err := stream.Recv()
