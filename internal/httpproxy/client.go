@@ -15,10 +15,12 @@ type client struct {
 	control *http.ResponseController
 	stall   time.Duration
 	h2      bool
-	id      string    // of the request
-	started bool      // the header of the answer is out
-	unread  bool      // the request's body, or some of it
-	writeBy time.Time // the deadline in force
+	// messages: the request is one of the Anthropic API, and so is its answer.
+	messages bool
+	id       string    // of the request
+	started  bool      // the header of the answer is out
+	unread   bool      // the request's body, or some of it
+	writeBy  time.Time // the deadline in force
 }
 
 // WriteHeader starts the answer.
@@ -74,11 +76,15 @@ func (c *client) flush() error {
 	return c.control.Flush()
 }
 
-// fail sends an error in the style of the OpenAI API. When there is still a body to come the connection ends with it,
+// fail sends an error in the style of the API that was asked. When there is still a body to come the connection ends with it,
 // because the server would else read on before it answers.
 func (c *client) fail(status int, typ, code, message string) {
 	if c.unread && !c.h2 {
 		c.Header().Set("Connection", "close")
+	}
+	if c.messages {
+		c.answerJSON(status, openai.AppendMessagesError(nil, status, message))
+		return
 	}
 	c.answerJSON(status, openai.AppendError(nil, status, typ, code, message))
 }

@@ -140,6 +140,10 @@ func (p *Proxy) route(out *client, r *http.Request) {
 		return
 	}
 	route, ok := openai.RouteOf(r.URL.Path)
+	if r.URL.Path == openai.CountTokens {
+		route, ok = openai.Messages, true
+	}
+	out.messages = ok && route == openai.Messages
 	switch {
 	case !ok:
 		p.refuse(out, RefusedPath, http.StatusNotFound, "invalid_request_error", "not_found", "There is nothing at this path.")
@@ -176,7 +180,9 @@ func (p *Proxy) generate(out *client, r *http.Request, route openai.Route) {
 	e := &exchange{proxy: p, client: out, request: r, route: route, body: body, start: start}
 	defer e.dropBody()
 
-	d, err := p.picker.Pick(r.Context(), &picker.Request{Route: route, Body: body.bytes, Header: r.Header.Get})
+	d, err := p.picker.Pick(r.Context(), &picker.Request{
+		Route: route, Body: body.bytes, Header: r.Header.Get, Light: r.URL.Path == openai.CountTokens,
+	})
 	if err != nil {
 		p.refusePick(out, r, err)
 		return

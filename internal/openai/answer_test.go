@@ -335,3 +335,17 @@ func TestAppendError(t *testing.T) {
 		})
 	}
 }
+
+func TestAppendMessagesError(t *testing.T) {
+	for status, want := range map[int]string{
+		400: `{"type":"error","error":{"type":"invalid_request_error","message":"a \"b\""}}`,
+		404: `{"type":"error","error":{"type":"not_found_error","message":"a \"b\""}}`,
+		429: `{"type":"error","error":{"type":"rate_limit_error","message":"a \"b\""}}`,
+		502: `{"type":"error","error":{"type":"api_error","message":"a \"b\""}}`,
+		503: `{"type":"error","error":{"type":"overloaded_error","message":"a \"b\""}}`,
+	} {
+		if got := string(AppendMessagesError(nil, status, `a "b"`)); got != want || !json.Valid([]byte(got)) {
+			t.Errorf("%d: %s, want %s", status, got, want)
+		}
+	}
+}

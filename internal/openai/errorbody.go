@@ -22,6 +22,27 @@ func AppendError(dst []byte, status int, typ, code, message string) []byte {
 	return append(dst, "}}"...)
 }
 
+// anthropicErrors are the kinds of errors of the Anthropic API by status; others are api_error.
+var anthropicErrors = map[int]string{
+	400: "invalid_request_error", 401: "authentication_error", 403: "permission_error", 404: "not_found_error",
+	405: "invalid_request_error", 413: "request_too_large", 429: "rate_limit_error", 503: "overloaded_error",
+	504: "timeout_error", 529: "overloaded_error",
+}
+
+// AppendMessagesError appends an error body in the style of the Anthropic API, for the route Messages and what lies
+// below it. message may hold anything, as that of AppendError.
+func AppendMessagesError(dst []byte, status int, message string) []byte {
+	kind, ok := anthropicErrors[status]
+	if !ok {
+		kind = "api_error"
+	}
+	dst = append(dst, `{"type":"error","error":{"type":"`...)
+	dst = append(dst, kind...)
+	dst = append(dst, `","message":`...)
+	dst = appendJSONString(dst, message)
+	return append(dst, "}}"...)
+}
+
 func appendJSONString(dst []byte, s string) []byte {
 	const hex = "0123456789abcdef"
 	dst = append(dst, '"')

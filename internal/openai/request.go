@@ -54,6 +54,9 @@ func RouteOf(path string) (Route, bool) {
 	return 0, false
 }
 
+// CountTokens is the path below that of Messages that counts the tokens of such a request and generates nothing.
+const CountTokens = "/v1/messages/count_tokens"
+
 // FieldError tells of valid JSON that routing cannot use.
 type FieldError struct {
 	// Field is the name of the top-level field; empty for the body itself.

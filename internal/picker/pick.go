@@ -22,6 +22,8 @@ type Request struct {
 	Header func(name string) string
 	// Unparsed: nothing is known of the body, or there is none. The request goes by load.
 	Unparsed bool
+	// Light requests compute nothing: they go by load, and nothing is remembered of their prompts.
+	Light bool
 	// Pool is the namespace/name of the only pool that may serve the request; empty for all.
 	Pool string
 	// Allow tells which endpoints may be chosen; nil for all.
@@ -70,12 +72,13 @@ func (p *Picker) Pick(ctx context.Context, in *Request) (d *Decision, err error)
 		}
 	}()
 
-	prompt := prompt{err: errRoute}
-	if !in.Unparsed {
-		prompt = p.exactKeys(ctx, v, s, in.Body)
-	}
 	asked := &asked{
-		start: start, header: in.Header, who: who, allow: in.Allow, unparsed: in.Unparsed, body: in.Body, prompt: prompt,
+		start: start, header: in.Header, who: who, allow: in.Allow, unparsed: in.Unparsed, body: in.Body, prompt: prompt{err: errRoute},
+	}
+	if in.Light {
+		asked.body, r.Prompts, r.Messages, r.System, r.Tools = nil, r.Prompts[:0], nil, nil, nil
+	} else if !in.Unparsed {
+		asked.prompt = p.exactKeys(ctx, v, s, in.Body)
 	}
 	v, booked, err := p.admit(ctx, v, s, asked)
 	if err != nil {
