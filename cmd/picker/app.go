@@ -53,14 +53,14 @@ type app struct {
 	board   *watch.Board
 }
 
-func newApp(log logr.Logger, eventsAddress string, decisions picker.DecisionLog) *app {
+func newApp(log logr.Logger, eventsAddress, island string, decisions picker.DecisionLog) *app {
 	a := &app{log: log, refused: map[string]watch.Refusal{}, applied: map[string]picker.Spec{}, board: watch.NewBoard()}
 	a.ready = &readiness{now: time.Now, states: a.streamStates, heard: a.peersHeard}
 	a.renderer = render.New(render.Options{})
 	a.peers.outbox = peer.NewOutbox(incarnation())
 	a.picker = picker.New(picker.Options{
 		Renderer: renderer{a.renderer}, Peers: a.peers.outbox,
-		Decisions: decisions, Log: log.WithName("picker"),
+		Island: island, Decisions: decisions, Log: log.WithName("picker"),
 	})
 	a.dialIn = newDialIn(eventsAddress, log.WithName("events"))
 	a.streams = ingest.New(ingest.Config{Source: zmtp.EventSource{}, Reception: a.dialIn.reception, Join: report.Join, Log: log.WithName("events")})
@@ -97,7 +97,10 @@ func loadReport(m vllm.Metrics) load.Report {
 	if tokens == 0 {
 		tokens = m.NumBlocks * m.BlockSize
 	}
-	return load.Report{Running: m.Running, Waiting: m.Waiting, KVUsage: m.KVUsage, KVTokens: tokens}
+	return load.Report{
+		Running: m.Running, Waiting: m.Waiting, KVUsage: m.KVUsage, KVTokens: tokens,
+		MaxAdapters: m.MaxAdapters, Adapters: m.Adapters,
+	}
 }
 
 // feed tells streams and scraper which endpoints there are.

@@ -37,15 +37,6 @@ func (a *app) tell(before, now watch.State) {
 			a.log.Error(p, "Not in force")
 		}
 	}
-	told := map[string]bool{}
-	for _, p := range before.Policies {
-		told[p.Object.Namespace+"/"+p.Object.Name] = len(p.Inactive) > 0
-	}
-	for _, p := range now.Policies {
-		if name := p.Object.Namespace + "/" + p.Object.Name; len(p.Inactive) > 0 && !told[name] {
-			a.log.Info("The policy has fields that this version does not act on", "policy", name, "fields", p.Inactive)
-		}
-	}
 }
 
 // applySpecs hands the pools to the picker. A pool that it refuses keeps its last good state, but for the endpoints,

@@ -33,6 +33,7 @@ type options struct {
 	lameDuck     time.Duration
 	pprof        bool
 
+	island    string
 	decisions decisionlog.Options
 }
 
@@ -77,6 +78,7 @@ func parse(args []string, stderr io.Writer) (*options, error) {
 	f.DurationVar(&o.drainTimeout, "drain-timeout", 30*time.Second, "how long open requests may go on after SIGTERM or SIGINT")
 	f.DurationVar(&o.lameDuck, "lame-duck", time.Second, "how long requests are still taken after that signal, while /readyz answers 503; the drain timeout begins afterwards")
 	f.BoolVar(&o.pprof, "pprof", false, "serve /debug/pprof on the metrics address")
+	f.StringVar(&o.island, "island", "", "the island that this picker lies in, as pools name it; without it, it is as far from each as the pools say")
 	f.StringVar(&o.decisions.Dir, "decision-log", "", "`directory` for records of decisions and their outcomes, of as many requests as policies say (decisions.logPercent); none without it")
 	f.Int64Var(&o.decisions.FileBytes, "decision-log-bytes", 64<<20, "size at which a file of that log is ended")
 	f.IntVar(&o.decisions.Files, "decision-log-files", 4, "how many of its files are kept")

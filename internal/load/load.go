@@ -38,6 +38,10 @@ type View struct {
 	KVTokens int
 	// Waiting is the engine's report of its waiting queue; 0 when there is no fresh report.
 	Waiting int
+	// MaxAdapters is how many LoRA adapters the engine runs at once, and Adapters those that it runs or has requests
+	// waiting for, with commas between them; none when there is no fresh report.
+	MaxAdapters int
+	Adapters    string
 }
 
 // PeerView is what other pickers have given an endpoint.
@@ -51,6 +55,8 @@ type Report struct {
 	Running, Waiting int
 	KVUsage          float64
 	KVTokens         int
+	MaxAdapters      int
+	Adapters         string
 }
 
 // Tracker counts the load of one endpoint. It is safe for concurrent use.
@@ -171,6 +177,7 @@ func (t *Tracker) View(now time.Time) View {
 	v.Rate, v.Overhead, v.Trust = t.rate.learned(now)
 	if now.Sub(t.reported) <= metricsFresh {
 		v.KVUsage, v.Waiting = t.report.KVUsage, t.report.Waiting
+		v.MaxAdapters, v.Adapters = t.report.MaxAdapters, t.report.Adapters
 	}
 	return v
 }

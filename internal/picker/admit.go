@@ -62,7 +62,8 @@ type AdmissionStats struct {
 // context's when the client has gone.
 func (p *Picker) admit(ctx context.Context, v *view, s *scratch, in *asked) (*view, func(), error) {
 	now := p.now()
-	s.candidates = v.eligible(now, in.allow, s)
+	at := v.place(s.request.Model)
+	s.candidates = v.eligible(now, &at, in.allow, s)
 	spec, g := &v.spec.Policy.Admission, &v.gate
 	if !spec.Queue || (in.allow != nil && len(s.candidates) == 0) {
 		return v, nothing, nil
@@ -85,7 +86,8 @@ func (p *Picker) admit(ctx context.Context, v *view, s *scratch, in *asked) (*vi
 		booked()
 		return nil, nil, unknownModel(s.request.Model)
 	}
-	s.candidates = v.eligible(p.now(), in.allow, s)
+	at = v.place(s.request.Model)
+	s.candidates = v.eligible(p.now(), &at, in.allow, s)
 	return v, booked, nil
 }
 
@@ -122,7 +124,7 @@ func (g *gate) look() {
 		return // closed, or about to be
 	}
 	now := g.now()
-	g.scratch.candidates = v.eligible(now, nil, &g.scratch)
+	g.scratch.candidates = v.eligible(now, &place{v: v}, nil, &g.scratch)
 	room := v.room(&g.scratch)
 	for _, t := range g.queue.Expire(now, room.Open()) {
 		if room.Open() {

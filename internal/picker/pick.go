@@ -114,7 +114,8 @@ func (p *Picker) PickKeyed(in *Keyed) (*Decision, error) {
 	if v == nil {
 		return nil, unknownModel(in.Model)
 	}
-	s.candidates = v.eligible(start, nil, s)
+	at := v.place(in.Model)
+	s.candidates = v.eligible(start, &at, nil, s)
 	prompt := prompt{keys: in.Keys, tokens: len(in.Prompt), source: TokensGiven}
 	return p.choose(v, s, &asked{start: start, header: in.Header, prompt: prompt})
 }
@@ -142,6 +143,7 @@ func (p *Picker) choose(v *view, s *scratch, in *asked) (*Decision, error) {
 	v.match(s, &in.prompt, believed)
 
 	question := v.question(s, in, now)
+	v.stay(s, &question)
 	s.costs = resize(s.costs, len(s.candidates))
 	v.strategy.Score(&question, s.candidates, s.costs)
 	s.order = policy.Rank(&question, s.candidates, s.costs, s.order)
@@ -211,20 +213,22 @@ func (s *snapshot) any(in *Request) (*view, error) {
 }
 
 // eligible applies the rules around every strategy: endpoints that are not allowed, not ready or draining are out;
-// those whose circuit is open or that are short of KV blocks are out unless nothing else is left.
-func (v *view) eligible(now time.Time, allow func(*endpoint.Endpoint) bool, s *scratch) []policy.Candidate {
+// those whose circuit is open, that are short of KV blocks, or that lie on another island where that is the last resort,
+// are out unless nothing else is left.
+func (v *view) eligible(now time.Time, at *place, allow func(*endpoint.Endpoint) bool, s *scratch) []policy.Candidate {
 	list, index := s.candidates[:0], s.index[:0]
 	strict := true
 	for {
 		for i, m := range v.members {
-			if ep := &v.spec.Endpoints[i]; !ep.Pickable() || allow != nil && !allow(ep) {
+			ep := &v.spec.Endpoints[i]
+			if !ep.Pickable() || !at.allows(ep) || allow != nil && !allow(ep) {
 				continue
 			}
 			load := m.load.View(now)
-			if strict && (!m.circuit.closed(now, v.spec.Policy.CircuitFailures) || load.KVUsage > v.spec.Policy.MaxKVUsage) {
+			if strict && (!m.circuit.closed(now, v.spec.Policy.CircuitFailures) || load.KVUsage > v.spec.Policy.MaxKVUsage || !at.prefers(ep)) {
 				continue
 			}
-			list = append(list, policy.Candidate{Hash: m.hash, Load: load})
+			list = append(list, policy.Candidate{Hash: m.hash, Load: load, Delay: at.delay(ep, &load)})
 			index = append(index, i)
 		}
 		if len(list) > 0 || !strict {

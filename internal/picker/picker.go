@@ -42,6 +42,8 @@ type Options struct {
 	NewStrategy func(policy.Config) (policy.Policy, error)
 	// Peers is told what other replicas should know; nil tells nobody.
 	Peers *peer.Outbox
+	// Island that this picker lies in; empty: it is as far from all as the pools say.
+	Island string
 	// Decisions gets a record of as many requests as policies say; nil logs none.
 	Decisions DecisionLog
 	// Log gets a line per request at V(1).

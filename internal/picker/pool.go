@@ -62,6 +62,7 @@ type view struct {
 
 	strategy policy.Policy
 	shadows  []*shadow
+	island   string // of this picker; empty without one
 	// sessionKeys are tried in order; homes is where the sessions' last requests went.
 	sessionKeys []SessionKey
 	homes       *affinity.Sessions
@@ -76,7 +77,7 @@ func (p *Picker) build(spec *Spec, old *view, next *snapshot) (*view, error) {
 	if err := next.taken(spec); err != nil {
 		return nil, err
 	}
-	v := &view{spec: spec, name: spec.Namespace + "/" + spec.Name, keyID: spec.Seed.ID()}
+	v := &view{spec: spec, name: spec.Namespace + "/" + spec.Name, keyID: spec.Seed.ID(), island: p.options.Island}
 	known := map[string]*member{}
 	if old == nil {
 		v.pool = &pool{

@@ -44,6 +44,8 @@ type Spec struct {
 	OrderedDestinations bool
 	// Policy in force.
 	Policy PolicySpec
+	// Islands are how long the way to each takes, there and back.
+	Islands map[string]time.Duration
 	// Endpoints of the pool, in any state.
 	Endpoints []endpoint.Endpoint
 }
@@ -93,6 +95,8 @@ type PolicySpec struct {
 	SpeculationMax time.Duration
 	// MaxKVUsage above which an endpoint is passed over, 0 to 1.
 	MaxKVUsage float64
+	// Crossing tells when a request may leave the picker's island.
+	Crossing Crossing
 	// CircuitFailures in a row open an endpoint's circuit for CircuitOpen.
 	CircuitFailures int
 	CircuitOpen     time.Duration

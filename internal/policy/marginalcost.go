@@ -22,7 +22,7 @@ const (
 
 // marginalCost picks the endpoint where the request adds the least time, in seconds:
 //
-//	cost = wait + own + reload + harm + pressure + waste
+//	cost = wait + own + reload + harm + pressure + waste + delay
 //	wait     = overhead + pending uncached tokens / rate
 //	own      = uncached tokens of the request / rate
 //	reload   = matching tokens in lower tiers / the tier's reload rate
@@ -30,6 +30,7 @@ const (
 //	pressure = 10 s × max(0, KV use with this request - 0.85)
 //	waste    = own × min(8, 0.5 + 4 × mean wait of the fleet): near saturation a prefill that another endpoint
 //	           could have spared is paid by those who come after
+//	delay    = the way to another island and back, and bringing in a LoRA adapter that does not run there
 //
 // Rates and overheads are learned per endpoint, so that different GPUs compare in seconds. What an endpoint has taught
 // counts by how far it is to be believed (load.View.Trust), the rest is the fleet's mean, or the prior: an endpoint
@@ -65,7 +66,7 @@ func (p marginalCost) Score(r *Request, candidates []Candidate, out []Cost) {
 		speed := fleet.of(c)
 		own := float64(r.Uncached(c)) / speed.rate
 		cost := speed.wait(c) + own*(1+p.harm*float64(c.Load.Decoding)+waste)
-		cost += r.reload(c) + r.pressure(c)
+		cost += r.reload(c) + r.pressure(c) + c.Delay
 		out[i] = Cost{First: step(cost), Then: float64(c.Load.InFlight)}
 	}
 }

@@ -42,6 +42,9 @@ type Candidate struct {
 	Hash  uint64
 	Match kvindex.Match
 	Load  load.View
+	// Delay is what the endpoint costs the request besides, seconds: the way to another island, an adapter that has to
+	// be brought in.
+	Delay float64
 }
 
 // MatchTokens is the part of the prompt that the candidate need not compute, in tokens: at most all whole blocks

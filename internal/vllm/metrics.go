@@ -26,10 +26,14 @@ type Metrics struct {
 	PrefixQueries, PrefixHits float64
 	// Preemptions since the engine started.
 	Preemptions float64
+	// MaxAdapters is how many LoRA adapters run at once, 0 when not told; Adapters names those of requests that run or
+	// wait, with commas between them.
+	MaxAdapters int
+	Adapters    string
 }
 
 // ParseMetrics reads the Prometheus text of vLLM or SGLang for one data-parallel rank, in one scan that stops only at
-// the lines it needs and does not allocate. Lines that are not understood are passed over.
+// the lines it needs and allocates for adapters only. Lines that are not understood are passed over.
 //
 // Series carry their rank in a label (engine, SGLang: dp_rank). Those of the rank asked for count, and those without
 // a label. When the text knows only one rank, that is the one, whatever its number: the engine behind the address
@@ -72,6 +76,7 @@ const (
 	preemptions
 	config // of vLLM
 	pages  // the same of SGLang
+	adapters
 	numFields
 )
 
@@ -106,6 +111,8 @@ func fieldOf(line []byte) (field, []byte) {
 		return config, rest
 	case "sglang:cache_config_info":
 		return pages, rest
+	case "vllm:lora_requests_info":
+		return adapters, rest
 	}
 	return noField, nil
 }
@@ -116,6 +123,8 @@ type sums struct {
 	value   [numFields]float64
 	samples [numFields]int
 	labels  series
+	// adapters is the last series about them.
+	adapters series
 }
 
 // scan keeps sums for each answer that may turn out to be the right one.
@@ -137,6 +146,9 @@ type series struct {
 	shard             bool // of the model: tells what shard 0 tells, too
 	blockSize, blocks int
 	cacheTokens       int
+	// adapters: the lists of those whose requests run and wait, with commas.
+	maxAdapters              int
+	adaptersRun, adaptersFor []byte
 }
 
 // line reads what follows the name of a series.
@@ -171,6 +183,13 @@ func (s *scan) line(f field, rest []byte) {
 }
 
 func (a *sums) add(f field, v float64, l *series) {
+	if f == adapters {
+		// The value is the time; of several series the last one holds.
+		if v >= a.value[f] {
+			a.value[f], a.adapters = v, *l
+		}
+		return
+	}
 	a.value[f] += v
 	a.samples[f]++
 	if f != config && f != pages {
@@ -205,6 +224,13 @@ func (s *scan) result() (Metrics, error) {
 		PrefixQueries: a.either(queries, queriesOld),
 		PrefixHits:    a.either(hits, hitsOld),
 		Preemptions:   a.value[preemptions],
+		MaxAdapters:   a.adapters.maxAdapters,
+	}
+	switch run, wait := a.adapters.adaptersRun, a.adapters.adaptersFor; {
+	case len(run) > 0 && len(wait) > 0:
+		m.Adapters = string(run) + "," + string(wait)
+	default: // one of them is empty
+		m.Adapters = string(run) + string(wait)
 	}
 	for _, f := range [...]field{usage, usageOld} {
 		if n := a.samples[f]; n > 0 {
@@ -290,6 +316,12 @@ func (l *series) set(f field, name, value []byte) {
 		l.blocks = digits(value)
 	case f == config && string(name) == "kv_cache_size_tokens":
 		l.cacheTokens = digits(value)
+	case f == adapters && string(name) == "max_lora":
+		l.maxAdapters = digits(value)
+	case f == adapters && string(name) == "running_lora_adapters":
+		l.adaptersRun = value
+	case f == adapters && string(name) == "waiting_lora_adapters":
+		l.adaptersFor = value
 	}
 }
 

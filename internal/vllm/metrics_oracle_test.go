@@ -55,6 +55,7 @@ func slowMetrics(text string, rank int) (Metrics, bool) {
 		"vllm:gpu_prefix_cache_queries": true, "vllm:prefix_cache_hits_total": true, "vllm:prefix_cache_hits": true,
 		"vllm:gpu_prefix_cache_hits_total": true, "vllm:gpu_prefix_cache_hits": true, "vllm:num_preemptions_total": true,
 		"vllm:num_preemptions": true, "vllm:cache_config_info": true, "sglang:cache_config_info": true,
+		"vllm:lora_requests_info": true,
 	}
 	ranks, kept := map[string]bool{}, []sample(nil)
 	for _, s := range samples {
@@ -106,6 +107,23 @@ func slowMetrics(text string, rank int) (Metrics, bool) {
 		m.KVUsage = math.Min(v/float64(n), 1)
 	} else if v, n := sum("vllm:gpu_cache_usage_perc"); n > 0 {
 		m.KVUsage = math.Min(v/float64(n), 1)
+	}
+	last := 0.0
+	for _, s := range kept {
+		r, ok := rankOf(s)
+		if s.name != "vllm:lora_requests_info" || rank >= 0 && ok && r != target || s.value < last {
+			continue
+		}
+		last, m.MaxAdapters, m.Adapters = s.value, 0, ""
+		if n, err := strconv.ParseUint(s.labels["label max_lora"], 10, 31); err == nil {
+			m.MaxAdapters = int(n)
+		}
+		m.Adapters = s.labels["label running_lora_adapters"]
+		if wait := s.labels["label waiting_lora_adapters"]; m.Adapters != "" && wait != "" {
+			m.Adapters += "," + wait
+		} else if wait != "" {
+			m.Adapters = wait
+		}
 	}
 	for _, s := range kept {
 		r, ok := rankOf(s)

@@ -1,6 +1,7 @@
 package vllm
 
 import (
+	"bytes"
 	"errors"
 	"math"
 	"os"
@@ -25,11 +26,11 @@ func TestParseMetricsChoosesTheRank(t *testing.T) {
 		want Metrics
 	}{
 		"rank 0": {0, Metrics{Running: 7, Waiting: 2, KVUsage: 0.34567901234567904, BlockSize: 16, NumBlocks: 27728,
-			CacheTokens: 16 * 27728, PrefixQueries: 123456, PrefixHits: 100000, Preemptions: 4}},
+			CacheTokens: 16 * 27728, PrefixQueries: 123456, PrefixHits: 100000, Preemptions: 4, MaxAdapters: 4, Adapters: "a,b"}},
 		"rank 1": {1, Metrics{Running: 3, KVUsage: 0.125, BlockSize: 16, NumBlocks: 27729, CacheTokens: 16 * 27729,
-			PrefixQueries: 1.2e7, PrefixHits: 1.1e7}},
+			PrefixQueries: 1.2e7, PrefixHits: 1.1e7, MaxAdapters: 4, Adapters: "a,b"}},
 		"all ranks": {-1, Metrics{Running: 10, Waiting: 2, KVUsage: (0.34567901234567904 + 0.125) / 2, BlockSize: 16,
-			NumBlocks: 55457, CacheTokens: 16 * 55457, PrefixQueries: 12123456, PrefixHits: 11100000, Preemptions: 4}},
+			NumBlocks: 55457, CacheTokens: 16 * 55457, PrefixQueries: 12123456, PrefixHits: 11100000, Preemptions: 4, MaxAdapters: 4, Adapters: "a,b"}},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
@@ -71,6 +72,9 @@ func TestParseMetricsTolerates(t *testing.T) {
 		"the old name beside the new one":      {"vllm:num_requests_running 3\nvllm:gpu_cache_usage_perc 0.1\nvllm:kv_cache_usage_perc 0.2", 0, Metrics{Running: 3, KVUsage: 0.2}},
 		"the old names alone":                  {"vllm:num_requests_running 3\nvllm:gpu_cache_usage_perc 0.1\nvllm:gpu_prefix_cache_hits_total 2\nvllm:gpu_prefix_cache_queries 4", 0, Metrics{Running: 3, KVUsage: 0.1, PrefixHits: 2, PrefixQueries: 4}},
 		"the cache's size in tokens":           {"vllm:num_requests_running 3\nvllm:cache_config_info{block_size=\"16\",num_gpu_blocks=\"100\",kv_cache_size_tokens=\"800\"} 1", 0, Metrics{Running: 3, BlockSize: 16, NumBlocks: 100, CacheTokens: 800}},
+		"adapters, the last series":            {"vllm:num_requests_running 3\nvllm:lora_requests_info{max_lora=\"4\",running_lora_adapters=\"old\",waiting_lora_adapters=\"\"} 1.7e+09\nvllm:lora_requests_info{max_lora=\"4\",running_lora_adapters=\"a,b\",waiting_lora_adapters=\"c\"} 1.8e+09", 0, Metrics{Running: 3, MaxAdapters: 4, Adapters: "a,b,c"}},
+		"adapters, only some wait":             {"vllm:num_requests_running 3\nvllm:lora_requests_info{max_lora=\"1\",running_lora_adapters=\"\",waiting_lora_adapters=\"c\"} 1", 0, Metrics{Running: 3, MaxAdapters: 1, Adapters: "c"}},
+		"no adapter":                           {"vllm:num_requests_running 3\nvllm:lora_requests_info{max_lora=\"1\",running_lora_adapters=\"\",waiting_lora_adapters=\"\"} 1", 0, Metrics{Running: 3, MaxAdapters: 1}},
 		"a cache that is not sized yet":        {"vllm:num_requests_running 3\nvllm:cache_config_info{block_size=\"16\",num_gpu_blocks=\"None\"} 1", 0, Metrics{Running: 3, BlockSize: 16}},
 		"SGLang": {"sglang:num_running_reqs{tp_rank=\"0\"} 3\nsglang:num_queue_reqs{tp_rank=\"0\"} 4\nsglang:token_usage{tp_rank=\"0\"} 0.5\nsglang:cache_config_info{page_size=\"64\",num_pages=\"10\"} 1",
 			0, Metrics{Running: 3, Waiting: 4, KVUsage: 0.5, BlockSize: 64, NumBlocks: 10, CacheTokens: 640}},
@@ -98,14 +102,22 @@ func TestParseMetricsRefusesOtherPages(t *testing.T) {
 	}
 }
 
-func TestParseMetricsDoesNotAllocate(t *testing.T) {
+func TestParseMetricsAllocatesForAdaptersOnly(t *testing.T) {
 	text := page(t)
 	if n := testing.AllocsPerRun(100, func() {
 		if _, err := ParseMetrics(text, 1); err != nil {
 			t.Fatal(err)
 		}
-	}); n != 0 {
+	}); n > 1 {
 		t.Errorf("%v allocations", n)
+	}
+	text = bytes.ReplaceAll(text, []byte("vllm:lora_requests_info"), []byte("vllm:other_info"))
+	if n := testing.AllocsPerRun(100, func() {
+		if _, err := ParseMetrics(text, 1); err != nil {
+			t.Fatal(err)
+		}
+	}); n != 0 {
+		t.Errorf("%v allocations without adapters", n)
 	}
 }
 

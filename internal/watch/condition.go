@@ -197,11 +197,7 @@ func policyConditions(s *PolicyState, t *TargetState, refused error) []metav1.Co
 		add(v1alpha1.ConditionAccepted, metav1.ConditionFalse, "TargetNotFound", "")
 	default:
 		ok = true
-		message := ""
-		if len(s.Inactive) > 0 {
-			message = "not acted on by this version: " + strings.Join(s.Inactive, ", ")
-		}
-		add(v1alpha1.ConditionAccepted, metav1.ConditionTrue, "Accepted", message)
+		add(v1alpha1.ConditionAccepted, metav1.ConditionTrue, "Accepted", "")
 	}
 	if len(s.MissingSecrets) > 0 {
 		add(v1alpha1.ConditionResolvedRefs, metav1.ConditionFalse, "SecretNotFound", strings.Join(s.MissingSecrets, ", "))

@@ -19,6 +19,10 @@ var (
 	defaultReload = [kvblock.NumTiers]float64{kvblock.CPU: 200_000, kvblock.Disk: 30_000, kvblock.Remote: 30_000}
 )
 
+var crossings = map[v1alpha1.IslandCrossing]picker.Crossing{
+	v1alpha1.CrossWhenCheaper: picker.CrossWhenCheaper, v1alpha1.CrossLastResort: picker.CrossAsLastResort, v1alpha1.CrossNever: picker.CrossNever,
+}
+
 // Policy translates a policy, which must have been admitted: all defaults are in it. It fails for what this version
 // does not have.
 func Policy(p *v1alpha1.RoutingPolicy) (picker.PolicySpec, field.ErrorList) {
@@ -34,6 +38,7 @@ func Policy(p *v1alpha1.RoutingPolicy) (picker.PolicySpec, field.ErrorList) {
 		SpeculationOff:    s.Speculation.Mode == v1alpha1.SpeculationOff,
 		SpeculationMax:    seconds(s.Speculation.MaxSeconds),
 		MaxKVUsage:        fraction(s.Guards.MaxKVUsagePercent),
+		Crossing:          crossings[s.Guards.IslandCrossing],
 		CircuitFailures:   int(s.Guards.Circuit.ConsecutiveFailures),
 		CircuitOpen:       seconds(s.Guards.Circuit.OpenSeconds),
 		Attempts:          int(s.Fallback.Attempts),
@@ -78,20 +83,6 @@ func Policy(p *v1alpha1.RoutingPolicy) (picker.PolicySpec, field.ErrorList) {
 		return spec, field.ErrorList{field.Invalid(field.NewPath("spec", "strategy", "type"), s.Strategy.Type, err.Error())}
 	}
 	return spec, nil
-}
-
-// Inactive lists the fields that a policy sets and this version does not act on yet. defaults is a policy with all
-// defaults.
-func Inactive(p, defaults *v1alpha1.RoutingPolicy) []string {
-	var fields []string
-	add := func(name string, set bool) {
-		if set {
-			fields = append(fields, name)
-		}
-	}
-	s, d := &p.Spec, &defaults.Spec
-	add("spec.guards.islandCrossing", s.Guards.IslandCrossing != d.Guards.IslandCrossing)
-	return fields
 }
 
 func milliseconds(n int32) time.Duration { return time.Duration(n) * time.Millisecond }

@@ -58,6 +58,13 @@ func Pool(p *v1alpha1.InferencePool, secrets Secrets, maps ConfigMaps, settings 
 			errs = append(errs, err)
 		}
 	}
+	if p.Spec.Placement != nil {
+		spec.Islands = map[string]time.Duration{}
+		for i := range p.Spec.Placement.Islands {
+			island := &p.Spec.Placement.Islands[i]
+			spec.Islands[island.Name] = milliseconds(value(island.LatencyMilliseconds))
+		}
+	}
 	var err *field.Error
 	spec.Media = media(p.Spec.Engine.Media)
 	spec.EngineAPIKey, err = apiKey(p, secrets)

@@ -58,8 +58,6 @@ type PolicyState struct {
 	Object *v1alpha1.RoutingPolicy
 	// Targets in the order of spec.targetRefs.
 	Targets []TargetState
-	// Inactive are the fields that are set and not acted on yet.
-	Inactive []string
 	// MissingSecrets are the names of the Secrets that are referred to and do not exist.
 	MissingSecrets []string
 	// Problems of the policy itself.
@@ -78,8 +76,7 @@ type TargetState struct {
 // cannot be translated. It is not safe for concurrent use.
 type Translator struct {
 	settings Settings
-	defaults *v1alpha1.RoutingPolicy
-	fallback picker.PolicySpec // the translation of defaults
+	fallback picker.PolicySpec // for pools that no policy targets
 	last     translated
 }
 
@@ -108,7 +105,7 @@ func NewTranslator(settings Settings, defaults *v1alpha1.RoutingPolicy) (*Transl
 	if len(errs) > 0 {
 		return nil, fmt.Errorf("translating the default policy: %w", errs.ToAggregate())
 	}
-	return &Translator{settings: settings, defaults: defaults, fallback: fallback, last: newTranslated()}, nil
+	return &Translator{settings: settings, fallback: fallback, last: newTranslated()}, nil
 }
 
 // turn is one translation.

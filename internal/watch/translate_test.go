@@ -97,27 +97,6 @@ func TestWithoutAPolicyTheDefaultsAreInForce(t *testing.T) {
 	}
 }
 
-func TestFieldsThatAreNotActedOnAreTold(t *testing.T) {
-	for name, tc := range map[string]struct {
-		spec string
-		want []string
-	}{
-		"none":                  {"strategy: {type: LeastLoad}", nil},
-		"defaults written down": {"session: {idleSeconds: 3600}, guards: {islandCrossing: WhenCheaper}, admission: {mode: Queue}, decisions: {logPercent: 0}", nil},
-		"all": {"shadow: [{name: x, strategy: {type: Random}}], session: {idleSeconds: 1}, guards: {islandCrossing: Never}, admission: {mode: 'Off'}, decisions: {logPercent: 1}",
-			[]string{"spec.guards.islandCrossing"}},
-	} {
-		t.Run(name, func(t *testing.T) {
-			s, problems := load(t, open(t, "pool.yaml", smallPool, "policy.yaml",
-				strings.Replace(smallPolicy, "strategy: {type: LeastLoad}", tc.spec, 1)))
-			wantNoProblem(t, problems)
-			if diff := cmp.Diff(tc.want, s.Policies[0].Inactive); diff != "" {
-				t.Errorf("fields (-want +got):\n%s", diff)
-			}
-		})
-	}
-}
-
 func TestTwoPoliciesOfOneTarget(t *testing.T) {
 	second := strings.NewReplacer("name: p}", "name: a}", "LeastLoad", "Random").Replace(smallPolicy)
 	d := open(t, "pool.yaml", smallPool, "p.yaml", smallPolicy, "a.yaml", second)

@@ -15,7 +15,7 @@ const kindEndpointSlice = "EndpointSlice"
 
 func (n *turn) translatePolicy(p *v1alpha1.RoutingPolicy) {
 	name := nameOf(p)
-	s := PolicyState{Object: p, Inactive: Inactive(p, n.defaults)}
+	s := PolicyState{Object: p}
 	spec, errs := Policy(p)
 	last, known := n.last.policies[name]
 	for _, err := range errs {
