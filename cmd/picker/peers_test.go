@@ -91,8 +91,12 @@ func TestAPickerIsReadyWhenItHearsTheOthers(t *testing.T) {
 	first.run(flags)
 	first.awaitReady() // the other accepts connections, and no more: it is waited for in vain
 	e.Pause()
+	var asking sync.WaitGroup
+	defer asking.Wait()
 	defer e.Resume()
-	go first.do(http.MethodPost, url(first.listeners.proxy, "/v1/completions"), `{"model":"m","prompt":[1,2],"max_tokens":1}`)
+	asking.Go(func() {
+		first.do(http.MethodPost, url(first.listeners.proxy, "/v1/completions"), `{"model":"m","prompt":[1,2],"max_tokens":1}`)
+	})
 	first.eventually("a request is under way", func() bool { return first.metric(inflight) == "1" })
 	second.run(more)
 	second.awaitReady()

@@ -1,0 +1,136 @@
+package e2e
+
+import (
+	"context"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/kvasir-dev/kvasir/internal/vllmsim"
+)
+
+// newPair starts two pickers, each a process of its own, before the same engines. They tell each other.
+func newPair(t *testing.T, n int, config vllmsim.Config, strategy string) (first, second *fleet) {
+	t.Helper()
+	key, secret := filepath.Join(t.TempDir(), "key"), filepath.Join(t.TempDir(), "secret")
+	for path, text := range map[string]string{key: strings.Repeat("k", 32), secret: strings.Repeat("s", 16)} {
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	addrs := []string{freeAddress(t), freeAddress(t)}
+	args := func(i int) []string {
+		return []string{"--key-file", key, "--report-address", addrs[i], "--report-insecure",
+			"--peers", strings.Join(addrs, ","), "--peers-secret-file", secret}
+	}
+	first = newFleetWith(t, n, config, strategy, func(f *fleet) { f.args = args(0) })
+	second = &fleet{t: t, dir: first.dir, config: first.config, engines: first.engines, client: first.client, args: args(1)}
+	second.startPicker()
+	for _, f := range []*fleet{first, second} {
+		f.until("the other picker is heard", f.hearsOne)
+	}
+	return first, second
+}
+
+func (f *fleet) hearsOne() bool {
+	return f.metric("kvasir_peers_heard") == 1 && f.metric("kvasir_peers_told") == 1
+}
+
+// peerInFlight is what the picker counts of other pickers' requests.
+func (f *fleet) peerInFlight() float64 {
+	f.t.Helper()
+	return f.metric("kvasir_endpoint_peer_inflight_requests")
+}
+
+// load sends completions through a picker until stop, several at a time. It counts those that were answered in full.
+func (f *fleet) load(ctx context.Context, sending *sync.WaitGroup, family int) (answered *atomic.Int64) {
+	answered = &atomic.Int64{}
+	for worker := range 6 {
+		sending.Go(func() {
+			for n := 0; ctx.Err() == nil; n++ {
+				finish, err := f.start(ctx, "/v1/completions", completion(tokens(family+worker*100+n%50, 480), 24))
+				if err != nil {
+					time.Sleep(5 * time.Millisecond) // the picker is gone, or the test
+					continue
+				}
+				if a := finish(); a.status == http.StatusOK && strings.Contains(a.body, "[DONE]") {
+					answered.Add(1)
+				}
+			}
+		})
+	}
+	return answered
+}
+
+// TestAPickerIsKilledUnderLoad kills one of two pickers with all its requests. The other, under load itself, has forgotten
+// them soon after; when its own requests have ended it counts nothing. A picker that comes back is heard again.
+func TestAPickerIsKilledUnderLoad(t *testing.T) {
+	first, second := newPair(t, 3, vllmsim.Config{SpeedUp: 4}, "MarginalCost")
+	ctx, stop := context.WithCancel(context.Background())
+	defer stop()
+	var sending sync.WaitGroup
+	first.load(ctx, &sending, 1000)
+	answered := second.load(ctx, &sending, 5000)
+	for _, f := range []*fleet{first, second} {
+		f.until("it counts what the other has sent", func() bool { return f.peerInFlight() > 0 && f.inFlight(-1) > 0 })
+	}
+	if n := second.metric("kvasir_peer_assumptions_total", `outcome="taken"`); n == 0 {
+		t.Error("nothing was assumed for the other picker")
+	}
+
+	if err := first.picker.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	killed := time.Now()
+	second.until("the dead picker's requests are forgotten", func() bool {
+		return second.peerInFlight() == 0 && second.metric("kvasir_peer_guesses") == 0
+	})
+	t.Logf("the counters of the dead picker were gone after %v", time.Since(killed).Round(10*time.Millisecond))
+	if since := time.Since(killed); since > 10*time.Second {
+		t.Errorf("that took %v", since)
+	}
+	before := answered.Load()
+	second.until("the other goes on", func() bool { return answered.Load() > before+20 })
+
+	// The dead one comes back under the same address, while the other still works.
+	first.startPicker()
+	for _, f := range []*fleet{first, second} {
+		f.until("the other picker is heard again", f.hearsOne)
+	}
+	first.until("it counts what the other has sent", func() bool { return first.peerInFlight() > 0 })
+	stop()
+	sending.Wait()
+	for _, f := range []*fleet{first, second} {
+		f.until("nothing is left", func() bool {
+			return f.inFlight(-1) == 0 && f.peerInFlight() == 0 && f.metric("kvasir_endpoint_pending_tokens") == 0 &&
+				f.metric("kvasir_endpoint_peer_pending_tokens") == 0 && f.metric("kvasir_peer_guesses") == 0 &&
+				f.metric("kvasir_index_speculative_blocks") == 0
+		})
+	}
+}
+
+// TestPickersSpeculateForEachOther: requests with one new prefix go to one pod, through whichever picker, though the pod has
+// not announced it yet.
+func TestPickersSpeculateForEachOther(t *testing.T) {
+	first, second := newPair(t, 4, vllmsim.Config{SpeedUp: 20}, "StickyLeastLoaded")
+	for _, e := range first.engines {
+		e.Pause()
+	}
+	prompt := tokens(1, 320)
+	_, result := first.background("/v1/completions", completion(prompt, 1))
+	second.until("it assumes what the other has sent", func() bool { return second.metric("kvasir_index_speculative_blocks") == 20 })
+	_, more := second.background("/v1/completions", completion(prompt, 1))
+	second.until("the same prompt is under way", func() bool { return second.inFlight(-1) == 1 })
+	for _, e := range first.engines {
+		e.Resume()
+	}
+	a, b := <-result, <-more
+	if a.status != http.StatusOK || b.status != http.StatusOK || a.pod != b.pod || b.predicted != 304 || b.confirmed != 0 {
+		t.Errorf("pods %d and %d, the second predicted %d tokens, %d of them confirmed", a.pod, b.pod, b.predicted, b.confirmed)
+	}
+}
