@@ -24,7 +24,8 @@ const (
 	RefusedMemory     = "memory"      // too many bytes of bodies are held
 	RefusedUnreadable = "unreadable"  // the body cannot be read as a request
 	RefusedModel      = "model"       // nobody serves the model
-	RefusedShed       = "shed"        // there is more to do than can be done
+	RefusedTenant     = "tenant"      // nobody knows whose it is, or they may not
+	RefusedTooMuch    = "too_much"    // more than the pool or the tenant may have
 	RefusedNoEndpoint = "no_endpoint" // no endpoint can take the request now
 	RefusedClientGone = "client_gone" // the client left before the pick
 	RefusedPick       = "pick"        // the pick failed otherwise
@@ -33,7 +34,7 @@ const (
 
 // RefusedReasons are all reasons for which Refused is called.
 var RefusedReasons = []string{
-	RefusedTooLarge, RefusedMemory, RefusedUnreadable, RefusedModel, RefusedShed, RefusedNoEndpoint, RefusedClientGone,
+	RefusedTooLarge, RefusedMemory, RefusedUnreadable, RefusedModel, RefusedTenant, RefusedTooMuch, RefusedNoEndpoint, RefusedClientGone,
 	RefusedPick, RefusedPanic,
 }
 

@@ -2,7 +2,10 @@ package extproc
 
 import (
 	"errors"
+	"math"
 	"net/http"
+	"strconv"
+	"time"
 
 	pb "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
 	typev3 "github.com/envoyproxy/go-control-plane/envoy/type/v3"
@@ -34,10 +37,10 @@ func refusal(err error) (answer *pb.ImmediateResponse, reason string) {
 	if !errors.As(err, &e) {
 		e = errInternal
 	}
-	retryAfter, dropped := "", ""
+	after, dropped := e.RetryAfter, ""
 	switch {
 	case e == errMemory:
-		reason, retryAfter, dropped = RefusedMemory, "1", "rejected-saturated"
+		reason, dropped = RefusedMemory, "rejected-saturated"
 	case e.Status == http.StatusBadRequest:
 		reason = RefusedUnreadable
 	case e.Status == http.StatusNotFound:
@@ -45,16 +48,21 @@ func refusal(err error) (answer *pb.ImmediateResponse, reason string) {
 	case e.Status == http.StatusRequestEntityTooLarge:
 		reason = RefusedTooLarge
 	case e.Status == http.StatusTooManyRequests:
-		reason, retryAfter, dropped = RefusedShed, "1", "rejected-saturated"
+		reason, dropped = RefusedTooMuch, "rejected-saturated"
 	case e.Status == http.StatusServiceUnavailable:
-		reason, retryAfter, dropped = RefusedNoEndpoint, "1", "rejected-no-endpoints"
+		reason, dropped = RefusedNoEndpoint, "rejected-no-endpoints"
+	case e.Status == http.StatusUnauthorized, e.Status == http.StatusForbidden:
+		reason = RefusedTenant
 	default:
 		reason = RefusedPick
 	}
 	m := &pb.HeaderMutation{}
 	put(m, "content-type", "application/json")
-	if retryAfter != "" {
-		put(m, "retry-after", retryAfter)
+	if after == 0 && (e.Status == http.StatusTooManyRequests || e.Status == http.StatusServiceUnavailable) {
+		after = time.Second
+	}
+	if after > 0 {
+		put(m, "retry-after", strconv.Itoa(int(math.Ceil(after.Seconds()))))
 	}
 	if dropped != "" {
 		put(m, droppedHeader, dropped)

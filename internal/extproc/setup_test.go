@@ -254,6 +254,7 @@ type recorder struct {
 	picked  int
 	first   int
 	targets []string
+	models  []string
 	ended   map[picker.Outcome]int
 }
 
@@ -271,6 +272,7 @@ func (r *recorder) Picked(d *picker.Decision) {
 	defer r.mu.Unlock()
 	r.picked++
 	r.targets = append(r.targets, d.Targets[0].Endpoint.Address)
+	r.models = append(r.models, d.Model)
 }
 
 func (r *recorder) FirstToken(*picker.Decision, time.Duration) {

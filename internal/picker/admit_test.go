@@ -300,7 +300,7 @@ func TestTenantsAreKnownByTheirKeysAndLimited(t *testing.T) {
 
 func TestATenantIsNamedByAGatewaysHeader(t *testing.T) {
 	listed := tenants(t, true)
-	listed.Header = gatewayFairness
+	listed.Header = FairnessHeader
 	anybody := *listed
 	anybody.Known = nil
 	for _, test := range []struct {
@@ -312,11 +312,11 @@ func TestATenantIsNamedByAGatewaysHeader(t *testing.T) {
 		class   string
 		refused bool
 	}{
-		{"listed", listed, gatewayFairness, "acme", "acme", "gold", false},
-		{"other spelling", listed, llmdFairness, "acme", "acme", "gold", false},
-		{"unlisted", listed, gatewayFairness, "nobody", "", "", true},
-		{"without a list", &anybody, gatewayFairness, "nobody", "nobody", "default", false},
-		{"without a name", &anybody, gatewayFairness, "", "", "", true},
+		{"listed", listed, FairnessHeader, "acme", "acme", "gold", false},
+		{"other spelling", listed, "x-llm-d-inference-fairness-id", "acme", "acme", "gold", false},
+		{"unlisted", listed, FairnessHeader, "nobody", "", "", true},
+		{"without a list", &anybody, FairnessHeader, "nobody", "nobody", "default", false},
+		{"without a name", &anybody, FairnessHeader, "", "", "", true},
 	} {
 		name, class, err := test.spec.identify(func(h string) string { return map[string]string{test.header: test.value}[h] })
 		if (err != nil) != test.refused || name != test.tenant || (class != nil && class.Name != test.class) {
@@ -360,7 +360,7 @@ func TestNothingRemainsOfWhatWaited(t *testing.T) {
 			spec := queueing(t, 2)
 			spec.Policy.Admission.WaitBudget = 100 * time.Millisecond
 			spec.Policy.Admission.Tenants = tenants(t, true)
-			spec.Policy.Admission.Tenants.Header, spec.Policy.Admission.Tenants.Known = gatewayFairness, nil
+			spec.Policy.Admission.Tenants.Header, spec.Policy.Admission.Tenants.Known = FairnessHeader, nil
 			spec.Policy.Admission.Tenants.Default = &tenant.Class{Weight: 1, MaxConcurrent: 20}
 			p := started(t, spec)
 			var wg sync.WaitGroup
@@ -373,7 +373,7 @@ func TestNothingRemainsOfWhatWaited(t *testing.T) {
 				wg.Go(func() {
 					ctx, cancel := context.WithTimeout(t.Context(), patience)
 					defer cancel()
-					got := <-asking(ctx, p, i<<16, tokens, map[string]string{gatewayFairness: who, "x-gateway-inference-objective": []string{"", "high", "low"}[i%3]})
+					got := <-asking(ctx, p, i<<16, tokens, map[string]string{FairnessHeader: who, "x-gateway-inference-objective": []string{"", "high", "low"}[i%3]})
 					if got.err != nil {
 						if s, _ := status(got.err); s == 429 {
 							outcomes[0].Add(1)

@@ -41,15 +41,6 @@ type TenantsSpec struct {
 	Default *tenant.Class
 }
 
-// Headers that name a request's priority.
-var priorityHeaders = [...]string{"x-gateway-inference-objective", "x-llm-d-inference-objective"}
-
-// llmdFairness is the other spelling of the default header that names a tenant.
-const (
-	gatewayFairness = "x-gateway-inference-fairness-id"
-	llmdFairness    = "x-llm-d-inference-fairness-id"
-)
-
 var everybody = &tenant.Class{Weight: 1}
 
 // who is whose a request is, and what that gives it.
@@ -70,12 +61,9 @@ func (t *TenantsSpec) identify(header func(string) string) (name string, class *
 	var entry *tenant.Entry
 	var known bool
 	if t.Header == "" {
-		entry, known = t.Known.ByKey(tenant.Bearer(value(header, "authorization")))
+		entry, known = t.Known.ByKey(tenant.Bearer(HeaderOf(header, "authorization")))
 	} else {
-		name = value(header, t.Header)
-		if name == "" && t.Header == gatewayFairness {
-			name = value(header, llmdFairness)
-		}
+		name = HeaderOf(header, t.Header)
 		if len(name) > tenant.MaxName {
 			name = ""
 		}
@@ -128,11 +116,8 @@ func (v *view) enter(now time.Time, header func(string) string, model string) (w
 // priority is the level that a request asks for, as far as its class may.
 func (a *AdmissionSpec) priority(header func(string) string, c *tenant.Class) (level int, ttl time.Duration) {
 	p := a.Default
-	for _, name := range priorityHeaders {
-		if asked, ok := a.Priorities[value(header, name)]; ok {
-			p = asked
-			break
-		}
+	if asked, ok := a.Priorities[HeaderOf(header, ObjectiveHeader)]; ok {
+		p = asked
 	}
 	if c.Capped && p.Level > c.MaxLevel {
 		p.Level = c.MaxLevel
@@ -176,13 +161,6 @@ func (p *Picker) ModelsFor(header func(string) string) ([]Model, error) {
 		}
 	}
 	return models, nil
-}
-
-func value(header func(string) string, name string) string {
-	if header == nil {
-		return ""
-	}
-	return header(name)
 }
 
 // Tenants that are not told apart in the counters: those refused before anybody knew who they are, and those that only

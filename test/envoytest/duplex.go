@@ -90,6 +90,11 @@ func (x *exchange) duplex() error {
 	x.bodyAnswer = make(chan *pb.ProcessingResponse, 1)
 	x.failed, x.received = make(chan struct{}), make(chan struct{})
 	x.toEngine, x.toClient = newPipe(), newPipe()
+	x.toEngine.atEnd = func() {
+		for name := range x.trailer {
+			x.trailer[name] = x.r.Trailer[name]
+		}
+	}
 	x.request.shownHeaders = true
 	go x.receive()
 	defer func() {

@@ -64,7 +64,8 @@ type Options struct {
 	Endpoints []string
 	// MessageTimeout bounds the wait for an answer, in the modes that wait; 200 ms, as in Envoy.
 	MessageTimeout time.Duration
-	// Request and Response are the modes of bodies; full duplex by default. See WithMode.
+	// Request and Response are the modes of bodies; full duplex by default, and for answers STREAMED where the request
+	// is not full duplex. See WithMode.
 	Request, Response *filter.ProcessingMode_BodySendMode
 	// NoProtocolConfig leaves the modes untold, as older versions do.
 	NoProtocolConfig bool
@@ -81,8 +82,8 @@ type Options struct {
 	MaxRequests int64
 	// ReadPause is how long the gateway waits before it reads each answer of a picker.
 	ReadPause time.Duration
-	// Attributes are further filter metadata, for what gateways add.
-	Allowed []string // further headers that the picker may set
+	// Allowed are further headers that the picker may set.
+	Allowed []string
 }
 
 // WithMode gives a pointer to a mode, for Options.
@@ -107,6 +108,9 @@ func New(o Options) (*Gateway, error) {
 	}
 	if o.MaxRequests == 0 {
 		o.MaxRequests = 1024
+	}
+	if o.Response == nil && !fullDuplex(o.Request) {
+		o.Response = WithMode(filter.ProcessingMode_STREAMED)
 	}
 	if o.SubsetOn == 0 {
 		o.SubsetOn = OnHeaders

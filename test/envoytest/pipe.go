@@ -1,6 +1,7 @@
 package envoytest
 
 import (
+	"errors"
 	"io"
 	"sync"
 )
@@ -12,6 +13,8 @@ type pipe struct {
 	some   sync.Cond
 	pieces [][]byte
 	err    error // after the pieces
+	// atEnd is called by who reads, when io.EOF is read.
+	atEnd func()
 }
 
 func newPipe() *pipe {
@@ -63,6 +66,9 @@ func (p *pipe) next() ([]byte, error) {
 // Read implements io.Reader.
 func (p *pipe) Read(b []byte) (int, error) {
 	piece, err := p.next()
+	if errors.Is(err, io.EOF) && p.atEnd != nil {
+		p.atEnd()
+	}
 	if err != nil {
 		return 0, err
 	}

@@ -90,9 +90,6 @@ func (x *exchange) answered(m *pb.ProcessingResponse) *failure {
 		}
 	case *pb.ProcessingResponse_RequestTrailers:
 		if wrong = x.request.trailers(); wrong == "" {
-			for name, values := range x.r.Trailer {
-				x.trailer[name] = values
-			}
 			x.toEngine.end(io.EOF)
 		}
 	case *pb.ProcessingResponse_ResponseHeaders:
