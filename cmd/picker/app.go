@@ -142,6 +142,9 @@ func (a *app) feed() {
 	a.feeds, a.held = feeds, held
 	a.feeding.Unlock()
 	a.feedStreams()
+	for pool := range feeds {
+		a.moved(pool)
+	}
 	a.dialIn.set(ranks)
 	a.scraper.Set(targets)
 }

@@ -98,7 +98,8 @@ func (a *app) newSync(o *reportOptions, p *peerOptions) error {
 	server := syncapi.ServerOptions{
 		Log:       a.log.WithName("reports"),
 		OnOwn:     func(string, endpoint.Endpoint) { a.feedStreams() },
-		OnRelease: func(string, endpoint.Endpoint) { a.feedStreams() },
+		OnRelease: func(pool string, _ endpoint.Endpoint) { a.feedStreams(); a.moved(pool) },
+		OnMoved:   a.moved,
 	}
 	var err error
 	if o.served() {
@@ -147,6 +148,20 @@ func (a *app) target(f *picker.Feed) syncapi.Target {
 		OnStored:  func(keys []kvblock.Key) { a.picker.Confirm(f, keys) },
 		OtherRoad: f.Endpoint.EventsAddress != "",
 	}
+}
+
+// moved tells the picker of which roots the keys are that a pool's reporters have told. What streams bring has keys of
+// the present one.
+func (a *app) moved(pool string) {
+	var roots []string
+	if a.reports != nil {
+		for _, s := range a.reports.Status(pool) {
+			if s.Owned && s.KeyID != "" {
+				roots = append(roots, s.KeyID)
+			}
+		}
+	}
+	a.picker.Moved(pool, roots)
 }
 
 // feedStreams lets the picker subscribe to the endpoints whose reporters do not speak. It is called when that changes,

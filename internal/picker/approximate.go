@@ -25,7 +25,7 @@ func (v *view) approximate(s *scratch, p *prompt, believed bool) {
 	s.chunks = s.chunks[:0]
 	switch {
 	case p.err != nil:
-		s.chain.Reset(uint64(v.root(s.request.Model, s.request.CacheSalt)), bytesPerToken*v.spec.BlockTokens, maxChunks)
+		s.chain.Reset(uint64(v.root(&s.request)), bytesPerToken*v.spec.BlockTokens, maxChunks)
 		n := addText(&s.chain, &s.request)
 		s.chunks = append(s.chunks, s.chain.Chunks()...)
 		if n > 0 {

@@ -34,6 +34,7 @@ type Request struct {
 type scratch struct {
 	request    openai.Request
 	keys       []kvblock.Key
+	former     []kvblock.Key // by the former root, while keys are rotated
 	chain      affinity.Chain
 	chunks     []affinity.Chunk
 	index      []int // of the candidates in the pool
@@ -80,12 +81,15 @@ func (p *Picker) Pick(ctx context.Context, in *Request) (d *Decision, err error)
 	} else if !in.Unparsed {
 		asked.prompt = p.exactKeys(ctx, v, s, in.Body)
 	}
-	v, booked, err := p.admit(ctx, v, s, asked)
+	current, booked, err := p.admit(ctx, v, s, asked)
 	if err != nil {
 		return nil, err
 	}
 	defer booked()
-	return p.choose(v, s, asked)
+	if current.spec.Seed != v.spec.Seed && asked.err == nil { // while it waited
+		asked.prompt = p.exactKeys(ctx, current, s, in.Body)
+	}
+	return p.choose(current, s, asked)
 }
 
 // Keyed is a request whose tokens and keys are known: one of a simulation, which has no body to parse.
@@ -170,8 +174,8 @@ const (
 // release gives the scratch back for the next request, without what one unusual request made huge.
 func (p *Picker) release(s *scratch) {
 	s.request.Reset()
-	if cap(s.keys) > keepKeys {
-		s.keys = nil
+	if cap(s.keys)+cap(s.former) > keepKeys {
+		s.keys, s.former = nil, nil
 	}
 	p.scratch.Put(s)
 }
@@ -246,8 +250,7 @@ func (v *view) match(s *scratch, p *prompt, believed bool) {
 	for _, i := range s.index {
 		s.holders = append(s.holders, v.holders[i])
 	}
-	s.matches = resize(s.matches, len(s.holders))
-	v.index.Match(p.keys, s.holders, s.matches)
+	v.lookUp(s, p)
 	for i := range s.candidates {
 		c := &s.candidates[i]
 		switch m := v.members[s.index[i]]; {
@@ -314,7 +317,7 @@ func (v *view) decide(now timeNow, s *scratch, question *policy.Request, in *ask
 		unparsed:     in.unparsed,
 		streamed:     r.Stream,
 		maxTokens:    r.MaxTokens,
-		counted:      in.err == nil && len(r.Prompts) <= 1 && !r.PromptLogprobs,
+		counted:      in.err == nil && len(r.Prompts) <= 1 && !r.PromptLogprobs && len(in.former) == 0,
 		keys:         append([]kvblock.Key(nil), in.keys...),
 		chunks:       append([]affinity.Chunk(nil), s.chunks...),
 		who:          in.who,

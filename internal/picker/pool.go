@@ -10,7 +10,6 @@ import (
 
 	"github.com/kvasir-dev/kvasir/internal/affinity"
 	"github.com/kvasir-dev/kvasir/internal/endpoint"
-	"github.com/kvasir-dev/kvasir/internal/kvblock"
 	"github.com/kvasir-dev/kvasir/internal/kvindex"
 	"github.com/kvasir-dev/kvasir/internal/load"
 	"github.com/kvasir-dev/kvasir/internal/peer"
@@ -66,6 +65,7 @@ type view struct {
 	// sessionKeys are tried in order; homes is where the sessions' last requests went.
 	sessionKeys []SessionKey
 	homes       *affinity.Sessions
+	rotation    *rotation // nil while there is but one root of keys
 	// members and holders belong to spec.Endpoints, in its order.
 	members []*member
 	holders []kvindex.Holder
@@ -85,10 +85,10 @@ func (p *Picker) build(spec *Spec, old *view, next *snapshot) (*view, error) {
 			exact: p.exactOf(spec.Namespace + "/" + spec.Name),
 		}
 	} else {
-		if old.spec.BlockTokens != spec.BlockTokens || old.spec.Seed != spec.Seed || old.spec.Model != spec.Model {
-			return nil, fmt.Errorf("pool %s: model, block size and key root cannot change while it runs", spec.Name)
+		if old.spec.BlockTokens != spec.BlockTokens || old.spec.Model != spec.Model {
+			return nil, fmt.Errorf("pool %s: model and block size cannot change while it runs", spec.Name)
 		}
-		v.pool = old.pool
+		v.pool, v.rotation = old.pool, old.next(spec)
 		for i, m := range old.members {
 			known[old.spec.Endpoints[i].Epoch()] = m
 		}
@@ -193,9 +193,6 @@ func (v *view) find(id endpoint.ID) (*member, bool) {
 	}
 	return nil, false
 }
-
-// root of the keys of a request.
-func (v *view) root(model, salt string) kvblock.Key { return v.spec.Seed.Root(v.identity(model), salt) }
 
 // timeNow is the clock of everything in the package.
 type timeNow func() time.Time

@@ -59,8 +59,10 @@ func (p *Picker) SetExact(namespace, pool string, e *Exact) {
 
 // prompt is what is known of a request's (first) prompt.
 type prompt struct {
-	// keys of its whole blocks; empty unless tokens are known.
+	// keys of its whole blocks; empty unless tokens are known. former are those by the former root, while keys are
+	// rotated.
 	keys   []kvblock.Key
+	former []kvblock.Key
 	tokens int
 	source TokenSource
 	// err is why there are no exact keys.
@@ -91,7 +93,7 @@ func (p *Picker) exactKeys(ctx context.Context, v *view, s *scratch, body []byte
 	if exact == nil {
 		exact = &Exact{}
 	}
-	chain := tokenizer.Chain{Root: v.root(r.Model, r.CacheSalt), BlockTokens: v.spec.BlockTokens}
+	chain := tokenizer.Chain{Root: v.root(r), BlockTokens: v.spec.BlockTokens}
 	switch {
 	case r.Embeds || r.Multimodal || r.Stateful:
 		return prompt{err: errContent}
@@ -151,13 +153,28 @@ func (p *Picker) compute(ctx context.Context, v *view, s *scratch, body []byte, 
 		return prompt{}, err
 	}
 	s.keys = keys
-	return prompt{keys: keys[:min(len(keys), maxKeyed/chain.BlockTokens)], tokens: n, source: TokensExact}, nil
+	most := maxKeyed / chain.BlockTokens
+	out := prompt{keys: keys[:min(len(keys), most)], tokens: n, source: TokensExact}
+	if v.rotating() {
+		chain.Root = v.formerRoot(&s.request)
+		if former, _, err := prompter.AppendKeys(ctx, s.former[:0], body, &s.request, chain); err == nil {
+			s.former, out.former = former, former[:min(len(former), most)]
+		}
+	}
+	return out, nil
 }
 
 // keyed makes the keys of ids.
 func (v *view) keyed(s *scratch, ids []uint32, chain tokenizer.Chain, source TokenSource) prompt {
-	s.keys = kvblock.AppendKeys(s.keys[:0], chain.Root, ids[:min(len(ids), maxKeyed)], chain.BlockTokens)
-	return prompt{keys: s.keys, tokens: len(ids), source: source}
+	tokens := len(ids)
+	ids = ids[:min(tokens, maxKeyed)]
+	s.keys = kvblock.AppendKeys(s.keys[:0], chain.Root, ids, chain.BlockTokens)
+	out := prompt{keys: s.keys, tokens: tokens, source: source}
+	if v.rotating() {
+		s.former = kvblock.AppendKeys(s.former[:0], v.formerRoot(&s.request), ids, chain.BlockTokens)
+		out.former = s.former
+	}
+	return out
 }
 
 // askEngine lets an engine render the request. The engines take turns; one that has not answered is left alone for a

@@ -215,6 +215,13 @@ func (r *Receiver) Status() Status {
 	return s
 }
 
+// KeyID is the id of the root of the keys that the index has; empty while it has none.
+func (r *Receiver) KeyID() string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.have.GetKeyId()
+}
+
 func (r *Receiver) position() *pb.Position {
 	if r.have == nil {
 		return nil

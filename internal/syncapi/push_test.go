@@ -252,6 +252,33 @@ func TestEndpointsAreGivenBackWhenTheirReporterStaysAway(t *testing.T) {
 	})
 }
 
+// When another root of keys is announced, the reporter moves what is held to it, in one step for readers.
+func TestKeysMoveToAnotherRoot(t *testing.T) {
+	var moved atomic.Int64
+	p := startPicker(t, "127.0.0.1:0", ServerOptions{OnMoved: func(string) { moved.Add(1) }})
+	r := startReporter(t, p.addr, DialOptions{})
+	e, tokens := chain(0, 3)
+	r.mirror.Apply(batch(e), ingest.Position{})
+	eventually(t, "held", func() bool { return p.match(p.target.Roots[0], tokens) == 3 && moved.Load() == 1 })
+	before, next := p.target.Roots[0], testRoot(t, "b")
+	p.target.Roots = []report.Root{next}
+	p.server.Set("pool", []Target{p.target})
+	eventually(t, "moved", func() bool {
+		old, now := p.match(before, tokens), p.match(next, tokens)
+		if old+now < 3 && moved.Load() == 1 {
+			// It may have moved between the two questions.
+			old, now = p.match(before, tokens), p.match(next, tokens)
+			if old+now < 3 {
+				t.Fatalf("%d blocks by the former root, %d by the new one", old, now)
+			}
+		}
+		return now == 3 && old == 0 && moved.Load() == 2 && p.status().Proven
+	})
+	if n := p.status().Resyncs[report.NewKeys]; n != 1 || r.err() != nil {
+		t.Errorf("moved %d times, stream ended with %v", n, r.err())
+	}
+}
+
 // briefly proves who a reporter is for a moment only.
 type briefly struct {
 	d      time.Duration

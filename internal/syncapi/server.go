@@ -72,7 +72,9 @@ type ServerOptions struct {
 	// have stopped when it returns. OnRelease is called when the reporter has not come back. OnOwn must not call the
 	// server but for Owned.
 	OnOwn, OnRelease func(pool string, ep endpoint.Endpoint)
-	Log              logr.Logger
+	// OnMoved is called when the keys that the index has of an endpoint have come to be of another root.
+	OnMoved func(pool string)
+	Log     logr.Logger
 	// Now is the clock.
 	Now func() time.Time
 }
@@ -135,6 +137,9 @@ func NewServer(o ServerOptions) *Server {
 	}
 	if o.OnOwn == nil {
 		o.OnOwn = func(string, endpoint.Endpoint) {}
+	}
+	if o.OnMoved == nil {
+		o.OnMoved = func(string) {}
 	}
 	if o.OnRelease == nil {
 		o.OnRelease = func(string, endpoint.Endpoint) {}

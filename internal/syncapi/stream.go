@@ -158,6 +158,7 @@ func (s *Server) exchange(ctx context.Context, stream pushStream, in <-chan rece
 	defer stop()
 	quiet := time.NewTimer(silence)
 	defer quiet.Stop()
+	root := t.receiver.KeyID()
 	for {
 		select {
 		case <-ctx.Done():
@@ -186,6 +187,10 @@ func (s *Server) exchange(ctx context.Context, stream pushStream, in <-chan rece
 			}
 			if failed != nil {
 				return failed
+			}
+			if now := t.receiver.KeyID(); now != root {
+				root = now
+				s.options.OnMoved(t.pool)
 			}
 		}
 	}

@@ -264,16 +264,19 @@ func TestKeyRoots(t *testing.T) {
 	}
 }
 
-func TestAChangedKeyRootWaitsForARestart(t *testing.T) {
+func TestAChangedKeyRootTakesEffect(t *testing.T) {
 	d := open(t, "pool.yaml", smallPool)
 	s, _ := load(t, d)
 	before := s.Pools[0].KeyID
 	write(t, d.file("secret.yaml"), "apiVersion: v1\nkind: Secret\nmetadata: {name: m-key}\nstringData: {root: "+strings.Repeat("x", 32)+"}\n")
-	write(t, d.file("pods.yaml"), smallSlice)
 	s, problems := load(t, d)
-	wantProblem(t, problems, "InferencePool default/m", "spec.keySpace.secretRef", "started again")
-	if s.Pools[0].KeyID != before || len(only(t, s).Endpoints) != 1 {
-		t.Error("want the keys of before, and what else has changed")
+	if after := s.Pools[0].KeyID; after == before || after != only(t, s).Seed.ID() || len(problems) > 0 {
+		t.Errorf("the keys are %s, before %s; problems %v", after, before, problems)
+	}
+	write(t, d.file("secret.yaml"), "apiVersion: v1\nkind: Secret\nmetadata: {name: m-key}\nstringData: {root: short}\n")
+	after := s.Pools[0].KeyID
+	if s, problems = load(t, d); s.Pools[0].KeyID != after || len(problems) != 1 {
+		t.Errorf("a root that is none changed the keys; problems %v", problems)
 	}
 }
 

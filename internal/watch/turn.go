@@ -109,13 +109,8 @@ func (n *turn) draftPool(p *v1alpha1.InferencePool) *draft {
 	for _, err := range errs {
 		problem(err, d.known)
 	}
-	switch {
-	case len(errs) > 0:
+	if len(errs) > 0 {
 		d.spec = d.last
-	case d.known && d.spec.Seed != d.last.Seed:
-		d.spec.Seed = d.last.Seed
-		problem(field.Forbidden(field.NewPath("spec", "keySpace", "secretRef"),
-			"the key root has changed, which takes effect when the picker is started again"), true)
 	}
 	return d
 }

@@ -360,6 +360,14 @@ func TestTheIndexEqualsTheEnginesWhateverIsKilled(t *testing.T) {
 	s.until("every pod is followed", func() bool { return s.metric("kvasir_report_state", `state="Synced"`) == 3 })
 	work()
 
+	// Another root of keys.
+	s.write("secret.yaml", "apiVersion: v1\nkind: Secret\nmetadata: {name: m-key}\nstringData: {root: "+strings.Repeat("k", 32)+"}\n")
+	s.until("all have moved", func() bool { return strings.Contains(s.proc.logs.String(), "All endpoints have keys of the new root") })
+	if n := s.metric("kvasir_index_resyncs_total", `reason="NewKeys"`); n != 3 {
+		t.Errorf("%v endpoints have moved to keys of another root, want 3", n)
+	}
+	work()
+
 	s.rest()
 	s.untilEqual("after all kills")
 	s.check()
