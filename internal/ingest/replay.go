@@ -73,11 +73,15 @@ func (s *Stream) resync(why Reason) {
 		return nil
 	})
 	s.listen()
-	if err == nil && !cleared {
+	silent := err == nil && !cleared
+	if silent && s.known {
 		err = errShort // the engine has spoken, yet replays nothing
 	}
 	switch {
 	case enough:
+	case silent && !s.known: // as when a stream begins
+		s.known, s.expected = true, 0
+		s.setState(Synced)
 	case err != nil:
 		if cleared && s.sink.Revert() {
 			s.expected, s.known, s.proof, s.since = before.Next, before.Known, before.Proof, since

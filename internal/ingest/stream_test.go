@@ -284,6 +284,24 @@ func TestReplaySocketThatFailsFromTheStart(t *testing.T) {
 	})
 }
 
+// An engine that has said nothing has nothing to replay, also where the first replay has failed.
+func TestReplaySocketThatFailsBeforeTheEngineHasSpoken(t *testing.T) {
+	inWorld(t, true, nil, func(w *world) {
+		synctest.Wait()
+		w.mu.Lock()
+		before := w.replays
+		w.replayFails = func(n int) (int, bool) { return 0, n <= before+2 }
+		w.mu.Unlock()
+		w.cut()
+		time.Sleep(time.Second)
+		w.check("not replayed", Unverified, gpu())
+		settle()
+		w.check("replayed", Synced, gpu())
+		w.publish(encode(chain(0, 1)), 1)
+		w.check("live", Synced, gpu(keyOf(1)))
+	})
+}
+
 func TestStatesWithoutAReplaySocket(t *testing.T) {
 	inWorld(t, false, nil, func(w *world) {
 		w.check("connected", Unverified, gpu())

@@ -160,6 +160,7 @@ func (m *Mirror) trim() {
 		if n := m.pop(&m.orphans, orphan); m.is(n, orphan) {
 			r := m.arena.at(n.id)
 			m.stats.OrphansDropped++
+			m.refused++
 			m.changeClass(r, func() { r.copies = [kvblock.NumTiers]uint16{} })
 			m.drop(n.id)
 		}

@@ -139,8 +139,12 @@ func TestGhostsThatComeBackStayWithinTheLimit(t *testing.T) {
 	if err := m.Save(&file); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := NewMirror(Options{MaxBlocks: 2}, nil).Load(&file); err != nil {
+	next := NewMirror(Options{MaxBlocks: 2}, nil)
+	if _, err := next.Load(&file); err != nil {
 		t.Errorf("loading: %v", err)
+	}
+	if d := next.digest(next.acquire(&root)); d.Refused != 2 { // pickers must not take for all what is not
+		t.Errorf("%d refused after loading, want 2", d.Refused)
 	}
 }
 

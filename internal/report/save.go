@@ -8,16 +8,17 @@ import (
 	"hash"
 	"hash/crc32"
 	"io"
+	"math"
 
 	"github.com/kvasir-dev/kvasir/internal/ingest"
 	"github.com/kvasir-dev/kvasir/internal/kvblock"
 	"github.com/kvasir-dev/kvasir/internal/kvevent"
 )
 
-// The file, little-endian: magic; epoch; position with state, next, known, proof; number of roots, of them model and salt; number of blocks, of
-// them hash, parent, extra, group, root, copies, tokens, in an order in which parents come before their children; a
-// CRC-32C of all that.
-const magic = "kvasir mirror 1\n"
+// The file, little-endian: magic; epoch; position with state, next, known, proof; how many blocks were refused or
+// unindexable; number of roots, of them model and salt; number of blocks, of them hash, parent, extra, group, root,
+// copies, tokens, in an order in which parents come before their children; a CRC-32C of all that.
+const magic = "kvasir mirror 2\n"
 
 // maxString bounds a model's name or a salt in the file.
 const maxString = 64 << 10
@@ -63,6 +64,8 @@ func (m *Mirror) Save(w io.Writer) error {
 	}
 	s.uint(known)
 	s.fixed(m.at.Proof)
+	s.uint(m.refused)
+	s.uint(m.unindexable)
 	s.uint(uint64(len(m.roots)))
 	for _, r := range m.roots {
 		s.string(r.model)
@@ -190,6 +193,7 @@ func (m *Mirror) load(l *loader) (ingest.Position, error) {
 	}
 	epoch := l.fixed()
 	at := ingest.Position{State: ingest.State(l.uint(uint64(ingest.Degraded))), Next: l.fixed(), Known: l.uint(1) == 1, Proof: l.fixed()}
+	m.refused, m.unindexable = l.uint(math.MaxUint64), l.uint(math.MaxUint64)
 	var roots []chainRoot
 	for range l.uint(uint64(m.options.MaxBlocks)) {
 		roots = append(roots, chainRoot{l.string(), l.string()})
