@@ -16,6 +16,12 @@ var errFar = errors.New("a sequence number is too far ahead")
 // errOther ends a replay by an engine that is not in the life which is followed.
 var errOther = errors.New("the engine has begun another life")
 
+// errGone ends a replay that does not reach back to the batch that was applied last, so that nothing is shown.
+var errGone = errors.New("history does not reach back to what was applied last")
+
+// errEnough ends a replay that has shown what was asked.
+var errEnough = errors.New("enough")
+
 var proofTable = crc32.MakeTable(crc32.Castagnoli)
 
 // proofOf tells a payload from others with the same number. It is never 0.
@@ -55,10 +61,20 @@ func (s *Stream) begin(why Reason) {
 		"blocks", s.stats.Blocks.Load())
 }
 
+// pass follows another life, which the replay socket has told of.
+func (s *Stream) pass() {
+	s.passed = true
+	s.begin(FellBack)
+}
+
 // resync replaces what is held by a replay of everything. What is held stays until the end of the replay, if the sink
 // can do that; else until the first reply. It stays altogether if it is only not known to be all there is, and the
-// history reaches no further back.
-func (s *Stream) resync(why Reason) {
+// history reaches no further back. It returns false when the engine turns out to be in another life.
+func (s *Stream) resync(why Reason) (same bool) {
+	if !s.prove() {
+		s.pass()
+		return false
+	}
 	s.stats.Resyncs[why].Add(1)
 	before, since := s.position(), s.since
 	cleared, enough := false, false
@@ -97,6 +113,7 @@ func (s *Stream) resync(why Reason) {
 	}
 	s.log.Info("Event stream replayed", "reason", why.String(), "state", State(s.state.Load()).String(),
 		"blocks", s.stats.Blocks.Load())
+	return true
 }
 
 // resume goes on after a connection was made again, if the engine shows by the batch applied last that it is in the
@@ -120,8 +137,22 @@ func (s *Stream) resume() bool {
 	return true
 }
 
+// prove asks for the batch that was applied last. It returns false when the engine has another one under that number,
+// or none: then it is in another life, although the connection's end has not been noticed.
+func (s *Stream) prove() bool {
+	if !s.known || s.expected == 0 || s.proof == 0 {
+		return true
+	}
+	last, same := s.expected-1, false
+	err := s.replay(last, func(seq uint64, payload []byte) error {
+		same = seq != last || proofOf(payload) == s.proof
+		return errEnough
+	})
+	return same || err != nil && !errors.Is(err, errEnough)
+}
+
 // catchUp applies what the engine has published since the batch applied last, which must be the one that it still has
-// under that number.
+// under that number. errOther says that it is not, errGone that it is kept no longer, errShort that one is missing.
 func (s *Stream) catchUp() error {
 	proven := s.expected == 0
 	from := s.expected
@@ -130,6 +161,8 @@ func (s *Stream) catchUp() error {
 	}
 	err := s.replay(from, func(seq uint64, payload []byte) error {
 		switch {
+		case !proven && seq > from:
+			return errGone
 		case !proven:
 			if seq != from || proofOf(payload) != s.proof {
 				return errOther
@@ -170,8 +203,8 @@ func (s *Stream) poll() {
 		s.live = false // older messages may still come
 	}
 	switch {
-	case errors.Is(err, errOther):
-		s.begin(FellBack)
+	case errors.Is(err, errOther), errors.Is(err, errGone):
+		s.pass()
 	case errors.Is(err, errShort):
 		s.resync(ShortGap)
 	default:
@@ -225,35 +258,39 @@ func (s *Stream) replayAll(first func(from uint64) error) (State, error) {
 const patience = time.Second
 
 // fill asks for the batches from the expected one up to seq, which has come. Afterwards seq is the expected one, or
-// has been applied, or the connection has gone.
-func (s *Stream) fill(seq uint64) {
+// has been applied, or the connection has gone. It returns false when the engine turns out to be in another life, and
+// what has come is of neither.
+func (s *Stream) fill(seq uint64) (same bool) {
 	s.stats.Gaps.Add(1)
+	answered := false
 	for attempt := 0; s.replayable() && attempt < s.cfg.ReplayAttempts && s.expected < seq; attempt++ {
 		if attempt > 0 && !s.rest(s.cfg.MinBackoff) {
 			break
 		}
 		began := s.cfg.Now()
-		err := s.replay(s.expected, func(n uint64, payload []byte) error {
-			switch {
-			case n < s.expected:
-				return nil
-			case n > s.expected:
-				return errShort
+		err := s.catchUp()
+		if errors.Is(err, errOther) {
+			s.pass()
+			return false
+		}
+		if errors.Is(err, errShort) || errors.Is(err, errGone) {
+			if !s.resync(ShortGap) {
+				return false
 			}
-			s.expected = n + 1
-			s.applyBatch(payload)
-			return nil
-		})
-		if errors.Is(err, errShort) {
-			s.resync(ShortGap)
 			break
 		}
 		if err != nil && s.cfg.Now().Sub(began) >= patience {
 			break
 		}
+		answered = err == nil
 	}
 	if s.expected >= seq || s.up.Err() != nil {
-		return
+		return true
+	}
+	if answered && s.passed {
+		s.stats.Malformed.Add(1) // the engine has not come so far
+		s.live = false
+		return false
 	}
 	missing := seq - s.expected
 	if farAhead(seq, s.expected) {
@@ -264,6 +301,7 @@ func (s *Stream) fill(seq uint64) {
 	s.expected = seq
 	s.setState(Degraded)
 	s.plan()
+	return true
 }
 
 // plan makes sure that everything is replayed again some time, if it can be.
@@ -278,7 +316,7 @@ func (s *Stream) plan() {
 func (s *Stream) replay(from uint64, each func(seq uint64, payload []byte) error) error {
 	s.stats.Replays.Add(1)
 	err := s.cfg.Source.Replay(s.up, s.feed.Endpoint.ReplayAddress, from, each)
-	if err != nil && !errors.Is(err, errShort) {
+	if err != nil && !errors.Is(err, errShort) && !errors.Is(err, errEnough) {
 		s.stats.ReplayFailures.Add(1)
 	}
 	return err

@@ -10,6 +10,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/kvasir-dev/kvasir/internal/kvblock"
 	"github.com/kvasir-dev/kvasir/internal/kvevent"
 )
 
@@ -50,6 +51,66 @@ func TestEngineThatHasOvertakenItsFormerSelfIsAnother(t *testing.T) {
 		w.cut()
 		time.Sleep(time.Minute)
 		w.check("another life", Synced, gpu(keyOf(10), keyOf(11), keyOf(12), keyOf(13), keyOf(14)))
+	})
+}
+
+// The end of a connection may be noticed late: what is replayed meanwhile comes from another life already, and must not
+// be mixed with what is held, nor with what is still on the way.
+func TestAReplayByAnotherLifeIsNoticedBeforeTheConnectionsEnd(t *testing.T) {
+	inWorld(t, true, nil, func(w *world) {
+		synctest.Wait()
+		w.publish(encode(chain(0, 1)), 1)
+		w.publish(encode(chain(0, 2)), 1)
+		w.check("live", Synced, gpu(keyOf(1), keyOf(2)))
+		w.restart()
+		var keys []kvblock.Key
+		for i := range kvevent.Hash(5) { // further than before
+			w.publish(encode(chain(0, 10+i)), 0)
+			keys = append(keys, keyOf(10+i))
+		}
+		w.mu.Lock()
+		w.deliver(5, encode(chain(0, 3))) // of the life before, after a gap
+		w.mu.Unlock()
+		w.check("another life", Synced, gpu(keys...))
+		w.mu.Lock()
+		w.deliver(9, encode(chain(0, 4)))
+		w.mu.Unlock()
+		time.Sleep(time.Second)
+		w.check("what the life before has left", Synced, gpu(keys...))
+		w.publish(encode(chain(0, 20)), 1)
+		w.check("which goes on", Synced, gpu(append(keys, keyOf(20))...))
+		if got := w.stats().Resyncs[FellBack].Load(); got != 1 {
+			t.Errorf("%d new lives, want 1", got)
+		}
+	})
+}
+
+func TestAResyncByAnotherLifeIsANewLife(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e, l := newFakeEngine(), &log{}
+		feed := testFeed(nil)
+		feed.Writer, feed.Sink = nil, l
+		m := New(testConfig(e))
+		defer m.Close()
+		m.Set("p", []Feed{feed})
+		synctest.Wait()
+		e.publish(encode(chain(0, 1)), 1)
+		e.publish(encode(chain(0, 2)), 1)
+		l.take()
+		for _, lives := range []int{1, 5} { // it has not come so far, or has overtaken itself
+			e.restart()
+			for i := range lives {
+				e.publish(encode(chain(0, kvevent.Hash(10+i))), 0)
+			}
+			r := m.streams["p"][feed.Endpoint.Epoch()]
+			r.queue.mu.Lock()
+			r.queue.overflow()
+			r.queue.mu.Unlock()
+			r.queue.signal()
+			if lines := l.take(); len(lines) != 1+lives || lines[0] != "begin false" {
+				t.Errorf("after %d batches of another life: %q", lives, lines)
+			}
+		}
 	})
 }
 

@@ -48,6 +48,9 @@ type Stream struct {
 	// last is the number of the last message received live, once live is true.
 	last uint64
 	live bool
+	// passed says that the replay socket has told of another life while the connection lasted: what comes over that may
+	// be what the life before has left on the way.
+	passed bool
 	// stray is the number of a message that was passed over because it lies too far ahead, once strayed is true.
 	stray   uint64
 	strayed bool
@@ -190,7 +193,7 @@ func (s *Stream) tell(at Position, state State) {
 func (s *Stream) step(it item) {
 	switch it.kind {
 	case kindUp:
-		s.up = it.link
+		s.up, s.passed = it.link, false
 		s.begin(Connected)
 		s.seen.Store(it.seq)
 	case kindOverflow:
@@ -240,6 +243,7 @@ func (s *Stream) message(seq uint64, payload []byte) {
 		s.stats.Duplicates.Add(1)
 		return
 	case s.live && seq < s.last:
+		s.passed = false
 		s.begin(FellBack)
 	}
 	s.live, s.last = true, seq
@@ -251,9 +255,8 @@ func (s *Stream) message(seq uint64, payload []byte) {
 			s.setState(Synced)
 		}
 	case seq > s.expected:
-		s.fill(seq)
-		if seq > s.expected {
-			return // the next connection will bring it
+		if !s.fill(seq) || seq > s.expected {
+			return // a replay has brought it, or the next connection will
 		}
 	}
 	if seq < s.expected {

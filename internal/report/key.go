@@ -138,26 +138,24 @@ func (m *Mirror) key(n id, r *record, v *view) {
 	case over+size == bt:
 		last := m.join(n, base)
 		if last == 0 { // until the part comes again
-			m.unfit(r)
+			if r.over != unfit {
+				r.over = unfit
+				m.keyless()
+			}
 			return
 		}
 		r.over, r.keys[v.slot] = 0, keyed{base, last}
 	default:
-		m.unfit(r)
+		if r.over != unfit {
+			r.over = unfit
+			m.lost(&m.stats.BlockSizeUnsupported, 1)
+		}
 		return
 	}
 	for tier := range kvblock.Tier(kvblock.NumTiers) {
 		if m.whole(n, tier) {
 			m.put(n, r, v, tier, true)
 		}
-	}
-}
-
-// unfit says that a block has no key, nor what follows it.
-func (m *Mirror) unfit(r *record) {
-	if r.over != unfit {
-		r.over = unfit
-		m.lost(&m.stats.BlockSizeUnsupported, 1)
 	}
 }
 
@@ -235,10 +233,21 @@ func (m *Mirror) tellOne(n id, tier kvblock.Tier, come bool) {
 	}
 	r := m.arena.at(n)
 	for _, v := range m.views {
-		if v != nil && r.keys[v.slot].last != 0 {
+		switch {
+		case v == nil:
+		case r.keys[v.slot].last != 0:
 			m.put(n, r, v, tier, come)
+		case come:
+			m.keyless()
 		}
 	}
+}
+
+// keyless counts a block that has no key in a view because one before it is forgotten, a ghost for which there was no
+// room. Pickers must not take for all what is told without it.
+func (m *Mirror) keyless() {
+	m.refused++
+	m.stats.Refused++
 }
 
 // put tells a view that the keys of a block come to a tier, or go.
@@ -282,6 +291,11 @@ func (m *Mirror) acquire(root *Root) *view {
 	m.arena.each(func(n id, r *record) {
 		if r.first() {
 			m.settle(n)
+		}
+	})
+	m.arena.each(func(_ id, r *record) {
+		if r.class() == placed && r.keys[free].last == 0 && r.over != unfit {
+			m.keyless()
 		}
 	})
 	v.begin(m.options.NewID())

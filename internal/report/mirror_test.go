@@ -162,6 +162,27 @@ func TestGhostsThatComeAndGo(t *testing.T) {
 	}
 }
 
+// Blocks that follow a ghost for which there was no room have no keys in views that begin later. That is told, or else
+// pickers would take the rest for all.
+func TestBlocksThatCannotBeKeyedAgainAreCounted(t *testing.T) {
+	m, v, root := testMirror(Options{MaxGhosts: 1})
+	apply(m, chainEvent(0, 1, 2), chainEvent(0, 3, 4), removedEvent(1), removedEvent(3))
+	expect(t, "in the view that was there", m, v, keyOf(root, 1, 2), keyOf(root, 3, 4))
+	if got := m.Stats(); got.GhostsDropped != 1 || got.Refused != 0 {
+		t.Fatalf("%d ghosts dropped, %d refused, want 1 and 0", got.GhostsDropped, got.Refused)
+	}
+	other := testRoot("b", 4)
+	later := m.acquire(&other)
+	expect(t, "in a later one", m, later, keyOf(other, 3, 4))
+	if d := m.digest(later); d.Refused != 1 {
+		t.Errorf("%d refused, want 1", d.Refused)
+	}
+	apply(m, chainEvent(2, 5))
+	if d := m.digest(later); d.Refused != 2 {
+		t.Errorf("%d refused after one more, want 2", d.Refused)
+	}
+}
+
 // A part of a block of ours may be a ghost for which there is no room. What it was part of has no key until it is back.
 func TestBlocksOfSeveralPartsOfWhichOneIsForgotten(t *testing.T) {
 	root := testRoot("a", 16)
@@ -175,6 +196,9 @@ func TestBlocksOfSeveralPartsOfWhichOneIsForgotten(t *testing.T) {
 	}
 	apply(m, chainEvent(3, 4))
 	expect(t, "without its beginning", m, v)
+	if got := m.Stats(); got.Refused != 1 {
+		t.Errorf("%d refused, want 1: what is missing must be told", got.Refused)
+	}
 	apply(m, chainEvent(0, 1))
 	expect(t, "back", m, v, kvblock.AppendKeys(nil, root.Seed.Root(root.Model, ""), chainEvent(0, 1, 2, 3, 4).Tokens, 16)...)
 }
