@@ -38,6 +38,9 @@
 // A number more than 2^32 ahead is no gap: whoever reaches the publisher's subscribers can send one. Its message is
 // passed over, unless the next one goes on from it; then the engine is taken to be in another life.
 //
+// A gap is filled only by an engine that still has the batch before it: behind a connection that is not lost yet there
+// may be another life already.
+//
 // A connection that is made again may be to another life of the engine, and nothing in the protocol tells. So the
 // batch applied last is asked for again: batches carry the time, and if it is the same to the byte, so is the life, and
 // the stream goes on from there. Otherwise it is a new life: everything is cleared and replayed.

@@ -360,3 +360,24 @@ func TestUnverifiedBlocksOfAnEarlierProcess(t *testing.T) {
 		}
 	})
 }
+
+// An engine that was started again behind a connection that has not been lost yet, and that has come further than it
+// ever was before, is another one: what it has in a gap is no part of what was missed.
+func TestAGapIsNotFilledByAnotherLife(t *testing.T) {
+	inWorld(t, true, nil, func(w *world) {
+		synctest.Wait()
+		w.publish(encode(chain(0, 1)), 1)
+		w.publish(encode(chain(0, 2)), 1)
+		w.check("live", Synced, gpu(keyOf(1), keyOf(2)))
+		w.restart()
+		for i := range kvevent.Hash(5) {
+			w.publish(encode(chain(0, 10+i)), int(i)/4) // only the last one comes
+		}
+		w.check("another life", Synced, gpu(keyOf(10), keyOf(11), keyOf(12), keyOf(13), keyOf(14)))
+		if got := w.stats().Resyncs[FellBack].Load(); got != 1 {
+			t.Errorf("%d lives begun", got)
+		}
+		w.publish(encode(chain(0, 20)), 1)
+		w.check("live again", Synced, gpu(keyOf(10), keyOf(11), keyOf(12), keyOf(13), keyOf(14), keyOf(20)))
+	})
+}

@@ -169,7 +169,7 @@ func predictionsTrusted(f *facts) metav1.Condition {
 	switch h := f.hits; {
 	case f.trust.Lost:
 		return condition(typ, metav1.ConditionFalse, "Mispredicting",
-			"the engines find less than half of what they have announced and not removed; do tokenizer, template, cache salts and block size match? Until they find it, requests go without matches, but for one in 16")
+			"the engines find less than half of what they have announced and not removed; do tokenizer, template, cache salts and block size match? Until they find it, requests are matched against what was routed before, but for one in 16")
 	case h.Answers == 0 && f.completed >= enoughAnswers:
 		return condition(typ, metav1.ConditionUnknown, "NoCachedTokens",
 			"no answer has told how much was cached; start the engines with --enable-prompt-tokens-details")
