@@ -59,7 +59,7 @@ func newApp(log logr.Logger, eventsAddress, island string, decisions picker.Deci
 	a.renderer = render.New(render.Options{})
 	a.peers.outbox = peer.NewOutbox(incarnation())
 	a.picker = picker.New(picker.Options{
-		Renderer: renderer{a.renderer}, Peers: a.peers.outbox,
+		Renderer: renderer{a.renderer}, Peers: a.peers.outbox, Doubt: a.doubtTokens,
 		Island: island, Decisions: decisions, Log: log.WithName("picker"),
 	})
 	a.dialIn = newDialIn(eventsAddress, log.WithName("events"))

@@ -49,6 +49,9 @@ func (a *app) setTokens() {
 	a.tokens.Set(pools)
 }
 
+// doubtTokens makes the engines of a pool be asked again.
+func (a *app) doubtTokens(namespace, pool string) { a.tokens.Doubt(namespace, pool) }
+
 // filesOf says where a model's files come from.
 func filesOf(t *picker.TokenizerSpec) conformance.Files {
 	f := conformance.Files{Dir: t.Dir, Set: t.Files, Reporters: t.Type == "Reporter", Template: t.ChatTemplate}

@@ -102,7 +102,7 @@ func (e *engines) Tokens(ctx context.Context, ep *endpoint.Endpoint, route opena
 	return ids, nil
 }
 
-func (e *engines) set(pod string, id Identity, files modelfiles.Set, s setting) {
+func (e *engines) engine(pod string, id Identity, files modelfiles.Set, s setting) {
 	enc, err := tokenizer.LoadFS(files)
 	if err != nil {
 		panic(err)
@@ -241,7 +241,7 @@ func TestWhatIsProvenIsTrusted(t *testing.T) {
 				h := newHouse(tc.files, "a")
 				defer h.Close()
 				h.change, h.refuse = tc.change, tc.refuse
-				h.engines.set("a", v24, tc.engine, tc.setting)
+				h.engine("a", v24, tc.engine, tc.setting)
 				h.apply()
 				h.expect(t, name, tc.state, tc.texts, tc.chats)
 				if s, _ := h.Status("n", "p"); !strings.Contains(s.Message, tc.message) {
@@ -263,18 +263,30 @@ func TestTheProbeIsRepeated(t *testing.T) {
 		texts, chats bool
 		probes       uint64
 	}{
-		"nothing":                  {func(*house) {}, 10 * time.Minute, Exact, true, true, 1},
-		"an hour":                  {func(*house) {}, 61 * time.Minute, Exact, true, true, 2},
-		"another version":          {func(h *house) { h.engines.set("a", Identity{Version: "0.25.0", Root: "/m"}, full, settings[0]) }, time.Minute, Exact, true, true, 2},
-		"another root":             {func(h *house) { h.engines.set("a", Identity{Version: "0.24.0", Root: "/n"}, other, settings[0]) }, time.Minute, Failed, true, false, 2},
-		"another template":         {func(h *house) { h.pool.Files.Set = other; h.apply() }, time.Minute, Failed, true, false, 1},
-		"files that go":            {func(h *house) { h.pool.Files.Set = modelfiles.Set{}; h.apply() }, time.Minute, FilesMissing, false, false, 1},
-		"a doubt":                  {func(h *house) { h.Doubt("n", "p") }, time.Minute, Exact, true, true, 2},
-		"a doubt that is right":    {func(h *house) { h.engines.set("a", v24, other, settings[0]); h.Doubt("n", "p") }, time.Minute, Failed, true, false, 2},
+		"nothing":               {func(*house) {}, 10 * time.Minute, Exact, true, true, 1},
+		"an hour":               {func(*house) {}, 61 * time.Minute, Exact, true, true, 2},
+		"another version":       {func(h *house) { h.engine("a", Identity{Version: "0.25.0", Root: "/m"}, full, settings[0]) }, time.Minute, Exact, true, true, 2},
+		"another root":          {func(h *house) { h.engine("a", Identity{Version: "0.24.0", Root: "/n"}, other, settings[0]) }, time.Minute, Failed, true, false, 2},
+		"another template":      {func(h *house) { h.pool.Files.Set = other; h.apply() }, time.Minute, Failed, true, false, 1},
+		"files that go":         {func(h *house) { h.pool.Files.Set = modelfiles.Set{}; h.apply() }, time.Minute, FilesMissing, false, false, 1},
+		"a doubt":               {func(h *house) { h.Doubt("n", "p") }, time.Minute, Exact, true, true, 2},
+		"a doubt that is right": {func(h *house) { h.engine("a", v24, other, settings[0]); h.Doubt("n", "p") }, time.Minute, Failed, true, false, 2},
+		"doubts again and again": {func(h *house) {
+			for range doubtLimit {
+				h.Doubt("n", "p")
+				synctest.Wait()
+			}
+		}, time.Minute, Failed, false, false, 4},
+		"doubts of long ago": {func(h *house) {
+			for range doubtLimit {
+				h.Doubt("n", "p")
+				synctest.Wait()
+			}
+		}, 61 * time.Minute, Exact, true, true, 5},
 		"an engine that goes away": {func(h *house) { h.pods(); h.apply() }, time.Minute, Exact, true, true, 1},
-		"one more of the same":     {func(h *house) { h.engines.set("b", v24, full, settings[0]); h.pods("a", "b"); h.apply() }, time.Minute, Exact, true, true, 1},
+		"one more of the same":     {func(h *house) { h.engine("b", v24, full, settings[0]); h.pods("a", "b"); h.apply() }, time.Minute, Exact, true, true, 1},
 		"one more of another": {func(h *house) {
-			h.engines.set("b", Identity{Version: "0.23.0"}, other, settings[0])
+			h.engine("b", Identity{Version: "0.23.0"}, other, settings[0])
 			h.pods("a", "b")
 			h.apply()
 		}, time.Minute, Failed, true, false, 2},
@@ -285,7 +297,7 @@ func TestTheProbeIsRepeated(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				h := newHouse(Files{Set: full}, "a")
 				defer h.Close()
-				h.engines.set("a", v24, full, settings[0])
+				h.engine("a", v24, full, settings[0])
 				h.apply()
 				h.expect(t, "before", Exact, true, true)
 				tc.change(h)
@@ -311,7 +323,7 @@ func TestAnEngineThatComesLateIsAsked(t *testing.T) {
 		h.mu.Unlock()
 		h.Look("n", "p")
 		h.expect(t, "without an engine", Unproven, false, false)
-		h.engines.set("a", v24, full, settings[0])
+		h.engine("a", v24, full, settings[0])
 		time.Sleep(lastRetry)
 		h.expect(t, "with an engine", Exact, true, true)
 		h.Close()
@@ -339,8 +351,8 @@ func TestOldEnginesDoNotTell(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				h := newHouse(Files{}, "a", "b")
 				defer h.Close()
-				h.engines.set("a", Identity{Version: version}, full, settings[0])
-				h.engines.set("b", v24, full, settings[0])
+				h.engine("a", Identity{Version: version}, full, settings[0])
+				h.engine("b", v24, full, settings[0])
 				h.apply()
 				h.mu.Lock()
 				defer h.mu.Unlock()
@@ -364,7 +376,7 @@ func TestDirectoriesAreLookedAt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newHouse(Files{Dir: dir}, "a")
 		defer h.Close()
-		h.engines.set("a", v24, full, settings[0])
+		h.engine("a", v24, full, settings[0])
 		h.apply()
 		h.expect(t, "at first", Exact, true, true)
 		if err := os.WriteFile(filepath.Join(dir, "chat_template.jinja"), []byte("x"+chatml), 0o600); err != nil {

@@ -24,10 +24,10 @@ type keeper struct {
 	bell            chan struct{}
 
 	mu     sync.Mutex
-	pool   *Pool  // guarded by mu; replaced, never changed
-	status Status // guarded by mu
-	asked  bool   // guarded by mu; all engines are to be asked again
-	doubts uint64 // guarded by mu
+	pool   *Pool       // guarded by mu; replaced, never changed
+	status Status      // guarded by mu
+	asked  bool        // guarded by mu; all engines are to be asked again
+	doubts []time.Time // guarded by mu; the last doubtLimit ones
 
 	// What follows is the goroutine's own.
 	model      model
@@ -85,8 +85,19 @@ func (k *keeper) doubt() {
 	k.mu.Lock()
 	k.asked = true
 	k.status.Doubts++
+	k.doubts = append(k.doubts, time.Now())
+	if len(k.doubts) > doubtLimit {
+		k.doubts = k.doubts[1:]
+	}
 	k.mu.Unlock()
 	k.wake()
+}
+
+// doubted tells whether doubts have come again and again, though the probe has passed each time.
+func (k *keeper) doubted() bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return len(k.doubts) == doubtLimit && time.Since(k.doubts[0]) < proveEvery
 }
 
 func (k *keeper) read() Status {
@@ -132,6 +143,11 @@ func (k *keeper) look(ctx context.Context) time.Duration {
 	found := k.prove(ctx, pool, present, exact)
 	if ctx.Err() != nil {
 		return 0
+	}
+	if (found.texts || found.chats) && k.doubted() {
+		exact.Texts, exact.Chats = nil, nil
+		found = finding{State: Failed, message: fmt.Sprintf(
+			"the probe passes, and yet what engines announce and count did not fit %d times within %s: %s", doubtLimit, proveEvery, found.message)}
 	}
 	k.publish(exact)
 	k.tell(found, exact)

@@ -172,7 +172,8 @@ func (m *Manager) Look(namespace, pool string) {
 	}
 }
 
-// Doubt tells that what engines of a pool announce raises doubts about ids made here: they are asked again.
+// Doubt tells that what engines of a pool announce raises doubts about ids made here: they are asked again. It does not
+// wait.
 func (m *Manager) Doubt(namespace, pool string) {
 	if k := m.keeper(namespace, pool); k != nil {
 		k.doubt()
@@ -211,6 +212,8 @@ const (
 	lookEvery = 30 * time.Second
 	// proveEvery is how long an engine's answers count.
 	proveEvery = time.Hour
+	// doubtLimit doubts within proveEvery end the trust in ids though the probe passes, until the first has been so long ago.
+	doubtLimit = 3
 	// firstRetry and lastRetry bound the wait after no engine has answered.
 	firstRetry, lastRetry = time.Second, lookEvery
 	// identifyTimeout is how long an engine may take to say what it is.

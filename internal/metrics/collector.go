@@ -92,6 +92,10 @@ var poolSeries = []series[picker.PoolStats]{
 		ofPool, func(s *picker.PoolStats) float64 { return float64(s.Speculative) }),
 	gauge("kvasir_speculating_requests", "Requests whose blocks are assumed to be held.", ofPool,
 		func(s *picker.PoolStats) float64 { return float64(s.Speculating) }),
+	counter("kvasir_tokens_checked_answers_total", "Answers and event streams that were held against tokens made in the picker, and fitted.", ofPool,
+		func(s *picker.PoolStats) float64 { return float64(s.Checks.Fit) }),
+	counter("kvasir_tokens_misfitting_answers_total", "Answers and event streams that were held against tokens made in the picker, and did not fit.", ofPool,
+		func(s *picker.PoolStats) float64 { return float64(s.Checks.Misfit) }),
 }
 
 var endpointSeries = []series[picker.EndpointStats]{

@@ -78,11 +78,11 @@ func TestReadIsBounded(t *testing.T) {
 }
 
 func TestLinksAreFollowed(t *testing.T) {
-	real := dirWith(t, map[string]string{"data/tokenizer.json": "{}"})
-	if err := os.Symlink(filepath.Join("data", "tokenizer.json"), filepath.Join(real, "tokenizer.json")); err != nil {
+	dir := dirWith(t, map[string]string{"data/tokenizer.json": "{}"})
+	if err := os.Symlink(filepath.Join("data", "tokenizer.json"), filepath.Join(dir, "tokenizer.json")); err != nil {
 		t.Fatal(err)
 	}
-	if set, err := Read(real, ""); err != nil || string(set["tokenizer.json"]) != "{}" {
+	if set, err := Read(dir, ""); err != nil || string(set["tokenizer.json"]) != "{}" {
 		t.Errorf("%v, %v", set, err)
 	}
 }

@@ -79,6 +79,7 @@ type Decision struct {
 	target  int // in Targets
 	keys    []kvblock.Key
 	chunks  []affinity.Chunk
+	stored  uint64 // keys that the first target had announced at the pick
 	booking *load.Booking
 	guess   *kvindex.Guess
 	told    *peer.Assumption // nil when the peers were not told of the guess
@@ -209,6 +210,7 @@ func (d *Decision) Usage(promptTokens, cachedTokens int) {
 		return
 	}
 	d.usage = true
+	d.checkLength(promptTokens)
 	t := &d.Targets[d.target]
 	if cachedTokens >= 0 {
 		t.member.stats.tellsCached.Store(true)
@@ -281,6 +283,9 @@ func (d *Decision) End(outcome Outcome) {
 		d.Targets[d.target].member.circuit.succeed()
 	}
 	d.leaveTarget(d.now())
+	if outcome == Completed {
+		d.checkBlocks(d.now())
+	}
 	d.keys, d.chunks = nil, nil
 	d.settle(outcome)
 }

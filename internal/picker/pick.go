@@ -344,6 +344,7 @@ func (v *view) decide(now timeNow, s *scratch, question *policy.Request, in *ask
 			rankedAmong: len(s.order),
 		})
 	}
+	d.stored = d.Targets[0].member.stored.Load()
 	v.stats.count(d)
 	d.begin(0)
 	return d

@@ -36,6 +36,9 @@ type Options struct {
 	Now func() time.Time
 	// Renderer asks engines for tokens; nil never asks.
 	Renderer Renderer
+	// Doubt is told when what engines tell does not fit the tokens of a pool that are made in process. It must not call
+	// the Picker, nor wait for it.
+	Doubt func(namespace, pool string)
 	// NewIndex makes the index of a pool; the fast one when nil.
 	NewIndex func() kvindex.Book
 	// NewStrategy makes the strategy of a pool; policy.New when nil.

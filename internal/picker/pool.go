@@ -23,6 +23,7 @@ type member struct {
 	writer kvindex.Writer // of whoever brings the endpoint's events
 	// removals are those through writer; doubted tells that what the index has may not be what the endpoint holds.
 	removals removals
+	stored   atomic.Uint64 // keys announced
 	doubted  atomic.Bool
 	load     load.Tracker
 	circuit  circuit
@@ -45,6 +46,8 @@ type pool struct {
 	logged  sampler
 	trust   trust
 	exact   *atomic.Pointer[Exact]
+	checks  checks
+	doubt   func()        // about tokens made in process
 	turn    atomic.Uint64 // of the engines that are asked for tokens
 	peers   *peer.Outbox  // nil without peers
 
@@ -82,7 +85,7 @@ func (p *Picker) build(spec *Spec, old *view, next *snapshot) (*view, error) {
 	if old == nil {
 		v.pool = &pool{
 			log: p.options.Log, index: p.options.NewIndex(), peers: p.options.Peers, adapters: map[endpoint.ID][]string{}, gate: gate{now: p.now},
-			exact: p.exactOf(spec.Namespace + "/" + spec.Name),
+			exact: p.exactOf(spec.Namespace + "/" + spec.Name), doubt: p.doubts(spec.Namespace, spec.Name),
 		}
 	} else {
 		if old.spec.BlockTokens != spec.BlockTokens || old.spec.Model != spec.Model {
@@ -116,12 +119,22 @@ func (p *Picker) build(spec *Spec, old *view, next *snapshot) (*view, error) {
 		} else {
 			m = &member{holder: v.index.Join(), hash: ep.ID.Hash(), routed: affinity.NewMemory(routedChunks)}
 			m.removals.since = p.now()
-			m.writer = &watchedWriter{Writer: v.index.Writer(m.holder), removals: &m.removals, now: p.now}
+			m.writer = &watchedWriter{Writer: v.index.Writer(m.holder), removals: &m.removals, stored: &m.stored, now: p.now}
 		}
 		v.members = append(v.members, m)
 		v.holders = append(v.holders, m.holder)
 	}
 	return v, nil
+}
+
+// doubts is how a pool tells of doubts about tokens made in process.
+func (p *Picker) doubts(namespace, pool string) func() {
+	return func() {
+		p.options.Log.Info("What engines tell does not fit the tokens made here: they are asked again", "pool", pool)
+		if p.options.Doubt != nil {
+			p.options.Doubt(namespace, pool)
+		}
+	}
 }
 
 // exactOf is where what SetExact tells of a pool lies. p.applyMu is held.

@@ -48,10 +48,11 @@ func (r *removals) happened(key kvblock.Key, from time.Time) bool {
 	return slots != nil && slots[uint64(key)%removalSlots].Load() >= at
 }
 
-// watchedWriter notes what is removed through it.
+// watchedWriter notes what is removed through it, and counts what is stored.
 type watchedWriter struct {
 	kvindex.Writer
 	removals *removals
+	stored   *atomic.Uint64 // keys
 	now      timeNow
 }
 
@@ -62,6 +63,7 @@ func (w *watchedWriter) Store(tier kvblock.Tier, group int, parent kvindex.Paren
 	if n := uint32(len(keys) / max(1, len(hashes))); n > w.removals.perHash.Load() { //nolint:gosec // a block's keys are few
 		w.removals.perHash.Store(n)
 	}
+	w.stored.Add(uint64(len(keys)))
 	return w.Writer.Store(tier, group, parent, hashes, keys)
 }
 

@@ -94,6 +94,8 @@ type PoolStats struct {
 	Inexact map[string]int64
 	// Rendering tells of the failures since an engine has answered a question for tokens.
 	Rendering Rendering
+	// Checks are of tokens made in process.
+	Checks Checks
 	// Refused requests found no endpoint; Retries went to a fallback.
 	Refused, Retries int64
 	Hits             Hits
@@ -145,6 +147,10 @@ func (p *Picker) Stats() []PoolStats {
 		if r := v.stats.rendering.Load(); r != nil {
 			s.Rendering = *r
 		}
+		if v.checks.settle(now, v.index) {
+			v.doubt()
+		}
+		s.Checks = v.checks.read()
 		for i, reason := range inexactReasons {
 			s.Inexact[reason] = v.stats.inexact[i].Load()
 		}
