@@ -12,6 +12,8 @@ const (
 	lagOver
 	// scrapes: the pickers read the engines' metrics.
 	scrapes
+	// looks: the pickers look after those that wait.
+	looks
 	// arrival: request n arrives.
 	arrival
 )

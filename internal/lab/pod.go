@@ -49,12 +49,12 @@ func (s *sim) endStep(i int) {
 		x := s.live[slot]
 		if out.First {
 			x.decision.FirstToken()
-			s.out.firstToken(s.now-x.at, x.request)
+			s.out.firstToken(s.now-x.came, s.now-x.at, x.request, s.Workload.Requests[slot].Tenant)
 		}
 		if out.Last {
 			x.decision.Usage(x.request.PromptTokens(), x.request.CachedTokens)
 			x.decision.End(picker.Completed)
-			s.out.ended(s.now, s.now-x.at, x.pod)
+			s.out.ended(s.now, s.now-x.came, x.pod)
 			s.over(slot)
 		}
 	}

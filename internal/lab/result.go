@@ -33,6 +33,12 @@ type Result struct {
 	VirtualSeconds float64 `json:"virtualSeconds"`
 	WallSeconds    float64 `json:"wallSeconds"`
 
+	// EngineTTFTSeconds are times to the first token from when the picker has sent the request on: TTFTSeconds less
+	// what it waited for a full fleet.
+	EngineTTFTSeconds Times `json:"engineTTFTSeconds"`
+	// ComputedTokens are the prompt tokens that engines computed, by tenant.
+	ComputedTokens map[string]int `json:"computedTokens"`
+
 	ttft []float64 // ascending
 }
 
@@ -79,10 +85,12 @@ type recorder struct {
 	last       time.Duration
 	pods       map[string]int
 	wall       time.Time
+	engine     []float64      // times from the engine on
+	tenants    map[string]int // prompt tokens computed
 }
 
 func newRecorder(requests, pods int) *recorder {
-	r := &recorder{perPod: make([]int, pods), inFlight: make([]int, pods), pods: map[string]int{}, wall: time.Now()}
+	r := &recorder{perPod: make([]int, pods), inFlight: make([]int, pods), pods: map[string]int{}, wall: time.Now(), tenants: map[string]int{}}
 	r.ttft, r.e2e, r.decisions = make([]float64, 0, requests), make([]float64, 0, requests), make([]float64, 0, requests)
 	for i := range pods {
 		r.pods[podName(i)] = i
@@ -112,8 +120,10 @@ func (r *recorder) sent(now time.Duration, pod, predicted int) {
 	r.predicted += predicted
 }
 
-func (r *recorder) firstToken(after time.Duration, q *enginemodel.Request) {
+func (r *recorder) firstToken(after, atEngine time.Duration, q *enginemodel.Request, tenant string) {
 	r.ttft = append(r.ttft, after.Seconds())
+	r.engine = append(r.engine, atEngine.Seconds())
+	r.tenants[tenant] += q.PromptTokens() - q.CachedTokens
 	r.prompt += q.PromptTokens()
 	r.cached += q.CachedTokens
 }
@@ -131,6 +141,7 @@ func (r *recorder) result(s *sim) *Result {
 		TTFTSeconds: timesOf(r.ttft), E2ESeconds: timesOf(r.e2e), DecisionSeconds: timesOf(r.decisions),
 		Seed: s.Seed, Dropped: s.Workload.Dropped, RequestsPerPod: r.perPod,
 		VirtualSeconds: s.now.Seconds(), WallSeconds: time.Since(r.wall).Seconds(), ttft: r.ttft,
+		EngineTTFTSeconds: timesOf(r.engine), ComputedTokens: r.tenants,
 	}
 	if r.prompt > 0 {
 		out.HitRatio = float64(r.cached) / float64(r.prompt)

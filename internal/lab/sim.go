@@ -36,6 +36,8 @@ type Config struct {
 	ScrapeEvery time.Duration
 	// Seed of the arrivals and of the strategy's own chance.
 	Seed uint64
+	// Admission tells what happens when the fleet is full; the zero value lets nobody wait.
+	Admission picker.AdmissionSpec
 	// NewStrategy makes the strategy; policy.New when nil.
 	NewStrategy func(policy.Config) (policy.Policy, error)
 }
@@ -44,6 +46,8 @@ const (
 	model = "lab"
 	// sessionHeader names the session of a request, as the default policy reads it.
 	sessionHeader = "x-session-id"
+	// tenantHeader names its tenant, where there are any.
+	tenantHeader = "x-gateway-inference-fairness-id"
 	// contextLimit is the longest prompt with its answer, in tokens, where the cache would hold more.
 	contextLimit = 131_072
 )
@@ -93,7 +97,8 @@ type sim struct {
 
 	live    []*sent // by request, nil unless under way
 	open    int     // requests not ended yet, those to come included
-	news    []news  // cache events under way to the pickers, in order
+	waiting []waiting
+	news    []news // cache events under way to the pickers, in order
 	out     *recorder
 	arrived int // so far: requests go to the pickers by turns
 }
@@ -103,7 +108,8 @@ type sent struct {
 	decision *picker.Decision
 	request  *enginemodel.Request
 	pod      int
-	at       time.Duration
+	// came is when it arrived, at when it was sent to the pod.
+	came, at time.Duration
 }
 
 // Run plays a workload and reports what came of it.
@@ -135,6 +141,8 @@ func (s *sim) advance() {
 		s.deliver()
 	case scrapes:
 		s.scrape()
+	case looks:
+		s.look()
 	}
 }
 
@@ -183,6 +191,7 @@ func (s *sim) newPicker() (*picker.Picker, error) {
 		Policy: picker.PolicySpec{
 			Strategy: config, SessionKeys: []picker.SessionKey{{Type: "Header", Name: sessionHeader}},
 			SessionIdle:    time.Hour,
+			Admission:      s.Admission,
 			SpeculationMax: 300 * time.Second, MaxKVUsage: 0.97, CircuitFailures: 5, CircuitOpen: 10 * time.Second, Attempts: 3,
 		},
 	}
@@ -222,21 +231,39 @@ func (s *sim) arrive(i int) {
 	s.keys = kvblock.AppendKeys(s.keys[:0], s.root, prompt, s.BlockTokens)
 	p := s.arrived % s.Pickers
 	s.arrived++
-	session := fmt.Sprintf("session-%d", r.Session)
 	began := time.Now()
-	d, err := s.pickers[p].PickKeyed(&picker.Keyed{
-		Model: model, Header: func(string) string { return session }, Prompt: prompt, Keys: s.keys, Streamed: true,
-	})
+	d, wait, err := s.pickers[p].PickKeyed(&picker.Keyed{Model: model, Header: r.header, Prompt: prompt, Keys: s.keys, Streamed: true})
 	s.out.picked(time.Since(began))
+	if wait != nil {
+		s.wait(waiting{wait, i, p, s.now})
+		return
+	}
+	s.send(i, d, err, s.now)
+}
+
+// header is what a request's headers say.
+func (r *Request) header(name string) string {
+	switch name {
+	case sessionHeader:
+		return fmt.Sprintf("session-%d", r.Session)
+	case tenantHeader:
+		return r.Tenant
+	}
+	return ""
+}
+
+// send sends a request that has come at a time to the engine that was chosen.
+func (s *sim) send(i int, d *picker.Decision, err error, came time.Duration) {
+	r := &s.Workload.Requests[i]
 	if err != nil {
 		s.out.shed()
 		s.over(i)
 		return
 	}
 	pod := s.out.pods[d.Targets[0].Endpoint.Pod]
-	x := &sent{decision: d, pod: pod, at: s.now}
+	x := &sent{decision: d, pod: pod, came: came, at: s.now}
 	e := s.pods[pod]
-	if x.request, err = e.engine.NewRequest(enginemodel.Spec{Prompt: prompt, MaxTokens: r.Output, Slot: i}); err != nil {
+	if x.request, err = e.engine.NewRequest(enginemodel.Spec{Prompt: r.Prompt(), MaxTokens: r.Output, Slot: i}); err != nil {
 		d.End(picker.Rejected)
 		s.out.shed()
 		s.over(i)

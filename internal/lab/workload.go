@@ -40,6 +40,8 @@ type Request struct {
 	Session, Turn int
 	// Input and Output are lengths in tokens.
 	Input, Output int
+	// Tenant whose request it is; empty for nobody's in particular.
+	Tenant string
 
 	// The prompt: tokens, or the ids of a trace's blocks.
 	tokens []uint32

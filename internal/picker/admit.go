@@ -61,32 +61,48 @@ type AdmissionStats struct {
 // gives the pool as it is then, and what to call when the request is booked. It fails with an *Error, or with the
 // context's when the client has gone.
 func (p *Picker) admit(ctx context.Context, v *view, s *scratch, in *asked) (*view, func(), error) {
+	w := p.queue(v, s, in)
+	if w == nil {
+		return v, nothing, nil
+	}
+	g := &v.gate
+	if err := g.wait(ctx, w); err != nil {
+		return nil, nil, err
+	}
+	return p.resume(g, w, s, in)
+}
+
+// queue leaves the endpoints that may be chosen in s.candidates, or lets the request wait when there is no room.
+func (p *Picker) queue(v *view, s *scratch, in *asked) *waiter {
 	now := p.now()
 	at := v.place(s.request.Model)
 	s.candidates = v.eligible(now, &at, in.allow, s)
 	spec, g := &v.spec.Policy.Admission, &v.gate
 	if !spec.Queue || (in.allow != nil && len(s.candidates) == 0) {
-		return v, nothing, nil
+		return nil
 	}
 	if room := v.room(s); g.waiting.Load() == 0 && room.Within(spec.WaitBudget, 0) {
-		return v, nothing, nil
+		return nil
 	}
 	w := &waiter{ticket: v.ticket(s, in, now), over: make(chan error, 1), lead: make(chan struct{}, 1)}
 	g.push(now, v, w)
 	g.look()
-	if err := g.wait(ctx, w); err != nil {
-		return nil, nil, err
-	}
+	return w
+}
+
+// resume goes on with a request that has been let through.
+func (p *Picker) resume(g *gate, w *waiter, s *scratch, in *asked) (*view, func(), error) {
 	booked := func() {
 		g.mu.Lock()
 		defer g.mu.Unlock()
 		g.granted -= w.ticket.Cost()
 	}
-	if v = g.view.Load(); v == nil {
+	v := g.view.Load()
+	if v == nil {
 		booked()
 		return nil, nil, unknownModel(s.request.Model)
 	}
-	at = v.place(s.request.Model)
+	at := v.place(s.request.Model)
 	s.candidates = v.eligible(p.now(), &at, in.allow, s)
 	return v, booked, nil
 }

@@ -55,7 +55,7 @@ func TestTheLiveWayAndTheKeyedWayChooseAlike(t *testing.T) {
 					if err != nil {
 						t.Fatal(err)
 					}
-					b, err := keyed.PickKeyed(&Keyed{Model: "m", Header: header, Prompt: idsOf(first, n), Keys: keysOf(t, "m", first, n), Streamed: true})
+					b, _, err := keyed.PickKeyed(&Keyed{Model: "m", Header: header, Prompt: idsOf(first, n), Keys: keysOf(t, "m", first, n), Streamed: true})
 					if err != nil {
 						t.Fatal(err)
 					}
@@ -172,7 +172,7 @@ func TestASessionFollowsItsLastRequest(t *testing.T) {
 	spec.Policy.SessionKeys = []SessionKey{{Type: "Header", Name: "x-session-id"}}
 	p := newPicker(t, clock, spec)
 	turn := func() *Decision {
-		d, err := p.PickKeyed(&Keyed{Model: "m", Header: func(string) string { return "s" }, Prompt: idsOf(1, 100), Keys: keysOf(t, "m", 1, 100)})
+		d, _, err := p.PickKeyed(&Keyed{Model: "m", Header: func(string) string { return "s" }, Prompt: idsOf(1, 100), Keys: keysOf(t, "m", 1, 100)})
 		if err != nil {
 			t.Fatal(err)
 		}

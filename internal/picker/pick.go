@@ -92,38 +92,6 @@ func (p *Picker) Pick(ctx context.Context, in *Request) (d *Decision, err error)
 	return p.choose(current, s, asked)
 }
 
-// Keyed is a request whose tokens and keys are known: one of a simulation, which has no body to parse.
-type Keyed struct {
-	Model string
-	// Header reads a request header by its lower-case name; nil when there are none.
-	Header func(name string) string
-	// Prompt is its token ids.
-	Prompt []uint32
-	// Keys of the prompt's whole blocks.
-	Keys []kvblock.Key
-	// Streamed answers tell when the prefill ends.
-	Streamed bool
-}
-
-// PickKeyed chooses endpoints as Pick does once it has the keys. The caller must end the decision. It fails with an
-// *Error.
-func (p *Picker) PickKeyed(in *Keyed) (*Decision, error) {
-	start := p.now()
-	s := p.scratch.Get().(*scratch)
-	defer p.release(s)
-	r := &s.request
-	r.Model, r.Stream = in.Model, in.Streamed
-	r.Prompts = append(r.Prompts[:0], openai.Prompt{Tokens: in.Prompt, IsTokens: true})
-	v := p.current.Load().pool(in.Model)
-	if v == nil {
-		return nil, unknownModel(in.Model)
-	}
-	at := v.place(in.Model)
-	s.candidates = v.eligible(start, &at, nil, s)
-	prompt := prompt{keys: in.Keys, tokens: len(in.Prompt), source: TokensGiven}
-	return p.choose(v, s, &asked{start: start, header: in.Header, prompt: prompt})
-}
-
 // asked is what choose needs to know of a request besides its scratch.
 type asked struct {
 	start    time.Time

@@ -1,0 +1,53 @@
+package lab
+
+import (
+	"time"
+
+	"github.com/kvasir-dev/kvasir/internal/picker"
+)
+
+// lookEvery is how often pickers look whether those that wait have room, as in the picker.
+const lookEvery = 5 * time.Millisecond
+
+// waiting is a request that waits in a picker because the fleet is full.
+type waiting struct {
+	wait   *picker.Wait
+	i      int // the request
+	picker int
+	came   time.Duration
+}
+
+// wait lets a request wait.
+func (s *sim) wait(w waiting) {
+	s.waiting = append(s.waiting, w)
+	if len(s.waiting) == 1 {
+		s.agenda.add(s.now+lookEvery, looks, 0)
+	}
+	s.poll() // it may have been refused at once, or have taken another's place
+}
+
+// look lets pickers look at what time has changed.
+func (s *sim) look() {
+	for _, p := range s.pickers {
+		p.Look()
+	}
+	s.poll()
+	if len(s.waiting) > 0 {
+		s.agenda.add(s.now+lookEvery, looks, 0)
+	}
+}
+
+// poll sends those whose wait is over.
+func (s *sim) poll() {
+	kept := s.waiting[:0]
+	for _, w := range s.waiting {
+		d, over, err := w.wait.Poll()
+		if !over {
+			kept = append(kept, w)
+			continue
+		}
+		s.send(w.i, d, err, w.came)
+	}
+	clear(s.waiting[len(kept):])
+	s.waiting = kept
+}

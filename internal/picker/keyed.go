@@ -1,0 +1,97 @@
+package picker
+
+import (
+	"slices"
+
+	"github.com/kvasir-dev/kvasir/internal/kvblock"
+	"github.com/kvasir-dev/kvasir/internal/openai"
+)
+
+// Keyed is a request whose tokens and keys are known: one of a simulation, which has no body to parse.
+type Keyed struct {
+	Model string
+	// Header reads a request header by its lower-case name; nil when there are none.
+	Header func(name string) string
+	// Prompt is its token ids.
+	Prompt []uint32
+	// Keys of the prompt's whole blocks.
+	Keys []kvblock.Key
+	// Streamed answers tell when the prefill ends.
+	Streamed bool
+}
+
+// Wait is a request that waits for a full pool.
+type Wait struct {
+	picker *Picker
+	gate   *gate
+	waiter *waiter
+	keyed  Keyed
+	asked  asked
+}
+
+// PickKeyed chooses endpoints as Pick does once it has the keys. The caller must end the decision. It never blocks:
+// where Pick would wait, the decision is nil and the wait has it when its time has come. It fails with an *Error.
+func (p *Picker) PickKeyed(in *Keyed) (*Decision, *Wait, error) {
+	s := p.scratch.Get().(*scratch)
+	defer p.release(s)
+	v := p.current.Load().pool(in.Model)
+	if v == nil {
+		return nil, nil, unknownModel(in.Model)
+	}
+	in.fill(&s.request)
+	a := asked{start: p.now(), header: in.Header, prompt: prompt{keys: in.Keys, tokens: len(in.Prompt), source: TokensGiven}}
+	var err error
+	if a.who, err = v.enter(a.start, in.Header, in.Model); err != nil {
+		return nil, nil, err
+	}
+	if w := p.queue(v, s, &a); w != nil {
+		wait := &Wait{picker: p, gate: &v.gate, waiter: w, keyed: *in, asked: a}
+		wait.keyed.Keys = slices.Clone(in.Keys)
+		wait.asked.keys = wait.keyed.Keys
+		return nil, wait, nil
+	}
+	d, err := p.choose(v, s, &a)
+	if err != nil {
+		a.who.pass.Release()
+	}
+	return d, nil, err
+}
+
+// fill makes of a request what a body would.
+func (in *Keyed) fill(r *openai.Request) {
+	r.Model, r.Stream = in.Model, in.Streamed
+	r.Prompts = append(r.Prompts[:0], openai.Prompt{Tokens: in.Prompt, IsTokens: true})
+}
+
+// Look lets through what pools have room for, and refuses what has waited too long. It is for those who wait without
+// blocking; ends of requests do it by themselves, the passing of time does not.
+func (p *Picker) Look() {
+	for _, v := range p.current.Load().pools {
+		v.gate.look()
+	}
+}
+
+// Poll tells whether the wait is over. Then it gives the decision, which must be ended, or an *Error.
+func (w *Wait) Poll() (d *Decision, over bool, err error) {
+	select {
+	case err = <-w.waiter.over:
+	default:
+		return nil, false, nil
+	}
+	p := w.picker
+	s := p.scratch.Get().(*scratch)
+	defer p.release(s)
+	if err == nil {
+		w.keyed.fill(&s.request)
+		var v *view
+		var booked func()
+		if v, booked, err = p.resume(w.gate, w.waiter, s, &w.asked); err == nil {
+			defer booked()
+			d, err = p.choose(v, s, &w.asked)
+		}
+	}
+	if err != nil {
+		w.asked.who.pass.Release()
+	}
+	return d, true, err
+}
