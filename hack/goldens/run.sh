@@ -33,4 +33,4 @@ if [ ${#models[@]} -eq 0 ]; then
 fi
 rm -rf "$work/goldens"
 node "$here/models.mjs" "$work/goldens" "${FUZZ:-15000}" "${models[@]}"
-"$go" test ./internal/tokenizer -count=1 -run 'Goldens|Configurations|Cached' -v -goldens "$work/goldens" | grep -E '^ok|FAIL|exact|wrong|got|want|^panic'
+"$go" test ./internal/tokenizer -count=1 -run 'Goldens|Configurations|Cached|Worst' -v -goldens "$work/goldens" | grep -E '^ok|FAIL|exact|wrong|got|want|^panic'

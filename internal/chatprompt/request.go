@@ -1,12 +1,16 @@
 package chatprompt
 
 import (
+	"bytes"
 	"context"
 	"slices"
 
 	"github.com/kvasir-dev/kvasir/internal/chattemplate"
 	"github.com/kvasir-dev/kvasir/internal/openai"
 )
+
+// byteOrderMark may stand before a request's JSON.
+var byteOrderMark = []byte("\ufeff")
 
 // request is one chat request on its way to a prompt.
 type request struct {
@@ -24,7 +28,7 @@ func (r *Renderer) prompt(ctx context.Context, w *work, body []byte, req *openai
 	if req.Multimodal {
 		return false, unsupported("content that is not text")
 	}
-	v, err := w.arena.DecodeJSON(body)
+	v, err := w.arena.DecodeJSON(bytes.TrimPrefix(body, byteOrderMark))
 	if err != nil {
 		return false, unsupported("%v", err)
 	}

@@ -106,7 +106,7 @@ func checkParse(t *testing.T, route Route, body []byte, r *Request) {
 		t.Fatalf("the model lies at %q", body[r.ModelAt:r.ModelEnd])
 	}
 	var fields map[string]any
-	dec := json.NewDecoder(bytes.NewReader(body))
+	dec := json.NewDecoder(bytes.NewReader(bytes.TrimPrefix(body, byteOrderMark)))
 	dec.UseNumber()
 	if err := dec.Decode(&fields); err != nil {
 		t.Fatal(err)
@@ -175,6 +175,7 @@ func FuzzParse(f *testing.F) {
 		`{"model":"m","system":[{"type":"text","text":"s"}],"messages":[{"role":"user","content":[{"type":"tool_result","content":` +
 			`[{"type":"image","source":{"type":"base64","data":"AA"}}]}]}],"metadata":{"user_id":"u"}}`,
 		"{\"model\":\"\xff\",\"prompt\":1e5}",
+		"\ufeff{\"model\":\"m\",\"prompt\":\"x\"}",
 		strings.Repeat("[", 200),
 	} {
 		for route := range numRoutes {

@@ -1,14 +1,16 @@
 package openai
 
 import (
+	"bytes"
 	"math"
 	"strconv"
 )
 
 // Parse reads body, a request for route, into r, which is reset first and keeps parts of body. It returns a
 // *SyntaxError when body is not JSON (RFC 8259, strictly: UTF-8, no trailing bytes, at most MaxDepth levels) and a
-// *FieldError when a field that routing needs is missing or of a wrong type. Time and memory are linear in the body,
-// with no allocation once r's buffers have grown.
+// *FieldError when a field that routing needs is missing or of a wrong type. A byte order mark at the beginning is passed
+// over, as the engine's parser does. Time and memory are linear in the body, with no allocation once r's buffers have
+// grown.
 func Parse(route Route, body []byte, r *Request) error {
 	r.Reset()
 	r.Route, r.body, r.N = route, body, 1
@@ -21,6 +23,9 @@ func Parse(route Route, body []byte, r *Request) error {
 	}
 	return p.finish()
 }
+
+// byteOrderMark is U+FEFF.
+var byteOrderMark = []byte("\ufeff")
 
 // parser fills a Request. Whether a field's value is usable is judged at the end of the body, because a later value
 // of the same key replaces it.
@@ -42,6 +47,9 @@ type parser struct {
 }
 
 func (p *parser) document() bool {
+	if bytes.HasPrefix(p.b, byteOrderMark) {
+		p.i = len(byteOrderMark)
+	}
 	if p.space() == '{' {
 		p.isObject = true
 		if !p.object(0, p.field) {

@@ -10,15 +10,20 @@ import (
 // MaxDepth is how deep arrays and objects may nest, the body's own object included.
 const MaxDepth = 128
 
-// SyntaxError tells where a body stops being JSON.
+// SyntaxError tells where a body stops being JSON, or JSON that is read here.
 type SyntaxError struct {
 	// Offset of the offending byte from the start of the body; the length of the body where it ends too early.
 	Offset int
 	// Msg says what is wrong, without any byte of the body.
 	Msg string
+	// TooDeep: the body is JSON so far, but nests deeper than MaxDepth.
+	TooDeep bool
 }
 
 func (e *SyntaxError) Error() string {
+	if e.TooDeep {
+		return fmt.Sprintf("the JSON nests deeper than the %d levels that are accepted, at byte %d", MaxDepth, e.Offset)
+	}
 	return fmt.Sprintf("invalid JSON at byte %d: %s", e.Offset, e.Msg)
 }
 
@@ -31,7 +36,7 @@ type span struct {
 
 func (s span) of(b []byte) []byte { return b[s.beg:s.end] }
 
-// scanner walks over one JSON text (RFC 8259, UTF-8, no byte order mark). Its methods expect i at the first byte of
+// scanner walks over one JSON text (RFC 8259, UTF-8). Its methods expect i at the first byte of
 // what they read and leave it behind the last one. They return false after setting err, which is kept from then on.
 type scanner struct {
 	b   []byte
@@ -43,6 +48,13 @@ func (s *scanner) fail(offset int, msg string) bool {
 	if s.err == nil {
 		s.err = &SyntaxError{Offset: offset, Msg: msg}
 	}
+	return false
+}
+
+// tooDeep refuses the array or object at i.
+func (s *scanner) tooDeep() bool {
+	s.fail(s.i, "nested too deep")
+	s.err.TooDeep = true
 	return false
 }
 
@@ -268,7 +280,7 @@ func (s *scanner) skip(depth int) bool {
 		switch c := s.space(); c {
 		case '{', '[':
 			if depth >= MaxDepth {
-				return s.fail(s.i, tooDeep)
+				return s.tooDeep()
 			}
 			s.i++
 			if c == '{' {
@@ -314,8 +326,6 @@ func (s *scanner) skip(depth int) bool {
 	}
 }
 
-const tooDeep = "nested deeper than 128 levels"
-
 // scalar reads a value that begins with c and is neither array nor object.
 func (s *scanner) scalar(c byte) bool {
 	switch {
@@ -359,7 +369,7 @@ func (s *scanner) keySpan() (span, bool) {
 // object calls each for every key, i behind the colon; each must read the value. i is at the opening brace.
 func (s *scanner) object(depth int, each func(key span) bool) bool {
 	if depth >= MaxDepth {
-		return s.fail(s.i, tooDeep)
+		return s.tooDeep()
 	}
 	s.i++
 	if s.space() == '}' {
@@ -386,7 +396,7 @@ func (s *scanner) object(depth int, each func(key span) bool) bool {
 // array calls each for every element, white space before it skipped; each must read it. i is at the opening bracket.
 func (s *scanner) array(depth int, each func(first byte) bool) bool {
 	if depth >= MaxDepth {
-		return s.fail(s.i, tooDeep)
+		return s.tooDeep()
 	}
 	s.i++
 	if s.space() == ']' {

@@ -33,6 +33,7 @@ func (o tree) is(name string) (string, bool) { s, ok := o[name].(string); return
 
 // slowParse is what Parse must find, by way of a tree. The error is "syntax", a field's name, or empty.
 func slowParse(route Route, body []byte) (want seen, bad string) {
+	body = bytes.TrimPrefix(body, byteOrderMark)
 	if !json.Valid(body) || !utf8.Valid(body) || depthOf(body) > MaxDepth {
 		return want, "syntax"
 	}

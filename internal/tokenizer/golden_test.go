@@ -204,6 +204,7 @@ func testVariants(t *testing.T, path, base string) {
 			return
 		}
 		t.Run(variant, func(t *testing.T) {
+			testWorst(t, m, worst[:fewWorst])
 			everyCut(t, m)
 			testCached(t, m, texts)
 		})

@@ -170,7 +170,7 @@ func load(data, config []byte) (*Tokenizer, error) {
 	l.startMatters = l.prepends()
 	l.cuts = newCutter(l.Tokenizer)
 	l.serial = serials.Add(1)
-	if a := l.class; a != nil && !(slices.Equal(a.prefix, l.prefix) && slices.Equal(a.suffix, l.suffix)) {
+	if a := l.class; a != nil && (!slices.Equal(a.prefix, l.prefix) || !slices.Equal(a.suffix, l.suffix)) {
 		other := *l.Tokenizer
 		other.prefix, other.suffix = a.prefix, a.suffix
 		l.ofClass = &other
