@@ -42,6 +42,7 @@ podAnnotations: {e: f}
 nodeSelector: {g: h}
 tolerations: [{key: i, operator: Exists}]
 affinity: {podAntiAffinity: {}}
+service: {extraPorts: [{name: kv-events, port: 5557, targetPort: 5557}]}
 `
 
 func TestTheChartHasTheDefinitions(t *testing.T) {
@@ -211,6 +212,9 @@ func TestTheServiceSelectsThePicker(t *testing.T) {
 	}
 	if port := s.Spec.Ports[0]; portOf(t, &d.Spec.Template.Spec.Containers[0], port.TargetPort.String()) != 8080 {
 		t.Errorf("port %+v, want the proxy's", port)
+	}
+	if ports := only[corev1.Service](t, "service.yaml", full).Spec.Ports; len(ports) != 2 || ports[1].Port != 5557 {
+		t.Errorf("ports %+v, want the one that was asked for, too", ports)
 	}
 	for _, values := range []string{"", full} {
 		account := only[corev1.ServiceAccount](t, "serviceaccount.yaml", values)
