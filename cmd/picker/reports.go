@@ -233,6 +233,14 @@ func (a *app) pools() []string {
 	return names
 }
 
+// refusedReports counts the streams of reporters that were not taken.
+func (a *app) refusedReports() syncapi.Refused {
+	if a.reports == nil {
+		return syncapi.Refused{}
+	}
+	return a.reports.Refused()
+}
+
 // reported are the reports of all pools.
 func (a *app) reported() []metrics.Report {
 	if a.reports == nil {

@@ -11,6 +11,7 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/ingest"
 	"github.com/kvasir-dev/kvasir/internal/picker"
 	"github.com/kvasir-dev/kvasir/internal/scrape"
+	"github.com/kvasir-dev/kvasir/internal/syncapi"
 )
 
 // Sources are where the Collector reads. Any may be nil.
@@ -21,6 +22,8 @@ type Sources struct {
 	Events func() []Stream
 	// Reports are what reporters tell of the endpoints of all pools.
 	Reports func() []Report
+	// RefusedReports is (*syncapi.Server).Refused.
+	RefusedReports func() syncapi.Refused
 	// Strangers is (*ingest.Reception).Strangers.
 	Strangers func() [ingest.NumStrangers]uint64
 	// Tokens is (*conformance.Manager).All.
@@ -163,7 +166,7 @@ var scrapeSeries = []series[scrape.Stats]{
 // Describe is for prometheus.Collector.
 func (c *Collector) Describe(out chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{
-		requests, tokenized, inexact, tokensState, poolInfo, state, resyncs, unindexed, strangers, divergent, reportState, indexResyncs, unadmitted,
+		requests, tokenized, inexact, tokensState, poolInfo, state, resyncs, unindexed, strangers, divergent, reportState, indexResyncs, refusedReports, unadmitted,
 		assumptions,
 	} {
 		out <- d
@@ -197,6 +200,9 @@ func (c *Collector) Collect(out chan<- prometheus.Metric) {
 	}
 	if c.sources.Reports != nil {
 		collectReports(out, c.sources.Reports(), pools)
+	}
+	if c.sources.RefusedReports != nil {
+		collectRefused(out, c.sources.RefusedReports())
 	}
 	if c.sources.Strangers != nil {
 		for why, n := range c.sources.Strangers() {

@@ -81,7 +81,8 @@ func sources() Sources {
 				{"b", "new", ingest.Status{Endpoint: at("uid-1"), State: ingest.Disconnected, Stats: new(ingest.Stats)}},
 			}
 		},
-		Strangers: func() [ingest.NumStrangers]uint64 { return [ingest.NumStrangers]uint64{ingest.NoTopic: 2} },
+		RefusedReports: func() syncapi.Refused { return syncapi.Refused{NotTheirOwn: 2} },
+		Strangers:      func() [ingest.NumStrangers]uint64 { return [ingest.NumStrangers]uint64{ingest.NoTopic: 2} },
 		Reports: func() []Report {
 			at := func(uid string) endpoint.Endpoint { return endpoint.Endpoint{ID: endpoint.ID{Pod: uid}, Pod: "pod"} }
 			return []Report{
@@ -195,6 +196,10 @@ func TestValuesComeFromTheSources(t *testing.T) {
 		`kvasir_events_lag_seconds{endpoint="pod/0",pool="chat"} 0`,
 		`kvasir_scrape_last_success_timestamp_seconds{address="10.0.0.1:8000"} 1.7000000005e+09`,
 		`kvasir_scrape_last_success_timestamp_seconds{address="10.0.0.1:8000#2"} 0`,
+		`kvasir_report_refused_streams_total{reason="not_their_own"} 2`,
+		`kvasir_report_refused_streams_total{reason="malformed"} 0`,
+		`kvasir_index_resyncs_total{endpoint="pod/0",pool="chat",reason="Diverged"} 0`,
+		`kvasir_report_last_proof_timestamp_seconds{endpoint="pod/0",pool="chat"} 0`,
 		`kvasir_scrape_failures_total{address="10.0.0.1:8000"} 2`,
 		`kvasir_scrape_failures_total{address="10.0.0.1:8000#2"} 0`,
 		`kvasir_proxy_refused_total{reason="path"} 1`,

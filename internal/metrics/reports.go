@@ -7,6 +7,7 @@ import (
 
 	"github.com/kvasir-dev/kvasir/internal/endpoint"
 	"github.com/kvasir-dev/kvasir/internal/report"
+	"github.com/kvasir-dev/kvasir/internal/syncapi"
 )
 
 // Report is what a reporter tells of an endpoint.
@@ -24,6 +25,8 @@ var (
 	reportState = prometheus.NewDesc("kvasir_report_state",
 		"1 for what the endpoint's reporter says of its own knowledge of the engine; unconnected without a reporter.",
 		[]string{"pool", "endpoint", "state"}, nil)
+	refusedReports = prometheus.NewDesc("kvasir_report_refused_streams_total",
+		"Streams of reporters that were not taken, by reason.", []string{"reason"}, nil)
 	indexResyncs = prometheus.NewDesc("kvasir_index_resyncs_total",
 		"Times that a reporter has told more of an endpoint than changes, by reason.", []string{"pool", "endpoint", "reason"}, nil)
 )
@@ -76,6 +79,14 @@ func collectReports(out chan<- prometheus.Metric, all []Report, pools poolLabels
 			out <- prometheus.MustNewConstMetric(indexResyncs, prometheus.CounterValue, float64(r.Resyncs[reason]), pool, ep, reason.String())
 		}
 		collect(out, reportSeries, &r.Status, pool, ep)
+	}
+}
+
+func collectRefused(out chan<- prometheus.Metric, r syncapi.Refused) {
+	for reason, n := range map[string]uint64{
+		"unauthenticated": r.Unauthenticated, "not_their_own": r.NotTheirOwn, "unknown_pod": r.UnknownPod, "malformed": r.Malformed,
+	} {
+		out <- prometheus.MustNewConstMetric(refusedReports, prometheus.CounterValue, float64(n), reason)
 	}
 }
 

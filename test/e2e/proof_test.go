@@ -152,6 +152,9 @@ func TestReportersProveWhoTheyAre(t *testing.T) {
 	liar.args = append(liar.args, "--pod", s.pods[1].uid())
 	liar.start()
 	s.until("the liar is refused", func() bool { return strings.Contains(liar.logs.String(), "not the reporter's own") })
+	if s.metric("kvasir_report_refused_streams_total", `reason="not_their_own"`) == 0 {
+		t.Error("the refusal is not counted")
+	}
 	if state := s.metric("kvasir_report_state", `endpoint="pod-1/0"`, `state="Synced"`); state != 1 {
 		t.Error("the other pod's own reporter was pushed aside")
 	}
