@@ -10,6 +10,9 @@ BIN       := bin
 TOOL      := $(GO) tool -modfile=hack/tools/go.mod
 FUZZTIME  ?= 5s
 BENCHTIME ?= 1s
+SEEDS     ?= 10000
+FIRST     ?= 0
+SOAK      ?= 10m
 # The race detector needs a C compiler; without one the tests run without it.
 RACE      := $(shell command -v $${CC:-cc} >/dev/null 2>&1 && [ "$$($(GO) env GOARCH)" != 386 ] && echo -race)
 
@@ -28,14 +31,29 @@ demo: ## 8 simulated engines, real traffic, round robin against the default poli
 	@exec $(BIN)/demo -out out/demo
 
 .PHONY: test
-test: verify lint unit fuzz e2e ## everything CI checks
+test: verify lint unit sim mutants fuzz e2e ## everything CI checks
 	@echo "All checks passed."
 
 .PHONY: unit
 unit: ## unit tests, with the race detector where there is a C compiler
 	@echo "== unit tests $(RACE)"
-	CGO_ENABLED=$(if $(RACE),1,0) $(GO) test $(RACE) $$($(GO) list ./... | grep -vE '/test/(e2e|floors)')
+	CGO_ENABLED=$(if $(RACE),1,0) $(GO) test $(RACE) $$($(GO) list ./... | grep -vE '/test/(e2e|floors|sim)')
+	CGO_ENABLED=$(if $(RACE),1,0) $(GO) test $(RACE) ./test/sim -sim.seeds=300 -sim.steps=40
 	$(GO) test -count=1 ./test/floors # it asks the go command, of which the test cache knows nothing
+
+.PHONY: sim
+sim: ## the event plane in virtual time, with everything failing, for SEEDS seeds (10,000)
+	@echo "== simulation of the event plane, $(SEEDS) seeds"
+	CGO_ENABLED=0 $(GO) test -count=1 -timeout 30m -v -run TestEventPlane ./test/sim -sim.seeds=$(SEEDS) -sim.first=$(FIRST)
+
+.PHONY: soak
+soak: ## the same for SOAK (10m), in longer lives of other seeds
+	CGO_ENABLED=0 $(GO) test -count=1 -timeout 0 -v -run TestEventPlane ./test/sim -sim.soak=$(SOAK) -sim.first=$$(date +%s)000 -sim.steps=1000
+
+.PHONY: mutants
+mutants: ## bugs that peers had, and others, put into the code: a test must notice each
+	@echo "== mutants"
+	CGO_ENABLED=0 $(GO) test -count=1 -timeout 30m -v ./test/mutants -mutants
 
 .PHONY: e2e
 e2e: ## real processes and sockets, end to end

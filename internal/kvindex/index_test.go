@@ -237,6 +237,23 @@ func TestAChainKeepsTheRunsItHas(t *testing.T) {
 	b.want(b.h, b.keys, 10)
 }
 
+// A block may have any number of holders, and none of them is forgotten.
+func TestManyHoldersOfABlock(t *testing.T) {
+	b := newBed(t, 3)
+	holders := make([]Holder, 300)
+	for i := range holders {
+		holders[i] = b.ix.Join()
+		b.store(b.ix.Writer(holders[i]), b.keys, 0, len(b.keys))
+	}
+	out := make([]Match, len(holders))
+	b.ix.Match(b.keys, holders, out)
+	for i := range out {
+		if out[i].Confirmed() != len(b.keys) {
+			t.Fatalf("holder %d matches %d of %d blocks", i, out[i].Confirmed(), len(b.keys))
+		}
+	}
+}
+
 func TestCopiesAreCountedBeyondWhatAnEntryHolds(t *testing.T) {
 	for _, tier := range []kvblock.Tier{kvblock.GPU, kvblock.Remote} {
 		for _, copies := range []int{62, 63, 64, 65, 254, 255, 256, 257, 600} {

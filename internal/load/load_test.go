@@ -111,6 +111,22 @@ func TestAnswersThatAreNotStreamedTeachNothingAndEndByPrediction(t *testing.T) {
 	}
 }
 
+// What an engine reports of itself changes nothing of what it was given.
+func TestReportsLeaveTheCountAlone(t *testing.T) {
+	var tracker Tracker
+	first, second := tracker.Book(start, 1000, true), tracker.Book(start, 500, true)
+	tracker.Observe(start, Report{})
+	if v := tracker.View(start); v.InFlight != 2 || v.PendingTokens != 1500 {
+		t.Errorf("after a report: %+v, want 2 in flight with 1500 tokens", v)
+	}
+	first.Release(at(1))
+	second.Release(at(1))
+	if v := tracker.View(at(1)); v.InFlight != 0 || v.PendingTokens != 0 {
+		t.Errorf("in the end: %+v", v)
+	}
+}
+
+
 func TestReportsGoStale(t *testing.T) {
 	var tracker Tracker
 	tracker.Observe(start, Report{KVUsage: 0.9, Waiting: 3, KVTokens: 100})

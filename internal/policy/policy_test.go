@@ -183,6 +183,36 @@ func TestLessLoadNeverHurts(t *testing.T) {
 	}
 }
 
+// One endpoint that is overloaded costs nobody else their cache: a request goes on to the idle endpoint that holds its
+// prefix.
+func TestLoadElsewhereDoesNotCostAffinity(t *testing.T) {
+	for _, config := range every {
+		switch config.Type {
+		case LeastLoad, RoundRobin, Random, Rendezvous, Sticky: // they do not look for caches
+			continue
+		case LMetric:
+			if config.LMetric.Literal { // it ignores the cache of idle endpoints
+				continue
+			}
+		}
+		p := mustNew(t, config)
+		for n := range 32 {
+			requests := []int{0, 4, 64, 512}[n%4]
+			r := request(4096)
+			candidates := make([]Candidate, 8)
+			for i := range candidates {
+				candidates[i] = candidate(fmt.Sprint("pod-", i), 0, load.View{Rate: 20_000, Trust: 1})
+			}
+			holder, other := n/4, &candidates[(n/4+2)%8]
+			candidates[holder].Match.Tiers[kvblock.GPU] = 200
+			other.Load.InFlight, other.Load.PendingTokens = requests, float64(requests)*4000
+			if got := choose(p, r, candidates)[0]; got != holder {
+				t.Errorf("%v: with %d requests at another endpoint a request leaves its cache at %d for endpoint %d", config, requests, holder, got)
+			}
+		}
+	}
+}
+
 func TestChoices(t *testing.T) {
 	marginal := Config{Type: MarginalCost, MarginalCost: MarginalCostConfig{DecodeHarm: 1}}
 	sticky := Config{Type: StickyLeastLoaded, StickyLeastLoaded: StickyLeastLoadedConfig{PrefixTokens: 64}}
