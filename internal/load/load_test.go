@@ -126,7 +126,6 @@ func TestReportsLeaveTheCountAlone(t *testing.T) {
 	}
 }
 
-
 func TestReportsGoStale(t *testing.T) {
 	var tracker Tracker
 	tracker.Observe(start, Report{KVUsage: 0.9, Waiting: 3, KVTokens: 100})
