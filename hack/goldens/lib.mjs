@@ -20,4 +20,6 @@ export async function ids(tokenizer, text, addSpecialTokens) {
 // wellFormed: JavaScript can hold halves of surrogate pairs, a request cannot.
 export const wellFormed = (text) => text.isWellFormed();
 
-export const writeLines = (path, lines) => writeFileSync(path, gzipSync(lines.map((l) => JSON.stringify(l) + "\n").join(""), { level: 9 }));
+export const writeText = (path, text) => writeFileSync(path, gzipSync(text, { level: 9 }));
+
+export const writeLines = (path, lines) => writeText(path, lines.map((l) => JSON.stringify(l) + "\n").join(""));

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Compares internal/tokenizer with the reference library on models whose files may not be kept in the repository.
+# Compares internal/tokenizer with the reference library on models whose files may not be kept in the repository, and the
+# prompts of their chat templates, to the ids, with Python's Jinja2 where python3 has it.
 #
 #   hack/goldens/run.sh [MODEL...]     default: all that package.json names
 #   FUZZ=15000 hack/goldens/run.sh     random texts per model
@@ -33,4 +34,15 @@ if [ ${#models[@]} -eq 0 ]; then
 fi
 rm -rf "$work/goldens"
 node "$here/models.mjs" "$work/goldens" "${FUZZ:-15000}" "${models[@]}"
-"$go" test ./internal/tokenizer -count=1 -run 'Goldens|Configurations|Cached|Worst' -v -goldens "$work/goldens" | grep -E '^ok|FAIL|exact|wrong|got|want|^panic'
+failed=0
+"$go" test ./internal/tokenizer -count=1 -timeout 60m -run 'Goldens|Configurations|Cached|Worst' -v -goldens "$work/goldens" |
+  grep -E '^ok|FAIL|exact|wrong|around|got|want|^panic' || failed=1
+if python3 -c 'import jinja2' 2>/dev/null; then
+  python3 "$here/endtoend.py" "$work/goldens" "${models[@]}"
+  node "$here/endtoend.mjs" "$work/goldens"
+  "$go" test ./internal/chatprompt -count=1 -run EndToEnd -v -endtoend "$work/goldens" -tokenizers "$work/goldens" |
+    grep -E '^ok|FAIL|exact|got|want|^panic' || failed=1
+else
+  echo "python3 has no jinja2: the prompts of chat templates are not compared"
+fi
+exit $failed

@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -23,13 +24,15 @@ var (
 	moreTokenizers = flag.String("tokenizers", "", "a directory with their tokenizers: MODEL/tokenizer.json.gz")
 )
 
-// endToEnd is a context, the prompt that Python's Jinja2 makes of it, and the ids of the reference tokenizer.
+// endToEnd is a context, the prompt that Python's Jinja2 makes of it or the exception that it raises, and the ids of the
+// reference tokenizer.
 type endToEnd struct {
 	Model    string          `json:"model"`
 	Template string          `json:"tmpl"`
 	Case     string          `json:"case"`
 	Context  json.RawMessage `json:"ctx"`
 	Prompt   string          `json:"prompt"`
+	Err      string          `json:"err"`
 	IDs      []uint32        `json:"ids"`
 }
 
@@ -75,7 +78,7 @@ func TestEndToEnd(t *testing.T) {
 		read(filepath.Join(*moreEndToEnd, "end-to-end.jsonl.gz"))
 	}
 	tokenizers := map[string]*tokenizer.Tokenizer{}
-	exact, throughFrontEnd, refused := 0, 0, 0
+	exact, refusals, throughFrontEnd, refused := 0, 0, 0, 0
 	r := newRenderer(t, "", Options{Dir: unpacked(t, qwen), Release: "0.24.0", Encoder: byteEncoder{}})
 	for _, c := range cases {
 		dir := filepath.Join(*moreTokenizers, c.Model)
@@ -100,7 +103,19 @@ func TestEndToEnd(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		text := renderContext(t, template, c.Context)
+		text, err := renderContext(t, template, c.Context)
+		if class, _, _ := strings.Cut(c.Err, ":"); class != "" {
+			var raised *chattemplate.RaisedError
+			if !errors.As(err, &raised) || raised.Class != class {
+				t.Errorf("%s, case %s: got %q, %v, want %s", c.Model, c.Case, text, err, c.Err)
+			}
+			refusals++
+			continue
+		}
+		if err != nil {
+			t.Errorf("%s, case %s: %v", c.Model, c.Case, err)
+			continue
+		}
 		ids, err := enc.Encode(nil, text, false)
 		if err != nil || text != c.Prompt || !slices.Equal(ids, c.IDs) {
 			t.Errorf("%s, case %s: %v\n got %q %d\nwant %q %d", c.Model, c.Case, err, text, ids, c.Prompt, c.IDs)
@@ -122,13 +137,13 @@ func TestEndToEnd(t *testing.T) {
 			t.Logf("case %s: %v\n got %q\nwant %q", c.Case, err, got, c.Prompt)
 		}
 	}
-	t.Logf("%d of %d exact; %d also as a request, %d refused as such", exact, len(cases), throughFrontEnd, refused)
+	t.Logf("%d of %d exact, %d exceptions; %d also as a request, %d refused as such", exact, len(cases)-refusals, refusals, throughFrontEnd, refused)
 	if throughFrontEnd < 20 || exact < 27 {
 		t.Errorf("only %d cases as a request, %d exact", throughFrontEnd, exact)
 	}
 }
 
-func renderContext(t *testing.T, template *chattemplate.Template, vars []byte) string {
+func renderContext(t *testing.T, template *chattemplate.Template, vars []byte) (string, error) {
 	t.Helper()
 	var a chattemplate.Arena
 	v, err := a.DecodeJSON(vars)
@@ -141,10 +156,7 @@ func renderContext(t *testing.T, template *chattemplate.Template, vars []byte) s
 		in.Vars = append(in.Vars, chattemplate.Var{Name: key.Text(), Value: value})
 	}
 	out, err := template.Render(t.Context(), nil, &a, &in)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return string(out)
+	return string(out), err
 }
 
 // requestOf is a context as the body of a request: the arguments of tool calls become strings.
