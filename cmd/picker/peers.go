@@ -108,6 +108,11 @@ func (a *app) newPeers(r *reportOptions, o *peerOptions) (*syncapi.PeerService, 
 	p.inbox = peer.NewInbox(a.picker, p.outbox.Incarnation())
 	p.mesh = syncapi.NewMesh(syncapi.MeshOptions{
 		Find: find, Dial: dial, Outbox: p.outbox, Loads: a.picker.Loads, Inbox: p.inbox, Log: log,
+		Borrow: func(ctx context.Context, c *syncapi.Client) {
+			if a.reports != nil {
+				a.reports.Borrow(ctx, c)
+			}
+		},
 	})
 	p.service = &syncapi.PeerService{
 		Auth: auth, Inbox: p.inbox, Incarnation: p.outbox.Incarnation(), OnPeer: p.mesh.Look, Log: log,

@@ -1,12 +1,18 @@
 package main
 
 import (
+	"fmt"
 	"io"
 	"net/http"
 	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
+	"time"
+
+	"github.com/kvasir-dev/kvasir/internal/reporter"
+	"github.com/kvasir-dev/kvasir/internal/syncapi"
+	"github.com/kvasir-dev/kvasir/internal/vllmsim"
 )
 
 // runPeers runs pickers on a directory that know each other.
@@ -157,5 +163,65 @@ func TestFlagsOfPeersAreChecked(t *testing.T) {
 				t.Errorf("%v, want %q", err, tc.want)
 			}
 		})
+	}
+}
+
+// TestANewPickerBorrowsWhatAPodHolds starts a second picker that the pod's reporter does not know. It has what the first one
+// was told, soon, and unverified; and nothing of it when the engine has begun another life.
+func TestANewPickerBorrowsWhatAPodHolds(t *testing.T) {
+	dir := t.TempDir()
+	key := filepath.Join(t.TempDir(), "key")
+	put(t, key, strings.Repeat("k", 32))
+	args := []string{"--report-address", "127.0.0.1:0", "--report-insecure", "--peers", "127.0.0.1:1", "--key-file", key}
+	first, flags := listenOn(t, dir, args...)
+	addrs := []string{first.listeners.reports.Addr().String()}
+	flags.peers.addresses = addrs
+	first.run(flags)
+
+	events, replay := freeAddress(t), freeAddress(t)
+	stop := runReporter(t, reporter.Config{
+		Pod: "default/pod", Listen: events, Replay: replay, Pickers: syncapi.List(addrs...), MaxBackoff: 50 * time.Millisecond,
+	})
+	e, err := vllmsim.Start(vllmsim.Config{
+		ServedModelNames: []string{"m"}, SpeedUp: 1000,
+		Events: vllmsim.EventsConfig{Endpoint: events, Connect: true, ReplayEndpoint: replay},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = e.Close() })
+	put(t, filepath.Join(dir, "pool.yaml"), strings.Replace(poolText("m", "m", ""), "spec: {", "spec: {engine: {events: {source: Reporter}}, ", 1))
+	put(t, filepath.Join(dir, "pods.yaml"), fmt.Sprintf(`apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {name: pod, labels: {kvasir.dev/pool: m}}
+addressType: IPv4
+ports: [{name: http, port: %s}]
+endpoints:
+- {addresses: [127.0.0.1], targetRef: {kind: Pod, name: pod}}
+`, portOf(t, e.Addr())))
+	first.awaitReady()
+	if status, body := first.do(http.MethodPost, url(first.listeners.proxy, "/v1/completions"),
+		`{"model":"m","prompt":[`+strings.Repeat("7,", 999)+`7],"max_tokens":2}`); status != http.StatusOK {
+		t.Fatalf("%d %s", status, body)
+	}
+	held := func(i *instance) string { return i.metric("kvasir_index_held_blocks{") }
+	first.eventually("it knows what the engine holds", func() bool {
+		return held(first) == fmt.Sprint(len(e.Blocks())) && len(e.Blocks()) > 1 && first.metric("kvasir_index_divergent_blocks{") == "0"
+	})
+
+	second, more := listenOn(t, dir, args...)
+	more.peers.addresses = []string{addrs[0], second.listeners.reports.Addr().String()}
+	second.run(more)
+	second.eventually("it has borrowed that", func() bool { return held(second) == held(first) && second.metric("kvasir_report_borrowed{") == "1" })
+	if d := second.metric("kvasir_index_divergent_blocks{"); d != "" {
+		t.Errorf("%q blocks diverge; nothing is known of that", d)
+	}
+	if _, status := second.get(second.listeners.metrics, "/status"); !strings.Contains(status, "degraded: 1") || !strings.Contains(status, "synced: 0") {
+		t.Errorf("the status does not say that it is not synced:\n%s", status)
+	}
+	stop()
+	second.eventually("it is given back when no reporter vouches for it", func() bool { return held(second) == "0" && second.metric("kvasir_report_borrowed{") == "0" })
+	if n := held(first); n == "0" {
+		t.Error("the first picker has forgotten it, too")
 	}
 }

@@ -198,6 +198,8 @@ func (a *app) knowledge(pool string) []ingest.Status {
 // stateOf puts a report's state into the words of streams.
 func stateOf(s *report.Status) ingest.State {
 	switch {
+	case s.Borrowed:
+		return ingest.Unverified
 	case !s.Connected || !s.Owned:
 		return ingest.Disconnected
 	case s.Epoch == 0:

@@ -51,6 +51,12 @@ type Block struct {
 	Copies [kvblock.NumTiers]int
 }
 
+// Chain is keys of which each follows the one before it, and the first follows Parent; 0 for none.
+type Chain struct {
+	Parent kvblock.Key
+	Keys   []kvblock.Key
+}
+
 // Writer changes what one holder has. It knows the holder's blocks by the engine's names, counts their copies per
 // (tier, group, hash), and tells the index when the first copy of a key comes to a tier and when the last one goes.
 //
@@ -75,6 +81,9 @@ type Writer interface {
 	// Each calls f for every known block until it returns false. f must not use the writer. Blocks several keys long
 	// come once per key.
 	Each(f func(Block) bool)
+	// Chains are the keys of the blocks with a copy in a tier, by group, each once, as chains that can be stored again.
+	// Parents come before their children where both are there. The names of blocks must be their keys.
+	Chains(tier kvblock.Tier, group int) []Chain
 	// Digest is the digest of the blocks with a copy in a tier, by group.
 	Digest(tier kvblock.Tier, group int) Digest
 	// Evicted is the number of blocks of this life that were taken out or refused for want of memory. While there are

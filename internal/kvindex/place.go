@@ -67,7 +67,7 @@ func (ix *Index) follow(c *change, parent spot, keys []kvblock.Key) (n int, head
 		if heads = ix.heads.find(keys[0]); heads != 0 {
 			return 0, heads, true
 		}
-		return ix.begin(c, 0, keys)
+		return ix.begin(c, 0, 0, keys)
 	}
 	lock := &ix.stripes[parent.run()%stripes]
 	lock.Lock()
@@ -79,7 +79,7 @@ func (ix *Index) follow(c *change, parent spot, keys []kvblock.Key) (n int, head
 	if heads = ix.heads.find(keys[0]); heads != 0 {
 		return 0, heads, true
 	}
-	return ix.begin(c, r.depth+uint32(parent.offset())+1, keys)
+	return ix.begin(c, r.depth+uint32(parent.offset())+1, r.keys[parent.offset()], keys)
 }
 
 // enter places keys in the run that the first of them heads. It returns how many; none if the run has gone.
@@ -94,8 +94,8 @@ func (ix *Index) enter(c *change, id uint32, keys []kvblock.Key) int {
 	return ix.extend(c, r, 0, keys)
 }
 
-// begin makes a run of keys that have no place. If another writer has made one for the first of them, it returns that.
-func (ix *Index) begin(c *change, depth uint32, keys []kvblock.Key) (n int, heads uint32, ok bool) {
+// begin makes a run of keys that have no place and follow another, or none. If another writer has made one for the first of them, it returns that.
+func (ix *Index) begin(c *change, depth uint32, parent kvblock.Key, keys []kvblock.Key) (n int, heads uint32, ok bool) {
 	id, ok := ix.runs.take()
 	if !ok {
 		return 0, 0, false
@@ -105,7 +105,7 @@ func (ix *Index) begin(c *change, depth uint32, keys []kvblock.Key) (n int, head
 		n++
 	}
 	room := roomFor(n)
-	r := &run{keys: make([]kvblock.Key, room), depth: depth, id: id, top: uint16(n), width: widthFor(room)}
+	r := &run{keys: make([]kvblock.Key, room), depth: depth, parent: parent, id: id, top: uint16(n), width: widthFor(room)}
 	copy(r.keys, keys[:n])
 	r.n.Store(uint32(n))
 	m := stretchMask(0, n)

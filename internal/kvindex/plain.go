@@ -18,6 +18,7 @@ type plainWriter struct {
 // plainBlock is a block as its engine names it.
 type plainBlock struct {
 	keys   []kvblock.Key
+	parent kvblock.Key
 	copies [kvblock.NumTiers]int
 }
 
@@ -57,7 +58,7 @@ func (w *plainWriter) ready() bool {
 }
 
 // Store implements Writer.
-func (w *plainWriter) Store(tier kvblock.Tier, group int, _ Parent, hashes []kvevent.Hash, keys []kvblock.Key) (refused int) {
+func (w *plainWriter) Store(tier kvblock.Tier, group int, parent Parent, hashes []kvevent.Hash, keys []kvblock.Key) (refused int) {
 	if !w.ready() {
 		return 0
 	}
@@ -65,7 +66,13 @@ func (w *plainWriter) Store(tier kvblock.Tier, group int, _ Parent, hashes []kve
 	for i, hash := range hashes[:usable] {
 		at := name{hash, group}
 		if w.blocks[at] == nil {
-			w.blocks[at] = &plainBlock{keys: append([]kvblock.Key(nil), keys[i*perHash:(i+1)*perHash]...)}
+			b := &plainBlock{keys: append([]kvblock.Key(nil), keys[i*perHash:(i+1)*perHash]...)}
+			if i > 0 {
+				b.parent = keys[i*perHash-1]
+			} else if parent.OK {
+				b.parent = kvblock.Key(parent.Hash)
+			}
+			w.blocks[at] = b
 		}
 		w.count(at, tier, 1)
 	}

@@ -10,7 +10,7 @@ import (
 const (
 	runBlocks = 256 // in a run, at most
 	runWords  = runBlocks / 64
-	runSize   = 64 // bytes, without keys and cells
+	runSize   = 80 // bytes, without keys and cells
 )
 
 // tierGuess is the tier of cells that hold speculation, below all real ones.
@@ -29,9 +29,11 @@ type run struct {
 	cells []uint64
 	n     atomic.Uint32
 	depth uint32 // blocks of the chain before the first of the run
-	id    uint32
-	top   uint16 // no one has a block from here on; for writers only
-	width uint8  // words of a cell's mask
+	// parent is the key that the first one follows, 0 for none.
+	parent kvblock.Key
+	id     uint32
+	top    uint16 // no one has a block from here on; for writers only
+	width  uint8  // words of a cell's mask
 }
 
 // A header says whose cell it is and how many leading blocks of the run are in it, so that readers seldom need the mask:
@@ -161,7 +163,7 @@ func (r *run) held() (m mask) {
 
 // version is a copy to be changed and published.
 func (r *run) version() *run {
-	v := &run{keys: r.keys, cells: r.cells, depth: r.depth, id: r.id, top: r.top, width: r.width}
+	v := &run{keys: r.keys, cells: r.cells, depth: r.depth, parent: r.parent, id: r.id, top: r.top, width: r.width}
 	v.n.Store(r.n.Load())
 	return v
 }

@@ -34,6 +34,8 @@ var (
 var reportSeries = []series[report.Status]{
 	gauge("kvasir_report_told_blocks", "Blocks that the endpoint's reporter has told of.", ofEndpoint,
 		func(s *report.Status) float64 { return float64(s.Told) }),
+	gauge("kvasir_report_borrowed", "1 while what the index has of the endpoint was told to another picker, and the endpoint's reporter has not gone on from there.", ofEndpoint,
+		func(s *report.Status) float64 { return truth(s.Borrowed) }),
 	gauge("kvasir_report_unheld_blocks", "Blocks told of that the index has no room for.", ofEndpoint,
 		func(s *report.Status) float64 { return float64(s.Told - min(s.Held, s.Told)) }),
 	gauge("kvasir_report_orphan_blocks", "Blocks that the engine holds and whose chain the reporter does not know from its beginning.", ofEndpoint,

@@ -9,6 +9,7 @@
 package peerpb
 
 import (
+	reportpb "github.com/kvasir-dev/kvasir/internal/reportpb"
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
 	reflect "reflect"
@@ -521,11 +522,161 @@ func (x *Assumption) GetLifeMilliseconds() uint32 {
 	return 0
 }
 
+// Want asks for what an endpoint holds, as its reporter has told.
+type Want struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Pool  string                 `protobuf:"bytes,1,opt,name=pool,proto3" json:"pool,omitempty"`
+	Pod   string                 `protobuf:"bytes,2,opt,name=pod,proto3" json:"pod,omitempty"`
+	Rank  uint32                 `protobuf:"varint,3,opt,name=rank,proto3" json:"rank,omitempty"`
+	// What the keys must be made with: the id of the root, the base model, and the size of blocks.
+	KeyId         string `protobuf:"bytes,4,opt,name=key_id,json=keyId,proto3" json:"key_id,omitempty"`
+	Model         string `protobuf:"bytes,5,opt,name=model,proto3" json:"model,omitempty"`
+	BlockTokens   uint32 `protobuf:"varint,6,opt,name=block_tokens,json=blockTokens,proto3" json:"block_tokens,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Want) Reset() {
+	*x = Want{}
+	mi := &file_internal_peerpb_peer_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Want) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Want) ProtoMessage() {}
+
+func (x *Want) ProtoReflect() protoreflect.Message {
+	mi := &file_internal_peerpb_peer_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Want.ProtoReflect.Descriptor instead.
+func (*Want) Descriptor() ([]byte, []int) {
+	return file_internal_peerpb_peer_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *Want) GetPool() string {
+	if x != nil {
+		return x.Pool
+	}
+	return ""
+}
+
+func (x *Want) GetPod() string {
+	if x != nil {
+		return x.Pod
+	}
+	return ""
+}
+
+func (x *Want) GetRank() uint32 {
+	if x != nil {
+		return x.Rank
+	}
+	return 0
+}
+
+func (x *Want) GetKeyId() string {
+	if x != nil {
+		return x.KeyId
+	}
+	return ""
+}
+
+func (x *Want) GetModel() string {
+	if x != nil {
+		return x.Model
+	}
+	return ""
+}
+
+func (x *Want) GetBlockTokens() uint32 {
+	if x != nil {
+		return x.BlockTokens
+	}
+	return 0
+}
+
+// Loan is the answer, in parts. After the last one the stream goes on for as long as the lender vouches for it: when it
+// ends, what was lent must be given back unless the endpoint's own reporter has spoken meanwhile.
+type Loan struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// In the first part: where the endpoint's reporter and the lender were.
+	At *reportpb.Position `protobuf:"bytes,1,opt,name=at,proto3" json:"at,omitempty"`
+	// Only stored changes are in it.
+	Changes       []*reportpb.Change `protobuf:"bytes,2,rep,name=changes,proto3" json:"changes,omitempty"`
+	Last          bool               `protobuf:"varint,3,opt,name=last,proto3" json:"last,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Loan) Reset() {
+	*x = Loan{}
+	mi := &file_internal_peerpb_peer_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Loan) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Loan) ProtoMessage() {}
+
+func (x *Loan) ProtoReflect() protoreflect.Message {
+	mi := &file_internal_peerpb_peer_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Loan.ProtoReflect.Descriptor instead.
+func (*Loan) Descriptor() ([]byte, []int) {
+	return file_internal_peerpb_peer_proto_rawDescGZIP(), []int{7}
+}
+
+func (x *Loan) GetAt() *reportpb.Position {
+	if x != nil {
+		return x.At
+	}
+	return nil
+}
+
+func (x *Loan) GetChanges() []*reportpb.Change {
+	if x != nil {
+		return x.Changes
+	}
+	return nil
+}
+
+func (x *Loan) GetLast() bool {
+	if x != nil {
+		return x.Last
+	}
+	return false
+}
+
 var File_internal_peerpb_peer_proto protoreflect.FileDescriptor
 
 const file_internal_peerpb_peer_proto_rawDesc = "" +
 	"\n" +
-	"\x1ainternal/peerpb/peer.proto\x12\x0ekvasir.peer.v1\"v\n" +
+	"\x1ainternal/peerpb/peer.proto\x12\x0ekvasir.peer.v1\x1a\x1einternal/reportpb/report.proto\"v\n" +
 	"\vPeerMessage\x12-\n" +
 	"\x05hello\x18\x01 \x01(\v2\x15.kvasir.peer.v1.HelloH\x00R\x05hello\x120\n" +
 	"\x06update\x18\x02 \x01(\v2\x16.kvasir.peer.v1.UpdateH\x00R\x06updateB\x06\n" +
@@ -563,7 +714,18 @@ const file_internal_peerpb_peer_proto_rawDesc = "" +
 	"\x03pod\x18\x05 \x01(\tR\x03pod\x12\x12\n" +
 	"\x04rank\x18\x06 \x01(\rR\x04rank\x12\x12\n" +
 	"\x04keys\x18\a \x03(\x06R\x04keys\x12+\n" +
-	"\x11life_milliseconds\x18\b \x01(\rR\x10lifeMillisecondsB.Z,github.com/kvasir-dev/kvasir/internal/peerpbb\x06proto3"
+	"\x11life_milliseconds\x18\b \x01(\rR\x10lifeMilliseconds\"\x90\x01\n" +
+	"\x04Want\x12\x12\n" +
+	"\x04pool\x18\x01 \x01(\tR\x04pool\x12\x10\n" +
+	"\x03pod\x18\x02 \x01(\tR\x03pod\x12\x12\n" +
+	"\x04rank\x18\x03 \x01(\rR\x04rank\x12\x15\n" +
+	"\x06key_id\x18\x04 \x01(\tR\x05keyId\x12\x14\n" +
+	"\x05model\x18\x05 \x01(\tR\x05model\x12!\n" +
+	"\fblock_tokens\x18\x06 \x01(\rR\vblockTokens\"z\n" +
+	"\x04Loan\x12*\n" +
+	"\x02at\x18\x01 \x01(\v2\x1a.kvasir.report.v1.PositionR\x02at\x122\n" +
+	"\achanges\x18\x02 \x03(\v2\x18.kvasir.report.v1.ChangeR\achanges\x12\x12\n" +
+	"\x04last\x18\x03 \x01(\bR\x04lastB.Z,github.com/kvasir-dev/kvasir/internal/peerpbb\x06proto3"
 
 var (
 	file_internal_peerpb_peer_proto_rawDescOnce sync.Once
@@ -577,25 +739,31 @@ func file_internal_peerpb_peer_proto_rawDescGZIP() []byte {
 	return file_internal_peerpb_peer_proto_rawDescData
 }
 
-var file_internal_peerpb_peer_proto_msgTypes = make([]protoimpl.MessageInfo, 6)
+var file_internal_peerpb_peer_proto_msgTypes = make([]protoimpl.MessageInfo, 8)
 var file_internal_peerpb_peer_proto_goTypes = []any{
-	(*PeerMessage)(nil), // 0: kvasir.peer.v1.PeerMessage
-	(*Hello)(nil),       // 1: kvasir.peer.v1.Hello
-	(*Welcome)(nil),     // 2: kvasir.peer.v1.Welcome
-	(*Update)(nil),      // 3: kvasir.peer.v1.Update
-	(*Load)(nil),        // 4: kvasir.peer.v1.Load
-	(*Assumption)(nil),  // 5: kvasir.peer.v1.Assumption
+	(*PeerMessage)(nil),       // 0: kvasir.peer.v1.PeerMessage
+	(*Hello)(nil),             // 1: kvasir.peer.v1.Hello
+	(*Welcome)(nil),           // 2: kvasir.peer.v1.Welcome
+	(*Update)(nil),            // 3: kvasir.peer.v1.Update
+	(*Load)(nil),              // 4: kvasir.peer.v1.Load
+	(*Assumption)(nil),        // 5: kvasir.peer.v1.Assumption
+	(*Want)(nil),              // 6: kvasir.peer.v1.Want
+	(*Loan)(nil),              // 7: kvasir.peer.v1.Loan
+	(*reportpb.Position)(nil), // 8: kvasir.report.v1.Position
+	(*reportpb.Change)(nil),   // 9: kvasir.report.v1.Change
 }
 var file_internal_peerpb_peer_proto_depIdxs = []int32{
 	1, // 0: kvasir.peer.v1.PeerMessage.hello:type_name -> kvasir.peer.v1.Hello
 	3, // 1: kvasir.peer.v1.PeerMessage.update:type_name -> kvasir.peer.v1.Update
 	4, // 2: kvasir.peer.v1.Update.loads:type_name -> kvasir.peer.v1.Load
 	5, // 3: kvasir.peer.v1.Update.assumptions:type_name -> kvasir.peer.v1.Assumption
-	4, // [4:4] is the sub-list for method output_type
-	4, // [4:4] is the sub-list for method input_type
-	4, // [4:4] is the sub-list for extension type_name
-	4, // [4:4] is the sub-list for extension extendee
-	0, // [0:4] is the sub-list for field type_name
+	8, // 4: kvasir.peer.v1.Loan.at:type_name -> kvasir.report.v1.Position
+	9, // 5: kvasir.peer.v1.Loan.changes:type_name -> kvasir.report.v1.Change
+	6, // [6:6] is the sub-list for method output_type
+	6, // [6:6] is the sub-list for method input_type
+	6, // [6:6] is the sub-list for extension type_name
+	6, // [6:6] is the sub-list for extension extendee
+	0, // [0:6] is the sub-list for field type_name
 }
 
 func init() { file_internal_peerpb_peer_proto_init() }
@@ -613,7 +781,7 @@ func file_internal_peerpb_peer_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_internal_peerpb_peer_proto_rawDesc), len(file_internal_peerpb_peer_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   6,
+			NumMessages:   8,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -92,6 +92,8 @@ func (r Reason) String() string {
 type Status struct {
 	// Connected tells whether there is a stream, Owned whether the index has what a reporter told.
 	Connected, Owned bool
+	// Borrowed tells that it is another picker that was told, and that the endpoint's reporter has not gone on from there.
+	Borrowed bool
 	// State is what the reporter says of its own knowledge.
 	State pb.State
 	// Proven tells that the last digest was equal, and that the reporter can show that it has followed its engine.
@@ -183,6 +185,7 @@ func (r *Receiver) Lost() {
 	r.drop()
 	r.deaf = true
 	r.status.Connected = false
+	r.giveBack()
 	r.doubt()
 }
 
@@ -195,7 +198,7 @@ func (r *Receiver) Release() {
 	defer r.mu.Unlock()
 	r.drop()
 	r.deaf, r.have = true, nil
-	r.status.Owned = false
+	r.status.Owned, r.status.Borrowed = false, false
 	r.doubt()
 }
 
@@ -314,6 +317,7 @@ func (r *Receiver) onBegin(b *pb.Begin) error {
 	default:
 		return wrong("begin in mode %d", b.GetMode())
 	}
+	r.status.Borrowed = false
 	return nil
 }
 

@@ -26,6 +26,7 @@ type faults struct {
 	lose, repeat, cut           int // messages
 	picker, reporter            int // restarts, in steps
 	engine, resync, rotate, lie int
+	find                        int // seconds at most until a picker is found; meanwhile it borrows
 }
 
 // world is an engine, its reporter and some pickers in virtual time.
@@ -56,6 +57,9 @@ type simPicker struct {
 	toPicker    []*pb.ReporterMessage
 	fromPicker  []*pb.PickerMessage
 	reconnected int
+
+	found time.Time    // when the reporter finds it
+	loan  *pb.Position // what it has borrowed of its lender
 }
 
 const testSettle = 5 * time.Second
@@ -96,15 +100,55 @@ func (w *world) startPicker(p *simPicker) {
 	p.writer = p.book.Writer(p.holder)
 	p.owned = 0
 	p.receiver = NewReceiver(p.writer, ReceiverOptions{Roots: p.roots, OnOwn: func() { p.owned++ }})
+	if p.loan = nil; w.faults.find > 0 {
+		if p.sender != nil {
+			p.sender.Close()
+		}
+		p.sender, p.found = nil, w.now.Add(time.Duration(w.rng.IntN(1000*w.faults.find))*time.Millisecond)
+		p.toPicker, p.fromPicker = nil, nil
+		return
+	}
 	w.connect(p)
+}
+
+// borrow lets a picker that is not found yet take what another has, and give it back when that one cannot vouch for it.
+func (w *world) borrow(p *simPicker) {
+	for _, lender := range w.pickers {
+		if lender == p {
+			continue
+		}
+		if p.loan != nil {
+			if !lender.receiver.Vouches(p.loan) && p.receiver.Return() {
+				p.loan = nil
+				if n := p.writer.Len(); n > 0 {
+					w.t.Fatalf("seed %d: %d blocks stay of what was given back", w.seed, n)
+				}
+			}
+			return
+		}
+		at, changes := lender.receiver.Lend(p.roots[0].ID)
+		if at == nil {
+			continue
+		}
+		for i := range changes {
+			changes[i] = overWire(changes[i])
+		}
+		taken, err := p.receiver.Borrow(overWire(at), changes)
+		if err != nil || !taken {
+			w.t.Fatalf("seed %d: not borrowed: %v", w.seed, err)
+		}
+		p.loan = at
+		compare(w.t, fmt.Sprintf("seed %d: borrowed", w.seed), heldBy(p.writer), heldBy(lender.writer))
+		w.check(p)
+	}
 }
 
 // connect opens a stream and shakes hands.
 func (w *world) connect(p *simPicker) {
 	if p.sender != nil {
 		p.sender.Close()
+		p.receiver.Lost()
 	}
-	p.receiver.Lost()
 	p.reconnected++
 	p.toPicker, p.fromPicker = nil, nil
 	p.sender = NewSender(w.mirror, "pod", 0)
@@ -135,6 +179,13 @@ func (w *world) one(in int) bool { return in > 0 && w.rng.IntN(in) == 0 }
 
 // turn lets a picker and its sender speak for a while.
 func (w *world) turn(p *simPicker, busy bool) {
+	if p.sender == nil {
+		if w.now.Before(p.found) {
+			w.borrow(p)
+			return
+		}
+		w.connect(p)
+	}
 	out, wake := p.sender.Next(w.now)
 	p.wake = wake
 	for _, m := range out {
@@ -250,7 +301,10 @@ func (w *world) step() {
 		}
 		w.mirror.Mark(ingest.Position{}, ingest.Synced)
 		for _, p := range w.pickers {
-			p.sender = nil // the process has gone
+			if p.sender != nil { // the process has gone
+				p.receiver.Lost()
+			}
+			p.sender = nil
 			w.connect(p)
 		}
 	}
@@ -278,7 +332,7 @@ func (w *world) rotate() {
 	next := simRoots[w.rng.IntN(len(simRoots))]
 	for _, p := range w.pickers {
 		p.roots = []Root{next, p.roots[0]}
-		if m := p.receiver.SetRoots(p.roots); p.sender.Handle(overWire(m)) != nil {
+		if m := p.receiver.SetRoots(p.roots); p.sender != nil && p.sender.Handle(overWire(m)) != nil {
 			w.connect(p)
 		}
 	}
@@ -309,7 +363,9 @@ func TestPickersEndUpWithTheTruth(t *testing.T) {
 		"histories are read anew": {resync: 30},
 		"roots rotate":            {rotate: 60},
 		"indices go wrong":        {lie: 40},
-		"everything at once":      {cut: 60, picker: 200, reporter: 150, engine: 150, resync: 100, rotate: 150},
+		"pickers borrow":          {picker: 60, find: 3},
+		"of engines that restart": {picker: 60, find: 3, engine: 60, rotate: 100, resync: 100},
+		"everything at once":      {cut: 60, picker: 200, reporter: 150, engine: 150, resync: 100, rotate: 150, find: 2},
 		"and loses messages too":  {lose: 100, repeat: 100, cut: 60, picker: 200, reporter: 150, engine: 150, resync: 100, rotate: 150},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -346,7 +402,7 @@ func simulate(t *testing.T, seed uint64, f faults) {
 	for i, p := range w.pickers {
 		what := fmt.Sprintf("seed %d picker %d", seed, i)
 		s := p.receiver.Status()
-		if !s.Proven || s.Divergent != 0 || s.KeyID != p.roots[0].ID || s.Epoch != w.mirror.epoch || p.owned != 1 {
+		if !s.Proven || s.Divergent != 0 || s.KeyID != p.roots[0].ID || s.Epoch != w.mirror.epoch || p.owned != 1 && f.find == 0 {
 			t.Fatalf("%s: %+v, owned %d times", what, s, p.owned)
 		}
 		want := w.engine.keys(p.roots[0])

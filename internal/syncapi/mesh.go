@@ -29,6 +29,8 @@ type MeshOptions struct {
 	Outbox *peer.Outbox
 	Loads  peer.Loads
 	Inbox  *peer.Inbox
+	// Borrow, if set, is called for each peer that is found, and is to return when ctx ends: (*Server).Borrow.
+	Borrow func(ctx context.Context, c *Client)
 	Log    logr.Logger
 	// MinBackoff and MaxBackoff bound the waits between two attempts; defaults 50 ms and 2 s.
 	MinBackoff, MaxBackoff time.Duration
@@ -282,6 +284,13 @@ func (m *Mesh) tell(ctx context.Context, l *link) error {
 		}
 	}
 	m.o.Log.Info("Peer found", "peer", l.addr)
+	if m.o.Borrow != nil {
+		var borrowing sync.WaitGroup
+		defer borrowing.Wait()
+		while, end := context.WithCancel(ctx)
+		defer end()
+		borrowing.Go(func() { m.o.Borrow(while, l.client) })
+	}
 	err = m.speak(ctx, stream, sender, heard)
 	m.o.Log.Info("Peer gone", "peer", l.addr, "reason", err.Error())
 	return err

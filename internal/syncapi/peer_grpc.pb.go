@@ -23,6 +23,7 @@ const _ = grpc.SupportPackageIsVersion9
 
 const (
 	Peer_Exchange_FullMethodName = "/kvasir.peer.v1.Peer/Exchange"
+	Peer_Borrow_FullMethodName   = "/kvasir.peer.v1.Peer/Borrow"
 )
 
 // PeerClient is the client API for Peer service.
@@ -33,6 +34,8 @@ const (
 type PeerClient interface {
 	// Exchange carries what the caller tells of itself, for as long as it lives.
 	Exchange(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[peerpb.PeerMessage, peerpb.Welcome], error)
+	// Borrow is for a picker that has just started and that an endpoint's reporter has not found yet.
+	Borrow(ctx context.Context, in *peerpb.Want, opts ...grpc.CallOption) (grpc.ServerStreamingClient[peerpb.Loan], error)
 }
 
 type peerClient struct {
@@ -56,6 +59,25 @@ func (c *peerClient) Exchange(ctx context.Context, opts ...grpc.CallOption) (grp
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type Peer_ExchangeClient = grpc.BidiStreamingClient[peerpb.PeerMessage, peerpb.Welcome]
 
+func (c *peerClient) Borrow(ctx context.Context, in *peerpb.Want, opts ...grpc.CallOption) (grpc.ServerStreamingClient[peerpb.Loan], error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	stream, err := c.cc.NewStream(ctx, &Peer_ServiceDesc.Streams[1], Peer_Borrow_FullMethodName, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	x := &grpc.GenericClientStream[peerpb.Want, peerpb.Loan]{ClientStream: stream}
+	if err := x.ClientStream.SendMsg(in); err != nil {
+		return nil, err
+	}
+	if err := x.ClientStream.CloseSend(); err != nil {
+		return nil, err
+	}
+	return x, nil
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type Peer_BorrowClient = grpc.ServerStreamingClient[peerpb.Loan]
+
 // PeerServer is the server API for Peer service.
 // All implementations must embed UnimplementedPeerServer
 // for forward compatibility.
@@ -64,6 +86,8 @@ type Peer_ExchangeClient = grpc.BidiStreamingClient[peerpb.PeerMessage, peerpb.W
 type PeerServer interface {
 	// Exchange carries what the caller tells of itself, for as long as it lives.
 	Exchange(grpc.BidiStreamingServer[peerpb.PeerMessage, peerpb.Welcome]) error
+	// Borrow is for a picker that has just started and that an endpoint's reporter has not found yet.
+	Borrow(*peerpb.Want, grpc.ServerStreamingServer[peerpb.Loan]) error
 	mustEmbedUnimplementedPeerServer()
 }
 
@@ -76,6 +100,9 @@ type UnimplementedPeerServer struct{}
 
 func (UnimplementedPeerServer) Exchange(grpc.BidiStreamingServer[peerpb.PeerMessage, peerpb.Welcome]) error {
 	return status.Error(codes.Unimplemented, "method Exchange not implemented")
+}
+func (UnimplementedPeerServer) Borrow(*peerpb.Want, grpc.ServerStreamingServer[peerpb.Loan]) error {
+	return status.Error(codes.Unimplemented, "method Borrow not implemented")
 }
 func (UnimplementedPeerServer) mustEmbedUnimplementedPeerServer() {}
 func (UnimplementedPeerServer) testEmbeddedByValue()              {}
@@ -105,6 +132,17 @@ func _Peer_Exchange_Handler(srv interface{}, stream grpc.ServerStream) error {
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type Peer_ExchangeServer = grpc.BidiStreamingServer[peerpb.PeerMessage, peerpb.Welcome]
 
+func _Peer_Borrow_Handler(srv interface{}, stream grpc.ServerStream) error {
+	m := new(peerpb.Want)
+	if err := stream.RecvMsg(m); err != nil {
+		return err
+	}
+	return srv.(PeerServer).Borrow(m, &grpc.GenericServerStream[peerpb.Want, peerpb.Loan]{ServerStream: stream})
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type Peer_BorrowServer = grpc.ServerStreamingServer[peerpb.Loan]
+
 // Peer_ServiceDesc is the grpc.ServiceDesc for Peer service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -118,6 +156,11 @@ var Peer_ServiceDesc = grpc.ServiceDesc{
 			Handler:       _Peer_Exchange_Handler,
 			ServerStreams: true,
 			ClientStreams: true,
+		},
+		{
+			StreamName:    "Borrow",
+			Handler:       _Peer_Borrow_Handler,
+			ServerStreams: true,
 		},
 	},
 	Metadata: "internal/syncapi/peer.proto",

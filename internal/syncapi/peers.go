@@ -32,6 +32,7 @@ type PeerService struct {
 	OnPeer func()
 	Log    logr.Logger
 
+	server            *Server // that it is part of
 	received, refused atomic.Uint64
 }
 

@@ -154,6 +154,7 @@ func NewServer(o ServerOptions) *Server {
 		RegisterReportServer(s.grpc, s)
 	}
 	if o.Peers != nil {
+		o.Peers.server = s
 		RegisterPeerServer(s.grpc, o.Peers)
 	}
 	return s
