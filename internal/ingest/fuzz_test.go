@@ -55,7 +55,9 @@ func (s *script) payload() []byte {
 }
 
 // Subscribe is never called: the stream is driven by hand.
-func (s *script) Subscribe(context.Context, string, func(), func([][]byte) error) error { panic("subscribed") }
+func (s *script) Subscribe(context.Context, string, func(), func([][]byte) error) error {
+	panic("subscribed")
+}
 
 func (s *script) Replay(ctx context.Context, _ string, from uint64, each func(uint64, []byte) error) error {
 	if err := ctx.Err(); err != nil {

@@ -28,7 +28,8 @@ type batch struct {
 	group  int
 	change change
 	digest *Digest
-	before int64 // bytes of the reverse map
+	before int64                 // bytes of the reverse map
+	gone   func(key kvblock.Key) // Writer.OnGone's
 
 	run     uint32
 	pending mask
@@ -390,6 +391,9 @@ func (b *batch) dropAt(i int) {
 	id := name{e.hash, b.group}
 	key := l.keyOf(b.ix, e)
 	b.digestOf().Remove(key)
+	if b.gone != nil {
+		b.gone(key)
+	}
 	switch {
 	case e.at == noSpot:
 		b.ix.strays.remove(key, l.slot, b.tier)

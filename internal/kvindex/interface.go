@@ -74,6 +74,9 @@ type Writer interface {
 	Copy(tier kvblock.Tier, group int, hashes []kvevent.Hash) (unknown int)
 	// Drop counts one copy less. It returns how many blocks had none.
 	Drop(tier kvblock.Tier, group int, hashes []kvevent.Hash) (unknown int)
+	// OnGone has f called for every key of the blocks whose last copy in a tier Drop takes away, while it does; other
+	// hashes may have the key still. f must not use the index. nil ends it. Shadows have none.
+	OnGone(f func(key kvblock.Key))
 	// Key is the key of a known block, the last one if it has several.
 	Key(group int, hash kvevent.Hash) (kvblock.Key, bool)
 	// Len is the number of known (group, hash, key).

@@ -97,17 +97,21 @@ type side struct {
 	writers []Writer
 	shadows []Writer // by holder, nil if it has none
 	guesses []*Guess
+	gone    []kvblock.Key // in the step
 }
 
 func (s *side) join() {
 	h := s.book.Join()
 	s.holders = append(s.holders, h)
-	s.writers = append(s.writers, s.book.Writer(h))
+	w := s.book.Writer(h)
+	w.OnGone(func(key kvblock.Key) { s.gone = append(s.gone, key) })
+	s.writers = append(s.writers, w)
 	s.shadows = append(s.shadows, nil)
 }
 
 // do makes a step and returns what the index answered.
 func (s *side) do(f *forest, st step) int {
+	s.gone = s.gone[:0]
 	h := st.holder % len(s.holders)
 	w := s.writers[h]
 	if st.shadow && s.shadows[h] != nil {
@@ -189,6 +193,16 @@ func compare(t *testing.T, f *forest, rng *rand.Rand, at string, plain, fast *si
 		if !slices.Equal(a, b) {
 			t.Fatalf("%s: matches of %d keys differ (- plain, + fast): %s", at, len(keys), cmp.Diff(a, b))
 		}
+	}
+}
+
+// compareGone compares what a step has taken away.
+func compareGone(t *testing.T, at string, plain, fast *side) {
+	t.Helper()
+	slices.Sort(plain.gone)
+	slices.Sort(fast.gone)
+	if !slices.Equal(plain.gone, fast.gone) {
+		t.Fatalf("%s: gone is %v, fast %v", at, plain.gone, fast.gone)
 	}
 }
 
@@ -279,6 +293,7 @@ func runDifferential(t *testing.T, seed uint64, blocks, longest, steps int) {
 		if a, b := plain.do(f, st), fast.do(f, st); a != b {
 			t.Fatalf("%s: %+v answers %d, fast %d", at, st, a, b)
 		}
+		compareGone(t, at, plain, fast)
 		compare(t, f, rng, at, plain, fast)
 		if i%(steps/20) == 0 {
 			ix.check(t)
@@ -327,6 +342,7 @@ func fuzzDifferential(t *testing.T, seed uint64, ops []byte) {
 		if x, y := plain.do(f, st), fast.do(f, st); x != y {
 			t.Fatalf("%s: %+v answers %d, fast %d", at, st, x, y)
 		}
+		compareGone(t, at, plain, fast)
 		compare(t, f, rng, at, plain, fast)
 	}
 	compareDeeply(t, f, rng, "in the end", plain, fast)

@@ -13,7 +13,11 @@ type plainWriter struct {
 	slot     slot // 0 for a shadow that is spent
 	blocks   map[name]*plainBlock
 	digests  map[digestKey]*Digest
+	gone     func(key kvblock.Key) // nil for nobody
 }
+
+// OnGone implements Writer.
+func (w *plainWriter) OnGone(f func(key kvblock.Key)) { w.gone = f }
 
 // plainBlock is a block as its engine names it.
 type plainBlock struct {
@@ -99,6 +103,11 @@ func (w *plainWriter) Drop(tier kvblock.Tier, group int, hashes []kvevent.Hash) 
 		at := name{hash, group}
 		if b := w.blocks[at]; ready && b != nil && b.copies[tier] > 0 {
 			w.count(at, tier, -1)
+			if w.gone != nil && b.copies[tier] == 0 {
+				for _, key := range b.keys {
+					w.gone(key)
+				}
+			}
 		} else {
 			unknown++
 		}

@@ -10,8 +10,12 @@ type writer struct {
 	ix       *Index
 	holder   Holder
 	isShadow bool
-	shadow   *life // of a shadow, nil once it is spent
+	shadow   *life                 // of a shadow, nil once it is spent
+	gone     func(key kvblock.Key) // nil for nobody
 }
+
+// OnGone implements Writer.
+func (w *writer) OnGone(f func(key kvblock.Key)) { w.gone = f }
 
 func (w *writer) life() *life {
 	if w.isShadow {
@@ -75,6 +79,7 @@ func (w *writer) each(tier kvblock.Tier, group int, hashes []kvevent.Hash, less 
 		return len(hashes)
 	}
 	b := l.begin(w.ix, tier, group)
+	b.gone = w.gone
 	l.rev.touch(hashes, group)
 	for _, hash := range hashes {
 		if !b.count(hash, less) {

@@ -239,9 +239,7 @@ func (d *Decision) judge(t *Target, cachedTokens int) {
 		picked:  d.picked, member: t.member,
 	}
 	if missing := s.found / size; missing < announced {
-		// The engine's block may be several of ours, and the last of them names it.
-		per := int(max(1, t.member.removals.perHash.Load()))
-		s.block = d.keys[min((missing/per+1)*per, len(d.keys))-1]
+		s.block = d.keys[missing]
 	}
 	changed, why := d.view.trust.answered(d.now(), s)
 	if !changed {

@@ -119,7 +119,7 @@ func (p *Picker) build(spec *Spec, old *view, next *snapshot) (*view, error) {
 		} else {
 			m = &member{holder: v.index.Join(), hash: ep.ID.Hash(), routed: affinity.NewMemory(routedChunks)}
 			m.removals.since = p.now()
-			m.writer = &watchedWriter{Writer: v.index.Writer(m.holder), removals: &m.removals, stored: &m.stored, now: p.now}
+			m.writer = newWatchedWriter(v.index.Writer(m.holder), &m.removals, &m.stored, p.now)
 		}
 		v.members = append(v.members, m)
 		v.holders = append(v.holders, m.holder)

@@ -54,6 +54,13 @@ type watchedWriter struct {
 	removals *removals
 	stored   *atomic.Uint64 // keys
 	now      timeNow
+	at       uint32 // the time of the Drop under way
+}
+
+func newWatchedWriter(w kvindex.Writer, r *removals, stored *atomic.Uint64, now timeNow) *watchedWriter {
+	watched := &watchedWriter{Writer: w, removals: r, stored: stored, now: now}
+	w.OnGone(func(key kvblock.Key) { r.note(key, watched.at) })
+	return watched
 }
 
 func (w *watchedWriter) noteAll() { w.removals.all.Store(w.removals.tick(w.now())) }
@@ -69,12 +76,7 @@ func (w *watchedWriter) Store(tier kvblock.Tier, group int, parent kvindex.Paren
 
 // Drop is kvindex.Writer's.
 func (w *watchedWriter) Drop(tier kvblock.Tier, group int, hashes []kvevent.Hash) int {
-	at := w.removals.tick(w.now())
-	for _, hash := range hashes {
-		if key, ok := w.Key(group, hash); ok {
-			w.removals.note(key, at)
-		}
-	}
+	w.at = w.removals.tick(w.now())
 	return w.Writer.Drop(tier, group, hashes)
 }
 
