@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/kvasir-dev/kvasir/internal/admission"
+	"github.com/kvasir-dev/kvasir/internal/load"
 )
 
 // lookAgain is how often the first of those that wait looks whether there is room. Ends of requests tell too; this is
@@ -232,6 +233,9 @@ func (g *gate) read() AdmissionStats {
 	s.Waiting, s.WaitingBytes, s.WaitingTokens = g.queue.Len(), g.queue.Bytes(), g.queue.Tokens()
 	return s
 }
+
+// full tells whether an endpoint would let a request wait for longer than it should.
+func (a *AdmissionSpec) full(l *load.View) bool { return a.Queue && admission.Wait(l) > a.WaitBudget }
 
 // room is what the candidates have of it. Engines that are short of KV blocks are candidates only when nobody else is;
 // they have none, unless they serve nothing.

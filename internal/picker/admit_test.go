@@ -420,3 +420,23 @@ func TestNothingRemainsOfWhatWaited(t *testing.T) {
 		t.Errorf("%d refused, %d gone, %d otherwise, %d served", outcomes[0].Load(), outcomes[1].Load(), outcomes[2].Load(), outcomes[3].Load())
 	}
 }
+
+// TestAnEndpointBeyondTheBudgetIsPassedOverWhileAnotherHasRoom: whatever it holds, its queue is no place to wait.
+func TestAnEndpointBeyondTheBudgetIsPassedOverWhileAnotherHasRoom(t *testing.T) {
+	for name, c := range map[string]struct {
+		queue bool
+		want  string
+	}{"with a queue": {true, "pod-1"}, "without": {false, "pod-0"}} {
+		spec := queueing(t, 2) // the strategy is for the holder, whatever it has to do
+		spec.Policy.Admission.Queue = c.queue
+		p := newPicker(t, newClock(), spec)
+		hold(feed(t, p, "pod-0"), keysOf(t, "m", 0, 64)...)
+		first := pick(t, p, completion("m", 0, 40_000, true))
+		if got := first.Targets[0].Endpoint.Pod; got != "pod-0" {
+			t.Fatalf("%s: the first went to %s", name, got)
+		}
+		if got := pick(t, p, completion("m", 0, 64, true)).Targets[0].Endpoint.Pod; got != c.want {
+			t.Errorf("%s: sent to %s, want %s", name, got, c.want)
+		}
+	}
+}

@@ -197,7 +197,8 @@ func (v *view) eligible(now time.Time, at *place, allow func(*endpoint.Endpoint)
 				continue
 			}
 			load := m.load.View(now)
-			if strict && (!m.circuit.closed(now, v.spec.Policy.CircuitFailures) || load.KVUsage > v.spec.Policy.MaxKVUsage || !at.prefers(ep)) {
+			if strict && (!m.circuit.closed(now, v.spec.Policy.CircuitFailures) || load.KVUsage > v.spec.Policy.MaxKVUsage ||
+				!at.prefers(ep) || v.spec.Policy.Admission.full(&load)) {
 				continue
 			}
 			list = append(list, policy.Candidate{Hash: m.hash, Load: load, Delay: at.delay(ep, &load)})
