@@ -31,6 +31,7 @@ type app struct {
 	picker   *picker.Picker
 	renderer *render.Client
 	tokens   *conformance.Manager
+	library  *syncapi.Library
 	streams  *ingest.Manager
 	dialIn   *dialIn
 	server   *syncapi.Server // nil when neither reporters nor peers are heard
@@ -51,6 +52,8 @@ type app struct {
 	refused map[string]watch.Refusal // by namespace/name: why the picker has not taken a pool's present Spec
 	applied map[string]picker.Spec   // by namespace/name: what it has taken last
 	board   *watch.Board
+	// filePods gives the pool of each pod whose reporter has the model's files.
+	filePods map[string]string
 }
 
 func newApp(log logr.Logger, eventsAddress, island string, decisions picker.DecisionLog) *app {
@@ -64,8 +67,9 @@ func newApp(log logr.Logger, eventsAddress, island string, decisions picker.Deci
 	})
 	a.dialIn = newDialIn(eventsAddress, log.WithName("events"))
 	a.streams = ingest.New(ingest.Config{Source: zmtp.EventSource{}, Reception: a.dialIn.reception, Join: report.Join, Log: log.WithName("events")})
+	a.library = a.newLibrary()
 	a.tokens = conformance.New(conformance.Config{
-		Engine: prober{a.renderer}, Publish: a.picker.SetExact, Log: log.WithName("tokens"),
+		Engine: prober{a.renderer}, Publish: a.picker.SetExact, Handed: a.handed, Log: log.WithName("tokens"),
 	})
 	a.scraper = scrape.New(scrape.Options{
 		Observe: func(id endpoint.ID, m vllm.Metrics, at time.Time) { a.picker.Observe(id, at, loadReport(m)) },

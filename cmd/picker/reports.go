@@ -106,6 +106,8 @@ func (a *app) newSync(o *reportOptions, p *peerOptions) error {
 		if server.Auth, err = o.authenticator(server.Log); err != nil {
 			return fmt.Errorf("reports: %w", err)
 		}
+		a.library.Auth = server.Auth
+		server.Library = a.library
 	}
 	if p.wanted() {
 		if server.Peers, err = a.newPeers(o, p); err != nil {

@@ -1,9 +1,11 @@
 package main
 
 import (
+	"bytes"
 	"compress/gzip"
 	"context"
 	"crypto/tls"
+	"encoding/base64"
 	"fmt"
 	"io"
 	"net"
@@ -11,6 +13,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -20,6 +23,8 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 
+	"github.com/kvasir-dev/kvasir/internal/reporter"
+	"github.com/kvasir-dev/kvasir/internal/syncapi"
 	"github.com/kvasir-dev/kvasir/internal/tokenizer"
 	"github.com/kvasir-dev/kvasir/internal/vllmsim"
 	"github.com/kvasir-dev/kvasir/test/envoytest"
@@ -243,34 +248,44 @@ func TestWhatThePickerRefuses(t *testing.T) {
 
 // TestAPoolWithItsOwnTokenizer: ids made here are used where the engine's are the same, and only there.
 func TestAPoolWithItsOwnTokenizer(t *testing.T) {
-	packed, err := os.Open("../../internal/tokenizer/testdata/gpt2/tokenizer.json.gz")
+	packed, err := os.ReadFile("../../internal/tokenizer/testdata/gpt2/tokenizer.json.gz")
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer packed.Close()
-	unpacked, err := gzip.NewReader(packed)
-	if err != nil {
-		t.Fatal(err)
-	}
-	text, err := io.ReadAll(unpacked)
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := unzip(t, packed)
 	root := t.TempDir()
 	if err := os.Mkdir(filepath.Join(root, "gpt2"), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	put(t, filepath.Join(root, "gpt2", "tokenizer.json"), string(text))
+	put(t, filepath.Join(root, "gpt2", "tokenizer.json"), text)
 	gpt2, err := tokenizer.Load(filepath.Join(root, "gpt2"))
 	if err != nil {
 		t.Fatal(err)
 	}
+	packedText, err := os.ReadFile("../../internal/tokenizer/testdata/spm/tokenizer.json.gz")
+	if err != nil {
+		t.Fatal(err)
+	}
+	small := unzip(t, packedText)
+	spm, err := tokenizer.LoadReader(strings.NewReader(small), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	directory := "{type: Directory, directory: {path: gpt2}}"
+	configMap := "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: files}\nbinaryData: {tokenizer.json: " + base64.StdEncoding.EncodeToString([]byte(small)) + "}\n---\n"
 	for name, tc := range map[string]struct {
 		text                   vllmsim.Text
+		tokenizer, objects     string
+		reporter               bool
 		reason, source, metric string
 	}{
-		"the engine's own": {gpt2, "TemplateUnsupported", "exact", `kvasir_tokens_exact_texts{pool="m"} 1`},
-		"another one":      {nil, "ProbeFailed", "engine", `kvasir_tokens_mismatches_total{pool="m"} 1`},
+		"the engine's own": {gpt2, directory, "", false, "TemplateUnsupported", "exact", `kvasir_tokens_exact_texts{pool="m"} 1`},
+		"another one":      {nil, directory, "", false, "ProbeFailed", "engine", `kvasir_tokens_mismatches_total{pool="m"} 1`},
+		"on a volume":      {gpt2, "{type: Volume, volume: {persistentVolumeClaim: {name: c}, path: gpt2}}", "", false, "TemplateUnsupported", "exact", `kvasir_tokens_exact_texts{pool="m"} 1`},
+		"in a ConfigMap":   {wordless{spm}, "{type: Volume, volume: {configMap: {name: files}}}", configMap, false, "TemplateUnsupported", "exact", `kvasir_tokens_exact_texts{pool="m"} 1`},
+		"in no ConfigMap":  {wordless{spm}, "{type: Volume, volume: {configMap: {name: files}}}", "", false, "ConfigMap default/files does not exist", "engine", `kvasir_tokens_state{pool="m",state="FilesMissing"} 1`},
+		"from a reporter":  {gpt2, "{type: Reporter, reporter: {path: /m}}", "", true, "TemplateUnsupported", "exact", `kvasir_tokens_exact_texts{pool="m"} 1`},
+		"from no reporter": {gpt2, "{type: Reporter, reporter: {path: /m}}", "", false, "no reporter has handed", "engine", `kvasir_tokens_state{pool="m",state="FilesMissing"} 1`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			e, err := vllmsim.Start(vllmsim.Config{ServedModelNames: []string{"m"}, Text: tc.text, SpeedUp: 1000})
@@ -279,9 +294,15 @@ func TestAPoolWithItsOwnTokenizer(t *testing.T) {
 			}
 			t.Cleanup(func() { _ = e.Close() })
 			dir := t.TempDir()
-			put(t, filepath.Join(dir, "all.yaml"), poolText("m", "m", ", tokenizer: {type: Directory, directory: {path: gpt2}}")+"---\n"+sliceText(t, "m", "pod", e))
-			p := runOn(t, dir, "--model-root", root)
+			put(t, filepath.Join(dir, "all.yaml"), tc.objects+poolText("m", "m", ", tokenizer: "+tc.tokenizer)+"---\n"+sliceText(t, "m", "pod", e))
+			p := runOn(t, dir, "--model-root", root, "--report-address", "127.0.0.1:0", "--report-insecure")
 			p.awaitReady()
+			if tc.reporter {
+				runReporter(t, reporter.Config{
+					Pod: "default/pod", Subscribe: e.EventsAddr(), Replay: e.ReplayAddr(), ModelDir: filepath.Join(root, "gpt2"),
+					Pickers: syncapi.List(p.listeners.reports.Addr().String()), Dial: syncapi.DialOptions{TokenInClear: true},
+				})
+			}
 			p.eventually("the probe is over", func() bool {
 				_, body := p.get(p.listeners.metrics, "/status?output=json")
 				return strings.Contains(body, tc.reason)
@@ -297,6 +318,50 @@ func TestAPoolWithItsOwnTokenizer(t *testing.T) {
 			}
 		})
 	}
+}
+
+// unzip is what a compressed file holds.
+func unzip(t *testing.T, packed []byte) string {
+	t.Helper()
+	z, err := gzip.NewReader(bytes.NewReader(packed))
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := io.ReadAll(z)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+// wordless is a tokenizer that has no words for a simulated engine to generate: it gets some of its own.
+type wordless struct{ *tokenizer.Tokenizer }
+
+const ownWord = " zz"
+
+var letters = strings.NewReplacer("0", "a", "1", "b", "2", "c", "3", "d", "4", "e", "5", "f", "6", "g", "7", "h", "8", "i", "9", "j")
+
+func (w wordless) Encode(dst []uint32, text string, special bool) ([]uint32, error) {
+	if strings.HasPrefix(text, ownWord) {
+		for id := range uint32(100) {
+			if text == w.Decode([]uint32{id}) {
+				return append(dst, id), nil
+			}
+		}
+	}
+	return w.Tokenizer.Encode(dst, text, special)
+}
+
+func (wordless) Decode(ids []uint32) string {
+	var b strings.Builder
+	for _, id := range ids {
+		if id >= 100 {
+			b.WriteByte('?')
+			continue
+		}
+		b.WriteString(ownWord + letters.Replace(strconv.Itoa(int(id))))
+	}
+	return b.String()
 }
 
 func TestWhatCannotStart(t *testing.T) {

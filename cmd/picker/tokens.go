@@ -5,12 +5,15 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"strings"
 
 	"github.com/kvasir-dev/kvasir/internal/conformance"
 	"github.com/kvasir-dev/kvasir/internal/endpoint"
+	"github.com/kvasir-dev/kvasir/internal/modelfiles"
 	"github.com/kvasir-dev/kvasir/internal/openai"
 	"github.com/kvasir-dev/kvasir/internal/picker"
 	"github.com/kvasir-dev/kvasir/internal/render"
+	"github.com/kvasir-dev/kvasir/internal/syncapi"
 )
 
 // prober asks engines to prove tokens, and tells which answers are refusals.
@@ -38,15 +41,45 @@ func (p prober) Identity(ctx context.Context, ep *endpoint.Endpoint, model, apiK
 func (a *app) setTokens() {
 	a.mu.Lock()
 	var pools []conformance.Pool
+	pods := map[string]string{} // of pools whose reporters have the files
 	for name := range a.applied {
 		spec := a.applied[name]
 		pools = append(pools, conformance.Pool{
 			Namespace: spec.Namespace, Name: spec.Name, Model: spec.Model, APIKey: spec.EngineAPIKey,
 			Files: filesOf(&spec.Tokenizer), Endpoints: spec.Endpoints,
 		})
+		for i := range spec.Endpoints {
+			if spec.Tokenizer.Type == "Reporter" {
+				pods[spec.Endpoints[i].ID.Pod] = name
+			}
+		}
 	}
+	a.filePods = pods
 	a.mu.Unlock()
+	a.library.Keep(pods)
 	a.tokens.Set(pools)
+}
+
+// newLibrary takes models' files from reporters.
+func (a *app) newLibrary() *syncapi.Library {
+	return &syncapi.Library{
+		Log: a.log.WithName("tokens"),
+		PoolOf: func(pod string) (string, bool) {
+			a.mu.Lock()
+			defer a.mu.Unlock()
+			pool, ok := a.filePods[pod]
+			return pool, ok
+		},
+		OnFiles: func(pool string) {
+			namespace, name, _ := strings.Cut(pool, "/")
+			a.tokens.Look(namespace, name)
+		},
+	}
+}
+
+// handed gives the files that reporters of a pool have handed over.
+func (a *app) handed(namespace, pool string) (set modelfiles.Set, hash string) {
+	return a.library.Held(namespace + "/" + pool)
 }
 
 // doubtTokens makes the engines of a pool be asked again.

@@ -48,6 +48,7 @@ func parse(args []string, stderr io.Writer) (*options, error) {
 	f.StringVar(&c.Subscribe, "events-connect", "", "`host:port` where the engine's event publisher listens; the rank is added to the port")
 	f.StringVar(&c.Replay, "replay", "", "`host:port` of the engine's replay socket; the rank is added to the port")
 	f.StringVar(&c.StateDir, "state-dir", "", "`directory` on a volume in memory where mirrors outlive the process")
+	f.StringVar(&c.ModelDir, "model-dir", "", "`directory` with the model's tokenizer, configuration and chat template, which pickers may want; never its weights")
 	f.StringVar(&o.pickers, "pickers", "", "`host:port,...` of all picker replicas")
 	f.StringVar(&o.pickerService, "picker-service", "", "`name:port` that resolves to all picker replicas")
 	f.StringVar(&o.tls.CA, "picker-ca", "", "`file` with the CA of the pickers' certificates; read again when it changes")

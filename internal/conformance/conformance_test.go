@@ -145,10 +145,10 @@ func newHouse(files Files, pods ...string) *house {
 			defer h.mu.Unlock()
 			h.published = e
 		},
-		Handed: func(string, string) modelfiles.Set {
+		Handed: func(string, string) (modelfiles.Set, string) {
 			h.mu.Lock()
 			defer h.mu.Unlock()
-			return h.handed
+			return h.handed, h.handed.Hash()
 		},
 	})
 	return h

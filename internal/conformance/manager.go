@@ -67,8 +67,8 @@ type Config struct {
 	Engine Engine
 	// Publish takes how far exact tokens can be had for a pool, whenever that changes; nil for not at all.
 	Publish func(namespace, pool string, exact *picker.Exact)
-	// Handed gives the files that reporters of a pool have handed over; nil if there are none.
-	Handed func(namespace, pool string) modelfiles.Set
+	// Handed gives the files that reporters of a pool have handed over, and their hash; nil if there are none.
+	Handed func(namespace, pool string) (set modelfiles.Set, hash string)
 	// CacheBytes bounds what is remembered of the prompts of each pool; 0 is DefaultCacheBytes.
 	CacheBytes int64
 	Log        logr.Logger
@@ -133,7 +133,7 @@ func New(c Config) *Manager {
 		c.CacheBytes = DefaultCacheBytes
 	}
 	if c.Handed == nil {
-		c.Handed = func(string, string) modelfiles.Set { return nil }
+		c.Handed = func(string, string) (modelfiles.Set, string) { return nil, "" }
 	}
 	return &Manager{config: c, pools: map[string]*keeper{}}
 }

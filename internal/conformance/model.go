@@ -93,8 +93,12 @@ func (m *model) read(c *Config, pool *Pool) (set modelfiles.Set, stamp string, e
 	case f.Set != nil:
 		set = f.Set
 	default:
-		if set = c.Handed(pool.Namespace, pool.Name); set == nil {
+		var hash string
+		if set, hash = c.Handed(pool.Namespace, pool.Name); set == nil {
 			return nil, "", errors.New("no reporter has handed the model's files over yet")
+		}
+		if hash == m.hash && m.template == f.Template {
+			return nil, "", nil
 		}
 	}
 	for _, name := range []string{"tokenizer.json", f.Template} {

@@ -38,13 +38,14 @@ var names = []string{
 // Set is the files of a model by name: paths with slashes, below the model's directory. It is not changed once made.
 type Set map[string][]byte
 
-// Read reads the files of a directory that matter, and template, a file below it, unless it is empty. Names that lead
+// Read reads the files of a directory that matter, templates (*.jinja) in it among them, and template, a file below it,
+// unless it is empty. Names that lead
 // out of the directory are refused, but links are followed: mounted volumes consist of them. The error wraps
 // fs.ErrNotExist when there is no tokenizer.json.
 func Read(dir, template string) (Set, error) {
 	set := Set{}
 	left := int64(MaxBytes)
-	for _, name := range wanted(template) {
+	for _, name := range wanted(dir, template) {
 		data, err := readFile(dir, name, left)
 		if errors.Is(err, fs.ErrNotExist) && name != "tokenizer.json" && name != template {
 			continue
@@ -58,11 +59,25 @@ func Read(dir, template string) (Set, error) {
 	return set, set.Check()
 }
 
-func wanted(template string) []string {
-	if template == "" || slices.Contains(names, template) {
-		return names
+// maxTemplates bounds the templates that are taken without being named.
+const maxTemplates = 8
+
+func wanted(dir, template string) []string {
+	all := slices.Clone(names)
+	templates, _ := filepath.Glob(filepath.Join(escaped(dir), "*.jinja")) // the pattern is right
+	for _, path := range templates[:min(len(templates), maxTemplates)] {
+		all = append(all, filepath.Base(path))
 	}
-	return append(slices.Clip(names), template)
+	if template != "" {
+		all = append(all, template)
+	}
+	slices.Sort(all)
+	return slices.Compact(all)
+}
+
+// escaped is a directory's name as a pattern.
+func escaped(dir string) string {
+	return strings.NewReplacer(`\`, `\\`, "*", `\*`, "?", `\?`, "[", `\[`).Replace(dir)
 }
 
 func readFile(dir, name string, limit int64) ([]byte, error) {
@@ -98,7 +113,7 @@ func readFile(dir, name string, limit int64) ([]byte, error) {
 // Stamp tells without reading the files whether they may have changed: names, sizes and times.
 func Stamp(dir, template string) string {
 	var b strings.Builder
-	for _, name := range wanted(template) {
+	for _, name := range wanted(dir, template) {
 		info, err := os.Stat(filepath.Join(dir, filepath.FromSlash(name)))
 		if err != nil {
 			continue
@@ -149,6 +164,24 @@ func (s Set) Hash() string {
 		h.Write(s[name])
 	}
 	return hex.EncodeToString(h.Sum(nil))
+}
+
+// Listing says what a set has, without the contents.
+type Listing struct {
+	// Hash of the set.
+	Hash string
+	// Names of the files, sorted, and their sizes in bytes.
+	Names []string
+	Sizes []int
+}
+
+// List says what the set has.
+func (s Set) List() Listing {
+	l := Listing{Hash: s.Hash(), Names: slices.Sorted(maps.Keys(s))}
+	for _, name := range l.Names {
+		l.Sizes = append(l.Sizes, len(s[name]))
+	}
+	return l
 }
 
 // Bytes is the size of all files together.

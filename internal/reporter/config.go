@@ -30,6 +30,9 @@ type Config struct {
 	StateDir string
 	// SaveEvery is how often.
 	SaveEvery time.Duration
+	// ModelDir has the model's files, which pickers may want; empty for none. OfferEvery is how often they are offered.
+	ModelDir   string
+	OfferEvery time.Duration
 
 	// Pickers finds the addresses of all replicas; required.
 	Pickers syncapi.Finder
@@ -51,6 +54,7 @@ type Config struct {
 const (
 	DefaultSaveEvery  = 5 * time.Second
 	DefaultFindEvery  = 2 * time.Second
+	DefaultOfferEvery = 15 * time.Second
 	DefaultMinBackoff = 100 * time.Millisecond
 	DefaultMaxBackoff = time.Second
 	DefaultMinQuiet   = time.Second
@@ -66,6 +70,7 @@ func (c Config) withDefaults() (Config, error) {
 	}
 	span(&c.SaveEvery, DefaultSaveEvery)
 	span(&c.FindEvery, DefaultFindEvery)
+	span(&c.OfferEvery, DefaultOfferEvery)
 	span(&c.MinBackoff, DefaultMinBackoff)
 	span(&c.MaxBackoff, DefaultMaxBackoff)
 	span(&c.MinQuiet, DefaultMinQuiet)

@@ -20,6 +20,7 @@ import (
 type Reporter struct {
 	cfg   Config
 	ranks []*rank
+	model model
 
 	mu      sync.Mutex
 	pickers map[string]*picker // guarded by mu; by address
@@ -209,6 +210,9 @@ func (r *Reporter) set(ctx context.Context, addrs []string) {
 		p.cancel = cancel
 		for _, k := range r.ranks {
 			p.pushing.Go(func() { r.push(pushing, p, k) })
+		}
+		if r.cfg.ModelDir != "" {
+			p.pushing.Go(func() { r.offer(pushing, p) })
 		}
 		r.pickers[addr] = p
 	}

@@ -60,6 +60,8 @@ type ServerOptions struct {
 	Auth Authenticator
 	// Peers, if set, hears other pickers.
 	Peers *PeerService
+	// Library, if set, takes the files of models.
+	Library *Library
 	// Credentials of the transport; nil is plain text.
 	Credentials credentials.TransportCredentials
 	// Digest is how often reporters send digests. What the last one has shown counts for three times as long.
@@ -156,6 +158,9 @@ func NewServer(o ServerOptions) *Server {
 	if o.Peers != nil {
 		o.Peers.server = s
 		RegisterPeerServer(s.grpc, o.Peers)
+	}
+	if o.Library != nil {
+		RegisterModelFilesServer(s.grpc, o.Library)
 	}
 	return s
 }
