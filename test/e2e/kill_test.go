@@ -199,6 +199,13 @@ func (s *site) sample(name string, p *pod) (float64, bool) {
 	return 0, false
 }
 
+// rotateKeys gives the pool another root of keys, and waits until all endpoints have moved to it.
+func (s *site) rotateKeys() {
+	s.t.Helper()
+	s.write("secret.yaml", "apiVersion: v1\nkind: Secret\nmetadata: {name: m-key}\nstringData: {root: "+strings.Repeat("k", 32)+"}\n")
+	s.until("all have moved", func() bool { return strings.Contains(s.proc.logs.String(), "All endpoints have keys of the new root") })
+}
+
 // load lets clients ask one prompt after the other, until the site is stopped.
 func (s *site) load() {
 	for n := range siteClients {
@@ -361,8 +368,7 @@ func TestTheIndexEqualsTheEnginesWhateverIsKilled(t *testing.T) {
 	work()
 
 	// Another root of keys.
-	s.write("secret.yaml", "apiVersion: v1\nkind: Secret\nmetadata: {name: m-key}\nstringData: {root: "+strings.Repeat("k", 32)+"}\n")
-	s.until("all have moved", func() bool { return strings.Contains(s.proc.logs.String(), "All endpoints have keys of the new root") })
+	s.rotateKeys()
 	if n := s.metric("kvasir_index_resyncs_total", `reason="NewKeys"`); n != 3 {
 		t.Errorf("%v endpoints have moved to keys of another root, want 3", n)
 	}
