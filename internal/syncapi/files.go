@@ -119,7 +119,7 @@ func (f *Library) HandOver(stream grpc.BidiStreamingServer[FilesMessage, FilesAn
 		return err
 	}
 	set, err := receiveFiles(stream, offer)
-	if f.took(pool, offer.GetHash(), set); err != nil {
+	if f.took(pool, offer, set); err != nil {
 		return err
 	}
 	f.Log.Info("A reporter has handed the model's files over", "pool", pool, "pod", offer.GetPod(), "bytes", set.Bytes())
@@ -161,8 +161,8 @@ func (f *Library) offered(pool string, o *FilesOffer) (wanted, held bool) {
 	return wanted, held
 }
 
-// took keeps what was taken; nil for nothing.
-func (f *Library) took(pool, hash string, set modelfiles.Set) {
+// took keeps what was taken; nil for nothing, and then the offer does not count any more.
+func (f *Library) took(pool string, o *FilesOffer, set modelfiles.Set) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	p := f.pools[pool]
@@ -170,9 +170,11 @@ func (f *Library) took(pool, hash string, set modelfiles.Set) {
 		return
 	}
 	p.taking = ""
-	if set != nil {
-		p.content, p.hash = set, hash
+	if set == nil {
+		delete(p.offers, o.GetPod())
+		return
 	}
+	p.content, p.hash = set, o.GetHash()
 }
 
 // receiveFiles takes the contents of the files that were offered.
