@@ -14,12 +14,7 @@ import (
 func TestEventsOfNoKnownLayoutShow(t *testing.T) {
 	var garble atomic.Bool
 	e, err := vllmsim.Start(vllmsim.Config{ServedModelNames: []string{"m"}, SpeedUp: 1000, Events: vllmsim.EventsConfig{
-		Tamper: func(seq uint64, payload []byte, send func(seq uint64, payload []byte)) {
-			if garble.Load() {
-				payload = []byte{0x81, 0xa1, 'v', 0x02} // {"v": 2}
-			}
-			send(seq, payload)
-		},
+		Tamper: garbled(&garble),
 	}})
 	if err != nil {
 		t.Fatal(err)
@@ -71,5 +66,15 @@ func TestSmallBlocksOfAnEngineAreJoined(t *testing.T) {
 	})
 	if _, body := i.get(i.listeners.metrics, "/status"); !strings.Contains(body, "reason: Synced") {
 		t.Error(body)
+	}
+}
+
+// garbled sends batches of a layout that nobody knows, as long as on.
+func garbled(on *atomic.Bool) func(seq uint64, payload []byte, send func(seq uint64, payload []byte)) {
+	return func(seq uint64, payload []byte, send func(seq uint64, payload []byte)) {
+		if on.Load() {
+			payload = []byte{0x81, 0xa1, 'v', 0x02} // {"v": 2}
+		}
+		send(seq, payload)
 	}
 }

@@ -191,7 +191,10 @@ func (a *app) knowledge(pool string) []ingest.Status {
 	}
 	for _, s := range a.reports.Status(pool) {
 		if s.Owned || s.Endpoint.EventsAddress == "" {
-			all = append(all, ingest.Status{Endpoint: s.Endpoint, State: stateOf(&s.Status), Stats: &ingest.Stats{}})
+			stats := &ingest.Stats{}
+			stats.Unreadable.Store(s.Unreadable)
+			stats.BlockSizeUnsupported.Store(s.Unsupported)
+			all = append(all, ingest.Status{Endpoint: s.Endpoint, State: stateOf(&s.Status), Stats: stats})
 		}
 	}
 	return all

@@ -8,6 +8,7 @@ import (
 	"regexp"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -64,9 +65,10 @@ func TestAReporterTellsWhatItsEngineHolds(t *testing.T) {
 		Dial: syncapi.DialOptions{Token: syncapi.SecretFile(secret), TokenInClear: true}, MaxBackoff: 50 * time.Millisecond,
 	}
 	stop := runReporter(t, c)
+	var garble atomic.Bool
 	e, err := vllmsim.Start(vllmsim.Config{
 		ServedModelNames: []string{"m"}, SpeedUp: 1000,
-		Events: vllmsim.EventsConfig{Endpoint: events, Connect: true, ReplayEndpoint: replay},
+		Events: vllmsim.EventsConfig{Endpoint: events, Connect: true, ReplayEndpoint: replay, Tamper: garbled(&garble)},
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -99,6 +101,21 @@ endpoints:
 		_, text := i.get(i.listeners.metrics, "/status")
 		return strings.Contains(text, "type: EventsSynced") && strings.Contains(text, "1 of 1 endpoints") && !strings.Contains(text, "ReporterMissing")
 	})
+
+	// The engine speaks in another layout for a while.
+	n := 0
+	says := func(want bool) func() bool {
+		return func() bool {
+			n++
+			i.do(http.MethodPost, url(i.listeners.proxy, "/v1/completions"), completionOf(n))
+			_, text := i.get(i.listeners.metrics, "/status")
+			return strings.Contains(text, "UnknownLayout") == want
+		}
+	}
+	garble.Store(true)
+	i.eventually("the pool says that the layout is not known", says(true))
+	garble.Store(false)
+	i.eventually("and that it is known again", says(false))
 	stop()
 	i.eventually("its absence shows", func() bool {
 		_, text := i.get(i.listeners.metrics, "/status")

@@ -49,6 +49,13 @@ type Sink interface {
 	Mark(at Position, state State)
 }
 
+// LayoutSink is a Sink that wants to know whether the engine's batches can be read.
+type LayoutSink interface {
+	Sink
+	// Unreadable says that the last batch was of no known layout, or no longer is.
+	Unreadable(now bool)
+}
+
 // Position is a place in the batches of one life of an engine.
 type Position struct {
 	// Next is the number of the first batch that was not applied; meaningless unless Known.

@@ -276,7 +276,7 @@ func (s *Stream) applyBatch(payload []byte) bool {
 	if err := s.decoder.Decode(payload, &s.batch); err != nil {
 		if errors.Is(err, vllm.ErrLayout) {
 			s.stats.UnknownLayouts.Add(1)
-			s.stats.Unreadable.Store(true)
+			s.unreadable(true)
 		}
 		if s.stats.DecodeErrors.Add(1) == 1 {
 			s.log.Info("Event batch cannot be read", "reason", err.Error())
@@ -284,13 +284,23 @@ func (s *Stream) applyBatch(payload []byte) bool {
 		s.setState(Degraded)
 		return false
 	}
-	s.stats.Unreadable.Store(false)
+	s.unreadable(false)
 	s.sink.Apply(&s.batch, s.position())
 	if s.batch.Time > 0 {
 		now := float64(s.cfg.Now().UnixMilli()) / 1e3
 		s.stats.lag.Store(int64((now - s.batch.Time) * 1e9))
 	}
 	return true
+}
+
+// unreadable notes whether the last batch was of no known layout.
+func (s *Stream) unreadable(now bool) {
+	if s.stats.Unreadable.Swap(now) == now {
+		return
+	}
+	if sink, ok := s.sink.(LayoutSink); ok {
+		sink.Unreadable(now)
+	}
 }
 
 func (s *Stream) replayable() bool { return s.feed.Endpoint.ReplayAddress != "" }

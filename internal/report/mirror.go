@@ -105,6 +105,8 @@ type Mirror struct {
 	state pb.State
 	at    ingest.Position
 	hold  bool // a replay of the same life is under way: nothing is told
+	// unreadable: the last batch was of no known layout.
+	unreadable bool
 
 	arena    arena
 	ids      map[blockID]id
@@ -162,6 +164,13 @@ func (m *Mirror) Begin(sameLife bool) {
 		}
 	}
 	m.changed()
+}
+
+// Unreadable implements ingest.LayoutSink.
+func (m *Mirror) Unreadable(now bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.unreadable = now
 }
 
 // Revert implements ingest.Sink: what was there before is not kept beside what is told again.

@@ -111,6 +111,10 @@ type Status struct {
 	Told, Held uint64
 	// What the engine holds without a key, as the reporter says.
 	Orphans, Unindexable, Refused uint64
+	// Unsupported is the part of the unindexable blocks whose size does not fit. Unreadable tells that the engine's last
+	// batch of events was of no known layout.
+	Unsupported uint64
+	Unreadable  bool
 
 	Messages, Changes, Stored, Removed, Cleared uint64
 	Duplicates, Digests, RepairedBlocks         uint64
@@ -448,6 +452,7 @@ func (r *Receiver) onDigest(now time.Time, d *pb.Digest, reply func(*pb.PickerMe
 	}
 	r.status.Digests++
 	r.status.Orphans, r.status.Unindexable, r.status.Refused = d.GetOrphans(), d.GetUnindexable(), d.GetRefused()
+	r.status.Unsupported, r.status.Unreadable = d.GetUnsupported(), d.GetUnreadable()
 	wanted, divergent := r.held.compare(theirs, r.held.refused || r.held.w.Evicted() > 0)
 	r.status.Divergent = divergent
 	r.status.Proven = divergent == 0 && r.status.State == pb.State_STATE_SYNCED

@@ -118,6 +118,7 @@ func (m *Mirror) digest(v *view) *pb.Digest {
 	out := &pb.Digest{
 		Seq: v.log.next, State: m.state,
 		Orphans: uint64(m.classes[orphan]), Unindexable: m.unindexable, Refused: m.refused,
+		Unsupported: m.stats.BlockSizeUnsupported, Unreadable: m.unreadable,
 	}
 	for at, d := range v.digests {
 		if d.Blocks > 0 {

@@ -1086,9 +1086,13 @@ type Digest struct {
 	State    State                  `protobuf:"varint,3,opt,name=state,proto3,enum=kvasir.report.v1.State" json:"state,omitempty"`
 	// Blocks that the engine holds and that have no key: because their parent is not known, because nothing tells them
 	// apart or their size does not fit, and because there was no room.
-	Orphans       uint64 `protobuf:"varint,4,opt,name=orphans,proto3" json:"orphans,omitempty"`
-	Unindexable   uint64 `protobuf:"varint,5,opt,name=unindexable,proto3" json:"unindexable,omitempty"`
-	Refused       uint64 `protobuf:"varint,6,opt,name=refused,proto3" json:"refused,omitempty"`
+	Orphans     uint64 `protobuf:"varint,4,opt,name=orphans,proto3" json:"orphans,omitempty"`
+	Unindexable uint64 `protobuf:"varint,5,opt,name=unindexable,proto3" json:"unindexable,omitempty"`
+	Refused     uint64 `protobuf:"varint,6,opt,name=refused,proto3" json:"refused,omitempty"`
+	// The part of the unindexable blocks whose size does not fit.
+	Unsupported uint64 `protobuf:"varint,7,opt,name=unsupported,proto3" json:"unsupported,omitempty"`
+	// The engine's last batch of events was of no known layout.
+	Unreadable    bool `protobuf:"varint,8,opt,name=unreadable,proto3" json:"unreadable,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1163,6 +1167,20 @@ func (x *Digest) GetRefused() uint64 {
 		return x.Refused
 	}
 	return 0
+}
+
+func (x *Digest) GetUnsupported() uint64 {
+	if x != nil {
+		return x.Unsupported
+	}
+	return 0
+}
+
+func (x *Digest) GetUnreadable() bool {
+	if x != nil {
+		return x.Unreadable
+	}
+	return false
 }
 
 // Section is the digest of one (tier, group).
@@ -1697,14 +1715,18 @@ const file_internal_reportpb_report_proto_rawDesc = "" +
 	"\bSnapshot\x12\x12\n" +
 	"\x04part\x18\x01 \x01(\rR\x04part\x12\x12\n" +
 	"\x04last\x18\x02 \x01(\bR\x04last\x122\n" +
-	"\achanges\x18\x03 \x03(\v2\x18.kvasir.report.v1.ChangeR\achanges\"\xd6\x01\n" +
+	"\achanges\x18\x03 \x03(\v2\x18.kvasir.report.v1.ChangeR\achanges\"\x98\x02\n" +
 	"\x06Digest\x12\x10\n" +
 	"\x03seq\x18\x01 \x01(\x04R\x03seq\x125\n" +
 	"\bsections\x18\x02 \x03(\v2\x19.kvasir.report.v1.SectionR\bsections\x12-\n" +
 	"\x05state\x18\x03 \x01(\x0e2\x17.kvasir.report.v1.StateR\x05state\x12\x18\n" +
 	"\aorphans\x18\x04 \x01(\x04R\aorphans\x12 \n" +
 	"\vunindexable\x18\x05 \x01(\x04R\vunindexable\x12\x18\n" +
-	"\arefused\x18\x06 \x01(\x04R\arefused\"_\n" +
+	"\arefused\x18\x06 \x01(\x04R\arefused\x12 \n" +
+	"\vunsupported\x18\a \x01(\x04R\vunsupported\x12\x1e\n" +
+	"\n" +
+	"unreadable\x18\b \x01(\bR\n" +
+	"unreadable\"_\n" +
 	"\aSection\x12\x12\n" +
 	"\x04tier\x18\x01 \x01(\rR\x04tier\x12\x14\n" +
 	"\x05group\x18\x02 \x01(\rR\x05group\x12\x16\n" +
