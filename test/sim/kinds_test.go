@@ -15,6 +15,7 @@ var kinds = []string{
 	"steps after an eviction",
 	// Reports.
 	"report stream opened", "report stream lost", "reporter took over", "given back by its reporter", "root rotated",
+	"mirror in the picker's process",
 	// Guesses.
 	"speculated", "guess confirmed",
 	// How it ended.

@@ -40,7 +40,7 @@ func (p *port) check() {
 	if got := s.QueuedBytes.Load(); got > int64(p.w.queueBytes) {
 		p.w.fail("%s: %d bytes are queued, at most %d may be", p.name, got, p.w.queueBytes)
 	}
-	if got := s.Orphans.Load(); got > int64(p.w.maxOrphans) {
+	if got := s.Orphans.Load(); got > int64(p.w.maxOrphans) && !p.joined {
 		p.w.fail("%s: %d orphans, at most %d may be", p.name, got, p.w.maxOrphans)
 	}
 	if got := s.OrphanBytes.Load(); got > int64(p.w.maxOrphans*400) {
@@ -214,7 +214,7 @@ func (e *end) judgeStream() {
 	w, en := e.w, e.pod.engine
 	s := e.port.stream.Stats()
 	state := e.port.stream.State()
-	missing, surplus := e.compare(held(e.writer), en.truth(e.picker.root, false))
+	missing, surplus := e.compare(held(e.writer), en.truth(e.picker.root, e.port.joined))
 	whole := s.Refused.Load() == 0 && e.writer.Evicted() == 0
 	switch state {
 	case ingest.Synced:

@@ -12,6 +12,7 @@ import (
 
 	"github.com/kvasir-dev/kvasir/internal/ingest"
 	"github.com/kvasir-dev/kvasir/internal/kvevent"
+	"github.com/kvasir-dev/kvasir/internal/report"
 	"github.com/kvasir-dev/kvasir/internal/vllm"
 )
 
@@ -82,7 +83,7 @@ type port struct {
 	// stalled counts the steps for which nothing is applied.
 	stalled int
 	late    []message // what was on the way when a connection was lost
-	busy    bool      // it is at work
+	joined  bool      // a reporter's mirror joins the parts of our blocks
 	dirty   bool
 	during  func() // is called in the middle of replays
 }
@@ -91,7 +92,7 @@ type port struct {
 func (w *world) newPort(name string, dial func() *engine, feed *ingest.Feed) *port {
 	p := &port{w: w, name: name, dial: dial, life: -1}
 	p.stream = ingest.NewStream(*feed, ingest.Config{
-		Source: p, Log: w.logger(name),
+		Source: p, Log: w.logger(name), Join: p.join,
 		NewDecoder: func(engine string) ingest.Decoder { return &decoder{p, vllm.NewDecoder(engine)} },
 		Now:        func() time.Time { return w.now },
 		Sleep: func(ctx context.Context, _ time.Duration) bool {
@@ -103,6 +104,13 @@ func (w *world) newPort(name string, dial func() *engine, feed *ingest.Feed) *po
 		MinResync: 200 * time.Millisecond, MaxResync: time.Second,
 	})
 	return p
+}
+
+// join is what a picker does for engines whose blocks are parts of ours.
+func (p *port) join(f *ingest.Feed, stats *ingest.Stats) ingest.Sink {
+	p.joined = true
+	p.w.count("mirror in the picker's process")
+	return report.Join(f, stats)
 }
 
 // logger writes what a stream logs into the trace, if there is one.
@@ -201,8 +209,6 @@ func (p *port) work(n int) (worked bool) {
 		p.stalled--
 		return false
 	}
-	p.busy = true
-	defer func() { p.busy = false }()
 	for ; n > 0 && p.stream.Work(); n-- {
 		worked, p.dirty = true, true
 	}
