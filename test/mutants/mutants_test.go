@@ -48,6 +48,38 @@ func TestMutantsApply(t *testing.T) {
 	}
 }
 
+// The tests that the documentation names must be there.
+func TestDocumentedTestsExist(t *testing.T) {
+	const page = "docs/architecture-event-plane.md"
+	text, err := os.ReadFile(filepath.Join(root, page))
+	if err != nil {
+		t.Fatal(err)
+	}
+	there := map[string]bool{}
+	err = filepath.WalkDir(root, func(path string, _ os.DirEntry, err error) error {
+		if err != nil || !strings.HasSuffix(path, "_test.go") {
+			return err
+		}
+		code, err := os.ReadFile(path)
+		for _, name := range regexp.MustCompile(`(?m)^func (Test\w+)\(`).FindAllSubmatch(code, -1) {
+			there[string(name[1])] = true
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	names := regexp.MustCompile("`(Test\\w+)`").FindAllSubmatch(text, -1)
+	if len(names) < 30 {
+		t.Errorf("%s names only %d tests", page, len(names))
+	}
+	for _, name := range names {
+		if !there[string(name[1])] {
+			t.Errorf("%s names %s, which is not there", page, name[1])
+		}
+	}
+}
+
 // limit is the time that a test with a bug may take.
 const limit = 10 * time.Minute
 
