@@ -46,9 +46,14 @@ sim: ## the event plane in virtual time, with everything failing, for SEEDS seed
 	@echo "== simulation of the event plane, $(SEEDS) seeds"
 	CGO_ENABLED=0 $(GO) test -count=1 -timeout 30m -v -run TestEventPlane ./test/sim -sim.seeds=$(SEEDS) -sim.first=$(FIRST)
 
-.PHONY: soak
-soak: ## the same for SOAK (10m), in longer lives of other seeds
+.PHONY: soak soak-sim soak-gateway
+soak: soak-sim soak-gateway ## storms of faults, aborts and resets, for SOAK (10m) each; nothing may be left
+
+soak-sim: # the event plane, in longer lives of other seeds
 	CGO_ENABLED=0 $(GO) test -count=1 -timeout 0 -v -run TestEventPlane ./test/sim -sim.soak=$(SOAK) -sim.first=$$(date +%s)000 -sim.steps=1000
+
+soak-gateway: # gateways, clients and engines that break off at any moment
+	KVASIR_SOAK=$(SOAK) $(GO) test -count=1 -v -timeout 0 -run TestNothingIsLeftAfterChaos ./internal/extproc
 
 .PHONY: mutants
 mutants: ## bugs that peers had, and others, put into the code: a test must notice each
@@ -94,6 +99,11 @@ bench-index: ## the index, filled by events, beside a plain table and a naive ma
 .PHONY: bench-tokens
 bench-tokens: ## requests to tokens and block keys, beside tiktoken-go and encoding/json
 	GO=$(GO) BENCHTIME=$(BENCHTIME) hack/bench-tokens/run.sh
+
+.PHONY: bench-gateway
+bench-gateway: ## the picker behind gateways and as a proxy, beside httputil.ReverseProxy; out/bench/gateway.jsonl
+	$(GO) build -trimpath -o $(BIN)/ ./cmd/picker ./hack/bench-gateway
+	$(BIN)/bench-gateway -picker $(BIN)/picker -out out/bench/gateway.jsonl
 
 .PHONY: goldens
 goldens: ## tokenizers beside the reference library, models fetched with npm

@@ -12,8 +12,10 @@ import (
 	"github.com/go-logr/logr"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/experimental"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/keepalive"
+	"google.golang.org/grpc/mem"
 
 	"github.com/kvasir-dev/kvasir/internal/certs"
 )
@@ -41,6 +43,16 @@ const (
 	streamWindow     = 1 << 20
 	connectionWindow = 16 << 20
 )
+
+// gRPC takes the buffer of a message from pools of a few sizes, the next one above 32 KiB being a mebibyte: too much for
+// the pieces of bodies, which have up to 64 KiB. A pool of every power of two costs no more than twice a message.
+func init() {
+	pool, err := mem.NewBinaryTieredBufferPool(8, 10, 12, 13, 14, 15, 16, 17, 18, 19, 20, 22, 24)
+	if err != nil {
+		panic(err) // the sizes are constants
+	}
+	experimental.SetDefaultBufferPool(pool)
+}
 
 // Serve serves gateways on a listener until ctx ends. Then gateways are told to go elsewhere, streams that are open may
 // go on for at most the grace, and the rest is broken off. It closes the listener. The error is nil after an orderly

@@ -1,0 +1,99 @@
+// Command bench-gateway measures what the picker costs as an endpoint picker and as a proxy, beside Go's
+// httputil.ReverseProxy in the same run. The load generator shares the machine. A row is one JSON line:
+//
+//	{"row": "...", "value": 0.31, "unit": "ms CPU", "limit": 0.5, ...}
+//
+// CPU is that of the process measured, utime and stime, by request: other work on the machine disturbs it less than the
+// clock. Latencies are by the clock.
+package main
+
+import (
+	"encoding/json"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"time"
+)
+
+// row is a line of the result.
+type row struct {
+	Row   string  `json:"row"`
+	Value float64 `json:"value"`
+	Unit  string  `json:"unit"`
+	Limit float64 `json:"limit,omitempty"`
+	// Beside is what else was measured with it.
+	Beside map[string]float64 `json:"beside,omitempty"`
+	At     string             `json:"at"`
+}
+
+// bench is a run.
+type bench struct {
+	picker  string // the program
+	profile string // file for a CPU profile, empty for none
+	length  time.Duration
+	out     io.Writer
+	engine  *engine
+}
+
+func (b *bench) tell(r row) {
+	r.At = time.Now().UTC().Format(time.RFC3339)
+	line, err := json.Marshal(r)
+	if err != nil {
+		panic(err) // numbers and strings
+	}
+	fmt.Fprintf(b.out, "%s\n", line)
+}
+
+func main() {
+	role := flag.String("role", "", "serve or reverse: what a process of the run is; for its own use")
+	engines := flag.String("engine", "", "port of the engines, for those")
+	picker := flag.String("picker", "bin/picker", "`program` for the rows that need the whole picker")
+	out := flag.String("out", "out/bench/gateway.jsonl", "`file` to write to")
+	profile := flag.String("profile", "", "`file` for a CPU profile of the picker under the first row")
+	only := flag.String("only", "", "measure only these: prompts, events, open, proxied or idle")
+	length := flag.Duration("time", 5*time.Second, "how long each row takes")
+	flag.Parse()
+	var err error
+	switch *role {
+	case "serve":
+		err = serve(*engines)
+	case "reverse":
+		err = reverse(*engines)
+	default:
+		err = run(*picker, *out, *only, *profile, *length)
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "bench-gateway:", err)
+		os.Exit(1)
+	}
+}
+
+func run(picker, out, only, profile string, length time.Duration) error {
+	if err := os.MkdirAll(filepath.Dir(out), 0o755); err != nil {
+		return err
+	}
+	f, err := os.Create(out)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = f.Close() }()
+	e, err := startEngine()
+	if err != nil {
+		return err
+	}
+	b := &bench{picker: picker, profile: profile, length: length, out: io.MultiWriter(f, os.Stdout), engine: e}
+	for _, m := range []struct {
+		name    string
+		measure func() error
+	}{{"prompts", b.prompts}, {"events", b.events}, {"open", b.open}, {"proxied", b.proxied}, {"idle", b.idle}} {
+		if only != "" && only != m.name {
+			continue
+		}
+		if err := m.measure(); err != nil {
+			return fmt.Errorf("%s: %w", m.name, err)
+		}
+	}
+	return nil
+}

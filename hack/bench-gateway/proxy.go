@@ -1,0 +1,221 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+)
+
+// post sends a request and reads the answer.
+func post(client *http.Client, address, path string, body []byte) error {
+	answer, err := client.Post("http://"+address+path, "application/json", bytes.NewReader(body)) //nolint:noctx // ends
+	if err != nil {
+		return err
+	}
+	_, err = io.Copy(io.Discard, answer.Body)
+	_ = answer.Body.Close()
+	if err == nil && answer.StatusCode != http.StatusOK {
+		err = fmt.Errorf("status %d", answer.StatusCode)
+	}
+	return err
+}
+
+// proxied compares the proxy with httputil.ReverseProxy, turn by turn.
+func (b *bench) proxied() error {
+	ours, err := b.child("serve")
+	if err != nil {
+		return err
+	}
+	defer ours.stop()
+	theirs, err := b.child("reverse")
+	if err != nil {
+		return err
+	}
+	defer theirs.stop()
+	ids := make([]string, 0, 200)
+	for i := 0; len(strings.Join(ids, ",")) < 1<<10-80; i++ {
+		ids = append(ids, strconv.Itoa(1000+i))
+	}
+	body := fmt.Appendf(nil, `{"model":%q,"max_tokens":16,"prompt":[%s]}`, modelName, strings.Join(ids, ","))
+	var best [2]float64
+	for range 3 {
+		for i, p := range []*process{ours, theirs} {
+			address := p.addresses[0]
+			if i == 0 {
+				address = p.addresses[2]
+			}
+			cost, err := b.closed(p, address, body)
+			if err != nil {
+				return err
+			}
+			if best[i] == 0 || cost < best[i] {
+				best[i] = cost
+			}
+		}
+	}
+	b.tell(row{Row: "proxy, 1 KB request and answer", Value: best[0] / best[1], Unit: "x the CPU of httputil.ReverseProxy", Limit: 1.5, Beside: map[string]float64{
+		"proxyUs": best[0] * 1e6, "reverseProxyUs": best[1] * 1e6, "bytes": float64(len(body)),
+	}})
+	return nil
+}
+
+// closed sends requests, 16 at a time, and gives the CPU seconds of each.
+func (b *bench) closed(p *process, address string, body []byte) (float64, error) {
+	client := &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 64}}
+	defer client.CloseIdleConnections()
+	const workers = 16
+	each := int(b.length.Seconds() * 100)
+	var failed error
+	var mu sync.Mutex
+	var wait sync.WaitGroup
+	go16 := func(n int) {
+		for range workers {
+			wait.Go(func() {
+				for range n {
+					if err := post(client, address, "/v1/completions", body); err != nil {
+						mu.Lock()
+						failed = err
+						mu.Unlock()
+						return
+					}
+				}
+			})
+		}
+		wait.Wait()
+	}
+	go16(20)
+	before := p.cpu()
+	go16(each)
+	return (p.cpu() - before).Seconds() / float64(workers*each), failed
+}
+
+// events measures what ext_proc and the proxy add to the latency of events.
+func (b *bench) events() error {
+	p, err := b.child("serve")
+	if err != nil {
+		return err
+	}
+	defer p.stop()
+	for name, encrypted := range map[string]bool{"ext_proc, TLS": true, "ext_proc, plaintext": false} {
+		address := p.addresses[1]
+		if encrypted {
+			address = p.addresses[0]
+		}
+		g, err := dial(address, encrypted, 1)
+		if err != nil {
+			return err
+		}
+		s, _, err := g.route(context.Background(), 0, conversations(sizes[1])[0].turn(0))
+		if err != nil {
+			return err
+		}
+		took, err := answer(s, streamEvents, streamEvery)
+		g.close()
+		if err != nil {
+			return err
+		}
+		slices.Sort(took)
+		b.tell(row{Row: "event through " + name, Value: float64(took[len(took)/2].Microseconds()), Unit: "µs added, p50", Limit: 100, Beside: map[string]float64{
+			"p90us": float64(took[len(took)*9/10].Microseconds()), "leastUs": float64(took[0].Microseconds()),
+		}})
+	}
+	other, err := b.child("reverse")
+	if err != nil {
+		return err
+	}
+	defer other.stop()
+	body := conversations(sizes[1])[0].turn(0)
+	var p50 [3]time.Duration
+	for i, address := range []string{"127.0.1.1:" + b.engine.port, p.addresses[2], other.addresses[0]} {
+		took, err := follow(address, body)
+		if err != nil {
+			return err
+		}
+		slices.Sort(took)
+		p50[i] = took[len(took)/2]
+	}
+	b.tell(row{Row: "event through the proxy", Value: float64((p50[1] - p50[0]).Microseconds()), Unit: "µs added, p50", Limit: 100, Beside: map[string]float64{
+		"directUs": float64(p50[0].Microseconds()), "proxyUs": float64(p50[1].Microseconds()), "reverseProxyUs": float64(p50[2].Microseconds()),
+	}})
+	return nil
+}
+
+// follow gives the ages of events when they arrive.
+func follow(address string, body []byte) ([]time.Duration, error) {
+	answer, err := http.Post("http://"+address+"/v1/chat/completions", "application/json", bytes.NewReader(body)) //nolint:noctx // ends
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = answer.Body.Close() }()
+	var took []time.Duration
+	lines := bufio.NewScanner(answer.Body)
+	for lines.Scan() {
+		_, rest, ok := strings.Cut(lines.Text(), `"t":`)
+		made, _, _ := strings.Cut(rest, ",")
+		if n, err := strconv.ParseInt(made, 10, 64); ok && err == nil {
+			took = append(took, time.Since(time.Unix(0, n)))
+		}
+	}
+	if len(took) == 0 {
+		return nil, fmt.Errorf("no events from %s: status %d", address, answer.StatusCode)
+	}
+	return took, lines.Err()
+}
+
+// idle measures the whole picker when it only looks at 100 engines.
+func (b *bench) idle() error {
+	const engines = 100
+	dir, err := os.MkdirTemp("", "bench-gateway")
+	if err != nil {
+		return err
+	}
+	defer func() { _ = os.RemoveAll(dir) }()
+	var objects strings.Builder
+	fmt.Fprintf(&objects, `apiVersion: kvasir.dev/v1alpha1
+kind: InferencePool
+metadata: {name: bench}
+spec:
+  model: {name: %s}
+  selector: {matchLabels: {app: bench}}
+  engine: {events: {source: None}}
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {name: bench, labels: {kvasir.dev/pool: bench}}
+addressType: IPv4
+ports: [{name: http, port: %s}]
+endpoints:
+`, modelName, b.engine.port)
+	for i := range engines {
+		fmt.Fprintf(&objects, "- {addresses: [127.0.2.%d], conditions: {ready: true}, targetRef: {kind: Pod, name: pod-%d}}\n", i+1, i)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "all.yaml"), []byte(objects.String()), 0o600); err != nil {
+		return err
+	}
+	const local = "127.0.0.1:0"
+	p := &process{cmd: exec.Command(b.picker, "--standalone", dir, "--proxy-address", local, "--health-address", local, //nolint:gosec,noctx // given
+		"--metrics-address", local, "--ext-proc-address", local, "--log-level", "error")}
+	p.cmd.Stderr = os.Stderr
+	if err := p.cmd.Start(); err != nil {
+		return err
+	}
+	defer p.stop()
+	time.Sleep(3 * time.Second)
+	before, start := p.cpu(), time.Now()
+	time.Sleep(2 * b.length)
+	b.tell(row{Row: "idle picker, 100 endpoints scraped", Value: (p.cpu() - before).Seconds() / time.Since(start).Seconds(), Unit: "cores", Limit: 0.1, Beside: map[string]float64{
+		"MB": float64(p.memory()) / 1e6, "pageKB": float64(len(b.engine.metrics)) / 1e3,
+	}})
+	return nil
+}

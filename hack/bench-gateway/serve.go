@@ -1,0 +1,192 @@
+package main
+
+import (
+	"bytes"
+	"compress/gzip"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httputil"
+	_ "net/http/pprof" // on the port of the statistics
+	"net/url"
+	"os"
+	"path/filepath"
+	"runtime"
+	"runtime/debug"
+	"time"
+
+	"github.com/go-logr/logr"
+
+	"github.com/kvasir-dev/kvasir/internal/certs"
+	"github.com/kvasir-dev/kvasir/internal/chatprompt"
+	"github.com/kvasir-dev/kvasir/internal/endpoint"
+	"github.com/kvasir-dev/kvasir/internal/extproc"
+	"github.com/kvasir-dev/kvasir/internal/httpproxy"
+	"github.com/kvasir-dev/kvasir/internal/kvblock"
+	"github.com/kvasir-dev/kvasir/internal/kvevent"
+	"github.com/kvasir-dev/kvasir/internal/kvindex"
+	"github.com/kvasir-dev/kvasir/internal/openai"
+	"github.com/kvasir-dev/kvasir/internal/picker"
+	"github.com/kvasir-dev/kvasir/internal/tokenizer"
+	"github.com/kvasir-dev/kvasir/internal/watch"
+	"github.com/kvasir-dev/kvasir/internal/watch/admit"
+)
+
+const (
+	modelName   = "Qwen/Qwen2.5-7B-Instruct"
+	modelDir    = "internal/tokenizer/testdata/qwen2_5"
+	cacheBytes  = 256 << 20
+	endpoints   = 64
+	holdersEach = 4 // endpoints that hold a conversation
+)
+
+// serve is the process that is measured: a picker with 64 endpoints, the default policy, a tokenizer whose cache knows
+// the conversations, and an index that holds them; served to gateways over TLS, and as a proxy.
+func serve(enginePort string) error {
+	p, prompter, err := newPicker(enginePort)
+	if err != nil {
+		return err
+	}
+	if err := warm(p, prompter); err != nil {
+		return err
+	}
+	var all [4]net.Listener
+	for i := range all {
+		if all[i], err = new(net.ListenConfig).Listen(context.Background(), "tcp", "127.0.0.1:0"); err != nil {
+			return err
+		}
+	}
+	config, err := extproc.TLS(certs.Files{}, []string{"localhost"}, time.Now())
+	if err != nil {
+		return err
+	}
+	gateways := extproc.New(extproc.Options{Picker: p, Log: logr.Discard()})
+	proxy := httpproxy.New(httpproxy.Options{Picker: p, Log: logr.Discard()})
+	fmt.Println(all[0].Addr(), all[1].Addr(), all[2].Addr(), all[3].Addr())
+	failed := make(chan error, 4)
+	ctx := context.Background()
+	go func() { failed <- gateways.Serve(ctx, all[0], extproc.ServeOptions{TLS: config}) }()
+	go func() { failed <- gateways.Serve(ctx, all[1], extproc.ServeOptions{}) }()
+	go func() { failed <- httpproxy.Serve(ctx, all[2], proxy, httpproxy.ServeOptions{}) }()
+	go func() {
+		http.DefaultServeMux.HandleFunc("/", func(w http.ResponseWriter, _ *http.Request) {
+			debug.FreeOSMemory()
+			left := 0
+			for _, s := range p.Stats() {
+				for _, e := range s.Endpoints {
+					left += e.Load.InFlight
+				}
+			}
+			_ = json.NewEncoder(w).Encode(map[string]int{
+				"goroutines": runtime.NumGoroutine(), "streams": int(gateways.Streams()), "inflight": left,
+			})
+		})
+		failed <- http.Serve(all[3], nil) //nolint:gosec // for the bench alone
+	}()
+	return <-failed
+}
+
+func newPicker(enginePort string) (*picker.Picker, *chatprompt.Prompter, error) {
+	admitter, err := admit.New()
+	if err != nil {
+		return nil, nil, err
+	}
+	defaults, err := admitter.DefaultPolicy()
+	if err != nil {
+		return nil, nil, err
+	}
+	policy, errs := watch.Policy(defaults)
+	if len(errs) > 0 {
+		return nil, nil, errs.ToAggregate()
+	}
+	policy.TokenBudget = time.Second // so that a busy machine makes no request cheap
+	spec := picker.Spec{
+		Namespace: "default", Name: "bench", Model: modelName, Engine: "VLLM", NoEvents: true, BlockTokens: 16,
+		MaxRequestBody: 64 << 20, Policy: policy,
+	}
+	for i := range endpoints {
+		spec.Endpoints = append(spec.Endpoints, endpoint.Endpoint{
+			ID: endpoint.ID{Pod: fmt.Sprint("uid-", i)}, Pod: fmt.Sprint("pod-", i), Namespace: "default",
+			Address: fmt.Sprintf("127.0.1.%d:%s", i+1, enginePort), RankHeader: -1, Ready: true, Serving: true,
+		})
+	}
+	p := picker.New(picker.Options{Log: logr.Discard()})
+	if err := p.Apply([]picker.Spec{spec}); err != nil {
+		return nil, nil, err
+	}
+	packed, err := os.Open(filepath.Join(modelDir, "tokenizer.json.gz"))
+	if err != nil {
+		return nil, nil, err
+	}
+	defer func() { _ = packed.Close() }()
+	plain, err := gzip.NewReader(packed)
+	if err != nil {
+		return nil, nil, err
+	}
+	text, err := io.ReadAll(plain)
+	if err != nil {
+		return nil, nil, err
+	}
+	t, err := tokenizer.LoadReader(bytes.NewReader(text), nil)
+	if err != nil {
+		return nil, nil, err
+	}
+	chats, err := chatprompt.New(chatprompt.Options{Dir: modelDir, Release: "0.17.0", Encoder: t})
+	if err != nil {
+		return nil, nil, err
+	}
+	prompter := chatprompt.NewPrompter(t, tokenizer.NewCache(cacheBytes), chats, nil)
+	p.SetExact("default", "bench", &picker.Exact{Texts: prompter, Chats: prompter})
+	return p, prompter, nil
+}
+
+// warm shows the tokenizer all conversations, and lets endpoints hold them.
+func warm(p *picker.Picker, prompter *chatprompt.Prompter) error {
+	feeds := p.Feeds()
+	n := 0
+	for _, size := range sizes {
+		for _, c := range conversations(size) {
+			body := c.turn(0)
+			var r openai.Request
+			if err := openai.Parse(openai.ChatCompletions, body, &r); err != nil {
+				return err
+			}
+			f := feeds[0]
+			keys, tokens, err := prompter.AppendKeys(context.Background(), nil, body, &r,
+				tokenizer.Chain{Root: f.Spec.Seed.Root(modelName, ""), BlockTokens: f.Spec.BlockTokens})
+			if err != nil {
+				return err
+			}
+			fmt.Fprintf(os.Stderr, "%d bytes, %d tokens, %d blocks\n", len(body), tokens, len(keys))
+			for range holdersEach {
+				hold(feeds[n%len(feeds)], keys)
+				n++
+			}
+		}
+	}
+	return nil
+}
+
+func hold(f picker.Feed, keys []kvblock.Key) {
+	hashes := make([]kvevent.Hash, len(keys))
+	for i, key := range keys {
+		hashes[i] = kvevent.Hash(key)
+	}
+	f.Writer.Store(kvblock.GPU, 0, kvindex.Parent{}, hashes, keys)
+}
+
+// reverse is what the proxy is compared with.
+func reverse(enginePort string) error {
+	proxy := httputil.NewSingleHostReverseProxy(&url.URL{Scheme: "http", Host: "127.0.1.1:" + enginePort})
+	proxy.Transport = &http.Transport{MaxIdleConnsPerHost: 256, DisableCompression: true}
+	proxy.FlushInterval = -1
+	l, err := new(net.ListenConfig).Listen(context.Background(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		return err
+	}
+	fmt.Println(l.Addr())
+	return http.Serve(l, proxy) //nolint:gosec // for the bench alone
+}
