@@ -279,6 +279,38 @@ func TestKeysMoveToAnotherRoot(t *testing.T) {
 	}
 }
 
+// Another root may be announced at the moment at which a reporter takes over, and whoever stops for it asks the server.
+func TestRootsMayChangeWhileAReporterTakesOver(t *testing.T) {
+	p := startPicker(t, "127.0.0.1:0", ServerOptions{})
+	next := p.target
+	next.Roots = []report.Root{testRoot(t, "b")}
+	begun, done := make(chan struct{}), make(chan struct{})
+	own := p.server.options.OnOwn
+	p.server.options.OnOwn = func(pool string, ep endpoint.Endpoint) {
+		own(pool, ep)
+		go func() {
+			close(begun)
+			p.server.Set(pool, []Target{next})
+			close(done)
+		}()
+		<-begun
+		for range 10_000 {
+			p.server.Owned(pool, &ep)
+		}
+	}
+	r := startReporter(t, p.addr, DialOptions{})
+	e, tokens := chain(0, 3)
+	r.mirror.Apply(batch(e), ingest.Position{})
+	eventually(t, "the roots are set, and keys made with them", func() bool {
+		select {
+		case <-done:
+			return p.match(next.Roots[0], tokens) == 3
+		default:
+			return false
+		}
+	})
+}
+
 // briefly proves who a reporter is for a moment only.
 type briefly struct {
 	d      time.Duration

@@ -95,6 +95,7 @@ type Server struct {
 	options ServerOptions
 	grpc    *grpc.Server
 	readers sync.WaitGroup
+	setting sync.Mutex // one Set at a time; taken before mu
 
 	mu      sync.Mutex
 	pools   map[string]map[string]*target // guarded by mu; by pool, by the endpoint's epoch
@@ -196,8 +197,11 @@ func (s *Server) Pools() []string {
 // Set makes the targets of a pool those. When it returns, nothing more is written for targets that have gone; a
 // target that stays is not disturbed. An endpoint in several pools reports to one of them.
 func (s *Server) Set(pool string, targets []Target) {
+	s.setting.Lock()
+	defer s.setting.Unlock()
 	s.mu.Lock()
 	old, next := s.pools[pool], map[string]*target{}
+	roots := map[*target][]report.Root{} // of those that stay
 	for i := range targets {
 		epoch := targets[i].Endpoint.Epoch()
 		if next[epoch] != nil {
@@ -206,7 +210,7 @@ func (s *Server) Set(pool string, targets []Target) {
 		if t := old[epoch]; t != nil && t.Writer == targets[i].Writer {
 			next[epoch] = t
 			delete(old, epoch)
-			t.update(targets[i].Roots)
+			roots[t] = targets[i].Roots
 			continue
 		}
 		next[epoch] = s.start(pool, targets[i])
@@ -226,6 +230,9 @@ func (s *Server) Set(pool string, targets []Target) {
 	for _, t := range old {
 		t.stop()
 	}
+	for t, wanted := range roots { // a receiver may be waiting for s.mu
+		t.update(wanted)
+	}
 }
 
 // start makes a target without a stream.
@@ -243,7 +250,7 @@ func (s *Server) start(pool string, t Target) *target {
 	return out
 }
 
-// update announces other roots.
+// update announces other roots. Server.setting is held.
 func (t *target) update(roots []report.Root) {
 	same := len(roots) == len(t.Roots)
 	for i := range roots {
