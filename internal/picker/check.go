@@ -83,10 +83,13 @@ func (c *checks) wait(one check) {
 	}
 }
 
-// settle judges the requests whose time has come.
-func (c *checks) settle(now time.Time, index kvindex.Reader) (doubt bool) {
+// settle judges the requests whose time has come. While keys are rotated, nobody can say by which an endpoint announces.
+func (c *checks) settle(now time.Time, v *view) (doubt bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if v.rotation != nil {
+		c.waiting = c.waiting[:0]
+	}
 	n := 0
 	for ; n < len(c.waiting) && !now.Before(c.waiting[n].due); n++ {
 		one := &c.waiting[n]
@@ -95,7 +98,7 @@ func (c *checks) settle(now time.Time, index kvindex.Reader) (doubt bool) {
 			continue // nothing has come that could tell
 		}
 		var match [1]kvindex.Match
-		index.Match(one.keys, []kvindex.Holder{one.member.holder}, match[:])
+		v.index.Match(one.keys, []kvindex.Holder{one.member.holder}, match[:])
 		doubt = c.enter(match[0].Confirmed() == len(one.keys)) || doubt
 	}
 	if n > 0 {
@@ -131,7 +134,7 @@ func (d *Decision) checkBlocks(now time.Time) {
 			due: now.Add(checkGrace), picked: d.picked, member: t.member, keys: d.keys[:next:next], stored: d.stored,
 		})
 	}
-	if d.view.checks.settle(now, d.view.index) {
+	if d.view.checks.settle(now, d.view) {
 		d.view.doubt()
 	}
 }

@@ -147,7 +147,7 @@ func (p *Picker) Stats() []PoolStats {
 		if r := v.stats.rendering.Load(); r != nil {
 			s.Rendering = *r
 		}
-		if v.checks.settle(now, v.index) {
+		if v.checks.settle(now, v) {
 			v.doubt()
 		}
 		s.Checks = v.checks.read()
