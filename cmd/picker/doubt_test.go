@@ -78,3 +78,45 @@ func garbled(on *atomic.Bool) func(seq uint64, payload []byte, send func(seq uin
 		send(seq, payload)
 	}
 }
+
+// An endpoint whose events are another engine's: what is announced is never found. The pool goes without its matches,
+// says so, and believes them again when they are true.
+func TestAPoolWhoseEnginesDoNotFindWhatIsAnnounced(t *testing.T) {
+	asked, announced := engine(t, "m"), engine(t, "m")
+	dir := t.TempDir()
+	slice := strings.NewReplacer(portOf(t, asked.EventsAddr()), portOf(t, announced.EventsAddr()),
+		portOf(t, asked.ReplayAddr()), portOf(t, announced.ReplayAddr())).Replace(sliceText(t, "p", "pod", asked))
+	put(t, filepath.Join(dir, "all.yaml"), poolText("p", "m", "")+"---\n"+slice)
+	i := runOn(t, dir)
+	i.awaitReady()
+	n := 0
+	ask := func(announcedBefore bool) {
+		n++
+		if announcedBefore {
+			held := i.metric(`kvasir_index_held_blocks{endpoint="pod/0"`)
+			i.do("POST", "http://"+announced.Addr()+"/v1/completions", completionOf(n))
+			i.eventually("it is announced", func() bool { return i.metric(`kvasir_index_held_blocks{endpoint="pod/0"`) != held })
+		}
+		i.do("POST", url(i.listeners.proxy, "/v1/completions"), completionOf(n))
+	}
+	i.eventually("trust is lost", func() bool { ask(true); return i.metric(`kvasir_predictions_trusted{pool="p"}`) == "0" })
+	if _, body := i.get(i.listeners.metrics, "/status"); !strings.Contains(body, "reason: Mispredicting") {
+		t.Error(body)
+	}
+	if lost := i.metric(`kvasir_predictions_distrusted_total{pool="p"}`); lost != "1" || n <= 32 {
+		t.Errorf("lost %s times, after %d requests", lost, n)
+	}
+	i.eventually("picks go without matches", func() bool {
+		ask(true)
+		return i.metric(`kvasir_distrusted_picks_total{pool="p"}`) != "0"
+	})
+	i.eventually("trust is won", func() bool {
+		// By now the engine that is asked holds these, as the other has announced.
+		n %= 30
+		ask(false)
+		return i.metric(`kvasir_predictions_trusted{pool="p"}`) == "1"
+	})
+	if !strings.Contains(i.logs.String(), "matches are not believed") || !strings.Contains(i.logs.String(), "matches are believed") {
+		t.Error("the log does not tell")
+	}
+}
