@@ -39,6 +39,7 @@ type app struct {
 	peers    peers
 	scraper  *scrape.Scraper
 	requests *metrics.Requests
+	compat   *metrics.Compat // nil without other names for metrics
 	proxy    *httpproxy.Proxy
 	gateways []*extproc.Server // one per port
 	ready    *readiness
@@ -56,16 +57,16 @@ type app struct {
 	filePods map[string]string
 }
 
-func newApp(log logr.Logger, eventsAddress, island string, decisions picker.DecisionLog) *app {
+func newApp(log logr.Logger, o *options, decisions picker.DecisionLog) *app {
 	a := &app{log: log, refused: map[string]watch.Refusal{}, applied: map[string]picker.Spec{}, board: watch.NewBoard()}
 	a.ready = &readiness{now: time.Now, states: a.streamStates, heard: a.peersHeard}
 	a.renderer = render.New(render.Options{})
 	a.peers.outbox = peer.NewOutbox(incarnation())
 	a.picker = picker.New(picker.Options{
 		Renderer: renderer{a.renderer}, Peers: a.peers.outbox, Doubt: a.doubtTokens,
-		Island: island, Decisions: decisions, Log: log.WithName("picker"),
+		Island: o.island, Decisions: decisions, Log: log.WithName("picker"),
 	})
-	a.dialIn = newDialIn(eventsAddress, log.WithName("events"))
+	a.dialIn = newDialIn(o.eventsAddress, log.WithName("events"))
 	a.streams = ingest.New(ingest.Config{Source: zmtp.EventSource{}, Reception: a.dialIn.reception, Join: report.Join, Log: log.WithName("events")})
 	a.library = a.newLibrary()
 	a.tokens = conformance.New(conformance.Config{
@@ -79,7 +80,12 @@ func newApp(log logr.Logger, eventsAddress, island string, decisions picker.Deci
 		Log: log.WithName("scrape"),
 	})
 	a.requests = metrics.NewRequests(httpproxy.RefusedReasons, extproc.RefusedReasons)
-	a.proxy = httpproxy.New(httpproxy.Options{Picker: a.picker, Observer: a.requests, Log: log.WithName("proxy")})
+	observer := metrics.Observer(a.requests)
+	if o.gateways.compat {
+		a.compat = metrics.NewCompat(a.picker.Stats)
+		observer = a.compat.Watch(observer)
+	}
+	a.proxy = httpproxy.New(httpproxy.Options{Picker: a.picker, Observer: observer, Log: log.WithName("proxy")})
 	return a
 }
 

@@ -55,6 +55,7 @@ func parse(args []string, stderr io.Writer) (*options, error) {
 	f.StringVar(&g.service, "ext-proc-service", "", "`name` of the Service, as SERVICE.NAMESPACE, for a certificate made at the start")
 	f.IntVar(&g.maxMessage, "ext-proc-max-message", 257<<20, "largest message of a gateway in `bytes`; must be above the pools' maxRequestBody")
 	f.DurationVar(&g.age, "ext-proc-connection-age", 5*time.Minute, "after how long a gateway is told to connect anew, so that it finds all replicas; its requests go on")
+	f.BoolVar(&g.compat, "compat-metrics", false, "show metrics under the names that dashboards of inference gateways use, too")
 	f.StringVar(&o.healthAddress, "health-address", ":9003", "`address` of /healthz and /readyz, and of gRPC health checks")
 	f.StringVar(&o.metricsAddress, "metrics-address", ":9090", "`address` of /metrics and /status")
 	f.StringVar(&o.eventsAddress, "events-address", ":5557", "`address` where the event publishers of engines connect, of pools with the source Listen; rank r on that port + r. Nothing listens there without such a pool")

@@ -14,6 +14,7 @@ import (
 
 	"github.com/kvasir-dev/kvasir/internal/certs"
 	"github.com/kvasir-dev/kvasir/internal/extproc"
+	"github.com/kvasir-dev/kvasir/internal/metrics"
 )
 
 // gatewayOptions are the flags about gateways.
@@ -27,6 +28,8 @@ type gatewayOptions struct {
 	service    string
 	maxMessage int
 	age        time.Duration
+	// compat shows metrics under other names, too.
+	compat bool
 }
 
 // gatewayPort is where gateways are served for one pool, or for all.
@@ -83,9 +86,13 @@ func (o *gatewayOptions) serveTLS() (*tls.Config, error) {
 
 // newGateways makes a server for each port.
 func (a *app) newGateways(o *gatewayOptions) {
+	observer := metrics.Observer(a.requests.Gateways())
+	if a.compat != nil {
+		observer = a.compat.Watch(observer)
+	}
 	for _, port := range o.ports {
 		a.gateways = append(a.gateways, extproc.New(extproc.Options{
-			Picker: a.picker, Pool: port.pool, Observer: a.requests.Gateways(), Log: a.log.WithName("extproc"),
+			Picker: a.picker, Pool: port.pool, Observer: observer, Log: a.log.WithName("extproc"),
 		}))
 	}
 }

@@ -112,10 +112,14 @@ func (a *app) status() *watch.List {
 
 // collectors of the metrics.
 func (a *app) collectors() []prometheus.Collector {
-	return []prometheus.Collector{a.requests, metrics.NewCollector(metrics.Sources{
+	all := []prometheus.Collector{a.requests, metrics.NewCollector(metrics.Sources{
 		Pools: a.picker.Stats, Events: a.eventStreams, Reports: a.reported, RefusedReports: a.refusedReports, Scrapes: a.scraper.Stats, Strangers: a.dialIn.reception.Strangers,
 		Peers: a.peerStats, Tokens: a.tokens.All,
 	})}
+	if a.compat != nil {
+		all = append(all, a.compat)
+	}
+	return all
 }
 
 // eventStreams are the streams of all pools.

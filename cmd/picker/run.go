@@ -86,7 +86,7 @@ func run(ctx context.Context, o *options, l *listeners, log logr.Logger) error {
 		return err
 	}
 	defer closeDecisions()
-	a := newApp(log, o.eventsAddress, o.island, decisions)
+	a := newApp(log, o, decisions)
 	defer a.close()
 	if err := a.newSync(&o.reports, &o.peers); err != nil {
 		return err

@@ -15,6 +15,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	pb "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
 )
 
 // post sends a request and reads the answer.
@@ -107,34 +109,28 @@ func (b *bench) events() error {
 		return err
 	}
 	defer p.stop()
-	for name, encrypted := range map[string]bool{"ext_proc, TLS": true, "ext_proc, plaintext": false} {
-		address := p.addresses[1]
-		if encrypted {
-			address = p.addresses[0]
-		}
-		g, err := dial(address, encrypted, 1)
-		if err != nil {
-			return err
-		}
-		s, _, err := g.route(context.Background(), 0, conversations(sizes[1])[0].turn(0))
-		if err != nil {
-			return err
-		}
-		took, err := answer(s, streamEvents, streamEvery)
-		g.close()
-		if err != nil {
-			return err
-		}
-		slices.Sort(took)
-		b.tell(row{Row: "event through " + name, Value: float64(took[len(took)/2].Microseconds()), Unit: "µs added, p50", Limit: 100, Beside: map[string]float64{
-			"p90us": float64(took[len(took)*9/10].Microseconds()), "leastUs": float64(took[0].Microseconds()),
-		}})
-	}
 	other, err := b.child("reverse")
 	if err != nil {
 		return err
 	}
 	defer other.stop()
+	echo, err := events(other.addresses[1], true, false)
+	if err != nil {
+		return err
+	}
+	for _, encrypted := range []bool{true, false} {
+		name, address := "TLS", p.addresses[0]
+		if !encrypted {
+			name, address = "plaintext", p.addresses[1]
+		}
+		took, err := events(address, encrypted, true)
+		if err != nil {
+			return err
+		}
+		b.tell(row{Row: "event through ext_proc, " + name, Value: us(took[len(took)/2]), Unit: "µs added, p50", Limit: 100, Beside: map[string]float64{
+			"p90us": us(took[len(took)*9/10]), "leastUs": us(took[0]), "echoTLSus": us(echo[len(echo)/2]), "echoTLSleastUs": us(echo[0]),
+		}})
+	}
 	body := conversations(sizes[1])[0].turn(0)
 	var p50 [3]time.Duration
 	for i, address := range []string{"127.0.1.1:" + b.engine.port, p.addresses[2], other.addresses[0]} {
@@ -150,6 +146,29 @@ func (b *bench) events() error {
 	}})
 	return nil
 }
+
+// events gives the times that events of an answer take to come back, in order; routed tells to have the request routed
+// before.
+func events(address string, encrypted, routed bool) ([]time.Duration, error) {
+	g, err := dial(address, encrypted, 1)
+	if err != nil {
+		return nil, err
+	}
+	defer g.close()
+	ctx := context.Background()
+	s, err := pb.NewExternalProcessorClient(g.connections[0]).Process(ctx)
+	if routed && err == nil {
+		s, _, err = g.route(ctx, 0, conversations(sizes[1])[0].turn(0))
+	}
+	if err != nil {
+		return nil, err
+	}
+	took, err := answer(s, streamEvents, streamEvery)
+	slices.Sort(took)
+	return took, err
+}
+
+func us(d time.Duration) float64 { return float64(d.Nanoseconds()) / 1000 }
 
 // follow gives the ages of events when they arrive.
 func follow(address string, body []byte) ([]time.Duration, error) {

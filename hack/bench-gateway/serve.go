@@ -18,7 +18,10 @@ import (
 	"runtime/debug"
 	"time"
 
+	pb "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
 	"github.com/go-logr/logr"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
 
 	"github.com/kvasir-dev/kvasir/internal/certs"
 	"github.com/kvasir-dev/kvasir/internal/chatprompt"
@@ -187,6 +190,43 @@ func reverse(enginePort string) error {
 	if err != nil {
 		return err
 	}
-	fmt.Println(l.Addr())
+	e, err := new(net.ListenConfig).Listen(context.Background(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		return err
+	}
+	config, err := extproc.TLS(certs.Files{}, nil, time.Now())
+	if err != nil {
+		return err
+	}
+	server := grpc.NewServer(grpc.Creds(credentials.NewTLS(config)))
+	pb.RegisterExternalProcessorServer(server, echo{})
+	go func() { _ = server.Serve(e) }()
+	fmt.Println(l.Addr(), e.Addr())
 	return http.Serve(l, proxy) //nolint:gosec // for the bench alone
+}
+
+// echo answers every piece of an answer with itself, and does nothing else: what gRPC alone costs.
+type echo struct {
+	pb.UnimplementedExternalProcessorServer
+}
+
+// Process implements pb.ExternalProcessorServer.
+func (echo) Process(stream pb.ExternalProcessor_ProcessServer) error {
+	for {
+		m, err := stream.Recv()
+		if err != nil {
+			return err
+		}
+		answer := &pb.ProcessingResponse{Response: &pb.ProcessingResponse_ResponseHeaders{ResponseHeaders: &pb.HeadersResponse{}}}
+		if b := m.GetResponseBody(); b != nil {
+			answer.Response = &pb.ProcessingResponse_ResponseBody{ResponseBody: &pb.BodyResponse{Response: &pb.CommonResponse{
+				BodyMutation: &pb.BodyMutation{Mutation: &pb.BodyMutation_StreamedResponse{
+					StreamedResponse: &pb.StreamedBodyResponse{Body: b.GetBody(), EndOfStream: b.GetEndOfStream()},
+				}},
+			}}}
+		}
+		if err := stream.Send(answer); err != nil {
+			return err
+		}
+	}
 }
