@@ -10,7 +10,7 @@ import (
 // MaxPrompts is the most prompts that one request may hold.
 const MaxPrompts = 1 << 16
 
-// part is where a prompt lies: a string of the body, or tokens[beg:end].
+// part is where a prompt lies: a string of the body, or text[beg:end] if it is escaped, or tokens[beg:end].
 type part struct {
 	span
 	isTokens bool
@@ -25,12 +25,12 @@ const (
 // prompt reads the prompt of a completion request or the input of an embeddings request, which begins with c.
 func (p *parser) prompt(c byte) bool {
 	r := p.r
-	r.parts, r.tokens = r.parts[:0], r.tokens[:0]
+	r.parts, r.tokens, r.text = r.parts[:0], r.tokens[:0], r.text[:0]
 	p.promptSeen, p.promptBad = c != 'n', ""
 	switch c {
 	case 'n':
 	case '"':
-		s, ok := p.str()
+		s, ok := p.text(&r.text)
 		r.parts = append(r.parts, part{span: s})
 		return ok
 	case '[':
@@ -71,7 +71,7 @@ func (p *parser) promptList() bool {
 			p.promptBad = "more than 65536 prompts"
 			return p.skip(2)
 		case c == '"':
-			s, ok := p.str()
+			s, ok := p.text(&r.text)
 			r.parts = append(r.parts, part{span: s})
 			return ok
 		}
@@ -187,12 +187,10 @@ func (r *Request) fillPrompts() {
 			r.Prompts = append(r.Prompts, Prompt{Tokens: r.tokens[at.beg:at.end:at.end], IsTokens: true})
 			continue
 		}
-		raw := at.of(r.body)
+		text := at.of(r.body)
 		if at.escaped {
-			beg := len(r.text)
-			r.text = appendString(r.text, raw, -1)
-			raw = r.text[beg:]
+			text = at.of(r.text)
 		}
-		r.Prompts = append(r.Prompts, Prompt{Text: view(raw)})
+		r.Prompts = append(r.Prompts, Prompt{Text: view(text)})
 	}
 }

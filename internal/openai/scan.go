@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"math/bits"
+	"slices"
 	"unicode/utf8"
 )
 
@@ -159,6 +160,28 @@ func (s *scanner) str() (span, bool) {
 			i++
 		}
 	}
+}
+
+// text reads a string as str does, and decodes it: where the span is escaped it is of dst, to which the text is appended.
+func (s *scanner) text(dst *[]byte) (span, bool) {
+	b, first := s.b, s.i+1
+	i := first + plain(b[first:])
+	if i < len(b) && b[i] == '"' && utf8.Valid(b[first:i]) {
+		s.i = i + 1
+		return span{beg: first, end: i}, true
+	}
+	if i >= len(b) || b[i] != '\\' {
+		return s.str() // for its error
+	}
+	*dst = slices.Grow(*dst, len(b)-first+word) // no other text of b makes it grow again
+	beg := len(*dst)
+	n, size := decode((*dst)[beg:cap(*dst)], b[first:])
+	if i = first + size; i >= len(b) || b[i] != '"' || !utf8.Valid(b[first:i]) {
+		return s.str()
+	}
+	s.i = i + 1
+	*dst = (*dst)[:beg+n]
+	return span{beg: beg, end: beg + n, escaped: true}, true
 }
 
 // simpleEscape has what an escape of two bytes stands for, by its second byte.

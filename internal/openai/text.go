@@ -39,19 +39,26 @@ func appendString(dst, raw []byte, limit int) []byte {
 	return dst
 }
 
-// appendWhole is appendString without a limit. What stands for a text is never shorter than it.
+// appendWhole is appendString without a limit.
 func appendWhole(dst, raw []byte) []byte {
-	const word = 8
 	start := len(dst)
 	dst = slices.Grow(dst, len(raw)+word)
-	out := dst[start : start+len(raw)+word]
-	i, n := 0, 0
-	for i < len(raw) {
-		for len(raw)-i >= word {
-			w := binary.LittleEndian.Uint64(raw[i:])
+	n, _ := decode(dst[start:start+len(raw)+word], raw)
+	return dst[:start+n]
+}
+
+// word is how many bytes decode may write behind a text.
+const word = 8
+
+// decode puts what the string that b begins with stands for into out, n bytes, and tells where it stops: at a quote, a
+// control character, an escape that is none, or the end. What stands for a text is never shorter than it: out must have
+// room for that and a word.
+func decode(out, b []byte) (n, i int) {
+	for i < len(b) {
+		for len(b)-i >= word {
+			w := binary.LittleEndian.Uint64(b[i:])
 			binary.LittleEndian.PutUint64(out[n:], w)
-			slash := w ^ slants
-			if m := (slash - ones) &^ slash & highs; m != 0 {
+			if m := stops(w); m != 0 {
 				run := bits.TrailingZeros64(m) / 8
 				i += run
 				n += run
@@ -60,24 +67,29 @@ func appendWhole(dst, raw []byte) []byte {
 			i += word
 			n += word
 		}
-		for len(raw)-i >= 2 && raw[i] == '\\' && simpleEscape[raw[i+1]] != 0 {
-			out[n] = simpleEscape[raw[i+1]]
+		for len(b)-i >= 2 && b[i] == '\\' && simpleEscape[b[i+1]] != 0 {
+			out[n] = simpleEscape[b[i+1]]
 			i += 2
 			n++
 		}
 		switch {
-		case i == len(raw):
-		case raw[i] != '\\':
-			out[n] = raw[i]
-			i++
-			n++
-		default:
-			r, size := unescape(raw[i:])
+		case i == len(b):
+		case b[i] == '\\':
+			if escapeLen(b[i:]) == 0 {
+				return n, i
+			}
+			r, size := unescape(b[i:])
 			i += size
 			n += utf8.EncodeRune(out[n:], r)
+		case b[i] == '"' || b[i] < ' ':
+			return n, i
+		default:
+			out[n] = b[i]
+			i++
+			n++
 		}
 	}
-	return dst[:start+n]
+	return n, i
 }
 
 // wholeRunes cuts b, which is valid UTF-8, to at most n bytes.
