@@ -28,7 +28,11 @@ func (r *Renderer) prompt(ctx context.Context, w *work, body []byte, req *openai
 	if req.Multimodal {
 		return false, unsupported("content that is not text")
 	}
-	v, err := w.arena.DecodeJSON(bytes.TrimPrefix(body, byteOrderMark))
+	var known chattemplate.Texts = req
+	if bytes.HasPrefix(body, byteOrderMark) { // behind which the offsets of req are not those of what is read
+		body, known = body[len(byteOrderMark):], nil
+	}
+	v, err := w.arena.DecodeKnown(body, known)
 	if err != nil {
 		return false, unsupported("%v", err)
 	}

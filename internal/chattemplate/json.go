@@ -23,11 +23,21 @@ var errJSON = errors.New("invalid JSON")
 // twice the last value counts, and whole numbers stay whole. Strings without escapes share the memory of data, which
 // must not change while the value is used. NaN, Infinity, unpaired surrogates and more than MaxJSONDepth levels are
 // refused.
-func (a *Arena) DecodeJSON(data []byte) (Value, error) {
+func (a *Arena) DecodeJSON(data []byte) (Value, error) { return a.DecodeKnown(data, nil) }
+
+// Texts knows strings that somebody has read already.
+type Texts interface {
+	// TextAt is what the string stands for whose opening quote is at the offset at, and the offset behind its closing
+	// one; not ok where that is not known. The text must not change while values made of it are used.
+	TextAt(at int) (text string, end int, ok bool)
+}
+
+// DecodeKnown is DecodeJSON of data in which some strings are known, or nil: they are not read again.
+func (a *Arena) DecodeKnown(data []byte, known Texts) (Value, error) {
 	if !utf8.Valid(data) {
 		return Value{}, fmt.Errorf("%w: not UTF-8", errJSON)
 	}
-	d := decoder{a: a, b: data}
+	d := decoder{a: a, b: data, known: known}
 	items, pairs := len(a.items), len(a.pairs)
 	v, ok := d.value(0)
 	if ok {
@@ -50,6 +60,8 @@ type decoder struct {
 	i    int
 	text []byte // memory for texts with escapes
 	err  error
+
+	known Texts
 }
 
 func (d *decoder) fail(what string) bool {
@@ -74,6 +86,12 @@ func (d *decoder) space() byte {
 func (d *decoder) value(depth int) (Value, bool) {
 	switch c := d.space(); {
 	case c == '"':
+		if d.known != nil {
+			if s, end, ok := d.known.TextAt(d.i); ok {
+				d.i = end
+				return String(s), true
+			}
+		}
 		s, ok := d.string()
 		return String(s), ok
 	case c == '{':

@@ -177,3 +177,23 @@ func TestPlain(t *testing.T) {
 		}
 	}
 }
+
+// known knows one string.
+type known struct {
+	at, end int
+	text    string
+}
+
+func (k known) TextAt(at int) (string, int, bool) { return k.text, k.end, at == k.at }
+
+func TestDecodeKnown(t *testing.T) {
+	var a Arena
+	const data = `{"a": "first", "b": ["sec\nond", "third"]}`
+	v, err := a.DecodeKnown([]byte(data), known{at: 21, end: 31, text: "KNOWN"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := shortRepr(v); got != `{'a': 'first', 'b': ['KNOWN', 'third']}` {
+		t.Errorf("got %s", got)
+	}
+}

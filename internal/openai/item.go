@@ -144,7 +144,7 @@ type partial struct {
 // its type says so, or when it has no type and nothing but text.
 func (p *parser) contentPart(c byte, depth int, m *message) bool {
 	if c == '"' {
-		s, ok := p.str()
+		s, ok := p.messageText()
 		m.text.add(s)
 		return ok
 	}
@@ -197,7 +197,7 @@ func (p *parser) partField(key span, depth int, d *partial) bool {
 			break
 		}
 		var ok bool
-		d.text, ok = p.str()
+		d.text, ok = p.messageText()
 		return ok
 	case "uuid":
 		d.others = true

@@ -1,5 +1,7 @@
 package openai
 
+import "bytes"
+
 // message is what is known of the message being read.
 type message struct {
 	role       role
@@ -39,7 +41,7 @@ const notList = "must be a list"
 // noMessages forgets the messages of an earlier value.
 func (p *parser) noMessages(c byte) {
 	r := p.r
-	r.Messages, r.NumMessages, r.Multimodal, r.Items = nil, 0, false, r.Items[:0]
+	r.Messages, r.NumMessages, r.Multimodal, r.Items, r.texts = nil, 0, false, r.Items[:0], r.texts[:0]
 	r.system.n, r.firstUser.n = 0, 0
 	p.messagesSeen, p.messagesBad = c != 'n', ""
 }
@@ -119,7 +121,7 @@ func (p *parser) content(c byte, depth int, m *message) bool {
 	p.r.Items = p.r.Items[:m.items]
 	switch c {
 	case '"':
-		s, ok := p.str()
+		s, ok := p.messageText()
 		m.text.add(s)
 		return ok
 	case '[':
@@ -127,6 +129,26 @@ func (p *parser) content(c byte, depth int, m *message) bool {
 	}
 	return p.skip(depth)
 }
+
+// messageText reads a text of a message, and remembers those of chats. The span is as it is written.
+func (p *parser) messageText() (span, bool) {
+	r, at := p.r, p.i
+	if r.Route != ChatCompletions || len(r.texts) == maxTexts {
+		return p.str()
+	}
+	s, ok := p.text(&r.text)
+	if !ok {
+		return s, false
+	}
+	long := p.i-at >= minText
+	if long && (!s.escaped || !bytes.Contains(s.of(r.text), replacement)) { // which may be half a surrogate pair
+		r.texts = append(r.texts, textAt{at: at, end: p.i, span: s})
+	}
+	return span{beg: at + 1, end: p.i - 1, escaped: s.escaped}, true
+}
+
+// replacement is U+FFFD.
+var replacement = []byte("\ufffd")
 
 // systemPrompt reads the system prompt of a Messages request, which begins with c.
 func (p *parser) systemPrompt(c byte) bool {

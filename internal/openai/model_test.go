@@ -105,6 +105,7 @@ func checkParse(t *testing.T, route Route, body []byte, r *Request) {
 	if err := json.Unmarshal(body[r.ModelAt:r.ModelEnd], &model); err != nil || model != r.Model {
 		t.Fatalf("the model lies at %q", body[r.ModelAt:r.ModelEnd])
 	}
+	checkTexts(t, r)
 	var fields map[string]any
 	dec := json.NewDecoder(bytes.NewReader(bytes.TrimPrefix(body, byteOrderMark)))
 	dec.UseNumber()
@@ -123,6 +124,26 @@ func checkParse(t *testing.T, route Route, body []byte, r *Request) {
 		if value, ok := r.Field(name); value != wantValue || ok != wantOK {
 			t.Fatalf("Field(%q) = %q, %v; want %q, %v\nbody: %q", name, value, ok, wantValue, wantOK, body)
 		}
+	}
+}
+
+// checkTexts compares the texts of messages with what stands for them in the body.
+func checkTexts(t *testing.T, r *Request) {
+	t.Helper()
+	if len(r.texts) > 0 && r.Route != ChatCompletions {
+		t.Fatalf("%d texts of %s", len(r.texts), r.Route)
+	}
+	before := -1
+	for _, at := range r.texts {
+		text, end, ok := r.TextAt(at.at)
+		var want string
+		if err := json.Unmarshal(r.body[at.at:end], &want); err != nil || !ok || text != want || at.at <= before {
+			t.Fatalf("text %q at %d behind %d, want %q: %v\nbody: %q", text, at.at, before, want, err, r.body)
+		}
+		if _, _, ok := r.TextAt(at.at + 1); ok {
+			t.Fatalf("a text at %d, where none begins\nbody: %q", at.at+1, r.body)
+		}
+		before = end
 	}
 }
 
@@ -148,13 +169,18 @@ func TestParseAgreesWithATree(t *testing.T) {
 	w := &writer{rng: rand.New(rand.NewPCG(1, 2))}
 	var r Request
 	var good [numRoutes]int
+	texts := 0
 	const rounds = 1_500
 	for round := range rounds * numRoutes {
 		route := Route(round % numRoutes)
 		checkParse(t, route, w.request(), &r)
 		if r.Model != "" {
 			good[route]++
+			texts += len(r.texts)
 		}
+	}
+	if texts < rounds/50 {
+		t.Errorf("only %d long texts", texts)
 	}
 	for route, n := range good {
 		if n < rounds/10 {

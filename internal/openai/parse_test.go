@@ -300,3 +300,33 @@ func TestParseRefuses(t *testing.T) {
 		})
 	}
 }
+
+// TestTextAt: long texts of chats are known, with what their escapes stand for; halves of surrogate pairs are not.
+func TestTextAt(t *testing.T) {
+	long := strings.Repeat("x", minText)
+	body := strings.ReplaceAll(`{"model":"a\n-","messages":[{"role":"system","content":"-"},{"content":"dropped-","content":[{"type":"text","text":"\ud83d\ude00\n\u00e9-"},`+
+		`{"type":"text","text":"\ud83d-"},{"type":"image_url","image_url":{"url":"-"}},"y\\-","short"]}]}`, "-", long)
+	for route, want := range map[Route][]string{ChatCompletions: {long, "dropped" + long, "😀\né" + long, `y\` + long}, Messages: nil} {
+		var r Request
+		if err := Parse(route, []byte(body), &r); err != nil {
+			t.Fatal(err)
+		}
+		var got []string
+		for at := range body {
+			if text, end, ok := r.TextAt(at); ok {
+				got = append(got, text)
+				if body[at] != '"' || body[end-1] != '"' {
+					t.Errorf("%q lies at %q", text, body[at:end])
+				}
+			}
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("%s: -want +got:\n%s", route, diff)
+		}
+	}
+	many := `{"model":"m","messages":[{"role":"user","content":[""` + strings.Repeat(`,"`+long+`"`, 2*maxTexts) + `]}]}`
+	var r Request
+	if err := Parse(ChatCompletions, []byte(many), &r); err != nil || len(r.texts) != maxTexts {
+		t.Errorf("%d texts, %v", len(r.texts), err)
+	}
+}

@@ -164,6 +164,7 @@ type Request struct {
 	tokens    []uint32 // all ids of all prompts
 	text      []byte   // decoded prompts that are written with escapes
 	parts     []part   // one per prompt
+	texts     []textAt // of the messages of a chat
 	last      struct{ model, salt, user string }
 }
 
@@ -173,6 +174,34 @@ type fieldSpan struct {
 	at, end int
 	// isString: the value is a string, and not the prompt; escaped: with escapes.
 	isString, escaped bool
+}
+
+// textAt is a string of a message's content: the body from at to end, quotes included, and what it stands for. That is in
+// text if it is escaped, else in the body.
+type textAt struct {
+	at, end int
+	span
+}
+
+// At most maxTexts are kept, of those with minText bytes in the body or more: others are as soon read again.
+const (
+	maxTexts = 4096
+	minText  = 64
+)
+
+// TextAt is what the string stands for whose opening quote is at the offset at of the body, and where it ends. It is for
+// those who read the body of a chat once more, and knows the long texts of messages: not ok for other strings, and for
+// some that are unusual. The text holds as long as the body and the Request do.
+func (r *Request) TextAt(at int) (text string, end int, ok bool) {
+	i, ok := slices.BinarySearchFunc(r.texts, at, func(t textAt, at int) int { return t.at - at })
+	if !ok {
+		return "", 0, false
+	}
+	t := &r.texts[i]
+	if t.escaped {
+		return view(t.of(r.text)), t.end, true
+	}
+	return view(t.of(r.body)), t.end, true
 }
 
 // maxFields is the most top-level fields that a body may have for Field and Raw to work.
@@ -286,7 +315,7 @@ func (r *Request) Reset() {
 	keep := Request{
 		last:    r.last, // compared with the next ones, to copy only what is new
 		Prompts: r.Prompts[:0], fields: r.fields[:0], tokens: r.tokens[:0], text: r.text[:0], parts: r.parts[:0],
-		Items: r.Items[:0],
+		Items: r.Items[:0], texts: r.texts[:0],
 	}
 	if cap(keep.Items) > keepItems {
 		keep.Items = nil

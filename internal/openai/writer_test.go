@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"strconv"
+	"strings"
 	"unicode/utf8"
 )
 
@@ -25,6 +26,8 @@ func (w *writer) str(s string) {
 	w.b = append(w.b, '"')
 	for _, r := range s {
 		switch {
+		case strings.ContainsRune("\n\t\"\\/", r) && w.odds(2):
+			w.b = append(w.b, '\\', strings.NewReplacer("\n", "n", "\t", "t").Replace(string(r))[0])
 		case w.odds(10) && r > 0xffff:
 			w.b = fmt.Appendf(w.b, `\u%04x\u%04X`, 0xd800+(r-0x10000)>>10, 0xdc00+(r-0x10000)&0x3ff)
 		case w.odds(10) || r < ' ' || r == '"' || r == '\\':
@@ -38,7 +41,11 @@ func (w *writer) str(s string) {
 
 func (w *writer) text() string {
 	var s []rune
-	for range w.rng.IntN(12) {
+	n := w.rng.IntN(12)
+	if w.odds(8) {
+		n += 2 * minText
+	}
+	for range n {
 		s = append(s, []rune("aB \n\t\"\\/é世😀\u2028\x7f\x00")[w.rng.IntN(14)])
 	}
 	return string(s)
