@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"net"
 	"net/http"
 	"os"
@@ -152,15 +153,31 @@ func port(t *testing.T, addr string) string {
 	return p
 }
 
-// freeAddress finds a port that nobody listens on.
+// drawn are the ports that freeAddress has given.
+var drawn = struct {
+	sync.Mutex
+	ports map[int]bool
+}{ports: map[int]bool{}}
+
+// freeAddress finds a port that nobody listens on. It is given to nobody else, and lies below those that kernels give to
+// outgoing connections, so that it stays free while a program that has it is started again.
 func freeAddress(t *testing.T) string {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
+	drawn.Lock()
+	defer drawn.Unlock()
+	for range 1000 {
+		port := 10_000 + rand.IntN(20_000)
+		if drawn.ports[port] {
+			continue
+		}
+		drawn.ports[port] = true
+		if l, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port))); err == nil {
+			defer l.Close()
+			return l.Addr().String()
+		}
 	}
-	defer l.Close()
-	return l.Addr().String()
+	t.Fatal("no port is free")
+	return ""
 }
 
 // startPicker starts the picker process and waits until it is ready and follows every engine's events.
