@@ -138,20 +138,6 @@ func (s Set) Check() error {
 	return nil
 }
 
-// Below is the part of a set that lies below a directory, which may be empty, with names from there.
-func (s Set) Below(dir string) Set {
-	if dir == "" {
-		return s
-	}
-	out := Set{}
-	for name, data := range s {
-		if rest, ok := strings.CutPrefix(name, path.Clean(dir)+"/"); ok {
-			out[rest] = data
-		}
-	}
-	return out
-}
-
 // Hash names the content: names and bytes, in 64 hexadecimal digits.
 func (s Set) Hash() string {
 	h := sha256.New()

@@ -36,6 +36,7 @@ func TestReadTakesWhatMatters(t *testing.T) {
 		"no weights":             {map[string]string{"tokenizer.json": "{}", "config.json": "{}", "model.safetensors": "x"}, "", []string{"config.json", "tokenizer.json"}, ""},
 		"a template below":       {map[string]string{"tokenizer.json": "{}", "t/chat.jinja": "x"}, "t/chat.jinja", []string{"t/chat.jinja", "tokenizer.json"}, ""},
 		"a template of the list": {map[string]string{"tokenizer.json": "{}", "chat_template.jinja": "x"}, "chat_template.jinja", []string{"chat_template.jinja", "tokenizer.json"}, ""},
+		"templates by the way":   {map[string]string{"tokenizer.json": "{}", "a.jinja": "x", "d/b.jinja": "x"}, "", []string{"a.jinja", "tokenizer.json"}, ""},
 		"no tokenizer":           {map[string]string{"config.json": "{}"}, "", nil, "no such file"},
 		"no template":            {map[string]string{"tokenizer.json": "{}"}, "t.jinja", nil, "no such file"},
 		"a way out":              {map[string]string{"tokenizer.json": "{}"}, "../t.jinja", nil, "no name"},
@@ -114,16 +115,6 @@ func TestCheck(t *testing.T) {
 	}
 	if err := (Set{"a/b": []byte("x")}).Check(); err != nil {
 		t.Error(err)
-	}
-}
-
-func TestBelow(t *testing.T) {
-	s := Set{"m/tokenizer.json": nil, "tokenizer.json": nil, "mm/a": nil, "m/t/x": nil}
-	if got := slices.Sorted(maps.Keys(s.Below("m"))); !slices.Equal(got, []string{"t/x", "tokenizer.json"}) {
-		t.Errorf("%q", got)
-	}
-	if len(s.Below("")) != len(s) {
-		t.Error("below the root is all")
 	}
 }
 

@@ -191,7 +191,10 @@ func tokenizer(p *v1alpha1.InferencePool, maps ConfigMaps, modelRoot string) (pi
 		for key, data := range c.BinaryData {
 			files[key] = data
 		}
-		spec.Files = files.Below(t.Volume.Path)
+		spec.Files = files
+		if t.Volume.Path != "" {
+			spec.Missing = "a ConfigMap has no directories: volume.path must be left out"
+		}
 	case t.Type == v1alpha1.TokenizerFromVolume && modelRoot == "":
 		spec.Missing = "the volume is not mounted: the picker has no --model-root"
 	case t.Type == v1alpha1.TokenizerFromVolume:

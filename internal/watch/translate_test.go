@@ -1,6 +1,7 @@
 package watch
 
 import (
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -11,6 +12,7 @@ import (
 	"github.com/kvasir-dev/kvasir/api/v1alpha1"
 	"github.com/kvasir-dev/kvasir/internal/admission"
 	"github.com/kvasir-dev/kvasir/internal/kvblock"
+	"github.com/kvasir-dev/kvasir/internal/modelfiles"
 	"github.com/kvasir-dev/kvasir/internal/picker"
 	"github.com/kvasir-dev/kvasir/internal/policy"
 )
@@ -358,5 +360,38 @@ func TestTheLabsDefaultsAreTheAPIs(t *testing.T) {
 		if diff := cmp.Diff(Strategy(&v1alpha1.Strategy{Type: v1alpha1.StrategyType(strategy)}), policy.Default(strategy)); diff != "" {
 			t.Errorf("%s (-api +default):\n%s", strategy, diff)
 		}
+	}
+}
+
+// TestWhereModelFilesAre: every source of a tokenizer says where its files are, or why there are none.
+func TestWhereModelFilesAre(t *testing.T) {
+	const files = "---\napiVersion: v1\nkind: ConfigMap\nmetadata: {name: c}\ndata: {tokenizer.json: \"{}\"}\nbinaryData: {a.jinja: eA==}\n"
+	root := t.TempDir()
+	for name, tc := range map[string]struct {
+		tokenizer, objects, root string
+		want                     picker.TokenizerSpec
+	}{
+		"an engine":       {"{type: Engine}", "", "", picker.TokenizerSpec{Type: "Engine"}},
+		"none":            {"{type: None}", "", "", picker.TokenizerSpec{Type: "None"}},
+		"a directory":     {"{type: Directory, directory: {path: x}, chatTemplate: t.jinja}", "", root, picker.TokenizerSpec{Type: "Directory", Dir: filepath.Join(root, "x"), ChatTemplate: "t.jinja"}},
+		"a claim":         {"{type: Volume, volume: {persistentVolumeClaim: {name: v}, path: x/y}}", "", root, picker.TokenizerSpec{Type: "Volume", Dir: filepath.Join(root, "x", "y")}},
+		"a whole claim":   {"{type: Volume, volume: {persistentVolumeClaim: {name: v}}}", "", root, picker.TokenizerSpec{Type: "Volume", Dir: root}},
+		"no mount":        {"{type: Volume, volume: {persistentVolumeClaim: {name: v}}}", "", "", picker.TokenizerSpec{Type: "Volume", Missing: "the volume is not mounted: the picker has no --model-root"}},
+		"a ConfigMap":     {"{type: Volume, volume: {configMap: {name: c}}}", files, "", picker.TokenizerSpec{Type: "Volume", Files: modelfiles.Set{"tokenizer.json": []byte("{}"), "a.jinja": []byte("x")}}},
+		"another's":       {"{type: Volume, volume: {configMap: {name: c}}}", strings.Replace(files, "name: c", "name: c, namespace: o", 1), "", picker.TokenizerSpec{Type: "Volume", Missing: "ConfigMap default/c does not exist"}},
+		"a path in a map": {"{type: Volume, volume: {configMap: {name: c}, path: x}}", files, "", picker.TokenizerSpec{Type: "Volume", Files: modelfiles.Set{"tokenizer.json": []byte("{}"), "a.jinja": []byte("x")}, Missing: "a ConfigMap has no directories: volume.path must be left out"}},
+		"reporters":       {"{type: Reporter, reporter: {path: /m}}", "", "", picker.TokenizerSpec{Type: "Reporter"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := open(t, "pool.yaml", strings.Replace(smallPool, "{name: m},", "{name: m, tokenizer: "+tc.tokenizer+"},", 1)+tc.objects)
+			d.translator.settings.ModelRoot = tc.root
+			s, _ := load(t, d)
+			if len(s.Specs) != 1 {
+				t.Fatalf("problems %v", s.Problems)
+			}
+			if diff := cmp.Diff(tc.want, s.Specs[0].Tokenizer); diff != "" {
+				t.Error(diff)
+			}
+		})
 	}
 }
