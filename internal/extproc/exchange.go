@@ -186,7 +186,7 @@ func (x *exchange) read() *picker.Request {
 			x.body.replace(openai.ReplaceModel(nil, x.body.bytes, &r, name))
 		}
 	}
-	return &picker.Request{Route: route, Body: x.body.bytes}
+	return &picker.Request{Route: route, Body: x.body.bytes, Light: x.head.path() == openai.CountTokens}
 }
 
 // pick chooses an endpoint, or refuses.
@@ -247,7 +247,7 @@ func (x *exchange) refuse(err error) {
 		x.server.options.Observer.Refused(RefusedClientGone)
 		return
 	}
-	answer, reason := refusal(err)
+	answer, reason := refusal(err, x.head.isMessages())
 	if reason == RefusedPick {
 		x.server.options.Log.Error(err, "Picking failed")
 	}

@@ -52,15 +52,30 @@ func routeOf(h head, body []byte) (openai.Route, bool) {
 	if kind, _, _ := mime.ParseMediaType(h.get("content-type")); strings.HasPrefix(kind, "multipart/") {
 		return 0, false
 	}
-	path := h.get(":path")
-	if path == "" {
+	path := h.path()
+	switch path {
+	case "":
 		return routeByShape(body)
+	case openai.CountTokens:
+		return openai.Messages, true
 	}
+	return openai.RouteOf(path)
+}
+
+// path is what the request asks for, from /v1/ on: a route may lie below a prefix that is taken off on the way. It is
+// empty when the gateway does not say.
+func (h head) path() string {
+	path := h.get(":path")
 	if i := strings.IndexAny(path, "?#"); i >= 0 {
 		path = path[:i]
 	}
-	// A route may lie below a prefix that is taken off on the way.
-	return openai.RouteOf(path[max(0, strings.LastIndex(path, "/v1/")):])
+	return path[max(0, strings.LastIndex(path, "/v1/")):]
+}
+
+// isMessages tells whether the request is one of the Anthropic API, whose errors look otherwise.
+func (h head) isMessages() bool {
+	route, ok := openai.RouteOf(h.path())
+	return ok && route == openai.Messages || h.path() == openai.CountTokens
 }
 
 // routeByShape tells the operation from the body alone, for gateways that send no path: with messages it is a chat,

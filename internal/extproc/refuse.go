@@ -31,8 +31,9 @@ func isFieldError(err error) bool {
 	return errors.As(err, &field)
 }
 
-// refusal is what is answered, and counted, in place of a pick. This is the one place where errors become answers.
-func refusal(err error) (answer *pb.ImmediateResponse, reason string) {
+// refusal is what is answered, and counted, in place of a pick, in the words of the OpenAI API or of the Anthropic one
+// (messages). This is the one place where errors become answers.
+func refusal(err error, messages bool) (answer *pb.ImmediateResponse, reason string) {
 	e := errInternal
 	if !errors.As(err, &e) {
 		e = errInternal
@@ -67,10 +68,14 @@ func refusal(err error) (answer *pb.ImmediateResponse, reason string) {
 	if dropped != "" {
 		put(m, droppedHeader, dropped)
 	}
+	body := openai.AppendError(nil, e.Status, e.Type, e.Code, e.Message)
+	if messages {
+		body = openai.AppendMessagesError(nil, e.Status, e.Message)
+	}
 	return &pb.ImmediateResponse{
 		Status:  &typev3.HttpStatus{Code: typev3.StatusCode(e.Status)}, //nolint:gosec // an HTTP status
 		Headers: m,
-		Body:    openai.AppendError(nil, e.Status, e.Type, e.Code, e.Message),
+		Body:    body,
 		Details: "kvasir_" + reason,
 	}, reason
 }
