@@ -26,6 +26,7 @@ func (m misjudging) Score(r *policy.Request, candidates []policy.Candidate, out 
 	copy(seen, candidates)
 	for i := range seen {
 		seen[i].Load.Rate *= m.factor
+		seen[i].Load.PairSeconds /= m.factor
 	}
 	m.Policy.Score(r, seen, out)
 }

@@ -16,8 +16,8 @@ import (
 // Matrix is what a sweep runs: strategies in configurations of workloads, loads and fleets.
 type Matrix struct {
 	Workloads []*Workload
-	// Loads are arrival rates as parts of what the fleet can do with the workload: that is measured by sending
-	// everything at once, chosen for by Unified, and taking the rate at which the first 90 % are answered.
+	// Loads are arrival rates as parts of the one that saturates the fleet: where the mean time to the first token under
+	// Unified is 5 times that of a fleet with next to nothing to do.
 	Loads []float64
 	// Pods, KVTokens (of a pod; 0 is the profile's) and Profiles make fleets.
 	Pods     []int
@@ -171,19 +171,49 @@ func (m *Matrix) runCell(ctx context.Context, c *Cell) error {
 	return nil
 }
 
-// saturation is the speed at which a workload arrives as fast as a fleet can answer it.
+const (
+	// A fleet is saturated where the mean time to the first token is so many times that of a fleet with next to nothing
+	// to do.
+	saturatedAt = 5
+	// bisections find the speed within a few percent.
+	bisections = 6
+)
+
+// saturation is the speed at which a workload saturates a fleet under Unified, by bisection between nothing and twice
+// the speed at which the fleet would answer if all requests came at once.
 func saturation(c Config) (float64, error) {
 	n := len(c.Workload.Requests)
 	if n == 0 {
 		return 1, nil
 	}
-	c.Strategy, c.Speed, c.Seed = Strategy{Name: "saturation", Config: policy.Default(policy.Unified)}, 1e9, 1
-	r, err := Run(c)
+	c.Strategy, c.Seed = Strategy{Name: "saturation", Config: policy.Default(policy.Unified)}, 1
+	at := func(speed float64) (*Result, error) {
+		c.Speed = speed
+		return Run(c)
+	}
+	burst, err := at(1e9)
 	if err != nil {
 		return 0, err
 	}
 	lasts := c.Workload.Requests[n-1].At + c.Workload.Requests[n-1].Tick
-	return lasts.Seconds() / (r.E2ESeconds.P90 / 0.9), nil
+	low, high := 0.0, 2*lasts.Seconds()/(burst.E2ESeconds.P90/0.9)
+	idle, err := at(high / 40)
+	if err != nil {
+		return 0, err
+	}
+	for range bisections {
+		middle := (low + high) / 2
+		r, err := at(middle)
+		if err != nil {
+			return 0, err
+		}
+		if r.TTFTSeconds.Mean > saturatedAt*idle.TTFTSeconds.Mean {
+			high = middle
+		} else {
+			low = middle
+		}
+	}
+	return (low + high) / 2, nil
 }
 
 // mean of the seeds.

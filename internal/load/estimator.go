@@ -5,73 +5,135 @@ import (
 	"time"
 )
 
+// Work is what a prefill asks of an engine: tokens to compute, and the pairs of tokens that attention compares. Each
+// token meets all before it, so that n tokens behind a context of c make n·(c + n/2) pairs. A prompt of a hundred
+// thousand tokens takes more time for its pairs than for its tokens. Context is the tokens that every step reads from
+// then on while the request decodes: the prompt's.
+type Work struct{ Tokens, Pairs, Context float64 }
+
+// WorkOf computing uncached tokens behind cached ones.
+func WorkOf(uncached, cached int) Work {
+	n, c := float64(max(0, uncached)), float64(max(0, cached))
+	return Work{n, n * (c + n/2), n + c}
+}
+
+func (w Work) plus(v Work) Work {
+	return Work{w.Tokens + v.Tokens, w.Pairs + v.Pairs, w.Context + v.Context}
+}
+
+func (w Work) minus(v Work) Work {
+	return Work{math.Max(0, w.Tokens-v.Tokens), math.Max(0, w.Pairs-v.Pairs), math.Max(0, w.Context-v.Context)}
+}
+
+func (w Work) times(f float64) Work { return Work{w.Tokens * f, w.Pairs * f, w.Context * f} }
+
+// Speed says how long work takes, in seconds: Overhead for each prefill, PerToken and PerPair of it, and PerContext for
+// each token of context that is decoded meanwhile.
+type Speed struct{ Overhead, PerToken, PerPair, PerContext float64 }
+
+// Seconds that work takes, without the overhead.
+func (s Speed) Seconds(w Work) float64 { return s.PerToken*w.Tokens + s.PerPair*w.Pairs }
+
 const (
-	// forget is the weight of a sample relative to the next one: about the last fifty samples count.
-	forget = 0.98
-	// minSamples before anything is claimed to be known (in decayed weight).
-	minSamples = 3
-	// minSpread is the relative variance of the sample sizes above which rate and overhead can be told apart.
-	minSpread = 0.05
 	// fade is how long what was learned is believed without a new sample: its weight halves in this time. An endpoint
 	// that once was slow is tried again, and then teaches anew.
 	fade = 30 * time.Second
-	// forgotten is the trust below which what was learned is dropped when a new sample comes.
-	forgotten = 0.1
-	// surprise is the most that a sample may exceed the prediction by, as a factor: one pause of an engine is no new
-	// rate, but a lasting change is followed within a few samples.
-	surprise = 4
+	// believed is the trust from which on something is claimed to be known.
+	believed = 0.3
+	// surprise is the most that a sample may differ from the prediction by, as a factor: one pause of an engine is no
+	// new rate, nor is one prompt of which more was cached than known. A lasting change is followed within a few samples.
+	surprise = 3
 	// unknownRate stands in for the rate in predictions until it is learned, tokens/s: slow, so that a predicted end
 	// comes late rather than early.
 	unknownRate = 2000
+	// drift is how much of the first uncertainty comes back with each sample: engines change with what they decode
+	// meanwhile. About the last hundred samples count.
+	drift = 0.0005
+	// A sample's standard deviation is noiseFloor seconds and noisePart of its prediction: steps end when they end.
+	noiseFloor, noisePart = 0.02, 0.25
 )
 
-// estimator learns seconds = overhead + tokens / rate by least squares over exponentially forgotten samples.
-//
-// Only samples that differ in size teach: where they are alike the rate cannot be told from the overhead, and what was
-// learned before stays. So small prefills, common where the cache hits, do not make an endpoint look slow.
+// unit of each coefficient: seconds, seconds per thousand tokens, per million pairs, per million tokens of context.
+var unit = [terms]float64{1, 1e3, 1e6, 1e6}
+
+const terms = 4
+
+// What is assumed before the first sample, and its standard deviations (from the fastest GPUs
+// on), and the least there is. The pairs are those of an 8B model on an H100, about.
+var (
+	prior       = [terms]float64{0.02, 0.05, 0.001, 0.05}
+	uncertainty = [terms]float64{0.05, 0.1, 0.002, 0.1}
+	least       = [terms]float64{0, 0.001, 0, 0}
+)
+
+// estimator learns seconds = overhead + perToken·tokens + perPair·pairs + perContext·context. It is a Kalman filter on
+// the coefficients: each sample corrects those that it depends on, by as much as they are uncertain. So many small prefills,
+// common where the cache hits, teach the overhead and leave the rates as they were learned from large ones.
 type estimator struct {
-	n, x, y, xx, xy float64 // decayed sums over the samples: count, tokens, seconds, tokens², tokens·seconds
-	rate, overhead  float64 // 0 until learned
-	last            time.Time
+	begun bool
+	c     [terms]float64        // coefficients, in units
+	p     [terms][terms]float64 // covariance of their errors
+	last  time.Time
 }
 
-// learn takes one sample: tokens were prefilled in seconds. Nonsense is ignored.
-func (e *estimator) learn(now time.Time, tokens, seconds float64) {
-	if !(tokens >= 0) || !(seconds > 0) || math.IsInf(tokens+seconds, 0) {
+// learn takes one sample: work was done in seconds, while so many tokens of context were decoded. Nonsense is ignored.
+func (e *estimator) learn(now time.Time, w Work, decoding, seconds float64) {
+	if !(w.Tokens >= 0) || !(w.Pairs >= 0) || !(decoding >= 0) || !(seconds > 0) || math.IsInf(w.Tokens+w.Pairs+decoding+seconds, 0) {
 		return
 	}
-	trust := e.trust(now)
-	if trust < forgotten {
-		*e = estimator{rate: e.rate, overhead: e.overhead}
-	} else if e.rate > 0 {
-		seconds = math.Min(seconds, surprise*e.predict(tokens).Seconds())
+	if !e.begun {
+		e.begun, e.c = true, prior
+		for i, u := range uncertainty {
+			e.p[i][i] = u * u
+		}
 	}
-	keep := forget * trust
+	e.doubt(1 - (1-drift)*e.freshness(now))
 	e.last = now
-	e.n = e.n*keep + 1
-	e.x = e.x*keep + tokens
-	e.y = e.y*keep + seconds
-	e.xx = e.xx*keep + tokens*tokens
-	e.xy = e.xy*keep + tokens*seconds
-	mean := e.x / e.n
-	variance := e.xx/e.n - mean*mean
-	if e.n < minSamples || variance <= minSpread*mean*mean {
-		return
+
+	x := [terms]float64{1, w.Tokens / unit[1], w.Pairs / unit[2], decoding / unit[3]}
+	predicted := 0.0
+	for i := range x {
+		predicted += e.c[i] * x[i]
 	}
-	slope := (e.xy/e.n - mean*e.y/e.n) / variance
-	overhead := e.y/e.n - slope*mean
-	switch {
-	case slope > 0 && overhead >= 0:
-		e.rate, e.overhead = 1/slope, overhead
-	case slope > 0: // through the origin
-		e.rate, e.overhead = e.xx/e.xy, 0
-	default: // larger prefills took no longer: all of it is overhead, and the rate stays what it was
-		e.overhead = e.y / e.n
+	if e.certainty() > believed {
+		seconds = math.Max(predicted/surprise, math.Min(seconds, surprise*predicted))
+	}
+	noise := noiseFloor + noisePart*predicted
+	var px [terms]float64 // covariance × x
+	variance := noise * noise
+	for i := range px {
+		for j := range x {
+			px[i] += e.p[i][j] * x[j]
+		}
+		variance += x[i] * px[i]
+	}
+	for i := range px {
+		// No coefficient is less than that of any engine: a sample that says so has found another reason.
+		e.c[i] = math.Max(e.c[i]+px[i]/variance*(seconds-predicted), least[i])
+		for j := range px {
+			e.p[i][j] -= px[i] * px[j] / variance
+		}
 	}
 }
 
-// trust is the weight of what was learned, from 1 with the last sample on towards 0.
-func (e *estimator) trust(now time.Time) float64 {
+// doubt brings a part of the first uncertainty back.
+func (e *estimator) doubt(part float64) {
+	for i := range e.p {
+		for j := range e.p {
+			e.p[i][j] *= 1 - part
+		}
+		e.p[i][i] += part * e.ignorance(i)
+	}
+}
+
+// ignorance is the variance of a coefficient of which nothing is known but its size, at least that of fast GPUs.
+func (e *estimator) ignorance(i int) float64 {
+	u := math.Max(uncertainty[i], e.c[i])
+	return u * u
+}
+
+// freshness halves in every fade since the last sample.
+func (e *estimator) freshness(now time.Time) float64 {
 	age := now.Sub(e.last)
 	if e.last.IsZero() || age <= 0 {
 		return 1
@@ -79,20 +141,28 @@ func (e *estimator) trust(now time.Time) float64 {
 	return math.Exp2(-age.Seconds() / fade.Seconds())
 }
 
-// learned gives the rate in tokens/s and the overhead in seconds, zeros until known, and how far they are to be
-// believed, 0 to 1.
-func (e *estimator) learned(now time.Time) (rate, overhead, trust float64) {
-	if e.rate == 0 {
-		return 0, 0, 0
-	}
-	return e.rate, e.overhead, e.trust(now)
+// certainty of the rate, 0 to 1: how much of the first uncertainty is gone.
+func (e *estimator) certainty() float64 {
+	return 1 - math.Min(1, e.p[1][1]/e.ignorance(1))
 }
 
-// predict is the time that so many tokens should take.
-func (e *estimator) predict(tokens float64) time.Duration {
-	rate := e.rate
-	if rate == 0 {
-		rate = unknownRate
+// learned gives the speed, zero until known, and how far it is to be believed, 0 to 1.
+func (e *estimator) learned(now time.Time) (Speed, float64) {
+	if !e.begun || e.certainty() < believed {
+		return Speed{}, 0
 	}
-	return time.Duration((e.overhead + tokens/rate) * float64(time.Second))
+	return e.speed(), e.certainty() * e.freshness(now)
+}
+
+// speed is what predictions go by.
+func (e *estimator) speed() Speed {
+	if !e.begun || e.certainty() < believed {
+		return Speed{PerToken: 1.0 / unknownRate}
+	}
+	return Speed{e.c[0] / unit[0], e.c[1] / unit[1], e.c[2] / unit[2], e.c[3] / unit[3]}
+}
+
+// duration in seconds as a time.Duration, at most a year.
+func duration(seconds float64) time.Duration {
+	return time.Duration(math.Min(seconds, 3e7) * float64(time.Second))
 }

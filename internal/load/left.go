@@ -25,7 +25,7 @@ func (b *Booking) Leave(now time.Time, maxTokens int) (prefill time.Duration) {
 	t := b.tracker
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	prefill = t.rate.predict(b.ahead + float64(b.uncached))
+	prefill = b.predicted()
 	if b.released || !b.ends.IsZero() {
 		return prefill
 	}
@@ -66,9 +66,7 @@ func (t *Tracker) known(now time.Time) int { return t.inFlight + t.peerView(now)
 func (t *Tracker) releaseLeft(now time.Time) {
 	b := heap.Pop(&t.left).(*Booking)
 	t.endPrefill(b, now)
-	b.released = true
-	t.inFlight--
-	t.version++
+	t.release(b)
 }
 
 // bookings is a heap, the first to end first.

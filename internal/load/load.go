@@ -7,6 +7,7 @@ package load
 
 import (
 	"math"
+	"slices"
 	"sync"
 	"time"
 )
@@ -20,17 +21,30 @@ type View struct {
 	InFlight int
 	// Decoding is the number of requests whose prefill has ended.
 	Decoding int
-	// PendingTokens is the uncached prompt tokens that still have to be prefilled, after what the learned rate says
-	// was done meanwhile.
-	PendingTokens float64
+	// PendingTokens and PendingPairs are the work that still has to be prefilled, after what the engine should have
+	// done of it meanwhile. The pairs of what peers have sent are among the tokens, by what they cost.
+	PendingTokens, PendingPairs float64
+	// PendingContext is the prompts that are still to be prefilled, in tokens with what is cached of them, but for those
+	// that peers have sent.
+	PendingContext float64
 	// Peers is the part of InFlight, Decoding and PendingTokens that other pickers have told of.
 	Peers PeerView
-	// Rate is the learned prefill rate in tokens/s, 0 until one is learned.
+	// Utilisation is the part of the time that the prefills take that this picker sends, of late: above 1 more comes
+	// than the engine can do.
+	Utilisation float64
+	// DecodingTokens is the context of the requests that decode: their prompts, in tokens.
+	DecodingTokens float64
+	// Prefilling is the number of this picker's requests whose prefill has not ended.
+	Prefilling int
+	// Rate is the learned prefill rate of short prompts in tokens/s, 0 until one is learned.
 	Rate float64
-	// Overhead is the learned fixed time to a first token, seconds.
-	Overhead float64
-	// Trust is how far Rate and Overhead are to be believed, 0 to 1: it fades while the endpoint serves nothing that
-	// could teach.
+	// PairSeconds is what attention takes on top, seconds for each pair of tokens (see Work).
+	PairSeconds float64
+	// Overhead is the learned fixed time to a first token, seconds; ContextSeconds is what it takes longer for each of
+	// DecodingTokens.
+	Overhead, ContextSeconds float64
+	// Trust is how far Rate, PairSeconds and Overhead are to be believed, 0 to 1: it fades while the endpoint serves
+	// nothing that could teach.
 	Trust float64
 	// KVUsage is the engine's report of KV blocks in use, 0 to 1; 0 when there is no fresh report.
 	KVUsage float64
@@ -64,7 +78,9 @@ type Tracker struct {
 	mu sync.Mutex
 	// prefilling lists the bookings whose prefill has not ended, oldest first: engines prefill in order of arrival.
 	prefilling []*Booking
-	pending    int // their uncached tokens
+	pending    Work // theirs, of those that sample has not counted
+	arrivals   arrivals
+	decoding   float64 // context of those whose prefill has ended
 	inFlight   int
 	left       bookings // of which nobody tells the end
 	// lastEnd is when the last prefill ended.
@@ -73,58 +89,141 @@ type Tracker struct {
 	peers   []peerShare
 	// peersEnd is when a prefill of any peer ended last.
 	peersEnd time.Time
+	// sample is the latest one, which grows while prefills end together; skipped is work that ended without teaching.
+	sample   sample
+	skipped  Work
 	rate     estimator
 	report   Report
 	reported time.Time
 }
 
+// sample is work that an engine has done from a time to another.
+type sample struct {
+	work     Work
+	decoding float64 // tokens of context meanwhile
+	from, to time.Time
+}
+
+// together is how near ends of prefills are that belong to one step of an engine. Steps take longer.
+const together = 3 * time.Millisecond
+
 // Booking is one request's share of an endpoint's load.
 type Booking struct {
 	tracker *Tracker
-	// uncached prompt tokens; ahead is what was pending before them, that of peers included: the engine makes no
-	// difference, so the rate that is learned from it does not depend on how many pickers there are.
-	uncached int
-	ahead    float64
-	start    time.Time
+	// work of the prefill; ahead is what was pending before it, that of peers included.
+	work, ahead Work
+	start       time.Time
 	// expected is when the prefill should be over, for requests that do not tell (not streamed).
 	expected time.Time
 	streamed bool
 	ends     time.Time // of a booking that was left: when it should be over
+	taught   bool      // its work is in a sample
 	done     bool      // prefill has ended
 	released bool
 }
 
-// Book counts a request whose prompt has uncached tokens to prefill. Only requests with streamed answers train the
-// rate; for the others the end of the prefill is predicted.
-func (t *Tracker) Book(now time.Time, uncached int, streamed bool) *Booking {
+// Book counts a request with the work of its prefill. Only requests with streamed answers train the rate; for the
+// others the end of the prefill is predicted.
+func (t *Tracker) Book(now time.Time, work Work, streamed bool) *Booking {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.expire(now)
 	ahead, _ := t.pendingNow(now)
-	b := &Booking{tracker: t, uncached: max(0, uncached), ahead: ahead, start: now, streamed: streamed}
+	b := &Booking{tracker: t, work: work, ahead: ahead, start: now, streamed: streamed}
 	if !streamed {
-		b.expected = now.Add(t.rate.predict(b.ahead + float64(b.uncached)))
+		b.expected = now.Add(b.predicted())
 	}
 	t.prefilling = append(t.prefilling, b)
-	t.pending += b.uncached
+	t.pending = t.pending.plus(work)
 	t.inFlight++
+	t.arrivals.add(now, t.rate.speed().Seconds(work))
 	t.version++
 	return b
 }
 
-// FirstToken tells that the request's first token has come back: its prefill has ended, and the time it took is a
-// sample of the endpoint's rate.
-func (b *Booking) FirstToken(now time.Time) {
+// predicted is how long the prefill should take from the booking on.
+func (b *Booking) predicted() time.Duration { return b.tracker.predict(b.ahead.plus(b.work)) }
+
+// predict how long work should take.
+func (t *Tracker) predict(work Work) time.Duration {
+	speed := t.rate.speed()
+	return duration(speed.Overhead + speed.PerContext*t.decoding + speed.Seconds(work))
+}
+
+// usualContext is the length of a prompt that decodes of which nothing is known, in tokens.
+const usualContext = 2000
+
+// decodingWith is the context that is decoded, with so many requests of peers: their prompts are taken to be as long as
+// ours.
+func (t *Tracker) decodingWith(peers int) float64 {
+	mean := float64(usualContext)
+	if n := t.inFlight - len(t.prefilling); n > 0 {
+		mean = t.decoding / float64(n)
+	}
+	return t.decoding + mean*float64(peers)
+}
+
+// FirstToken tells that the request's first token has come back: its prefill has ended, and the time since the end of
+// the prefill before it is a sample of the endpoint's speed.
+func (b *Booking) FirstToken(now time.Time) { b.prefilled(now) }
+
+// Announced tells that the endpoint has announced the last block of the prompt, which comes with the same step of the
+// engine as the first token.
+func (b *Booking) Announced(now time.Time) { b.prefilled(now) }
+
+func (b *Booking) prefilled(now time.Time) {
 	t := b.tracker
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if b.done || b.released {
 		return
 	}
-	if b.streamed {
-		t.rate.learn(now, b.ahead+float64(b.uncached), now.Sub(b.start).Seconds())
+	if b.streamed && b.expected.IsZero() {
+		t.teach(b, now)
 	}
 	t.endPrefill(b, now)
+}
+
+// teach adds the end of a prefill to the latest sample, or learns that and begins the next. Engines prefill in order of
+// arrival, so that everything before b is done as well. What has ended without teaching is counted here too.
+func (t *Tracker) teach(b *Booking, now time.Time) {
+	work, first := t.skipped, b
+	t.skipped = Work{}
+	for _, other := range t.prefilling {
+		if !other.taught {
+			if first == b && other.start.Before(b.start) {
+				first = other
+			}
+			work = work.plus(other.work)
+			t.pending = t.pending.minus(other.work)
+			other.taught = true
+		}
+		if other == b {
+			break
+		}
+	}
+	if t.sample.to.IsZero() || now.Sub(t.sample.to) > together {
+		t.learn()
+		t.sample = sample{from: t.sample.to, decoding: t.decoding}
+		for _, since := range []time.Time{first.start, t.peersEnd} {
+			if t.sample.from.Before(since) && since.Before(now) {
+				t.sample.from = since
+			}
+		}
+	}
+	t.sample.work, t.sample.to = t.sample.work.plus(work), now
+}
+
+// starving is the KV use above which prefills may have waited for blocks, which teaches nothing of the engine's speed.
+const starving = 0.85
+
+// learn the latest sample, once it is whole.
+func (t *Tracker) learn() {
+	s := &t.sample
+	if starved := t.report.KVUsage > starving && s.to.Sub(t.reported) <= metricsFresh; s.work.Tokens > 0 && !starved {
+		t.rate.learn(s.to, s.work, s.decoding, s.to.Sub(s.from).Seconds())
+	}
+	s.work = Work{}
 }
 
 // EndPrefill tells that the prefill has ended without a time to learn from.
@@ -148,7 +247,13 @@ func (b *Booking) Release(now time.Time) {
 		return
 	}
 	t.endPrefill(b, now)
+	t.release(b)
+}
+
+// release takes a request off whose prefill has ended.
+func (t *Tracker) release(b *Booking) {
 	b.released = true
+	t.decoding -= b.work.Context
 	t.inFlight--
 	t.version++
 }
@@ -169,12 +274,23 @@ func (t *Tracker) View(now time.Time) View {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.expire(now)
+	if now.Sub(t.sample.to) > together {
+		t.learn()
+	}
 	all, own := t.pendingNow(now)
-	v := View{PendingTokens: all, KVTokens: t.report.KVTokens, Peers: t.peerView(now)}
+	decoding := t.inFlight - len(t.prefilling)
+	v := View{
+		PendingTokens: all.Tokens, PendingPairs: all.Pairs, PendingContext: all.Context,
+		Utilisation: t.arrivals.rate(now), Prefilling: len(t.prefilling), KVTokens: t.report.KVTokens, Peers: t.peerView(now),
+	}
 	v.InFlight = t.inFlight + v.Peers.InFlight
-	v.Decoding = t.inFlight - len(t.prefilling) + v.Peers.Decoding
-	v.Peers.PendingTokens = all - own
-	v.Rate, v.Overhead, v.Trust = t.rate.learned(now)
+	v.Decoding = decoding + v.Peers.Decoding
+	v.Peers.PendingTokens = all.Tokens - own.Tokens
+	v.DecodingTokens = t.decodingWith(v.Peers.Decoding)
+	if speed, trust := t.rate.learned(now); speed.PerToken > 0 {
+		v.Rate, v.PairSeconds, v.Trust = 1/speed.PerToken, speed.PerPair, trust
+		v.Overhead, v.ContextSeconds = speed.Overhead, speed.PerContext
+	}
 	if now.Sub(t.reported) <= metricsFresh {
 		v.KVUsage, v.Waiting = t.report.KVUsage, t.report.Waiting
 		v.MaxAdapters, v.Adapters = t.report.MaxAdapters, t.report.Adapters
@@ -182,12 +298,12 @@ func (t *Tracker) View(now time.Time) View {
 	return v
 }
 
-// Predict is the expected time to first token of a request with uncached tokens, booked now.
-func (t *Tracker) Predict(now time.Time, uncached int) time.Duration {
+// Predict is the expected time to first token of a request with so much work, booked now.
+func (t *Tracker) Predict(now time.Time, work Work) time.Duration {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	ahead, _ := t.pendingNow(now)
-	return t.rate.predict(ahead + float64(uncached))
+	return t.predict(ahead.plus(work))
 }
 
 func (t *Tracker) endPrefill(b *Booking, now time.Time) {
@@ -195,15 +311,19 @@ func (t *Tracker) endPrefill(b *Booking, now time.Time) {
 		return
 	}
 	b.done = true
-	for i, other := range t.prefilling {
-		if other == b {
-			t.prefilling = append(t.prefilling[:i], t.prefilling[i+1:]...)
-			break
-		}
+	t.decoding += b.work.Context
+	if i := slices.Index(t.prefilling, b); i >= 0 {
+		t.prefilling = slices.Delete(t.prefilling, i, i+1)
 	}
-	t.pending -= b.uncached
+	if !b.taught {
+		t.pending = t.pending.minus(b.work)
+		t.skipped = t.skipped.plus(b.work)
+	}
 	t.lastEnd = now
 	t.version++
+	if len(t.prefilling) == 0 {
+		t.pending, t.skipped = Work{}, Work{} // without what rounding has left; an idle engine owes nothing
+	}
 }
 
 // expire ends the prefills that nobody will report and that should be over.
@@ -218,14 +338,17 @@ func (t *Tracker) expire(now time.Time) {
 	t.endLeft(now)
 }
 
-// pendingNow is the pending tokens of this picker and its peers less what the engine has done of the first prefill
-// since it began. own is this picker's part of them.
-func (t *Tracker) pendingNow(now time.Time) (all, own float64) {
-	own = float64(t.pending)
+// pendingNow is the pending work of this picker and its peers less what the engine has done of the first prefill since
+// it began. own is this picker's part of it.
+func (t *Tracker) pendingNow(now time.Time) (all, own Work) {
+	own = t.pending
 	all = own
 	var head queueHead
-	if len(t.prefilling) > 0 {
-		head.take(t.prefilling[0].start, t.prefilling[0].uncached)
+	for _, b := range t.prefilling {
+		if !b.taught {
+			head.take(b.start, b.work)
+			break
+		}
 	}
 	ours := head
 	for i := range t.peers {
@@ -233,12 +356,14 @@ func (t *Tracker) pendingNow(now time.Time) (all, own float64) {
 		if !s.peer.Fresh(now) {
 			continue
 		}
-		all += float64(s.PendingTokens)
+		all.Tokens += float64(s.PendingTokens)
 		if s.PendingTokens > 0 {
-			head.take(s.HeadStart, s.HeadTokens)
+			head.take(s.HeadStart, Work{Tokens: float64(s.HeadTokens)})
 		}
 	}
-	if !head.set {
+	speed, _ := t.rate.learned(now)
+	seconds := speed.Seconds(head.work)
+	if !head.set || seconds <= 0 { // nothing pending, or nobody knows how fast it goes
 		return all, own
 	}
 	since := head.start
@@ -247,22 +372,22 @@ func (t *Tracker) pendingNow(now time.Time) (all, own float64) {
 			since = end
 		}
 	}
-	done := math.Max(0, math.Min(t.rate.rate*now.Sub(since).Seconds(), float64(head.tokens)))
+	done := head.work.times(math.Max(0, math.Min(1, now.Sub(since).Seconds()/seconds)))
 	if ours == head {
-		own -= done
+		own = own.minus(done)
 	}
-	return all - done, own
+	return all.minus(done), own
 }
 
 // queueHead is the prefill that an engine is at: that of the request which came first, whoever has sent it.
 type queueHead struct {
-	start  time.Time
-	tokens int
-	set    bool
+	start time.Time
+	work  Work
+	set   bool
 }
 
-func (h *queueHead) take(start time.Time, tokens int) {
+func (h *queueHead) take(start time.Time, work Work) {
 	if !h.set || start.Before(h.start) {
-		*h = queueHead{start, tokens, true}
+		*h = queueHead{start, work, true}
 	}
 }

@@ -21,7 +21,7 @@ func TestNothingRemainsHoweverRequestsEnd(t *testing.T) {
 			clock += rng.Float64()
 			switch op := rng.IntN(5); {
 			case op < 2:
-				open = append(open, tracker.Book(at(clock), rng.IntN(5000), rng.IntN(2) == 0))
+				open = append(open, tracker.Book(at(clock), WorkOf(rng.IntN(5000), rng.IntN(2)*1000), rng.IntN(2) == 0))
 			case len(open) == 0:
 			case op == 2:
 				open[rng.IntN(len(open))].FirstToken(at(clock))
@@ -39,15 +39,15 @@ func TestNothingRemainsHoweverRequestsEnd(t *testing.T) {
 		for _, b := range open {
 			b.Release(at(clock))
 		}
-		if v := tracker.View(at(clock)); v.InFlight != 0 || v.PendingTokens != 0 || v.Decoding != 0 || tracker.pending != 0 {
-			t.Fatalf("after all requests ended the load is %+v, pending %d", v, tracker.pending)
+		if v := tracker.View(at(clock)); v.InFlight != 0 || v.PendingTokens != 0 || v.Decoding != 0 || tracker.pending != (Work{}) || tracker.decoding != 0 {
+			t.Fatalf("after all requests ended the load is %+v, pending %v", v, tracker.pending)
 		}
 	}
 }
 
 func TestARequestCountsFromThePick(t *testing.T) {
 	var tracker Tracker
-	b := tracker.Book(start, 1000, true)
+	b := tracker.Book(start, WorkOf(1000, 0), true)
 	if v := tracker.View(start); v.InFlight != 1 || v.Decoding != 0 || v.PendingTokens != 1000 {
 		t.Errorf("after the pick: %+v", v)
 	}
@@ -81,7 +81,7 @@ func TestTheRateOfAnEngineIsLearned(t *testing.T) {
 			jobs = jobs[1:]
 		}
 		tokens := 200 + rng.IntN(10_000)
-		b := tracker.Book(at(clock), tokens, true)
+		b := tracker.Book(at(clock), WorkOf(tokens, 0), true)
 		free = math.Max(free, clock) + float64(tokens)/rate*(0.95+0.1*rng.Float64())
 		jobs = append(jobs, job{b, free + overhead})
 	}
@@ -96,13 +96,13 @@ func TestTheRateOfAnEngineIsLearned(t *testing.T) {
 
 func TestAnswersThatAreNotStreamedTeachNothingAndEndByPrediction(t *testing.T) {
 	var tracker Tracker
-	b := tracker.Book(start, unknownRate, false) // one second at the assumed rate
+	b := tracker.Book(start, WorkOf(unknownRate, 0), false) // one second at the assumed rate
 	b.FirstToken(at(0.5))
 	if v := tracker.View(at(0.5)); v.Rate != 0 {
 		t.Errorf("learned %v tokens/s from an answer that was not streamed", v.Rate)
 	}
 	b.Release(at(0.5))
-	tracker.Book(at(1), unknownRate, false)
+	tracker.Book(at(1), WorkOf(unknownRate, 0), false)
 	if v := tracker.View(at(1.5)); v.Decoding != 0 {
 		t.Errorf("halfway through the predicted prefill: %+v", v)
 	}
@@ -114,7 +114,7 @@ func TestAnswersThatAreNotStreamedTeachNothingAndEndByPrediction(t *testing.T) {
 // What an engine reports of itself changes nothing of what it was given.
 func TestReportsLeaveTheCountAlone(t *testing.T) {
 	var tracker Tracker
-	first, second := tracker.Book(start, 1000, true), tracker.Book(start, 500, true)
+	first, second := tracker.Book(start, WorkOf(1000, 0), true), tracker.Book(start, WorkOf(500, 0), true)
 	tracker.Observe(start, Report{})
 	if v := tracker.View(start); v.InFlight != 2 || v.PendingTokens != 1500 {
 		t.Errorf("after a report: %+v, want 2 in flight with 1500 tokens", v)
@@ -141,13 +141,13 @@ func TestReportsGoStale(t *testing.T) {
 func TestNonsenseTeachesNothing(t *testing.T) {
 	var e estimator
 	for range 10 {
-		e.learn(start, math.NaN(), 1)
-		e.learn(start, 100, 0)
-		e.learn(start, 100, -1)
-		e.learn(start, math.Inf(1), 1)
+		e.learn(start, Work{Tokens: math.NaN()}, 0, 1)
+		e.learn(start, WorkOf(100, 0), 0, 0)
+		e.learn(start, WorkOf(100, 0), 0, -1)
+		e.learn(start, Work{Tokens: math.Inf(1)}, 0, 1)
 	}
-	if rate, overhead, trust := e.learned(start); rate != 0 || overhead != 0 || trust != 0 {
-		t.Errorf("learned %v, %v from nonsense", rate, overhead)
+	if speed, trust := e.learned(start); speed != (Speed{}) || trust != 0 {
+		t.Errorf("learned %+v from nonsense", speed)
 	}
 }
 
@@ -155,32 +155,37 @@ func TestPrefillsOfOneSizeDoNotChangeTheRate(t *testing.T) {
 	var e estimator
 	for i := range 50 {
 		tokens := float64(500 + 400*(i%5))
-		e.learn(start, tokens, 0.02+tokens/20_000)
+		e.learn(start, Work{Tokens: tokens}, 0, 0.02+tokens/20_000)
 	}
-	before, _, _ := e.learned(start)
+	before, _ := e.learned(start)
 	for range 500 { // nearly all of the prompt is cached: what is left is overhead
-		e.learn(start, 16, 0.03)
+		e.learn(start, WorkOf(16, 0), 0, 0.03)
 	}
-	if after, _, _ := e.learned(start); after < before*0.8 {
-		t.Errorf("small prefills took the rate from %.0f to %.0f tokens/s", before, after)
+	if after, _ := e.learned(start); after.PerToken > before.PerToken/0.8 {
+		t.Errorf("small prefills took the speed from %+v to %+v", before, after)
 	}
 }
 
 func TestWhatIsNotRenewedFades(t *testing.T) {
 	var e estimator
 	for i := range 20 {
-		e.learn(at(float64(i)), float64(500+100*i), 1+float64(i)) // very slow
+		e.learn(at(float64(i)), Work{Tokens: float64(500 + 100*i)}, 0, 1+float64(i)) // very slow
 	}
-	_, _, fresh := e.learned(at(19))
-	_, _, old := e.learned(at(19 + 5*fade.Seconds()))
-	if fresh != 1 || old > 0.05 {
+	_, fresh := e.learned(at(19))
+	_, old := e.learned(at(19 + 5*fade.Seconds()))
+	if fresh < 0.9 || old > 0.05 {
 		t.Errorf("believed %.2f at once and %.2f after %v; want 1 and nearly nothing", fresh, old, 5*fade)
 	}
 	for i := range 6 { // what comes then counts much more than what was
 		tokens := float64(500 + 700*i)
-		e.learn(at(19+5*fade.Seconds()+float64(i)), tokens, tokens/20_000)
+		e.learn(at(19+5*fade.Seconds()+float64(i)), Work{Tokens: tokens}, 0, tokens/20_000)
 	}
-	if rate, _, _ := e.learned(at(300)); rate < 10_000 {
-		t.Errorf("after new samples the rate is %.0f tokens/s, the engine does 20,000", rate)
+	if speed, _ := e.learned(at(300)); speed.PerToken > 1.0/10_000 {
+		t.Errorf("after new samples the speed is %+v, the engine does 20,000 tokens/s", speed)
 	}
+}
+
+// known is an estimator that has learned a rate in tokens/s, and nothing else.
+func known(rate float64) estimator {
+	return estimator{begun: true, c: [terms]float64{0, unit[1] / rate, 0, 0}}
 }

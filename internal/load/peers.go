@@ -1,6 +1,7 @@
 package load
 
 import (
+	"math"
 	"sync/atomic"
 	"time"
 )
@@ -32,7 +33,8 @@ func (p *Peer) Heard() time.Time { return time.Unix(0, p.heard.Load()) }
 // Share is what one picker has given an endpoint. All values are absolute, so that the last one told is enough.
 type Share struct {
 	InFlight, Decoding int
-	// PendingTokens are the uncached prompt tokens of the requests whose prefill has not ended.
+	// PendingTokens are the uncached prompt tokens of the requests whose prefill has not ended, with the pairs that
+	// attention compares by what they cost in tokens.
 	PendingTokens int
 	// HeadTokens is the part of the one of them that came first, at HeadStart.
 	HeadTokens int
@@ -56,12 +58,21 @@ func (t *Tracker) Share(now time.Time) (Share, uint64) {
 	defer t.mu.Unlock()
 	t.expire(now)
 	s := Share{
-		InFlight: t.inFlight, Decoding: t.inFlight - len(t.prefilling), PendingTokens: t.pending, LastEnd: t.lastEnd,
+		InFlight: t.inFlight, Decoding: t.inFlight - len(t.prefilling), PendingTokens: t.asTokens(t.pending), LastEnd: t.lastEnd,
 	}
-	if len(t.prefilling) > 0 {
-		s.HeadTokens, s.HeadStart = t.prefilling[0].uncached, t.prefilling[0].start
+	for _, b := range t.prefilling {
+		if !b.taught {
+			s.HeadTokens, s.HeadStart = t.asTokens(b.work), b.start
+			break
+		}
 	}
 	return s, t.version
+}
+
+// asTokens is work in tokens: as many as take as long.
+func (t *Tracker) asTokens(w Work) int {
+	speed := t.rate.speed()
+	return int(math.Round(speed.Seconds(w) / speed.PerToken))
 }
 
 // Merge takes a peer's share in place of the one it has told before. Times in it are by this picker's clock. An idle

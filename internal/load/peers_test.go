@@ -46,7 +46,7 @@ func TestPickersThatTellSeeOneQueue(t *testing.T) {
 	var alone Tracker
 	p := newPickers(3)
 	for _, tracker := range append(p.trackers, &alone) {
-		tracker.rate = estimator{rate: 2000}
+		tracker.rate = known(2000)
 	}
 	type pair struct{ one, shared *Booking }
 	var open []pair
@@ -55,7 +55,7 @@ func TestPickersThatTellSeeOneQueue(t *testing.T) {
 		switch op := rng.IntN(4); {
 		case op == 0 || len(open) == 0:
 			tokens := rng.IntN(3000)
-			open = append(open, pair{alone.Book(now, tokens, true), p.trackers[rng.IntN(3)].Book(now, tokens, true)})
+			open = append(open, pair{alone.Book(now, WorkOf(tokens, 0), true), p.trackers[rng.IntN(3)].Book(now, WorkOf(tokens, 0), true)})
 		case op < 3:
 			i := rng.IntN(len(open))
 			open[i].one.EndPrefill(now)
@@ -88,10 +88,10 @@ func TestPickersThatTellSeeOneQueue(t *testing.T) {
 func TestWorkThatIsDoneCountsOnce(t *testing.T) {
 	p := newPickers(2)
 	for _, tracker := range p.trackers {
-		tracker.rate = estimator{rate: 1000}
+		tracker.rate = known(1000)
 	}
-	p.trackers[0].Book(start, 1000, true)
-	p.trackers[1].Book(at(0.1), 1000, true)
+	p.trackers[0].Book(start, WorkOf(1000, 0), true)
+	p.trackers[1].Book(at(0.1), WorkOf(1000, 0), true)
 	p.tell(at(0.1))
 	for i, tracker := range p.trackers {
 		if v := tracker.View(at(0.5)); math.Abs(v.PendingTokens-1500) > 1 {
@@ -154,7 +154,7 @@ func TestTheRateDoesNotDependOnTheNumberOfPickers(t *testing.T) {
 				jobs = jobs[1:]
 			}
 			tokens := 200 + rng.IntN(10_000)
-			b := p.trackers[rng.IntN(2)].Book(at(clock), tokens, true)
+			b := p.trackers[rng.IntN(2)].Book(at(clock), WorkOf(tokens, 0), true)
 			if tell {
 				p.tell(at(clock))
 			}

@@ -230,7 +230,7 @@ func TestAssumptionsOfOtherKeysAreNotTakenAndCountersAre(t *testing.T) {
 	w := newWorld(t, 1, 2, 1)
 	w.run(100 * time.Millisecond)
 	a, b := w.pickers[0].life, w.pickers[1].life
-	a.trackers[0].Book(w.now, 100, true)
+	a.trackers[0].Book(w.now, load.WorkOf(100, 0), true)
 	a.outbox.Assume(&Assumption{Pool: pool, Endpoint: id(0), KeyID: "another", Keys: keys(1, 8), Until: w.now.Add(time.Minute)})
 	a.outbox.Assume(&Assumption{Pool: "other/m", Endpoint: id(0), KeyID: "root", Keys: keys(1, 8), Until: w.now.Add(time.Minute)})
 	a.ring()
@@ -437,7 +437,7 @@ func TestIdleEndpointsAreNotTold(t *testing.T) {
 	defer s.Close()
 	now := time.Unix(1000, 0)
 	s.Next(now)
-	b := trackers[7].Book(now, 100, true)
+	b := trackers[7].Book(now, load.WorkOf(100, 0), true)
 	b.Release(now)
 	for range 3 {
 		m, wake := s.Next(now)
@@ -450,7 +450,7 @@ func TestIdleEndpointsAreNotTold(t *testing.T) {
 		now = now.Add(Beat)
 	}
 	s.Next(now)
-	b = trackers[7].Book(now, 100, true)
+	b = trackers[7].Book(now, load.WorkOf(100, 0), true)
 	for _, want := range []uint32{1, 0} {
 		now = now.Add(Gather)
 		o.Changed()

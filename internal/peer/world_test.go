@@ -289,7 +289,7 @@ func (l *life) Assume(a *Assumption) (*kvindex.Guess, Refusal) {
 // pick books a request on an endpoint and speculates there.
 func (l *life) pick(i, tokens int, streamed bool, keys []kvblock.Key, lives time.Duration) *request {
 	r := &request{
-		booking: l.trackers[i].Book(l.w.now, tokens, streamed),
+		booking: l.trackers[i].Book(l.w.now, load.WorkOf(tokens, 0), streamed),
 		guess:   &Assumption{Pool: pool, Endpoint: id(i), KeyID: "root", Keys: keys, Until: l.w.now.Add(lives)},
 	}
 	l.outbox.Changed()

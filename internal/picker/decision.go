@@ -120,7 +120,7 @@ func (d *Decision) begin(i int) {
 	if d.session != 0 {
 		d.view.homes.Put(d.session, t.member.hash, now)
 	}
-	d.booking = t.member.load.Book(now, t.uncached+d.otherTokens, d.streamed)
+	d.booking = t.member.load.Book(now, load.WorkOf(t.uncached+d.otherTokens, d.PromptTokens-t.uncached), d.streamed)
 	d.view.peers.Changed()
 	if len(d.chunks) > 0 {
 		t.member.routed.Record(d.chunks)
@@ -133,7 +133,7 @@ func (d *Decision) begin(i int) {
 	life := p.SpeculationMax
 	if !d.streamed && !d.view.spec.NoEvents {
 		// Nobody will tell when the prefill ends. Predicted, with as much again for what the prediction misses.
-		life = min(life, 2*t.member.load.Predict(now, 0)+time.Second)
+		life = min(life, 2*t.member.load.Predict(now, load.Work{})+time.Second)
 	}
 	d.view.pending.add(d, now.Add(life))
 	d.tellPeers(now.Add(life))
@@ -163,7 +163,11 @@ func (d *Decision) endPrefill(now time.Time, announced *lastBlock) {
 	if d.ended && !d.left || (announced != nil && *announced != d.entry.block) {
 		return
 	}
-	d.booking.EndPrefill(now)
+	if announced != nil {
+		d.booking.Announced(now)
+	} else {
+		d.booking.EndPrefill(now)
+	}
 	d.view.peers.Changed()
 	d.endSpeculation()
 	d.view.gate.look()

@@ -118,7 +118,7 @@ func (p *Picker) choose(v *view, s *scratch, in *asked) (*Decision, error) {
 	v.stay(s, &question)
 	s.costs = resize(s.costs, len(s.candidates))
 	v.strategy.Score(&question, s.candidates, s.costs)
-	s.order = policy.Rank(&question, s.candidates, s.costs, s.order)
+	s.order = policy.Rank(&question, s.candidates, s.costs, s.order, max(1, v.spec.Policy.Attempts))
 
 	v.compare(s, &question)
 	d := v.decide(p.now, s, &question, in)
@@ -310,7 +310,7 @@ func (v *view) decide(now timeNow, s *scratch, question *policy.Request, in *ask
 			Cost:        s.costs[c],
 			member:      v.members[i],
 			uncached:    question.Uncached(&s.candidates[c]),
-			rankedAmong: len(s.order),
+			rankedAmong: len(s.candidates),
 		})
 	}
 	d.stored = d.Targets[0].member.stored.Load()

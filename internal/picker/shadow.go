@@ -93,7 +93,7 @@ func (v *view) compare(s *scratch, question *policy.Request) {
 		}
 		s.shadowCosts = resize(s.shadowCosts, len(s.candidates))
 		shadow.strategy.Score(question, s.candidates, s.shadowCosts)
-		s.shadowOrder = policy.Rank(question, s.candidates, s.shadowCosts, s.shadowOrder)
+		s.shadowOrder = policy.Rank(question, s.candidates, s.shadowCosts, s.shadowOrder, 1)
 		acted, would := s.order[0], s.shadowOrder[0]
 		shadow.stats.compared.Add(1)
 		if acted == would {

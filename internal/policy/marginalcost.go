@@ -3,6 +3,8 @@ package policy
 import (
 	"fmt"
 	"math"
+
+	"github.com/kvasir-dev/kvasir/internal/load"
 )
 
 // DefaultPriorRate is the prefill rate assumed before one is learned, tokens/s: an 8B model on one H100, about.
@@ -10,33 +12,39 @@ const DefaultPriorRate = 20_000
 
 const (
 	// pressureFrom is the KV use above which an endpoint is priced as about to evict or preempt, and pressureSeconds
-	// what full use costs.
+	// what full use costs: about what it takes until others have left.
 	pressureFrom    = 0.85
 	pressureSeconds = 10
-	// The price of an uncached token is wasteFloor of its own prefill time in an idle fleet and rises with the mean
-	// wait in it (per second), up to wasteCeiling.
-	wasteFloor   = 0.5
-	wasteSlope   = 4
-	wasteCeiling = 8
+	// pinned is the part of what a prompt finds in a cache that it takes from what is free: the rest is in use by others
+	// already.
+	pinned = 0.3
+	// crowding is what a second of our prefill, or of the wait for it, costs each request in flight, in seconds: they
+	// decode slower, and longer.
+	crowding = 0.2
+	// wasteUpTo is the utilisation by prefills up to which the price of an uncached token rises, and so bounds it.
+	wasteUpTo = 0.89
 )
 
 // marginalCost picks the endpoint where the request adds the least time, in seconds:
 //
-//	cost = wait + own + reload + harm + pressure + waste + delay
-//	wait     = overhead + pending uncached tokens / rate
-//	own      = uncached tokens of the request / rate
+//	cost = wait + own × (1 + waste) + harm + reload + pressure + delay
+//	wait     = overhead + pending work + context that is decoded × seconds for each token of it
+//	own      = uncached tokens × seconds for each + pairs of tokens that attention compares × seconds for each
+//	waste    = u / (1 - u), u the part of the time that the fleet prefills, at most 0.89: a prefill that another
+//	           endpoint could have spared is paid by those who come after, as many as come while it lasts
+//	harm     = 0.2 × decodeHarm × requests in flight × (wait + own): what we add, those feel who are there
 //	reload   = matching tokens in lower tiers / the tier's reload rate
-//	harm     = own × decoding requests × decodeHarm: every running decode waits for our prefill
-//	pressure = 10 s × max(0, KV use with this request - 0.85)
-//	waste    = own × min(8, 0.5 + 4 × mean wait of the fleet): near saturation a prefill that another endpoint
-//	           could have spared is paid by those who come after
+//	pressure = 10 s × max(0, KV use with this request and those that wait - 0.85)
 //	delay    = the way to another island and back, and bringing in a LoRA adapter that does not run there
 //
-// Rates and overheads are learned per endpoint, so that different GPUs compare in seconds. What an endpoint has taught
-// counts by how far it is to be believed (load.View.Trust), the rest is the fleet's mean, or the prior: an endpoint
-// that was slow once and is left alone since is tried again. Costs are compared in steps of 2 %, at least 1 ms: what
-// differs by less is a tie, so that equal endpoints share what is new. The form without harm won 24 simulated
-// configurations; with harm it held in agentic and decode-heavy traffic as well.
+// All speeds are learned per endpoint (load.Speed), so that different GPUs compare in seconds. What an endpoint has
+// taught counts by how far it is to be believed (load.View.Trust), the rest is the fleet's mean, or the prior: an
+// endpoint that was slow once and is left alone since is tried again. Endpoints that differ by less than a quarter are
+// taken for equal, and costs are compared in steps of about 1 %, at least 1 ms: so equal endpoints share what is new.
+//
+// The parts come from simulations of many configurations (docs/policies.md): predicted time to first token with a price
+// on wasted prefills that rises with the load, from this project's own; the product of work and batch size, which keeps
+// decodes balanced, from LMetric; waste as u/(1-u) is how many a job delays in a queue with one server.
 type marginalCost struct {
 	prior float64
 	harm  float64
@@ -55,70 +63,107 @@ func newMarginalCost(c MarginalCostConfig) (Policy, error) {
 
 func (p marginalCost) Score(r *Request, candidates []Candidate, out []Cost) {
 	fleet := p.fleet(candidates)
-	meanWait := 0.0
-	for i := range candidates {
-		meanWait += fleet.of(&candidates[i]).wait(&candidates[i])
-	}
-	meanWait /= math.Max(1, float64(len(candidates)))
-	waste := math.Min(wasteCeiling, wasteFloor+wasteSlope*meanWait)
+	used := math.Min(wasteUpTo, utilisation(candidates))
+	waste := used / (1 - used)
 	for i := range candidates {
 		c := &candidates[i]
 		speed := fleet.of(c)
-		own := float64(r.Uncached(c)) / speed.rate
-		cost := speed.wait(c) + own*(1+p.harm*float64(c.Load.Decoding)+waste)
-		cost += r.reload(c) + r.pressure(c) + c.Delay
-		out[i] = Cost{First: step(cost), Then: float64(c.Load.InFlight)}
+		wait, own := speed.wait(c), speed.own(r, c)
+		cost := wait + own*(1+waste) + crowding*p.harm*float64(c.Load.InFlight)*(wait+own)
+		out[i] = Cost{First: step(cost + r.reload(c) + r.pressure(c) + c.Delay), Then: float64(c.Load.InFlight)}
 	}
 }
 
+// utilisation is the part of the time that the fleet prefills. What peers send is taken to be as much work as what we
+// send, by requests in flight.
+func utilisation(candidates []Candidate) float64 {
+	used, all, ours := 0.0, 0, 0
+	for i := range candidates {
+		l := &candidates[i].Load
+		used += l.Utilisation
+		all += l.InFlight
+		ours += l.InFlight - l.Peers.InFlight
+	}
+	if ours > 0 {
+		used *= float64(all) / float64(ours)
+	}
+	return used / math.Max(1, float64(len(candidates)))
+}
+
 const (
-	// Costs below stepFloor seconds are compared in steps of stepFloor × stepSize, those above in steps of stepSize.
+	// Costs below stepFloor seconds are compared in steps of stepSize seconds, those above by the first stepBits bits
+	// behind the leading one: in steps of 0.8 to 1.6 %.
 	stepFloor = 0.05
-	stepSize  = 0.02
+	stepSize  = 0.001
+	stepBits  = 6
 )
 
 // step rounds a cost in seconds, so that what differs by next to nothing is equal. It never turns an order around.
 func step(seconds float64) float64 {
 	if seconds <= stepFloor {
-		return stepFloor * stepSize * math.Round(seconds/(stepFloor*stepSize))
+		return stepSize * math.Round(seconds/stepSize)
 	}
-	ratio := math.Log1p(stepSize)
-	return stepFloor * math.Exp(ratio*math.Round(math.Log(seconds/stepFloor)/ratio))
+	const dropped = 52 - stepBits
+	return math.Float64frombits((math.Float64bits(seconds) + 1<<(dropped-1)) &^ (1<<dropped - 1))
 }
 
-// speed is how fast an endpoint prefills: tokens/s, and the seconds that every first token takes.
-type speed struct{ rate, overhead float64 }
+// speed is how fast an endpoint prefills: seconds for each token and each pair of tokens that attention compares, and
+// those that every first token takes.
+type speed struct{ token, pair, overhead, context float64 }
 
 // fleet is the mean of what the candidates have taught, each by its trust; the prior where none has.
 func (p marginalCost) fleet(candidates []Candidate) speed {
-	var slowness, overhead, weight float64
+	var s speed
+	weight := 0.0
 	for i := range candidates {
 		if l := &candidates[i].Load; l.Rate > 0 && l.Trust > 0 {
-			slowness += l.Trust / l.Rate
-			overhead += l.Trust * l.Overhead
+			s.token += l.Trust / l.Rate
+			s.pair += l.Trust * l.PairSeconds
+			s.overhead += l.Trust * l.Overhead
+			s.context += l.Trust * l.ContextSeconds
 			weight += l.Trust
 		}
 	}
 	if weight == 0 {
-		return speed{rate: p.prior}
+		return speed{token: 1 / p.prior}
 	}
-	return speed{rate: weight / slowness, overhead: overhead / weight}
+	return speed{s.token / weight, s.pair / weight, s.overhead / weight, s.context / weight}
 }
 
-// of is a candidate's own speed as far as it is to be believed, and the fleet's for the rest. Slowness, the inverse of
-// the rate, is what adds up.
+// alike is how much endpoints may differ in what they have taught and still be taken for equal, as a factor. What
+// differs by more counts by what it differs more.
+const alike = 1.25
+
+// unlike is the most that an endpoint is taken to be slower or faster than the fleet, as a factor.
+const unlike = 16
+
+// of is a candidate's own speed as far as it is to be believed, and the fleet's for the rest.
 func (s speed) of(c *Candidate) speed {
 	l := &c.Load
 	if !(l.Rate > 0) {
 		return s
 	}
-	slowness := l.Trust/l.Rate + (1-l.Trust)/s.rate
-	return speed{rate: 1 / slowness, overhead: l.Trust*l.Overhead + (1-l.Trust)*s.overhead}
+	ratio := math.Max(1.0/unlike, math.Min(l.Trust/(l.Rate*s.token)+1-l.Trust, unlike))
+	switch {
+	case ratio > alike:
+		ratio /= alike
+	case ratio < 1/alike:
+		ratio *= alike
+	default:
+		return s
+	}
+	return speed{s.token * ratio, s.pair * ratio, s.overhead * ratio, s.context * ratio}
 }
 
 // wait is the time before the request's own prefill begins, seconds.
 func (s speed) wait(c *Candidate) float64 {
-	return s.overhead + c.Load.PendingTokens/s.rate
+	return s.overhead + s.context*c.Load.DecodingTokens + s.token*c.Load.PendingTokens + s.pair*c.Load.PendingPairs
+}
+
+// own is the time of the request's own prefill, seconds.
+func (s speed) own(r *Request, c *Candidate) float64 {
+	w := load.WorkOf(r.Uncached(c), r.MatchTokens(c))
+	return s.token*w.Tokens + s.pair*w.Pairs
 }
 
 // reload is the time to bring the matching blocks of lower tiers to the GPU, seconds.
@@ -136,7 +181,7 @@ func (r *Request) reload(c *Candidate) float64 {
 func (r *Request) pressure(c *Candidate) float64 {
 	use := c.Load.KVUsage
 	if c.Load.KVTokens > 0 {
-		use += float64(r.Uncached(c)) / float64(c.Load.KVTokens)
+		use += (float64(r.Uncached(c)) + pinned*(float64(r.MatchTokens(c))+c.Load.PendingContext)) / float64(c.Load.KVTokens)
 	}
 	return pressureSeconds * math.Max(0, use-pressureFrom)
 }

@@ -7,7 +7,6 @@ package policy
 
 import (
 	"fmt"
-	"slices"
 
 	"github.com/kvasir-dev/kvasir/internal/endpoint"
 	"github.com/kvasir-dev/kvasir/internal/kvblock"
@@ -95,36 +94,39 @@ func New(c Config) (Policy, error) {
 	return nil, fmt.Errorf("strategy %q is not available", c.Type)
 }
 
-// Rank orders candidates by cost and breaks ties by rendezvous hashing of the request's prefix. order receives the
-// candidates' indices, best first.
-func Rank(r *Request, candidates []Candidate, costs []Cost, order []int) []int {
+// Rank finds the best n candidates by cost and breaks ties by rendezvous hashing of the request's prefix. order receives
+// their indices, best first.
+func Rank(r *Request, candidates []Candidate, costs []Cost, order []int, n int) []int {
 	order = order[:0]
-	for i := range candidates {
-		order = append(order, i)
-	}
-	slices.SortFunc(order, func(a, b int) int {
-		switch x, y := costs[a], costs[b]; {
+	before := func(a, b int) bool {
+		switch x, y := &costs[a], &costs[b]; {
 		case x.First != y.First:
-			return sign(x.First < y.First)
+			return x.First < y.First
 		case x.Then != y.Then:
-			return sign(x.Then < y.Then)
+			return x.Then < y.Then
 		}
 		x, y := Weight(r.Prefix, candidates[a].Hash), Weight(r.Prefix, candidates[b].Hash)
 		if x != y {
-			return sign(x > y)
+			return x > y
 		}
-		return a - b
-	})
+		return a < b
+	}
+	for i := range candidates {
+		switch last := len(order) - 1; {
+		case len(order) < n:
+			order = append(order, i)
+		case n > 0 && before(i, order[last]):
+			order[last] = i
+		default:
+			continue
+		}
+		for j := len(order) - 1; j > 0 && before(order[j], order[j-1]); j-- {
+			order[j], order[j-1] = order[j-1], order[j]
+		}
+	}
 	return order
 }
 
 // Weight is a candidate's weight for a key in rendezvous hashing: the highest wins. When candidates come or go,
 // only the keys move that they had or get.
 func Weight(key, candidate uint64) uint64 { return endpoint.Mix(key ^ endpoint.Mix(candidate)) }
-
-func sign(less bool) int {
-	if less {
-		return -1
-	}
-	return 1
-}

@@ -45,7 +45,7 @@ func mustNew(t testing.TB, c Config) Policy {
 func choose(p Policy, r *Request, candidates []Candidate) []int {
 	costs := make([]Cost, len(candidates))
 	p.Score(r, candidates, costs)
-	return Rank(r, candidates, costs, nil)
+	return Rank(r, candidates, costs, nil, len(candidates))
 }
 
 func gpuOnly() (credit [kvblock.NumTiers]float64) {
@@ -93,7 +93,7 @@ func TestEveryStrategyRanksAllCandidatesOnce(t *testing.T) {
 					t.Fatalf("%v: cost %d is %v", config, i, c)
 				}
 			}
-			order := Rank(r, candidates, costs, nil)
+			order := Rank(r, candidates, costs, nil, len(candidates))
 			slices.Sort(order)
 			for i := range order {
 				if order[i] != i {
@@ -405,7 +405,7 @@ func TestAHiccupIsForgivenAndEqualsShare(t *testing.T) {
 	rng := rand.New(rand.NewPCG(8, 8))
 	trackers := make([]load.Tracker, 3)
 	serve := func(i, tokens int, seconds float64) {
-		b := trackers[i].Book(now, tokens, true)
+		b := trackers[i].Book(now, load.WorkOf(tokens, 0), true)
 		b.FirstToken(now.Add(time.Duration(seconds * float64(time.Second))))
 		b.Release(now.Add(time.Duration(seconds * float64(time.Second))))
 	}
@@ -472,7 +472,7 @@ func TestScoringDoesNotAllocate(t *testing.T) {
 		p := mustNew(t, config)
 		if n := testing.AllocsPerRun(50, func() {
 			p.Score(r, candidates, costs)
-			order = Rank(r, candidates, costs, order)
+			order = Rank(r, candidates, costs, order, 3)
 		}); n != 0 {
 			t.Errorf("%v allocates %v times", config.Type, n)
 		}
@@ -491,7 +491,7 @@ func BenchmarkScore(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {
 				p.Score(r, candidates, costs)
-				order = Rank(r, candidates, costs, order)
+				order = Rank(r, candidates, costs, order, 3)
 			}
 		})
 	}

@@ -57,7 +57,7 @@ func (r *replica) Assume(a *peer.Assumption) (*kvindex.Guess, peer.Refusal) {
 }
 
 func (r *replica) book() *load.Booking {
-	b := r.tracker.Book(time.Now(), 100, true)
+	b := r.tracker.Book(time.Now(), load.WorkOf(100, 0), true)
 	r.outbox.Changed()
 	return b
 }
