@@ -32,6 +32,8 @@ type View struct {
 	// Utilisation is the part of the time that the prefills take that this picker sends, of late: above 1 more comes
 	// than the engine can do.
 	Utilisation float64
+	// Queue is the mean number of this picker's requests that were prefilled or waited for it, of late.
+	Queue float64
 	// DecodingTokens is the context of the requests that decode: their prompts, in tokens.
 	DecodingTokens float64
 	// Prefilling is the number of this picker's requests whose prefill has not ended.
@@ -80,7 +82,8 @@ type Tracker struct {
 	prefilling []*Booking
 	pending    Work // theirs, of those that sample has not counted
 	arrivals   arrivals
-	decoding   float64 // context of those whose prefill has ended
+	queue      standing // mean number of prefilling
+	decoding   float64  // context of those whose prefill has ended
 	inFlight   int
 	left       bookings // of which nobody tells the end
 	// lastEnd is when the last prefill ended.
@@ -136,6 +139,7 @@ func (t *Tracker) Book(now time.Time, work Work, streamed bool) *Booking {
 	t.prefilling = append(t.prefilling, b)
 	t.pending = t.pending.plus(work)
 	t.inFlight++
+	t.queue.set(now, len(t.prefilling))
 	t.arrivals.add(now, t.rate.speed().Seconds(work))
 	t.version++
 	return b
@@ -281,7 +285,7 @@ func (t *Tracker) View(now time.Time) View {
 	decoding := t.inFlight - len(t.prefilling)
 	v := View{
 		PendingTokens: all.Tokens, PendingPairs: all.Pairs, PendingContext: all.Context,
-		Utilisation: t.arrivals.rate(now), Prefilling: len(t.prefilling), KVTokens: t.report.KVTokens, Peers: t.peerView(now),
+		Utilisation: t.arrivals.rate(now), Queue: t.queue.at(now), Prefilling: len(t.prefilling), KVTokens: t.report.KVTokens, Peers: t.peerView(now),
 	}
 	v.InFlight = t.inFlight + v.Peers.InFlight
 	v.Decoding = decoding + v.Peers.Decoding
@@ -314,6 +318,7 @@ func (t *Tracker) endPrefill(b *Booking, now time.Time) {
 	t.decoding += b.work.Context
 	if i := slices.Index(t.prefilling, b); i >= 0 {
 		t.prefilling = slices.Delete(t.prefilling, i, i+1)
+		t.queue.set(now, len(t.prefilling))
 	}
 	if !b.taught {
 		t.pending = t.pending.minus(b.work)

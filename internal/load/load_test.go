@@ -189,3 +189,52 @@ func TestWhatIsNotRenewedFades(t *testing.T) {
 func known(rate float64) estimator {
 	return estimator{begun: true, c: [terms]float64{0, unit[1] / rate, 0, 0}}
 }
+
+// TestTheTermsOfAnEngineAreToldApart plays an engine in the form of the model: what every prefill takes, tokens, pairs
+// and the context that is decoded. All four are found from first-token times, though requests queue and end together.
+func TestTheTermsOfAnEngineAreToldApart(t *testing.T) {
+	want := Speed{Overhead: 0.01, PerToken: 22e-6, PerPair: 1.2e-9, PerContext: 0.05e-6}
+	rng := rand.New(rand.NewPCG(4, 4))
+	var e estimator
+	for i := range 2000 {
+		w := WorkOf(int(math.Exp(4+7*rng.Float64())), rng.IntN(20_000))
+		decoding := 1e6 * rng.Float64()
+		seconds := want.Overhead + want.Seconds(w) + want.PerContext*decoding
+		e.learn(at(float64(i)/4), w, decoding, seconds*(0.9+0.2*rng.Float64()))
+	}
+	got, trust := e.learned(at(500))
+	near := func(got, want float64) bool { return got > want*0.7 && got < want*1.4 }
+	if !near(got.PerToken, want.PerToken) || !near(got.PerPair, want.PerPair) || !near(got.PerContext, want.PerContext) || trust < 0.8 {
+		t.Errorf("learned %+v with trust %.2f, the engine is %+v", got, trust, want)
+	}
+}
+
+// TestAStarvedEngineTeachesNothing: prefills that waited for KV blocks say nothing of its speed.
+func TestAStarvedEngineTeachesNothing(t *testing.T) {
+	var tracker Tracker
+	tracker.rate = known(20_000)
+	before := tracker.View(start).Rate
+	clock := 0.0
+	for range 50 {
+		tracker.Observe(at(clock), Report{KVUsage: 0.99, Running: 1})
+		b := tracker.Book(at(clock), WorkOf(1000, 0), true)
+		clock += 2
+		tracker.Observe(at(clock-0.1), Report{KVUsage: 0.99, Running: 1})
+		b.FirstToken(at(clock))
+		b.Release(at(clock))
+	}
+	if after := tracker.View(at(clock)).Rate; after != before {
+		t.Errorf("the rate went from %.0f to %.0f tokens/s", before, after)
+	}
+}
+
+// TestTheQueueIsAMeanOverTime: half of the time with two waiting is a mean of one.
+func TestTheQueueIsAMeanOverTime(t *testing.T) {
+	var s standing
+	for i := range 1000 {
+		s.set(at(float64(i)*0.1), 2*(i%2))
+	}
+	if got := s.at(at(100)); math.Abs(got-1) > 0.1 {
+		t.Errorf("mean %.2f, want 1", got)
+	}
+}

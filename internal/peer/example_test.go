@@ -34,7 +34,7 @@ func ExampleSender() {
 	defer sender.Close()
 
 	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
-	a.tracker.Book(now, 500, true) // a picks
+	a.tracker.Book(now, load.WorkOf(500, 0), true) // a picks
 	outbox.Changed()
 
 	type message struct {

@@ -19,20 +19,23 @@ const (
 	// already.
 	pinned = 0.3
 	// crowding is what a second of our prefill, or of the wait for it, costs each request in flight, in seconds: they
-	// decode slower, and longer.
+	// decode more slowly, and longer.
 	crowding = 0.2
+	// queued is how much each request that waits in the fleet adds to the price of an uncached token.
+	queued = 0.5
 	// wasteUpTo is the utilisation by prefills up to which the price of an uncached token rises, and so bounds it.
 	wasteUpTo = 0.89
 )
 
 // marginalCost picks the endpoint where the request adds the least time, in seconds:
 //
-//	cost = wait + own × (1 + waste) + harm + reload + pressure + delay
+//	cost = (wait + own × (1 + waste)) × (1 + harm) + reload + pressure + delay
 //	wait     = overhead + pending work + context that is decoded × seconds for each token of it
 //	own      = uncached tokens × seconds for each + pairs of tokens that attention compares × seconds for each
-//	waste    = u / (1 - u), u the part of the time that the fleet prefills, at most 0.89: a prefill that another
-//	           endpoint could have spared is paid by those who come after, as many as come while it lasts
-//	harm     = 0.2 × decodeHarm × requests in flight × (wait + own): what we add, those feel who are there
+//	waste    = (u + q / 2) / (1 - u), u the part of the time that the fleet prefills, at most 0.89, and q the mean number
+//	           of requests at an endpoint that are prefilled or wait for it, both over the last 20 s: a prefill that
+//	           another endpoint could have spared is paid by those who come after, as many as come while it lasts
+//	harm     = 0.2 × decodeHarm × requests in flight: what we take, those feel who are there
 //	reload   = matching tokens in lower tiers / the tier's reload rate
 //	pressure = 10 s × max(0, KV use with this request and those that wait - 0.85)
 //	delay    = the way to another island and back, and bringing in a LoRA adapter that does not run there
@@ -44,7 +47,7 @@ const (
 //
 // The parts come from simulations of many configurations (docs/policies.md): predicted time to first token with a price
 // on wasted prefills that rises with the load, from this project's own; the product of work and batch size, which keeps
-// decodes balanced, from LMetric; waste as u/(1-u) is how many a job delays in a queue with one server.
+// decodes balanced, from LMetric; waste is about how many a job delays in a queue with one server.
 type marginalCost struct {
 	prior float64
 	harm  float64
@@ -63,31 +66,36 @@ func newMarginalCost(c MarginalCostConfig) (Policy, error) {
 
 func (p marginalCost) Score(r *Request, candidates []Candidate, out []Cost) {
 	fleet := p.fleet(candidates)
-	used := math.Min(wasteUpTo, utilisation(candidates))
-	waste := used / (1 - used)
+	used, queue := utilisation(candidates)
+	used = math.Min(wasteUpTo, used)
+	waste := (used + queued*queue) / (1 - used)
 	for i := range candidates {
 		c := &candidates[i]
 		speed := fleet.of(c)
 		wait, own := speed.wait(c), speed.own(r, c)
-		cost := wait + own*(1+waste) + crowding*p.harm*float64(c.Load.InFlight)*(wait+own)
+		cost := (wait + own*(1+waste)) * (1 + crowding*p.harm*float64(c.Load.InFlight))
 		out[i] = Cost{First: step(cost + r.reload(c) + r.pressure(c) + c.Delay), Then: float64(c.Load.InFlight)}
 	}
 }
 
-// utilisation is the part of the time that the fleet prefills. What peers send is taken to be as much work as what we
+// utilisation is the part of the time that the fleet prefills, and the mean number of requests at an endpoint that are
+// prefilled or wait for it. What peers send is taken to be as much work as what we
 // send, by requests in flight.
-func utilisation(candidates []Candidate) float64 {
-	used, all, ours := 0.0, 0, 0
+func utilisation(candidates []Candidate) (used, queue float64) {
+	all, ours := 0, 0
 	for i := range candidates {
 		l := &candidates[i].Load
 		used += l.Utilisation
+		queue += l.Queue
 		all += l.InFlight
 		ours += l.InFlight - l.Peers.InFlight
 	}
 	if ours > 0 {
-		used *= float64(all) / float64(ours)
+		share := float64(ours) / float64(all)
+		used, queue = used/share, queue/share
 	}
-	return used / math.Max(1, float64(len(candidates)))
+	n := math.Max(1, float64(len(candidates)))
+	return used / n, queue / n
 }
 
 const (
