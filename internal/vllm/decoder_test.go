@@ -275,6 +275,7 @@ func TestDecodeRefuses(t *testing.T) {
 		"an array that claims 4 GiB":            {[]byte{0xdd, 0xff, 0xff, 0xff, 0xff}, ErrMalformed},
 		"a string that claims 4 GiB":            {[]byte{0x92, 0x00, 0x91, 0x91, 0xdb, 0xff, 0xff, 0xff, 0xff}, ErrMalformed},
 		"a hundred thousand open arrays":        {bytes.Repeat([]byte{0x91}, 100000), ErrMalformed},
+		"a digest longer than what is left":     {[]byte("\x93\x00\x91\x94\xacBlockRemoved\x91\xc4\x30\x00\xa0\x00\x00\x00"), ErrMalformed},
 		"text":                                  {enc{}.str("hello"), ErrLayout},
 		"an array of one":                       {enc{}.value([]any{1.0}), ErrLayout},
 		"a time that is text":                   {enc{}.value([]any{"now", []any{}}), ErrLayout},

@@ -196,12 +196,14 @@ func (d *Decoder) finish(b *kvevent.Batch, e *kvevent.Event, f *fields) bool {
 
 // hash reads one block hash: an integer, or at least the last 8 bytes of a digest.
 func hash(r *reader) (kvevent.Hash, bool) {
+	start := r.at
 	if digest, ok := r.bin(); ok {
 		if len(digest) < 8 {
 			return 0, false
 		}
 		return kvevent.Hash(binary.BigEndian.Uint64(digest[len(digest)-8:])), true
 	}
+	r.at = start // what is cut short of a digest is no integer
 	v, _, ok := r.integer()
 	return kvevent.Hash(v), ok
 }
