@@ -144,14 +144,25 @@ func (p *Proxy) route(out *client, r *http.Request) {
 		route, ok = openai.Messages, true
 	}
 	out.messages = ok && route == openai.Messages
+	parsed := ok
+	ok = ok || byLoad[r.URL.Path]
 	switch {
 	case !ok:
 		p.refuse(out, RefusedPath, http.StatusNotFound, "invalid_request_error", "not_found", "There is nothing at this path.")
 	case r.Method != http.MethodPost:
 		p.wrongMethod(out, "POST")
 	default:
-		p.generate(out, r, route)
+		p.generate(out, r, route, parsed)
 	}
+}
+
+// byLoad are the paths of the engines' API whose bodies are not read here: requests go by load alone, in the pool of
+// their model if their body is JSON that names one. All others are refused, because engines have paths among them that
+// are not for clients: those that load adapters, put an engine to sleep or reset its cache.
+var byLoad = map[string]bool{
+	"/v1/audio/transcriptions": true, "/v1/audio/translations": true,
+	"/v1/rerank": true, "/v2/rerank": true, "/rerank": true, "/v1/score": true, "/score": true,
+	"/pooling": true, "/classify": true, "/tokenize": true, "/detokenize": true,
 }
 
 func (p *Proxy) wrongMethod(out *client, allow string) {
@@ -170,7 +181,7 @@ func (p *Proxy) refuse(out *client, reason string, status int, typ, code, messag
 }
 
 // generate serves an inference request.
-func (p *Proxy) generate(out *client, r *http.Request, route openai.Route) {
+func (p *Proxy) generate(out *client, r *http.Request, route openai.Route, parsed bool) {
 	start := p.options.Now()
 	body, refused := p.readBody(out, r)
 	if refused != nil {
@@ -181,7 +192,7 @@ func (p *Proxy) generate(out *client, r *http.Request, route openai.Route) {
 	defer e.dropBody()
 
 	d, err := p.picker.Pick(r.Context(), &picker.Request{
-		Route: route, Body: body.bytes, Header: r.Header.Get, Light: r.URL.Path == openai.CountTokens,
+		Route: route, Body: body.bytes, Header: r.Header.Get, Unparsed: !parsed, Light: r.URL.Path == openai.CountTokens,
 	})
 	if err != nil {
 		p.refusePick(out, r, err)

@@ -102,6 +102,14 @@ func TestARequestBoundToAPoolStaysThere(t *testing.T) {
 		t.Fatalf("%v, %v", d, err)
 	}
 	d.End(Completed)
+	// What cannot be parsed may still name its model.
+	for _, model := range []string{"m", "n"} {
+		d, err := p.Pick(context.Background(), &Request{Unparsed: true, Body: []byte(`{"model":"` + model + `"}`)})
+		if err != nil || d.Pool != model {
+			t.Fatalf("%v, %v, want pool %s", d, err, model)
+		}
+		d.End(Completed)
+	}
 	assertIdle(t, p)
 }
 

@@ -2,6 +2,7 @@ package picker
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"time"
 
@@ -20,7 +21,8 @@ type Request struct {
 	Body  []byte
 	// Header reads a request header by its lower-case name; nil when there are none.
 	Header func(name string) string
-	// Unparsed: nothing is known of the body, or there is none. The request goes by load.
+	// Unparsed: nothing is known of the body, or there is none. The request goes by load, in the pool of its model if
+	// the body is JSON that names one.
 	Unparsed bool
 	// Light requests compute nothing: they go by load, and nothing is remembered of their prompts.
 	Light bool
@@ -167,7 +169,13 @@ func (s *snapshot) read(in *Request, r *openai.Request) (*view, error) {
 func (s *snapshot) any(in *Request) (*view, error) {
 	var refused *view
 	err := noPool()
-	for _, v := range s.pools {
+	pools := s.pools
+	if in.Pool == "" && len(pools) > 1 {
+		if v := s.pool(modelOf(in.Body)); v != nil {
+			pools = []*view{v}
+		}
+	}
+	for _, v := range pools {
 		if in.Pool != "" && v.name != in.Pool {
 			continue
 		}
@@ -182,6 +190,17 @@ func (s *snapshot) any(in *Request) (*view, error) {
 		refused.stats.refused.Add(1)
 	}
 	return nil, err
+}
+
+// modelOf is the model that a JSON body names, if it does.
+func modelOf(body []byte) string {
+	var named struct {
+		Model string `json:"model"`
+	}
+	if json.Unmarshal(body, &named) != nil {
+		return ""
+	}
+	return named.Model
 }
 
 // eligible applies the rules around every strategy: endpoints that are not allowed, not ready or draining are out;
