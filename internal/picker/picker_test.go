@@ -810,3 +810,26 @@ func BenchmarkPick(b *testing.B) {
 		})
 	}
 }
+
+// TestApproximateMatchesMayBeLookedUpAgain: what waits for room is matched again when it has some.
+func TestApproximateMatchesMayBeLookedUpAgain(t *testing.T) {
+	spec := testSpec(t, 2)
+	spec.Policy.EngineTokens = "Never"
+	p := newPicker(t, newClock(), spec)
+	v := p.current.Load().pools[0]
+	s := new(scratch)
+	body := []byte(`{"model":"m","prompt":"` + strings.Repeat("what is it about? ", 30) + `"}`)
+	if err := openai.Parse(openai.Completions, body, &s.request); err != nil {
+		t.Fatal(err)
+	}
+	s.candidates = v.eligible(p.now(), &place{v: v}, nil, s)
+	asked := prompt{err: errNoSource}
+	v.match(s, &asked, true)
+	v.members[s.index[0]].routed.Record(s.chunks)
+	for range 2 {
+		v.match(s, &asked, true)
+		if asked.source != TokensApproximate || asked.tokens != 540/bytesPerToken || len(s.chunks) != 540/64 || s.candidates[0].Match.Blocks() != len(s.chunks) {
+			t.Errorf("%s, %d tokens, %d chunks, match %+v", asked.source, asked.tokens, len(s.chunks), s.candidates[0].Match)
+		}
+	}
+}
