@@ -43,6 +43,7 @@ type scratch struct {
 	holders    []kvindex.Holder
 	matches    []kvindex.Match
 	candidates []policy.Candidate
+	question   policy.Request
 	costs      []policy.Cost
 	order      []int
 
@@ -116,17 +117,18 @@ func (p *Picker) choose(v *view, s *scratch, in *asked) (*Decision, error) {
 	believed := v.trust.matching()
 	v.match(s, &in.prompt, believed)
 
-	question := v.question(s, in, now)
-	v.stay(s, &question)
+	s.question = v.question(s, in, now)
+	question := &s.question // strategies are interfaces: on the stack it would be allocated for each request
+	v.stay(s, question)
 	s.costs = resize(s.costs, len(s.candidates))
-	v.strategy.Score(&question, s.candidates, s.costs)
-	s.order = policy.Rank(&question, s.candidates, s.costs, s.order, max(1, v.spec.Policy.Attempts))
+	v.strategy.Score(question, s.candidates, s.costs)
+	s.order = policy.Rank(question, s.candidates, s.costs, s.order, max(1, v.spec.Policy.Attempts))
 
-	v.compare(s, &question)
-	d := v.decide(p.now, s, &question, in)
+	v.compare(s, question)
+	d := v.decide(p.now, s, question, in)
 	d.Distrusted, d.picked = !believed, now
 	d.Duration = p.now().Sub(in.start)
-	d.account = p.account(v, d, s, &question, in, now)
+	d.account = p.account(v, d, s, question, in, now)
 	if log := p.options.Log.V(1); log.Enabled() {
 		log.Info("Picked", "pool", v.spec.Name, "endpoint", d.Targets[0].Endpoint.Pod, "model", s.request.Model,
 			"promptTokens", d.PromptTokens, "matchedBlocks", d.Targets[0].Match.Blocks(), "tokens", in.source.String())
