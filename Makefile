@@ -92,6 +92,12 @@ verify: ## fail when generated files or go.mod are stale
 bench: ## all benchmarks beside their baselines
 	$(GO) test -run '^$$' -bench . -benchmem -benchtime $(BENCHTIME) -timeout 60m ./internal/... ./test/bench
 
+.PHONY: lab
+lab: ## strategies compared in virtual time, all of them in 36 configurations with five seeds (long; docs/policies.md)
+	$(GO) build -trimpath -o $(BIN)/ ./cmd/kubectl-kvasir
+	$(BIN)/kubectl-kvasir lab run --policies five,MarginalCost --drop-report
+	$(BIN)/kubectl-kvasir lab sweep --loads 0.3,0.6,0.9 --parallel $$(nproc) $(if $(TRACES),--traces $(TRACES))
+
 .PHONY: bench-index
 bench-index: ## the index, filled by events, beside a plain table and a naive map; docs/performance.md
 	$(GO) test -run '^$$' -bench . -benchmem -benchtime $(BENCHTIME) -timeout 60m ./test/bench
