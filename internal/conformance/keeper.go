@@ -251,9 +251,11 @@ func worse(n int, a, b *Verdict) Verdict {
 	return *a
 }
 
-// answer lets an engine of an identity answer the cases, unless one has lately.
+// answer lets an engine of an identity answer the cases, unless one has lately. When none answers, what one has answered
+// before still counts, and they are asked again with the next look.
 func (k *keeper) answer(ctx context.Context, pool *Pool, id Identity, cases []Case) error {
-	if a, ok := k.answers[id]; ok && time.Since(a.at) < proveEvery {
+	before, answered := k.answers[id]
+	if answered && time.Since(before.at) < proveEvery {
 		return nil
 	}
 	err := errors.New("none of that kind is there any more")
@@ -276,6 +278,9 @@ func (k *keeper) answer(ctx context.Context, pool *Pool, id Identity, cases []Ca
 		if ctx.Err() != nil {
 			break
 		}
+	}
+	if answered && ctx.Err() == nil {
+		return nil
 	}
 	return err
 }
