@@ -210,10 +210,12 @@ func TestTheServiceSelectsThePicker(t *testing.T) {
 	if diff := cmp.Diff(d.Spec.Selector.MatchLabels, s.Spec.Selector); diff != "" {
 		t.Errorf("selector (-Deployment +Service):\n%s", diff)
 	}
-	if port := s.Spec.Ports[0]; portOf(t, &d.Spec.Template.Spec.Containers[0], port.TargetPort.String()) != 8080 {
-		t.Errorf("port %+v, want the proxy's", port)
+	for i, want := range []int32{8080, 9002} { // the proxy's, and the gateways'
+		if port := s.Spec.Ports[i]; portOf(t, &d.Spec.Template.Spec.Containers[0], port.TargetPort.String()) != want {
+			t.Errorf("port %+v, want that of %d", port, want)
+		}
 	}
-	if ports := only[corev1.Service](t, "service.yaml", full).Spec.Ports; len(ports) != 2 || ports[1].Port != 5557 {
+	if ports := only[corev1.Service](t, "service.yaml", full).Spec.Ports; len(ports) != 3 || ports[2].Port != 5557 {
 		t.Errorf("ports %+v, want the one that was asked for, too", ports)
 	}
 	for _, values := range []string{"", full} {
