@@ -12,6 +12,7 @@ type plainWriter struct {
 	isShadow bool
 	slot     slot // 0 for a shadow that is spent
 	blocks   map[name]*plainBlock
+	n        int // keys in blocks
 	digests  map[digestKey]*Digest
 	gone     func(key kvblock.Key) // nil for nobody
 }
@@ -36,7 +37,7 @@ func (t *Table) Writer(h Holder) Writer {
 }
 
 func (w *plainWriter) forget() {
-	w.blocks = map[name]*plainBlock{}
+	w.blocks, w.n = map[name]*plainBlock{}, 0
 	w.digests = map[digestKey]*Digest{}
 }
 
@@ -54,7 +55,7 @@ func (w *plainWriter) ready() bool {
 		w.slot = now
 		w.forget()
 		if shadow := t.committed[w.holder]; shadow != nil && shadow.life == now {
-			w.blocks, w.digests = shadow.blocks, shadow.digests
+			w.blocks, w.n, w.digests = shadow.blocks, shadow.n, shadow.digests
 		}
 	}
 	delete(t.committed, w.holder)
@@ -77,6 +78,7 @@ func (w *plainWriter) Store(tier kvblock.Tier, group int, parent Parent, hashes 
 				b.parent = kvblock.Key(parent.Hash)
 			}
 			w.blocks[at] = b
+			w.n += perHash
 		}
 		w.count(at, tier, 1)
 	}
@@ -142,6 +144,7 @@ func (w *plainWriter) count(at name, tier kvblock.Tier, delta int) {
 	}
 	if b.copies == [kvblock.NumTiers]int{} {
 		delete(w.blocks, at)
+		w.n -= len(b.keys)
 	}
 }
 
@@ -154,14 +157,11 @@ func (w *plainWriter) Key(group int, hash kvevent.Hash) (kvblock.Key, bool) {
 }
 
 // Len implements Writer.
-func (w *plainWriter) Len() (n int) {
+func (w *plainWriter) Len() int {
 	if !w.ready() {
 		return 0
 	}
-	for _, b := range w.blocks {
-		n += len(b.keys)
-	}
-	return n
+	return w.n
 }
 
 // Each implements Writer.
@@ -228,7 +228,7 @@ func (w *plainWriter) Shadow() Writer {
 // Commit implements Writer.
 func (w *plainWriter) Commit() {
 	if w.isShadow && w.slot != 0 {
-		w.table.commit(w.holder, &shadowLife{life: w.slot, blocks: w.blocks, digests: w.digests})
+		w.table.commit(w.holder, &shadowLife{life: w.slot, blocks: w.blocks, n: w.n, digests: w.digests})
 		w.slot = 0
 		w.forget()
 	}
@@ -247,6 +247,7 @@ func (w *plainWriter) Discard() {
 type shadowLife struct {
 	life    slot
 	blocks  map[name]*plainBlock
+	n       int
 	digests map[digestKey]*Digest
 }
 
