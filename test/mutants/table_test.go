@@ -240,7 +240,7 @@ var mutants = []mutant{
 		file: "internal/report/ring.go",
 		old:  "	if r := m.arena.at(it.id); r.hash == it.hash {\n		r.queued &^= 1 << of\n	}\n	return it\n",
 		new:  "	return it\n",
-		pkg:  "./test/sim", test: simulation,
+		pkg:  "./internal/report", test: "TestGhostsThatComeAndGo",
 	},
 	{
 		name: "a picker keeps the blocks of a life that its reporter says has ended",
@@ -261,20 +261,13 @@ var mutants = []mutant{
 		file: "internal/report/save.go",
 		old:  "	s.uint(m.refused)\n",
 		new:  "	s.uint(0)\n",
-		pkg:  "./test/sim", test: simulation,
-	},
-	{
-		name: "the end of a replay is told only where something has changed",
-		file: "internal/ingest/stream.go",
-		old:  "	s.begun = true\n	s.sink.Begin(sameLife)\n",
-		new:  "	s.sink.Begin(sameLife)\n",
-		pkg:  "./test/sim", test: simulation,
+		pkg:  "./internal/report", test: "TestGhostsThatComeBackStayWithinTheLimit",
 	},
 	{
 		name: "a process that was killed in a replay goes on from its middle",
 		file: "internal/ingest/replay.go",
 		old:  " || !s.replayable() || State(s.state.Load()) == Syncing {\n",
 		new:  " || !s.replayable() {\n",
-		pkg:  "./test/sim", test: simulation,
+		pkg:  "./internal/ingest", test: "TestNobodyGoesOnFromTheMiddleOfAReplay",
 	},
 }
