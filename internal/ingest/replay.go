@@ -287,8 +287,13 @@ func (s *Stream) fill(seq uint64) (same bool) {
 	if s.expected >= seq || s.up.Err() != nil {
 		return true
 	}
-	if answered && s.passed {
-		s.stats.Malformed.Add(1) // the engine has not come so far
+	if s.passed { // only a replay shows that it is not of the life before
+		if answered {
+			s.stats.Malformed.Add(1) // the engine has not come so far
+		} else {
+			s.setState(Degraded)
+			s.plan()
+		}
 		s.live = false
 		return false
 	}

@@ -77,6 +77,17 @@ func TestAReplayByAnotherLifeIsNoticedBeforeTheConnectionsEnd(t *testing.T) {
 		w.mu.Unlock()
 		time.Sleep(time.Second)
 		w.check("what the life before has left", Synced, gpu(keys...))
+		w.mu.Lock()
+		w.replayFails = func(int) (int, bool) { return 0, true }
+		w.deliver(9, encode(chain(0, 4)))
+		w.mu.Unlock()
+		time.Sleep(time.Second)
+		w.check("while nobody can tell", Degraded, gpu(keys...))
+		w.mu.Lock()
+		w.replayFails = nil
+		w.mu.Unlock()
+		settle()
+		w.check("told again", Synced, gpu(keys...))
 		w.publish(encode(chain(0, 20)), 1)
 		w.check("which goes on", Synced, gpu(append(keys, keyOf(20))...))
 		if got := w.stats().Resyncs[FellBack].Load(); got != 1 {
