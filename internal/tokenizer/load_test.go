@@ -250,6 +250,15 @@ func TestConfigurations(t *testing.T) {
 	}
 }
 
+// TestLicences: files of others lie beside their licences.
+func TestLicences(t *testing.T) {
+	for _, dir := range []string{gpt2, qwen} {
+		if text, err := os.ReadFile(filepath.Join(dir, "LICENSE")); err != nil || len(text) < 1000 {
+			t.Errorf("%s: a licence of %d bytes, %v", dir, len(text), err)
+		}
+	}
+}
+
 // checkLoad loads what may be a model, and uses it if it is one.
 func checkLoad(t *testing.T, file, config []byte, text string) {
 	t.Helper()
