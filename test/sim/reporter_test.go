@@ -171,6 +171,7 @@ func (p *push) turn() (moved bool) {
 		m := p.to[0]
 		p.to = p.to[1:]
 		moved, p.end.dirty = true, true
+		before, begin := p.end.receiver.Status().Epoch, m.GetBegin()
 		err := p.end.receiver.Handle(w.now, m, func(reply *pb.PickerMessage) { p.back = append(p.back, overWire(w, reply)) })
 		if err != nil && len(w.roots) > 2 && m.GetBegin() != nil {
 			w.count("report stream ended by the picker: its keys have changed twice")
@@ -179,6 +180,9 @@ func (p *push) turn() (moved bool) {
 		}
 		if err != nil {
 			w.fail("the receiver of %s: %v", p.r.pod.uid, err)
+		}
+		if begin != nil && before != 0 && before != begin.GetAt().GetEpoch() && p.end.writer.Len() > 0 {
+			w.fail("%s: %s keeps %d blocks of an epoch that has ended", p.end.picker.name, p.r.pod.uid, p.end.writer.Len())
 		}
 		p.end.check()
 	}
