@@ -89,10 +89,14 @@ type exchange struct {
 	decision          *picker.Decision // nil until picked, and when refused
 	answer            picker.Answer
 	settled           bool // the decision has been ended
+	refused           bool // by an immediate response
 }
 
 // take takes one message. An error is one that ends the stream: the gateway does not keep to the protocol.
 func (x *exchange) take(m *pb.ProcessingRequest) error {
+	if x.refused { // the stream only waits for its end
+		return nil
+	}
 	if m.GetObservabilityMode() {
 		return status.Error(codes.Unimplemented, "an endpoint is picked only where the answers are heeded")
 	}
@@ -143,7 +147,7 @@ func (x *exchange) requestBody(b *pb.HttpBody) error {
 	case x.request == done && x.mode == unseen && x.decision != nil:
 		x.out.put(letter{message: requestBodyAnswer(&pb.CommonResponse{})})
 		return nil
-	case x.request == done: // sent again after its end, or refused
+	case x.request == done: // sent again after its end
 		return nil
 	}
 	limit := x.server.picker.MaxRequestBody(x.server.options.DefaultMaxBody)
@@ -241,7 +245,7 @@ func (x *exchange) requestDone() {
 
 // refuse answers in place of an endpoint. The stream then only waits for its end.
 func (x *exchange) refuse(err error) {
-	x.request, x.response = done, done
+	x.request, x.response, x.refused = done, done, true
 	defer func() { x.head, x.subset = nil, nil; x.body.release(x.server) }()
 	if x.ctx.Err() != nil {
 		x.server.options.Observer.Refused(RefusedClientGone)

@@ -181,6 +181,19 @@ func TestSequenceD_AfterARefusalNothingFollows(t *testing.T) {
 	s.send(requestPiece(completion, false), requestPiece("", true))
 	s.silent()
 	s.cancel()
+
+	// Not even to trailers, where each message waits for its answer.
+	s = h.script()
+	head := requestHead(false, post...)
+	head.ProtocolConfig.RequestBodyMode = filter.ProcessingMode_BUFFERED
+	s.send(head, requestPiece("{", false))
+	s.receive()
+	if s.receive().GetImmediateResponse() == nil {
+		t.Fatal("not refused")
+	}
+	s.send(&pb.ProcessingRequest{Request: &pb.ProcessingRequest_RequestTrailers{RequestTrailers: &pb.HttpTrailers{}}})
+	s.silent()
+	s.cancel()
 	h.idle()
 }
 

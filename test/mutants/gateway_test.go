@@ -14,7 +14,7 @@ func init() {
 		mutant{
 			name: "pitfall 2: what comes behind the end is taken for a body",
 			file: "internal/extproc/exchange.go",
-			old:  "	case x.request == done: // sent again after its end, or refused\n		return nil\n",
+			old:  "	case x.request == done: // sent again after its end\n		return nil\n",
 			new:  "	case x.request == done && x.decision == nil:\n		return nil\n",
 			pkg:  pkg, test: "TestPitfall2_TheEndOfABodyMayComeTwice",
 		},

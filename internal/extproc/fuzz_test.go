@@ -1,0 +1,112 @@
+package extproc
+
+import (
+	"context"
+	"errors"
+	"io"
+	"sync"
+	"testing"
+
+	filter "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/ext_proc/v3"
+	pb "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
+	"github.com/go-logr/logr"
+	"google.golang.org/grpc"
+
+	"github.com/kvasir-dev/kvasir/internal/picker"
+)
+
+// played is a stream whose messages are known beforehand.
+type played struct {
+	grpc.ServerStream
+
+	messages []*pb.ProcessingRequest
+	end      error
+
+	mu   sync.Mutex
+	sent []*pb.ProcessingResponse // guarded by mu
+}
+
+func (*played) Context() context.Context { return context.Background() }
+
+func (p *played) Recv() (*pb.ProcessingRequest, error) {
+	if len(p.messages) == 0 {
+		return nil, p.end
+	}
+	m := p.messages[0]
+	p.messages = p.messages[1:]
+	return m, nil
+}
+
+func (p *played) Send(m *pb.ProcessingResponse) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.sent = append(p.sent, m)
+	return nil
+}
+
+// messageOf makes a message of two bytes: its kind and end, and which of some bodies it has.
+func messageOf(kind, which byte) *pb.ProcessingRequest {
+	bodies := []string{"", completion, completion[:12], completion[12:], "{", "data: {\"choices\":[{\"text\":\"a\"}]}\n\n", "\x00"}
+	body, end := bodies[int(which)%len(bodies)], kind&1 == 1
+	switch kind >> 1 % 6 {
+	case 0:
+		m := requestHead(end, post...)
+		modes := []filter.ProcessingMode_BodySendMode{4, 4, 4, 0, 1, 2, 3, 5}
+		m.ProtocolConfig.RequestBodyMode, m.ProtocolConfig.ResponseBodyMode = modes[which%8], modes[which>>3%8]
+		return m
+	case 1:
+		return requestPiece(body, end)
+	case 2:
+		return &pb.ProcessingRequest{Request: &pb.ProcessingRequest_RequestTrailers{RequestTrailers: &pb.HttpTrailers{}}}
+	case 3:
+		return responseHead(end, ":status", []string{"200", "503", "x", ""}[which%4], "content-type", "text/event-stream")
+	case 4:
+		return responsePiece(body, end)
+	}
+	return &pb.ProcessingRequest{Request: &pb.ProcessingRequest_ResponseTrailers{ResponseTrailers: &pb.HttpTrailers{}}}
+}
+
+// FuzzMessages plays any messages in any order. Whatever they are, a request is routed at most once, nothing follows a
+// refusal, and nothing is left.
+func FuzzMessages(f *testing.F) {
+	f.Add([]byte{0, 0, 3, 1, 6, 0, 9, 5}, true)  // a request and its answer
+	f.Add([]byte{0, 0, 2, 1, 4, 0}, false)       // trailers
+	f.Add([]byte{1, 0, 7, 0}, true)              // no bodies
+	f.Add([]byte{0, 5, 2, 1, 6, 0, 11, 0}, true) // buffered
+	f.Add([]byte{0, 0, 3, 4, 3, 1}, false)       // refused
+	f.Add([]byte("0%20A000"), true)              // refused, then trailers
+	p := picker.New(picker.Options{Log: logr.Discard()})
+	if err := p.Apply([]picker.Spec{spec("127.0.0.1:1")}); err != nil {
+		f.Fatal(err)
+	}
+	s := New(Options{Picker: p})
+	s.gateways.learn("") // it shows answers, so that no load is estimated
+	f.Fuzz(func(t *testing.T, script []byte, closed bool) {
+		stream := &played{end: errors.New("reset")}
+		if closed {
+			stream.end = io.EOF
+		}
+		for i := 0; i+1 < len(script) && i < 64; i += 2 {
+			stream.messages = append(stream.messages, messageOf(script[i], script[i+1]))
+		}
+		_ = s.Process(stream) // it may be told that it breaks the protocol
+		routed, refused := 0, false
+		for _, m := range stream.sent {
+			if refused {
+				t.Errorf("behind a refusal: %v", m)
+			}
+			refused = m.GetImmediateResponse() != nil
+			if destinationOf(m) != "" {
+				routed++
+			}
+		}
+		if routed > 1 {
+			t.Errorf("routed %d times", routed)
+		}
+		for _, st := range p.Stats() {
+			if st.Speculating != 0 || st.Endpoints[0].Load.InFlight != 0 || s.Buffered() != 0 || s.Streams() != 0 {
+				t.Errorf("left: %+v, %d bytes", st, s.Buffered())
+			}
+		}
+	})
+}
