@@ -23,8 +23,10 @@ const (
 	crowding = 0.2
 	// queued is how much each request that waits in the fleet adds to the price of an uncached token.
 	queued = 0.5
-	// wasteUpTo is the utilisation by prefills up to which the price of an uncached token rises, and so bounds it.
-	wasteUpTo = 0.89
+	// wasteUpTo is the utilisation by prefills up to which the price of an uncached token rises, and mostWaste its bound:
+	// beyond it requests wait too long for an endpoint that holds a little more.
+	wasteUpTo = 0.75
+	mostWaste = 3
 )
 
 // marginalCost picks the endpoint where the request adds the least time, in seconds:
@@ -32,8 +34,8 @@ const (
 //	cost = (wait + own × (1 + waste)) × (1 + harm) + reload + pressure + delay
 //	wait     = overhead + pending work + context that is decoded × seconds for each token of it
 //	own      = uncached tokens × seconds for each + pairs of tokens that attention compares × seconds for each
-//	waste    = (u + q / 2) / (1 - u), u the part of the time that the fleet prefills, at most 0.89, and q the mean number
-//	           of requests at an endpoint that are prefilled or wait for it, both over the last 20 s: a prefill that
+//	waste    = (u + q / 2) / (1 - u), at most 3; u the part of the time that the fleet prefills, at most 0.75, q the mean
+//	           number of requests at an endpoint that are prefilled or wait for it, both over the last 20 s: a prefill that
 //	           another endpoint could have spared is paid by those who come after, as many as come while it lasts
 //	harm     = 0.2 × decodeHarm × requests in flight: what we take, those feel who are there
 //	reload   = matching tokens in lower tiers / the tier's reload rate
@@ -68,7 +70,7 @@ func (p marginalCost) Score(r *Request, candidates []Candidate, out []Cost) {
 	fleet := p.fleet(candidates)
 	used, queue := utilisation(candidates)
 	used = math.Min(wasteUpTo, used)
-	waste := (used + queued*queue) / (1 - used)
+	waste := math.Min(mostWaste, (used+queued*queue)/(1-used))
 	for i := range candidates {
 		c := &candidates[i]
 		speed := fleet.of(c)
