@@ -270,7 +270,7 @@ func TestPitfall8_RanksAndKeysAreOurs(t *testing.T) {
 	s.Endpoints[0].RankHeader, s.EngineAPIKey = 5, "sesame"
 	h := newHouse(t, Options{}, ServeOptions{}, s)
 	h.gate(envoytest.Options{}).post("/v1/completions", completion, "X-Data-Parallel-Rank", "3", "Authorization", "Bearer client")
-	if header := <-got; header.Get("X-Data-Parallel-Rank") != "5" || header.Get("Authorization") != "Bearer sesame" {
+	if header := await(t, got); header.Get("X-Data-Parallel-Rank") != "5" || header.Get("Authorization") != "Bearer sesame" {
 		t.Errorf("the engine got %v", header)
 	}
 }

@@ -59,7 +59,7 @@ func TestSequenceA_ABodyIsRoutedAndPassesUnchanged(t *testing.T) {
 	if text := read(t, answer); answer.StatusCode != 200 || text != `{"choices":[]}` {
 		t.Errorf("%d %q", answer.StatusCode, text)
 	}
-	if sent := <-got; sent != body {
+	if sent := await(t, got); sent != body {
 		t.Errorf("the engine got %q", sent)
 	}
 	h.outcomes(map[picker.Outcome]int64{picker.Completed: 1})
@@ -100,7 +100,7 @@ func TestSequenceB_TrailersCompleteTheBody(t *testing.T) {
 		if text := read(t, g.do(r)); text != "ok" {
 			t.Errorf("answer %q", text)
 		}
-		if sent := <-got; sent != completion+" 42" {
+		if sent := await(t, got); sent != completion+" 42" {
 			t.Errorf("the engine got %q", sent)
 		}
 	}
@@ -371,7 +371,7 @@ func TestSequenceJ_ModesThatWaitForEachAnswer(t *testing.T) {
 				if text := read(t, g.post("/v1/completions", body)); text != "answer" {
 					t.Errorf("answer %q", text)
 				}
-				if sent := <-got; sent != body {
+				if sent := await(t, got); sent != body {
 					t.Errorf("the engine got %d bytes", len(sent))
 				}
 				want := "m" // the body was read before the pick
@@ -390,7 +390,7 @@ func TestSequenceJ_ModesThatWaitForEachAnswer(t *testing.T) {
 		if text := read(t, g.post("/v1/completions", body)); text != "answer" {
 			t.Errorf("answer %q", text)
 		}
-		<-got
+		await(t, got)
 	})
 	t.Run("buffered, refused", func(t *testing.T) {
 		h := newHouse(t, Options{}, ServeOptions{}, spec(e))

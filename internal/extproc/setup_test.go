@@ -303,3 +303,15 @@ func readRequest(r *http.Request) string {
 	}
 	return string(b)
 }
+
+// await waits for what an engine tells.
+func await[T any](t *testing.T, c <-chan T) T {
+	t.Helper()
+	select {
+	case v := <-c:
+		return v
+	case <-time.After(patience):
+		t.Fatal("the engine was not reached")
+		panic("unreachable")
+	}
+}
