@@ -168,4 +168,3 @@ func typeNames() string {
 	}
 	return strings.Join(names, ", ")
 }
-

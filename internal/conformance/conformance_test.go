@@ -116,16 +116,6 @@ func (e *engines) engine(pod string, id Identity, files modelfiles.Set, s settin
 	e.identity[pod], e.prompts[pod] = id, chatprompt.NewPrompter(enc, nil, chats, err)
 }
 
-// mute lets engines answer no questions for tokens.
-func (e *engines) mute(on bool) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.refuse = nil
-	if on {
-		e.refuse = func([]byte) error { return errors.New("busy") }
-	}
-}
-
 func (e *engines) forget(pod string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
