@@ -1,0 +1,33 @@
+package lab
+
+import (
+	"slices"
+	"testing"
+)
+
+// TestTheDefaultDoesNotCollapse: a prefix that everyone shares neither draws all traffic to one pod, as the literal
+// longest prefix does, nor is it computed everywhere at the cost of the time to the first token.
+func TestTheDefaultDoesNotCollapse(t *testing.T) {
+	for _, name := range []string{"rag", "chat", "fanout"} {
+		w, err := Generate(name, 600, 2)
+		if err != nil {
+			t.Fatal(err)
+		}
+		at := func(strategy string) *Result {
+			c := small(t, strategy)
+			c.Workload, c.Pods, c.Speed = w, 8, 2
+			return run(t, c)
+		}
+		ours, literal, blind := at("MarginalCost"), at("LongestPrefix/literal"), at("LeastLoad")
+		if most := slices.Max(ours.RequestsPerPod); most > ours.Requests/2 {
+			t.Errorf("%s: one pod of eight got %d of %d requests", name, most, ours.Requests)
+		}
+		if slices.Min(ours.RequestsPerPod) == 0 {
+			t.Errorf("%s: a pod got nothing: %v", name, ours.RequestsPerPod)
+		}
+		if ours.TTFTSeconds.Mean > literal.TTFTSeconds.Mean || ours.TTFTSeconds.Mean > blind.TTFTSeconds.Mean || ours.HitRatio < blind.HitRatio {
+			t.Errorf("%s: mean time to the first token %.3f s with %.2f hits; %.3f s under the literal longest prefix, %.3f s with %.2f hits by load alone",
+				name, ours.TTFTSeconds.Mean, ours.HitRatio, literal.TTFTSeconds.Mean, blind.TTFTSeconds.Mean, blind.HitRatio)
+		}
+	}
+}

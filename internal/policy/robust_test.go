@@ -1,0 +1,70 @@
+package policy
+
+import (
+	"testing"
+
+	"github.com/kvasir-dev/kvasir/internal/kvblock"
+	"github.com/kvasir-dev/kvasir/internal/kvindex"
+	"github.com/kvasir-dev/kvasir/internal/load"
+)
+
+// TestTheDefaultWeighsWhatItShould holds the default strategy to what it must not get wrong, one choice each; the first
+// candidate is the right one.
+func TestTheDefaultWeighsWhatItShould(t *testing.T) {
+	learned := func(v load.View) load.View {
+		v.Rate, v.PairSeconds, v.Overhead, v.Trust, v.KVTokens = 45_000, 1.2e-9, 0.01, 1, 400_000
+		return v
+	}
+	lower := func(tier kvblock.Tier, blocks uint32) Candidate {
+		c := candidate("lower", 0, learned(load.View{}))
+		c.Match = kvindex.Match{}
+		c.Match.Tiers[tier] = blocks
+		return c
+	}
+	for name, tc := range map[string]struct {
+		tokens     int
+		candidates []Candidate
+	}{
+		"a long match is worth a short wait": {20_000, []Candidate{
+			candidate("holds", 1200, learned(load.View{InFlight: 1, Prefilling: 1, PendingTokens: 2000})), candidate("idle", 0, learned(load.View{})),
+		}},
+		"a short match is not worth a long wait": {2000, []Candidate{
+			candidate("idle", 0, learned(load.View{})), candidate("holds", 100, learned(load.View{InFlight: 1, Prefilling: 1, PendingTokens: 40_000})),
+		}},
+		"a prompt of 100,000 tokens ahead is more than twice two of 50,000": {2000, []Candidate{
+			candidate("two", 0, learned(load.View{InFlight: 2, PendingTokens: 100_000, PendingPairs: 2 * 50_000 * 25_000})),
+			candidate("one", 0, learned(load.View{InFlight: 2, PendingTokens: 100_000, PendingPairs: 100_000 * 50_000})),
+		}},
+		"a new pod is filled though nothing is known of it": {4000, []Candidate{
+			candidate("new", 0, load.View{KVTokens: 400_000}), candidate("busy", 0, learned(load.View{InFlight: 3, PendingTokens: 9000})),
+		}},
+		"short of KV blocks is passed over": {20_000, []Candidate{
+			candidate("free", 0, learned(load.View{KVUsage: 0.3})), candidate("full", 300, learned(load.View{KVUsage: 0.94})),
+		}},
+		"decodes are kept balanced": {2000, []Candidate{
+			candidate("few", 0, learned(load.View{InFlight: 2, Decoding: 2})), candidate("many", 0, learned(load.View{InFlight: 40, Decoding: 40})),
+		}},
+		"a fast tier is worth its reload": {20_000, []Candidate{lower(kvblock.CPU, 1200), candidate("cold", 0, learned(load.View{}))}},
+		"a slow tier is not":              {20_000, []Candidate{candidate("gpu", 1100, learned(load.View{})), lower(kvblock.Disk, 1200)}},
+	} {
+		r := request(tc.tokens)
+		r.ReloadRate[kvblock.CPU], r.ReloadRate[kvblock.Disk] = 1e6, 30_000
+		p := mustNew(t, Default(MarginalCost))
+		if got := choose(p, r, tc.candidates)[0]; got != 0 {
+			t.Errorf("%s: chose candidate %d", name, got)
+		}
+	}
+}
+
+// TestWasteCostsMoreWhereTheFleetIsBusy: what an idle fleet spreads, a busy one keeps together.
+func TestWasteCostsMoreWhereTheFleetIsBusy(t *testing.T) {
+	choice := func(utilisation float64) int {
+		view := load.View{Rate: 45_000, Trust: 1, Utilisation: utilisation}
+		waits := view
+		waits.PendingTokens = 9000 // a little more than the 8000 that it would spare
+		return choose(mustNew(t, Default(MarginalCost)), request(8200), []Candidate{candidate("idle", 0, view), candidate("holds", 500, waits)})[0]
+	}
+	if idle, busy := choice(0), choice(0.7); idle != 0 || busy != 1 {
+		t.Errorf("an idle fleet chose %d, a busy one %d; want 0 and 1", idle, busy)
+	}
+}
