@@ -64,8 +64,8 @@ func labRun(ctx context.Context, args []string, std stdio) error {
 		lag       = set.Duration("event-lag", 10*time.Millisecond, "time until a cache event reaches the pickers")
 		maxTurns  = set.Int("max-turns", 0, "most turns of a session that are sent; 0 sends all")
 		seeds     = set.String("seeds", "1", "seeds of the runs, with commas")
-		drops     = set.Bool("drop-report", false, "tell which requests were not sent (json always does)")
-		output    = set.String("o", "table", "table or json")
+		drops     = set.Bool("drop-report", false, "tell which requests were not sent (json and html always do)")
+		output    = set.String("o", "table", "table, json or html")
 	)
 	if err := parse(set, args); err != nil {
 		return err
@@ -85,8 +85,8 @@ func labRun(ctx context.Context, args []string, std stdio) error {
 	if !slices.Contains([]string{"timestamps", "think"}, *arrivals) {
 		return wrong(set, "--arrivals is %q, want timestamps or think", *arrivals)
 	}
-	if !slices.Contains([]string{"table", "json"}, *output) {
-		return wrong(set, "-o is %q, want table or json", *output)
+	if !slices.Contains([]string{"table", "json", "html"}, *output) {
+		return wrong(set, "-o is %q, want table, json or html", *output)
 	}
 	if *traceFile != "" && *workload != "" {
 		return wrong(set, "--trace and --workload exclude each other")
@@ -103,8 +103,11 @@ func labRun(ctx context.Context, args []string, std stdio) error {
 	if err != nil {
 		return err
 	}
-	if *output == "json" {
+	switch *output {
+	case "json":
 		return report.WriteJSON(std.out)
+	case "html":
+		return report.WriteHTML(std.out)
 	}
 	return report.WriteTable(std.out, *drops)
 }

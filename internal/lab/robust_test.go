@@ -1,7 +1,9 @@
 package lab
 
 import (
+	"io"
 	"slices"
+	"strings"
 	"testing"
 )
 
@@ -28,6 +30,22 @@ func TestTheDefaultDoesNotCollapse(t *testing.T) {
 		if ours.TTFTSeconds.Mean > literal.TTFTSeconds.Mean || ours.TTFTSeconds.Mean > blind.TTFTSeconds.Mean || ours.HitRatio < blind.HitRatio {
 			t.Errorf("%s: mean time to the first token %.3f s with %.2f hits; %.3f s under the literal longest prefix, %.3f s with %.2f hits by load alone",
 				name, ours.TTFTSeconds.Mean, ours.HitRatio, literal.TTFTSeconds.Mean, blind.TTFTSeconds.Mean, blind.HitRatio)
+		}
+	}
+}
+
+// TestTheReportsSayWhatTheRunsSay: all three forms name each strategy, and what users wrote is escaped in the page.
+func TestTheReportsSayWhatTheRunsSay(t *testing.T) {
+	r := Report{Setup: Setup{Workload: "<b>w"}, Results: []*Result{{Strategy: "One", TTFTSeconds: Times{Mean: 0.25}}, {Strategy: "Two", HitRatio: 0.5}}}
+	for name, write := range map[string]func(io.Writer) error{
+		"html": r.WriteHTML, "json": r.WriteJSON, "table": func(w io.Writer) error { return r.WriteTable(w, true) },
+	} {
+		var out strings.Builder
+		if err := write(&out); err != nil {
+			t.Fatal(err)
+		}
+		if !strings.Contains(out.String(), "One") || !strings.Contains(out.String(), "Two") || name == "html" && (strings.Contains(out.String(), "<b>w") || strings.Contains(out.String(), "ZgotmplZ")) {
+			t.Errorf("%s:\n%s", name, out.String())
 		}
 	}
 }
