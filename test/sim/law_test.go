@@ -149,8 +149,8 @@ func held(w kvindex.Writer) map[place]bool {
 func (e *end) describe() string {
 	if e.owned || e.port == nil {
 		s := e.receiver.Status()
-		return fmt.Sprintf("reported, %v, proven %v, divergent %d, told %d, held %d, orphans %d, refused %d",
-			s.State, s.Proven, s.Divergent, s.Told, s.Held, s.Orphans, s.Refused)
+		return fmt.Sprintf("reported, %v, proven %v %v ago, divergent %d, told %d, held %d, evicted %d, orphans %d, refused %d, resyncs %v",
+			s.State, s.Proven, e.w.now.Sub(s.LastProof), s.Divergent, s.Told, s.Held, e.writer.Evicted(), s.Orphans, s.Refused, s.Resyncs)
 	}
 	s := e.port.stream.Stats()
 	return fmt.Sprintf("subscribed, %v, life %d, refused %d, orphans dropped %d", e.port.stream.State(), e.port.life, s.Refused.Load(), s.OrphansDropped.Load())
