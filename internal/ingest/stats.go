@@ -89,10 +89,11 @@ type Stats struct {
 	// Overflows of the queue.
 	Overflows atomic.Uint64
 
-	// Malformed messages have no sequence number, or one that cannot follow; DecodeErrors are payloads that cannot be read, and UnknownLayouts
-	// the ones among them that are of no known layout.
+	// Malformed messages have no sequence number, or one that cannot follow; DecodeErrors are payloads that cannot be read.
+	// UnknownLayouts are the ones among them that are of no known layout, and batches with events of a known kind that
+	// cannot be read.
 	Malformed, DecodeErrors, UnknownLayouts atomic.Uint64
-	// Unreadable tells that the last batch was of no known layout.
+	// Unreadable tells that the last batch was of no known layout, or an event of a known kind in it.
 	Unreadable atomic.Bool
 	// Skipped counts events and fields that the decoder passed over.
 	Skipped atomic.Uint64

@@ -270,7 +270,8 @@ func (s *Stream) message(seq uint64, payload []byte) {
 	s.listen()
 }
 
-// applyBatch decodes a payload and changes the mirror and the index accordingly. false means that it cannot be read.
+// applyBatch decodes a payload and changes the mirror and the index accordingly. false means that it cannot be read, or
+// that an event of a known kind in it cannot.
 func (s *Stream) applyBatch(payload []byte) bool {
 	s.proof = proofOf(payload)
 	if err := s.decoder.Decode(payload, &s.batch); err != nil {
@@ -284,13 +285,18 @@ func (s *Stream) applyBatch(payload []byte) bool {
 		s.setState(Degraded)
 		return false
 	}
-	s.unreadable(false)
+	whole := s.batch.Unread == 0
+	if !whole { // what is known of the rest counts, but nobody vouches for the sum
+		s.stats.UnknownLayouts.Add(1)
+		s.setState(Degraded)
+	}
+	s.unreadable(!whole)
 	s.sink.Apply(&s.batch, s.position())
 	if s.batch.Time > 0 {
 		now := float64(s.cfg.Now().UnixMilli()) / 1e3
 		s.stats.lag.Store(int64((now - s.batch.Time) * 1e9))
 	}
-	return true
+	return whole
 }
 
 // unreadable notes whether the last batch was of no known layout.

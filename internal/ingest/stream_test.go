@@ -1,6 +1,7 @@
 package ingest
 
 import (
+	"encoding/json"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -347,6 +348,40 @@ func TestWhatCannotBeReadIsCountedAndPassedOver(t *testing.T) {
 			t.Errorf("%d decode errors, want 1", got)
 		}
 	})
+}
+
+// An event of a known kind that cannot be read has told of a change that nobody has seen: with the rest of its batch
+// the endpoint is not known to be what it is.
+func TestAnEventThatCannotBeReadIsNotVouchedFor(t *testing.T) {
+	for _, replay := range []bool{false, true} {
+		inWorld(t, replay, nil, func(w *world) {
+			synctest.Wait()
+			w.publish(encode(chain(0, 1)), 1)
+			w.check("all was read", Synced, gpu(keyOf(1)))
+			part, err := json.Marshal(kvevent.Batch{Time: float64(clock.Add(1)), Rank: -1, Skipped: 1, Unread: 1, Events: []kvevent.Event{chain(0, 2)}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			w.publish(part, 1)
+			w.check("one event was not", Degraded, gpu(keyOf(1), keyOf(2)))
+			if !w.stats().Unreadable.Load() || w.stats().UnknownLayouts.Load() != 1 {
+				t.Errorf("unreadable %v, %d unknown layouts, want true and 1", w.stats().Unreadable.Load(), w.stats().UnknownLayouts.Load())
+			}
+			w.publish(encode(chain(0, 3)), 1)
+			w.check("the next were", Degraded, gpu(keyOf(1), keyOf(2), keyOf(3)))
+			if w.stats().Unreadable.Load() {
+				t.Error("still unreadable")
+			}
+			time.Sleep(time.Hour)
+			w.check("replays tell the same", Degraded, gpu(keyOf(1), keyOf(2), keyOf(3)))
+			if n := w.asked(); n > 200 {
+				t.Errorf("%d replays in an hour", n)
+			}
+			w.restart()
+			w.publish(encode(chain(0, 4)), 1)
+			w.check("another life", Synced, gpu(keyOf(4)))
+		})
+	}
 }
 
 // blockingDecoder waits before every batch.

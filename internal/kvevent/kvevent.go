@@ -63,4 +63,6 @@ type Batch struct {
 	Events []Event
 	// Skipped counts events and fields of events that were not understood and passed over.
 	Skipped int
+	// Unread counts those of the skipped events that are of a known kind: something has changed, and nobody knows what.
+	Unread int
 }

@@ -73,7 +73,7 @@ var eventSeries = []series[ingest.Stats]{
 		func(s *ingest.Stats) *atomic.Uint64 { return &s.Malformed }),
 	total("kvasir_events_decode_errors_total", "Event batches that could not be read.",
 		func(s *ingest.Stats) *atomic.Uint64 { return &s.DecodeErrors }),
-	total("kvasir_events_unknown_layouts_total", "Event batches that could not be read because their layout is not known.",
+	total("kvasir_events_unknown_layouts_total", "Event batches that could not be read, or not all of it, because their layout is not known.",
 		func(s *ingest.Stats) *atomic.Uint64 { return &s.UnknownLayouts }),
 	total("kvasir_events_skipped_total", "Events and fields in readable batches that were passed over.",
 		func(s *ingest.Stats) *atomic.Uint64 { return &s.Skipped }),

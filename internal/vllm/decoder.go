@@ -57,13 +57,13 @@ func NewDecoder(engine string) *Decoder {
 // Decode reads one payload into b, whose slices are reused. Nothing in b refers to payload afterwards.
 //
 // Events with an unknown tag, events that cannot be understood although their extent can be told, and unknown fields
-// are passed over and counted in b.Skipped. An error wraps ErrMalformed or ErrLayout and means that nothing of the
+// are passed over and counted in b.Skipped; those events whose tag is known in b.Unread, too. An error wraps ErrMalformed or ErrLayout and means that nothing of the
 // payload is to be applied; b then holds no events.
 func (d *Decoder) Decode(payload []byte, b *kvevent.Batch) error {
-	b.Time, b.Rank, b.Skipped, b.Events = 0, -1, 0, b.Events[:0]
+	b.Time, b.Rank, b.Skipped, b.Unread, b.Events = 0, -1, 0, 0, b.Events[:0]
 	r := reader{data: payload}
 	if !d.batch(&r, b) {
-		b.Events = b.Events[:0]
+		b.Unread, b.Events = 0, b.Events[:0]
 		if whole := (reader{data: payload}); whole.skip() {
 			return ErrLayout
 		}
@@ -136,7 +136,7 @@ func (d *Decoder) rank(r *reader, b *kvevent.Batch) bool {
 
 // events reads the list of events.
 func (d *Decoder) events(r *reader, b *kvevent.Batch) bool {
-	b.Events = b.Events[:0]
+	b.Unread, b.Events = 0, b.Events[:0]
 	n, ok := r.array()
 	if !ok {
 		return false
@@ -149,6 +149,9 @@ func (d *Decoder) events(r *reader, b *kvevent.Batch) bool {
 		r.at, b.Skipped = start, skipped
 		if !unknown(r, b, 1) {
 			return false
+		}
+		if tagged(reader{data: r.data, at: start}) {
+			b.Unread++
 		}
 	}
 	return true

@@ -224,32 +224,36 @@ func TestDecodePassesOverWhatItDoesNotUnderstand(t *testing.T) {
 		return stored(func(e []any) []any { e[i] = v; return e })
 	}
 	cases := map[string]struct {
-		payload       []byte
-		events, count int
+		payload               []byte
+		events, count, unread int
 	}{
-		"an event with an unknown tag":           {enc{}.value([]any{1.0, []any{[]any{"BlockMoved", "x"}, cleared}, nil}), 1, 1},
-		"a map with an unknown tag":              {enc{}.value([]any{1.0, []any{pairs{{"type", "BlockMoved"}}, cleared}}), 1, 1},
-		"a map without a tag":                    {enc{}.value([]any{1.0, []any{pairs{{"medium", "GPU"}}, cleared}}), 1, 1},
-		"an unknown key of an event":             {enc{}.value([]any{1.0, []any{pairs{{"type", "AllBlocksCleared"}, {"why", pairs{{"a", nil}}}}}}), 1, 1},
-		"an unknown position of an event":        {enc{}.value([]any{1.0, []any{[]any{"BlockRemoved", []any{}, nil, nil, 7, 8}}}), 1, 2},
-		"an unknown element of the batch":        {enc{}.value([]any{1.0, []any{cleared}, 0, "more"}), 1, 1},
-		"an unknown key of the batch":            {enc{}.value(pairs{{"events", []any{cleared}}, {"epoch", "x"}}), 1, 1},
-		"a rank that is no number":               {enc{}.value([]any{1.0, []any{cleared}, "zero"}), 1, 1},
-		"bytes behind the batch":                 {append(enc{}.value([]any{1.0, []any{cleared}}), 0, 0), 1, 1},
-		"an event that is a number":              {enc{}.value([]any{1.0, []any{int64(3), cleared}}), 1, 1},
-		"an event that is an empty array":        {enc{}.value([]any{1.0, []any{[]any{}, cleared}}), 1, 1},
-		"a token beyond 32 bits":                 {enc{}.value([]any{1.0, []any{set(3, []any{int64(1 << 32)}), cleared}}), 1, 1},
-		"a negative token":                       {enc{}.value([]any{1.0, []any{set(3, []any{int64(-1)}), cleared}}), 1, 1},
-		"tokens in pairs":                        {enc{}.value([]any{1.0, []any{set(3, []any{[]any{1, 2}}), cleared}}), 1, 1},
-		"a hash that is text":                    {enc{}.value([]any{1.0, []any{set(1, []any{"ab"}), cleared}}), 1, 1},
-		"a digest of seven bytes":                {enc{}.value([]any{1.0, []any{set(1, []any{make([]byte, 7)}), cleared}}), 1, 1},
-		"a negative block size":                  {enc{}.value([]any{1.0, []any{set(4, int64(-16)), cleared}}), 1, 1},
-		"a stored event without its block size":  {enc{}.value([]any{1.0, []any{[]any{"BlockStored", []any{}, nil, []any{}}, cleared}}), 1, 1},
-		"a stored map without hashes":            {enc{}.value([]any{1.0, []any{pairs{{"type", "BlockStored"}}, cleared}}), 1, 1},
-		"a map where vLLM has the adapter":       {enc{}.value([]any{1.0, []any{set(7, pairs{{"cache_salt", "s"}})}}), 1, 1},
-		"a kind of attention that is no text":    {enc{}.value([]any{1.0, []any{pairs{{"type", "BlockStored"}, {"block_hashes", []any{}}, {"kv_cache_spec_kind", 4}}}}), 1, 1},
-		"extra keys of an unknown type":          {enc{}.value([]any{1.0, []any{stored(func(e []any) []any { return append(e, []any{[]any{true}}) })}}), 1, 1},
-		"extra keys for more blocks than stored": {enc{}.value([]any{1.0, []any{stored(func(e []any) []any { return append(e, []any{nil, []any{"s"}}) })}}), 1, 1},
+		"an event with an unknown tag":           {enc{}.value([]any{1.0, []any{[]any{"BlockMoved", "x"}, cleared}, nil}), 1, 1, 0},
+		"a map with an unknown tag":              {enc{}.value([]any{1.0, []any{pairs{{"type", "BlockMoved"}}, cleared}}), 1, 1, 0},
+		"a map without a tag":                    {enc{}.value([]any{1.0, []any{pairs{{"medium", "GPU"}}, cleared}}), 1, 1, 0},
+		"an unknown key of an event":             {enc{}.value([]any{1.0, []any{pairs{{"type", "AllBlocksCleared"}, {"why", pairs{{"a", nil}}}}}}), 1, 1, 0},
+		"an unknown position of an event":        {enc{}.value([]any{1.0, []any{[]any{"BlockRemoved", []any{}, nil, nil, 7, 8}}}), 1, 2, 0},
+		"an unknown element of the batch":        {enc{}.value([]any{1.0, []any{cleared}, 0, "more"}), 1, 1, 0},
+		"an unknown key of the batch":            {enc{}.value(pairs{{"events", []any{cleared}}, {"epoch", "x"}}), 1, 1, 0},
+		"a key of an event that is a number":     {enc{}.value([]any{1.0, []any{pairs{{"type", "AllBlocksCleared"}, {7, pairs{{"a", nil}}}}}}), 1, 1, 0},
+		"a removal of what is text":              {enc{}.value([]any{1.0, []any{[]any{"BlockRemoved", []any{"ab"}}, cleared}}), 1, 1, 1},
+		"the same as a map, its tag last":        {enc{}.value([]any{1.0, []any{pairs{{"block_hashes", []any{"ab"}}, {7, 7}, {"type", "BlockRemoved"}}, cleared}}), 1, 1, 1},
+		"a medium that is a number":              {enc{}.value([]any{1.0, []any{[]any{"AllBlocksCleared", 7}, cleared}}), 1, 1, 1},
+		"a rank that is no number":               {enc{}.value([]any{1.0, []any{cleared}, "zero"}), 1, 1, 0},
+		"bytes behind the batch":                 {append(enc{}.value([]any{1.0, []any{cleared}}), 0, 0), 1, 1, 0},
+		"an event that is a number":              {enc{}.value([]any{1.0, []any{int64(3), cleared}}), 1, 1, 0},
+		"an event that is an empty array":        {enc{}.value([]any{1.0, []any{[]any{}, cleared}}), 1, 1, 0},
+		"a token beyond 32 bits":                 {enc{}.value([]any{1.0, []any{set(3, []any{int64(1 << 32)}), cleared}}), 1, 1, 1},
+		"a negative token":                       {enc{}.value([]any{1.0, []any{set(3, []any{int64(-1)}), cleared}}), 1, 1, 1},
+		"tokens in pairs":                        {enc{}.value([]any{1.0, []any{set(3, []any{[]any{1, 2}}), cleared}}), 1, 1, 1},
+		"a hash that is text":                    {enc{}.value([]any{1.0, []any{set(1, []any{"ab"}), cleared}}), 1, 1, 1},
+		"a digest of seven bytes":                {enc{}.value([]any{1.0, []any{set(1, []any{make([]byte, 7)}), cleared}}), 1, 1, 1},
+		"a negative block size":                  {enc{}.value([]any{1.0, []any{set(4, int64(-16)), cleared}}), 1, 1, 1},
+		"a stored event without its block size":  {enc{}.value([]any{1.0, []any{[]any{"BlockStored", []any{}, nil, []any{}}, cleared}}), 1, 1, 1},
+		"a stored map without hashes":            {enc{}.value([]any{1.0, []any{pairs{{"type", "BlockStored"}}, cleared}}), 1, 1, 1},
+		"a map where vLLM has the adapter":       {enc{}.value([]any{1.0, []any{set(7, pairs{{"cache_salt", "s"}})}}), 1, 1, 0},
+		"a kind of attention that is no text":    {enc{}.value([]any{1.0, []any{pairs{{"type", "BlockStored"}, {"block_hashes", []any{}}, {"kv_cache_spec_kind", 4}}}}), 1, 1, 0},
+		"extra keys of an unknown type":          {enc{}.value([]any{1.0, []any{stored(func(e []any) []any { return append(e, []any{[]any{true}}) })}}), 1, 1, 0},
+		"extra keys for more blocks than stored": {enc{}.value([]any{1.0, []any{stored(func(e []any) []any { return append(e, []any{nil, []any{"s"}}) })}}), 1, 1, 0},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
@@ -257,8 +261,8 @@ func TestDecodePassesOverWhatItDoesNotUnderstand(t *testing.T) {
 			if err := NewDecoder("VLLM").Decode(tc.payload, &b); err != nil {
 				t.Fatal(err)
 			}
-			if len(b.Events) != tc.events || b.Skipped != tc.count {
-				t.Errorf("got %d events and %d skipped, want %d and %d", len(b.Events), b.Skipped, tc.events, tc.count)
+			if len(b.Events) != tc.events || b.Skipped != tc.count || b.Unread != tc.unread {
+				t.Errorf("got %d events, %d skipped, %d unread, want %d, %d and %d", len(b.Events), b.Skipped, b.Unread, tc.events, tc.count, tc.unread)
 			}
 		})
 	}

@@ -31,6 +31,25 @@ func kindOf(tag []byte) kvevent.Kind {
 	return 0
 }
 
+// tagged tells whether the event at r, whose extent is right, has a known tag.
+func tagged(r reader) bool {
+	if n, ok := r.array(); ok {
+		tag, ok := r.str()
+		return n > 0 && ok && kindOf(tag) != 0
+	}
+	n, _ := r.mapping()
+	for range n {
+		key, _ := r.key()
+		start := r.at
+		if tag, ok := r.str(); ok && string(key) == "type" && kindOf(tag) != 0 {
+			return true
+		}
+		r.at = start
+		r.skip()
+	}
+	return false
+}
+
 // fields reads an event in either form.
 func (d *Decoder) fields(r *reader, b *kvevent.Batch, e *kvevent.Event, f *fields) bool {
 	if n, ok := r.array(); ok {
@@ -41,7 +60,7 @@ func (d *Decoder) fields(r *reader, b *kvevent.Batch, e *kvevent.Event, f *field
 		return false
 	}
 	for range n {
-		key, ok := r.str()
+		key, ok := r.key()
 		if !ok || !d.keyed(r, b, e, f, key) {
 			return false
 		}

@@ -130,6 +130,16 @@ func (r *reader) str() ([]byte, bool) {
 	return r.take(n)
 }
 
+// key consumes the key of a map, and answers nothing for one that is no string: no key known here.
+func (r *reader) key() ([]byte, bool) {
+	start := r.at
+	if k, ok := r.str(); ok {
+		return k, true
+	}
+	r.at = start
+	return nil, r.skip()
+}
+
 // bin consumes a byte string. The bytes are the payload's own.
 func (r *reader) bin() ([]byte, bool) {
 	var width int

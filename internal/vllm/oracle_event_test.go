@@ -25,11 +25,14 @@ func toBatch(v any, engine string) (kvevent.Batch, error) {
 			if !ok {
 				return ErrLayout
 			}
-			batch.Events = nil
+			batch.Events, batch.Unread = nil, 0
 			for _, item := range list {
 				event, skipped, err := toEvent(item, engine)
 				if err != nil {
 					batch.Skipped++
+					if tagOf(item) {
+						batch.Unread++
+					}
 					continue
 				}
 				batch.Skipped += skipped
@@ -91,6 +94,22 @@ var (
 	errEvent     = errors.New("event not understood")
 )
 
+// tagOf tells whether an event has a known tag.
+func tagOf(v any) bool {
+	known := func(v any) bool { return v == "BlockStored" || v == "BlockRemoved" || v == "AllBlocksCleared" }
+	switch v := v.(type) {
+	case pairs:
+		for _, p := range v {
+			if p.key == "type" && known(p.value) {
+				return true
+			}
+		}
+	case []any:
+		return len(v) > 0 && known(v[0])
+	}
+	return false
+}
+
 // toEvent normalises both forms to names, then builds the event.
 func toEvent(v any, engine string) (kvevent.Event, int, error) {
 	skipped := 0
@@ -98,9 +117,11 @@ func toEvent(v any, engine string) (kvevent.Event, int, error) {
 	switch v := v.(type) {
 	case pairs:
 		for _, p := range v {
-			if name, ok := p.key.(string); !ok {
-				return kvevent.Event{}, 0, errEvent
-			} else if name == "metadata" && engine != "SGLang" {
+			if _, ok := p.key.(string); !ok {
+				skipped++
+				continue
+			}
+			if p.key == "metadata" && engine != "SGLang" {
 				skipped++
 				continue
 			}

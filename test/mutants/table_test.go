@@ -153,8 +153,15 @@ var mutants = []mutant{
 	{
 		name: "one event that is not understood drops the batch", peer: "B8",
 		file: "internal/vllm/decoder.go",
-		old:  "		if !unknown(r, b, 1) {\n			return false\n		}\n	}\n	return true\n}\n\n// event reads",
-		new:  "		return false\n	}\n	return true\n}\n\n// event reads",
+		old:  "		if !unknown(r, b, 1) {\n			return false\n		}\n		if tagged(",
+		new:  "		if !unknown(r, b, 1) || true {\n			return false\n		}\n		if tagged(",
+		pkg:  "./test/sim", test: simulation,
+	},
+	{
+		name: "an event of a known kind that cannot be read changes nothing", peer: "B8",
+		file: "internal/ingest/stream.go",
+		old:  "	whole := s.batch.Unread == 0\n",
+		new:  "	whole := s.batch.Unread >= 0\n",
 		pkg:  "./test/sim", test: simulation,
 	},
 	{

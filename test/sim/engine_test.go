@@ -15,6 +15,7 @@ type release struct {
 	outerMap  bool
 	digests   bool // hashes are sent as bytes
 	newer     bool // it says things that nobody knows
+	murky     bool // it says some of what it does in a way that nobody can read
 	blockSize int
 	blocks    int
 	// lower is the medium of a second tier, of lowerBlocks; none when 0. lowerTier is where we think that is.
@@ -62,6 +63,7 @@ type engine struct {
 	encoder vllmsim.Encoder
 	events  []vllmsim.WireEvent // of the step
 	raw     [][]byte            // events that the encoder does not know
+	unread  bool                // some event could not be read
 
 	history [][]byte // by number, from base
 	base    uint64

@@ -3,6 +3,7 @@ package sim
 import (
 	"encoding/binary"
 	"math"
+	"slices"
 
 	"github.com/kvasir-dev/kvasir/internal/vllmsim"
 )
@@ -20,9 +21,16 @@ func rawTierCleared(medium string) []byte {
 var strangers = [][]byte{
 	append(packString([]byte{0x93}, "BlockTeleported"), 0x91, 0x07, 0xc0),
 	append(packString(packString([]byte{0x82}, "type"), "BlockTeleported"), 0xa1, 'x', 0x01),
-	packString([]byte{0x91}, "BlockStored"), // too short
+	packString([]byte{0x91}, "BlocksStored"),
 	{0x07},
 	{0x80},
+}
+
+// murky are events of known kinds that cannot be read.
+var murky = [][]byte{
+	packString([]byte{0x91}, "BlockStored"),
+	packString(append(packString([]byte{0x92}, "BlockRemoved"), 0x91), "seven"),
+	packString(packString(packString(packString([]byte{0x82}, "block_hashes"), "seven"), "type"), "BlockRemoved"),
 }
 
 // eventsAt is where the array of events begins in a batch that is an array: after its header and the time.
@@ -31,8 +39,15 @@ const eventsAt = 1 + 9
 // encode is the step's batch on the wire. Its time is its number, by which the batch is found again.
 func (e *engine) encode() []byte {
 	w := e.w
-	payload := e.encoder.AppendBatch(nil, w.batchTime(e), e.events)
 	raw := e.raw
+	if n := len(e.events); e.murky && n > 0 && w.rng.IntN(16) == 0 {
+		i := w.rng.IntN(n)
+		e.events = slices.Delete(e.events, i, i+1)
+		raw = append(raw, murky[w.rng.IntN(len(murky))])
+		e.unread = true
+		w.count("unreadable event")
+	}
+	payload := e.encoder.AppendBatch(nil, w.batchTime(e), e.events)
 	if e.newer && w.rng.IntN(3) == 0 {
 		raw = append(raw, strangers[w.rng.IntN(len(strangers))])
 		w.count("unknown event")

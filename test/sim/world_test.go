@@ -179,7 +179,7 @@ func (w *world) drawFaults() {
 func (w *world) drawRelease() release {
 	r := release{
 		engine: "VLLM", layout: vllmsim.Layout(1 + w.rng.IntN(int(vllmsim.Layout024))), outerMap: w.rng.IntN(10) == 0,
-		newer: w.rng.IntN(3) == 0, blocks: 24 + w.rng.IntN(40), groups: 1, replay: w.rng.IntN(5) > 0,
+		newer: w.rng.IntN(3) == 0, murky: w.rng.IntN(12) == 0, blocks: 24 + w.rng.IntN(40), groups: 1, replay: w.rng.IntN(5) > 0,
 		blockSize: one(w, w.blockTokens, w.blockTokens, 2*w.blockTokens, w.blockTokens/2, w.blockTokens/4),
 	}
 	if w.rng.IntN(6) == 0 {
