@@ -142,12 +142,14 @@ func filterSort(r *run, v Value, a *args) Value {
 		return r.fail(unsupported("sorting by several attributes"))
 	}
 	items, path := r.list(v), attributePath(p[2])
-	keys := make([]Value, len(items))
+	// Jinja2 compares lists of one key each: keys that are equal need no order, whatever they are.
+	all, keys := make([]Value, len(items)), make([]Value, len(items))
 	for i, item := range items {
-		keys[i] = r.follow(item, path)
+		all[i] = r.follow(item, path)
 		if !p[1].Truth() {
-			keys[i] = r.folded(keys[i])
+			all[i] = r.folded(all[i])
 		}
+		keys[i] = List(all[i : i+1])
 	}
 	if r.err != nil {
 		return Value{}
