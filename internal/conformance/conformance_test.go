@@ -284,7 +284,26 @@ func TestTheProbeIsRepeated(t *testing.T) {
 			}
 		}, 61 * time.Minute, Exact, true, true, 5},
 		"an engine that goes away": {func(h *house) { h.pods(); h.apply() }, time.Minute, Exact, true, true, 1},
-		"one more of the same":     {func(h *house) { h.engine("b", v24, full, settings[0]); h.pods("a", "b"); h.apply() }, time.Minute, Exact, true, true, 1},
+		"its successor is alike":   {func(h *house) { h.engine("b", v24, full, settings[0]); h.pods("b"); h.apply() }, time.Minute, Exact, true, true, 2},
+		"its successor has another template": {func(h *house) {
+			h.engine("b", v24, other, settings[0])
+			h.pods("b")
+			h.apply()
+		}, time.Minute, Failed, true, false, 2},
+		"its successor does not answer": {func(h *house) {
+			h.engine("b", v24, other, settings[0])
+			h.mute(true)
+			h.pods("b")
+			h.apply()
+		}, time.Minute, Exact, true, true, 1},
+		"one that was not asked goes": {func(h *house) {
+			h.engine("b", v24, full, settings[0])
+			h.pods("a", "b")
+			h.apply()
+			h.pods("a")
+			h.apply()
+		}, time.Minute, Exact, true, true, 1},
+		"one more of the same": {func(h *house) { h.engine("b", v24, full, settings[0]); h.pods("a", "b"); h.apply() }, time.Minute, Exact, true, true, 1},
 		"one more of another": {func(h *house) {
 			h.engine("b", Identity{Version: "0.23.0"}, other, settings[0])
 			h.pods("a", "b")

@@ -46,6 +46,7 @@ type identified struct {
 type answers struct {
 	replies []reply
 	at      time.Time
+	epoch   string // of the engine's endpoint
 }
 
 func newKeeper(c *Config, p *Pool) *keeper {
@@ -251,11 +252,13 @@ func worse(n int, a, b *Verdict) Verdict {
 	return *a
 }
 
-// answer lets an engine of an identity answer the cases, unless one has lately. When none answers, what one has answered
-// before still counts, and they are asked again with the next look.
+// answer lets an engine of an identity answer the cases, unless one has lately that is still there: those that replace
+// it may have been started with another template. When none answers, what one has answered before still counts, and they
+// are asked again with the next look.
 func (k *keeper) answer(ctx context.Context, pool *Pool, id Identity, cases []Case) error {
 	before, answered := k.answers[id]
-	if answered && time.Since(before.at) < proveEvery {
+	there := slices.ContainsFunc(pool.Endpoints, func(ep endpoint.Endpoint) bool { return ep.Epoch() == before.epoch })
+	if answered && there && time.Since(before.at) < proveEvery {
 		return nil
 	}
 	err := errors.New("none of that kind is there any more")
@@ -269,7 +272,7 @@ func (k *keeper) answer(ctx context.Context, pool *Pool, id Identity, cases []Ca
 			return k.config.Engine.Tokens(ctx, ep, c.Route, c.Body, pool.APIKey)
 		})
 		if err == nil {
-			k.answers[id] = answers{replies, time.Now()}
+			k.answers[id] = answers{replies, time.Now(), ep.Epoch()}
 			k.mu.Lock()
 			k.status.Probes++
 			k.mu.Unlock()
