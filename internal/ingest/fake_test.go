@@ -189,6 +189,8 @@ type fakeEngine struct {
 	// replayFails tells whether the n-th replay fails, after how many replies.
 	replayFails func(n int) (after int, fails bool)
 	replays     int
+	// drops, if set, tells whether the n-th replay leaves out a batch.
+	drops func(n int, seq uint64) bool
 	// stuck, if not 0, is how long a replay socket says nothing before it is given up.
 	stuck time.Duration
 	// replaying, if set, is called before each reply.
@@ -245,6 +247,7 @@ func (e *fakeEngine) Replay(ctx context.Context, _ string, from uint64, each fun
 		after, fails = e.replayFails(e.replays)
 	}
 	history, base, stuck, replaying := slices.Clone(e.history), e.base, e.stuck, e.replaying
+	n, drops := e.replays, e.drops
 	e.mu.Unlock()
 	if stuck > 0 {
 		select {
@@ -255,7 +258,7 @@ func (e *fakeEngine) Replay(ctx context.Context, _ string, from uint64, each fun
 		}
 	}
 	for i, payload := range history {
-		if base+uint64(i) < from {
+		if base+uint64(i) < from || drops != nil && drops(n, base+uint64(i)) {
 			continue
 		}
 		if err := ctx.Err(); err != nil {

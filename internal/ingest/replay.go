@@ -46,7 +46,7 @@ func (s *Stream) begin(why Reason) {
 		s.setState(Unverified)
 		return
 	}
-	state, err := s.replayAll(func(uint64) error { return nil })
+	state, holes, err := s.replayAll(func(uint64) error { return nil })
 	switch {
 	case err != nil:
 		s.failed(err, Unverified)
@@ -56,6 +56,9 @@ func (s *Stream) begin(why Reason) {
 		s.setState(Synced)
 	default:
 		s.setState(state)
+		if holes {
+			s.plan()
+		}
 	}
 	s.log.Info("Event stream begun", "reason", why.String(), "state", State(s.state.Load()).String(),
 		"blocks", s.stats.Blocks.Load())
@@ -79,7 +82,7 @@ func (s *Stream) resync(why Reason) (same bool) {
 	before, since := s.position(), s.since
 	cleared, enough := false, false
 	partial := why == Retry && State(s.state.Load()) == Unverified
-	state, err := s.replayAll(func(from uint64) error {
+	state, holes, err := s.replayAll(func(from uint64) error {
 		if enough = partial && from > 0 && from >= s.since; enough {
 			return errShort
 		}
@@ -105,8 +108,11 @@ func (s *Stream) resync(why Reason) (same bool) {
 		s.failed(err, Degraded)
 	default:
 		s.retry = time.Time{}
-		if state != Degraded { // else it would be the same every time
+		if state != Degraded {
 			s.pause = s.cfg.MinResync
+		}
+		if holes { // what else leaves it degraded would be the same every time
+			s.plan()
 		}
 		s.setState(state)
 		s.tell(s.position(), s.State())
@@ -221,11 +227,13 @@ func (s *Stream) failed(err error, state State) {
 	s.pause = min(2*s.pause, s.cfg.MaxResync)
 }
 
-// replayAll applies everything that the engine still has, and returns the state that this leads to. It calls first with
-// the number of the first batch before that is applied.
-func (s *Stream) replayAll(first func(from uint64) error) (State, error) {
-	state, begun := Synced, false
-	err := s.replay(0, func(seq uint64, payload []byte) error {
+// replayAll applies everything that the engine still has, and returns the state that this leads to, and whether batches
+// in the middle did not come: a router drops replies for which it has no room. It calls first with the number of the
+// first batch before that is applied.
+func (s *Stream) replayAll(first func(from uint64) error) (state State, holes bool, err error) {
+	state = Synced
+	begun := false
+	err = s.replay(0, func(seq uint64, payload []byte) error {
 		switch {
 		case !begun:
 			if err := first(seq); err != nil {
@@ -242,7 +250,7 @@ func (s *Stream) replayAll(first func(from uint64) error) (State, error) {
 		case seq > s.expected:
 			s.stats.Gaps.Add(1)
 			s.stats.Missing.Add(seq - s.expected)
-			state = Degraded
+			state, holes = Degraded, true
 		}
 		s.expected = seq + 1
 		if !s.applyBatch(payload) {
@@ -250,7 +258,7 @@ func (s *Stream) replayAll(first func(from uint64) error) (State, error) {
 		}
 		return nil
 	})
-	return state, err
+	return state, holes, err
 }
 
 // patience is how long a replay socket may have taken to fail and still be asked again at once: what is live waits

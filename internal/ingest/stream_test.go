@@ -3,6 +3,7 @@ package ingest
 import (
 	"encoding/json"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"slices"
 	"testing"
@@ -233,6 +234,27 @@ func TestHistoryThatDoesNotReachBack(t *testing.T) {
 		time.Sleep(time.Minute)
 		w.check("a new connection", Unverified, gpu(keyOf(3), keyOf(4)))
 	})
+}
+
+// A router drops replies that do not fit its queue, and says nothing.
+func TestAReplayWithAHoleIsAskedForAgain(t *testing.T) {
+	for _, lossy := range []int{1, 3, math.MaxInt} { // so many replays
+		inWorld(t, true, nil, func(w *world) {
+			w.mu.Lock()
+			w.drops = func(n int, seq uint64) bool { return seq == 1 && n <= lossy }
+			w.mu.Unlock()
+			w.publish(encode(chain(0, 1)), 0)
+			w.publish(encode(removed(1)), 0)
+			w.publish(encode(chain(0, 2)), 0)
+			w.check("a hole", Degraded, gpu(keyOf(1), keyOf(2)))
+			settle()
+			if lossy == math.MaxInt {
+				w.check("a hole every time", Degraded, gpu(keyOf(1), keyOf(2)))
+				return
+			}
+			w.check("no hole any more", Synced, gpu(keyOf(2)))
+		})
+	}
 }
 
 func TestReplaySocketThatFails(t *testing.T) {
