@@ -34,18 +34,18 @@ func readDigest(d *pb.Digest) (map[section]*kvindex.Digest, error) {
 func (h *holding) compare(theirs map[section]*kvindex.Digest, short bool) (wanted []*pb.Wanted, divergent uint64) {
 	var empty kvindex.Digest
 	// All tiers of every group that was ever spoken of, so that nothing stays where nobody looks.
-	all := map[section]bool{}
+	var all []section
 	for at := range theirs {
 		h.groups |= 1 << at.group
 	}
 	for group := range kvindex.MaxGroup + 1 {
 		for tier := range kvblock.Tier(kvblock.NumTiers) {
 			if h.groups&(1<<group) != 0 {
-				all[section{tier, group}] = true
+				all = append(all, section{tier, group})
 			}
 		}
 	}
-	for at := range all {
+	for _, at := range all {
 		their := theirs[at]
 		if their == nil {
 			their = &empty
@@ -150,13 +150,19 @@ func (h *holding) replace(buckets []*pb.Bucket, most int) (repaired uint64) {
 			h.w.Drop(x.at.tier, x.at.group, []kvevent.Hash{x.hash})
 		}
 	}
-	for p, keys := range missing {
-		for key, parent := range keys {
-			repaired++
-			if !h.room(1, most) {
+	// In the order in which they came, so that what finds no room does not depend on chance.
+	for _, b := range buckets {
+		at := section{kvblock.Tier(b.GetTier()), int(b.GetGroup())}
+		keys := missing[place{at, int(b.GetBucket())}]
+		for _, k := range b.GetKeys() {
+			key := kvblock.Key(k)
+			parent, still := keys[key]
+			if !still {
 				continue
 			}
-			if h.w.Store(p.tier, p.group, parentOf(parent), []kvevent.Hash{kvevent.Hash(key)}, []kvblock.Key{key}) > 0 {
+			delete(keys, key)
+			repaired++
+			if h.room(1, most) && h.w.Store(at.tier, at.group, parentOf(parent), []kvevent.Hash{kvevent.Hash(key)}, []kvblock.Key{key}) > 0 {
 				h.refused = true
 			}
 		}

@@ -271,6 +271,20 @@ var mutants = []mutant{
 		pkg:  "./internal/report", test: "TestGhostsThatComeBackStayWithinTheLimit",
 	},
 	{
+		name: "a replay with holes is as good as any",
+		file: "internal/ingest/replay.go",
+		old:  "			state, holes = Degraded, true\n",
+		new:  "",
+		pkg:  "./test/sim", test: simulation,
+	},
+	{
+		name: "a replay with holes is never asked for again",
+		file: "internal/ingest/replay.go",
+		old:  "		if holes {\n			s.plan()\n		}\n	}\n	s.log.Info(\"Event stream begun\"",
+		new:  "		if holes && s.known == holes {\n			s.retry = time.Time{}\n		}\n	}\n	s.log.Info(\"Event stream begun\"",
+		pkg:  "./test/sim", test: simulation,
+	},
+	{
 		name: "a process that was killed in a replay goes on from its middle",
 		file: "internal/ingest/replay.go",
 		old:  " || !s.replayable() || State(s.state.Load()) == Syncing {\n",

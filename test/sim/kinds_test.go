@@ -6,7 +6,7 @@ var kinds = []string{
 	// Messages and connections.
 	"lost", "repeated", "dropped at the publisher", "malformed", "number far ahead", "truncated", "garbled", "unknown layout",
 	"unknown event", "unreadable event", "connection lost", "connection lost during a replay", "end of a connection noticed late",
-	"reordered across a reconnect", "replay failed", "replay too short", "consumer stalled", "queue overflowed",
+	"reordered across a reconnect", "replay failed", "replay with a hole", "replay too short", "consumer stalled", "queue overflowed",
 	// Lives.
 	"engine restarted", "engine restarted behind the same connection", "pod deleted", "address used again",
 	"picker restarted", "reporter restarted with its state", "reporter restarted without its state",

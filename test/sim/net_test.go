@@ -262,7 +262,15 @@ func (p *port) Replay(ctx context.Context, _ string, from uint64, each func(seq 
 		first = e.next
 	}
 	kept := slices.Clone(e.history[first-e.base:])
+	hole := -1
+	if len(kept) > 2 && w.chance(w.faults.replay) {
+		hole = 1 + w.rng.IntN(len(kept)-1)
+		w.count("replay with a hole")
+	}
 	for i, payload := range kept {
+		if i == hole { // a router drops what does not fit its queue
+			continue
+		}
 		if fails && after == i {
 			return errCut
 		}
