@@ -191,6 +191,8 @@ type fakeEngine struct {
 	replays     int
 	// drops, if set, tells whether the n-th replay leaves out a batch.
 	drops func(n int, seq uint64) bool
+	// deaf tells whether a replay from a number fails at once; nil for none.
+	deaf func(from uint64) bool
 	// stuck, if not 0, is how long a replay socket says nothing before it is given up.
 	stuck time.Duration
 	// replaying, if set, is called before each reply.
@@ -245,6 +247,9 @@ func (e *fakeEngine) Replay(ctx context.Context, _ string, from uint64, each fun
 	after, fails := 0, false
 	if e.replayFails != nil {
 		after, fails = e.replayFails(e.replays)
+	}
+	if e.deaf != nil && e.deaf(from) {
+		after, fails = 0, true
 	}
 	history, base, stuck, replaying := slices.Clone(e.history), e.base, e.stuck, e.replaying
 	n, drops := e.replays, e.drops

@@ -106,6 +106,10 @@ func (s *Stream) resync(why Reason) (same bool) {
 			s.expected, s.known, s.proof, s.since = before.Next, before.Known, before.Proof, since
 		}
 		s.failed(err, Degraded)
+	case before.Known && s.expected < before.Next:
+		// No history of the life that is followed ends before what was applied of it.
+		s.pass()
+		return false
 	default:
 		s.retry = time.Time{}
 		if state != Degraded {

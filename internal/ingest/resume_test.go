@@ -96,6 +96,39 @@ func TestAReplayByAnotherLifeIsNoticedBeforeTheConnectionsEnd(t *testing.T) {
 	})
 }
 
+// A replay of everything that ends before what was applied is another life's, even when nobody could ask for the batch
+// applied last before: what the connection still brings is not mixed with it.
+func TestAShorterHistoryIsAnotherLifes(t *testing.T) {
+	inWorld(t, true, nil, func(w *world) {
+		synctest.Wait()
+		for i := range kvevent.Hash(5) {
+			w.publish(encode(chain(0, 1+i)), 1)
+		}
+		w.check("live", Synced, gpu(keyOf(1), keyOf(2), keyOf(3), keyOf(4), keyOf(5)))
+		w.restart()
+		w.publish(encode(chain(0, 10)), 0)
+		w.mu.Lock()
+		down := true
+		w.deaf = func(from uint64) bool { return down || from > 0 } // never asked for the batch applied last
+		w.deliver(8, encode(chain(0, 6)))                           // of the life before, after a gap
+		w.mu.Unlock()
+		time.Sleep(time.Second)
+		w.mu.Lock()
+		down = false
+		w.mu.Unlock()
+		settle()
+		w.check("another life", Synced, gpu(keyOf(10)))
+		w.mu.Lock()
+		w.deliver(9, encode(chain(0, 7)))
+		w.mu.Unlock()
+		time.Sleep(time.Second)
+		w.check("what the life before has left", Synced, gpu(keyOf(10)))
+		if got := w.stats().Resyncs[FellBack].Load(); got != 1 {
+			t.Errorf("%d new lives, want 1", got)
+		}
+	})
+}
+
 func TestAResyncByAnotherLifeIsANewLife(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e, l := newFakeEngine(), &log{}
