@@ -13,7 +13,7 @@ const DigestBuckets = 256
 // are, whatever the order in which these came and went, and otherwise almost never. It counts announcements: a key
 // under two hashes counts twice, further copies under one hash do not count.
 type Digest struct {
-	// Blocks is the number of (hash, key) with a copy.
+	// Blocks is the number of (hash, key) with a copy. It wraps as the sums do, where more are removed than were added.
 	Blocks uint64
 	// Sums are the wrapping sums of the mixed keys by bucket.
 	Sums [DigestBuckets]uint64

@@ -107,7 +107,7 @@ type Status struct {
 	// LastMessage is when something came last, LastProof when a digest was equal last.
 	LastMessage, LastProof time.Time
 	// Told is how many blocks the reporter has told of, Held how many of them are in the index; the others were
-	// refused or evicted for want of room.
+	// refused or evicted for want of room. A section of which it has told less than none counts as none.
 	Told, Held uint64
 	// What the engine holds without a key, as the reporter says.
 	Orphans, Unindexable, Refused uint64
@@ -215,7 +215,9 @@ func (r *Receiver) Status() Status {
 	s.Told, s.Held = 0, 0
 	if s.Owned {
 		for at, d := range r.held.told {
-			s.Told += d.Blocks
+			if atLeast(d.Blocks, 0) {
+				s.Told += d.Blocks
+			}
 			s.Held += r.held.has(at).Blocks
 		}
 	}

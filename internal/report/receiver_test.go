@@ -1,6 +1,7 @@
 package report
 
 import (
+	"fmt"
 	"testing"
 	"time"
 
@@ -133,5 +134,80 @@ func TestADifferenceIsCountedAndMended(t *testing.T) {
 			}
 			compare(t, "after the repair", heldBy(p.writer), w.engine.keys(p.roots[0]))
 		})
+	}
+}
+
+// Sections differ each for itself. What one has been told of too little, be it less than nothing, is not made up for by
+// what another lacks, nor are numbers that no honest reporter tells.
+func TestDifferencesOfSectionsDoNotCancel(t *testing.T) {
+	const few, huge = 7, uint64(1) << 63
+	var gone, there []uint64
+	honest := &kvindex.Digest{}
+	for key := uint64(1); key <= few; key++ {
+		gone, there = append(gone, 100+key), append(there, key)
+		honest.Add(kvblock.Key(key))
+	}
+	section := func(tier uint32, blocks uint64, d *kvindex.Digest) *pb.Section {
+		return &pb.Section{Tier: tier, Blocks: blocks, Sums: d.Sums[:]}
+	}
+	removed := []*pb.Change{{Kind: pb.Change_KIND_REMOVED, Keys: gone}}
+	for name, c := range map[string]struct {
+		changes  []*pb.Change // after a gap
+		sections []*pb.Section
+		least    uint64
+	}{
+		"less than nothing, and as much is missing": {removed, []*pb.Section{section(1, few, honest)}, 2 * few},
+		"less than nothing":                         {removed, nil, few},
+		"nonsense":                                  {nil, []*pb.Section{section(0, huge, &kvindex.Digest{}), section(1, huge, &kvindex.Digest{})}, huge},
+	} {
+		for _, most := range []int{1, DefaultMaxHeld} {
+			t.Run(fmt.Sprintf("%s, room for %d", name, most), func(t *testing.T) {
+				writer := kvindex.New()
+				r := NewReceiver(writer.Writer(writer.Join()), ReceiverOptions{Roots: simRoots[:1], MaxBlocks: most})
+				var repairs []*pb.Wanted
+				tell := func(m *pb.ReporterMessage) {
+					t.Helper()
+					if err := r.Handle(time.Unix(1000, 0), m, func(m *pb.PickerMessage) { repairs = append(repairs, m.GetRepair().GetWanted()...) }); err != nil {
+						t.Fatal(err)
+					}
+				}
+				r.Welcome(time.Unix(1000, 0))
+				at := &pb.Position{Epoch: 1, KeyId: simRoots[0].ID, Log: 2}
+				tell(&pb.ReporterMessage{Kind: &pb.ReporterMessage_Begin{Begin: &pb.Begin{Mode: pb.Begin_MODE_REPLACE, At: at, State: pb.State_STATE_SYNCED}}})
+				// What there is no room for.
+				full := &pb.Change{Kind: pb.Change_KIND_STORED, Tier: 2, Keys: []uint64{1001, 1002}}
+				tell(&pb.ReporterMessage{Kind: &pb.ReporterMessage_Snapshot{Snapshot: &pb.Snapshot{Last: true, Changes: []*pb.Change{full}}}})
+				tell(&pb.ReporterMessage{Kind: &pb.ReporterMessage_Changes{Changes: &pb.Changes{Changes: c.changes}}})
+				two := &kvindex.Digest{}
+				two.Add(1001)
+				two.Add(1002)
+				digest := &pb.Digest{Seq: uint64(len(c.changes)), State: pb.State_STATE_SYNCED, Sections: append(c.sections, section(2, 2, two))}
+				tell(&pb.ReporterMessage{Kind: &pb.ReporterMessage_Digest{Digest: digest}})
+				if s := r.Status(); s.Proven || s.Divergent < c.least || len(repairs) == 0 || s.Told != 2 {
+					t.Fatalf("proven %v, %d blocks divergent, %d told, %d sections wanted; want at least %d, 2, some",
+						s.Proven, s.Divergent, s.Told, len(repairs), c.least)
+				}
+				if c.least == huge {
+					return // nothing can be told that makes it true
+				}
+				var buckets []*pb.Bucket
+				for _, w := range repairs {
+					for _, b := range w.GetBuckets() {
+						bucket := &pb.Bucket{Tier: w.GetTier(), Group: w.GetGroup(), Bucket: b}
+						for _, key := range there {
+							if len(c.sections) > 0 && w.GetTier() == 1 && kvindex.Bucket(kvblock.Key(key)) == int(b) {
+								bucket.Keys, bucket.Parents, bucket.SectionBlocks = append(bucket.Keys, key), append(bucket.Parents, 0), few
+							}
+						}
+						buckets = append(buckets, bucket)
+					}
+				}
+				tell(&pb.ReporterMessage{Kind: &pb.ReporterMessage_Buckets{Buckets: &pb.Buckets{Seq: digest.GetSeq(), Buckets: buckets, Last: true}}})
+				tell(&pb.ReporterMessage{Kind: &pb.ReporterMessage_Digest{Digest: digest}})
+				if s := r.Status(); !s.Proven || s.Divergent != 0 {
+					t.Errorf("after the repair: %+v", s)
+				}
+			})
+		}
 	}
 }

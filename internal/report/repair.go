@@ -1,6 +1,8 @@
 package report
 
 import (
+	"math"
+
 	"github.com/kvasir-dev/kvasir/internal/kvblock"
 	"github.com/kvasir-dev/kvasir/internal/kvevent"
 	"github.com/kvasir-dev/kvasir/internal/kvindex"
@@ -26,8 +28,21 @@ func readDigest(d *pb.Digest) (map[section]*kvindex.Digest, error) {
 	return out, nil
 }
 
+// apart is how far two numbers of blocks are apart. Like sums they wrap: who is told, after a gap, that blocks have gone
+// of which it was never told has been told of less than none.
+func apart(a, b uint64) uint64 {
+	if atLeast(a, b) {
+		return a - b
+	}
+	return b - a
+}
+
+// atLeast compares numbers of blocks, which may be less than none.
+func atLeast(a, b uint64) bool { return int64(a-b) >= 0 }
+
 // compare tells in which buckets the holding differs from a digest, and by how many blocks at least: by one for each
-// bucket that differs, or by the difference in numbers.
+// bucket that differs, or by the difference in numbers. It is by 0 only if nothing is wanted: sections add up, and
+// never to 0 by overflow.
 //
 // What was told must be equal. What the index holds must be equal too, unless there is less of it and room is short:
 // then it has refused or evicted blocks, which asking for them again would not change.
@@ -55,10 +70,10 @@ func (h *holding) compare(theirs map[section]*kvindex.Digest, short bool) (wante
 			told = &empty
 		}
 		differ := their.Diff(told, nil)
-		most := max(told.Blocks, their.Blocks) - min(told.Blocks, their.Blocks)
-		if has.Blocks >= told.Blocks || !short {
+		most := apart(told.Blocks, their.Blocks)
+		if !short || atLeast(has.Blocks, told.Blocks) {
 			differ = their.Diff(&has, differ)
-			most = max(most, max(has.Blocks, told.Blocks)-min(has.Blocks, told.Blocks))
+			most = max(most, apart(has.Blocks, told.Blocks))
 		}
 		if len(differ) == 0 && most == 0 {
 			continue
@@ -76,7 +91,8 @@ func (h *holding) compare(theirs map[section]*kvindex.Digest, short bool) (wante
 				w.Buckets = append(w.Buckets, b)
 			}
 		}
-		divergent += max(most, uint64(len(w.Buckets)))
+		most = max(most, uint64(len(w.Buckets)))
+		divergent += min(most, math.MaxUint64-divergent)
 		wanted = append(wanted, w)
 	}
 	return wanted, divergent
