@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"slices"
 	"time"
+	"unicode/utf8"
 
 	"github.com/kvasir-dev/kvasir/internal/chatprompt"
 	"github.com/kvasir-dev/kvasir/internal/openai"
@@ -80,6 +81,9 @@ type (
 
 func (e *encoder) answer(ctx context.Context, line []byte) (any, error) {
 	if len(line) > 0 && line[0] == '"' {
+		if !utf8.Valid(line) {
+			return nil, errors.New("invalid UTF-8")
+		}
 		var text string
 		if err := json.Unmarshal(line, &text); err != nil {
 			return nil, err

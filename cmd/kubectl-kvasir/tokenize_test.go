@@ -128,6 +128,8 @@ func TestTokenize(t *testing.T) {
 		"no members":                {`{ }`, `{"error":"prompt: is missing"}`},
 		"nothing to be tokenized":   {`{"prompt_embeds":"AAAA"}`, `{"error":"prompt_embeds has no token ids"}`},
 		"a request that is none":    {`[1]`, `{"error":"the body must be a JSON object"}`},
+		"a string of no characters": {"\"\xff\"", `{"error":"invalid UTF-8"}`},
+		"a prompt of no characters": {"{\"prompt\":\"\xff\"}", `{"error":"invalid JSON at byte 11: invalid UTF-8 in a string"}`},
 		"a string that is none":     {`"x`, `{"error":"unexpected end of JSON input"}`},
 		"an object that is cut off": {`{"prompt":`, `{"error":"invalid JSON at byte 10: unexpected end"}`},
 	}
