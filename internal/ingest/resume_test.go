@@ -119,10 +119,17 @@ func TestAShorterHistoryIsAnotherLifes(t *testing.T) {
 		settle()
 		w.check("another life", Synced, gpu(keyOf(10)))
 		w.mu.Lock()
-		w.deliver(9, encode(chain(0, 7)))
+		w.deaf = nil
 		w.mu.Unlock()
-		time.Sleep(time.Second)
-		w.check("what the life before has left", Synced, gpu(keyOf(10)))
+		for _, seq := range []uint64{9, 1} { // far ahead, and just where this life goes on
+			w.mu.Lock()
+			w.deliver(seq, encode(chain(0, 7)))
+			w.mu.Unlock()
+			time.Sleep(time.Second)
+			w.check("what the life before has left", Synced, gpu(keyOf(10)))
+		}
+		w.publish(encode(chain(0, 11)), 1)
+		w.check("which goes on", Synced, gpu(keyOf(10), keyOf(11)))
 		if got := w.stats().Resyncs[FellBack].Load(); got != 1 {
 			t.Errorf("%d new lives, want 1", got)
 		}

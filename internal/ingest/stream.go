@@ -254,6 +254,10 @@ func (s *Stream) message(seq uint64, payload []byte) {
 			s.retry = time.Time{}
 			s.setState(Synced)
 		}
+	case s.passed && seq >= s.expected: // even the one expected may be of the life before: a replay has it, or it is none
+		if !s.fill(seq+1) || seq >= s.expected {
+			return
+		}
 	case seq > s.expected:
 		if !s.fill(seq) || seq > s.expected {
 			return // a replay has brought it, or the next connection will
