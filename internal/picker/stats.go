@@ -2,7 +2,9 @@ package picker
 
 import (
 	"slices"
+	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/kvasir-dev/kvasir/internal/endpoint"
 	"github.com/kvasir-dev/kvasir/internal/load"
@@ -47,6 +49,7 @@ type poolStats struct {
 	outcomes  [numOutcomes]atomic.Int64
 	tokens    [numTokenSources]atomic.Int64
 	inexact   [len(inexactReasons)]atomic.Int64
+	without   inexactness
 	rendering atomic.Pointer[Rendering] // nil when an engine has answered the last question
 	refused   atomic.Int64
 	retries   atomic.Int64
@@ -58,7 +61,57 @@ func (s *poolStats) count(d *Decision) {
 	if i := slices.Index(inexactReasons[:], d.TokensMissing); i >= 0 {
 		s.inexact[i].Add(1)
 	}
+	s.without.count(d.TokensMissing)
 	d.Targets[0].member.stats.picks.Add(1)
+}
+
+// Inexact is how many of the last requests had no exact tokens: the share of about the last 128, and why the last one
+// had none.
+type Inexact struct {
+	Share float64
+	Last  string
+}
+
+// inexactness keeps that share, and when each reason was told of in the log.
+type inexactness struct {
+	mu   sync.Mutex
+	now  Inexact
+	told map[string]time.Time
+}
+
+const (
+	inexactOver  = 128
+	inexactEvery = time.Minute // a line of the log for each reason
+)
+
+func (x *inexactness) count(reason string) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.now.Share -= x.now.Share / inexactOver
+	if reason != "" {
+		x.now.Share += 1. / inexactOver
+		x.now.Last = reason
+	}
+}
+
+// tells says whether a reason is to be told of now.
+func (x *inexactness) tells(now time.Time, reason string) bool {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if last, ok := x.told[reason]; ok && now.Sub(last) < inexactEvery {
+		return false
+	}
+	if x.told == nil {
+		x.told = map[string]time.Time{}
+	}
+	x.told[reason] = now
+	return true
+}
+
+func (x *inexactness) read() Inexact {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return x.now
 }
 
 // Rendering is how the questions to engines for tokens fail.
@@ -105,6 +158,7 @@ type PoolStats struct {
 	// Speculating is the number of requests that speculate.
 	Speculating int
 	Admission   AdmissionStats
+	Without     Inexact
 	Shadows     []ShadowStats
 	Tenants     map[string]TenantStats
 	Endpoints   []EndpointStats
@@ -135,7 +189,7 @@ func (p *Picker) Stats() []PoolStats {
 			Outcomes: map[Outcome]int64{}, Tokens: map[TokenSource]int64{}, Inexact: map[string]int64{},
 			Refused: v.stats.refused.Load(), Retries: v.stats.retries.Load(), Hits: v.stats.delivered.read(),
 			Speculating: v.pending.size(), Admission: v.gate.read(), Tenants: v.tenants.read(), Trust: v.trust.read(),
-			Shadows: v.shadowStats(),
+			Shadows: v.shadowStats(), Without: v.stats.without.read(),
 		}
 		s.Blocks, s.Held, s.Speculative = v.index.Size()
 		for i := range v.stats.outcomes {

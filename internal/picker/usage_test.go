@@ -1,6 +1,9 @@
 package picker
 
-import "testing"
+import (
+	"testing"
+	"time"
+)
 
 func TestAnAnswerThatDoesNotTellWhatWasCachedCountsOnlyFromThoseThatTell(t *testing.T) {
 	p := newPicker(t, newClock(), testSpec(t, 1))
@@ -23,4 +26,30 @@ func TestAnAnswerThatDoesNotTellWhatWasCachedCountsOnlyFromThoseThatTell(t *test
 		t.Errorf("hits %+v", got)
 	}
 	assertIdle(t, p)
+}
+
+func TestRequestsWithoutExactTokensAreToldOf(t *testing.T) {
+	var x inexactness
+	for range 1000 {
+		x.count("")
+	}
+	if s := x.read(); s.Share != 0 {
+		t.Errorf("none: %+v", s)
+	}
+	for range 1000 {
+		x.count("budget")
+	}
+	if s := x.read(); s.Share < 0.99 || s.Share > 1 || s.Last != "budget" {
+		t.Errorf("all: %+v", s)
+	}
+	for range 1000 {
+		x.count("")
+	}
+	if s := x.read(); s.Share > 0.01 {
+		t.Errorf("none any more: %+v", s)
+	}
+	now := newClock().Now()
+	if !x.tells(now, "budget") || x.tells(now.Add(59*time.Second), "budget") || !x.tells(now, "content") || !x.tells(now.Add(time.Minute), "budget") {
+		t.Error("each reason is told of once a minute")
+	}
 }

@@ -120,6 +120,10 @@ func tokensExact(s *PoolState, f *facts) metav1.Condition {
 	}
 	switch f.tokens.State {
 	case conformance.Exact:
+		if f.inexact.Share >= muchInexact {
+			return condition(typ, metav1.ConditionFalse, reason, fmt.Sprintf("%.0f %% of the last requests had no exact tokens, the last one for the reason %s; for these %s",
+				100*f.inexact.Share, f.inexact.Last, instead))
+		}
 		return condition(typ, metav1.ConditionTrue, "Exact", f.tokens.Message+untold(f))
 	case conformance.TextsOnly:
 		return why("TemplateUnsupported")
@@ -134,6 +138,10 @@ func tokensExact(s *PoolState, f *facts) metav1.Condition {
 	}
 	return condition(typ, metav1.ConditionFalse, reason, instead)
 }
+
+// muchInexact is the share of requests without exact tokens above which a pool does not count as exact, whatever was
+// proven.
+const muchInexact = 0.1
 
 // unanswered is how many questions in a row must have found no answer for engines to count as not rendering.
 const unanswered = 3

@@ -197,6 +197,7 @@ type facts struct {
 	dialIn            DialIn
 	tokens            conformance.Status
 	rendering         picker.Rendering
+	inexact           picker.Inexact
 }
 
 func gather(state *State, s *PoolState, live Live, name string) *facts {
@@ -224,7 +225,7 @@ func gather(state *State, s *PoolState, live Live, name string) *facts {
 	}
 	for i := range live.Pools {
 		if p := &live.Pools[i]; p.Namespace == s.Object.Namespace && p.Pool == s.Object.Name {
-			f.hits, f.trust, f.completed, f.rendering = p.Hits, p.Trust, p.Outcomes[picker.Completed], p.Rendering
+			f.hits, f.trust, f.completed, f.rendering, f.inexact = p.Hits, p.Trust, p.Outcomes[picker.Completed], p.Rendering, p.Without
 		}
 	}
 	return f
