@@ -66,6 +66,16 @@ type engines struct {
 	asked    map[string]int
 }
 
+// mute lets engines answer no questions for tokens.
+func (e *engines) mute(on bool) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.refuse = nil
+	if on {
+		e.refuse = func([]byte) error { return errors.New("busy") }
+	}
+}
+
 func (e *engines) Identity(_ context.Context, ep *endpoint.Endpoint, model, apiKey string) (Identity, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
