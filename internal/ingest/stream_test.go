@@ -239,13 +239,14 @@ func TestHistoryThatDoesNotReachBack(t *testing.T) {
 // A router drops replies that do not fit its queue, and says nothing.
 func TestAReplayWithAHoleIsAskedForAgain(t *testing.T) {
 	for _, lossy := range []int{1, 3, math.MaxInt} { // so many replays
-		inWorld(t, true, nil, func(w *world) {
-			w.mu.Lock()
-			w.drops = func(n int, seq uint64) bool { return seq == 1 && n <= lossy }
-			w.mu.Unlock()
-			w.publish(encode(chain(0, 1)), 0)
-			w.publish(encode(removed(1)), 0)
-			w.publish(encode(chain(0, 2)), 0)
+		published := func(c *Config) { // before anybody listens
+			e := c.Source.(*fakeEngine)
+			e.drops = func(n int, seq uint64) bool { return seq == 1 && n <= lossy }
+			e.publish(encode(chain(0, 1)), 0)
+			e.publish(encode(removed(1)), 0)
+			e.publish(encode(chain(0, 2)), 0)
+		}
+		inWorld(t, true, published, func(w *world) {
 			w.check("a hole", Degraded, gpu(keyOf(1), keyOf(2)))
 			settle()
 			if lossy == math.MaxInt {

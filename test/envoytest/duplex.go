@@ -117,7 +117,7 @@ func (x *exchange) duplex() error {
 	case <-x.failed:
 		return x.cause(nil)
 	case <-x.ctx.Done():
-		return x.ctx.Err()
+		return x.cause(x.ctx.Err()) // ctx ends with a failure, too
 	}
 	x.header.Del("Content-Length")
 	address, err := reach(x.ctx, list)
@@ -283,7 +283,7 @@ func (x *exchange) respond(response *http.Response, served string) error {
 	case <-x.failed:
 		return x.cause(nil)
 	case <-x.ctx.Done():
-		return x.ctx.Err()
+		return x.cause(x.ctx.Err()) // ctx ends with a failure, too
 	}
 	if !fullDuplex(x.gateway.options.Response) {
 		return x.lockstepAnswer(response, header, end, x.stepAmong)
