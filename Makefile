@@ -109,7 +109,7 @@ bench-tokens: ## requests to tokens and block keys, beside tiktoken-go and encod
 .PHONY: bench-gateway
 bench-gateway: ## the picker behind gateways and as a proxy, beside httputil.ReverseProxy; out/bench/gateway.jsonl
 	$(GO) build -trimpath -o $(BIN)/ ./cmd/picker ./hack/bench-gateway
-	$(BIN)/bench-gateway -picker $(BIN)/picker -out out/bench/gateway.jsonl
+	GOROOT=$$($(GO) env GOROOT) $(BIN)/bench-gateway -picker $(BIN)/picker -out out/bench/gateway.jsonl
 
 .PHONY: goldens
 goldens: ## tokenizers beside the reference library, models fetched with npm
