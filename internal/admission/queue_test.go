@@ -311,6 +311,10 @@ func TestRoom(t *testing.T) {
 	if full.Within(11*time.Second, 20_000) || !full.Within(12*time.Second, 20_000) {
 		t.Error("what was let through counts")
 	}
+	long := load.View{PendingTokens: 100_000, PendingPairs: 5e9, Rate: 40_000, PairSeconds: 1.2e-9, Trust: 1}
+	if w := Wait(&long); w != 8500*time.Millisecond {
+		t.Errorf("a long prompt's attention counts: %v", w)
+	}
 	var short Room
 	if short.Add(&idle, true); short.Within(time.Hour, 0) || !short.Open() {
 		t.Error("a full endpoint has no room, but is there")

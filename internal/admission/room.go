@@ -21,7 +21,7 @@ func Wait(v *load.View) time.Duration {
 	if v.PendingTokens <= 0 {
 		return 0
 	}
-	return seconds(v.Overhead*v.Trust + v.PendingTokens/rate(v))
+	return seconds(v.Overhead*v.Trust + v.PendingTokens/rate(v) + v.PendingPairs*v.PairSeconds)
 }
 
 func rate(v *load.View) float64 {

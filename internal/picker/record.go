@@ -47,8 +47,8 @@ func (p *Picker) account(v *view, d *Decision, s *scratch, question *policy.Requ
 	if d.Tokens != TokensNone {
 		size := v.spec.BlockTokens
 		a.record.Blocks = salt.AppendBlocks(nil, d.PromptTokens, func(n int) uint64 {
-			if whole := min(n/size, len(s.keys)); whole > 0 {
-				return uint64(s.keys[whole-1])
+			if whole := min(n/size, len(in.keys)); whole > 0 {
+				return uint64(in.keys[whole-1])
 			}
 			return 0
 		})

@@ -87,3 +87,23 @@ func TestTheLogCarriesNoKeyAndNoSession(t *testing.T) {
 		t.Errorf("%+v", r)
 	}
 }
+
+func TestARequestWithKeysIsLoggedByThem(t *testing.T) {
+	log := &memory{}
+	spec := testSpec(t, 1)
+	spec.Policy.LogPercent = 100
+	p := New(Options{Decisions: log})
+	if err := p.Apply([]Spec{spec}); err != nil {
+		t.Fatal(err)
+	}
+	pick(t, p, completion("m", 0, 1024, true)).End(Completed)
+	d, _, err := p.PickKeyed(&Keyed{Model: "m", Prompt: idsOf(5, 1024), Keys: keysOf(t, "m", 5, 1024)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	d.End(Completed)
+	pick(t, p, completion("m", 5, 1024, true)).End(Completed)
+	if a, b, c := log.records[0].Blocks, log.records[1].Blocks, log.records[2].Blocks; !cmp.Equal(b, c) || cmp.Equal(a, b) {
+		t.Errorf("ids %v of one prompt, %v and %v of another", a, b, c)
+	}
+}

@@ -81,8 +81,7 @@ func (p marginalCost) Score(r *Request, candidates []Candidate, out []Cost) {
 }
 
 // utilisation is the part of the time that the fleet prefills, and the mean number of requests at an endpoint that are
-// prefilled or wait for it. What peers send is taken to be as much work as what we
-// send, by requests in flight.
+// prefilled or wait for it. What peers send is taken to be as much work as what we send, by requests in flight.
 func utilisation(candidates []Candidate) (used, queue float64) {
 	all, ours := 0, 0
 	for i := range candidates {
