@@ -49,6 +49,7 @@ var floors = map[string]int{
 	"internal/admission":   2,
 	"internal/report":      2,
 	"internal/peer":        2,
+	"internal/operate":     2,
 
 	// Floor 3, adapters to the world.
 	"internal/zmtp":        3,

@@ -1,0 +1,65 @@
+// Package operate is what pickers tell the operator, and what it makes of that.
+//
+// Each picker replica tells its State of one pool: what its picks follow now, and what it knows of each pod. A Pool
+// keeps the states of all replicas, and gives one View of those that are live. Nothing here reads a clock or a socket:
+// times are passed in.
+//
+// The mark on a pod that is to go (label kvasir.dev/drain) is acknowledged when every live replica has said that its
+// picks no longer choose the pod. A replica is live while its pod is ready, or while it is heard. So a replica that is
+// ready and not heard holds every drain up, until it is heard, stops being ready, or its pod is gone; the deadline of
+// the drain bounds the wait.
+package operate
+
+import "time"
+
+// State is what one picker replica tells of one pool. It is whole: what it does not name, the replica does not know.
+type State struct {
+	// Picker is the replica's name: that of its pod.
+	Picker string
+	// Incarnation is drawn by each process; Totals begin at 0 with it.
+	Incarnation uint64
+	// PoolGeneration, PolicyName and PolicyGeneration are what the picks follow now; no name where no policy applies.
+	PoolGeneration   int64
+	PolicyName       string
+	PolicyGeneration int64
+	// Ready tells that the replica would take requests.
+	Ready bool
+	// Pods by UID: all that the pool selects and the replica has seen.
+	Pods   map[string]PodState
+	Totals Totals
+}
+
+// PodState is what a replica knows of a pod, all ranks together.
+type PodState struct {
+	// Draining tells that the pod has the mark, or is being deleted, and that picks follow that: no request is sent to
+	// the pod any more.
+	Draining bool
+	// InFlight is the requests that this replica has sent there and that have not ended.
+	InFlight int
+	// Synced tells that what every rank holds is known in full, Degraded that it is known in part; Reason says why not
+	// Synced, in a word.
+	Synced, Degraded bool
+	Reason           string
+	// UncachedTokens are prompt tokens that this replica has sent there and that are still to be prefilled.
+	UncachedTokens int64
+	// Value is the tokens that requests of late found in the cache of this pod and would have found in no other, as
+	// this replica's picks have counted them; older ones count less.
+	Value float64
+}
+
+// Totals are counted from the start of the process. Waiting and LastRequest are what they are now.
+type Totals struct {
+	// Requests that were placed, the tokens of their prompts, those of them that were expected to be cached, and those
+	// that were not.
+	Requests, PromptTokens, HitTokens, PrefillTokens int64
+	// WorkSeconds is the time that the engines were expected to need for the prefills.
+	WorkSeconds float64
+	// Evictions are the blocks that engines have removed.
+	Evictions int64
+	// TTFT counts the first tokens by the time they took, between TTFTBounds; one more bucket than bounds.
+	TTFT Histogram
+	// Waiting requests at this picker.
+	Waiting int64
+	// LastRequest is when a request came last, zero before the first.
+	LastRequest time.Time
+}
