@@ -68,6 +68,7 @@ var floors = map[string]int{
 
 	// Floor 4, programs.
 	"cmd/kubectl-kvasir": 4,
+	"cmd/manager":        4,
 	"cmd/reporter":       4,
 	"cmd/picker":         4,
 	"cmd/vllmsim":        4,
