@@ -44,6 +44,8 @@ var floors = map[string]int{
 
 	// Floor 2, use cases.
 	"internal/conformance": 2,
+	"internal/placement":   2,
+	"internal/scaling":     2,
 	"internal/picker":      2,
 	"internal/ingest":      2,
 	"internal/admission":   2,
