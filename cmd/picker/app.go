@@ -19,6 +19,7 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/render"
 	"github.com/kvasir-dev/kvasir/internal/report"
 	"github.com/kvasir-dev/kvasir/internal/scrape"
+	"github.com/kvasir-dev/kvasir/internal/spans"
 	"github.com/kvasir-dev/kvasir/internal/syncapi"
 	"github.com/kvasir-dev/kvasir/internal/vllm"
 	"github.com/kvasir-dev/kvasir/internal/watch"
@@ -43,6 +44,7 @@ type app struct {
 	proxy    *httpproxy.Proxy
 	gateways []*extproc.Server // one per port
 	ready    *readiness
+	tracer   *spans.Tracer // nil without tracing
 
 	feeding sync.Mutex               // guards what follows, and is held while streams are set
 	feeds   map[string][]ingest.Feed // by namespace/name: what can be subscribed to
@@ -57,8 +59,8 @@ type app struct {
 	filePods map[string]string
 }
 
-func newApp(log logr.Logger, o *options, decisions picker.DecisionLog) *app {
-	a := &app{log: log, refused: map[string]watch.Refusal{}, applied: map[string]picker.Spec{}, board: watch.NewBoard()}
+func newApp(log logr.Logger, o *options, decisions picker.DecisionLog, tracer *spans.Tracer) *app {
+	a := &app{log: log, tracer: tracer, refused: map[string]watch.Refusal{}, applied: map[string]picker.Spec{}, board: watch.NewBoard()}
 	a.ready = &readiness{now: time.Now, states: a.streamStates, heard: a.peersHeard}
 	a.renderer = render.New(render.Options{})
 	a.peers.outbox = peer.NewOutbox(incarnation())
@@ -85,7 +87,7 @@ func newApp(log logr.Logger, o *options, decisions picker.DecisionLog) *app {
 		a.compat = metrics.NewCompat(a.picker.Stats)
 		observer = a.compat.Watch(observer)
 	}
-	a.proxy = httpproxy.New(httpproxy.Options{Picker: a.picker, Observer: observer, Log: log.WithName("proxy")})
+	a.proxy = httpproxy.New(httpproxy.Options{Picker: a.picker, Observer: observer, Spans: tracer, Log: log.WithName("proxy")})
 	return a
 }
 

@@ -24,6 +24,7 @@ type options struct {
 
 	reports reportOptions
 	peers   peerOptions
+	tracing tracingOptions
 
 	keyFile, modelRoot string
 
@@ -72,6 +73,7 @@ func parse(args []string, stderr io.Writer) (*options, error) {
 	f.StringVar(&r.audience, "report-audience", syncapi.Audience, "audience of the tokens")
 	f.BoolVar(&r.insecure, "report-insecure", false, "take reports without TLS, and from anybody unless there is a secret; for a machine of one's own")
 	o.peers.flags(f)
+	o.tracing.flags(f)
 	f.StringVar(&o.keyFile, "key-file", "", "`file` with at least 32 random bytes, the key root of pools without a Secret; without it the root is random, and replicas share no keys")
 	f.StringVar(&o.modelRoot, "model-root", "", "`directory` below which tokenizers of type Directory lie")
 	level := f.String("log-level", "info", "error, info, debug (a line per request) or trace")
@@ -116,6 +118,9 @@ func (o *options) check(f *flag.FlagSet, level string) error {
 		return fmt.Errorf("--lame-duck %s: want at least 0", o.lameDuck)
 	}
 	if err := o.gateways.check(); err != nil {
+		return err
+	}
+	if err := o.tracing.check(); err != nil {
 		return err
 	}
 	if err := o.reports.check(); err != nil {

@@ -92,7 +92,7 @@ func (a *app) newGateways(o *gatewayOptions) {
 	}
 	for _, port := range o.ports {
 		a.gateways = append(a.gateways, extproc.New(extproc.Options{
-			Picker: a.picker, Pool: port.pool, Observer: observer, Log: a.log.WithName("extproc"),
+			Picker: a.picker, Pool: port.pool, Observer: observer, Spans: a.tracer, Log: a.log.WithName("extproc"),
 		}))
 	}
 }

@@ -86,7 +86,12 @@ func run(ctx context.Context, o *options, l *listeners, log logr.Logger) error {
 		return err
 	}
 	defer closeDecisions()
-	a := newApp(log, o, decisions)
+	tracer, closeTracing, err := openTracing(ctx, &o.tracing, log)
+	if err != nil {
+		return err
+	}
+	defer closeTracing()
+	a := newApp(log, o, decisions, tracer)
 	defer a.close()
 	if err := a.newSync(&o.reports, &o.peers); err != nil {
 		return err

@@ -13,6 +13,7 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/endpoint"
 	"github.com/kvasir-dev/kvasir/internal/openai"
 	"github.com/kvasir-dev/kvasir/internal/picker"
+	"github.com/kvasir-dev/kvasir/internal/spans"
 )
 
 // phase is how far one direction of an exchange is.
@@ -88,6 +89,8 @@ type exchange struct {
 	request, response phase
 	decision          *picker.Decision // nil until picked, and when refused
 	answer            picker.Answer
+	span              *spans.Request
+	status            int  // of the answer; 0 until there is one
 	settled           bool // the decision has been ended
 	refused           bool // by an immediate response
 }
@@ -126,6 +129,9 @@ func (x *exchange) requestHeaders(c *pb.ProtocolConfiguration, h *pb.HttpHeaders
 	}
 	x.mode, x.echo = requestMode(c), echoes(c)
 	x.head = headOf(h.GetHeaders())
+	if tracer := x.server.options.Spans; tracer != nil {
+		x.span = tracer.Shown(callHeader(x.ctx), x.head.get, x.start)
+	}
 	x.explain = x.head.get(picker.ExplainHeader)
 	x.request = inBody
 	switch {
@@ -196,6 +202,7 @@ func (x *exchange) read() *picker.Request {
 // pick chooses an endpoint, or refuses.
 func (x *exchange) pick(in *picker.Request) bool {
 	in.Header, in.Pool, in.Allow = x.head.get, x.server.options.Pool, x.allow
+	in.Steps = x.span.Steps()
 	d, err := x.server.picker.Pick(x.ctx, in)
 	if err != nil {
 		x.refuse(err)
@@ -203,6 +210,8 @@ func (x *exchange) pick(in *picker.Request) bool {
 	}
 	x.decision = d
 	x.server.options.Observer.Picked(d)
+	x.span.Picked(d)
+	x.span.Attempt(0)
 	return true
 }
 
@@ -249,6 +258,7 @@ func (x *exchange) refuse(err error) {
 	defer func() { x.head, x.subset = nil, nil; x.body.release(x.server) }()
 	if x.ctx.Err() != nil {
 		x.server.options.Observer.Refused(RefusedClientGone)
+		x.span.Refused(RefusedClientGone)
 		return
 	}
 	answer, reason := refusal(err, x.head.isMessages())
@@ -256,6 +266,8 @@ func (x *exchange) refuse(err error) {
 		x.server.options.Log.Error(err, "Picking failed")
 	}
 	x.server.options.Observer.Refused(reason)
+	x.span.Refused(reason)
+	x.status = int(answer.GetStatus().GetCode())
 	x.out.put(letter{message: &pb.ProcessingResponse{Response: &pb.ProcessingResponse_ImmediateResponse{ImmediateResponse: answer}}})
 }
 
@@ -307,6 +319,8 @@ func (x *exchange) responseHeaders(m *pb.ProcessingRequest, h *pb.HttpHeaders) {
 	if err != nil {
 		code = 200
 	}
+	x.status = code
+	x.span.FirstByte(code)
 	if code >= 500 && code != 501 && code != 505 { // not what the engine just cannot do
 		d.Fail()
 	}
@@ -379,7 +393,10 @@ func (x *exchange) responseDone() {
 	x.settle(outcome)
 }
 
-func (x *exchange) firstToken() { x.server.options.Observer.FirstToken(x.decision, x.since()) }
+func (x *exchange) firstToken() {
+	x.span.FirstToken()
+	x.server.options.Observer.FirstToken(x.decision, x.since())
+}
 
 // ended accounts for a stream that has ended; closed tells that the gateway has only closed its side, and still reads.
 func (x *exchange) ended(closed bool) {
@@ -405,6 +422,7 @@ func (x *exchange) settle(outcome picker.Outcome) {
 	} else {
 		x.decision.End(outcome)
 	}
+	x.span.Ended(outcome)
 	x.server.options.Observer.Ended(x.decision, outcome, x.since())
 }
 

@@ -31,6 +31,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/kvasir-dev/kvasir/internal/picker"
+	"github.com/kvasir-dev/kvasir/internal/spans"
 )
 
 // Options are what a Server is made of. Zero values take the defaults.
@@ -43,6 +44,8 @@ type Options struct {
 	Log logr.Logger
 	// Observer is told of each request; nil for none.
 	Observer Observer
+	// Spans traces requests; nil for no tracing.
+	Spans *spans.Tracer
 	// Now is the clock of what the Observer is told; time.Now when nil.
 	Now func() time.Time
 	// DefaultMaxBody is the largest request body in bytes while there is no pool; 64 MiB.
@@ -112,6 +115,7 @@ func (s *Server) Process(stream pb.ExternalProcessor_ProcessServer) (err error) 
 			x.settle(picker.Failed)
 			err = status.Error(codes.Internal, "the request could not be handled")
 		}
+		x.span.Close(x.status)
 		x.out.drain()
 		x.body.release(s)
 	}()

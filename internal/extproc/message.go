@@ -54,12 +54,27 @@ func (x *exchange) requestMutation(destination string) *pb.HeaderMutation {
 	if x.body.changed && x.head.get("content-length") != "" {
 		put(m, "content-length", strconv.Itoa(x.body.size))
 	}
+	if x.span != nil {
+		x.inject(m)
+	}
 	x.head.each(func(name string) {
 		if name == rankHeader && rank < 0 || len(name) > len(destinationHeader) && name[:len(destinationHeader)] == destinationHeader {
 			m.RemoveHeaders = append(m.RemoveHeaders, name)
 		}
 	})
 	return m
+}
+
+// inject lets the engine go on with the trace.
+func (x *exchange) inject(m *pb.HeaderMutation) {
+	state := false
+	x.span.Inject(func(name, value string) {
+		put(m, name, value)
+		state = state || name == "tracestate"
+	})
+	if !state && x.head.get("tracestate") != "" { // of a context that cannot be read
+		m.RemoveHeaders = append(m.RemoveHeaders, "tracestate")
+	}
 }
 
 func requestHeadersAnswer(r *pb.CommonResponse) *pb.ProcessingResponse {

@@ -70,6 +70,7 @@ func (e *exchange) startAnswer(response *http.Response) {
 }
 
 func (e *exchange) firstToken() {
+	e.client.span.FirstToken()
 	e.proxy.options.Observer.FirstToken(e.decision, e.since())
 }
 

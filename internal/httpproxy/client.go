@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/kvasir-dev/kvasir/internal/openai"
+	"github.com/kvasir-dev/kvasir/internal/spans"
 )
 
 // client is the connection to who asked, with time-outs on what has to be read from it and written to it.
@@ -17,7 +18,9 @@ type client struct {
 	h2      bool
 	// messages: the request is one of the Anthropic API, and so is its answer.
 	messages bool
-	id       string    // of the request
+	id       string // of the request
+	status   int    // of the answer; 0 until it has begun
+	span     *spans.Request
 	started  bool      // the header of the answer is out
 	unread   bool      // the request's body, or some of it
 	writeBy  time.Time // the deadline in force
@@ -25,7 +28,7 @@ type client struct {
 
 // WriteHeader starts the answer.
 func (c *client) WriteHeader(status int) {
-	c.started = true
+	c.started, c.status = true, status
 	c.ResponseWriter.WriteHeader(status)
 }
 

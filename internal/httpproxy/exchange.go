@@ -6,6 +6,7 @@ import (
 	"errors"
 	"io"
 	"net/http"
+	"strconv"
 	"time"
 
 	"github.com/kvasir-dev/kvasir/internal/openai"
@@ -56,12 +57,15 @@ func (e *exchange) run(ctx context.Context) {
 	outcome := picker.Failed
 	observer := e.proxy.options.Observer
 	observer.Picked(e.decision)
+	e.client.span.Picked(e.decision)
 	defer func() {
 		e.decision.End(outcome)
+		e.client.span.Ended(outcome)
 		observer.Ended(e.decision, outcome, e.since())
 	}()
 	for e.attempt = range e.decision.Targets {
 		e.decision.Begin(e.attempt)
+		e.client.span.Attempt(e.attempt)
 		result := e.try(ctx, &outcome)
 		if result == passed {
 			return
@@ -137,6 +141,7 @@ func (e *exchange) try(ctx context.Context, outcome *picker.Outcome) result {
 	if err != nil {
 		return e.failed(ctx, err)
 	}
+	e.client.span.FirstByte(response.StatusCode)
 	defer func() { _ = response.Body.Close() }()
 	if response.StatusCode < 200 { // 101: nobody asked for another protocol
 		return e.failed(ctx, statusError(response.StatusCode))
@@ -144,6 +149,7 @@ func (e *exchange) try(ctx context.Context, outcome *picker.Outcome) result {
 	if serverError(response.StatusCode) {
 		e.decision.Fail()
 		if e.attempt+1 < len(e.decision.Targets) && e.again(failedStatus) {
+			e.client.span.Failed(strconv.Itoa(response.StatusCode))
 			e.save(response, cancel)
 			return failedStatus
 		}
@@ -165,9 +171,14 @@ func serverError(status int) bool {
 // send sends the request to the present target.
 func (e *exchange) send(ctx context.Context) (*http.Response, error) {
 	ep, body := e.decision.Targets[e.attempt].Endpoint, e.body
+	header := requestHeader(e.request, ep, e.client.id, e.decision.Spec())
+	if span := e.client.span; span != nil {
+		delete(header, "Tracestate") // of a context that cannot be read
+		span.Inject(func(name, value string) { header[http.CanonicalHeaderKey(name)] = []string{value} })
+	}
 	r := &http.Request{
 		Method: http.MethodPost, URL: upstreamURL(e.request.URL), Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
-		Header:        requestHeader(e.request, ep, e.client.id, e.decision.Spec()),
+		Header:        header,
 		Body:          body.reader(),
 		GetBody:       func() (io.ReadCloser, error) { return body.reader(), nil },
 		ContentLength: int64(len(body.bytes)),
@@ -184,8 +195,10 @@ func (e *exchange) failed(ctx context.Context, err error) result {
 	e.timedOut = errors.Is(err, errFirstByte) || errors.Is(context.Cause(ctx), errFirstByte)
 	e.log("Attempt failed", err)
 	if e.timedOut {
+		e.client.span.Failed("timeout")
 		return failedFirstByte
 	}
+	e.client.span.Failed("connection")
 	return failedConnect
 }
 

@@ -21,6 +21,7 @@ import (
 
 	"github.com/kvasir-dev/kvasir/internal/openai"
 	"github.com/kvasir-dev/kvasir/internal/picker"
+	"github.com/kvasir-dev/kvasir/internal/spans"
 )
 
 // Options are what a Proxy is made of. Zero values take the defaults.
@@ -31,6 +32,8 @@ type Options struct {
 	Log logr.Logger
 	// Observer is told of each request; nil for none.
 	Observer Observer
+	// Spans traces requests; nil for no tracing.
+	Spans *spans.Tracer
 	// Now is the clock of what the Observer is told; time.Now when nil.
 	Now func() time.Time
 	// DialTimeout bounds connecting to an engine; 2 s.
@@ -174,6 +177,7 @@ func (p *Proxy) wrongMethod(out *client, allow string) {
 // refuse answers a request that was not picked for.
 func (p *Proxy) refuse(out *client, reason string, status int, typ, code, message string) {
 	p.options.Observer.Refused(reason)
+	out.span.Refused(reason)
 	if status == http.StatusServiceUnavailable && out.Header().Get("Retry-After") == "" {
 		out.Header().Set("Retry-After", "1")
 	}
@@ -183,6 +187,8 @@ func (p *Proxy) refuse(out *client, reason string, status int, typ, code, messag
 // generate serves an inference request.
 func (p *Proxy) generate(out *client, r *http.Request, route openai.Route, parsed bool) {
 	start := p.options.Now()
+	out.span = p.options.Spans.Proxied(r, start)
+	defer func() { out.span.Close(out.status) }()
 	body, refused := p.readBody(out, r)
 	if refused != nil {
 		p.refuseBody(out, refused)
@@ -193,6 +199,7 @@ func (p *Proxy) generate(out *client, r *http.Request, route openai.Route, parse
 
 	d, err := p.picker.Pick(r.Context(), &picker.Request{
 		Route: route, Body: body.bytes, Header: r.Header.Get, Unparsed: !parsed, Light: r.URL.Path == openai.CountTokens,
+		Steps: out.span.Steps(),
 	})
 	if err != nil {
 		p.refusePick(out, r, err)
@@ -210,6 +217,7 @@ func (p *Proxy) refuseBody(out *client, why *refusal) {
 func (p *Proxy) refusePick(out *client, r *http.Request, err error) {
 	if r.Context().Err() != nil {
 		p.options.Observer.Refused(RefusedClientGone)
+		out.span.Refused(RefusedClientGone)
 		panic(http.ErrAbortHandler)
 	}
 	var refusal *picker.Error

@@ -88,7 +88,22 @@ type Decision struct {
 	left    bool // ended, and nobody has told how
 	retried bool
 	usage   bool
+	// reported is what the engine has counted.
+	reported Reported
 }
+
+// Reported is what an engine has counted of a request, in tokens: -1 for what its answer has not told.
+type Reported struct{ Prompt, Cached, Generated int }
+
+// Reported is what the engine has counted so far.
+func (d *Decision) Reported() Reported {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.reported
+}
+
+// Route is the API operation that the request was read as; false for one that was not read.
+func (d *Decision) Route() (openai.Route, bool) { return d.route, !d.unparsed }
 
 // Spec is the pool as it was at the pick.
 func (d *Decision) Spec() *Spec { return d.view.spec }
@@ -214,6 +229,7 @@ func (d *Decision) Usage(promptTokens, cachedTokens int) {
 		return
 	}
 	d.usage = true
+	d.reported.Prompt, d.reported.Cached = promptTokens, cachedTokens
 	d.checkLength(promptTokens)
 	t := &d.Targets[d.target]
 	if cachedTokens >= 0 {
@@ -261,6 +277,7 @@ func (d *Decision) Generated(tokens int) {
 	d.charge(tokens)
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	d.reported.Generated = tokens
 	d.account.generated(tokens)
 }
 

@@ -30,6 +30,8 @@ type Request struct {
 	Pool string
 	// Allow tells which endpoints may be chosen; nil for all.
 	Allow func(*endpoint.Endpoint) bool
+	// Steps gets the times of the pick's steps; nil, as without tracing, costs nothing.
+	Steps *Steps
 }
 
 // scratch is what one pick needs besides its result.
@@ -55,6 +57,9 @@ type scratch struct {
 // Pick chooses endpoints for a request. The caller must end the decision. It fails with an *Error.
 func (p *Picker) Pick(ctx context.Context, in *Request) (d *Decision, err error) {
 	start := p.now()
+	if in.Steps != nil {
+		in.Steps.Began = start
+	}
 	s := p.scratch.Get().(*scratch)
 	defer p.release(s)
 	r := &s.request
@@ -76,19 +81,23 @@ func (p *Picker) Pick(ctx context.Context, in *Request) (d *Decision, err error)
 		}
 	}()
 
+	in.Steps.end(StepParse, p.now)
+
 	asked := &asked{
-		start: start, header: in.Header, who: who, allow: in.Allow, unparsed: in.Unparsed, body: in.Body, prompt: prompt{err: errRoute},
+		steps: in.Steps, start: start, header: in.Header, who: who, allow: in.Allow, unparsed: in.Unparsed, body: in.Body, prompt: prompt{err: errRoute},
 	}
 	if in.Light {
 		asked.body, r.Prompts, r.Messages, r.System, r.Tools = nil, r.Prompts[:0], nil, nil, nil
 	} else if !in.Unparsed {
 		asked.prompt = p.exactKeys(ctx, v, s, in.Body)
+		in.Steps.end(StepTokenize, p.now)
 	}
 	current, booked, err := p.admit(ctx, v, s, asked)
 	if err != nil {
 		return nil, err
 	}
 	defer booked()
+	in.Steps.end(StepAdmit, p.now)
 	if current.spec.Seed != v.spec.Seed && asked.err == nil { // while it waited
 		asked.prompt = p.exactKeys(ctx, current, s, in.Body)
 	}
@@ -97,6 +106,7 @@ func (p *Picker) Pick(ctx context.Context, in *Request) (d *Decision, err error)
 
 // asked is what choose needs to know of a request besides its scratch.
 type asked struct {
+	steps    *Steps
 	start    time.Time
 	header   func(name string) string
 	who      who
@@ -116,6 +126,7 @@ func (p *Picker) choose(v *view, s *scratch, in *asked) (*Decision, error) {
 	v.pending.expire(now)
 	believed := v.trust.matching()
 	v.match(s, &in.prompt, believed)
+	in.steps.end(StepMatch, p.now)
 
 	s.question = v.question(s, in, now)
 	question := &s.question // strategies are interfaces: on the stack it would be allocated for each request
@@ -123,12 +134,14 @@ func (p *Picker) choose(v *view, s *scratch, in *asked) (*Decision, error) {
 	s.costs = resize(s.costs, len(s.candidates))
 	v.strategy.Score(question, s.candidates, s.costs)
 	s.order = policy.Rank(question, s.candidates, s.costs, s.order, max(1, v.spec.Policy.Attempts))
+	in.steps.end(StepScore, p.now)
 
 	v.compare(s, question)
 	d := v.decide(p.now, s, question, in)
 	d.Distrusted, d.picked = !believed, now
 	d.Duration = p.now().Sub(in.start)
 	d.account = p.account(v, d, s, question, in, now)
+	in.steps.end(StepBook, p.now)
 	if log := p.options.Log.V(1); log.Enabled() {
 		log.Info("Picked", "pool", v.spec.Name, "endpoint", d.Targets[0].Endpoint.Pod, "model", s.request.Model,
 			"promptTokens", d.PromptTokens, "matchedBlocks", d.Targets[0].Match.Blocks(), "tokens", in.source.String())
@@ -311,6 +324,7 @@ func (v *view) decide(now timeNow, s *scratch, question *policy.Request, in *ask
 		keys:         append([]kvblock.Key(nil), in.keys...),
 		chunks:       append([]affinity.Chunk(nil), s.chunks...),
 		who:          in.who,
+		reported:     Reported{Prompt: -1, Cached: -1, Generated: -1},
 	}
 	d.charge(d.PromptTokens)
 	d.TokensMissing = reasonOf(in.err)

@@ -1,0 +1,62 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	neturl "net/url"
+	"os"
+	"strconv"
+	"time"
+
+	"github.com/go-logr/logr"
+
+	"github.com/kvasir-dev/kvasir/internal/spans"
+)
+
+// tracingOptions are the flags about traces of requests.
+type tracingOptions struct {
+	endpoint string
+	ratio    *float64 // nil when the flag was not given
+}
+
+// tracingGrace is how long the last spans may take to be sent.
+const tracingGrace = 3 * time.Second
+
+func (o *tracingOptions) flags(f *flag.FlagSet) {
+	f.StringVar(&o.endpoint, "tracing-endpoint", "", "`URL` of an OpenTelemetry collector that gets traces of requests by OTLP, such as http://collector:4317; default is that of OTEL_EXPORTER_OTLP_ENDPOINT. Without either nothing is traced")
+	f.Func("tracing-ratio", "`share` of requests that are traced, 0 to 1, of those whose client has not decided it; default is what OTEL_TRACES_SAMPLER says, and all without it", func(value string) error {
+		ratio, err := strconv.ParseFloat(value, 64)
+		if err != nil || !(ratio >= 0 && ratio <= 1) {
+			return errors.New("want a number from 0 to 1")
+		}
+		o.ratio = &ratio
+		return nil
+	})
+}
+
+func (o *tracingOptions) check() error {
+	if o.endpoint == "" {
+		return nil
+	}
+	if u, err := neturl.Parse(o.endpoint); err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
+		return fmt.Errorf("--tracing-endpoint %q: want http://HOST:PORT, or https", o.endpoint)
+	}
+	return nil
+}
+
+// openTracing makes the tracer, nil for none, and what sends its last spans.
+func openTracing(ctx context.Context, o *tracingOptions, log logr.Logger) (*spans.Tracer, func(), error) {
+	tracer, shutdown, err := spans.Open(ctx, spans.Config{Endpoint: o.endpoint, Ratio: o.ratio, Getenv: os.Getenv, Log: log.WithName("tracing")})
+	if err != nil {
+		return nil, nil, err
+	}
+	return tracer, func() {
+		last, cancel := context.WithTimeout(context.WithoutCancel(ctx), tracingGrace)
+		defer cancel()
+		if err := shutdown(last); err != nil {
+			log.Info("The last spans could not be sent", "reason", err.Error())
+		}
+	}, nil
+}
