@@ -1,0 +1,133 @@
+package apicases
+
+import "fmt"
+
+func targetsOfPolicies() Group {
+	return Group{Kind: "RoutingPolicy", Cases: map[string]Case{
+		"the smallest policy":            {Spec: targets},
+		"no target":                      {Spec: "targetRefs: []", Want: "spec.targetRefs"},
+		"one target twice":               {Spec: "targetRefs: [{name: p}, {name: p}]", Want: "Duplicate"},
+		"one name in both groups":        {Spec: "targetRefs: [{name: p}, {name: p, group: inference.networking.k8s.io}]"},
+		"a Service":                      {Spec: "targetRefs: [{name: p, kind: Service, group: ''}]", Want: "a target is an InferencePool"},
+		"a pool of another group":        {Spec: "targetRefs: [{name: p, group: example.com}]", Want: "a target is an InferencePool"},
+		"targets may change":             {Old: targets, Spec: "targetRefs: [{name: other}]"},
+		"a misspelt strategy is noticed": {Spec: targets + "stratgy: {type: LMetric}", Want: "unknown field"},
+	}}
+}
+
+func strategies() Group {
+	strategy := func(fields string) string { return targets + "strategy: {" + fields + "}" }
+	return Group{Kind: "RoutingPolicy", Cases: map[string]Case{
+		"a member of another type":               {Spec: strategy("type: LMetric, unified: {}"), Want: "unified is only for type Unified"},
+		"no type":                                {Spec: strategy("lMetric: {}"), Want: "spec.strategy.type: Required value"},
+		"an empty strategy":                      {Spec: strategy(""), Want: "spec.strategy.type: Required value"},
+		"a type that is none":                    {Spec: strategy("type: Best"), Want: "Unsupported value"},
+		"LMetric with a variant":                 {Spec: strategy("type: LMetric, lMetric: {variant: Literal}")},
+		"a variant of another strategy":          {Spec: strategy("type: LMetric, lMetric: {variant: Guarded}"), Want: "Unsupported value"},
+		"MarginalCost with its member":           {Spec: strategy("type: MarginalCost, marginalCost: {decodeHarmPercent: 0}")},
+		"MarginalCost's member for another":      {Spec: strategy("type: Random, marginalCost: {}"), Want: "marginalCost is only for type MarginalCost"},
+		"LongestPrefix with its member":          {Spec: strategy("type: LongestPrefix, longestPrefix: {minMatchPercent: 0}")},
+		"LongestPrefix's member for another":     {Spec: strategy("type: Random, longestPrefix: {}"), Want: "longestPrefix is only for type LongestPrefix"},
+		"LMetric's member for another":           {Spec: strategy("type: Random, lMetric: {}"), Want: "lMetric is only for type LMetric"},
+		"Unified with its member":                {Spec: strategy("type: Unified, unified: {minHitPercent: 0}")},
+		"Rendezvous with its member":             {Spec: strategy("type: Rendezvous, rendezvous: {key: Prefix}")},
+		"Rendezvous's member for another":        {Spec: strategy("type: Random, rendezvous: {}"), Want: "rendezvous is only for type Rendezvous"},
+		"ApproximatePrefix with its member":      {Spec: strategy("type: ApproximatePrefix, approximatePrefix: {kvWeight: 0}")},
+		"ApproximatePrefix's member for another": {Spec: strategy("type: Random, approximatePrefix: {}"), Want: "approximatePrefix is only for type ApproximatePrefix"},
+		"StickyLeastLoaded alone":                {Spec: strategy("type: StickyLeastLoaded")},
+		"StickyLeastLoaded with its member":      {Spec: strategy("type: StickyLeastLoaded, stickyLeastLoaded: {}")},
+		"StickyLeastLoaded with a long prefix":   {Spec: strategy("type: StickyLeastLoaded, stickyLeastLoaded: {prefixTokens: 65536}")},
+		"StickyLeastLoaded with too long a one":  {Spec: strategy("type: StickyLeastLoaded, stickyLeastLoaded: {prefixTokens: 65537}"), Want: "stickyLeastLoaded.prefixTokens"},
+		"StickyLeastLoaded without a prefix":     {Spec: strategy("type: StickyLeastLoaded, stickyLeastLoaded: {prefixTokens: 0}"), Want: "stickyLeastLoaded.prefixTokens"},
+		"StickyLeastLoaded's member for Sticky":  {Spec: strategy("type: Sticky, stickyLeastLoaded: {}"), Want: "stickyLeastLoaded is only for type StickyLeastLoaded"},
+		"LeastPendingWork":                       {Spec: strategy("type: LeastPendingWork")},
+		"Sticky":                                 {Spec: strategy("type: Sticky")},
+		"LeastLoad":                              {Spec: strategy("type: LeastLoad")},
+		"RoundRobin":                             {Spec: strategy("type: RoundRobin")},
+		"Random":                                 {Spec: strategy("type: Random")},
+	}}
+}
+
+func shadowsAndTiers() Group {
+	return Group{Kind: "RoutingPolicy", Cases: map[string]Case{
+		"a shadow's member of another type":  {Spec: targets + "shadow: [{name: a, strategy: {type: Sticky, unified: {}}}]", Want: "unified is only"},
+		"shadows":                            {Spec: targets + "shadow: [{name: a, strategy: {type: Sticky}}, {name: b, strategy: {type: LongestPrefix, longestPrefix: {variant: Literal}}}]"},
+		"shadows have different names":       {Spec: targets + "shadow: [{name: a, strategy: {type: Sticky}}, {name: a, strategy: {type: Random}}]", Want: "Duplicate"},
+		"a shadow that samples nothing":      {Spec: targets + "shadow: [{name: a, strategy: {type: Sticky}, samplePercent: 0}]", Want: "samplePercent"},
+		"the GPU is worth 100 percent":       {Spec: targets + "tiers: [{tier: GPU, creditPercent: 50}]", Want: "spec.tiers[0].tier"},
+		"a tier may be worth nothing":        {Spec: targets + "tiers: [{tier: Disk, creditPercent: 0}]"},
+		"a tier needs a credit":              {Spec: targets + "tiers: [{tier: Disk}]", Want: "creditPercent: Required value"},
+		"a tier is worth no more than a GPU": {Spec: targets + "tiers: [{tier: Disk, creditPercent: 101}]", Want: "creditPercent"},
+	}}
+}
+
+func sessions() Group {
+	return Group{Kind: "RoutingPolicy", Cases: map[string]Case{
+		"a prefix has no name":   {Spec: targets + "session: {keys: [{type: Prefix, name: x}]}", Want: "name is required for"},
+		"a header has a name":    {Spec: targets + "session: {keys: [{type: Header}]}", Want: "name is required for"},
+		"a key needs a type":     {Spec: targets + "session: {keys: [{name: x}]}", Want: "type: Required value"},
+		"no sessions":            {Spec: targets + "session: {keys: []}"},
+		"a session is forgotten": {Spec: targets + "session: {idleSeconds: 0}", Want: "idleSeconds"},
+	}}
+}
+
+func admission() Group {
+	of := func(fields string) string { return targets + "admission: {" + fields + "}" }
+	return Group{Kind: "RoutingPolicy", Cases: map[string]Case{
+		"tenants":                           {Spec: of("tenants: {" + tenants + ", classes: [{name: default}]}")},
+		"API keys need Secrets":             {Spec: of("tenants: {identification: APIKey, secretRefs: [], classes: [{name: default}]}"), Want: "needs secretRefs"},
+		"a header needs none":               {Spec: of("tenants: {identification: Header, classes: [{name: default}]}")},
+		"a header may have a name":          {Spec: of("tenants: {identification: Header, headerName: x-tenant, classes: [{name: default}]}")},
+		"API keys have no header":           {Spec: of("tenants: {" + tenants + ", headerName: x-tenant, classes: [{name: default}]}"), Want: "headerName is only for"},
+		"the default class exists":          {Spec: of("tenants: {" + tenants + ", defaultClass: gold, classes: [{name: default}]}"), Want: "defaultClass must name"},
+		"classes are needed":                {Spec: of("tenants: {" + tenants + "}"), Want: "classes: Required value"},
+		"a class's priority exists":         {Spec: of("tenants: {" + tenants + ", classes: [{name: default, maxPriority: x}]}"), Want: "maxPriority must name"},
+		"a class's priority":                {Spec: of("priorities: [{name: x, level: 1}], tenants: {" + tenants + ", classes: [{name: default, maxPriority: x}]}")},
+		"the default priority exists":       {Spec: of("defaultPriority: other"), Want: "defaultPriority must name"},
+		"a priority of level zero":          {Spec: of("priorities: [{name: x, level: 0}], defaultPriority: x")},
+		"a priority needs a level":          {Spec: of("priorities: [{name: x}]"), Want: "level: Required value"},
+		"a queue of no requests":            {Spec: of("queue: {maxRequests: 0}")},
+		"a queue of no bytes":               {Spec: of("queue: {maxBytes: 0}"), Want: "maxBytes must be at least"},
+		"no waiting at all":                 {Spec: of("waitBudgetMilliseconds: 0, holdSeconds: 0")},
+		"a class without a rate":            {Spec: of("tenants: {" + tenants + ", classes: [{name: default, requestsPerMinute: 0}]}"), Want: "requestsPerMinute"},
+		"a class's models are not the same": {Spec: of("tenants: {" + tenants + ", classes: [{name: default, models: [a, a]}]}"), Want: "Duplicate"},
+	}}
+}
+
+func fallbackAndDecisions() Group {
+	return Group{Kind: "RoutingPolicy", Cases: map[string]Case{
+		"nothing is retried":            {Spec: targets + "fallback: {retryOn: []}"},
+		"everything is retried":         {Spec: targets + "fallback: {retryOn: [ConnectFailure, ServerError, FirstByteTimeout]}"},
+		"a cause that is none":          {Spec: targets + "fallback: {retryOn: [Always]}", Want: "spec.fallback.retryOn[0]"},
+		"a cause twice":                 {Spec: targets + "fallback: {retryOn: [ServerError, ServerError]}", Want: "Duplicate"},
+		"at least one attempt":          {Spec: targets + "fallback: {attempts: 0}", Want: "spec.fallback.attempts"},
+		"every decision is logged":      {Spec: targets + "decisions: {logPercent: 100, answerHeaders: Always}"},
+		"more than every decision":      {Spec: targets + "decisions: {logPercent: 101}", Want: "spec.decisions.logPercent"},
+		"a guard of more than the KV":   {Spec: targets + "guards: {maxKVUsagePercent: 101}", Want: "maxKVUsagePercent"},
+		"an island is never left":       {Spec: targets + "guards: {islandCrossing: Never}"},
+		"tokens of an engine, too":      {Spec: targets + "tokens: {engine: BeyondBudget}"},
+		"no speculation":                {Spec: targets + `speculation: {mode: "Off"}`},
+		"off is a boolean in YAML, too": {Spec: targets + "speculation: {mode: Off}", Want: "must be of type string"},
+	}}
+}
+
+// strategyMembers are the members of strategies, each with the type that it is for.
+var strategyMembers = map[string]string{
+	"marginalCost": "MarginalCost", "stickyLeastLoaded": "StickyLeastLoaded", "longestPrefix": "LongestPrefix", "lMetric": "LMetric",
+	"unified": "Unified", "rendezvous": "Rendezvous", "approximatePrefix": "ApproximatePrefix",
+}
+
+// membersOfStrategies are left empty, for their type and for another, in a strategy and in a shadow.
+func membersOfStrategies() Group {
+	g := Group{Kind: "RoutingPolicy", Cases: map[string]Case{}}
+	for member, kind := range strategyMembers {
+		places := map[string]string{"": "strategy: {type: %s, %s: {}}", " in a shadow": "shadow: [{name: a, strategy: {type: %s, %s: {}}}]"}
+		for where, spec := range places {
+			g.Cases["an empty "+member+where] = Case{Spec: targets + fmt.Sprintf(spec, kind, member)}
+			g.Cases["an empty "+member+" for another"+where] = Case{
+				Spec: targets + fmt.Sprintf(spec, "Random", member), Want: member + " is only for type " + kind,
+			}
+		}
+	}
+	return g
+}

@@ -1,0 +1,152 @@
+package apicases
+
+import "strings"
+
+func poolsThatOwnTheirPods() Group {
+	return Group{Kind: "InferencePool", Cases: map[string]Case{
+		"a size is needed":                             {Spec: owned, Want: "set either replicas or autoscaling"},
+		"replicas is a size":                           {Spec: owned + "replicas: 2"},
+		"active autoscaling is a size":                 {Spec: owned + "autoscaling: {maxReplicas: 3}"},
+		"there is one writer of the size":              {Spec: owned + "replicas: 2\nautoscaling: {maxReplicas: 3}", Want: "set either replicas or autoscaling"},
+		"recommending is no size":                      {Spec: owned + "autoscaling: {maxReplicas: 3, mode: Recommend}", Want: "set either"},
+		"recommending goes with replicas":              {Spec: owned + "replicas: 1\nautoscaling: {maxReplicas: 3, mode: Recommend}"},
+		"adoption is for selected pods":                {Spec: owned + "replicas: 1\nadoption: {}", Want: "adoption is for pools with selector"},
+		"the minimum is not above the maximum":         {Spec: owned + "autoscaling: {minReplicas: 4, maxReplicas: 3}", Want: "minReplicas must not exceed"},
+		"a schedule is not above the maximum":          {Spec: owned + "autoscaling: {maxReplicas: 3, schedules: [{name: a, start: 0 8 * * 1-5, durationSeconds: 3600, minReplicas: 4}]}", Want: "schedule's minReplicas"},
+		"a schedule has five fields":                   {Spec: owned + "autoscaling: {maxReplicas: 3, schedules: [{name: a, start: 0 8 *, durationSeconds: 3600, minReplicas: 1}]}", Want: "spec.autoscaling.schedules[0].start"},
+		"a schedule is admitted":                       {Spec: owned + "autoscaling: {maxReplicas: 3, schedules: [{name: a, start: 0 8 * * 1-5, durationSeconds: 3600, minReplicas: 0}]}"},
+		"a rollout without surge needs another":        {Spec: owned + "replicas: 1\nrollout: {maxSurge: 0}", Want: "cannot both be 0"},
+		"a rollout of zero percent is none":            {Spec: owned + "replicas: 1\nrollout: {maxSurge: 0%, maxUnavailable: 0%}", Want: "cannot both be 0"},
+		"a rollout takes a percentage":                 {Spec: owned + "replicas: 1\nrollout: {maxSurge: 25%}"},
+		"a rollout may remove first":                   {Spec: owned + "replicas: 1\nrollout: {maxSurge: 0, maxUnavailable: 1}"},
+		"a rollout takes no word":                      {Spec: owned + "replicas: 1\nrollout: {maxSurge: x}", Want: "spec.rollout.maxSurge"},
+		"a rollout takes at most 100 percent":          {Spec: owned + "replicas: 1\nrollout: {maxSurge: 101%}", Want: "spec.rollout.maxSurge"},
+		"a rollout takes no negative number":           {Spec: owned + "replicas: 1\nrollout: {maxSurge: -1}", Want: "maxSurge and maxUnavailable must not be negative"},
+		"a rollout without values":                     {Spec: owned + "replicas: 1\nrollout: {}"},
+		"warm-up without values":                       {Spec: owned + "replicas: 1\nwarmUp: {}"},
+		"an island's minimum is not above its maximum": {Spec: owned + "replicas: 1\nplacement: {islands: [{name: a, minReplicas: 3, maxReplicas: 1}]}", Want: "minReplicas must not exceed"},
+		"a price is not negative":                      {Spec: owned + "replicas: 1\nplacement: {islands: [{name: a, hourlyPrice: '-1'}]}", Want: "spec.placement.islands[0].hourlyPrice"},
+		"a price is a decimal number":                  {Spec: owned + "replicas: 1\nplacement: {islands: [{name: a, hourlyPrice: '2.49'}]}"},
+		"islands have different names":                 {Spec: owned + "replicas: 1\nplacement: {islands: [{name: a}, {name: a}]}", Want: "Duplicate"},
+		"a size is not negative":                       {Spec: owned + "replicas: -1", Want: "spec.replicas"},
+		"a size is bounded":                            {Spec: owned + "replicas: 2001", Want: "spec.replicas"},
+	}}
+}
+
+func poolsOfSelectedPods() Group {
+	const scaleTarget = "adoption: {scaleTargetRef: {apiVersion: apps/v1, kind: Deployment, name: x}}\n"
+	return Group{Kind: "InferencePool", Cases: map[string]Case{
+		"the smallest pool":                       {Spec: adopted},
+		"neither template nor selector":           {Spec: model, Want: "exactly one of the fields in [template selector] must be set"},
+		"both template and selector":              {Spec: owned + selector + "replicas: 1", Want: "exactly one"},
+		"no label":                                {Spec: model + "selector: {matchLabels: {}}", Want: "spec.selector.matchLabels"},
+		"an empty selector":                       {Spec: model + "selector: {}", Want: "spec.selector.matchLabels: Required value"},
+		"replicas belongs to the owner":           {Spec: adopted + "replicas: 1", Want: "leave it out with selector"},
+		"rollout belongs to the owner":            {Spec: adopted + "rollout: {}", Want: "rollout and warmUp need template"},
+		"warm-up belongs to the owner":            {Spec: adopted + "warmUp: {}", Want: "rollout and warmUp need template"},
+		"adoption without a target":               {Spec: adopted + "adoption: {}"},
+		"autoscaling needs a target":              {Spec: adopted + "autoscaling: {maxReplicas: 3}", Want: "adoption.scaleTargetRef"},
+		"autoscaling of a target":                 {Spec: adopted + "autoscaling: {maxReplicas: 3}\n" + scaleTarget},
+		"recommending needs no target":            {Spec: adopted + "autoscaling: {maxReplicas: 3, mode: Recommend}"},
+		"islands do not place selected pods":      {Spec: adopted + "placement: {islands: [{name: a, minReplicas: 1}]}", Want: "islands of selected pods"},
+		"islands of selected pods have a latency": {Spec: adopted + "placement: {islandLabel: topology.kubernetes.io/region, islands: [{name: eu-west-1, latencyMilliseconds: 2}]}"},
+		"an unknown field":                        {Spec: adopted + "foo: 1", Want: "unknown field"},
+		"a name of 46 letters":                    {Name: strings.Repeat("a", 46), Spec: adopted, Want: "metadata.name must be"},
+		"a name of 45 letters":                    {Name: strings.Repeat("a", 45), Spec: adopted},
+		"a name that begins with a digit":         {Name: "1a", Spec: adopted, Want: "metadata.name must be"},
+		"a name with a dot":                       {Name: "a.b", Spec: adopted, Want: "metadata.name must be"},
+	}}
+}
+
+func roles() Group {
+	const reserved = "prefill/decode disaggregation is reserved"
+	return Group{Kind: "InferencePool", Cases: map[string]Case{
+		"both":        {Spec: adopted + "role: Both"},
+		"prefill":     {Spec: adopted + "role: Prefill", Want: reserved},
+		"decode":      {Spec: adopted + "role: Decode", Want: reserved},
+		"no such":     {Spec: adopted + "role: Encode", Want: `spec.role: Unsupported value: "Encode"`},
+		"both, again": {Old: adopted, Spec: adopted + "role: Both"},
+	}}
+}
+
+func models() Group {
+	tokenizer := func(fields string) string {
+		return selector + "model: {name: m, tokenizer: {" + fields + "}}"
+	}
+	return Group{Kind: "InferencePool", Cases: map[string]Case{
+		"an alias is not the name":                {Spec: selector + "model: {name: m, aliases: [m]}", Want: "aliases must not repeat"},
+		"aliases differ":                          {Spec: selector + "model: {name: m, aliases: [a, a]}", Want: "Duplicate"},
+		"an adapter is not an alias":              {Spec: selector + "model: {name: m, aliases: [a], adapters: {names: [a]}}", Want: "an adapter cannot"},
+		"an adapter is not the model":             {Spec: selector + "model: {name: m, adapters: {names: [m]}}", Want: "an adapter cannot"},
+		"a name has no blanks":                    {Spec: selector + "model: {name: a b}", Want: "spec.model.name"},
+		"a volume is needed":                      {Spec: tokenizer("type: Volume"), Want: "volume is required"},
+		"a volume is for its type":                {Spec: tokenizer("volume: {persistentVolumeClaim: {name: x}}"), Want: "volume is required when"},
+		"a volume":                                {Spec: tokenizer("type: Volume, volume: {persistentVolumeClaim: {name: x}, path: a/b}")},
+		"a volume of an image":                    {Spec: tokenizer("type: Volume, volume: {image: {reference: registry.example.com/models/m:1}}")},
+		"a volume has one source":                 {Spec: tokenizer("type: Volume, volume: {persistentVolumeClaim: {name: x}, configMap: {name: z}}"), Want: "exactly one"},
+		"a volume's path stays inside":            {Spec: tokenizer("type: Volume, volume: {persistentVolumeClaim: {name: x}, path: ../b}"), Want: "relative path"},
+		"a reporter needs a path":                 {Spec: tokenizer("type: Reporter"), Want: "reporter is required"},
+		"a reporter":                              {Spec: tokenizer("type: Reporter, reporter: {path: /models/x}")},
+		"a directory":                             {Spec: tokenizer("type: Directory, directory: {path: x}")},
+		"a directory stays inside":                {Spec: tokenizer("type: Directory, directory: {path: ../x}"), Want: "must not contain '..'"},
+		"a chat template":                         {Spec: tokenizer("chatTemplate: chat.jinja")},
+		"a reporter's path has no way up":         {Spec: tokenizer("type: Reporter, reporter: {path: /models/../x}"), Want: "must not contain '..'"},
+		"a chat template stays inside":            {Spec: tokenizer("chatTemplate: /etc/passwd"), Want: "relative path"},
+		"the source is one of five":               {Spec: tokenizer("type: Disk"), Want: "Unsupported value"},
+		"no tokenizer: approximate matching":      {Spec: tokenizer("type: None")},
+		"a directory is not for type None either": {Spec: tokenizer("type: None, directory: {path: x}"), Want: "directory is required when"},
+	}}
+}
+
+func engines() Group {
+	return Group{Kind: "InferencePool", Cases: map[string]Case{
+		"ports of ranks overlap":             {Spec: adopted + "engine: {ports: {events: 5557, replay: 5558}, dataParallel: {ranks: 8}}", Want: "overlap"},
+		"ports of one rank do not":           {Spec: adopted + "engine: {ports: {events: 5557, replay: 5558}}"},
+		"replay may come first":              {Spec: adopted + "engine: {ports: {events: 5565, replay: 5557}, dataParallel: {ranks: 8}}"},
+		"sixteen ranks are no ports":         {Spec: adopted + "engine: {dataParallel: {ranks: 16, addressing: PortPerRank}}", Want: "at most 8 ranks"},
+		"sixteen ranks in a header":          {Spec: adopted + "engine: {dataParallel: {ranks: 16}}"},
+		"a port is a port":                   {Spec: adopted + "engine: {ports: {http: 65536}}", Want: "spec.engine.ports.http"},
+		"a batch may be sent at once":        {Spec: adopted + "engine: {events: {reporter: {batchMilliseconds: 0}}}"},
+		"media have different names":         {Spec: adopted + "engine: {media: [{medium: a, tier: Disk}, {medium: a, tier: CPU}]}", Want: "Duplicate"},
+		"a medium needs a tier":              {Spec: adopted + "engine: {media: [{medium: a}]}", Want: "tier"},
+		"a key has a multiple of 8 tokens":   {Spec: adopted + "keySpace: {blockTokens: 20}", Want: "spec.keySpace.blockTokens"},
+		"the name of the engine is one of 2": {Spec: adopted + "engine: {type: TGI}", Want: "Unsupported value"},
+		"an empty engine has all defaults":   {Spec: adopted + "engine: {}"},
+	}}
+}
+
+func pickersAndGateways() Group {
+	return Group{Kind: "InferencePool", Cases: map[string]Case{
+		"an external picker needs a name":     {Spec: adopted + "picker: {mode: External}", Want: "external is required"},
+		"an external picker":                  {Spec: adopted + "picker: {mode: External, external: {serviceName: x}}"},
+		"a managed picker has no name":        {Spec: adopted + "picker: {external: {serviceName: x}}", Want: "external is required when"},
+		"TLS of a Secret needs one":           {Spec: adopted + "picker: {tls: {type: Secret}}", Want: "secretRef is required"},
+		"TLS of a Secret":                     {Spec: adopted + "picker: {tls: {type: Secret, secretRef: {name: x}}}"},
+		"TLS of cert-manager":                 {Spec: adopted + "picker: {tls: {type: CertManager, issuerRef: {name: x}}}"},
+		"TLS of cert-manager needs an issuer": {Spec: adopted + "picker: {tls: {type: CertManager}}", Want: "issuerRef is required"},
+		"an index of 1 MiB is too small":      {Spec: adopted + "picker: {indexMemory: 1Mi}", Want: "indexMemory must be"},
+		"an index is not negative":            {Spec: adopted + "picker: {indexMemory: -1Gi}", Want: "indexMemory must be"},
+		"an index as a number of bytes":       {Spec: adopted + "picker: {indexMemory: 1073741824}"},
+		"bodies of no bytes":                  {Spec: adopted + "picker: {maxRequestBody: 0}", Want: "maxRequestBody must be"},
+		"a route needs mode Auto":             {Spec: adopted + "gateway: {mode: Disabled, parentRefs: [{name: g}]}", Want: "parentRefs need mode Auto"},
+		"host names need a route":             {Spec: adopted + "gateway: {hostnames: [a.b]}", Want: "hostnames need parentRefs"},
+		"a route with a host name":            {Spec: adopted + "gateway: {parentRefs: [{name: g}], hostnames: [a.b]}"},
+		"a host name is one":                  {Spec: adopted + "gateway: {parentRefs: [{name: g}], hostnames: [a_b]}", Want: "spec.gateway.hostnames[0]"},
+	}}
+}
+
+func changesOfPools() Group {
+	return Group{Kind: "InferencePool", Cases: map[string]Case{
+		"the model's name stays":             {Old: adopted, Spec: selector + "model: {name: other}", Want: "model.name is immutable"},
+		"the tokens of a key stay":           {Old: adopted, Spec: adopted + "keySpace: {blockTokens: 32}", Want: "blockTokens is immutable"},
+		"the tokens of a key cannot be left": {Old: adopted + "keySpace: {blockTokens: 32}", Spec: adopted, Want: "blockTokens is immutable"},
+		"the root's Secret may change":       {Old: adopted, Spec: adopted + "keySpace: {secretRef: {name: x}}"},
+		"the engine stays":                   {Old: adopted, Spec: adopted + "engine: {type: SGLang}", Want: "engine.type is immutable"},
+		"the engine cannot be left out":      {Old: adopted + "engine: {type: SGLang}", Spec: adopted, Want: "engine.type is immutable"},
+		"the owner stays":                    {Old: owned + "replicas: 1", Spec: adopted, Want: "cannot change between"},
+		"the owner stays the other way":      {Old: adopted, Spec: owned + "replicas: 1", Want: "cannot change between"},
+		"the labels may change":              {Old: adopted, Spec: model + "selector: {matchLabels: {x: other}}"},
+		"the writer of the size may change":  {Old: owned + "replicas: 1", Spec: owned + "autoscaling: {maxReplicas: 3}"},
+		"aliases may change":                 {Old: adopted, Spec: selector + "model: {name: m, aliases: [a]}"},
+	}}
+}
