@@ -28,23 +28,25 @@ import (
 
 // app is all parts of the picker, wired.
 type app struct {
-	log      logr.Logger
-	picker   *picker.Picker
-	renderer *render.Client
-	tokens   *conformance.Manager
-	library  *syncapi.Library
-	streams  *ingest.Manager
-	dialIn   *dialIn
-	server   *syncapi.Server // nil when neither reporters nor peers are heard
-	reports  *syncapi.Server // the same; nil when reports are not taken
-	peers    peers
-	scraper  *scrape.Scraper
-	requests *metrics.Requests
-	compat   *metrics.Compat // nil without other names for metrics
-	proxy    *httpproxy.Proxy
-	gateways []*extproc.Server // one per port
-	ready    *readiness
-	tracer   *spans.Tracer // nil without tracing
+	log logr.Logger
+	// inCluster: there is one pool, and without it the picker is not ready.
+	inCluster bool
+	picker    *picker.Picker
+	renderer  *render.Client
+	tokens    *conformance.Manager
+	library   *syncapi.Library
+	streams   *ingest.Manager
+	dialIn    *dialIn
+	server    *syncapi.Server // nil when neither reporters nor peers are heard
+	reports   *syncapi.Server // the same; nil when reports are not taken
+	peers     peers
+	scraper   *scrape.Scraper
+	requests  *metrics.Requests
+	compat    *metrics.Compat // nil without other names for metrics
+	proxy     *httpproxy.Proxy
+	gateways  []*extproc.Server // one per port
+	ready     *readiness
+	tracer    *spans.Tracer // nil without tracing
 
 	feeding sync.Mutex               // guards what follows, and is held while streams are set
 	feeds   map[string][]ingest.Feed // by namespace/name: what can be subscribed to
@@ -60,7 +62,7 @@ type app struct {
 }
 
 func newApp(log logr.Logger, o *options, decisions picker.DecisionLog, tracer *spans.Tracer) *app {
-	a := &app{log: log, tracer: tracer, refused: map[string]watch.Refusal{}, applied: map[string]picker.Spec{}, board: watch.NewBoard()}
+	a := &app{log: log, inCluster: o.source.inCluster(), tracer: tracer, refused: map[string]watch.Refusal{}, applied: map[string]picker.Spec{}, board: watch.NewBoard()}
 	a.ready = &readiness{now: time.Now, states: a.streamStates, heard: a.peersHeard}
 	a.renderer = render.New(render.Options{})
 	a.peers.outbox = peer.NewOutbox(incarnation())

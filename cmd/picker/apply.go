@@ -16,7 +16,9 @@ func (a *app) apply(state watch.State) {
 	refused := a.applySpecs(state.Specs)
 	a.setTokens()
 	a.feed()
-	a.ready.apply()
+	if len(state.Specs) > 0 || !a.inCluster {
+		a.ready.apply()
+	}
 
 	endpoints := 0
 	for i := range state.Specs {

@@ -14,7 +14,7 @@ import (
 
 // options are the flags: wiring only. Behaviour is in the objects.
 type options struct {
-	standalone string
+	source sourceOptions
 
 	proxyAddress, healthAddress, metricsAddress string
 	gateways                                    gatewayOptions
@@ -45,7 +45,7 @@ func parse(args []string, stderr io.Writer) (*options, error) {
 	o := &options{}
 	f := flag.NewFlagSet("picker", flag.ContinueOnError)
 	f.SetOutput(stderr)
-	f.StringVar(&o.standalone, "standalone", "", "read the objects from the YAML and JSON files of this `directory`, and follow changes (required)")
+	o.source.flags(f)
 	f.StringVar(&o.proxyAddress, "proxy-address", ":8080", "`address` where requests are served")
 	g := &o.gateways
 	f.StringVar(&g.address, "ext-proc-address", ":9002", "`address` where gateways are served, for all pools by the models of the requests; empty for none")
@@ -104,8 +104,6 @@ func (o *options) check(f *flag.FlagSet, level string) error {
 	switch {
 	case f.NArg() > 0:
 		return fmt.Errorf("unexpected argument %q", f.Arg(0))
-	case o.standalone == "":
-		return errors.New("--standalone DIR is required: without Kubernetes the objects come from a directory")
 	case !known:
 		return fmt.Errorf("--log-level %q: want error, info, debug or trace", level)
 	case o.logFormat != "text" && o.logFormat != "json":
@@ -116,6 +114,9 @@ func (o *options) check(f *flag.FlagSet, level string) error {
 		return fmt.Errorf("--drain-timeout %s: want at least 0", o.drainTimeout)
 	case o.lameDuck < 0:
 		return fmt.Errorf("--lame-duck %s: want at least 0", o.lameDuck)
+	}
+	if err := o.source.check(); err != nil {
+		return err
 	}
 	if err := o.gateways.check(); err != nil {
 		return err

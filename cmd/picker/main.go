@@ -1,7 +1,7 @@
 // Command picker picks an endpoint for each inference request, and serves the requests as a reverse proxy.
 //
-// It reads what exists and what is preferred from the API objects of a directory (--standalone DIR) and follows
-// changes to them; docs/standalone.md tells how.
+// It reads what exists and what is preferred from the API objects of a cluster (--pool NAMESPACE/NAME) or of a directory
+// (--standalone DIR) and follows changes to them; docs/operations.md and docs/standalone.md tell how.
 package main
 
 import (

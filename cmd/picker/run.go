@@ -73,11 +73,17 @@ func run(ctx context.Context, o *options, l *listeners, log logr.Logger) error {
 	if err != nil {
 		return err
 	}
-	if random {
+	if random && o.source.inCluster() {
+		root = nil // replicas must share it: the pool's Secret has it
+	} else if random {
 		log.Info("No --key-file: pools without a Secret get a random key root, which replicas do not share")
 	}
+	config, err := o.source.config(log)
+	if err != nil {
+		return err
+	}
 	//nolint:contextcheck // it reads what is embedded and waits for nothing
-	directory, err := watch.NewDirectory(o.standalone, watch.Settings{ModelRoot: o.modelRoot, Root: root}, log.WithName("watch"))
+	source, err := o.source.open(config, watch.Settings{ModelRoot: o.modelRoot, Root: root}, log.WithName("watch"))
 	if err != nil {
 		return err
 	}
@@ -136,7 +142,7 @@ func run(ctx context.Context, o *options, l *listeners, log logr.Logger) error {
 	group.Go(func() error { return httpproxy.Serve(support, l.metrics, a.metricsHandler(registry, o.pprof), small) })
 	group.Go(func() error { return a.serveSync(support, l.reports) })
 	group.Go(func() error { a.tellPeers(support); return nil })
-	group.Go(func() error { directory.Follow(support, a.apply); return nil })
+	group.Go(func() error { source.Follow(support, a.apply); return nil })
 	group.Go(func() error { a.keepStatus(support); return nil })
 	group.Go(func() error { a.keepDoubt(support); return nil })
 	err = group.Wait()

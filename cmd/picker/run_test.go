@@ -379,6 +379,10 @@ func TestWhatCannotStart(t *testing.T) {
 		want string
 	}{
 		"no directory named":     {nil, 2, "--standalone"},
+		"two sources":            {[]string{"--standalone", "x", "--pool", "a/b"}, 2, "exclude"},
+		"half a pool":            {[]string{"--pool", "b"}, 2, "NAMESPACE/NAME"},
+		"a cluster for files":    {[]string{"--standalone", "x", "--kubeconfig", "k"}, 2, "--pool"},
+		"no cluster":             {append([]string{"--pool", "a/b", "--kubeconfig", file + "-not"}, local...), 1, "reaching the cluster"},
 		"no such directory":      {append([]string{"--standalone", file + "-not"}, local...), 1, "no such file or directory"},
 		"not a directory":        {append([]string{"--standalone", file}, local...), 1, "not a directory"},
 		"a short key":            {append([]string{"--standalone", t.TempDir(), "--key-file", file}, local...), 1, "key file"},

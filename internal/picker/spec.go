@@ -13,6 +13,8 @@ import (
 // into it; it is never changed after it was applied.
 type Spec struct {
 	Namespace, Name string
+	// Generation of the pool object that this is made of; 0 where objects have none.
+	Generation int64
 	// Model is the canonical served name; Aliases are further names of the same weights; Adapters are the names of
 	// LoRA adapters known beforehand.
 	Model    string

@@ -39,6 +39,7 @@ func Pool(p *v1alpha1.InferencePool, secrets Secrets, maps ConfigMaps, settings 
 	spec := picker.Spec{
 		Namespace:        p.Namespace,
 		Name:             p.Name,
+		Generation:       p.Generation,
 		Model:            string(p.Spec.Model.Name),
 		Aliases:          names(p.Spec.Model.Aliases),
 		Adapters:         names(p.Spec.Model.Adapters.Names),

@@ -22,7 +22,9 @@ type Objects struct {
 	Pools    []*v1alpha1.InferencePool
 	Policies []*v1alpha1.RoutingPolicy
 	Slices   []*discoveryv1.EndpointSlice
-	Secrets  []*corev1.Secret
+	// Pods of the pools, where there is Kubernetes; those of no pool are passed over.
+	Pods    []*corev1.Pod
+	Secrets []*corev1.Secret
 	// ConfigMaps that hold models' files.
 	ConfigMaps []*corev1.ConfigMap
 	// Origins tell where objects were read; nil where they do not come from files.
@@ -36,6 +38,8 @@ type State struct {
 	// Pools and Policies are all of them, by namespace and name, with what became of each.
 	Pools    []PoolState
 	Policies []PolicyState
+	// Pods of the pools, by namespace and name; none where endpoints come from files.
+	Pods []Pod
 	// Problems are why something is not in force, in a stable order.
 	Problems []Problem
 }
@@ -145,7 +149,7 @@ func (t *Translator) Translate(o Objects) State {
 	}
 	endpoints := map[types.NamespacedName][]endpoint.Endpoint{}
 	owners := map[string]string{}
-	for _, s := range byName(o.Slices) {
+	for _, s := range n.slices(&o) {
 		target, list := n.translateSlice(s, owners)
 		endpoints[target] = append(endpoints[target], list...)
 	}

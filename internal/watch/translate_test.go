@@ -206,7 +206,7 @@ data: {root: Nzc3Nzc3Nzc3Nzc3Nzc3Nzc3Nzc3Nzc3Nzc3Nzc3Nzc=}
 		t.Fatal(err)
 	}
 	want := picker.Spec{
-		Namespace: "llm", Name: "m", Model: "M/m", Aliases: []string{"a"}, Adapters: []string{"l"},
+		Namespace: "llm", Name: "m", Generation: 1, Model: "M/m", Aliases: []string{"a"}, Adapters: []string{"l"},
 		Engine: "SGLang", EngineAPIKey: "sesame", Reports: true, ReportBatch: 5 * time.Millisecond, BlockTokens: 32, Seed: seed, MaxRequestBody: 1 << 20,
 		Media:     map[string]kvblock.Tier{"lmcache_disk": kvblock.Disk, "far": kvblock.Remote},
 		Tokenizer: picker.TokenizerSpec{Type: "Directory", Dir: "/models/m/tok", ChatTemplate: "t.jinja"},

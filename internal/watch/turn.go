@@ -13,6 +13,14 @@ import (
 
 const kindEndpointSlice = "EndpointSlice"
 
+// kindOf tells what a slice was made of.
+func kindOf(s *discoveryv1.EndpointSlice) string {
+	if s.Kind == kindPod {
+		return kindPod
+	}
+	return kindEndpointSlice
+}
+
 func (n *turn) translatePolicy(p *v1alpha1.RoutingPolicy) {
 	name := nameOf(p)
 	s := PolicyState{Object: p}
@@ -56,23 +64,23 @@ func (n *turn) translateSlice(s *discoveryv1.EndpointSlice, owners map[string]st
 	name, label := nameOf(s), field.NewPath("metadata", "labels").Key(v1alpha1.LabelPool)
 	target := types.NamespacedName{Namespace: s.Namespace, Name: s.Labels[v1alpha1.LabelPool]}
 	if target.Name == "" {
-		n.problem(kindEndpointSlice, s, field.Required(label, "the name of the pool that the endpoints belong to"), false)
+		n.problem(kindOf(s), s, field.Required(label, "the name of the pool that the endpoints belong to"), false)
 		return target, nil
 	}
 	pool := n.pools[target]
 	if pool == nil {
-		n.problem(kindEndpointSlice, s, field.NotFound(label, "InferencePool "+target.String()), false)
+		n.problem(kindOf(s), s, field.NotFound(label, "InferencePool "+target.String()), false)
 		return target, nil
 	}
 	all, errs := Endpoints(pool, s)
 	if len(errs) > 0 {
 		last, known := n.last.endpoints[name]
 		for _, err := range errs {
-			n.problem(kindEndpointSlice, s, err, known)
+			n.problem(kindOf(s), s, err, known)
 		}
-		all = last
+		all = refresh(last, s)
 		if known {
-			n.next.endpoints[name] = last
+			n.next.endpoints[name] = all
 		}
 	} else {
 		n.next.endpoints[name] = all
@@ -80,7 +88,7 @@ func (n *turn) translateSlice(s *discoveryv1.EndpointSlice, owners map[string]st
 	for i := range s.Endpoints {
 		pod := podIdentity(s, &s.Endpoints[i])
 		if other, taken := owners[pod]; taken {
-			n.problem(kindEndpointSlice, s, field.Duplicate(field.NewPath("endpoints").Index(i).Child("targetRef"),
+			n.problem(kindOf(s), s, field.Duplicate(field.NewPath("endpoints").Index(i).Child("targetRef"),
 				fmt.Sprintf("pod %s, an endpoint of EndpointSlice %s already", s.Endpoints[i].TargetRef.Name, other)), false)
 		}
 	}
@@ -94,6 +102,21 @@ func (n *turn) translateSlice(s *discoveryv1.EndpointSlice, owners map[string]st
 		owners[ep.ID.Pod] = name.String()
 	}
 	return target, own
+}
+
+// refresh makes endpoints that were translated before, and cannot be now, follow what their pods are now: those that the
+// slice no longer has go, and so does the readiness of the others.
+func refresh(last []endpoint.Endpoint, s *discoveryv1.EndpointSlice) []endpoint.Endpoint {
+	var all []endpoint.Endpoint
+	for _, ep := range last {
+		for i := range s.Endpoints {
+			if e := &s.Endpoints[i]; podIdentity(s, e) == ep.ID.Pod {
+				ep.Ready, ep.Serving, ep.Terminating = conditions(e.Conditions)
+				all = append(all, ep)
+			}
+		}
+	}
+	return all
 }
 
 // draftPool translates a pool, but for its policy and endpoints.

@@ -1,0 +1,152 @@
+package cluster
+
+import (
+	"context"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	apiwatch "k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/dynamic"
+	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/kvasir-dev/kvasir/api/v1alpha1"
+	"github.com/kvasir-dev/kvasir/internal/watch/admit"
+)
+
+// ownInformer watches a kind of ours, as it comes: an object that another version of the schema has let in must not
+// stand in the way of the others.
+func ownInformer(client dynamic.ResourceInterface) cache.SharedIndexInformer {
+	return cache.NewSharedIndexInformer(&cache.ListWatch{
+		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) { return client.List(ctx, o) },
+		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (apiwatch.Interface, error) {
+			return client.Watch(ctx, o)
+		},
+	}, &unstructured.Unstructured{}, 0, cache.Indexers{})
+}
+
+// podInformer watches pods and keeps of them what matters here: some 1 KB of each.
+func podInformer(client corev1client.PodInterface) cache.SharedIndexInformer {
+	i := cache.NewSharedIndexInformer(&cache.ListWatch{
+		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) { return client.List(ctx, o) },
+		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (apiwatch.Interface, error) {
+			return client.Watch(ctx, o)
+		},
+	}, &corev1.Pod{}, 0, cache.Indexers{})
+	if err := i.SetTransform(trim); err != nil {
+		panic(err) // it has not begun
+	}
+	return i
+}
+
+// trim keeps of a pod what translation reads.
+func trim(o any) (any, error) {
+	pod, ok := o.(*corev1.Pod)
+	if !ok {
+		return o, nil
+	}
+	small := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID, ResourceVersion: pod.ResourceVersion,
+			Labels: pod.Labels, DeletionTimestamp: pod.DeletionTimestamp,
+		},
+		Status: corev1.PodStatus{Phase: pod.Status.Phase, PodIP: pod.Status.PodIP},
+	}
+	if rank, ok := pod.Annotations[v1alpha1.AnnotationStartRank]; ok {
+		small.Annotations = map[string]string{v1alpha1.AnnotationStartRank: rank}
+	}
+	for _, c := range pod.Status.Conditions {
+		if c.Type == corev1.PodReady {
+			small.Status.Conditions = []corev1.PodCondition{{Type: c.Type, Status: c.Status}}
+		}
+	}
+	return small, nil
+}
+
+// same tells whether an update says nothing new: heartbeats and status do not count.
+func same(old, now any) bool {
+	switch now := now.(type) {
+	case *corev1.Pod:
+		before := *old.(*corev1.Pod) //nolint:forcetypeassert // of one informer
+		before.ResourceVersion = now.ResourceVersion
+		return equality.Semantic.DeepEqual(&before, now)
+	case *unstructured.Unstructured:
+		before := old.(*unstructured.Unstructured) //nolint:forcetypeassert // of one informer
+		return before.GetUID() == now.GetUID() && before.GetGeneration() == now.GetGeneration()
+	}
+	return false
+}
+
+// reader makes typed objects of those of the API server, and keeps the last good one of each.
+type reader struct {
+	good  map[types.UID]*entry
+	fresh map[types.UID]bool // what has been read since the last settle
+	errs  []error
+}
+
+type entry struct {
+	generation int64
+	value      any
+	failed     int64 // generation that could not be read and was told of
+}
+
+func (r *reader) pools(store cache.Store) []*v1alpha1.InferencePool {
+	return readAll(r, store, admit.Pool)
+}
+
+func (r *reader) policies(store cache.Store) []*v1alpha1.RoutingPolicy {
+	return readAll(r, store, admit.Policy)
+}
+
+func readAll[T any](r *reader, store cache.Store, convert func(*unstructured.Unstructured) (T, error)) (all []T) {
+	for _, o := range store.List() {
+		raw := o.(*unstructured.Unstructured) //nolint:forcetypeassert // by ownInformer
+		value, ok := r.read(raw, func() (any, error) { return convert(raw) })
+		if ok {
+			all = append(all, value.(T)) //nolint:forcetypeassert // convert made it
+		}
+	}
+	return all
+}
+
+// read gives the object of this generation, or the last one that could be read.
+func (r *reader) read(raw *unstructured.Unstructured, convert func() (any, error)) (value any, ok bool) {
+	if r.fresh == nil {
+		r.fresh = map[types.UID]bool{}
+	}
+	uid := raw.GetUID()
+	r.fresh[uid] = true
+	e := r.good[uid]
+	if e == nil {
+		e = &entry{}
+		r.good[uid] = e
+	}
+	if e.value == nil || e.generation != raw.GetGeneration() {
+		made, err := convert()
+		switch {
+		case err == nil:
+			e.value, e.generation = made, raw.GetGeneration()
+		case e.failed != raw.GetGeneration():
+			e.failed = raw.GetGeneration()
+			r.errs = append(r.errs, fmt.Errorf("%s %s/%s: %w", raw.GetKind(), raw.GetNamespace(), raw.GetName(), err))
+		}
+	}
+	return e.value, e.value != nil
+}
+
+// settle forgets objects that are gone, and gives what went wrong since the last time.
+func (r *reader) settle() []error {
+	for uid := range r.good {
+		if !r.fresh[uid] {
+			delete(r.good, uid)
+		}
+	}
+	errs := r.errs
+	r.fresh, r.errs = nil, nil
+	return errs
+}
