@@ -45,6 +45,7 @@ var floors = map[string]int{
 	// Floor 2, use cases.
 	"internal/conformance": 2,
 	"internal/placement":   2,
+	"internal/plan":        2,
 	"internal/scaling":     2,
 	"internal/picker":      2,
 	"internal/ingest":      2,
