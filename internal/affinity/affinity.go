@@ -72,7 +72,7 @@ func (c *Chain) step(word uint64) {
 // Chunks are the whole chunks so far. They hold until the next Reset; what does not fill a chunk has no name.
 func (c *Chain) Chunks() []Chunk { return c.chunks }
 
-// Memory is what was routed to one endpoint. It holds a bounded number of chunks, about 40 bytes each, and is safe for
+// Memory is what was routed to one endpoint. It holds a bounded number of chunks, about 60 bytes each, and is safe for
 // concurrent use. The zero value holds nothing.
 //
 // With a chunk it always holds those before it: every Record touches the whole chain, its beginning last, and what was
@@ -128,6 +128,13 @@ func (m *Memory) Match(chain []Chunk) int {
 		}
 	}
 	return low
+}
+
+// Clear forgets everything.
+func (m *Memory) Clear() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.at, m.nodes = nil, nil
 }
 
 // Len is the number of chunks held.

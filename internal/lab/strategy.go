@@ -39,9 +39,6 @@ func Strategies(names string) ([]Strategy, error) {
 			continue
 		case "all":
 			for _, t := range policy.Types() {
-				if t == policy.ApproximatePrefix {
-					continue
-				}
 				list = append(list, Strategy{Name: string(t), Config: policy.Default(t)})
 			}
 			continue

@@ -2,49 +2,183 @@ package picker
 
 import (
 	"encoding/binary"
+	"slices"
+	"sync"
 
 	"github.com/kvasir-dev/kvasir/internal/affinity"
 	"github.com/kvasir-dev/kvasir/internal/kvindex"
 	"github.com/kvasir-dev/kvasir/internal/openai"
+	"github.com/kvasir-dev/kvasir/internal/policy"
 )
 
+// What was routed where, for requests without keys, for engines that tell nothing or are not believed, and for the
+// strategy ApproximatePrefix. Texts are cut into chunks (package affinity), and each endpoint has a memory of those that
+// it was sent.
+
 const (
-	// maxChunks of a prompt are matched approximately.
+	// maxChunks of a prompt are matched in place of its keys.
 	maxChunks = 4096
-	// routedChunks is how many chunks each endpoint is remembered for: 31,250 of 64 bytes are 500,000 tokens, about
+	// routedChunks is how many of them each endpoint is remembered for: 31,250 of 64 bytes are 500,000 tokens, about
 	// what an 80 GB GPU caches for a model of 8B.
 	routedChunks = 31_250
 	// bytesPerToken estimates a prompt's length where its tokens are not known.
 	bytesPerToken = 4
 )
 
-// approximate matches a request against what was routed before: one without keys by chunks of its text, each as long as
-// a block should be, and one with keys by these where nobody tells what engines hold, or is not believed. The chunks
-// lie in s.chunks.
-func (v *view) approximate(s *scratch, p *prompt, believed bool) {
-	s.chunks = s.chunks[:0]
-	switch {
-	case p.err != nil:
-		s.chain.Reset(uint64(v.root(&s.request)), bytesPerToken*v.spec.BlockTokens, maxChunks)
-		n := addText(&s.chain, &s.request)
-		s.chunks = append(s.chunks, s.chain.Chunks()...)
-		if n > 0 {
-			p.source, p.tokens = TokensApproximate, max(1, n/bytesPerToken)
-		}
-	case v.spec.NoEvents || v.trust.lost.Load():
-		for _, key := range p.keys[:min(len(p.keys), maxChunks)] {
-			s.chunks = append(s.chunks, affinity.Chunk(key))
+// chunking is how texts are cut, and how much of them is remembered.
+type chunking struct {
+	// bytes of a chunk; most chunks of a text count, and each endpoint is remembered for perEndpoint.
+	bytes, most, perEndpoint int
+	// fallback chunks stand in for keys, and may be keys.
+	fallback bool
+}
+
+// history is what was routed to a pool's endpoints, cut in one way.
+type history struct {
+	chunking
+	memories []*affinity.Memory // by endpoint, in the order of the view
+}
+
+// fallback is the place in view.histories of the one that stands in for keys.
+const fallback = 0
+
+// remember sets up the view's histories: that which stands in for keys, and those that its strategy and its shadows
+// match. Strategies that cut alike share one. Endpoints that live on keep what they are remembered for; what nobody
+// matches any more is forgotten.
+func (v *view) remember() {
+	cuts := []chunking{fallback: {bytesPerToken * v.spec.BlockTokens, maxChunks, routedChunks, true}}
+	v.history, cuts = historyOf(v.spec.Policy.Strategy, cuts)
+	v.shadowHistories = make([]int, len(v.shadows))
+	for i, s := range v.shadows {
+		v.shadowHistories[i], cuts = historyOf(s.spec.Strategy, cuts)
+	}
+	v.histories = make([]history, len(cuts))
+	for i, cut := range cuts {
+		v.histories[i].chunking = cut
+	}
+	for _, m := range v.members {
+		for i, memory := range m.routed.of(cuts) {
+			v.histories[i].memories = append(v.histories[i].memories, memory)
 		}
 	}
-	if len(s.chunks) == 0 || believed && p.err == nil && !v.spec.NoEvents {
+}
+
+// historyOf is the place among cuts of what a strategy matches, which it enters if it is new; fallback for one that
+// matches no chunks.
+func historyOf(c policy.Config, cuts []chunking) (int, []chunking) {
+	if c.Type != policy.ApproximatePrefix {
+		return fallback, cuts
+	}
+	a := &c.ApproximatePrefix
+	cut := chunking{bytes: a.ChunkBytes, most: a.MaxChunks, perEndpoint: a.ChunksPerEndpoint}
+	if known := slices.Index(cuts, cut); known >= 0 {
+		return known, cuts
+	}
+	return len(cuts), append(cuts, cut)
+}
+
+// memories are what was routed to one endpoint, by how it was cut. It is safe for concurrent use.
+type memories struct {
+	mu   sync.Mutex
+	cuts []chunking
+	all  []*affinity.Memory
+}
+
+// of gives the memory for each of cuts, in their order. What it had for others is forgotten.
+func (m *memories) of(cuts []chunking) []*affinity.Memory {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	all := make([]*affinity.Memory, len(cuts))
+	for i, cut := range cuts {
+		if known := slices.Index(m.cuts, cut); known >= 0 {
+			all[i] = m.all[known]
+		} else {
+			all[i] = affinity.NewMemory(cut.perEndpoint)
+		}
+	}
+	m.cuts, m.all = cuts, all
+	return all
+}
+
+// clear forgets everything: the endpoint has emptied its cache.
+func (m *memories) clear() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, memory := range m.all {
+		memory.Clear()
+	}
+}
+
+// approximate cuts the request into chunks, into s.chunks, and matches it with what was routed before: one without keys
+// by chunks of its text, each as long as a block should be, and one with keys by these where nobody tells what engines
+// hold, or is not believed.
+func (v *view) approximate(s *scratch, p *prompt, believed bool) {
+	v.cut(s, p)
+	chunks := s.chunks[fallback]
+	if len(chunks) == 0 || believed && p.err == nil && !v.spec.NoEvents {
 		return
 	}
 	for c := range s.candidates {
-		n := v.members[s.index[c]].routed.Match(s.chunks)
+		n := v.histories[fallback].memories[s.index[c]].Match(chunks)
 		if match := &s.candidates[c].Match; n > match.Blocks() {
 			*match = kvindex.Match{Speculative: uint32(n)} //nolint:gosec // at most maxChunks
 		}
 	}
+}
+
+// cut cuts the request for all histories.
+func (v *view) cut(s *scratch, p *prompt) {
+	s.chunks = resize(s.chunks, len(v.histories))
+	for h := range v.histories {
+		to := &s.chunks[h]
+		*to = (*to)[:0]
+		switch cut := &v.histories[h].chunking; {
+		case !cut.fallback:
+			s.cutText(uint64(v.root(&s.request)), cut, to)
+		case p.err != nil:
+			if n := s.cutText(uint64(v.root(&s.request)), cut, to); n > 0 {
+				p.source, p.tokens = TokensApproximate, max(1, n/bytesPerToken)
+			}
+		case v.spec.NoEvents || v.trust.lost.Load():
+			for _, key := range p.keys[:min(len(p.keys), cut.most)] {
+				*to = append(*to, affinity.Chunk(key))
+			}
+		}
+	}
+}
+
+// cutText appends the chunks of the request's text. It gives the text's length in bytes.
+func (s *scratch) cutText(root uint64, cut *chunking, to *[]affinity.Chunk) int {
+	s.chain.Reset(root, cut.bytes, cut.most)
+	n := addText(&s.chain, &s.request)
+	*to = append(*to, s.chain.Chunks()...)
+	return n
+}
+
+// recall tells a strategy how much of the request was routed to each candidate before, by one of the histories; by
+// fallback nothing.
+func (v *view) recall(s *scratch, question *policy.Request, h int) {
+	if h == fallback {
+		return
+	}
+	question.Chunks = len(s.chunks[h])
+	for c := range s.candidates {
+		s.candidates[c].Routed = v.histories[h].memories[s.index[c]].Match(s.chunks[h])
+	}
+}
+
+// keptChunks copies what is to be remembered of the request; nil when that is nothing.
+func (s *scratch) keptChunks() [][]affinity.Chunk {
+	var kept [][]affinity.Chunk
+	for h, chunks := range s.chunks {
+		if len(chunks) > 0 {
+			if kept == nil {
+				kept = make([][]affinity.Chunk, len(s.chunks))
+			}
+			kept[h] = slices.Clone(chunks)
+		}
+	}
+	return kept
 }
 
 // addText adds the text of the first prompt, as it was sent: of a conversation, the bytes of its earlier turns are the

@@ -55,6 +55,8 @@ type Decision struct {
 	Distrusted bool
 	// PromptTokens is the prompt's length, estimated where the ids are not known.
 	PromptTokens int
+	// Chunks of the prompt's text that the strategy has matched; 0 when it matches none.
+	Chunks int
 	// Duration of the pick.
 	Duration time.Duration
 	// Targets are the chosen endpoint and its ordered fallbacks.
@@ -78,8 +80,8 @@ type Decision struct {
 	account *account
 	target  int // in Targets
 	keys    []kvblock.Key
-	chunks  []affinity.Chunk
-	stored  uint64 // keys that the first target had announced at the pick
+	chunks  [][]affinity.Chunk // by history
+	stored  uint64             // keys that the first target had announced at the pick
 	booking *load.Booking
 	guess   *kvindex.Guess
 	told    *peer.Assumption // nil when the peers were not told of the guess
@@ -137,8 +139,8 @@ func (d *Decision) begin(i int) {
 	}
 	d.booking = t.member.load.Book(now, load.WorkOf(t.uncached+d.otherTokens, d.PromptTokens-t.uncached), d.streamed)
 	d.view.peers.Changed()
-	if len(d.chunks) > 0 {
-		t.member.routed.Record(d.chunks)
+	for h, chunks := range d.chunks {
+		d.view.histories[h].memories[t.at].Record(chunks)
 	}
 	p := &d.view.spec.Policy
 	if p.SpeculationOff || len(d.keys) == 0 {
@@ -353,7 +355,7 @@ func (d *Decision) Served(address string) {
 	for i, m := range d.view.members {
 		if ep := &d.view.spec.Endpoints[i]; to < 0 && ep.Address == address {
 			to = len(d.Targets)
-			d.Targets = append(d.Targets, Target{Endpoint: ep, member: m, uncached: d.PromptTokens})
+			d.Targets = append(d.Targets, Target{Endpoint: ep, member: m, at: i, uncached: d.PromptTokens})
 		}
 	}
 	if to < 0 {

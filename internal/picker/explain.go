@@ -31,7 +31,8 @@ func (d *Decision) Explains(asked string) bool {
 //	x-kvasir-confirmed-tokens  the part of those that the pod itself has announced
 //	x-kvasir-reason            match in blocks, requests in flight before this one, cost, candidates; and found, what the
 //	                           index has in blocks, where not all of it counts: doubted, events of the endpoint are
-//	                           missing; distrusted, the pool's engines do not find what they announce
+//	                           missing; distrusted, the pool's engines do not find what they announce; and routed, the
+//	                           chunks of the text that were routed there before, where the strategy matches these
 //	x-kvasir-attempt           which of the ordered endpoints has answered, from 1
 func (d *Decision) Explain(i int, put func(name, value string)) {
 	t := &d.Targets[i]
@@ -57,6 +58,12 @@ func (d *Decision) Explain(i int, put func(name, value string)) {
 	reason = strconv.AppendFloat(reason, t.Cost.First, 'g', 4, 64)
 	reason = append(reason, " candidates="...)
 	reason = strconv.AppendInt(reason, int64(t.Candidates()), 10)
+	if d.Chunks > 0 {
+		reason = append(reason, " routed="...)
+		reason = strconv.AppendInt(reason, int64(t.Routed), 10)
+		reason = append(reason, '/')
+		reason = strconv.AppendInt(reason, int64(d.Chunks), 10)
+	}
 	if t.Doubted || d.Distrusted {
 		reason = append(reason, " found="...)
 		reason = strconv.AppendInt(reason, int64(t.Found.Blocks()), 10)

@@ -23,19 +23,10 @@ import (
 // gets bodies with token ids, as live traffic does, the other gets keys, as simulations do. Every ordered list of
 // targets, with its costs and matches, must be the same.
 func TestTheLiveWayAndTheKeyedWayChooseAlike(t *testing.T) {
-	configs := map[string]policy.Config{
-		"MarginalCost": {Type: policy.MarginalCost, MarginalCost: policy.MarginalCostConfig{DecodeHarm: 1}},
-		"sticky least loaded": {Type: policy.StickyLeastLoaded,
-			StickyLeastLoaded: policy.StickyLeastLoadedConfig{PrefixTokens: 64}},
-		"longest prefix": {Type: policy.LongestPrefix, LongestPrefix: policy.LongestPrefixConfig{MinMatch: 0.25, MaxLoad: 1.5}},
-		"LMetric":        {Type: policy.LMetric},
-		"least work":     {Type: policy.LeastPendingWork},
-		"least load":     {Type: policy.LeastLoad},
-		"round robin":    {Type: policy.RoundRobin},
-		"rendezvous":     {Type: policy.Rendezvous},
-	}
-	for name, config := range configs {
-		t.Run(name, func(t *testing.T) {
+	for _, strategy := range policy.Types() {
+		config := policy.Default(strategy)
+		config.Random.Seed = 1
+		t.Run(string(strategy), func(t *testing.T) {
 			clock := newClock()
 			spec := testSpec(t, 6)
 			spec.Policy.Strategy = config

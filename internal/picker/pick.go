@@ -40,8 +40,8 @@ type scratch struct {
 	keys       []kvblock.Key
 	former     []kvblock.Key // by the former root, while keys are rotated
 	chain      affinity.Chain
-	chunks     []affinity.Chunk
-	index      []int // of the candidates in the pool
+	chunks     [][]affinity.Chunk // by history
+	index      []int              // of the candidates in the pool
 	holders    []kvindex.Holder
 	matches    []kvindex.Match
 	candidates []policy.Candidate
@@ -131,6 +131,7 @@ func (p *Picker) choose(v *view, s *scratch, in *asked) (*Decision, error) {
 	s.question = v.question(s, in, now)
 	question := &s.question // strategies are interfaces: on the stack it would be allocated for each request
 	v.stay(s, question)
+	v.recall(s, question, v.history)
 	s.costs = resize(s.costs, len(s.candidates))
 	v.strategy.Score(question, s.candidates, s.costs)
 	s.order = policy.Rank(question, s.candidates, s.costs, s.order, max(1, v.spec.Policy.Attempts))
@@ -313,6 +314,7 @@ func (v *view) decide(now timeNow, s *scratch, question *policy.Request, in *ask
 		Strategy:     v.spec.Policy.Strategy.Type,
 		Tokens:       in.source,
 		PromptTokens: question.PromptTokens,
+		Chunks:       question.Chunks,
 		view:         v,
 		now:          now,
 		session:      question.Session,
@@ -322,7 +324,7 @@ func (v *view) decide(now timeNow, s *scratch, question *policy.Request, in *ask
 		maxTokens:    r.MaxTokens,
 		counted:      in.err == nil && len(r.Prompts) <= 1 && !r.PromptLogprobs && len(in.former) == 0,
 		keys:         append([]kvblock.Key(nil), in.keys...),
-		chunks:       append([]affinity.Chunk(nil), s.chunks...),
+		chunks:       s.keptChunks(),
 		who:          in.who,
 		reported:     Reported{Prompt: -1, Cached: -1, Generated: -1},
 	}
@@ -342,8 +344,10 @@ func (v *view) decide(now timeNow, s *scratch, question *policy.Request, in *ask
 			Confirmed:   min(s.candidates[c].Match.Confirmed(), question.Blocks) * question.BlockTokens,
 			Predicted:   question.MatchTokens(&s.candidates[c]),
 			InFlight:    s.candidates[c].Load.InFlight,
+			Routed:      s.candidates[c].Routed,
 			Cost:        s.costs[c],
 			member:      v.members[i],
+			at:          i,
 			uncached:    question.Uncached(&s.candidates[c]),
 			rankedAmong: len(s.candidates),
 		})
@@ -386,11 +390,14 @@ type Target struct {
 	// Predicted is how many prompt tokens the endpoint should find in its cache; Confirmed is the part of them that
 	// the pod itself has announced.
 	Predicted, Confirmed int
+	// Routed is how many of the decision's Chunks were routed to the endpoint before.
+	Routed int
 	// InFlight requests at the pick, this one not counted.
 	InFlight int
 	Cost     policy.Cost
 
 	member      *member
+	at          int // in the view's members
 	uncached    int
 	rankedAmong int
 }

@@ -825,11 +825,11 @@ func TestApproximateMatchesMayBeLookedUpAgain(t *testing.T) {
 	s.candidates = v.eligible(p.now(), &place{v: v}, nil, s)
 	asked := prompt{err: errNoSource}
 	v.match(s, &asked, true)
-	v.members[s.index[0]].routed.Record(s.chunks)
+	v.histories[fallback].memories[s.index[0]].Record(s.chunks[fallback])
 	for range 2 {
 		v.match(s, &asked, true)
-		if asked.source != TokensApproximate || asked.tokens != 540/bytesPerToken || len(s.chunks) != 540/64 || s.candidates[0].Match.Blocks() != len(s.chunks) {
-			t.Errorf("%s, %d tokens, %d chunks, match %+v", asked.source, asked.tokens, len(s.chunks), s.candidates[0].Match)
+		if asked.source != TokensApproximate || asked.tokens != 540/bytesPerToken || len(s.chunks[fallback]) != 540/64 || s.candidates[0].Match.Blocks() != len(s.chunks[fallback]) {
+			t.Errorf("%s, %d tokens, %d chunks, match %+v", asked.source, asked.tokens, len(s.chunks[fallback]), s.candidates[0].Match)
 		}
 	}
 }

@@ -29,7 +29,7 @@ type member struct {
 	circuit  circuit
 	hash     uint64 // of the endpoint's ID
 	stats    endpointStats
-	routed   *affinity.Memory // of chunks, for requests without exact keys
+	routed   memories
 	// renderFrom is when the engine may be asked for tokens again, nanoseconds since 1970; 0 while it answers.
 	renderFrom atomic.Int64
 }
@@ -72,6 +72,11 @@ type view struct {
 	// members and holders belong to spec.Endpoints, in its order.
 	members []*member
 	holders []kvindex.Holder
+	// histories are what was routed to them; history is the place of what the strategy matches, shadowHistories those of
+	// the shadows.
+	histories       []history
+	history         int
+	shadowHistories []int
 }
 
 // build makes the next view of a pool: members of endpoints that live on are kept, the others are joined or left.
@@ -117,13 +122,14 @@ func (p *Picker) build(spec *Spec, old *view, next *snapshot) (*view, error) {
 		if ok {
 			delete(known, ep.Epoch())
 		} else {
-			m = &member{holder: v.index.Join(), hash: ep.ID.Hash(), routed: affinity.NewMemory(routedChunks)}
+			m = &member{holder: v.index.Join(), hash: ep.ID.Hash()}
 			m.removals.since = p.now()
-			m.writer = newWatchedWriter(v.index.Writer(m.holder), &m.removals, &m.stored, p.now)
+			m.writer = newWatchedWriter(v.index.Writer(m.holder), m, p.now)
 		}
 		v.members = append(v.members, m)
 		v.holders = append(v.holders, m.holder)
 	}
+	v.remember()
 	return v, nil
 }
 

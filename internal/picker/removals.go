@@ -51,38 +51,38 @@ func (r *removals) happened(key kvblock.Key, from time.Time) bool {
 // watchedWriter notes what is removed through it, and counts what is stored.
 type watchedWriter struct {
 	kvindex.Writer
-	removals *removals
-	stored   *atomic.Uint64 // keys
-	now      timeNow
-	at       uint32 // the time of the Drop under way
+	of  *member
+	now timeNow
+	at  uint32 // the time of the Drop under way
 }
 
-func newWatchedWriter(w kvindex.Writer, r *removals, stored *atomic.Uint64, now timeNow) *watchedWriter {
-	watched := &watchedWriter{Writer: w, removals: r, stored: stored, now: now}
-	w.OnGone(func(key kvblock.Key) { r.note(key, watched.at) })
+func newWatchedWriter(w kvindex.Writer, of *member, now timeNow) *watchedWriter {
+	watched := &watchedWriter{Writer: w, of: of, now: now}
+	w.OnGone(func(key kvblock.Key) { of.removals.note(key, watched.at) })
 	return watched
 }
 
-func (w *watchedWriter) noteAll() { w.removals.all.Store(w.removals.tick(w.now())) }
+func (w *watchedWriter) noteAll() { w.of.removals.all.Store(w.of.removals.tick(w.now())) }
 
 // Store is kvindex.Writer's.
 func (w *watchedWriter) Store(tier kvblock.Tier, group int, parent kvindex.Parent, hashes []kvevent.Hash, keys []kvblock.Key) int {
-	if n := uint32(len(keys) / max(1, len(hashes))); n > w.removals.perHash.Load() { //nolint:gosec // a block's keys are few
-		w.removals.perHash.Store(n)
+	if n := uint32(len(keys) / max(1, len(hashes))); n > w.of.removals.perHash.Load() { //nolint:gosec // a block's keys are few
+		w.of.removals.perHash.Store(n)
 	}
-	w.stored.Add(uint64(len(keys)))
+	w.of.stored.Add(uint64(len(keys)))
 	return w.Writer.Store(tier, group, parent, hashes, keys)
 }
 
 // Drop is kvindex.Writer's.
 func (w *watchedWriter) Drop(tier kvblock.Tier, group int, hashes []kvevent.Hash) int {
-	w.at = w.removals.tick(w.now())
+	w.at = w.of.removals.tick(w.now())
 	return w.Writer.Drop(tier, group, hashes)
 }
 
-// Clear is kvindex.Writer's.
+// Clear is kvindex.Writer's. What was routed there is gone too.
 func (w *watchedWriter) Clear() {
 	w.noteAll()
+	w.of.routed.clear()
 	w.Writer.Clear()
 }
 

@@ -81,8 +81,8 @@ func (v *view) shadow(s ShadowSpec) *shadow {
 
 // compare scores the shadows on a request for which s.order has been chosen.
 func (v *view) compare(s *scratch, question *policy.Request) {
-	judged := false
-	for _, shadow := range v.shadows {
+	judged, recalled := false, v.history
+	for i, shadow := range v.shadows {
 		if !shadow.stats.sampler.takes(shadow.spec.Percent) {
 			continue
 		}
@@ -92,6 +92,10 @@ func (v *view) compare(s *scratch, question *policy.Request) {
 			yardstick.Score(question, s.candidates, s.estimates)
 		}
 		s.shadowCosts = resize(s.shadowCosts, len(s.candidates))
+		if h := v.shadowHistories[i]; h != fallback && h != recalled {
+			v.recall(s, question, h)
+			recalled = h
+		}
 		shadow.strategy.Score(question, s.candidates, s.shadowCosts)
 		s.shadowOrder = policy.Rank(question, s.candidates, s.shadowCosts, s.shadowOrder, 1)
 		acted, would := s.order[0], s.shadowOrder[0]
@@ -105,6 +109,9 @@ func (v *view) compare(s *scratch, question *policy.Request) {
 		} else {
 			shadow.stats.lost.Add(nanoseconds(-saved))
 		}
+	}
+	if recalled != v.history {
+		v.recall(s, question, v.history)
 	}
 }
 

@@ -29,6 +29,7 @@ type Config struct {
 	Unified           UnifiedConfig
 	Random            RandomConfig
 	Rendezvous        RendezvousConfig
+	ApproximatePrefix ApproximatePrefixConfig
 }
 
 // Default is the configuration of a strategy with the defaults of a RoutingPolicy.
@@ -45,6 +46,10 @@ func Default(t Type) Config {
 		c.Unified = UnifiedConfig{MinHit: 0.5, MaxLoad: 2}
 	case Rendezvous:
 		c.Rendezvous.PrefixTokens = 1024
+	case ApproximatePrefix:
+		c.ApproximatePrefix = ApproximatePrefixConfig{
+			ChunkBytes: 64, MaxChunks: 256, ChunksPerEndpoint: 31_250, PrefixWeight: 3, QueueWeight: 2, KVWeight: 2,
+		}
 	}
 	return c
 }
@@ -99,6 +104,15 @@ type RendezvousConfig struct {
 	// ByPrefix hashes the prompt's first PrefixTokens tokens instead of the session.
 	ByPrefix     bool
 	PrefixTokens int
+}
+
+// ApproximatePrefixConfig parameterises ApproximatePrefix.
+type ApproximatePrefixConfig struct {
+	// ChunkBytes is the size of a chunk of text, MaxChunks how many of a prompt count, and ChunksPerEndpoint how many
+	// each endpoint is remembered for, at about 60 bytes each.
+	ChunkBytes, MaxChunks, ChunksPerEndpoint int
+	// PrefixWeight, QueueWeight and KVWeight are what the match, the queue and the KV use count in the score.
+	PrefixWeight, QueueWeight, KVWeight float64
 }
 
 // Types are all strategies, the default first.

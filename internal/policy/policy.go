@@ -29,6 +29,8 @@ type Request struct {
 	Home uint64
 	// Prefix hashes the first tokens (or, without tokens, bytes) of the prompt.
 	Prefix uint64
+	// Chunks is the number of chunks of the prompt's text, where the strategy matches these; 0 where it does not.
+	Chunks int
 	// Credit is what a block of each tier is worth, 1 for the GPU.
 	Credit [kvblock.NumTiers]float64
 	// ReloadRate is how fast each tier is read back, tokens/s; 0 where it is not known.
@@ -44,6 +46,8 @@ type Candidate struct {
 	// Delay is what the endpoint costs the request besides, seconds: the way to another island, an adapter that has to
 	// be brought in.
 	Delay float64
+	// Routed is how many of the request's leading chunks were routed to the endpoint before.
+	Routed int
 }
 
 // MatchTokens is the part of the prompt that the candidate need not compute, in tokens: at most all whole blocks
@@ -90,6 +94,8 @@ func New(c Config) (Policy, error) {
 		return newRandom(c.Random), nil
 	case Rendezvous:
 		return rendezvous{byPrefix: c.Rendezvous.ByPrefix}, nil
+	case ApproximatePrefix:
+		return newApproximatePrefix(c.ApproximatePrefix)
 	}
 	return nil, fmt.Errorf("strategy %q is not available", c.Type)
 }

@@ -30,6 +30,7 @@ var every = []Config{
 	{Type: Random},
 	{Type: Rendezvous},
 	{Type: Rendezvous, Rendezvous: RendezvousConfig{ByPrefix: true, PrefixTokens: 1024}},
+	Default(ApproximatePrefix),
 }
 
 func mustNew(t testing.TB, c Config) Policy {
@@ -53,13 +54,14 @@ func gpuOnly() (credit [kvblock.NumTiers]float64) {
 	return credit
 }
 
-// request of so many tokens in blocks of 16.
+// request of so many tokens in blocks of 16, and as many chunks.
 func request(tokens int) *Request {
-	return &Request{PromptTokens: tokens, BlockTokens: 16, Blocks: max(0, tokens-1) / 16, Prefix: 7, Credit: gpuOnly()}
+	blocks := max(0, tokens-1) / 16
+	return &Request{PromptTokens: tokens, BlockTokens: 16, Blocks: blocks, Prefix: 7, Chunks: blocks, Credit: gpuOnly()}
 }
 
 func candidate(name string, gpuBlocks uint32, view load.View) Candidate {
-	c := Candidate{Hash: endpoint.ID{Pod: name}.Hash(), Load: view}
+	c := Candidate{Hash: endpoint.ID{Pod: name}.Hash(), Load: view, Routed: int(gpuBlocks)}
 	c.Match.Tiers[kvblock.GPU] = gpuBlocks
 	return c
 }
@@ -74,6 +76,7 @@ func randomCandidates(rng *rand.Rand, r *Request, n int) []Candidate {
 		}
 		out[i] = candidate(fmt.Sprint("pod-", rng.IntN(1_000_000)), uint32(rng.IntN(r.Blocks+2)), view)
 		out[i].Match.Speculative = uint32(rng.IntN(3))
+		out[i].Routed = out[i].Match.Blocks()
 	}
 	return out
 }
@@ -120,7 +123,7 @@ func TestTheOrderOfCandidatesDoesNotMatter(t *testing.T) {
 			candidates := randomCandidates(rng, r, 6)
 			if rng.IntN(2) == 0 { // a tie all over
 				for i := range candidates {
-					candidates[i].Load, candidates[i].Match = load.View{}, kvindex.Match{}
+					candidates[i].Load, candidates[i].Match, candidates[i].Routed = load.View{}, kvindex.Match{}, 0
 				}
 			}
 			want := candidates[choose(p, r, candidates)[0]].Hash
@@ -168,11 +171,12 @@ func TestLessLoadNeverHurts(t *testing.T) {
 		for range 200 {
 			r := request(64 + rng.IntN(5000))
 			candidates := randomCandidates(rng, r, 2)
-			candidates[1].Match = candidates[0].Match
+			candidates[1].Match, candidates[1].Routed = candidates[0].Match, candidates[0].Routed
 			busy, idle := &candidates[0].Load, &candidates[1].Load
 			*idle = *busy
-			busy.InFlight += 1 + rng.IntN(5)
-			busy.Decoding += rng.IntN(5)
+			more := 1 + rng.IntN(5)
+			busy.InFlight += more
+			busy.Decoding += rng.IntN(more + 1)
 			busy.PendingTokens += float64(rng.IntN(10_000))
 			costs := make([]Cost, 2)
 			p.Score(r, candidates, costs)
@@ -204,7 +208,7 @@ func TestLoadElsewhereDoesNotCostAffinity(t *testing.T) {
 				candidates[i] = candidate(fmt.Sprint("pod-", i), 0, load.View{Rate: 20_000, Trust: 1})
 			}
 			holder, other := n/4, &candidates[(n/4+2)%8]
-			candidates[holder].Match.Tiers[kvblock.GPU] = 200
+			candidates[holder].Match.Tiers[kvblock.GPU], candidates[holder].Routed = 200, 200
 			other.Load.InFlight, other.Load.PendingTokens = requests, float64(requests)*4000
 			if got := choose(p, r, candidates)[0]; got != holder {
 				t.Errorf("%v: with %d requests at another endpoint a request leaves its cache at %d for endpoint %d", config, requests, holder, got)
@@ -455,6 +459,11 @@ func TestWrongParametersAreRefused(t *testing.T) {
 		"a negative prior rate":      {Type: MarginalCost, MarginalCost: MarginalCostConfig{PriorRate: -1}},
 		"a harm that is no number":   {Type: MarginalCost, MarginalCost: MarginalCostConfig{DecodeHarm: math.NaN()}},
 		"a load limit below average": {Type: LongestPrefix, LongestPrefix: LongestPrefixConfig{MaxLoad: 0.5}},
+		"chunks of no bytes":         {Type: ApproximatePrefix, ApproximatePrefix: ApproximatePrefixConfig{MaxChunks: 1, ChunksPerEndpoint: 1}},
+		"prompts of no chunks":       {Type: ApproximatePrefix, ApproximatePrefix: ApproximatePrefixConfig{ChunkBytes: 64, ChunksPerEndpoint: 1}},
+		"endpoints of no chunks":     {Type: ApproximatePrefix, ApproximatePrefix: ApproximatePrefixConfig{ChunkBytes: 64, MaxChunks: 1}},
+		"a weight below 0":           {Type: ApproximatePrefix, ApproximatePrefix: ApproximatePrefixConfig{ChunkBytes: 64, MaxChunks: 1, ChunksPerEndpoint: 1, KVWeight: -1}},
+		"a weight that is no number": {Type: ApproximatePrefix, ApproximatePrefix: ApproximatePrefixConfig{ChunkBytes: 64, MaxChunks: 1, ChunksPerEndpoint: 1, QueueWeight: math.NaN()}},
 	} {
 		if _, err := New(config); err == nil {
 			t.Errorf("%s: accepted", name)

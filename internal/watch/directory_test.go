@@ -40,7 +40,6 @@ func TestABrokenEditKeepsTheLastGoodState(t *testing.T) {
 		"no YAML at all":       {smallPolicy, "spec: [", []string{"broken.yaml", "document 1", "line 1"}},
 		"an unknown field":     {smallPolicy, strings.Replace(smallPolicy, "strategy:", "stratgy:", 1), []string{"RoutingPolicy default/p", "spec.stratgy", "unknown field"}},
 		"an unknown value":     {smallPolicy, strings.Replace(smallPolicy, "LeastLoad", "Best", 1), []string{"RoutingPolicy default/p", "spec.strategy.type", `"Best"`}},
-		"a strategy to come":   {smallPolicy, strings.Replace(smallPolicy, "LeastLoad", "ApproximatePrefix", 1), []string{"RoutingPolicy default/p", "spec.strategy.type", "not available"}},
 		"a duplicate key":      {smallPolicy, strings.Replace(smallPolicy, "spec:", "kind: RoutingPolicy\nspec:", 1), []string{"RoutingPolicy default/p", "line 4", `"kind"`}},
 		"another version":      {smallPolicy, strings.Replace(smallPolicy, "v1alpha1", "v9", 1), []string{"RoutingPolicy default/p", "apiVersion", "kvasir.dev/v9"}},
 		"no name":              {smallPolicy, strings.Replace(smallPolicy, "name: p", "", 1), []string{"document 1", "metadata.name"}},
@@ -113,7 +112,6 @@ func TestABrokenDocumentDoesNotTouchItsNeighbours(t *testing.T) {
 // Only what has a last good state is said to keep it.
 func TestWhatWasNeverInForceIsNotSaidToStay(t *testing.T) {
 	wrong := strings.NewReplacer("name: p", "name: q", "LeastLoad", "Best").Replace(smallPolicy)
-	toCome := strings.NewReplacer("name: p", "name: q", "LeastLoad", "ApproximatePrefix").Replace(smallPolicy)
 	const stranger = "apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: d}\n"
 	badSlice := strings.Replace(smallSlice, "{name: http, port: 8001}", "{name: http-1, port: 8001}", 1)
 	for name, files := range map[string][]string{
@@ -121,7 +119,6 @@ func TestWhatWasNeverInForceIsNotSaidToStay(t *testing.T) {
 		"a wrong object beside a good one":           {smallPool, smallPool + "---\n" + wrong},
 		"an object of another kind beside a good":    {smallPool, smallPool + "---\n" + stranger},
 		"no YAML beside a good object":               {smallPool, smallPool + "---\nkind: [\n"},
-		"a policy that could never be acted on":      {smallPool + "---\n" + toCome, smallPool + "---\n" + wrong},
 		"a slice that never gave endpoints":          {smallPool + "---\n" + badSlice, smallPool + "---\n# again\n" + badSlice},
 		"a pool that was never served, now refused":  {poolWith("keySpace: {secretRef: {name: none}}"), poolWith("keySpace: {secretRef: {nam: none}}")},
 		"a directory without objects that goes away": {"", "gone"},

@@ -16,6 +16,7 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/conformance"
 	"github.com/kvasir-dev/kvasir/internal/ingest"
 	"github.com/kvasir-dev/kvasir/internal/picker"
+	"github.com/kvasir-dev/kvasir/internal/policy"
 )
 
 const pool0 = "default/m"
@@ -211,7 +212,6 @@ func TestPolicyConditions(t *testing.T) {
 		"in force":         {[]string{"pool.yaml", smallPool}, "Accepted=True/Accepted ResolvedRefs=True/ResolvedRefs Programmed=True/Programmed"},
 		"no target":        {nil, "Accepted=False/TargetNotFound ResolvedRefs=True/ResolvedRefs"},
 		"another's target": {[]string{"pool.yaml", smallPool, "a.yaml", strings.Replace(smallPolicy, "name: p}", "name: z}", 1)}, "Accepted=True/Accepted ResolvedRefs=True/ResolvedRefs Programmed=True/Programmed"},
-		"to come":          {[]string{"pool.yaml", smallPool, "policy.yaml", strings.Replace(smallPolicy, "LeastLoad", "ApproximatePrefix", 1)}, "Accepted=False/Invalid ResolvedRefs=True/ResolvedRefs"},
 		"no Secret":        {[]string{"pool.yaml", smallPool, "policy.yaml", strings.Replace(smallPolicy, "strategy: {type: LeastLoad}", tenants, 1)}, "Accepted=True/Accepted ResolvedRefs=False/SecretNotFound Programmed=True/Programmed"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -288,17 +288,37 @@ func TestStatusOfAPool(t *testing.T) {
 	}
 }
 
-// The generation in the status is the one that the picker follows, not the one that was written last.
-func TestThePolicyInForceIsTheOneFollowed(t *testing.T) {
-	d := open(t, "pool.yaml", smallPool, "policy.yaml", smallPolicy)
-	load(t, d)
-	write(t, d.file("policy.yaml"), strings.Replace(smallPolicy, "LeastLoad", "ApproximatePrefix", 1))
-	s, _ := load(t, d)
-	list := NewBoard().Update(time.Unix(1, 0), s, Live{})
-	if got := poolOf(t, list).Status.RoutingPolicy; got.Name != "p" || got.Generation != 1 {
-		t.Errorf("policy in force %+v, want p of generation 1", got)
-	}
-	if len(list.Problems) != 1 {
-		t.Errorf("problems %q, want one", list.Problems)
+// TestAStrategyOfALaterRelease: definitions may be newer than the picker. What it does not know is not in force, the
+// last good state is, and the generation in the status is the one that the picker follows.
+func TestAStrategyOfALaterRelease(t *testing.T) {
+	for name, inShadow := range map[string]bool{"in force": false, "in shadow": true} {
+		t.Run(name, func(t *testing.T) {
+			d := open(t, "pool.yaml", smallPool, "policy.yaml", smallPolicy)
+			load(t, d)
+			objects := d.collect()
+			p := objects.Policies[0].DeepCopy()
+			p.Generation = 2
+			if inShadow {
+				p.Spec.Shadow = []v1alpha1.ShadowStrategy{{Name: "s", Strategy: v1alpha1.Strategy{Type: "Later"}, SamplePercent: 100}}
+			} else {
+				p.Spec.Strategy.Type = "Later"
+			}
+			objects.Policies[0] = p
+			s := d.translator.Translate(objects)
+			list := NewBoard().Update(time.Unix(1, 0), s, Live{})
+			if got := poolOf(t, list).Status.RoutingPolicy; got.Name != "p" || got.Generation != 1 || only(t, s).Policy.Strategy.Type != policy.LeastLoad {
+				t.Errorf("policy in force %+v, want p of generation 1", got)
+			}
+			if got, want := said(policyOf(t, list).Status.Ancestors[0].Conditions), "Accepted=False/Invalid ResolvedRefs=True/ResolvedRefs"; got != want {
+				t.Errorf("conditions %s, want %s", got, want)
+			}
+			wantProblem(t, list.Problems, "RoutingPolicy default/p", `strategy "Later" is not available`, "the last good state stays in force")
+
+			// One that was never acted on has none.
+			fresh := openAt(t, d.path)
+			if s := fresh.translator.Translate(objects); only(t, s).Policy.Strategy.Type != policy.MarginalCost || strings.Contains(s.Problems[0].Error(), "last good") {
+				t.Errorf("a fresh picker follows %s; problems %v", only(t, s).Policy.Strategy.Type, s.Problems)
+			}
+		})
 	}
 }

@@ -34,6 +34,12 @@ func Strategy(s *v1alpha1.Strategy) policy.Config {
 			ByPrefix:     m.Key == v1alpha1.RendezvousByPrefix,
 			PrefixTokens: int(m.PrefixTokens),
 		}
+	case v1alpha1.StrategyApproximatePrefix:
+		m := full.ApproximatePrefix
+		c.ApproximatePrefix = policy.ApproximatePrefixConfig{
+			ChunkBytes: int(m.ChunkBytes), MaxChunks: int(m.MaxChunks), ChunksPerEndpoint: int(m.ChunksPerEndpoint),
+			PrefixWeight: float64(*m.PrefixWeight), QueueWeight: float64(*m.QueueWeight), KVWeight: float64(*m.KVWeight),
+		}
 	}
 	return c
 }

@@ -64,6 +64,10 @@ func TestPoliciesAreTranslated(t *testing.T) {
 		"unified":          {"strategy: {type: Unified}", strategy(policy.Default(policy.Unified))},
 		"unified in full":  {"strategy: {type: Unified, unified: {minHitPercent: 0, maxLoadPercent: 150}}", strategy(policy.Config{Type: policy.Unified, Unified: policy.UnifiedConfig{MaxLoad: 1.5}})},
 		"by prefix":        {"strategy: {type: Rendezvous, rendezvous: {key: Prefix, prefixTokens: 16}}", strategy(policy.Config{Type: policy.Rendezvous, Rendezvous: policy.RendezvousConfig{ByPrefix: true, PrefixTokens: 16}})},
+		"approximate":      {"strategy: {type: ApproximatePrefix}", strategy(policy.Default(policy.ApproximatePrefix))},
+		"approximate in full": {"strategy: {type: ApproximatePrefix, approximatePrefix: {chunkBytes: 128, maxChunks: 7, chunksPerEndpoint: 8, prefixWeight: 0, queueWeight: 1, kvWeight: 5}}",
+			strategy(policy.Config{Type: policy.ApproximatePrefix, ApproximatePrefix: policy.ApproximatePrefixConfig{
+				ChunkBytes: 128, MaxChunks: 7, ChunksPerEndpoint: 8, QueueWeight: 1, KVWeight: 5}})},
 		"all the rest": {`tiers: [{tier: CPU, creditPercent: 50, reloadTokensPerSecond: 7}, {tier: Disk, creditPercent: 0}],
   session: {keys: [{type: BodyField, name: user}]}, guards: {maxKVUsagePercent: 50, circuit: {consecutiveFailures: 2, openSeconds: 3}},
   tokens: {budgetMilliseconds: 7, engine: Never, engineBudgetMilliseconds: 8}, speculation: {mode: "Off", maxSeconds: 9},

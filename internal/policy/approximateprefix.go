@@ -1,0 +1,57 @@
+package policy
+
+import (
+	"fmt"
+	"math"
+)
+
+// approximatePrefix weighs what was routed where before against queues and KV use, and asks no engine what it holds
+// ("Prefix Cache Aware Request Scheduling", a proposal of the Gateway API inference extension):
+//
+//	score = prefixWeight × leading chunks of the prompt that were routed to the endpoint / chunks of the prompt
+//	      + queueWeight × (longest queue - queue) / (longest queue - shortest queue)
+//	      + kvWeight × (1 - KV use)
+//	queue = requests whose prefill has not ended, or those that the engine reports to be waiting, whichever is more
+//
+// The highest score is chosen, ties by requests in flight. A term in which all endpoints are alike tells nothing: that
+// of the queues is left out when they are equal, that of the prefix for a prompt without a whole chunk.
+//
+// Chunks are what the proposal has them: the prompt's bytes cut every chunkBytes, each named by
+// hash(chunk i) = H(content of chunk i, hash(chunk i-1)) from a root that is another for each model, adapter and cache
+// salt. Endpoints remember the chunks that they were sent, chunksPerEndpoint of them, and forget those that were not
+// sent for the longest time. Whoever asks fills Request.Chunks and Candidate.Routed (package affinity has both hash and
+// memory); nothing is known of what other pickers route, nor after a restart.
+type approximatePrefix struct{ prefix, queue, kv float64 }
+
+func newApproximatePrefix(c ApproximatePrefixConfig) (Policy, error) {
+	if c.ChunkBytes < 1 || c.MaxChunks < 1 || c.ChunksPerEndpoint < 1 {
+		return nil, fmt.Errorf("approximate prefix: chunks of %d bytes, %d of a prompt, %d of an endpoint: want at least 1 of each",
+			c.ChunkBytes, c.MaxChunks, c.ChunksPerEndpoint)
+	}
+	for _, weight := range []float64{c.PrefixWeight, c.QueueWeight, c.KVWeight} {
+		if !(weight >= 0) || math.IsInf(weight, 1) {
+			return nil, fmt.Errorf("approximate prefix: weights %v, %v, %v: want none below 0", c.PrefixWeight, c.QueueWeight, c.KVWeight)
+		}
+	}
+	return approximatePrefix{prefix: c.PrefixWeight, queue: c.QueueWeight, kv: c.KVWeight}, nil
+}
+
+func (p approximatePrefix) Score(r *Request, candidates []Candidate, out []Cost) {
+	shortest, longest := math.MaxInt, 0
+	for i := range candidates {
+		n := candidates[i].queue()
+		shortest, longest = min(shortest, n), max(longest, n)
+	}
+	chunks := math.Max(1, float64(r.Chunks))
+	spread := math.Max(1, float64(longest-shortest))
+	for i := range candidates {
+		c := &candidates[i]
+		score := p.prefix*float64(min(c.Routed, r.Chunks))/chunks +
+			p.queue*float64(longest-c.queue())/spread +
+			p.kv*(1-c.Load.KVUsage)
+		out[i] = Cost{First: -score, Then: float64(c.Load.InFlight)}
+	}
+}
+
+// queue is the number of requests that wait for their first token.
+func (c *Candidate) queue() int { return max(c.Load.InFlight-c.Load.Decoding, c.Load.Waiting) }
