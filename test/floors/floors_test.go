@@ -57,6 +57,7 @@ var floors = map[string]int{
 	// Floor 3, adapters to the world.
 	"internal/zmtp":          3,
 	"internal/certs":         3,
+	"internal/children":      3,
 	"internal/extproc":       3,
 	"internal/syncapi":       3,
 	"internal/reporter":      3,

@@ -1,0 +1,118 @@
+package children
+
+import (
+	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/utils/ptr"
+
+	"github.com/kvasir-dev/kvasir/api/v1alpha1"
+)
+
+const lastPort = 65535
+
+// pickerNetwork lets everybody ask the pickers, and only the pool's own pods, other replicas and the operator tell them
+// anything.
+func (b *builder) pickerNetwork() *networkingv1.NetworkPolicy {
+	open := []networkingv1.NetworkPolicyPort{tcp(ExtProcPort), tcp(HealthPort), tcp(MetricsPort)}
+	if b.proxies() {
+		open = append([]networkingv1.NetworkPolicyPort{tcp(ProxyPort)}, open...)
+	}
+	engines := networkingv1.NetworkPolicyPeer{PodSelector: &metav1.LabelSelector{MatchLabels: b.engines()}}
+	rules := []networkingv1.NetworkPolicyIngressRule{
+		{Ports: open},
+		{
+			Ports: []networkingv1.NetworkPolicyPort{tcp(SyncPort)},
+			From: []networkingv1.NetworkPolicyPeer{
+				engines,
+				{PodSelector: &metav1.LabelSelector{MatchLabels: b.selector()}},
+				{
+					NamespaceSelector: &metav1.LabelSelector{MatchLabels: map[string]string{corev1.LabelMetadataName: b.Operator.Namespace}},
+					PodSelector:       &metav1.LabelSelector{MatchLabels: map[string]string{"app.kubernetes.io/name": "kvasir", "app.kubernetes.io/component": "operator"}},
+				},
+			},
+		},
+	}
+	if e := b.pool.Spec.Engine; e.Events.Source == v1alpha1.EventsListen {
+		events := tcp(e.Ports.Events)
+		events.EndPort = ptr.To(e.Ports.Events + max(e.DataParallel.Ranks, 1) - 1)
+		rules = append(rules, networkingv1.NetworkPolicyIngressRule{
+			Ports: []networkingv1.NetworkPolicyPort{events}, From: []networkingv1.NetworkPolicyPeer{engines},
+		})
+	}
+	return b.network(PickerName(b.pool.Name), metav1.LabelSelector{MatchLabels: b.selector()}, rules)
+}
+
+// engineNetwork closes the port where the kubelet waits for an idle engine to all pods. Everything else stays open, as
+// without it: what else may be reached, other policies say. (A node's own agents are never held up by policies.)
+func (b *builder) engineNetwork() *networkingv1.NetworkPolicy {
+	port := b.pool.Spec.Engine.Events.Reporter.DrainPort
+	var ports []networkingv1.NetworkPolicyPort
+	for _, protocol := range []corev1.Protocol{corev1.ProtocolUDP, corev1.ProtocolSCTP} {
+		ports = append(ports, networkingv1.NetworkPolicyPort{Protocol: ptr.To(protocol)})
+	}
+	for _, r := range [][2]int32{{1, port - 1}, {port + 1, lastPort}} {
+		if r[0] <= r[1] {
+			p := tcp(r[0])
+			p.EndPort = ptr.To(r[1])
+			ports = append(ports, p)
+		}
+	}
+	return b.network(b.pool.Name, metav1.LabelSelector{MatchLabels: b.engines()}, []networkingv1.NetworkPolicyIngressRule{{Ports: ports}})
+}
+
+func (b *builder) network(name string, pods metav1.LabelSelector, rules []networkingv1.NetworkPolicyIngressRule) *networkingv1.NetworkPolicy {
+	return &networkingv1.NetworkPolicy{
+		TypeMeta:   typeMeta(networkingv1.SchemeGroupVersion.WithKind("NetworkPolicy")),
+		ObjectMeta: b.meta(name),
+		Spec: networkingv1.NetworkPolicySpec{
+			PodSelector: pods, Ingress: rules, PolicyTypes: []networkingv1.PolicyType{networkingv1.PolicyTypeIngress},
+		},
+	}
+}
+
+func tcp(port int32) networkingv1.NetworkPolicyPort {
+	return networkingv1.NetworkPolicyPort{Protocol: ptr.To(corev1.ProtocolTCP), Port: ptr.To(intstr.FromInt32(port))}
+}
+
+// engines are the labels of the pool's pods.
+func (b *builder) engines() map[string]string {
+	labels := map[string]string{}
+	for k, v := range b.pool.Spec.Selector.MatchLabels {
+		labels[k] = string(v)
+	}
+	if len(labels) == 0 {
+		labels[v1alpha1.LabelPool] = b.pool.Name
+	}
+	return labels
+}
+
+// budget of the pickers: one at a time.
+func (b *builder) budget() *policyv1.PodDisruptionBudget {
+	return b.disruptions(PickerName(b.pool.Name), metav1.LabelSelector{MatchLabels: b.selector()}, intstr.FromInt32(1))
+}
+
+// engineBudget counts the pods that are not draining already. One at least may go, else a node could never be drained.
+func (b *builder) engineBudget() *policyv1.PodDisruptionBudget {
+	spec := b.pool.Spec.WithDefaults()
+	most := *spec.Rollout.MaxUnavailable
+	if s := most.String(); s == "0" || s == "0%" {
+		most = intstr.FromInt32(1)
+	}
+	return b.disruptions(b.pool.Name, metav1.LabelSelector{
+		MatchLabels:      b.engines(),
+		MatchExpressions: []metav1.LabelSelectorRequirement{{Key: v1alpha1.LabelDrain, Operator: metav1.LabelSelectorOpDoesNotExist}},
+	}, most)
+}
+
+func (b *builder) disruptions(name string, pods metav1.LabelSelector, most intstr.IntOrString) *policyv1.PodDisruptionBudget {
+	return &policyv1.PodDisruptionBudget{
+		TypeMeta:   typeMeta(policyv1.SchemeGroupVersion.WithKind("PodDisruptionBudget")),
+		ObjectMeta: b.meta(name),
+		Spec: policyv1.PodDisruptionBudgetSpec{
+			Selector: &pods, MaxUnavailable: &most, UnhealthyPodEvictionPolicy: ptr.To(policyv1.AlwaysAllow),
+		},
+	}
+}
