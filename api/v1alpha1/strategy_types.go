@@ -67,7 +67,9 @@ type MarginalCost struct {
 	// +kubebuilder:validation:Maximum=10000000
 	// +optional
 	PriorPrefillTokensPerSecond int32 `json:"priorPrefillTokensPerSecond,omitempty"`
-	// decodeHarmPercent weighs the delay that a prefill imposes on running decodes; 100 counts it in full.
+	// decodeHarmPercent weighs what the request costs those in flight at an endpoint. For each of them, decoding or not, a
+	// built-in part of the time that the request waits and is prefilled there is added to the endpoint's cost; this
+	// multiplies that part. 100 leaves it as it is, 200 doubles it, 0 counts none: then requests in flight break ties only.
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=1000
 	// +kubebuilder:default=100
