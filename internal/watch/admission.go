@@ -3,9 +3,6 @@ package watch
 import (
 	"strings"
 
-	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/validation/field"
-
 	"github.com/kvasir-dev/kvasir/api/v1alpha1"
 	"github.com/kvasir-dev/kvasir/internal/admission"
 	"github.com/kvasir-dev/kvasir/internal/picker"
@@ -57,39 +54,6 @@ func tenantsSpec(t *v1alpha1.Tenants, priorities map[string]picker.Priority) *pi
 	}
 	spec.Default = spec.Classes[t.DefaultClass]
 	return spec
-}
-
-// readTenants reads the tenants of a policy from the Secrets that it names. Entries that cannot be read are problems
-// of the policy, and leave the others alone.
-func (n *turn) readTenants(p *v1alpha1.RoutingPolicy, spec *picker.TenantsSpec) {
-	path := field.NewPath("spec", "admission", "tenants", "secretRefs")
-	bad := func(i int, detail string) {
-		n.problem(v1alpha1.KindRoutingPolicy, p, field.Invalid(path.Index(i), p.Spec.Admission.Tenants.SecretRefs[i].Name, detail), false)
-	}
-	var entries []tenant.Entry
-	for i, ref := range p.Spec.Admission.Tenants.SecretRefs {
-		secret := n.secrets[types.NamespacedName{Namespace: p.Namespace, Name: ref.Name}]
-		if secret == nil {
-			continue // told as a missing Secret
-		}
-		for _, name := range sortedKeys(secret.Data) {
-			e, err := tenant.Parse(name, secret.Data[name])
-			if err != nil {
-				bad(i, "entry "+name+": "+err.Error())
-				continue
-			}
-			if e.Class != "" && spec.Classes[e.Class] == nil {
-				bad(i, "entry "+name+": the policy has no class "+e.Class)
-				continue
-			}
-			entries = append(entries, e)
-		}
-	}
-	directory, conflicts := tenant.NewDirectory(entries)
-	for _, conflict := range conflicts {
-		bad(0, conflict)
-	}
-	spec.Known = directory
 }
 
 // value is what a pointer points to, which the defaults have filled in.

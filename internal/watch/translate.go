@@ -15,6 +15,7 @@ import (
 	"github.com/kvasir-dev/kvasir/api/v1alpha1"
 	"github.com/kvasir-dev/kvasir/internal/endpoint"
 	"github.com/kvasir-dev/kvasir/internal/picker"
+	"github.com/kvasir-dev/kvasir/internal/policyref"
 )
 
 // Objects are all objects of one moment, admitted, with their defaults. Order does not matter.
@@ -143,7 +144,7 @@ func (t *Translator) Translate(o Objects) State {
 	for _, p := range o.Pools {
 		n.pools[nameOf(p)] = p
 	}
-	n.winners = n.choose(o.Policies)
+	n.winners = policyref.Winners(o.Policies, n.last.inForce)
 	for _, p := range byName(o.Policies) {
 		n.translatePolicy(p)
 	}
@@ -192,38 +193,4 @@ func (n *turn) problem(kind string, o metav1.Object, err *field.Error, kept bool
 	}
 	n.state.Problems = append(n.state.Problems, p)
 	return p
-}
-
-// targets are the pools that a policy names, which lie in its namespace. A gateway's pool object has the name of the
-// pool that it is made for, so both groups mean the same pool.
-func targets(p *v1alpha1.RoutingPolicy) []types.NamespacedName {
-	var all []types.NamespacedName
-	for _, ref := range p.Spec.TargetRefs {
-		all = append(all, types.NamespacedName{Namespace: p.Namespace, Name: ref.Name})
-	}
-	return all
-}
-
-// choose finds the policy of each pool: the only one that targets it. Where several do, the oldest wins. Files have no
-// age: there the one that is in force stays. Then the first by name wins.
-func (n *turn) choose(policies []*v1alpha1.RoutingPolicy) map[types.NamespacedName]*v1alpha1.RoutingPolicy {
-	winners := map[types.NamespacedName]*v1alpha1.RoutingPolicy{}
-	for _, p := range policies {
-		for _, target := range targets(p) {
-			if before := winners[target]; before == nil || wins(p, before, n.last.inForce[target]) {
-				winners[target] = p
-			}
-		}
-	}
-	return winners
-}
-
-func wins(p, before *v1alpha1.RoutingPolicy, inForce string) bool {
-	switch {
-	case !p.CreationTimestamp.Equal(&before.CreationTimestamp):
-		return p.CreationTimestamp.Before(&before.CreationTimestamp)
-	case p.CreationTimestamp.IsZero() && (p.Name == inForce || before.Name == inForce):
-		return p.Name == inForce
-	}
-	return p.Name < before.Name
 }

@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/kvasir-dev/kvasir/api/v1alpha1"
 	"github.com/kvasir-dev/kvasir/internal/admission"
@@ -119,40 +118,6 @@ func TestTwoPoliciesOfOneTarget(t *testing.T) {
 	wantProblem(t, problems, "a.yaml", "RoutingPolicy default/a", "default/p")
 	if got := only(t, s).Policy.Name; got != "p" {
 		t.Errorf("policy %s, want the one that was in force", got)
-	}
-}
-
-func TestTheOldestPolicyWins(t *testing.T) {
-	at := func(name string, second int64) *v1alpha1.RoutingPolicy {
-		p := &v1alpha1.RoutingPolicy{}
-		p.Name = name
-		if second > 0 {
-			p.CreationTimestamp = metav1.Unix(second, 0)
-		}
-		return p
-	}
-	for name, tc := range map[string]struct {
-		a, b    *v1alpha1.RoutingPolicy
-		inForce string
-		want    string
-	}{
-		"the older":                               {at("a", 2), at("b", 1), "a", "b"},
-		"the first by name":                       {at("a", 1), at("b", 1), "b", "a"},
-		"in files the one in force":               {at("a", 0), at("b", 0), "b", "b"},
-		"in files at the start the first by name": {at("a", 0), at("b", 0), "", "a"},
-		"a third one was in force":                {at("a", 0), at("b", 0), "c", "a"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			for _, pair := range [][2]*v1alpha1.RoutingPolicy{{tc.a, tc.b}, {tc.b, tc.a}} {
-				got := pair[1].Name
-				if wins(pair[0], pair[1], tc.inForce) {
-					got = pair[0].Name
-				}
-				if got != tc.want {
-					t.Errorf("%s wins, want %s", got, tc.want)
-				}
-			}
-		})
 	}
 }
 

@@ -3,12 +3,14 @@ package watch
 import (
 	"fmt"
 
+	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"github.com/kvasir-dev/kvasir/api/v1alpha1"
 	"github.com/kvasir-dev/kvasir/internal/endpoint"
+	"github.com/kvasir-dev/kvasir/internal/policyref"
 )
 
 const kindEndpointSlice = "EndpointSlice"
@@ -25,24 +27,26 @@ func (n *turn) translatePolicy(p *v1alpha1.RoutingPolicy) {
 	name := nameOf(p)
 	s := PolicyState{Object: p}
 	spec, errs := Policy(p)
-	last, known := n.last.policies[name]
+	last, good := n.last.policies[name]
 	for _, err := range errs {
-		s.Problems = append(s.Problems, n.problem(v1alpha1.KindRoutingPolicy, p, err, known))
+		s.Problems = append(s.Problems, n.problem(v1alpha1.KindRoutingPolicy, p, err, good))
 	}
+	known, missing, invalid := policyref.Tenants(p, func(name string) *corev1.Secret {
+		return n.secrets[types.NamespacedName{Namespace: p.Namespace, Name: name}]
+	})
 	if len(errs) == 0 {
 		if spec.Admission.Tenants != nil {
-			n.readTenants(p, spec.Admission.Tenants)
+			spec.Admission.Tenants.Known = known
+			for _, err := range invalid {
+				n.problem(v1alpha1.KindRoutingPolicy, p, err, false)
+			}
 		}
 		n.next.policies[name] = spec
-	} else if known {
+	} else if good {
 		n.next.policies[name] = last
 	}
-	for _, ref := range p.Spec.Admission.Tenants.SecretRefs {
-		if n.secrets[types.NamespacedName{Namespace: p.Namespace, Name: ref.Name}] == nil {
-			s.MissingSecrets = append(s.MissingSecrets, ref.Name)
-		}
-	}
-	for i, target := range targets(p) {
+	s.MissingSecrets = missing
+	for i, target := range policyref.Targets(p) {
 		ts := TargetState{Found: n.pools[target] != nil}
 		path := field.NewPath("spec", "targetRefs").Index(i)
 		if winner := n.winners[target]; winner != p {

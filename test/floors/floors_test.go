@@ -69,6 +69,7 @@ var floors = map[string]int{
 	"internal/watch":         3,
 	"internal/watch/admit":   3,
 	"internal/watch/cluster": 3,
+	"internal/policyref":     3,
 	"internal/lab":           3,
 	"internal/vllmsim":       3,
 
