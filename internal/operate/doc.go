@@ -42,6 +42,11 @@ type PodState struct {
 	Reason           string
 	// UncachedTokens are prompt tokens that this replica has sent there and that are still to be prefilled.
 	UncachedTokens int64
+	// Waiting requests in the engine's own queue, KVUsage the part of its KV cache that running requests hold, by its
+	// metrics; Blocks is what the index holds of it.
+	Waiting int
+	KVUsage float64
+	Blocks  int64
 	// Value is the tokens that requests of late found in the cache of this pod and would have found in no other, as
 	// this replica's picks have counted them; older ones count less.
 	Value float64
@@ -56,6 +61,8 @@ type Totals struct {
 	WorkSeconds float64
 	// Evictions are the blocks that engines have removed.
 	Evictions int64
+	// Refused requests for which there was no room: those that 429 and 503 were answered.
+	Refused int64
 	// TTFT counts the first tokens by the time they took, between TTFTBounds; one more bucket than bounds.
 	TTFT Histogram
 	// Waiting requests at this picker.

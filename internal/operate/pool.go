@@ -118,7 +118,8 @@ func (v *View) acknowledge(uid string, heard []*replica) {
 }
 
 // merge is what the replicas know of a pod together. Requests, and with them hits, are counted by the one replica that
-// has placed them, so that these are sums. What a pod holds is known when every replica knows it.
+// has placed them, so that these are sums. What a pod holds is known when every replica knows it; of what each has
+// measured the most counts.
 func merge(uid string, heard []*replica) PodState {
 	all := PodState{Draining: true, Synced: true}
 	for _, r := range heard {
@@ -132,6 +133,9 @@ func merge(uid string, heard []*replica) PodState {
 		all.Reason = cmp.Or(all.Reason, one.Reason)
 		all.InFlight += one.InFlight
 		all.UncachedTokens += one.UncachedTokens
+		all.Waiting = max(all.Waiting, one.Waiting)
+		all.KVUsage = max(all.KVUsage, one.KVUsage)
+		all.Blocks = max(all.Blocks, one.Blocks)
 		all.Value += one.Value
 	}
 	return all

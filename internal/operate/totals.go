@@ -59,6 +59,7 @@ func (t Totals) Since(before *Totals) Totals {
 	t.PrefillTokens -= before.PrefillTokens
 	t.WorkSeconds -= before.WorkSeconds
 	t.Evictions -= before.Evictions
+	t.Refused -= before.Refused
 	for i := range t.TTFT {
 		t.TTFT[i] -= before.TTFT[i]
 	}
@@ -73,6 +74,7 @@ func (t Totals) Plus(other *Totals) Totals {
 	t.PrefillTokens += other.PrefillTokens
 	t.WorkSeconds += other.WorkSeconds
 	t.Evictions += other.Evictions
+	t.Refused += other.Refused
 	for i := range t.TTFT {
 		t.TTFT[i] += other.TTFT[i]
 	}
