@@ -6,6 +6,7 @@ import corev1 "k8s.io/api/core/v1"
 //
 // +kubebuilder:validation:MinProperties=1
 // +kubebuilder:validation:XValidation:rule="!has(self.ports) || !has(self.dataParallel) || self.ports.events + self.dataParallel.ranks <= self.ports.replay || self.ports.replay + self.dataParallel.ranks <= self.ports.events",message="ports.events and ports.replay overlap: each rank uses base + rank, keep them at least dataParallel.ranks apart"
+// +kubebuilder:validation:XValidation:rule="!has(self.tls) || self.protocol != 'H2C'",message="protocol H2C is HTTP/2 without TLS: leave out tls, or the protocol"
 type Engine struct {
 	// type of the engine. The layout of its events depends on it, so it cannot be changed.
 	// +kubebuilder:default=VLLM
@@ -26,6 +27,10 @@ type Engine struct {
 	// +kubebuilder:default=HTTP
 	// +optional
 	Protocol EngineProtocol `json:"protocol,omitempty"`
+	// tls makes the engine's API one over TLS, for all calls of Kvasir's own; what a gateway does is the gateway's
+	// matter. Absent, there is none.
+	// +optional
+	TLS EngineTLS `json:"tls,omitzero"`
 	// ports of the engine.
 	// +kubebuilder:default={http: 8000}
 	// +optional
@@ -81,6 +86,40 @@ type EngineProtocol string
 const (
 	ProtocolHTTP EngineProtocol = "HTTP"
 	ProtocolH2C  EngineProtocol = "H2C"
+)
+
+// EngineTLS tells how the certificates of engines are checked.
+//
+// +kubebuilder:validation:MinProperties=1
+// +kubebuilder:validation:XValidation:rule="has(self.serverName) == (self.verification == 'Full')",message="serverName is required when verification is Full, and only then: engines are called by the addresses of their pods, which no certificate names"
+// +kubebuilder:validation:XValidation:rule="!has(self.caSecretRef) || self.verification == 'Full'",message="caSecretRef is for verification Full"
+type EngineTLS struct {
+	// verification Full checks who has signed the certificate, and that it is for serverName; None checks nothing, so
+	// that who can answer at a pod's address sees prompts and API keys.
+	// +kubebuilder:default=Full
+	// +optional
+	Verification Verification `json:"verification,omitempty"`
+	// serverName is the DNS name that the certificates of all the pool's engines are for.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=253
+	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$`
+	// +optional
+	ServerName string `json:"serverName,omitempty"`
+	// caSecretRef is the entry with the certificates, in PEM, of which one must have signed those of the engines. Absent,
+	// the ones that the picker's system trusts.
+	// +optional
+	CASecretRef SecretKey `json:"caSecretRef,omitzero"`
+}
+
+// Verification is how a certificate is checked.
+//
+// +kubebuilder:validation:Enum=Full;None
+type Verification string
+
+// The ways to check.
+const (
+	VerificationFull Verification = "Full"
+	VerificationNone Verification = "None"
 )
 
 // EnginePorts are the ports of rank 0. Rank r sends events on events + r and replays on replay + r; with addressing

@@ -142,7 +142,7 @@ func (a *app) feed() {
 			reported[name] = append(reported[name], a.target(&f))
 		}
 		targets = append(targets, scrape.Target{
-			ID: f.Endpoint.ID, Address: f.Endpoint.Address, Socket: f.Endpoint.Socket,
+			ID: f.Endpoint.ID, Address: f.Endpoint.Address, Socket: f.Endpoint.Socket, Wire: f.Endpoint.Wire,
 			// Without a header there is one rank behind the address, whatever it calls itself.
 			Rank: f.Endpoint.RankHeader, APIKey: f.Spec.EngineAPIKey, Adapters: f.Spec.DiscoverAdapters,
 		})

@@ -54,8 +54,21 @@ type Endpoint struct {
 	RankHeader int
 	// Island the endpoint lies in; empty when the pool has none.
 	Island string
+	// Wire is how the engine's HTTP server is spoken to.
+	Wire Wire
 	// Ready, Serving and Terminating mean what they mean in a Kubernetes EndpointSlice.
 	Ready, Serving, Terminating bool
+}
+
+// Wire is how the HTTP server of an engine is spoken to. The zero value is HTTP/1.1 without TLS.
+type Wire struct {
+	// H2C is HTTP/2 without TLS.
+	H2C bool
+	// TLS of the connections; the certificate must be for ServerName and signed by one of CA (PEM; the system's where
+	// empty), unless it is Unchecked.
+	TLS            bool
+	ServerName, CA string
+	Unchecked      bool
 }
 
 // Pickable tells whether new requests may go to the endpoint.

@@ -183,7 +183,7 @@ func (e *exchange) send(ctx context.Context) (*http.Response, error) {
 		GetBody:       func() (io.ReadCloser, error) { return body.reader(), nil },
 		ContentLength: int64(len(body.bytes)),
 	}
-	return e.proxy.transport.roundTrip(r.WithContext(ctx), ep)
+	return e.proxy.engines.RoundTrip(r.WithContext(ctx), ep)
 }
 
 // failed accounts for an attempt without an answer.

@@ -22,6 +22,7 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/openai"
 	"github.com/kvasir-dev/kvasir/internal/picker"
 	"github.com/kvasir-dev/kvasir/internal/spans"
+	"github.com/kvasir-dev/kvasir/internal/wire"
 )
 
 // Options are what a Proxy is made of. Zero values take the defaults.
@@ -81,21 +82,21 @@ func set[T int | int64 | time.Duration](option *T, value T) {
 
 // Proxy is the handler. It is safe for concurrent use.
 type Proxy struct {
-	options   Options
-	picker    *picker.Picker
-	transport *transport
-	buffered  atomic.Int64 // bytes of request bodies held
-	requests  atomic.Int64 // under way
+	options  Options
+	picker   *picker.Picker
+	engines  *wire.Transports
+	buffered atomic.Int64 // bytes of request bodies held
+	requests atomic.Int64 // under way
 }
 
 // New makes a proxy. Close it when no request is under way any more.
 func New(options Options) *Proxy {
 	options.fill()
-	return &Proxy{options: options, picker: options.Picker, transport: newTransport(&options)}
+	return &Proxy{options: options, picker: options.Picker, engines: newTransports(&options)}
 }
 
 // Close gives up the idle connections to the engines.
-func (p *Proxy) Close() { p.transport.close() }
+func (p *Proxy) Close() { p.engines.Close() }
 
 // Buffered is the number of bytes of request bodies held now.
 func (p *Proxy) Buffered() int64 { return p.buffered.Load() }

@@ -26,6 +26,8 @@ type Spec struct {
 	Engine string
 	// EngineAPIKey is sent on our own calls to the engines, and in place of the client's key; empty for none.
 	EngineAPIKey string
+	// Wire is how the engines are spoken to; each of Endpoints has it, too.
+	Wire endpoint.Wire
 	// NoEvents turns the event plane off for the pool.
 	NoEvents bool
 	// Reports says that reporters may tell what endpoints hold; ReportBatch is how long they may hold back changes to

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"strings"
 
 	"github.com/kvasir-dev/kvasir/internal/endpoint"
 )
@@ -31,7 +30,7 @@ func (c *Client) Identity(ctx context.Context, ep *endpoint.Endpoint, model, api
 		Data []struct{ ID, Root string }
 	}
 	for path, into := range map[string]any{"/version": &version, "/v1/models": &models} {
-		if err := c.get(ctx, hostOf(ep), path, apiKey, into); err != nil {
+		if err := c.get(ctx, ep, path, apiKey, into); err != nil {
 			return Identity{}, fmt.Errorf("asking %s what it is: %w", ep.ID, err)
 		}
 	}
@@ -45,18 +44,15 @@ func (c *Client) Identity(ctx context.Context, ep *endpoint.Endpoint, model, api
 }
 
 // get reads a JSON answer. into stays as it is where the route does not exist, or answers in another form.
-func (c *Client) get(ctx context.Context, host, path, apiKey string, into any) error {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+host+path, http.NoBody)
+func (c *Client) get(ctx context.Context, ep *endpoint.Endpoint, path, apiKey string, into any) error {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, path, http.NoBody)
 	if err != nil {
 		return err
 	}
 	if apiKey != "" {
 		req.Header.Set("Authorization", "Bearer "+apiKey)
 	}
-	if strings.HasSuffix(host, socketSuffix) {
-		req.Host = "localhost"
-	}
-	resp, err := c.http.Do(req)
+	resp, err := c.engines.RoundTrip(req, ep)
 	if err != nil {
 		return err
 	}

@@ -8,19 +8,18 @@ package render
 import (
 	"bytes"
 	"context"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/kvasir-dev/kvasir/internal/endpoint"
 	"github.com/kvasir-dev/kvasir/internal/openai"
+	"github.com/kvasir-dev/kvasir/internal/wire"
 )
 
 // Defaults of Options.
@@ -91,7 +90,7 @@ type Stats struct {
 // Client asks engines. It is safe for concurrent use.
 type Client struct {
 	options Options
-	http    *http.Client
+	engines *wire.Transports
 	slots   chan struct{}
 	buffers sync.Pool
 
@@ -103,8 +102,8 @@ type Client struct {
 
 // routeAt is one render route of one endpoint.
 type routeAt struct {
-	host  string
-	route openai.Route
+	address, socket string
+	route           openai.Route
 }
 
 // New returns a client.
@@ -127,24 +126,21 @@ func New(options Options) *Client {
 		absent:  map[routeAt]time.Time{},
 	}
 	c.buffers.New = func() any { return new(bytes.Buffer) }
-	c.http = &http.Client{
-		Transport: &http.Transport{
-			DialContext:            dialer(options.Dial),
+	c.engines = wire.NewTransports(options.Dial, func() *http.Transport {
+		return &http.Transport{
 			DisableCompression:     true, // costs the engine more than the network costs us
 			MaxIdleConns:           maxIdle,
 			MaxIdleConnsPerHost:    maxIdleHost,
 			MaxConnsPerHost:        options.Concurrency,
 			IdleConnTimeout:        30 * time.Second,
 			MaxResponseHeaderBytes: 64 << 10,
-		},
-		// Nobody but the configuration names a destination.
-		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
-	}
+		}
+	})
 	return c
 }
 
 // Close closes idle connections. Questions under way go on.
-func (c *Client) Close() { c.http.CloseIdleConnections() }
+func (c *Client) Close() { c.engines.Close() }
 
 // Stats tells what became of the questions so far.
 func (c *Client) Stats() Stats {
@@ -177,9 +173,9 @@ func (c *Client) Tokens(ctx context.Context, ep *endpoint.Endpoint, route openai
 }
 
 func (c *Client) ask(ctx context.Context, ep *endpoint.Endpoint, route openai.Route, body []byte, apiKey string) ([]uint32, error) {
-	at := routeAt{hostOf(ep), route}
+	at := routeAt{ep.Address, ep.Socket, route}
 	if !c.isAbsent(at, time.Now()) {
-		ids, err := c.render(ctx, at, body, apiKey)
+		ids, err := c.render(ctx, ep, route, body, apiKey)
 		if err == nil {
 			c.rendered.Add(1)
 		}
@@ -188,7 +184,7 @@ func (c *Client) ask(ctx context.Context, ep *endpoint.Endpoint, route openai.Ro
 		}
 		c.setAbsent(at, time.Now())
 	}
-	ids, err := c.tokenize(ctx, at, body, apiKey)
+	ids, err := c.tokenize(ctx, ep, route, body, apiKey)
 	if err == nil {
 		c.tokenized.Add(1)
 	}
@@ -198,8 +194,8 @@ func (c *Client) ask(ctx context.Context, ep *endpoint.Endpoint, route openai.Ro
 // errAbsent says that an endpoint has no render route, or none that we understand.
 var errAbsent = errors.New("no render route")
 
-func (c *Client) render(ctx context.Context, at routeAt, body []byte, apiKey string) (ids []uint32, err error) {
-	err = c.post(ctx, at.host, "/v1/"+at.route.String()+"/render", body, apiKey, func(status int, answer []byte) error {
+func (c *Client) render(ctx context.Context, ep *endpoint.Endpoint, route openai.Route, body []byte, apiKey string) (ids []uint32, err error) {
+	err = c.post(ctx, ep, "/v1/"+route.String()+"/render", body, apiKey, func(status int, answer []byte) error {
 		switch {
 		case status == http.StatusMethodNotAllowed || status == http.StatusNotImplemented,
 			status == http.StatusNotFound && !aboutModel(answer):
@@ -225,10 +221,10 @@ func (c *Client) render(ctx context.Context, at routeAt, body []byte, apiKey str
 }
 
 // post sends a body and hands status and answer to use, which must not keep the answer.
-func (c *Client) post(ctx context.Context, host, path string, body []byte, apiKey string, use func(status int, answer []byte) error) error {
+func (c *Client) post(ctx context.Context, ep *endpoint.Endpoint, path string, body []byte, apiKey string, use func(status int, answer []byte) error) error {
 	src := &source{data: body}
 	defer src.detach()
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+host+path, src.reader())
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, path, src.reader())
 	if err != nil {
 		return err
 	}
@@ -241,10 +237,7 @@ func (c *Client) post(ctx context.Context, host, path string, body []byte, apiKe
 	if apiKey != "" {
 		req.Header.Set("Authorization", "Bearer "+apiKey)
 	}
-	if strings.HasSuffix(host, socketSuffix) {
-		req.Host = "localhost"
-	}
-	resp, err := c.http.Do(req)
+	resp, err := c.engines.RoundTrip(req, ep)
 	if err != nil {
 		return err
 	}
@@ -329,32 +322,3 @@ func (r *sourceReader) Read(p []byte) (int, error) {
 }
 
 func (r *sourceReader) Close() error { return nil }
-
-// socketSuffix marks host names that stand for unix sockets: the path in hexadecimal digits. Connections are pooled by
-// host name, so that each socket needs its own.
-const socketSuffix = ".socket.invalid"
-
-// hostOf is the authority to send to.
-func hostOf(ep *endpoint.Endpoint) string {
-	if ep.Socket != "" {
-		return hex.EncodeToString([]byte(ep.Socket)) + socketSuffix
-	}
-	return ep.Address
-}
-
-// dialer makes connections to what hostOf names.
-func dialer(dial func(ctx context.Context, network, address string) (net.Conn, error)) func(ctx context.Context, network, address string) (net.Conn, error) {
-	return func(ctx context.Context, network, address string) (net.Conn, error) {
-		host, _, err := net.SplitHostPort(address)
-		if err == nil {
-			if digits, ok := strings.CutSuffix(host, socketSuffix); ok {
-				path, err := hex.DecodeString(digits)
-				if err != nil {
-					return nil, fmt.Errorf("reading the path of a socket: %w", err)
-				}
-				return dial(ctx, "unix", string(path))
-			}
-		}
-		return dial(ctx, network, address)
-	}
-}

@@ -302,13 +302,13 @@ func TestAbsentRoutesRememberedAreBounded(t *testing.T) {
 	c := New(Options{})
 	now := time.Now()
 	for i := range 3 * maxAbsent {
-		at := routeAt{host: fmt.Sprint(i)}
+		at := routeAt{address: fmt.Sprint(i)}
 		c.setAbsent(at, now)
 		if !c.isAbsent(at, now) || len(c.absent) > maxAbsent {
 			t.Fatalf("after %d: %d remembered", i+1, len(c.absent))
 		}
 	}
-	old := routeAt{host: fmt.Sprint(3*maxAbsent - 1)}
+	old := routeAt{address: fmt.Sprint(3*maxAbsent - 1)}
 	if c.isAbsent(old, now.Add(absentFor)) {
 		t.Error("remembered for too long")
 	}

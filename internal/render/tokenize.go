@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"strings"
 
+	"github.com/kvasir-dev/kvasir/internal/endpoint"
 	"github.com/kvasir-dev/kvasir/internal/openai"
 )
 
@@ -19,12 +20,12 @@ var chatFields = []string{"model", "messages", "tools", "chat_template", "chat_t
 var chatBeyond = []string{"reasoning_effort", "documents", "truncate_prompt_tokens"}
 
 // tokenize asks /tokenize.
-func (c *Client) tokenize(ctx context.Context, at routeAt, body []byte, apiKey string) (ids []uint32, err error) {
-	question, keepLast, err := tokenizeRequest(at.route, body)
+func (c *Client) tokenize(ctx context.Context, ep *endpoint.Endpoint, route openai.Route, body []byte, apiKey string) (ids []uint32, err error) {
+	question, keepLast, err := tokenizeRequest(route, body)
 	if err != nil {
 		return nil, err
 	}
-	err = c.post(ctx, at.host, "/tokenize", question, apiKey, func(status int, answer []byte) error {
+	err = c.post(ctx, ep, "/tokenize", question, apiKey, func(status int, answer []byte) error {
 		if status != http.StatusOK {
 			return &StatusError{status, messageOf(answer)}
 		}

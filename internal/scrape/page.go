@@ -16,6 +16,7 @@ import (
 
 	"github.com/kvasir-dev/kvasir/internal/endpoint"
 	"github.com/kvasir-dev/kvasir/internal/vllm"
+	"github.com/kvasir-dev/kvasir/internal/wire"
 )
 
 // maxAdapters is the most adapters believed of one endpoint, and maxAdapterName the longest name, bytes.
@@ -60,7 +61,7 @@ func newPage(w where, options *Options, cancel context.CancelFunc) *page {
 	return &page{
 		where: w, options: options, cancel: cancel,
 		client: &http.Client{
-			Transport: transport,
+			Transport: wire.Transport(transport, w.wire),
 			// Nobody but the configuration names a destination.
 			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 		},
@@ -260,7 +261,7 @@ func (p *page) get(ctx context.Context, path string, body *bytes.Buffer) error {
 	if p.where.socket != "" {
 		host = "localhost"
 	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+host+path, nil)
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, wire.Scheme(p.where.wire)+"://"+host+path, nil)
 	if err != nil {
 		return err
 	}

@@ -54,6 +54,8 @@ type Target struct {
 	ID endpoint.ID
 	// Address is host:port of the engine's HTTP server; Socket is the path of a unix socket that replaces it.
 	Address, Socket string
+	// Wire is how it is spoken to.
+	Wire endpoint.Wire
 	// Rank is the data-parallel rank whose series to read; negative for the sum over all.
 	Rank int
 	// APIKey is sent as a bearer token; empty for none.
@@ -89,7 +91,10 @@ type Scraper struct {
 }
 
 // where is what makes a page.
-type where struct{ address, socket, apiKey string }
+type where struct {
+	address, socket, apiKey string
+	wire                    endpoint.Wire
+}
 
 // New returns a Scraper without targets.
 func New(options Options) *Scraper {
@@ -118,7 +123,7 @@ func (s *Scraper) Set(targets []Target) {
 	}
 	byPage := map[where][]Target{}
 	for _, t := range targets {
-		w := where{t.Address, t.Socket, t.APIKey}
+		w := where{t.Address, t.Socket, t.APIKey, t.Wire}
 		if t.Socket != "" {
 			w.address = ""
 		}

@@ -3,6 +3,7 @@ package watch
 import (
 	"crypto/hmac"
 	"crypto/sha256"
+	"crypto/x509"
 	"fmt"
 	"path/filepath"
 	"strings"
@@ -14,6 +15,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/kvasir-dev/kvasir/api/v1alpha1"
+	"github.com/kvasir-dev/kvasir/internal/endpoint"
 	"github.com/kvasir-dev/kvasir/internal/kvblock"
 	"github.com/kvasir-dev/kvasir/internal/modelfiles"
 	"github.com/kvasir-dev/kvasir/internal/picker"
@@ -74,9 +76,8 @@ func Pool(p *v1alpha1.InferencePool, secrets Secrets, maps ConfigMaps, settings 
 	fail(err)
 	spec.Tokenizer, err = tokenizer(p, maps, settings.ModelRoot)
 	fail(err)
-	if p.Spec.Engine.Protocol == v1alpha1.ProtocolH2C {
-		fail(field.Invalid(field.NewPath("spec", "engine", "protocol"), p.Spec.Engine.Protocol, "not available yet; engines speak HTTP"))
-	}
+	spec.Wire, err = wire(p, secrets)
+	fail(err)
 	return spec, errs
 }
 
@@ -115,7 +116,13 @@ func apiKey(p *v1alpha1.InferencePool, secrets Secrets) (string, *field.Error) {
 	if ref.Name == "" {
 		return "", nil
 	}
-	path := field.NewPath("spec", "engine", "apiKey")
+	value, err := secretEntry(p, ref, secrets, field.NewPath("spec", "engine", "apiKey"))
+	// Secrets made by hand often end in a line feed, which no header may carry.
+	return strings.TrimSpace(value), err
+}
+
+// secretEntry is what a Secret of the pool's namespace has under a key.
+func secretEntry(p *v1alpha1.InferencePool, ref v1alpha1.SecretKey, secrets Secrets, path *field.Path) (string, *field.Error) {
 	secret := secrets[types.NamespacedName{Namespace: p.Namespace, Name: ref.Name}]
 	if secret == nil {
 		return "", field.NotFound(path.Child("name"), "Secret "+p.Namespace+"/"+ref.Name)
@@ -124,8 +131,29 @@ func apiKey(p *v1alpha1.InferencePool, secrets Secrets) (string, *field.Error) {
 	if !ok || len(value) == 0 {
 		return "", field.NotFound(path.Child("key"), "entry "+ref.Key+" of Secret "+p.Namespace+"/"+ref.Name)
 	}
-	// Secrets made by hand often end in a line feed, which no header may carry.
-	return strings.TrimSpace(string(value)), nil
+	return string(value), nil
+}
+
+// wire is how the pool's engines are spoken to.
+func wire(p *v1alpha1.InferencePool, secrets Secrets) (endpoint.Wire, *field.Error) {
+	e := &p.Spec.Engine
+	w := endpoint.Wire{
+		H2C: e.Protocol == v1alpha1.ProtocolH2C, TLS: e.TLS.Verification != "", ServerName: e.TLS.ServerName,
+		Unchecked: e.TLS.Verification == v1alpha1.VerificationNone,
+	}
+	if e.TLS.CASecretRef.Name == "" {
+		return w, nil
+	}
+	path := field.NewPath("spec", "engine", "tls", "caSecretRef")
+	ca, err := secretEntry(p, e.TLS.CASecretRef, secrets, path)
+	if err != nil {
+		return w, err
+	}
+	if !x509.NewCertPool().AppendCertsFromPEM([]byte(ca)) {
+		return w, field.Forbidden(path, "entry "+e.TLS.CASecretRef.Key+" of Secret "+p.Namespace+"/"+e.TLS.CASecretRef.Name+" has no certificate")
+	}
+	w.CA = ca
+	return w, nil
 }
 
 // seed finds the root of the pool's keys: the Secret that the pool names, else the Secret NAME-key, else what the

@@ -86,7 +86,7 @@ func TestPoolConditions(t *testing.T) {
 		"nobody is there":                    {smallPool, "", live(trusted, 0), []string{"Ready=False/NoReadyEndpoint", "EventsSynced=True/Synced"}},
 		"nobody is ready":                    {smallPool, strings.Replace(smallSlice, "targetRef", "conditions: {terminating: true}, targetRef", 1), live(trusted, 0, stream(ingest.Synced)), []string{"Ready=False/NoReadyEndpoint"}},
 		"something is referred to in vain":   {poolWith("keySpace: {secretRef: {name: r}}"), smallSlice, Live{}, []string{"Accepted=False/ReferenceNotFound", "Ready=False/NotAccepted"}},
-		"something cannot be done":           {poolWith("engine: {protocol: H2C}"), smallSlice, Live{}, []string{"Accepted=False/Invalid", "Ready=False/NotAccepted"}},
+		"something cannot be done":           {smallPool, smallSlice + "---\napiVersion: v1\nkind: Secret\nmetadata: {name: m-key}\nstringData: {root: short}\n", Live{}, []string{"Accepted=False/Invalid", "Ready=False/NotAccepted"}},
 		"too few answers":                    {smallPool, smallSlice, live(picker.Hits{Answers: 99}, 99), []string{"PredictionsTrusted=Unknown/TooFewReplies"}},
 		"answers that do not tell":           {smallPool, smallSlice, live(picker.Hits{}, 100), []string{"PredictionsTrusted=Unknown/NoCachedTokens"}},
 		"what was announced is not found":    {smallPool, smallSlice, distrusted(live(picker.Hits{Answers: 40}, 40)), []string{"PredictionsTrusted=False/Mispredicting"}},

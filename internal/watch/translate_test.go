@@ -256,7 +256,7 @@ func TestPoolsThatCannotBeServedYet(t *testing.T) {
 		spec string
 		want []string
 	}{
-		"HTTP/2":     {"engine: {protocol: H2C}", []string{"spec.engine.protocol", "H2C"}},
+		"no CA":      {"engine: {tls: {serverName: e.llm, caSecretRef: {name: k, key: ca.crt}}}", []string{"spec.engine.tls.caSecretRef.name", "Secret default/k"}},
 		"no API key": {"engine: {apiKey: {name: k, key: token}}", []string{"spec.engine.apiKey.name", "Secret default/k"}},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -155,6 +155,9 @@ func (n *turn) finishPool(d *draft, endpoints []endpoint.Endpoint) {
 				n.next.inForce[d.name] = winner.Name
 			}
 		}
+		for i := range endpoints {
+			endpoints[i].Wire = spec.Wire
+		}
 		spec.Endpoints = endpoints
 		s.KeyID = spec.Seed.ID()
 		n.state.Specs = append(n.state.Specs, spec)

@@ -111,6 +111,17 @@ func engines() Group {
 		"a medium needs a tier":              {Spec: adopted + "engine: {media: [{medium: a}]}", Want: "tier"},
 		"a key has a multiple of 8 tokens":   {Spec: adopted + "keySpace: {blockTokens: 20}", Want: "spec.keySpace.blockTokens"},
 		"the name of the engine is one of 2": {Spec: adopted + "engine: {type: TGI}", Want: "Unsupported value"},
+		"TLS by a name":                      {Spec: adopted + "engine: {tls: {serverName: e.llm}}"},
+		"TLS by a CA of one's own":           {Spec: adopted + "engine: {tls: {serverName: e.llm, caSecretRef: {name: k, key: ca.crt}}}"},
+		"TLS that is not checked":            {Spec: adopted + "engine: {tls: {verification: None}}"},
+		"TLS by no name":                     {Spec: adopted + "engine: {tls: {verification: Full}}", Want: "serverName is required"},
+		"TLS that says nothing":              {Spec: adopted + "engine: {tls: {}}", Want: "serverName is required"},
+		"a name that is not checked":         {Spec: adopted + "engine: {tls: {verification: None, serverName: e.llm}}", Want: "and only then"},
+		"a CA that is not asked":             {Spec: adopted + "engine: {tls: {verification: None, caSecretRef: {name: k, key: ca.crt}}}", Want: "caSecretRef is for verification Full"},
+		"a name is one of DNS":               {Spec: adopted + "engine: {tls: {serverName: 'e llm'}}", Want: "spec.engine.tls.serverName"},
+		"verification is one of 2":           {Spec: adopted + "engine: {tls: {verification: Some, serverName: e.llm}}", Want: "Unsupported value"},
+		"HTTP/2 without TLS":                 {Spec: adopted + "engine: {protocol: H2C}"},
+		"HTTP/2 without TLS, with TLS":       {Spec: adopted + "engine: {protocol: H2C, tls: {verification: None}}", Want: "H2C is HTTP/2 without TLS"},
 		"an empty engine has all defaults":   {Spec: adopted + "engine: {}"},
 	}}
 }

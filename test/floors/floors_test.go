@@ -63,6 +63,7 @@ var floors = map[string]int{
 	"internal/reporter":      3,
 	"internal/scrape":        3,
 	"internal/spans":         3,
+	"internal/wire":          3,
 	"internal/render":        3,
 	"internal/httpproxy":     3,
 	"internal/metrics":       3,
