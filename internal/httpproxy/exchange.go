@@ -63,8 +63,11 @@ func (e *exchange) run(ctx context.Context) {
 		e.client.span.Ended(outcome)
 		observer.Ended(e.decision, outcome, e.since())
 	}()
-	for e.attempt = range e.decision.Targets {
-		e.decision.Begin(e.attempt)
+	for i := range e.decision.Targets {
+		if !e.decision.Begin(i) {
+			continue // it drains since the pick
+		}
+		e.attempt = i
 		e.client.span.Attempt(e.attempt)
 		result := e.try(ctx, &outcome)
 		if result == passed {

@@ -59,46 +59,51 @@ type AdmissionStats struct {
 }
 
 // admit waits until the pool has room for the request and leaves the endpoints that may be chosen in s.candidates. It
-// gives the pool as it is then, and what to call when the request is booked. It fails with an *Error, or with the
-// context's when the client has gone.
-func (p *Picker) admit(ctx context.Context, v *view, s *scratch, in *asked) (*view, func(), error) {
-	w := p.queue(v, s, in)
+// gives the pool as it is then, which must be done with, and what to call when the request is booked. It fails with an
+// *Error, or with the context's when the client has gone.
+func (p *Picker) admit(ctx context.Context, g *gate, s *scratch, in *asked) (*view, func(), error) {
+	v, w, err := p.queue(g, s, in)
 	if w == nil {
-		return v, nothing, nil
+		return v, nothing, err
 	}
-	g := &v.gate
 	if err := g.wait(ctx, w); err != nil {
 		return nil, nil, err
 	}
 	return p.resume(g, w, s, in)
 }
 
-// queue leaves the endpoints that may be chosen in s.candidates, or lets the request wait when there is no room.
-func (p *Picker) queue(v *view, s *scratch, in *asked) *waiter {
+// queue leaves the endpoints that may be chosen in s.candidates and gives the present pool, which must be done with; or
+// it lets the request wait when there is no room.
+func (p *Picker) queue(g *gate, s *scratch, in *asked) (*view, *waiter, error) {
+	v := g.present()
+	if v == nil {
+		return nil, nil, unknownModel(s.request.Model)
+	}
 	now := p.now()
 	at := v.place(s.request.Model)
 	s.candidates = v.eligible(now, &at, in.allow, s)
-	spec, g := &v.spec.Policy.Admission, &v.gate
+	spec := &v.spec.Policy.Admission
 	if !spec.Queue || (in.allow != nil && len(s.candidates) == 0) {
-		return nil
+		return v, nil, nil
 	}
 	if room := v.room(s); g.waiting.Load() == 0 && room.Within(spec.WaitBudget, 0) {
-		return nil
+		return v, nil, nil
 	}
+	defer v.done()
 	w := &waiter{ticket: v.ticket(s, in, now), over: make(chan error, 1), lead: make(chan struct{}, 1)}
 	g.push(now, v, w)
 	g.look()
-	return w
+	return nil, w, nil
 }
 
-// resume goes on with a request that has been let through.
+// resume goes on with a request that has been let through. The pool must be done with.
 func (p *Picker) resume(g *gate, w *waiter, s *scratch, in *asked) (*view, func(), error) {
 	booked := func() {
 		g.mu.Lock()
 		defer g.mu.Unlock()
 		g.granted -= w.ticket.Cost()
 	}
-	v := g.view.Load()
+	v := g.present()
 	if v == nil {
 		booked()
 		return nil, nil, unknownModel(s.request.Model)

@@ -110,14 +110,23 @@ func (d *Decision) Route() (openai.Route, bool) { return d.route, !d.unparsed }
 // Spec is the pool as it was at the pick.
 func (d *Decision) Spec() *Spec { return d.view.spec }
 
-// Begin tells that the request is being sent to Targets[i].
-func (d *Decision) Begin(i int) {
+// Begin tells that the request is about to be sent to Targets[i]. It is false for a fallback to which no request may go
+// any more, because it drains or is not ready since the pick: then the request stays where it is.
+func (d *Decision) Begin(i int) bool {
+	now := d.view.gate.present()
+	if now != nil {
+		defer now.done()
+	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.ended || i == d.target || i >= len(d.Targets) {
-		return
+		return true
+	}
+	if now == nil || !now.pickable(d.Targets[i].Endpoint.ID) {
+		return false
 	}
 	d.moveTo(i)
+	return true
 }
 
 // moveTo takes the request to another target. d.mu is held.

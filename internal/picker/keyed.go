@@ -44,13 +44,19 @@ func (p *Picker) PickKeyed(in *Keyed) (*Decision, *Wait, error) {
 	if a.who, err = v.enter(a.start, in.Header, in.Model); err != nil {
 		return nil, nil, err
 	}
-	if w := p.queue(v, s, &a); w != nil {
+	current, w, err := p.queue(&v.gate, s, &a)
+	if err != nil {
+		a.who.pass.Release()
+		return nil, nil, err
+	}
+	if w != nil {
 		wait := &Wait{picker: p, gate: &v.gate, waiter: w, keyed: *in, asked: a}
 		wait.keyed.Keys = slices.Clone(in.Keys)
 		wait.asked.keys = wait.keyed.Keys
 		return nil, wait, nil
 	}
-	d, err := p.choose(v, s, &a)
+	defer current.done()
+	d, err := p.choose(current, s, &a)
 	if err != nil {
 		a.who.pass.Release()
 	}
@@ -87,6 +93,7 @@ func (w *Wait) Poll() (d *Decision, over bool, err error) {
 		var booked func()
 		if v, booked, err = p.resume(w.gate, w.waiter, s, &w.asked); err == nil {
 			defer booked()
+			defer v.done()
 			d, err = p.choose(v, s, &w.asked)
 		}
 	}

@@ -92,13 +92,14 @@ func (p *Picker) Pick(ctx context.Context, in *Request) (d *Decision, err error)
 		asked.prompt = p.exactKeys(ctx, v, s, in.Body)
 		in.Steps.end(StepTokenize, p.now)
 	}
-	current, booked, err := p.admit(ctx, v, s, asked)
+	current, booked, err := p.admit(ctx, &v.gate, s, asked)
 	if err != nil {
 		return nil, err
 	}
 	defer booked()
+	defer current.done()
 	in.Steps.end(StepAdmit, p.now)
-	if current.spec.Seed != v.spec.Seed && asked.err == nil { // while it waited
+	if current.spec.Seed != v.spec.Seed && asked.err == nil { // meanwhile
 		asked.prompt = p.exactKeys(ctx, current, s, in.Body)
 	}
 	return p.choose(current, s, asked)

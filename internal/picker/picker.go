@@ -87,7 +87,9 @@ func New(options Options) *Picker {
 }
 
 // Apply puts the pools in force that specs describe, and only them; it keeps specs. Requests under way are not
-// disturbed, and an endpoint that stays keeps its cache entries and counters.
+// disturbed, and an endpoint that stays keeps its cache entries and counters. When it returns no choice is made any more
+// by what was in force before: no request is sent to an endpoint that is not Pickable now, but for those that are on
+// their way.
 //
 // A pool that cannot be applied (its model's name is another pool's) keeps its last
 // good state, and the error tells; the other pools are applied all the same. The error joins a *PoolError for each.
@@ -114,18 +116,28 @@ func (p *Picker) Apply(specs []Spec) error {
 		next.add(v)
 	}
 	sort.Slice(next.pools, func(i, j int) bool { return less(next.pools[i].spec, next.pools[j].spec) })
-	p.current.Store(next)
 	kept := map[*pool]*view{}
 	for _, v := range next.pools {
 		kept[v.pool] = v
 		v.gate.view.Store(v)
+	}
+	p.current.Store(next)
+	var replaced []*view
+	for _, v := range next.pools {
 		v.gate.look()
 	}
 	for _, old := range before.pools {
-		leave(old, kept[old.pool])
-		if kept[old.pool] == nil {
+		now := kept[old.pool]
+		if now == nil {
 			old.gate.close(old.spec.Name)
 		}
+		if now != old {
+			replaced = append(replaced, old)
+		}
+	}
+	await(replaced)
+	for _, old := range before.pools {
+		leave(old, kept[old.pool])
 	}
 	return errors.Join(errs...)
 }

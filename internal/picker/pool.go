@@ -77,6 +77,8 @@ type view struct {
 	histories       []history
 	history         int
 	shadowHistories []int
+	// picking is the number of picks under way by this view; see gate.present.
+	picking atomic.Int64
 }
 
 // build makes the next view of a pool: members of endpoints that live on are kept, the others are joined or left.
