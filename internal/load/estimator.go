@@ -28,8 +28,14 @@ func (w Work) minus(v Work) Work {
 func (w Work) times(f float64) Work { return Work{w.Tokens * f, w.Pairs * f, w.Context * f} }
 
 // Speed says how long work takes, in seconds: Overhead for each prefill, PerToken and PerPair of it, and PerContext for
-// each token of context that is decoded meanwhile.
+// each token of context that is decoded meanwhile, in each step.
 type Speed struct{ Overhead, PerToken, PerPair, PerContext float64 }
+
+// stepTokens is how many tokens an engine is taken to prefill in a step, at most: what vLLM does on large GPUs.
+const stepTokens = 8192
+
+// Steps that prefilling so many tokens takes, at least 1: each of them reads the context that is decoded anew.
+func Steps(tokens float64) float64 { return max(1, tokens/stepTokens) }
 
 // Seconds that work takes, without the overhead.
 func (s Speed) Seconds(w Work) float64 { return s.PerToken*w.Tokens + s.PerPair*w.Pairs }
@@ -49,6 +55,8 @@ const (
 	// drift is how much of the first uncertainty comes back with each sample: engines change with what they decode
 	// meanwhile. About the last hundred samples count.
 	drift = 0.0005
+	// alone is the part of that which comes back to each coefficient by itself.
+	alone = 0.05
 	// A sample's standard deviation is noiseFloor seconds and noisePart of its prediction: steps end when they end.
 	noiseFloor, noisePart = 0.02, 0.25
 )
@@ -66,7 +74,7 @@ var (
 	least       = [terms]float64{0, 0.001, 0, 0}
 )
 
-// estimator learns seconds = overhead + perToken·tokens + perPair·pairs + perContext·context. It is a Kalman filter on
+// estimator learns seconds = overhead + perToken·tokens + perPair·pairs + perContext·context·steps. It is a Kalman filter on
 // the coefficients: each sample corrects those that it depends on, by as much as they are uncertain. So many small prefills,
 // common where the cache hits, teach the overhead and leave the rates as they were learned from large ones.
 type estimator struct {
@@ -90,7 +98,7 @@ func (e *estimator) learn(now time.Time, w Work, decoding, seconds float64) {
 	e.doubt(1 - (1-drift)*e.freshness(now))
 	e.last = now
 
-	x := [terms]float64{1, w.Tokens / unit[1], w.Pairs / unit[2], decoding / unit[3]}
+	x := [terms]float64{1, w.Tokens / unit[1], w.Pairs / unit[2], decoding * Steps(w.Tokens) / unit[3]}
 	predicted := 0.0
 	for i := range x {
 		predicted += e.c[i] * x[i]
@@ -116,13 +124,15 @@ func (e *estimator) learn(now time.Time, w Work, decoding, seconds float64) {
 	}
 }
 
-// doubt brings a part of the first uncertainty back.
+// doubt brings a part of the first uncertainty back, most of it along the coefficients: what changes on an engine makes
+// all of it faster or slower. So the parts that tokens and pairs have in it stay as they were learned from samples of
+// many kinds, however alike those of late are.
 func (e *estimator) doubt(part float64) {
 	for i := range e.p {
 		for j := range e.p {
-			e.p[i][j] *= 1 - part
+			e.p[i][j] += part * (e.c[i]*e.c[j] - e.p[i][j])
 		}
-		e.p[i][i] += part * e.ignorance(i)
+		e.p[i][i] += part * alone * e.ignorance(i)
 	}
 }
 

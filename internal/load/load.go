@@ -151,7 +151,7 @@ func (b *Booking) predicted() time.Duration { return b.tracker.predict(b.ahead.p
 // predict how long work should take.
 func (t *Tracker) predict(work Work) time.Duration {
 	speed := t.rate.speed()
-	return duration(speed.Overhead + speed.PerContext*t.decoding + speed.Seconds(work))
+	return duration(speed.Overhead + speed.PerContext*t.decoding*Steps(work.Tokens) + speed.Seconds(work))
 }
 
 // usualContext is the length of a prompt that decodes of which nothing is known, in tokens.

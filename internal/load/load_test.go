@@ -199,13 +199,38 @@ func TestTheTermsOfAnEngineAreToldApart(t *testing.T) {
 	for i := range 2000 {
 		w := WorkOf(int(math.Exp(4+7*rng.Float64())), rng.IntN(20_000))
 		decoding := 1e6 * rng.Float64()
-		seconds := want.Overhead + want.Seconds(w) + want.PerContext*decoding
+		seconds := want.Overhead + want.Seconds(w) + want.PerContext*decoding*Steps(w.Tokens)
 		e.learn(at(float64(i)/4), w, decoding, seconds*(0.9+0.2*rng.Float64()))
 	}
 	got, trust := e.learned(at(500))
 	near := func(got, want float64) bool { return got > want*0.7 && got < want*1.4 }
 	if !near(got.PerToken, want.PerToken) || !near(got.PerPair, want.PerPair) || !near(got.PerContext, want.PerContext) || trust < 0.8 {
 		t.Errorf("learned %+v with trust %.2f, the engine is %+v", got, trust, want)
+	}
+}
+
+// TestSamplesThatAreAlikeDoNotBlurTheTerms: an agent's turns are short behind long contexts, all of them. They tell how
+// long such turns take, and leave what is known of other prompts as it was.
+func TestSamplesThatAreAlikeDoNotBlurTheTerms(t *testing.T) {
+	engine := Speed{Overhead: 0.01, PerToken: 22e-6, PerPair: 1.2e-9, PerContext: 0.05e-6}
+	rng := rand.New(rand.NewPCG(7, 7))
+	var e estimator
+	clock := 0.0
+	learn := func(w Work, decoding float64) {
+		clock += rng.ExpFloat64() / 2
+		seconds := engine.Overhead + engine.Seconds(w) + engine.PerContext*decoding*Steps(w.Tokens)
+		e.learn(at(clock), w, decoding, seconds*(0.7+0.6*rng.Float64())+0.02*rng.ExpFloat64()) // the step before ends first
+	}
+	for range 300 {
+		learn(WorkOf(int(math.Exp(4+7*rng.Float64())), rng.IntN(20_000)), 1e6*rng.Float64())
+	}
+	cold := WorkOf(60_000, 0)
+	for i := range 3000 {
+		learn(WorkOf(800+rng.IntN(400), 30_000+rng.IntN(4000)), 1.5e6)
+		speed, _ := e.learned(at(clock))
+		if got, want := speed.Seconds(cold), engine.Seconds(cold); got < want/2 || got > 2*want {
+			t.Fatalf("after %d turns alike a prompt of 60,000 tokens is thought to take %.2f s, it takes %.2f s: %+v", i+1, got, want, speed)
+		}
 	}
 }
 

@@ -11,13 +11,13 @@ import (
 const DefaultPriorRate = 20_000
 
 const (
-	// pressureFrom is the KV use above which an endpoint is priced as about to evict or preempt, and pressureSeconds
-	// what full use costs: about what it takes until others have left.
-	pressureFrom    = 0.85
-	pressureSeconds = 10
+	// fullFrom is the KV use above which an endpoint is priced as about to evict or preempt.
+	fullFrom = 0.85
 	// pinned is the part of what a prompt finds in a cache that it takes from what is free: the rest is in use by others
 	// already.
 	pinned = 0.3
+	// usualKVTokens is the KV capacity of an endpoint that does not tell its own.
+	usualKVTokens = 400_000
 	// crowding is what a second of our prefill, or of the wait for it, costs each request in flight, in seconds: they
 	// decode more slowly, and longer.
 	crowding = 0.2
@@ -25,31 +25,35 @@ const (
 	queued = 0.5
 	// wasteUpTo is the utilisation by prefills up to which the price of an uncached token rises, and mostWaste its bound:
 	// beyond it requests wait too long for an endpoint that holds a little more.
-	wasteUpTo = 0.75
-	mostWaste = 3
+	wasteUpTo = 0.85
+	mostWaste = 6
 )
 
 // marginalCost picks the endpoint where the request adds the least time, in seconds:
 //
-//	cost = (wait + own × (1 + waste)) × (1 + harm) + reload + pressure + delay
-//	wait     = overhead + pending work + context that is decoded × seconds for each token of it
-//	own      = uncached tokens × seconds for each + pairs of tokens that attention compares × seconds for each
-//	waste    = (u + q / 2) / (1 - u), at most 3; u the part of the time that the fleet prefills, at most 0.75, q the mean
-//	           number of requests at an endpoint that are prefilled or wait for it, both over the last 20 s: a prefill that
-//	           another endpoint could have spared is paid by those who come after, as many as come while it lasts
-//	harm     = 0.2 × decodeHarm × requests in flight: what we take, those feel who are there
-//	reload   = matching tokens in lower tiers / the tier's reload rate
-//	pressure = 10 s × max(0, KV use with this request and those that wait - 0.85)
-//	delay    = the way to another island and back, and bringing in a LoRA adapter that does not run there
+//	cost = (wait + own + waste × (own - least)) × (1 + harm) + delay
+//	wait  = overhead + pending work + context that is decoded × seconds for each token of it, in each step
+//	        + matching tokens in lower tiers / the tier's reload rate + KV tokens that lack × seconds for each token
+//	own   = uncached tokens × seconds for each + pairs of tokens that attention compares × seconds for each;
+//	        least is the least of all endpoints
+//	waste = (u + q / 2) / (1 - u), at most 6; u the part of the time that the fleet prefills, at most 0.85, q the mean
+//	        number of requests at an endpoint that are prefilled or wait for it, both over the last 20 s: a prefill that
+//	        another endpoint could have spared is paid by those who come after, as many as come while it lasts
+//	harm  = 0.2 × decodeHarm × requests in flight: what we take, those feel who are there
+//	lack  = tokens by which the KV cache, with this request and those that wait, is more than 0.85 full: so many will
+//	        have to be computed again
+//	delay = the way to another island and back, and bringing in a LoRA adapter that does not run there
 //
-// All speeds are learned per endpoint (load.Speed), so that different GPUs compare in seconds. What an endpoint has
-// taught counts by how far it is to be believed (load.View.Trust), the rest is the fleet's mean, or the prior: an
-// endpoint that was slow once and is left alone since is tried again. Endpoints that differ by less than a quarter are
-// taken for equal, and costs are compared in steps of about 1 %, at least 1 ms: so equal endpoints share what is new.
+// All speeds are learned per endpoint (load.Speed), so that different GPUs compare in seconds, and all prices are made of
+// them: whoever takes all engines for four times as fast chooses alike. What an endpoint has taught counts by how far it
+// is to be believed (load.View.Trust), the rest is the fleet's mean, or the prior: an endpoint that was slow once and is
+// left alone since is tried again. Where an endpoint's time for the work in question is within a quarter of the fleet's
+// it is taken for that, and costs are compared in steps of about 1 %, at least 1 ms: so equal endpoints share what is new.
 //
 // The parts come from simulations of many configurations (docs/policies.md): predicted time to first token with a price
 // on wasted prefills that rises with the load, from this project's own; the product of work and batch size, which keeps
-// decodes balanced, from LMetric; waste is about how many a job delays in a queue with one server.
+// decodes balanced, from LMetric; waste is about how many a job delays in a queue with one server. Only what a choice
+// wastes is priced: a long prompt that no endpoint holds would else wait very long for the one with the fewest requests.
 type marginalCost struct {
 	prior float64
 	harm  float64
@@ -68,16 +72,26 @@ func newMarginalCost(c MarginalCostConfig) (Policy, error) {
 
 func (p marginalCost) Score(r *Request, candidates []Candidate, out []Cost) {
 	fleet := p.fleet(candidates)
-	used, queue := utilisation(candidates)
-	used = math.Min(wasteUpTo, used)
-	waste := math.Min(mostWaste, (used+queued*queue)/(1-used))
+	waste := wasteOf(candidates)
+	least := math.Inf(1)
 	for i := range candidates {
-		c := &candidates[i]
-		speed := fleet.of(c)
-		wait, own := speed.wait(c), speed.own(r, c)
-		cost := (wait + own*(1+waste)) * (1 + crowding*p.harm*float64(c.Load.InFlight))
-		out[i] = Cost{First: step(cost + r.reload(c) + r.pressure(c) + c.Delay), Then: float64(c.Load.InFlight)}
+		own := fleet.own(r, &candidates[i])
+		out[i].Then = own
+		least = min(least, own)
 	}
+	for i := range candidates {
+		c, own := &candidates[i], out[i].Then
+		wait := fleet.wait(c) + r.reload(c) + fleet.token*r.lack(c)
+		cost := (wait + own + waste*(own-least)) * (1 + crowding*p.harm*float64(c.Load.InFlight))
+		out[i] = Cost{First: step(cost + c.Delay), Then: float64(c.Load.InFlight)}
+	}
+}
+
+// wasteOf is how many seconds others wait for each that a prefill takes which another endpoint could have spared.
+func wasteOf(candidates []Candidate) float64 {
+	used, queue := utilisation(candidates)
+	used = min(wasteUpTo, used)
+	return min(mostWaste, (used+queued*queue)/(1-used))
 }
 
 // utilisation is the part of the time that the fleet prefills, and the mean number of requests at an endpoint that are
@@ -139,40 +153,38 @@ func (p marginalCost) fleet(candidates []Candidate) speed {
 	return speed{s.token / weight, s.pair / weight, s.overhead / weight, s.context / weight}
 }
 
-// alike is how much endpoints may differ in what they have taught and still be taken for equal, as a factor. What
-// differs by more counts by what it differs more.
+// alike is how much an endpoint's time may differ from the fleet's and still be taken for that, as a factor. What differs
+// by more counts by what it differs more.
 const alike = 1.25
 
 // unlike is the most that an endpoint is taken to be slower or faster than the fleet, as a factor.
 const unlike = 16
 
-// of is a candidate's own speed as far as it is to be believed, and the fleet's for the rest.
-func (s speed) of(c *Candidate) speed {
+// seconds that work takes at a candidate, with so many tokens of context decoded meanwhile: the fleet's time, but for
+// what the candidate is known to differ by. Times are compared, not speeds: of samples that are much alike nobody can
+// tell what is due to their tokens, to their pairs and to the context, only the sum.
+func (s *speed) seconds(c *Candidate, tokens, pairs, context float64) float64 {
 	l := &c.Load
+	fleet := s.token*tokens + s.pair*pairs + s.context*context
 	if !(l.Rate > 0) {
-		return s
+		return fleet
 	}
-	ratio := math.Max(1.0/unlike, math.Min(l.Trust/(l.Rate*s.token)+1-l.Trust, unlike))
-	switch {
-	case ratio > alike:
-		ratio /= alike
-	case ratio < 1/alike:
-		ratio *= alike
-	default:
-		return s
-	}
-	return speed{s.token * ratio, s.pair * ratio, s.overhead * ratio, s.context * ratio}
+	own := tokens/l.Rate + l.PairSeconds*pairs + l.ContextSeconds*context
+	own = fleet + l.Trust*(own-fleet)
+	own = max(fleet*(1.0/unlike), min(own, fleet*unlike))
+	return max(own*(1/alike), min(fleet, own*alike))
 }
 
 // wait is the time before the request's own prefill begins, seconds.
-func (s speed) wait(c *Candidate) float64 {
-	return s.overhead + s.context*c.Load.DecodingTokens + s.token*c.Load.PendingTokens + s.pair*c.Load.PendingPairs
+func (s *speed) wait(c *Candidate) float64 {
+	l := &c.Load
+	return s.overhead + s.seconds(c, l.PendingTokens, l.PendingPairs, l.DecodingTokens*load.Steps(l.PendingTokens))
 }
 
 // own is the time of the request's own prefill, seconds.
-func (s speed) own(r *Request, c *Candidate) float64 {
+func (s *speed) own(r *Request, c *Candidate) float64 {
 	w := load.WorkOf(r.Uncached(c), r.MatchTokens(c))
-	return s.token*w.Tokens + s.pair*w.Pairs
+	return s.seconds(c, w.Tokens, w.Pairs, 0)
 }
 
 // reload is the time to bring the matching blocks of lower tiers to the GPU, seconds.
@@ -186,11 +198,12 @@ func (r *Request) reload(c *Candidate) float64 {
 	return seconds
 }
 
-// pressure prices an endpoint that would run short of KV blocks, seconds.
-func (r *Request) pressure(c *Candidate) float64 {
-	use := c.Load.KVUsage
-	if c.Load.KVTokens > 0 {
-		use += (float64(r.Uncached(c)) + pinned*(float64(r.MatchTokens(c))+c.Load.PendingContext)) / float64(c.Load.KVTokens)
+// lack is how many KV tokens an endpoint would be short of, with the request.
+func (r *Request) lack(c *Candidate) float64 {
+	l := &c.Load
+	capacity := float64(l.KVTokens)
+	if capacity == 0 {
+		capacity = usualKVTokens
 	}
-	return pressureSeconds * math.Max(0, use-pressureFrom)
+	return max(0, (l.KVUsage-fullFrom)*capacity+float64(r.Uncached(c))+pinned*(float64(r.MatchTokens(c))+l.PendingContext))
 }
