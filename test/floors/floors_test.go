@@ -62,6 +62,7 @@ var floors = map[string]int{
 	"internal/syncapi":       3,
 	"internal/reporter":      3,
 	"internal/scrape":        3,
+	"internal/inject":        3,
 	"internal/spans":         3,
 	"internal/wire":          3,
 	"internal/render":        3,

@@ -1,0 +1,337 @@
+// Package inject makes the pod of a slot from a pool's template. It is pure. It adds what Kvasir needs where the user
+// has set nothing, changes nothing that the user has set, and says what it could not add: the reporter as a native
+// sidecar with its proof, the engine's flags and preStop hook, the grace, labels, and the gate Warm.
+//
+// What shapes a pod apart from that, the template and the engine's wiring, is a Shape; its hash is the revision. What
+// is injected is no part of it, so that an upgrade of Kvasir restarts no engine.
+package inject
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+
+	"github.com/kvasir-dev/kvasir/api/v1alpha1"
+)
+
+// ConditionWarm is the readiness gate of pods that are warmed up.
+const ConditionWarm corev1.PodConditionType = "kvasir.dev/Warm"
+
+// Grace is what a pod has beyond the drain deadline to end: the engine gets EngineGrace of it after its SIGTERM.
+const (
+	Grace       = 30 * time.Second
+	EngineGrace = 20 * time.Second
+)
+
+// What may be injected, as the annotation and Skipped name it.
+const (
+	Reporter = "reporter"
+	PreStop  = "preStop"
+	GraceFor = "terminationGracePeriodSeconds"
+	Gate     = "readinessGate"
+)
+
+// Options are what shapes a pod beyond its revision.
+type Options struct {
+	// Namespace and Pool name the pool.
+	Namespace, Pool string
+	// Name of the pod, its revision, and its slot.
+	Name, Revision string
+	Slot           int
+	// IslandLabel is the label that names the island; empty takes the default. Island is where the pod goes, nil where
+	// the pool names none.
+	IslandLabel string
+	Island      *v1alpha1.Island
+	// Deadline of a drain.
+	Deadline time.Duration
+	// Warm adds the gate.
+	Warm bool
+	// Plaintext pickers have no certificates.
+	Plaintext bool
+	// ReporterImage, and the resources of the sidecar; nil takes the defaults.
+	ReporterImage     string
+	ReporterResources *corev1.ResourceRequirements
+	// Version of what is injected, for the annotation.
+	Version string
+}
+
+// For returns the options that a pool gives. Name, Revision, Slot, Island, ReporterImage and Version are the caller's.
+func For(pool *v1alpha1.InferencePool) Options {
+	o := Options{
+		Namespace: pool.Namespace, Pool: pool.Name, Warm: pool.Spec.WarmUp != nil, Deadline: Deadline(pool),
+		Plaintext: pool.Spec.Picker.TLS.Type == v1alpha1.TLSPlaintext, ReporterResources: pool.Spec.Engine.Events.Reporter.Resources,
+	}
+	if p := pool.Spec.Placement; p != nil {
+		o.IslandLabel = p.IslandLabel
+	}
+	return o
+}
+
+// Deadline of a pool's drains.
+func Deadline(pool *v1alpha1.InferencePool) time.Duration {
+	if s := pool.Spec.Drain.DeadlineSeconds; s != nil {
+		return time.Duration(*s) * time.Second
+	}
+	return 600 * time.Second
+}
+
+// Skipped is something that could not be injected.
+type Skipped struct {
+	// Container that it was for, empty for the pod.
+	Container string
+	// What: a flag, or one of the names above; Why says what stands in its way.
+	What, Why string
+}
+
+// ErrTemplate says that a template cannot be a pod of the pool.
+var ErrTemplate = errors.New("the template has no container of the engine")
+
+// Pod makes a pod. It shares nothing with the shape. The error wraps ErrTemplate.
+func Pod(shape *Shape, o *Options) (*corev1.Pod, []Skipped, error) {
+	template := shape.Template.DeepCopy()
+	pod := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{
+			Name: o.Name, Namespace: o.Namespace, Labels: template.Labels, Annotations: template.Annotations,
+		},
+		Spec: template.Spec,
+	}
+	engine := shape.Wiring.engine(&pod.Spec)
+	if engine == nil {
+		return nil, nil, fmt.Errorf("container %q: %w", shape.Wiring.Container, ErrTemplate)
+	}
+	w := &work{pod: pod, engine: engine, wiring: &shape.Wiring, options: o}
+	w.island()
+	w.reporter()
+	w.flags()
+	w.preStop()
+	w.grace()
+	w.gate()
+	w.identity()
+	return pod, w.skipped, nil
+}
+
+// work is a pod being made.
+type work struct {
+	pod     *corev1.Pod
+	engine  *corev1.Container // in pod
+	wiring  *Wiring
+	options *Options
+
+	done    []string
+	skipped []Skipped
+}
+
+func (w *work) skip(container, what, why string) {
+	w.skipped = append(w.skipped, Skipped{container, what, why})
+}
+
+// island puts the pod on its island.
+func (w *work) island() {
+	island := w.options.Island
+	if island == nil {
+		return
+	}
+	spec := &w.pod.Spec
+	if len(island.NodeSelector) > 0 && spec.NodeSelector == nil {
+		spec.NodeSelector = map[string]string{}
+	}
+	for k, v := range island.NodeSelector {
+		spec.NodeSelector[k] = string(v)
+	}
+	for _, t := range island.Tolerations {
+		if !slices.Contains(spec.Tolerations, t) {
+			spec.Tolerations = append(spec.Tolerations, *t.DeepCopy())
+		}
+	}
+	if e := island.Engine; e != nil {
+		if e.Resources != nil {
+			w.engine.Resources = *e.Resources.DeepCopy()
+		}
+		if why := closed(w.engine); why != "" && len(e.ExtraArgs) > 0 {
+			w.skip(w.engine.Name, "extraArgs of island "+island.Name, why)
+		} else {
+			w.engine.Args = append(w.engine.Args, e.ExtraArgs...)
+		}
+	}
+}
+
+// preStop makes the end of the engine wait until it is idle.
+func (w *work) preStop() {
+	switch {
+	case w.engine.Lifecycle != nil && w.engine.Lifecycle.PreStop != nil:
+		return
+	case !w.wiring.reports():
+		w.skip(w.engine.Name, PreStop, "there is no reporter to wait: events.source is "+w.wiring.Source)
+		return
+	}
+	if w.engine.Lifecycle == nil {
+		w.engine.Lifecycle = &corev1.Lifecycle{}
+	}
+	w.engine.Lifecycle.PreStop = &corev1.LifecycleHandler{
+		HTTPGet: &corev1.HTTPGetAction{Path: "/", Port: intstr.FromInt32(w.wiring.Drain)},
+	}
+	w.done = append(w.done, PreStop)
+}
+
+// grace leaves time for the drain when somebody else deletes the pod.
+func (w *work) grace() {
+	want := int64((w.options.Deadline + Grace) / time.Second)
+	switch set := w.pod.Spec.TerminationGracePeriodSeconds; {
+	case set == nil:
+		w.pod.Spec.TerminationGracePeriodSeconds = &want
+		w.done = append(w.done, GraceFor)
+	case *set < want:
+		w.skip("", GraceFor, fmt.Sprintf("it is set to %d, less than the drain deadline and %s", *set, Grace))
+	}
+}
+
+// gate makes Ready wait for the warm-up.
+func (w *work) gate() {
+	gate := corev1.PodReadinessGate{ConditionType: ConditionWarm}
+	if !w.options.Warm || slices.Contains(w.pod.Spec.ReadinessGates, gate) {
+		return
+	}
+	w.pod.Spec.ReadinessGates = append(w.pod.Spec.ReadinessGates, gate)
+	w.done = append(w.done, Gate)
+}
+
+// identity says whose the pod is.
+func (w *work) identity() {
+	o := w.options
+	labels := map[string]string{
+		v1alpha1.LabelPool: o.Pool, v1alpha1.LabelRevision: o.Revision, v1alpha1.LabelSlot: strconv.Itoa(o.Slot),
+	}
+	if o.Island != nil {
+		label := o.IslandLabel
+		if label == "" {
+			label = v1alpha1.LabelIsland
+		}
+		labels[label] = o.Island.Name
+	}
+	if w.pod.Labels == nil {
+		w.pod.Labels = map[string]string{}
+	}
+	maps.Copy(w.pod.Labels, labels)
+	// A template cannot be born draining.
+	delete(w.pod.Labels, v1alpha1.LabelDrain)
+	if w.pod.Annotations == nil {
+		w.pod.Annotations = map[string]string{}
+	}
+	w.pod.Annotations[v1alpha1.AnnotationInjected] = strings.Join(append([]string{o.Version}, w.done...), " ")
+}
+
+// reporter adds the sidecar.
+func (w *work) reporter() {
+	const name = "kvasir-reporter"
+	o, wiring, spec := w.options, w.wiring, &w.pod.Spec
+	if !wiring.reports() {
+		return
+	}
+	if slices.ContainsFunc(spec.InitContainers, func(c corev1.Container) bool { return c.Name == name }) ||
+		slices.ContainsFunc(spec.Containers, func(c corev1.Container) bool { return c.Name == name }) {
+		return // the user brings one
+	}
+	always := corev1.ContainerRestartPolicyAlways
+	yes, no, user := true, false, int64(65532)
+	c := corev1.Container{
+		Name: name, Image: o.ReporterImage, RestartPolicy: &always, Args: w.reporterArgs(), Resources: reporterResources(o),
+		Env: []corev1.EnvVar{{Name: "POD_UID", ValueFrom: &corev1.EnvVarSource{
+			FieldRef: &corev1.ObjectFieldSelector{FieldPath: "metadata.uid"},
+		}}},
+		VolumeMounts: []corev1.VolumeMount{{Name: volumeState, MountPath: pathState}},
+		SecurityContext: &corev1.SecurityContext{
+			RunAsNonRoot: &yes, RunAsUser: &user, ReadOnlyRootFilesystem: &yes, AllowPrivilegeEscalation: &no,
+			Capabilities:   &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}},
+			SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault},
+		},
+	}
+	spec.Volumes = append(spec.Volumes, corev1.Volume{Name: volumeState, VolumeSource: corev1.VolumeSource{
+		EmptyDir: &corev1.EmptyDirVolumeSource{Medium: corev1.StorageMediumMemory},
+	}})
+	if !o.Plaintext {
+		c.VolumeMounts = append(c.VolumeMounts, corev1.VolumeMount{Name: volumeProof, MountPath: pathProof, ReadOnly: true})
+		spec.Volumes = append(spec.Volumes, corev1.Volume{Name: volumeProof, VolumeSource: proof(o)})
+	}
+	if wiring.ModelDir != "" {
+		if m := mountOf(w.engine, wiring.ModelDir); m != nil {
+			read := *m.DeepCopy()
+			read.ReadOnly = true
+			c.VolumeMounts = append(c.VolumeMounts, read)
+			c.Args = append(c.Args, "--model-dir="+wiring.ModelDir)
+		} else {
+			w.skip(name, "--model-dir", "no volume of the engine holds "+wiring.ModelDir)
+		}
+	}
+	spec.InitContainers = slices.Insert(spec.InitContainers, 0, c)
+	w.done = append(w.done, Reporter)
+}
+
+// Volumes of the sidecar.
+const (
+	volumeState, pathState = "kvasir-state", "/var/lib/kvasir"
+	volumeProof, pathProof = "kvasir-proof", "/var/run/kvasir"
+)
+
+func (w *work) reporterArgs() []string {
+	o, wiring := w.options, w.wiring
+	args := []string{
+		"--engine=" + wiring.Type,
+		fmt.Sprintf("--ranks=%d", wiring.Ranks),
+		"--first-rank=" + w.firstRank(),
+		fmt.Sprintf("--events-listen=127.0.0.1:%d", wiring.Events),
+		fmt.Sprintf("--replay=127.0.0.1:%d", wiring.Replay),
+		fmt.Sprintf("--picker-service=%s-picker-peers.%s.svc:9004", o.Pool, o.Namespace),
+		"--state-dir=" + pathState,
+		fmt.Sprintf("--drain-address=:%d", wiring.Drain),
+		fmt.Sprintf("--drain-deadline=%s", o.Deadline),
+		fmt.Sprintf("--engine-metrics=http://127.0.0.1:%d/metrics", wiring.HTTP),
+	}
+	if o.Plaintext {
+		return append(args, "--insecure")
+	}
+	return append(args, "--picker-ca="+pathProof+"/ca.crt", "--token-file="+pathProof+"/token")
+}
+
+// firstRank is what the user says of pods of a bigger group; a number, or 0.
+func (w *work) firstRank() string {
+	if n, err := strconv.ParseUint(w.pod.Annotations[v1alpha1.AnnotationStartRank], 10, 16); err == nil {
+		return strconv.FormatUint(n, 10)
+	}
+	return "0"
+}
+
+// proof is a token for pickers alone, and whom to believe to be one.
+func proof(o *Options) corev1.VolumeSource {
+	hour := int64(3600)
+	return corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{Sources: []corev1.VolumeProjection{
+		{ServiceAccountToken: &corev1.ServiceAccountTokenProjection{
+			Audience: "kvasir.dev/report", ExpirationSeconds: &hour, Path: "token",
+		}},
+		{ConfigMap: &corev1.ConfigMapProjection{
+			LocalObjectReference: corev1.LocalObjectReference{Name: o.Pool + "-picker-ca"},
+			Items:                []corev1.KeyToPath{{Key: "ca.crt", Path: "ca.crt"}},
+		}},
+	}}}
+}
+
+// mountOf is the mount of a container that holds a path; nil when none does.
+func mountOf(c *corev1.Container, dir string) *corev1.VolumeMount {
+	var best *corev1.VolumeMount
+	for i := range c.VolumeMounts {
+		m := &c.VolumeMounts[i]
+		at, want := path.Clean(m.MountPath), path.Clean(dir)
+		if (at == want || strings.HasPrefix(want, strings.TrimSuffix(at, "/")+"/")) && (best == nil || len(at) > len(path.Clean(best.MountPath))) {
+			best = m
+		}
+	}
+	return best
+}
