@@ -53,7 +53,7 @@ soak-sim: # the event plane, in longer lives of other seeds
 	CGO_ENABLED=0 $(GO) test -count=1 -timeout 0 -v -run TestEventPlane ./test/sim -sim.soak=$(SOAK) -sim.first=$$(date +%s)000 -sim.steps=1000
 
 soak-gateway: # gateways, clients and engines that break off at any moment
-	KVASIR_SOAK=$(SOAK) $(GO) test -count=1 -v -timeout 0 -run TestNothingIsLeftAfterChaos ./internal/extproc
+	KVASIR_SOAK=$(SOAK) $(GO) test -count=1 -v -timeout 0 -p 1 -run TestNothingIsLeftAfterChaos ./internal/extproc ./internal/httpproxy
 
 .PHONY: mutants
 mutants: ## bugs that peers had, and others, put into the code: a test must notice each

@@ -42,16 +42,18 @@ func (b *body) release() {
 	}
 }
 
-// reader returns a reader over the body that holds on to it until it is closed.
-func (b *body) reader() io.ReadCloser {
+// reader returns a reader over the body that holds on to it until it is closed. taken is set when any of it is read.
+func (b *body) reader(taken *atomic.Bool) io.ReadCloser {
 	b.refs.Add(1)
-	return &bodyReader{body: b}
+	return &bodyReader{body: b, taken: taken}
 }
 
 type bodyReader struct {
 	mu   sync.Mutex
 	body *body // nil when closed
 	at   int
+
+	taken *atomic.Bool
 }
 
 func (r *bodyReader) Read(p []byte) (int, error) {
@@ -63,6 +65,7 @@ func (r *bodyReader) Read(p []byte) (int, error) {
 	case r.at == len(r.body.bytes):
 		return 0, io.EOF
 	}
+	r.taken.Store(true)
 	n := copy(p, r.body.bytes[r.at:])
 	r.at += n
 	return n, nil

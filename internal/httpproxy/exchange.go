@@ -7,6 +7,7 @@ import (
 	"io"
 	"net/http"
 	"strconv"
+	"sync/atomic"
 	"time"
 
 	"github.com/kvasir-dev/kvasir/internal/openai"
@@ -41,6 +42,11 @@ type exchange struct {
 	broken bool
 	// timedOut: the last failure was a time-out.
 	timedOut bool
+	// taken: a connection has taken some of the request's body, in the present attempt.
+	taken *atomic.Bool
+	// print of the request, once its body is gone; brokeOff tells that too many engines have broken off on it.
+	print    uint64
+	brokeOff bool
 }
 
 // savedAnswer is an answer held back.
@@ -77,7 +83,7 @@ func (e *exchange) run(ctx context.Context) {
 			outcome = picker.ClientGone
 			panic(http.ErrAbortHandler) // a client that only half closed must not take silence for an answer
 		}
-		if !e.again(result) {
+		if e.brokeOff || !e.again(result) {
 			break
 		}
 	}
@@ -123,6 +129,10 @@ func (e *exchange) giveUp() {
 		e.client.fail(http.StatusBadGateway, "bad_gateway", "upstream_timeout", "The engine did not answer in time.")
 		return
 	}
+	if e.brokeOff {
+		e.client.fail(http.StatusBadGateway, "bad_gateway", "engines_broke_off", "Engines have broken off on this request.")
+		return
+	}
 	e.client.fail(http.StatusBadGateway, "bad_gateway", "upstream_failed", "No engine could be reached.")
 }
 
@@ -157,6 +167,7 @@ func (e *exchange) try(ctx context.Context, outcome *picker.Outcome) result {
 			return failedStatus
 		}
 	}
+	e.print = e.proxy.suspects.print(e.request.URL.Path, e.body.bytes)
 	e.dropBody() // nothing is sent again
 	*outcome = e.pass(response)
 	if *outcome == picker.ClientGone || e.broken {
@@ -173,7 +184,8 @@ func serverError(status int) bool {
 
 // send sends the request to the present target.
 func (e *exchange) send(ctx context.Context) (*http.Response, error) {
-	ep, body := e.decision.Targets[e.attempt].Endpoint, e.body
+	ep, body, taken := e.decision.Targets[e.attempt].Endpoint, e.body, new(atomic.Bool)
+	e.taken = taken
 	header := requestHeader(e.request, ep, e.client.id, e.decision.Spec())
 	if span := e.client.span; span != nil {
 		delete(header, "Tracestate") // of a context that cannot be read
@@ -182,8 +194,8 @@ func (e *exchange) send(ctx context.Context) (*http.Response, error) {
 	r := &http.Request{
 		Method: http.MethodPost, URL: upstreamURL(e.request.URL), Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
 		Header:        header,
-		Body:          body.reader(),
-		GetBody:       func() (io.ReadCloser, error) { return body.reader(), nil },
+		Body:          body.reader(taken),
+		GetBody:       func() (io.ReadCloser, error) { return body.reader(taken), nil },
 		ContentLength: int64(len(body.bytes)),
 	}
 	return e.proxy.engines.RoundTrip(r.WithContext(ctx), ep)
@@ -201,8 +213,19 @@ func (e *exchange) failed(ctx context.Context, err error) result {
 		e.client.span.Failed("timeout")
 		return failedFirstByte
 	}
+	if status := statusError(0); e.taken.Load() && !errors.As(err, &status) {
+		e.broke(e.proxy.suspects.print(e.request.URL.Path, e.body.bytes))
+	}
 	e.client.span.Failed("connection")
 	return failedConnect
+}
+
+// broke tells that the engine has broken off on the request.
+func (e *exchange) broke(print uint64) {
+	e.brokeOff = e.proxy.suspects.broke(print, e.decision.Targets[e.attempt].Endpoint.ID.Pod, e.proxy.options.Now())
+	if e.brokeOff {
+		e.proxy.options.Log.Info("Engines break off on a request: it is tried on no other", "pool", e.decision.Pool, "for", suspicion.String())
+	}
 }
 
 // save keeps an error answer in case no other endpoint answers. What is too large or does not come is not kept.

@@ -34,6 +34,7 @@ const (
 	RefusedTenant     = "tenant"      // nobody's that is known, or not for this model
 	RefusedTooMuch    = "too_much"    // over the tenant's limits, or no place in the queue
 	RefusedClientGone = "client_gone" // the client left before the pick
+	RefusedSuspect    = "suspect"     // engines have broken off on the same request
 	RefusedPick       = "pick"        // the pick failed otherwise
 	RefusedPanic      = "panic"       // a fault of ours, before the pick or after it
 )
@@ -41,7 +42,7 @@ const (
 // RefusedReasons are all reasons for which Refused is called.
 var RefusedReasons = []string{
 	RefusedPath, RefusedMethod, RefusedEncoding, RefusedTooLarge, RefusedSlowBody, RefusedBrokenBody, RefusedMemory,
-	RefusedRequests, RefusedUnreadable, RefusedModel, RefusedNoEndpoint, RefusedTenant, RefusedTooMuch, RefusedClientGone, RefusedPick, RefusedPanic,
+	RefusedRequests, RefusedUnreadable, RefusedModel, RefusedNoEndpoint, RefusedTenant, RefusedTooMuch, RefusedClientGone, RefusedSuspect, RefusedPick, RefusedPanic,
 }
 
 type nobody struct{}

@@ -85,6 +85,7 @@ type Proxy struct {
 	options  Options
 	picker   *picker.Picker
 	engines  *wire.Transports
+	suspects *suspects
 	buffered atomic.Int64 // bytes of request bodies held
 	requests atomic.Int64 // under way
 }
@@ -92,7 +93,7 @@ type Proxy struct {
 // New makes a proxy. Close it when no request is under way any more.
 func New(options Options) *Proxy {
 	options.fill()
-	return &Proxy{options: options, picker: options.Picker, engines: newTransports(&options)}
+	return &Proxy{options: options, picker: options.Picker, engines: newTransports(&options), suspects: newSuspects()}
 }
 
 // Close gives up the idle connections to the engines.
@@ -194,6 +195,15 @@ func (p *Proxy) generate(out *client, r *http.Request, route openai.Route, parse
 	if refused != nil {
 		p.refuseBody(out, refused)
 		return
+	}
+	if p.suspects.known.Load() > 0 {
+		if after := p.suspects.refused(p.suspects.print(r.URL.Path, body.bytes), start); after > 0 {
+			body.release()
+			out.Header().Set("Retry-After", strconv.Itoa(int(math.Ceil(after.Seconds()))))
+			p.refuse(out, RefusedSuspect, http.StatusServiceUnavailable, "service_unavailable", "engines_broke_off",
+				"Engines have broken off on this request, and it is not sent to others for some minutes.")
+			return
+		}
 	}
 	e := &exchange{proxy: p, client: out, request: r, route: route, body: body, start: start}
 	defer e.dropBody()
