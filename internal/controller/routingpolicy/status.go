@@ -1,0 +1,142 @@
+package routingpolicy
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	gwapiv1 "sigs.k8s.io/gateway-api/apis/v1"
+
+	"github.com/kvasir-dev/kvasir/api/v1alpha1"
+)
+
+// ControllerName is whose entries in status.ancestors the operator's are.
+const ControllerName = gwapiv1.GatewayController("kvasir.dev/operator")
+
+// maxAncestors is how many entries the schema takes.
+const maxAncestors = 16
+
+// maxMessage bounds a condition's message, in bytes; the schema takes 32 KiB.
+const maxMessage = 1024
+
+// facts are what the status of a policy follows from.
+type facts struct {
+	// invalid is why no picker can act on the policy; empty where they can.
+	invalid string
+	// missing are the names of Secrets that are referred to and do not exist, malformed what is wrong in others.
+	missing, malformed []string
+	// targets in the order of spec.targetRefs.
+	targets []target
+}
+
+// target is a pool that a policy names.
+type target struct {
+	found bool
+	// winner is the policy that the pool follows instead; empty when it follows this one.
+	winner string
+	// programmed of replicas follow this generation.
+	programmed, replicas int
+}
+
+// status makes the status of a policy: one entry for each target. Entries of other controllers stay, and so do the
+// transition times of conditions that say what they said.
+func status(p *v1alpha1.RoutingPolicy, f facts, now metav1.Time) gwapiv1.PolicyStatus {
+	var next gwapiv1.PolicyStatus
+	for _, a := range p.Status.Ancestors {
+		if a.ControllerName != ControllerName {
+			next.Ancestors = append(next.Ancestors, a)
+		}
+	}
+	for i, ref := range p.Spec.TargetRefs {
+		if len(next.Ancestors) == maxAncestors {
+			break
+		}
+		entry := gwapiv1.PolicyAncestorStatus{AncestorRef: ancestorRef(&ref), ControllerName: ControllerName}
+		old := conditionsOf(p.Status, entry.AncestorRef)
+		for _, c := range conditions(f, f.targets[i]) {
+			c.ObservedGeneration, c.LastTransitionTime = p.Generation, now
+			if was := meta.FindStatusCondition(old, c.Type); was != nil && was.Status == c.Status {
+				c.LastTransitionTime = was.LastTransitionTime
+			}
+			entry.Conditions = append(entry.Conditions, c)
+		}
+		next.Ancestors = append(next.Ancestors, entry)
+	}
+	return next
+}
+
+// conditions of a policy at one target: whether it is in force there, has all that it refers to, and is followed.
+func conditions(f facts, t target) []metav1.Condition {
+	list := []metav1.Condition{accepted(f, t), resolvedRefs(f)}
+	if list[0].Status == metav1.ConditionTrue {
+		list = append(list, programmed(t))
+	}
+	return list
+}
+
+func accepted(f facts, t target) metav1.Condition {
+	const typ = v1alpha1.ConditionAccepted
+	switch {
+	case f.invalid != "":
+		return condition(typ, metav1.ConditionFalse, "Invalid", f.invalid)
+	case !t.found:
+		return condition(typ, metav1.ConditionFalse, "TargetNotFound", "there is no such pool")
+	case t.winner != "":
+		return condition(typ, metav1.ConditionFalse, "Conflicted", "RoutingPolicy "+t.winner+", which is older, or as old and first by name, is in force")
+	}
+	return condition(typ, metav1.ConditionTrue, "Accepted", "")
+}
+
+func resolvedRefs(f facts) metav1.Condition {
+	const typ = v1alpha1.ConditionResolvedRefs
+	switch {
+	case len(f.missing) > 0:
+		return condition(typ, metav1.ConditionFalse, "SecretNotFound", strings.Join(f.missing, ", "))
+	case len(f.malformed) > 0:
+		return condition(typ, metav1.ConditionFalse, "SecretInvalid", strings.Join(f.malformed, "; "))
+	}
+	return condition(typ, metav1.ConditionTrue, "ResolvedRefs", "")
+}
+
+func programmed(t target) metav1.Condition {
+	const typ = v1alpha1.ConditionProgrammed
+	message := fmt.Sprintf("%d of %d replicas", t.programmed, t.replicas)
+	switch {
+	case t.replicas == 0:
+		return condition(typ, metav1.ConditionUnknown, "NoPicker", "no picker replica is heard")
+	case t.programmed < t.replicas:
+		return condition(typ, metav1.ConditionFalse, "Reconciling", message)
+	}
+	return condition(typ, metav1.ConditionTrue, "Programmed", message)
+}
+
+func condition(typ string, status metav1.ConditionStatus, reason, message string) metav1.Condition {
+	if len(message) > maxMessage {
+		message = strings.ToValidUTF8(message[:maxMessage], "") + " ..."
+	}
+	return metav1.Condition{Type: typ, Status: status, Reason: reason, Message: message}
+}
+
+// ancestorRef is the target of a policy as its status names it.
+func ancestorRef(ref *v1alpha1.PolicyTarget) gwapiv1.ParentReference {
+	group, kind := gwapiv1.Group(v1alpha1.GroupName), gwapiv1.Kind(cmp.Or(ref.Kind, v1alpha1.KindInferencePool))
+	if ref.Group != nil {
+		group = gwapiv1.Group(*ref.Group)
+	}
+	return gwapiv1.ParentReference{Group: &group, Kind: &kind, Name: gwapiv1.ObjectName(ref.Name)}
+}
+
+// conditionsOf a target, as the operator has written them.
+func conditionsOf(s gwapiv1.PolicyStatus, ref gwapiv1.ParentReference) []metav1.Condition {
+	i := slices.IndexFunc(s.Ancestors, func(a gwapiv1.PolicyAncestorStatus) bool {
+		r := a.AncestorRef
+		return a.ControllerName == ControllerName && r.Name == ref.Name && r.Group != nil && *r.Group == *ref.Group && r.Kind != nil && *r.Kind == *ref.Kind
+	})
+	if i < 0 {
+		return nil
+	}
+	return s.Ancestors[i].Conditions
+}
