@@ -21,6 +21,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"github.com/kvasir-dev/kvasir/api/v1alpha1"
+	"github.com/kvasir-dev/kvasir/internal/children"
 )
 
 // ConditionWarm is the readiness gate of pods that are warmed up.
@@ -55,8 +56,6 @@ type Options struct {
 	Deadline time.Duration
 	// Warm adds the gate.
 	Warm bool
-	// Plaintext pickers have no certificates.
-	Plaintext bool
 	// ReporterImage, and the resources of the sidecar; nil takes the defaults.
 	ReporterImage     string
 	ReporterResources *corev1.ResourceRequirements
@@ -68,7 +67,7 @@ type Options struct {
 func For(pool *v1alpha1.InferencePool) Options {
 	o := Options{
 		Namespace: pool.Namespace, Pool: pool.Name, Warm: pool.Spec.WarmUp != nil, Deadline: Deadline(pool),
-		Plaintext: pool.Spec.Picker.TLS.Type == v1alpha1.TLSPlaintext, ReporterResources: pool.Spec.Engine.Events.Reporter.Resources,
+		ReporterResources: pool.Spec.Engine.Events.Reporter.Resources,
 	}
 	if p := pool.Spec.Placement; p != nil {
 		o.IslandLabel = p.IslandLabel
@@ -247,20 +246,21 @@ func (w *work) reporter() {
 		Env: []corev1.EnvVar{{Name: "POD_UID", ValueFrom: &corev1.EnvVarSource{
 			FieldRef: &corev1.ObjectFieldSelector{FieldPath: "metadata.uid"},
 		}}},
-		VolumeMounts: []corev1.VolumeMount{{Name: volumeState, MountPath: pathState}},
+		VolumeMounts: []corev1.VolumeMount{
+			{Name: volumeState, MountPath: pathState}, {Name: volumeProof, MountPath: pathProof, ReadOnly: true},
+		},
 		SecurityContext: &corev1.SecurityContext{
 			RunAsNonRoot: &yes, RunAsUser: &user, ReadOnlyRootFilesystem: &yes, AllowPrivilegeEscalation: &no,
 			Capabilities:   &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}},
 			SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault},
 		},
 	}
-	spec.Volumes = append(spec.Volumes, corev1.Volume{Name: volumeState, VolumeSource: corev1.VolumeSource{
-		EmptyDir: &corev1.EmptyDirVolumeSource{Medium: corev1.StorageMediumMemory},
-	}})
-	if !o.Plaintext {
-		c.VolumeMounts = append(c.VolumeMounts, corev1.VolumeMount{Name: volumeProof, MountPath: pathProof, ReadOnly: true})
-		spec.Volumes = append(spec.Volumes, corev1.Volume{Name: volumeProof, VolumeSource: proof(o)})
-	}
+	spec.Volumes = append(spec.Volumes,
+		corev1.Volume{Name: volumeState, VolumeSource: corev1.VolumeSource{
+			EmptyDir: &corev1.EmptyDirVolumeSource{Medium: corev1.StorageMediumMemory},
+		}},
+		corev1.Volume{Name: volumeProof, VolumeSource: proof(o)},
+	)
 	if wiring.ModelDir != "" {
 		if m := mountOf(w.engine, wiring.ModelDir); m != nil {
 			read := *m.DeepCopy()
@@ -283,22 +283,21 @@ const (
 
 func (w *work) reporterArgs() []string {
 	o, wiring := w.options, w.wiring
-	args := []string{
+	return []string{
 		"--engine=" + wiring.Type,
 		fmt.Sprintf("--ranks=%d", wiring.Ranks),
 		"--first-rank=" + w.firstRank(),
 		fmt.Sprintf("--events-listen=127.0.0.1:%d", wiring.Events),
 		fmt.Sprintf("--replay=127.0.0.1:%d", wiring.Replay),
-		fmt.Sprintf("--picker-service=%s-picker-peers.%s.svc:9004", o.Pool, o.Namespace),
+		fmt.Sprintf("--picker-service=%s.%s.svc:%d", children.PeersName(o.Pool), o.Namespace, children.SyncPort),
+		fmt.Sprintf("--picker-name=%s.%s.svc", children.PickerName(o.Pool), o.Namespace),
+		"--picker-ca=" + pathProof + "/ca.crt",
+		"--token-file=" + pathProof + "/token",
 		"--state-dir=" + pathState,
 		fmt.Sprintf("--drain-address=:%d", wiring.Drain),
 		fmt.Sprintf("--drain-deadline=%s", o.Deadline),
 		fmt.Sprintf("--engine-metrics=http://127.0.0.1:%d/metrics", wiring.HTTP),
 	}
-	if o.Plaintext {
-		return append(args, "--insecure")
-	}
-	return append(args, "--picker-ca="+pathProof+"/ca.crt", "--token-file="+pathProof+"/token")
 }
 
 // firstRank is what the user says of pods of a bigger group; a number, or 0.
@@ -317,7 +316,7 @@ func proof(o *Options) corev1.VolumeSource {
 			Audience: "kvasir.dev/report", ExpirationSeconds: &hour, Path: "token",
 		}},
 		{ConfigMap: &corev1.ConfigMapProjection{
-			LocalObjectReference: corev1.LocalObjectReference{Name: o.Pool + "-picker-ca"},
+			LocalObjectReference: corev1.LocalObjectReference{Name: children.CAName(o.Pool)},
 			Items:                []corev1.KeyToPath{{Key: "ca.crt", Path: "ca.crt"}},
 		}},
 	}}}

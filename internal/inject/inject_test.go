@@ -66,9 +66,8 @@ func TestGolden(t *testing.T) {
 		"image's own command":        func(*Shape, *Options) {},
 		"subscribe":                  func(s *Shape, _ *Options) { s.Wiring.Source = "Subscribe" },
 		"no events":                  func(s *Shape, _ *Options) { s.Wiring.Source = "None" },
-		"ranks and model files": func(s *Shape, o *Options) {
+		"ranks and model files": func(s *Shape, _ *Options) {
 			s.Wiring.Ranks, s.Wiring.ModelDir, s.Wiring.Container = 4, "/models/chat", "engine"
-			o.Plaintext = true
 		},
 		"sglang": func(s *Shape, _ *Options) { s.Wiring.Type = "SGLang" },
 	} {
