@@ -136,7 +136,8 @@ func (x *exchange) requestHeaders(c *pb.ProtocolConfiguration, h *pb.HttpHeaders
 	x.request = inBody
 	switch {
 	case h.GetEndOfStream() || x.mode == unseen:
-		if x.pick(&picker.Request{Unparsed: true}) {
+		preflight := h.GetEndOfStream() && picker.IsPreflight(x.head.get(":method"), x.head.get)
+		if x.pick(&picker.Request{Unparsed: true, Preflight: preflight}) {
 			x.out.put(letter{message: x.destination(requestHeadersAnswer)})
 			x.requestDone()
 		}

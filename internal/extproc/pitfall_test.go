@@ -20,6 +20,7 @@ import (
 
 	"github.com/kvasir-dev/kvasir/internal/picker"
 	"github.com/kvasir-dev/kvasir/internal/policy"
+	"github.com/kvasir-dev/kvasir/internal/tenant"
 	"github.com/kvasir-dev/kvasir/test/envoytest"
 )
 
@@ -459,16 +460,37 @@ func TestPitfall16_APortMayServeOnePoolOnly(t *testing.T) {
 	}
 }
 
+// A preflight has no key, by its specification, and gets no 401 where tenants show one.
 func TestPitfall17_PreflightsAreRouted(t *testing.T) {
 	e := engine(t, func(w http.ResponseWriter, r *http.Request) { w.WriteHeader(http.StatusNoContent) })
-	h := newHouse(t, Options{}, ServeOptions{}, spec(e))
-	g := h.gate(envoytest.Options{})
-	r, err := http.NewRequestWithContext(t.Context(), http.MethodOptions, g.url+"/v1/chat/completions", http.NoBody)
-	if err != nil {
-		t.Fatal(err)
+	s := spec(e)
+	known, problems := tenant.NewDirectory(nil)
+	if len(problems) > 0 {
+		t.Fatal(problems)
 	}
-	if answer := g.do(r, "Origin", "https://example.com", "Access-Control-Request-Method", "POST"); answer.StatusCode != http.StatusNoContent {
-		t.Errorf("status %d", answer.StatusCode)
+	s.Policy.Admission.Tenants = &picker.TenantsSpec{Known: known, Reject: true, Default: &tenant.Class{Weight: 1}}
+	for name, specs := range map[string][]picker.Spec{"everybody": {spec(e)}, "tenants": {s}} {
+		t.Run(name, func(t *testing.T) {
+			h := newHouse(t, Options{}, ServeOptions{}, specs...)
+			g := h.gate(envoytest.Options{})
+			ask := func(header ...string) int {
+				r, err := http.NewRequestWithContext(t.Context(), http.MethodOptions, g.url+"/v1/chat/completions", http.NoBody)
+				if err != nil {
+					t.Fatal(err)
+				}
+				return g.do(r, header...).StatusCode
+			}
+			if status := ask("Origin", "https://example.com", "Access-Control-Request-Method", "POST"); status != http.StatusNoContent {
+				t.Errorf("status %d", status)
+			}
+			want := http.StatusNoContent
+			if name == "tenants" {
+				want = http.StatusUnauthorized
+			}
+			if status := ask(); status != want {
+				t.Errorf("OPTIONS that is no preflight: status %d, want %d", status, want)
+			}
+		})
 	}
 }
 

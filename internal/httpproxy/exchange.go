@@ -192,7 +192,7 @@ func (e *exchange) send(ctx context.Context) (*http.Response, error) {
 		span.Inject(func(name, value string) { header[http.CanonicalHeaderKey(name)] = []string{value} })
 	}
 	r := &http.Request{
-		Method: http.MethodPost, URL: upstreamURL(e.request.URL), Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
+		Method: e.request.Method, URL: upstreamURL(e.request.URL), Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
 		Header:        header,
 		Body:          body.reader(taken),
 		GetBody:       func() (io.ReadCloser, error) { return body.reader(taken), nil },

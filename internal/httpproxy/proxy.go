@@ -136,6 +136,12 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 }
 
 func (p *Proxy) route(out *client, r *http.Request) {
+	// Whether browsers may send what they ask for is the engines' to say, or a gateway's before us.
+	preflight := r.Body == http.NoBody && picker.IsPreflight(r.Method, r.Header.Get)
+	if r.URL.Path == "/v1/models" && preflight {
+		p.generate(out, r, 0, false)
+		return
+	}
 	if r.URL.Path == "/v1/models" {
 		if r.Method != http.MethodGet && r.Method != http.MethodHead {
 			p.wrongMethod(out, "GET, HEAD")
@@ -154,6 +160,8 @@ func (p *Proxy) route(out *client, r *http.Request) {
 	switch {
 	case !ok:
 		p.refuse(out, RefusedPath, http.StatusNotFound, "invalid_request_error", "not_found", "There is nothing at this path.")
+	case preflight:
+		p.generate(out, r, 0, false)
 	case r.Method != http.MethodPost:
 		p.wrongMethod(out, "POST")
 	default:
@@ -210,7 +218,7 @@ func (p *Proxy) generate(out *client, r *http.Request, route openai.Route, parse
 
 	d, err := p.picker.Pick(r.Context(), &picker.Request{
 		Route: route, Body: body.bytes, Header: r.Header.Get, Unparsed: !parsed, Light: r.URL.Path == openai.CountTokens,
-		Steps: out.span.Steps(),
+		Preflight: !parsed && r.Method == http.MethodOptions, Steps: out.span.Steps(),
 	})
 	if err != nil {
 		p.refusePick(out, r, err)

@@ -83,7 +83,7 @@ func (p *Picker) queue(g *gate, s *scratch, in *asked) (*view, *waiter, error) {
 	at := v.place(s.request.Model)
 	s.candidates = v.eligible(now, &at, in.allow, s)
 	spec := &v.spec.Policy.Admission
-	if !spec.Queue || (in.allow != nil && len(s.candidates) == 0) {
+	if !spec.Queue || in.preflight || (in.allow != nil && len(s.candidates) == 0) {
 		return v, nil, nil
 	}
 	if room := v.room(s); g.waiting.Load() == 0 && room.Within(spec.WaitBudget, 0) {

@@ -25,6 +25,12 @@ const (
 	RewriteHeader = oldPrefix + "model-name-rewrite"
 )
 
+// IsPreflight tells whether a request is a browser's question what it may send across origins (CORS): one that by its
+// specification has no credentials.
+func IsPreflight(method string, header func(name string) string) bool {
+	return method == "OPTIONS" && header("origin") != "" && header("access-control-request-method") != ""
+}
+
 // HeaderOf reads a request header by its lower-case name. A header that inference gateways send under either of two
 // names is found under both. header may be nil.
 func HeaderOf(header func(name string) string, name string) string {

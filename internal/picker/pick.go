@@ -26,6 +26,9 @@ type Request struct {
 	Unparsed bool
 	// Light requests compute nothing: they go by load, and nothing is remembered of their prompts.
 	Light bool
+	// Preflight: a browser asks what it may send (CORS). It must not show who it is while it does, so it is nobody's, and
+	// it waits for nothing. It is Unparsed, too.
+	Preflight bool
 	// Pool is the namespace/name of the only pool that may serve the request; empty for all.
 	Pool string
 	// Allow tells which endpoints may be chosen; nil for all.
@@ -71,9 +74,11 @@ func (p *Picker) Pick(ctx context.Context, in *Request) (d *Decision, err error)
 	if limit := v.spec.MaxRequestBody; limit > 0 && int64(len(in.Body)) > limit {
 		return nil, tooLarge(limit)
 	}
-	who, err := v.enter(start, in.Header, r.Model)
-	if err != nil {
-		return nil, err
+	who := who{class: everybody}
+	if !in.Preflight {
+		if who, err = v.enter(start, in.Header, r.Model); err != nil {
+			return nil, err
+		}
 	}
 	defer func() {
 		if d == nil {
@@ -84,7 +89,7 @@ func (p *Picker) Pick(ctx context.Context, in *Request) (d *Decision, err error)
 	in.Steps.end(StepParse, p.now)
 
 	asked := &asked{
-		steps: in.Steps, start: start, header: in.Header, who: who, allow: in.Allow, unparsed: in.Unparsed, body: in.Body, prompt: prompt{err: errRoute},
+		steps: in.Steps, start: start, header: in.Header, who: who, allow: in.Allow, unparsed: in.Unparsed, preflight: in.Preflight, body: in.Body, prompt: prompt{err: errRoute},
 	}
 	if in.Light {
 		asked.body, r.Prompts, r.Messages, r.System, r.Tools = nil, r.Prompts[:0], nil, nil, nil
@@ -113,7 +118,9 @@ type asked struct {
 	who      who
 	allow    func(*endpoint.Endpoint) bool // nil for all
 	unparsed bool
-	body     []byte
+	// preflight: it waits for nothing.
+	preflight bool
+	body      []byte
 	prompt
 }
 
