@@ -1,9 +1,6 @@
 package load
 
-import (
-	"math"
-	"time"
-)
+import "time"
 
 // lately is how long arrivals count: their weight falls to a third in this time.
 const lately = 20 * time.Second
@@ -23,11 +20,10 @@ func (a *arrivals) add(now time.Time, seconds float64) {
 func (a *arrivals) rate(now time.Time) float64 { return a.decayed(now) / lately.Seconds() }
 
 func (a *arrivals) decayed(now time.Time) float64 {
-	age := now.Sub(a.last)
-	if a.last.IsZero() || age <= 0 {
-		return a.n
+	if a.n == 0 {
+		return 0
 	}
-	return a.n * math.Exp(-age.Seconds()/lately.Seconds())
+	return a.n * decayed(now.Sub(a.last), lately)
 }
 
 // standing is the mean of a number over the last while.
@@ -44,10 +40,8 @@ func (s *standing) set(now time.Time, n int) {
 
 // at is the mean now.
 func (s *standing) at(now time.Time) float64 {
-	age := now.Sub(s.last)
-	if s.last.IsZero() || age <= 0 {
-		return s.mean
+	if s.last.IsZero() {
+		return 0
 	}
-	keep := math.Exp(-age.Seconds() / lately.Seconds())
-	return s.mean*keep + s.now*(1-keep)
+	return s.now + (s.mean-s.now)*decayed(now.Sub(s.last), lately)
 }

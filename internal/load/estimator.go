@@ -22,7 +22,7 @@ func (w Work) plus(v Work) Work {
 }
 
 func (w Work) minus(v Work) Work {
-	return Work{math.Max(0, w.Tokens-v.Tokens), math.Max(0, w.Pairs-v.Pairs), math.Max(0, w.Context-v.Context)}
+	return Work{max(0, w.Tokens-v.Tokens), max(0, w.Pairs-v.Pairs), max(0, w.Context-v.Context)}
 }
 
 func (w Work) times(f float64) Work { return Work{w.Tokens * f, w.Pairs * f, w.Context * f} }
@@ -82,6 +82,11 @@ type estimator struct {
 	c     [terms]float64        // coefficients, in units
 	p     [terms][terms]float64 // covariance of their errors
 	last  time.Time
+
+	// claimed is the speed that is claimed to be known and certain how certain, both 0 until then. Each look at an
+	// endpoint wants them, and only a sample changes them.
+	claimed Speed
+	certain float64
 }
 
 // learn takes one sample: work was done in seconds, while so many tokens of context were decoded. Nonsense is ignored.
@@ -122,6 +127,7 @@ func (e *estimator) learn(now time.Time, w Work, decoding, seconds float64) {
 			e.p[i][j] -= px[i] * px[j] / variance
 		}
 	}
+	e.claim()
 }
 
 // doubt brings a part of the first uncertainty back, most of it along the coefficients: what changes on an engine makes
@@ -138,7 +144,7 @@ func (e *estimator) doubt(part float64) {
 
 // ignorance is the variance of a coefficient of which nothing is known but its size, at least that of fast GPUs.
 func (e *estimator) ignorance(i int) float64 {
-	u := math.Max(uncertainty[i], e.c[i])
+	u := max(uncertainty[i], e.c[i])
 	return u * u
 }
 
@@ -148,28 +154,38 @@ func (e *estimator) freshness(now time.Time) float64 {
 	if e.last.IsZero() || age <= 0 {
 		return 1
 	}
-	return math.Exp2(-age.Seconds() / fade.Seconds())
+	return halved(float64(age) / float64(fade))
 }
 
 // certainty of the rate, 0 to 1: how much of the first uncertainty is gone.
 func (e *estimator) certainty() float64 {
-	return 1 - math.Min(1, e.p[1][1]/e.ignorance(1))
+	return 1 - min(1, e.p[1][1]/e.ignorance(1))
 }
 
 // learned gives the speed, zero until known, and how far it is to be believed, 0 to 1.
 func (e *estimator) learned(now time.Time) (Speed, float64) {
-	if !e.begun || e.certainty() < believed {
+	if e.certain == 0 {
 		return Speed{}, 0
 	}
-	return e.speed(), e.certainty() * e.freshness(now)
+	return e.claimed, e.certain * e.freshness(now)
+}
+
+// claim works out what is known after a sample.
+func (e *estimator) claim() {
+	e.claimed, e.certain = Speed{}, e.certainty()
+	if e.certain < believed {
+		e.certain = 0
+		return
+	}
+	e.claimed = Speed{e.c[0] / unit[0], e.c[1] / unit[1], e.c[2] / unit[2], e.c[3] / unit[3]}
 }
 
 // speed is what predictions go by.
 func (e *estimator) speed() Speed {
-	if !e.begun || e.certainty() < believed {
+	if e.certain == 0 {
 		return Speed{PerToken: 1.0 / unknownRate}
 	}
-	return Speed{e.c[0] / unit[0], e.c[1] / unit[1], e.c[2] / unit[2], e.c[3] / unit[3]}
+	return e.claimed
 }
 
 // duration in seconds as a time.Duration, at most a year.

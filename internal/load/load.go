@@ -6,7 +6,6 @@
 package load
 
 import (
-	"math"
 	"slices"
 	"sync"
 	"time"
@@ -274,7 +273,13 @@ func (t *Tracker) Observe(at time.Time, r Report) {
 }
 
 // View is the load now.
-func (t *Tracker) View(now time.Time) View {
+func (t *Tracker) View(now time.Time) (v View) {
+	t.Read(now, &v)
+	return v
+}
+
+// Read sets v to the load now. It is View without a copy, for those who look at many endpoints.
+func (t *Tracker) Read(now time.Time, v *View) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.expire(now)
@@ -283,10 +288,10 @@ func (t *Tracker) View(now time.Time) View {
 	}
 	all, own := t.pendingNow(now)
 	decoding := t.inFlight - len(t.prefilling)
-	v := View{
-		PendingTokens: all.Tokens, PendingPairs: all.Pairs, PendingContext: all.Context,
-		Utilisation: t.arrivals.rate(now), Queue: t.queue.at(now), Prefilling: len(t.prefilling), KVTokens: t.report.KVTokens, Peers: t.peerView(now),
-	}
+	*v = View{} // and then what there is, one by one: a literal would be made elsewhere and copied
+	v.PendingTokens, v.PendingPairs, v.PendingContext = all.Tokens, all.Pairs, all.Context
+	v.Utilisation, v.Queue, v.Prefilling = t.arrivals.rate(now), t.queue.at(now), len(t.prefilling)
+	v.KVTokens, v.Peers = t.report.KVTokens, t.peerView(now)
 	v.InFlight = t.inFlight + v.Peers.InFlight
 	v.Decoding = decoding + v.Peers.Decoding
 	v.Peers.PendingTokens = all.Tokens - own.Tokens
@@ -299,7 +304,6 @@ func (t *Tracker) View(now time.Time) View {
 		v.KVUsage, v.Waiting = t.report.KVUsage, t.report.Waiting
 		v.MaxAdapters, v.Adapters = t.report.MaxAdapters, t.report.Adapters
 	}
-	return v
 }
 
 // Predict is the expected time to first token of a request with so much work, booked now.
@@ -355,30 +359,31 @@ func (t *Tracker) pendingNow(now time.Time) (all, own Work) {
 			break
 		}
 	}
-	ours := head
+	ours := true // that which is first
 	for i := range t.peers {
 		s := &t.peers[i]
 		if !s.peer.Fresh(now) {
 			continue
 		}
 		all.Tokens += float64(s.PendingTokens)
-		if s.PendingTokens > 0 {
-			head.take(s.HeadStart, Work{Tokens: float64(s.HeadTokens)})
+		if s.PendingTokens > 0 && head.take(s.HeadStart, Work{Tokens: float64(s.HeadTokens)}) {
+			ours = false
 		}
 	}
-	speed, _ := t.rate.learned(now)
+	speed := &t.rate.claimed
 	seconds := speed.Seconds(head.work)
 	if !head.set || seconds <= 0 { // nothing pending, or nobody knows how fast it goes
 		return all, own
 	}
 	since := head.start
-	for _, end := range []time.Time{t.lastEnd, t.peersEnd} {
-		if end.After(since) {
-			since = end
-		}
+	if t.lastEnd.After(since) {
+		since = t.lastEnd
 	}
-	done := head.work.times(math.Max(0, math.Min(1, now.Sub(since).Seconds()/seconds)))
-	if ours == head {
+	if t.peersEnd.After(since) {
+		since = t.peersEnd
+	}
+	done := head.work.times(max(0, min(1, float64(now.Sub(since))/(seconds*float64(time.Second)))))
+	if ours {
 		own = own.minus(done)
 	}
 	return all.minus(done), own
@@ -391,8 +396,11 @@ type queueHead struct {
 	set   bool
 }
 
-func (h *queueHead) take(start time.Time, work Work) {
-	if !h.set || start.Before(h.start) {
+// take tells whether a request is first among those so far.
+func (h *queueHead) take(start time.Time, work Work) bool {
+	first := !h.set || start.Before(h.start)
+	if first {
 		*h = queueHead{start, work, true}
 	}
+	return first
 }

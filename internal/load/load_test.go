@@ -187,7 +187,9 @@ func TestWhatIsNotRenewedFades(t *testing.T) {
 
 // known is an estimator that has learned a rate in tokens/s, and nothing else.
 func known(rate float64) estimator {
-	return estimator{begun: true, c: [terms]float64{0, unit[1] / rate, 0, 0}}
+	e := estimator{begun: true, c: [terms]float64{0, unit[1] / rate, 0, 0}}
+	e.claim()
+	return e
 }
 
 // TestTheTermsOfAnEngineAreToldApart plays an engine in the form of the model: what every prefill takes, tokens, pairs

@@ -2,6 +2,7 @@ package picker
 
 import (
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -13,44 +14,50 @@ import (
 //
 // Half open, one request at a time is let through to try.
 type circuit struct {
+	// failures in a row. Picks read it without the lock, as long as it lets them all through.
+	failures atomic.Int64
 	mu       sync.Mutex
-	failures int
 	openTill time.Time
 	trying   bool
 }
 
 // closed tells whether requests may go through. limit is the number of failures in a row that opens the circuit.
 func (c *circuit) closed(now time.Time, limit int) bool {
+	if c.failures.Load() < int64(limit) {
+		return true
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.failures < limit || (!c.trying && !now.Before(c.openTill))
+	return c.failures.Load() < int64(limit) || (!c.trying && !now.Before(c.openTill))
 }
 
 // take tells that a request goes through.
 func (c *circuit) take(limit int) {
+	if c.failures.Load() < int64(limit) {
+		return
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.failures >= limit {
-		c.trying = true
-	}
+	c.trying = c.failures.Load() >= int64(limit)
 }
 
 // succeed tells that the endpoint has answered.
 func (c *circuit) succeed() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.failures, c.trying = 0, false
+	c.failures.Store(0)
+	c.trying = false
 }
 
 // fail tells that the endpoint has not answered as it should.
 func (c *circuit) fail(now time.Time, limit int, openFor time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.failures++
 	c.trying = false
-	if c.failures >= limit {
-		c.openTill = now.Add(openFor)
+	if c.failures.Load()+1 >= int64(limit) {
+		c.openTill = now.Add(openFor) // before anybody can see that it counts
 	}
+	c.failures.Add(1)
 }
 
 // giveUp tells that a request has ended without a verdict on the endpoint.

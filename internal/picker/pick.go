@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"slices"
 	"time"
 
 	"github.com/kvasir-dev/kvasir/internal/affinity"
@@ -239,13 +240,15 @@ func (v *view) eligible(now time.Time, at *place, allow func(*endpoint.Endpoint)
 			if !ep.Pickable() || !at.allows(ep) || allow != nil && !allow(ep) {
 				continue
 			}
-			load := m.load.View(now)
-			if strict && (!m.circuit.closed(now, v.spec.Policy.CircuitFailures) || load.KVUsage > v.spec.Policy.MaxKVUsage ||
-				!at.prefers(ep) || v.spec.Policy.Admission.full(&load)) {
+			list = slices.Grow(list, 1)
+			c := &list[:len(list)+1][len(list)] // where it would be: candidates are too large to copy
+			m.load.Read(now, &c.Load)
+			if strict && (!m.circuit.closed(now, v.spec.Policy.CircuitFailures) || c.Load.KVUsage > v.spec.Policy.MaxKVUsage ||
+				!at.prefers(ep) || v.spec.Policy.Admission.full(&c.Load)) {
 				continue
 			}
-			list = append(list, policy.Candidate{Hash: m.hash, Load: load, Delay: at.delay(ep, &load)})
-			index = append(index, i)
+			c.Hash, c.Match, c.Delay, c.Routed = m.hash, kvindex.Match{}, at.delay(ep, &c.Load), 0
+			list, index = list[:len(list)+1], append(index, i)
 		}
 		if len(list) > 0 || !strict {
 			s.index = index

@@ -83,6 +83,9 @@ func (p *place) home(ep *endpoint.Endpoint) bool {
 
 // delay is what the endpoint costs the request besides, in seconds: the way there and back, and bringing its adapter in.
 func (p *place) delay(ep *endpoint.Endpoint, l *load.View) float64 {
+	if p.adapter == "" && len(p.v.spec.Islands) == 0 {
+		return 0
+	}
 	d := time.Duration(0)
 	if p.v.island == "" || ep.Island != p.v.island {
 		d = p.v.spec.Islands[ep.Island]
