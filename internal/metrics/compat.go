@@ -28,12 +28,17 @@ const (
 type Compat struct {
 	pools func() []picker.PoolStats
 
-	requests, errors *prometheus.CounterVec
-	running          *prometheus.GaugeVec
-	duration, input  *prometheus.HistogramVec
-	kv, queue        *prometheus.Desc
-	podQueue         *prometheus.Desc
-	ready, average   *prometheus.Desc
+	requests, errors      *prometheus.CounterVec
+	running               *prometheus.GaugeVec
+	duration, perToken    *prometheus.HistogramVec
+	input, output, cached *prometheus.HistogramVec
+	sizes, answers        *prometheus.HistogramVec
+	waited                *prometheus.HistogramVec
+	pick                  prometheus.Histogram
+	kv, queue             *prometheus.Desc
+	podQueue              *prometheus.Desc
+	ready, average        *prometheus.Desc
+	waiting, waitingBytes *prometheus.Desc
 
 	mu     sync.Mutex
 	models map[string]bool // guarded by mu
@@ -62,6 +67,25 @@ func NewCompat(pools func() []picker.PoolStats) *Compat {
 			Buckets: []float64{1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32778, 65536, 131072, 262144, 524288, 1048576},
 		}, models),
 	}
+	of := func(name, help string, buckets ...float64) *prometheus.HistogramVec {
+		return prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: name, Help: help, Buckets: buckets}, models)
+	}
+	c.output = of("inference_objective_output_tokens", "Tokens of an answer, of those that tell.", prometheus.ExponentialBuckets(1, 2, 14)...)
+	c.cached = of("inference_objective_prompt_cached_tokens", "Prompt tokens that the engine found in its cache, of answers that tell.", append([]float64{1}, prometheus.ExponentialBuckets(8, 2, 18)...)...)
+	c.perToken = of("inference_objective_normalized_time_per_output_token_seconds", "Time from a request to the end of its answer, by the answer's tokens, of those that tell.",
+		0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10)
+	c.sizes = of("inference_objective_request_sizes", "Size of a request's body in bytes.", prometheus.ExponentialBuckets(64, 2, 25)...)
+	c.answers = of("inference_objective_response_sizes", "Size of an answer's body in bytes.", append([]float64{1}, prometheus.ExponentialBuckets(8, 2, 18)...)...)
+	c.pick = prometheus.NewHistogram(prometheus.HistogramOpts{
+		Name: "inference_extension_scheduler_e2e_duration_seconds", Help: "Time from a request's body to the choice of its endpoint, without waiting for room.",
+		Buckets: []float64{0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1},
+	})
+	c.waited = prometheus.NewHistogramVec(prometheus.HistogramOpts{
+		Name: "inference_extension_flow_control_request_queue_duration_seconds", Help: "Time that a request has waited for room in its pool.",
+		Buckets: []float64{0.0001, 0.0005, 0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1, 5, 10, 30, 60, 120, 300},
+	}, []string{"inference_pool", "outcome"})
+	c.waiting = prometheus.NewDesc("inference_extension_flow_control_queue_size", "Requests that wait for room in the pool.", []string{"inference_pool"}, nil)
+	c.waitingBytes = prometheus.NewDesc("inference_extension_flow_control_queue_bytes", "Bytes of their bodies.", []string{"inference_pool"}, nil)
 	pool := []string{"name"}
 	c.kv = prometheus.NewDesc("inference_pool_average_kv_cache_utilization", "Average share of KV blocks in use over the pool's endpoints, 0 to 1.", pool, nil)
 	c.queue = prometheus.NewDesc("inference_pool_average_queue_size", "Average of the engines' waiting queues.", pool, nil)
@@ -72,7 +96,7 @@ func NewCompat(pools func() []picker.PoolStats) *Compat {
 }
 
 func (c *Compat) vectors() []prometheus.Collector {
-	return []prometheus.Collector{c.requests, c.errors, c.running, c.duration, c.input}
+	return []prometheus.Collector{c.requests, c.errors, c.running, c.duration, c.perToken, c.input, c.output, c.cached, c.sizes, c.answers, c.waited, c.pick}
 }
 
 // Describe is for prometheus.Collector.
@@ -80,7 +104,7 @@ func (c *Compat) Describe(out chan<- *prometheus.Desc) {
 	for _, v := range c.vectors() {
 		v.Describe(out)
 	}
-	for _, d := range []*prometheus.Desc{c.kv, c.queue, c.podQueue, c.ready, c.average} {
+	for _, d := range []*prometheus.Desc{c.kv, c.queue, c.podQueue, c.ready, c.average, c.waiting, c.waitingBytes} {
 		out <- d
 	}
 }
@@ -122,6 +146,8 @@ func (c *Compat) collectPool(p *picker.PoolStats, out chan<- prometheus.Metric) 
 	gauge(c.queue, waiting/n, p.Pool)
 	gauge(c.average, inFlight/n, p.Pool)
 	gauge(c.ready, ready, p.Pool)
+	gauge(c.waiting, float64(p.Admission.Waiting), p.Pool)
+	gauge(c.waitingBytes, float64(p.Admission.WaitingBytes), p.Pool)
 	for pod, v := range pods {
 		gauge(c.podQueue, v, p.Pool, pod)
 	}
@@ -153,6 +179,9 @@ func (o compatObserver) Picked(d *picker.Decision) {
 	o.compat.requests.WithLabelValues(model, model).Inc()
 	o.compat.running.WithLabelValues(model).Inc()
 	o.compat.input.WithLabelValues(model, model).Observe(float64(d.PromptTokens))
+	o.compat.sizes.WithLabelValues(model, model).Observe(float64(d.Bytes))
+	o.compat.pick.Observe((d.Duration - d.Waited).Seconds())
+	o.compat.waited.WithLabelValues(d.Pool, "Dispatched").Observe(d.Waited.Seconds())
 }
 
 // Ended implements Observer.
@@ -161,6 +190,17 @@ func (o compatObserver) Ended(d *picker.Decision, outcome picker.Outcome, after 
 	model := o.compat.model(d.Model)
 	o.compat.running.WithLabelValues(model).Dec()
 	o.compat.duration.WithLabelValues(model, model).Observe(after.Seconds())
+	if outcome != picker.Unreported {
+		o.compat.answers.WithLabelValues(model, model).Observe(float64(d.AnswerBytes()))
+	}
+	told := d.Reported()
+	if told.Cached >= 0 {
+		o.compat.cached.WithLabelValues(model, model).Observe(float64(told.Cached))
+	}
+	if told.Generated > 0 {
+		o.compat.output.WithLabelValues(model, model).Observe(float64(told.Generated))
+		o.compat.perToken.WithLabelValues(model, model).Observe(after.Seconds() / float64(told.Generated))
+	}
 	if outcome != picker.Completed && outcome != picker.Unreported {
 		o.compat.errors.WithLabelValues(model, model, outcome.String()).Inc()
 	}

@@ -10,7 +10,9 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
+	"github.com/kvasir-dev/kvasir/internal/endpoint"
 	"github.com/kvasir-dev/kvasir/internal/picker"
+	"github.com/kvasir-dev/kvasir/internal/policy"
 )
 
 func TestDashboardsOfInferenceGatewaysFindTheirNames(t *testing.T) {
@@ -68,6 +70,64 @@ inference_pool_ready_pods{name="chat"} 3
 	for _, f := range families {
 		if !strings.Contains(string(text), "`"+f.GetName()+"`") {
 			t.Errorf("docs/metrics.md does not have %s", f.GetName())
+		}
+	}
+}
+
+// What a real request is counted as: its sizes, and what the engine has said of its tokens.
+func TestSizesAndTokensOfARequest(t *testing.T) {
+	p := picker.New(picker.Options{})
+	if err := p.Apply([]picker.Spec{{
+		Namespace: "a", Name: "chat", Model: "m", NoEvents: true, BlockTokens: 16,
+		Policy:    picker.PolicySpec{Strategy: policy.Config{Type: policy.RoundRobin}, MaxKVUsage: 1, CircuitFailures: 1, Attempts: 1},
+		Endpoints: []endpoint.Endpoint{{ID: endpoint.ID{Pod: "uid"}, Pod: "pod", Address: "10.0.0.1:8000", RankHeader: -1, Ready: true}},
+	}}); err != nil {
+		t.Fatal(err)
+	}
+	seen, c := NewRequests(nil, nil), NewCompat(p.Stats)
+	o := c.Watch(seen)
+	request := []byte(`{"model":"m","prompt":[1,2,3]}`)
+	text := `{"choices":[],"usage":{"prompt_tokens":300,"completion_tokens":5,"prompt_tokens_details":{"cached_tokens":100}}}`
+	for _, tells := range []bool{true, false} {
+		d, err := p.Pick(t.Context(), &picker.Request{Body: request})
+		if err != nil {
+			t.Fatal(err)
+		}
+		o.Picked(d)
+		var answer picker.Answer
+		answer.Start(d, 200, "application/json", "")
+		if tells {
+			answer.Write([]byte(text[:40]))
+			answer.Write([]byte(text[40:]))
+		}
+		outcome, _ := answer.Close()
+		d.End(outcome)
+		o.Ended(d, outcome, 10*time.Second)
+	}
+	sums := map[string][2]float64{} // count and sum
+	registry := prometheus.NewPedanticRegistry()
+	registry.MustRegister(c, seen)
+	families, err := registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range families {
+		if h := f.GetMetric()[0].GetHistogram(); h != nil {
+			sums[f.GetName()] = [2]float64{float64(h.GetSampleCount()), h.GetSampleSum()}
+		}
+	}
+	for name, want := range map[string][2]float64{
+		"kvasir_request_size_bytes":                                       {2, 2 * float64(len(request))},
+		"kvasir_response_size_bytes":                                      {2, float64(len(text))},
+		"inference_objective_request_sizes":                               {2, 2 * float64(len(request))},
+		"inference_objective_response_sizes":                              {2, float64(len(text))},
+		"inference_objective_output_tokens":                               {1, 5},
+		"inference_objective_prompt_cached_tokens":                        {1, 100},
+		"inference_objective_normalized_time_per_output_token_seconds":    {1, 2},
+		"inference_extension_flow_control_request_queue_duration_seconds": {2, 0},
+	} {
+		if sums[name] != want {
+			t.Errorf("%s: count and sum %v, want %v", name, sums[name], want)
 		}
 	}
 }

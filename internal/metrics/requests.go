@@ -12,6 +12,7 @@ import (
 type Requests struct {
 	refused, refusedGateways   *prometheus.CounterVec
 	pick, firstToken, duration *prometheus.HistogramVec
+	sizes, answers             *prometheus.HistogramVec
 }
 
 // NewRequests makes an observer that has seen nothing; the reasons for refusals, by the proxy and to gateways, are shown
@@ -36,6 +37,9 @@ func NewRequests(reasons, gatewayReasons []string) *Requests {
 			"Time from a request to the end of its answer, by how it ended.", []string{"pool", "outcome"},
 			0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 25, 60, 120, 300, 600, 1800),
 	}
+	r.sizes = histogram("kvasir_request_size_bytes", "Size of a request's body, of requests that were picked for.", ofPool, sizeBuckets...)
+	r.answers = histogram("kvasir_response_size_bytes",
+		"How much of an answer's body has passed through the picker when the request ended; none of gateways that show no answers.", ofPool, sizeBuckets...)
 	for _, reason := range reasons {
 		r.refused.WithLabelValues(reason)
 	}
@@ -44,6 +48,9 @@ func NewRequests(reasons, gatewayReasons []string) *Requests {
 	}
 	return r
 }
+
+// sizeBuckets are in bytes: 256 to 256 MiB, each four times the one before.
+var sizeBuckets = prometheus.ExponentialBuckets(256, 4, 11)
 
 // Gateways observes the requests of gateways: an extproc.Observer.
 func (r *Requests) Gateways() Gateways { return Gateways{r} }
@@ -68,6 +75,7 @@ func (r *Requests) Refused(reason string) { r.refused.WithLabelValues(reason).In
 // Picked observes how long the pick has taken.
 func (r *Requests) Picked(d *picker.Decision) {
 	r.pick.WithLabelValues(d.Pool).Observe(d.Duration.Seconds())
+	r.sizes.WithLabelValues(d.Pool).Observe(float64(d.Bytes))
 }
 
 // FirstToken observes the time to the first token.
@@ -78,6 +86,9 @@ func (r *Requests) FirstToken(d *picker.Decision, after time.Duration) {
 // Ended observes how long the request has taken.
 func (r *Requests) Ended(d *picker.Decision, outcome picker.Outcome, after time.Duration) {
 	r.duration.WithLabelValues(d.Pool, outcome.String()).Observe(after.Seconds())
+	if outcome != picker.Unreported {
+		r.answers.WithLabelValues(d.Pool).Observe(float64(d.AnswerBytes()))
+	}
 }
 
 // Describe is for prometheus.Collector.
@@ -95,5 +106,5 @@ func (r *Requests) Collect(out chan<- prometheus.Metric) {
 }
 
 func (r *Requests) all() []prometheus.Collector {
-	return []prometheus.Collector{r.refused, r.refusedGateways, r.pick, r.firstToken, r.duration}
+	return []prometheus.Collector{r.refused, r.refusedGateways, r.pick, r.firstToken, r.duration, r.sizes, r.answers}
 }

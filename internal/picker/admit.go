@@ -69,6 +69,7 @@ func (p *Picker) admit(ctx context.Context, g *gate, s *scratch, in *asked) (*vi
 	if err := g.wait(ctx, w); err != nil {
 		return nil, nil, err
 	}
+	in.waited = p.now().Sub(w.ticket.Since())
 	return p.resume(g, w, s, in)
 }
 

@@ -34,6 +34,7 @@ func IsEventStream(contentType string) bool {
 // Write looks at the next bytes of the answer and keeps none of them. It tells whether the first generated token is in
 // them, which the decision has then been told.
 func (a *Answer) Write(p []byte) (firstToken bool) {
+	a.decision.answered.Add(int64(len(p)))
 	switch {
 	case len(p) == 0:
 		return false

@@ -2,6 +2,7 @@ package picker
 
 import (
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/kvasir-dev/kvasir/internal/affinity"
@@ -57,8 +58,10 @@ type Decision struct {
 	PromptTokens int
 	// Chunks of the prompt's text that the strategy has matched; 0 when it matches none.
 	Chunks int
-	// Duration of the pick.
-	Duration time.Duration
+	// Duration of the pick, and what of it was waiting for room in the pool.
+	Duration, Waited time.Duration
+	// Bytes of the request's body, as far as it was seen.
+	Bytes int
 	// Targets are the chosen endpoint and its ordered fallbacks.
 	Targets []Target
 
@@ -90,9 +93,13 @@ type Decision struct {
 	left    bool // ended, and nobody has told how
 	retried bool
 	usage   bool
-	// reported is what the engine has counted.
+	// reported is what the engine has counted, answered how many bytes of its answer's body have passed.
 	reported Reported
+	answered atomic.Int64
 }
+
+// AnswerBytes is how much of the answer's body has passed so far.
+func (d *Decision) AnswerBytes() int64 { return d.answered.Load() }
 
 // Reported is what an engine has counted of a request, in tokens: -1 for what its answer has not told.
 type Reported struct{ Prompt, Cached, Generated int }

@@ -90,7 +90,7 @@ func (p *Picker) Pick(ctx context.Context, in *Request) (d *Decision, err error)
 	in.Steps.end(StepParse, p.now)
 
 	asked := &asked{
-		steps: in.Steps, start: start, header: in.Header, who: who, allow: in.Allow, unparsed: in.Unparsed, preflight: in.Preflight, body: in.Body, prompt: prompt{err: errRoute},
+		steps: in.Steps, start: start, header: in.Header, who: who, allow: in.Allow, unparsed: in.Unparsed, preflight: in.Preflight, size: len(in.Body), body: in.Body, prompt: prompt{err: errRoute},
 	}
 	if in.Light {
 		asked.body, r.Prompts, r.Messages, r.System, r.Tools = nil, r.Prompts[:0], nil, nil, nil
@@ -122,6 +122,8 @@ type asked struct {
 	// preflight: it waits for nothing.
 	preflight bool
 	body      []byte
+	size      int           // of the body as it came
+	waited    time.Duration // for room
 	prompt
 }
 
@@ -337,6 +339,8 @@ func (v *view) decide(now timeNow, s *scratch, question *policy.Request, in *ask
 		keys:         append([]kvblock.Key(nil), in.keys...),
 		chunks:       s.keptChunks(),
 		who:          in.who,
+		Bytes:        in.size,
+		Waited:       in.waited,
 		reported:     Reported{Prompt: -1, Cached: -1, Generated: -1},
 	}
 	d.charge(d.PromptTokens)

@@ -3,6 +3,7 @@ package picker
 import (
 	"errors"
 	"testing"
+	"testing/synctest"
 	"time"
 )
 
@@ -35,6 +36,28 @@ func TestPreflightsAreNobodys(t *testing.T) {
 	if stats := p.Stats()[0]; len(stats.Tenants) != 1 || stats.Tenants[unknownLabel].Requests != 0 {
 		t.Errorf("tenants %v", stats.Tenants)
 	}
+}
+
+// A decision tells what of its time was waiting for room.
+func TestADecisionTellsHowLongItHasWaited(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		spec := queueing(t, 1)
+		spec.Policy.Admission.WaitBudget = 0
+		p := started(t, spec)
+		busy := fill(t, p)
+		if busy.Waited != 0 {
+			t.Errorf("who came first has waited for %v", busy.Waited)
+		}
+		next := asking(t.Context(), p, 0, 100, nil)
+		waits(t, next, "the next")
+		time.Sleep(3 * time.Second)
+		busy.End(Completed)
+		got := now(t, next, "the next").d
+		if got.Waited < 3*time.Second || got.Waited > got.Duration || got.Bytes == 0 {
+			t.Errorf("waited for %v of %v", got.Waited, got.Duration)
+		}
+		got.End(Completed)
+	})
 }
 
 func TestWhatAPreflightIs(t *testing.T) {
