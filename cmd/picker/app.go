@@ -31,6 +31,8 @@ type app struct {
 	log logr.Logger
 	// inCluster: there is one pool, and without it the picker is not ready.
 	inCluster bool
+	name      string                  // that the operator knows the picker by
+	operate   *syncapi.OperateService // nil when the operator is not told
 	picker    *picker.Picker
 	renderer  *render.Client
 	tokens    *conformance.Manager
@@ -54,6 +56,7 @@ type app struct {
 
 	mu      sync.Mutex // guards what follows
 	state   watch.State
+	leaving []watch.Pod              // the pools' pods, with the marks that picks follow
 	refused map[string]watch.Refusal // by namespace/name: why the picker has not taken a pool's present Spec
 	applied map[string]picker.Spec   // by namespace/name: what it has taken last
 	board   *watch.Board
@@ -62,7 +65,7 @@ type app struct {
 }
 
 func newApp(log logr.Logger, o *options, decisions picker.DecisionLog, tracer *spans.Tracer) *app {
-	a := &app{log: log, inCluster: o.source.inCluster(), tracer: tracer, refused: map[string]watch.Refusal{}, applied: map[string]picker.Spec{}, board: watch.NewBoard()}
+	a := &app{log: log, inCluster: o.source.inCluster(), name: o.operator.replica, tracer: tracer, refused: map[string]watch.Refusal{}, applied: map[string]picker.Spec{}, board: watch.NewBoard()}
 	a.ready = &readiness{now: time.Now, states: a.streamStates, heard: a.peersHeard}
 	a.renderer = render.New(render.Options{})
 	a.peers.outbox = peer.NewOutbox(incarnation())

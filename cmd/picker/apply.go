@@ -13,9 +13,14 @@ func (a *app) apply(state watch.State) {
 	a.mu.Unlock()
 	a.tell(before, state)
 
+	a.follows(both(before.Pods, state.Pods))
 	refused := a.applySpecs(state.Specs)
+	a.follows(state.Pods)
 	a.setTokens()
 	a.feed()
+	if a.operate != nil {
+		a.operate.Changed()
+	}
 	if len(state.Specs) > 0 || !a.inCluster {
 		a.ready.apply()
 	}

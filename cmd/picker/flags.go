@@ -22,9 +22,10 @@ type options struct {
 	// eventsAddress is where publishers connect, of pools whose engines dial the picker.
 	eventsAddress string
 
-	reports reportOptions
-	peers   peerOptions
-	tracing tracingOptions
+	reports  reportOptions
+	peers    peerOptions
+	operator operatorOptions
+	tracing  tracingOptions
 
 	keyFile, modelRoot string
 
@@ -46,7 +47,7 @@ func parse(args []string, stderr io.Writer) (*options, error) {
 	f := flag.NewFlagSet("picker", flag.ContinueOnError)
 	f.SetOutput(stderr)
 	o.source.flags(f)
-	f.StringVar(&o.proxyAddress, "proxy-address", ":8080", "`address` where requests are served")
+	f.StringVar(&o.proxyAddress, "proxy-address", ":8080", "`address` where requests are served; empty for none")
 	g := &o.gateways
 	f.StringVar(&g.address, "ext-proc-address", ":9002", "`address` where gateways are served, for all pools by the models of the requests; empty for none")
 	f.Func("ext-proc", "serve gateways for one pool at an address of its own, as `NAMESPACE/POOL=ADDRESS`; may be repeated", g.add)
@@ -73,6 +74,7 @@ func parse(args []string, stderr io.Writer) (*options, error) {
 	f.StringVar(&r.audience, "report-audience", syncapi.Audience, "audience of the tokens")
 	f.BoolVar(&r.insecure, "report-insecure", false, "take reports without TLS, and from anybody unless there is a secret; for a machine of one's own")
 	o.peers.flags(f)
+	o.operator.flags(f)
 	o.tracing.flags(f)
 	f.StringVar(&o.keyFile, "key-file", "", "`file` with at least 32 random bytes, the key root of pools without a Secret; without it the root is random, and replicas share no keys")
 	f.StringVar(&o.modelRoot, "model-root", "", "`directory` below which tokenizers of type Directory lie")
@@ -116,6 +118,9 @@ func (o *options) check(f *flag.FlagSet, level string) error {
 		return fmt.Errorf("--lame-duck %s: want at least 0", o.lameDuck)
 	}
 	if err := o.source.check(); err != nil {
+		return err
+	}
+	if err := o.operator.check(); err != nil {
 		return err
 	}
 	if err := o.gateways.check(); err != nil {

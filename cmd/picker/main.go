@@ -27,6 +27,9 @@ func start(args []string, stderr io.Writer) int {
 		return 2 // parse has said why
 	}
 	log := newLog(stderr, o.logLevel, o.logFormat)
+	if o.operator.replica == "" {
+		o.operator.replica = podName()
+	}
 	ctx, stop := untilSignal(context.Background())
 	defer stop()
 
@@ -68,4 +71,16 @@ func untilSignal(parent context.Context) (ctx context.Context, stop func()) {
 		<-done
 		cancel()
 	}
+}
+
+// podName is the name of the pod that the picker runs in, or of its host.
+func podName() string {
+	if name := os.Getenv("POD_NAME"); name != "" {
+		return name
+	}
+	host, err := os.Hostname()
+	if err != nil {
+		return "picker"
+	}
+	return host
 }

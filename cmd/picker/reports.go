@@ -88,7 +88,8 @@ func (o *reportOptions) authenticator(log logr.Logger) (syncapi.Authenticator, e
 }
 
 // newSync makes the server that hears reporters and peers, if there is anybody to hear, and what tells the peers.
-func (a *app) newSync(o *reportOptions, p *peerOptions) error {
+func (a *app) newSync(all *options) error {
+	o, p := &all.reports, &all.peers
 	if !o.served() {
 		a.log.Info("Reports are not taken: no flag says how reporters prove who they are")
 		if !p.wanted() {
@@ -109,6 +110,10 @@ func (a *app) newSync(o *reportOptions, p *peerOptions) error {
 		a.library.Auth = server.Auth
 		server.Library = a.library
 	}
+	if a.operate, err = a.newOperate(all, server.Auth); err != nil {
+		return err
+	}
+	server.Operate = a.operate
 	if p.wanted() {
 		if server.Peers, err = a.newPeers(o, p); err != nil {
 			return fmt.Errorf("peers: %w", err)

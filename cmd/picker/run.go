@@ -30,6 +30,14 @@ func (l *listeners) close() {
 	}
 }
 
+// addressOf a listener, for people.
+func addressOf(l net.Listener) string {
+	if l == nil {
+		return "none"
+	}
+	return l.Addr().String()
+}
+
 // listen opens all listeners, or none.
 func listen(ctx context.Context, o *options) (*listeners, error) {
 	l := &listeners{}
@@ -43,6 +51,9 @@ func listen(ctx context.Context, o *options) (*listeners, error) {
 		{"report-address", o.reports.address, &l.reports},
 	} {
 		if one.into == &l.reports && !o.reports.served() && !o.peers.wanted() {
+			continue
+		}
+		if one.into == &l.proxy && one.address == "" {
 			continue
 		}
 		listener, err := new(net.ListenConfig).Listen(ctx, "tcp", one.address)
@@ -99,7 +110,7 @@ func run(ctx context.Context, o *options, l *listeners, log logr.Logger) error {
 	defer closeTracing()
 	a := newApp(log, o, decisions, tracer)
 	defer a.close()
-	if err := a.newSync(&o.reports, &o.peers); err != nil {
+	if err := a.newSync(o); err != nil {
 		return err
 	}
 	a.newGateways(&o.gateways)
@@ -111,7 +122,7 @@ func run(ctx context.Context, o *options, l *listeners, log logr.Logger) error {
 	if err != nil {
 		return fmt.Errorf("registering metrics: %w", err)
 	}
-	log.Info("Serving", "proxy", l.proxy.Addr().String(), "health", l.health.Addr().String(), "metrics", l.metrics.Addr().String())
+	log.Info("Serving", "proxy", addressOf(l.proxy), "health", l.health.Addr().String(), "metrics", l.metrics.Addr().String())
 	for i, port := range o.gateways.ports {
 		log.Info("Serving gateways", "address", l.gateways[i].Addr().String(), "pool", cmp.Or(port.pool, "all"), "tls", gatewayTLS != nil)
 	}
@@ -153,9 +164,14 @@ func run(ctx context.Context, o *options, l *listeners, log logr.Logger) error {
 // serve serves requests, of clients and of gateways, until ctx ends and those under way have ended.
 func (a *app) serve(ctx context.Context, l *listeners, gatewayTLS *tls.Config, o *options) error {
 	group, ctx := errgroup.WithContext(ctx)
-	group.Go(func() error {
-		return httpproxy.Serve(ctx, l.proxy, a.proxy, httpproxy.ServeOptions{Grace: o.drainTimeout, Log: a.log.WithName("http")})
-	})
+	if l.proxy == nil && len(l.gateways) == 0 {
+		<-ctx.Done()
+	}
+	if l.proxy != nil {
+		group.Go(func() error {
+			return httpproxy.Serve(ctx, l.proxy, a.proxy, httpproxy.ServeOptions{Grace: o.drainTimeout, Log: a.log.WithName("http")})
+		})
+	}
 	for i := range l.gateways {
 		group.Go(func() error { return a.serveGateways(ctx, i, l.gateways[i], gatewayTLS, o) })
 	}

@@ -114,6 +114,7 @@ type Booking struct {
 	tracker *Tracker
 	// work of the prefill; ahead is what was pending before it, that of peers included.
 	work, ahead Work
+	seconds     float64 // that the work should take by itself
 	start       time.Time
 	// expected is when the prefill should be over, for requests that do not tell (not streamed).
 	expected time.Time
@@ -139,10 +140,14 @@ func (t *Tracker) Book(now time.Time, work Work, streamed bool) *Booking {
 	t.pending = t.pending.plus(work)
 	t.inFlight++
 	t.queue.set(now, len(t.prefilling))
-	t.arrivals.add(now, t.rate.speed().Seconds(work))
+	b.seconds = t.rate.speed().Seconds(work)
+	t.arrivals.add(now, b.seconds)
 	t.version++
 	return b
 }
+
+// Seconds that the engine should need for the prefill by itself, as was known at the booking.
+func (b *Booking) Seconds() float64 { return b.seconds }
 
 // predicted is how long the prefill should take from the booking on.
 func (b *Booking) predicted() time.Duration { return b.tracker.predict(b.ahead.plus(b.work)) }

@@ -57,7 +57,8 @@ type Totals struct {
 	// Requests that were placed, the tokens of their prompts, those of them that were expected to be cached, and those
 	// that were not.
 	Requests, PromptTokens, HitTokens, PrefillTokens int64
-	// WorkSeconds is the time that the engines were expected to need for the prefills.
+	// WorkSeconds is the time that the engines were expected to need for the prefills, one after the other; decoding is
+	// not in it.
 	WorkSeconds float64
 	// Evictions are the blocks that engines have removed.
 	Evictions int64

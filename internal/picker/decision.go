@@ -67,6 +67,7 @@ type Decision struct {
 
 	view     *view
 	now      timeNow
+	came     time.Time // when the request did
 	picked   time.Time // before the index was asked
 	route    openai.Route
 	unparsed bool
@@ -93,6 +94,7 @@ type Decision struct {
 	left    bool // ended, and nobody has told how
 	retried bool
 	usage   bool
+	first   bool // the first token has come
 	// reported is what the engine has counted, answered how many bytes of its answer's body have passed.
 	reported Reported
 	answered atomic.Int64
@@ -214,6 +216,10 @@ func (d *Decision) FirstToken() {
 		return
 	}
 	now := d.now()
+	if d.streamed && !d.first {
+		d.first = true
+		d.view.tally.firstToken(now.Sub(d.came))
+	}
 	d.booking.FirstToken(now)
 	d.view.peers.Changed()
 	d.account.firstToken(now)

@@ -40,6 +40,7 @@ func (p *Picker) PickKeyed(in *Keyed) (*Decision, *Wait, error) {
 	}
 	in.fill(&s.request)
 	a := asked{start: p.now(), header: in.Header, prompt: prompt{keys: in.Keys, tokens: len(in.Prompt), source: TokensGiven}}
+	v.tally.came(a.start)
 	var err error
 	if a.who, err = v.enter(a.start, in.Header, in.Model); err != nil {
 		return nil, nil, err

@@ -77,6 +77,7 @@ func (p *Picker) Pick(ctx context.Context, in *Request) (d *Decision, err error)
 	}
 	who := who{class: everybody}
 	if !in.Preflight {
+		v.tally.came(start)
 		if who, err = v.enter(start, in.Header, r.Model); err != nil {
 			return nil, err
 		}
@@ -330,6 +331,7 @@ func (v *view) decide(now timeNow, s *scratch, question *policy.Request, in *ask
 		Chunks:       question.Chunks,
 		view:         v,
 		now:          now,
+		came:         in.start,
 		session:      question.Session,
 		route:        r.Route,
 		unparsed:     in.unparsed,
@@ -370,6 +372,9 @@ func (v *view) decide(now timeNow, s *scratch, question *policy.Request, in *ask
 	d.stored = d.Targets[0].member.stored.Load()
 	v.stats.count(d)
 	d.begin(0)
+	first := &d.Targets[0]
+	v.tally.placed(d.PromptTokens, first.Predicted, first.uncached, d.booking.Seconds())
+	v.appraise(s, question, s.order[0], now())
 	return d
 }
 

@@ -29,6 +29,8 @@ type member struct {
 	circuit  circuit
 	hash     uint64 // of the endpoint's ID
 	stats    endpointStats
+	worth    worth
+	tally    *tally // of the pool
 	routed   memories
 	// renderFrom is when the engine may be asked for tokens again, nanoseconds since 1970; 0 while it answers.
 	renderFrom atomic.Int64
@@ -39,6 +41,7 @@ type pool struct {
 	log     logr.Logger
 	index   kvindex.Book
 	stats   poolStats
+	tally   tally
 	pending pending
 	gate    gate
 	meters  tenant.Meters
@@ -124,7 +127,7 @@ func (p *Picker) build(spec *Spec, old *view, next *snapshot) (*view, error) {
 		if ok {
 			delete(known, ep.Epoch())
 		} else {
-			m = &member{holder: v.index.Join(), hash: ep.ID.Hash()}
+			m = &member{holder: v.index.Join(), hash: ep.ID.Hash(), tally: &v.tally}
 			m.removals.since = p.now()
 			m.writer = newWatchedWriter(v.index.Writer(m.holder), m, p.now)
 		}

@@ -58,7 +58,10 @@ type watchedWriter struct {
 
 func newWatchedWriter(w kvindex.Writer, of *member, now timeNow) *watchedWriter {
 	watched := &watchedWriter{Writer: w, of: of, now: now}
-	w.OnGone(func(key kvblock.Key) { of.removals.note(key, watched.at) })
+	w.OnGone(func(key kvblock.Key) {
+		of.tally.evictions.Add(1)
+		of.removals.note(key, watched.at)
+	})
 	return watched
 }
 

@@ -164,16 +164,30 @@ type bound struct {
 
 // Authenticate implements Authenticator.
 func (t Tokens) Authenticate(ctx context.Context) (Identity, error) {
+	who, _, err := t.verify(ctx)
+	if err == nil && who.UID == "" {
+		return Identity{}, errors.New("the token is bound to no pod")
+	}
+	return who, err
+}
+
+// verify checks a call's token: whose it is, and the account that it is of.
+func (t Tokens) verify(ctx context.Context) (who Identity, subject string, err error) {
 	text, err := bearer(ctx)
 	if err != nil {
-		return Identity{}, err
+		return Identity{}, "", err
 	}
+	return t.Check(ctx, text)
+}
+
+// Check a token: the pod that it is bound to, if it is, and the account that it is of.
+func (t Tokens) Check(ctx context.Context, text string) (who Identity, subject string, err error) {
 	token, err := jwt.ParseSigned(text, algorithms)
 	if err != nil {
-		return Identity{}, errors.New("the token cannot be read")
+		return Identity{}, "", errors.New("the token cannot be read")
 	}
 	if len(token.Headers) != 1 {
-		return Identity{}, errors.New("the token has not one signature")
+		return Identity{}, "", errors.New("the token has not one signature")
 	}
 	var claims jwt.Claims
 	var more bound
@@ -185,7 +199,7 @@ func (t Tokens) Authenticate(ctx context.Context) (Identity, error) {
 		}
 	}
 	if !verified {
-		return Identity{}, errors.New("the token's signature is of no known key")
+		return Identity{}, "", errors.New("the token's signature is of no known key")
 	}
 	now := t.Now
 	if now == nil {
@@ -193,16 +207,14 @@ func (t Tokens) Authenticate(ctx context.Context) (Identity, error) {
 	}
 	switch err := claims.ValidateWithLeeway(jwt.Expected{Issuer: t.Issuer, AnyAudience: jwt.Audience{t.Audience}, Time: now()}, leeway); {
 	case err != nil:
-		return Identity{}, fmt.Errorf("the token: %w", err)
+		return Identity{}, "", fmt.Errorf("the token: %w", err)
 	case claims.Expiry == nil || t.Issuer == "" || t.Audience == "" || !slices.Contains(claims.Audience, t.Audience):
-		return Identity{}, errors.New("the token has no expiry, or not our audience")
-	case more.Kubernetes.Pod.UID == "":
-		return Identity{}, errors.New("the token is bound to no pod")
+		return Identity{}, "", errors.New("the token has no expiry, or not our audience")
 	}
 	return Identity{
 		UID: more.Kubernetes.Pod.UID, Namespace: more.Kubernetes.Namespace, Name: more.Kubernetes.Pod.Name,
 		Expires: claims.Expiry.Time(), Outage: t.Keys.unreachable,
-	}, nil
+	}, claims.Subject, nil
 }
 
 // IssuerOf is the issuer of a token, which is not verified: the picker's own token tells what its API server's tokens

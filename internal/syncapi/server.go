@@ -60,6 +60,8 @@ type ServerOptions struct {
 	Auth Authenticator
 	// Peers, if set, hears other pickers.
 	Peers *PeerService
+	// Operate, if set, tells the operator.
+	Operate *OperateService
 	// Library, if set, takes the files of models.
 	Library *Library
 	// Credentials of the transport; nil is plain text.
@@ -159,6 +161,9 @@ func NewServer(o ServerOptions) *Server {
 	if o.Peers != nil {
 		o.Peers.server = s
 		RegisterPeerServer(s.grpc, o.Peers)
+	}
+	if o.Operate != nil {
+		RegisterOperateServer(s.grpc, o.Operate)
 	}
 	if o.Library != nil {
 		RegisterModelFilesServer(s.grpc, o.Library)

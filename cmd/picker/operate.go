@@ -1,0 +1,125 @@
+package main
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"strings"
+
+	"github.com/kvasir-dev/kvasir/internal/ingest"
+	"github.com/kvasir-dev/kvasir/internal/operate"
+	"github.com/kvasir-dev/kvasir/internal/syncapi"
+	"github.com/kvasir-dev/kvasir/internal/watch"
+)
+
+// operatorOptions are the flags about the operator.
+type operatorOptions struct {
+	account         string // NAMESPACE/NAME
+	namespace, name string // of account
+	replica         string // what the operator calls this picker
+}
+
+func (o *operatorOptions) flags(f *flag.FlagSet) {
+	f.StringVar(&o.account, "operator", "", "service account of the operator, as `NAMESPACE/NAME`: whoever shows its token at the report address is told what the picker knows of its pods")
+	f.StringVar(&o.replica, "name", "", "`name` of the picker's pod; default is the variable POD_NAME, then the host's name")
+}
+
+func (o *operatorOptions) check() error {
+	if o.account == "" {
+		return nil
+	}
+	var ok bool
+	if o.namespace, o.name, ok = strings.Cut(o.account, "/"); !ok || o.namespace == "" || o.name == "" || strings.Contains(o.name, "/") {
+		return fmt.Errorf("--operator %q: want NAMESPACE/NAME", o.account)
+	}
+	return nil
+}
+
+// newOperate makes what tells the operator, whose tokens have the same issuer as reporters'; nil when nobody is to be told.
+func (a *app) newOperate(o *options, reporters syncapi.Authenticator) (*syncapi.OperateService, error) {
+	s := &syncapi.OperateService{State: a.operateState, Log: a.log.WithName("operator")}
+	tokens, ok := reporters.(syncapi.Tokens)
+	switch {
+	case o.operator.account == "":
+		return nil, nil
+	case ok:
+		tokens.Audience = syncapi.OperateAudience
+		s.Auth = syncapi.Account{Tokens: tokens, Namespace: o.operator.namespace, Name: o.operator.name}
+	case o.reports.insecure:
+		s.Auth = syncapi.Anybody{}
+	default:
+		return nil, errors.New("--operator needs --report-keys, to check its token, or --report-insecure")
+	}
+	return s, nil
+}
+
+// follows notes which marks picks follow. A mark that is being lifted must be forgotten before, one that is set is
+// noted after it is in force.
+func (a *app) follows(pods []watch.Pod) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.leaving = pods
+}
+
+// both are the pods that leave by two lists.
+func both(before, now []watch.Pod) []watch.Pod {
+	leaving := map[string]bool{}
+	for i := range before {
+		leaving[before[i].UID] = before[i].Leaving
+	}
+	out := make([]watch.Pod, len(now))
+	for i := range now {
+		out[i] = now[i]
+		out[i].Leaving = now[i].Leaving && leaving[now[i].UID]
+	}
+	return out
+}
+
+// operateState is what the operator is told of a pool.
+func (a *app) operateState(pool string) (operate.State, bool) {
+	known, ok := a.picker.Operate(pool)
+	if !ok {
+		return operate.State{}, false
+	}
+	s := operate.State{
+		Picker: a.name, Incarnation: a.peers.outbox.Incarnation(), Ready: a.isReady(),
+		PoolGeneration: known.PoolGeneration, PolicyName: known.PolicyName, PolicyGeneration: known.PolicyGeneration,
+		Pods: map[string]operate.PodState{}, Totals: known.Totals,
+	}
+	namespace, name, _ := strings.Cut(pool, "/")
+	a.mu.Lock()
+	spec := a.applied[pool]
+	for i := range a.leaving {
+		if p := &a.leaving[i]; p.Namespace == namespace && p.Pool == name {
+			pod := known.Pods[p.UID]
+			pod.Draining = p.Leaving && !known.Pickable[p.UID]
+			pod.Synced = spec.NoEvents
+			s.Pods[p.UID] = pod
+		}
+	}
+	a.mu.Unlock()
+	if !spec.NoEvents {
+		a.addKnowledge(pool, s.Pods)
+	}
+	return s, true
+}
+
+// addKnowledge tells of each pod whether all of its ranks' blocks are known.
+func (a *app) addKnowledge(pool string, pods map[string]operate.PodState) {
+	seen := map[string]bool{}
+	for _, status := range a.knowledge(pool) {
+		uid := status.Endpoint.ID.Pod
+		pod, ok := pods[uid]
+		if !ok {
+			continue
+		}
+		synced := status.State == ingest.Synced
+		pod.Synced = synced && (pod.Synced || !seen[uid])
+		pod.Degraded = pod.Degraded || status.State == ingest.Degraded || status.State == ingest.Unverified
+		if !synced {
+			pod.Reason = status.State.String()
+		}
+		seen[uid] = true
+		pods[uid] = pod
+	}
+}

@@ -1,0 +1,60 @@
+package syncapi
+
+import (
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/kvasir-dev/kvasir/internal/operate"
+)
+
+// stateMessage puts a state into the words of the wire, pods by UID.
+func stateMessage(s *operate.State) *OperateState {
+	t := &s.Totals
+	m := &OperateState{
+		Picker: s.Picker, Incarnation: s.Incarnation, PoolGeneration: s.PoolGeneration,
+		PolicyName: s.PolicyName, PolicyGeneration: s.PolicyGeneration, Ready: s.Ready,
+		Totals: &OperateTotals{
+			Requests: t.Requests, PromptTokens: t.PromptTokens, HitTokens: t.HitTokens, PrefillTokens: t.PrefillTokens,
+			WorkSeconds: t.WorkSeconds, Evictions: t.Evictions, Ttft: t.TTFT[:], Waiting: t.Waiting,
+		},
+	}
+	if !t.LastRequest.IsZero() {
+		m.Totals.LastRequest = t.LastRequest.UnixMilli()
+	}
+	for _, uid := range slices.Sorted(maps.Keys(s.Pods)) {
+		p := s.Pods[uid]
+		m.Pods = append(m.Pods, &OperatePod{
+			Uid: uid, Draining: p.Draining, InFlight: int64(p.InFlight), Synced: p.Synced, Degraded: p.Degraded,
+			Reason: p.Reason, UncachedTokens: p.UncachedTokens, Value: p.Value,
+		})
+	}
+	return m
+}
+
+// stateOf is what a message says. Buckets that this version does not have count as the last one.
+func stateOf(m *OperateState) operate.State {
+	t := m.GetTotals()
+	s := operate.State{
+		Picker: m.GetPicker(), Incarnation: m.GetIncarnation(), PoolGeneration: m.GetPoolGeneration(),
+		PolicyName: m.GetPolicyName(), PolicyGeneration: m.GetPolicyGeneration(), Ready: m.GetReady(),
+		Pods: make(map[string]operate.PodState, len(m.GetPods())),
+		Totals: operate.Totals{
+			Requests: t.GetRequests(), PromptTokens: t.GetPromptTokens(), HitTokens: t.GetHitTokens(),
+			PrefillTokens: t.GetPrefillTokens(), WorkSeconds: t.GetWorkSeconds(), Evictions: t.GetEvictions(), Waiting: t.GetWaiting(),
+		},
+	}
+	for i, n := range t.GetTtft() {
+		s.Totals.TTFT[min(i, len(s.Totals.TTFT)-1)] += n
+	}
+	if last := t.GetLastRequest(); last != 0 {
+		s.Totals.LastRequest = time.UnixMilli(last)
+	}
+	for _, p := range m.GetPods() {
+		s.Pods[p.GetUid()] = operate.PodState{
+			Draining: p.GetDraining(), InFlight: int(p.GetInFlight()), Synced: p.GetSynced(), Degraded: p.GetDegraded(),
+			Reason: p.GetReason(), UncachedTokens: p.GetUncachedTokens(), Value: p.GetValue(),
+		}
+	}
+	return s
+}
