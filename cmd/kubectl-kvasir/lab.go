@@ -43,6 +43,8 @@ func labs(ctx context.Context, args []string, std stdio) error {
 	return errUsage
 }
 
+const aboutEngines = "even: the model of vLLM, or uneven: an engine on the same GPUs whose times and order of service have another form"
+
 const aboutLabRun = `Plays a workload against model engines in virtual time, once with each strategy and seed. The picker is the production
 one; the engines are models of vLLM on the profile's GPUs. Times of decisions are measured, all others are virtual.`
 
@@ -57,9 +59,10 @@ func labRun(ctx context.Context, args []string, std stdio) error {
 		kvTokens  = set.Int("kv-tokens", 0, "KV cache of a pod in tokens; default is the profile's")
 		blocks    = set.Int("block-tokens", enginemodel.DefaultBlockSize, "block size of engines and keys in tokens; larger is faster and coarser")
 		profile   = set.String("profile", "8b-h100", "time model of the engines: "+strings.Join(enginemodel.ProfileNames(), ", "))
+		engines   = set.String("engine-model", "even", aboutEngines)
 		speed     = set.Float64("speed", 1, "factor of the arrivals' rate")
 		arrivals  = set.String("arrivals", "timestamps", "timestamps, or think: a session's next turn comes some time after the answer to the one before")
-		policies  = set.String("policies", "MarginalCost,RoundRobin", "strategies, with commas: "+typeNames()+"; LMetric/literal, LongestPrefix/literal, Rendezvous/prefix; all; five (lmetric, load_only, sticky, unified, capped)")
+		policies  = set.String("policies", "MarginalCost,RoundRobin", "strategies, with commas: "+typeNames()+"; LMetric/literal, LongestPrefix/literal, Rendezvous/prefix; all; five (lmetric, load_only, sticky, unified, capped); NAME*4 takes engines for four times as fast as learned")
 		pickers   = set.Int("pickers", 1, "number of pickers, which get the requests by turns")
 		lag       = set.Duration("event-lag", 10*time.Millisecond, "time until a cache event reaches the pickers")
 		maxTurns  = set.Int("max-turns", 0, "most turns of a session that are sent; 0 sends all")
@@ -88,6 +91,9 @@ func labRun(ctx context.Context, args []string, std stdio) error {
 	if !slices.Contains([]string{"table", "json", "html"}, *output) {
 		return wrong(set, "-o is %q, want table, json or html", *output)
 	}
+	if !slices.Contains(engineModels, *engines) {
+		return wrong(set, "--engine-model is %q, want even or uneven", *engines)
+	}
 	if *traceFile != "" && *workload != "" {
 		return wrong(set, "--trace and --workload exclude each other")
 	}
@@ -97,7 +103,7 @@ func labRun(ctx context.Context, args []string, std stdio) error {
 	}
 	c := lab.Config{
 		Workload: w.Cap(*maxTurns), Pods: *pods, KVTokens: *kvTokens, Profile: time, BlockTokens: *blocks, Speed: *speed,
-		Think: *arrivals == "think", Pickers: *pickers, EventLag: *lag,
+		Uneven: *engines == "uneven", Think: *arrivals == "think", Pickers: *pickers, EventLag: *lag,
 	}
 	report, err := runAll(ctx, &c, strategies, numbers)
 	if err != nil {
@@ -111,6 +117,9 @@ func labRun(ctx context.Context, args []string, std stdio) error {
 	}
 	return report.WriteTable(std.out, *drops)
 }
+
+// engineModels are the values of --engine-model.
+var engineModels = []string{"even", "uneven"}
 
 func runAll(ctx context.Context, c *lab.Config, list []lab.Strategy, seeds []uint64) (*lab.Report, error) {
 	setup, err := lab.SetupOf(c)

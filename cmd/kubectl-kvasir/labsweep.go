@@ -1,9 +1,13 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
+	"flag"
 	"fmt"
+	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -31,7 +35,8 @@ func labSweep(ctx context.Context, args []string, std stdio) error {
 		full      = set.Bool("full", false, "every fleet at every load of every workload, not two that have nothing in common")
 		policies  = set.String("policies", "all,LMetric/literal,LongestPrefix/literal,Rendezvous/prefix", "strategies, as of lab run")
 		seeds     = set.String("seeds", "1,2,3,4,5", "seeds of the runs, with commas")
-		rateError = set.Float64("rate-error", 1, "factor by which the strategies misjudge how fast engines prefill")
+		model     = set.String("engine-model", "even", aboutEngines)
+		resume    = set.String("resume", "", "file that keeps the configurations that are done; those that it has are not run again")
 		arrivals  = set.String("arrivals", "timestamps", "timestamps or think, as of lab run")
 		blocks    = set.Int("block-tokens", 128, "block size of engines and keys in tokens; larger is faster and coarser")
 		lag       = set.Duration("event-lag", 10*time.Millisecond, "time until a cache event reaches the picker")
@@ -44,7 +49,7 @@ func labSweep(ctx context.Context, args []string, std stdio) error {
 	}
 	m := lab.Matrix{
 		Full: *full, BlockTokens: *blocks, EventLag: *lag, Think: *arrivals == "think", Parallel: *parallel,
-		NewStrategy: lab.Misjudging(*rateError),
+		Uneven: *model == "uneven",
 	}
 	var err error
 	if m.Strategies, err = lab.Strategies(*policies); err != nil {
@@ -68,15 +73,32 @@ func labSweep(ctx context.Context, args []string, std stdio) error {
 	if !slices.Contains([]string{"timestamps", "think"}, *arrivals) {
 		return wrong(set, "--arrivals is %q, want timestamps or think", *arrivals)
 	}
+	if !slices.Contains(engineModels, *model) {
+		return wrong(set, "--engine-model is %q, want even or uneven", *model)
+	}
 	if m.Workloads, err = sweepWorkloads(*traces, *workloads, *requests); err != nil {
 		return err
 	}
+	kept := progress{path: *resume}
+	set.VisitAll(func(f *flag.Flag) {
+		if f.Name != "resume" && f.Name != "parallel" && f.Name != "o" && f.Name != "cells" {
+			kept.Parameters = append(kept.Parameters, f.Name+"="+f.Value.String())
+		}
+	})
+	if err := kept.load(); err != nil {
+		return err
+	}
+	m.Known = kept.Configurations
 	began := time.Now()
+	var failed error
 	result, err := m.Run(ctx, func(done, all int, c *lab.Cell) {
 		fmt.Fprintf(std.err, "\r%d of %d configurations, %.0f s", done, all, time.Since(began).Seconds())
+		if err := kept.add(c); err != nil {
+			failed = err
+		}
 	})
 	fmt.Fprintln(std.err)
-	if err != nil {
+	if err = cmp.Or(err, failed); err != nil {
 		return err
 	}
 	ranks := lab.Ranking(result)
@@ -86,6 +108,57 @@ func labSweep(ctx context.Context, args []string, std stdio) error {
 		return e.Encode(map[string]any{"ranking": ranks, "configurations": result})
 	}
 	return printRanking(std, ranks, result, *cells)
+}
+
+// progress of a sweep, which a file keeps from one time to the next.
+type progress struct {
+	// Parameters of the sweep: another one's configurations are not taken for its own.
+	Parameters     []string    `json:"parameters"`
+	Configurations []*lab.Cell `json:"configurations"`
+
+	path string // empty: nothing is kept
+}
+
+// load what the file has, if there is one.
+func (p *progress) load() error {
+	if p.path == "" {
+		return nil
+	}
+	text, err := os.ReadFile(p.path)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	before := progress{}
+	if err == nil {
+		err = json.Unmarshal(text, &before)
+	}
+	if err != nil {
+		return fmt.Errorf("reading what has been done: %w", err)
+	}
+	if !slices.Equal(before.Parameters, p.Parameters) {
+		return fmt.Errorf("%s is of a sweep with other parameters: %v", p.path, before.Parameters)
+	}
+	p.Configurations = before.Configurations
+	return nil
+}
+
+// add a configuration that is done.
+func (p *progress) add(c *lab.Cell) error {
+	p.Configurations = append(p.Configurations, c)
+	if p.path == "" {
+		return nil
+	}
+	text, err := json.Marshal(p)
+	if err == nil {
+		err = os.WriteFile(p.path+".new", text, 0o600)
+	}
+	if err == nil {
+		err = os.Rename(p.path+".new", p.path)
+	}
+	if err != nil {
+		return fmt.Errorf("keeping what has been done: %w", err)
+	}
+	return nil
 }
 
 // sweepWorkloads loads traces and generates workloads.

@@ -41,6 +41,8 @@ type Config struct {
 	MaxModelLen int
 	// Time is how long steps take; the zero model takes no time.
 	Time TimeModel
+	// Uneven takes another engine than vLLM, on the same GPU: see uneven.go.
+	Uneven bool
 	// Seed makes the block hashes of engines unrelated.
 	Seed uint64
 	// Palette is what generated tokens are drawn from; empty is the ids below 32,000.
@@ -90,6 +92,9 @@ func New(cfg Config) (*Engine, error) {
 	}
 	if cfg.MaxBatchedTokens == 0 {
 		cfg.MaxBatchedTokens = DefaultMaxBatchedTokens
+		if cfg.Uneven {
+			cfg.MaxBatchedTokens = unevenBudget
+		}
 	}
 	if cfg.MaxSeqs == 0 {
 		cfg.MaxSeqs = DefaultMaxSeqs

@@ -336,7 +336,7 @@ func checkAccounting(t *testing.T, e *Engine, mirror map[Hash]int, live []*Reque
 func TestBlocksNeverLeakAndEventsTellTheCache(t *testing.T) {
 	preempted := 0
 	for seed := range uint64(15) {
-		e := newEngine(t, Config{NumBlocks: 24, BlockSize: 4, MaxModelLen: 96, MaxBatchedTokens: 32, MaxSeqs: 6, Seed: seed})
+		e := newEngine(t, Config{NumBlocks: 24, BlockSize: 4, MaxModelLen: 96, MaxBatchedTokens: 32, MaxSeqs: 6, Seed: seed, Uneven: seed%3 == 2})
 		all := workload(t, e, seed, 60, func(r StepResult) { preempted += r.Preempted })
 		for i, r := range all {
 			if !r.Done() {

@@ -61,6 +61,11 @@ const (
 // PromptTokens is the length of the prompt.
 func (r *Request) PromptTokens() int { return r.prompt }
 
+// prefilling tells whether the request has more to compute than its latest token, decoding that it has not.
+func (r *Request) prefilling() bool { return len(r.tokens)-r.computed > 1 || r.computed < r.prompt }
+func (r *Request) decoding() bool   { return !r.prefilling() }
+func (r *Request) any() bool        { return true }
+
 // Output is what has been generated so far. The slice is only ever appended to, so that it stays valid.
 func (r *Request) Output() []uint32 { return r.tokens[r.prompt:len(r.tokens):len(r.tokens)] }
 

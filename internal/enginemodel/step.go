@@ -74,10 +74,7 @@ func (e *Engine) Step(now time.Duration) (StepResult, bool) {
 	res := &e.res
 	res.Outputs, res.PrefillTokens, res.DecodeTokens, res.Preempted = res.Outputs[:0], 0, 0, 0
 
-	budget := e.scheduleRunning()
-	if res.Preempted == 0 {
-		e.scheduleWaiting(now, budget)
-	}
+	e.schedule(now)
 	var w work
 	for _, r := range e.running {
 		switch {
@@ -90,7 +87,7 @@ func (e *Engine) Step(now time.Duration) (StepResult, bool) {
 			res.PrefillTokens += r.scheduled
 		}
 	}
-	res.Duration = e.cfg.Time.duration(w)
+	res.Duration = e.duration(&w)
 	e.finishStep(now + res.Duration)
 
 	out := *res
@@ -101,12 +98,43 @@ func (e *Engine) Step(now time.Duration) (StepResult, bool) {
 	return out, true
 }
 
-// scheduleRunning gives the running requests their tokens in order of admission, preempting the newest when blocks run
-// out, and returns what is left of the step's budget.
-func (e *Engine) scheduleRunning() int {
+// schedule decides what the next step computes: running requests come first, then waiting ones. In an uneven engine it
+// is prefills that come first, and decodes where there are none.
+func (e *Engine) schedule(now time.Duration) {
 	budget := e.cfg.MaxBatchedTokens
+	if e.cfg.Uneven {
+		left := e.scheduleRunning(budget, (*Request).prefilling)
+		if e.res.Preempted == 0 {
+			left = e.scheduleWaiting(now, left)
+		}
+		if left < budget {
+			return
+		}
+		e.scheduleRunning(budget, (*Request).decoding)
+		return
+	}
+	budget = e.scheduleRunning(budget, (*Request).any)
+	if e.res.Preempted == 0 {
+		e.scheduleWaiting(now, budget)
+	}
+}
+
+// duration of a step.
+func (e *Engine) duration(w *work) time.Duration {
+	if e.cfg.Uneven {
+		return e.cfg.Time.uneven(w, e.cfg.Seed, e.stats.Steps)
+	}
+	return e.cfg.Time.duration(*w)
+}
+
+// scheduleRunning gives those of the running requests that are meant their tokens in order of admission, preempting the
+// newest when blocks run out, and returns what is left of the budget.
+func (e *Engine) scheduleRunning(budget int, meant func(*Request) bool) int {
 	for i := 0; i < len(e.running) && budget > 0; i++ {
 		r := e.running[i]
+		if !meant(r) {
+			continue
+		}
 		n := min(len(r.tokens)-r.computed, budget)
 		for !e.reserve(r, n) {
 			last := len(e.running) - 1
@@ -123,13 +151,14 @@ func (e *Engine) scheduleRunning() int {
 	return budget
 }
 
-// scheduleWaiting admits waiting requests in order while tokens, requests and blocks allow.
-func (e *Engine) scheduleWaiting(now time.Duration, budget int) {
+// scheduleWaiting admits waiting requests in order while tokens, requests and blocks allow, and returns what is left of
+// the budget.
+func (e *Engine) scheduleWaiting(now time.Duration, budget int) int {
 	for len(e.waiting) > 0 && budget > 0 && len(e.running) < e.cfg.MaxSeqs {
 		r := e.waiting[0]
 		n, ok := e.admit(r, budget)
 		if !ok {
-			return
+			return budget
 		}
 		e.waiting[0] = nil
 		e.waiting = e.waiting[1:]
@@ -142,6 +171,7 @@ func (e *Engine) scheduleWaiting(now time.Duration, budget int) {
 			e.stats.PrefixHits += uint64(r.computed)
 		}
 	}
+	return budget
 }
 
 // admit takes r's leading blocks from the cache and the blocks of its first chunk, of at most budget tokens, from the

@@ -65,16 +65,23 @@ type work struct {
 	tokens  int     // prefill chunks and decodes
 	pairs   float64 // sum of chunk*(context+chunk/2)
 	context float64 // sum of the decodes' contexts
+
+	// What an uneven engine counts besides.
+	unevenPairs      float64
+	decodes, longest int // number of decodes, and the longest of their contexts
 }
 
 func (w *work) prefill(chunk, context int) {
 	w.tokens += chunk
 	w.pairs += float64(chunk) * (float64(context) + float64(chunk)/2)
+	w.unevenPairs += unevenPairs(chunk, context)
 }
 
 func (w *work) decode(context int) {
 	w.tokens++
 	w.context += float64(context)
+	w.decodes++
+	w.longest = max(w.longest, context)
 }
 
 // duration of a step that does w; a step without tokens takes no time.

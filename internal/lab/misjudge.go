@@ -4,18 +4,23 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/policy"
 )
 
-// Misjudging makes strategies that take every endpoint's prefill rate for factor times what was learned: how much
-// depends on knowing it?
-func Misjudging(factor float64) func(policy.Config) (policy.Policy, error) {
-	return func(c policy.Config) (policy.Policy, error) {
-		p, err := policy.New(c)
-		if err != nil || factor == 1 {
-			return p, err
-		}
-		return misjudging{p, factor}, nil
+// maker makes a run's strategy.
+func (c *Config) maker() func(policy.Config) (policy.Policy, error) {
+	build := c.NewStrategy
+	if build == nil {
+		build = policy.New
+	}
+	factor := c.Strategy.RateError
+	if factor == 0 || factor == 1 {
+		return build
+	}
+	return func(p policy.Config) (policy.Policy, error) {
+		made, err := build(p)
+		return misjudging{made, factor}, err
 	}
 }
 
+// misjudging takes every endpoint's prefill rate for factor times what was learned: how much depends on knowing it?
 type misjudging struct {
 	policy.Policy
 	factor float64

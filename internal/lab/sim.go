@@ -22,6 +22,8 @@ type Config struct {
 	// Pods and the KV cache of each, in tokens; 0 takes the profile's.
 	Pods, KVTokens int
 	Profile        enginemodel.Profile
+	// Uneven takes engines that are not like vLLM's model, on the same GPUs (enginemodel.Config).
+	Uneven bool
 	// BlockTokens is the engines' block size; 0 takes 16.
 	BlockTokens int
 	// Speed multiplies the arrivals' rate; 0 is 1.
@@ -200,7 +202,7 @@ func (s *sim) newPicker() (*picker.Picker, error) {
 		name := podName(i)
 		spec.Endpoints = append(spec.Endpoints, endpoint.Endpoint{ID: endpoint.ID{Pod: name}, Pod: name, Ready: true, Serving: true, RankHeader: -1})
 	}
-	p := picker.New(picker.Options{Now: s.clock, NewStrategy: s.NewStrategy})
+	p := picker.New(picker.Options{Now: s.clock, NewStrategy: s.maker()})
 	return p, p.Apply([]picker.Spec{spec})
 }
 

@@ -2,6 +2,7 @@ package lab
 
 import (
 	"fmt"
+	"strconv"
 	"strings"
 
 	"github.com/kvasir-dev/kvasir/internal/policy"
@@ -13,6 +14,8 @@ type Strategy struct {
 	Config policy.Config
 	// MaxTurns is the most turns of a session that are sent; 0 sends all.
 	MaxTurns int
+	// RateError is how many times as fast as learned the strategy takes engines for; 0 is 1.
+	RateError float64
 }
 
 // cappedTurns is the cap of the B3 policies' "capped".
@@ -23,7 +26,8 @@ var five = []string{"lmetric", "load_only", "sticky", "unified", "capped"}
 
 // Strategies finds strategies by name: those of a RoutingPolicy with its defaults, the variants "LMetric/literal",
 // "LongestPrefix/literal" and "Rendezvous/prefix", and the names of the B3 routing policies: lmetric, load_only,
-// sticky, unified and capped, which "five" stands for. "all" is every strategy of a RoutingPolicy.
+// sticky, unified and capped, which "five" stands for. "all" is every strategy of a RoutingPolicy. A number behind a star,
+// as in "MarginalCost*4", is how many times as fast as learned the strategy takes engines for.
 func Strategies(names string) ([]Strategy, error) {
 	var list []Strategy
 	for name := range strings.SplitSeq(names, ",") {
@@ -53,6 +57,17 @@ func Strategies(names string) ([]Strategy, error) {
 }
 
 func strategy(name string) (Strategy, error) {
+	if plain, factor, ok := strings.Cut(name, "*"); ok {
+		s, err := strategy(plain)
+		if err == nil {
+			s.RateError, err = strconv.ParseFloat(factor, 64)
+		}
+		if err != nil || !(s.RateError > 0) {
+			return s, fmt.Errorf("no strategy is called %q", name)
+		}
+		s.Name += "*" + factor
+		return s, nil
+	}
 	s := Strategy{Name: name}
 	of := policy.Default
 	switch name {

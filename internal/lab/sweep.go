@@ -27,13 +27,16 @@ type Matrix struct {
 	// which change from one load to the next.
 	Full bool
 
-	Strategies  []Strategy
+	Strategies []Strategy
+	// Seeds draw the workloads that are generated, the arrivals of others, and what strategies leave to chance.
 	Seeds       []uint64
 	BlockTokens int
 	EventLag    time.Duration
 	Think       bool
-	// NewStrategy makes strategies; policy.New when nil.
-	NewStrategy func(policy.Config) (policy.Policy, error)
+	// Uneven engines, as in Config.
+	Uneven bool
+	// Known configurations are not run again: those of a sweep of the same parameters that was not finished.
+	Known []*Cell
 	// Parallel runs at a time; 0 is 1.
 	Parallel int
 }
@@ -65,6 +68,8 @@ type Score struct {
 	Shed       int     `json:"shed"`
 	Dropped    int     `json:"dropped"`
 	TTFTSpread float64 `json:"ttftMeanStandardDeviation"`
+	// RateError is by how much the strategy was made to misjudge the engines' speeds; 0 if it was not.
+	RateError float64 `json:"rateError,omitempty"`
 }
 
 // Name of the configuration.
@@ -132,7 +137,18 @@ func (m *Matrix) Run(ctx context.Context, progress func(done, all int, c *Cell))
 			}
 		})
 	}
-	for _, c := range cells {
+	known := map[string]*Cell{}
+	for _, c := range m.Known {
+		known[c.Name()] = c
+	}
+	for i, c := range cells {
+		if k := known[c.Name()]; k != nil {
+			cells[i] = k
+			mu.Lock()
+			done++
+			mu.Unlock()
+			continue
+		}
 		work <- c
 	}
 	close(work)
@@ -143,16 +159,20 @@ func (m *Matrix) Run(ctx context.Context, progress func(done, all int, c *Cell))
 func (m *Matrix) runCell(ctx context.Context, c *Cell) error {
 	base := Config{
 		Workload: c.workload, Pods: c.Pods, KVTokens: c.KVTokens, Profile: c.profile, BlockTokens: m.BlockTokens, EventLag: m.EventLag,
+		Uneven: m.Uneven,
 	}
 	speed, err := saturation(base)
 	if err != nil {
 		return err
 	}
 	c.Speed = c.Load * speed
-	base.Speed, base.Think, base.NewStrategy = c.Speed, m.Think, m.NewStrategy
-	for _, s := range m.Strategies {
-		var scores []Score
-		for _, seed := range m.Seeds {
+	base.Speed, base.Think = c.Speed, m.Think
+	scores := make([][]Score, len(m.Strategies))
+	for _, seed := range m.Seeds {
+		if base.Workload, err = c.workload.Drawn(seed); err != nil {
+			return err
+		}
+		for i, s := range m.Strategies {
 			if err := ctx.Err(); err != nil {
 				return err
 			}
@@ -161,12 +181,16 @@ func (m *Matrix) runCell(ctx context.Context, c *Cell) error {
 			if err != nil {
 				return fmt.Errorf("%s: %w", s.Name, err)
 			}
-			scores = append(scores, Score{
+			scores[i] = append(scores[i], Score{
 				TTFTMean: r.TTFTSeconds.Mean, TTFTP99: r.TTFTSeconds.P99, E2EMean: r.E2ESeconds.Mean, HitRatio: r.HitRatio,
-				Imbalance: r.Imbalance, Shed: r.Shed, Dropped: r.Dropped.Total() - c.workload.Dropped.Total(),
+				Imbalance: r.Imbalance, Shed: r.Shed, Dropped: r.Dropped.Total() - base.Workload.Dropped.Total(),
 			})
 		}
-		c.Scores = append(c.Scores, mean(s.Name, scores))
+	}
+	for i, s := range m.Strategies {
+		score := mean(s.Name, scores[i])
+		score.RateError = s.RateError
+		c.Scores = append(c.Scores, score)
 	}
 	return nil
 }
@@ -254,7 +278,7 @@ type Rank struct {
 	Incomparable bool `json:"incomparable"`
 }
 
-// Ranking of the strategies in the configurations, by TTFT.
+// Ranking of the strategies in the configurations, by TTFT. Those that were made to misjudge speeds are no one's best.
 func Ranking(cells []*Cell) []Rank {
 	if len(cells) == 0 {
 		return nil
@@ -270,7 +294,7 @@ func Ranking(cells []*Cell) []Rank {
 	for _, c := range cells {
 		best := Score{TTFTMean: math.Inf(1), TTFTP99: math.Inf(1), E2EMean: math.Inf(1)}
 		for i := range c.Scores {
-			if s := &c.Scores[i]; !ranks[i].Incomparable {
+			if s := &c.Scores[i]; !ranks[i].Incomparable && s.RateError == 0 {
 				best.TTFTMean, best.TTFTP99 = math.Min(best.TTFTMean, s.TTFTMean), math.Min(best.TTFTP99, s.TTFTP99)
 				best.E2EMean, best.HitRatio = math.Min(best.E2EMean, s.E2EMean), math.Max(best.HitRatio, s.HitRatio)
 			}

@@ -3,6 +3,7 @@ package lab
 import (
 	"context"
 	"math"
+	"slices"
 	"testing"
 
 	"github.com/kvasir-dev/kvasir/internal/enginemodel"
@@ -74,5 +75,75 @@ func TestASweepRuns(t *testing.T) {
 	}
 	if ranks := Ranking(cells); len(ranks) != 2 || ranks[0].Strategy != "MarginalCost" {
 		t.Errorf("ranking %+v", ranks)
+	}
+}
+
+// TestSeedsDrawOtherWorkloads: of what is generated another seed makes other requests, the same seed the same.
+func TestSeedsDrawOtherWorkloads(t *testing.T) {
+	for _, name := range Generated() {
+		w, err := Generate(name, 50, 1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		prompts := func(seed uint64) (all []int) {
+			drawn, err := w.Drawn(seed)
+			if err != nil || len(drawn.Requests) != len(w.Requests) {
+				t.Fatal(len(drawn.Requests), err)
+			}
+			for i := range drawn.Requests {
+				all = append(all, drawn.Requests[i].Input)
+			}
+			return all
+		}
+		if slices.Equal(prompts(1), prompts(2)) || !slices.Equal(prompts(2), prompts(2)) {
+			t.Errorf("%s: seeds draw %v, %v and again %v", name, prompts(1), prompts(2), prompts(2))
+		}
+	}
+}
+
+// TestAStarMakesAStrategyMisjudge: LMetric knows no speeds and stays as it is; who misjudges is no one's best.
+func TestAStarMakesAStrategyMisjudge(t *testing.T) {
+	list, err := Strategies("MarginalCost*4,LMetric,LMetric*0.25")
+	if err != nil || list[0].Name != "MarginalCost*4" || list[0].RateError != 4 || list[2].RateError != 0.25 {
+		t.Fatalf("%+v: %v", list, err)
+	}
+	for _, wrong := range []string{"MarginalCost*", "MarginalCost*0", "MarginalCost*-1", "Nobody*2"} {
+		if _, err := Strategies(wrong); err == nil {
+			t.Errorf("%s: accepted", wrong)
+		}
+	}
+	at := func(s Strategy) *Result {
+		c := small(t, "LMetric")
+		c.Strategy = s
+		return run(t, c)
+	}
+	if a, b := at(list[1]).TTFTSeconds, at(list[2]).TTFTSeconds; a != b {
+		t.Errorf("LMetric's times change from %+v to %+v", a, b)
+	}
+	ranks := Ranking([]*Cell{{Scores: []Score{{Strategy: "x", TTFTMean: 2, TTFTP99: 2, E2EMean: 2}, {Strategy: "x*4", TTFTMean: 1, TTFTP99: 1, E2EMean: 1, RateError: 4}}}})
+	if ranks[1].Strategy != "x" || ranks[1].TTFT != 1 || ranks[0].TTFT != 0.5 {
+		t.Errorf("ranking %+v", ranks)
+	}
+}
+
+// TestWhatIsKnownIsNotRunAgain: a sweep that goes on ends as one that was never interrupted.
+func TestWhatIsKnownIsNotRunAgain(t *testing.T) {
+	w, err := Generate("chat", 60, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := Matrix{
+		Workloads: []*Workload{w}, Loads: []float64{0.3, 0.6}, Pods: []int{2}, KVTokens: []int{0}, Profiles: []enginemodel.Profile{profile(t, "8b-h100")},
+		Strategies: []Strategy{only(t, "LMetric")}, Seeds: []uint64{1, 2}, BlockTokens: 128, Uneven: true,
+	}
+	all, err := m.Run(context.Background(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.Known = all[:1]
+	ran := 0
+	again, err := m.Run(context.Background(), func(int, int, *Cell) { ran++ })
+	if err != nil || ran != 1 || again[0] != all[0] || !slices.Equal(again[1].Scores, all[1].Scores) {
+		t.Errorf("%d run again, %v: %+v, first %+v", ran, err, again[1], all[1])
 	}
 }

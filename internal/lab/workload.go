@@ -16,6 +16,17 @@ type Workload struct {
 	Sessions int
 	// Dropped counts what was left out.
 	Dropped Dropped
+
+	// drawn makes the same workload of another seed; nil where there is only one.
+	drawn func(seed uint64) (*Workload, error)
+}
+
+// Drawn is the workload as a seed draws it: generated ones differ in all, traces only in when requests arrive.
+func (w *Workload) Drawn(seed uint64) (*Workload, error) {
+	if w.drawn == nil {
+		return w, nil
+	}
+	return w.drawn(seed)
 }
 
 // Dropped counts the requests of a workload that a run does not send.

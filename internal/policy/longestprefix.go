@@ -10,7 +10,11 @@ import (
 //
 // Taken literally it sends a whole fleet's traffic to one pod as soon as everyone shares a system prompt: one block
 // more always beats any load. So by default a match counts only if it is worth something (minMatch of the prompt)
-// and its endpoint is not overloaded (maxLoad times the mean in-flight requests).
+// and its endpoint is not overloaded (maxLoad times the mean in-flight requests), and ties go to the least of
+//
+//	(pending prefill + prompt) × (requests in flight + 1)
+//
+// since who counts requests only puts short prompts behind long ones.
 type longestPrefix struct {
 	literal           bool
 	minMatch, maxLoad float64
@@ -35,7 +39,11 @@ func (p longestPrefix) Score(r *Request, candidates []Candidate, out []Cost) {
 		if !p.literal && (!worth || float64(c.Load.InFlight) > limit) {
 			match = 0
 		}
-		out[i] = Cost{First: -match, Then: float64(c.Load.InFlight)}
+		load := float64(c.Load.InFlight)
+		if !p.literal {
+			load = (c.Load.PendingTokens + float64(r.PromptTokens)) * (load + 1)
+		}
+		out[i] = Cost{First: -match, Then: load}
 	}
 }
 
