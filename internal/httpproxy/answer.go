@@ -82,6 +82,6 @@ func (e *exchange) brokenOff(err error) picker.Outcome {
 	e.broken = true
 	e.decision.Fail()
 	e.log("Answer broke off", err)
-	e.broke(e.print)
+	e.broke(e.mark)
 	return picker.Failed
 }

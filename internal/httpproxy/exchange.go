@@ -44,8 +44,8 @@ type exchange struct {
 	timedOut bool
 	// taken: a connection has taken some of the request's body, in the present attempt.
 	taken *atomic.Bool
-	// print of the request, once its body is gone; brokeOff tells that too many engines have broken off on it.
-	print    uint64
+	// mark of the request, once its body is gone; brokeOff tells that too many engines have broken off on it.
+	mark     uint64
 	brokeOff bool
 }
 
@@ -167,7 +167,7 @@ func (e *exchange) try(ctx context.Context, outcome *picker.Outcome) result {
 			return failedStatus
 		}
 	}
-	e.print = e.proxy.suspects.print(e.request.URL.Path, e.body.bytes)
+	e.mark = e.proxy.suspects.mark(e.request.URL.Path, e.body.bytes)
 	e.dropBody() // nothing is sent again
 	*outcome = e.pass(response)
 	if *outcome == picker.ClientGone || e.broken {
@@ -214,15 +214,15 @@ func (e *exchange) failed(ctx context.Context, err error) result {
 		return failedFirstByte
 	}
 	if status := statusError(0); e.taken.Load() && !errors.As(err, &status) {
-		e.broke(e.proxy.suspects.print(e.request.URL.Path, e.body.bytes))
+		e.broke(e.proxy.suspects.mark(e.request.URL.Path, e.body.bytes))
 	}
 	e.client.span.Failed("connection")
 	return failedConnect
 }
 
 // broke tells that the engine has broken off on the request.
-func (e *exchange) broke(print uint64) {
-	e.brokeOff = e.proxy.suspects.broke(print, e.decision.Targets[e.attempt].Endpoint.ID.Pod, e.proxy.options.Now())
+func (e *exchange) broke(mark uint64) {
+	e.brokeOff = e.proxy.suspects.broke(mark, e.decision.Targets[e.attempt].Endpoint.ID.Pod, e.proxy.options.Now())
 	if e.brokeOff {
 		e.proxy.options.Log.Info("Engines break off on a request: it is tried on no other", "pool", e.decision.Pool, "for", suspicion.String())
 	}

@@ -28,7 +28,7 @@ type suspects struct {
 	known atomic.Int64
 
 	mu  sync.Mutex
-	all map[uint64]*suspect // by print, guarded by mu
+	all map[uint64]*suspect // by mark, guarded by mu
 }
 
 type suspect struct {
@@ -41,8 +41,8 @@ func newSuspects() *suspects {
 	return &suspects{seed: maphash.MakeSeed(), all: map[uint64]*suspect{}}
 }
 
-// print is the hash by which a request is known again.
-func (s *suspects) print(path string, body []byte) uint64 {
+// mark is the hash by which a request is known again.
+func (s *suspects) mark(path string, body []byte) uint64 {
 	var h maphash.Hash
 	h.SetSeed(s.seed)
 	_, _ = h.WriteString(path) // it cannot fail
@@ -52,14 +52,14 @@ func (s *suspects) print(path string, body []byte) uint64 {
 }
 
 // broke tells that an engine has broken off on a request, and is told whether no other is to be tried.
-func (s *suspects) broke(print uint64, pod string, now time.Time) (enough bool) {
+func (s *suspects) broke(mark uint64, pod string, now time.Time) (enough bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	one := s.find(print, now)
+	one := s.find(mark, now)
 	if one == nil {
 		s.makeRoom()
 		one = &suspect{}
-		s.all[print] = one
+		s.all[mark] = one
 		s.known.Store(int64(len(s.all)))
 	}
 	one.last = now
@@ -76,22 +76,22 @@ func (s *suspects) broke(print uint64, pod string, now time.Time) (enough bool) 
 }
 
 // refused tells for how long a request is not to be sent to any engine; 0 if it may be.
-func (s *suspects) refused(print uint64, now time.Time) time.Duration {
+func (s *suspects) refused(mark uint64, now time.Time) time.Duration {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if one := s.find(print, now); one != nil && one.breaks == maxBreaks {
+	if one := s.find(mark, now); one != nil && one.breaks == maxBreaks {
 		return one.last.Add(suspicion).Sub(now)
 	}
 	return 0
 }
 
 // find gives the entry of a request, nil without one that still holds. s.mu is held.
-func (s *suspects) find(print uint64, now time.Time) *suspect {
-	one := s.all[print]
+func (s *suspects) find(mark uint64, now time.Time) *suspect {
+	one := s.all[mark]
 	if one == nil || now.Sub(one.last) < suspicion {
 		return one
 	}
-	delete(s.all, print)
+	delete(s.all, mark)
 	s.known.Store(int64(len(s.all)))
 	return nil
 }
@@ -103,9 +103,9 @@ func (s *suspects) makeRoom() {
 	}
 	var oldest uint64
 	var at time.Time
-	for print, one := range s.all {
+	for mark, one := range s.all {
 		if at.IsZero() || one.last.Before(at) {
-			oldest, at = print, one.last
+			oldest, at = mark, one.last
 		}
 	}
 	delete(s.all, oldest)

@@ -198,15 +198,15 @@ func TestSuspectsAgainstAModel(t *testing.T) {
 	model := map[uint64]record{}
 	for range 20_000 {
 		now = now.Add(time.Duration(rng.IntN(int(suspicion / 50))))
-		print, by := uint64(rng.IntN(50)), fmt.Sprint(rng.IntN(4))
-		m, ok := model[print]
+		mark, by := uint64(rng.IntN(50)), fmt.Sprint(rng.IntN(4))
+		m, ok := model[mark]
 		if !ok || now.Sub(m.last) >= suspicion {
 			m = record{engines: map[string]bool{}}
 		}
 		if rng.IntN(2) == 0 {
 			m.engines[by], m.last = true, now
-			model[print] = m
-			if got, want := s.broke(print, by, now), len(m.engines) >= maxBreaks; got != want {
+			model[mark] = m
+			if got, want := s.broke(mark, by, now), len(m.engines) >= maxBreaks; got != want {
 				t.Fatalf("enough %v, want %v", got, want)
 			}
 			continue
@@ -215,7 +215,7 @@ func TestSuspectsAgainstAModel(t *testing.T) {
 		if len(m.engines) >= maxBreaks {
 			want = m.last.Add(suspicion).Sub(now)
 		}
-		if got := s.refused(print, now); got != want {
+		if got := s.refused(mark, now); got != want {
 			t.Fatalf("refused for %v, want %v", got, want)
 		}
 	}

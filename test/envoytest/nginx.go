@@ -45,6 +45,24 @@ func (n *Nginx) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	proxy.ServeHTTP(w, r)
 }
 
+// Shim is the program beside a real NGINX, whose script asks it for the endpoint of a request: it answers with a header
+// that names one, or with 503.
+func (n *Nginx) Shim() http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, err := io.ReadAll(r.Body)
+		if err != nil {
+			http.Error(w, err.Error(), http.StatusBadRequest)
+			return
+		}
+		address := n.ask(r, body)
+		if address == "" {
+			w.WriteHeader(http.StatusServiceUnavailable)
+			return
+		}
+		w.Header().Set(destinationHeader, address)
+	})
+}
+
 // ask asks the picker; empty when it names nobody.
 func (n *Nginx) ask(r *http.Request, body []byte) string {
 	c, err := grpc.NewClient("passthrough:///"+n.Picker, n.Dial...)
