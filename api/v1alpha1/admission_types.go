@@ -19,6 +19,14 @@ type Admission struct {
 	// +kubebuilder:default=5000
 	// +optional
 	WaitBudgetMilliseconds *int32 `json:"waitBudgetMilliseconds,omitempty"`
+	// maxSlowdownPercent is the target for first tokens: within so many percent of the time that the prefill of the whole
+	// prompt takes on an endpoint that has nothing to do and holds nothing of it. A request goes to an endpoint only if
+	// it should meet that there, waits until there is one, and is refused with 429 as soon as there can be none any more.
+	// waitBudgetMilliseconds then says nothing. Absent, there is no target.
+	// +kubebuilder:validation:Minimum=110
+	// +kubebuilder:validation:Maximum=100000
+	// +optional
+	MaxSlowdownPercent *int32 `json:"maxSlowdownPercent,omitempty"`
 	// queue bounds what one picker replica keeps. Beyond it requests get 429 with Retry-After.
 	// +kubebuilder:default={maxRequests: 1024}
 	// +optional

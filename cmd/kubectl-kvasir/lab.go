@@ -20,6 +20,7 @@ const usageLab = `kubectl kvasir lab COMMAND [flags]
 
   run        play one workload with each of some strategies
   sweep      rank strategies over a matrix of configurations
+  overload   what admission makes of more than the fleet can serve
 
 kubectl kvasir lab COMMAND -h lists a command's flags.
 `
@@ -35,6 +36,8 @@ func labs(ctx context.Context, args []string, std stdio) error {
 		return labRun(ctx, args[1:], std)
 	case "sweep":
 		return labSweep(ctx, args[1:], std)
+	case "overload":
+		return labOverload(ctx, args[1:], std)
 	case "help", "-h", "-help", "--help":
 		fmt.Fprint(std.out, usageLab)
 		return nil

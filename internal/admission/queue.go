@@ -16,6 +16,9 @@ type Limits struct {
 	TTL, Hold time.Duration
 	// NewestFirst sheds the newest requests. Otherwise those of new sessions go before those of running ones.
 	NewestFirst bool
+	// CatchUp is how far back a tenant has a claim to work that it did not ask for then: one whose requests seldom wait
+	// for long would else lose its turn whenever none does.
+	CatchUp time.Duration
 }
 
 // Ticket is a request that waits.
@@ -71,8 +74,9 @@ type level struct {
 	// flows by tenant; those in which nothing waits are kept as long as they are ahead of the clock.
 	flows  map[string]*flow
 	active flows
-	// clock is the virtual time: where the flow served last was.
-	clock float64
+	// clock is the virtual time: where the flow served last was, or one before it was farther.
+	clock  float64
+	recent recent
 }
 
 // Queue is what waits for one pool. The zero value with its Limits set is ready. It is for one goroutine at a time.
@@ -80,6 +84,7 @@ type Queue struct {
 	Limits Limits
 
 	levels    []*level // highest first, each with something that waits
+	idle      []*level // those in which nothing waits now, the last one that went idle last
 	deadlines deadlines
 	bytes     int64
 	tokens    float64
@@ -123,16 +128,46 @@ func (q *Queue) Next() *Ticket {
 }
 
 // Pop takes the next ticket out and charges its tenant; nil when none waits.
-func (q *Queue) Pop() *Ticket {
+func (q *Queue) Pop(now time.Time) *Ticket {
 	t := q.Next()
-	if t == nil {
-		return nil
+	if t != nil {
+		q.Take(now, t)
 	}
-	f := t.flow
-	f.level.clock = f.virtual
-	f.virtual += t.Cost() / f.weight
-	q.leave(t)
 	return t
+}
+
+// Take takes a ticket out that waits, whether it is its turn or not, and charges its tenant.
+func (q *Queue) Take(now time.Time, t *Ticket) {
+	f := t.flow
+	f.charge(now, t.Cost(), q.Limits.CatchUp)
+	q.leave(t)
+}
+
+// Charge counts work that a tenant was given without waiting. It counts when its next requests wait.
+func (q *Queue) Charge(now time.Time, t *Ticket) {
+	l := q.level(t.Level)
+	f := l.flow(t)
+	f.begin(now, q.Limits.CatchUp)
+	f.charge(now, t.Cost(), q.Limits.CatchUp)
+	if f.index >= 0 {
+		heap.Fix(&l.active, f.index)
+	}
+	q.rest(l)
+}
+
+// begin brings a flow in which nothing waits to where it may start.
+func (f *flow) begin(now time.Time, catchUp time.Duration) {
+	if f.index < 0 {
+		f.virtual = max(f.virtual, f.level.recent.ago(now, catchUp, f.level.clock))
+	}
+}
+
+// charge counts work for a flow.
+func (f *flow) charge(now time.Time, tokens float64, catchUp time.Duration) {
+	l := f.level
+	l.clock = max(l.clock, f.virtual)
+	l.recent.note(now, l.clock, catchUp)
+	f.virtual += tokens / f.weight
 }
 
 // Remove takes a ticket out without charging for it, and tells whether it was there.
@@ -221,7 +256,8 @@ func (q *Queue) enter(t *Ticket) {
 		t.news = f.news.PushBack(t)
 	}
 	if f.index < 0 {
-		f.virtual, f.since = max(f.virtual, l.clock), t.pushed
+		f.begin(t.pushed, q.Limits.CatchUp)
+		f.since = t.pushed
 		heap.Push(&l.active, f)
 	}
 	f.tokens += t.Cost()
@@ -250,22 +286,40 @@ func (q *Queue) leave(t *Ticket) {
 	}
 	f.tokens = 0
 	heap.Remove(&l.active, f.index)
-	if len(l.active) == 0 {
-		i := slices.Index(q.levels, l)
-		q.levels = slices.Delete(q.levels, i, i+1)
-	}
+	q.rest(l)
 	if len(q.levels) == 0 {
 		q.tokens = 0 // whatever rounding has left
 	}
 }
 
-// level finds or makes a level.
+// maxIdle levels are remembered: as many as a policy may have.
+const maxIdle = 16
+
+// rest puts a level in which nothing waits aside. What its tenants have had is remembered.
+func (q *Queue) rest(l *level) {
+	if len(l.active) > 0 {
+		return
+	}
+	i := slices.Index(q.levels, l)
+	q.levels = slices.Delete(q.levels, i, i+1)
+	if q.idle = append(q.idle, l); len(q.idle) > maxIdle {
+		q.idle = slices.Delete(q.idle, 0, 1)
+	}
+}
+
+// level finds or makes a level among those in which something waits.
 func (q *Queue) level(number int) *level {
 	i, found := slices.BinarySearchFunc(q.levels, number, func(l *level, n int) int { return n - l.number })
-	if !found {
-		q.levels = slices.Insert(q.levels, i, &level{number: number, flows: map[string]*flow{}})
+	if found {
+		return q.levels[i]
 	}
-	return q.levels[i]
+	l := &level{number: number, flows: map[string]*flow{}}
+	if j := slices.IndexFunc(q.idle, func(l *level) bool { return l.number == number }); j >= 0 {
+		l = q.idle[j]
+		q.idle = slices.Delete(q.idle, j, j+1)
+	}
+	q.levels = slices.Insert(q.levels, i, l)
+	return l
 }
 
 // flow finds or makes the flow of a ticket's tenant. Its weight is that of the ticket that came last.

@@ -90,7 +90,7 @@ func TestTheQueueKeepsItsLaws(t *testing.T) {
 				}
 				drop(shed...)
 			case op < 8:
-				popped := q.Pop()
+				popped := q.Pop(start)
 				if (popped == nil) != (len(waiting) == 0) {
 					t.Fatalf("seed %d: popped %v of %d", seed, popped, len(waiting))
 				}
@@ -153,7 +153,7 @@ func TestTenantsShareByWeight(t *testing.T) {
 			}
 		}
 		for range 2000 {
-			ticket := q.Pop()
+			ticket := q.Pop(start)
 			var i int
 			_, _ = fmt.Sscan(ticket.Tenant, &i)
 			served[i] += ticket.Cost()
@@ -176,14 +176,14 @@ func TestATenantThatComesBackIsNotAheadOfTheOthers(t *testing.T) {
 		q.Push(start, &Ticket{Tenant: "steady", Tokens: 100})
 	}
 	for range 100 {
-		q.Pop()
+		q.Pop(start)
 	}
 	for range 100 { // it has had nothing so far, and does not get that now
 		q.Push(start, &Ticket{Tenant: "late", Tokens: 100})
 	}
 	got := map[string]int{}
 	for range 50 {
-		got[q.Pop().Tenant]++
+		got[q.Pop(start).Tenant]++
 	}
 	if got["late"] > 26 || got["late"] < 24 {
 		t.Errorf("of 50 the tenant that came late got %d", got["late"])
@@ -285,7 +285,7 @@ func TestEmptyFlowsAreForgotten(t *testing.T) {
 	q.Push(start, &Ticket{Tenant: "steady", Tokens: 1e9}) // keeps the level alive
 	for i := range 10_000 {
 		q.Push(start, &Ticket{Tenant: fmt.Sprint(i), Tokens: 1})
-		q.Pop()
+		q.Pop(start)
 		if i%2 == 0 {
 			q.Push(start, &Ticket{Tenant: "steady", Tokens: 1})
 		}
@@ -353,7 +353,7 @@ func BenchmarkQueue(b *testing.B) {
 			}
 			b.ReportAllocs()
 			for b.Loop() {
-				q.Push(start, q.Pop())
+				q.Push(start, q.Pop(start))
 			}
 		})
 	}

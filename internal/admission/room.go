@@ -18,10 +18,10 @@ const (
 // Wait predicts how long a request that is sent to an endpoint now waits until its prefill begins. An endpoint with
 // nothing to prefill does not let it wait, whatever was learned: so there always is one that can be tried.
 func Wait(v *load.View) time.Duration {
-	if v.PendingTokens <= 0 {
+	if v.PendingTokens <= 0 && v.Overdue <= 0 {
 		return 0
 	}
-	return seconds(v.Overhead*v.Trust + v.PendingTokens/rate(v) + v.PendingPairs*v.PairSeconds)
+	return seconds(v.Overdue + v.Overhead*v.Trust + v.PendingTokens/rate(v) + v.PendingPairs*v.PairSeconds)
 }
 
 func rate(v *load.View) float64 {

@@ -50,6 +50,10 @@ func (s *sim) endStep(i int) {
 		if out.First {
 			x.decision.FirstToken()
 			s.out.firstToken(s.now-x.came, s.now-x.at, x.request, s.Workload.Requests[slot].Tenant)
+			s.out.served = append(s.out.served, served{
+				came: x.came, first: s.now, input: x.request.PromptTokens(), computed: x.request.PromptTokens() - x.request.CachedTokens,
+				tenant: s.Workload.Requests[slot].Tenant,
+			})
 		}
 		if out.Last {
 			x.decision.Usage(x.request.PromptTokens(), x.request.CachedTokens)
@@ -58,6 +62,7 @@ func (s *sim) endStep(i int) {
 			s.over(slot)
 		}
 	}
+	s.poll() // those who wait for this pod are in its next step
 	s.step(i)
 }
 

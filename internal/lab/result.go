@@ -39,7 +39,8 @@ type Result struct {
 	// ComputedTokens are the prompt tokens that engines computed, by tenant.
 	ComputedTokens map[string]int `json:"computedTokens"`
 
-	ttft []float64 // ascending
+	ttft   []float64 // ascending
+	served []served  // in the order of their first tokens
 }
 
 // Times sums times up, in seconds.
@@ -87,6 +88,7 @@ type recorder struct {
 	wall       time.Time
 	engine     []float64      // times from the engine on
 	tenants    map[string]int // prompt tokens computed
+	served     []served
 }
 
 func newRecorder(requests, pods int) *recorder {
@@ -141,7 +143,7 @@ func (r *recorder) result(s *sim) *Result {
 		TTFTSeconds: timesOf(r.ttft), E2ESeconds: timesOf(r.e2e), DecisionSeconds: timesOf(r.decisions),
 		Seed: s.Seed, Dropped: s.Workload.Dropped, RequestsPerPod: r.perPod,
 		VirtualSeconds: s.now.Seconds(), WallSeconds: time.Since(r.wall).Seconds(), ttft: r.ttft,
-		EngineTTFTSeconds: timesOf(r.engine), ComputedTokens: r.tenants,
+		EngineTTFTSeconds: timesOf(r.engine), ComputedTokens: r.tenants, served: r.served,
 	}
 	if r.prompt > 0 {
 		out.HitRatio = float64(r.cached) / float64(r.prompt)

@@ -37,17 +37,21 @@ func (s *sim) look() {
 	}
 }
 
-// poll sends those whose wait is over.
+// poll sends those whose wait is over, until none is: each makes room for a look at the next.
 func (s *sim) poll() {
-	kept := s.waiting[:0]
-	for _, w := range s.waiting {
-		d, over, err := w.wait.Poll()
-		if !over {
-			kept = append(kept, w)
-			continue
+	for again := true; again; {
+		again = false
+		kept := s.waiting[:0]
+		for _, w := range s.waiting {
+			d, over, err := w.wait.Poll()
+			if !over {
+				kept = append(kept, w)
+				continue
+			}
+			again = true
+			s.send(w.i, d, err, w.came)
 		}
-		s.send(w.i, d, err, w.came)
+		clear(s.waiting[len(kept):])
+		s.waiting = kept
 	}
-	clear(s.waiting[len(kept):])
-	s.waiting = kept
 }

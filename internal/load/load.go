@@ -23,6 +23,9 @@ type View struct {
 	// PendingTokens and PendingPairs are the work that still has to be prefilled, after what the engine should have
 	// done of it meanwhile. The pairs of what peers have sent are among the tokens, by what they cost.
 	PendingTokens, PendingPairs float64
+	// Overdue is by how much, in seconds, the first of the pending prefills takes longer than predicted: it may wait for
+	// KV blocks, or for a place among those that decode.
+	Overdue float64
 	// PendingContext is the prompts that are still to be prefilled, in tokens with what is cached of them, but for those
 	// that peers have sent.
 	PendingContext float64
@@ -53,6 +56,8 @@ type View struct {
 	KVTokens int
 	// Waiting is the engine's report of its waiting queue; 0 when there is no fresh report.
 	Waiting int
+	// Slots is how many requests the engine runs at a time, as its reports have let it seem; 0 when it is not known.
+	Slots int
 	// MaxAdapters is how many LoRA adapters the engine runs at once, and Adapters those that it runs or has requests
 	// waiting for, with commas between them; none when there is no fresh report.
 	MaxAdapters int
@@ -97,6 +102,7 @@ type Tracker struct {
 	rate     estimator
 	report   Report
 	reported time.Time
+	slots    slots
 }
 
 // sample is work that an engine has done from a time to another.
@@ -131,7 +137,7 @@ func (t *Tracker) Book(now time.Time, work Work, streamed bool) *Booking {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.expire(now)
-	ahead, _ := t.pendingNow(now)
+	ahead, _, _ := t.pendingNow(now)
 	b := &Booking{tracker: t, work: work, ahead: ahead, start: now, streamed: streamed}
 	if !streamed {
 		b.expected = now.Add(b.predicted())
@@ -274,6 +280,7 @@ func (t *Tracker) Observe(at time.Time, r Report) {
 		return
 	}
 	t.report, t.reported = r, at
+	t.slots.observe(at, &r)
 	t.settle(at)
 }
 
@@ -291,13 +298,15 @@ func (t *Tracker) Read(now time.Time, v *View) {
 	if now.Sub(t.sample.to) > together {
 		t.learn()
 	}
-	all, own := t.pendingNow(now)
+	all, own, overdue := t.pendingNow(now)
 	decoding := t.inFlight - len(t.prefilling)
 	*v = View{} // and then what there is, one by one: a literal would be made elsewhere and copied
 	v.PendingTokens, v.PendingPairs, v.PendingContext = all.Tokens, all.Pairs, all.Context
+	v.Overdue = overdue
 	v.Utilisation, v.Queue, v.Prefilling = t.arrivals.rate(now), t.queue.at(now), len(t.prefilling)
 	v.KVTokens, v.Peers = t.report.KVTokens, t.peerView(now)
 	v.InFlight = t.inFlight + v.Peers.InFlight
+	v.Slots = t.slots.now(now)
 	v.Decoding = decoding + v.Peers.Decoding
 	v.Peers.PendingTokens = all.Tokens - own.Tokens
 	v.DecodingTokens = t.decodingWith(v.Peers.Decoding)
@@ -315,7 +324,7 @@ func (t *Tracker) Read(now time.Time, v *View) {
 func (t *Tracker) Predict(now time.Time, work Work) time.Duration {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	ahead, _ := t.pendingNow(now)
+	ahead, _, _ := t.pendingNow(now)
 	return t.predict(ahead.plus(work))
 }
 
@@ -353,8 +362,8 @@ func (t *Tracker) expire(now time.Time) {
 }
 
 // pendingNow is the pending work of this picker and its peers less what the engine has done of the first prefill since
-// it began. own is this picker's part of it.
-func (t *Tracker) pendingNow(now time.Time) (all, own Work) {
+// it began. own is this picker's part of it. overdue is how many seconds that prefill takes longer than predicted.
+func (t *Tracker) pendingNow(now time.Time) (all, own Work, overdue float64) {
 	own = t.pending
 	all = own
 	var head queueHead
@@ -378,7 +387,7 @@ func (t *Tracker) pendingNow(now time.Time) (all, own Work) {
 	speed := &t.rate.claimed
 	seconds := speed.Seconds(head.work)
 	if !head.set || seconds <= 0 { // nothing pending, or nobody knows how fast it goes
-		return all, own
+		return all, own, 0
 	}
 	since := head.start
 	if t.lastEnd.After(since) {
@@ -387,11 +396,12 @@ func (t *Tracker) pendingNow(now time.Time) (all, own Work) {
 	if t.peersEnd.After(since) {
 		since = t.peersEnd
 	}
-	done := head.work.times(max(0, min(1, float64(now.Sub(since))/(seconds*float64(time.Second)))))
+	elapsed := float64(now.Sub(since)) / float64(time.Second)
+	done := head.work.times(max(0, min(1, elapsed/seconds)))
 	if ours {
 		own = own.minus(done)
 	}
-	return all.minus(done), own
+	return all.minus(done), own, max(0, elapsed-seconds-speed.Overhead-speed.PerContext*t.decoding)
 }
 
 // queueHead is the prefill that an engine is at: that of the request which came first, whoever has sent it.

@@ -15,6 +15,9 @@ import (
 // for what only time brings: prefills that go on, reports of engines, deadlines.
 const lookAgain = 5 * time.Millisecond
 
+// catchUp is how far back a tenant has a claim to its share.
+const catchUp = 10 * time.Second
+
 // gate keeps a pool's requests back while it is full. Nothing runs for it: one of those that wait, the leader, looks
 // after all.
 //
@@ -31,6 +34,7 @@ type gate struct {
 	queue   admission.Queue
 	flow    admission.Flow
 	granted float64 // tokens that were let through and are not booked yet
+	placing int     // requests of which the same is so, in pools with a target
 	waiters map[*admission.Ticket]*waiter
 	leader  *waiter
 	stats   AdmissionStats
@@ -42,6 +46,12 @@ type waiter struct {
 	// over gets the verdict, once: nil to go on.
 	over chan error
 	lead chan struct{}
+
+	// What is asked, of which model, and when its first token has to come.
+	asked    asked
+	model    string
+	schedule schedule
+	placed   bool // it was let through by place
 }
 
 // AdmissionStats count what waited. The reasons add up to all that did not go through.
@@ -87,11 +97,14 @@ func (p *Picker) queue(g *gate, s *scratch, in *asked) (*view, *waiter, error) {
 	if !spec.Queue || in.preflight || (in.allow != nil && len(s.candidates) == 0) {
 		return v, nil, nil
 	}
+	if spec.Slowdown > 0 {
+		return p.queueInTime(v, s, in, now)
+	}
 	if room := v.room(s); g.waiting.Load() == 0 && room.Within(spec.WaitBudget, 0) {
 		return v, nil, nil
 	}
 	defer v.done()
-	w := &waiter{ticket: v.ticket(s, in, now), over: make(chan error, 1), lead: make(chan struct{}, 1)}
+	w := v.waiter(s, in, now, schedule{})
 	g.push(now, v, w)
 	g.look()
 	return nil, w, nil
@@ -101,8 +114,13 @@ func (p *Picker) queue(g *gate, s *scratch, in *asked) (*view, *waiter, error) {
 func (p *Picker) resume(g *gate, w *waiter, s *scratch, in *asked) (*view, func(), error) {
 	booked := func() {
 		g.mu.Lock()
-		defer g.mu.Unlock()
-		g.granted -= w.ticket.Cost()
+		if w.placed {
+			g.placing--
+		} else {
+			g.granted -= w.ticket.Cost()
+		}
+		g.mu.Unlock()
+		g.look()
 	}
 	v := g.present()
 	if v == nil {
@@ -111,6 +129,10 @@ func (p *Picker) resume(g *gate, w *waiter, s *scratch, in *asked) (*view, func(
 	}
 	at := v.place(s.request.Model)
 	s.candidates = v.eligible(p.now(), &at, in.allow, s)
+	if w.placed && len(s.candidates) > 0 {
+		v.lookUpFor(s, &in.prompt)
+		v.inTime(s, in.tokens, p.now().Sub(in.start), w.schedule)
+	}
 	return v, booked, nil
 }
 
@@ -158,8 +180,13 @@ func (g *gate) look() {
 			g.end(t, noEndpoint(v.spec.Name))
 		}
 	}
+	if a := &v.spec.Policy.Admission; a.Queue && a.Slowdown > 0 {
+		g.place(now, v)
+		g.handOver()
+		return
+	}
 	for g.queue.Len() > 0 && (!v.spec.Policy.Admission.Queue || room.Within(v.spec.Policy.Admission.WaitBudget, g.granted)) {
-		t := g.queue.Pop()
+		t := g.queue.Pop(now)
 		g.flow.Passed(now, t)
 		g.granted += t.Cost()
 		g.stats.Waited++
@@ -177,6 +204,7 @@ func (g *gate) push(now time.Time, v *view, w *waiter) {
 		g.waiters = map[*admission.Ticket]*waiter{}
 	}
 	g.queue.Limits = v.spec.Policy.Admission.Limits
+	g.queue.Limits.CatchUp = catchUp
 	g.waiters[&w.ticket] = w
 	for _, t := range g.queue.Push(now, &w.ticket) {
 		g.stats.Shed++
@@ -194,7 +222,11 @@ func (g *gate) giveUp(w *waiter, err error) error {
 		g.end(&w.ticket, err)
 		g.handOver()
 	} else if granted := <-w.over; granted == nil { // it has just been let through
-		g.granted -= w.ticket.Cost()
+		if w.placed {
+			g.placing--
+		} else {
+			g.granted -= w.ticket.Cost()
+		}
 	}
 	return err
 }
@@ -241,7 +273,9 @@ func (g *gate) read() AdmissionStats {
 }
 
 // full tells whether an endpoint would let a request wait for longer than it should.
-func (a *AdmissionSpec) full(l *load.View) bool { return a.Queue && admission.Wait(l) > a.WaitBudget }
+func (a *AdmissionSpec) full(l *load.View) bool {
+	return a.Queue && a.Slowdown <= 0 && admission.Wait(l) > a.WaitBudget
+}
 
 // room is what the candidates have of it. Engines that are short of KV blocks are candidates only when nobody else is;
 // they have none, unless they serve nothing.
@@ -267,9 +301,12 @@ func (v *view) ticket(s *scratch, in *asked, now time.Time) admission.Ticket {
 		Level: in.who.level, TTL: in.who.ttl, Tenant: in.who.name, Weight: in.who.class.Weight,
 		Tokens: float64(question.PromptTokens - cached), Bytes: int64(len(in.body)),
 	}
-	if len(r.Messages) > 0 {
+	switch {
+	case question.Home != 0:
+		t.Running = true
+	case len(r.Messages) > 0:
 		t.Running = bytes.Contains(r.Messages, []byte(`"assistant"`)) // a role: in a text its quotes were escaped
-	} else {
+	case question.Session == 0:
 		t.Running = cached > 0 && cached >= question.PromptTokens/2
 	}
 	return t

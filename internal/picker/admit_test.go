@@ -396,6 +396,8 @@ func TestNothingRemainsOfWhatWaited(t *testing.T) {
 					next := spec
 					next.Endpoints = spec.Endpoints[:rng.IntN(3)]
 					next.Policy.Admission.WaitBudget = time.Duration(rng.IntN(200)) * time.Millisecond
+					next.Policy.Admission.Slowdown = []float64{0, 1.5, 3}[rng.IntN(3)]
+					next.Policy.Admission.Queue = len(next.Endpoints) == 0 || rng.IntN(5) > 0
 					if err := p.Apply([]Spec{next}); err != nil {
 						t.Error(err)
 					}
@@ -406,8 +408,8 @@ func TestNothingRemainsOfWhatWaited(t *testing.T) {
 			}
 			wg.Wait()
 			v := p.current.Load().pools[0]
-			if s := v.gate.read(); s.Waiting != 0 || s.WaitingBytes != 0 || v.gate.granted != 0 || len(v.gate.waiters) != 0 || v.gate.waiting.Load() != 0 || v.gate.leader != nil {
-				t.Errorf("seed %d: %+v, %v granted, %d waiters", seed, s, v.gate.granted, len(v.gate.waiters))
+			if s := v.gate.read(); s.Waiting != 0 || s.WaitingBytes != 0 || v.gate.granted != 0 || v.gate.placing != 0 || len(v.gate.waiters) != 0 || v.gate.waiting.Load() != 0 || v.gate.leader != nil {
+				t.Errorf("seed %d: %+v, %v granted, %d placed, %d waiters", seed, s, v.gate.granted, v.gate.placing, len(v.gate.waiters))
 			}
 			for i := range 3 {
 				if n := v.meters.UnderWay(fmt.Sprint("tenant-", i)); n != 0 {

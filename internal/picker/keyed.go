@@ -54,6 +54,7 @@ func (p *Picker) PickKeyed(in *Keyed) (*Decision, *Wait, error) {
 		wait := &Wait{picker: p, gate: &v.gate, waiter: w, keyed: *in, asked: a}
 		wait.keyed.Keys = slices.Clone(in.Keys)
 		wait.asked.keys = wait.keyed.Keys
+		w.asked.keys = wait.keyed.Keys // of its own
 		return nil, wait, nil
 	}
 	defer current.done()

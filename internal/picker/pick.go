@@ -346,6 +346,7 @@ func (v *view) decide(now timeNow, s *scratch, question *policy.Request, in *ask
 		reported:     Reported{Prompt: -1, Cached: -1, Generated: -1},
 	}
 	d.charge(d.PromptTokens)
+	v.charge(now(), &d.who, question.Uncached(&s.candidates[s.order[0]]))
 	d.TokensMissing = reasonOf(in.err)
 	for _, prompt := range r.Prompts[min(1, len(r.Prompts)):] {
 		d.otherTokens += len(prompt.Tokens) + len(prompt.Text)/bytesPerToken

@@ -14,7 +14,10 @@ type AdmissionSpec struct {
 	Queue bool
 	// WaitBudget is the predicted wait at the best endpoint above which a request stays in the picker.
 	WaitBudget time.Duration
-	Limits     admission.Limits
+	// Slowdown is the target for first tokens, as a multiple of what the prefill of the whole prompt takes on an endpoint
+	// that has nothing to do and holds nothing of it; 0 is none.
+	Slowdown float64
+	Limits   admission.Limits
 	// Priorities that a request may name; Default is that of requests that name none.
 	Priorities map[string]Priority
 	Default    Priority

@@ -16,7 +16,7 @@ import (
 )
 
 const tenantPolicy = `admission: {
-  waitBudgetMilliseconds: 250, holdSeconds: 0, shed: NewestFirst,
+  waitBudgetMilliseconds: 250, maxSlowdownPercent: 250, holdSeconds: 0, shed: NewestFirst,
   queue: {maxRequests: 7, maxBytes: 1Mi, timeToLiveSeconds: 9},
   priorities: [{name: interactive, level: 100}, {name: batch, level: -10, timeToLiveSeconds: 600}],
   defaultPriority: batch,
@@ -41,7 +41,7 @@ func TestAdmissionIsTranslated(t *testing.T) {
 	got := only(t, s).Policy.Admission
 	basic := &tenant.Class{Name: "default", Weight: 1, RequestsPerMinute: 60, MaxConcurrent: 4, Capped: true, MaxLevel: -10}
 	want := picker.AdmissionSpec{
-		Queue: true, WaitBudget: 250 * time.Millisecond,
+		Queue: true, WaitBudget: 250 * time.Millisecond, Slowdown: 2.5,
 		Limits:     admission.Limits{Requests: 7, Bytes: 1 << 20, TTL: 9 * time.Second, NewestFirst: true},
 		Priorities: map[string]picker.Priority{"interactive": {Level: 100}, "batch": {Level: -10, TTL: 10 * time.Minute}},
 		Default:    picker.Priority{Level: -10, TTL: 10 * time.Minute},

@@ -1,0 +1,112 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/kvasir-dev/kvasir/internal/enginemodel"
+	"github.com/kvasir-dev/kvasir/internal/lab"
+)
+
+const aboutLabOverload = `Sends workloads so many times faster than the fleet can answer, without admission and with a target for first tokens
+(maxSlowdownPercent), and compares both with the fleet at the rate that saturates it.`
+
+// labOverload is the command of that name.
+func labOverload(ctx context.Context, args []string, std stdio) error {
+	set := newFlags("lab overload", aboutLabOverload, std)
+	var (
+		workloads = set.String("workloads", "conversation,chat,rag,agentic", "workloads, with commas: conversation (ten minutes of Mooncake's trace), "+strings.Join(lab.Generated(), ", "))
+		requests  = set.Int("requests", 8000, "requests of a generated workload")
+		factor    = set.Float64("factor", 3, "rate of the arrivals, as a multiple of the one that saturates the fleet")
+		slowdown  = set.Float64("max-slowdown", 2, "the target: first tokens within so many times what the prefill of the whole prompt takes on an idle pod")
+		tenants   = set.String("tenants", "0.2,0.2,0.2,0.4", "the parts of the arrivals of tenants with equal weights, with commas")
+		strategy  = set.String("policy", "MarginalCost", "strategy, as of lab run")
+		pods      = set.Int("pods", 8, "number of pods")
+		kvTokens  = set.Int("kv-tokens", 0, "KV cache of a pod in tokens; default is the profile's")
+		profile   = set.String("profile", "8b-h100", "time model of the engines: "+strings.Join(enginemodel.ProfileNames(), ", "))
+		blocks    = set.Int("block-tokens", 128, "block size of engines and keys in tokens")
+		seeds     = set.String("seeds", "1", "seeds of the runs, with commas")
+		output    = set.String("o", "table", "table or json")
+	)
+	if err := parse(set, args); err != nil {
+		return err
+	}
+	strategies, err := lab.Strategies(*strategy)
+	if err != nil || len(strategies) != 1 {
+		return wrong(set, "--policy %q is not one strategy", *strategy)
+	}
+	numbers, err := list(*seeds, func(s string) (uint64, error) { return strconv.ParseUint(s, 10, 64) })
+	if err != nil {
+		return wrong(set, "--seeds: %v", err)
+	}
+	parts, err := list(*tenants, func(s string) (float64, error) { return strconv.ParseFloat(s, 64) })
+	if err != nil || len(parts) > 26 {
+		return wrong(set, "--tenants: want up to 26 parts")
+	}
+	gpu, err := enginemodel.LookupProfile(*profile)
+	if err != nil {
+		return wrong(set, "--profile: %v", err)
+	}
+	if !slices.Contains([]string{"table", "json"}, *output) {
+		return wrong(set, "-o is %q, want table or json", *output)
+	}
+	if !(*factor > 0) || !(*slowdown > 1) {
+		return wrong(set, "--factor must be above 0 and --max-slowdown above 1")
+	}
+	var all []*lab.Pressured
+	for name := range strings.SplitSeq(*workloads, ",") {
+		w, err := overloadWorkload(strings.TrimSpace(name), *requests)
+		if err != nil {
+			return err
+		}
+		for _, seed := range numbers {
+			if err := ctx.Err(); err != nil {
+				return err
+			}
+			o := lab.Overload{
+				Config: lab.Config{
+					Workload: w, Strategy: strategies[0], Pods: *pods, KVTokens: *kvTokens, Profile: gpu, BlockTokens: *blocks,
+					Seed: seed, EventLag: 10 * time.Millisecond,
+				},
+				Factor: *factor, Slowdown: *slowdown, Tenants: parts,
+			}
+			r, err := o.Run()
+			if err != nil {
+				return fmt.Errorf("%s: %w", name, err)
+			}
+			all = append(all, r)
+		}
+	}
+	if *output == "json" {
+		e := json.NewEncoder(std.out)
+		e.SetIndent("", "  ")
+		return e.Encode(map[string]any{"results": all})
+	}
+	return printPressed(std, all)
+}
+
+// overloadWorkload finds a workload by its name.
+func overloadWorkload(name string, requests int) (*lab.Workload, error) {
+	if name == "conversation" {
+		return loadWorkload("", "", 0)
+	}
+	return loadWorkload("", name, requests)
+}
+
+func printPressed(std stdio, all []*lab.Pressured) error {
+	t := tabwriter.NewWriter(std.out, 0, 0, 2, ' ', tabwriter.AlignRight)
+	fmt.Fprintln(t, "workload\tseed\tadmission\toffered/s\tanswered/s\tof saturation\tprompt tokens/s\tof saturation\tin time\tTTFT p50\tp90\tshed\toff the fair share\t")
+	for _, r := range all {
+		for _, p := range []*lab.Pressure{&r.Saturated, &r.Off, &r.On} {
+			fmt.Fprintf(t, "%s\t%d\t%s\t%.1f\t%.1f\t%.2f\t%.0f\t%.2f\t%.1f %%\t%.3f s\t%.3f s\t%d\t%.1f %%\t\n", r.Workload, r.Seed, p.Name, p.Offered, p.Answered,
+				p.Answered/r.Saturated.Answered, p.Prompt, p.Prompt/r.Saturated.Prompt, 100*p.InTime, p.TTFTSeconds.P50, p.TTFTSeconds.P90, p.Shed, 100*p.Unfair)
+		}
+	}
+	return t.Flush()
+}

@@ -1,0 +1,76 @@
+package admission
+
+import (
+	"cmp"
+	"slices"
+	"time"
+)
+
+// recent is where a virtual clock was over the last while.
+type recent struct {
+	marks []mark // oldest first
+}
+
+type mark struct {
+	at    time.Time
+	clock float64
+}
+
+// steps is how many marks there are in the time that is remembered.
+const steps = 8
+
+// note remembers where the clock is, for so long.
+func (r *recent) note(now time.Time, clock float64, memory time.Duration) {
+	if memory <= 0 {
+		r.marks = nil
+		return
+	}
+	if n := len(r.marks); n > 0 && now.Sub(r.marks[n-1].at) < memory/steps {
+		return
+	}
+	old := 0 // marks that a later one is old enough to stand for
+	for old+1 < len(r.marks) && now.Sub(r.marks[old+1].at) >= memory {
+		old++
+	}
+	r.marks = append(slices.Delete(r.marks, 0, old), mark{now, clock})
+}
+
+// ago is where the clock was so long before now, and now where nothing is remembered of that.
+func (r *recent) ago(now time.Time, memory time.Duration, clock float64) float64 {
+	if memory <= 0 || len(r.marks) == 0 {
+		return clock
+	}
+	then := r.marks[0].clock
+	for _, m := range r.marks[1:] {
+		if now.Sub(m.at) < memory {
+			break
+		}
+		then = m.clock
+	}
+	return then
+}
+
+// Each calls f for tickets that wait until f returns false: higher levels first, of a level the tenant that has had the
+// least for its weight, of a tenant running sessions before new ones, and of these who came first. f may take the
+// ticket, but must then return false.
+func (q *Queue) Each(f func(*Ticket) bool) {
+	for _, l := range q.levels {
+		order := slices.Clone(l.active)
+		slices.SortFunc(order, func(a, b *flow) int {
+			if c := cmp.Compare(a.virtual, b.virtual); c != 0 {
+				return c
+			}
+			return a.since.Compare(b.since)
+		})
+		for _, flow := range order {
+			for _, news := range []bool{false, true} {
+				for e := flow.all.Front(); e != nil; e = e.Next() {
+					t := e.Value.(*Ticket)
+					if (t.news != nil) == news && !f(t) {
+						return
+					}
+				}
+			}
+		}
+	}
+}

@@ -1,0 +1,58 @@
+package load
+
+import (
+	"testing"
+	"time"
+)
+
+func TestAnEnginesPlacesAreLearnedFromItsReports(t *testing.T) {
+	at := func(i int) time.Time { return start.Add(time.Duration(i) * 200 * time.Millisecond) }
+	for _, c := range []struct {
+		name    string
+		reports []Report
+		want    int
+	}{
+		{"three alike while some wait", []Report{{Running: 256, Waiting: 2}, {Running: 255, Waiting: 1}, {Running: 256, Waiting: 5}}, 256},
+		{"two", []Report{{Running: 256, Waiting: 2}, {Running: 256, Waiting: 1}}, 0},
+		{"nobody waits", []Report{{Running: 256}, {Running: 256}, {Running: 256}}, 0},
+		{"they differ", []Report{{Running: 200, Waiting: 1}, {Running: 230, Waiting: 1}, {Running: 256, Waiting: 1}}, 0},
+		{"short of blocks", []Report{{Running: 50, Waiting: 1, KVUsage: 0.99}, {Running: 50, Waiting: 1, KVUsage: 0.99}, {Running: 50, Waiting: 1, KVUsage: 0.99}}, 0},
+		{"it runs more after all", []Report{{Running: 50, Waiting: 1}, {Running: 50, Waiting: 1}, {Running: 50, Waiting: 1}, {Running: 60}}, 0},
+	} {
+		var tracker Tracker
+		for i, r := range c.reports {
+			tracker.Observe(at(i), r)
+		}
+		if got := tracker.View(at(len(c.reports))).Slots; got != c.want {
+			t.Errorf("%s: %d places, want %d", c.name, got, c.want)
+		}
+		if got := tracker.View(at(100)).Slots; got != 0 {
+			t.Errorf("%s: still %d places after 20 s without reports", c.name, got)
+		}
+	}
+}
+
+// TestAPrefillThatTakesTooLongIsOverdue: by what it takes longer than it should, and until it ends.
+func TestAPrefillThatTakesTooLongIsOverdue(t *testing.T) {
+	var tracker Tracker
+	now := start
+	for range 200 { // 10,000 tokens/s
+		b := tracker.Book(now, WorkOf(1000, 0), true)
+		now = now.Add(100 * time.Millisecond)
+		b.FirstToken(now)
+		b.Release(now)
+		now = now.Add(10 * time.Millisecond)
+	}
+	b := tracker.Book(now, WorkOf(1000, 0), true)
+	if v := tracker.View(now.Add(90 * time.Millisecond)); v.Overdue != 0 {
+		t.Errorf("overdue by %v s before its time", v.Overdue)
+	}
+	late := tracker.View(now.Add(600 * time.Millisecond)).Overdue
+	if late < 0.4 || late > 0.55 {
+		t.Errorf("after 600 of 100 ms it is overdue by %v s", late)
+	}
+	b.FirstToken(now.Add(700 * time.Millisecond))
+	if v := tracker.View(now.Add(701 * time.Millisecond)); v.Overdue != 0 {
+		t.Errorf("overdue by %v s when it has ended", v.Overdue)
+	}
+}

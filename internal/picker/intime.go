@@ -1,0 +1,174 @@
+package picker
+
+import (
+	"time"
+
+	"github.com/kvasir-dev/kvasir/internal/admission"
+	"github.com/kvasir-dev/kvasir/internal/load"
+	"github.com/kvasir-dev/kvasir/internal/policy"
+)
+
+// Admission by time to the first token (AdmissionSpec.Slowdown). A request goes to an endpoint only if its first token
+// should come in time from there: within so many times what the prefill of its whole prompt takes on an endpoint that
+// has nothing to do and holds nothing of it. Until there is such an endpoint it waits, and as soon as there can be none
+// any more it is refused: who would be served late is told at once.
+
+// maxTried bounds how many of those that wait are tried at one look.
+const maxTried = 64
+
+// schedule is what the time of a request's first token is judged by.
+type schedule struct {
+	// target is when the first token has to come, and least how long it takes at best, on the endpoint that holds the
+	// most of the prompt and has nothing else to do: both since the request's arrival, 0 while no speed is known.
+	target, least time.Duration
+}
+
+// lookUpFor finds what the candidates hold of a prompt, as match does, for requests that have keys.
+func (v *view) lookUpFor(s *scratch, p *prompt) {
+	s.holders = s.holders[:0]
+	for _, i := range s.index {
+		s.holders = append(s.holders, v.holders[i])
+	}
+	v.lookUp(s, p)
+	for i := range s.candidates {
+		s.candidates[i].Match = s.matches[i]
+		if v.members[s.index[i]].doubted.Load() {
+			s.candidates[i].Match = half(s.matches[i])
+		}
+	}
+}
+
+// cached is the part of a prompt that a candidate need not compute, in tokens.
+func (v *view) cached(c *policy.Candidate, tokens int) int {
+	size := v.spec.BlockTokens
+	return min(c.Match.Blocks(), max(0, tokens-1)/size) * size
+}
+
+// schedule judges a request by its matches.
+func (v *view) schedule(s *scratch, tokens int) schedule {
+	var pace admission.Pace
+	most := 0
+	for i := range s.candidates {
+		pace.Add(&s.candidates[i].Load)
+		most = max(most, v.cached(&s.candidates[i], tokens))
+	}
+	cold := pace.Prefill(load.WorkOf(tokens, 0))
+	return schedule{
+		target: time.Duration(caution * v.spec.Policy.Admission.Slowdown * float64(cold)),
+		least:  pace.Prefill(load.WorkOf(tokens-most, most)),
+	}
+}
+
+// caution is the part of the target that predictions have to keep to.
+const caution = 0.85
+
+// inTime keeps the candidates from which the first token of a request should come in time if it has waited for so long
+// already. It leaves all, and tells so, if there are none.
+func (v *view) inTime(s *scratch, tokens int, waited time.Duration, at schedule) bool {
+	spec := &v.spec.Policy
+	good := func(c *policy.Candidate) bool {
+		l := &c.Load
+		cached := v.cached(c, tokens)
+		w := load.WorkOf(tokens-cached, cached)
+		return admission.Joins(l, w) && !(l.KVUsage > spec.MaxKVUsage && l.InFlight > 0) && admission.Fits(l, tokens-cached, cached) &&
+			(at.target == 0 || waited+admission.FirstToken(l, w) <= at.target)
+	}
+	n := 0
+	for i := range s.candidates {
+		if good(&s.candidates[i]) {
+			n++
+		}
+	}
+	if n == 0 {
+		return false
+	}
+	n = 0
+	for i := range s.candidates {
+		if good(&s.candidates[i]) {
+			s.candidates[n], s.index[n], s.matches[n] = s.candidates[i], s.index[i], s.matches[i]
+			n++
+		}
+	}
+	s.candidates, s.index, s.matches = s.candidates[:n], s.index[:n], s.matches[:n]
+	return true
+}
+
+// queueInTime is queue for pools with a target. s has the endpoints that may be chosen.
+func (p *Picker) queueInTime(v *view, s *scratch, in *asked, now time.Time) (*view, *waiter, error) {
+	g := &v.gate
+	v.lookUpFor(s, &in.prompt)
+	at := v.schedule(s, in.tokens)
+	if g.waiting.Load() == 0 && v.inTime(s, in.tokens, 0, at) {
+		return v, nil, nil
+	}
+	defer v.done()
+	w := v.waiter(s, in, now, at)
+	g.push(now, v, w)
+	g.look()
+	return nil, w, nil
+}
+
+// waiter makes a request one that waits, and is refused when its first token can come in time no more.
+func (v *view) waiter(s *scratch, in *asked, now time.Time, at schedule) *waiter {
+	w := &waiter{
+		ticket: v.ticket(s, in, now), over: make(chan error, 1), lead: make(chan struct{}, 1),
+		asked: asked{allow: in.allow, prompt: in.prompt}, model: s.request.Model, schedule: at,
+	}
+	if at.target > 0 {
+		left := max(1, at.target-at.least)
+		if w.ticket.TTL <= 0 {
+			w.ticket.TTL = v.spec.Policy.Admission.Limits.TTL
+		}
+		w.ticket.TTL = min(w.ticket.TTL, left)
+	}
+	return w
+}
+
+// place lets one of those that wait go on for which there is an endpoint in time. The next one is tried when that one
+// is booked. g.mu is held, and g.scratch has the endpoints of the base model.
+func (g *gate) place(now time.Time, v *view) {
+	if g.placing > 0 {
+		return
+	}
+	var chosen *admission.Ticket
+	tried := 0
+	s := &g.scratch
+	base, index := append([]policy.Candidate(nil), s.candidates...), append([]int(nil), s.index...)
+	g.queue.Each(func(t *admission.Ticket) bool {
+		w := g.waiters[t]
+		s.candidates, s.index = append(s.candidates[:0], base...), append(s.index[:0], index...)
+		if w.asked.allow != nil || w.model != v.spec.Model {
+			at := v.place(w.model)
+			s.candidates = v.eligible(now, &at, w.asked.allow, s)
+		}
+		v.lookUpFor(s, &w.asked.prompt)
+		if len(s.candidates) > 0 && v.inTime(s, w.asked.tokens, now.Sub(t.Since()), w.schedule) {
+			chosen = t
+			return false
+		}
+		tried++
+		return tried < maxTried
+	})
+	if chosen == nil {
+		return
+	}
+	g.queue.Remove(chosen) // it is charged when it is booked, by what it costs there
+	g.flow.Passed(now, chosen)
+	g.placing++
+	g.waiters[chosen].placed = true
+	g.stats.Waited++
+	g.stats.WaitedTime += now.Sub(chosen.Since())
+	g.end(chosen, nil)
+}
+
+// charge counts what a request costs its tenant.
+func (v *view) charge(now time.Time, w *who, uncached int) {
+	if a := &v.spec.Policy.Admission; a.Tenants == nil || !a.Queue || a.Slowdown <= 0 || w.class == everybody {
+		return
+	}
+	g := &v.gate
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.queue.Limits.CatchUp = catchUp
+	g.queue.Charge(now, &admission.Ticket{Level: w.level, Tenant: w.name, Weight: w.class.Weight, Tokens: float64(uncached)})
+}
