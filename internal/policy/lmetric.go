@@ -18,13 +18,3 @@ func (p lMetric) Score(r *Request, candidates []Candidate, out []Cost) {
 		out[i] = Cost{First: (c.Load.PendingTokens + float64(r.Uncached(c))) * batch}
 	}
 }
-
-// leastPendingWork picks the least prefill work: pending tokens plus the request's uncached ones. Ties by requests.
-type leastPendingWork struct{}
-
-func (leastPendingWork) Score(r *Request, candidates []Candidate, out []Cost) {
-	for i := range candidates {
-		c := &candidates[i]
-		out[i] = Cost{First: c.Load.PendingTokens + float64(r.Uncached(c)), Then: float64(c.Load.InFlight)}
-	}
-}

@@ -253,6 +253,15 @@ func TestChoices(t *testing.T) {
 			literal, request(4096), []Candidate{candidate("a", 1, busy), candidate("b", 1, load.View{})}, 1},
 		"lmetric sees the cache of idle endpoints": {
 			Config{Type: LMetric}, request(4096), []Candidate{candidate("a", 0, load.View{}), candidate("b", 9, load.View{})}, 1},
+		"literal lmetric does not, and takes the idle one": {
+			Config{Type: LMetric, LMetric: LMetricConfig{Literal: true}}, request(4096),
+			[]Candidate{candidate("holds", 250, load.View{InFlight: 1}), candidate("idle", 0, load.View{})}, 1},
+		"lmetric multiplies work and batch": {
+			Config{Type: LMetric}, request(1000), []Candidate{ // 1000 × 4 and 3000 × 2, then 3500 × 1
+				candidate("a", 0, load.View{InFlight: 3}), candidate("b", 0, load.View{InFlight: 1, PendingTokens: 2000}),
+				candidate("c", 0, load.View{PendingTokens: 2500})}, 2},
+		"least pending work breaks ties by requests": {
+			Config{Type: LeastPendingWork}, request(1000), []Candidate{candidate("a", 0, load.View{InFlight: 2}), candidate("b", 0, load.View{InFlight: 1})}, 1},
 		"least pending work counts the request's own tokens": {
 			Config{Type: LeastPendingWork}, request(4096),
 			[]Candidate{candidate("a", 0, load.View{}), candidate("b", 200, load.View{PendingTokens: 500})}, 1},
@@ -326,6 +335,32 @@ func TestUnifiedBreaksTiesByCacheThenRequestsThenTurns(t *testing.T) {
 	}
 }
 
+// TestRandomIsUniformAndRepeats: whatever the candidates are like, each gets its share, and a seed gives the same again.
+func TestRandomIsUniformAndRepeats(t *testing.T) {
+	config := Config{Type: Random, Random: RandomConfig{Seed: 5}}
+	p, again, other := mustNew(t, config), mustNew(t, config), mustNew(t, Config{Type: Random, Random: RandomConfig{Seed: 6}})
+	candidates := []Candidate{candidate("a", 200, load.View{}), candidate("b", 0, load.View{InFlight: 99}), candidate("c", 0, load.View{}), candidate("d", 9, load.View{})}
+	counts, differ := make([]int, 4), 0
+	for range 4000 {
+		got := choose(p, request(4096), candidates)[0]
+		counts[got]++
+		if choose(again, request(4096), candidates)[0] != got {
+			t.Fatal("the same seed chooses otherwise")
+		}
+		if choose(other, request(4096), candidates)[0] != got {
+			differ++
+		}
+	}
+	for i, n := range counts {
+		if n < 850 || n > 1150 {
+			t.Errorf("candidate %d was chosen %d times of 4000", i, n)
+		}
+	}
+	if differ < 2500 {
+		t.Errorf("another seed chooses the same %d times of 4000", 4000-differ)
+	}
+}
+
 func TestRoundRobinTakesTurns(t *testing.T) {
 	p := mustNew(t, Config{Type: RoundRobin})
 	candidates := []Candidate{candidate("a", 0, load.View{}), candidate("b", 9, load.View{}), candidate("c", 0, load.View{})}
@@ -355,6 +390,40 @@ func TestRendezvousMovesOnlyWhatItMust(t *testing.T) {
 	for i, n := range counts {
 		if n < 900 || n > 1100 {
 			t.Errorf("endpoint %d has %d of 3000 sessions", i, n)
+		}
+	}
+}
+
+// TestFewSessionsMoveWhenAnEndpointComes: its own share, all of them to it, where most move if sessions are shared out
+// by the remainder of their hash.
+func TestFewSessionsMoveWhenAnEndpointComes(t *testing.T) {
+	const sessions = 4000
+	p := mustNew(t, Config{Type: Rendezvous})
+	for _, n := range []int{2, 3, 8, 32} {
+		var candidates []Candidate
+		for i := range n + 1 {
+			candidates = append(candidates, candidate(fmt.Sprint("pod-", i), 0, load.View{}))
+		}
+		moved, byRemainder := 0, 0
+		for session := uint64(1); session <= sessions; session++ {
+			r := request(64)
+			r.Session = endpoint.Mix(session)
+			before, after := choose(p, r, candidates[:n])[0], choose(p, r, candidates)[0]
+			if after != before {
+				moved++
+				if after != n {
+					t.Fatalf("session %d moved from %d to %d, and %d is the one that came", session, before, after, n)
+				}
+			}
+			if r.Session%uint64(n) != r.Session%uint64(n+1) {
+				byRemainder++
+			}
+		}
+		if share := float64(sessions) / float64(n+1); math.Abs(float64(moved)-share) > 5*math.Sqrt(share) {
+			t.Errorf("%d of %d sessions moved to the last of %d endpoints, want about %.0f", moved, sessions, n+1, share)
+		}
+		if moved >= byRemainder {
+			t.Errorf("%d sessions moved, by the remainder %d would have", moved, byRemainder)
 		}
 	}
 }
