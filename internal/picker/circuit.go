@@ -31,14 +31,22 @@ func (c *circuit) closed(now time.Time, limit int) bool {
 	return c.failures.Load() < int64(limit) || (!c.trying && !now.Before(c.openTill))
 }
 
-// take tells that a request goes through.
-func (c *circuit) take(limit int) {
+// take asks to send a request through. ok tells whether it may, and trial that it is the one that tries: then it must
+// tell of a success or a failure, or give up.
+func (c *circuit) take(now time.Time, limit int) (ok, trial bool) {
 	if c.failures.Load() < int64(limit) {
-		return
+		return true, false
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.trying = c.failures.Load() >= int64(limit)
+	switch {
+	case c.failures.Load() < int64(limit):
+		return true, false
+	case c.trying || now.Before(c.openTill):
+		return false, false
+	}
+	c.trying = true
+	return true, true
 }
 
 // succeed tells that the endpoint has answered.
@@ -60,7 +68,7 @@ func (c *circuit) fail(now time.Time, limit int, openFor time.Duration) {
 	c.failures.Add(1)
 }
 
-// giveUp tells that a request has ended without a verdict on the endpoint.
+// giveUp tells that the request that tries has ended without a verdict on the endpoint.
 func (c *circuit) giveUp() {
 	c.mu.Lock()
 	defer c.mu.Unlock()

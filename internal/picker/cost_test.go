@@ -57,9 +57,7 @@ func chooser(t testing.TB, n int) func() {
 		s.candidates = v.eligible(now, &at, in.allow, s)
 		v.match(s, &in.prompt, true)
 		s.question = v.question(s, in, now)
-		s.costs = resize(s.costs, len(s.candidates))
-		v.strategy.Score(&s.question, s.candidates, s.costs)
-		s.order = policy.Rank(&s.question, s.candidates, s.costs, s.order, spec.Policy.Attempts)
+		v.rank(s, &s.question, now)
 		if len(s.order) != min(n, spec.Policy.Attempts) || s.matches[s.order[0]].Blocks() == 0 {
 			panic(fmt.Sprint("chose ", s.order))
 		}

@@ -91,6 +91,7 @@ type Decision struct {
 	told    *peer.Assumption // nil when the peers were not told of the guess
 	entry   pendingEntry
 	ended   bool
+	trial   bool // it tries a target whose circuit is half open
 	left    bool // ended, and nobody has told how
 	retried bool
 	usage   bool
@@ -143,6 +144,7 @@ func (d *Decision) moveTo(i int) {
 	d.retried = true
 	d.view.stats.retries.Add(1)
 	d.leaveTarget(d.now())
+	_, d.trial = d.Targets[i].member.circuit.take(d.now(), d.view.spec.Policy.CircuitFailures)
 	d.begin(i)
 }
 
@@ -151,7 +153,6 @@ func (d *Decision) begin(i int) {
 	now := d.now()
 	d.target = i
 	t := &d.Targets[i]
-	t.member.circuit.take(d.view.spec.Policy.CircuitFailures)
 	if d.session != 0 {
 		d.view.homes.Put(d.session, t.member.hash, now)
 	}
@@ -179,7 +180,15 @@ func (d *Decision) leaveTarget(now time.Time) {
 	d.booking.Release(now)
 	d.view.peers.Changed()
 	d.endSpeculation()
-	d.Targets[d.target].member.circuit.giveUp()
+	d.giveUpTrial()
+}
+
+// giveUpTrial lets another request try the target, if this one did and there is no verdict. d.mu is held.
+func (d *Decision) giveUpTrial() {
+	if d.trial {
+		d.trial = false
+		d.Targets[d.target].member.circuit.giveUp()
+	}
 }
 
 // endSpeculation takes back what was assumed. d.mu is held.
@@ -224,6 +233,7 @@ func (d *Decision) FirstToken() {
 	d.view.peers.Changed()
 	d.account.firstToken(now)
 	d.view.gate.look()
+	d.trial = false
 	d.Targets[d.target].member.circuit.succeed()
 	if !d.view.spec.NoEvents {
 		d.view.pending.shorten(d, now.Add(eventGrace))
@@ -238,6 +248,7 @@ func (d *Decision) Fail() {
 		return
 	}
 	p := &d.view.spec.Policy
+	d.trial = false
 	m := d.Targets[d.target].member
 	m.circuit.fail(d.now(), p.CircuitFailures, p.CircuitOpen)
 	m.stats.failures.Add(1)
@@ -323,6 +334,7 @@ func (d *Decision) End(outcome Outcome) {
 	}
 	d.ended = true
 	if outcome == Completed || outcome == Rejected {
+		d.trial = false
 		d.Targets[d.target].member.circuit.succeed()
 	}
 	d.leaveTarget(d.now())
@@ -352,10 +364,9 @@ func (d *Decision) Unreported() {
 		return
 	}
 	d.ended, d.left = true, true
-	m := d.Targets[d.target].member
 	prefill := d.booking.Leave(d.now(), d.maxTokens)
 	d.view.pending.shorten(d, d.now().Add(2*prefill+time.Second))
-	m.circuit.giveUp()
+	d.giveUpTrial()
 	d.settle(Unreported)
 }
 

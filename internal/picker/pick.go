@@ -45,6 +45,7 @@ type scratch struct {
 	former     []kvblock.Key // by the former root, while keys are rotated
 	chain      affinity.Chain
 	chunks     [][]affinity.Chunk // by history
+	guards     guards             // that the candidates have passed
 	index      []int              // of the candidates in the pool
 	holders    []kvindex.Holder
 	matches    []kvindex.Match
@@ -144,13 +145,11 @@ func (p *Picker) choose(v *view, s *scratch, in *asked) (*Decision, error) {
 	question := &s.question // strategies are interfaces: on the stack it would be allocated for each request
 	v.stay(s, question)
 	v.recall(s, question, v.history)
-	s.costs = resize(s.costs, len(s.candidates))
-	v.strategy.Score(question, s.candidates, s.costs)
-	s.order = policy.Rank(question, s.candidates, s.costs, s.order, max(1, v.spec.Policy.Attempts))
+	trial := v.rank(s, question, now)
 	in.steps.end(StepScore, p.now)
 
 	v.compare(s, question)
-	d := v.decide(p.now, s, question, in)
+	d := v.decide(p.now, s, question, in, trial)
 	d.Distrusted, d.picked = !believed, now
 	d.Duration = p.now().Sub(in.start)
 	d.account = p.account(v, d, s, question, in, now)
@@ -232,12 +231,11 @@ func modelOf(body []byte) string {
 }
 
 // eligible applies the rules around every strategy: endpoints that are not allowed, not ready or draining are out;
-// those whose circuit is open, that are short of KV blocks, or that lie on another island where that is the last resort,
-// are out unless nothing else is left.
+// those that are short of KV blocks, or lie on another island where that is the last resort, are out unless nothing else
+// is left, and those whose circuit is open even then, unless there are only such.
 func (v *view) eligible(now time.Time, at *place, allow func(*endpoint.Endpoint) bool, s *scratch) []policy.Candidate {
 	list, index := s.candidates[:0], s.index[:0]
-	strict := true
-	for {
+	for s.guards = allGuards; ; s.guards-- {
 		for i, m := range v.members {
 			ep := &v.spec.Endpoints[i]
 			if !ep.Pickable() || !at.allows(ep) || allow != nil && !allow(ep) {
@@ -246,18 +244,47 @@ func (v *view) eligible(now time.Time, at *place, allow func(*endpoint.Endpoint)
 			list = slices.Grow(list, 1)
 			c := &list[:len(list)+1][len(list)] // where it would be: candidates are too large to copy
 			m.load.Read(now, &c.Load)
-			if strict && (!m.circuit.closed(now, v.spec.Policy.CircuitFailures) || c.Load.KVUsage > v.spec.Policy.MaxKVUsage ||
-				!at.prefers(ep) || v.spec.Policy.Admission.full(&c.Load)) {
+			if s.guards >= circuitOnly && !m.circuit.closed(now, v.spec.Policy.CircuitFailures) {
+				continue
+			}
+			if s.guards >= allGuards && (c.Load.KVUsage > v.spec.Policy.MaxKVUsage || !at.prefers(ep) || v.spec.Policy.Admission.full(&c.Load)) {
 				continue
 			}
 			c.Hash, c.Match, c.Delay, c.Routed = m.hash, kvindex.Match{}, at.delay(ep, &c.Load), 0
 			list, index = list[:len(list)+1], append(index, i)
 		}
-		if len(list) > 0 || !strict {
+		if len(list) > 0 || s.guards == noGuards {
 			s.index = index
 			return list
 		}
-		strict = false
+	}
+}
+
+// guards are the rules that hold as long as they leave an endpoint.
+type guards uint8
+
+// An endpoint whose circuit is open looks idle and serves nobody: it comes after those that are merely full.
+const (
+	noGuards guards = iota
+	circuitOnly
+	allGuards
+)
+
+// rank orders the candidates and asks the best one's circuit. Half open, that lets one request through: where another
+// was faster the candidate is out, unless nothing else is left. trial tells that this request is the one.
+func (v *view) rank(s *scratch, question *policy.Request, now time.Time) (trial bool) {
+	for {
+		s.costs = resize(s.costs, len(s.candidates))
+		v.strategy.Score(question, s.candidates, s.costs)
+		s.order = policy.Rank(question, s.candidates, s.costs, s.order, max(1, v.spec.Policy.Attempts))
+		best := s.order[0]
+		ok, trial := v.members[s.index[best]].circuit.take(now, v.spec.Policy.CircuitFailures)
+		if ok || s.guards == noGuards || len(s.candidates) == 1 {
+			return trial
+		}
+		s.candidates = slices.Delete(s.candidates, best, best+1)
+		s.index = slices.Delete(s.index, best, best+1)
+		s.matches = slices.Delete(s.matches, best, best+1)
 	}
 }
 
@@ -320,7 +347,7 @@ func (v *view) question(s *scratch, in *asked, now time.Time) policy.Request {
 }
 
 // decide makes the decision for the best candidates: books the first and speculates on it.
-func (v *view) decide(now timeNow, s *scratch, question *policy.Request, in *asked) *Decision {
+func (v *view) decide(now timeNow, s *scratch, question *policy.Request, in *asked, trial bool) *Decision {
 	r := &s.request
 	d := &Decision{
 		Pool:         v.spec.Name,
@@ -341,6 +368,7 @@ func (v *view) decide(now timeNow, s *scratch, question *policy.Request, in *ask
 		keys:         append([]kvblock.Key(nil), in.keys...),
 		chunks:       s.keptChunks(),
 		who:          in.who,
+		trial:        trial,
 		Bytes:        in.size,
 		Waited:       in.waited,
 		reported:     Reported{Prompt: -1, Cached: -1, Generated: -1},
