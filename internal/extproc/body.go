@@ -10,7 +10,7 @@ const (
 
 var buffers = sync.Pool{New: func() any { b := make([]byte, 0, firstBody); return &b }}
 
-// body is a request's body in memory. One that comes in one piece is that piece.
+// body is a request's body in memory.
 type body struct {
 	bytes   []byte
 	size    int
@@ -26,11 +26,10 @@ func (b *body) add(s *Server, piece []byte) bool {
 		return true
 	case b.pooled != nil:
 		b.bytes = append(b.bytes, piece...)
-	case len(b.bytes) == 0:
-		b.bytes = piece
 	default:
 		b.pooled = buffers.Get().(*[]byte)
-		b.bytes = append(append((*b.pooled)[:0], b.bytes...), piece...)
+		b.bytes = (*b.pooled)[:0]
+		b.bytes = append(b.bytes, piece...)
 	}
 	b.size = len(b.bytes)
 	b.counted += int64(len(piece))

@@ -1,7 +1,11 @@
 package extproc
 
 import (
+	"bytes"
 	"context"
+	"fmt"
+	"net"
+	"runtime/debug"
 	"strconv"
 	"time"
 
@@ -9,8 +13,10 @@ import (
 	pb "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/kvasir-dev/kvasir/internal/endpoint"
+	"github.com/kvasir-dev/kvasir/internal/h2stream"
 	"github.com/kvasir-dev/kvasir/internal/openai"
 	"github.com/kvasir-dev/kvasir/internal/picker"
 	"github.com/kvasir-dev/kvasir/internal/spans"
@@ -70,13 +76,29 @@ func echoes(c *pb.ProtocolConfiguration) bool {
 	return c == nil
 }
 
-// exchange is one HTTP request of a gateway. It belongs to the goroutine that receives.
+// stream is what an exchange needs of a stream of h2stream, which has the details.
+type stream interface {
+	Client() net.Addr
+	Context() context.Context
+	// Send sends a message in three parts, of which the second must stay as it is until After; counts of its bytes count
+	// as pending.
+	Send(head, body, tail []byte, counts int)
+	After(f func())
+	// Off runs what may wait, before the next message is taken.
+	Off(f func())
+	Finish(code codes.Code, message string)
+}
+
+// exchange is one HTTP request of a gateway, and the h2stream.Handler of its stream.
+//
+// It never ends a stream in the middle of a request: what becomes of bytes on their way then differs from gateway to
+// gateway.
 type exchange struct {
 	server  *Server
-	ctx     context.Context //nolint:containedctx // of the stream, of which the exchange is the state
-	gateway string          // its address
+	out     stream
+	call    *h2stream.Call // nil unless requests are traced
+	gateway string         // its address
 	start   time.Time
-	out     outbox
 
 	mode   bodyMode
 	echo   bool // of the answer's body
@@ -95,6 +117,73 @@ type exchange struct {
 	refused           bool // by an immediate response
 }
 
+// Message implements h2stream.Handler.
+func (x *exchange) Message(raw []byte) {
+	defer x.recovered()
+	if err := x.read(raw); err != nil {
+		x.ended()
+		x.out.Finish(status.Code(err), status.Convert(err).Message())
+	}
+}
+
+// HalfClosed implements h2stream.Handler. The gateway still reads.
+func (x *exchange) HalfClosed() {
+	defer x.recovered()
+	finish := func() {
+		x.ended()
+		x.out.Finish(codes.OK, "")
+	}
+	if x.request == inBody && x.mode == fullDuplex {
+		x.off(func() { x.bodyComplete(x.parse(), x.sendWhole); finish() })
+		return
+	}
+	finish()
+}
+
+// Ended implements h2stream.Handler.
+func (x *exchange) Ended() {
+	x.ended()
+	x.span.Close(x.status)
+	x.body.release(x.server)
+	x.server.streams.Add(-1)
+}
+
+// off runs what may wait.
+func (x *exchange) off(f func()) {
+	x.out.Off(func() { defer x.recovered(); f() })
+}
+
+// recovered ends the request after a panic.
+func (x *exchange) recovered() {
+	v := recover()
+	if v == nil {
+		return
+	}
+	x.server.options.Log.Error(fmt.Errorf("panic: %v", v), "Request failed", "stack", string(debug.Stack()))
+	x.server.options.Observer.Refused(RefusedPanic)
+	x.settle(picker.Failed)
+	x.out.Finish(codes.Internal, "the request could not be handled")
+}
+
+// read reads and takes one message, of which nothing is kept. Pieces of bodies, which are most, are read in place.
+func (x *exchange) read(raw []byte) error {
+	if kind, p, ok := pieceIn(raw); ok {
+		switch {
+		case x.refused:
+		case kind == requestBodyField:
+			return x.requestBody(p)
+		default:
+			x.responseBody(p)
+		}
+		return nil
+	}
+	var m pb.ProcessingRequest
+	if err := proto.Unmarshal(raw, &m); err != nil {
+		return status.Error(codes.InvalidArgument, "a message cannot be read")
+	}
+	return x.take(&m)
+}
+
 // take takes one message. An error is one that ends the stream: the gateway does not keep to the protocol.
 func (x *exchange) take(m *pb.ProcessingRequest) error {
 	if x.refused { // the stream only waits for its end
@@ -110,13 +199,13 @@ func (x *exchange) take(m *pb.ProcessingRequest) error {
 	case *pb.ProcessingRequest_RequestHeaders:
 		return x.requestHeaders(m.GetProtocolConfig(), r.RequestHeaders)
 	case *pb.ProcessingRequest_RequestBody:
-		return x.requestBody(r.RequestBody)
+		return x.requestBody(pieceOf(r.RequestBody))
 	case *pb.ProcessingRequest_RequestTrailers:
 		x.requestTrailers()
 	case *pb.ProcessingRequest_ResponseHeaders:
 		x.responseHeaders(m, r.ResponseHeaders)
 	case *pb.ProcessingRequest_ResponseBody:
-		x.responseBody(r.ResponseBody)
+		x.responseBody(pieceOf(r.ResponseBody))
 	case *pb.ProcessingRequest_ResponseTrailers:
 		x.responseTrailers()
 	}
@@ -130,45 +219,47 @@ func (x *exchange) requestHeaders(c *pb.ProtocolConfiguration, h *pb.HttpHeaders
 	x.mode, x.echo = requestMode(c), echoes(c)
 	x.head = headOf(h.GetHeaders())
 	if tracer := x.server.options.Spans; tracer != nil {
-		x.span = tracer.Shown(callHeader(x.ctx), x.head.get, x.start)
+		x.span = tracer.Shown(x.call.Header, x.head.get, x.start)
 	}
 	x.explain = x.head.get(picker.ExplainHeader)
 	x.request = inBody
 	switch {
 	case h.GetEndOfStream() || x.mode == unseen:
 		preflight := h.GetEndOfStream() && picker.IsPreflight(x.head.get(":method"), x.head.get)
-		if x.pick(&picker.Request{Unparsed: true, Preflight: preflight}) {
-			x.out.put(letter{message: x.destination(requestHeadersAnswer)})
-			x.requestDone()
-		}
+		x.off(func() {
+			if x.pick(&picker.Request{Unparsed: true, Preflight: preflight}) {
+				x.destination(requestHeadersAnswer)
+				x.requestDone()
+			}
+		})
 	case x.mode != fullDuplex:
-		x.out.put(letter{message: requestHeadersAnswer(&pb.CommonResponse{})})
+		x.send(requestHeadersAnswer(&pb.CommonResponse{}))
 	}
 	return nil
 }
 
-func (x *exchange) requestBody(b *pb.HttpBody) error {
+func (x *exchange) requestBody(p piece) error {
 	switch {
 	case x.request == begin:
 		return status.Error(codes.InvalidArgument, "request headers come first")
 	case x.request == done && x.mode == unseen && x.decision != nil:
-		x.out.put(letter{message: requestBodyAnswer(&pb.CommonResponse{})})
+		x.send(requestBodyAnswer(&pb.CommonResponse{}))
 		return nil
 	case x.request == done: // sent again after its end
 		return nil
 	}
 	limit := x.server.picker.MaxRequestBody(x.server.options.DefaultMaxBody)
 	switch {
-	case int64(x.body.size+len(b.GetBody())) > limit:
+	case int64(x.body.size+len(p.bytes)) > limit:
 		x.refuse(errTooLarge)
-	case !x.body.add(x.server, b.GetBody()):
+	case !x.body.add(x.server, p.bytes):
 		x.refuse(errMemory)
-	case x.mode == partial && !b.GetEndOfStream():
-		x.bodyComplete(&picker.Request{Unparsed: true}, nil)
+	case x.mode == partial && !p.end:
+		x.off(func() { x.bodyComplete(&picker.Request{Unparsed: true}, nil) })
 	case x.mode != fullDuplex:
-		x.bodyComplete(x.read(), nil)
-	case b.GetEndOfStream():
-		x.bodyComplete(x.read(), func(rest []byte) { x.sendBody(rest, true) })
+		x.off(func() { x.bodyComplete(x.parse(), nil) })
+	case p.end:
+		x.off(func() { x.bodyComplete(x.parse(), x.sendWhole) })
 	}
 	return nil
 }
@@ -176,17 +267,19 @@ func (x *exchange) requestBody(b *pb.HttpBody) error {
 func (x *exchange) requestTrailers() {
 	switch {
 	case x.mode != fullDuplex:
-		x.out.put(letter{message: requestTrailersAnswer()})
+		x.send(requestTrailersAnswer())
 	case x.request == inBody:
-		x.bodyComplete(x.read(), func(rest []byte) {
-			x.sendBody(rest, false)
-			x.out.put(letter{message: requestTrailersAnswer()})
+		x.off(func() {
+			x.bodyComplete(x.parse(), func(rest []byte) {
+				x.sendBody(rest, false)
+				x.send(requestTrailersAnswer())
+			})
 		})
 	}
 }
 
-// read makes what is to be picked for of the request, whose body is complete.
-func (x *exchange) read() *picker.Request {
+// parse makes what is to be picked for of the request, whose body is complete.
+func (x *exchange) parse() *picker.Request {
 	route, ok := routeOf(x.head, x.body.bytes)
 	if !ok {
 		return &picker.Request{Unparsed: true, Body: x.body.bytes}
@@ -204,7 +297,7 @@ func (x *exchange) read() *picker.Request {
 func (x *exchange) pick(in *picker.Request) bool {
 	in.Header, in.Pool, in.Allow = x.head.get, x.server.options.Pool, x.allow
 	in.Steps = x.span.Steps()
-	d, err := x.server.picker.Pick(x.ctx, in)
+	d, err := x.server.picker.Pick(x.out.Context(), in)
 	if err != nil {
 		x.refuse(err)
 		return false
@@ -228,9 +321,9 @@ func (x *exchange) bodyComplete(in *picker.Request, sendRest func(body []byte)) 
 		return
 	}
 	if sendRest == nil {
-		x.out.put(letter{message: x.destination(x.keptBodyAnswer)})
+		x.destination(x.keptBodyAnswer)
 	} else {
-		x.out.put(letter{message: x.destination(requestHeadersAnswer)})
+		x.destination(requestHeadersAnswer)
 		sendRest(x.body.bytes)
 	}
 	x.requestDone()
@@ -249,7 +342,7 @@ func (x *exchange) requestDone() {
 	x.request = done
 	x.head, x.subset = nil, nil
 	if release := x.body.take(x.server); release != nil {
-		x.out.after(release)
+		x.out.After(release)
 	}
 }
 
@@ -257,7 +350,7 @@ func (x *exchange) requestDone() {
 func (x *exchange) refuse(err error) {
 	x.request, x.response, x.refused = done, done, true
 	defer func() { x.head, x.subset = nil, nil; x.body.release(x.server) }()
-	if x.ctx.Err() != nil {
+	if x.out.Context().Err() != nil {
 		x.server.options.Observer.Refused(RefusedClientGone)
 		x.span.Refused(RefusedClientGone)
 		return
@@ -269,11 +362,11 @@ func (x *exchange) refuse(err error) {
 	x.server.options.Observer.Refused(reason)
 	x.span.Refused(reason)
 	x.status = int(answer.GetStatus().GetCode())
-	x.out.put(letter{message: &pb.ProcessingResponse{Response: &pb.ProcessingResponse_ImmediateResponse{ImmediateResponse: answer}}})
+	x.send(&pb.ProcessingResponse{Response: &pb.ProcessingResponse_ImmediateResponse{ImmediateResponse: answer}})
 }
 
 // destination names the endpoint: in a header and in metadata, because gateways read the one or the other.
-func (x *exchange) destination(answer func(*pb.CommonResponse) *pb.ProcessingResponse) *pb.ProcessingResponse {
+func (x *exchange) destination(answer func(*pb.CommonResponse) *pb.ProcessingResponse) {
 	d := x.decision
 	where := d.Targets[0].Endpoint.Address
 	if d.Spec().OrderedDestinations && d.Targets[0].Endpoint.RankHeader < 0 {
@@ -283,15 +376,26 @@ func (x *exchange) destination(answer func(*pb.CommonResponse) *pb.ProcessingRes
 			}
 		}
 	}
-	m := answer(&pb.CommonResponse{HeaderMutation: x.requestMutation(where), ClearRouteCache: true})
-	m.DynamicMetadata = destinationMetadata(where)
-	return m
+	x.send(answer(&pb.CommonResponse{HeaderMutation: x.requestMutation(where), ClearRouteCache: true}), destinationMetadata(where)...)
 }
+
+// send sends a message, and more fields of it.
+func (x *exchange) send(m *pb.ProcessingResponse, more ...byte) {
+	raw, err := proto.Marshal(m)
+	if err != nil {
+		panic(err) // a string that is not UTF-8, where we have made them all
+	}
+	x.out.Send(raw, nil, more, 0)
+}
+
+// sendWhole sends the request's body back, to its end.
+func (x *exchange) sendWhole(body []byte) { x.sendBody(body, true) }
 
 // sendBody sends the request's body back.
 func (x *exchange) sendBody(body []byte, end bool) {
-	chunks(body, end, func(piece []byte, end bool) {
-		x.out.put(letter{message: requestBodyAnswer(streamed(piece, end))})
+	chunks(body, end, func(bytes []byte, end bool) {
+		head, tail := streamed(requestBodyField, len(bytes), end)
+		x.out.Send(head, bytes, tail, 0)
 	})
 }
 
@@ -307,13 +411,13 @@ func (x *exchange) responseHeaders(m *pb.ProcessingRequest, h *pb.HttpHeaders) {
 	}
 	d := x.decision
 	if d == nil {
-		x.out.put(letter{message: responseHeadersAnswer(nil)})
+		x.send(responseHeadersAnswer(nil))
 		return
 	}
 	if address := servedBy(m.GetMetadataContext()); address != "" {
 		d.Served(address)
 	}
-	x.out.put(letter{message: responseHeadersAnswer(x.explained())})
+	x.send(responseHeadersAnswer(x.explained()))
 
 	head := headOf(h.GetHeaders())
 	code, err := strconv.Atoi(head.get(":status"))
@@ -342,7 +446,7 @@ func (x *exchange) explained() *pb.CommonResponse {
 }
 
 // responseBody sends a piece of the answer back before it looks at it.
-func (x *exchange) responseBody(b *pb.HttpBody) {
+func (x *exchange) responseBody(p piece) {
 	if x.response == done {
 		return
 	}
@@ -354,28 +458,40 @@ func (x *exchange) responseBody(b *pb.HttpBody) {
 		}
 	}
 	if x.echo {
-		if len(b.GetBody()) == 0 && !b.GetEndOfStream() {
-			x.out.put(letter{message: responseBodyAnswer(streamed(nil, false))})
-		}
-		chunks(b.GetBody(), b.GetEndOfStream(), func(piece []byte, end bool) {
-			x.out.put(letter{message: responseBodyAnswer(streamed(piece, end)), size: int64(len(piece))})
-		})
+		x.echoBody(p)
 	} else {
-		x.out.put(letter{message: responseBodyAnswer(nil)})
+		x.send(responseBodyAnswer(nil))
 	}
-	if x.decision != nil && x.answer.Write(b.GetBody()) {
+	if x.decision != nil && x.answer.Write(p.bytes) {
 		x.firstToken()
 	}
-	if b.GetEndOfStream() {
+	if p.end {
 		x.responseDone()
 	}
+}
+
+// echoBody sends a piece of the answer back as it is, and also if it is empty.
+func (x *exchange) echoBody(p piece) {
+	body := p.bytes
+	if len(body) > h2stream.SmallMessage {
+		body = bytes.Clone(body) // it is ours for now only
+	}
+	send := func(bytes []byte, end bool) {
+		head, tail := streamed(responseBodyField, len(bytes), end)
+		x.out.Send(head, bytes, tail, len(bytes))
+	}
+	if len(body) == 0 {
+		send(nil, p.end)
+		return
+	}
+	chunks(body, p.end, send)
 }
 
 func (x *exchange) responseTrailers() {
 	if x.response == done {
 		return
 	}
-	x.out.put(letter{message: responseTrailersAnswer()})
+	x.send(responseTrailersAnswer())
 	x.responseDone()
 }
 
@@ -399,11 +515,8 @@ func (x *exchange) firstToken() {
 	x.server.options.Observer.FirstToken(x.decision, x.since())
 }
 
-// ended accounts for a stream that has ended; closed tells that the gateway has only closed its side, and still reads.
-func (x *exchange) ended(closed bool) {
-	if closed && x.request == inBody && x.mode == fullDuplex {
-		x.bodyComplete(x.read(), func(rest []byte) { x.sendBody(rest, true) })
-	}
+// ended accounts for a stream that has ended.
+func (x *exchange) ended() {
 	switch {
 	case x.response != begin || x.server.gateways.showAnswers(x.gateway):
 		x.settle(picker.ClientGone)

@@ -12,24 +12,19 @@
 // ends the stream, the request's Decision is ended exactly once.
 //
 // Gateways differ in what they show; a stream's first message says how (protocol_config). exchange.go has the states.
+// The streams are served by h2stream: messages are taken by the goroutine that reads a gateway's connection, so that
+// only the pick itself, which may wait, has a goroutine of its own.
 package extproc
 
 import (
-	"errors"
-	"fmt"
-	"io"
 	"net"
-	"runtime/debug"
 	"sync"
 	"sync/atomic"
 	"time"
 
-	pb "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
 	"github.com/go-logr/logr"
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/peer"
-	"google.golang.org/grpc/status"
 
+	"github.com/kvasir-dev/kvasir/internal/h2stream"
 	"github.com/kvasir-dev/kvasir/internal/picker"
 	"github.com/kvasir-dev/kvasir/internal/spans"
 )
@@ -77,8 +72,6 @@ func set[T int | int64 | time.Duration](option *T, value T) {
 
 // Server speaks with gateways. It is safe for concurrent use.
 type Server struct {
-	pb.UnimplementedExternalProcessorServer
-
 	options  Options
 	picker   *picker.Picker
 	buffered atomic.Int64 // bytes of request bodies held
@@ -98,52 +91,22 @@ func (s *Server) Buffered() int64 { return s.buffered.Load() }
 // Streams is the number of streams open now.
 func (s *Server) Streams() int64 { return s.streams.Load() }
 
-// Process serves one HTTP request of a gateway.
-//
-// It receives for as long as the gateway sends: answers wait in an outbox, so that neither side waits for the other to
-// read. It never ends a stream in the middle of a request: what becomes of bytes on their way then differs from
-// gateway to gateway.
-func (s *Server) Process(stream pb.ExternalProcessor_ProcessServer) (err error) {
+// open begins an exchange.
+func (s *Server) open(call *h2stream.Call, out stream) *exchange {
 	s.streams.Add(1)
-	defer s.streams.Add(-1)
-	x := &exchange{server: s, ctx: stream.Context(), start: s.options.Now(), gateway: hostOf(stream)}
-	x.out.send, x.out.limit = stream.Send, s.options.MaxPending
-	defer func() {
-		if v := recover(); v != nil {
-			s.options.Log.Error(fmt.Errorf("panic: %v", v), "Request failed", "stack", string(debug.Stack()))
-			s.options.Observer.Refused(RefusedPanic)
-			x.settle(picker.Failed)
-			err = status.Error(codes.Internal, "the request could not be handled")
-		}
-		x.span.Close(x.status)
-		x.out.drain()
-		x.body.release(s)
-	}()
-	for {
-		x.out.await(x.ctx)
-		m, err := stream.Recv()
-		if err != nil {
-			x.ended(errors.Is(err, io.EOF))
-			return nil
-		}
-		if err := x.take(m); err != nil {
-			x.ended(false)
-			return err
-		}
+	x := &exchange{server: s, out: out, start: s.options.Now(), gateway: hostOf(out.Client())}
+	if s.options.Spans != nil {
+		x.call = call
 	}
+	return x
 }
 
-// hostOf is the address of the gateway.
-func hostOf(stream pb.ExternalProcessor_ProcessServer) string {
-	p, ok := peer.FromContext(stream.Context())
-	if !ok || p.Addr == nil {
-		return ""
+// hostOf is the address of a gateway.
+func hostOf(a net.Addr) string {
+	if tcp, ok := a.(*net.TCPAddr); ok {
+		return tcp.IP.String()
 	}
-	host, _, err := net.SplitHostPort(p.Addr.String())
-	if err != nil {
-		return p.Addr.String()
-	}
-	return host
+	return a.String()
 }
 
 // maxGateways bounds what is remembered of gateways. Beyond it everything is learned anew.

@@ -2,46 +2,71 @@ package extproc
 
 import (
 	"context"
-	"errors"
-	"io"
-	"sync"
+	"net"
+	"slices"
 	"testing"
 
 	filter "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/ext_proc/v3"
 	pb "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
 	"github.com/go-logr/logr"
-	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/kvasir-dev/kvasir/internal/picker"
 )
 
 // played is a stream whose messages are known beforehand.
 type played struct {
-	grpc.ServerStream
-
-	messages []*pb.ProcessingRequest
-	end      error
-
-	mu   sync.Mutex
-	sent []*pb.ProcessingResponse // guarded by mu
+	sent     []*pb.ProcessingResponse
+	finished bool
+	off      func()
+	after    []func()
 }
 
+func (*played) Client() net.Addr         { return &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)} }
 func (*played) Context() context.Context { return context.Background() }
-
-func (p *played) Recv() (*pb.ProcessingRequest, error) {
-	if len(p.messages) == 0 {
-		return nil, p.end
-	}
-	m := p.messages[0]
-	p.messages = p.messages[1:]
-	return m, nil
+func (p *played) After(f func())         { p.after = append(p.after, f) }
+func (p *played) Off(f func())           { p.off = f }
+func (p *played) Finish(codes.Code, string) {
+	p.finished = true
 }
 
-func (p *played) Send(m *pb.ProcessingResponse) error {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.sent = append(p.sent, m)
-	return nil
+func (p *played) Send(head, body, tail []byte, _ int) {
+	var m pb.ProcessingResponse
+	if err := proto.Unmarshal(slices.Concat(head, body, tail), &m); err != nil {
+		panic(err)
+	}
+	if !p.finished {
+		p.sent = append(p.sent, &m)
+	}
+}
+
+// play plays messages, then a half-close if there is to be one, then the end.
+func (p *played) play(s *Server, messages []*pb.ProcessingRequest, closed bool) {
+	x := s.open(nil, p)
+	call := func(f func()) {
+		if p.finished {
+			return
+		}
+		for f(); p.off != nil; {
+			f, p.off = p.off, nil
+			f()
+		}
+	}
+	for _, m := range messages {
+		raw, err := proto.Marshal(m)
+		if err != nil {
+			panic(err)
+		}
+		call(func() { x.Message(raw); clear(raw) })
+	}
+	if closed {
+		call(x.HalfClosed)
+	}
+	for _, f := range p.after {
+		f()
+	}
+	x.Ended()
 }
 
 // messageOf makes a message of two bytes: its kind and end, and which of some bodies it has.
@@ -80,16 +105,14 @@ func FuzzMessages(f *testing.F) {
 		f.Fatal(err)
 	}
 	s := New(Options{Picker: p})
-	s.gateways.learn("") // it shows answers, so that no load is estimated
+	s.gateways.learn("127.0.0.1") // it shows answers, so that no load is estimated
 	f.Fuzz(func(t *testing.T, script []byte, closed bool) {
-		stream := &played{end: errors.New("reset")}
-		if closed {
-			stream.end = io.EOF
-		}
+		var messages []*pb.ProcessingRequest
 		for i := 0; i+1 < len(script) && i < 64; i += 2 {
-			stream.messages = append(stream.messages, messageOf(script[i], script[i+1]))
+			messages = append(messages, messageOf(script[i], script[i+1]))
 		}
-		_ = s.Process(stream) // it may be told that it breaks the protocol
+		stream := new(played)
+		stream.play(s, messages, closed) // it may be told that it breaks the protocol
 		routed, refused := 0, false
 		for _, m := range stream.sent {
 			if refused {

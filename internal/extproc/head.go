@@ -2,12 +2,10 @@ package extproc
 
 import (
 	"bytes"
-	"context"
 	"mime"
 	"strings"
 
 	core "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
-	"google.golang.org/grpc/metadata"
 
 	"github.com/kvasir-dev/kvasir/internal/openai"
 )
@@ -32,16 +30,6 @@ func (h head) get(name string) string {
 func (h head) each(f func(name string)) {
 	for _, v := range h {
 		f(strings.ToLower(v.GetKey()))
-	}
-}
-
-// callHeader reads the metadata of the gateway's call.
-func callHeader(ctx context.Context) func(name string) string {
-	return func(name string) string {
-		if values := metadata.ValueFromIncomingContext(ctx, name); len(values) > 0 {
-			return values[0]
-		}
-		return ""
 	}
 }
 

@@ -8,6 +8,9 @@ import (
 	"google.golang.org/grpc/codes"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/kvasir-dev/kvasir/internal/h2stream"
 )
 
 // livenessService is the name under which a picker is healthy as long as it answers.
@@ -67,22 +70,88 @@ func (h Health) List(context.Context, *healthpb.HealthListRequest) (*healthpb.He
 
 // Watch implements healthpb.HealthServer.
 func (h Health) Watch(in *healthpb.HealthCheckRequest, stream healthpb.Health_WatchServer) error {
+	return h.watch(stream.Context(), in, stream.Send)
+}
+
+func (h Health) watch(ctx context.Context, in *healthpb.HealthCheckRequest, send func(*healthpb.HealthCheckResponse) error) error {
 	tick := time.NewTicker(watchEvery)
 	defer tick.Stop()
 	for last := healthpb.HealthCheckResponse_ServingStatus(-1); ; {
 		if s, _ := h.status(in.GetService()); s != last {
 			last = s
-			if err := stream.Send(&healthpb.HealthCheckResponse{Status: s}); err != nil {
+			if err := send(&healthpb.HealthCheckResponse{Status: s}); err != nil {
 				return err
 			}
 		}
 		select {
-		case <-stream.Context().Done():
-			return status.FromContextError(stream.Context().Err()).Err()
+		case <-ctx.Done():
+			return status.FromContextError(ctx.Err()).Err()
 		case <-tick.C:
 		}
 	}
 }
+
+// healthCall is a health check on the port of ext_proc, and the h2stream.Handler of its stream.
+type healthCall struct {
+	health Health
+	method string
+	out    *h2stream.Stream
+}
+
+// open begins a health check; nil for another method.
+func (h Health) open(method string, out *h2stream.Stream) h2stream.Handler {
+	switch method {
+	case healthpb.Health_Check_FullMethodName, healthpb.Health_List_FullMethodName, healthpb.Health_Watch_FullMethodName:
+		return &healthCall{h, method, out}
+	}
+	return nil
+}
+
+// Message implements h2stream.Handler.
+func (c *healthCall) Message(raw []byte) {
+	var in healthpb.HealthCheckRequest // a HealthListRequest is empty
+	if err := proto.Unmarshal(raw, &in); err != nil {
+		c.out.Finish(codes.InvalidArgument, "the question cannot be read")
+		return
+	}
+	c.out.Off(func() {
+		err := c.answer(&in)
+		c.out.Finish(status.Code(err), status.Convert(err).Message())
+	})
+}
+
+func (c *healthCall) answer(in *healthpb.HealthCheckRequest) error {
+	var answer proto.Message
+	var err error
+	switch c.method {
+	case healthpb.Health_Check_FullMethodName:
+		answer, err = c.health.Check(c.out.Context(), in)
+	case healthpb.Health_List_FullMethodName:
+		answer, err = c.health.List(c.out.Context(), nil)
+	default:
+		return c.health.watch(c.out.Context(), in, func(m *healthpb.HealthCheckResponse) error { return c.send(m) })
+	}
+	if err != nil {
+		return err
+	}
+	return c.send(answer)
+}
+
+func (c *healthCall) send(m proto.Message) error {
+	raw, err := proto.Marshal(m)
+	if err != nil {
+		return err
+	}
+	c.out.Send(raw, nil, nil, 0)
+	c.out.Flush()
+	return nil
+}
+
+// HalfClosed implements h2stream.Handler.
+func (c *healthCall) HalfClosed() { c.out.Finish(codes.InvalidArgument, "there is no question") }
+
+// Ended implements h2stream.Handler.
+func (*healthCall) Ended() {}
 
 // NewHealthServer makes a server that answers health checks only, for a port of their own.
 func NewHealthServer(h Health) *grpc.Server {

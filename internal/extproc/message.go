@@ -5,7 +5,6 @@ import (
 
 	core "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	pb "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
-	"google.golang.org/protobuf/types/known/structpb"
 )
 
 const (
@@ -27,15 +26,6 @@ func put(m *pb.HeaderMutation, name, value string) {
 		Header:       &core.HeaderValue{Key: name, RawValue: []byte(value)},
 		AppendAction: core.HeaderValueOption_OVERWRITE_IF_EXISTS_OR_ADD,
 	})
-}
-
-// destinationMetadata says where a request goes, for gateways that read metadata and not headers.
-func destinationMetadata(destination string) *structpb.Struct {
-	return &structpb.Struct{Fields: map[string]*structpb.Value{
-		destinationSpace: structpb.NewStructValue(&structpb.Struct{Fields: map[string]*structpb.Value{
-			destinationHeader: structpb.NewStringValue(destination),
-		}}),
-	}}
 }
 
 // requestMutation is what is changed in a request's header: only what is ours. A client cannot name a destination: the
@@ -99,13 +89,6 @@ func responseBodyAnswer(r *pb.CommonResponse) *pb.ProcessingResponse {
 
 func responseTrailersAnswer() *pb.ProcessingResponse {
 	return &pb.ProcessingResponse{Response: &pb.ProcessingResponse_ResponseTrailers{ResponseTrailers: &pb.TrailersResponse{}}}
-}
-
-// streamed is a piece of a body in the one form that full-duplex mode takes.
-func streamed(body []byte, end bool) *pb.CommonResponse {
-	return &pb.CommonResponse{BodyMutation: &pb.BodyMutation{Mutation: &pb.BodyMutation_StreamedResponse{
-		StreamedResponse: &pb.StreamedBodyResponse{Body: body, EndOfStream: end},
-	}}}
 }
 
 // chunks cuts a body into pieces that gateways take. An empty body that ends is one piece.

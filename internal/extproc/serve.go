@@ -3,21 +3,15 @@ package extproc
 import (
 	"context"
 	"crypto/tls"
-	"errors"
 	"fmt"
 	"net"
 	"time"
 
 	pb "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
 	"github.com/go-logr/logr"
-	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials"
-	"google.golang.org/grpc/experimental"
-	healthpb "google.golang.org/grpc/health/grpc_health_v1"
-	"google.golang.org/grpc/keepalive"
-	"google.golang.org/grpc/mem"
 
 	"github.com/kvasir-dev/kvasir/internal/certs"
+	"github.com/kvasir-dev/kvasir/internal/h2stream"
 )
 
 // ServeOptions bound what a server takes. Zero values take the defaults.
@@ -37,23 +31,6 @@ type ServeOptions struct {
 	Log   logr.Logger
 }
 
-const (
-	// streamWindow and connectionWindow are how many bytes a gateway may send ahead: enough for a long prompt without
-	// waiting.
-	streamWindow     = 1 << 20
-	connectionWindow = 16 << 20
-)
-
-// gRPC takes the buffer of a message from pools of a few sizes, the next one above 32 KiB being a mebibyte: too much for
-// the pieces of bodies, which have up to 64 KiB. A pool of every power of two costs no more than twice a message.
-func init() {
-	pool, err := mem.NewBinaryTieredBufferPool(8, 10, 12, 13, 14, 15, 16, 17, 18, 19, 20, 22, 24)
-	if err != nil {
-		panic(err) // the sizes are constants
-	}
-	experimental.SetDefaultBufferPool(pool)
-}
-
 // Serve serves gateways on a listener until ctx ends. Then gateways are told to go elsewhere, streams that are open may
 // go on for at most the grace, and the rest is broken off. It closes the listener. The error is nil after an orderly
 // end. There is no limit on streams: each is an HTTP request with its answer.
@@ -61,40 +38,21 @@ func (s *Server) Serve(ctx context.Context, listener net.Listener, o ServeOption
 	set(&o.MaxMessage, 257<<20)
 	set(&o.ConnectionAge, 5*time.Minute)
 	set(&o.Grace, 30*time.Second)
-	options := []grpc.ServerOption{
-		grpc.MaxRecvMsgSize(o.MaxMessage),
-		grpc.InitialWindowSize(streamWindow), grpc.InitialConnWindowSize(connectionWindow),
-		grpc.KeepaliveParams(keepalive.ServerParameters{
-			MaxConnectionAge: o.ConnectionAge, Time: 30 * time.Second, Timeout: 10 * time.Second,
-		}),
-		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 5 * time.Second, PermitWithoutStream: true}),
+	streams := h2stream.New(h2stream.Options{
+		Open: func(call *h2stream.Call, out *h2stream.Stream) h2stream.Handler {
+			if call.Method == pb.ExternalProcessor_Process_FullMethodName {
+				return s.open(call, out)
+			}
+			return Health{Ready: o.Ready}.open(call.Method, out)
+		},
+		TLS: o.TLS, MaxMessage: o.MaxMessage, MaxPending: s.options.MaxPending, ConnectionAge: o.ConnectionAge, Log: o.Log,
+	})
+	cut, err := streams.Serve(ctx, listener, o.Grace)
+	if cut > 0 {
+		o.Log.Info("Streams broken off at the end of the grace", "grace", o.Grace.String(), "connections", cut)
 	}
-	if o.TLS != nil {
-		options = append(options, grpc.Creds(credentials.NewTLS(o.TLS)))
-	}
-	server := grpc.NewServer(options...)
-	pb.RegisterExternalProcessorServer(server, s)
-	healthpb.RegisterHealthServer(server, Health{Ready: o.Ready})
-
-	served := make(chan error, 1)
-	go func() { served <- server.Serve(listener) }()
-	select {
-	case err := <-served:
-		server.Stop()
+	if err != nil {
 		return fmt.Errorf("serving gateways on %s: %w", listener.Addr(), err)
-	case <-ctx.Done():
-	}
-	stopped := make(chan struct{})
-	go func() { defer close(stopped); server.GracefulStop() }()
-	select {
-	case <-stopped:
-	case <-time.After(o.Grace):
-		o.Log.Info("Streams broken off at the end of the grace", "grace", o.Grace.String(), "streams", s.Streams())
-		server.Stop()
-		<-stopped
-	}
-	if err := <-served; err != nil && !errors.Is(err, grpc.ErrServerStopped) {
-		return fmt.Errorf("shutting down on %s: %w", listener.Addr(), err)
 	}
 	return nil
 }

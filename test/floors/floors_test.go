@@ -61,6 +61,7 @@ func init() {
 			"internal/controller/autoscaling",
 			"internal/controller/routingpolicy",
 			"internal/extproc",
+			"internal/h2stream",
 			"internal/httpproxy",
 			"internal/inject",
 			"internal/keda",
