@@ -48,7 +48,10 @@ type app struct {
 	proxy     *httpproxy.Proxy
 	gateways  []*extproc.Server // one per port
 	ready     *readiness
-	tracer    *spans.Tracer // nil without tracing
+	// informed is closed by inform, at the latest when the first objects have been applied.
+	informed chan struct{}
+	inform   func()
+	tracer   *spans.Tracer // nil without tracing
 
 	feeding sync.Mutex               // guards what follows, and is held while streams are set
 	feeds   map[string][]ingest.Feed // by namespace/name: what can be subscribed to
@@ -67,6 +70,8 @@ type app struct {
 func newApp(log logr.Logger, o *options, decisions picker.DecisionLog, tracer *spans.Tracer) *app {
 	a := &app{log: log, inCluster: o.source.inCluster(), name: o.operator.replica, tracer: tracer, refused: map[string]watch.Refusal{}, applied: map[string]picker.Spec{}, board: watch.NewBoard()}
 	a.ready = &readiness{now: time.Now, states: a.streamStates, heard: a.peersHeard}
+	a.informed = make(chan struct{})
+	a.inform = sync.OnceFunc(func() { close(a.informed) })
 	a.renderer = render.New(render.Options{})
 	a.peers.outbox = peer.NewOutbox(incarnation())
 	a.picker = picker.New(picker.Options{

@@ -25,6 +25,8 @@ func (a *app) apply(state watch.State) {
 		a.ready.apply()
 	}
 
+	a.inform()
+
 	endpoints := 0
 	for i := range state.Specs {
 		endpoints += len(state.Specs[i].Endpoints)

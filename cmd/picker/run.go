@@ -146,6 +146,11 @@ func run(ctx context.Context, o *options, l *listeners, log logr.Logger) error {
 	})
 	group.Go(func() error {
 		defer stopSupport()
+		// Who connects before that waits for a moment: without objects the answer would be that there is no such model.
+		select {
+		case <-a.informed:
+		case <-serving.Done():
+		}
 		return a.serve(serving, l, gatewayTLS, o)
 	})
 	small := httpproxy.ServeOptions{Grace: supportGrace, Log: log.WithName("http")}

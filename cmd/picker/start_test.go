@@ -1,0 +1,26 @@
+package main
+
+import (
+	"net/http"
+	"path/filepath"
+	"sync"
+	"testing"
+)
+
+// Who connects while the picker starts waits until it knows its pools, and is not told that there is no such model.
+func TestNobodyIsAnsweredBeforeTheObjectsAreKnown(t *testing.T) {
+	dir := t.TempDir()
+	put(t, filepath.Join(dir, "pool.yaml"), poolText("m", "m", ""))
+	put(t, filepath.Join(dir, "pods.yaml"), sliceText(t, "m", "pod", engine(t, "m")))
+	i, o := listenOn(t, dir)
+	var wait sync.WaitGroup
+	for range 8 {
+		wait.Go(func() {
+			if status, body := i.complete("m"); status != http.StatusOK {
+				t.Errorf("status %d, %s", status, body)
+			}
+		})
+	}
+	i.run(o)
+	wait.Wait()
+}
