@@ -20,6 +20,7 @@ const usageLab = `kubectl kvasir lab COMMAND [flags]
 
   run        play one workload with each of some strategies
   sweep      rank strategies over a matrix of configurations
+  effect     what the exchange of pickers and the spreading of hot prefixes change
   overload   what admission makes of more than the fleet can serve
 
 kubectl kvasir lab COMMAND -h lists a command's flags.
@@ -36,6 +37,8 @@ func labs(ctx context.Context, args []string, std stdio) error {
 		return labRun(ctx, args[1:], std)
 	case "sweep":
 		return labSweep(ctx, args[1:], std)
+	case "effect":
+		return labEffect(ctx, args[1:], std)
 	case "overload":
 		return labOverload(ctx, args[1:], std)
 	case "help", "-h", "-help", "--help":
@@ -55,7 +58,7 @@ one; the engines are models of vLLM on the profile's GPUs. Times of decisions ar
 func labRun(ctx context.Context, args []string, std stdio) error {
 	set := newFlags("lab run", aboutLabRun, std)
 	var (
-		traceFile = set.String("trace", "", "file with a trace in Mooncake's format, plain or gzip; default is ten minutes of Mooncake's conversation trace")
+		traceFile = set.String("trace", "", "file with a trace in Mooncake's format or a decision log, plain or gzip; default is ten minutes of Mooncake's conversation trace")
 		workload  = set.String("workload", "", "generated workload instead of a trace: "+strings.Join(lab.Generated(), ", "))
 		requests  = set.Int("requests", 0, "most requests; default is all of a trace, 5000 of a generated workload")
 		pods      = set.Int("pods", 8, "number of pods")
@@ -67,6 +70,7 @@ func labRun(ctx context.Context, args []string, std stdio) error {
 		arrivals  = set.String("arrivals", "timestamps", "timestamps, or think: a session's next turn comes some time after the answer to the one before")
 		policies  = set.String("policies", "MarginalCost,RoundRobin", "strategies, with commas: "+typeNames()+"; LMetric/literal, LongestPrefix/literal, Rendezvous/prefix; all; five (lmetric, load_only, sticky, unified, capped); NAME*4 takes engines for four times as fast as learned")
 		pickers   = set.Int("pickers", 1, "number of pickers, which get the requests by turns")
+		exchange  = set.String("exchange", "on", "on: pickers tell each other what they have given the pods; off: they do not")
 		lag       = set.Duration("event-lag", 10*time.Millisecond, "time until a cache event reaches the pickers")
 		maxTurns  = set.Int("max-turns", 0, "most turns of a session that are sent; 0 sends all")
 		seeds     = set.String("seeds", "1", "seeds of the runs, with commas")
@@ -91,6 +95,9 @@ func labRun(ctx context.Context, args []string, std stdio) error {
 	if !slices.Contains([]string{"timestamps", "think"}, *arrivals) {
 		return wrong(set, "--arrivals is %q, want timestamps or think", *arrivals)
 	}
+	if !slices.Contains([]string{"on", "off"}, *exchange) {
+		return wrong(set, "--exchange is %q, want on or off", *exchange)
+	}
 	if !slices.Contains([]string{"table", "json", "html"}, *output) {
 		return wrong(set, "-o is %q, want table, json or html", *output)
 	}
@@ -106,7 +113,7 @@ func labRun(ctx context.Context, args []string, std stdio) error {
 	}
 	c := lab.Config{
 		Workload: w.Cap(*maxTurns), Pods: *pods, KVTokens: *kvTokens, Profile: time, BlockTokens: *blocks, Speed: *speed,
-		Uneven: *engines == "uneven", Think: *arrivals == "think", Pickers: *pickers, EventLag: *lag,
+		Uneven: *engines == "uneven", Think: *arrivals == "think", Pickers: *pickers, NoExchange: *exchange == "off", EventLag: *lag,
 	}
 	report, err := runAll(ctx, &c, strategies, numbers)
 	if err != nil {
@@ -168,12 +175,12 @@ func loadWorkload(path, generated string, requests int) (*lab.Workload, error) {
 		return nil, fmt.Errorf("reading the trace: %w", err)
 	}
 	defer f.Close()
-	list, err := trace.ReadGzip(f)
-	if err != nil {
-		return nil, fmt.Errorf("reading the trace: %w", err)
-	}
 	name, _, _ := strings.Cut(filepath.Base(path), ".")
-	return lab.FromTrace(name, list).First(requests), nil
+	w, _, err := lab.Read(name, f)
+	if err != nil {
+		return nil, err
+	}
+	return w.First(requests), nil
 }
 
 func typeNames() string {

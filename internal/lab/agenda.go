@@ -10,10 +10,14 @@ const (
 	stepEnd kind = iota
 	// lagOver: the oldest cache events under way reach the pickers.
 	lagOver
+	// told: the oldest message of a picker reaches its peer.
+	told
 	// scrapes: the pickers read the engines' metrics.
 	scrapes
 	// looks: the pickers look after those that wait.
 	looks
+	// tells: link n is asked for what a picker has to tell a peer.
+	tells
 	// arrival: request n arrives.
 	arrival
 )

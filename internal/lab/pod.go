@@ -57,6 +57,7 @@ func (s *sim) endStep(i int) {
 		}
 		if out.Last {
 			x.decision.Usage(x.request.PromptTokens(), x.request.CachedTokens)
+			x.decision.Generated(len(x.request.Output()))
 			x.decision.End(picker.Completed)
 			s.out.ended(s.now, s.now-x.came, x.pod)
 			s.over(slot)

@@ -10,6 +10,7 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/kvblock"
 	"github.com/kvasir-dev/kvasir/internal/kvevent"
 	"github.com/kvasir-dev/kvasir/internal/load"
+	"github.com/kvasir-dev/kvasir/internal/peer"
 	"github.com/kvasir-dev/kvasir/internal/picker"
 	"github.com/kvasir-dev/kvasir/internal/policy"
 )
@@ -30,8 +31,10 @@ type Config struct {
 	Speed float64
 	// Think sends each turn of a session some time after the answer to the one before, not by its timestamp.
 	Think bool
-	// Pickers share the requests by turns, each with its own index and load; 0 is 1.
-	Pickers int
+	// Pickers share the requests by turns, each with its own index and load; 0 is 1. They tell each other what they have
+	// given the pods, as pickers do, unless NoExchange says that they do not.
+	Pickers    int
+	NoExchange bool
 	// EventLag is the time from the end of a step until the pickers have its cache events.
 	EventLag time.Duration
 	// ScrapeEvery is how often the pickers read the engines' metrics; 0 is 200 ms, as the scraper does under load.
@@ -40,6 +43,8 @@ type Config struct {
 	Seed uint64
 	// Admission tells what happens when the fleet is full; the zero value lets nobody wait.
 	Admission picker.AdmissionSpec
+	// Decisions gets the pickers' decision log; nil keeps none.
+	Decisions picker.DecisionLog
 	// NewStrategy makes the strategy; policy.New when nil.
 	NewStrategy func(policy.Config) (policy.Policy, error)
 }
@@ -101,6 +106,7 @@ type sim struct {
 	open    int     // requests not ended yet, those to come included
 	waiting []waiting
 	news    []news // cache events under way to the pickers, in order
+	peers   exchange
 	out     *recorder
 	arrived int // so far: requests go to the pickers by turns
 }
@@ -145,7 +151,12 @@ func (s *sim) advance() {
 		s.scrape()
 	case looks:
 		s.look()
+	case tells:
+		s.tell(int(e.n))
+	case told:
+		s.hear()
 	}
+	s.listen()
 }
 
 func (s *sim) setUp() error {
@@ -159,13 +170,18 @@ func (s *sim) setUp() error {
 		}
 		s.pods = append(s.pods, p)
 	}
-	for range s.Pickers {
-		p, err := s.newPicker()
+	var outboxes []*peer.Outbox
+	for i := range s.Pickers {
+		outboxes = append(outboxes, peer.NewOutbox(uint64(i)+1)) //nolint:gosec // few
+		p, err := s.newPicker(outboxes[i])
 		if err != nil {
 			return err
 		}
 		s.pickers = append(s.pickers, p)
 		s.feeds = append(s.feeds, p.Feeds())
+	}
+	if s.Pickers > 1 && !s.NoExchange {
+		s.connect(outboxes)
 	}
 	s.schedule()
 	s.agenda.add(0, scrapes, 0)
@@ -177,7 +193,7 @@ var start = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 
 func (s *sim) clock() time.Time { return start.Add(s.now) }
 
-func (s *sim) newPicker() (*picker.Picker, error) {
+func (s *sim) newPicker(outbox *peer.Outbox) (*picker.Picker, error) {
 	secret := make([]byte, kvblock.MinSeedBytes)
 	seed, err := kvblock.NewSeed(secret)
 	if err != nil {
@@ -194,7 +210,7 @@ func (s *sim) newPicker() (*picker.Picker, error) {
 			Strategy: config, SessionKeys: []picker.SessionKey{{Type: "Header", Name: sessionHeader}},
 			SessionIdle:    time.Hour,
 			Admission:      s.Admission,
-			SpeculationMax: 300 * time.Second, MaxKVUsage: 0.97, CircuitFailures: 5, CircuitOpen: 10 * time.Second, Attempts: 3,
+			SpeculationMax: 300 * time.Second, MaxKVUsage: 0.97, CircuitFailures: 5, CircuitOpen: 10 * time.Second, Attempts: 3, LogPercent: 100,
 		},
 	}
 	spec.Policy.Credit = [kvblock.NumTiers]float64{1, 0.8, 0.5, 0.3}
@@ -202,7 +218,7 @@ func (s *sim) newPicker() (*picker.Picker, error) {
 		name := podName(i)
 		spec.Endpoints = append(spec.Endpoints, endpoint.Endpoint{ID: endpoint.ID{Pod: name}, Pod: name, Ready: true, Serving: true, RankHeader: -1})
 	}
-	p := picker.New(picker.Options{Now: s.clock, NewStrategy: s.maker()})
+	p := picker.New(picker.Options{Now: s.clock, NewStrategy: s.maker(), Peers: outbox, Decisions: s.Decisions})
 	return p, p.Apply([]picker.Spec{spec})
 }
 
@@ -300,6 +316,7 @@ func (s *sim) scrape() {
 			s.pickers[j].Observe(s.feeds[j][i].Endpoint.ID, s.clock(), r)
 		}
 	}
+	s.peers.expire(s.clock())
 	s.agenda.add(s.now+s.ScrapeEvery, scrapes, 0)
 }
 

@@ -1,0 +1,96 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/kvasir-dev/kvasir/internal/enginemodel"
+	"github.com/kvasir-dev/kvasir/internal/lab"
+)
+
+const aboutLabEffect = `Shows what something changes: the same workload, fleet and seeds with it and without it.
+
+  exchange   1, 2 and 4 pickers that tell each other what they have given the pods, or do not
+  spread     bursts on a prefix that nobody has computed yet, under strategies that spread it or do not`
+
+// effects are the experiments, with the workload and the speed of each.
+var effects = map[string]struct {
+	workload string
+	speed    float64
+}{"exchange": {"", 2}, "spread": {"fanout", 1.5}}
+
+// labEffect is the command of that name.
+func labEffect(ctx context.Context, args []string, std stdio) error {
+	set := newFlags("lab effect", aboutLabEffect, std)
+	var (
+		of       = set.String("of", "exchange", "exchange or spread")
+		workload = set.String("workload", "", "generated workload, or conversation; default depends on the experiment")
+		requests = set.Int("requests", 0, "most requests; default is all of a trace, 5000 of a generated workload")
+		pods     = set.Int("pods", 8, "number of pods")
+		profile  = set.String("profile", "8b-h100", "time model of the engines: "+strings.Join(enginemodel.ProfileNames(), ", "))
+		blocks   = set.Int("block-tokens", 128, "block size of engines and keys in tokens")
+		speed    = set.Float64("speed", 0, "factor of the arrivals' rate; default depends on the experiment")
+		lag      = set.Duration("event-lag", 10*time.Millisecond, "time until a cache event reaches the pickers")
+		seeds    = set.String("seeds", "1,2,3,4,5", "seeds of the runs, with commas")
+		output   = set.String("o", "table", "table or json")
+	)
+	if err := parse(set, args); err != nil {
+		return err
+	}
+	e, ok := effects[*of]
+	if !ok {
+		return wrong(set, "--of is %q, want exchange or spread", *of)
+	}
+	numbers, err := list(*seeds, func(s string) (uint64, error) { return strconv.ParseUint(s, 10, 64) })
+	if err != nil {
+		return wrong(set, "--seeds: %v", err)
+	}
+	gpu, err := enginemodel.LookupProfile(*profile)
+	if err != nil {
+		return wrong(set, "--profile: %v", err)
+	}
+	if !slices.Contains([]string{"table", "json"}, *output) {
+		return wrong(set, "-o is %q, want table or json", *output)
+	}
+	if *workload != "" {
+		e.workload = strings.TrimSuffix(*workload, "conversation")
+	}
+	if *speed > 0 {
+		e.speed = *speed
+	}
+	w, err := loadWorkload("", e.workload, *requests)
+	if err != nil {
+		return err
+	}
+	strategies, err := lab.Strategies("MarginalCost")
+	if err != nil {
+		return err
+	}
+	variants := lab.Exchange(2, 4)
+	if *of == "spread" {
+		if variants, err = lab.Spread(); err != nil {
+			return err
+		}
+	}
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	result, err := lab.Compare(lab.Config{
+		Workload: w, Strategy: strategies[0], Pods: *pods, Profile: gpu, BlockTokens: *blocks, Speed: e.speed, EventLag: *lag,
+	}, variants, numbers)
+	if err != nil {
+		return err
+	}
+	if *output == "json" {
+		j := json.NewEncoder(std.out)
+		j.SetIndent("", "  ")
+		return j.Encode(map[string]any{"results": result})
+	}
+	fmt.Fprint(std.out, lab.WriteEffects(result))
+	return nil
+}

@@ -1,0 +1,63 @@
+package lab
+
+import (
+	"bufio"
+	"bytes"
+	"compress/gzip"
+	"encoding/json"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/kvasir-dev/kvasir/internal/decisionlog"
+	"github.com/kvasir-dev/kvasir/internal/trace"
+)
+
+// firstLine is how much of a file is looked at to see what it is.
+const firstLine = 64 << 10
+
+// Read reads a workload: a trace in Mooncake's format, or a decision log, plain or gzip. Which of them it is shows in the
+// first line: that of a log names the strategy. skipped counts the lines of a log that are not whole.
+//
+// A log tells arrivals to the millisecond; those of one millisecond keep their order.
+func Read(name string, r io.Reader) (w *Workload, skipped int, err error) {
+	in := bufio.NewReaderSize(r, firstLine)
+	if magic, _ := in.Peek(2); bytes.Equal(magic, []byte{0x1f, 0x8b}) {
+		z, err := gzip.NewReader(in)
+		if err != nil {
+			return nil, 0, fmt.Errorf("reading %s: %w", name, err)
+		}
+		in = bufio.NewReaderSize(z, firstLine)
+	}
+	if !isLog(in) {
+		list, err := trace.Read(in)
+		if err != nil {
+			return nil, 0, fmt.Errorf("reading %s: %w", name, err)
+		}
+		return FromTrace(name, list), 0, nil
+	}
+	records, skipped, err := decisionlog.Read(in)
+	if err != nil {
+		return nil, skipped, fmt.Errorf("reading %s: %w", name, err)
+	}
+	w = FromTrace(name, decisionlog.Trace(records))
+	for i := range w.Requests {
+		w.Requests[i].Tick = min(w.Requests[i].Tick, time.Millisecond)
+	}
+	return w, skipped, nil
+}
+
+// isLog tells whether the first whole line is one of a decision log.
+func isLog(in *bufio.Reader) bool {
+	head, _ := in.Peek(firstLine)
+	for line := range bytes.Lines(head) {
+		var record struct {
+			Strategy *string `json:"strategy"`
+			Input    *int    `json:"input_length"`
+		}
+		if json.Unmarshal(line, &record) == nil && record.Input != nil {
+			return record.Strategy != nil
+		}
+	}
+	return false
+}
