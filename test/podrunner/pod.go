@@ -1,0 +1,410 @@
+package podrunner
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	authenticationv1 "k8s.io/api/authentication/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/utils/ptr"
+)
+
+var nothing = fields.Everything()
+
+func quantity(s string) resource.Quantity { return resource.MustParse(s) }
+
+// pod is one pod's life.
+type pod struct {
+	*Runner
+	uid     types.UID
+	ip, dir string
+	changed chan struct{} // the object has changed
+	gone    chan struct{} // the object is gone
+
+	lock       sync.Mutex // guards what follows
+	object     *corev1.Pod
+	abandoned  bool
+	containers []*container
+	told       string // the status last written
+}
+
+func (p *pod) update(o *corev1.Pod) {
+	p.lock.Lock()
+	p.object = o
+	p.lock.Unlock()
+	select {
+	case p.changed <- struct{}{}:
+	default:
+	}
+}
+
+func (p *pod) abandon() {
+	p.lock.Lock()
+	defer p.lock.Unlock()
+	if !p.abandoned {
+		p.abandoned = true
+		close(p.gone)
+	}
+}
+
+func (p *pod) now() *corev1.Pod {
+	p.lock.Lock()
+	defer p.lock.Unlock()
+	return p.object
+}
+
+func (p *pod) kill(name string) error {
+	p.lock.Lock()
+	defer p.lock.Unlock()
+	for _, c := range p.containers {
+		if c.spec.Name == name {
+			return c.signal(os.Kill)
+		}
+	}
+	return fmt.Errorf("no container %s", name)
+}
+
+// run is the whole life: volumes, sidecars, containers, probes; then hooks and signals.
+func (p *pod) run(ctx context.Context) {
+	o := p.now()
+	p.Log("%s starts at %s", o.Name, p.ip)
+	mounts, err := p.volumes(ctx, o)
+	if err != nil {
+		p.Log("%s: %v", o.Name, err)
+	}
+	defer func() {
+		for _, c := range slices.Backward(p.containers) {
+			_ = c.signal(os.Kill)
+			c.wait()
+		}
+	}()
+	if err == nil && o.DeletionTimestamp.IsZero() {
+		for _, spec := range slices.Concat(sidecars(o), o.Spec.Containers) {
+			c := p.container(o, spec, mounts)
+			p.lock.Lock()
+			p.containers = append(p.containers, c)
+			p.lock.Unlock()
+			c.start()
+		}
+	}
+	ticker := time.NewTicker(tick)
+	defer ticker.Stop()
+	for {
+		o = p.now()
+		if !o.DeletionTimestamp.IsZero() {
+			break
+		}
+		p.tell(ctx, o)
+		select {
+		case <-ctx.Done():
+			return
+		case <-p.gone:
+			return
+		case <-p.changed:
+		case <-ticker.C:
+			for _, c := range p.containers {
+				c.revive(o)
+				c.probe()
+			}
+		}
+	}
+	p.end(ctx, o)
+	p.remove(ctx, o)
+	p.Log("%s has ended", o.Name)
+}
+
+// end stops the containers as a kubelet does: all preStop hooks at once, each container its SIGTERM after its own hook,
+// sidecars after the containers, and SIGKILL for what is left when the grace is over.
+func (p *pod) end(ctx context.Context, o *corev1.Pod) {
+	grace := time.Duration(ptr.Deref(o.DeletionGracePeriodSeconds, 30)) * time.Second
+	p.Log("%s is to end within %s", o.Name, grace)
+	ctx, cancel := context.WithTimeout(ctx, grace)
+	defer cancel()
+	go func() {
+		select {
+		case <-p.gone: // deleted by force
+			cancel()
+		case <-ctx.Done():
+		}
+	}()
+	mains := p.containers[min(len(sidecars(o)), len(p.containers)):]
+	var hooks sync.WaitGroup
+	for _, c := range p.containers {
+		hooks.Go(func() {
+			c.hook(ctx)
+			if slices.Contains(mains, c) {
+				c.leave(ctx)
+			}
+		})
+	}
+	hooks.Wait()
+	for _, c := range slices.Backward(p.containers) {
+		c.leave(ctx)
+	}
+}
+
+func sidecars(o *corev1.Pod) (all []corev1.Container) {
+	for _, c := range o.Spec.InitContainers {
+		if ptr.Deref(c.RestartPolicy, "") == corev1.ContainerRestartPolicyAlways {
+			all = append(all, c)
+		}
+	}
+	return all
+}
+
+// volumes makes the pod's volumes and returns their directories by name.
+func (p *pod) volumes(ctx context.Context, o *corev1.Pod) (map[string]string, error) {
+	dirs := map[string]string{}
+	for _, v := range o.Spec.Volumes {
+		dir := filepath.Join(p.dir, "volumes", v.Name)
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			return nil, fmt.Errorf("making volume %s: %w", v.Name, err)
+		}
+		dirs[v.Name] = dir
+		switch {
+		case v.Secret != nil:
+			if err := p.secret(ctx, o.Namespace, v.Secret.SecretName, dir); err != nil {
+				return nil, err
+			}
+		case v.ConfigMap != nil:
+			if err := p.configMap(ctx, o.Namespace, v.ConfigMap.Name, dir); err != nil {
+				return nil, err
+			}
+		case v.Projected != nil:
+			for _, s := range v.Projected.Sources {
+				if err := p.source(ctx, o, s, dir); err != nil {
+					return nil, err
+				}
+			}
+		}
+	}
+	return dirs, nil
+}
+
+func (p *pod) secret(ctx context.Context, namespace, name, dir string) error {
+	return eventually(ctx, func() error {
+		s, err := p.client.CoreV1().Secrets(namespace).Get(ctx, name, metav1.GetOptions{})
+		if err != nil {
+			return fmt.Errorf("reading Secret %s: %w", name, err)
+		}
+		return write(dir, s.Data)
+	})
+}
+
+func (p *pod) configMap(ctx context.Context, namespace, name, dir string) error {
+	return eventually(ctx, func() error {
+		m, err := p.client.CoreV1().ConfigMaps(namespace).Get(ctx, name, metav1.GetOptions{})
+		if err != nil {
+			return fmt.Errorf("reading ConfigMap %s: %w", name, err)
+		}
+		data := map[string][]byte{}
+		for k, v := range m.Data {
+			data[k] = []byte(v)
+		}
+		return write(dir, data)
+	})
+}
+
+func (p *pod) source(ctx context.Context, o *corev1.Pod, s corev1.VolumeProjection, dir string) error {
+	switch {
+	case s.ConfigMap != nil:
+		return p.configMap(ctx, o.Namespace, s.ConfigMap.Name, dir)
+	case s.Secret != nil:
+		return p.secret(ctx, o.Namespace, s.Secret.Name, dir)
+	case s.ServiceAccountToken != nil:
+		account := o.Spec.ServiceAccountName
+		if account == "" {
+			account = "default"
+		}
+		return eventually(ctx, func() error {
+			r, err := p.client.CoreV1().ServiceAccounts(o.Namespace).CreateToken(ctx, account, &authenticationv1.TokenRequest{
+				Spec: authenticationv1.TokenRequestSpec{
+					Audiences: []string{s.ServiceAccountToken.Audience}, ExpirationSeconds: s.ServiceAccountToken.ExpirationSeconds,
+					BoundObjectRef: &authenticationv1.BoundObjectReference{Kind: "Pod", APIVersion: "v1", Name: o.Name, UID: o.UID},
+				},
+			}, metav1.CreateOptions{})
+			if err != nil {
+				return fmt.Errorf("asking for a token: %w", err)
+			}
+			return write(dir, map[string][]byte{s.ServiceAccountToken.Path: []byte(r.Status.Token)})
+		})
+	}
+	return nil
+}
+
+// eventually does something until it works, as kubelets mount: what a volume needs may come later.
+func eventually(ctx context.Context, do func() error) error {
+	for {
+		err := do()
+		if err == nil {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return err
+		case <-time.After(tick):
+		}
+	}
+}
+
+func write(dir string, files map[string][]byte) error {
+	for name, data := range files {
+		if err := os.WriteFile(filepath.Join(dir, name), data, 0o600); err != nil {
+			return fmt.Errorf("writing a volume: %w", err)
+		}
+	}
+	return nil
+}
+
+var (
+	reference = regexp.MustCompile(`\$\(([A-Za-z0-9_.-]+)\)`)
+	unnamed   = regexp.MustCompile(`^(--?[a-z-]+=)?:(\d+)$`)
+)
+
+// container makes a container's process, with what it says of itself replaced by what the pod has here.
+func (p *pod) container(o *corev1.Pod, spec corev1.Container, dirs map[string]string) *container {
+	env := map[string]string{}
+	for _, e := range spec.Env {
+		env[e.Name] = e.Value
+		if e.ValueFrom == nil || e.ValueFrom.FieldRef == nil {
+			continue
+		}
+		switch e.ValueFrom.FieldRef.FieldPath {
+		case "metadata.uid":
+			env[e.Name] = string(o.UID)
+		case "metadata.name":
+			env[e.Name] = o.Name
+		case "metadata.namespace":
+			env[e.Name] = o.Namespace
+		case "status.podIP":
+			env[e.Name] = p.ip
+		}
+	}
+	here := func(s string) string {
+		s = reference.ReplaceAllStringFunc(s, func(ref string) string {
+			if v, ok := env[ref[2:len(ref)-1]]; ok {
+				return v
+			}
+			return ref
+		})
+		for _, m := range spec.VolumeMounts {
+			s = strings.ReplaceAll(s, m.MountPath, dirs[m.Name])
+		}
+		s = strings.NewReplacer("127.0.0.1", p.ip, "localhost", p.ip, "0.0.0.0", p.ip).Replace(s)
+		return unnamed.ReplaceAllString(s, "${1}"+p.ip+":${2}")
+	}
+	args := slices.Concat(spec.Command, spec.Args)
+	for i := range args {
+		args[i] = here(args[i])
+	}
+	if p.Rewrite != nil {
+		args = p.Rewrite(o, spec.Name, args)
+	}
+	c := &container{spec: spec, program: p.Programs[spec.Image], args: args, ip: p.ip, log: filepath.Join(p.dir, spec.Name+".log")}
+	c.env = append(os.Environ(), "POD_IP="+p.ip)
+	for _, name := range slices.Sorted(maps.Keys(env)) {
+		c.env = append(c.env, name+"="+here(env[name]))
+	}
+	return c
+}
+
+// tell writes the pod's status when it has changed. Conditions of others stay.
+func (p *pod) tell(ctx context.Context, o *corev1.Pod) {
+	ready := true
+	var containers, inits []corev1.ContainerStatus
+	for i, c := range p.containers {
+		s := c.status()
+		ready = ready && s.Ready
+		if i < len(sidecars(o)) {
+			inits = append(inits, s)
+		} else {
+			containers = append(containers, s)
+		}
+	}
+	all := ready
+	for _, gate := range o.Spec.ReadinessGates {
+		all = all && slices.ContainsFunc(o.Status.Conditions, func(c corev1.PodCondition) bool {
+			return c.Type == gate.ConditionType && c.Status == corev1.ConditionTrue
+		})
+	}
+	status := corev1.PodStatus{
+		Phase: corev1.PodRunning, HostIP: "127.0.0.1", PodIP: p.ip, PodIPs: []corev1.PodIP{{IP: p.ip}},
+		ContainerStatuses: containers, InitContainerStatuses: inits,
+	}
+	for kind, is := range map[corev1.PodConditionType]bool{
+		corev1.PodScheduled: true, corev1.PodInitialized: true, corev1.ContainersReady: ready, corev1.PodReady: all,
+	} {
+		c := corev1.PodCondition{Type: kind, Status: corev1.ConditionFalse, LastTransitionTime: metav1.Now()}
+		if is {
+			c.Status = corev1.ConditionTrue
+		}
+		for _, was := range o.Status.Conditions {
+			if was.Type == kind && was.Status == c.Status {
+				c.LastTransitionTime = was.LastTransitionTime
+			}
+		}
+		status.Conditions = append(status.Conditions, c)
+	}
+	slices.SortFunc(status.Conditions, func(a, b corev1.PodCondition) int { return strings.Compare(string(a.Type), string(b.Type)) })
+	key := fmt.Sprint(ready, all, containers, inits)
+	if key == p.told {
+		return
+	}
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": o.UID}, "status": status})
+	if err != nil {
+		panic(err)
+	}
+	if _, err := p.client.CoreV1().Pods(o.Namespace).Patch(ctx, o.Name, types.StrategicMergePatchType, patch, metav1.PatchOptions{}, "status"); err != nil {
+		p.Log("telling the status of %s: %v", o.Name, err)
+		return
+	}
+	p.told = key
+}
+
+// get asks a container, and is content with an answer below 400.
+func get(ctx context.Context, ip string, port int, path string) error {
+	url := "http://" + net.JoinHostPort(ip, strconv.Itoa(port)) + "/" + strings.TrimPrefix(path, "/")
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return fmt.Errorf("asking %s: %w", url, err)
+	}
+	answer, err := http.DefaultClient.Do(r)
+	if err != nil {
+		return fmt.Errorf("asking %s: %w", url, err)
+	}
+	defer answer.Body.Close() //nolint:errcheck // nothing was read
+	if answer.StatusCode >= http.StatusBadRequest {
+		return fmt.Errorf("asking %s: status %s", url, answer.Status)
+	}
+	return nil
+}
+
+// number of a port of a container.
+func number(c *corev1.Container, port intstr.IntOrString) int {
+	if port.Type == intstr.Int {
+		return port.IntValue()
+	}
+	for _, p := range c.Ports {
+		if p.Name == port.StrVal {
+			return int(p.ContainerPort)
+		}
+	}
+	return 0
+}
