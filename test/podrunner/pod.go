@@ -172,6 +172,9 @@ func sidecars(o *corev1.Pod) (all []corev1.Container) {
 // volumes makes the pod's volumes and returns their directories by name.
 func (p *pod) volumes(ctx context.Context, o *corev1.Pod) (map[string]string, error) {
 	dirs := map[string]string{}
+	if err := os.MkdirAll(p.dir, 0o755); err != nil {
+		return nil, fmt.Errorf("making the pod's directory: %w", err)
+	}
 	for _, v := range o.Spec.Volumes {
 		dir := filepath.Join(p.dir, "volumes", v.Name)
 		if err := os.MkdirAll(dir, 0o755); err != nil {

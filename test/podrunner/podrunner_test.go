@@ -31,8 +31,20 @@ func TestMain(m *testing.M) {
 		web()
 		return
 	}
-	os.Exit(m.Run())
+	os.Exit(func() int {
+		if _, err := kube.Assets(); err == nil {
+			if cluster, err = kube.Start(); err != nil {
+				fmt.Fprintln(os.Stderr, err)
+				return 1
+			}
+			defer func() { _ = cluster.Stop() }()
+		}
+		return m.Run()
+	}())
 }
+
+// cluster is one for all tests; nil where there are no programs for one.
+var cluster *kube.Cluster
 
 // web serves, and writes into its volume what happens to it: the hook, which takes a while, and the signal.
 func web() {
@@ -72,25 +84,16 @@ func webContainer(name, address, notes string) corev1.Container {
 
 func start(t *testing.T) (kubernetes.Interface, *Runner) {
 	t.Helper()
-	if _, err := kube.Assets(); err != nil {
-		t.Skip(err)
+	if cluster == nil {
+		t.Skip("no API server: run `make kube`")
 	}
-	cluster, err := kube.Start()
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := cluster.Stop(); err != nil {
-			t.Error(err)
-		}
-	})
 	client, err := kubernetes.NewForConfig(cluster.Config)
 	if err != nil {
 		t.Fatal(err)
 	}
 	r, err := Start(t.Context(), Options{
 		Config: cluster.Config, Namespace: "default", Node: "here", Programs: map[string]string{"web": os.Args[0]},
-		Dir: t.TempDir(), Subnet: 77, Log: t.Logf,
+		Dir: t.TempDir(), Subnet: 77,
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -199,22 +202,22 @@ func TestGraceIsTheLimit(t *testing.T) {
 	main := webContainer("main", ":8000", notes)
 	main.Lifecycle = &corev1.Lifecycle{PreStop: &corev1.LifecycleHandler{HTTPGet: &corev1.HTTPGetAction{Path: "/stop", Port: intstr.FromInt32(8000)}}}
 	_, err := c.CoreV1().Pods("default").Create(t.Context(), &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Name: "p"}, Spec: corev1.PodSpec{Containers: []corev1.Container{main}},
+		ObjectMeta: metav1.ObjectMeta{Name: "q"}, Spec: corev1.PodSpec{Containers: []corev1.Container{main}},
 	}, metav1.CreateOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	until(t, c, "p", "ready", isReady)
+	q := until(t, c, "q", "ready", isReady)
 	// Deleted by force while the hook runs: the process must not outlive the pod for long.
-	if err := c.CoreV1().Pods("default").Delete(t.Context(), "p", metav1.DeleteOptions{}); err != nil {
+	if err := c.CoreV1().Pods("default").Delete(t.Context(), "q", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	if err := c.CoreV1().Pods("default").Delete(t.Context(), "p", metav1.DeleteOptions{GracePeriodSeconds: ptr.To[int64](0)}); err != nil && !apierrors.IsNotFound(err) {
+	if err := c.CoreV1().Pods("default").Delete(t.Context(), "q", metav1.DeleteOptions{GracePeriodSeconds: ptr.To[int64](0)}); err != nil && !apierrors.IsNotFound(err) {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
-	for get(ctx, "127.77.0.2", 8000, "/ready") == nil {
+	for get(ctx, q.Status.PodIP, 8000, "/ready") == nil {
 		if ctx.Err() != nil {
 			t.Fatal("the process goes on")
 		}
