@@ -125,17 +125,22 @@ func (p *Picker) Operate(pool string) (Operated, bool) {
 		if v.name != pool {
 			continue
 		}
+		gate := v.gate.read()
 		out := Operated{
 			PoolGeneration: v.spec.Generation, PolicyName: v.spec.Policy.Name, PolicyGeneration: v.spec.Policy.Generation,
-			Totals: v.tally.read(v.gate.read().Waiting),
+			Totals: v.tally.read(gate.Waiting),
 			Pods:   map[string]operate.PodState{}, Pickable: map[string]bool{},
 		}
+		out.Totals.Refused = gate.Shed + gate.Late + gate.Unserved
 		for i, m := range v.members {
 			ep, load := &v.spec.Endpoints[i], m.load.View(now)
 			pod := out.Pods[ep.ID.Pod]
 			pod.InFlight += load.InFlight - load.Peers.InFlight
 			pod.UncachedTokens += int64(math.Max(0, load.PendingTokens-load.Peers.PendingTokens))
 			pod.Value += m.worth.read(now)
+			pod.Waiting += load.Waiting
+			pod.KVUsage = max(pod.KVUsage, load.KVUsage)
+			pod.Blocks += int64(v.index.Held(m.holder))
 			out.Pods[ep.ID.Pod] = pod
 			if ep.Pickable() {
 				out.Pickable[ep.ID.Pod] = true

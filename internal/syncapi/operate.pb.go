@@ -181,7 +181,12 @@ type OperatePod struct {
 	Reason         string `protobuf:"bytes,6,opt,name=reason,proto3" json:"reason,omitempty"`
 	UncachedTokens int64  `protobuf:"varint,7,opt,name=uncached_tokens,json=uncachedTokens,proto3" json:"uncached_tokens,omitempty"`
 	// Tokens of late hits that no other pod would have had.
-	Value         float64 `protobuf:"fixed64,8,opt,name=value,proto3" json:"value,omitempty"`
+	Value float64 `protobuf:"fixed64,8,opt,name=value,proto3" json:"value,omitempty"`
+	// By the engine's own metrics: requests that wait there, and the part of its KV cache that running ones hold.
+	Waiting int64   `protobuf:"varint,9,opt,name=waiting,proto3" json:"waiting,omitempty"`
+	KvUsage float64 `protobuf:"fixed64,10,opt,name=kv_usage,json=kvUsage,proto3" json:"kv_usage,omitempty"`
+	// Blocks in the index.
+	Blocks        int64 `protobuf:"varint,11,opt,name=blocks,proto3" json:"blocks,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -272,6 +277,27 @@ func (x *OperatePod) GetValue() float64 {
 	return 0
 }
 
+func (x *OperatePod) GetWaiting() int64 {
+	if x != nil {
+		return x.Waiting
+	}
+	return 0
+}
+
+func (x *OperatePod) GetKvUsage() float64 {
+	if x != nil {
+		return x.KvUsage
+	}
+	return 0
+}
+
+func (x *OperatePod) GetBlocks() int64 {
+	if x != nil {
+		return x.Blocks
+	}
+	return 0
+}
+
 // OperateTotals count from the start of the process, but for what waits and the last request.
 type OperateTotals struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -285,7 +311,9 @@ type OperateTotals struct {
 	Ttft    []int64 `protobuf:"varint,7,rep,packed,name=ttft,proto3" json:"ttft,omitempty"`
 	Waiting int64   `protobuf:"varint,8,opt,name=waiting,proto3" json:"waiting,omitempty"`
 	// Milliseconds since 1970; 0 for never.
-	LastRequest   int64 `protobuf:"varint,9,opt,name=last_request,json=lastRequest,proto3" json:"last_request,omitempty"`
+	LastRequest int64 `protobuf:"varint,9,opt,name=last_request,json=lastRequest,proto3" json:"last_request,omitempty"`
+	// Requests for which there was no room.
+	Refused       int64 `protobuf:"varint,10,opt,name=refused,proto3" json:"refused,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -379,6 +407,13 @@ func (x *OperateTotals) GetWaiting() int64 {
 func (x *OperateTotals) GetLastRequest() int64 {
 	if x != nil {
 		return x.LastRequest
+	}
+	return 0
+}
+
+func (x *OperateTotals) GetRefused() int64 {
+	if x != nil {
+		return x.Refused
 	}
 	return 0
 }
@@ -530,7 +565,7 @@ const file_internal_syncapi_operate_proto_rawDesc = "" +
 	"\x11policy_generation\x18\x05 \x01(\x03R\x10policyGeneration\x12\x14\n" +
 	"\x05ready\x18\x06 \x01(\bR\x05ready\x121\n" +
 	"\x04pods\x18\a \x03(\v2\x1d.kvasir.operate.v1.OperatePodR\x04pods\x128\n" +
-	"\x06totals\x18\b \x01(\v2 .kvasir.operate.v1.OperateTotalsR\x06totals\"\xe2\x01\n" +
+	"\x06totals\x18\b \x01(\v2 .kvasir.operate.v1.OperateTotalsR\x06totals\"\xaf\x02\n" +
 	"\n" +
 	"OperatePod\x12\x10\n" +
 	"\x03uid\x18\x01 \x01(\tR\x03uid\x12\x1a\n" +
@@ -540,7 +575,11 @@ const file_internal_syncapi_operate_proto_rawDesc = "" +
 	"\bdegraded\x18\x05 \x01(\bR\bdegraded\x12\x16\n" +
 	"\x06reason\x18\x06 \x01(\tR\x06reason\x12'\n" +
 	"\x0funcached_tokens\x18\a \x01(\x03R\x0euncachedTokens\x12\x14\n" +
-	"\x05value\x18\b \x01(\x01R\x05value\"\xa8\x02\n" +
+	"\x05value\x18\b \x01(\x01R\x05value\x12\x18\n" +
+	"\awaiting\x18\t \x01(\x03R\awaiting\x12\x19\n" +
+	"\bkv_usage\x18\n" +
+	" \x01(\x01R\akvUsage\x12\x16\n" +
+	"\x06blocks\x18\v \x01(\x03R\x06blocks\"\xc2\x02\n" +
 	"\rOperateTotals\x12\x1a\n" +
 	"\brequests\x18\x01 \x01(\x03R\brequests\x12#\n" +
 	"\rprompt_tokens\x18\x02 \x01(\x03R\fpromptTokens\x12\x1d\n" +
@@ -551,7 +590,9 @@ const file_internal_syncapi_operate_proto_rawDesc = "" +
 	"\tevictions\x18\x06 \x01(\x03R\tevictions\x12\x12\n" +
 	"\x04ttft\x18\a \x03(\x03R\x04ttft\x12\x18\n" +
 	"\awaiting\x18\b \x01(\x03R\awaiting\x12!\n" +
-	"\flast_request\x18\t \x01(\x03R\vlastRequest\"z\n" +
+	"\flast_request\x18\t \x01(\x03R\vlastRequest\x12\x18\n" +
+	"\arefused\x18\n" +
+	" \x01(\x03R\arefused\"z\n" +
 	"\vWarmRequest\x12\x12\n" +
 	"\x04pool\x18\x01 \x01(\tR\x04pool\x12\x17\n" +
 	"\apod_uid\x18\x02 \x01(\tR\x06podUid\x12\x1d\n" +

@@ -29,11 +29,11 @@ func fullState() operate.State {
 	s := operate.State{
 		Picker: "m-picker-0", Incarnation: 1 << 63, PoolGeneration: 7, PolicyName: "chat", PolicyGeneration: 3, Ready: true,
 		Pods: map[string]operate.PodState{
-			"uid-0": {Draining: true, InFlight: 2, Synced: true, UncachedTokens: 900, Value: 1234.5},
+			"uid-0": {Draining: true, InFlight: 2, Synced: true, UncachedTokens: 900, Value: 1234.5, Waiting: 3, KVUsage: 0.5, Blocks: 77},
 			"uid-1": {Degraded: true, Reason: "Lagging"},
 		},
 		Totals: operate.Totals{
-			Requests: 1, PromptTokens: 2, HitTokens: 3, PrefillTokens: 4, WorkSeconds: 5.5, Evictions: 6, Waiting: 8,
+			Requests: 1, PromptTokens: 2, HitTokens: 3, PrefillTokens: 4, WorkSeconds: 5.5, Evictions: 6, Waiting: 8, Refused: 9,
 			LastRequest: time.UnixMilli(1_800_000_000_123),
 		},
 	}

@@ -16,7 +16,7 @@ func stateMessage(s *operate.State) *OperateState {
 		PolicyName: s.PolicyName, PolicyGeneration: s.PolicyGeneration, Ready: s.Ready,
 		Totals: &OperateTotals{
 			Requests: t.Requests, PromptTokens: t.PromptTokens, HitTokens: t.HitTokens, PrefillTokens: t.PrefillTokens,
-			WorkSeconds: t.WorkSeconds, Evictions: t.Evictions, Ttft: t.TTFT[:], Waiting: t.Waiting,
+			WorkSeconds: t.WorkSeconds, Evictions: t.Evictions, Refused: t.Refused, Ttft: t.TTFT[:], Waiting: t.Waiting,
 		},
 	}
 	if !t.LastRequest.IsZero() {
@@ -27,6 +27,7 @@ func stateMessage(s *operate.State) *OperateState {
 		m.Pods = append(m.Pods, &OperatePod{
 			Uid: uid, Draining: p.Draining, InFlight: int64(p.InFlight), Synced: p.Synced, Degraded: p.Degraded,
 			Reason: p.Reason, UncachedTokens: p.UncachedTokens, Value: p.Value,
+			Waiting: int64(p.Waiting), KvUsage: p.KVUsage, Blocks: p.Blocks,
 		})
 	}
 	return m
@@ -41,7 +42,7 @@ func stateOf(m *OperateState) operate.State {
 		Pods: make(map[string]operate.PodState, len(m.GetPods())),
 		Totals: operate.Totals{
 			Requests: t.GetRequests(), PromptTokens: t.GetPromptTokens(), HitTokens: t.GetHitTokens(),
-			PrefillTokens: t.GetPrefillTokens(), WorkSeconds: t.GetWorkSeconds(), Evictions: t.GetEvictions(), Waiting: t.GetWaiting(),
+			PrefillTokens: t.GetPrefillTokens(), WorkSeconds: t.GetWorkSeconds(), Evictions: t.GetEvictions(), Refused: t.GetRefused(), Waiting: t.GetWaiting(),
 		},
 	}
 	for i, n := range t.GetTtft() {
@@ -54,6 +55,7 @@ func stateOf(m *OperateState) operate.State {
 		s.Pods[p.GetUid()] = operate.PodState{
 			Draining: p.GetDraining(), InFlight: int(p.GetInFlight()), Synced: p.GetSynced(), Degraded: p.GetDegraded(),
 			Reason: p.GetReason(), UncachedTokens: p.GetUncachedTokens(), Value: p.GetValue(),
+			Waiting: int(p.GetWaiting()), KVUsage: p.GetKvUsage(), Blocks: p.GetBlocks(),
 		}
 	}
 	return s
