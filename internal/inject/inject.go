@@ -33,6 +33,9 @@ const (
 	EngineGrace = 20 * time.Second
 )
 
+// ReporterName is the name of the sidecar.
+const ReporterName = "kvasir-reporter"
+
 // What may be injected, as the annotation and Skipped name it.
 const (
 	Reporter = "reporter"
@@ -230,7 +233,7 @@ func (w *work) identity() {
 
 // reporter adds the sidecar.
 func (w *work) reporter() {
-	const name = "kvasir-reporter"
+	const name = ReporterName
 	o, wiring, spec := w.options, w.wiring, &w.pod.Spec
 	if !wiring.reports() {
 		return

@@ -102,7 +102,7 @@ func (r *round) summarise() {
 
 // trouble of a pod; a start that takes longer than the deadline is one.
 func (r *round) trouble(p *Pod) Trouble {
-	if p.Trouble.Reason != "" || p.Ready || p.Deleting || p.Mark.Reason != "" || !p.Running || p.Loaded {
+	if p.Trouble.Reason != "" || p.Ready || p.Deleting || p.Mark.Reason != "" || !p.Running || p.Loaded || r.Pool.ProgressDeadline == 0 {
 		return p.Trouble
 	}
 	late := p.Created.Add(r.Pool.ProgressDeadline)

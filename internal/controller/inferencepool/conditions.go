@@ -1,0 +1,310 @@
+package inferencepool
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/kvasir-dev/kvasir/api/v1alpha1"
+	"github.com/kvasir-dev/kvasir/internal/inject"
+	"github.com/kvasir-dev/kvasir/internal/plan"
+	"github.com/kvasir-dev/kvasir/internal/scaling"
+)
+
+// Reasons that are named in more than one place.
+const (
+	reasonRolloutStopped = "RolloutStopped"
+	reasonFlags          = "EngineFlagsMissing"
+	reasonPreStop        = "PreStopMissing"
+)
+
+// pending is a condition that differs from what the status says, and since when.
+type pending struct {
+	condition metav1.Condition
+	since     time.Time
+}
+
+// judgement is what a condition says.
+type judgement struct {
+	status  metav1.ConditionStatus
+	reason  string
+	message string
+}
+
+func yes(reason, format string, args ...any) judgement {
+	return judgement{metav1.ConditionTrue, reason, fmt.Sprintf(format, args...)}
+}
+
+func no(reason, format string, args ...any) judgement {
+	return judgement{metav1.ConditionFalse, reason, fmt.Sprintf(format, args...)}
+}
+
+func unknown(reason, format string, args ...any) judgement {
+	return judgement{metav1.ConditionUnknown, reason, fmt.Sprintf(format, args...)}
+}
+
+// conditions judges everything and keeps what lasts.
+func (r *round) conditions(childrenErr, podsErr error, affected *metav1.Condition) {
+	accepted := r.accepted(podsErr)
+	picker := r.pickerAvailable(childrenErr)
+	r.set(v1alpha1.ConditionAccepted, accepted)
+	r.set(v1alpha1.ConditionPickerAvailable, picker)
+	if r.pool.Spec.Template != nil {
+		r.set(v1alpha1.ConditionUpToDate, r.upToDate())
+	}
+	r.set(v1alpha1.ConditionScaled, r.scaled(podsErr))
+	r.set(v1alpha1.ConditionPodsHealthy, r.podsHealthy())
+	r.set(v1alpha1.ConditionEventsSynced, r.eventsSynced())
+	r.set(v1alpha1.ConditionReady, r.ready(accepted, picker))
+	if r.pool.Spec.Autoscaling.MaxReplicas > 0 {
+		r.set(v1alpha1.ConditionAutoscalingActive, r.autoscalingActive())
+	} else {
+		meta.RemoveStatusCondition(&r.next.Conditions, v1alpha1.ConditionAutoscalingActive)
+	}
+	if affected != nil {
+		meta.SetStatusCondition(&r.next.Conditions, *affected)
+	} else {
+		meta.RemoveStatusCondition(&r.next.Conditions, v1alpha1.ConditionPolicyAffected)
+	}
+}
+
+// set changes a condition when it is new, when the spec has changed, or when it has been otherwise for as long as a
+// condition must last.
+func (r *round) set(kind string, j judgement) {
+	want := metav1.Condition{
+		Type: kind, Status: j.status, Reason: j.reason, Message: j.message[:min(len(j.message), 1024)],
+		ObservedGeneration: r.pool.Generation, LastTransitionTime: metav1.NewTime(r.now.Truncate(time.Second)),
+	}
+	old := meta.FindStatusCondition(r.next.Conditions, kind)
+	if old != nil && old.Status == want.Status && old.Reason == want.Reason && old.Message == want.Message {
+		delete(r.memory.pending, kind)
+		old.ObservedGeneration = want.ObservedGeneration
+		return
+	}
+	if old != nil && old.ObservedGeneration == want.ObservedGeneration {
+		p, ok := r.memory.pending[kind]
+		if !ok || p.condition.Status != want.Status || p.condition.Reason != want.Reason {
+			p = pending{want, r.now}
+			r.memory.pending[kind] = p
+		}
+		if due := p.since.Add(settle); r.now.Before(due) {
+			r.wakeAt(due)
+			return
+		}
+	}
+	delete(r.memory.pending, kind)
+	meta.SetStatusCondition(&r.next.Conditions, want)
+}
+
+func (r *round) accepted(podsErr error) judgement {
+	switch {
+	case r.problems.overlap != "":
+		return no("SelectorOverlap", "%s", r.problems.overlap)
+	case len(r.problems.taken) > 0:
+		return no("NameTaken", "somebody else's objects have names that the pool needs: %s", strings.Join(r.problems.taken, ", "))
+	case r.problems.template != "":
+		return no("TemplateRefused", "%s", r.problems.template)
+	case podsErr != nil && apierrors.IsInvalid(podsErr):
+		return no("TemplateRefused", "%s", podsErr.Error())
+	case podsErr != nil && apierrors.IsForbidden(podsErr) && !quota(podsErr):
+		return no("NotPermitted", "%s", podsErr.Error())
+	case r.problems.reference != "":
+		return no("ReferenceNotFound", "%s", r.problems.reference)
+	}
+	return yes("Accepted", "")
+}
+
+// quota is whether an error says that a ResourceQuota is used up.
+func quota(err error) bool {
+	return apierrors.IsForbidden(err) && strings.Contains(err.Error(), "exceeded quota")
+}
+
+func (r *round) pickerAvailable(err error) judgement {
+	if r.pool.Spec.Picker.Mode == v1alpha1.PickerExternal {
+		return yes("External", "somebody else runs the pickers")
+	}
+	if err != nil && strings.Contains(err.Error(), "certificates of pool") {
+		return no("CertificateInvalid", "%s", err.Error())
+	}
+	want, ready := r.pool.Spec.Picker.Replicas, int32(0)
+	if want == 0 {
+		want = 2
+	}
+	if r.picker != nil {
+		ready = r.picker.Status.ReadyReplicas
+	}
+	switch {
+	case ready == 0:
+		return no("Unavailable", "0 of %d replicas are ready", want)
+	case ready < want:
+		return no("SomeUnavailable", "%d of %d replicas are ready", ready, want)
+	}
+	return yes("Available", "%d of %d replicas are ready", ready, want)
+}
+
+func (r *round) upToDate() judgement {
+	c := &r.decision.Counts
+	switch r.decision.Progress {
+	case plan.RollingOut:
+		return no("RolloutInProgress", "%d of %d pods are of revision %s", c.Updated, r.size.now, r.revisions.update)
+	case plan.Stopped:
+		return no(reasonRolloutStopped, "new pods of revision %s did not become ready in %d s; the old pods stay. Apply a template that works, the old one to go back",
+			r.revisions.update, r.pool.Spec.Rollout.ProgressDeadlineSeconds)
+	case plan.WaitingOnDelete:
+		return no("RolloutOnDelete", "%d of %d pods are of revision %s; the others are replaced when somebody deletes them", c.Updated, r.size.now, r.revisions.update)
+	case plan.UpToDate:
+	}
+	for _, pod := range r.pods {
+		if injected := strings.Fields(pod.Annotations[v1alpha1.AnnotationInjected]); len(injected) > 0 && injected[0] != r.Version {
+			return yes("InjectionOutdated", "some pods were made by Kvasir %s; the next revision brings them up to date", injected[0])
+		}
+	}
+	return yes("UpToDate", "")
+}
+
+func (r *round) scaled(podsErr error) judgement {
+	c := &r.decision.Counts
+	has := c.Total - c.Draining
+	switch {
+	case r.problems.target != "":
+		return no("ScaleTargetRefused", "%s", r.problems.target)
+	case podsErr != nil && quota(podsErr):
+		return no("QuotaExceeded", "%s", podsErr.Error())
+	case r.decision.NoRoom:
+		return no("IslandsExhausted", "%d of %d pods; no island has room or gives nodes", has, r.size.now)
+	case c.Ready < r.size.now:
+		return no("ScalingUp", "%d of %d pods serve", c.Ready, r.size.now)
+	case c.Draining > 0 || c.Total > r.size.now:
+		return no("ScalingDown", "%d pods drain or are deleted, %d stay", c.Total-min(has, r.size.now), r.size.now)
+	}
+	return yes("Settled", "%d pods", r.size.now)
+}
+
+func (r *round) podsHealthy() judgement {
+	names := map[string][]string{}
+	message := ""
+	first := ""
+	for i := range r.decision.Pods {
+		s := &r.decision.Pods[i]
+		if s.Trouble.Reason == "" || s.Pod.Finished || s.Pod.Deleting {
+			continue
+		}
+		names[s.Trouble.Reason] = append(names[s.Trouble.Reason], s.Pod.Name)
+		if first == "" {
+			first, message = s.Trouble.Reason, s.Trouble.Message
+			r.stuck = r.podOf[s.Pod.UID]
+		}
+	}
+	if first != "" {
+		list := names[first]
+		slices.Sort(list)
+		more := ""
+		if len(list) > 3 {
+			more = fmt.Sprintf(" and %d more", len(list)-3)
+		}
+		return no(first, "%s%s: %s", strings.Join(list[:min(3, len(list))], ", "), more, message)
+	}
+	for _, kind := range []struct {
+		reason string
+		of     func(what string) bool
+	}{
+		{reasonFlags, func(what string) bool { return strings.HasPrefix(what, "--") }},
+		{reasonPreStop, func(what string) bool { return what == inject.PreStop || what == inject.GraceFor }},
+	} {
+		var said []string
+		for _, s := range r.problems.skipped {
+			if kind.of(s.What) {
+				said = append(said, fmt.Sprintf("%s of container %s: %s", s.What, s.Container, s.Why))
+			}
+		}
+		if len(said) > 0 {
+			return no(kind.reason, "%s. Set it in the template", strings.Join(said, "; "))
+		}
+	}
+	return yes("Healthy", "")
+}
+
+// eventReasons are what pickers say of a pod whose cache they do not know, as conditions name it.
+var eventReasons = map[string]string{
+	"UnknownLayout": "UnknownLayout", "ReporterRejected": "ReporterRejected", "Lagging": "Lagging",
+	"BlockSizeUnsupported": "BlockSizeUnsupported", "ReporterMissing": "ReporterMissing",
+}
+
+func (r *round) eventsSynced() judgement {
+	if r.pool.Spec.Engine.Events.Source == v1alpha1.EventsNone {
+		return yes("NotUsed", "engine.events.source is None")
+	}
+	synced, of := 0, 0
+	reason, which := "", ""
+	for i := range r.decision.Pods {
+		p := r.decision.Pods[i].Pod
+		if !p.Ready || p.Deleting {
+			continue
+		}
+		of++
+		if p.Synced {
+			synced++
+			continue
+		}
+		state, _ := r.view.Pod(p.UID)
+		if which == "" {
+			which = p.Name
+			if reason = eventReasons[state.Reason]; reason == "" {
+				reason = "StreamMissing"
+			}
+		}
+	}
+	switch {
+	case len(r.view.Replicas) == 0:
+		return unknown("NoPicker", "no replica of the picker is heard")
+	case which != "":
+		return no(reason, "the caches of %d of %d pods are known; %s's is not", synced, of, which)
+	}
+	return yes("Synced", "")
+}
+
+func (r *round) ready(accepted, picker judgement) judgement {
+	c := &r.decision.Counts
+	switch {
+	case accepted.status == metav1.ConditionFalse && c.Ready == 0:
+		return no("NotAccepted", "%s", accepted.message)
+	case c.Ready == 0 && r.size.now == 0:
+		return yes("AtZero", "the pool is at zero, as it should")
+	case c.Ready == 0 && meta.FindStatusCondition(r.next.Conditions, v1alpha1.ConditionReady) == nil:
+		return unknown("Starting", "no endpoint is ready yet")
+	case c.Ready == 0 && r.starting():
+		return unknown("Starting", "no endpoint is ready yet")
+	case c.Ready == 0:
+		return no("NoReadyEndpoint", "none of %d pods is ready", c.Total)
+	case picker.reason == "Unavailable":
+		return no("PickerUnavailable", "%s", picker.message)
+	}
+	ranks := max(int(r.pool.Spec.Engine.DataParallel.Ranks), 1)
+	return yes("Serving", "%d of %d endpoints", c.Ready*ranks, c.Total*ranks)
+}
+
+// starting is whether the pool has never served.
+func (r *round) starting() bool {
+	old := meta.FindStatusCondition(r.next.Conditions, v1alpha1.ConditionReady)
+	return old != nil && old.Reason == "Starting"
+}
+
+func (r *round) autoscalingActive() judgement {
+	d := r.size.decision
+	switch {
+	case r.problems.target != "":
+		return no("TargetNotScalable", "%s", r.problems.target)
+	case d == nil || d.Reason == scaling.NoSamples:
+		return no("NoSamples", "no picker is heard, so the size stays")
+	case r.pool.Spec.Autoscaling.Mode == v1alpha1.AutoscalingRecommend:
+		return yes("Recommending", "it would be %d: %s", d.Size, d.Reason)
+	case d.Reason == scaling.AtMaximum:
+		return yes("AtMaximum", "%d would be needed", d.Wanted)
+	}
+	return yes("Active", "%s", d.Reason)
+}

@@ -1,0 +1,113 @@
+package inferencepool
+
+import (
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/utils/ptr"
+
+	"github.com/kvasir-dev/kvasir/api/v1alpha1"
+	"github.com/kvasir-dev/kvasir/internal/plan"
+)
+
+const (
+	normal  = corev1.EventTypeNormal
+	warning = corev1.EventTypeWarning
+	// quiet is how long an event of one reason and pod is not told again.
+	quiet = time.Minute
+)
+
+// toldEvent is an event that was told.
+type toldEvent struct{ reason, pod string }
+
+// tell writes an event about the pool, and a pod where one is concerned.
+func (r *round) tell(kind, reason string, pod *corev1.Pod, format string, args ...any) {
+	if r.Recorder == nil {
+		return
+	}
+	key := toldEvent{reason: reason}
+	var related runtime.Object
+	if pod != nil {
+		key.pod, related = pod.Name, pod
+	}
+	if last, ok := r.memory.told[key]; ok && r.now.Sub(last) < quiet {
+		return
+	}
+	for k, at := range r.memory.told {
+		if r.now.Sub(at) >= quiet {
+			delete(r.memory.told, k)
+		}
+	}
+	r.memory.told[key] = r.now
+	note := fmt.Sprintf(format, args...)
+	r.Recorder.Eventf(r.pool, related, kind, reason, reason, "%s", note[:min(len(note), 1024)])
+}
+
+// tellAction writes the event of an action that was done.
+func (r *round) tellAction(a *plan.Action) {
+	pod := r.podOf[a.UID]
+	switch a.Kind {
+	case plan.SetMark:
+		r.tell(normal, "VictimChosen", pod, "%s: %s", a.Name, a.Why)
+		r.tell(normal, "DrainStarted", pod, "%s drains (%s) until idle, at the latest %s", a.Name, a.Mark.Reason, a.Mark.Deadline.UTC().Format(time.RFC3339))
+	case plan.Unmark:
+		r.tell(normal, "DrainCancelled", pod, "%s is wanted again; %s", a.Name, a.Why)
+	case plan.Delete:
+		switch a.Cause {
+		case plan.CauseDeadline:
+			r.tell(warning, "DrainDeadlineExceeded", pod, "%s is deleted with %s", a.Name, a.Why)
+		case plan.CauseIdle:
+			r.tell(normal, "DrainFinished", pod, "%s is deleted: %s", a.Name, a.Why)
+		}
+	case plan.Create:
+		if a.Island != "" {
+			r.tell(normal, "IslandChosen", nil, "%s starts on island %s", a.Name, a.Island)
+		}
+	case plan.Show:
+		if pod != nil && a.Shown.Warm {
+			r.tell(normal, "WarmUpFinished", pod, "%s counts as warm", a.Name)
+		}
+	case plan.WarmUp:
+	}
+}
+
+// tellChanges writes the events of what the status says anew.
+func (r *round) tellChanges(was, is *v1alpha1.InferencePool) {
+	before, now := ptr.Deref(was.Status.DesiredReplicas, -1), ptr.Deref(is.Status.DesiredReplicas, -1)
+	cause := "spec.replicas"
+	if d := r.size.decision; d != nil && r.pool.Spec.Replicas == nil {
+		cause = string(d.Reason)
+	}
+	switch {
+	case before < 0: // a new pool
+	case now > before:
+		r.tell(normal, "ScaledUp", nil, "from %d to %d: %s", before, now, cause)
+	case now < before:
+		r.tell(normal, "ScaledDown", nil, "from %d to %d: %s", before, now, cause)
+	}
+	if was.Status.UpdateRevision != "" && was.Status.UpdateRevision != is.Status.UpdateRevision {
+		r.tell(normal, "RolloutStarted", nil, "to revision %s", is.Status.UpdateRevision)
+	}
+	if was.Status.CurrentRevision != "" && was.Status.CurrentRevision != is.Status.CurrentRevision {
+		r.tell(normal, "RolloutFinished", nil, "all pods are of revision %s", is.Status.CurrentRevision)
+	}
+	for _, c := range is.Status.Conditions {
+		old := meta.FindStatusCondition(was.Status.Conditions, c.Type)
+		if old != nil && old.Status == c.Status && old.Reason == c.Reason {
+			continue
+		}
+		switch {
+		case c.Reason == reasonRolloutStopped:
+			r.tell(warning, "RolloutStopped", nil, "%s", c.Message)
+		case c.Type == v1alpha1.ConditionPodsHealthy && c.Status == "False" && (c.Reason == reasonFlags || c.Reason == reasonPreStop):
+			r.tell(warning, "InjectionSkipped", nil, "%s", c.Message)
+		case c.Type == v1alpha1.ConditionPodsHealthy && c.Status == "False":
+			r.tell(warning, "PodStuck", r.stuck, "%s: %s", c.Reason, c.Message)
+		case c.Type == v1alpha1.ConditionEventsSynced && c.Status == "False":
+			r.tell(warning, "EventsDegraded", nil, "%s: %s", c.Reason, c.Message)
+		}
+	}
+}

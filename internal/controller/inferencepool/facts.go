@@ -1,0 +1,358 @@
+package inferencepool
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/kvasir-dev/kvasir/api/v1alpha1"
+	"github.com/kvasir-dev/kvasir/internal/children"
+	"github.com/kvasir-dev/kvasir/internal/inject"
+	"github.com/kvasir-dev/kvasir/internal/plan"
+)
+
+// Conditions of pods that the operator writes.
+const (
+	conditionSynced corev1.PodConditionType = "kvasir.dev/Synced"
+	conditionIdle   corev1.PodConditionType = "kvasir.dev/Idle"
+)
+
+// annotationSafeToEvict tells the cluster autoscaler that a pod is in nobody's way.
+const annotationSafeToEvict = "cluster-autoscaler.kubernetes.io/safe-to-evict"
+
+// trustAfter is the time after which a picker has seen every change of a pod that is older. An acknowledgement that is
+// older than a mark may be one of the mark before.
+const trustAfter = 30 * time.Second
+
+// seenMark is a mark, and since when this process knows it.
+type seenMark struct {
+	mark  plan.Mark
+	since time.Time
+}
+
+// read fills in what the cache has.
+func (r *round) read(ctx context.Context) error {
+	var list corev1.PodList
+	selector := client.MatchingLabels{v1alpha1.LabelPool: r.key.Name}
+	if r.pool.Spec.Template == nil {
+		selector = client.MatchingLabels{}
+		for k, v := range r.pool.Spec.Selector.MatchLabels {
+			selector[k] = string(v)
+		}
+	}
+	if err := r.Client.List(ctx, &list, client.InNamespace(r.key.Namespace), selector); err != nil {
+		return fmt.Errorf("listing pods of pool %s: %w", r.key, err)
+	}
+	r.podOf = map[string]*corev1.Pod{}
+	for i := range list.Items {
+		pod := &list.Items[i]
+		if r.pool.Spec.Template != nil && !metav1.IsControlledBy(pod, r.pool) {
+			r.strangers++
+			continue
+		}
+		r.pods = append(r.pods, pod)
+		r.podOf[string(pod.UID)] = pod
+	}
+	picker := &appsv1.Deployment{}
+	err := r.Client.Get(ctx, types.NamespacedName{Namespace: r.key.Namespace, Name: children.PickerName(r.key.Name)}, picker)
+	switch {
+	case err == nil && metav1.IsControlledBy(picker, r.pool):
+		r.picker = picker
+	case err != nil && !apierrors.IsNotFound(err):
+		return fmt.Errorf("reading the pickers of pool %s: %w", r.key, err)
+	}
+	return nil
+}
+
+// facts are what plan decides from.
+func (r *round) facts(ctx context.Context) (plan.Input, error) {
+	input := plan.Input{Now: r.now}
+	for _, pod := range r.pods {
+		node, err := r.node(ctx, pod.Spec.NodeName)
+		if err != nil {
+			return input, err
+		}
+		input.Pods = append(input.Pods, r.fact(pod, node))
+	}
+	r.learn(input.Pods)
+	r.size = r.chooseSize()
+	surge, unavailable := limits(r.pool.Spec.Rollout, r.size.now)
+	rollout := r.pool.Spec.Rollout
+	input.Pool = plan.Pool{
+		Name: r.key.Name, Size: r.size.now, Revision: r.revisions.update, Current: r.revisions.current,
+		OnDelete: rollout.Type == v1alpha1.OnDelete, Surge: surge, Unavailable: unavailable,
+		ProgressDeadline: time.Duration(rollout.ProgressDeadlineSeconds) * time.Second,
+		DrainDeadline:    inject.Deadline(r.pool), LongestWay: LongestWay,
+	}
+	if w := r.pool.Spec.WarmUp; w != nil {
+		input.Pool.WarmUp = time.Duration(w.MaxSeconds) * time.Second
+	}
+	if err := r.placeOn(ctx, &input); err != nil {
+		return input, err
+	}
+	return input, nil
+}
+
+// learn adds what pickers and engines say of marked pods.
+func (r *round) learn(pods []plan.Pod) {
+	r.keepMarks(pods)
+	r.watchDraining(pods)
+	for i := range pods {
+		p := &pods[i]
+		p.Acknowledged = r.acknowledged(p)
+		if p.Mark.Reason != "" && r.Engines != nil {
+			p.Readings = r.Engines.Readings(p.UID)
+		}
+	}
+}
+
+// fact is what is known of one pod.
+func (r *round) fact(pod *corev1.Pod, node plan.Node) plan.Pod {
+	uid := string(pod.UID)
+	p := plan.Pod{
+		UID: uid, Name: pod.Name, Revision: pod.Labels[v1alpha1.LabelRevision], Island: pod.Labels[r.islandLabel()],
+		Created: pod.CreationTimestamp.Time, Assigned: pod.Spec.NodeName != "", Node: node,
+		Deleting: !pod.DeletionTimestamp.IsZero(),
+		Finished: pod.Status.Phase == corev1.PodFailed || pod.Status.Phase == corev1.PodSucceeded,
+		Running:  engineRuns(pod, r.pool.Spec.Engine.ContainerName),
+		Mark:     markOf(pod), Trouble: troubleOf(pod),
+		Shown: plan.Shown{
+			Synced: isTrue(pod, conditionSynced), Warm: isTrue(pod, inject.ConditionWarm), Idle: isTrue(pod, conditionIdle),
+		},
+	}
+	p.Slot = -1 // a pod without a slot takes none
+	if n, err := strconv.Atoi(pod.Labels[v1alpha1.LabelSlot]); err == nil {
+		p.Slot = n
+	}
+	p.Loaded, p.LoadedAt = since(pod, corev1.ContainersReady)
+	p.Ready, p.ReadyAt = since(pod, corev1.PodReady)
+	for _, gate := range pod.Spec.ReadinessGates {
+		p.WarmGate = p.WarmGate || gate.ConditionType == inject.ConditionWarm
+	}
+	p.WarmedUp = r.Warmups == nil || r.Warmups.Done(uid)
+	p.Synced, p.Value, p.Load = r.view.Synced(uid), r.view.Value(uid), r.view.InFlight(uid)
+	if state, ok := r.view.Pod(uid); ok {
+		p.Degraded = state.Degraded
+	} else {
+		p.Synced = p.Shown.Synced && p.Running // nobody is heard: as it was
+	}
+	return p
+}
+
+// keepMarks remembers since when each mark is known.
+func (r *round) keepMarks(pods []plan.Pod) {
+	seen := map[string]bool{}
+	for i := range pods {
+		p := &pods[i]
+		if p.Mark.Reason == "" {
+			continue
+		}
+		seen[p.UID] = true
+		if m, ok := r.memory.marks[p.UID]; !ok || m.mark != p.Mark {
+			r.memory.marks[p.UID] = seenMark{p.Mark, r.now}
+		}
+	}
+	for uid := range r.memory.marks {
+		if !seen[uid] {
+			delete(r.memory.marks, uid)
+		}
+	}
+}
+
+// acknowledged is when the last picker ceased to choose a marked pod; zero while one may still do.
+func (r *round) acknowledged(p *plan.Pod) time.Time {
+	mark, ok := r.memory.marks[p.UID]
+	if !ok {
+		return time.Time{}
+	}
+	since, ok := r.view.Acknowledged(p.UID)
+	switch {
+	case !ok:
+		return time.Time{}
+	case r.view.Live() == 0: // nobody picks, if the pickers are ours to know
+		if r.pool.Spec.Picker.Mode == v1alpha1.PickerExternal {
+			return time.Time{}
+		}
+		return mark.since
+	case !since.Before(mark.since):
+		return since
+	}
+	// It may be the acknowledgement of an earlier mark, or of this one before this process has seen it.
+	if trusted := mark.since.Add(trustAfter); !r.now.Before(trusted) {
+		return trusted
+	}
+	return time.Time{}
+}
+
+// watchDraining has the engines of marked pods asked.
+func (r *round) watchDraining(pods []plan.Pod) {
+	if r.Engines == nil {
+		return
+	}
+	var marked []*corev1.Pod
+	for i := range pods {
+		if p := &pods[i]; p.Mark.Reason != "" && p.Running && !p.Deleting {
+			marked = append(marked, r.podOf[p.UID])
+		}
+	}
+	r.Engines.Watch(r.pool, marked)
+}
+
+// markOf reads the drain mark. A deadline that cannot be read is none.
+func markOf(pod *corev1.Pod) plan.Mark {
+	reason, ok := pod.Labels[v1alpha1.LabelDrain]
+	if !ok {
+		return plan.Mark{}
+	}
+	if reason == "" {
+		reason = plan.DrainManual // present is what counts
+	}
+	m := plan.Mark{Reason: reason}
+	if t, err := time.Parse(time.RFC3339, pod.Annotations[v1alpha1.AnnotationDrainDeadline]); err == nil {
+		m.Deadline = t
+	}
+	return m
+}
+
+func isTrue(pod *corev1.Pod, kind corev1.PodConditionType) bool {
+	yes, _ := since(pod, kind)
+	return yes
+}
+
+func since(pod *corev1.Pod, kind corev1.PodConditionType) (bool, time.Time) {
+	for i := range pod.Status.Conditions {
+		if c := &pod.Status.Conditions[i]; c.Type == kind {
+			return c.Status == corev1.ConditionTrue, c.LastTransitionTime.Time
+		}
+	}
+	return false, time.Time{}
+}
+
+// engineOf is the status of the engine's container; nil before there is one.
+func engineOf(pod *corev1.Pod, container string) *corev1.ContainerStatus {
+	if container == "" && len(pod.Spec.Containers) > 0 {
+		container = pod.Spec.Containers[0].Name
+	}
+	for i := range pod.Status.ContainerStatuses {
+		if c := &pod.Status.ContainerStatuses[i]; c.Name == container {
+			return c
+		}
+	}
+	return nil
+}
+
+func engineRuns(pod *corev1.Pod, container string) bool {
+	c := engineOf(pod, container)
+	return c != nil && c.State.Running != nil
+}
+
+// troubleOf is what keeps a pod from coming up, as Kubernetes tells it.
+func troubleOf(pod *corev1.Pod) plan.Trouble {
+	for _, c := range pod.Status.Conditions {
+		if c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse && c.Reason == corev1.PodReasonUnschedulable {
+			return plan.Trouble{Reason: plan.Unschedulable, Message: c.Message}
+		}
+	}
+	for _, statuses := range [][]corev1.ContainerStatus{pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses} {
+		for i := range statuses {
+			w := statuses[i].State.Waiting
+			if w == nil {
+				continue
+			}
+			message := statuses[i].Name + ": " + w.Message
+			switch w.Reason {
+			case "ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "RegistryUnavailable", "SignatureValidationFailed":
+				return plan.Trouble{Reason: plan.ImagePullFailed, Message: message}
+			case "CrashLoopBackOff", "CreateContainerConfigError", "CreateContainerError", "RunContainerError", "StartError":
+				return plan.Trouble{Reason: plan.CrashLooping, Message: message}
+			}
+		}
+	}
+	return plan.Trouble{Message: pod.Status.Message}
+}
+
+// leaving and dying are taints of nodes that go away: soon, with a drain that somebody else begins; and within
+// minutes, whatever anybody does.
+var (
+	leaving = map[string]bool{
+		"node.kubernetes.io/not-ready": true, "node.kubernetes.io/unreachable": true, "node.kubernetes.io/unschedulable": true,
+		"ToBeDeletedByClusterAutoscaler": true, "karpenter.sh/disrupted": true, "karpenter.sh/disruption": true,
+		"aws-node-termination-handler/scheduled-maintenance":     true,
+		"aws-node-termination-handler/asg-lifecycle-termination": true,
+		"aws-node-termination-handler/rebalance-recommendation":  true,
+	}
+	dying = map[string]bool{
+		"node.kubernetes.io/out-of-service": true, "aws-node-termination-handler/spot-itn": true,
+		"cloud.google.com/impending-node-termination": true,
+		"node.cloudprovider.kubernetes.io/shutdown":   true,
+	}
+)
+
+// node tells what becomes of a node. One that is not known stays.
+func (r *round) node(ctx context.Context, name string) (plan.Node, error) {
+	if !r.NodeSignals || name == "" {
+		return plan.NodeStays, nil
+	}
+	node := &corev1.Node{}
+	if err := r.Client.Get(ctx, types.NamespacedName{Name: name}, node); err != nil {
+		if apierrors.IsNotFound(err) {
+			return plan.NodeStays, nil
+		}
+		return plan.NodeStays, fmt.Errorf("reading node %s: %w", name, err)
+	}
+	return nodeState(node), nil
+}
+
+func nodeState(node *corev1.Node) plan.Node {
+	state := plan.NodeStays
+	if node.Spec.Unschedulable || !node.DeletionTimestamp.IsZero() {
+		state = plan.NodeLeaves
+	}
+	for _, t := range node.Spec.Taints {
+		switch {
+		case dying[t.Key]:
+			return plan.NodeDies
+		case leaving[t.Key]:
+			state = plan.NodeLeaves
+		}
+	}
+	return state
+}
+
+// limits resolves the surge, rounded up, and what may be unavailable, rounded down, as Deployments do. They are not
+// both 0.
+func limits(rollout *v1alpha1.Rollout, size int) (surge, unavailable int) {
+	surge = resolve(rollout.MaxSurge, size, 1, true)
+	unavailable = resolve(rollout.MaxUnavailable, size, 0, false)
+	if surge == 0 && unavailable == 0 {
+		unavailable = 1
+	}
+	return surge, unavailable
+}
+
+func resolve(v *intstr.IntOrString, size, otherwise int, up bool) int {
+	if v == nil {
+		return otherwise
+	}
+	n, err := intstr.GetScaledValueFromIntOrPercent(v, size, up)
+	if err != nil { // the schema admits none
+		return otherwise
+	}
+	return max(n, 0)
+}
+
+func (r *round) islandLabel() string {
+	if p := r.pool.Spec.Placement; p != nil && p.IslandLabel != "" {
+		return p.IslandLabel
+	}
+	return v1alpha1.LabelIsland
+}

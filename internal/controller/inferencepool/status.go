@@ -1,0 +1,172 @@
+package inferencepool
+
+import (
+	"cmp"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+
+	"github.com/kvasir-dev/kvasir/api/v1alpha1"
+	"github.com/kvasir-dev/kvasir/internal/children"
+	"github.com/kvasir-dev/kvasir/internal/controller/routingpolicy"
+	"github.com/kvasir-dev/kvasir/internal/inject"
+	"github.com/kvasir-dev/kvasir/internal/placement"
+	"github.com/kvasir-dev/kvasir/internal/plan"
+)
+
+// Bounds of the status.
+const (
+	maxPods    = 32
+	maxMessage = 256
+)
+
+// problems that this round met, for conditions.
+type problems struct {
+	template  string           // it is refused
+	create    string           // a pod was refused
+	reference string           // something that is named is not there
+	taken     []string         // names that somebody else's objects have
+	overlap   string           // the older pool that selects the same pods
+	skipped   []inject.Skipped // what could not be injected
+	target    string           // the scale target refused
+}
+
+// status computes what the status says.
+func (r *round) status(childrenErr, podsErr error) {
+	s := r.next
+	s.ObservedGeneration = r.pool.Generation
+	if r.problems.template == "" && (r.decision.Pods != nil || r.decision.Current != "" || podsErr == nil) {
+		r.countPods(s)
+	}
+	s.Selector = r.selector()
+	r.pickerStatus(s)
+	inForce, affected := routingpolicy.PoolStatus(r.pool, r.policy, &r.view)
+	s.RoutingPolicy = inForce
+	r.conditions(childrenErr, podsErr, affected)
+}
+
+// countPods fills in the numbers. They are of the state that the decision was made from.
+func (r *round) countPods(s *v1alpha1.InferencePoolStatus) {
+	c := &r.decision.Counts
+	s.DesiredReplicas = count(r.size.now)
+	s.Replicas, s.ReadyReplicas, s.DrainingReplicas = count(c.Total), count(c.Ready), count(c.Draining)
+	s.UpdatedReplicas = count(c.Updated)
+	s.Autoscaling = r.autoscalingStatus()
+	ranks := max(int(r.pool.Spec.Engine.DataParallel.Ranks), 1)
+	s.Endpoints = v1alpha1.EndpointCounts{
+		Total: count(c.Total * ranks), Ready: count(c.Ready * ranks), Synced: count(c.Synced * ranks), Degraded: count(c.Degraded * ranks),
+	}
+	if r.pool.Spec.Template != nil {
+		s.UpdateRevision = r.key.Name + "-" + r.revisions.update
+		s.CurrentRevision = ""
+		if r.decision.Current != "" {
+			s.CurrentRevision = r.key.Name + "-" + r.decision.Current
+		}
+	}
+	s.Islands = r.islandStatus()
+	s.Pods = r.summaries()
+}
+
+func (r *round) selector() string {
+	if r.pool.Spec.Template != nil {
+		return v1alpha1.LabelPool + "=" + r.key.Name
+	}
+	var terms []string
+	for k, v := range r.pool.Spec.Selector.MatchLabels {
+		terms = append(terms, k+"="+string(v))
+	}
+	slices.Sort(terms)
+	return strings.Join(terms, ",")
+}
+
+func (r *round) pickerStatus(s *v1alpha1.InferencePoolStatus) {
+	s.Picker = v1alpha1.PickerStatus{Replicas: count(0), ReadyReplicas: count(0), ServiceName: children.PickerName(r.key.Name)}
+	if r.pool.Spec.Picker.Mode == v1alpha1.PickerExternal {
+		n := r.view.Live()
+		s.Picker = v1alpha1.PickerStatus{Replicas: count(n), ReadyReplicas: count(n), ServiceName: r.pool.Spec.Picker.External.ServiceName}
+		return
+	}
+	if r.picker != nil {
+		s.Picker.Replicas, s.Picker.ReadyReplicas = ptr.To(r.picker.Status.Replicas), ptr.To(r.picker.Status.ReadyReplicas)
+	}
+}
+
+// islandStatus tells of each island that the pool names.
+func (r *round) islandStatus() []v1alpha1.IslandStatus {
+	var out []v1alpha1.IslandStatus
+	if r.islands == nil {
+		return nil
+	}
+	for k := range r.islands.all {
+		name := r.islands.all[k].Name
+		n, m, state := r.decision.Counts.Islands[name], r.memory.islands[name], v1alpha1.IslandAvailable
+		priced := placement.Island{}
+		if k < len(r.islands.priced) {
+			priced = r.islands.priced[k]
+		}
+		switch {
+		case m != nil && m.failures > 0 && r.now.Before(m.exhausted.Add(priced.Rest(m.failures))):
+			state = v1alpha1.IslandExhausted
+		case n.Pending > 0:
+			state = v1alpha1.IslandWaiting
+		}
+		one := v1alpha1.IslandStatus{
+			Name: name, Replicas: count(n.Total), ReadyReplicas: count(n.Ready), PendingReplicas: count(n.Pending), State: state,
+		}
+		at := metav1.NewTime(r.now)
+		one.LastTransitionTime = &at
+		for _, before := range r.pool.Status.Islands {
+			if before.Name == name && before.State == state {
+				one.LastTransitionTime = before.LastTransitionTime
+			}
+		}
+		out = append(out, one)
+	}
+	return out
+}
+
+// summaries are the pods that do not simply serve, worst first. What was said of one stands until its stage or the
+// reason changes.
+func (r *round) summaries() []v1alpha1.PodSummary {
+	before := map[string]v1alpha1.PodSummary{}
+	for _, p := range r.pool.Status.Pods {
+		before[p.Name] = p
+	}
+	var out []v1alpha1.PodSummary
+	for i := range r.decision.Pods {
+		seen := &r.decision.Pods[i]
+		if seen.Stage == plan.StageReady && seen.Trouble.Reason == "" || len(out) == maxPods {
+			continue
+		}
+		now := metav1.NewTime(r.now.Truncate(1e9))
+		one := v1alpha1.PodSummary{Name: seen.Pod.Name, Stage: v1alpha1.PodStage(seen.Stage), Since: &now}
+		one.Reason, one.Message = seen.Trouble.Reason, seen.Trouble.Message
+		if m := seen.Pod.Mark; m.Reason != "" {
+			one.Reason, one.Message = drainReasons[m.Reason], "no deadline"
+			if !m.Deadline.IsZero() {
+				one.Message = "deadline " + m.Deadline.UTC().Format("15:04:05")
+			}
+			one.Reason = cmp.Or(one.Reason, "Manual")
+		} else if seen.Pod.Deleting {
+			one.Reason, one.Message = "Deleted", "by somebody else, or drained"
+		}
+		one.Message = one.Message[:min(len(one.Message), maxMessage)]
+		if old, ok := before[one.Name]; ok && old.Stage == one.Stage && old.Reason == one.Reason {
+			one = old
+		}
+		out = append(out, one)
+	}
+	return out
+}
+
+var drainReasons = map[string]string{
+	plan.DrainScaleDown: "ScaleDown", plan.DrainRollout: "Rollout", plan.DrainNode: "Node", plan.DrainManual: "Manual",
+}
+
+// injectedReporter is whether the sidecar of a pod is ours, and not the user's.
+func (r *round) injectedReporter(pod *corev1.Pod) bool {
+	return slices.Contains(strings.Fields(pod.Annotations[v1alpha1.AnnotationInjected]), inject.Reporter)
+}

@@ -1,0 +1,88 @@
+package plan
+
+import "slices"
+
+// Adopted is what Adopt decides from: pods that somebody else makes and deletes.
+type Adopted struct {
+	Input
+	// Scalable is whether the owner's size may be set, Owner is that size now.
+	Scalable bool
+	Owner    int
+	// Ordered owners delete the pod of the highest Slot first, whatever anybody says (StatefulSets); others the one
+	// with the lowest deletion cost (Deployments).
+	Ordered bool
+}
+
+// Adopt decides for pods of somebody else: never a create or a delete. A surplus is marked and drained first, and the
+// owner's size lowered when all of it is idle or past its deadline; then the owner deletes the pods. The second result
+// is the size that the owner shall have.
+func Adopt(in *Adopted) (Result, int) {
+	in.Pods = slices.Clone(in.Pods)
+	slices.SortFunc(in.Pods, func(a, b Pod) int { return compareNames(&a, &b) })
+	r := &round{Input: in.Input, islands: map[string]int{}, slots: map[int]bool{}}
+	owner := in.Owner
+	if in.Scalable {
+		owner = r.adopt(in)
+	}
+	r.show()
+	r.summarise()
+	return r.out, owner
+}
+
+func (r *round) adopt(in *Adopted) int {
+	var stay []*Pod
+	for i := range r.Pods {
+		switch p := &r.Pods[i]; {
+		case p.Deleting || p.Finished:
+		case p.draining():
+			r.draining = append(r.draining, p)
+		default:
+			stay = append(stay, p)
+		}
+	}
+	surplus := in.Owner - r.Pool.Size
+	order := r.compare
+	if in.Ordered {
+		order = func(a, b *Pod) int { return b.Slot - a.Slot }
+	}
+	// Those that drain are the victims already, the first in order before others; what is too much of them is wanted
+	// again.
+	slices.SortStableFunc(r.draining, order)
+	victims := 0
+	var drained []*Pod
+	for _, p := range r.draining {
+		if victims >= surplus && ours(p.Mark.Reason) {
+			r.add(Action{Kind: Unmark, UID: p.UID, Name: p.Name, Cause: CauseDemand, Why: "was draining: " + p.Mark.Reason})
+			continue
+		}
+		victims++
+		if Idle(p, r.Now, r.Pool.LongestWay) || !p.Mark.Deadline.IsZero() && !r.Now.Before(p.Mark.Deadline) {
+			drained = append(drained, p)
+		} else {
+			r.wake(r.Now.Add(Poll))
+		}
+	}
+	slices.SortStableFunc(stay, order)
+	for _, p := range stay {
+		if victims >= surplus {
+			break
+		}
+		victims++
+		why := r.why(p)
+		if in.Ordered {
+			why = "its owner deletes the highest ordinal"
+		}
+		r.add(Action{
+			Kind: SetMark, UID: p.UID, Name: p.Name, Cause: CauseSurplus, Why: why,
+			Mark: Mark{Reason: DrainScaleDown, Deadline: r.Now.Add(r.Pool.DrainDeadline)},
+		})
+		r.wake(r.Now.Add(min(Poll, r.Pool.DrainDeadline)))
+	}
+	switch {
+	case surplus < 0:
+		return r.Pool.Size
+	case surplus > 0 && len(drained) >= surplus:
+		return r.Pool.Size
+	}
+	return in.Owner
+}
