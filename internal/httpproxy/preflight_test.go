@@ -51,8 +51,8 @@ func TestPreflightsReachAnEngine(t *testing.T) {
 		header     []string
 		status     int
 	}{
-		"no preflight": {"/v1/chat/completions", "", nil, 405},
-		"a body":       {"/v1/chat/completions", "{}", preflight, 405},
+		"no preflight": {"/v1/chat/completions", "", nil, 401},
+		"a body":       {"/v1/chat/completions", "{}", preflight, 401},
 		"no such path": {"/sleep", "", preflight, 404},
 	} {
 		if r := ask(tc.path, tc.body, tc.header...); r.StatusCode != tc.status {

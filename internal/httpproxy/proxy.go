@@ -138,6 +138,12 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 func (p *Proxy) route(out *client, r *http.Request) {
 	// Whether browsers may send what they ask for is the engines' to say, or a gateway's before us.
 	preflight := r.Body == http.NoBody && picker.IsPreflight(r.Method, r.Header.Get)
+	if !preflight {
+		if err := p.picker.Known(r.Header.Get); err != nil {
+			p.refusePick(out, r, err)
+			return
+		}
+	}
 	if r.URL.Path == "/v1/models" && preflight {
 		p.generate(out, r, 0, false)
 		return

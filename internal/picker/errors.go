@@ -69,8 +69,11 @@ func unknownTenant(header string) *Error {
 }
 
 func modelForbidden(model string) *Error {
-	return &Error{Status: 403, Type: "invalid_request_error", Code: "model_not_allowed",
-		Message: fmt.Sprintf("This API key may not use the model %q.", model)}
+	message := fmt.Sprintf("This API key may not use the model %q.", model)
+	if model == "" {
+		message = "This API key may use some models only, and the request names none that can be read."
+	}
+	return &Error{Status: 403, Type: "invalid_request_error", Code: "model_not_allowed", Message: message}
 }
 
 func overLimit(reason tenant.Reason, after time.Duration) *Error {

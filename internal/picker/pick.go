@@ -70,16 +70,16 @@ func (p *Picker) Pick(ctx context.Context, in *Request) (d *Decision, err error)
 	r := &s.request
 
 	v, err := p.current.Load().read(in, r)
-	if err != nil {
-		return nil, err
+	if err == nil && v.spec.MaxRequestBody > 0 && int64(len(in.Body)) > v.spec.MaxRequestBody {
+		err = tooLarge(v.spec.MaxRequestBody)
 	}
-	if limit := v.spec.MaxRequestBody; limit > 0 && int64(len(in.Body)) > limit {
-		return nil, tooLarge(limit)
+	if err != nil {
+		return nil, p.refusal(in, err)
 	}
 	who := who{class: everybody}
 	if !in.Preflight {
 		v.tally.came(start)
-		if who, err = v.enter(start, in.Header, r.Model); err != nil {
+		if who, err = v.enter(start, in.Header, v.named(in, r)); err != nil {
 			return nil, err
 		}
 	}
@@ -192,6 +192,14 @@ func (s *snapshot) read(in *Request, r *openai.Request) (*view, error) {
 	return v, nil
 }
 
+// named is the model that a request is for, as far as a tenant's limits have to know; empty where it cannot be read.
+func (v *view) named(in *Request, r *openai.Request) string {
+	if in.Unparsed && v.spec.Policy.Admission.Tenants != nil {
+		return modelOf(in.Body)
+	}
+	return r.Model
+}
+
 // any finds a pool for a request that does not tell its model: the first one that has an endpoint for it.
 func (s *snapshot) any(in *Request) (*view, error) {
 	var refused *view
@@ -219,15 +227,13 @@ func (s *snapshot) any(in *Request) (*view, error) {
 	return nil, err
 }
 
-// modelOf is the model that a JSON body names, if it does.
-func modelOf(body []byte) string {
-	var named struct {
-		Model string `json:"model"`
-	}
-	if json.Unmarshal(body, &named) != nil {
+// modelOf is the model that a JSON body names, if it does, as engines read it: by its exact name, the last one.
+func modelOf(body []byte) (model string) {
+	var fields map[string]json.RawMessage
+	if json.Unmarshal(body, &fields) != nil || json.Unmarshal(fields["model"], &model) != nil {
 		return ""
 	}
-	return named.Model
+	return model
 }
 
 // eligible applies the rules around every strategy: endpoints that are not allowed, not ready or draining are out;

@@ -140,6 +140,30 @@ func (s *Spec) Authorization() (value string, own bool) {
 	return "", true
 }
 
+// Known fails with an *Error for a client that is a tenant of no pool. Such a one learns nothing else.
+func (p *Picker) Known(header func(string) string) error {
+	var refused error
+	for _, v := range p.current.Load().pools {
+		_, _, err := v.spec.Policy.Admission.Tenants.identify(header)
+		if err == nil {
+			return nil
+		}
+		refused = err
+	}
+	return refused
+}
+
+// refusal is what a client is told in place of an error: a stranger only that.
+func (p *Picker) refusal(in *Request, err error) error {
+	if in.Preflight {
+		return err
+	}
+	if stranger := p.Known(in.Header); stranger != nil {
+		return stranger
+	}
+	return err
+}
+
 // ModelsFor lists the names that a client may use, as Models does. It fails with an *Error when it is no known tenant
 // of any pool.
 func (p *Picker) ModelsFor(header func(string) string) ([]Model, error) {

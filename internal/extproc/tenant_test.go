@@ -1,0 +1,98 @@
+package extproc
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"io"
+	"net/http"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"github.com/kvasir-dev/kvasir/internal/picker"
+	"github.com/kvasir-dev/kvasir/internal/tenant"
+	"github.com/kvasir-dev/kvasir/test/envoytest"
+)
+
+// keyed is a pool of tenants: acme shows the key k-acme and may use all models, small shows k-small and may use m alone.
+func keyed(t *testing.T, addresses ...string) picker.Spec {
+	t.Helper()
+	var entries []tenant.Entry
+	for name, class := range map[string]string{"acme": "all", "small": "some"} {
+		sum := sha256.Sum256([]byte("k-" + name))
+		e, err := tenant.Parse(name, []byte(`{"class":"`+class+`","sha256":["`+hex.EncodeToString(sum[:])+`"]}`))
+		if err != nil {
+			t.Fatal(err)
+		}
+		entries = append(entries, e)
+	}
+	known, problems := tenant.NewDirectory(entries)
+	if len(problems) > 0 {
+		t.Fatal(problems)
+	}
+	s := spec(addresses...)
+	s.Policy.Admission.Tenants = &picker.TenantsSpec{Known: known, Reject: true, Default: &tenant.Class{Weight: 1}, Classes: map[string]*tenant.Class{
+		"all": {Weight: 1}, "some": {Weight: 1, Models: []string{"m"}},
+	}}
+	return s
+}
+
+// TestTenantsAreHeldToTheirLimitsOnEveryRoute: what a gateway asks for has a tenant, whatever its path and method, and
+// where the model cannot be read those who may use some only are refused.
+func TestTenantsAreHeldToTheirLimitsOnEveryRoute(t *testing.T) {
+	var served atomic.Int64
+	s := keyed(t, engine(t, func(w http.ResponseWriter, r *http.Request) {
+		served.Add(1)
+		_, _ = io.Copy(io.Discard, r.Body)
+		_, _ = io.WriteString(w, "{}")
+	}))
+	h := newHouse(t, Options{}, ServeOptions{}, s)
+	g := h.gate(envoytest.Options{})
+	chat := func(model string) string {
+		return `{"model":"` + model + `","messages":[{"role":"user","content":"hi"}],"max_tokens":1}`
+	}
+	type want struct{ acme, small int }
+	for _, tc := range []struct {
+		method, path, body string
+		rewrite            string
+		want               want
+	}{
+		{"POST", "/v1/chat/completions", chat("m"), "", want{200, 200}},
+		{"POST", "/v1/chat/completions", chat("lora"), "", want{200, 403}},
+		{"POST", "/v1/chat/completions", chat("m"), "lora", want{200, 403}},
+		{"POST", "/v1/chat/completions", chat("none"), "", want{404, 404}},
+		{"POST", "/v1/chat/completions", "{", "", want{400, 400}},
+		{"POST", "/v1/messages/count_tokens", chat("lora"), "", want{200, 403}},
+		{"POST", "/v1/rerank", `{"model":"lora","query":"q"}`, "", want{200, 403}},
+		{"POST", "/v1/rerank", `{"model":"m","query":"q"}`, "", want{200, 200}},
+		{"POST", "/v1/audio/transcriptions", "--form", "", want{200, 403}},
+		{"GET", "/v1/models", "", "", want{200, 403}}, // an engine's own list, with all models
+		{"GET", "/anything", "", "", want{200, 403}},
+		{"DELETE", "/anything", "", "", want{200, 403}},
+		{"OPTIONS", "/v1/chat/completions", "", "", want{200, 403}},
+	} {
+		for key, status := range map[string]int{"": 401, "k-wrong": 401, "k-acme": tc.want.acme, "k-small": tc.want.small} {
+			before := served.Load()
+			r, err := http.NewRequestWithContext(t.Context(), tc.method, g.url+tc.path, strings.NewReader(tc.body))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if tc.body == "" {
+				r.Body, r.ContentLength = http.NoBody, 0
+			}
+			header := []string{"Authorization", "Bearer " + key, "Content-Type", "application/json"}
+			if tc.rewrite != "" {
+				header = append(header, "X-Gateway-Model-Name-Rewrite", tc.rewrite)
+			}
+			answer := g.do(r, header...)
+			text, _ := io.ReadAll(answer.Body)
+			if answer.StatusCode != status {
+				t.Errorf("%s %s %.40s with key %q: status %d, want %d: %s", tc.method, tc.path, tc.body, key, answer.StatusCode, status, text)
+			}
+			if status != 200 && served.Load() != before {
+				t.Errorf("%s %s: a request that is refused was served", tc.method, tc.path)
+			}
+		}
+	}
+	h.idle()
+}
