@@ -100,13 +100,20 @@ func (s *sim) deliver() {
 	s.apply(n)
 }
 
-// apply enters events into the pickers' indexes. Keys are made once for all of them.
+// apply enters events into the pickers' indexes. Keys are made once for all of them. Removals that follow one another
+// are entered together.
 func (s *sim) apply(n news) {
-	for j := range n.events {
+	for j := 0; j < len(n.events); {
 		e := &n.events[j]
 		s.hashes = s.hashes[:0]
-		for _, h := range e.Hashes {
-			s.hashes = append(s.hashes, kvevent.Hash(h))
+		for {
+			for _, h := range n.events[j].Hashes {
+				s.hashes = append(s.hashes, kvevent.Hash(h))
+			}
+			j++
+			if e.Kind != enginemodel.Removed || j == len(n.events) || n.events[j].Kind != enginemodel.Removed {
+				break
+			}
 		}
 		if e.Kind == enginemodel.Stored {
 			s.store(n.pod, e)

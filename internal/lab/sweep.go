@@ -161,7 +161,7 @@ func (m *Matrix) runCell(ctx context.Context, c *Cell) error {
 		Workload: c.workload, Pods: c.Pods, KVTokens: c.KVTokens, Profile: c.profile, BlockTokens: m.BlockTokens, EventLag: m.EventLag,
 		Uneven: m.Uneven,
 	}
-	speed, err := saturation(base)
+	speed, err := saturation(ctx, base)
 	if err != nil {
 		return err
 	}
@@ -205,13 +205,16 @@ const (
 
 // saturation is the speed at which a workload saturates a fleet under Unified, by bisection between nothing and twice
 // the speed at which the fleet would answer if all requests came at once.
-func saturation(c Config) (float64, error) {
+func saturation(ctx context.Context, c Config) (float64, error) {
 	n := len(c.Workload.Requests)
 	if n == 0 {
 		return 1, nil
 	}
 	c.Strategy, c.Seed = Strategy{Name: "saturation", Config: policy.Default(policy.Unified)}, 1
 	at := func(speed float64) (*Result, error) {
+		if err := ctx.Err(); err != nil {
+			return nil, err
+		}
 		c.Speed = speed
 		return Run(c)
 	}

@@ -2,6 +2,7 @@ package lab
 
 import (
 	"context"
+	"errors"
 	"math"
 	"slices"
 	"testing"
@@ -145,5 +146,23 @@ func TestWhatIsKnownIsNotRunAgain(t *testing.T) {
 	again, err := m.Run(context.Background(), func(int, int, *Cell) { ran++ })
 	if err != nil || ran != 1 || again[0] != all[0] || !slices.Equal(again[1].Scores, all[1].Scores) {
 		t.Errorf("%d run again, %v: %+v, first %+v", ran, err, again[1], all[1])
+	}
+}
+
+// TestASweepStopsWhenItIsToldTo: nothing more is run, neither configurations nor what finds their rates.
+func TestASweepStopsWhenItIsToldTo(t *testing.T) {
+	w, err := Generate("chat", 60, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	m := Matrix{
+		Workloads: []*Workload{w}, Loads: []float64{0.3}, Pods: []int{2}, KVTokens: []int{0}, Profiles: []enginemodel.Profile{profile(t, "8b-h100")},
+		Strategies: []Strategy{only(t, "LMetric")}, Seeds: []uint64{1}, BlockTokens: 128,
+	}
+	cells, err := m.Run(ctx, nil)
+	if !errors.Is(err, context.Canceled) || cells[0].Speed != 0 {
+		t.Errorf("%v, speed %v", err, cells[0].Speed)
 	}
 }
