@@ -76,7 +76,7 @@ func labOverload(ctx context.Context, args []string, std stdio) error {
 				},
 				Factor: *factor, Slowdown: *slowdown, Tenants: parts,
 			}
-			r, err := o.Run()
+			r, err := o.Run(ctx)
 			if err != nil {
 				return fmt.Errorf("%s: %w", name, err)
 			}

@@ -1,6 +1,7 @@
 package lab
 
 import (
+	"context"
 	"math"
 	"math/rand/v2"
 	"slices"
@@ -60,13 +61,13 @@ type Pressured struct {
 }
 
 // Run measures.
-func (o *Overload) Run() (*Pressured, error) {
+func (o *Overload) Run(ctx context.Context) (*Pressured, error) {
 	c := o.Config
 	c.Workload = o.assign(c.Workload)
 	speed := c.Speed
 	if speed == 0 {
 		var err error
-		if speed, err = saturation(c); err != nil {
+		if speed, err = saturation(ctx, c); err != nil {
 			return nil, err
 		}
 	}

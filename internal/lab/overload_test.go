@@ -1,6 +1,7 @@
 package lab
 
 import (
+	"context"
 	"testing"
 	"time"
 )
@@ -25,7 +26,7 @@ func TestUnderOverloadWhoIsAdmittedIsServedInTime(t *testing.T) {
 			},
 			Factor: 3, Slowdown: 2, Tenants: []float64{0.2, 0.2, 0.2, 0.4},
 		}
-		r, err := o.Run()
+		r, err := o.Run(context.Background())
 		if err != nil {
 			t.Fatal(err)
 		}
