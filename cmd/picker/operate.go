@@ -37,7 +37,7 @@ func (o *operatorOptions) check() error {
 
 // newOperate makes what tells the operator, whose tokens have the same issuer as reporters'; nil when nobody is to be told.
 func (a *app) newOperate(o *options, reporters syncapi.Authenticator) (*syncapi.OperateService, error) {
-	s := &syncapi.OperateService{State: a.operateState, Log: a.log.WithName("operator")}
+	s := &syncapi.OperateService{State: a.operateState, WarmUp: a.warmUp, Log: a.log.WithName("operator")}
 	tokens, ok := reporters.(syncapi.Tokens)
 	switch {
 	case o.operator.account == "":

@@ -39,7 +39,7 @@ func (p *Picker) PickKeyed(in *Keyed) (*Decision, *Wait, error) {
 		return nil, nil, unknownModel(in.Model)
 	}
 	in.fill(&s.request)
-	a := asked{start: p.now(), header: in.Header, prompt: prompt{keys: in.Keys, tokens: len(in.Prompt), source: TokensGiven}}
+	a := asked{start: p.now(), header: in.Header, prompt: prompt{keys: in.Keys, tokens: len(in.Prompt), source: TokensGiven, ids: in.Prompt}}
 	v.tally.came(a.start)
 	var err error
 	if a.who, err = v.enter(a.start, in.Header, in.Model); err != nil {

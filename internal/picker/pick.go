@@ -152,6 +152,7 @@ func (p *Picker) choose(v *view, s *scratch, in *asked) (*Decision, error) {
 	d := v.decide(p.now, s, question, in, trial)
 	d.Distrusted, d.picked = !believed, now
 	d.Duration = p.now().Sub(in.start)
+	p.remember(v, s, in, d.Targets[0].Predicted, now)
 	d.account = p.account(v, d, s, question, in, now)
 	in.steps.end(StepBook, p.now)
 	if log := p.options.Log.V(1); log.Enabled() {

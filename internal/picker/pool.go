@@ -42,6 +42,7 @@ type pool struct {
 	index   kvindex.Book
 	stats   poolStats
 	tally   tally
+	hot     hot
 	pending pending
 	gate    gate
 	meters  tenant.Meters

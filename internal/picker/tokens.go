@@ -65,6 +65,8 @@ type prompt struct {
 	former []kvblock.Key
 	tokens int
 	source TokenSource
+	// ids of the prompt, while the pick goes on; nil where only the keys are known.
+	ids []uint32
 	// err is why there are no exact keys.
 	err error
 }
@@ -169,7 +171,7 @@ func (v *view) keyed(s *scratch, ids []uint32, chain tokenizer.Chain, source Tok
 	tokens := len(ids)
 	ids = ids[:min(tokens, maxKeyed)]
 	s.keys = kvblock.AppendKeys(s.keys[:0], chain.Root, ids, chain.BlockTokens)
-	out := prompt{keys: s.keys, tokens: tokens, source: source}
+	out := prompt{keys: s.keys, tokens: tokens, source: source, ids: ids}
 	if v.rotating() {
 		s.former = kvblock.AppendKeys(s.former[:0], v.formerRoot(&s.request), ids, chain.BlockTokens)
 		out.former = s.former
