@@ -9,6 +9,7 @@ import (
 	"net/http/httptest"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -112,7 +113,10 @@ func TestEnginesAreSpokenToAsThePoolSays(t *testing.T) {
 					p.eventually(path+" is asked with the key "+key, func() bool { return e.how(path) == want || path == "/version" && e.how(path) != "" })
 				}
 			}
-			p.eventually("the adapter is listed", func() bool { status, _ := p.complete("lora"); return status == http.StatusOK })
+			p.eventually("the adapter is served", func() bool { status, _ := p.complete("lora"); return status == http.StatusOK })
+			if _, list := p.get(p.listeners.proxy, "/v1/models"); !strings.Contains(list, `"id":"lora"`) || !strings.Contains(list, `"id":"m"`) {
+				t.Errorf("models %s", list)
+			}
 		})
 	}
 }

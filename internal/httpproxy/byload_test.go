@@ -28,12 +28,15 @@ func TestPathsThatAreNotReadGoByLoad(t *testing.T) {
 		"/tokenize":                {`{"model":"m","prompt":"x"}`, "first"},
 		"/score":                   {`{"text_1":"a"}`, "first"},
 		"/v1/audio/transcriptions": {"--x\r\nContent-Disposition: form-data", "first"},
+		"/v1/images/generations":   {`{"model":"other","prompt":"x"}`, "other"}, // not known here
+		"/v1/completion":           {`{"model":"m"}`, "first"},
 	} {
 		if got := read(t, h.post(path, tc.body)); got != tc.want+" "+path+" "+tc.body {
 			t.Errorf("%s: %q", path, got)
 		}
 	}
-	for _, path := range []string{"/v1/load_lora_adapter", "/sleep", "/reset_prefix_cache", "/metrics", "/v1/score/"} {
+	for _, path := range []string{"/v1/load_lora_adapter", "/sleep", "/reset_prefix_cache", "/metrics", "/v1/score/", "/v1", "/v1/",
+		"/v1/unload_lora_adapter", "/v1/load_lora_adapter/", "/v1/%6Coad_lora_adapter", "/v1/../sleep", "/v1/x/../load_lora_adapter", "/v1//load_lora_adapter", "/v1/%2e%2e/sleep"} {
 		if got := h.post(path, "{}").StatusCode; got != http.StatusNotFound {
 			t.Errorf("%s: status %d", path, got)
 		}
@@ -45,12 +48,21 @@ func TestPathsThatAreNotReadGoByLoad(t *testing.T) {
 	if got := h.do(r).StatusCode; got != http.StatusMethodNotAllowed {
 		t.Errorf("status %d", got)
 	}
+	for _, method := range []string{http.MethodGet, http.MethodDelete} {
+		r, err := http.NewRequestWithContext(t.Context(), method, h.url+"/v1/responses/resp_1?x=1", http.NoBody)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := read(t, h.do(r)); got != "first /v1/responses/resp_1 " {
+			t.Errorf("%s: %q", method, got)
+		}
+	}
 	eventually(t, "all have ended", func() bool {
 		done := int64(0)
 		for _, s := range h.picker.Stats() {
 			done += s.Outcomes[picker.Completed]
 		}
-		return done == 4
+		return done == 8
 	})
 	h.idle()
 }

@@ -12,8 +12,10 @@ import (
 	"fmt"
 	"math"
 	"net/http"
+	"path"
 	"runtime/debug"
 	"strconv"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -161,9 +163,12 @@ func (p *Proxy) route(out *client, r *http.Request) {
 		route, ok = openai.Messages, true
 	}
 	out.messages = ok && route == openai.Messages
+	unmatched := !ok && !byLoad[r.URL.Path] && isOpen(r.URL.Path)
 	parsed := ok
 	ok = ok || byLoad[r.URL.Path]
 	switch {
+	case unmatched:
+		p.generate(out, r, 0, false)
 	case !ok:
 		p.refuse(out, RefusedPath, http.StatusNotFound, "invalid_request_error", "not_found", "There is nothing at this path.")
 	case preflight:
@@ -175,9 +180,15 @@ func (p *Proxy) route(out *client, r *http.Request) {
 	}
 }
 
-// byLoad are the paths of the engines' API whose bodies are not read here: requests go by load alone, in the pool of
-// their model if their body is JSON that names one. All others are refused, because engines have paths among them that
-// are not for clients: those that load adapters, put an engine to sleep or reset its cache.
+// isOpen tells whether a path that is not known here may be asked for by load, with any method: those below /v1/, which
+// are the API, but for those that load adapters. A path that an engine might understand otherwise is not.
+func isOpen(p string) bool {
+	return strings.HasPrefix(p, "/v1/") && path.Clean(p) == p && p != "/v1/load_lora_adapter" && p != "/v1/unload_lora_adapter"
+}
+
+// byLoad are paths of the engines' API, elsewhere or taking POST only, whose bodies are not read here: requests go by load
+// alone, in the pool of their model if their body is JSON that names one. All others that are not below /v1/ are refused,
+// because engines have paths among them that are not for clients: those that put an engine to sleep or reset its cache.
 var byLoad = map[string]bool{
 	"/v1/audio/transcriptions": true, "/v1/audio/translations": true,
 	"/v1/rerank": true, "/v2/rerank": true, "/rerank": true, "/v1/score": true, "/score": true,
@@ -203,7 +214,7 @@ func (p *Proxy) refuse(out *client, reason string, status int, typ, code, messag
 // generate serves an inference request.
 func (p *Proxy) generate(out *client, r *http.Request, route openai.Route, parsed bool) {
 	start := p.options.Now()
-	out.span = p.options.Spans.Proxied(r, start)
+	out.span = p.options.Spans.Proxied(r, parsed || byLoad[r.URL.Path], start)
 	defer func() { out.span.Close(out.status) }()
 	body, refused := p.readBody(out, r)
 	if refused != nil {

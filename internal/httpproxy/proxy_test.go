@@ -83,7 +83,7 @@ func TestWrongRequestsAreRefusedInTheStyleOfTheAPI(t *testing.T) {
 		"empty body":  {"POST", "/v1/chat/completions", ``, nil, 400, "invalid_request", RefusedUnreadable, nil},
 		"unknown model": {"POST", "/v1/completions", `{"model":"nobody","prompt":"x"}`, nil, 404, "model_not_found",
 			RefusedModel, nil},
-		"unknown path": {"POST", "/v1/completion", `{}`, nil, 404, "not_found", RefusedPath, nil},
+		"unknown path": {"POST", "/completion", `{}`, nil, 404, "not_found", RefusedPath, nil},
 		"root":         {"GET", "/", ``, nil, 404, "not_found", RefusedPath, nil},
 		"wrong method": {"GET", "/v1/completions", ``, nil, 405, "method_not_allowed", RefusedMethod,
 			map[string]string{"Allow": "POST"}},

@@ -56,15 +56,19 @@ type Request struct {
 	ended      bool
 }
 
-// Proxied begins the trace of a request to the proxy that has come at start.
-func (t *Tracer) Proxied(r *http.Request, start time.Time) *Request {
+// Proxied begins the trace of a request to the proxy that has come at start; known tells that its path is one of few.
+func (t *Tracer) Proxied(r *http.Request, known bool, start time.Time) *Request {
 	if t == nil {
 		return nil
 	}
 	ctx := extract(r.Context(), r.Header.Get)
-	return t.begin(ctx, r.Method+" "+r.URL.Path, start,
-		semconv.HTTPRequestMethodKey.String(r.Method), semconv.HTTPRoute(r.URL.Path), semconv.URLPath(r.URL.Path),
-		semconv.URLScheme("http"), semconv.NetworkProtocolVersion(protocol(r)))
+	name, about := r.Method, []attribute.KeyValue{semconv.HTTPRequestMethodKey.String(r.Method), semconv.URLPath(r.URL.Path),
+		semconv.URLScheme("http"), semconv.NetworkProtocolVersion(protocol(r))}
+	if known {
+		name += " " + r.URL.Path
+		about = append(about, semconv.HTTPRoute(r.URL.Path))
+	}
+	return t.begin(ctx, name, start, about...)
 }
 
 func protocol(r *http.Request) string {

@@ -282,6 +282,33 @@ func TestARefusalIsTracedToTheStepThatRefused(t *testing.T) {
 	}
 }
 
+// Names of spans are few, whatever clients ask for.
+func TestNamesOfSpansAreFew(t *testing.T) {
+	s, e := newStation(t), newEngine(t)
+	tracer, flush := open(t, spans.Config{Endpoint: s.grpc})
+	proxy := httpproxy.New(httpproxy.Options{Picker: newPicker(t, e.address), Spans: tracer, Log: logr.Discard()})
+	server := httptest.NewServer(proxy)
+	for _, path := range []string{"/v1/a", "/v1/b", "/nowhere"} {
+		answer, err := http.Get(server.URL + path) //nolint:noctx // ends
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = answer.Body.Close()
+	}
+	server.Close()
+	proxy.Close()
+	flush()
+	names := map[string]int{}
+	for _, span := range s.tree() {
+		if !strings.HasPrefix(span.GetName(), "kvasir.") {
+			names[span.GetName()]++
+		}
+	}
+	if len(names) != 2 || names["GET"] != 2 || names["other"] != 2 {
+		t.Errorf("spans are called %v", names)
+	}
+}
+
 // A client that has decided against tracing is heard, and so is the engine told.
 func TestWhatIsNotSampledIsNotTold(t *testing.T) {
 	zero := 0.0
@@ -461,7 +488,7 @@ func TestNoTracingCostsNothing(t *testing.T) {
 	header := environment()
 	if n := testing.AllocsPerRun(100, func() {
 		r := tracer.Shown(header, header, time.Time{})
-		_ = tracer.Proxied(nil, time.Time{})
+		_ = tracer.Proxied(nil, true, time.Time{})
 		if r.Steps() != nil {
 			panic("steps are asked for")
 		}
