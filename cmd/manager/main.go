@@ -1,48 +1,61 @@
-// Command manager is the operator: it brings the cluster to what InferencePools and RoutingPolicies say.
+// Command manager is the operator: it brings the cluster to what InferencePools say, and tells of RoutingPolicies what
+// became of them; docs/operations.md tells how to run it.
 package main
 
 import (
+	"context"
+	"errors"
 	"flag"
 	"fmt"
+	"io"
 	"os"
 
+	"github.com/go-logr/logr"
+	"k8s.io/client-go/rest"
+	"k8s.io/klog/v2"
 	ctrl "sigs.k8s.io/controller-runtime"
-	"sigs.k8s.io/controller-runtime/pkg/healthz"
-	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
+
+	"github.com/kvasir-dev/kvasir/internal/logging"
 )
 
-func main() { os.Exit(start(os.Args[1:])) }
+func main() { os.Exit(start(os.Args[1:], os.Stderr)) }
 
-// start runs the program until a signal and returns its exit status.
-func start(args []string) int {
-	flags := flag.NewFlagSet("manager", flag.ContinueOnError)
-	health := flags.String("health-address", ":8081", "`address` of /healthz and /readyz")
-	if err := flags.Parse(args); err != nil {
-		return 2
+// start runs the program until a signal and returns its exit status. The second signal ends it at once.
+func start(args []string, stderr io.Writer) int {
+	o, err := parse(args, stderr)
+	switch {
+	case errors.Is(err, flag.ErrHelp):
+		return 0
+	case err != nil:
+		return 2 // parse has said why
 	}
-	if err := run(*health); err != nil {
-		fmt.Fprintln(os.Stderr, "manager:", err)
+	log := logging.New(stderr, o.logLevel, o.logFormat)
+	ctrl.SetLogger(log)
+	klog.SetLogger(log.V(1))
+	config, err := ctrl.GetConfig()
+	if err != nil {
+		fmt.Fprintln(stderr, "manager: finding the cluster:", err)
+		return 1
+	}
+	if err := run(ctrl.SetupSignalHandler(), o, config, log); err != nil {
+		fmt.Fprintln(stderr, "manager:", err)
 		return 1
 	}
 	return 0
 }
 
-// run serves until a signal.
-func run(health string) error {
-	config, err := ctrl.GetConfig()
+// run acts until ctx ends. A replica that leads gives up the Lease then, so that another leads at once.
+func run(ctx context.Context, o *options, config *rest.Config, log logr.Logger) error {
+	mgr, err := newManager(o, config, log)
 	if err != nil {
-		return fmt.Errorf("finding the cluster: %w", err)
+		return err
 	}
-	mgr, err := ctrl.NewManager(config, ctrl.Options{
-		Scheme:                 newScheme(),
-		HealthProbeBindAddress: health,
-		Metrics:                metricsserver.Options{BindAddress: "0"},
-	})
-	if err != nil {
-		return fmt.Errorf("making the manager: %w", err)
+	if err := addControllers(mgr); err != nil {
+		return err
 	}
-	if err := mgr.AddHealthzCheck("ping", healthz.Ping); err != nil {
-		return fmt.Errorf("adding the health check: %w", err)
+	if err := mgr.Start(ctx); err != nil {
+		return fmt.Errorf("running: %w", err)
 	}
-	return mgr.Start(ctrl.SetupSignalHandler())
+	log.Info("Stopped")
+	return nil
 }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/kvasir-dev/kvasir/internal/decisionlog"
+	"github.com/kvasir-dev/kvasir/internal/logging"
 	"github.com/kvasir-dev/kvasir/internal/syncapi"
 )
 
@@ -38,9 +39,6 @@ type options struct {
 	island    string
 	decisions decisionlog.Options
 }
-
-// levels of the log, by the name of the flag's value. The numbers are logr's, negated.
-var levels = map[string]slog.Level{"error": slog.LevelError, "info": slog.LevelInfo, "debug": -1, "trace": -2}
 
 func parse(args []string, stderr io.Writer) (*options, error) {
 	o := &options{}
@@ -99,7 +97,7 @@ func parse(args []string, stderr io.Writer) (*options, error) {
 
 func (o *options) check(f *flag.FlagSet, level string) error {
 	var known bool
-	o.logLevel, known = levels[level]
+	o.logLevel, known = logging.Levels[level]
 	if _, _, err := splitAddress(o.eventsAddress); err != nil {
 		return fmt.Errorf("--events-address: %w", err)
 	}

@@ -13,6 +13,8 @@ import (
 	"os"
 	"os/signal"
 	"syscall"
+
+	"github.com/kvasir-dev/kvasir/internal/logging"
 )
 
 func main() { os.Exit(start(os.Args[1:], os.Stderr)) }
@@ -26,7 +28,7 @@ func start(args []string, stderr io.Writer) int {
 	case err != nil:
 		return 2 // parse has said why
 	}
-	log := newLog(stderr, o.logLevel, o.logFormat)
+	log := logging.New(stderr, o.logLevel, o.logFormat)
 	if o.operator.replica == "" {
 		o.operator.replica = podName()
 	}

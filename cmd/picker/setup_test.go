@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kvasir-dev/kvasir/internal/logging"
 	"github.com/kvasir-dev/kvasir/internal/vllmsim"
 )
 
@@ -81,7 +82,7 @@ func (i *instance) run(o *options) {
 	i.stop = stop
 	go func() {
 		defer close(i.done)
-		i.err = run(ctx, o, i.listeners, newLog(i.logs, o.logLevel, o.logFormat))
+		i.err = run(ctx, o, i.listeners, logging.New(i.logs, o.logLevel, o.logFormat))
 	}()
 	t := i.t
 	t.Cleanup(func() {

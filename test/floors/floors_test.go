@@ -67,6 +67,7 @@ func init() {
 			"internal/inject",
 			"internal/keda",
 			"internal/lab",
+			"internal/logging",
 			"internal/metrics",
 			"internal/policyref",
 			"internal/render",

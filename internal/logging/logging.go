@@ -1,4 +1,5 @@
-package main
+// Package logging makes the logs of the programs: one line for each message, as text or JSON.
+package logging
 
 import (
 	"io"
@@ -7,11 +8,20 @@ import (
 	"github.com/go-logr/logr"
 )
 
-// newLog writes lines of the given format.
-func newLog(w io.Writer, level slog.Level, format string) logr.Logger {
+// Levels by the name of a flag's value. The numbers are logr's, negated: debug is V(1), trace V(2).
+var Levels = map[string]slog.Level{"error": slog.LevelError, "info": slog.LevelInfo, "debug": -1, "trace": -2}
+
+// The formats.
+const (
+	Text = "text"
+	JSON = "json"
+)
+
+// New writes lines of a format, of a level and above.
+func New(w io.Writer, level slog.Level, format string) logr.Logger {
 	o := &slog.HandlerOptions{Level: level, ReplaceAttr: levelName}
 	var handler slog.Handler = slog.NewTextHandler(w, o)
-	if format == "json" {
+	if format == JSON {
 		handler = slog.NewJSONHandler(w, o)
 	}
 	return logr.FromSlogHandler(handler)

@@ -1,0 +1,89 @@
+package main
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"log/slog"
+	"slices"
+
+	"k8s.io/apimachinery/pkg/util/validation"
+	"sigs.k8s.io/controller-runtime/pkg/client/config"
+
+	"github.com/kvasir-dev/kvasir/internal/logging"
+)
+
+// options are the flags: wiring only. Behaviour is in the objects.
+type options struct {
+	// namespaces that the operator looks at; none for all of them.
+	namespaces []string
+
+	healthAddress, metricsAddress, metricsCerts string
+
+	leaderElection          bool
+	leaderElectionNamespace string
+
+	pickerImage, reporterImage string
+	pickerLogLevel             string
+
+	logLevel  slog.Level
+	logFormat string
+}
+
+func parse(args []string, stderr io.Writer) (*options, error) {
+	o := &options{}
+	f := flag.NewFlagSet("manager", flag.ContinueOnError)
+	f.SetOutput(stderr)
+	f.Func("namespace", "look at the pools of this `namespace` only; may be repeated. Without it, at those of all namespaces", o.addNamespace)
+	f.StringVar(&o.healthAddress, "health-address", ":8081", "`address` of /healthz and /readyz")
+	f.StringVar(&o.metricsAddress, "metrics-address", ":8443", "`address` of /metrics, over TLS, for those who may get the URL /metrics of the cluster; 0 for none")
+	f.StringVar(&o.metricsCerts, "metrics-cert-dir", "", "`directory` with tls.crt and tls.key for /metrics, read again when they change; without it a certificate is made at the start, signed by itself")
+	f.BoolVar(&o.leaderElection, "leader-election", true, "act only while no other replica does; the others stand by with filled caches")
+	f.StringVar(&o.leaderElectionNamespace, "leader-election-namespace", "", "`namespace` of the Lease; default is the operator's own")
+	f.StringVar(&o.pickerImage, "picker-image", "", "`image` of the pickers (required)")
+	f.StringVar(&o.reporterImage, "reporter-image", "", "`image` of the reporters (required)")
+	f.StringVar(&o.pickerLogLevel, "picker-log-level", "info", "log level of the pickers: error, info, debug or trace")
+	level := f.String("log-level", "info", "error, info, debug or trace")
+	f.StringVar(&o.logFormat, "log-format", logging.Text, "text or json")
+	config.RegisterFlags(f) // --kubeconfig
+	if err := f.Parse(args); err != nil {
+		return nil, err
+	}
+	err := o.check(f, *level)
+	if err != nil {
+		fmt.Fprintln(stderr, "manager:", err)
+	}
+	return o, err
+}
+
+func (o *options) addNamespace(name string) error {
+	if reasons := validation.IsDNS1123Label(name); len(reasons) > 0 {
+		return errors.New(reasons[0])
+	}
+	if !slices.Contains(o.namespaces, name) {
+		o.namespaces = append(o.namespaces, name)
+	}
+	return nil
+}
+
+func (o *options) check(f *flag.FlagSet, level string) error {
+	var known bool
+	o.logLevel, known = logging.Levels[level]
+	_, pickerKnown := logging.Levels[o.pickerLogLevel]
+	switch {
+	case f.NArg() > 0:
+		return fmt.Errorf("unexpected argument %q", f.Arg(0))
+	case o.pickerImage == "":
+		return errors.New("--picker-image is required")
+	case o.reporterImage == "":
+		return errors.New("--reporter-image is required")
+	case !known:
+		return fmt.Errorf("--log-level %q: want error, info, debug or trace", level)
+	case !pickerKnown:
+		return fmt.Errorf("--picker-log-level %q: want error, info, debug or trace", o.pickerLogLevel)
+	case o.logFormat != logging.Text && o.logFormat != logging.JSON:
+		return fmt.Errorf("--log-format %q: want text or json", o.logFormat)
+	}
+	return nil
+}

@@ -1,0 +1,42 @@
+package main
+
+import (
+	"io"
+	"slices"
+	"strings"
+	"testing"
+)
+
+func TestFlags(t *testing.T) {
+	images := []string{"--picker-image=p", "--reporter-image=r"}
+	for name, tc := range map[string]struct {
+		args []string
+		want string // of the error; empty where there is none
+	}{
+		"the images":              {args: images},
+		"no picker image":         {args: images[1:], want: "--picker-image is required"},
+		"no reporter image":       {args: images[:1], want: "--reporter-image is required"},
+		"two namespaces":          {args: append(slices.Clone(images), "--namespace=a", "--namespace=b", "--namespace=a")},
+		"a namespace that is not": {args: append(slices.Clone(images), "--namespace=A"), want: "lower case"},
+		"a level that is not":     {args: append(slices.Clone(images), "--log-level=loud"), want: "--log-level"},
+		"a picker's that is not":  {args: append(slices.Clone(images), "--picker-log-level=loud"), want: "--picker-log-level"},
+		"a format that is not":    {args: append(slices.Clone(images), "--log-format=xml"), want: "--log-format"},
+		"an argument":             {args: append(slices.Clone(images), "now"), want: "unexpected argument"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			o, err := parse(tc.args, io.Discard)
+			if tc.want != "" {
+				if err == nil || !strings.Contains(err.Error(), tc.want) {
+					t.Fatalf("got %v, want %q", err, tc.want)
+				}
+				return
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			if strings.Contains(name, "two") && !slices.Equal(o.namespaces, []string{"a", "b"}) {
+				t.Errorf("namespaces %v", o.namespaces)
+			}
+		})
+	}
+}

@@ -1,0 +1,112 @@
+package main
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net/http"
+	"sync/atomic"
+	"time"
+
+	"github.com/go-logr/logr"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/rest"
+	"k8s.io/utils/ptr"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/config"
+	"sigs.k8s.io/controller-runtime/pkg/healthz"
+	"sigs.k8s.io/controller-runtime/pkg/metrics/filters"
+	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
+
+	kvasirv1alpha1 "github.com/kvasir-dev/kvasir/api/v1alpha1"
+)
+
+// leaseName is the Lease by which replicas agree who leads.
+const leaseName = "manager.kvasir.dev"
+
+// shutdown is how long what is under way may take at the end. It is less than the grace of a pod.
+const shutdown = 10 * time.Second
+
+// newManager makes a manager without controllers.
+func newManager(o *options, cluster *rest.Config, log logr.Logger) (ctrl.Manager, error) {
+	mgr, err := ctrl.NewManager(cluster, ctrl.Options{
+		Scheme: newScheme(),
+		Logger: log,
+		Cache: cache.Options{
+			DefaultNamespaces: namespaces(o.namespaces),
+			DefaultTransform:  cache.TransformStripManagedFields(),
+		},
+		// Secrets may be read one by one only, and ConfigMaps of a whole cluster are not worth their memory.
+		Client:                        client.Options{Cache: &client.CacheOptions{DisableFor: []client.Object{&corev1.Secret{}, &corev1.ConfigMap{}}}},
+		LeaderElection:                o.leaderElection,
+		LeaderElectionID:              leaseName,
+		LeaderElectionNamespace:       o.leaderElectionNamespace,
+		LeaderElectionReleaseOnCancel: true, // the program ends when the manager does
+		HealthProbeBindAddress:        o.healthAddress,
+		Metrics: metricsserver.Options{
+			BindAddress:    o.metricsAddress,
+			SecureServing:  true,
+			FilterProvider: filters.WithAuthenticationAndAuthorization,
+			CertDir:        o.metricsCerts,
+			TLSOpts:        []func(*tls.Config){withoutHTTP2},
+		},
+		GracefulShutdownTimeout: ptr.To(shutdown),
+		// Those that do not lead keep their caches and queues filled, so that a new leader acts at once.
+		Controller: config.Controller{EnableWarmup: ptr.To(true)},
+	})
+	if err != nil {
+		return nil, fmt.Errorf("making the manager: %w", err)
+	}
+	ready := &readiness{cache: mgr.GetCache()}
+	if err := errors.Join(mgr.Add(ready), mgr.AddHealthzCheck("ping", healthz.Ping), mgr.AddReadyzCheck("caches", ready.check)); err != nil {
+		return nil, fmt.Errorf("adding the health checks: %w", err)
+	}
+	return mgr, nil
+}
+
+func namespaces(names []string) map[string]cache.Config {
+	if len(names) == 0 {
+		return nil // all
+	}
+	all := map[string]cache.Config{}
+	for _, name := range names {
+		all[name] = cache.Config{}
+	}
+	return all
+}
+
+// withoutHTTP2 keeps clients that have not proven who they are from opening streams without end.
+func withoutHTTP2(c *tls.Config) { c.NextProtos = []string{"http/1.1"} }
+
+// readiness tells when the caches are filled, whether this replica leads or not.
+type readiness struct {
+	cache  cache.Cache
+	filled atomic.Bool
+}
+
+// NeedLeaderElection makes it run in all replicas.
+func (*readiness) NeedLeaderElection() bool { return false }
+
+// Start waits until the caches are filled.
+func (r *readiness) Start(ctx context.Context) error {
+	for _, kind := range []client.Object{&kvasirv1alpha1.InferencePool{}, &kvasirv1alpha1.RoutingPolicy{}, &corev1.Pod{}} {
+		if _, err := r.cache.GetInformer(ctx, kind); err != nil {
+			if ctx.Err() != nil {
+				return nil
+			}
+			return fmt.Errorf("filling the caches: %w", err)
+		}
+	}
+	r.filled.Store(true)
+	return nil
+}
+
+func (r *readiness) check(*http.Request) error {
+	if !r.filled.Load() {
+		return errors.New("the caches are not filled yet")
+	}
+	return nil
+}
