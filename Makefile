@@ -18,7 +18,7 @@ RACE      := $(shell command -v $${CC:-cc} >/dev/null 2>&1 && [ "$$($(GO) env GO
 
 .PHONY: help
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-17s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .PHONY: build
 build: ## build the programs into bin/
@@ -31,13 +31,13 @@ demo: ## 8 simulated engines, real traffic, round robin against the default poli
 	@exec $(BIN)/demo -out out/demo
 
 .PHONY: test
-test: verify lint unit sim mutants fuzz e2e ## everything CI checks
+test: verify lint unit sim mutants fuzz test-integration e2e ## everything CI checks
 	@echo "All checks passed."
 
 .PHONY: unit
 unit: ## unit tests, with the race detector where there is a C compiler
 	@echo "== unit tests $(RACE)"
-	CGO_ENABLED=$(if $(RACE),1,0) $(GO) test $(RACE) $$($(GO) list ./... | grep -vE '/test/(crdcel|e2e|floors|integration|kube|sim)')
+	CGO_ENABLED=$(if $(RACE),1,0) $(GO) test $(RACE) $$($(GO) list ./... | grep -vE '/test/(crdcel|e2e|floors|integration|kube|podrunner|sim)')
 	CGO_ENABLED=$(if $(RACE),1,0) $(GO) test $(RACE) ./test/sim -sim.seeds=300 -sim.steps=40
 	$(GO) test -count=1 ./test/floors # it asks the go command, of which the test cache knows nothing
 
@@ -64,6 +64,15 @@ mutants: ## bugs that peers had, and others, put into the code: a test must noti
 e2e: ## real processes and sockets, end to end
 	@echo "== end-to-end tests"
 	$(GO) test -count=1 ./test/e2e/...
+
+.PHONY: kube
+kube: ## etcd and Kubernetes, built from Go modules into bin/kube for the tests (once; 10 minutes of processor time)
+	@[ -n "$${KUBEBUILDER_ASSETS:-}" ] || GO=$(GO) hack/kube/build.sh
+
+.PHONY: test-integration
+test-integration: kube ## the definitions and the operator against a real API server
+	@echo "== tests against a real API server"
+	CGO_ENABLED=0 $(GO) test -count=1 -timeout 20m ./test/kube ./test/crdcel ./test/podrunner ./test/integration/...
 
 .PHONY: fuzz
 fuzz: ## every fuzz target for FUZZTIME (5s)

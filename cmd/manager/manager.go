@@ -93,10 +93,11 @@ func (*readiness) NeedLeaderElection() bool { return false }
 // Start waits until the caches are filled.
 func (r *readiness) Start(ctx context.Context) error {
 	for _, kind := range []client.Object{&kvasirv1alpha1.InferencePool{}, &kvasirv1alpha1.RoutingPolicy{}, &corev1.Pod{}} {
-		if _, err := r.cache.GetInformer(ctx, kind); err != nil {
-			if ctx.Err() != nil {
-				return nil
-			}
+		_, err := r.cache.GetInformer(ctx, kind)
+		switch {
+		case ctx.Err() != nil:
+			return nil // the end, not a failure
+		case err != nil:
 			return fmt.Errorf("filling the caches: %w", err)
 		}
 	}

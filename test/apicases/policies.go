@@ -121,10 +121,10 @@ var strategyMembers = map[string]string{
 func membersOfStrategies() Group {
 	g := Group{Kind: "RoutingPolicy", Cases: map[string]Case{}}
 	for member, kind := range strategyMembers {
-		places := map[string]string{"": "strategy: {type: %s, %s: {}}", " in a shadow": "shadow: [{name: a, strategy: {type: %s, %s: {}}}]"}
+		places := map[string]string{"a strategy": "strategy: {type: %s, %s: {}}", "a shadow": "shadow: [{name: a, strategy: {type: %s, %s: {}}}]"}
 		for where, spec := range places {
-			g.Cases["an empty "+member+where] = Case{Spec: targets + fmt.Sprintf(spec, kind, member)}
-			g.Cases["an empty "+member+" for another"+where] = Case{
+			g.Cases["an empty "+member+" of "+where] = Case{Spec: targets + fmt.Sprintf(spec, kind, member)}
+			g.Cases["an empty "+member+" for another type of "+where] = Case{
 				Spec: targets + fmt.Sprintf(spec, "Random", member), Want: member + " is only for type " + kind,
 			}
 		}

@@ -2,14 +2,17 @@ package kube_test
 
 import (
 	"testing"
+	"time"
 
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	kvasirv1alpha1 "github.com/kvasir-dev/kvasir/api/v1alpha1"
 	"github.com/kvasir-dev/kvasir/test/kube"
 )
 
@@ -19,22 +22,60 @@ func TestKube(t *testing.T) {
 }
 
 var _ = Describe("A control plane", func() {
-	It("knows our kinds", func(ctx SpecContext) {
-		cluster, err := kube.Start()
+	It("runs and schedules the pods of a Deployment, and collects what it leaves", func(ctx SpecContext) {
+		cluster, err := kube.Start(kube.Options{ControllerManager: true, Scheduler: true})
 		Expect(err).NotTo(HaveOccurred())
 		DeferCleanup(cluster.Stop)
-
-		Expect(kvasirv1alpha1.AddToScheme(scheme.Scheme)).To(Succeed())
 		c, err := client.New(cluster.Config, client.Options{})
 		Expect(err).NotTo(HaveOccurred())
-		pool := &kvasirv1alpha1.InferencePool{
-			ObjectMeta: metav1.ObjectMeta{Name: "m", Namespace: "default"},
-			Spec: kvasirv1alpha1.InferencePoolSpec{
-				Model:    kvasirv1alpha1.Model{Name: "m"},
-				Selector: kvasirv1alpha1.PodSelector{MatchLabels: map[string]kvasirv1alpha1.LabelValue{"app": "m"}},
-			},
+
+		Expect(c.Create(ctx, node("a"))).To(Succeed())
+		deployment := deployment("web", 2)
+		Expect(c.Create(ctx, deployment)).To(Succeed())
+		nodes := func(g Gomega) []string {
+			var pods corev1.PodList
+			g.Expect(c.List(ctx, &pods, client.InNamespace("default"))).To(Succeed())
+			var names []string
+			for i := range pods.Items {
+				names = append(names, pods.Items[i].Spec.NodeName)
+			}
+			return names
 		}
-		Expect(c.Create(ctx, pool)).To(Succeed())
-		Expect(pool.Spec.KeySpace.BlockTokens).To(Equal(int32(16)))
+		Eventually(nodes).WithTimeout(timeout).Should(Equal([]string{"a", "a"}))
+
+		Expect(c.Delete(ctx, deployment)).To(Succeed())
+		replicaSets := func(g Gomega) []appsv1.ReplicaSet {
+			var sets appsv1.ReplicaSetList
+			g.Expect(c.List(ctx, &sets)).To(Succeed())
+			return sets.Items
+		}
+		Eventually(replicaSets).WithTimeout(timeout).Should(BeEmpty())
 	})
 })
+
+// timeout of what controllers do. It is generous: the machine may be very busy.
+const timeout = time.Minute
+
+func node(name string) *corev1.Node {
+	room := corev1.ResourceList{
+		corev1.ResourceCPU: resource.MustParse("64"), corev1.ResourceMemory: resource.MustParse("256Gi"), corev1.ResourcePods: resource.MustParse("100"),
+	}
+	return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}, Status: corev1.NodeStatus{
+		Capacity: room, Allocatable: room,
+		Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}},
+	}}
+}
+
+func deployment(name string, replicas int32) *appsv1.Deployment {
+	labels := map[string]string{"app": name}
+	return &appsv1.Deployment{
+		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "default"},
+		Spec: appsv1.DeploymentSpec{
+			Replicas: ptr.To(replicas), Selector: &metav1.LabelSelector{MatchLabels: labels},
+			Template: corev1.PodTemplateSpec{
+				ObjectMeta: metav1.ObjectMeta{Labels: labels},
+				Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "web", Image: "web"}}},
+			},
+		},
+	}
+}

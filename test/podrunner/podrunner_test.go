@@ -33,7 +33,7 @@ func TestMain(m *testing.M) {
 	}
 	os.Exit(func() int {
 		if _, err := kube.Assets(); err == nil {
-			if cluster, err = kube.Start(); err != nil {
+			if cluster, err = kube.Start(kube.Options{}); err != nil {
 				fmt.Fprintln(os.Stderr, err)
 				return 1
 			}

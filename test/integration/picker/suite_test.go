@@ -32,7 +32,7 @@ var _ = BeforeSuite(func() {
 	Expect(build.Run()).To(Succeed())
 	binary = filepath.Join(dir, "picker")
 	var err error
-	cluster, err = kube.Start()
+	cluster, err = kube.Start(kube.Options{})
 	Expect(err).NotTo(HaveOccurred())
 	DeferCleanup(cluster.Stop)
 })

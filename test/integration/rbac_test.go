@@ -1,0 +1,201 @@
+package integration
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+	authorizationv1 "k8s.io/api/authorization/v1"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/kvasir-dev/kvasir/internal/children"
+)
+
+// operatorRights are everything that the operator may do in a namespace with pools: "group/resource: verbs". It is the table of the API's
+// contract; a right more is a fault, like a right less.
+var operatorRights = []string{
+	"kvasir.dev/inferencepools: get list watch",
+	"kvasir.dev/inferencepools/finalizers: update",
+	"kvasir.dev/inferencepools/status: patch",
+	"kvasir.dev/routingpolicies: get list watch",
+	"kvasir.dev/routingpolicies/status: patch",
+	"/pods: create delete get list patch watch",
+	"/pods/status: patch",
+	"/configmaps: create delete get list patch watch",
+	"/serviceaccounts: create delete get list patch watch",
+	"/services: create delete get list patch watch",
+	"/secrets: create get patch",
+	"/nodes: get list watch",
+	"apps/controllerrevisions: create delete get list patch watch",
+	"apps/deployments: create delete get list patch watch",
+	"apps/deployments/scale: get patch",
+	"apps/statefulsets/scale: get patch",
+	"leaderworkerset.x-k8s.io/leaderworkersets/scale: get patch",
+	"policy/poddisruptionbudgets: create delete get list patch watch",
+	"networking.k8s.io/networkpolicies: create delete get list patch watch",
+	"rbac.authorization.k8s.io/roles: create delete get list patch watch",
+	"rbac.authorization.k8s.io/rolebindings: create delete get list patch watch",
+	"inference.networking.k8s.io/inferencepools: create delete get list patch watch",
+	"gateway.networking.k8s.io/httproutes: create delete get list patch watch",
+	"cert-manager.io/certificates: create delete get list patch watch",
+	"autoscaling.x-k8s.io/provisioningrequests: create delete get list patch watch",
+	"events.k8s.io/events: create patch",
+	// to ask who reads metrics; the second is granted to pickers
+	"authentication.k8s.io/tokenreviews: create",
+	"authorization.k8s.io/subjectaccessreviews: create",
+	"authorization.k8s.io/localsubjectaccessreviews: create",
+}
+
+// rights of a service account in a namespace, but for those that everybody has.
+func rights(ctx context.Context, ns, accountNamespace, account string) []string {
+	GinkgoHelper()
+	theirs := rulesOf(ctx, ns, accountNamespace, account)
+	everybody := rulesOf(ctx, ns, "nowhere", "nobody")
+	var lines []string
+	for resource, verbs := range theirs {
+		verbs = slices.DeleteFunc(verbs, func(verb string) bool { return slices.Contains(everybody[resource], verb) })
+		if len(verbs) > 0 {
+			slices.Sort(verbs)
+			lines = append(lines, resource+": "+strings.Join(slices.Compact(verbs), " "))
+		}
+	}
+	return lines
+}
+
+// rulesOf are the verbs by resource: "group/resource", and "[name ...]" behind it where only some objects are meant.
+func rulesOf(ctx context.Context, ns, accountNamespace, account string) map[string][]string {
+	GinkgoHelper()
+	review := &authorizationv1.SelfSubjectRulesReview{Spec: authorizationv1.SelfSubjectRulesReviewSpec{Namespace: ns}}
+	Expect(as(accountNamespace, account).Create(ctx, review)).To(Succeed())
+	Expect(review.Status.Incomplete).To(BeFalse())
+	verbs := map[string][]string{}
+	for _, rule := range review.Status.ResourceRules {
+		for _, group := range rule.APIGroups {
+			for _, resource := range rule.Resources {
+				key := group + "/" + resource
+				if len(rule.ResourceNames) > 0 {
+					key += fmt.Sprintf(" %v", rule.ResourceNames)
+				}
+				verbs[key] = append(verbs[key], rule.Verbs...)
+			}
+		}
+	}
+	return verbs
+}
+
+// as is a client that acts as a service account.
+func as(ns, name string) client.Client {
+	GinkgoHelper()
+	file, err := cluster.ServiceAccount(ns, name)
+	Expect(err).NotTo(HaveOccurred())
+	config, err := clientcmd.BuildConfigFromFlags("", file)
+	Expect(err).NotTo(HaveOccurred())
+	config.QPS = -1
+	return newClient(config)
+}
+
+func newClient(config *rest.Config) client.Client {
+	GinkgoHelper()
+	c, err := client.New(config, client.Options{Scheme: admin.Scheme()})
+	Expect(err).NotTo(HaveOccurred())
+	return c
+}
+
+// may asks the API server whether a service account may do something in a namespace.
+func may(ctx context.Context, account, ns, verb, resource, name string) bool {
+	GinkgoHelper()
+	group, resource, _ := strings.Cut(resource, "/")
+	resource, sub, _ := strings.Cut(resource, "/")
+	review := &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
+		User: account, Groups: []string{"system:serviceaccounts", "system:authenticated"},
+		ResourceAttributes: &authorizationv1.ResourceAttributes{Namespace: ns, Verb: verb, Group: group, Resource: resource, Subresource: sub, Name: name},
+	}}
+	Expect(admin.Create(ctx, review)).To(Succeed())
+	return review.Status.Allowed
+}
+
+var _ = Describe("The rights", func() {
+	It("of the operator are those of the contract", func(ctx SpecContext) {
+		Expect(rights(ctx, namespace(ctx), system, operator)).To(ConsistOf(operatorRights))
+	})
+
+	It("of the operator in its own namespace let it lead", func(ctx SpecContext) {
+		Expect(rights(ctx, system, system, operator)).To(ConsistOf(append(slices.Clone(operatorRights),
+			"coordination.k8s.io/leases: create", "coordination.k8s.io/leases [manager.kvasir.dev]: get update")))
+	})
+
+	DescribeTable("of the operator end before", func(ctx SpecContext, verb, resource string) {
+		Expect(may(ctx, "system:serviceaccount:"+system+":"+operator, namespace(ctx), verb, resource, "x")).To(BeFalse())
+	},
+		Entry("the spec of a pool", "patch", "kvasir.dev/inferencepools"),
+		Entry("the spec of a policy", "update", "kvasir.dev/routingpolicies"),
+		Entry("making pools", "create", "kvasir.dev/inferencepools"),
+		Entry("listing Secrets", "list", "/secrets"),
+		Entry("watching Secrets", "watch", "/secrets"),
+		Entry("deleting Secrets", "delete", "/secrets"),
+		Entry("deleting pods in bulk", "deletecollection", "/pods"),
+		Entry("going into pods", "create", "/pods/exec"),
+		Entry("changing nodes", "patch", "/nodes"),
+		Entry("granting what it does not hold", "escalate", "rbac.authorization.k8s.io/roles"),
+		Entry("binding what it does not hold", "bind", "rbac.authorization.k8s.io/roles"),
+		Entry("being somebody else", "impersonate", "/serviceaccounts"),
+		Entry("tokens of service accounts", "create", "/serviceaccounts/token"),
+		Entry("roles of the cluster", "create", "rbac.authorization.k8s.io/clusterroles"),
+		Entry("definitions", "patch", "apiextensions.k8s.io/customresourcedefinitions"),
+	)
+
+	It("of pickers are granted by the operator, and are to read what is theirs", func(ctx SpecContext) {
+		ns := namespace(ctx)
+		pool := smallPool(ns, "m")
+		Expect(admin.Create(ctx, pool)).To(Succeed())
+		pool.Spec.Engine.APIKey.Name = "engine-key"
+		objects, err := children.Objects(children.Config{PickerImage: "kvasir"}, children.Input{Pool: pool, TenantSecrets: []string{"tenants"}})
+		Expect(err).NotTo(HaveOccurred())
+		self := as(system, operator)
+		applied := 0
+		for _, o := range objects {
+			Expect(self.Apply(ctx, client.ApplyConfigurationFromUnstructured(o), client.FieldOwner(children.Manager), client.ForceOwnership)).
+				To(Succeed(), "%s %s", o.GetKind(), o.GetName())
+			applied++
+		}
+		Expect(applied).To(BeNumerically(">=", 8))
+
+		Expect(rights(ctx, ns, ns, children.PickerName("m"))).To(ConsistOf(
+			"kvasir.dev/inferencepools: get list watch",
+			"kvasir.dev/routingpolicies: get list watch",
+			"inference.networking.k8s.io/inferencepools: get list watch",
+			"/pods: get list watch",
+			"/secrets [engine-key m-key tenants]: get",
+			"authorization.k8s.io/localsubjectaccessreviews: create",
+		))
+		Expect(rights(ctx, "default", ns, children.PickerName("m"))).To(BeEmpty(), "elsewhere")
+	})
+
+	DescribeTable("of people", func(ctx SpecContext, role, verb, resource string, allowed bool) {
+		ns := namespace(ctx)
+		kubectl(ctx, "create", "rolebinding", "-n", ns, "they", "--clusterrole="+role, "--user=they")
+		Expect(may(ctx, "they", ns, verb, resource, "")).To(Equal(allowed))
+	},
+		Entry("who view, to read pools", "kvasir-view", "list", "kvasir.dev/inferencepools", true),
+		Entry("who view, not to write", "kvasir-view", "patch", "kvasir.dev/routingpolicies", false),
+		Entry("who edit, to write pools", "kvasir-edit", "create", "kvasir.dev/inferencepools", true),
+		Entry("who edit, to scale pools", "kvasir-edit", "patch", "kvasir.dev/inferencepools/scale", true),
+		Entry("who edit, not to write status", "kvasir-edit", "patch", "kvasir.dev/inferencepools/status", false),
+		Entry("who edit policies, to write them", "kvasir-policy-editor", "update", "kvasir.dev/routingpolicies", true),
+		Entry("who edit policies, not to write pools", "kvasir-policy-editor", "update", "kvasir.dev/inferencepools", false),
+		Entry("who edit policies, to read pools", "kvasir-policy-editor", "get", "kvasir.dev/inferencepools", true),
+	)
+
+	It("are those of listed namespaces where only these are looked at", func(ctx SpecContext) {
+		out := kubectl(ctx, "kustomize", "../../config/namespaced")
+		Expect(out).NotTo(ContainSubstring("kind: ClusterRoleBinding\nmetadata:\n  name: kvasir-operator\n"))
+		Expect(out).NotTo(ContainSubstring("kind: ClusterRoleBinding\nmetadata:\n  name: kvasir-operator-nodes\n"))
+		Expect(out).To(ContainSubstring("name: kvasir-operator\n  namespace: llm"))
+		Expect(out).To(ContainSubstring("--namespace=llm"))
+	})
+})
