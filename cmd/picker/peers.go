@@ -106,8 +106,9 @@ func (a *app) newPeers(r *reportOptions, o *peerOptions) (*syncapi.PeerService, 
 		auth, dial.Token, dial.TokenInClear = syncapi.SharedSecret{Read: read}, read, r.insecure
 	}
 	p.inbox = peer.NewInbox(a.picker, p.outbox.Incarnation())
+	p.inbox.Meter(a.picker)
 	p.mesh = syncapi.NewMesh(syncapi.MeshOptions{
-		Find: find, Dial: dial, Outbox: p.outbox, Loads: a.picker.Loads, Inbox: p.inbox, Log: log,
+		Find: find, Dial: dial, Outbox: p.outbox, Loads: a.picker.Loads, Meters: a.picker.Meters, Inbox: p.inbox, Log: log,
 		Borrow: func(ctx context.Context, c *syncapi.Client) {
 			if a.reports != nil {
 				a.reports.Borrow(ctx, c)

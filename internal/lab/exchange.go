@@ -34,12 +34,16 @@ type letter struct {
 // connect links every picker to every other one. outboxes are theirs.
 func (s *sim) connect(outboxes []*peer.Outbox) {
 	for i, p := range s.pickers {
-		s.peers.inboxes = append(s.peers.inboxes, peer.NewInbox(p, outboxes[i].Incarnation()))
+		inbox := peer.NewInbox(p, outboxes[i].Incarnation())
+		inbox.Meter(p)
+		s.peers.inboxes = append(s.peers.inboxes, inbox)
 	}
 	for i, p := range s.pickers {
 		for j := range s.pickers {
 			if i != j {
-				s.peers.links = append(s.peers.links, &link{sender: peer.NewSender(outboxes[i], p.Loads), to: j})
+				sender := peer.NewSender(outboxes[i], p.Loads)
+				sender.Tell(p.Meters)
+				s.peers.links = append(s.peers.links, &link{sender: sender, to: j})
 				s.agenda.add(0, tells, len(s.peers.links)-1)
 			}
 		}

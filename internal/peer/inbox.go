@@ -10,6 +10,7 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/kvindex"
 	"github.com/kvasir-dev/kvasir/internal/load"
 	pb "github.com/kvasir-dev/kvasir/internal/peerpb"
+	"github.com/kvasir-dev/kvasir/internal/tenant"
 )
 
 // MaxPeers bounds the peers of a picker.
@@ -22,6 +23,14 @@ type Pools interface {
 	// Assume makes a guess of what a peer assumes, unless it is refused; the guess ends at a.Until, which Assume may
 	// bring nearer.
 	Assume(a *Assumption) (*kvindex.Guess, Refusal)
+}
+
+// Tenants is where what peers tell of tenants is applied. peer is a peer's life.
+type Tenants interface {
+	// Spent says what a peer has let a tenant of a pool use.
+	Spent(now time.Time, pool string, peer uint64, name string, u tenant.Usage)
+	// Lost says that nothing of a peer is under way any more.
+	Lost(peer uint64)
 }
 
 // Refusal is why an assumption was not taken.
@@ -49,8 +58,9 @@ func (r Refusal) String() string {
 
 // Inbox is what a picker has been told by its peers. It is safe for concurrent use.
 type Inbox struct {
-	pools Pools
-	self  uint64
+	pools   Pools
+	tenants Tenants // nil: they are passed over
+	self    uint64
 
 	messages, passedOver, expired atomic.Uint64
 	assumptions                   [NumRefusals]atomic.Uint64
@@ -71,6 +81,9 @@ var (
 func NewInbox(pools Pools, self uint64) *Inbox {
 	return &Inbox{pools: pools, self: self, peers: map[uint64]*Receiver{}}
 }
+
+// Meter makes the inbox take what peers tell of tenants. It is to be called before Open.
+func (b *Inbox) Meter(t Tenants) { b.tenants = t }
 
 // Open begins a stream of updates: m is its first message, the hello. What the same incarnation has told over another
 // stream is forgotten, and that stream of no use any more. The receiver must be told when the stream has ended.
@@ -96,7 +109,7 @@ func (b *Inbox) Open(now time.Time, m *pb.PeerMessage) (*Receiver, error) {
 	if before != nil {
 		before.Close()
 	}
-	r := newReceiver(b)
+	r := newReceiver(b, hello.GetIncarnation())
 	r.peer.Hear(now)
 	b.peers[hello.GetIncarnation()] = r
 	return r, nil

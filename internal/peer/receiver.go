@@ -3,6 +3,7 @@ package peer
 import (
 	"errors"
 	"fmt"
+	"math"
 	"sync"
 	"time"
 
@@ -11,6 +12,7 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/kvindex"
 	"github.com/kvasir-dev/kvasir/internal/load"
 	pb "github.com/kvasir-dev/kvasir/internal/peerpb"
+	"github.com/kvasir-dev/kvasir/internal/tenant"
 )
 
 // Bounds of what a peer may tell.
@@ -37,6 +39,7 @@ var ErrClosed = errors.New("the peer has opened another stream")
 type Receiver struct {
 	inbox *Inbox
 	peer  *load.Peer
+	life  uint64
 
 	mu      sync.Mutex // guards what follows
 	seq     uint64
@@ -44,6 +47,7 @@ type Receiver struct {
 	guesses map[uint64]guess
 	bytes   int // of the guesses
 	swept   time.Time
+	metered bool // something was told of tenants
 	lost    bool // the stream has ended
 	closed  bool // and nothing is left of it
 }
@@ -66,8 +70,8 @@ type guess struct {
 	bytes int
 }
 
-func newReceiver(b *Inbox) *Receiver {
-	return &Receiver{inbox: b, peer: &load.Peer{}, named: map[name]naming{}, guesses: map[uint64]guess{}}
+func newReceiver(b *Inbox, life uint64) *Receiver {
+	return &Receiver{inbox: b, life: life, peer: &load.Peer{}, named: map[name]naming{}, guesses: map[uint64]guess{}}
 }
 
 // Handle takes a message. An error means that the stream is of no use any more.
@@ -92,6 +96,7 @@ func (r *Receiver) Handle(now time.Time, m *pb.PeerMessage) error {
 	r.seq = u.GetSeq()
 	r.peer.Hear(now)
 	r.takeLoads(now, u)
+	r.takeUsages(now, u)
 	if u.GetForget() {
 		r.withdrawAll()
 	}
@@ -117,6 +122,15 @@ func check(u *pb.Update) error {
 		case l.GetInFlight() > maxRequests || l.GetDecoding() > l.GetInFlight() || l.GetPendingTokens() > maxTokens ||
 			l.GetHeadTokens() > l.GetPendingTokens():
 			return errors.New("an impossible load")
+		}
+	}
+	if len(u.GetUsages()) > maxUsages {
+		return fmt.Errorf("%d tenants in an update", len(u.GetUsages()))
+	}
+	for _, x := range u.GetUsages() {
+		if len(x.GetPool()) > maxName || len(x.GetTenant()) > tenant.MaxName || x.GetUnderWay() > maxRequests ||
+			math.IsNaN(x.GetRequestsLeft()) || math.IsNaN(x.GetTokensLeft()) {
+			return errors.New("an impossible usage")
 		}
 	}
 	for _, a := range u.GetAssumptions() {
@@ -157,6 +171,20 @@ func (r *Receiver) takeLoads(now time.Time, u *pb.Update) {
 			n.tracker.Merge(r.peer, load.Share{})
 			delete(r.named, at)
 		}
+	}
+}
+
+// takeUsages hands on what is told of tenants. mu is held.
+func (r *Receiver) takeUsages(now time.Time, u *pb.Update) {
+	if r.inbox.tenants == nil {
+		return
+	}
+	for _, x := range u.GetUsages() {
+		r.metered = true
+		r.inbox.tenants.Spent(now, x.GetPool(), r.life, x.GetTenant(), tenant.Usage{
+			Requests: x.GetRequests(), Tokens: x.GetTokens(), UnderWay: int(x.GetUnderWay()),
+			RequestsLeft: x.GetRequestsLeft(), TokensLeft: x.GetTokensLeft(),
+		})
 	}
 }
 
@@ -240,6 +268,10 @@ func (r *Receiver) expire(now time.Time, fresh bool) bool {
 // forget takes back all that was told. It returns whether there was something. mu is held.
 func (r *Receiver) forget() bool {
 	some := len(r.named)+len(r.guesses) > 0
+	if r.metered {
+		r.metered = false
+		r.inbox.tenants.Lost(r.life)
+	}
 	for at, n := range r.named {
 		n.tracker.Merge(r.peer, load.Share{})
 		delete(r.named, at)

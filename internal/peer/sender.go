@@ -8,6 +8,7 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/endpoint"
 	"github.com/kvasir-dev/kvasir/internal/load"
 	pb "github.com/kvasir-dev/kvasir/internal/peerpb"
+	"github.com/kvasir-dev/kvasir/internal/tenant"
 )
 
 // Protocol is the version that both sides speak.
@@ -28,10 +29,17 @@ const (
 // Loads calls f for every endpoint of every pool (namespace/name).
 type Loads func(f func(pool string, id endpoint.ID, t *load.Tracker))
 
+// Meters calls f for every pool (namespace/name) that has tenants.
+type Meters func(f func(pool string, m *tenant.Meters))
+
+// maxUsages bounds the tenants in one update.
+const maxUsages = 1024
+
 // Sender tells one peer what an outbox has. It has no clock and no socket. It is safe for concurrent use.
 type Sender struct {
 	outbox *Outbox
 	loads  Loads
+	meters Meters // nil without
 	bell   chan struct{}
 	dirty  atomic.Bool
 
@@ -44,6 +52,14 @@ type Sender struct {
 	full   time.Time // when the next full one is due
 	closed bool
 	told   map[*load.Tracker]uint64 // versions of shares
+	spent  map[*tenant.Meters]spent
+}
+
+// spent is up to which change of a pool's meters a peer was told; of them fulls is up to which it had been at the last
+// two full updates, the older one first: what was told since is told again, lest an update was lost.
+type spent struct {
+	upTo  uint64
+	fulls [2]uint64
 }
 
 // NewSender returns a sender for a stream that has just been opened. It must be closed.
@@ -52,6 +68,9 @@ func NewSender(o *Outbox, loads Loads) *Sender {
 	o.enter(s)
 	return s
 }
+
+// Tell makes the sender tell of tenants too. It is to be called before Next.
+func (s *Sender) Tell(meters Meters) { s.meters, s.spent = meters, map[*tenant.Meters]spent{} }
 
 // Close gives back what the sender uses. Next has nothing to say afterwards.
 func (s *Sender) Close() {
@@ -96,12 +115,13 @@ func (s *Sender) Next(now time.Time) (m *pb.PeerMessage, wake time.Time) {
 	s.dirty.Store(false)
 	u := &pb.Update{Seq: s.seq + 1, Full: full}
 	s.addLoads(u, now)
-	if s.outbox.take(s, u, now) {
+	more := s.addUsages(u)
+	if s.outbox.take(s, u, now) || more {
 		s.dirty.Store(true)
 	}
 	if full {
 		s.full = now.Add(Beat)
-	} else if len(u.Loads)+len(u.Assumptions)+len(u.Withdrawn) == 0 && !u.Forget {
+	} else if len(u.Loads)+len(u.Assumptions)+len(u.Withdrawn)+len(u.Usages) == 0 && !u.Forget {
 		return nil, s.full
 	}
 	s.seq, s.sent = u.Seq, now
@@ -134,6 +154,28 @@ func (s *Sender) addLoads(u *pb.Update, now time.Time) {
 		u.Loads = append(u.Loads, loadMessage(pool, id, &share, now))
 	})
 	s.told = told
+}
+
+// addUsages adds what tenants have used since the peer was told. It returns whether there is more.
+func (s *Sender) addUsages(u *pb.Update) (more bool) {
+	if s.meters == nil {
+		return false
+	}
+	s.meters(func(pool string, m *tenant.Meters) {
+		at := s.spent[m]
+		if u.Full {
+			at.upTo, at.fulls = at.fulls[0], [2]uint64{at.fulls[1], at.upTo}
+		}
+		upTo, rest := m.Since(at.upTo, maxUsages-len(u.Usages), func(name string, use tenant.Usage) {
+			u.Usages = append(u.Usages, &pb.Usage{
+				Pool: pool, Tenant: name, Requests: use.Requests, Tokens: use.Tokens, UnderWay: uint32(max(0, use.UnderWay)),
+				RequestsLeft: use.RequestsLeft, TokensLeft: use.TokensLeft,
+			})
+		})
+		at.upTo, more = upTo, more || rest
+		s.spent[m] = at
+	})
+	return more
 }
 
 func loadMessage(pool string, id endpoint.ID, s *load.Share, now time.Time) *pb.Load {

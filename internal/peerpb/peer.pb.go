@@ -226,7 +226,9 @@ type Update struct {
 	Forget      bool          `protobuf:"varint,4,opt,name=forget,proto3" json:"forget,omitempty"`
 	Assumptions []*Assumption `protobuf:"bytes,5,rep,name=assumptions,proto3" json:"assumptions,omitempty"`
 	// Numbers of assumptions that hold no more.
-	Withdrawn     []uint64 `protobuf:"varint,6,rep,packed,name=withdrawn,proto3" json:"withdrawn,omitempty"`
+	Withdrawn []uint64 `protobuf:"varint,6,rep,packed,name=withdrawn,proto3" json:"withdrawn,omitempty"`
+	// Of tenants that have used something since they were told last.
+	Usages        []*Usage `protobuf:"bytes,7,rep,name=usages,proto3" json:"usages,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -303,6 +305,110 @@ func (x *Update) GetWithdrawn() []uint64 {
 	return nil
 }
 
+func (x *Update) GetUsages() []*Usage {
+	if x != nil {
+		return x.Usages
+	}
+	return nil
+}
+
+// Usage is what the picker has let a tenant of a pool use since it started.
+type Usage struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// namespace/name.
+	Pool   string `protobuf:"bytes,1,opt,name=pool,proto3" json:"pool,omitempty"`
+	Tenant string `protobuf:"bytes,2,opt,name=tenant,proto3" json:"tenant,omitempty"`
+	// Requests that were let through, and tokens of prompts and answers.
+	Requests uint64 `protobuf:"varint,3,opt,name=requests,proto3" json:"requests,omitempty"`
+	Tokens   uint64 `protobuf:"varint,4,opt,name=tokens,proto3" json:"tokens,omitempty"`
+	// Requests that have not ended.
+	UnderWay uint32 `protobuf:"varint,5,opt,name=under_way,json=underWay,proto3" json:"under_way,omitempty"`
+	// What is left of the tenant's rates, for who has not heard of it before; less than 0 is a debt.
+	RequestsLeft  float64 `protobuf:"fixed64,6,opt,name=requests_left,json=requestsLeft,proto3" json:"requests_left,omitempty"`
+	TokensLeft    float64 `protobuf:"fixed64,7,opt,name=tokens_left,json=tokensLeft,proto3" json:"tokens_left,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Usage) Reset() {
+	*x = Usage{}
+	mi := &file_internal_peerpb_peer_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Usage) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Usage) ProtoMessage() {}
+
+func (x *Usage) ProtoReflect() protoreflect.Message {
+	mi := &file_internal_peerpb_peer_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Usage.ProtoReflect.Descriptor instead.
+func (*Usage) Descriptor() ([]byte, []int) {
+	return file_internal_peerpb_peer_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *Usage) GetPool() string {
+	if x != nil {
+		return x.Pool
+	}
+	return ""
+}
+
+func (x *Usage) GetTenant() string {
+	if x != nil {
+		return x.Tenant
+	}
+	return ""
+}
+
+func (x *Usage) GetRequests() uint64 {
+	if x != nil {
+		return x.Requests
+	}
+	return 0
+}
+
+func (x *Usage) GetTokens() uint64 {
+	if x != nil {
+		return x.Tokens
+	}
+	return 0
+}
+
+func (x *Usage) GetUnderWay() uint32 {
+	if x != nil {
+		return x.UnderWay
+	}
+	return 0
+}
+
+func (x *Usage) GetRequestsLeft() float64 {
+	if x != nil {
+		return x.RequestsLeft
+	}
+	return 0
+}
+
+func (x *Usage) GetTokensLeft() float64 {
+	if x != nil {
+		return x.TokensLeft
+	}
+	return 0
+}
+
 // Load is what the picker has given one endpoint.
 type Load struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -326,7 +432,7 @@ type Load struct {
 
 func (x *Load) Reset() {
 	*x = Load{}
-	mi := &file_internal_peerpb_peer_proto_msgTypes[4]
+	mi := &file_internal_peerpb_peer_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -338,7 +444,7 @@ func (x *Load) String() string {
 func (*Load) ProtoMessage() {}
 
 func (x *Load) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_peerpb_peer_proto_msgTypes[4]
+	mi := &file_internal_peerpb_peer_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -351,7 +457,7 @@ func (x *Load) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Load.ProtoReflect.Descriptor instead.
 func (*Load) Descriptor() ([]byte, []int) {
-	return file_internal_peerpb_peer_proto_rawDescGZIP(), []int{4}
+	return file_internal_peerpb_peer_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *Load) GetPool() string {
@@ -438,7 +544,7 @@ type Assumption struct {
 
 func (x *Assumption) Reset() {
 	*x = Assumption{}
-	mi := &file_internal_peerpb_peer_proto_msgTypes[5]
+	mi := &file_internal_peerpb_peer_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -450,7 +556,7 @@ func (x *Assumption) String() string {
 func (*Assumption) ProtoMessage() {}
 
 func (x *Assumption) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_peerpb_peer_proto_msgTypes[5]
+	mi := &file_internal_peerpb_peer_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -463,7 +569,7 @@ func (x *Assumption) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Assumption.ProtoReflect.Descriptor instead.
 func (*Assumption) Descriptor() ([]byte, []int) {
-	return file_internal_peerpb_peer_proto_rawDescGZIP(), []int{5}
+	return file_internal_peerpb_peer_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *Assumption) GetId() uint64 {
@@ -538,7 +644,7 @@ type Want struct {
 
 func (x *Want) Reset() {
 	*x = Want{}
-	mi := &file_internal_peerpb_peer_proto_msgTypes[6]
+	mi := &file_internal_peerpb_peer_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -550,7 +656,7 @@ func (x *Want) String() string {
 func (*Want) ProtoMessage() {}
 
 func (x *Want) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_peerpb_peer_proto_msgTypes[6]
+	mi := &file_internal_peerpb_peer_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -563,7 +669,7 @@ func (x *Want) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Want.ProtoReflect.Descriptor instead.
 func (*Want) Descriptor() ([]byte, []int) {
-	return file_internal_peerpb_peer_proto_rawDescGZIP(), []int{6}
+	return file_internal_peerpb_peer_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Want) GetPool() string {
@@ -623,7 +729,7 @@ type Loan struct {
 
 func (x *Loan) Reset() {
 	*x = Loan{}
-	mi := &file_internal_peerpb_peer_proto_msgTypes[7]
+	mi := &file_internal_peerpb_peer_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -635,7 +741,7 @@ func (x *Loan) String() string {
 func (*Loan) ProtoMessage() {}
 
 func (x *Loan) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_peerpb_peer_proto_msgTypes[7]
+	mi := &file_internal_peerpb_peer_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -648,7 +754,7 @@ func (x *Loan) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Loan.ProtoReflect.Descriptor instead.
 func (*Loan) Descriptor() ([]byte, []int) {
-	return file_internal_peerpb_peer_proto_rawDescGZIP(), []int{7}
+	return file_internal_peerpb_peer_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Loan) GetAt() *reportpb.Position {
@@ -686,14 +792,24 @@ const file_internal_peerpb_peer_proto_rawDesc = "" +
 	"\vincarnation\x18\x02 \x01(\x06R\vincarnation\"G\n" +
 	"\aWelcome\x12\x1a\n" +
 	"\bprotocol\x18\x01 \x01(\rR\bprotocol\x12 \n" +
-	"\vincarnation\x18\x02 \x01(\x06R\vincarnation\"\xce\x01\n" +
+	"\vincarnation\x18\x02 \x01(\x06R\vincarnation\"\xfd\x01\n" +
 	"\x06Update\x12\x10\n" +
 	"\x03seq\x18\x01 \x01(\x04R\x03seq\x12\x12\n" +
 	"\x04full\x18\x02 \x01(\bR\x04full\x12*\n" +
 	"\x05loads\x18\x03 \x03(\v2\x14.kvasir.peer.v1.LoadR\x05loads\x12\x16\n" +
 	"\x06forget\x18\x04 \x01(\bR\x06forget\x12<\n" +
 	"\vassumptions\x18\x05 \x03(\v2\x1a.kvasir.peer.v1.AssumptionR\vassumptions\x12\x1c\n" +
-	"\twithdrawn\x18\x06 \x03(\x04R\twithdrawn\"\xa7\x02\n" +
+	"\twithdrawn\x18\x06 \x03(\x04R\twithdrawn\x12-\n" +
+	"\x06usages\x18\a \x03(\v2\x15.kvasir.peer.v1.UsageR\x06usages\"\xca\x01\n" +
+	"\x05Usage\x12\x12\n" +
+	"\x04pool\x18\x01 \x01(\tR\x04pool\x12\x16\n" +
+	"\x06tenant\x18\x02 \x01(\tR\x06tenant\x12\x1a\n" +
+	"\brequests\x18\x03 \x01(\x04R\brequests\x12\x16\n" +
+	"\x06tokens\x18\x04 \x01(\x04R\x06tokens\x12\x1b\n" +
+	"\tunder_way\x18\x05 \x01(\rR\bunderWay\x12#\n" +
+	"\rrequests_left\x18\x06 \x01(\x01R\frequestsLeft\x12\x1f\n" +
+	"\vtokens_left\x18\a \x01(\x01R\n" +
+	"tokensLeft\"\xa7\x02\n" +
 	"\x04Load\x12\x12\n" +
 	"\x04pool\x18\x01 \x01(\tR\x04pool\x12\x10\n" +
 	"\x03pod\x18\x02 \x01(\tR\x03pod\x12\x12\n" +
@@ -739,31 +855,33 @@ func file_internal_peerpb_peer_proto_rawDescGZIP() []byte {
 	return file_internal_peerpb_peer_proto_rawDescData
 }
 
-var file_internal_peerpb_peer_proto_msgTypes = make([]protoimpl.MessageInfo, 8)
+var file_internal_peerpb_peer_proto_msgTypes = make([]protoimpl.MessageInfo, 9)
 var file_internal_peerpb_peer_proto_goTypes = []any{
 	(*PeerMessage)(nil),       // 0: kvasir.peer.v1.PeerMessage
 	(*Hello)(nil),             // 1: kvasir.peer.v1.Hello
 	(*Welcome)(nil),           // 2: kvasir.peer.v1.Welcome
 	(*Update)(nil),            // 3: kvasir.peer.v1.Update
-	(*Load)(nil),              // 4: kvasir.peer.v1.Load
-	(*Assumption)(nil),        // 5: kvasir.peer.v1.Assumption
-	(*Want)(nil),              // 6: kvasir.peer.v1.Want
-	(*Loan)(nil),              // 7: kvasir.peer.v1.Loan
-	(*reportpb.Position)(nil), // 8: kvasir.report.v1.Position
-	(*reportpb.Change)(nil),   // 9: kvasir.report.v1.Change
+	(*Usage)(nil),             // 4: kvasir.peer.v1.Usage
+	(*Load)(nil),              // 5: kvasir.peer.v1.Load
+	(*Assumption)(nil),        // 6: kvasir.peer.v1.Assumption
+	(*Want)(nil),              // 7: kvasir.peer.v1.Want
+	(*Loan)(nil),              // 8: kvasir.peer.v1.Loan
+	(*reportpb.Position)(nil), // 9: kvasir.report.v1.Position
+	(*reportpb.Change)(nil),   // 10: kvasir.report.v1.Change
 }
 var file_internal_peerpb_peer_proto_depIdxs = []int32{
-	1, // 0: kvasir.peer.v1.PeerMessage.hello:type_name -> kvasir.peer.v1.Hello
-	3, // 1: kvasir.peer.v1.PeerMessage.update:type_name -> kvasir.peer.v1.Update
-	4, // 2: kvasir.peer.v1.Update.loads:type_name -> kvasir.peer.v1.Load
-	5, // 3: kvasir.peer.v1.Update.assumptions:type_name -> kvasir.peer.v1.Assumption
-	8, // 4: kvasir.peer.v1.Loan.at:type_name -> kvasir.report.v1.Position
-	9, // 5: kvasir.peer.v1.Loan.changes:type_name -> kvasir.report.v1.Change
-	6, // [6:6] is the sub-list for method output_type
-	6, // [6:6] is the sub-list for method input_type
-	6, // [6:6] is the sub-list for extension type_name
-	6, // [6:6] is the sub-list for extension extendee
-	0, // [0:6] is the sub-list for field type_name
+	1,  // 0: kvasir.peer.v1.PeerMessage.hello:type_name -> kvasir.peer.v1.Hello
+	3,  // 1: kvasir.peer.v1.PeerMessage.update:type_name -> kvasir.peer.v1.Update
+	5,  // 2: kvasir.peer.v1.Update.loads:type_name -> kvasir.peer.v1.Load
+	6,  // 3: kvasir.peer.v1.Update.assumptions:type_name -> kvasir.peer.v1.Assumption
+	4,  // 4: kvasir.peer.v1.Update.usages:type_name -> kvasir.peer.v1.Usage
+	9,  // 5: kvasir.peer.v1.Loan.at:type_name -> kvasir.report.v1.Position
+	10, // 6: kvasir.peer.v1.Loan.changes:type_name -> kvasir.report.v1.Change
+	7,  // [7:7] is the sub-list for method output_type
+	7,  // [7:7] is the sub-list for method input_type
+	7,  // [7:7] is the sub-list for extension type_name
+	7,  // [7:7] is the sub-list for extension extendee
+	0,  // [0:7] is the sub-list for field type_name
 }
 
 func init() { file_internal_peerpb_peer_proto_init() }
@@ -781,7 +899,7 @@ func file_internal_peerpb_peer_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_internal_peerpb_peer_proto_rawDesc), len(file_internal_peerpb_peer_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   8,
+			NumMessages:   9,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

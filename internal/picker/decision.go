@@ -322,6 +322,7 @@ func (d *Decision) charge(tokens int) {
 		return
 	}
 	d.who.pass.Charge(d.now(), tokens)
+	d.view.peers.Changed()
 	d.view.tenants.add(d.who.label, 0, 0, int64(tokens))
 }
 
@@ -348,6 +349,7 @@ func (d *Decision) End(outcome Outcome) {
 // settle gives back what the tenant has taken, and tells how the request has ended. d.mu is held.
 func (d *Decision) settle(outcome Outcome) {
 	d.who.pass.Release()
+	d.view.peers.Changed()
 	d.view.stats.outcomes[outcome].Add(1)
 	d.account.end(d.now(), d.target, outcome)
 	d.account = nil

@@ -7,6 +7,7 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/kvindex"
 	"github.com/kvasir-dev/kvasir/internal/load"
 	"github.com/kvasir-dev/kvasir/internal/peer"
+	"github.com/kvasir-dev/kvasir/internal/tenant"
 )
 
 // Loads calls f for every endpoint of every pool: what the picker's peers are told.
@@ -47,6 +48,33 @@ func (p *Picker) Assume(a *peer.Assumption) (*kvindex.Guess, peer.Refusal) {
 		a.Until = latest
 	}
 	return v.index.Speculate(m.holder, a.Keys), peer.Taken
+}
+
+// Meters calls f for every pool that has tenants: what the picker's peers are told of them.
+func (p *Picker) Meters(f func(pool string, m *tenant.Meters)) {
+	for _, v := range p.current.Load().pools {
+		if v.spec.Policy.Admission.Tenants != nil {
+			f(v.name, &v.meters)
+		}
+	}
+}
+
+// Spent implements peer.Tenants.
+func (p *Picker) Spent(now time.Time, pool string, peer uint64, name string, u tenant.Usage) {
+	v := p.named(pool)
+	if v == nil || v.spec.Policy.Admission.Tenants == nil {
+		return
+	}
+	if class := v.spec.Policy.Admission.Tenants.classOf(name); class != nil {
+		v.meters.Merge(now, peer, name, u, class)
+	}
+}
+
+// Lost implements peer.Tenants.
+func (p *Picker) Lost(peer uint64) {
+	for _, v := range p.current.Load().pools {
+		v.meters.Lost(peer)
+	}
 }
 
 // named finds a pool by namespace/name.

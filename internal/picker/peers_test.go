@@ -86,9 +86,12 @@ func newFleet(t testing.TB, pickers, n int, strategy policy.Type, linkDelay time
 	}
 	for to, p := range f.pickers {
 		inbox := peer.NewInbox(p, outboxes[to].Incarnation())
+		inbox.Meter(p)
 		for from, o := range outboxes {
 			if from != to {
-				f.link(peer.NewSender(o, f.pickers[from].Loads), inbox, linkDelay)
+				sender := peer.NewSender(o, f.pickers[from].Loads)
+				sender.Tell(f.pickers[from].Meters)
+				f.link(sender, inbox, linkDelay)
 			}
 		}
 	}

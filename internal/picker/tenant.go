@@ -81,11 +81,17 @@ func (t *TenantsSpec) identify(header func(string) string) (name string, class *
 		}
 		return name, t.Default, nil
 	}
-	class = t.Default
-	if c := t.Classes[entry.Class]; c != nil {
-		class = c
+	return entry.Name, t.classOf(entry.Name), nil
+}
+
+// classOf is the class of a tenant by its name.
+func (t *TenantsSpec) classOf(name string) *tenant.Class {
+	if entry, known := t.Known.ByName(name); known {
+		if c := t.Classes[entry.Class]; c != nil {
+			return c
+		}
 	}
-	return entry.Name, class, nil
+	return t.Default
 }
 
 // enter identifies the request's tenant and takes its share; the pass must be released. It fails with an *Error.
@@ -113,6 +119,7 @@ func (v *view) enter(now time.Time, header func(string) string, model string) (w
 		return w, overLimit(reason, after)
 	}
 	v.tenants.add(w.label, 1, 0, 0)
+	v.peers.Changed()
 	return w, nil
 }
 

@@ -28,6 +28,7 @@ type MeshOptions struct {
 	// Outbox and Loads are what the peers are told, Inbox what they have told.
 	Outbox *peer.Outbox
 	Loads  peer.Loads
+	Meters peer.Meters // nil without tenants
 	Inbox  *peer.Inbox
 	// Borrow, if set, is called for each peer that is found, and is to return when ctx ends: (*Server).Borrow.
 	Borrow func(ctx context.Context, c *Client)
@@ -253,6 +254,7 @@ func (m *Mesh) tell(ctx context.Context, l *link) error {
 	stopped := context.AfterFunc(ctx, func() { time.AfterFunc(leaveTimeout, cancel) })
 	defer stopped()
 	sender := peer.NewSender(m.o.Outbox, m.o.Loads)
+	sender.Tell(m.o.Meters)
 	defer sender.Close()
 	l.client.conn.ResetConnectBackoff() // keep has waited
 	stream, err := NewPeerClient(l.client.conn).Exchange(streaming)

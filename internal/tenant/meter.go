@@ -1,6 +1,7 @@
 package tenant
 
 import (
+	"container/list"
 	"math"
 	"sync"
 	"time"
@@ -27,18 +28,28 @@ func (r Reason) String() string {
 	return [...]string{"", "requests_per_minute", "tokens_per_minute", "max_concurrent"}[r]
 }
 
-// Meters keep the rates of a pool's tenants and count their requests under way. The zero value is ready. It is safe
-// for concurrent use.
+// Meters keep the rates of a pool's tenants and count their requests under way, what other replicas tell of theirs
+// included. The zero value is ready. It is safe for concurrent use.
 type Meters struct {
-	mu     sync.Mutex
-	meters map[string]*meter
-	swept  time.Time
+	mu      sync.Mutex
+	meters  map[string]*meter
+	swept   time.Time
+	changes uint64    // so far
+	recent  list.List // of *meter that this replica has used, the one changed last at the end
 }
 
 // meter is one tenant's account: two buckets that fill up to one minute's worth.
 type meter struct {
+	name             string
 	requests, tokens bucket
 	underWay         int
+
+	// What this replica has let through since it started, and when that has changed.
+	total  Usage
+	change uint64
+	place  *list.Element // in Meters.recent, nil before the first change
+	others map[uint64]Usage
+	theirs int // others' requests under way
 }
 
 // bucket is what is left of a rate. A debt is possible: an answer's length is known only when it has come.
@@ -75,7 +86,7 @@ func (ms *Meters) Take(now time.Time, name string, c *Class) (pass *Pass, reason
 	ms.mu.Lock()
 	defer ms.mu.Unlock()
 	m := ms.meter(now, name)
-	if c.MaxConcurrent > 0 && m.underWay >= c.MaxConcurrent {
+	if c.MaxConcurrent > 0 && m.underWay+m.theirs >= c.MaxConcurrent {
 		return nil, TooManyAtOnce, time.Second
 	}
 	if rate := float64(c.TokensPerMinute); rate > 0 {
@@ -90,6 +101,8 @@ func (ms *Meters) Take(now time.Time, name string, c *Class) (pass *Pass, reason
 		m.requests.left--
 	}
 	m.underWay++
+	m.total.Requests++
+	ms.changed(m)
 	return &Pass{meters: ms, meter: m, class: c}, Admitted, 0
 }
 
@@ -100,6 +113,8 @@ func (p *Pass) Charge(now time.Time, tokens int) {
 	}
 	p.meters.mu.Lock()
 	defer p.meters.mu.Unlock()
+	p.meter.total.Tokens += uint64(tokens)
+	p.meters.changed(p.meter)
 	p.meter.tokens.fill(now, float64(p.class.TokensPerMinute))
 	p.meter.tokens.left -= float64(tokens)
 }
@@ -114,6 +129,7 @@ func (p *Pass) Release() {
 	if !p.released {
 		p.released = true
 		p.meter.underWay--
+		p.meters.changed(p.meter)
 	}
 }
 
@@ -148,7 +164,7 @@ func (ms *Meters) meter(now time.Time, name string) *meter {
 			return m
 		}
 	}
-	m := &meter{}
+	m := &meter{name: name}
 	ms.meters[name] = m
 	return m
 }
@@ -158,8 +174,11 @@ func (ms *Meters) sweep(now time.Time) bool {
 	if now.Sub(ms.swept) >= time.Second {
 		ms.swept = now
 		for name, m := range ms.meters {
-			if m.underWay == 0 && m.requests.full(now) && m.tokens.full(now) {
+			if m.underWay+m.theirs == 0 && m.requests.full(now) && m.tokens.full(now) {
 				delete(ms.meters, name)
+				if m.place != nil {
+					ms.recent.Remove(m.place)
+				}
 			}
 		}
 	}

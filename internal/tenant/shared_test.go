@@ -1,0 +1,126 @@
+package tenant
+
+import (
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"testing"
+	"time"
+)
+
+// TestReplicasShareATenantsRate: replicas that tell each other every now and then let a tenant through as often together
+// as its rate says, whoever of them it asks: not more than a minute's worth and the rate, and what comes to all of them
+// in the time between two tellings; and not less than the rate.
+func TestReplicasShareATenantsRate(t *testing.T) {
+	const minutes, every = 10, 50 * time.Millisecond
+	for _, n := range []int{1, 2, 3, 4} {
+		for seed := range uint64(5) {
+			rng := rand.New(rand.NewPCG(seed, uint64(n)))
+			class := &Class{RequestsPerMinute: 300, TokensPerMinute: 1_000_000}
+			replicas, told := make([]Meters, n), make([][]uint64, n)
+			for i := range told {
+				told[i] = make([]uint64, n)
+			}
+			now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+			end, next := now.Add(minutes*time.Minute), now
+			passed, last := 0, 0
+			for now.Before(end) {
+				now = now.Add(time.Duration(rng.ExpFloat64() * float64(50*time.Millisecond))) // four times the rate
+				for !next.After(now) {
+					for from := range replicas {
+						for to := range replicas {
+							if from != to {
+								told[from][to], _ = replicas[from].Since(told[from][to], 10, func(name string, u Usage) {
+									replicas[to].Merge(next, uint64(from), name, u, class)
+								})
+							}
+						}
+					}
+					next = next.Add(every)
+				}
+				if pass, _, _ := replicas[rng.IntN(n)].Take(now, "acme", class); pass != nil {
+					passed++
+					pass.Charge(now, rng.IntN(2000))
+					pass.Release()
+					last = passed
+				}
+			}
+			least, most := minutes*300+250, minutes*300+300+2*n // 20 come in a second: one or two in 50 ms
+			if passed < least || passed > most || last != passed {
+				t.Errorf("%d replicas, seed %d: %d requests in %d minutes, want %d to %d", n, seed, passed, minutes, least, most)
+			}
+		}
+	}
+}
+
+// TestWhatOthersHaveUnderWayCounts, until they are gone.
+func TestWhatOthersHaveUnderWayCounts(t *testing.T) {
+	class := &Class{MaxConcurrent: 3}
+	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	var ms Meters
+	ms.Merge(now, 1, "acme", Usage{Requests: 2, UnderWay: 2}, class)
+	one, _, _ := ms.Take(now, "acme", class)
+	if one == nil {
+		t.Fatal("a third of three is refused")
+	}
+	if _, reason, _ := ms.Take(now, "acme", class); reason != TooManyAtOnce {
+		t.Error("a fourth of three is let through")
+	}
+	ms.Merge(now, 1, "acme", Usage{Requests: 2, UnderWay: 1}, class)
+	if two, _, _ := ms.Take(now, "acme", class); two == nil {
+		t.Error("one of the other replica's has ended")
+	}
+	ms.Lost(1)
+	ms.Lost(1)
+	if three, _, _ := ms.Take(now, "acme", class); three == nil {
+		t.Error("nothing of a replica that is gone is under way")
+	}
+}
+
+// TestAReplicaThatStartsKnowsWhatIsLeft: it neither gives a minute's worth again nor takes the past for the present.
+func TestAReplicaThatStartsKnowsWhatIsLeft(t *testing.T) {
+	class := &Class{RequestsPerMinute: 60}
+	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	var fresh Meters
+	fresh.Merge(now, 1, "acme", Usage{Requests: 1_000_000, RequestsLeft: 2, TokensLeft: math.Inf(1)}, class)
+	got := 0
+	for range 10 {
+		if pass, _, _ := fresh.Take(now, "acme", class); pass != nil {
+			got++
+		}
+	}
+	if got != 2 {
+		t.Errorf("%d requests are let through, 2 were left", got)
+	}
+}
+
+// TestSinceTellsEachChangeOnce compares Since with remembering who has changed.
+func TestSinceTellsEachChangeOnce(t *testing.T) {
+	rng := rand.New(rand.NewPCG(1, 1))
+	class := &Class{TokensPerMinute: 1e9}
+	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	var ms Meters
+	want, total, at := map[string]bool{}, map[string]uint64{}, uint64(0)
+	for range 2000 {
+		for range rng.IntN(10) {
+			name := fmt.Sprint(rng.IntN(30))
+			pass, _, _ := ms.Take(now, name, class)
+			pass.Release()
+			want[name] = true
+			total[name]++
+		}
+		most := rng.IntN(12)
+		n := 0
+		upTo, more := ms.Since(at, most, func(name string, u Usage) {
+			if !want[name] || u.Requests != total[name] {
+				t.Fatalf("%s: %+v, has changed %v, %d requests", name, u, want[name], total[name])
+			}
+			delete(want, name)
+			n++
+		})
+		if n > most || more != (len(want) > 0) {
+			t.Fatalf("%d of at most %d are told, more %v, %d are left", n, most, more, len(want))
+		}
+		at = upTo
+	}
+}
