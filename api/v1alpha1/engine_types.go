@@ -55,6 +55,17 @@ type Engine struct {
 	Media []Medium `json:"media,omitempty"`
 }
 
+// SecretNames are the names of the Secrets that the engine needs.
+func (e *Engine) SecretNames() []string {
+	var names []string
+	for _, ref := range []SecretKey{e.APIKey, e.TLS.CASecretRef} {
+		if ref.Name != "" {
+			names = append(names, ref.Name)
+		}
+	}
+	return names
+}
+
 // EngineType names an inference engine.
 //
 // +kubebuilder:validation:Enum=VLLM;SGLang

@@ -40,12 +40,9 @@ func (b *builder) role() *rbacv1.Role {
 	return r
 }
 
-// secrets that the pickers read by themselves: the key root, the engine's key, the tenants.
+// secrets that the pickers read by themselves: the key root, those of the engine, the tenants.
 func (b *builder) secrets() []string {
-	names := []string{KeySecretName(b.pool)}
-	if key := b.pool.Spec.Engine.APIKey.Name; key != "" {
-		names = append(names, key)
-	}
+	names := append([]string{KeySecretName(b.pool)}, b.pool.Spec.Engine.SecretNames()...)
 	names = append(names, b.TenantSecrets...)
 	slices.Sort(names)
 	return slices.Compact(names)

@@ -57,8 +57,8 @@ func referred(o *watch.Objects) map[reference]bool {
 			root = p.Name + keySecret
 		}
 		all[reference{name: root}] = true
-		if ref := p.Spec.Engine.APIKey; ref.Name != "" {
-			all[reference{name: ref.Name}] = true
+		for _, name := range p.Spec.Engine.SecretNames() {
+			all[reference{name: name}] = true
 		}
 		if v := p.Spec.Model.Tokenizer.Volume; v != nil && v.ConfigMap.Name != "" {
 			all[reference{configMap: true, name: v.ConfigMap.Name}] = true
