@@ -121,7 +121,7 @@ func (p *page) pollMetrics(ctx context.Context) {
 		if body.Cap() > keepBuffer {
 			body = bytes.Buffer{}
 		}
-		if !pause(ctx, wait) {
+		if !p.pause(ctx, wait) {
 			return
 		}
 	}
@@ -190,7 +190,7 @@ func (p *page) pollModels(ctx context.Context) {
 				body = bytes.Buffer{}
 			}
 		}
-		if !pause(ctx, p.options.Models) {
+		if !p.pause(ctx, p.options.Models) {
 			return
 		}
 	}
@@ -285,9 +285,18 @@ func (p *page) get(ctx context.Context, path string, body *bytes.Buffer) error {
 	return nil
 }
 
-// pause waits for d, give or take a tenth, and tells whether to go on.
-func pause(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d - d/10 + rand.N(d/5+1))
+// epoch is where the ticks of pause begin.
+var epoch = time.Now()
+
+// pause waits for d, give or take a tenth, and up to the next tick, and tells whether to go on. Ticks are a twentieth of
+// the shortest wait apart, the same for all pages: those that are due together wake the process once, which costs more
+// than the question itself when there is nothing else to do.
+func (p *page) pause(ctx context.Context, d time.Duration) bool {
+	d += rand.N(d/5+1) - d/10
+	if tick := p.options.Busy / 20; tick > 0 {
+		d += tick - (time.Since(epoch)+d)%tick
+	}
+	timer := time.NewTimer(d)
 	defer timer.Stop()
 	select {
 	case <-ctx.Done():

@@ -2,7 +2,8 @@
 //
 // One page is asked once for all the ranks that share it. How often depends on what the last answers said: a page
 // that is busy or changing is asked every Options.Busy, one that stands still ever less often, up to Options.Idle,
-// so that an idle fleet costs next to nothing. Every wait is jittered by a tenth either way.
+// so that an idle fleet costs next to nothing. Every wait is jittered by a tenth either way; pages that are due at about
+// the same time are asked together, so that the process wakes once for them.
 package scrape
 
 import (

@@ -80,11 +80,22 @@ const (
 	numFields
 )
 
+// longestName is the length of the longest name below, in bytes.
+const longestName = len("vllm:gpu_prefix_cache_queries_total")
+
 // fieldOf tells what a line is about and returns what follows the name.
 func fieldOf(line []byte) (field, []byte) {
 	line = trimLeft(line)
-	end := bytes.IndexAny(line, "{ \t")
-	if end < 0 || len(line) < 7 || line[0] != 'v' && line[0] != 's' {
+	if len(line) < 7 || line[0] != 'v' && line[0] != 's' {
+		return noField, nil
+	}
+	end := 0
+	for end < len(line) && line[end] != '{' && line[end] != ' ' && line[end] != '\t' {
+		if end++; end > longestName {
+			return noField, nil
+		}
+	}
+	if end == len(line) {
 		return noField, nil
 	}
 	name, rest := line[:end], line[end:]
