@@ -50,6 +50,37 @@ func headers(pairs ...string) *core.HeaderMap {
 	return m
 }
 
+// requestHead is the first message about a request.
+func requestHead(length int) *pb.ProcessingRequest {
+	duplex := filter.ProcessingMode_FULL_DUPLEX_STREAMED
+	return &pb.ProcessingRequest{
+		Request: &pb.ProcessingRequest_RequestHeaders{RequestHeaders: &pb.HttpHeaders{Headers: headers(
+			":method", "POST", ":path", "/v1/chat/completions", ":authority", "llm.example.com", ":scheme", "https",
+			"user-agent", "OpenAI/Python 1.50.0", "accept", "application/json", "content-type", "application/json",
+			"authorization", "Bearer sk-0123456789abcdef0123456789abcdef", "content-length", fmt.Sprint(length),
+			"x-forwarded-for", "10.0.0.1", "x-forwarded-proto", "https", "x-request-id", "8a6e0804-2bd0-4672-b79d-d97027f9071a",
+		)}},
+		ProtocolConfig: &pb.ProtocolConfiguration{RequestBodyMode: duplex, ResponseBodyMode: duplex},
+	}
+}
+
+func bodyPiece(piece []byte, end bool) *pb.ProcessingRequest {
+	return &pb.ProcessingRequest{Request: &pb.ProcessingRequest_RequestBody{RequestBody: &pb.HttpBody{Body: piece, EndOfStream: end}}}
+}
+
+func answerHead() *pb.ProcessingRequest {
+	return &pb.ProcessingRequest{Request: &pb.ProcessingRequest_ResponseHeaders{ResponseHeaders: &pb.HttpHeaders{
+		Headers: headers(":status", "200", "content-type", "text/event-stream"),
+	}}}
+}
+
+func answerPiece(piece []byte, end bool) *pb.ProcessingRequest {
+	return &pb.ProcessingRequest{Request: &pb.ProcessingRequest_ResponseBody{ResponseBody: &pb.HttpBody{Body: piece, EndOfStream: end}}}
+}
+
+// event of an answer.
+var event = []byte("data: {\"id\":\"cmpl-0123456789\",\"choices\":[{\"delta\":{\"content\":\" word\"}}]}\n\n")
+
 // route sends a request like Envoy and waits until it is routed and its body is back. It gives the time to the
 // destination.
 func (g *gateway) route(ctx context.Context, i int, body []byte) (pb.ExternalProcessor_ProcessClient, time.Duration, error) {
@@ -58,24 +89,12 @@ func (g *gateway) route(ctx context.Context, i int, body []byte) (pb.ExternalPro
 	if err != nil {
 		return nil, 0, err
 	}
-	duplex := filter.ProcessingMode_FULL_DUPLEX_STREAMED
-	err = s.Send(&pb.ProcessingRequest{
-		Request: &pb.ProcessingRequest_RequestHeaders{RequestHeaders: &pb.HttpHeaders{Headers: headers(
-			":method", "POST", ":path", "/v1/chat/completions", ":authority", "llm.example.com", ":scheme", "https",
-			"user-agent", "OpenAI/Python 1.50.0", "accept", "application/json", "content-type", "application/json",
-			"authorization", "Bearer sk-0123456789abcdef0123456789abcdef", "content-length", fmt.Sprint(len(body)),
-			"x-forwarded-for", "10.0.0.1", "x-forwarded-proto", "https", "x-request-id", "8a6e0804-2bd0-4672-b79d-d97027f9071a",
-		)}},
-		ProtocolConfig: &pb.ProtocolConfiguration{RequestBodyMode: duplex, ResponseBodyMode: duplex},
-	})
-	if err != nil {
+	if err := s.Send(requestHead(len(body))); err != nil {
 		return nil, 0, err
 	}
 	for rest := body; len(rest) > 0; {
 		n := min(len(rest), 65536)
-		if err := s.Send(&pb.ProcessingRequest{Request: &pb.ProcessingRequest_RequestBody{
-			RequestBody: &pb.HttpBody{Body: rest[:n], EndOfStream: n == len(rest)},
-		}}); err != nil {
+		if err := s.Send(bodyPiece(rest[:n], n == len(rest))); err != nil {
 			return nil, 0, err
 		}
 		rest = rest[n:]
@@ -99,22 +118,16 @@ func (g *gateway) route(ctx context.Context, i int, body []byte) (pb.ExternalPro
 
 // answer shows an answer in pieces, and gives the time that each took to come back.
 func answer(s pb.ExternalProcessor_ProcessClient, pieces int, pause time.Duration) ([]time.Duration, error) {
-	err := s.Send(&pb.ProcessingRequest{Request: &pb.ProcessingRequest_ResponseHeaders{ResponseHeaders: &pb.HttpHeaders{
-		Headers: headers(":status", "200", "content-type", "text/event-stream"),
-	}}})
-	if err != nil {
+	if err := s.Send(answerHead()); err != nil {
 		return nil, err
 	}
 	if _, err := s.Recv(); err != nil {
 		return nil, err
 	}
 	var took []time.Duration
-	event := []byte("data: {\"id\":\"cmpl-0123456789\",\"choices\":[{\"delta\":{\"content\":\" word\"}}]}\n\n")
 	for i := range pieces {
 		start := time.Now()
-		if err := s.Send(&pb.ProcessingRequest{Request: &pb.ProcessingRequest_ResponseBody{
-			ResponseBody: &pb.HttpBody{Body: event, EndOfStream: i == pieces-1},
-		}}); err != nil {
+		if err := s.Send(answerPiece(event, i == pieces-1)); err != nil {
 			return nil, err
 		}
 		if _, err := s.Recv(); err != nil {
@@ -287,21 +300,16 @@ func (b *bench) open() error {
 
 // begin shows the beginning of an answer.
 func begin(s pb.ExternalProcessor_ProcessClient) error {
-	if err := s.Send(&pb.ProcessingRequest{Request: &pb.ProcessingRequest_ResponseHeaders{ResponseHeaders: &pb.HttpHeaders{
-		Headers: headers(":status", "200", "content-type", "text/event-stream"),
-	}}}); err != nil {
+	if err := s.Send(answerHead()); err != nil {
 		return err
 	}
 	if _, err := s.Recv(); err != nil {
 		return err
 	}
-	err := s.Send(&pb.ProcessingRequest{Request: &pb.ProcessingRequest_ResponseBody{
-		ResponseBody: &pb.HttpBody{Body: []byte("data: {\"choices\":[{\"delta\":{\"content\":\" word\"}}]}\n\n")},
-	}})
-	if err != nil {
+	if err := s.Send(answerPiece(event, false)); err != nil {
 		return err
 	}
-	_, err = s.Recv()
+	_, err := s.Recv()
 	return err
 }
 

@@ -187,23 +187,52 @@ func reverse(enginePort string) error {
 	proxy := httputil.NewSingleHostReverseProxy(&url.URL{Scheme: "http", Host: "127.0.1.1:" + enginePort})
 	proxy.Transport = &http.Transport{MaxIdleConnsPerHost: 256, DisableCompression: true}
 	proxy.FlushInterval = -1
-	l, err := new(net.ListenConfig).Listen(context.Background(), "tcp", "127.0.0.1:0")
-	if err != nil {
-		return err
-	}
-	e, err := new(net.ListenConfig).Listen(context.Background(), "tcp", "127.0.0.1:0")
-	if err != nil {
-		return err
+	var all [5]net.Listener
+	for i := range all {
+		var err error
+		if all[i], err = new(net.ListenConfig).Listen(context.Background(), "tcp", "127.0.0.1:0"); err != nil {
+			return err
+		}
 	}
 	config, err := extproc.TLS(certs.Files{}, nil, time.Now())
 	if err != nil {
 		return err
 	}
-	server := grpc.NewServer(grpc.Creds(credentials.NewTLS(config)))
-	pb.RegisterExternalProcessorServer(server, echo{})
-	go func() { _ = server.Serve(e) }()
-	fmt.Println(l.Addr(), e.Addr())
-	return http.Serve(l, proxy) //nolint:gosec // for the bench alone
+	for i, options := range [][]grpc.ServerOption{{grpc.Creds(credentials.NewTLS(config))}, nil} {
+		server := grpc.NewServer(options...)
+		pb.RegisterExternalProcessorServer(server, echo{})
+		go func() { _ = server.Serve(all[1+i]) }()
+	}
+	go accept(all[3], func(c net.Conn) { _, _ = io.Copy(struct{ io.Writer }{c}, struct{ io.Reader }{c}) })
+	go accept(all[4], func(c net.Conn) { relay(c, "127.0.1.1:"+enginePort) })
+	for _, l := range all {
+		fmt.Print(l.Addr(), " ")
+	}
+	fmt.Println()
+	return http.Serve(all[0], proxy) //nolint:gosec // for the bench alone
+}
+
+// accept serves connections.
+func accept(l net.Listener, serve func(net.Conn)) {
+	for {
+		c, err := l.Accept()
+		if err != nil {
+			return
+		}
+		go serve(c)
+	}
+}
+
+// relay carries the bytes of a connection to an address and back, by reads and writes.
+func relay(c net.Conn, address string) {
+	there, err := net.Dial("tcp", address) //nolint:noctx // for the bench alone
+	if err != nil {
+		_ = c.Close()
+		return
+	}
+	go func() { _, _ = io.Copy(struct{ io.Writer }{there}, struct{ io.Reader }{c}); _ = there.Close() }()
+	_, _ = io.Copy(struct{ io.Writer }{c}, struct{ io.Reader }{there})
+	_ = c.Close()
 }
 
 // echo answers like a picker without a pick: the request's headers with a fixed destination and its body once that is
