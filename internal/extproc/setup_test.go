@@ -162,7 +162,7 @@ func (g *gate) do(r *http.Request, header ...string) *http.Response {
 	for i := 0; i < len(header); i += 2 {
 		r.Header.Set(header[i], header[i+1])
 	}
-	client := &http.Client{Transport: &http.Transport{DisableCompression: true}}
+	client := &http.Client{Transport: &http.Transport{DisableCompression: true}, Timeout: patience}
 	g.t.Cleanup(client.CloseIdleConnections)
 	answer, err := client.Do(r)
 	if err != nil {
