@@ -34,6 +34,35 @@ func TestTheDefaultDoesNotCollapse(t *testing.T) {
 	}
 }
 
+// TestTheDefaultIsNearTheBest in small runs of each kind, on engines of both models, and when it takes speeds for a
+// quarter or four times what they are. (The figures are those of sweeps: docs/policies.md.)
+func TestTheDefaultIsNearTheBest(t *testing.T) {
+	for _, tc := range []struct {
+		workload string
+		speed    float64
+		uneven   bool
+	}{{"", 0.7, false}, {"", 0.7, true}, {"agentic", 2, false}, {"rag", 1, true}, {"fanout", 0.5, false}} {
+		w := slice(t).First(400)
+		if tc.workload != "" {
+			var err error
+			if w, err = Generate(tc.workload, 500, 3); err != nil {
+				t.Fatal(err)
+			}
+		}
+		mean := func(strategy string) float64 {
+			c := small(t, strategy)
+			c.Workload, c.Speed, c.Uneven = w, tc.speed, tc.uneven
+			return run(t, c).TTFTSeconds.Mean
+		}
+		best := min(mean("Unified"), mean("LMetric"), mean("LeastPendingWork"), mean("LongestPrefix"))
+		for _, name := range []string{"MarginalCost", "MarginalCost*0.25", "MarginalCost*4"} {
+			if ours := mean(name); ours > 1.15*best {
+				t.Errorf("%+v: %s takes %.3f s to the first token in the mean, the best of four others %.3f s", tc, name, ours, best)
+			}
+		}
+	}
+}
+
 // TestTheReportsSayWhatTheRunsSay: all three forms name each strategy, and what users wrote is escaped in the page.
 func TestTheReportsSayWhatTheRunsSay(t *testing.T) {
 	r := Report{Setup: Setup{Workload: "<b>w"}, Results: []*Result{{Strategy: "One", TTFTSeconds: Times{Mean: 0.25}}, {Strategy: "Two", HitRatio: 0.5}}}
