@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"encoding/json"
-	"fmt"
 	"slices"
 	"strconv"
 	"strings"
@@ -16,19 +15,29 @@ import (
 const aboutLabEffect = `Shows what something changes: the same workload, fleet and seeds with it and without it.
 
   exchange   1, 2 and 4 pickers that tell each other what they have given the pods, or do not
-  spread     bursts on a prefix that nobody has computed yet, under strategies that spread it or do not`
+  spread     bursts on a prefix that nobody has computed yet, under strategies that spread it or do not
+  adapters   LoRA adapters, more than pods run at a time, with pickers that know where they run or do not
+  shadow     what shadow strategies would have saved, by their estimate and in runs of their own`
 
 // effects are the experiments, with the workload and the speed of each.
 var effects = map[string]struct {
 	workload string
 	speed    float64
-}{"exchange": {"", 2}, "spread": {"fanout", 1.5}}
+}{"exchange": {"", 2}, "spread": {"fanout", 1.5}, "adapters": {"chat", 4}, "shadow": {"", 2}}
+
+const (
+	// loraAdapters are in use in the experiment with adapters; of them a pod runs so many at a time.
+	loraAdapters, loraPerPod = 32, 8
+	loraLoad                 = 200 * time.Millisecond
+	// shadows are the strategies that are compared.
+	shadowNames = "Unified,LMetric,LongestPrefix,LeastPendingWork,LeastLoad,RoundRobin"
+)
 
 // labEffect is the command of that name.
 func labEffect(ctx context.Context, args []string, std stdio) error {
 	set := newFlags("lab effect", aboutLabEffect, std)
 	var (
-		of       = set.String("of", "exchange", "exchange or spread")
+		of       = set.String("of", "exchange", "exchange, spread, adapters or shadow")
 		workload = set.String("workload", "", "generated workload, or conversation; default depends on the experiment")
 		requests = set.Int("requests", 0, "most requests; default is all of a trace, 5000 of a generated workload")
 		pods     = set.Int("pods", 8, "number of pods")
@@ -44,7 +53,7 @@ func labEffect(ctx context.Context, args []string, std stdio) error {
 	}
 	e, ok := effects[*of]
 	if !ok {
-		return wrong(set, "--of is %q, want exchange or spread", *of)
+		return wrong(set, "--of is %q, want exchange, spread, adapters or shadow", *of)
 	}
 	numbers, err := list(*seeds, func(s string) (uint64, error) { return strconv.ParseUint(s, 10, 64) })
 	if err != nil {
@@ -71,18 +80,12 @@ func labEffect(ctx context.Context, args []string, std stdio) error {
 	if err != nil {
 		return err
 	}
-	variants := lab.Exchange(2, 4)
-	if *of == "spread" {
-		if variants, err = lab.Spread(); err != nil {
-			return err
-		}
-	}
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	result, err := lab.Compare(lab.Config{
+	result, err := effectOf(*of, lab.Config{
 		Workload: w, Strategy: strategies[0], Pods: *pods, Profile: gpu, BlockTokens: *blocks, Speed: e.speed, EventLag: *lag,
-	}, variants, numbers)
+	}, numbers)
 	if err != nil {
 		return err
 	}
@@ -91,6 +94,24 @@ func labEffect(ctx context.Context, args []string, std stdio) error {
 		j.SetIndent("", "  ")
 		return j.Encode(map[string]any{"results": result})
 	}
-	fmt.Fprint(std.out, lab.WriteEffects(result))
-	return nil
+	return lab.WriteEffects(std.out, result)
+}
+
+// effectOf runs an experiment.
+func effectOf(name string, c lab.Config, seeds []uint64) ([]lab.Effect, error) {
+	switch name {
+	case "spread":
+		variants, err := lab.Spread()
+		if err != nil {
+			return nil, err
+		}
+		return lab.Compare(c, variants, seeds)
+	case "adapters":
+		c.Workload = c.Workload.WithAdapters(loraAdapters)
+		c.Adapters = lab.Adapters{PerPod: loraPerPod, Load: loraLoad}
+		return lab.Compare(c, lab.Placement(), seeds)
+	case "shadow":
+		return lab.Shadowed(c, shadowNames, seeds)
+	}
+	return lab.Compare(c, lab.Exchange(2, 4), seeds)
 }

@@ -8,6 +8,8 @@ type kind uint8
 const (
 	// stepEnd: pod n has ended a step.
 	stepEnd kind = iota
+	// broughtIn: pod n has brought an adapter in.
+	broughtIn
 	// lagOver: the oldest cache events under way reach the pickers.
 	lagOver
 	// told: the oldest message of a picker reaches its peer.

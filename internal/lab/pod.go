@@ -15,6 +15,8 @@ type pod struct {
 	engine *enginemodel.Engine
 	busy   bool
 	result enginemodel.StepResult // of the step under way
+
+	adapters adapters
 }
 
 func (s *sim) newPod(i int) (*pod, error) {
@@ -24,7 +26,7 @@ func (s *sim) newPod(i int) (*pod, error) {
 	if err != nil {
 		return nil, fmt.Errorf("making pod %d: %w", i, err)
 	}
-	return &pod{engine: e}, nil
+	return &pod{engine: e, adapters: adapters{Adapters: s.Adapters, here: map[string]*adapter{}}}, nil
 }
 
 // step lets a pod begin its next step, if it has anything to do.
@@ -60,6 +62,10 @@ func (s *sim) endStep(i int) {
 			x.decision.Generated(len(x.request.Output()))
 			x.decision.End(picker.Completed)
 			s.out.ended(s.now, s.now-x.came, x.pod)
+			if name := x.request.Adapter; name != "" {
+				p.adapters.left(s.now, name)
+				s.bringIn(i)
+			}
 			s.over(slot)
 		}
 	}
@@ -131,7 +137,7 @@ func (s *sim) apply(n news) {
 }
 
 func (s *sim) store(pod int, e *enginemodel.Event) {
-	parent, key := kvindex.Parent{Hash: kvevent.Hash(e.Parent), OK: e.Parent != 0}, s.root
+	parent, key := kvindex.Parent{Hash: kvevent.Hash(e.Parent), OK: e.Parent != 0}, s.rootOf(modelOf(e.Adapter))
 	if parent.OK {
 		var known bool
 		if key, known = s.feeds[0][pod].Writer.Key(0, parent.Hash); !known {

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/kvasir-dev/kvasir/internal/enginemodel"
+	"github.com/kvasir-dev/kvasir/internal/picker"
 )
 
 // Result is what came of a run.
@@ -38,6 +39,11 @@ type Result struct {
 	EngineTTFTSeconds Times `json:"engineTTFTSeconds"`
 	// ComputedTokens are the prompt tokens that engines computed, by tenant.
 	ComputedTokens map[string]int `json:"computedTokens"`
+
+	// AdapterLoads is how often pods brought an adapter in.
+	AdapterLoads int `json:"adapterLoads,omitempty"`
+	// Shadows compare other strategies with the one in force, summed over the pickers.
+	Shadows []picker.ShadowStats `json:"shadows,omitempty"`
 
 	ttft   []float64 // ascending
 	served []served  // in the order of their first tokens
@@ -144,6 +150,21 @@ func (r *recorder) result(s *sim) *Result {
 		Seed: s.Seed, Dropped: s.Workload.Dropped, RequestsPerPod: r.perPod,
 		VirtualSeconds: s.now.Seconds(), WallSeconds: time.Since(r.wall).Seconds(), ttft: r.ttft,
 		EngineTTFTSeconds: timesOf(r.engine), ComputedTokens: r.tenants, served: r.served,
+	}
+	for _, p := range s.pods {
+		out.AdapterLoads += p.adapters.loads
+	}
+	for _, p := range s.pickers {
+		for i, shadow := range p.Stats()[0].Shadows {
+			if i == len(out.Shadows) {
+				out.Shadows = append(out.Shadows, picker.ShadowStats{Name: shadow.Name, Strategy: shadow.Strategy})
+			}
+			sum := &out.Shadows[i]
+			sum.Compared += shadow.Compared
+			sum.Agreed += shadow.Agreed
+			sum.SavedSeconds += shadow.SavedSeconds
+			sum.LostSeconds += shadow.LostSeconds
+		}
 	}
 	if r.prompt > 0 {
 		out.HitRatio = float64(r.cached) / float64(r.prompt)

@@ -43,6 +43,10 @@ type Config struct {
 	Seed uint64
 	// Admission tells what happens when the fleet is full; the zero value lets nobody wait.
 	Admission picker.AdmissionSpec
+	// Adapters that the workload's requests are for; the zero value is for workloads without.
+	Adapters Adapters
+	// Shadows are strategies that the pickers compare with the one in force.
+	Shadows []picker.ShadowSpec
 	// Decisions gets the pickers' decision log; nil keeps none.
 	Decisions picker.DecisionLog
 	// NewStrategy makes the strategy; policy.New when nil.
@@ -92,9 +96,10 @@ type sim struct {
 	pods    []*pod
 	pickers []*picker.Picker
 	feeds   [][]picker.Feed // of each picker, by pod
-	root    kvblock.Key
-	keys    []kvblock.Key // scratch: of a request
-	stored  []kvblock.Key // and of an event, with its hashes
+	seed    kvblock.Seed
+	roots   map[string]kvblock.Key // of keys, by model
+	keys    []kvblock.Key          // scratch: of a request
+	stored  []kvblock.Key          // and of an event, with its hashes
 	hashes  []kvevent.Hash
 
 	arrivals []time.Duration
@@ -155,6 +160,11 @@ func (s *sim) advance() {
 		s.tell(int(e.n))
 	case told:
 		s.hear()
+	case broughtIn:
+		s.bringIn(int(e.n))
+		if !s.pods[e.n].busy {
+			s.step(int(e.n))
+		}
 	}
 	s.listen()
 }
@@ -199,7 +209,7 @@ func (s *sim) newPicker(outbox *peer.Outbox) (*picker.Picker, error) {
 	if err != nil {
 		return nil, err
 	}
-	s.root = seed.Root(model, "")
+	s.seed, s.roots = seed, map[string]kvblock.Key{}
 	config := s.Strategy.Config
 	if config.Type == policy.Random {
 		config.Random.Seed = s.Seed + uint64(len(s.pickers))<<32 + 1
@@ -210,10 +220,18 @@ func (s *sim) newPicker(outbox *peer.Outbox) (*picker.Picker, error) {
 			Strategy: config, SessionKeys: []picker.SessionKey{{Type: "Header", Name: sessionHeader}},
 			SessionIdle:    time.Hour,
 			Admission:      s.Admission,
+			Shadows:        s.Shadows,
 			SpeculationMax: 300 * time.Second, MaxKVUsage: 0.97, CircuitFailures: 5, CircuitOpen: 10 * time.Second, Attempts: 3, LogPercent: 100,
 		},
 	}
 	spec.Policy.Credit = [kvblock.NumTiers]float64{1, 0.8, 0.5, 0.3}
+	adapters := map[string]bool{}
+	for i := range s.Workload.Requests {
+		if name := s.Workload.Requests[i].Adapter; name != "" && !adapters[name] {
+			adapters[name] = true
+			spec.Adapters = append(spec.Adapters, name)
+		}
+	}
 	for i := range s.Pods {
 		name := podName(i)
 		spec.Endpoints = append(spec.Endpoints, endpoint.Endpoint{ID: endpoint.ID{Pod: name}, Pod: name, Ready: true, Serving: true, RankHeader: -1})
@@ -246,11 +264,11 @@ func (s *sim) schedule() {
 func (s *sim) arrive(i int) {
 	r := &s.Workload.Requests[i]
 	prompt := r.Prompt()
-	s.keys = kvblock.AppendKeys(s.keys[:0], s.root, prompt, s.BlockTokens)
+	s.keys = kvblock.AppendKeys(s.keys[:0], s.rootOf(r.model()), prompt, s.BlockTokens)
 	p := s.arrived % s.Pickers
 	s.arrived++
 	began := time.Now()
-	d, wait, err := s.pickers[p].PickKeyed(&picker.Keyed{Model: model, Header: r.header, Prompt: prompt, Keys: s.keys, Streamed: true})
+	d, wait, err := s.pickers[p].PickKeyed(&picker.Keyed{Model: r.model(), Header: r.header, Prompt: prompt, Keys: s.keys, Streamed: true})
 	s.out.picked(time.Since(began))
 	if wait != nil {
 		s.wait(waiting{wait, i, p, s.now})
@@ -281,7 +299,7 @@ func (s *sim) send(i int, d *picker.Decision, err error, came time.Duration) {
 	pod := s.out.pods[d.Targets[0].Endpoint.Pod]
 	x := &sent{decision: d, pod: pod, came: came, at: s.now}
 	e := s.pods[pod]
-	if x.request, err = e.engine.NewRequest(enginemodel.Spec{Prompt: r.Prompt(), MaxTokens: r.Output, Slot: i}); err != nil {
+	if x.request, err = e.engine.NewRequest(enginemodel.Spec{Prompt: r.Prompt(), MaxTokens: r.Output, Slot: i, Adapter: r.Adapter}); err != nil {
 		d.End(picker.Rejected)
 		s.out.shed()
 		s.over(i)
@@ -289,10 +307,7 @@ func (s *sim) send(i int, d *picker.Decision, err error, came time.Duration) {
 	}
 	s.live[i] = x
 	s.out.sent(s.now, pod, d.Targets[0].Predicted)
-	e.engine.Add(x.request, s.now)
-	if !e.busy {
-		s.step(pod)
-	}
+	s.hand(x)
 }
 
 // over takes note that a request has ended, and brings the next turn of its session.
@@ -312,6 +327,10 @@ func (s *sim) scrape() {
 			Running: st.Running, Waiting: st.Waiting,
 			KVUsage: float64(st.UsedBlocks) / float64(st.NumBlocks), KVTokens: st.NumBlocks * s.BlockTokens,
 		}
+		if a := &pod.adapters; a.PerPod > 0 && !a.Untold {
+			r.MaxAdapters, r.Adapters = a.PerPod, a.names()
+		}
+		r.Waiting += len(pod.adapters.waiting)
 		for j := range s.pickers {
 			s.pickers[j].Observe(s.feeds[j][i].Endpoint.ID, s.clock(), r)
 		}

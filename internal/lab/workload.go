@@ -53,6 +53,8 @@ type Request struct {
 	Input, Output int
 	// Tenant whose request it is; empty for nobody's in particular.
 	Tenant string
+	// Adapter is the LoRA adapter that it is for; empty for the base model.
+	Adapter string
 
 	// The prompt: tokens, or the ids of a trace's blocks.
 	tokens []uint32
