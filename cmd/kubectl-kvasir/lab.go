@@ -68,7 +68,7 @@ func labRun(ctx context.Context, args []string, std stdio) error {
 		engines   = set.String("engine-model", "even", aboutEngines)
 		speed     = set.Float64("speed", 1, "factor of the arrivals' rate")
 		arrivals  = set.String("arrivals", "timestamps", "timestamps, or think: a session's next turn comes some time after the answer to the one before")
-		policies  = set.String("policies", "MarginalCost,RoundRobin", "strategies, with commas: "+typeNames()+"; LMetric/literal, LongestPrefix/literal, Rendezvous/prefix; all; five (lmetric, load_only, sticky, unified, capped); NAME*4 takes engines for four times as fast as learned")
+		policies  = set.String("policies", "MarginalCost,RoundRobin", "strategies, with commas: "+typeNames()+"; LMetric/literal, LongestPrefix/literal, Rendezvous/prefix, ApproximatePrefix/long; all; five (lmetric, load_only, sticky, unified, capped); NAME*4 takes engines for four times as fast as learned")
 		pickers   = set.Int("pickers", 1, "number of pickers, which get the requests by turns")
 		exchange  = set.String("exchange", "on", "on: pickers tell each other what they have given the pods; off: they do not")
 		lag       = set.Duration("event-lag", 10*time.Millisecond, "time until a cache event reaches the pickers")

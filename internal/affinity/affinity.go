@@ -58,6 +58,9 @@ func (c *Chain) Add(text []byte) {
 	}
 }
 
+// Rest is how many more bytes of the text count.
+func (c *Chain) Rest() int { return (c.limit-len(c.chunks))*c.size - c.bytes }
+
 // Odd constants with no structure (hexadecimal digits of the fractional part of pi).
 const (
 	c0 = 0x243f6a8885a308d3

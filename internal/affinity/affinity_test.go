@@ -60,10 +60,16 @@ func FuzzChain(f *testing.F) {
 		c.Reset(1, 8, 5)
 		c.Add([]byte("left over from before"))
 		c.Reset(7, size, 20)
+		if got := c.Rest(); got != 20*size {
+			t.Errorf("%d bytes count, want %d", got, 20*size)
+		}
 		for rest := text; len(rest) > 0; {
 			n := 1 + r.IntN(len(rest))
 			c.Add(rest[:n])
 			rest = rest[n:]
+			if got, want := c.Rest(), 20*size-(len(text)-len(rest)); got != max(0, want) {
+				t.Errorf("%d bytes still count after %d, want %d", got, len(text)-len(rest), max(0, want))
+			}
 		}
 		if !slices.Equal(c.Chunks(), want) {
 			t.Errorf("in pieces %x, at once %x", c.Chunks(), want)

@@ -25,7 +25,7 @@ const cappedTurns = 8
 var five = []string{"lmetric", "load_only", "sticky", "unified", "capped"}
 
 // Strategies finds strategies by name: those of a RoutingPolicy with its defaults, the variants "LMetric/literal",
-// "LongestPrefix/literal" and "Rendezvous/prefix", and the names of the B3 routing policies: lmetric, load_only,
+// "LongestPrefix/literal", "Rendezvous/prefix" and "ApproximatePrefix/long" (4096 chunks of a prompt), and the names of the B3 routing policies: lmetric, load_only,
 // sticky, unified and capped, which "five" stands for. "all" is every strategy of a RoutingPolicy. A number behind a star,
 // as in "MarginalCost*4", is how many times as fast as learned the strategy takes engines for.
 func Strategies(names string) ([]Strategy, error) {
@@ -86,6 +86,9 @@ func strategy(name string) (Strategy, error) {
 	case "LongestPrefix/literal":
 		s.Config = of(policy.LongestPrefix)
 		s.Config.LongestPrefix.Literal = true
+	case "ApproximatePrefix/long":
+		s.Config = of(policy.ApproximatePrefix)
+		s.Config.ApproximatePrefix.MaxChunks = 4096
 	case "Rendezvous/prefix":
 		s.Config = of(policy.Rendezvous)
 		s.Config.Rendezvous.ByPrefix = true

@@ -181,27 +181,35 @@ func (s *scratch) keptChunks() [][]affinity.Chunk {
 	return kept
 }
 
-// addText adds the text of the first prompt, as it was sent: of a conversation, the bytes of its earlier turns are the
-// same in each request. It gives the number of bytes.
+// addText adds the text of the first prompt, as it was sent, as far as it counts: of a conversation, the bytes of its
+// earlier turns are the same in each request. It gives the number of all its bytes.
 func addText(c *affinity.Chain, r *openai.Request) (n int) {
-	add := func(text []byte) {
+	if len(r.Prompts) > 0 {
+		first := &r.Prompts[0]
+		addTokens(c, first.Tokens)
+		c.Add([]byte(first.Text[:min(len(first.Text), c.Rest())]))
+		return tokenBytes*min(len(first.Tokens), maxKeyed) + min(len(first.Text), maxKeyed)
+	}
+	texts := [...][]byte{r.Tools, r.System, r.Messages[:max(0, len(r.Messages)-1)]} // without the bracket, where the next turn goes on
+	for _, text := range texts {
 		c.Add(text)
 		n += len(text)
 	}
-	if len(r.Prompts) > 0 {
-		first := &r.Prompts[0]
-		var ids [4]byte
-		for _, id := range first.Tokens[:min(len(first.Tokens), maxKeyed)] {
-			binary.LittleEndian.PutUint32(ids[:], id)
-			add(ids[:])
-		}
-		add([]byte(first.Text[:min(len(first.Text), maxKeyed)]))
-		return n
-	}
-	add(r.Tools)
-	add(r.System)
-	if messages := r.Messages; len(messages) > 0 {
-		add(messages[:len(messages)-1]) // without the bracket, where the next turn goes on
-	}
 	return n
+}
+
+// tokenBytes are what a token counts as text.
+const tokenBytes = 4
+
+// addTokens adds token ids, each of them in little-endian bytes.
+func addTokens(c *affinity.Chain, tokens []uint32) {
+	var text [256 * tokenBytes]byte
+	for len(tokens) > 0 && c.Rest() > 0 {
+		n := min(len(tokens), len(text)/tokenBytes)
+		for i, id := range tokens[:n] {
+			binary.LittleEndian.PutUint32(text[tokenBytes*i:], id)
+		}
+		c.Add(text[:tokenBytes*n])
+		tokens = tokens[n:]
+	}
 }

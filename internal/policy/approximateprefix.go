@@ -20,7 +20,8 @@ import (
 // hash(chunk i) = H(content of chunk i, hash(chunk i-1)) from a root that is another for each model, adapter and cache
 // salt. Endpoints remember the chunks that they were sent, chunksPerEndpoint of them, and forget those that were not
 // sent for the longest time. Whoever asks fills Request.Chunks and Candidate.Routed (package affinity has both hash and
-// memory); nothing is known of what other pickers route, nor after a restart.
+// memory); nothing is known of what other pickers route, nor after a restart. What conversations share counts like
+// what is theirs: where that is longer than maxChunks, all endpoints that ever served one match alike.
 type approximatePrefix struct{ prefix, queue, kv float64 }
 
 func newApproximatePrefix(c ApproximatePrefixConfig) (Policy, error) {
