@@ -41,6 +41,8 @@ func (r *round) adopt(in *Adopted) int {
 		}
 	}
 	surplus := in.Owner - r.Pool.Size
+	// Pods beyond the owner's size are about to be deleted: their marks stay.
+	keep := max(in.Owner, len(stay)+len(r.draining)) - r.Pool.Size
 	order := r.compare
 	if in.Ordered {
 		order = func(a, b *Pod) int { return b.Slot - a.Slot }
@@ -51,7 +53,7 @@ func (r *round) adopt(in *Adopted) int {
 	victims := 0
 	var drained []*Pod
 	for _, p := range r.draining {
-		if victims >= surplus && ours(p.Mark.Reason) {
+		if victims >= keep && ours(p.Mark.Reason) {
 			r.add(Action{Kind: Unmark, UID: p.UID, Name: p.Name, Cause: CauseDemand, Why: "was draining: " + p.Mark.Reason})
 			continue
 		}

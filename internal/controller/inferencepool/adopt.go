@@ -29,7 +29,7 @@ func (r *round) adopt(ctx context.Context) error {
 	}
 	in := &plan.Adopted{Input: plan.Input{Now: r.now}}
 	for _, pod := range r.pods {
-		node, err := r.node(ctx, pod.Spec.NodeName)
+		node, err := r.node(ctx, pod)
 		if err != nil {
 			return err
 		}

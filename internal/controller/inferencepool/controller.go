@@ -177,6 +177,9 @@ func (r *round) run(ctx context.Context) (reconcile.Result, error) {
 	if wait := r.memory.expected.behind(r.pods, r.now); wait {
 		return reconcile.Result{RequeueAfter: cacheBehind}, nil
 	}
+	if err := r.findPolicy(ctx); err != nil {
+		return reconcile.Result{}, err
+	}
 	childrenErr := r.keepChildren(ctx)
 	var podsErr error
 	if r.pool.Spec.Template != nil {

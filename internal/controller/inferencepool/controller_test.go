@@ -13,6 +13,7 @@ import (
 
 	"github.com/kvasir-dev/kvasir/api/v1alpha1"
 	"github.com/kvasir-dev/kvasir/internal/inject"
+	"github.com/kvasir-dev/kvasir/internal/plan"
 )
 
 // serving brings a world to all its pods serving, and a status that says so.
@@ -334,5 +335,35 @@ func TestReportersAreBroughtUpToDate(t *testing.T) {
 	w.expect("new-0", "new-1")
 	if got := w.condition(v1alpha1.ConditionUpToDate); got != "True InjectionOutdated" {
 		t.Errorf("up to date: %s", got)
+	}
+}
+
+func TestWhatANodeMeansForAPod(t *testing.T) {
+	taint := func(key string) corev1.Node {
+		return corev1.Node{Spec: corev1.NodeSpec{Taints: []corev1.Taint{{Key: key, Effect: corev1.TaintEffectNoSchedule}}}}
+	}
+	everything := []corev1.Toleration{{Operator: corev1.TolerationOpExists}}
+	const spot = "aws-node-termination-handler/spot-itn"
+	for name, tc := range map[string]struct {
+		node        corev1.Node
+		tolerations []corev1.Toleration
+		runs        bool
+		want        plan.Node
+	}{
+		"nothing":                           {corev1.Node{}, nil, true, plan.NodeStays},
+		"a taint of its hardware":           {taint("nvidia.com/gpu"), nil, true, plan.NodeStays},
+		"cordoned":                          {corev1.Node{Spec: corev1.NodeSpec{Unschedulable: true}}, nil, true, plan.NodeLeaves},
+		"cordoned, and the pod tolerates":   {corev1.Node{Spec: corev1.NodeSpec{Unschedulable: true}}, everything, true, plan.NodeStays},
+		"the autoscaler takes it":           {taint("ToBeDeletedByClusterAutoscaler"), nil, true, plan.NodeLeaves},
+		"the spot market takes it":          {taint(spot), nil, false, plan.NodeDies},
+		"tolerated, it takes what runs":     {taint(spot), everything, true, plan.NodeDies},
+		"tolerated, what starts is let be":  {taint(spot), everything, false, plan.NodeStays},
+		"not ready, tolerated for a moment": {taint("node.kubernetes.io/not-ready"), []corev1.Toleration{{Key: "node.kubernetes.io/not-ready", Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoExecute}}, true, plan.NodeLeaves},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if got := nodeOf(&tc.node, &corev1.Pod{Spec: corev1.PodSpec{Tolerations: tc.tolerations}}, tc.runs); got != tc.want {
+				t.Errorf("%d, want %d", got, tc.want)
+			}
+		})
 	}
 }

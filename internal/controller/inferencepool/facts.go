@@ -3,9 +3,11 @@ package inferencepool
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strconv"
 	"time"
 
+	"github.com/go-logr/logr"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -77,7 +79,7 @@ func (r *round) read(ctx context.Context) error {
 func (r *round) facts(ctx context.Context) (plan.Input, error) {
 	input := plan.Input{Now: r.now}
 	for _, pod := range r.pods {
-		node, err := r.node(ctx, pod.Spec.NodeName)
+		node, err := r.node(ctx, pod)
 		if err != nil {
 			return input, err
 		}
@@ -179,7 +181,7 @@ func (r *round) acknowledged(p *plan.Pod) time.Time {
 	case !ok:
 		return time.Time{}
 	case r.view.Live() == 0: // nobody picks, if the pickers are ours to know
-		if r.pool.Spec.Picker.Mode == v1alpha1.PickerExternal {
+		if r.pool.Spec.Picker.Mode == v1alpha1.PickerExternal || r.picker != nil && r.picker.Status.ReadyReplicas > 0 {
 			return time.Time{}
 		}
 		return mark.since
@@ -298,7 +300,8 @@ var (
 )
 
 // node tells what becomes of a node. One that is not known stays.
-func (r *round) node(ctx context.Context, name string) (plan.Node, error) {
+func (r *round) node(ctx context.Context, pod *corev1.Pod) (plan.Node, error) {
+	name := pod.Spec.NodeName
 	if !r.NodeSignals || name == "" {
 		return plan.NodeStays, nil
 	}
@@ -309,23 +312,34 @@ func (r *round) node(ctx context.Context, name string) (plan.Node, error) {
 		}
 		return plan.NodeStays, fmt.Errorf("reading node %s: %w", name, err)
 	}
-	return nodeState(node), nil
+	return nodeOf(node, pod, engineRuns(pod, r.pool.Spec.Engine.ContainerName)), nil
 }
 
-func nodeState(node *corev1.Node) plan.Node {
+// nodeOf tells what a node means for a pod. One that tolerates what drives others away may be put there again, so that
+// replacing it would never end: it goes only when the node dies, and only when it has run.
+func nodeOf(node *corev1.Node, pod *corev1.Pod, runs bool) plan.Node {
 	state := plan.NodeStays
-	if node.Spec.Unschedulable || !node.DeletionTimestamp.IsZero() {
-		state = plan.NodeLeaves
-	}
-	for _, t := range node.Spec.Taints {
+	for _, taint := range taintsOf(node) {
+		tolerated := slices.ContainsFunc(pod.Spec.Tolerations, func(t corev1.Toleration) bool {
+			return t.ToleratesTaint(logr.Discard(), &taint, true)
+		})
 		switch {
-		case dying[t.Key]:
+		case dying[taint.Key] && (runs || !tolerated):
 			return plan.NodeDies
-		case leaving[t.Key]:
+		case leaving[taint.Key] && !tolerated:
 			state = plan.NodeLeaves
 		}
 	}
 	return state
+}
+
+// taintsOf are a node's taints, with those that a control plane derives from its spec.
+func taintsOf(node *corev1.Node) []corev1.Taint {
+	taints := slices.Clone(node.Spec.Taints)
+	if node.Spec.Unschedulable || !node.DeletionTimestamp.IsZero() {
+		taints = append(taints, corev1.Taint{Key: corev1.TaintNodeUnschedulable, Effect: corev1.TaintEffectNoSchedule})
+	}
+	return taints
 }
 
 // limits resolves the surge, rounded up, and what may be unavailable, rounded down, as Deployments do. They are not

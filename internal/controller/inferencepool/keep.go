@@ -40,9 +40,6 @@ func (r *round) keepChildren(ctx context.Context) error {
 	if err := r.keepCertificates(ctx); err != nil {
 		return err
 	}
-	if err := r.findPolicy(ctx); err != nil {
-		return err
-	}
 	input := children.Input{Pool: r.pool, Trusted: r.memory.trusted}
 	if r.policy != nil {
 		input.TenantSecrets = tenantSecrets(r.policy)

@@ -2,6 +2,7 @@ package inferencepool
 
 import (
 	"context"
+	"strings"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -49,14 +50,25 @@ func (r *Reconciler) SetupWithManager(mgr manager.Manager, changed <-chan event.
 
 // nodeChanges are those that say something of a node's future.
 var nodeChanges = predicate.Funcs{
-	CreateFunc: func(e event.CreateEvent) bool { n, ok := e.Object.(*corev1.Node); return ok && nodeState(n) != 0 },
+	CreateFunc: func(e event.CreateEvent) bool { n, ok := e.Object.(*corev1.Node); return ok && signals(n) != "" },
 	DeleteFunc: func(event.DeleteEvent) bool { return false },
 	UpdateFunc: func(e event.UpdateEvent) bool {
 		before, ok := e.ObjectOld.(*corev1.Node)
 		after, also := e.ObjectNew.(*corev1.Node)
-		return ok && also && nodeState(before) != nodeState(after)
+		return ok && also && signals(before) != signals(after)
 	},
 	GenericFunc: func(event.GenericEvent) bool { return false },
+}
+
+// signals are the taints of a node that say that it goes away.
+func signals(node *corev1.Node) string {
+	var keys []string
+	for _, t := range taintsOf(node) {
+		if leaving[t.Key] || dying[t.Key] {
+			keys = append(keys, t.Key)
+		}
+	}
+	return strings.Join(keys, ",")
 }
 
 // poolsOf are the pools that a pod concerns.
