@@ -173,7 +173,9 @@ func TestAGatewaysPickerIsKilledUnderLoad(t *testing.T) {
 		t.Errorf("%d requests are lost, with %d at a time", lost, workers)
 	}
 	t.Logf("%d requests were on the dead picker's streams", lost)
-	pickers[1].until("nothing is left", func() bool { return pickers[1].inFlight(-1) == 0 && pickers[1].metric("kvasir_endpoint_pending_tokens") == 0 })
+	pickers[1].until("nothing is left", func() bool {
+		return pickers[1].inFlight(-1) == 0 && pickers[1].metric("kvasir_endpoint_pending_tokens") == 0
+	})
 }
 
 // TestAGatewaysPickerEndsUnderLoad: with SIGTERM not one request is lost, and the other picker gets them all.
