@@ -1,30 +1,93 @@
 package main
 
 import (
+	"context"
 	"fmt"
 
-	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/discovery"
 	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+	"sigs.k8s.io/controller-runtime/pkg/metrics"
 
+	"github.com/kvasir-dev/kvasir/internal/children"
+	"github.com/kvasir-dev/kvasir/internal/controller/autoscaling"
+	"github.com/kvasir-dev/kvasir/internal/controller/inferencepool"
+	"github.com/kvasir-dev/kvasir/internal/controller/pickers"
 	"github.com/kvasir-dev/kvasir/internal/controller/routingpolicy"
-	"github.com/kvasir-dev/kvasir/internal/operate"
+	"github.com/kvasir-dev/kvasir/internal/scrape"
+)
+
+const (
+	// workers reconcile pools at the same time.
+	workers = 4
+	// news of pools that may wait until a controller has begun to read.
+	news = 256
+	// injected names what is put into pods: it changes with that, and no earlier pod is touched for it.
+	injected = "v1"
 )
 
 // addControllers adds what the operator does.
-func addControllers(mgr ctrl.Manager) error {
+func addControllers(mgr ctrl.Manager, o *options) error {
+	ofPools, ofPolicies := make(chan event.GenericEvent, news), make(chan event.GenericEvent, news)
+	heard := pickers.New(pickers.Options{
+		Reader: mgr.GetClient(), Token: o.token, Changed: []chan<- event.GenericEvent{ofPools, ofPolicies}, Log: mgr.GetLogger().WithName("pickers"),
+	})
+	sizes := &autoscaling.Loop{Reader: mgr.GetClient(), Pickers: heard, Clock: clock.RealClock{}, Changed: ofPools}
+	warmups := &inferencepool.Warmups{Pickers: heard, Changed: ofPools}
+	finder, err := discovery.NewDiscoveryClientForConfigAndClient(mgr.GetConfig(), mgr.GetHTTPClient())
+	if err != nil {
+		return fmt.Errorf("asking for the cluster's APIs: %w", err)
+	}
+	optional := &apis{finder: finder, log: mgr.GetLogger().WithName("apis")}
+	optional.look()
+	engines := inferencepool.NewScraped(scrape.Options{Log: mgr.GetLogger().WithName("engines")})
+	for _, r := range []manager.Runnable{heard, sizes, warmups, optional, closer{engines.Close}} {
+		if err := mgr.Add(r); err != nil {
+			return fmt.Errorf("adding what the controllers need: %w", err)
+		}
+	}
+	if o.kedaAddress != "" {
+		if err := mgr.Add(&kedaServer{address: o.kedaAddress, sizes: sizes}); err != nil {
+			return fmt.Errorf("adding the scaler for KEDA: %w", err)
+		}
+	}
+	if err := metrics.Registry.Register(sizes); err != nil {
+		return fmt.Errorf("showing sizes: %w", err)
+	}
+
 	policies := &routingpolicy.Reconciler{
-		Client: mgr.GetClient(), Direct: mgr.GetAPIReader(), Pickers: unheard{},
+		Client: mgr.GetClient(), Direct: mgr.GetAPIReader(), Pickers: heard,
 		Recorder: mgr.GetEventRecorder("kvasir-operator"), Clock: clock.RealClock{},
 	}
-	if err := policies.SetupWithManager(mgr); err != nil {
+	if err := policies.SetupWithManager(mgr, ofPolicies); err != nil {
 		return fmt.Errorf("adding the controller of policies: %w", err)
+	}
+	pools := &inferencepool.Reconciler{
+		Client: mgr.GetClient(), Direct: mgr.GetAPIReader(), Recorder: mgr.GetEventRecorder("kvasir-operator"),
+		Clock: clock.RealClock{}, Pickers: heard, Engines: engines, Sizer: sizes, Warmups: warmups,
+		Children: func() children.Config {
+			gie, routes, certManager := optional.there()
+			return children.Config{
+				PickerImage: o.pickerImage, Operator: o.account, LogLevel: o.pickerLogLevel, GIE: gie, Routes: routes, CertManager: certManager,
+			}
+		},
+		ReporterImage: o.reporterImage, Version: injected,
+		// Nodes are not namespaced: whoever may look at some namespaces only does not see them.
+		NodeSignals: len(o.namespaces) == 0,
+	}
+	if err := pools.SetupWithManager(mgr, ofPools, workers); err != nil {
+		return fmt.Errorf("adding the controller of pools: %w", err)
 	}
 	return nil
 }
 
-// unheard are the pickers of a cluster in which none is listened to.
-type unheard struct{}
+// closer closes something when the manager ends.
+type closer struct{ close func() error }
 
-// View tells that no replica is heard.
-func (unheard) View(types.NamespacedName) operate.View { return operate.View{} }
+// Start implements manager.Runnable.
+func (c closer) Start(ctx context.Context) error {
+	<-ctx.Done()
+	return c.close()
+}

@@ -7,11 +7,14 @@ import (
 	"io"
 	"log/slog"
 	"slices"
+	"strings"
 
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"sigs.k8s.io/controller-runtime/pkg/client/config"
 
 	"github.com/kvasir-dev/kvasir/internal/logging"
+	"github.com/kvasir-dev/kvasir/internal/syncapi"
 )
 
 // options are the flags: wiring only. Behaviour is in the objects.
@@ -26,6 +29,12 @@ type options struct {
 
 	pickerImage, reporterImage string
 	pickerLogLevel             string
+
+	// account is the operator's own, and token the file with what proves it to pickers.
+	account types.NamespacedName
+	token   string
+
+	kedaAddress string
 
 	logLevel  slog.Level
 	logFormat string
@@ -44,6 +53,16 @@ func parse(args []string, stderr io.Writer) (*options, error) {
 	f.StringVar(&o.pickerImage, "picker-image", "", "`image` of the pickers (required)")
 	f.StringVar(&o.reporterImage, "reporter-image", "", "`image` of the reporters (required)")
 	f.StringVar(&o.pickerLogLevel, "picker-log-level", "info", "log level of the pickers: error, info, debug or trace")
+	f.Func("service-account", "`NAMESPACE/NAME` of the operator's own service account, whom pickers tell what they know (required)", func(s string) error {
+		namespace, name, ok := strings.Cut(s, "/")
+		if !ok || namespace == "" || name == "" {
+			return errors.New("want NAMESPACE/NAME")
+		}
+		o.account = types.NamespacedName{Namespace: namespace, Name: name}
+		return nil
+	})
+	f.StringVar(&o.token, "token-file", "/var/run/kvasir/token", "`file` with a token of that account of the audience "+syncapi.OperateAudience+", which is shown to pickers")
+	f.StringVar(&o.kedaAddress, "keda-address", "", "`address` where KEDA is told the recommended sizes of pools, as by an external scaler, without TLS; empty for none")
 	level := f.String("log-level", "info", "error, info, debug or trace")
 	f.StringVar(&o.logFormat, "log-format", logging.Text, "text or json")
 	config.RegisterFlags(f) // --kubeconfig
@@ -78,6 +97,8 @@ func (o *options) check(f *flag.FlagSet, level string) error {
 		return errors.New("--picker-image is required")
 	case o.reporterImage == "":
 		return errors.New("--reporter-image is required")
+	case o.account.Name == "":
+		return errors.New("--service-account is required: pickers tell this account only")
 	case !known:
 		return fmt.Errorf("--log-level %q: want error, info, debug or trace", level)
 	case !pickerKnown:

@@ -8,14 +8,16 @@ import (
 )
 
 func TestFlags(t *testing.T) {
-	images := []string{"--picker-image=p", "--reporter-image=r"}
+	images := []string{"--picker-image=p", "--reporter-image=r", "--service-account=kvasir/kvasir-operator"}
 	for name, tc := range map[string]struct {
 		args []string
 		want string // of the error; empty where there is none
 	}{
 		"the images":              {args: images},
 		"no picker image":         {args: images[1:], want: "--picker-image is required"},
-		"no reporter image":       {args: images[:1], want: "--reporter-image is required"},
+		"no reporter image":       {args: []string{images[0], images[2]}, want: "--reporter-image is required"},
+		"no account":              {args: images[:2], want: "--service-account is required"},
+		"an account that is not":  {args: append(slices.Clone(images[:2]), "--service-account=kvasir"), want: "NAMESPACE/NAME"},
 		"two namespaces":          {args: append(slices.Clone(images), "--namespace=a", "--namespace=b", "--namespace=a")},
 		"a namespace that is not": {args: append(slices.Clone(images), "--namespace=A"), want: "lower case"},
 		"a level that is not":     {args: append(slices.Clone(images), "--log-level=loud"), want: "--log-level"},

@@ -50,7 +50,7 @@ func run(ctx context.Context, o *options, config *rest.Config, log logr.Logger) 
 	if err != nil {
 		return err
 	}
-	if err := addControllers(mgr); err != nil {
+	if err := addControllers(mgr, o); err != nil {
 		return err
 	}
 	if err := mgr.Start(ctx); err != nil {

@@ -30,7 +30,7 @@ func (b *builder) pickerNetwork() *networkingv1.NetworkPolicy {
 				{PodSelector: &metav1.LabelSelector{MatchLabels: b.selector()}},
 				{
 					NamespaceSelector: &metav1.LabelSelector{MatchLabels: map[string]string{corev1.LabelMetadataName: b.Operator.Namespace}},
-					PodSelector:       &metav1.LabelSelector{MatchLabels: map[string]string{"app.kubernetes.io/name": "kvasir", "app.kubernetes.io/component": "operator"}},
+					PodSelector:       &metav1.LabelSelector{MatchLabels: map[string]string{"app.kubernetes.io/name": "kvasir-operator"}},
 				},
 			},
 		},

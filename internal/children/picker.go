@@ -105,9 +105,10 @@ func (b *builder) pickerPod() corev1.PodTemplateSpec {
 
 func (b *builder) pickerContainer() corev1.Container {
 	c := corev1.Container{
-		Name:  "picker",
-		Image: b.PickerImage,
-		Args:  b.args(),
+		Name:    "picker",
+		Image:   b.PickerImage,
+		Command: []string{"/usr/local/bin/picker"}, // the image may have other programs too
+		Args:    b.args(),
 		Env: []corev1.EnvVar{{
 			Name: "POD_NAME", ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{APIVersion: "v1", FieldPath: "metadata.name"}},
 		}},
@@ -198,8 +199,8 @@ func (b *builder) args() []string {
 		"--report-keys=" + api,
 		"--report-keys-token=" + tokenDir + "/token",
 		"--report-keys-ca=" + tokenDir + "/ca.crt",
-		"--peers-service=" + host(PeersName(name), namespace) + address(SyncPort),
-		"--peers-name=" + host(PickerName(name), namespace),
+		"--peers-service=" + Host(PeersName(name), namespace) + address(SyncPort),
+		"--peers-name=" + Host(PickerName(name), namespace),
 		"--peers-ca=" + caDir + "/ca.crt",
 		"--lame-duck=" + strconv.Itoa(lameDuckSeconds) + "s",
 		"--drain-timeout=" + strconv.Itoa(b.drainSeconds()) + "s",
@@ -252,5 +253,5 @@ func probe(path string, period, failures int32) *corev1.Probe {
 
 func address(port int) string { return ":" + strconv.Itoa(port) }
 
-// host is the DNS name of a Service within the cluster, whatever the cluster's domain.
-func host(service, namespace string) string { return service + "." + namespace + ".svc" }
+// Host is the DNS name of a Service within the cluster, whatever the cluster's domain.
+func Host(service, namespace string) string { return service + "." + namespace + ".svc" }

@@ -15,8 +15,8 @@ import (
 const (
 	nextCert, nextKey = "next.crt", "next.key"
 	pastCert          = "past.crt"
-	// caEntry is the entry of the ConfigMap of trusted certificates.
-	caEntry = "ca.crt"
+	// CAEntry is the entry of the ConfigMap of trusted certificates.
+	CAEntry = "ca.crt"
 )
 
 // KeySecretName is the Secret that holds the key root of a pool.
@@ -87,6 +87,6 @@ func (b *builder) trusted() *corev1.ConfigMap {
 	return &corev1.ConfigMap{
 		TypeMeta:   typeMeta(corev1.SchemeGroupVersion.WithKind("ConfigMap")),
 		ObjectMeta: b.meta(CAName(b.pool.Name)),
-		Data:       map[string]string{caEntry: string(b.Trusted)},
+		Data:       map[string]string{CAEntry: string(b.Trusted)},
 	}
 }

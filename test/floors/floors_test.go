@@ -59,6 +59,7 @@ func init() {
 			"internal/certs",
 			"internal/children",
 			"internal/controller/autoscaling",
+			"internal/controller/pickers",
 			"internal/controller/inferencepool",
 			"internal/controller/routingpolicy",
 			"internal/extproc",

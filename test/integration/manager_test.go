@@ -40,6 +40,7 @@ func startManager(args ...string) *manager {
 	m := &manager{health: freeAddress(), metrics: freeAddress(), ended: make(chan error, 1)}
 	m.cmd = exec.Command(program, append([]string{
 		"--kubeconfig=" + kubeconfig, "--leader-election-namespace=" + system, "--picker-image=kvasir", "--reporter-image=kvasir",
+		"--service-account=" + system + "/" + operator,
 		"--health-address=" + m.health, "--metrics-address=" + m.metrics, "--log-level=debug",
 	}, args...)...)
 	m.cmd.Stdout, m.cmd.Stderr = GinkgoWriter, GinkgoWriter

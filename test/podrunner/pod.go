@@ -313,7 +313,7 @@ func (p *pod) container(o *corev1.Pod, spec corev1.Container, dirs map[string]st
 		s = strings.NewReplacer("127.0.0.1", p.ip, "localhost", p.ip, "0.0.0.0", p.ip).Replace(s)
 		return unnamed.ReplaceAllString(s, "${1}"+p.ip+":${2}")
 	}
-	args := slices.Concat(spec.Command, spec.Args)
+	args := slices.Concat(spec.Command[min(1, len(spec.Command)):], spec.Args) // the program is that of the image
 	for i := range args {
 		args[i] = here(args[i])
 	}

@@ -76,7 +76,7 @@ func web() {
 
 func webContainer(name, address, notes string) corev1.Container {
 	return corev1.Container{
-		Name: name, Image: "web", Command: []string{address},
+		Name: name, Image: "web", Args: []string{address},
 		Env:            []corev1.EnvVar{{Name: webEnv, Value: "1"}, {Name: "NOTES", Value: notes}, {Name: "NAME", Value: name}},
 		ReadinessProbe: &corev1.Probe{ProbeHandler: corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{Path: "/ready", Port: intstr.FromInt32(8000)}}},
 	}

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"math"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -85,9 +84,9 @@ func (r *round) prices(ctx context.Context) (map[string]string, error) {
 
 func islandOf(i *v1alpha1.Island, prices map[string]string) placement.Island {
 	out := placement.Island{Name: i.Name, Max: -1, Timeout: time.Duration(i.ProvisionTimeoutSeconds) * time.Second}
-	price, ok := millionths(prices[i.Name])
-	if !ok {
-		price, _ = millionths(i.HourlyPrice)
+	price, err := placement.ParsePrice(strings.TrimSpace(prices[i.Name]))
+	if err != nil { // not named there, or not a number
+		price, _ = placement.ParsePrice(i.HourlyPrice)
 	}
 	out.Price = price
 	if i.LatencyMilliseconds != nil {
@@ -100,19 +99,6 @@ func islandOf(i *v1alpha1.Island, prices map[string]string) placement.Island {
 		out.Max = int(*i.MaxReplicas)
 	}
 	return out
-}
-
-// millionths reads a decimal number of at least 0, as the schema admits prices: no floating point, no rounding.
-func millionths(s string) (int64, bool) {
-	whole, part, _ := strings.Cut(strings.TrimSpace(s), ".")
-	if whole == "" || len(whole) > 8 || len(part) > 6 {
-		return 0, false
-	}
-	n, err := strconv.ParseUint(whole+part+strings.Repeat("0", 6-len(part)), 10, 63)
-	if err != nil {
-		return 0, false
-	}
-	return int64(n), true
 }
 
 // recallIslands begins a new process with what the status says.

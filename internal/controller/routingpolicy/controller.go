@@ -20,9 +20,11 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	"github.com/kvasir-dev/kvasir/api/v1alpha1"
 	"github.com/kvasir-dev/kvasir/internal/operate"
@@ -57,14 +59,18 @@ type Reconciler struct {
 	Clock    clock.PassiveClock
 }
 
-// SetupWithManager adds the controller to a manager.
-func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
-	return ctrl.NewControllerManagedBy(mgr).
+// SetupWithManager adds the controller to a manager. changed tells of pools whose pickers have news; nil where nobody
+// does.
+func (r *Reconciler) SetupWithManager(mgr ctrl.Manager, changed <-chan event.GenericEvent) error {
+	b := ctrl.NewControllerManagedBy(mgr).
 		Named("routingpolicy").
 		// A policy that comes, changes or goes can make any other of its namespace win or lose.
 		Watches(&v1alpha1.RoutingPolicy{}, handler.EnqueueRequestsFromMapFunc(r.neighbours), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
-		Watches(&v1alpha1.InferencePool{}, handler.EnqueueRequestsFromMapFunc(r.targeting), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
-		Complete(r)
+		Watches(&v1alpha1.InferencePool{}, handler.EnqueueRequestsFromMapFunc(r.targeting), builder.WithPredicates(predicate.GenerationChangedPredicate{}))
+	if changed != nil {
+		b = b.WatchesRawSource(source.Channel(changed, handler.EnqueueRequestsFromMapFunc(r.targeting)))
+	}
+	return b.Complete(r)
 }
 
 // neighbours are all policies of an object's namespace.

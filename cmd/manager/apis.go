@@ -1,0 +1,96 @@
+package main
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/go-logr/logr"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/discovery"
+
+	"github.com/kvasir-dev/kvasir/internal/children"
+)
+
+// lookEvery is how often optional APIs are looked for: they may come when the operator runs already.
+const lookEvery = 30 * time.Second
+
+// apis knows which optional APIs the cluster has. It is a manager's Runnable, in every replica.
+type apis struct {
+	finder discovery.DiscoveryInterface
+	log    logr.Logger
+
+	mu                       sync.Mutex // guards what follows
+	gie, routes, certManager bool
+}
+
+// NeedLeaderElection makes it run in all replicas.
+func (*apis) NeedLeaderElection() bool { return false }
+
+// Start implements manager.Runnable.
+func (a *apis) Start(ctx context.Context) error {
+	ticker := time.NewTicker(lookEvery)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-ticker.C:
+			a.look()
+		}
+	}
+}
+
+func (a *apis) there() (gie, routes, certManager bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.gie, a.routes, a.certManager
+}
+
+// look asks the cluster. What cannot be asked stays as it was.
+func (a *apis) look() {
+	for _, kind := range []struct {
+		of   schema.GroupVersionKind
+		seen *bool
+	}{{children.GIEKind, &a.gie}, {children.RouteKind, &a.routes}, {children.CertificateKind, &a.certManager}} {
+		is, err := a.serves(kind.of)
+		if err != nil {
+			a.log.V(1).Info("The cluster's APIs are not told", "error", err.Error())
+			return
+		}
+		a.mu.Lock()
+		if *kind.seen != is {
+			a.log.Info("An optional API has come or gone", "kind", kind.of.String(), "served", is)
+		}
+		*kind.seen = is
+		a.mu.Unlock()
+	}
+}
+
+// serves tells whether the API server knows a kind.
+func (a *apis) serves(kind schema.GroupVersionKind) (bool, error) {
+	groups, err := a.finder.ServerGroups()
+	if err != nil {
+		return false, err //nolint:wrapcheck // said as it is
+	}
+	for _, group := range groups.Groups {
+		if group.Name != kind.Group {
+			continue
+		}
+		for _, version := range group.Versions {
+			if version.Version != kind.Version {
+				continue
+			}
+			resources, err := a.finder.ServerResourcesForGroupVersion(version.GroupVersion)
+			if err != nil {
+				return false, err //nolint:wrapcheck // said as it is
+			}
+			for i := range resources.APIResources {
+				if resources.APIResources[i].Kind == kind.Kind {
+					return true, nil
+				}
+			}
+		}
+	}
+	return false, nil
+}

@@ -1,0 +1,229 @@
+// Package pickers finds the picker replicas of each pool in the cluster and listens to them, for the operator.
+package pickers
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"fmt"
+	"net"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/go-logr/logr"
+	"google.golang.org/grpc/credentials"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+
+	"github.com/kvasir-dev/kvasir/api/v1alpha1"
+	"github.com/kvasir-dev/kvasir/internal/children"
+	"github.com/kvasir-dev/kvasir/internal/operate"
+	"github.com/kvasir-dev/kvasir/internal/syncapi"
+)
+
+const (
+	// dialTimeout bounds the look at what is trusted before a replica is dialled.
+	dialTimeout = 5 * time.Second
+	// sweepEvery is how often pools are looked for that are gone.
+	sweepEvery = 10 * time.Second
+)
+
+// Options of a Listener.
+type Options struct {
+	// Reader of pools, pods and Services, from a cache; ConfigMaps of single names.
+	Reader client.Reader
+	// Token is the file with the operator's own token, of the audience syncapi.OperateAudience.
+	Token string
+	// Changed, each, is told of a pool whose pickers have said something that may let a drain or a status go on. They must
+	// be read.
+	Changed []chan<- event.GenericEvent
+	Log     logr.Logger
+}
+
+// Listener hears the pickers of all pools that are asked about. It is a manager's Runnable: Start ends its streams with
+// its context. It is safe for concurrent use.
+type Listener struct {
+	o       Options
+	pickers *syncapi.Pickers
+
+	mu    sync.Mutex // guards what follows
+	known map[types.NamespacedName]bool
+	woken map[types.NamespacedName]bool // to be told to Changed
+	wake  chan struct{}
+}
+
+// New listens to nobody yet.
+func New(o Options) *Listener {
+	l := &Listener{o: o, known: map[types.NamespacedName]bool{}, woken: map[types.NamespacedName]bool{}, wake: make(chan struct{}, 1)}
+	l.pickers = syncapi.NewPickers(syncapi.PickersOptions{Dial: l.dial, OnChange: l.heard, Log: o.Log})
+	return l
+}
+
+// NeedLeaderElection implements manager.LeaderElectionRunnable: who does not lead asks nobody.
+func (l *Listener) NeedLeaderElection() bool { return true }
+
+// Start implements manager.Runnable.
+func (l *Listener) Start(ctx context.Context) error {
+	defer l.pickers.Close()
+	ticker := time.NewTicker(sweepEvery)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-ticker.C:
+			l.sweep(ctx)
+		case <-l.wake:
+			l.tell(ctx)
+		}
+	}
+}
+
+// View is what a pool's replicas have told. Who they are is looked up first: a replica that is ready and was never heard
+// is in the view, as one that is not heard.
+func (l *Listener) View(pool types.NamespacedName) operate.View {
+	replicas, err := l.replicas(context.Background(), pool)
+	if err == nil {
+		l.mu.Lock()
+		l.known[pool] = true
+		l.mu.Unlock()
+		l.pickers.Set(pool.String(), replicas)
+	}
+	return l.pickers.View(pool.String())
+}
+
+// Warm fills a pod's cache, and returns when that is done, cannot be done, or ctx ends.
+func (l *Listener) Warm(ctx context.Context, pool types.NamespacedName, podUID string, tokens int) error {
+	limit := time.Hour
+	if end, ok := ctx.Deadline(); ok {
+		limit = time.Until(end)
+	}
+	_, err := l.pickers.Warm(ctx, pool.String(), podUID, tokens, limit)
+	return err //nolint:wrapcheck // it names the pod
+}
+
+// replicas are the pods of a pool's pickers, from the cache.
+func (l *Listener) replicas(ctx context.Context, pool types.NamespacedName) ([]syncapi.Replica, error) {
+	selector := client.MatchingLabels{
+		"app.kubernetes.io/name": "kvasir", "app.kubernetes.io/component": "picker", "app.kubernetes.io/instance": pool.Name,
+	}
+	var o v1alpha1.InferencePool
+	if err := l.o.Reader.Get(ctx, pool, &o); err != nil {
+		return nil, fmt.Errorf("reading pool %s: %w", pool, err)
+	}
+	if o.Spec.Picker.Mode == v1alpha1.PickerExternal {
+		var service corev1.Service
+		if err := l.o.Reader.Get(ctx, types.NamespacedName{Namespace: pool.Namespace, Name: o.Spec.Picker.External.ServiceName}, &service); err != nil {
+			return nil, fmt.Errorf("reading the Service of pool %s's pickers: %w", pool, err)
+		}
+		selector = service.Spec.Selector
+	}
+	var pods corev1.PodList
+	if err := l.o.Reader.List(ctx, &pods, client.InNamespace(pool.Namespace), selector); err != nil {
+		return nil, fmt.Errorf("listing the pickers of pool %s: %w", pool, err)
+	}
+	var all []syncapi.Replica
+	for i := range pods.Items {
+		p := &pods.Items[i]
+		if p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed {
+			continue
+		}
+		r := syncapi.Replica{Name: p.Name, Ready: ready(p)}
+		if p.Status.PodIP != "" {
+			r.Address = net.JoinHostPort(p.Status.PodIP, strconv.Itoa(children.SyncPort))
+		}
+		all = append(all, r)
+	}
+	return all, nil
+}
+
+func ready(p *corev1.Pod) bool {
+	for i := range p.Status.Conditions {
+		if c := &p.Status.Conditions[i]; c.Type == corev1.PodReady {
+			return c.Status == corev1.ConditionTrue
+		}
+	}
+	return false
+}
+
+// dial says how to reach the pickers of a pool: their certificate must be of the pool's CA, and they are shown the
+// operator's token.
+func (l *Listener) dial(pool string) (syncapi.DialOptions, error) {
+	namespace, name, _ := strings.Cut(pool, "/")
+	ctx, cancel := context.WithTimeout(context.Background(), dialTimeout)
+	defer cancel()
+	var trusted corev1.ConfigMap
+	if err := l.o.Reader.Get(ctx, types.NamespacedName{Namespace: namespace, Name: children.CAName(name)}, &trusted); err != nil {
+		return syncapi.DialOptions{}, fmt.Errorf("reading what pool %s trusts: %w", pool, err)
+	}
+	roots := x509.NewCertPool()
+	if !roots.AppendCertsFromPEM([]byte(trusted.Data[children.CAEntry])) {
+		return syncapi.DialOptions{}, fmt.Errorf("pool %s trusts nobody yet", pool)
+	}
+	return syncapi.DialOptions{
+		Credentials: credentials.NewTLS(&tls.Config{
+			MinVersion: tls.VersionTLS13, RootCAs: roots, ServerName: children.Host(children.PickerName(name), namespace),
+		}),
+		Token: func() ([]byte, error) { return os.ReadFile(l.o.Token) }, //nolint:wrapcheck // it names the file
+	}, nil
+}
+
+// heard notes that a pool's pickers have news. It does not block.
+func (l *Listener) heard(pool string) {
+	namespace, name, _ := strings.Cut(pool, "/")
+	l.mu.Lock()
+	l.woken[types.NamespacedName{Namespace: namespace, Name: name}] = true
+	l.mu.Unlock()
+	select {
+	case l.wake <- struct{}{}:
+	default:
+	}
+}
+
+// tell passes the news on.
+func (l *Listener) tell(ctx context.Context) {
+	l.mu.Lock()
+	woken := l.woken
+	l.woken = map[types.NamespacedName]bool{}
+	l.mu.Unlock()
+	for pool := range woken {
+		o := &v1alpha1.InferencePool{ObjectMeta: metav1.ObjectMeta{Namespace: pool.Namespace, Name: pool.Name}}
+		for _, changed := range l.o.Changed {
+			select {
+			case changed <- event.GenericEvent{Object: o}:
+			case <-ctx.Done():
+				return
+			}
+		}
+	}
+}
+
+// sweep forgets pools that are gone.
+func (l *Listener) sweep(ctx context.Context) {
+	var list v1alpha1.InferencePoolList
+	if err := l.o.Reader.List(ctx, &list); err != nil {
+		return // what is known stays
+	}
+	there := map[types.NamespacedName]bool{}
+	for i := range list.Items {
+		there[client.ObjectKeyFromObject(&list.Items[i])] = true
+	}
+	l.mu.Lock()
+	var gone []types.NamespacedName
+	for pool := range l.known {
+		if !there[pool] {
+			gone = append(gone, pool)
+			delete(l.known, pool)
+		}
+	}
+	l.mu.Unlock()
+	for _, pool := range gone {
+		l.pickers.Forget(pool.String())
+	}
+}
