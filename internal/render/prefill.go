@@ -2,6 +2,7 @@ package render
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"io"
 	"net/http"
@@ -17,8 +18,12 @@ const rankHeader = "X-Data-Parallel-Rank"
 // Prefill lets an endpoint compute a prompt of token ids, as a request for one token, so that it has the prompt's blocks.
 // It waits for the answer. A refusal is a *StatusError.
 func (c *Client) Prefill(ctx context.Context, ep *endpoint.Endpoint, model string, ids []uint32, apiKey string) error {
+	name, err := json.Marshal(model)
+	if err != nil {
+		return err
+	}
 	var body strings.Builder
-	fmt.Fprintf(&body, `{"model":%q,"max_tokens":1,"temperature":0,"prompt":[`, model)
+	fmt.Fprintf(&body, `{"model":%s,"max_tokens":1,"temperature":0,"prompt":[`, name)
 	for i, id := range ids {
 		if i > 0 {
 			body.WriteByte(',')
