@@ -39,8 +39,9 @@ type app struct {
 	library   *syncapi.Library
 	streams   *ingest.Manager
 	dialIn    *dialIn
-	server    *syncapi.Server // nil when neither reporters nor peers are heard
-	reports   *syncapi.Server // the same; nil when reports are not taken
+	server    *syncapi.Server       // nil when neither reporters nor peers are heard
+	reports   *syncapi.Server       // the same; nil when reports are not taken
+	reporters syncapi.Authenticator // tells who they are; nil like reports
 	peers     peers
 	scraper   *scrape.Scraper
 	requests  *metrics.Requests

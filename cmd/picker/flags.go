@@ -34,6 +34,7 @@ type options struct {
 	logFormat    string
 	drainTimeout time.Duration
 	lameDuck     time.Duration
+	metricsOpen  bool
 	pprof        bool
 
 	island    string
@@ -58,6 +59,7 @@ func parse(args []string, stderr io.Writer) (*options, error) {
 	f.BoolVar(&g.compat, "compat-metrics", false, "show metrics under the names that dashboards of inference gateways use, too")
 	f.StringVar(&o.healthAddress, "health-address", ":9003", "`address` of /healthz and /readyz, and of gRPC health checks")
 	f.StringVar(&o.metricsAddress, "metrics-address", ":9090", "`address` of /metrics and /status")
+	f.BoolVar(&o.metricsOpen, "metrics-open", false, "serve metrics to anybody and without TLS in a cluster, too, where otherwise the account that asks needs the right to get inferencepools/metrics")
 	f.StringVar(&o.eventsAddress, "events-address", ":5557", "`address` where the event publishers of engines connect, of pools with the source Listen; rank r on that port + r. Nothing listens there without such a pool")
 	r := &o.reports
 	f.StringVar(&r.address, "report-address", ":9004", "`address` where reporters report and peers exchange; reports are taken only with a flag that says how reporters prove who they are")

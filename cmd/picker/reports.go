@@ -110,6 +110,7 @@ func (a *app) newSync(all *options) error {
 		a.library.Auth = server.Auth
 		server.Library = a.library
 	}
+	a.reporters = server.Auth
 	if a.operate, err = a.newOperate(all, server.Auth); err != nil {
 		return err
 	}

@@ -113,6 +113,17 @@ func run(ctx context.Context, o *options, l *listeners, log logr.Logger) error {
 	if err := a.newSync(o); err != nil {
 		return err
 	}
+	guard, err := newGuard(o, config, a.reporters, log.WithName("metrics"))
+	if err != nil {
+		return err
+	}
+	metricsTLS, err := o.metricsTLS()
+	if err != nil {
+		return err
+	}
+	if metricsTLS != nil {
+		l.metrics = tls.NewListener(l.metrics, metricsTLS)
+	}
 	a.newGateways(&o.gateways)
 	gatewayTLS, err := o.gateways.serveTLS()
 	if err != nil {
@@ -155,7 +166,9 @@ func run(ctx context.Context, o *options, l *listeners, log logr.Logger) error {
 	})
 	small := httpproxy.ServeOptions{Grace: supportGrace, Log: log.WithName("http")}
 	group.Go(func() error { return httpproxy.Serve(support, l.health, a.healthHandler(), small) })
-	group.Go(func() error { return httpproxy.Serve(support, l.metrics, a.metricsHandler(registry, o.pprof), small) })
+	group.Go(func() error {
+		return httpproxy.Serve(support, l.metrics, guard.protect(a.metricsHandler(registry, o.pprof)), small)
+	})
 	group.Go(func() error { return a.serveSync(support, l.reports) })
 	group.Go(func() error { a.tellPeers(support); return nil })
 	group.Go(func() error { source.Follow(support, a.apply); return nil })

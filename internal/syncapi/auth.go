@@ -217,16 +217,32 @@ func (t Tokens) Check(ctx context.Context, text string) (who Identity, subject s
 	}, claims.Subject, nil
 }
 
+// AudienceOf is the first audience of a token, which is not verified: of the picker's own it is that of the API server.
+func AudienceOf(text string) (string, error) {
+	claims, err := claimsOf(text)
+	if err != nil {
+		return "", err
+	}
+	if len(claims.Audience) == 0 {
+		return "", errors.New("reading the token: it has no audience")
+	}
+	return claims.Audience[0], nil
+}
+
 // IssuerOf is the issuer of a token, which is not verified: the picker's own token tells what its API server's tokens
 // say.
 func IssuerOf(text string) (string, error) {
+	claims, err := claimsOf(text)
+	return claims.Issuer, err
+}
+
+func claimsOf(text string) (claims jwt.Claims, err error) {
 	token, err := jwt.ParseSigned(strings.TrimSpace(text), algorithms)
 	if err != nil {
-		return "", fmt.Errorf("reading the token: %w", err)
+		return claims, fmt.Errorf("reading the token: %w", err)
 	}
-	var claims jwt.Claims
 	if err := token.UnsafeClaimsWithoutVerification(&claims); err != nil {
-		return "", fmt.Errorf("reading the token: %w", err)
+		return claims, fmt.Errorf("reading the token: %w", err)
 	}
-	return claims.Issuer, nil
+	return claims, nil
 }

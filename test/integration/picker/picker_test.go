@@ -74,6 +74,11 @@ var _ = Describe("A picker in a cluster", func() {
 		Expect(programmed(1)).To(Equal(1))
 		Expect(view.Synced(string(a.UID))).To(BeTrue())
 
+		By("showing its metrics to who may see them")
+		Expect(w.scrape(w.tokenOf(ctx, monitor))).To(Equal(200))
+		Expect(w.scrape(w.tokenOf(ctx, operator))).To(Equal(403))
+		Expect(w.scrape(w.tokenOf(ctx, monitor, "elsewhere"))).To(Equal(401))
+
 		By("following a mark")
 		acknowledged := func() bool { v := pickers.View(name); _, ok := v.Acknowledged(string(a.UID)); return ok }
 		Expect(acknowledged()).To(BeFalse())

@@ -3,6 +3,8 @@ package picker_test
 import (
 	"bytes"
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"fmt"
 	"io"
 	"net"
@@ -41,6 +43,7 @@ const (
 	namespace = "default"
 	poolName  = "m"
 	operator  = "operator"
+	monitor   = "monitor"
 )
 
 // wire is a TCP connection to the API server that can be cut.
@@ -190,8 +193,17 @@ func (w *world) give(ctx context.Context) {
 		&rbacv1.Role{ObjectMeta: name, Rules: []rbacv1.PolicyRule{
 			{APIGroups: []string{v1alpha1.GroupVersion.Group}, Resources: []string{"inferencepools", "routingpolicies"}, Verbs: read},
 			{APIGroups: []string{""}, Resources: []string{"pods"}, Verbs: read},
+			{APIGroups: []string{"authorization.k8s.io"}, Resources: []string{"localsubjectaccessreviews"}, Verbs: []string{"create"}},
 			{APIGroups: []string{""}, Resources: []string{"secrets"}, ResourceNames: []string{poolName + "-key"}, Verbs: []string{"get"}},
 		}},
+		&corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: monitor}},
+		&rbacv1.Role{ObjectMeta: metav1.ObjectMeta{Name: monitor}, Rules: []rbacv1.PolicyRule{
+			{APIGroups: []string{v1alpha1.GroupVersion.Group}, Resources: []string{"inferencepools/metrics"}, Verbs: []string{"get"}},
+		}},
+		&rbacv1.RoleBinding{
+			ObjectMeta: metav1.ObjectMeta{Name: monitor}, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: monitor},
+			Subjects: []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Name: monitor, Namespace: namespace}},
+		},
 		&rbacv1.RoleBinding{
 			ObjectMeta: name, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: name.Name},
 			Subjects: []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Name: name.Name, Namespace: namespace}},
@@ -264,7 +276,7 @@ func (w *world) start(ctx context.Context, arguments ...string) {
 
 	address := func() string { return "127.0.0.1:" + strconv.Itoa(freePort()) }
 	proxy, health, metrics := address(), address(), address()
-	w.proxy, w.health, w.metrics, w.sync = "http://"+proxy, "http://"+health, "http://"+metrics, address()
+	w.proxy, w.health, w.metrics, w.sync = "http://"+proxy, "http://"+health, "https://"+metrics, address()
 	picker := exec.Command(binary, append([]string{
 		"--pool", namespace + "/" + poolName, "--kubeconfig", filepath.Join(dir, "kubeconfig"), "--name", "picker-0",
 		"--proxy-address", proxy, "--health-address", health, "--metrics-address", metrics, "--ext-proc-address", "", "--lame-duck", "0s",
@@ -314,6 +326,24 @@ func (w *world) ask(n int) string {
 		return r.Status
 	}
 	return r.Header.Get("X-Kvasir-Endpoint") + r.Header.Get("X-Kvasir-Strategy")
+}
+
+// scrape asks for metrics with a token and tells the status.
+func (w *world) scrape(token string) int {
+	trusted := x509.NewCertPool()
+	text, err := os.ReadFile(w.ca)
+	Expect(err).NotTo(HaveOccurred())
+	trusted.AppendCertsFromPEM(text)
+	c := http.Client{Transport: &http.Transport{
+		DisableKeepAlives: true, TLSClientConfig: &tls.Config{RootCAs: trusted, ServerName: "m-picker", MinVersion: tls.VersionTLS12},
+	}}
+	r, err := http.NewRequest(http.MethodGet, w.metrics+"/metrics", http.NoBody)
+	Expect(err).NotTo(HaveOccurred())
+	r.Header.Set("Authorization", "Bearer "+token)
+	resp, err := c.Do(r)
+	Expect(err).NotTo(HaveOccurred())
+	defer resp.Body.Close()
+	return resp.StatusCode
 }
 
 // listen listens to the picker as the operator does.
