@@ -61,7 +61,10 @@ func (s *Server) Serve(ctx context.Context, listener net.Listener, o ServeOption
 // or without files with one made now for names. TLS 1.2 is taken, because it is the most that Envoy speaks as a client
 // unless it is told otherwise.
 func TLS(f certs.Files, names []string, now time.Time) (*tls.Config, error) {
-	config := &tls.Config{MinVersion: tls.VersionTLS12, NextProtos: []string{"h2"}}
+	config := &tls.Config{
+		MinVersion: tls.VersionTLS12, NextProtos: []string{"h2"},
+		DynamicRecordSizingDisabled: true, // small records are for clients that are far away
+	}
 	if f.Cert == "" && f.Key == "" {
 		own, err := certs.SelfSigned(names, now)
 		if err != nil {

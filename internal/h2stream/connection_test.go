@@ -244,13 +244,14 @@ func TestStopping(t *testing.T) {
 
 // Connections of which nothing is heard are asked, and given up if they do not answer.
 func TestSignsOfLife(t *testing.T) {
-	h := newHouse(t, Options{Keepalive: 10 * time.Millisecond, KeepaliveTimeout: 10 * time.Millisecond}, func(_ *Call, s *Stream) *handler { return echo(s) })
-	c := h.dial()
-	for range 3 {
+	open := func(_ *Call, s *Stream) *handler { return echo(s) }
+	c := newHouse(t, Options{Keepalive: time.Millisecond, KeepaliveTimeout: 2 * time.Second}, open).dial()
+	for range 2 {
 		await(c, func(f *http2.PingFrame) bool { return f.Data == lifePing })
 		c.must(c.WritePing(true, lifePing))
 	}
-	c.closed() // now that it says nothing more
+	c = newHouse(t, Options{Keepalive: time.Millisecond, KeepaliveTimeout: time.Millisecond}, open).dial()
+	c.closed()
 }
 
 // pipes is a listener of connections that cannot be written to without waiting.
