@@ -1,0 +1,154 @@
+// Package inferencepool_test runs the pool controller in a manager against a real API server. There is no kubelet: the
+// specs say what becomes of pods and of their node.
+package inferencepool_test
+
+import (
+	"context"
+	"maps"
+	"net/http"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
+	"k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
+	"k8s.io/utils/clock"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
+
+	"github.com/kvasir-dev/kvasir/api/v1alpha1"
+	"github.com/kvasir-dev/kvasir/internal/children"
+	"github.com/kvasir-dev/kvasir/internal/controller/inferencepool"
+	"github.com/kvasir-dev/kvasir/internal/operate"
+	"github.com/kvasir-dev/kvasir/internal/plan"
+	"github.com/kvasir-dev/kvasir/test/kube"
+)
+
+func TestInferencePool(t *testing.T) {
+	RegisterFailHandler(Fail)
+	SetDefaultEventuallyTimeout(60 * time.Second)
+	SetDefaultEventuallyPollingInterval(100 * time.Millisecond)
+	RunSpecs(t, "InferencePool controller")
+}
+
+// What all specs share.
+var (
+	api    client.Client // asks the API server
+	writes atomic.Int64  // of the controller
+	people = &pickers{}
+)
+
+var _ = BeforeSuite(func() {
+	log.SetLogger(GinkgoLogr)
+	cluster, err := kube.Start(kube.Options{ControllerManager: true})
+	Expect(err).NotTo(HaveOccurred())
+	DeferCleanup(cluster.Stop)
+	known := runtime.NewScheme()
+	utilruntime.Must(scheme.AddToScheme(known))
+	utilruntime.Must(v1alpha1.AddToScheme(known))
+	api, err = client.New(cluster.Config, client.Options{Scheme: known})
+	Expect(err).NotTo(HaveOccurred())
+
+	config := rest.CopyConfig(cluster.Config)
+	config.QPS, config.Burst = 200, 400
+	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return counting{next} })
+	mgr, err := ctrl.NewManager(config, ctrl.Options{
+		Scheme: known, Metrics: metricsserver.Options{BindAddress: "0"},
+		Client: client.Options{Cache: &client.CacheOptions{Unstructured: true, DisableFor: []client.Object{&corev1.Secret{}}}},
+	})
+	Expect(err).NotTo(HaveOccurred())
+	r := &inferencepool.Reconciler{
+		Client: mgr.GetClient(), Direct: mgr.GetAPIReader(), Clock: clock.RealClock{}, Pickers: people, Engines: people,
+		Recorder: mgr.GetEventRecorder("inferencepool"), ReporterImage: "reporter:v1", Version: "v1", NodeSignals: true,
+		Children: func() children.Config {
+			return children.Config{PickerImage: "picker:v1", Operator: types.NamespacedName{Namespace: "kvasir", Name: "manager"}}
+		},
+	}
+	Expect(r.SetupWithManager(mgr, nil, 4)).To(Succeed())
+	ctx, stop := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- mgr.Start(ctx) }()
+	DeferCleanup(func() {
+		stop()
+		Expect(<-ended).To(Succeed())
+	})
+})
+
+// counting counts what is written. Events and leases are none of the state.
+type counting struct{ next http.RoundTripper }
+
+// RoundTrip implements http.RoundTripper.
+func (c counting) RoundTrip(r *http.Request) (*http.Response, error) {
+	if r.Method != http.MethodGet && r.Method != http.MethodHead && !slices.Contains([]string{"events", "leases"}, lastWord(r.URL.Path)) {
+		writes.Add(1)
+	}
+	return c.next.RoundTrip(r)
+}
+
+func lastWord(path string) string {
+	for i := len(path) - 1; i >= 0; i-- {
+		if path[i] == '/' {
+			return path[i+1:]
+		}
+	}
+	return path
+}
+
+// pickers are one replica, which follows marks at once, and engines that are idle unless a spec says otherwise.
+type pickers struct {
+	mu    sync.Mutex
+	heard operate.Pool
+	busy  map[types.UID]int
+}
+
+// see tells what the replica knows.
+func (p *pickers) see(pods []corev1.Pod) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	s := operate.State{Picker: "a", Incarnation: 1, Ready: true, Pods: map[string]operate.PodState{}}
+	for i := range pods {
+		_, marked := pods[i].Labels[v1alpha1.LabelDrain]
+		s.Pods[string(pods[i].UID)] = operate.PodState{Draining: marked, Synced: true}
+	}
+	p.heard.Hear(time.Now(), s)
+}
+
+// View implements inferencepool.Pickers.
+func (p *pickers) View(types.NamespacedName) operate.View {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.heard.View(time.Now(), []operate.Expected{{Picker: "a", Ready: true}})
+}
+
+// Warm implements inferencepool.Pickers.
+func (p *pickers) Warm(context.Context, types.NamespacedName, string, int) error { return nil }
+
+// Watch implements inferencepool.Engines.
+func (p *pickers) Watch(*v1alpha1.InferencePool, []*corev1.Pod) {}
+
+// Forget implements inferencepool.Engines.
+func (p *pickers) Forget(types.NamespacedName) {}
+
+// Readings implements inferencepool.Engines.
+func (p *pickers) Readings(uid string) []plan.Reading {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	n, now := p.busy[types.UID(uid)], time.Now()
+	return []plan.Reading{{At: now.Add(-time.Millisecond), Busy: n}, {At: now, Busy: n}}
+}
+
+func (p *pickers) setBusy(busy map[types.UID]int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.busy = maps.Clone(busy)
+}
