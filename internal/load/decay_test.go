@@ -79,3 +79,19 @@ func TestReadLeavesNothingBehind(t *testing.T) {
 		}
 	}
 }
+
+// TestWhatIsLeftEndsWhateverIsPredicted: a request of which nobody tells is not counted for as long as a speed that was
+// learned from nonsense says.
+func TestWhatIsLeftEndsWhateverIsPredicted(t *testing.T) {
+	tr := Tracker{rate: known(1e-6)}
+	b := tr.Book(at(0), WorkOf(1000, 0), true)
+	if prefill := b.Leave(at(0), 100); prefill != leftLife {
+		t.Errorf("the prefill is to take %v", prefill)
+	}
+	if v := tr.View(at(leftLife.Seconds() + 1)); v.InFlight != 1 || v.Decoding != 1 {
+		t.Errorf("after its prefill: %+v", v)
+	}
+	if v := tr.View(at(leftLife.Seconds() + 3)); v.InFlight != 0 {
+		t.Errorf("after its end %d are in flight", v.InFlight)
+	}
+}

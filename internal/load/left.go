@@ -14,7 +14,8 @@ const (
 	mostTokens  = 512
 	// underWay is how long a request may need to show in its engine's report.
 	underWay = time.Second
-	// leftLife is the longest time that a report can keep a request counted beyond the end it should have had.
+	// leftLife is the longest time that a report can keep a request counted beyond the end it should have had, and the
+	// longest that its prefill is thought to take: a speed that was learned from nonsense must not keep it for ever.
 	leftLife = 10 * time.Minute
 )
 
@@ -25,7 +26,7 @@ func (b *Booking) Leave(now time.Time, maxTokens int) (prefill time.Duration) {
 	t := b.tracker
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	prefill = b.predicted()
+	prefill = min(b.predicted(), leftLife)
 	if b.released || !b.ends.IsZero() {
 		return prefill
 	}
