@@ -517,6 +517,7 @@ func TestPitfall18_SubsetsOfEveryShapeOnAnyMessage(t *testing.T) {
 		"an address, any port":      {structpb.NewStringValue("10.0.0.2"), b},
 		"IPv6, written otherwise":   {list("[2001:0db8:0::3]:8000"), c},
 		"IPv6, any port":            {list("2001:db8::3"), c},
+		"IPv6 in brackets":          {list("[2001:db8::3]"), c},
 		"an empty list":             {list(), ""},
 		"an empty string":           {structpb.NewStringValue(""), ""},
 		"none of ours":              {list("10.9.9.9:8000"), ""},
