@@ -102,10 +102,11 @@ bench: ## all benchmarks beside their baselines
 	$(GO) test -run '^$$' -bench . -benchmem -benchtime $(BENCHTIME) -timeout 60m ./internal/... ./test/bench
 
 .PHONY: lab
-lab: ## strategies compared in virtual time, all of them in 36 configurations with five seeds (long; docs/policies.md)
+lab: ## strategies compared in virtual time, all of them in 36 configurations with five seeds on engines of two models (long; docs/policies.md)
 	$(GO) build -trimpath -o $(BIN)/ ./cmd/kubectl-kvasir
 	$(BIN)/kubectl-kvasir lab run --policies five,MarginalCost --drop-report
-	$(BIN)/kubectl-kvasir lab sweep --loads 0.3,0.6,0.9 --parallel $$(nproc) $(if $(TRACES),--traces $(TRACES))
+	for model in even uneven; do $(BIN)/kubectl-kvasir lab sweep --engine-model $$model --loads 0.3,0.6,0.9 --parallel $$(nproc) \
+		--policies 'all,LMetric/literal,LongestPrefix/literal,Rendezvous/prefix,MarginalCost*0.25,MarginalCost*4' $(if $(TRACES),--traces $(TRACES)) || exit 1; done
 
 .PHONY: bench-index
 bench-index: ## the index, filled by events, beside a plain table and a naive map; docs/performance.md
