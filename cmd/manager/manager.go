@@ -10,7 +10,12 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/client-go/rest"
 	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -22,6 +27,7 @@ import (
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
 	kvasirv1alpha1 "github.com/kvasir-dev/kvasir/api/v1alpha1"
+	"github.com/kvasir-dev/kvasir/internal/children"
 )
 
 // leaseName is the Lease by which replicas agree who leads.
@@ -38,6 +44,7 @@ func newManager(o *options, cluster *rest.Config, log logr.Logger) (ctrl.Manager
 		Cache: cache.Options{
 			DefaultNamespaces: namespaces(o.namespaces),
 			DefaultTransform:  cache.TransformStripManagedFields(),
+			ByObject:          onlyOurs(),
 		},
 		// Secrets may be read one by one only, and ConfigMaps of a whole cluster are not worth their memory.
 		Client:                        client.Options{Cache: &client.CacheOptions{DisableFor: []client.Object{&corev1.Secret{}, &corev1.ConfigMap{}}}},
@@ -65,6 +72,19 @@ func newManager(o *options, cluster *rest.Config, log logr.Logger) (ctrl.Manager
 		return nil, fmt.Errorf("adding the health checks: %w", err)
 	}
 	return mgr, nil
+}
+
+// onlyOurs keeps objects out of the caches that the operator has not made. Pods are all there: pools may select any.
+func onlyOurs() map[client.Object]cache.ByObject {
+	ours := labels.SelectorFromSet(labels.Set{"app.kubernetes.io/managed-by": children.Manager})
+	all := map[client.Object]cache.ByObject{}
+	for _, kind := range []client.Object{
+		&appsv1.Deployment{}, &corev1.ConfigMap{}, &corev1.Service{}, &corev1.ServiceAccount{}, &networkingv1.NetworkPolicy{},
+		&policyv1.PodDisruptionBudget{}, &rbacv1.Role{}, &rbacv1.RoleBinding{},
+	} {
+		all[kind] = cache.ByObject{Label: ours}
+	}
+	return all
 }
 
 func namespaces(names []string) map[string]cache.Config {

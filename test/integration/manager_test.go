@@ -13,6 +13,7 @@ import (
 
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
+	"github.com/onsi/gomega/gbytes"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -27,6 +28,7 @@ import (
 // manager is a running replica of the operator.
 type manager struct {
 	cmd     *exec.Cmd
+	log     *gbytes.Buffer
 	health  string
 	metrics string
 	ended   chan error
@@ -37,13 +39,13 @@ func startManager(args ...string) *manager {
 	GinkgoHelper()
 	kubeconfig, err := cluster.ServiceAccount(system, operator)
 	Expect(err).NotTo(HaveOccurred())
-	m := &manager{health: freeAddress(), metrics: freeAddress(), ended: make(chan error, 1)}
+	m := &manager{log: gbytes.NewBuffer(), health: freeAddress(), metrics: freeAddress(), ended: make(chan error, 1)}
 	m.cmd = exec.Command(program, append([]string{
 		"--kubeconfig=" + kubeconfig, "--leader-election-namespace=" + system, "--picker-image=kvasir", "--reporter-image=kvasir",
 		"--service-account=" + system + "/" + operator,
 		"--health-address=" + m.health, "--metrics-address=" + m.metrics, "--log-level=debug",
 	}, args...)...)
-	m.cmd.Stdout, m.cmd.Stderr = GinkgoWriter, GinkgoWriter
+	m.cmd.Stdout, m.cmd.Stderr = GinkgoWriter, io.MultiWriter(GinkgoWriter, m.log)
 	Expect(m.cmd.Start()).To(Succeed())
 	go func() { m.ended <- m.cmd.Wait() }()
 	DeferCleanup(func() { _ = m.cmd.Process.Kill() })
