@@ -367,3 +367,34 @@ func TestWhatANodeMeansForAPod(t *testing.T) {
 		})
 	}
 }
+
+func TestTheAcknowledgementOfAnEarlierMarkDoesNotCount(t *testing.T) {
+	w := newWorld(t)
+	w.serve()
+	size := func(n int32) {
+		w.edit(func(s *v1alpha1.InferencePoolSpec) { s.Replicas = &n })
+		w.settleDown()
+	}
+	pass := func(d time.Duration) { w.clock.SetTime(w.clock.Now().Add(d)) }
+	size(1)
+	pass(time.Second)
+	w.speak("a")
+	w.speak("b")
+	// The mark is lifted and set again before the pickers, who may choose the pod in between, are heard again.
+	size(2)
+	w.expect("new-0", "new-1")
+	pass(time.Second)
+	size(1)
+	pass(1500 * time.Millisecond)
+	w.readEngines()
+	pass(time.Second)
+	w.readEngines()
+	w.settleDown()
+	w.expect("new-0 scale-down", "new-1")
+	// Pickers that have said the same for so long have seen all there was.
+	for range 20 {
+		w.tick()
+		w.settleDown()
+	}
+	w.expect("new-1")
+}
