@@ -61,8 +61,6 @@ func init() {
 		"	case h.GetEndOfStream() || x.mode == unseen:\n", "	case x.mode == unseen:\n", "TestSequenceC_RequestsWithoutABodyGoByLoad")
 	add("sequence d: nobody is told when to come again", "internal/extproc/refuse.go",
 		"	if after > 0 {\n", "	if after < 0 {\n", "TestSequenceD_Refusals")
-	add("sequence d: bodies of any size", exchange,
-		"	case int64(x.body.size+len(p.bytes)) > limit:\n", "	case limit < 0:\n", "TestSequenceD_Refusals")
 	add("sequence e: the answer's headers are not answered", exchange,
 		"	x.send(responseHeadersAnswer(x.explained()))\n", "", "TestSequenceE_AnswersComeBackPieceByPiece")
 	add("sequence f: the empty end of a stream is not answered", exchange,
