@@ -170,10 +170,4 @@ func init() {
 		"netip.ParseAddr(strings.Trim(address, \"[]\"))", "netip.ParseAddr(address)", "TestPitfall18_SubsetsOfEveryShapeOnAnyMessage")
 	add("pitfall 21: bodies are not answered where modes are not told", exchange,
 		"	return c == nil\n", "	return false\n", "TestPitfall21_BodiesAreAlwaysAnswered")
-
-	mutants = append(mutants, mutant{
-		name: "receiving waits for sending",
-		file: "internal/h2stream/connection.go", old: "	c.wire.keep()\n", new: "",
-		pkg: "./internal/h2stream", test: "TestReceivingNeverWaitsForSending",
-	})
 }
