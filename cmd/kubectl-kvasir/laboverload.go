@@ -69,9 +69,13 @@ func labOverload(ctx context.Context, args []string, std stdio) error {
 			if err := ctx.Err(); err != nil {
 				return err
 			}
+			drawn, err := w.Drawn(seed)
+			if err != nil {
+				return err
+			}
 			o := lab.Overload{
 				Config: lab.Config{
-					Workload: w, Strategy: strategies[0], Pods: *pods, KVTokens: *kvTokens, Profile: gpu, BlockTokens: *blocks,
+					Workload: drawn, Strategy: strategies[0], Pods: *pods, KVTokens: *kvTokens, Profile: gpu, BlockTokens: *blocks,
 					Seed: seed, EventLag: 10 * time.Millisecond,
 				},
 				Factor: *factor, Slowdown: *slowdown, Tenants: parts,

@@ -26,6 +26,15 @@ type Adapters struct {
 func (w *Workload) WithAdapters(n int) *Workload {
 	out := *w
 	out.Requests = slices.Clone(w.Requests)
+	if w.drawn != nil {
+		out.drawn = func(seed uint64) (*Workload, error) {
+			other, err := w.drawn(seed)
+			if err != nil {
+				return nil, err
+			}
+			return other.WithAdapters(n), nil
+		}
+	}
 	total := 0.0
 	for i := range n {
 		total += 1 / float64(i+1)

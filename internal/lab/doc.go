@@ -7,5 +7,9 @@
 // and of the end, as a proxy would tell it. Nothing sleeps and no goroutine is started: the same seed gives the same
 // result, but for the time that decisions take, which is measured.
 //
-// What is not simulated: the network, the proxy, the tokenizer, and failures of pods. They take no time.
+// Pickers tell each other what they have given the pods, by the code of internal/peer over links that take a
+// millisecond; and pods may run LoRA adapters, few at a time.
+//
+// What is not simulated: the rest of the network, the proxy, the tokenizer, and failures of pods. They take no
+// time.
 package lab

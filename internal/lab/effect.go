@@ -88,8 +88,12 @@ func Shadowed(c Config, names string, seeds []uint64) ([]Effect, error) {
 	}
 	compared := make([]float64, len(strategies))
 	for _, seed := range seeds {
-		c.Seed = seed
-		r, err := Run(c)
+		one := c
+		one.Seed = seed
+		if one.Workload, err = c.Workload.Drawn(seed); err != nil {
+			return nil, err
+		}
+		r, err := Run(one)
 		if err != nil {
 			return nil, err
 		}
@@ -109,7 +113,7 @@ func Shadowed(c Config, names string, seeds []uint64) ([]Effect, error) {
 	return list, nil
 }
 
-// Compare runs the variants of a configuration, each with all seeds.
+// Compare runs the variants of a configuration, each with all seeds, which draw the workload too if it is generated.
 func Compare(c Config, variants []Variant, seeds []uint64) ([]Effect, error) {
 	var list []Effect
 	for _, v := range variants {
@@ -119,6 +123,10 @@ func Compare(c Config, variants []Variant, seeds []uint64) ([]Effect, error) {
 			one := c
 			one.Seed = seed
 			v.Set(&one)
+			var err error
+			if one.Workload, err = c.Workload.Drawn(seed); err != nil {
+				return nil, err
+			}
 			r, err := Run(one)
 			if err != nil {
 				return nil, fmt.Errorf("%s: %w", v.Name, err)
