@@ -7,9 +7,11 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/kvasir-dev/kvasir/api/v1alpha1"
 	"github.com/kvasir-dev/kvasir/internal/inject"
@@ -95,6 +97,11 @@ func TestAPoolComesUp(t *testing.T) {
 	}
 	if !isTrue(w.all()[0], conditionSynced) {
 		t.Error("the pod does not say that it is synced")
+	}
+	var kept appsv1.ControllerRevisionList
+	w.must(w.api.List(context.Background(), &kept, client.MatchingLabels{labelManagedBy: "kvasir", labelInstance: "chat"}))
+	if len(kept.Items) != 1 {
+		t.Errorf("%d revisions are found by their labels", len(kept.Items))
 	}
 	// A steady pool makes no writes, and asks for no more looks.
 	before := w.writes

@@ -65,7 +65,9 @@ func (r *round) findRevisions(ctx context.Context) error {
 		kept := &appsv1.ControllerRevision{
 			ObjectMeta: metav1.ObjectMeta{
 				Namespace: r.key.Namespace, Name: r.key.Name + "-" + update,
-				Labels:          map[string]string{labelInstance: r.key.Name, v1alpha1.LabelRevision: update},
+				Labels:          map[string]string{
+					labelInstance: r.key.Name, labelManagedBy: children.Manager, v1alpha1.LabelRevision: update,
+				},
 				OwnerReferences: []metav1.OwnerReference{children.Owner(r.pool)},
 			},
 			Data: runtime.RawExtension{Raw: raw}, Revision: newest + 1,
@@ -82,8 +84,11 @@ func (r *round) findRevisions(ctx context.Context) error {
 	return nil
 }
 
-// labelInstance is on everything of a pool that is no pod of an engine.
-const labelInstance = "app.kubernetes.io/instance"
+// Labels of everything of a pool that is no pod of an engine. The operator may cache nothing else.
+const (
+	labelInstance  = "app.kubernetes.io/instance"
+	labelManagedBy = "app.kubernetes.io/managed-by"
+)
 
 // shape is what pods of a revision are made of.
 func (r *round) shape(revision string) (*inject.Shape, error) {
