@@ -71,7 +71,8 @@ func (r *round) prices(ctx context.Context) (map[string]string, error) {
 		return nil, nil
 	}
 	config := &corev1.ConfigMap{}
-	err := r.Client.Get(ctx, types.NamespacedName{Namespace: r.key.Namespace, Name: name}, config)
+	// Asked of the API server: the cache may have the operator's own objects only.
+	err := r.Direct.Get(ctx, types.NamespacedName{Namespace: r.key.Namespace, Name: name}, config)
 	if apierrors.IsNotFound(err) {
 		r.problems.reference = "ConfigMap " + name + " of placement.pricesFrom is not there"
 		return nil, nil

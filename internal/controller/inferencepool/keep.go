@@ -152,6 +152,9 @@ func (r *round) apply(ctx context.Context, want *unstructured.Unstructured) erro
 	live := &unstructured.Unstructured{}
 	live.SetGroupVersionKind(want.GroupVersionKind())
 	err = r.Client.Get(ctx, client.ObjectKeyFromObject(want), live)
+	if apierrors.IsNotFound(err) { // the cache may have the operator's own objects only
+		err = r.Direct.Get(ctx, client.ObjectKeyFromObject(want), live)
+	}
 	switch {
 	case meta.IsNoMatchError(err):
 		return nil // an optional API that went

@@ -65,7 +65,7 @@ func (r *round) findRevisions(ctx context.Context) error {
 		kept := &appsv1.ControllerRevision{
 			ObjectMeta: metav1.ObjectMeta{
 				Namespace: r.key.Namespace, Name: r.key.Name + "-" + update,
-				Labels:          map[string]string{
+				Labels: map[string]string{
 					labelInstance: r.key.Name, labelManagedBy: children.Manager, v1alpha1.LabelRevision: update,
 				},
 				OwnerReferences: []metav1.OwnerReference{children.Owner(r.pool)},
