@@ -46,14 +46,17 @@ sim: ## the event plane in virtual time, with everything failing, for SEEDS seed
 	@echo "== simulation of the event plane, $(SEEDS) seeds"
 	CGO_ENABLED=0 $(GO) test -count=1 -timeout 30m -v -run TestEventPlane ./test/sim -sim.seeds=$(SEEDS) -sim.first=$(FIRST)
 
-.PHONY: soak soak-sim soak-gateway
-soak: soak-sim soak-gateway ## storms of faults, aborts and resets, for SOAK (10m) each; nothing may be left
+.PHONY: soak soak-sim soak-gateway soak-lifecycle
+soak: soak-sim soak-gateway soak-lifecycle ## storms of faults, aborts and resets, for SOAK (10m) each; nothing may be left
 
 soak-sim: # the event plane, in longer lives of other seeds
 	CGO_ENABLED=0 $(GO) test -count=1 -timeout 0 -v -run TestEventPlane ./test/sim -sim.soak=$(SOAK) -sim.first=$$(date +%s)000 -sim.steps=1000
 
 soak-gateway: # gateways, clients and engines that break off at any moment
 	KVASIR_SOAK=$(SOAK) $(GO) test -count=1 -v -timeout 0 -p 1 -run TestNothingIsLeftAfterChaos ./internal/extproc ./internal/httpproxy
+
+soak-lifecycle: kube # a pool that is scaled and rolled out under load, over and over, with answers of up to a minute
+	CGO_ENABLED=0 $(GO) test -count=1 -v -timeout 0 ./test/lifecycle -lifecycle.removals=200 -lifecycle.rollouts=5 -lifecycle.longest=3000
 
 .PHONY: mutants
 mutants: ## bugs that peers had, and others, put into the code: a test must notice each
@@ -72,7 +75,7 @@ kube: ## etcd and Kubernetes, built from Go modules into bin/kube for the tests 
 .PHONY: test-integration
 test-integration: kube ## the definitions and the operator against a real API server
 	@echo "== tests against a real API server"
-	CGO_ENABLED=0 $(GO) test -count=1 -timeout 20m ./test/kube ./test/crdcel ./test/podrunner ./test/integration/...
+	CGO_ENABLED=0 $(GO) test -count=1 -timeout 20m ./test/kube ./test/crdcel ./test/podrunner ./test/integration/... ./test/lifecycle
 
 .PHONY: fuzz
 fuzz: ## every fuzz target for FUZZTIME (5s)

@@ -47,7 +47,7 @@ func newManager(o *options, cluster *rest.Config, log logr.Logger) (ctrl.Manager
 			ByObject:          onlyOurs(),
 		},
 		// Secrets may be read one by one only, and ConfigMaps of a whole cluster are not worth their memory.
-		Client:                        client.Options{Cache: &client.CacheOptions{DisableFor: []client.Object{&corev1.Secret{}, &corev1.ConfigMap{}}}},
+		Client:                        client.Options{Cache: &client.CacheOptions{Unstructured: true, DisableFor: []client.Object{&corev1.Secret{}, &corev1.ConfigMap{}}}},
 		LeaderElection:                o.leaderElection,
 		LeaderElectionID:              leaseName,
 		LeaderElectionNamespace:       o.leaderElectionNamespace,
@@ -116,7 +116,7 @@ func (r *readiness) Start(ctx context.Context) error {
 		_, err := r.cache.GetInformer(ctx, kind)
 		switch {
 		case ctx.Err() != nil:
-			return nil // the end, not a failure
+			return nil //nolint:nilerr // the end, not a failure
 		case err != nil:
 			return fmt.Errorf("filling the caches: %w", err)
 		}

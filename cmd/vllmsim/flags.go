@@ -114,6 +114,7 @@ func define(set *flag.FlagSet, cfg *vllmsim.Config, o *options) {
 	set.IntVar(&cfg.DefaultOutput, "default-output", vllmsim.DefaultOutput, "tokens in a chat answer whose request sets no maximum")
 	set.Uint64Var(&cfg.Seed, "seed", 0, "seed of the block hashes; 0 draws one")
 	set.BoolVar(&cfg.NoPromptTokensDetails, "no-prompt-tokens-details", false, "leave cached_tokens out of the usage")
+	set.Bool("enable-prompt-tokens-details", true, "the contrary, as vLLM spells it; it is the default here")
 
 	set.StringVar(&o.eventsConfig, "kv-events-config", "", "KV events as JSON, as vLLM takes it")
 	set.IntVar(&o.eventsPort, "kv-events-port", 0, "publish KV events on this port of --host, in place of --kv-events-config")

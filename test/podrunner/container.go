@@ -38,7 +38,7 @@ func (c *container) start() {
 	c.started, c.probed = time.Now(), false
 	out, err := os.OpenFile(c.log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err == nil {
-		c.process = exec.Command(c.program, c.args...)
+		c.process = exec.Command(c.program, c.args...) //nolint:noctx // ended by its pod
 		c.process.Env, c.process.Stdout, c.process.Stderr = c.env, out, out
 		c.process.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 		err = c.process.Start()

@@ -18,7 +18,6 @@ import (
 
 	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/types"
@@ -27,8 +26,6 @@ import (
 )
 
 var nothing = fields.Everything()
-
-func quantity(s string) resource.Quantity { return resource.MustParse(s) }
 
 // pod is one pod's life.
 type pod struct {

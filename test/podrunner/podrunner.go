@@ -7,6 +7,7 @@ package podrunner
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -16,6 +17,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
@@ -77,11 +79,17 @@ func Start(ctx context.Context, o Options) (*Runner, error) {
 	r.done.Add(1)
 	go func() {
 		defer r.done.Done()
+		beats := time.NewTicker(heartbeat)
+		defer beats.Stop()
 		for {
 			select {
 			case <-ctx.Done():
 				informer.Stop()
 				return
+			case <-beats.C:
+				if err := r.beat(ctx); err != nil {
+					r.Log("%v", err)
+				}
 			case e, ok := <-informer.ResultChan():
 				if !ok {
 					return
@@ -112,27 +120,35 @@ func (r *Runner) Kill(uid types.UID, container string) error {
 
 // makeNode makes the node, ready and with room for everything.
 func (r *Runner) makeNode(ctx context.Context) error {
-	plenty := corev1.ResourceList{}
-	for name, n := range map[corev1.ResourceName]string{"cpu": "1000", "memory": "10000Gi", "pods": "10000", "nvidia.com/gpu": "10000"} {
-		plenty[name] = quantity(n)
-	}
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: r.Node, Labels: map[string]string{corev1.LabelHostname: r.Node}}}
-	made, err := r.client.CoreV1().Nodes().Create(ctx, node, metav1.CreateOptions{})
-	if apierrors.IsAlreadyExists(err) {
-		made, err = r.client.CoreV1().Nodes().Get(ctx, r.Node, metav1.GetOptions{})
-	}
-	if err != nil {
+	if _, err := r.client.CoreV1().Nodes().Create(ctx, node, metav1.CreateOptions{}); err != nil && !apierrors.IsAlreadyExists(err) {
 		return fmt.Errorf("making the node: %w", err)
 	}
-	made.Status.Capacity, made.Status.Allocatable = plenty, plenty
-	made.Status.Conditions = []corev1.NodeCondition{{
-		Type: corev1.NodeReady, Status: corev1.ConditionTrue, LastHeartbeatTime: metav1.Now(), LastTransitionTime: metav1.Now(),
-	}}
-	if _, err := r.client.CoreV1().Nodes().UpdateStatus(ctx, made, metav1.UpdateOptions{}); err != nil {
-		return fmt.Errorf("making the node ready: %w", err)
+	return r.beat(ctx)
+}
+
+// beat tells that the node is well, and has room.
+func (r *Runner) beat(ctx context.Context) error {
+	plenty := corev1.ResourceList{}
+	for name, n := range map[corev1.ResourceName]string{"cpu": "1000", "memory": "10000Gi", "pods": "10000", "nvidia.com/gpu": "10000"} {
+		plenty[name] = resource.MustParse(n)
+	}
+	now := metav1.Now()
+	patch, err := json.Marshal(map[string]any{"status": corev1.NodeStatus{
+		Capacity: plenty, Allocatable: plenty,
+		Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue, LastHeartbeatTime: now, LastTransitionTime: now}},
+	}})
+	if err != nil {
+		return fmt.Errorf("writing a heartbeat: %w", err)
+	}
+	if _, err := r.client.CoreV1().Nodes().Patch(ctx, r.Node, types.StrategicMergePatchType, patch, metav1.PatchOptions{}, "status"); err != nil {
+		return fmt.Errorf("telling that the node is ready: %w", err)
 	}
 	return nil
 }
+
+// heartbeat is how often a node tells that it is well. Controllers miss it after 40 s.
+const heartbeat = 10 * time.Second
 
 // see takes an event about a pod.
 func (r *Runner) see(ctx context.Context, e watch.Event) {

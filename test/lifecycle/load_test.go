@@ -1,0 +1,155 @@
+package lifecycle
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net/http"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// load is clients that ask without a pause, streamed and not, short and long, and count what they get.
+type load struct {
+	w         *world
+	longest   int // tokens of an answer
+	asked     atomic.Int64
+	streamed  atomic.Int64
+	mu        sync.Mutex // guards what follows
+	failures  []string
+	addresses []string
+	stop      context.CancelFunc
+	done      sync.WaitGroup
+}
+
+// startLoad begins with clients clients. They find the pickers as behind a Service: those that are ready.
+func startLoad(w *world, clients, longest int) *load {
+	ctx, cancel := context.WithCancel(w.Context())
+	l := &load{w: w, longest: longest, stop: cancel}
+	l.addresses = w.proxies()
+	l.done.Go(func() {
+		for ctx.Err() == nil {
+			if found := w.proxies(); len(found) > 0 {
+				l.mu.Lock()
+				l.addresses = found
+				l.mu.Unlock()
+			}
+			pause(ctx, 200*time.Millisecond)
+		}
+	})
+	for i := range clients {
+		rng := rand.New(rand.NewPCG(uint64(i), 1))
+		l.done.Go(func() {
+			for ctx.Err() == nil {
+				l.ask(rng, i)
+				pause(ctx, time.Duration(rng.IntN(100))*time.Millisecond)
+			}
+		})
+	}
+	return l
+}
+
+func pause(ctx context.Context, d time.Duration) {
+	select {
+	case <-ctx.Done():
+	case <-time.After(d):
+	}
+}
+
+// end lets all requests end and returns what failed.
+func (l *load) end() []string {
+	l.stop()
+	l.done.Wait()
+	return l.failures
+}
+
+func (l *load) fail(format string, args ...any) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.failures = append(l.failures, time.Now().Format("15:04:05.000 ")+fmt.Sprintf(format, args...))
+}
+
+// ask sends one request and checks that its whole answer comes.
+func (l *load) ask(rng *rand.Rand, user int) {
+	l.mu.Lock()
+	address := l.addresses[rng.IntN(len(l.addresses))]
+	l.mu.Unlock()
+	tokens := 1 + rng.IntN(20)
+	if rng.IntN(5) == 0 {
+		tokens = l.longest/2 + rng.IntN(l.longest/2)
+	}
+	stream := rng.IntN(2) == 0
+	request := map[string]any{
+		"model": poolName, "max_tokens": tokens, "stream": stream, "ignore_eos": true,
+		"prompt": strings.Repeat(fmt.Sprintf("The conversation of user %d. ", user), 20+rng.IntN(20)),
+	}
+	if stream {
+		request["stream_options"] = map[string]any{"include_usage": true}
+	}
+	body, err := json.Marshal(request)
+	if err != nil {
+		panic(err)
+	}
+	l.asked.Add(1)
+	r, err := http.Post("http://"+address+"/v1/completions", "application/json", bytes.NewReader(body))
+	if err != nil {
+		l.fail("%v", err)
+		return
+	}
+	defer r.Body.Close() //nolint:errcheck // read to the end
+	if r.StatusCode != http.StatusOK {
+		text, _ := io.ReadAll(r.Body)
+		l.fail("status %d: %s", r.StatusCode, bytes.TrimSpace(text))
+		return
+	}
+	var n int
+	if stream {
+		l.streamed.Add(1)
+		n, err = readStream(r.Body)
+	} else {
+		var a answer
+		err = json.NewDecoder(r.Body).Decode(&a)
+		n = a.Usage.CompletionTokens
+	}
+	if err != nil || n != tokens {
+		l.fail("stream %v: %d of %d tokens: %v", stream, n, tokens, err)
+	}
+}
+
+// answer is what is read of one, or of a chunk of one.
+type answer struct {
+	Error any `json:"error"`
+	Usage struct {
+		CompletionTokens int `json:"completion_tokens"`
+	} `json:"usage"`
+}
+
+// readStream reads a stream to its end, which must be as streams end, and returns the tokens that it counts itself.
+func readStream(body io.Reader) (tokens int, err error) {
+	lines := bufio.NewScanner(body)
+	lines.Buffer(nil, 1<<20)
+	for lines.Scan() {
+		data, ok := strings.CutPrefix(lines.Text(), "data: ")
+		if !ok {
+			continue
+		}
+		if data == "[DONE]" {
+			return tokens, nil
+		}
+		var a answer
+		if err := json.Unmarshal([]byte(data), &a); err != nil || a.Error != nil {
+			return tokens, fmt.Errorf("chunk %s: %w", data, err)
+		}
+		tokens = max(tokens, a.Usage.CompletionTokens)
+	}
+	if err := lines.Err(); err != nil {
+		return tokens, err
+	}
+	return tokens, io.ErrUnexpectedEOF
+}

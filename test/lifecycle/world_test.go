@@ -1,0 +1,322 @@
+// Package lifecycle plays the life of a pool under load, with everything real but the GPUs: an API server, the operator
+// with the rights of config/rbac, pickers, reporters and simulated engines as the processes of pods, and clients that
+// count every request that fails.
+package lifecycle
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	authenticationv1 "k8s.io/api/authentication/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/kvasir-dev/kvasir/api/v1alpha1"
+	"github.com/kvasir-dev/kvasir/internal/syncapi"
+	"github.com/kvasir-dev/kvasir/test/kube"
+	"github.com/kvasir-dev/kvasir/test/podrunner"
+)
+
+const (
+	namespace = "llm"
+	poolName  = "m"
+	system    = "kvasir-system"
+	operator  = "kvasir-operator"
+	// subnet of the pods, and the last two bytes of the pickers among them: both sides must know each other's addresses,
+	// since there is no DNS here.
+	subnet     = 78
+	maxPickers = 4
+	// patience with what should take seconds. The machine may be very busy.
+	patience = time.Minute
+)
+
+// world is a cluster with one pool.
+type world struct {
+	*testing.T
+	cluster *kube.Cluster
+	admin   client.Client
+	set     kubernetes.Interface
+	runner  *podrunner.Runner
+	dir     string
+
+	mu      sync.Mutex        // guards what follows
+	pickers map[string]string // address of each picker pod, by name
+	manager *exec.Cmd
+}
+
+func newWorld(t *testing.T) *world {
+	t.Helper()
+	if _, err := kube.Assets(); err != nil {
+		t.Skip(err)
+	}
+	w := &world{T: t, dir: t.TempDir(), pickers: map[string]string{}}
+	build := exec.CommandContext(t.Context(), "go", "build", "-o", w.dir+"/", "github.com/kvasir-dev/kvasir/cmd/manager",
+		"github.com/kvasir-dev/kvasir/cmd/picker", "github.com/kvasir-dev/kvasir/cmd/reporter", "github.com/kvasir-dev/kvasir/cmd/vllmsim")
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("building the programs: %v\n%s", err, out)
+	}
+	var err error
+	if w.cluster, err = kube.Start(kube.Options{ControllerManager: true}); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := w.cluster.Stop(); err != nil {
+			t.Error(err)
+		}
+	})
+	config := rest.CopyConfig(w.cluster.Config)
+	config.QPS = -1
+	scheme := runtime.NewScheme()
+	w.must(clientgoscheme.AddToScheme(scheme))
+	w.must(v1alpha1.AddToScheme(scheme))
+	w.admin, err = client.New(config, client.Options{Scheme: scheme})
+	w.must(err)
+	w.set, err = kubernetes.NewForConfig(config)
+	w.must(err)
+	w.kubectl("apply", "--server-side", "-k", filepath.Join(kube.Root(), "config", "default"))
+	w.must(w.admin.Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}))
+	w.must(os.WriteFile(w.file("ca.crt"), config.CAData, 0o600))
+	w.runner, err = podrunner.Start(t.Context(), podrunner.Options{
+		Config: config, Namespace: namespace, Node: "node",
+		Programs: map[string]string{"picker": w.file("picker"), "reporter": w.file("reporter"), "vllmsim": w.file("vllmsim")},
+		Dir:      w.file("pods"), Subnet: subnet, Address: w.address, Rewrite: w.rewrite,
+	})
+	w.must(err)
+	t.Cleanup(w.runner.Stop)
+	w.startManager()
+	return w
+}
+
+func (w *world) must(err error) {
+	w.Helper()
+	if err != nil {
+		w.Fatal(err)
+	}
+}
+
+func (w *world) file(name string) string { return filepath.Join(w.dir, name) }
+
+func (w *world) kubectl(args ...string) {
+	w.Helper()
+	if _, err := w.cluster.Kubectl(w.Context(), nil, args...); err != nil {
+		w.Fatal(err)
+	}
+}
+
+// apply takes YAML.
+func (w *world) apply(manifest string) {
+	w.Helper()
+	if _, err := w.cluster.Kubectl(w.Context(), strings.NewReader(manifest), "apply", "--server-side", "-n", namespace, "-f", "-"); err != nil {
+		w.Fatal(err)
+	}
+}
+
+// startManager runs the operator as its service account.
+func (w *world) startManager() {
+	w.Helper()
+	kubeconfig, err := w.cluster.ServiceAccount(system, operator)
+	w.must(err)
+	w.token(system, operator, syncapi.OperateAudience, "operator.token")
+	log, err := os.Create(w.file("manager.log"))
+	w.must(err)
+	w.manager = exec.Command(w.file("manager"),
+		"--kubeconfig="+kubeconfig, "--leader-election-namespace="+system, "--picker-image=picker", "--reporter-image=reporter",
+		"--service-account="+system+"/"+operator, "--token-file="+w.file("operator.token"),
+		"--health-address=127.0.0.1:0", "--metrics-address=0", "--log-level=debug")
+	w.manager.Stdout, w.manager.Stderr = log, log
+	w.manager.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	w.must(w.manager.Start())
+	w.Cleanup(func() {
+		_ = w.manager.Process.Signal(syscall.SIGTERM)
+		_ = w.manager.Wait()
+		_ = log.Close()
+		if w.Failed() {
+			w.tail("manager.log")
+			logs, _ := filepath.Glob(w.file("pods/*/*.log"))
+			for _, name := range logs {
+				w.tail(strings.TrimPrefix(name, w.dir+"/"))
+			}
+		}
+	})
+}
+
+// tail shows the end of a log.
+func (w *world) tail(name string) {
+	text, err := os.ReadFile(w.file(name))
+	if err != nil {
+		return
+	}
+	lines := bytes.Split(text, []byte("\n"))
+	w.Logf("%s ends with:\n%s", name, bytes.Join(lines[max(0, len(lines)-40):], []byte("\n")))
+}
+
+// token writes a token of a service account into a file.
+func (w *world) token(namespace, name, audience, file string) {
+	w.Helper()
+	request := &authenticationv1.TokenRequest{}
+	if audience != "" {
+		request.Spec.Audiences = []string{audience}
+	}
+	for end := time.Now().Add(patience); ; time.Sleep(100 * time.Millisecond) {
+		made, err := w.set.CoreV1().ServiceAccounts(namespace).CreateToken(w.Context(), name, request, metav1.CreateOptions{})
+		if err == nil {
+			w.must(os.WriteFile(w.file(file), []byte(made.Status.Token), 0o600))
+			return
+		}
+		if time.Now().After(end) {
+			w.Fatal(err)
+		}
+	}
+}
+
+// pickerAddresses are all that pickers may have.
+func pickerAddresses() []string {
+	var all []string
+	for i := range maxPickers {
+		all = append(all, fmt.Sprintf("127.%d.200.%d", subnet, i+1))
+	}
+	return all
+}
+
+// address gives picker pods the addresses that are known.
+func (w *world) address(pod *corev1.Pod) string {
+	if pod.Labels["app.kubernetes.io/component"] != "picker" {
+		return ""
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, ip := range pickerAddresses() {
+		if !slices.Contains(slices.Collect(mapsValues(w.pickers)), ip) {
+			w.pickers[pod.Name] = ip
+			return ip
+		}
+	}
+	return ""
+}
+
+func mapsValues(m map[string]string) func(func(string) bool) {
+	return func(yield func(string) bool) {
+		for _, v := range m {
+			if !yield(v) {
+				return
+			}
+		}
+	}
+}
+
+// rewrite gives processes what a cluster gives pods: names that resolve, and a way to the API server.
+func (w *world) rewrite(pod *corev1.Pod, container string, args []string) []string {
+	var peers []string
+	for _, ip := range pickerAddresses() {
+		peers = append(peers, ip+":9004")
+	}
+	list := strings.Join(peers, ",")
+	for i, arg := range args {
+		name, _, _ := strings.Cut(arg, "=")
+		switch name {
+		case "--peers-service":
+			args[i] = "--peers=" + list
+		case "--picker-service":
+			args[i] = "--pickers=" + list
+		case "--report-keys":
+			args[i] = "--report-keys=" + strings.TrimSuffix(w.cluster.Config.Host, "/") + "/openid/v1/jwks"
+		case "--report-keys-token":
+			args[i] = "--report-keys-token=" + w.file(container+".token")
+		case "--report-keys-ca":
+			args[i] = "--report-keys-ca=" + w.file("ca.crt")
+		}
+	}
+	switch container {
+	case "picker":
+		kubeconfig, err := w.cluster.ServiceAccount(namespace, pod.Spec.ServiceAccountName)
+		if err != nil {
+			w.Error(err)
+		}
+		w.token(namespace, pod.Spec.ServiceAccountName, "", "picker.token")
+		args = append(args, "--kubeconfig="+kubeconfig, "--events-address="+w.pickerAddress(pod.Name)+":5557")
+	case "kvasir-reporter":
+		args = append(args, "--status-address=")
+	}
+	return args
+}
+
+func (w *world) pickerAddress(pod string) string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.pickers[pod]
+}
+
+// proxies are the addresses of the pickers that are ready.
+func (w *world) proxies() []string {
+	pods, err := w.set.CoreV1().Pods(namespace).List(w.Context(), metav1.ListOptions{LabelSelector: "app.kubernetes.io/component=picker"})
+	if err != nil {
+		return nil
+	}
+	var all []string
+	for i := range pods.Items {
+		if p := &pods.Items[i]; ready(p) && p.DeletionTimestamp.IsZero() {
+			all = append(all, p.Status.PodIP+":8080")
+		}
+	}
+	return all
+}
+
+func ready(p *corev1.Pod) bool {
+	return slices.ContainsFunc(p.Status.Conditions, func(c corev1.PodCondition) bool {
+		return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue
+	})
+}
+
+func (w *world) pool() *v1alpha1.InferencePool {
+	w.Helper()
+	p := &v1alpha1.InferencePool{}
+	w.must(w.admin.Get(w.Context(), client.ObjectKey{Namespace: namespace, Name: poolName}, p))
+	return p
+}
+
+// until waits for the pool to be as a test wants it.
+func (w *world) until(what string, is func(*v1alpha1.InferencePool) bool) *v1alpha1.InferencePool {
+	w.Helper()
+	for end := time.Now().Add(patience); ; time.Sleep(50 * time.Millisecond) {
+		p := w.pool()
+		if is(p) {
+			return p
+		}
+		if time.Now().After(end) {
+			status, _ := json.MarshalIndent(p.Status, "", " ")
+			w.Fatalf("the pool is not %s:\n%s", what, status)
+		}
+	}
+}
+
+// patch changes the pool's spec.
+func (w *world) patch(format string, args ...any) {
+	w.Helper()
+	w.must(w.admin.Patch(w.Context(), &v1alpha1.InferencePool{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: poolName}},
+		client.RawPatch("application/merge-patch+json", fmt.Appendf(nil, format, args...))))
+}
+
+// settled tells whether a pool has n pods of its newest revision that serve, and no others.
+func settled(n int32) func(*v1alpha1.InferencePool) bool {
+	return func(p *v1alpha1.InferencePool) bool {
+		s := &p.Status
+		is := func(v *int32) bool { return v != nil && *v == n }
+		return s.ObservedGeneration == p.Generation && is(s.DesiredReplicas) && is(s.Replicas) && is(s.ReadyReplicas) && is(s.UpdatedReplicas) &&
+			(s.DrainingReplicas == nil || *s.DrainingReplicas == 0)
+	}
+}
