@@ -366,30 +366,16 @@ func (t *Tracker) expire(now time.Time) {
 func (t *Tracker) pendingNow(now time.Time) (all, own Work, overdue float64) {
 	own = t.pending
 	all = own
-	var head queueHead
-	for _, b := range t.prefilling {
-		if !b.taught {
-			head.take(b.start, b.work)
-			break
-		}
-	}
-	ours := true // that which is first
-	for i := range t.peers {
-		s := &t.peers[i]
-		if !s.peer.Fresh(now) {
-			continue
-		}
-		all.Tokens += float64(s.PendingTokens)
-		if s.PendingTokens > 0 && head.take(s.HeadStart, Work{Tokens: float64(s.HeadTokens)}) {
-			ours = false
-		}
+	start, work, ours := t.first()
+	if len(t.peers) > 0 {
+		start, work, ours = t.firstWithPeers(now, start, work, ours, &all)
 	}
 	speed := &t.rate.claimed
-	seconds := speed.Seconds(head.work)
-	if !head.set || seconds <= 0 { // nothing pending, or nobody knows how fast it goes
+	seconds := speed.Seconds(work)
+	if !(seconds > 0) { // nothing pending, or nobody knows how fast it goes
 		return all, own, 0
 	}
-	since := head.start
+	since := start
 	if t.lastEnd.After(since) {
 		since = t.lastEnd
 	}
@@ -397,25 +383,37 @@ func (t *Tracker) pendingNow(now time.Time) (all, own Work, overdue float64) {
 		since = t.peersEnd
 	}
 	elapsed := float64(now.Sub(since)) / float64(time.Second)
-	done := head.work.times(max(0, min(1, elapsed/seconds)))
+	done := work.times(max(0, min(1, elapsed/seconds)))
 	if ours {
 		own = own.minus(done)
 	}
 	return all.minus(done), own, max(0, elapsed-seconds-speed.Overhead-speed.PerContext*t.decoding)
 }
 
-// queueHead is the prefill that an engine is at: that of the request which came first, whoever has sent it.
-type queueHead struct {
-	start time.Time
-	work  Work
-	set   bool
+// first is the prefill that the engine is at, of those that this picker has sent: that of the request which came first.
+// Neither start nor work is in memory, as they would be in a struct: each look at an endpoint asks for them.
+func (t *Tracker) first() (start time.Time, work Work, ok bool) {
+	for _, b := range t.prefilling {
+		if !b.taught {
+			return b.start, b.work, true
+		}
+	}
+	return time.Time{}, Work{}, false
 }
 
-// take tells whether a request is first among those so far.
-func (h *queueHead) take(start time.Time, work Work) bool {
-	first := !h.set || start.Before(h.start)
-	if first {
-		*h = queueHead{start, work, true}
+// firstWithPeers is first of those of peers too, whose pending tokens are added to all. ours tells whether it is still
+// this picker's.
+func (t *Tracker) firstWithPeers(now, start time.Time, work Work, ours bool, all *Work) (time.Time, Work, bool) {
+	known := ours
+	for i := range t.peers {
+		s := &t.peers[i]
+		if !s.peer.Fresh(now) {
+			continue
+		}
+		all.Tokens += float64(s.PendingTokens)
+		if s.PendingTokens > 0 && (!known || s.HeadStart.Before(start)) {
+			start, work, known, ours = s.HeadStart, Work{Tokens: float64(s.HeadTokens)}, true, false
+		}
 	}
-	return first
+	return start, work, ours
 }

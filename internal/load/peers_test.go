@@ -77,8 +77,9 @@ func TestPickersThatTellSeeOneQueue(t *testing.T) {
 			}
 			own.InFlight += v.InFlight - v.Peers.InFlight
 			own.Decoding += v.Decoding - v.Peers.Decoding
+			own.PendingTokens += v.PendingTokens - v.Peers.PendingTokens
 		}
-		if own.InFlight != want.InFlight || own.Decoding != want.Decoding {
+		if own.InFlight != want.InFlight || own.Decoding != want.Decoding || math.Abs(own.PendingTokens-want.PendingTokens) > 1e-6 {
 			t.Fatalf("step %d: the parts are %+v, the whole is %+v", step, own, want)
 		}
 	}

@@ -39,7 +39,7 @@ func (s *slots) observe(at time.Time, r *Report) {
 
 // now is the number, 0 while it is not known.
 func (s *slots) now(now time.Time) int {
-	if now.Sub(s.at) > slotsLast {
+	if s.known == 0 || now.Sub(s.at) > slotsLast {
 		return 0
 	}
 	return s.known
