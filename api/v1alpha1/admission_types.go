@@ -26,7 +26,7 @@ type Admission struct {
 	// +kubebuilder:validation:Minimum=110
 	// +kubebuilder:validation:Maximum=100000
 	// +optional
-	MaxSlowdownPercent *int32 `json:"maxSlowdownPercent,omitempty"`
+	MaxSlowdownPercent int32 `json:"maxSlowdownPercent,omitempty"`
 	// queue bounds what one picker replica keeps. Beyond it requests get 429 with Retry-After.
 	// +kubebuilder:default={maxRequests: 1024}
 	// +optional

@@ -40,11 +40,6 @@ func (in *Admission) DeepCopyInto(out *Admission) {
 		*out = new(int32)
 		**out = **in
 	}
-	if in.MaxSlowdownPercent != nil {
-		in, out := &in.MaxSlowdownPercent, &out.MaxSlowdownPercent
-		*out = new(int32)
-		**out = **in
-	}
 	in.Queue.DeepCopyInto(&out.Queue)
 	if in.HoldSeconds != nil {
 		in, out := &in.HoldSeconds, &out.HoldSeconds

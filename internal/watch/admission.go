@@ -17,7 +17,7 @@ func admissionSpec(a *v1alpha1.Admission) picker.AdmissionSpec {
 	spec := picker.AdmissionSpec{
 		Queue:      a.Mode == v1alpha1.AdmissionQueue,
 		WaitBudget: milliseconds(value(a.WaitBudgetMilliseconds)),
-		Slowdown:   float64(value(a.MaxSlowdownPercent)) / 100,
+		Slowdown:   float64(a.MaxSlowdownPercent) / 100,
 		Limits: admission.Limits{
 			Requests: int(value(a.Queue.MaxRequests)), Bytes: a.Queue.MaxBytes.Value(),
 			TTL: seconds(a.Queue.TimeToLiveSeconds), Hold: seconds(value(a.HoldSeconds)),
