@@ -69,10 +69,11 @@ func (m *Meter) Sample(now time.Time, view *operate.View, serving []string) *Sam
 		if pod.Waiting == 0 && pod.UncachedTokens == 0 && pod.KVUsage < halfBusy {
 			s.Idle++
 		}
-		held += pod.KVUsage
+		held += occupied(&pod)
 		blocks += pod.Blocks
 	}
-	// A pod is busy with prefills for a part of the time, and its KV cache with decodes: it bears no more than either.
+	// A pod is busy with prefills for a part of the time, and its KV cache and places with decodes: it bears no more than
+	// either.
 	s.Load = max((counted.WorkSeconds+float64(counted.Refused)*m.work)/since, held)
 	if lately := m.over(ttftWindow); lately.TTFT.Count() >= fewest {
 		s.TTFTP99 = time.Duration(lately.TTFT.Quantile(0.99) * float64(time.Second))
@@ -85,6 +86,15 @@ func (m *Meter) Sample(now time.Time, view *operate.View, serving []string) *Sam
 		}
 	}
 	return s
+}
+
+// occupied is the load of a pod by what runs there: the part of its KV cache in use, and where requests wait for a place,
+// all of it and what waits beside what runs, at most as much again. More shows when that much has been added.
+func occupied(pod *operate.PodState) float64 {
+	if pod.Waiting == 0 {
+		return pod.KVUsage
+	}
+	return 1 + min(1, float64(pod.Waiting)/float64(max(pod.InFlight-pod.Waiting, 1)))
 }
 
 // remember keeps the readings of the longest window.

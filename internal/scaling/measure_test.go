@@ -22,7 +22,7 @@ func (p *told) view(now time.Time) operate.View {
 
 func TestSamplesAreWhatWasCounted(t *testing.T) {
 	p := told{pods: map[string]operate.PodState{
-		"u": {Waiting: 3, UncachedTokens: 8000, KVUsage: 0.9, Blocks: 600},
+		"u": {InFlight: 15, Waiting: 3, UncachedTokens: 8000, KVUsage: 0.9, Blocks: 600},
 		"v": {KVUsage: 0.1, Blocks: 400},
 		"w": {Waiting: 99, KVUsage: 1}, // does not serve
 	}}
@@ -56,8 +56,8 @@ func TestSamplesAreWhatWasCounted(t *testing.T) {
 	}
 	now = now.Add(10 * time.Second)
 	view = p.view(now)
-	if s = m.Sample(now, &view, serving); math.Abs(s.Load-1) > 1e-9 {
-		t.Errorf("load %.2f when nothing came, want what the caches bear", s.Load)
+	if s = m.Sample(now, &view, serving); math.Abs(s.Load-(1+3.0/12+0.1)) > 1e-9 {
+		t.Errorf("load %.2f when nothing came, want what the engines bear and what waits there", s.Load)
 	}
 }
 

@@ -37,13 +37,14 @@ const (
 	poolName  = "m"
 	system    = "kvasir-system"
 	operator  = "kvasir-operator"
-	// subnet of the pods, and the last two bytes of the pickers among them: both sides must know each other's addresses,
-	// since there is no DNS here.
-	subnet     = 78
+	// maxPickers have addresses of their own: both sides must know each other's, since there is no DNS here.
 	maxPickers = 4
 	// patience with what should take seconds. The machine may be very busy.
 	patience = time.Minute
 )
+
+// subnet of the pods, 127.subnet.0.0: runs at the same time must not meet.
+var subnet = byte(50 + os.Getpid()%200) //nolint:gosec // below 250
 
 // world is a cluster with one pool.
 type world struct {
