@@ -31,8 +31,9 @@ const (
 	regret = 4 * time.Hour
 	// lighter is the part of the load at which a size was too small, below which it may be tried again.
 	lighter = 0.6
-	// smoothing of load and queue: the weight of a sample falls to a third in this time.
-	smoothing = 30 * time.Second
+	// smoothing of the load, and of the queue: the weight of a sample falls to a third in this time.
+	smoothing      = 30 * time.Second
+	queueSmoothing = 10 * time.Second
 	// slowly is the same of the load that is compared over hours.
 	slowly = 30 * time.Minute
 	// pressure is the time in which engines have replaced all that they cache, below which they evict what is needed.
@@ -205,7 +206,7 @@ func (s *Scaler) observe(now time.Time, spec Spec, sample *Sample) {
 	s.last = now
 	s.load.add(sample.Load, age, smoothing)
 	s.slow.add(sample.Load, age, slowly)
-	s.waiting.add(sample.Waiting/float64(max(sample.Serving, 1)), age, smoothing)
+	s.waiting.add(sample.Waiting/float64(max(sample.Serving, 1)), age, queueSmoothing)
 	s.peaks.add(now, s.load.value, max(spec.Down.Stabilization, clearTime))
 	if s.perPod > 0 { // back to the presumption
 		keep := math.Exp2(-age.Hours() / forget.Hours())

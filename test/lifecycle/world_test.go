@@ -40,7 +40,7 @@ const (
 	// maxPickers have addresses of their own: both sides must know each other's, since there is no DNS here.
 	maxPickers = 4
 	// patience with what should take seconds. The machine may be very busy.
-	patience = time.Minute
+	patience = 3 * time.Minute
 )
 
 // subnet of the pods, 127.subnet.0.0: runs at the same time must not meet.
