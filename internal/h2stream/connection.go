@@ -28,6 +28,10 @@ const (
 	// firstWindow is what HTTP/2 allows to send ahead before anything is said.
 	firstWindow = 65535
 	maxWindow   = 1<<31 - 1
+	// firstTable is the size of the table of header compression before anything is said, in bytes.
+	firstTable = 4096
+	// lingering is how long a client that has all it was to get may take to close the connection.
+	lingering = 5 * time.Second
 )
 
 // connection is one client's. The goroutine that runs serve reads; frames to be sent are made under mu, by whoever has
@@ -52,11 +56,13 @@ type connection struct {
 	sendWindow int64
 	peerWindow int64 // of new streams
 	peerFrame  int
+	resized    bool      // the client has set how large a table of headers may be, and has not been told that we use none
 	writing    bool      // a goroutine writes what the socket did not take
 	ended      []*Stream // whose handlers have to be told
 	leaving    leaving
 	last       uint32 // the last stream that is served, while leaving
 	open       bool   // frames may be sent
+	done       bool   // no more are: the client has all
 	closed     bool
 	asked      bool // for a sign of life
 }
@@ -112,7 +118,7 @@ func (c *connection) read(source io.Reader) {
 	frames := http2.NewFramer(io.Discard, source)
 	frames.SetReuseFrames()
 	frames.SetMaxReadFrameSize(maxFrame)
-	frames.ReadMetaHeaders = hpack.NewDecoder(4096, nil)
+	frames.ReadMetaHeaders = hpack.NewDecoder(firstTable, nil)
 	frames.MaxHeaderListSize = maxHeaders
 	for first := true; ; first = false {
 		f, err := frames.ReadFrame()
@@ -348,6 +354,8 @@ func (c *connection) takeSettings(f *http2.SettingsFrame) error {
 		switch o.ID {
 		case http2.SettingMaxFrameSize:
 			c.peerFrame = min(int(o.Val), maxFrame)
+		case http2.SettingHeaderTableSize:
+			c.resized = true
 		case http2.SettingInitialWindowSize:
 			more := int64(o.Val) - c.peerWindow
 			c.peerWindow = int64(o.Val)
@@ -383,6 +391,9 @@ func (c *connection) takePing(f *http2.PingFrame) error {
 func (c *connection) owes() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if c.done {
+		c.plain = nil
+	}
 	if len(c.plain) > maxOwed {
 		return http2.ConnectionError(http2.ErrCodeEnhanceYourCalm)
 	}
@@ -470,7 +481,7 @@ func (c *connection) unlock() {
 func (c *connection) flush() {
 	c.mu.Lock()
 	defer c.unlock()
-	for !c.writing && !c.closed && c.open {
+	for !c.writing && !c.closed && !c.done && c.open {
 		c.fill()
 		if len(c.plain) == 0 {
 			c.mayClose()
@@ -528,11 +539,26 @@ func (c *connection) write() {
 	}
 }
 
-// mayClose closes a connection that nothing keeps open any more. mu is held.
+// mayClose ends a connection that nothing keeps open any more: our half of it, so that the client gets what is still on
+// its way. A socket that is closed is reset by the next frame that comes, and what it has not sent yet is lost. What
+// comes meanwhile is read and left unanswered. mu is held.
 func (c *connection) mayClose() {
-	if c.leaving == gone && len(c.streams) == 0 {
-		_ = c.wire.socket.Close()
+	if c.leaving != gone || len(c.streams) > 0 || c.done {
+		return
 	}
+	c.done = true
+	half, ok := c.wire.socket.(interface{ CloseWrite() error })
+	if !ok || half.CloseWrite() != nil {
+		_ = c.wire.socket.Close()
+		return
+	}
+	_ = c.wire.socket.SetReadDeadline(time.Now().Add(lingering))
+}
+
+// say frames headers of a stream. mu is held.
+func (c *connection) say(stream uint32, end bool, pairs ...string) {
+	c.plain = appendHeaders(c.plain, stream, c.resized, end, pairs...)
+	c.resized = false
 }
 
 // fill frames what streams have to send, in turns, as far as the windows allow. mu is held.

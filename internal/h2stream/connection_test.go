@@ -71,7 +71,7 @@ func TestReceivingNeverWaitsForSending(t *testing.T) {
 	h := newHouse(t, Options{MaxPending: pending}, func(_ *Call, s *Stream) *handler {
 		return &handler{message: func(m []byte) {
 			heard.Add(int64(len(m)))
-			s.Send(nil, m[:0], bytes.Clone(m), len(m))
+			s.Send(nil, nil, bytes.Clone(m), 0)
 		}}
 	})
 	c := h.dial(http2.Setting{ID: http2.SettingInitialWindowSize, Val: 0}) // nothing may be sent to it

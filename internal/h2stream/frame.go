@@ -52,14 +52,18 @@ func appendGoAway(b []byte, last uint32, code http2.ErrCode) []byte {
 }
 
 // appendHeaders appends a frame of headers, as pairs of names and values. Nothing of it enters the tables of header
-// compression, so that there is no state between frames.
-func appendHeaders(b []byte, stream uint32, end bool, pairs ...string) []byte {
+// compression, so that there is no state between frames. resize tells that the table is of no bytes, which has to be
+// said in the first headers after a client has made it smaller (RFC 7541, 4.2).
+func appendHeaders(b []byte, stream uint32, resize, end bool, pairs ...string) []byte {
 	flags := http2.FlagHeadersEndHeaders
 	if end {
 		flags |= http2.FlagHeadersEndStream
 	}
 	at := len(b)
 	b = appendHeader(b, 0, http2.FrameHeaders, flags, stream)
+	if resize {
+		b = append(b, 0x20) // a dynamic table size update (6.3)
+	}
 	for i := 0; i < len(pairs); i += 2 {
 		// A literal that is not indexed, with its name as it is (RFC 7541, 6.2.2).
 		b = append(b, 0)

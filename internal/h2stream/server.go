@@ -50,8 +50,11 @@ type Options struct {
 	TLS *tls.Config
 	// MaxMessage is the largest message taken, in bytes; 4 MiB. A larger one ends its stream with RESOURCE_EXHAUSTED.
 	MaxMessage int
-	// MaxPending is the most bytes that wait for the client on one stream, as far as their senders had them count, before
-	// the client may send no more on it; 8 MiB.
+	// MaxHeld is the most bytes held of messages that have not come to their end, on all streams; 1 GiB. A message that
+	// would take more ends its stream with RESOURCE_EXHAUSTED.
+	MaxHeld int64
+	// MaxPending is the most bytes that wait for the client on one stream, but for bodies that their senders had not
+	// count, before the client may send no more on it; 8 MiB.
 	MaxPending int64
 	// ConnectionAge is how old a connection may become before the client is told to open another one, give or take a
 	// tenth; 0 for any age. Its streams go on.
@@ -80,7 +83,8 @@ const (
 type Server struct {
 	options Options
 
-	work    chan func() // to workers that wait
+	held    atomic.Int64 // bytes of messages that have not come to their end
+	work    chan func()  // to workers that wait
 	idle    atomic.Int32
 	quit    chan struct{}  // closed when workers are to end
 	serving sync.WaitGroup // connections
@@ -95,6 +99,7 @@ type Server struct {
 // New makes a server.
 func New(o Options) *Server {
 	o.MaxMessage = cmp.Or(o.MaxMessage, 4<<20)
+	o.MaxHeld = cmp.Or(o.MaxHeld, 1<<30)
 	o.MaxPending = cmp.Or(o.MaxPending, 8<<20)
 	o.Keepalive = cmp.Or(o.Keepalive, 30*time.Second)
 	o.KeepaliveTimeout = cmp.Or(o.KeepaliveTimeout, 10*time.Second)

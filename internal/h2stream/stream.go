@@ -41,10 +41,11 @@ type Stream struct {
 	busy       bool // somebody calls the handler
 	inbox      []event
 	isOver     bool
-	toldEnd    bool // the handler has been
-	finished   bool // Finish was called
-	halfClosed bool // by the client
-	unsaid     int  // bytes received that the client has not been told it may send again
+	toldEnd    bool  // the handler has been
+	finished   bool  // Finish was called
+	halfClosed bool  // by the client
+	unsaid     int   // bytes received that the client has not been told it may send again
+	held       int64 // bytes of partial that the server has counted
 	sendWindow int64
 	queue      []segment
 	pending    int64 // bytes in queue that count
@@ -95,8 +96,8 @@ func (s *Stream) Context() context.Context {
 func (s *Stream) Off(f func()) { s.off = f }
 
 // Send sends the message that head, body and tail make together, after what was sent before. It does not wait. The bytes
-// of a body above SmallMessage must stay as they are until the stream has no use for them (After); the rest is copied. counts is how
-// many bytes of it count as pending.
+// of a body above SmallMessage must stay as they are until the stream has no use for them (After); the rest is copied.
+// counts is how many bytes of the body count as pending; all others of the message do.
 func (s *Stream) Send(head, body, tail []byte, counts int) {
 	n := len(head) + len(body) + len(tail)
 	s.c.mu.Lock()
@@ -118,8 +119,9 @@ func (s *Stream) Send(head, body, tail []byte, counts int) {
 	} else {
 		last.data = append(append(last.data, body...), tail...)
 	}
-	last.size += int64(counts)
-	s.pending += int64(counts)
+	size := int64(prefix + len(head) + len(tail) + counts)
+	last.size += size
+	s.pending += size
 	s.stir()
 }
 
@@ -173,7 +175,7 @@ func (s *Stream) start(h Call) {
 	c := s.c
 	if !h.isRPC() {
 		c.mu.Lock()
-		c.plain = appendHeaders(c.plain, s.id, true, ":status", "415")
+		c.say(s.id, true, ":status", "415")
 		c.reset(s.id, http2.ErrCodeNo)
 		c.unlock()
 		return
@@ -231,10 +233,28 @@ func (s *Stream) receive(p []byte, size int, end bool) error {
 			s.turn(&event{end: true})
 		}
 	}
+	if !s.hold() {
+		s.spoil(codes.ResourceExhausted, "too many large messages are under way")
+		s.hold()
+	}
 	c.mu.Lock()
 	s.grant()
 	c.mu.Unlock()
 	return nil
+}
+
+// hold has the server count what has come of a message, and tells whether it may hold as much. The reading goroutine
+// calls it.
+func (s *Stream) hold() bool {
+	s.c.mu.Lock()
+	defer s.c.mu.Unlock()
+	now := int64(0)
+	if s.partial != nil && !s.isOver {
+		now = int64(len(*s.partial))
+	}
+	more := now - s.held
+	s.held = now
+	return more == 0 || s.c.server.held.Add(more) <= s.c.server.options.MaxHeld || more < 0
 }
 
 // assemble takes bytes of one message, and gives back what is behind them.
@@ -396,7 +416,7 @@ func (s *Stream) frame() {
 	}
 	if !s.headed {
 		s.headed = true
-		c.plain = appendHeaders(c.plain, s.id, false, ":status", "200", "content-type", "application/grpc")
+		c.say(s.id, false, ":status", "200", "content-type", "application/grpc")
 	}
 	room := int(min(int64(c.peerFrame), s.sendWindow, c.sendWindow))
 	at, left := len(c.plain), room
@@ -435,7 +455,7 @@ func (s *Stream) frameEnd(end []string) {
 	if !s.headed {
 		end = append([]string{":status", "200", "content-type", "application/grpc"}, end...)
 	}
-	c.plain = appendHeaders(c.plain, s.id, true, end...)
+	c.say(s.id, true, end...)
 	if !s.halfClosed { // the client need not send the rest
 		c.plain = appendReset(c.plain, s.id, http2.ErrCodeNo)
 	}
@@ -449,6 +469,8 @@ func (s *Stream) over(c *connection) {
 	}
 	s.isOver = true
 	delete(c.streams, s.id)
+	c.server.held.Add(-s.held)
+	s.held = 0
 	for len(s.queue) > 0 {
 		s.pop()
 	}
