@@ -167,9 +167,12 @@ func (e *exchange) try(ctx context.Context, outcome *picker.Outcome) result {
 			return failedStatus
 		}
 	}
-	e.mark = e.proxy.suspects.mark(e.request.URL.Path, e.body.bytes)
+	e.mark = e.proxy.suspects.mark(e.request, e.body.bytes)
 	e.dropBody() // nothing is sent again
 	*outcome = e.pass(response)
+	if *outcome == picker.Completed {
+		e.proxy.suspects.answered(e.mark)
+	}
 	if *outcome == picker.ClientGone || e.broken {
 		panic(http.ErrAbortHandler)
 	}
@@ -214,7 +217,7 @@ func (e *exchange) failed(ctx context.Context, err error) result {
 		return failedFirstByte
 	}
 	if status := statusError(0); e.taken.Load() && !errors.As(err, &status) {
-		e.broke(e.proxy.suspects.mark(e.request.URL.Path, e.body.bytes))
+		e.broke(e.proxy.suspects.mark(e.request, e.body.bytes))
 	}
 	e.client.span.Failed("connection")
 	return failedConnect

@@ -222,7 +222,7 @@ func (p *Proxy) generate(out *client, r *http.Request, route openai.Route, parse
 		return
 	}
 	if p.suspects.known.Load() > 0 {
-		if after := p.suspects.refused(p.suspects.mark(r.URL.Path, body.bytes), start); after > 0 {
+		if after := p.suspects.refused(p.suspects.mark(r, body.bytes), start); after > 0 {
 			body.release()
 			out.Header().Set("Retry-After", strconv.Itoa(int(math.Ceil(after.Seconds()))))
 			p.refuse(out, RefusedSuspect, http.StatusServiceUnavailable, "service_unavailable", "engines_broke_off",

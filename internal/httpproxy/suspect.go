@@ -2,6 +2,7 @@ package httpproxy
 
 import (
 	"hash/maphash"
+	"net/http"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -19,9 +20,11 @@ const (
 
 // suspects are requests on which engines have broken off: the connection ended with no answer, or in the middle of one,
 // after the engine was given the request. Some of them crash the engines, and would crash one after the other as they are
-// tried again, by us and by their clients. Requests are the same when path and body are, byte for byte.
+// tried again, by us and by their clients. Requests are the same when method, path, query and body are, byte for byte.
 //
-// An answer, even of a server error, is no break, and neither is a failure to connect.
+// An answer, even of a server error, is no break, and neither is a failure to connect. An answer that goes through to its
+// end clears a request: it was on its way by chance when engines were restarted, or crashed on another one. Of a prompt
+// that many ask for, some are always under way to say so.
 type suspects struct {
 	seed maphash.Seed
 	// known is the number of entries, to be read without the lock: nearly always 0.
@@ -42,11 +45,13 @@ func newSuspects() *suspects {
 }
 
 // mark is the hash by which a request is known again.
-func (s *suspects) mark(path string, body []byte) uint64 {
+func (s *suspects) mark(r *http.Request, body []byte) uint64 {
 	var h maphash.Hash
 	h.SetSeed(s.seed)
-	_, _ = h.WriteString(path) // it cannot fail
-	_ = h.WriteByte(0)
+	for _, text := range [...]string{r.Method, r.URL.Path, r.URL.RawQuery} {
+		_, _ = h.WriteString(text) // it cannot fail
+		_ = h.WriteByte(0)
+	}
 	_, _ = h.Write(body)
 	return h.Sum64()
 }
@@ -73,6 +78,17 @@ func (s *suspects) broke(mark uint64, pod string, now time.Time) (enough bool) {
 		one.breaks++
 	}
 	return one.breaks == maxBreaks
+}
+
+// answered tells that a request was answered to its end.
+func (s *suspects) answered(mark uint64) {
+	if s.known.Load() == 0 {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.all, mark)
+	s.known.Store(int64(len(s.all)))
 }
 
 // refused tells for how long a request is not to be sent to any engine; 0 if it may be.

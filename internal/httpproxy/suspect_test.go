@@ -187,6 +187,50 @@ func TestOtherFailuresMakeNoRequestSuspect(t *testing.T) {
 	})
 }
 
+// A prompt that many ask for is under way everywhere when engines are restarted, or crash on another one. It is suspected
+// only until one of those under way is answered.
+func TestAnAnswerClearsARequest(t *testing.T) {
+	asked, answer := make(chan struct{}), make(chan struct{})
+	h := newHouse(t, Options{}, spec(engine(t, func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body)
+		if r.URL.RawQuery == "slow" {
+			close(asked)
+			<-answer
+		}
+		_, _ = io.WriteString(w, `{}`)
+	})))
+	text := make(chan string, 1)
+	go func() { text <- read(t, h.post("/v1/completions?slow", streamed)) }()
+	<-asked
+	r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, h.url+"/v1/completions?slow", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	mark := h.proxy.suspects.mark(r, []byte(streamed))
+	for _, pod := range []string{"a", "b"} {
+		h.proxy.suspects.broke(mark, pod, time.Now())
+	}
+	if r := h.post("/v1/completions?slow", streamed); r.StatusCode != http.StatusServiceUnavailable {
+		t.Errorf("while it is suspect: status %d", r.StatusCode)
+	}
+	if r := h.post("/v1/completions?other", streamed); r.StatusCode != http.StatusOK {
+		t.Errorf("with another query: status %d", r.StatusCode)
+	}
+	close(answer)
+	if got := <-text; got != `{}` {
+		t.Errorf("%q", got)
+	}
+	h.idle()
+	if h.proxy.suspects.refused(mark, time.Now()) != 0 || h.proxy.suspects.known.Load() != 0 {
+		t.Error("it is suspect after an answer")
+	}
+	other := r.Clone(t.Context())
+	other.Method = http.MethodGet
+	if h.proxy.suspects.mark(other, []byte(streamed)) == mark {
+		t.Error("another method is the same request")
+	}
+}
+
 // The table against its model, which forgets nothing before its time.
 func TestSuspectsAgainstAModel(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 1))
