@@ -19,6 +19,8 @@ const lookEvery = 30 * time.Second
 type apis struct {
 	finder discovery.DiscoveryInterface
 	log    logr.Logger
+	// changed is called when an API has come or gone.
+	changed func(context.Context)
 
 	mu                       sync.Mutex // guards what follows
 	gie, routes, certManager bool
@@ -36,7 +38,9 @@ func (a *apis) Start(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case <-ticker.C:
-			a.look()
+			if a.look() {
+				a.changed(ctx)
+			}
 		}
 	}
 }
@@ -47,8 +51,8 @@ func (a *apis) there() (gie, routes, certManager bool) {
 	return a.gie, a.routes, a.certManager
 }
 
-// look asks the cluster. What cannot be asked stays as it was.
-func (a *apis) look() {
+// look asks the cluster, and tells whether something has changed. What cannot be asked stays as it was.
+func (a *apis) look() (changed bool) {
 	for _, kind := range []struct {
 		of   schema.GroupVersionKind
 		seen *bool
@@ -56,15 +60,17 @@ func (a *apis) look() {
 		is, err := a.serves(kind.of)
 		if err != nil {
 			a.log.V(1).Info("The cluster's APIs are not told", "error", err.Error())
-			return
+			return changed
 		}
 		a.mu.Lock()
 		if *kind.seen != is {
 			a.log.Info("An optional API has come or gone", "kind", kind.of.String(), "served", is)
+			changed = true
 		}
 		*kind.seen = is
 		a.mu.Unlock()
 	}
+	return changed
 }
 
 // serves tells whether the API server knows a kind.

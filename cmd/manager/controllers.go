@@ -7,10 +7,12 @@ import (
 	"k8s.io/client-go/discovery"
 	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 
+	"github.com/kvasir-dev/kvasir/api/v1alpha1"
 	"github.com/kvasir-dev/kvasir/internal/children"
 	"github.com/kvasir-dev/kvasir/internal/controller/autoscaling"
 	"github.com/kvasir-dev/kvasir/internal/controller/inferencepool"
@@ -40,7 +42,7 @@ func addControllers(mgr ctrl.Manager, o *options) error {
 	if err != nil {
 		return fmt.Errorf("asking for the cluster's APIs: %w", err)
 	}
-	optional := &apis{finder: finder, log: mgr.GetLogger().WithName("apis")}
+	optional := &apis{finder: finder, log: mgr.GetLogger().WithName("apis"), changed: func(ctx context.Context) { tellAll(ctx, mgr.GetClient(), ofPools) }}
 	optional.look()
 	engines := inferencepool.NewScraped(scrape.Options{Log: mgr.GetLogger().WithName("engines")})
 	for _, r := range []manager.Runnable{heard, sizes, warmups, optional, closer{engines.Close}} {
@@ -81,6 +83,21 @@ func addControllers(mgr ctrl.Manager, o *options) error {
 		return fmt.Errorf("adding the controller of pools: %w", err)
 	}
 	return nil
+}
+
+// tellAll has every pool looked at.
+func tellAll(ctx context.Context, reader client.Reader, news chan<- event.GenericEvent) {
+	var list v1alpha1.InferencePoolList
+	if err := reader.List(ctx, &list); err != nil {
+		return // of a cache that has ended
+	}
+	for i := range list.Items {
+		select {
+		case news <- event.GenericEvent{Object: &list.Items[i]}:
+		case <-ctx.Done():
+			return
+		}
+	}
 }
 
 // closer closes something when the manager ends.

@@ -19,6 +19,12 @@ var (
 	CertificateKind = schema.GroupVersionKind{Group: "cert-manager.io", Version: "v1", Kind: "Certificate"}
 )
 
+// GatewayPool is what gateways should see of a pool, whoever makes it.
+func GatewayPool(pool *v1alpha1.InferencePool) *unstructured.Unstructured {
+	b := builder{Input: Input{Pool: pool}, pool: pool}
+	return b.giePool()
+}
+
 // giePool is what gateways see of the pool. Its status is the gateways'.
 func (b *builder) giePool() *unstructured.Unstructured {
 	labels := map[string]any{}

@@ -60,6 +60,9 @@ func (r *round) conditions(childrenErr, podsErr error, affected *metav1.Conditio
 	r.set(v1alpha1.ConditionScaled, r.scaled(podsErr))
 	r.set(v1alpha1.ConditionPodsHealthy, r.podsHealthy())
 	r.set(v1alpha1.ConditionEventsSynced, r.eventsSynced())
+	if r.gateway != nil {
+		r.set(v1alpha1.ConditionGatewayAccepted, gatewayAccepted(r.gateway))
+	}
 	r.set(v1alpha1.ConditionReady, r.ready(accepted, picker))
 	if r.pool.Spec.Autoscaling.MaxReplicas > 0 {
 		r.set(v1alpha1.ConditionAutoscalingActive, r.autoscalingActive())

@@ -76,6 +76,8 @@ type Reconciler struct {
 	// NodeSignals is whether nodes may be read.
 	NodeSignals bool
 
+	optional *optionalWatches // nil without a manager
+
 	mu    sync.Mutex // guards pools; what a pool points to belongs to its one reconciliation
 	pools map[types.NamespacedName]*memory
 }
@@ -141,8 +143,9 @@ type round struct {
 	size      size
 	islands   *islands
 	problems  problems
-	stuck     *corev1.Pod // the first that has a trouble
-	retry     bool        // a write met a newer object
+	gateway   *gatewayFacts // nil when they could not be read
+	stuck     *corev1.Pod   // the first that has a trouble
+	retry     bool          // a write met a newer object
 }
 
 // Reconcile brings one pool nearer to what it says.
@@ -181,6 +184,9 @@ func (r *round) run(ctx context.Context) (reconcile.Result, error) {
 		return reconcile.Result{}, err
 	}
 	childrenErr := r.keepChildren(ctx)
+	if childrenErr == nil {
+		childrenErr = r.readGateway(ctx)
+	}
 	var podsErr error
 	if r.pool.Spec.Template != nil {
 		podsErr = r.keepPods(ctx)

@@ -34,6 +34,9 @@ func (r *round) keepChildren(ctx context.Context) error {
 		return nil
 	}
 	config := r.Children()
+	if err := r.optional.keep(config); err != nil {
+		return err
+	}
 	if err := r.keepKey(ctx); err != nil {
 		return err
 	}
@@ -161,6 +164,10 @@ func (r *round) apply(ctx context.Context, want *unstructured.Unstructured) erro
 	case err != nil && !apierrors.IsNotFound(err):
 		return fmt.Errorf("reading %s %s: %w", key.kind, key.name, err)
 	case err == nil && !metav1.IsControlledBy(live, r.pool):
+		if gvk := want.GroupVersionKind(); gvk == children.GIEKind || gvk == children.RouteKind {
+			r.problems.gateway = append(r.problems.gateway, key.kind+" "+key.name) // the pool serves without
+			return nil
+		}
 		r.problems.taken = append(r.problems.taken, key.kind+" "+key.name)
 		return nil
 	case err == nil && (holds(live.Object, want.Object) || r.memory.applied[key] == applied{hash, live.GetResourceVersion()}):

@@ -9,6 +9,7 @@ import (
 	networkingv1 "k8s.io/api/networking/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
@@ -45,7 +46,12 @@ func (r *Reconciler) SetupWithManager(mgr manager.Manager, changed <-chan event.
 	if changed != nil {
 		b = b.WatchesRawSource(source.Channel(changed, &handler.EnqueueRequestForObject{}))
 	}
-	return b.Complete(r)
+	c, err := b.Build(r)
+	if err != nil {
+		return err
+	}
+	r.optional = &optionalWatches{controller: c, cache: mgr.GetCache(), started: map[schema.GroupVersionKind]bool{}}
+	return nil
 }
 
 // nodeChanges are those that say something of a node's future.

@@ -29,6 +29,7 @@ type problems struct {
 	create    string           // a pod was refused
 	reference string           // something that is named is not there
 	taken     []string         // names that somebody else's objects have
+	gateway   []string         // as taken, of the gateway's objects
 	overlap   string           // the older pool that selects the same pods
 	skipped   []inject.Skipped // what could not be injected
 	target    string           // the scale target refused

@@ -23,6 +23,7 @@ import (
 	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
@@ -44,8 +45,12 @@ func TestInferencePool(t *testing.T) {
 // What all specs share.
 var (
 	api    client.Client // asks the API server
+	config *rest.Config  // of an administrator
 	writes atomic.Int64  // of the controller
 	people = &pickers{}
+	// gateways is whether the cluster is said to have gateways' kinds, and look has a pool looked at again.
+	gateways atomic.Bool
+	look     = make(chan event.GenericEvent)
 )
 
 var _ = BeforeSuite(func() {
@@ -59,10 +64,11 @@ var _ = BeforeSuite(func() {
 	api, err = client.New(cluster.Config, client.Options{Scheme: known})
 	Expect(err).NotTo(HaveOccurred())
 
-	config := rest.CopyConfig(cluster.Config)
-	config.QPS, config.Burst = 200, 400
-	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return counting{next} })
-	mgr, err := ctrl.NewManager(config, ctrl.Options{
+	config = cluster.Config
+	counted := rest.CopyConfig(config)
+	counted.QPS, counted.Burst = 200, 400
+	counted.Wrap(func(next http.RoundTripper) http.RoundTripper { return counting{next} })
+	mgr, err := ctrl.NewManager(counted, ctrl.Options{
 		Scheme: known, Metrics: metricsserver.Options{BindAddress: "0"},
 		Client: client.Options{Cache: &client.CacheOptions{Unstructured: true, DisableFor: []client.Object{&corev1.Secret{}}}},
 	})
@@ -71,10 +77,10 @@ var _ = BeforeSuite(func() {
 		Client: mgr.GetClient(), Direct: mgr.GetAPIReader(), Clock: clock.RealClock{}, Pickers: people, Engines: people,
 		Recorder: mgr.GetEventRecorder("inferencepool"), ReporterImage: "reporter:v1", Version: "v1", NodeSignals: true,
 		Children: func() children.Config {
-			return children.Config{PickerImage: "picker:v1", Operator: types.NamespacedName{Namespace: "kvasir", Name: "manager"}}
+			return children.Config{PickerImage: "picker:v1", Operator: types.NamespacedName{Namespace: "kvasir", Name: "manager"}, GIE: gateways.Load(), Routes: gateways.Load()}
 		},
 	}
-	Expect(r.SetupWithManager(mgr, nil, 4)).To(Succeed())
+	Expect(r.SetupWithManager(mgr, look, 4)).To(Succeed())
 	ctx, stop := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() { ended <- mgr.Start(ctx) }()

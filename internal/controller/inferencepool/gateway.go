@@ -1,0 +1,228 @@
+package inferencepool
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	gwapiv1 "sigs.k8s.io/gateway-api/apis/v1"
+
+	"github.com/kvasir-dev/kvasir/api/v1alpha1"
+	"github.com/kvasir-dev/kvasir/internal/children"
+)
+
+// gatewayFacts are what GatewayAccepted is judged from.
+type gatewayFacts struct {
+	mode v1alpha1.GatewayMode
+	// missing is the kind that the cluster does not have and the pool needs; "" for none.
+	missing string
+	// taken are objects of the pool's name that somebody else has.
+	taken []string
+	// want is the gateway's pool as it should be, and pool what is there; nil for nothing.
+	want, pool *gatewayPool
+	// route that was made for the pool; nil for none.
+	route *gatewayRoute
+}
+
+// gatewayPool is what counts of the inference extension's InferencePool.
+type gatewayPool struct {
+	Spec struct {
+		Selector struct {
+			MatchLabels map[string]string `json:"matchLabels"`
+		} `json:"selector"`
+		EndpointPickerRef *pickerRef `json:"endpointPickerRef"`
+	} `json:"spec"`
+	Status struct {
+		Parents []gatewayParent `json:"parents"`
+	} `json:"status"`
+}
+
+// pickerRef is whom gateways ask. Kind "" is a Service, and no port is 9002, as the extension's API says.
+type pickerRef struct {
+	Group string `json:"group"`
+	Kind  string `json:"kind"`
+	Name  string `json:"name"`
+	Port  struct {
+		Number int32 `json:"number"`
+	} `json:"port"`
+}
+
+func (p *pickerRef) String() string {
+	if p == nil {
+		return "nobody"
+	}
+	kind, port := p.Kind, p.Port.Number
+	if kind == "" {
+		kind = "Service"
+	}
+	if p.Group != "" {
+		kind += "." + p.Group
+	}
+	if port == 0 {
+		port = children.ExtProcPort
+	}
+	return fmt.Sprintf("%s %s:%d", kind, p.Name, port)
+}
+
+// gatewayRoute is what counts of an HTTPRoute.
+type gatewayRoute struct {
+	Status struct {
+		Parents []gatewayParent `json:"parents"`
+	} `json:"status"`
+}
+
+// gatewayParent is what a gateway says of a pool or a route.
+type gatewayParent struct {
+	ParentRef struct {
+		Namespace string `json:"namespace"`
+		Name      string `json:"name"`
+	} `json:"parentRef"`
+	Conditions []metav1.Condition `json:"conditions"`
+}
+
+// refusal is why a gateway does not take what it was shown; "" when it does, or has not said.
+func (p *gatewayParent) refusal() string {
+	for _, kind := range []string{string(gwapiv1.RouteConditionAccepted), string(gwapiv1.RouteConditionResolvedRefs)} {
+		if c := meta.FindStatusCondition(p.Conditions, kind); c != nil && c.Status == metav1.ConditionFalse {
+			return fmt.Sprintf("%s is False, %s: %s", kind, c.Reason, c.Message)
+		}
+	}
+	return ""
+}
+
+func (p *gatewayParent) accepts() bool {
+	return p.refusal() == "" && meta.IsStatusConditionTrue(p.Conditions, string(gwapiv1.RouteConditionAccepted))
+}
+
+func (p *gatewayParent) String() string {
+	if p.ParentRef.Namespace == "" {
+		return p.ParentRef.Name
+	}
+	return p.ParentRef.Namespace + "/" + p.ParentRef.Name
+}
+
+// gatewayAccepted judges whether gateways send requests to the pool's picker. One gateway that refuses counts more than
+// others that accept.
+func gatewayAccepted(f *gatewayFacts) judgement {
+	switch {
+	case f.mode == v1alpha1.GatewayDisabled:
+		return unknown("Disabled", "gateway.mode is Disabled")
+	case f.missing != "":
+		return unknown("CRDsMissing", "the cluster has no %s", f.missing)
+	case len(f.taken) > 0:
+		return no("NameTaken", "somebody else's objects have the pool's name: %s", strings.Join(f.taken, ", "))
+	case f.pool == nil && f.mode == v1alpha1.GatewayExisting:
+		return no("NotReferenced", "gateway.mode is Existing, and there is no %s of this name", children.GIEKind.GroupKind())
+	case f.pool == nil:
+		return no("NotReferenced", "the %s is not there yet", children.GIEKind.GroupKind())
+	case f.want.Spec.EndpointPickerRef.String() != f.pool.Spec.EndpointPickerRef.String():
+		return no("WrongPicker", "endpointPickerRef is %s; the pool's picker is %s", f.pool.Spec.EndpointPickerRef, f.want.Spec.EndpointPickerRef)
+	case !maps.Equal(f.want.Spec.Selector.MatchLabels, f.pool.Spec.Selector.MatchLabels):
+		return no("WrongPicker", "its selector is %v; the pool's picker knows the pods of %v",
+			f.pool.Spec.Selector.MatchLabels, f.want.Spec.Selector.MatchLabels)
+	}
+	if f.route != nil {
+		for i := range f.route.Status.Parents {
+			if why := f.route.Status.Parents[i].refusal(); why != "" {
+				return no("RejectedByGateway", "of the HTTPRoute, gateway %s says that %s", &f.route.Status.Parents[i], why)
+			}
+		}
+	}
+	var accepting []string
+	waiting := ""
+	for i := range f.pool.Status.Parents {
+		p := &f.pool.Status.Parents[i]
+		if why := p.refusal(); why != "" {
+			return no("RejectedByGateway", "gateway %s says that %s", p, why)
+		}
+		if p.accepts() {
+			accepting = append(accepting, p.String())
+		} else {
+			waiting = p.String()
+		}
+	}
+	switch {
+	case len(accepting) > 0:
+		slices.Sort(accepting)
+		return yes("Accepted", "by %s", strings.Join(slices.Compact(accepting), ", "))
+	case waiting != "":
+		return no("NotReferenced", "gateway %s has not said yet whether it accepts the pool", waiting)
+	}
+	return no("NotReferenced", "no gateway has a route to the pool")
+}
+
+// readGateway fills in what GatewayAccepted is judged from. There is nothing to judge without it.
+func (r *round) readGateway(ctx context.Context) error {
+	if r.Children == nil {
+		return nil
+	}
+	config, gateway := r.Children(), &r.pool.Spec.Gateway
+	f := &gatewayFacts{mode: gateway.Mode, taken: r.problems.gateway}
+	switch {
+	case f.mode == v1alpha1.GatewayDisabled:
+		r.gateway = f
+		return nil
+	case !config.GIE:
+		f.missing = children.GIEKind.GroupKind().String()
+	case !config.Routes && len(gateway.ParentRefs) > 0:
+		f.missing = children.RouteKind.GroupKind().String()
+	}
+	if config.GIE {
+		f.want, f.pool = &gatewayPool{}, &gatewayPool{}
+		if err := decode(children.GatewayPool(r.pool), f.want); err != nil {
+			return err
+		}
+		there, err := r.loose(ctx, children.GIEKind, f.pool)
+		if err != nil {
+			return err
+		}
+		if !there {
+			f.pool = nil
+		}
+	}
+	if config.Routes && len(gateway.ParentRefs) > 0 {
+		f.route = &gatewayRoute{}
+		there, err := r.loose(ctx, children.RouteKind, f.route)
+		if err != nil {
+			return err
+		}
+		if !there {
+			f.route = nil
+		}
+	}
+	r.gateway = f
+	return nil
+}
+
+// loose reads an object of the pool's name of a kind whose types are not at hand, and tells whether it is there.
+func (r *round) loose(ctx context.Context, kind schema.GroupVersionKind, into any) (bool, error) {
+	live := &unstructured.Unstructured{}
+	live.SetGroupVersionKind(kind)
+	err := r.Client.Get(ctx, r.key, live)
+	switch {
+	case apierrors.IsNotFound(err), meta.IsNoMatchError(err):
+		return false, nil
+	case err != nil:
+		return false, fmt.Errorf("reading %s %s: %w", kind.Kind, r.key, err)
+	}
+	return true, decode(live, into)
+}
+
+func decode(o *unstructured.Unstructured, into any) error {
+	raw, err := json.Marshal(o.Object)
+	if err == nil {
+		err = json.Unmarshal(raw, into)
+	}
+	if err != nil {
+		return fmt.Errorf("decoding %s %s: %w", o.GetKind(), o.GetName(), err)
+	}
+	return nil
+}

@@ -1,0 +1,108 @@
+package inferencepool
+
+import (
+	"strings"
+	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/kvasir-dev/kvasir/api/v1alpha1"
+	"github.com/kvasir-dev/kvasir/internal/children"
+)
+
+// says is a gateway with conditions, each written TYPE=STATUS.
+func says(name string, conditions ...string) gatewayParent {
+	p := gatewayParent{}
+	p.ParentRef.Name = name
+	for _, c := range conditions {
+		kind, status, _ := strings.Cut(c, "=")
+		p.Conditions = append(p.Conditions, metav1.Condition{
+			Type: kind, Status: metav1.ConditionStatus(status), Reason: "Why", Message: "because of " + name,
+		})
+	}
+	return p
+}
+
+func TestGatewayAccepted(t *testing.T) {
+	made := func(parents ...gatewayParent) *gatewayPool {
+		p := &gatewayPool{}
+		if err := decode(children.GatewayPool(newPool()), p); err != nil {
+			t.Fatal(err)
+		}
+		p.Status.Parents = parents
+		return p
+	}
+	changed := func(change func(*gatewayPool)) *gatewayPool {
+		p := made(says("a", "Accepted=True", "ResolvedRefs=True"))
+		change(p)
+		return p
+	}
+	route := func(parents ...gatewayParent) *gatewayRoute {
+		r := &gatewayRoute{}
+		r.Status.Parents = parents
+		return r
+	}
+	good := says("a", "Accepted=True", "ResolvedRefs=True")
+	const existing = v1alpha1.GatewayExisting
+	for name, tc := range map[string]struct {
+		facts   gatewayFacts
+		status  metav1.ConditionStatus
+		reason  string
+		message string // that it must contain
+	}{
+		"disabled, whatever there is": {gatewayFacts{mode: v1alpha1.GatewayDisabled, pool: made(good)}, "Unknown", "Disabled", ""},
+		"the kind is missing":         {gatewayFacts{missing: "HTTPRoute"}, "Unknown", "CRDsMissing", "HTTPRoute"},
+		"the name is taken":           {gatewayFacts{taken: []string{"InferencePool chat"}, pool: made(good)}, "False", "NameTaken", "InferencePool chat"},
+		"not made yet":                {gatewayFacts{}, "False", "NotReferenced", "not there yet"},
+		"nobody has made it":          {gatewayFacts{mode: existing}, "False", "NotReferenced", "Existing"},
+		"no gateway":                  {gatewayFacts{pool: made()}, "False", "NotReferenced", "no gateway"},
+		"a gateway that waits":        {gatewayFacts{pool: made(says("a", "Accepted=Unknown"))}, "False", "NotReferenced", "gateway a has not said"},
+		"accepted":                    {gatewayFacts{pool: made(good), route: route(good)}, "True", "Accepted", "by a"},
+		"accepted without ResolvedRefs": {
+			gatewayFacts{pool: made(says("a", "Accepted=True"))}, "True", "Accepted", "by a",
+		},
+		"accepted by two": {gatewayFacts{pool: made(says("b", "Accepted=True"), good)}, "True", "Accepted", "by a, b"},
+		"one accepts and one waits": {
+			gatewayFacts{pool: made(good, says("b"))}, "True", "Accepted", "by a",
+		},
+		"one accepts and one rejects": {
+			gatewayFacts{pool: made(good, says("b", "Accepted=False"))}, "False", "RejectedByGateway", "gateway b says that Accepted is False, Why: because of b",
+		},
+		"the picker is not found": {
+			gatewayFacts{pool: made(says("a", "Accepted=True", "ResolvedRefs=False"))}, "False", "RejectedByGateway", "ResolvedRefs is False",
+		},
+		"the route is rejected": {
+			gatewayFacts{pool: made(), route: route(says("a", "Accepted=False"))}, "False", "RejectedByGateway", "of the HTTPRoute, gateway a",
+		},
+		"the existing one is right": {gatewayFacts{mode: existing, pool: made(good)}, "True", "Accepted", ""},
+		"what the API defaults is left out": {gatewayFacts{mode: existing, pool: changed(func(p *gatewayPool) {
+			p.Spec.EndpointPickerRef = &pickerRef{Name: "chat-picker"}
+		})}, "True", "Accepted", ""},
+		"it asks another picker": {gatewayFacts{mode: existing, pool: changed(func(p *gatewayPool) {
+			p.Spec.EndpointPickerRef.Name = "other"
+		})}, "False", "WrongPicker", "Service other:9002; the pool's picker is Service chat-picker:9002"},
+		"it asks another port": {gatewayFacts{mode: existing, pool: changed(func(p *gatewayPool) {
+			p.Spec.EndpointPickerRef.Port.Number = 9003
+		})}, "False", "WrongPicker", ":9003"},
+		"it asks something else": {gatewayFacts{mode: existing, pool: changed(func(p *gatewayPool) {
+			p.Spec.EndpointPickerRef.Group, p.Spec.EndpointPickerRef.Kind = "example.com", "Picker"
+		})}, "False", "WrongPicker", "Picker.example.com"},
+		"it asks nobody": {gatewayFacts{mode: existing, pool: changed(func(p *gatewayPool) {
+			p.Spec.EndpointPickerRef = nil
+		})}, "False", "WrongPicker", "nobody"},
+		"it selects other pods": {gatewayFacts{mode: existing, pool: changed(func(p *gatewayPool) {
+			p.Spec.Selector.MatchLabels = map[string]string{"app": "other"}
+		})}, "False", "WrongPicker", "app:other"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			tc.facts.want = made()
+			if tc.facts.mode == "" {
+				tc.facts.mode = v1alpha1.GatewayAuto
+			}
+			got := gatewayAccepted(&tc.facts)
+			if got.status != tc.status || got.reason != tc.reason || !strings.Contains(got.message, tc.message) {
+				t.Errorf("got %+v, want %s, %s, and a message with %q", got, tc.status, tc.reason, tc.message)
+			}
+		})
+	}
+}
