@@ -30,11 +30,12 @@ type Setup struct {
 	EventLag    time.Duration `json:"eventLagNanoseconds"`
 }
 
-// SetupOf a run.
+// SetupOf a run, and leaves in its workload what the engines can take: bounds and numbers of requests are of that.
 func SetupOf(c *Config) (Setup, error) {
 	if err := c.fill(); err != nil {
 		return Setup{}, err
 	}
+	c.Workload = c.Workload.Fitting(c.longest())
 	s := Setup{
 		Workload: c.Workload.Name, Requests: len(c.Workload.Requests), Sessions: c.Workload.Sessions, Pods: c.Pods,
 		KVTokens: c.KVTokens, Profile: c.Profile.Name, BlockTokens: c.BlockTokens, Speed: c.Speed, Arrivals: "timestamps",

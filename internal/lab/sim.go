@@ -88,6 +88,9 @@ func (c *Config) fill() error {
 	return nil
 }
 
+// longest prompt with its answer that the engines take, in tokens.
+func (c *Config) longest() int { return min(contextLimit, c.KVTokens) }
+
 // sim is a run under way.
 type sim struct {
 	Config
@@ -130,7 +133,7 @@ func Run(c Config) (*Result, error) {
 	if err := c.fill(); err != nil {
 		return nil, err
 	}
-	c.Workload = c.Workload.Cap(c.Strategy.MaxTurns).Fitting(min(contextLimit, c.KVTokens))
+	c.Workload = c.Workload.Cap(c.Strategy.MaxTurns).Fitting(c.longest())
 	s := &sim{Config: c}
 	if err := s.setUp(); err != nil {
 		return nil, err

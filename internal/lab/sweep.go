@@ -172,6 +172,7 @@ func (m *Matrix) runCell(ctx context.Context, c *Cell) error {
 		if base.Workload, err = c.workload.Drawn(seed); err != nil {
 			return err
 		}
+		base.Workload = base.Workload.Fitting(base.longest()) // what no strategy can send makes none incomparable
 		for i, s := range m.Strategies {
 			if err := ctx.Err(); err != nil {
 				return err

@@ -166,3 +166,26 @@ func TestASweepStopsWhenItIsToldTo(t *testing.T) {
 		t.Errorf("%v, speed %v", err, cells[0].Speed)
 	}
 }
+
+// TestWhatNoEngineCanTakeMakesNoStrategyIncomparable: a prompt that is longer than any context is left out of a sweep,
+// and strategies are still compared by the rest.
+func TestWhatNoEngineCanTakeMakesNoStrategyIncomparable(t *testing.T) {
+	chat, err := Generate("chat", 60, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	chat.Requests[7].Input, chat.drawn = contextLimit+1, nil
+	m := Matrix{
+		Workloads: []*Workload{chat}, Loads: []float64{0.5}, Pods: []int{2}, KVTokens: []int{0},
+		Profiles: []enginemodel.Profile{profile(t, "8b-h100")}, Seeds: []uint64{1}, BlockTokens: 128, Strategies: []Strategy{only(t, "MarginalCost"), only(t, "RoundRobin")},
+	}
+	cells, err := m.Run(context.Background(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, r := range Ranking(cells) {
+		if r.Incomparable || !(r.TTFT >= 1) {
+			t.Errorf("%+v: it has sent all that can be sent", r)
+		}
+	}
+}

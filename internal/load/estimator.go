@@ -59,6 +59,11 @@ const (
 	alone = 0.05
 	// A sample's standard deviation is noiseFloor seconds and noisePart of its prediction: steps end when they end.
 	noiseFloor, noisePart = 0.02, 0.25
+	// stale is the wait in seconds that adds as much again: what of a prompt has to be computed was counted before the
+	// wait, and caches change in it.
+	stale = 5
+	// longest is the most seconds that a sample may take: what takes longer is due to a clock that was set.
+	longest = 600
 )
 
 // unit of each coefficient: seconds, seconds per thousand tokens, per million pairs, per million tokens of context.
@@ -89,9 +94,11 @@ type estimator struct {
 	certain float64
 }
 
-// learn takes one sample: work was done in seconds, while so many tokens of context were decoded. Nonsense is ignored.
-func (e *estimator) learn(now time.Time, w Work, decoding, seconds float64) {
-	if !(w.Tokens >= 0) || !(w.Pairs >= 0) || !(decoding >= 0) || !(seconds > 0) || math.IsInf(w.Tokens+w.Pairs+decoding+seconds, 0) {
+// learn takes one sample: work was done in seconds, while so many tokens of context were decoded, after it had waited for
+// so many seconds. Nonsense is ignored.
+func (e *estimator) learn(now time.Time, w Work, decoding, seconds, waited float64) {
+	if !(w.Tokens >= 0) || !(w.Pairs >= 0) || !(decoding >= 0) || !(seconds > 0) || !(seconds <= longest) ||
+		math.IsInf(w.Tokens+w.Pairs+decoding, 0) {
 		return
 	}
 	if !e.begun {
@@ -111,7 +118,7 @@ func (e *estimator) learn(now time.Time, w Work, decoding, seconds float64) {
 	if e.certainty() > believed {
 		seconds = math.Max(predicted/surprise, math.Min(seconds, surprise*predicted))
 	}
-	noise := noiseFloor + noisePart*predicted
+	noise := (noiseFloor + noisePart*predicted) * (1 + max(0, waited)/stale)
 	var px [terms]float64 // covariance × x
 	variance := noise * noise
 	for i := range px {

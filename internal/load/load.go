@@ -102,7 +102,9 @@ type Tracker struct {
 	rate     estimator
 	report   Report
 	reported time.Time
-	slots    slots
+	// idled is when the engine reported last that requests waited though it prefilled nothing.
+	idled time.Time
+	slots slots
 }
 
 // sample is work that an engine has done from a time to another.
@@ -110,6 +112,9 @@ type sample struct {
 	work     Work
 	decoding float64 // tokens of context meanwhile
 	from, to time.Time
+	// waited is how long the first of the work had been there when it began.
+	waited  time.Duration
+	starved bool
 }
 
 // together is how near ends of prefills are that belong to one step of an engine. Steps take longer.
@@ -226,16 +231,24 @@ func (t *Tracker) teach(b *Booking, now time.Time) {
 		}
 	}
 	t.sample.work, t.sample.to = t.sample.work.plus(work), now
+	t.sample.starved = t.sample.starved || t.starved(now)
+	t.sample.waited = max(t.sample.waited, t.sample.from.Sub(first.start))
 }
 
 // starving is the KV use above which prefills may have waited for blocks, which teaches nothing of the engine's speed.
 const starving = 0.85
 
+// starved tells whether the latest sample has time in it in which prefills waited for KV blocks or for a place among the
+// requests that run.
+func (t *Tracker) starved(now time.Time) bool {
+	return t.report.KVUsage > starving && now.Sub(t.reported) <= metricsFresh || t.idled.After(t.sample.from)
+}
+
 // learn the latest sample, once it is whole.
 func (t *Tracker) learn() {
 	s := &t.sample
-	if starved := t.report.KVUsage > starving && s.to.Sub(t.reported) <= metricsFresh; s.work.Tokens > 0 && !starved {
-		t.rate.learn(s.to, s.work, s.decoding, s.to.Sub(s.from).Seconds())
+	if s.work.Tokens > 0 && !s.starved {
+		t.rate.learn(s.to, s.work, s.decoding, s.to.Sub(s.from).Seconds(), s.waited.Seconds())
 	}
 	s.work = Work{}
 }
@@ -280,6 +293,9 @@ func (t *Tracker) Observe(at time.Time, r Report) {
 		return
 	}
 	t.report, t.reported = r, at
+	if decoding := t.inFlight - len(t.prefilling) + t.peerView(at).Decoding; r.Waiting > 0 && r.Running <= decoding {
+		t.idled = at
+	}
 	t.slots.observe(at, &r)
 	t.settle(at)
 }

@@ -141,10 +141,10 @@ func TestReportsGoStale(t *testing.T) {
 func TestNonsenseTeachesNothing(t *testing.T) {
 	var e estimator
 	for range 10 {
-		e.learn(start, Work{Tokens: math.NaN()}, 0, 1)
-		e.learn(start, WorkOf(100, 0), 0, 0)
-		e.learn(start, WorkOf(100, 0), 0, -1)
-		e.learn(start, Work{Tokens: math.Inf(1)}, 0, 1)
+		e.learn(start, Work{Tokens: math.NaN()}, 0, 1, 0)
+		e.learn(start, WorkOf(100, 0), 0, 0, 0)
+		e.learn(start, WorkOf(100, 0), 0, -1, 0)
+		e.learn(start, Work{Tokens: math.Inf(1)}, 0, 1, 0)
 	}
 	if speed, trust := e.learned(start); speed != (Speed{}) || trust != 0 {
 		t.Errorf("learned %+v from nonsense", speed)
@@ -155,11 +155,11 @@ func TestPrefillsOfOneSizeDoNotChangeTheRate(t *testing.T) {
 	var e estimator
 	for i := range 50 {
 		tokens := float64(500 + 400*(i%5))
-		e.learn(start, Work{Tokens: tokens}, 0, 0.02+tokens/20_000)
+		e.learn(start, Work{Tokens: tokens}, 0, 0.02+tokens/20_000, 0)
 	}
 	before, _ := e.learned(start)
 	for range 500 { // nearly all of the prompt is cached: what is left is overhead
-		e.learn(start, WorkOf(16, 0), 0, 0.03)
+		e.learn(start, WorkOf(16, 0), 0, 0.03, 0)
 	}
 	if after, _ := e.learned(start); after.PerToken > before.PerToken/0.8 {
 		t.Errorf("small prefills took the speed from %+v to %+v", before, after)
@@ -169,7 +169,7 @@ func TestPrefillsOfOneSizeDoNotChangeTheRate(t *testing.T) {
 func TestWhatIsNotRenewedFades(t *testing.T) {
 	var e estimator
 	for i := range 20 {
-		e.learn(at(float64(i)), Work{Tokens: float64(500 + 100*i)}, 0, 1+float64(i)) // very slow
+		e.learn(at(float64(i)), Work{Tokens: float64(500 + 100*i)}, 0, 1+float64(i), 0) // very slow
 	}
 	_, fresh := e.learned(at(19))
 	_, old := e.learned(at(19 + 5*fade.Seconds()))
@@ -178,7 +178,7 @@ func TestWhatIsNotRenewedFades(t *testing.T) {
 	}
 	for i := range 6 { // what comes then counts much more than what was
 		tokens := float64(500 + 700*i)
-		e.learn(at(19+5*fade.Seconds()+float64(i)), Work{Tokens: tokens}, 0, tokens/20_000)
+		e.learn(at(19+5*fade.Seconds()+float64(i)), Work{Tokens: tokens}, 0, tokens/20_000, 0)
 	}
 	if speed, _ := e.learned(at(300)); speed.PerToken > 1.0/10_000 {
 		t.Errorf("after new samples the speed is %+v, the engine does 20,000 tokens/s", speed)
@@ -202,7 +202,7 @@ func TestTheTermsOfAnEngineAreToldApart(t *testing.T) {
 		w := WorkOf(int(math.Exp(4+7*rng.Float64())), rng.IntN(20_000))
 		decoding := 1e6 * rng.Float64()
 		seconds := want.Overhead + want.Seconds(w) + want.PerContext*decoding*Steps(w.Tokens)
-		e.learn(at(float64(i)/4), w, decoding, seconds*(0.9+0.2*rng.Float64()))
+		e.learn(at(float64(i)/4), w, decoding, seconds*(0.9+0.2*rng.Float64()), 0)
 	}
 	got, trust := e.learned(at(500))
 	near := func(got, want float64) bool { return got > want*0.7 && got < want*1.4 }
@@ -221,7 +221,7 @@ func TestSamplesThatAreAlikeDoNotBlurTheTerms(t *testing.T) {
 	learn := func(w Work, decoding float64) {
 		clock += rng.ExpFloat64() / 2
 		seconds := engine.Overhead + engine.Seconds(w) + engine.PerContext*decoding*Steps(w.Tokens)
-		e.learn(at(clock), w, decoding, seconds*(0.7+0.6*rng.Float64())+0.02*rng.ExpFloat64()) // the step before ends first
+		e.learn(at(clock), w, decoding, seconds*(0.7+0.6*rng.Float64())+0.02*rng.ExpFloat64(), 0) // the step before ends first
 	}
 	for range 300 {
 		learn(WorkOf(int(math.Exp(4+7*rng.Float64())), rng.IntN(20_000)), 1e6*rng.Float64())
@@ -263,5 +263,71 @@ func TestTheQueueIsAMeanOverTime(t *testing.T) {
 	}
 	if got := s.at(at(100)); math.Abs(got-1) > 0.1 {
 		t.Errorf("mean %.2f, want 1", got)
+	}
+}
+
+// TestAClockThatIsSetTeachesNothing: whichever way it jumps, and whatever was under way, no time that is learned is longer
+// than an engine could take.
+func TestAClockThatIsSetTeachesNothing(t *testing.T) {
+	rng := rand.New(rand.NewPCG(11, 11))
+	for _, jump := range []float64{1e9, -1e9, 86_400, -86_400} {
+		var tracker Tracker
+		clock := 0.0
+		for i := range 300 {
+			b := tracker.Book(at(clock), WorkOf(500+rng.IntN(5000), 0), true)
+			if i%20 == 0 {
+				clock += jump
+			}
+			clock += 0.01 + float64(b.work.Tokens)/20_000
+			b.FirstToken(at(clock))
+			b.Release(at(clock))
+			v := tracker.View(at(clock))
+			if v.Overhead > 1 || v.Rate != 0 && (v.Rate < 5_000 || v.Rate > 80_000) {
+				t.Fatalf("the clock jumps by %g s: after %d requests the overhead is %.3g s and the rate %.0f tokens/s, the engine does 20,000", jump, i+1, v.Overhead, v.Rate)
+			}
+		}
+	}
+}
+
+// TestAnEngineThatLetsWaitTeachesNothing: what waits while nothing is prefilled waits for KV blocks or for a place, even
+// where few blocks are in use.
+func TestAnEngineThatLetsWaitTeachesNothing(t *testing.T) {
+	var tracker Tracker
+	tracker.rate = known(20_000)
+	running := tracker.Book(start, WorkOf(1000, 0), true)
+	running.EndPrefill(start)
+	before := tracker.View(start).Rate
+	clock := 0.0
+	for range 50 {
+		b := tracker.Book(at(clock), WorkOf(1000, 0), true)
+		clock += 2
+		tracker.Observe(at(clock-0.5), Report{KVUsage: 0.5, Running: 1, Waiting: 1})
+		tracker.Observe(at(clock-0.04), Report{KVUsage: 0.5, Running: 2})
+		b.FirstToken(at(clock))
+		b.Release(at(clock))
+	}
+	if after := tracker.View(at(clock)).Rate; after != before {
+		t.Errorf("the rate went from %.0f to %.0f tokens/s", before, after)
+	}
+}
+
+// TestWhatHasWaitedTeachesLess: a prompt may be cached by the time that it is computed, which makes no engine faster.
+func TestWhatHasWaitedTeachesLess(t *testing.T) {
+	var fresh, old estimator
+	for i := range 50 {
+		w := WorkOf(1000+200*(i%7), 0)
+		fresh.learn(at(float64(i)), w, 0, 0.02+w.Tokens/20_000, 0)
+	}
+	old = fresh
+	for i := range 20 {
+		w := WorkOf(1000+200*(i%7), 0)
+		fresh.learn(at(50+float64(i)), w, 0, 0.02, 0)
+		old.learn(at(50+float64(i)), w, 0, 0.02, 60)
+	}
+	quick, _ := fresh.learned(at(70))
+	slow, _ := old.learned(at(70))
+	w := WorkOf(5000, 0)
+	if got := slow.Seconds(w); got < 0.2 || got < 1.5*quick.Seconds(w) {
+		t.Errorf("5,000 tokens are thought to take %.3f s after samples that had waited, %.3f s after samples that had not; they took 0.25 s before", got, quick.Seconds(w))
 	}
 }

@@ -89,6 +89,12 @@ func admission() Group {
 		"a queue of no requests":            {Spec: of("queue: {maxRequests: 0}")},
 		"a queue of no bytes":               {Spec: of("queue: {maxBytes: 0}"), Want: "maxBytes must be at least"},
 		"no waiting at all":                 {Spec: of("waitBudgetMilliseconds: 0, holdSeconds: 0")},
+		"a target for first tokens":         {Spec: of("maxSlowdownPercent: 200")},
+		"the strictest target":              {Spec: of("maxSlowdownPercent: 110")},
+		"a target that nobody can meet":     {Spec: of("maxSlowdownPercent: 109"), Want: "spec.admission.maxSlowdownPercent"},
+		"the widest target":                 {Spec: of("maxSlowdownPercent: 100000")},
+		"a target that is none":             {Spec: of("maxSlowdownPercent: 100001"), Want: "spec.admission.maxSlowdownPercent"},
+		"a target is a whole number":        {Spec: of("maxSlowdownPercent: 2.5"), Want: "spec.admission.maxSlowdownPercent"},
 		"a class without a rate":            {Spec: of("tenants: {" + tenants + ", classes: [{name: default, requestsPerMinute: 0}]}"), Want: "requestsPerMinute"},
 		"a class's models are not the same": {Spec: of("tenants: {" + tenants + ", classes: [{name: default, models: [a, a]}]}"), Want: "Duplicate"},
 	}}
