@@ -42,8 +42,9 @@ type PickersOptions struct {
 type Pickers struct {
 	o PickersOptions
 
-	mu    sync.Mutex // guards what follows
-	pools map[string]*listened
+	mu     sync.Mutex // guards what follows
+	pools  map[string]*listened
+	closed bool
 }
 
 // listened is a pool that is listened to.
@@ -75,9 +76,10 @@ func NewPickers(o PickersOptions) *Pickers {
 	return &Pickers{o: o, pools: map[string]*listened{}}
 }
 
-// Close ends all streams and waits for them.
+// Close ends all streams and waits for them. None begins after it.
 func (p *Pickers) Close() {
 	p.mu.Lock()
+	p.closed = true
 	var pools []string
 	for pool := range p.pools {
 		pools = append(pools, pool)
@@ -114,6 +116,9 @@ func (p *Pickers) Set(pool string, replicas []Replica) {
 		p.pools[pool] = l
 	}
 	l.expected = expected
+	if p.closed {
+		wanted = nil // whoever asks now only reads
+	}
 	var gone []*watchLink
 	for r, link := range l.links {
 		if !wanted[r] {

@@ -1,6 +1,7 @@
 package syncapi
 
 import (
+	"bytes"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -113,7 +114,7 @@ func (t tokenCall) GetRequestMetadata(context.Context, ...string) (map[string]st
 	if err != nil {
 		return nil, err
 	}
-	return map[string]string{"authorization": "Bearer " + string(token)}, nil
+	return map[string]string{"authorization": "Bearer " + string(bytes.TrimSpace(token))}, nil
 }
 
 // RequireTransportSecurity implements credentials.PerRPCCredentials.
