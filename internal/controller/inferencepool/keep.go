@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -152,12 +153,7 @@ func (r *round) apply(ctx context.Context, want *unstructured.Unstructured) erro
 	annotations[annotationApplied] = hash
 	want.SetAnnotations(annotations)
 
-	live := &unstructured.Unstructured{}
-	live.SetGroupVersionKind(want.GroupVersionKind())
-	err = r.Client.Get(ctx, client.ObjectKeyFromObject(want), live)
-	if apierrors.IsNotFound(err) { // the cache may have the operator's own objects only
-		err = r.Direct.Get(ctx, client.ObjectKeyFromObject(want), live)
-	}
+	live, err := r.live(ctx, want)
 	switch {
 	case meta.IsNoMatchError(err):
 		return nil // an optional API that went
@@ -178,6 +174,32 @@ func (r *round) apply(ctx context.Context, want *unstructured.Unstructured) erro
 	}
 	r.memory.applied[key] = applied{hash, want.GetResourceVersion()}
 	return nil
+}
+
+// live reads an object as it is: in its type where the operator knows it, because by that its changes are watched. (A
+// cache of untyped objects is another one, and may lag behind the event that has brought us here.)
+func (r *round) live(ctx context.Context, want *unstructured.Unstructured) (*unstructured.Unstructured, error) {
+	gvk := want.GroupVersionKind()
+	live := &unstructured.Unstructured{}
+	live.SetGroupVersionKind(gvk)
+	into := client.Object(live)
+	if typed, err := r.Client.Scheme().New(gvk); err == nil {
+		if o, ok := typed.(client.Object); ok {
+			into = o
+		}
+	}
+	err := r.Client.Get(ctx, client.ObjectKeyFromObject(want), into)
+	if apierrors.IsNotFound(err) { // the cache may have the operator's own objects only
+		err = r.Direct.Get(ctx, client.ObjectKeyFromObject(want), into)
+	}
+	if err != nil || into == client.Object(live) {
+		return live, err //nolint:wrapcheck // the caller says what was read
+	}
+	if live.Object, err = runtime.DefaultUnstructuredConverter.ToUnstructured(into); err != nil {
+		return nil, fmt.Errorf("reading fields: %w", err)
+	}
+	live.SetGroupVersionKind(gvk)
+	return live, nil
 }
 
 func hashOf(o *unstructured.Unstructured) (string, error) {
