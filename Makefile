@@ -37,7 +37,7 @@ test: verify lint unit sim mutants fuzz test-integration e2e ## everything CI ch
 .PHONY: unit
 unit: ## unit tests, with the race detector where there is a C compiler
 	@echo "== unit tests $(RACE)"
-	CGO_ENABLED=$(if $(RACE),1,0) $(GO) test $(RACE) $$($(GO) list ./... | grep -vE '/test/(crdcel|e2e|floors|integration|kube|lifecycle|podrunner|sim)')
+	CGO_ENABLED=$(if $(RACE),1,0) $(GO) test -timeout 30m $(RACE) $$($(GO) list ./... | grep -vE '/test/(crdcel|e2e|floors|integration|kube|lifecycle|podrunner|sim)')
 	CGO_ENABLED=$(if $(RACE),1,0) $(GO) test $(RACE) ./test/sim -sim.seeds=300 -sim.steps=40
 	$(GO) test -count=1 ./test/floors # it asks the go command, of which the test cache knows nothing
 
