@@ -37,7 +37,7 @@ func TestWrongInputNeverHurts(t *testing.T) {
 		"deep nesting":            {"/v1/chat/completions", `{"model":"m","messages":` + strings.Repeat("[", 100_000), 400},
 		"a prompt of objects":     {"/v1/completions", `{"model":"m","prompt":{"a":1}}`, 400},
 		"an unknown model":        {"/v1/completions", `{"model":"nobody","prompt":"x"}`, 404},
-		"an unknown path":         {"/v1/nothing", `{}`, 404},
+		"an unknown path":         {"/nothing", `{}`, 404},
 		"what the engine refuses": {"/v1/completions", `{"model":"m","prompt":[1,2,3],"max_tokens":-5}`, 400},
 	} {
 		resp, err := f.client.Post(f.proxy+tc.path, "application/json", strings.NewReader(tc.body))
