@@ -86,6 +86,7 @@ fuzz: ## every fuzz target for FUZZTIME (5s)
 lint: ## go vet, golangci-lint, and the API rules
 	@echo "== lint"
 	@unformatted=$$(gofmt -l $$(git ls-files '*.go')); [ -z "$$unformatted" ] || { echo "gofmt these: $$unformatted"; exit 1; }
+	@large=$$(git ls-files -z | xargs -0 -I{} find {} -maxdepth 0 -size +4M); [ -z "$$large" ] || { echo "too large to be a source: $$large"; exit 1; }
 	$(GO) vet ./...
 	$(TOOL) golangci-lint run
 	hack/lint-api.sh
