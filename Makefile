@@ -72,6 +72,10 @@ e2e: ## real processes and sockets, end to end
 kube: ## etcd and Kubernetes, built from Go modules into bin/kube for the tests (once; 10 minutes of processor time)
 	@[ -n "$${KUBEBUILDER_ASSETS:-}" ] || GO=$(GO) hack/kube/build.sh
 
+.PHONY: helm
+helm: ## helm, built from its Go module into bin/helm (once; 2 minutes of processor time)
+	GO=$(GO) hack/helm/build.sh
+
 .PHONY: test-integration
 test-integration: kube ## the definitions and the operator against a real API server
 	@echo "== tests against a real API server"
