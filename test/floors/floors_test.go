@@ -32,6 +32,7 @@ func init() {
 		{ // 1, codecs: bytes to domain and back
 			"internal/chatprompt",
 			"internal/chattemplate",
+			"internal/dashboard/api",
 			"internal/decisionlog",
 			"internal/modelfiles",
 			"internal/openai",

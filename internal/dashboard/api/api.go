@@ -1,0 +1,289 @@
+// Package api is what a picker answers to people, on its metrics address and behind the same authentication as /metrics:
+//
+//	GET  /status?output=json               Status; YAML without output=json
+//	GET  /decisions?limit=100              the last decisions, oldest first, one Decision as JSON per line
+//	GET  /decisions?follow=1&limit=10      the same, and then every new one until the client leaves
+//	GET  /decisions?...&ended=1            only those whose requests have ended
+//	GET  /prefixes?limit=20                Prefixes
+//	POST /explain?path=/v1/chat/completions   body: a request; answers an Explanation, and sends nothing anywhere
+//
+// Faults are answered as a Fault. Nowhere in it is a prompt's text, a token, a key of a cache, a session or a user.
+package api
+
+import "time"
+
+// Status is what GET /status answers: a Kubernetes List of all pools and policies with their status, and Live.
+type Status struct {
+	Live Live `json:"live"`
+}
+
+// Live is what one picker replica knows at a moment. What other replicas send is in it only where that is said.
+type Live struct {
+	// Picker is the replica's name; Time is when this was so, Started when the process began.
+	Picker  string    `json:"picker"`
+	Time    time.Time `json:"time"`
+	Started time.Time `json:"started"`
+	// Ready tells whether the replica takes requests; NotReady says why it does not.
+	Ready    bool   `json:"ready"`
+	NotReady string `json:"notReady,omitempty"`
+	// Problems are why something that was written down is not in force.
+	Problems []string `json:"problems,omitempty"`
+	Pools    []Pool   `json:"pools"`
+}
+
+// Pool is what is known of a pool. Counters begin with the process.
+type Pool struct {
+	Namespace string `json:"namespace"`
+	Name      string `json:"name"`
+	Model     string `json:"model"`
+	// Strategy in force, and the policy that says so; empty for the default.
+	Strategy    string `json:"strategy"`
+	Policy      string `json:"policy,omitempty"`
+	BlockTokens int    `json:"blockTokens"`
+
+	// Waiting requests for room, Refused ones for want of it, and Requests that were placed.
+	Waiting  int   `json:"waiting"`
+	Refused  int64 `json:"refused"`
+	Requests int64 `json:"requests"`
+	// Outcomes counts ended requests: completed, client_gone, failed, rejected, unreported.
+	Outcomes map[string]int64 `json:"outcomes"`
+	// TTFT is the time to the first token of streamed answers, in seconds; absent before the first.
+	TTFT *Quantiles `json:"ttft,omitempty"`
+
+	// Hits are predicted and delivered prompt tokens, of answers that told. Recent are those of about the last minute.
+	Hits   Hits `json:"hits"`
+	Recent Hits `json:"recent"`
+	// Blocks in the index, each counted once; Held is (endpoint, block) pairs; Speculative those assumed.
+	Blocks      int `json:"blocks"`
+	Held        int `json:"held"`
+	Speculative int `json:"speculative"`
+
+	// ExactTokens is the part of the last requests whose tokens were known exactly, 0 to 1; Inexact says why the last one
+	// that had none had none.
+	ExactTokens float64 `json:"exactTokens"`
+	Inexact     string  `json:"inexact,omitempty"`
+	// Degraded says in short sentences what is not as it should be; empty when all is well.
+	Degraded []string `json:"degraded,omitempty"`
+
+	Size    Size     `json:"size"`
+	Rollout *Rollout `json:"rollout,omitempty"`
+	Pods    []Pod    `json:"pods"`
+	Shadows []Shadow `json:"shadows,omitempty"`
+}
+
+// Quantiles of a time, in seconds.
+type Quantiles struct {
+	P50 float64 `json:"p50"`
+	P90 float64 `json:"p90"`
+	P99 float64 `json:"p99"`
+}
+
+// Hits compares prompt tokens that were expected in caches with those that engines found there.
+type Hits struct {
+	Answers   int64 `json:"answers"`
+	Prompt    int64 `json:"prompt"`
+	Predicted int64 `json:"predicted"`
+	Confirmed int64 `json:"confirmed"`
+	Delivered int64 `json:"delivered"`
+	// Deviation is the sum over answers of |predicted - delivered|: by what it is divided, Prompt, gives the divergence.
+	Deviation int64 `json:"deviation"`
+}
+
+// Size of a pool in pods, as this replica sees it; Desired is the operator's, absent without one.
+type Size struct {
+	Desired  *int32 `json:"desired,omitempty"`
+	Pods     int    `json:"pods"`
+	Ready    int    `json:"ready"`
+	Draining int    `json:"draining"`
+}
+
+// Rollout of a pool's template, as the operator has told in the pool's status.
+type Rollout struct {
+	// Reason of the condition UpToDate: UpToDate, RolloutInProgress, RolloutStopped, RolloutOnDelete, InjectionOutdated.
+	Reason          string `json:"reason"`
+	Message         string `json:"message,omitempty"`
+	CurrentRevision string `json:"currentRevision,omitempty"`
+	UpdateRevision  string `json:"updateRevision,omitempty"`
+	Updated         int32  `json:"updated"`
+	Replicas        int32  `json:"replicas"`
+}
+
+// Pod is a pod, with its endpoints: one for each data-parallel rank.
+type Pod struct {
+	Name string `json:"name"`
+	UID  string `json:"uid"`
+	// Phase: Serving, NotReady, Draining (no request is sent there any more), Circuit (kept out for its failures).
+	Phase     string     `json:"phase"`
+	Island    string     `json:"island,omitempty"`
+	Endpoints []Endpoint `json:"endpoints"`
+}
+
+// The phases of a pod.
+const (
+	PhaseServing  = "Serving"
+	PhaseNotReady = "NotReady"
+	PhaseDraining = "Draining"
+	PhaseCircuit  = "Circuit"
+)
+
+// Endpoint is one rank of a pod.
+type Endpoint struct {
+	Rank    int    `json:"rank"`
+	Address string `json:"address,omitempty"`
+	// Events is how far it is known what the endpoint holds: Synced, Syncing, Disconnected, Unverified, Degraded, or
+	// None where nobody tells. Lag is the age of what was applied last, in seconds.
+	Events string  `json:"events"`
+	Lag    float64 `json:"lag"`
+
+	// Blocks that the endpoint holds; Unique are those of them that no other endpoint of the pool holds, Shared the
+	// others. Capacity is its KV cache in blocks, 0 when it is not known. Fill is Blocks / Capacity, at most 1.
+	Blocks   int     `json:"blocks"`
+	Unique   int     `json:"unique"`
+	Shared   int     `json:"shared"`
+	Capacity int     `json:"capacity"`
+	Fill     float64 `json:"fill"`
+	// KVUsage is the part of the KV cache that running requests use, by the engine's metrics, 0 to 1.
+	KVUsage float64 `json:"kvUsage"`
+
+	// InFlight requests, of all replicas; Decoding of them have their first token; PendingTokens are still to be
+	// prefilled. Waiting requests are in the engine's own queue.
+	InFlight      int     `json:"inFlight"`
+	Decoding      int     `json:"decoding"`
+	PendingTokens float64 `json:"pendingTokens"`
+	Waiting       int     `json:"waiting"`
+	// Rate is the learned speed of prefill, tokens/s; 0 until one is learned.
+	Rate float64 `json:"rate"`
+
+	Picks    int64 `json:"picks"`
+	Failures int64 `json:"failures"`
+	Hits     Hits  `json:"hits"`
+	Recent   Hits  `json:"recent"`
+	// Doubted: events are missing, and what is known of the endpoint counts half.
+	Doubted bool `json:"doubted,omitempty"`
+}
+
+// Shadow is a strategy that is compared with the one in force, never acted on.
+type Shadow struct {
+	Name         string  `json:"name"`
+	Strategy     string  `json:"strategy"`
+	Compared     int64   `json:"compared"`
+	Agreed       int64   `json:"agreed"`
+	SavedSeconds float64 `json:"savedSeconds"`
+	LostSeconds  float64 `json:"lostSeconds"`
+}
+
+// Decision is where a request went and why. It is told at the pick, without Outcome, and with the same ID again when the
+// request has ended.
+type Decision struct {
+	// ID grows by the decision; it means something in one process only.
+	ID   uint64    `json:"id"`
+	Time time.Time `json:"time"`
+	// Passed is how many decisions were made since the one before it that was taken down: all are taken down while
+	// somebody follows (up to 200 a second), one now and then otherwise.
+	Passed int64 `json:"passed"`
+	Explanation
+
+	// Attempt is which candidate served, from 0. Outcome is completed, client_gone, failed, rejected or unreported,
+	// empty while the request is under way.
+	Attempt int    `json:"attempt"`
+	Outcome string `json:"outcome,omitempty"`
+	// Cached is how many prompt tokens the engine found in its cache, -1 when it did not say (yet).
+	Cached int `json:"cached"`
+	// Waited for room in the picker, until the FirstToken (0 for answers that are not streamed), and until the end:
+	// milliseconds from the request's arrival.
+	Waited     float64 `json:"waitedMilliseconds"`
+	FirstToken float64 `json:"firstTokenMilliseconds,omitempty"`
+	Duration   float64 `json:"durationMilliseconds,omitempty"`
+}
+
+// Explanation is how the strategy in force sees a request.
+type Explanation struct {
+	Namespace string `json:"namespace"`
+	Pool      string `json:"pool"`
+	Model     string `json:"model"`
+	Strategy  string `json:"strategy"`
+	// Tokens is where the prompt's token ids came from; TokensMissing why they are not exact.
+	Tokens        string `json:"tokens"`
+	TokensMissing string `json:"tokensMissing,omitempty"`
+	PromptTokens  int    `json:"promptTokens"`
+	// Prefix is a hash of the prompt's leading whole blocks: equal ones have equal prefixes.
+	Prefix string `json:"prefix,omitempty"`
+	// Distrusted: matches are not believed, because engines do not find what they announce.
+	Distrusted bool `json:"distrusted,omitempty"`
+	// Unit of the costs: seconds, or what the strategy compares.
+	Unit string `json:"unit"`
+	// Candidates, all that were scored, the best first. Left out are endpoints that were no candidates, with the reason.
+	Candidates []Candidate `json:"candidates"`
+	LeftOut    []LeftOut   `json:"leftOut,omitempty"`
+	// Fleet are terms that all candidates have in common.
+	Fleet []Term `json:"fleet,omitempty"`
+}
+
+// Candidate is an endpoint as the strategy saw it.
+type Candidate struct {
+	Pod  string `json:"pod"`
+	Rank int    `json:"rank"`
+	// Matched prompt tokens, and those of them that the pod has Confirmed.
+	Matched   int `json:"matched"`
+	Confirmed int `json:"confirmed"`
+	Uncached  int `json:"uncached"`
+	// Load at the pick.
+	InFlight      int     `json:"inFlight"`
+	PendingTokens float64 `json:"pendingTokens"`
+	KVUsage       float64 `json:"kvUsage"`
+	// Cost by the strategy; Then decides between equal ones. Terms say what the cost is made of.
+	Cost  float64 `json:"cost"`
+	Then  float64 `json:"then"`
+	Terms []Term  `json:"terms"`
+}
+
+// Term is a part of a cost. docs/policies.md says how a strategy puts them together.
+type Term struct {
+	Name  string  `json:"name"`
+	Value float64 `json:"value"`
+	// Unit: seconds, tokens, blocks, requests, or empty for a factor.
+	Unit string `json:"unit,omitempty"`
+}
+
+// LeftOut is an endpoint that was no candidate.
+type LeftOut struct {
+	Pod  string `json:"pod"`
+	Rank int    `json:"rank"`
+	// Reason: not-ready, draining, circuit, full (KV cache or queue), island, adapter.
+	Reason string `json:"reason"`
+}
+
+// Prefixes are those that requests have found in caches most often of late, hottest first.
+type Prefixes struct {
+	Prefixes []Prefix `json:"prefixes"`
+}
+
+// Prefix is a beginning of prompts, by a hash.
+type Prefix struct {
+	Namespace string `json:"namespace"`
+	Pool      string `json:"pool"`
+	// Hash is the same in all replicas of a picker.
+	Hash   string `json:"hash"`
+	Tokens int    `json:"tokens"`
+	// Hits of late: each counts less the older it is, a third after ten minutes.
+	Hits float64 `json:"hits"`
+	// Holders are the endpoints that hold all of it or a part, longest first.
+	Holders []Holder `json:"holders"`
+}
+
+// Holder is an endpoint that holds a prefix.
+type Holder struct {
+	Pod  string `json:"pod"`
+	Rank int    `json:"rank"`
+	// Tokens of the prefix that it holds without a gap, by tier: GPU, CPU, Disk, Remote.
+	Tokens int            `json:"tokens"`
+	Tiers  map[string]int `json:"tiers"`
+}
+
+// Fault is an answer that is none.
+type Fault struct {
+	// Code is the HTTP status.
+	Code int `json:"code"`
+	// Message says why, in a sentence.
+	Message string `json:"message"`
+}
