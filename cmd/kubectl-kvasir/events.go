@@ -9,6 +9,8 @@ import (
 	"math"
 	"strings"
 
+	"github.com/spf13/cobra"
+
 	"github.com/kvasir-dev/kvasir/internal/kvevent"
 	"github.com/kvasir-dev/kvasir/internal/vllm"
 	"github.com/kvasir-dev/kvasir/internal/zmtp"
@@ -18,36 +20,38 @@ const aboutEvents = `Decodes KV cache events of engines: payloads (the third fra
 line on standard input, or the messages of a live publisher. Each becomes one line of JSON.`
 
 // events is the command of that name.
-func events(ctx context.Context, args []string, std stdio) error {
-	set := newFlags("events", aboutEvents, std)
+func events(std stdio) *cobra.Command {
+	c := newCommand("events", "Decode KV cache events of engines", aboutEvents)
+	set := c.Flags()
 	engine := set.String("engine", "vllm", "engine that has sent the events: vllm or sglang")
 	connect := set.String("connect", "", "read the live publisher at this address, tcp://HOST:PORT")
 	topic := set.String("topic", "", "with --connect: take only messages whose topic begins with this")
 	count := set.Int("count", 0, "with --connect: end after this many messages; 0 reads on")
 	envelope := set.Bool("envelope", false, "with --connect: show the topic and sequence number of each message too")
-	if err := parse(set, args); err != nil {
-		return err
-	}
-	var d *decoder
-	switch strings.ToLower(*engine) {
-	case "vllm":
-		d = newDecoder("VLLM")
-	case "sglang":
-		d = newDecoder("SGLang")
-	default:
-		return wrong(set, "unknown engine %q", *engine)
-	}
-	if *connect != "" {
-		return follow(ctx, d, std, publisher{*connect, *topic, *count, *envelope})
-	}
-	return eachLine(ctx, std, func(line []byte) (any, error) {
-		payload, err := hex.AppendDecode(d.payload[:0], line)
-		d.payload = payload
-		if err != nil {
-			return nil, err
+	c.RunE = func(c *cobra.Command, _ []string) error {
+		ctx := c.Context()
+		var d *decoder
+		switch strings.ToLower(*engine) {
+		case "vllm":
+			d = newDecoder("VLLM")
+		case "sglang":
+			d = newDecoder("SGLang")
+		default:
+			return wrong("unknown engine %q", *engine)
 		}
-		return d.batch(payload)
-	}, fail)
+		if *connect != "" {
+			return follow(ctx, d, std, publisher{*connect, *topic, *count, *envelope})
+		}
+		return eachLine(ctx, std, func(line []byte) (any, error) {
+			payload, err := hex.AppendDecode(d.payload[:0], line)
+			d.payload = payload
+			if err != nil {
+				return nil, err
+			}
+			return d.batch(payload)
+		}, fail)
+	}
+	return c
 }
 
 // publisher says what to read of a live publisher.
@@ -61,9 +65,9 @@ var errEnough = errors.New("enough")
 
 // follow prints the messages of a publisher until ctx ends, the connection is lost, or it was enough.
 func follow(ctx context.Context, d *decoder, std stdio, p publisher) error {
-	out := newPrinter(std.out)
+	out := newPrinter(std.Out)
 	source := zmtp.EventSource{Topics: []string{p.topic}}
-	connected := func() { fmt.Fprintf(std.err, "Connected to %s\n", p.address) }
+	connected := func() { fmt.Fprintf(std.Err, "Connected to %s\n", p.address) }
 	seen := 0
 	err := source.Subscribe(ctx, p.address, connected, func(frames [][]byte) error {
 		v, err := d.message(frames, p.envelope)

@@ -113,7 +113,7 @@ func publish(t *testing.T, args []string, messages ...zmtp.Message) (status int,
 	done := make(chan int, 1)
 	go func() {
 		args := append([]string{"events", "--connect", "tcp://" + pub.Addr()}, args...)
-		done <- run(ctx, args, stdio{strings.NewReader(""), &out, &errs})
+		done <- run(ctx, args, stdio{In: strings.NewReader(""), Out: &out, Err: &errs})
 	}()
 	for pub.Subscribers() == 0 {
 		if ctx.Err() != nil {
@@ -151,7 +151,7 @@ func TestLivePublisher(t *testing.T) {
 		message(t, "kv", 7, empty), message(t, "other", 8, "90"), {[]byte("kv")}, message(t, "kv", 9, empty),
 	}
 	const connected = "Connected to tcp://ADDRESS\n"
-	const gone = connected + "kubectl-kvasir events: receiving from ADDRESS: EOF\n"
+	const gone = connected + "error: receiving from ADDRESS: EOF\n"
 	const line, sick = `{"ts":1.5,"rank":null,"events":[],"skipped":0}` + "\n", `{"error":"a message of 1 frames without a sequence number"}` + "\n"
 	for name, tc := range map[string]struct {
 		args        string
@@ -185,7 +185,7 @@ func TestSignalsEndTheFollowing(t *testing.T) {
 	in, out := io.Pipe()
 	done := make(chan int, 1)
 	go func() {
-		done <- run(ctx, []string{"events", "--connect", pub.Addr()}, stdio{strings.NewReader(""), io.Discard, out})
+		done <- run(ctx, []string{"events", "--connect", pub.Addr()}, stdio{In: strings.NewReader(""), Out: io.Discard, Err: out})
 	}()
 	if _, err := in.Read(make([]byte, 100)); err != nil { // it has said that it is connected
 		t.Fatal(err)

@@ -10,44 +10,13 @@ import (
 	"strings"
 	"time"
 
+	"github.com/spf13/cobra"
+
 	"github.com/kvasir-dev/kvasir/internal/enginemodel"
 	"github.com/kvasir-dev/kvasir/internal/lab"
 	"github.com/kvasir-dev/kvasir/internal/policy"
 	"github.com/kvasir-dev/kvasir/internal/trace"
 )
-
-const usageLab = `kubectl kvasir lab COMMAND [flags]
-
-  run        play one workload with each of some strategies
-  sweep      rank strategies over a matrix of configurations
-  effect     what the exchange of pickers and the spreading of hot prefixes change
-  overload   what admission makes of more than the fleet can serve
-
-kubectl kvasir lab COMMAND -h lists a command's flags.
-`
-
-// labs is the command lab.
-func labs(ctx context.Context, args []string, std stdio) error {
-	if len(args) == 0 {
-		fmt.Fprint(std.err, usageLab)
-		return errUsage
-	}
-	switch args[0] {
-	case "run":
-		return labRun(ctx, args[1:], std)
-	case "sweep":
-		return labSweep(ctx, args[1:], std)
-	case "effect":
-		return labEffect(ctx, args[1:], std)
-	case "overload":
-		return labOverload(ctx, args[1:], std)
-	case "help", "-h", "-help", "--help":
-		fmt.Fprint(std.out, usageLab)
-		return nil
-	}
-	fmt.Fprintf(std.err, "kubectl-kvasir lab: unknown command %q\n\n%s", args[0], usageLab)
-	return errUsage
-}
 
 const aboutEngines = "even: the model of vLLM, or uneven: an engine on the same GPUs whose times and order of service have another form"
 
@@ -55,8 +24,9 @@ const aboutLabRun = `Plays a workload against model engines in virtual time, onc
 one; the engines are models of vLLM on the profile's GPUs. Times of decisions are measured, all others are virtual.`
 
 // labRun is the command of that name.
-func labRun(ctx context.Context, args []string, std stdio) error {
-	set := newFlags("lab run", aboutLabRun, std)
+func labRun(std stdio) *cobra.Command {
+	c := newCommand("run", "Play one workload with each of some strategies", aboutLabRun)
+	set := c.Flags()
 	var (
 		traceFile = set.String("trace", "", "file with a trace in Mooncake's format or a decision log, plain or gzip; default is ten minutes of Mooncake's conversation trace")
 		workload  = set.String("workload", "", "generated workload instead of a trace: "+strings.Join(lab.Generated(), ", "))
@@ -75,57 +45,58 @@ func labRun(ctx context.Context, args []string, std stdio) error {
 		maxTurns  = set.Int("max-turns", 0, "most turns of a session that are sent; 0 sends all")
 		seeds     = set.String("seeds", "1", "seeds of the runs, with commas")
 		drops     = set.Bool("drop-report", false, "tell which requests were not sent (json and html always do)")
-		output    = set.String("o", "table", "table, json or html")
+		output    = set.StringP("output", "o", "table", "table, json or html")
 	)
-	if err := parse(set, args); err != nil {
-		return err
+	c.RunE = func(c *cobra.Command, _ []string) error {
+		ctx := c.Context()
+		strategies, err := lab.Strategies(*policies)
+		if err != nil {
+			return wrong("--policies: %v", err)
+		}
+		numbers, err := list(*seeds, func(s string) (uint64, error) { return strconv.ParseUint(s, 10, 64) })
+		if err != nil {
+			return wrong("--seeds: %v", err)
+		}
+		time, err := enginemodel.LookupProfile(*profile)
+		if err != nil {
+			return wrong("--profile: %v", err)
+		}
+		if !slices.Contains([]string{"timestamps", "think"}, *arrivals) {
+			return wrong("--arrivals is %q, want timestamps or think", *arrivals)
+		}
+		if !slices.Contains([]string{"on", "off"}, *exchange) {
+			return wrong("--exchange is %q, want on or off", *exchange)
+		}
+		if !slices.Contains([]string{"table", "json", "html"}, *output) {
+			return wrong("-o is %q, want table, json or html", *output)
+		}
+		if !slices.Contains(engineModels, *engines) {
+			return wrong("--engine-model is %q, want even or uneven", *engines)
+		}
+		if *traceFile != "" && *workload != "" {
+			return wrong("--trace and --workload exclude each other")
+		}
+		w, err := loadWorkload(*traceFile, *workload, *requests)
+		if err != nil {
+			return err
+		}
+		config := lab.Config{
+			Workload: w.Cap(*maxTurns), Pods: *pods, KVTokens: *kvTokens, Profile: time, BlockTokens: *blocks, Speed: *speed,
+			Uneven: *engines == "uneven", Think: *arrivals == "think", Pickers: *pickers, NoExchange: *exchange == "off", EventLag: *lag,
+		}
+		report, err := runAll(ctx, &config, strategies, numbers)
+		if err != nil {
+			return err
+		}
+		switch *output {
+		case "json":
+			return report.WriteJSON(std.Out)
+		case "html":
+			return report.WriteHTML(std.Out)
+		}
+		return report.WriteTable(std.Out, *drops)
 	}
-	strategies, err := lab.Strategies(*policies)
-	if err != nil {
-		return wrong(set, "--policies: %v", err)
-	}
-	numbers, err := list(*seeds, func(s string) (uint64, error) { return strconv.ParseUint(s, 10, 64) })
-	if err != nil {
-		return wrong(set, "--seeds: %v", err)
-	}
-	time, err := enginemodel.LookupProfile(*profile)
-	if err != nil {
-		return wrong(set, "--profile: %v", err)
-	}
-	if !slices.Contains([]string{"timestamps", "think"}, *arrivals) {
-		return wrong(set, "--arrivals is %q, want timestamps or think", *arrivals)
-	}
-	if !slices.Contains([]string{"on", "off"}, *exchange) {
-		return wrong(set, "--exchange is %q, want on or off", *exchange)
-	}
-	if !slices.Contains([]string{"table", "json", "html"}, *output) {
-		return wrong(set, "-o is %q, want table, json or html", *output)
-	}
-	if !slices.Contains(engineModels, *engines) {
-		return wrong(set, "--engine-model is %q, want even or uneven", *engines)
-	}
-	if *traceFile != "" && *workload != "" {
-		return wrong(set, "--trace and --workload exclude each other")
-	}
-	w, err := loadWorkload(*traceFile, *workload, *requests)
-	if err != nil {
-		return err
-	}
-	c := lab.Config{
-		Workload: w.Cap(*maxTurns), Pods: *pods, KVTokens: *kvTokens, Profile: time, BlockTokens: *blocks, Speed: *speed,
-		Uneven: *engines == "uneven", Think: *arrivals == "think", Pickers: *pickers, NoExchange: *exchange == "off", EventLag: *lag,
-	}
-	report, err := runAll(ctx, &c, strategies, numbers)
-	if err != nil {
-		return err
-	}
-	switch *output {
-	case "json":
-		return report.WriteJSON(std.out)
-	case "html":
-		return report.WriteHTML(std.out)
-	}
-	return report.WriteTable(std.out, *drops)
+	return c
 }
 
 // engineModels are the values of --engine-model.

@@ -1,12 +1,13 @@
 package main
 
 import (
-	"context"
 	"encoding/json"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/spf13/cobra"
 
 	"github.com/kvasir-dev/kvasir/internal/enginemodel"
 	"github.com/kvasir-dev/kvasir/internal/lab"
@@ -34,8 +35,9 @@ const (
 )
 
 // labEffect is the command of that name.
-func labEffect(ctx context.Context, args []string, std stdio) error {
-	set := newFlags("lab effect", aboutLabEffect, std)
+func labEffect(std stdio) *cobra.Command {
+	c := newCommand("effect", "What the exchange of pickers and the spreading of hot prefixes change", aboutLabEffect)
+	set := c.Flags()
 	var (
 		of       = set.String("of", "exchange", "exchange, spread, adapters or shadow")
 		workload = set.String("workload", "", "generated workload, or conversation; default depends on the experiment")
@@ -46,55 +48,56 @@ func labEffect(ctx context.Context, args []string, std stdio) error {
 		speed    = set.Float64("speed", 0, "factor of the arrivals' rate; default depends on the experiment")
 		lag      = set.Duration("event-lag", 10*time.Millisecond, "time until a cache event reaches the pickers")
 		seeds    = set.String("seeds", "1,2,3,4,5", "seeds of the runs, with commas")
-		output   = set.String("o", "table", "table or json")
+		output   = set.StringP("output", "o", "table", "table or json")
 	)
-	if err := parse(set, args); err != nil {
-		return err
+	c.RunE = func(c *cobra.Command, _ []string) error {
+		ctx := c.Context()
+		e, ok := effects[*of]
+		if !ok {
+			return wrong("--of is %q, want exchange, spread, adapters or shadow", *of)
+		}
+		numbers, err := list(*seeds, func(s string) (uint64, error) { return strconv.ParseUint(s, 10, 64) })
+		if err != nil {
+			return wrong("--seeds: %v", err)
+		}
+		gpu, err := enginemodel.LookupProfile(*profile)
+		if err != nil {
+			return wrong("--profile: %v", err)
+		}
+		if !slices.Contains([]string{"table", "json"}, *output) {
+			return wrong("-o is %q, want table or json", *output)
+		}
+		if *workload != "" {
+			e.workload = strings.TrimSuffix(*workload, "conversation")
+		}
+		if *speed > 0 {
+			e.speed = *speed
+		}
+		w, err := loadWorkload("", e.workload, *requests)
+		if err != nil {
+			return err
+		}
+		strategies, err := lab.Strategies("MarginalCost")
+		if err != nil {
+			return err
+		}
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		result, err := effectOf(*of, lab.Config{
+			Workload: w, Strategy: strategies[0], Pods: *pods, Profile: gpu, BlockTokens: *blocks, Speed: e.speed, EventLag: *lag,
+		}, numbers)
+		if err != nil {
+			return err
+		}
+		if *output == "json" {
+			j := json.NewEncoder(std.Out)
+			j.SetIndent("", "  ")
+			return j.Encode(map[string]any{"results": result})
+		}
+		return lab.WriteEffects(std.Out, result)
 	}
-	e, ok := effects[*of]
-	if !ok {
-		return wrong(set, "--of is %q, want exchange, spread, adapters or shadow", *of)
-	}
-	numbers, err := list(*seeds, func(s string) (uint64, error) { return strconv.ParseUint(s, 10, 64) })
-	if err != nil {
-		return wrong(set, "--seeds: %v", err)
-	}
-	gpu, err := enginemodel.LookupProfile(*profile)
-	if err != nil {
-		return wrong(set, "--profile: %v", err)
-	}
-	if !slices.Contains([]string{"table", "json"}, *output) {
-		return wrong(set, "-o is %q, want table or json", *output)
-	}
-	if *workload != "" {
-		e.workload = strings.TrimSuffix(*workload, "conversation")
-	}
-	if *speed > 0 {
-		e.speed = *speed
-	}
-	w, err := loadWorkload("", e.workload, *requests)
-	if err != nil {
-		return err
-	}
-	strategies, err := lab.Strategies("MarginalCost")
-	if err != nil {
-		return err
-	}
-	if err := ctx.Err(); err != nil {
-		return err
-	}
-	result, err := effectOf(*of, lab.Config{
-		Workload: w, Strategy: strategies[0], Pods: *pods, Profile: gpu, BlockTokens: *blocks, Speed: e.speed, EventLag: *lag,
-	}, numbers)
-	if err != nil {
-		return err
-	}
-	if *output == "json" {
-		j := json.NewEncoder(std.out)
-		j.SetIndent("", "  ")
-		return j.Encode(map[string]any{"results": result})
-	}
-	return lab.WriteEffects(std.out, result)
+	return c
 }
 
 // effectOf runs an experiment.

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"encoding/json"
 	"fmt"
 	"slices"
@@ -9,6 +8,8 @@ import (
 	"strings"
 	"text/tabwriter"
 	"time"
+
+	"github.com/spf13/cobra"
 
 	"github.com/kvasir-dev/kvasir/internal/enginemodel"
 	"github.com/kvasir-dev/kvasir/internal/lab"
@@ -18,8 +19,9 @@ const aboutLabOverload = `Sends workloads so many times faster than the fleet ca
 (maxSlowdownPercent), and compares both with the fleet at the rate that saturates it.`
 
 // labOverload is the command of that name.
-func labOverload(ctx context.Context, args []string, std stdio) error {
-	set := newFlags("lab overload", aboutLabOverload, std)
+func labOverload(std stdio) *cobra.Command {
+	c := newCommand("overload", "What admission makes of more than the fleet can serve", aboutLabOverload)
+	set := c.Flags()
 	var (
 		workloads = set.String("workloads", "conversation,chat,rag,agentic", "workloads, with commas: conversation (ten minutes of Mooncake's trace), "+strings.Join(lab.Generated(), ", "))
 		requests  = set.Int("requests", 8000, "requests of a generated workload")
@@ -32,67 +34,68 @@ func labOverload(ctx context.Context, args []string, std stdio) error {
 		profile   = set.String("profile", "8b-h100", "time model of the engines: "+strings.Join(enginemodel.ProfileNames(), ", "))
 		blocks    = set.Int("block-tokens", 128, "block size of engines and keys in tokens")
 		seeds     = set.String("seeds", "1", "seeds of the runs, with commas")
-		output    = set.String("o", "table", "table or json")
+		output    = set.StringP("output", "o", "table", "table or json")
 	)
-	if err := parse(set, args); err != nil {
-		return err
-	}
-	strategies, err := lab.Strategies(*strategy)
-	if err != nil || len(strategies) != 1 {
-		return wrong(set, "--policy %q is not one strategy", *strategy)
-	}
-	numbers, err := list(*seeds, func(s string) (uint64, error) { return strconv.ParseUint(s, 10, 64) })
-	if err != nil {
-		return wrong(set, "--seeds: %v", err)
-	}
-	parts, err := list(*tenants, func(s string) (float64, error) { return strconv.ParseFloat(s, 64) })
-	if err != nil || len(parts) > 26 {
-		return wrong(set, "--tenants: want up to 26 parts")
-	}
-	gpu, err := enginemodel.LookupProfile(*profile)
-	if err != nil {
-		return wrong(set, "--profile: %v", err)
-	}
-	if !slices.Contains([]string{"table", "json"}, *output) {
-		return wrong(set, "-o is %q, want table or json", *output)
-	}
-	if !(*factor > 0) || !(*slowdown > 1) {
-		return wrong(set, "--factor must be above 0 and --max-slowdown above 1")
-	}
-	var all []*lab.Pressured
-	for name := range strings.SplitSeq(*workloads, ",") {
-		w, err := overloadWorkload(strings.TrimSpace(name), *requests)
+	c.RunE = func(c *cobra.Command, _ []string) error {
+		ctx := c.Context()
+		strategies, err := lab.Strategies(*strategy)
+		if err != nil || len(strategies) != 1 {
+			return wrong("--policy %q is not one strategy", *strategy)
+		}
+		numbers, err := list(*seeds, func(s string) (uint64, error) { return strconv.ParseUint(s, 10, 64) })
 		if err != nil {
-			return err
+			return wrong("--seeds: %v", err)
 		}
-		for _, seed := range numbers {
-			if err := ctx.Err(); err != nil {
-				return err
-			}
-			drawn, err := w.Drawn(seed)
+		parts, err := list(*tenants, func(s string) (float64, error) { return strconv.ParseFloat(s, 64) })
+		if err != nil || len(parts) > 26 {
+			return wrong("--tenants: want up to 26 parts")
+		}
+		gpu, err := enginemodel.LookupProfile(*profile)
+		if err != nil {
+			return wrong("--profile: %v", err)
+		}
+		if !slices.Contains([]string{"table", "json"}, *output) {
+			return wrong("-o is %q, want table or json", *output)
+		}
+		if !(*factor > 0) || !(*slowdown > 1) {
+			return wrong("--factor must be above 0 and --max-slowdown above 1")
+		}
+		var all []*lab.Pressured
+		for name := range strings.SplitSeq(*workloads, ",") {
+			w, err := overloadWorkload(strings.TrimSpace(name), *requests)
 			if err != nil {
 				return err
 			}
-			o := lab.Overload{
-				Config: lab.Config{
-					Workload: drawn, Strategy: strategies[0], Pods: *pods, KVTokens: *kvTokens, Profile: gpu, BlockTokens: *blocks,
-					Seed: seed, EventLag: 10 * time.Millisecond,
-				},
-				Factor: *factor, Slowdown: *slowdown, Tenants: parts,
+			for _, seed := range numbers {
+				if err := ctx.Err(); err != nil {
+					return err
+				}
+				drawn, err := w.Drawn(seed)
+				if err != nil {
+					return err
+				}
+				o := lab.Overload{
+					Config: lab.Config{
+						Workload: drawn, Strategy: strategies[0], Pods: *pods, KVTokens: *kvTokens, Profile: gpu, BlockTokens: *blocks,
+						Seed: seed, EventLag: 10 * time.Millisecond,
+					},
+					Factor: *factor, Slowdown: *slowdown, Tenants: parts,
+				}
+				r, err := o.Run(ctx)
+				if err != nil {
+					return fmt.Errorf("%s: %w", name, err)
+				}
+				all = append(all, r)
 			}
-			r, err := o.Run(ctx)
-			if err != nil {
-				return fmt.Errorf("%s: %w", name, err)
-			}
-			all = append(all, r)
 		}
+		if *output == "json" {
+			e := json.NewEncoder(std.Out)
+			e.SetIndent("", "  ")
+			return e.Encode(map[string]any{"results": all})
+		}
+		return printPressed(std, all)
 	}
-	if *output == "json" {
-		e := json.NewEncoder(std.out)
-		e.SetIndent("", "  ")
-		return e.Encode(map[string]any{"results": all})
-	}
-	return printPressed(std, all)
+	return c
 }
 
 // overloadWorkload finds a workload by its name.
@@ -104,7 +107,7 @@ func overloadWorkload(name string, requests int) (*lab.Workload, error) {
 }
 
 func printPressed(std stdio, all []*lab.Pressured) error {
-	t := tabwriter.NewWriter(std.out, 0, 0, 2, ' ', tabwriter.AlignRight)
+	t := tabwriter.NewWriter(std.Out, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintln(t, "workload\tseed\tadmission\toffered/s\tanswered/s\tof saturation\tprompt tokens/s\tof saturation\tin time\tTTFT p50\tp90\tshed\toff the fair share\t")
 	for _, r := range all {
 		for _, p := range []*lab.Pressure{&r.Saturated, &r.Off, &r.On} {

@@ -2,10 +2,8 @@ package main
 
 import (
 	"cmp"
-	"context"
 	"encoding/json"
 	"errors"
-	"flag"
 	"fmt"
 	"os"
 	"slices"
@@ -13,6 +11,9 @@ import (
 	"strings"
 	"text/tabwriter"
 	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/kvasir-dev/kvasir/internal/enginemodel"
 	"github.com/kvasir-dev/kvasir/internal/lab"
@@ -22,8 +23,9 @@ const aboutLabSweep = `Runs strategies in a matrix of configurations (workloads,
 their mean time to the first token, relative to the best strategy of each configuration: geometric mean and worst case.`
 
 // labSweep is the command of that name.
-func labSweep(ctx context.Context, args []string, std stdio) error {
-	set := newFlags("lab sweep", aboutLabSweep, std)
+func labSweep(std stdio) *cobra.Command {
+	c := newCommand("sweep", "Rank strategies over a matrix of configurations", aboutLabSweep)
+	set := c.Flags()
 	var (
 		traces    = set.String("traces", "", "files with traces in Mooncake's format, with commas; default is ten minutes of Mooncake's conversation trace")
 		workloads = set.String("workloads", strings.Join(lab.Generated(), ","), "generated workloads, with commas; empty for none")
@@ -42,72 +44,73 @@ func labSweep(ctx context.Context, args []string, std stdio) error {
 		lag       = set.Duration("event-lag", 10*time.Millisecond, "time until a cache event reaches the picker")
 		parallel  = set.Int("parallel", 1, "runs at a time")
 		cells     = set.Bool("cells", false, "print every configuration too")
-		output    = set.String("o", "table", "table or json")
+		output    = set.StringP("output", "o", "table", "table or json")
 	)
-	if err := parse(set, args); err != nil {
-		return err
-	}
-	m := lab.Matrix{
-		Full: *full, BlockTokens: *blocks, EventLag: *lag, Think: *arrivals == "think", Parallel: *parallel,
-		Uneven: *model == "uneven",
-	}
-	var err error
-	if m.Strategies, err = lab.Strategies(*policies); err != nil {
-		return wrong(set, "--policies: %v", err)
-	}
-	if m.Seeds, err = list(*seeds, func(s string) (uint64, error) { return strconv.ParseUint(s, 10, 64) }); err != nil {
-		return wrong(set, "--seeds: %v", err)
-	}
-	if m.Pods, err = list(*pods, strconv.Atoi); err != nil {
-		return wrong(set, "--pods: %v", err)
-	}
-	if m.KVTokens, err = list(*kvTokens, strconv.Atoi); err != nil {
-		return wrong(set, "--kv-tokens: %v", err)
-	}
-	if m.Loads, err = list(*loads, func(s string) (float64, error) { return strconv.ParseFloat(s, 64) }); err != nil {
-		return wrong(set, "--loads: %v", err)
-	}
-	if m.Profiles, err = list(*profiles, enginemodel.LookupProfile); err != nil {
-		return wrong(set, "--profiles: %v", err)
-	}
-	if !slices.Contains([]string{"timestamps", "think"}, *arrivals) {
-		return wrong(set, "--arrivals is %q, want timestamps or think", *arrivals)
-	}
-	if !slices.Contains(engineModels, *model) {
-		return wrong(set, "--engine-model is %q, want even or uneven", *model)
-	}
-	if m.Workloads, err = sweepWorkloads(*traces, *workloads, *requests); err != nil {
-		return err
-	}
-	kept := progress{path: *resume}
-	set.VisitAll(func(f *flag.Flag) {
-		if f.Name != "resume" && f.Name != "parallel" && f.Name != "o" && f.Name != "cells" {
-			kept.Parameters = append(kept.Parameters, f.Name+"="+f.Value.String())
+	c.RunE = func(c *cobra.Command, _ []string) error {
+		ctx := c.Context()
+		m := lab.Matrix{
+			Full: *full, BlockTokens: *blocks, EventLag: *lag, Think: *arrivals == "think", Parallel: *parallel,
+			Uneven: *model == "uneven",
 		}
-	})
-	if err := kept.load(); err != nil {
-		return err
-	}
-	m.Known = kept.Configurations
-	began := time.Now()
-	var failed error
-	result, err := m.Run(ctx, func(done, all int, c *lab.Cell) {
-		fmt.Fprintf(std.err, "\r%d of %d configurations, %.0f s", done, all, time.Since(began).Seconds())
-		if err := kept.add(c); err != nil {
-			failed = err
+		var err error
+		if m.Strategies, err = lab.Strategies(*policies); err != nil {
+			return wrong("--policies: %v", err)
 		}
-	})
-	fmt.Fprintln(std.err)
-	if err = cmp.Or(err, failed); err != nil {
-		return err
+		if m.Seeds, err = list(*seeds, func(s string) (uint64, error) { return strconv.ParseUint(s, 10, 64) }); err != nil {
+			return wrong("--seeds: %v", err)
+		}
+		if m.Pods, err = list(*pods, strconv.Atoi); err != nil {
+			return wrong("--pods: %v", err)
+		}
+		if m.KVTokens, err = list(*kvTokens, strconv.Atoi); err != nil {
+			return wrong("--kv-tokens: %v", err)
+		}
+		if m.Loads, err = list(*loads, func(s string) (float64, error) { return strconv.ParseFloat(s, 64) }); err != nil {
+			return wrong("--loads: %v", err)
+		}
+		if m.Profiles, err = list(*profiles, enginemodel.LookupProfile); err != nil {
+			return wrong("--profiles: %v", err)
+		}
+		if !slices.Contains([]string{"timestamps", "think"}, *arrivals) {
+			return wrong("--arrivals is %q, want timestamps or think", *arrivals)
+		}
+		if !slices.Contains(engineModels, *model) {
+			return wrong("--engine-model is %q, want even or uneven", *model)
+		}
+		if m.Workloads, err = sweepWorkloads(*traces, *workloads, *requests); err != nil {
+			return err
+		}
+		kept := progress{path: *resume}
+		set.VisitAll(func(f *pflag.Flag) {
+			if f.Name != "resume" && f.Name != "parallel" && f.Name != "output" && f.Name != "help" && f.Name != "cells" {
+				kept.Parameters = append(kept.Parameters, f.Name+"="+f.Value.String())
+			}
+		})
+		if err := kept.load(); err != nil {
+			return err
+		}
+		m.Known = kept.Configurations
+		began, bar := time.Now(), std.Progress()
+		var failed error
+		result, err := m.Run(ctx, func(done, all int, c *lab.Cell) {
+			bar.Show(done, all, "configurations", fmt.Sprintf("%.0f s", time.Since(began).Seconds()))
+			if err := kept.add(c); err != nil {
+				failed = err
+			}
+		})
+		bar.End()
+		if err = cmp.Or(err, failed); err != nil {
+			return err
+		}
+		ranks := lab.Ranking(result)
+		if *output == "json" {
+			e := json.NewEncoder(std.Out)
+			e.SetIndent("", "  ")
+			return e.Encode(map[string]any{"ranking": ranks, "configurations": result})
+		}
+		return printRanking(std, ranks, result, *cells)
 	}
-	ranks := lab.Ranking(result)
-	if *output == "json" {
-		e := json.NewEncoder(std.out)
-		e.SetIndent("", "  ")
-		return e.Encode(map[string]any{"ranking": ranks, "configurations": result})
-	}
-	return printRanking(std, ranks, result, *cells)
+	return c
 }
 
 // progress of a sweep, which a file keeps from one time to the next.
@@ -185,7 +188,7 @@ func sweepWorkloads(traces, generated string, requests int) ([]*lab.Workload, er
 }
 
 func printRanking(std stdio, ranks []lab.Rank, cells []*lab.Cell, each bool) error {
-	t := tabwriter.NewWriter(std.out, 0, 0, 2, ' ', tabwriter.AlignRight)
+	t := tabwriter.NewWriter(std.Out, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintln(t, "strategy\tTTFT\tworst\tp99\tE2E\thit\tbest in\t  worst in")
 	for _, r := range ranks {
 		mark := ""
@@ -201,7 +204,7 @@ func printRanking(std stdio, ranks []lab.Rank, cells []*lab.Cell, each bool) err
 		return nil
 	}
 	for _, c := range cells {
-		fmt.Fprintf(std.out, "\n%s (speed %.2f)\n", c.Name(), c.Speed)
+		fmt.Fprintf(std.Out, "\n%s (speed %.2f)\n", c.Name(), c.Speed)
 		for _, s := range c.Scores {
 			fmt.Fprintf(t, "%s\t%.3f s\t±%.3f\tp99 %.2f s\tE2E %.2f s\thit %.1f %%\timbalance %.2f\t\n", s.Strategy, s.TTFTMean, s.TTFTSpread, s.TTFTP99, s.E2EMean, 100*s.HitRatio, s.Imbalance)
 		}

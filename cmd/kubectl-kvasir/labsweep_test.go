@@ -2,7 +2,6 @@ package main
 
 import (
 	"bytes"
-	"context"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -13,10 +12,12 @@ func TestASweepGoesOnWhereItWasInterrupted(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "sweep.json")
 	sweep := func(args ...string) (out, progress string, err error) {
 		var o, e bytes.Buffer
-		err = labSweep(context.Background(), append([]string{
-			"--workloads", "chat", "--requests", "40", "--pods", "2", "--kv-tokens", "0", "--profiles", "8b-h100", "--loads", "0.5", "--seeds", "1",
+		root := newRoot(stdio{Out: &o, Err: &e})
+		root.SetArgs(append([]string{
+			"lab", "sweep", "--workloads", "chat", "--requests", "40", "--pods", "2", "--kv-tokens", "0", "--profiles", "8b-h100", "--loads", "0.5", "--seeds", "1",
 			"--policies", "LMetric,MarginalCost*4", "--resume", file, "-o", "json",
-		}, args...), stdio{out: &o, err: &e})
+		}, args...))
+		err = root.ExecuteContext(t.Context())
 		return o.String(), e.String(), err
 	}
 	first, ran, err := sweep()

@@ -22,11 +22,11 @@ type failure struct {
 
 func fail(err error) any { return failure{err.Error()} }
 
-// eachLine answers every line of std.in with one line of JSON on std.out: the value that answer returns, or what
+// eachLine answers every line of std.In with one line of JSON on std.Out: the value that answer returns, or what
 // refuse makes of its error. Lines are trimmed and valid only during the call. Answers wait for others only while
 // there is more to read. It ends with the input, with ctx between two lines, or with an error of input or output.
 func eachLine(ctx context.Context, std stdio, answer func(line []byte) (any, error), refuse func(error) any) error {
-	in, out := bufio.NewReaderSize(std.in, 64<<10), newPrinter(std.out)
+	in, out := bufio.NewReaderSize(std.In, 64<<10), newPrinter(std.Out)
 	var buf []byte
 	for ctx.Err() == nil {
 		line, err := readLine(in, buf[:0], maxLine)

@@ -3,10 +3,11 @@ package main
 import (
 	"context"
 	"errors"
-	"flag"
 	"fmt"
 	"os"
 	"time"
+
+	"github.com/spf13/cobra"
 
 	"github.com/kvasir-dev/kvasir/internal/chattemplate"
 )
@@ -15,42 +16,44 @@ const aboutRender = `Renders a chat template as the engine does: one JSON object
 line {"out": "..."}, or {"err": true, "message": "..."} where the template raises an exception or is not understood.`
 
 // render is the command of that name.
-func render(ctx context.Context, args []string, std stdio) error {
-	set := newFlags("render", aboutRender, std)
+func render(std stdio) *cobra.Command {
+	c := newCommand("render", "The prompt that a chat template makes", aboutRender)
+	set := c.Flags()
 	path := set.String("template", "", "file with the template")
 	now := set.String("now", "", nowUsage)
-	if err := parse(set, args); err != nil {
-		return err
+	c.RunE = func(c *cobra.Command, _ []string) error {
+		ctx := c.Context()
+		if *path == "" {
+			return wrong("--template is missing")
+		}
+		at, err := timeOf(*now)
+		if err != nil {
+			return err
+		}
+		source, err := os.ReadFile(*path)
+		if err != nil {
+			return fmt.Errorf("reading the template: %w", err)
+		}
+		r := renderer{in: chattemplate.Input{Now: at}}
+		r.template, r.err = chattemplate.Parse(string(source))
+		return eachLine(ctx, std, func(line []byte) (any, error) {
+			out, err := r.render(ctx, line)
+			return rendered{out}, err
+		}, func(err error) any { return raised{Err: true, Message: err.Error()} })
 	}
-	if *path == "" {
-		return wrong(set, "--template is missing")
-	}
-	at, err := timeOf(set, *now)
-	if err != nil {
-		return err
-	}
-	source, err := os.ReadFile(*path)
-	if err != nil {
-		return fmt.Errorf("reading the template: %w", err)
-	}
-	r := renderer{in: chattemplate.Input{Now: at}}
-	r.template, r.err = chattemplate.Parse(string(source))
-	return eachLine(ctx, std, func(line []byte) (any, error) {
-		out, err := r.render(ctx, line)
-		return rendered{out}, err
-	}, func(err error) any { return raised{Err: true, Message: err.Error()} })
+	return c
 }
 
 const nowUsage = "time for templates that print the date, as in 2026-11-20T08:00:00Z; default is the present"
 
 // timeOf is the time that a flag gives.
-func timeOf(set *flag.FlagSet, text string) (time.Time, error) {
+func timeOf(text string) (time.Time, error) {
 	if text == "" {
 		return time.Now(), nil
 	}
 	at, err := time.Parse(time.RFC3339, text)
 	if err != nil {
-		return at, wrong(set, "--now: %v", err)
+		return at, wrong("--now: %v", err)
 	}
 	return at, nil
 }

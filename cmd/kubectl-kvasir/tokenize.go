@@ -10,6 +10,8 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/spf13/cobra"
+
 	"github.com/kvasir-dev/kvasir/internal/chatprompt"
 	"github.com/kvasir-dev/kvasir/internal/openai"
 	"github.com/kvasir-dev/kvasir/internal/tokenizer"
@@ -19,8 +21,9 @@ const aboutTokenize = `Turns what is on standard input into token ids, as the pi
 Each becomes one line {"ids": [...]}, or {"error": "..."}. A request with several prompts gives a list of lists.`
 
 // tokenize is the command of that name.
-func tokenize(ctx context.Context, args []string, std stdio) error {
-	set := newFlags("tokenize", aboutTokenize, std)
+func tokenize(std stdio) *cobra.Command {
+	c := newCommand("tokenize", "The token ids of texts and requests", aboutTokenize)
+	set := c.Flags()
 	dir := set.String("tokenizer", "", "directory with the model's tokenizer.json, tokenizer_config.json and what else it has")
 	completions := set.Bool("completions", false, "the requests are those of /v1/completions (the default)")
 	chat := set.Bool("chat", false, "the requests are those of /v1/chat/completions")
@@ -28,36 +31,37 @@ func tokenize(ctx context.Context, args []string, std stdio) error {
 	template := set.String("template", "", "with --chat: file with the template to use in place of the model's own")
 	release := set.String("release", "", "release of vLLM, as in 0.17.1; without one, chats that differ between releases are errors")
 	now := set.String("now", "", nowUsage)
-	if err := parse(set, args); err != nil {
-		return err
-	}
-	switch {
-	case *dir == "":
-		return wrong(set, "--tokenizer is missing")
-	case *completions && *chat:
-		return wrong(set, "--completions and --chat exclude each other")
-	case !*chat && (*template != "" || *now != ""):
-		return wrong(set, "--template and --now need --chat")
-	}
-	at, err := timeOf(set, *now)
-	if err != nil {
-		return err
-	}
-	t, err := tokenizer.Load(*dir)
-	if err != nil {
-		return err
-	}
-	t = chatprompt.TokenizerOf(t, *release)
-	e := encoder{tokenizer: t, special: !*noSpecial && !*chat}
-	if *chat {
-		e.chats, err = chatprompt.New(chatprompt.Options{
-			Dir: *dir, Template: *template, Release: *release, Encoder: t, Now: func() time.Time { return at }, Zone: at.Location(),
-		})
+	c.RunE = func(c *cobra.Command, _ []string) error {
+		ctx := c.Context()
+		switch {
+		case *dir == "":
+			return wrong("--tokenizer is missing")
+		case *completions && *chat:
+			return wrong("--completions and --chat exclude each other")
+		case !*chat && (*template != "" || *now != ""):
+			return wrong("--template and --now need --chat")
+		}
+		at, err := timeOf(*now)
 		if err != nil {
 			return err
 		}
+		t, err := tokenizer.Load(*dir)
+		if err != nil {
+			return err
+		}
+		t = chatprompt.TokenizerOf(t, *release)
+		e := encoder{tokenizer: t, special: !*noSpecial && !*chat}
+		if *chat {
+			e.chats, err = chatprompt.New(chatprompt.Options{
+				Dir: *dir, Template: *template, Release: *release, Encoder: t, Now: func() time.Time { return at }, Zone: at.Location(),
+			})
+			if err != nil {
+				return err
+			}
+		}
+		return eachLine(ctx, std, func(line []byte) (any, error) { return e.answer(ctx, line) }, fail)
 	}
-	return eachLine(ctx, std, func(line []byte) (any, error) { return e.answer(ctx, line) }, fail)
+	return c
 }
 
 // encoder turns requests and strings into ids.

@@ -59,6 +59,7 @@ func init() {
 			"config/crd",
 			"internal/certs",
 			"internal/children",
+			"internal/cli/console",
 			"internal/controller/autoscaling",
 			"internal/controller/pickers",
 			"internal/controller/inferencepool",
