@@ -105,10 +105,9 @@ func (b *builder) pickerPod() corev1.PodTemplateSpec {
 
 func (b *builder) pickerContainer() corev1.Container {
 	c := corev1.Container{
-		Name:    "picker",
-		Image:   b.PickerImage,
-		Command: []string{"/usr/local/bin/picker"}, // the image may have other programs too
-		Args:    b.args(),
+		Name:  "picker",
+		Image: b.PickerImage,
+		Args:  b.args(),
 		Env: []corev1.EnvVar{{
 			Name: "POD_NAME", ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{APIVersion: "v1", FieldPath: "metadata.name"}},
 		}},

@@ -245,7 +245,7 @@ func (w *work) reporter() {
 	always := corev1.ContainerRestartPolicyAlways
 	yes, no, user := true, false, int64(65532)
 	c := corev1.Container{
-		Name: name, Image: o.ReporterImage, RestartPolicy: &always, Command: []string{"/usr/local/bin/reporter"}, Args: w.reporterArgs(), Resources: reporterResources(o),
+		Name: name, Image: o.ReporterImage, RestartPolicy: &always, Args: w.reporterArgs(), Resources: reporterResources(o),
 		Env: []corev1.EnvVar{{Name: "POD_UID", ValueFrom: &corev1.EnvVarSource{
 			FieldRef: &corev1.ObjectFieldSelector{FieldPath: "metadata.uid"},
 		}}},
