@@ -61,6 +61,7 @@ type app struct {
 	mu      sync.Mutex // guards what follows
 	state   watch.State
 	leaving []watch.Pod              // the pools' pods, with the marks that picks follow
+	found   map[string]findings      // by namespace/name: what the last status said
 	refused map[string]watch.Refusal // by namespace/name: why the picker has not taken a pool's present Spec
 	applied map[string]picker.Spec   // by namespace/name: what it has taken last
 	board   *watch.Board

@@ -105,9 +105,11 @@ func (a *app) status() *watch.List {
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return a.board.Update(time.Now(), a.state, watch.Live{
+	list := a.board.Update(time.Now(), a.state, watch.Live{
 		Pools: stats, Streams: streams, Refused: a.refused, DialIn: a.dialIn.status(), Tokens: tokens,
 	})
+	a.found = findingsOf(list)
+	return list
 }
 
 // collectors of the metrics.

@@ -6,6 +6,10 @@ import (
 	"fmt"
 	"strings"
 
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/kvasir-dev/kvasir/api/v1alpha1"
 	"github.com/kvasir-dev/kvasir/internal/ingest"
 	"github.com/kvasir-dev/kvasir/internal/operate"
 	"github.com/kvasir-dev/kvasir/internal/syncapi"
@@ -89,6 +93,8 @@ func (a *app) operateState(pool string) (operate.State, bool) {
 	namespace, name, _ := strings.Cut(pool, "/")
 	a.mu.Lock()
 	spec := a.applied[pool]
+	found := a.found[pool]
+	s.KeyID, s.Tokens, s.Predictions = found.keyID, found.tokens, found.predictions
 	for i := range a.leaving {
 		if p := &a.leaving[i]; p.Namespace == namespace && p.Pool == name {
 			pod := known.Pods[p.UID]
@@ -122,4 +128,38 @@ func (a *app) addKnowledge(pool string, pods map[string]operate.PodState) {
 		seen[uid] = true
 		pods[uid] = pod
 	}
+}
+
+// findings are what the operator's conditions of a pool say that only pickers can tell.
+type findings struct {
+	keyID               string
+	tokens, predictions operate.Finding
+}
+
+// findingsOf the status of all pools, by namespace/name.
+func findingsOf(list *watch.List) map[string]findings {
+	all := map[string]findings{}
+	for _, item := range list.Items {
+		pool, ok := item.(*v1alpha1.InferencePool)
+		if !ok {
+			continue
+		}
+		all[pool.Namespace+"/"+pool.Name] = findings{
+			keyID:       pool.Status.KeySpace.KeyID,
+			tokens:      findingOf(pool, v1alpha1.ConditionTokensExact),
+			predictions: findingOf(pool, v1alpha1.ConditionPredictionsTrusted),
+		}
+	}
+	return all
+}
+
+func findingOf(pool *v1alpha1.InferencePool, kind string) operate.Finding {
+	c := meta.FindStatusCondition(pool.Status.Conditions, kind)
+	if c == nil {
+		return operate.Finding{}
+	}
+	verdict := map[metav1.ConditionStatus]operate.Verdict{
+		metav1.ConditionTrue: operate.Good, metav1.ConditionFalse: operate.Bad, metav1.ConditionUnknown: operate.Unclear,
+	}[c.Status]
+	return operate.Finding{Verdict: verdict, Reason: c.Reason, Message: c.Message}
 }

@@ -24,10 +24,33 @@ type State struct {
 	PolicyGeneration int64
 	// Ready tells that the replica would take requests.
 	Ready bool
+	// KeyID is the fingerprint of the key root in use; empty before there is one.
+	KeyID string
+	// Tokens tells whether block keys are made of the engines' own tokens, Predictions whether what is expected to be
+	// cached is what engines find.
+	Tokens, Predictions Finding
 	// Pods by UID: all that the pool selects and the replica has seen.
 	Pods   map[string]PodState
 	Totals Totals
 }
+
+// Finding is what a replica has found out about its pool. The zero value is that of one that has not looked yet.
+type Finding struct {
+	Verdict Verdict
+	// Reason in one word, as conditions have it; Message for people.
+	Reason, Message string
+}
+
+// Verdict of a finding, the better the greater.
+type Verdict int
+
+// The verdicts.
+const (
+	Untold Verdict = iota
+	Bad
+	Unclear
+	Good
+)
 
 // PodState is what a replica knows of a pod, all ranks together.
 type PodState struct {

@@ -250,6 +250,59 @@ func TestProgrammedCountsReplicasOfThisGeneration(t *testing.T) {
 	}
 }
 
+func TestFindingsOfAllReplicas(t *testing.T) {
+	finding := func(v Verdict) Finding { return Finding{Verdict: v, Reason: fmt.Sprint(v)} }
+	for name, tc := range map[string]struct {
+		said                []Verdict // of each replica
+		tokens, predictions Verdict
+	}{
+		"nobody is heard":                 {},
+		"nobody has looked":               {said: []Verdict{Untold, Untold}},
+		"who has not looked says nothing": {said: []Verdict{Untold, Good}, tokens: Good, predictions: Good},
+		"one bad makes all bad":           {said: []Verdict{Good, Bad, Unclear}, tokens: Bad, predictions: Bad},
+		"few answers there, enough here":  {said: []Verdict{Unclear, Good}, tokens: Unclear, predictions: Good},
+		"few answers everywhere":          {said: []Verdict{Unclear, Untold, Unclear}, tokens: Unclear, predictions: Unclear},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var p Pool
+			var expected []Expected
+			for i, v := range tc.said {
+				p.Hear(start, State{Picker: fmt.Sprint(i), Tokens: finding(v), Predictions: finding(v)})
+				expected = append(expected, Expected{fmt.Sprint(i), true})
+			}
+			v := p.View(start, expected)
+			tokens, known := v.Tokens()
+			predictions, also := v.Predictions()
+			if tokens.Verdict != tc.tokens || predictions.Verdict != tc.predictions || known != (tc.tokens != Untold) || also != known {
+				t.Errorf("tokens %v, predictions %v, known %v and %v", tokens, predictions, known, also)
+			}
+		})
+	}
+}
+
+func TestKeyIDIsThatOfAll(t *testing.T) {
+	var p Pool
+	p.Hear(start, State{Picker: "a", KeyID: "1"})
+	p.Hear(start, State{Picker: "b", KeyID: "2"})
+	for name, tc := range map[string]struct {
+		expected []Expected
+		want     string
+	}{
+		"one":              {[]Expected{{"a", true}}, "1"},
+		"two that differ":  {[]Expected{{"a", true}, {"b", true}}, ""},
+		"one is not heard": {[]Expected{{"a", true}, {"c", true}}, ""},
+		"none":             {nil, ""},
+	} {
+		q := p
+		v := q.View(start, tc.expected)
+		if got := v.KeyID(); got != tc.want {
+			t.Errorf("%s: %q, want %q", name, got, tc.want)
+		}
+		p.Hear(start, State{Picker: "a", KeyID: "1"})
+		p.Hear(start, State{Picker: "b", KeyID: "2"})
+	}
+}
+
 func TestQuantileIsNearTheTruth(t *testing.T) {
 	if !slices.IsSorted(TTFTBounds[:]) {
 		t.Fatal("the bounds do not ascend")

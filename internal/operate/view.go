@@ -47,6 +47,49 @@ func (v *View) Synced(uid string) bool {
 	return len(v.Unheard) == 0 && len(v.Replicas) > 0 && v.pods[uid].Synced
 }
 
+// KeyID is the fingerprint of the key root that all live replicas use; empty while they differ, or one is not heard.
+func (v *View) KeyID() string {
+	if len(v.Replicas) == 0 || len(v.Unheard) > 0 {
+		return ""
+	}
+	for i := range v.Replicas {
+		if v.Replicas[i].KeyID != v.Replicas[0].KeyID {
+			return ""
+		}
+	}
+	return v.Replicas[0].KeyID
+}
+
+// Tokens is the worst that a replica has found of the pool's tokens; false when none has looked.
+func (v *View) Tokens() (Finding, bool) {
+	return v.worst(func(s *State) Finding { return s.Tokens })
+}
+
+// Predictions is the worst that a replica has found of what it expects to be cached; false when none has looked. A
+// replica that gets few answers is no cause for doubt where another trusts its predictions.
+func (v *View) Predictions() (Finding, bool) {
+	worst, ok := v.worst(func(s *State) Finding { return s.Predictions })
+	if worst.Verdict != Unclear {
+		return worst, ok
+	}
+	for i := range v.Replicas {
+		if f := v.Replicas[i].Predictions; f.Verdict == Good {
+			return f, true
+		}
+	}
+	return worst, ok
+}
+
+func (v *View) worst(of func(*State) Finding) (worst Finding, ok bool) {
+	for i := range v.Replicas {
+		f := of(&v.Replicas[i])
+		if f.Verdict != Untold && (!ok || f.Verdict < worst.Verdict) {
+			worst, ok = f, true
+		}
+	}
+	return worst, ok
+}
+
 // Programmed counts the live replicas whose picks follow this generation of this policy, or a later one.
 func (v *View) Programmed(policy string, generation int64) (n, of int) {
 	for i := range v.Replicas {

@@ -23,6 +23,58 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
+type OperateFinding_Verdict int32
+
+const (
+	OperateFinding_UNTOLD  OperateFinding_Verdict = 0
+	OperateFinding_BAD     OperateFinding_Verdict = 1
+	OperateFinding_UNCLEAR OperateFinding_Verdict = 2
+	OperateFinding_GOOD    OperateFinding_Verdict = 3
+)
+
+// Enum value maps for OperateFinding_Verdict.
+var (
+	OperateFinding_Verdict_name = map[int32]string{
+		0: "UNTOLD",
+		1: "BAD",
+		2: "UNCLEAR",
+		3: "GOOD",
+	}
+	OperateFinding_Verdict_value = map[string]int32{
+		"UNTOLD":  0,
+		"BAD":     1,
+		"UNCLEAR": 2,
+		"GOOD":    3,
+	}
+)
+
+func (x OperateFinding_Verdict) Enum() *OperateFinding_Verdict {
+	p := new(OperateFinding_Verdict)
+	*p = x
+	return p
+}
+
+func (x OperateFinding_Verdict) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (OperateFinding_Verdict) Descriptor() protoreflect.EnumDescriptor {
+	return file_internal_syncapi_operate_proto_enumTypes[0].Descriptor()
+}
+
+func (OperateFinding_Verdict) Type() protoreflect.EnumType {
+	return &file_internal_syncapi_operate_proto_enumTypes[0]
+}
+
+func (x OperateFinding_Verdict) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use OperateFinding_Verdict.Descriptor instead.
+func (OperateFinding_Verdict) EnumDescriptor() ([]byte, []int) {
+	return file_internal_syncapi_operate_proto_rawDescGZIP(), []int{2, 0}
+}
+
 type WatchRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// namespace/name.
@@ -79,8 +131,13 @@ type OperateState struct {
 	Ready            bool                   `protobuf:"varint,6,opt,name=ready,proto3" json:"ready,omitempty"`
 	Pods             []*OperatePod          `protobuf:"bytes,7,rep,name=pods,proto3" json:"pods,omitempty"`
 	Totals           *OperateTotals         `protobuf:"bytes,8,opt,name=totals,proto3" json:"totals,omitempty"`
-	unknownFields    protoimpl.UnknownFields
-	sizeCache        protoimpl.SizeCache
+	// Fingerprint of the key root in use; empty before there is one.
+	KeyId string `protobuf:"bytes,9,opt,name=key_id,json=keyId,proto3" json:"key_id,omitempty"`
+	// Whether block keys are made of the engines' own tokens, and whether what is expected to be cached is found there.
+	Tokens        *OperateFinding `protobuf:"bytes,10,opt,name=tokens,proto3" json:"tokens,omitempty"`
+	Predictions   *OperateFinding `protobuf:"bytes,11,opt,name=predictions,proto3" json:"predictions,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *OperateState) Reset() {
@@ -169,6 +226,90 @@ func (x *OperateState) GetTotals() *OperateTotals {
 	return nil
 }
 
+func (x *OperateState) GetKeyId() string {
+	if x != nil {
+		return x.KeyId
+	}
+	return ""
+}
+
+func (x *OperateState) GetTokens() *OperateFinding {
+	if x != nil {
+		return x.Tokens
+	}
+	return nil
+}
+
+func (x *OperateState) GetPredictions() *OperateFinding {
+	if x != nil {
+		return x.Predictions
+	}
+	return nil
+}
+
+// OperateFinding is what a replica has found out about its pool.
+type OperateFinding struct {
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	Verdict OperateFinding_Verdict `protobuf:"varint,1,opt,name=verdict,proto3,enum=kvasir.operate.v1.OperateFinding_Verdict" json:"verdict,omitempty"`
+	// One word, as conditions have it.
+	Reason string `protobuf:"bytes,2,opt,name=reason,proto3" json:"reason,omitempty"`
+	// For people.
+	Message       string `protobuf:"bytes,3,opt,name=message,proto3" json:"message,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *OperateFinding) Reset() {
+	*x = OperateFinding{}
+	mi := &file_internal_syncapi_operate_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *OperateFinding) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*OperateFinding) ProtoMessage() {}
+
+func (x *OperateFinding) ProtoReflect() protoreflect.Message {
+	mi := &file_internal_syncapi_operate_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use OperateFinding.ProtoReflect.Descriptor instead.
+func (*OperateFinding) Descriptor() ([]byte, []int) {
+	return file_internal_syncapi_operate_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *OperateFinding) GetVerdict() OperateFinding_Verdict {
+	if x != nil {
+		return x.Verdict
+	}
+	return OperateFinding_UNTOLD
+}
+
+func (x *OperateFinding) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *OperateFinding) GetMessage() string {
+	if x != nil {
+		return x.Message
+	}
+	return ""
+}
+
 type OperatePod struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Uid   string                 `protobuf:"bytes,1,opt,name=uid,proto3" json:"uid,omitempty"`
@@ -193,7 +334,7 @@ type OperatePod struct {
 
 func (x *OperatePod) Reset() {
 	*x = OperatePod{}
-	mi := &file_internal_syncapi_operate_proto_msgTypes[2]
+	mi := &file_internal_syncapi_operate_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -205,7 +346,7 @@ func (x *OperatePod) String() string {
 func (*OperatePod) ProtoMessage() {}
 
 func (x *OperatePod) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_syncapi_operate_proto_msgTypes[2]
+	mi := &file_internal_syncapi_operate_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -218,7 +359,7 @@ func (x *OperatePod) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OperatePod.ProtoReflect.Descriptor instead.
 func (*OperatePod) Descriptor() ([]byte, []int) {
-	return file_internal_syncapi_operate_proto_rawDescGZIP(), []int{2}
+	return file_internal_syncapi_operate_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *OperatePod) GetUid() string {
@@ -320,7 +461,7 @@ type OperateTotals struct {
 
 func (x *OperateTotals) Reset() {
 	*x = OperateTotals{}
-	mi := &file_internal_syncapi_operate_proto_msgTypes[3]
+	mi := &file_internal_syncapi_operate_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -332,7 +473,7 @@ func (x *OperateTotals) String() string {
 func (*OperateTotals) ProtoMessage() {}
 
 func (x *OperateTotals) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_syncapi_operate_proto_msgTypes[3]
+	mi := &file_internal_syncapi_operate_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -345,7 +486,7 @@ func (x *OperateTotals) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OperateTotals.ProtoReflect.Descriptor instead.
 func (*OperateTotals) Descriptor() ([]byte, []int) {
-	return file_internal_syncapi_operate_proto_rawDescGZIP(), []int{3}
+	return file_internal_syncapi_operate_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *OperateTotals) GetRequests() int64 {
@@ -431,7 +572,7 @@ type WarmRequest struct {
 
 func (x *WarmRequest) Reset() {
 	*x = WarmRequest{}
-	mi := &file_internal_syncapi_operate_proto_msgTypes[4]
+	mi := &file_internal_syncapi_operate_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -443,7 +584,7 @@ func (x *WarmRequest) String() string {
 func (*WarmRequest) ProtoMessage() {}
 
 func (x *WarmRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_syncapi_operate_proto_msgTypes[4]
+	mi := &file_internal_syncapi_operate_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -456,7 +597,7 @@ func (x *WarmRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WarmRequest.ProtoReflect.Descriptor instead.
 func (*WarmRequest) Descriptor() ([]byte, []int) {
-	return file_internal_syncapi_operate_proto_rawDescGZIP(), []int{4}
+	return file_internal_syncapi_operate_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *WarmRequest) GetPool() string {
@@ -500,7 +641,7 @@ type WarmProgress struct {
 
 func (x *WarmProgress) Reset() {
 	*x = WarmProgress{}
-	mi := &file_internal_syncapi_operate_proto_msgTypes[5]
+	mi := &file_internal_syncapi_operate_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -512,7 +653,7 @@ func (x *WarmProgress) String() string {
 func (*WarmProgress) ProtoMessage() {}
 
 func (x *WarmProgress) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_syncapi_operate_proto_msgTypes[5]
+	mi := &file_internal_syncapi_operate_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -525,7 +666,7 @@ func (x *WarmProgress) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WarmProgress.ProtoReflect.Descriptor instead.
 func (*WarmProgress) Descriptor() ([]byte, []int) {
-	return file_internal_syncapi_operate_proto_rawDescGZIP(), []int{5}
+	return file_internal_syncapi_operate_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *WarmProgress) GetPrompts() int64 {
@@ -555,7 +696,7 @@ const file_internal_syncapi_operate_proto_rawDesc = "" +
 	"\n" +
 	"\x1einternal/syncapi/operate.proto\x12\x11kvasir.operate.v1\"\"\n" +
 	"\fWatchRequest\x12\x12\n" +
-	"\x04pool\x18\x01 \x01(\tR\x04pool\"\xc2\x02\n" +
+	"\x04pool\x18\x01 \x01(\tR\x04pool\"\xd9\x03\n" +
 	"\fOperateState\x12\x16\n" +
 	"\x06picker\x18\x01 \x01(\tR\x06picker\x12 \n" +
 	"\vincarnation\x18\x02 \x01(\x06R\vincarnation\x12'\n" +
@@ -565,7 +706,21 @@ const file_internal_syncapi_operate_proto_rawDesc = "" +
 	"\x11policy_generation\x18\x05 \x01(\x03R\x10policyGeneration\x12\x14\n" +
 	"\x05ready\x18\x06 \x01(\bR\x05ready\x121\n" +
 	"\x04pods\x18\a \x03(\v2\x1d.kvasir.operate.v1.OperatePodR\x04pods\x128\n" +
-	"\x06totals\x18\b \x01(\v2 .kvasir.operate.v1.OperateTotalsR\x06totals\"\xaf\x02\n" +
+	"\x06totals\x18\b \x01(\v2 .kvasir.operate.v1.OperateTotalsR\x06totals\x12\x15\n" +
+	"\x06key_id\x18\t \x01(\tR\x05keyId\x129\n" +
+	"\x06tokens\x18\n" +
+	" \x01(\v2!.kvasir.operate.v1.OperateFindingR\x06tokens\x12C\n" +
+	"\vpredictions\x18\v \x01(\v2!.kvasir.operate.v1.OperateFindingR\vpredictions\"\xbe\x01\n" +
+	"\x0eOperateFinding\x12C\n" +
+	"\averdict\x18\x01 \x01(\x0e2).kvasir.operate.v1.OperateFinding.VerdictR\averdict\x12\x16\n" +
+	"\x06reason\x18\x02 \x01(\tR\x06reason\x12\x18\n" +
+	"\amessage\x18\x03 \x01(\tR\amessage\"5\n" +
+	"\aVerdict\x12\n" +
+	"\n" +
+	"\x06UNTOLD\x10\x00\x12\a\n" +
+	"\x03BAD\x10\x01\x12\v\n" +
+	"\aUNCLEAR\x10\x02\x12\b\n" +
+	"\x04GOOD\x10\x03\"\xaf\x02\n" +
 	"\n" +
 	"OperatePod\x12\x10\n" +
 	"\x03uid\x18\x01 \x01(\tR\x03uid\x12\x1a\n" +
@@ -620,27 +775,33 @@ func file_internal_syncapi_operate_proto_rawDescGZIP() []byte {
 	return file_internal_syncapi_operate_proto_rawDescData
 }
 
-var file_internal_syncapi_operate_proto_msgTypes = make([]protoimpl.MessageInfo, 6)
+var file_internal_syncapi_operate_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
+var file_internal_syncapi_operate_proto_msgTypes = make([]protoimpl.MessageInfo, 7)
 var file_internal_syncapi_operate_proto_goTypes = []any{
-	(*WatchRequest)(nil),  // 0: kvasir.operate.v1.WatchRequest
-	(*OperateState)(nil),  // 1: kvasir.operate.v1.OperateState
-	(*OperatePod)(nil),    // 2: kvasir.operate.v1.OperatePod
-	(*OperateTotals)(nil), // 3: kvasir.operate.v1.OperateTotals
-	(*WarmRequest)(nil),   // 4: kvasir.operate.v1.WarmRequest
-	(*WarmProgress)(nil),  // 5: kvasir.operate.v1.WarmProgress
+	(OperateFinding_Verdict)(0), // 0: kvasir.operate.v1.OperateFinding.Verdict
+	(*WatchRequest)(nil),        // 1: kvasir.operate.v1.WatchRequest
+	(*OperateState)(nil),        // 2: kvasir.operate.v1.OperateState
+	(*OperateFinding)(nil),      // 3: kvasir.operate.v1.OperateFinding
+	(*OperatePod)(nil),          // 4: kvasir.operate.v1.OperatePod
+	(*OperateTotals)(nil),       // 5: kvasir.operate.v1.OperateTotals
+	(*WarmRequest)(nil),         // 6: kvasir.operate.v1.WarmRequest
+	(*WarmProgress)(nil),        // 7: kvasir.operate.v1.WarmProgress
 }
 var file_internal_syncapi_operate_proto_depIdxs = []int32{
-	2, // 0: kvasir.operate.v1.OperateState.pods:type_name -> kvasir.operate.v1.OperatePod
-	3, // 1: kvasir.operate.v1.OperateState.totals:type_name -> kvasir.operate.v1.OperateTotals
-	0, // 2: kvasir.operate.v1.Operate.Watch:input_type -> kvasir.operate.v1.WatchRequest
-	4, // 3: kvasir.operate.v1.Operate.Warm:input_type -> kvasir.operate.v1.WarmRequest
-	1, // 4: kvasir.operate.v1.Operate.Watch:output_type -> kvasir.operate.v1.OperateState
-	5, // 5: kvasir.operate.v1.Operate.Warm:output_type -> kvasir.operate.v1.WarmProgress
-	4, // [4:6] is the sub-list for method output_type
-	2, // [2:4] is the sub-list for method input_type
-	2, // [2:2] is the sub-list for extension type_name
-	2, // [2:2] is the sub-list for extension extendee
-	0, // [0:2] is the sub-list for field type_name
+	4, // 0: kvasir.operate.v1.OperateState.pods:type_name -> kvasir.operate.v1.OperatePod
+	5, // 1: kvasir.operate.v1.OperateState.totals:type_name -> kvasir.operate.v1.OperateTotals
+	3, // 2: kvasir.operate.v1.OperateState.tokens:type_name -> kvasir.operate.v1.OperateFinding
+	3, // 3: kvasir.operate.v1.OperateState.predictions:type_name -> kvasir.operate.v1.OperateFinding
+	0, // 4: kvasir.operate.v1.OperateFinding.verdict:type_name -> kvasir.operate.v1.OperateFinding.Verdict
+	1, // 5: kvasir.operate.v1.Operate.Watch:input_type -> kvasir.operate.v1.WatchRequest
+	6, // 6: kvasir.operate.v1.Operate.Warm:input_type -> kvasir.operate.v1.WarmRequest
+	2, // 7: kvasir.operate.v1.Operate.Watch:output_type -> kvasir.operate.v1.OperateState
+	7, // 8: kvasir.operate.v1.Operate.Warm:output_type -> kvasir.operate.v1.WarmProgress
+	7, // [7:9] is the sub-list for method output_type
+	5, // [5:7] is the sub-list for method input_type
+	5, // [5:5] is the sub-list for extension type_name
+	5, // [5:5] is the sub-list for extension extendee
+	0, // [0:5] is the sub-list for field type_name
 }
 
 func init() { file_internal_syncapi_operate_proto_init() }
@@ -653,13 +814,14 @@ func file_internal_syncapi_operate_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_internal_syncapi_operate_proto_rawDesc), len(file_internal_syncapi_operate_proto_rawDesc)),
-			NumEnums:      0,
-			NumMessages:   6,
+			NumEnums:      1,
+			NumMessages:   7,
 			NumExtensions: 0,
 			NumServices:   1,
 		},
 		GoTypes:           file_internal_syncapi_operate_proto_goTypes,
 		DependencyIndexes: file_internal_syncapi_operate_proto_depIdxs,
+		EnumInfos:         file_internal_syncapi_operate_proto_enumTypes,
 		MessageInfos:      file_internal_syncapi_operate_proto_msgTypes,
 	}.Build()
 	File_internal_syncapi_operate_proto = out.File

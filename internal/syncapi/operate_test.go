@@ -28,6 +28,9 @@ const operatedPool = "default/m"
 func fullState() operate.State {
 	s := operate.State{
 		Picker: "m-picker-0", Incarnation: 1 << 63, PoolGeneration: 7, PolicyName: "chat", PolicyGeneration: 3, Ready: true,
+		KeyID:       "3fa9c1d27b60e815",
+		Tokens:      operate.Finding{Verdict: operate.Bad, Reason: "ProbeFailed", Message: "texts differ"},
+		Predictions: operate.Finding{Verdict: operate.Unclear, Reason: "TooFewReplies"},
 		Pods: map[string]operate.PodState{
 			"uid-0": {Draining: true, InFlight: 2, Synced: true, UncachedTokens: 900, Value: 1234.5, Waiting: 3, KVUsage: 0.5, Blocks: 77},
 			"uid-1": {Degraded: true, Reason: "Lagging"},

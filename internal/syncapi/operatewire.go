@@ -14,6 +14,7 @@ func stateMessage(s *operate.State) *OperateState {
 	m := &OperateState{
 		Picker: s.Picker, Incarnation: s.Incarnation, PoolGeneration: s.PoolGeneration,
 		PolicyName: s.PolicyName, PolicyGeneration: s.PolicyGeneration, Ready: s.Ready,
+		KeyId: s.KeyID, Tokens: findingMessage(&s.Tokens), Predictions: findingMessage(&s.Predictions),
 		Totals: &OperateTotals{
 			Requests: t.Requests, PromptTokens: t.PromptTokens, HitTokens: t.HitTokens, PrefillTokens: t.PrefillTokens,
 			WorkSeconds: t.WorkSeconds, Evictions: t.Evictions, Refused: t.Refused, Ttft: t.TTFT[:], Waiting: t.Waiting,
@@ -39,6 +40,7 @@ func stateOf(m *OperateState) operate.State {
 	s := operate.State{
 		Picker: m.GetPicker(), Incarnation: m.GetIncarnation(), PoolGeneration: m.GetPoolGeneration(),
 		PolicyName: m.GetPolicyName(), PolicyGeneration: m.GetPolicyGeneration(), Ready: m.GetReady(),
+		KeyID: m.GetKeyId(), Tokens: findingOf(m.GetTokens()), Predictions: findingOf(m.GetPredictions()),
 		Pods: make(map[string]operate.PodState, len(m.GetPods())),
 		Totals: operate.Totals{
 			Requests: t.GetRequests(), PromptTokens: t.GetPromptTokens(), HitTokens: t.GetHitTokens(),
@@ -59,4 +61,16 @@ func stateOf(m *OperateState) operate.State {
 		}
 	}
 	return s
+}
+
+func findingMessage(f *operate.Finding) *OperateFinding {
+	return &OperateFinding{Verdict: OperateFinding_Verdict(f.Verdict), Reason: f.Reason, Message: f.Message}
+}
+
+// findingOf a message. A verdict that this version does not know is none.
+func findingOf(m *OperateFinding) operate.Finding {
+	if v := operate.Verdict(m.GetVerdict()); v > operate.Untold && v <= operate.Good {
+		return operate.Finding{Verdict: v, Reason: m.GetReason(), Message: m.GetMessage()}
+	}
+	return operate.Finding{}
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/kvasir-dev/kvasir/api/v1alpha1"
 	"github.com/kvasir-dev/kvasir/internal/inject"
+	"github.com/kvasir-dev/kvasir/internal/operate"
 	"github.com/kvasir-dev/kvasir/internal/plan"
 	"github.com/kvasir-dev/kvasir/internal/scaling"
 )
@@ -60,6 +61,10 @@ func (r *round) conditions(childrenErr, podsErr error, affected *metav1.Conditio
 	r.set(v1alpha1.ConditionScaled, r.scaled(podsErr))
 	r.set(v1alpha1.ConditionPodsHealthy, r.podsHealthy())
 	r.set(v1alpha1.ConditionEventsSynced, r.eventsSynced())
+	tokens, known := r.view.Tokens()
+	r.setFinding(v1alpha1.ConditionTokensExact, &tokens, known)
+	predictions, known := r.view.Predictions()
+	r.setFinding(v1alpha1.ConditionPredictionsTrusted, &predictions, known)
 	if r.gateway != nil {
 		r.set(v1alpha1.ConditionGatewayAccepted, gatewayAccepted(r.gateway))
 	}
@@ -103,6 +108,28 @@ func (r *round) set(kind string, j judgement) {
 	delete(r.memory.pending, kind)
 	meta.SetStatusCondition(&r.next.Conditions, want)
 }
+
+// setFinding sets a condition that only pickers can judge. Their message may have numbers that change all the time: it
+// stays as long as the reason does.
+func (r *round) setFinding(kind string, f *operate.Finding, known bool) {
+	j := judgement{metav1.ConditionUnknown, f.Reason, f.Message}
+	switch {
+	case len(r.view.Replicas) == 0:
+		j = noPicker()
+	case !known:
+		j = unknown("Starting", "no replica of the picker has looked yet")
+	case f.Verdict == operate.Good:
+		j.status = metav1.ConditionTrue
+	case f.Verdict == operate.Bad:
+		j.status = metav1.ConditionFalse
+	}
+	if old := meta.FindStatusCondition(r.next.Conditions, kind); old != nil && old.Status == j.status && old.Reason == j.reason {
+		j.message = old.Message
+	}
+	r.set(kind, j)
+}
+
+func noPicker() judgement { return unknown("NoPicker", "no replica of the picker is heard") }
 
 func (r *round) accepted(podsErr error) judgement {
 	switch {
@@ -264,7 +291,7 @@ func (r *round) eventsSynced() judgement {
 	}
 	switch {
 	case len(r.view.Replicas) == 0:
-		return unknown("NoPicker", "no replica of the picker is heard")
+		return noPicker()
 	case which != "":
 		return no(reason, "the caches of %d of %d pods are known; %s's is not", synced, of, which)
 	}

@@ -74,6 +74,9 @@ func (r *round) tellAction(a *plan.Action) {
 	}
 }
 
+// chosenInexact are reasons for inexact tokens that may be somebody's choice.
+var chosenInexact = map[string]bool{"EngineRender": true, "Approximate": true}
+
 // tellChanges writes the events of what the status says anew.
 func (r *round) tellChanges(was, is *v1alpha1.InferencePool) {
 	before, now := ptr.Deref(was.Status.DesiredReplicas, -1), ptr.Deref(is.Status.DesiredReplicas, -1)
@@ -94,6 +97,9 @@ func (r *round) tellChanges(was, is *v1alpha1.InferencePool) {
 	if was.Status.CurrentRevision != "" && was.Status.CurrentRevision != is.Status.CurrentRevision {
 		r.tell(normal, "RolloutFinished", nil, "all pods are of revision %s", is.Status.CurrentRevision)
 	}
+	if before := was.Status.KeySpace.KeyID; before != "" && before != is.Status.KeySpace.KeyID {
+		r.tell(normal, "KeyRotated", nil, "all replicas of the picker use the key root %s in place of %s", is.Status.KeySpace.KeyID, before)
+	}
 	for _, c := range is.Status.Conditions {
 		old := meta.FindStatusCondition(was.Status.Conditions, c.Type)
 		if old != nil && old.Status == c.Status && old.Reason == c.Reason {
@@ -108,6 +114,10 @@ func (r *round) tellChanges(was, is *v1alpha1.InferencePool) {
 			r.tell(warning, "PodStuck", r.stuck, "%s: %s", c.Reason, c.Message)
 		case c.Type == v1alpha1.ConditionEventsSynced && c.Status == "False":
 			r.tell(warning, "EventsDegraded", nil, "%s: %s", c.Reason, c.Message)
+		case c.Type == v1alpha1.ConditionTokensExact && c.Status == "False" && (old != nil && old.Status == "True" || !chosenInexact[c.Reason]):
+			r.tell(warning, "TokensDegraded", nil, "%s: %s", c.Reason, c.Message)
+		case c.Type == v1alpha1.ConditionPredictionsTrusted && c.Status == "False":
+			r.tell(warning, "PredictionsDistrusted", nil, "%s: %s", c.Reason, c.Message)
 		}
 	}
 }

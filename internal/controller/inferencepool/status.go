@@ -44,6 +44,9 @@ func (r *round) status(childrenErr, podsErr error) {
 	}
 	s.Selector = r.selector()
 	r.pickerStatus(s)
+	if id := r.view.KeyID(); id != "" {
+		s.KeySpace = v1alpha1.KeySpaceStatus{KeyID: id, BlockTokens: r.pool.Spec.KeySpace.BlockTokens}
+	}
 	inForce, affected := routingpolicy.PoolStatus(r.pool, r.policy, &r.view)
 	s.RoutingPolicy = inForce
 	r.conditions(childrenErr, podsErr, affected)

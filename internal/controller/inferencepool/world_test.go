@@ -63,11 +63,13 @@ type world struct {
 	broken func(verb string, obj client.Object) (before, after error) // of writes
 	writes int
 
-	engines map[string]*engine // by pod UID
-	pickers map[string]*picker
-	heard   operate.Pool
-	warmed  []string
-	doomed  []string // pods that were deleted too early
+	engines             map[string]*engine // by pod UID
+	pickers             map[string]*picker
+	heard               operate.Pool
+	warmed              []string
+	keyID               string // that all pickers use
+	tokens, predictions operate.Finding
+	doomed              []string // pods that were deleted too early
 }
 
 // engine is what runs in a pod.
@@ -384,6 +386,7 @@ func (w *world) tick() {
 // speak lets a picker see all pods and say so.
 func (w *world) speak(name string) {
 	s := operate.State{Picker: name, Incarnation: 1, Ready: true, Pods: map[string]operate.PodState{}}
+	s.KeyID, s.Tokens, s.Predictions = w.keyID, w.tokens, w.predictions
 	draining := map[string]bool{}
 	for _, pod := range w.all() {
 		_, marked := pod.Labels[v1alpha1.LabelDrain]
