@@ -56,7 +56,8 @@ soak-gateway: # gateways, clients and engines that break off at any moment
 	KVASIR_SOAK=$(SOAK) $(GO) test -count=1 -v -timeout 0 -p 1 -run TestNothingIsLeftAfterChaos ./internal/extproc ./internal/httpproxy
 
 soak-lifecycle: kube # a pool that is scaled and rolled out under load, over and over, with answers of up to a minute
-	CGO_ENABLED=0 $(GO) test -count=1 -v -timeout 0 ./test/lifecycle -lifecycle.removals=200 -lifecycle.rollouts=5 -lifecycle.longest=3000
+	CGO_ENABLED=0 $(GO) test -count=1 -v -timeout 0 ./test/lifecycle -run TestNoRequestFails \
+		-lifecycle.removals=200 -lifecycle.rollouts=5 -lifecycle.longest=7500 -lifecycle.largest=16 -lifecycle.clients=15
 
 .PHONY: mutants
 mutants: ## bugs that peers had, and others, put into the code: a test must notice each

@@ -91,6 +91,7 @@ func badRequest(param, message string) error {
 // handle reads a JSON body for serve and answers with its error, if it has not begun to answer.
 func (e *Engine) handle(serve func(w http.ResponseWriter, r *http.Request, body []byte) error) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
+		e.cfg.Log.V(1).Info("Request came", "path", r.URL.Path)
 		body, err := readBody(w, r, e.cfg.MaxBody)
 		if err == nil {
 			err = serve(w, r, body)

@@ -12,8 +12,10 @@ import (
 var (
 	removals = flag.Int("lifecycle.removals", 12, "pods to scale down, and as many to scale up again")
 	rollouts = flag.Int("lifecycle.rollouts", 1, "changes of the template")
-	longest  = flag.Int("lifecycle.longest", 200, "tokens of the longest answers, about 20 ms each")
-	clients  = flag.Int("lifecycle.clients", 6, "clients that ask at the same time")
+	longest  = flag.Int("lifecycle.longest", 200, "tokens of the longest answers, about 9 ms each")
+	clients  = flag.Int("lifecycle.clients", 6, "clients that ask at the same time; every third for long answers")
+	largest  = flag.Int("lifecycle.largest", 5, "the most pods")
+	late     = flag.Duration("lifecycle.late", 2*time.Second, "how late the operator and the pickers see what they watch")
 )
 
 const pool = `
@@ -24,6 +26,7 @@ spec:
   model: {name: m}
   replicas: 3
   drain: {deadlineSeconds: 300}
+  rollout: {maxSurge: 50%}
   picker: {replicas: 2, indexMemory: 64Mi}
   template:
     spec:
@@ -31,15 +34,17 @@ spec:
       containers:
       - name: vllm
         image: vllmsim
-        args: [--host, 127.0.0.1, --served-model-name, m, --num-gpu-blocks, "4000"]
+        args: [--host, 127.0.0.1, --served-model-name, m, --num-gpu-blocks, "4000", -v, "1"]
         readinessProbe: {httpGet: {path: /health, port: 8000}}
 `
 
-// TestNoRequestFails scales a pool down and up and rolls it out, again and again, under load.
+// TestNoRequestFails scales a pool down and up and rolls it out, again and again, under load, while the operator and the
+// pickers see all changes late. No request fails, and none goes to a pod that all pickers have said not to choose any more.
 func TestNoRequestFails(t *testing.T) {
-	w := newWorld(t)
+	w := newWorld(t, *late)
 	w.apply(pool)
 	w.until("serving", func(p *v1alpha1.InferencePool) bool { return settled(3)(p) && len(w.proxies()) == 2 })
+	m := followMarks(w)
 	l := startLoad(w, *clients, *longest)
 	rng := rand.New(rand.NewPCG(1, 2))
 	size, removed, rolled, began := int32(3), 0, 0, time.Now()
@@ -49,18 +54,28 @@ func TestNoRequestFails(t *testing.T) {
 			w.until("rolled out", settled(size))
 			rolled++
 		}
-		next := 1 + rng.Int32N(5)
+		next := 1 + rng.Int32N(int32(*largest))
 		if removed += int(max(0, size-next)); next == size {
 			continue
 		}
 		size = next
+		t.Logf("%s: size %d after %d removals and %d rollouts", time.Since(began).Round(time.Second), size, removed, rolled)
 		w.patch(`{"spec":{"replicas":%d}}`, size)
 		w.until("scaled", settled(size))
 	}
 	lasted := time.Since(began).Round(time.Second)
 	failures := l.end()
-	t.Logf("%d pods scaled down, %d rollouts in %s; %d requests, %d of them streamed, %d failed", removed, rolled, lasted,
-		l.asked.Load(), l.streamed.Load(), len(failures))
+	drained, after, tooLate := m.end()
+	t.Logf("%d pods scaled down, %d rollouts in %s; %d requests, %d of them streamed, the longest answer %s; %d failed", removed, rolled,
+		lasted, l.asked.Load(), l.streamed.Load(), time.Duration(l.slowest.Load()).Round(100*time.Millisecond), len(failures))
+	t.Logf("%d pods drained; %d requests came after all pickers had acknowledged the mark, %d later than one may be on its way",
+		drained, after, tooLate)
+	if tooLate > 0 {
+		t.Errorf("%d requests came to draining pods", tooLate)
+	}
+	if drained < removed {
+		t.Errorf("only %d marks were seen of %d pods that have gone", drained, removed)
+	}
 	for _, f := range failures[:min(10, len(failures))] {
 		t.Error(f)
 	}

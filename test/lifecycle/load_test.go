@@ -21,7 +21,8 @@ type load struct {
 	longest   int // tokens of an answer
 	asked     atomic.Int64
 	streamed  atomic.Int64
-	mu        sync.Mutex // guards what follows
+	slowest   atomic.Int64 // nanoseconds of the longest answer
+	mu        sync.Mutex   // guards what follows
 	failures  []string
 	addresses []string
 	stop      context.CancelFunc
@@ -47,7 +48,7 @@ func startLoad(w *world, clients, longest int) *load {
 		rng := rand.New(rand.NewPCG(uint64(i), 1))
 		l.done.Go(func() {
 			for ctx.Err() == nil {
-				l.ask(rng, i)
+				l.ask(rng, i, i%3 == 0)
 				pause(ctx, time.Duration(rng.IntN(100))*time.Millisecond)
 			}
 		})
@@ -75,13 +76,14 @@ func (l *load) fail(format string, args ...any) {
 	l.failures = append(l.failures, time.Now().Format("15:04:05.000 ")+fmt.Sprintf(format, args...))
 }
 
-// ask sends one request and checks that its whole answer comes.
-func (l *load) ask(rng *rand.Rand, user int) {
+// ask sends one request, for a long answer or a short one, and checks that its whole answer comes.
+func (l *load) ask(rng *rand.Rand, user int, long bool) {
+	began := time.Now()
 	l.mu.Lock()
 	address := l.addresses[rng.IntN(len(l.addresses))]
 	l.mu.Unlock()
 	tokens := 1 + rng.IntN(20)
-	if rng.IntN(5) == 0 {
+	if long {
 		tokens = l.longest/2 + rng.IntN(l.longest/2)
 	}
 	stream := rng.IntN(2) == 0
@@ -119,6 +121,11 @@ func (l *load) ask(rng *rand.Rand, user int) {
 	}
 	if err != nil || n != tokens {
 		l.fail("stream %v: %d of %d tokens: %v", stream, n, tokens, err)
+	}
+	for took := int64(time.Since(began)); ; {
+		if before := l.slowest.Load(); took <= before || l.slowest.CompareAndSwap(before, took) {
+			return
+		}
 	}
 }
 

@@ -30,7 +30,7 @@ spec:
 // TestTheSizeFollowsTheDemand begins at zero, where the first request is held until there is a pod, grows under load, and
 // shrinks when it is over. Nothing fails on the way.
 func TestTheSizeFollowsTheDemand(t *testing.T) {
-	w := newWorld(t)
+	w := newWorld(t, 0)
 	w.apply(autoscaled)
 	desired := func(is func(n int32) bool) func(*v1alpha1.InferencePool) bool {
 		return func(p *v1alpha1.InferencePool) bool { n := p.Status.DesiredReplicas; return n != nil && is(*n) }
@@ -41,7 +41,7 @@ func TestTheSizeFollowsTheDemand(t *testing.T) {
 
 	first := &load{w: w, longest: 20, addresses: w.proxies()}
 	began := time.Now()
-	first.ask(rand.New(rand.NewPCG(1, 1)), 0)
+	first.ask(rand.New(rand.NewPCG(1, 1)), 0, false)
 	if len(first.failures) > 0 {
 		t.Fatalf("the first request: %v", first.failures)
 	}

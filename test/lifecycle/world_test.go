@@ -24,6 +24,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/kvasir-dev/kvasir/api/v1alpha1"
@@ -55,17 +56,21 @@ type world struct {
 	runner  *podrunner.Runner
 	dir     string
 
+	// watches of the operator and the pickers are this late.
+	late time.Duration
+
 	mu      sync.Mutex        // guards what follows
 	pickers map[string]string // address of each picker pod, by name
 	manager *exec.Cmd
 }
 
-func newWorld(t *testing.T) *world {
+// newWorld has an operator and pickers to which all that they watch comes so late.
+func newWorld(t *testing.T, late time.Duration) *world {
 	t.Helper()
 	if _, err := kube.Assets(); err != nil {
 		t.Skip(err)
 	}
-	w := &world{T: t, dir: t.TempDir(), pickers: map[string]string{}}
+	w := &world{T: t, dir: t.TempDir(), late: late, pickers: map[string]string{}}
 	build := exec.CommandContext(t.Context(), "go", "build", "-o", w.dir+"/", "github.com/kvasir-dev/kvasir/cmd/manager",
 		"github.com/kvasir-dev/kvasir/cmd/picker", "github.com/kvasir-dev/kvasir/cmd/reporter", "github.com/kvasir-dev/kvasir/cmd/vllmsim")
 	if out, err := build.CombinedOutput(); err != nil {
@@ -130,8 +135,7 @@ func (w *world) apply(manifest string) {
 // startManager runs the operator as its service account.
 func (w *world) startManager() {
 	w.Helper()
-	kubeconfig, err := w.cluster.ServiceAccount(system, operator)
-	w.must(err)
+	kubeconfig := w.kubeconfig(system, operator)
 	w.token(system, operator, syncapi.OperateAudience, "operator.token")
 	log, err := os.Create(w.file("manager.log"))
 	w.must(err)
@@ -156,6 +160,17 @@ func (w *world) startManager() {
 	})
 }
 
+// kubeconfig of a service account.
+func (w *world) kubeconfig(namespace, name string) string {
+	w.Helper()
+	file, err := w.cluster.ServiceAccount(namespace, name)
+	w.must(err)
+	if w.late > 0 {
+		file = w.slowWatches(file, w.late)
+	}
+	return file
+}
+
 // tail shows the end of a log.
 func (w *world) tail(name string) {
 	text, err := os.ReadFile(w.file(name))
@@ -169,7 +184,7 @@ func (w *world) tail(name string) {
 // token writes a token of a service account into a file.
 func (w *world) token(namespace, name, audience, file string) {
 	w.Helper()
-	request := &authenticationv1.TokenRequest{}
+	request := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{ExpirationSeconds: ptr.To[int64](24 * 60 * 60)}}
 	if audience != "" {
 		request.Spec.Audiences = []string{audience}
 	}
@@ -244,10 +259,7 @@ func (w *world) rewrite(pod *corev1.Pod, container string, args []string) []stri
 	}
 	switch container {
 	case "picker":
-		kubeconfig, err := w.cluster.ServiceAccount(namespace, pod.Spec.ServiceAccountName)
-		if err != nil {
-			w.Error(err)
-		}
+		kubeconfig := w.kubeconfig(namespace, pod.Spec.ServiceAccountName)
 		w.token(namespace, pod.Spec.ServiceAccountName, "", "picker.token")
 		args = append(args, "--kubeconfig="+kubeconfig, "--events-address="+w.pickerAddress(pod.Name)+":5557")
 	case "kvasir-reporter":
@@ -293,7 +305,8 @@ func (w *world) pool() *v1alpha1.InferencePool {
 // until waits for the pool to be as a test wants it.
 func (w *world) until(what string, is func(*v1alpha1.InferencePool) bool) *v1alpha1.InferencePool {
 	w.Helper()
-	for end := time.Now().Add(patience); ; time.Sleep(50 * time.Millisecond) {
+	answers := time.Duration(*longest) * 30 * time.Millisecond // drains wait for them, one after the other in rollouts
+	for end := time.Now().Add(patience + answers); ; time.Sleep(50 * time.Millisecond) {
 		p := w.pool()
 		if is(p) {
 			return p
