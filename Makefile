@@ -31,13 +31,13 @@ demo: ## 8 simulated engines, real traffic, round robin against the default poli
 	@exec $(BIN)/demo -out out/demo
 
 .PHONY: test
-test: verify lint unit sim mutants fuzz test-integration e2e ## everything CI checks
+test: verify lint unit sim mutants fuzz test-integration test-chart e2e ## everything CI checks
 	@echo "All checks passed."
 
 .PHONY: unit
 unit: ## unit tests, with the race detector where there is a C compiler
 	@echo "== unit tests $(RACE)"
-	CGO_ENABLED=$(if $(RACE),1,0) $(GO) test -timeout 30m $(RACE) $$($(GO) list ./... | grep -vE '/test/(crdcel|e2e|floors|integration|kube|lifecycle|podrunner|sim)')
+	CGO_ENABLED=$(if $(RACE),1,0) $(GO) test -timeout 30m $(RACE) $$($(GO) list ./... | grep -vE '/test/(chart|crdcel|e2e|floors|integration|kube|lifecycle|podrunner|sim)')
 	CGO_ENABLED=$(if $(RACE),1,0) $(GO) test $(RACE) ./test/sim -sim.seeds=300 -sim.steps=40
 	$(GO) test -count=1 ./test/floors # it asks the go command, of which the test cache knows nothing
 
@@ -81,6 +81,12 @@ helm: ## helm, built from its Go module into bin/helm (once; 2 minutes of proces
 test-integration: kube ## the definitions and the operator against a real API server
 	@echo "== tests against a real API server"
 	CGO_ENABLED=0 $(GO) test -count=1 -timeout 20m ./test/kube ./test/crdcel ./test/podrunner ./test/integration/... ./test/lifecycle
+
+.PHONY: test-chart
+test-chart: helm kube ## what Helm and kustomize install, rendered, and installed on a real API server
+	@echo "== tests of the chart"
+	bin/helm lint --strict charts/kvasir
+	CGO_ENABLED=0 $(GO) test -count=1 -timeout 10m ./test/chart/...
 
 .PHONY: fuzz
 fuzz: ## every fuzz target for FUZZTIME (5s)

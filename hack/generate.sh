@@ -1,8 +1,9 @@
 #!/bin/sh
-# Generates the deep copies and the CustomResourceDefinitions from api/v1alpha1.
+# Generates the deep copies and the CustomResourceDefinitions from api/v1alpha1, and the parts of the chart that have
+# their source elsewhere.
 #
-#   hack/generate.sh          writes api/v1alpha1/zz_generated.deepcopy.go, config/crd/bases and their copies in
-#                             charts/kvasir/crds
+#   hack/generate.sh          writes api/v1alpha1/zz_generated.deepcopy.go, config/crd/bases, and charts/kvasir/templates/crds,
+#                             files/rules and README.md
 #   hack/generate.sh --check  writes nothing; fails when they are stale
 set -eu
 cd "$(dirname "$0")/.."
@@ -18,11 +19,14 @@ go tool -modfile=hack/tools/go.mod controller-gen \
 	crd:generateEmbeddedObjectMeta=true output:crd:dir="$out/crd"
 go run ./hack/crdstrip "$out"/crd/*.yaml
 go -C hack/crdcheck run . "$out"/crd/*.yaml
+go run ./hack/chart -definitions "$out/crd" -out "$out/chart"
 
 if [ "${1:-}" = --check ]; then
 	diff -u api/v1alpha1/zz_generated.deepcopy.go "$out/api/zz_generated.deepcopy.go" &&
 		diff -ru config/crd/bases "$out/crd" &&
-		diff -ru charts/kvasir/crds "$out/crd" || {
+		diff -ru charts/kvasir/templates/crds "$out/chart/templates/crds" &&
+		diff -ru charts/kvasir/files/rules "$out/chart/files/rules" &&
+		diff -u charts/kvasir/README.md "$out/chart/README.md" || {
 		echo "generated files are stale: run hack/generate.sh" >&2
 		exit 1
 	}
@@ -30,8 +34,6 @@ if [ "${1:-}" = --check ]; then
 fi
 
 cp "$out/api/zz_generated.deepcopy.go" api/v1alpha1/
-for dir in config/crd/bases charts/kvasir/crds; do
-	mkdir -p "$dir"
-	rm -f "$dir"/*.yaml
-	cp "$out"/crd/*.yaml "$dir"
-done
+rm -rf config/crd/bases charts/kvasir/templates/crds charts/kvasir/files/rules
+cp -R "$out/crd" config/crd/bases
+cp -R "$out/chart/." charts/kvasir

@@ -1,5 +1,6 @@
-// Package kube starts a Kubernetes control plane for tests: etcd and kube-apiserver, with the definitions of config/crd,
-// and where asked kube-controller-manager and kube-scheduler. All listen on loopback addresses and free ports only.
+// Package kube starts a Kubernetes control plane for tests: etcd and kube-apiserver, with the definitions of config/crd
+// unless told otherwise, and where asked kube-controller-manager and kube-scheduler. All listen on loopback addresses
+// and free ports only.
 // There is no kubelet: pods stay as tests leave them, and a scheduled pod goes when it is deleted without grace.
 //
 // The API server authorizes by RBAC. Its admission of service accounts is off, so that pods need none.
@@ -37,6 +38,8 @@ type Options struct {
 	Scheduler bool
 	// Definitions are files or directories with more CustomResourceDefinitions.
 	Definitions []string
+	// Bare leaves the definitions of config/crd out, for those who install them.
+	Bare bool
 }
 
 // Cluster is a running control plane.
@@ -61,9 +64,13 @@ func Start(o Options) (*Cluster, error) {
 	if err != nil {
 		return nil, fmt.Errorf("making a directory for the control plane: %w", err)
 	}
+	definitions := o.Definitions
+	if !o.Bare {
+		definitions = append([]string{filepath.Join(Root(), "config", "crd", "bases")}, definitions...)
+	}
 	c := &Cluster{assets: assets, dir: dir, kubeconfig: filepath.Join(dir, "kubeconfig"), env: &envtest.Environment{
 		BinaryAssetsDirectory:    assets,
-		CRDDirectoryPaths:        append([]string{filepath.Join(Root(), "config", "crd", "bases")}, o.Definitions...),
+		CRDDirectoryPaths:        definitions,
 		ErrorIfCRDPathMissing:    true,
 		ControlPlaneStartTimeout: startTimeout,
 		ControlPlaneStopTimeout:  stopTimeout,

@@ -1,20 +1,55 @@
-{{- define "kvasir.picker" -}}
-{{ .Release.Name | trunc 50 | trimSuffix "-" }}-picker
+{{/* What all names begin with: the release's name, with kvasir in it. */}}
+{{- define "kvasir.fullname" -}}
+{{- if .Values.fullnameOverride -}}
+{{ .Values.fullnameOverride | trunc 40 | trimSuffix "-" }}
+{{- else if contains "kvasir" .Release.Name -}}
+{{ .Release.Name | trunc 40 | trimSuffix "-" }}
+{{- else -}}
+{{ printf "%s-kvasir" (.Release.Name | trunc 33 | trimSuffix "-") }}
+{{- end -}}
 {{- end }}
 
+{{- define "kvasir.operator" -}}
+{{ include "kvasir.fullname" . }}-operator
+{{- end }}
+
+{{/* The network policies of pickers let pods with this name in. */}}
 {{- define "kvasir.selector" -}}
-app.kubernetes.io/name: kvasir
+app.kubernetes.io/name: kvasir-operator
 app.kubernetes.io/instance: {{ .Release.Name }}
-app.kubernetes.io/component: picker
 {{- end }}
 
 {{- define "kvasir.labels" -}}
 {{ include "kvasir.selector" . }}
+app.kubernetes.io/component: operator
+app.kubernetes.io/part-of: kvasir
 app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 app.kubernetes.io/managed-by: {{ .Release.Service }}
 helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version | replace "+" "_" }}
+{{- with .Values.commonLabels }}
+{{ toYaml . }}
+{{- end }}
 {{- end }}
 
 {{- define "kvasir.serviceAccount" -}}
-{{ .Values.serviceAccount.name | default (include "kvasir.picker" .) }}
+{{- if .Values.serviceAccount.create -}}
+{{ .Values.serviceAccount.name | default (include "kvasir.operator" .) }}
+{{- else -}}
+{{ required "serviceAccount.name is needed where none is created" .Values.serviceAccount.name }}
+{{- end -}}
+{{- end }}
+
+{{/* The image of one of manager, picker and reporter: include "kvasir.image" (list $ "picker"). */}}
+{{- define "kvasir.image" -}}
+{{- $top := index . 0 -}}
+{{- $image := index $top.Values.images (index . 1) -}}
+{{- with $top.Values.images.registry }}{{ trimSuffix "/" . }}/{{ end -}}
+{{- $image.repository -}}
+{{- if $image.digest }}@{{ $image.digest }}{{ else }}:{{ $image.tag | default $top.Values.images.tag | default $top.Chart.AppVersion }}{{ end -}}
+{{- end }}
+
+{{- define "kvasir.subject" -}}
+- kind: ServiceAccount
+  name: {{ include "kvasir.serviceAccount" . }}
+  namespace: {{ .Release.Namespace }}
 {{- end }}

@@ -1,0 +1,11 @@
+// Modules whose definitions (CustomResourceDefinitions) the tests of the chart and of the manifests in docs give to the
+// API server. Their code is not used, so this file is not tidied: go mod download fetches them.
+module github.com/kvasir-dev/kvasir/hack/definitions
+
+go 1.26.0
+
+require (
+	github.com/prometheus-operator/prometheus-operator v0.85.0
+	sigs.k8s.io/gateway-api v1.6.3
+	sigs.k8s.io/gateway-api-inference-extension v1.6.0
+)

@@ -1,0 +1,69 @@
+package install
+
+import (
+	"path/filepath"
+	"strings"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+
+	"github.com/kvasir-dev/kvasir/test/kube"
+)
+
+// chart is the chart's directory.
+var chart = filepath.Join(kube.Root(), "charts", "kvasir")
+
+// users is what somebody has made.
+const users = `
+apiVersion: kvasir.dev/v1alpha1
+kind: InferencePool
+metadata: {name: mine, namespace: users}
+spec:
+  model: {name: m}
+  selector: {matchLabels: {app: m}}
+---
+apiVersion: kvasir.dev/v1alpha1
+kind: RoutingPolicy
+metadata: {name: mine, namespace: users}
+spec:
+  targetRefs: [{name: mine}]
+`
+
+var _ = Describe("Helm", Ordered, func() {
+	system := []string{"--namespace", "kvasir-system"}
+	uids := func(ctx SpecContext) []string {
+		return strings.Fields(kubectl(ctx, "get", "kvpool,kvpolicy", "--namespace", "users", "--output", "jsonpath={.items[*].metadata.uid}"))
+	}
+	var made []string
+
+	It("installs what the next two commands need", func(ctx SpecContext) {
+		out := mustHelm(ctx, append(system, "install", "kvasir", chart, "--create-namespace")...)
+		Expect(out).To(ContainSubstring("STATUS: deployed"))
+		Expect(out).To(ContainSubstring("kubectl get kvpool"))
+		kubectl(ctx, "wait", "--for=condition=Established", "crd/inferencepools.kvasir.dev", "crd/routingpolicies.kvasir.dev")
+		kubectl(ctx, "create", "namespace", "users")
+		kubectlIn(ctx, users, "apply", "--filename", "-")
+		made = uids(ctx)
+		Expect(made).To(HaveLen(2))
+	})
+
+	It("keeps what users have made when it upgrades", func(ctx SpecContext) {
+		mustHelm(ctx, append(system, "upgrade", "kvasir", chart, "--set", "replicas=1")...)
+		Expect(kubectl(ctx, append(system, "get", "deployment", "kvasir-operator", "--output", "jsonpath={.spec.replicas}")...)).To(Equal("1"))
+		Expect(uids(ctx)).To(Equal(made))
+	})
+
+	It("leaves the definitions and what users have made when it uninstalls, and nothing else", func(ctx SpecContext) {
+		mustHelm(ctx, append(system, "uninstall", "kvasir")...)
+		Expect(uids(ctx)).To(Equal(made))
+		Expect(strings.Fields(kubectl(ctx, "get", "crd,clusterroles,clusterrolebindings,all,roles,rolebindings,serviceaccounts,networkpolicies,poddisruptionbudgets,secrets,configmaps",
+			"--all-namespaces", "--selector", "app.kubernetes.io/instance=kvasir", "--output", "name"))).To(BeEmpty())
+		Expect(kubectl(ctx, "get", "clusterroles,clusterrolebindings", "--output", "name")).NotTo(ContainSubstring("kvasir"))
+	})
+
+	It("takes over the definitions of an earlier installation", func(ctx SpecContext) {
+		mustHelm(ctx, append(system, "install", "kvasir", chart)...)
+		Expect(uids(ctx)).To(Equal(made))
+		mustHelm(ctx, append(system, "uninstall", "kvasir")...)
+	})
+})
