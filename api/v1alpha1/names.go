@@ -19,6 +19,12 @@ const (
 	AnnotationDrainDeadline = "kvasir.dev/drain-deadline"
 	// AnnotationInjected tells the version and the list of what was injected into an owned pod.
 	AnnotationInjected = "kvasir.dev/injected"
+	// AnnotationRotateKey on a pool asks for a new key root: whenever its value differs from that on the Secret that the
+	// operator keeps, the root is made anew.
+	AnnotationRotateKey = "kvasir.dev/rotate-key"
+	// AnnotationRestartedAt in the template of a pool, with a time as its value, makes a new revision of the same pods: a
+	// restart as a rollout.
+	AnnotationRestartedAt = "kvasir.dev/restarted-at"
 	// AnnotationStartRank is the global rank of the first rank in a pod or EndpointSlice; 0 by default.
 	AnnotationStartRank = "kvasir.dev/start-rank"
 	// AnnotationHTTPSocket is the path of a unix socket where an engine answers. It is read from files only.

@@ -31,7 +31,27 @@ func KeySecretName(pool *v1alpha1.InferencePool) string {
 func KeySecret(pool *v1alpha1.InferencePool) *corev1.Secret {
 	root := make([]byte, v1alpha1.MinRootBytes)
 	_, _ = rand.Read(root) // crypto/rand never fails
-	return secret(pool, KeyName(pool.Name), corev1.SecretTypeOpaque, map[string][]byte{v1alpha1.SecretKeyRoot: root})
+	s := secret(pool, KeyName(pool.Name), corev1.SecretTypeOpaque, map[string][]byte{v1alpha1.SecretKeyRoot: root})
+	if asked := pool.Annotations[v1alpha1.AnnotationRotateKey]; asked != "" {
+		s.Annotations = map[string]string{v1alpha1.AnnotationRotateKey: asked}
+	}
+	return s
+}
+
+// RotatedKey is the Secret with another root, when the pool asks for one since it was made; nil when it does not. Others
+// than the root stay.
+func RotatedKey(pool *v1alpha1.InferencePool, is *corev1.Secret) *corev1.Secret {
+	asked := pool.Annotations[v1alpha1.AnnotationRotateKey]
+	if asked == "" || asked == is.Annotations[v1alpha1.AnnotationRotateKey] {
+		return nil
+	}
+	next, made := is.DeepCopy(), KeySecret(pool)
+	if next.Data == nil {
+		next.Data = map[string][]byte{}
+	}
+	next.Data[v1alpha1.SecretKeyRoot] = made.Data[v1alpha1.SecretKeyRoot]
+	metav1.SetMetaDataAnnotation(&next.ObjectMeta, v1alpha1.AnnotationRotateKey, asked)
+	return next
 }
 
 // Certificates brings a pool's CA and its pickers' certificate up to date. The arguments are the Secrets as they are,

@@ -39,6 +39,8 @@ type Pool struct {
 	Current string
 	// OnDelete leaves pods of older revisions alone: somebody else deletes them.
 	OnDelete bool
+	// Paused keeps revisions as they are: no pod is replaced because of its revision, and new ones are of Current.
+	Paused bool
 	// Surge is how many pods may exist above Size while pods are replaced, Unavailable how many of Size may be missing
 	// then. Not both are 0.
 	Surge, Unavailable int
@@ -230,6 +232,7 @@ const (
 	RollingOut
 	Stopped         // new pods did not become ready in time
 	WaitingOnDelete // somebody else has to delete old pods
+	Paused          // the pool is
 )
 
 // Result of Make.
@@ -327,7 +330,7 @@ func (r *round) fits(p *Pod) bool { return p.Node == NodeStays && !p.Misplaced }
 
 // accepted is whether a pod's revision is one that may stay.
 func (r *round) accepted(p *Pod) bool {
-	return p.Revision == r.Pool.Revision || r.Pool.OnDelete || r.out.Progress == Stopped
+	return p.Revision == r.Pool.Revision || r.Pool.OnDelete || r.out.Progress == Stopped || r.out.Progress == Paused
 }
 
 func (r *round) toBeReplaced(p *Pod) bool { return !r.fits(p) || !r.accepted(p) }
@@ -456,7 +459,7 @@ func (r *round) create() {
 	exist := len(r.fresh) + len(r.outdated) + len(r.failing) + len(r.leaving)
 	missing := min(r.Pool.Size-len(r.fresh), r.Pool.Size+r.Pool.Surge-exist)
 	revision := r.Pool.Revision
-	if r.out.Progress == Stopped && r.Pool.Current != "" {
+	if (r.out.Progress == Stopped || r.out.Progress == Paused) && r.Pool.Current != "" {
 		revision = r.Pool.Current
 	}
 	slot := 0

@@ -80,6 +80,7 @@ func TestMake(t *testing.T) {
 		DrainDeadline: 10 * time.Minute, LongestWay: 2 * time.Second,
 	}
 	rolling := func(p *Pool) { p.Current = "a" }
+	paused := func(p *Pool) { p.Paused = true }
 	size := func(n int) func(*Pool) { return func(p *Pool) { p.Size = n } }
 	limits := func(surge, unavailable int) func(*Pool) {
 		return func(p *Pool) { p.Surge, p.Unavailable = surge, unavailable }
@@ -159,6 +160,13 @@ func TestMake(t *testing.T) {
 		"stopped, marked old pods are taken back":     {pools{rolling}, []Pod{pod("a", 0, marked(DrainRollout, time.Minute)), pod("a", 1), pod("a", 2), pod("b", 3, loading(time.Hour))}, []string{"unmark a-0"}, Stopped, 0},
 		"rolled back, the failing pod goes":           {pools{func(p *Pool) { p.Revision, p.Current = "a", "a" }}, append(three("a"), pod("b", 3, loading(time.Hour))), []string{"mark b-3 rollout +10m0s"}, RollingOut, time.Second},
 		"rolled back, marked pods are taken back":     {pools{func(p *Pool) { p.Revision, p.Current = "a", "a" }}, []Pod{pod("a", 0, marked(DrainRollout, time.Minute)), pod("a", 1), pod("a", 2), pod("b", 3)}, []string{"unmark a-0", "mark b-3 rollout +10m0s"}, RollingOut, time.Second},
+		"a pause replaces nothing":                    {pools{rolling, paused}, []Pod{pod("a", 0), pod("a", 1), pod("b", 2)}, nil, Paused, 0},
+		"a pause makes what is lost as it was":        {pools{rolling, paused}, three("a")[:2], []string{"create p-a-2"}, Paused, 0},
+		"a pause fills a new pool":                    {pools{paused, func(p *Pool) { p.Current = "" }}, nil, []string{"create p-b-0", "create p-b-1", "create p-b-2"}, UpToDate, 0},
+		"a pause ends the step that has begun":        {pools{rolling, paused}, append(three("a"), pod("b", 3, loading(time.Minute))), []string{"mark b-3 scale-down +10m0s"}, Paused, time.Second},
+		"a pause lets drains end":                     {pools{rolling, paused}, append(three("b"), pod("a", 3, marked(DrainRollout, time.Minute), drained(0, 0))), []string{"delete a-3 Idle"}, Paused, 0},
+		"a pause replaces pods of nodes that go away": {pools{rolling, paused, size(1)}, []Pod{pod("a", 0, node(NodeLeaves))}, []string{"create p-a-1"}, Paused, 0},
+		"a pause follows the size":                    {pools{rolling, paused, size(4)}, three("a"), []string{"create p-a-3"}, Paused, 0},
 		"OnDelete waits":                              {pools{rolling, func(p *Pool) { p.OnDelete = true }}, three("a"), nil, WaitingOnDelete, 0},
 		"OnDelete replaces what somebody deleted":     {pools{rolling, func(p *Pool) { p.OnDelete = true }}, three("a")[:2], []string{"create p-b-2"}, WaitingOnDelete, 0},
 		"a pod on a leaving node is replaced first":   {nil, []Pod{pod("b", 0, node(NodeLeaves)), pod("b", 1), pod("b", 2)}, []string{"create p-b-3"}, UpToDate, 0},

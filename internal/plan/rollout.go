@@ -30,6 +30,8 @@ func (r *round) progress() Progress {
 	switch {
 	case !replaced:
 		return UpToDate
+	case r.Pool.Paused:
+		return Paused
 	case r.Pool.OnDelete:
 		return WaitingOnDelete
 	case waits:

@@ -254,7 +254,8 @@ func (s *sim) disturb() {
 	case 4:
 		s.pool.OnDelete = s.chance(25)
 		s.pool.DrainDeadline = []time.Duration{0, 10 * time.Second, 5 * time.Minute}[s.rng.IntN(3)]
-		unplanned("edit: on delete %t", s.pool.OnDelete)
+		s.pool.Paused = s.chance(25)
+		unplanned("edit: on delete %t, paused %t", s.pool.OnDelete, s.pool.Paused)
 	case 5, 6:
 		i := s.rng.IntN(simNodes)
 		s.nodes[i] = []Node{NodeStays, NodeStays, NodeLeaves, NodeDies}[s.rng.IntN(4)]
@@ -470,6 +471,9 @@ func (s *sim) settle() {
 	if s.pool.Revision == "bad" {
 		s.pool.Revision = "r3"
 	}
+	if s.pool.Current == "bad" { // what is lost would be made of it again
+		s.pool.Paused = false
+	}
 	s.nodes = [simNodes]Node{}
 	for _, p := range s.sorted() {
 		if p.held() {
@@ -483,7 +487,7 @@ func (s *sim) settle() {
 	for range 20000 {
 		s.step()
 		for _, p := range s.sorted() {
-			if p.bad && !p.Deleting && s.pool.OnDelete { // it is for people to delete them
+			if p.bad && !p.Deleting && (s.pool.OnDelete || s.pool.Paused) { // it is for people to delete them
 				p.Deleting, p.gone = true, s.now.Add(time.Second)
 				s.touch(p)
 			}
@@ -516,7 +520,7 @@ func (s *sim) settled() string {
 		switch {
 		case !p.serving():
 			return p.Name + " does not serve"
-		case p.Revision != s.pool.Revision && !s.pool.OnDelete:
+		case p.Revision != s.pool.Revision && !s.pool.OnDelete && !s.pool.Paused:
 			return p.Name + " has an old revision"
 		case slots[p.Slot]:
 			return p.Name + " shares its slot"

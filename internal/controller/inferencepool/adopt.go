@@ -43,11 +43,14 @@ func (r *round) adopt(ctx context.Context) error {
 	if err != nil {
 		r.problems.target = err.Error()
 	}
-	r.size = size{now: len(in.Pods)}
+	r.size = size{now: len(in.Pods), wanted: len(in.Pods)}
 	if owner != nil {
-		r.size.now = owner.size
+		r.size = size{now: owner.size, wanted: owner.size}
 		if r.pool.Spec.Autoscaling.MaxReplicas > 0 {
 			r.size = r.chooseSize()
+		}
+		if r.pool.Spec.Paused == v1alpha1.PauseAll {
+			r.size.now = owner.size - draining(in.Pods, owner.size) // drains that have begun end
 		}
 		in.Scalable, in.Owner, in.Ordered = r.pool.Spec.Autoscaling.Mode == v1alpha1.AutoscalingActive, owner.size, owner.ordered
 	}
@@ -65,6 +68,23 @@ func (r *round) adopt(ctx context.Context) error {
 		return r.scale(ctx, owner, target)
 	}
 	return nil
+}
+
+// draining counts the pods that drain because there are too many, without those that their owner, whose size has been
+// lowered already, is about to delete.
+func draining(pods []plan.Pod, owner int) int {
+	marked, live := 0, 0
+	for i := range pods {
+		p := &pods[i]
+		if p.Deleting || p.Finished {
+			continue
+		}
+		live++
+		if p.Mark.Reason == plan.DrainScaleDown {
+			marked++
+		}
+	}
+	return max(0, marked-max(0, live-owner))
 }
 
 // yieldToOlder leaves pods alone that an older pool selects, too.

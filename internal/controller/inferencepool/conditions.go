@@ -187,6 +187,8 @@ func (r *round) upToDate() judgement {
 			r.revisions.update, r.pool.Spec.Rollout.ProgressDeadlineSeconds)
 	case plan.WaitingOnDelete:
 		return no("RolloutOnDelete", "%d of %d pods are of revision %s; the others are replaced when somebody deletes them", c.Updated, r.size.now, r.revisions.update)
+	case plan.Paused:
+		return no("RolloutPaused", "%d of %d pods are of revision %s; spec.paused keeps it so", c.Updated, r.size.now, r.revisions.update)
 	case plan.UpToDate:
 	}
 	for _, pod := range r.pods {
@@ -211,6 +213,8 @@ func (r *round) scaled(podsErr error) judgement {
 		return no("ScalingUp", "%d of %d pods serve", c.Ready, r.size.now)
 	case c.Draining > 0 || c.Total > r.size.now:
 		return no("ScalingDown", "%d pods drain or are deleted, %d stay", c.Total-min(has, r.size.now), r.size.now)
+	case r.size.wanted != r.size.now:
+		return no("ScalingPaused", "%d pods are wanted; spec.paused keeps %d", r.size.wanted, r.size.now)
 	}
 	return yes("Settled", "%d pods", r.size.now)
 }
@@ -331,6 +335,8 @@ func (r *round) autoscalingActive() judgement {
 		return no("TargetNotScalable", "%s", r.problems.target)
 	case d == nil || d.Reason == scaling.NoSamples:
 		return no("NoSamples", "no picker is heard, so the size stays")
+	case r.pool.Spec.Paused == v1alpha1.PauseAll:
+		return no("ScalingPaused", "it would be %d: %s; spec.paused keeps %d", d.Size, d.Reason, r.size.now)
 	case r.pool.Spec.Autoscaling.Mode == v1alpha1.AutoscalingRecommend:
 		return yes("Recommending", "it would be %d: %s", d.Size, d.Reason)
 	case d.Reason == scaling.AtMaximum:

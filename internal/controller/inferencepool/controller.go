@@ -92,7 +92,8 @@ type memory struct {
 	applied  map[objectKey]applied
 	certsAt  time.Time // when certificates are to be looked at again
 	trusted  []byte
-	keyThere bool
+	keyAt    time.Time // when the Secret of the key root was looked at, and what the pool asked for then
+	keyFor   string
 	swept    sweep
 }
 

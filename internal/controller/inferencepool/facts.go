@@ -91,7 +91,7 @@ func (r *round) facts(ctx context.Context) (plan.Input, error) {
 	rollout := r.pool.Spec.Rollout
 	input.Pool = plan.Pool{
 		Name: r.key.Name, Size: r.size.now, Revision: r.revisions.update, Current: r.revisions.current,
-		OnDelete: rollout.Type == v1alpha1.OnDelete, Surge: surge, Unavailable: unavailable,
+		OnDelete: rollout.Type == v1alpha1.OnDelete, Paused: r.pool.Spec.Paused != "", Surge: surge, Unavailable: unavailable,
 		ProgressDeadline: time.Duration(rollout.ProgressDeadlineSeconds) * time.Second,
 		DrainDeadline:    inject.Deadline(r.pool), LongestWay: LongestWay,
 	}

@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -62,25 +63,41 @@ func (r *round) keepChildren(ctx context.Context) error {
 	return r.deleteUnwanted(ctx, config, wanted)
 }
 
-// keepKey makes the key root where there is none. It is never written again.
+// keyEvery is how often the Secret of the key root is looked at: somebody may have deleted it.
+const keyEvery = 10 * time.Minute
+
+// keepKey makes the key root where there is none, and makes it anew where the pool asks for that.
 func (r *round) keepKey(ctx context.Context) error {
-	if r.memory.keyThere || r.pool.Spec.KeySpace.SecretRef.Name != "" {
+	if r.pool.Spec.KeySpace.SecretRef.Name != "" {
+		return nil
+	}
+	asked := r.pool.Annotations[v1alpha1.AnnotationRotateKey]
+	if due := r.memory.keyAt.Add(keyEvery); r.memory.keyFor == asked && !r.memory.keyAt.IsZero() && r.now.Before(due) {
+		r.wakeAt(due)
 		return nil
 	}
 	got := &corev1.Secret{}
 	err := r.Direct.Get(ctx, types.NamespacedName{Namespace: r.key.Namespace, Name: children.KeyName(r.key.Name)}, got)
-	if apierrors.IsNotFound(err) {
+	switch {
+	case apierrors.IsNotFound(err):
 		err = r.Client.Create(ctx, children.KeySecret(r.pool))
-		if apierrors.IsAlreadyExists(err) {
-			err = nil
-		}
-	} else if err == nil && !metav1.IsControlledBy(got, r.pool) {
+	case err == nil && !metav1.IsControlledBy(got, r.pool):
 		r.problems.taken = append(r.problems.taken, "Secret "+got.Name)
+		return nil
+	case err == nil:
+		if next := children.RotatedKey(r.pool, got); next != nil {
+			err = r.Client.Patch(ctx, next, client.MergeFromWithOptions(got, client.MergeFromWithOptimisticLock{}))
+		}
+	}
+	if apierrors.IsAlreadyExists(err) || apierrors.IsConflict(err) || apierrors.IsNotFound(err) {
+		r.retry = true
+		return nil
 	}
 	if err != nil {
 		return fmt.Errorf("keeping the key root of pool %s: %w", r.key, err)
 	}
-	r.memory.keyThere = true
+	r.memory.keyAt, r.memory.keyFor = r.now, asked
+	r.wakeAt(r.now.Add(keyEvery))
 	return nil
 }
 

@@ -27,7 +27,7 @@ import (
 func (r *Reconciler) SetupWithManager(mgr manager.Manager, changed <-chan event.GenericEvent, workers int) error {
 	b := builder.ControllerManagedBy(mgr).
 		Named("inferencepool").
-		For(&v1alpha1.InferencePool{}, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
+		For(&v1alpha1.InferencePool{}, builder.WithPredicates(predicate.Or[client.Object](predicate.GenerationChangedPredicate{}, predicate.AnnotationChangedPredicate{}))).
 		Watches(&corev1.Pod{}, handler.EnqueueRequestsFromMapFunc(r.poolsOf)).
 		Watches(&v1alpha1.RoutingPolicy{}, handler.EnqueueRequestsFromMapFunc(r.neighbours), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		Owns(&appsv1.Deployment{}).

@@ -17,13 +17,25 @@ type Sizer interface {
 // size that a pool is steered to.
 type size struct {
 	now int
+	// wanted is what it would be if the pool were not paused.
+	wanted int
 	// decision of the autoscaler; nil without autoscaling, or before the first.
 	decision *scaling.Decision
 	changed  bool
 }
 
-// chooseSize takes the number of people, or of the autoscaler. Until that has looked, the pool stays as it is.
+// chooseSize takes what is wanted, or leaves the size as it is: none for a new pool.
 func (r *round) chooseSize() size {
+	out := r.wantedSize()
+	out.wanted = out.now
+	if r.pool.Spec.Paused == v1alpha1.PauseAll {
+		out.now, out.changed = int(ptr.Deref(r.pool.Status.DesiredReplicas, 0)), false
+	}
+	return out
+}
+
+// wantedSize takes the number of people, or of the autoscaler. Until that has looked, the pool stays as it is.
+func (r *round) wantedSize() size {
 	a := &r.pool.Spec.Autoscaling
 	before := int(ptr.Deref(r.pool.Status.DesiredReplicas, ptr.Deref(a.MinReplicas, 1)))
 	if r.pool.Spec.Replicas != nil {
