@@ -88,6 +88,20 @@ test-chart: helm kube ## what Helm and kustomize install, rendered, and installe
 	bin/helm lint --strict charts/kvasir
 	CGO_ENABLED=0 $(GO) test -count=1 -timeout 10m ./test/chart/...
 
+.PHONY: images
+images: ## container images of the programs as OCI tars in out/images, for ARCH (this machine's; say amd64,arm64) and TAG (dev)
+	@$(GO) run ./hack/images -arch $(or $(ARCH),$$($(GO) env GOARCH)) -tag $(or $(TAG),dev) $(if $(REVISION),-revision $(REVISION))
+
+.PHONY: cluster-up cluster-down
+cluster-up: ## a Kubernetes cluster of two nodes on this machine, from Go modules (root, Linux; docs/cluster.md)
+	CGO_ENABLED=0 $(GO) build -o $(BIN)/cluster/cluster ./hack/cluster
+	$(BIN)/cluster/cluster up
+
+cluster-down: ## end that cluster
+	CGO_ENABLED=0 $(GO) build -o $(BIN)/cluster/cluster ./hack/cluster
+	$(BIN)/cluster/cluster down
+
+
 .PHONY: fuzz
 fuzz: ## every fuzz target for FUZZTIME (5s)
 	@echo "== fuzz targets, $(FUZZTIME) each"

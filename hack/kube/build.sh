@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Builds a Kubernetes control plane from Go modules into bin/kube, for test/kube: etcd, kube-apiserver,
-# kube-controller-manager, kube-scheduler and kubectl. Does nothing when bin/kube has what this directory pins.
+# kube-controller-manager, kube-scheduler and kubectl. With the argument node also kubelet and kube-proxy, for hack/cluster.
+# Does nothing when bin/kube has what this directory pins.
 #
 # The flags are those of the tests (CGO_ENABLED=0, paths not trimmed), so that compiled packages are shared with them.
 # The first build takes about 9 minutes of processor time and 3 GB of Go's build cache.
@@ -11,11 +12,17 @@ out=$(cd ../.. && pwd)/bin/kube
 
 export CGO_ENABLED=0
 stamp=$(cat go.mod go.sum build.sh <($GO version) | sha256sum | cut -d' ' -f1)
-if [[ "$(cat "$out/stamp" 2>/dev/null)" == "$stamp" ]]; then
-  exit 0
-fi
+packages=() stamps=()
+want() { # STAMP PACKAGE...: packages that are not built as pinned
+  if [[ "$(cat "$out/$1" 2>/dev/null)" != "$stamp" ]]; then
+    stamps+=("$1") packages+=("${@:2}")
+    rm -f "$out/$1"
+  fi
+}
+want stamp go.etcd.io/etcd/server/v3 k8s.io/kubernetes/cmd/{kube-apiserver,kube-controller-manager,kube-scheduler,kubectl}
+[[ "${1:-}" != node ]] || want stamp-node k8s.io/kubernetes/cmd/{kubelet,kube-proxy}
+[[ ${#packages[@]} -gt 0 ]] || exit 0
 mkdir -p "$out"
-rm -f "$out/stamp"
 
 ours=$($GO -C ../.. list -m -f '{{.Version}}' k8s.io/apimachinery)
 theirs=$($GO list -m -f '{{with .Replace}}{{.Version}}{{end}}' k8s.io/apimachinery)
@@ -28,10 +35,12 @@ version=$($GO list -m -f '{{.Version}}' k8s.io/kubernetes)
 IFS=. read -r major minor _ <<<"${version#v}"
 base=k8s.io/component-base/version
 link="-s -w -X $base.gitVersion=$version -X $base.gitMajor=$major -X $base.gitMinor=$minor -X $base.gitTreeState=clean"
-for package in go.etcd.io/etcd/server/v3 k8s.io/kubernetes/cmd/{kube-apiserver,kube-controller-manager,kube-scheduler,kubectl}; do
+for package in "${packages[@]}"; do
   program=${package##*/}
   [[ $program == v3 ]] && program=etcd
   echo "Building $program of $($GO list -f '{{.Module.Version}}' "$package")"
   $GO build -ldflags "$link" -o "$out/$program" "$package"
 done
-echo "$stamp" >"$out/stamp"
+for name in "${stamps[@]}"; do
+  echo "$stamp" >"$out/$name"
+done

@@ -19,7 +19,7 @@ theirs=$($GO mod download -json "k8s.io/kubernetes@$kubernetes" | sed -n 's/.*"G
   grep '^godebug ' "$theirs"
   echo
   echo "tool ("
-  printf '\t%s\n' go.etcd.io/etcd/server/v3 k8s.io/kubernetes/cmd/{kube-apiserver,kube-controller-manager,kube-scheduler,kubectl}
+  printf '\t%s\n' go.etcd.io/etcd/server/v3 k8s.io/kubernetes/cmd/{kube-apiserver,kube-controller-manager,kube-proxy,kube-scheduler,kubectl,kubelet}
   echo ")"
   echo
   echo "require k8s.io/kubernetes $kubernetes"

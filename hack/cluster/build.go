@@ -1,0 +1,117 @@
+//go:build linux
+
+package main
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"log"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"time"
+
+	"github.com/kvasir-dev/kvasir/hack/images/oci"
+)
+
+// Names of the images that are not Kvasir's.
+const (
+	pauseImage   = "kvasir/pause:dev"
+	corednsImage = "kvasir/coredns:dev"
+)
+
+// What hack/cluster/node pins, by package.
+var pinned = []string{
+	"github.com/containerd/containerd/v2/cmd/containerd",
+	"github.com/containerd/containerd/v2/cmd/containerd-shim-runc-v2",
+	"github.com/containerd/containerd/v2/cmd/ctr",
+	"github.com/containernetworking/plugins/plugins/ipam/host-local",
+	"github.com/containernetworking/plugins/plugins/main/loopback",
+	"github.com/containernetworking/plugins/plugins/main/ptp",
+	"./coredns", "./pause",
+}
+
+// build makes the programs of nodes, once: those of Kubernetes by hack/kube, the others here. Packages are compiled with
+// the flags of the tests, and shared with them.
+func (c *cluster) build(ctx context.Context) error {
+	if err := c.command(ctx, c.root, filepath.Join(c.root, "hack", "kube", "build.sh"), "node"); err != nil {
+		return err
+	}
+	dir := filepath.Join(c.root, "hack", "cluster", "node")
+	stamp, err := c.stamp(dir)
+	if err != nil {
+		return err
+	}
+	if old, err := os.ReadFile(filepath.Join(c.programs, "stamp")); err == nil && string(old) == stamp {
+		return nil
+	}
+	if err := os.MkdirAll(c.programs, 0o755); err != nil { //nolint:gosec // programs are for everybody
+		return fmt.Errorf("making the directory of the programs: %w", err)
+	}
+	for _, pkg := range pinned {
+		log.Printf("Building %s", pkg)
+		if err := c.command(ctx, dir, "go", "build", "-ldflags=-s -w", "-o", c.programs+"/", pkg); err != nil {
+			return err
+		}
+	}
+	if err := os.WriteFile(filepath.Join(c.programs, "stamp"), []byte(stamp), 0o600); err != nil {
+		return fmt.Errorf("noting what was built: %w", err)
+	}
+	return nil
+}
+
+// stamp is a hash of what the programs are built from.
+func (c *cluster) stamp(dir string) (string, error) {
+	h := sha256.New()
+	for _, name := range []string{"go.mod", "go.sum", "coredns/main.go", "pause/main.go"} {
+		raw, err := os.ReadFile(filepath.Join(dir, name)) //nolint:gosec // of the repository
+		if err != nil {
+			return "", fmt.Errorf("reading what is pinned: %w", err)
+		}
+		h.Write(raw)
+	}
+	_, _ = fmt.Fprint(h, runtime.Version(), pinned)
+	return hex.EncodeToString(h.Sum(nil)), nil
+}
+
+// images makes the tars of all images, those of Kvasir by hack/images.
+func (c *cluster) images(ctx context.Context) error {
+	dir := c.file("images")
+	if err := c.command(ctx, c.root, "go", "run", "./hack/images", "-trimpath=false", "-compress=false", "-out", dir); err != nil {
+		return err
+	}
+	for program, name := range map[string]string{"pause": pauseImage, "coredns": corednsImage} {
+		content, err := os.ReadFile(filepath.Join(c.programs, program))
+		if err != nil {
+			return fmt.Errorf("reading %s: %w", program, err)
+		}
+		f, err := os.Create(filepath.Join(dir, program+".tar")) //nolint:gosec // a constant
+		if err != nil {
+			return fmt.Errorf("making the image of %s: %w", program, err)
+		}
+		_, err = oci.Write(f, name, false, oci.Image{
+			Architecture: runtime.GOARCH, Entrypoint: []string{"/" + program}, Created: time.Unix(0, 0).UTC(),
+			Files: []oci.File{{Path: "/" + program, Content: content, Executable: true}},
+		})
+		if err := errors.Join(err, f.Close()); err != nil {
+			return fmt.Errorf("writing the image of %s: %w", program, err)
+		}
+	}
+	return nil
+}
+
+// command runs a program that tells what it does.
+func (c *cluster) command(ctx context.Context, dir, name string, args ...string) error {
+	cmd := exec.CommandContext(ctx, name, args...) //nolint:gosec // of the repository
+	cmd.Dir, cmd.Stdout, cmd.Stderr = dir, os.Stdout, os.Stderr
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if err := cmd.Run(); err != nil {
+		return fmt.Errorf("%s %s: %w", name, strings.Join(args, " "), err)
+	}
+	return nil
+}

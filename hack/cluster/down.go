@@ -1,0 +1,192 @@
+//go:build linux
+
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// down ends what runs of the cluster and removes what it has left, but for the built programs and images.
+func (c *cluster) down() error {
+	var errs []error
+	for i := len(nodes) - 1; i >= 0; i-- {
+		errs = append(errs, c.end(nodes[i]))
+	}
+	if err := errors.Join(errs...); err != nil {
+		return err // what it uses stays
+	}
+	if _, err := net.InterfaceByName(hostLink); err == nil {
+		if out, err := exec.Command("ip", "link", "del", hostLink).CombinedOutput(); err != nil { //nolint:noctx // constants; it does not wait
+			errs = append(errs, fmt.Errorf("removing %s: %w: %s", hostLink, err, out))
+		}
+	}
+	errs = append(errs, removeGroups())
+	for _, dir := range []string{"pki", "etcd"} {
+		errs = append(errs, os.RemoveAll(c.file(dir)))
+	}
+	for _, n := range nodes {
+		errs = append(errs, os.RemoveAll(c.file(n.name)))
+	}
+	return errors.Join(errs...)
+}
+
+// end kills a node's first process, and with it all others, and waits until they are gone.
+func (c *cluster) end(n nodeSpec) error {
+	pid := c.pid(n)
+	if pid == 0 {
+		return nil
+	}
+	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil && !errors.Is(err, syscall.ESRCH) {
+		return fmt.Errorf("ending %s: %w", n.name, err)
+	}
+	for deadline := time.Now().Add(time.Minute); c.pid(n) != 0; time.Sleep(20 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			return fmt.Errorf("%s does not end", n.name)
+		}
+	}
+	return nil
+}
+
+// pid of a node's first process; 0 when it does not run. A process of the same number that was born at another time is
+// another.
+func (c *cluster) pid(n nodeSpec) int {
+	raw, err := os.ReadFile(c.file(n.name, "pid"))
+	if err != nil {
+		return 0
+	}
+	number, birth, _ := strings.Cut(string(raw), " ")
+	pid, err := strconv.Atoi(number)
+	if err != nil {
+		return 0
+	}
+	if now, err := birthOf(pid); err != nil || now != birth {
+		return 0
+	}
+	return pid
+}
+
+// birthOf is the time when a process was born, in clock ticks since the machine started. A process that has ended and is
+// not waited for yet counts as gone.
+func birthOf(pid int) (string, error) {
+	raw, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "stat"))
+	if err != nil {
+		return "", fmt.Errorf("looking at process %d: %w", pid, err)
+	}
+	// The name, in parentheses, may hold anything.
+	fields := strings.Fields(string(raw[strings.LastIndexByte(string(raw), ')')+1:]))
+	if len(fields) < 20 || fields[0] == "Z" || fields[0] == "X" {
+		return "", fmt.Errorf("process %d has ended", pid)
+	}
+	return fields[19], nil
+}
+
+const groupRoot = "/sys/fs/cgroup"
+
+// hierarchies of control groups: one, or of version 1 one for each controller.
+func hierarchies() ([]string, error) {
+	var s unix.Statfs_t
+	if err := unix.Statfs(groupRoot, &s); err != nil {
+		return nil, fmt.Errorf("looking at the control groups: %w", err)
+	}
+	if s.Type == unix.CGROUP2_SUPER_MAGIC {
+		return []string{groupRoot}, nil
+	}
+	entries, err := os.ReadDir(groupRoot)
+	if err != nil {
+		return nil, fmt.Errorf("listing the control groups: %w", err)
+	}
+	var dirs []string
+	for _, e := range entries {
+		dir := filepath.Join(groupRoot, e.Name())
+		if err := unix.Statfs(dir, &s); err == nil && s.Type == unix.CGROUP_SUPER_MAGIC && e.IsDir() {
+			dirs = append(dirs, dir)
+		}
+	}
+	return dirs, nil
+}
+
+// makeGroups makes the control groups below which kubelets make those of pods.
+func makeGroups() error {
+	roots, err := hierarchies()
+	if err != nil {
+		return err
+	}
+	for _, root := range roots {
+		for _, n := range nodes {
+			dir := filepath.Join(root, group, n.name)
+			if err := os.MkdirAll(dir, 0o755); err != nil { //nolint:gosec // as the kernel makes them
+				return fmt.Errorf("making a control group: %w", err)
+			}
+			if root != groupRoot {
+				continue
+			}
+			for _, at := range []string{root, filepath.Dir(dir), dir} { // version 2: a parent hands its controllers on
+				if err := handOn(at); err != nil {
+					return err
+				}
+			}
+		}
+	}
+	return nil
+}
+
+// handOn lets the children of a control group of version 2 have all its controllers.
+func handOn(dir string) error {
+	have, err := os.ReadFile(filepath.Join(dir, "cgroup.controllers"))
+	if err != nil {
+		return fmt.Errorf("reading the controllers of %s: %w", dir, err)
+	}
+	for _, name := range strings.Fields(string(have)) {
+		file := filepath.Join(dir, "cgroup.subtree_control")
+		if now, err := os.ReadFile(file); err == nil && strings.Contains(" "+strings.TrimSpace(string(now))+" ", " "+name+" ") { //nolint:gosec // of the kernel
+			continue
+		}
+		if err := os.WriteFile(file, []byte("+"+name), 0o600); err != nil && name != "rdma" && name != "misc" && name != "dmem" {
+			return fmt.Errorf("handing on the controller %s of %s: %w", name, dir, err)
+		}
+	}
+	return nil
+}
+
+// removeGroups removes the control groups of the cluster, deepest first. The kernel may need a moment to see that they are
+// empty.
+func removeGroups() error {
+	roots, err := hierarchies()
+	if err != nil {
+		return err
+	}
+	for _, root := range roots {
+		top := filepath.Join(root, group)
+		for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(50 * time.Millisecond) {
+			var dirs []string
+			_ = filepath.WalkDir(top, func(name string, d fs.DirEntry, err error) error { //nolint:errcheck // groups come and go
+				if err == nil && d.IsDir() {
+					dirs = append(dirs, name)
+				}
+				return nil
+			})
+			if len(dirs) == 0 {
+				break
+			}
+			for i := len(dirs) - 1; i >= 0; i-- {
+				_ = unix.Rmdir(dirs[i]) // looked at again
+			}
+			if time.Now().After(deadline) {
+				return fmt.Errorf("the control group %s is not empty", top)
+			}
+		}
+	}
+	return nil
+}

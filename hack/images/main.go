@@ -1,0 +1,191 @@
+// images makes the container images of Kvasir's programs without a container daemon: a static binary of each, an OCI
+// image layout in a tar around it (package oci), and a list of what went into it in SPDX. The same sources and the same Go
+// make the same bytes.
+//
+//	go run ./hack/images -arch amd64,arm64 -tag v1.2.3 picker
+//
+// writes out/images/picker.tar with both platforms and out/images/picker_ARCH.spdx.json.
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"io"
+	"log"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/kvasir-dev/kvasir/hack/images/oci"
+)
+
+// components are the programs that run in a cluster, each a directory of cmd.
+var components = []string{"manager", "picker", "reporter", "vllmsim"}
+
+// entrypoint of every image, as the Dockerfile has it.
+const entrypoint = "/kvasir"
+
+type options struct {
+	arches     []string
+	repository string
+	tag        string
+	revision   string
+	out        string
+	certs      string
+	trim       bool
+	compressed bool
+	created    time.Time
+	components []string
+}
+
+func main() {
+	log.SetFlags(0)
+	log.SetPrefix("images: ")
+	o, err := parse(os.Args[1:], os.Getenv("SOURCE_DATE_EPOCH"), os.Stderr)
+	if err != nil {
+		os.Exit(2)
+	}
+	if err := o.run(context.Background(), os.Stdout); err != nil {
+		log.Fatal(err)
+	}
+}
+
+func parse(args []string, epoch string, stderr io.Writer) (*options, error) {
+	o := &options{created: time.Unix(0, 0).UTC()}
+	f := flag.NewFlagSet("images", flag.ContinueOnError)
+	f.SetOutput(stderr)
+	arches := f.String("arch", runtime.GOARCH, "architectures, as Go names them, with commas between")
+	f.StringVar(&o.repository, "repository", "kvasir", "what stands before /COMPONENT in the name")
+	f.StringVar(&o.tag, "tag", "dev", "tag, and version on the label")
+	f.StringVar(&o.revision, "revision", "", "revision on the label")
+	f.StringVar(&o.out, "out", filepath.Join("out", "images"), "`directory` for the tars and lists")
+	f.StringVar(&o.certs, "certs", "", "`file` with certificates of authorities for programs that call out, as /etc/ssl/certs/ca-certificates.crt")
+	f.BoolVar(&o.trim, "trimpath", true, "leave this machine's paths out of the binaries, which reproducible ones need; without it packages compiled by go test are used again")
+	f.BoolVar(&o.compressed, "compress", true, "compress layers")
+	f.Usage = func() {
+		_, _ = fmt.Fprintf(stderr, "usage: images [flags] [%s]...\n", strings.Join(components, "|"))
+		f.PrintDefaults()
+	}
+	if err := f.Parse(args); err != nil {
+		return nil, err
+	}
+	o.arches, o.components = strings.Split(*arches, ","), f.Args()
+	if len(o.components) == 0 {
+		o.components = components
+	}
+	err := o.check(epoch)
+	if err != nil {
+		_, _ = fmt.Fprintln(stderr, "images:", err)
+	}
+	return o, err
+}
+
+func (o *options) check(epoch string) error {
+	for _, c := range o.components {
+		if !slices.Contains(components, c) {
+			return fmt.Errorf("%q is none of %s", c, strings.Join(components, ", "))
+		}
+	}
+	if slices.Contains(o.arches, "") || len(slices.Compact(slices.Sorted(slices.Values(o.arches)))) != len(o.arches) {
+		return fmt.Errorf("-arch %q: want different architectures", strings.Join(o.arches, ","))
+	}
+	if epoch != "" {
+		seconds, err := strconv.ParseInt(epoch, 10, 64)
+		if err != nil {
+			return fmt.Errorf("SOURCE_DATE_EPOCH %q is no number of seconds", epoch)
+		}
+		o.created = time.Unix(seconds, 0).UTC()
+	}
+	return nil
+}
+
+func (o *options) run(ctx context.Context, stdout io.Writer) error {
+	if err := os.MkdirAll(o.out, 0o755); err != nil { //nolint:gosec // anybody may read what was built
+		return fmt.Errorf("making the directory of the images: %w", err)
+	}
+	for _, component := range o.components {
+		digest, err := o.component(ctx, component)
+		if err != nil {
+			return err
+		}
+		_, _ = fmt.Fprintf(stdout, "%s %s@%s\n", filepath.Join(o.out, component+".tar"), o.name(component), digest)
+	}
+	return nil
+}
+
+func (o *options) name(component string) string { return o.repository + "/" + component + ":" + o.tag }
+
+// component writes one image and its lists.
+func (o *options) component(ctx context.Context, component string) (digest string, err error) {
+	var images []oci.Image
+	for _, arch := range o.arches {
+		binary, err := o.build(ctx, component, arch)
+		if err != nil {
+			return "", err
+		}
+		image, err := o.image(component, arch, binary)
+		if err != nil {
+			return "", err
+		}
+		images = append(images, image)
+		list, err := spdx(o.name(component), arch, binary, o.created)
+		if err != nil {
+			return "", fmt.Errorf("listing what %s for %s is made of: %w", component, arch, err)
+		}
+		if err := os.WriteFile(filepath.Join(o.out, component+"_"+arch+".spdx.json"), list, 0o644); err != nil { //nolint:gosec // as above
+			return "", fmt.Errorf("writing the list of %s: %w", component, err)
+		}
+	}
+	f, err := os.Create(filepath.Join(o.out, component+".tar"))
+	if err != nil {
+		return "", fmt.Errorf("making the image's file: %w", err)
+	}
+	digest, err = oci.Write(f, o.name(component), o.compressed, images...)
+	if closed := f.Close(); err == nil && closed != nil {
+		err = fmt.Errorf("writing the image of %s: %w", component, closed)
+	}
+	return digest, err
+}
+
+// build compiles a static binary and returns its file.
+func (o *options) build(ctx context.Context, component, arch string) (string, error) {
+	binary := filepath.Join(o.out, component+"_"+arch)
+	args := []string{"build", "-buildvcs=false", "-ldflags=-s -w", "-o", binary}
+	if o.trim {
+		args = append(args, "-trimpath")
+	}
+	cmd := exec.CommandContext(ctx, "go", append(args, "./cmd/"+component)...)
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS=linux", "GOARCH="+arch)
+	if text, err := cmd.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("building %s for %s: %w\n%s", component, arch, err, text)
+	}
+	return binary, nil
+}
+
+func (o *options) image(component, arch, binary string) (oci.Image, error) {
+	image := oci.Image{Architecture: arch, Entrypoint: []string{entrypoint}, Created: o.created, Labels: map[string]string{
+		"org.opencontainers.image.title":    "kvasir-" + component,
+		"org.opencontainers.image.source":   "https://github.com/kvasir-dev/kvasir",
+		"org.opencontainers.image.licenses": "Apache-2.0",
+		"org.opencontainers.image.version":  o.tag,
+		"org.opencontainers.image.revision": o.revision,
+	}}
+	files := map[string]string{entrypoint: binary, "/LICENSE": "LICENSE"}
+	if o.certs != "" {
+		files["/etc/ssl/certs/ca-certificates.crt"] = o.certs
+	}
+	for at, from := range files {
+		content, err := os.ReadFile(from) //nolint:gosec // what was built, or what a flag names
+		if err != nil {
+			return image, fmt.Errorf("reading what goes into the image: %w", err)
+		}
+		image.Files = append(image.Files, oci.File{Path: at, Content: content, Executable: at == entrypoint})
+	}
+	return image, nil
+}

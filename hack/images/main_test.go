@@ -1,0 +1,96 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+func TestTheSameSourcesMakeTheSameImageAndList(t *testing.T) {
+	t.Chdir(filepath.Join("..", ".."))
+	root, err := os.Getwd()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var runs []map[string][]byte
+	for range 2 {
+		o, err := parse([]string{"-out", t.TempDir(), "-tag", "v9", "vllmsim"}, "1700000000", io.Discard)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := o.run(t.Context(), io.Discard); err != nil {
+			t.Fatal(err)
+		}
+		files := map[string][]byte{}
+		for _, pattern := range []string{"vllmsim.tar", "vllmsim_*.spdx.json"} {
+			names, err := filepath.Glob(filepath.Join(o.out, pattern))
+			if err != nil || len(names) != 1 {
+				t.Fatalf("%s: %v %v", pattern, names, err)
+			}
+			if files[filepath.Base(names[0])], err = os.ReadFile(names[0]); err != nil {
+				t.Fatal(err)
+			}
+		}
+		runs = append(runs, files)
+	}
+	for name, content := range runs[0] {
+		if !bytes.Equal(content, runs[1][name]) {
+			t.Errorf("%s differs between two runs", name)
+		}
+		if bytes.Contains(content, []byte(root)) {
+			t.Errorf("%s tells where it was built", name)
+		}
+		if list, ok := strings.CutSuffix(name, ".spdx.json"); ok {
+			checkList(t, list, content)
+		}
+	}
+}
+
+func checkList(t *testing.T, name string, raw []byte) {
+	t.Helper()
+	var d document
+	if err := json.Unmarshal(raw, &d); err != nil {
+		t.Fatal(err)
+	}
+	ids := map[string]bool{"SPDXRef-DOCUMENT": true}
+	modules := map[string]string{}
+	for _, p := range d.Packages {
+		if ids[p.ID] {
+			t.Errorf("%s has %s twice", name, p.ID)
+		}
+		ids[p.ID] = true
+		modules[p.Name] = p.Version
+	}
+	for _, r := range d.Relationships {
+		if !ids[r.From] || !ids[r.To] {
+			t.Errorf("%s relates what is not there: %+v", name, r)
+		}
+	}
+	// Of what the simulator is linked from, one module that will stay and the library that is always there.
+	if modules["stdlib"] == "" || modules["github.com/go-logr/logr"] == "" || modules["github.com/kvasir-dev/kvasir/cmd/vllmsim"] != "" {
+		t.Errorf("%s lists %v", name, modules)
+	}
+	if d.Creation.Created != "2023-11-14T22:13:20Z" {
+		t.Errorf("%s was made at %s", name, d.Creation.Created)
+	}
+}
+
+func TestWrongFlagsAreRefused(t *testing.T) {
+	for name, tc := range map[string]struct {
+		args  []string
+		epoch string
+	}{
+		"a component that there is not": {args: []string{"pickers"}},
+		"an architecture twice":         {args: []string{"-arch", "amd64,amd64"}},
+		"no architecture":               {args: []string{"-arch", "amd64,"}},
+		"a time that is none":           {epoch: "yesterday"},
+	} {
+		if _, err := parse(tc.args, tc.epoch, io.Discard); err == nil {
+			t.Errorf("%s is taken", name)
+		}
+	}
+}

@@ -1,0 +1,146 @@
+package oci
+
+import (
+	"archive/tar"
+	"bytes"
+	"compress/gzip"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"io"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+func image(arch string) Image {
+	return Image{
+		Architecture: arch, Entrypoint: []string{"/kvasir"}, Created: time.Unix(1700000000, 0),
+		Labels: map[string]string{"org.opencontainers.image.title": "x", "a": "b"},
+		Files: []File{
+			{Path: "/etc/ssl/certs/ca-certificates.crt", Content: []byte("certs")},
+			{Path: "/kvasir", Content: []byte("program of " + arch), Executable: true},
+		},
+	}
+}
+
+func write(t *testing.T, compressed bool, images ...Image) (raw []byte, digest string) {
+	t.Helper()
+	var out bytes.Buffer
+	digest, err := Write(&out, "kvasir/picker:v1", compressed, images...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out.Bytes(), digest
+}
+
+// unpack reads a tar: content by name, and modes.
+func unpack(t *testing.T, raw []byte) (files map[string][]byte, modes map[string]int64) {
+	t.Helper()
+	files, modes = map[string][]byte{}, map[string]int64{}
+	for r := tar.NewReader(bytes.NewReader(raw)); ; {
+		h, err := r.Next()
+		if errors.Is(err, io.EOF) {
+			return files, modes
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if h.Uid != 0 || h.Gid != 0 || h.Uname != "" || h.ModTime.Unix() != 1700000000 {
+			t.Errorf("%s tells of the machine: %+v", h.Name, h)
+		}
+		if files[h.Name], err = io.ReadAll(r); err != nil {
+			t.Fatal(err)
+		}
+		modes[h.Name] = h.Mode
+	}
+}
+
+// blob is what a descriptor refers to; its digest and size must be right.
+func blob(t *testing.T, files map[string][]byte, d descriptor) []byte {
+	t.Helper()
+	content, ok := files["blobs/sha256/"+d.Digest[len("sha256:"):]]
+	sum := sha256.Sum256(content)
+	if !ok || len(content) != d.Size || "sha256:"+hex.EncodeToString(sum[:]) != d.Digest {
+		t.Fatalf("%s is not what its descriptor says", d.Digest)
+	}
+	return content
+}
+
+func decode[T any](t *testing.T, raw []byte) T {
+	t.Helper()
+	var v T
+	if err := json.Unmarshal(raw, &v); err != nil {
+		t.Fatalf("%v: %s", err, raw)
+	}
+	return v
+}
+
+func TestEveryDescriptorLeadsToItsBlobAndTheLayerHoldsTheFiles(t *testing.T) {
+	for name, compressed := range map[string]bool{"compressed": true, "not compressed": false} {
+		t.Run(name, func(t *testing.T) {
+			raw, digest := write(t, compressed, image("amd64"), image("arm64"))
+			files, _ := unpack(t, raw)
+			top := decode[index](t, files["index.json"]).Manifests[0]
+			if top.Digest != digest || top.Annotations["io.containerd.image.name"] != "docker.io/kvasir/picker:v1" {
+				t.Errorf("the index names %+v", top)
+			}
+			all := decode[index](t, blob(t, files, top)).Manifests
+			for i, arch := range []string{"amd64", "arm64"} {
+				m := decode[manifest](t, blob(t, files, all[i]))
+				c := decode[config](t, blob(t, files, m.Config))
+				if all[i].Platform.Architecture != arch || c.Architecture != arch || c.Config.User != "65532:65532" || c.Config.Entrypoint[0] != "/kvasir" {
+					t.Errorf("%s: %+v", arch, c)
+				}
+				layer := blob(t, files, m.Layers[0])
+				if compressed {
+					z, err := gzip.NewReader(bytes.NewReader(layer))
+					if err != nil {
+						t.Fatal(err)
+					}
+					if layer, err = io.ReadAll(z); err != nil {
+						t.Fatal(err)
+					}
+				}
+				sum := sha256.Sum256(layer)
+				if c.RootFS.DiffIDs[0] != "sha256:"+hex.EncodeToString(sum[:]) {
+					t.Error("the configuration has another layer")
+				}
+				content, modes := unpack(t, layer)
+				if string(content["kvasir"]) != "program of "+arch || modes["kvasir"] != 0o755 || modes["etc/passwd"] != 0o644 || modes["etc/ssl/certs/"] != 0o755 {
+					t.Errorf("the layer has %v", modes)
+				}
+			}
+		})
+	}
+}
+
+func TestTheSameInputMakesTheSameBytes(t *testing.T) {
+	first, _ := write(t, true, image("amd64"))
+	for range 20 { // maps are walked in another order each time
+		again := image("amd64")
+		again.Files[0], again.Files[1] = again.Files[1], again.Files[0]
+		if raw, _ := write(t, true, again); !bytes.Equal(raw, first) {
+			t.Fatal("the image differs")
+		}
+	}
+	if other, _ := write(t, true, image("arm64")); bytes.Equal(other, first) {
+		t.Error("another image is the same")
+	}
+}
+
+func TestNamesAreThoseOfContainerRuntimes(t *testing.T) {
+	got := map[string]string{}
+	for _, name := range []string{"pause:1", "kvasir/picker:v1", "registry.example/kvasir/picker:v1", "localhost:5000/p:v1", "localhost/p:v1"} {
+		got[name] = canonical(name)
+	}
+	want := map[string]string{
+		"pause:1": "docker.io/library/pause:1", "kvasir/picker:v1": "docker.io/kvasir/picker:v1",
+		"registry.example/kvasir/picker:v1": "registry.example/kvasir/picker:v1", "localhost:5000/p:v1": "localhost:5000/p:v1", "localhost/p:v1": "localhost/p:v1",
+	}
+	if d := cmp.Diff(want, got); d != "" {
+		t.Error(d)
+	}
+}
