@@ -7,6 +7,8 @@ import (
 	"github.com/go-logr/logr"
 
 	"github.com/kvasir-dev/kvasir/internal/conformance"
+	"github.com/kvasir-dev/kvasir/internal/dashboard"
+	"github.com/kvasir-dev/kvasir/internal/dashboard/api"
 	"github.com/kvasir-dev/kvasir/internal/endpoint"
 	"github.com/kvasir-dev/kvasir/internal/extproc"
 	"github.com/kvasir-dev/kvasir/internal/httpproxy"
@@ -54,6 +56,14 @@ type app struct {
 	inform   func()
 	tracer   *spans.Tracer // nil without tracing
 
+	// What people are shown.
+	started time.Time
+	ring    *dashboard.Ring
+	recent  *dashboard.Recent
+
+	lately   sync.Mutex // guards what follows
+	lastLive api.Live
+
 	feeding sync.Mutex               // guards what follows, and is held while streams are set
 	feeds   map[string][]ingest.Feed // by namespace/name: what can be subscribed to
 	held    []picker.Feed            // all of them
@@ -71,6 +81,7 @@ type app struct {
 
 func newApp(log logr.Logger, o *options, decisions picker.DecisionLog, tracer *spans.Tracer) *app {
 	a := &app{log: log, inCluster: o.source.inCluster(), name: o.operator.replica, tracer: tracer, refused: map[string]watch.Refusal{}, applied: map[string]picker.Spec{}, board: watch.NewBoard()}
+	a.started, a.ring, a.recent = time.Now(), dashboard.NewRing(), new(dashboard.Recent)
 	a.ready = &readiness{now: time.Now, states: a.streamStates, heard: a.peersHeard}
 	a.informed = make(chan struct{})
 	a.inform = sync.OnceFunc(func() { close(a.informed) })
@@ -78,7 +89,7 @@ func newApp(log logr.Logger, o *options, decisions picker.DecisionLog, tracer *s
 	a.peers.outbox = peer.NewOutbox(incarnation())
 	a.picker = picker.New(picker.Options{
 		Renderer: renderer{a.renderer}, Peers: a.peers.outbox, Doubt: a.doubtTokens,
-		Island: o.island, Decisions: decisions, Log: log.WithName("picker"),
+		Island: o.island, Decisions: decisions, Recorder: a.ring, Log: log.WithName("picker"),
 	})
 	a.dialIn = newDialIn(o.eventsAddress, log.WithName("events"))
 	a.streams = ingest.New(ingest.Config{Source: zmtp.EventSource{}, Reception: a.dialIn.reception, Join: report.Join, Log: log.WithName("events")})

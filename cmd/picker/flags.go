@@ -58,7 +58,7 @@ func parse(args []string, stderr io.Writer) (*options, error) {
 	f.DurationVar(&g.age, "ext-proc-connection-age", 5*time.Minute, "after how long a gateway is told to connect anew, so that it finds all replicas; its requests go on")
 	f.BoolVar(&g.compat, "compat-metrics", false, "show metrics under the names that dashboards of inference gateways use, too")
 	f.StringVar(&o.healthAddress, "health-address", ":9003", "`address` of /healthz and /readyz, and of gRPC health checks")
-	f.StringVar(&o.metricsAddress, "metrics-address", ":9090", "`address` of /metrics and /status")
+	f.StringVar(&o.metricsAddress, "metrics-address", ":9090", "`address` of /metrics, of /status and what else people want to know, and of a page that shows it")
 	f.BoolVar(&o.metricsOpen, "metrics-open", false, "serve metrics to anybody and without TLS in a cluster, too, where otherwise the account that asks needs the right to get inferencepools/metrics")
 	f.StringVar(&o.eventsAddress, "events-address", ":5557", "`address` where the event publishers of engines connect, of pools with the source Listen; rank r on that port + r. Nothing listens there without such a pool")
 	r := &o.reports

@@ -9,9 +9,13 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/yaml"
 
+	"github.com/kvasir-dev/kvasir/api/v1alpha1"
 	"github.com/kvasir-dev/kvasir/internal/conformance"
+	"github.com/kvasir-dev/kvasir/internal/dashboard"
+	"github.com/kvasir-dev/kvasir/internal/dashboard/api"
 	"github.com/kvasir-dev/kvasir/internal/endpoint"
 	"github.com/kvasir-dev/kvasir/internal/extproc"
 	"github.com/kvasir-dev/kvasir/internal/ingest"
@@ -22,8 +26,8 @@ import (
 // supportGrace is how long answers about health and metrics may take at the end.
 const supportGrace = time.Second
 
-// statusEvery is how exact the times in a status are.
-const statusEvery = 5 * time.Second
+// statusEvery is how exact the times in a status are, liveEvery how old what is shown live may be.
+const statusEvery, liveEvery = 5 * time.Second, 500 * time.Millisecond
 
 // healthHandler serves /healthz, which is fine as long as the process answers, /readyz, and gRPC's health checks.
 func (a *app) healthHandler() http.Handler {
@@ -44,11 +48,13 @@ func answer(w http.ResponseWriter, why string) {
 	_, _ = w.Write([]byte(why + "\n")) // who does not want to know does not get to
 }
 
-// metricsHandler serves /metrics and /status, and /debug/pprof if asked to.
+// metricsHandler serves /metrics, and what people want to know: /status, /decisions, /prefixes and /explain; and
+// /debug/pprof if asked to.
 func (a *app) metricsHandler(registry *prometheus.Registry, profile bool) http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", metrics.Handler(registry))
 	mux.HandleFunc("GET /status", a.serveStatus)
+	dashboard.Register(mux, dashboard.Data{Ring: a.ring, Prefixes: a.picker.Prefixes, Explain: a.picker.Explain})
 	if profile {
 		mux.HandleFunc("GET /debug/pprof/", pprof.Index)
 		mux.HandleFunc("GET /debug/pprof/cmdline", pprof.Cmdline)
@@ -59,18 +65,26 @@ func (a *app) metricsHandler(registry *prometheus.Registry, profile bool) http.H
 	return mux
 }
 
+// objects are what exists, with its status, and what this replica knows besides.
+type objects struct {
+	*watch.List `json:",inline"`
+	Live        api.Live `json:"live"`
+}
+
 // serveStatus answers with all pools and policies, their status filled in, as a list in YAML; in JSON for those who
-// ask for it.
+// ask for it. What the replica knows of its pools at the moment is beside them.
 func (a *app) serveStatus(w http.ResponseWriter, r *http.Request) {
 	list := a.status()
+	all := objects{List: list, Live: a.live(list)}
+	w.Header().Set("Cache-Control", "no-store")
 	var body []byte
 	var err error
 	if strings.Contains(r.Header.Get("Accept"), "json") || r.URL.Query().Get("output") == "json" {
 		w.Header().Set("Content-Type", "application/json")
-		body, err = json.Marshal(list)
+		body, err = json.Marshal(all)
 	} else {
 		w.Header().Set("Content-Type", "application/yaml")
-		body, err = yaml.Marshal(list)
+		body, err = yaml.Marshal(all)
 	}
 	if err != nil {
 		http.Error(w, err.Error(), http.StatusInternalServerError)
@@ -79,7 +93,8 @@ func (a *app) serveStatus(w http.ResponseWriter, r *http.Request) {
 	_, _ = w.Write(body) // who does not want to know does not get to
 }
 
-// keepStatus looks at the status now and then, so that it tells since when something is so though nobody asks.
+// keepStatus looks at the status now and then, so that it tells since when something is so though nobody asks, and what
+// counters were a minute ago.
 func (a *app) keepStatus(ctx context.Context) {
 	tick := time.NewTicker(statusEvery)
 	defer tick.Stop()
@@ -87,8 +102,9 @@ func (a *app) keepStatus(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 			return
-		case <-tick.C:
+		case now := <-tick.C:
 			a.status()
+			a.recent.Observe(now, a.facts(nil))
 		}
 	}
 }
@@ -110,6 +126,60 @@ func (a *app) status() *watch.List {
 	})
 	a.found = findingsOf(list)
 	return list
+}
+
+// live is what this replica knows. The index is visited at most twice a second, however many ask.
+func (a *app) live(list *watch.List) api.Live {
+	a.lately.Lock()
+	defer a.lately.Unlock()
+	now := time.Now()
+	if now.Sub(a.lastLive.Time) < liveEvery {
+		return a.lastLive
+	}
+	facts := a.facts(list)
+	for i := range facts {
+		facts[i].Shares = a.picker.Sharing(facts[i].Stats.Namespace + "/" + facts[i].Stats.Pool)
+	}
+	a.lastLive = dashboard.Live(a.name, now, a.started, a.ready.status(), list.Problems, dashboard.Pools(facts, a.recent))
+	return a.lastLive
+}
+
+// facts gathers what is known of each pool. list says what the picker thinks of the pools; nil where nobody asks.
+func (a *app) facts(list *watch.List) []dashboard.Facts {
+	judged := map[string][]metav1.Condition{}
+	if list != nil {
+		for _, item := range list.Items {
+			if p, ok := item.(*v1alpha1.InferencePool); ok {
+				judged[p.Namespace+"/"+p.Name] = p.Status.Conditions
+			}
+		}
+	}
+	var all []dashboard.Facts
+	for _, s := range a.picker.Stats() {
+		name := s.Namespace + "/" + s.Pool
+		f := dashboard.Facts{Stats: s, Streams: a.knowledge(name), Judged: judged[name], Leaving: map[string]bool{}}
+		if known, ok := a.picker.Operate(name); ok {
+			f.Totals = known.Totals
+		}
+		all = append(all, f)
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for i := range all {
+		f := &all[i]
+		f.Spec = a.applied[f.Stats.Namespace+"/"+f.Stats.Pool]
+		for j := range a.state.Pools {
+			if p := a.state.Pools[j].Object; p.Namespace == f.Stats.Namespace && p.Name == f.Stats.Pool {
+				f.Written = p
+			}
+		}
+		for j := range a.leaving {
+			if p := &a.leaving[j]; p.Leaving && p.Namespace == f.Stats.Namespace && p.Pool == f.Stats.Pool {
+				f.Leaving[p.UID] = true
+			}
+		}
+	}
+	return all
 }
 
 // collectors of the metrics.

@@ -11,6 +11,7 @@ import (
 	"github.com/go-logr/logr"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/kvasir-dev/kvasir/internal/dashboard"
 	"github.com/kvasir-dev/kvasir/internal/httpproxy"
 	"github.com/kvasir-dev/kvasir/internal/metrics"
 	"github.com/kvasir-dev/kvasir/internal/watch"
@@ -167,7 +168,7 @@ func run(ctx context.Context, o *options, l *listeners, log logr.Logger) error {
 	small := httpproxy.ServeOptions{Grace: supportGrace, Log: log.WithName("http")}
 	group.Go(func() error { return httpproxy.Serve(support, l.health, a.healthHandler(), small) })
 	group.Go(func() error {
-		return httpproxy.Serve(support, l.metrics, guard.protect(a.metricsHandler(registry, o.pprof)), small)
+		return httpproxy.Serve(support, l.metrics, dashboard.WithPage(guard.protect(a.metricsHandler(registry, o.pprof))), small)
 	})
 	group.Go(func() error { return a.serveSync(support, l.reports) })
 	group.Go(func() error { a.tellPeers(support); return nil })

@@ -18,6 +18,8 @@ type Reader interface {
 	Size() (distinct, held, speculative int)
 	// Held is the number of distinct blocks that a holder has.
 	Held(h Holder) int
+	// Sharing tells of each of the holders how many of its blocks no other of them has. Strays may be left out.
+	Sharing(holders []Holder) []Share
 }
 
 // Book is an index with both its sides: Table is the plain one, Index the fast one.

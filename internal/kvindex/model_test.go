@@ -227,6 +227,9 @@ func compareDeeply(t *testing.T, f *forest, rng *rand.Rand, at string, plain, fa
 		if d, h, _ := fast.book.Size(); d != distinct || h != held {
 			t.Fatalf("%s: %d distinct and %d held blocks, fast %d and %d", at, distinct, held, d, h)
 		}
+		if a, b := plain.book.Sharing(plain.holders), fast.book.Sharing(fast.holders); !slices.Equal(a, b) {
+			t.Fatalf("%s: holders share %v, fast %v", at, a, b)
+		}
 	}
 	for i := range plain.holders {
 		l := fast.book.(*Index).lifeOf(fast.holders[i])

@@ -119,6 +119,18 @@ func (h *hot) dropBelow(now time.Time, weight float64) bool {
 // hottest are the prefixes that were hit most often, with at most so many tokens besides those that prefixes before have
 // in common with them.
 func (h *hot) hottest(now time.Time, maxTokens int) [][]uint32 {
+	var out [][]uint32
+	for _, p := range h.top(now, hotPrefixes) {
+		if more := len(p.ids) - Known(out, p.ids); more > 0 && more <= maxTokens {
+			out = append(out, p.ids)
+			maxTokens -= more
+		}
+	}
+	return out
+}
+
+// top are the prefixes that were hit most often, at most n of them.
+func (h *hot) top(now time.Time, n int) []hotPrefix {
 	h.mu.Lock()
 	all := make([]hotPrefix, 0, len(h.prefixes))
 	for _, p := range h.prefixes {
@@ -128,14 +140,7 @@ func (h *hot) hottest(now time.Time, maxTokens int) [][]uint32 {
 	slices.SortFunc(all, func(a, b hotPrefix) int {
 		return cmp.Or(cmp.Compare(b.hits, a.hits), cmp.Compare(len(b.ids), len(a.ids)), slices.Compare(a.ids, b.ids))
 	})
-	var out [][]uint32
-	for _, p := range all {
-		if more := len(p.ids) - Known(out, p.ids); more > 0 && more <= maxTokens {
-			out = append(out, p.ids)
-			maxTokens -= more
-		}
-	}
-	return out
+	return all[:min(n, len(all))]
 }
 
 // Known is how many ids of a prompt stand at the beginning of one of others.

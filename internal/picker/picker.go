@@ -49,6 +49,8 @@ type Options struct {
 	Island string
 	// Decisions gets a record of as many requests as policies say; nil logs none.
 	Decisions DecisionLog
+	// Recorder gets decisions to show to people; nil gets none.
+	Recorder Recorder
 	// Log gets a line per request at V(1).
 	Log logr.Logger
 }

@@ -5,6 +5,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/kvasir-dev/kvasir/internal/dashboard/api"
 	"github.com/kvasir-dev/kvasir/internal/decisionlog"
 	"github.com/kvasir-dev/kvasir/internal/policy"
 )
@@ -15,11 +16,13 @@ type DecisionLog interface {
 	Write(*decisionlog.Record)
 }
 
-// account is what the decision log gets of a request. The nil account is of one that is not logged.
+// account is what the decision log gets of a request, or a Recorder, or both. The nil account is of one that nobody gets.
 type account struct {
-	log    DecisionLog
-	record decisionlog.Record
-	start  time.Time
+	log      DecisionLog // nil when it is not logged
+	record   decisionlog.Record
+	recorder Recorder // nil when it is not taken down
+	shown    api.Decision
+	start    time.Time
 }
 
 // sampler chooses so many percent of requests, evenly.
@@ -33,12 +36,42 @@ func (s *sampler) takes(percent int) bool {
 	return n*int64(percent)/100 != (n-1)*int64(percent)/100
 }
 
-// account begins the account of a request that has been decided, if it is to be logged.
+// account begins the account of a request that has been decided, if somebody is to get it.
 func (p *Picker) account(v *view, d *Decision, s *scratch, question *policy.Request, in *asked, decided time.Time) *account {
-	if p.options.Decisions == nil || !v.logged.takes(v.spec.Policy.LogPercent) {
+	logged := p.options.Decisions != nil && v.logged.takes(v.spec.Policy.LogPercent)
+	passed, shown := int64(0), false
+	if p.options.Recorder != nil {
+		passed, shown = p.options.Recorder.Wants(decided)
+	}
+	if !logged && !shown {
 		return nil
 	}
-	a := &account{log: p.options.Decisions, start: in.start}
+	a := &account{start: in.start}
+	if logged {
+		a.log = p.options.Decisions
+		a.describe(v, d, s, question, in, decided)
+	}
+	if shown {
+		a.recorder = p.options.Recorder
+		a.show(v, d, s, question, in, decided)
+		a.shown.Passed = passed
+		a.shown.ID = a.recorder.Decided(a.shown)
+	}
+	return a
+}
+
+// show fills in what a Recorder gets.
+func (a *account) show(v *view, d *Decision, s *scratch, question *policy.Request, in *asked, decided time.Time) {
+	at := v.place(d.Model)
+	a.shown = api.Decision{
+		Time: in.start, Explanation: *v.explanation(s, question, &in.prompt, decided, &at),
+		Cached: -1, Waited: milliseconds(in.waited),
+	}
+	a.shown.Model, a.shown.Distrusted = d.Model, d.Distrusted
+}
+
+// describe fills in what the decision log gets.
+func (a *account) describe(v *view, d *Decision, s *scratch, question *policy.Request, in *asked, decided time.Time) {
 	salt := a.log.Salt()
 	a.record = decisionlog.Record{
 		Timestamp: in.start.UnixMilli(), Input: d.PromptTokens, Session: salt.ID(question.Session), Pool: d.Pool, Model: d.Model,
@@ -61,19 +94,19 @@ func (p *Picker) account(v *view, d *Decision, s *scratch, question *policy.Requ
 			InFlight:  candidate.Load.InFlight, Pending: candidate.Load.PendingTokens, Cost: s.costs[c].First,
 		})
 	}
-	return a
 }
 
 // firstToken, usage and generated take what an answer tells.
 func (a *account) firstToken(now time.Time) {
 	if a != nil && a.record.FirstToken == 0 {
 		a.record.FirstToken = milliseconds(now.Sub(a.start))
+		a.shown.FirstToken = a.record.FirstToken
 	}
 }
 
 func (a *account) usage(cachedTokens int) {
 	if a != nil {
-		a.record.Cached = cachedTokens
+		a.record.Cached, a.shown.Cached = cachedTokens, cachedTokens
 	}
 }
 
@@ -83,13 +116,20 @@ func (a *account) generated(tokens int) {
 	}
 }
 
-// end hands the account to the log.
+// end hands the account over.
 func (a *account) end(now time.Time, attempt int, outcome Outcome) {
 	if a == nil {
 		return
 	}
-	a.record.Attempt, a.record.Outcome, a.record.Duration = attempt, outcome.String(), milliseconds(now.Sub(a.start))
-	a.log.Write(&a.record)
+	took := milliseconds(now.Sub(a.start))
+	if a.log != nil {
+		a.record.Attempt, a.record.Outcome, a.record.Duration = attempt, outcome.String(), took
+		a.log.Write(&a.record)
+	}
+	if a.recorder != nil {
+		a.shown.Attempt, a.shown.Outcome, a.shown.Duration = attempt, outcome.String(), took
+		a.recorder.Ended(a.shown)
+	}
 }
 
 func milliseconds(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }

@@ -64,6 +64,7 @@ func init() {
 			"internal/controller/pickers",
 			"internal/controller/inferencepool",
 			"internal/controller/routingpolicy",
+			"internal/dashboard",
 			"internal/extproc",
 			"internal/h2stream",
 			"internal/httpproxy",

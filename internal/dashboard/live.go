@@ -1,0 +1,220 @@
+package dashboard
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/kvasir-dev/kvasir/api/v1alpha1"
+	"github.com/kvasir-dev/kvasir/internal/dashboard/api"
+	"github.com/kvasir-dev/kvasir/internal/endpoint"
+	"github.com/kvasir-dev/kvasir/internal/ingest"
+	"github.com/kvasir-dev/kvasir/internal/kvindex"
+	"github.com/kvasir-dev/kvasir/internal/operate"
+	"github.com/kvasir-dev/kvasir/internal/picker"
+)
+
+// Facts are what a picker knows of one pool, from all its parts.
+type Facts struct {
+	Spec    picker.Spec // in force
+	Stats   picker.PoolStats
+	Totals  operate.Totals
+	Streams []ingest.Status
+	Shares  map[endpoint.ID]kvindex.Share
+	// Pods that leave, by UID: they have the drain mark, or are being deleted.
+	Leaving map[string]bool
+	// Written is the pool as it is written down, with the status that the operator has given it, if there is one.
+	// Judged are its conditions as the picker sees them.
+	Written *v1alpha1.InferencePool
+	Judged  []metav1.Condition
+}
+
+// name is namespace/name.
+func (f *Facts) name() string { return f.Stats.Namespace + "/" + f.Stats.Pool }
+
+// Pools puts facts into the words of the API. recent says what counters were before.
+func Pools(all []Facts, recent *Recent) []api.Pool {
+	pools := make([]api.Pool, len(all))
+	for i := range all {
+		pools[i] = all[i].pool(recent.before(all[i].name()))
+	}
+	return pools
+}
+
+func (f *Facts) pool(before poolMark) api.Pool {
+	s := &f.Stats
+	p := api.Pool{
+		Namespace: s.Namespace, Name: s.Pool, Model: f.Spec.Model, Strategy: s.Strategy, Policy: f.Spec.Policy.Name, BlockTokens: f.Spec.BlockTokens,
+		Waiting: s.Admission.Waiting, Refused: f.Totals.Refused, Requests: f.Totals.Requests, Outcomes: map[string]int64{},
+		TTFT: quantiles(f.Totals.TTFT, before.ttft), Hits: hits(s.Hits, picker.Hits{}), Recent: hits(s.Hits, before.hits),
+		Blocks: s.Blocks, Held: s.Held, Speculative: s.Speculative, ExactTokens: 1 - s.Without.Share, Inexact: s.Without.Last,
+		Degraded: degraded(f.Judged), Pods: f.pods(before), Rollout: f.rollout(),
+	}
+	for outcome, n := range s.Outcomes {
+		p.Outcomes[outcome.String()] = n
+	}
+	if f.Written != nil {
+		p.Size.Desired = f.Written.Status.DesiredReplicas
+	}
+	for i := range p.Pods {
+		p.Size.Pods++
+		switch p.Pods[i].Phase {
+		case api.PhaseServing:
+			p.Size.Ready++
+		case api.PhaseDraining:
+			p.Size.Draining++
+		}
+	}
+	for _, sh := range s.Shadows {
+		p.Shadows = append(p.Shadows, api.Shadow{
+			Name: sh.Name, Strategy: sh.Strategy, Compared: sh.Compared, Agreed: sh.Agreed, SavedSeconds: sh.SavedSeconds, LostSeconds: sh.LostSeconds,
+		})
+	}
+	return p
+}
+
+// quantiles of the times of late, of all times where there were none of late.
+func quantiles(now, before operate.Histogram) *api.Quantiles {
+	late := now
+	for i := range late {
+		late[i] -= before[i]
+	}
+	if late.Count() <= 0 {
+		late = now
+	}
+	if late.Count() == 0 {
+		return nil
+	}
+	return &api.Quantiles{P50: late.Quantile(0.5), P90: late.Quantile(0.9), P99: late.Quantile(0.99)}
+}
+
+// degraded are the conditions that are not as they should be. Those that cannot be told yet are not among them.
+func degraded(conditions []metav1.Condition) (out []string) {
+	for i := range conditions {
+		if c := &conditions[i]; c.Status == metav1.ConditionFalse {
+			text := c.Type + ": " + c.Reason
+			if c.Message != "" {
+				text += ": " + c.Message
+			}
+			out = append(out, text)
+		}
+	}
+	return out
+}
+
+// rollout is how far the operator has told that the template is rolled out; nil without an operator.
+func (f *Facts) rollout() *api.Rollout {
+	if f.Written == nil || f.Written.Spec.Template == nil {
+		return nil
+	}
+	s := &f.Written.Status
+	c := meta.FindStatusCondition(s.Conditions, "UpToDate")
+	if c == nil {
+		return nil
+	}
+	r := &api.Rollout{Reason: c.Reason, Message: c.Message, CurrentRevision: s.CurrentRevision, UpdateRevision: s.UpdateRevision}
+	if s.UpdatedReplicas != nil {
+		r.Updated = *s.UpdatedReplicas
+	}
+	if s.Replicas != nil {
+		r.Replicas = *s.Replicas
+	}
+	return r
+}
+
+// pods by name, with their endpoints by rank.
+func (f *Facts) pods(before poolMark) []api.Pod {
+	spec := map[endpoint.ID]*endpoint.Endpoint{}
+	for i := range f.Spec.Endpoints {
+		spec[f.Spec.Endpoints[i].ID] = &f.Spec.Endpoints[i]
+	}
+	streams := map[endpoint.ID]*ingest.Status{}
+	for i := range f.Streams {
+		streams[f.Streams[i].Endpoint.ID] = &f.Streams[i]
+	}
+	pods := map[string]*api.Pod{}
+	for i := range f.Stats.Endpoints {
+		s := &f.Stats.Endpoints[i]
+		pod := pods[s.ID.Pod]
+		if pod == nil {
+			pod = &api.Pod{Name: s.Pod, UID: s.ID.Pod, Phase: api.PhaseServing}
+			pods[s.ID.Pod] = pod
+		}
+		ep := spec[s.ID]
+		if ep == nil {
+			ep = &endpoint.Endpoint{ID: s.ID} // it has just left
+		}
+		pod.Island = cmp.Or(pod.Island, ep.Island)
+		switch {
+		case ep.Terminating || f.Leaving[s.ID.Pod]:
+			pod.Phase = api.PhaseDraining
+		case !s.Pickable && pod.Phase != api.PhaseDraining:
+			pod.Phase = api.PhaseNotReady
+		case !s.CircuitClosed && pod.Phase == api.PhaseServing:
+			pod.Phase = api.PhaseCircuit
+		}
+		pod.Endpoints = append(pod.Endpoints, f.endpoint(s, ep, streams[s.ID], before.endpoints[s.ID]))
+	}
+	out := make([]api.Pod, 0, len(pods))
+	for _, pod := range pods {
+		slices.SortFunc(pod.Endpoints, func(a, b api.Endpoint) int { return cmp.Compare(a.Rank, b.Rank) })
+		out = append(out, *pod)
+	}
+	slices.SortFunc(out, func(a, b api.Pod) int { return cmp.Or(natural(a.Name, b.Name), strings.Compare(a.UID, b.UID)) })
+	return out
+}
+
+func (f *Facts) endpoint(s *picker.EndpointStats, ep *endpoint.Endpoint, stream *ingest.Status, before picker.Hits) api.Endpoint {
+	e := api.Endpoint{
+		Rank: s.ID.Rank, Address: cmp.Or(ep.Address, ep.Socket), Events: "None",
+		Blocks: s.Held, KVUsage: s.Load.KVUsage, InFlight: s.Load.InFlight, Decoding: s.Load.Decoding,
+		PendingTokens: s.Load.PendingTokens, Waiting: s.Load.Waiting, Rate: s.Load.Rate, Picks: s.Picks, Failures: s.Failures,
+		Hits: hits(s.Hits, picker.Hits{}), Recent: hits(s.Hits, before), Doubted: s.Doubted,
+	}
+	if stream != nil && !f.Spec.NoEvents {
+		e.Events, e.Lag = stream.State.String(), max(0, stream.Stats.Lag().Seconds())
+	}
+	share := f.Shares[s.ID]
+	e.Unique, e.Shared = share.Unique, share.Shared
+	if f.Spec.BlockTokens > 0 && s.Load.KVTokens > 0 {
+		e.Capacity = s.Load.KVTokens / f.Spec.BlockTokens
+		e.Fill = min(1, float64(e.Blocks)/float64(max(1, e.Capacity)))
+	}
+	return e
+}
+
+// natural orders names by their text, and the numbers at their ends by value: pod-2 before pod-10.
+func natural(a, b string) int {
+	headA, numberA := cutNumber(a)
+	headB, numberB := cutNumber(b)
+	return cmp.Or(strings.Compare(headA, headB), cmp.Compare(len(numberA), len(numberB)), strings.Compare(numberA, numberB))
+}
+
+func cutNumber(s string) (head, number string) {
+	i := len(s)
+	for i > 0 && s[i-1] >= '0' && s[i-1] <= '9' {
+		i--
+	}
+	return s[:i], strings.TrimLeft(s[i:], "0")
+}
+
+// NotReady says why a picker is not, for people.
+func NotReady(why string) string {
+	if why == "" {
+		return ""
+	}
+	return fmt.Sprintf("This replica takes no requests: %s.", why)
+}
+
+// Live is what one replica knows now.
+func Live(name string, now, started time.Time, notReady string, problems []string, pools []api.Pool) api.Live {
+	return api.Live{
+		Picker: name, Time: now.UTC(), Started: started.UTC(), Ready: notReady == "", NotReady: NotReady(notReady),
+		Problems: problems, Pools: pools,
+	}
+}

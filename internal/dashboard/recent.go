@@ -1,0 +1,74 @@
+package dashboard
+
+import (
+	"sync"
+	"time"
+
+	"github.com/kvasir-dev/kvasir/internal/dashboard/api"
+	"github.com/kvasir-dev/kvasir/internal/endpoint"
+	"github.com/kvasir-dev/kvasir/internal/operate"
+	"github.com/kvasir-dev/kvasir/internal/picker"
+)
+
+// recentSpan is how far back recent counters reach, about.
+const recentSpan = time.Minute
+
+// Recent remembers counters for a minute, so that it can be told what has changed in it. It is safe for concurrent use.
+type Recent struct {
+	mu    sync.Mutex
+	marks []mark // by time
+}
+
+// mark is what counters were at a time.
+type mark struct {
+	at    time.Time
+	pools map[string]poolMark
+}
+
+type poolMark struct {
+	hits      picker.Hits
+	ttft      operate.Histogram
+	endpoints map[endpoint.ID]picker.Hits
+}
+
+// Observe notes the counters of all pools at a time. It is to be called every few seconds.
+func (r *Recent) Observe(now time.Time, pools []Facts) {
+	m := mark{at: now, pools: map[string]poolMark{}}
+	for i := range pools {
+		f := &pools[i]
+		one := poolMark{hits: f.Stats.Hits, ttft: f.Totals.TTFT, endpoints: map[endpoint.ID]picker.Hits{}}
+		for j := range f.Stats.Endpoints {
+			one.endpoints[f.Stats.Endpoints[j].ID] = f.Stats.Endpoints[j].Hits
+		}
+		m.pools[f.name()] = one
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.marks = append(r.marks, m)
+	drop := 0
+	for drop < len(r.marks)-1 && now.Sub(r.marks[drop+1].at) >= recentSpan {
+		drop++
+	}
+	r.marks = append([]mark(nil), r.marks[drop:]...)
+}
+
+// before is what a pool's counters were about a minute ago; nothing for one that was not there.
+func (r *Recent) before(pool string) poolMark {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if len(r.marks) == 0 {
+		return poolMark{}
+	}
+	return r.marks[0].pools[pool]
+}
+
+// hits puts counters into the words of the API, less what they were before.
+func hits(now, before picker.Hits) api.Hits {
+	if now.Answers < before.Answers {
+		before = picker.Hits{} // another life of it
+	}
+	return api.Hits{
+		Answers: now.Answers - before.Answers, Prompt: now.PromptTokens - before.PromptTokens, Predicted: now.Predicted - before.Predicted,
+		Confirmed: now.Confirmed - before.Confirmed, Delivered: now.Delivered - before.Delivered, Deviation: now.Deviation - before.Deviation,
+	}
+}

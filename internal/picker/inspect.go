@@ -1,0 +1,190 @@
+package picker
+
+import (
+	"cmp"
+	"context"
+	"slices"
+	"time"
+
+	"github.com/kvasir-dev/kvasir/internal/dashboard/api"
+	"github.com/kvasir-dev/kvasir/internal/endpoint"
+	"github.com/kvasir-dev/kvasir/internal/kvblock"
+	"github.com/kvasir-dev/kvasir/internal/kvindex"
+	"github.com/kvasir-dev/kvasir/internal/policy"
+)
+
+// What people are shown of picks. None of it runs on the path of a request, unless somebody watches.
+
+// Recorder takes down decisions with all their candidates, for people to see. It is asked at every pick and must not
+// block.
+type Recorder interface {
+	// Wants tells whether the decision that is made now is to be taken down, and how many were passed over before it.
+	Wants(now time.Time) (passed int64, ok bool)
+	// Decided takes a decision, and names it. What it refers to is not changed any more.
+	Decided(d api.Decision) (id uint64)
+	// Ended takes it again, when its request has ended.
+	Ended(d api.Decision)
+}
+
+// Explain tells where a request would go now, and why: what every candidate holds and has to do, and what that costs.
+// Nothing is sent or booked, no tenant pays, and nobody waits. Where the policy has engines asked for tokens, one is
+// asked. It fails with an *Error.
+func (p *Picker) Explain(ctx context.Context, in *Request) (*api.Explanation, error) {
+	s := new(scratch)
+	v, err := p.current.Load().read(in, &s.request)
+	if err == nil && v.spec.MaxRequestBody > 0 && int64(len(in.Body)) > v.spec.MaxRequestBody {
+		err = tooLarge(v.spec.MaxRequestBody)
+	}
+	if err != nil {
+		return nil, err
+	}
+	now := v.gate.present()
+	if now == nil {
+		return nil, unknownModel(s.request.Model)
+	}
+	defer now.done()
+	v = now
+	asked := &asked{header: in.Header, allow: in.Allow, unparsed: in.Unparsed, size: len(in.Body), body: in.Body, prompt: prompt{err: errRoute}}
+	if !in.Unparsed {
+		asked.prompt = p.exactKeys(ctx, v, s, in.Body)
+	}
+	at, moment := v.place(s.request.Model), p.now()
+	if s.candidates = v.eligible(moment, &at, in.Allow, s); len(s.candidates) == 0 {
+		return nil, noEndpoint(v.spec.Name)
+	}
+	believed := !v.trust.lost.Load()
+	v.match(s, &asked.prompt, believed)
+	question := v.question(s, asked, moment)
+	v.stay(s, &question)
+	v.recall(s, &question, v.history)
+	s.costs = resize(s.costs, len(s.candidates))
+	policy.Still(v.strategy).Score(&question, s.candidates, s.costs)
+	e := v.explanation(s, &question, &asked.prompt, moment, &at)
+	e.Model, e.Distrusted = s.request.Model, !believed
+	return e, nil
+}
+
+// explanation puts what a strategy has made of s.candidates into words for people.
+func (v *view) explanation(s *scratch, question *policy.Request, in *prompt, now time.Time, at *place) *api.Explanation {
+	terms := policy.Explain(v.strategy, question, s.candidates)
+	e := &api.Explanation{
+		Namespace: v.spec.Namespace, Pool: v.spec.Name, Strategy: string(v.spec.Policy.Strategy.Type),
+		Tokens: in.source.String(), TokensMissing: reasonOf(in.err), PromptTokens: question.PromptTokens,
+		Unit: terms.Unit, Fleet: termsOf(terms.Fleet),
+	}
+	if n := min(len(in.keys), prefixBlocks); n > 0 {
+		e.Prefix = v.spec.Seed.Name(in.keys[n-1])
+	}
+	order := policy.Rank(question, s.candidates, s.costs, make([]int, 0, len(s.candidates)), len(s.candidates))
+	scored := make([]bool, len(v.members))
+	for _, c := range order {
+		i, candidate := s.index[c], &s.candidates[c]
+		scored[i] = true
+		ep := &v.spec.Endpoints[i]
+		e.Candidates = append(e.Candidates, api.Candidate{
+			Pod: ep.Pod, Rank: ep.ID.Rank,
+			Matched: question.MatchTokens(candidate), Confirmed: min(candidate.Match.Confirmed(), question.Blocks) * question.BlockTokens,
+			Uncached: question.Uncached(candidate), InFlight: candidate.Load.InFlight, PendingTokens: candidate.Load.PendingTokens,
+			KVUsage: candidate.Load.KVUsage, Cost: s.costs[c].First, Then: s.costs[c].Then, Terms: termsOf(terms.Candidates[c]),
+		})
+	}
+	for i, ok := range scored {
+		if !ok {
+			ep := &v.spec.Endpoints[i]
+			e.LeftOut = append(e.LeftOut, api.LeftOut{Pod: ep.Pod, Rank: ep.ID.Rank, Reason: v.leftOut(i, now, at)})
+		}
+	}
+	return e
+}
+
+func termsOf(terms []policy.Term) []api.Term {
+	out := make([]api.Term, len(terms))
+	for i, t := range terms {
+		out[i] = api.Term{Name: t.Name, Value: t.Value, Unit: t.Unit}
+	}
+	return out
+}
+
+// leftOut is why an endpoint was no candidate.
+func (v *view) leftOut(i int, now time.Time, at *place) string {
+	ep, m := &v.spec.Endpoints[i], v.members[i]
+	switch {
+	case ep.Terminating:
+		return "draining"
+	case !ep.Pickable():
+		return "not-ready"
+	case at.having != nil && !at.having[ep.ID]:
+		return "adapter"
+	case !at.home(ep) && v.spec.Policy.Crossing != CrossWhenCheaper:
+		return "island"
+	case !m.circuit.closed(now, v.spec.Policy.CircuitFailures):
+		return "circuit"
+	}
+	load := m.load.View(now)
+	if load.KVUsage > v.spec.Policy.MaxKVUsage || v.spec.Policy.Admission.full(&load) {
+		return "full"
+	}
+	if !at.home(ep) {
+		return "island"
+	}
+	return "not-asked" // a gateway's choice, or a trial of its circuit
+}
+
+// Sharing tells of each endpoint of a pool (namespace/name) how many of its blocks no other endpoint has. It visits the
+// whole index.
+func (p *Picker) Sharing(pool string) map[endpoint.ID]kvindex.Share {
+	for _, v := range p.current.Load().pools {
+		if v.name == pool {
+			out := make(map[endpoint.ID]kvindex.Share, len(v.holders))
+			for i, share := range v.index.Sharing(v.holders) {
+				out[v.spec.Endpoints[i].ID] = share
+			}
+			return out
+		}
+	}
+	return nil
+}
+
+// Prefixes are those that requests have found in caches most often of late, and who holds them now, at most limit of
+// them. Prefixes of adapters, with a cache salt, or whose tokens are not known are not among them.
+func (p *Picker) Prefixes(limit int) []api.Prefix {
+	var out []api.Prefix
+	now := p.now()
+	for _, v := range p.current.Load().pools {
+		root := v.spec.Seed.Root(v.spec.Model, "")
+		matches := make([]kvindex.Match, len(v.holders))
+		for _, h := range v.hot.top(now, limit) {
+			keys := kvblock.AppendKeys(nil, root, h.ids, v.spec.BlockTokens)
+			if len(keys) == 0 {
+				continue
+			}
+			v.index.Match(keys, v.holders, matches)
+			out = append(out, api.Prefix{
+				Namespace: v.spec.Namespace, Pool: v.spec.Name, Hash: v.spec.Seed.Name(keys[len(keys)-1]),
+				Tokens: len(h.ids), Hits: h.hits, Holders: v.holdersOf(matches),
+			})
+		}
+	}
+	slices.SortStableFunc(out, func(a, b api.Prefix) int { return cmp.Compare(b.Hits, a.Hits) })
+	return out[:min(len(out), limit)]
+}
+
+// holdersOf names who has confirmed blocks by matches, in the order of the view, longest first.
+func (v *view) holdersOf(matches []kvindex.Match) []api.Holder {
+	holders := []api.Holder{}
+	for i := range matches {
+		blocks := matches[i].Confirmed()
+		if blocks == 0 {
+			continue
+		}
+		h := api.Holder{Pod: v.spec.Endpoints[i].Pod, Rank: v.spec.Endpoints[i].ID.Rank, Tokens: blocks * v.spec.BlockTokens, Tiers: map[string]int{}}
+		for tier, n := range matches[i].Tiers {
+			if n > 0 {
+				h.Tiers[kvblock.Tier(tier).String()] = int(n) * v.spec.BlockTokens //nolint:gosec // few
+			}
+		}
+		holders = append(holders, h)
+	}
+	slices.SortStableFunc(holders, func(a, b api.Holder) int { return cmp.Compare(b.Tokens, a.Tokens) })
+	return holders
+}
