@@ -3,7 +3,7 @@
 # their source elsewhere.
 #
 #   hack/generate.sh          writes api/v1alpha1/zz_generated.deepcopy.go, config/crd/bases, and charts/kvasir/templates/crds,
-#                             files/rules and README.md
+#                             files and README.md
 #   hack/generate.sh --check  writes nothing; fails when they are stale
 set -eu
 cd "$(dirname "$0")/.."
@@ -25,7 +25,7 @@ if [ "${1:-}" = --check ]; then
 	diff -u api/v1alpha1/zz_generated.deepcopy.go "$out/api/zz_generated.deepcopy.go" &&
 		diff -ru config/crd/bases "$out/crd" &&
 		diff -ru charts/kvasir/templates/crds "$out/chart/templates/crds" &&
-		diff -ru charts/kvasir/files/rules "$out/chart/files/rules" &&
+		diff -ru charts/kvasir/files "$out/chart/files" &&
 		diff -u charts/kvasir/README.md "$out/chart/README.md" || {
 		echo "generated files are stale: run hack/generate.sh" >&2
 		exit 1
@@ -34,6 +34,6 @@ if [ "${1:-}" = --check ]; then
 fi
 
 cp "$out/api/zz_generated.deepcopy.go" api/v1alpha1/
-rm -rf config/crd/bases charts/kvasir/templates/crds charts/kvasir/files/rules
+rm -rf config/crd/bases charts/kvasir/templates/crds charts/kvasir/files
 cp -R "$out/crd" config/crd/bases
 cp -R "$out/chart/." charts/kvasir

@@ -1,10 +1,12 @@
 // Command chart writes the parts of the Helm chart that have their source elsewhere: the definitions as templates, the
-// rules of all roles, and the table of values.
+// rules of all roles, alerts and dashboards, and the table of values.
 //
 // Usage: chart -definitions DIR -out DIR, in the root of the repository. Below -out are written
 //
 //	templates/crds/*.yaml   the definitions in -definitions, kept when the chart is uninstalled
-//	files/rules/ROLE.yaml   the rules of each Role and ClusterRole of config/rbac, with their comments
+//	files/roles/ROLE.yaml   the rules of each Role and ClusterRole of config/rbac, with their comments
+//	files/rules.yaml        the alerts of config/monitoring
+//	files/dashboards/*.json the dashboards of config/monitoring
 //	README.md               the values of charts/kvasir/values.yaml, with their comments
 package main
 
@@ -20,8 +22,10 @@ import (
 )
 
 const (
-	roles  = "config/rbac/*.yaml"
-	values = "charts/kvasir/values.yaml"
+	roles      = "config/rbac/*.yaml"
+	alerts     = "config/monitoring/rules.yaml"
+	dashboards = "config/monitoring/dashboards/*.json"
+	values     = "charts/kvasir/values.yaml"
 )
 
 func main() {
@@ -44,6 +48,22 @@ func run(definitions, out string) error {
 		return err
 	}
 	if err := each(roles, func(_, text string) error { return rules(text, files) }); err != nil {
+		return err
+	}
+	if err := each(alerts, func(_, text string) error {
+		_, spec, found := strings.Cut(text, "\nspec:\n")
+		if !found {
+			return errors.New("no spec")
+		}
+		files["files/rules.yaml"] = spec
+		return nil
+	}); err != nil {
+		return err
+	}
+	if err := each(dashboards, func(name, text string) error {
+		files["files/dashboards/"+name] = text
+		return nil
+	}); err != nil {
 		return err
 	}
 	text, err := os.ReadFile(values)
@@ -116,7 +136,7 @@ func rules(text string, files map[string]string) error {
 		if !found || !strings.HasPrefix(list, "- ") {
 			return fmt.Errorf("the rules of %s are not at its end", role.Metadata.Name)
 		}
-		files["files/rules/"+role.Metadata.Name+".yaml"] = strings.TrimSuffix(list, "\n")
+		files["files/roles/"+role.Metadata.Name+".yaml"] = strings.TrimSuffix(list, "\n")
 	}
 	return nil
 }

@@ -53,3 +53,19 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version | replace "+" "_" }}
   name: {{ include "kvasir.serviceAccount" . }}
   namespace: {{ .Release.Namespace }}
 {{- end }}
+
+{{/* How Prometheus asks: by TLS, as who it is. */}}
+{{- define "kvasir.scrape" -}}
+scheme: https
+{{- with .Values.monitoring.monitors.interval }}
+interval: {{ . }}
+{{- end }}
+{{- if .Values.monitoring.monitors.credentials.name }}
+authorization:
+  credentials: {{- toYaml .Values.monitoring.monitors.credentials | nindent 4 }}
+{{- else }}
+bearerTokenFile: /var/run/secrets/kubernetes.io/serviceaccount/token
+{{- end }}
+tlsConfig:
+  insecureSkipVerify: true
+{{- end }}

@@ -13,6 +13,9 @@ import (
 // chart is the chart's directory.
 var chart = filepath.Join(kube.Root(), "charts", "kvasir")
 
+// previous is the first chart of the operator, as it was packaged.
+var previous = filepath.Join(kube.Root(), "test", "chart", "testdata", "kvasir-0.2.0.tgz")
+
 // users is what somebody has made.
 const users = `
 apiVersion: kvasir.dev/v1alpha1
@@ -37,7 +40,7 @@ var _ = Describe("Helm", Ordered, func() {
 	var made []string
 
 	It("installs what the next two commands need", func(ctx SpecContext) {
-		out := mustHelm(ctx, append(system, "install", "kvasir", chart, "--create-namespace")...)
+		out := mustHelm(ctx, append(system, "install", "kvasir", previous, "--create-namespace")...)
 		Expect(out).To(ContainSubstring("STATUS: deployed"))
 		Expect(out).To(ContainSubstring("kubectl get kvpool"))
 		kubectl(ctx, "wait", "--for=condition=Established", "crd/inferencepools.kvasir.dev", "crd/routingpolicies.kvasir.dev")
@@ -47,8 +50,9 @@ var _ = Describe("Helm", Ordered, func() {
 		Expect(made).To(HaveLen(2))
 	})
 
-	It("keeps what users have made when it upgrades", func(ctx SpecContext) {
+	It("keeps what users have made when it upgrades from the previous chart", func(ctx SpecContext) {
 		mustHelm(ctx, append(system, "upgrade", "kvasir", chart, "--set", "replicas=1")...)
+		Expect(mustHelm(ctx, append(system, "list")...)).NotTo(ContainSubstring("kvasir-0.2.0"))
 		Expect(kubectl(ctx, append(system, "get", "deployment", "kvasir-operator", "--output", "jsonpath={.spec.replicas}")...)).To(Equal("1"))
 		Expect(uids(ctx)).To(Equal(made))
 	})
@@ -61,9 +65,21 @@ var _ = Describe("Helm", Ordered, func() {
 		Expect(kubectl(ctx, "get", "clusterroles,clusterrolebindings", "--output", "name")).NotTo(ContainSubstring("kvasir"))
 	})
 
-	It("takes over the definitions of an earlier installation", func(ctx SpecContext) {
+	It("takes over the definitions of an earlier installation, of its own name and of another", func(ctx SpecContext) {
 		mustHelm(ctx, append(system, "install", "kvasir", chart)...)
-		Expect(uids(ctx)).To(Equal(made))
 		mustHelm(ctx, append(system, "uninstall", "kvasir")...)
+		_, err := helm(ctx, append(system, "install", "other", chart)...)
+		Expect(err).To(MatchError(ContainSubstring("release-name")))
+		mustHelm(ctx, append(system, "install", "other", chart, "--take-ownership")...)
+		mustHelm(ctx, append(system, "uninstall", "other")...)
+		Expect(uids(ctx)).To(Equal(made))
+	})
+
+	It("takes over what kustomize has installed", func(ctx SpecContext) {
+		kubectl(ctx, "apply", "--server-side", "--force-conflicts", "-k", filepath.Join(kube.Root(), "config", "default"))
+		kubectl(ctx, append(system, "delete", "deployment", "kvasir-operator")...) // its selector cannot change
+		mustHelm(ctx, append(system, "install", "kvasir", chart, "--take-ownership", "--force-conflicts")...)
+		mustHelm(ctx, append(system, "uninstall", "kvasir")...)
+		Expect(uids(ctx)).To(Equal(made))
 	})
 })
