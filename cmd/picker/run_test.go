@@ -381,6 +381,8 @@ func TestWhatCannotStart(t *testing.T) {
 		"no directory named":     {nil, 2, "--standalone"},
 		"two sources":            {[]string{"--standalone", "x", "--pool", "a/b"}, 2, "exclude"},
 		"half a pool":            {[]string{"--pool", "b"}, 2, "NAMESPACE/NAME"},
+		"two pools":              {[]string{"--gateway-pool", "a/c", "--pool", "a/b"}, 2, "exclude"},
+		"half a gateway's pool":  {[]string{"--gateway-pool", "b"}, 2, "--gateway-pool"},
 		"a cluster for files":    {[]string{"--standalone", "x", "--kubeconfig", "k"}, 2, "--pool"},
 		"no cluster":             {append([]string{"--pool", "a/b", "--kubeconfig", file + "-not"}, local...), 1, "reaching the cluster"},
 		"no such directory":      {append([]string{"--standalone", file + "-not"}, local...), 1, "no such file or directory"},

@@ -13,41 +13,51 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/klog/v2"
 
+	"github.com/kvasir-dev/kvasir/internal/endpoint"
+	"github.com/kvasir-dev/kvasir/internal/render"
 	"github.com/kvasir-dev/kvasir/internal/watch"
 	"github.com/kvasir-dev/kvasir/internal/watch/cluster"
 )
 
 // sourceOptions say where the objects come from: a directory, or an API server.
 type sourceOptions struct {
-	standalone string
-	poolName   string // NAMESPACE/NAME
-	kubeconfig string
-	pool       types.NamespacedName // of poolName
+	standalone  string
+	poolName    string // NAMESPACE/NAME
+	gatewayPool string // NAMESPACE/NAME
+	kubeconfig  string
+	pool        types.NamespacedName // of poolName or gatewayPool
 }
 
 func (o *sourceOptions) flags(f *flag.FlagSet) {
 	f.StringVar(&o.standalone, "standalone", "", "read the objects from the YAML and JSON files of this `directory`, and follow changes; this or --pool is required")
 	f.StringVar(&o.poolName, "pool", "", "serve this InferencePool (`NAMESPACE/NAME`) of the Kubernetes cluster, and follow it")
+	f.StringVar(&o.gatewayPool, "gateway-pool", "", "serve this InferencePool (`NAMESPACE/NAME`) of Gateway API's inference extension with all defaults, where there is none of Kvasir's for it")
 	f.StringVar(&o.kubeconfig, "kubeconfig", "", "`file` that says how to reach the cluster; without one the picker runs in it")
 }
 
 // inCluster tells whether the objects come from an API server.
-func (o *sourceOptions) inCluster() bool { return o.poolName != "" }
+func (o *sourceOptions) inCluster() bool { return o.poolName != "" || o.gatewayPool != "" }
 
 func (o *sourceOptions) check() error {
 	switch {
-	case o.standalone == "" && o.poolName == "":
+	case o.poolName != "" && o.gatewayPool != "":
+		return errors.New("--pool and --gateway-pool exclude each other")
+	case o.standalone == "" && !o.inCluster():
 		return errors.New("--standalone DIR or --pool NAMESPACE/NAME is required: the objects come from a directory or from a cluster")
-	case o.standalone != "" && o.poolName != "":
-		return errors.New("--standalone and --pool exclude each other")
-	case o.kubeconfig != "" && o.poolName == "":
+	case o.standalone != "" && o.inCluster():
+		return errors.New("--standalone and --pool exclude each other, and so do --standalone and --gateway-pool")
+	case o.kubeconfig != "" && !o.inCluster():
 		return errors.New("--kubeconfig needs --pool")
-	case o.poolName == "":
+	case !o.inCluster():
 		return nil
 	}
-	namespace, name, ok := strings.Cut(o.poolName, "/")
+	flag, value := "--pool", o.poolName
+	if o.gatewayPool != "" {
+		flag, value = "--gateway-pool", o.gatewayPool
+	}
+	namespace, name, ok := strings.Cut(value, "/")
 	if !ok || namespace == "" || name == "" || strings.Contains(name, "/") {
-		return fmt.Errorf("--pool %q: want NAMESPACE/NAME", o.poolName)
+		return fmt.Errorf("%s %q: want NAMESPACE/NAME", flag, value)
 	}
 	o.pool = types.NamespacedName{Namespace: namespace, Name: name}
 	return nil
@@ -63,7 +73,16 @@ func (o *sourceOptions) open(config *rest.Config, settings watch.Settings, log l
 	if !o.inCluster() {
 		return watch.NewDirectory(o.standalone, settings, log)
 	}
-	return cluster.New(cluster.Options{Config: config, Pool: o.pool, Settings: settings, Log: log})
+	return cluster.New(cluster.Options{
+		Config: config, Pool: o.pool, Bare: o.gatewayPool != "", ModelOf: modelOf, Settings: settings, Log: log,
+	})
+}
+
+// modelOf asks the engine at an address for the name of its model.
+func modelOf(ctx context.Context, address string) (string, error) {
+	client := render.New(render.Options{})
+	defer client.Close()
+	return client.Model(ctx, &endpoint.Endpoint{Address: address}, "")
 }
 
 // config says how to reach the cluster; nil for none.

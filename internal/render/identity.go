@@ -43,6 +43,25 @@ func (c *Client) Identity(ctx context.Context, ep *endpoint.Endpoint, model, api
 	return id, nil
 }
 
+// Model asks an endpoint for the name of the model that it serves: the first of its list (/v1/models) that is no adapter.
+func (c *Client) Model(ctx context.Context, ep *endpoint.Endpoint, apiKey string) (string, error) {
+	var models struct {
+		Data []struct {
+			ID     string
+			Parent *string
+		}
+	}
+	if err := c.get(ctx, ep, "/v1/models", apiKey, &models); err != nil {
+		return "", fmt.Errorf("asking %s for its models: %w", ep.Address, err)
+	}
+	for _, m := range models.Data {
+		if m.Parent == nil && m.ID != "" {
+			return m.ID, nil
+		}
+	}
+	return "", fmt.Errorf("asking %s for its models: it names none", ep.Address)
+}
+
 // get reads a JSON answer. into stays as it is where the route does not exist, or answers in another form.
 func (c *Client) get(ctx context.Context, ep *endpoint.Endpoint, path, apiKey string, into any) error {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, path, http.NoBody)

@@ -464,3 +464,28 @@ func TestTheBodyIsTheCallersAgainAfterwards(t *testing.T) {
 		t.Errorf("read %d bytes, %v after the source was detached", n, err)
 	}
 }
+
+func TestModelIsTheFirstThatIsNoAdapter(t *testing.T) {
+	for name, tc := range map[string]struct{ answer, want string }{
+		"a model":           {`{"data":[{"id":"m","root":"/m"}]}`, "m"},
+		"behind an adapter": {`{"data":[{"id":"lora","parent":"m"},{"id":"m","parent":null},{"id":"alias"}]}`, "m"},
+		"none":              {`{"data":[]}`, ""},
+		"another form":      {`[1]`, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			engine := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				if r.URL.Path != "/v1/models" {
+					t.Errorf("asked %s", r.URL.Path)
+				}
+				_, _ = w.Write([]byte(tc.answer))
+			}))
+			defer engine.Close()
+			c := New(Options{})
+			defer c.Close()
+			got, err := c.Model(t.Context(), &endpoint.Endpoint{Address: engine.Listener.Addr().String()}, "")
+			if got != tc.want || (err == nil) != (tc.want != "") {
+				t.Errorf("%q, %v; want %q", got, err, tc.want)
+			}
+		})
+	}
+}

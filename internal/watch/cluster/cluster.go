@@ -3,7 +3,8 @@
 //	informers --> objects --translate--> State --> picker.Apply
 //	Secrets, ConfigMaps --get every 10 s--^
 //
-// All of it is in the pool's namespace and only read: InferencePools, RoutingPolicies and Pods are watched; Secrets and
+// All of it is in the pool's namespace and only read: InferencePools, RoutingPolicies and Pods are watched, and the pools
+// of Gateway API's inference extension where one of these is served without one of ours; Secrets and
 // ConfigMaps that these name are asked for one by one, so that no right to list them is needed. What the API server
 // cannot tell at the moment stays as it was: informers keep what they have while it is away, and an object that cannot
 // be read keeps its last good state.
@@ -12,6 +13,7 @@ package cluster
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -47,7 +49,11 @@ type Options struct {
 	// Config says where the API server is.
 	Config *rest.Config
 	// Pool that is followed.
-	Pool     types.NamespacedName
+	Pool types.NamespacedName
+	// Bare tells that Pool is one of Gateway API's inference extension, served with all defaults. ModelOf asks the
+	// engine at an address for the name of its model; required then.
+	Bare     bool
+	ModelOf  func(ctx context.Context, address string) (string, error)
 	Settings watch.Settings
 	Log      logr.Logger
 }
@@ -61,6 +67,7 @@ type Source struct {
 	pools, policies cache.SharedIndexInformer
 	pods            cache.SharedIndexInformer
 	named           *named
+	bare            *bare // nil for a pool of ours
 	read            reader
 	// changed holds a token when something has changed that was not translated yet.
 	changed chan struct{}
@@ -95,10 +102,25 @@ func New(o Options) (*Source, error) {
 	s.pools = ownInformer(own.Resource(poolResource).Namespace(o.Pool.Namespace))
 	s.policies = ownInformer(own.Resource(policyResource).Namespace(o.Pool.Namespace))
 	s.pods = podInformer(core.Pods(o.Pool.Namespace))
+	if o.Bare {
+		s.bare = &bare{
+			pool: o.Pool, admitter: admitter, modelOf: o.ModelOf,
+			objects: ownInformer(own.Resource(gatewayResource).Namespace(o.Pool.Namespace)),
+		}
+	}
 	if err := s.listen(); err != nil {
 		return nil, err
 	}
 	return s, nil
+}
+
+// informers are all that are watched.
+func (s *Source) informers() []cache.SharedIndexInformer {
+	all := []cache.SharedIndexInformer{s.pools, s.policies, s.pods}
+	if s.bare != nil {
+		all = append(all, s.bare.objects)
+	}
+	return all
 }
 
 // listen rings when objects change in a way that matters.
@@ -109,7 +131,7 @@ func (s *Source) listen() error {
 		default:
 		}
 	}
-	for _, i := range []cache.SharedIndexInformer{s.pools, s.policies, s.pods} {
+	for _, i := range s.informers() {
 		_, err := i.AddEventHandler(cache.ResourceEventHandlerFuncs{
 			AddFunc: func(any) { ring() },
 			UpdateFunc: func(old, now any) {
@@ -137,9 +159,11 @@ func (s *Source) broken(_ context.Context, _ *cache.Reflector, err error) {
 // Follow calls onChange with the state now, once all of it is known, and after each change, until ctx ends. onChange is
 // called by one goroutine, the caller's.
 func (s *Source) Follow(ctx context.Context, onChange func(watch.State)) {
-	informers := []cache.SharedIndexInformer{s.pools, s.policies, s.pods}
+	informers := s.informers()
 	ended := make(chan struct{}, len(informers))
+	var synced []cache.InformerSynced
 	for _, i := range informers {
+		synced = append(synced, i.HasSynced)
 		go func() { i.RunWithContext(ctx); ended <- struct{}{} }()
 	}
 	defer func() {
@@ -147,7 +171,7 @@ func (s *Source) Follow(ctx context.Context, onChange func(watch.State)) {
 			<-ended
 		}
 	}()
-	if !cache.WaitForCacheSync(ctx.Done(), s.pools.HasSynced, s.policies.HasSynced, s.pods.HasSynced) {
+	if !cache.WaitForCacheSync(ctx.Done(), synced...) {
 		return
 	}
 	poll := time.NewTicker(pollEvery)
@@ -178,7 +202,7 @@ func (s *Source) wait(ctx context.Context, poll *time.Ticker) bool {
 				return true
 			}
 		case <-poll.C:
-			if s.named.ask(ctx) {
+			if s.named.ask(ctx) || s.bare.waiting() {
 				return true
 			}
 		}
@@ -194,6 +218,15 @@ func (s *Source) translate(ctx context.Context) watch.State {
 	var pods []*corev1.Pod
 	for _, o := range s.pods.GetStore().List() {
 		pods = append(pods, o.(*corev1.Pod)) //nolint:forcetypeassert // by podInformer
+	}
+	if s.bare != nil && !slices.ContainsFunc(pools, func(p *v1alpha1.InferencePool) bool { return p.Name == s.pool.Name }) {
+		made, err := s.bare.find(ctx, pods)
+		if err != nil {
+			s.log.Error(err, "The pool is not served as it should be")
+		}
+		if made != nil {
+			pools = append(pools, made)
+		}
 	}
 	o := objectsOf(s.pool, pools, policies, pods)
 	s.named.want(ctx, referred(&o))

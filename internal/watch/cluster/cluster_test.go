@@ -53,7 +53,13 @@ const smallPool = `{"model":{"name":"m"},"selector":{"matchLabels":{"app":"m"}}}
 // follow follows the pool m and returns its states, the last of which is always the present one.
 func follow(t *testing.T, s *apiServer) <-chan watch.State {
 	t.Helper()
-	source, err := New(Options{Config: s.config(), Pool: types.NamespacedName{Namespace: "default", Name: "m"}, Log: logr.Discard()})
+	return followWith(t, Options{Config: s.config()})
+}
+
+func followWith(t *testing.T, o Options) <-chan watch.State {
+	t.Helper()
+	o.Pool, o.Log = types.NamespacedName{Namespace: "default", Name: "m"}, logr.Discard()
+	source, err := New(o)
 	if err != nil {
 		t.Fatal(err)
 	}

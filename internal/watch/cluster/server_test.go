@@ -29,6 +29,9 @@ type apiServer struct {
 
 type object map[string]any
 
+// gatewayPools are the pools of the inference extension.
+const gatewayPools = "gatewaypools"
+
 type event struct {
 	Type   string `json:"type"`
 	Object object `json:"object"`
@@ -53,7 +56,7 @@ func (s *apiServer) config() *rest.Config { return &rest.Config{Host: s.URL, QPS
 func (s *apiServer) put(resource, name string, o object) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	kind := map[string]string{"inferencepools": "InferencePool", "routingpolicies": "RoutingPolicy", "pods": "Pod", "secrets": "Secret", "configmaps": "ConfigMap"}[resource]
+	kind := map[string]string{"inferencepools": "InferencePool", gatewayPools: "InferencePool", "routingpolicies": "RoutingPolicy", "pods": "Pod", "secrets": "Secret", "configmaps": "ConfigMap"}[resource]
 	before, known := s.objects[resource][name]
 	s.version++
 	meta := object{"name": name, "namespace": "default", "uid": "uid-" + name, "creationTimestamp": "2026-01-01T00:00:00Z"}
@@ -76,6 +79,9 @@ func (s *apiServer) put(resource, name string, o object) {
 	full := object{"apiVersion": "v1", "kind": kind, "metadata": meta}
 	if strings.Contains(kind, "Po") && kind != "Pod" {
 		full["apiVersion"] = "kvasir.dev/v1alpha1"
+	}
+	if resource == gatewayPools {
+		full["apiVersion"] = "inference.networking.k8s.io/v1"
 	}
 	for key, value := range o {
 		if key != "metadata" {
@@ -139,6 +145,9 @@ func (s *apiServer) deny(what string, denied bool) {
 
 func (s *apiServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	_, path, _ := strings.Cut(r.URL.Path, "/namespaces/default/")
+	if strings.Contains(r.URL.Path, "/inference.networking.k8s.io/") {
+		path = strings.Replace(path, "inferencepools", gatewayPools, 1)
+	}
 	resource, name, one := strings.Cut(path, "/")
 	s.mu.Lock()
 	away := s.away

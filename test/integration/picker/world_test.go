@@ -150,12 +150,13 @@ type world struct {
 	ca      string // file
 	token   string // of the picker, a file
 	logs    *logs
+	source  string // the flag that names the pool
 }
 
 func newWorld(ctx context.Context) *world {
 	log.SetLogger(GinkgoLogr)
 	Expect(v1alpha1.AddToScheme(scheme.Scheme)).To(Succeed())
-	w := &world{engines: map[string]*vllmsim.Engine{}, logs: &logs{}}
+	w := &world{engines: map[string]*vllmsim.Engine{}, logs: &logs{}, source: "--pool"}
 	var err error
 	w.client, err = client.New(cluster.Config, client.Options{})
 	Expect(err).NotTo(HaveOccurred())
@@ -192,6 +193,7 @@ func (w *world) give(ctx context.Context) {
 		&corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: operator}},
 		&rbacv1.Role{ObjectMeta: name, Rules: []rbacv1.PolicyRule{
 			{APIGroups: []string{v1alpha1.GroupVersion.Group}, Resources: []string{"inferencepools", "routingpolicies"}, Verbs: read},
+			{APIGroups: []string{"inference.networking.k8s.io"}, Resources: []string{"inferencepools"}, Verbs: read},
 			{APIGroups: []string{""}, Resources: []string{"pods"}, Verbs: read},
 			{APIGroups: []string{"authorization.k8s.io"}, Resources: []string{"localsubjectaccessreviews"}, Verbs: []string{"create"}},
 			{APIGroups: []string{""}, Resources: []string{"secrets"}, ResourceNames: []string{poolName + "-key"}, Verbs: []string{"get"}},
@@ -278,7 +280,7 @@ func (w *world) start(ctx context.Context, arguments ...string) {
 	proxy, health, metrics := address(), address(), address()
 	w.proxy, w.health, w.metrics, w.sync = "http://"+proxy, "http://"+health, "https://"+metrics, address()
 	picker := exec.Command(binary, append([]string{
-		"--pool", namespace + "/" + poolName, "--kubeconfig", filepath.Join(dir, "kubeconfig"), "--name", "picker-0",
+		w.source, namespace + "/" + poolName, "--kubeconfig", filepath.Join(dir, "kubeconfig"), "--name", "picker-0",
 		"--proxy-address", proxy, "--health-address", health, "--metrics-address", metrics, "--ext-proc-address", "", "--lame-duck", "0s",
 		"--report-address", w.sync, "--report-cert", file("tls.crt", leaf.Cert), "--report-key", file("tls.key", leaf.Key),
 		"--report-keys", server + "/openid/v1/jwks", "--report-keys-token", w.token, "--report-keys-ca", file("api.crt", cluster.Config.CAData),
