@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/kvasir-dev/kvasir/internal/endpoint"
 	"github.com/kvasir-dev/kvasir/internal/reporter"
 	"github.com/kvasir-dev/kvasir/internal/syncapi"
 )
@@ -25,6 +26,8 @@ type options struct {
 	tokenFile, secretFile       string
 	insecure                    bool
 	drainAddress, engineMetrics string
+	engineTLS                   endpoint.Wire // without the CA, which is read from engineCA whenever it is needed
+	engineCA                    string
 	drainSettle, drainDeadline  time.Duration
 	statusAddress               string
 	logLevel                    slog.Level
@@ -59,7 +62,10 @@ func parse(args []string, stderr io.Writer) (*options, error) {
 	f.StringVar(&o.secretFile, "secret-file", "", "`file` with a secret that the pickers know too")
 	f.BoolVar(&o.insecure, "insecure", false, "no TLS; for a machine of one's own")
 	f.StringVar(&o.drainAddress, "drain-address", "", "`address` of the wait endpoint, such as :9445")
-	f.StringVar(&o.engineMetrics, "engine-metrics", "http://127.0.0.1:8000/metrics", "`URL` of the engine's metrics")
+	f.StringVar(&o.engineMetrics, "engine-metrics", "http://127.0.0.1:8000/metrics", "`URL` of the engine's metrics; several by commas, where each rank has a port of its own")
+	f.StringVar(&o.engineTLS.ServerName, "engine-name", "", "`name` that the engine's certificate is for, where the URL is one of https")
+	f.StringVar(&o.engineCA, "engine-ca", "", "`file` with the CA of that certificate; default is what the system trusts")
+	f.BoolVar(&o.engineTLS.Unchecked, "engine-unchecked", false, "do not check that certificate")
 	f.DurationVar(&o.drainSettle, "drain-settle", reporter.DefaultWaitSettle, "how long requests may take from a pick to the engine")
 	f.DurationVar(&o.drainDeadline, "drain-deadline", reporter.DefaultWaitDeadline, "the longest wait for an idle engine")
 	f.StringVar(&o.statusAddress, "status-address", "127.0.0.1:9446", "`address` of /healthz, /status and /metrics; empty for none")
@@ -102,6 +108,8 @@ func (o *options) check(f *flag.FlagSet, level string) error {
 		return errors.New("either --events-listen or --events-connect is required")
 	case proofs > 1:
 		return errors.New("--token-file, --secret-file and --client-cert exclude each other")
+	case o.engineTLS.Unchecked && (o.engineCA != "" || o.engineTLS.ServerName != ""):
+		return errors.New("--engine-unchecked excludes --engine-name and --engine-ca")
 	case o.insecure && (o.tls != syncapi.Files{} || o.tokenFile != ""):
 		return errors.New("--insecure excludes certificates and service account tokens")
 	}

@@ -14,6 +14,7 @@ import (
 	"os"
 	"os/signal"
 	"runtime/debug"
+	"strings"
 	"syscall"
 	"time"
 
@@ -21,6 +22,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/kvasir-dev/kvasir/internal/reporter"
+	"github.com/kvasir-dev/kvasir/internal/wire"
 )
 
 func main() { os.Exit(start(os.Args[1:], os.Stderr)) }
@@ -65,7 +67,7 @@ func run(ctx context.Context, o *options, log logr.Logger) error {
 	group.Go(func() error { r.Run(ctx); return nil })
 	if o.drainAddress != "" {
 		waiter := &reporter.Waiter{
-			Busy:     reporter.EngineBusy(&http.Client{}, o.engineMetrics),
+			Busy:     o.busy,
 			Settle:   o.drainSettle,
 			Deadline: o.drainDeadline,
 		}
@@ -78,6 +80,27 @@ func run(ctx context.Context, o *options, log logr.Logger) error {
 	err = group.Wait()
 	log.Info("Stopped")
 	return err
+}
+
+// busy asks the engine, on every port that it has, whether requests run or wait. It is asked while a pod ends, so files
+// are read then, as they are.
+func (o *options) busy(ctx context.Context) (bool, error) {
+	w := o.engineTLS
+	w.TLS = true // where the URL says so
+	if o.engineCA != "" {
+		ca, err := os.ReadFile(o.engineCA)
+		if err != nil {
+			return true, fmt.Errorf("reading the CA of the engine: %w", err)
+		}
+		w.CA = string(ca)
+	}
+	client := &http.Client{Transport: wire.Transport(&http.Transport{DisableKeepAlives: true}, w)}
+	for _, url := range strings.Split(o.engineMetrics, ",") {
+		if busy, err := reporter.EngineBusy(client, url)(ctx); busy || err != nil {
+			return true, err
+		}
+	}
+	return false, nil
 }
 
 // Bounds of the small servers.

@@ -262,7 +262,7 @@ func (w *work) reporter() {
 		corev1.Volume{Name: volumeState, VolumeSource: corev1.VolumeSource{
 			EmptyDir: &corev1.EmptyDirVolumeSource{Medium: corev1.StorageMediumMemory},
 		}},
-		corev1.Volume{Name: volumeProof, VolumeSource: proof(o)},
+		corev1.Volume{Name: volumeProof, VolumeSource: proof(o, wiring)},
 	)
 	if wiring.ModelDir != "" {
 		if m := mountOf(w.engine, wiring.ModelDir); m != nil {
@@ -286,7 +286,7 @@ const (
 
 func (w *work) reporterArgs() []string {
 	o, wiring := w.options, w.wiring
-	return []string{
+	args := []string{
 		"--engine=" + wiring.Type,
 		fmt.Sprintf("--ranks=%d", wiring.Ranks),
 		"--first-rank=" + w.firstRank(),
@@ -299,8 +299,38 @@ func (w *work) reporterArgs() []string {
 		"--state-dir=" + pathState,
 		fmt.Sprintf("--drain-address=:%d", wiring.Drain),
 		fmt.Sprintf("--drain-deadline=%s", o.Deadline),
-		fmt.Sprintf("--engine-metrics=http://127.0.0.1:%d/metrics", wiring.HTTP),
+		"--engine-metrics=" + wiring.metrics(),
 	}
+	switch t := wiring.TLS; {
+	case t == nil:
+	case t.ServerName == "":
+		args = append(args, "--engine-unchecked")
+	default:
+		args = append(args, "--engine-name="+t.ServerName)
+		if t.CASecret != "" {
+			args = append(args, "--engine-ca="+pathProof+"/"+engineCA)
+		}
+	}
+	return args
+}
+
+// engineCA is the CA of the engine's certificate among the proofs.
+const engineCA = "engine-ca.crt"
+
+// metrics are the URLs of the engine's metrics: one for all ranks, or one each.
+func (w *Wiring) metrics() string {
+	scheme, ports := "http", int32(1)
+	if w.TLS != nil {
+		scheme = "https"
+	}
+	if w.PerRank {
+		ports = w.Ranks
+	}
+	urls := make([]string, ports)
+	for i := range ports {
+		urls[i] = fmt.Sprintf("%s://127.0.0.1:%d/metrics", scheme, w.HTTP+i)
+	}
+	return strings.Join(urls, ",")
 }
 
 // firstRank is what the user says of pods of a bigger group; a number, or 0.
@@ -311,10 +341,11 @@ func (w *work) firstRank() string {
 	return "0"
 }
 
-// proof is a token for pickers alone, and whom to believe to be one.
-func proof(o *Options) corev1.VolumeSource {
-	hour := int64(3600)
-	return corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{Sources: []corev1.VolumeProjection{
+// proof is a token for pickers alone, and whom to believe to be one, or to be the engine. A pod starts without the
+// Secret of the engine's CA, too.
+func proof(o *Options, w *Wiring) corev1.VolumeSource {
+	hour, yes := int64(3600), true
+	sources := []corev1.VolumeProjection{
 		{ServiceAccountToken: &corev1.ServiceAccountTokenProjection{
 			Audience: "kvasir.dev/report", ExpirationSeconds: &hour, Path: "token",
 		}},
@@ -322,7 +353,14 @@ func proof(o *Options) corev1.VolumeSource {
 			LocalObjectReference: corev1.LocalObjectReference{Name: children.CAName(o.Pool)},
 			Items:                []corev1.KeyToPath{{Key: "ca.crt", Path: "ca.crt"}},
 		}},
-	}}}
+	}
+	if w.TLS != nil && w.TLS.CASecret != "" {
+		sources = append(sources, corev1.VolumeProjection{Secret: &corev1.SecretProjection{
+			LocalObjectReference: corev1.LocalObjectReference{Name: w.TLS.CASecret}, Optional: &yes,
+			Items: []corev1.KeyToPath{{Key: w.TLS.CAKey, Path: engineCA}},
+		}})
+	}
+	return corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{Sources: sources}}
 }
 
 // mountOf is the mount of a container that holds a path; nil when none does.

@@ -69,10 +69,14 @@ func TestGolden(t *testing.T) {
 		"ranks and model files": func(s *Shape, _ *Options) {
 			s.Wiring.Ranks, s.Wiring.ModelDir, s.Wiring.Container = 4, "/models/chat", "engine"
 		},
+		"TLS, a port for each rank": func(s *Shape, _ *Options) {
+			s.Wiring.Ranks, s.Wiring.PerRank = 2, true
+			s.Wiring.TLS = &WiringTLS{ServerName: "engine.llm", CASecret: "engine-ca", CAKey: "ca.crt"}
+		},
 		"sglang": func(s *Shape, _ *Options) { s.Wiring.Type = "SGLang" },
 	} {
 		t.Run(name, func(t *testing.T) {
-			dir := filepath.Join("testdata", strings.NewReplacer(" ", "-", "'", "").Replace(name))
+			dir := filepath.Join("testdata", strings.NewReplacer(" ", "-", "'", "", ",", "").Replace(name))
 			text, err := os.ReadFile(filepath.Join(dir, "template.yaml"))
 			if err != nil {
 				t.Fatal(err)
@@ -207,10 +211,14 @@ func TestRevisionIsOfWhatShapesAPod(t *testing.T) {
 		change  func(s *v1alpha1.InferencePoolSpec)
 		another bool
 	}{
-		"image":        {func(s *v1alpha1.InferencePoolSpec) { s.Template.Spec.Containers[0].Image = "x" }, true},
-		"label":        {func(s *v1alpha1.InferencePoolSpec) { s.Template.Labels = map[string]string{"a": "b"} }, true},
-		"events port":  {func(s *v1alpha1.InferencePoolSpec) { s.Engine.Ports.Events = 1 }, true},
-		"ranks":        {func(s *v1alpha1.InferencePoolSpec) { s.Engine.DataParallel.Ranks = 2 }, true},
+		"image":       {func(s *v1alpha1.InferencePoolSpec) { s.Template.Spec.Containers[0].Image = "x" }, true},
+		"label":       {func(s *v1alpha1.InferencePoolSpec) { s.Template.Labels = map[string]string{"a": "b"} }, true},
+		"events port": {func(s *v1alpha1.InferencePoolSpec) { s.Engine.Ports.Events = 1 }, true},
+		"ranks":       {func(s *v1alpha1.InferencePoolSpec) { s.Engine.DataParallel.Ranks = 2 }, true},
+		"TLS":         {func(s *v1alpha1.InferencePoolSpec) { s.Engine.TLS.Verification = v1alpha1.VerificationNone }, true},
+		"ports of ranks": {func(s *v1alpha1.InferencePoolSpec) {
+			s.Engine.DataParallel = v1alpha1.DataParallel{Ranks: 2, Addressing: v1alpha1.AddressByPort}
+		}, true},
 		"an empty map": {func(s *v1alpha1.InferencePoolSpec) { s.Template.Labels = map[string]string{} }, false},
 		"warm-up":      {func(s *v1alpha1.InferencePoolSpec) { s.WarmUp = &v1alpha1.WarmUp{} }, false},
 		"reporter": {func(s *v1alpha1.InferencePoolSpec) {

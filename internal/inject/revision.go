@@ -25,6 +25,18 @@ type Wiring struct {
 	Ranks     int32  `json:"ranks,omitempty"`
 	// ModelDir is where the reporter finds the model's files; empty where it need not.
 	ModelDir string `json:"modelDir,omitempty"`
+	// PerRank is whether each rank answers on a port of its own, HTTP and those that follow.
+	PerRank bool `json:"perRank,omitempty"`
+	// TLS is how the engine's certificate is checked; nil where it has none.
+	TLS *WiringTLS `json:"tls,omitempty"`
+}
+
+// WiringTLS is how the certificate of an engine is checked: for a name, by the CA in a Secret's entry or by what the
+// system trusts; or not at all, without a name.
+type WiringTLS struct {
+	ServerName string `json:"serverName,omitempty"`
+	CASecret   string `json:"caSecret,omitempty"`
+	CAKey      string `json:"caKey,omitempty"`
 }
 
 // Shape is what shapes a pod, and what a revision is of.
@@ -43,6 +55,10 @@ func ShapeOf(pool *v1alpha1.InferencePool) Shape {
 	}}
 	if pool.Spec.Template != nil {
 		s.Template = *pool.Spec.Template
+	}
+	s.Wiring.PerRank = e.DataParallel.Addressing == v1alpha1.AddressByPort && e.DataParallel.Ranks > 1
+	if e.TLS.Verification != "" {
+		s.Wiring.TLS = &WiringTLS{ServerName: e.TLS.ServerName, CASecret: e.TLS.CASecretRef.Name, CAKey: e.TLS.CASecretRef.Key}
 	}
 	if t := &pool.Spec.Model.Tokenizer; t.Type == v1alpha1.TokenizerFromReporter {
 		s.Wiring.ModelDir = t.Reporter.Path

@@ -77,7 +77,7 @@ func podSlice(pool string, pod *corev1.Pod) *discoveryv1.EndpointSlice {
 	if pod.Status.PodIP == "" || pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed {
 		return s
 	}
-	ready := podReady(pod)
+	ready := PodReady(pod)
 	s.Endpoints = []discoveryv1.Endpoint{{
 		Addresses:  []string{pod.Status.PodIP},
 		Conditions: discoveryv1.EndpointConditions{Ready: ptr.To(ready), Serving: ptr.To(ready), Terminating: ptr.To(Leaving(pod))},
@@ -86,8 +86,8 @@ func podSlice(pool string, pod *corev1.Pod) *discoveryv1.EndpointSlice {
 	return s
 }
 
-// podReady tells whether a pod has the condition Ready.
-func podReady(pod *corev1.Pod) bool {
+// PodReady tells whether a pod has the condition Ready.
+func PodReady(pod *corev1.Pod) bool {
 	for i := range pod.Status.Conditions {
 		if c := &pod.Status.Conditions[i]; c.Type == corev1.PodReady {
 			return c.Status == corev1.ConditionTrue

@@ -22,6 +22,7 @@ import (
 	"github.com/kvasir-dev/kvasir/api/v1alpha1"
 	"github.com/kvasir-dev/kvasir/internal/operate"
 	"github.com/kvasir-dev/kvasir/internal/scaling"
+	"github.com/kvasir-dev/kvasir/internal/watch"
 )
 
 // Interval between two looks at a pool.
@@ -174,20 +175,11 @@ func (l *Loop) serving(ctx context.Context, o *v1alpha1.InferencePool) ([]string
 	var uids []string
 	for i := range pods.Items {
 		p := &pods.Items[i]
-		if _, draining := p.Labels[v1alpha1.LabelDrain]; !draining && p.DeletionTimestamp.IsZero() && ready(p) {
+		if _, draining := p.Labels[v1alpha1.LabelDrain]; !draining && p.DeletionTimestamp.IsZero() && watch.PodReady(p) {
 			uids = append(uids, string(p.UID))
 		}
 	}
 	return uids, nil
-}
-
-func ready(p *corev1.Pod) bool {
-	for i := range p.Status.Conditions {
-		if c := &p.Status.Conditions[i]; c.Type == corev1.PodReady {
-			return c.Status == corev1.ConditionTrue
-		}
-	}
-	return false
 }
 
 // Spec translates what a pool says. The error names the schedules that cannot be read, which are left out: the schema

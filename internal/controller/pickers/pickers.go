@@ -25,6 +25,7 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/children"
 	"github.com/kvasir-dev/kvasir/internal/operate"
 	"github.com/kvasir-dev/kvasir/internal/syncapi"
+	"github.com/kvasir-dev/kvasir/internal/watch"
 )
 
 const (
@@ -134,22 +135,13 @@ func (l *Listener) replicas(ctx context.Context, pool types.NamespacedName) ([]s
 		if p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed {
 			continue
 		}
-		r := syncapi.Replica{Name: p.Name, Ready: ready(p)}
+		r := syncapi.Replica{Name: p.Name, Ready: watch.PodReady(p)}
 		if p.Status.PodIP != "" {
 			r.Address = net.JoinHostPort(p.Status.PodIP, strconv.Itoa(children.SyncPort))
 		}
 		all = append(all, r)
 	}
 	return all, nil
-}
-
-func ready(p *corev1.Pod) bool {
-	for i := range p.Status.Conditions {
-		if c := &p.Status.Conditions[i]; c.Type == corev1.PodReady {
-			return c.Status == corev1.ConditionTrue
-		}
-	}
-	return false
 }
 
 // dial says how to reach the pickers of a pool: their certificate must be of the pool's CA, and they are shown the

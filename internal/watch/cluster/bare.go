@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"slices"
 	"strconv"
 	"time"
 
@@ -82,7 +81,7 @@ func (b *bare) ask(ctx context.Context, pool *v1alpha1.InferencePool, pods []*co
 	err := errors.New("no pod that is ready has told the name of its model")
 	asked := 0
 	for _, pod := range pods {
-		if watch.PoolOf(pod, []*v1alpha1.InferencePool{pool}) == nil || pod.Status.PodIP == "" || watch.Leaving(pod) || !ready(pod) {
+		if watch.PoolOf(pod, []*v1alpha1.InferencePool{pool}) == nil || pod.Status.PodIP == "" || watch.Leaving(pod) || !watch.PodReady(pod) {
 			continue
 		}
 		timed, cancel := context.WithTimeout(ctx, modelTimeout)
@@ -97,12 +96,6 @@ func (b *bare) ask(ctx context.Context, pool *v1alpha1.InferencePool, pods []*co
 		}
 	}
 	return "", err
-}
-
-func ready(pod *corev1.Pod) bool {
-	return slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
-		return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue
-	})
 }
 
 // gatewaySpec is what is read of the extension's pool.
