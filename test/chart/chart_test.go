@@ -5,6 +5,7 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -122,6 +123,33 @@ func TestTheOperatorKnowsItsFlags(t *testing.T) {
 				t.Errorf("manager %q: %v\n%s", args, err, out)
 			}
 		})
+	}
+}
+
+// The reporter takes the flags of the manifest in docs/install-vllm.md.
+func TestTheReporterKnowsItsFlags(t *testing.T) {
+	reporter := filepath.Join(t.TempDir(), "reporter")
+	if out, err := run(t.Context(), "go", "build", "-o", reporter, root+"/cmd/reporter"); err != nil {
+		t.Fatalf("building the reporter: %v\n%s", err, out)
+	}
+	text, err := os.ReadFile(filepath.Join(root, "docs", "install-vllm.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := false
+	for _, m := range regexp.MustCompile("(?s)```yaml\n(.*?)```").FindAllStringSubmatch(string(text), -1) {
+		var d appsv1.Deployment
+		if err := yaml.Unmarshal([]byte(m[1]), &d); err != nil || d.Kind != "Deployment" {
+			continue
+		}
+		found = true
+		args := d.Spec.Template.Spec.InitContainers[0].Args
+		if out, err := run(t.Context(), reporter, append(args, "-h")...); err != nil {
+			t.Errorf("reporter %q: %v\n%s", args, err, out)
+		}
+	}
+	if !found {
+		t.Error("there is no Deployment")
 	}
 }
 

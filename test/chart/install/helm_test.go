@@ -38,6 +38,9 @@ var _ = Describe("Helm", Ordered, func() {
 		return strings.Fields(kubectl(ctx, "get", "kvpool,kvpolicy", "--namespace", "users", "--output", "jsonpath={.items[*].metadata.uid}"))
 	}
 	var made []string
+	AfterAll(func(ctx SpecContext) {
+		kubectl(ctx, "delete", "crd", "inferencepools.kvasir.dev", "routingpolicies.kvasir.dev")
+	})
 
 	It("installs what the next two commands need", func(ctx SpecContext) {
 		out := mustHelm(ctx, append(system, "install", "kvasir", previous, "--create-namespace")...)

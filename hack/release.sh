@@ -1,0 +1,59 @@
+#!/usr/bin/env bash
+# Makes the files of a release in dist/: programs, images with a list of what is in them, the chart, manifests, and the
+# checksums of all. The same sources and the same Go make the same bytes.
+#
+#   hack/release.sh v1.2.3
+#
+# PLATFORMS are those of the programs that people run, ARCHES those of the images; both have defaults.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+GO=${GO:-go}
+PLATFORMS=${PLATFORMS:-linux/amd64 linux/arm64 darwin/amd64 darwin/arm64}
+ARCHES=${ARCHES:-amd64,arm64}
+version=${1:-}
+if [[ ! $version =~ ^v[0-9]+\.[0-9]+\.[0-9]+(-[0-9A-Za-z.-]+)?$ ]]; then
+  echo "usage: hack/release.sh vMAJOR.MINOR.PATCH" >&2
+  exit 2
+fi
+# The time of the sources is that of all files.
+SOURCE_DATE_EPOCH=$(git log -1 --format=%ct)
+export SOURCE_DATE_EPOCH
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+rm -rf dist
+mkdir -p dist/bin dist/images
+
+echo "== programs"
+for platform in $PLATFORMS; do
+  for program in kubectl-kvasir picker; do
+    CGO_ENABLED=0 GOOS=${platform%/*} GOARCH=${platform#*/} $GO build -trimpath -buildvcs=false -ldflags="-s -w" \
+      -o "dist/bin/$program-${platform%/*}-${platform#*/}" "./cmd/$program"
+  done
+done
+
+echo "== images"
+$GO run ./hack/images -arch "$ARCHES" -tag "$version" -revision "$(git rev-parse HEAD)" -out dist/images manager picker reporter vllmsim
+
+echo "== chart"
+# Images have the tag of the release.
+bin/helm package charts/kvasir --version "${version#v}" --app-version "$version" --destination "$work"
+tar -xzf "$work/kvasir-${version#v}.tgz" -C "$work"
+tar --sort=name --owner=0 --group=0 --numeric-owner --mode=u+rw,go+r-w --mtime="@$SOURCE_DATE_EPOCH" -C "$work" -cf - kvasir |
+  gzip --no-name --best >"dist/kvasir-${version#v}.tgz"
+
+echo "== manifests"
+# What config/default installs, with the images of the release.
+mkdir "$work/install"
+cat >"$work/install/kustomization.yaml" <<END
+apiVersion: kustomize.config.k8s.io/v1beta1
+kind: Kustomization
+resources: [config/default]
+END
+cp -R config "$work/install/config"
+sed -i.bak "s#image: kvasir/manager\$#image: kvasir/manager:$version#" "$work/install/config/manager/deployment.yaml"
+bin/kube/kubectl kustomize "$work/install" >dist/install.yaml
+grep -q "image: kvasir/manager:$version\$" dist/install.yaml
+
+(cd dist && find . -type f ! -name checksums.txt -printf '%P\n' | LC_ALL=C sort | xargs sha256sum >checksums.txt)
+echo "dist/ has the release $version:"
+cat dist/checksums.txt

@@ -1,0 +1,88 @@
+package chart
+
+import (
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"sigs.k8s.io/yaml"
+)
+
+// workflow is what the tests look at of a workflow.
+type workflow struct {
+	Permissions map[string]string
+	Jobs        map[string]struct {
+		Strategy struct{ Matrix map[string][]string }
+		Needs    string
+		Steps    []struct{ Uses, Run string }
+	}
+}
+
+// Workflows run make and the scripts that there are, on few rights, with actions of known versions.
+func TestWorkflows(t *testing.T) {
+	makefile, err := os.ReadFile(filepath.Join(root, "Makefile"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var targets []string
+	for _, m := range regexp.MustCompile(`(?m)^([a-z0-9-]+):`).FindAllStringSubmatch(string(makefile), -1) {
+		targets = append(targets, m[1])
+	}
+	files, err := filepath.Glob(filepath.Join(root, ".github", "workflows", "*.yaml"))
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no workflows (%v)", err)
+	}
+	action := regexp.MustCompile(`^[\w.-]+/[\w./-]+@(v\d+|[0-9a-f]{40})$`)
+	makes := regexp.MustCompile(`(?m)^(?:- run: )?make (.*)$`)
+	tested := map[string]bool{}
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var w workflow
+		if err := yaml.Unmarshal(text, &w); err != nil {
+			t.Errorf("%s: %v", file, err)
+			continue
+		}
+		name := filepath.Base(file)
+		if w.Permissions["contents"] != "read" || len(w.Permissions) != 1 {
+			t.Errorf("%s: jobs that say nothing may %v", name, w.Permissions)
+		}
+		for id, job := range w.Jobs {
+			if job.Needs != "" && w.Jobs[job.Needs].Steps == nil {
+				t.Errorf("%s: %s needs %s, which is no job", name, id, job.Needs)
+			}
+			for _, step := range job.Steps {
+				if step.Uses != "" && !action.MatchString(step.Uses) {
+					t.Errorf("%s: %s uses %s, of no version", name, id, step.Uses)
+				}
+				for _, m := range makes.FindAllStringSubmatch(step.Run, -1) {
+					words := strings.Fields(strings.ReplaceAll(m[1], "${{ matrix.targets }}", strings.Join(job.Strategy.Matrix["targets"], " ")))
+					for _, target := range words {
+						switch {
+						case strings.Contains(target, "="): // a variable
+						case !slices.Contains(targets, target):
+							t.Errorf("%s: %s makes %s, which is no target", name, id, target)
+						default:
+							tested[target] = true
+						}
+					}
+				}
+			}
+		}
+	}
+	// CI does, in parts, what `make test` does.
+	all := regexp.MustCompile(`(?m)^test: ([a-z0-9 -]+)`).FindStringSubmatch(string(makefile))
+	if all == nil {
+		t.Fatal("make test has no parts")
+	}
+	for target := range strings.FieldsSeq(all[1]) {
+		if !tested[target] {
+			t.Errorf("no workflow runs make %s, which is a part of make test", target)
+		}
+	}
+}
