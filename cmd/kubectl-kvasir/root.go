@@ -16,6 +16,9 @@ type stdio = console.Console
 // completer is the name by which kubectl asks a plugin to complete a command line.
 const completer = "kubectl_complete-kvasir"
 
+// version of what is injected; set when it is built.
+var version = "dev"
+
 // usageError says what is wrong with a command line.
 type usageError struct {
 	text string
@@ -60,8 +63,12 @@ func newRoot(std stdio) *cobra.Command {
 	root.SetErr(std.Err)
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return &usageError{text: err.Error()} })
 	root.AddGroup(
+		&cobra.Group{ID: groupSee, Title: "What happens in a cluster:"},
+		&cobra.Group{ID: groupSteer, Title: "Pods and rollouts:"},
 		&cobra.Group{ID: groupTools, Title: "Engines, prompts and strategies, without a cluster:"},
 	)
+	inGroup(root, groupSee, status(std), topCommand(std), explain(std), decisions(std), traceCommand(std), doctorCommand(std))
+	inGroup(root, groupSteer, drain(std), undrain(std), rollout(std), injectCommand(std))
 	lab := newGroup("lab", "Compare strategies offline", "Plays workloads against model engines in virtual time. It asks no cluster.")
 	lab.AddCommand(labRun(std), labSweep(std), labEffect(std), labOverload(std))
 	inGroup(root, groupTools, lab, events(std), render(std), tokenize(std))
@@ -70,6 +77,8 @@ func newRoot(std stdio) *cobra.Command {
 
 // Groups of commands in the help.
 const (
+	groupSee   = "see"
+	groupSteer = "steer"
 	groupTools = "tools"
 )
 

@@ -7,6 +7,7 @@
 package inject
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"maps"
@@ -286,12 +287,21 @@ const (
 
 func (w *work) reporterArgs() []string {
 	o, wiring := w.options, w.wiring
+	way, listens, events, replay := "--events-listen", false, fmt.Sprint(wiring.Events), fmt.Sprint(wiring.Replay)
+	if mentions(w.engine, FlagEvents) {
+		var port, replayPort string
+		listens, port, replayPort = publisher(w.engine)
+		events, replay = cmp.Or(port, events), cmp.Or(replayPort, replay)
+	}
+	if listens {
+		way = "--events-connect"
+	}
 	args := []string{
 		"--engine=" + wiring.Type,
 		fmt.Sprintf("--ranks=%d", wiring.Ranks),
 		"--first-rank=" + w.firstRank(),
-		fmt.Sprintf("--events-listen=127.0.0.1:%d", wiring.Events),
-		fmt.Sprintf("--replay=127.0.0.1:%d", wiring.Replay),
+		way + "=127.0.0.1:" + events,
+		"--replay=127.0.0.1:" + replay,
 		fmt.Sprintf("--picker-service=%s.%s.svc:%d", children.PeersName(o.Pool), o.Namespace, children.SyncPort),
 		fmt.Sprintf("--picker-name=%s.%s.svc", children.PickerName(o.Pool), o.Namespace),
 		"--picker-ca=" + pathProof + "/ca.crt",

@@ -39,7 +39,7 @@ func TestMain(m *testing.M) {
 		defer func() { _ = os.RemoveAll(dir) }()
 		pickerBinary = filepath.Join(dir, "picker")
 		build := exec.Command("go", "build", "-o", dir+"/", "github.com/kvasir-dev/kvasir/cmd/picker",
-			"github.com/kvasir-dev/kvasir/cmd/reporter", "github.com/kvasir-dev/kvasir/cmd/vllmsim")
+			"github.com/kvasir-dev/kvasir/cmd/reporter", "github.com/kvasir-dev/kvasir/cmd/vllmsim", "github.com/kvasir-dev/kvasir/cmd/kubectl-kvasir")
 		if out, err := build.CombinedOutput(); err != nil {
 			fmt.Fprintf(os.Stderr, "building the programs: %v\n%s", err, out)
 			return 1
@@ -61,6 +61,8 @@ type fleet struct {
 	args    []string // of the picker, besides the usual
 	logs    *logBuffer
 	client  *http.Client
+	// requests is a directory with requests in files, for the command line; empty for this one.
+	requests string
 }
 
 // newFleet starts n engines and a picker with one pool, m, under the given strategy.

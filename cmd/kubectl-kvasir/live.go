@@ -1,0 +1,237 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"sync"
+
+	"github.com/spf13/cobra"
+	"sigs.k8s.io/yaml"
+
+	"github.com/kvasir-dev/kvasir/internal/cli/console"
+	"github.com/kvasir-dev/kvasir/internal/cli/live"
+	"github.com/kvasir-dev/kvasir/internal/cli/view"
+	"github.com/kvasir-dev/kvasir/internal/dashboard/api"
+)
+
+const aboutExplain = `Asks a picker where a request would go, and why: every endpoint that could take it, with the terms of its cost, and those that
+were left out. Nothing is sent to an engine, and nothing is booked. The request is the body that a client would send.`
+
+// maxRequest bounds the request that is explained, in bytes.
+const maxRequest = 64 << 20
+
+// explain is the command of that name.
+func explain(std stdio) *cobra.Command {
+	c := newCommand("explain -f FILE [POOL]", "Where a request would go, and why", aboutExplain)
+	k := newCluster(c, std)
+	k.outputs(c)
+	k.pickers(c)
+	file := c.Flags().StringP("filename", "f", "", "file with the request, JSON; - is standard input")
+	path := c.Flags().String("path", "", "the request's path; default is /v1/chat/completions for one with messages, else /v1/completions")
+	argument(c, "pool", true)
+	c.ValidArgsFunction = k.one(poolNames)
+	c.RunE = func(c *cobra.Command, args []string) error {
+		if *file == "" {
+			return wrong("--filename is missing")
+		}
+		in, err := k.open(*file)
+		if err != nil {
+			return err
+		}
+		defer in.Close()
+		body, err := io.ReadAll(io.LimitReader(in, maxRequest+1))
+		if err != nil {
+			return fmt.Errorf("reading the request: %w", err)
+		}
+		var request struct {
+			Messages json.RawMessage `json:"messages"`
+		}
+		switch err := json.Unmarshal(body, &request); {
+		case len(body) > maxRequest:
+			return fmt.Errorf("the request is longer than %d MiB", maxRequest>>20)
+		case err != nil:
+			return fmt.Errorf("the request is no JSON object: %w", err)
+		case *path == "" && request.Messages != nil:
+			*path = "/v1/chat/completions"
+		case *path == "":
+			*path = "/v1/completions"
+		}
+		source, namespace, err := k.source()
+		if err != nil {
+			return err
+		}
+		pickers, err := source.Pickers(c.Context(), namespace, first(args))
+		if err != nil {
+			return err
+		}
+		// Replicas see the same, but for what happens this moment: the first that answers will do.
+		var errs []error
+		for _, p := range pickers {
+			e, err := p.Explain(c.Context(), *path, body)
+			if err == nil {
+				return k.print(e, func() []string { return view.Explanation(&std, e) })
+			}
+			errs = append(errs, err)
+			var fault *live.Fault
+			if errors.As(err, &fault) && fault.Code < 500 {
+				break // it is about the request
+			}
+		}
+		return errors.Join(errs...)
+	}
+	return c
+}
+
+func first(args []string) string {
+	if len(args) == 0 {
+		return ""
+	}
+	return args[0]
+}
+
+const aboutDecisions = `Shows the last decisions of a pool's pickers, oldest first: which pod, how much of the prompt was matched and how much the engine
+found cached, the cost of the pod that was taken and of the second best. A line is written when a request has ended; with
+--picks also when it is placed. Prompts, tokens, sessions and users are nowhere in it. While nobody follows, pickers take down
+a decision now and then only.
+
+With -o json each decision is one line with every candidate's terms, with -o yaml one document.`
+
+// decisions is the command of that name.
+func decisions(std stdio) *cobra.Command {
+	c := newCommand("decisions [POOL]", "Where requests have gone", aboutDecisions)
+	k := newCluster(c, std)
+	k.outputs(c)
+	k.pickers(c)
+	follow := c.Flags().BoolP("follow", "f", false, "go on with new decisions until interrupted")
+	tail := c.Flags().Int("tail", 20, "how many decisions of each picker are shown that were made before")
+	picks := c.Flags().Bool("picks", false, "show decisions when they are made, too")
+	argument(c, "pool", true)
+	c.ValidArgsFunction = k.one(poolNames)
+	c.RunE = func(c *cobra.Command, args []string) error {
+		if *tail < 0 {
+			return wrong("--tail is %d, want 0 or more", *tail)
+		}
+		source, namespace, err := k.source()
+		if err != nil {
+			return err
+		}
+		pickers, err := source.Pickers(c.Context(), namespace, first(args))
+		if err != nil {
+			return err
+		}
+		show := func(d *api.Decision) error {
+			if pool := first(args); pool != "" && d.Pool != pool {
+				return nil
+			}
+			return k.decision(d)
+		}
+		if k.format == console.Table {
+			fmt.Fprintln(std.Out, view.DecisionHeader(&std))
+		}
+		return eachDecision(c.Context(), pickers, *tail, *follow, !*picks, show)
+	}
+	return c
+}
+
+// decision prints one.
+func (k *cluster) decision(d *api.Decision) error {
+	switch k.format {
+	case console.JSON:
+		return json.NewEncoder(k.std.Out).Encode(d)
+	case console.YAML:
+		text, err := yaml.Marshal(d)
+		if err == nil {
+			_, err = fmt.Fprintf(k.std.Out, "---\n%s", text)
+		}
+		return err
+	default:
+		_, err := fmt.Fprintln(k.std.Out, view.Decision(&k.std, d))
+		return err
+	}
+}
+
+// eachDecision shows the decisions of all replicas: in the order of time when it is about past ones, as they come when it
+// follows. Being interrupted is no error.
+func eachDecision(ctx context.Context, pickers []*live.Picker, tail int, follow, ended bool, show func(*api.Decision) error) error {
+	var mu sync.Mutex // guards past, and the output
+	var past []*api.Decision
+	each := func(d *api.Decision) error {
+		mu.Lock()
+		defer mu.Unlock()
+		if follow {
+			return show(d)
+		}
+		past = append(past, d)
+		return nil
+	}
+	errs := make([]error, len(pickers))
+	var wait sync.WaitGroup
+	for i, p := range pickers {
+		wait.Go(func() {
+			errs[i] = p.Decisions(ctx, tail, follow, ended, func(d *api.Decision) error {
+				one := *d
+				return each(&one)
+			})
+		})
+	}
+	wait.Wait()
+	if follow && ctx.Err() != nil {
+		return nil
+	}
+	slices.SortStableFunc(past, func(a, b *api.Decision) int { return a.Time.Compare(b.Time) })
+	for _, d := range past {
+		if err := show(d); err != nil {
+			return err
+		}
+	}
+	return errors.Join(errs...)
+}
+
+const aboutTrace = `Shows the prefixes that requests of a pool have found in caches most often of late, and which pods hold them: as hashes, which are
+those of explain and decisions only where a prompt ends with the prefix. A hit counts a third after ten minutes. HOLDERS have all of
+it; a number behind a pod is how many tokens it holds, if not all.`
+
+// prefixes is what trace prints as a document.
+type prefixes struct {
+	Prefixes []api.Prefix `json:"prefixes"`
+}
+
+// traceCommand is the command trace.
+func traceCommand(std stdio) *cobra.Command {
+	c := newCommand("trace [POOL]", "Which prefixes are hot, and who holds them", aboutTrace)
+	k := newCluster(c, std)
+	k.outputs(c)
+	k.pickers(c)
+	limit := c.Flags().Int("limit", 20, "most prefixes, at most 1000")
+	argument(c, "pool", true)
+	c.ValidArgsFunction = k.one(poolNames)
+	c.RunE = func(c *cobra.Command, args []string) error {
+		if *limit < 1 || *limit > 1000 {
+			return wrong("--limit is %d, want 1 to 1000", *limit)
+		}
+		source, namespace, err := k.source()
+		if err != nil {
+			return err
+		}
+		pickers, err := source.Pickers(c.Context(), namespace, first(args))
+		if err != nil {
+			return err
+		}
+		all, errs := make([]*api.Prefixes, len(pickers)), make([]error, len(pickers))
+		var wait sync.WaitGroup
+		for i, p := range pickers {
+			wait.Go(func() { all[i], errs[i] = p.Prefixes(c.Context(), *limit) })
+		}
+		wait.Wait()
+		if err := errors.Join(errs...); err != nil {
+			return err
+		}
+		merged := prefixes{view.MergePrefixes(all, first(args), *limit)}
+		return k.print(merged, func() []string { return view.Prefixes(&std, merged.Prefixes) })
+	}
+	return c
+}

@@ -1,0 +1,318 @@
+// Package doctor checks a cluster end to end, and says of each thing that is not as it should be what to do about it.
+package doctor
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/kvasir-dev/kvasir/api/v1alpha1"
+	"github.com/kvasir-dev/kvasir/internal/cli/console"
+	"github.com/kvasir-dev/kvasir/internal/cli/fleet"
+	"github.com/kvasir-dev/kvasir/internal/cli/live"
+	"github.com/kvasir-dev/kvasir/internal/cli/view"
+	"github.com/kvasir-dev/kvasir/internal/dashboard/api"
+)
+
+// Level of a result.
+type Level string
+
+// The levels. Failures are what keeps Kvasir from working.
+const (
+	OK   Level = "ok"
+	Warn Level = "warn"
+	Fail Level = "fail"
+)
+
+// Result of a check.
+type Result struct {
+	// Check names what was looked at, Subject of what.
+	Check   string `json:"check"`
+	Subject string `json:"subject,omitempty"`
+	Level   Level  `json:"level"`
+	Message string `json:"message"`
+	// Cure says what to do, where there is something.
+	Cure string `json:"cure,omitempty"`
+}
+
+// Report of all checks.
+type Report struct {
+	Results []Result `json:"results"`
+	// Failed and Warned count results.
+	Failed int `json:"failed"`
+	Warned int `json:"warned"`
+}
+
+// Doctor checks.
+type Doctor struct {
+	Source *view.Source
+	// Core is a client of Kubernetes' own API; nil without a cluster.
+	Core kubernetes.Interface
+	// Namespace of the pools, empty for all.
+	Namespace string
+	Now       func() time.Time
+
+	report Report
+	cures  cures
+}
+
+func (d *Doctor) add(level Level, check, subject, message, cure string) {
+	switch level {
+	case Warn:
+		d.report.Warned++
+	case Fail:
+		d.report.Failed++
+	case OK:
+		cure = ""
+	}
+	d.report.Results = append(d.report.Results, Result{check, subject, level, message, cure})
+}
+
+func (d *Doctor) ok(check, subject, format string, args ...any) {
+	d.add(OK, check, subject, fmt.Sprintf(format, args...), "")
+}
+
+// Run makes all checks. What cannot be found out is a result too.
+func (d *Doctor) Run(ctx context.Context) *Report {
+	d.report, d.cures = Report{Results: []Result{}}, readCures()
+	if d.Source.Picker != nil {
+		told, err := d.Source.Picker.Status(ctx)
+		d.picker(nil, d.Source.Picker, told, err)
+		return &d.report
+	}
+	if !d.server(ctx) {
+		return &d.report
+	}
+	defined := d.definitions(ctx)
+	d.rights(ctx)
+	d.operator(ctx)
+	if !defined {
+		return &d.report
+	}
+	pools, err := fleet.Pools(ctx, d.Source.Client, d.Namespace)
+	if err != nil {
+		d.add(Fail, "pools", "", err.Error(), "you need the right to list inferencepools.kvasir.dev")
+		return &d.report
+	}
+	if len(pools) == 0 {
+		where := "the cluster"
+		if d.Namespace != "" {
+			where = "the namespace " + d.Namespace
+		}
+		d.add(Warn, "pools", "", "there is no pool in "+where, "make an InferencePool, or look elsewhere with --namespace or --all-namespaces")
+	}
+	for i := range pools {
+		d.pool(ctx, &pools[i])
+	}
+	return &d.report
+}
+
+// pool checks one pool, its pods and its pickers.
+func (d *Doctor) pool(ctx context.Context, pool *v1alpha1.InferencePool) {
+	d.conditions(pool)
+	pods, err := fleet.Pods(ctx, d.Source.Client, pool)
+	if err != nil {
+		d.add(Warn, "pods", name(pool), err.Error(), "")
+	}
+	pickers, err := d.Source.PickersOf(ctx, pool)
+	if err != nil {
+		d.add(Fail, "pickers", name(pool), err.Error(), "look at the Deployment "+pool.Name+"-picker, and at the operator's log if there is none")
+		pickers = nil
+	}
+	d.network(ctx, pool, pods)
+	for _, p := range pickers {
+		told, err := p.Status(ctx)
+		d.picker(pool, p, told, err)
+		d.certificate(pool, p)
+	}
+}
+
+// conditions of a pool: those that are not good, with what the operations page advises.
+func (d *Doctor) conditions(pool *v1alpha1.InferencePool) {
+	const check = "conditions"
+	if len(pool.Status.Conditions) == 0 || pool.Status.ObservedGeneration < pool.Generation {
+		d.add(Fail, check, name(pool), "the operator has not seen the newest spec", "see that the operator runs, and watches the namespace "+pool.Namespace)
+		return
+	}
+	good := 0
+	for _, c := range pool.Status.Conditions {
+		cure := d.cures[[2]string{c.Type, c.Reason}]
+		level := Warn
+		switch {
+		case c.Status == "True":
+			good++
+			continue
+		case c.Status == "Unknown" && (c.Reason == "Disabled" || c.Reason == "CRDsMissing"):
+			continue // gateways are a choice
+		case c.Status == "False" && slices.Contains([]string{v1alpha1.ConditionAccepted, v1alpha1.ConditionReady, v1alpha1.ConditionEventsSynced}, c.Type),
+			c.Reason == "CertificateInvalid", c.Reason == "RolloutStopped", c.Reason == "ProbeFailed", c.Reason == "Mispredicting":
+			level = Fail
+		}
+		d.add(level, check, name(pool), fmt.Sprintf("%s is %s, %s: %s", c.Type, c.Status, c.Reason, c.Message), cure)
+	}
+	d.ok(check, name(pool), "%d of %d are as they should be", good, len(pool.Status.Conditions))
+}
+
+func name(pool *v1alpha1.InferencePool) string { return pool.Namespace + "/" + pool.Name }
+
+// skews of clocks: what is told, and what breaks tokens and certificates.
+const (
+	warnSkew = 5 * time.Second
+	failSkew = time.Minute
+)
+
+// picker checks what a picker sees. Without a cluster it is about all that it serves.
+func (d *Doctor) picker(pool *v1alpha1.InferencePool, p *live.Picker, told *api.Live, err error) {
+	subject := p.Name
+	if pool != nil {
+		subject = pool.Namespace + "/" + p.Name
+	}
+	if err != nil {
+		d.add(Fail, "picker", subject, err.Error(), "")
+		return
+	}
+	if told.Ready {
+		d.ok("picker", subject, "it answers, and takes requests")
+	} else {
+		d.add(Fail, "picker", subject, "it takes no requests: "+told.NotReady, "see its log")
+	}
+	for _, text := range told.Problems {
+		d.add(Fail, "picker", subject, text, "correct the object that is named")
+	}
+	d.skew("picker", subject, told.Time)
+	for i := range told.Pools {
+		at := &told.Pools[i]
+		if pool == nil || at.Namespace == pool.Namespace && at.Name == pool.Name {
+			d.streams(subject, at)
+			d.tokens(subject, at)
+		}
+	}
+}
+
+func (d *Doctor) skew(what, subject string, theirs time.Time) {
+	off := theirs.Sub(d.Now()).Round(100 * time.Millisecond)
+	level := OK
+	switch {
+	case off.Abs() >= failSkew:
+		level = Fail
+	case off.Abs() >= warnSkew:
+		level = Warn
+	}
+	text := fmt.Sprintf("the clock of the %s is within %s of this machine's", what, warnSkew)
+	if level != OK {
+		text = fmt.Sprintf("the clock of the %s is %s off this machine's", what, off)
+	}
+	d.add(level, "clock", subject, text, "set the clocks by a time server: tokens and certificates count on them")
+}
+
+// streams of events into a picker.
+func (d *Doctor) streams(subject string, pool *api.Pool) {
+	states := map[string][]string{}
+	total := 0
+	for i := range pool.Pods {
+		for _, e := range pool.Pods[i].Endpoints {
+			total++
+			states[e.Events] = append(states[e.Events], pool.Pods[i].Name)
+		}
+	}
+	if total == 0 {
+		d.add(Warn, "events", subject, "the picker sees no endpoint of "+pool.Name, "see the pool's selector or template, and its pods")
+		return
+	}
+	for state, pods := range states {
+		level := Warn
+		switch state {
+		case "Synced":
+			continue
+		case "Disconnected":
+			level = Fail
+		case "None":
+			level = OK
+		}
+		d.add(level, "events", subject, fmt.Sprintf("%d of %d endpoints: %s (%s)", len(pods), total, state, few(pods)), cureOfStream[state])
+	}
+	if n := len(states["Synced"]); n > 0 {
+		d.ok("events", subject, "it is known what %d of %d endpoints hold", n, total)
+	}
+	for _, text := range pool.Degraded {
+		cure := ""
+		if words := strings.SplitN(text, ": ", 3); len(words) == 3 {
+			cure = d.cures[[2]string{words[0], words[1]}] // a condition and its reason
+		}
+		d.add(Warn, "degraded", subject, text, cure)
+	}
+}
+
+var cureOfStream = map[string]string{
+	"Syncing":      "wait: what the pod holds is being read",
+	"Disconnected": "the engine's --kv-events-config, its reporter's log, and network policies",
+	"Unverified":   "give the pods a reporter (kubectl kvasir inject), or the engine a replay socket: without one of them it cannot be shown that no event was lost",
+	"Degraded":     "wait some seconds; if it stays, look at the reporter's log and the picker's CPU",
+}
+
+// few names at most three.
+func few(names []string) string {
+	slices.Sort(names)
+	if len(names) > 3 {
+		return strings.Join(names[:3], ", ") + fmt.Sprintf(" and %d more", len(names)-3)
+	}
+	return strings.Join(names, ", ")
+}
+
+// tokens: whether prompts are known as the engine's tokens, and blocks as the engine's.
+func (d *Doctor) tokens(subject string, pool *api.Pool) {
+	switch {
+	case pool.Requests == 0:
+		d.ok("tokens", subject, "no request has come yet that would show whether prompts are known exactly")
+	case pool.ExactTokens >= 0.99:
+		d.ok("tokens", subject, "prompts are known exactly")
+	default:
+		d.add(Warn, "tokens", subject, fmt.Sprintf("%.0f %% of the last prompts were known exactly: %s", 100*pool.ExactTokens, pool.Inexact),
+			"give the pool the model's tokenizer (model.tokenizer); see the condition TokensExact")
+	}
+	if h := &pool.Recent; h.Prompt > 0 && h.Predicted > 0 {
+		const most = 0.2
+		if off := float64(h.Deviation) / float64(h.Prompt); off > most {
+			d.add(Warn, "predictions", subject, fmt.Sprintf("hits differ from what was predicted by %.0f %% of the prompts", 100*off),
+				"see the conditions TokensExact and PredictionsTrusted, and the engines' --block-size")
+		} else {
+			d.ok("predictions", subject, "hits are as predicted, to %.1f %% of the prompts", 100*off)
+		}
+	}
+}
+
+// Lines are the report as people read it.
+func (r *Report) Lines(c *console.Console) []string {
+	tones := map[Level]console.Tone{OK: console.Good, Warn: console.Warn, Fail: console.Bad}
+	g := console.Grid{Header: []string{"RESULT", "CHECK", "OF", "FOUND"}}
+	for _, one := range r.Results {
+		g.Add(console.Cell{Text: string(one.Level), Tone: tones[one.Level]}, console.Text(one.Check), console.Text(or(one.Subject, "-")), console.Text(firstLine(one.Message)))
+	}
+	table := g.Lines(c)
+	lines := []string{table[0]}
+	for i, one := range r.Results {
+		lines = append(lines, table[i+1])
+		if one.Cure != "" {
+			for text := range strings.Lines(one.Cure) {
+				lines = append(lines, "         "+c.Paint(console.Faint, "> "+strings.TrimRight(text, "\n")))
+			}
+		}
+	}
+	return append(lines, "", fmt.Sprintf("%d checks, %d warnings, %d failures", len(r.Results), r.Warned, r.Failed))
+}
+
+func or(a, b string) string {
+	if a == "" {
+		return b
+	}
+	return a
+}
+
+func firstLine(text string) string {
+	line, _, _ := strings.Cut(text, "\n")
+	return line
+}

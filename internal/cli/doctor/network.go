@@ -1,0 +1,166 @@
+package doctor
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/kvasir-dev/kvasir/api/v1alpha1"
+	"github.com/kvasir-dev/kvasir/internal/children"
+)
+
+// way is a connection that Kvasir needs.
+type way struct {
+	from, to *corev1.Pod
+	port     int32
+	what     string
+}
+
+// network checks that NetworkPolicies let pickers and engines speak to each other, and that the pool's own are there.
+// Policies of other kinds, as some network plugins have, are not looked at.
+func (d *Doctor) network(ctx context.Context, pool *v1alpha1.InferencePool, pods []corev1.Pod) {
+	const check = "network"
+	var list networkingv1.NetworkPolicyList
+	if err := d.Source.Client.List(ctx, &list, client.InNamespace(pool.Namespace)); err != nil {
+		d.add(Warn, check, name(pool), "network policies cannot be listed: "+err.Error(), "")
+		return
+	}
+	if pool.Spec.Picker.Mode == v1alpha1.PickerManaged && pool.Spec.Picker.NetworkPolicy == v1alpha1.NetworkPolicyManaged {
+		own := children.PickerName(pool.Name)
+		if !slices.ContainsFunc(list.Items, func(p networkingv1.NetworkPolicy) bool { return p.Name == own }) {
+			d.add(Warn, check, name(pool), "the NetworkPolicy "+own+" is not there", "see the operator's log, and the condition Accepted")
+		}
+	}
+	pickers, err := d.Source.Access.Pods(ctx, pool)
+	if err != nil || len(pickers) == 0 || len(pods) == 0 {
+		return // there is nobody to speak
+	}
+	namespace := &corev1.Namespace{}
+	if err := d.Source.Client.Get(ctx, client.ObjectKey{Name: pool.Namespace}, namespace); err != nil {
+		namespace.Labels = map[string]string{"kubernetes.io/metadata.name": pool.Namespace}
+	}
+	n := &policies{all: list.Items, namespace: namespace.Labels}
+	closed := false
+	for _, w := range ways(pool, &pickers[0], &pods[0]) {
+		if by := n.closedBy(w); by != "" {
+			closed = true
+			d.add(Fail, check, name(pool), fmt.Sprintf("%s does not let the %s through, port %d", by, w.what, w.port),
+				fmt.Sprintf("allow TCP port %d from pods with %s to pods with %s", w.port, labels.Set(w.from.Labels), labels.Set(w.to.Labels)))
+		}
+	}
+	if !closed {
+		d.ok(check, name(pool), "%d network policies of the namespace let pickers and engines speak to each other", len(list.Items))
+	}
+}
+
+// ways between pickers and engines.
+func ways(pool *v1alpha1.InferencePool, picker, engine *corev1.Pod) []way {
+	e := &pool.Spec.Engine
+	all := []way{{picker, engine, e.Ports.HTTP, "requests of pickers to engines"}}
+	reports := slices.ContainsFunc(engine.Spec.InitContainers, func(c corev1.Container) bool { return c.Name == "kvasir-reporter" })
+	switch {
+	case reports:
+		all = append(all, way{engine, picker, children.SyncPort, "reports of engines to pickers"})
+	case e.Events.Source == v1alpha1.EventsAuto, e.Events.Source == v1alpha1.EventsSubscribe:
+		all = append(all, way{picker, engine, e.Ports.Events, "subscription of pickers to events"})
+	}
+	return append(all, way{picker, picker, children.SyncPort, "exchange between pickers"})
+}
+
+// policies of a namespace, in which both ends of a way are.
+type policies struct {
+	all       []networkingv1.NetworkPolicy
+	namespace map[string]string
+}
+
+// closedBy names a policy on account of which a way is closed, empty when it is open: policies add up, and a pod that
+// none selects is open.
+func (n *policies) closedBy(w way) string {
+	for _, side := range []struct {
+		kind      networkingv1.PolicyType
+		pod, peer *corev1.Pod
+	}{{networkingv1.PolicyTypeIngress, w.to, w.from}, {networkingv1.PolicyTypeEgress, w.from, w.to}} {
+		var selecting []string
+		open := false
+		for i := range n.all {
+			p := &n.all[i]
+			if !slices.Contains(kinds(p), side.kind) || !matches(&p.Spec.PodSelector, side.pod.Labels) {
+				continue
+			}
+			selecting = append(selecting, p.Name)
+			open = open || n.allows(p, side.kind, side.peer, w)
+		}
+		if len(selecting) > 0 && !open {
+			return "the NetworkPolicy " + strings.Join(selecting, ", ")
+		}
+	}
+	return ""
+}
+
+// kinds are what a policy is about: ingress, and egress where it has rules for that, unless it says.
+func kinds(p *networkingv1.NetworkPolicy) []networkingv1.PolicyType {
+	if len(p.Spec.PolicyTypes) > 0 {
+		return p.Spec.PolicyTypes
+	}
+	if len(p.Spec.Egress) > 0 {
+		return []networkingv1.PolicyType{networkingv1.PolicyTypeIngress, networkingv1.PolicyTypeEgress}
+	}
+	return []networkingv1.PolicyType{networkingv1.PolicyTypeIngress}
+}
+
+func (n *policies) allows(p *networkingv1.NetworkPolicy, kind networkingv1.PolicyType, peer *corev1.Pod, w way) bool {
+	if kind == networkingv1.PolicyTypeIngress {
+		return slices.ContainsFunc(p.Spec.Ingress, func(r networkingv1.NetworkPolicyIngressRule) bool {
+			return port(r.Ports, w) && n.peer(r.From, peer)
+		})
+	}
+	return slices.ContainsFunc(p.Spec.Egress, func(r networkingv1.NetworkPolicyEgressRule) bool {
+		return port(r.Ports, w) && n.peer(r.To, peer)
+	})
+}
+
+// port tells whether a rule is about the way's port. Ports by name are looked up in the pod that listens.
+func port(ports []networkingv1.NetworkPolicyPort, w way) bool {
+	return len(ports) == 0 || slices.ContainsFunc(ports, func(p networkingv1.NetworkPolicyPort) bool {
+		if p.Protocol != nil && *p.Protocol != corev1.ProtocolTCP {
+			return false
+		}
+		switch {
+		case p.Port == nil:
+			return true
+		case p.Port.StrVal != "":
+			return slices.ContainsFunc(w.to.Spec.Containers, func(c corev1.Container) bool {
+				return slices.ContainsFunc(c.Ports, func(q corev1.ContainerPort) bool { return q.Name == p.Port.StrVal && q.ContainerPort == w.port })
+			})
+		case p.EndPort != nil:
+			return p.Port.IntVal <= w.port && w.port <= *p.EndPort
+		}
+		return p.Port.IntVal == w.port
+	})
+}
+
+// peer tells whether a rule is about a pod. Blocks of addresses are taken to be: nobody knows here what the network makes
+// of them.
+func (n *policies) peer(peers []networkingv1.NetworkPolicyPeer, pod *corev1.Pod) bool {
+	return len(peers) == 0 || slices.ContainsFunc(peers, func(p networkingv1.NetworkPolicyPeer) bool {
+		switch {
+		case p.IPBlock != nil:
+			return true
+		case p.NamespaceSelector != nil && !matches(p.NamespaceSelector, n.namespace):
+			return false
+		}
+		return p.PodSelector == nil || matches(p.PodSelector, pod.Labels)
+	})
+}
+
+func matches(selector *metav1.LabelSelector, set map[string]string) bool {
+	s, err := metav1.LabelSelectorAsSelector(selector)
+	return err == nil && s.Matches(labels.Set(set))
+}

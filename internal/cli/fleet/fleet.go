@@ -1,0 +1,116 @@
+// Package fleet is what the API server knows of pools and their pods, and what people change of it: drain marks and
+// rollouts. It reads and patches objects, and speaks to no picker.
+package fleet
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/kvasir-dev/kvasir/api/v1alpha1"
+)
+
+// NewClient is a client that knows Kubernetes' types and ours.
+func NewClient(config *rest.Config) (client.Client, error) {
+	scheme := runtime.NewScheme()
+	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, v1alpha1.AddToScheme} {
+		if err := add(scheme); err != nil {
+			return nil, err
+		}
+	}
+	c, err := client.New(config, client.Options{Scheme: scheme})
+	if err != nil {
+		return nil, fmt.Errorf("connecting to the API server: %w", err)
+	}
+	return c, nil
+}
+
+// Refused is something that is not done, for a reason that the user can do something about.
+type Refused struct{ why string }
+
+func (r *Refused) Error() string { return r.why }
+
+func refuse(format string, args ...any) error { return &Refused{fmt.Sprintf(format, args...)} }
+
+// told makes errors of the API server readable where people meet them first.
+func told(err error) error {
+	var noGroup *meta.NoKindMatchError
+	if meta.IsNoMatchError(err) || errors.As(err, &noGroup) {
+		return refuse("the cluster has no InferencePools of kvasir.dev: is Kvasir installed there? (kubectl kvasir doctor)")
+	}
+	return err
+}
+
+// Pools lists the pools of a namespace, of all namespaces if it is empty, by namespace and name.
+func Pools(ctx context.Context, c client.Reader, namespace string) ([]v1alpha1.InferencePool, error) {
+	var list v1alpha1.InferencePoolList
+	if err := c.List(ctx, &list, client.InNamespace(namespace)); err != nil {
+		return nil, told(err)
+	}
+	slices.SortFunc(list.Items, func(a, b v1alpha1.InferencePool) int {
+		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
+	})
+	return list.Items, nil
+}
+
+// Pool reads one pool.
+func Pool(ctx context.Context, c client.Reader, name types.NamespacedName) (*v1alpha1.InferencePool, error) {
+	pool := &v1alpha1.InferencePool{}
+	switch err := c.Get(ctx, name, pool); {
+	case apierrors.IsNotFound(err):
+		return nil, refuse("there is no pool %s in the namespace %s", name.Name, name.Namespace)
+	case err != nil:
+		return nil, told(err)
+	}
+	return pool, nil
+}
+
+// Selector of a pool's pods.
+func Selector(pool *v1alpha1.InferencePool) labels.Set {
+	if len(pool.Spec.Selector.MatchLabels) == 0 {
+		return labels.Set{v1alpha1.LabelPool: pool.Name}
+	}
+	set := labels.Set{}
+	for k, v := range pool.Spec.Selector.MatchLabels {
+		set[k] = string(v)
+	}
+	return set
+}
+
+// Pods of a pool, by name.
+func Pods(ctx context.Context, c client.Reader, pool *v1alpha1.InferencePool) ([]corev1.Pod, error) {
+	var list corev1.PodList
+	if err := c.List(ctx, &list, client.InNamespace(pool.Namespace), client.MatchingLabels(Selector(pool))); err != nil {
+		return nil, fmt.Errorf("listing the pods of pool %s: %w", pool.Name, err)
+	}
+	slices.SortFunc(list.Items, func(a, b corev1.Pod) int { return cmp.Compare(a.Name, b.Name) })
+	return list.Items, nil
+}
+
+// PoolOf is the pool of a pod: the oldest that selects it, then the first by name. It is nil when there is none.
+func PoolOf(pools []v1alpha1.InferencePool, pod *corev1.Pod) *v1alpha1.InferencePool {
+	var best *v1alpha1.InferencePool
+	for i := range pools {
+		p := &pools[i]
+		if p.Namespace != pod.Namespace || !labels.SelectorFromSet(Selector(p)).Matches(labels.Set(pod.Labels)) {
+			continue
+		}
+		if best == nil || p.CreationTimestamp.Before(&best.CreationTimestamp) ||
+			p.CreationTimestamp.Equal(&best.CreationTimestamp) && p.Name < best.Name {
+			best = p
+		}
+	}
+	return best
+}

@@ -1,0 +1,209 @@
+package view
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/kvasir-dev/kvasir/internal/cli/console"
+	"github.com/kvasir-dev/kvasir/internal/dashboard/api"
+)
+
+// Explanation is where a request would go, with the terms of every candidate's cost.
+func Explanation(c *console.Console, e *api.Explanation) []string {
+	lines := []string{fmt.Sprintf("Pool %s/%s, model %s, strategy %s", e.Namespace, e.Pool, e.Model, c.Paint(console.Strong, e.Strategy))}
+	tokens := fmt.Sprintf("Prompt of %d tokens (%s)", e.PromptTokens, e.Tokens)
+	if e.TokensMissing != "" {
+		tokens += ", not exact: " + e.TokensMissing
+	}
+	if e.Prefix != "" {
+		tokens += ", prefix " + e.Prefix
+	}
+	lines = append(lines, tokens)
+	if e.Distrusted {
+		lines = append(lines, c.Paint(console.Warn, "Matches are not believed: engines do not find what they announce"))
+	}
+	if len(e.Candidates) == 0 {
+		lines = append(lines, c.Paint(console.Bad, "No endpoint could take it"))
+	} else {
+		lines = append(lines, "", fmt.Sprintf("It would go to %s.", c.Paint(console.Good, place(e.Candidates[0].Pod, e.Candidates[0].Rank))), "")
+		lines = append(lines, candidates(e).Lines(c)...)
+	}
+	if len(e.Fleet) > 0 {
+		lines = append(lines, "", "For all of them: "+strings.Join(terms(e.Fleet), ", "))
+	}
+	if len(e.LeftOut) > 0 {
+		g := console.Grid{Header: []string{"LEFT OUT", "REASON"}}
+		for _, l := range e.LeftOut {
+			g.Add(console.Text(place(l.Pod, l.Rank)), console.Cell{Text: l.Reason, Tone: console.Warn})
+		}
+		lines = append(append(lines, ""), g.Lines(c)...)
+	}
+	return lines
+}
+
+// candidates has a column for each term that any of them has.
+func candidates(e *api.Explanation) *console.Grid {
+	g := &console.Grid{Header: []string{"CANDIDATE", "COST"}}
+	if e.Unit != "" && e.Unit != "seconds" {
+		g.Header[1] += " (" + strings.ToUpper(e.Unit) + ")"
+	}
+	var names []string
+	seen := map[string]bool{}
+	for _, c := range e.Candidates {
+		for _, t := range c.Terms {
+			if !seen[t.Name] {
+				seen[t.Name] = true
+				names = append(names, t.Name)
+				g.Header = append(g.Header, strings.ToUpper(t.Name))
+			}
+		}
+	}
+	g.Header = append(g.Header, "MATCHED", "CONFIRMED", "UNCACHED", "IN FLIGHT", "PREFILL", "KV USE")
+	for i, c := range e.Candidates {
+		first := console.Text(place(c.Pod, c.Rank))
+		if i == 0 {
+			first.Tone = console.Good
+		}
+		row := []console.Cell{first, console.Number("%s", cost(c.Cost, e.Unit))}
+		for _, name := range names {
+			cell := none()
+			for _, t := range c.Terms {
+				if t.Name == name {
+					cell = console.Number("%s", term(t))
+				}
+			}
+			row = append(row, cell)
+		}
+		g.Add(append(row, console.Number("%d", c.Matched), console.Number("%d", c.Confirmed), console.Number("%d", c.Uncached),
+			console.Number("%d", c.InFlight), console.Number("%.0f tok", c.PendingTokens), percent(c.KVUsage))...)
+	}
+	return g
+}
+
+func place(pod string, rank int) string {
+	if rank == 0 {
+		return pod
+	}
+	return fmt.Sprintf("%s#%d", pod, rank)
+}
+
+func terms(all []api.Term) []string {
+	var out []string
+	for _, t := range all {
+		out = append(out, t.Name+" "+term(t))
+	}
+	return out
+}
+
+func term(t api.Term) string {
+	switch t.Unit {
+	case "":
+		return amount(t.Value)
+	case "seconds":
+		return seconds(t.Value)
+	}
+	return amount(t.Value) + " " + t.Unit
+}
+
+// seconds are told in milliseconds below one.
+func seconds(v float64) string {
+	if v > -1 && v < 1 {
+		return fmt.Sprintf("%.2f ms", 1000*v)
+	}
+	return fmt.Sprintf("%.2f s", v)
+}
+
+// cost in the unit of a strategy.
+func cost(v float64, unit string) string {
+	if unit == "seconds" {
+		return seconds(v)
+	}
+	return amount(v)
+}
+
+// amount has four significant digits, and no exponent.
+func amount(v float64) string {
+	text := fmt.Sprintf("%.4g", v)
+	if strings.ContainsAny(text, "e") {
+		text = fmt.Sprintf("%.0f", v)
+		if v > -1 && v < 1 {
+			text = fmt.Sprintf("%.6f", v)
+		}
+	}
+	return text
+}
+
+// DecisionHeader stands above decisions.
+func DecisionHeader(c *console.Console) string {
+	return c.Paint(console.Strong, fmt.Sprintf("%-12s  %-24s  %8s  %8s  %8s  %10s  %10s  %-12s  %s", "TIME", "POD", "PROMPT", "MATCHED", "CACHED", "COST", "SECOND", "OUTCOME", "POOL"))
+}
+
+// Decision is one decision in a line. The second candidate's cost shows how clear it was.
+func Decision(c *console.Console, d *api.Decision) string {
+	pod, matched, price, second := "-", "-", "-", "-"
+	if d.Attempt >= 0 && d.Attempt < len(d.Candidates) {
+		at := &d.Candidates[d.Attempt]
+		pod, matched, price = place(at.Pod, at.Rank), fmt.Sprint(at.Matched), cost(at.Cost, d.Unit)
+	}
+	if len(d.Candidates) > 1 {
+		second = cost(d.Candidates[1].Cost, d.Unit)
+	}
+	cached, outcome := "-", "under way"
+	if d.Cached >= 0 {
+		cached = fmt.Sprint(d.Cached)
+	}
+	if d.Outcome != "" {
+		outcome = d.Outcome
+	}
+	mark := console.Plain
+	switch d.Outcome {
+	case "completed":
+		mark = console.Good
+	case "failed", "rejected":
+		mark = console.Bad
+	}
+	return fmt.Sprintf("%-12s  %-24s  %8d  %8s  %8s  %10s  %10s  %s  %s", d.Time.Local().Format("15:04:05.000"), pod, d.PromptTokens, matched, cached, price, second,
+		c.Paint(mark, fmt.Sprintf("%-12s", outcome)), d.Namespace+"/"+d.Pool)
+}
+
+// Prefixes are the hottest prefixes of a pool, and who holds them.
+func Prefixes(c *console.Console, all []api.Prefix) []string {
+	if len(all) == 0 {
+		return []string{"No prefix has been found in a cache twice of late."}
+	}
+	g := console.Grid{Header: []string{"PREFIX", "TOKENS", "HITS", "HOLDERS", "WHERE"}}
+	for _, p := range all {
+		whole := 0
+		var where []string
+		for _, h := range p.Holders {
+			text := place(h.Pod, h.Rank)
+			if h.Tokens >= p.Tokens {
+				whole++
+			} else {
+				text += fmt.Sprintf(" (%d)", h.Tokens)
+			}
+			if h.Tokens > h.Tiers["GPU"] {
+				text += tiers(h.Tiers)
+			}
+			where = append(where, text)
+		}
+		if len(where) > maxHolders {
+			where = append(where[:maxHolders], fmt.Sprintf("and %d more", len(where)-maxHolders))
+		}
+		g.Add(console.Text(p.Hash), console.Number("%d", p.Tokens), console.Number("%.1f", p.Hits), console.Number("%d", whole), console.Text(dash(strings.Join(where, ", "))))
+	}
+	return g.Lines(c)
+}
+
+// maxHolders bounds the endpoints that are named in a line.
+const maxHolders = 4
+
+func tiers(by map[string]int) string {
+	var parts []string
+	for _, tier := range []string{"GPU", "CPU", "Disk", "Remote"} {
+		if n := by[tier]; n > 0 {
+			parts = append(parts, fmt.Sprintf("%s %d", tier, n))
+		}
+	}
+	return " [" + strings.Join(parts, ", ") + "]"
+}

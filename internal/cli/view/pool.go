@@ -1,0 +1,379 @@
+// Package view is what people are shown of pools: what the API server knows and what pickers see, side by side, as
+// tables and as documents.
+package view
+
+import (
+	"cmp"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/duration"
+
+	"github.com/kvasir-dev/kvasir/api/v1alpha1"
+	"github.com/kvasir-dev/kvasir/internal/dashboard/api"
+)
+
+// Pool is all that is shown of a pool.
+type Pool struct {
+	Namespace string `json:"namespace"`
+	Name      string `json:"name"`
+	Model     string `json:"model"`
+	// Status is the reason of the condition Ready, or what pickers say where there is no operator.
+	Status string `json:"status"`
+	// Desired size in pods, absent where nobody says; all pods, those that serve, and those that drain.
+	Desired  *int32 `json:"desired,omitempty"`
+	Pods     int    `json:"pods"`
+	Ready    int    `json:"ready"`
+	Draining int    `json:"draining"`
+	Policy   string `json:"policy,omitempty"`
+	Strategy string `json:"strategy,omitempty"`
+	// Rollout is the reason of the condition UpToDate, empty without an operator.
+	Rollout string `json:"rollout,omitempty"`
+	// Live is absent where no picker could be asked.
+	Live *Live `json:"live,omitempty"`
+	// Problems say in sentences what is not as it should be.
+	Problems []Problem `json:"problems"`
+	Members  []Pod     `json:"members"`
+}
+
+// Problem is something that is not as it should be.
+type Problem struct {
+	// Source is a condition of the pool, or a picker.
+	Source string `json:"source"`
+	// Reason in a word, where there is one.
+	Reason  string `json:"reason,omitempty"`
+	Message string `json:"message"`
+}
+
+// Live is what the pickers of a pool see, all replicas together.
+type Live struct {
+	Pickers []string `json:"pickers"`
+	// Hit, Predicted and Divergence are parts of the prompt tokens, 0 to 1: those that engines found in their caches,
+	// those that were expected there, and by how much the two differ, answer by answer. Of about the last minute, or of
+	// all the time where nothing was answered of late; absent before the first answer.
+	Hits     *Ratios `json:"hits,omitempty"`
+	Waiting  int     `json:"waiting"`
+	InFlight int     `json:"inFlight"`
+	Requests int64   `json:"requests"`
+	Refused  int64   `json:"refused"`
+	// TTFT is that of the replica with the slowest 99th percentile, in seconds.
+	TTFT *api.Quantiles `json:"ttft,omitempty"`
+	// ExactTokens is the least of all replicas.
+	ExactTokens float64 `json:"exactTokens"`
+	Blocks      int     `json:"blocks"`
+}
+
+// Ratios compares what was expected in caches with what engines found.
+type Ratios struct {
+	Hit        float64 `json:"hit"`
+	Predicted  float64 `json:"predicted"`
+	Divergence float64 `json:"divergence"`
+	Answers    int64   `json:"answers"`
+	// Recent tells that they are of about the last minute.
+	Recent bool `json:"recent"`
+}
+
+// Pod is a pod of a pool.
+type Pod struct {
+	Name string `json:"name"`
+	// Stage of its life, and why it is there; by the operator, or by pickers where there is none.
+	Stage    string     `json:"stage"`
+	Reason   string     `json:"reason,omitempty"`
+	Message  string     `json:"message,omitempty"`
+	Age      string     `json:"age,omitempty"`
+	Node     string     `json:"node,omitempty"`
+	Island   string     `json:"island,omitempty"`
+	Revision string     `json:"revision,omitempty"`
+	Deadline *time.Time `json:"deadline,omitempty"`
+	Live     *LivePod   `json:"live,omitempty"`
+}
+
+// LivePod is what pickers see of a pod, all its ranks together.
+type LivePod struct {
+	Phase string `json:"phase"`
+	// Events is how far it is known what the pod holds, of its worst rank; Lag is that rank's, in seconds.
+	Events string  `json:"events"`
+	Lag    float64 `json:"lag"`
+	Ranks  int     `json:"ranks"`
+	// Blocks held, those that no other pod holds, and the part of the cache that they fill, 0 to 1 (0: not known).
+	Blocks        int     `json:"blocks"`
+	Unique        int     `json:"unique"`
+	Shared        int     `json:"shared"`
+	Fill          float64 `json:"fill"`
+	KVUsage       float64 `json:"kvUsage"`
+	InFlight      int     `json:"inFlight"`
+	Waiting       int     `json:"waiting"`
+	PendingTokens float64 `json:"pendingTokens"`
+	Picks         int64   `json:"picks"`
+	Failures      int64   `json:"failures"`
+	Hits          *Ratios `json:"hits,omitempty"`
+}
+
+// Told is what one picker says of itself.
+type Told struct {
+	Picker string
+	Live   *api.Live
+	Err    error
+}
+
+// OfCluster is a pool as the API server has it, without what pickers see.
+func OfCluster(pool *v1alpha1.InferencePool, pods []corev1.Pod, now time.Time) *Pool {
+	s := &pool.Status
+	out := &Pool{
+		Namespace: pool.Namespace, Name: pool.Name, Model: string(pool.Spec.Model.Name), Status: "Unknown", Desired: s.DesiredReplicas,
+		Pods: len(pods), Policy: s.RoutingPolicy.Name, Problems: []Problem{}, Members: []Pod{},
+	}
+	if c := meta.FindStatusCondition(s.Conditions, v1alpha1.ConditionReady); c != nil {
+		out.Status = c.Reason
+	}
+	if c := meta.FindStatusCondition(s.Conditions, v1alpha1.ConditionUpToDate); c != nil {
+		out.Rollout = c.Reason
+	}
+	if s.ObservedGeneration < pool.Generation {
+		out.Problems = append(out.Problems, Problem{"operator", "Waiting", "the newest spec has not been seen by the operator: does it run?"})
+	}
+	for _, c := range s.Conditions {
+		if quiet := c.Status == metav1.ConditionUnknown && (c.Reason == "Disabled" || c.Reason == "CRDsMissing"); c.Status != metav1.ConditionTrue && !quiet {
+			out.Problems = append(out.Problems, Problem{c.Type, c.Reason, c.Message})
+		}
+	}
+	summaries := map[string]*v1alpha1.PodSummary{}
+	for i := range s.Pods {
+		summaries[s.Pods[i].Name] = &s.Pods[i]
+	}
+	for i := range pods {
+		p := podOf(pool, &pods[i], summaries[pods[i].Name], now)
+		switch v1alpha1.PodStage(p.Stage) {
+		case v1alpha1.StageReady:
+			out.Ready++
+		case v1alpha1.StageDraining, v1alpha1.StageIdle:
+			out.Draining++
+		}
+		out.Members = append(out.Members, p)
+	}
+	return out
+}
+
+func podOf(pool *v1alpha1.InferencePool, pod *corev1.Pod, said *v1alpha1.PodSummary, now time.Time) Pod {
+	p := Pod{Name: pod.Name, Node: pod.Spec.NodeName, Revision: pod.Labels[v1alpha1.LabelRevision], Age: duration.HumanDuration(now.Sub(pod.CreationTimestamp.Time))}
+	label := v1alpha1.LabelIsland
+	if at := pool.Spec.Placement; at != nil && at.IslandLabel != "" {
+		label = at.IslandLabel
+	}
+	p.Island = pod.Labels[label]
+	p.Stage = string(stage(pod))
+	// The operator knows more, and says it of those that do not simply serve. What it said before a mark was set or
+	// lifted does not count.
+	drains := func(s v1alpha1.PodStage) bool { return s == v1alpha1.StageDraining || s == v1alpha1.StageIdle }
+	if said != nil && drains(said.Stage) == drains(stage(pod)) {
+		p.Stage, p.Reason, p.Message = string(said.Stage), said.Reason, said.Message
+	} else if reason, marked := pod.Labels[v1alpha1.LabelDrain]; marked {
+		p.Reason = reason
+	}
+	if t, err := time.Parse(time.RFC3339, pod.Annotations[v1alpha1.AnnotationDrainDeadline]); err == nil {
+		p.Deadline = &t
+	}
+	return p
+}
+
+// stage of a pod by what stands on it alone.
+func stage(pod *corev1.Pod) v1alpha1.PodStage {
+	is := func(kind corev1.PodConditionType) bool {
+		return slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
+			return c.Type == kind && c.Status == corev1.ConditionTrue
+		})
+	}
+	_, marked := pod.Labels[v1alpha1.LabelDrain]
+	running := slices.ContainsFunc(pod.Status.ContainerStatuses, func(c corev1.ContainerStatus) bool { return c.State.Running != nil })
+	switch {
+	case marked && is("kvasir.dev/Idle"):
+		return v1alpha1.StageIdle
+	case marked || pod.DeletionTimestamp != nil:
+		return v1alpha1.StageDraining
+	case is(corev1.PodReady):
+		return v1alpha1.StageReady
+	case !running:
+		return v1alpha1.StageScheduled
+	case is("kvasir.dev/Synced"):
+		return v1alpha1.StageSynced
+	}
+	return v1alpha1.StageLoading
+}
+
+// Join adds what pickers see. Counters of replicas are added up; what each knows of the engines is taken from the first.
+func (p *Pool) Join(told []Told) {
+	live, recent, all := &Live{ExactTokens: 1}, api.Hits{}, api.Hits{}
+	seen := map[string][]*api.Pod{}
+	for _, t := range told {
+		if t.Err != nil {
+			p.Problems = append(p.Problems, Problem{"picker", t.Picker, t.Err.Error()})
+			continue
+		}
+		name := cmp.Or(t.Live.Picker, t.Picker)
+		for _, text := range t.Live.Problems {
+			p.Problems = append(p.Problems, Problem{"picker", name, text})
+		}
+		pool := find(t.Live, p.Namespace, p.Name)
+		if pool == nil {
+			p.Problems = append(p.Problems, Problem{"picker", name, "it does not serve the pool"})
+			continue
+		}
+		live.Pickers = append(live.Pickers, name)
+		if t.Live.NotReady != "" {
+			p.Problems = append(p.Problems, Problem{"picker", name, "not ready: " + t.Live.NotReady})
+		}
+		for _, text := range pool.Degraded {
+			p.Problems = append(p.Problems, Problem{"picker", name, text})
+		}
+		p.Strategy = cmp.Or(p.Strategy, pool.Strategy)
+		live.add(pool)
+		add(&recent, &pool.Recent)
+		add(&all, &pool.Hits)
+		for i := range pool.Pods {
+			seen[pool.Pods[i].Name] = append(seen[pool.Pods[i].Name], &pool.Pods[i])
+		}
+	}
+	if len(live.Pickers) == 0 {
+		return
+	}
+	live.Hits = ratios(&recent, &all)
+	p.Live = live
+	p.members(seen)
+}
+
+// members joins pods, and adds those that only pickers know.
+func (p *Pool) members(seen map[string][]*api.Pod) {
+	for i := range p.Members {
+		m := &p.Members[i]
+		if views := seen[m.Name]; len(views) > 0 {
+			m.Live = livePod(views)
+			p.Live.InFlight += m.Live.InFlight
+		}
+		delete(seen, m.Name)
+	}
+	for name, views := range seen {
+		m := Pod{Name: name, Stage: views[0].Phase, Island: views[0].Island, Live: livePod(views)}
+		p.Live.InFlight += m.Live.InFlight
+		p.Members = append(p.Members, m)
+	}
+	slices.SortFunc(p.Members, func(a, b Pod) int { return cmp.Compare(a.Name, b.Name) })
+}
+
+// OfPickers are the pools that pickers without a cluster serve.
+func OfPickers(told []Told) []*Pool {
+	var all []*Pool
+	for _, t := range told {
+		if t.Err != nil {
+			continue
+		}
+		for i := range t.Live.Pools {
+			in := &t.Live.Pools[i]
+			if slices.ContainsFunc(all, func(p *Pool) bool { return p.Namespace == in.Namespace && p.Name == in.Name }) {
+				continue
+			}
+			p := &Pool{
+				Namespace: in.Namespace, Name: in.Name, Model: in.Model, Status: "NoReadyEndpoint", Desired: in.Size.Desired, Policy: in.Policy,
+				Pods: in.Size.Pods, Ready: in.Size.Ready, Draining: in.Size.Draining, Problems: []Problem{}, Members: []Pod{},
+			}
+			if in.Size.Ready > 0 {
+				p.Status = "Serving"
+			}
+			if in.Rollout != nil {
+				p.Rollout = in.Rollout.Reason
+			}
+			p.Join(told)
+			all = append(all, p)
+		}
+	}
+	slices.SortFunc(all, func(a, b *Pool) int {
+		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
+	})
+	return all
+}
+
+func find(live *api.Live, namespace, name string) *api.Pool {
+	for i := range live.Pools {
+		if p := &live.Pools[i]; p.Namespace == namespace && p.Name == name {
+			return p
+		}
+	}
+	return nil
+}
+
+// add what one more replica sees.
+func (l *Live) add(p *api.Pool) {
+	l.Waiting += p.Waiting
+	l.Requests += p.Requests
+	l.Refused += p.Refused
+	l.Blocks = max(l.Blocks, p.Blocks)
+	l.ExactTokens = min(l.ExactTokens, p.ExactTokens)
+	if p.TTFT != nil && (l.TTFT == nil || p.TTFT.P99 > l.TTFT.P99) {
+		l.TTFT = p.TTFT
+	}
+}
+
+func add(sum, h *api.Hits) {
+	sum.Answers += h.Answers
+	sum.Prompt += h.Prompt
+	sum.Predicted += h.Predicted
+	sum.Confirmed += h.Confirmed
+	sum.Delivered += h.Delivered
+	sum.Deviation += h.Deviation
+}
+
+// ratios of late, else of all the time; nil where nothing was answered.
+func ratios(recent, all *api.Hits) *Ratios {
+	h := recent
+	if h.Prompt == 0 {
+		h = all
+	}
+	if h.Prompt == 0 {
+		return nil
+	}
+	n := float64(h.Prompt)
+	return &Ratios{
+		Hit: float64(h.Delivered) / n, Predicted: float64(h.Predicted) / n, Divergence: float64(h.Deviation) / n,
+		Answers: h.Answers, Recent: h == recent,
+	}
+}
+
+// worst orders the states of events, worst last.
+var worst = []string{"None", "Synced", "Syncing", "Unverified", "Degraded", "Disconnected"}
+
+// livePod joins what replicas see of a pod. Requests in flight are counted by each for all.
+func livePod(views []*api.Pod) *LivePod {
+	first := views[0]
+	l := &LivePod{Phase: first.Phase, Ranks: len(first.Endpoints)}
+	var fill, usage float64
+	for i := range first.Endpoints {
+		e := &first.Endpoints[i]
+		if i == 0 || slices.Index(worst, e.Events) > slices.Index(worst, l.Events) {
+			l.Events, l.Lag = e.Events, e.Lag
+		}
+		l.Blocks += e.Blocks
+		l.Unique += e.Unique
+		l.Shared += e.Shared
+		l.InFlight += e.InFlight
+		l.Waiting += e.Waiting
+		l.PendingTokens += e.PendingTokens
+		fill, usage = fill+e.Fill, usage+e.KVUsage
+	}
+	if l.Ranks > 0 {
+		l.Fill, l.KVUsage = fill/float64(l.Ranks), usage/float64(l.Ranks)
+	}
+	var recent, all api.Hits
+	for _, v := range views {
+		for i := range v.Endpoints {
+			e := &v.Endpoints[i]
+			l.Picks += e.Picks
+			l.Failures += e.Failures
+			add(&recent, &e.Recent)
+			add(&all, &e.Hits)
+		}
+	}
+	l.Hits = ratios(&recent, &all)
+	return l
+}

@@ -1,0 +1,181 @@
+package view
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/kvasir-dev/kvasir/api/v1alpha1"
+	"github.com/kvasir-dev/kvasir/internal/cli/console"
+	"github.com/kvasir-dev/kvasir/internal/dashboard/api"
+)
+
+// Statuses are pools as a document.
+type Statuses struct {
+	Pools []*Pool `json:"pools"`
+}
+
+// Lines are the pools as people read them: a line for each, then of each its pods and what is not as it should be.
+func (s *Statuses) Lines(c *console.Console) []string {
+	if len(s.Pools) == 0 {
+		return []string{"No pools."}
+	}
+	g := console.Grid{Header: []string{"POOL", "MODEL", "READY", "STATUS", "ROLLOUT", "STRATEGY", "HIT", "PREDICTED", "DIVERGENCE", "IN FLIGHT", "WAITING"}}
+	for _, p := range s.Pools {
+		g.Add(p.row()...)
+	}
+	lines := g.Lines(c)
+	for _, p := range s.Pools {
+		lines = append(lines, "", c.Paint(console.Strong, p.Namespace+"/"+p.Name))
+		if len(p.Members) > 0 {
+			lines = append(lines, indent(members(p).Lines(c))...)
+		} else {
+			lines = append(lines, "  no pods")
+		}
+		for _, b := range p.Problems {
+			lines = append(lines, "  "+c.Paint(console.Warn, "! ")+b.Line())
+		}
+	}
+	return lines
+}
+
+// Line is a problem in a sentence.
+func (b *Problem) Line() string {
+	text := b.Source
+	if b.Reason != "" {
+		text += " " + b.Reason
+	}
+	return text + ": " + b.Message
+}
+
+func indent(lines []string) []string {
+	for i := range lines {
+		lines[i] = "  " + lines[i]
+	}
+	return lines
+}
+
+func (p *Pool) row() []console.Cell {
+	size := fmt.Sprintf("%d/%d", p.Ready, p.Pods)
+	if p.Desired != nil {
+		size = fmt.Sprintf("%d/%d", p.Ready, *p.Desired)
+	}
+	hit, predicted, divergence, inFlight, waiting := none(), none(), none(), none(), none()
+	if l := p.Live; l != nil {
+		inFlight, waiting = console.Number("%d", l.InFlight), console.Number("%d", l.Waiting)
+		if h := l.Hits; h != nil {
+			hit, predicted, divergence = percent(h.Hit), percent(h.Predicted), percent(h.Divergence)
+			divergence.Tone = grade(h.Divergence, 0.05, 0.2)
+		}
+		if l.Waiting > 0 {
+			waiting.Tone = console.Warn
+		}
+	}
+	return []console.Cell{
+		console.Text(p.Namespace + "/" + p.Name), console.Text(p.Model), {Text: size, Right: true}, {Text: p.Status, Tone: tone(p.Status)},
+		console.Text(dash(p.Rollout)), console.Text(dash(p.Strategy)), hit, predicted, divergence, inFlight, waiting,
+	}
+}
+
+// members are the pods of a pool; columns that no pod fills are left out.
+func members(p *Pool) *console.Grid {
+	g := &console.Grid{Header: []string{"POD", "STAGE", "WHY"}}
+	islands, live, ages, revisions := false, p.Live != nil, false, map[string]bool{}
+	for i := range p.Members {
+		m := &p.Members[i]
+		islands, ages, revisions[m.Revision] = islands || m.Island != "", ages || m.Age != "", true
+	}
+	add := func(when bool, names ...string) {
+		if when {
+			g.Header = append(g.Header, names...)
+		}
+	}
+	add(len(revisions) > 1, "REVISION")
+	add(islands, "ISLAND")
+	add(ages, "AGE", "NODE")
+	add(live, "EVENTS", "FILL", "UNIQUE", "SHARED", "HIT", "DIVERGENCE", "IN FLIGHT", "WAITING", "PREFILL")
+	for i := range p.Members {
+		m := &p.Members[i]
+		why := m.Reason
+		if m.Message != "" {
+			why = strings.TrimPrefix(why+": "+m.Message, ": ")
+		}
+		row := []console.Cell{console.Text(m.Name), {Text: m.Stage, Tone: tone(m.Stage)}, console.Text(dash(short(why)))}
+		if len(revisions) > 1 {
+			row = append(row, console.Text(dash(m.Revision)))
+		}
+		if islands {
+			row = append(row, console.Text(dash(m.Island)))
+		}
+		if ages {
+			row = append(row, console.Text(dash(m.Age)), console.Text(dash(m.Node)))
+		}
+		if live {
+			row = append(row, m.Live.cells()...)
+		}
+		g.Add(row...)
+	}
+	return g
+}
+
+func (l *LivePod) cells() []console.Cell {
+	if l == nil {
+		return []console.Cell{console.Text("-")}
+	}
+	fill, hit, divergence := none(), none(), none()
+	if l.Fill > 0 {
+		fill = percent(l.Fill)
+	}
+	if l.Hits != nil {
+		hit, divergence = percent(l.Hits.Hit), percent(l.Hits.Divergence)
+		divergence.Tone = grade(l.Hits.Divergence, 0.05, 0.2)
+	}
+	return []console.Cell{
+		{Text: l.Events, Tone: tone(l.Events)}, fill, console.Number("%d", l.Unique), console.Number("%d", l.Shared), hit, divergence,
+		console.Number("%d", l.InFlight), console.Number("%d", l.Waiting), console.Number("%.0f tok", l.PendingTokens),
+	}
+}
+
+// maxWhy bounds a message in a table, in characters.
+const maxWhy = 60
+
+func short(text string) string {
+	if runes := []rune(text); len(runes) > maxWhy {
+		return string(runes[:maxWhy-1]) + "…"
+	}
+	return text
+}
+
+func dash(text string) string {
+	if text == "" {
+		return "-"
+	}
+	return text
+}
+
+func none() console.Cell { return console.Cell{Text: "-", Right: true} }
+
+func percent(part float64) console.Cell { return console.Number("%.1f %%", 100*part) }
+
+// grade is the tone of what is better small.
+func grade(value, warn, bad float64) console.Tone {
+	switch {
+	case value >= bad:
+		return console.Bad
+	case value >= warn:
+		return console.Warn
+	}
+	return console.Plain
+}
+
+// tone of a word of a status.
+func tone(word string) console.Tone {
+	switch word {
+	case "Serving", "AtZero", string(v1alpha1.StageReady), "Synced":
+		return console.Good
+	case "NoReadyEndpoint", "PickerUnavailable", "NotAccepted", api.PhaseCircuit, "Disconnected":
+		return console.Bad
+	case "None", "Unknown":
+		return console.Plain
+	}
+	return console.Warn
+}
