@@ -43,8 +43,10 @@ type Config struct {
 	Time TimeModel
 	// Uneven takes another engine than vLLM, on the same GPU: see uneven.go.
 	Uneven bool
-	// Seed makes the block hashes of engines unrelated.
+	// Seed makes the block hashes of engines unrelated; engines of one seed take one another's Known.
 	Seed uint64
+	// Noise is the seed of what varies in the steps of an uneven engine.
+	Noise uint64
 	// Palette is what generated tokens are drawn from; empty is the ids below 32,000.
 	Palette []uint32
 	// NoPrefixCaching turns the cache off: nothing is committed and nothing hit.

@@ -19,6 +19,20 @@ type Spec struct {
 	Salt string
 	// Slot is the driver's own number for the request.
 	Slot int
+	// Known is what Know says of the prompt; nil lets NewRequest work it out.
+	Known *Known
+}
+
+// Known is what an engine works out of a prompt, for drivers that send one prompt many times: its blocks' hashes and
+// what its answer depends on.
+type Known struct {
+	hashes []Hash
+	sample uint64
+}
+
+// Know works out a prompt with an adapter and a salt, for all engines of one seed and block size.
+func (e *Engine) Know(adapter, salt string, prompt []uint32) *Known {
+	return &Known{e.chain.Hashes(make([]Hash, 0, len(prompt)/e.cfg.BlockSize), e.chain.Root(adapter, salt), prompt, e.cfg.BlockSize), sampleOf(prompt)}
 }
 
 // Request is a request inside an engine. The engine writes it; a driver may read it between steps.
@@ -90,8 +104,13 @@ func (e *Engine) NewRequest(spec Spec) (*Request, error) {
 		tokens:    spec.Prompt, prompt: n,
 	}
 	r.root = e.chain.Root(spec.Adapter, spec.Salt)
-	r.hashes = e.chain.Hashes(make([]Hash, 0, r.likelyBlocks(e.cfg.BlockSize)), r.root, r.tokens, e.cfg.BlockSize)
-	r.sample = sampleOf(r.tokens)
+	r.hashes = make([]Hash, 0, r.likelyBlocks(e.cfg.BlockSize))
+	if known := spec.Known; known != nil {
+		r.hashes, r.sample = append(r.hashes, known.hashes...), known.sample
+	} else {
+		r.hashes = e.chain.Hashes(r.hashes, r.root, r.tokens, e.cfg.BlockSize)
+		r.sample = sampleOf(r.tokens)
+	}
 	return r, nil
 }
 

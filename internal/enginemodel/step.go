@@ -122,7 +122,7 @@ func (e *Engine) schedule(now time.Duration) {
 // duration of a step.
 func (e *Engine) duration(w *work) time.Duration {
 	if e.cfg.Uneven {
-		return e.cfg.Time.uneven(w, e.cfg.Seed, e.stats.Steps)
+		return e.cfg.Time.uneven(w, e.cfg.Noise, e.stats.Steps)
 	}
 	return e.cfg.Time.duration(*w)
 }

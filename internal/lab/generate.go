@@ -112,7 +112,7 @@ func (g *generator) add(list []Request, c *conversation) []Request {
 		if len(tokens) > c.longestPrompt {
 			break
 		}
-		r := Request{At: at, Session: session, Turn: turn, Input: len(tokens), Output: c.answer(), tokens: tokens}
+		r := Request{At: at, Session: session, Turn: turn, Input: len(tokens), Output: c.answer(), tokens: tokens, known: new(known)}
 		list = append(list, r)
 		tokens = enginemodel.AppendAnswer(tokens, r.tokens, r.Output)
 		at += nominal(r.Output) + g.pause(c.think)
@@ -162,7 +162,7 @@ func (g *generator) rag(n int) []Request {
 	at := time.Duration(0)
 	for range n {
 		tokens := g.text(slices.Clone(docs[zipf.Uint64()]), g.length(60, 0.6))
-		list = append(list, Request{At: at, Session: g.sessions, Input: len(tokens), Output: g.length(180, 0.6), tokens: tokens})
+		list = append(list, Request{At: at, Session: g.sessions, Input: len(tokens), Output: g.length(180, 0.6), tokens: tokens, known: new(known)})
 		g.sessions++
 		at += g.pause(60 * time.Millisecond)
 	}
@@ -176,7 +176,7 @@ func (g *generator) fanout(n int) []Request {
 		at := burst
 		for range 4 + g.rng.IntN(28) {
 			tokens := g.text(slices.Clone(shared), g.length(400, 0.7))
-			list = append(list, Request{At: at, Session: g.sessions, Input: len(tokens), Output: g.length(150, 0.5), tokens: tokens})
+			list = append(list, Request{At: at, Session: g.sessions, Input: len(tokens), Output: g.length(150, 0.5), tokens: tokens, known: new(known)})
 			g.sessions++
 			at += g.pause(40 * time.Millisecond)
 		}

@@ -65,6 +65,33 @@ func run(t testing.TB, c Config) *Result {
 	return r
 }
 
+// TestRunsShareAWorkload: what one run has worked out of the prompts serves the next, but not one with other blocks.
+func TestRunsShareAWorkload(t *testing.T) {
+	result := func(w *Workload, blockTokens int) Times {
+		c := small(t, "MarginalCost")
+		c.Workload, c.BlockTokens = w, blockTokens
+		return run(t, c).TTFTSeconds
+	}
+	for _, name := range []string{"agentic", ""} {
+		fresh := func() *Workload {
+			if name == "" {
+				return slice(t).First(100)
+			}
+			w, err := Generate(name, 100, 1)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return w
+		}
+		shared := fresh()
+		for i, blockTokens := range []int{128, 64, 128, 256} {
+			if got, want := result(shared, blockTokens), result(fresh(), blockTokens); got != want {
+				t.Errorf("%q, run %d in blocks of %d tokens: %+v, of a workload of its own %+v", name, i, blockTokens, got, want)
+			}
+		}
+	}
+}
+
 func TestASeedGivesTheSameResultAgain(t *testing.T) {
 	for _, name := range []string{"MarginalCost", "Random", "RoundRobin", "Rendezvous"} {
 		for _, think := range []bool{false, true} {

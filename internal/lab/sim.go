@@ -267,17 +267,50 @@ func (s *sim) schedule() {
 func (s *sim) arrive(i int) {
 	r := &s.Workload.Requests[i]
 	prompt := r.Prompt()
-	s.keys = kvblock.AppendKeys(s.keys[:0], s.rootOf(r.model()), prompt, s.BlockTokens)
+	keys := s.keysOf(r, prompt)
 	p := s.arrived % s.Pickers
 	s.arrived++
 	began := time.Now()
-	d, wait, err := s.pickers[p].PickKeyed(&picker.Keyed{Model: r.model(), Header: r.header, Prompt: prompt, Keys: s.keys, Streamed: true})
+	d, wait, err := s.pickers[p].PickKeyed(&picker.Keyed{Model: r.model(), Header: r.header, Prompt: prompt, Keys: keys, Streamed: true})
 	s.out.picked(time.Since(began))
 	if wait != nil {
 		s.wait(waiting{wait, i, p, s.now})
 		return
 	}
-	s.send(i, d, err, s.now)
+	s.send(i, prompt, d, err, s.now)
+}
+
+// knows tells whether what is known of a request's prompt holds in this run.
+func (s *sim) knows(r *Request, prompt []uint32) bool {
+	k := r.known
+	if k == nil || r.Adapter != "" {
+		return false
+	}
+	k.once.Do(func() {
+		k.blockTokens = s.BlockTokens
+		k.keys = kvblock.AppendKeys(nil, s.rootOf(model), prompt, s.BlockTokens)
+		k.engine = s.pods[0].engine.Know("", "", prompt)
+	})
+	return k.blockTokens == s.BlockTokens
+}
+
+// keysOf a request's prompt, valid until the next call.
+func (s *sim) keysOf(r *Request, prompt []uint32) []kvblock.Key {
+	if s.knows(r, prompt) {
+		return r.known.keys
+	}
+	s.keys = kvblock.AppendKeys(s.keys[:0], s.rootOf(r.model()), prompt, s.BlockTokens)
+	return s.keys
+}
+
+// spec is a request as its engine gets it.
+func (s *sim) spec(i int, prompt []uint32) enginemodel.Spec {
+	r := &s.Workload.Requests[i]
+	spec := enginemodel.Spec{Prompt: prompt, MaxTokens: r.Output, Slot: i, Adapter: r.Adapter}
+	if s.knows(r, spec.Prompt) {
+		spec.Known = r.known.engine
+	}
+	return spec
 }
 
 // header is what a request's headers say.
@@ -291,9 +324,8 @@ func (r *Request) header(name string) string {
 	return ""
 }
 
-// send sends a request that has come at a time to the engine that was chosen.
-func (s *sim) send(i int, d *picker.Decision, err error, came time.Duration) {
-	r := &s.Workload.Requests[i]
+// send sends a request that has come at a time to the engine that was chosen, which keeps the prompt.
+func (s *sim) send(i int, prompt []uint32, d *picker.Decision, err error, came time.Duration) {
 	if err != nil {
 		s.out.shed()
 		s.over(i)
@@ -302,7 +334,7 @@ func (s *sim) send(i int, d *picker.Decision, err error, came time.Duration) {
 	pod := s.out.pods[d.Targets[0].Endpoint.Pod]
 	x := &sent{decision: d, pod: pod, came: came, at: s.now}
 	e := s.pods[pod]
-	if x.request, err = e.engine.NewRequest(enginemodel.Spec{Prompt: r.Prompt(), MaxTokens: r.Output, Slot: i, Adapter: r.Adapter}); err != nil {
+	if x.request, err = e.engine.NewRequest(s.spec(i, prompt)); err != nil {
 		d.End(picker.Rejected)
 		s.out.shed()
 		s.over(i)

@@ -278,11 +278,13 @@ type Rank struct {
 	Hit float64 `json:"hit"`
 	// Wins is the number of configurations in which the strategy has the least mean time.
 	Wins int `json:"wins"`
-	// Incomparable strategies have not sent all requests. They are no one's best.
+	// Incomparable strategies have not sent all requests. They are no one's best where
+	// others have.
 	Incomparable bool `json:"incomparable"`
 }
 
-// Ranking of the strategies in the configurations, by TTFT. Those that were made to misjudge speeds are no one's best.
+// Ranking of the strategies in the configurations, by TTFT. Those that were made to misjudge speeds are no one's best,
+// nor are those that have not sent all requests, unless there are no others.
 func Ranking(cells []*Cell) []Rank {
 	if len(cells) == 0 {
 		return nil
@@ -294,11 +296,12 @@ func Ranking(cells []*Cell) []Rank {
 			ranks[i].Incomparable = ranks[i].Incomparable || c.Scores[i].Shed+c.Scores[i].Dropped > 0
 		}
 	}
+	mayBeBest := measures(ranks, cells[0].Scores)
 	n := float64(len(cells))
 	for _, c := range cells {
 		best := Score{TTFTMean: math.Inf(1), TTFTP99: math.Inf(1), E2EMean: math.Inf(1)}
 		for i := range c.Scores {
-			if s := &c.Scores[i]; !ranks[i].Incomparable && s.RateError == 0 {
+			if s := &c.Scores[i]; mayBeBest[i] {
 				best.TTFTMean, best.TTFTP99 = math.Min(best.TTFTMean, s.TTFTMean), math.Min(best.TTFTP99, s.TTFTP99)
 				best.E2EMean, best.HitRatio = math.Min(best.E2EMean, s.E2EMean), math.Max(best.HitRatio, s.HitRatio)
 			}
@@ -326,4 +329,24 @@ func Ranking(cells []*Cell) []Rank {
 	}
 	slices.SortStableFunc(ranks, func(a, b Rank) int { return cmp.Compare(a.TTFT, b.TTFT) })
 	return ranks
+}
+
+// measures tells which strategies the others are held against: those that have sent all requests and know the engines'
+// speeds; where there is none, those that have sent all; where there is none, all.
+func measures(ranks []Rank, scores []Score) []bool {
+	for _, fit := range []func(i int) bool{
+		func(i int) bool { return !ranks[i].Incomparable && scores[i].RateError == 0 },
+		func(i int) bool { return !ranks[i].Incomparable },
+		func(int) bool { return true },
+	} {
+		fits, found := make([]bool, len(ranks)), false
+		for i := range ranks {
+			fits[i] = fit(i)
+			found = found || fits[i]
+		}
+		if found {
+			return fits
+		}
+	}
+	return nil
 }

@@ -7,6 +7,9 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+
 	"github.com/kvasir-dev/kvasir/internal/enginemodel"
 )
 
@@ -124,6 +127,33 @@ func TestAStarMakesAStrategyMisjudge(t *testing.T) {
 	ranks := Ranking([]*Cell{{Scores: []Score{{Strategy: "x", TTFTMean: 2, TTFTP99: 2, E2EMean: 2}, {Strategy: "x*4", TTFTMean: 1, TTFTP99: 1, E2EMean: 1, RateError: 4}}}})
 	if ranks[1].Strategy != "x" || ranks[1].TTFT != 1 || ranks[0].TTFT != 0.5 {
 		t.Errorf("ranking %+v", ranks)
+	}
+}
+
+// TestThereIsAlwaysABest: where only strategies run that misjudge, or that have not sent all requests, they are held
+// against the best of these.
+func TestThereIsAlwaysABest(t *testing.T) {
+	score := func(name string, seconds, rateError float64, shed int) Score {
+		return Score{Strategy: name, TTFTMean: seconds, TTFTP99: seconds, E2EMean: seconds, HitRatio: 0.5, RateError: rateError, Shed: shed}
+	}
+	for name, tc := range map[string]struct {
+		scores []Score
+		want   map[string]float64
+	}{
+		"only strategies that misjudge":       {[]Score{score("a*4", 1, 4, 0), score("b*4", 3, 4, 0)}, map[string]float64{"a*4": 1, "b*4": 3}},
+		"only strategies that send a part":    {[]Score{score("a", 1, 0, 5), score("b", 2, 0, 1)}, map[string]float64{"a": 1, "b": 2}},
+		"misjudging is no worse than a part":  {[]Score{score("a*4", 2, 4, 0), score("b", 1, 0, 1)}, map[string]float64{"a*4": 1, "b": 0.5}},
+		"those that know speeds and send all": {[]Score{score("a*4", 1, 4, 0), score("b", 4, 0, 0), score("c", 2, 0, 9)}, map[string]float64{"a*4": 0.25, "b": 1, "c": 0.5}},
+	} {
+		got := map[string]float64{}
+		for _, r := range Ranking([]*Cell{{Scores: tc.scores}}) {
+			if got[r.Strategy] = r.TTFT; r.P99 != r.TTFT || r.E2E != r.TTFT || math.Abs(r.TTFTWorst-r.TTFT) > 1e-9 {
+				t.Errorf("%s: %+v", name, r)
+			}
+		}
+		if diff := cmp.Diff(tc.want, got, cmpopts.EquateApprox(1e-9, 0)); diff != "" {
+			t.Errorf("%s:\n%s", name, diff)
+		}
 	}
 }
 

@@ -49,7 +49,7 @@ func (s *sim) poll() {
 				continue
 			}
 			again = true
-			s.send(w.i, d, err, w.came)
+			s.send(w.i, s.Workload.Requests[w.i].Prompt(), d, err, w.came)
 		}
 		clear(s.waiting[len(kept):])
 		s.waiting = kept

@@ -3,8 +3,11 @@ package lab
 import (
 	"math/rand/v2"
 	"slices"
+	"sync"
 	"time"
 
+	"github.com/kvasir-dev/kvasir/internal/enginemodel"
+	"github.com/kvasir-dev/kvasir/internal/kvblock"
 	"github.com/kvasir-dev/kvasir/internal/trace"
 )
 
@@ -59,6 +62,17 @@ type Request struct {
 	// The prompt: tokens, or the ids of a trace's blocks.
 	tokens []uint32
 	blocks []int
+
+	known *known
+}
+
+// known is what pickers and engines work out of a prompt for the base model, which is most of what a run would compute:
+// once for all runs with blocks of one size.
+type known struct {
+	once        sync.Once
+	blockTokens int
+	keys        []kvblock.Key
+	engine      *enginemodel.Known
 }
 
 // Prompt is the request's token ids. The caller may append to it but not change it.
@@ -95,7 +109,7 @@ func FromTrace(name string, list []trace.Request) *Workload {
 		}
 		w.Requests[i] = Request{
 			At: time.Duration(q.Timestamp-list[0].Timestamp) * time.Millisecond, Tick: tick,
-			Session: s, Turn: turns[s], Input: q.Input, Output: q.Output, blocks: q.Blocks,
+			Session: s, Turn: turns[s], Input: q.Input, Output: q.Output, blocks: q.Blocks, known: new(known),
 		}
 		turns[s]++
 	}
