@@ -50,6 +50,8 @@ type View struct {
 	// Trust is how far Rate, PairSeconds and Overhead are to be believed, 0 to 1: it fades while the endpoint serves
 	// nothing that could teach.
 	Trust float64
+	// Prompted is the prompt tokens that this picker has sent of late, and Computed those of them that were in no cache.
+	Prompted, Computed float64
 	// KVUsage is the engine's report of KV blocks in use, 0 to 1; 0 when there is no fresh report.
 	KVUsage float64
 	// KVTokens is the engine's KV capacity in tokens, 0 when it is not known.
@@ -86,6 +88,7 @@ type Tracker struct {
 	prefilling []*Booking
 	pending    Work // theirs, of those that sample has not counted
 	arrivals   arrivals
+	reuse      reuse
 	queue      standing // mean number of prefilling
 	decoding   float64  // context of those whose prefill has ended
 	inFlight   int
@@ -153,6 +156,7 @@ func (t *Tracker) Book(now time.Time, work Work, streamed bool) *Booking {
 	t.queue.set(now, len(t.prefilling))
 	b.seconds = t.rate.speed().Seconds(work)
 	t.arrivals.add(now, b.seconds)
+	t.reuse.add(now, work)
 	t.version++
 	return b
 }
@@ -320,6 +324,7 @@ func (t *Tracker) Read(now time.Time, v *View) {
 	v.PendingTokens, v.PendingPairs, v.PendingContext = all.Tokens, all.Pairs, all.Context
 	v.Overdue = overdue
 	v.Utilisation, v.Queue, v.Prefilling = t.arrivals.rate(now), t.queue.at(now), len(t.prefilling)
+	v.Prompted, v.Computed = t.reuse.prompted, t.reuse.computed
 	v.KVTokens, v.Peers = t.report.KVTokens, t.peerView(now)
 	v.InFlight = t.inFlight + v.Peers.InFlight
 	v.Slots = t.slots.now(now)

@@ -331,3 +331,32 @@ func TestWhatHasWaitedTeachesLess(t *testing.T) {
 		t.Errorf("5,000 tokens are thought to take %.3f s after samples that had waited, %.3f s after samples that had not; they took 0.25 s before", got, quick.Seconds(w))
 	}
 }
+
+// TestReuseIsWhatCachesHeldOfLate: the part of the prompts that was not computed, of which what was sent long ago counts
+// next to nothing; without requests it stays.
+func TestReuseIsWhatCachesHeldOfLate(t *testing.T) {
+	var tr Tracker
+	now := time.Unix(1000, 0)
+	reuse := func() float64 {
+		v := tr.View(now)
+		return 1 - v.Computed/v.Prompted
+	}
+	if v := tr.View(now); v.Prompted != 0 || v.Computed != 0 {
+		t.Errorf("before the first request: %+v", v)
+	}
+	for range 10 {
+		tr.Book(now, WorkOf(2000, 6000), true).Release(now)
+		now = now.Add(time.Second)
+	}
+	if got := reuse(); math.Abs(got-0.75) > 1e-9 {
+		t.Errorf("of 8000 tokens 2000 are computed: reuse %v", got)
+	}
+	now = now.Add(time.Hour)
+	if got := reuse(); math.Abs(got-0.75) > 1e-9 {
+		t.Errorf("an hour later: reuse %v", got)
+	}
+	tr.Book(now, WorkOf(1000, 0), true).Release(now)
+	if got := reuse(); math.Abs(got) > 1e-9 {
+		t.Errorf("after an hour and a prompt that no cache held: reuse %v", got)
+	}
+}

@@ -81,21 +81,23 @@ func home(r *Request, c *Candidate) Term {
 
 // explain gives the terms of
 //
-//	cost = (wait + reload + lack + own + wasted) × crowd + delay,  wasted = waste × (own - least)
+//	cost = (wait + reload + lack + own + wasted + evicted) × crowd + delay
+//	wasted = waste × (own - least),  evicted = evict × uncached × token
 func (p marginalCost) explain(r *Request, candidates []Candidate, e *Explanation) {
 	fleet := p.fleet(candidates)
-	waste, least := wasteOf(candidates), math.Inf(1)
+	waste, reuse, least := wasteOf(candidates), reuseOf(candidates), math.Inf(1)
 	for i := range candidates {
 		least = min(least, fleet.own(r, &candidates[i]))
 	}
 	e.Unit = "seconds"
-	e.Fleet = []Term{{"waste", waste, ""}, {"least", least, "seconds"}, {"token", fleet.token, "seconds"}}
+	e.Fleet = []Term{{"waste", waste, ""}, {"reuse", reuse, ""}, {"least", least, "seconds"}, {"token", fleet.token, "seconds"}}
 	for i := range candidates {
 		c := &candidates[i]
 		own := fleet.own(r, c)
 		e.Candidates[i] = []Term{
 			{"wait", fleet.wait(c), "seconds"}, {"reload", r.reload(c), "seconds"}, {"lack", fleet.token * r.lack(c), "seconds"},
 			{"own", own, "seconds"}, {"wasted", waste * (own - least), "seconds"},
+			{"evicted", fleet.token * evict(c, reuse) * float64(r.Uncached(c)), "seconds"},
 			{"crowd", 1 + crowding*p.harm*float64(c.Load.InFlight), ""}, {"delay", c.Delay, "seconds"},
 		}
 	}

@@ -30,6 +30,7 @@ func anyQuestion(rng *rand.Rand) (*Request, []Candidate) {
 			InFlight: rng.IntN(20), PendingTokens: float64(rng.IntN(50_000)), KVUsage: rng.Float64(), KVTokens: rng.IntN(2) * 500_000,
 			Rate: float64(rng.IntN(2)) * 15_000, Trust: rng.Float64(), Overhead: 0.02, Utilisation: rng.Float64(), Queue: rng.Float64() * 3,
 			PendingContext: float64(rng.IntN(50_000)), DecodingTokens: float64(rng.IntN(50_000)), ContextSeconds: 1e-8, PairSeconds: 1e-10,
+			Prompted: 10_000, Computed: float64(rng.IntN(10_000)),
 		}
 	}
 	r.Home = candidates[rng.IntN(len(candidates))].Hash
@@ -53,7 +54,7 @@ func TestTermsMakeUpTheCost(t *testing.T) {
 			for _, term := range terms {
 				v[term.Name] = term.Value
 			}
-			sum := (v["wait"]+v["reload"]+v["lack"]+v["own"]+v["wasted"])*v["crowd"] + v["delay"]
+			sum := (v["wait"]+v["reload"]+v["lack"]+v["own"]+v["wasted"]+v["evicted"])*v["crowd"] + v["delay"]
 			if got := step(sum); math.Abs(got-costs[i].First) > 0.017*costs[i].First+stepSize {
 				t.Fatalf("the terms %v make %v, the cost is %v", terms, got, costs[i].First)
 			}

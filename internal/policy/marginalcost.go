@@ -31,7 +31,7 @@ const (
 
 // marginalCost picks the endpoint where the request adds the least time, in seconds:
 //
-//	cost = (wait + own + waste × (own - least)) × (1 + harm) + delay
+//	cost = (wait + own + waste × (own - least) + evict × uncached × seconds for each token) × (1 + harm) + delay
 //	wait  = overhead + pending work + context that is decoded × seconds for each token of it, in each step
 //	        + matching tokens in lower tiers / the tier's reload rate + KV tokens that lack × seconds for each token
 //	own   = uncached tokens × seconds for each + pairs of tokens that attention compares × seconds for each;
@@ -39,6 +39,9 @@ const (
 //	waste = (u + q / 2) / (1 - u), at most 6; u the part of the time that the fleet prefills, at most 0.85, q the mean
 //	        number of requests at an endpoint that are prefilled or wait for it, both over the last 20 s: a prefill that
 //	        another endpoint could have spared is paid by those who come after, as many as come while it lasts
+//	evict = p / (1 - p), p = reuse × √f, at most 0.95: what is computed takes the place of something that is wanted
+//	        again with a probability of p, is then computed again, and takes a place in turn; f is the part of the KV
+//	        cache that requests use, reuse the part of the fleet's prompt tokens that caches held over the last 20 s
 //	harm  = 0.2 × decodeHarm × requests in flight: what we take, those feel who are there
 //	lack  = tokens by which the KV cache, with this request and those that wait, is more than 0.85 full: so many will
 //	        have to be computed again
@@ -79,9 +82,10 @@ func (p marginalCost) Score(r *Request, candidates []Candidate, out []Cost) {
 		out[i].Then = own
 		least = min(least, own)
 	}
+	reuse := reuseOf(candidates)
 	for i := range candidates {
 		c, own := &candidates[i], out[i].Then
-		wait := fleet.wait(c) + r.reload(c) + fleet.token*r.lack(c)
+		wait := fleet.wait(c) + r.reload(c) + fleet.token*(r.lack(c)+evict(c, reuse)*float64(r.Uncached(c)))
 		cost := (wait + own + waste*(own-least)) * (1 + crowding*p.harm*float64(c.Load.InFlight))
 		out[i] = Cost{First: step(cost + c.Delay), Then: float64(c.Load.InFlight)}
 	}
@@ -92,6 +96,31 @@ func wasteOf(candidates []Candidate) float64 {
 	used, queue := utilisation(candidates)
 	used = min(wasteUpTo, used)
 	return min(mostWaste, (used+queued*queue)/(1-used))
+}
+
+// mostWanted bounds the probability that what is pushed out of a cache is wanted again.
+const mostWanted = 0.95
+
+// evict is how many tokens have to be computed again, in the end, for each that the candidate computes. What it writes
+// takes the place of something else, and the more of the cache requests use, the shorter blocks that nobody uses stay: of
+// those that are wanted again, the part √f is pushed out before. That is next to nothing in an idle engine, whose cache
+// forgets only what has had its time, and all in one that requests fill.
+func evict(c *Candidate, reuse float64) float64 {
+	p := min(mostWanted, reuse*math.Sqrt(max(0, min(1, c.Load.KVUsage))))
+	return p / (1 - p)
+}
+
+// reuseOf is the part of the fleet's prompt tokens that caches held of late, 0 to 1.
+func reuseOf(candidates []Candidate) float64 {
+	prompted, computed := 0.0, 0.0
+	for i := range candidates {
+		prompted += candidates[i].Load.Prompted
+		computed += candidates[i].Load.Computed
+	}
+	if !(prompted > 0) {
+		return 0
+	}
+	return max(0, 1-computed/prompted)
 }
 
 // utilisation is the part of the time that the fleet prefills, and the mean number of requests at an endpoint that are

@@ -92,6 +92,7 @@ func TestWhoMisjudgesAllSpeedsChoosesAlike(t *testing.T) {
 			l.Rate, l.PairSeconds, l.ContextSeconds, l.Trust = 10_000, 2e-9, 1e-7, 1 // slow, so that steps of 1 ms are short
 			l.PendingPairs, l.DecodingTokens = l.PendingTokens*5000, float64(l.Decoding)*4000
 			l.KVUsage, l.KVTokens = rng.Float64(), 400_000
+			l.Prompted, l.Computed = 1000, 300
 		}
 		want := choose(p, r, candidates)[0]
 		for _, factor := range []float64{0.25, 4} {
