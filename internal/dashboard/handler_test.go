@@ -140,19 +140,11 @@ func TestOnlyFewAreExplainedAtATime(t *testing.T) {
 }
 
 func TestDecisionsAreFollowed(t *testing.T) {
-	ring := NewRing()
-	s := testServer(t, Data{Ring: ring})
-	for range 3 {
-		ring.Decided(api.Decision{})
-	}
 	for query, want := range map[string][]string{"": {"2 ", "3 ", "4 ", "4 completed"}, "&ended=1": {"4 completed"}} {
-		ring := ring
-		if query != "" {
-			ring = NewRing()
-			s = testServer(t, Data{Ring: ring})
-			for range 3 {
-				ring.Decided(api.Decision{})
-			}
+		ring := NewRing()
+		s := testServer(t, Data{Ring: ring})
+		for range 3 {
+			ring.Decided(api.Decision{})
 		}
 		r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, s.URL+"/decisions?follow=1&limit=2"+query, http.NoBody)
 		if err != nil {

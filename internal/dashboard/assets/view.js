@@ -1,0 +1,190 @@
+// What is drawn, from what the picker answers (internal/dashboard/api).
+import { $, h, width, sync, percent, whole, short, seconds, value } from './dom.js';
+
+const phases = { Serving: 'good', Draining: 'wait', NotReady: 'wait', Circuit: 'bad' };
+const phaseNames = { Serving: 'serving', Draining: 'draining', NotReady: 'not ready', Circuit: 'kept out' };
+const sum = (list, f) => list.reduce((n, x) => n + f(x), 0);
+
+// history of a pool's hit ratios, for the line of the last two minutes.
+const history = new Map();
+let previous = { requests: 0, time: 0, key: '' };
+
+function remember(pool, time) {
+  const key = `${pool.namespace}/${pool.name}`;
+  const list = history.get(key) ?? [];
+  const r = pool.recent.answers > 0 ? pool.recent : pool.hits;
+  if (r.prompt > 0) list.push([r.predicted / r.prompt, r.delivered / r.prompt]);
+  history.set(key, list.slice(-120));
+  let rate = null;
+  if (previous.key === key && time > previous.time) rate = (pool.requests - previous.requests) / (time - previous.time);
+  previous = { requests: pool.requests, time, key };
+  return { list: history.get(key), rate };
+}
+
+function spark(list) {
+  const ns = 'http://www.w3.org/2000/svg';
+  const svg = document.createElementNS(ns, 'svg');
+  svg.setAttribute('class', 'spark');
+  svg.setAttribute('viewBox', '0 0 119 34');
+  svg.setAttribute('preserveAspectRatio', 'none');
+  svg.setAttribute('aria-hidden', 'true');
+  for (const [i, name] of ['a', 'b'].entries()) {
+    const p = document.createElementNS(ns, 'path');
+    p.setAttribute('class', name);
+    p.setAttribute('d', list.map((v, x) => `${x ? 'L' : 'M'}${119 - list.length + 1 + x} ${(33 - 32 * Math.min(1, v[i])).toFixed(1)}`).join(''));
+    svg.append(p);
+  }
+  return svg;
+}
+
+export function tiles(pool, time) {
+  const { list, rate } = remember(pool, time);
+  const r = pool.recent.answers > 0 ? pool.recent : pool.hits;
+  const span = pool.recent.answers > 0 ? 'last minute' : 'since the start';
+  const inFlight = sum(pool.pods, (p) => sum(p.endpoints, (e) => e.inFlight));
+  const queued = sum(pool.pods, (p) => sum(p.endpoints, (e) => e.waiting));
+  const failed = pool.outcomes.failed ?? 0;
+  const all = [
+    ['Delivered hits', percent(r.delivered, r.prompt), `of prompt tokens, ${span}`, list.length > 1 ? spark(list) : null],
+    ['Predicted hits', percent(r.predicted, r.prompt), `${percent(r.confirmed, r.prompt)} confirmed by pods`],
+    ['Divergence', percent(r.deviation, r.prompt, 2), 'predicted against delivered'],
+    ['First token', pool.ttft ? seconds(pool.ttft.p50) : '–', pool.ttft ? `90 %: ${seconds(pool.ttft.p90)}, 99 %: ${seconds(pool.ttft.p99)}` : 'no streamed answers yet'],
+    ['Requests', rate == null ? '–' : `${rate.toFixed(rate < 10 ? 1 : 0)} /s`, `${whole(inFlight)} in flight, ${whole(pool.requests)} in all`],
+    ['Queue', whole(pool.waiting + queued), `${whole(pool.waiting)} in the picker, ${whole(queued)} in engines`],
+    ['Pods serving', `${pool.size.ready} / ${pool.size.desired ?? pool.size.pods}`, pool.size.draining ? `${pool.size.draining} draining` : 'none draining'],
+    ['Not served', whole(failed + pool.refused), `${whole(failed)} failed, ${whole(pool.refused)} refused`],
+  ];
+  const box = $('tiles');
+  const now = all.map(([name, big, more, extra]) => h('div', { class: 'tile' }, h('dl', {}, h('dt', {}, name), h('dd', {}, big)), h('p', { class: 'more' }, more), extra));
+  box.replaceChildren(...now);
+}
+
+export function progress(pool) {
+  const items = [];
+  const r = pool.rollout;
+  if (r && r.reason !== 'UpToDate') {
+    items.push(bar('Rollout', r.message || r.reason, r.replicas ? r.updated / r.replicas : 0, `${r.updated} of ${r.replicas} pods new`));
+  }
+  for (const p of pool.pods.filter((p) => p.phase === 'Draining')) {
+    const left = sum(p.endpoints, (e) => e.inFlight);
+    const key = p.uid;
+    draining.set(key, Math.max(draining.get(key) ?? 0, left));
+    const most = draining.get(key);
+    items.push(bar(`Draining ${p.name}`, left ? `${left} ${left === 1 ? 'request' : 'requests'} to finish` : 'idle', most ? 1 - left / most : 1));
+  }
+  $('progress').replaceChildren(...items);
+}
+const draining = new Map(); // by pod: the most requests that were seen to be left
+
+function bar(name, text, part, right) {
+  return h('div', { class: 'progress' },
+    h('p', {}, h('strong', {}, name), h('span', { class: 'quiet' }, right ? `${text} · ${right}` : text)),
+    h('div', { class: 'track', role: 'progressbar', 'aria-label': name, 'aria-valuemin': '0', 'aria-valuemax': '100', 'aria-valuenow': String(Math.round(100 * part)) }, width(h('i'), part)));
+}
+
+function fact(name, text, title) { return h('div', { title }, h('dt', {}, name), h('dd', {}, text)); }
+
+export function pods(pool) {
+  $('pods-empty').hidden = pool.pods.length > 0;
+  $('pods-note').textContent = `${short(pool.blocks)} blocks known, ${short(pool.held)} held by pods`;
+  const rows = pool.pods.flatMap((p) => p.endpoints.map((e) => ({ p, e })));
+  sync($('pods'), rows, ({ p, e }) => `${p.uid}/${e.rank}`, () => h('li', { class: 'pod' }), (li, { p, e }) => {
+    const capacity = e.capacity || Math.max(e.blocks, 1);
+    const r = e.recent.answers > 0 ? e.recent : e.hits;
+    const fill = e.capacity ? `${percent(e.fill, 1, 0)} full` : 'capacity unknown';
+    const words = `${p.name}: ${fill}, ${short(e.unique)} blocks only here, ${short(e.shared)} elsewhere too`;
+    li.replaceChildren(
+      h('header', {}, h('h3', { title: p.name }, p.name, p.endpoints.length > 1 ? h('small', {}, ` rank ${e.rank}`) : null, p.island ? h('small', {}, ` · ${p.island}`) : null),
+        h('span', { class: `pill ${phases[p.phase] ?? ''}` }, phaseNames[p.phase] ?? p.phase)),
+      h('div', { class: 'bar', role: 'img', 'aria-label': words },
+        width(h('i', { class: 'unique' }), e.unique / capacity), width(h('i', { class: 'shared' }), e.shared / capacity), width(h('i', { class: 'in-use' }), e.kvUsage)),
+      h('p', { class: 'caption' }, `${fill} · ${short(e.unique)} unique · ${short(e.shared)} shared blocks`),
+      h('dl', { class: 'facts' },
+        fact('In flight', `${e.inFlight}`, `${e.decoding} decoding`), fact('Queue', `${e.waiting}`), fact('To prefill', `${short(e.pendingTokens)} tok`),
+        fact('Hit ratio', percent(r.delivered, r.prompt, 0), 'delivered'), fact('Predicted', percent(r.predicted, r.prompt, 0)), fact('Speed', e.rate ? `${short(e.rate)} tok/s` : '–', 'of prefill, learned')),
+      ...events(e));
+  });
+}
+
+function events(e) {
+  if (e.events === 'Synced' && !e.doubted && !e.failures) return [];
+  const chips = [];
+  if (e.events !== 'Synced') chips.push(h('span', { class: `pill ${e.events === 'Degraded' || e.events === 'Disconnected' ? 'bad' : 'wait'}` }, `events: ${e.events.toLowerCase()}`));
+  if (e.doubted) chips.push(h('span', { class: 'pill wait' }, 'counts half'));
+  if (e.failures) chips.push(h('span', { class: 'pill' }, `${whole(e.failures)} failures`));
+  return [h('p', { class: 'chips' }, chips)];
+}
+
+export function shadows(pool) {
+  const list = pool.shadows ?? [];
+  $('shadows-box').hidden = list.length === 0;
+  $('shadows').replaceChildren(...list.map((s) => h('tr', {}, h('td', {}, s.name), h('td', {}, s.strategy), h('td', { class: 'n' }, whole(s.compared)),
+    h('td', { class: 'n' }, percent(s.agreed, s.compared)), h('td', { class: 'n' }, seconds(s.savedSeconds)), h('td', { class: 'n' }, seconds(s.lostSeconds)))));
+}
+
+const outcomes = { completed: 'good', failed: 'bad', rejected: 'bad', client_gone: 'wait', unreported: '' };
+const name = (c, ranks) => (ranks ? `${c.pod}/${c.rank}` : c.pod);
+
+// decision is one line of the list, which opens to show the candidates.
+export function decision(d) {
+  const details = h('details', {}, h('summary'), h('div', { class: 'detail' }));
+  const li = h('li', {}, details);
+  details.addEventListener('toggle', () => { if (details.open) details.lastElementChild.replaceChildren(...candidates(li.decision)); });
+  return li;
+}
+
+export function updateDecision(li, d) {
+  li.decision = d;
+  const c = d.candidates[Math.min(d.attempt, d.candidates.length - 1)];
+  const details = li.firstElementChild;
+  const found = d.cached >= 0 ? d.cached : c.matched;
+  details.firstElementChild.replaceChildren(
+    h('span', { class: 'time quiet' }, new Date(d.time).toLocaleTimeString([], { hour12: false })),
+    h('strong', { class: 'where' }, name(c, d.candidates.some((x) => x.rank > 0))),
+    h('span', { class: 'size' }, `${whole(d.promptTokens)} tokens`),
+    h('span', { class: 'match' }, h('span', { class: 'bar', 'aria-hidden': 'true' }, width(h('i', { class: 'unique' }), d.promptTokens ? found / d.promptTokens : 0)),
+      h('span', {}, `${percent(found, d.promptTokens, 0)} ${d.cached >= 0 ? 'found' : 'expected'}`)),
+    h('span', { class: 'cost' }, value(c.cost, d.unit)),
+    h('span', { class: 'end' }, h('span', { class: `pill ${outcomes[d.outcome] ?? ''}` }, d.outcome ? d.outcome.replace('_', ' ') : 'under way')));
+  if (details.open) details.lastElementChild.replaceChildren(...candidates(d));
+}
+
+// candidates shows how the strategy saw each endpoint.
+export function candidates(d) {
+  const ranks = d.candidates.some((c) => c.rank > 0);
+  const terms = d.candidates[0].terms.map((t) => t.name);
+  const facts = [`${d.strategy}`, `model ${d.model}`, `tokens ${d.tokens}${d.tokensMissing ? ` (${d.tokensMissing})` : ''}`];
+  if (d.prefix) facts.push(`prefix ${d.prefix}`);
+  if (d.waitedMilliseconds) facts.push(`waited ${seconds(d.waitedMilliseconds / 1000)}`);
+  if (d.firstTokenMilliseconds) facts.push(`first token after ${seconds(d.firstTokenMilliseconds / 1000)}`);
+  if (d.durationMilliseconds) facts.push(`ended after ${seconds(d.durationMilliseconds / 1000)}`);
+  if (d.distrusted) facts.push('matches are not believed');
+  const fleet = (d.fleet ?? []).map((t) => `${t.name} ${value(t.value, t.unit)}`);
+  const left = new Map();
+  for (const l of d.leftOut ?? []) left.set(l.reason, [...(left.get(l.reason) ?? []), name(l, ranks)]);
+  const head = ['Candidate', 'Matched', 'Confirmed', 'In flight', 'Cost', ...terms];
+  return [
+    h('p', { class: 'caption' }, facts.join(' · ')),
+    fleet.length ? h('p', { class: 'caption' }, `All candidates: ${fleet.join(' · ')}`) : null,
+    h('div', { class: 'scroll', tabindex: '0', role: 'region', 'aria-label': 'Candidates' }, h('table', {},
+      h('thead', {}, h('tr', {}, head.map((t, i) => h('th', { class: i ? 'n' : '', scope: 'col' }, t)))),
+      h('tbody', {}, d.candidates.map((c, i) => h('tr', { class: i === (d.attempt ?? 0) ? 'chosen' : '' },
+        h('td', {}, name(c, ranks)), h('td', { class: 'n' }, `${whole(c.matched)} (${percent(c.matched, d.promptTokens, 0)})`), h('td', { class: 'n' }, whole(c.confirmed)),
+        h('td', { class: 'n' }, whole(c.inFlight)), h('td', { class: 'n' }, h('strong', {}, value(c.cost, d.unit))),
+        c.terms.map((t) => h('td', { class: 'n' }, value(t.value, t.unit)))))))),
+    ...[...left].map(([reason, list]) => h('p', { class: 'caption' }, `Left out, ${reason}: ${list.join(', ')}`)),
+  ].filter((e) => e != null);
+}
+
+export function prefixes(list) {
+  $('prefixes-empty').hidden = list.length > 0;
+  const most = Math.max(1, ...list.map((p) => p.hits));
+  sync($('hot'), list, (p) => `${p.namespace}/${p.pool}/${p.hash}`, () => h('li', { class: 'pod' }), (li, p) => {
+    li.replaceChildren(
+      h('header', {}, h('h3', { class: 'mono' }, p.hash), h('span', { class: 'quiet' }, `${whole(p.tokens)} tokens`)),
+      h('div', { class: 'bar', 'aria-hidden': 'true' }, width(h('i', { class: 'unique' }), p.hits / most)),
+      h('p', { class: 'caption' }, `${p.hits.toFixed(1)} hits of late · ${p.holders.length} ${p.holders.length === 1 ? 'holder' : 'holders'}`),
+      h('p', { class: 'chips' }, p.holders.slice(0, 12).map((x) => h('span', { class: `pill ${x.tokens >= p.tokens ? 'good' : ''}`, title: Object.entries(x.tiers).map(([t, n]) => `${t}: ${whole(n)} tokens`).join(', ') },
+        x.tokens >= p.tokens ? x.pod : `${x.pod} ${percent(x.tokens, p.tokens, 0)}`)), p.holders.length > 12 ? h('span', { class: 'pill' }, `+${p.holders.length - 12}`) : null));
+  });
+}
