@@ -187,6 +187,7 @@ func TestWrongValuesAreRefused(t *testing.T) {
 		"a reader without a namespace":    "monitoring.readers[0].name=prometheus",
 		"credentials without a key":       "monitoring.monitors.credentials.name=scraper",
 		"a duration without a unit":       "monitoring.monitors.interval=15",
+		"an injection that is not":        "reporter.injection=Webhook",
 		"an account that is not said":     "serviceAccount.create=false",
 		"memory in Kubernetes's spelling": "goMemoryLimit=460Mi",
 	} {
@@ -196,6 +197,14 @@ func TestWrongValuesAreRefused(t *testing.T) {
 			}
 		})
 	}
+}
+
+func TestInjectionNeedsAnAPIServerThatCan(t *testing.T) {
+	inject := []string{"--set", "reporter.injection=AdmissionPolicy", "--kube-version"}
+	if out, err := template(t, append(inject, "1.35.9")...); err == nil || !strings.Contains(out, "1.36") {
+		t.Errorf("Kubernetes 1.35 is given a policy that it does not know: %v %.400s", err, out)
+	}
+	rendered(t, append(inject, "1.36.0-gke.1")...)
 }
 
 // schema is as much of a JSON schema as values.schema.json uses for maps.

@@ -71,6 +71,7 @@ func Start(o Options) (*Cluster, error) {
 	c := &Cluster{assets: assets, dir: dir, kubeconfig: filepath.Join(dir, "kubeconfig"), env: &envtest.Environment{
 		BinaryAssetsDirectory:    assets,
 		CRDDirectoryPaths:        definitions,
+		CRDInstallOptions:        envtest.CRDInstallOptions{MaxTime: startTimeout},
 		ErrorIfCRDPathMissing:    true,
 		ControlPlaneStartTimeout: startTimeout,
 		ControlPlaneStopTimeout:  stopTimeout,

@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
@@ -23,6 +24,9 @@ func TestInstall(t *testing.T) {
 	RegisterFailHandler(Fail)
 	RunSpecs(t, "Installation")
 }
+
+// patience with what an API server does in its own time. It is generous: the machine may be very busy.
+const patience = 2 * time.Minute
 
 var (
 	cluster *kube.Cluster
@@ -43,16 +47,24 @@ var _ = BeforeSuite(func() {
 func foreign() []string {
 	modules := filepath.Join(kube.Root(), "hack", "definitions")
 	var all []string
-	for module, files := range map[string]string{
-		"github.com/prometheus-operator/prometheus-operator": "example/prometheus-operator-crd",
-		"sigs.k8s.io/gateway-api":                            "config/crd/standard",
-		"sigs.k8s.io/gateway-api-inference-extension":        "config/crd/bases",
+	for module, files := range map[string][]string{
+		"github.com/prometheus-operator/prometheus-operator": {
+			"example/prometheus-operator-crd/monitoring.coreos.com_prometheusrules.yaml",
+			"example/prometheus-operator-crd/monitoring.coreos.com_servicemonitors.yaml",
+		},
+		"sigs.k8s.io/gateway-api": {
+			"config/crd/standard/gateway.networking.k8s.io_gateways.yaml",
+			"config/crd/standard/gateway.networking.k8s.io_httproutes.yaml",
+		},
+		"sigs.k8s.io/gateway-api-inference-extension": {"config/crd/bases/inference.networking.k8s.io_inferencepools.yaml"},
 	} {
 		out, err := exec.Command("go", "-C", modules, "mod", "download", module).CombinedOutput()
 		Expect(err).NotTo(HaveOccurred(), string(out))
 		dir, err := exec.Command("go", "-C", modules, "list", "-m", "-f", "{{.Dir}}", module).Output()
 		Expect(err).NotTo(HaveOccurred())
-		all = append(all, filepath.Join(strings.TrimSpace(string(dir)), files))
+		for _, file := range files {
+			all = append(all, filepath.Join(strings.TrimSpace(string(dir)), file))
+		}
 	}
 	return all
 }
