@@ -22,8 +22,8 @@ type apis struct {
 	// changed is called when an API has come or gone.
 	changed func(context.Context)
 
-	mu                       sync.Mutex // guards what follows
-	gie, routes, certManager bool
+	mu   sync.Mutex // guards what follows
+	seen map[schema.GroupVersionKind]bool
 }
 
 // NeedLeaderElection makes it run in all replicas.
@@ -45,29 +45,33 @@ func (a *apis) Start(ctx context.Context) error {
 	}
 }
 
-func (a *apis) there() (gie, routes, certManager bool) {
+// optionalKinds are those that are looked for.
+var optionalKinds = []schema.GroupVersionKind{children.GIEKind, children.RouteKind, children.CertificateKind, children.ProvisioningKind}
+
+// there tells whether the cluster has a kind.
+func (a *apis) there(kind schema.GroupVersionKind) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return a.gie, a.routes, a.certManager
+	return a.seen[kind]
 }
 
 // look asks the cluster, and tells whether something has changed. What cannot be asked stays as it was.
 func (a *apis) look() (changed bool) {
-	for _, kind := range []struct {
-		of   schema.GroupVersionKind
-		seen *bool
-	}{{children.GIEKind, &a.gie}, {children.RouteKind, &a.routes}, {children.CertificateKind, &a.certManager}} {
-		is, err := a.serves(kind.of)
+	for _, kind := range optionalKinds {
+		is, err := a.serves(kind)
 		if err != nil {
 			a.log.V(1).Info("The cluster's APIs are not told", "error", err.Error())
 			return changed
 		}
 		a.mu.Lock()
-		if *kind.seen != is {
-			a.log.Info("An optional API has come or gone", "kind", kind.of.String(), "served", is)
+		if a.seen[kind] != is {
+			a.log.Info("An optional API has come or gone", "kind", kind.String(), "served", is)
 			changed = true
 		}
-		*kind.seen = is
+		if a.seen == nil {
+			a.seen = map[schema.GroupVersionKind]bool{}
+		}
+		a.seen[kind] = is
 		a.mu.Unlock()
 	}
 	return changed

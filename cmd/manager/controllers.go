@@ -70,9 +70,10 @@ func addControllers(mgr ctrl.Manager, o *options) error {
 		Client: mgr.GetClient(), Direct: mgr.GetAPIReader(), Recorder: mgr.GetEventRecorder("kvasir-operator"),
 		Clock: clock.RealClock{}, Pickers: heard, Engines: engines, Sizer: sizes, Warmups: warmups,
 		Children: func() children.Config {
-			gie, routes, certManager := optional.there()
 			return children.Config{
-				PickerImage: o.pickerImage, Operator: o.account, LogLevel: o.pickerLogLevel, GIE: gie, Routes: routes, CertManager: certManager,
+				PickerImage: o.pickerImage, Operator: o.account, LogLevel: o.pickerLogLevel,
+				GIE: optional.there(children.GIEKind), Routes: optional.there(children.RouteKind),
+				CertManager: optional.there(children.CertificateKind), Provisioning: optional.there(children.ProvisioningKind),
 			}
 		},
 		ReporterImage: o.reporterImage, Version: injected,

@@ -34,7 +34,7 @@ type Config struct {
 	// LogLevel of the pickers: error, info, debug or trace; "" is info.
 	LogLevel string
 	// GIE, Routes and CertManager tell which optional APIs the cluster has.
-	GIE, Routes, CertManager bool
+	GIE, Routes, CertManager, Provisioning bool
 }
 
 // Input is a pool, and what is known besides.

@@ -56,6 +56,8 @@ type Options struct {
 	// the pool names none.
 	IslandLabel string
 	Island      *v1alpha1.Island
+	// Provisioning has the pod wait for a ProvisioningRequest of its name, of the island's class.
+	Provisioning bool
 	// Deadline of a drain.
 	Deadline time.Duration
 	// Warm adds the gate.
@@ -214,6 +216,10 @@ func (w *work) identity() {
 		v1alpha1.LabelPool: o.Pool, v1alpha1.LabelRevision: o.Revision, v1alpha1.LabelSlot: strconv.Itoa(o.Slot),
 	}
 	if o.Island != nil {
+		if class := o.Island.ProvisioningClassName; class != "" && o.Provisioning {
+			metav1.SetMetaDataAnnotation(&w.pod.ObjectMeta, children.AnnotationConsumes, o.Name)
+			metav1.SetMetaDataAnnotation(&w.pod.ObjectMeta, children.AnnotationProvisioningClass, class)
+		}
 		label := o.IslandLabel
 		if label == "" {
 			label = v1alpha1.LabelIsland

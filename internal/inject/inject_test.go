@@ -18,6 +18,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/kvasir-dev/kvasir/api/v1alpha1"
+	"github.com/kvasir-dev/kvasir/internal/children"
 )
 
 var update = flag.Bool("update", false, "write the golden files")
@@ -163,6 +164,29 @@ func TestWhatIsClosedIsNamed(t *testing.T) {
 				t.Errorf("closed: %q", got)
 			}
 		})
+	}
+}
+
+func TestPodsOfAnIslandConsumeTheirRequests(t *testing.T) {
+	for name, tc := range map[string]struct {
+		class string
+		there bool
+		want  string
+	}{
+		"asked for by request": {"queued.example", true, "chat-bcdfghjklm-3"},
+		"without the API":      {"queued.example", false, ""},
+		"without a class":      {"", true, ""},
+	} {
+		o := options()
+		o.Island, o.Provisioning = &v1alpha1.Island{Name: "spot", ProvisioningClassName: tc.class}, tc.there
+		pod, _, err := Pod(&Shape{Template: template(t, smallest), Wiring: defaulted()}, o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		class := pod.Annotations[children.AnnotationProvisioningClass]
+		if got := pod.Annotations[children.AnnotationConsumes]; got != tc.want || (class != "") != (tc.want != "") {
+			t.Errorf("%s: consumes %q of class %q", name, got, class)
+		}
 	}
 }
 

@@ -30,6 +30,7 @@ var operatorRights = []string{
 	"/serviceaccounts: create delete get list patch watch",
 	"/services: create delete get list patch watch",
 	"/secrets: create get patch",
+	"/podtemplates: create",
 	"/nodes: get list watch",
 	"apps/controllerrevisions: create delete get list patch watch",
 	"apps/deployments: create delete get list patch watch",

@@ -89,6 +89,7 @@ type memory struct {
 	pending  map[string]pending
 	told     map[toldEvent]time.Time
 	islands  map[string]*islandMemory
+	asked    map[string]bool // UIDs of pods whose ProvisioningRequest has been made
 	applied  map[objectKey]applied
 	certsAt  time.Time // when certificates are to be looked at again
 	trusted  []byte
@@ -104,7 +105,7 @@ func (r *Reconciler) memory(key types.NamespacedName) *memory {
 	if m == nil {
 		m = &memory{
 			expected: expectations{}, marks: map[string]seenMark{}, pending: map[string]pending{}, told: map[toldEvent]time.Time{},
-			islands: map[string]*islandMemory{}, applied: map[objectKey]applied{},
+			islands: map[string]*islandMemory{}, asked: map[string]bool{}, applied: map[objectKey]applied{},
 		}
 		if r.pools == nil {
 			r.pools = map[types.NamespacedName]*memory{}
@@ -239,6 +240,9 @@ func (r *round) keepPods(ctx context.Context) error {
 	r.decision = plan.Make(input)
 	r.wakeAt(r.decision.Wake)
 	if err := r.execute(ctx); err != nil {
+		return err
+	}
+	if err := r.askForNodes(ctx); err != nil {
 		return err
 	}
 	if err := r.pruneRevisions(ctx); err != nil {

@@ -56,6 +56,9 @@ func (r *round) tellAction(a *plan.Action) {
 	case plan.Unmark:
 		r.tell(normal, "DrainCancelled", pod, "%s is wanted again; %s", a.Name, a.Why)
 	case plan.Delete:
+		if pod != nil && waits(pod) {
+			r.tell(normal, "ProvisioningCancelled", pod, "%s is deleted before it had a node, and with it the request for one: %s", a.Name, a.Why)
+		}
 		switch a.Cause {
 		case plan.CauseDeadline:
 			r.tell(warning, "DrainDeadlineExceeded", pod, "%s is deleted with %s", a.Name, a.Why)

@@ -105,7 +105,7 @@ func (r *round) createPod(ctx context.Context, a *plan.Action) error {
 	options := r.injection()
 	options.Name, options.Revision, options.Slot = a.Name, a.Revision, a.Slot
 	if a.Island != "" {
-		options.Island = r.islands.spec(a.Island)
+		options.Island, options.Provisioning = r.islands.spec(a.Island), r.provisions()
 	}
 	pod, _, err := inject.Pod(shape, &options)
 	if err != nil {

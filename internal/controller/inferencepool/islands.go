@@ -59,7 +59,9 @@ func (r *round) placeOn(ctx context.Context, input *plan.Input) error {
 	r.observeIslands(input.Pods)
 	input.Place = r.islands.place
 	input.Leave = r.islands.leave
-	r.giveUp(input)
+	if err := r.giveUp(ctx, input); err != nil {
+		return err
+	}
 	r.wakeAt(placement.Retry(r.now, r.islands.priced, r.islands.states))
 	return nil
 }
@@ -147,8 +149,9 @@ func (r *round) islandStates() {
 	}
 }
 
-// giveUp has pods that have waited too long for a node made again elsewhere, where there is an elsewhere.
-func (r *round) giveUp(input *plan.Input) {
+// giveUp has pods that have waited too long for a node, or whose node was denied, made again elsewhere, where there is an
+// elsewhere.
+func (r *round) giveUp(ctx context.Context, input *plan.Input) error {
 	for i := range input.Pods {
 		p := &input.Pods[i]
 		at := slices.IndexFunc(r.islands.priced, func(i placement.Island) bool { return i.Name == p.Island })
@@ -156,7 +159,11 @@ func (r *round) giveUp(input *plan.Input) {
 			continue
 		}
 		island, m := &r.islands.priced[at], r.memory.islands[p.Island]
-		if !island.Late(r.now, p.Created) {
+		denied, err := r.denied(ctx, r.podOf[p.UID])
+		if err != nil {
+			return err
+		}
+		if denied == "" && !island.Late(r.now, p.Created) {
 			r.wakeAt(p.Created.Add(island.Timeout))
 			continue
 		}
@@ -167,7 +174,11 @@ func (r *round) giveUp(input *plan.Input) {
 			}
 			m.exhausted = r.now
 			r.islandStates()
-			r.tell(warning, "IslandTimedOut", r.podOf[p.UID], "%s waited %s for a node on island %s", p.Name, island.Timeout, p.Island)
+			why := "it waited " + island.Timeout.String()
+			if denied != "" {
+				why = denied
+			}
+			r.tell(warning, "IslandTimedOut", r.podOf[p.UID], "%s has no node on island %s: %s", p.Name, p.Island, why)
 		}
 		held := map[string]int{}
 		for name, s := range r.islands.states {
@@ -183,6 +194,7 @@ func (r *round) giveUp(input *plan.Input) {
 			}
 		}
 	}
+	return nil
 }
 
 // with is the states with other numbers of pods.

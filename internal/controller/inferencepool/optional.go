@@ -1,15 +1,18 @@
 package inferencepool
 
 import (
+	"context"
 	"fmt"
 	"sync"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	"github.com/kvasir-dev/kvasir/internal/children"
@@ -32,19 +35,33 @@ func (w *optionalWatches) keep(c children.Config) error {
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	sameName := handler.TypedEventHandler[client.Object, reconcile.Request](&handler.EnqueueRequestForObject{})
 	for _, kind := range []struct {
-		gvk   schema.GroupVersionKind
-		there bool
-	}{{children.GIEKind, c.GIE}, {children.RouteKind, c.Routes}} {
+		gvk     schema.GroupVersionKind
+		there   bool
+		handler handler.TypedEventHandler[client.Object, reconcile.Request]
+	}{
+		{children.GIEKind, c.GIE, sameName}, {children.RouteKind, c.Routes, sameName},
+		{children.ProvisioningKind, c.Provisioning, handler.EnqueueRequestsFromMapFunc(ofInstance)},
+	} {
 		if !kind.there || w.started[kind.gvk] {
 			continue
 		}
 		o := &unstructured.Unstructured{}
 		o.SetGroupVersionKind(kind.gvk)
-		if err := w.controller.Watch(source.Kind[client.Object](w.cache, o, &handler.EnqueueRequestForObject{})); err != nil {
+		if err := w.controller.Watch(source.Kind[client.Object](w.cache, o, kind.handler)); err != nil {
 			return fmt.Errorf("watching %s: %w", kind.gvk.GroupKind(), err)
 		}
 		w.started[kind.gvk] = true
 	}
 	return nil
+}
+
+// ofInstance is the pool that an object's label names.
+func ofInstance(_ context.Context, o client.Object) []reconcile.Request {
+	name := o.GetLabels()[labelInstance]
+	if name == "" {
+		return nil
+	}
+	return []reconcile.Request{{NamespacedName: types.NamespacedName{Namespace: o.GetNamespace(), Name: name}}}
 }

@@ -16,6 +16,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
@@ -29,6 +30,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/kvasir-dev/kvasir/api/v1alpha1"
+	"github.com/kvasir-dev/kvasir/internal/children"
 	"github.com/kvasir-dev/kvasir/internal/operate"
 	"github.com/kvasir-dev/kvasir/internal/plan"
 )
@@ -44,6 +46,10 @@ var testScheme = sync.OnceValue(func() *runtime.Scheme {
 	if err := errors.Join(scheme.AddToScheme(s), v1alpha1.AddToScheme(s)); err != nil {
 		panic(err)
 	}
+	list := children.ProvisioningKind
+	list.Kind += "List"
+	s.AddKnownTypeWithName(children.ProvisioningKind, &unstructured.Unstructured{})
+	s.AddKnownTypeWithName(list, &unstructured.UnstructuredList{})
 	return s
 })
 
@@ -150,6 +156,10 @@ func (w *world) serveFrom(api client.WithWatch) {
 		},
 		Patch: func(ctx context.Context, c client.WithWatch, obj client.Object, patch client.Patch, opts ...client.PatchOption) error {
 			return w.write("patch", obj, func() error { return c.Patch(ctx, obj, patch, opts...) })
+		},
+		// What stands beside the pods is applied by servers only.
+		Apply: func(context.Context, client.WithWatch, runtime.ApplyConfiguration, ...client.ApplyOption) error {
+			return nil
 		},
 		SubResourcePatch: func(ctx context.Context, c client.Client, sub string, obj client.Object, patch client.Patch, opts ...client.SubResourcePatchOption) error {
 			return w.write("patch "+sub, obj, func() error { return c.SubResource(sub).Patch(ctx, obj, patch, opts...) })

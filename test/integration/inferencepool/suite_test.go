@@ -50,7 +50,9 @@ var (
 	people = &pickers{}
 	// gateways is whether the cluster is said to have gateways' kinds, and look has a pool looked at again.
 	gateways atomic.Bool
-	look     = make(chan event.GenericEvent)
+	// provisioning is whether it is said to take requests for nodes.
+	provisioning atomic.Bool
+	look         = make(chan event.GenericEvent)
 )
 
 var _ = BeforeSuite(func() {
@@ -77,7 +79,7 @@ var _ = BeforeSuite(func() {
 		Client: mgr.GetClient(), Direct: mgr.GetAPIReader(), Clock: clock.RealClock{}, Pickers: people, Engines: people,
 		Recorder: mgr.GetEventRecorder("inferencepool"), ReporterImage: "reporter:v1", Version: "v1", NodeSignals: true,
 		Children: func() children.Config {
-			return children.Config{PickerImage: "picker:v1", Operator: types.NamespacedName{Namespace: "kvasir", Name: "manager"}, GIE: gateways.Load(), Routes: gateways.Load()}
+			return children.Config{PickerImage: "picker:v1", Operator: types.NamespacedName{Namespace: "kvasir", Name: "manager"}, GIE: gateways.Load(), Routes: gateways.Load(), Provisioning: provisioning.Load()}
 		},
 	}
 	Expect(r.SetupWithManager(mgr, look, 4)).To(Succeed())
