@@ -37,7 +37,7 @@ test: verify lint unit sim mutants fuzz test-integration test-chart e2e test-bro
 .PHONY: unit
 unit: ## unit tests, with the race detector where there is a C compiler
 	@echo "== unit tests $(RACE)"
-	CGO_ENABLED=$(if $(RACE),1,0) $(GO) test -timeout 30m $(RACE) $$($(GO) list ./... | grep -vE '/test/(browser|chart|crdcel|e2e|floors|integration|kube|lifecycle|podrunner|sim)')
+	CGO_ENABLED=$(if $(RACE),1,0) $(GO) test -timeout 30m $(RACE) $$($(GO) list ./... | grep -vE '/test/(browser|chart|cluster|crdcel|e2e|floors|integration|kube|lifecycle|podrunner|sim)')
 	CGO_ENABLED=$(if $(RACE),1,0) $(GO) test $(RACE) ./test/sim -sim.seeds=300 -sim.steps=40
 	$(GO) test -count=1 ./test/floors # it asks the go command, of which the test cache knows nothing
 
@@ -106,6 +106,11 @@ cluster-down: ## end that cluster
 	CGO_ENABLED=0 $(GO) build -o $(BIN)/cluster/cluster ./hack/cluster
 	$(BIN)/cluster/cluster down
 
+
+.PHONY: test-e2e
+test-e2e: helm ## Kvasir on that cluster: by its chart, in real pods, under load, with everything killed
+	@echo "== end-to-end tests on a cluster"
+	CGO_ENABLED=0 $(GO) test -count=1 -timeout 30m ./test/cluster -cluster
 
 .PHONY: fuzz
 fuzz: ## every fuzz target for FUZZTIME (5s)

@@ -4,6 +4,7 @@
 // container daemon or a registry: everything is built from Go modules, but for runc and nft.
 //
 //	cluster up      build what is missing and start the cluster, or load new images into the one that runs
+//	cluster check   say what the machine lacks
 //	cluster down    end it and remove what it has left
 //	cluster exec NODE COMMAND...   run a command in a node's namespaces
 //
@@ -36,7 +37,7 @@ func run() error {
 	f := flag.NewFlagSet("cluster", flag.ExitOnError)
 	root := f.String("root", ".", "`directory` of the repository")
 	f.Usage = func() {
-		_, _ = fmt.Fprintln(f.Output(), "usage: cluster [-root DIR] up | down | exec NODE COMMAND...")
+		_, _ = fmt.Fprintln(f.Output(), "usage: cluster [-root DIR] up | check | down | exec NODE COMMAND...")
 		f.PrintDefaults()
 	}
 	if err := f.Parse(os.Args[1:]); err != nil {
@@ -52,6 +53,8 @@ func run() error {
 		ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 		defer stop()
 		return c.up(ctx)
+	case len(args) == 1 && args[0] == "check":
+		return c.check()
 	case len(args) == 1 && args[0] == "down":
 		return c.down()
 	case len(args) > 2 && args[0] == "exec":

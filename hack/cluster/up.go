@@ -199,7 +199,8 @@ func (c *cluster) exec(name string, args []string) error {
 	if err != nil {
 		return fmt.Errorf("finding nsenter: %w", err)
 	}
-	return syscall.Exec(nsenter, append([]string{"nsenter"}, c.enterArgs(nodes[i], args)...), os.Environ()) //nolint:gosec // the user's
+	environment := append([]string{"PATH=" + c.programs + ":" + os.Getenv("PATH")}, os.Environ()...) // the first of a name counts
+	return syscall.Exec(nsenter, append([]string{"nsenter"}, c.enterArgs(nodes[i], args)...), environment) //nolint:gosec // the user's
 }
 
 // settle waits until the cluster is as one expects it, with its addons.
