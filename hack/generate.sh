@@ -19,6 +19,7 @@ go tool -modfile=hack/tools/go.mod controller-gen \
 	crd:generateEmbeddedObjectMeta=true output:crd:dir="$out/crd"
 go run ./hack/crdstrip "$out"/crd/*.yaml
 go -C hack/crdcheck run . "$out"/crd/*.yaml
+go -C hack/promcheck run . "$PWD"/config/monitoring/rules.yaml "$PWD"/config/monitoring/dashboards/*.json
 go run ./hack/chart -definitions "$out/crd" -out "$out/chart"
 
 if [ "${1:-}" = --check ]; then
