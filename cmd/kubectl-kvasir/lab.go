@@ -76,15 +76,15 @@ func labRun(std stdio) *cobra.Command {
 		if *traceFile != "" && *workload != "" {
 			return wrong("--trace and --workload exclude each other")
 		}
-		w, err := loadWorkload(*traceFile, *workload, *requests)
+		w, err := loadWorkload(std, *traceFile, *workload, *requests)
 		if err != nil {
 			return err
 		}
 		config := lab.Config{
-			Workload: w.Cap(*maxTurns), Pods: *pods, KVTokens: *kvTokens, Profile: time, BlockTokens: *blocks, Speed: *speed,
+			Workload: w, Pods: *pods, KVTokens: *kvTokens, Profile: time, BlockTokens: *blocks, Speed: *speed,
 			Uneven: *engines == "uneven", Think: *arrivals == "think", Pickers: *pickers, NoExchange: *exchange == "off", EventLag: *lag,
 		}
-		report, err := runAll(ctx, &config, strategies, numbers)
+		report, err := runAll(ctx, &config, *maxTurns, strategies, numbers)
 		if err != nil {
 			return err
 		}
@@ -102,19 +102,41 @@ func labRun(std stdio) *cobra.Command {
 // engineModels are the values of --engine-model.
 var engineModels = []string{"even", "uneven"}
 
-func runAll(ctx context.Context, c *lab.Config, list []lab.Strategy, seeds []uint64) (*lab.Report, error) {
-	setup, err := lab.SetupOf(c)
-	if err != nil {
-		return nil, err
+// runAll runs each strategy with each seed, which draws the workload: a seed here is the same seed in a sweep.
+func runAll(ctx context.Context, c *lab.Config, maxTurns int, list []lab.Strategy, seeds []uint64) (*lab.Report, error) {
+	report := &lab.Report{}
+	var drawn []*lab.Workload
+	var bounds []lab.Bounds
+	for i, seed := range seeds {
+		one := *c
+		w, err := c.Workload.Drawn(seed)
+		if err != nil {
+			return nil, err
+		}
+		if w == c.Workload && i > 0 { // a trace is the same for all
+			drawn = append(drawn, drawn[0])
+			continue
+		}
+		one.Workload = w.Cap(maxTurns)
+		setup, err := lab.SetupOf(&one)
+		if err != nil {
+			return nil, err
+		}
+		if i == 0 {
+			report.Setup = setup
+		}
+		drawn = append(drawn, one.Workload)
+		bounds = append(bounds, lab.BoundsOf(one.Workload, one.Pods, one.KVTokens, one.BlockTokens))
 	}
-	report := &lab.Report{Setup: setup, Bounds: lab.BoundsOf(c.Workload, c.Pods, c.KVTokens, c.BlockTokens)}
+	report.Bounds = lab.MeanBounds(bounds)
 	for _, s := range list {
-		for _, seed := range seeds {
+		for i, seed := range seeds {
 			if err := ctx.Err(); err != nil {
 				return nil, err
 			}
-			c.Strategy, c.Seed = s, seed
-			result, err := lab.Run(*c)
+			one := *c
+			one.Workload, one.Strategy, one.Seed = drawn[i], s, seed
+			result, err := lab.Run(one)
 			if err != nil {
 				return nil, fmt.Errorf("%s: %w", s.Name, err)
 			}
@@ -127,7 +149,8 @@ func runAll(ctx context.Context, c *lab.Config, list []lab.Strategy, seeds []uin
 // generatedRequests is how many requests a generated workload has where nobody says.
 const generatedRequests = 5000
 
-func loadWorkload(path, generated string, requests int) (*lab.Workload, error) {
+// loadWorkload reads or generates a workload of seed 1. It tells of lines that it had to leave out.
+func loadWorkload(std stdio, path, generated string, requests int) (*lab.Workload, error) {
 	if generated != "" {
 		if requests <= 0 {
 			requests = generatedRequests
@@ -147,9 +170,12 @@ func loadWorkload(path, generated string, requests int) (*lab.Workload, error) {
 	}
 	defer f.Close()
 	name, _, _ := strings.Cut(filepath.Base(path), ".")
-	w, _, err := lab.Read(name, f)
+	w, skipped, err := lab.Read(name, f)
 	if err != nil {
 		return nil, err
+	}
+	if skipped.Lines > 0 {
+		fmt.Fprintf(std.Err, "%s: %s\n", path, skipped.String())
 	}
 	return w.First(requests), nil
 }

@@ -73,7 +73,7 @@ func labEffect(std stdio) *cobra.Command {
 		if *speed > 0 {
 			e.speed = *speed
 		}
-		w, err := loadWorkload("", e.workload, *requests)
+		w, err := loadWorkload(std, "", e.workload, *requests)
 		if err != nil {
 			return err
 		}

@@ -2,6 +2,8 @@ package main
 
 import (
 	"encoding/json"
+	"fmt"
+	"math"
 	"os"
 	"path/filepath"
 	"strings"
@@ -51,5 +53,51 @@ func TestLabRunTakesADecisionLog(t *testing.T) {
 	var got lab.Report
 	if err := json.Unmarshal([]byte(out), &got); status != 0 || err != nil || got.Results[0].Requests != 2 || got.Results[0].HitRatio < 0.4 {
 		t.Errorf("status %d, %v, %s%s", status, err, out, errs)
+	}
+}
+
+// TestBadLinesOfALogAreTold: the others are played; a log that has no others is an error.
+func TestBadLinesOfALogAreTold(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "decisions.jsonl")
+	line := `{"timestamp":1700000000000,"input_length":600,"output_length":0,"hash_ids":[11,12],"pool":"p","model":"m","strategy":"MarginalCost","outcome":"completed"}` + "\n"
+	for text, want := range map[string]string{
+		line + line[:40] + "\n" + line: "line 2: ",
+		line[:40] + "\n":               "line 1: ",
+		"":                             "no requests",
+	} {
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		status, out, errs := exec(t, "", "lab", "run", "--trace", file, "--policies", "RoundRobin", "-o", "json")
+		if (status == 0) != strings.Contains(text, "\n"+line) || !strings.Contains(errs, want) {
+			t.Errorf("%q: status %d, said %q, wrote %q", text, status, errs, out)
+		}
+	}
+}
+
+// TestASeedDrawsTheSameWorkloadInARunAndInASweep, and another seed another one.
+func TestASeedDrawsTheSameWorkloadInARunAndInASweep(t *testing.T) {
+	common := "--requests 60 --pods 2 --policies LMetric --seeds 1,2 --block-tokens 128 -o json"
+	status, out, errs := exec(t, "", strings.Fields("lab sweep --traces testdata/trace.jsonl --workloads chat --kv-tokens 0 --profiles 8b-h100 --loads 0.5 "+common)...)
+	var sweep struct {
+		Configurations []lab.Cell `json:"configurations"`
+	}
+	if err := json.Unmarshal([]byte(out), &sweep); status != 0 || err != nil || len(sweep.Configurations) != 2 {
+		t.Fatalf("status %d, %v, %s", status, err, errs)
+	}
+	for i, source := range []string{"--trace testdata/trace.jsonl", "--workload chat"} {
+		cell := &sweep.Configurations[i]
+		status, out, errs := exec(t, "", strings.Fields(fmt.Sprintf("lab run %s --speed %v %s", source, cell.Speed, common))...)
+		var run lab.Report
+		if err := json.Unmarshal([]byte(out), &run); status != 0 || err != nil || len(run.Results) != 2 {
+			t.Fatalf("status %d, %v, %s", status, err, errs)
+		}
+		a, b := run.Results[0], run.Results[1]
+		if mean := (a.TTFTSeconds.Mean + b.TTFTSeconds.Mean) / 2; math.Abs(mean-cell.Scores[0].TTFTMean) > 1e-9 {
+			t.Errorf("%s: a mean of %v, in the sweep %v", source, mean, cell.Scores[0].TTFTMean)
+		}
+		if a.TTFTSeconds == b.TTFTSeconds || source == "--workload chat" && a.HitRatio == b.HitRatio {
+			t.Errorf("%s: seeds 1 and 2 gave hits of %v and %v in %+v and %+v", source, a.HitRatio, b.HitRatio, a.TTFTSeconds, b.TTFTSeconds)
+		}
 	}
 }

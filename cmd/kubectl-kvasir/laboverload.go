@@ -62,7 +62,7 @@ func labOverload(std stdio) *cobra.Command {
 		}
 		var all []*lab.Pressured
 		for name := range strings.SplitSeq(*workloads, ",") {
-			w, err := overloadWorkload(strings.TrimSpace(name), *requests)
+			w, err := overloadWorkload(std, strings.TrimSpace(name), *requests)
 			if err != nil {
 				return err
 			}
@@ -99,11 +99,11 @@ func labOverload(std stdio) *cobra.Command {
 }
 
 // overloadWorkload finds a workload by its name.
-func overloadWorkload(name string, requests int) (*lab.Workload, error) {
+func overloadWorkload(std stdio, name string, requests int) (*lab.Workload, error) {
 	if name == "conversation" {
-		return loadWorkload("", "", 0)
+		return loadWorkload(std, "", "", 0)
 	}
-	return loadWorkload("", name, requests)
+	return loadWorkload(std, "", name, requests)
 }
 
 func printPressed(std stdio, all []*lab.Pressured) error {

@@ -77,7 +77,7 @@ func labSweep(std stdio) *cobra.Command {
 		if !slices.Contains(engineModels, *model) {
 			return wrong("--engine-model is %q, want even or uneven", *model)
 		}
-		if m.Workloads, err = sweepWorkloads(*traces, *workloads, *requests); err != nil {
+		if m.Workloads, err = sweepWorkloads(std, *traces, *workloads, *requests); err != nil {
 			return err
 		}
 		kept := progress{path: *resume}
@@ -165,10 +165,10 @@ func (p *progress) add(c *lab.Cell) error {
 }
 
 // sweepWorkloads loads traces and generates workloads.
-func sweepWorkloads(traces, generated string, requests int) ([]*lab.Workload, error) {
+func sweepWorkloads(std stdio, traces, generated string, requests int) ([]*lab.Workload, error) {
 	var all []*lab.Workload
 	for path := range strings.SplitSeq(traces, ",") {
-		w, err := loadWorkload(strings.TrimSpace(path), "", requests)
+		w, err := loadWorkload(std, strings.TrimSpace(path), "", requests)
 		if err != nil {
 			return nil, err
 		}

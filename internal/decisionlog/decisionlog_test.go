@@ -47,10 +47,11 @@ func readAll(t *testing.T, dir string) (list []Record, skipped int) {
 		}
 		all.Write(b)
 	}
-	if list, skipped, err = Read(&all); err != nil {
+	list, bad, err := Read(&all)
+	if err != nil {
 		t.Fatal(err)
 	}
-	return list, skipped
+	return list, bad.Lines
 }
 
 func TestWhatIsWrittenIsReadSortedByTime(t *testing.T) {
@@ -207,6 +208,43 @@ func TestOpenTellsWhatIsWrong(t *testing.T) {
 	} {
 		if _, err := Open(o); err == nil {
 			t.Errorf("%s: opened", name)
+		}
+	}
+}
+
+// TestBadLinesAreSkippedAndTold: whatever is wrong with them, by their numbers; empty ones are none.
+func TestBadLinesAreSkippedAndTold(t *testing.T) {
+	good, err := json.Marshal(record(1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	text := string(good) + "\n{\"timestamp\":1\n\n" + `{"timestamp":1,"input_length":600,"output_length":1,"hash_ids":[1]}` + "\n" + strings.Repeat("x\n", 20) + string(good)
+	list, skipped, err := Read(strings.NewReader(text))
+	if err != nil || len(list) != 2 || skipped.Lines != 22 {
+		t.Fatalf("%d records, %d lines skipped, %v", len(list), skipped.Lines, err)
+	}
+	for i, want := range []int{2, 4, 5} {
+		if l := skipped.First[i]; l.Number != want || l.Err == nil {
+			t.Errorf("line %d is told as %d: %v", want, l.Number, l.Err)
+		}
+	}
+	if told := skipped.String(); len(skipped.First) != maxTold || !strings.Contains(told, "22; line 2: ") || !strings.Contains(told, "line 4: 1 ids for 600 tokens") || !strings.HasSuffix(told, "...") {
+		t.Errorf("told: %s", told)
+	}
+	if _, none, err := Read(strings.NewReader("x\ny\n")); !errors.Is(err, ErrFormat) || none.Lines != 2 {
+		t.Errorf("a log without a record: %v", err)
+	}
+	if all := (&Skipped{}).String(); all != "" {
+		t.Errorf("nothing is told as %q", all)
+	}
+}
+
+func TestAnswersOfUnknownLengthAreAsLongAsUsual(t *testing.T) {
+	list := []Record{*record(1), *record(2)}
+	list[0].Output, list[1].Output = 0, 0
+	for _, q := range Trace(list) {
+		if q.Output != usualAnswer {
+			t.Errorf("an answer of %d tokens", q.Output)
 		}
 	}
 }

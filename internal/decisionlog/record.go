@@ -7,12 +7,14 @@ package decisionlog
 
 import (
 	"bufio"
+	"bytes"
 	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"slices"
+	"strings"
 )
 
 // BlockTokens is how many prompt tokens an id of a line stands for.
@@ -109,30 +111,74 @@ const (
 	maxRecords = 4 << 20
 )
 
-// Read reads a log, sorted by time: lines are written when requests end. Lines that are not whole are skipped and
-// counted, as a process that was killed leaves one. It fails with ErrFormat when there are more of them than others.
-func Read(r io.Reader) (list []Record, skipped int, err error) {
+// Skipped are the lines of a log that are no records: a process that was killed leaves one.
+type Skipped struct {
+	// Lines is how many there are.
+	Lines int
+	// First are the first of them, at most maxTold.
+	First []Line
+}
+
+// maxTold bounds how many lines are told one by one.
+const maxTold = 10
+
+// Line is a line, numbered from 1, and what is wrong with it.
+type Line struct {
+	Number int
+	Err    error
+}
+
+func (s *Skipped) add(number int, err error) {
+	if s.Lines++; len(s.First) < maxTold {
+		s.First = append(s.First, Line{number, err})
+	}
+}
+
+// String tells the lines in a sentence; empty without any.
+func (s *Skipped) String() string {
+	if s.Lines == 0 {
+		return ""
+	}
+	var told strings.Builder
+	fmt.Fprintf(&told, "lines that are no records: %d", s.Lines)
+	for _, l := range s.First {
+		fmt.Fprintf(&told, "; line %d: %v", l.Number, l.Err)
+	}
+	if s.Lines > len(s.First) {
+		told.WriteString("; ...")
+	}
+	return told.String()
+}
+
+// Read reads a log, sorted by time: lines are written when requests end. Lines that are no records are skipped and told.
+// It fails with ErrFormat where there are others, but no records.
+func Read(r io.Reader) (list []Record, skipped Skipped, err error) {
 	lines := bufio.NewScanner(r)
 	lines.Buffer(make([]byte, 0, 64<<10), maxLine)
-	for n := 1; lines.Scan(); n++ {
+	n := 1
+	for ; lines.Scan(); n++ {
 		if len(list) == maxRecords {
-			return nil, 0, fmt.Errorf("%w: more than %d lines", ErrFormat, maxRecords)
+			return nil, skipped, fmt.Errorf("%w: more than %d lines", ErrFormat, maxRecords)
 		}
-		var one Record
-		if err := json.Unmarshal(lines.Bytes(), &one); err != nil {
-			skipped++
+		if len(bytes.TrimSpace(lines.Bytes())) == 0 {
 			continue
 		}
-		if err := one.check(); err != nil {
-			return nil, 0, fmt.Errorf("%w: line %d: %w", ErrFormat, n, err)
+		var one Record
+		err := json.Unmarshal(lines.Bytes(), &one)
+		if err == nil {
+			err = one.check()
+		}
+		if err != nil {
+			skipped.add(n, err)
+			continue
 		}
 		list = append(list, one)
 	}
 	if err := lines.Err(); err != nil {
-		return nil, 0, fmt.Errorf("reading a decision log: %w", err)
+		return nil, skipped, fmt.Errorf("reading a decision log: line %d: %w", n, err)
 	}
-	if skipped > len(list) {
-		return nil, 0, fmt.Errorf("%w: %d of %d lines are no JSON objects", ErrFormat, skipped, skipped+len(list))
+	if len(list) == 0 && skipped.Lines > 0 {
+		return nil, skipped, fmt.Errorf("%w: %s", ErrFormat, skipped.String())
 	}
 	slices.SortStableFunc(list, func(a, b Record) int { return cmp.Compare(a.Timestamp, b.Timestamp) })
 	return list, skipped, nil

@@ -4,8 +4,11 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/trace"
 )
 
+// usualAnswer is the length in tokens of the answers of a log that tells the length of none.
+const usualAnswer = 256
+
 // Trace makes a request trace of a log, for a lab to replay: the requests that reached an engine, their times counted
-// from the first. Answers whose length is not known get the mean of the others, and prompts whose tokens are not known
+// from the first. Answers whose length is not known get the mean of the others, or usualAnswer where none is known; prompts whose tokens are not known
 // share nothing with any other.
 func Trace(list []Record) []trace.Request {
 	total, known := 0, 0
@@ -15,7 +18,10 @@ func Trace(list []Record) []trace.Request {
 			known++
 		}
 	}
-	mean := max(1, total/max(1, known))
+	mean := usualAnswer
+	if known > 0 {
+		mean = max(1, total/known)
+	}
 	out := make([]trace.Request, 0, len(list))
 	numbers, fresh := map[uint64]int{}, 0
 	number := func() int { fresh++; return fresh - 1 }

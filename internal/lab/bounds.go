@@ -65,3 +65,13 @@ func BoundsOf(w *Workload, pods, kvTokens, blockTokens int) Bounds {
 	}
 	return Bounds{float64(infinite) / float64(prompt), float64(pooled) / float64(prompt)}
 }
+
+// MeanBounds is the mean of the bounds of several draws of a workload.
+func MeanBounds(list []Bounds) (mean Bounds) {
+	n := float64(len(list))
+	for _, b := range list {
+		mean.InfiniteCacheHitRatio += b.InfiniteCacheHitRatio / n
+		mean.PooledLRUHitRatio += b.PooledLRUHitRatio / n
+	}
+	return mean
+}

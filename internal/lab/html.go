@@ -2,6 +2,7 @@ package lab
 
 import (
 	_ "embed" // the page
+	"fmt"
 	"html/template"
 	"io"
 	"math"
@@ -50,14 +51,28 @@ func (r *Report) chartOf(title string, value func(*Result) float64, show func(fl
 	if high == 0 {
 		high = 1
 	}
+	seeds := r.seeds()
 	for i, x := range r.Results {
+		name := x.Strategy
+		if seeds > 1 {
+			name = fmt.Sprintf("%s #%d", name, x.Seed)
+		}
 		top, width := barPitch*float64(i)+4, barRoom*value(x)/high
-		c.Bars = append(c.Bars, bar{Name: x.Strategy, Value: show(value(x)), Top: top, Text: top + 11, Width: width, After: barLeft + width + 6})
+		c.Bars = append(c.Bars, bar{Name: name, Value: show(value(x)), Top: top, Text: top + 11, Width: width, After: barLeft + width + 6})
 	}
 	for name, v := range marks {
 		c.Marks = append(c.Marks, mark{Name: name, X: barLeft + barRoom*v/high, Height: c.Height})
 	}
 	return c
+}
+
+// seeds is the number of different seeds of the runs.
+func (r *Report) seeds() int {
+	seen := map[uint64]bool{}
+	for _, x := range r.Results {
+		seen[x.Seed] = true
+	}
+	return len(seen)
 }
 
 // WriteHTML writes the report as a page that loads nothing.

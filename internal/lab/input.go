@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"compress/gzip"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"time"
@@ -16,31 +17,42 @@ import (
 // firstLine is how much of a file is looked at to see what it is.
 const firstLine = 64 << 10
 
+var errNoRequests = errors.New("it has no requests")
+
 // Read reads a workload: a trace in Mooncake's format, or a decision log, plain or gzip. Which of them it is shows in the
-// first line: that of a log names the strategy. skipped counts the lines of a log that are not whole.
+// first line: that of a log names the strategy. skipped are the lines of a log that are no records. It fails where there is
+// no request.
 //
 // A log tells arrivals to the millisecond; those of one millisecond keep their order.
-func Read(name string, r io.Reader) (w *Workload, skipped int, err error) {
+func Read(name string, r io.Reader) (w *Workload, skipped decisionlog.Skipped, err error) {
 	in := bufio.NewReaderSize(r, firstLine)
 	if magic, _ := in.Peek(2); bytes.Equal(magic, []byte{0x1f, 0x8b}) {
 		z, err := gzip.NewReader(in)
 		if err != nil {
-			return nil, 0, fmt.Errorf("reading %s: %w", name, err)
+			return nil, skipped, fmt.Errorf("reading %s: %w", name, err)
 		}
 		in = bufio.NewReaderSize(z, firstLine)
 	}
 	if !isLog(in) {
 		list, err := trace.Read(in)
 		if err != nil {
-			return nil, 0, fmt.Errorf("reading %s: %w", name, err)
+			return nil, skipped, fmt.Errorf("reading %s: %w", name, err)
 		}
-		return FromTrace(name, list), 0, nil
+		if len(list) == 0 {
+			return nil, skipped, fmt.Errorf("reading %s: %w", name, errNoRequests)
+		}
+		return FromTrace(name, list), skipped, nil
 	}
 	records, skipped, err := decisionlog.Read(in)
 	if err != nil {
 		return nil, skipped, fmt.Errorf("reading %s: %w", name, err)
 	}
-	w = FromTrace(name, decisionlog.Trace(records))
+	list := decisionlog.Trace(records)
+	if len(list) == 0 {
+		return nil, skipped, fmt.Errorf("reading %s: %w", name, errNoRequests)
+	}
+	w = FromTrace(name, list)
+	w.Dropped.Refused = len(records) - len(list)
 	for i := range w.Requests {
 		w.Requests[i].Tick = min(w.Requests[i].Tick, time.Millisecond)
 	}

@@ -2,6 +2,8 @@ package lab
 
 import (
 	"bytes"
+	"errors"
+	"fmt"
 	"math"
 	"os"
 	"path/filepath"
@@ -37,8 +39,8 @@ func TestAPickersLogIsAWorkload(t *testing.T) {
 		t.Fatal(err)
 	}
 	again, skipped, err := Read("log", strings.NewReader(string(text)+`{"timestamp": 5, "inp`))
-	if err != nil || skipped != 1 {
-		t.Fatalf("%d lines skipped, %v", skipped, err)
+	if err != nil || skipped.Lines != 1 {
+		t.Fatalf("%d lines skipped, %v", skipped.Lines, err)
 	}
 	if len(again.Requests) != len(w.Requests) || again.Sessions != w.Sessions {
 		t.Fatalf("%d requests of %d sessions, want %d of %d", len(again.Requests), again.Sessions, len(w.Requests), w.Sessions)
@@ -75,5 +77,26 @@ func TestATraceIsNoLog(t *testing.T) {
 	}
 	if slices.Contains(Generated(), "log") {
 		t.Error("a workload has the name of a log")
+	}
+}
+
+// TestWhatNoEngineAnsweredIsCounted: requests that were refused when they were logged are not played, and are told; a log
+// without any others is an error, and answers of no tokens get one.
+func TestWhatNoEngineAnsweredIsCounted(t *testing.T) {
+	line := func(ms int, outcome string) string {
+		return fmt.Sprintf(`{"timestamp":%d,"input_length":600,"output_length":0,"hash_ids":[1,2],"strategy":"s","outcome":%q}`+"\n", ms, outcome)
+	}
+	w, skipped, err := Read("log", strings.NewReader(line(1, "rejected")+line(2, "completed")+"{\n"))
+	if err != nil || len(w.Requests) != 1 || w.Dropped.Refused != 1 || skipped.Lines != 1 || w.Requests[0].Output < 2 {
+		t.Errorf("%+v, %d lines skipped, %v", w, skipped.Lines, err)
+	}
+	for name, text := range map[string]string{"a log": line(1, "rejected"), "an empty file": ""} {
+		if _, _, err := Read(name, strings.NewReader(text)); !errors.Is(err, errNoRequests) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	w, _, err = Read("trace", strings.NewReader(`{"timestamp": 0, "input_length": 600, "output_length": 0, "hash_ids": [0, 1]}`))
+	if err != nil || w.Requests[0].Output != 1 {
+		t.Errorf("%+v, %v", w, err)
 	}
 }

@@ -82,8 +82,8 @@ func (r *Report) writeDrops(w io.Writer) {
 	seen := map[string]bool{}
 	for _, x := range r.Results {
 		d := x.Dropped
-		line := fmt.Sprintf("%s: not sent %d requests (%d beyond the turns of a session, %d beyond the number of requests, %d too long for the context); shed %d",
-			x.Strategy, d.Total(), d.Turns, d.Requests, d.TooLong, x.Shed)
+		line := fmt.Sprintf("%s, seed %d: not sent %d requests (%d beyond the turns of a session, %d beyond the number of requests, %d too long for the context, %d refused when they were logged); shed %d",
+			x.Strategy, x.Seed, d.Total(), d.Turns, d.Requests, d.TooLong, d.Refused, x.Shed)
 		if !seen[line] {
 			fmt.Fprintln(w, line)
 		}

@@ -39,10 +39,12 @@ type Dropped struct {
 	Requests int `json:"requests"`
 	// TooLong for the engines' context.
 	TooLong int `json:"tooLong"`
+	// Refused by an engine when they were logged, or logged without the length of their prompt.
+	Refused int `json:"refused"`
 }
 
 // Total of all reasons.
-func (d Dropped) Total() int { return d.Turns + d.Requests + d.TooLong }
+func (d Dropped) Total() int { return d.Turns + d.Requests + d.TooLong + d.Refused }
 
 // Request is one request of a workload.
 type Request struct {
@@ -89,7 +91,7 @@ const maxChildren = 8
 
 // FromTrace makes a workload of a trace. Where the trace does not tell sessions they are derived: a request continues
 // the session that brought its deepest block that was seen before, unless more than 8 different blocks follow that one
-// in the trace. The requests of one tick arrive at random times in it: within 3 s, and before the next tick.
+// in the trace. Answers of no tokens get one: no engine generates fewer. The requests of one tick arrive at random times in it: within 3 s, and before the next tick.
 func FromTrace(name string, list []trace.Request) *Workload {
 	w := &Workload{Name: name, Requests: make([]Request, len(list))}
 	sessions := newSessions(list)
@@ -109,7 +111,7 @@ func FromTrace(name string, list []trace.Request) *Workload {
 		}
 		w.Requests[i] = Request{
 			At: time.Duration(q.Timestamp-list[0].Timestamp) * time.Millisecond, Tick: tick,
-			Session: s, Turn: turns[s], Input: q.Input, Output: q.Output, blocks: q.Blocks, known: new(known),
+			Session: s, Turn: turns[s], Input: q.Input, Output: max(1, q.Output), blocks: q.Blocks, known: new(known),
 		}
 		turns[s]++
 	}

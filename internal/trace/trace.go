@@ -32,7 +32,7 @@ var ErrFormat = errors.New("not a trace")
 type Request struct {
 	// Timestamp of the arrival in milliseconds, a multiple of the tick or nearly so.
 	Timestamp int64 `json:"timestamp"`
-	// Input and Output are lengths in tokens.
+	// Input and Output are lengths in tokens. Output is 0 where nothing was generated.
 	Input  int `json:"input_length"`
 	Output int `json:"output_length"`
 	// Blocks are the ids of the prompt's blocks, ceil(Input/512) of them.
@@ -75,8 +75,8 @@ func (q *Request) check(parents map[int]int) error {
 	switch {
 	case q.Timestamp < 0:
 		return fmt.Errorf("it arrives at %d ms", q.Timestamp)
-	case q.Input < 1 || q.Input > maxTokens || q.Output < 1 || q.Output > maxTokens:
-		return fmt.Errorf("%d tokens in and %d out, want 1 to %d", q.Input, q.Output, maxTokens)
+	case q.Input < 1 || q.Input > maxTokens || q.Output < 0 || q.Output > maxTokens:
+		return fmt.Errorf("%d tokens in and %d out, want at least 1 in and at most %d of each", q.Input, q.Output, maxTokens)
 	case len(q.Blocks) != (q.Input+BlockTokens-1)/BlockTokens:
 		return fmt.Errorf("%d block ids for %d tokens", len(q.Blocks), q.Input)
 	}

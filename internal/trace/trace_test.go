@@ -52,7 +52,7 @@ func TestReadRefusesWhatIsNoTrace(t *testing.T) {
 		"too many block ids":              `{"timestamp": 0, "input_length": 512, "output_length": 1, "hash_ids": [0, 1]}`,
 		"a negative id":                   `{"timestamp": 0, "input_length": 512, "output_length": 1, "hash_ids": [-1]}`,
 		"an empty prompt":                 `{"timestamp": 0, "input_length": 0, "output_length": 1, "hash_ids": []}`,
-		"no output":                       `{"timestamp": 0, "input_length": 1, "output_length": 0, "hash_ids": [0]}`,
+		"less than no output":             `{"timestamp": 0, "input_length": 1, "output_length": -1, "hash_ids": [0]}`,
 		"a time before the start":         `{"timestamp": -1, "input_length": 1, "output_length": 1, "hash_ids": [0]}`,
 		"a prompt longer than any model":  `{"timestamp": 0, "input_length": 99999999, "output_length": 1, "hash_ids": [0]}`,
 		"times that go back":              small + `{"timestamp": 2999, "input_length": 1, "output_length": 1, "hash_ids": [0]}`,
