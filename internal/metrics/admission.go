@@ -38,9 +38,9 @@ var shadowSeries = []series[picker.ShadowStats]{
 		func(s *picker.ShadowStats) float64 { return float64(s.Compared) }),
 	counter("kvasir_shadow_agreed_total", "Those for which it would have chosen the same endpoint.", ofShadow,
 		func(s *picker.ShadowStats) float64 { return float64(s.Agreed) }),
-	counter("kvasir_shadow_saved_seconds_total", "What its other choices would have saved, by the estimate of MarginalCost: the regret of the strategy in force.", ofShadow,
+	counter("kvasir_shadow_saved_seconds_total", "How much sooner first tokens were predicted to come where its choices differ: the regret of the strategy in force.", ofShadow,
 		func(s *picker.ShadowStats) float64 { return s.SavedSeconds }),
-	counter("kvasir_shadow_lost_seconds_total", "What its other choices would have cost more, by the estimate of MarginalCost.", ofShadow,
+	counter("kvasir_shadow_lost_seconds_total", "How much later first tokens were predicted to come where its choices differ.", ofShadow,
 		func(s *picker.ShadowStats) float64 { return s.LostSeconds }),
 }
 

@@ -54,9 +54,11 @@ type scratch struct {
 	costs      []policy.Cost
 	order      []int
 
+	estimates []policy.Cost // of the yardstick
 	// What shadows need.
-	estimates, shadowCosts []policy.Cost
-	shadowOrder            []int
+	predicted   []float64
+	shadowCosts []policy.Cost
+	shadowOrder []int
 }
 
 // Pick chooses endpoints for a request. The caller must end the decision. It fails with an *Error.

@@ -33,9 +33,9 @@ type ShadowStats struct {
 	Name, Strategy string
 	// Compared requests, and those for which both chose the same endpoint.
 	Compared, Agreed int64
-	// SavedSeconds is what the shadow's choices would have saved, and LostSeconds what they would have cost more, by
-	// the estimate of MarginalCost. It is an estimate of one request at a time: what the shadow would have made of the
-	// fleet's caches and queues is not in it.
+	// SavedSeconds is how much sooner the first tokens would have come under the shadow's choices, and LostSeconds how
+	// much later, as predicted (policy.Predict). It is an estimate of one request at a time, in a fleet where the
+	// strategy in force has chosen for all others: what the shadow would have made of caches and queues is not in it.
 	SavedSeconds, LostSeconds float64
 }
 
@@ -88,8 +88,8 @@ func (v *view) compare(s *scratch, question *policy.Request) {
 		}
 		if !judged {
 			judged = true
-			s.estimates = resize(s.estimates, len(s.candidates))
-			yardstick.Score(question, s.candidates, s.estimates)
+			s.predicted = resize(s.predicted, len(s.candidates))
+			policy.Predict(question, s.candidates, s.predicted)
 		}
 		s.shadowCosts = resize(s.shadowCosts, len(s.candidates))
 		if h := v.shadowHistories[i]; h != fallback && h != recalled {
@@ -104,7 +104,7 @@ func (v *view) compare(s *scratch, question *policy.Request) {
 			shadow.stats.agreed.Add(1)
 			continue
 		}
-		if saved := s.estimates[acted].First - s.estimates[would].First; saved > 0 {
+		if saved := s.predicted[acted] - s.predicted[would]; saved > 0 {
 			shadow.stats.saved.Add(nanoseconds(saved))
 		} else {
 			shadow.stats.lost.Add(nanoseconds(-saved))
