@@ -181,7 +181,8 @@ var _ = Describe("The rights", func() {
 	DescribeTable("of people", func(ctx SpecContext, role, verb, resource string, allowed bool) {
 		ns := namespace(ctx)
 		kubectl(ctx, "create", "rolebinding", "-n", ns, "they", "--clusterrole="+role, "--user=they")
-		Expect(may(ctx, "they", ns, verb, resource, "")).To(Equal(allowed))
+		// The authorizer hears of the binding a moment later.
+		Eventually(func() bool { return may(ctx, "they", ns, verb, resource, "") }, "10s").Should(Equal(allowed))
 	},
 		Entry("who view, to read pools", "kvasir-view", "list", "kvasir.dev/inferencepools", true),
 		Entry("who view, not to write", "kvasir-view", "patch", "kvasir.dev/routingpolicies", false),
