@@ -5,8 +5,11 @@ import (
 	"context"
 	"flag"
 	"io"
+	"os"
 	"strings"
 	"testing"
+
+	"github.com/kvasir-dev/kvasir/test/docpage"
 )
 
 var update = flag.Bool("update", false, "write the golden files anew")
@@ -41,6 +44,19 @@ func TestCommandLine(t *testing.T) {
 		"a time that is none":           {"render --template x --now noon", 2, "--now: "},
 		"a time without a chat":         {"tokenize --tokenizer x --now 2026-11-20T08:00:00Z", 2, "need --chat"},
 		"two routes":                    {"tokenize --tokenizer x --chat --completions", 2, "exclude"},
+		"no pod":                        {"drain", 2, "the pod is missing"},
+		"two pods":                      {"undrain a b", 2, `unexpected argument "b"`},
+		"a deadline without an end":     {"drain a --deadline 5s", 2, "--deadline needs --replace"},
+		"no request":                    {"explain", 2, "--filename is missing"},
+		"a request that is gone":        {"explain -f testdata/none", 1, "reading testdata/none"},
+		"an unknown format":             {"status -o xml", 2, "want table, json, yaml"},
+		"a URL that is none":            {"status --picker ftp://a", 2, "--picker"},
+		"a picker that is none":         {"trace --picker 127.0.0.1:1", 1, "connection refused"},
+		"too many prefixes":             {"trace --limit 2000", 2, "want 1 to 1000"},
+		"a picture every millisecond":   {"top --interval 1ms", 2, "want 200ms or more"},
+		"a cluster that is not there":   {"status --kubeconfig /dev/null", 1, "kubeconfig"},
+		"names and all namespaces":      {"status a -A --picker 127.0.0.1:1", 2, "excludes names"},
+		"no manifest":                   {"inject --pool a", 2, "--filename is missing"},
 		"a publisher that is none":      {"events --connect tcp://127.0.0.1:1", 1, "connection refused"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -124,5 +140,33 @@ func TestSignalsEndTheReading(t *testing.T) {
 	}
 	if got := strings.Count(out.String(), "\n"); got != 2 {
 		t.Errorf("%d answers", got)
+	}
+}
+
+// TestInjectNeedsNoClusterWhereAllIsSaid: as the page shows it, with the pool in the file.
+func TestInjectNeedsNoClusterWhereAllIsSaid(t *testing.T) {
+	status, out, errs := exec(t, "", "inject", "-f", "../../internal/cli/workload/testdata/deployment.yaml", "--reporter-image", "kvasir/reporter:dev", "--kubeconfig", "/dev/null")
+	if status != 0 || !strings.Contains(out, "image: kvasir/reporter:dev") {
+		t.Errorf("status %d, %s", status, errs)
+	}
+	const command = "kubectl kvasir inject -f deployment.yaml --reporter-image kvasir/reporter:dev > injected.yaml"
+	if err := docpage.Check("kubectl-kvasir.md", command, errs, *update); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestEveryCommandIsOnThePage, and says what it does.
+func TestEveryCommandIsOnThePage(t *testing.T) {
+	page, err := os.ReadFile("../../docs/kubectl-kvasir.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range newRoot(stdio{}).Commands() {
+		if c.Short == "" || c.Long == "" {
+			t.Errorf("%s does not say what it does", c.Name())
+		}
+		if !strings.Contains(string(page), "`"+c.Name()) && !strings.Contains(string(page), "`"+c.Name()+" ") {
+			t.Errorf("%s is not on the page", c.Name())
+		}
 	}
 }

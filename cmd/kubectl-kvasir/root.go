@@ -67,7 +67,7 @@ func newRoot(std stdio) *cobra.Command {
 		&cobra.Group{ID: groupSteer, Title: "Pods and rollouts:"},
 		&cobra.Group{ID: groupTools, Title: "Engines, prompts and strategies, without a cluster:"},
 	)
-	inGroup(root, groupSee, status(std), topCommand(std), explain(std), decisions(std), traceCommand(std), doctorCommand(std))
+	inGroup(root, groupSee, status(std), topCommand(std), explain(std), decisions(std), traceCommand(std), doctorCommand(std), ui(std))
 	inGroup(root, groupSteer, drain(std), undrain(std), rollout(std), injectCommand(std))
 	lab := newGroup("lab", "Compare strategies offline", "Plays workloads against model engines in virtual time. It asks no cluster.")
 	lab.AddCommand(labRun(std), labSweep(std), labEffect(std), labOverload(std))

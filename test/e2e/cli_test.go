@@ -5,11 +5,14 @@ import (
 	"encoding/json"
 	"errors"
 	"flag"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/creack/pty"
 
 	"github.com/kvasir-dev/kvasir/internal/cli/view"
 	"github.com/kvasir-dev/kvasir/internal/dashboard/api"
@@ -116,6 +119,70 @@ func TestTheCommandLineShowsWhatAPickerSees(t *testing.T) {
 		t.Errorf("doctor finds\n%s", out)
 	}
 	f.documented()
+}
+
+// TestTopRunsOnATerminal: it shows the picker, follows the terminal's size, and quits on q.
+func TestTopRunsOnATerminal(t *testing.T) {
+	f := newFleet(t, 2, vllmsim.Config{SpeedUp: 10}, "MarginalCost")
+	cmd := exec.CommandContext(t.Context(), filepath.Join(filepath.Dir(pickerBinary), "kubectl-kvasir"), "top", "--interval", "200ms", "--picker", f.metrics)
+	terminal, err := pty.StartWithSize(cmd, &pty.Winsize{Cols: 200, Rows: 40})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer terminal.Close()
+	seen := &logBuffer{}
+	read := make(chan struct{})
+	go func() {
+		defer close(read)
+		_, _ = io.Copy(seen, terminal)
+	}()
+	f.until("pods are shown in colours", func() bool {
+		return strings.Contains(seen.String(), "pod-1") && strings.Contains(seen.String(), "\x1b[32mServing\x1b[0m")
+	})
+	if err := pty.Setsize(terminal, &pty.Winsize{Cols: 20, Rows: 10}); err != nil {
+		t.Fatal(err)
+	}
+	f.until("the small terminal is filled", func() bool {
+		return strings.HasSuffix(strings.TrimRight(seen.String(), " "), "\x1b[J") && strings.Contains(seen.String(), "kubectl kvasir top  \x1b[K")
+	})
+	if _, err := terminal.WriteString("q"); err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Wait(); err != nil {
+		t.Error(err)
+	}
+	<-read
+	if !strings.Contains(seen.String(), "\x1b[?1049l") {
+		t.Error("the screen is not given back")
+	}
+}
+
+// TestTheUIServesThePickersPage until it is interrupted.
+func TestTheUIServesThePickersPage(t *testing.T) {
+	f := newFleet(t, 1, vllmsim.Config{SpeedUp: 10}, "MarginalCost")
+	cmd := exec.CommandContext(t.Context(), filepath.Join(filepath.Dir(pickerBinary), "kubectl-kvasir"), "ui", "--picker", f.metrics)
+	out := &logBuffer{}
+	cmd.Stdout, cmd.Stderr = out, out
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	url := ""
+	f.until("the address is printed", func() bool {
+		url, _, _ = strings.Cut(out.String(), " ")
+		return strings.HasPrefix(url, "http://127.0.0.1:")
+	})
+	if status, body := f.get(url); status != 200 || !strings.Contains(strings.ToLower(body), "<html") {
+		t.Errorf("status %d, %s", status, body)
+	}
+	if status, body := f.get(url + "status?output=json"); status != 200 || !strings.Contains(body, `"live"`) {
+		t.Errorf("status %d, %s", status, body)
+	}
+	if err := cmd.Process.Signal(os.Interrupt); err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Wait(); err != nil {
+		t.Errorf("%v: %s", err, out.String())
+	}
 }
 
 // documented runs the examples of the page that ask a picker without a cluster.

@@ -32,7 +32,7 @@ type Picker struct {
 
 	base   url.URL
 	client *http.Client
-	token  func(context.Context) (string, error) // nil: none is needed
+	token  func(context.Context) (string, error) // nil, or an empty token: none is needed
 	door   *door                                 // nil: none is between
 }
 
@@ -150,7 +150,9 @@ func (p *Picker) do(ctx context.Context, method, path string, query url.Values, 
 		if err != nil {
 			return nil, err
 		}
-		request.Header.Set("Authorization", "Bearer "+token)
+		if token != "" {
+			request.Header.Set("Authorization", "Bearer "+token)
+		}
 	}
 	response, err := p.client.Do(request)
 	if err != nil {

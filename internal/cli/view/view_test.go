@@ -1,0 +1,198 @@
+package view
+
+import (
+	"bytes"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+
+	"github.com/kvasir-dev/kvasir/api/v1alpha1"
+	"github.com/kvasir-dev/kvasir/internal/cli/console"
+	"github.com/kvasir-dev/kvasir/internal/dashboard/api"
+)
+
+var update = flag.Bool("update", false, "write the golden files")
+
+var noon = time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
+
+// chat is a pool of three pods, of which one drains and one loads.
+func chat() (*v1alpha1.InferencePool, []corev1.Pod) {
+	p := &v1alpha1.InferencePool{ObjectMeta: metav1.ObjectMeta{Namespace: "llm", Name: "chat", Generation: 3}}
+	p.Spec.Model.Name = "Qwen/Qwen3-32B"
+	p.Status = v1alpha1.InferencePoolStatus{
+		ObservedGeneration: 3, DesiredReplicas: ptr.To[int32](2), RoutingPolicy: v1alpha1.PolicyInForce{Name: "gold", Generation: 1},
+		Conditions: []metav1.Condition{
+			{Type: "Ready", Status: "True", Reason: "Serving"},
+			{Type: "UpToDate", Status: "False", Reason: "RolloutInProgress", Message: "1 of 2 pods are of the newest revision"},
+			{Type: "GatewayAccepted", Status: "Unknown", Reason: "CRDsMissing", Message: "no gateways here"},
+		},
+		Pods: []v1alpha1.PodSummary{
+			{Name: "chat-b-1", Stage: v1alpha1.StageDraining, Reason: "Rollout", Message: "deadline 12:10:00"},
+			{Name: "chat-c-2", Stage: v1alpha1.StageLoading},
+			// The mark of this one has been lifted since.
+			{Name: "chat-b-0", Stage: v1alpha1.StageDraining, Reason: "Manual", Message: "no deadline"},
+		},
+	}
+	pod := func(name, revision string, ready bool) corev1.Pod {
+		return corev1.Pod{
+			ObjectMeta: metav1.ObjectMeta{
+				Namespace: "llm", Name: name, CreationTimestamp: metav1.NewTime(noon.Add(-3 * time.Hour)),
+				Labels: map[string]string{v1alpha1.LabelRevision: revision, v1alpha1.LabelIsland: "spot"},
+			},
+			Spec: corev1.PodSpec{NodeName: "node-1"},
+			Status: corev1.PodStatus{
+				Conditions:        []corev1.PodCondition{{Type: corev1.PodReady, Status: map[bool]corev1.ConditionStatus{true: "True", false: "False"}[ready]}},
+				ContainerStatuses: []corev1.ContainerStatus{{State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}}},
+			},
+		}
+	}
+	pods := []corev1.Pod{pod("chat-b-0", "b", true), pod("chat-b-1", "b", true), pod("chat-c-2", "c", false)}
+	pods[1].Labels[v1alpha1.LabelDrain] = "rollout"
+	pods[1].Annotations = map[string]string{v1alpha1.AnnotationDrainDeadline: "2026-11-20T12:10:00Z"}
+	return p, pods
+}
+
+// replica is what one of two pickers sees, which has answered so many requests.
+func replica(name string, answers int64) *api.Live {
+	hits := api.Hits{Answers: answers, Prompt: 100 * answers, Predicted: 80 * answers, Confirmed: 80 * answers, Delivered: 70 * answers, Deviation: 10 * answers}
+	endpoint := func(rank int, events string) api.Endpoint {
+		return api.Endpoint{Rank: rank, Events: events, Lag: 0.25, Blocks: 500, Unique: 300, Shared: 200, Capacity: 1000, Fill: 0.5, KVUsage: 0.125,
+			InFlight: 2, Waiting: 1, PendingTokens: 1000, Picks: answers, Hits: hits, Recent: hits}
+	}
+	return &api.Live{Picker: name, Time: noon, Ready: true, Pools: []api.Pool{{
+		Namespace: "llm", Name: "chat", Model: "Qwen/Qwen3-32B", Strategy: "MarginalCost", Waiting: 2, Refused: 1, Requests: answers,
+		TTFT: &api.Quantiles{P50: 0.1, P90: 0.2, P99: float64(answers) / 10}, Hits: hits, Recent: hits, Blocks: 900, ExactTokens: 0.75,
+		Degraded: []string{"TokensExact: EngineRender: an engine is asked"}, Size: api.Size{Pods: 3, Ready: 2, Draining: 1},
+		Pods: []api.Pod{
+			{Name: "chat-b-0", Phase: api.PhaseServing, Endpoints: []api.Endpoint{endpoint(0, "Synced"), endpoint(1, "Disconnected")}},
+			{Name: "chat-b-1", Phase: api.PhaseDraining, Endpoints: []api.Endpoint{endpoint(0, "Synced")}},
+		},
+	}}}
+}
+
+// golden compares a text with a file.
+func golden(t *testing.T, name, got string) {
+	t.Helper()
+	path := filepath.Join("testdata", name)
+	if *update {
+		if err := os.WriteFile(path, []byte(got), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(string(want), got); diff != "" {
+		t.Errorf("%s: %s", name, diff)
+	}
+}
+
+// printed is an answer in all formats.
+func printed(t *testing.T, name string, v any, lines func(*console.Console) []string) {
+	t.Helper()
+	for _, format := range []console.Format{console.Table, console.JSON, console.YAML} {
+		var out bytes.Buffer
+		c := console.Console{Out: &out}
+		err := c.Print(format, v, func() error { _, err := fmt.Fprintln(&out, strings.Join(lines(&c), "\n")); return err })
+		if err != nil {
+			t.Fatal(err)
+		}
+		golden(t, name+"."+string(format), out.String())
+	}
+}
+
+func TestStatus(t *testing.T) {
+	p := OfCluster(ptrs(chat()))
+	p.Join([]Told{{Picker: "chat-picker-0", Live: replica("chat-picker-0", 10)}, {Picker: "chat-picker-1", Live: replica("chat-picker-1", 30)}, {Picker: "chat-picker-2", Err: errors.New("connection refused")}})
+	s := &Statuses{[]*Pool{p}}
+	printed(t, "status", s, s.Lines)
+	if p.Live.Requests != 40 || p.Live.Waiting != 4 || p.Live.InFlight != 6 || p.Live.Hits.Answers != 40 || p.Live.TTFT.P99 != 3 {
+		t.Errorf("joined to %+v", p.Live)
+	}
+	colored := strings.Join(s.Lines(&console.Console{Color: true}), "\n")
+	for _, want := range []string{"\x1b[32mServing\x1b[0m", "\x1b[33mDraining\x1b[0m", "\x1b[31mDisconnected\x1b[0m"} {
+		if !strings.Contains(colored, want) {
+			t.Errorf("no %q in %q", want, colored)
+		}
+	}
+}
+
+func ptrs(p *v1alpha1.InferencePool, pods []corev1.Pod) (*v1alpha1.InferencePool, []corev1.Pod, time.Time) {
+	return p, pods, noon
+}
+
+func TestPoolsOfPickersAlone(t *testing.T) {
+	all := OfPickers([]Told{{Picker: "127.0.0.1:9090", Live: replica("picker-0", 10)}})
+	if len(all) != 1 || all[0].Status != "Serving" || all[0].Pods != 3 || len(all[0].Members) != 2 || all[0].Members[1].Stage != api.PhaseDraining {
+		t.Errorf("%+v", all)
+	}
+	p := OfCluster(ptrs(chat()))
+	p.Join([]Told{{Picker: "a", Live: &api.Live{Picker: "a", Pools: []api.Pool{{Namespace: "llm", Name: "other"}}}}})
+	if p.Live != nil || p.Problems[len(p.Problems)-1].Message != "it does not serve the pool" {
+		t.Errorf("%+v", p)
+	}
+}
+
+var explained = api.Explanation{
+	Namespace: "llm", Pool: "chat", Model: "Qwen/Qwen3-32B", Strategy: "MarginalCost", Tokens: "engine", TokensMissing: "no tokenizer", PromptTokens: 384, Prefix: "454e52420775",
+	Unit: "seconds",
+	Candidates: []api.Candidate{
+		{Pod: "chat-b-0", Rank: 1, Matched: 320, Confirmed: 304, Uncached: 64, InFlight: 2, PendingTokens: 100, KVUsage: 0.25, Cost: 0.0125, Terms: []api.Term{{Name: "wait", Value: 0.01, Unit: "seconds"}, {Name: "own", Value: 0.0025, Unit: "seconds"}}},
+		{Pod: "chat-b-1", Uncached: 384, Cost: 1.5, Terms: []api.Term{{Name: "wait", Value: 1.5, Unit: "seconds"}, {Name: "crowd", Value: 1.25}}},
+	},
+	LeftOut: []api.LeftOut{{Pod: "chat-c-2", Reason: "not-ready"}},
+	Fleet:   []api.Term{{Name: "waste", Value: 0.00089}},
+}
+
+func TestExplanation(t *testing.T) {
+	printed(t, "explanation", &explained, func(c *console.Console) []string { return Explanation(c, &explained) })
+	none := strings.Join(Explanation(&console.Console{}, &api.Explanation{Strategy: "Sticky"}), "\n")
+	if !strings.Contains(none, "No endpoint could take it") {
+		t.Error(none)
+	}
+}
+
+func TestDecision(t *testing.T) {
+	d := api.Decision{Time: noon.Local(), Explanation: explained, Attempt: 1, Outcome: "completed", Cached: 0}
+	ended := Decision(&console.Console{}, &d)
+	d.Outcome, d.Cached, d.Attempt = "", -1, 0
+	begun := Decision(&console.Console{}, &d)
+	for line, want := range map[string][]string{ended: {"chat-b-1", "1.50 s", "completed", "llm/chat"}, begun: {"chat-b-0#1", "320", "12.50 ms", "under way"}} {
+		for _, w := range want {
+			if !strings.Contains(line, w) {
+				t.Errorf("no %q in %q", w, line)
+			}
+		}
+	}
+}
+
+func TestPrefixesOfReplicasAreAddedUp(t *testing.T) {
+	holder := func(pod string, tokens int) api.Holder {
+		return api.Holder{Pod: pod, Tokens: tokens, Tiers: map[string]int{"GPU": min(tokens, 160), "CPU": max(tokens-160, 0)}}
+	}
+	one := &api.Prefixes{Prefixes: []api.Prefix{
+		{Namespace: "llm", Pool: "chat", Hash: "aa", Tokens: 320, Hits: 3, Holders: []api.Holder{holder("chat-b-0", 320), holder("chat-b-1", 160)}},
+		{Namespace: "llm", Pool: "chat", Hash: "bb", Tokens: 160, Hits: 2, Holders: []api.Holder{holder("chat-b-0", 160)}},
+		{Namespace: "llm", Pool: "other", Hash: "cc", Tokens: 160, Hits: 9},
+	}}
+	two := &api.Prefixes{Prefixes: []api.Prefix{{Namespace: "llm", Pool: "chat", Hash: "bb", Tokens: 160, Hits: 4}}}
+	all := MergePrefixes([]*api.Prefixes{one, two}, "chat", 10)
+	if len(all) != 2 || all[0].Hash != "bb" || all[0].Hits != 6 || len(all[0].Holders) != 1 {
+		t.Errorf("%+v", all)
+	}
+	if got := MergePrefixes([]*api.Prefixes{one, two}, "", 1); len(got) != 1 || got[0].Hash != "cc" {
+		t.Errorf("%+v", got)
+	}
+	printed(t, "prefixes", map[string]any{"prefixes": all}, func(c *console.Console) []string { return Prefixes(c, all) })
+}
