@@ -44,19 +44,15 @@ func readme(text string) (string, error) {
 	return b.String(), nil
 }
 
-// rows writes the values of a map. A map with a comment of its own, or with nothing in it, is one value.
+// rows writes the values of a map. A map that is written in one line is one value.
 func rows(b *strings.Builder, path string, values *yaml.Node) error {
 	for i := 0; i+1 < len(values.Content); i += 2 {
 		key, value := values.Content[i], values.Content[i+1]
 		name, comment := path+key.Value, meaning(key.HeadComment)
-		if value.Kind == yaml.MappingNode && len(value.Content) > 0 && value.Style&yaml.FlowStyle == 0 && comment == "" {
-			if err := rows(b, name+".", value); err != nil {
-				return err
+		if value.Kind == yaml.MappingNode && len(value.Content) > 0 && value.Style&yaml.FlowStyle == 0 {
+			if comment != "" {
+				fmt.Fprintf(b, "| `%s` | | %s |\n", name, comment)
 			}
-			continue
-		}
-		if value.Kind == yaml.MappingNode && len(value.Content) > 0 && comment != "" && nested(value) {
-			fmt.Fprintf(b, "| `%s` | | %s |\n", name, comment)
 			if err := rows(b, name+".", value); err != nil {
 				return err
 			}
@@ -73,16 +69,6 @@ func rows(b *strings.Builder, path string, values *yaml.Node) error {
 		fmt.Fprintf(b, "| `%s` | `%s` | %s |\n", name, shown, comment)
 	}
 	return nil
-}
-
-// nested tells whether a value of a map has a comment, and with that a line of its own.
-func nested(values *yaml.Node) bool {
-	for i := 0; i+1 < len(values.Content); i += 2 {
-		if values.Content[i].HeadComment != "" {
-			return true
-		}
-	}
-	return false
 }
 
 // meaning is a comment as a sentence of a table.
