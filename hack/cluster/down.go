@@ -110,7 +110,8 @@ func hierarchies() ([]string, error) {
 	var dirs []string
 	for _, e := range entries {
 		dir := filepath.Join(groupRoot, e.Name())
-		if err := unix.Statfs(dir, &s); err == nil && s.Type == unix.CGROUP_SUPER_MAGIC && e.IsDir() {
+		// Beside those of version 1 there may be one of version 2 without controllers, in which processes are grouped too.
+		if err := unix.Statfs(dir, &s); err == nil && (s.Type == unix.CGROUP_SUPER_MAGIC || s.Type == unix.CGROUP2_SUPER_MAGIC) && e.IsDir() {
 			dirs = append(dirs, dir)
 		}
 	}

@@ -16,6 +16,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"log"
@@ -63,8 +64,7 @@ func run() error {
 		return c.node(args[1])
 	}
 	f.Usage()
-	os.Exit(2)
-	return nil
+	return errors.New("this is no command")
 }
 
 // cluster is where everything lies.

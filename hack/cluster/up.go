@@ -154,10 +154,7 @@ func (c *cluster) connect(ctx context.Context, i, pid int) error {
 // load gives a node the images.
 func (c *cluster) load(ctx context.Context, n nodeSpec) error {
 	ctr := []string{filepath.Join(c.programs, "ctr"), "-n", "k8s.io"}
-	if err := c.until(ctx, "containerd of "+n.name, func() error {
-		_, err := c.enter(ctx, n, append(ctr, "version")...)
-		return err
-	}); err != nil {
+	if err := c.until(ctx, "containerd of "+n.name, func() error { return c.enter(ctx, n, append(ctr, "version")...) }); err != nil {
 		return err
 	}
 	tars, err := filepath.Glob(c.file("images", "*.tar"))
@@ -165,21 +162,20 @@ func (c *cluster) load(ctx context.Context, n nodeSpec) error {
 		return fmt.Errorf("finding the images: %w", err)
 	}
 	for _, tar := range tars {
-		if _, err := c.enter(ctx, n, append(ctr, "images", "import", tar)...); err != nil {
+		if err := c.enter(ctx, n, append(ctr, "images", "import", tar)...); err != nil {
 			return fmt.Errorf("loading %s: %w", filepath.Base(tar), err)
 		}
 	}
 	return nil
 }
 
-// enter runs a command in a node's namespaces and returns what it prints.
-func (c *cluster) enter(ctx context.Context, n nodeSpec, args ...string) (string, error) {
+// enter runs a command in a node's namespaces. An error has what it printed.
+func (c *cluster) enter(ctx context.Context, n nodeSpec, args ...string) error {
 	cmd := exec.CommandContext(ctx, "nsenter", c.enterArgs(n, args)...) //nolint:gosec // the caller's
-	out, err := cmd.CombinedOutput()
-	if err != nil {
-		return string(out), fmt.Errorf("%s on %s: %w: %s", strings.Join(args, " "), n.name, err, strings.TrimSpace(string(out)))
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("%s on %s: %w: %s", strings.Join(args, " "), n.name, err, strings.TrimSpace(string(out)))
 	}
-	return string(out), nil
+	return nil
 }
 
 func (c *cluster) enterArgs(n nodeSpec, args []string) []string {
@@ -199,7 +195,7 @@ func (c *cluster) exec(name string, args []string) error {
 	if err != nil {
 		return fmt.Errorf("finding nsenter: %w", err)
 	}
-	environment := append([]string{"PATH=" + c.programs + ":" + os.Getenv("PATH")}, os.Environ()...) // the first of a name counts
+	environment := append([]string{"PATH=" + c.programs + ":" + os.Getenv("PATH")}, os.Environ()...)       // the first of a name counts
 	return syscall.Exec(nsenter, append([]string{"nsenter"}, c.enterArgs(nodes[i], args)...), environment) //nolint:gosec // the user's
 }
 

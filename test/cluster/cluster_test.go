@@ -75,5 +75,6 @@ var _ = Describe("Kvasir", Ordered, func() {
 	requests()
 	life()
 	kills()
+	policies()
 	uninstall()
 })

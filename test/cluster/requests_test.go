@@ -57,29 +57,30 @@ func requests() {
 	It("follows a change of policy within seconds, without a restart", func(ctx SpecContext) {
 		l := newLoad("http://" + w.service(ctx))
 		before := w.restarts(ctx)
-		Expect(w.misses(ctx, l, "before")).To(Equal(1), "repetitions go where the prompt is cached")
+		Expect(w.misses(ctx, l, "before")).To(BeZero(), "repetitions go where the prompt is cached")
 		w.kubectl(ctx, "apply", "-f", "testdata/policy.yaml")
 		programmed := func(g Gomega) {
 			g.Expect(w.program(ctx, filepath.Join("kube", "kubectl"), "get", "kvpolicy", "turns", "-n", namespace, "-o",
 				`jsonpath={.status.ancestors[0].conditions[?(@.type=="Programmed")].status}`)).To(Equal("True"))
 		}
 		Eventually(programmed).Should(Succeed())
-		Expect(w.misses(ctx, l, "in turns")).To(BeNumerically(">", 1), "repetitions go to all engines in turn")
+		Expect(w.misses(ctx, l, "in turns")).To(BeNumerically(">", 0), "repetitions go to all engines in turn")
 		w.kubectl(ctx, "delete", "-f", "testdata/policy.yaml")
-		Eventually(func() int { return w.misses(ctx, l, "after"+time.Now().String()) }).Should(Equal(1))
+		Eventually(func() int { return w.misses(ctx, l, "after"+time.Now().String()) }).Should(BeZero())
 		Expect(w.restarts(ctx)).To(Equal(before))
 	})
 }
 
-// misses is how many of some equal requests, one after another, found nothing in a cache.
+// misses is how many repetitions of a request, one after another, found nothing in a cache.
 func (w *world) misses(ctx context.Context, l *load, prompt string) (n int) {
 	GinkgoHelper()
-	for range 6 {
+	for i := range 6 {
 		a, err := l.post("/v1/completions", map[string]any{
 			"model": poolName, "max_tokens": 4, "prompt": strings.Repeat(prompt+" "+secretText+", ", 60),
 		})
 		Expect(err).NotTo(HaveOccurred())
-		if a.Usage.Details.Cached == 0 {
+		GinkgoWriter.Printf("%.20s: %d of %d tokens were cached\n", prompt, a.Usage.Details.Cached, a.Usage.PromptTokens)
+		if i > 0 && a.Usage.Details.Cached == 0 {
 			n++
 		}
 		pause(ctx, time.Second) // events and counters are told
@@ -147,7 +148,6 @@ func (w *world) expectNoSecretsInLogs() {
 	GinkgoHelper()
 	logs, err := filepath.Glob(filepath.Join(w.state, "*", "varlog", "pods", "*", "*", "*.log"))
 	Expect(err).NotTo(HaveOccurred())
-	n := 0
 	for _, name := range logs {
 		container := filepath.Base(filepath.Dir(name))
 		if container != "manager" && container != "picker" && container != "kvasir-reporter" {
@@ -161,9 +161,9 @@ func (w *world) expectNoSecretsInLogs() {
 		lines.Buffer(nil, 1<<20)
 		for lines.Scan() {
 			expectNoSecrets(name, lines.Text())
-			n++
+			w.lines++
 		}
 		Expect(f.Close()).To(Succeed())
 	}
-	Expect(n).To(BeNumerically(">", 10), "there are no logs")
+	Expect(w.lines).To(BeNumerically(">", 10), "there are no logs")
 }

@@ -43,6 +43,7 @@ var (
 type world struct {
 	client.Client
 	state, kubeconfig string
+	lines             int // of logs that were searched
 }
 
 func newWorld(state string) *world {
