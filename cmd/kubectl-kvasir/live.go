@@ -180,7 +180,7 @@ func eachDecision(ctx context.Context, pickers []*live.Picker, tail int, follow,
 	}
 	wait.Wait()
 	if follow && ctx.Err() != nil {
-		return nil
+		return nil //nolint:nilerr // it was wanted
 	}
 	slices.SortStableFunc(past, func(a, b *api.Decision) int { return a.Time.Compare(b.Time) })
 	for _, d := range past {

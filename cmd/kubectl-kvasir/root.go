@@ -20,10 +20,7 @@ const completer = "kubectl_complete-kvasir"
 var version = "dev"
 
 // usageError says what is wrong with a command line.
-type usageError struct {
-	text string
-	of   *cobra.Command // nil: the user knows which
-}
+type usageError struct{ text string }
 
 func (e *usageError) Error() string { return e.text }
 

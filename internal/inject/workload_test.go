@@ -7,7 +7,6 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
-	corev1 "k8s.io/api/core/v1"
 
 	"github.com/kvasir-dev/kvasir/api/v1alpha1"
 )
@@ -69,7 +68,7 @@ func TestTheReporterMeetsAnEngineThatItsUserHasConfigured(t *testing.T) {
 			if _, _, err := Template(&given, &wiring, options()); err != nil {
 				t.Fatal(err)
 			}
-			var c corev1.Container = given.Spec.InitContainers[0]
+			c := given.Spec.InitContainers[0]
 			for _, want := range tc.want {
 				if !slices.Contains(c.Args, want) {
 					t.Errorf("no %s in %v", want, c.Args)

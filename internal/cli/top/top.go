@@ -31,7 +31,7 @@ const (
 	enter = "\x1b[?1049h\x1b[?25l" // another screen, no cursor
 	leave = "\x1b[?25h\x1b[?1049l"
 	home  = "\x1b[H"
-	clear = "\x1b[J"
+	rest  = "\x1b[J" // is erased
 	erase = "\x1b[K"
 )
 
@@ -167,7 +167,7 @@ func (s *Screen) draw(last *shot, top *int) error {
 	for _, line := range shown {
 		b.WriteString("\r\n" + Cut(line, width) + erase)
 	}
-	b.WriteString(clear)
+	b.WriteString(rest)
 	_, err = io.WriteString(s.Out, b.String())
 	return err
 }

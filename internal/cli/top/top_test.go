@@ -80,10 +80,10 @@ func (x *terminal) until(what string, good func(lines []string) bool) {
 		text := x.text
 		x.mu.Unlock()
 		last := text[max(strings.LastIndex(text, home), 0):]
-		if !strings.HasSuffix(last, clear) {
+		if !strings.HasSuffix(last, rest) {
 			continue
 		}
-		plain := strings.NewReplacer(home, "", erase, "", clear, "", "\r", "").Replace(last)
+		plain := strings.NewReplacer(home, "", erase, "", rest, "", "\r", "").Replace(last)
 		if good(strings.Split(plain, "\n")) {
 			return
 		}

@@ -94,7 +94,7 @@ func (s *Source) pool(ctx context.Context, pool *v1alpha1.InferencePool) (*Pool,
 	pickers, err := s.PickersOf(ctx, pool)
 	if err != nil {
 		p.Problems = append(p.Problems, Problem{Source: "picker", Message: err.Error()})
-		return p, nil
+		return p, nil //nolint:nilerr // it is told
 	}
 	told := ask(ctx, pickers)
 	if slices.ContainsFunc(told, func(t Told) bool { return t.Err != nil }) {
