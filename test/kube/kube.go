@@ -52,6 +52,8 @@ type Cluster struct {
 	kubeconfig string // file of an administrator
 	env        *envtest.Environment
 	programs   []*program
+	crashed    []string // arguments of the API server, while it is down
+	recovered  *program // the API server, after it was down
 }
 
 // Start starts a control plane. Whoever started it must Stop it.
@@ -127,6 +129,10 @@ func (c *Cluster) Stop() error {
 		errs = append(errs, c.programs[i].stop())
 	}
 	c.programs = nil
+	if c.recovered != nil {
+		errs = append(errs, c.recovered.stop())
+		c.recovered = nil
+	}
 	if err := c.env.Stop(); err != nil {
 		errs = append(errs, fmt.Errorf("stopping the control plane: %w", err))
 	}

@@ -73,6 +73,9 @@ func TestNoRequestFails(t *testing.T) {
 	if tooLate > 0 {
 		t.Errorf("%d requests came to draining pods", tooLate)
 	}
+	if n := w.restarts.Load(); n > 0 {
+		t.Errorf("the operator had to start again %d times", n)
+	}
 	if drained < removed {
 		t.Errorf("only %d marks were seen of %d pods that have gone", drained, removed)
 	}

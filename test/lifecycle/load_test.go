@@ -21,6 +21,7 @@ type load struct {
 	longest   int // tokens of an answer
 	asked     atomic.Int64
 	streamed  atomic.Int64
+	answered  atomic.Int64
 	slowest   atomic.Int64 // nanoseconds of the longest answer
 	mu        sync.Mutex   // guards what follows
 	failures  []string
@@ -121,7 +122,9 @@ func (l *load) ask(rng *rand.Rand, user int, long bool) {
 	}
 	if err != nil || n != tokens {
 		l.fail("stream %v: %d of %d tokens: %v", stream, n, tokens, err)
+		return
 	}
+	l.answered.Add(1)
 	for took := int64(time.Since(began)); ; {
 		if before := l.slowest.Load(); took <= before || l.slowest.CompareAndSwap(before, took) {
 			return

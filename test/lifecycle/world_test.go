@@ -5,14 +5,17 @@ package lifecycle
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -20,7 +23,7 @@ import (
 	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
+	apiruntime "k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
@@ -61,7 +64,8 @@ type world struct {
 
 	mu      sync.Mutex        // guards what follows
 	pickers map[string]string // address of each picker pod, by name
-	manager *exec.Cmd
+
+	restarts atomic.Int64 // of the operator
 }
 
 // newWorld has an operator and pickers to which all that they watch comes so late.
@@ -87,7 +91,7 @@ func newWorld(t *testing.T, late time.Duration) *world {
 	})
 	config := rest.CopyConfig(w.cluster.Config)
 	config.QPS = -1
-	scheme := runtime.NewScheme()
+	scheme := apiruntime.NewScheme()
 	w.must(clientgoscheme.AddToScheme(scheme))
 	w.must(v1alpha1.AddToScheme(scheme))
 	w.admin, err = client.New(config, client.Options{Scheme: scheme})
@@ -132,23 +136,30 @@ func (w *world) apply(manifest string) {
 	}
 }
 
-// startManager runs the operator as its service account.
+// startManager runs the operator as its service account, again and again, as a kubelet would.
 func (w *world) startManager() {
 	w.Helper()
 	kubeconfig := w.kubeconfig(system, operator)
 	w.token(system, operator, syncapi.OperateAudience, "operator.token")
 	log, err := os.Create(w.file("manager.log"))
 	w.must(err)
-	w.manager = exec.Command(w.file("manager"),
-		"--kubeconfig="+kubeconfig, "--leader-election-namespace="+system, "--picker-image=picker", "--reporter-image=reporter",
-		"--service-account="+system+"/"+operator, "--token-file="+w.file("operator.token"),
-		"--health-address=127.0.0.1:0", "--metrics-address=0", "--log-level=debug")
-	w.manager.Stdout, w.manager.Stderr = log, log
-	w.manager.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	w.must(w.manager.Start())
+	args := []string{
+		"--kubeconfig=" + kubeconfig, "--leader-election-namespace=" + system, "--picker-image=picker", "--reporter-image=reporter",
+		"--service-account=" + system + "/" + operator, "--token-file=" + w.file("operator.token"),
+		"--health-address=127.0.0.1:0", "--metrics-address=0", "--log-level=debug",
+	}
+	ctx, stop := context.WithCancel(w.Context())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for ctx.Err() == nil {
+			w.runManager(ctx, log, args)
+			pause(ctx, time.Second)
+		}
+	}()
 	w.Cleanup(func() {
-		_ = w.manager.Process.Signal(syscall.SIGTERM)
-		_ = w.manager.Wait()
+		stop()
+		<-done
 		_ = log.Close()
 		if w.Failed() {
 			w.tail("manager.log")
@@ -158,6 +169,21 @@ func (w *world) startManager() {
 			}
 		}
 	})
+}
+
+// runManager runs the operator until it ends, or is asked to by the end of ctx. It ends by itself when it can lead no more.
+func (w *world) runManager(ctx context.Context, log *os.File, args []string) {
+	cmd := exec.CommandContext(ctx, w.file("manager"), args...)
+	cmd.Stdout, cmd.Stderr = log, log
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
+	runtime.LockOSThread() // Pdeathsig is about the thread
+	defer runtime.UnlockOSThread()
+	err := cmd.Run()
+	if ctx.Err() == nil {
+		w.restarts.Add(1)
+		w.Logf("the operator has ended: %v", err)
+	}
 }
 
 // kubeconfig of a service account.

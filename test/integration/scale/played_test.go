@@ -1,0 +1,231 @@
+package scale
+
+import (
+	"context"
+	"crypto/tls"
+	"encoding/json"
+	"fmt"
+	"net"
+	"os"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"google.golang.org/grpc/credentials"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/kvasir-dev/kvasir/api/v1alpha1"
+	"github.com/kvasir-dev/kvasir/internal/children"
+	"github.com/kvasir-dev/kvasir/internal/operate"
+	"github.com/kvasir-dev/kvasir/internal/syncapi"
+)
+
+// kubelet plays scheduler and nodes: a pod that appears is bound, and runs at once.
+type kubelet struct {
+	w       *world
+	pods    cache.Indexer // of engines, by pool
+	fresh   chan *corev1.Pod
+	running atomic.Int64
+	done    sync.WaitGroup
+}
+
+const (
+	byPool = "pool"
+	// hands work at the same time.
+	hands = 8
+)
+
+func startKubelet(w *world, ctx context.Context) *kubelet {
+	k := &kubelet{w: w, fresh: make(chan *corev1.Pod, 100_000)}
+	factory := informers.NewSharedInformerFactoryWithOptions(w.set, 0, informers.WithNamespace(namespace), informers.WithTransform(stripped))
+	informer := factory.Core().V1().Pods().Informer()
+	w.must(informer.AddIndexers(cache.Indexers{byPool: func(o any) ([]string, error) {
+		if pod, ok := o.(*corev1.Pod); ok {
+			return []string{pod.Labels[v1alpha1.LabelPool]}, nil
+		}
+		return nil, nil
+	}}))
+	_, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{AddFunc: func(o any) {
+		if pod, ok := o.(*corev1.Pod); ok && pod.Labels[v1alpha1.LabelPool] != "" && pod.Spec.NodeName == "" {
+			k.fresh <- pod
+		}
+	}})
+	w.must(err)
+	k.pods = informer.GetIndexer()
+	k.done.Go(func() { factory.Start(ctx.Done()); <-ctx.Done(); factory.Shutdown() })
+	for range hands {
+		k.done.Go(func() {
+			for {
+				select {
+				case <-ctx.Done():
+					return
+				case pod := <-k.fresh:
+					k.run(ctx, pod)
+				}
+			}
+		})
+	}
+	return k
+}
+
+// stripped are objects without what nobody here reads.
+func stripped(o any) (any, error) {
+	if pod, ok := o.(*corev1.Pod); ok {
+		pod.ManagedFields = nil
+	}
+	return o, nil
+}
+
+// run binds a pod and lets its containers be ready.
+func (k *kubelet) run(ctx context.Context, pod *corev1.Pod) {
+	n := k.running.Add(1)
+	err := k.w.set.CoreV1().Pods(namespace).Bind(ctx, &corev1.Binding{
+		ObjectMeta: metav1.ObjectMeta{Name: pod.Name, Namespace: namespace, UID: pod.UID}, Target: corev1.ObjectReference{Kind: "Node", Name: "node"},
+	}, metav1.CreateOptions{})
+	if err == nil {
+		var containers []corev1.ContainerStatus
+		for _, c := range pod.Spec.Containers {
+			containers = append(containers, corev1.ContainerStatus{
+				Name: c.Name, Ready: true, State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: metav1.Now()}},
+			})
+		}
+		err = k.patchStatus(ctx, pod.Name, runningStatus(fmt.Sprintf("10.%d.%d.%d", n>>16, n>>8&255, n&255), containers))
+	}
+	if err != nil && ctx.Err() == nil {
+		k.w.Errorf("running %s: %v", pod.Name, err)
+	}
+}
+
+func runningStatus(ip string, containers []corev1.ContainerStatus) corev1.PodStatus {
+	status := corev1.PodStatus{Phase: corev1.PodRunning, PodIP: ip, PodIPs: []corev1.PodIP{{IP: ip}}, ContainerStatuses: containers}
+	for _, kind := range []corev1.PodConditionType{corev1.PodScheduled, corev1.PodInitialized, corev1.ContainersReady, corev1.PodReady} {
+		status.Conditions = append(status.Conditions, corev1.PodCondition{Type: kind, Status: corev1.ConditionTrue, LastTransitionTime: metav1.Now()})
+	}
+	return status
+}
+
+func (k *kubelet) patchStatus(ctx context.Context, pod string, status corev1.PodStatus) error {
+	raw, err := json.Marshal(map[string]any{"status": status})
+	if err != nil {
+		return fmt.Errorf("writing a status: %w", err)
+	}
+	_, err = k.w.set.CoreV1().Pods(namespace).Patch(ctx, pod, types.StrategicMergePatchType, raw, metav1.PatchOptions{}, "status")
+	return err //nolint:wrapcheck // said by the caller
+}
+
+// of the pods of a pool.
+func (k *kubelet) of(pool string) map[string]operate.PodState {
+	objects, err := k.pods.ByIndex(byPool, pool)
+	k.w.check(err)
+	all := map[string]operate.PodState{}
+	for _, o := range objects {
+		pod, ok := o.(*corev1.Pod)
+		if !ok {
+			continue
+		}
+		_, draining := pod.Labels[v1alpha1.LabelDrain]
+		all[string(pod.UID)] = operate.PodState{Draining: draining, Synced: pod.Status.Phase == corev1.PodRunning, Blocks: 1000, InFlight: 3}
+	}
+	return all
+}
+
+// players plays the pickers: for each Deployment of one, two replicas that tell what they know as real ones do.
+type players struct {
+	w       *world
+	k       *kubelet
+	next    int
+	servers []*syncapi.Server
+	done    sync.WaitGroup
+}
+
+// anybody is taken for the operator.
+type anybody struct{}
+
+// Authenticate implements syncapi.Authenticator.
+func (anybody) Authenticate(context.Context) (syncapi.Identity, error) {
+	return syncapi.Identity{Any: true}, nil
+}
+
+func startPickers(w *world, ctx context.Context, k *kubelet) *players {
+	p := &players{w: w, k: k}
+	p.done.Go(func() {
+		begun := map[string]bool{}
+		for ctx.Err() == nil {
+			list, err := w.set.AppsV1().Deployments(namespace).List(ctx, metav1.ListOptions{ResourceVersion: "0"})
+			if err == nil {
+				for i := range list.Items {
+					if d := &list.Items[i]; !begun[d.Name] && p.begin(ctx, d) {
+						begun[d.Name] = true
+					}
+				}
+			}
+			select {
+			case <-ctx.Done():
+			case <-time.After(time.Second):
+			}
+		}
+		for _, s := range p.servers {
+			s.Close()
+		}
+	})
+	return p
+}
+
+// begin starts the replicas of a Deployment, once there is a certificate.
+func (p *players) begin(ctx context.Context, d *appsv1.Deployment) bool {
+	pool := d.Name[:len(d.Name)-len(children.PickerName(""))]
+	secret, err := p.w.set.CoreV1().Secrets(namespace).Get(ctx, children.TLSName(pool), metav1.GetOptions{})
+	if err != nil {
+		return false // not yet
+	}
+	certificate, err := tls.X509KeyPair(secret.Data[corev1.TLSCertKey], secret.Data[corev1.TLSPrivateKeyKey])
+	if err != nil {
+		p.w.check(err)
+		return true
+	}
+	for i := range *d.Spec.Replicas {
+		p.next++
+		// Runs at the same time must not meet.
+		ip := net.IPv4(127, byte(50+os.Getpid()%200), byte(p.next/250), byte(p.next%250+1)).String() //nolint:gosec // below 256
+		if err := p.replica(ctx, pool, fmt.Sprintf("%s-%d", d.Name, i), ip, d.Spec.Template.Labels, certificate); err != nil {
+			p.w.Errorf("starting a picker of %s: %v", pool, err)
+		}
+	}
+	raw, err := json.Marshal(map[string]any{"status": appsv1.DeploymentStatus{
+		ObservedGeneration: d.Generation, Replicas: *d.Spec.Replicas, ReadyReplicas: *d.Spec.Replicas, AvailableReplicas: *d.Spec.Replicas, UpdatedReplicas: *d.Spec.Replicas,
+	}})
+	p.w.check(err)
+	_, err = p.w.set.AppsV1().Deployments(namespace).Patch(ctx, d.Name, types.MergePatchType, raw, metav1.PatchOptions{}, "status")
+	p.w.check(err)
+	return true
+}
+
+func (p *players) replica(ctx context.Context, pool, name, ip string, labels labels.Set, certificate tls.Certificate) error {
+	listener, err := new(net.ListenConfig).Listen(ctx, "tcp", net.JoinHostPort(ip, strconv.Itoa(children.SyncPort)))
+	if err != nil {
+		return err //nolint:wrapcheck // said by the caller
+	}
+	server := syncapi.NewServer(syncapi.ServerOptions{
+		Operate: &syncapi.OperateService{Auth: anybody{}, State: func(string) (operate.State, bool) {
+			return operate.State{Picker: name, Incarnation: 1, PoolGeneration: 1, Ready: true, Pods: p.k.of(pool)}, true
+		}},
+		Credentials: credentials.NewTLS(&tls.Config{MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{certificate}}),
+	})
+	p.servers = append(p.servers, server)
+	p.done.Go(func() { _ = server.Serve(listener) })
+	_, err = p.w.set.CoreV1().Pods(namespace).Create(ctx, &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: namespace, Labels: labels},
+		Spec:       corev1.PodSpec{ServiceAccountName: "default", Containers: []corev1.Container{{Name: "picker", Image: "picker"}}},
+	}, metav1.CreateOptions{})
+	if err != nil {
+		return err //nolint:wrapcheck // said by the caller
+	}
+	return p.k.patchStatus(ctx, name, runningStatus(ip, nil))
+}

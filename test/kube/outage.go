@@ -1,0 +1,99 @@
+package kube
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"k8s.io/client-go/rest"
+)
+
+const apiServer = "kube-apiserver"
+
+// Freeze stops the API server where it is, as a machine that hangs: connections stay, and nothing is answered.
+func (c *Cluster) Freeze() error {
+	pid, err := c.Process(apiServer)
+	if err != nil {
+		return err
+	}
+	if err := syscall.Kill(pid, syscall.SIGSTOP); err != nil {
+		return fmt.Errorf("freezing the API server: %w", err)
+	}
+	return nil
+}
+
+// Crash ends the API server at once, frozen or not. What it has stored stays in etcd. Recover starts it again.
+func (c *Cluster) Crash() error {
+	pid, err := c.Process(apiServer)
+	if err != nil {
+		return err
+	}
+	raw, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
+	if err != nil {
+		return fmt.Errorf("reading how the API server was started: %w", err)
+	}
+	c.crashed = strings.Split(string(bytes.TrimSuffix(raw, []byte{0})), "\x00")
+	if p := c.recovered; p != nil { // it is to end now
+		c.recovered = nil
+		_ = p.cmd.Process.Kill()
+		<-p.done
+		return nil
+	}
+	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+		return fmt.Errorf("ending the API server: %w", err)
+	}
+	return nil
+}
+
+// Recover starts the API server again after a crash, on what it had stored, and waits until it is ready.
+func (c *Cluster) Recover(ctx context.Context) error {
+	if len(c.crashed) == 0 {
+		return errors.New("the API server has not crashed")
+	}
+	p, err := launch(filepath.Join(c.assets, apiServer), filepath.Join(c.dir, apiServer+".log"), c.crashed[1:]...)
+	if err != nil {
+		return err
+	}
+	c.recovered, c.crashed = p, nil
+	client, err := rest.HTTPClientFor(rest.CopyConfig(c.Config))
+	if err != nil {
+		return fmt.Errorf("making a client: %w", err)
+	}
+	ctx, cancel := context.WithTimeout(ctx, startTimeout)
+	defer cancel()
+	for {
+		if err = c.ready(ctx, client); err == nil {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("waiting for the API server: %w: %s", err, p.tail())
+		case <-p.done:
+			return fmt.Errorf("the API server has ended: %w: %s", p.err, p.tail())
+		case <-time.After(100 * time.Millisecond):
+		}
+	}
+}
+
+func (c *Cluster) ready(ctx context.Context, client *http.Client) error {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, strings.TrimSuffix(c.Config.Host, "/")+"/readyz", nil)
+	if err != nil {
+		return fmt.Errorf("asking the API server: %w", err)
+	}
+	answer, err := client.Do(request)
+	if err != nil {
+		return fmt.Errorf("asking the API server: %w", err)
+	}
+	defer func() { _ = answer.Body.Close() }()
+	if answer.StatusCode != http.StatusOK {
+		return fmt.Errorf("the API server says %s", answer.Status)
+	}
+	return nil
+}
