@@ -77,14 +77,31 @@ func newManager(o *options, cluster *rest.Config, log logr.Logger) (ctrl.Manager
 // onlyOurs keeps objects out of the caches that the operator has not made. Pods are all there: pools may select any.
 func onlyOurs() map[client.Object]cache.ByObject {
 	ours := labels.SelectorFromSet(labels.Set{"app.kubernetes.io/managed-by": children.Manager})
-	all := map[client.Object]cache.ByObject{}
+	all := map[client.Object]cache.ByObject{&corev1.Pod{}: {Transform: leanPod}}
 	for _, kind := range []client.Object{
-		&appsv1.Deployment{}, &corev1.ConfigMap{}, &corev1.Service{}, &corev1.ServiceAccount{}, &networkingv1.NetworkPolicy{},
+		&appsv1.Deployment{}, &appsv1.ControllerRevision{}, &corev1.ConfigMap{}, &corev1.Service{}, &corev1.ServiceAccount{}, &networkingv1.NetworkPolicy{},
 		&policyv1.PodDisruptionBudget{}, &rbacv1.Role{}, &rbacv1.RoleBinding{},
 	} {
 		all[kind] = cache.ByObject{Label: ours}
 	}
 	return all
+}
+
+// leanPod leaves out of a pod in the cache what no controller reads, which is most of it: of pods alone there are
+// thousands. What is written to pods are patches, never a whole one.
+func leanPod(o any) (any, error) {
+	pod, ok := o.(*corev1.Pod)
+	if !ok || pod.ManagedFields == nil { // every object comes with some; one without them is in the cache already
+		return o, nil
+	}
+	pod.ManagedFields = nil
+	pod.Spec.Volumes, pod.Spec.Affinity, pod.Spec.SecurityContext = nil, nil, nil
+	for _, containers := range [][]corev1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
+		for i := range containers {
+			containers[i] = corev1.Container{Name: containers[i].Name, Image: containers[i].Image, Resources: containers[i].Resources}
+		}
+	}
+	return pod, nil
 }
 
 func namespaces(names []string) map[string]cache.Config {

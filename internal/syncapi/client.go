@@ -17,6 +17,9 @@ import (
 	pb "github.com/kvasir-dev/kvasir/internal/reportpb"
 )
 
+// readBuffer of a connection, in bytes.
+const readBuffer = 8 << 10
+
 // DialOptions of a Client. The zero value is plain text without a token.
 type DialOptions struct {
 	// Credentials of the transport; nil is plain text.
@@ -46,6 +49,8 @@ func Dial(addr string, o DialOptions) (*Client, error) {
 			MinConnectTimeout: handshakeTimeout,
 		}),
 		grpc.WithDisableServiceConfig(),
+		// The operator has hundreds of connections that are idle but for some KiB a second.
+		grpc.WithReadBufferSize(readBuffer), grpc.WithSharedWriteBuffer(true),
 	}
 	if o.Token != nil {
 		options = append(options, grpc.WithPerRPCCredentials(tokenCall{o.Token, o.TokenInClear}))

@@ -51,7 +51,8 @@ func (r *round) read(ctx context.Context) error {
 			selector[k] = string(v)
 		}
 	}
-	if err := r.Client.List(ctx, &list, client.InNamespace(r.key.Namespace), selector); err != nil {
+	// They are shared with the cache, and never written.
+	if err := r.Client.List(ctx, &list, client.InNamespace(r.key.Namespace), selector, client.UnsafeDisableDeepCopy); err != nil {
 		return fmt.Errorf("listing pods of pool %s: %w", r.key, err)
 	}
 	r.podOf = map[string]*corev1.Pod{}

@@ -93,7 +93,8 @@ func (r *Reconciler) neighbours(ctx context.Context, o client.Object) []reconcil
 
 func (r *Reconciler) requests(ctx context.Context, namespace string, want func(*v1alpha1.InferencePool) bool) []reconcile.Request {
 	var list v1alpha1.InferencePoolList
-	if err := r.Client.List(ctx, &list, client.InNamespace(namespace)); err != nil {
+	// This is asked for every change of every pod; the pools are only looked at.
+	if err := r.Client.List(ctx, &list, client.InNamespace(namespace), client.UnsafeDisableDeepCopy); err != nil {
 		return nil // from a cache that has begun: it cannot fail
 	}
 	var out []reconcile.Request

@@ -42,7 +42,7 @@ const (
 	hands = 8
 )
 
-func startKubelet(w *world, ctx context.Context) *kubelet {
+func startKubelet(ctx context.Context, w *world) *kubelet {
 	k := &kubelet{w: w, fresh: make(chan *corev1.Pod, 100_000)}
 	factory := informers.NewSharedInformerFactoryWithOptions(w.set, 0, informers.WithNamespace(namespace), informers.WithTransform(stripped))
 	informer := factory.Core().V1().Pods().Informer()
@@ -153,7 +153,7 @@ func (anybody) Authenticate(context.Context) (syncapi.Identity, error) {
 	return syncapi.Identity{Any: true}, nil
 }
 
-func startPickers(w *world, ctx context.Context, k *kubelet) *players {
+func startPickers(ctx context.Context, w *world, k *kubelet) *players {
 	p := &players{w: w, k: k}
 	p.done.Go(func() {
 		begun := map[string]bool{}

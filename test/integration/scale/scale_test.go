@@ -219,8 +219,8 @@ func (w *world) usage() (manager, all kube.Used) {
 func TestManyPools(t *testing.T) {
 	w := newWorld(t)
 	ctx, stop := context.WithCancel(t.Context())
-	k := startKubelet(w, ctx)
-	p := startPickers(w, ctx, k)
+	k := startKubelet(ctx, w)
+	p := startPickers(ctx, w, k)
 	t.Cleanup(func() { stop(); k.done.Wait(); p.done.Wait() })
 	w.startManager()
 	_, before := w.usage()
