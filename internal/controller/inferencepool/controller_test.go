@@ -405,3 +405,20 @@ func TestTheAcknowledgementOfAnEarlierMarkDoesNotCount(t *testing.T) {
 	}
 	w.expect("new-1")
 }
+
+func TestAMarkOfSomebodyElseIsNotWrittenOver(t *testing.T) {
+	w := newWorld(t)
+	w.serve()
+	// The cache is late: it does not show that somebody has marked both pods.
+	w.stale = func() bool { return true }
+	for _, pod := range w.all() {
+		metav1.SetMetaDataLabel(&pod.ObjectMeta, v1alpha1.LabelDrain, plan.DrainManual)
+		w.must(w.api.Update(t.Context(), pod))
+	}
+	w.edit(func(s *v1alpha1.InferencePoolSpec) { s.Replicas = ptr.To[int32](1) })
+	w.pools = nil // of the edit it knows
+	if again, err := w.reconcile(); err != nil || again == 0 {
+		t.Errorf("again after %s, %v; want another look soon", again, err)
+	}
+	w.expect("new-0 manual", "new-1 manual")
+}

@@ -22,6 +22,9 @@ import (
 
 var seeds = flag.Uint64("seeds", 200, "how many random histories of a pool to try")
 
+// largest size of a pool.
+const largest = 3
+
 // chaos lets everything go wrong in a world.
 type chaos struct {
 	*world
@@ -108,9 +111,34 @@ func (c *chaos) look() {
 		c.fail("%v", err)
 	}
 	if c.dead == 0 {
-		c.say("the controller starts again")
-		c.dead = -1
-		c.start()
+		c.restart()
+	}
+	c.countPods()
+}
+
+// countPods finds pods that are there twice: of one revision never more than the largest size and the surge are wanted.
+func (c *chaos) countPods() {
+	count := map[string]int{}
+	for _, pod := range c.all() {
+		revision := pod.Labels[v1alpha1.LabelRevision]
+		if markOf(pod).Reason != "" {
+			continue
+		}
+		if count[revision]++; count[revision] > largest+1 {
+			c.fail("%d pods of revision %s: %v", count[revision], revision, c.names())
+		}
+	}
+}
+
+// restart begins a controller that remembers nothing. What it reads at first may be as old as what the one before has
+// read: not all API servers know the newest.
+func (c *chaos) restart() {
+	c.say("the controller starts again")
+	c.dead = -1
+	pods, pools, kept := c.pods, c.pools, c.kept
+	c.start()
+	if c.stale != nil && c.stale() {
+		c.pods, c.pools, c.kept = pods, pools, kept
 	}
 }
 
@@ -124,7 +152,7 @@ func (c *chaos) disturb() {
 	}
 	switch n := c.rng.IntN(7); {
 	case n == 0:
-		size := int32(c.rng.IntN(4))
+		size := int32(c.rng.IntN(largest + 1))
 		c.say("size %d", size)
 		c.edit(func(s *v1alpha1.InferencePoolSpec) { s.Replicas = &size })
 	case n <= 2:
@@ -169,6 +197,11 @@ func (c *chaos) settle() {
 		}
 	}
 	c.say("quiet")
+	c.wait()
+}
+
+// wait lets time pass until the pool is as desired. A controller that dies starts again.
+func (c *chaos) wait() {
 	for range 80 {
 		c.clock.SetTime(c.clock.Now().Add(5 * time.Second))
 		for _, pod := range c.all() {
@@ -179,6 +212,10 @@ func (c *chaos) settle() {
 		}
 		c.tick()
 		again, err := c.reconcile()
+		if errors.Is(err, errDead) {
+			c.restart()
+			continue
+		}
 		c.must(err)
 		if again == 0 && c.settled() == "" {
 			return
@@ -222,4 +259,43 @@ func TestWhateverHappensThePoolEndsAsDesired(t *testing.T) {
 		}
 		c.settle()
 	}
+}
+
+// live plays a life of a pool under load: it is made, grows, rolls out, shrinks. The controller dies before a write,
+// counted from 0, or never. Told is how many writes there were.
+func live(t *testing.T, dies int) (writes int) {
+	c := newChaos(t, 0) // with a warm-up
+	c.stale, c.dead = nil, dies
+	c.broken = func(string, client.Object) (before, after error) {
+		if c.dead == 0 {
+			return errDead, nil
+		}
+		c.dead--
+		writes++
+		return nil, nil
+	}
+	for _, edit := range []func(*v1alpha1.InferencePoolSpec){
+		func(*v1alpha1.InferencePoolSpec) {},
+		func(s *v1alpha1.InferencePoolSpec) { s.Replicas = ptr.To[int32](4) },
+		func(s *v1alpha1.InferencePoolSpec) { s.Template.Spec.Containers[0].Image = "b" },
+		func(s *v1alpha1.InferencePoolSpec) { s.Replicas = ptr.To[int32](1) },
+	} {
+		c.edit(edit)
+		for _, name := range slices.Sorted(maps.Keys(c.pickers)) {
+			c.pick(name)
+		}
+		c.wait()
+	}
+	return writes
+}
+
+func TestTheControllerMayDieBetweenAnyTwoWrites(t *testing.T) {
+	writes := live(t, -1)
+	if writes < 30 {
+		t.Fatalf("only %d writes: the life shows little", writes)
+	}
+	for dies := range writes {
+		live(t, dies)
+	}
+	t.Logf("%d writes, a death before each", writes)
 }

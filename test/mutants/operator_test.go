@@ -1,0 +1,51 @@
+package mutants
+
+// Of the operator: what would cut requests, or leave pods behind.
+const histories = "TestWhateverHappensThePoolEndsAsDesired"
+
+func init() {
+	mutants = append(mutants, []mutant{
+		{
+			name: "a pod drains without a word of the pickers",
+			file: "internal/plan/drain.go",
+			old:  "	if p.Acknowledged.IsZero() || len(p.Readings) < IdleReadings {\n",
+			new:  "	if len(p.Readings) < IdleReadings {\n",
+			pkg:  "./internal/plan", test: "TestAnyHistoryEndsInTheDesiredState",
+		},
+		{
+			name: "what is on its way to a pod is not waited for",
+			file: "internal/plan/drain.go",
+			old:  "!reading.At.After(p.Acknowledged.Add(longestWay))",
+			new:  "!reading.At.After(p.Acknowledged.Add(-longestWay))",
+			pkg:  "./internal/plan", test: "TestAnyHistoryEndsInTheDesiredState",
+		},
+		{
+			name: "the name of a new pod depends on when it is made",
+			file: "internal/plan/plan.go",
+			old:  "	slot := 0\n	for ; missing > 0; missing-- {\n",
+			new:  "	slot := r.Now.Second()\n	for ; missing > 0; missing-- {\n",
+			pkg:  "./internal/controller/inferencepool", test: histories,
+		},
+		{
+			name: "a pod is deleted that has changed since it was seen",
+			file: "internal/controller/inferencepool/execute.go",
+			old:  "client.Preconditions{UID: &pod.UID, ResourceVersion: &pod.ResourceVersion})",
+			new:  "client.Preconditions{})",
+			pkg:  "./internal/controller/inferencepool", test: histories,
+		},
+		{
+			name: "a mark that somebody else has set is written over",
+			file: "internal/controller/inferencepool/execute.go",
+			old:  "	meta := map[string]any{\"uid\": pod.UID, \"resourceVersion\": pod.ResourceVersion, \"annotations\": annotations}\n",
+			new:  "	meta := map[string]any{\"annotations\": annotations}\n",
+			pkg:  "./internal/controller/inferencepool", test: "TestAMarkOfSomebodyElseIsNotWrittenOver",
+		},
+		{
+			name: "an acknowledgement of an earlier mark counts",
+			file: "internal/controller/inferencepool/facts.go",
+			old:  "	case !since.Before(mark.since):\n",
+			new:  "	case true:\n",
+			pkg:  "./internal/controller/inferencepool", test: "TestTheAcknowledgementOfAnEarlierMarkDoesNotCount",
+		},
+	}...)
+}
