@@ -50,7 +50,7 @@ func Dial(addr string, o DialOptions) (*Client, error) {
 		}),
 		grpc.WithDisableServiceConfig(),
 		// The operator has hundreds of connections that are idle but for some KiB a second.
-		grpc.WithReadBufferSize(readBuffer), grpc.WithSharedWriteBuffer(true),
+		grpc.WithReadBufferSize(readBuffer),
 	}
 	if o.Token != nil {
 		options = append(options, grpc.WithPerRPCCredentials(tokenCall{o.Token, o.TokenInClear}))
