@@ -21,9 +21,25 @@ type Pod struct {
 	Leaving bool
 }
 
+// Labels of the pods of a LeaderWorkerSet: the number of the group, and the pod's own in it; the leader is 0.
+const (
+	LabelGroup  = "leaderworkerset.sigs.k8s.io/group-index"
+	LabelMember = "leaderworkerset.sigs.k8s.io/worker-index"
+)
+
+// Worker tells whether a pod is one of a group whose leader answers for it: it takes no requests of its own.
+func Worker(pod *corev1.Pod) bool {
+	member, ok := pod.Labels[LabelMember]
+	return ok && member != "0"
+}
+
 // PoolOf is the pool, of the pod's namespace, that a pod belongs to: that of its label for pools with a template, else
-// one whose selector matches. Where there are several it is the oldest, then the first by name. It is nil for none.
+// one whose selector matches. Where there are several it is the oldest, then the first by name. It is nil for none, and
+// for the workers of a group.
 func PoolOf(pod *corev1.Pod, pools []*v1alpha1.InferencePool) *v1alpha1.InferencePool {
+	if Worker(pod) {
+		return nil
+	}
 	var of *v1alpha1.InferencePool
 	for _, p := range pools {
 		if p.Namespace == pod.Namespace && selects(p, pod.Labels) && (of == nil || older(p, of)) {

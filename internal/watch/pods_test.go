@@ -209,3 +209,18 @@ func TestBrokenPodsKeepTheirEndpointsButNotTheirReadiness(t *testing.T) {
 		t.Errorf("endpoints %v of a pod that is gone", got)
 	}
 }
+
+func TestWorkersOfAGroupAreOfNoPool(t *testing.T) {
+	pool := &v1alpha1.InferencePool{}
+	pool.Spec.Selector.MatchLabels = map[string]v1alpha1.LabelValue{"app": "m"}
+	for member, want := range map[string]bool{"": true, "0": true, "1": false, "12": false} {
+		pod := &corev1.Pod{}
+		pod.Labels = map[string]string{"app": "m"}
+		if member != "" {
+			pod.Labels[LabelMember] = member
+		}
+		if got := PoolOf(pod, []*v1alpha1.InferencePool{pool}) != nil; got != want {
+			t.Errorf("member %q is of the pool: %v", member, got)
+		}
+	}
+}

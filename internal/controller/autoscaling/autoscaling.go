@@ -175,7 +175,7 @@ func (l *Loop) serving(ctx context.Context, o *v1alpha1.InferencePool) ([]string
 	var uids []string
 	for i := range pods.Items {
 		p := &pods.Items[i]
-		if _, draining := p.Labels[v1alpha1.LabelDrain]; !draining && p.DeletionTimestamp.IsZero() && watch.PodReady(p) {
+		if _, draining := p.Labels[v1alpha1.LabelDrain]; !draining && !watch.Worker(p) && p.DeletionTimestamp.IsZero() && watch.PodReady(p) {
 			uids = append(uids, string(p.UID))
 		}
 	}

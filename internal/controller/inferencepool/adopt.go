@@ -10,12 +10,14 @@ import (
 	autoscalingv1 "k8s.io/api/autoscaling/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/kvasir-dev/kvasir/api/v1alpha1"
 	"github.com/kvasir-dev/kvasir/internal/inject"
 	"github.com/kvasir-dev/kvasir/internal/plan"
+	"github.com/kvasir-dev/kvasir/internal/watch"
 )
 
 // lowestCost makes a Deployment delete a pod first.
@@ -34,7 +36,7 @@ func (r *round) adopt(ctx context.Context) error {
 			return err
 		}
 		p := r.fact(pod, node)
-		p.Slot = ordinal(pod.Name)
+		p.Slot = slotOf(pod)
 		in.Pods = append(in.Pods, p)
 	}
 	r.learn(in.Pods)
@@ -134,6 +136,14 @@ func before(a, b *v1alpha1.InferencePool) bool {
 	return a.Name < b.Name
 }
 
+// slotOf is a pod's number at its owner: that of its group in a LeaderWorkerSet, else the one in its name.
+func slotOf(pod *corev1.Pod) int {
+	if n, err := strconv.Atoi(pod.Labels[watch.LabelGroup]); err == nil {
+		return n
+	}
+	return ordinal(pod.Name)
+}
+
 // ordinal is the number at the end of a pod's name; -1 without one.
 func ordinal(name string) int {
 	n, err := strconv.Atoi(name[strings.LastIndexByte(name, '-')+1:])
@@ -162,11 +172,33 @@ func (r *round) owner(ctx context.Context) (*owner, error) {
 	o.SetKind(ref.Kind)
 	o.SetNamespace(r.key.Namespace)
 	o.SetName(ref.Name)
-	scale := &autoscalingv1.Scale{}
-	if err := r.Client.SubResource("scale").Get(ctx, o, scale); err != nil {
+	scale, err := r.scaleOf(ctx, o)
+	if err != nil {
 		return nil, fmt.Errorf("reading the scale of %s %s: %w", ref.Kind, ref.Name, err)
 	}
 	return &owner{o, int(scale.Spec.Replicas), scale.ResourceVersion, ref.Kind != "Deployment"}, nil
+}
+
+// scaleOf reads the scale of a workload. A client takes a typed one for an object of a type that it knows, and none for
+// others.
+func (r *round) scaleOf(ctx context.Context, o *unstructured.Unstructured) (*autoscalingv1.Scale, error) {
+	scale := &autoscalingv1.Scale{}
+	if typed, err := r.Client.Scheme().New(o.GroupVersionKind()); err == nil {
+		if known, ok := typed.(client.Object); ok {
+			known.SetNamespace(o.GetNamespace())
+			known.SetName(o.GetName())
+			return scale, r.Client.SubResource("scale").Get(ctx, known, scale) //nolint:wrapcheck // the caller says what was read
+		}
+	}
+	loose := &unstructured.Unstructured{}
+	loose.SetGroupVersionKind(autoscalingv1.SchemeGroupVersion.WithKind("Scale"))
+	if err := r.Client.SubResource("scale").Get(ctx, o, loose); err != nil {
+		return nil, err //nolint:wrapcheck // the caller says what was read
+	}
+	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(loose.Object, scale); err != nil {
+		return nil, fmt.Errorf("reading fields: %w", err)
+	}
+	return scale, nil
 }
 
 // scale sets the owner's size, if nobody has changed it since it was read.

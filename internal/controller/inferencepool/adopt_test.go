@@ -16,6 +16,7 @@ import (
 
 	"github.com/kvasir-dev/kvasir/api/v1alpha1"
 	"github.com/kvasir-dev/kvasir/internal/scaling"
+	"github.com/kvasir-dev/kvasir/internal/watch"
 )
 
 // fixedSize is a Sizer.
@@ -154,6 +155,10 @@ func TestBeforeAndOrdinal(t *testing.T) {
 	}
 	if diff := cmp.Diff(map[string]int{"vllm-0": 0, "vllm-12": 12, "vllm-7d9c": -1, "vllm": -1}, names); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
+	}
+	group := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "llama-3-1", Labels: map[string]string{watch.LabelGroup: "3", watch.LabelMember: "1"}}}
+	if got := slotOf(group); got != 3 {
+		t.Errorf("a pod of group 3 has the number %d", got)
 	}
 	a, b := &v1alpha1.InferencePool{}, &v1alpha1.InferencePool{}
 	a.Name, b.Name = "a", "b"

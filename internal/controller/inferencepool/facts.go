@@ -20,6 +20,7 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/children"
 	"github.com/kvasir-dev/kvasir/internal/inject"
 	"github.com/kvasir-dev/kvasir/internal/plan"
+	"github.com/kvasir-dev/kvasir/internal/watch"
 )
 
 // Conditions of pods that the operator writes.
@@ -60,6 +61,9 @@ func (r *round) read(ctx context.Context) error {
 		pod := &list.Items[i]
 		if r.pool.Spec.Template != nil && !metav1.IsControlledBy(pod, r.pool) {
 			r.strangers++
+			continue
+		}
+		if watch.Worker(pod) { // its leader answers for the group, and goes with it
 			continue
 		}
 		r.pods = append(r.pods, pod)
