@@ -44,7 +44,7 @@ type origin struct {
 }
 
 func (l *life) begin(ix *Index, tier kvblock.Tier, group int) batch {
-	if ix.budget > 0 {
+	if ix.budget.Load() > 0 {
 		l.used.Store(ix.clock.Add(1))
 	}
 	return batch{ix: ix, life: l, tier: tier, group: group, before: l.rev.bytes(),

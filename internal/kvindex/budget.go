@@ -17,11 +17,15 @@ const (
 
 // over is how many bytes the confirmed blocks take beyond the budget.
 func (ix *Index) over() int64 {
-	if ix.budget == 0 {
+	budget := ix.budget.Load()
+	if budget == 0 {
 		return 0
 	}
-	return ix.Bytes() - ix.guessBytes.Load() - ix.budget
+	return ix.Bytes() - ix.guessBytes.Load() - budget
 }
+
+// SetBudget changes what Options.Budget has said. A smaller one is met with the next blocks that are stored.
+func (ix *Index) SetBudget(bytes int64) { ix.budget.Store(bytes) }
 
 // balance takes blocks out of the index until it is within its budget: those of the holder longest left alone, the
 // deepest first, because a match needs all the blocks before. No life may be locked.
@@ -38,7 +42,7 @@ func (ix *Index) balance() {
 			return // what remains is not blocks
 		}
 		// A little more than is over, so that the next block does not begin it all again.
-		if l.evict(ix, int((over+ix.budget/64)/evictionBytes)) == 0 {
+		if l.evict(ix, int((over+ix.budget.Load()/64)/evictionBytes)) == 0 {
 			tried[l] = true
 		}
 	}

@@ -43,7 +43,7 @@ import (
 // lacks is a stray, which takes ten times the memory and costs lookups that reach it a few microseconds; keys that a
 // holder announces by several names in one tier take about 50 bytes more for each further name.
 type Index struct {
-	budget int64
+	budget atomic.Int64
 	salt   uint64
 	clock  atomic.Int64
 
@@ -81,7 +81,8 @@ type Options struct {
 
 // NewIndex returns an empty index.
 func NewIndex(o Options) *Index {
-	ix := &Index{budget: o.Budget, salt: rand.Uint64(), lives: map[*life]struct{}{}}
+	ix := &Index{salt: rand.Uint64(), lives: map[*life]struct{}{}}
+	ix.budget.Store(o.Budget)
 	ix.heads.init(ix.salt, &ix.bytes)
 	ix.runs.init(&ix.bytes)
 	ix.strays.init()

@@ -39,7 +39,7 @@ func (ix *Index) Speculate(h Holder, keys []kvblock.Key) *Guess {
 	if l == nil || len(keys) == 0 {
 		return &Guess{}
 	}
-	if ix.budget > 0 {
+	if ix.budget.Load() > 0 {
 		l.used.Store(ix.clock.Add(1))
 	}
 	return ix.speculate(l, keys)

@@ -13,6 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/kvasir-dev/kvasir/internal/dashboard/api"
+	"github.com/kvasir-dev/kvasir/internal/kvindex"
 	"github.com/kvasir-dev/kvasir/internal/openai"
 	"github.com/kvasir-dev/kvasir/internal/policy"
 )
@@ -172,5 +173,29 @@ func TestNobodyWatchingCostsNothing(t *testing.T) {
 	}
 	if without, with := allocations(nil), allocations(&notes{}); with > without {
 		t.Errorf("%v allocations, %v without a recorder", with, without)
+	}
+}
+
+// TestTheIndexKeepsToItsMemory: what the pool allows is in force from the first block on, and changes with it.
+func TestTheIndexKeepsToItsMemory(t *testing.T) {
+	spec := testSpec(t, 2)
+	spec.IndexMemory = 1 << 20
+	p := newPicker(t, newClock(), spec)
+	fill := func(first, n int) int64 {
+		for i := range n {
+			hold(feed(t, p, fmt.Sprint("pod-", i%2)), keysOf(t, "m", first+i, 1024)...)
+		}
+		return p.current.Load().pools[0].index.(*kvindex.Index).Bytes()
+	}
+	if bytes := fill(0, 1200); bytes > spec.IndexMemory || bytes < spec.IndexMemory/2 {
+		t.Errorf("the index takes %d bytes, allowed are %d", bytes, spec.IndexMemory)
+	}
+	more := spec
+	more.IndexMemory = 4 << 20
+	if err := p.Apply([]Spec{more}); err != nil {
+		t.Fatal(err)
+	}
+	if bytes := fill(5000, 1200); bytes <= spec.IndexMemory || bytes > more.IndexMemory {
+		t.Errorf("the index takes %d bytes, allowed are %d now", bytes, more.IndexMemory)
 	}
 }

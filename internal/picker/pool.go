@@ -135,6 +135,9 @@ func (p *Picker) build(spec *Spec, old *view, next *snapshot) (*view, error) {
 		v.members = append(v.members, m)
 		v.holders = append(v.holders, m.holder)
 	}
+	if index, ok := v.index.(*kvindex.Index); ok { // the plain one, of tests, takes what it wants
+		index.SetBudget(spec.IndexMemory)
+	}
 	v.remember()
 	return v, nil
 }

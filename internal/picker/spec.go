@@ -42,6 +42,8 @@ type Spec struct {
 	Seed kvblock.Seed
 	// Tokenizer says where exact tokens come from.
 	Tokenizer TokenizerSpec
+	// IndexMemory in bytes that what endpoints hold may take in the index; 0 for any amount.
+	IndexMemory int64
 	// MaxRequestBody in bytes; larger requests are refused.
 	MaxRequestBody int64
 	// OrderedDestinations lets a gateway have the fallbacks too, not only the endpoint.

@@ -51,6 +51,7 @@ func Pool(p *v1alpha1.InferencePool, secrets Secrets, maps ConfigMaps, settings 
 		Reports:          reported(p),
 		ReportBatch:      time.Duration(ptr.Deref(p.Spec.Engine.Events.Reporter.BatchMilliseconds, defaultBatch)) * time.Millisecond,
 		BlockTokens:      int(p.Spec.KeySpace.BlockTokens),
+		IndexMemory:      p.Spec.Picker.IndexMemory.Value(),
 		MaxRequestBody:   p.Spec.Picker.MaxRequestBody.Value(),
 
 		OrderedDestinations: p.Spec.Gateway.Destinations == v1alpha1.DestinationOrdered,

@@ -156,7 +156,7 @@ spec:
     apiKey: {name: k, key: token}
     media: [{medium: LMCache_Disk, tier: Disk}, {medium: far, tier: Remote}]
   keySpace: {blockTokens: 32, secretRef: {name: root}}
-  picker: {maxRequestBody: 1Mi}
+  picker: {maxRequestBody: 1Mi, indexMemory: 32Mi}
 ---
 apiVersion: v1
 kind: Secret
@@ -176,7 +176,7 @@ data: {root: Nzc3Nzc3Nzc3Nzc3Nzc3Nzc3Nzc3Nzc3Nzc3Nzc3Nzc=}
 	}
 	want := picker.Spec{
 		Namespace: "llm", Name: "m", Generation: 1, Model: "M/m", Aliases: []string{"a"}, Adapters: []string{"l"},
-		Engine: "SGLang", EngineAPIKey: "sesame", Reports: true, ReportBatch: 5 * time.Millisecond, BlockTokens: 32, Seed: seed, MaxRequestBody: 1 << 20,
+		Engine: "SGLang", EngineAPIKey: "sesame", Reports: true, ReportBatch: 5 * time.Millisecond, BlockTokens: 32, Seed: seed, IndexMemory: 32 << 20, MaxRequestBody: 1 << 20,
 		Media:     map[string]kvblock.Tier{"lmcache_disk": kvblock.Disk, "far": kvblock.Remote},
 		Tokenizer: picker.TokenizerSpec{Type: "Directory", Dir: "/models/m/tok", ChatTemplate: "t.jinja"},
 		Policy:    defaultPolicy(),
