@@ -9,10 +9,15 @@ import (
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
 	authorizationv1 "k8s.io/api/authorization/v1"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/kvasir-dev/kvasir/api/v1alpha1"
 	"github.com/kvasir-dev/kvasir/internal/children"
 )
 
@@ -176,6 +181,44 @@ var _ = Describe("The rights", func() {
 			"authorization.k8s.io/localsubjectaccessreviews: create",
 		))
 		Expect(rights(ctx, "default", ns, children.PickerName("m"))).To(BeEmpty(), "elsewhere")
+
+		By("trying")
+		for _, name := range []string{"m-key", "somebodys"} {
+			Expect(client.IgnoreAlreadyExists(admin.Create(ctx, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: ns}}))).To(Succeed())
+		}
+		picker, secret := as(ns, children.PickerName("m")), func(name string) client.Object {
+			return &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: ns}}
+		}
+		in := client.InNamespace(ns)
+		Expect(picker.Get(ctx, client.ObjectKey{Namespace: ns, Name: "m-key"}, &corev1.Secret{})).To(Succeed())
+		Expect(picker.List(ctx, &corev1.PodList{}, in)).To(Succeed())
+		Expect(picker.List(ctx, &v1alpha1.InferencePoolList{}, in)).To(Succeed())
+		Expect(self.Get(ctx, client.ObjectKey{Namespace: ns, Name: "somebodys"}, &corev1.Secret{})).To(Succeed())
+		touched := pool.DeepCopy()
+		touched.Labels = map[string]string{"touched": "yes"}
+		pod := &corev1.Pod{
+			ObjectMeta: metav1.ObjectMeta{Name: "x", Namespace: ns}, Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "x", Image: "x"}}},
+		}
+		for what, err := range map[string]error{
+			"a picker reads another Secret":             picker.Get(ctx, client.ObjectKey{Namespace: ns, Name: "somebodys"}, &corev1.Secret{}),
+			"a picker lists Secrets":                    picker.List(ctx, &corev1.SecretList{}, in),
+			"a picker makes pods":                       picker.Create(ctx, pod.DeepCopy()),
+			"a picker deletes pods":                     picker.DeleteAllOf(ctx, &corev1.Pod{}, in),
+			"a picker changes its pool":                 picker.Update(ctx, touched.DeepCopy()),
+			"a picker changes its pool's status":        picker.Status().Update(ctx, touched.DeepCopy()),
+			"a picker reads pools of another namespace": picker.List(ctx, &v1alpha1.InferencePoolList{}, client.InNamespace("default")),
+			"a picker reads nodes":                      picker.List(ctx, &corev1.NodeList{}),
+			"the operator lists Secrets":                self.List(ctx, &corev1.SecretList{}, in),
+			"the operator deletes a Secret":             self.Delete(ctx, secret("somebodys")),
+			"the operator changes the spec of a pool":   self.Update(ctx, touched.DeepCopy()),
+			"the operator deletes pods in bulk":         self.DeleteAllOf(ctx, &corev1.Pod{}, in),
+			"the operator grants what it does not hold": self.Create(ctx, &rbacv1.Role{
+				ObjectMeta: metav1.ObjectMeta{Name: "more", Namespace: ns},
+				Rules:      []rbacv1.PolicyRule{{APIGroups: []string{""}, Resources: []string{"secrets"}, Verbs: []string{"list"}}},
+			}),
+		} {
+			Expect(apierrors.IsForbidden(err)).To(BeTrue(), "%s: %v", what, err)
+		}
 	})
 
 	DescribeTable("of people", func(ctx SpecContext, role, verb, resource string, allowed bool) {

@@ -1,0 +1,185 @@
+package e2e
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/kvasir-dev/kvasir/internal/vllmsim"
+)
+
+const (
+	// What nobody may find again. The texts are such that nothing else is spelled alike.
+	secretPrompt  = "zanzibarquux the merger is called off"
+	secretSystem  = "wolpertinger you are a lawyer"
+	secretSession = "session-okapihorn-17"
+	secretUser    = "somebody-yaffingale"
+	secretKey     = "sk-narwhaltooth-0123456789abcdef"
+	secretEngine  = "engine-pangolinkey-0123456789"
+	secretSalt    = "salt-quokkapaw"
+	secretRoot    = "root-axolotlgill-0123456789abcdef01234567"
+	secretTool    = "tool_jackalopefoot"
+	// secretTokens are ids of a prompt, as they would be written.
+	secretTokens = "77001,77002,77003,77004"
+)
+
+// TestNothingIsToldOfRequests sends requests that have words to look for, in all their parts, good ones and such that
+// fail, through a picker that logs as much as it can; then it looks for the words in everything that the picker tells.
+func TestNothingIsToldOfRequests(t *testing.T) {
+	log := t.TempDir()
+	f := newFleetWith(t, 2, vllmsim.Config{SpeedUp: 20}, "MarginalCost", func(f *fleet) {
+		f.args = append(f.args, "--log-level", "trace", "--decision-log", log)
+		sum := sha256.Sum256([]byte(secretKey))
+		f.write("pool.yaml", strings.Replace(poolYAML, "  selector:", "  engine: {apiKey: {name: engine, key: token}}\n  keySpace: {secretRef: {name: root}}\n  selector:", 1))
+		f.write("policy.yaml", strings.Replace(fmt.Sprintf(policyYAML, "MarginalCost"), "  decisions: {answerHeaders: Always}", `  decisions: {answerHeaders: Always, logPercent: 100}
+  session: {keys: [{type: Header, name: x-session-id}, {type: BodyField, name: user}]}
+  admission:
+    tenants:
+      identification: APIKey
+      unknown: Reject
+      secretRefs: [{name: tenants}]
+      classes: [{name: default}]`, 1))
+		f.write("secrets.yaml", fmt.Sprintf(`apiVersion: v1
+kind: Secret
+metadata: {name: tenants}
+stringData: {acme: '{"class":"default","sha256":["%s"]}'}
+---
+apiVersion: v1
+kind: Secret
+metadata: {name: engine}
+stringData: {token: %s}
+---
+apiVersion: v1
+kind: Secret
+metadata: {name: root}
+stringData: {root: %s}
+`, hex.EncodeToString(sum[:]), secretEngine, secretRoot))
+	})
+	follow := f.follow()
+	message := map[string]any{"role": "user", "content": secretPrompt + strings.Repeat(" and so on", 40)}
+	chat := map[string]any{
+		"model": "m", "max_tokens": 4, "stream": true, "user": secretUser, "cache_salt": secretSalt,
+		"messages": []any{map[string]any{"role": "system", "content": secretSystem}, message},
+	}
+	tools := map[string]any{"model": "m", "max_tokens": 4, "messages": []any{message}, "tools": []any{map[string]any{
+		"type": "function", "function": map[string]any{"name": secretTool, "parameters": map[string]any{}},
+	}}}
+	statuses := map[int]int{}
+	for range 3 {
+		for _, one := range []struct {
+			path, key string
+			body      any
+		}{
+			{"/v1/chat/completions", secretKey, chat},
+			{"/v1/chat/completions", secretKey, tools},
+			{"/v1/completions", secretKey, map[string]any{"model": "m", "prompt": secretPrompt, "max_tokens": 2}},
+			{"/v1/completions", secretKey, json.RawMessage(`{"model":"m","max_tokens":2,"prompt":[` + secretTokens + strings.Repeat(","+secretTokens, 40) + `]}`)},
+			{"/v1/completions", secretKey + "-wrong", chat},                                                         // 401
+			{"/v1/completions", secretKey, map[string]any{"model": "m", "prompt": map[string]any{secretPrompt: 1}}}, // cannot be read
+			{"/v1/completions", secretKey, json.RawMessage(`"` + secretPrompt + `"`)},
+			{"/v1/chat/completions", secretKey, map[string]any{"model": "m", "messages": secretPrompt}},
+			{"/v1/embeddings", secretKey, map[string]any{"model": "m", "input": secretPrompt}},
+			{"/v1/unknown/" + secretSession, secretKey, chat},
+		} {
+			statuses[f.confide(one.path, one.key, one.body)]++
+		}
+	}
+	for _, status := range []int{200, 400, 401} {
+		if statuses[status] == 0 {
+			t.Fatalf("no answer with %d: %v", status, statuses)
+		}
+	}
+	body, err := json.Marshal(chat)
+	if err != nil {
+		t.Fatal(err)
+	}
+	explained, err := f.client.Post(f.metrics+"/explain", "application/json", strings.NewReader(string(body)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	explanation, err := io.ReadAll(explained.Body)
+	if err != nil || explained.StatusCode != http.StatusOK {
+		t.Fatalf("%d %v: %s", explained.StatusCode, err, explanation)
+	}
+	_ = explained.Body.Close()
+	told := map[string]string{"/explain": string(explanation), "/decisions?follow=1": follow()}
+	for _, path := range []string{"/metrics", "/status", "/status?output=json", "/decisions?limit=512", "/prefixes?limit=100"} {
+		status, text := f.get(f.metrics + path)
+		if status != http.StatusOK || text == "" {
+			t.Errorf("%s: %d", path, status)
+		}
+		told[path] = text
+	}
+	f.until("the decision log is written", func() bool {
+		text, err := os.ReadFile(filepath.Join(log, "decisions.jsonl"))
+		told["the decision log"] = string(text)
+		return err == nil && strings.Count(told["the decision log"], "\n") >= statuses[200]
+	})
+	told["the log"] = f.logs.String()
+	if !strings.Contains(told["the log"], "Picked") || !strings.Contains(told["/decisions?limit=512"], `"outcome":"completed"`) {
+		t.Errorf("it tells less than it might: %s", told["the log"])
+	}
+	for _, secret := range []string{
+		"zanzibarquux", "wolpertinger", "okapihorn", "yaffingale", "narwhaltooth", "pangolinkey", "quokkapaw", "axolotlgill", "jackalopefoot",
+		secretTokens, "77001 77002", "77001, 77002", base64.StdEncoding.EncodeToString([]byte(secretEngine))[:20], base64.StdEncoding.EncodeToString([]byte(secretRoot))[:20],
+	} {
+		for where, text := range told {
+			if at := strings.Index(text, secret); at >= 0 {
+				t.Errorf("%s tells of %q: %s", where, secret, text[max(0, at-100):min(len(text), at+100)])
+			}
+		}
+	}
+}
+
+// confide sends a request with a tenant's key, and gives the answer's status.
+func (f *fleet) confide(path, key string, body any) int {
+	f.t.Helper()
+	payload, err := json.Marshal(body)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	r, err := http.NewRequest(http.MethodPost, f.proxy+path, strings.NewReader(string(payload)))
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	r.Header.Set("Content-Type", "application/json")
+	r.Header.Set("Authorization", "Bearer "+key)
+	r.Header.Set("X-Session-Id", secretSession)
+	resp, err := f.client.Do(r)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	_, _ = io.Copy(io.Discard, resp.Body)
+	return resp.StatusCode
+}
+
+// follow reads decisions until what it returns is called, which gives all of them.
+func (f *fleet) follow() func() string {
+	f.t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, f.metrics+"/decisions?follow=1&limit=1", http.NoBody)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	resp, err := f.client.Do(r)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	text := make(chan string)
+	go func() {
+		all, _ := io.ReadAll(resp.Body)
+		_ = resp.Body.Close()
+		text <- string(all)
+	}()
+	return func() string { cancel(); return <-text }
+}
