@@ -31,13 +31,13 @@ demo: ## 8 simulated engines, real traffic, round robin against the default poli
 	@exec $(BIN)/demo -out out/demo
 
 .PHONY: test
-test: verify lint unit sim mutants fuzz test-integration test-chart e2e test-browser ## everything CI checks
+test: verify lint unit sim mutants fuzz test-integration test-chart e2e test-docs test-browser ## everything CI checks
 	@echo "All checks passed."
 
 .PHONY: unit
 unit: ## unit tests, with the race detector where there is a C compiler
 	@echo "== unit tests $(RACE)"
-	CGO_ENABLED=$(if $(RACE),1,0) $(GO) test -timeout 30m $(RACE) $$($(GO) list ./... | grep -vE '/test/(browser|chart|cluster|crdcel|e2e|floors|integration|kube|lifecycle|podrunner|sim)')
+	CGO_ENABLED=$(if $(RACE),1,0) $(GO) test -timeout 30m $(RACE) $$($(GO) list ./... | grep -vE '/test/(browser|chart|cluster|crdcel|docs|e2e|floors|integration|kube|lifecycle|podrunner|sim)')
 	CGO_ENABLED=$(if $(RACE),1,0) $(GO) test $(RACE) ./test/sim -sim.seeds=300 -sim.steps=40
 	$(GO) test -count=1 ./test/floors # it asks the go command, of which the test cache knows nothing
 
@@ -73,6 +73,11 @@ e2e: ## real processes and sockets, end to end
 test-browser: ## the picker's page in a real Chromium, with simulated engines and traffic; skipped where there is none
 	@echo "== the page in a browser"
 	CGO_ENABLED=0 $(GO) test -count=1 -v -timeout 10m ./test/browser
+
+.PHONY: test-docs
+test-docs: ## commands of the documentation, its links and lists
+	@echo "== documentation"
+	CGO_ENABLED=0 $(GO) test -count=1 -timeout 10m ./test/docs
 
 .PHONY: kube
 kube: ## etcd and Kubernetes, built from Go modules into bin/kube for the tests (once; 10 minutes of processor time)
@@ -116,6 +121,10 @@ test-e2e: helm ## Kvasir on that cluster: by its chart, in real pods, under load
 fuzz: ## every fuzz target for FUZZTIME (5s)
 	@echo "== fuzz targets, $(FUZZTIME) each"
 	GO=$(GO) hack/fuzz.sh $(FUZZTIME)
+
+.PHONY: vulncheck
+vulncheck: ## known faults in the code that is called, where the database of them can be reached
+	@GO=$(GO) hack/vulncheck.sh
 
 .PHONY: lint
 lint: ## go vet, golangci-lint, and the API rules

@@ -2,8 +2,8 @@
 # Generates the deep copies and the CustomResourceDefinitions from api/v1alpha1, and the parts of the chart that have
 # their source elsewhere.
 #
-#   hack/generate.sh          writes api/v1alpha1/zz_generated.deepcopy.go, config/crd/bases, and charts/kvasir/templates/crds,
-#                             files and README.md
+#   hack/generate.sh          writes api/v1alpha1/zz_generated.deepcopy.go, config/crd/bases, docs/api.md, and
+#                             charts/kvasir/templates/crds, files and README.md
 #   hack/generate.sh --check  writes nothing; fails when they are stale
 set -eu
 cd "$(dirname "$0")/.."
@@ -21,10 +21,12 @@ go run ./hack/crdstrip "$out"/crd/*.yaml
 go -C hack/crdcheck run . "$out"/crd/*.yaml
 go -C hack/promcheck run . "$PWD"/config/monitoring/rules.yaml "$PWD"/config/monitoring/dashboards/*.json
 go run ./hack/chart -definitions "$out/crd" -out "$out/chart"
+go run ./hack/apidoc "$out"/crd/*.yaml >"$out/api.md"
 
 if [ "${1:-}" = --check ]; then
 	diff -u api/v1alpha1/zz_generated.deepcopy.go "$out/api/zz_generated.deepcopy.go" &&
 		diff -ru config/crd/bases "$out/crd" &&
+		diff -u docs/api.md "$out/api.md" &&
 		diff -ru charts/kvasir/templates/crds "$out/chart/templates/crds" &&
 		diff -ru charts/kvasir/files "$out/chart/files" &&
 		diff -u charts/kvasir/README.md "$out/chart/README.md" || {
@@ -35,6 +37,7 @@ if [ "${1:-}" = --check ]; then
 fi
 
 cp "$out/api/zz_generated.deepcopy.go" api/v1alpha1/
+cp "$out/api.md" docs/
 rm -rf config/crd/bases charts/kvasir/templates/crds charts/kvasir/files
 cp -R "$out/crd" config/crd/bases
 cp -R "$out/chart/." charts/kvasir
