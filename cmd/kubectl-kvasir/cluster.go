@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -81,6 +82,9 @@ func (k *cluster) connect() (client.Client, *rest.Config, string, error) {
 		return nil, nil, "", fmt.Errorf("reading the kubeconfig: %w", err)
 	}
 	config, err := k.config.ClientConfig()
+	if clientcmd.IsEmptyConfig(err) {
+		return nil, nil, "", errors.New("no kubeconfig says where the cluster is: set KUBECONFIG or --kubeconfig; a picker without a cluster is asked with --picker URL")
+	}
 	if err != nil {
 		return nil, nil, "", fmt.Errorf("reading the kubeconfig: %w", err)
 	}
