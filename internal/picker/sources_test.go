@@ -1,0 +1,269 @@
+package picker
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/kvasir-dev/kvasir/internal/chatprompt"
+	"github.com/kvasir-dev/kvasir/internal/endpoint"
+	"github.com/kvasir-dev/kvasir/internal/kvblock"
+	"github.com/kvasir-dev/kvasir/internal/openai"
+	"github.com/kvasir-dev/kvasir/internal/policy"
+	"github.com/kvasir-dev/kvasir/internal/tokenizer"
+)
+
+// fakeRenderer answers with fixed ids, or fails.
+type fakeRenderer struct {
+	ids []uint32
+	err error
+}
+
+func (f fakeRenderer) Tokens(context.Context, *endpoint.Endpoint, openai.Route, []byte, string) ([]uint32, error) {
+	return f.ids, f.err
+}
+
+// fakePrompter has as many tokens as it says, or fails.
+type fakePrompter struct {
+	tokens int
+	err    error
+}
+
+func (f fakePrompter) AppendKeys(_ context.Context, dst []kvblock.Key, _ []byte, _ *openai.Request, chain tokenizer.Chain) ([]kvblock.Key, int, error) {
+	return kvblock.AppendKeys(dst, chain.Root, make([]uint32, f.tokens), chain.BlockTokens), f.tokens, f.err
+}
+
+const (
+	textBody  = `{"model":"m","prompt":"abc"}`
+	chatBody  = `{"model":"m","messages":[{"role":"user","content":"hi"}]}`
+	imageBody = `{"model":"m","messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":"x"}}]}]}`
+)
+
+func TestTokensComeFromTheBestSource(t *testing.T) {
+	ids := make([]uint32, 40)
+	exact := &Exact{Texts: fakePrompter{tokens: 70}, Chats: fakePrompter{tokens: 80}}
+	failing := func(err error) *Exact {
+		return &Exact{Texts: fakePrompter{err: err}, Chats: fakePrompter{err: err}}
+	}
+	unsupported := fmt.Errorf("%w: this", chatprompt.ErrUnsupported)
+	rendered := fakeRenderer{ids: ids}
+	for name, tc := range map[string]struct {
+		exact        *Exact
+		engineTokens string
+		route        openai.Route
+		body         string
+		renderer     Renderer
+		want         TokenSource
+		tokens       int
+		missing      string
+	}{
+		"ids are taken as they are":            {nil, "WhenNoTokenizer", openai.Completions, `{"model":"m","prompt":[1,2,3]}`, nil, TokensGiven, 3, ""},
+		"and shortened as asked":               {nil, "Never", openai.Completions, `{"model":"m","prompt":[1,2,3],"truncate_prompt_tokens":2}`, nil, TokensGiven, 2, ""},
+		"text is encoded in process":           {exact, "WhenNoTokenizer", openai.Completions, textBody, rendered, TokensExact, 70, ""},
+		"so are chats":                         {exact, "Never", openai.ChatCompletions, chatBody, rendered, TokensExact, 80, ""},
+		"and embeddings":                       {exact, "Never", openai.Embeddings, `{"model":"m","input":"abc"}`, rendered, TokensExact, 70, ""},
+		"text goes to an engine else":          {nil, "WhenNoTokenizer", openai.Completions, textBody, rendered, TokensEngine, 40, ""},
+		"chats that are not proven":            {&Exact{Texts: fakePrompter{}}, "WhenNoTokenizer", openai.ChatCompletions, chatBody, rendered, TokensEngine, 40, ""},
+		"texts that are not proven":            {&Exact{Chats: fakePrompter{}}, "WhenNoTokenizer", openai.Completions, textBody, rendered, TokensEngine, 40, ""},
+		"what cannot be made here":             {failing(unsupported), "WhenNoTokenizer", openai.ChatCompletions, chatBody, rendered, TokensEngine, 40, ""},
+		"unless the policy forbids":            {nil, "Never", openai.ChatCompletions, chatBody, rendered, TokensApproximate, 7, "unavailable"},
+		"even what cannot be made here":        {failing(unsupported), "Never", openai.ChatCompletions, chatBody, rendered, TokensApproximate, 7, "unsupported"},
+		"beyond the budget no engine is asked": {failing(context.DeadlineExceeded), "WhenNoTokenizer", openai.ChatCompletions, chatBody, rendered, TokensApproximate, 7, "budget"},
+		"but where the policy wants it":        {failing(context.DeadlineExceeded), "BeyondBudget", openai.ChatCompletions, chatBody, rendered, TokensEngine, 40, ""},
+		"what the template refuses":            {failing(errors.New("raised")), "BeyondBudget", openai.ChatCompletions, chatBody, rendered, TokensApproximate, 7, "refused"},
+		"an engine may fail":                   {nil, "WhenNoTokenizer", openai.Completions, textBody, fakeRenderer{err: errors.New("no")}, TokensApproximate, 1, "unavailable"},
+		"an engine may refuse":                 {nil, "WhenNoTokenizer", openai.Completions, textBody, fakeRenderer{err: ErrUnrenderable}, TokensApproximate, 1, "unsupported"},
+		"an engine may be too slow":            {nil, "WhenNoTokenizer", openai.Completions, textBody, fakeRenderer{err: context.DeadlineExceeded}, TokensApproximate, 1, "budget"},
+		"several texts are not for an engine":  {nil, "WhenNoTokenizer", openai.Completions, `{"model":"m","prompt":["abc","d"]}`, rendered, TokensApproximate, 1, "unavailable"},
+		"other routes are approximate":         {nil, "WhenNoTokenizer", openai.Responses, `{"model":"m","input":"abc"}`, rendered, TokensApproximate, 1, "route"},
+		"so are images":                        {exact, "WhenNoTokenizer", openai.ChatCompletions, imageBody, rendered, TokensApproximate, 18, "content"},
+		"and the model's own length":           {nil, "Never", openai.Completions, `{"model":"m","prompt":[1,2,3],"truncate_prompt_tokens":-1}`, nil, TokensApproximate, 3, "content"},
+		"and salts that events do not tell": {&Exact{SaltsUntold: true, Texts: fakePrompter{}}, "WhenNoTokenizer", openai.Completions,
+			`{"model":"m","prompt":"abc","cache_salt":"s"}`, rendered, TokensApproximate, 1, "identity"},
+		"and adapters that events do not tell": {&Exact{AdaptersUntold: true, Texts: fakePrompter{}}, "WhenNoTokenizer", openai.Completions,
+			`{"model":"lora","prompt":"abc"}`, rendered, TokensApproximate, 1, "identity"},
+		"but an alias is no adapter": {&Exact{AdaptersUntold: true, Texts: fakePrompter{tokens: 5}}, "WhenNoTokenizer", openai.Completions,
+			`{"model":"alias","prompt":"abc"}`, rendered, TokensExact, 5, ""},
+		"embeds alone are nothing": {exact, "WhenNoTokenizer", openai.Completions, `{"model":"m","prompt_embeds":"AAAA"}`, rendered, TokensNone, 9, "content"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			spec := testSpec(t, 2)
+			spec.Adapters = []string{"lora"}
+			spec.Policy.EngineTokens = tc.engineTokens
+			p := New(Options{Now: newClock().Now, Renderer: tc.renderer})
+			p.SetExact("default", "m", tc.exact)
+			if err := p.Apply([]Spec{spec}); err != nil {
+				t.Fatal(err)
+			}
+			d, err := p.Pick(context.Background(), &Request{Route: tc.route, Body: []byte(tc.body)})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer d.End(Completed)
+			if d.Tokens != tc.want || d.TokensMissing != tc.missing {
+				t.Errorf("tokens from %q (%s), want %q (%s)", d.Tokens, d.TokensMissing, tc.want, tc.missing)
+			}
+			if d.PromptTokens != tc.tokens {
+				t.Errorf("%d tokens, want %d", d.PromptTokens, tc.tokens)
+			}
+			if s := p.Stats()[0]; s.Tokens[tc.want] != 1 || tc.missing != "" && s.Inexact[tc.missing] != 1 || tc.missing == "" && len(d.keys) != tc.tokens/16 {
+				t.Errorf("counted as %v, %v; %d keys", s.Tokens, s.Inexact, len(d.keys))
+			}
+		})
+	}
+}
+
+// TestARequestWithoutTokensFindsWhereItsBeginningWent: approximate matching, by chunks of text.
+func TestARequestWithoutTokensFindsWhereItsBeginningWent(t *testing.T) {
+	spec := testSpec(t, 5)
+	spec.Adapters = []string{"lora"}
+	spec.Policy.EngineTokens = "Never"
+	spec.Policy.Strategy = policy.Config{Type: policy.LongestPrefix, LongestPrefix: policy.LongestPrefixConfig{Literal: true}}
+	p := newPicker(t, newClock(), spec)
+	turn := func(model string, n int) *Decision {
+		t.Helper()
+		messages := []map[string]string{}
+		for i := range n {
+			messages = append(messages, map[string]string{"role": "user", "content": fmt.Sprintf("turn %d ", i) + strings.Repeat("and so on ", 40)})
+		}
+		body, err := json.Marshal(map[string]any{"model": model, "messages": messages, "stream": true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		d, err := p.Pick(context.Background(), &Request{Route: openai.ChatCompletions, Body: body})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return d
+	}
+	first := turn("m", 1)
+	if first.Targets[0].Predicted != 0 || first.Tokens != TokensApproximate {
+		t.Fatalf("a first turn: %d predicted, tokens %s", first.Targets[0].Predicted, first.Tokens)
+	}
+	home := first.Targets[0].Endpoint.Pod
+	first.End(Completed)
+	for n := 2; n < 6; n++ {
+		d := turn("m", n)
+		if got := d.Targets[0]; got.Endpoint.Pod != home || got.Predicted < 80*(n-1) || got.Predicted >= d.PromptTokens || got.Confirmed != 0 {
+			t.Errorf("turn %d: %s of %s, %d tokens predicted, %d confirmed", n, got.Endpoint.Pod, home, got.Predicted, got.Confirmed)
+		}
+		d.Usage(d.PromptTokens, 0)
+		d.End(Completed)
+	}
+	if other := turn("lora", 3); other.Targets[0].Predicted != 0 {
+		t.Error("an adapter finds the base model's")
+	}
+	if hits := p.Stats()[0].Hits; hits.Answers != 0 {
+		t.Errorf("guesses are compared with what is delivered: %+v", hits)
+	}
+	// A fallback that takes over is where the next turn goes.
+	d := turn("m", 6)
+	d.Fail()
+	d.Begin(1)
+	moved := d.Target().Endpoint.Pod
+	d.End(Completed)
+	targets := turn("m", 7).Targets
+	for i := range targets {
+		if targets[i].Endpoint.Pod == moved && targets[i].Match.Blocks() == targets[0].Match.Blocks() {
+			return
+		}
+	}
+	t.Errorf("moved to %s, of which the next turn knows nothing", moved)
+}
+
+// TestWithoutEventsKeysAreMatchedWithWhatWasRouted: ids are known, and nobody tells what engines hold.
+func TestWithoutEventsKeysAreMatchedWithWhatWasRouted(t *testing.T) {
+	spec := testSpec(t, 4)
+	spec.NoEvents = true
+	p := newPicker(t, newClock(), spec)
+	d := pick(t, p, completion("m", 0, 200, true))
+	home := d.Targets[0].Endpoint.Pod
+	d.End(Completed)
+	d = pick(t, p, completion("m", 0, 400, true))
+	if got := d.Targets[0]; got.Endpoint.Pod != home || got.Predicted != 192 || got.Confirmed != 0 {
+		t.Errorf("%s of %s, %d predicted, %d confirmed", got.Endpoint.Pod, home, got.Predicted, got.Confirmed)
+	}
+	d.End(Completed)
+}
+
+func TestEnginesThatDoNotRenderAreTold(t *testing.T) {
+	c := newClock()
+	fail := true
+	p := New(Options{Now: c.Now, Renderer: engines{"pod-0": func(context.Context) error {
+		if fail {
+			return errors.New("no route")
+		}
+		return nil
+	}}})
+	if err := p.Apply([]Spec{testSpec(t, 1)}); err != nil {
+		t.Fatal(err)
+	}
+	for range 3 {
+		pick(t, p, []byte(textBody)).End(Completed)
+	}
+	if got := p.Stats()[0].Rendering; got.Failures != 3 || got.Last != "no route" {
+		t.Errorf("%+v", got)
+	}
+	fail = false
+	pick(t, p, []byte(textBody)).End(Completed)
+	if got := p.Stats()[0].Rendering; got.Failures != 0 {
+		t.Errorf("after an answer: %+v", got)
+	}
+}
+
+// engines is a Renderer whose answers depend on the pod.
+type engines map[string]func(ctx context.Context) error
+
+func (e engines) Tokens(ctx context.Context, ep *endpoint.Endpoint, _ openai.Route, _ []byte, _ string) ([]uint32, error) {
+	if fail := e[ep.Pod]; fail != nil {
+		if err := fail(ctx); err != nil {
+			return nil, err
+		}
+	}
+	return make([]uint32, 40), nil
+}
+
+// TestOneEngineThatDoesNotRenderCostsOneRequest: a frozen engine takes the budget of one request, a dead one of none.
+func TestOneEngineThatDoesNotRenderCostsOneRequest(t *testing.T) {
+	frozen := func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }
+	dead := func(context.Context) error { return errors.New("connection refused") }
+	for name, tc := range map[string]struct {
+		fail func(context.Context) error
+		lost int
+	}{"frozen": {frozen, 1}, "dead": {dead, 0}} {
+		t.Run(name, func(t *testing.T) {
+			spec := testSpec(t, 3)
+			spec.Policy.EngineTokenBudget = 20 * time.Millisecond
+			p := New(Options{Now: newClock().Now, Renderer: engines{"pod-0": tc.fail}})
+			if err := p.Apply([]Spec{spec}); err != nil {
+				t.Fatal(err)
+			}
+			lost := 0
+			for range 12 {
+				d := pick(t, p, []byte(`{"model":"m","prompt":"text"}`))
+				if d.Tokens != TokensEngine {
+					lost++
+				}
+				d.End(Completed)
+			}
+			if lost != tc.lost {
+				t.Errorf("%d of 12 requests have no tokens, want %d", lost, tc.lost)
+			}
+		})
+	}
+}
+
+func TestARequestThatCannotBeRenderedBlamesNoEngine(t *testing.T) {
+	p := New(Options{Now: newClock().Now, Renderer: fakeRenderer{err: fmt.Errorf("%w: bad", ErrUnrenderable)}})
+	if err := p.Apply([]Spec{testSpec(t, 1)}); err != nil {
+		t.Fatal(err)
+	}
+	pick(t, p, []byte(`{"model":"m","prompt":"text"}`)).End(Completed)
+	if from := p.current.Load().pools[0].members[0].renderFrom.Load(); from != 0 {
+		t.Error("the engine is left alone for the request's fault")
+	}
+}
