@@ -235,6 +235,21 @@ func TestLinksLeadSomewhere(t *testing.T) {
 	}
 }
 
+var metric = regexp.MustCompile("`(kvasir_[a-z0-9_]+)")
+
+// TestMetricsThatAreNamedAreThere: each metric that a page names is in the tables of docs/metrics.md, if not as a whole, as
+// the beginning of several.
+func TestMetricsThatAreNamedAreThere(t *testing.T) {
+	all := pages(t)
+	for page, text := range all {
+		for _, m := range metric.FindAllStringSubmatch(text, -1) {
+			if !strings.Contains(all["docs/metrics.md"], "`"+m[1]) {
+				t.Errorf("%s names %s, which docs/metrics.md does not", page, m[1])
+			}
+		}
+	}
+}
+
 // TestEveryPageIsInTheIndex: docs/README.md leads to each.
 func TestEveryPageIsInTheIndex(t *testing.T) {
 	all := pages(t)

@@ -237,7 +237,7 @@ type Candidate struct {
 	Terms []Term  `json:"terms"`
 }
 
-// Term is a part of a cost. docs/policies.md says how a strategy puts them together.
+// Term is a part of a cost. docs/troubleshooting.md says how they are put together.
 type Term struct {
 	Name  string  `json:"name"`
 	Value float64 `json:"value"`
