@@ -33,6 +33,7 @@ done
 
 echo "== images"
 $GO run ./hack/images -arch "$ARCHES" -tag "$version" -revision "$(git rev-parse HEAD)" -out dist/images manager picker reporter vllmsim
+find dist/images -type f ! -name '*.tar' ! -name '*.spdx.json' -delete # the programs, which are in the images
 
 echo "== chart"
 # Images have the tag of the release.
