@@ -32,6 +32,14 @@ func (p *Pace) Prefill(w load.Work) time.Duration {
 	return seconds((p.overhead + p.token*w.Tokens + p.pair*w.Pairs) / p.weight)
 }
 
+// Least is Prefill where the tokens are computed while the weights are read, which is most of what every step takes.
+func (p *Pace) Least(w load.Work) time.Duration {
+	if p.weight == 0 {
+		return 0
+	}
+	return seconds(max(p.overhead, p.token*w.Tokens+p.pair*w.Pairs) / p.weight)
+}
+
 // FirstToken predicts when a request with so much work has its first token from an endpoint that it is sent to now, at
 // the latest. Engines compute in steps: it waits for the end of the one under way, and its own takes as long as all that
 // is prefilled in it, what may join it later (Joins) included.
@@ -40,26 +48,49 @@ func FirstToken(v *load.View, w load.Work) time.Duration {
 	if v.InFlight > 0 {
 		step *= 1.5
 	}
-	return seconds(v.Overdue+step) + max(together, prefill(v, w))
+	return seconds(v.Overdue + step + max(mostTogether.Seconds(), prefill(v, w)))
 }
 
-// prefill is the time of what an endpoint has to prefill with so much work more.
-func prefill(v *load.View, w load.Work) time.Duration {
-	return seconds((v.PendingTokens+w.Tokens)/rate(v) + (v.PendingPairs+w.Pairs)*v.PairSeconds)
+// FirstTokenAlone is FirstToken of a request that nobody may join but who leaves it in time (load.Booking.SetDue). The
+// step under way may just have begun; while weights are read, which is most of what every step takes, tokens are computed.
+func FirstTokenAlone(v *load.View, w load.Work) time.Duration {
+	d := together(v, w)
+	if v.InFlight > 0 {
+		d += seconds(v.Overhead + v.ContextSeconds*v.DecodingTokens)
+	}
+	return d
+}
+
+// together is the time in which an endpoint prefills so much work with all that it has to prefill, in one step from now.
+func together(v *load.View, w load.Work) time.Duration {
+	return seconds(v.Overdue + v.ContextSeconds*v.DecodingTokens + max(v.Overhead, prefill(v, w)))
+}
+
+// Tight tells whether a target is too short for a request to be joined by others as they come.
+func Tight(target time.Duration) bool { return target < 2*mostTogether }
+
+// prefill is the time of what an endpoint has to prefill with so much work more, in seconds.
+func prefill(v *load.View, w load.Work) float64 {
+	return (v.PendingTokens+w.Tokens)/rate(v) + (v.PendingPairs+w.Pairs)*v.PairSeconds
 }
 
 // Joins tells whether a request with so much work may go to an endpoint: always if nothing has to be prefilled there,
-// and else while all of it together takes at most 50 ms. Whoever is there already is not kept much longer.
+// and else while all of it together takes at most 50 ms, and leaves those in time who may not be late for it.
 func Joins(v *load.View, w load.Work) bool {
-	if v.Waiting > 1 && v.Prefilling > 1 {
+	switch {
+	case v.Waiting > 1 && v.Prefilling > 1:
 		return false // not even what is there goes on
+	case v.PendingTokens <= 0 && v.Overdue <= 0:
+		return true
+	case v.Due > 0 && together(v, w) > v.Due:
+		return false
 	}
-	return v.PendingTokens <= 0 && v.Overdue <= 0 || seconds(v.Overdue)+prefill(v, w) <= together
+	return seconds(v.Overdue+prefill(v, w)) <= mostTogether
 }
 
-// together is how much prefill may come together at an endpoint, if it is not one request's: steps that take longer
-// keep all waiting who share them, and much shorter ones waste what every step costs.
-const together = 50 * time.Millisecond
+// mostTogether is how much prefill may come together at an endpoint, if it is not one request's: steps that take longer
+// keep all waiting who decode there, and much shorter ones waste what every step costs.
+const mostTogether = 50 * time.Millisecond
 
 const (
 	// kvFull is the part of an endpoint's KV blocks that may be in use, with what waits there and the request: what

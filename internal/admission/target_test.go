@@ -21,7 +21,13 @@ func TestAFirstTokenIsNeverPredictedSoonerForMore(t *testing.T) {
 		}
 		w := load.WorkOf(rng.IntN(30_000), rng.IntN(30_000))
 		worse, more := v, w
-		switch rng.IntN(5) {
+		if rng.IntN(2) == 0 {
+			v.Due = time.Duration(1 + rng.IntN(int(time.Second)))
+			worse.Due = v.Due
+		}
+		switch rng.IntN(6) {
+		case 5:
+			worse.Due = v.Due / 2
 		case 0:
 			worse.PendingTokens += float64(rng.IntN(5000))
 		case 1:
@@ -32,6 +38,9 @@ func TestAFirstTokenIsNeverPredictedSoonerForMore(t *testing.T) {
 			worse.InFlight++
 		case 4:
 			more = load.WorkOf(int(w.Tokens)+rng.IntN(5000), int(w.Context-w.Tokens))
+		}
+		if a, b := FirstTokenAlone(&v, w), FirstTokenAlone(&worse, more); b < a {
+			t.Fatalf("alone %v for %+v at %+v, but %v for %+v at %+v", a, w, v, b, more, worse)
 		}
 		if a, b := FirstToken(&v, w), FirstToken(&worse, more); b < a {
 			t.Fatalf("%v for %+v at %+v, but %v for %+v at %+v", a, w, v, b, more, worse)
@@ -47,6 +56,9 @@ func TestWhoJoinsAPrefill(t *testing.T) {
 	idle := load.View{Rate: 20_000}
 	busy := load.View{Rate: 20_000, PendingTokens: 400, InFlight: 1}
 	overdue := load.View{Rate: 20_000, InFlight: 1, Overdue: 0.1}
+	due := func(in time.Duration) *load.View {
+		return &load.View{Rate: 20_000, PendingTokens: 400, InFlight: 1, Overhead: 0.01, Due: in}
+	}
 	stuck := load.View{Rate: 20_000, InFlight: 3, Waiting: 2, Prefilling: 2}
 	for _, c := range []struct {
 		name string
@@ -58,6 +70,8 @@ func TestWhoJoinsAPrefill(t *testing.T) {
 		{"50 ms together", &busy, small, true},
 		{"more than that", &busy, large, false},
 		{"behind what takes longer than it should", &overdue, small, false},
+		{"whoever leaves those in time who are there", due(46 * time.Millisecond), small, true},
+		{"whoever does not", due(44 * time.Millisecond), small, false},
 		{"behind two that wait in the engine", &stuck, small, false},
 	} {
 		if got := Joins(c.v, c.w); got != c.want {
@@ -81,6 +95,19 @@ func TestAnEndpointIsFullBeforeItsBlocksOrPlacesAre(t *testing.T) {
 	idle := load.View{KVUsage: 1, KVTokens: 10}
 	if !Fits(&idle, 1000, 0) {
 		t.Error("an endpoint that serves nothing can be tried")
+	}
+}
+
+// TestAnIdleEndpointIsInTimeForEveryPrompt, however short: its first token comes after its unloaded time.
+func TestAnIdleEndpointIsInTimeForEveryPrompt(t *testing.T) {
+	v := load.View{Rate: 45_000, PairSeconds: 1e-9, Overhead: 0.009, ContextSeconds: 5e-8, Trust: 1}
+	var p Pace
+	p.Add(&v)
+	for tokens := 1; tokens < 200_000; tokens += 1 + tokens/10 {
+		w := load.WorkOf(tokens, 0)
+		if first, unloaded := FirstTokenAlone(&v, w), p.Prefill(w); first > unloaded+time.Microsecond || !Joins(&v, w) {
+			t.Fatalf("a prompt of %d tokens: %v, unloaded %v", tokens, first, unloaded)
+		}
 	}
 }
 

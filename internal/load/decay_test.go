@@ -56,6 +56,7 @@ func TestReadLeavesNothingBehind(t *testing.T) {
 		func() { tr.Book(at(1), WorkOf(1000, 10), true) },
 		func() { tr.Observe(at(2), busy) },
 		func() { tr.Book(at(2), WorkOf(1000, 10), true).FirstToken(at(2.5)) },
+		func() { tr.Book(at(2), WorkOf(1000, 10), true).SetDue(at(50)) },
 	} {
 		change()
 		for _, when := range []float64{2.6, 100} {
@@ -63,7 +64,7 @@ func TestReadLeavesNothingBehind(t *testing.T) {
 			fields := reflect.ValueOf(&dirty).Elem()
 			for i := range fields.NumField() {
 				switch f := fields.Field(i); f.Kind() {
-				case reflect.Int:
+				case reflect.Int, reflect.Int64:
 					f.SetInt(99)
 				case reflect.Float64:
 					f.SetFloat(99)

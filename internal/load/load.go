@@ -26,6 +26,9 @@ type View struct {
 	// Overdue is by how much, in seconds, the first of the pending prefills takes longer than predicted: it may wait for
 	// KV blocks, or for a place among those that decode.
 	Overdue float64
+	// Due is how long it is until the first token of one of the pending prefills has to come, the earliest that is still
+	// to come; 0 where nobody has said.
+	Due time.Duration
 	// PendingContext is the prompts that are still to be prefilled, in tokens with what is cached of them, but for those
 	// that peers have sent.
 	PendingContext float64
@@ -86,6 +89,7 @@ type Tracker struct {
 	mu sync.Mutex
 	// prefilling lists the bookings whose prefill has not ended, oldest first: engines prefill in order of arrival.
 	prefilling []*Booking
+	dues       int  // of them, that have to be over by a time
 	pending    Work // theirs, of those that sample has not counted
 	arrivals   arrivals
 	reuse      reuse
@@ -133,6 +137,7 @@ type Booking struct {
 	// expected is when the prefill should be over, for requests that do not tell (not streamed).
 	expected time.Time
 	streamed bool
+	due      time.Time // when the first token has to come; zero if nobody has said
 	ends     time.Time // of a booking that was left: when it should be over
 	taught   bool      // its work is in a sample
 	done     bool      // prefill has ended
@@ -163,6 +168,33 @@ func (t *Tracker) Book(now time.Time, work Work, streamed bool) *Booking {
 
 // Seconds that the engine should need for the prefill by itself, as was known at the booking.
 func (b *Booking) Seconds() float64 { return b.seconds }
+
+// SetDue says when the first token has to come.
+func (b *Booking) SetDue(due time.Time) {
+	t := b.tracker
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if b.done || due.IsZero() {
+		return
+	}
+	if b.due.IsZero() {
+		t.dues++
+	}
+	b.due = due
+}
+
+// due is how long it is until the first token of a pending prefill has to come, those that are late already aside.
+func (t *Tracker) due(now time.Time) (first time.Duration) {
+	if t.dues == 0 {
+		return 0
+	}
+	for _, b := range t.prefilling {
+		if left := b.due.Sub(now); !b.due.IsZero() && left > 0 && (first == 0 || left < first) {
+			first = left
+		}
+	}
+	return first
+}
 
 // predicted is how long the prefill should take from the booking on.
 func (b *Booking) predicted() time.Duration { return b.tracker.predict(b.ahead.plus(b.work)) }
@@ -322,7 +354,7 @@ func (t *Tracker) Read(now time.Time, v *View) {
 	decoding := t.inFlight - len(t.prefilling)
 	*v = View{} // and then what there is, one by one: a literal would be made elsewhere and copied
 	v.PendingTokens, v.PendingPairs, v.PendingContext = all.Tokens, all.Pairs, all.Context
-	v.Overdue = overdue
+	v.Overdue, v.Due = overdue, t.due(now)
 	v.Utilisation, v.Queue, v.Prefilling = t.arrivals.rate(now), t.queue.at(now), len(t.prefilling)
 	v.Prompted, v.Computed = t.reuse.prompted, t.reuse.computed
 	v.KVTokens, v.Peers = t.report.KVTokens, t.peerView(now)
@@ -358,6 +390,9 @@ func (t *Tracker) endPrefill(b *Booking, now time.Time) {
 	if i := slices.Index(t.prefilling, b); i >= 0 {
 		t.prefilling = slices.Delete(t.prefilling, i, i+1)
 		t.queue.set(now, len(t.prefilling))
+	}
+	if !b.due.IsZero() {
+		t.dues--
 	}
 	if !b.taught {
 		t.pending = t.pending.minus(b.work)

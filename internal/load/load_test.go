@@ -360,3 +360,37 @@ func TestReuseIsWhatCachesHeldOfLate(t *testing.T) {
 		t.Errorf("after an hour and a prompt that no cache held: reuse %v", got)
 	}
 }
+
+// TestTheEarliestDueThatIsStillToComeCounts: of the prefills that are pending, until they have ended.
+func TestTheEarliestDueThatIsStillToComeCounts(t *testing.T) {
+	var tr Tracker
+	due := func(now, want float64) {
+		t.Helper()
+		v := tr.View(at(now))
+		if got := v.Due.Seconds(); math.Abs(got-want) > 1e-9 {
+			t.Errorf("at %v s due in %v s, want %v", now, got, want)
+		}
+	}
+	var all []*Booking
+	for _, s := range []float64{9, 3, 5, 0} {
+		b := tr.Book(at(0), WorkOf(100, 0), true)
+		if s > 0 {
+			b.SetDue(at(s))
+		}
+		all = append(all, b)
+	}
+	due(0, 3)
+	due(4, 1) // the one of 3 s is late
+	all[2].FirstToken(at(4))
+	due(4, 5)
+	all[0].Release(at(5))
+	all[0].SetDue(at(20)) // it has ended
+	due(5, 0)
+	for _, b := range all {
+		b.Release(at(6))
+	}
+	due(6, 0)
+	if tr.dues != 0 {
+		t.Errorf("%d are left", tr.dues)
+	}
+}

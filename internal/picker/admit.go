@@ -129,6 +129,7 @@ func (p *Picker) resume(g *gate, w *waiter, s *scratch, in *asked) (*view, func(
 	}
 	at := v.place(s.request.Model)
 	s.candidates = v.eligible(p.now(), &at, in.allow, s)
+	in.due = w.schedule.due(in.start)
 	if w.placed && len(s.candidates) > 0 {
 		v.lookUpFor(s, &in.prompt)
 		v.inTime(s, in.tokens, p.now().Sub(in.start), w.schedule)

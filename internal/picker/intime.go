@@ -52,26 +52,52 @@ func (v *view) schedule(s *scratch, tokens int) schedule {
 		pace.Add(&s.candidates[i].Load)
 		most = max(most, v.cached(&s.candidates[i], tokens))
 	}
-	cold := pace.Prefill(load.WorkOf(tokens, 0))
+	work := load.WorkOf(tokens, 0)
+	slowdown := caution * v.spec.Policy.Admission.Slowdown
+	target := time.Duration(slowdown * float64(pace.Prefill(work)))
+	if admission.Tight(target) {
+		// Of a short prompt's time what every step takes is the most, and the least well known.
+		target = time.Duration(max(slowdown*float64(pace.Least(work)), caution*leastSteps*float64(pace.Least(load.Work{}))))
+	}
 	return schedule{
-		target: time.Duration(caution * v.spec.Policy.Admission.Slowdown * float64(cold)),
+		target: target,
 		least:  pace.Prefill(load.WorkOf(tokens-most, most)),
 	}
+}
+
+// tight tells whether the target is too short for others to join as they come.
+func (s *schedule) tight() bool { return s.target > 0 && admission.Tight(s.target) }
+
+// due is when the first token of a request that came then has to come, of whom those who join have to take care; zero for
+// others.
+func (s *schedule) due(came time.Time) time.Time {
+	if !s.tight() {
+		return time.Time{}
+	}
+	return came.Add(s.target)
 }
 
 // caution is the part of the target that predictions have to keep to.
 const caution = 0.85
 
+// leastSteps is the shortest target, in steps of an idle engine: whoever meets a step under way waits for it, and then
+// for its own. Without that the shortest prompts would be refused wherever anything is decoded.
+const leastSteps = 3
+
 // inTime keeps the candidates from which the first token of a request should come in time if it has waited for so long
 // already. It leaves all, and tells so, if there are none.
 func (v *view) inTime(s *scratch, tokens int, waited time.Duration, at schedule) bool {
 	spec := &v.spec.Policy
+	first := admission.FirstToken
+	if at.tight() {
+		first = admission.FirstTokenAlone
+	}
 	good := func(c *policy.Candidate) bool {
 		l := &c.Load
 		cached := v.cached(c, tokens)
 		w := load.WorkOf(tokens-cached, cached)
 		return admission.Joins(l, w) && !(l.KVUsage > spec.MaxKVUsage && l.InFlight > 0) && admission.Fits(l, tokens-cached, cached) &&
-			(at.target == 0 || waited+admission.FirstToken(l, w) <= at.target)
+			(at.target == 0 || waited+first(l, w) <= at.target)
 	}
 	n := 0
 	for i := range s.candidates {
@@ -98,6 +124,7 @@ func (p *Picker) queueInTime(v *view, s *scratch, in *asked, now time.Time) (*vi
 	g := &v.gate
 	v.lookUpFor(s, &in.prompt)
 	at := v.schedule(s, in.tokens)
+	in.due = at.due(in.start)
 	if g.waiting.Load() == 0 && v.inTime(s, in.tokens, 0, at) {
 		return v, nil, nil
 	}

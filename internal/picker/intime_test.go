@@ -55,26 +55,51 @@ func TestARequestThatCannotBeInTimeIsRefusedAtOnce(t *testing.T) {
 	})
 }
 
+// TestAShortPromptIsLetIn: at once where nothing is done, and without making others late who are there.
+func TestAShortPromptIsLetIn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := targeted(t, 1)
+		for _, tokens := range []int{50, 200, 1000} {
+			got := now(t, asking(t.Context(), p, tokens*1e4, tokens, nil), "nothing is done")
+			if got.err != nil {
+				t.Fatalf("a prompt of %d tokens: %v", tokens, got.err)
+			}
+			got.d.FirstToken()
+			got.d.End(Completed)
+		}
+		first := now(t, asking(t.Context(), p, 2e7, 600, nil), "nothing is done") // 30 ms, due after 54
+		hold(feed(t, p, "pod-0"), keysOf(t, "m", 3e7, 1760)...)
+		second := now(t, asking(t.Context(), p, 3e7, 2000, nil), "both are in time") // 12 ms more, due after 180
+		waits(t, asking(t.Context(), p, 4e7, 20_000, nil), "those two would be late")
+		for _, a := range []answer{first, second} {
+			if a.err != nil {
+				t.Fatal(a.err)
+			}
+			a.d.FirstToken()
+			a.d.End(Completed)
+		}
+	})
+}
+
 // TestARequestWaitsForTheEndpointThatHoldsIt: from a free one that would have to compute all of it its first token would
 // come too late.
 func TestARequestWaitsForTheEndpointThatHoldsIt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := targeted(t, 2)
-		busy := map[string]*Decision{}
-		for i := range 2 {
-			d := pick(t, p, completion("m", 2e6+i*1e6, 60_000, true)) // 3 s
-			busy[d.Targets[0].Endpoint.Pod] = d
-		}
-		hold(feed(t, p, "pod-0"), keysOf(t, "m", 0, 40_000)...)
+		holder := pick(t, p, completion("m", 2e6, 80_000, true)) // 4 s: behind that it would be too late
+		other := pick(t, p, completion("m", 3e6, 40_000, true))  // 2 s
+		pod := holder.Targets[0].Endpoint.Pod
+		hold(feed(t, p, pod), keysOf(t, "m", 0, 40_000)...)
 		a := asking(t.Context(), p, 0, 40_000, nil) // 2 s where nothing of it is held
 		waits(t, a, "both are busy")
 		time.Sleep(2 * time.Second)
-		busy["pod-1"].FirstToken()
+		other.FirstToken()
 		waits(t, a, "the free one would need two seconds")
 		time.Sleep(500 * time.Millisecond)
-		busy["pod-0"].FirstToken()
+		waits(t, a, "the free one would need two seconds")
+		holder.FirstToken()
 		got := now(t, a, "the one that holds it is free")
-		if got.err != nil || got.d.Targets[0].Endpoint.Pod != "pod-0" {
+		if got.err != nil || got.d.Targets[0].Endpoint.Pod != pod {
 			t.Errorf("%+v", got)
 		}
 	})

@@ -128,6 +128,7 @@ type asked struct {
 	body      []byte
 	size      int           // of the body as it came
 	waited    time.Duration // for room
+	due       time.Time     // when the first token has to come, of requests with a tight target
 	prompt
 }
 
@@ -410,6 +411,7 @@ func (v *view) decide(now timeNow, s *scratch, question *policy.Request, in *ask
 	d.stored = d.Targets[0].member.stored.Load()
 	v.stats.count(d)
 	d.begin(0)
+	d.booking.SetDue(in.due)
 	first := &d.Targets[0]
 	v.tally.placed(d.PromptTokens, first.Predicted, first.uncached, d.booking.Seconds())
 	v.appraise(s, question, s.order[0], now())
