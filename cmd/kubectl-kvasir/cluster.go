@@ -78,13 +78,13 @@ func (k *cluster) pickers(c *cobra.Command) {
 // connect returns a client of the cluster, how it is reached, and the namespace that is meant.
 func (k *cluster) connect() (client.Client, *rest.Config, string, error) {
 	namespace, _, err := k.config.Namespace()
+	if clientcmd.IsEmptyConfig(err) {
+		return nil, nil, "", errors.New("no kubeconfig says where the cluster is: set KUBECONFIG or --kubeconfig; a picker without a cluster is asked with --picker URL")
+	}
 	if err != nil {
 		return nil, nil, "", fmt.Errorf("reading the kubeconfig: %w", err)
 	}
 	config, err := k.config.ClientConfig()
-	if clientcmd.IsEmptyConfig(err) {
-		return nil, nil, "", errors.New("no kubeconfig says where the cluster is: set KUBECONFIG or --kubeconfig; a picker without a cluster is asked with --picker URL")
-	}
 	if err != nil {
 		return nil, nil, "", fmt.Errorf("reading the kubeconfig: %w", err)
 	}

@@ -54,7 +54,7 @@ func TestCommandLine(t *testing.T) {
 		"a picker that is none":         {"trace --picker 127.0.0.1:1", 1, "connection refused"},
 		"too many prefixes":             {"trace --limit 2000", 2, "want 1 to 1000"},
 		"a picture every millisecond":   {"top --interval 1ms", 2, "want 200ms or more"},
-		"a cluster that is not there":   {"status --kubeconfig /dev/null", 1, "kubeconfig"},
+		"a cluster that is not there":   {"status --kubeconfig /dev/null", 1, "set KUBECONFIG or --kubeconfig"},
 		"names and all namespaces":      {"status a -A --picker 127.0.0.1:1", 2, "excludes names"},
 		"no manifest":                   {"inject --pool a", 2, "--filename is missing"},
 		"a publisher that is none":      {"events --connect tcp://127.0.0.1:1", 1, "connection refused"},
