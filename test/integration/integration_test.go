@@ -48,7 +48,7 @@ var _ = BeforeSuite(func(ctx SpecContext) {
 	SetDefaultEventuallyTimeout(patience)
 	SetDefaultEventuallyPollingInterval(50 * time.Millisecond)
 	var err error
-	cluster, err = kube.Start(kube.Options{})
+	cluster, err = kube.Start(kube.Options{Scheduler: true})
 	Expect(err).NotTo(HaveOccurred())
 	DeferCleanup(cluster.Stop)
 
