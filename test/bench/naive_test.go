@@ -12,6 +12,7 @@ import (
 // naive is what one would write first: a sharded map of holders by key. It is a baseline, not exact: it knows no tier
 // but the GPU's, and no guesses.
 type naive struct {
+	kvindex.Book // what is not implemented panics
 	shards [256]struct {
 		mu sync.RWMutex
 		m  map[uint64]map[string]struct{}
@@ -57,8 +58,6 @@ func (n *naive) Match(keys []kvblock.Key, holders []kvindex.Holder, out []kvinde
 }
 
 func (n *naive) Speculate(kvindex.Holder, []kvblock.Key) *kvindex.Guess { return nil }
-
-func (n *naive) Held(kvindex.Holder) int { return 0 }
 
 func (n *naive) Size() (distinct, held, speculative int) {
 	for i := range n.shards {
