@@ -13,7 +13,7 @@ import (
 // but the GPU's, and no guesses.
 type naive struct {
 	kvindex.Book // what is not implemented panics
-	shards [256]struct {
+	shards       [256]struct {
 		mu sync.RWMutex
 		m  map[uint64]map[string]struct{}
 	}
