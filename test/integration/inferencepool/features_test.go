@@ -36,7 +36,7 @@ var _ = Describe("what people ask of a pool", Ordered, func() {
 			g.Expect(api.Update(ctx, pool)).To(Succeed())
 		}).Should(Succeed())
 	}
-	make := func(name string, change func(*v1alpha1.InferencePoolSpec)) {
+	create := func(name string, change func(*v1alpha1.InferencePoolSpec)) {
 		GinkgoHelper()
 		pool := &v1alpha1.InferencePool{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}
 		pool.Spec = v1alpha1.InferencePoolSpec{
@@ -79,7 +79,7 @@ var _ = Describe("what people ask of a pool", Ordered, func() {
 	})
 
 	It("pauses, and goes on", func() {
-		make("paused", nil)
+		create("paused", nil)
 		Eventually(pods("paused")).Should(HaveLen(1))
 		first := pods("paused")()[0]
 		edit("paused", func(p *v1alpha1.InferencePool) {
@@ -95,7 +95,7 @@ var _ = Describe("what people ask of a pool", Ordered, func() {
 	})
 
 	It("rotates the key root", func() {
-		make("rotated", nil)
+		create("rotated", nil)
 		secret := &corev1.Secret{}
 		root := func(g Gomega) string {
 			g.Expect(api.Get(ctx, types.NamespacedName{Namespace: namespace, Name: "rotated-key"}, secret)).To(Succeed())
@@ -115,7 +115,7 @@ var _ = Describe("what people ask of a pool", Ordered, func() {
 		_, err := envtest.InstallCRDs(config, envtest.CRDInstallOptions{Paths: []string{filepath.Join("testdata", "provisioning.yaml")}})
 		Expect(err).NotTo(HaveOccurred())
 		provisioning.Store(true)
-		make("queued", func(s *v1alpha1.InferencePoolSpec) {
+		create("queued", func(s *v1alpha1.InferencePoolSpec) {
 			s.Placement = &v1alpha1.Placement{Islands: []v1alpha1.Island{
 				{Name: "queue", HourlyPrice: "1", ProvisioningClassName: "queued.example", NodeSelector: map[string]v1alpha1.LabelValue{"queue": "yes"}},
 				{Name: "dear", HourlyPrice: "9"},
