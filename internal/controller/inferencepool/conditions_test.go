@@ -1,0 +1,190 @@
+package inferencepool
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/kvasir-dev/kvasir/api/v1alpha1"
+	"github.com/kvasir-dev/kvasir/internal/inject"
+	"github.com/kvasir-dev/kvasir/internal/operate"
+	"github.com/kvasir-dev/kvasir/internal/plan"
+	"github.com/kvasir-dev/kvasir/internal/scaling"
+)
+
+// aRound is one of a pool of two pods that is as it should be.
+func aRound() *round {
+	return &round{
+		Reconciler: &Reconciler{Version: "v1"}, pool: newPool(), next: &v1alpha1.InferencePoolStatus{}, memory: &memory{told: map[toldEvent]time.Time{}},
+		decision: plan.Result{Counts: plan.Counts{Total: 2, Ready: 2, Updated: 2}, Progress: plan.UpToDate}, size: size{now: 2, wanted: 2},
+		podOf: map[string]*corev1.Pod{}, view: operate.View{Replicas: []operate.State{{Picker: "a"}}},
+		picker: &appsv1.Deployment{Status: appsv1.DeploymentStatus{ReadyReplicas: 2}},
+	}
+}
+
+func TestEachConditionSaysWhatIsTheMatter(t *testing.T) {
+	pods := schema.GroupResource{Resource: "pods"}
+	forbidden := apierrors.NewForbidden(pods, "chat-0", errors.New("violates PodSecurity"))
+	quota := apierrors.NewForbidden(pods, "chat-0", errors.New("exceeded quota: gpus"))
+	accepted := func(err error) func(*round) judgement { return func(r *round) judgement { return r.accepted(err) } }
+	scaled := func(err error) func(*round) judgement { return func(r *round) judgement { return r.scaled(err) } }
+	picker := func(err error) func(*round) judgement {
+		return func(r *round) judgement { return r.pickerAvailable(err) }
+	}
+	ready := func(r *round) judgement { return r.ready(r.accepted(nil), r.pickerAvailable(nil)) }
+	trouble := func(reason string) func(*round) {
+		return func(r *round) {
+			r.decision.Pods = []plan.Seen{{Pod: &plan.Pod{UID: "u", Name: "chat-0"}, Trouble: plan.Trouble{Reason: reason}}}
+		}
+	}
+	decided := func(mode v1alpha1.AutoscalingMode, reason scaling.Reason) func(*round) {
+		return func(r *round) {
+			r.pool.Spec.Autoscaling.Mode, r.size.decision = mode, &scaling.Decision{Size: 2, Wanted: 3, Reason: reason}
+		}
+	}
+	was := func(reason string) []metav1.Condition {
+		return []metav1.Condition{{Type: v1alpha1.ConditionReady, Status: metav1.ConditionTrue, Reason: reason}}
+	}
+	for _, tc := range []struct {
+		judge  func(*round) judgement
+		change func(*round)
+		want   string
+	}{
+		{accepted(nil), func(*round) {}, "True Accepted"},
+		{accepted(forbidden), func(*round) {}, "False NotPermitted"},
+		{accepted(quota), func(*round) {}, "True Accepted"},
+		{accepted(apierrors.NewInvalid(schema.GroupKind{Kind: "Pod"}, "chat-0", nil)), func(*round) {}, "False TemplateRefused"},
+		{accepted(nil), func(r *round) { r.problems.reference = "x" }, "False ReferenceNotFound"},
+		{scaled(quota), func(*round) {}, "False QuotaExceeded"},
+		{scaled(nil), func(*round) {}, "True Settled"},
+		{scaled(nil), func(r *round) { r.decision.NoRoom = true }, "False IslandsExhausted"},
+		{scaled(nil), func(r *round) { r.decision.Counts.Ready = 1 }, "False ScalingUp"},
+		{scaled(nil), func(r *round) { r.decision.Counts.Total, r.decision.Counts.Draining = 3, 1 }, "False ScalingDown"},
+		{picker(nil), func(*round) {}, "True Available"},
+		{picker(nil), func(r *round) { r.picker.Status.ReadyReplicas = 1 }, "False SomeUnavailable"},
+		{picker(nil), func(r *round) { r.picker = nil }, "False Unavailable"},
+		{picker(errors.New("certificates of pool llm/chat: bad")), func(*round) {}, "False CertificateInvalid"},
+		{picker(nil), func(r *round) { r.pool.Spec.Picker.Mode = v1alpha1.PickerExternal }, "True External"},
+		{ready, func(*round) {}, "True Serving"},
+		{ready, func(r *round) { r.decision.Counts.Ready, r.size.now = 0, 0 }, "True AtZero"},
+		{ready, func(r *round) { r.decision.Counts.Ready = 0 }, "Unknown Starting"},
+		{ready, func(r *round) { r.decision.Counts.Ready, r.next.Conditions = 0, was("Serving") }, "False NoReadyEndpoint"},
+		{ready, func(r *round) { r.decision.Counts.Ready, r.problems.overlap = 0, "x" }, "False NotAccepted"},
+		{ready, func(r *round) { r.problems.overlap = "x" }, "True Serving"},
+		{ready, func(r *round) { r.picker = nil }, "False PickerUnavailable"},
+		{(*round).upToDate, func(r *round) { r.decision.Progress = plan.WaitingOnDelete }, "False RolloutOnDelete"},
+		{(*round).podsHealthy, func(*round) {}, "True Healthy"},
+		{(*round).podsHealthy, trouble(plan.ImagePullFailed), "False ImagePullFailed"},
+		{(*round).podsHealthy, trouble(plan.SlowStart), "False SlowStart"},
+		{(*round).podsHealthy, func(r *round) { r.problems.skipped = []inject.Skipped{{What: inject.PreStop}} }, "False PreStopMissing"},
+		{(*round).podsHealthy, func(r *round) { r.problems.skipped = []inject.Skipped{{What: "--kv-events-config"}} }, "False EngineFlagsMissing"},
+		{(*round).eventsSynced, func(r *round) { r.pool.Spec.Engine.Events.Source = v1alpha1.EventsNone }, "True NotUsed"},
+		{(*round).eventsSynced, func(r *round) { r.view = operate.View{} }, "Unknown NoPicker"},
+		{(*round).autoscalingActive, decided(v1alpha1.AutoscalingActive, scaling.AtMaximum), "True AtMaximum"},
+		{(*round).autoscalingActive, decided(v1alpha1.AutoscalingActive, "QueueDepth"), "True Active"},
+		{(*round).autoscalingActive, decided(v1alpha1.AutoscalingActive, scaling.NoSamples), "False NoSamples"},
+		{(*round).autoscalingActive, decided(v1alpha1.AutoscalingRecommend, "QueueDepth"), "True Recommending"},
+	} {
+		r := aRound()
+		tc.change(r)
+		j := tc.judge(r)
+		if got := string(j.status) + " " + j.reason; got != tc.want {
+			t.Errorf("%s (%s), want %s", got, j.message, tc.want)
+		}
+	}
+}
+
+func TestWhatPickersSayOfACacheIsTheReason(t *testing.T) {
+	for said, want := range map[string]string{
+		"": "StreamMissing", "UnknownLayout": "UnknownLayout", "ReporterRejected": "ReporterRejected", "Lagging": "Lagging",
+		"BlockSizeUnsupported": "BlockSizeUnsupported", "ReporterMissing": "ReporterMissing",
+	} {
+		r := aRound()
+		var heard operate.Pool
+		heard.Hear(r.now, operate.State{Picker: "a", Incarnation: 1, Pods: map[string]operate.PodState{"u": {Reason: said}}})
+		r.view = heard.View(r.now, []operate.Expected{{Picker: "a", Ready: true}})
+		r.decision.Pods = []plan.Seen{{Pod: &plan.Pod{UID: "u", Name: "chat-0", Ready: true}}}
+		if j := r.eventsSynced(); j.status != metav1.ConditionFalse || j.reason != want {
+			t.Errorf("%q: %s %s, want %s", said, j.status, j.reason, want)
+		}
+	}
+}
+
+func TestWhatIsDoneToPodsIsAnEvent(t *testing.T) {
+	for _, tc := range []struct {
+		action plan.Action
+		want   []string
+	}{
+		{plan.Action{Kind: plan.SetMark, Mark: plan.Mark{Reason: plan.DrainScaleDown}}, []string{"VictimChosen", "DrainStarted"}},
+		{plan.Action{Kind: plan.Unmark, Cause: plan.CauseDemand}, []string{"DrainCancelled"}},
+		{plan.Action{Kind: plan.Delete, Cause: plan.CauseIdle}, []string{"DrainFinished"}},
+		{plan.Action{Kind: plan.Delete, Cause: plan.CauseDeadline}, []string{"DrainDeadlineExceeded"}},
+		{plan.Action{Kind: plan.Delete, Cause: plan.CauseFinished}, nil},
+		{plan.Action{Kind: plan.Create, Island: "eu"}, []string{"IslandChosen"}},
+		{plan.Action{Kind: plan.Create}, nil},
+		{plan.Action{Kind: plan.Show, Shown: plan.Shown{Warm: true}}, []string{"WarmUpFinished"}},
+	} {
+		w := newWorld(t)
+		r := aRound()
+		r.Reconciler, r.podOf["u"] = w.r, &corev1.Pod{}
+		tc.action.UID, tc.action.Name = "u", "chat-0"
+		for range 2 { // again within a minute is no news
+			r.tellAction(&tc.action)
+		}
+		w.expectTold(tc.action.Cause, tc.want...)
+	}
+}
+
+func TestWhatTheStatusSaysAnewIsAnEvent(t *testing.T) {
+	status := func(size int32, current, update string, conditions ...metav1.Condition) *v1alpha1.InferencePool {
+		p := newPool()
+		p.Status.DesiredReplicas, p.Status.CurrentRevision, p.Status.UpdateRevision, p.Status.Conditions = &size, current, update, conditions
+		return p
+	}
+	condition := func(kind, reason string) metav1.Condition {
+		return metav1.Condition{Type: kind, Status: metav1.ConditionFalse, Reason: reason}
+	}
+	before := status(2, "a", "a")
+	for _, tc := range []struct {
+		was, is *v1alpha1.InferencePool
+		want    []string
+	}{
+		{newPool(), status(2, "a", "a"), nil},
+		{before, status(2, "a", "a"), nil},
+		{before, status(3, "a", "a"), []string{"ScaledUp"}},
+		{before, status(1, "a", "a"), []string{"ScaledDown"}},
+		{before, status(2, "a", "b"), []string{"RolloutStarted"}},
+		{status(2, "a", "b"), status(2, "b", "b"), []string{"RolloutFinished"}},
+		{before, status(2, "a", "a", condition(v1alpha1.ConditionUpToDate, "RolloutStopped")), []string{"RolloutStopped"}},
+		{before, status(2, "a", "a", condition(v1alpha1.ConditionPodsHealthy, plan.CrashLooping)), []string{"PodStuck"}},
+		{before, status(2, "a", "a", condition(v1alpha1.ConditionPodsHealthy, "EngineFlagsMissing")), []string{"InjectionSkipped"}},
+		{before, status(2, "a", "a", condition(v1alpha1.ConditionEventsSynced, "StreamMissing")), []string{"EventsDegraded"}},
+	} {
+		w := newWorld(t)
+		r := aRound()
+		r.Reconciler = w.r
+		r.tellChanges(tc.was, tc.is)
+		w.expectTold("", tc.want...)
+	}
+}
+
+// expectTold fails unless these events were told, once each.
+func (w *world) expectTold(what string, want ...string) {
+	w.t.Helper()
+	got := w.told()
+	for _, reason := range want {
+		if got[reason] != 1 {
+			w.t.Errorf("%s: %d events %s", what, got[reason], reason)
+		}
+		delete(got, reason)
+	}
+	if len(got) > 0 {
+		w.t.Errorf("%s: nobody wanted %v", what, got)
+	}
+}
