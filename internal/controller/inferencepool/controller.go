@@ -96,6 +96,8 @@ type memory struct {
 	keyAt    time.Time // when the Secret of the key root was looked at, and what the pool asked for then
 	keyFor   string
 	swept    sweep
+	// references is what is known of what the pool names.
+	references references
 }
 
 func (r *Reconciler) memory(key types.NamespacedName) *memory {
@@ -185,6 +187,7 @@ func (r *round) run(ctx context.Context) (reconcile.Result, error) {
 	if err := r.findPolicy(ctx); err != nil {
 		return reconcile.Result{}, err
 	}
+	r.findReferences(ctx)
 	childrenErr := r.keepChildren(ctx)
 	if childrenErr == nil {
 		childrenErr = r.readGateway(ctx)

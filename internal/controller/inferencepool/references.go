@@ -1,0 +1,98 @@
+package inferencepool
+
+import (
+	"context"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/kvasir-dev/kvasir/api/v1alpha1"
+)
+
+// What a pool names is looked for again after foundEvery, and after missingEvery while something is not there: it is
+// asked for one by one, because Secrets may not be watched.
+const (
+	foundEvery   = 10 * time.Minute
+	missingEvery = 10 * time.Second
+)
+
+// references is what came of the last look for what a pool names.
+type references struct {
+	generation int64
+	at         time.Time
+	missing    string // what is not there and who names it; empty when all is
+}
+
+// reference is an object that a field of the pool names.
+type reference struct {
+	kind, name, field string
+}
+
+// referencesOf a pool, without which its pickers do not become ready, or the pool is not what it says.
+func referencesOf(pool *v1alpha1.InferencePool) []reference {
+	spec, all := &pool.Spec, []reference{}
+	named := func(kind, name, field string) {
+		if name != "" {
+			all = append(all, reference{kind, name, field})
+		}
+	}
+	named("Secret", spec.KeySpace.SecretRef.Name, "keySpace.secretRef")
+	for _, name := range spec.Engine.SecretNames() {
+		named("Secret", name, "engine")
+	}
+	if spec.Picker.Mode != v1alpha1.PickerExternal {
+		named("Secret", spec.Picker.TLS.SecretRef.Name, "picker.tls.secretRef")
+	}
+	if v := spec.Model.Tokenizer.Volume; v != nil {
+		named("ConfigMap", v.ConfigMap.Name, "model.tokenizer.volume.configMap")
+	}
+	if p := spec.Placement; p != nil {
+		named("ConfigMap", p.PricesFrom.Name, "placement.pricesFrom")
+	}
+	return all
+}
+
+// findReferences tells the first object that the pool names in vain. What the API server does not tell at the moment
+// stays as it was known.
+func (r *round) findReferences(ctx context.Context) {
+	all, known := referencesOf(r.pool), &r.memory.references
+	every := foundEvery
+	if known.missing != "" {
+		every = missingEvery
+	}
+	if len(all) > 0 && (known.generation != r.pool.Generation || !r.now.Before(known.at.Add(every))) {
+		missing, err := r.missing(ctx, all)
+		if err != nil {
+			missing = known.missing
+		}
+		*known = references{r.pool.Generation, r.now, missing}
+		if every = foundEvery; missing != "" || err != nil {
+			every = missingEvery
+		}
+	}
+	if len(all) > 0 {
+		r.problems.reference = known.missing
+		r.wakeAt(known.at.Add(every))
+	}
+}
+
+// missing names the first of some objects that is not there.
+func (r *round) missing(ctx context.Context, all []reference) (string, error) {
+	for _, ref := range all {
+		var o client.Object = &corev1.Secret{}
+		if ref.kind == "ConfigMap" {
+			o = &corev1.ConfigMap{}
+		}
+		err := r.Direct.Get(ctx, types.NamespacedName{Namespace: r.key.Namespace, Name: ref.name}, o)
+		if apierrors.IsNotFound(err) {
+			return ref.kind + " " + ref.name + " of " + ref.field + " is not there", nil
+		}
+		if err != nil {
+			return "", err //nolint:wrapcheck // nobody is told
+		}
+	}
+	return "", nil
+}

@@ -1,0 +1,53 @@
+package inferencepool
+
+import (
+	"slices"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/kvasir-dev/kvasir/api/v1alpha1"
+)
+
+func TestAPoolThatNamesWhatIsNotThereSaysSo(t *testing.T) {
+	for field, name := range map[string]func(*v1alpha1.InferencePoolSpec){
+		"keySpace.secretRef":   func(s *v1alpha1.InferencePoolSpec) { s.KeySpace.SecretRef.Name = "x" },
+		"engine":               func(s *v1alpha1.InferencePoolSpec) { s.Engine.APIKey.Name = "x" },
+		"picker.tls.secretRef": func(s *v1alpha1.InferencePoolSpec) { s.Picker.TLS.SecretRef.Name = "x" },
+	} {
+		t.Run(field, func(t *testing.T) {
+			w := newWorld(t, func(p *v1alpha1.InferencePool) { name(&p.Spec) })
+			w.serve()
+			w.lasting()
+			if got := w.condition(v1alpha1.ConditionAccepted); got != "False ReferenceNotFound" {
+				t.Errorf("without the Secret: %s", got)
+			}
+			if got := w.condition(v1alpha1.ConditionScaled); got != "True Settled" {
+				t.Errorf("its pods are there all the same: %s", got)
+			}
+			w.must(w.api.Create(t.Context(), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: poolKey.Namespace, Name: "x"}}))
+			w.clock.SetTime(w.clock.Now().Add(missingEvery))
+			w.lasting()
+			if got := w.condition(v1alpha1.ConditionAccepted); got != "True Accepted" {
+				t.Errorf("with the Secret: %s", got)
+			}
+		})
+	}
+}
+
+func TestReferencesAreThoseOfWhatThePoolHas(t *testing.T) {
+	pool := newPool()
+	if got := referencesOf(pool); len(got) != 0 {
+		t.Errorf("a pool without any: %v", got)
+	}
+	pool.Spec.Picker.TLS.SecretRef.Name, pool.Spec.Picker.Mode = "tls", v1alpha1.PickerExternal
+	pool.Spec.Model.Tokenizer.Volume = &v1alpha1.TokenizerVolume{}
+	pool.Spec.Model.Tokenizer.Volume.ConfigMap.Name = "files"
+	pool.Spec.Placement = &v1alpha1.Placement{}
+	pool.Spec.Placement.PricesFrom.Name = "prices"
+	want := []reference{{"ConfigMap", "files", "model.tokenizer.volume.configMap"}, {"ConfigMap", "prices", "placement.pricesFrom"}}
+	if got := referencesOf(pool); !slices.Equal(got, want) {
+		t.Errorf("got %v, want %v", got, want)
+	}
+}
