@@ -9,7 +9,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-var noon = time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
+// noon or so: no part of it is 0, lest what reads a clock go unseen.
+var noon = time.Date(2026, 1, 1, 12, 7, 43, 0, time.UTC)
 
 // pod is one that serves since an hour, of revision r in a slot.
 func pod(revision string, slot int, change ...func(*Pod)) Pod {

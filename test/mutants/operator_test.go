@@ -24,7 +24,7 @@ func init() {
 			file: "internal/plan/plan.go",
 			old:  "	slot := 0\n	for ; missing > 0; missing-- {\n",
 			new:  "	slot := r.Now.Second()\n	for ; missing > 0; missing-- {\n",
-			pkg:  "./internal/controller/inferencepool", test: histories,
+			pkg:  "./internal/plan", test: "TestMake",
 		},
 		{
 			name: "a pod is deleted that has changed since it was seen",
