@@ -34,7 +34,7 @@ const (
 func addControllers(mgr ctrl.Manager, o *options) error {
 	ofPools, ofPolicies := make(chan event.GenericEvent, news), make(chan event.GenericEvent, news)
 	heard := pickers.New(pickers.Options{
-		Reader: mgr.GetClient(), Token: o.token, Changed: []chan<- event.GenericEvent{ofPools, ofPolicies}, Log: mgr.GetLogger().WithName("pickers"),
+		Reader: mgr.GetClient(), Direct: mgr.GetAPIReader(), Token: o.token, Changed: []chan<- event.GenericEvent{ofPools, ofPolicies}, Log: mgr.GetLogger().WithName("pickers"),
 	})
 	sizes := &autoscaling.Loop{Reader: mgr.GetClient(), Pickers: heard, Clock: clock.RealClock{}, Changed: ofPools}
 	warmups := &inferencepool.Warmups{Pickers: heard, Changed: ofPools}

@@ -34,7 +34,7 @@ func followMarks(w *world) *marks {
 	news := make(chan event.GenericEvent, 16)
 	m := &marks{w: w, stop: stop, acknowledged: map[string]time.Time{}, fewest: map[string]map[string]int{}}
 	m.listener = pickers.New(pickers.Options{
-		Reader: w.admin, Token: w.file("operator.token"), Changed: []chan<- event.GenericEvent{news}, Log: logr.Discard(),
+		Reader: w.admin, Direct: w.admin, Token: w.file("operator.token"), Changed: []chan<- event.GenericEvent{news}, Log: logr.Discard(),
 	})
 	m.done.Go(func() { _ = m.listener.Start(ctx) })
 	m.done.Go(func() { m.follow(ctx, news) })

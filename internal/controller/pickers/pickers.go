@@ -29,7 +29,7 @@ import (
 )
 
 const (
-	// dialTimeout bounds the look at what is trusted before a replica is dialled.
+	// dialTimeout bounds what is asked of the API server before replicas are dialled.
 	dialTimeout = 5 * time.Second
 	// sweepEvery is how often pools are looked for that are gone.
 	sweepEvery = 10 * time.Second
@@ -37,8 +37,11 @@ const (
 
 // Options of a Listener.
 type Options struct {
-	// Reader of pools, pods and Services, from a cache; ConfigMaps of single names.
+	// Reader of pools and pods, from a cache; ConfigMaps of single names.
 	Reader client.Reader
+	// Direct asks the API server for the Services of pickers that somebody else runs: the cache may have the operator's
+	// own Services only.
+	Direct client.Reader
 	// Token is the file with the operator's own token, of the audience syncapi.OperateAudience.
 	Token string
 	// Changed, each, is told of a pool whose pickers have said something that may let a drain or a status go on. They must
@@ -120,8 +123,13 @@ func (l *Listener) replicas(ctx context.Context, pool types.NamespacedName) ([]s
 	}
 	if o.Spec.Picker.Mode == v1alpha1.PickerExternal {
 		var service corev1.Service
-		if err := l.o.Reader.Get(ctx, types.NamespacedName{Namespace: pool.Namespace, Name: o.Spec.Picker.External.ServiceName}, &service); err != nil {
+		timed, cancel := context.WithTimeout(ctx, dialTimeout)
+		defer cancel()
+		if err := l.o.Direct.Get(timed, types.NamespacedName{Namespace: pool.Namespace, Name: o.Spec.Picker.External.ServiceName}, &service); err != nil {
 			return nil, fmt.Errorf("reading the Service of pool %s's pickers: %w", pool, err)
+		}
+		if len(service.Spec.Selector) == 0 { // which would be every pod there is
+			return nil, fmt.Errorf("the Service of pool %s's pickers selects no pods", pool)
 		}
 		selector = service.Spec.Selector
 	}

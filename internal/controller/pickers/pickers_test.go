@@ -20,6 +20,7 @@ import (
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/metadata"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
@@ -183,7 +184,7 @@ func newWorld(t *testing.T, foreign bool) *world {
 		ObjectMeta: metav1.ObjectMeta{Namespace: chat.Namespace, Name: children.CAName(chat.Name)},
 		Data:       map[string]string{children.CAEntry: string(trusted)},
 	}).Build()
-	w.listener = New(Options{Reader: w.api, Token: file, Changed: []chan<- event.GenericEvent{w.changed}, Log: logr.Discard()})
+	w.listener = New(Options{Reader: withoutServices{w.api}, Direct: w.api, Token: file, Changed: []chan<- event.GenericEvent{w.changed}, Log: logr.Discard()})
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() { done <- w.listener.Start(ctx) }()
@@ -276,6 +277,32 @@ func TestWhatIsHeardWakesTheControllers(t *testing.T) {
 	view := w.listener.View(chat)
 	if n := view.InFlight("u"); n != 6 {
 		t.Errorf("%d requests in flight at pod u, want 3 of each replica", n)
+	}
+}
+
+// withoutServices is a cache as the operator's: it has none of the Services that somebody else has made.
+type withoutServices struct{ client.Reader }
+
+func (c withoutServices) Get(ctx context.Context, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
+	if _, ok := o.(*corev1.Service); ok {
+		return apierrors.NewNotFound(corev1.Resource("services"), key.Name)
+	}
+	return c.Reader.Get(ctx, key, o, opts...) //nolint:wrapcheck // as it is
+}
+
+func TestAServiceThatSelectsNothingIsNobody(t *testing.T) {
+	w := newWorld(t, false)
+	w.add(newReplica(t, "a", w.cert).pod(corev1.ConditionTrue), &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: chat.Namespace, Name: "theirs"}})
+	pool := &v1alpha1.InferencePool{}
+	if err := w.api.Get(t.Context(), chat, pool); err != nil {
+		t.Fatal(err)
+	}
+	pool.Spec.Picker.Mode, pool.Spec.Picker.External = v1alpha1.PickerExternal, v1alpha1.ExternalPicker{ServiceName: "theirs"}
+	if err := w.api.Update(t.Context(), pool); err != nil {
+		t.Fatal(err)
+	}
+	if all, err := w.listener.replicas(t.Context(), chat); err == nil {
+		t.Errorf("pods %v are taken for pickers", all)
 	}
 }
 
