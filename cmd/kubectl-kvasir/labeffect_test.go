@@ -28,7 +28,7 @@ func TestLabCommandsPrintWhatTheyMeasure(t *testing.T) {
 			t.Errorf("%s: status %d, %v, %s%s", args, status, err, out, errs)
 		}
 	}
-	status, out, errs := exec(t, "", strings.Fields("lab overload --workloads rag --requests 300 --pods 2 -o json")...)
+	status, out, errs := exec(t, "", strings.Fields("lab overload --workloads rag --horizon 20s --pods 1 --seeds 1 -o json")...)
 	var got struct {
 		Results []lab.Pressured `json:"results"`
 	}

@@ -15,8 +15,9 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/lab"
 )
 
-const aboutLabOverload = `Sends workloads so many times faster than the fleet can answer, without admission and with a target for first tokens
-(maxSlowdownPercent), and compares both with the fleet at the rate that saturates it.`
+const aboutLabOverload = `Lets so many times as many sessions come as the fleet can serve, each at its own pace, without admission and with a target
+for first tokens (maxSlowdownPercent), and compares both with the fleet at the highest rate of sessions that it bears
+without admission. Turns that are refused are sent again after Retry-After; who is refused too often gives the session up.`
 
 // labOverload is the command of that name.
 func labOverload(std stdio) *cobra.Command {
@@ -24,16 +25,17 @@ func labOverload(std stdio) *cobra.Command {
 	set := c.Flags()
 	var (
 		workloads = set.String("workloads", "conversation,chat,rag,agentic", "workloads, with commas: conversation (ten minutes of Mooncake's trace), "+strings.Join(lab.Generated(), ", "))
-		requests  = set.Int("requests", 8000, "requests of a generated workload")
-		factor    = set.Float64("factor", 3, "rate of the arrivals, as a multiple of the one that saturates the fleet")
+		horizon   = set.Duration("horizon", 5*time.Minute, "how long sessions come, in virtual time, also where saturation is looked for; the second half is measured")
+		retries   = set.Int("retries", 2, "how often a turn that is refused is sent again; 0 goes on with the next turn")
+		factor    = set.Float64("factor", 3, "rate at which sessions begin, as a multiple of the one that saturates the fleet")
 		slowdown  = set.Float64("max-slowdown", 2, "the target: first tokens within so many times what the prefill of the whole prompt takes on an idle pod")
-		tenants   = set.String("tenants", "0.2,0.2,0.2,0.4", "the parts of the arrivals of tenants with equal weights, with commas")
+		tenants   = set.String("tenants", "0.2,0.2,0.2,0.4", "the parts of the sessions of tenants with equal weights, with commas")
 		strategy  = set.String("policy", "MarginalCost", "strategy, as of lab run")
-		pods      = set.Int("pods", 8, "number of pods")
+		pods      = set.Int("pods", 4, "number of pods")
 		kvTokens  = set.Int("kv-tokens", 0, "KV cache of a pod in tokens; default is the profile's")
 		profile   = set.String("profile", "8b-h100", "time model of the engines: "+strings.Join(enginemodel.ProfileNames(), ", "))
 		blocks    = set.Int("block-tokens", 128, "block size of engines and keys in tokens")
-		seeds     = set.String("seeds", "1", "seeds of the runs, with commas")
+		seeds     = set.String("seeds", "1,2,3", "seeds of the runs, with commas")
 		output    = set.StringP("output", "o", "table", "table or json")
 	)
 	c.RunE = func(c *cobra.Command, _ []string) error {
@@ -57,12 +59,12 @@ func labOverload(std stdio) *cobra.Command {
 		if !slices.Contains([]string{"table", "json"}, *output) {
 			return wrong("-o is %q, want table or json", *output)
 		}
-		if !(*factor > 0) || !(*slowdown > 1) {
-			return wrong("--factor must be above 0 and --max-slowdown above 1")
+		if !(*factor > 0) || !(*slowdown > 1) || *horizon < time.Second || *horizon > time.Hour || *retries < 0 {
+			return wrong("--factor must be above 0, --max-slowdown above 1, --horizon from 1s to 1h and --retries 0 or more")
 		}
 		var all []*lab.Pressured
 		for name := range strings.SplitSeq(*workloads, ",") {
-			w, err := overloadWorkload(std, strings.TrimSpace(name), *requests)
+			w, err := overloadWorkload(std, strings.TrimSpace(name))
 			if err != nil {
 				return err
 			}
@@ -77,7 +79,7 @@ func labOverload(std stdio) *cobra.Command {
 				o := lab.Overload{
 					Config: lab.Config{
 						Workload: drawn, Strategy: strategies[0], Pods: *pods, KVTokens: *kvTokens, Profile: gpu, BlockTokens: *blocks,
-						Seed: seed, EventLag: 10 * time.Millisecond,
+						Seed: seed, EventLag: 10 * time.Millisecond, Horizon: *horizon, Retries: *retries,
 					},
 					Factor: *factor, Slowdown: *slowdown, Tenants: parts,
 				}
@@ -98,21 +100,21 @@ func labOverload(std stdio) *cobra.Command {
 	return c
 }
 
-// overloadWorkload finds a workload by its name.
-func overloadWorkload(std stdio, name string, requests int) (*lab.Workload, error) {
+// overloadWorkload finds a workload by its name. Generated ones grow as they are needed.
+func overloadWorkload(std stdio, name string) (*lab.Workload, error) {
 	if name == "conversation" {
 		return loadWorkload(std, "", "", 0)
 	}
-	return loadWorkload(std, "", name, requests)
+	return loadWorkload(std, "", name, 0)
 }
 
 func printPressed(std stdio, all []*lab.Pressured) error {
 	t := tabwriter.NewWriter(std.Out, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(t, "workload\tseed\tadmission\toffered/s\tanswered/s\tof saturation\tprompt tokens/s\tof saturation\tin time\tTTFT p50\tp90\tshed\toff the fair share\t")
+	fmt.Fprintln(t, "workload\tseed\tadmission\toffered/s\tanswered/s\tof saturation\tprompt tokens/s\tof saturation\tin time\tTTFT p50\tp90\tgave up\toff the fair share\t")
 	for _, r := range all {
 		for _, p := range []*lab.Pressure{&r.Saturated, &r.Off, &r.On} {
 			fmt.Fprintf(t, "%s\t%d\t%s\t%.1f\t%.1f\t%.2f\t%.0f\t%.2f\t%.1f %%\t%.3f s\t%.3f s\t%d\t%.1f %%\t\n", r.Workload, r.Seed, p.Name, p.Offered, p.Answered,
-				p.Answered/r.Saturated.Answered, p.Prompt, p.Prompt/r.Saturated.Prompt, 100*p.InTime, p.TTFTSeconds.P50, p.TTFTSeconds.P90, p.Shed, 100*p.Unfair)
+				p.Answered/r.Saturated.Answered, p.Prompt, p.Prompt/r.Saturated.Prompt, 100*p.InTime, p.TTFTSeconds.P50, p.TTFTSeconds.P90, p.GaveUp, 100*p.Unfair)
 		}
 	}
 	return t.Flush()

@@ -26,6 +26,7 @@ type Adapters struct {
 func (w *Workload) WithAdapters(n int) *Workload {
 	out := *w
 	out.Requests = slices.Clone(w.Requests)
+	out.more = nil
 	if w.drawn != nil {
 		out.drawn = func(seed uint64) (*Workload, error) {
 			other, err := w.drawn(seed)

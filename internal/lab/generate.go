@@ -53,7 +53,11 @@ func Generate(name string, n int, seed uint64) (*Workload, error) {
 	g := &generator{rng: rand.New(rand.NewPCG(seed, 0x67656e6572617465))} //nolint:gosec // a simulation
 	list := generate(g, n)
 	slices.SortStableFunc(list, func(a, b Request) int { return cmp.Compare(a.At, b.At) })
-	w := &Workload{Name: name, Requests: list, Sessions: g.sessions, drawn: func(seed uint64) (*Workload, error) { return Generate(name, n, seed) }}
+	w := &Workload{
+		Name: name, Requests: list, Sessions: g.sessions,
+		drawn: func(seed uint64) (*Workload, error) { return Generate(name, n, seed) },
+		more:  func(n int) (*Workload, error) { return Generate(name, n, seed) },
+	}
 	return w.First(n), nil
 }
 

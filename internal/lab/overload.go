@@ -2,6 +2,7 @@ package lab
 
 import (
 	"context"
+	"fmt"
 	"math"
 	"math/rand/v2"
 	"slices"
@@ -13,38 +14,44 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/tenant"
 )
 
-// Overload is a test of admission: a workload comes so many times faster than its fleet can answer.
+// Overload is a test of admission: to a fleet come so many times as many sessions as it can serve, each at its own pace. A
+// turn comes some time after the answer to the one before; one that is refused is sent again after the Retry-After that
+// the client was told, at most Retries times, and who is refused once more gives the session up.
 type Overload struct {
-	// Config is the fleet, the workload, the strategy and the seed. Its speed is the one that
-	// saturates the fleet; 0 finds it (see Matrix.Loads).
+	// Config is the fleet, the workload, the strategy and the seed.
 	Config
+	// Saturation is how many times as often as in the workload sessions begin where the fleet is saturated; 0 finds it.
+	Saturation float64
 	// Factor of the rate that saturates the fleet.
 	Factor float64
 	// Slowdown is how many times its unloaded time a first token may take: what the prefill of the whole prompt takes on
 	// a pod that has nothing to do and holds nothing of it.
 	Slowdown float64
-	// Tenants are their parts of the arrivals; all have the same weight. A session is one tenant's.
+	// Tenants are their parts of the sessions; all have the same weight. A session is one tenant's.
 	Tenants []float64
 }
 
-// Pressure is what came of a run, at a speed, between the times when a fifth and all of the requests had come.
+// Pressure is what came of a run in the second half of its horizon.
 type Pressure struct {
-	Name  string  `json:"name"`
-	Speed float64 `json:"speed"`
-	// Offered and Answered are requests a second, Prompt the prompt tokens of those answered a second, Computed those
-	// that were computed.
+	Name string `json:"name"`
+	// Rate is how many times as often as in the workload sessions begin.
+	Rate float64 `json:"rate"`
+	// Offered are the requests a second that would come if each was answered at once, Answered those that had their first
+	// token, Prompt the prompt tokens of those answered a second, Computed those that were computed.
 	Offered  float64 `json:"offeredPerSecond"`
 	Answered float64 `json:"answeredPerSecond"`
 	Prompt   float64 `json:"promptTokensPerSecond"`
 	Computed float64 `json:"computedTokensPerSecond"`
-	// InTime is the part of the admitted requests that had their first token in time.
+	// InTime is the part of the admitted requests that had their first token in time; those whose time is not over at the
+	// end do not count.
 	InTime float64 `json:"inTime"`
-	// TTFTSeconds of the admitted requests, from their arrival; Slowdown is TTFT over the unloaded time.
+	// TTFTSeconds of the admitted requests, from when they were sent (the last time); who has no first token at the end
+	// has waited until then. Slowdown is TTFT over the unloaded time.
 	TTFTSeconds Times `json:"ttftSeconds"`
 	Slowdown    Times `json:"slowdown"`
-	// HitRatio of the whole run, Shed requests of it.
+	// HitRatio of the whole run, GaveUp sessions of it.
 	HitRatio float64 `json:"hitRatio"`
-	Shed     int     `json:"shed"`
+	GaveUp   int     `json:"gaveUp"`
 	// Shares are the tenants' parts of the computed tokens, and Unfair is how far the one that is farthest from its fair
 	// share is from it, as a part of that share.
 	Shares []float64 `json:"shares,omitempty"`
@@ -62,39 +69,76 @@ type Pressured struct {
 
 // Run measures.
 func (o *Overload) Run(ctx context.Context) (*Pressured, error) {
-	c := o.Config
-	c.Workload = o.assign(c.Workload)
-	speed := c.Speed
-	if speed == 0 {
-		var err error
-		if speed, err = saturation(ctx, c); err != nil {
-			return nil, err
-		}
+	if o.Horizon <= 0 || len(o.Workload.Requests) == 0 {
+		return nil, fmt.Errorf("%w: an overload wants a horizon and requests", errConfig)
 	}
-	out := &Pressured{Workload: c.Workload.Name, Seed: c.Seed}
+	saturated, err := o.saturation(ctx)
+	if err != nil {
+		return nil, err
+	}
 	on := picker.AdmissionSpec{
 		Queue: true, Slowdown: o.Slowdown,
 		Limits: admission.Limits{Requests: 1024, Bytes: 1 << 40, TTL: time.Minute, Hold: time.Minute},
 	}
 	on.Tenants = &picker.TenantsSpec{Header: tenantHeader, Default: &tenant.Class{Weight: 1}}
-	for _, p := range []struct {
-		into  *Pressure
-		name  string
-		speed float64
-		spec  picker.AdmissionSpec
-	}{
-		{&out.Saturated, "saturated", speed, picker.AdmissionSpec{}},
-		{&out.Off, "off", o.Factor * speed, picker.AdmissionSpec{}},
-		{&out.On, "on", o.Factor * speed, on},
-	} {
-		c.Speed, c.Admission = p.speed, p.spec
-		r, err := Run(c)
-		if err != nil {
-			return nil, err
-		}
-		*p.into = o.judge(p.name, &c, r)
+	out := &Pressured{Workload: o.Workload.Name, Seed: o.Seed, Saturated: saturated}
+	if out.Off, err = o.press(ctx, "off", o.Factor*saturated.Rate, picker.AdmissionSpec{}); err != nil {
+		return nil, err
 	}
-	return out, nil
+	out.On, err = o.press(ctx, "on", o.Factor*saturated.Rate, on)
+	return out, err
+}
+
+// press plays the workload with sessions that begin so many times as often.
+func (o *Overload) press(ctx context.Context, name string, rate float64, spec picker.AdmissionSpec) (Pressure, error) {
+	if err := ctx.Err(); err != nil {
+		return Pressure{}, err
+	}
+	var err error
+	if o.Workload, err = o.Workload.reaching(rate, o.Horizon); err != nil {
+		return Pressure{}, err
+	}
+	c := o.Config
+	c.Workload = o.assign(o.Workload.crowd(c.Seed, rate, c.Horizon))
+	c.Speed, c.Think, c.Admission = 1, true, spec
+	r, err := Run(c)
+	if err != nil {
+		return Pressure{}, err
+	}
+	return o.judge(name, rate, &c, r), nil
+}
+
+// saturation is the fleet at the highest rate of sessions that it bears without admission: where in the second half of
+// the horizon the mean time to the first token is at most five times that of a fleet with next to nothing to do. A rate
+// that the fleet does not bear lets its backlog, and so the mean, grow with the horizon.
+func (o *Overload) saturation(ctx context.Context) (Pressure, error) {
+	at := func(rate float64) (Pressure, error) { return o.press(ctx, "saturated", rate, picker.AdmissionSpec{}) }
+	if o.Saturation > 0 {
+		return at(o.Saturation)
+	}
+	low := 0.5 * float64(o.Pods) / 8 // see generators
+	idle, err := at(low)
+	if err != nil {
+		return idle, err
+	}
+	best, high := idle, math.Inf(1)
+	const precision = 1.02
+	for rate := 2 * low; high/low > precision; {
+		p, err := at(rate)
+		switch {
+		case err != nil:
+			return p, err
+		case p.TTFTSeconds.Mean > saturatedAt*idle.TTFTSeconds.Mean:
+			high = rate
+		default:
+			low, best = rate, p
+		}
+		rate = math.Sqrt(low * high)
+		if math.IsInf(high, 1) {
+			rate = 2 * low
+		}
+	}
+	return best, nil
 }
 
 // assign gives each session a tenant.
@@ -117,19 +161,22 @@ func (o *Overload) assign(w *Workload) *Workload {
 
 func tenantName(i int) string { return string(rune('a' + i)) }
 
-// served is a request that had its first token.
+// served is a request that had its first token, or never.
 type served struct {
 	came, first     time.Duration
 	input, computed int
 	tenant          string
 }
 
-func (o *Overload) judge(name string, c *Config, r *Result) Pressure {
-	arrivals := c.Workload.arrivals(c.Seed, c.Speed)
-	from, to := arrivals[len(arrivals)/5], arrivals[len(arrivals)-1]
+func (o *Overload) judge(name string, rate float64, c *Config, r *Result) Pressure {
+	from, to := c.Horizon/2, c.Horizon
 	seconds := (to - from).Seconds()
-	p := Pressure{Name: name, Speed: c.Speed, HitRatio: r.HitRatio, Shed: r.Shed}
-	p.Offered = float64(len(arrivals)-len(arrivals)/5) / seconds
+	p := Pressure{Name: name, Rate: rate, HitRatio: r.HitRatio, GaveUp: r.Shed}
+	for i := range c.Workload.Requests {
+		if c.Workload.Requests[i].At >= from {
+			p.Offered += 1 / seconds
+		}
+	}
 	var ttft, slowdown []float64
 	in := 0
 	shares, all := map[string]float64{}, 0.0
@@ -141,13 +188,14 @@ func (o *Overload) judge(name string, c *Config, r *Result) Pressure {
 			shares[s.tenant] += float64(s.computed)
 			all += float64(s.computed)
 		}
-		if s.came < from {
+		unloaded := c.Profile.Time.Prefill(s.input, 0, enginemodel.DefaultMaxBatchedTokens)
+		due := s.came + time.Duration(o.Slowdown*float64(unloaded))
+		if s.came < from || due >= to {
 			continue
 		}
-		took := (s.first - s.came).Seconds()
-		slow := took / c.Profile.Time.Prefill(s.input, 0, enginemodel.DefaultMaxBatchedTokens).Seconds()
-		ttft, slowdown = append(ttft, took), append(slowdown, slow)
-		if slow <= o.Slowdown {
+		took := min(s.first, to) - s.came
+		ttft, slowdown = append(ttft, took.Seconds()), append(slowdown, took.Seconds()/unloaded.Seconds())
+		if s.first <= due {
 			in++
 		}
 	}

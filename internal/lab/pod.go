@@ -50,6 +50,7 @@ func (s *sim) endStep(i int) {
 		slot := out.Request.Slot
 		x := s.live[slot]
 		if out.First {
+			x.begun = true
 			x.decision.FirstToken()
 			s.out.firstToken(s.now-x.came, s.now-x.at, x.request, s.Workload.Requests[slot].Tenant)
 			s.out.served = append(s.out.served, served{

@@ -3,6 +3,7 @@ package lab
 import (
 	"errors"
 	"fmt"
+	"math"
 	"time"
 
 	"github.com/kvasir-dev/kvasir/internal/endpoint"
@@ -31,6 +32,12 @@ type Config struct {
 	Speed float64
 	// Think sends each turn of a session some time after the answer to the one before, not by its timestamp.
 	Think bool
+	// Horizon ends the run, whatever is under way then; 0 waits for all.
+	Horizon time.Duration
+	// Retries are how often a client sends a turn again that was refused, after the Retry-After that it was told. Who is
+	// refused once more gives the session up. 0 takes clients who do not care: the next turn comes as if this one had been
+	// answered.
+	Retries int
 	// Pickers share the requests by turns, each with its own index and load; 0 is 1. They tell each other what they have
 	// given the pods, as pickers do, unless NoExchange says that they do not.
 	Pickers    int
@@ -81,7 +88,7 @@ func (c *Config) fill() error {
 	if c.ScrapeEvery == 0 {
 		c.ScrapeEvery = 200 * time.Millisecond
 	}
-	if c.Pods < 1 || c.Pods > 4096 || !(c.Speed > 0) || c.Pickers < 1 || c.EventLag < 0 || c.BlockTokens < 1 || c.KVTokens < c.BlockTokens {
+	if c.Pods < 1 || c.Pods > 4096 || !(c.Speed > 0) || c.Pickers < 1 || c.Retries < 0 || c.Retries > 100 || c.EventLag < 0 || c.BlockTokens < 1 || c.KVTokens < c.BlockTokens {
 		return fmt.Errorf("%w: %d pods of %d tokens in blocks of %d, speed %g, %d pickers, lag %v: out of range", errConfig,
 			c.Pods, c.KVTokens, c.BlockTokens, c.Speed, c.Pickers, c.EventLag)
 	}
@@ -111,6 +118,7 @@ type sim struct {
 	think []time.Duration
 
 	live    []*sent // by request, nil unless under way
+	refused []uint8 // by request, how often
 	open    int     // requests not ended yet, those to come included
 	waiting []waiting
 	news    []news // cache events under way to the pickers, in order
@@ -119,11 +127,15 @@ type sim struct {
 	arrived int // so far: requests go to the pickers by turns
 }
 
+// never is later than the end of any run.
+const never = time.Duration(math.MaxInt64)
+
 // sent is a request under way.
 type sent struct {
 	decision *picker.Decision
 	request  *enginemodel.Request
 	pod      int
+	begun    bool // it has had its first token
 	// came is when it arrived, at when it was sent to the pod.
 	came, at time.Duration
 }
@@ -138,9 +150,10 @@ func Run(c Config) (*Result, error) {
 	if err := s.setUp(); err != nil {
 		return nil, err
 	}
-	for s.open > 0 {
+	for s.open > 0 && (c.Horizon <= 0 || s.agenda.heap[0].at < c.Horizon) {
 		s.advance()
 	}
+	s.cut()
 	return s.out.result(s), nil
 }
 
@@ -174,7 +187,7 @@ func (s *sim) advance() {
 
 func (s *sim) setUp() error {
 	n := len(s.Workload.Requests)
-	s.live, s.open = make([]*sent, n), n
+	s.live, s.refused, s.open = make([]*sent, n), make([]uint8, n), n
 	s.out = newRecorder(n, s.Pods)
 	for i := range s.Pods {
 		p, err := s.newPod(i)
@@ -327,8 +340,7 @@ func (r *Request) header(name string) string {
 // send sends a request that has come at a time to the engine that was chosen, which keeps the prompt.
 func (s *sim) send(i int, prompt []uint32, d *picker.Decision, err error, came time.Duration) {
 	if err != nil {
-		s.out.shed()
-		s.over(i)
+		s.refuse(i, err)
 		return
 	}
 	pod := s.out.pods[d.Targets[0].Endpoint.Pod]
@@ -343,6 +355,35 @@ func (s *sim) send(i int, prompt []uint32, d *picker.Decision, err error, came t
 	s.live[i] = x
 	s.out.sent(s.now, pod, d.Targets[0].Predicted)
 	s.hand(x)
+}
+
+// refuse tells a client to come again, or that this was all.
+func (s *sim) refuse(i int, err error) {
+	var refusal *picker.Error
+	if int(s.refused[i]) < s.Retries && errors.As(err, &refusal) && refusal.RetryAfter > 0 {
+		s.refused[i]++
+		s.agenda.add(s.now+refusal.RetryAfter, arrival, i)
+		return
+	}
+	s.out.shed()
+	if s.Retries == 0 {
+		s.over(i)
+		return
+	}
+	for ; i >= 0; i = s.next[i] {
+		s.open--
+	}
+}
+
+// cut notes the requests that are with the engines at the end of the run and have no first token.
+func (s *sim) cut() {
+	for i, x := range s.live {
+		if x != nil && !x.begun {
+			s.out.served = append(s.out.served, served{
+				came: x.came, first: never, input: x.request.PromptTokens(), tenant: s.Workload.Requests[i].Tenant,
+			})
+		}
+	}
 }
 
 // over takes note that a request has ended, and brings the next turn of its session.

@@ -22,6 +22,8 @@ type Workload struct {
 
 	// drawn makes the same workload of another seed; nil where there is only one.
 	drawn func(seed uint64) (*Workload, error)
+	// more makes it of so many requests, the same at the beginning; nil where there are no more.
+	more func(n int) (*Workload, error)
 }
 
 // Drawn is the workload as a seed draws it: generated ones differ in all, traces only in when requests arrive.
