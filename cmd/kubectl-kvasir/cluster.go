@@ -72,7 +72,7 @@ func (k *cluster) outputs(c *cobra.Command) {
 // pickers adds the flags of commands that ask pickers.
 func (k *cluster) pickers(c *cobra.Command) {
 	c.Flags().StringVar(&k.picker, "picker", "", "`URL` of a picker's metrics address, such as http://127.0.0.1:9090; then no cluster is asked")
-	c.Flags().StringVar(&k.account, "service-account", live.DefaultAccount, "service account in the pool's namespace whose token the pickers are shown")
+	c.Flags().StringVar(&k.account, "service-account", live.DefaultAccount, "service account in the pool's namespace, or in the operator's, whose token the pickers are shown")
 }
 
 // connect returns a client of the cluster, how it is reached, and the namespace that is meant.

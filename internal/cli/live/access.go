@@ -28,9 +28,10 @@ import (
 
 	"github.com/kvasir-dev/kvasir/api/v1alpha1"
 	"github.com/kvasir-dev/kvasir/internal/children"
+	"github.com/kvasir-dev/kvasir/internal/cli/fleet"
 )
 
-// DefaultAccount is the service account in a pool's namespace whose tokens are shown to its pickers.
+// DefaultAccount is the service account in a pool's namespace, or in the operator's, whose tokens are shown to its pickers.
 const DefaultAccount = "kvasir-viewer"
 
 // Access reaches the pickers of pools in a cluster.
@@ -38,7 +39,7 @@ type Access struct {
 	Client client.Client
 	Config *rest.Config
 	Dial   Dial
-	// Account is the service account of the pool's namespace that is asked for tokens.
+	// Account is the service account of the pool's namespace, or of the operator's, that is asked for tokens.
 	Account string
 
 	mu     sync.Mutex // guards tokens
@@ -237,7 +238,8 @@ const (
 	tokenSpare = time.Minute
 )
 
-// token is the user's own if it is a service account's, else a new one of the account in the pool's namespace.
+// token is the user's own if it is a service account's, else a new one of the account in the pool's namespace, or in the
+// operator's.
 func (a *Access) token(ctx context.Context, namespace string) (string, error) {
 	if own := ownToken(a.Config); own != "" {
 		return own, nil
@@ -247,9 +249,18 @@ func (a *Access) token(ctx context.Context, namespace string) (string, error) {
 	if t, ok := a.tokens[namespace]; ok && time.Now().Before(t.until) {
 		return t.text, nil
 	}
-	request := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{ExpirationSeconds: ptr.To(int64(tokenLife / time.Second))}}
-	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: a.Account}}
-	switch err := a.Client.SubResource("token").Create(ctx, account, request); {
+	text, err := a.newToken(ctx, namespace)
+	if apierrors.IsNotFound(err) {
+		// The operator's comes with it; who may not look for it, or not have its tokens, needs one for the pool's namespace.
+		operators, _ := fleet.Operators(ctx, a.Client)
+		for i := range operators {
+			if other, failed := a.newToken(ctx, operators[i].Namespace); failed == nil {
+				text, err = other, nil
+				break
+			}
+		}
+	}
+	switch {
 	case apierrors.IsNotFound(err):
 		return "", fmt.Errorf("there is no service account %s in the namespace %s, whose token pickers could be shown. %s", a.Account, namespace, Cure(namespace, a.Account))
 	case apierrors.IsForbidden(err):
@@ -260,8 +271,16 @@ func (a *Access) token(ctx context.Context, namespace string) (string, error) {
 	if a.tokens == nil {
 		a.tokens = map[string]token{}
 	}
-	a.tokens[namespace] = token{request.Status.Token, time.Now().Add(tokenLife - tokenSpare)}
-	return request.Status.Token, nil
+	a.tokens[namespace] = token{text, time.Now().Add(tokenLife - tokenSpare)}
+	return text, nil
+}
+
+// newToken makes one of the account in a namespace.
+func (a *Access) newToken(ctx context.Context, namespace string) (string, error) {
+	request := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{ExpirationSeconds: ptr.To(int64(tokenLife / time.Second))}}
+	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: a.Account}}
+	err := a.Client.SubResource("token").Create(ctx, account, request)
+	return request.Status.Token, err
 }
 
 // Cure is how to make an account that pickers answer.
