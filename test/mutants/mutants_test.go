@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 )
@@ -110,15 +111,22 @@ func TestMutantsAreNoticed(t *testing.T) {
 	if !*run {
 		t.Skip("not asked for: -mutants")
 	}
-	sound := map[string]bool{}
+	sound := map[string]func() (string, error){} // by package and test: what it says without a bug, asked once
+	for i := range mutants {
+		m := &mutants[i]
+		if sound[m.pkg+" "+m.test] == nil {
+			sound[m.pkg+" "+m.test] = sync.OnceValues(func() (string, error) { return gotest(t, m, "") })
+		}
+	}
 	for i := range mutants {
 		m := &mutants[i]
 		t.Run(m.name, func(t *testing.T) {
-			if key := m.pkg + " " + m.test; !sound[key] && m.test != simulation { // the simulation has a target of its own
-				if out, err := gotest(t, m, ""); err != nil {
+			t.Parallel()
+			key := m.pkg + " " + m.test
+			if m.test != simulation { // which has a target of its own
+				if out, err := sound[key](); err != nil {
 					t.Fatalf("%s fails without the bug: %v\n%s", key, err, out)
 				}
-				sound[key] = true
 			}
 			out, err := gotest(t, m, overlay(t, m))
 			switch failed := noticed.FindStringSubmatch(out); {
