@@ -1,8 +1,10 @@
 package main
 
 import (
+	"fmt"
 	"net/http"
 	"path/filepath"
+	"strings"
 	"sync"
 	"testing"
 )
@@ -12,6 +14,11 @@ func TestNobodyIsAnsweredBeforeTheObjectsAreKnown(t *testing.T) {
 	dir := t.TempDir()
 	put(t, filepath.Join(dir, "pool.yaml"), poolText("m", "m", ""))
 	put(t, filepath.Join(dir, "pods.yaml"), sliceText(t, "m", "pod", engine(t, "m")))
+	var others strings.Builder // which take a while to read
+	for n := range 4000 {
+		fmt.Fprintf(&others, "---\napiVersion: v1\nkind: Secret\nmetadata: {name: other-%d, namespace: default}\nstringData: {key: value}\n", n)
+	}
+	put(t, filepath.Join(dir, "others.yaml"), others.String())
 	i, o := listenOn(t, dir)
 	var wait sync.WaitGroup
 	for range 8 {
