@@ -42,9 +42,10 @@ unit: ## unit tests, with the race detector where there is a C compiler
 	$(GO) test -count=1 ./test/floors # it asks the go command, of which the test cache knows nothing
 
 .PHONY: sim
-sim: ## the event plane in virtual time, with everything failing, for SEEDS seeds (10,000)
+sim: ## the event plane in virtual time, with everything failing, for SEEDS seeds (10,000); the pool's controller for 1,000
 	@echo "== simulation of the event plane, $(SEEDS) seeds"
 	CGO_ENABLED=0 $(GO) test -count=1 -timeout 30m -v -run TestEventPlane ./test/sim -sim.seeds=$(SEEDS) -sim.first=$(FIRST)
+	CGO_ENABLED=0 $(GO) test -count=1 -timeout 30m -run TestWhateverHappensThePoolEndsAsDesired ./internal/controller/inferencepool -seeds 1000
 
 .PHONY: soak soak-sim soak-gateway soak-lifecycle
 soak: soak-sim soak-gateway soak-lifecycle ## storms of faults, aborts and resets, for SOAK (10m) each; nothing may be left
