@@ -169,12 +169,15 @@ func (t *Tracker) Book(now time.Time, work Work, streamed bool) *Booking {
 // Seconds that the engine should need for the prefill by itself, as was known at the booking.
 func (b *Booking) Seconds() float64 { return b.seconds }
 
-// SetDue says when the first token has to come.
+// SetDue says when the first token has to come; the zero time says nothing.
 func (b *Booking) SetDue(due time.Time) {
+	if due.IsZero() {
+		return // nearly all requests: they need not wait for the lock
+	}
 	t := b.tracker
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if b.done || due.IsZero() {
+	if b.done {
 		return
 	}
 	if b.due.IsZero() {
