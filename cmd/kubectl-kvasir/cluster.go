@@ -114,6 +114,15 @@ func (k *cluster) source() (*view.Source, string, error) {
 	return &view.Source{Client: c, Access: &live.Access{Client: c, Config: config, Dial: dial, Account: k.account}}, namespace, nil
 }
 
+// pickersOf connects to the pickers of a pool; of the namespace's only pool if pool is empty.
+func (k *cluster) pickersOf(ctx context.Context, pool string) ([]*live.Picker, error) {
+	source, namespace, err := k.source()
+	if err != nil {
+		return nil, err
+	}
+	return source.Pickers(ctx, namespace, pool)
+}
+
 // print writes an answer in the format that was asked for.
 func (k *cluster) print(v any, lines func() []string) error {
 	return k.std.Print(k.format, v, func() error {

@@ -60,11 +60,7 @@ func explain(std stdio) *cobra.Command {
 		case *path == "":
 			*path = "/v1/completions"
 		}
-		source, namespace, err := k.source()
-		if err != nil {
-			return err
-		}
-		pickers, err := source.Pickers(c.Context(), namespace, first(args))
+		pickers, err := k.pickersOf(c.Context(), first(args))
 		if err != nil {
 			return err
 		}
@@ -115,11 +111,7 @@ func decisions(std stdio) *cobra.Command {
 		if *tail < 0 {
 			return wrong("--tail is %d, want 0 or more", *tail)
 		}
-		source, namespace, err := k.source()
-		if err != nil {
-			return err
-		}
-		pickers, err := source.Pickers(c.Context(), namespace, first(args))
+		pickers, err := k.pickersOf(c.Context(), first(args))
 		if err != nil {
 			return err
 		}
@@ -213,11 +205,7 @@ func traceCommand(std stdio) *cobra.Command {
 		if *limit < 1 || *limit > 1000 {
 			return wrong("--limit is %d, want 1 to 1000", *limit)
 		}
-		source, namespace, err := k.source()
-		if err != nil {
-			return err
-		}
-		pickers, err := source.Pickers(c.Context(), namespace, first(args))
+		pickers, err := k.pickersOf(c.Context(), first(args))
 		if err != nil {
 			return err
 		}

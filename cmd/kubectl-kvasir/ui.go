@@ -28,11 +28,7 @@ func ui(std stdio) *cobra.Command {
 	argument(c, "pool", true)
 	c.ValidArgsFunction = k.one(poolNames)
 	c.RunE = func(c *cobra.Command, args []string) error {
-		source, namespace, err := k.source()
-		if err != nil {
-			return err
-		}
-		pickers, err := source.Pickers(c.Context(), namespace, first(args))
+		pickers, err := k.pickersOf(c.Context(), first(args))
 		if err != nil {
 			return err
 		}
