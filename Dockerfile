@@ -14,7 +14,8 @@ ARG COMPONENT TARGETOS TARGETARCH
 RUN CGO_ENABLED=0 GOOS=$TARGETOS GOARCH=$TARGETARCH go build -trimpath -buildvcs=false -ldflags="-s -w" -o /out/program ./cmd/${COMPONENT:?is manager, picker, reporter or vllmsim}
 RUN mkdir -p /out/etc && printf 'root:x:0:0:root:/:\nnonroot:x:65532:65532:nonroot:/:\n' >/out/etc/passwd && printf 'root:x:0:\nnonroot:x:65532:\n' >/out/etc/group
 
-# BASE may be a distroless static image; what programs need of one is here as well.
+# BASE may be a distroless static image. What programs need of one is here as well: users, and in the programs themselves
+# the certificates of authorities, which count where the base has no file of them.
 FROM ${BASE}
 ARG COMPONENT VERSION=dev REVISION=
 LABEL org.opencontainers.image.title="kvasir-${COMPONENT}" \
@@ -23,7 +24,6 @@ LABEL org.opencontainers.image.title="kvasir-${COMPONENT}" \
       org.opencontainers.image.version="${VERSION}" \
       org.opencontainers.image.revision="${REVISION}"
 COPY --from=build /out/etc/ /etc/
-COPY --from=build /etc/ssl/certs/ca-certificates.crt /etc/ssl/certs/
 COPY --from=build /src/LICENSE /LICENSE
 COPY --from=build /out/program /kvasir
 USER 65532:65532

@@ -14,6 +14,8 @@ import (
 	"os/signal"
 	"syscall"
 
+	_ "golang.org/x/crypto/x509roots/fallback" // authorities, in images that have no file of them
+
 	"github.com/kvasir-dev/kvasir/internal/logging"
 )
 

@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
+	_ "golang.org/x/crypto/x509roots/fallback" // authorities, in images that have no file of them
 	"golang.org/x/sync/errgroup"
 
 	"github.com/kvasir-dev/kvasir/internal/reporter"

@@ -31,13 +31,15 @@ var components = []string{"manager", "picker", "reporter", "vllmsim"}
 // entrypoint of every image, as the Dockerfile has it.
 const entrypoint = "/kvasir"
 
+// buildFlags leave out what tells where and how a binary was built; -trimpath does, too.
+var buildFlags = []string{"-buildvcs=false", "-ldflags=-s -w"}
+
 type options struct {
 	arches     []string
 	repository string
 	tag        string
 	revision   string
 	out        string
-	certs      string
 	trim       bool
 	compressed bool
 	created    time.Time
@@ -65,7 +67,6 @@ func parse(args []string, epoch string, stderr io.Writer) (*options, error) {
 	f.StringVar(&o.tag, "tag", "dev", "tag, and version on the label")
 	f.StringVar(&o.revision, "revision", "", "revision on the label")
 	f.StringVar(&o.out, "out", filepath.Join("out", "images"), "`directory` for the tars and lists")
-	f.StringVar(&o.certs, "certs", "", "`file` with certificates of authorities for programs that call out, as /etc/ssl/certs/ca-certificates.crt")
 	f.BoolVar(&o.trim, "trimpath", true, "leave this machine's paths out of the binaries, which reproducible ones need; without it packages compiled by go test are used again")
 	f.BoolVar(&o.compressed, "compress", true, "compress layers")
 	f.Usage = func() {
@@ -156,7 +157,7 @@ func (o *options) component(ctx context.Context, component string) (digest strin
 // build compiles a static binary and returns its file.
 func (o *options) build(ctx context.Context, component, arch string) (string, error) {
 	binary := filepath.Join(o.out, component+"_"+arch)
-	args := []string{"build", "-buildvcs=false", "-ldflags=-s -w", "-o", binary}
+	args := append([]string{"build", "-o", binary}, buildFlags...)
 	if o.trim {
 		args = append(args, "-trimpath")
 	}
@@ -177,9 +178,6 @@ func (o *options) image(component, arch, binary string) (oci.Image, error) {
 		"org.opencontainers.image.revision": o.revision,
 	}}
 	files := map[string]string{entrypoint: binary, "/LICENSE": "LICENSE"}
-	if o.certs != "" {
-		files["/etc/ssl/certs/ca-certificates.crt"] = o.certs
-	}
 	for at, from := range files {
 		content, err := os.ReadFile(from) //nolint:gosec // what was built, or what a flag names
 		if err != nil {

@@ -5,9 +5,16 @@ import (
 	"encoding/json"
 	"io"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"regexp"
+	"slices"
 	"strings"
 	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/kvasir-dev/kvasir/hack/images/oci"
 )
 
 func TestTheSameSourcesMakeTheSameImageAndList(t *testing.T) {
@@ -76,6 +83,78 @@ func checkList(t *testing.T, name string, raw []byte) {
 	}
 	if d.Creation.Created != "2023-11-14T22:13:20Z" {
 		t.Errorf("%s was made at %s", name, d.Creation.Created)
+	}
+}
+
+// Images have no file with certificates of authorities. Programs that may have to check one by them bring them along.
+func TestProgramsThatSpeakTLSBringTheAuthorities(t *testing.T) {
+	const roots, module = "golang.org/x/crypto/x509roots/fallback", "github.com/kvasir-dev/kvasir/"
+	speakers := []string{module + "internal/wire", module + "internal/spans"} // to engines, and to a collector of traces
+	asked := 0
+	for _, component := range components {
+		out, err := exec.CommandContext(t.Context(), "go", "list", "-deps", module+"cmd/"+component).Output()
+		if err != nil {
+			t.Fatal(err)
+		}
+		deps := strings.Fields(string(out))
+		if !slices.ContainsFunc(speakers, func(s string) bool { return slices.Contains(deps, s) }) {
+			continue
+		}
+		asked++
+		if !slices.Contains(deps, roots) {
+			t.Errorf("%s believes nobody where there is no file of authorities", component)
+		}
+	}
+	if asked < 3 {
+		t.Errorf("%d programs speak TLS", asked)
+	}
+}
+
+// The Dockerfile makes images with the same program, users, labels and way to start.
+func TestTheDockerfileMakesTheSameImages(t *testing.T) {
+	t.Chdir(filepath.Join("..", ".."))
+	text, err := os.ReadFile("Dockerfile")
+	if err != nil {
+		t.Fatal(err)
+	}
+	o := &options{tag: "v9", revision: "abc"}
+	i, err := o.image("picker", "arm64", "LICENSE")
+	if err != nil {
+		t.Fatal(err)
+	}
+	docker := strings.NewReplacer("${COMPONENT}", "picker", "${VERSION}", "v9", "${REVISION}", "abc", "\\\n", " ").Replace(string(text))
+	labels := map[string]string{}
+	for _, m := range regexp.MustCompile(`(org\.opencontainers\.[a-z.]+)="([^"]*)"`).FindAllStringSubmatch(docker, -1) {
+		labels[m[1]] = m[2]
+	}
+	if diff := cmp.Diff(i.Labels, labels); diff != "" {
+		t.Errorf("labels (-images +Dockerfile):\n%s", diff)
+	}
+	entry, err := json.Marshal(i.Entrypoint)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, line := range []string{"USER " + oci.User, "ENTRYPOINT " + string(entry)} {
+		if !strings.Contains(docker, "\n"+line+"\n") {
+			t.Errorf("the Dockerfile has no line %q", line)
+		}
+	}
+	for _, flag := range buildFlags {
+		if !strings.Contains(strings.ReplaceAll(docker, `"`, ""), " "+flag+" ") {
+			t.Errorf("the Dockerfile builds without %s", flag)
+		}
+	}
+	users := regexp.MustCompile(`printf '([^']*)' >/out(/etc/[a-z]+)`).FindAllStringSubmatch(docker, -1)
+	written := map[string]string{}
+	for _, m := range users {
+		written[m[2]] = strings.ReplaceAll(m[1], `\n`, "\n")
+	}
+	want := map[string]string{}
+	for _, f := range oci.Users() {
+		want[f.Path] = string(f.Content)
+	}
+	if diff := cmp.Diff(want, written); diff != "" {
+		t.Errorf("users (-images +Dockerfile):\n%s", diff)
 	}
 }
 

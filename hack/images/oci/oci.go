@@ -164,7 +164,7 @@ func (l layout) json(mediaType string, v any) (descriptor, error) {
 
 func (l layout) image(i *Image, compressed bool) (descriptor, error) {
 	var raw bytes.Buffer
-	if err := writeTar(&raw, withUsers(i.Files), i.Created); err != nil {
+	if err := writeTar(&raw, append(slices.Clone(i.Files), Users()...), i.Created); err != nil {
 		return descriptor{}, err
 	}
 	sum := sha256.Sum256(raw.Bytes())
@@ -199,11 +199,12 @@ func (l layout) image(i *Image, compressed bool) (descriptor, error) {
 	return m, err
 }
 
-// withUsers adds what programs look up of users.
-func withUsers(files []File) []File {
-	return append(slices.Clone(files),
-		File{Path: "/etc/group", Content: []byte("root:x:0:\nnonroot:x:65532:\n")},
-		File{Path: "/etc/passwd", Content: []byte("root:x:0:0:root:/:\nnonroot:x:65532:65532:nonroot:/:\n")})
+// Users are the files in which programs look up users; every image has them.
+func Users() []File {
+	return []File{
+		{Path: "/etc/group", Content: []byte("root:x:0:\nnonroot:x:65532:\n")},
+		{Path: "/etc/passwd", Content: []byte("root:x:0:0:root:/:\nnonroot:x:65532:65532:nonroot:/:\n")},
+	}
 }
 
 // writeTar writes files, each behind the directories that it lies in.
