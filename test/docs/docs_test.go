@@ -8,6 +8,7 @@ import (
 	"flag"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -16,6 +17,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/kvasir-dev/kvasir/test/docpage"
 )
 
 var update = flag.Bool("update", false, "write the list of fuzz targets in docs/security.md")
@@ -43,86 +46,153 @@ func pages(t *testing.T) map[string]string {
 	return all
 }
 
-// block is commands in a page.
-type block struct {
-	page string
-	line int
-	mark string // what stands above it: "run: NAME", "needs: WHAT", "tested by: NAMES"
-	text string
-}
-
-var (
-	fence = regexp.MustCompile("^ *```(sh|bash|shell|console)$")
-	mark  = regexp.MustCompile(`^ *<!-- ((?:run|needs|tested by): .+) -->$`)
-	// whole marks all commands of a page that have no mark of their own.
-	whole = regexp.MustCompile(`(?m)^<!-- commands (tested by: .+|need: .+) -->$`)
-)
-
-func blocks(page, text string) (all []block) {
-	usual := ""
-	if m := whole.FindStringSubmatch(text); m != nil {
-		usual = strings.Replace(m[1], "need: ", "needs: ", 1)
-	}
-	lines := strings.Split(text, "\n")
-	for i := 0; i < len(lines); i++ {
-		if !fence.MatchString(lines[i]) {
-			continue
-		}
-		b := block{page: page, line: i + 1, mark: usual}
-		for j := i - 1; j >= 0 && j >= i-2; j-- {
-			if m := mark.FindStringSubmatch(lines[j]); m != nil {
-				b.mark = m[1]
-				break
-			} else if strings.TrimSpace(lines[j]) != "" {
-				break
-			}
-		}
-		for i++; i < len(lines) && !strings.HasPrefix(strings.TrimSpace(lines[i]), "```"); i++ {
-			b.text += lines[i] + "\n"
-		}
-		all = append(all, b)
-	}
-	return all
-}
-
-// needs are what commands may need that tests have not.
-var needs = []string{"gpu", "cluster", "time"}
-
-// scripts are those of the marks "run: NAME", and their pages. TestThePagesWorkAsWritten runs them.
-var scripts = map[string]string{"hand": "docs/quickstart.md", "standalone": "docs/standalone.md"}
+// needs are what commands may need that tests have not: a GPU, a gateway's own programs, a registry, more time than a test has.
+var needs = []string{"gpu", "gateway", "registry", "time"}
 
 func TestEveryCommandIsTestedOrSaysWhatItNeeds(t *testing.T) {
 	names, n := testNames(t), 0
 	for page, text := range pages(t) {
-		for _, b := range blocks(page, text) {
+		for _, line := range docpage.Unfenced(text) {
+			t.Errorf("%s:%d: code without a fence: nobody can tell whether it is commands", page, line)
+		}
+		for _, b := range docpage.Blocks(page, text) {
 			n++
-			kind, what, _ := strings.Cut(b.mark, ": ")
+			kind, what, _ := strings.Cut(b.Mark, ": ")
 			switch kind {
 			case "":
-				t.Errorf("%s:%d: commands without a mark: <!-- tested by: TestName -->, <!-- run: NAME --> or <!-- needs: %s -->", b.page, b.line, strings.Join(needs, "|"))
+				t.Errorf("%s:%d: commands without a mark: <!-- tested by: TestName -->, <!-- run: NAME -->, <!-- flags: PROGRAM --> or <!-- needs: %s -->",
+					b.Page, b.Line, strings.Join(needs, "|"))
 			case "needs":
 				if !slices.Contains(needs, what) {
-					t.Errorf("%s:%d: nobody knows the need %q", b.page, b.line, what)
+					t.Errorf("%s:%d: nobody knows the need %q", b.Page, b.Line, what)
 				}
 			case "run":
-				if scripts[what] != b.page {
-					t.Errorf("%s:%d: nobody runs %q", b.page, b.line, what)
+				if !slices.Contains(docpage.Scripts[what], b.Page) {
+					t.Errorf("%s:%d: nobody runs %q", b.Page, b.Line, what)
 				}
 			case "tested by":
 				for name := range strings.SplitSeq(what, ",") {
 					if !names[strings.TrimSpace(name)] {
-						t.Errorf("%s:%d: there is no test %q", b.page, b.line, name)
+						t.Errorf("%s:%d: there is no test %q", b.Page, b.Line, name)
 					}
 				}
 			}
 		}
 	}
-	if n < 10 {
+	if n < 60 {
 		t.Errorf("only %d blocks of commands were found", n)
+	}
+	for name, pages := range docpage.Scripts {
+		for _, page := range pages {
+			if _, err := docpage.Script(page, name); err != nil {
+				t.Error(err)
+			}
+		}
 	}
 }
 
-var testName = regexp.MustCompile(`(?m)^func (Test[A-Za-z0-9_]+|Fuzz[A-Za-z0-9_]+)\(`)
+// TestWhatIsNotRunIsThereAllTheSame: targets of make, tests, benchmarks, scripts, and the flags of programs, in commands that
+// take too long or whose program is started otherwise.
+func TestWhatIsNotRunIsThereAllTheSame(t *testing.T) {
+	if testing.Short() {
+		t.Skip("it builds programs")
+	}
+	names := testNames(t)
+	for page, text := range pages(t) {
+		for _, b := range docpage.Blocks(page, text) {
+			program, flags := strings.CutPrefix(b.Mark, "flags: ")
+			if b.Mark != "needs: time" && !flags {
+				continue
+			}
+			for line := range strings.Lines(strings.ReplaceAll(b.Text, "\\\n", " ")) {
+				line, _, _ = strings.Cut(line, " #")
+				words := strings.Fields(line)
+				for len(words) > 0 && strings.Contains(words[0], "=") {
+					words = words[1:] // the environment
+				}
+				if len(words) == 0 || words[0] == "#" {
+					continue
+				}
+				if err := isThere(t, words, names); err != nil {
+					t.Errorf("%s:%d: %s: %v", b.Page, b.Line, strings.TrimSpace(line), err)
+				}
+				if flags && filepath.Base(words[0]) != program && words[0] != "go" {
+					t.Errorf("%s:%d: %s is not %s", b.Page, b.Line, words[0], program)
+				}
+			}
+		}
+	}
+}
+
+// isThere says why a command could not be run.
+func isThere(t *testing.T, words []string, names map[string]bool) error {
+	t.Helper()
+	switch name := filepath.Base(words[0]); name {
+	case "make":
+		return inRoot(t, append([]string{"make", "-n"}, words[1:]...)...)
+	case "go":
+		if words[1] == "build" {
+			return inRoot(t, append([]string{"go", "list"}, words[len(words)-1])...)
+		}
+		if err := inRoot(t, "go", "list", words[slices.IndexFunc(words, func(w string) bool { return strings.HasPrefix(w, "./") })]); err != nil {
+			return err
+		}
+		for _, flag := range []string{"-run", "-bench"} {
+			pattern := strings.Trim(after(words, flag), "'")
+			if pattern != "" && pattern != "^$" && !slices.ContainsFunc(slices.Collect(maps.Keys(names)), regexp.MustCompile(pattern).MatchString) {
+				return fmt.Errorf("there is no %s %s", flag, pattern)
+			}
+		}
+		return nil
+	case "picker", "reporter", "kubectl-kvasir":
+		args := []string{"go", "run", "./cmd/" + name}
+		for _, w := range words[1:] { // the subcommands
+			if strings.HasPrefix(w, "-") {
+				break
+			}
+			args = append(args, w)
+		}
+		usage, err := output(t, append(args, "--help")...)
+		if err != nil {
+			return err
+		}
+		for _, w := range words[1:] {
+			flag, _, _ := strings.Cut(w, "=")
+			if name, ok := strings.CutPrefix(flag, "--"); ok && !regexp.MustCompile(`(?m)^ +(-., )?--?`+name+`\b`).MatchString(usage) {
+				return fmt.Errorf("%s has no flag %s", strings.Join(args[2:], " "), flag)
+			}
+		}
+		return nil
+	}
+	_, err := exec.LookPath(filepath.Join(root, words[0]))
+	return err
+}
+
+func after(words []string, flag string) string {
+	if i := slices.Index(words, flag); i >= 0 && i+1 < len(words) {
+		return words[i+1]
+	}
+	return ""
+}
+
+func inRoot(t *testing.T, args ...string) error {
+	t.Helper()
+	_, err := output(t, args...)
+	return err
+}
+
+func output(t *testing.T, args ...string) (string, error) {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), args[0], args[1:]...)
+	cmd.Dir = root
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		return "", fmt.Errorf("%s: %w: %s", strings.Join(args, " "), err, tail(string(out)))
+	}
+	return string(out), nil
+}
+
+var testName = regexp.MustCompile(`(?m)^func ((?:Test|Fuzz|Benchmark)[A-Za-z0-9_]+)\(`)
 
 // source calls f for every Go test file of the repository, in an order of its own.
 func source(t *testing.T, f func(path, text string)) {
@@ -281,6 +351,7 @@ func TestThePagesWorkAsWritten(t *testing.T) {
 	for name, wants := range map[string][]string{
 		"hand":       {"x-kvasir-endpoint: pod-", `"unit":"seconds"`, `"candidates":[{"pod":"pod-`},
 		"standalone": {"x-kvasir-endpoint: ", "http/1.1 200 ok", "kind: inferencepool"},
+		"key":        {"9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			out := script(t, dir, name)
@@ -296,19 +367,17 @@ func TestThePagesWorkAsWritten(t *testing.T) {
 // script runs the commands of a name in a directory, and gives what they print, in lower case.
 func script(t *testing.T, dir, name string) string {
 	t.Helper()
-	text, err := os.ReadFile(root + "/" + scripts[name])
-	if err != nil {
-		t.Fatal(err)
-	}
 	commands := "set -eu -o pipefail\ntrap 'kill $(jobs -p) 2>/dev/null || true' EXIT\nip link set lo up\n"
-	for _, b := range blocks(scripts[name], string(text)) {
-		if b.mark == "run: "+name {
-			commands += b.text
+	for _, page := range docpage.Scripts[name] {
+		text, err := docpage.Script(page, name)
+		if err != nil {
+			t.Fatal(err)
 		}
+		commands += text
 	}
 	run := exec.CommandContext(t.Context(), "unshare", "--net", "--pid", "--fork", "--kill-child", "bash", "-c", commands)
 	run.Dir = dir
-	run.Env = append(os.Environ(), "GOFLAGS=-buildvcs=false", "PWD="+dir)
+	run.Env = append(os.Environ(), "GOFLAGS=-buildvcs=false", "PWD="+dir, "KEY=test")
 	var out bytes.Buffer
 	run.Stdout, run.Stderr = &out, &out
 	if err := run.Run(); err != nil {

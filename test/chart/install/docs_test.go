@@ -5,49 +5,53 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"regexp"
 	"strings"
 
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
 
+	"github.com/kvasir-dev/kvasir/test/docpage"
 	"github.com/kvasir-dev/kvasir/test/kube"
 )
 
-var (
-	// block is code in a page: lines with four blanks before them, perhaps with a word before it that they are not run.
-	block   = regexp.MustCompile(`(?m)(<!-- not run: [a-z ]+ -->\n\n)?((?:^    .*\n|^\n)*^    .*\n)`)
-	command = regexp.MustCompile(`^(helm|kubectl|make|go) `)
-)
-
-// commands are those of a page that are run, in their order.
-func commands(page string) string {
-	text, err := os.ReadFile(filepath.Join(kube.Root(), "docs", page))
-	Expect(err).NotTo(HaveOccurred())
-	var all []string
-	for _, m := range block.FindAllStringSubmatch(string(text), -1) {
-		lines := regexp.MustCompile(`(?m)^    `).ReplaceAllString(strings.Trim(m[2], "\n"), "")
-		if m[1] == "" && command.MatchString(lines) {
-			all = append(all, lines)
-		}
-	}
-	return strings.Join(all, "\n")
+// pages are what stands around the commands of a page: what they take for granted, and what is looked at or removed after them.
+var pages = map[string]struct{ before, after string }{
+	"README.md":       {after: "helm uninstall kvasir --namespace kvasir-system; kubectl delete crd inferencepools.kvasir.dev routingpolicies.kvasir.dev"},
+	"docs/install.md": {after: "helm uninstall kvasir --namespace kvasir-system; kubectl delete crd inferencepools.kvasir.dev routingpolicies.kvasir.dev"},
+	"docs/migration.md": {
+		before: `kubectl create namespace llm-d
+kubectl apply --filename - <<END
+apiVersion: inference.networking.k8s.io/v1
+kind: InferencePool
+metadata: {name: chat, namespace: llm-d}
+spec:
+  selector: {matchLabels: {llm-d.ai/model: Qwen-Qwen3-32B}}
+  targetPorts: [{number: 8000}]
+  endpointPickerRef: {name: epp, port: {number: 9002}}
+END
+`,
+		after: `[ "$(kubectl get inferencepools.inference.networking.k8s.io chat -n llm-d -o 'jsonpath={.spec.endpointPickerRef.name}')" = chat-picker ]`,
+	},
 }
 
-var _ = Describe("docs/install.md", func() {
-	It("works as it is written", func(ctx SpecContext) {
-		script := strings.ReplaceAll(commands("install.md"), " llm", " docs") // other tests have a namespace llm
-		Expect(strings.Count("\n"+script, "\nhelm ")).To(BeNumerically(">=", 6))
-		cmd := exec.CommandContext(ctx, "bash", "-euxo", "pipefail", "-c", script)
-		cmd.Dir = kube.Root()
-		assets, err := kube.Assets()
-		Expect(err).NotTo(HaveOccurred())
-		cmd.Env = append(os.Environ(), "KUBECONFIG="+cluster.Kubeconfig(), "PATH="+filepath.Join(kube.Root(), "bin")+":"+assets+":"+os.Getenv("PATH"),
-			"HELM_CACHE_HOME="+home, "HELM_CONFIG_HOME="+home, "HELM_DATA_HOME="+home)
-		var out bytes.Buffer
-		cmd.Stdout, cmd.Stderr = &out, &out
-		Expect(cmd.Run()).To(Succeed(), "%s", &out)
-		mustHelm(ctx, "uninstall", "kvasir", "--namespace", "kvasir-system")
-		kubectl(ctx, "delete", "crd", "inferencepools.kvasir.dev", "routingpolicies.kvasir.dev")
-	})
+var _ = Describe("The documentation's commands", Ordered, func() {
+	for _, page := range docpage.Scripts["install"] {
+		It("work as "+page+" has them", func(ctx SpecContext) {
+			script, err := docpage.Script(page, "install")
+			Expect(err).NotTo(HaveOccurred())
+			around, known := pages[page]
+			Expect(known).To(BeTrue(), "nobody knows what goes before the commands of %s", page)
+			script = strings.ReplaceAll(script, " llm\n", " docs\n") // other tests have a namespace llm
+			script = strings.ReplaceAll(script, " llm ", " docs ")
+			cmd := exec.CommandContext(ctx, "bash", "-euxo", "pipefail", "-c", around.before+script+around.after)
+			cmd.Dir = kube.Root()
+			assets, err := kube.Assets()
+			Expect(err).NotTo(HaveOccurred())
+			cmd.Env = append(os.Environ(), "KUBECONFIG="+cluster.Kubeconfig(), "PATH="+filepath.Join(kube.Root(), "bin")+":"+assets+":"+os.Getenv("PATH"),
+				"HELM_CACHE_HOME="+home, "HELM_CONFIG_HOME="+home, "HELM_DATA_HOME="+home)
+			var out bytes.Buffer
+			cmd.Stdout, cmd.Stderr = &out, &out
+			Expect(cmd.Run()).To(Succeed(), "%s", &out)
+		})
+	}
 })
