@@ -27,8 +27,9 @@ type Record struct {
 	// Input and Output are the lengths of prompt and answer in tokens; Output is 0 when the answer did not tell.
 	Input  int `json:"input_length"`
 	Output int `json:"output_length"`
-	// Blocks are chained ids of the prompt's blocks of 512 tokens, ceil(Input/512) of them; none where the tokens are
-	// not known. Equal ids mean equal prefixes.
+	// Blocks are chained ids of the prompt's blocks of 512 tokens, ceil(Input/512) of them; where the tokens are not known,
+	// of as much text as should be 512 tokens. Equal ids mean equal prefixes. There are none of prompts that are too short
+	// to have one, nor of those whose beginning only is known.
 	Blocks []uint64 `json:"hash_ids"`
 	// Session is the conversation; 0 without one.
 	Session uint64 `json:"session,omitempty"`
@@ -41,11 +42,14 @@ type Record struct {
 	// Candidates are the endpoints that were scored, the best first, at most MaxCandidates; Scored is how many there were.
 	Candidates []Candidate `json:"candidates"`
 	Scored     int         `json:"scored"`
-	// Attempt is which candidate served, from 0.
-	Attempt int `json:"attempt"`
+	// Endpoint is pod/rank of the one that served, or had the request last, at that Attempt, from 0.
+	Endpoint string `json:"endpoint,omitempty"`
+	Attempt  int    `json:"attempt"`
 
-	// Outcome is completed, client_gone, failed, rejected or unreported.
+	// Outcome is completed, client_gone, failed, rejected or unreported; or refused, by the picker, for Reason: the code of
+	// the answer. Who was refused, or has gone while waiting in the picker, has no candidates.
 	Outcome string `json:"outcome"`
+	Reason  string `json:"reason,omitempty"`
 	// Cached is how many prompt tokens the engine found in its cache, -1 when it did not say.
 	Cached int `json:"cached"`
 	// Waited in the picker, until the FirstToken, and until the end, in milliseconds; FirstToken is 0 for answers that
@@ -65,9 +69,20 @@ type Candidate struct {
 	// Matched and Confirmed prompt tokens.
 	Matched   int `json:"matched"`
 	Confirmed int `json:"confirmed"`
-	// InFlight requests, and the uncached Pending tokens before this request.
+	// InFlight requests, those of them that were Decoding, and the uncached Pending tokens before this request.
 	InFlight int     `json:"inflight"`
+	Decoding int     `json:"decoding,omitempty"`
 	Pending  float64 `json:"pending"`
+	// Waiting requests and KVUsage, 0 to 1, by the engine's last report; 0 where that was too old.
+	Waiting int     `json:"waiting,omitempty"`
+	KVUsage float64 `json:"kv_usage,omitempty"`
+	// Rate is how fast the endpoint prefilled, as learned so far, tokens/s; 0 where nothing was.
+	Rate float64 `json:"rate,omitempty"`
+	// Delay is the way to the endpoint and what bringing in an adapter should have taken, milliseconds.
+	Delay float64 `json:"delay_ms,omitempty"`
+	// Predicted time to the first token from there, milliseconds after the pick: to be compared with the record's
+	// FirstToken for the candidate that served.
+	Predicted float64 `json:"predicted_ms"`
 	// Cost by the strategy, in its unit.
 	Cost float64 `json:"cost"`
 }

@@ -351,7 +351,7 @@ func (d *Decision) settle(outcome Outcome) {
 	d.who.pass.Release()
 	d.view.peers.Changed()
 	d.view.stats.outcomes[outcome].Add(1)
-	d.account.end(d.now(), d.target, outcome)
+	d.account.end(d.now(), d.Targets[d.target].Endpoint, d.target, outcome)
 	d.account = nil
 	d.view.gate.look()
 }

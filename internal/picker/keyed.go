@@ -47,6 +47,7 @@ func (p *Picker) PickKeyed(in *Keyed) (*Decision, *Wait, error) {
 	}
 	current, w, err := p.queue(&v.gate, s, &a)
 	if err != nil {
+		p.refused(v, s, &a, err)
 		a.who.pass.Release()
 		return nil, nil, err
 	}
@@ -89,8 +90,12 @@ func (w *Wait) Poll() (d *Decision, over bool, err error) {
 	p := w.picker
 	s := p.scratch.Get().(*scratch)
 	defer p.release(s)
-	if err == nil {
-		w.keyed.fill(&s.request)
+	w.keyed.fill(&s.request)
+	if err != nil {
+		if v := w.gate.view.Load(); v != nil {
+			p.refused(v, s, &w.asked, err)
+		}
+	} else {
 		var v *view
 		var booked func()
 		if v, booked, err = p.resume(w.gate, w.waiter, s, &w.asked); err == nil {

@@ -104,6 +104,7 @@ func (p *Picker) Pick(ctx context.Context, in *Request) (d *Decision, err error)
 	}
 	current, booked, err := p.admit(ctx, &v.gate, s, asked)
 	if err != nil {
+		p.refused(v, s, asked, err)
 		return nil, err
 	}
 	defer booked()

@@ -1,12 +1,15 @@
 package picker
 
 import (
+	"errors"
+	"math"
 	"strconv"
 	"sync/atomic"
 	"time"
 
 	"github.com/kvasir-dev/kvasir/internal/dashboard/api"
 	"github.com/kvasir-dev/kvasir/internal/decisionlog"
+	"github.com/kvasir-dev/kvasir/internal/endpoint"
 	"github.com/kvasir-dev/kvasir/internal/policy"
 )
 
@@ -49,7 +52,7 @@ func (p *Picker) account(v *view, d *Decision, s *scratch, question *policy.Requ
 	a := &account{start: in.start}
 	if logged {
 		a.log = p.options.Decisions
-		a.describe(v, d, s, question, in, decided)
+		a.describe(v, s, question, in, decided)
 	}
 	if shown {
 		a.recorder = p.options.Recorder
@@ -71,30 +74,71 @@ func (a *account) show(v *view, d *Decision, s *scratch, question *policy.Reques
 }
 
 // describe fills in what the decision log gets.
-func (a *account) describe(v *view, d *Decision, s *scratch, question *policy.Request, in *asked, decided time.Time) {
-	salt := a.log.Salt()
-	a.record = decisionlog.Record{
-		Timestamp: in.start.UnixMilli(), Input: d.PromptTokens, Session: salt.ID(question.Session), Pool: d.Pool, Model: d.Model,
-		Strategy: string(d.Strategy), Tokens: d.Tokens.String(), Scored: len(s.order), Cached: -1, Waited: milliseconds(decided.Sub(in.start)),
-	}
-	if d.Tokens != TokensNone {
-		size := v.spec.BlockTokens
-		a.record.Blocks = salt.AppendBlocks(nil, d.PromptTokens, func(n int) uint64 {
-			if whole := min(n/size, len(in.keys)); whole > 0 {
-				return uint64(in.keys[whole-1])
-			}
-			return 0
-		})
-	}
-	for _, c := range s.order[:min(len(s.order), decisionlog.MaxCandidates)] {
-		ep, candidate := &v.spec.Endpoints[s.index[c]], &s.candidates[c]
+func (a *account) describe(v *view, s *scratch, question *policy.Request, in *asked, decided time.Time) {
+	a.record = v.recordOf(a.log.Salt(), s, question, in)
+	a.record.Scored, a.record.Waited = len(s.candidates), milliseconds(decided.Sub(in.start))
+	s.predicted = resize(s.predicted, len(s.candidates))
+	policy.Predict(question, s.candidates, s.predicted)
+	// More of them than may be tried.
+	s.shadowOrder = policy.Rank(question, s.candidates, s.costs, s.shadowOrder, decisionlog.MaxCandidates)
+	for _, c := range s.shadowOrder {
+		candidate := &s.candidates[c]
+		l := &candidate.Load
 		a.record.Candidates = append(a.record.Candidates, decisionlog.Candidate{
-			Endpoint: ep.Pod + "/" + strconv.Itoa(ep.ID.Rank), Matched: question.MatchTokens(candidate),
+			Endpoint: nameOf(&v.spec.Endpoints[s.index[c]]), Matched: question.MatchTokens(candidate),
 			Confirmed: min(candidate.Match.Confirmed(), question.Blocks) * question.BlockTokens,
-			InFlight:  candidate.Load.InFlight, Pending: candidate.Load.PendingTokens, Cost: s.costs[c].First,
+			InFlight:  l.InFlight, Decoding: l.Decoding, Pending: math.Round(l.PendingTokens),
+			Waiting: l.Waiting, KVUsage: thousandths(l.KVUsage), Rate: math.Round(l.Rate),
+			Delay: thousandths(1000 * candidate.Delay), Predicted: thousandths(1000 * s.predicted[c]), Cost: s.costs[c].First,
 		})
 	}
 }
+
+// recordOf is what a record has of the request alone.
+func (v *view) recordOf(salt decisionlog.Salt, s *scratch, question *policy.Request, in *asked) decisionlog.Record {
+	r := decisionlog.Record{
+		Timestamp: in.start.UnixMilli(), Input: question.PromptTokens, Session: salt.ID(question.Session), Pool: v.spec.Name,
+		Model: s.request.Model, Strategy: string(v.spec.Policy.Strategy.Type), Tokens: in.source.String(), Cached: -1,
+		Candidates: []decisionlog.Candidate{},
+	}
+	// Keys of its blocks; of its text chunks that should be as long.
+	size, known, key := v.spec.BlockTokens, len(in.keys), func(i int) uint64 { return uint64(in.keys[i]) }
+	if in.source == TokensApproximate {
+		chunks := s.chunks[fallback]
+		known, key = len(chunks), func(i int) uint64 { return uint64(chunks[i]) }
+	}
+	if whole := r.Input / size; whole == 0 || whole > known {
+		return r
+	}
+	r.Blocks = salt.AppendBlocks(nil, r.Input, func(n int) uint64 {
+		if n < size {
+			return 0
+		}
+		return key(n/size - 1)
+	})
+	return r
+}
+
+// refused writes down a request that was not let through, or whose client has gone while it waited: it came all the
+// same, and whoever plays the log again has to play it, too.
+func (p *Picker) refused(v *view, s *scratch, in *asked, err error) {
+	log := p.options.Decisions
+	if log == nil || in.unparsed || in.source == TokensNone || !v.logged.takes(v.spec.Policy.LogPercent) {
+		return
+	}
+	question := v.question(s, in, p.now())
+	r := v.recordOf(log.Salt(), s, &question, in)
+	r.Outcome = ClientGone.String()
+	if refusal := (*Error)(nil); errors.As(err, &refusal) {
+		r.Outcome, r.Reason = "refused", refusal.Code
+	}
+	r.Duration = milliseconds(p.now().Sub(in.start))
+	r.Waited = r.Duration
+	log.Write(&r)
+}
+
+// thousandths rounds to three digits behind the point.
+func thousandths(x float64) float64 { return math.Round(1000*x) / 1000 }
 
 // firstToken, usage and generated take what an answer tells.
 func (a *account) firstToken(now time.Time) {
@@ -116,14 +160,17 @@ func (a *account) generated(tokens int) {
 	}
 }
 
-// end hands the account over.
-func (a *account) end(now time.Time, attempt int, outcome Outcome) {
+// nameOf is pod/rank.
+func nameOf(ep *endpoint.Endpoint) string { return ep.Pod + "/" + strconv.Itoa(ep.ID.Rank) }
+
+// end hands the account over. The request was with the endpoint last, at that attempt from 0.
+func (a *account) end(now time.Time, ep *endpoint.Endpoint, attempt int, outcome Outcome) {
 	if a == nil {
 		return
 	}
 	took := milliseconds(now.Sub(a.start))
 	if a.log != nil {
-		a.record.Attempt, a.record.Outcome, a.record.Duration = attempt, outcome.String(), took
+		a.record.Endpoint, a.record.Attempt, a.record.Outcome, a.record.Duration = nameOf(ep), attempt, outcome.String(), took
 		a.log.Write(&a.record)
 	}
 	if a.recorder != nil {

@@ -45,8 +45,8 @@ func TestDecisionsAreLoggedWithTheirOutcome(t *testing.T) {
 	got.Blocks = nil
 	want := &decisionlog.Record{
 		Timestamp: newClock().Now().UnixMilli(), Input: 1040, Output: 17, Pool: "m", Model: "m", Strategy: "StickyLeastLoaded",
-		Tokens: "given", Scored: 2, Outcome: "completed", Cached: 1024, FirstToken: 250, Duration: 1250,
-		Candidates: []decisionlog.Candidate{{Endpoint: "pod-1/0", Matched: 1024, Confirmed: 1024}, {Endpoint: "pod-0/0"}},
+		Tokens: "given", Scored: 2, Endpoint: "pod-1/0", Outcome: "completed", Cached: 1024, FirstToken: 250, Duration: 1250,
+		Candidates: []decisionlog.Candidate{{Endpoint: "pod-1/0", Matched: 1024, Confirmed: 1024, Predicted: 0.8}, {Endpoint: "pod-0/0", Predicted: 52}},
 	}
 	for i := range got.Candidates {
 		got.Candidates[i].Cost = 0
