@@ -103,13 +103,13 @@ func decisions(std stdio) *cobra.Command {
 	k.outputs(c)
 	k.pickers(c)
 	follow := c.Flags().BoolP("follow", "f", false, "go on with new decisions until interrupted")
-	tail := c.Flags().Int("tail", 20, "how many decisions of each picker are shown that were made before")
+	tail := c.Flags().Int("tail", 20, fmt.Sprintf("how many decisions of each picker are shown that were made before, at most %d", api.MaxDecisions))
 	picks := c.Flags().Bool("picks", false, "show decisions when they are made, too")
 	argument(c, "pool", true)
 	c.ValidArgsFunction = k.one(poolNames)
 	c.RunE = func(c *cobra.Command, args []string) error {
-		if *tail < 0 {
-			return wrong("--tail is %d, want 0 or more", *tail)
+		if *tail < 0 || *tail > api.MaxDecisions {
+			return wrong("--tail is %d, want 0 to %d", *tail, api.MaxDecisions)
 		}
 		pickers, err := k.pickersOf(c.Context(), first(args))
 		if err != nil {
@@ -198,12 +198,12 @@ func traceCommand(std stdio) *cobra.Command {
 	k := newCluster(c, std)
 	k.outputs(c)
 	k.pickers(c)
-	limit := c.Flags().Int("limit", 20, "most prefixes, at most 1000")
+	limit := c.Flags().Int("limit", 20, fmt.Sprintf("most prefixes, at most %d", api.MaxPrefixes))
 	argument(c, "pool", true)
 	c.ValidArgsFunction = k.one(poolNames)
 	c.RunE = func(c *cobra.Command, args []string) error {
-		if *limit < 1 || *limit > 1000 {
-			return wrong("--limit is %d, want 1 to 1000", *limit)
+		if *limit < 1 || *limit > api.MaxPrefixes {
+			return wrong("--limit is %d, want 1 to %d", *limit, api.MaxPrefixes)
 		}
 		pickers, err := k.pickersOf(c.Context(), first(args))
 		if err != nil {

@@ -22,9 +22,8 @@ const (
 	// maxBody bounds a request that is explained, maxExplaining how many are at a time.
 	maxBody, maxExplaining = 16 << 20, 2
 	explainTimeout         = 10 * time.Second
-	// maxPrefixes bounds what is asked of the index at a time.
-	defaultPrefixes, maxPrefixes = 20, 100
-	defaultDecisions             = 100
+	// What is told where no limit is given.
+	defaultPrefixes, defaultDecisions = 20, 100
 	// beat is how often a stream without decisions says that it is still there, by an empty line.
 	beat = 10 * time.Second
 )
@@ -58,21 +57,21 @@ type server struct {
 	explaining chan struct{}
 }
 
-// number reads a parameter between 1 and most.
-func number(r *http.Request, name string, usual, most int) (int, error) {
+// number reads a parameter between least and most.
+func number(r *http.Request, name string, usual, least, most int) (int, error) {
 	text := r.URL.Query().Get(name)
 	if text == "" {
 		return usual, nil
 	}
 	n, err := strconv.Atoi(text)
-	if err != nil || n < 1 || n > most {
-		return 0, fmt.Errorf("%s=%s: want a number from 1 to %d", name, strings.ToValidUTF8(text[:min(len(text), 32)], "?"), most)
+	if err != nil || n < least || n > most {
+		return 0, fmt.Errorf("%s=%s: want a number from %d to %d", name, strings.ToValidUTF8(text[:min(len(text), 32)], "?"), least, most)
 	}
 	return n, nil
 }
 
 func (s *server) decisions(w http.ResponseWriter, r *http.Request) {
-	n, err := number(r, "limit", defaultDecisions, ringSize)
+	n, err := number(r, "limit", defaultDecisions, 0, api.MaxDecisions)
 	if err != nil {
 		fault(w, http.StatusBadRequest, err.Error())
 		return
@@ -121,7 +120,7 @@ func (s *server) decisions(w http.ResponseWriter, r *http.Request) {
 }
 
 func (s *server) prefixes(w http.ResponseWriter, r *http.Request) {
-	n, err := number(r, "limit", defaultPrefixes, maxPrefixes)
+	n, err := number(r, "limit", defaultPrefixes, 1, api.MaxPrefixes)
 	if err != nil {
 		fault(w, http.StatusBadRequest, err.Error())
 		return

@@ -10,7 +10,7 @@ import (
 
 const (
 	// ringSize is how many decisions are kept.
-	ringSize = 512
+	ringSize = api.MaxDecisions
 	// watchedPause is the mean time between two decisions that are taken down while somebody follows, and restPause
 	// otherwise; burst of them may come at once.
 	watchedPause, restPause = 5 * time.Millisecond, 500 * time.Millisecond

@@ -112,6 +112,9 @@ func TestTheCommandLineShowsWhatAPickerSees(t *testing.T) {
 	if len(hot.Prefixes) == 0 || hot.Prefixes[0].Holders[0].Pod != holder {
 		t.Errorf("hot are %+v", hot)
 	}
+	for _, most := range [][]string{{"decisions", "--tail", "0"}, {"decisions", "--tail", "512"}, {"trace", "--limit", "1"}, {"trace", "--limit", "100"}} {
+		f.ran(most...) // pickers take what the command line takes
+	}
 	if out := f.ran("top", "--once"); !strings.Contains(out, "default/m") || !strings.Contains(out, holder) {
 		t.Errorf("top shows\n%s", out)
 	}

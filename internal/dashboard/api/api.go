@@ -12,6 +12,12 @@ package api
 
 import "time"
 
+// MaxDecisions and MaxPrefixes are the most that can be asked for at a time.
+const (
+	MaxDecisions = 512
+	MaxPrefixes  = 100
+)
+
 // Status is what GET /status answers: a Kubernetes List of all pools and policies with their status, and Live.
 type Status struct {
 	Live Live `json:"live"`
