@@ -97,6 +97,7 @@ test-integration: kube ## the definitions and the operator against a real API se
 test-chart: helm kube ## what Helm and kustomize install, rendered, and installed on a real API server
 	@echo "== tests of the chart"
 	bin/helm lint --strict charts/kvasir
+	CGO_ENABLED=0 $(GO) -C hack/promcheck test -count=1 . # the alerts, by Prometheus's own engine
 	CGO_ENABLED=0 $(GO) test -count=1 -timeout 10m ./test/chart/...
 
 .PHONY: images

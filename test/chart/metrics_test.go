@@ -136,6 +136,31 @@ func expressions(t *testing.T) map[string]string {
 	return all
 }
 
+// labelValues are those that docs/metrics.md has for a label of a metric; nil where they are the users'. The table is held
+// against the code by internal/metrics.
+func labelValues(t *testing.T) func(metric, label string) []string {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(root, "docs", "metrics.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	rows := map[string][]string{}
+	for _, m := range regexp.MustCompile("(?m)^\\| (`(?:reason|state|outcome|source)`(?: of `[a-z_]+`)?) \\| (.*) \\|$").FindAllStringSubmatch(string(text), -1) {
+		for _, value := range regexp.MustCompile("`([^`]+)`").FindAllStringSubmatch(m[2], -1) {
+			rows[m[1]] = append(rows[m[1]], value[1])
+		}
+	}
+	if len(rows) < 10 {
+		t.Fatalf("docs/metrics.md has %d labels with fixed values", len(rows))
+	}
+	return func(metric, label string) []string {
+		if own, ok := rows["`"+label+"` of `"+metric+"`"]; ok {
+			return own
+		}
+		return rows["`"+label+"`"]
+	}
+}
+
 type alert struct {
 	Alert, Expr, For    string
 	Labels, Annotations map[string]string
@@ -164,7 +189,7 @@ func alerts(t *testing.T) map[string]alert {
 
 var (
 	selector = regexp.MustCompile(`\b([a-z][a-z0-9_]*_[a-z0-9_]+|up)\b(?:\{([^}]*)\})?`)
-	matcher  = regexp.MustCompile(`([a-z]+)(?:=~|!~|!=|=)`)
+	matcher  = regexp.MustCompile(`([a-z]+)(?:=~|!~|!=|=)"([^"]*)"`)
 	by       = regexp.MustCompile(`by \(([^)]*)\)`)
 )
 
@@ -172,7 +197,7 @@ var (
 var words = []string{"histogram_quantile", "label_values"}
 
 func TestAlertsAndDashboardsAskForWhatThereIs(t *testing.T) {
-	all := exported(t)
+	all, values := exported(t), labelValues(t)
 	for where, expr := range expressions(t) {
 		var known []string // labels that the metrics of the expression have
 		anything, asked := false, 0
@@ -205,6 +230,11 @@ func TestAlertsAndDashboardsAskForWhatThereIs(t *testing.T) {
 			for _, l := range matcher.FindAllStringSubmatch(matchers, -1) {
 				if !slices.Contains(of.labels, l[1]) {
 					t.Errorf("%s: %s has no label %s", where, name, l[1])
+				}
+				for value := range strings.SplitSeq(l[2], "|") {
+					if known := values(name, l[1]); known != nil && !strings.HasPrefix(value, "$") && !slices.Contains(known, value) {
+						t.Errorf("%s: %s of %s is never %s, but one of %v", where, l[1], name, value, known)
+					}
 				}
 			}
 		}
