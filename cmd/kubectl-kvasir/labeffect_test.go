@@ -77,8 +77,8 @@ func TestBadLinesOfALogAreTold(t *testing.T) {
 
 // TestASeedDrawsTheSameWorkloadInARunAndInASweep, and another seed another one.
 func TestASeedDrawsTheSameWorkloadInARunAndInASweep(t *testing.T) {
-	common := "--requests 60 --pods 2 --policies LMetric --seeds 1,2 --block-tokens 128 -o json"
-	status, out, errs := exec(t, "", strings.Fields("lab sweep --traces testdata/trace.jsonl --workloads chat --kv-tokens 0 --profiles 8b-h100 --loads 0.5 "+common)...)
+	common := "--requests 60 --pods 2 --policies LMetric --block-tokens 128 -o json"
+	status, out, errs := exec(t, "", strings.Fields("lab sweep --traces testdata/trace.jsonl --workloads chat --kv-tokens 0 --profiles 8b-h100 --loads 0.5 --seeds 1,2 "+common)...)
 	var sweep struct {
 		Configurations []lab.Cell `json:"configurations"`
 	}
@@ -87,17 +87,26 @@ func TestASeedDrawsTheSameWorkloadInARunAndInASweep(t *testing.T) {
 	}
 	for i, source := range []string{"--trace testdata/trace.jsonl", "--workload chat"} {
 		cell := &sweep.Configurations[i]
-		status, out, errs := exec(t, "", strings.Fields(fmt.Sprintf("lab run %s --speed %v %s", source, cell.Speed, common))...)
-		var run lab.Report
-		if err := json.Unmarshal([]byte(out), &run); status != 0 || err != nil || len(run.Results) != 2 {
-			t.Fatalf("status %d, %v, %s", status, err, errs)
+		var runs []*lab.Result
+		for j, speed := range cell.Speeds {
+			status, out, errs := exec(t, "", strings.Fields(fmt.Sprintf("lab run %s --speed %v --seeds %d %s", source, speed, j+1, common))...)
+			var run lab.Report
+			if err := json.Unmarshal([]byte(out), &run); status != 0 || err != nil || len(run.Results) != 1 {
+				t.Fatalf("status %d, %v, %s", status, err, errs)
+			}
+			runs = append(runs, run.Results...)
 		}
-		a, b := run.Results[0], run.Results[1]
+		a, b := runs[0], runs[1]
 		if mean := (a.TTFTSeconds.Mean + b.TTFTSeconds.Mean) / 2; math.Abs(mean-cell.Scores[0].TTFTMean) > 1e-9 {
 			t.Errorf("%s: a mean of %v, in the sweep %v", source, mean, cell.Scores[0].TTFTMean)
 		}
 		if a.TTFTSeconds == b.TTFTSeconds || source == "--workload chat" && a.HitRatio == b.HitRatio {
 			t.Errorf("%s: seeds 1 and 2 gave hits of %v and %v in %+v and %+v", source, a.HitRatio, b.HitRatio, a.TTFTSeconds, b.TTFTSeconds)
 		}
+	}
+	status, out, errs = exec(t, "", strings.Fields("lab run --workload chat --seeds 1,2 "+common)...)
+	var both lab.Report
+	if err := json.Unmarshal([]byte(out), &both); status != 0 || err != nil || len(both.Results) != 2 || both.Results[0].HitRatio == both.Results[1].HitRatio {
+		t.Errorf("status %d, %v, %s: two seeds of one command gave %s", status, err, errs, out)
 	}
 }

@@ -204,7 +204,7 @@ func printRanking(std stdio, ranks []lab.Rank, cells []*lab.Cell, each bool) err
 		return nil
 	}
 	for _, c := range cells {
-		fmt.Fprintf(std.Out, "\n%s (speed %.2f)\n", c.Name(), c.Speed)
+		fmt.Fprintf(std.Out, "\n%s (speeds %.2f)\n", c.Name(), c.Speeds)
 		for _, s := range c.Scores {
 			fmt.Fprintf(t, "%s\t%.3f s\t±%.3f\tp99 %.2f s\tE2E %.2f s\thit %.1f %%\timbalance %.2f\t\n", s.Strategy, s.TTFTMean, s.TTFTSpread, s.TTFTP99, s.E2EMean, 100*s.HitRatio, s.Imbalance)
 		}

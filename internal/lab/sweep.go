@@ -16,8 +16,9 @@ import (
 // Matrix is what a sweep runs: strategies in configurations of workloads, loads and fleets.
 type Matrix struct {
 	Workloads []*Workload
-	// Loads are arrival rates as parts of the one that saturates the fleet: where the mean time to the first token under
-	// Unified is 5 times that of a fleet with next to nothing to do.
+	// Loads are arrival rates as parts of the one that saturates the fleet with the draw in question: where the mean time
+	// to the first token under Unified is 5 times that of a fleet with next to nothing to do. Draws of a workload differ
+	// in what they ask of a fleet: at the rate of another draw, some would be beyond what any strategy bears.
 	Loads []float64
 	// Pods, KVTokens (of a pod; 0 is the profile's) and Profiles make fleets.
 	Pods     []int
@@ -48,8 +49,8 @@ type Cell struct {
 	KVTokens int     `json:"kvTokens"`
 	Profile  string  `json:"profile"`
 	Load     float64 `json:"load"`
-	// Speed that makes the load.
-	Speed float64 `json:"speed"`
+	// Speeds that make the load, by seed.
+	Speeds []float64 `json:"speeds"`
 	// Scores of the strategies, in their order.
 	Scores []Score `json:"scores"`
 
@@ -161,23 +162,24 @@ func (m *Matrix) runCell(ctx context.Context, c *Cell) error {
 		Workload: c.workload, Pods: c.Pods, KVTokens: c.KVTokens, Profile: c.profile, BlockTokens: m.BlockTokens, EventLag: m.EventLag,
 		Uneven: m.Uneven,
 	}
-	speed, err := saturation(ctx, base)
-	if err != nil {
-		return err
-	}
-	c.Speed = c.Load * speed
-	base.Speed, base.Think = c.Speed, m.Think
 	scores := make([][]Score, len(m.Strategies))
 	for _, seed := range m.Seeds {
-		if base.Workload, err = c.workload.Drawn(seed); err != nil {
+		w, err := c.workload.Drawn(seed)
+		if err != nil {
 			return err
 		}
-		base.Workload = base.Workload.Fitting(base.longest()) // what no strategy can send makes none incomparable
+		base.Seed, base.Workload = seed, w.Fitting(base.longest()) // what no strategy can send makes none incomparable
+		speed, err := saturation(ctx, base)
+		if err != nil {
+			return err
+		}
+		base.Speed, base.Think = c.Load*speed, m.Think
+		c.Speeds = append(c.Speeds, base.Speed)
 		for i, s := range m.Strategies {
 			if err := ctx.Err(); err != nil {
 				return err
 			}
-			base.Strategy, base.Seed = s, seed
+			base.Strategy = s
 			r, err := Run(base)
 			if err != nil {
 				return fmt.Errorf("%s: %w", s.Name, err)
@@ -204,14 +206,14 @@ const (
 	bisections = 6
 )
 
-// saturation is the speed at which a workload saturates a fleet under Unified, by bisection between nothing and twice
-// the speed at which the fleet would answer if all requests came at once.
+// saturation is the speed at which a draw of a workload saturates a fleet under Unified, by bisection between nothing and
+// twice the speed at which the fleet would answer if all requests came at once.
 func saturation(ctx context.Context, c Config) (float64, error) {
 	n := len(c.Workload.Requests)
 	if n == 0 {
 		return 1, nil
 	}
-	c.Strategy, c.Seed = Strategy{Name: "saturation", Config: policy.Default(policy.Unified)}, 1
+	c.Strategy, c.Think = Strategy{Name: "saturation", Config: policy.Default(policy.Unified)}, false
 	at := func(speed float64) (*Result, error) {
 		if err := ctx.Err(); err != nil {
 			return nil, err

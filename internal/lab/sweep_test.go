@@ -74,7 +74,7 @@ func TestASweepRuns(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(cells) != 1 || cells[0].Speed <= 0 {
+	if len(cells) != 1 || len(cells[0].Speeds) != 1 || cells[0].Speeds[0] <= 0 {
 		t.Fatalf("cells %+v", cells)
 	}
 	if ranks := Ranking(cells); len(ranks) != 2 || ranks[0].Strategy != "MarginalCost" {
@@ -192,8 +192,8 @@ func TestASweepStopsWhenItIsToldTo(t *testing.T) {
 		Strategies: []Strategy{only(t, "LMetric")}, Seeds: []uint64{1}, BlockTokens: 128,
 	}
 	cells, err := m.Run(ctx, nil)
-	if !errors.Is(err, context.Canceled) || cells[0].Speed != 0 {
-		t.Errorf("%v, speed %v", err, cells[0].Speed)
+	if !errors.Is(err, context.Canceled) || len(cells[0].Speeds) != 0 {
+		t.Errorf("%v, speeds %v", err, cells[0].Speeds)
 	}
 }
 
