@@ -28,7 +28,7 @@ func labRun(std stdio) *cobra.Command {
 	c := newCommand("run", "Play one workload with each of some strategies", aboutLabRun)
 	set := c.Flags()
 	var (
-		traceFile = set.String("trace", "", "file with a trace in Mooncake's format or a decision log, plain or gzip; default is ten minutes of Mooncake's conversation trace")
+		traceFile = set.String("trace", "", "file with a trace in Mooncake's or Azure's format or a decision log, plain or gzip; default is ten minutes of Mooncake's conversation trace")
 		workload  = set.String("workload", "", "generated workload instead of a trace: "+strings.Join(lab.Generated(), ", "))
 		requests  = set.Int("requests", 0, "most requests; default is all of a trace, 5000 of a generated workload")
 		pods      = set.Int("pods", 8, "number of pods")

@@ -27,7 +27,7 @@ func labSweep(std stdio) *cobra.Command {
 	c := newCommand("sweep", "Rank strategies over a matrix of configurations", aboutLabSweep)
 	set := c.Flags()
 	var (
-		traces    = set.String("traces", "", "files with traces in Mooncake's format, with commas; default is ten minutes of Mooncake's conversation trace")
+		traces    = set.String("traces", "", "files with traces as of lab run, with commas; an empty name is ten minutes of Mooncake's conversation trace")
 		workloads = set.String("workloads", strings.Join(lab.Generated(), ","), "generated workloads, with commas; empty for none")
 		requests  = set.Int("requests", 2500, "most requests of a workload")
 		pods      = set.String("pods", "8,16", "numbers of pods, with commas")

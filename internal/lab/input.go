@@ -19,11 +19,11 @@ const firstLine = 64 << 10
 
 var errNoRequests = errors.New("it has no requests")
 
-// Read reads a workload: a trace in Mooncake's format, or a decision log, plain or gzip. Which of them it is shows in the
-// first line: that of a log names the strategy. skipped are the lines of a log that are no records. It fails where there is
-// no request.
+// Read reads a workload: a trace in Mooncake's format or in that of the Azure traces, or a decision log, plain or gzip.
+// Which of them it is shows in the first line: that of an Azure trace is its header, that of a log names the strategy.
+// skipped are the lines of a log that are no records. It fails where there is no request.
 //
-// A log tells arrivals to the millisecond; those of one millisecond keep their order.
+// Logs and Azure traces tell arrivals to the millisecond; those of one millisecond keep their order.
 func Read(name string, r io.Reader) (w *Workload, skipped decisionlog.Skipped, err error) {
 	in := bufio.NewReaderSize(r, firstLine)
 	if magic, _ := in.Peek(2); bytes.Equal(magic, []byte{0x1f, 0x8b}) {
@@ -33,28 +33,30 @@ func Read(name string, r io.Reader) (w *Workload, skipped decisionlog.Skipped, e
 		}
 		in = bufio.NewReaderSize(z, firstLine)
 	}
-	if !isLog(in) {
-		list, err := trace.Read(in)
-		if err != nil {
-			return nil, skipped, fmt.Errorf("reading %s: %w", name, err)
-		}
-		if len(list) == 0 {
-			return nil, skipped, fmt.Errorf("reading %s: %w", name, errNoRequests)
-		}
-		return FromTrace(name, list), skipped, nil
+	var list []trace.Request
+	tick, refused := time.Millisecond, 0
+	switch head, _ := in.Peek(len(trace.AzureHeader)); {
+	case string(head) == trace.AzureHeader:
+		list, err = trace.ReadAzure(in)
+	case isLog(in):
+		var records []decisionlog.Record
+		records, skipped, err = decisionlog.Read(in)
+		list = decisionlog.Trace(records)
+		refused = len(records) - len(list)
+	default:
+		tick = trace.Tick
+		list, err = trace.Read(in)
 	}
-	records, skipped, err := decisionlog.Read(in)
+	if err == nil && len(list) == 0 {
+		err = errNoRequests
+	}
 	if err != nil {
 		return nil, skipped, fmt.Errorf("reading %s: %w", name, err)
 	}
-	list := decisionlog.Trace(records)
-	if len(list) == 0 {
-		return nil, skipped, fmt.Errorf("reading %s: %w", name, errNoRequests)
-	}
 	w = FromTrace(name, list)
-	w.Dropped.Refused = len(records) - len(list)
+	w.Dropped.Refused = refused
 	for i := range w.Requests {
-		w.Requests[i].Tick = min(w.Requests[i].Tick, time.Millisecond)
+		w.Requests[i].Tick = min(w.Requests[i].Tick, tick)
 	}
 	return w, skipped, nil
 }

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/kvasir-dev/kvasir/internal/decisionlog"
+	"github.com/kvasir-dev/kvasir/internal/trace"
 )
 
 // TestAPickersLogIsAWorkload: what a picker wrote of a run replays: the same requests in the same order with the same
@@ -98,5 +99,25 @@ func TestWhatNoEngineAnsweredIsCounted(t *testing.T) {
 	w, _, err = Read("trace", strings.NewReader(`{"timestamp": 0, "input_length": 600, "output_length": 0, "hash_ids": [0, 1]}`))
 	if err != nil || w.Requests[0].Output != 1 {
 		t.Errorf("%+v, %v", w, err)
+	}
+}
+
+// TestAnAzureTraceIsAWorkload without prefixes: it arrives as told, and no cache finds anything.
+func TestAnAzureTraceIsAWorkload(t *testing.T) {
+	text := trace.AzureHeader + "\n"
+	for i := range 60 {
+		text += fmt.Sprintf("2023-11-16 18:15:%02d.5000000,700,20\n", i)
+	}
+	w, skipped, err := Read("azure", strings.NewReader(text))
+	if err != nil || skipped.Lines != 0 || len(w.Requests) != 60 || w.Sessions != 60 || w.Requests[59].At != 59*time.Second {
+		t.Fatalf("%+v, %v", w, err)
+	}
+	c := small(t, "MarginalCost")
+	c.Workload = w
+	if r := run(t, c); r.Requests != 60 || r.HitRatio != 0 {
+		t.Errorf("%d requests, hits %v", r.Requests, r.HitRatio)
+	}
+	if _, _, err := Read("azure", strings.NewReader(trace.AzureHeader+"\n")); !errors.Is(err, errNoRequests) {
+		t.Errorf("no requests: %v", err)
 	}
 }
