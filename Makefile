@@ -157,7 +157,7 @@ lab: ## strategies compared in virtual time, all of them in 36 configurations wi
 	$(BIN)/kubectl-kvasir lab run --policies five,MarginalCost --drop-report
 	for model in even uneven; do $(BIN)/kubectl-kvasir lab sweep --engine-model $$model --loads 0.3,0.6,0.9 --parallel $$(nproc) \
 		--policies 'all,LMetric/literal,LongestPrefix/literal,Rendezvous/prefix,MarginalCost*0.25,MarginalCost*4' $(if $(TRACES),--traces $(TRACES)) || exit 1; done
-	for of in exchange spread adapters shadow; do $(BIN)/kubectl-kvasir lab effect --of $$of --seeds 1,2,3; done
+	for of in exchange spread adapters islands shadow; do $(BIN)/kubectl-kvasir lab effect --of $$of --seeds 1,2,3; done
 	$(BIN)/kubectl-kvasir lab overload
 
 .PHONY: bench-index

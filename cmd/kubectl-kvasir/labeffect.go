@@ -18,18 +18,21 @@ const aboutLabEffect = `Shows what something changes: the same workload, fleet a
   exchange   1, 2 and 4 pickers that tell each other what they have given the pods, or do not
   spread     bursts on a prefix that nobody has computed yet, under strategies that spread it or do not
   adapters   LoRA adapters, more than pods run at a time, with pickers that know where they run or do not
+  islands    half of the pods on another island, 100 ms there and back, with pickers that know the way or do not
   shadow     what shadow strategies would have saved, by their estimate and in runs of their own`
 
 // effects are the experiments, with the workload and the speed of each.
 var effects = map[string]struct {
 	workload string
 	speed    float64
-}{"exchange": {"", 2}, "spread": {"fanout", 1.5}, "adapters": {"chat", 4}, "shadow": {"", 2}}
+}{"exchange": {"", 2}, "spread": {"fanout", 1.5}, "adapters": {"chat", 4}, "islands": {"chat", 2}, "shadow": {"", 2}}
 
 const (
 	// loraAdapters are in use in the experiment with adapters; of them a pod runs so many at a time.
 	loraAdapters, loraPerPod = 32, 8
 	loraLoad                 = 200 * time.Millisecond
+	// islandWay is how long it takes to the other island and back.
+	islandWay = 100 * time.Millisecond
 	// shadows are the strategies that are compared.
 	shadowNames = "Unified,LMetric,LongestPrefix,LeastPendingWork,LeastLoad,RoundRobin"
 )
@@ -39,7 +42,7 @@ func labEffect(std stdio) *cobra.Command {
 	c := newCommand("effect", "What the exchange of pickers and the spreading of hot prefixes change", aboutLabEffect)
 	set := c.Flags()
 	var (
-		of       = set.String("of", "exchange", "exchange, spread, adapters or shadow")
+		of       = set.String("of", "exchange", "exchange, spread, adapters, islands or shadow")
 		workload = set.String("workload", "", "generated workload, or conversation; default depends on the experiment")
 		requests = set.Int("requests", 0, "most requests; default is all of a trace, 5000 of a generated workload")
 		pods     = set.Int("pods", 8, "number of pods")
@@ -54,7 +57,7 @@ func labEffect(std stdio) *cobra.Command {
 		ctx := c.Context()
 		e, ok := effects[*of]
 		if !ok {
-			return wrong("--of is %q, want exchange, spread, adapters or shadow", *of)
+			return wrong("--of is %q, want exchange, spread, adapters, islands or shadow", *of)
 		}
 		numbers, err := list(*seeds, func(s string) (uint64, error) { return strconv.ParseUint(s, 10, 64) })
 		if err != nil {
@@ -113,6 +116,9 @@ func effectOf(name string, c lab.Config, seeds []uint64) ([]lab.Effect, error) {
 		c.Workload = c.Workload.WithAdapters(loraAdapters)
 		c.Adapters = lab.Adapters{PerPod: loraPerPod, Load: loraLoad}
 		return lab.Compare(c, lab.Placement(), seeds)
+	case "islands":
+		c.Islands = lab.Islands{Away: c.Pods / 2, Way: islandWay}
+		return lab.Compare(c, lab.Distance(), seeds)
 	case "shadow":
 		return lab.Shadowed(c, shadowNames, seeds)
 	}

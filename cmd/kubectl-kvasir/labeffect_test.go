@@ -18,6 +18,7 @@ func TestLabCommandsPrintWhatTheyMeasure(t *testing.T) {
 		"lab effect --of exchange --workload chat --requests 200 --seeds 1 -o json": 5,
 		"lab effect --of spread --requests 200 --seeds 1 -o json":                   4,
 		"lab effect --of adapters --requests 200 --seeds 1,2 -o json":               2,
+		"lab effect --of islands --requests 200 --seeds 1 -o json":                  4,
 		"lab effect --of shadow --workload chat --requests 200 --seeds 1 -o json":   7,
 	} {
 		status, out, errs := exec(t, "", strings.Fields(args)...)

@@ -8,6 +8,11 @@ type kind uint8
 const (
 	// stepEnd: pod n has ended a step.
 	stepEnd kind = iota
+	// reached: request n has come to its pod on another island.
+	reached
+	// begins: the first token of request n has come back from there, ends: all of its answer.
+	begins
+	ends
 	// broughtIn: pod n has brought an adapter in.
 	broughtIn
 	// lagOver: the oldest cache events under way reach the pickers.

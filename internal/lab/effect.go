@@ -19,6 +19,8 @@ type Effect struct {
 	TTFTP99  float64 `json:"ttftP99Seconds"`
 	Relative float64 `json:"relative"`
 	HitRatio float64 `json:"hitRatio"`
+	// E2EMean is the mean time to the end of the answer, seconds.
+	E2EMean float64 `json:"e2eMeanSeconds"`
 	// MostOnOnePod is the largest part of the requests that one pod got.
 	MostOnOnePod float64 `json:"mostOnOnePod"`
 	// AdapterLoads is how often pods brought a LoRA adapter in, in a run.
@@ -134,6 +136,7 @@ func Compare(c Config, variants []Variant, seeds []uint64) ([]Effect, error) {
 			e.TTFTMean += r.TTFTSeconds.Mean / n
 			e.TTFTP99 += r.TTFTSeconds.P99 / n
 			e.HitRatio += r.HitRatio / n
+			e.E2EMean += r.E2ESeconds.Mean / n
 			e.AdapterLoads += float64(r.AdapterLoads) / n
 			for _, of := range r.RequestsPerPod {
 				e.MostOnOnePod = math.Max(e.MostOnOnePod, float64(of)/math.Max(1, float64(r.Requests)))
@@ -148,10 +151,10 @@ func Compare(c Config, variants []Variant, seeds []uint64) ([]Effect, error) {
 // WriteEffects writes effects as a table.
 func WriteEffects(w io.Writer, list []Effect) error {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(t, "variant\tTTFT mean\trelative\tp99\thit\tmost on a pod\tadapter loads\tagreed\testimated saving\tmeasured\t")
+	fmt.Fprintln(t, "variant\tTTFT mean\trelative\tp99\tend to end\thit\tmost on a pod\tadapter loads\tagreed\testimated saving\tmeasured\t")
 	for _, e := range list {
-		fmt.Fprintf(t, "%s\t%s\t%.3f\t%s\t%s\t%s\t%.0f\t%s\t%.0f ms\t%.0f ms\t\n", e.Variant, seconds(e.TTFTMean), e.Relative, seconds(e.TTFTP99),
-			percent(e.HitRatio), percent(e.MostOnOnePod), e.AdapterLoads, percent(e.Agreed), 1000*e.Estimated, 1000*e.Measured)
+		fmt.Fprintf(t, "%s\t%s\t%.3f\t%s\t%s\t%s\t%s\t%.0f\t%s\t%.0f ms\t%.0f ms\t\n", e.Variant, seconds(e.TTFTMean), e.Relative, seconds(e.TTFTP99),
+			seconds(e.E2EMean), percent(e.HitRatio), percent(e.MostOnOnePod), e.AdapterLoads, percent(e.Agreed), 1000*e.Estimated, 1000*e.Measured)
 	}
 	return t.Flush()
 }

@@ -48,30 +48,40 @@ func (s *sim) endStep(i int) {
 			continue
 		}
 		slot := out.Request.Slot
-		x := s.live[slot]
 		if out.First {
-			x.begun = true
-			x.decision.FirstToken()
-			s.out.firstToken(s.now-x.came, s.now-x.at, x.request, s.Workload.Requests[slot].Tenant)
-			s.out.served = append(s.out.served, served{
-				came: x.came, first: s.now, input: x.request.PromptTokens(), computed: x.request.PromptTokens() - x.request.CachedTokens,
-				tenant: s.Workload.Requests[slot].Tenant,
-			})
+			s.answer(begins, slot)
 		}
 		if out.Last {
-			x.decision.Usage(x.request.PromptTokens(), x.request.CachedTokens)
-			x.decision.Generated(len(x.request.Output()))
-			x.decision.End(picker.Completed)
-			s.out.ended(s.now, s.now-x.came, x.pod)
-			if name := x.request.Adapter; name != "" {
+			if name := out.Request.Adapter; name != "" {
 				p.adapters.left(s.now, name)
 				s.bringIn(i)
 			}
-			s.over(slot)
+			s.answer(ends, slot)
 		}
 	}
 	s.poll() // those who wait for this pod are in its next step
 	s.step(i)
+}
+
+// begin takes note of a request's first token.
+func (s *sim) begin(slot int) {
+	x, tenant := s.live[slot], s.Workload.Requests[slot].Tenant
+	x.begun = true
+	x.decision.FirstToken()
+	s.out.firstToken(s.now-x.came, s.now-x.at, x.request, tenant)
+	s.out.served = append(s.out.served, served{
+		came: x.came, first: s.now, input: x.request.PromptTokens(), computed: x.request.PromptTokens() - x.request.CachedTokens, tenant: tenant,
+	})
+}
+
+// end takes note that a request has been answered.
+func (s *sim) end(slot int) {
+	x := s.live[slot]
+	x.decision.Usage(x.request.PromptTokens(), x.request.CachedTokens)
+	x.decision.Generated(len(x.request.Output()))
+	x.decision.End(picker.Completed)
+	s.out.ended(s.now, s.now-x.came, x.pod)
+	s.over(slot)
 }
 
 // news are cache events on their way: a pod's, of one step.

@@ -52,6 +52,8 @@ type Config struct {
 	Admission picker.AdmissionSpec
 	// Adapters that the workload's requests are for; the zero value is for workloads without.
 	Adapters Adapters
+	// Islands are where the pods lie; the zero value is where the pickers are.
+	Islands Islands
 	// Shadows are strategies that the pickers compare with the one in force.
 	Shadows []picker.ShadowSpec
 	// Decisions gets the pickers' decision log; nil keeps none.
@@ -88,7 +90,7 @@ func (c *Config) fill() error {
 	if c.ScrapeEvery == 0 {
 		c.ScrapeEvery = 200 * time.Millisecond
 	}
-	if c.Pods < 1 || c.Pods > 4096 || !(c.Speed > 0) || c.Pickers < 1 || c.Retries < 0 || c.Retries > 100 || c.EventLag < 0 || c.BlockTokens < 1 || c.KVTokens < c.BlockTokens {
+	if c.Pods < 1 || c.Pods > 4096 || !(c.Speed > 0) || c.Pickers < 1 || c.Retries < 0 || c.Retries > 100 || c.EventLag < 0 || c.Islands.Away < 0 || c.Islands.Away > c.Pods || c.Islands.Way < 0 || c.BlockTokens < 1 || c.KVTokens < c.BlockTokens {
 		return fmt.Errorf("%w: %d pods of %d tokens in blocks of %d, speed %g, %d pickers, lag %v: out of range", errConfig,
 			c.Pods, c.KVTokens, c.BlockTokens, c.Speed, c.Pickers, c.EventLag)
 	}
@@ -166,6 +168,11 @@ func (s *sim) advance() {
 		s.arrive(int(e.n))
 	case stepEnd:
 		s.endStep(int(e.n))
+	case reached:
+		s.hand(s.live[e.n])
+	case begins, ends:
+		s.answered(e.kind, int(e.n))
+		s.poll()
 	case lagOver:
 		s.deliver()
 	case scrapes:
@@ -252,7 +259,8 @@ func (s *sim) newPicker(outbox *peer.Outbox) (*picker.Picker, error) {
 		name := podName(i)
 		spec.Endpoints = append(spec.Endpoints, endpoint.Endpoint{ID: endpoint.ID{Pod: name}, Pod: name, Ready: true, Serving: true, RankHeader: -1})
 	}
-	p := picker.New(picker.Options{Now: s.clock, NewStrategy: s.maker(), Peers: outbox, Decisions: s.Decisions})
+	s.settle(&spec)
+	p := picker.New(picker.Options{Now: s.clock, Island: home, NewStrategy: s.maker(), Peers: outbox, Decisions: s.Decisions})
 	return p, p.Apply([]picker.Spec{spec})
 }
 
@@ -354,7 +362,7 @@ func (s *sim) send(i int, prompt []uint32, d *picker.Decision, err error, came t
 	}
 	s.live[i] = x
 	s.out.sent(s.now, pod, d.Targets[0].Predicted)
-	s.hand(x)
+	s.travel(i)
 }
 
 // refuse tells a client to come again, or that this was all.
