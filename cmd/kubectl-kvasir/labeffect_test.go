@@ -111,3 +111,55 @@ func TestASeedDrawsTheSameWorkloadInARunAndInASweep(t *testing.T) {
 		t.Errorf("status %d, %v, %s: two seeds of one command gave %s", status, err, errs, out)
 	}
 }
+
+// TestEveryFlagOfARunIsObeyed, and JSON has the fields that others read.
+func TestEveryFlagOfARunIsObeyed(t *testing.T) {
+	args := "lab run --trace testdata/trace.jsonl --pods 3 --kv-tokens 200000 --profile 70b-tp4-h100 --speed 2 --policies MarginalCost,LMetric --pickers 2 --event-lag 50ms --max-turns 1 --seeds 3,4 --drop-report"
+	status, out, errs := exec(t, "", strings.Fields(args+" -o json")...)
+	type times struct{ Mean, P50, P90, P99 *float64 }
+	var got struct {
+		Setup   lab.Setup
+		Results []struct {
+			Strategy                *string
+			Requests, Shed          *int
+			HitRatio, Imbalance     *float64
+			TTFTSeconds, E2ESeconds times
+			Seed                    *uint64
+			RequestsPerPod          []int
+			Dropped                 lab.Dropped
+		}
+		Bounds struct{ InfiniteCacheHitRatio, PooledLRUHitRatio *float64 }
+	}
+	if err := json.Unmarshal([]byte(out), &got); status != 0 || err != nil || len(got.Results) != 4 {
+		t.Fatalf("status %d, %v, %s%s", status, err, out, errs)
+	}
+	for _, name := range strings.Fields("results strategy requests shed hitRatio ttftSeconds mean p50 p90 p99 e2eSeconds imbalance seed bounds infiniteCacheHitRatio pooledLRUHitRatio") {
+		if !strings.Contains(out, `"`+name+`":`) {
+			t.Errorf("no field %s in %s", name, out)
+		}
+	}
+	s := got.Setup
+	if s.Pods != 3 || s.KVTokens != 200_000 || s.Profile != "70b-tp4-h100" || s.Speed != 2 || s.Pickers != 2 || s.EventLag.String() != "50ms" {
+		t.Errorf("setup %+v", s)
+	}
+	if got.Bounds.InfiniteCacheHitRatio == nil || got.Bounds.PooledLRUHitRatio == nil {
+		t.Errorf("no bounds in %s", out)
+	}
+	for i, r := range got.Results {
+		if r.Strategy == nil || r.Requests == nil || r.Shed == nil || r.HitRatio == nil || r.Imbalance == nil || r.Seed == nil || r.TTFTSeconds.P99 == nil || r.E2ESeconds.P50 == nil {
+			t.Fatalf("result %d lacks something: %s", i, out)
+		}
+		if want := []string{"MarginalCost", "LMetric"}[i/2]; *r.Strategy != want || *r.Seed != uint64(3+i%2) || len(r.RequestsPerPod) != 3 {
+			t.Errorf("result %d: %s, seed %d, %d pods", i, *r.Strategy, *r.Seed, len(r.RequestsPerPod))
+		}
+		if *r.Requests != s.Requests || s.Requests > s.Sessions || r.Dropped.Turns == 0 {
+			t.Errorf("result %d: %d requests of %d in %d sessions, dropped %+v: want one turn of each", i, *r.Requests, s.Requests, s.Sessions, r.Dropped)
+		}
+	}
+	if _, out, _ := exec(t, "", strings.Fields(args)...); !strings.Contains(out, "beyond the turns of a session") {
+		t.Errorf("no report of what was dropped: %s", out)
+	}
+	if _, out, _ := exec(t, "", strings.Fields(args+" -o html")...); strings.Count(out, "<svg") != 4 {
+		t.Errorf("%d charts", strings.Count(out, "<svg"))
+	}
+}

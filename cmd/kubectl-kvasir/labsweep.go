@@ -164,13 +164,17 @@ func (p *progress) add(c *lab.Cell) error {
 	return nil
 }
 
-// sweepWorkloads loads traces and generates workloads.
+// sweepWorkloads loads traces and generates workloads. No two have one name: configurations are told apart by it. A trace
+// that is called as what is generated is called a trace.
 func sweepWorkloads(std stdio, traces, generated string, requests int) ([]*lab.Workload, error) {
 	var all []*lab.Workload
 	for path := range strings.SplitSeq(traces, ",") {
 		w, err := loadWorkload(std, strings.TrimSpace(path), "", requests)
 		if err != nil {
 			return nil, err
+		}
+		if slices.Contains(lab.Generated(), w.Name) {
+			w.Name += " (trace)"
 		}
 		all = append(all, w)
 	}
@@ -183,6 +187,13 @@ func sweepWorkloads(std stdio, traces, generated string, requests int) ([]*lab.W
 			return nil, err
 		}
 		all = append(all, w)
+	}
+	names := map[string]bool{}
+	for _, w := range all {
+		if names[w.Name] {
+			return nil, wrong("two workloads are called %q", w.Name)
+		}
+		names[w.Name] = true
 	}
 	return all, nil
 }

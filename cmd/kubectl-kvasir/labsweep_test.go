@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -33,5 +34,27 @@ func TestASweepGoesOnWhereItWasInterrupted(t *testing.T) {
 	}
 	if _, _, err := sweep("--engine-model", "odd"); err == nil {
 		t.Error("an engine model of no such name is accepted")
+	}
+}
+
+// TestASweepTellsATraceFromWhatIsGenerated under the same name, and refuses two traces of one name.
+func TestASweepTellsATraceFromWhatIsGenerated(t *testing.T) {
+	text, err := os.ReadFile(filepath.Join("testdata", "trace.jsonl"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	one, two := filepath.Join(dir, "chat.jsonl"), filepath.Join(dir, "chat.2.jsonl")
+	for _, file := range []string{one, two} {
+		if err := os.WriteFile(file, text, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	sweep := "lab sweep --workloads chat --requests 40 --pods 2 --kv-tokens 0 --profiles 8b-h100 --loads 0.5 --seeds 1 --policies LMetric --cells --traces "
+	if status, out, errs := exec(t, "", strings.Fields(sweep+one)...); status != 0 || !strings.Contains(out, "chat (trace), 2 x") || !strings.Contains(out, "\nchat, 2 x") {
+		t.Errorf("status %d, %s%s", status, out, errs)
+	}
+	if status, _, errs := exec(t, "", strings.Fields(sweep+one+","+two)...); status != 2 || !strings.Contains(errs, "two workloads") {
+		t.Errorf("status %d, %s", status, errs)
 	}
 }

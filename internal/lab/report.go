@@ -36,8 +36,12 @@ func SetupOf(c *Config) (Setup, error) {
 		return Setup{}, err
 	}
 	c.Workload = c.Workload.Fitting(c.longest())
+	sessions := map[int]bool{} // of the requests that are left
+	for i := range c.Workload.Requests {
+		sessions[c.Workload.Requests[i].Session] = true
+	}
 	s := Setup{
-		Workload: c.Workload.Name, Requests: len(c.Workload.Requests), Sessions: c.Workload.Sessions, Pods: c.Pods,
+		Workload: c.Workload.Name, Requests: len(c.Workload.Requests), Sessions: len(sessions), Pods: c.Pods,
 		KVTokens: c.KVTokens, Profile: c.Profile.Name, BlockTokens: c.BlockTokens, Speed: c.Speed, Arrivals: "timestamps",
 		Pickers: c.Pickers, EventLag: c.EventLag,
 	}

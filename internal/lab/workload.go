@@ -15,7 +15,7 @@ import (
 type Workload struct {
 	Name     string
 	Requests []Request
-	// Sessions is the number of conversations.
+	// Sessions is the number of conversations, before anything was left out.
 	Sessions int
 	// Dropped counts what was left out.
 	Dropped Dropped
