@@ -34,7 +34,13 @@ func behindGateway(t *testing.T, n int, config vllmsim.Config, more ...string) (
 	pickers[0] = newFleetWith(t, n, config, "MarginalCost", func(f *fleet) { f.args = args(0) })
 	pickers[1] = &fleet{t: t, dir: pickers[0].dir, config: pickers[0].config, engines: pickers[0].engines, client: pickers[0].client, args: args(1)}
 	pickers[1].startPicker()
-	g, err := envoytest.New(envoytest.Options{Pickers: addresses[:], Dial: []grpc.DialOption{grpc.WithTransportCredentials(plaintext.NewCredentials())}, Seed: 1})
+	return pickers, addresses, behind(t, addresses[:]...)
+}
+
+// behind starts a stand-in for Envoy before the pickers at addresses, and gives its URL.
+func behind(t *testing.T, addresses ...string) string {
+	t.Helper()
+	g, err := envoytest.New(envoytest.Options{Pickers: addresses, Dial: []grpc.DialOption{grpc.WithTransportCredentials(plaintext.NewCredentials())}, Seed: 1})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -48,7 +54,7 @@ func behindGateway(t *testing.T, n int, config vllmsim.Config, more ...string) (
 			}
 		}
 	})
-	return pickers, addresses, server.URL
+	return server.URL
 }
 
 // sent is a request that a client has sent, and what became of it.

@@ -8,6 +8,7 @@ import (
 	"crypto/x509/pkix"
 	"encoding/json"
 	"encoding/pem"
+	"fmt"
 	"math/big"
 	"net/http"
 	"net/http/httptest"
@@ -113,11 +114,11 @@ func TestReportersProveWhoTheyAre(t *testing.T) {
 		picker: []string{
 			"--report-cert", c.path("picker.crt"), "--report-key", c.path("picker.key"), "--report-issuer", issuer,
 			"--report-keys", c.server.URL, "--report-keys-ca", c.path("server.crt"), "--report-keys-token", c.path("own"),
-			"--log-level", "debug",
+			"--log-level", "trace",
 		},
 		reporter: func(p *pod) []string {
 			c.token(p.uid(), p.uid())
-			return []string{"--token-file", c.path(p.uid() + ".token"), "--picker-ca", c.path("picker.crt")}
+			return []string{"--token-file", c.path(p.uid() + ".token"), "--picker-ca", c.path("picker.crt"), "--log-level", "debug"}
 		},
 	})
 	for _, p := range s.pods {
@@ -166,4 +167,28 @@ func TestReportersProveWhoTheyAre(t *testing.T) {
 	liar.start()
 	work()
 	s.untilEqual("with the truth")
+
+	told := map[string]string{"the picker's log": s.proc.logs.String()}
+	for _, p := range s.pods {
+		told["the reporter's log of "+p.uid()] = p.reporter.logs.String()
+	}
+	for _, path := range []string{"/metrics", "/status", "/status?output=json", "/decisions?limit=512"} {
+		_, told[path] = s.get(s.metrics + path)
+	}
+	for where, text := range told {
+		if text == "" {
+			t.Errorf("%s is empty", where)
+		}
+	}
+	id := siteprompt(0)[0]
+	secrets := []string{"the picker's own token", fmt.Sprintf("%d,%d", id, id+1), fmt.Sprintf("%d, %d", id, id+1), fmt.Sprintf("%d %d", id, id+1)}
+	for _, file := range []string{s.pods[0].uid() + ".token", s.pods[1].uid() + ".token", "picker.key"} {
+		text, err := os.ReadFile(c.path(file))
+		if err != nil {
+			t.Fatal(err)
+		}
+		secret := strings.TrimPrefix(string(text), "-----BEGIN PRIVATE KEY-----\n")
+		secrets = append(secrets, secret[:40], secret[len(secret)/2:len(secret)/2+40])
+	}
+	untold(t, told, secrets...)
 }

@@ -33,11 +33,12 @@ const (
 )
 
 // TestNothingIsToldOfRequests sends requests that have words to look for, in all their parts, good ones and such that
-// fail, through a picker that logs as much as it can; then it looks for the words in everything that the picker tells.
+// fail, to the proxy and through a gateway, to a picker that logs as much as it can; then it looks for the words in
+// everything that the picker tells.
 func TestNothingIsToldOfRequests(t *testing.T) {
-	log := t.TempDir()
+	log, extProc := t.TempDir(), freeAddress(t)
 	f := newFleetWith(t, 2, vllmsim.Config{SpeedUp: 20}, "MarginalCost", func(f *fleet) {
-		f.args = append(f.args, "--log-level", "trace", "--decision-log", log)
+		f.args = append(f.args, "--log-level", "trace", "--decision-log", log, "--ext-proc-address", extProc, "--ext-proc-plaintext")
 		sum := sha256.Sum256([]byte(secretKey))
 		f.write("pool.yaml", strings.Replace(poolYAML, "  selector:", "  engine: {apiKey: {name: engine, key: token}}\n  keySpace: {secretRef: {name: root}}\n  selector:", 1))
 		f.write("policy.yaml", strings.Replace(fmt.Sprintf(policyYAML, "MarginalCost"), "  decisions: {answerHeaders: Always}", `  decisions: {answerHeaders: Always, logPercent: 100}
@@ -64,6 +65,7 @@ metadata: {name: root}
 stringData: {root: %s}
 `, hex.EncodeToString(sum[:]), secretEngine, secretRoot))
 	})
+	gateway := behind(t, extProc)
 	follow := f.follow()
 	message := map[string]any{"role": "user", "content": secretPrompt + strings.Repeat(" and so on", 40)}
 	chat := map[string]any{
@@ -73,8 +75,9 @@ stringData: {root: %s}
 	tools := map[string]any{"model": "m", "max_tokens": 4, "messages": []any{message}, "tools": []any{map[string]any{
 		"type": "function", "function": map[string]any{"name": secretTool, "parameters": map[string]any{}},
 	}}}
-	statuses := map[int]int{}
-	for range 3 {
+	served := 0
+	for road, url := range map[string]string{"the proxy": f.proxy, "the gateway": gateway, "the proxy again": f.proxy} {
+		statuses := map[int]int{}
 		for _, one := range []struct {
 			path, key string
 			body      any
@@ -90,13 +93,14 @@ stringData: {root: %s}
 			{"/v1/embeddings", secretKey, map[string]any{"model": "m", "input": secretPrompt}},
 			{"/v1/unknown/" + secretSession, secretKey, chat},
 		} {
-			statuses[f.confide(one.path, one.key, one.body)]++
+			statuses[f.confide(url+one.path, one.key, one.body)]++
 		}
-	}
-	for _, status := range []int{200, 400, 401} {
-		if statuses[status] == 0 {
-			t.Fatalf("no answer with %d: %v", status, statuses)
+		for _, status := range []int{200, 400, 401} {
+			if statuses[status] == 0 {
+				t.Fatalf("%s: no answer with %d: %v", road, status, statuses)
+			}
 		}
+		served += statuses[200]
 	}
 	body, err := json.Marshal(chat)
 	if err != nil {
@@ -122,17 +126,22 @@ stringData: {root: %s}
 	f.until("the decision log is written", func() bool {
 		text, err := os.ReadFile(filepath.Join(log, "decisions.jsonl"))
 		told["the decision log"] = string(text)
-		return err == nil && strings.Count(told["the decision log"], "\n") >= statuses[200]
+		return err == nil && strings.Count(told["the decision log"], "\n") >= served
 	})
 	told["the log"] = f.logs.String()
 	if !strings.Contains(told["the log"], "Picked") || !strings.Contains(told["/decisions?limit=512"], `"outcome":"completed"`) {
 		t.Errorf("it tells less than it might: %s", told["the log"])
 	}
-	for _, secret := range []string{
+	untold(t, told,
 		"zanzibarquux", "wolpertinger", "okapihorn", "yaffingale", "narwhaltooth", "pangolinkey", "quokkapaw", "axolotlgill", "jackalopefoot",
-		secretTokens, "77001 77002", "77001, 77002", base64.StdEncoding.EncodeToString([]byte(secretEngine))[:20], base64.StdEncoding.EncodeToString([]byte(secretRoot))[:20],
-	} {
-		for where, text := range told {
+		secretTokens, "77001 77002", "77001, 77002", base64.StdEncoding.EncodeToString([]byte(secretEngine))[:20], base64.StdEncoding.EncodeToString([]byte(secretRoot))[:20])
+}
+
+// untold fails if a text has one of the secrets.
+func untold(t *testing.T, texts map[string]string, secrets ...string) {
+	t.Helper()
+	for _, secret := range secrets {
+		for where, text := range texts {
 			if at := strings.Index(text, secret); at >= 0 {
 				t.Errorf("%s tells of %q: %s", where, secret, text[max(0, at-100):min(len(text), at+100)])
 			}
@@ -141,13 +150,13 @@ stringData: {root: %s}
 }
 
 // confide sends a request with a tenant's key, and gives the answer's status.
-func (f *fleet) confide(path, key string, body any) int {
+func (f *fleet) confide(url, key string, body any) int {
 	f.t.Helper()
 	payload, err := json.Marshal(body)
 	if err != nil {
 		f.t.Fatal(err)
 	}
-	r, err := http.NewRequest(http.MethodPost, f.proxy+path, strings.NewReader(string(payload)))
+	r, err := http.NewRequest(http.MethodPost, url, strings.NewReader(string(payload)))
 	if err != nil {
 		f.t.Fatal(err)
 	}

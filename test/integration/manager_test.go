@@ -1,13 +1,17 @@
 package integration
 
 import (
+	"bytes"
 	"context"
 	"crypto/tls"
+	"encoding/base64"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
 	"os/exec"
+	"strconv"
+	"strings"
 	"syscall"
 	"time"
 
@@ -43,7 +47,7 @@ func startManager(args ...string) *manager {
 	m.cmd = exec.Command(program, append([]string{
 		"--kubeconfig=" + kubeconfig, "--leader-election-namespace=" + system, "--picker-image=kvasir", "--reporter-image=kvasir",
 		"--service-account=" + system + "/" + operator,
-		"--health-address=" + m.health, "--metrics-address=" + m.metrics, "--log-level=debug",
+		"--health-address=" + m.health, "--metrics-address=" + m.metrics, "--log-level=trace",
 	}, args...)...)
 	m.cmd.Stdout, m.cmd.Stderr = GinkgoWriter, io.MultiWriter(GinkgoWriter, m.log)
 	Expect(m.cmd.Start()).To(Succeed())
@@ -58,6 +62,27 @@ func (m *manager) stop() {
 	Expect(m.cmd.Process.Signal(syscall.SIGTERM)).To(Succeed())
 	Eventually(m.ended).Should(Receive(BeNil()), "it ends without an error")
 	m.ended <- nil
+}
+
+// expectNoSecrets looks in the log for what is in any Secret, as it is and as the API server spells it.
+func (m *manager) expectNoSecrets() {
+	GinkgoHelper()
+	all := &corev1.SecretList{}
+	Expect(admin.List(context.Background(), all)).To(Succeed())
+	log, sought := m.log.Contents(), 0
+	for i := range all.Items {
+		for key, value := range all.Items[i].Data {
+			value = bytes.TrimSpace(value)
+			if len(value) < 16 { // might stand there for something else
+				continue
+			}
+			for _, spelt := range [][]byte{value, []byte(base64.StdEncoding.EncodeToString(value)), []byte(strings.Trim(strconv.Quote(string(value)), `"`))} {
+				Expect(bytes.Contains(log, spelt)).To(BeFalse(), "the log has %s of the Secret %s/%s", key, all.Items[i].Namespace, all.Items[i].Name)
+			}
+			sought++
+		}
+	}
+	Expect(sought).To(BeNumerically(">=", 3), "a pool has a key root, and an authority with its key")
 }
 
 func (m *manager) ready() int {

@@ -89,6 +89,7 @@ var _ = Describe("A pool", func() {
 		Consistently(versions(ctx, ns)).WithTimeout(5 * time.Second).WithPolling(time.Second).Should(Equal(before))
 
 		m.stop()
+		m.expectNoSecrets()
 		for line := range strings.Lines(string(m.log.Contents())) {
 			Expect(line).NotTo(ContainSubstring("forbidden"))
 		}

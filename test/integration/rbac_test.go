@@ -125,6 +125,19 @@ func may(ctx context.Context, account, ns, verb, resource, name string) bool {
 	return review.Status.Allowed
 }
 
+// applyChildren makes the objects of a pool, with the operator's rights.
+func applyChildren(ctx context.Context, of children.Input) {
+	GinkgoHelper()
+	objects, err := children.Objects(children.Config{PickerImage: "kvasir"}, of)
+	Expect(err).NotTo(HaveOccurred())
+	Expect(len(objects)).To(BeNumerically(">=", 8))
+	self := as(system, operator)
+	for _, o := range objects {
+		Expect(self.Apply(ctx, client.ApplyConfigurationFromUnstructured(o), client.FieldOwner(children.Manager), client.ForceOwnership)).
+			To(Succeed(), "%s %s", o.GetKind(), o.GetName())
+	}
+}
+
 var _ = Describe("The rights", func() {
 	It("of the operator are those of the contract", func(ctx SpecContext) {
 		Expect(rights(ctx, namespace(ctx), system, operator)).To(ConsistOf(operatorRights))
@@ -161,16 +174,8 @@ var _ = Describe("The rights", func() {
 		pool := smallPool(ns, "m")
 		Expect(admin.Create(ctx, pool)).To(Succeed())
 		pool.Spec.Engine.APIKey.Name = "engine-key"
-		objects, err := children.Objects(children.Config{PickerImage: "kvasir"}, children.Input{Pool: pool, TenantSecrets: []string{"tenants"}})
-		Expect(err).NotTo(HaveOccurred())
+		applyChildren(ctx, children.Input{Pool: pool, TenantSecrets: []string{"tenants"}})
 		self := as(system, operator)
-		applied := 0
-		for _, o := range objects {
-			Expect(self.Apply(ctx, client.ApplyConfigurationFromUnstructured(o), client.FieldOwner(children.Manager), client.ForceOwnership)).
-				To(Succeed(), "%s %s", o.GetKind(), o.GetName())
-			applied++
-		}
-		Expect(applied).To(BeNumerically(">=", 8))
 
 		Expect(rights(ctx, ns, ns, children.PickerName("m"))).To(ConsistOf(
 			"kvasir.dev/inferencepools: get list watch",
