@@ -247,7 +247,9 @@ func (s *sim) newPicker(outbox *peer.Outbox) (*picker.Picker, error) {
 			SpeculationMax: 300 * time.Second, MaxKVUsage: 0.97, CircuitFailures: 5, CircuitOpen: 10 * time.Second, Attempts: 3, LogPercent: 100,
 		},
 	}
-	spec.Policy.Credit = [kvblock.NumTiers]float64{1, 0.8, 0.5, 0.3}
+	// As a pool that says nothing of tiers has them; engines here have one.
+	spec.Policy.Credit = [kvblock.NumTiers]float64{kvblock.GPU: 1, kvblock.CPU: 0.8, kvblock.Disk: 0.3, kvblock.Remote: 0.3}
+	spec.Policy.ReloadRate = [kvblock.NumTiers]float64{kvblock.CPU: 200_000, kvblock.Disk: 30_000, kvblock.Remote: 30_000}
 	adapters := map[string]bool{}
 	for i := range s.Workload.Requests {
 		if name := s.Workload.Requests[i].Adapter; name != "" && !adapters[name] {
