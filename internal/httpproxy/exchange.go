@@ -71,7 +71,7 @@ func (e *exchange) run(ctx context.Context) {
 	}()
 	for i := range e.decision.Targets {
 		if !e.decision.Begin(i) {
-			continue // it drains since the pick
+			continue // it drains, or fails, since the pick
 		}
 		e.attempt = i
 		e.client.span.Attempt(e.attempt)

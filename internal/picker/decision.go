@@ -121,7 +121,8 @@ func (d *Decision) Route() (openai.Route, bool) { return d.route, !d.unparsed }
 func (d *Decision) Spec() *Spec { return d.view.spec }
 
 // Begin tells that the request is about to be sent to Targets[i]. It is false for a fallback to which no request may go
-// any more, because it drains or is not ready since the pick: then the request stays where it is.
+// any more, because since the pick it drains, is not ready, or its circuit has opened while that of a later fallback has
+// not: then the request stays where it is.
 func (d *Decision) Begin(i int) bool {
 	now := d.view.gate.present()
 	if now != nil {
@@ -135,8 +136,20 @@ func (d *Decision) Begin(i int) bool {
 	if now == nil || !now.pickable(d.Targets[i].Endpoint.ID) {
 		return false
 	}
+	if !d.mayTry(i) {
+		for j := i + 1; j < len(d.Targets); j++ {
+			if d.mayTry(j) && now.pickable(d.Targets[j].Endpoint.ID) {
+				return false
+			}
+		}
+	}
 	d.moveTo(i)
 	return true
+}
+
+// mayTry tells whether the circuit of a target lets a request through.
+func (d *Decision) mayTry(i int) bool {
+	return d.Targets[i].member.circuit.closed(d.now(), d.view.spec.Policy.CircuitFailures)
 }
 
 // moveTo takes the request to another target. d.mu is held.
