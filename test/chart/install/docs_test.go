@@ -2,6 +2,7 @@ package install
 
 import (
 	"bytes"
+	"context"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -34,6 +35,21 @@ END
 	},
 }
 
+// bash runs commands as somebody at the root of the repository would, and returns what they print.
+func bash(ctx context.Context, script string) string {
+	GinkgoHelper()
+	cmd := exec.CommandContext(ctx, "bash", "-euxo", "pipefail", "-c", script)
+	cmd.Dir = kube.Root()
+	assets, err := kube.Assets()
+	Expect(err).NotTo(HaveOccurred())
+	cmd.Env = append(os.Environ(), "KUBECONFIG="+cluster.Kubeconfig(), "PATH="+filepath.Join(kube.Root(), "bin")+":"+assets+":"+os.Getenv("PATH"),
+		"HELM_CACHE_HOME="+home, "HELM_CONFIG_HOME="+home, "HELM_DATA_HOME="+home)
+	var out bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &out
+	Expect(cmd.Run()).To(Succeed(), "%s", &out)
+	return out.String()
+}
+
 var _ = Describe("The documentation's commands", Ordered, func() {
 	for _, page := range docpage.Scripts["install"] {
 		It("work as "+page+" has them", func(ctx SpecContext) {
@@ -43,15 +59,7 @@ var _ = Describe("The documentation's commands", Ordered, func() {
 			Expect(known).To(BeTrue(), "nobody knows what goes before the commands of %s", page)
 			script = strings.ReplaceAll(script, " llm\n", " docs\n") // other tests have a namespace llm
 			script = strings.ReplaceAll(script, " llm ", " docs ")
-			cmd := exec.CommandContext(ctx, "bash", "-euxo", "pipefail", "-c", around.before+script+around.after)
-			cmd.Dir = kube.Root()
-			assets, err := kube.Assets()
-			Expect(err).NotTo(HaveOccurred())
-			cmd.Env = append(os.Environ(), "KUBECONFIG="+cluster.Kubeconfig(), "PATH="+filepath.Join(kube.Root(), "bin")+":"+assets+":"+os.Getenv("PATH"),
-				"HELM_CACHE_HOME="+home, "HELM_CONFIG_HOME="+home, "HELM_DATA_HOME="+home)
-			var out bytes.Buffer
-			cmd.Stdout, cmd.Stderr = &out, &out
-			Expect(cmd.Run()).To(Succeed(), "%s", &out)
+			bash(ctx, around.before+script+around.after)
 		})
 	}
 })

@@ -2,6 +2,7 @@ package install
 
 import (
 	"path/filepath"
+	"regexp"
 	"strings"
 
 	. "github.com/onsi/ginkgo/v2"
@@ -32,12 +33,21 @@ spec:
   targetRefs: [{name: mine}]
 `
 
+// commands are the paragraphs of a text that are indented by four blanks, and may have empty lines between.
+func commands(notes string) (all []string) {
+	for _, m := range regexp.MustCompile(`(?m)^    kubectl .*\n(?:    .*\n)*`).FindAllString(notes, -1) {
+		all = append(all, strings.TrimSpace(regexp.MustCompile(`(?m)^    `).ReplaceAllString(m, "")))
+	}
+	return all
+}
+
 var _ = Describe("Helm", Ordered, func() {
 	system := []string{"--namespace", "kvasir-system"}
 	uids := func(ctx SpecContext) []string {
 		return strings.Fields(kubectl(ctx, "get", "kvpool,kvpolicy", "--namespace", "users", "--output", "jsonpath={.items[*].metadata.uid}"))
 	}
 	var made []string
+	var notes string
 	AfterAll(func(ctx SpecContext) {
 		kubectl(ctx, "delete", "crd", "inferencepools.kvasir.dev", "routingpolicies.kvasir.dev")
 	})
@@ -54,10 +64,22 @@ var _ = Describe("Helm", Ordered, func() {
 	})
 
 	It("keeps what users have made when it upgrades from the previous chart", func(ctx SpecContext) {
-		mustHelm(ctx, append(system, "upgrade", "kvasir", chart, "--set", "replicas=1")...)
+		notes = mustHelm(ctx, append(system, "upgrade", "kvasir", chart, "--set", "replicas=1")...)
 		Expect(mustHelm(ctx, append(system, "list")...)).NotTo(ContainSubstring("kvasir-0.2.0"))
 		Expect(kubectl(ctx, append(system, "get", "deployment", "kvasir-operator", "--output", "jsonpath={.spec.replicas}")...)).To(Equal("1"))
 		Expect(uids(ctx)).To(Equal(made))
+	})
+
+	It("tells the next two commands, which work as they are told", func(ctx SpecContext) {
+		told := commands(notes)
+		Expect(told).To(HaveLen(2))
+		Expect(bash(ctx, told[0])).To(ContainSubstring("inferencepool.kvasir.dev/mine created"))
+		Expect(bash(ctx, told[1])).To(MatchRegexp(`(?m)^mine `))
+		kubectl(ctx, "delete", "kvpool", "mine", "--namespace", "default")
+
+		notes = mustHelm(ctx, append(system, "upgrade", "kvasir", chart, "--set", "watch.namespaces={users}")...)
+		Expect(commands(notes)[1]).To(Equal("kubectl get kvpool --namespace users"))
+		mustHelm(ctx, append(system, "upgrade", "kvasir", chart)...)
 	})
 
 	It("leaves the definitions and what users have made when it uninstalls, and nothing else", func(ctx SpecContext) {
