@@ -129,12 +129,13 @@ vulncheck: ## known faults in the code that is called, where the database of the
 	@GO=$(GO) hack/vulncheck.sh
 
 .PHONY: lint
-lint: ## go vet, golangci-lint, and the API rules
+lint: ## go vet, golangci-lint, the workflows, and the API rules
 	@echo "== lint"
 	@unformatted=$$(gofmt -l $$(git ls-files '*.go')); [ -z "$$unformatted" ] || { echo "gofmt these: $$unformatted"; exit 1; }
 	@large=$$(git ls-files -z | xargs -0 -I{} find {} -maxdepth 0 -size +4M); [ -z "$$large" ] || { echo "too large to be a source: $$large"; exit 1; }
 	$(GO) vet ./...
 	$(TOOL) golangci-lint run
+	$(TOOL) actionlint -shellcheck= -pyflakes= .github/workflows/*.yaml
 	hack/lint-api.sh
 
 .PHONY: generate

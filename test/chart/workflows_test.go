@@ -21,7 +21,7 @@ type workflow struct {
 	}
 }
 
-// Workflows run make and the scripts that there are, on few rights, with actions of known versions.
+// Workflows run make and the scripts that there are, on few rights, with actions pinned to commits.
 func TestWorkflows(t *testing.T) {
 	makefile, err := os.ReadFile(filepath.Join(root, "Makefile"))
 	if err != nil {
@@ -35,7 +35,8 @@ func TestWorkflows(t *testing.T) {
 	if err != nil || len(files) == 0 {
 		t.Fatalf("no workflows (%v)", err)
 	}
-	action := regexp.MustCompile(`^[\w.-]+/[\w./-]+@(v\d+|[0-9a-f]{40})$`)
+	action := regexp.MustCompile(`^[\w.-]+/[\w./-]+@[0-9a-f]{40}$`)
+	version := regexp.MustCompile(`@[0-9a-f]{40} # v\d+\.\d+\.\d+\n`)
 	makes := regexp.MustCompile(`(?m)^(?:sudo .* )?make (.*)$`)
 	tested := map[string]bool{}
 	for _, file := range files {
@@ -49,6 +50,9 @@ func TestWorkflows(t *testing.T) {
 			continue
 		}
 		name := filepath.Base(file)
+		if uses, told := strings.Count(string(text), "uses: "), len(version.FindAll(text, -1)); uses != told {
+			t.Errorf("%s: of %d actions %d tell their version", name, uses, told)
+		}
 		if w.Permissions["contents"] != "read" || len(w.Permissions) != 1 {
 			t.Errorf("%s: jobs that say nothing may %v", name, w.Permissions)
 		}
@@ -58,7 +62,7 @@ func TestWorkflows(t *testing.T) {
 			}
 			for _, step := range job.Steps {
 				if step.Uses != "" && !action.MatchString(step.Uses) {
-					t.Errorf("%s: %s uses %s, of no version", name, id, step.Uses)
+					t.Errorf("%s: %s uses %s, which is not pinned to a commit", name, id, step.Uses)
 				}
 				for _, m := range makes.FindAllStringSubmatch(step.Run, -1) {
 					words := strings.Fields(strings.ReplaceAll(m[1], "${{ matrix.targets }}", strings.Join(job.Strategy.Matrix["targets"], " ")))
