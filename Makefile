@@ -135,7 +135,7 @@ lint: ## go vet, golangci-lint, the workflows, and the API rules
 	@large=$$(git ls-files -z | xargs -0 -I{} find {} -maxdepth 0 -size +4M); [ -z "$$large" ] || { echo "too large to be a source: $$large"; exit 1; }
 	$(GO) vet ./...
 	$(TOOL) golangci-lint run
-	$(TOOL) actionlint -shellcheck= -pyflakes= .github/workflows/*.yaml
+	$(GO) tool -modfile=hack/actionlint/go.mod actionlint -shellcheck= -pyflakes= .github/workflows/*.yaml
 	hack/lint-api.sh
 
 .PHONY: generate
