@@ -283,9 +283,11 @@ func BenchmarkWrite(b *testing.B) {
 }
 
 func TestALogBecomesATrace(t *testing.T) {
-	list := []Record{*record(1), *record(2), *record(3), *record(4)}
+	list := []Record{*record(1), *record(2), *record(3), *record(4), *record(5), *record(6)}
 	list[1].Output, list[1].Blocks = 0, nil
 	list[2].Outcome = "rejected"
+	list[4].Outcome = "refused"
+	list[5].Tokens = "none"
 	got := Trace(list)
 	if len(got) != 3 || got[0].Timestamp != 0 || got[2].Timestamp != 3 || got[1].Output != 10 {
 		t.Fatalf("%+v", got)

@@ -7,8 +7,9 @@ import (
 // usualAnswer is the length in tokens of the answers of a log that tells the length of none.
 const usualAnswer = 256
 
-// Trace makes a request trace of a log, for a lab to replay: the requests that neither a picker nor an engine has refused,
-// who may have come again, their times counted from the first. Answers whose length is not known get the mean of the
+// Trace makes a request trace of a log, for a lab to replay: the requests with a prompt that neither a picker nor an engine
+// has refused, who may have come again, their times counted from the first. Where there is no prompt to match (a form, an
+// image) the length is that of the body, and tells nothing. Answers whose length is not known get the mean of the
 // others, or usualAnswer where none is known; prompts without ids share nothing with any other.
 func Trace(list []Record) []trace.Request {
 	total, known := 0, 0
@@ -27,7 +28,7 @@ func Trace(list []Record) []trace.Request {
 	number := func() int { fresh++; return fresh - 1 }
 	for i := range list {
 		r := &list[i]
-		if r.Input < 1 || r.Outcome == "rejected" || r.Outcome == "refused" {
+		if r.Input < 1 || r.Tokens == "none" || r.Outcome == "rejected" || r.Outcome == "refused" {
 			continue
 		}
 		q := trace.Request{Timestamp: r.Timestamp - list[0].Timestamp, Input: r.Input, Output: r.Output}
