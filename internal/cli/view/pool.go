@@ -5,6 +5,7 @@ package view
 import (
 	"cmp"
 	"slices"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -226,7 +227,9 @@ func (p *Pool) Join(told []Told) {
 			p.Problems = append(p.Problems, Problem{"picker", name, "not ready: " + t.Live.NotReady})
 		}
 		for _, text := range pool.Degraded {
-			p.Problems = append(p.Problems, Problem{"picker", name, text})
+			if !p.tells(text) {
+				p.Problems = append(p.Problems, Problem{"picker", name, text})
+			}
 		}
 		p.Strategy = cmp.Or(p.Strategy, pool.Strategy)
 		live.add(pool)
@@ -242,6 +245,12 @@ func (p *Pool) Join(told []Told) {
 	live.Hits = ratios(&recent, &all)
 	p.Live = live
 	p.members(seen)
+}
+
+// tells is whether a condition of the pool says already what a picker does, as "CONDITION: REASON: MESSAGE".
+func (p *Pool) tells(text string) bool {
+	words := strings.SplitN(text, ": ", 3)
+	return len(words) == 3 && slices.ContainsFunc(p.Problems, func(b Problem) bool { return b.Source == words[0] && b.Reason == words[1] })
 }
 
 // members joins pods, and adds those that only pickers know.

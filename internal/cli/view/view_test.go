@@ -128,6 +128,18 @@ func TestStatus(t *testing.T) {
 	}
 }
 
+// TestWhatAConditionTellsIsNotToldAgain by each picker.
+func TestWhatAConditionTellsIsNotToldAgain(t *testing.T) {
+	for reason, want := range map[string]int{"EngineRender": 0, "Approximate": 2} {
+		p := OfCluster(ptrs(chat()))
+		p.Problems = []Problem{{"TokensExact", reason, "as all pickers say"}}
+		p.Join([]Told{{Picker: "a", Live: replica("a", 10)}, {Picker: "b", Live: replica("b", 10)}})
+		if got := len(p.Problems) - 1; got != want {
+			t.Errorf("with the condition %s pickers tell %d problems, want %d: %+v", reason, got, want, p.Problems)
+		}
+	}
+}
+
 func ptrs(p *v1alpha1.InferencePool, pods []corev1.Pod) (*v1alpha1.InferencePool, []corev1.Pod, time.Time) {
 	return p, pods, noon
 }
