@@ -117,6 +117,7 @@ cluster-down: ## end that cluster
 .PHONY: test-e2e
 test-e2e: helm ## Kvasir on that cluster: by its chart, in real pods, under load, with everything killed
 	@echo "== end-to-end tests on a cluster"
+	CGO_ENABLED=0 $(GO) build -trimpath -o $(BIN)/ ./cmd/kubectl-kvasir
 	CGO_ENABLED=0 $(GO) test -count=1 -v -timeout 30m ./test/cluster -cluster
 
 .PHONY: fuzz
