@@ -105,6 +105,11 @@ func (w *world) clean(ctx context.Context) {
 	for _, node := range w.nodes(ctx) {
 		w.kubectl(ctx, "uncordon", node)
 	}
+	// Pods go before their namespace: its controller looks again only when half of their grace is over.
+	if _, err := w.program(ctx, filepath.Join("kube", "kubectl"), "delete", "kvpool,deployments,pods", "--all", "--namespace="+namespace, "--timeout=2m"); err != nil {
+		GinkgoWriter.Println(err)
+	}
+	Eventually(func() string { return w.kubectl(ctx, "get", "pods", "--namespace="+namespace, "-o", "name") }).Should(BeEmpty())
 	if _, err := w.program(ctx, "helm", "uninstall", release, "--namespace="+system, "--wait", "--ignore-not-found"); err != nil {
 		GinkgoWriter.Println(err)
 	}
