@@ -320,6 +320,26 @@ func TestMetricsThatAreNamedAreThere(t *testing.T) {
 	}
 }
 
+var conditionName = regexp.MustCompile(`(?m)^\tCondition[A-Za-z]+ += "([A-Za-z./]+)"`)
+
+// TestTroubleshootingBeginsWithEveryCondition of pools and policies. What each reason means stands in docs/operations.md.
+func TestTroubleshootingBeginsWithEveryCondition(t *testing.T) {
+	source, err := os.ReadFile(root + "/api/v1alpha1/names.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := conditionName.FindAllStringSubmatch(string(source), -1)
+	if len(all) < 14 {
+		t.Errorf("only %d conditions were found", len(all))
+	}
+	page := pages(t)["docs/troubleshooting.md"]
+	for _, m := range all {
+		if !strings.Contains(page, "\n| `"+m[1]+"` |") {
+			t.Errorf("docs/troubleshooting.md does not begin with %s", m[1])
+		}
+	}
+}
+
 // TestEveryPageIsInTheIndex: docs/README.md leads to each.
 func TestEveryPageIsInTheIndex(t *testing.T) {
 	all := pages(t)
