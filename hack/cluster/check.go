@@ -44,7 +44,7 @@ func (c *cluster) check() error {
 			errs = append(errs, fmt.Errorf("the repository lies below %s, which nodes have of their own: move it", dir))
 		}
 	}
-	return errors.Join(append(errs, c.checkAddresses())...)
+	return errors.Join(append(errs, c.checkAddresses(), c.checkOthers())...)
 }
 
 // checkAddresses fails if something else on the machine uses the cluster's addresses.

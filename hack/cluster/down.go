@@ -3,6 +3,7 @@
 package main
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -18,8 +19,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// down ends what runs of the cluster and removes what it has left, but for the built programs and images.
+// down ends what runs of the cluster and removes what it has left, but for the built programs and images. What another
+// cluster has made stays, though it has the same names.
 func (c *cluster) down() error {
+	owns := c.owns()
 	var errs []error
 	for i := len(nodes) - 1; i >= 0; i-- {
 		errs = append(errs, c.end(nodes[i]))
@@ -27,19 +30,76 @@ func (c *cluster) down() error {
 	if err := errors.Join(errs...); err != nil {
 		return err // what it uses stays
 	}
-	if _, err := net.InterfaceByName(hostLink); err == nil {
+	if _, err := net.InterfaceByName(hostLink); err == nil && owns {
 		if out, err := exec.Command("ip", "link", "del", hostLink).CombinedOutput(); err != nil { //nolint:noctx // constants; it does not wait
 			errs = append(errs, fmt.Errorf("removing %s: %w: %s", hostLink, err, out))
 		}
 	}
-	errs = append(errs, removeGroups())
+	if owns {
+		errs = append(errs, c.removeGroups())
+	}
 	for _, dir := range []string{"pki", "etcd"} {
 		errs = append(errs, os.RemoveAll(c.file(dir)))
 	}
 	for _, n := range nodes {
 		errs = append(errs, os.RemoveAll(c.file(n.name)))
 	}
+	if err := errors.Join(errs...); err != nil {
+		return err
+	}
+	return os.RemoveAll(c.file(claim))
+}
+
+// claim is the file that says, by the machine's boot, that interface and control groups of these names are this
+// cluster's. With the boot they go.
+const claim = "claim"
+
+// boot is a name of the time since the machine was started.
+func boot() ([]byte, error) {
+	raw, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	if err != nil {
+		return nil, fmt.Errorf("asking when the machine was started: %w", err)
+	}
+	return raw, nil
+}
+
+// owns is whether what there is on the machine of the cluster's names was made by this cluster.
+func (c *cluster) owns() bool {
+	for _, n := range nodes {
+		if c.pid(n) != 0 {
+			return true
+		}
+	}
+	claimed, err := os.ReadFile(c.file(claim))
+	now, unknown := boot()
+	return err == nil && unknown == nil && bytes.Equal(claimed, now)
+}
+
+// checkOthers fails if something of the cluster's names is there that it has not made.
+func (c *cluster) checkOthers() error {
+	if c.owns() {
+		return nil
+	}
+	var errs []error
+	if _, err := net.InterfaceByName(hostLink); err == nil {
+		errs = append(errs, fmt.Errorf("the interface %s is there already: end the cluster that it belongs to, in its own directory", hostLink))
+	}
+	roots, err := c.hierarchies()
+	if err != nil {
+		return errors.Join(append(errs, err)...)
+	}
+	for _, root := range roots {
+		if dir := filepath.Join(root, group); exists(dir) {
+			errs = append(errs, fmt.Errorf("the control group %s is there already: end the cluster that it belongs to, in its own directory, or remove it with rmdir, in all hierarchies", dir))
+			break // the others will be there, too
+		}
+	}
 	return errors.Join(errs...)
+}
+
+func exists(file string) bool {
+	_, err := os.Lstat(file)
+	return err == nil
 }
 
 // end kills a node's first process, and with it all others, and waits until they are gone.
@@ -92,24 +152,25 @@ func birthOf(pid int) (string, error) {
 	return fields[19], nil
 }
 
+// groupRoot is where control groups are.
 const groupRoot = "/sys/fs/cgroup"
 
 // hierarchies of control groups: one, or of version 1 one for each controller.
-func hierarchies() ([]string, error) {
+func (c *cluster) hierarchies() ([]string, error) {
 	var s unix.Statfs_t
-	if err := unix.Statfs(groupRoot, &s); err != nil {
+	if err := unix.Statfs(c.groups, &s); err != nil {
 		return nil, fmt.Errorf("looking at the control groups: %w", err)
 	}
 	if s.Type == unix.CGROUP2_SUPER_MAGIC {
-		return []string{groupRoot}, nil
+		return []string{c.groups}, nil
 	}
-	entries, err := os.ReadDir(groupRoot)
+	entries, err := os.ReadDir(c.groups)
 	if err != nil {
 		return nil, fmt.Errorf("listing the control groups: %w", err)
 	}
 	var dirs []string
 	for _, e := range entries {
-		dir := filepath.Join(groupRoot, e.Name())
+		dir := filepath.Join(c.groups, e.Name())
 		// Beside those of version 1 there may be one of version 2 without controllers, in which processes are grouped too.
 		if err := unix.Statfs(dir, &s); err == nil && (s.Type == unix.CGROUP_SUPER_MAGIC || s.Type == unix.CGROUP2_SUPER_MAGIC) && e.IsDir() {
 			dirs = append(dirs, dir)
@@ -119,8 +180,8 @@ func hierarchies() ([]string, error) {
 }
 
 // makeGroups makes the control groups below which kubelets make those of pods.
-func makeGroups() error {
-	roots, err := hierarchies()
+func (c *cluster) makeGroups() error {
+	roots, err := c.hierarchies()
 	if err != nil {
 		return err
 	}
@@ -130,7 +191,7 @@ func makeGroups() error {
 			if err := os.MkdirAll(dir, 0o755); err != nil { //nolint:gosec // as the kernel makes them
 				return fmt.Errorf("making a control group: %w", err)
 			}
-			if root != groupRoot {
+			if root != c.groups {
 				continue
 			}
 			for _, at := range []string{root, filepath.Dir(dir), dir} { // version 2: a parent hands its controllers on
@@ -163,8 +224,8 @@ func handOn(dir string) error {
 
 // removeGroups removes the control groups of the cluster, deepest first. The kernel may need a moment to see that they are
 // empty.
-func removeGroups() error {
-	roots, err := hierarchies()
+func (c *cluster) removeGroups() error {
+	roots, err := c.hierarchies()
 	if err != nil {
 		return err
 	}

@@ -48,7 +48,7 @@ func run() error {
 	if err != nil {
 		return fmt.Errorf("finding the repository: %w", err)
 	}
-	c := &cluster{root: dir, state: filepath.Join(dir, "out", "cluster"), programs: filepath.Join(dir, "bin", "cluster"), kube: filepath.Join(dir, "bin", "kube")}
+	c := &cluster{root: dir, state: filepath.Join(dir, "out", "cluster"), programs: filepath.Join(dir, "bin", "cluster"), kube: filepath.Join(dir, "bin", "kube"), groups: groupRoot}
 	switch args := f.Args(); {
 	case len(args) == 1 && args[0] == "up":
 		ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
@@ -70,6 +70,7 @@ func run() error {
 // cluster is where everything lies.
 type cluster struct {
 	root, state, programs, kube string
+	groups                      string // where control groups are
 }
 
 func (c *cluster) file(parts ...string) string {

@@ -72,7 +72,14 @@ func (c *cluster) begin(ctx context.Context) error {
 	if err := writePKI(c.file("pki")); err != nil {
 		return err
 	}
-	if err := makeGroups(); err != nil {
+	now, err := boot()
+	if err != nil {
+		return err
+	}
+	if err := os.WriteFile(c.file(claim), now, 0o600); err != nil {
+		return fmt.Errorf("noting what is made: %w", err)
+	}
+	if err := c.makeGroups(); err != nil {
 		return err
 	}
 	for i, n := range nodes {
