@@ -75,7 +75,7 @@ func TestPoliciesAddUp(t *testing.T) {
 		"egress to all":                 {[]string{`{spec: {podSelector: {matchLabels: {app: picker}}, egress: [{to: [{ipBlock: {cidr: 0.0.0.0/0}}]}]}}`}, true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			n := &policies{namespace: map[string]string{"team": "a"}}
+			n := &policies{namespaces: map[string]map[string]string{"": {"team": "a"}}}
 			for _, text := range tc.policies {
 				var p networkingv1.NetworkPolicy
 				if err := yaml.UnmarshalStrict([]byte(text), &p); err != nil {
@@ -85,6 +85,51 @@ func TestPoliciesAddUp(t *testing.T) {
 			}
 			if by := n.closedBy(way{pod("picker"), pod("m"), 8000, "requests"}); (by == "") != tc.open {
 				t.Errorf("closed by %q", by)
+			}
+		})
+	}
+}
+
+// TestTheOperatorComesFromAnotherNamespace: there a rule for pods alone does not reach it, and its own policies hold.
+func TestTheOperatorComesFromAnotherNamespace(t *testing.T) {
+	const (
+		denied  = `{metadata: {namespace: llm}, spec: {podSelector: {}, policyTypes: [Ingress]}}`
+		pods    = `{metadata: {namespace: llm}, spec: {podSelector: {}, ingress: [{from: [{podSelector: {}}]}]}}`
+		both    = `{metadata: {namespace: llm}, spec: {podSelector: {}, ingress: [{from: [{podSelector: {}, namespaceSelector: {matchLabels: {team: kvasir}}}]}]}}`
+		another = `{metadata: {namespace: llm}, spec: {podSelector: {}, ingress: [{from: [{namespaceSelector: {matchLabels: {team: b}}}]}]}}`
+		shut    = `{metadata: {namespace: kvasir-system}, spec: {podSelector: {}, policyTypes: [Egress]}}`
+		foreign = `{metadata: {namespace: kvasir-system}, spec: {podSelector: {}, policyTypes: [Ingress]}}`
+	)
+	pod := func(namespace string) *corev1.Pod {
+		return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Labels: map[string]string{"app": "m"}}}
+	}
+	pool := &v1alpha1.InferencePool{}
+	pool.Spec.Engine.Ports.HTTP = 8000
+	for name, tc := range map[string]struct {
+		policies []string
+		open     bool
+	}{
+		"no policy":                 {nil, true},
+		"one that denies all":       {[]string{denied}, false},
+		"pods of the pool's own":    {[]string{pods}, false},
+		"pods of its namespace":     {[]string{denied, both}, true},
+		"pods of another one":       {[]string{another}, false},
+		"its own namespace is shut": {[]string{shut}, false},
+		"nobody may reach it":       {[]string{foreign}, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := &policies{namespaces: map[string]map[string]string{"llm": {"team": "a"}, "kvasir-system": {"team": "kvasir"}}}
+			for _, text := range tc.policies {
+				var p networkingv1.NetworkPolicy
+				if err := yaml.UnmarshalStrict([]byte(text), &p); err != nil {
+					t.Fatal(err)
+				}
+				n.all = append(n.all, p)
+			}
+			for _, w := range operatorWays(pool, pod("kvasir-system"), pod("llm"), pod("llm")) {
+				if by := n.closedBy(w); (by == "") != tc.open {
+					t.Errorf("%s, port %d: closed by %q", w.what, w.port, by)
+				}
 			}
 		})
 	}

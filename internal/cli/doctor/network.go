@@ -14,6 +14,7 @@ import (
 
 	"github.com/kvasir-dev/kvasir/api/v1alpha1"
 	"github.com/kvasir-dev/kvasir/internal/children"
+	"github.com/kvasir-dev/kvasir/internal/cli/fleet"
 )
 
 // way is a connection that Kvasir needs.
@@ -23,7 +24,8 @@ type way struct {
 	what     string
 }
 
-// network checks that NetworkPolicies let pickers and engines speak to each other, and that the pool's own are there.
+// network checks that NetworkPolicies let pickers, engines and the operator speak to each other, and that the pool's own are
+// there.
 // Policies of other kinds, as some network plugins have, are not looked at.
 func (d *Doctor) network(ctx context.Context, pool *v1alpha1.InferencePool, pods []corev1.Pod) {
 	const check = "network"
@@ -42,13 +44,22 @@ func (d *Doctor) network(ctx context.Context, pool *v1alpha1.InferencePool, pods
 	if err != nil || len(pickers) == 0 || len(pods) == 0 {
 		return // there is nobody to speak
 	}
-	namespace := &corev1.Namespace{}
-	if err := d.Source.Client.Get(ctx, client.ObjectKey{Name: pool.Namespace}, namespace); err != nil {
-		namespace.Labels = map[string]string{"kubernetes.io/metadata.name": pool.Namespace}
+	n := &policies{all: list.Items, namespaces: map[string]map[string]string{}}
+	every := ways(pool, &pickers[0], &pods[0])
+	if operator := d.operatorPod(ctx); operator != nil {
+		every = append(every, operatorWays(pool, operator, &pickers[0], &pods[0])...)
+		var theirs networkingv1.NetworkPolicyList // who may not list them has the pool's namespace looked at
+		if operator.Namespace != pool.Namespace && d.Source.Client.List(ctx, &theirs, client.InNamespace(operator.Namespace)) == nil {
+			n.all = append(n.all, theirs.Items...)
+		}
 	}
-	n := &policies{all: list.Items, namespace: namespace.Labels}
+	for _, w := range every {
+		for _, pod := range []*corev1.Pod{w.from, w.to} {
+			n.namespaces[pod.Namespace] = d.labelsOf(ctx, pod.Namespace)
+		}
+	}
 	closed := false
-	for _, w := range ways(pool, &pickers[0], &pods[0]) {
+	for _, w := range every {
 		if by := n.closedBy(w); by != "" {
 			closed = true
 			d.add(Fail, check, name(pool), fmt.Sprintf("%s does not let the %s through, port %d", by, w.what, w.port),
@@ -56,7 +67,7 @@ func (d *Doctor) network(ctx context.Context, pool *v1alpha1.InferencePool, pods
 		}
 	}
 	if !closed {
-		d.ok(check, name(pool), "%d network policies of the namespace let pickers and engines speak to each other", len(list.Items))
+		d.ok(check, name(pool), "%d network policies of the namespace let pickers, engines and the operator speak to each other", len(list.Items))
 	}
 }
 
@@ -74,10 +85,37 @@ func ways(pool *v1alpha1.InferencePool, picker, engine *corev1.Pod) []way {
 	return append(all, way{picker, picker, children.SyncPort, "exchange between pickers"})
 }
 
-// policies of a namespace, in which both ends of a way are.
+// operatorWays are those of the operator, which asks pickers what they see, and engines whether they are idle.
+func operatorWays(pool *v1alpha1.InferencePool, operator, picker, engine *corev1.Pod) []way {
+	return []way{
+		{operator, picker, children.SyncPort, "questions of the operator to pickers"},
+		{operator, engine, pool.Spec.Engine.Ports.HTTP, "questions of the operator to engines"},
+	}
+}
+
+// operatorPod is a pod as the operator's Deployment makes them; nil where there is none, or more than one operator.
+func (d *Doctor) operatorPod(ctx context.Context) *corev1.Pod {
+	found, err := fleet.Operators(ctx, d.Source.Client)
+	if err != nil || len(found) != 1 {
+		return nil
+	}
+	template := &found[0].Spec.Template
+	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: found[0].Namespace, Labels: template.Labels}, Spec: template.Spec}
+}
+
+// labelsOf a namespace; at least the one that each has.
+func (d *Doctor) labelsOf(ctx context.Context, name string) map[string]string {
+	namespace := &corev1.Namespace{}
+	if err := d.Source.Client.Get(ctx, client.ObjectKey{Name: name}, namespace); err != nil {
+		return map[string]string{corev1.LabelMetadataName: name}
+	}
+	return namespace.Labels
+}
+
+// policies of the namespaces in which the ends of ways are, and the labels of these.
 type policies struct {
-	all       []networkingv1.NetworkPolicy
-	namespace map[string]string
+	all        []networkingv1.NetworkPolicy
+	namespaces map[string]map[string]string
 }
 
 // closedBy names a policy on account of which a way is closed, empty when it is open: policies add up, and a pod that
@@ -91,7 +129,7 @@ func (n *policies) closedBy(w way) string {
 		open := false
 		for i := range n.all {
 			p := &n.all[i]
-			if !slices.Contains(kinds(p), side.kind) || !matches(&p.Spec.PodSelector, side.pod.Labels) {
+			if p.Namespace != side.pod.Namespace || !slices.Contains(kinds(p), side.kind) || !matches(&p.Spec.PodSelector, side.pod.Labels) {
 				continue
 			}
 			selecting = append(selecting, p.Name)
@@ -118,11 +156,11 @@ func kinds(p *networkingv1.NetworkPolicy) []networkingv1.PolicyType {
 func (n *policies) allows(p *networkingv1.NetworkPolicy, kind networkingv1.PolicyType, peer *corev1.Pod, w way) bool {
 	if kind == networkingv1.PolicyTypeIngress {
 		return slices.ContainsFunc(p.Spec.Ingress, func(r networkingv1.NetworkPolicyIngressRule) bool {
-			return port(r.Ports, w) && n.peer(r.From, peer)
+			return port(r.Ports, w) && n.peer(r.From, peer, p.Namespace)
 		})
 	}
 	return slices.ContainsFunc(p.Spec.Egress, func(r networkingv1.NetworkPolicyEgressRule) bool {
-		return port(r.Ports, w) && n.peer(r.To, peer)
+		return port(r.Ports, w) && n.peer(r.To, peer, p.Namespace)
 	})
 }
 
@@ -146,14 +184,15 @@ func port(ports []networkingv1.NetworkPolicyPort, w way) bool {
 	})
 }
 
-// peer tells whether a rule is about a pod. Blocks of addresses are taken to be: nobody knows here what the network makes
+// peer tells whether a rule of a namespace's policy is about a pod. Blocks of addresses are taken to be: nobody knows here what the network makes
 // of them.
-func (n *policies) peer(peers []networkingv1.NetworkPolicyPeer, pod *corev1.Pod) bool {
+func (n *policies) peer(peers []networkingv1.NetworkPolicyPeer, pod *corev1.Pod, own string) bool {
 	return len(peers) == 0 || slices.ContainsFunc(peers, func(p networkingv1.NetworkPolicyPeer) bool {
 		switch {
 		case p.IPBlock != nil:
 			return true
-		case p.NamespaceSelector != nil && !matches(p.NamespaceSelector, n.namespace):
+		case p.NamespaceSelector == nil && pod.Namespace != own,
+			p.NamespaceSelector != nil && !matches(p.NamespaceSelector, n.namespaces[pod.Namespace]):
 			return false
 		}
 		return p.PodSelector == nil || matches(p.PodSelector, pod.Labels)
