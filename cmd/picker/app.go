@@ -9,6 +9,7 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/conformance"
 	"github.com/kvasir-dev/kvasir/internal/dashboard"
 	"github.com/kvasir-dev/kvasir/internal/dashboard/api"
+	"github.com/kvasir-dev/kvasir/internal/decisionlog"
 	"github.com/kvasir-dev/kvasir/internal/endpoint"
 	"github.com/kvasir-dev/kvasir/internal/extproc"
 	"github.com/kvasir-dev/kvasir/internal/httpproxy"
@@ -77,20 +78,26 @@ type app struct {
 	board   *watch.Board
 	// filePods gives the pool of each pod whose reporter has the model's files.
 	filePods map[string]string
+	// decisions is the decision log, nil without one.
+	decisions *decisionlog.Writer
 }
 
-func newApp(log logr.Logger, o *options, decisions picker.DecisionLog, tracer *spans.Tracer) *app {
-	a := &app{log: log, inCluster: o.source.inCluster(), name: o.operator.replica, tracer: tracer, refused: map[string]watch.Refusal{}, applied: map[string]picker.Spec{}, board: watch.NewBoard()}
+func newApp(log logr.Logger, o *options, decisions *decisionlog.Writer, tracer *spans.Tracer) *app {
+	a := &app{log: log, decisions: decisions, inCluster: o.source.inCluster(), name: o.operator.replica, tracer: tracer, refused: map[string]watch.Refusal{}, applied: map[string]picker.Spec{}, board: watch.NewBoard()}
 	a.started, a.ring, a.recent = time.Now(), dashboard.NewRing(), new(dashboard.Recent)
 	a.ready = &readiness{now: time.Now, states: a.streamStates, heard: a.peersHeard}
 	a.informed = make(chan struct{})
 	a.inform = sync.OnceFunc(func() { close(a.informed) })
 	a.renderer = render.New(render.Options{})
 	a.peers.outbox = peer.NewOutbox(incarnation())
-	a.picker = picker.New(picker.Options{
+	choosing := picker.Options{
 		Renderer: renderer{a.renderer}, Peers: a.peers.outbox, Doubt: a.doubtTokens,
-		Island: o.island, Decisions: decisions, Recorder: a.ring, Log: log.WithName("picker"),
-	})
+		Island: o.island, Recorder: a.ring, Log: log.WithName("picker"),
+	}
+	if decisions != nil {
+		choosing.Decisions = decisions
+	}
+	a.picker = picker.New(choosing)
 	a.dialIn = newDialIn(o.eventsAddress, log.WithName("events"))
 	a.streams = ingest.New(ingest.Config{Source: zmtp.EventSource{}, Reception: a.dialIn.reception, Join: report.Join, Log: log.WithName("events")})
 	a.library = a.newLibrary()

@@ -186,7 +186,7 @@ func (a *app) facts(list *watch.List) []dashboard.Facts {
 func (a *app) collectors() []prometheus.Collector {
 	all := []prometheus.Collector{a.requests, metrics.NewCollector(metrics.Sources{
 		Pools: a.picker.Stats, Events: a.eventStreams, Reports: a.reported, RefusedReports: a.refusedReports, Scrapes: a.scraper.Stats, Strangers: a.dialIn.reception.Strangers,
-		Peers: a.peerStats, Tokens: a.tokens.All,
+		Peers: a.peerStats, Tokens: a.tokens.All, Decisions: a.decisionStats,
 	})}
 	if a.compat != nil {
 		all = append(all, a.compat)

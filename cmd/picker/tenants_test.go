@@ -115,7 +115,10 @@ spec:
 	go func() { s, _ := p.keyed(post, completions, "k-old"); underWay <- s }()
 	p.eventually("it is under way", func() bool { return requests(e) > 0 })
 	put(t, secret, secretText(other, []string{"acme", "gold", "k-new"}))
-	p.eventually("the old key is refused", func() bool { s, _ := p.keyed(http.MethodGet, "/v1/models", "k-old"); return s == http.StatusUnauthorized })
+	p.eventually("the old key is refused", func() bool {
+		s, _ := p.keyed(http.MethodGet, "/v1/models", "k-old")
+		return s == http.StatusUnauthorized
+	})
 	e.Resume()
 	if s := <-underWay; s != http.StatusOK && s != http.StatusUnauthorized { // it may have come too late
 		t.Errorf("the request under way ends with %d", s)

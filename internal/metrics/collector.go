@@ -32,6 +32,8 @@ type Sources struct {
 	Scrapes func() []scrape.Stats
 	// Peers is what is exchanged with other pickers; nil where nothing is.
 	Peers func() *Peers
+	// Decisions are the records of the decision log; nil where there is none.
+	Decisions func() *Decisions
 }
 
 // Collector shows what the sources tell at the moment of a scrape.
@@ -167,7 +169,7 @@ var scrapeSeries = []series[scrape.Stats]{
 func (c *Collector) Describe(out chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{
 		requests, tokenized, inexact, tokensState, poolInfo, state, resyncs, unindexed, strangers, divergent, reportState, indexResyncs, refusedReports, unadmitted,
-		assumptions,
+		assumptions, decisionRecords,
 	} {
 		out <- d
 	}
@@ -221,6 +223,11 @@ func (c *Collector) Collect(out chan<- prometheus.Metric) {
 	if c.sources.Peers != nil {
 		if p := c.sources.Peers(); p != nil {
 			collectPeers(out, p)
+		}
+	}
+	if c.sources.Decisions != nil {
+		if d := c.sources.Decisions(); d != nil {
+			collectDecisions(out, d)
 		}
 	}
 }

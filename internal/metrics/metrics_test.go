@@ -107,6 +107,7 @@ func sources() Sources {
 				ReceivedBytes: 3000, Refused: 1,
 			}
 		},
+		Decisions: func() *Decisions { return &Decisions{Written: 40, Dropped: 2} },
 	}
 }
 
