@@ -135,7 +135,7 @@ func (o *options) component(ctx context.Context, component string) (digest strin
 			return "", err
 		}
 		images = append(images, image)
-		list, err := spdx(o.name(component), arch, binary, o.created)
+		list, err := spdx(o.name(component), o.tag, arch, binary, o.created)
 		if err != nil {
 			return "", fmt.Errorf("listing what %s for %s is made of: %w", component, arch, err)
 		}

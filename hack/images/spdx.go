@@ -62,8 +62,8 @@ type relationship struct {
 
 const noAssertion = "NOASSERTION"
 
-// spdx lists the modules that a binary was linked from, and the Go that did it.
-func spdx(image, arch, binary string, created time.Time) ([]byte, error) {
+// spdx lists the modules that a binary was linked from, and the Go that did it. The binary itself does not know its version.
+func spdx(image, version, arch, binary string, created time.Time) ([]byte, error) {
 	info, err := buildinfo.ReadFile(binary)
 	if err != nil {
 		return nil, fmt.Errorf("reading the build information: %w", err)
@@ -80,7 +80,7 @@ func spdx(image, arch, binary string, created time.Time) ([]byte, error) {
 		Namespace: "https://kvasir.dev/spdx/" + hash,
 		Creation:  creation{Created: created.UTC().Format(time.RFC3339), Creators: []string{"Tool: kvasir-hack-images"}},
 		Packages: []pkg{{
-			ID: program, Name: info.Path, Version: strings.TrimPrefix(info.Main.Version, "(devel)"), Download: noAssertion, Purpose: "APPLICATION",
+			ID: program, Name: info.Path, Version: version, Download: noAssertion, Purpose: "APPLICATION",
 			Checksums: []checksum{{"SHA256", hash}},
 		}, {
 			ID: "SPDXRef-go", Name: "stdlib", Version: strings.TrimPrefix(info.GoVersion, "go"), Download: "https://go.dev/dl/",

@@ -1,0 +1,53 @@
+package chart
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/labels"
+)
+
+// Prometheus finds each port with metrics once: the monitors select the Services of operator and pickers by labels and port.
+func TestMonitorsFindTheMetrics(t *testing.T) {
+	all := objects(t, rendered(t, "--set", "monitoring.monitors.enabled=true,keda.enabled=true", "--set", "crds.install=false"))
+	pickers, err := os.ReadFile(filepath.Join(root, "internal", "children", "testdata", "smallest.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	of := map[string]map[string]*unstructured.Unstructured{"kvasir-operator": all, "kvasir-pickers": objects(t, string(pickers))}
+	for monitor, services := range of {
+		m := all["ServiceMonitor "+system+"/"+monitor]
+		if m == nil {
+			t.Fatalf("there is no ServiceMonitor %s", monitor)
+		}
+		wanted, _, err := unstructured.NestedStringMap(m.Object, "spec", "selector", "matchLabels")
+		if err != nil || len(wanted) == 0 {
+			t.Fatalf("%s selects by %v (%v)", monitor, wanted, err)
+		}
+		endpoints, _, err := unstructured.NestedSlice(m.Object, "spec", "endpoints")
+		if err != nil || len(endpoints) != 1 {
+			t.Fatalf("%s has %d endpoints (%v)", monitor, len(endpoints), err)
+		}
+		port := endpoints[0].(map[string]any)["port"] //nolint:errcheck // the test ends
+		var found []string
+		for _, s := range services {
+			if s.GetKind() != "Service" || !labels.SelectorFromSet(wanted).Matches(labels.Set(s.GetLabels())) {
+				continue
+			}
+			ports, _, err := unstructured.NestedSlice(s.Object, "spec", "ports")
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, p := range ports {
+				if p.(map[string]any)["name"] == port { //nolint:errcheck // as above
+					found = append(found, s.GetName())
+				}
+			}
+		}
+		if len(found) != 1 {
+			t.Errorf("%s finds %v of port %v", monitor, found, port)
+		}
+	}
+}
