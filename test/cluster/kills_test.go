@@ -58,11 +58,17 @@ func kills() {
 
 	It("goes on when the network between a picker and an engine is cut, and heals", func(ctx SpecContext) {
 		picker, engine := w.ready(ctx, pickers)[0], w.ready(ctx, engines)[0]
+		inside := w.processes(&picker, "--pool=")
+		Expect(inside).To(HaveLen(1))
+		reached := func() bool { return reaches(ctx, inside[0], engine.Status.PodIP+" 8000") }
 		failures := underLoad(ctx, func() {
+			Expect(reached()).To(BeTrue(), "before the cut")
 			w.cut(ctx, &picker, &engine)
 			DeferCleanup(func(ctx SpecContext) { w.heal(ctx, &picker) })
+			Expect(reached()).To(BeFalse(), "nothing is cut")
 			pause(ctx, 10*time.Second)
 			w.heal(ctx, &picker)
+			Eventually(reached).Should(BeTrue(), "after the cut")
 			w.settled(ctx, 3)
 		})
 		Expect(len(failures)).To(BeNumerically("<=", clients), "only what was under way there may be lost")
