@@ -5,8 +5,10 @@ package main
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -24,9 +26,9 @@ func (c *cluster) check() error {
 	}
 	var errs []error
 	var missing []string
-	for tool, pkg := range tools {
+	for _, tool := range slices.Sorted(maps.Keys(tools)) {
 		if _, err := exec.LookPath(tool); err != nil {
-			missing = append(missing, pkg)
+			missing = append(missing, tools[tool])
 		}
 	}
 	if len(missing) > 0 {

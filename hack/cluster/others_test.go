@@ -68,6 +68,20 @@ func TestWhatAnotherClusterHasMadeStays(t *testing.T) {
 	})
 }
 
+func TestWhatTheMachineLacksIsNamedAllAtOnce(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("without root that is all that is said")
+	}
+	c := &cluster{root: "/var/lib/kvasir", state: t.TempDir(), groups: t.TempDir()}
+	t.Setenv("PATH", t.TempDir())
+	err := c.check()
+	for _, want := range []string{"apt-get install --no-install-recommends iproute2 nftables util-linux runc", "lies below /var/lib"} {
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("nothing is said of %q: %v", want, err)
+		}
+	}
+}
+
 func TestWhatTheClusterHasMadeGoes(t *testing.T) {
 	for name, owned := range map[string]func(c *cluster) error{
 		"noted, and its nodes have ended": func(c *cluster) error {
