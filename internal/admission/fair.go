@@ -50,27 +50,54 @@ func (r *recent) ago(now time.Time, memory time.Duration, clock float64) float64
 	return then
 }
 
-// Each calls f for tickets that wait until f returns false: higher levels first, of a level the tenant that has had the
-// least for its weight, of a tenant running sessions before new ones, and of these who came first. f may take the
-// ticket, but must then return false.
-func (q *Queue) Each(f func(*Ticket) bool) {
+// InTurn calls f for tickets that wait until f returns false: higher levels first, of a level the tenant that has had the
+// least for its weight, of a tenant who came first. f may take the ticket, but must then return false.
+func (q *Queue) InTurn(f func(*Ticket) bool) {
 	for _, l := range q.levels {
-		order := slices.Clone(l.active)
-		slices.SortFunc(order, func(a, b *flow) int {
-			if c := cmp.Compare(a.virtual, b.virtual); c != 0 {
-				return c
-			}
-			return a.since.Compare(b.since)
-		})
-		for _, flow := range order {
-			for _, news := range []bool{false, true} {
-				for e := flow.all.Front(); e != nil; e = e.Next() {
-					t := e.Value.(*Ticket)
-					if (t.news != nil) == news && !f(t) {
-						return
-					}
+		for _, flow := range l.inOrder() {
+			for e := flow.all.Front(); e != nil; e = e.Next() {
+				if !f(e.Value.(*Ticket)) {
+					return
 				}
 			}
 		}
 	}
+}
+
+// Urgent calls f as InTurn does, but of a tenant running sessions go before new ones, and of these who has the least time
+// left. held tells that its tenant is held back for others' claims (Ahead).
+func (q *Queue) Urgent(now time.Time, f func(t *Ticket, held bool) bool) {
+	var list []*Ticket
+	for _, l := range q.levels {
+		most := l.most(now, q.Limits.CatchUp)
+		for _, flow := range l.inOrder() {
+			list = list[:0]
+			for e := flow.all.Front(); e != nil; e = e.Next() {
+				list = append(list, e.Value.(*Ticket))
+			}
+			slices.SortStableFunc(list, func(a, b *Ticket) int {
+				if a.Running != b.Running {
+					if a.Running {
+						return -1
+					}
+					return 1
+				}
+				return a.deadline.Compare(b.deadline)
+			})
+			for _, t := range list {
+				if !f(t, flow.virtual > most) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// inOrder are the flows in which something waits, the one that has had the least first.
+func (l *level) inOrder() []*flow {
+	order := slices.Clone(l.active)
+	slices.SortFunc(order, func(a, b *flow) int {
+		return cmp.Or(cmp.Compare(a.virtual, b.virtual), a.since.Compare(b.since))
+	})
+	return order
 }

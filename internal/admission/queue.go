@@ -62,7 +62,8 @@ type flow struct {
 	all     *list.List // of *Ticket, first come first
 	news    *list.List // those of new sessions
 	since   time.Time  // when it last began to wait
-	index   int        // in level.active, -1 while nothing waits
+	claim   claim
+	index   int // in level.active, -1 while nothing waits
 }
 
 // backlog is how much waits for the flow's weight.
@@ -77,6 +78,8 @@ type level struct {
 	// clock is the virtual time: where the flow served last was, or one before it was farther.
 	clock  float64
 	recent recent
+	// claimants are flows with a claim, and some whose claim is over.
+	claimants []*flow
 }
 
 // Queue is what waits for one pool. The zero value with its Limits set is ready. It is for one goroutine at a time.
@@ -89,6 +92,7 @@ type Queue struct {
 	bytes     int64
 	tokens    float64
 	opened    time.Time // when the pool was served again
+	refused   time.Time // when a request was last, because it had waited too long
 	closed    bool
 }
 
@@ -168,6 +172,7 @@ func (f *flow) charge(now time.Time, tokens float64, catchUp time.Duration) {
 	l.clock = max(l.clock, f.virtual)
 	l.recent.note(now, l.clock, catchUp)
 	f.virtual += tokens / f.weight
+	f.claim.since = time.Time{}
 }
 
 // Remove takes a ticket out without charging for it, and tells whether it was there.
@@ -204,6 +209,8 @@ func (q *Queue) Expire(now time.Time, open bool) (late []*Ticket) {
 			heap.Fix(&q.deadlines, 0)
 			continue
 		}
+		q.refused = now
+		t.flow.refuse(now)
 		q.leave(t)
 		late = append(late, t)
 	}
@@ -314,12 +321,17 @@ func (q *Queue) level(number int) *level {
 		return q.levels[i]
 	}
 	l := &level{number: number, flows: map[string]*flow{}}
-	if j := slices.IndexFunc(q.idle, func(l *level) bool { return l.number == number }); j >= 0 {
+	if j := q.atRest(number); j >= 0 {
 		l = q.idle[j]
 		q.idle = slices.Delete(q.idle, j, j+1)
 	}
 	q.levels = slices.Insert(q.levels, i, l)
 	return l
+}
+
+// atRest is the place of a level among those in which nothing waits, -1 if it is not there.
+func (q *Queue) atRest(number int) int {
+	return slices.IndexFunc(q.idle, func(l *level) bool { return l.number == number })
 }
 
 // flow finds or makes the flow of a ticket's tenant. Its weight is that of the ticket that came last.

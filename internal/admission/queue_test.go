@@ -90,7 +90,12 @@ func TestTheQueueKeepsItsLaws(t *testing.T) {
 				}
 				drop(shed...)
 			case op < 8:
+				var turn *Ticket
+				q.InTurn(func(ticket *Ticket) bool { turn = ticket; return false })
 				popped := q.Pop(start)
+				if popped != turn {
+					t.Fatalf("seed %d: %+v is popped, whose turn it is %+v", seed, popped, turn)
+				}
 				if (popped == nil) != (len(waiting) == 0) {
 					t.Fatalf("seed %d: popped %v of %d", seed, popped, len(waiting))
 				}

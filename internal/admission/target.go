@@ -93,9 +93,9 @@ func Joins(v *load.View, w load.Work) bool {
 const mostTogether = 50 * time.Millisecond
 
 const (
-	// kvFull is the part of an endpoint's KV blocks that may be in use, with what waits there and the request: what
-	// decodes grows, and reports are old.
-	kvFull = 0.9
+	// kvFull is the part of an endpoint's KV blocks that may be in use, with what waits there and the request. The rest
+	// is for sessions that pause: where requests fill the caches, each turn computes its whole prompt again.
+	kvFull = 0.5
 	// kvPinned is the part of what a prompt finds in a cache that nobody else is using at the time.
 	kvPinned = 0.3
 )

@@ -81,9 +81,9 @@ func TestWhoJoinsAPrefill(t *testing.T) {
 }
 
 func TestAnEndpointIsFullBeforeItsBlocksOrPlacesAre(t *testing.T) {
-	v := load.View{InFlight: 4, KVUsage: 0.5, KVTokens: 100_000, PendingTokens: 20_000}
+	v := load.View{InFlight: 4, KVUsage: 0.1, KVTokens: 100_000, PendingTokens: 20_000}
 	if !Fits(&v, 20_000, 0) || Fits(&v, 20_001, 0) {
-		t.Error("what is in use, what waits and the request are 90 % at most")
+		t.Error("what is in use, what waits and the request are half of the blocks at most")
 	}
 	if !Fits(&v, 5_000, 50_000) || Fits(&v, 5_001, 50_000) {
 		t.Error("of what is cached a third is not in use yet")
@@ -151,8 +151,8 @@ func TestATenantKeepsItsClaimForAWhile(t *testing.T) {
 	}
 }
 
-// TestEachGoesInTheOrderOfTurns: by level, then by what the tenant has had, running sessions first.
-func TestEachGoesInTheOrderOfTurns(t *testing.T) {
+// TestTheUrgentGoInTheOrderOfTurns: by level, then by what the tenant has had, running sessions first, then by the time left.
+func TestTheUrgentGoInTheOrderOfTurns(t *testing.T) {
 	for seed := range uint64(50) {
 		rng := rand.New(rand.NewPCG(seed, 9))
 		q := wide()
@@ -165,10 +165,10 @@ func TestEachGoesInTheOrderOfTurns(t *testing.T) {
 			}
 		}
 		for range 60 {
-			q.Push(start, &Ticket{Level: rng.IntN(2), Tenant: fmt.Sprint(rng.IntN(4)), Tokens: 10, Running: rng.IntN(2) == 0})
+			q.Push(start, &Ticket{Level: rng.IntN(2), Tenant: fmt.Sprint(rng.IntN(4)), Tokens: 10, Running: rng.IntN(2) == 0, TTL: time.Duration(1+rng.IntN(1000)) * time.Second})
 		}
 		var all []*Ticket
-		q.Each(func(ticket *Ticket) bool {
+		q.Urgent(start, func(ticket *Ticket, _ bool) bool {
 			all = append(all, ticket)
 			return true
 		})
@@ -178,13 +178,13 @@ func TestEachGoesInTheOrderOfTurns(t *testing.T) {
 		for i, b := range all[1:] {
 			a := all[i]
 			inOrder := a.Level > b.Level || a.Level == b.Level && (had[a.Tenant] < had[b.Tenant] ||
-				had[a.Tenant] == had[b.Tenant] && (a.Tenant != b.Tenant || a.Running || !b.Running))
+				had[a.Tenant] == had[b.Tenant] && (a.Tenant != b.Tenant || a.Running && !b.Running || a.Running == b.Running && a.TTL <= b.TTL))
 			if !inOrder {
 				t.Fatalf("seed %d: %+v goes before %+v", seed, a, b)
 			}
 		}
 		n := 0
-		q.Each(func(ticket *Ticket) bool {
+		q.Urgent(start, func(ticket *Ticket, _ bool) bool {
 			n++
 			q.Take(start, ticket)
 			return false

@@ -6,22 +6,32 @@ import (
 	"time"
 )
 
-// TestUnderOverloadWhoIsAdmittedIsServedInTime: of three times the sessions that a fleet bears, the requests that are
+// TestUnderOverloadWhoIsAdmittedIsServedInTime: of three times the sessions that a fleet bears, nine of ten requests that are
 // admitted have their first token within twice the unloaded time, the fleet does as much as when it is saturated, and each
-// tenant has its fair share within a tenth. Without admission next to nobody is in time. That nine of ten are in time is
-// the aim; of rag's requests fewer are, and this holds what is reached.
+// tenant has its fair share within a tenth. Without admission next to nobody is in time.
+//
+// The aim is nine tenths of the requests and of the prompt tokens of saturation; where sessions are long, or prompts so
+// short that few endpoints have them in time, one of the two is a little less (docs/admission.md).
 func TestUnderOverloadWhoIsAdmittedIsServedInTime(t *testing.T) {
-	rag, err := Generate("rag", 1000, 1)
-	if err != nil {
-		t.Fatal(err)
+	generated := func(name string) *Workload {
+		w, err := Generate(name, 1000, 1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return w
 	}
 	for _, c := range []struct {
-		w          *Workload
-		pods       int
-		saturation float64
-		horizon    time.Duration
-		inTime     float64
-	}{{slice(t), 4, 1.4, 5 * time.Minute, 0.9}, {rag, 2, 1.2, time.Minute, 0.75}} {
+		w                *Workload
+		pods             int
+		saturation       float64
+		horizon          time.Duration
+		requests, prompt float64
+	}{
+		{slice(t), 4, 1.4, 5 * time.Minute, 0.9, 0.9},
+		{generated("rag"), 2, 1.04, time.Minute, 0.9, 0.9},
+		{generated("agentic"), 2, 2.09, 3 * time.Minute, 0.9, 0.8},
+		{generated("chat"), 3, 5.21, 3 * time.Minute, 0.8, 0.8},
+	} {
 		o := Overload{
 			Config: Config{
 				Workload: c.w, Strategy: only(t, "MarginalCost"), Pods: c.pods, Profile: profile(t, "8b-h100"), BlockTokens: 128, Seed: 1,
@@ -35,7 +45,7 @@ func TestUnderOverloadWhoIsAdmittedIsServedInTime(t *testing.T) {
 		}
 		t.Logf("%s: %.3f in time, %.1f requests/s of %.1f, %.0f tokens/s of %.0f, %.3f off the fair share", r.Workload, r.On.InTime,
 			r.On.Answered, r.Saturated.Answered, r.On.Prompt, r.Saturated.Prompt, r.On.Unfair)
-		if on := &r.On; on.InTime < c.inTime || on.Answered < 0.9*r.Saturated.Answered || on.Prompt < 0.9*r.Saturated.Prompt || on.Unfair > 0.1 {
+		if on := &r.On; on.InTime < 0.9 || on.Answered < c.requests*r.Saturated.Answered || on.Prompt < c.prompt*r.Saturated.Prompt || on.Unfair > 0.1 {
 			t.Errorf("%s: less than that is reached", r.Workload)
 		}
 		if r.Off.InTime > 0.2 {

@@ -6,8 +6,12 @@ const (
 	// sameReports in a row with about as many running, and with some that wait, tell that an engine runs no more at a
 	// time: a place is free between the end of a request and the next step.
 	sameReports = 3
-	// slotsLast is how long that is believed: requests also wait for other reasons.
-	slotsLast = 10 * time.Second
+	// noBlocks is the KV use above which requests may wait for blocks rather than for a place.
+	noBlocks = 0.95
+	// slotsLast is how long the number is believed. Then one place more is tried, and another every slotsProbe, until
+	// some request waits again or the engine runs more; after slotsGone nothing is known any more. So few requests are
+	// sent to wait, and an engine that had another reason is found out.
+	slotsLast, slotsProbe, slotsGone = 10 * time.Second, 200 * time.Millisecond, 15 * time.Second
 )
 
 // slots is how many requests an engine runs at a time, learned from its reports: engines do not tell.
@@ -22,9 +26,9 @@ type slots struct {
 func (s *slots) observe(at time.Time, r *Report) {
 	low, high := min(s.low, r.Running), max(s.high, r.Running)
 	switch {
-	case r.Waiting == 0 || r.KVUsage > starving:
+	case r.Waiting == 0 || r.KVUsage > noBlocks:
 		s.same = 0
-	case s.same > 0 && high-low <= 1+high/64:
+	case s.same > 0 && alike(low, high):
 		s.low, s.high, s.same = low, high, s.same+1
 	default:
 		s.low, s.high, s.same = r.Running, r.Running, 1
@@ -34,13 +38,22 @@ func (s *slots) observe(at time.Time, r *Report) {
 		s.known, s.at = s.high, at
 	case r.Running > s.known:
 		s.known = 0
+	case s.same > 0 && s.now(at) > 0 && alike(r.Running, s.known):
+		s.at = at
 	}
 }
 
+// alike tells whether two numbers of running requests may be one number of places.
+func alike(low, high int) bool { return high-low <= 1+high/64 }
+
 // now is the number, 0 while it is not known.
 func (s *slots) now(now time.Time) int {
-	if s.known == 0 || now.Sub(s.at) > slotsLast {
+	switch age := now.Sub(s.at); {
+	case s.known == 0 || age > slotsGone:
 		return 0
+	case age > slotsLast:
+		return s.known + 1 + int((age-slotsLast)/slotsProbe)
+	default:
+		return s.known
 	}
-	return s.known
 }

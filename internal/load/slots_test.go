@@ -17,6 +17,7 @@ func TestAnEnginesPlacesAreLearnedFromItsReports(t *testing.T) {
 		{"nobody waits", []Report{{Running: 256}, {Running: 256}, {Running: 256}}, 0},
 		{"they differ", []Report{{Running: 200, Waiting: 1}, {Running: 230, Waiting: 1}, {Running: 256, Waiting: 1}}, 0},
 		{"short of blocks", []Report{{Running: 50, Waiting: 1, KVUsage: 0.99}, {Running: 50, Waiting: 1, KVUsage: 0.99}, {Running: 50, Waiting: 1, KVUsage: 0.99}}, 0},
+		{"nearly full of blocks, but not short", []Report{{Running: 50, Waiting: 1, KVUsage: 0.9}, {Running: 50, Waiting: 1, KVUsage: 0.9}, {Running: 50, Waiting: 1, KVUsage: 0.9}}, 50},
 		{"it runs more after all", []Report{{Running: 50, Waiting: 1}, {Running: 50, Waiting: 1}, {Running: 50, Waiting: 1}, {Running: 60}}, 0},
 	} {
 		var tracker Tracker
@@ -29,6 +30,40 @@ func TestAnEnginesPlacesAreLearnedFromItsReports(t *testing.T) {
 		if got := tracker.View(at(100)).Slots; got != 0 {
 			t.Errorf("%s: still %d places after 20 s without reports", c.name, got)
 		}
+	}
+}
+
+// TestOnePlaceMoreIsTriedAfterAWhile, then another, until a request waits again: that one report tells that it is as before.
+func TestOnePlaceMoreIsTriedAfterAWhile(t *testing.T) {
+	var tracker Tracker
+	now := start
+	report := func(r Report) {
+		now = now.Add(slotsProbe)
+		tracker.Observe(now, r)
+	}
+	places := func() int { return tracker.View(now).Slots }
+	for range sameReports {
+		report(Report{Running: 64, Waiting: 3})
+	}
+	for known := now; now.Sub(known) < slotsLast; report(Report{Running: 64}) {
+		if places() != 64 {
+			t.Fatalf("%d places after %v", places(), now.Sub(known))
+		}
+	}
+	report(Report{Running: 64})
+	if got := places(); got < 65 || got > 67 {
+		t.Fatalf("a while later %d places", got)
+	}
+	report(Report{Running: 64, Waiting: 1})
+	if places() != 64 {
+		t.Errorf("one waits, and there are %d places", places())
+	}
+	for range int((slotsLast + slotsProbe) / slotsProbe) {
+		report(Report{Running: 64})
+	}
+	report(Report{Running: 65})
+	if places() != 0 {
+		t.Errorf("it runs more, and has %d places", places())
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 
 	"github.com/kvasir-dev/kvasir/internal/admission"
 	"github.com/kvasir-dev/kvasir/internal/load"
+	"github.com/kvasir-dev/kvasir/internal/policy"
 )
 
 // lookAgain is how often the first of those that wait looks whether there is room. Ends of requests tell too; this is
@@ -33,8 +34,9 @@ type gate struct {
 	scratch scratch // of look
 	queue   admission.Queue
 	flow    admission.Flow
-	granted float64 // tokens that were let through and are not booked yet
-	placing int     // requests of which the same is so, in pools with a target
+	spread  admission.Spread // of the targets of those who came
+	granted float64          // tokens that were let through and are not booked yet
+	placing int              // requests of which the same is so, in pools with a target
 	waiters map[*admission.Ticket]*waiter
 	leader  *waiter
 	stats   AdmissionStats
@@ -131,8 +133,12 @@ func (p *Picker) resume(g *gate, w *waiter, s *scratch, in *asked) (*view, func(
 	s.candidates = v.eligible(p.now(), &at, in.allow, s)
 	in.due = w.schedule.due(in.start)
 	if w.placed && len(s.candidates) > 0 {
+		now := p.now()
+		g.mu.Lock()
+		parts := g.parts(now)
+		g.mu.Unlock()
 		v.lookUpFor(s, &in.prompt)
-		v.inTime(s, in.tokens, p.now().Sub(in.start), w.schedule)
+		v.inTime(s, in.tokens, now.Sub(in.start), w.schedule, parts, 1)
 	}
 	return v, booked, nil
 }
@@ -186,8 +192,8 @@ func (g *gate) look() {
 		g.handOver()
 		return
 	}
-	for g.queue.Len() > 0 && (!v.spec.Policy.Admission.Queue || room.Within(v.spec.Policy.Admission.WaitBudget, g.granted)) {
-		t := g.queue.Pop(now)
+	for t := g.next(now, v, room); t != nil; t = g.next(now, v, room) {
+		g.queue.Take(now, t)
 		g.flow.Passed(now, t)
 		g.granted += t.Cost()
 		g.stats.Waited++
@@ -195,6 +201,43 @@ func (g *gate) look() {
 		g.end(t, nil)
 	}
 	g.handOver()
+}
+
+// next is the first of those that wait for which there is room, nil when there is none. room is that of the whole pool; who
+// may not go anywhere, but only to those that a gateway allows or that have an adapter, needs it there, and holds up
+// nobody. g.mu is held.
+func (g *gate) next(now time.Time, v *view, room admission.Room) *admission.Ticket {
+	a := &v.spec.Policy.Admission
+	if !a.Queue {
+		return g.queue.Next()
+	}
+	var next *admission.Ticket
+	within, tried := room.Within(a.WaitBudget, g.granted), 0
+	g.queue.InTurn(func(t *admission.Ticket) bool {
+		there := within
+		if w := g.waiters[t]; !w.anywhere(v) {
+			if tried++; tried > maxTried {
+				return false
+			}
+			g.scratch.candidates = w.eligible(now, v, &g.scratch)
+			its := v.room(&g.scratch)
+			there = !its.Open() || its.Within(a.WaitBudget, g.granted) // where there is none any more it is told so
+		}
+		if there {
+			next = t
+		}
+		return !there
+	})
+	return next
+}
+
+// anywhere tells whether a request may go to any endpoint of its pool.
+func (w *waiter) anywhere(v *view) bool { return w.asked.allow == nil && w.model == v.spec.Model }
+
+// eligible are the endpoints that a request may go to, in s.
+func (w *waiter) eligible(now time.Time, v *view, s *scratch) []policy.Candidate {
+	at := v.place(w.model)
+	return v.eligible(now, &at, w.asked.allow, s)
 }
 
 // push lets a request wait, and refuses those that have no place for it.

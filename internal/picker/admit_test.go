@@ -16,6 +16,7 @@ import (
 	"github.com/go-logr/logr"
 
 	"github.com/kvasir-dev/kvasir/internal/admission"
+	"github.com/kvasir-dev/kvasir/internal/endpoint"
 	"github.com/kvasir-dev/kvasir/internal/openai"
 	"github.com/kvasir-dev/kvasir/internal/tenant"
 )
@@ -108,6 +109,39 @@ func TestRequestsWaitForAFullPoolAndGoWhenThereIsRoom(t *testing.T) {
 		busy.End(Completed)
 		if s := p.Stats()[0].Admission; s.Waiting != 0 || s.Waited != 1 {
 			t.Errorf("afterwards: %+v", s)
+		}
+	})
+}
+
+// TestWhoMayNotGoAnywhereWaitsForRoomWhereItMay: a request that only one endpoint may serve waits for that one, though
+// another has room, and those who may go there go on meanwhile.
+func TestWhoMayNotGoAnywhereWaitsForRoomWhereItMay(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := started(t, queueing(t, 2))
+		busy := fill(t, p)
+		pod := busy.Targets[0].Endpoint.Pod
+		c := make(chan answer, 1)
+		go func() {
+			d, err := p.Pick(t.Context(), &Request{
+				Route: openai.Completions, Body: completion("m", 2e6, 100, true), Header: func(string) string { return "" },
+				Allow: func(e *endpoint.Endpoint) bool { return e.Pod == pod },
+			})
+			c <- answer{d, err, time.Now()}
+		}()
+		waits(t, c, "its endpoint is full")
+		if got := now(t, asking(t.Context(), p, 3e6, 100, nil), "another has room"); got.err != nil || got.d.Targets[0].Endpoint.Pod == pod {
+			t.Fatalf("%+v", got)
+		} else {
+			got.d.End(Completed)
+		}
+		waits(t, c, "its endpoint is full")
+		busy.FirstToken()
+		busy.End(Completed)
+		time.Sleep(lookAgain)
+		if got := now(t, c, "its endpoint has room"); got.err != nil || got.d.Targets[0].Endpoint.Pod != pod {
+			t.Errorf("%+v", got)
+		} else {
+			got.d.End(Completed)
 		}
 	})
 }

@@ -78,39 +78,42 @@ func (s *schedule) due(came time.Time) time.Time {
 }
 
 // caution is the part of the target that predictions have to keep to.
-const caution = 0.85
+const caution = 0.8
 
 // leastSteps is the shortest target, in steps of an idle engine: whoever meets a step under way waits for it, and then
 // for its own. Without that the shortest prompts would be refused wherever anything is decoded.
 const leastSteps = 3
 
 // inTime keeps the candidates from which the first token of a request should come in time if it has waited for so long
-// already. It leaves all, and tells so, if there are none.
-func (v *view) inTime(s *scratch, tokens int, waited time.Duration, at schedule) bool {
+// already, and whose steps stay as short as those need that they are for. It leaves all, and tells so, if there are fewer
+// than it needs.
+func (v *view) inTime(s *scratch, tokens int, waited time.Duration, at schedule, parts admission.Parts, needs int) bool {
 	spec := &v.spec.Policy
 	first := admission.FirstToken
 	if at.tight() {
 		first = admission.FirstTokenAlone
 	}
-	good := func(c *policy.Candidate) bool {
+	all := len(s.candidates)
+	good := func(i int) bool {
+		c := &s.candidates[i]
 		l := &c.Load
 		cached := v.cached(c, tokens)
 		w := load.WorkOf(tokens-cached, cached)
 		return admission.Joins(l, w) && !(l.KVUsage > spec.MaxKVUsage && l.InFlight > 0) && admission.Fits(l, tokens-cached, cached) &&
-			(at.target == 0 || waited+first(l, w) <= at.target)
+			(at.target == 0 || waited+first(l, w) <= at.target) && admission.Brief(l, tokens, at.target, parts.Share(i, all))
 	}
 	n := 0
 	for i := range s.candidates {
-		if good(&s.candidates[i]) {
+		if good(i) {
 			n++
 		}
 	}
-	if n == 0 {
+	if n < needs {
 		return false
 	}
 	n = 0
 	for i := range s.candidates {
-		if good(&s.candidates[i]) {
+		if good(i) {
 			s.candidates[n], s.index[n], s.matches[n] = s.candidates[i], s.index[i], s.matches[i]
 			n++
 		}
@@ -125,7 +128,8 @@ func (p *Picker) queueInTime(v *view, s *scratch, in *asked, now time.Time) (*vi
 	v.lookUpFor(s, &in.prompt)
 	at := v.schedule(s, in.tokens)
 	in.due = at.due(in.start)
-	if g.waiting.Load() == 0 && v.inTime(s, in.tokens, 0, at) {
+	parts, needs := g.come(now, in.who, at.target)
+	if g.waiting.Load() == 0 && v.inTime(s, in.tokens, 0, at, parts, needs) {
 		return v, nil, nil
 	}
 	defer v.done()
@@ -133,6 +137,33 @@ func (p *Picker) queueInTime(v *view, s *scratch, in *asked, now time.Time) (*vi
 	g.push(now, v, w)
 	g.look()
 	return nil, w, nil
+}
+
+// come takes note of a request with a target. It tells how those of late are spread, where some were refused of late, and
+// how many endpoints have to have a place for the request.
+func (g *gate) come(now time.Time, w who, target time.Duration) (parts admission.Parts, needs int) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.spread.Add(target)
+	return g.parts(now), needed(g.queue.Ahead(now, w.level, w.name))
+}
+
+// needed is how many endpoints have to have a place for a request: one, and one more for a claimant's next one, if its
+// tenant is held back.
+func needed(held bool) int {
+	if held {
+		return 2
+	}
+	return 1
+}
+
+// parts of the targets of late, none while nobody is refused: as long as there is room for all, all have it everywhere.
+// g.mu is held.
+func (g *gate) parts(now time.Time) admission.Parts {
+	if !g.queue.Refused(now) {
+		return nil
+	}
+	return g.spread.Parts()
 }
 
 // waiter makes a request one that waits, and is refused when its first token can come in time no more.
@@ -161,15 +192,15 @@ func (g *gate) place(now time.Time, v *view) {
 	tried := 0
 	s := &g.scratch
 	base, index := append([]policy.Candidate(nil), s.candidates...), append([]int(nil), s.index...)
-	g.queue.Each(func(t *admission.Ticket) bool {
+	parts := g.parts(now)
+	g.queue.Urgent(now, func(t *admission.Ticket, held bool) bool {
 		w := g.waiters[t]
 		s.candidates, s.index = append(s.candidates[:0], base...), append(s.index[:0], index...)
-		if w.asked.allow != nil || w.model != v.spec.Model {
-			at := v.place(w.model)
-			s.candidates = v.eligible(now, &at, w.asked.allow, s)
+		if !w.anywhere(v) {
+			s.candidates = w.eligible(now, v, s)
 		}
 		v.lookUpFor(s, &w.asked.prompt)
-		if len(s.candidates) > 0 && v.inTime(s, w.asked.tokens, now.Sub(t.Since()), w.schedule) {
+		if len(s.candidates) > 0 && v.inTime(s, w.asked.tokens, now.Sub(t.Since()), w.schedule, parts, needed(held)) {
 			chosen = t
 			return false
 		}

@@ -1,0 +1,89 @@
+package admission
+
+import (
+	"math"
+	"slices"
+	"time"
+)
+
+// Where requests have to be in time they are refused rather than queued, and when a place is free there often is but one
+// that could have it: whoever asks most would get most. So a tenant that is refused has a claim for a while. Whoever has
+// had more for its weight than a claimant is held back, and so finds the claimant's next request a place.
+
+const (
+	// claimLasts is how long after a refusal the next request is waited for.
+	claimLasts = time.Second
+	// claimTry is for how long others are held back for a tenant that gets nothing nevertheless, and claimAgain how long
+	// it is until that is tried again: it may be that no endpoint has its requests in time, whatever is kept free. So
+	// such a tenant costs the others a tenth at most.
+	claimTry, claimAgain = time.Second, 10 * time.Second
+	// lead is how far a tenant may be ahead of a claimant, as a part of what tenants have had within Limits.CatchUp.
+	lead = 0.1
+	// refusedLately is how long ago a refusal still tells that a pool cannot serve all in time.
+	refusedLately = 10 * time.Second
+)
+
+// claim is what a tenant has that was refused.
+type claim struct {
+	// refused is when it was refused last, since when it has been refused without being given anything; zero if it has.
+	refused, since time.Time
+}
+
+func (c *claim) holds(now time.Time) bool {
+	return now.Sub(c.refused) <= claimLasts && (c.since.IsZero() || now.Sub(c.since) <= claimTry)
+}
+
+// refuse gives a flow a claim.
+func (f *flow) refuse(now time.Time) {
+	if now.Sub(f.claim.since) > claimAgain {
+		f.claim.since = now
+	}
+	f.claim.refused = now
+	f.level.prune(now)
+	if !slices.Contains(f.level.claimants, f) {
+		f.level.claimants = append(f.level.claimants, f)
+	}
+}
+
+func (l *level) prune(now time.Time) {
+	l.claimants = slices.DeleteFunc(l.claimants, func(f *flow) bool { return !f.claim.holds(now) })
+}
+
+// most is the virtual time beyond which flows are held back, infinite where there are no claims.
+func (l *level) most(now time.Time, catchUp time.Duration) float64 {
+	l.prune(now)
+	past := l.recent.ago(now, catchUp, l.clock)
+	most := math.Inf(1)
+	for _, f := range l.claimants {
+		most = min(most, max(f.virtual, past)+lead*(l.clock-past))
+	}
+	return most
+}
+
+// Ahead tells whether a tenant is held back for others' claims: it has to leave them a place.
+func (q *Queue) Ahead(now time.Time, number int, tenant string) bool {
+	if !q.Refused(now) {
+		return false
+	}
+	l := q.find(number)
+	if l == nil || l.flows[tenant] == nil {
+		return false
+	}
+	return l.flows[tenant].virtual > l.most(now, q.Limits.CatchUp)
+}
+
+// Refused tells whether a request was refused of late because it had waited too long.
+func (q *Queue) Refused(now time.Time) bool {
+	return !q.refused.IsZero() && now.Sub(q.refused) <= refusedLately
+}
+
+// find a level, nil if there is none.
+func (q *Queue) find(number int) *level {
+	if i := slices.IndexFunc(q.levels, func(l *level) bool { return l.number == number }); i >= 0 {
+		return q.levels[i]
+	}
+	if i := q.atRest(number); i >= 0 {
+		return q.idle[i]
+	}
+	return nil
+}
