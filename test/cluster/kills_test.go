@@ -10,6 +10,8 @@ import (
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/kvasir-dev/kvasir/internal/cli/doctor"
 )
 
 // kills: what dies costs no more than what it was doing.
@@ -66,7 +68,10 @@ func kills() {
 			w.cut(ctx, &picker, &engine)
 			DeferCleanup(func(ctx SpecContext) { w.heal(ctx, &picker) })
 			Expect(reached()).To(BeFalse(), "nothing is cut")
-			pause(ctx, 10*time.Second)
+			cut := time.Now()
+			pause(ctx, 5*time.Second)
+			Eventually(func() []doctor.Result { return unwell(w.doctor(ctx), "events") }).Should(Not(BeEmpty()), "doctor finds all streams well")
+			GinkgoWriter.Printf("doctor has found it after %s\n", time.Since(cut).Round(time.Second))
 			w.heal(ctx, &picker)
 			Eventually(reached).Should(BeTrue(), "after the cut")
 			w.settled(ctx, 3)

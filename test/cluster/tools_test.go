@@ -77,15 +77,32 @@ func (w *world) member(ctx context.Context, name string) *view.Pod {
 	return &p.Members[i]
 }
 
-// examined is what doctor finds; it must find failures or none.
-func (w *world) examined(ctx context.Context, healthy bool) *doctor.Report {
+// doctor is what doctor finds.
+func (w *world) doctor(ctx context.Context) *doctor.Report {
 	GinkgoHelper()
 	status, out, errs := w.kvasir(ctx, "", "doctor", "-o", "json")
 	r := &doctor.Report{}
 	Expect(json.Unmarshal([]byte(out), r)).To(Succeed(), errs)
-	Expect(status == 0).To(Equal(healthy), out)
-	Expect(r.Failed == 0).To(Equal(healthy), out)
+	Expect(status == 0).To(Equal(r.Failed == 0), out)
 	return r
+}
+
+// examined is the same; it must find failures or none.
+func (w *world) examined(ctx context.Context, healthy bool) *doctor.Report {
+	GinkgoHelper()
+	r := w.doctor(ctx)
+	Expect(len(failures(r)) == 0).To(Equal(healthy), "%q", failures(r))
+	return r
+}
+
+// unwell are the findings of a check that are not good.
+func unwell(r *doctor.Report, check string) (all []doctor.Result) {
+	for _, one := range r.Results {
+		if one.Check == check && one.Level != doctor.OK {
+			all = append(all, one)
+		}
+	}
+	return all
 }
 
 // failures that a report has, each "CHECK: MESSAGE".
