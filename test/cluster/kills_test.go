@@ -70,7 +70,7 @@ func kills() {
 			Expect(reached()).To(BeFalse(), "nothing is cut")
 			cut := time.Now()
 			pause(ctx, 5*time.Second)
-			Eventually(func() []doctor.Result { return unwell(w.doctor(ctx), "events") }).Should(Not(BeEmpty()), "doctor finds all streams well")
+			Eventually(func() []doctor.Result { return unwell(w.doctor(ctx), "events") }).WithTimeout(time.Minute).Should(Not(BeEmpty()), "doctor finds all streams well")
 			GinkgoWriter.Printf("doctor has found it after %s\n", time.Since(cut).Round(time.Second))
 			w.heal(ctx, &picker)
 			Eventually(reached).Should(BeTrue(), "after the cut")
