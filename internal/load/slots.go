@@ -1,6 +1,9 @@
 package load
 
-import "time"
+import (
+	"strings"
+	"time"
+)
 
 const (
 	// sameReports in a row with about as many running, and with some that wait, tell that an engine runs no more at a
@@ -26,7 +29,7 @@ type slots struct {
 func (s *slots) observe(at time.Time, r *Report) {
 	low, high := min(s.low, r.Running), max(s.high, r.Running)
 	switch {
-	case r.Waiting == 0 || r.KVUsage > noBlocks:
+	case r.Waiting == 0 || r.KVUsage > noBlocks || r.adaptersFull():
 		s.same = 0
 	case s.same > 0 && alike(low, high):
 		s.low, s.high, s.same = low, high, s.same+1
@@ -45,6 +48,12 @@ func (s *slots) observe(at time.Time, r *Report) {
 
 // alike tells whether two numbers of running requests may be one number of places.
 func alike(low, high int) bool { return high-low <= 1+high/64 }
+
+// adaptersFull tells whether requests may wait for one of the LoRA adapters to make room for another: those behind them
+// do not wait for that.
+func (r *Report) adaptersFull() bool {
+	return r.MaxAdapters > 0 && r.Adapters != "" && strings.Count(r.Adapters, ",")+1 >= r.MaxAdapters
+}
 
 // now is the number, 0 while it is not known.
 func (s *slots) now(now time.Time) int {

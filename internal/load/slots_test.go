@@ -18,6 +18,8 @@ func TestAnEnginesPlacesAreLearnedFromItsReports(t *testing.T) {
 		{"they differ", []Report{{Running: 200, Waiting: 1}, {Running: 230, Waiting: 1}, {Running: 256, Waiting: 1}}, 0},
 		{"short of blocks", []Report{{Running: 50, Waiting: 1, KVUsage: 0.99}, {Running: 50, Waiting: 1, KVUsage: 0.99}, {Running: 50, Waiting: 1, KVUsage: 0.99}}, 0},
 		{"nearly full of blocks, but not short", []Report{{Running: 50, Waiting: 1, KVUsage: 0.9}, {Running: 50, Waiting: 1, KVUsage: 0.9}, {Running: 50, Waiting: 1, KVUsage: 0.9}}, 50},
+		{"they wait for adapters", []Report{{Running: 50, Waiting: 2, MaxAdapters: 2, Adapters: "a, b"}, {Running: 50, Waiting: 1, MaxAdapters: 2, Adapters: "a, b,c"}, {Running: 50, Waiting: 5, MaxAdapters: 2, Adapters: "a,b"}}, 0},
+		{"they do not wait for adapters", []Report{{Running: 50, Waiting: 2, MaxAdapters: 2, Adapters: "a"}, {Running: 50, Waiting: 1, MaxAdapters: 2, Adapters: "a"}, {Running: 50, Waiting: 5, MaxAdapters: 2}}, 50},
 		{"it runs more after all", []Report{{Running: 50, Waiting: 1}, {Running: 50, Waiting: 1}, {Running: 50, Waiting: 1}, {Running: 60}}, 0},
 	} {
 		var tracker Tracker
