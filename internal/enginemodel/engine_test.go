@@ -527,3 +527,46 @@ func TestPreemptedRequestIsServedFirst(t *testing.T) {
 		t.Errorf("old done %v, young done %v with %d tokens, cached %d", old.Done(), young.Done(), len(young.Output()), young.CachedTokens)
 	}
 }
+
+// TestWhatIsHopelessCannotBeAdmitted, by looking all blocks up, whichever block is taken to lack.
+func TestWhatIsHopelessCannotBeAdmitted(t *testing.T) {
+	hopeless, refused := 0, 0
+	for seed := range uint64(40) {
+		rng := rand.New(rand.NewPCG(seed, 6))
+		e := newEngine(t, Config{
+			NumBlocks: 24, BlockSize: 4, MaxModelLen: 96, MaxBatchedTokens: 32, MaxSeqs: 6, Seed: 1, Time: profiles[0].Time, NoPrefixCaching: seed%8 == 0,
+		})
+		workload(t, e, seed, 60, func(StepResult) {
+			for _, r := range e.waiting {
+				size, budget := e.cfg.BlockSize, 1+rng.IntN(40)
+				r.hashes = e.chain.Hashes(r.hashes, r.root, r.tokens, size)
+				hits, unused := 0, 0
+				for _, h := range r.hashes[:(len(r.tokens)-1)/size] {
+					b, ok := e.pool.Lookup(h)
+					if !ok || e.cfg.NoPrefixCaching {
+						break
+					}
+					if hits++; e.pool.Refs(b) == 0 {
+						unused++
+					}
+				}
+				n := min(len(r.tokens)-hits*size, budget)
+				fits := ceilDiv(hits*size+n, size)-hits <= e.pool.Free()-unused
+				was := r.lacked
+				for _, r.lacked = range []int{was, rng.IntN(20)} {
+					if e.hopeless(r, budget) {
+						if hopeless++; fits {
+							t.Fatalf("seed %d: %d tokens with %d blocks cached, of which %d are unused, fit into %d free ones", seed, len(r.tokens), hits, unused, e.pool.Free())
+						}
+					}
+				}
+				if r.lacked = was; !fits {
+					refused++
+				}
+			}
+		})
+	}
+	if hopeless < 100 || refused < 100 {
+		t.Errorf("%d hopeless, %d that do not fit: too few to tell", hopeless, refused)
+	}
+}

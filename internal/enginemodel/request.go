@@ -58,6 +58,7 @@ type Request struct {
 
 	state     state
 	blocks    []Block
+	lacked    int // the first of its blocks that was not cached when it could not be admitted
 	computed  int // tokens whose KV is in blocks
 	committed int // leading blocks that are cached
 	scheduled int // tokens in the current step

@@ -179,6 +179,9 @@ func (e *Engine) scheduleWaiting(now time.Duration, budget int) int {
 func (e *Engine) admit(r *Request, budget int) (int, bool) {
 	size := e.cfg.BlockSize
 	r.hashes = e.chain.Hashes(r.hashes, r.root, r.tokens, size)
+	if e.hopeless(r, budget) {
+		return 0, false
+	}
 	hits, unreferenced := e.hits[:0], 0
 	if !e.cfg.NoPrefixCaching {
 		for _, h := range r.hashes[:(len(r.tokens)-1)/size] {
@@ -196,6 +199,7 @@ func (e *Engine) admit(r *Request, budget int) (int, bool) {
 	computed := len(hits) * size
 	n := min(len(r.tokens)-computed, budget)
 	if need := ceilDiv(computed+n, size) - len(hits); need > e.pool.Free()-unreferenced {
+		r.lacked = len(hits)
 		return 0, false
 	}
 	if cap(r.blocks) == 0 {
@@ -207,6 +211,21 @@ func (e *Engine) admit(r *Request, budget int) (int, bool) {
 	}
 	r.computed, r.committed = computed, len(hits)
 	return n, e.reserve(r, n)
+}
+
+// hopeless tells of some requests that admit cannot take, without looking up all their blocks: where one is not cached,
+// what comes behind it has to be computed. The one that the last attempt lacked is likely to lack still. So a request
+// that waits for blocks is not looked up in each step.
+func (e *Engine) hopeless(r *Request, budget int) bool {
+	size, at := e.cfg.BlockSize, r.lacked
+	if at >= (len(r.tokens)-1)/size || ceilDiv(min(len(r.tokens)-at*size, budget), size) <= e.pool.Free() {
+		return false
+	}
+	if e.cfg.NoPrefixCaching {
+		return true
+	}
+	_, cached := e.pool.Lookup(r.hashes[at])
+	return !cached
 }
 
 // reserve makes room for n more tokens of r and caches the blocks that they fill. It reports false, and changes
