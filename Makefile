@@ -154,7 +154,7 @@ bench: ## all benchmarks beside their baselines
 	$(GO) test -run '^$$' -bench . -benchmem -benchtime $(BENCHTIME) -timeout 60m ./internal/... ./test/bench
 
 .PHONY: lab
-lab: ## strategies compared in virtual time, all of them in 36 configurations with five seeds on engines of two models (long; docs/policies.md)
+lab: ## strategies compared in virtual time, all of them in 30 configurations (36 with TRACES=,FILE) with five seeds on engines of two models (long; docs/policies.md)
 	$(GO) build -trimpath -o $(BIN)/ ./cmd/kubectl-kvasir
 	$(BIN)/kubectl-kvasir lab run --policies five,MarginalCost --drop-report
 	for model in even uneven; do $(BIN)/kubectl-kvasir lab sweep --engine-model $$model --loads 0.3,0.6,0.9 --parallel $$(nproc) \
