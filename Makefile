@@ -37,7 +37,9 @@ test: verify lint unit sim mutants fuzz test-integration test-chart e2e test-doc
 .PHONY: unit
 unit: ## unit tests, with the race detector where there is a C compiler
 	@echo "== unit tests $(RACE)"
-	CGO_ENABLED=$(if $(RACE),1,0) $(GO) test -timeout 30m $(RACE) $$($(GO) list ./... | grep -vE '/test/(browser|chart|cluster|crdcel|docs|e2e|floors|integration|kube|lifecycle|podrunner|sim)')
+	CGO_ENABLED=$(if $(RACE),1,0) $(GO) test -timeout 30m $(RACE) $$($(GO) list ./... | grep -vE '/internal/lab$$|/test/(browser|chart|cluster|crdcel|docs|e2e|floors|integration|kube|lifecycle|podrunner|sim)')
+	CGO_ENABLED=$(if $(RACE),1,0) $(GO) test -timeout 30m $(RACE) -short ./internal/lab # and then what plays for long, in one goroutine
+	CGO_ENABLED=0 $(GO) test -timeout 30m ./internal/lab
 	CGO_ENABLED=$(if $(RACE),1,0) $(GO) test $(RACE) ./test/sim -sim.seeds=300 -sim.steps=40
 	$(GO) test -count=1 ./test/floors # it asks the go command, of which the test cache knows nothing
 

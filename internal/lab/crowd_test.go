@@ -87,7 +87,7 @@ func TestCopiesOfATraceShareWhatItsSessionsShare(t *testing.T) {
 
 // TestWhoIsRefusedTooOftenGivesUp: a turn that is refused comes again, and a session that gives up sends no more turns.
 func TestWhoIsRefusedTooOftenGivesUp(t *testing.T) {
-	chat, err := Generate("chat", 400, 1)
+	chat, err := Generate("chat", 1000, 1)
 	if err != nil {
 		t.Fatal(err)
 	}

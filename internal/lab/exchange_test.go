@@ -8,6 +8,7 @@ import (
 // TestPickersThatTellEachOtherChooseAsOneWould: with the exchange the mean time to the first token of two and four
 // pickers lies within 5 % of one picker's; without it it does not.
 func TestPickersThatTellEachOtherChooseAsOneWould(t *testing.T) {
+	long(t)
 	c := small(t, "MarginalCost")
 	c.Workload, c.Pods, c.Speed = slice(t), 8, 1.5
 	one := run(t, c).TTFTSeconds.Mean

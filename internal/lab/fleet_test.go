@@ -47,6 +47,7 @@ func (s *sim) ready(t *testing.T, pods int) {
 // of the requests though others hold what they begin with, and not so much more that it would be swamped. The literal
 // longest prefix leaves it alone at first, as the others hold the system prompt.
 func TestANewPodIsFilled(t *testing.T) {
+	long(t)
 	joined := func(strategy string, speed float64) (part [3]float64, after float64) {
 		w, err := Generate("agentic", 1600, 1)
 		if err != nil {
@@ -98,6 +99,7 @@ func TestANewPodIsFilled(t *testing.T) {
 // TestUnequalGPUsAreComparedInSeconds: two of four pods are about three times as slow. The default learns so and gives
 // them less, and answers come sooner than under strategies that count tokens or requests and take all for equal.
 func TestUnequalGPUsAreComparedInSeconds(t *testing.T) {
+	long(t)
 	unequal := func(strategy string) (slow float64, r *Result, rates [2]float64) {
 		c := small(t, strategy)
 		c.Workload, c.Pods = slice(t).First(1200), 4

@@ -28,6 +28,7 @@ func hot(rate float64, n int) *Workload {
 // parts, and on all when it takes all. Nowhere is it computed more often than by who only looks at the load, nor are
 // answers much later.
 func TestAHotPrefixIsOnAsManyPodsAsItsTrafficNeeds(t *testing.T) {
+	long(t)
 	const pods, requests = 8, 400
 	last := 0
 	for _, tc := range []struct {

@@ -32,6 +32,7 @@ func elsewhere(r *Result) float64 {
 // TestAnIslandIsLeftWhenThatPays: with the way priced fewer requests go far than without, all the fewer the longer it is,
 // and first tokens come sooner; but some do, and all are answered sooner than where the island is left as a last resort.
 func TestAnIslandIsLeftWhenThatPays(t *testing.T) {
+	long(t)
 	last := 1.0
 	for _, way := range []time.Duration{20 * time.Millisecond, 100 * time.Millisecond, 400 * time.Millisecond} {
 		at := map[string]*Result{}

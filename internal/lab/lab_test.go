@@ -93,6 +93,7 @@ func TestRunsShareAWorkload(t *testing.T) {
 }
 
 func TestASeedGivesTheSameResultAgain(t *testing.T) {
+	long(t)
 	for _, name := range []string{"MarginalCost", "Random", "RoundRobin", "Rendezvous"} {
 		for _, think := range []bool{false, true} {
 			c := small(t, name)
@@ -243,5 +244,13 @@ func TestTheAgendaIsInOrder(t *testing.T) {
 			t.Fatalf("the agenda gives %+v, the next event is %+v", got, plain[first])
 		}
 		plain = append(plain[:first], plain[first+1:]...)
+	}
+}
+
+// long skips a test of one goroutine that plays for long, where only races are looked for (-short).
+func long(t *testing.T) {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("plays for long, in one goroutine")
 	}
 }

@@ -13,6 +13,7 @@ import (
 // The aim is nine tenths of the requests and of the prompt tokens of saturation; where sessions are long, or prompts so
 // short that few endpoints have them in time, one of the two is a little less (docs/admission.md).
 func TestUnderOverloadWhoIsAdmittedIsServedInTime(t *testing.T) {
+	long(t)
 	generated := func(name string) *Workload {
 		w, err := Generate(name, 1000, 1)
 		if err != nil {

@@ -8,6 +8,7 @@ import (
 // TestPickersThatTellEachOtherChooseAsOneOnEveryWorkload: whatever comes, two and four pickers are within 5 % of one
 // another and of a single one, in the mean time to the first token over four seeds.
 func TestPickersThatTellEachOtherChooseAsOneOnEveryWorkload(t *testing.T) {
+	long(t)
 	for name, speed := range map[string]float64{"agentic": 3, "fanout": 1.2, "rag": 2, "chat": 8} {
 		w, err := Generate(name, 800, 1)
 		if err != nil {

@@ -10,6 +10,7 @@ import (
 // TestTheDefaultDoesNotCollapse: a prefix that everyone shares neither draws all traffic to one pod, as the literal
 // longest prefix does, nor is it computed everywhere at the cost of the time to the first token.
 func TestTheDefaultDoesNotCollapse(t *testing.T) {
+	long(t)
 	for _, name := range []string{"rag", "chat", "fanout"} {
 		w, err := Generate(name, 600, 2)
 		if err != nil {
@@ -37,6 +38,7 @@ func TestTheDefaultDoesNotCollapse(t *testing.T) {
 // TestTheDefaultIsNearTheBest in small runs of each kind, on engines of both models, and when it takes speeds for a
 // quarter or four times what they are. (The figures are those of sweeps: docs/policies.md.)
 func TestTheDefaultIsNearTheBest(t *testing.T) {
+	long(t)
 	for _, tc := range []struct {
 		workload string
 		speed    float64

@@ -335,7 +335,8 @@ func (t *Tracker) Observe(at time.Time, r Report) {
 	if decoding := t.inFlight - len(t.prefilling) + t.peerView(at).Decoding; r.Waiting > 0 && r.Running <= decoding {
 		t.idled = at
 	}
-	t.slots.observe(at, &r)
+	pending, _, _ := t.pendingNow(at)
+	t.slots.observe(at, &r, pending.Tokens)
 	t.settle(at)
 }
 

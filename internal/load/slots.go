@@ -25,11 +25,12 @@ type slots struct {
 	at        time.Time
 }
 
-// observe takes a report.
-func (s *slots) observe(at time.Time, r *Report) {
+// observe takes a report of an engine that had so many tokens to prefill: while they are more than it does in a step,
+// requests wait for that.
+func (s *slots) observe(at time.Time, r *Report, pending float64) {
 	low, high := min(s.low, r.Running), max(s.high, r.Running)
 	switch {
-	case r.Waiting == 0 || r.KVUsage > noBlocks || r.adaptersFull():
+	case r.Waiting == 0 || r.KVUsage > noBlocks || r.adaptersFull() || pending > stepTokens:
 		s.same = 0
 	case s.same > 0 && alike(low, high):
 		s.low, s.high, s.same = low, high, s.same+1

@@ -35,6 +35,21 @@ func TestAnEnginesPlacesAreLearnedFromItsReports(t *testing.T) {
 	}
 }
 
+// TestAWaitForALongPrefillTellsNothingOfPlaces: requests wait for it, and as many run as before.
+func TestAWaitForALongPrefillTellsNothingOfPlaces(t *testing.T) {
+	for tokens, want := range map[int]int{1000: 3, 100_000: 0} {
+		var tracker Tracker
+		b := tracker.Book(start, WorkOf(tokens, 0), true)
+		for i := range 4 {
+			tracker.Observe(start.Add(time.Duration(i)*slotsProbe), Report{Running: 3, Waiting: 2})
+		}
+		if got := tracker.View(start.Add(time.Second)).Slots; got != want {
+			t.Errorf("with %d tokens to prefill: %d places, want %d", tokens, got, want)
+		}
+		b.Release(start.Add(time.Second))
+	}
+}
+
 // TestOnePlaceMoreIsTriedAfterAWhile, then another, until a request waits again: that one report tells that it is as before.
 func TestOnePlaceMoreIsTriedAfterAWhile(t *testing.T) {
 	var tracker Tracker

@@ -81,8 +81,8 @@ func (s *schedule) due(came time.Time) time.Time {
 const caution = 0.8
 
 // leastSteps is the shortest target, in steps of an idle engine: whoever meets a step under way waits for it, and then
-// for its own. Without that the shortest prompts would be refused wherever anything is decoded.
-const leastSteps = 4
+// for its own, and something is decoded meanwhile. Without that the shortest prompts would always be refused.
+const leastSteps = 3.5
 
 // inTime keeps the candidates from which the first token of a request should come in time if it has waited for so long
 // already, and whose steps stay as short as those need that they are for. It leaves all, and tells so, if there are fewer
