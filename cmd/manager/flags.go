@@ -34,6 +34,9 @@ type options struct {
 	account types.NamespacedName
 	token   string
 
+	// pod is the operator's own, in the namespace of its account; empty where it runs in none.
+	pod string
+
 	kedaAddress string
 
 	logLevel  slog.Level
@@ -49,7 +52,8 @@ func parse(args []string, stderr io.Writer) (*options, error) {
 	f.StringVar(&o.metricsAddress, "metrics-address", ":8443", "`address` of /metrics, over TLS, for those who may get the URL /metrics of the cluster; 0 for none")
 	f.StringVar(&o.metricsCerts, "metrics-cert-dir", "", "`directory` with tls.crt and tls.key for /metrics, read again when they change; without it a certificate is made at the start, signed by itself")
 	f.BoolVar(&o.leaderElection, "leader-election", true, "act only while no other replica does; the others stand by with filled caches")
-	f.StringVar(&o.leaderElectionNamespace, "leader-election-namespace", "", "`namespace` of the Lease; default is the operator's own")
+	f.StringVar(&o.leaderElectionNamespace, "leader-election-namespace", "", "`namespace` of the Lease; default is that of the service account")
+	f.StringVar(&o.pod, "pod", "", "`name` of the operator's own pod: the Lease goes with the Deployment that the pod is of")
 	f.StringVar(&o.pickerImage, "picker-image", "", "`image` of the pickers (required)")
 	f.StringVar(&o.reporterImage, "reporter-image", "", "`image` of the reporters (required)")
 	f.StringVar(&o.pickerLogLevel, "picker-log-level", "info", "log level of the pickers: error, info, debug or trace")
@@ -68,6 +72,9 @@ func parse(args []string, stderr io.Writer) (*options, error) {
 	config.RegisterFlags(f) // --kubeconfig
 	if err := f.Parse(args); err != nil {
 		return nil, err
+	}
+	if o.leaderElectionNamespace == "" {
+		o.leaderElectionNamespace = o.account.Namespace
 	}
 	err := o.check(f, *level)
 	if err != nil {

@@ -36,6 +36,9 @@ func TestFlags(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
+			if o.leaderElectionNamespace != "kvasir" {
+				t.Errorf("the Lease is in the namespace %q", o.leaderElectionNamespace)
+			}
 			if strings.Contains(name, "two") && !slices.Equal(o.namespaces, []string{"a", "b"}) {
 				t.Errorf("namespaces %v", o.namespaces)
 			}

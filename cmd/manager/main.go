@@ -57,7 +57,7 @@ func start(args []string, stderr io.Writer) int {
 
 // run acts until ctx ends. A replica that leads gives up the Lease then, so that another leads at once.
 func run(ctx context.Context, o *options, config *rest.Config, log logr.Logger) error {
-	mgr, err := newManager(o, config, log)
+	mgr, err := newManager(ctx, o, config, log)
 	if err != nil {
 		return err
 	}

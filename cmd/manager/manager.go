@@ -30,14 +30,15 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/children"
 )
 
-// leaseName is the Lease by which replicas agree who leads.
-const leaseName = "manager.kvasir.dev"
-
 // shutdown is how long what is under way may take at the end. It is less than the grace of a pod.
 const shutdown = 10 * time.Second
 
 // newManager makes a manager without controllers.
-func newManager(o *options, cluster *rest.Config, log logr.Logger) (ctrl.Manager, error) {
+func newManager(ctx context.Context, o *options, cluster *rest.Config, log logr.Logger) (ctrl.Manager, error) {
+	lock, err := newLock(ctx, o, cluster, log)
+	if err != nil {
+		return nil, err
+	}
 	mgr, err := ctrl.NewManager(cluster, ctrl.Options{
 		Scheme: newScheme(),
 		Logger: log,
@@ -47,12 +48,11 @@ func newManager(o *options, cluster *rest.Config, log logr.Logger) (ctrl.Manager
 			ByObject:          onlyOurs(),
 		},
 		// Secrets may be read one by one only, and ConfigMaps of a whole cluster are not worth their memory.
-		Client:                        client.Options{Cache: &client.CacheOptions{Unstructured: true, DisableFor: []client.Object{&corev1.Secret{}, &corev1.ConfigMap{}}}},
-		LeaderElection:                o.leaderElection,
-		LeaderElectionID:              leaseName,
-		LeaderElectionNamespace:       o.leaderElectionNamespace,
-		LeaderElectionReleaseOnCancel: true, // the program ends when the manager does
-		HealthProbeBindAddress:        o.healthAddress,
+		Client:                              client.Options{Cache: &client.CacheOptions{Unstructured: true, DisableFor: []client.Object{&corev1.Secret{}, &corev1.ConfigMap{}}}},
+		LeaderElection:                      o.leaderElection,
+		LeaderElectionResourceLockInterface: lock,
+		LeaderElectionReleaseOnCancel:       true, // the program ends when the manager does
+		HealthProbeBindAddress:              o.healthAddress,
 		Metrics: metricsserver.Options{
 			BindAddress:    o.metricsAddress,
 			SecureServing:  true,
@@ -67,6 +67,7 @@ func newManager(o *options, cluster *rest.Config, log logr.Logger) (ctrl.Manager
 	if err != nil {
 		return nil, fmt.Errorf("making the manager: %w", err)
 	}
+	lock.LockConfig.EventRecorder = leaderEvents{mgr.GetEventRecorder("kvasir-operator")}
 	ready := &readiness{cache: mgr.GetCache()}
 	if err := errors.Join(mgr.Add(ready), mgr.AddHealthzCheck("ping", healthz.Ping), mgr.AddReadyzCheck("caches", ready.check)); err != nil {
 		return nil, fmt.Errorf("adding the health checks: %w", err)

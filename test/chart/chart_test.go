@@ -140,7 +140,7 @@ func TestTheOperatorKnowsItsFlags(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			args := deployment(t, text).Spec.Template.Spec.Containers[0].Args
 			for i := range args { // as the kubelet does
-				args[i] = strings.ReplaceAll(args[i], "$(NAMESPACE)", system)
+				args[i] = strings.NewReplacer("$(NAMESPACE)", system, "$(POD_NAME)", "kvasir-operator-0").Replace(args[i])
 			}
 			// -h ends it with status 0 after the flags before it were read, and a wrong one ends it with another.
 			if out, err := run(t.Context(), manager, append(args, "-h")...); err != nil {

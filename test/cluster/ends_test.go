@@ -36,8 +36,7 @@ func uninstall() {
 		Expect(err).NotTo(HaveOccurred())
 		Eventually(func() string {
 			return w.kubectl(ctx, "get", "all,configmaps,secrets,leases,networkpolicies,poddisruptionbudgets,roles,rolebindings,serviceaccounts", "-n", system, "-o", "name")
-		}).Should(Equal("configmap/kube-root-ca.crt\nlease.coordination.k8s.io/manager.kvasir.dev\nserviceaccount/default"),
-			"besides what every namespace has only the Lease may stay, which the operator's replicas have made")
+		}).Should(Equal("configmap/kube-root-ca.crt\nserviceaccount/default"), "what every namespace has")
 		Expect(w.kubectl(ctx, "get", "clusterroles,clusterrolebindings", "-o", "name")).NotTo(ContainSubstring("kvasir"))
 		Expect(w.kubectl(ctx, "get", "kvpool", "-n", namespace, "-o", "name")).To(Equal("inferencepool.kvasir.dev/" + poolName))
 		Expect(w.ready(ctx, engines)).To(HaveLen(3), "engines go on without the operator")

@@ -27,6 +27,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/kvasir-dev/kvasir/api/v1alpha1"
+	"github.com/kvasir-dev/kvasir/test/kube"
 )
 
 // manager is a running replica of the operator.
@@ -41,11 +42,17 @@ type manager struct {
 // startManager runs a replica as the operator's service account, with the rights of config/rbac.
 func startManager(args ...string) *manager {
 	GinkgoHelper()
+	return startManagerOf(cluster, append([]string{"--leader-election-namespace=" + system}, args...)...)
+}
+
+// startManagerOf runs a replica on a cluster.
+func startManagerOf(cluster *kube.Cluster, args ...string) *manager {
+	GinkgoHelper()
 	kubeconfig, err := cluster.ServiceAccount(system, operator)
 	Expect(err).NotTo(HaveOccurred())
 	m := &manager{log: gbytes.NewBuffer(), health: freeAddress(), metrics: freeAddress(), ended: make(chan error, 1)}
 	m.cmd = exec.Command(program, append([]string{
-		"--kubeconfig=" + kubeconfig, "--leader-election-namespace=" + system, "--picker-image=kvasir", "--reporter-image=kvasir",
+		"--kubeconfig=" + kubeconfig, "--picker-image=kvasir", "--reporter-image=kvasir",
 		"--service-account=" + system + "/" + operator,
 		"--health-address=" + m.health, "--metrics-address=" + m.metrics, "--log-level=trace",
 	}, args...)...)

@@ -145,8 +145,8 @@ var _ = Describe("The rights", func() {
 
 	It("of the operator in its own namespace let it lead", func(ctx SpecContext) {
 		Expect(rights(ctx, system, system, operator)).To(ConsistOf(append(slices.Clone(operatorRights),
-			"/events: create patch", // leader election still uses the old ones
-			"coordination.k8s.io/leases: create", "coordination.k8s.io/leases [manager.kvasir.dev]: get update")))
+			"coordination.k8s.io/leases: create", "coordination.k8s.io/leases [manager.kvasir.dev]: delete get update",
+			"apps/replicasets: get")))
 	})
 
 	DescribeTable("of the operator end before", func(ctx SpecContext, verb, resource string) {
