@@ -84,7 +84,9 @@ func labRun(std stdio) *cobra.Command {
 			Workload: w, Pods: *pods, KVTokens: *kvTokens, Profile: time, BlockTokens: *blocks, Speed: *speed,
 			Uneven: *engines == "uneven", Think: *arrivals == "think", Pickers: *pickers, NoExchange: *exchange == "off", EventLag: *lag,
 		}
-		report, err := runAll(ctx, &config, *maxTurns, strategies, numbers)
+		bar := newLabBar(std)
+		report, err := runAll(ctx, &config, *maxTurns, strategies, numbers, bar.show)
+		bar.end()
 		if err != nil {
 			return err
 		}
@@ -102,8 +104,9 @@ func labRun(std stdio) *cobra.Command {
 // engineModels are the values of --engine-model.
 var engineModels = []string{"even", "uneven"}
 
-// runAll runs each strategy with each seed, which draws the workload: a seed here is the same seed in a sweep.
-func runAll(ctx context.Context, c *lab.Config, maxTurns int, list []lab.Strategy, seeds []uint64) (*lab.Report, error) {
+// runAll runs each strategy with each seed, which draws the workload: a seed here is the same seed in a sweep. It tells
+// show how many of all runs are done.
+func runAll(ctx context.Context, c *lab.Config, maxTurns int, list []lab.Strategy, seeds []uint64, show func(done, all int)) (*lab.Report, error) {
 	report := &lab.Report{}
 	var drawn []*lab.Workload
 	var bounds []lab.Bounds
@@ -129,8 +132,10 @@ func runAll(ctx context.Context, c *lab.Config, maxTurns int, list []lab.Strateg
 		bounds = append(bounds, lab.BoundsOf(one.Workload, one.Pods, one.KVTokens, one.BlockTokens))
 	}
 	report.Bounds = lab.MeanBounds(bounds)
+	all := len(list) * len(seeds)
 	for _, s := range list {
 		for i, seed := range seeds {
+			show(len(report.Results), all)
 			if err := ctx.Err(); err != nil {
 				return nil, err
 			}
@@ -143,6 +148,7 @@ func runAll(ctx context.Context, c *lab.Config, maxTurns int, list []lab.Strateg
 			report.Results = append(report.Results, result)
 		}
 	}
+	show(all, all)
 	return report, nil
 }
 

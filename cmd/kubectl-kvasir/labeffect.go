@@ -87,9 +87,11 @@ func labEffect(std stdio) *cobra.Command {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
+		bar := newLabBar(std)
 		result, err := effectOf(*of, lab.Config{
 			Workload: w, Strategy: strategies[0], Pods: *pods, Profile: gpu, BlockTokens: *blocks, Speed: e.speed, EventLag: *lag,
-		}, numbers)
+		}, numbers, bar.show)
+		bar.end()
 		if err != nil {
 			return err
 		}
@@ -103,24 +105,24 @@ func labEffect(std stdio) *cobra.Command {
 	return c
 }
 
-// effectOf runs an experiment.
-func effectOf(name string, c lab.Config, seeds []uint64) ([]lab.Effect, error) {
+// effectOf runs an experiment, and tells show how many of all runs are done.
+func effectOf(name string, c lab.Config, seeds []uint64, show func(done, all int)) ([]lab.Effect, error) {
 	switch name {
 	case "spread":
 		variants, err := lab.Spread()
 		if err != nil {
 			return nil, err
 		}
-		return lab.Compare(c, variants, seeds)
+		return lab.Compare(c, variants, seeds, show)
 	case "adapters":
 		c.Workload = c.Workload.WithAdapters(loraAdapters)
 		c.Adapters = lab.Adapters{PerPod: loraPerPod, Load: loraLoad}
-		return lab.Compare(c, lab.Placement(), seeds)
+		return lab.Compare(c, lab.Placement(), seeds, show)
 	case "islands":
 		c.Islands = lab.Islands{Away: c.Pods / 2, Way: islandWay}
-		return lab.Compare(c, lab.Distance(), seeds)
+		return lab.Compare(c, lab.Distance(), seeds, show)
 	case "shadow":
-		return lab.Shadowed(c, shadowNames, seeds)
+		return lab.Shadowed(c, shadowNames, seeds, show)
 	}
-	return lab.Compare(c, lab.Exchange(2, 4), seeds)
+	return lab.Compare(c, lab.Exchange(2, 4), seeds, show)
 }

@@ -63,12 +63,15 @@ func labOverload(std stdio) *cobra.Command {
 			return wrong("--factor must be above 0, --max-slowdown above 1, --horizon from 1s to 1h and --retries 0 or more")
 		}
 		var all []*lab.Pressured
-		for name := range strings.SplitSeq(*workloads, ",") {
+		bar, names := newLabBar(std), strings.Split(*workloads, ",")
+		defer bar.end()
+		for _, name := range names {
 			w, err := overloadWorkload(std, strings.TrimSpace(name))
 			if err != nil {
 				return err
 			}
 			for _, seed := range numbers {
+				bar.show(len(all), len(names)*len(numbers))
 				if err := ctx.Err(); err != nil {
 					return err
 				}
@@ -90,6 +93,8 @@ func labOverload(std stdio) *cobra.Command {
 				all = append(all, r)
 			}
 		}
+		bar.show(len(all), len(all))
+		bar.end()
 		if *output == "json" {
 			e := json.NewEncoder(std.Out)
 			e.SetIndent("", "  ")

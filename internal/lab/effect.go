@@ -74,7 +74,7 @@ func Placement() []Variant {
 }
 
 // Shadowed runs strategies in the shadow of a configuration's, and each by itself.
-func Shadowed(c Config, names string, seeds []uint64) ([]Effect, error) {
+func Shadowed(c Config, names string, seeds []uint64, show func(done, all int)) ([]Effect, error) {
 	strategies, err := Strategies(names)
 	if err != nil {
 		return nil, err
@@ -84,12 +84,14 @@ func Shadowed(c Config, names string, seeds []uint64) ([]Effect, error) {
 		c.Shadows = append(c.Shadows, picker.ShadowSpec{Name: s.Name, Strategy: s.Config, Percent: 100})
 		variants = append(variants, Variant{s.Name, func(c *Config) { c.Strategy, c.Shadows = s, nil }})
 	}
-	list, err := Compare(c, variants, seeds)
+	all := (len(variants) + 1) * len(seeds)
+	list, err := Compare(c, variants, seeds, func(done, _ int) { show(done, all) })
 	if err != nil {
 		return nil, err
 	}
 	compared := make([]float64, len(strategies))
-	for _, seed := range seeds {
+	for i, seed := range seeds {
+		show(len(variants)*len(seeds)+i, all)
 		one := c
 		one.Seed = seed
 		if one.Workload, err = c.Workload.Drawn(seed); err != nil {
@@ -106,6 +108,7 @@ func Shadowed(c Config, names string, seeds []uint64) ([]Effect, error) {
 			e.Estimated += shadow.SavedSeconds - shadow.LostSeconds
 		}
 	}
+	show(all, all)
 	for i := range compared {
 		e := &list[i+1]
 		e.Agreed /= compared[i]
@@ -115,23 +118,26 @@ func Shadowed(c Config, names string, seeds []uint64) ([]Effect, error) {
 	return list, nil
 }
 
-// Compare runs the variants of a configuration, each with all seeds, which draw the workload too if it is generated.
-func Compare(c Config, variants []Variant, seeds []uint64) ([]Effect, error) {
+// Compare runs the variants of a configuration, each with all seeds, which draw the workload too if it is generated. It
+// tells show how many of all runs are done: before each of them, and at the end.
+func Compare(c Config, variants []Variant, seeds []uint64, show func(done, all int)) ([]Effect, error) {
 	var list []Effect
-	for _, v := range variants {
-		e := Effect{Variant: v.Name}
+	all := len(variants) * len(seeds)
+	for v, variant := range variants {
+		e := Effect{Variant: variant.Name}
 		n := float64(len(seeds))
-		for _, seed := range seeds {
+		for i, seed := range seeds {
+			show(v*len(seeds)+i, all)
 			one := c
 			one.Seed = seed
-			v.Set(&one)
+			variant.Set(&one)
 			var err error
 			if one.Workload, err = c.Workload.Drawn(seed); err != nil {
 				return nil, err
 			}
 			r, err := Run(one)
 			if err != nil {
-				return nil, fmt.Errorf("%s: %w", v.Name, err)
+				return nil, fmt.Errorf("%s: %w", variant.Name, err)
 			}
 			e.TTFTMean += r.TTFTSeconds.Mean / n
 			e.TTFTP99 += r.TTFTSeconds.P99 / n
@@ -145,6 +151,7 @@ func Compare(c Config, variants []Variant, seeds []uint64) ([]Effect, error) {
 		list = append(list, e)
 		list[len(list)-1].Relative = e.TTFTMean / list[0].TTFTMean
 	}
+	show(all, all)
 	return list, nil
 }
 

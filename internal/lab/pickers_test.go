@@ -23,7 +23,7 @@ func TestPickersThatTellEachOtherChooseAsOneOnEveryWorkload(t *testing.T) {
 				on = append(on, v)
 			}
 		}
-		list, err := Compare(c, on, []uint64{1, 2, 3, 4})
+		list, err := Compare(c, on, []uint64{1, 2, 3, 4}, unseen)
 		if err != nil {
 			t.Fatal(err)
 		}
