@@ -8,7 +8,8 @@ import (
 
 // Where requests have to be in time they are refused rather than queued, and when a place is free there often is but one
 // that could have it: whoever asks most would get most. So a tenant that is refused has a claim for a while. Whoever has
-// had more for its weight than a claimant is held back, and so finds the claimant's next request a place.
+// had more for its weight than a claimant is held back, and so is whoever has a lower priority: the claimant's next request
+// finds a place.
 
 const (
 	// claimLasts is how long after a refusal the next request is waited for.
@@ -60,10 +61,27 @@ func (l *level) most(now time.Time, catchUp time.Duration) float64 {
 	return most
 }
 
+// outranked tells whether there is a claim at a level above one.
+func (q *Queue) outranked(now time.Time, number int) bool {
+	for _, levels := range [][]*level{q.levels, q.idle} {
+		for _, l := range levels {
+			if l.number > number {
+				if l.prune(now); len(l.claimants) > 0 {
+					return true
+				}
+			}
+		}
+	}
+	return false
+}
+
 // Ahead tells whether a tenant is held back for others' claims: it has to leave them a place.
 func (q *Queue) Ahead(now time.Time, number int, tenant string) bool {
 	if !q.Refused(now) {
 		return false
+	}
+	if q.outranked(now, number) {
+		return true
 	}
 	l := q.find(number)
 	if l == nil || l.flows[tenant] == nil {

@@ -20,16 +20,16 @@ const (
 	stay   = 200 * time.Millisecond
 )
 
-// come has a request try. Where it is infeasible it never gets through.
-func (d *door) come(tenant string, weight int, feasible bool) {
-	ticket := &Ticket{Tenant: tenant, Weight: weight, Tokens: 100, TTL: time.Nanosecond}
+// ask has a request try. Where it is infeasible it never gets through.
+func (d *door) ask(level int, tenant string, weight int, feasible bool) {
+	ticket := &Ticket{Level: level, Tenant: tenant, Weight: weight, Tokens: 100, TTL: time.Nanosecond}
 	var free []int
 	for i, until := range d.busy {
 		if !d.now.Before(until) {
 			free = append(free, i)
 		}
 	}
-	if len(free) > 1 || len(free) == 1 && !d.q.Ahead(d.now, 0, tenant) {
+	if len(free) > 1 || len(free) == 1 && !d.q.Ahead(d.now, level, tenant) {
 		if feasible {
 			d.q.Charge(d.now, ticket)
 			d.served[tenant]++
@@ -55,7 +55,7 @@ func run(seed uint64, perSecond []float64, weights []int, feasible func(tenant i
 		x := rng.Float64() * all
 		for i, r := range perSecond {
 			if x -= r; x < 0 {
-				d.come(fmt.Sprint(i), weights[i], feasible(i))
+				d.ask(0, fmt.Sprint(i), weights[i], feasible(i))
 				break
 			}
 		}
@@ -97,6 +97,37 @@ func TestWhoCannotWaitGetsItsShareToo(t *testing.T) {
 	}
 }
 
+// TestWhoHasPriorityIsHeldBackForNobody: beside three times what can be served, who has the higher priority gets most of what
+// it asks for, which is less than there is, and the other one nearly all of the rest. Where it asks for what nobody can
+// have, that costs the other one a tenth at most.
+func TestWhoHasPriorityIsHeldBackForNobody(t *testing.T) {
+	for seed := range uint64(5) {
+		rng := rand.New(rand.NewPCG(seed, 6))
+		for _, feasible := range []bool{true, false} {
+			d := &door{q: wide(), now: start, busy: make([]time.Time, places), served: map[string]float64{}}
+			d.q.Limits.CatchUp = 10 * time.Second
+			high := 0.0
+			for d.now.Sub(start) < time.Minute {
+				d.now = d.now.Add(time.Duration(rng.ExpFloat64() / 300 * float64(time.Second)))
+				if rng.IntN(5) == 0 {
+					high++
+					d.ask(10, "high", 1, feasible)
+				} else {
+					d.ask(-10, "low", 1, true)
+				}
+			}
+			most := 60 * places / stay.Seconds()
+			got, rest := d.served["high"], d.served["low"]
+			if feasible && (got < 0.6*high || got+rest < 0.9*most) {
+				t.Errorf("seed %d: of %.0f with the higher priority %.0f got through, of the others %.0f", seed, high, got, rest)
+			}
+			if !feasible && rest < 0.88*most {
+				t.Errorf("seed %d: beside who is never served %.0f of %.0f places were used", seed, rest, most)
+			}
+		}
+	}
+}
+
 // TestWhoCanNeverBeServedHoldsUpNobodyForLong: a tenant whose requests are all refused costs the others a tenth at most.
 func TestWhoCanNeverBeServedHoldsUpNobodyForLong(t *testing.T) {
 	for seed := range uint64(5) {
@@ -126,6 +157,9 @@ func TestWhileNobodyIsRefusedNobodyIsHeldBack(t *testing.T) {
 	if late := q.Expire(now, true); len(late) != 1 || !q.Ahead(now, 0, "much") || q.Ahead(now, 0, "little") || q.Ahead(now, 1, "much") {
 		t.Error("the one that had more does not wait for the one that was refused, at that level")
 	}
+	if !q.Ahead(now, -1, "anyone") {
+		t.Error("who has a lower priority does not wait for the one that was refused")
+	}
 	waits := &Ticket{Tenant: "much", Tokens: 1}
 	q.Push(now, waits)
 	each := func() (is bool) {
@@ -134,6 +168,10 @@ func TestWhileNobodyIsRefusedNobodyIsHeldBack(t *testing.T) {
 	}
 	if !each() {
 		t.Error("who waits is not held back")
+	}
+	q.Push(now, &Ticket{Level: -1, Tenant: "anyone", Tokens: 1})
+	if !each() { // of the lower level, which is last
+		t.Error("who waits with a lower priority is not held back")
 	}
 	now = now.Add(claimLasts + time.Millisecond)
 	if q.Ahead(now, 0, "much") || each() {

@@ -65,11 +65,11 @@ func (q *Queue) InTurn(f func(*Ticket) bool) {
 }
 
 // Urgent calls f as InTurn does, but of a tenant running sessions go before new ones, and of these who has the least time
-// left. held tells that its tenant is held back for others' claims (Ahead).
+// left. held tells that it is held back for others' claims (Ahead).
 func (q *Queue) Urgent(now time.Time, f func(t *Ticket, held bool) bool) {
 	var list []*Ticket
 	for _, l := range q.levels {
-		most := l.most(now, q.Limits.CatchUp)
+		most, outranked := l.most(now, q.Limits.CatchUp), q.outranked(now, l.number)
 		for _, flow := range l.inOrder() {
 			list = list[:0]
 			for e := flow.all.Front(); e != nil; e = e.Next() {
@@ -85,7 +85,7 @@ func (q *Queue) Urgent(now time.Time, f func(t *Ticket, held bool) bool) {
 				return a.deadline.Compare(b.deadline)
 			})
 			for _, t := range list {
-				if !f(t, flow.virtual > most) {
+				if !f(t, outranked || flow.virtual > most) {
 					return
 				}
 			}
