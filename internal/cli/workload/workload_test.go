@@ -20,7 +20,7 @@ import (
 var update = flag.Bool("update", false, "write the golden files")
 
 // options find the pool of the tests in the cluster.
-func options(t *testing.T) Options {
+func options(t testing.TB) Options {
 	return Options{
 		Name: "llama", Namespace: "llm", Version: "v1",
 		Image: func(context.Context) (string, error) { return "kvasir/reporter:v1", nil },
@@ -33,7 +33,7 @@ func options(t *testing.T) Options {
 	}
 }
 
-func pool(t *testing.T) *v1alpha1.InferencePool {
+func pool(t testing.TB) *v1alpha1.InferencePool {
 	p, err := admitted(t.Context(), document{raw: []byte(`{"apiVersion":"kvasir.dev/v1alpha1","kind":"InferencePool",
 		"metadata":{"name":"llama","namespace":"llm"},"spec":{"model":{"name":"m"},"selector":{"matchLabels":{"app":"llama"}}}}`)})
 	if err != nil {
