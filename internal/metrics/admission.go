@@ -11,6 +11,9 @@ import (
 var unadmitted = prometheus.NewDesc("kvasir_admission_refused_total",
 	"Requests that waited for a full pool, or should have, and did not go through, by reason.", []string{"pool", "reason"}, nil)
 
+var tenantRefused = prometheus.NewDesc("kvasir_tenant_refused_total",
+	"Requests of the tenant that were refused, by reason.", []string{"pool", "tenant", "reason"}, nil)
+
 var admissionSeries = []series[picker.AdmissionStats]{
 	gauge("kvasir_admission_waiting_requests", "Requests that wait in the picker because the pool is full.", ofPool,
 		func(s *picker.AdmissionStats) float64 { return float64(s.Waiting) }),
@@ -27,8 +30,6 @@ var admissionSeries = []series[picker.AdmissionStats]{
 var tenantSeries = []series[picker.TenantStats]{
 	counter("kvasir_tenant_requests_total", "Requests of the tenant that were within its limits.", ofTenant,
 		func(s *picker.TenantStats) float64 { return float64(s.Requests) }),
-	counter("kvasir_tenant_refused_total", "Requests of the tenant that were refused: over a limit, not for this model, or of nobody that is known.", ofTenant,
-		func(s *picker.TenantStats) float64 { return float64(s.Refused) }),
 	counter("kvasir_tenant_tokens_total", "Tokens of the tenant's prompts and answers.", ofTenant,
 		func(s *picker.TenantStats) float64 { return float64(s.Tokens) }),
 }
@@ -56,6 +57,10 @@ func collectAdmission(out chan<- prometheus.Metric, s *picker.PoolStats, pool st
 		collect(out, shadowSeries, &shadow, pool, shadow.Name)
 	}
 	for name, t := range s.Tenants {
-		collect(out, tenantSeries, &t, pool, strings.ToValidUTF8(name, "?"))
+		label := strings.ToValidUTF8(name, "?")
+		collect(out, tenantSeries, &t, pool, label)
+		for i, reason := range picker.TenantRefusals {
+			out <- prometheus.MustNewConstMetric(tenantRefused, prometheus.CounterValue, float64(t.Refused[i]), pool, label, reason)
+		}
 	}
 }

@@ -168,7 +168,7 @@ var scrapeSeries = []series[scrape.Stats]{
 // Describe is for prometheus.Collector.
 func (c *Collector) Describe(out chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{
-		requests, tokenized, inexact, tokensState, poolInfo, state, resyncs, unindexed, strangers, divergent, reportState, indexResyncs, refusedReports, unadmitted,
+		requests, tokenized, inexact, tokensState, poolInfo, state, resyncs, unindexed, strangers, divergent, reportState, indexResyncs, refusedReports, unadmitted, tenantRefused,
 		assumptions, decisionRecords,
 	} {
 		out <- d

@@ -51,7 +51,7 @@ func sources() Sources {
 		Namespace: "a", Pool: "chat", Strategy: "MarginalCost",
 		Outcomes: map[picker.Outcome]int64{picker.Completed: 3, picker.Failed: 1},
 		Tokens:   map[picker.TokenSource]int64{picker.TokensExact: 4},
-		Tenants:  map[string]picker.TenantStats{"acme": {Requests: 1}},
+		Tenants:  map[string]picker.TenantStats{"acme": {Requests: 1, Refused: [...]int64{0, 1, 2, 3, 4}}},
 		Shadows:  []picker.ShadowStats{{Name: "sticky", Compared: 1}},
 		Inexact:  map[string]int64{"budget": 2},
 		Refused:  2, Retries: 1, Blocks: 10, Held: 9, Speculative: 1, Speculating: 1,

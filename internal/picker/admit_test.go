@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
+	"github.com/google/go-cmp/cmp"
 
 	"github.com/kvasir-dev/kvasir/internal/admission"
 	"github.com/kvasir-dev/kvasir/internal/endpoint"
@@ -317,7 +318,9 @@ func TestTenantsAreKnownByTheirKeysAndLimited(t *testing.T) {
 	if value, own := p.Feeds()[0].Spec.Authorization(); value != "" || own {
 		t.Error("a tenant's key would be sent to engines")
 	}
-	if s := p.Stats()[0].Tenants; s["acme"] != (TenantStats{Requests: 2, Refused: 2, Tokens: 20_200}) || s[unknownLabel].Refused != 3 {
+	wantRefused(t, p, "acme", map[string]int64{"max_concurrent": 1, "tokens_per_minute": 1})
+	wantRefused(t, p, unknownLabel, map[string]int64{"invalid_api_key": 3})
+	if s := p.Stats()[0].Tenants["acme"]; s.Requests != 2 || s.Tokens != 20_200 {
 		t.Errorf("%+v", s)
 	}
 
@@ -329,6 +332,21 @@ func TestTenantsAreKnownByTheirKeysAndLimited(t *testing.T) {
 		t.Error("the default class may use a model that is not its")
 	} else if s, _ := status(err); s != 403 {
 		t.Error(err)
+	}
+	wantRefused(t, p, unknownLabel, map[string]int64{"invalid_api_key": 3, "model_not_allowed": 1})
+}
+
+// wantRefused compares what is counted of a tenant's refused requests, by reason.
+func wantRefused(t *testing.T, p *Picker, label string, want map[string]int64) {
+	t.Helper()
+	got := map[string]int64{}
+	for i, n := range p.Stats()[0].Tenants[label].Refused {
+		if n > 0 {
+			got[TenantRefusals[i]] = n
+		}
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("refused to %s (-want +got):\n%s", label, diff)
 	}
 }
 

@@ -336,7 +336,7 @@ func (d *Decision) charge(tokens int) {
 	}
 	d.who.pass.Charge(d.now(), tokens)
 	d.view.peers.Changed()
-	d.view.tenants.add(d.who.label, 0, 0, int64(tokens))
+	d.view.tenants.add(d.who.label, 0, int64(tokens))
 }
 
 // End takes the request off its endpoint. Only the first call counts.

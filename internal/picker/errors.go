@@ -60,12 +60,18 @@ func tooLate(pool string, after time.Duration) *Error {
 		Message: fmt.Sprintf("Pool %s is full, and the request has waited for as long as it may.", pool)}
 }
 
+// Codes of refusals of tenants' requests, besides those of tenant.Reason.
+const (
+	codeUnknownTenant  = "invalid_api_key"
+	codeModelForbidden = "model_not_allowed"
+)
+
 func unknownTenant(header string) *Error {
 	message := "The API key is missing or not known."
 	if header != "" {
 		message = "The request names no tenant that is known."
 	}
-	return &Error{Status: 401, Type: "invalid_request_error", Code: "invalid_api_key", Message: message}
+	return &Error{Status: 401, Type: "invalid_request_error", Code: codeUnknownTenant, Message: message}
 }
 
 func modelForbidden(model string) *Error {
@@ -73,7 +79,7 @@ func modelForbidden(model string) *Error {
 	if model == "" {
 		message = "This API key may use some models only, and the request names none that can be read."
 	}
-	return &Error{Status: 403, Type: "invalid_request_error", Code: "model_not_allowed", Message: message}
+	return &Error{Status: 403, Type: "invalid_request_error", Code: codeModelForbidden, Message: message}
 }
 
 func overLimit(reason tenant.Reason, after time.Duration) *Error {

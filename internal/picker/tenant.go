@@ -1,6 +1,8 @@
 package picker
 
 import (
+	"errors"
+	"slices"
 	"sync"
 	"time"
 
@@ -109,16 +111,17 @@ func (v *view) enter(now time.Time, header func(string) string, model string) (w
 	}
 	w.label = spec.Tenants.label(w.name, err)
 	if err != nil {
-		v.tenants.add(w.label, 0, 1, 0)
+		v.tenants.refuse(w.label, err)
 		return w, err
 	}
 	var reason tenant.Reason
 	var after time.Duration
 	if w.pass, reason, after = v.meters.Take(now, w.name, w.class); reason != tenant.Admitted {
-		v.tenants.add(w.label, 0, 1, 0)
-		return w, overLimit(reason, after)
+		err := overLimit(reason, after)
+		v.tenants.refuse(w.label, err)
+		return w, err
 	}
-	v.tenants.add(w.label, 1, 0, 0)
+	v.tenants.add(w.label, 1, 0)
 	v.peers.Changed()
 	return w, nil
 }
@@ -222,14 +225,42 @@ type tenantCounters struct {
 	all map[string]*TenantStats
 }
 
-// TenantStats are the counters of a tenant. Tokens are those of prompts and answers.
-type TenantStats struct {
-	Requests, Refused, Tokens int64
+// TenantRefusals are why requests of tenants are refused, by the codes that clients are told.
+var TenantRefusals = [...]string{
+	codeUnknownTenant, codeModelForbidden, tenant.TooManyRequests.String(), tenant.TooManyTokens.String(), tenant.TooManyAtOnce.String(),
 }
 
-func (c *tenantCounters) add(name string, requests, refused, tokens int64) {
+// TenantStats are the counters of a tenant. Tokens are those of prompts and answers.
+type TenantStats struct {
+	Requests, Tokens int64
+	// Refused requests by reason, in the order of TenantRefusals.
+	Refused [len(TenantRefusals)]int64
+}
+
+// add counts requests and tokens.
+func (c *tenantCounters) add(name string, requests, tokens int64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	s := c.of(name)
+	s.Requests += requests
+	s.Tokens += tokens
+}
+
+// refuse counts a request that is refused with one of TenantRefusals.
+func (c *tenantCounters) refuse(name string, err error) {
+	var refusal *Error
+	if !errors.As(err, &refusal) {
+		return
+	}
+	if i := slices.Index(TenantRefusals[:], refusal.Code); i >= 0 {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.of(name).Refused[i]++
+	}
+}
+
+// of is a tenant's counters. The caller holds the lock.
+func (c *tenantCounters) of(name string) *TenantStats {
 	s := c.all[name]
 	if s == nil {
 		if c.all == nil {
@@ -243,9 +274,7 @@ func (c *tenantCounters) add(name string, requests, refused, tokens int64) {
 			c.all[name] = s
 		}
 	}
-	s.Requests += requests
-	s.Refused += refused
-	s.Tokens += tokens
+	return s
 }
 
 // read copies the counters.
