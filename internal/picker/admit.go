@@ -37,6 +37,7 @@ type gate struct {
 	spread  admission.Spread // of the targets of those who came
 	granted float64          // tokens that were let through and are not booked yet
 	placing int              // requests of which the same is so, in pools with a target
+	trial   trial
 	waiters map[*admission.Ticket]*waiter
 	leader  *waiter
 	stats   AdmissionStats
@@ -212,12 +213,12 @@ func (g *gate) next(now time.Time, v *view, room admission.Room) *admission.Tick
 		return g.queue.Next()
 	}
 	var next *admission.Ticket
-	within, tried := room.Within(a.WaitBudget, g.granted), 0
+	within := room.Within(a.WaitBudget, g.granted)
 	g.queue.InTurn(func(t *admission.Ticket) bool {
 		there := within
 		if w := g.waiters[t]; !w.anywhere(v) {
-			if tried++; tried > maxTried {
-				return false
+			if !g.trial.next() {
+				return true
 			}
 			g.scratch.candidates = w.eligible(now, v, &g.scratch)
 			its := v.room(&g.scratch)
@@ -228,6 +229,7 @@ func (g *gate) next(now time.Time, v *view, room admission.Room) *admission.Tick
 		}
 		return !there
 	})
+	g.trial.over(next != nil)
 	return next
 }
 

@@ -147,6 +147,59 @@ func TestWhoMayNotGoAnywhereWaitsForRoomWhereItMay(t *testing.T) {
 	})
 }
 
+// TestHoweverManyWaitForAFullEndpointTheyHoldUpNobody: those behind them go on where there is room, with a target for first
+// tokens or without, also those that may only go there.
+func TestHoweverManyWaitForAFullEndpointTheyHoldUpNobody(t *testing.T) {
+	for _, target := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			p := targeted(t, 2)
+			spec := *p.current.Load().pools[0].spec
+			spec.Policy.Admission.Limits.Requests = 1000
+			if !target {
+				spec.Policy.Admission.Slowdown = 0
+			}
+			if err := p.Apply([]Spec{spec}); err != nil {
+				t.Fatal(err)
+			}
+			busy := fill(t, p)
+			full := busy.Targets[0].Endpoint.Pod
+			ask := func(first, tokens int, priority string, allow func(*endpoint.Endpoint) bool) <-chan answer {
+				c := make(chan answer, 1)
+				go func() {
+					d, err := p.Pick(t.Context(), &Request{Route: openai.Completions, Body: completion("m", first, tokens, true), Allow: allow,
+						Header: func(name string) string { return map[string]string{"x-llm-d-inference-objective": priority}[name] }})
+					c <- answer{d, err, time.Now()}
+				}()
+				return c
+			}
+			var many []<-chan answer
+			for i := range 5*maxTried + 3 {
+				c := ask(1e8+i*1e5, 20_000, "high", func(e *endpoint.Endpoint) bool { return e.Pod == full })
+				waits(t, c, "its endpoint is full")
+				many = append(many, c)
+			}
+			for i, allow := range []func(*endpoint.Endpoint) bool{nil, func(e *endpoint.Endpoint) bool { return e.Pod != full }} {
+				c := ask(3e6+i*1e6, 4000, "low", allow)
+				time.Sleep(10 * lookAgain)
+				got := now(t, c, "the other endpoint has room")
+				if got.err != nil {
+					t.Fatalf("target %v: %v", target, got.err)
+				}
+				got.d.FirstToken()
+				got.d.End(Completed)
+			}
+			busy.FirstToken()
+			busy.End(Completed)
+			for _, c := range many {
+				if a := <-c; a.err == nil {
+					a.d.FirstToken()
+					a.d.End(Completed)
+				}
+			}
+		})
+	}
+}
+
 func TestTimeAloneMakesRoom(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		spec := queueing(t, 1)

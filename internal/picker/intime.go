@@ -16,6 +16,32 @@ import (
 // maxTried bounds how many of those that wait are tried at one look.
 const maxTried = 64
 
+// trial tells who is tried at a look. Where that was in vain the next look goes on with those behind: however many wait for
+// what is full, they hold up nobody for whom there is room.
+type trial struct {
+	passed      int // at the last looks, in vain
+	seen, tried int // at this one
+}
+
+// next tells whether the next one that waits is tried.
+func (t *trial) next() bool {
+	t.seen++
+	if t.seen <= t.passed || t.tried >= maxTried {
+		return false
+	}
+	t.tried++
+	return true
+}
+
+// over ends a look.
+func (t *trial) over(found bool) {
+	passed := 0
+	if !found && t.tried >= maxTried {
+		passed = t.passed + t.tried
+	}
+	*t = trial{passed: passed}
+}
+
 // schedule is what the time of a request's first token is judged by.
 type schedule struct {
 	// target is when the first token has to come, and least how long it takes at best, on the endpoint that holds the
@@ -189,11 +215,13 @@ func (g *gate) place(now time.Time, v *view) {
 		return
 	}
 	var chosen *admission.Ticket
-	tried := 0
 	s := &g.scratch
 	base, index := append([]policy.Candidate(nil), s.candidates...), append([]int(nil), s.index...)
 	parts := g.parts(now)
 	g.queue.Urgent(now, func(t *admission.Ticket, held bool) bool {
+		if !g.trial.next() {
+			return true
+		}
 		w := g.waiters[t]
 		s.candidates, s.index = append(s.candidates[:0], base...), append(s.index[:0], index...)
 		if !w.anywhere(v) {
@@ -204,9 +232,9 @@ func (g *gate) place(now time.Time, v *view) {
 			chosen = t
 			return false
 		}
-		tried++
-		return tried < maxTried
+		return true
 	})
+	g.trial.over(chosen != nil)
 	if chosen == nil {
 		return
 	}
