@@ -35,8 +35,9 @@ type gate struct {
 	queue   admission.Queue
 	flow    admission.Flow
 	spread  admission.Spread // of the targets of those who came
-	granted float64          // tokens that were let through and are not booked yet
-	placing int              // requests of which the same is so, in pools with a target
+	caution admission.Caution
+	granted float64 // tokens that were let through and are not booked yet
+	placing int     // requests of which the same is so, in pools with a target
 	trial   trial
 	waiters map[*admission.Ticket]*waiter
 	leader  *waiter
@@ -182,6 +183,7 @@ func (g *gate) look() {
 	for _, t := range g.queue.Expire(now, room.Open()) {
 		if room.Open() {
 			g.stats.Late++
+			g.caution.Refused()
 			g.end(t, tooLate(v.spec.Name, g.flow.RetryAfter(now, g.queue.Tokens())))
 		} else {
 			g.stats.Unserved++

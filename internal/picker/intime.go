@@ -70,8 +70,8 @@ func (v *view) cached(c *policy.Candidate, tokens int) int {
 	return min(c.Match.Blocks(), max(0, tokens-1)/size) * size
 }
 
-// schedule judges a request by its matches.
-func (v *view) schedule(s *scratch, tokens int) schedule {
+// schedule judges a request by its matches. Predictions have to keep to a part of the target.
+func (v *view) schedule(s *scratch, tokens int, caution float64) schedule {
 	var pace admission.Pace
 	most := 0
 	for i := range s.candidates {
@@ -102,9 +102,6 @@ func (s *schedule) due(came time.Time) time.Time {
 	}
 	return came.Add(s.target)
 }
-
-// caution is the part of the target that predictions have to keep to.
-const caution = 0.8
 
 // leastSteps is the shortest target, in steps of an idle engine: whoever meets a step under way waits for it, and then
 // for its own, and something is decoded meanwhile. Without that the shortest prompts would always be refused.
@@ -152,7 +149,7 @@ func (v *view) inTime(s *scratch, tokens int, waited time.Duration, at schedule,
 func (p *Picker) queueInTime(v *view, s *scratch, in *asked, now time.Time) (*view, *waiter, error) {
 	g := &v.gate
 	v.lookUpFor(s, &in.prompt)
-	at := v.schedule(s, in.tokens)
+	at := v.schedule(s, in.tokens, g.cautious())
 	in.due = at.due(in.start)
 	parts, needs := g.come(now, in.who, at.target)
 	if g.waiting.Load() == 0 && v.inTime(s, in.tokens, 0, at, parts, needs) {
@@ -163,6 +160,14 @@ func (p *Picker) queueInTime(v *view, s *scratch, in *asked, now time.Time) (*vi
 	g.push(now, v, w)
 	g.look()
 	return nil, w, nil
+}
+
+// cautious counts a request with a target, and is the part of that which predictions have to keep to.
+func (g *gate) cautious() float64 {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.caution.Came()
+	return g.caution.Part()
 }
 
 // come takes note of a request with a target. It tells how those of late are spread, where some were refused of late, and

@@ -87,12 +87,12 @@ func TestARequestWaitsForTheEndpointThatHoldsIt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := targeted(t, 2)
 		holder := pick(t, p, completion("m", 2e6, 80_000, true)) // 4 s: behind that it would be too late
-		other := pick(t, p, completion("m", 3e6, 40_000, true))  // 2 s
+		other := pick(t, p, completion("m", 3e6, 44_000, true))  // 2.2 s
 		pod := holder.Targets[0].Endpoint.Pod
 		hold(feed(t, p, pod), keysOf(t, "m", 0, 40_000)...)
 		a := asking(t.Context(), p, 0, 40_000, nil) // 2 s where nothing of it is held
 		waits(t, a, "both are busy")
-		time.Sleep(2 * time.Second)
+		time.Sleep(2200 * time.Millisecond) // of four
 		other.FirstToken()
 		waits(t, a, "the free one would need two seconds")
 		time.Sleep(500 * time.Millisecond)

@@ -247,11 +247,11 @@ func (w *world) look(ctx context.Context) {
 	Expect(json.Unmarshal([]byte(w.did(ctx, "explain", "-f", request, "-o", "json")), &e)).To(Succeed())
 	Expect(e.Candidates).To(HaveLen(3))
 	Expect(e.Candidates[0].Terms).NotTo(BeEmpty())
-	var any []OmegaMatcher // what is best may have changed since: requests come all the time
+	var best []OmegaMatcher // what is best may have changed since: requests come all the time
 	for _, c := range e.Candidates {
-		any = append(any, ContainSubstring("It would go to "+c.Pod+"."))
+		best = append(best, ContainSubstring("It would go to "+c.Pod+"."))
 	}
-	Expect(w.did(ctx, "explain", "-f", request, poolName)).To(Or(any...))
+	Expect(w.did(ctx, "explain", "-f", request, poolName)).To(Or(best...))
 
 	follow, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
