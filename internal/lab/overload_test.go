@@ -30,8 +30,8 @@ func TestUnderOverloadWhoIsAdmittedIsServedInTime(t *testing.T) {
 	}{
 		{slice(t), 4, 1.4, 5 * time.Minute, 0.9, 0.9},
 		{generated("rag"), 2, 1.04, time.Minute, 0.9, 0.9},
-		{generated("agentic"), 4, 2.8, 5 * time.Minute, 0.9, 0.8},
-		{generated("chat"), 3, 5.21, 3 * time.Minute, 0.8, 0.8},
+		{generated("agentic"), 4, 2.8, 5 * time.Minute, 0.9, 0.85},
+		{generated("chat"), 3, 5.21, 3 * time.Minute, 0.9, 0.85},
 	} {
 		o := Overload{
 			Config: Config{
