@@ -10,8 +10,10 @@ WORKDIR /src
 COPY go.mod go.sum ./
 RUN go mod download
 COPY . .
-ARG COMPONENT TARGETOS TARGETARCH
-RUN CGO_ENABLED=0 GOOS=$TARGETOS GOARCH=$TARGETARCH go build -trimpath -buildvcs=false -ldflags="-s -w" -o /out/program ./cmd/${COMPONENT:?is manager, picker, reporter or vllmsim}
+ARG COMPONENT TARGETOS TARGETARCH VERSION=dev REVISION=
+ARG PACKAGE=github.com/kvasir-dev/kvasir/internal/version
+RUN CGO_ENABLED=0 GOOS=$TARGETOS GOARCH=$TARGETARCH go build -trimpath -buildvcs=false \
+  -ldflags="-s -w -X $PACKAGE.release=$VERSION -X $PACKAGE.revision=$REVISION" -o /out/program ./cmd/${COMPONENT:?is manager, picker, reporter or vllmsim}
 RUN mkdir -p /out/etc && printf 'root:x:0:0:root:/:\nnonroot:x:65532:65532:nonroot:/:\n' >/out/etc/passwd && printf 'root:x:0:\nnonroot:x:65532:\n' >/out/etc/group
 
 # BASE may be a distroless static image. What programs need of one is here as well: users, and in the programs themselves

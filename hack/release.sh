@@ -24,9 +24,11 @@ rm -rf dist
 mkdir -p dist/bin dist/images
 
 echo "== programs"
+package=github.com/kvasir-dev/kvasir/internal/version
+build="-X $package.release=$version -X $package.revision=$(git rev-parse HEAD)"
 for platform in $PLATFORMS; do
   for program in kubectl-kvasir picker; do
-    CGO_ENABLED=0 GOOS=${platform%/*} GOARCH=${platform#*/} $GO build -trimpath -buildvcs=false -ldflags="-s -w" \
+    CGO_ENABLED=0 GOOS=${platform%/*} GOARCH=${platform#*/} $GO build -trimpath -buildvcs=false -ldflags="-s -w $build" \
       -o "dist/bin/$program-${platform%/*}-${platform#*/}" "./cmd/$program"
   done
 done

@@ -2,7 +2,7 @@ package v1alpha1
 
 import "k8s.io/apimachinery/pkg/api/resource"
 
-// Admission tells what happens to requests when the pool is full.
+// Admission defines what happens to requests when the pool is full.
 //
 // +kubebuilder:validation:MinProperties=1
 // +kubebuilder:validation:XValidation:rule="!has(self.tenants) || !has(self.tenants.classes) || self.tenants.classes.all(c, !has(c.maxPriority) || (has(self.priorities) && self.priorities.exists(p, p.name == c.maxPriority)))",message="a tenant class's maxPriority must name one of priorities"
@@ -37,7 +37,7 @@ type Admission struct {
 	// +kubebuilder:default=300
 	// +optional
 	HoldSeconds *int32 `json:"holdSeconds,omitempty"`
-	// shed tells who goes first when the queue is full: requests of new sessions, or the newest requests.
+	// shed defines which requests are refused first when the queue is full: requests of new sessions, or the newest requests.
 	// +kubebuilder:default=NewSessionsFirst
 	// +optional
 	Shed ShedOrder `json:"shed,omitempty"`
@@ -56,9 +56,42 @@ type Admission struct {
 	// tenants tell whose a request is and what each may use. Absent, there is one tenant without limits.
 	// +optional
 	Tenants Tenants `json:"tenants,omitzero"`
+	// engineFields that requests may set, though they control the engine and not the answer. Priority: the place in the
+	// engine's scheduler (priority, X-Vllm-Priority). KVTransfer: blocks from and for other engines, and the engine's rank
+	// (kv_transfer_params, ec_transfer_params, SGLang's bootstrap_* and data_parallel_rank, x-prefiller-host-port). What
+	// is not listed here or in the tenant's class does not reach engines: a priority and headers are removed, and other
+	// fields get 400. Absent, none.
+	// +kubebuilder:validation:MinItems=0
+	// +kubebuilder:validation:MaxItems=2
+	// +listType=set
+	// +optional
+	EngineFields []EngineField `json:"engineFields,omitempty"`
+	// allowedOrigins of web pages that may send requests from browsers (CORS), at most 32: a scheme, a host and a port if
+	// it is not the scheme's, as browsers send it in Origin, or * for any. Pickers answer preflights by this list and never
+	// send them to engines. A picker that serves several pools allows what any of their policies does. Absent, none:
+	// preflights get 403.
+	// +kubebuilder:validation:MinItems=0
+	// +kubebuilder:validation:MaxItems=32
+	// +kubebuilder:validation:items:MinLength=1
+	// +kubebuilder:validation:items:MaxLength=256
+	// +kubebuilder:validation:items:Pattern=`^(\*|[a-z][a-z0-9+.-]*://[^/?#@\s]+)$`
+	// +listType=set
+	// +optional
+	AllowedOrigins []string `json:"allowedOrigins,omitempty"`
 }
 
-// AdmissionMode tells whether requests wait in the picker.
+// EngineField is a kind of fields and headers that control the engine.
+//
+// +kubebuilder:validation:Enum=Priority;KVTransfer
+type EngineField string
+
+// The kinds.
+const (
+	EngineFieldPriority   EngineField = "Priority"
+	EngineFieldKVTransfer EngineField = "KVTransfer"
+)
+
+// AdmissionMode controls whether requests wait in the picker.
 //
 // +kubebuilder:validation:Enum=Queue;Off
 type AdmissionMode string
@@ -69,7 +102,7 @@ const (
 	AdmissionOff   AdmissionMode = "Off"
 )
 
-// ShedOrder tells which requests are refused first when a queue is full.
+// ShedOrder defines which requests are refused first when a queue is full.
 //
 // +kubebuilder:validation:Enum=NewSessionsFirst;NewestFirst
 type ShedOrder string
@@ -111,7 +144,7 @@ type Priority struct {
 	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$`
 	// +required
 	Name string `json:"name,omitempty"`
-	// level of the priority, -1000 to 1000: higher goes first, negative is shed first.
+	// level of the priority, -1000 to 1000: a higher level is served first, a negative one is shed first.
 	// +kubebuilder:validation:Minimum=-1000
 	// +kubebuilder:validation:Maximum=1000
 	// +required
@@ -139,7 +172,7 @@ type Tenants struct {
 	// +kubebuilder:validation:Pattern=`^[A-Za-z0-9-]+$`
 	// +optional
 	HeaderName string `json:"headerName,omitempty"`
-	// unknown tells what happens to requests of no known tenant: Reject with 401, or DefaultClass.
+	// unknown defines what happens to requests of no known tenant: Reject with 401, or DefaultClass.
 	// +kubebuilder:default=Reject
 	// +optional
 	Unknown UnknownTenant `json:"unknown,omitempty"`
@@ -165,7 +198,7 @@ type Tenants struct {
 	DefaultClass string `json:"defaultClass,omitempty"`
 }
 
-// TenantIdentification tells how a tenant is known.
+// TenantIdentification defines how a tenant is known.
 //
 // +kubebuilder:validation:Enum=APIKey;Header
 type TenantIdentification string
@@ -176,7 +209,7 @@ const (
 	IdentifyByHeader TenantIdentification = "Header"
 )
 
-// UnknownTenant tells what happens to requests of no known tenant.
+// UnknownTenant defines what happens to requests of no known tenant.
 //
 // +kubebuilder:validation:Enum=Reject;DefaultClass
 type UnknownTenant string
@@ -228,4 +261,10 @@ type TenantClass struct {
 	// +kubebuilder:validation:MaxLength=63
 	// +optional
 	MaxPriority string `json:"maxPriority,omitempty"`
+	// engineFields that requests of its tenants may set, beside those that all may.
+	// +kubebuilder:validation:MinItems=0
+	// +kubebuilder:validation:MaxItems=2
+	// +listType=set
+	// +optional
+	EngineFields []EngineField `json:"engineFields,omitempty"`
 }

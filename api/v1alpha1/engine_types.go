@@ -1,14 +1,22 @@
 package v1alpha1
 
-import corev1 "k8s.io/api/core/v1"
+import (
+	"cmp"
 
-// Engine tells how the engine of a pool speaks.
+	corev1 "k8s.io/api/core/v1"
+)
+
+// Engine defines how the engine of a pool speaks.
 //
 // +kubebuilder:validation:MinProperties=1
-// +kubebuilder:validation:XValidation:rule="!has(self.ports) || !has(self.dataParallel) || self.ports.events + self.dataParallel.ranks <= self.ports.replay || self.ports.replay + self.dataParallel.ranks <= self.ports.events",message="ports.events and ports.replay overlap: each rank uses base + rank, keep them at least dataParallel.ranks apart"
+// +kubebuilder:validation:XValidation:rule="!has(self.ports) || !has(self.dataParallel) || (has(self.ports.events) ? self.ports.events : 5557) + self.dataParallel.ranks <= (has(self.ports.replay) ? self.ports.replay : 5657) || (has(self.ports.replay) ? self.ports.replay : 5657) + self.dataParallel.ranks <= (has(self.ports.events) ? self.ports.events : 5557)",message="ports.events and ports.replay overlap: each rank uses base + rank, keep them at least dataParallel.ranks apart"
+// +kubebuilder:validation:XValidation:rule="!has(self.ports) || !has(self.dataParallel) || (self.ports.http + (self.dataParallel.addressing == 'PortPerRank' ? self.dataParallel.ranks : 1) <= (has(self.ports.events) ? self.ports.events : 5557) || (has(self.ports.events) ? self.ports.events : 5557) + self.dataParallel.ranks <= self.ports.http) && (self.ports.http + (self.dataParallel.addressing == 'PortPerRank' ? self.dataParallel.ranks : 1) <= (has(self.ports.replay) ? self.ports.replay : 5657) || (has(self.ports.replay) ? self.ports.replay : 5657) + self.dataParallel.ranks <= self.ports.http)",message="ports.http overlaps with ports.events or ports.replay: each rank uses base + rank"
+// +kubebuilder:validation:XValidation:rule="!has(self.ports) || !has(self.dataParallel) || !has(self.events) || !has(self.events.reporter) || (self.events.reporter.drainPort + 1 <= (has(self.ports.events) ? self.ports.events : 5557) || (has(self.ports.events) ? self.ports.events : 5557) + self.dataParallel.ranks <= self.events.reporter.drainPort) && (self.events.reporter.drainPort + 1 <= (has(self.ports.replay) ? self.ports.replay : 5657) || (has(self.ports.replay) ? self.ports.replay : 5657) + self.dataParallel.ranks <= self.events.reporter.drainPort) && (self.events.reporter.drainPort + 1 <= self.ports.http || self.ports.http + (self.dataParallel.addressing == 'PortPerRank' ? self.dataParallel.ranks : 1) <= self.events.reporter.drainPort)",message="events.reporter.drainPort is also a port of the engine (http, events or replay, each with its ranks)"
+// +kubebuilder:validation:XValidation:rule="!has(self.ports) || !has(self.dataParallel) || (has(self.ports.events) ? self.ports.events : 5557) + self.dataParallel.ranks <= 65536 && (has(self.ports.replay) ? self.ports.replay : 5657) + self.dataParallel.ranks <= 65536 && self.ports.http + (self.dataParallel.addressing == 'PortPerRank' ? self.dataParallel.ranks : 1) <= 65536",message="a port of the last rank is above 65535: each rank uses base + rank"
 // +kubebuilder:validation:XValidation:rule="!has(self.tls) || self.protocol != 'H2C'",message="protocol H2C is HTTP/2 without TLS: leave out tls, or the protocol"
 type Engine struct {
-	// type of the engine. The layout of its events depends on it, so it cannot be changed.
+	// type of the engine. The layout of its events depends on it, so it cannot be changed. SGLang is experimental: Kvasir
+	// reads its events and metrics, and no release of it has been tested.
 	// +kubebuilder:default=VLLM
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="engine.type is immutable: the event layout depends on it; make a new pool and move the route"
 	// +optional
@@ -18,7 +26,7 @@ type Engine struct {
 	// +kubebuilder:validation:MaxLength=63
 	// +optional
 	ContainerName string `json:"containerName,omitempty"`
-	// flags tells whether missing engine flags are added to the container's arguments (Inject) or left to the author
+	// flags controls whether missing engine flags are added to the container's arguments (Inject) or left to the author
 	// of the template (Manual). It acts on owned pods only.
 	// +kubebuilder:default=Inject
 	// +optional
@@ -35,17 +43,24 @@ type Engine struct {
 	// +kubebuilder:default={http: 8000}
 	// +optional
 	Ports EnginePorts `json:"ports,omitzero"`
-	// dataParallel tells how many ranks a pod runs and how one is addressed.
+	// dataParallel defines how many ranks a pod runs and how one is addressed.
 	// +kubebuilder:default={ranks: 1}
 	// +optional
 	DataParallel DataParallel `json:"dataParallel,omitzero"`
-	// events tells how the picker learns what the engine caches.
+	// events defines how the picker learns what the engine caches.
 	// +kubebuilder:default={source: Auto}
 	// +optional
 	Events Events `json:"events,omitzero"`
-	// apiKey is what Kvasir sends on its own calls to the engine, and in place of a tenant's key.
+	// apiKey is what Kvasir sends on its own calls to the engine, and in place of the client's key where clientAuth or
+	// tenants say so.
 	// +optional
 	APIKey SecretKey `json:"apiKey,omitzero"`
+	// clientAuth defines which key requests of clients bring to the engine. PassThrough leaves the client's Authorization
+	// header as it is, so that the engine checks it. PoolKey replaces it by apiKey, so that any client of the picker
+	// is served. With tenants the picker checks clients, and apiKey always replaces their keys.
+	// +kubebuilder:default=PassThrough
+	// +optional
+	ClientAuth ClientAuth `json:"clientAuth,omitempty"`
 	// media maps medium strings of the events to tiers, beyond the built-in ones; at most 16.
 	// +kubebuilder:validation:MinItems=0
 	// +kubebuilder:validation:MaxItems=16
@@ -53,6 +68,12 @@ type Engine struct {
 	// +listMapKey=medium
 	// +optional
 	Media []Medium `json:"media,omitempty"`
+}
+
+// ServesAnyone reports whether requests of unauthenticated clients are sent with the pool's key. tenants reports
+// whether the active policy has tenants.
+func (e *Engine) ServesAnyone(tenants bool) bool {
+	return e.APIKey.Name != "" && e.ClientAuth == ClientAuthPoolKey && !tenants
 }
 
 // SecretNames are the names of the Secrets that the engine needs.
@@ -66,7 +87,7 @@ func (e *Engine) SecretNames() []string {
 	return names
 }
 
-// EngineType names an inference engine.
+// EngineType names an inference engine. SGLang is experimental.
 //
 // +kubebuilder:validation:Enum=VLLM;SGLang
 type EngineType string
@@ -77,7 +98,7 @@ const (
 	EngineSGLang EngineType = "SGLang"
 )
 
-// FlagMode tells who sets the engine's flags.
+// FlagMode selects what sets the engine's flags.
 //
 // +kubebuilder:validation:Enum=Inject;Manual
 type FlagMode string
@@ -86,6 +107,17 @@ type FlagMode string
 const (
 	FlagsInject FlagMode = "Inject"
 	FlagsManual FlagMode = "Manual"
+)
+
+// ClientAuth defines which key requests of clients bring to an engine.
+//
+// +kubebuilder:validation:Enum=PassThrough;PoolKey
+type ClientAuth string
+
+// The ways.
+const (
+	ClientAuthPassThrough ClientAuth = "PassThrough"
+	ClientAuthPoolKey     ClientAuth = "PoolKey"
 )
 
 // EngineProtocol is the protocol of an engine's API.
@@ -99,14 +131,14 @@ const (
 	ProtocolH2C  EngineProtocol = "H2C"
 )
 
-// EngineTLS tells how the certificates of engines are checked.
+// EngineTLS defines how the certificates of engines are checked.
 //
 // +kubebuilder:validation:MinProperties=1
 // +kubebuilder:validation:XValidation:rule="has(self.serverName) == (self.verification == 'Full')",message="serverName is required when verification is Full, and only then: engines are called by the addresses of their pods, which no certificate names"
 // +kubebuilder:validation:XValidation:rule="!has(self.caSecretRef) || self.verification == 'Full'",message="caSecretRef is for verification Full"
 type EngineTLS struct {
-	// verification Full checks who has signed the certificate, and that it is for serverName; None checks nothing, so
-	// that who can answer at a pod's address sees prompts and API keys.
+	// verification Full checks the issuer of the certificate, and that it is for serverName; None checks nothing, so
+	// that any process that can answer at a pod's address sees prompts and API keys.
 	// +kubebuilder:default=Full
 	// +optional
 	Verification Verification `json:"verification,omitempty"`
@@ -116,8 +148,8 @@ type EngineTLS struct {
 	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$`
 	// +optional
 	ServerName string `json:"serverName,omitempty"`
-	// caSecretRef is the entry with the certificates, in PEM, of which one must have signed those of the engines. Absent,
-	// the ones that the picker's system trusts.
+	// caSecretRef is the entry with the CA certificates, in PEM. One of them must have signed the engines' certificates.
+	// Absent, the ones that the picker's system trusts.
 	// +optional
 	CASecretRef SecretKey `json:"caSecretRef,omitzero"`
 }
@@ -144,21 +176,33 @@ type EnginePorts struct {
 	// +kubebuilder:default=8000
 	// +optional
 	HTTP int32 `json:"http,omitempty"`
-	// events is the port where the engine publishes its KV events.
+	// events is the port where the engine publishes its KV events. Absent, the picker asks the engine (vLLM 0.31 and
+	// newer); where the engine does not tell, and for engines that Kvasir configures, it is 5557.
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=65535
-	// +kubebuilder:default=5557
 	// +optional
 	Events int32 `json:"events,omitempty"`
-	// replay is the port where missed events are asked for.
+	// replay is the port where missed events are asked for. Absent, the picker asks the engine as for events; otherwise
+	// it is 5657.
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=65535
-	// +kubebuilder:default=5657
 	// +optional
 	Replay int32 `json:"replay,omitempty"`
 }
 
-// DataParallel tells how many ranks a pod runs and how one is addressed.
+// Ports of events that are neither configured nor announced by an engine.
+const (
+	DefaultEventsPort int32 = 5557
+	DefaultReplayPort int32 = 5657
+)
+
+// EventsPort is the port of rank 0's events where no engine has told another.
+func (p *EnginePorts) EventsPort() int32 { return cmp.Or(p.Events, DefaultEventsPort) }
+
+// ReplayPort is the port of rank 0's replays where no engine has told another.
+func (p *EnginePorts) ReplayPort() int32 { return cmp.Or(p.Replay, DefaultReplayPort) }
+
+// DataParallel defines how many ranks a pod runs and how one is addressed.
 //
 // +kubebuilder:validation:MinProperties=1
 // +kubebuilder:validation:XValidation:rule="self.ranks <= 8 || self.addressing != 'PortPerRank'",message="PortPerRank allows at most 8 ranks per pod (a gateway pool has at most 8 target ports)"
@@ -175,7 +219,7 @@ type DataParallel struct {
 	Addressing RankAddressing `json:"addressing,omitempty"`
 }
 
-// RankAddressing tells how one data-parallel rank of a pod is addressed.
+// RankAddressing defines how one data-parallel rank of a pod is addressed.
 //
 // +kubebuilder:validation:Enum=Header;PortPerRank
 type RankAddressing string
@@ -186,7 +230,7 @@ const (
 	AddressByPort   RankAddressing = "PortPerRank"
 )
 
-// Events tells how the picker learns what the engines cache.
+// Events defines how the picker learns what the engines cache.
 //
 // +kubebuilder:validation:MinProperties=1
 type Events struct {

@@ -38,7 +38,7 @@ type Model struct {
 //
 // +kubebuilder:validation:MinProperties=1
 type Adapters struct {
-	// discovery tells whether adapter names are learnt from the engines' model lists.
+	// discovery controls whether adapter names are learnt from the engines' model lists.
 	// +kubebuilder:default=Enabled
 	// +optional
 	Discovery Switch `json:"discovery,omitempty"`

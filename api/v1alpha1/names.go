@@ -10,17 +10,31 @@ const (
 	LabelSlot = "kvasir.dev/slot"
 	// LabelIsland names the island of a pod or of an EndpointSlice, unless a pool names another label.
 	LabelIsland = "kvasir.dev/island"
-	// LabelDrain is the drain mark: a pod that carries it gets no more requests. Its value tells why.
+	// LabelDrain is the drain mark: a pod that carries it gets no more requests. Its value is the reason.
 	LabelDrain = "kvasir.dev/drain"
 	// LabelInject asks for the reporter sidecar in an adopted pod.
 	LabelInject = "kvasir.dev/inject"
 
 	// AnnotationDrainDeadline is when a marked pod is deleted, RFC 3339.
 	AnnotationDrainDeadline = "kvasir.dev/drain-deadline"
+	// AnnotationEnds is on an owned pod: how many pods of the pool had ended in a row when it was made. The place of the
+	// next one that ends stays empty for a while accordingly.
+	AnnotationEnds = "kvasir.dev/ends"
+	// AnnotationMoves is on an owned pod: how many pods of the pool had been replaced in a row because of their nodes when
+	// it was created. If the pod is on such a node as well, it stays there for a while accordingly.
+	AnnotationMoves = "kvasir.dev/moves"
 	// AnnotationInjected tells the version and the list of what was injected into an owned pod.
 	AnnotationInjected = "kvasir.dev/injected"
+	// AnnotationProbes in the template of a pool, with the value Manual, keeps the operator from adding probes to the engine.
+	AnnotationProbes = "kvasir.dev/probes"
+	// AnnotationReporterImage is on an owned pod with an injected reporter: the image that the operator gave the reporter.
+	// The image in the pod can be another one, where admission rewrites images.
+	AnnotationReporterImage = "kvasir.dev/reporter-image"
+	// AnnotationReporterBefore is on an owned pod whose reporter was changed in place: the image and the container ID that
+	// it had before. It shows whether the new container runs yet.
+	AnnotationReporterBefore = "kvasir.dev/reporter-before"
 	// AnnotationRotateKey on a pool asks for a new key root: whenever its value differs from that on the Secret that the
-	// operator keeps, the root is made anew.
+	// operator keeps, the root is recreated.
 	AnnotationRotateKey = "kvasir.dev/rotate-key"
 	// AnnotationRestartedAt in the template of a pool, with a time as its value, makes a new revision of the same pods: a
 	// restart as a rollout.
@@ -41,11 +55,30 @@ const (
 	ConditionEventsSynced       = "EventsSynced"
 	ConditionTokensExact        = "TokensExact"
 	ConditionPredictionsTrusted = "PredictionsTrusted"
+	ConditionGatewayConforms    = "GatewayConforms"
 	ConditionPickerAvailable    = "PickerAvailable"
 	ConditionGatewayAccepted    = "GatewayAccepted"
 	ConditionAutoscalingActive  = "AutoscalingActive"
 	ConditionPolicyAffected     = "kvasir.dev/RoutingPolicyAffected"
 )
+
+// ReasonEngineExperimental is the reason of ConditionAccepted, which is True then, of a pool whose engine Kvasir has not
+// been tested with; MessageSGLangExperimental is its message.
+const (
+	ReasonEngineExperimental  = "EngineExperimental"
+	MessageSGLangExperimental = "engine.type SGLang is experimental: no release of SGLang has been tested"
+)
+
+// ReasonClientsUnchecked is the reason of ConditionAccepted, which is True then, of a pool that serves every client of
+// its picker, though its engines require a key; MessageClientsUnchecked is its message.
+const (
+	ReasonClientsUnchecked  = "ClientsUnchecked"
+	MessageClientsUnchecked = "engine.clientAuth is PoolKey and no policy has tenants: clients are served whatever key they show, or none"
+)
+
+// ReasonMatchesApproximate is the reason of ConditionPredictionsTrusted, which is True then, of a pool whose matches can
+// differ from what the engines find: the message says why.
+const ReasonMatchesApproximate = "MatchesApproximate"
 
 // Condition types of a policy, per ancestor, besides ConditionAccepted.
 const (

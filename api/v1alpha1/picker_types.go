@@ -34,7 +34,7 @@ type Picker struct {
 	// +kubebuilder:validation:XValidation:rule="quantity(string(self)).compareTo(quantity('1Ki')) >= 0",message="maxRequestBody must be at least 1Ki"
 	// +optional
 	MaxRequestBody resource.Quantity `json:"maxRequestBody,omitempty,omitzero"`
-	// proxy tells whether the picker also serves requests itself, without a gateway.
+	// proxy controls whether the picker also serves requests itself, without a gateway.
 	// +kubebuilder:default=Enabled
 	// +optional
 	Proxy Switch `json:"proxy,omitempty"`
@@ -42,7 +42,7 @@ type Picker struct {
 	// +kubebuilder:default={type: SelfSigned}
 	// +optional
 	TLS PickerTLS `json:"tls,omitzero"`
-	// networkPolicy tells whether a NetworkPolicy for the pickers is made.
+	// networkPolicy controls whether a NetworkPolicy for the pickers is made.
 	// +kubebuilder:default=Managed
 	// +optional
 	NetworkPolicy NetworkPolicyMode `json:"networkPolicy,omitempty"`
@@ -54,7 +54,7 @@ type Picker struct {
 	Pod *PickerPod `json:"pod,omitempty"`
 }
 
-// PickerMode tells who runs the pickers.
+// PickerMode selects whether the operator or the user runs the pickers.
 //
 // +kubebuilder:validation:Enum=Managed;External
 type PickerMode string
@@ -65,7 +65,7 @@ const (
 	PickerExternal PickerMode = "External"
 )
 
-// NetworkPolicyMode tells who makes NetworkPolicies.
+// NetworkPolicyMode selects whether the operator or the user makes NetworkPolicies.
 //
 // +kubebuilder:validation:Enum=Managed;None
 type NetworkPolicyMode string
@@ -91,7 +91,7 @@ type ExternalPicker struct {
 	Port int32 `json:"port,omitempty"`
 }
 
-// PickerTLS tells where the certificate of the pickers comes from.
+// PickerTLS defines where the certificate of the pickers comes from.
 //
 // +kubebuilder:validation:MinProperties=1
 // +kubebuilder:validation:XValidation:rule="has(self.secretRef) == (self.type == 'Secret')",message="secretRef is required when type is Secret, and only then"
@@ -198,13 +198,14 @@ type AnnotationValue string
 // +kubebuilder:validation:MinProperties=1
 // +kubebuilder:validation:XValidation:rule="self.mode == 'Auto' || !has(self.parentRefs) || size(self.parentRefs) == 0",message="parentRefs need mode Auto"
 // +kubebuilder:validation:XValidation:rule="!has(self.hostnames) || size(self.hostnames) == 0 || (has(self.parentRefs) && size(self.parentRefs) > 0)",message="hostnames need parentRefs"
+// +kubebuilder:validation:XValidation:rule="has(self.requestTimeoutSeconds) == (has(self.requestTimeout) && self.requestTimeout == 'Limited')",message="requestTimeoutSeconds is required when requestTimeout is Limited, and only then"
 type Gateway struct {
 	// mode Auto makes the gateway's pool object when its kind is installed, Existing checks one that somebody else
 	// makes, Disabled does neither.
 	// +kubebuilder:default=Auto
 	// +optional
 	Mode GatewayMode `json:"mode,omitempty"`
-	// failureMode tells what the gateway does when no picker answers: FailClose refuses the request, FailOpen sends it
+	// failureMode defines what the gateway does when no picker answers: FailClose refuses the request, FailOpen sends it
 	// to any pod.
 	// +kubebuilder:default=FailClose
 	// +optional
@@ -225,9 +226,49 @@ type Gateway struct {
 	// +listType=atomic
 	// +optional
 	Hostnames []gwapiv1.Hostname `json:"hostnames,omitempty"`
+	// requestTimeout of that HTTPRoute: Unlimited lets an answer take as long as it needs, Limited ends it after
+	// requestTimeoutSeconds, GatewayDefault leaves the setting out, for gateways that refuse it (GKE). Without it the
+	// default of Envoy ends answers after 15 seconds.
+	// +kubebuilder:default=Unlimited
+	// +optional
+	RequestTimeout RequestTimeout `json:"requestTimeout,omitempty"`
+	// requestTimeoutSeconds of a whole answer; only with requestTimeout Limited.
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=86400
+	// +optional
+	RequestTimeoutSeconds int32 `json:"requestTimeoutSeconds,omitempty"`
+	// trafficPolicies Managed makes objects of the gateway's own kinds where the cluster has them: a DestinationRule for
+	// Istio, a BackendTrafficPolicy for Envoy Gateway, a HealthCheckPolicy and a GCPBackendPolicy for GKE. Objects of
+	// these names that somebody else has made are left alone. None makes none.
+	// +kubebuilder:default=Managed
+	// +optional
+	TrafficPolicies TrafficPolicyMode `json:"trafficPolicies,omitempty"`
 }
 
-// GatewayMode tells who makes the gateway's pool object.
+// TrafficPolicyMode selects what configures the objects of single gateways.
+//
+// +kubebuilder:validation:Enum=Managed;None
+type TrafficPolicyMode string
+
+// The modes of gateways' own policies.
+const (
+	TrafficPoliciesManaged TrafficPolicyMode = "Managed"
+	TrafficPoliciesNone    TrafficPolicyMode = "None"
+)
+
+// RequestTimeout defines how long a gateway lets an answer take.
+//
+// +kubebuilder:validation:Enum=Unlimited;Limited;GatewayDefault
+type RequestTimeout string
+
+// The time limits of answers.
+const (
+	RequestTimeoutUnlimited      RequestTimeout = "Unlimited"
+	RequestTimeoutLimited        RequestTimeout = "Limited"
+	RequestTimeoutGatewayDefault RequestTimeout = "GatewayDefault"
+)
+
+// GatewayMode selects what makes the gateway's pool object.
 //
 // +kubebuilder:validation:Enum=Auto;Existing;Disabled
 type GatewayMode string
@@ -239,7 +280,7 @@ const (
 	GatewayDisabled GatewayMode = "Disabled"
 )
 
-// FailureMode tells what a gateway does when no picker answers.
+// FailureMode defines what a gateway does when no picker answers.
 //
 // +kubebuilder:validation:Enum=FailClose;FailOpen
 type FailureMode string
@@ -250,7 +291,7 @@ const (
 	FailOpen  FailureMode = "FailOpen"
 )
 
-// DestinationMode tells how many destinations a gateway is given for one request.
+// DestinationMode defines how many destinations a gateway is given for one request.
 //
 // +kubebuilder:validation:Enum=Single;Ordered
 type DestinationMode string

@@ -9,6 +9,8 @@ type Placement struct {
 	// islandLabel is the pod label that names a pod's island. Kvasir sets it on pods that it makes.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=317
+	// +kubebuilder:validation:XValidation:rule="self.matches('^([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$') && self.split('/')[size(self.split('/')) - 1].size() <= 63",message="must be a label: a name of at most 63 letters, digits, '-', '_' and '.', after a DNS name and a slash or alone"
+	// +kubebuilder:validation:XValidation:rule="!self.startsWith('kvasir.dev/') || self == 'kvasir.dev/island'",message="Kvasir uses this label itself; of its own labels only kvasir.dev/island names islands"
 	// +kubebuilder:default="kvasir.dev/island"
 	// +optional
 	IslandLabel string `json:"islandLabel,omitempty"`

@@ -22,11 +22,11 @@ type Autoscaling struct {
 	// +kubebuilder:validation:Maximum=2000
 	// +required
 	MaxReplicas int32 `json:"maxReplicas,omitempty"`
-	// up tells when the pool grows.
+	// up defines when the pool grows.
 	// +kubebuilder:default={waitingPerReplica: 4}
 	// +optional
 	Up ScaleUp `json:"up,omitzero"`
-	// down tells when the pool shrinks.
+	// down defines when the pool shrinks.
 	// +kubebuilder:default={maxStep: 1}
 	// +optional
 	Down ScaleDown `json:"down,omitzero"`
@@ -39,7 +39,7 @@ type Autoscaling struct {
 	Schedules []Schedule `json:"schedules,omitempty"`
 }
 
-// AutoscalingMode tells whether autoscaling acts.
+// AutoscalingMode controls whether autoscaling acts.
 //
 // +kubebuilder:validation:Enum=Active;Recommend
 type AutoscalingMode string
@@ -50,7 +50,7 @@ const (
 	AutoscalingRecommend AutoscalingMode = "Recommend"
 )
 
-// ScaleUp tells when a pool grows. Any one signal is enough.
+// ScaleUp defines when a pool grows. Any one signal is enough.
 //
 // +kubebuilder:validation:MinProperties=1
 type ScaleUp struct {
@@ -84,7 +84,7 @@ type ScaleUp struct {
 	MaxStep int32 `json:"maxStep,omitempty"`
 }
 
-// ScaleDown tells when a pool shrinks. All signals must agree.
+// ScaleDown defines when a pool shrinks. All signals must agree.
 //
 // +kubebuilder:validation:MinProperties=1
 type ScaleDown struct {
@@ -127,10 +127,11 @@ type Schedule struct {
 	// +kubebuilder:validation:MaxLength=63
 	// +required
 	Name string `json:"name,omitempty"`
-	// start is a cron expression of five fields: minute, hour, day of month, month, day of week.
+	// start is a cron expression of five fields: minute, hour, day of month, month, day of week. One that never comes, such as
+	// February 30, is ignored, and the condition AutoscalingActive says so; as for an unknown timeZone.
 	// +kubebuilder:validation:MinLength=9
 	// +kubebuilder:validation:MaxLength=100
-	// +kubebuilder:validation:Pattern=`^(\S+\s+){4}\S+$`
+	// +kubebuilder:validation:XValidation:rule="self.lowerAscii().matches('^([*?]|0*[0-5]?[0-9](-0*[0-5]?[0-9])?)(/[0-9]+)?(,([*?]|0*[0-5]?[0-9](-0*[0-5]?[0-9])?)(/[0-9]+)?)* +([*?]|0*(1?[0-9]|2[0-3])(-0*(1?[0-9]|2[0-3]))?)(/[0-9]+)?(,([*?]|0*(1?[0-9]|2[0-3])(-0*(1?[0-9]|2[0-3]))?)(/[0-9]+)?)* +([*?]|0*([1-9]|[12][0-9]|3[01])(-0*([1-9]|[12][0-9]|3[01]))?)(/[0-9]+)?(,([*?]|0*([1-9]|[12][0-9]|3[01])(-0*([1-9]|[12][0-9]|3[01]))?)(/[0-9]+)?)* +([*?]|(0*([1-9]|1[0-2])|jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)(-(0*([1-9]|1[0-2])|jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec))?)(/[0-9]+)?(,([*?]|(0*([1-9]|1[0-2])|jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)(-(0*([1-9]|1[0-2])|jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec))?)(/[0-9]+)?)* +([*?]|(0*[0-6]|sun|mon|tue|wed|thu|fri|sat)(-(0*[0-6]|sun|mon|tue|wed|thu|fri|sat))?)(/[0-9]+)?(,([*?]|(0*[0-6]|sun|mon|tue|wed|thu|fri|sat)(-(0*[0-6]|sun|mon|tue|wed|thu|fri|sat))?)(/[0-9]+)?)*$')",message="must be a cron expression of five fields: minute (0-59), hour (0-23), day of month (1-31), month (1-12 or jan-dec), day of week (0-6 or sun-sat), each a number, a range, a list or *, with an optional /step"
 	// +required
 	Start string `json:"start,omitempty"`
 	// timeZone of start, an IANA name.
@@ -151,7 +152,7 @@ type Schedule struct {
 	MinReplicas *int32 `json:"minReplicas,omitempty"`
 }
 
-// Rollout tells how a changed template reaches the pods.
+// Rollout defines how a changed template reaches the pods.
 //
 // +kubebuilder:validation:MinProperties=0
 // +kubebuilder:validation:XValidation:rule="!(string(self.maxSurge) in ['0', '0%'] && string(self.maxUnavailable) in ['0', '0%'])",message="maxSurge and maxUnavailable cannot both be 0"
@@ -190,7 +191,7 @@ type Rollout struct {
 	RevisionHistoryLimit int32 `json:"revisionHistoryLimit,omitempty"`
 }
 
-// RolloutType tells who replaces pods.
+// RolloutType selects what replaces pods.
 //
 // +kubebuilder:validation:Enum=RollingUpdate;OnDelete
 type RolloutType string

@@ -22,7 +22,7 @@ type InferencePoolStatus struct {
 	// +kubebuilder:validation:Minimum=0
 	// +optional
 	DesiredReplicas *int32 `json:"desiredReplicas,omitempty"`
-	// replicas is the number of pods, draining ones included.
+	// replicas is the number of pods that are not draining or being deleted.
 	// +kubebuilder:validation:Minimum=0
 	// +optional
 	Replicas *int32 `json:"replicas,omitempty"`
@@ -38,7 +38,7 @@ type InferencePoolStatus struct {
 	// +kubebuilder:validation:Minimum=0
 	// +optional
 	DrainingReplicas *int32 `json:"drainingReplicas,omitempty"`
-	// selector of the pool's pods in its text form, for the scale subresource.
+	// selector of the pool's pods that are not draining, in its text form, for the scale subresource.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=4096
 	// +optional
@@ -191,7 +191,7 @@ type IslandStatus struct {
 	LastTransitionTime *metav1.Time `json:"lastTransitionTime,omitempty"`
 }
 
-// IslandState tells whether an island gives nodes.
+// IslandState reports whether an island provides nodes.
 //
 // +kubebuilder:validation:Enum=Available;Waiting;Exhausted
 type IslandState string
@@ -230,7 +230,7 @@ type PodSummary struct {
 
 // PodStage is a stage of a pod's life.
 //
-// +kubebuilder:validation:Enum=Scheduled;Loading;Synced;Warm;Ready;Draining;Idle
+// +kubebuilder:validation:Enum=Scheduled;Loading;Synced;Warm;Ready;Draining;Idle;Ended
 type PodStage string
 
 // The stages, in the order of a pod's life.
@@ -242,4 +242,6 @@ const (
 	StageReady     PodStage = "Ready"
 	StageDraining  PodStage = "Draining"
 	StageIdle      PodStage = "Idle"
+	// StageEnded is of pods that failed or exited for good and are kept to be looked at.
+	StageEnded PodStage = "Ended"
 )

@@ -38,7 +38,7 @@ type Strategy struct {
 	// marginalCost sends a request where it costs the least additional time.
 	// +optional
 	MarginalCost *MarginalCost `json:"marginalCost,omitempty"`
-	// stickyLeastLoaded keeps a prefix where it went first, and sends a new one to the least loaded endpoint.
+	// stickyLeastLoaded keeps a prefix on its first endpoint, and sends a new one to the least loaded endpoint.
 	// +optional
 	StickyLeastLoaded *StickyLeastLoaded `json:"stickyLeastLoaded,omitempty"`
 	// longestPrefix prefers the longest match.

@@ -170,7 +170,11 @@ func TestEnumsAreTheConstants(t *testing.T) {
 					}
 				case *ast.ValueSpec:
 					if kind, ok := spec.Type.(*ast.Ident); ok && len(spec.Values) == 1 {
-						value, err := strconv.Unquote(spec.Values[0].(*ast.BasicLit).Value)
+						literal := spec.Values[0].(*ast.BasicLit)
+						if literal.Kind != token.STRING {
+							continue
+						}
+						value, err := strconv.Unquote(literal.Value)
 						if err != nil {
 							t.Fatal(err)
 						}

@@ -28,7 +28,7 @@ import (
 type cluster struct {
 	std    stdio
 	config clientcmd.ClientConfig
-	// overrides are what flags say.
+	// overrides are the values of flags.
 	overrides *clientcmd.ConfigOverrides
 	format    console.Format
 
@@ -40,7 +40,7 @@ var shown = []string{"namespace", "context", "kubeconfig"}
 
 // newCluster adds kubectl's flags to a command.
 func newCluster(c *cobra.Command, std stdio) *cluster {
-	klog.SetOutput(io.Discard) // what a library cannot do comes back as an error
+	klog.SetOutput(io.Discard) // failures of libraries are returned as errors
 	klog.LogToStderr(false)
 	files := clientcmd.NewDefaultClientConfigLoadingRules()
 	k := &cluster{std: std, overrides: &clientcmd.ConfigOverrides{}, format: console.Table}
@@ -72,14 +72,15 @@ func (k *cluster) outputs(c *cobra.Command) {
 // pickers adds the flags of commands that ask pickers.
 func (k *cluster) pickers(c *cobra.Command) {
 	c.Flags().StringVar(&k.picker, "picker", "", "`URL` of a picker's metrics address, such as http://127.0.0.1:9090; then no cluster is asked")
-	c.Flags().StringVar(&k.account, "service-account", live.DefaultAccount, "service account in the pool's namespace, or in the operator's, whose token the pickers are shown")
+	c.Flags().StringVar(&k.account, "service-account", live.DefaultAccount,
+		"service account in the pool's namespace, or in the operator's, whose token is sent to the pickers")
 }
 
 // connect returns a client of the cluster, how it is reached, and the namespace that is meant.
 func (k *cluster) connect() (client.Client, *rest.Config, string, error) {
 	namespace, _, err := k.config.Namespace()
 	if clientcmd.IsEmptyConfig(err) {
-		return nil, nil, "", errors.New("no kubeconfig says where the cluster is: set KUBECONFIG or --kubeconfig; a picker without a cluster is asked with --picker URL")
+		return nil, nil, "", errors.New("no kubeconfig found: set KUBECONFIG or --kubeconfig; for a picker without a cluster, use --picker URL")
 	}
 	if err != nil {
 		return nil, nil, "", fmt.Errorf("reading the kubeconfig: %w", err)
@@ -226,7 +227,7 @@ func (k *cluster) open(path string) (io.ReadCloser, error) {
 	return f, nil
 }
 
-// namespace that is meant; "default" where nothing says.
+// namespace to use; "default" where none is set.
 func (k *cluster) namespace() string {
 	if namespace, _, err := k.config.Namespace(); err == nil && namespace != "" {
 		return namespace

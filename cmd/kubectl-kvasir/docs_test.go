@@ -84,7 +84,7 @@ func example(t *testing.T) string {
 		if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 			t.Fatal(err)
 		}
-		if err := os.WriteFile(path, content, 0o700); err != nil { //nolint:gosec // one of them is a program
+		if err := os.WriteFile(path, content, 0o700); err != nil { // one of them is a program
 			t.Fatal(err)
 		}
 	}

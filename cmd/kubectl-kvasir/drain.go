@@ -45,7 +45,8 @@ func drain(std stdio) *cobra.Command {
 			case !marked.Changed:
 				text = fmt.Sprintf("pod/%s drains already", marked.Pod)
 			case marked.Deadline != nil:
-				text = fmt.Sprintf("pod/%s drains and is replaced; it is deleted when idle, at the latest at %s", marked.Pod, marked.Deadline.Format(time.RFC3339))
+				text = fmt.Sprintf("pod/%s drains and is replaced; it is deleted when idle, at the latest at %s", marked.Pod,
+					marked.Deadline.Format(time.RFC3339))
 			}
 			return []string{text}
 		})

@@ -54,7 +54,7 @@ func events(std stdio) *cobra.Command {
 	return c
 }
 
-// publisher says what to read of a live publisher.
+// publisher is what to read of a live publisher.
 type publisher struct {
 	address, topic string
 	count          int
@@ -104,7 +104,7 @@ type batch struct {
 	Seq   *uint64 `json:"seq,omitempty"`
 	// TS is nil for what is no number.
 	TS *float64 `json:"ts"`
-	// Rank is nil where the engine does not say.
+	// Rank is nil where the engine does not report it.
 	Rank    *int    `json:"rank"`
 	Events  []event `json:"events"`
 	Skipped int     `json:"skipped"`
@@ -189,16 +189,16 @@ func optional(s string) *string {
 	return &s
 }
 
-// indexed tells whether the event's blocks get a place in the index by what it says alone: it stores blocks of a
-// group whose hits extend a prefix, with all their tokens and all that tells them apart besides. Whether they get it
-// at once depends on what came before: a block waits for its parent, and one announced by hash alone counts if the
-// same hash is held in another tier.
+// indexed reports whether the event alone is enough for its blocks to be indexed: it stores blocks of a group whose hits
+// extend a prefix, with all their tokens and everything else that identifies them. Whether they are indexed at once depends
+// on earlier events: a block waits for its parent, and one announced by hash alone counts if the same hash is held in
+// another tier.
 func indexed(e *kvevent.Event) bool {
 	return e.Kind == kvevent.Stored && !e.Partial && !e.Unkeyed &&
 		e.BlockSize > 0 && len(e.Hashes) > 0 && len(e.Tokens) == len(e.Hashes)*e.BlockSize && knownMedium(e.Medium)
 }
 
-// knownMedium tells whether the picker knows the medium without being told of it in the pool.
+// knownMedium reports whether the picker knows the medium without an entry for it in the pool.
 func knownMedium(medium string) bool {
 	switch strings.ToLower(medium) {
 	case "", "gpu", "cpu", "cpu_pinned", "cpu_tier1", "fs", "disk", "obj", "external", "remote":

@@ -20,8 +20,8 @@ import (
 
 const frames = "../../internal/vllm/testdata/kv-events"
 
-// TestGoldenFrames decodes frames of the publishers of seven releases. What comes out stands in testdata/events.txt,
-// after the name of the frame.
+// TestGoldenFrames decodes frames of the publishers of seven releases. The results are in testdata/events.txt, after the
+// name of the frame.
 func TestGoldenFrames(t *testing.T) {
 	paths, err := filepath.Glob(filepath.Join(frames, "*", "*.hex"))
 	if err != nil || len(paths) < 90 {
@@ -117,7 +117,7 @@ func publish(t *testing.T, args []string, messages ...zmtp.Message) (status int,
 	}()
 	for pub.Subscribers() == 0 {
 		if ctx.Err() != nil {
-			t.Fatal("nobody has subscribed")
+			t.Fatal("no client has subscribed")
 		}
 		time.Sleep(time.Millisecond)
 	}

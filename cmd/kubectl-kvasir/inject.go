@@ -14,6 +14,7 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/cli/console"
 	"github.com/kvasir-dev/kvasir/internal/cli/fleet"
 	"github.com/kvasir-dev/kvasir/internal/cli/workload"
+	"github.com/kvasir-dev/kvasir/internal/version"
 )
 
 const aboutInject = `Adds the reporter to workloads of your own, whose pods a pool selects: the sidecar, its token and the pickers' CA, the engine's
@@ -43,7 +44,7 @@ func injectCommand(std stdio) *cobra.Command {
 		defer in.Close()
 		var out bytes.Buffer
 		results, err := workload.Inject(c.Context(), in, &out, workload.Options{
-			Name: *pool, Namespace: k.namespace(), Version: version,
+			Name: *pool, Namespace: k.namespace(), Version: version.Get().Version,
 			Pool: func(ctx context.Context, name types.NamespacedName) (*v1alpha1.InferencePool, error) {
 				client, _, _, err := k.connect()
 				if err != nil {

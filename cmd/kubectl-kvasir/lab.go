@@ -37,15 +37,16 @@ func labRun(std stdio) *cobra.Command {
 		profile   = set.String("profile", "8b-h100", "time model of the engines: "+strings.Join(enginemodel.ProfileNames(), ", "))
 		engines   = set.String("engine-model", "even", aboutEngines)
 		speed     = set.Float64("speed", 1, "factor of the arrivals' rate")
-		arrivals  = set.String("arrivals", "timestamps", "timestamps, or think: a session's next turn comes some time after the answer to the one before")
-		policies  = set.String("policies", "MarginalCost,RoundRobin", "strategies, with commas: "+typeNames()+"; LMetric/literal, LongestPrefix/literal, Rendezvous/prefix, ApproximatePrefix/long; all; five (lmetric, load_only, sticky, unified, capped); NAME*4 takes engines for four times as fast as learned")
-		pickers   = set.Int("pickers", 1, "number of pickers, which get the requests by turns")
-		exchange  = set.String("exchange", "on", "on: pickers tell each other what they have given the pods; off: they do not")
-		lag       = set.Duration("event-lag", 10*time.Millisecond, "time until a cache event reaches the pickers")
-		maxTurns  = set.Int("max-turns", 0, "most turns of a session that are sent; 0 sends all")
-		seeds     = set.String("seeds", "1", "seeds of the runs, with commas")
-		drops     = set.Bool("drop-report", false, "tell which requests were not sent (json and html always do)")
-		output    = set.StringP("output", "o", "table", "table, json or html")
+		arrivals  = set.String("arrivals", "timestamps", "timestamps, or think: a session's next turn arrives some time after the answer to the one before")
+		policies  = set.String("policies", "MarginalCost,RoundRobin", "strategies, with commas: "+typeNames()+
+			"; LMetric/literal, LongestPrefix/literal, Rendezvous/prefix, ApproximatePrefix/long; all; five (lmetric, load_only, sticky, unified, capped); NAME*4 takes engines for four times as fast as learned")
+		pickers  = set.Int("pickers", 1, "number of pickers, which get the requests by turns")
+		exchange = set.String("exchange", "on", "on: pickers exchange what they have assigned to the pods; off: they do not")
+		lag      = set.Duration("event-lag", 10*time.Millisecond, "time until a cache event reaches the pickers")
+		maxTurns = set.Int("max-turns", 0, "most turns of a session that are sent; 0 sends all")
+		seeds    = set.String("seeds", "1", "seeds of the runs, with commas")
+		drops    = set.Bool("drop-report", false, "report which requests were not sent (json and html always do)")
+		output   = set.StringP("output", "o", "table", "table, json or html")
 	)
 	c.RunE = func(c *cobra.Command, _ []string) error {
 		ctx := c.Context()
@@ -104,9 +105,10 @@ func labRun(std stdio) *cobra.Command {
 // engineModels are the values of --engine-model.
 var engineModels = []string{"even", "uneven"}
 
-// runAll runs each strategy with each seed, which draws the workload: a seed here is the same seed in a sweep. It tells
-// show how many of all runs are done.
-func runAll(ctx context.Context, c *lab.Config, maxTurns int, list []lab.Strategy, seeds []uint64, show func(done, all int)) (*lab.Report, error) {
+// runAll runs each strategy with each seed, which draws the workload: a seed here is the same seed in a sweep. It reports
+// to show how many of all runs are done.
+func runAll(ctx context.Context, c *lab.Config, maxTurns int, list []lab.Strategy, seeds []uint64, show func(done,
+	all int)) (*lab.Report, error) {
 	report := &lab.Report{}
 	var drawn []*lab.Workload
 	var bounds []lab.Bounds
@@ -152,10 +154,10 @@ func runAll(ctx context.Context, c *lab.Config, maxTurns int, list []lab.Strateg
 	return report, nil
 }
 
-// generatedRequests is how many requests a generated workload has where nobody says.
+// generatedRequests is the default number of requests of a generated workload.
 const generatedRequests = 5000
 
-// loadWorkload reads or generates a workload of seed 1. It tells of lines that it had to leave out.
+// loadWorkload reads or generates a workload of seed 1. It reports lines that it had to skip.
 func loadWorkload(std stdio, path, generated string, requests int) (*lab.Workload, error) {
 	if generated != "" {
 		if requests <= 0 {

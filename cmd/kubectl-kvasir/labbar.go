@@ -7,7 +7,7 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/cli/console"
 )
 
-// labBar tells how many runs of a lab command are done, on terminals only: elsewhere nobody waits for it.
+// labBar reports how many runs of a lab command are done, on terminals only.
 type labBar struct {
 	bar   *console.Progress // nil where there is no terminal
 	began time.Time
@@ -21,7 +21,7 @@ func newLabBar(std stdio) *labBar {
 	return b
 }
 
-// show tells that so many of all are done.
+// show displays that so many of all are done.
 func (b *labBar) show(done, all int) {
 	if b.bar != nil {
 		b.bar.Show(done, all, "runs", fmt.Sprintf("%.0f s", time.Since(b.began).Seconds()))

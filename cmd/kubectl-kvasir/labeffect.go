@@ -15,8 +15,8 @@ import (
 
 const aboutLabEffect = `Shows what something changes: the same workload, fleet and seeds with it and without it.
 
-  exchange   1, 2 and 4 pickers that tell each other what they have given the pods, or do not
-  spread     bursts on a prefix that nobody has computed yet, under strategies that spread it or do not
+  exchange   1, 2 and 4 pickers, with and without exchanging what they have assigned to the pods
+  spread     bursts with a prefix that no pod has computed yet, under strategies that spread it or do not
   adapters   LoRA adapters, more than pods run at a time, with pickers that know where they run or do not
   islands    half of the pods on another island, 100 ms there and back, with pickers that know the way or do not
   shadow     what shadow strategies would have saved, by their estimate and in runs of their own`
@@ -105,7 +105,7 @@ func labEffect(std stdio) *cobra.Command {
 	return c
 }
 
-// effectOf runs an experiment, and tells show how many of all runs are done.
+// effectOf runs an experiment, and reports to show how many of all runs are done.
 func effectOf(name string, c lab.Config, seeds []uint64, show func(done, all int)) ([]lab.Effect, error) {
 	switch name {
 	case "spread":

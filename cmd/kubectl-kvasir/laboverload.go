@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"slices"
@@ -17,29 +18,29 @@ import (
 
 const aboutLabOverload = `Lets so many times as many sessions come as the fleet can serve, each at its own pace, without admission and with a target
 for first tokens (maxSlowdownPercent), and compares both with the fleet at the highest rate of sessions that it bears
-without admission. Turns that are refused are sent again after Retry-After; who is refused too often gives the session up.`
+without admission. Turns that are refused are sent again after Retry-After; a client that is refused too often gives the session up.`
 
 // labOverload is the command of that name.
 func labOverload(std stdio) *cobra.Command {
 	c := newCommand("overload", "What admission makes of more than the fleet can serve", aboutLabOverload)
 	set := c.Flags()
 	var (
-		workloads = set.String("workloads", "conversation,chat,rag,agentic", "workloads, with commas: conversation (ten minutes of Mooncake's trace), "+strings.Join(lab.Generated(), ", "))
-		horizon   = set.Duration("horizon", 5*time.Minute, "how long sessions come, in virtual time, also where saturation is looked for; the second half is measured")
-		retries   = set.Int("retries", 2, "how often a turn that is refused is sent again; 0 goes on with the next turn")
-		factor    = set.Float64("factor", 3, "rate at which sessions begin, as a multiple of the one that saturates the fleet")
-		slowdown  = set.Float64("max-slowdown", 2, "the target: first tokens within so many times what the prefill of the whole prompt takes on an idle pod")
-		tenants   = set.String("tenants", "0.2,0.2,0.2,0.4", "the parts of the sessions of tenants with equal weights, with commas")
-		strategy  = set.String("policy", "MarginalCost", "strategy, as of lab run")
-		pods      = set.Int("pods", 4, "number of pods")
-		kvTokens  = set.Int("kv-tokens", 0, "KV cache of a pod in tokens; default is the profile's")
-		profile   = set.String("profile", "8b-h100", "time model of the engines: "+strings.Join(enginemodel.ProfileNames(), ", "))
-		blocks    = set.Int("block-tokens", 128, "block size of engines and keys in tokens")
-		seeds     = set.String("seeds", "1,2,3", "seeds of the runs, with commas")
-		output    = set.StringP("output", "o", "table", "table or json")
+		workloads = set.String("workloads", "conversation,chat,rag,agentic",
+			"workloads, with commas: conversation (ten minutes of Mooncake's trace), "+strings.Join(lab.Generated(), ", "))
+		horizon  = set.Duration("horizon", 5*time.Minute, "how long sessions arrive, in virtual time, also where saturation is looked for; the second half is measured")
+		retries  = set.Int("retries", 2, "how often a turn that is refused is sent again; 0 continues with the next turn")
+		factor   = set.Float64("factor", 3, "rate at which sessions begin, as a multiple of the one that saturates the fleet")
+		slowdown = set.Float64("max-slowdown", 2, "the target: first tokens within so many times what the prefill of the entire prompt takes on an idle pod")
+		tenants  = set.String("tenants", "0.2,0.2,0.2,0.4", "the parts of the sessions of tenants with equal weights, with commas")
+		strategy = set.String("policy", "MarginalCost", "strategy, as of lab run")
+		pods     = set.Int("pods", 4, "number of pods")
+		kvTokens = set.Int("kv-tokens", 0, "KV cache of a pod in tokens; default is the profile's")
+		profile  = set.String("profile", "8b-h100", "time model of the engines: "+strings.Join(enginemodel.ProfileNames(), ", "))
+		blocks   = set.Int("block-tokens", 128, "block size of engines and keys in tokens")
+		seeds    = set.String("seeds", "1,2,3", "seeds of the runs, with commas")
+		output   = set.StringP("output", "o", "table", "table or json")
 	)
 	c.RunE = func(c *cobra.Command, _ []string) error {
-		ctx := c.Context()
 		strategies, err := lab.Strategies(*strategy)
 		if err != nil || len(strategies) != 1 {
 			return wrong("--policy %q is not one strategy", *strategy)
@@ -62,39 +63,17 @@ func labOverload(std stdio) *cobra.Command {
 		if !(*factor > 0) || !(*slowdown > 1) || *horizon < time.Second || *horizon > time.Hour || *retries < 0 {
 			return wrong("--factor must be above 0, --max-slowdown above 1, --horizon from 1s to 1h and --retries 0 or more")
 		}
-		var all []*lab.Pressured
-		bar, names := newLabBar(std), strings.Split(*workloads, ",")
-		defer bar.end()
-		for _, name := range names {
-			w, err := overloadWorkload(std, strings.TrimSpace(name))
-			if err != nil {
-				return err
-			}
-			for _, seed := range numbers {
-				bar.show(len(all), len(names)*len(numbers))
-				if err := ctx.Err(); err != nil {
-					return err
-				}
-				drawn, err := w.Drawn(seed)
-				if err != nil {
-					return err
-				}
-				o := lab.Overload{
-					Config: lab.Config{
-						Workload: drawn, Strategy: strategies[0], Pods: *pods, KVTokens: *kvTokens, Profile: gpu, BlockTokens: *blocks,
-						Seed: seed, EventLag: 10 * time.Millisecond, Horizon: *horizon, Retries: *retries,
-					},
-					Factor: *factor, Slowdown: *slowdown, Tenants: parts,
-				}
-				r, err := o.Run(ctx)
-				if err != nil {
-					return fmt.Errorf("%s: %w", name, err)
-				}
-				all = append(all, r)
-			}
+		o := lab.Overload{
+			Config: lab.Config{
+				Strategy: strategies[0], Pods: *pods, KVTokens: *kvTokens, Profile: gpu, BlockTokens: *blocks,
+				EventLag: 10 * time.Millisecond, Horizon: *horizon, Retries: *retries,
+			},
+			Factor: *factor, Slowdown: *slowdown, Tenants: parts,
 		}
-		bar.show(len(all), len(all))
-		bar.end()
+		all, err := runOverload(c.Context(), std, o, strings.Split(*workloads, ","), numbers)
+		if err != nil {
+			return err
+		}
 		if *output == "json" {
 			e := json.NewEncoder(std.Out)
 			e.SetIndent("", "  ")
@@ -103,6 +82,36 @@ func labOverload(std stdio) *cobra.Command {
 		return printPressed(std, all)
 	}
 	return c
+}
+
+// runOverload runs o with each workload and seed.
+func runOverload(ctx context.Context, std stdio, o lab.Overload, workloads []string, seeds []uint64) (all []*lab.Pressured, err error) {
+	bar := newLabBar(std)
+	defer bar.end()
+	for _, name := range workloads {
+		w, err := overloadWorkload(std, strings.TrimSpace(name))
+		if err != nil {
+			return nil, err
+		}
+		for _, seed := range seeds {
+			bar.show(len(all), len(workloads)*len(seeds))
+			if err := ctx.Err(); err != nil {
+				return nil, err
+			}
+			drawn, err := w.Drawn(seed)
+			if err != nil {
+				return nil, err
+			}
+			o.Workload, o.Seed = drawn, seed
+			r, err := o.Run(ctx)
+			if err != nil {
+				return nil, fmt.Errorf("%s: %w", name, err)
+			}
+			all = append(all, r)
+		}
+	}
+	bar.show(len(all), len(all))
+	return all, nil
 }
 
 // overloadWorkload finds a workload by its name. Generated ones grow as they are needed.
@@ -118,8 +127,10 @@ func printPressed(std stdio, all []*lab.Pressured) error {
 	fmt.Fprintln(t, "workload\tseed\tadmission\toffered/s\tanswered/s\tof saturation\tprompt tokens/s\tof saturation\tin time\tTTFT p50\tp90\tgave up\toff the fair share\t")
 	for _, r := range all {
 		for _, p := range []*lab.Pressure{&r.Saturated, &r.Off, &r.On} {
-			fmt.Fprintf(t, "%s\t%d\t%s\t%.1f\t%.1f\t%.2f\t%.0f\t%.2f\t%.1f %%\t%.3f s\t%.3f s\t%d\t%.1f %%\t\n", r.Workload, r.Seed, p.Name, p.Offered, p.Answered,
-				p.Answered/r.Saturated.Answered, p.Prompt, p.Prompt/r.Saturated.Prompt, 100*p.InTime, p.TTFTSeconds.P50, p.TTFTSeconds.P90, p.GaveUp, 100*p.Unfair)
+			fmt.Fprintf(t, "%s\t%d\t%s\t%.1f\t%.1f\t%.2f\t%.0f\t%.2f\t%.1f %%\t%.3f s\t%.3f s\t%d\t%.1f %%\t\n", r.Workload, r.Seed, p.Name,
+				p.Offered, p.Answered,
+				p.Answered/r.Saturated.Answered, p.Prompt, p.Prompt/r.Saturated.Prompt, 100*p.InTime, p.TTFTSeconds.P50, p.TTFTSeconds.P90, p.GaveUp,
+				100*p.Unfair)
 		}
 	}
 	return t.Flush()

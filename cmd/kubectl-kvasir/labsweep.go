@@ -2,6 +2,7 @@ package main
 
 import (
 	"cmp"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -32,26 +33,25 @@ func labSweep(std stdio) *cobra.Command {
 		requests  = set.Int("requests", 2500, "most requests of a workload")
 		pods      = set.String("pods", "8,16", "numbers of pods, with commas")
 		kvTokens  = set.String("kv-tokens", "0,1600000", "KV caches of a pod in tokens, with commas; 0 is the profile's")
-		profiles  = set.String("profiles", "8b-h100,70b-tp4-h100", "time models of the engines, with commas: "+strings.Join(enginemodel.ProfileNames(), ", "))
-		loads     = set.String("loads", "0.3,0.6,0.85", "arrival rates, with commas, as parts of what the fleet can answer")
-		full      = set.Bool("full", false, "every fleet at every load of every workload, not two that have nothing in common")
-		policies  = set.String("policies", "all,LMetric/literal,LongestPrefix/literal,Rendezvous/prefix", "strategies, as of lab run")
-		seeds     = set.String("seeds", "1,2,3,4,5", "seeds of the runs, with commas")
-		model     = set.String("engine-model", "even", aboutEngines)
-		resume    = set.String("resume", "", "file that keeps the configurations that are done; those that it has are not run again")
-		arrivals  = set.String("arrivals", "timestamps", "timestamps or think, as of lab run")
-		blocks    = set.Int("block-tokens", 128, "block size of engines and keys in tokens; larger is faster and coarser")
-		lag       = set.Duration("event-lag", 10*time.Millisecond, "time until a cache event reaches the picker")
-		parallel  = set.Int("parallel", 1, "runs at a time")
-		cells     = set.Bool("cells", false, "print every configuration too")
-		output    = set.StringP("output", "o", "table", "table or json")
+		profiles  = set.String("profiles", "8b-h100,70b-tp4-h100", "time models of the engines, with commas: "+
+			strings.Join(enginemodel.ProfileNames(), ", "))
+		loads    = set.String("loads", "0.3,0.6,0.85", "arrival rates, with commas, as parts of what the fleet can answer")
+		full     = set.Bool("full", false, "every fleet at every load of every workload, not two that have nothing in common")
+		policies = set.String("policies", "all,LMetric/literal,LongestPrefix/literal,Rendezvous/prefix", "strategies, as of lab run")
+		seeds    = set.String("seeds", "1,2,3,4,5", "seeds of the runs, with commas")
+		model    = set.String("engine-model", "even", aboutEngines)
+		resume   = set.String("resume", "", "file that keeps the configurations that are done; those that it has are not run again")
+		arrivals = set.String("arrivals", "timestamps", "timestamps or think, as of lab run")
+		blocks   = set.Int("block-tokens", 128, "block size of engines and keys in tokens; larger is faster and coarser")
+		lag      = set.Duration("event-lag", 10*time.Millisecond, "time until a cache event reaches the picker")
+		parallel = set.Int("parallel", 1, "runs at a time")
+		cells    = set.Bool("cells", false, "print every configuration too")
+		output   = set.StringP("output", "o", "table", "table or json")
 	)
 	c.RunE = func(c *cobra.Command, _ []string) error {
 		ctx := c.Context()
-		m := lab.Matrix{
-			Full: *full, BlockTokens: *blocks, EventLag: *lag, Think: *arrivals == "think", Parallel: *parallel,
-			Uneven: *model == "uneven",
-		}
+		m := lab.Matrix{Full: *full, BlockTokens: *blocks, EventLag: *lag, Parallel: *parallel}
+		m.Think, m.Uneven = *arrivals == "think", *model == "uneven"
 		var err error
 		if m.Strategies, err = lab.Strategies(*policies); err != nil {
 			return wrong("--policies: %v", err)
@@ -89,17 +89,8 @@ func labSweep(std stdio) *cobra.Command {
 		if err := kept.load(); err != nil {
 			return err
 		}
-		m.Known = kept.Configurations
-		began, bar := time.Now(), std.Progress()
-		var failed error
-		result, err := m.Run(ctx, func(done, all int, c *lab.Cell) {
-			bar.Show(done, all, "configurations", fmt.Sprintf("%.0f s", time.Since(began).Seconds()))
-			if err := kept.add(c); err != nil {
-				failed = err
-			}
-		})
-		bar.End()
-		if err = cmp.Or(err, failed); err != nil {
+		result, err := kept.run(ctx, std, &m)
+		if err != nil {
 			return err
 		}
 		ranks := lab.Ranking(result)
@@ -111,6 +102,21 @@ func labSweep(std stdio) *cobra.Command {
 		return printRanking(std, ranks, result, *cells)
 	}
 	return c
+}
+
+// run runs the configurations of a sweep that are not done yet, and returns all.
+func (p *progress) run(ctx context.Context, std stdio, m *lab.Matrix) ([]*lab.Cell, error) {
+	m.Known = p.Configurations
+	began, bar := time.Now(), std.Progress()
+	var failed error
+	result, err := m.Run(ctx, func(done, all int, c *lab.Cell) {
+		bar.Show(done, all, "configurations", fmt.Sprintf("%.0f s", time.Since(began).Seconds()))
+		if err := p.add(c); err != nil {
+			failed = err
+		}
+	})
+	bar.End()
+	return result, cmp.Or(err, failed)
 }
 
 // progress of a sweep, which a file keeps from one time to the next.
@@ -136,7 +142,7 @@ func (p *progress) load() error {
 		err = json.Unmarshal(text, &before)
 	}
 	if err != nil {
-		return fmt.Errorf("reading what has been done: %w", err)
+		return fmt.Errorf("reading completed runs: %w", err)
 	}
 	if !slices.Equal(before.Parameters, p.Parameters) {
 		return fmt.Errorf("%s is of a sweep with other parameters: %v", p.path, before.Parameters)
@@ -159,12 +165,12 @@ func (p *progress) add(c *lab.Cell) error {
 		err = os.Rename(p.path+".new", p.path)
 	}
 	if err != nil {
-		return fmt.Errorf("keeping what has been done: %w", err)
+		return fmt.Errorf("saving completed runs: %w", err)
 	}
 	return nil
 }
 
-// sweepWorkloads loads traces and generates workloads. No two have one name: configurations are told apart by it. A trace
+// sweepWorkloads loads traces and generates workloads. Names are unique: they identify configurations. A trace
 // that is called as what is generated is called a trace.
 func sweepWorkloads(std stdio, traces, generated string, requests int) ([]*lab.Workload, error) {
 	var all []*lab.Workload
@@ -206,7 +212,8 @@ func printRanking(std stdio, ranks []lab.Rank, cells []*lab.Cell, each bool) err
 		if r.Incomparable {
 			mark = " (not all requests)"
 		}
-		fmt.Fprintf(t, "%s%s\t%.2f\t%.2f\t%.2f\t%.2f\t%.2f\t%d\t  %s\n", r.Strategy, mark, r.TTFT, r.TTFTWorst, r.P99, r.E2E, r.Hit, r.Wins, r.Worst)
+		fmt.Fprintf(t, "%s%s\t%.2f\t%.2f\t%.2f\t%.2f\t%.2f\t%d\t  %s\n", r.Strategy, mark, r.TTFT, r.TTFTWorst, r.P99, r.E2E, r.Hit, r.Wins,
+			r.Worst)
 	}
 	if err := t.Flush(); err != nil {
 		return err
@@ -217,7 +224,8 @@ func printRanking(std stdio, ranks []lab.Rank, cells []*lab.Cell, each bool) err
 	for _, c := range cells {
 		fmt.Fprintf(std.Out, "\n%s (speeds %.2f)\n", c.Name(), c.Speeds)
 		for _, s := range c.Scores {
-			fmt.Fprintf(t, "%s\t%.3f s\t±%.3f\tp99 %.2f s\tE2E %.2f s\thit %.1f %%\timbalance %.2f\t\n", s.Strategy, s.TTFTMean, s.TTFTSpread, s.TTFTP99, s.E2EMean, 100*s.HitRatio, s.Imbalance)
+			fmt.Fprintf(t, "%s\t%.3f s\t±%.3f\tp99 %.2f s\tE2E %.2f s\thit %.1f %%\timbalance %.2f\t\n", s.Strategy, s.TTFTMean, s.TTFTSpread,
+				s.TTFTP99, s.E2EMean, 100*s.HitRatio, s.Imbalance)
 		}
 		if err := t.Flush(); err != nil {
 			return err

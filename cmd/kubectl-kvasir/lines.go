@@ -55,8 +55,8 @@ func eachLine(ctx context.Context, std stdio, answer func(line []byte) (any, err
 	return out.flush()
 }
 
-// readLine appends the next line to buf, its end included. It returns errLine for a line longer than limit, which it
-// has passed over, and io.EOF with the last line if that has no end.
+// readLine appends the next line to buf, its end included. It returns errLine for a line longer than limit, which it has
+// skipped, and io.EOF with the last line if that has no end.
 func readLine(in *bufio.Reader, buf []byte, limit int) ([]byte, error) {
 	tooLong := false
 	for {

@@ -64,7 +64,7 @@ func explain(std stdio) *cobra.Command {
 		if err != nil {
 			return err
 		}
-		// Replicas see the same, but for what happens this moment: the first that answers will do.
+		// Replicas see the same, except for changes of this moment: the first that answers is enough.
 		var errs []error
 		for _, p := range pickers {
 			e, err := p.Explain(c.Context(), *path, body)
@@ -91,8 +91,8 @@ func first(args []string) string {
 
 const aboutDecisions = `Shows the last decisions of a pool's pickers, oldest first: which pod, how much of the prompt was matched and how much the engine
 found cached, the cost of the pod that was taken and of the second best. A line is written when a request has ended; with
---picks also when it is placed. Prompts, tokens, sessions and users are nowhere in it. While nobody follows, pickers take down
-a decision now and then only.
+--picks also when it is placed. Prompts, tokens, sessions and users are nowhere in it. While no client follows, pickers record
+only an occasional decision.
 
 With -o json each decision is one line with every candidate's terms, with -o yaml one document.`
 
@@ -103,7 +103,8 @@ func decisions(std stdio) *cobra.Command {
 	k.outputs(c)
 	k.pickers(c)
 	follow := c.Flags().BoolP("follow", "f", false, "go on with new decisions until interrupted")
-	tail := c.Flags().Int("tail", 20, fmt.Sprintf("how many decisions of each picker are shown that were made before, at most %d", api.MaxDecisions))
+	tail := c.Flags().Int("tail", 20, fmt.Sprintf("how many decisions of each picker are shown that were made before, at most %d",
+		api.MaxDecisions))
 	picks := c.Flags().Bool("picks", false, "show decisions when they are made, too")
 	argument(c, "pool", true)
 	c.ValidArgsFunction = k.one(poolNames)
@@ -146,7 +147,7 @@ func (k *cluster) decision(d *api.Decision) error {
 	}
 }
 
-// eachDecision shows the decisions of all replicas: in the order of time when it is about past ones, as they come when it
+// eachDecision shows the decisions of all replicas: past ones in the order of time, new ones as they arrive when it
 // follows. Being interrupted is no error.
 func eachDecision(ctx context.Context, pickers []*live.Picker, tail int, follow, ended bool, show func(*api.Decision) error) error {
 	var mu sync.Mutex // guards past, and the output
@@ -183,7 +184,7 @@ func eachDecision(ctx context.Context, pickers []*live.Picker, tail int, follow,
 	return errors.Join(errs...)
 }
 
-const aboutTrace = `Shows the prefixes that requests of a pool have found in caches most often of late, and which pods hold them: as hashes, which are
+const aboutTrace = `Shows the prefixes that recent requests of a pool have found in caches most often, and which pods hold them: as hashes, which are
 those of explain and decisions only where a prompt ends with the prefix. A hit counts a third after ten minutes. HOLDERS have all of
 it; a number behind a pod is how many tokens it holds, if not all.`
 
@@ -194,7 +195,7 @@ type prefixes struct {
 
 // traceCommand is the command trace.
 func traceCommand(std stdio) *cobra.Command {
-	c := newCommand("trace [POOL]", "Which prefixes are hot, and who holds them", aboutTrace)
+	c := newCommand("trace [POOL]", "Which prefixes are hot, and which pods hold them", aboutTrace)
 	k := newCluster(c, std)
 	k.outputs(c)
 	k.pickers(c)

@@ -12,7 +12,7 @@ import (
 	"github.com/kvasir-dev/kvasir/test/docpage"
 )
 
-var update = flag.Bool("update", false, "write the golden files anew")
+var update = flag.Bool("update", false, "rewrite the golden files")
 
 // exec runs the program on input and returns what it wrote.
 func exec(t *testing.T, input string, args ...string) (status int, stdout, stderr string) {

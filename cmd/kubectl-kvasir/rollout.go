@@ -16,7 +16,8 @@ import (
 
 // rollout is the command of that name.
 func rollout(std stdio) *cobra.Command {
-	c := newGroup("rollout", "Watch, pause and restart a pool's rollout", "Rollouts of a pool's pods to its newest template. kubectl rollout does not know them.")
+	c := newGroup("rollout", "Watch, pause and restart a pool's rollout",
+		"Rollouts of a pool's pods to its newest template. kubectl rollout does not know them.")
 	c.AddCommand(rolloutStatus(std), rolloutPause(std), rolloutResume(std), rolloutRestart(std))
 	return c
 }
@@ -39,7 +40,7 @@ const lookEvery = time.Second
 func rolloutStatus(std stdio) *cobra.Command {
 	c, k := poolCommand(std, "status", "Wait for a rollout", aboutRolloutStatus)
 	k.outputs(c)
-	watch := c.Flags().BoolP("watch", "w", true, "wait for the end; else tell how far it is")
+	watch := c.Flags().BoolP("watch", "w", true, "wait for the end; else report the progress")
 	timeout := c.Flags().Duration("timeout", 0, "longest wait; 0 waits until it ends")
 	c.RunE = func(c *cobra.Command, args []string) error {
 		client, _, namespace, err := k.connect()
@@ -138,8 +139,10 @@ func rolloutRestart(std stdio) *cobra.Command {
 	return c
 }
 
-// change does something to a pool and tells what was done.
-func (k *cluster) change(do func(ctx context.Context, c client.Client, name types.NamespacedName) (string, error)) func(*cobra.Command, []string) error {
+// change does something to a pool and reports what was done.
+func (k *cluster) change(
+	do func(ctx context.Context, c client.Client, name types.NamespacedName) (string, error),
+) func(*cobra.Command, []string) error {
 	return func(c *cobra.Command, args []string) error {
 		client, _, namespace, err := k.connect()
 		if err != nil {

@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/kvasir-dev/kvasir/internal/cli/console"
+	"github.com/kvasir-dev/kvasir/internal/version"
 )
 
 // stdio is what the program reads and writes.
@@ -16,10 +17,7 @@ type stdio = console.Console
 // completer is the name by which kubectl asks a plugin to complete a command line.
 const completer = "kubectl_complete-kvasir"
 
-// version of what is injected; set when it is built.
-var version = "dev"
-
-// usageError says what is wrong with a command line.
+// usageError describes an error in a command line.
 type usageError struct{ text string }
 
 func (e *usageError) Error() string { return e.text }
@@ -68,7 +66,9 @@ func newRoot(std stdio) *cobra.Command {
 	inGroup(root, groupSteer, drain(std), undrain(std), rollout(std), injectCommand(std))
 	lab := newGroup("lab", "Compare strategies offline", "Plays workloads against model engines in virtual time. It asks no cluster.")
 	lab.AddCommand(labRun(std), labSweep(std), labEffect(std), labOverload(std))
-	inGroup(root, groupTools, lab, events(std), render(std), tokenize(std))
+	inGroup(root, groupTools, lab, events(std), render(std), tokenize(std), versionCommand(std))
+	root.Version = version.Get().String()
+	root.SetVersionTemplate("{{.DisplayName}} {{.Version}}\n")
 	return root
 }
 

@@ -14,7 +14,7 @@ import (
 
 const aboutStatus = `Shows pools, their pods and the stages of these, what their pickers see, and what is not as it should be. Hit ratios are parts
 of the prompt tokens of the last minute: HIT was found in caches, PREDICTED was expected there, DIVERGENCE is by how much the
-two differ, answer by answer. Without an answer of late they are of all the time.`
+two differ, answer by answer. Without a recent answer they cover the whole time.`
 
 // status is the command of that name.
 func status(std stdio) *cobra.Command {
@@ -45,7 +45,7 @@ func status(std stdio) *cobra.Command {
 	return c
 }
 
-const aboutTop = `Shows what status does, on the whole terminal, and anew as it changes. q quits, j and k or the arrows scroll, the space bar asks
+const aboutTop = `Shows what status does, on the whole terminal, and refreshes it as it changes. q quits, j and k or the arrows scroll, the space bar asks
 at once.`
 
 // topCommand is the command top.

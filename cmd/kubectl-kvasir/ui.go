@@ -16,7 +16,7 @@ const aboutUI = `Serves the picker's page to browsers of this machine, at an add
 picker goes through the API server, and the picker is shown a token: the browser needs none. Of several replicas it is the
 first's page.`
 
-// uiEnd is how long answers may take at the end.
+// uiEnd is how long answers can take at the end.
 const uiEnd = time.Second
 
 // ui is the command of that name.

@@ -12,14 +12,14 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/children"
 )
 
-// lookEvery is how often optional APIs are looked for: they may come when the operator runs already.
+// lookEvery is how often optional APIs are looked for: they can be installed while the operator runs.
 const lookEvery = 30 * time.Second
 
 // apis knows which optional APIs the cluster has. It is a manager's Runnable, in every replica.
 type apis struct {
 	finder discovery.DiscoveryInterface
 	log    logr.Logger
-	// changed is called when an API has come or gone.
+	// changed is called when an API was installed or removed.
 	changed func(context.Context)
 
 	mu   sync.Mutex // guards what follows
@@ -46,26 +46,29 @@ func (a *apis) Start(ctx context.Context) error {
 }
 
 // optionalKinds are those that are looked for.
-var optionalKinds = []schema.GroupVersionKind{children.GIEKind, children.RouteKind, children.CertificateKind, children.ProvisioningKind}
+var optionalKinds = []schema.GroupVersionKind{
+	children.GIEKind, children.RouteKind, children.CertificateKind, children.ProvisioningKind, children.DestinationRuleKind,
+	children.BackendTrafficPolicyKind, children.HealthCheckPolicyKind, children.GCPBackendPolicyKind,
+}
 
-// there tells whether the cluster has a kind.
+// there reports whether the cluster has a kind.
 func (a *apis) there(kind schema.GroupVersionKind) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.seen[kind]
 }
 
-// look asks the cluster, and tells whether something has changed. What cannot be asked stays as it was.
+// look asks the cluster, and reports whether something has changed. What cannot be asked stays as it was.
 func (a *apis) look() (changed bool) {
 	for _, kind := range optionalKinds {
 		is, err := a.serves(kind)
 		if err != nil {
-			a.log.V(1).Info("The cluster's APIs are not told", "error", err.Error())
+			a.log.V(1).Info("Discovering the cluster's APIs failed", "error", err.Error())
 			return changed
 		}
 		a.mu.Lock()
 		if a.seen[kind] != is {
-			a.log.Info("An optional API has come or gone", "kind", kind.String(), "served", is)
+			a.log.Info("Optional API installed or removed", "kind", kind.String(), "served", is)
 			changed = true
 		}
 		if a.seen == nil {
@@ -77,11 +80,11 @@ func (a *apis) look() (changed bool) {
 	return changed
 }
 
-// serves tells whether the API server knows a kind.
+// serves reports whether the API server knows a kind.
 func (a *apis) serves(kind schema.GroupVersionKind) (bool, error) {
 	groups, err := a.finder.ServerGroups()
 	if err != nil {
-		return false, err //nolint:wrapcheck // said as it is
+		return false, err
 	}
 	for _, group := range groups.Groups {
 		if group.Name != kind.Group {
@@ -93,7 +96,7 @@ func (a *apis) serves(kind schema.GroupVersionKind) (bool, error) {
 			}
 			resources, err := a.finder.ServerResourcesForGroupVersion(version.GroupVersion)
 			if err != nil {
-				return false, err //nolint:wrapcheck // said as it is
+				return false, err
 			}
 			for i := range resources.APIResources {
 				if resources.APIResources[i].Kind == kind.Kind {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/client-go/discovery"
 	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -18,23 +19,25 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/controller/inferencepool"
 	"github.com/kvasir-dev/kvasir/internal/controller/pickers"
 	"github.com/kvasir-dev/kvasir/internal/controller/routingpolicy"
+	kvasirmetrics "github.com/kvasir-dev/kvasir/internal/metrics"
 	"github.com/kvasir-dev/kvasir/internal/scrape"
 )
 
 const (
 	// workers reconcile pools at the same time.
 	workers = 4
-	// news of pools that may wait until a controller has begun to read.
+	// news of pools that can wait until a controller has begun to read.
 	news = 256
 	// injected names what is put into pods: it changes with that, and no earlier pod is touched for it.
-	injected = "v1"
+	injected = "v2"
 )
 
 // addControllers adds what the operator does.
 func addControllers(mgr ctrl.Manager, o *options) error {
 	ofPools, ofPolicies := make(chan event.GenericEvent, news), make(chan event.GenericEvent, news)
 	heard := pickers.New(pickers.Options{
-		Reader: mgr.GetClient(), Direct: mgr.GetAPIReader(), Token: o.token, Changed: []chan<- event.GenericEvent{ofPools, ofPolicies}, Log: mgr.GetLogger().WithName("pickers"),
+		Reader: mgr.GetClient(), Direct: mgr.GetAPIReader(), Token: o.token, Changed: []chan<- event.GenericEvent{ofPools, ofPolicies},
+		Log: mgr.GetLogger().WithName("pickers"),
 	})
 	sizes := &autoscaling.Loop{Reader: mgr.GetClient(), Pickers: heard, Clock: clock.RealClock{}, Changed: ofPools}
 	warmups := &inferencepool.Warmups{Pickers: heard, Changed: ofPools}
@@ -42,12 +45,13 @@ func addControllers(mgr ctrl.Manager, o *options) error {
 	if err != nil {
 		return fmt.Errorf("asking for the cluster's APIs: %w", err)
 	}
-	optional := &apis{finder: finder, log: mgr.GetLogger().WithName("apis"), changed: func(ctx context.Context) { tellAll(ctx, mgr.GetClient(), ofPools) }}
+	optional := &apis{finder: finder, log: mgr.GetLogger().WithName("apis"),
+		changed: func(ctx context.Context) { tellAll(ctx, mgr.GetClient(), ofPools) }}
 	optional.look()
 	engines := inferencepool.NewScraped(scrape.Options{Log: mgr.GetLogger().WithName("engines")})
 	for _, r := range []manager.Runnable{heard, sizes, warmups, optional, closer{engines.Close}} {
 		if err := mgr.Add(r); err != nil {
-			return fmt.Errorf("adding what the controllers need: %w", err)
+			return fmt.Errorf("adding the controllers' dependencies: %w", err)
 		}
 	}
 	if o.kedaAddress != "" {
@@ -55,8 +59,10 @@ func addControllers(mgr ctrl.Manager, o *options) error {
 			return fmt.Errorf("adding the scaler for KEDA: %w", err)
 		}
 	}
-	if err := metrics.Registry.Register(sizes); err != nil {
-		return fmt.Errorf("showing sizes: %w", err)
+	for _, c := range []prometheus.Collector{sizes, kvasirmetrics.BuildInfo()} {
+		if err := metrics.Registry.Register(c); err != nil {
+			return fmt.Errorf("registering metrics: %w", err)
+		}
 	}
 
 	policies := &routingpolicy.Reconciler{
@@ -74,10 +80,16 @@ func addControllers(mgr ctrl.Manager, o *options) error {
 				PickerImage: o.pickerImage, Operator: o.account, LogLevel: o.pickerLogLevel,
 				GIE: optional.there(children.GIEKind), Routes: optional.there(children.RouteKind),
 				CertManager: optional.there(children.CertificateKind), Provisioning: optional.there(children.ProvisioningKind),
+				Traffic: children.Traffic{
+					DestinationRule:      optional.there(children.DestinationRuleKind),
+					BackendTrafficPolicy: optional.there(children.BackendTrafficPolicyKind),
+					HealthCheckPolicy:    optional.there(children.HealthCheckPolicyKind),
+					GCPBackendPolicy:     optional.there(children.GCPBackendPolicyKind),
+				},
 			}
 		},
 		ReporterImage: o.reporterImage, Version: injected,
-		// Nodes are not namespaced: whoever may look at some namespaces only does not see them.
+		// Nodes are not namespaced: an operator limited to some namespaces cannot read them.
 		NodeSignals: len(o.namespaces) == 0,
 	}
 	if err := pools.SetupWithManager(mgr, ofPools, workers); err != nil {

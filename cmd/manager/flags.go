@@ -15,6 +15,7 @@ import (
 
 	"github.com/kvasir-dev/kvasir/internal/logging"
 	"github.com/kvasir-dev/kvasir/internal/syncapi"
+	"github.com/kvasir-dev/kvasir/internal/version"
 )
 
 // options are the flags: wiring only. Behaviour is in the objects.
@@ -47,26 +48,30 @@ func parse(args []string, stderr io.Writer) (*options, error) {
 	o := &options{}
 	f := flag.NewFlagSet("manager", flag.ContinueOnError)
 	f.SetOutput(stderr)
-	f.Func("namespace", "look at the pools of this `namespace` only; may be repeated. Without it, at those of all namespaces", o.addNamespace)
+	f.Bool("version", false, version.Usage)
+	f.Func("namespace", "manage only the pools of this `namespace`; can be repeated. Without it, those of all namespaces", o.addNamespace)
 	f.StringVar(&o.healthAddress, "health-address", ":8081", "`address` of /healthz and /readyz")
-	f.StringVar(&o.metricsAddress, "metrics-address", ":8443", "`address` of /metrics, over TLS, for those who may get the URL /metrics of the cluster; 0 for none")
-	f.StringVar(&o.metricsCerts, "metrics-cert-dir", "", "`directory` with tls.crt and tls.key for /metrics, read again when they change; without it a certificate is made at the start, signed by itself")
-	f.BoolVar(&o.leaderElection, "leader-election", true, "act only while no other replica does; the others stand by with filled caches")
-	f.StringVar(&o.leaderElectionNamespace, "leader-election-namespace", "", "`namespace` of the Lease; default is that of the service account")
-	f.StringVar(&o.pod, "pod", "", "`name` of the operator's own pod: the Lease goes with the Deployment that the pod is of")
+	f.StringVar(&o.metricsAddress, "metrics-address", ":8443", "`address` of /metrics, over TLS, for clients that can get the non-resource URL /metrics of the cluster; 0 for none")
+	f.StringVar(&o.metricsCerts, "metrics-cert-dir", "", "`directory` with tls.crt and tls.key for /metrics, read again when they change; without it, a self-signed certificate is created at the start")
+	f.BoolVar(&o.leaderElection, "leader-election", true, "act only while holding the Lease; other replicas are on standby with filled caches")
+	f.StringVar(&o.leaderElectionNamespace, "leader-election-namespace", "",
+		"`namespace` of the Lease; default is that of the service account")
+	f.StringVar(&o.pod, "pod", "", "`name` of the operator's own pod: its Deployment becomes the owner of the Lease")
 	f.StringVar(&o.pickerImage, "picker-image", "", "`image` of the pickers (required)")
 	f.StringVar(&o.reporterImage, "reporter-image", "", "`image` of the reporters (required)")
 	f.StringVar(&o.pickerLogLevel, "picker-log-level", "info", "log level of the pickers: error, info, debug or trace")
-	f.Func("service-account", "`NAMESPACE/NAME` of the operator's own service account, whom pickers tell what they know (required)", func(s string) error {
-		namespace, name, ok := strings.Cut(s, "/")
-		if !ok || namespace == "" || name == "" {
-			return errors.New("want NAMESPACE/NAME")
-		}
-		o.account = types.NamespacedName{Namespace: namespace, Name: name}
-		return nil
-	})
-	f.StringVar(&o.token, "token-file", "/var/run/kvasir/token", "`file` with a token of that account of the audience "+syncapi.OperateAudience+", which is shown to pickers")
-	f.StringVar(&o.kedaAddress, "keda-address", "", "`address` where KEDA is told the recommended sizes of pools, as by an external scaler, without TLS; empty for none")
+	f.Func("service-account", "`NAMESPACE/NAME` of the operator's own service account, to which pickers send their state (required)",
+		func(s string) error {
+			namespace, name, ok := strings.Cut(s, "/")
+			if !ok || namespace == "" || name == "" {
+				return errors.New("want NAMESPACE/NAME")
+			}
+			o.account = types.NamespacedName{Namespace: namespace, Name: name}
+			return nil
+		})
+	f.StringVar(&o.token, "token-file", "/var/run/kvasir/token", "`file` with a token of that account for the audience "+
+		syncapi.OperateAudience+", sent to pickers")
+	f.StringVar(&o.kedaAddress, "keda-address", "", "`address` of the KEDA external scaler, which serves the recommended sizes of pools without TLS; empty for none")
 	level := f.String("log-level", "info", "error, info, debug or trace")
 	f.StringVar(&o.logFormat, "log-format", logging.Text, "text or json")
 	config.RegisterFlags(f) // --kubeconfig
@@ -105,7 +110,7 @@ func (o *options) check(f *flag.FlagSet, level string) error {
 	case o.reporterImage == "":
 		return errors.New("--reporter-image is required")
 	case o.account.Name == "":
-		return errors.New("--service-account is required: pickers tell this account only")
+		return errors.New("--service-account is required: pickers accept only this account")
 	case !known:
 		return fmt.Errorf("--log-level %q: want error, info, debug or trace", level)
 	case !pickerKnown:

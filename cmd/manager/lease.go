@@ -20,18 +20,19 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// leaseName is the Lease by which replicas agree who leads.
+// leaseName is the Lease by which replicas elect the leader.
 const leaseName = "manager.kvasir.dev"
 
-// leaseTimeout is how long a request about the Lease may take: less than the 10 s in which a leader must renew it, so
+// leaseTimeout is how long a request about the Lease can take: less than the 10 s in which a leader must renew it, so
 // that one request that hangs does not cost the lead.
 const leaseTimeout = 5 * time.Second
 
-// newLock makes the lock by which replicas agree who leads. Each write of its Lease, the first one too, names the
-// Deployment of the replica as the owner: with the Deployment goes the Lease, and one that is written after that goes as
-// well. Where the replica is of no Deployment, or its Lease is in another namespace, the Lease stays when all are gone.
+// newLock makes the lock by which replicas elect the leader. Each write of its Lease, including the first, names the
+// Deployment of the replica as the owner: the Lease is deleted with the Deployment, and so is one that is written after
+// that. If the replica belongs to no Deployment, or its Lease is in another namespace, the Lease stays when all replicas
+// are gone.
 //
-// Who deletes the Deployment and makes it again at once may see two replicas lead until the old one renews, 2 s later.
+// A user who recreates the Deployment at once might see two replicas lead until the old one renews, 2 s later.
 func newLock(ctx context.Context, o *options, cluster *rest.Config, log logr.Logger) (*resourcelock.LeaseLock, error) {
 	host, err := os.Hostname()
 	if err != nil {
@@ -83,7 +84,7 @@ func deploymentOf(ctx context.Context, c client.Reader, pod types.NamespacedName
 	return []metav1.OwnerReference{{APIVersion: above.APIVersion, Kind: above.Kind, Name: above.Name, UID: above.UID}}, nil
 }
 
-// ownedLeases gives an owner to each Lease that is written through it, for the one that it had.
+// ownedLeases sets the owner of each Lease that is written through it, replacing the previous one.
 type ownedLeases struct {
 	coordinationv1client.LeasesGetter
 	owner []metav1.OwnerReference
@@ -100,18 +101,20 @@ type ownedLeasesOfNamespace struct {
 }
 
 // Create makes a Lease with the owner.
-func (l ownedLeasesOfNamespace) Create(ctx context.Context, lease *coordinationv1.Lease, o metav1.CreateOptions) (*coordinationv1.Lease, error) {
+func (l ownedLeasesOfNamespace) Create(ctx context.Context, lease *coordinationv1.Lease,
+	o metav1.CreateOptions) (*coordinationv1.Lease, error) {
 	lease.OwnerReferences = l.owner
 	return l.LeaseInterface.Create(ctx, lease, o)
 }
 
 // Update writes a Lease with the owner.
-func (l ownedLeasesOfNamespace) Update(ctx context.Context, lease *coordinationv1.Lease, o metav1.UpdateOptions) (*coordinationv1.Lease, error) {
+func (l ownedLeasesOfNamespace) Update(ctx context.Context, lease *coordinationv1.Lease,
+	o metav1.UpdateOptions) (*coordinationv1.Lease, error) {
 	lease.OwnerReferences = l.owner
 	return l.LeaseInterface.Update(ctx, lease, o)
 }
 
-// leaderEvents records who leads.
+// leaderEvents records the current leader.
 type leaderEvents struct{ recorder events.EventRecorder }
 
 // Eventf implements resourcelock.EventRecorder.

@@ -1,5 +1,5 @@
-// Command manager is the operator: it brings the cluster to what InferencePools say, and tells of RoutingPolicies what
-// became of them; docs/operations.md tells how to run it.
+// Command manager is the operator: it brings the cluster to the state that InferencePools describe, and writes the
+// status of RoutingPolicies; docs/operations.md describes how to run it.
 package main
 
 import (
@@ -18,6 +18,7 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 
 	"github.com/kvasir-dev/kvasir/internal/logging"
+	"github.com/kvasir-dev/kvasir/internal/version"
 )
 
 func main() {
@@ -27,12 +28,16 @@ func main() {
 	os.Exit(start(os.Args[1:], os.Stderr))
 }
 
-// garbage is how much of it may gather, in percent of what is in use, before it is collected. Most of what the operator
+// garbage is how much of it can gather, in percent of what is in use, before it is collected. Most of what the operator
 // has in use are its caches, and it works little: memory is dearer to it than the collector's time.
 const garbage = 50
 
 // start runs the program until a signal and returns its exit status. The second signal ends it at once.
 func start(args []string, stderr io.Writer) int {
+	if version.Asked(args) {
+		fmt.Println("manager", version.Get())
+		return 0
+	}
 	o, err := parse(args, stderr)
 	switch {
 	case errors.Is(err, flag.ErrHelp):
@@ -64,6 +69,7 @@ func run(ctx context.Context, o *options, config *rest.Config, log logr.Logger) 
 	if err := addControllers(mgr, o); err != nil {
 		return err
 	}
+	log.Info("Starting", "version", version.Get().String())
 	if err := mgr.Start(ctx); err != nil {
 		return fmt.Errorf("running: %w", err)
 	}

@@ -30,7 +30,7 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/children"
 )
 
-// shutdown is how long what is under way may take at the end. It is less than the grace of a pod.
+// shutdown is how long running work can take at the end. It is less than the grace period of a pod.
 const shutdown = 10 * time.Second
 
 // newManager makes a manager without controllers.
@@ -47,8 +47,9 @@ func newManager(ctx context.Context, o *options, cluster *rest.Config, log logr.
 			DefaultTransform:  cache.TransformStripManagedFields(),
 			ByObject:          onlyOurs(),
 		},
-		// Secrets may be read one by one only, and ConfigMaps of a whole cluster are not worth their memory.
-		Client:                              client.Options{Cache: &client.CacheOptions{Unstructured: true, DisableFor: []client.Object{&corev1.Secret{}, &corev1.ConfigMap{}}}},
+		// Secrets can only be read one by one, and ConfigMaps of an entire cluster are not worth their memory.
+		Client: client.Options{Cache: &client.CacheOptions{Unstructured: true,
+			DisableFor: []client.Object{&corev1.Secret{}, &corev1.ConfigMap{}}}},
 		LeaderElection:                      o.leaderElection,
 		LeaderElectionResourceLockInterface: lock,
 		LeaderElectionReleaseOnCancel:       true, // the program ends when the manager does
@@ -75,12 +76,13 @@ func newManager(ctx context.Context, o *options, cluster *rest.Config, log logr.
 	return mgr, nil
 }
 
-// onlyOurs keeps objects out of the caches that the operator has not made. Pods are all there: pools may select any.
+// onlyOurs keeps objects that the operator has not made out of the caches. All pods are cached: pools can select any.
 func onlyOurs() map[client.Object]cache.ByObject {
 	ours := labels.SelectorFromSet(labels.Set{"app.kubernetes.io/managed-by": children.Manager})
-	all := map[client.Object]cache.ByObject{&corev1.Pod{}: {Transform: leanPod}}
+	all := map[client.Object]cache.ByObject{&corev1.Pod{}: {Transform: leanPod}, &corev1.Node{}: {Transform: leanNode}}
 	for _, kind := range []client.Object{
-		&appsv1.Deployment{}, &appsv1.ControllerRevision{}, &corev1.ConfigMap{}, &corev1.Service{}, &corev1.ServiceAccount{}, &networkingv1.NetworkPolicy{},
+		&appsv1.Deployment{}, &appsv1.ControllerRevision{}, &corev1.ConfigMap{}, &corev1.Service{}, &corev1.ServiceAccount{},
+		&networkingv1.NetworkPolicy{},
 		&policyv1.PodDisruptionBudget{}, &rbacv1.Role{}, &rbacv1.RoleBinding{},
 	} {
 		all[kind] = cache.ByObject{Label: ours}
@@ -88,11 +90,11 @@ func onlyOurs() map[client.Object]cache.ByObject {
 	return all
 }
 
-// leanPod leaves out of a pod in the cache what no controller reads, which is most of it: of pods alone there are
-// thousands. What is written to pods are patches, never a whole one.
+// leanPod drops the parts of a cached pod that no controller reads, which is most of it: a cluster has thousands of pods.
+// Pods are only written by patches, never as complete objects.
 func leanPod(o any) (any, error) {
 	pod, ok := o.(*corev1.Pod)
-	if !ok || pod.ManagedFields == nil { // every object comes with some; one without them is in the cache already
+	if !ok || pod.ManagedFields == nil { // every pod arrives with some; one without them is in the cache already
 		return o, nil
 	}
 	pod.ManagedFields = nil
@@ -103,6 +105,25 @@ func leanPod(o any) (any, error) {
 		}
 	}
 	return pod, nil
+}
+
+// leanNode leaves out of a node in the cache what no controller reads: all but its taints and whether it is ready. The list
+// of images alone is often longer than the rest, and kubelets update the status all the time.
+func leanNode(o any) (any, error) {
+	node, ok := o.(*corev1.Node)
+	if !ok || node.ManagedFields == nil { // as of pods
+		return o, nil
+	}
+	node.ManagedFields, node.Labels, node.Annotations = nil, nil, nil
+	node.Spec = corev1.NodeSpec{Unschedulable: node.Spec.Unschedulable, Taints: node.Spec.Taints}
+	var ready []corev1.NodeCondition
+	for i := range node.Status.Conditions {
+		if c := &node.Status.Conditions[i]; c.Type == corev1.NodeReady {
+			ready = []corev1.NodeCondition{{Type: c.Type, Status: c.Status, LastTransitionTime: c.LastTransitionTime}}
+		}
+	}
+	node.Status = corev1.NodeStatus{Conditions: ready}
+	return node, nil
 }
 
 func namespaces(names []string) map[string]cache.Config {
@@ -116,10 +137,10 @@ func namespaces(names []string) map[string]cache.Config {
 	return all
 }
 
-// withoutHTTP2 keeps clients that have not proven who they are from opening streams without end.
+// withoutHTTP2 keeps unauthenticated clients from opening unlimited streams.
 func withoutHTTP2(c *tls.Config) { c.NextProtos = []string{"http/1.1"} }
 
-// readiness tells when the caches are filled, whether this replica leads or not.
+// readiness reports when the caches are filled, whether this replica leads or not.
 type readiness struct {
 	cache  cache.Cache
 	filled atomic.Bool

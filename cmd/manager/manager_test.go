@@ -1,11 +1,14 @@
 package main
 
 import (
+	"maps"
+	"slices"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
 func TestPodsInTheCacheAreLean(t *testing.T) {
@@ -36,5 +39,33 @@ func TestPodsInTheCacheAreLean(t *testing.T) {
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node"}}
 	if got, err := leanPod(node); err != nil || got != any(node) {
 		t.Errorf("got %v, %v of a node", got, err)
+	}
+}
+
+func TestTheCacheKeepsOfNodesWhatIsRead(t *testing.T) {
+	ready := corev1.NodeCondition{Type: corev1.NodeReady, Status: corev1.ConditionTrue, LastTransitionTime: metav1.Unix(1, 0)}
+	kept := func() *corev1.Node {
+		return &corev1.Node{
+			ObjectMeta: metav1.ObjectMeta{Name: "node", UID: "u", ResourceVersion: "7"},
+			Spec:       corev1.NodeSpec{Unschedulable: true, Taints: []corev1.Taint{{Key: corev1.TaintNodeUnschedulable}}},
+			Status:     corev1.NodeStatus{Conditions: []corev1.NodeCondition{ready}},
+		}
+	}
+	whole := kept()
+	whole.ManagedFields = []metav1.ManagedFieldsEntry{{Manager: "kubelet"}}
+	whole.Labels, whole.Annotations = map[string]string{"a": "b"}, map[string]string{"a": "b"}
+	whole.Spec.PodCIDR = "10.0.0.0/24"
+	whole.Status.Images = []corev1.ContainerImage{{Names: []string{"vllm"}}}
+	whole.Status.Conditions[0].LastHeartbeatTime = metav1.Unix(2, 0)
+	whole.Status.Conditions = append(whole.Status.Conditions, corev1.NodeCondition{Type: corev1.NodeDiskPressure})
+	got, err := leanNode(whole)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(kept(), got); diff != "" {
+		t.Errorf("the cached node differs (-want +got):\n%s", diff)
+	}
+	if transform := onlyOurs(); !slices.ContainsFunc(slices.Collect(maps.Keys(transform)), func(o client.Object) bool { _, is := o.(*corev1.Node); return is }) {
+		t.Error("nodes are cached whole")
 	}
 }

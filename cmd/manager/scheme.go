@@ -8,8 +8,8 @@ import (
 	kvasirv1alpha1 "github.com/kvasir-dev/kvasir/api/v1alpha1"
 )
 
-// newScheme knows the kinds of Kubernetes and ours. Kinds of gateways are read as unstructured objects: their
-// definitions may be missing, or arrive later.
+// newScheme knows the kinds of Kubernetes and of Kvasir. Kinds of gateways are read as unstructured objects: their
+// definitions might be missing, or be installed later.
 func newScheme() *runtime.Scheme {
 	scheme := runtime.NewScheme()
 	utilruntime.Must(clientgoscheme.AddToScheme(scheme))

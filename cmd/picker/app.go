@@ -6,6 +6,7 @@ import (
 
 	"github.com/go-logr/logr"
 
+	"github.com/kvasir-dev/kvasir/internal/budget"
 	"github.com/kvasir-dev/kvasir/internal/conformance"
 	"github.com/kvasir-dev/kvasir/internal/dashboard"
 	"github.com/kvasir-dev/kvasir/internal/dashboard/api"
@@ -30,25 +31,32 @@ import (
 )
 
 // app is all parts of the picker, wired.
+//
+// It has many fields because each component of the process is one of them.
 type app struct {
 	log logr.Logger
 	// inCluster: there is one pool, and without it the picker is not ready.
 	inCluster bool
 	name      string                  // that the operator knows the picker by
-	operate   *syncapi.OperateService // nil when the operator is not told
+	operate   *syncapi.OperateService // nil when no operator receives the state
 	picker    *picker.Picker
 	renderer  *render.Client
+	releases  releases
 	tokens    *conformance.Manager
 	library   *syncapi.Library
 	streams   *ingest.Manager
+	restless  bell // a stream has another state
 	dialIn    *dialIn
-	server    *syncapi.Server       // nil when neither reporters nor peers are heard
+	server    *syncapi.Server       // nil without reporters and peers
 	reports   *syncapi.Server       // the same; nil when reports are not taken
-	reporters syncapi.Authenticator // tells who they are; nil like reports
+	reporters syncapi.Authenticator // authenticates them; nil if reports is nil
 	peers     peers
 	scraper   *scrape.Scraper
+	sources   *eventSources
 	requests  *metrics.Requests
 	compat    *metrics.Compat // nil without other names for metrics
+	plan      plan
+	budget    *budget.Budget // of everything that clients make the picker hold
 	proxy     *httpproxy.Proxy
 	gateways  []*extproc.Server // one per port
 	ready     *readiness
@@ -76,22 +84,26 @@ type app struct {
 	refused map[string]watch.Refusal // by namespace/name: why the picker has not taken a pool's present Spec
 	applied map[string]picker.Spec   // by namespace/name: what it has taken last
 	board   *watch.Board
-	// filePods gives the pool of each pod whose reporter has the model's files.
+	// filePods maps each pod whose reporter has the model's files to its pool.
 	filePods map[string]string
 	// decisions is the decision log, nil without one.
 	decisions *decisionlog.Writer
 }
 
 func newApp(log logr.Logger, o *options, decisions *decisionlog.Writer, tracer *spans.Tracer) *app {
-	a := &app{log: log, decisions: decisions, inCluster: o.source.inCluster(), name: o.operator.replica, tracer: tracer, refused: map[string]watch.Refusal{}, applied: map[string]picker.Spec{}, board: watch.NewBoard()}
+	a := &app{log: log, decisions: decisions, inCluster: o.source.inCluster(), name: o.operator.replica, tracer: tracer,
+		refused: map[string]watch.Refusal{}, applied: map[string]picker.Spec{}, board: watch.NewBoard()}
 	a.started, a.ring, a.recent = time.Now(), dashboard.NewRing(), new(dashboard.Recent)
-	a.ready = &readiness{now: time.Now, states: a.streamStates, heard: a.peersHeard}
-	a.informed = make(chan struct{})
+	a.plan = ownPlan()
+	a.budget = budget.New(a.plan.clients, time.Now)
+	log.Info("Memory divided", "limit", a.plan.limit, "clients", a.plan.clients, "index", a.plan.index, "connections", a.plan.connections)
+	a.ready = &readiness{now: time.Now, states: a.streamStates, heard: a.peersHeard, full: a.budget.Full}
+	a.informed, a.restless = make(chan struct{}), make(bell, 1)
 	a.inform = sync.OnceFunc(func() { close(a.informed) })
 	a.renderer = render.New(render.Options{})
 	a.peers.outbox = peer.NewOutbox(incarnation())
 	choosing := picker.Options{
-		Renderer: renderer{a.renderer}, Peers: a.peers.outbox, Doubt: a.doubtTokens,
+		Renderer: renderer{a.renderer, &a.releases}, Peers: a.peers.outbox, Doubt: a.doubtTokens, Release: a.releases.of,
 		Island: o.island, Recorder: a.ring, Log: log.WithName("picker"),
 	}
 	if decisions != nil {
@@ -99,15 +111,27 @@ func newApp(log logr.Logger, o *options, decisions *decisionlog.Writer, tracer *
 	}
 	a.picker = picker.New(choosing)
 	a.dialIn = newDialIn(o.eventsAddress, log.WithName("events"))
-	a.streams = ingest.New(ingest.Config{Source: zmtp.EventSource{}, Reception: a.dialIn.reception, Join: report.Join, Log: log.WithName("events")})
+	a.streams = ingest.New(ingest.Config{Source: zmtp.EventSource{}, Reception: a.dialIn.reception, Join: report.Join,
+		Changed: a.restless.ring,
+		Log:     log.WithName("events")})
 	a.library = a.newLibrary()
 	a.tokens = conformance.New(conformance.Config{
-		Engine: prober{a.renderer}, Publish: a.picker.SetExact, Handed: a.handed, Log: log.WithName("tokens"),
+		Engine: prober{a.renderer, &a.releases}, Publish: a.picker.SetExact, Handed: a.handed, Log: log.WithName("tokens"),
 	})
+	a.sources = newEventSources(log.WithName("events"))
 	a.scraper = scrape.New(scrape.Options{
-		Observe: func(id endpoint.ID, m vllm.Metrics, at time.Time) { a.picker.Observe(id, at, loadReport(m)) },
-		Adapters: func(id endpoint.ID, names []string) {
-			a.picker.ObserveAdapters(id, names)
+		Pauses:      true,
+		EventSource: a.sources.tell,
+		Observe: func(id endpoint.ID, m vllm.Metrics, at time.Time) {
+			a.picker.Observe(id, at, loadReport(m))
+			a.picker.ObserveSleep(id, at, picker.Sleep{Asleep: m.Asleep, Paused: m.Paused, Discarded: m.Discarded})
+		},
+		Models: func(id endpoint.ID, models []scrape.Model) {
+			listed := make([]picker.ListedModel, len(models))
+			for i, m := range models {
+				listed[i] = picker.ListedModel(m)
+			}
+			a.picker.ObserveModels(id, listed)
 		},
 		Log: log.WithName("scrape"),
 	})
@@ -117,11 +141,12 @@ func newApp(log logr.Logger, o *options, decisions *decisionlog.Writer, tracer *
 		a.compat = metrics.NewCompat(a.picker.Stats)
 		observer = a.compat.Watch(observer)
 	}
-	a.proxy = httpproxy.New(httpproxy.Options{Picker: a.picker, Observer: observer, Spans: tracer, Log: log.WithName("proxy")})
+	a.proxy = httpproxy.New(httpproxy.Options{Picker: a.picker, Budget: a.budget, Ready: a.isReady, Observer: observer, Spans: tracer,
+		Log: log.WithName("proxy")})
 	return a
 }
 
-// close ends everything that runs by itself. No request may be under way any more.
+// close ends everything that runs by itself. It must not be called while a request is in progress.
 func (a *app) close() {
 	a.proxy.Close()
 	if a.server != nil {
@@ -140,12 +165,13 @@ func loadReport(m vllm.Metrics) load.Report {
 		tokens = m.NumBlocks * m.BlockSize
 	}
 	return load.Report{
-		Running: m.Running, Waiting: m.Waiting, KVUsage: m.KVUsage, KVTokens: tokens,
-		MaxAdapters: m.MaxAdapters, Adapters: m.Adapters,
+		Running: m.Running, Waiting: m.Waiting, KVUsage: m.KVUsage, KVTokens: tokens, BlockTokens: m.BlockSize, Blocks: m.NumBlocks,
+		Speculates:  m.Speculates,
+		MaxAdapters: m.MaxAdapters, Adapters: m.Adapters, Rejections: m.Rejections,
 	}
 }
 
-// feed tells streams and scraper which endpoints there are.
+// feed passes the present endpoints to streams and scraper.
 func (a *app) feed() {
 	feeds, reported := map[string][]ingest.Feed{}, map[string][]syncapi.Target{}
 	for _, pool := range a.pools() {
@@ -161,10 +187,11 @@ func (a *app) feed() {
 			Engine:   f.Spec.Engine,
 			Keys:     ingest.Keys{Model: f.Spec.Model, Seed: f.Spec.Seed, BlockTokens: f.Spec.BlockTokens, Media: f.Spec.Media},
 			Writer:   f.Writer,
+			Capacity: f.Capacity,
 			OnStored: func(keys []kvblock.Key) { a.picker.Confirm(&f, keys) },
 		})
 		if f.Endpoint.DialsIn {
-			ranks[f.Endpoint.DialRank] = true
+			ranks[f.Endpoint.EventRank] = true
 		}
 		if f.Spec.Reports {
 			reported[name] = append(reported[name], a.target(&f))
@@ -172,7 +199,7 @@ func (a *app) feed() {
 		targets = append(targets, scrape.Target{
 			ID: f.Endpoint.ID, Address: f.Endpoint.Address, Socket: f.Endpoint.Socket, Wire: f.Endpoint.Wire,
 			// Without a header there is one rank behind the address, whatever it calls itself.
-			Rank: f.Endpoint.RankHeader, APIKey: f.Spec.EngineAPIKey, Adapters: f.Spec.DiscoverAdapters,
+			Rank: f.Endpoint.RankHeader, APIKey: f.Spec.EngineAPIKey, EventRank: askedRank(&f.Endpoint),
 		})
 	}
 	if a.reports != nil {
@@ -180,6 +207,7 @@ func (a *app) feed() {
 			a.reports.Set(pool, list)
 		}
 	}
+	a.sources.keep(held)
 	a.feeding.Lock()
 	a.feeds, a.held = feeds, held
 	a.feeding.Unlock()

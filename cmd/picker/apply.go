@@ -1,11 +1,13 @@
 package main
 
 import (
+	"slices"
+
 	"github.com/kvasir-dev/kvasir/internal/picker"
 	"github.com/kvasir-dev/kvasir/internal/watch"
 )
 
-// apply puts a state in force.
+// apply applies a new state of the configuration.
 func (a *app) apply(state watch.State) {
 	a.mu.Lock()
 	before := a.state
@@ -48,10 +50,14 @@ func (a *app) tell(before, now watch.State) {
 	}
 }
 
-// applySpecs hands the pools to the picker. A pool that it refuses keeps its last good state, but for the endpoints,
-// which are what they are.
+// applySpecs passes the pools to the picker. A pool that it refuses keeps its last good state, except for the endpoints,
+// which are updated.
 func (a *app) applySpecs(specs []picker.Spec) map[string]watch.Refusal {
 	refused := map[string]watch.Refusal{}
+	specs = slices.Clone(specs)
+	if !a.plan.fit(specs) {
+		a.log.Info("Index limited to its share of the container's memory", "index", a.plan.index, "limit", a.plan.limit)
+	}
 	for _, e := range picker.PoolErrors(a.picker.Apply(specs)) {
 		name := e.Namespace + "/" + e.Pool
 		refused[name] = watch.Refusal{Err: e.Err}

@@ -126,7 +126,7 @@ func (d *dialIn) accept(l *rankListener, listener *zmtp.SubListener, rank int) {
 	}
 }
 
-// settled notes how binding a rank's port went: neither listener nor error once it is of no interest any more.
+// settled records the result of binding a rank's port: neither listener nor error once the port is not needed any more.
 func (d *dialIn) settled(rank int, listener *zmtp.SubListener, err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -136,7 +136,7 @@ func (d *dialIn) settled(rank int, listener *zmtp.SubListener, err error) {
 	case err != nil:
 		d.failed[rank] = err
 		if before == nil {
-			d.log.Error(err, "Cannot listen for event publishers", "rank", rank)
+			d.log.Error(err, "Listening for event publishers failed", "rank", rank)
 		}
 	case listener != nil:
 		d.log.Info("Listening for event publishers", "address", listener.Addr(), "rank", rank)

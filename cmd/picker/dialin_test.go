@@ -67,14 +67,14 @@ func TestEnginesThatDialThePicker(t *testing.T) {
 	put(t, filepath.Join(dir, "a.yaml"), listeningSlice(t, "pod-a", httpA, replayA))
 	put(t, filepath.Join(dir, "b.yaml"), listeningSlice(t, "pod-b", httpB, replayB))
 	picker := i.listening()
-	i.eventually("the status says who is missing", func() bool {
+	i.eventually("the status reports the missing connections", func() bool {
 		_, body := i.get(i.listeners.metrics, "/status")
 		return strings.Contains(body, "reason: StreamMissing") && strings.Contains(body, "2 of 2 endpoints have not connected to 127.0.0.1:0")
 	})
 	a := dialingEngine(t, picker, "kv@"+httpA+"@m", httpA, replayA)
 	b := dialingEngine(t, picker, "kv@pod-b@m", httpB, replayB)
 
-	// Both share an address, so nobody is sure who is who before they have said something.
+	// Both engines share an address, so the picker cannot attribute their connections before they have sent an event.
 	synced := func() bool {
 		_, body := i.get(i.listeners.metrics, "/status?output=json")
 		return strings.Contains(body, `"endpoints":{"total":2,"ready":2,"synced":2,"degraded":0}`)
@@ -101,7 +101,7 @@ func TestEnginesThatDialThePicker(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer stranger.Close() //nolint:errcheck // a test's
+	defer stranger.Close()
 	i.eventually("a stranger is turned away", func() bool {
 		_ = stranger.Send([]byte("kv@10.9.9.9@m"), make([]byte, 8), []byte{0x92, 0xcb, 0, 0, 0, 0, 0, 0, 0, 0, 0x90}) // until it is
 		return i.metric(`kvasir_events_strangers_total{reason="OtherPod"}`) == "1"

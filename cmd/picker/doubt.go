@@ -7,10 +7,21 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/ingest"
 )
 
-// doubtEvery is how soon the picker hears that an endpoint's events are missing, or are complete again.
+// doubtEvery is how soon the picker learns that an endpoint's events are missing, or are complete again, where no stream of
+// its own shows it.
 const doubtEvery = 250 * time.Millisecond
 
-// keepDoubt tells the picker of which endpoints the index may have something else than they hold.
+// bell wakes the one goroutine that waits for it. To ring again before it has woken changes nothing.
+type bell chan struct{}
+
+func (b bell) ring() {
+	select {
+	case b <- struct{}{}:
+	default:
+	}
+}
+
+// keepDoubt keeps the picker informed about endpoints whose blocks in the index can differ from what they hold.
 func (a *app) keepDoubt(ctx context.Context) {
 	tick := time.NewTicker(doubtEvery)
 	defer tick.Stop()
@@ -18,18 +29,21 @@ func (a *app) keepDoubt(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 			return
+		case <-a.restless:
+			a.doubt()
 		case <-tick.C:
 			a.doubt()
 		}
 	}
 }
 
-// doubt tells of every endpoint whether an event may be missing. Who is not spoken of brings no events.
+// doubt reports for every endpoint whether an event can be missing. Endpoints that are not listed bring no events.
 func (a *app) doubt() {
 	whole := map[string]bool{} // by epoch
 	for _, pool := range a.pools() {
 		for _, s := range a.knowledge(pool) {
-			// Unverified says that the beginning is missing: there may be more, but what there is holds.
+			// Unverified means that the beginning of the history is missing: blocks can be missing, but those in the index
+			// are valid.
 			whole[s.Endpoint.Epoch()] = s.State == ingest.Synced || s.State == ingest.Unverified
 		}
 	}

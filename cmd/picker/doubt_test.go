@@ -71,7 +71,7 @@ func TestSmallBlocksOfAnEngineAreJoined(t *testing.T) {
 	}
 }
 
-// garbled sends batches of a layout that nobody knows, as long as on.
+// garbled sends batches of an unknown layout while on is set.
 func garbled(on *atomic.Bool) func(seq uint64, payload []byte, send func(seq uint64, payload []byte)) {
 	return func(seq uint64, payload []byte, send func(seq uint64, payload []byte)) {
 		if on.Load() {
@@ -124,7 +124,7 @@ func TestAPoolWhoseEnginesDoNotFindWhatIsAnnounced(t *testing.T) {
 	if picks := i.metric(`kvasir_distrusted_picks_total{pool="p"}`); picks == "0" {
 		t.Error("no pick went without matches")
 	}
-	if !strings.Contains(i.logs.String(), "matches are not believed") || !strings.Contains(i.logs.String(), "matches are believed") {
+	if !strings.Contains(i.logs.String(), "its matches are ignored") || !strings.Contains(i.logs.String(), "its matches are believed") {
 		t.Error("the log does not tell")
 	}
 }

@@ -17,7 +17,7 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/certs"
 )
 
-// guarded is an engine that tells by what protocol and with which key it was asked, path by path.
+// guarded is an engine that reports the protocol and key of each request, path by path.
 type guarded struct {
 	server *httptest.Server
 	mu     sync.Mutex
@@ -36,7 +36,7 @@ func newGuarded(t *testing.T, cert *tls.Certificate) *guarded {
 		case "/metrics":
 			_, _ = io.WriteString(w, "vllm:num_requests_running 0\n")
 		case "/v1/models":
-			_, _ = io.WriteString(w, `{"data":[{"id":"m"},{"id":"lora","parent":"m"}]}`)
+			_, _ = io.WriteString(w, `{"data":[{"id":"m","root":"/models/m","max_model_len":8192},{"id":"lora","parent":"m"}]}`)
 		default:
 			w.Header().Set("Content-Type", "application/json")
 			_, _ = io.WriteString(w, `{"choices":[]}`)
@@ -96,7 +96,7 @@ func TestEnginesAreSpokenToAsThePoolSays(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			dir, e := t.TempDir(), newGuarded(t, tc.cert)
 			put(t, filepath.Join(dir, "secret.yaml"), secret("one"))
-			put(t, filepath.Join(dir, "pool.yaml"), poolText("m", "m", "}, engine: {"+tc.engine+"events: {source: None}, apiKey: {name: k, key: token}"))
+			put(t, filepath.Join(dir, "pool.yaml"), poolText("m", "m", "}, engine: {"+tc.engine+"events: {source: None}, clientAuth: PoolKey, apiKey: {name: k, key: token}"))
 			put(t, filepath.Join(dir, "pods.yaml"), e.slice(t))
 			p := runOn(t, dir)
 			p.awaitReady()
@@ -117,6 +117,27 @@ func TestEnginesAreSpokenToAsThePoolSays(t *testing.T) {
 			if _, list := p.get(p.listeners.proxy, "/v1/models"); !strings.Contains(list, `"id":"lora"`) || !strings.Contains(list, `"id":"m"`) {
 				t.Errorf("models %s", list)
 			}
+			if _, m := p.get(p.listeners.proxy, "/v1/models/m"); !strings.Contains(m, `"root":"/models/m"`) || !strings.Contains(m, `"max_model_len":8192`) {
+				t.Errorf("the model is not as the engine says: %s", m)
+			}
 		})
+	}
+}
+
+// Clusters that migrate from vllm --api-key keep its check: by default the engine sees the client's key, while the picker
+// sends the pool's in its own requests.
+func TestEnginesGoOnCheckingTheKeysOfClients(t *testing.T) {
+	dir, e := t.TempDir(), newGuarded(t, nil)
+	put(t, filepath.Join(dir, "secret.yaml"), "apiVersion: v1\nkind: Secret\nmetadata: {name: k}\nstringData: {token: one}\n")
+	put(t, filepath.Join(dir, "pool.yaml"), poolText("m", "m", "}, engine: {events: {source: None}, apiKey: {name: k, key: token}"))
+	put(t, filepath.Join(dir, "pods.yaml"), e.slice(t))
+	p := runOn(t, dir)
+	p.awaitReady()
+	p.complete("m")
+	if how := e.how("/v1/completions"); strings.Contains(how, "Bearer") {
+		t.Errorf("a request without a key has come with one: %s", how)
+	}
+	for _, path := range []string{"/metrics", "/v1/models"} {
+		p.eventually(path+" is asked with the pool's key", func() bool { return strings.HasSuffix(e.how(path), "Bearer one") })
 	}
 }

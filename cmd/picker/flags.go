@@ -11,6 +11,7 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/decisionlog"
 	"github.com/kvasir-dev/kvasir/internal/logging"
 	"github.com/kvasir-dev/kvasir/internal/syncapi"
+	"github.com/kvasir-dev/kvasir/internal/version"
 )
 
 // options are the flags: wiring only. Behaviour is in the objects.
@@ -20,7 +21,7 @@ type options struct {
 	proxyAddress, healthAddress, metricsAddress string
 	gateways                                    gatewayOptions
 
-	// eventsAddress is where publishers connect, of pools whose engines dial the picker.
+	// eventsAddress is where the publishers of pools whose engines dial the picker connect.
 	eventsAddress string
 
 	reports  reportOptions
@@ -45,48 +46,49 @@ func parse(args []string, stderr io.Writer) (*options, error) {
 	o := &options{}
 	f := flag.NewFlagSet("picker", flag.ContinueOnError)
 	f.SetOutput(stderr)
+	f.Bool("version", false, version.Usage)
 	o.source.flags(f)
 	f.StringVar(&o.proxyAddress, "proxy-address", ":8080", "`address` where requests are served; empty for none")
 	g := &o.gateways
-	f.StringVar(&g.address, "ext-proc-address", ":9002", "`address` where gateways are served, for all pools by the models of the requests; empty for none")
-	f.Func("ext-proc", "serve gateways for one pool at an address of its own, as `NAMESPACE/POOL=ADDRESS`; may be repeated", g.add)
+	f.StringVar(&g.address, "ext-proc-address", ":9002", "`address` of the endpoint picker for gateways; the model of a request selects the pool; empty for none")
+	f.Func("ext-proc", "serve gateways for one pool at an address of its own, as `NAMESPACE/POOL=ADDRESS`; can be repeated", g.add)
 	f.BoolVar(&g.plaintext, "ext-proc-plaintext", false, "serve gateways without TLS")
-	f.StringVar(&g.tls.Cert, "ext-proc-cert", "", "`file` with the certificate for gateways; without one it is made at the start, signed by itself")
+	f.StringVar(&g.tls.Cert, "ext-proc-cert", "", "`file` with the certificate for gateways; without one, a self-signed certificate is created at the start")
 	f.StringVar(&g.tls.Key, "ext-proc-key", "", "`file` with its key")
 	f.StringVar(&g.service, "ext-proc-service", "", "`name` of the Service, as SERVICE.NAMESPACE, for a certificate made at the start")
 	f.IntVar(&g.maxMessage, "ext-proc-max-message", 257<<20, "largest message of a gateway in `bytes`; must be above the pools' maxRequestBody")
-	f.DurationVar(&g.age, "ext-proc-connection-age", 5*time.Minute, "after how long a gateway is told to connect anew, so that it finds all replicas; its requests go on")
-	f.BoolVar(&g.compat, "compat-metrics", false, "show metrics under the names that dashboards of inference gateways use, too")
+	f.DurationVar(&g.age, "ext-proc-connection-age", 5*time.Minute, "maximum age of a gateway connection: the gateway then reconnects, so that it finds all replicas; its requests continue")
+	f.BoolVar(&g.compat, "compat-metrics", false, "also export metrics under the names that dashboards of inference gateways use")
 	f.StringVar(&o.healthAddress, "health-address", ":9003", "`address` of /healthz and /readyz, and of gRPC health checks")
-	f.StringVar(&o.metricsAddress, "metrics-address", ":9090", "`address` of /metrics, of /status and what else people want to know, and of a page that shows it")
-	f.BoolVar(&o.metricsOpen, "metrics-open", false, "serve metrics to anybody and without TLS in a cluster, too, where otherwise the account that asks needs the right to get inferencepools/metrics")
-	f.StringVar(&o.eventsAddress, "events-address", ":5557", "`address` where the event publishers of engines connect, of pools with the source Listen; rank r on that port + r. Nothing listens there without such a pool")
+	f.StringVar(&o.metricsAddress, "metrics-address", ":9090", "`address` of /metrics, of /status and other diagnostics, and of a page that shows them")
+	f.BoolVar(&o.metricsOpen, "metrics-open", false, "serve metrics without TLS and without authentication in a cluster; otherwise clients need the right to get inferencepools/metrics there")
+	f.StringVar(&o.eventsAddress, "events-address", ":5557", "`address` for the event publishers of engines in pools with the source Listen; rank r connects to the port + r. It is opened only for such pools")
 	r := &o.reports
-	f.StringVar(&r.address, "report-address", ":9004", "`address` where reporters report and peers exchange; reports are taken only with a flag that says how reporters prove who they are")
+	f.StringVar(&r.address, "report-address", ":9004", "`address` for reporters and peers; reports are accepted only if a flag configures how reporters authenticate")
 	f.StringVar(&r.tls.Cert, "report-cert", "", "`file` with the certificate for reporters; read again when it changes, like all files of certificates and secrets")
 	f.StringVar(&r.tls.Key, "report-key", "", "`file` with its key")
-	f.StringVar(&r.secretFile, "report-secret-file", "", "`file` with a secret of at least 16 bytes that reporters show")
+	f.StringVar(&r.secretFile, "report-secret-file", "", "`file` with a secret of at least 16 bytes that reporters send")
 	f.StringVar(&r.tls.CA, "report-client-ca", "", "`file` with the CA of reporters' certificates, which name their pods")
-	f.StringVar(&r.keys, "report-keys", "", "`file` or https URL of the keys (JWKS) of the service account tokens that reporters show")
-	f.StringVar(&r.keysToken, "report-keys-token", "", "`file` with the picker's own token, to ask the URL with")
+	f.StringVar(&r.keys, "report-keys", "", "`file` or https URL of the keys (JWKS) that verify the service account tokens of reporters")
+	f.StringVar(&r.keysToken, "report-keys-token", "", "`file` with the picker's own token, to fetch the URL")
 	f.StringVar(&r.keysCA, "report-keys-ca", "", "`file` with the CA of the URL")
-	f.StringVar(&r.issuer, "report-issuer", "", "issuer of the tokens; default is that of the picker's own")
+	f.StringVar(&r.issuer, "report-issuer", "", "issuer of the tokens; default is the issuer of the picker's own token")
 	f.StringVar(&r.audience, "report-audience", syncapi.Audience, "audience of the tokens")
-	f.BoolVar(&r.insecure, "report-insecure", false, "take reports without TLS, and from anybody unless there is a secret; for a machine of one's own")
+	f.BoolVar(&r.insecure, "report-insecure", false, "accept reports without TLS, and from every client unless a secret is set; for a single machine")
 	o.peers.flags(f)
 	o.operator.flags(f)
 	o.tracing.flags(f)
 	f.StringVar(&o.keyFile, "key-file", "", "`file` with at least 32 random bytes, the key root of pools without a Secret; without it the root is random, and replicas share no keys")
-	f.StringVar(&o.modelRoot, "model-root", "", "`directory` below which tokenizers of type Directory lie")
+	f.StringVar(&o.modelRoot, "model-root", "", "root `directory` of tokenizers of type Directory")
 	level := f.String("log-level", "info", "error, info, debug (a line per request) or trace")
 	f.StringVar(&o.logFormat, "log-format", "text", "text or json")
-	f.DurationVar(&o.drainTimeout, "drain-timeout", 30*time.Second, "how long open requests may go on after SIGTERM or SIGINT")
-	f.DurationVar(&o.lameDuck, "lame-duck", time.Second, "how long requests are still taken after that signal, while /readyz answers 503; the drain timeout begins afterwards")
+	f.DurationVar(&o.drainTimeout, "drain-timeout", 30*time.Second, "how long running requests can continue after SIGTERM or SIGINT")
+	f.DurationVar(&o.lameDuck, "lame-duck", time.Second, "how long new requests are still accepted after that signal, while /readyz answers 503; the drain timeout begins afterwards")
 	f.BoolVar(&o.pprof, "pprof", false, "serve /debug/pprof on the metrics address")
-	f.StringVar(&o.island, "island", "", "the island that this picker lies in, as pools name it; without it, it is as far from each as the pools say")
-	f.StringVar(&o.decisions.Dir, "decision-log", "", "`directory` for records of decisions and their outcomes, of as many requests as policies say (decisions.logPercent); none without it")
-	f.Int64Var(&o.decisions.FileBytes, "decision-log-bytes", 64<<20, "size at which a file of that log is ended")
-	f.IntVar(&o.decisions.Files, "decision-log-files", 4, "how many of its files are kept")
+	f.StringVar(&o.island, "island", "", "the island of this picker, as pools name it; without it, the picker is as far from each island as the pools define")
+	f.StringVar(&o.decisions.Dir, "decision-log", "", "`directory` for records of decisions and their outcomes, for the share of requests that policies set (decisions.logPercent); empty for none")
+	f.Int64Var(&o.decisions.FileBytes, "decision-log-bytes", 64<<20, "size at which a new file of that log begins")
+	f.IntVar(&o.decisions.Files, "decision-log-files", 4, "number of its files that are kept")
 	if err := f.Parse(args); err != nil {
 		return nil, err
 	}

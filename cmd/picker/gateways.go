@@ -79,7 +79,7 @@ func (o *gatewayOptions) names() []string {
 // serveTLS makes the configuration of the ports; nil for none.
 func (o *gatewayOptions) serveTLS() (*tls.Config, error) {
 	if o.plaintext {
-		return nil, nil //nolint:nilnil // nil is a configuration
+		return nil, nil // nil is a configuration
 	}
 	return extproc.TLS(o.tls, o.names(), time.Now())
 }
@@ -92,7 +92,7 @@ func (a *app) newGateways(o *gatewayOptions) {
 	}
 	for _, port := range o.ports {
 		a.gateways = append(a.gateways, extproc.New(extproc.Options{
-			Picker: a.picker, Pool: port.pool, Observer: observer, Spans: a.tracer, Log: a.log.WithName("extproc"),
+			Picker: a.picker, Budget: a.budget, Pool: port.pool, Observer: observer, Spans: a.tracer, Log: a.log.WithName("extproc"),
 		}))
 	}
 }
@@ -100,8 +100,9 @@ func (a *app) newGateways(o *gatewayOptions) {
 // serveGateways serves on one port until ctx ends.
 func (a *app) serveGateways(ctx context.Context, i int, l net.Listener, config *tls.Config, o *options) error {
 	return a.gateways[i].Serve(ctx, l, extproc.ServeOptions{
-		TLS: config, Ready: a.isReady, MaxMessage: o.gateways.maxMessage, ConnectionAge: o.gateways.age,
-		Grace: o.drainTimeout, Log: a.log.WithName("extproc"),
+		TLS: config, Ready: a.isReady, MaxMessage: o.gateways.maxMessage, MaxConnections: max(1, a.plan.gateways/len(a.gateways)),
+		ConnectionAge: o.gateways.age,
+		Grace:         o.drainTimeout, Log: a.log.WithName("extproc"),
 	})
 }
 

@@ -32,11 +32,11 @@ const (
 	reviewTimeout = 5 * time.Second
 )
 
-// errNobody says that there are no keys to check tokens with.
+// errNobody means that there are no keys to check tokens with.
 var errNobody = errors.New("no token is known here")
 
-// guard lets service accounts see metrics that may get inferencepools/metrics of the pool. Tokens are checked here,
-// rights by the API server; while it is away what it has granted before stays so. The zero guard lets nobody through.
+// guard shows metrics to service accounts that are allowed to get inferencepools/metrics of the pool. Tokens are checked here,
+// rights by the API server; while it is away what it has granted before stays so. The zero guard rejects every request.
 type guard struct {
 	tokens syncapi.Tokens
 	review func(ctx context.Context, account string) (bool, error)
@@ -55,18 +55,18 @@ type grant struct {
 // newGuard makes what guards the metrics; nil where they are open.
 func newGuard(o *options, config *rest.Config, reporters syncapi.Authenticator, log logr.Logger) (*guard, error) {
 	if config == nil || o.metricsOpen {
-		return nil, nil //nolint:nilnil // nobody is turned away
+		return nil, nil // every request is allowed
 	}
 	tokens, ok := reporters.(syncapi.Tokens)
 	if !ok || o.reports.keysToken == "" {
-		log.Info("Metrics are served to nobody: no --report-keys and --report-keys-token to know who asks, and no --metrics-open")
+		log.Info("Metrics endpoint closed: neither --report-keys with --report-keys-token nor --metrics-open configured")
 		return &guard{}, nil
 	}
 	own, err := os.ReadFile(o.reports.keysToken)
 	if err != nil {
 		return nil, fmt.Errorf("reading the picker's own token: %w", err)
 	}
-	// What is good for the API server is good here: whoever asks need not have a token made for it.
+	// Tokens for the API server are accepted here, so that clients need no separate token.
 	if tokens.Audience, err = syncapi.AudienceOf(string(own)); err != nil {
 		return nil, err
 	}
@@ -77,8 +77,10 @@ func newGuard(o *options, config *rest.Config, reporters syncapi.Authenticator, 
 	return &guard{tokens: tokens, review: reviewer(client, o.source.pool), now: time.Now, log: log, grants: map[string]grant{}}, nil
 }
 
-// reviewer asks the API server whether an account may see the metrics of a pool.
-func reviewer(client authorizationclient.LocalSubjectAccessReviewsGetter, pool types.NamespacedName) func(context.Context, string) (bool, error) {
+// reviewer asks the API server whether an account is allowed to see the metrics of a pool.
+func reviewer(
+	client authorizationclient.LocalSubjectAccessReviewsGetter, pool types.NamespacedName,
+) func(context.Context, string) (bool, error) {
 	return func(ctx context.Context, account string) (bool, error) {
 		ctx, cancel := context.WithTimeout(ctx, reviewTimeout)
 		defer cancel()
@@ -104,11 +106,11 @@ func reviewer(client authorizationclient.LocalSubjectAccessReviewsGetter, pool t
 // accountPrefix is how the names of service accounts begin.
 const accountPrefix = "system:serviceaccount:"
 
-// protect lets through who may see what h serves; 401 for who is not known, 403 for who may not, 503 while nobody can
-// tell.
+// protect passes authorized requests to h; 401 for unknown clients, 403 for clients without the right, 503 while the right
+// cannot be checked.
 func (g *guard) protect(h http.Handler) http.Handler {
 	if g == nil {
-		return h
+		return withoutRebinding(h)
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		scheme, token, _ := strings.Cut(r.Header.Get("Authorization"), " ")
@@ -129,17 +131,17 @@ func (g *guard) protect(h http.Handler) http.Handler {
 		allowed, err := g.allows(r.Context(), account)
 		switch {
 		case err != nil:
-			g.log.V(1).Info("The API server does not tell who may see metrics", "reason", err.Error())
-			http.Error(w, "it cannot be found out now whether the account may see this", http.StatusServiceUnavailable)
+			g.log.V(1).Info("Checking access to metrics failed", "reason", err.Error())
+			http.Error(w, "authorization check unavailable", http.StatusServiceUnavailable)
 		case !allowed:
-			http.Error(w, "the account may not get inferencepools/metrics of the pool", http.StatusForbidden)
+			http.Error(w, "the account is not allowed to get inferencepools/metrics of the pool", http.StatusForbidden)
 		default:
 			h.ServeHTTP(w, r)
 		}
 	})
 }
 
-// allows tells whether an account may see the metrics.
+// allows reports whether an account is allowed to see the metrics.
 func (g *guard) allows(ctx context.Context, account string) (bool, error) {
 	now := g.now()
 	g.mu.Lock()
@@ -171,7 +173,7 @@ func (g *guard) allows(ctx context.Context, account string) (bool, error) {
 // metricsTLS is that of the metrics in a cluster, where tokens are shown: with the certificate for reporters; nil for none.
 func (o *options) metricsTLS() (*tls.Config, error) {
 	if !o.source.inCluster() || o.metricsOpen || o.reports.tls.Cert == "" {
-		return nil, nil //nolint:nilnil // nil is a configuration
+		return nil, nil // nil is a configuration
 	}
 	source := certs.NewSource(certs.Files{Cert: o.reports.tls.Cert, Key: o.reports.tls.Key})
 	if _, _, err := source.Load(); err != nil {

@@ -105,7 +105,7 @@ func TestMetricsAreForThoseWhoMayGetThem(t *testing.T) {
 		t.Errorf("while the API server is away: %d, want what was granted", got)
 	}
 	if got := get(other); got != 503 {
-		t.Errorf("while the API server is away: %d for who had no right", got)
+		t.Errorf("while the API server is away: %d for a caller that was not authorized before", got)
 	}
 	away = false
 	rights = nil

@@ -23,10 +23,13 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/watch"
 )
 
-// supportGrace is how long answers about health and metrics may take at the end.
+// supportGrace is how long answers about health and metrics can take at the end.
 const supportGrace = time.Second
 
-// statusEvery is how exact the times in a status are, liveEvery how old what is shown live may be.
+// supportConnections is how many connections each of the ports for health and metrics takes.
+const supportConnections = 128
+
+// statusEvery is how exact the times in a status are, liveEvery how old what is shown live can be.
 const statusEvery, liveEvery = 5 * time.Second, 500 * time.Millisecond
 
 // healthHandler serves /healthz, which is fine as long as the process answers, /readyz, and gRPC's health checks.
@@ -37,7 +40,7 @@ func (a *app) healthHandler() http.Handler {
 	return withHealthChecks(extproc.NewHealthServer(extproc.Health{Ready: a.isReady}), mux)
 }
 
-// answer says ok, or why not.
+// answer sends ok, or the reason.
 func answer(w http.ResponseWriter, why string) {
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 	if why == "" {
@@ -45,10 +48,10 @@ func answer(w http.ResponseWriter, why string) {
 	} else {
 		w.WriteHeader(http.StatusServiceUnavailable)
 	}
-	_, _ = w.Write([]byte(why + "\n")) // who does not want to know does not get to
+	_, _ = w.Write([]byte(why + "\n")) // a client that has gone misses the answer
 }
 
-// metricsHandler serves /metrics, and what people want to know: /status, /decisions, /prefixes and /explain; and
+// metricsHandler serves /metrics, and diagnostics: /status, /decisions, /prefixes and /explain; and
 // /debug/pprof if asked to.
 func (a *app) metricsHandler(registry *prometheus.Registry, profile bool) http.Handler {
 	mux := http.NewServeMux()
@@ -71,8 +74,8 @@ type objects struct {
 	Live        api.Live `json:"live"`
 }
 
-// serveStatus answers with all pools and policies, their status filled in, as a list in YAML; in JSON for those who
-// ask for it. What the replica knows of its pools at the moment is beside them.
+// serveStatus answers with all pools and policies, their status filled in, as a list in YAML; in JSON
+// on request. What the replica knows of its pools at the moment is beside them.
 func (a *app) serveStatus(w http.ResponseWriter, r *http.Request) {
 	list := a.status()
 	all := objects{List: list, Live: a.live(list)}
@@ -90,11 +93,11 @@ func (a *app) serveStatus(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, err.Error(), http.StatusInternalServerError)
 		return
 	}
-	_, _ = w.Write(body) // who does not want to know does not get to
+	_, _ = w.Write(body) // a client that has gone misses the answer
 }
 
-// keepStatus looks at the status now and then, so that it tells since when something is so though nobody asks, and what
-// counters were a minute ago.
+// keepStatus computes the status periodically, so that its transition times are right without requests for it, and counters of
+// a minute ago are known.
 func (a *app) keepStatus(ctx context.Context) {
 	tick := time.NewTicker(statusEvery)
 	defer tick.Stop()
@@ -144,7 +147,7 @@ func (a *app) live(list *watch.List) api.Live {
 	return a.lastLive
 }
 
-// facts gathers what is known of each pool. list says what the picker thinks of the pools; nil where nobody asks.
+// facts gathers what is known of each pool. list is the picker's list of pools; nil if no client requested it.
 func (a *app) facts(list *watch.List) []dashboard.Facts {
 	judged := map[string][]metav1.Condition{}
 	if list != nil {
@@ -185,8 +188,9 @@ func (a *app) facts(list *watch.List) []dashboard.Facts {
 // collectors of the metrics.
 func (a *app) collectors() []prometheus.Collector {
 	all := []prometheus.Collector{a.requests, metrics.NewCollector(metrics.Sources{
-		Pools: a.picker.Stats, Events: a.eventStreams, Reports: a.reported, RefusedReports: a.refusedReports, Scrapes: a.scraper.Stats, Strangers: a.dialIn.reception.Strangers,
-		Peers: a.peerStats, Tokens: a.tokens.All, Decisions: a.decisionStats,
+		Pools: a.picker.Stats, Events: a.eventStreams, Reports: a.reported, RefusedReports: a.refusedReports, Scrapes: a.scraper.Stats,
+		Strangers: a.dialIn.reception.Strangers,
+		Peers:     a.peerStats, Tokens: a.tokens.All, Decisions: a.decisionStats, Memory: a.budget.Stats,
 	})}
 	if a.compat != nil {
 		all = append(all, a.compat)
@@ -206,8 +210,8 @@ func (a *app) eventStreams() []metrics.Stream {
 	return all
 }
 
-// streamStates are how far it is known what the endpoints of all pools hold that can be picked. Others, such as pods that
-// still load, have nothing to tell.
+// streamStates are the states of the streams of all endpoints that can be picked. Other pods, such as those that still
+// load, have none.
 func (a *app) streamStates() []ingest.State {
 	pickable := map[endpoint.ID]bool{}
 	for _, f := range a.picker.Feeds() {

@@ -1,7 +1,7 @@
 // Command picker picks an endpoint for each inference request, and serves the requests as a reverse proxy.
 //
-// It reads what exists and what is preferred from the API objects of a cluster (--pool NAMESPACE/NAME) or of a directory
-// (--standalone DIR) and follows changes to them; docs/operations.md and docs/standalone.md tell how.
+// It reads its configuration from the API objects of a cluster (--pool NAMESPACE/NAME) or of a directory (--standalone DIR)
+// and follows changes to them; see docs/operations.md and docs/standalone.md.
 package main
 
 import (
@@ -17,12 +17,17 @@ import (
 	_ "golang.org/x/crypto/x509roots/fallback" // authorities, in images that have no file of them
 
 	"github.com/kvasir-dev/kvasir/internal/logging"
+	"github.com/kvasir-dev/kvasir/internal/version"
 )
 
 func main() { os.Exit(start(os.Args[1:], os.Stderr)) }
 
 // start runs the program until a signal and returns its exit status. The second signal ends it at once.
 func start(args []string, stderr io.Writer) int {
+	if version.Asked(args) {
+		fmt.Println("picker", version.Get())
+		return 0
+	}
 	o, err := parse(args, stderr)
 	switch {
 	case errors.Is(err, flag.ErrHelp):

@@ -24,8 +24,8 @@ type operatorOptions struct {
 }
 
 func (o *operatorOptions) flags(f *flag.FlagSet) {
-	f.StringVar(&o.account, "operator", "", "service account of the operator, as `NAMESPACE/NAME`: whoever shows its token at the report address is told what the picker knows of its pods")
-	f.StringVar(&o.replica, "name", "", "`name` of the picker's pod; default is the variable POD_NAME, then the host's name")
+	f.StringVar(&o.account, "operator", "", "service account of the operator, as `NAMESPACE/NAME`: a client with its token receives at the report address what the picker knows of its pods")
+	f.StringVar(&o.replica, "name", "", "`name` of the picker's pod; default is the environment variable POD_NAME, then the host name")
 }
 
 func (o *operatorOptions) check() error {
@@ -39,7 +39,7 @@ func (o *operatorOptions) check() error {
 	return nil
 }
 
-// newOperate makes what tells the operator, whose tokens have the same issuer as reporters'; nil when nobody is to be told.
+// newOperate makes the service for the operator, whose tokens have the same issuer as reporters'; nil without an operator.
 func (a *app) newOperate(o *options, reporters syncapi.Authenticator) (*syncapi.OperateService, error) {
 	s := &syncapi.OperateService{State: a.operateState, WarmUp: a.warmUp, Log: a.log.WithName("operator")}
 	tokens, ok := reporters.(syncapi.Tokens)
@@ -57,8 +57,8 @@ func (a *app) newOperate(o *options, reporters syncapi.Authenticator) (*syncapi.
 	return s, nil
 }
 
-// follows notes which marks picks follow. A mark that is being lifted must be forgotten before, one that is set is
-// noted after it is in force.
+// follows records which marks picks follow. A mark that is being lifted must be forgotten before it is applied, one that is
+// set is recorded after it is applied.
 func (a *app) follows(pods []watch.Pod) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -79,7 +79,7 @@ func both(before, now []watch.Pod) []watch.Pod {
 	return out
 }
 
-// operateState is what the operator is told of a pool.
+// operateState is the state of a pool that is sent to the operator.
 func (a *app) operateState(pool string) (operate.State, bool) {
 	known, ok := a.picker.Operate(pool)
 	if !ok {
@@ -94,7 +94,7 @@ func (a *app) operateState(pool string) (operate.State, bool) {
 	a.mu.Lock()
 	spec := a.applied[pool]
 	found := a.found[pool]
-	s.KeyID, s.Tokens, s.Predictions = found.keyID, found.tokens, found.predictions
+	s.KeyID, s.Tokens, s.Predictions, s.Gateways = found.keyID, found.tokens, found.predictions, found.gateways
 	for i := range a.leaving {
 		if p := &a.leaving[i]; p.Namespace == namespace && p.Pool == name {
 			pod := known.Pods[p.UID]
@@ -110,7 +110,7 @@ func (a *app) operateState(pool string) (operate.State, bool) {
 	return s, true
 }
 
-// addKnowledge tells of each pod whether all of its ranks' blocks are known.
+// addKnowledge adds for each pod whether all blocks of its ranks are known.
 func (a *app) addKnowledge(pool string, pods map[string]operate.PodState) {
 	seen := map[string]bool{}
 	for _, status := range a.knowledge(pool) {
@@ -123,17 +123,32 @@ func (a *app) addKnowledge(pool string, pods map[string]operate.PodState) {
 		pod.Synced = synced && (pod.Synced || !seen[uid])
 		pod.Degraded = pod.Degraded || status.State == ingest.Degraded || status.State == ingest.Unverified
 		if !synced {
-			pod.Reason = status.State.String()
+			pod.Reason = knowledgeReason(&status)
 		}
 		seen[uid] = true
 		pods[uid] = pod
 	}
 }
 
-// findings are what the operator's conditions of a pool say that only pickers can tell.
+// knowledgeReason is why not all of an endpoint's blocks are known, in the words of conditions where there is one.
+func knowledgeReason(s *ingest.Status) string {
+	switch {
+	case s.Stats.Silent.Load():
+		return "EventsDisabled"
+	case s.Stats.Unreadable.Load():
+		return "UnknownLayout"
+	case s.State == ingest.Degraded && s.Stats.Overflows.Load() > 0:
+		return "Lagging"
+	case s.State == ingest.Degraded || s.State == ingest.Unverified:
+		return "HistoryLost"
+	}
+	return s.State.String()
+}
+
+// findings are the parts of the operator's conditions of a pool that only pickers know.
 type findings struct {
-	keyID               string
-	tokens, predictions operate.Finding
+	keyID                         string
+	tokens, predictions, gateways operate.Finding
 }
 
 // findingsOf the status of all pools, by namespace/name.
@@ -148,6 +163,7 @@ func findingsOf(list *watch.List) map[string]findings {
 			keyID:       pool.Status.KeySpace.KeyID,
 			tokens:      findingOf(pool, v1alpha1.ConditionTokensExact),
 			predictions: findingOf(pool, v1alpha1.ConditionPredictionsTrusted),
+			gateways:    findingOf(pool, v1alpha1.ConditionGatewayConforms),
 		}
 	}
 	return all

@@ -24,14 +24,14 @@ type peerOptions struct {
 }
 
 func (o *peerOptions) flags(f *flag.FlagSet) {
-	f.StringVar(&o.service, "peers-service", "", "`host:port` behind whose name all replicas are found, such as that of a headless Service; the picker tells them its counters")
-	f.StringVar(&o.list, "peers", "", "`list` of host:port of the replicas, by commas, instead; the picker's own may be among them")
+	f.StringVar(&o.service, "peers-service", "", "`host:port` that resolves to all replicas, such as that of a headless Service; the picker sends them its counters")
+	f.StringVar(&o.list, "peers", "", "comma-separated `list` of host:port of the replicas, instead; it can include the picker's own")
 	f.StringVar(&o.name, "peers-name", "", "DNS `name` in the certificates of all replicas")
-	f.StringVar(&o.ca, "peers-ca", "", "`file` with the CA of the certificates of replicas; the picker shows them that of --report-cert")
-	f.StringVar(&o.secretFile, "peers-secret-file", "", "`file` with a secret of at least 16 bytes that replicas show each other, in place of client certificates")
+	f.StringVar(&o.ca, "peers-ca", "", "`file` with the CA of the certificates of replicas; the picker presents --report-cert to them")
+	f.StringVar(&o.secretFile, "peers-secret-file", "", "`file` with a secret of at least 16 bytes that replicas send each other, in place of client certificates")
 }
 
-// wanted tells whether there may be other replicas.
+// wanted reports whether there can be other replicas.
 func (o *peerOptions) wanted() bool { return o.service != "" || o.list != "" }
 
 func (o *peerOptions) check(r *reportOptions) error {
@@ -70,14 +70,14 @@ func (o *peerOptions) check(r *reportOptions) error {
 type peers struct {
 	outbox  *peer.Outbox
 	inbox   *peer.Inbox          // nil without peers, like the others
-	service *syncapi.PeerService // hears them
-	mesh    *syncapi.Mesh        // tells them
+	service *syncapi.PeerService // receives their updates
+	mesh    *syncapi.Mesh        // sends them updates
 }
 
 // incarnation is a life of the picker.
 func incarnation() uint64 { return rand.Uint64() | 1 }
 
-// newPeers makes what hears and what tells other replicas.
+// newPeers makes the receiver of other replicas' updates and the sender to them.
 func (a *app) newPeers(r *reportOptions, o *peerOptions) (*syncapi.PeerService, error) {
 	log := a.log.WithName("peers")
 	p := &a.peers
@@ -121,14 +121,14 @@ func (a *app) newPeers(r *reportOptions, o *peerOptions) (*syncapi.PeerService, 
 	return p.service, nil
 }
 
-// tellPeers tells other replicas until ctx ends.
+// tellPeers sends updates to other replicas until ctx ends.
 func (a *app) tellPeers(ctx context.Context) {
 	if a.peers.mesh != nil {
 		a.peers.mesh.Run(ctx)
 	}
 }
 
-// peersHeard tells whether all replicas that could be reached are heard too.
+// peersHeard reports whether all replicas that could be reached have sent updates.
 func (a *app) peersHeard() bool {
 	p := &a.peers
 	if p.mesh == nil {
@@ -146,5 +146,9 @@ func (a *app) peerStats() *metrics.Peers {
 	}
 	out := &metrics.Peers{Sent: p.mesh.Stats(), Heard: p.inbox.Stats(time.Now())}
 	out.ReceivedBytes, out.Refused = p.service.Received()
+	out.Panics = p.service.Panics()
+	if a.reports != nil {
+		out.Panics += a.reports.BorrowPanics()
+	}
 	return out
 }

@@ -95,7 +95,7 @@ func TestAPickerIsReadyWhenItHearsTheOthers(t *testing.T) {
 	addrs := []string{first.listeners.reports.Addr().String(), second.listeners.reports.Addr().String()}
 	flags.peers.addresses, more.peers.addresses = addrs, addrs
 	first.run(flags)
-	first.awaitReady() // the other accepts connections, and no more: it is waited for in vain
+	first.awaitReady() // the other accepts connections but never answers: waiting for it ends without a result
 	e.Pause()
 	var asking sync.WaitGroup
 	defer asking.Wait()
@@ -106,7 +106,8 @@ func TestAPickerIsReadyWhenItHearsTheOthers(t *testing.T) {
 	first.eventually("a request is under way", func() bool { return first.metric(inflight) == "1" })
 	second.run(more)
 	second.awaitReady()
-	// What the first told before the second knew its endpoints comes again with the next full update, half a second later.
+	// What the first sent before the second knew its endpoints is sent again with the next full update, half a second
+	// later.
 	second.eventually("the second picker knows of the first's request", func() bool { return second.metric(peerInflight) == "1" })
 }
 
@@ -141,20 +142,20 @@ func TestFlagsOfPeersAreChecked(t *testing.T) {
 		args []string
 		want string
 	}{
-		"two ways to find them":       {[]string{"--peers", "a:1", "--peers-service", "b:1", "--report-insecure"}, "exclude each other"},
-		"no port":                     {[]string{"--peers", "a", "--report-insecure"}, "--peers"},
-		"a secret for nobody":         {[]string{"--peers-secret-file", "s"}, "need --peers-service"},
-		"no way to know them":         {[]string{"--peers", "a:1"}, "--report-insecure"},
-		"no name":                     {append([]string{"--peers", "a:1", "--peers-ca", "ca"}, tls...), "--peers-name"},
-		"certificates in plain text":  {[]string{"--peers", "a:1", "--peers-ca", "ca", "--report-insecure"}, "excludes"},
-		"two authorities":             {append([]string{"--peers", "a:1", "--peers-ca", "ca", "--peers-name", "n", "--report-client-ca", "other"}, tls...), "the same file"},
-		"nowhere to be heard":         {[]string{"--peers", "a:1", "--report-insecure", "--report-address", ""}, "--report-address"},
-		"too many":                    {[]string{"--peers", strings.Repeat("a:1,", 66), "--report-insecure"}, "at most"},
-		"good, in plain text":         {[]string{"--peers", "a:1, b:1", "--report-insecure"}, ""},
-		"good, with a secret":         {[]string{"--peers", "a:1", "--report-insecure", "--peers-secret-file", "s"}, ""},
-		"good, with certificates":     {append([]string{"--peers-service", "a:1", "--peers-ca", "ca", "--peers-name", "n"}, tls...), ""},
-		"good, with one CA for both":  {append([]string{"--peers-service", "a:1", "--peers-ca", "ca", "--peers-name", "n", "--report-client-ca", "ca"}, tls...), ""},
-		"good, with a secret and TLS": {append([]string{"--peers-service", "a:1", "--peers-ca", "ca", "--peers-name", "n", "--peers-secret-file", "s"}, tls...), ""},
+		"two ways to find them":            {[]string{"--peers", "a:1", "--peers-service", "b:1", "--report-insecure"}, "exclude each other"},
+		"no port":                          {[]string{"--peers", "a", "--report-insecure"}, "--peers"},
+		"a secret without a peers service": {[]string{"--peers-secret-file", "s"}, "need --peers-service"},
+		"no way to know them":              {[]string{"--peers", "a:1"}, "--report-insecure"},
+		"no name":                          {append([]string{"--peers", "a:1", "--peers-ca", "ca"}, tls...), "--peers-name"},
+		"certificates in plain text":       {[]string{"--peers", "a:1", "--peers-ca", "ca", "--report-insecure"}, "excludes"},
+		"two authorities":                  {append([]string{"--peers", "a:1", "--peers-ca", "ca", "--peers-name", "n", "--report-client-ca", "other"}, tls...), "the same file"},
+		"no address to listen on":          {[]string{"--peers", "a:1", "--report-insecure", "--report-address", ""}, "--report-address"},
+		"too many":                         {[]string{"--peers", strings.Repeat("a:1,", 66), "--report-insecure"}, "at most"},
+		"good, in plain text":              {[]string{"--peers", "a:1, b:1", "--report-insecure"}, ""},
+		"good, with a secret":              {[]string{"--peers", "a:1", "--report-insecure", "--peers-secret-file", "s"}, ""},
+		"good, with certificates":          {append([]string{"--peers-service", "a:1", "--peers-ca", "ca", "--peers-name", "n"}, tls...), ""},
+		"good, with one CA for both":       {append([]string{"--peers-service", "a:1", "--peers-ca", "ca", "--peers-name", "n", "--report-client-ca", "ca"}, tls...), ""},
+		"good, with a secret and TLS":      {append([]string{"--peers-service", "a:1", "--peers-ca", "ca", "--peers-name", "n", "--peers-secret-file", "s"}, tls...), ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := parse(append([]string{"--standalone", "x"}, tc.args...), io.Discard)
@@ -165,8 +166,8 @@ func TestFlagsOfPeersAreChecked(t *testing.T) {
 	}
 }
 
-// TestANewPickerBorrowsWhatAPodHolds starts a second picker that the pod's reporter does not know. It has what the first one
-// was told, soon, and unverified; and nothing of it when the engine has begun another life.
+// TestANewPickerBorrowsWhatAPodHolds starts a second picker that the pod's reporter does not know. The second picker soon
+// has what the first one received, unverified, and has none of it once the engine has restarted.
 func TestANewPickerBorrowsWhatAPodHolds(t *testing.T) {
 	dir := t.TempDir()
 	key := filepath.Join(t.TempDir(), "key")

@@ -14,14 +14,17 @@ const (
 	readyShare = 0.95
 )
 
-// readiness tells whether requests may come: the first state is applied, the index knows what nearly all endpoints
-// hold, and the other replicas' counters are known; or there was time to learn all that. Once ready, the picker stays so
-// until it drains.
+// readiness reports whether the picker can receive requests: the first state is applied, the index knows the blocks of
+// nearly all endpoints, and the other replicas' counters are known; or the time to learn all that is over. Once ready, the
+// picker stays ready until it drains, except while its memory for requests is full.
 type readiness struct {
 	now func() time.Time
-	// states of the event streams of the endpoints that can be picked; heard tells whether the peers are.
+	// states of the event streams of the endpoints that can be picked; heard reports whether updates of the peers have
+	// arrived.
 	states func() []ingest.State
 	heard  func() bool
+	// full reports whether there is no room for what clients send; nil is never.
+	full func() bool
 
 	mu       sync.Mutex
 	since    time.Time // of the first state applied
@@ -29,7 +32,7 @@ type readiness struct {
 	draining bool
 }
 
-// apply tells that a state is in force.
+// apply notes that a state is applied.
 func (r *readiness) apply() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -38,7 +41,7 @@ func (r *readiness) apply() {
 	}
 }
 
-// drain tells that no more requests should come.
+// drain makes the picker not ready, so that no more requests are sent to it.
 func (r *readiness) drain() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -60,14 +63,17 @@ func (r *readiness) status() string {
 		case !settled(r.states()):
 			return "event streams are being synchronised"
 		case !r.heard():
-			return "other replicas have not been heard yet"
+			return "waiting for updates of other replicas"
 		}
 		r.ready = true
+	}
+	if r.full != nil && r.full() {
+		return "the memory for requests is full"
 	}
 	return ""
 }
 
-// settled tells whether nearly all streams have caught up, as far as they can.
+// settled reports whether nearly all streams have caught up, as far as they can.
 func settled(states []ingest.State) bool {
 	n := 0
 	for _, s := range states {

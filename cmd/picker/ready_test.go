@@ -24,7 +24,7 @@ func TestReadinessWaitsForEventsButNotForEver(t *testing.T) {
 	r.apply()
 	expect(r, waiting)
 	now = now.Add(readyWait - 1)
-	r.apply() // a later state does not begin the wait anew
+	r.apply() // a later state does not begin the wait again
 	expect(r, waiting)
 	now = now.Add(1)
 	expect(r, "")
@@ -37,15 +37,20 @@ func TestReadinessWaitsForEventsButNotForEver(t *testing.T) {
 	r.apply()
 	expect(r, waiting)
 	states, heard = []ingest.State{ingest.Unverified}, false
-	expect(r, "other replicas have not been heard yet")
+	expect(r, "waiting for updates of other replicas")
 	heard = true
 	expect(r, "")
 	heard = false
-	expect(r, "") // a replica that comes later is not waited for
+	expect(r, "") // a replica that is added later is not waited for
 
 	r = fresh()
 	r.apply()
 	now = now.Add(readyWait)
+	expect(r, "")
+	full := true
+	r.full = func() bool { return full }
+	expect(r, "the memory for requests is full")
+	full = false
 	expect(r, "")
 }
 

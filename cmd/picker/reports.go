@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"os"
+	"slices"
 	"strings"
 
 	"github.com/go-logr/logr"
@@ -30,7 +32,7 @@ type reportOptions struct {
 	insecure                bool
 }
 
-// served tells whether there is a way to know reporters: without one nobody may report.
+// served reports whether reporters can be authenticated: otherwise reports are disabled.
 func (o *reportOptions) served() bool {
 	return o.address != "" && (o.secretFile != "" || o.tls.CA != "" || o.keys != "" || o.insecure)
 }
@@ -55,7 +57,7 @@ func (o *reportOptions) check() error {
 	return nil
 }
 
-// authenticator tells who reporters are.
+// authenticator authenticates reporters.
 func (o *reportOptions) authenticator(log logr.Logger) (syncapi.Authenticator, error) {
 	switch {
 	case o.secretFile != "":
@@ -87,11 +89,11 @@ func (o *reportOptions) authenticator(log logr.Logger) (syncapi.Authenticator, e
 	return t, nil
 }
 
-// newSync makes the server that hears reporters and peers, if there is anybody to hear, and what tells the peers.
+// newSync makes the server for reporters and peers, if either is configured, and the sender to the peers.
 func (a *app) newSync(all *options) error {
 	o, p := &all.reports, &all.peers
 	if !o.served() {
-		a.log.Info("Reports are not taken: no flag says how reporters prove who they are")
+		a.log.Info("Reporter endpoint disabled: no authentication configured")
 		if !p.wanted() {
 			return nil
 		}
@@ -101,6 +103,7 @@ func (a *app) newSync(all *options) error {
 		OnOwn:     func(string, endpoint.Endpoint) { a.feedStreams() },
 		OnRelease: func(pool string, _ endpoint.Endpoint) { a.feedStreams(); a.moved(pool) },
 		OnMoved:   a.moved,
+		InFlight:  func(id endpoint.ID) int { return a.picker.InFlight(id) },
 	}
 	var err error
 	if o.served() {
@@ -121,7 +124,7 @@ func (a *app) newSync(all *options) error {
 		}
 	}
 	if o.insecure {
-		a.log.Info("Reports and peers are taken without TLS")
+		a.log.Info("Serving reports and peers without TLS")
 	} else {
 		files := o.tls
 		if files.CA == "" && p.secretFile == "" {
@@ -158,7 +161,7 @@ func (a *app) target(f *picker.Feed) syncapi.Target {
 	}
 }
 
-// moved tells the picker of which roots the keys are that a pool's reporters have told. What streams bring has keys of
+// moved sets the roots of the keys that a pool's reporters have sent. What streams bring has keys of
 // the present one.
 func (a *app) moved(pool string) {
 	var roots []string
@@ -172,8 +175,8 @@ func (a *app) moved(pool string) {
 	a.picker.Moved(pool, roots)
 }
 
-// feedStreams lets the picker subscribe to the endpoints whose reporters do not speak. It is called when that changes,
-// and when the endpoints do.
+// feedStreams lets the picker subscribe to the endpoints whose reporters are not connected. It is called when that changes,
+// and when the endpoints change.
 func (a *app) feedStreams() {
 	a.feeding.Lock()
 	defer a.feeding.Unlock()
@@ -181,17 +184,33 @@ func (a *app) feedStreams() {
 		var kept []ingest.Feed
 		for i := range list {
 			if a.reports == nil || !a.reports.Owned(pool, &list[i].Endpoint) {
-				kept = append(kept, list[i])
+				kept = append(kept, a.sources.of(list[i]))
 			}
 		}
 		a.streams.Set(pool, kept)
 	}
 }
 
+// silent are the endpoints whose engines report that they publish no events, and that have no reporter.
+func (a *app) silent(pool string) (all []ingest.Status) {
+	a.feeding.Lock()
+	defer a.feeding.Unlock()
+	for i := range a.feeds[pool] {
+		f := &a.feeds[pool][i]
+		if a.sources.silent(&f.Endpoint) && (a.reports == nil || !a.reports.Owned(pool, &f.Endpoint)) {
+			stats := &ingest.Stats{}
+			stats.Silent.Store(true)
+			all = append(all, ingest.Status{Endpoint: f.Endpoint, State: ingest.Disconnected, Stats: stats})
+		}
+	}
+	return all
+}
+
 // knowledge is how far it is known what the endpoints of a pool hold: by their streams, or by their reporters where
 // those have taken over or are the only road.
 func (a *app) knowledge(pool string) []ingest.Status {
 	all := a.streams.Status(pool)
+	all = append(all, a.silent(pool)...)
 	if a.reports == nil {
 		return all
 	}
@@ -200,6 +219,7 @@ func (a *app) knowledge(pool string) []ingest.Status {
 			stats := &ingest.Stats{}
 			stats.Unreadable.Store(s.Unreadable)
 			stats.BlockSizeUnsupported.Store(s.Unsupported)
+			stats.Partial.Store(s.Unindexable - min(s.Unindexable, s.Unsupported))
 			all = append(all, ingest.Status{Endpoint: s.Endpoint, State: stateOf(&s.Status), Stats: stats})
 		}
 	}
@@ -229,21 +249,17 @@ func stateOf(s *report.Status) ingest.State {
 	return ingest.Disconnected
 }
 
-// pools are those that have streams or reports.
+// pools are those that have endpoints, streams or reports.
 func (a *app) pools() []string {
 	names := a.streams.Pools()
 	if a.reports != nil {
-		seen := map[string]bool{}
-		for _, name := range names {
-			seen[name] = true
-		}
-		for _, name := range a.reports.Pools() {
-			if !seen[name] {
-				names = append(names, name)
-			}
-		}
+		names = append(names, a.reports.Pools()...)
 	}
-	return names
+	a.feeding.Lock()
+	names = slices.AppendSeq(names, maps.Keys(a.feeds))
+	a.feeding.Unlock()
+	slices.Sort(names)
+	return slices.Compact(names)
 }
 
 // refusedReports counts the streams of reporters that were not taken.

@@ -122,7 +122,7 @@ endpoints:
 		return i.metric("kvasir_index_divergent_blocks{") == "" && strings.Contains(text, "ReporterMissing")
 	})
 
-	// A reporter with another secret tells nothing.
+	// A reporter with another secret is refused.
 	wrong := filepath.Join(t.TempDir(), "secret")
 	put(t, wrong, "fedcba9876543210\n")
 	c.Dial.Token = syncapi.SecretFile(wrong)

@@ -6,6 +6,7 @@ import (
 	"crypto/tls"
 	"fmt"
 	"net"
+	"net/http"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -14,6 +15,7 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/dashboard"
 	"github.com/kvasir-dev/kvasir/internal/httpproxy"
 	"github.com/kvasir-dev/kvasir/internal/metrics"
+	"github.com/kvasir-dev/kvasir/internal/version"
 	"github.com/kvasir-dev/kvasir/internal/watch"
 )
 
@@ -77,10 +79,11 @@ func listen(ctx context.Context, o *options) (*listeners, error) {
 
 // run serves until ctx ends and the requests under way have ended, or the time for them has. It closes the listeners.
 //
-// The order of the end: not ready, while requests are still taken from those who do not know it yet; the proxy accepts
-// no more and waits; then health and metrics go, and the streams.
+// The order of the end: not ready, while requests are still accepted from clients that have not noticed yet; the proxy accepts
+// no more and waits; then health and metrics end, and the streams.
 func run(ctx context.Context, o *options, l *listeners, log logr.Logger) error {
 	defer l.close()
+	log.Info("Starting", "version", version.Get().String())
 	root, random, err := keyRoot(o.keyFile)
 	if err != nil {
 		return err
@@ -94,7 +97,7 @@ func run(ctx context.Context, o *options, l *listeners, log logr.Logger) error {
 	if err != nil {
 		return err
 	}
-	//nolint:contextcheck // it reads what is embedded and waits for nothing
+	// it reads what is embedded and waits for nothing
 	source, err := o.source.open(config, watch.Settings{ModelRoot: o.modelRoot, Root: root}, log.WithName("watch"))
 	if err != nil {
 		return err
@@ -139,6 +142,22 @@ func run(ctx context.Context, o *options, l *listeners, log logr.Logger) error {
 		log.Info("Serving gateways", "address", l.gateways[i].Addr().String(), "pool", cmp.Or(port.pool, "all"), "tls", gatewayTLS != nil)
 	}
 
+	return a.serveAll(ctx, o, l, servedParts{
+		gatewayTLS: gatewayTLS,
+		metrics:    dashboard.WithPage(guard.protect(a.metricsHandler(registry, o.pprof))),
+		follow:     func(ctx context.Context) { source.Follow(ctx, a.apply) },
+	})
+}
+
+// servedParts are what serveAll serves besides the app itself.
+type servedParts struct {
+	gatewayTLS *tls.Config
+	metrics    http.Handler
+	follow     func(context.Context) // applies objects until its context ends
+}
+
+// serveAll serves until ctx ends, in the order that run documents.
+func (a *app) serveAll(ctx context.Context, o *options, l *listeners, parts servedParts) error {
 	// Each part ends a step after the one before: the signal, the proxy, what supports it.
 	group, signal := errgroup.WithContext(ctx)
 	serving, stopServing := context.WithCancel(context.WithoutCancel(ctx))
@@ -148,7 +167,7 @@ func run(ctx context.Context, o *options, l *listeners, log logr.Logger) error {
 	group.Go(func() error {
 		<-signal.Done()
 		a.ready.drain()
-		log.Info("Draining", "lameDuck", o.lameDuck.String(), "timeout", o.drainTimeout.String())
+		a.log.Info("Draining", "lameDuck", o.lameDuck.String(), "timeout", o.drainTimeout.String())
 		select {
 		case <-time.After(o.lameDuck):
 		case <-support.Done(): // the proxy has failed
@@ -158,25 +177,27 @@ func run(ctx context.Context, o *options, l *listeners, log logr.Logger) error {
 	})
 	group.Go(func() error {
 		defer stopSupport()
-		// Who connects before that waits for a moment: without objects the answer would be that there is no such model.
+		// Clients that connect earlier wait: without objects the answer would be that the model does not exist.
 		select {
 		case <-a.informed:
 		case <-serving.Done():
 		}
-		return a.serve(serving, l, gatewayTLS, o)
+		return a.serve(serving, l, parts.gatewayTLS, o)
 	})
-	small := httpproxy.ServeOptions{Grace: supportGrace, Log: log.WithName("http")}
+	small := httpproxy.ServeOptions{Grace: supportGrace, MaxConnections: supportConnections, MaxStreams: supportConnections,
+		Log: a.log.WithName("http")}
 	group.Go(func() error { return httpproxy.Serve(support, l.health, a.healthHandler(), small) })
 	group.Go(func() error {
-		return httpproxy.Serve(support, l.metrics, dashboard.WithPage(guard.protect(a.metricsHandler(registry, o.pprof))), small)
+		return httpproxy.Serve(support, l.metrics, parts.metrics, small)
 	})
 	group.Go(func() error { return a.serveSync(support, l.reports) })
 	group.Go(func() error { a.tellPeers(support); return nil })
-	group.Go(func() error { source.Follow(support, a.apply); return nil })
+	group.Go(func() error { parts.follow(support); return nil })
 	group.Go(func() error { a.keepStatus(support); return nil })
+	group.Go(func() error { a.followSources(support); return nil })
 	group.Go(func() error { a.keepDoubt(support); return nil })
-	err = group.Wait()
-	log.Info("Stopped")
+	err := group.Wait()
+	a.log.Info("Stopped")
 	return err
 }
 
@@ -188,7 +209,8 @@ func (a *app) serve(ctx context.Context, l *listeners, gatewayTLS *tls.Config, o
 	}
 	if l.proxy != nil {
 		group.Go(func() error {
-			return httpproxy.Serve(ctx, l.proxy, a.proxy, httpproxy.ServeOptions{Grace: o.drainTimeout, Log: a.log.WithName("http")})
+			return httpproxy.Serve(ctx, l.proxy, a.proxy, httpproxy.ServeOptions{Grace: o.drainTimeout, MaxConnections: a.plan.connections,
+				Budget: a.budget, Log: a.log.WithName("http")})
 		})
 	}
 	for i := range l.gateways {

@@ -126,7 +126,7 @@ func TestChangesAreInForceWhileRequestsRun(t *testing.T) {
 		t.Errorf("the request in the pod that is gone: status %d, %s", got.status, got.body)
 	}
 
-	// Everybody goes, then the pool. Requests are not held until somebody comes.
+	// All endpoints are removed, then the pool. Requests are not held until an endpoint is added.
 	put(t, filepath.Join(dir, "policy.yaml"), `apiVersion: kvasir.dev/v1alpha1
 kind: RoutingPolicy
 metadata: {name: m, namespace: default}
@@ -187,7 +187,7 @@ func TestTheEndWaitsForOpenStreams(t *testing.T) {
 	}
 	e.Resume()
 	if body := <-answer; !strings.Contains(body, "[DONE]") {
-		t.Errorf("the stream was broken off: %q", body)
+		t.Errorf("the stream was aborted: %q", body)
 	}
 	<-p.done
 }
@@ -207,7 +207,7 @@ func TestTheEndIsBounded(t *testing.T) {
 		t.Error("a request that cannot have been answered was")
 	}
 	<-p.done
-	p.eventually("the engine is told", func() bool { return requests(e) == 0 })
+	p.eventually("the engine aborts the request", func() bool { return requests(e) == 0 })
 }
 
 func TestWhatThePickerRefuses(t *testing.T) {
@@ -487,10 +487,10 @@ func TestAGatewayIsServed(t *testing.T) {
 	dir, e := t.TempDir(), engine(t, "m")
 	put(t, filepath.Join(dir, "all.yaml"), poolText("m", "m", "")+"---\n"+sliceText(t, "m", "pod", e))
 	i := runOn(t, dir)
-	i.eventually("the log tells that objects were applied", func() bool {
+	i.eventually("the log reports that objects were applied", func() bool {
 		return strings.Contains(i.logs.String(), `msg="Objects applied" pools=1`)
 	})
-	unchecked := grpc.WithTransportCredentials(credentials.NewTLS(&tls.Config{InsecureSkipVerify: true})) //nolint:gosec // as gateways do
+	unchecked := grpc.WithTransportCredentials(credentials.NewTLS(&tls.Config{InsecureSkipVerify: true})) // as gateways do
 	g, err := envoytest.New(envoytest.Options{
 		Pickers: []string{i.listeners.gateways[0].Addr().String()}, Dial: []grpc.DialOption{unchecked}, Seed: 1,
 	})

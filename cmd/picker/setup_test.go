@@ -18,7 +18,7 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/vllmsim"
 )
 
-// patience is how long anything may take that should take milliseconds.
+// patience is the limit for operations that should take milliseconds.
 const patience = 30 * time.Second
 
 // instance is a picker that runs in this process.

@@ -11,6 +11,8 @@ import (
 	"regexp"
 	"syscall"
 	"testing"
+
+	"github.com/kvasir-dev/kvasir/internal/version"
 )
 
 // asProgram makes the test binary the program.
@@ -58,14 +60,15 @@ func TestSignals(t *testing.T) {
 	}
 }
 
-// After the signal, /readyz says so first, and requests of those who have not asked yet are still answered.
+// After the signal, /readyz reports the end before anything stops, and new requests from clients that have not seen it yet
+// are still answered.
 func TestRequestsAreTakenWhileTheEndIsTold(t *testing.T) {
 	dir, e := t.TempDir(), engine(t, "m")
 	put(t, filepath.Join(dir, "all.yaml"), poolText("m", "m", "")+"---\n"+sliceText(t, "m", "pod", e))
 	p := startProgram(t, dir, "--lame-duck", "1h")
 	p.eventually("ready", func() bool { status, _ := p.do(http.MethodGet, p.health+"/readyz", ""); return status == http.StatusOK })
 	p.signal()
-	p.eventually("the end is told", func() bool {
+	p.eventually("readyz reports draining", func() bool {
 		status, body := p.do(http.MethodGet, p.health+"/readyz", "")
 		return status == http.StatusServiceUnavailable && body == "draining\n"
 	})
@@ -126,5 +129,14 @@ func (p *program) wantExit(status int) {
 	case errors.As(err, &exit) && exit.ExitCode() == status, err == nil && status == 0:
 	default:
 		p.t.Errorf("it ended with %v, want status %d\n%s", err, status, p.logs)
+	}
+}
+
+func TestTheVersionIsPrinted(t *testing.T) {
+	command := exec.CommandContext(t.Context(), os.Args[0], "--pool", "a/b", "--version")
+	command.Env = append(os.Environ(), asProgram+"=1")
+	out, err := command.Output()
+	if want := "picker " + version.Get().String() + "\n"; err != nil || string(out) != want {
+		t.Errorf("%q, %v; want %q", out, err, want)
 	}
 }

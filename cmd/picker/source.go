@@ -19,7 +19,7 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/watch/cluster"
 )
 
-// sourceOptions say where the objects come from: a directory, or an API server.
+// sourceOptions select the source of the objects: a directory, or an API server.
 type sourceOptions struct {
 	standalone  string
 	poolName    string // NAMESPACE/NAME
@@ -31,11 +31,11 @@ type sourceOptions struct {
 func (o *sourceOptions) flags(f *flag.FlagSet) {
 	f.StringVar(&o.standalone, "standalone", "", "read the objects from the YAML and JSON files of this `directory`, and follow changes; this or --pool is required")
 	f.StringVar(&o.poolName, "pool", "", "serve this InferencePool (`NAMESPACE/NAME`) of the Kubernetes cluster, and follow it")
-	f.StringVar(&o.gatewayPool, "gateway-pool", "", "serve this InferencePool (`NAMESPACE/NAME`) of Gateway API's inference extension with all defaults, where there is none of Kvasir's for it")
-	f.StringVar(&o.kubeconfig, "kubeconfig", "", "`file` that says how to reach the cluster; without one the picker runs in it")
+	f.StringVar(&o.gatewayPool, "gateway-pool", "", "serve this InferencePool (`NAMESPACE/NAME`) of the Gateway API Inference Extension with all defaults, if it has no InferencePool of Kvasir")
+	f.StringVar(&o.kubeconfig, "kubeconfig", "", "kubeconfig `file`; without one, the in-cluster configuration is used")
 }
 
-// inCluster tells whether the objects come from an API server.
+// inCluster reports whether the objects are read from an API server.
 func (o *sourceOptions) inCluster() bool { return o.poolName != "" || o.gatewayPool != "" }
 
 func (o *sourceOptions) check() error {
@@ -43,7 +43,7 @@ func (o *sourceOptions) check() error {
 	case o.poolName != "" && o.gatewayPool != "":
 		return errors.New("--pool and --gateway-pool exclude each other")
 	case o.standalone == "" && !o.inCluster():
-		return errors.New("--standalone DIR or --pool NAMESPACE/NAME is required: the objects come from a directory or from a cluster")
+		return errors.New("--standalone DIR or --pool NAMESPACE/NAME is required: the objects are read from a directory or from a cluster")
 	case o.standalone != "" && o.inCluster():
 		return errors.New("--standalone and --pool exclude each other, and so do --standalone and --gateway-pool")
 	case o.kubeconfig != "" && !o.inCluster():
@@ -85,7 +85,7 @@ func modelOf(ctx context.Context, address string) (string, error) {
 	return client.Model(ctx, &endpoint.Endpoint{Address: address}, "")
 }
 
-// config says how to reach the cluster; nil for none.
+// config returns how to reach the cluster; nil for none.
 func (o *sourceOptions) config(log logr.Logger) (*rest.Config, error) {
 	if !o.inCluster() {
 		return nil, nil

@@ -9,7 +9,8 @@ import (
 	"testing"
 )
 
-// Who connects while the picker starts waits until it knows its pools, and is not told that there is no such model.
+// A client that connects while the picker starts waits until the picker knows its pools. It is not refused because of an
+// unknown model.
 func TestNobodyIsAnsweredBeforeTheObjectsAreKnown(t *testing.T) {
 	dir := t.TempDir()
 	put(t, filepath.Join(dir, "pool.yaml"), poolText("m", "m", ""))

@@ -14,8 +14,8 @@ import (
 	"testing"
 )
 
-// keyed asks for two tokens with a tenant's key. It returns the status, 0 without an answer, and what of the answer tells
-// why.
+// keyed asks for two tokens with a tenant's key. It returns the status (0 without an answer) and the part of the answer that
+// gives the reason.
 func (i *instance) keyed(method, path, key string) (int, string) {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
@@ -54,9 +54,9 @@ func secretText(tenants ...[]string) string {
 	return b.String()
 }
 
-// TestKeysChangeUnderTraffic: a tenant's keys are exchanged in the directory while requests come. Who has one of them
-// through all of it is never refused, one that is removed is refused from then on and a new one is taken, what is under
-// way ends well, and a file that cannot be read changes nothing. No key shows anywhere.
+// TestKeysChangeUnderTraffic replaces a tenant's keys in the directory while requests arrive. A client whose key stays valid
+// throughout is never refused, a removed key is refused from then on, a new one is accepted, requests in progress end well,
+// and a file that cannot be read changes nothing. No key appears in any output.
 func TestKeysChangeUnderTraffic(t *testing.T) {
 	dir, e := t.TempDir(), engine(t, "m")
 	secret := filepath.Join(dir, "keys.yaml")
@@ -81,7 +81,7 @@ spec:
 	served := func(key string) bool { s, _ := p.keyed(post, completions, key); return s == http.StatusOK }
 	p.eventually("the first key is taken", func() bool { return served("k-old") })
 	if !refused("k-new") || !refused("") {
-		t.Error("a key that nobody has is taken")
+		t.Error("a key of no tenant is accepted")
 	}
 
 	stop, sent := make(chan struct{}), atomic.Int64{}
@@ -120,7 +120,7 @@ spec:
 		return s == http.StatusUnauthorized
 	})
 	e.Resume()
-	if s := <-underWay; s != http.StatusOK && s != http.StatusUnauthorized { // it may have come too late
+	if s := <-underWay; s != http.StatusOK && s != http.StatusUnauthorized { // it can have arrived too late
 		t.Errorf("the request under way ends with %d", s)
 	}
 	for range 20 {
@@ -132,7 +132,7 @@ spec:
 	put(t, secret, "kind: [")
 	p.eventually("the fault shows", func() bool { return strings.Contains(p.logs.String(), "keys.yaml") })
 	if !refused("k-old") || !served("k-new") {
-		t.Error("a file that cannot be read changes who is known")
+		t.Error("a file that cannot be read changes the accepted keys")
 	}
 	// Another class is another list of models.
 	put(t, secret, secretText(other, []string{"acme", "poor", "k-new"}))
@@ -142,11 +142,11 @@ spec:
 	if sent.Load() < 20 {
 		t.Errorf("%d requests came meanwhile", sent.Load())
 	}
-	// Without the Secret nobody is known.
+	// Without the Secret no key is accepted.
 	if err := os.Remove(secret); err != nil {
 		t.Fatal(err)
 	}
-	p.eventually("nobody is known", func() bool { return refused("k-of-another") })
+	p.eventually("no key is accepted", func() bool { return refused("k-of-another") })
 	_, metrics := p.get(p.listeners.metrics, "/metrics")
 	if !strings.Contains(metrics, `kvasir_tenant_requests_total{pool="m",tenant="acme"}`) {
 		t.Error("the tenant is not counted")

@@ -16,32 +16,39 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/syncapi"
 )
 
-// prober asks engines to prove tokens, and tells which answers are refusals.
-type prober struct{ *render.Client }
+// prober asks engines to prove tokens, and reports which answers are refusals.
+type prober struct {
+	*render.Client
+	releases *releases
+}
 
 // Tokens is conformance.Engine's.
 func (p prober) Tokens(ctx context.Context, ep *endpoint.Endpoint, route openai.Route, body []byte, apiKey string) ([]uint32, error) {
-	ids, err := p.Client.Tokens(ctx, ep, route, body, apiKey)
+	got, err := p.Proof(ctx, ep, route, body, apiKey)
 	var refusal *render.StatusError
 	switch {
 	case errors.Is(err, render.ErrMultimodal), errors.Is(err, render.ErrPrompts), errors.Is(err, render.ErrUnsupported),
 		errors.As(err, &refusal) && (refusal.Status == http.StatusBadRequest || refusal.Status == http.StatusUnprocessableEntity):
 		return nil, fmt.Errorf("%w: %w", conformance.ErrRefused, err)
 	}
-	return ids, err
+	return got.IDs, err
 }
 
 // Identity is conformance.Engine's.
 func (p prober) Identity(ctx context.Context, ep *endpoint.Endpoint, model, apiKey string) (conformance.Identity, error) {
 	id, err := p.Client.Identity(ctx, ep, model, apiKey)
+	if err == nil {
+		p.releases.set(ep.ID, id.Version)
+	}
 	return conformance.Identity{Version: id.Version, Root: id.Root}, err
 }
 
-// setTokens tells whose tokens are wanted.
+// setTokens sets the pools that need tokens.
 func (a *app) setTokens() {
 	a.mu.Lock()
 	var pools []conformance.Pool
 	pods := map[string]string{} // of pools whose reporters have the files
+	there := map[endpoint.ID]bool{}
 	for name := range a.applied {
 		spec := a.applied[name]
 		pools = append(pools, conformance.Pool{
@@ -49,6 +56,7 @@ func (a *app) setTokens() {
 			Files: filesOf(&spec.Tokenizer), Endpoints: spec.Endpoints,
 		})
 		for i := range spec.Endpoints {
+			there[spec.Endpoints[i].ID] = true
 			if spec.Tokenizer.Type == "Reporter" {
 				pods[spec.Endpoints[i].ID.Pod] = name
 			}
@@ -57,6 +65,7 @@ func (a *app) setTokens() {
 	a.filePods = pods
 	a.mu.Unlock()
 	a.library.Keep(pods)
+	a.releases.keep(there)
 	a.tokens.Set(pools)
 }
 
@@ -77,15 +86,17 @@ func (a *app) newLibrary() *syncapi.Library {
 	}
 }
 
-// handed gives the files that reporters of a pool have handed over.
+// handed returns the files that reporters of a pool have sent.
 func (a *app) handed(namespace, pool string) (set modelfiles.Set, hash string) {
 	return a.library.Held(namespace + "/" + pool)
 }
 
 // doubtTokens makes the engines of a pool be asked again.
-func (a *app) doubtTokens(namespace, pool string) { a.tokens.Doubt(namespace, pool) }
+func (a *app) doubtTokens(namespace, pool string, kinds openai.Kinds) {
+	a.tokens.Doubt(namespace, pool, kinds)
+}
 
-// filesOf says where a model's files come from.
+// filesOf returns the source of a model's files.
 func filesOf(t *picker.TokenizerSpec) conformance.Files {
 	f := conformance.Files{Dir: t.Dir, Set: t.Files, Reporters: t.Type == "Reporter", Template: t.ChatTemplate}
 	if t.Missing != "" {

@@ -21,12 +21,12 @@ type tracingOptions struct {
 	ratio    *float64 // nil when the flag was not given
 }
 
-// tracingGrace is how long the last spans may take to be sent.
+// tracingGrace is how long the last spans can take to be sent.
 const tracingGrace = 3 * time.Second
 
 func (o *tracingOptions) flags(f *flag.FlagSet) {
-	f.StringVar(&o.endpoint, "tracing-endpoint", "", "`URL` of an OpenTelemetry collector that gets traces of requests by OTLP, such as http://collector:4317; default is that of OTEL_EXPORTER_OTLP_ENDPOINT. Without either nothing is traced")
-	f.Func("tracing-ratio", "`share` of requests that are traced, 0 to 1, of those whose client has not decided it; default is what OTEL_TRACES_SAMPLER says, and all without it", func(value string) error {
+	f.StringVar(&o.endpoint, "tracing-endpoint", "", "`URL` of an OpenTelemetry collector for traces of requests by OTLP, such as http://collector:4317; default is OTEL_EXPORTER_OTLP_ENDPOINT. Without either, tracing is off")
+	f.Func("tracing-ratio", "`share` of requests that are traced, 0 to 1, among those without a sampling decision of the client; default is OTEL_TRACES_SAMPLER, or all", func(value string) error {
 		ratio, err := strconv.ParseFloat(value, 64)
 		if err != nil || !(ratio >= 0 && ratio <= 1) {
 			return errors.New("want a number from 0 to 1")
@@ -48,7 +48,8 @@ func (o *tracingOptions) check() error {
 
 // openTracing makes the tracer, nil for none, and what sends its last spans.
 func openTracing(ctx context.Context, o *tracingOptions, log logr.Logger) (*spans.Tracer, func(), error) {
-	tracer, shutdown, err := spans.Open(ctx, spans.Config{Endpoint: o.endpoint, Ratio: o.ratio, Getenv: os.Getenv, Log: log.WithName("tracing")})
+	tracer, shutdown, err := spans.Open(ctx, spans.Config{Endpoint: o.endpoint, Ratio: o.ratio, Getenv: os.Getenv,
+		Log: log.WithName("tracing")})
 	if err != nil {
 		return nil, nil, err
 	}
@@ -56,7 +57,7 @@ func openTracing(ctx context.Context, o *tracingOptions, log logr.Logger) (*span
 		last, cancel := context.WithTimeout(context.WithoutCancel(ctx), tracingGrace)
 		defer cancel()
 		if err := shutdown(last); err != nil {
-			log.Info("The last spans could not be sent", "reason", err.Error())
+			log.Info("Exporting the last spans failed", "reason", err.Error())
 		}
 	}, nil
 }

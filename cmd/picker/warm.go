@@ -35,12 +35,13 @@ func (a *app) warmUp(ctx context.Context, o syncapi.WarmOrder, progress func(syn
 	prompts := a.picker.Hottest(o.Pool, o.MaxTokens/len(ranks))
 	began := time.Now()
 	done, err := warm(ctx, o, ranks, prompts, a.renderer.Prefill, func() bool { return a.picker.Waiting(o.Pool) > 0 }, progress)
-	log.Info("A pod was warmed up", "prompts", done.Prompts, "tokens", done.Tokens, "skipped", done.Skipped, "took", time.Since(began).String())
+	log.Info("Pod warmed up", "prompts", done.Prompts, "tokens", done.Tokens, "skipped", done.Skipped, "took", time.Since(began).String())
 	return err
 }
 
 // warm is warmUp for prompts that are known. Tokens count those of a prompt that are not at the beginning of one before.
-func warm(ctx context.Context, o syncapi.WarmOrder, ranks []picker.Feed, prompts [][]uint32, send prefill, pressed func() bool, progress func(syncapi.WarmDone)) (syncapi.WarmDone, error) {
+func warm(ctx context.Context, o syncapi.WarmOrder, ranks []picker.Feed, prompts [][]uint32, send prefill, pressed func() bool,
+	progress func(syncapi.WarmDone)) (syncapi.WarmDone, error) {
 	timed, cancel := context.WithTimeout(ctx, o.MaxTime)
 	defer cancel()
 	var done syncapi.WarmDone

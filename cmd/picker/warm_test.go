@@ -50,7 +50,7 @@ metadata: {name: m}
 spec: {model: {name: m}, selector: {matchLabels: {app: m}}}
 `
 
-// first is what a new pod does with the first requests that come to it.
+// first is what a new pod does with the first requests that it receives.
 type first struct {
 	hitRatio float64
 	ttft     time.Duration // mean, in the engine's time
@@ -129,7 +129,7 @@ func beginning(t *testing.T, warmed bool) first {
 		pickers := syncapi.NewPickers(syncapi.PickersOptions{Dial: func(string) (syncapi.DialOptions, error) { return syncapi.DialOptions{}, nil }})
 		defer pickers.Close()
 		pickers.Set("default/m", []syncapi.Replica{{Name: "p0", Address: p.listeners.reports.Addr().String(), Ready: true}})
-		p.eventually("the picker is heard", func() bool { v := pickers.View("default/m"); return len(v.Replicas) == 1 && v.Replicas[0].Ready })
+		p.eventually("the picker's state is received", func() bool { v := pickers.View("default/m"); return len(v.Replicas) == 1 && v.Replicas[0].Ready })
 		done, err := pickers.Warm(t.Context(), "default/m", "uid-added", 11_000, 30*time.Second)
 		if err != nil {
 			t.Fatal(err)

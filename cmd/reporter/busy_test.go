@@ -28,12 +28,12 @@ func TestAnEngineBehindTLSIsAsked(t *testing.T) {
 		args       []string
 		busy, fail bool
 	}{
-		"by its CA and name":        {[]string{"--engine-metrics", engine.URL, "--engine-ca", ca, "--engine-name", "example.com"}, false, false},
-		"with another name":         {[]string{"--engine-metrics", engine.URL, "--engine-ca", ca, "--engine-name", "other.example"}, true, true},
-		"of a CA that nobody knows": {[]string{"--engine-metrics", engine.URL, "--engine-name", "example.com"}, true, true},
-		"with a CA that is gone":    {[]string{"--engine-metrics", engine.URL, "--engine-name", "example.com", "--engine-ca", ca + "-not"}, true, true},
-		"unchecked":                 {[]string{"--engine-metrics", engine.URL, "--engine-unchecked"}, false, false},
-		"one of two ranks is busy":  {[]string{"--engine-metrics", engine.URL + "," + other.URL, "--engine-unchecked"}, true, false},
+		"by its CA and name":       {[]string{"--engine-metrics", engine.URL, "--engine-ca", ca, "--engine-name", "example.com"}, false, false},
+		"with another name":        {[]string{"--engine-metrics", engine.URL, "--engine-ca", ca, "--engine-name", "other.example"}, true, true},
+		"of an unknown CA":         {[]string{"--engine-metrics", engine.URL, "--engine-name", "example.com"}, true, true},
+		"with a CA that is gone":   {[]string{"--engine-metrics", engine.URL, "--engine-name", "example.com", "--engine-ca", ca + "-not"}, true, true},
+		"unchecked":                {[]string{"--engine-metrics", engine.URL, "--engine-unchecked"}, false, false},
+		"one of two ranks is busy": {[]string{"--engine-metrics", engine.URL + "," + other.URL, "--engine-unchecked"}, true, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			o, err := parse(append([]string{"--pod", "p", "--events-listen", "127.0.0.1:0", "--pickers", "127.0.0.1:1", "--insecure"}, tc.args...), io.Discard)

@@ -14,9 +14,10 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/endpoint"
 	"github.com/kvasir-dev/kvasir/internal/reporter"
 	"github.com/kvasir-dev/kvasir/internal/syncapi"
+	"github.com/kvasir-dev/kvasir/internal/version"
 )
 
-// options are the flags: wiring only. What keys are made of comes from the pickers.
+// options are the flags: wiring only. The pickers send the parameters of the keys.
 type options struct {
 	config reporter.Config
 
@@ -43,6 +44,7 @@ func parse(args []string, stderr io.Writer) (*options, error) {
 	c := &o.config
 	f := flag.NewFlagSet("reporter", flag.ContinueOnError)
 	f.SetOutput(stderr)
+	f.Bool("version", false, version.Usage)
 	f.StringVar(&c.Pod, "pod", os.Getenv(podUID), "UID of the pod, or namespace/name where pods have no UID; default $"+podUID)
 	f.StringVar(&c.Engine, "engine", "VLLM", "VLLM or SGLang")
 	f.IntVar(&c.FirstRank, "first-rank", 0, "number of the engine's first data-parallel rank in this pod")
@@ -50,29 +52,31 @@ func parse(args []string, stderr io.Writer) (*options, error) {
 	f.StringVar(&c.Listen, "events-listen", "", "`host:port` where the engine's event publisher connects; the rank is added to the port")
 	f.StringVar(&c.Subscribe, "events-connect", "", "`host:port` where the engine's event publisher listens; the rank is added to the port")
 	f.StringVar(&c.Replay, "replay", "", "`host:port` of the engine's replay socket; the rank is added to the port")
-	f.StringVar(&c.StateDir, "state-dir", "", "`directory` on a volume in memory where mirrors outlive the process")
-	f.StringVar(&c.ModelDir, "model-dir", "", "`directory` with the model's tokenizer, configuration and chat template, which pickers may want; never its weights")
+	f.StringVar(&c.StateDir, "state-dir", "", "`directory` on an in-memory volume, where mirrors survive a restart of the process")
+	f.StringVar(&c.ModelDir, "model-dir", "", "`directory` with the model's tokenizer, configuration and chat template, which pickers can request; never its weights")
 	f.StringVar(&o.pickers, "pickers", "", "`host:port,...` of all picker replicas")
 	f.StringVar(&o.pickerService, "picker-service", "", "`name:port` that resolves to all picker replicas")
 	f.StringVar(&o.tls.CA, "picker-ca", "", "`file` with the CA of the pickers' certificates; read again when it changes")
-	f.StringVar(&o.serverName, "picker-name", "", "`name` that the pickers' certificates are for; default is the name of --picker-service")
+	f.StringVar(&o.serverName, "picker-name", "", "DNS `name` in the pickers' certificates; default is the name of --picker-service")
 	f.StringVar(&o.tls.Cert, "client-cert", "", "`file` with a client certificate that names the pod")
 	f.StringVar(&o.tls.Key, "client-key", "", "`file` with its key")
 	f.StringVar(&o.tokenFile, "token-file", "", "`file` with a service account token bound to the pod, audience "+syncapi.Audience)
-	f.StringVar(&o.secretFile, "secret-file", "", "`file` with a secret that the pickers know too")
-	f.BoolVar(&o.insecure, "insecure", false, "no TLS; for a machine of one's own")
+	f.StringVar(&o.secretFile, "secret-file", "", "`file` with a secret shared with the pickers")
+	f.BoolVar(&o.insecure, "insecure", false, "no TLS; for a single machine")
 	f.StringVar(&o.drainAddress, "drain-address", "", "`address` of the wait endpoint, such as :9445")
-	f.StringVar(&o.engineMetrics, "engine-metrics", "http://127.0.0.1:8000/metrics", "`URL` of the engine's metrics; several by commas, where each rank has a port of its own")
-	f.StringVar(&o.engineTLS.ServerName, "engine-name", "", "`name` that the engine's certificate is for, where the URL is one of https")
-	f.StringVar(&o.engineCA, "engine-ca", "", "`file` with the CA of that certificate; default is what the system trusts")
+	f.StringVar(&o.engineMetrics, "engine-metrics", "http://127.0.0.1:8000/metrics",
+		"`URL` of the engine's metrics; a comma-separated list if each rank has its own port")
+	f.StringVar(&o.engineTLS.ServerName, "engine-name", "", "DNS `name` in the engine's certificate, for an https URL")
+	f.StringVar(&o.engineCA, "engine-ca", "", "`file` with the CA of that certificate; default is the system's trust store")
 	f.BoolVar(&o.engineTLS.Unchecked, "engine-unchecked", false, "do not check that certificate")
-	f.DurationVar(&o.drainSettle, "drain-settle", reporter.DefaultWaitSettle, "how long requests may take from a pick to the engine")
+	f.DurationVar(&o.drainSettle, "drain-settle", reporter.DefaultWaitSettle,
+		"longest time from a pick to the request's arrival at the engine")
 	f.DurationVar(&o.drainDeadline, "drain-deadline", reporter.DefaultWaitDeadline, "the longest wait for an idle engine")
 	f.StringVar(&o.statusAddress, "status-address", "127.0.0.1:9446", "`address` of /healthz, /status and /metrics; empty for none")
 	level := f.String("log-level", "info", "error, info or debug")
 	f.StringVar(&o.logFormat, "log-format", "text", "text or json")
-	f.IntVar(&o.gcPercent, "gc-percent", 40, "the Go collector's GOGC")
-	f.IntVar(&o.memoryLimit, "memory-limit", 48, "the Go collector's soft limit, in `MiB`; it works harder beyond, and nothing fails")
+	f.IntVar(&o.gcPercent, "gc-percent", 40, "GOGC of the Go garbage collector")
+	f.IntVar(&o.memoryLimit, "memory-limit", 48, "the Go runtime's soft memory limit, in `MiB`; above it, garbage collection runs more often")
 	if err := f.Parse(args); err != nil {
 		return nil, err
 	}

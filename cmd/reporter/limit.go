@@ -38,7 +38,7 @@ func (l *limited) Close() error {
 	return l.Listener.Close()
 }
 
-// place is a connection that gives its place back.
+// place is a connection that frees its place when it is closed.
 type place struct {
 	net.Conn
 	once sync.Once

@@ -1,5 +1,5 @@
-// Command reporter is the sidecar beside an engine. It mirrors what the engine caches, tells every picker replica, and
-// serves the wait endpoint of the engine container's preStop hook; docs/reporter.md tells how to run it.
+// Command reporter is the sidecar beside an engine. It mirrors what the engine caches, reports it to every picker replica, and
+// serves the wait endpoint of the engine container's preStop hook; docs/reporter.md describes how to run it.
 package main
 
 import (
@@ -23,6 +23,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/kvasir-dev/kvasir/internal/reporter"
+	"github.com/kvasir-dev/kvasir/internal/version"
 	"github.com/kvasir-dev/kvasir/internal/wire"
 )
 
@@ -30,6 +31,10 @@ func main() { os.Exit(start(os.Args[1:], os.Stderr)) }
 
 // start runs the program until a signal and returns its exit status.
 func start(args []string, stderr io.Writer) int {
+	if version.Asked(args) {
+		fmt.Println("reporter", version.Get())
+		return 0
+	}
 	o, err := parse(args, stderr)
 	switch {
 	case errors.Is(err, flag.ErrHelp):
@@ -61,14 +66,22 @@ func run(ctx context.Context, o *options, log logr.Logger) error {
 	if err != nil {
 		return err
 	}
+	log.Info("Starting", "version", version.Get().String())
 	for rank := range max(o.config.Ranks, 1) {
 		log.Info("Mirroring", "rank", rank, "events", r.EventsAddress(rank))
 	}
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { r.Run(ctx); return nil })
+	group.Go(func() error { o.keepCapacity(ctx, r); return nil })
 	if o.drainAddress != "" {
 		waiter := &reporter.Waiter{
-			Busy:     o.busy,
+			Busy: func(ctx context.Context) (bool, error) {
+				// The pickers first: a request that one of them has just given up is still in the engine's metrics.
+				if r.InFlight(ctx) {
+					return true, nil
+				}
+				return o.busy(ctx)
+			},
 			Settle:   o.drainSettle,
 			Deadline: o.drainDeadline,
 		}
@@ -86,16 +99,10 @@ func run(ctx context.Context, o *options, log logr.Logger) error {
 // busy asks the engine, on every port that it has, whether requests run or wait. It is asked while a pod ends, so files
 // are read then, as they are.
 func (o *options) busy(ctx context.Context) (bool, error) {
-	w := o.engineTLS
-	w.TLS = true // where the URL says so
-	if o.engineCA != "" {
-		ca, err := os.ReadFile(o.engineCA)
-		if err != nil {
-			return true, fmt.Errorf("reading the CA of the engine: %w", err)
-		}
-		w.CA = string(ca)
+	client, err := o.engineClient()
+	if err != nil {
+		return true, err
 	}
-	client := &http.Client{Transport: wire.Transport(&http.Transport{DisableKeepAlives: true}, w)}
 	for _, url := range strings.Split(o.engineMetrics, ",") {
 		if busy, err := reporter.EngineBusy(client, url)(ctx); busy || err != nil {
 			return true, err
@@ -104,15 +111,54 @@ func (o *options) busy(ctx context.Context) (bool, error) {
 	return false, nil
 }
 
+// engineClient asks the engine, and keeps no connection.
+func (o *options) engineClient() (*http.Client, error) {
+	w := o.engineTLS
+	w.TLS = true // if the URL requires it
+	if o.engineCA != "" {
+		ca, err := os.ReadFile(o.engineCA)
+		if err != nil {
+			return nil, fmt.Errorf("reading the CA of the engine: %w", err)
+		}
+		w.CA = string(ca)
+	}
+	return &http.Client{Transport: wire.Transport(&http.Transport{DisableKeepAlives: true}, w)}, nil
+}
+
+// capacityEvery is how often the engine is asked how many blocks it has: it can start later, and again with other flags.
+const capacityEvery = 5 * time.Second
+
+// keepCapacity passes the engine's number of blocks to the mirrors, until ctx ends.
+func (o *options) keepCapacity(ctx context.Context, r *reporter.Reporter) {
+	tick := time.NewTicker(capacityEvery)
+	defer tick.Stop()
+	for {
+		if client, err := o.engineClient(); err == nil {
+			urls := strings.Split(o.engineMetrics, ",")
+			for rank := range max(o.config.Ranks, 1) {
+				// An engine that does not answer has the blocks that it had, or begins another life.
+				if blocks, err := reporter.EngineBlocks(ctx, client, urls[min(rank, len(urls)-1)], o.config.FirstRank+rank); err == nil {
+					r.Mirror(rank).SetCapacity(blocks)
+				}
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+	}
+}
+
 // Bounds of the small servers.
 const (
 	headerTimeout = 5 * time.Second
 	maxHeader     = 8 << 10
-	// maxConnections is a little more than may wait.
+	// maxConnections is a little more than can wait.
 	maxConnections = 300
 )
 
-// serve serves HTTP until ctx ends; then it breaks off what is under way.
+// serve serves HTTP until ctx ends; then it aborts running requests.
 func serve(ctx context.Context, addr string, handler http.Handler, log logr.Logger) error {
 	l, err := new(net.ListenConfig).Listen(ctx, "tcp", addr)
 	if err != nil {

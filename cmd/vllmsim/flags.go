@@ -11,10 +11,11 @@ import (
 
 	"github.com/kvasir-dev/kvasir/internal/enginemodel"
 	"github.com/kvasir-dev/kvasir/internal/tokenizer"
+	"github.com/kvasir-dev/kvasir/internal/version"
 	"github.com/kvasir-dev/kvasir/internal/vllmsim"
 )
 
-// list is a flag that may be repeated.
+// list is a flag that can be repeated.
 type list []string
 
 // String implements flag.Value.
@@ -51,11 +52,11 @@ func (m *micros) Set(v string) error {
 // options are the flags that are not fields of the configuration.
 type options struct {
 	models, loras, keys           list
-	tokenizer                     string
-	eventsConfig, layout          string
+	tokenizer, modelDir, release  string
+	eventsConfig                  string
 	topic                         string
 	eventsPort, replayPort, steps int
-	replayTopic, digests          bool
+	digests                       bool
 	shutdown                      float64
 	linear, attention, kvRead     micros
 	verbosity                     int
@@ -67,6 +68,7 @@ func parseFlags(args []string, stderr io.Writer) (vllmsim.Config, int, error) {
 	var o options
 	set := flag.NewFlagSet("vllmsim", flag.ContinueOnError)
 	set.SetOutput(stderr)
+	set.Bool("version", false, version.Usage)
 	define(set, &cfg, &o)
 	if err := set.Parse(args); err != nil {
 		return cfg, 0, err
@@ -77,35 +79,56 @@ func parseFlags(args []string, stderr io.Writer) (vllmsim.Config, int, error) {
 	cfg.ServedModelNames, cfg.LoRAs, cfg.APIKeys = o.models, o.loras, o.keys
 	cfg.Time.Linear, cfg.Time.Attention, cfg.Time.KVRead = float64(o.linear), float64(o.attention), float64(o.kvRead)
 	cfg.ShutdownTimeout = time.Duration(o.shutdown * float64(time.Second))
-	if o.tokenizer != "" {
+	var err error
+	if cfg.Release, err = vllmsim.ParseRelease(o.release); err != nil {
+		return cfg, 0, err
+	}
+	if err := model(&cfg, &o); err != nil {
+		return cfg, 0, err
+	}
+	err = events(&cfg, &o)
+	return cfg, o.verbosity, err
+}
+
+// model loads the tokenizer and template, which convert between texts and ids.
+func model(cfg *vllmsim.Config, o *options) error {
+	switch {
+	case o.tokenizer != "" && o.modelDir != "":
+		return fmt.Errorf("--tokenizer and --model-dir exclude each other")
+	case o.tokenizer != "":
 		t, err := tokenizer.Load(o.tokenizer)
 		if err != nil {
-			return cfg, 0, fmt.Errorf("loading the tokenizer of %s: %w", o.tokenizer, err)
+			return fmt.Errorf("loading the tokenizer of %s: %w", o.tokenizer, err)
 		}
 		cfg.Text = t
+	case o.modelDir != "":
+		return cfg.LoadModel(o.modelDir)
 	}
-	err := events(&cfg, &o)
-	return cfg, o.verbosity, err
+	return nil
 }
 
 func define(set *flag.FlagSet, cfg *vllmsim.Config, o *options) {
 	set.StringVar(&cfg.Host, "host", "127.0.0.1", "address to bind")
 	set.IntVar(&cfg.Port, "port", 8000, "port of HTTP; 0 takes a free one")
-	set.Var(&o.models, "served-model-name", "name of the base model (default "+vllmsim.DefaultModel+"); may be repeated, the first is reported")
-	set.Var(&o.loras, "lora", "name of a loaded LoRA adapter; may be repeated")
-	set.Var(&o.keys, "api-key", "key that guards /v1; may be repeated")
+	set.Var(&o.models, "served-model-name", "name of the base model (default "+vllmsim.DefaultModel+
+		"); can be repeated, the first is reported")
+	set.Var(&o.loras, "lora", "name of a loaded LoRA adapter; can be repeated")
+	set.Var(&o.keys, "api-key", "API key for /v1; can be repeated")
+	set.StringVar(&o.release, "release", vllmsim.NewestRelease.String(), "release of vLLM to simulate: its answers, events and routes")
+	set.StringVar(&o.modelDir, "model-dir", "", "directory with a model's tokenizer.json and tokenizer_config.json, for its own tokens and chat template")
 	set.StringVar(&o.tokenizer, "tokenizer", "", "directory with a tokenizer.json; default is a built-in scheme without a vocabulary")
 
-	set.StringVar(&cfg.Profile, "profile", vllmsim.DefaultProfile, "time model and cache size: "+strings.Join(enginemodel.ProfileNames(), ", "))
+	set.StringVar(&cfg.Profile, "profile", vllmsim.DefaultProfile, "time model and cache size: "+strings.Join(enginemodel.ProfileNames(),
+		", "))
 	set.IntVar(&cfg.NumBlocks, "num-gpu-blocks", 0, "blocks in the cache; 0 is the profile's")
 	set.IntVar(&cfg.NumBlocks, "num-gpu-blocks-override", 0, "the same")
 	set.IntVar(&cfg.BlockSize, "block-size", enginemodel.DefaultBlockSize, "tokens in a block")
-	set.IntVar(&cfg.MaxModelLen, "max-model-len", 0, "tokens of prompt and output together; 0 is what the cache holds")
+	set.IntVar(&cfg.MaxModelLen, "max-model-len", 0, "maximum tokens of prompt and output together; 0 is the size of the cache")
 	set.IntVar(&cfg.MaxBatchedTokens, "max-num-batched-tokens", enginemodel.DefaultMaxBatchedTokens, "tokens in a step")
 	set.IntVar(&cfg.MaxSeqs, "max-num-seqs", enginemodel.DefaultMaxSeqs, "requests that run at a time")
-	set.BoolVar(&cfg.NoPrefixCaching, "no-enable-prefix-caching", false, "turn the prefix cache off")
+	set.BoolVar(&cfg.NoPrefixCaching, "no-enable-prefix-caching", false, "disable the prefix cache")
 	set.DurationVar(&cfg.Time.Base, "time-base", 0, "least time of a step, without overhead; 0 is the profile's")
-	set.DurationVar(&cfg.Time.Overhead, "time-overhead", 0, "time that each step takes besides; 0 is the profile's")
+	set.DurationVar(&cfg.Time.Overhead, "time-overhead", 0, "additional time of each step; 0 is the profile's")
 	set.Var(&o.linear, "time-linear", "microseconds for each token of a step; 0 is the profile's")
 	set.Var(&o.attention, "time-attention", "microseconds for each pair of tokens in prefill; 0 is the profile's")
 	set.Var(&o.kvRead, "time-kv-read", "microseconds for each cached token of a decoding request; 0 is the profile's")
@@ -114,34 +137,32 @@ func define(set *flag.FlagSet, cfg *vllmsim.Config, o *options) {
 	set.IntVar(&cfg.DefaultOutput, "default-output", vllmsim.DefaultOutput, "tokens in a chat answer whose request sets no maximum")
 	set.Uint64Var(&cfg.Seed, "seed", 0, "seed of the block hashes; 0 draws one")
 	set.BoolVar(&cfg.NoPromptTokensDetails, "no-prompt-tokens-details", false, "leave cached_tokens out of the usage")
-	set.Bool("enable-prompt-tokens-details", true, "the contrary, as vLLM spells it; it is the default here")
+	set.Bool("enable-prompt-tokens-details", true, "the opposite of the previous flag, in vLLM's spelling; the default here")
+	set.BoolVar(&cfg.NoScaleOut, "no-enable-scale-out", false, "answer 403 to requests to render, as releases from 0.30 on do by default")
+	set.Bool("enable-scale-out", true, "the opposite of the previous flag, in vLLM's spelling; the default here")
+	set.IntVar(&cfg.MaxQueuedRequests, "max-num-queued-reqs", 0, "requests inside the engine before more are refused with 503; 0 is no bound")
 
-	set.StringVar(&o.eventsConfig, "kv-events-config", "", "KV events as JSON, as vLLM takes it")
+	set.StringVar(&o.eventsConfig, "kv-events-config", "", "configuration of KV events as JSON, in vLLM's format")
 	set.IntVar(&o.eventsPort, "kv-events-port", 0, "publish KV events on this port of --host, in place of --kv-events-config")
 	set.IntVar(&o.replayPort, "kv-replay-port", 0, "serve replays on this port of --host, with --kv-events-port")
 	set.StringVar(&o.topic, "kv-events-topic", "", "topic of KV events, with --kv-events-port")
 	set.IntVar(&o.steps, "buffer-steps", vllmsim.DefaultBufferSteps, "batches kept for replay, with --kv-events-port")
-	set.StringVar(&o.layout, "kv-events-layout", vllmsim.LayoutDefault.String(), "release whose encoding is used: "+strings.Join(vllmsim.LayoutNames(), ", "))
 	set.BoolVar(&o.digests, "kv-events-digests", false, "announce hashes as 32 bytes rather than integers")
-	set.BoolVar(&o.replayTopic, "replay-topic-frame", false, "answer replays with a topic frame, as from v0.26")
 	set.IntVar(&cfg.DataParallelRank, "data-parallel-rank", 0, "rank in events and metrics, added to the ports of KV events")
 
-	set.Float64Var(&o.shutdown, "shutdown-timeout", 0, "seconds that running requests get on SIGTERM; 0 aborts them")
-	set.DurationVar(&cfg.StartupDelay, "startup-delay", 0, "time before anything listens")
+	set.Float64Var(&o.shutdown, "shutdown-timeout", 0, "seconds that running requests can continue after SIGTERM; 0 aborts them")
+	set.DurationVar(&cfg.StartupDelay, "startup-delay", 0, "time before the server listens")
 	set.IntVar(&o.verbosity, "v", 0, "verbosity of the log")
 }
 
-// events settles where events go: nowhere unless a flag says so.
+// events configures where events are sent: nowhere unless a flag is set.
 func events(cfg *vllmsim.Config, o *options) error {
-	layout, err := vllmsim.ParseLayout(o.layout)
-	if err != nil {
-		return err
-	}
 	port := func(n int) string { return net.JoinHostPort(cfg.Host, strconv.Itoa(n)) }
 	switch {
 	case o.eventsConfig != "" && o.eventsPort != 0:
 		return fmt.Errorf("--kv-events-config and --kv-events-port exclude each other")
 	case o.eventsConfig != "":
+		var err error
 		if cfg.Events, err = vllmsim.ParseEventsConfig(o.eventsConfig); err != nil {
 			return err
 		}
@@ -155,6 +176,6 @@ func events(cfg *vllmsim.Config, o *options) error {
 	default:
 		cfg.Events.Disabled = true
 	}
-	cfg.Events.Layout, cfg.Events.DigestHashes, cfg.Events.ReplayTopicFrame = layout, o.digests, o.replayTopic
+	cfg.Events.DigestHashes = o.digests
 	return nil
 }

@@ -15,10 +15,15 @@ import (
 	"github.com/go-logr/logr"
 	"github.com/go-logr/logr/funcr"
 
+	"github.com/kvasir-dev/kvasir/internal/version"
 	"github.com/kvasir-dev/kvasir/internal/vllmsim"
 )
 
 func main() {
+	if version.Asked(os.Args[1:]) {
+		fmt.Println("vllmsim", version.Get())
+		return
+	}
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	defer stop()
 	err := run(ctx, os.Args[1:], os.Stderr)
@@ -55,6 +60,6 @@ func newLog(w io.Writer, verbosity int) logr.Logger {
 		if prefix != "" {
 			prefix += ": "
 		}
-		_, _ = fmt.Fprintln(w, prefix+args) // there is nowhere to tell of a failure
+		_, _ = fmt.Fprintln(w, prefix+args) // there is nowhere to report a failure
 	}, funcr.Options{LogTimestamp: true, Verbosity: verbosity})
 }

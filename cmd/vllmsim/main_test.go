@@ -22,7 +22,7 @@ import (
 func TestFlags(t *testing.T) {
 	base := vllmsim.Config{
 		Host: "127.0.0.1", Port: 8000, Profile: "8b-h100", BlockSize: 16, MaxBatchedTokens: 8192, MaxSeqs: 256, SpeedUp: 1,
-		StreamInterval: 1, DefaultOutput: 128, Events: vllmsim.EventsConfig{Disabled: true, Layout: vllmsim.LayoutDefault},
+		StreamInterval: 1, DefaultOutput: 128, Release: vllmsim.NewestRelease, Events: vllmsim.EventsConfig{Disabled: true},
 	}
 	cases := map[string]struct {
 		args []string
@@ -43,20 +43,20 @@ func TestFlags(t *testing.T) {
 			},
 		},
 		"vLLM's own events flag": {
-			args: []string{"--kv-events-config", `{"enable_kv_cache_events": true, "replay_endpoint": "tcp://*:6000"}`, "--kv-events-layout", "0.20"},
+			args: []string{"--kv-events-config", `{"enable_kv_cache_events": true, "replay_endpoint": "tcp://*:6000"}`, "--release", "v0.20.1"},
 			want: func(c *vllmsim.Config) {
+				c.Release = 20<<8 | 1
 				c.Events = vllmsim.EventsConfig{
-					Endpoint: "tcp://*:5557", ReplayEndpoint: "tcp://*:6000", BufferSteps: 10_000, HWM: 100_000, Layout: vllmsim.Layout020,
+					Endpoint: "tcp://*:5557", ReplayEndpoint: "tcp://*:6000", BufferSteps: 10_000, HWM: 100_000,
 				}
 			},
 		},
 		"events by port": {
-			args: []string{"--host", "127.0.0.2", "--kv-events-port", "1", "--kv-replay-port", "2", "--kv-events-topic", "t", "--replay-topic-frame"},
+			args: []string{"--host", "127.0.0.2", "--kv-events-port", "1", "--kv-replay-port", "2", "--kv-events-topic", "t"},
 			want: func(c *vllmsim.Config) {
 				c.Host = "127.0.0.2"
 				c.Events = vllmsim.EventsConfig{
-					Endpoint: "127.0.0.2:1", ReplayEndpoint: "127.0.0.2:2", Topic: "t", BufferSteps: 10_000, ReplayTopicFrame: true,
-					Layout: vllmsim.LayoutDefault,
+					Endpoint: "127.0.0.2:1", ReplayEndpoint: "127.0.0.2:2", Topic: "t", BufferSteps: 10_000,
 				}
 			},
 		},
@@ -83,7 +83,11 @@ func TestRefusedFlags(t *testing.T) {
 	for name, args := range map[string][]string{
 		"an argument":              {"model"},
 		"an unknown flag":          {"--gpu"},
-		"an unknown layout":        {"--kv-events-layout", "v7"},
+		"no release":               {"--release", "newest"},
+		"a release to come":        {"--release", "0.99"},
+		"a release without events": {"--release", "0.8.5"},
+		"no model there":           {"--model-dir", "testdata/none"},
+		"two ways to tokenize":     {"--model-dir", "x", "--tokenizer", "x"},
 		"two ways to say events":   {"--kv-events-config", "{}", "--kv-events-port", "1"},
 		"broken JSON":              {"--kv-events-config", "{"},
 		"no tokenizer there":       {"--tokenizer", "testdata/none"},

@@ -69,7 +69,7 @@ func TestLabelsOfPodTemplatesAreKept(t *testing.T) {
 	at(t, pool, "spec", "template", "spec", "containers")
 }
 
-// foreign are fields whose schemas come from Kubernetes or Gateway API, with the limits of those.
+// foreign are fields whose schemas belong to Kubernetes or Gateway API, with the limits of those.
 var foreign = []string{
 	".metadata", ".spec.template", ".spec.picker.pod.tolerations", ".spec.picker.pod.affinity", ".spec.picker.resources",
 	".spec.engine.events.reporter.resources", ".spec.placement.islands[].tolerations",

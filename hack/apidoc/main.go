@@ -53,7 +53,8 @@ func write(w io.Writer, paths []string) error {
 		}
 		for i := range crd.Spec.Versions {
 			v := &crd.Spec.Versions[i]
-			fmt.Fprintf(w, "\n## %s\n\n`%s/%s`, %s; short name `%s`.\n", crd.Spec.Names.Kind, crd.Spec.Group, v.Name, strings.ToLower(string(crd.Spec.Scope)), strings.Join(crd.Spec.Names.ShortNames, "`, `"))
+			fmt.Fprintf(w, "\n## %s\n\n`%s/%s`, %s; short name `%s`.\n", crd.Spec.Names.Kind, crd.Spec.Group, v.Name,
+				strings.ToLower(string(crd.Spec.Scope)), strings.Join(crd.Spec.Names.ShortNames, "`, `"))
 			if d := text1(v.Schema.OpenAPIV3Schema.Description); d != "" {
 				fmt.Fprintf(w, "\n%s\n", d)
 			}
@@ -67,7 +68,7 @@ func write(w io.Writer, paths []string) error {
 	return nil
 }
 
-// foreign are objects of Kubernetes' own, of which its own reference tells.
+// foreign are objects of Kubernetes' own API, which its own reference describes.
 var foreign = map[string]string{
 	"spec.template": "a pod template of Kubernetes", "spec.picker.pod.affinity": "an affinity of Kubernetes",
 }
@@ -121,7 +122,7 @@ func section(w io.Writer, path string, s *apiextensionsv1.JSONSchemaProps) {
 	}
 }
 
-// typeOf names a field's type, and gives the object that it is, holds or lists, with how its path goes on.
+// typeOf names a field's type, and returns the object that it is, holds or lists, with the continuation of its path.
 func typeOf(f *apiextensionsv1.JSONSchemaProps) (kind string, object *apiextensionsv1.JSONSchemaProps, suffix string) {
 	switch {
 	case f.XIntOrString:

@@ -23,7 +23,7 @@ type gateway struct{ connections []*grpc.ClientConn }
 func dial(address string, encrypted bool, connections int) (*gateway, error) {
 	transport := insecure.NewCredentials()
 	if encrypted {
-		transport = credentials.NewTLS(&tls.Config{InsecureSkipVerify: true}) //nolint:gosec // as gateways do
+		transport = credentials.NewTLS(&tls.Config{InsecureSkipVerify: true}) // as gateways do
 	}
 	g := &gateway{}
 	for range connections {
@@ -116,7 +116,7 @@ func (g *gateway) route(ctx context.Context, i int, body []byte) (pb.ExternalPro
 	return s, took, nil
 }
 
-// answer shows an answer in pieces, and gives the time that each took to come back.
+// answer sends an answer in pieces, and returns the time that each took to return.
 func answer(s pb.ExternalProcessor_ProcessClient, pieces int, pause time.Duration) ([]time.Duration, error) {
 	if err := s.Send(answerHead()); err != nil {
 		return nil, err
@@ -292,8 +292,10 @@ func (b *bench) open() error {
 		return err
 	}
 	b.tell(row{Row: "10,000 streaming responses open", Value: float64(full) / 1e6, Unit: "MB resident", Limit: 500, Beside: map[string]float64{
-		"streams": float64(held["streams"]), "MBbeforeCollection": float64(peak) / 1e6, "MBbefore": float64(empty) / 1e6, "goroutinesOpen": float64(held["goroutines"]),
-		"goroutinesBefore": float64(before["goroutines"]), "goroutinesAfter": float64(after["goroutines"]), "inflightAfter": float64(after["inflight"]),
+		"streams": float64(held["streams"]), "MBbeforeCollection": float64(peak) / 1e6, "MBbefore": float64(empty) / 1e6,
+		"goroutinesOpen":   float64(held["goroutines"]),
+		"goroutinesBefore": float64(before["goroutines"]), "goroutinesAfter": float64(after["goroutines"]),
+		"inflightAfter": float64(after["inflight"]),
 	}})
 	return nil
 }

@@ -31,7 +31,7 @@ func dialLean(address string, encrypted bool) (*lean, error) {
 		return nil, err
 	}
 	if encrypted {
-		conn = tls.Client(conn, &tls.Config{InsecureSkipVerify: true, NextProtos: []string{"h2"}}) //nolint:gosec // as gateways do
+		conn = tls.Client(conn, &tls.Config{InsecureSkipVerify: true, NextProtos: []string{"h2"}}) // as gateways do
 	}
 	l := &lean{conn: conn}
 	l.frames = http2.NewFramer(&l.out, conn)
@@ -64,7 +64,7 @@ func (l *lean) send(m *pb.ProcessingRequest) error {
 	if err != nil {
 		return err
 	}
-	raw = append(binary.BigEndian.AppendUint32([]byte{0}, uint32(len(raw))), raw...) //nolint:gosec // small
+	raw = append(binary.BigEndian.AppendUint32([]byte{0}, uint32(len(raw))), raw...)
 	for len(raw) > 0 {
 		n := min(len(raw), 16384)
 		if err := l.frames.WriteData(1, false, raw[:n]); err != nil {
@@ -110,7 +110,7 @@ func (l *lean) receive() (*pb.ProcessingResponse, error) {
 	}
 }
 
-// leanEvents gives the times that events of an answer take to come back to such a client.
+// leanEvents measures how long events of an answer take to return to such a client.
 func leanEvents(address string, encrypted bool) ([]time.Duration, error) {
 	l, err := dialLean(address, encrypted)
 	if err != nil {
@@ -151,8 +151,8 @@ func leanEvents(address string, encrypted bool) ([]time.Duration, error) {
 	return took, nil
 }
 
-// tcpEvents gives the times that as many bytes take to come back from a server that only echoes bytes: what the kernel
-// and the two wake-ups cost.
+// tcpEvents measures how long as many bytes take to return from a server that only echoes bytes: the cost of the kernel and
+// of the two wake-ups.
 func tcpEvents(address string) ([]time.Duration, error) {
 	conn, err := net.Dial("tcp", address) //nolint:noctx // here
 	if err != nil {

@@ -25,7 +25,7 @@ func (b *bench) child(role string) (*process, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &process{cmd: exec.Command(self, "-role", role, "-engine", b.engine.port)} //nolint:gosec,noctx // itself
+	p := &process{cmd: exec.Command(self, "-role", role, "-engine", b.engine.port)} //nolint:noctx // itself
 	p.cmd.Stderr = os.Stderr
 	out, err := p.cmd.StdoutPipe()
 	if err != nil {
@@ -88,7 +88,8 @@ func (p *process) stats() (map[string]int, error) {
 
 // profileTo writes a CPU profile of the process.
 func (p *process) profileTo(file string, length time.Duration) {
-	answer, err := http.Get(fmt.Sprintf("http://%s/debug/pprof/profile?seconds=%d", p.addresses[3], int(length.Seconds()))) //nolint:noctx // ends
+	url := fmt.Sprintf("http://%s/debug/pprof/profile?seconds=%d", p.addresses[3], int(length.Seconds()))
+	answer, err := http.Get(url) //nolint:noctx // ends
 	if err != nil {
 		return
 	}

@@ -64,9 +64,10 @@ func (b *bench) proxied() error {
 			}
 		}
 	}
-	b.tell(row{Row: "proxy, 1 KB request and answer", Value: best[0] / best[1], Unit: "x the CPU of httputil.ReverseProxy", Limit: 1.5, Beside: map[string]float64{
-		"proxyUs": best[0] * 1e6, "reverseProxyUs": best[1] * 1e6, "bytes": float64(len(body)),
-	}})
+	b.tell(row{Row: "proxy, 1 KB request and answer", Value: best[0] / best[1], Unit: "x the CPU of httputil.ReverseProxy", Limit: 1.5,
+		Beside: map[string]float64{
+			"proxyUs": best[0] * 1e6, "reverseProxyUs": best[1] * 1e6, "bytes": float64(len(body)),
+		}})
 	return nil
 }
 
@@ -176,8 +177,8 @@ func (b *bench) throughProxy(p, other *process) error {
 	return nil
 }
 
-// events gives the times that events of an answer take to come back to a client of gRPC's own library, which hands each
-// of them over twice.
+// events measures how long events of an answer take to return to a client of gRPC's own library, which passes each of them
+// on twice.
 func events(address string, encrypted bool) ([]time.Duration, error) {
 	g, err := dial(address, encrypted, 1)
 	if err != nil {
@@ -215,7 +216,7 @@ func follow(address string, body []byte) ([]time.Duration, error) {
 	return took, lines.Err()
 }
 
-// idle measures the whole picker when it only looks at 100 engines.
+// idle measures the entire picker when it only polls 100 engines.
 func (b *bench) idle() error {
 	const engines = 100
 	dir, err := os.MkdirTemp("", "bench-gateway")
@@ -246,7 +247,7 @@ endpoints:
 		return err
 	}
 	const local = "127.0.0.1:0"
-	p := &process{cmd: exec.Command(b.picker, "--standalone", dir, "--proxy-address", local, "--health-address", local, //nolint:gosec,noctx // given
+	p := &process{cmd: exec.Command(b.picker, "--standalone", dir, "--proxy-address", local, "--health-address", local, //nolint:noctx // given
 		"--metrics-address", local, "--ext-proc-address", local, "--log-level", "error")}
 	p.cmd.Stderr = os.Stderr
 	if err := p.cmd.Start(); err != nil {
@@ -256,8 +257,9 @@ endpoints:
 	time.Sleep(3 * time.Second)
 	before, start := p.cpu(), time.Now()
 	time.Sleep(2 * b.length)
-	b.tell(row{Row: "idle picker, 100 endpoints scraped", Value: (p.cpu() - before).Seconds() / time.Since(start).Seconds(), Unit: "cores", Limit: 0.1, Beside: map[string]float64{
-		"MB": float64(p.memory()) / 1e6, "pageKB": float64(len(b.engine.metrics)) / 1e3,
-	}})
+	b.tell(row{Row: "idle picker, 100 endpoints scraped", Value: (p.cpu() - before).Seconds() / time.Since(start).Seconds(), Unit: "cores",
+		Limit: 0.1, Beside: map[string]float64{
+			"MB": float64(p.memory()) / 1e6, "pageKB": float64(len(b.engine.metrics)) / 1e3,
+		}})
 	return nil
 }

@@ -47,8 +47,8 @@ const (
 	holdersEach = 4 // endpoints that hold a conversation
 )
 
-// serve is the process that is measured: a picker with 64 endpoints, the default policy, a tokenizer whose cache knows
-// the conversations, and an index that holds them; served to gateways over TLS, and as a proxy.
+// serve is the measured process: a picker with 64 endpoints, the default policy, a tokenizer whose cache knows the
+// conversations, and an index that holds them; served to gateways over TLS, and as a proxy.
 func serve(enginePort string) error {
 	p, prompter, err := newPicker(enginePort)
 	if err != nil {
@@ -88,7 +88,7 @@ func serve(enginePort string) error {
 				"goroutines": runtime.NumGoroutine(), "streams": int(gateways.Streams()), "inflight": left,
 			})
 		})
-		failed <- http.Serve(all[3], nil) //nolint:gosec // for the bench alone
+		failed <- http.Serve(all[3], nil)
 	}()
 	return <-failed
 }
@@ -209,7 +209,7 @@ func reverse(enginePort string) error {
 		fmt.Print(l.Addr(), " ")
 	}
 	fmt.Println()
-	return http.Serve(all[0], proxy) //nolint:gosec // for the bench alone
+	return http.Serve(all[0], proxy)
 }
 
 // accept serves connections.

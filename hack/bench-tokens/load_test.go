@@ -11,7 +11,7 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/tokenizer"
 )
 
-// BenchmarkLoad loads a tokenizer, and tells what it keeps and the most it needed. The file of Qwen2.5 is written once
+// BenchmarkLoad loads a tokenizer, and reports what it keeps and the most it needed. The file of Qwen2.5 is written once
 // more with wider margins, which makes it one of 9 MB.
 func BenchmarkLoad(b *testing.B) {
 	wide := indented(b, unzip(b, models+"/qwen2_5/tokenizer.json.gz"))

@@ -132,8 +132,8 @@ func dirs(b *testing.B) []string {
 	return out
 }
 
-// measure runs f, which works on n bytes, and reports CPU time besides what is always reported: the machine may have
-// other things to do.
+// measure runs f, which works on n bytes, and reports CPU time besides the usual metrics: the machine can have other work
+// to do.
 func measure(b *testing.B, n int, f func(i int)) {
 	b.Helper()
 	b.ReportAllocs()

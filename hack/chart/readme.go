@@ -12,7 +12,7 @@ import (
 const head = `# The chart of Kvasir
 
 The operator for pools of LLM engines: its Deployment, rights, network policies, metrics, alerts and dashboards, and the
-definitions of ` + "`InferencePool` and `RoutingPolicy`" + `. [docs/install.md](../../docs/install.md) tells how to install, upgrade and
+definitions of ` + "`InferencePool` and `RoutingPolicy`" + `. [docs/install.md](../../docs/install.md) describes how to install, upgrade and
 uninstall it.
 
     helm install kvasir charts/kvasir --namespace kvasir-system --create-namespace

@@ -50,7 +50,7 @@ func (c *cluster) build(ctx context.Context) error {
 	if old, err := os.ReadFile(filepath.Join(c.programs, "stamp")); err == nil && string(old) == stamp {
 		return nil
 	}
-	if err := os.MkdirAll(c.programs, 0o755); err != nil { //nolint:gosec // programs are for everybody
+	if err := os.MkdirAll(c.programs, 0o755); err != nil { // all users can run the programs
 		return fmt.Errorf("making the directory of the programs: %w", err)
 	}
 	for _, pkg := range pinned {
@@ -69,7 +69,7 @@ func (c *cluster) build(ctx context.Context) error {
 func (c *cluster) stamp(dir string) (string, error) {
 	h := sha256.New()
 	for _, name := range []string{"go.mod", "go.sum", "coredns/main.go", "pause/main.go"} {
-		raw, err := os.ReadFile(filepath.Join(dir, name)) //nolint:gosec // of the repository
+		raw, err := os.ReadFile(filepath.Join(dir, name))
 		if err != nil {
 			return "", fmt.Errorf("reading what is pinned: %w", err)
 		}
@@ -90,7 +90,7 @@ func (c *cluster) images(ctx context.Context) error {
 		if err != nil {
 			return fmt.Errorf("reading %s: %w", program, err)
 		}
-		f, err := os.Create(filepath.Join(dir, program+".tar")) //nolint:gosec // a constant
+		f, err := os.Create(filepath.Join(dir, program+".tar"))
 		if err != nil {
 			return fmt.Errorf("making the image of %s: %w", program, err)
 		}
@@ -105,9 +105,9 @@ func (c *cluster) images(ctx context.Context) error {
 	return nil
 }
 
-// command runs a program that tells what it does.
+// command runs a program that reports what it does.
 func (c *cluster) command(ctx context.Context, dir, name string, args ...string) error {
-	cmd := exec.CommandContext(ctx, name, args...) //nolint:gosec // of the repository
+	cmd := exec.CommandContext(ctx, name, args...)
 	cmd.Dir, cmd.Stdout, cmd.Stderr = dir, os.Stdout, os.Stderr
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if err := cmd.Run(); err != nil {

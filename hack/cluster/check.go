@@ -19,7 +19,7 @@ var tools = map[string]string{
 	"ip": "iproute2", "nft": "nftables", "nsenter": "util-linux", "runc": "runc",
 }
 
-// check says what the machine lacks, all of it at once.
+// check reports everything that the machine lacks.
 func (c *cluster) check() error {
 	if os.Geteuid() != 0 {
 		return errors.New("a node needs root, for namespaces, mounts and control groups")
@@ -32,7 +32,8 @@ func (c *cluster) check() error {
 		}
 	}
 	if len(missing) > 0 {
-		errs = append(errs, fmt.Errorf("programs are missing; on Debian and Ubuntu: apt-get install --no-install-recommends %s", strings.Join(missing, " ")))
+		errs = append(errs, fmt.Errorf("programs are missing; on Debian and Ubuntu: apt-get install --no-install-recommends %s",
+			strings.Join(missing, " ")))
 	}
 	known, err := os.ReadFile("/proc/filesystems")
 	if err != nil {
@@ -54,7 +55,7 @@ func (c *cluster) checkAddresses() error {
 	var errs []error
 	for _, prefix := range []string{pods, services, "10.200.0.0/23"} {
 		for _, how := range []string{"root", "match"} {
-			out, err := exec.Command("ip", "-4", "route", "show", "table", "all", how, prefix).Output() //nolint:gosec,noctx // constants
+			out, err := exec.Command("ip", "-4", "route", "show", "table", "all", how, prefix).Output() //nolint:noctx // constants
 			if err != nil {
 				continue // without ip, which check reports
 			}
@@ -72,7 +73,7 @@ func (c *cluster) checkAddresses() error {
 func (c *cluster) snapshotter() string {
 	var s unix.Statfs_t
 	if err := unix.Statfs(c.state, &s); err == nil && s.Type == unix.OVERLAYFS_SUPER_MAGIC {
-		return "native" // an overlay cannot lie on another
+		return "native" // an overlay cannot be on top of another
 	}
 	return "overlayfs"
 }

@@ -70,7 +70,7 @@ registerNode: true
 func (c *cluster) writeConfig(n nodeSpec) error {
 	dir := c.file(n.name)
 	for _, d := range []string{"log", "cni", "plugins", "kubelet"} {
-		if err := os.MkdirAll(filepath.Join(dir, d), 0o755); err != nil { //nolint:gosec // kubelets want it so
+		if err := os.MkdirAll(filepath.Join(dir, d), 0o755); err != nil { // kubelets want it so
 			return fmt.Errorf("making a directory of %s: %w", n.name, err)
 		}
 	}
@@ -96,8 +96,10 @@ func (c *cluster) nodePrograms(n nodeSpec) []program {
 		{"containerd", []string{filepath.Join(c.programs, "containerd"), "--config", filepath.Join(dir, "containerd.toml")}},
 		{"kubelet", []string{kube("kubelet"), "--config=" + filepath.Join(dir, "kubelet.yaml"), "--kubeconfig=" + pki(n.name+".kubeconfig"),
 			"--hostname-override=" + n.name, "--node-ip=" + n.address, "--root-dir=" + filepath.Join(dir, "kubelet"), "-v=2"}},
-		{"kube-proxy", []string{kube("kube-proxy"), "--kubeconfig=" + pki("proxy.kubeconfig"), "--hostname-override=" + n.name, "--proxy-mode=nftables",
-			"--cluster-cidr=" + pods, "--conntrack-max-per-core=0", "--conntrack-tcp-timeout-established=0", "--conntrack-tcp-timeout-close-wait=0"}},
+		{"kube-proxy", []string{kube("kube-proxy"), "--kubeconfig=" + pki("proxy.kubeconfig"), "--hostname-override=" + n.name,
+			"--proxy-mode=nftables",
+			"--cluster-cidr=" + pods, "--conntrack-max-per-core=0",
+			"--conntrack-tcp-timeout-established=0", "--conntrack-tcp-timeout-close-wait=0"}},
 	}
 	if n.name != nodes[0].name {
 		return programs
@@ -109,15 +111,18 @@ func (c *cluster) nodePrograms(n nodeSpec) []program {
 	}
 	return append([]program{
 		{"etcd", []string{kube("etcd"), "--data-dir=" + c.file("etcd"), "--unsafe-no-fsync", "--log-level=warn",
-			"--listen-client-urls=http://127.0.0.1:2379", "--advertise-client-urls=http://127.0.0.1:2379", "--listen-peer-urls=http://127.0.0.1:2380",
+			"--listen-client-urls=http://127.0.0.1:2379", "--advertise-client-urls=http://127.0.0.1:2379",
+			"--listen-peer-urls=http://127.0.0.1:2380",
 			"--initial-advertise-peer-urls=http://127.0.0.1:2380", "--initial-cluster=default=http://127.0.0.1:2380"}},
 		{"kube-apiserver", []string{kube("kube-apiserver"), "--etcd-servers=http://127.0.0.1:2379", "--advertise-address=" + n.address,
-			"--bind-address=0.0.0.0", "--secure-port=6443", "--tls-cert-file=" + pki("apiserver.crt"), "--tls-private-key-file=" + pki("apiserver.key"),
+			"--bind-address=0.0.0.0", "--secure-port=6443",
+			"--tls-cert-file=" + pki("apiserver.crt"), "--tls-private-key-file=" + pki("apiserver.key"),
 			"--client-ca-file=" + pki("ca.crt"), "--kubelet-client-certificate=" + pki("apiserver-kubelet.crt"),
 			"--kubelet-client-key=" + pki("apiserver-kubelet.key"), "--kubelet-certificate-authority=" + pki("ca.crt"),
 			"--kubelet-preferred-address-types=InternalIP", "--service-account-key-file=" + pki("sa.pub"),
 			"--service-account-signing-key-file=" + pki("sa.key"), "--service-account-issuer=https://kubernetes.default.svc.cluster.local",
-			"--service-cluster-ip-range=" + services, "--authorization-mode=Node,RBAC", "--enable-admission-plugins=NodeRestriction", "--profiling=false"}},
+			"--service-cluster-ip-range=" + services, "--authorization-mode=Node,RBAC", "--enable-admission-plugins=NodeRestriction",
+			"--profiling=false"}},
 		controller("controller-manager", "--service-account-private-key-file="+pki("sa.key"), "--root-ca-file="+pki("ca.crt"),
 			"--use-service-account-credentials=true", "--cluster-signing-cert-file="+pki("ca.crt"), "--cluster-signing-key-file="+pki("ca.key"),
 			"--allocate-node-cidrs=false", "--node-monitor-grace-period=20s"),

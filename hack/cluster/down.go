@@ -50,8 +50,8 @@ func (c *cluster) down() error {
 	return os.RemoveAll(c.file(claim))
 }
 
-// claim is the file that says, by the machine's boot, that interface and control groups of these names are this
-// cluster's. With the boot they go.
+// claim is the file that marks, by the machine's boot, interface and control groups of these names as this cluster's. They
+// end with the boot.
 const claim = "claim"
 
 // boot is a name of the time since the machine was started.
@@ -63,7 +63,7 @@ func boot() ([]byte, error) {
 	return raw, nil
 }
 
-// owns is whether what there is on the machine of the cluster's names was made by this cluster.
+// owns reports whether the objects with the cluster's names on the machine were made by this cluster.
 func (c *cluster) owns() bool {
 	for _, n := range nodes {
 		if c.pid(n) != 0 {
@@ -144,7 +144,7 @@ func birthOf(pid int) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("looking at process %d: %w", pid, err)
 	}
-	// The name, in parentheses, may hold anything.
+	// The name, in parentheses, can hold anything.
 	fields := strings.Fields(string(raw[strings.LastIndexByte(string(raw), ')')+1:]))
 	if len(fields) < 20 || fields[0] == "Z" || fields[0] == "X" {
 		return "", fmt.Errorf("process %d has ended", pid)
@@ -171,7 +171,7 @@ func (c *cluster) hierarchies() ([]string, error) {
 	var dirs []string
 	for _, e := range entries {
 		dir := filepath.Join(c.groups, e.Name())
-		// Beside those of version 1 there may be one of version 2 without controllers, in which processes are grouped too.
+		// Beside those of version 1 there might be one of version 2 without controllers, in which processes are grouped too.
 		if err := unix.Statfs(dir, &s); err == nil && (s.Type == unix.CGROUP_SUPER_MAGIC || s.Type == unix.CGROUP2_SUPER_MAGIC) && e.IsDir() {
 			dirs = append(dirs, dir)
 		}
@@ -188,7 +188,7 @@ func (c *cluster) makeGroups() error {
 	for _, root := range roots {
 		for _, n := range nodes {
 			dir := filepath.Join(root, group, n.name)
-			if err := os.MkdirAll(dir, 0o755); err != nil { //nolint:gosec // as the kernel makes them
+			if err := os.MkdirAll(dir, 0o755); err != nil { // as the kernel makes them
 				return fmt.Errorf("making a control group: %w", err)
 			}
 			if root != c.groups {
@@ -212,7 +212,7 @@ func handOn(dir string) error {
 	}
 	for _, name := range strings.Fields(string(have)) {
 		file := filepath.Join(dir, "cgroup.subtree_control")
-		if now, err := os.ReadFile(file); err == nil && strings.Contains(" "+strings.TrimSpace(string(now))+" ", " "+name+" ") { //nolint:gosec // of the kernel
+		if now, err := os.ReadFile(file); err == nil && strings.Contains(" "+strings.TrimSpace(string(now))+" ", " "+name+" ") {
 			continue
 		}
 		if err := os.WriteFile(file, []byte("+"+name), 0o600); err != nil && name != "rdma" && name != "misc" && name != "dmem" {
@@ -222,7 +222,7 @@ func handOn(dir string) error {
 	return nil
 }
 
-// removeGroups removes the control groups of the cluster, deepest first. The kernel may need a moment to see that they are
+// removeGroups removes the control groups of the cluster, deepest first. The kernel might need a moment to see that they are
 // empty.
 func (c *cluster) removeGroups() error {
 	roots, err := c.hierarchies()
@@ -233,7 +233,7 @@ func (c *cluster) removeGroups() error {
 		top := filepath.Join(root, group)
 		for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(50 * time.Millisecond) {
 			var dirs []string
-			_ = filepath.WalkDir(top, func(name string, d fs.DirEntry, err error) error { //nolint:errcheck // groups come and go
+			_ = filepath.WalkDir(top, func(name string, d fs.DirEntry, err error) error {
 				if err == nil && d.IsDir() {
 					dirs = append(dirs, name)
 				}

@@ -39,7 +39,7 @@ func TestANodeIsKnownByItsBirth(t *testing.T) {
 		t.Error("another process of that number would be killed")
 	}
 	note(cmd.Process.Pid, birth)
-	if err := c.end(n); err != nil { // nobody has waited for it: it stays as a zombie
+	if err := c.end(n); err != nil { // it is not waited for: it stays as a zombie
 		t.Error(err)
 	}
 	if c.pid(n) != 0 {

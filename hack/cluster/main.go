@@ -48,7 +48,8 @@ func run() error {
 	if err != nil {
 		return fmt.Errorf("finding the repository: %w", err)
 	}
-	c := &cluster{root: dir, state: filepath.Join(dir, "out", "cluster"), programs: filepath.Join(dir, "bin", "cluster"), kube: filepath.Join(dir, "bin", "kube"), groups: groupRoot}
+	c := &cluster{root: dir, state: filepath.Join(dir, "out", "cluster"), programs: filepath.Join(dir, "bin", "cluster"),
+		kube: filepath.Join(dir, "bin", "kube"), groups: groupRoot}
 	switch args := f.Args(); {
 	case len(args) == 1 && args[0] == "up":
 		ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
@@ -67,7 +68,7 @@ func run() error {
 	return errors.New("this is no command")
 }
 
-// cluster is where everything lies.
+// cluster has the paths and settings of the cluster.
 type cluster struct {
 	root, state, programs, kube string
 	groups                      string // where control groups are

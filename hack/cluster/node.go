@@ -19,7 +19,7 @@ import (
 // hidden are the machine's directories in whose place nodes have their own.
 var hidden = []string{"/run", "/var/lib", "/var/log"}
 
-// settings are what a kubelet sets in the kernel for the whole machine. Nodes show it a file in their place.
+// settings are what a kubelet sets in the kernel for the entire machine. Nodes show it a file in their place.
 var settings = map[string]string{"vm/overcommit_memory": "1", "kernel/panic": "10", "kernel/panic_on_oops": "1"}
 
 // restartPause is between the end of a node's program and its next start.
@@ -66,7 +66,7 @@ func (c *cluster) mounts(n nodeSpec) error {
 	}
 	for _, s := range steps {
 		if s.flags&unix.MS_BIND != 0 {
-			if err := os.MkdirAll(s.source, 0o755); err != nil { //nolint:gosec // as /var has it
+			if err := os.MkdirAll(s.source, 0o755); err != nil { // as /var has it
 				return fmt.Errorf("making a directory to mount: %w", err)
 			}
 		}
@@ -93,7 +93,7 @@ func network(s *supervisor, n nodeSpec) error {
 			break
 		}
 		if time.Now().After(end) {
-			return fmt.Errorf("nobody has given %s a way out", n.name)
+			return fmt.Errorf("%s has no route to the outside", n.name)
 		}
 	}
 	for _, args := range [][]string{
@@ -131,7 +131,7 @@ func (s *supervisor) reap() {
 	for {
 		pid, err := syscall.Wait4(-1, nil, 0, nil)
 		switch {
-		case err == syscall.EINTR: //nolint:errorlint // system calls return it bare
+		case err == syscall.EINTR:
 		case err != nil: // there are no children now
 			time.Sleep(10 * time.Millisecond)
 		default:
@@ -175,7 +175,7 @@ func (s *supervisor) run(args []string) error {
 
 // keep starts a program again whenever it has ended.
 func (s *supervisor) keep(p program) {
-	out, err := os.OpenFile(filepath.Join(s.logs, p.name+".log"), os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600) //nolint:gosec // constants
+	out, err := os.OpenFile(filepath.Join(s.logs, p.name+".log"), os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
 	if err != nil {
 		log.Fatalf("making the log of %s: %v", p.name, err)
 	}

@@ -30,7 +30,7 @@ type authority struct {
 	key  *ecdsa.PrivateKey
 }
 
-// newAuthority makes an authority whose files, like those of all that it signs, lie in dir.
+// newAuthority makes an authority; its files, and those of everything that it signs, are in dir.
 func newAuthority(dir string) (*authority, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("making the directory of the certificates: %w", err)
@@ -115,7 +115,7 @@ func (a *authority) client(name, user string, groups ...string) error {
 	}
 	data := map[string]string{}
 	for _, file := range []string{"ca.crt", name + ".crt", name + ".key"} {
-		raw, err := os.ReadFile(filepath.Join(a.dir, file)) //nolint:gosec // written above
+		raw, err := os.ReadFile(filepath.Join(a.dir, file))
 		if err != nil {
 			return fmt.Errorf("reading %s: %w", file, err)
 		}

@@ -16,7 +16,7 @@ import (
 	"time"
 )
 
-// patience with a cluster that starts, on a machine that may be busy.
+// patience with a cluster that starts, on a machine that might be busy.
 const patience = 5 * time.Minute
 
 // up builds what is missing, starts the nodes that do not run, and brings the images up to date.
@@ -28,7 +28,7 @@ func (c *cluster) up(ctx context.Context) error {
 	if err := c.build(ctx); err != nil {
 		return err
 	}
-	if err := os.MkdirAll(c.state, 0o755); err != nil { //nolint:gosec // kubelets want it so
+	if err := os.MkdirAll(c.state, 0o755); err != nil { // kubelets want it so
 		return fmt.Errorf("making the directory of the state: %w", err)
 	}
 	if err := c.images(ctx); err != nil {
@@ -108,7 +108,7 @@ func (c *cluster) launch(n nodeSpec) (pid int, err error) {
 		return 0, fmt.Errorf("making the log of %s: %w", n.name, err)
 	}
 	defer func() { _ = out.Close() }()                         // the node has its own
-	cmd := exec.Command(self, "-root", c.root, "node", n.name) //nolint:gosec,noctx // itself; it is ended by down
+	cmd := exec.Command(self, "-root", c.root, "node", n.name) //nolint:noctx // itself; it is ended by down
 	cmd.Dir, cmd.Stdout, cmd.Stderr = "/", out, out
 	cmd.Env = []string{"PATH=" + c.programs + ":" + os.Getenv("PATH"), "HOME=/root"}
 	cmd.SysProcAttr = &syscall.SysProcAttr{
@@ -151,7 +151,7 @@ func (c *cluster) connect(ctx context.Context, i, pid int) error {
 	}
 	for _, step := range steps {
 		args := append(append([]string{}, enter...), append([]string{"ip"}, step...)...)
-		if out, err := exec.CommandContext(ctx, args[0], args[1:]...).CombinedOutput(); err != nil { //nolint:gosec // constants
+		if out, err := exec.CommandContext(ctx, args[0], args[1:]...).CombinedOutput(); err != nil {
 			return fmt.Errorf("%s: %w: %s", strings.Join(args, " "), err, out)
 		}
 	}
@@ -178,7 +178,7 @@ func (c *cluster) load(ctx context.Context, n nodeSpec) error {
 
 // enter runs a command in a node's namespaces. An error has what it printed.
 func (c *cluster) enter(ctx context.Context, n nodeSpec, args ...string) error {
-	cmd := exec.CommandContext(ctx, "nsenter", c.enterArgs(n, args)...) //nolint:gosec // the caller's
+	cmd := exec.CommandContext(ctx, "nsenter", c.enterArgs(n, args)...)
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("%s on %s: %w: %s", strings.Join(args, " "), n.name, err, strings.TrimSpace(string(out)))
 	}
@@ -202,8 +202,8 @@ func (c *cluster) exec(name string, args []string) error {
 	if err != nil {
 		return fmt.Errorf("finding nsenter: %w", err)
 	}
-	environment := append([]string{"PATH=" + c.programs + ":" + os.Getenv("PATH")}, os.Environ()...)       // the first of a name counts
-	return syscall.Exec(nsenter, append([]string{"nsenter"}, c.enterArgs(nodes[i], args)...), environment) //nolint:gosec // the user's
+	environment := append([]string{"PATH=" + c.programs + ":" + os.Getenv("PATH")}, os.Environ()...) // the first of a name counts
+	return syscall.Exec(nsenter, append([]string{"nsenter"}, c.enterArgs(nodes[i], args)...), environment)
 }
 
 // settle waits until the cluster is as one expects it, with its addons.
@@ -229,7 +229,7 @@ func (c *cluster) settle(ctx context.Context) error {
 }
 
 func (c *cluster) kubectl(ctx context.Context, stdin string, args ...string) error {
-	cmd := exec.CommandContext(ctx, filepath.Join(c.kube, "kubectl"), append([]string{"--kubeconfig=" + c.kubeconfig()}, args...)...) //nolint:gosec // ours
+	cmd := exec.CommandContext(ctx, filepath.Join(c.kube, "kubectl"), append([]string{"--kubeconfig=" + c.kubeconfig()}, args...)...)
 	cmd.Stdin = strings.NewReader(stdin)
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("kubectl %s: %w: %s", strings.Join(args, " "), err, strings.TrimSpace(string(out)))

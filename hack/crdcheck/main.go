@@ -1,6 +1,6 @@
-// Command crdcheck tells whether an API server would take CustomResourceDefinitions: it runs the checks that happen
-// when one is created, those of the structure, of the defaults against the schema and the rules, and of what evaluating
-// the rules may cost.
+// Command crdcheck reports whether an API server would accept CustomResourceDefinitions: it runs the checks of a create
+// request, those of the structure, of the defaults against the schema and the rules, and of the cost of evaluating the
+// rules.
 //
 // Usage: crdcheck FILE...
 package main

@@ -96,7 +96,7 @@ func (o *options) plan() (*replay.Plan, error) {
 	return &replay.Plan{Model: fleet.Model, Trace: requests, Arrivals: arrivals, Chat: script, SpeedUp: o.speedUp}, nil
 }
 
-// run starts a fleet, sends everything through it and ends it. The last fleet may be kept.
+// run starts a fleet, sends everything through it and ends it. The last fleet can be kept.
 func (s *session) run(ctx context.Context, strategy string, last bool) (run *report.Run, err error) {
 	dir := filepath.Join(s.dir, strategy)
 	if err := os.Mkdir(dir, 0o700); err != nil {
@@ -104,7 +104,7 @@ func (s *session) run(ctx context.Context, strategy string, last bool) (run *rep
 	}
 	f, err := fleet.Start(ctx, fleet.Options{
 		Bin: s.bin, Dir: dir, Pods: s.pods, Strategy: strategy, Profile: s.profile, Blocks: s.kvTokens / fleet.BlockTokens,
-		SpeedUp: s.speedUp, StreamInterval: s.interval,
+		SpeedUp: s.speedUp, StreamInterval: s.interval, Tokenizer: s.tokenizer,
 	})
 	if err != nil {
 		return nil, err
@@ -242,7 +242,7 @@ func writeFile(path string, write func(io.Writer) error) error {
 	return errors.Join(write(f), f.Close())
 }
 
-// config is what the report says of the runs.
+// config is the report's description of the runs.
 func (s *session) config() report.Config {
 	p := s.plan
 	c := report.Config{

@@ -246,7 +246,7 @@ func TestASignalEndsEverything(t *testing.T) {
 	}
 }
 
-// hasProc tells whether processes can be looked at.
+// hasProc reports whether processes can be looked at.
 func hasProc() bool {
 	_, err := os.Stat("/proc/self/environ")
 	return err == nil

@@ -17,7 +17,7 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/trace"
 )
 
-// errHelp says that the flags asked for help, which was given.
+// errHelp means that the flags requested help, which was printed.
 var errHelp = flag.ErrHelp
 
 // maxStrategies is how many runs a report has colours for.
@@ -35,6 +35,7 @@ type options struct {
 	profile    string
 	kvTokens   int
 	interval   int
+	tokenizer  string
 	out, bin   string
 	keep       bool
 }
@@ -55,6 +56,7 @@ func parseOptions(args []string, stderr io.Writer) (*options, error) {
 	set.IntVar(&o.kvTokens, "kv-tokens", 500_000, "size of each pod's KV cache, in tokens")
 	set.IntVar(&o.interval, "stream-interval", 16, "tokens in an event of a streamed answer")
 	set.StringVar(&o.out, "out", filepath.Join("out", "demo"), "directory for report.json and report.html")
+	set.StringVar(&o.tokenizer, "tokenizer", "", "directory with a tokenizer.json.gz and tokenizer_config.json for engines and picker (default: the engines' own scheme, for which the picker asks them)")
 	set.StringVar(&o.bin, "bin", "", "directory of the programs picker and vllmsim (default: this program's own)")
 	set.BoolVar(&o.keep, "keep", false, "leave the last fleet running until Ctrl-C")
 	if err := set.Parse(args); err != nil {
@@ -86,7 +88,8 @@ func (o *options) check() error {
 			errs = append(errs, fmt.Errorf(format, args...))
 		}
 	}
-	refuse(len(o.strategies) == 0 || len(o.strategies) > maxStrategies, "--strategy names %d strategies, want 1 to %d", len(o.strategies), maxStrategies)
+	refuse(len(o.strategies) == 0 || len(o.strategies) > maxStrategies, "--strategy names %d strategies, want 1 to %d", len(o.strategies),
+		maxStrategies)
 	for _, s := range o.strategies {
 		_, err := policy.New(policy.Config{Type: policy.Type(s)})
 		refuse(err != nil, "--strategy: %w", err)
@@ -100,7 +103,8 @@ func (o *options) check() error {
 	refuse(!(o.rate >= 0.01 && o.rate <= 1000), "--rate is %v, want 0.01 to 1000", o.rate)
 	refuse(!(o.chats >= 0 && o.chats <= 10_000), "--chats is %v, want 0 to 10000", o.chats)
 	refuse(o.pods < 1 || o.pods > 256, "--pods is %d, want 1 to 256", o.pods)
-	refuse(o.kvTokens < 1<<17 || o.kvTokens > 1<<30, "--kv-tokens is %d, want %d (the longest prompt of the trace) to %d", o.kvTokens, 1<<17, 1<<30)
+	refuse(o.kvTokens < 1<<17 || o.kvTokens > 1<<30, "--kv-tokens is %d, want %d (the longest prompt of the trace) to %d", o.kvTokens, 1<<17,
+		1<<30)
 	refuse(o.interval < 1, "--stream-interval is %d, want at least 1", o.interval)
 	for _, program := range []string{"picker", "vllmsim"} {
 		_, err := os.Stat(filepath.Join(o.bin, program))

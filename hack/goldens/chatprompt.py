@@ -136,30 +136,64 @@ class Request(Base):
     tools: Optional[list[ToolParam]] = None
 
 
-def content(message, openai_format):
+BILLING = "x-anthropic-billing-header"
+
+
+def billed(parts):
+    for p in parts:
+        if p["text"].startswith(BILLING):
+            rest = p["text"].partition("\n")[2]
+            if not rest:
+                continue
+            p = {**p, "text": rest}
+        yield p
+
+
+def content(message, release, openai_format):
     given = message.get("content")
     parts = [] if given is None else [{"type": "text", "text": given}] if isinstance(given, str) else list(given)
-    texts = [p["text"] for p in parts if p.get("type") == "text"]
-    assert len(texts) == len(parts)
+    assert all(p.get("type") == "text" for p in parts)
+    if release >= 32 and message["role"] == "system":
+        parts = list(billed(parts))
     if openai_format:
-        return [{"type": "text", "text": t} for t in texts]
-    return "\n".join(t for t in texts if t)
+        extra = lambda p: {k: v for k, v in p.items() if k not in ("type", "text", "uuid")} if release >= 26 else {}
+        return [{"type": "text", "text": p["text"], **extra(p)} for p in parts]
+    return "\n".join(p["text"] for p in parts if p["text"])
 
 
-def arguments(text):
-    return json.loads(text) if text else {}
+def arguments(text, release):
+    try:
+        value = json.loads(text) if text else {}
+    except ValueError:
+        if release < 29:
+            raise
+        value = {}
+    if release >= 29 and not isinstance(value, dict) or release >= 23 and value is None:
+        value = {}
+    return value
+
+
+def systems(messages):
+    """What becomes of developers' messages from 0.23 on where the template does not know the role."""
+    if not any(m["role"] == "developer" for m in messages):
+        return messages
+    messages = [{k: v for k, v in {**m, "role": "system"}.items() if k != "tools"} if m["role"] == "developer" else m for m in messages]
+    if all(m["role"] != "system" for m in messages[1:]):
+        return messages
+    texts = [m["content"] if isinstance(m["content"], str) else "\n".join(p["text"] for p in m["content"]) for m in messages if m["role"] == "system"]
+    return [{"role": "system", "content": "\n\n".join(t for t in texts if t)}] + [m for m in messages if m["role"] != "system"]
 
 
 def conversation(messages, release, openai_format):
     for m in messages:
         role = m["role"]
-        out = {"role": role, "content": content(m, openai_format)}
+        out = {"role": role, "content": content(m, release, openai_format)}
         if role == "assistant":
             calls = m.get("tool_calls")
             if calls is not None:
                 calls = [dict(c, function=dict(c["function"])) for c in calls]
                 for c in calls:
-                    c["function"]["arguments"] = arguments(c["function"]["arguments"])
+                    c["function"]["arguments"] = arguments(c["function"]["arguments"], release)
                 if calls:
                     out["tool_calls"] = calls
             reasoning = m.get("reasoning")
@@ -190,8 +224,9 @@ def variables(body, release, openai_format):
         kwargs["reasoning_effort"] = effort
         if release >= 24 and "enable_thinking" not in (body.get("chat_template_kwargs") or {}):
             kwargs["enable_thinking"] = effort != "none"
+    messages = list(conversation(request.messages, release, openai_format))
     return {
-        "messages": list(conversation(request.messages, release, openai_format)),
+        "messages": systems(messages) if release >= 23 else messages,
         "tools": tools,
         "documents": body.get("documents"),
         "add_generation_prompt": body.get("add_generation_prompt", True),
@@ -199,7 +234,7 @@ def variables(body, release, openai_format):
     }
 
 
-TEXTS = ["", "Hi", "  spaces \n", "Ünï 世界 🌍", "a\"b\\c\n\t", "{{ x }}", "</s>", "line1\nline2", "x" * 50]
+TEXTS = ["", "Hi", "  spaces \n", "Ünï 世界 🌍", "a\"b\\c\n\t", "{{ x }}", "</s>", "line1\nline2", "x" * 50, BILLING + ": cch=1;\nrest", BILLING]
 ARGUMENTS = ["", "{}", '{"a": 1, "b": [1.0, null, true, {"c": "d"}]}', '{"z": 1, "a": 2, "z": 3}', "[1, 2]", '{"q": "ü\\u00e9\\ud83d\\ude00", "n": 1e22, "i": 12345678901234567890}',
              "null", "{bad", "7", '"s"', " {} "]
 ROLES = ["user", "assistant", "system", "tool", "developer", "function", "ipython"]
@@ -301,14 +336,14 @@ def random_body(rng):
 
 def main():
     args = argparse.ArgumentParser()
-    args.add_argument("--count", type=int, default=600)
+    args.add_argument("--count", type=int, default=800)
     args.add_argument("--seed", type=int, default=1)
     args.add_argument("file", nargs="?", default=GOLDEN)
     args = args.parse_args()
     rng = random.Random(args.seed)
     with open(args.file, "wb") as f, gzip.GzipFile(fileobj=f, mode="wb", mtime=0) as z:
         for _ in range(args.count):
-            body, release, openai_format = random_body(rng), rng.choice([12, 18, 20, 22, 24, 28]), rng.random() < 0.5
+            body, release, openai_format = random_body(rng), rng.choice([12, 18, 20, 22, 24, 28, 29, 32]), rng.random() < 0.5
             try:
                 result = {"vars": variables(body, release, openai_format)}
             except (ValidationError, ValueError, AssertionError, AttributeError, KeyError, TypeError) as e:

@@ -4,7 +4,7 @@ lines of {"route", "body", "text", "special"} on stdout. requests.mjs makes ids 
 
     python3 hack/goldens/requests.py TOKENIZER_CONFIG.json < requests.jsonl
 
-The release of vLLM is that of the simulated engine, 0.24.
+The release of vLLM is the one that the simulated engine answers as by default, 0.32.
 """
 
 import json
@@ -13,7 +13,7 @@ import sys
 import chatprompt
 import chattemplate
 
-RELEASE = 24
+RELEASE = 32
 SPECIAL = ["bos_token", "eos_token", "unk_token", "pad_token"]
 
 

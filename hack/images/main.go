@@ -31,8 +31,11 @@ var components = []string{"manager", "picker", "reporter", "vllmsim"}
 // entrypoint of every image, as the Dockerfile has it.
 const entrypoint = "/kvasir"
 
-// buildFlags leave out what tells where and how a binary was built; -trimpath does, too.
-var buildFlags = []string{"-buildvcs=false", "-ldflags=-s -w"}
+// buildFlags leave out what reports where and how a binary was built, as -trimpath does, and set what --version says.
+func (o *options) buildFlags() []string {
+	const set = " -X github.com/kvasir-dev/kvasir/internal/version."
+	return []string{"-buildvcs=false", "-ldflags=-s -w" + set + "release=" + o.tag + set + "revision=" + o.revision}
+}
 
 type options struct {
 	arches     []string
@@ -63,7 +66,7 @@ func parse(args []string, epoch string, stderr io.Writer) (*options, error) {
 	f := flag.NewFlagSet("images", flag.ContinueOnError)
 	f.SetOutput(stderr)
 	arches := f.String("arch", runtime.GOARCH, "architectures, as Go names them, with commas between")
-	f.StringVar(&o.repository, "repository", "kvasir", "what stands before /COMPONENT in the name")
+	f.StringVar(&o.repository, "repository", "kvasir", "the prefix before /COMPONENT in the name")
 	f.StringVar(&o.tag, "tag", "dev", "tag, and version on the label")
 	f.StringVar(&o.revision, "revision", "", "revision on the label")
 	f.StringVar(&o.out, "out", filepath.Join("out", "images"), "`directory` for the tars and lists")
@@ -107,7 +110,7 @@ func (o *options) check(epoch string) error {
 }
 
 func (o *options) run(ctx context.Context, stdout io.Writer) error {
-	if err := os.MkdirAll(o.out, 0o755); err != nil { //nolint:gosec // anybody may read what was built
+	if err := os.MkdirAll(o.out, 0o755); err != nil { // all users can read what was built
 		return fmt.Errorf("making the directory of the images: %w", err)
 	}
 	for _, component := range o.components {
@@ -139,7 +142,7 @@ func (o *options) component(ctx context.Context, component string) (digest strin
 		if err != nil {
 			return "", fmt.Errorf("listing what %s for %s is made of: %w", component, arch, err)
 		}
-		if err := os.WriteFile(filepath.Join(o.out, component+"_"+arch+".spdx.json"), list, 0o644); err != nil { //nolint:gosec // as above
+		if err := os.WriteFile(filepath.Join(o.out, component+"_"+arch+".spdx.json"), list, 0o644); err != nil {
 			return "", fmt.Errorf("writing the list of %s: %w", component, err)
 		}
 	}
@@ -157,7 +160,7 @@ func (o *options) component(ctx context.Context, component string) (digest strin
 // build compiles a static binary and returns its file.
 func (o *options) build(ctx context.Context, component, arch string) (string, error) {
 	binary := filepath.Join(o.out, component+"_"+arch)
-	args := append([]string{"build", "-o", binary}, buildFlags...)
+	args := append([]string{"build", "-o", binary}, o.buildFlags()...)
 	if o.trim {
 		args = append(args, "-trimpath")
 	}
@@ -179,7 +182,7 @@ func (o *options) image(component, arch, binary string) (oci.Image, error) {
 	}}
 	files := map[string]string{entrypoint: binary, "/LICENSE": "LICENSE"}
 	for at, from := range files {
-		content, err := os.ReadFile(from) //nolint:gosec // what was built, or what a flag names
+		content, err := os.ReadFile(from)
 		if err != nil {
 			return image, fmt.Errorf("reading what goes into the image: %w", err)
 		}

@@ -49,7 +49,7 @@ func TestTheSameSourcesMakeTheSameImageAndList(t *testing.T) {
 			t.Errorf("%s differs between two runs", name)
 		}
 		if bytes.Contains(content, []byte(root)) {
-			t.Errorf("%s tells where it was built", name)
+			t.Errorf("%s contains the path where it was built", name)
 		}
 		if list, ok := strings.CutSuffix(name, ".spdx.json"); ok {
 			checkList(t, list, content)
@@ -89,7 +89,7 @@ func checkList(t *testing.T, name string, raw []byte) {
 	}
 }
 
-// Images have no file with certificates of authorities. Programs that may have to check one by them bring them along.
+// Images have no file with certificates of authorities. Programs that verify certificates by authorities include them.
 func TestProgramsThatSpeakTLSBringTheAuthorities(t *testing.T) {
 	const roots, module = "golang.org/x/crypto/x509roots/fallback", "github.com/kvasir-dev/kvasir/"
 	speakers := []string{module + "internal/wire", module + "internal/spans"} // to engines, and to a collector of traces
@@ -105,7 +105,7 @@ func TestProgramsThatSpeakTLSBringTheAuthorities(t *testing.T) {
 		}
 		asked++
 		if !slices.Contains(deps, roots) {
-			t.Errorf("%s believes nobody where there is no file of authorities", component)
+			t.Errorf("%s trusts no certificate where there is no file of authorities", component)
 		}
 	}
 	if asked < 3 {
@@ -125,7 +125,8 @@ func TestTheDockerfileMakesTheSameImages(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	docker := strings.NewReplacer("${COMPONENT}", "picker", "${VERSION}", "v9", "${REVISION}", "abc", "\\\n", " ").Replace(string(text))
+	docker := strings.NewReplacer("${COMPONENT}", "picker", "${VERSION}", "v9", "${REVISION}", "abc", "\\\n", " ",
+		"$PACKAGE", "github.com/kvasir-dev/kvasir/internal/version", "$VERSION", "v9", "$REVISION", "abc").Replace(string(text))
 	labels := map[string]string{}
 	for _, m := range regexp.MustCompile(`(org\.opencontainers\.[a-z.]+)="([^"]*)"`).FindAllStringSubmatch(docker, -1) {
 		labels[m[1]] = m[2]
@@ -142,7 +143,7 @@ func TestTheDockerfileMakesTheSameImages(t *testing.T) {
 			t.Errorf("the Dockerfile has no line %q", line)
 		}
 	}
-	for _, flag := range buildFlags {
+	for _, flag := range o.buildFlags() {
 		if !strings.Contains(strings.ReplaceAll(docker, `"`, ""), " "+flag+" ") {
 			t.Errorf("the Dockerfile builds without %s", flag)
 		}

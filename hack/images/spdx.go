@@ -14,7 +14,7 @@ import (
 	"time"
 )
 
-// document is a list of packages in SPDX 2.3, as far as a Go binary can tell of itself.
+// document is a list of packages in SPDX 2.3, as far as a Go binary contains it.
 type document struct {
 	Version       string         `json:"spdxVersion"`
 	License       string         `json:"dataLicense"`
@@ -68,7 +68,7 @@ func spdx(image, version, arch, binary string, created time.Time) ([]byte, error
 	if err != nil {
 		return nil, fmt.Errorf("reading the build information: %w", err)
 	}
-	raw, err := os.ReadFile(binary) //nolint:gosec // what was just built
+	raw, err := os.ReadFile(binary)
 	if err != nil {
 		return nil, fmt.Errorf("reading the binary: %w", err)
 	}
@@ -93,7 +93,8 @@ func spdx(image, version, arch, binary string, created time.Time) ([]byte, error
 		if m.Replace != nil {
 			m = m.Replace
 		}
-		p := pkg{ID: fmt.Sprintf("SPDXRef-module-%d", i+1), Name: m.Path, Version: m.Version, Download: noAssertion, Refs: purl(m.Path, m.Version)}
+		p := pkg{ID: fmt.Sprintf("SPDXRef-module-%d", i+1), Name: m.Path, Version: m.Version, Download: noAssertion,
+			Refs: purl(m.Path, m.Version)}
 		if m.Sum != "" { // of the module's tree, so it is no checksum of a file
 			p.Comment = "go.sum " + m.Sum
 		}

@@ -34,7 +34,7 @@ const (
 type testCase struct {
 	alert  string
 	series []string
-	// fires has what fires, "AFTER SUMMARY": when it does first, and its annotation. Nothing else may.
+	// fires lists the alerts, "AFTER SUMMARY": the first time, and the annotation. No other alert must fire.
 	fires []string
 }
 
@@ -47,7 +47,7 @@ var cases = map[string]testCase{
 		},
 		fires: []string{"2m30s Pool llm/chat has no endpoint for requests that come."},
 	},
-	"requests waited for an endpoint in vain": {
+	"requests timed out waiting for an endpoint": {
 		alert: "KvasirPoolWithoutEndpoint",
 		series: []string{
 			"kvasir_refused_total{" + one + "} 0x120", "kvasir_admission_refused_total{" + one + `, reason="unserved"} 0+1x120`,

@@ -61,7 +61,7 @@ var classes = []class{
 	{"classNumeric", `what Digits splits at`, func(b *behaviour) []ranges { return []ranges{b.Numeric} }},
 }
 
-// newer holds the code points with a canonical decomposition that came after Unicode 9, the version that the
+// newer holds the code points with a canonical decomposition that were added after Unicode 9, the version that the
 // library's NFC knows.
 var newer = []int{0x11938}
 

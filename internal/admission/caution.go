@@ -1,16 +1,16 @@
 package admission
 
-// Caution is how much of a target predictions have to keep to. Where most are served one that is a little too long would
-// refuse what is in time; where many are refused somebody else can have the place, and is in time for certain. The zero
-// value has seen nothing.
+// Caution is the part of a target that predictions can use. While most requests are served, predictions can use all of it:
+// a stricter limit would refuse requests that are in time. While many are refused, predictions must stay below it: another
+// request can have the place, and is in time for certain. The zero value has seen no request.
 type Caution struct {
-	refused float64 // the part of the requests of late that were refused
+	refused float64 // the part of the requests recently that were refused
 }
 
 const (
 	// remembered is over how many requests the part that is refused is taken.
 	remembered = 500
-	// few are refused where predictions may take all of a target, many where they may take leastPart.
+	// few are refused where predictions can take all of a target, many where they can take leastPart.
 	few, many, leastPart = 0.1, 0.3, 0.8
 )
 

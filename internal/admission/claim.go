@@ -6,21 +6,21 @@ import (
 	"time"
 )
 
-// Where requests have to be in time they are refused rather than queued, and when a place is free there often is but one
-// that could have it: whoever asks most would get most. So a tenant that is refused has a claim for a while. Whoever has
-// had more for its weight than a claimant is held back, and so is whoever has a lower priority: the claimant's next request
-// finds a place.
+// Where requests have a deadline, they are refused rather than queued. When a place is free, often only one request could
+// use it, so the tenant with the most requests would get the most. So a tenant that is refused has a claim for a while. A
+// tenant that has had more for its weight than a claimant is held back, and so are requests of a lower priority: the
+// claimant's next request finds a place.
 
 const (
 	// claimLasts is how long after a refusal the next request is waited for.
 	claimLasts = time.Second
 	// claimTry is for how long others are held back for a tenant that gets nothing nevertheless, and claimAgain how long
-	// it is until that is tried again: it may be that no endpoint has its requests in time, whatever is kept free. So
+	// it is until that is tried again: it might be that no endpoint has its requests in time, whatever is kept free. So
 	// such a tenant costs the others a tenth at most.
 	claimTry, claimAgain = time.Second, 10 * time.Second
-	// lead is how far a tenant may be ahead of a claimant, as a part of what tenants have had within Limits.CatchUp.
+	// lead is how far a tenant can be ahead of a claimant, as a part of what tenants have had within Limits.CatchUp.
 	lead = 0.1
-	// refusedLately is how long ago a refusal still tells that a pool cannot serve all in time.
+	// refusedLately is how long ago a refusal still reports that a pool cannot serve all in time.
 	refusedLately = 10 * time.Second
 )
 
@@ -34,7 +34,7 @@ func (c *claim) holds(now time.Time) bool {
 	return now.Sub(c.refused) <= claimLasts && (c.since.IsZero() || now.Sub(c.since) <= claimTry)
 }
 
-// refuse gives a flow a claim.
+// refuse adds a claim to a flow.
 func (f *flow) refuse(now time.Time) {
 	if now.Sub(f.claim.since) > claimAgain {
 		f.claim.since = now
@@ -61,7 +61,7 @@ func (l *level) most(now time.Time, catchUp time.Duration) float64 {
 	return most
 }
 
-// outranked tells whether there is a claim at a level above one.
+// outranked reports whether there is a claim at a level above one.
 func (q *Queue) outranked(now time.Time, number int) bool {
 	for _, levels := range [][]*level{q.levels, q.idle} {
 		for _, l := range levels {
@@ -75,7 +75,7 @@ func (q *Queue) outranked(now time.Time, number int) bool {
 	return false
 }
 
-// Ahead tells whether a tenant is held back for others' claims: it has to leave them a place.
+// Ahead reports whether a tenant is held back for others' claims: it has to leave them a place.
 func (q *Queue) Ahead(now time.Time, number int, tenant string) bool {
 	if !q.Refused(now) {
 		return false
@@ -90,7 +90,7 @@ func (q *Queue) Ahead(now time.Time, number int, tenant string) bool {
 	return l.flows[tenant].virtual > l.most(now, q.Limits.CatchUp)
 }
 
-// Refused tells whether a request was refused of late because it had waited too long.
+// Refused reports whether a request was refused recently because it had waited too long.
 func (q *Queue) Refused(now time.Time) bool {
 	return !q.refused.IsZero() && now.Sub(q.refused) <= refusedLately
 }

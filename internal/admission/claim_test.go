@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// door lets requests through that cannot wait: so many at a time, and whoever finds no place is refused.
+// door admits requests that cannot wait: at most so many at a time, and a request that finds no free place is refused.
 type door struct {
 	q      Queue
 	now    time.Time
@@ -41,7 +41,7 @@ func (d *door) ask(level int, tenant string, weight int, feasible bool) {
 	d.q.Expire(d.now.Add(time.Nanosecond), true)
 }
 
-// run has requests come to a door for a minute, so many a second of each tenant.
+// run sends requests to a door for a minute, so many a second of each tenant.
 func run(seed uint64, places int, perSecond []float64, weights []int, feasible func(tenant int) bool) *door {
 	rng := rand.New(rand.NewPCG(seed, 5))
 	d := &door{q: wide(), now: start, busy: make([]time.Time, places), served: map[string]float64{}}
@@ -65,8 +65,8 @@ func run(seed uint64, places int, perSecond []float64, weights []int, feasible f
 
 func always(int) bool { return true }
 
-// TestWhoCannotWaitGetsItsShareToo: of three times what can be served each tenant that asks for more gets its share by weight,
-// however much more often others ask, although nobody ever waits; and next to nothing is left unused for that.
+// TestWhoCannotWaitGetsItsShareToo: at three times the capacity, each tenant that asks for more gets its share by weight,
+// however much more often others ask, although no request ever waits; and next to nothing is left unused for that.
 func TestWhoCannotWaitGetsItsShareToo(t *testing.T) {
 	for seed := range uint64(5) {
 		for _, c := range []struct {
@@ -97,9 +97,9 @@ func TestWhoCannotWaitGetsItsShareToo(t *testing.T) {
 	}
 }
 
-// TestWhoHasPriorityIsHeldBackForNobody: beside three times what can be served, who has the higher priority gets most of what
-// it asks for, which is less than there is, and the other one nearly all of the rest. Where it asks for what nobody can
-// have, that costs the other one a tenth at most.
+// TestWhoHasPriorityIsHeldBackForNobody: at three times the capacity, the tenant with the higher priority gets most of what
+// it asks for, which is less than the capacity, and the other one nearly all of the rest. If it asks for what can never be
+// served, that costs the other one a tenth at most.
 func TestWhoHasPriorityIsHeldBackForNobody(t *testing.T) {
 	for seed := range uint64(5) {
 		rng := rand.New(rand.NewPCG(seed, 6))
@@ -122,7 +122,7 @@ func TestWhoHasPriorityIsHeldBackForNobody(t *testing.T) {
 				t.Errorf("seed %d: of %.0f with the higher priority %.0f got through, of the others %.0f", seed, high, got, rest)
 			}
 			if !feasible && rest < 0.88*most {
-				t.Errorf("seed %d: beside who is never served %.0f of %.0f places were used", seed, rest, most)
+				t.Errorf("seed %d: beside a tenant that is never served %.0f of %.0f places were used", seed, rest, most)
 			}
 		}
 	}
@@ -136,7 +136,7 @@ func TestWhoCanNeverBeServedHoldsUpNobodyForLong(t *testing.T) {
 			alone := run(seed, n, []float64{200}, []int{1}, always).served["0"]
 			d := run(seed, n, []float64{200, 200}, []int{1, 1}, func(tenant int) bool { return tenant == 0 })
 			if got := d.served["0"]; got < 0.88*alone || d.served["1"] != 0 {
-				t.Errorf("seed %d, %d places: %.0f got through beside one who never does, %.0f alone", seed, n, got, alone)
+				t.Errorf("seed %d, %d places: %.0f got through beside a tenant that is never served, %.0f alone", seed, n, got, alone)
 			}
 		}
 	}
@@ -151,7 +151,7 @@ func TestWhileNobodyIsRefusedNobodyIsHeldBack(t *testing.T) {
 		now = now.Add(10 * time.Millisecond)
 		q.Charge(now, &Ticket{Tenant: "much", Tokens: 1000})
 		if q.Ahead(now, 0, "much") {
-			t.Fatal("held back for nobody")
+			t.Fatal("held back although no request was refused")
 		}
 	}
 	q.Charge(now, &Ticket{Tenant: "little", Tokens: 1})
@@ -161,7 +161,7 @@ func TestWhileNobodyIsRefusedNobodyIsHeldBack(t *testing.T) {
 		t.Error("the one that had more does not wait for the one that was refused, at that level")
 	}
 	if !q.Ahead(now, -1, "anyone") {
-		t.Error("who has a lower priority does not wait for the one that was refused")
+		t.Error("a request of a lower priority does not wait for the refused one")
 	}
 	waits := &Ticket{Tenant: "much", Tokens: 1}
 	q.Push(now, waits)
@@ -170,11 +170,11 @@ func TestWhileNobodyIsRefusedNobodyIsHeldBack(t *testing.T) {
 		return is
 	}
 	if !each() {
-		t.Error("who waits is not held back")
+		t.Error("the waiting request is not held back")
 	}
 	q.Push(now, &Ticket{Level: -1, Tenant: "anyone", Tokens: 1})
 	if !each() { // of the lower level, which is last
-		t.Error("who waits with a lower priority is not held back")
+		t.Error("the waiting request of a lower priority is not held back")
 	}
 	now = now.Add(claimLasts + time.Millisecond)
 	if q.Ahead(now, 0, "much") || each() {

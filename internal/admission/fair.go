@@ -28,7 +28,7 @@ func (r *recent) note(now time.Time, clock float64, memory time.Duration) {
 	if n := len(r.marks); n > 0 && now.Sub(r.marks[n-1].at) < memory/steps {
 		return
 	}
-	old := 0 // marks that a later one is old enough to stand for
+	old := 0 // marks that a later one is old enough to replace
 	for old+1 < len(r.marks) && now.Sub(r.marks[old+1].at) >= memory {
 		old++
 	}
@@ -51,7 +51,7 @@ func (r *recent) ago(now time.Time, memory time.Duration, clock float64) float64
 }
 
 // InTurn calls f for tickets that wait until f returns false: higher levels first, of a level the tenant that has had the
-// least for its weight, of a tenant who came first. f may take the ticket, but must then return false.
+// least for its weight, of a tenant the earliest arrival. f can take the ticket, but must then return false.
 func (q *Queue) InTurn(f func(*Ticket) bool) {
 	for _, l := range q.levels {
 		for _, flow := range l.inOrder() {
@@ -64,8 +64,8 @@ func (q *Queue) InTurn(f func(*Ticket) bool) {
 	}
 }
 
-// Urgent calls f as InTurn does, but of a tenant running sessions go before new ones, and of these who has the least time
-// left. held tells that it is held back for others' claims (Ahead).
+// Urgent calls f as InTurn does, but of a tenant running sessions go before new ones, and among these the one with the least
+// time left. held reports that it is held back for others' claims (Ahead).
 func (q *Queue) Urgent(now time.Time, f func(t *Ticket, held bool) bool) {
 	var list []*Ticket
 	for _, l := range q.levels {

@@ -9,23 +9,23 @@ import (
 
 // Limits bound a queue.
 type Limits struct {
-	// Requests and Bytes (of their bodies) that may wait at once.
+	// Requests and Bytes (of their bodies) that can wait at once.
 	Requests int
 	Bytes    int64
-	// TTL is how long a request may wait for a full pool, Hold for a pool that no endpoint serves.
+	// TTL is how long a request can wait for a full pool, Hold for a pool that no endpoint serves.
 	TTL, Hold time.Duration
 	// NewestFirst sheds the newest requests. Otherwise those of new sessions go before those of running ones.
 	NewestFirst bool
-	// CatchUp is how far back a tenant has a claim to work that it did not ask for then: one whose requests seldom wait
-	// for long would else lose its turn whenever none does.
+	// CatchUp is how far back a tenant can claim work that it did not request at the time: a tenant whose requests seldom
+	// wait for long would otherwise lose its turn whenever none waits.
 	CatchUp time.Duration
 }
 
 // Ticket is a request that waits.
 type Ticket struct {
-	// Level of its priority: higher goes first.
+	// Level of its priority: a higher level is served first.
 	Level int
-	// Tenant whose request it is, and its weight, at least 1.
+	// Tenant of the request, and its weight, at least 1.
 	Tenant string
 	Weight int
 	// Tokens that it will cost: those of its prompt that are cached nowhere.
@@ -59,7 +59,7 @@ type flow struct {
 	// virtual is the work that the tenant has had, by weight, in the level's virtual time.
 	virtual float64
 	tokens  float64    // that wait
-	all     *list.List // of *Ticket, first come first
+	all     *list.List // of *Ticket, in order of arrival
 	news    *list.List // those of new sessions
 	since   time.Time  // when it last began to wait
 	claim   claim
@@ -123,7 +123,7 @@ func (q *Queue) Push(now time.Time, t *Ticket) (shed []*Ticket) {
 	return shed
 }
 
-// Next is the ticket whose turn it is, nil when none waits. It stays.
+// Next returns the next ticket to serve, nil when none waits. It stays in the queue.
 func (q *Queue) Next() *Ticket {
 	if len(q.levels) == 0 {
 		return nil
@@ -159,7 +159,7 @@ func (q *Queue) Charge(now time.Time, t *Ticket) {
 	q.rest(l)
 }
 
-// begin brings a flow in which nothing waits to where it may start.
+// begin brings a flow in which nothing waits to where it can start.
 func (f *flow) begin(now time.Time, catchUp time.Duration) {
 	if f.index < 0 {
 		f.virtual = max(f.virtual, f.level.recent.ago(now, catchUp, f.level.clock))
@@ -175,7 +175,7 @@ func (f *flow) charge(now time.Time, tokens float64, catchUp time.Duration) {
 	f.claim.since = time.Time{}
 }
 
-// Remove takes a ticket out without charging for it, and tells whether it was there.
+// Remove takes a ticket out without charging for it, and reports whether it was there.
 func (q *Queue) Remove(t *Ticket) bool {
 	if t.flow == nil {
 		return false
@@ -184,7 +184,7 @@ func (q *Queue) Remove(t *Ticket) bool {
 	return true
 }
 
-// Expire takes out the tickets that have waited too long. open tells whether some endpoint serves the pool at all: as
+// Expire takes out the tickets that have waited too long. open reports whether some endpoint serves the pool at all: as
 // long as none does, tickets are held for Limits.Hold instead, and afterwards all have their own time again.
 func (q *Queue) Expire(now time.Time, open bool) (late []*Ticket) {
 	if open && q.closed {
@@ -217,7 +217,7 @@ func (q *Queue) Expire(now time.Time, open bool) (late []*Ticket) {
 	return late
 }
 
-// victim is the ticket that goes first when there is no room: of the lowest level, of a tenant that has its share of
+// victim is the ticket that is refused first when there is no room: of the lowest level, of a tenant that has its share of
 // what waits or more, of a new session before a running one, the newest.
 func (q *Queue) victim() *Ticket {
 	lowest := q.levels[len(q.levels)-1]
@@ -225,7 +225,7 @@ func (q *Queue) victim() *Ticket {
 	for _, f := range lowest.active {
 		share += f.backlog() / float64(len(lowest.active))
 	}
-	share *= 1 - 1e-9 // however the sum was rounded, somebody has it
+	share *= 1 - 1e-9 // however the sum was rounded, some tenant has this share
 	var chosen *flow
 	better := func(f *flow) bool {
 		if chosen == nil {
@@ -250,7 +250,7 @@ func (q *Queue) victim() *Ticket {
 	return chosen.all.Back().Value.(*Ticket)
 }
 
-// shedsNew tells whether a flow would give up a request of a new session.
+// shedsNew reports whether a flow would give up a request of a new session.
 func (q *Queue) shedsNew(f *flow) bool { return !q.Limits.NewestFirst && f.news.Len() > 0 }
 
 // enter puts a ticket into its flow.
@@ -299,7 +299,7 @@ func (q *Queue) leave(t *Ticket) {
 	}
 }
 
-// maxIdle levels are remembered: as many as a policy may have.
+// maxIdle levels are remembered: as many as a policy can have.
 const maxIdle = 16
 
 // rest puts a level in which nothing waits aside. What its tenants have had is remembered.
@@ -334,7 +334,7 @@ func (q *Queue) atRest(number int) int {
 	return slices.IndexFunc(q.idle, func(l *level) bool { return l.number == number })
 }
 
-// flow finds or makes the flow of a ticket's tenant. Its weight is that of the ticket that came last.
+// flow finds or makes the flow of a ticket's tenant. Its weight is that of the latest ticket.
 func (l *level) flow(t *Ticket) *flow {
 	f := l.flows[t.Tenant]
 	if f == nil {

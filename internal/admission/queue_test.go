@@ -54,8 +54,8 @@ func check(t *testing.T, q *Queue, waiting []*Ticket) {
 	}
 }
 
-// TestTheQueueKeepsItsLaws plays random pushes, pops, removals and expiries: who is popped is of the highest level and
-// its tenant's first; bounds hold; what leaves leaves nothing behind.
+// TestTheQueueKeepsItsLaws plays random pushes, pops, removals and expiries. A popped request is of the highest level and
+// the first of its tenant; bounds hold; a request that leaves leaves nothing behind.
 func TestTheQueueKeepsItsLaws(t *testing.T) {
 	for seed := range uint64(300) {
 		rng := rand.New(rand.NewPCG(seed, 2))
@@ -109,7 +109,7 @@ func TestTheQueueKeepsItsLaws(t *testing.T) {
 				}
 				first := waiting[slices.IndexFunc(waiting, func(w *Ticket) bool { return w.Level == popped.Level && w.Tenant == popped.Tenant })]
 				if first != popped {
-					t.Fatalf("seed %d: a later request of the same tenant went first", seed)
+					t.Fatalf("seed %d: a later request of the same tenant was popped before an earlier one", seed)
 				}
 				drop(popped)
 			case op == 8:
@@ -162,7 +162,7 @@ func TestTenantsShareByWeight(t *testing.T) {
 			var i int
 			_, _ = fmt.Sscan(ticket.Tenant, &i)
 			served[i] += ticket.Cost()
-			push(i) // after the pop: a tenant may have had just one waiting
+			push(i) // after the pop: a tenant can have had just one waiting
 			for a := range n {
 				for b := range n {
 					ahead := served[a]/float64(weights[a]) - served[b]/float64(weights[b])
@@ -234,7 +234,7 @@ func TestWhoIsShedFirst(t *testing.T) {
 	}
 	batch, fresh, running := &Ticket{Level: -10}, &Ticket{}, &Ticket{Running: true}
 	if got := one(fill(false, fresh, batch, running), &Ticket{Running: true}); got != batch {
-		t.Error("the lowest level goes first")
+		t.Error("want a request of the lowest level shed")
 	}
 	fresh, running = &Ticket{}, &Ticket{Running: true}
 	if got := one(fill(false, fresh, running), &Ticket{Running: true}); got != fresh {
@@ -246,16 +246,16 @@ func TestWhoIsShedFirst(t *testing.T) {
 	}
 	low := &Ticket{Level: -1}
 	if one(fill(false, &Ticket{}, &Ticket{}), low) != low {
-		t.Error("a request of a lower level pushes nobody out")
+		t.Error("a request of a lower level displaced another one")
 	}
 	q := fill(false, &Ticket{Bytes: 10})
 	q.Limits.Bytes = 100
 	if huge := (&Ticket{Level: 5, Bytes: 101}); one(q, huge) != huge || q.Len() != 1 {
-		t.Error("what can never wait pushes nobody out")
+		t.Error("a request that can never wait displaced another one")
 	}
 	q = fill(false)
-	if nobody := (&Ticket{}); one(q, nobody) != nobody {
-		t.Error("a queue of length 0 keeps nobody")
+	if own := (&Ticket{}); one(q, own) != own {
+		t.Error("a queue of length 0 kept a request")
 	}
 }
 
@@ -304,9 +304,9 @@ func TestRoom(t *testing.T) {
 	busy := load.View{PendingTokens: 100_000, Rate: 10_000, Trust: 1}
 	idle := load.View{Rate: 10, Overhead: 1000, Trust: 1}
 	var none, full, some Room
-	full.Add(&busy, false)
-	some.Add(&busy, false)
-	some.Add(&idle, false)
+	full.Add(&busy, Unbounded)
+	some.Add(&busy, Unbounded)
+	some.Add(&idle, Unbounded)
 	if none.Within(time.Hour, 0) || none.Open() {
 		t.Error("a pool without endpoints has no room")
 	}
@@ -321,7 +321,7 @@ func TestRoom(t *testing.T) {
 		t.Errorf("a long prompt's attention counts: %v", w)
 	}
 	var short Room
-	if short.Add(&idle, true); short.Within(time.Hour, 0) || !short.Open() {
+	if short.Add(&idle, 0); short.Within(time.Hour, 0) || !short.Open() {
 		t.Error("a full endpoint has no room, but is there")
 	}
 	if !some.Within(0, 0) {

@@ -8,17 +8,18 @@ import (
 )
 
 const (
-	// assumedRate stands in for an endpoint's prefill rate until it is learned, tokens/s. It is that of a fast engine:
-	// a pool that has just started is not full.
+	// assumedRate is an endpoint's prefill rate until it is learned, tokens/s. It is that of a fast engine, so that a pool
+	// that has just started is not full.
 	assumedRate = 20_000
 	// memory is how long the rate of what goes through is remembered.
 	memory = 10 * time.Second
 )
 
 // Wait predicts how long a request that is sent to an endpoint now waits until its prefill begins. An endpoint with
-// nothing to prefill does not let it wait, whatever was learned: so there always is one that can be tried.
+// nothing to prefill does not let it wait, whatever was learned: so there always is one that can be tried. Nor does one
+// that is idle by its own report, whatever is counted there.
 func Wait(v *load.View) time.Duration {
-	if v.PendingTokens <= 0 && v.Overdue <= 0 {
+	if v.Idle || v.PendingTokens <= 0 && v.Overdue <= 0 {
 		return 0
 	}
 	return seconds(v.Overdue + v.Overhead*v.Trust + v.PendingTokens/rate(v) + v.PendingPairs*v.PairSeconds)
@@ -26,7 +27,7 @@ func Wait(v *load.View) time.Duration {
 
 func rate(v *load.View) float64 {
 	if v.Rate <= 0 {
-		return assumedRate
+		return assumedRate * max(1, v.Lead)
 	}
 	return v.Rate
 }
@@ -35,15 +36,25 @@ func rate(v *load.View) float64 {
 // without endpoints.
 type Room struct {
 	endpoints int
+	places    int // of endpoints that bound their requests
+	unbounded bool
 	least     time.Duration
 	rate      float64 // of all endpoints, tokens/s
 }
 
-// Add counts an endpoint. A full one takes nothing, whatever it has to prefill.
-func (r *Room) Add(v *load.View, full bool) {
+// Unbounded is the number of places of an endpoint without a known limit.
+const Unbounded = math.MaxInt
+
+// Add counts an endpoint that takes so many requests more. A full one takes none, whatever it has to prefill.
+func (r *Room) Add(v *load.View, places int) {
 	wait := Wait(v)
-	if full {
+	switch {
+	case places <= 0:
 		wait = math.MaxInt64
+	case places == Unbounded:
+		r.unbounded = true
+	default:
+		r.places += places
 	}
 	if r.endpoints == 0 || wait < r.least {
 		r.least = wait
@@ -52,16 +63,19 @@ func (r *Room) Add(v *load.View, full bool) {
 	r.rate += rate(v)
 }
 
-// Open tells whether there is any endpoint.
+// Open reports whether there is any endpoint.
 func (r *Room) Open() bool { return r.endpoints > 0 }
 
-// Within tells whether some endpoint begins with a request within the budget, when those that were let through and
+// Takes reports whether the endpoints take one request more than the granted ones, which have no endpoint yet.
+func (r *Room) Takes(granted int) bool { return r.unbounded || granted < r.places }
+
+// Within reports whether some endpoint begins with a request within the budget, when those that were let through and
 // have no endpoint yet, of granted tokens in total, have spread over all.
 func (r *Room) Within(budget time.Duration, granted float64) bool {
 	return r.Open() && r.least <= budget && r.least+seconds(granted/r.rate) <= budget
 }
 
-// Flow measures how fast tickets go through, to tell those who are refused when to come again.
+// Flow measures the rate at which tickets pass, to compute the Retry-After of refused requests.
 type Flow struct {
 	sum  float64 // of tokens, each fading with memory
 	last time.Time
@@ -73,7 +87,7 @@ func (f *Flow) Passed(now time.Time, t *Ticket) {
 	f.sum += t.Cost()
 }
 
-// RetryAfter estimates when what waits will have gone through: 1 s to 60 s.
+// RetryAfter estimates when the waiting work will be done: 1 s to 60 s.
 func (f *Flow) RetryAfter(now time.Time, waiting float64) time.Duration {
 	f.fade(now)
 	perSecond := f.sum / memory.Seconds()

@@ -7,12 +7,13 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/load"
 )
 
-// An engine's steps last longer the more context its requests decode, and a request waits for the step under way before
-// its own. Where long prompts fill all endpoints, whose first tokens have time, those of short ones come too late
-// everywhere. So the endpoints of a pool are not alike: the first keep their steps so short that the shortest targets can
-// be kept, the last take what has time, and those between them the rest, by how the targets of those who come are spread.
+// An engine's steps last longer the more context its requests decode, and a request waits for the running step before its
+// own. If long prompts, whose first tokens have time, fill all endpoints, the first tokens of short prompts are late
+// everywhere. So the endpoints of a pool have different roles: the first keep their steps so short that the shortest
+// targets can be met, the last take requests with long targets, and those between take the rest, by the distribution of the
+// targets of arriving requests.
 
-// Spread is how the targets of the requests that came of late are spread. The zero value has seen none.
+// Spread is the distribution of the targets of recent requests. The zero value has seen none.
 type Spread struct {
 	counts [classes]float64 // by the target's logarithm, the later ones weighing more
 	sum    float64
@@ -25,9 +26,9 @@ const (
 	// Targets are counted in classes from shortest on, each up to 10 % longer than the one before: up to 15 s.
 	classes  = 84
 	shortest = 5 * time.Millisecond
-	// growth is how much more each target weighs than the one before: those that came a thousand ago weigh a third.
+	// growth is how much more each target weighs than the one before: one that is a thousand targets old weighs a third.
 	growth = 1.001
-	// often is the number of targets after which parts are made anew.
+	// often is the number of targets after which parts are made again.
 	often = 100
 )
 
@@ -56,13 +57,13 @@ func (s *Spread) Add(target time.Duration) {
 	}
 }
 
-// Parts divide the targets that came of late into parts of the same size: so many of them are shorter than the first, and
-// so on. They are nil where none are known, and do not change.
+// Parts divide the recent targets into parts of the same size: one part of them is shorter than the first value, and so on.
+// They are nil where none are known, and do not change.
 type Parts []time.Duration
 
 const numParts = 64
 
-// Parts of what has come, as of a while ago.
+// Parts returns the parts as of a short time ago.
 func (s *Spread) Parts() Parts { return s.parts }
 
 func (s *Spread) divide() Parts {
@@ -97,12 +98,12 @@ const (
 	stepShare = 0.42
 	// leastStep is the longest step of any endpoint, at least, in those of an idle one: some context has to be decoded.
 	leastStep = 1.3
-	// A target longer than others leaves reserved of the context to those that the endpoint is for: who has time would
-	// always find a place first.
+	// A target longer than others leaves reserved of the context to those that the endpoint is for: requests with long targets
+	// would otherwise always find a place first.
 	longer, reserved = 1.5, 0.1
 )
 
-// Brief tells whether an endpoint's steps stay as short as they have to be for those that it is for (Parts.Share), with
+// Brief reports whether an endpoint's steps stay as short as they have to be for those that it is for (Parts.Share), with
 // one request more, of so many tokens and with a target of its own. An endpoint that serves nothing is for all.
 func Brief(v *load.View, tokens int, target, share time.Duration) bool {
 	if v.InFlight == 0 || share <= 0 {

@@ -10,7 +10,7 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/load"
 )
 
-// TestPartsAreThoseOfASortedList of the targets that came, each weighing more than the one before: within the width of a
+// TestPartsAreThoseOfASortedList of the arrived targets, each weighing more than the one before: within the width of a
 // class, and after targets have changed as soon as the earlier ones weigh next to nothing.
 func TestPartsAreThoseOfASortedList(t *testing.T) {
 	type target struct{ seconds, weight float64 }
@@ -47,7 +47,7 @@ func TestPartsAreThoseOfASortedList(t *testing.T) {
 				below += made[i].weight
 				i++
 			}
-			// The next one may be a class away where the list has a gap.
+			// The next one can be a class away where the list has a gap.
 			want, next := made[i].seconds, made[min(i+1, len(made)-1)].seconds
 			if g := got.Seconds(); g < want/1.11 || g > next*1.11 {
 				t.Errorf("seed %d: part %d of %d targets is %v, of the list %v to %v s", seed, j, len(made), got, want, next)
@@ -60,7 +60,7 @@ func TestSharesGoFromShortToLong(t *testing.T) {
 	var s Spread
 	s.Add(0)
 	if s.Parts().Share(0, 1) != 0 {
-		t.Error("nobody came, and an endpoint is for some")
+		t.Error("without requests an endpoint has a share")
 	}
 	for i := range 10 * often {
 		s.Add(time.Duration(10+i%90) * time.Millisecond)

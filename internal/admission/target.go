@@ -6,8 +6,8 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/load"
 )
 
-// Pace is how fast the endpoints of a pool prefill: the mean of what they have taught, each by how far it is to be
-// believed. The zero value knows nothing.
+// Pace is how fast the endpoints of a pool prefill: the mean of the learned rates, weighted by how reliable they are. The
+// zero value knows no rate.
 type Pace struct{ token, pair, overhead, weight float64 }
 
 // Add counts an endpoint.
@@ -21,7 +21,7 @@ func (p *Pace) Add(v *load.View) {
 	p.weight += v.Trust
 }
 
-// Known tells whether any endpoint has taught anything.
+// Known reports whether any endpoint has taught anything.
 func (p *Pace) Known() bool { return p.weight > 0 }
 
 // Prefill is how long so much work takes on an endpoint that has nothing else to do; 0 while nothing is known.
@@ -42,7 +42,7 @@ func (p *Pace) Least(w load.Work) time.Duration {
 
 // FirstToken predicts when a request with so much work has its first token from an endpoint that it is sent to now, at
 // the latest. Engines compute in steps: it waits for the end of the one under way, and its own takes as long as all that
-// is prefilled in it, what may join it later (Joins) included.
+// is prefilled in it, what can join it later (Joins) included.
 func FirstToken(v *load.View, w load.Work) time.Duration {
 	step := v.Overhead + v.ContextSeconds*v.DecodingTokens
 	if v.InFlight > 0 {
@@ -51,8 +51,8 @@ func FirstToken(v *load.View, w load.Work) time.Duration {
 	return seconds(v.Overdue + step + max(mostTogether.Seconds(), prefill(v, w)))
 }
 
-// FirstTokenAlone is FirstToken of a request that nobody may join but who leaves it in time (load.Booking.SetDue). The
-// step under way may just have begun; while weights are read, which is most of what every step takes, tokens are computed.
+// FirstTokenAlone is FirstToken of a request that others join only if they leave it in time (load.Booking.SetDue). The
+// step under way might just have begun; while weights are read, which is most of what every step takes, tokens are computed.
 func FirstTokenAlone(v *load.View, w load.Work) time.Duration {
 	d := together(v, w)
 	if v.InFlight > 0 {
@@ -66,7 +66,7 @@ func together(v *load.View, w load.Work) time.Duration {
 	return seconds(v.Overdue + v.ContextSeconds*v.DecodingTokens + max(v.Overhead, prefill(v, w)))
 }
 
-// Tight tells whether a target is too short for a request to be joined by others as they come.
+// Tight reports whether a target is too short for other requests to join a request as they arrive.
 func Tight(target time.Duration) bool { return target < 2*mostTogether }
 
 // prefill is the time of what an endpoint has to prefill with so much work more, in seconds.
@@ -74,12 +74,12 @@ func prefill(v *load.View, w load.Work) float64 {
 	return (v.PendingTokens+w.Tokens)/rate(v) + (v.PendingPairs+w.Pairs)*v.PairSeconds
 }
 
-// Joins tells whether a request with so much work may go to an endpoint: always if nothing has to be prefilled there,
-// and else while all of it together takes at most 50 ms, and leaves those in time who may not be late for it.
+// Joins reports whether a request with so much work can go to an endpoint: always if nothing has to be prefilled there,
+// and else while all of it together takes at most 50 ms, and delays no request beyond its deadline.
 func Joins(v *load.View, w load.Work) bool {
 	switch {
 	case v.Waiting > 1 && v.Prefilling > 1:
-		return false // not even what is there goes on
+		return false // even the present work makes no progress
 	case v.PendingTokens <= 0 && v.Overdue <= 0:
 		return true
 	case v.Due > 0 && together(v, w) > v.Due:
@@ -88,20 +88,20 @@ func Joins(v *load.View, w load.Work) bool {
 	return seconds(v.Overdue+prefill(v, w)) <= mostTogether
 }
 
-// mostTogether is how much prefill may come together at an endpoint, if it is not one request's: steps that take longer
-// keep all waiting who decode there, and much shorter ones waste what every step costs.
+// mostTogether is how much prefill of several requests can run together at an endpoint: longer steps delay all requests
+// that decode there, and much shorter ones waste the fixed cost of a step.
 const mostTogether = 50 * time.Millisecond
 
 const (
-	// kvFull is the part of an endpoint's KV blocks that may be in use, with what waits there and the request. The rest
-	// is for sessions that pause: where requests fill the caches, each turn computes its whole prompt again.
+	// kvFull is the part of an endpoint's KV blocks that can be in use, including the waiting requests and this one. The
+	// rest is for sessions that pause: if requests fill the caches, each turn computes its entire prompt again.
 	kvFull = 0.5
-	// kvPinned is the part of what a prompt finds in a cache that nobody else is using at the time.
+	// kvPinned is the part of a prompt's cached blocks that no other request is using at the time.
 	kvPinned = 0.3
 )
 
-// Fits tells whether an endpoint has a place among those that run and KV blocks for a request, by its own report: of its prompt so many tokens would be
-// computed and so many are cached there. An endpoint that serves nothing has.
+// Fits reports whether an endpoint has a place among those that run and KV blocks for a request, by its own report: of its
+// prompt so many tokens would be computed and so many are cached there. An endpoint that serves nothing has.
 func Fits(v *load.View, uncached, cached int) bool {
 	if v.InFlight == 0 {
 		return true

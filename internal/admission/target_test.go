@@ -70,8 +70,8 @@ func TestWhoJoinsAPrefill(t *testing.T) {
 		{"50 ms together", &busy, small, true},
 		{"more than that", &busy, large, false},
 		{"behind what takes longer than it should", &overdue, small, false},
-		{"whoever leaves those in time who are there", due(46 * time.Millisecond), small, true},
-		{"whoever does not", due(44 * time.Millisecond), small, false},
+		{"a request that leaves the present ones in time", due(46 * time.Millisecond), small, true},
+		{"a request that makes the present ones late", due(44 * time.Millisecond), small, false},
 		{"behind two that wait in the engine", &stuck, small, false},
 	} {
 		if got := Joins(c.v, c.w); got != c.want {
@@ -98,7 +98,7 @@ func TestAnEndpointIsFullBeforeItsBlocksOrPlacesAre(t *testing.T) {
 	}
 }
 
-// TestAnIdleEndpointIsInTimeForEveryPrompt, however short: its first token comes after its unloaded time.
+// TestAnIdleEndpointIsInTimeForEveryPrompt, however short: its first token arrives after its unloaded time.
 func TestAnIdleEndpointIsInTimeForEveryPrompt(t *testing.T) {
 	v := load.View{Rate: 45_000, PairSeconds: 1e-9, Overhead: 0.009, ContextSeconds: 5e-8, Trust: 1}
 	var p Pace
@@ -115,7 +115,7 @@ func TestThePaceIsTheMeanOfWhatWasTaught(t *testing.T) {
 	var p Pace
 	p.Add(&load.View{})
 	if p.Known() || p.Prefill(load.WorkOf(1000, 0)) != 0 {
-		t.Error("nobody has taught anything")
+		t.Error("known without observations")
 	}
 	p.Add(&load.View{Rate: 10_000, Overhead: 0.1, Trust: 1})
 	p.Add(&load.View{Rate: 5_000, Overhead: 0.1, Trust: 1})

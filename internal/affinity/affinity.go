@@ -1,6 +1,6 @@
-// Package affinity remembers what was routed where, for prompts whose tokens, or whose engines' caches, are not known:
-// an endpoint that was sent a text has probably cached what the text begins with. It is a guess: nobody tells what an
-// engine has evicted, other pickers' requests are not seen, and a restart forgets all.
+// Package affinity remembers what was routed where, for prompts whose tokens, or whose engines' caches, are not known: an
+// endpoint that received a text has probably cached its beginning. It is an estimate: evictions are not reported, other
+// pickers' requests are not seen, and a restart forgets everything.
 //
 // A prompt's text is cut into chunks of a fixed number of bytes, each named by a hash of it and all before it, so that
 // equal names mean equal beginnings. Each endpoint has a Memory of chunks, bounded, which forgets what has not been
@@ -26,8 +26,8 @@ type Chain struct {
 	limit  int
 }
 
-// Reset begins a text. root tells apart what never shares a cache: pools, models and adapters, salts. chunkBytes is the
-// size of a chunk, at least 1; of the text, the first maxChunks chunks count.
+// Reset begins a text. root separates what never shares a cache: pools, models and adapters, salts. chunkBytes is the size
+// of a chunk, at least 1; of the text, the first maxChunks chunks count.
 func (c *Chain) Reset(root uint64, chunkBytes, maxChunks int) {
 	if chunkBytes < 1 {
 		panic("affinity: a chunk has at least one byte")
@@ -35,7 +35,7 @@ func (c *Chain) Reset(root uint64, chunkBytes, maxChunks int) {
 	c.chunks, c.state, c.word, c.bytes, c.size, c.limit = c.chunks[:0], root, 0, 0, chunkBytes, maxChunks
 }
 
-// Add goes on with the text. What is added in pieces is the same as what is added at once.
+// Add appends to the text. Adding it in pieces gives the same chunks as adding it at once.
 func (c *Chain) Add(text []byte) {
 	for len(text) > 0 && len(c.chunks) < c.limit {
 		if c.bytes%8 == 0 && len(text) >= 8 && c.size-c.bytes >= 8 {
@@ -72,14 +72,14 @@ func (c *Chain) step(word uint64) {
 	c.state = hi ^ lo ^ bits.RotateLeft64(c.state, 23)
 }
 
-// Chunks are the whole chunks so far. They hold until the next Reset; what does not fill a chunk has no name.
+// Chunks returns the complete chunks so far. They are valid until the next Reset; an incomplete chunk has no name.
 func (c *Chain) Chunks() []Chunk { return c.chunks }
 
 // Memory is what was routed to one endpoint. It holds a bounded number of chunks, about 60 bytes each, and is safe for
 // concurrent use. The zero value holds nothing.
 //
-// With a chunk it always holds those before it: every Record touches the whole chain, its beginning last, and what was
-// touched first goes first.
+// It never holds a chunk without those before it: every Record touches the entire chain, its beginning last, and the least
+// recently touched entry is dropped first.
 type Memory struct {
 	mu    sync.Mutex
 	limit int
@@ -151,7 +151,7 @@ func (m *Memory) Len() int {
 func (m *Memory) place() int32 {
 	if len(m.at) < m.limit {
 		m.nodes = append(m.nodes, node{})
-		return int32(len(m.nodes) - 1) //nolint:gosec // at most limit
+		return int32(len(m.nodes) - 1) // at most limit
 	}
 	last := m.nodes[0].prev
 	m.unlink(last)

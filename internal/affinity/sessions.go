@@ -6,7 +6,7 @@ import (
 )
 
 // Sessions remembers which endpoint the last request of each session went to. It holds a bounded number of sessions,
-// of which the least recently used go first, by halves, and forgets one that has been idle for too long. It is safe
+// drops the least recently used half when it is full, and forgets sessions that have been idle for too long. It is safe
 // for concurrent use.
 type Sessions struct {
 	mu   sync.Mutex
@@ -54,7 +54,7 @@ func (s *Sessions) Get(session uint64, now time.Time) uint64 {
 	return h.endpoint
 }
 
-// Len is the number of sessions in memory, some of which may be idle for too long.
+// Len is the number of sessions in memory, including sessions that have been idle for too long.
 func (s *Sessions) Len() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -17,7 +17,7 @@ import (
 )
 
 // Lives of what an authority makes. Everything is renewed when a third of its life is left, and a new CA is trusted for
-// a day before anything is signed with it, so that nobody has to restart and nobody is refused.
+// a day before anything is signed with it, so that no process has to restart and no connection is refused.
 const (
 	authorityLife = 5 * 365 * 24 * time.Hour
 	leafLife      = 90 * 24 * time.Hour
@@ -38,8 +38,8 @@ type Authority struct {
 	Past []byte
 }
 
-// Renew brings the authority and the certificate that it has signed up to date, and tells whether either has changed and
-// when to look again. What cannot be read, or is for other names, is made anew; a CA that cannot be read takes its
+// Renew brings the authority and the certificate that it has signed up to date, and reports whether either has changed and
+// when to check again. What cannot be read, or is for other names, is made again; a CA that cannot be read takes its
 // certificate with it.
 func (a *Authority) Renew(leaf *Pair, names []string, now time.Time) (changed bool, next time.Time, err error) {
 	before := *a
@@ -51,7 +51,8 @@ func (a *Authority) Renew(leaf *Pair, names []string, now time.Time) (changed bo
 		return false, time.Time{}, err
 	}
 	cert, _, err := leaf.parse()
-	good := err == nil && cert.CheckSignatureFrom(ca) == nil && slices.Equal(cert.DNSNames, names) && now.Before(renewal(cert)) && !now.Before(cert.NotBefore)
+	good := err == nil && cert.CheckSignatureFrom(ca) == nil && slices.Equal(cert.DNSNames, names) && now.Before(renewal(cert)) &&
+		!now.Before(cert.NotBefore)
 	if !good {
 		made, err := sign(&x509.Certificate{
 			Subject:     pkix.Name{Organization: []string{"Kvasir"}, CommonName: names[0]},
@@ -115,7 +116,7 @@ func (a *Authority) turn() time.Time {
 	return next.NotBefore.Add(time.Hour + spread)
 }
 
-// Trusted are the certificates that whoever checks one of the authority's must trust, PEM.
+// Trusted are the certificates, in PEM, that clients of the authority's certificates must trust.
 func (a *Authority) Trusted() []byte {
 	return bytes.Join([][]byte{a.Current.Cert, a.Next.Cert, a.Past}, nil)
 }
@@ -155,7 +156,7 @@ func sign(template, ca *x509.Certificate, caKey *ecdsa.PrivateKey) (Pair, error)
 		return Pair{}, fmt.Errorf("encoding a key: %w", err)
 	}
 	id := sha256.Sum256(public)
-	template.SubjectKeyId = id[:20] // two CAs of one name are told apart by it
+	template.SubjectKeyId = id[:20] // it distinguishes two CAs of one name
 	if ca == nil {
 		ca, caKey = template, key
 	}

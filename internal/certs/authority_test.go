@@ -27,8 +27,8 @@ func trusts(t *testing.T, trusted []byte, leaf Pair, now time.Time) error {
 	return nil
 }
 
-// Through all renewals of twenty years, whoever last read the trusted certificates up to a day ago accepts the
-// certificate in use, and whoever reads them now accepts the one of up to a day ago.
+// Through all renewals of twenty years, a client that last read the trusted certificates up to a day ago accepts the
+// certificate in use, and a client that reads them now accepts the one of up to a day ago.
 func TestNobodyIsEverRefused(t *testing.T) {
 	for seed := range uint64(3) {
 		rng := rand.New(rand.NewPCG(seed, 1))
@@ -63,7 +63,7 @@ func TestNobodyIsEverRefused(t *testing.T) {
 					t.Fatalf("seed %d: at %s, the certificate of %s ago: %v", seed, now, now.Sub(p.at), err)
 				}
 			}
-			// Looked at when told, or at any time before; seldom much later.
+			// Checked at the returned time, or at any time before; seldom much later.
 			step := next.Sub(now)
 			if rng.IntN(2) == 0 {
 				step = time.Duration(rng.Int64N(int64(step))) + 1

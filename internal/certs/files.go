@@ -1,5 +1,5 @@
-// Package certs is where the certificates of servers and clients come from: files that are read again when they
-// change, or a certificate made at the start.
+// Package certs provides the certificates of servers and clients: from files that are read again when they change, or made
+// at the start.
 package certs
 
 import (

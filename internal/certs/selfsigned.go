@@ -13,12 +13,12 @@ import (
 	"time"
 )
 
-// selfSignedLife is how long a certificate made at the start is good: longer than any process runs. Who is shown one
-// does not check it.
+// selfSignedLife is how long a certificate made at the start is good: longer than any process runs. Clients do
+// not verify it.
 const selfSignedLife = 10 * 365 * 24 * time.Hour
 
-// SelfSigned makes a certificate for DNS names and addresses, signed by itself, that only encrypts: nobody can check
-// whose it is. Its key is on the curve P-256, which takes less than a millisecond to make.
+// SelfSigned makes a certificate for DNS names and addresses, signed by itself, that only encrypts: clients cannot
+// verify its owner. Its key is on the curve P-256, which takes less than a millisecond to make.
 func SelfSigned(names []string, now time.Time) (*tls.Certificate, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {

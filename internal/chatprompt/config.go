@@ -20,13 +20,13 @@ var plainClasses = []string{"PreTrainedTokenizerFast", "TokenizersBackend"}
 // otherRenderers are the types of models whose prompts vLLM makes without a template.
 var otherRenderers = []string{"deepseek_v32", "deepseek_v4", "gpt_oss", "grok-2", "inkling", "kimi_k3"}
 
-// otherFiles tell of models whose prompts vLLM makes in another way, or may take from another template.
+// otherFiles mark models whose prompts vLLM makes in another way, or can take from another template.
 var otherFiles = []string{"tekken.json", "tekken.json.gz", "tiktoken.model"}
 
-// processorFiles belong to models with a processor, whose template may come before the tokenizer's.
+// processorFiles belong to models with a processor, whose template can take precedence over the tokenizer's.
 var processorFiles = []string{"chat_template.json", "preprocessor_config.json", "processor_config.json"}
 
-// config is what tokenizer_config.json says about prompts.
+// config is the part of tokenizer_config.json about prompts.
 type config struct {
 	class    string
 	members  map[string]json.RawMessage
@@ -138,7 +138,7 @@ func templates(raw json.RawMessage) (plain, withTools string, err error) {
 	return plain, withTools, nil
 }
 
-// variables are the special tokens that the template may use. Tokens of the value null are not set.
+// variables are the special tokens that the template can use. Tokens of the value null are not set.
 func (c *config) variables(templates ...*chattemplate.Template) (vars []chattemplate.Var, err error) {
 	uses := func(name string) bool {
 		return slices.ContainsFunc(templates, func(t *chattemplate.Template) bool { return t.Uses(name) })

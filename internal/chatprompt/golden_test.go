@@ -169,7 +169,7 @@ func TestRequests(t *testing.T) {
 			got, err := prompt(t, renderers[key], g.Body)
 			switch {
 			case g.Err != "":
-				invalid++ // whatever comes of it, the engine refuses it
+				invalid++ // in any case the engine refuses it
 			case errors.Is(err, ErrUnsupported):
 				refused++
 				reasons[err.Error()]++

@@ -1,15 +1,21 @@
 package chatprompt
 
 import (
+	"errors"
+	"slices"
 	"strings"
+	"unsafe"
 
 	"github.com/kvasir-dev/kvasir/internal/chattemplate"
 )
 
-// messages gives the messages the form in which the template gets them. Of each message only what the engine knows
-// reaches the template, in its order.
+// messages converts the messages to the form in which the template gets them. Only the parts of a message that the engine
+// knows reach the template, in its order.
 func (q *request) messages() ([]chattemplate.Value, error) {
-	v, _ := q.body.Get("messages")
+	v, err := q.field("messages")
+	if err != nil {
+		return nil, err
+	}
 	if v.Kind() != chattemplate.KindList {
 		return nil, unsupported("messages that are no list")
 	}
@@ -26,7 +32,7 @@ func (q *request) messages() ([]chattemplate.Value, error) {
 		}
 		out[i] = message
 	}
-	return out, nil
+	return q.developers(out)
 }
 
 func (q *request) message(m *chattemplate.Dict) (v chattemplate.Value, err error) {
@@ -83,6 +89,12 @@ func toolCallID(m, out *chattemplate.Dict) error {
 // content is a message's content as a string, or as a list of parts where the template asks for that.
 func (q *request) content(m *chattemplate.Dict, role string) (chattemplate.Value, error) {
 	given, ok := m.Get("content")
+	if role == "system" {
+		var err error
+		if given, err = q.withoutBilling(given); err != nil {
+			return given, err
+		}
+	}
 	parts := q.model.format == chattemplate.ContentParts
 	if parts && role == "tool" {
 		switch q.release.has(flatToolContent) {
@@ -97,7 +109,7 @@ func (q *request) content(m *chattemplate.Dict, role string) (chattemplate.Value
 	}
 	switch {
 	case given.Kind() == chattemplate.KindString && parts:
-		return chattemplate.List(q.list(q.part(given))), nil
+		return chattemplate.List(q.list(q.part(given, nil))), nil
 	case given.Kind() == chattemplate.KindString:
 		return given, nil
 	case given.Kind() == chattemplate.KindList && parts:
@@ -158,7 +170,7 @@ func (q *request) flat(items []chattemplate.Value, keepEmpty bool) (chattemplate
 	return chattemplate.String(joined.String()), nil
 }
 
-// parts keeps of each part its type and text.
+// parts keeps of each part its type and text, and from some release on fields that no kind of part defines.
 func (q *request) parts(items []chattemplate.Value) (chattemplate.Value, error) {
 	out := q.arena.NewList(len(items))
 	for i, item := range items {
@@ -166,16 +178,50 @@ func (q *request) parts(items []chattemplate.Value) (chattemplate.Value, error) 
 		if err != nil {
 			return text, err
 		}
-		out[i] = q.part(text)
+		extras, err := q.extras(item.Dict())
+		if err != nil {
+			return text, err
+		}
+		out[i] = q.part(text, extras)
 	}
 	return chattemplate.List(out), nil
 }
 
-func (q *request) part(text chattemplate.Value) chattemplate.Value {
-	out := q.arena.NewDict(2)
+func (q *request) part(text chattemplate.Value, extras *chattemplate.Dict) chattemplate.Value {
+	out := q.arena.NewDict(2 + extras.Len())
 	out.Set("type", chattemplate.String("text"))
 	out.Set("text", text)
+	for i := range extras.Len() {
+		key, v := extras.At(i)
+		out.Set(key.Text(), v)
+	}
 	return out.Value()
+}
+
+// definedFields are those that some kind of part defines; newFields are, too, in some releases.
+var (
+	definedFields = []string{"audio_embeds", "audio_url", "closed", "data", "image_embeds", "image_pil", "image_url",
+		"input_audio", "name", "refusal", "text", "thinking", "type", "uuid", "video_url"}
+	newFields = []string{"file", "prompt_cache_breakpoint", "video_embeds"}
+)
+
+// extras are the fields of a text part that no kind of part defines; nil without.
+func (q *request) extras(part *chattemplate.Dict) (out *chattemplate.Dict, err error) {
+	for i := range part.Len() {
+		key, v := part.At(i)
+		switch {
+		case slices.Contains(definedFields, key.Text()):
+			continue
+		case q.release.has(partExtras) == no:
+			return nil, nil
+		case q.release.has(partExtras) == unknown, slices.Contains(newFields, key.Text()):
+			return nil, unsupported("parts with the field %s", key.Text())
+		case out == nil:
+			out = q.arena.NewDict(part.Len())
+		}
+		out.Set(key.Text(), v)
+	}
+	return out, nil
 }
 
 func (q *request) list(v chattemplate.Value) []chattemplate.Value {
@@ -271,7 +317,7 @@ func (q *request) toolCall(given *chattemplate.Dict) (v chattemplate.Value, err 
 	return out.Value(), nil
 }
 
-// addMissing adds the entries of from whose keys out has not.
+// addMissing adds the entries of from whose keys out lacks.
 func addMissing(out, from *chattemplate.Dict) {
 	for i := range from.Len() {
 		key, v := from.At(i)
@@ -281,14 +327,30 @@ func addMissing(out, from *chattemplate.Dict) {
 	}
 }
 
-// arguments decodes the arguments of a tool call. Only objects and lists are the same in all releases.
+// arguments decodes the arguments of a tool call. Only objects are the same in all releases.
 func (q *request) arguments(text string) (chattemplate.Value, error) {
 	if text == "" {
 		return q.arena.NewDict(0).Value(), nil
 	}
-	v, err := q.arena.DecodeJSON([]byte(text))
-	if err != nil || v.Kind() != chattemplate.KindDict && v.Kind() != chattemplate.KindList {
-		return v, unsupported("arguments of a tool call that are no JSON object")
+	v, err := q.arena.DecodeSpan(q.ctx, unsafe.Slice(unsafe.StringData(text), len(text)), 0, len(text), nil)
+	if err != nil && (q.ctx.Err() != nil || errors.Is(err, chattemplate.ErrLimit)) {
+		return v, asUnsupported(err)
 	}
-	return v, nil
+	coerced := q.release.has(objectArguments)
+	switch {
+	case err == nil && v.Kind() == chattemplate.KindDict:
+		return v, nil
+	case err == nil && v.Kind() == chattemplate.KindList && coerced == no:
+		return v, nil
+	case coerced == yes && (err == nil || !looseJSON(text)):
+		return q.arena.NewDict(0).Value(), nil
+	}
+	return v, unsupported("arguments of a tool call that are no JSON object")
+}
+
+// looseJSON reports whether a text that is no JSON could be some to Python, which takes NaN, infinities and halves of
+// surrogate pairs, and goes deeper.
+func looseJSON(text string) bool {
+	return strings.Contains(text, "NaN") || strings.Contains(text, "Infinity") || strings.Contains(text, `\u`) ||
+		strings.Count(text, "[")+strings.Count(text, "{") > 64
 }

@@ -20,7 +20,7 @@ type Prompter struct {
 	why       error // there are no chats
 }
 
-// NewPrompter returns a Prompter of a model. chats is nil when chats cannot be made here, and why tells then. cache may
+// NewPrompter returns a Prompter of a model. chats is nil when chats cannot be made here; why is then the reason. cache can
 // be shared with other Prompters; nil remembers nothing.
 func NewPrompter(t *tokenizer.Tokenizer, cache *tokenizer.Cache, chats *Renderer, why error) *Prompter {
 	if chats == nil && why == nil {
@@ -37,11 +37,12 @@ func (p *Prompter) Chats() error {
 	return p.why
 }
 
-// AppendKeys appends the keys of the whole blocks of a request's prompt to dst, of the first one where there are
-// several, and tells the prompt's length in tokens. body is the request and req what openai.Parse found in it.
+// AppendKeys appends the keys of the full blocks of a request's prompt to dst, of the first one where there are several,
+// and returns the prompt's length in tokens. body is the request and req what openai.Parse found in it.
 //
 // Errors are those of Renderer.Tokens; nothing is appended then.
-func (p *Prompter) AppendKeys(ctx context.Context, dst []kvblock.Key, body []byte, req *openai.Request, chain tokenizer.Chain) (keys []kvblock.Key, tokens int, err error) {
+func (p *Prompter) AppendKeys(ctx context.Context, dst []kvblock.Key, body []byte, req *openai.Request,
+	chain tokenizer.Chain) (keys []kvblock.Key, tokens int, err error) {
 	if req.TruncatePrompt != 0 {
 		ids, err := p.AppendTokens(ctx, nil, body, req)
 		if err != nil {
@@ -85,7 +86,7 @@ func (p *Prompter) AppendTokens(ctx context.Context, dst []uint32, body []byte, 
 	return out, nil
 }
 
-// text hands the text of a request's prompt to use, which must not keep it, and tells whether special tokens are added
+// text hands the text of a request's prompt to use, which must not keep it, and reports whether special tokens are added
 // around it.
 func (p *Prompter) text(ctx context.Context, body []byte, req *openai.Request, use func(text string, special bool) error) error {
 	switch {
@@ -101,6 +102,8 @@ func (p *Prompter) text(ctx context.Context, body []byte, req *openai.Request, u
 		}
 		defer prompt.Release()
 		return textError(use(prompt.Text, prompt.Special))
+	case req.Route == openai.Completions && hasSuffix(req):
+		return unsupported("a suffix") // part of the prompt of models that fill in the middle, from vLLM 0.31 on
 	case (req.Route == openai.Completions || req.Route == openai.Embeddings) && len(req.Prompts) > 0 && !req.Prompts[0].IsTokens:
 		special := req.AddSpecialTokens == nil || *req.AddSpecialTokens // the engine's default on these routes
 		return textError(use(req.Prompts[0].Text, special))
@@ -108,9 +111,32 @@ func (p *Prompter) text(ctx context.Context, body []byte, req *openai.Request, u
 	return unsupported("this form of %s", req.Route)
 }
 
+func hasSuffix(req *openai.Request) bool {
+	suffix, known := req.Raw("suffix")
+	return suffix != nil || !known
+}
+
 func textError(err error) error {
 	if errors.Is(err, tokenizer.ErrText) {
 		return fmt.Errorf("%w: %w", ErrUnsupported, err)
 	}
 	return err
+}
+
+// Others passes the keys of the full blocks and the number of tokens of each of the request's prompts after the first to
+// use. They must be texts. Errors are as those of AppendKeys; use was called for the prompts before then.
+func (p *Prompter) Others(ctx context.Context, req *openai.Request, chain tokenizer.Chain, use func(keys []kvblock.Key, tokens int)) error {
+	for i := 1; i < len(req.Prompts); i++ {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		one := *req
+		one.Prompts = req.Prompts[i : i+1]
+		keys, tokens, err := p.AppendKeys(ctx, nil, nil, &one, chain)
+		if err != nil {
+			return err
+		}
+		use(keys, tokens)
+	}
+	return nil
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/kvblock"
 	"github.com/kvasir-dev/kvasir/internal/openai"
 	"github.com/kvasir-dev/kvasir/internal/tokenizer"
+	"github.com/kvasir-dev/kvasir/test/race"
 )
 
 // newPrompter is one of Qwen2.5 with a cache of its own.
@@ -120,6 +121,9 @@ func TestPrompterRefuses(t *testing.T) {
 
 // TestPrompterAllocations: a conversation whose turns are known but for the newest costs few allocations.
 func TestPrompterAllocations(t *testing.T) {
+	if race.Enabled {
+		t.Skip("pools forget under the race detector")
+	}
 	p := newPrompter(t)
 	body := growing(24)
 	var req openai.Request
@@ -135,13 +139,13 @@ func TestPrompterAllocations(t *testing.T) {
 		}
 	}
 	run()
-	if n := testing.AllocsPerRun(20, run); n > 20 {
+	if n := testing.AllocsPerRun(20, run); n > 4 {
 		t.Errorf("%v allocations for a known conversation", n)
 	}
 }
 
-// BenchmarkKeys goes from a request's bytes to block keys: a conversation of 24 turns, of which all but the newest turn
-// have been seen before.
+// BenchmarkKeys measures the way from a request's bytes to block keys: a conversation of 24 turns, all of them seen before
+// but the newest.
 func BenchmarkKeys(b *testing.B) {
 	p := newPrompter(b)
 	var req openai.Request

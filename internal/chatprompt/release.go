@@ -28,8 +28,14 @@ func parseRelease(s string) release {
 	return release(x*1000 + y)
 }
 
-// change is something that vLLM did otherwise before some release. It came between two of them: no release below
-// without has it, every one from with on has it.
+// Before reports whether a version is known to be older than a release of vLLM.
+func Before(version string, major, minor int) bool {
+	r := parseRelease(version)
+	return r != 0 && r < release(major*1000+minor)
+}
+
+// change is a change of vLLM's behaviour between two releases: no release below without has it, every one from with on has
+// it.
 type change struct{ without, with release }
 
 // The changes that a prompt can depend on. The numbers in brackets are vLLM's pull requests.
@@ -39,7 +45,7 @@ var (
 	// bothReasonings: an assistant's reasoning reaches the template, as reasoning and as reasoning_content (#33635).
 	// Before v0.11.1 it was dropped.
 	bothReasonings = change{11, 17}
-	// renamedReasoning: reasoning_content in a request is taken for reasoning (#42664). Before, it is dropped.
+	// renamedReasoning: reasoning_content in a request is read as reasoning (#42664). Before, it is dropped.
 	renamedReasoning = change{21, 23}
 	// flatToolContent: content of the role tool is a string for every template (#39899).
 	flatToolContent = change{19, 21}
@@ -47,10 +53,19 @@ var (
 	effortThinks = change{21, 24}
 	// effortPassed: reasoning_effort is a variable of the template.
 	effortPassed = change{11, 15}
+	// systemDevelopers: messages of the role developer become system messages, and all system messages merge into one,
+	// where the template does not know the role.
+	systemDevelopers = change{23, 23}
+	// partExtras: fields of a text part that no kind of part defines reach a template that goes over parts.
+	partExtras = change{26, 26}
+	// objectArguments: arguments of a tool call that are no JSON object become an empty one.
+	objectArguments = change{29, 29}
+	// billingDropped: the line with which Claude Code begins system texts, new in each request, is dropped.
+	billingDropped = change{32, 32}
 	// fieldsWin: add_generation_prompt and the like count more as fields of the request than among
 	// chat_template_kwargs, and of the latter those that are null or "auto" are dropped (#32863).
 	fieldsWin = change{14, 17}
-	// fileCounts: what stands around a text is what tokenizer.json says, whatever the tokenizer's class (#30566, with
+	// fileCounts: tokenizer.json alone defines the tokens around a text, whatever the tokenizer's class (#30566, with
 	// release 5 of the transformers library; v0.19.1 has it, v0.19.0 has not).
 	fileCounts = change{19, 20}
 )

@@ -17,7 +17,7 @@ import (
 )
 
 // ErrUnsupported is wrapped by errors about models and requests for which only the engine knows the prompt.
-var ErrUnsupported = errors.New("the prompt cannot be made here")
+var ErrUnsupported = errors.New("rendering the prompt in process is not possible")
 
 func unsupported(format string, args ...any) error {
 	return fmt.Errorf("%w: %s", ErrUnsupported, fmt.Sprintf(format, args...))
@@ -28,13 +28,13 @@ type Encoder interface {
 	EncodeContext(ctx context.Context, dst []uint32, text string, special bool) ([]uint32, error)
 }
 
-// Options say what a Renderer is for. Only Dir or Files is needed.
+// Options configure a Renderer. Only Dir or Files is needed.
 type Options struct {
 	// Dir holds the model's tokenizer_config.json, and its config.json and chat_template.jinja if it has them.
 	Dir string
 	// Files are those of a model where they are in no directory.
 	Files fs.FS
-	// Template is a file with the template that the engine is told to use instead of the model's own
+	// Template is a file with the template that the engine uses instead of the model's own
 	// (--chat-template), one of Files if there are any; none if empty.
 	Template string
 	// Release of vLLM, like "0.17.1". Without it, requests that releases treat differently are unsupported.
@@ -49,7 +49,7 @@ type Options struct {
 	// ExcludeTools: the engine runs with --exclude-tools-when-tool-choice-none.
 	ExcludeTools bool
 
-	// Now tells the time to templates that print it; nil is time.Now. Zone is the engine's time zone; nil is UTC.
+	// Now returns the time for templates that print it; nil is time.Now. Zone is the engine's time zone; nil is UTC.
 	Now  func() time.Time
 	Zone *time.Location
 	// Limits bound each render.
@@ -71,13 +71,15 @@ type Renderer struct {
 type model struct {
 	*chattemplate.Template
 	format chattemplate.ContentFormat
+	// developers: the template mentions the role developer.
+	developers bool
 }
 
 // Prompt is the prompt of one chat request, until it is released.
 type Prompt struct {
 	// Text of the prompt. It must not be used after Release.
 	Text string
-	// Special tells whether the engine adds special tokens around the text.
+	// Special reports whether the engine adds special tokens around the text.
 	Special bool
 
 	owner *Renderer
@@ -181,7 +183,10 @@ func (r *Renderer) model(source string) (*model, error) {
 	if t.UsesClock() && printsTimeOfDay(source) {
 		return nil, unsupported("templates that print the time of day")
 	}
-	m := &model{Template: t, format: t.ContentFormat()}
+	m := &model{
+		Template: t, format: t.ContentFormat(),
+		developers: strings.Contains(source, `"developer"`) || strings.Contains(source, `'developer'`),
+	}
 	switch r.options.ContentFormat {
 	case "", "auto":
 	case "string":
@@ -194,7 +199,7 @@ func (r *Renderer) model(source string) (*model, error) {
 	return m, nil
 }
 
-// printsTimeOfDay tells whether a template may print more of the time than the date.
+// printsTimeOfDay reports whether a template can print more of the time than the date.
 func printsTimeOfDay(source string) bool {
 	for _, conversion := range []string{"%H", "%I", "%M", "%S", "%T", "%R", "%p", "%-H", "%-I", "%-M", "%-S"} {
 		if strings.Contains(source, conversion) {
@@ -225,7 +230,7 @@ func (r *Renderer) Tokens(ctx context.Context, dst []uint32, body []byte, req *o
 	return out, nil
 }
 
-// Render makes the text of a chat request's prompt, for callers who encode it themselves. They must release it. Errors
+// Render makes the text of a chat request's prompt, for callers that encode it themselves. They must release it. Errors
 // are as those of Tokens.
 func (r *Renderer) Render(ctx context.Context, body []byte, req *openai.Request) (*Prompt, error) {
 	p, _ := r.prompts.Get().(*Prompt)
@@ -241,7 +246,7 @@ func (r *Renderer) Render(ctx context.Context, body []byte, req *openai.Request)
 	return p, nil
 }
 
-// Release gives the prompt's memory back.
+// Release frees the prompt's memory.
 func (p *Prompt) Release() {
 	p.Text = ""
 	p.arena.Reset()
@@ -270,5 +275,5 @@ func (r *Renderer) now() (time.Time, error) {
 	return t, nil
 }
 
-// clockSkew is how far the engine's clock, and the moment at which it looks at it, may be from ours.
+// clockSkew is how far the engine's clock, and the moment at which it reads it, can differ from the picker's.
 const clockSkew = 5 * time.Second

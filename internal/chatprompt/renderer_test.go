@@ -45,6 +45,11 @@ func conversationBody(turns, size int) []byte {
 	return body
 }
 
+// called is a call of a tool with arguments, written as JSON in JSON.
+func called(arguments string) string {
+	return `{"id": "i", "type": "function", "function": {"name": "f", "arguments": "` + arguments + `"}}`
+}
+
 func TestPrompt(t *testing.T) {
 	const (
 		turns    = `{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}`
@@ -74,7 +79,7 @@ func TestPrompt(t *testing.T) {
 		"tools stay with the choice none": {
 			template: `{{ tools is none }}`, body: user + tools + `, "tool_choice": "none"}`, want: "False",
 		},
-		"tools go with the choice none where the engine is told to": {
+		"tools go with the choice none where the engine is configured so": {
 			template: `{{ tools is none }}`, options: Options{ExcludeTools: true},
 			body: user + tools + `, "tool_choice": "none"}`, want: "True",
 		},
@@ -132,7 +137,7 @@ func TestPrompt(t *testing.T) {
 			template: turns, body: `{"model": "m", "messages": [{"role": "user", "content":
 				[{"type": "text", "text": "a"}, {"type": "text", "text": ""}, {"type": "text", "text": "b"}]}]}`, want: "<user>a\nb",
 		},
-		"the engine may be told the format": {
+		"the engine can be configured with the format": {
 			template: parts, options: Options{ContentFormat: "string"}, body: user + "}", want: ":;:;",
 		},
 		"the results of tools become strings in newer releases": {
@@ -167,8 +172,92 @@ func TestPrompt(t *testing.T) {
 			body: `{"model": "m", "messages": [{"role": "assistant", "reasoning_content": "r", "content": "c"}]}`,
 			want: "{'role': 'assistant', 'content': 'c'}",
 		},
+		"a developer is a system to a template that does not know the role, from 0.23 on": {
+			template: turns, options: Options{Release: "0.23.0"},
+			body: `{"model": "m", "messages": [{"role": "developer", "content": "d"}, {"role": "user", "content": "hi"}]}`, want: "<system>d<user>hi",
+		},
+		"before, the role stays": {
+			template: turns, options: Options{Release: "0.22.1"},
+			body: `{"model": "m", "messages": [{"role": "developer", "content": "d"}]}`, want: "<developer>d",
+		},
+		"of an unknown release, the result is unknown": {
+			template: turns, body: `{"model": "m", "messages": [{"role": "developer", "content": "d"}]}`, err: "developer",
+		},
+		"a template that mentions the role gets it": {
+			template: turns + `{% if messages[0].role == "developer" %}!{% endif %}`, options: Options{Release: "0.32.0"},
+			body: `{"model": "m", "messages": [{"role": "developer", "content": "d"}]}`, want: "<developer>d!",
+		},
+		"all system messages merge where there is a developer": {
+			template: turns, options: Options{Release: "0.32.0"},
+			body: `{"model": "m", "messages": [{"role": "system", "content": "s", "name": "n"}, {"role": "user", "content": "hi"}, {"role": "developer", "content": [{"type": "text", "text": "d"}, {"type": "text", "text": "e"}]}, {"role": "system", "content": ""}]}`,
+			want: "<system>s\n\nd\ne<user>hi",
+		},
+		"without a developer they do not": {
+			template: turns, options: Options{Release: "0.32.0"},
+			body: `{"model": "m", "messages": [{"role": "user", "content": "hi"}, {"role": "system", "content": "s"}]}`, want: "<user>hi<system>s",
+		},
+		"a developer at the beginning keeps its parts": {
+			template: parts, options: Options{Release: "0.32.0"},
+			body: `{"model": "m", "messages": [{"role": "developer", "content": [{"type": "text", "text": "d"}, {"type": "text", "text": "e"}]}]}`, want: "text:d;text:e;",
+		},
+		"parts of developers merge to a string": {
+			template: `{% for m in messages %}<{{ m.role }}>{{ m.content }}{% for c in m.content %}{% endfor %}{% endfor %}`, options: Options{Release: "0.32.0"},
+			body: `{"model": "m", "messages": [{"role": "user", "content": "u"}, {"role": "developer", "content": [{"type": "text", "text": "d"}, {"type": "text", "text": "e"}]}]}`,
+			want: "<system>d\ne<user>[{'type': 'text', 'text': 'u'}]",
+		},
+		"developers that become systems have no tools": {
+			template: `{{ messages[0] }}`, options: Options{Release: "0.32.0"},
+			body: `{"model": "m", "messages": [{"content": "c", "role": "developer", "name": "n"}]}`, want: "{'role': 'system', 'content': 'c', 'name': 'n'}",
+		},
+		"a line for billing is dropped from 0.32 on": {
+			template: turns, options: Options{Release: "0.32.0"},
+			body: `{"model": "m", "messages": [{"role": "system", "content": "x-anthropic-billing-header: cch=1\nBe kind."}]}`, want: "<system>Be kind.",
+		},
+		"so is a part with nothing else": {
+			template: turns, options: Options{Release: "0.32.0"},
+			body: `{"model": "m", "messages": [{"role": "system", "content": [{"type": "text", "text": "x-anthropic-billing-header: 1"}, {"type": "text", "text": "Be kind."}]}]}`,
+			want: "<system>Be kind.",
+		},
+		"a system prompt of that line alone is empty": {
+			template: turns, options: Options{Release: "0.32.0"},
+			body: `{"model": "m", "messages": [{"role": "system", "content": "x-anthropic-billing-header: 1"}]}`, want: "<system>",
+		},
+		"users keep such a line": {
+			template: turns, options: Options{Release: "0.32.0"},
+			body: `{"model": "m", "messages": [{"role": "user", "content": "x-anthropic-billing-header: 1\na"}]}`, want: "<user>x-anthropic-billing-header: 1\na",
+		},
+		"and systems before 0.32": {
+			template: turns, options: Options{Release: "0.31.0"},
+			body: `{"model": "m", "messages": [{"role": "system", "content": "x-anthropic-billing-header: 1\na"}]}`, want: "<system>x-anthropic-billing-header: 1\na",
+		},
+		"of an unknown release, the result of such a line is unknown": {
+			template: turns, body: `{"model": "m", "messages": [{"role": "system", "content": "x-anthropic-billing-header: 1\na"}]}`, err: "billing",
+		},
+		"undefined fields of parts reach the template from 0.26 on": {
+			template: `{% for m in messages %}{% for c in m.content %}{{ c }}{% endfor %}{% endfor %}`, options: Options{Release: "0.26.0"},
+			body: `{"model": "m", "messages": [{"role": "user", "content": [{"type": "text", "text": "a", "uuid": null, "cache_control": {"type": "ephemeral"}}]}]}`,
+			want: "{'type': 'text', 'text': 'a', 'cache_control': {'type': 'ephemeral'}}",
+		},
+		"before, they do not": {
+			template: `{% for m in messages %}{% for c in m.content %}{{ c }}{% endfor %}{% endfor %}`, options: Options{Release: "0.25.1"},
+			body: `{"model": "m", "messages": [{"role": "user", "content": [{"type": "text", "text": "a", "cache_control": {"type": "ephemeral"}}]}]}`,
+			want: "{'type': 'text', 'text': 'a'}",
+		},
+		"arguments that are no object are an empty one from 0.29 on": {
+			template: `{% for c in messages[0].tool_calls %}{{ c.function.arguments }};{% endfor %}`, options: Options{Release: "0.29.0"},
+			body: `{"model": "m", "messages": [{"role": "assistant", "tool_calls": [` + called(`[1]`) + "," + called(`nope`) + "," + called(`null`) + "," + called(`7`) + "," + called(`{\"a\": 1}`) + `]}]}`,
+			want: "{};{};{};{};{'a': 1};",
+		},
+		"before, a list stays one": {
+			template: `{{ messages[0].tool_calls[0].function.arguments }}`, options: Options{Release: "0.28.0"},
+			body: `{"model": "m", "messages": [{"role": "assistant", "tool_calls": [` + called(`[1]`) + `]}]}`, want: "[1]",
+		},
+		"what only Python takes for JSON": {
+			template: `{{ messages[0].tool_calls[0].function.arguments }}`, options: Options{Release: "0.29.0"},
+			body: `{"model": "m", "messages": [{"role": "assistant", "tool_calls": [` + called(`{\"a\": NaN}`) + `]}]}`, err: "arguments",
+		},
 		"developers have no tools": {
-			template: `{{ messages[0] }}`, body: `{"model": "m", "messages": [{"content": "c", "role": "developer", "x": 1}]}`,
+			template: `{{ messages[0] }}`, options: Options{Release: "0.17.0"}, body: `{"model": "m", "messages": [{"content": "c", "role": "developer", "x": 1}]}`,
 			want: "{'role': 'developer', 'content': 'c', 'tools': None}",
 		},
 		"the date is the engine's": {

@@ -1,7 +1,6 @@
 package chatprompt
 
 import (
-	"bytes"
 	"context"
 	"slices"
 
@@ -9,18 +8,17 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/openai"
 )
 
-// byteOrderMark may stand before a request's JSON.
-var byteOrderMark = []byte("\ufeff")
-
 // request is one chat request on its way to a prompt.
 type request struct {
 	*Renderer
 	*work
-	body  *chattemplate.Dict
+	ctx   context.Context // lives as long as one call of prompt
+	body  []byte
+	req   *openai.Request
 	model *model
 }
 
-// prompt leaves the prompt in w.text.
+// prompt leaves the prompt in w.text. Of the body only the fields that prompts depend on are decoded.
 func (r *Renderer) prompt(ctx context.Context, w *work, body []byte, req *openai.Request) (special bool, err error) {
 	if req.Route != openai.ChatCompletions {
 		return false, unsupported("%s", req.Route)
@@ -28,18 +26,7 @@ func (r *Renderer) prompt(ctx context.Context, w *work, body []byte, req *openai
 	if req.Multimodal {
 		return false, unsupported("content that is not text")
 	}
-	var known chattemplate.Texts = req
-	if bytes.HasPrefix(body, byteOrderMark) { // behind which the offsets of req are not those of what is read
-		body, known = body[len(byteOrderMark):], nil
-	}
-	v, err := w.arena.DecodeKnown(body, known)
-	if err != nil {
-		return false, unsupported("%v", err)
-	}
-	q := &request{Renderer: r, work: w, body: v.Dict()}
-	if q.body == nil {
-		return false, unsupported("a body that is no object")
-	}
+	q := &request{Renderer: r, work: w, ctx: ctx, body: body, req: req}
 	special, err = q.flag("add_special_tokens", false)
 	if err != nil {
 		return false, err
@@ -47,16 +34,34 @@ func (r *Renderer) prompt(ctx context.Context, w *work, body []byte, req *openai
 	return special, q.render(ctx)
 }
 
+// field decodes a top-level field of the request; KindMissing if it is absent.
+func (q *request) field(name string) (chattemplate.Value, error) {
+	at, end, found, ok := q.req.Span(name)
+	switch {
+	case !ok:
+		return chattemplate.Value{}, unsupported("so many fields")
+	case !found:
+		return chattemplate.Value{}, nil
+	}
+	v, err := q.arena.DecodeSpan(q.ctx, q.body, at, end, q.req)
+	if err != nil && q.ctx.Err() == nil {
+		err = unsupported("%v", err)
+	}
+	return v, err
+}
+
 // member is a field of the request; not ok when it is absent or null.
-func (q *request) member(name string) (chattemplate.Value, bool) {
-	v, ok := q.body.Get(name)
-	return v, ok && v.Kind() != chattemplate.KindNone
+func (q *request) member(name string) (v chattemplate.Value, ok bool, err error) {
+	v, err = q.field(name)
+	return v, err == nil && !isUnset(v), err
 }
 
 func (q *request) flag(name string, otherwise bool) (bool, error) {
-	v, ok := q.body.Get(name)
+	v, err := q.field(name)
 	switch {
-	case !ok:
+	case err != nil:
+		return false, err
+	case v.Kind() == chattemplate.KindMissing:
 		return otherwise, nil
 	case v.Kind() != chattemplate.KindBool:
 		return false, unsupported("%s of an unusual type", name)
@@ -69,11 +74,13 @@ var foreign = []string{"chat_template", "truncation_side"}
 
 func (q *request) render(ctx context.Context) error {
 	for _, name := range foreign {
-		if _, ok := q.member(name); ok {
+		if value, ok := q.req.Raw(name); value != nil || !ok {
 			return unsupported("%s in the request", name)
 		}
 	}
-	if v, ok := q.member("kv_transfer_params"); ok {
+	if v, ok, err := q.member("kv_transfer_params"); err != nil {
+		return err
+	} else if ok {
 		if _, ok := v.Dict().Get("prompt_token_ids"); ok {
 			return unsupported("ids in kv_transfer_params")
 		}
@@ -141,9 +148,9 @@ func (q *request) apply(ctx context.Context, dst []byte, conversation []chattemp
 
 // documents are a list of objects of strings, or None.
 func (q *request) documents() (chattemplate.Value, error) {
-	v, ok := q.member("documents")
+	v, ok, err := q.member("documents")
 	if !ok {
-		return chattemplate.None(), nil
+		return chattemplate.None(), err
 	}
 	if v.Kind() != chattemplate.KindList {
 		return v, unsupported("documents of an unusual type")
@@ -180,7 +187,10 @@ func (q *request) kwargs() error {
 		}
 		q.set(name.Text(), v)
 	}
-	v, ok := q.member("chat_template_kwargs")
+	v, ok, err := q.member("chat_template_kwargs")
+	if err != nil {
+		return err
+	}
 	given := v.Dict()
 	if ok && given == nil {
 		return unsupported("chat_template_kwargs of an unusual type")
@@ -209,9 +219,9 @@ func (q *request) kwargs() error {
 
 // effort sets what reasoning_effort means.
 func (q *request) effort(given *chattemplate.Dict) error {
-	v, ok := q.member("reasoning_effort")
+	v, ok, err := q.member("reasoning_effort")
 	if !ok {
-		return nil
+		return err
 	}
 	if v.Kind() != chattemplate.KindString {
 		return unsupported("reasoning_effort of an unusual type")

@@ -13,7 +13,7 @@ const tag = "CONTINUE_FINAL_MESSAGE_TAG "
 
 // resumed leaves the prompt of a conversation whose last message is to be continued: it ends where that message ends.
 // Releases of the transformers library find that place in different ways: by the last place where the message's text
-// occurs, or by a mark behind the message. Only where they agree is the prompt sure.
+// occurs, or by a mark behind the message. The prompt is certain only where they agree.
 func (q *request) resumed(ctx context.Context, conversation []chattemplate.Value) error {
 	if len(conversation) == 0 {
 		return unsupported("continue_final_message without a message")

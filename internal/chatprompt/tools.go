@@ -2,19 +2,22 @@ package chatprompt
 
 import "github.com/kvasir-dev/kvasir/internal/chattemplate"
 
-// tools gives the tools the form in which the template gets them: their fields in a fixed order, None for those that
-// are absent. None stands for no tools.
+// tools converts the tools to the form in which the template gets them: their fields in a fixed order, None for absent
+// ones. The result is None if there are no tools.
 func (q *request) tools() (chattemplate.Value, error) {
-	v, ok := q.member("tools")
+	v, ok, err := q.member("tools")
 	if !ok {
-		return chattemplate.None(), nil
+		return chattemplate.None(), err
 	}
 	items := v.Items()
 	if v.Kind() != chattemplate.KindList || len(items) == 0 {
 		return v, unsupported("tools that are no list, or an empty one")
 	}
-	if choice, _ := q.member("tool_choice"); choice.Text() == "none" && q.options.ExcludeTools {
-		return chattemplate.None(), nil
+	if q.options.ExcludeTools {
+		choice, _, err := q.member("tool_choice")
+		if err != nil || choice.Text() == "none" {
+			return chattemplate.None(), err
+		}
 	}
 	out := q.arena.NewList(len(items))
 	for i, item := range items {

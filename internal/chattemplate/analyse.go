@@ -93,7 +93,7 @@ func isAny(e expr, variables []string, key string) bool {
 	return false
 }
 
-// isPart tells whether e is a variable, or its attribute key if that is not empty: by itself, filtered, tested, or
+// isPart reports whether e is a variable, or its attribute key if that is not empty: by itself, filtered, tested, or
 // sliced.
 func isPart(e expr, variable, key string) bool {
 	switch e := e.(type) {

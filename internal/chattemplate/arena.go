@@ -20,7 +20,7 @@ type Arena struct {
 	pairs []entry
 }
 
-// Reset takes back all values made so far: none may be used any more.
+// Reset takes back all values made so far: they must not be used any more.
 func (a *Arena) Reset() {
 	a.values.reset()
 	a.entries.reset()
@@ -66,6 +66,11 @@ func (a *Arena) reserve(n int) []byte {
 func (a *Arena) Size() int {
 	return a.values.size() + a.entries.size() + a.dicts.size() + a.undef.size() + a.bytes.size() + a.frames.size() +
 		a.args.size() + a.decoded
+}
+
+// decodedSize is Size with the lists and dicts that DecodeSpan has not closed yet.
+func (a *Arena) decodedSize() int {
+	return a.Size() + len(a.items)*int(unsafe.Sizeof(Value{})) + len(a.pairs)*int(unsafe.Sizeof(entry{}))
 }
 
 // NewDict makes an empty dict with room for n entries.

@@ -31,7 +31,7 @@ type target interface {
 type (
 	constant struct{ value Value }
 
-	// name is a variable that is read or assigned; ref says where it lies.
+	// name is a variable that is read or assigned; ref is its place.
 	name struct {
 		id    string
 		ctx   nameContext
@@ -52,18 +52,18 @@ type (
 		name   string
 		undef  undefined // what a dict gives that lacks the name
 		method strMethod // of strings; nil if they have none
-		// dictMethod of dicts, nil if they have none; isPython tells that they have an attribute of that name.
+		// dictMethod of dicts, nil if they have none; isPython reports that they have an attribute of that name.
 		dictMethod method
 		isPython   bool
 	}
 
-	// subscript is of[index], where index may be a slice.
+	// subscript is of[index], where index can be a slice.
 	subscript struct {
 		of, index expr
 		undef     undefined // what a dict gives that lacks a constant index
 	}
 
-	slice struct{ start, stop, step expr } // each may be nil
+	slice struct{ start, stop, step expr } // each can be nil
 
 	call struct {
 		fn   expr
@@ -112,7 +112,7 @@ type (
 		rest  []expr
 	}
 
-	// condition is then if test else otherwise; otherwise may be nil.
+	// condition is then if test else otherwise; otherwise can be nil.
 	condition struct{ test, then, otherwise expr }
 )
 

@@ -62,7 +62,7 @@ func isDunder(name string) bool {
 	return strings.HasPrefix(name, "__") && strings.HasSuffix(name, "__")
 }
 
-// unsafe is the undefined value for an attribute that may not be used.
+// unsafe is the undefined value for an attribute that must not be used.
 func (r *run) unsafe(of Value, name string) Value {
 	return r.newUndefined(undefined{
 		hint:   "access to attribute " + string(appendQuoted(nil, name)) + " of '" + of.typeName() + "' object is unsafe.",
@@ -95,7 +95,7 @@ var intNames = []string{
 	"real", "to_bytes",
 }
 
-// isPythonName tells names that some Python object may have as an attribute.
+// isPythonName reports whether a name can be an attribute of some Python object.
 func isPythonName(name string) bool {
 	if isDunder(name) || dictMethods[name] != nil {
 		return true

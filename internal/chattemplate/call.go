@@ -242,7 +242,7 @@ func (r *run) invoke(m *macroValue, a *args) {
 	r.calls--
 }
 
-// bindMacro gives a macro's parameters their arguments, as Jinja's Macro does.
+// bindMacro binds a macro's parameters to their arguments, as Jinja's Macro does.
 func (r *run) bindMacro(code *macroCode, f *frame, a *args) bool {
 	count := min(len(a.positional), len(code.params))
 	for i, v := range a.positional[:count] {

@@ -10,8 +10,8 @@ import (
 // equal is a == b.
 func (r *run) equal(a, b Value) bool { return r.equalAt(a, b, 0) }
 
-// equalAt compares values that stand depth levels deep. It takes a step for each value, because lists that a template
-// builds may hold one another many times over.
+// equalAt compares values at nesting depth depth. It takes a step for each value, because lists that a template builds can
+// contain one another many times over.
 func (r *run) equalAt(a, b Value, depth int) bool {
 	if a.isNumber() {
 		return b.isNumber() && compareNumbers(a, b) == 0
@@ -109,7 +109,7 @@ func compareNumbers(a, b Value) int {
 // maxBits holds any float64 exactly.
 const maxBits = 1100
 
-// isSmall tells whole numbers that a float holds exactly.
+// isSmall reports whether v is an integer that a float holds exactly.
 func isSmall(v Value) bool {
 	return v.isInt() && v.int() <= 1<<53 && v.int() >= -1<<53
 }
@@ -166,7 +166,7 @@ func (r *run) orderAt(a, b Value, op string, depth int) int {
 	return notComparable
 }
 
-// hashable tells whether v can be a key, or an element of a set. Tuples are looked into, a step for each element.
+// hashable reports whether v can be a key, or an element of a set. Tuples are looked into, a step for each element.
 func (r *run) hashable(v Value) bool {
 	switch v.kind {
 	case KindList, KindDict:

@@ -6,7 +6,7 @@ type entry struct{ key, value Value }
 // indexFrom is the number of entries from which a Dict has an index. Below it, looking at each is faster.
 const indexFrom = 16
 
-// Dict is a dict: its entries keep the order in which their keys came first. The zero value is empty.
+// Dict is a dict: its entries keep the order in which their keys were first added. The zero value is empty.
 type Dict struct {
 	entries []entry
 	index   map[string]int32 // of the string keys, once there are indexFrom entries
@@ -31,7 +31,7 @@ func (d *Dict) Get(key string) (Value, bool) {
 	return Value{}, false
 }
 
-// Set puts a value under a key: in the place of the one that was there, or at the end. A Dict that may be in use must
+// Set puts a value under a key: in the place of the one that was there, or at the end. A Dict that might be in use must
 // not be changed.
 func (d *Dict) Set(key string, v Value) { d.set(String(key), v) }
 

@@ -20,7 +20,7 @@ type dump struct {
 	limit         int // of dst, bytes
 }
 
-// value appends v, which stands depth levels deep.
+// value appends v, which is at nesting depth depth.
 func (d *dump) value(v Value, depth int) error {
 	if depth > maxNesting {
 		return errNesting

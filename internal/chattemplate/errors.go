@@ -6,18 +6,18 @@ import (
 )
 
 var (
-	// ErrUnsupported is wrapped by errors about templates and values that may be right but ask for what is not known
+	// ErrUnsupported is wrapped by errors about templates and values that might be right but ask for what is not known
 	// here, or for what differs between releases of Python and Jinja.
 	ErrUnsupported = errors.New("unsupported by the template renderer")
-	// ErrLimit is wrapped by errors about templates and renders that are larger than they may be.
+	// ErrLimit is wrapped by errors about templates and renders that are larger than is allowed.
 	ErrLimit = errors.New("limit of the template renderer exceeded")
 )
 
-// SyntaxError tells why a source is no template. The engine refuses it too.
+// SyntaxError reports why a source is no template. The engine refuses it too.
 type SyntaxError struct {
 	// Line of the source, from 1.
 	Line int
-	// Msg says what is wrong.
+	// Msg describes the error.
 	Msg string
 }
 
@@ -28,7 +28,7 @@ type RaisedError struct {
 	// Class is the name of the exception in Python: TemplateError for raise_exception, UndefinedError, TypeError, and
 	// so on.
 	Class string
-	// Msg is the exception's text. It may quote the request: for the client, not for logs.
+	// Msg is the exception's text. It might quote the request: for the client, not for logs.
 	Msg string
 }
 

@@ -8,7 +8,7 @@ import (
 	"unicode/utf8"
 )
 
-// filter is what stands behind a bar: v|filter(args).
+// filter is a filter after a bar: v|filter(args).
 type filter func(r *run, v Value, a *args) Value
 
 // filters are those of Jinja that are known here. It is filled by init, because some of them lead back to it.
@@ -312,7 +312,7 @@ func filterInt(r *run, v Value, a *args) Value {
 	return r.truncated(f, p[0])
 }
 
-// truncated is int(f), where f comes from a number or a text.
+// truncated is int(f), where f was made from a number or a text.
 func (r *run) truncated(f float64, otherwise Value) Value {
 	switch {
 	case math.IsNaN(f):
@@ -325,7 +325,7 @@ func (r *run) truncated(f float64, otherwise Value) Value {
 	return Int(int64(f))
 }
 
-// plainDigits takes the underscores out of a whole number as Python reads it, which may have a sign.
+// plainDigits removes the underscores of an integer as Python reads it, which can have a sign.
 func plainDigits(s string) (string, bool) {
 	sign := ""
 	if s != "" && (s[0] == '-' || s[0] == '+') {

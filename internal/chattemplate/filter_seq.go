@@ -260,7 +260,7 @@ func filterSum(r *run, v Value, a *args) Value {
 	}
 }
 
-// lazily makes a generator over v. start is called when its first element is asked for, and may give no cursor.
+// lazily makes a generator over v. start is called when its first element is asked for, and might give no cursor.
 func (r *run) lazily(v Value, start func(r *run) (cursor, bool), step func(r *run, v Value) (Value, bool)) Value {
 	var c cursor
 	state := 0 // not started, running, ended

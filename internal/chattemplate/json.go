@@ -1,6 +1,7 @@
 package chattemplate
 
 import (
+	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -11,33 +12,40 @@ import (
 	"unicode/utf8"
 )
 
-// MaxJSONDepth is how deep lists and dicts of DecodeJSON may nest.
+// MaxJSONDepth is how deep lists and dicts of DecodeJSON can nest.
 const MaxJSONDepth = 128
 
-// maxDigits is the longest whole number that Python reads.
+// maxDigits is the longest integer that Python reads.
 const maxDigits = 4300
 
 var errJSON = errors.New("invalid JSON")
 
-// DecodeJSON makes the value that Python's json.loads makes of data: dicts keep the order of their keys, of a key given
-// twice the last value counts, and whole numbers stay whole. Strings without escapes share the memory of data, which
-// must not change while the value is used. NaN, Infinity, unpaired surrogates and more than MaxJSONDepth levels are
-// refused.
-func (a *Arena) DecodeJSON(data []byte) (Value, error) { return a.DecodeKnown(data, nil) }
-
-// Texts knows strings that somebody has read already.
-type Texts interface {
-	// TextAt is what the string stands for whose opening quote is at the offset at, and the offset behind its closing
-	// one; not ok where that is not known. The text must not change while values made of it are used.
-	TextAt(at int) (text string, end int, ok bool)
-}
-
-// DecodeKnown is DecodeJSON of data in which some strings are known, or nil: they are not read again.
-func (a *Arena) DecodeKnown(data []byte, known Texts) (Value, error) {
+// DecodeJSON makes the value that Python's json.loads makes of data: dicts keep the order of their keys, the last value of
+// a repeated key counts, and integers stay integers. Strings without escapes share the memory of data, which must not
+// change while the value is used. NaN, Infinity, unpaired surrogates and more than MaxJSONDepth levels are refused, and the
+// error wraps ErrLimit if the values take more than MaxDecoded.
+func (a *Arena) DecodeJSON(data []byte) (Value, error) {
 	if !utf8.Valid(data) {
 		return Value{}, fmt.Errorf("%w: not UTF-8", errJSON)
 	}
-	d := decoder{a: a, b: data, known: known}
+	return a.DecodeSpan(context.Background(), data, 0, len(data), nil)
+}
+
+// MaxDecoded is the most memory that the decoded values of an Arena can take, in bytes. A JSON value can be written with
+// two bytes and takes 24 or more.
+const MaxDecoded = 16 << 20
+
+// Texts has strings that were decoded already.
+type Texts interface {
+	// TextAt returns the decoded string whose opening quote is at the offset at, and the offset behind its closing one; not
+	// ok where that is not known. The text must not change while values made of it are used.
+	TextAt(at int) (text string, end int, ok bool)
+}
+
+// DecodeSpan is DecodeJSON of data[at:end], which must be UTF-8. known, if it is not nil, has strings of data that are not
+// read again. If ctx ends before the value is complete, the error is that of ctx.
+func (a *Arena) DecodeSpan(ctx context.Context, data []byte, at, end int, known Texts) (Value, error) {
+	d := decoder{a: a, b: data[:end], i: at, known: known, ctx: ctx, checkAt: at + checkBytes}
 	items, pairs := len(a.items), len(a.pairs)
 	v, ok := d.value(0)
 	if ok {
@@ -53,6 +61,12 @@ func (a *Arena) DecodeKnown(data []byte, known Texts) (Value, error) {
 	return v, nil
 }
 
+// The context and the memory are looked at after checkBytes of text or checkValues values.
+const (
+	checkBytes  = 1 << 16
+	checkValues = 1 << 8
+)
+
 // decoder reads one JSON text. Its methods return false once err is set.
 type decoder struct {
 	a    *Arena
@@ -62,6 +76,22 @@ type decoder struct {
 	err  error
 
 	known Texts
+
+	ctx     context.Context // lives as long as one call of DecodeSpan
+	checkAt int             // where in b the limits are looked at next
+	values  int             // since they were looked at
+}
+
+// check checks the limits and reports whether decoding can continue.
+func (d *decoder) check() bool {
+	d.checkAt, d.values = d.i+checkBytes, 0
+	if d.err != nil {
+		return false
+	}
+	if d.err = d.ctx.Err(); d.err == nil && d.a.decodedSize() > MaxDecoded {
+		d.err = errDecoded
+	}
+	return d.err == nil
 }
 
 func (d *decoder) fail(what string) bool {
@@ -71,7 +101,7 @@ func (d *decoder) fail(what string) bool {
 	return false
 }
 
-// space passes over white space and gives the byte behind it, 0 at the end.
+// space skips white space and returns the byte behind it, 0 at the end.
 func (d *decoder) space() byte {
 	for d.i < len(d.b) {
 		c := d.b[d.i]
@@ -84,6 +114,9 @@ func (d *decoder) space() byte {
 }
 
 func (d *decoder) value(depth int) (Value, bool) {
+	if d.values++; (d.values >= checkValues || d.i >= d.checkAt) && !d.check() {
+		return Value{}, false
+	}
 	switch c := d.space(); {
 	case c == '"':
 		if d.known != nil {
@@ -192,7 +225,7 @@ func (d *decoder) object(depth int) (Value, bool) {
 	}
 }
 
-// dictOf makes a dict of pairs with string keys, of which the last counts where several are the same.
+// dictOf makes a dict of pairs with string keys. Of several equal keys the last counts.
 func (a *Arena) dictOf(pairs []entry) *Dict {
 	d := a.NewDict(len(pairs))
 	if len(pairs) >= indexFrom {
@@ -279,10 +312,14 @@ func (d *decoder) string() (string, bool) {
 	return d.escaped(start)
 }
 
-// escaped reads on at the first byte of a string that does not stand for itself. A text is at most as long as it is
-// written, so that one block of memory is enough for all texts with escapes.
+// escaped continues at the first byte of a string that is part of an escape. A text is at most as long as its encoding, so
+// one block of memory is enough for all texts with escapes.
 func (d *decoder) escaped(start int) (string, bool) {
 	if d.text == nil {
+		if len(d.b)-start > MaxDecoded {
+			d.err = errDecoded
+			return "", false
+		}
 		d.text = d.a.reserve(len(d.b) - start + 8)
 	}
 	b, out := d.b, d.text
@@ -301,7 +338,7 @@ func (d *decoder) escaped(start int) (string, bool) {
 			i += 8
 			n += 8
 		}
-		for len(b)-i >= 2 && b[i] == '\\' && simpleEscape[b[i+1]] != 0 {
+		for len(b)-i >= 2 && b[i] == '\\' && simpleEscape[b[i+1]] != 0 && i < d.checkAt {
 			out[n] = simpleEscape[b[i+1]]
 			i += 2
 			n++
@@ -324,6 +361,9 @@ func (d *decoder) escaped(start int) (string, bool) {
 			continue
 		}
 		d.i = i
+		if i >= d.checkAt && !d.check() {
+			return "", false
+		}
 		r, ok := d.escape()
 		if !ok {
 			return "", false
@@ -360,7 +400,7 @@ func (d *decoder) escape() (rune, bool) {
 	return 0, false
 }
 
-// simpleEscape has what an escape of two bytes stands for, by its second byte.
+// simpleEscape maps the second byte of an escape of two bytes to its meaning.
 var simpleEscape = [256]byte{'"': '"', '\\': '\\', '/': '/', 'b': '\b', 'f': '\f', 'n': '\n', 'r': '\r', 't': '\t'}
 
 // hex4 is the value of four hexadecimal digits, or -1.
@@ -383,15 +423,15 @@ func hex4(b []byte) rune {
 	return r
 }
 
-// special marks, with the highest bit of each, the bytes of w that do not stand for themselves in a string: quotes,
-// backslashes and control characters. Only the lowest mark is sure, on a little-endian w the first one.
+// special marks, with the highest bit of each, the bytes of w that are not literal in a string: quotes, backslashes and
+// control characters. Only the lowest mark is certain, on a little-endian w the first one.
 func special(w uint64) uint64 {
 	const ones, highs = 0x0101010101010101, 0x8080808080808080
 	quote, slash := w^(ones*'"'), w^(ones*'\\')
 	return ((quote-ones)&^quote | (slash-ones)&^slash | (w-ones*' ')&^w) & highs
 }
 
-// plain is the length of b before the first byte that does not stand for itself.
+// plain is the length of b before the first byte that is not literal.
 func plain(b []byte) int {
 	i := 0
 	for ; len(b)-i >= 8; i += 8 {

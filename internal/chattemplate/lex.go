@@ -63,7 +63,7 @@ func isSpace(r rune) bool { return unicode.IsSpace(r) || r >= 0x1c && r <= 0x1f 
 func trimLeft(s string) string  { return strings.TrimLeftFunc(s, isSpace) }
 func trimRight(s string) string { return strings.TrimRightFunc(s, isSpace) }
 
-// lex reads a whole source.
+// lex reads an entire source.
 func lex(source string) ([]token, error) {
 	source = strings.ReplaceAll(source, "\r\n", "\n")
 	source = strings.ReplaceAll(source, "\r", "\n")
@@ -102,7 +102,7 @@ func (l *lexer) addData(text string) {
 	}
 }
 
-// next is whether the source goes on with s, which is then passed over.
+// next reports whether the source continues with s, and skips it if so.
 func (l *lexer) next(s string) bool {
 	if strings.HasPrefix(l.src[l.at:], s) {
 		l.at += len(s)
@@ -156,8 +156,8 @@ func (l *lexer) data() {
 	}
 }
 
-// stripped is a text without what the tag behind it takes away: all white space for a minus sign, which would stand at
-// sign; the white space between the line's start and the tag where lstrip.
+// stripped is a text without the white space that the tag behind it removes: all of it if there is a minus sign, whose
+// position would be sign; with lstrip, the white space between the line's start and the tag.
 func (l *lexer) stripped(text string, sign int, lstrip bool) string {
 	if sign < len(l.src) {
 		switch l.src[sign] {
@@ -177,7 +177,7 @@ func (l *lexer) stripped(text string, sign int, lstrip bool) string {
 	return text
 }
 
-// afterTag passes over what the end of a tag takes away: all white space for a minus sign, one line break without.
+// afterTag skips what the end of a tag removes: all white space for a minus sign, one line break without.
 func (l *lexer) afterTag(sign byte) {
 	switch sign {
 	case '-':
@@ -187,7 +187,7 @@ func (l *lexer) afterTag(sign byte) {
 	}
 }
 
-// signBefore is the sign that stands before position i, 0 if there is none; it must be behind from.
+// signBefore returns the sign before position i, 0 if there is none; it must be behind from.
 func (l *lexer) signBefore(i, from int) byte {
 	if i > from && (l.src[i-1] == '-' || l.src[i-1] == '+') {
 		return l.src[i-1]
@@ -265,7 +265,7 @@ func (l *lexer) raw() bool {
 	return true
 }
 
-// expression reads what stands in a tag, and its end.
+// expression reads the content of a tag, and its end.
 func (l *lexer) expression(begin, end tokenKind) {
 	l.add(begin, "")
 	l.braces = l.braces[:0]
@@ -383,7 +383,7 @@ func (l *lexer) name() {
 	l.add(tokenName, l.src[start:l.at])
 }
 
-// run passes over digits of one kind with single underscores between them, and tells whether there was one.
+// run skips digits of one kind with single underscores between them, and reports whether there was one.
 func (l *lexer) run(digit func(c byte) bool) bool {
 	start := l.at
 	for l.at < len(l.src) {
@@ -402,7 +402,7 @@ func (l *lexer) run(digit func(c byte) bool) bool {
 
 func isDigit(c byte) bool { return c-'0' <= 9 }
 
-// number reads a whole or floating-point number. A point that no digit follows is not part of it.
+// number reads an integer or a float. A point that no digit follows is not part of it.
 func (l *lexer) number() {
 	start := l.at
 	if l.src[start] == '0' && l.at+1 < len(l.src) && strings.IndexByte("bBoOxX", l.src[l.at+1]) >= 0 {
@@ -433,81 +433,4 @@ func (l *lexer) number() {
 		return
 	}
 	l.add(kind, text)
-}
-
-// string reads a string literal, with Python's escapes.
-func (l *lexer) string() {
-	quote := l.src[l.at]
-	var out []byte
-	for i := l.at + 1; i < len(l.src); {
-		switch c := l.src[i]; {
-		case c == quote:
-			l.at = i + 1
-			l.add(tokenString, string(out))
-			return
-		case c != '\\':
-			out = append(out, c)
-			i++
-		case i+1 < len(l.src):
-			var size int
-			if out, size = l.unescape(out, l.src[i:]); l.err != nil {
-				return
-			}
-			i += size
-		default:
-			i++
-		}
-	}
-	l.fail("the string does not end")
-}
-
-// escapes of one character.
-var escapes = map[byte]string{
-	'\n': "", '\\': "\\", '\'': "'", '"': `"`, 'a': "\a", 'b': "\b", 'f': "\f", 'n': "\n", 'r': "\r", 't': "\t", 'v': "\v",
-}
-
-// unescape appends what the escape at the start of s stands for; size is its length. An unknown one stands for itself.
-func (l *lexer) unescape(dst []byte, s string) (out []byte, size int) {
-	c := s[1]
-	if text, ok := escapes[c]; ok {
-		return append(dst, text...), 2
-	}
-	digits, base := 0, 16
-	switch {
-	case c == 'x':
-		digits = 2
-	case c == 'u':
-		digits = 4
-	case c == 'U':
-		digits = 8
-	case c == 'N' || c >= utf8.RuneSelf:
-		l.err = unsupported("the escape of a string")
-		return dst, 2
-	case c >= '0' && c <= '7':
-		base = 8
-	default:
-		return append(dst, s[:2]...), 2
-	}
-	number := s[2:]
-	if base == 8 {
-		number = s[1:]
-		for digits < 3 && digits < len(number) && number[digits] >= '0' && number[digits] <= '7' {
-			digits++
-		}
-	}
-	size = len(s) - len(number) + digits
-	if len(number) < digits {
-		l.fail("truncated escape of a string")
-		return dst, size
-	}
-	v, err := strconv.ParseUint(number[:digits], base, 32)
-	if err != nil || v > unicode.MaxRune {
-		l.fail("wrong escape of a string")
-		return dst, size
-	}
-	if !utf8.ValidRune(rune(v)) {
-		l.err = unsupported("surrogates in strings")
-		return dst, size
-	}
-	return utf8.AppendRune(dst, rune(v)), size
 }

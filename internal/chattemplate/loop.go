@@ -10,7 +10,7 @@ type cursor struct {
 	items []Value // of a list or tuple
 	of    Value   // of another kind
 	at    int
-	// iterator, which others may also advance
+	// iterator, which others can also advance
 	it *iterator
 }
 
@@ -49,7 +49,7 @@ func (r *run) iterate(v Value) (cursor, bool) {
 	return cursor{}, false
 }
 
-// iterable tells whether iterate works.
+// iterable reports whether iterate works.
 func iterable(v Value) bool {
 	switch v.kind {
 	case KindUndefined, KindString, KindList, KindTuple, KindDict, kindRange, kindView, kindIterator, kindLoop:
@@ -127,7 +127,7 @@ func (r *run) spendMemory(n int) bool {
 	return r.spend(n / 64)
 }
 
-// list is list(v), which may share v's memory.
+// list is list(v), which might share v's memory.
 func (r *run) list(v Value) []Value {
 	c, ok := r.iterate(v)
 	if !ok {
@@ -167,7 +167,7 @@ type loopState struct {
 	source      Value // what is looped over, to ask for its length
 	c           cursor
 	index0      int
-	length      int // or -1 if nobody has asked
+	length      int // or -1 before the first request
 	before      Value
 	current     Value
 	after       Value // looked at already
@@ -317,7 +317,7 @@ func (n *forStmt) exec(r *run) signal {
 	return sig
 }
 
-// filtered gives the elements of c that pass the loop's test, each when it is asked for.
+// filtered returns the elements of c that pass the loop's test, each on request.
 func (n *forStmt) filtered(r *run, c cursor) *iterator {
 	f := r.newFrame(n.testSlots, r.frame)
 	entered := false

@@ -134,7 +134,7 @@ func (r *run) repeat(v Value, times int64) Value {
 	return w
 }
 
-// arithmetic works on numbers. Whole results beyond 64 bits are unsupported.
+// arithmetic works on numbers. Integer results beyond 64 bits are unsupported.
 func (r *run) arithmetic(op string, a, b Value) Value {
 	if a.kind == KindBigInt || b.kind == KindBigInt {
 		return r.fail(errWide)
@@ -252,7 +252,7 @@ func (r *run) floatArithmetic(op string, x, y float64) Value {
 		}
 		return r.raise("ZeroDivisionError", "float floor division by zero")
 	}
-	// As in Python: the remainder has the sign of y, and the quotient is a whole number.
+	// As in Python: the remainder has the sign of y, and the quotient is an integer.
 	m := math.Mod(x, y)
 	div := (x - m) / y
 	if m != 0 {

@@ -9,9 +9,9 @@ import (
 const (
 	// MaxSource is the longest template, bytes.
 	MaxSource = 1 << 20
-	// maxDepth is how deep its expressions and statements may nest.
+	// maxDepth is how deep its expressions and statements can nest.
 	maxDepth = 100
-	// maxChain is how many operators of one level, or subscripts, may follow each other.
+	// maxChain is how many operators of one level, or subscripts, can follow each other.
 	maxChain = 2000
 )
 
@@ -54,7 +54,7 @@ func (p *parser) fail(format string, args ...any) {
 	p.stop(&SyntaxError{Line: p.cur().line, Msg: fmt.Sprintf(format, args...)})
 }
 
-// unsupported stops with something that Jinja may know.
+// unsupported stops with something that Jinja might know.
 func (p *parser) unsupported(format string, args ...any) {
 	p.stop(unsupported("template line %d: %s", p.cur().line, fmt.Sprintf(format, args...)))
 }
@@ -117,7 +117,7 @@ func (p *parser) chain(n int) {
 	}
 }
 
-// statements reads up to the end, or to a tag that is one of ends, of which the name is then the current token.
+// statements reads up to the end, or to a tag that is one of ends, whose name is then the current token.
 func (p *parser) statements(ends ...string) block {
 	p.enter()
 	defer p.leave()
@@ -156,7 +156,7 @@ func (p *parser) statements(ends ...string) block {
 	}
 }
 
-// block reads a tag's end and the statements up to one of ends, whose name it passes over and returns.
+// block reads a tag's end and the statements up to one of ends, whose name it skips and returns.
 func (p *parser) block(ends ...string) (block, string) {
 	p.skipOp(":")
 	p.expect(tokenBlockEnd)
@@ -246,7 +246,7 @@ func (p *parser) forStatement() stmt {
 	return f
 }
 
-// storesLoop tells whether something in the loop assigns to the variable loop.
+// storesLoop reports whether something in the loop assigns to the variable loop.
 func storesLoop(f *forStmt) (found bool) {
 	walk(f, func(n node) {
 		if v, ok := n.(*name); ok && v.ctx == store && v.id == "loop" {
@@ -401,7 +401,7 @@ func (p *parser) newName(id string, ctx nameContext) *name {
 	return &name{id: id, ctx: ctx, undef: undefined{name: String(id)}}
 }
 
-// isReserved tells names that are constants.
+// isReserved reports whether a name is a constant.
 func isReserved(id string) bool {
 	switch id {
 	case "true", "false", "none", "True", "False", "None":

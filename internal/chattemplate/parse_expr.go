@@ -5,11 +5,11 @@ import (
 	"strconv"
 )
 
-// tupleRules say how a tuple that may lack its parentheses is read.
+// tupleRules define how a tuple that can lack its parentheses is read.
 type tupleRules struct {
 	simple        bool // only names and literals
 	withCondition bool // then-if-else is allowed
-	parenthesized bool // so that it may be empty
+	parenthesized bool // so that it can be empty
 }
 
 func (p *parser) tupleEnd() bool { return p.is(tokenVariableEnd) || p.is(tokenBlockEnd) || p.isOp(")") }
@@ -221,7 +221,7 @@ func (p *parser) nested(read func() expr) expr {
 	return read()
 }
 
-// word is what a name stands for.
+// word returns the meaning of a name.
 func (p *parser) word(id string) expr {
 	switch id {
 	case "true", "True":
@@ -340,7 +340,7 @@ func (p *parser) subscript(of expr) expr {
 	return newSubscript(of, &listExpr{items: indices, tuple: true})
 }
 
-// sliceable tells expressions of which Jinja takes slices when they are evaluated. Of others, which it can evaluate
+// sliceable reports whether Jinja slices an expression at evaluation. Of others, which it can evaluate
 // without variables, it takes them when it compiles the template, by other rules.
 func sliceable(of expr) bool {
 	switch e := of.(type) {
@@ -354,7 +354,7 @@ func sliceable(of expr) bool {
 	return !mayFold(of)
 }
 
-// mayFold tells whether Jinja may evaluate e when it compiles the template: it has no variables where they matter.
+// mayFold reports whether Jinja can evaluate e when it compiles the template: it has no variables where they matter.
 func mayFold(e expr) bool {
 	switch e := e.(type) {
 	case *name:
@@ -372,7 +372,7 @@ func mayFold(e expr) bool {
 	return folds
 }
 
-// unhashable tells whether a constant cannot be a key.
+// unhashable reports whether a constant cannot be a key.
 func unhashable(e expr) bool {
 	switch e := e.(type) {
 	case *dictExpr:
@@ -383,7 +383,7 @@ func unhashable(e expr) bool {
 	return false
 }
 
-// index reads what stands in brackets: an expression or a slice.
+// index reads the content of brackets: an expression or a slice.
 func (p *parser) index() expr {
 	s := &slice{}
 	if !p.isOp(":") {
@@ -447,76 +447,4 @@ func (p *parser) arguments() (a arguments) {
 	}
 	p.expectOp(")")
 	return a
-}
-
-// filterOrTest reads filters, tests and calls behind e.
-func (p *parser) filterOrTest(e expr) expr {
-	for n := 0; ; n++ {
-		p.chain(n)
-		switch {
-		case p.isOp("|"):
-			e = p.filters(e, false)
-		case p.isWord("is"):
-			p.at++
-			e = p.test(e)
-		case p.isOp("("):
-			e = p.call(e)
-		default:
-			return e
-		}
-	}
-}
-
-// filters reads one filter after another. The first lacks its bar if inline.
-func (p *parser) filters(e expr, inline bool) expr {
-	for n := 0; inline || p.isOp("|"); n++ {
-		p.chain(n)
-		if !inline {
-			p.at++
-		}
-		inline = false
-		id := p.dotted()
-		f, ok := filters[id]
-		if !ok {
-			p.unsupported("the filter %q", id)
-		}
-		node := &filterExpr{of: e, name: id, filter: f}
-		if p.isOp("(") {
-			node.args = p.arguments()
-		}
-		e = node
-	}
-	return e
-}
-
-// dotted reads a name with points in it.
-func (p *parser) dotted() string {
-	id := p.expect(tokenName).text
-	for p.skipOp(".") {
-		id += "." + p.expect(tokenName).text
-	}
-	return id
-}
-
-func (p *parser) test(of expr) expr {
-	negated := p.skipWord("not")
-	id := p.dotted()
-	t, ok := tests[id]
-	if !ok {
-		p.unsupported("the test %q", id)
-	}
-	node := &testExpr{of: of, name: id, test: t}
-	switch {
-	case p.isOp("("):
-		node.args = p.arguments()
-	case p.isWord("else") || p.isWord("or") || p.isWord("and"):
-	case p.isWord("is"):
-		p.fail("You cannot chain multiple tests with is")
-	case p.is(tokenName) || p.is(tokenString) || p.is(tokenInteger) || p.is(tokenFloat) || p.isOp("[") || p.isOp("{"):
-		node.args.positional = []expr{p.postfix(p.primary())}
-	}
-	if negated {
-		return &unary{'!', node}
-	}
-	return node
 }

@@ -11,7 +11,7 @@ import (
 // maxNesting bounds the depth of values that are printed or compared.
 const maxNesting = 2 * MaxJSONDepth
 
-// printer appends the text of values to dst, up to a limit of bytes, because lists that a template builds may hold one
+// printer appends the text of values to dst, up to a limit of bytes, because lists that a template builds can hold one
 // another many times over.
 type printer struct {
 	dst   []byte

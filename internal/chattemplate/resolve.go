@@ -12,7 +12,7 @@ import (
 // function (the template, a macro, the test of a loop) share the function's slots; a macro reaches the slots around it
 // through the frame that it was defined in, and sees what is there when it runs.
 
-// refPlace is where a variable lies.
+// refPlace is where a variable is stored.
 type refPlace uint8
 
 const (
@@ -152,7 +152,7 @@ func (s *symbols) load(name string) {
 	}
 }
 
-// merge takes over what the branches of an if added. What one of them stores may keep its old value.
+// merge takes over what the branches of an if added. What one of them stores might keep its old value.
 func (s *symbols) merge(branches ...*symbols) {
 	fresh := map[string]bool{}
 	for _, b := range branches {
@@ -253,7 +253,7 @@ func (s *symbols) parameters(t target) {
 	})
 }
 
-// resolver gives the names of a template their places.
+// resolver assigns places to the names of a template.
 type resolver struct {
 	context []string
 	index   map[string]uint16
@@ -288,7 +288,7 @@ func (r *resolver) contextRef(name string) ref {
 	return ref{place: fromContext, slot: i}
 }
 
-// ref is where name lies, for code of the frame s.
+// ref is where name is stored, for code of the frame s.
 func (r *resolver) ref(s *symbols, name string) ref {
 	frame, id := s.find(name)
 	if id == nil {
@@ -334,7 +334,7 @@ func (r *resolver) scope(s *symbols) (out scope) {
 	return out
 }
 
-// template resolves a whole template.
+// template resolves an entire template.
 func (r *resolver) template(body []stmt) (scope, int) {
 	s := newSymbols(&funcInfo{idents: map[identKey]*ident{}}, nil, nil, 0)
 	collectAll(s, body)
@@ -349,7 +349,7 @@ func resolveAll[T node](r *resolver, s *symbols, nodes []T) {
 	}
 }
 
-// node gives the names in n their places, n being in the frame s.
+// node assigns places to the names in n, n being in the frame s.
 func (r *resolver) node(s *symbols, n node) {
 	switch n := n.(type) {
 	case *name:
@@ -475,30 +475,4 @@ func (r *resolver) macro(s *symbols, m *macroCode) {
 	}
 	m.children(func(c node) { r.node(in, c) })
 	m.slots = r.slots(in)
-}
-
-// mentions tells whether the body loads the name, before it stores it.
-func mentions(body []stmt, name string) bool {
-	return mentioned(body, map[string]bool{name: true})[name]
-}
-
-// mentioned finds which of the names the body loads, each before it stores it.
-func mentioned(body []stmt, names map[string]bool) map[string]bool {
-	open := map[string]bool{}
-	for name := range names {
-		open[name] = true
-	}
-	found := map[string]bool{}
-	for _, s := range body {
-		walk(s, func(n node) {
-			v, ok := n.(*name)
-			switch {
-			case ok && v.ctx == load && open[v.id]:
-				found[v.id] = true
-			case ok:
-				delete(open, v.id)
-			}
-		})
-	}
-	return found
 }

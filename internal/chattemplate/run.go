@@ -12,7 +12,7 @@ type Limits struct {
 	// Steps is the work: about one step for each node of the template that is evaluated, each pass of a loop, and each
 	// 64 bytes of text that are searched or made.
 	Steps int
-	// Memory is what the values made by the render may take, bytes, all of them together.
+	// Memory is what the values made by the render can take, bytes, all of them together.
 	Memory int
 	// Output is the longest text, bytes.
 	Output int
@@ -34,13 +34,14 @@ const (
 
 var (
 	errNesting = fmt.Errorf("%w: values nested too deep", ErrLimit)
+	errDecoded = fmt.Errorf("%w: too many values in the request", ErrLimit)
 	errMemory  = fmt.Errorf("%w: too much memory", ErrLimit)
 	errOutput  = fmt.Errorf("%w: the text is too long", ErrLimit)
 	errSteps   = fmt.Errorf("%w: too many steps", ErrLimit)
 	errCalls   = fmt.Errorf("%w: macros call each other too deep", ErrLimit)
 )
 
-// Var is a variable that a template may use.
+// Var is a variable that a template can use.
 type Var struct {
 	Name  string
 	Value Value
@@ -50,8 +51,7 @@ type Var struct {
 type Input struct {
 	// Vars are the variables. Of a name given twice the last one counts.
 	Vars []Var
-	// Now is the time that strftime_now tells, in its own zone. A template that asks for it while it is zero is
-	// unsupported.
+	// Now is the time that strftime_now returns, in its own zone. A template that uses it while it is zero is unsupported.
 	Now time.Time
 	// Limits of this render.
 	Limits Limits
@@ -65,8 +65,7 @@ type run struct {
 	t       *Template
 	context []Value
 	frame   *frame
-	// out holds the text; what is not yet part of it (the body of a macro, a sum of strings) lies behind it for a
-	// while.
+	// out holds the text; pending text (the body of a macro, a sum of strings) follows it for a while.
 	out        []byte
 	maxOut     int
 	steps      int // left
@@ -83,7 +82,7 @@ type frame struct {
 	up    *frame // of the function that it was defined in
 }
 
-// signal says how a statement ended.
+// signal is how a statement ended.
 type signal uint8
 
 const (
@@ -113,7 +112,7 @@ func (r *run) typeError(format string, args ...any) Value {
 	return r.raise("TypeError", format, args...)
 }
 
-// spend takes steps and tells whether the run may go on.
+// spend takes steps and reports whether the run can continue.
 func (r *run) spend(steps int) bool {
 	r.steps -= steps
 	if r.steps < r.nextCheck {

@@ -19,7 +19,7 @@ type snippet struct {
 	Source string  `json:"src"`
 	Out    *string `json:"out"`
 	Err    string  `json:"err"`
-	// Names are the variables that it may look up in the context; nil where it is no template.
+	// Names are the variables that it can look up in the context; nil where it is no template.
 	Names []string `json:"names"`
 }
 
@@ -56,7 +56,7 @@ func outcome(source string, context []byte) (text, class string, err error) {
 
 // TestNames: Jinja's rule for what a template looks up decides which arguments of a request reach it.
 func TestNames(t *testing.T) {
-	functions := []string{"raise_exception", "strftime_now"} // not variables to the engine, but ours tell them apart
+	functions := []string{"raise_exception", "strftime_now"} // not variables to the engine, but this package separates them
 	n := 0
 	for _, path := range []string{"testdata/snippets.jsonl.gz", "testdata/random.jsonl.gz"} {
 		readLines(t, path, func(line []byte) {
@@ -96,7 +96,7 @@ func TestSnippets(t *testing.T) {
 	}
 	tests := map[string]struct {
 		path        string
-		unsupported int // percent that may be refused
+		unsupported int // percent that can be refused
 	}{
 		"written by hand": {"testdata/snippets.jsonl.gz", 4},
 		"random":          {"testdata/random.jsonl.gz", 5},

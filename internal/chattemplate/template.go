@@ -38,7 +38,7 @@ func Parse(source string) (*Template, error) {
 	return t, nil
 }
 
-// Uses tells whether the template may look at the variable name, by Jinja's own rule: whether some scope loads it, or
+// Uses reports whether the template can look at the variable name, by Jinja's own rule: whether some scope loads it, or
 // might, without having stored it before. The functions that every template has are not variables.
 func (t *Template) Uses(name string) bool {
 	if name != "raise_exception" && name != "strftime_now" && globals[name].kind != KindMissing {
@@ -47,18 +47,18 @@ func (t *Template) Uses(name string) bool {
 	return slices.Contains(t.context, name)
 }
 
-// UsesClock tells whether the template mentions the current time.
+// UsesClock reports whether the template mentions the current time.
 func (t *Template) UsesClock() bool { return slices.Contains(t.context, "strftime_now") }
 
-// ContentFormat is how the engine passes the content of messages to this template, unless it is told otherwise.
+// ContentFormat is how the engine passes the content of messages to this template, unless it is configured otherwise.
 func (t *Template) ContentFormat() ContentFormat { return t.format }
 
 // Render appends the text of the template for these inputs to dst. The values of in must have been made in a, or not
 // change. What the render makes is made in a as well: none of it is needed once Render has returned, but only Reset
 // frees it.
 //
-// The error is a *RaisedError if the template raises an exception, wraps ErrUnsupported if it asks for what is not known
-// here, ErrLimit if it reaches a limit, or is that of ctx. Nothing is appended with an error.
+// The error is a *RaisedError if the template raises an exception, wraps ErrUnsupported if it uses an unsupported feature,
+// ErrLimit if it reaches a limit, or is that of ctx. Nothing is appended with an error.
 func (t *Template) Render(ctx context.Context, dst []byte, a *Arena, in *Input) ([]byte, error) {
 	r, _ := t.runs.Get().(*run)
 	if r == nil {

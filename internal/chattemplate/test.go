@@ -1,6 +1,6 @@
 package chattemplate
 
-// test is what stands behind is: v is test(args).
+// test is a test after is: v is test(args).
 type test func(r *run, v Value, a *args) bool
 
 // tests are those of Jinja that are known here.
@@ -93,7 +93,7 @@ func caseTest(method string) test {
 	}
 }
 
-// sameAs is Python's is, for values of which there is one.
+// sameAs is Python's `is`, for singleton values.
 func sameAs(r *run, v Value, a *args) bool {
 	p, ok := r.bind(a, "sameas", 1, "other")
 	if !ok {

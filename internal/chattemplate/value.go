@@ -17,7 +17,7 @@ const (
 	KindNone
 	KindBool
 	KindInt
-	KindBigInt // whole, and beyond 64 bits
+	KindBigInt // an integer beyond 64 bits
 	KindFloat
 	KindString
 	KindList
@@ -57,7 +57,7 @@ func Bool(b bool) Value {
 	return v
 }
 
-// Int is a whole number.
+// Int is an integer.
 func Int(i int64) Value { return Value{kind: KindInt, n: uint64(i)} }
 
 // Float is a floating-point number.
@@ -197,7 +197,7 @@ func (v Value) typeName() string {
 	return "Undefined"
 }
 
-// undefined says how an undefined value came about. Only its use is an error.
+// undefined records why a value is undefined. Only its use is an error.
 type undefined struct {
 	// hint is the message, unless empty.
 	hint string
@@ -205,7 +205,7 @@ type undefined struct {
 	of string
 	// name of the variable or attribute, or the key.
 	name Value
-	// unsafe: the attribute is there but may not be used.
+	// unsafe: the attribute is there but must not be used.
 	unsafe bool
 }
 

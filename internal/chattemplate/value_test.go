@@ -189,7 +189,7 @@ func (k known) TextAt(at int) (string, int, bool) { return k.text, k.end, at == 
 func TestDecodeKnown(t *testing.T) {
 	var a Arena
 	const data = `{"a": "first", "b": ["sec\nond", "third"]}`
-	v, err := a.DecodeKnown([]byte(data), known{at: 21, end: 31, text: "KNOWN"})
+	v, err := a.DecodeSpan(t.Context(), []byte(data), 0, len(data), known{at: 21, end: 31, text: "KNOWN"})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,6 +1,6 @@
-// Package children builds the objects that the operator keeps beside the pods of a pool: the Deployment of its pickers
-// with Services, rights, network policies and disruption budgets, and the pool and route of a gateway. It is pure: one
-// pool in, the objects as they are to be applied out. Names, labels and rights are those of the API's contract.
+// Package children builds the objects that the operator keeps beside the pods of a pool: the Deployment of its pickers with
+// Services, rights, network policies and disruption budgets, and the pool and route of a gateway. It is pure: one pool in,
+// the objects to apply out. Names, labels and rights are those of the API's contract.
 package children
 
 import (
@@ -33,17 +33,21 @@ type Config struct {
 	Operator types.NamespacedName
 	// LogLevel of the pickers: error, info, debug or trace; "" is info.
 	LogLevel string
-	// GIE, Routes and CertManager tell which optional APIs the cluster has.
+	// GIE, Routes, CertManager and Provisioning report which optional APIs the cluster has.
 	GIE, Routes, CertManager, Provisioning bool
+	// Traffic reports which kinds of single gateways the cluster has.
+	Traffic Traffic
 }
 
 // Input is a pool, and what is known besides.
 type Input struct {
 	Pool *v1alpha1.InferencePool
-	// TenantSecrets are the Secrets that the policy in force names.
+	// TenantSecrets are the Secrets that the applied policy names.
 	TenantSecrets []string
 	// Trusted are the certificates of the pool's CA, PEM.
 	Trusted []byte
+	// Protected is how many pods the disruption budget of the engines starts from.
+	Protected int
 }
 
 // PickerName names the pickers' Deployment, Service, ServiceAccount, Role and NetworkPolicy.
@@ -74,14 +78,14 @@ const (
 	MetricsPort = 9090
 )
 
-// Objects are those that are applied as they are, by server-side apply: they hold what the operator wants to own and
-// nothing else. With pickers of somebody else there are few. The objects that hold secrets are not among them: see
-// KeySecret and Certificates.
+// Objects returns the objects to apply unchanged, by server-side apply: they contain the fields that the operator wants to
+// own and no others. A pool with external pickers has few. Objects that hold secrets are not included: see KeySecret and
+// Certificates.
 func Objects(c Config, in Input) ([]*unstructured.Unstructured, error) {
 	b := builder{Config: c, Input: in, pool: in.Pool}
 	var all []client.Object
 	if in.Pool.Spec.Picker.Mode != v1alpha1.PickerExternal {
-		all = append(all, b.serviceAccount(), b.role(), b.roleBinding(), b.trusted(), b.service(), b.peers(), b.budget(), b.deployment())
+		all = append(all, b.serviceAccount(), b.role(), b.roleBinding(), b.trusted(), b.service(), b.peers(), b.pickerBudget(), b.deployment())
 		if in.Pool.Spec.Picker.NetworkPolicy != v1alpha1.NetworkPolicyNone {
 			all = append(all, b.pickerNetwork())
 		}
@@ -102,6 +106,9 @@ func Objects(c Config, in Input) ([]*unstructured.Unstructured, error) {
 		if c.GIE && c.Routes && len(gateway.ParentRefs) > 0 {
 			all = append(all, b.route())
 		}
+	}
+	for _, o := range b.traffic() {
+		all = append(all, o)
 	}
 	applied := make([]*unstructured.Unstructured, 0, len(all))
 	for _, o := range all {
@@ -128,7 +135,7 @@ func Applied(o client.Object) (*unstructured.Unstructured, error) {
 	return u, nil
 }
 
-// Kinds are those that Objects may return, so that what a pool does not want any more is found and deleted.
+// Kinds are those that Objects can return, so that what a pool does not want any more is found and deleted.
 func Kinds(c Config) []schema.GroupVersionKind {
 	kinds := []schema.GroupVersionKind{
 		corev1.SchemeGroupVersion.WithKind("ServiceAccount"), rbacv1.SchemeGroupVersion.WithKind("Role"),
@@ -145,7 +152,7 @@ func Kinds(c Config) []schema.GroupVersionKind {
 	if c.Routes {
 		kinds = append(kinds, RouteKind)
 	}
-	return kinds
+	return append(kinds, c.Traffic.Kinds()...)
 }
 
 type builder struct {

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	policyv1 "k8s.io/api/policy/v1"
@@ -21,6 +22,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
+	gwapiv1 "sigs.k8s.io/gateway-api/apis/v1"
 	"sigs.k8s.io/yaml"
 
 	"github.com/kvasir-dev/kvasir/api/v1alpha1"
@@ -166,11 +168,54 @@ func TestEveryChildBelongsToItsPool(t *testing.T) {
 	}
 }
 
+// TestPickersNameNoUser: clusters that give each namespace a range of users refuse pods that name others.
+func TestPickersNameNoUser(t *testing.T) {
+	for name, p := range pools(t) {
+		for _, o := range objects(t, p) {
+			if o.GetKind() != "Deployment" {
+				continue
+			}
+			var d appsv1.Deployment
+			if err := runtime.DefaultUnstructuredConverter.FromUnstructured(o.Object, &d); err != nil {
+				t.Fatal(err)
+			}
+			pod := d.Spec.Template.Spec
+			if c := pod.SecurityContext; !ptr.Deref(c.RunAsNonRoot, false) || c.RunAsUser != nil || c.RunAsGroup != nil || c.FSGroup != nil {
+				t.Errorf("%s: the pod of %s has %v", name, d.Name, c)
+			}
+			for _, c := range pod.Containers {
+				if s := c.SecurityContext; s.RunAsUser != nil || s.RunAsGroup != nil {
+					t.Errorf("%s: container %s of %s has %v", name, c.Name, d.Name, s)
+				}
+			}
+		}
+	}
+}
+
 func TestNamesFitForTheLongestPool(t *testing.T) {
 	long := strings.Repeat("a", 45)
 	for _, name := range []string{PickerName(long), PeersName(long), KeyName(long), TLSName(long), CAName(long), GatewayTLSName(long)} {
 		if len(name) > 63 {
 			t.Errorf("%s has %d characters", name, len(name))
+		}
+	}
+}
+
+// Envoy ends an answer after 15 s when a route says nothing, with status 200 and half of it sent. GKE refuses routes that
+// say something.
+func TestRoutesSayHowLongAnswersMayTake(t *testing.T) {
+	for setting, want := range map[string]*gwapiv1.HTTPRouteTimeouts{
+		"":                               {Request: ptr.To[gwapiv1.Duration]("0s")},
+		"requestTimeout: Unlimited":      {Request: ptr.To[gwapiv1.Duration]("0s")},
+		"requestTimeout: GatewayDefault": nil,
+		"requestTimeout: Limited, requestTimeoutSeconds: 5400": {Request: ptr.To[gwapiv1.Duration]("5400s")},
+	} {
+		p := small(t, `model: {name: m}, selector: {matchLabels: {app: m}}, gateway: {parentRefs: [{name: g}], `+setting+`}`)
+		route := child[gwapiv1.HTTPRoute](t, p, "HTTPRoute", "m")
+		for i := range route.Spec.Rules {
+			if diff := cmp.Diff(want, route.Spec.Rules[i].Timeouts); diff != "" {
+				t.Errorf("%q (-want +got):\n%s", setting, diff)
+			}
 		}
 	}
 }
@@ -212,6 +257,42 @@ func TestADrainingPodIsNotCountedTwice(t *testing.T) {
 	pod[v1alpha1.LabelDrain] = "scale-down"
 	if selector.Matches(pod) {
 		t.Error("a draining pod is counted")
+	}
+}
+
+func TestABudgetLeavesOnePodToEvict(t *testing.T) {
+	for name, tc := range map[string]struct {
+		unavailable string
+		protected   int
+		want        int
+	}{
+		"no pods":                            {`0`, 0, 0},
+		"one pod can be evicted":             {`0`, 1, 0},
+		"one of many by default":             {`0`, 8, 7},
+		"zero percent is one":                {`0%`, 8, 7},
+		"a number":                           {`3`, 8, 5},
+		"a share, rounded down":              {`30%`, 8, 6},
+		"more than there are":                {`9`, 8, 0},
+		"a share that rounds to none is one": {`10%`, 5, 4},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := small(t, `model: {name: m}, replicas: 8, rollout: {maxSurge: 1, maxUnavailable: `+tc.unavailable+`}, template: {spec: {containers: [{name: vllm, image: "v:1"}]}}`)
+			all, err := Objects(config, Input{Pool: p, Protected: tc.protected})
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, o := range all {
+				if o.GetKind() != "PodDisruptionBudget" || o.GetName() != "m" {
+					continue
+				}
+				spec := o.Object["spec"].(map[string]any)
+				if got := spec["minAvailable"]; got != int64(tc.want) || spec["maxUnavailable"] != nil {
+					t.Errorf("minAvailable %v, maxUnavailable %v, want %d and none", got, spec["maxUnavailable"], tc.want)
+				}
+				return
+			}
+			t.Error("no budget")
+		})
 	}
 }
 

@@ -1,6 +1,8 @@
 package children
 
 import (
+	"fmt"
+
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/utils/ptr"
@@ -19,7 +21,7 @@ var (
 	CertificateKind = schema.GroupVersionKind{Group: "cert-manager.io", Version: "v1", Kind: "Certificate"}
 )
 
-// GatewayPool is what gateways should see of a pool, whoever makes it.
+// GatewayPool is what gateways should see of a pool, regardless of its creator.
 func GatewayPool(pool *v1alpha1.InferencePool) *unstructured.Unstructured {
 	b := builder{Input: Input{Pool: pool}, pool: pool}
 	return b.giePool()
@@ -51,12 +53,12 @@ func (b *builder) giePool() *unstructured.Unstructured {
 		},
 	}
 	if e.Protocol == v1alpha1.ProtocolH2C {
-		spec["appProtocol"] = "kubernetes.io/h2c"
+		spec["appProtocol"] = protocolH2C
 	}
 	return b.loose(GIEKind, b.pool.Name, spec)
 }
 
-// route sends what the engines' API begins with to the pool. Whoever needs more writes a route of their own.
+// route sends the paths of the engines' API to the pool. Users who need more write their own route.
 func (b *builder) route() *gwapiv1.HTTPRoute {
 	g := b.pool.Spec.Gateway
 	return &gwapiv1.HTTPRoute{
@@ -66,13 +68,28 @@ func (b *builder) route() *gwapiv1.HTTPRoute {
 			CommonRouteSpec: gwapiv1.CommonRouteSpec{ParentRefs: g.ParentRefs},
 			Hostnames:       g.Hostnames,
 			Rules: []gwapiv1.HTTPRouteRule{{
-				Matches: []gwapiv1.HTTPRouteMatch{{Path: &gwapiv1.HTTPPathMatch{Type: ptr.To(gwapiv1.PathMatchPathPrefix), Value: ptr.To("/v1")}}},
+				Timeouts: timeouts(&g),
+				Matches:  []gwapiv1.HTTPRouteMatch{{Path: &gwapiv1.HTTPPathMatch{Type: ptr.To(gwapiv1.PathMatchPathPrefix), Value: ptr.To("/v1")}}},
 				BackendRefs: []gwapiv1.HTTPBackendRef{{BackendRef: gwapiv1.BackendRef{BackendObjectReference: gwapiv1.BackendObjectReference{
 					Group: ptr.To(gwapiv1.Group(GIEKind.Group)), Kind: ptr.To(gwapiv1.Kind(GIEKind.Kind)), Name: gwapiv1.ObjectName(b.pool.Name),
 				}}}},
 			}},
 		},
 	}
+}
+
+// timeouts of the route. "0s" is no limit; without timeouts the gateway's default applies, in Envoy 15 s for an entire
+// answer. backendRequest is not set: it bounds each attempt and is within request by itself.
+func timeouts(g *v1alpha1.Gateway) *gwapiv1.HTTPRouteTimeouts {
+	seconds := int32(0)
+	switch g.RequestTimeout {
+	case v1alpha1.RequestTimeoutGatewayDefault:
+		return nil
+	case v1alpha1.RequestTimeoutLimited:
+		seconds = g.RequestTimeoutSeconds
+	case v1alpha1.RequestTimeoutUnlimited:
+	}
+	return &gwapiv1.HTTPRouteTimeouts{Request: ptr.To(gwapiv1.Duration(fmt.Sprintf("%ds", seconds)))}
 }
 
 // certificate asks cert-manager for what gateways are shown.
@@ -91,7 +108,7 @@ func (b *builder) certificate() *unstructured.Unstructured {
 	})
 }
 
-// loose is an object of an API whose types are not at hand.
+// loose is an object of an API without Go types here.
 func (b *builder) loose(kind schema.GroupVersionKind, name string, spec map[string]any) *unstructured.Unstructured {
 	o := &unstructured.Unstructured{Object: map[string]any{"spec": spec}}
 	o.SetGroupVersionKind(kind)

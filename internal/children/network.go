@@ -13,8 +13,8 @@ import (
 
 const lastPort = 65535
 
-// pickerNetwork lets everybody ask the pickers, and only the pool's own pods, other replicas and the operator tell them
-// anything.
+// pickerNetwork allows all clients to send requests to the pickers, but only the pool's own pods, other replicas and the
+// operator to send them state.
 func (b *builder) pickerNetwork() *networkingv1.NetworkPolicy {
 	open := []networkingv1.NetworkPolicyPort{tcp(ExtProcPort), tcp(HealthPort), tcp(MetricsPort)}
 	if b.proxies() {
@@ -36,8 +36,8 @@ func (b *builder) pickerNetwork() *networkingv1.NetworkPolicy {
 		},
 	}
 	if e := b.pool.Spec.Engine; e.Events.Source == v1alpha1.EventsListen {
-		events := tcp(e.Ports.Events)
-		events.EndPort = ptr.To(e.Ports.Events + max(e.DataParallel.Ranks, 1) - 1)
+		events := tcp(e.Ports.EventsPort())
+		events.EndPort = ptr.To(e.Ports.EventsPort() + max(e.DataParallel.Ranks, 1) - 1)
 		rules = append(rules, networkingv1.NetworkPolicyIngressRule{
 			Ports: []networkingv1.NetworkPolicyPort{events}, From: []networkingv1.NetworkPolicyPeer{engines},
 		})
@@ -46,7 +46,7 @@ func (b *builder) pickerNetwork() *networkingv1.NetworkPolicy {
 }
 
 // engineNetwork closes the port where the kubelet waits for an idle engine to all pods. Everything else stays open, as
-// without it: what else may be reached, other policies say. (A node's own agents are never held up by policies.)
+// without it; other policies can restrict it. (A node's own agents are never held up by policies.)
 func (b *builder) engineNetwork() *networkingv1.NetworkPolicy {
 	port := b.pool.Spec.Engine.Events.Reporter.DrainPort
 	var ports []networkingv1.NetworkPolicyPort
@@ -63,7 +63,8 @@ func (b *builder) engineNetwork() *networkingv1.NetworkPolicy {
 	return b.network(b.pool.Name, metav1.LabelSelector{MatchLabels: b.engines()}, []networkingv1.NetworkPolicyIngressRule{{Ports: ports}})
 }
 
-func (b *builder) network(name string, pods metav1.LabelSelector, rules []networkingv1.NetworkPolicyIngressRule) *networkingv1.NetworkPolicy {
+func (b *builder) network(name string, pods metav1.LabelSelector,
+	rules []networkingv1.NetworkPolicyIngressRule) *networkingv1.NetworkPolicy {
 	return &networkingv1.NetworkPolicy{
 		TypeMeta:   typeMeta(networkingv1.SchemeGroupVersion.WithKind("NetworkPolicy")),
 		ObjectMeta: b.meta(name),
@@ -89,30 +90,34 @@ func (b *builder) engines() map[string]string {
 	return labels
 }
 
-// budget of the pickers: one at a time.
-func (b *builder) budget() *policyv1.PodDisruptionBudget {
-	return b.disruptions(PickerName(b.pool.Name), metav1.LabelSelector{MatchLabels: b.selector()}, intstr.FromInt32(1))
+// pickerBudget lets one picker be evicted at a time.
+func (b *builder) pickerBudget() *policyv1.PodDisruptionBudget {
+	budget := b.budget(PickerName(b.pool.Name), metav1.LabelSelector{MatchLabels: b.selector()})
+	budget.Spec.MaxUnavailable = ptr.To(intstr.FromInt32(1))
+	return budget
 }
 
-// engineBudget counts the pods that are not draining already. One at least may go, else a node could never be drained.
+// engineBudget protects the pods that are not draining. It is a number of pods, not maxUnavailable: for that the
+// disruption controller reads the scale subresource of the owner, which has no size while spec.replicas is absent, and
+// then forbids every eviction. At least one pod can be evicted, or a node could never be drained.
 func (b *builder) engineBudget() *policyv1.PodDisruptionBudget {
-	spec := b.pool.Spec.WithDefaults()
-	most := *spec.Rollout.MaxUnavailable
-	if s := most.String(); s == "0" || s == "0%" {
-		most = intstr.FromInt32(1)
-	}
-	return b.disruptions(b.pool.Name, metav1.LabelSelector{
+	budget := b.budget(b.pool.Name, metav1.LabelSelector{
 		MatchLabels:      b.engines(),
 		MatchExpressions: []metav1.LabelSelectorRequirement{{Key: v1alpha1.LabelDrain, Operator: metav1.LabelSelectorOpDoesNotExist}},
-	}, most)
+	})
+	rollout := b.pool.Spec.WithDefaults().Rollout
+	unavailable, err := intstr.GetScaledValueFromIntOrPercent(rollout.MaxUnavailable, b.Protected, false)
+	if err != nil { // the schema admits none
+		unavailable = 1
+	}
+	budget.Spec.MinAvailable = ptr.To(intstr.FromInt(max(b.Protected-max(unavailable, 1), 0)))
+	return budget
 }
 
-func (b *builder) disruptions(name string, pods metav1.LabelSelector, most intstr.IntOrString) *policyv1.PodDisruptionBudget {
+func (b *builder) budget(name string, pods metav1.LabelSelector) *policyv1.PodDisruptionBudget {
 	return &policyv1.PodDisruptionBudget{
 		TypeMeta:   typeMeta(policyv1.SchemeGroupVersion.WithKind("PodDisruptionBudget")),
 		ObjectMeta: b.meta(name),
-		Spec: policyv1.PodDisruptionBudgetSpec{
-			Selector: &pods, MaxUnavailable: &most, UnhealthyPodEvictionPolicy: ptr.To(policyv1.AlwaysAllow),
-		},
+		Spec:       policyv1.PodDisruptionBudgetSpec{Selector: &pods, UnhealthyPodEvictionPolicy: ptr.To(policyv1.AlwaysAllow)},
 	}
 }

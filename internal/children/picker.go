@@ -25,10 +25,8 @@ const (
 )
 
 const (
-	// nobody is the user of distroless images that is not root.
-	nobody = 65532
-	// lameDuckSeconds is how long a picker that is to end still takes requests: longer than a Service or gateway takes to
-	// hear that it is not ready.
+	// lameDuckSeconds is how long a terminating picker still takes requests: longer than a Service or gateway takes to
+	// notice that it is not ready.
 	lameDuckSeconds = 5
 	// restMemory is what a picker needs besides its index.
 	restMemory = 512 << 20
@@ -68,11 +66,12 @@ func (b *builder) pickerPod() corev1.PodTemplateSpec {
 		Spec: corev1.PodSpec{
 			ServiceAccountName:           PickerName(b.pool.Name),
 			AutomountServiceAccountToken: ptr.To(true),
-			// Open streams are kept as long as a pod's drain may take.
+			// Open streams are kept as long as a pod's drain can take.
 			TerminationGracePeriodSeconds: ptr.To(int64(lameDuckSeconds + b.drainSeconds() + 10)),
+			// No user or group: the image names a user that is not root, and clusters that give each namespace a range of users
+			// (OpenShift) refuse any other.
 			SecurityContext: &corev1.PodSecurityContext{
-				RunAsNonRoot: ptr.To(true), RunAsUser: ptr.To[int64](nobody), RunAsGroup: ptr.To[int64](nobody),
-				FSGroup:        ptr.To[int64](nobody),
+				RunAsNonRoot:   ptr.To(true),
 				SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault},
 			},
 			Tolerations:       shape.Tolerations,
@@ -141,7 +140,7 @@ func (b *builder) pickerContainer() corev1.Container {
 var mounts = map[string]string{"tls": tlsDir, "ca": caDir, "gateway-tls": gatewayTLSDir, "model": modelDir}
 
 // volumes of a picker. Roots and keys of engines are not mounted: the picker reads their Secrets, so that a change is
-// in force within seconds.
+// applied within seconds.
 func (b *builder) volumes() []corev1.Volume {
 	volumes := []corev1.Volume{
 		{Name: "tls", VolumeSource: corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{SecretName: TLSName(b.pool.Name)}}},
@@ -231,7 +230,7 @@ func (b *builder) proxies() bool { return b.pool.Spec.Picker.Proxy != v1alpha1.D
 
 func (b *builder) drainSeconds() int { return int(ptr.Deref(b.pool.Spec.Drain.DeadlineSeconds, 600)) }
 
-// resources asked for: what people say, else the index and what stands beside it.
+// resources are the requested resources: those of the pool, else the index and the rest of the process.
 func (b *builder) resources() corev1.ResourceRequirements {
 	if r := b.pool.Spec.Picker.Resources; r != nil {
 		return *r

@@ -19,9 +19,9 @@ const (
 	AnnotationProvisioningClass = "autoscaling.x-k8s.io/provisioning-class-name"
 )
 
-// Provisioning asks for a node for one pod: wanted is the pod as it was to be made, and given away; made the one that is there. Each pod
-// has a request of its own, with the pod's name, because requests cannot be changed and a need may shrink by one. Both
-// objects belong to the pod and go with it, which cancels the request.
+// Provisioning requests a node for one pod: wanted is the pod to be made, which the function takes over; made is the
+// existing one. Each pod has a request of its own, with the pod's name, because requests cannot be changed and a need can
+// shrink by one. Both objects belong to the pod and are deleted with it, which cancels the request.
 func Provisioning(pool *v1alpha1.InferencePool, wanted, made *corev1.Pod) (*corev1.PodTemplate, *unstructured.Unstructured) {
 	b := builder{pool: pool}
 	owner := []metav1.OwnerReference{{APIVersion: "v1", Kind: "Pod", Name: made.Name, UID: made.UID, Controller: ptr.To(true)}}

@@ -27,7 +27,7 @@ func KeySecretName(pool *v1alpha1.InferencePool) string {
 	return KeyName(pool.Name)
 }
 
-// KeySecret is a new key root. It is to be created where there is none, and never applied over one.
+// KeySecret is a new key root. Create it where there is none, and never apply it over an existing one.
 func KeySecret(pool *v1alpha1.InferencePool) *corev1.Secret {
 	root := make([]byte, v1alpha1.MinRootBytes)
 	_, _ = rand.Read(root) // crypto/rand never fails
@@ -54,10 +54,11 @@ func RotatedKey(pool *v1alpha1.InferencePool, is *corev1.Secret) *corev1.Secret 
 	return next
 }
 
-// Certificates brings a pool's CA and its pickers' certificate up to date. The arguments are the Secrets as they are,
-// nil where they are missing. It returns the Secrets as they are to be applied, nil for those that need no change, the
-// certificates to trust, and when to look again.
-func Certificates(pool *v1alpha1.InferencePool, caSecret, tlsSecret *corev1.Secret, now time.Time) (ca, tls *corev1.Secret, trusted []byte, next time.Time, err error) {
+// Certificates brings a pool's CA and its pickers' certificate up to date. The arguments are the present Secrets, nil where
+// they are missing. It returns the Secrets to apply, nil for those that need no change, the certificates to trust, and when
+// to check again.
+func Certificates(pool *v1alpha1.InferencePool, caSecret, tlsSecret *corev1.Secret,
+	now time.Time) (ca, tls *corev1.Secret, trusted []byte, next time.Time, err error) {
 	var a certs.Authority
 	var leaf certs.Pair
 	if caSecret != nil {

@@ -5,10 +5,29 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/utils/ptr"
 
+	"github.com/kvasir-dev/kvasir/api/v1alpha1"
 	"github.com/kvasir-dev/kvasir/internal/certs"
 )
 
+// Protocols of Service ports, as gateways and meshes read them. They need appProtocol: without it they use HTTP/1.1 for a
+// port, or guess its protocol. If meshes do not know a value they read the beginning of the port's name, so ports of HTTP/2
+// are called grpc-.
+const (
+	// protocolHTTP is HTTP/1.1 without TLS; HTTP/2 is understood, too.
+	protocolHTTP = "http"
+	// protocolH2C is HTTP/2 without TLS.
+	protocolH2C = "kubernetes.io/h2c"
+	// protocolHTTP2 is HTTP/2 in TLS that the gateway or the mesh begins, by its own configuration for the Service.
+	protocolHTTP2 = "http2"
+	// protocolHTTPS is TLS that clients begin themselves, whatever protocol is inside: a mesh must pass it on unchanged.
+	protocolHTTPS = "https"
+)
+
 func (b *builder) service() *corev1.Service {
+	picks := protocolHTTP2
+	if b.pool.Spec.Picker.TLS.Type == v1alpha1.TLSPlaintext {
+		picks = protocolH2C
+	}
 	s := &corev1.Service{
 		TypeMeta:   typeMeta(corev1.SchemeGroupVersion.WithKind("Service")),
 		ObjectMeta: b.meta(PickerName(b.pool.Name)),
@@ -16,17 +35,14 @@ func (b *builder) service() *corev1.Service {
 			Type:     corev1.ServiceTypeClusterIP,
 			Selector: b.selector(),
 			Ports: []corev1.ServicePort{
-				servicePort("ext-proc", ExtProcPort, "ext-proc", "kubernetes.io/h2c"),
-				servicePort("health", HealthPort, "health", ""),
-				servicePort("metrics", MetricsPort, "metrics", "http"),
+				servicePort("grpc-ext-proc", ExtProcPort, "ext-proc", picks),
+				servicePort("grpc-health", HealthPort, "health", protocolH2C),
+				servicePort("metrics", MetricsPort, "metrics", protocolHTTPS),
 			},
 		},
 	}
-	if b.pool.Spec.Picker.TLS.Type != "Plaintext" {
-		s.Spec.Ports[0].AppProtocol = nil // HTTP/2 with TLS has no name among the standard ones
-	}
 	if b.proxies() {
-		s.Spec.Ports = append([]corev1.ServicePort{servicePort("http", ServicePort, "http", "http")}, s.Spec.Ports...)
+		s.Spec.Ports = append([]corev1.ServicePort{servicePort("http", ServicePort, "http", protocolHTTP)}, s.Spec.Ports...)
 	}
 	return s
 }
@@ -41,17 +57,15 @@ func (b *builder) peers() *corev1.Service {
 			ClusterIP:                corev1.ClusterIPNone,
 			PublishNotReadyAddresses: true,
 			Selector:                 b.selector(),
-			Ports:                    []corev1.ServicePort{servicePort("sync", SyncPort, "sync", "")},
+			Ports:                    []corev1.ServicePort{servicePort("https-sync", SyncPort, "sync", protocolHTTPS)},
 		},
 	}
 }
 
 func servicePort(name string, port int32, target, protocol string) corev1.ServicePort {
-	p := corev1.ServicePort{Name: name, Port: port, Protocol: corev1.ProtocolTCP, TargetPort: intstr.FromString(target)}
-	if protocol != "" {
-		p.AppProtocol = ptr.To(protocol)
+	return corev1.ServicePort{
+		Name: name, Port: port, Protocol: corev1.ProtocolTCP, TargetPort: intstr.FromString(target), AppProtocol: ptr.To(protocol),
 	}
-	return p
 }
 
 // CertificateNames are the DNS names by which a pool's pickers are reached.

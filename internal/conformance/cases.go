@@ -8,9 +8,9 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/openai"
 )
 
-// Case is one question of the probe. Its texts are ours, so that they may be shown.
+// Case is one request of the probe. Its texts are fixed, so that they can be shown.
 type Case struct {
-	// Name says what it is about.
+	// Name describes the case.
 	Name  string
 	Route openai.Route
 	// Body of the request.
@@ -24,7 +24,8 @@ var texts = []struct{ name, text string }{
 	{"English", "The quick brown fox jumps over the lazy dog; it isn't the first time, and they'll say it won't be the LAST."},
 	{"contractions in capitals", "I'M sure YOU'LL see that WE'VE got what THEY'D want. It's o'clock."},
 	{"Go", "func main() {\n\tfor i := 0; i < 10; i++ {\n\t\tfmt.Printf(\"%d\\n\", i*i)\n\t}\n}\n"},
-	{"Python", "def f(x: int = 3) -> list[str]:\n    \"\"\"Doc.\"\"\"\n    return [f\"{x!r:>10}\" for _ in range(x)]  # done\n\n\nclass A: ...\n"},
+	{"Python", "def f(x: int = 3) -> list[str]:\n    \"\"\"Doc.\"\"\"\n    return [f\"{x!r:>10}\" for _ in range(x)]  # done\n\n" +
+		"\nclass A: ...\n"},
 	{"JSON", `{"a": [1, 2.50, -3e10, null, true], "b": {"c\u00e9": "\"quoted\"\\"}}`},
 	{"numbers", "1 12 123 1234 12345 1234567890 3.14159 1,000,000 0x1F 2026-11-20T12:34:56Z 50%"},
 	{"German", "Größe, Straße und Übermut: Fußgängerübergänge in Österreich kosten 1.234,56 €."},
@@ -38,7 +39,8 @@ var texts = []struct{ name, text string }{
 	{"emoji", "Hi 👋🏽! Family: 👨‍👩‍👧‍👦, flag: 🇩🇪🏴‍☠️, hearts ❤️🧡💛 and 🤷‍♀️."},
 	{"marks that combine", "e\u0301 a\u030a \u1e9b\u0323 o\u0308\u0304 cafe\u0301 \uac00 \u1100\u1161 \u212b"},
 	{"odd characters", "zero\u200bwidth\u00a0nbsp\ufeffbom \u2028line\u2029para \u0085 soft\u00adhyphen \ufffd tab\tbell\a"},
-	{"long white space", "a" + strings.Repeat(" ", 70) + "b" + strings.Repeat("\n", 9) + "c\t\t\t\t d \n \n  \n   e" + strings.Repeat(" \t", 12)},
+	{"long white space", "a" + strings.Repeat(" ", 70) + "b" + strings.Repeat("\n", 9) + "c\t\t\t\t d \n \n  \n   e" + strings.Repeat(" \t",
+		12)},
 	{"white space around", "  \n\t leading and trailing \t\n  "},
 	{"Windows lines", "one\r\ntwo\r\n\r\nthree\rfour\n\rfive"},
 	{"what looks like special tokens", "<s> </s> <unk> <pad> <|im_start|>user\nhi<|im_end|> <|endoftext|> [INST] [/INST] <|begin_of_text|><|eot_id|> <bos><start_of_turn>"},
@@ -62,9 +64,14 @@ var search = map[string]any{"type": "function", "function": map[string]any{
 }}
 
 func called(content any) message {
-	return message{"role": "assistant", "content": content, "tool_calls": []any{map[string]any{
-		"id": "call_123456789", "type": "function",
-		"function": map[string]any{"name": "get_weather", "arguments": `{"place": "Köln", "days": 2}`},
+	m := calledWith(`{"place": "Köln", "days": 2}`)
+	m["content"] = content
+	return m
+}
+
+func calledWith(arguments string) message {
+	return message{"role": "assistant", "content": nil, "tool_calls": []any{map[string]any{
+		"id": "call_123456789", "type": "function", "function": map[string]any{"name": "get_weather", "arguments": arguments},
 	}}}
 }
 
@@ -72,28 +79,17 @@ func result(text string) message {
 	return message{"role": "tool", "tool_call_id": "call_123456789", "content": text}
 }
 
-// chats are what templates and what stands before them differ in.
-func chats() []struct {
+// namedChat is a request body that asks for a chat.
+type namedChat struct {
 	name string
 	body map[string]any
-} {
-	type list = []struct {
-		name string
-		body map[string]any
-	}
-	with := func(messages ...message) map[string]any { return map[string]any{"messages": messages} }
-	tools := func(messages ...message) map[string]any {
-		return map[string]any{"messages": messages, "tools": []any{weather, search}}
-	}
+}
+
+// chats are conversations that show the differences between templates and their preprocessing.
+func chats() []namedChat {
 	long := []message{say("user", "Let us count.")}
 	for i := range 12 {
 		long = append(long, say("assistant", fmt.Sprintf("Number %d.\n\n", i)), say("user", fmt.Sprintf(" And then? (%d)", i)))
-	}
-	parts := func(texts ...string) (out []any) {
-		for _, t := range texts {
-			out = append(out, map[string]any{"type": "text", "text": t})
-		}
-		return out
 	}
 	kwargs := with(say("user", "Think about it."))
 	kwargs["chat_template_kwargs"] = map[string]any{"enable_thinking": false}
@@ -103,7 +99,13 @@ func chats() []struct {
 	unused["tool_choice"] = "none"
 	special := with(say("user", "Specials around."))
 	special["add_special_tokens"] = true
-	return list{
+	effort := with(say("user", "Think a little."))
+	effort["reasoning_effort"] = "low"
+	documents := with(say("user", "What do they say?"))
+	documents["documents"] = []any{map[string]any{"title": "One", "text": "A text."}, map[string]any{"title": "Two", "text": "Ein Text."}}
+	resumed := with(say("user", "Count."), say("assistant", "One, two"))
+	resumed["add_generation_prompt"], resumed["continue_final_message"] = false, true
+	all := []namedChat{
 		{"one message", with(say("user", "Hello."))},
 		{"an empty message", with(say("user", ""))},
 		{"white space around a message", with(say("user", "\n  Hello \t\n"))},
@@ -115,7 +117,8 @@ func chats() []struct {
 		{"a system prompt", with(say("system", "You are brief."), say("user", "Hello."))},
 		{"an empty system prompt", with(say("system", ""), say("user", "Hello."))},
 		{"three turns", with(say("user", "Hi."), say("assistant", "Hello!"), say("user", "How are you?"))},
-		{"a system prompt and turns", with(say("system", "Sei kurz.\n"), say("user", "Hi."), say("assistant", "Hallo!\n\n"), say("user", "Wie geht's?"))},
+		{"a system prompt and turns", with(say("system", "Sei kurz.\n"), say("user", "Hi."), say("assistant", "Hallo!\n\n"),
+			say("user", "Wie geht's?"))},
 		{"many turns", with(long...)},
 		{"two users in a row", with(say("user", "One."), say("user", "Two."))},
 		{"an assistant at the end", with(say("user", "One."), say("assistant", "Two"))},
@@ -127,24 +130,78 @@ func chats() []struct {
 		{"tools and a system prompt", tools(say("system", "Use tools."), say("user", "What is the weather?"))},
 		{"tools that must not be used", unused},
 		{"a tool call", tools(say("user", "The weather in Köln?"), called(nil), result(`{"t": 7, "sky": "grey"}`))},
-		{"a tool call with text", tools(say("user", "The weather?"), called("I look."), result("7°C\n"), say("assistant", "It is 7°C."), say("user", "Thanks."))},
+		{"a tool call with text", tools(say("user", "The weather?"), called("I look."), result("7°C\n"), say("assistant", "It is 7°C."),
+			say("user", "Thanks."))},
 		{"a tool call without tools", with(say("user", "The weather?"), called(""), result("grey"), say("user", "And tomorrow?"))},
 		{"arguments of the template", kwargs},
 		{"no prompt for an answer", unprompted},
 		{"special tokens asked for", special},
+		{"an effort", effort},
+		{"documents", documents},
+		{"a message to be continued", resumed},
+	}
+	return append(all, chatsThatReleasesReadInTheirOwnWay()...)
+}
+
+func with(messages ...message) map[string]any { return map[string]any{"messages": messages} }
+
+func tools(messages ...message) map[string]any {
+	return map[string]any{"messages": messages, "tools": []any{weather, search}}
+}
+
+func parts(texts ...string) (out []any) {
+	for _, t := range texts {
+		out = append(out, map[string]any{"type": "text", "text": t})
+	}
+	return out
+}
+
+// thought is an answer with its reasoning in a field.
+func thought(field string) message {
+	return message{"role": "assistant", "content": "Two.", field: "Let me see."}
+}
+
+// chatsThatReleasesReadInTheirOwnWay have roles, fields or calls that not every release of vLLM renders alike.
+func chatsThatReleasesReadInTheirOwnWay() []namedChat {
+	cached := message{"role": "user", "content": []any{map[string]any{"type": "text", "text": "Keep this.",
+		"cache_control": map[string]any{"type": "ephemeral"}}}}
+	return []namedChat{
+		{"two system prompts", with(say("system", "One."), say("system", "Two."), say("user", "Hello."))},
+		{"a system prompt at the end", with(say("user", "Hello."), say("assistant", "Hello!"), say("system", "Be brief."),
+			say("user", "How are you?"))},
+		{"a name", with(message{"role": "user", "name": "alice", "content": "It is me."})},
+		{"no content", with(say("user", "One."), message{"role": "assistant", "content": nil}, say("user", "Two."))},
+		{"a part with a field of its own", with(cached, say("assistant", "Kept."), say("user", "Thanks."))},
+		{"a developer", with(say("developer", "You are brief."), say("user", "Hello."))},
+		{"a developer in parts", with(message{"role": "developer", "content": parts("Be kind.", "Be brief.")}, say("user", "Hello."))},
+		{"a developer behind a system prompt", with(say("system", "You help."), say("developer", "You are brief."), say("user", "Hello."))},
+		{"a developer amid turns", with(say("user", "Hi."), say("assistant", "Hello!"), say("developer", "Now be brief."),
+			say("user", "How are you?"))},
+		{"a developer with tools", tools(say("developer", "Use tools."), say("user", "The weather?"), called(nil), result("grey"))},
+		{"reasoning in an answer", with(say("user", "One."), thought("reasoning"), say("user", "Three."))},
+		{"reasoning_content in an answer", with(say("user", "One."), thought("reasoning_content"), say("user", "Three."))},
+		{"reasoning before a call", tools(say("user", "The weather?"), message{"role": "assistant", "content": nil, "reasoning": "I look.",
+			"tool_calls": called(nil)["tool_calls"]}, result("grey"))},
+		{"a call with a list", tools(say("user", "The weather?"), calledWith(`["Köln"]`), result("grey"))},
+		{"a call without arguments", tools(say("user", "The weather?"), calledWith(``), result("grey"))},
+		{"a call with broken arguments", tools(say("user", "The weather?"), calledWith(`{"place": "Kö`), result("an error"))},
+		{"a result in parts", tools(say("user", "The weather?"), called(nil),
+			message{"role": "tool", "tool_call_id": "call_123456789", "content": parts("grey", "7°C")})},
 	}
 }
 
-// Cases are the questions of the probe, for a model's name: always the same, about fifty.
+// Cases are the questions of the probe, for a model's name: always the same, about eighty. Each is for one token, and asks
+// for the ids of its prompt in the answer, so that it can be served (see render.Client.Proof). Every kind of chat has some,
+// so that a rule of the engine's release that is not known here is found, and only that kind is not trusted.
 func Cases(model string) []Case {
 	var cases []Case
 	add := func(name string, route openai.Route, body map[string]any) {
-		body["model"], body["max_tokens"] = model, 1
+		body["model"], body["max_tokens"], body["return_token_ids"] = model, 1, true
 		var b strings.Builder
 		encoder := json.NewEncoder(&b)
 		encoder.SetEscapeHTML(false)
 		if err := encoder.Encode(body); err != nil {
-			panic(err) // cannot be: they are all ours
+			panic(err) // impossible: all of them are constants
 		}
 		cases = append(cases, Case{Name: name, Route: route, Body: []byte(b.String())})
 	}

@@ -265,6 +265,7 @@ func TestWhatIsProvenIsTrusted(t *testing.T) {
 // TestTheProbeIsRepeated: whatever changes is proven again before it is trusted.
 func TestTheProbeIsRepeated(t *testing.T) {
 	full, other := smallModel(t, chatml), smallModel(t, "other "+chatml)
+	const doubtful = openai.Kinds(1<<openai.KindText | 1<<openai.KindChat)
 	probes := func(h *house) uint64 { s, _ := h.Status("n", "p"); return s.Probes }
 	for name, tc := range map[string]struct {
 		change       func(h *house)
@@ -279,17 +280,17 @@ func TestTheProbeIsRepeated(t *testing.T) {
 		"another root":          {func(h *house) { h.engine("a", Identity{Version: "0.24.0", Root: "/n"}, other, settings[0]) }, time.Minute, Failed, true, false, 2},
 		"another template":      {func(h *house) { h.pool.Files.Set = other; h.apply() }, time.Minute, Failed, true, false, 1},
 		"files that go":         {func(h *house) { h.pool.Files.Set = modelfiles.Set{}; h.apply() }, time.Minute, FilesMissing, false, false, 1},
-		"a doubt":               {func(h *house) { h.Doubt("n", "p") }, time.Minute, Exact, true, true, 2},
-		"a doubt that is right": {func(h *house) { h.engine("a", v24, other, settings[0]); h.Doubt("n", "p") }, time.Minute, Failed, true, false, 2},
+		"a doubt":               {func(h *house) { h.Doubt("n", "p", doubtful) }, time.Minute, Exact, true, true, 2},
+		"a doubt that is right": {func(h *house) { h.engine("a", v24, other, settings[0]); h.Doubt("n", "p", doubtful) }, time.Minute, Failed, true, false, 2},
 		"doubts again and again": {func(h *house) {
 			for range doubtLimit {
-				h.Doubt("n", "p")
+				h.Doubt("n", "p", doubtful)
 				synctest.Wait()
 			}
 		}, time.Minute, Failed, false, false, 4},
 		"doubts of long ago": {func(h *house) {
 			for range doubtLimit {
-				h.Doubt("n", "p")
+				h.Doubt("n", "p", doubtful)
 				synctest.Wait()
 			}
 		}, 61 * time.Minute, Exact, true, true, 5},
@@ -421,7 +422,7 @@ func TestDirectoriesAreLookedAt(t *testing.T) {
 	})
 }
 
-// TestCases: about fifty, all of which can be read, with names of their own; they never change by themselves.
+// TestCases: there are about fifty cases. All can be read and have different names; they never change by themselves.
 func TestCases(t *testing.T) {
 	cases := Cases("m")
 	texts, names := 0, []string{}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/kvasir-dev/kvasir/internal/chatprompt"
 	"github.com/kvasir-dev/kvasir/internal/endpoint"
+	"github.com/kvasir-dev/kvasir/internal/openai"
 	"github.com/kvasir-dev/kvasir/internal/picker"
 )
 
@@ -24,10 +25,10 @@ type keeper struct {
 	bell            chan struct{}
 
 	mu     sync.Mutex
-	pool   *Pool       // guarded by mu; replaced, never changed
-	status Status      // guarded by mu
-	asked  bool        // guarded by mu; all engines are to be asked again
-	doubts []time.Time // guarded by mu; the last doubtLimit ones
+	pool   *Pool                        // guarded by mu; replaced, never changed
+	status Status                       // guarded by mu
+	asked  bool                         // guarded by mu; all engines must be probed again
+	doubts [openai.NumKinds][]time.Time // guarded by mu; the last doubtLimit ones of each kind
 
 	// What follows is the goroutine's own.
 	model      model
@@ -82,23 +83,28 @@ func (k *keeper) set(p *Pool) {
 	k.wake()
 }
 
-func (k *keeper) doubt() {
+func (k *keeper) doubt(kinds openai.Kinds) {
 	k.mu.Lock()
 	k.asked = true
 	k.status.Doubts++
-	k.doubts = append(k.doubts, time.Now())
-	if len(k.doubts) > doubtLimit {
-		k.doubts = k.doubts[1:]
+	for kind := range kinds.All {
+		k.doubts[kind] = append(k.doubts[kind], time.Now())
+		k.doubts[kind] = k.doubts[kind][max(0, len(k.doubts[kind])-doubtLimit):]
 	}
 	k.mu.Unlock()
 	k.wake()
 }
 
-// doubted tells whether doubts have come again and again, though the probe has passed each time.
-func (k *keeper) doubted() bool {
+// doubted are the kinds with repeated doubts, though the probe has passed each time.
+func (k *keeper) doubted() (kinds openai.Kinds) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	return len(k.doubts) == doubtLimit && time.Since(k.doubts[0]) < proveEvery
+	for kind, of := range k.doubts {
+		if len(of) == doubtLimit && time.Since(of[0]) < proveEvery {
+			kinds |= openai.KindsOf(openai.Kind(kind))
+		}
+	}
+	return kinds
 }
 
 func (k *keeper) read() Status {
@@ -125,7 +131,7 @@ func (k *keeper) run(ctx context.Context) {
 	}
 }
 
-// look does what there is to do, and tells when to look again.
+// look does the pending work, and returns when to check again.
 func (k *keeper) look(ctx context.Context) time.Duration {
 	k.mu.Lock()
 	pool := k.pool
@@ -145,10 +151,8 @@ func (k *keeper) look(ctx context.Context) time.Duration {
 	if ctx.Err() != nil {
 		return 0
 	}
-	if (found.texts || found.chats) && k.doubted() {
-		exact.Texts, exact.Chats = nil, nil
-		found = finding{State: Failed, message: fmt.Sprintf(
-			"the probe passes, and yet what engines announce and count did not fit %d times within %s: %s", doubtLimit, proveEvery, found.message)}
+	if doubted := k.doubted(); (found.texts || found.chats) && doubted != 0 {
+		found = distrust(exact, found, doubted)
 	}
 	k.publish(exact)
 	k.tell(found, exact)
@@ -158,6 +162,27 @@ func (k *keeper) look(ctx context.Context) time.Duration {
 	}
 	k.retry = 0
 	return lookEvery
+}
+
+// distrust removes kinds from exact if the engines count and announce other tokens for them, although the probe passes.
+func distrust(exact *picker.Exact, found finding, doubted openai.Kinds) finding {
+	var names []string
+	for kind := range doubted.All {
+		names = append(names, kind.String())
+	}
+	exact.Unproven |= doubted
+	if doubted.Has(openai.KindText) {
+		exact.Texts, found.texts = nil, false
+	}
+	if doubted.Has(openai.KindChat) {
+		exact.Chats, found.chats = nil, false
+	}
+	if !found.texts || !found.chats {
+		found.State = Failed
+	}
+	found.message = fmt.Sprintf("the probe passes, and yet what engines announce and count for requests of the kind %s did not fit %d times within %s; %s",
+		strings.Join(names, ", "), doubtLimit, proveEvery, found.message)
+	return found
 }
 
 // finding is what a look has found.
@@ -177,9 +202,9 @@ func (k *keeper) prove(ctx context.Context, pool *Pool, present []Identity, exac
 		return found
 	}
 	if len(present) == 0 {
-		// Nobody can be asked. What was proven stays: there may be nobody to serve either.
+		// No engine can be asked. The earlier proof remains valid: without engines no request is served either.
 		if k.published != nil {
-			exact.Texts, exact.Chats = k.published.Texts, k.published.Chats
+			exact.Texts, exact.Chats, exact.Unproven = k.published.Texts, k.published.Chats, k.published.Unproven
 		}
 		if exact.Texts != nil || exact.Chats != nil {
 			return k.same()
@@ -201,38 +226,49 @@ func (k *keeper) same() finding {
 	return finding{State: s.State, message: s.Message, texts: s.Texts, chats: s.Chats}
 }
 
-// compare holds ids made here against the answers of all engines. Where some differ, the settings of the engine that
-// cannot be asked for are tried: for texts and for chats, the first with which none differs is kept.
+// compare compares ids made here with the answers of all engines. Where some differ, the settings of the engine that
+// cannot be asked for are tried: for texts and for chats, the first with which the fewest kinds differ is kept.
 func (k *keeper) compare(ctx context.Context, cases []Case, present []Identity, exact *picker.Exact) finding {
 	var texts, chats Verdict
+	var textsBy, chatsBy picker.Prompter
 	for i, s := range settings {
 		if s.ofClass && k.model.tokenizer.OfClass() == nil {
-			continue // the same once more
+			continue // the same again
 		}
 		prompter := k.model.prompter(common(present), s)
-		t, c := Verdict{}, Verdict{}
+		var t, c Verdict
 		for j, id := range present {
 			t2, c2, err := compare(ctx, cases, k.answers[id].replies, prompter)
-			if err != nil {
+			switch {
+			case err != nil:
 				return finding{State: Unproven, message: err.Error()}
+			case j == 0:
+				t, c = t2, c2
+			default:
+				t.add(&t2)
+				c.add(&c2)
 			}
-			t, c = worse(j, &t, &t2), worse(j, &c, &c2)
 		}
 		c.Missing = prompter.Chats()
-		if i == 0 {
-			texts, chats = t, c
+		if i == 0 || t.better(&texts) {
+			texts, textsBy = t, prompter
 		}
-		if t.Proven() && exact.Texts == nil {
-			texts, exact.Texts = t, prompter
-		}
-		if c.Proven() && exact.Chats == nil {
-			chats, exact.Chats = c, prompter
+		if i == 0 || c.better(&chats) {
+			chats, chatsBy = c, prompter
 		}
 		if texts.settled() && chats.settled() {
 			break
 		}
 	}
 	out := finding{texts: texts.Proven(), chats: chats.Proven(), message: fmt.Sprintf("texts: %s; chats: %s", &texts, &chats)}
+	if out.texts {
+		exact.Texts = textsBy
+		exact.Unproven |= texts.Unproven()
+	}
+	if out.chats {
+		exact.Chats = chatsBy
+		exact.Unproven |= chats.Unproven()
+	}
 	switch {
 	case out.texts && out.chats:
 		out.State = Exact
@@ -244,16 +280,8 @@ func (k *keeper) compare(ctx context.Context, cases []Case, present []Identity, 
 	return out
 }
 
-// worse of two verdicts; the second if it is the first one.
-func worse(n int, a, b *Verdict) Verdict {
-	if n == 0 || a.Proven() && !b.Proven() || a.Proven() == b.Proven() && a.Mismatch == nil && b.Mismatch != nil {
-		return *b
-	}
-	return *a
-}
-
-// answer lets an engine of an identity answer the cases, unless one has lately that is still there: those that replace
-// it may have been started with another template. When none answers, what one has answered before still counts, and they
+// answer lets an engine of an identity answer the cases, unless one has recently that is still there: those that replace
+// it might have been started with another template. When none answers, what one has answered before still counts, and they
 // are asked again with the next look.
 func (k *keeper) answer(ctx context.Context, pool *Pool, id Identity, cases []Case) error {
 	before, answered := k.answers[id]
@@ -261,7 +289,7 @@ func (k *keeper) answer(ctx context.Context, pool *Pool, id Identity, cases []Ca
 	if answered && there && time.Since(before.at) < proveEvery {
 		return nil
 	}
-	err := errors.New("none of that kind is there any more")
+	err := errors.New("no engine of that kind is left")
 	for i := range pool.Endpoints {
 		ep := &pool.Endpoints[i]
 		if known, ok := k.identities[ep.Epoch()]; !ok || known.Identity != id {
@@ -288,7 +316,7 @@ func (k *keeper) answer(ctx context.Context, pool *Pool, id Identity, cases []Ca
 	return err
 }
 
-// identify asks the engines what they are that have not said so lately, and lists the identities there are, in order.
+// identify asks the engines what they are that have not said so recently, and lists the identities there are, in order.
 func (k *keeper) identify(ctx context.Context, pool *Pool) []Identity {
 	now := time.Now()
 	var mu sync.Mutex
@@ -357,7 +385,7 @@ func common(present []Identity) string {
 	return present[0].Version
 }
 
-// before tells whether a version is known and older than 0.minor.
+// before reports whether a version is known and older than 0.minor.
 func before(version string, minor int) bool {
 	v, ok := chatprompt.ParseRelease(version)
 	return ok && v < minor
@@ -365,24 +393,25 @@ func before(version string, minor int) bool {
 
 // publish hands over what has changed.
 func (k *keeper) publish(exact *picker.Exact) {
-	if k.published != nil && *k.published == *exact {
+	if k.published != nil && *k.published == *exact { // pointers and sets
 		return
 	}
 	k.published = exact
 	k.config.Publish(k.namespace, k.name, exact)
 }
 
-// tell keeps what was found, and logs what is new.
+// tell stores the findings, and logs new ones.
 func (k *keeper) tell(f finding, exact *picker.Exact) {
 	k.mu.Lock()
 	old := k.status
 	k.status.State, k.status.Message, k.status.Texts, k.status.Chats = f.State, f.message, f.texts, f.chats
 	k.status.AdaptersUntold, k.status.SaltsUntold = exact.AdaptersUntold, exact.SaltsUntold
+	k.status.Unproven = exact.Unproven
 	if f.State == Failed && (old.State != Failed || old.Message != f.message) {
 		k.status.Mismatches++
 	}
 	k.mu.Unlock()
-	if old.State != f.State || old.State == Failed && old.Message != f.message {
-		k.config.Log.Info("How exact tokens are in the picker has changed", "pool", k.name, "state", f.State, "reason", f.message)
+	if old.State != f.State || old.Unproven != exact.Unproven || old.State == Failed && old.Message != f.message {
+		k.config.Log.Info("Tokenizer state changed", "pool", k.name, "state", f.State, "reason", f.message)
 	}
 }

@@ -1,7 +1,7 @@
 // Package conformance keeps the promise that token ids made in the picker are those of the engines. For each pool it
-// loads the model's files, asks the engines what they are, and lets one of each kind answer about fifty requests: only
-// when all ids are equal are those made here trusted. That is repeated when files or engines change, every hour, and
-// when what engines announce raises doubts.
+// loads the model's files, asks the engines what they are, and lets one of each kind answer about eighty requests: of a
+// kind of request (see openai.Kind) ids made here are trusted when all are equal. That is repeated when files or engines
+// change, every hour, and when what engines announce raises doubts.
 package conformance
 
 import (
@@ -17,23 +17,24 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/picker"
 )
 
-// Identity is what an engine says of itself: engines of one identity make the same ids of a request.
+// Identity is what an engine reports about itself: engines of one identity make the same ids of a request.
 type Identity struct {
-	// Version of the engine, like "0.17.1"; empty where it does not say.
+	// Version of the engine, like "0.17.1"; empty where it does not report it.
 	Version string
-	// Root is where it has the model from; empty where it does not say.
+	// Root is where it has the model from; empty where it does not report it.
 	Root string
 }
 
 // Engine asks engines. It must be safe for concurrent use.
 type Engine interface {
-	// Tokens asks for the ids of a request. The error wraps ErrRefused when the engine refuses the request as it is.
+	// Tokens requests the ids of a probe's request, by the most exact route that the engine has. The error wraps ErrRefused
+	// when the engine refuses the request itself.
 	Tokens(ctx context.Context, ep *endpoint.Endpoint, route openai.Route, body []byte, apiKey string) ([]uint32, error)
-	// Identity asks an engine what it is, as far as it says. An error means that it does not answer.
+	// Identity requests an engine's identity, as far as the engine reports it. An error means that it does not answer.
 	Identity(ctx context.Context, ep *endpoint.Endpoint, model, apiKey string) (Identity, error)
 }
 
-// Pool is a pool of which exact tokens are wanted.
+// Pool is a pool that needs exact tokens.
 type Pool struct {
 	Namespace, Name string
 	// Model is the canonical served name.
@@ -43,7 +44,7 @@ type Pool struct {
 	Endpoints []endpoint.Endpoint
 }
 
-// Files say where a model's files come from: one of the three, or nothing.
+// Files are the source of a model's files: one of the three, or none.
 type Files struct {
 	// Dir is a directory.
 	Dir string
@@ -53,7 +54,7 @@ type Files struct {
 	Missing error
 	// Reporters hand the files over.
 	Reporters bool
-	// Template is the file of the chat template that the engines are told to use; empty for the model's own.
+	// Template is the file of the chat template that the engines use; empty for the model's own.
 	Template string
 }
 
@@ -67,7 +68,7 @@ type Config struct {
 	Engine Engine
 	// Publish takes how far exact tokens can be had for a pool, whenever that changes; nil for not at all.
 	Publish func(namespace, pool string, exact *picker.Exact)
-	// Handed gives the files that reporters of a pool have handed over, and their hash; nil if there are none.
+	// Handed returns the files that reporters of a pool have sent, and their hash; nil if there are none.
 	Handed func(namespace, pool string) (set modelfiles.Set, hash string)
 	// CacheBytes bounds what is remembered of the prompts of each pool; 0 is DefaultCacheBytes.
 	CacheBytes int64
@@ -107,10 +108,12 @@ var States = []State{Starting, NoFiles, FilesMissing, TokenizerUnsupported, Unpr
 type Status struct {
 	Namespace, Pool string
 	State           State
-	// Message says why, without any content of users.
+	// Message is the explanation, without any content of users.
 	Message string
-	// Texts and Chats tell which ids made here are trusted.
+	// Texts and Chats report which ids made here are trusted.
 	Texts, Chats bool
+	// Unproven are the request kinds whose ids made here are not trusted, while those of others are.
+	Unproven openai.Kinds
 	// AdaptersUntold and SaltsUntold are those of picker.Exact.
 	AdaptersUntold, SaltsUntold bool
 	// Probes and Mismatches count the probes that were answered, and those of them in which ids differ.
@@ -138,7 +141,7 @@ func New(c Config) *Manager {
 	return &Manager{config: c, pools: map[string]*keeper{}}
 }
 
-// Set makes the pools those. It waits for nothing but what goes on with pools that are gone.
+// Set replaces the pools. It waits only for work on removed pools to end.
 func (m *Manager) Set(pools []Pool) {
 	m.mu.Lock()
 	gone := m.pools
@@ -165,18 +168,18 @@ func (m *Manager) Set(pools []Pool) {
 // Close ends everything.
 func (m *Manager) Close() { m.Set(nil) }
 
-// Look makes the manager look at a pool at once, because its files may have come or changed.
+// Look makes the manager check a pool at once, because its files might have appeared or changed.
 func (m *Manager) Look(namespace, pool string) {
 	if k := m.keeper(namespace, pool); k != nil {
 		k.wake()
 	}
 }
 
-// Doubt tells that what engines of a pool announce raises doubts about ids made here: they are asked again. It does not
-// wait.
-func (m *Manager) Doubt(namespace, pool string) {
+// Doubt reports that announcements of a pool's engines contradict ids made here for some kinds of requests: the engines are
+// probed again. It does not block.
+func (m *Manager) Doubt(namespace, pool string, kinds openai.Kinds) {
 	if k := m.keeper(namespace, pool); k != nil {
-		k.doubt()
+		k.doubt(kinds)
 	}
 }
 
@@ -212,11 +215,12 @@ const (
 	lookEvery = 30 * time.Second
 	// proveEvery is how long an engine's answers count.
 	proveEvery = time.Hour
-	// doubtLimit doubts within proveEvery end the trust in ids though the probe passes, until the first has been so long ago.
+	// doubtLimit doubts about a kind within proveEvery end the trust in its ids though the probe passes, until the first
+	// has been so long ago.
 	doubtLimit = 3
 	// firstRetry and lastRetry bound the wait after no engine has answered.
 	firstRetry, lastRetry = time.Second, lookEvery
-	// identifyTimeout is how long an engine may take to say what it is.
+	// identifyTimeout is how long an engine can take to report its identity.
 	identifyTimeout = 2 * time.Second
 	// identifyAtOnce is how many engines are asked that at once.
 	identifyAtOnce = 8

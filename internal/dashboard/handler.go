@@ -22,9 +22,9 @@ const (
 	// maxBody bounds a request that is explained, maxExplaining how many are at a time.
 	maxBody, maxExplaining = 16 << 20, 2
 	explainTimeout         = 10 * time.Second
-	// What is told where no limit is given.
+	// Default limits.
 	defaultPrefixes, defaultDecisions = 20, 100
-	// beat is how often a stream without decisions says that it is still there, by an empty line.
+	// beat is how often a stream without decisions sends an empty line, to show that it is alive.
 	beat = 10 * time.Second
 )
 
@@ -35,7 +35,7 @@ type Data struct {
 	Explain  func(ctx context.Context, in *picker.Request) (*api.Explanation, error)
 }
 
-// Register adds /decisions, /prefixes and /explain to a server. They are for those who may see metrics.
+// Register adds /decisions, /prefixes and /explain to a server. They need the same right as metrics.
 func Register(mux *http.ServeMux, d Data) {
 	s := &server{Data: d, explaining: make(chan struct{}, maxExplaining)}
 	mux.Handle("GET /decisions", private(s.decisions))
@@ -43,7 +43,7 @@ func Register(mux *http.ServeMux, d Data) {
 	mux.Handle("POST /explain", http.NewCrossOriginProtection().Handler(private(s.explain)))
 }
 
-// private are answers that nobody keeps.
+// private marks answers that must not be cached.
 func private(h http.HandlerFunc) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Cache-Control", "no-store")
@@ -57,17 +57,17 @@ type server struct {
 	explaining chan struct{}
 }
 
-// number reads a parameter between least and most.
+// number reads a parameter of at least least. More than most is most: a client that asks for more than exists gets all of it.
 func number(r *http.Request, name string, usual, least, most int) (int, error) {
 	text := r.URL.Query().Get(name)
 	if text == "" {
 		return usual, nil
 	}
 	n, err := strconv.Atoi(text)
-	if err != nil || n < least || n > most {
-		return 0, fmt.Errorf("%s=%s: want a number from %d to %d", name, strings.ToValidUTF8(text[:min(len(text), 32)], "?"), least, most)
+	if err != nil && !errors.Is(err, strconv.ErrRange) || n < least { // beyond the range n is the nearest number
+		return 0, fmt.Errorf("%s=%s: want a number of at least %d", name, strings.ToValidUTF8(text[:min(len(text), 32)], "?"), least)
 	}
-	return n, nil
+	return min(n, most), nil
 }
 
 func (s *server) decisions(w http.ResponseWriter, r *http.Request) {
@@ -82,7 +82,7 @@ func (s *server) decisions(w http.ResponseWriter, r *http.Request) {
 	if query.Get("follow") != "1" {
 		w.Header().Set("Content-Type", "application/jsonl")
 		for _, d := range s.Ring.Last(n, ended) {
-			_ = lines.Encode(d) // who does not want to know does not get to
+			_ = lines.Encode(d) // a client that has gone misses the answer
 		}
 		return
 	}
@@ -175,7 +175,7 @@ func (s *server) explain(w http.ResponseWriter, r *http.Request) {
 	answer(w, http.StatusOK, e)
 }
 
-// headerOf reads the headers that a request would have, but for those that say who asks here.
+// headerOf reads the headers that a request would have, except those that authenticate the caller here.
 func headerOf(r *http.Request) func(string) string {
 	return func(name string) string {
 		if strings.EqualFold(name, "authorization") || strings.EqualFold(name, "cookie") {
@@ -193,7 +193,7 @@ func answer(w http.ResponseWriter, code int, v any) {
 	}
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(code)
-	_, _ = w.Write(append(body, '\n')) // who does not want to know does not get to
+	_, _ = w.Write(append(body, '\n')) // a client that has gone misses the answer
 }
 
 func fault(w http.ResponseWriter, code int, message string) {
@@ -203,11 +203,11 @@ func fault(w http.ResponseWriter, code int, message string) {
 //go:embed assets
 var assets embed.FS
 
-// policy of the page's content: nothing from elsewhere, nothing to elsewhere, nothing inline, in nobody's frame.
+// policy of the page's content: nothing from elsewhere, nothing to elsewhere, nothing inline, and no framing.
 const policy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 
 // WithPage serves the page at / and its files below /assets/, and everything else by data. The files are the same for all
-// and have nothing of the picker in them: whoever may not see data sees an empty page that asks for a token.
+// and have nothing of the picker in them: a reader without the right sees an empty page that asks for a token.
 func WithPage(data http.Handler) http.Handler {
 	files, err := fs.Sub(assets, "assets")
 	if err != nil {

@@ -17,11 +17,12 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/kvindex"
 	"github.com/kvasir-dev/kvasir/internal/operate"
 	"github.com/kvasir-dev/kvasir/internal/picker"
+	"github.com/kvasir-dev/kvasir/internal/version"
 )
 
 // Facts are what a picker knows of one pool, from all its parts.
 type Facts struct {
-	Spec    picker.Spec // in force
+	Spec    picker.Spec // as applied
 	Stats   picker.PoolStats
 	Totals  operate.Totals
 	Streams []ingest.Status
@@ -37,7 +38,7 @@ type Facts struct {
 // name is namespace/name.
 func (f *Facts) name() string { return f.Stats.Namespace + "/" + f.Stats.Pool }
 
-// Pools puts facts into the words of the API. recent says what counters were before.
+// Pools converts facts to the form of the API. recent has the earlier values of the counters.
 func Pools(all []Facts, recent *Recent) []api.Pool {
 	pools := make([]api.Pool, len(all))
 	for i := range all {
@@ -49,8 +50,9 @@ func Pools(all []Facts, recent *Recent) []api.Pool {
 func (f *Facts) pool(before poolMark) api.Pool {
 	s := &f.Stats
 	p := api.Pool{
-		Namespace: s.Namespace, Name: s.Pool, Model: f.Spec.Model, Strategy: s.Strategy, Policy: f.Spec.Policy.Name, BlockTokens: f.Spec.BlockTokens,
-		Waiting: s.Admission.Waiting, Refused: f.Totals.Refused, Requests: f.Totals.Requests, Outcomes: map[string]int64{},
+		Namespace: s.Namespace, Name: s.Pool, Model: f.Spec.Model, Strategy: s.Strategy, Policy: f.Spec.Policy.Name,
+		BlockTokens: f.Spec.BlockTokens,
+		Waiting:     s.Admission.Waiting, Refused: f.Totals.Refused, Requests: f.Totals.Requests, Outcomes: map[string]int64{},
 		TTFT: quantiles(f.Totals.TTFT, before.ttft), Hits: hits(s.Hits, picker.Hits{}), Recent: hits(s.Hits, before.hits),
 		Blocks: s.Blocks, Held: s.Held, Speculative: s.Speculative, ExactTokens: 1 - s.Without.Share, Inexact: s.Without.Last,
 		Degraded: degraded(f.Judged), Pods: f.pods(before), Rollout: f.rollout(),
@@ -72,13 +74,14 @@ func (f *Facts) pool(before poolMark) api.Pool {
 	}
 	for _, sh := range s.Shadows {
 		p.Shadows = append(p.Shadows, api.Shadow{
-			Name: sh.Name, Strategy: sh.Strategy, Compared: sh.Compared, Agreed: sh.Agreed, SavedSeconds: sh.SavedSeconds, LostSeconds: sh.LostSeconds,
+			Name: sh.Name, Strategy: sh.Strategy, Compared: sh.Compared, Agreed: sh.Agreed, SavedSeconds: sh.SavedSeconds,
+			LostSeconds: sh.LostSeconds,
 		})
 	}
 	return p
 }
 
-// quantiles of the times of late, of all times where there were none of late.
+// quantiles of the times recently, of all times where there were none recently.
 func quantiles(now, before operate.Histogram) *api.Quantiles {
 	late := now
 	for i := range late {
@@ -93,7 +96,7 @@ func quantiles(now, before operate.Histogram) *api.Quantiles {
 	return &api.Quantiles{P50: late.Quantile(0.5), P90: late.Quantile(0.9), P99: late.Quantile(0.99)}
 }
 
-// degraded are the conditions that are not as they should be. Those that cannot be told yet are not among them.
+// degraded are the conditions that are not as they should be. Those that are not known yet are not included.
 func degraded(conditions []metav1.Condition) (out []string) {
 	for i := range conditions {
 		if c := &conditions[i]; c.Status == metav1.ConditionFalse {
@@ -107,7 +110,7 @@ func degraded(conditions []metav1.Condition) (out []string) {
 	return out
 }
 
-// rollout is how far the operator has told that the template is rolled out; nil without an operator.
+// rollout is the progress of the template's rollout that the operator has reported; nil without an operator.
 func (f *Facts) rollout() *api.Rollout {
 	if f.Written == nil || f.Written.Spec.Template == nil {
 		return nil
@@ -203,7 +206,7 @@ func cutNumber(s string) (head, number string) {
 	return s[:i], strings.TrimLeft(s[i:], "0")
 }
 
-// NotReady says why a picker is not, for people.
+// NotReady explains to people why a picker is not ready.
 func NotReady(why string) string {
 	if why == "" {
 		return ""
@@ -214,7 +217,8 @@ func NotReady(why string) string {
 // Live is what one replica knows now.
 func Live(name string, now, started time.Time, notReady string, problems []string, pools []api.Pool) api.Live {
 	return api.Live{
-		Picker: name, Time: now.UTC(), Started: started.UTC(), Ready: notReady == "", NotReady: NotReady(notReady),
+		Picker: name, Version: version.Get().Version, Time: now.UTC(), Started: started.UTC(),
+		Ready: notReady == "", NotReady: NotReady(notReady),
 		Problems: problems, Pools: pools,
 	}
 }

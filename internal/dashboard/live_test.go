@@ -117,7 +117,7 @@ func TestRecentCountersReachAMinuteBack(t *testing.T) {
 	if len(recent.marks) > 14 {
 		t.Errorf("%d marks are kept", len(recent.marks))
 	}
-	f.Stats.Hits = picker.Hits{Answers: 3} // a pool of that name was made anew
+	f.Stats.Hits = picker.Hits{Answers: 3} // a pool of that name was made again
 	if p := Pools([]Facts{f}, recent)[0]; p.Recent.Answers != 3 {
 		t.Errorf("%+v", p.Recent)
 	}

@@ -13,7 +13,7 @@ import (
 // recentSpan is how far back recent counters reach, about.
 const recentSpan = time.Minute
 
-// Recent remembers counters for a minute, so that it can be told what has changed in it. It is safe for concurrent use.
+// Recent remembers counters for a minute, to compute their change in that minute. It is safe for concurrent use.
 type Recent struct {
 	mu    sync.Mutex
 	marks []mark // by time
@@ -31,7 +31,7 @@ type poolMark struct {
 	endpoints map[endpoint.ID]picker.Hits
 }
 
-// Observe notes the counters of all pools at a time. It is to be called every few seconds.
+// Observe records the counters of all pools at a time. Call it every few seconds.
 func (r *Recent) Observe(now time.Time, pools []Facts) {
 	m := mark{at: now, pools: map[string]poolMark{}}
 	for i := range pools {

@@ -11,18 +11,18 @@ import (
 const (
 	// ringSize is how many decisions are kept.
 	ringSize = api.MaxDecisions
-	// watchedPause is the mean time between two decisions that are taken down while somebody follows, and restPause
-	// otherwise; burst of them may come at once.
+	// watchedPause is the mean time between two recorded decisions while a client follows, and restPause otherwise; burst
+	// of them can be recorded at once.
 	watchedPause, restPause = 5 * time.Millisecond, 500 * time.Millisecond
 	burst                   = 32
-	// maxFollowers bounds who follows; behind is how many decisions one may be behind before some are left out.
+	// maxFollowers bounds the followers; behind is how many decisions a follower can lag before some are left out.
 	maxFollowers, behind = 16, 256
 )
 
 // Ring keeps the last decisions. It implements picker.Recorder, and is safe for concurrent use.
 type Ring struct {
 	passed    atomic.Int64 // decisions since the last one that was taken down
-	due       atomic.Int64 // until when what was taken down would take if it came evenly, nanoseconds since 1970
+	due       atomic.Int64 // when the recorded decisions would end if they were evenly spaced, nanoseconds since 1970
 	following atomic.Int32 // len(followers), to be read without the lock
 
 	mu        sync.Mutex // guards what follows
@@ -31,7 +31,7 @@ type Ring struct {
 	followers map[*Follower]struct{}
 }
 
-// Follower gets decisions as they are made, and again when their requests end. Whoever is too slow misses some.
+// Follower gets decisions as they are made, and again when their requests end. A follower that is too slow misses some.
 type Follower struct {
 	C    chan api.Decision
 	ring *Ring
@@ -40,7 +40,7 @@ type Follower struct {
 // NewRing returns an empty ring.
 func NewRing() *Ring { return &Ring{followers: map[*Follower]struct{}{}} }
 
-// Wants implements picker.Recorder: so many a second, with short bursts, more while somebody follows.
+// Wants implements picker.Recorder: a limited rate with short bursts, higher while a client follows.
 func (r *Ring) Wants(now time.Time) (passed int64, ok bool) {
 	n := r.passed.Add(1)
 	pause := int64(restPause)
@@ -82,7 +82,7 @@ func (r *Ring) Ended(d api.Decision) {
 	r.tell(d)
 }
 
-// tell gives a decision to all who follow. r.mu is held.
+// tell sends a decision to all followers. r.mu is held.
 func (r *Ring) tell(d api.Decision) {
 	for f := range r.followers {
 		select {
@@ -113,8 +113,8 @@ func (r *Ring) lastOf(n int, ended bool) []api.Decision {
 	return out
 }
 
-// Follow gives the last n decisions and all that come after, without a gap; nil when too many follow already. The
-// follower must be closed.
+// Follow returns the last n decisions and a follower for all later ones, without a gap; nil when there are too many
+// followers. The follower must be closed.
 func (r *Ring) Follow(n int, ended bool) ([]api.Decision, *Follower) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -123,8 +123,8 @@ func (r *Ring) Follow(n int, ended bool) ([]api.Decision, *Follower) {
 	}
 	f := &Follower{C: make(chan api.Decision, behind), ring: r}
 	r.followers[f] = struct{}{}
-	r.following.Store(int32(len(r.followers))) //nolint:gosec // few
-	r.due.Store(0)                             // whoever comes sees decisions at once
+	r.following.Store(int32(len(r.followers)))
+	r.due.Store(0) // a new follower sees decisions at once
 	return r.lastOf(n, ended), f
 }
 
@@ -133,5 +133,5 @@ func (f *Follower) Close() {
 	f.ring.mu.Lock()
 	defer f.ring.mu.Unlock()
 	delete(f.ring.followers, f)
-	f.ring.following.Store(int32(len(f.ring.followers))) //nolint:gosec // few
+	f.ring.following.Store(int32(len(f.ring.followers)))
 }

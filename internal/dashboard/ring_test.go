@@ -52,7 +52,7 @@ func TestSoManyAreTakenDown(t *testing.T) {
 	for name, tc := range map[string]struct {
 		follow bool
 		want   int // in 10 s, of 1000 a second
-	}{"nobody follows": {false, burst + 20}, "somebody follows": {true, burst + 2000}} {
+	}{"no client follows": {false, burst + 20}, "a client follows": {true, burst + 2000}} {
 		t.Run(name, func(t *testing.T) {
 			r := NewRing()
 			if tc.follow {
@@ -78,7 +78,7 @@ func TestSoManyAreTakenDown(t *testing.T) {
 
 func TestWhoComesSeesDecisionsAtOnce(t *testing.T) {
 	r := NewRing()
-	for range 1000 { // uses up what there is at rest
+	for range 1000 { // uses up the burst
 		r.Wants(start)
 	}
 	if _, ok := r.Wants(start); ok {

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -151,7 +152,7 @@ func TestAFullDiskIsToldAndPasses(t *testing.T) {
 
 func TestIDsTellPrefixesApartAndNothingElse(t *testing.T) {
 	keys := map[int]uint64{0: 0, 512: 11, 1008: 12, 1024: 13}
-	at := func(n int) uint64 { // keys of whole blocks of 16
+	at := func(n int) uint64 { // keys of full blocks of 16
 		best := 0
 		for end := range keys {
 			if end <= n && end > best {
@@ -225,7 +226,7 @@ func TestBadLinesAreSkippedAndTold(t *testing.T) {
 	}
 	for i, want := range []int{2, 4, 5} {
 		if l := skipped.First[i]; l.Number != want || l.Err == nil {
-			t.Errorf("line %d is told as %d: %v", want, l.Number, l.Err)
+			t.Errorf("line %d is reported as %d: %v", want, l.Number, l.Err)
 		}
 	}
 	if told := skipped.String(); len(skipped.First) != maxTold || !strings.Contains(told, "22; line 2: ") || !strings.Contains(told, "line 4: 1 ids for 600 tokens") || !strings.HasSuffix(told, "...") {
@@ -235,7 +236,7 @@ func TestBadLinesAreSkippedAndTold(t *testing.T) {
 		t.Errorf("a log without a record: %v", err)
 	}
 	if all := (&Skipped{}).String(); all != "" {
-		t.Errorf("nothing is told as %q", all)
+		t.Errorf("no skipped lines are reported as %q", all)
 	}
 }
 
@@ -306,5 +307,48 @@ func TestALogBecomesATrace(t *testing.T) {
 	}
 	if _, err := trace.ReadGzip(&text); err != nil {
 		t.Errorf("it is no trace: %v", err)
+	}
+}
+
+// tight is a file on a disk with little room.
+type tight struct {
+	text  []byte
+	room  int
+	stuck bool // it cannot be made shorter
+}
+
+func (f *tight) Write(p []byte) (int, error) {
+	n := min(len(p), f.room-len(f.text))
+	f.text = append(f.text, p[:n]...)
+	if n < len(p) {
+		return n, syscall.ENOSPC
+	}
+	return n, nil
+}
+
+func (f *tight) Truncate(size int64) error {
+	if f.stuck {
+		return syscall.EIO
+	}
+	f.text = f.text[:size]
+	return nil
+}
+
+// TestAFullDiskLeavesNoTornLine: a record that does not fit is taken back, and if that fails, it is reported.
+func TestAFullDiskLeavesNoTornLine(t *testing.T) {
+	f := &tight{room: 13}
+	size, whole, err := appendLine(f, 0, []byte("one line\n"))
+	if err != nil || !whole {
+		t.Fatal(whole, err)
+	}
+	if size, whole, err = appendLine(f, size, []byte("another\n")); err == nil || !whole || size != 9 {
+		t.Errorf("size %d, whole %v, %v", size, whole, err)
+	}
+	f.room = 100
+	if _, _, err = appendLine(f, size, []byte("a third\n")); err != nil || string(f.text) != "one line\na third\n" {
+		t.Errorf("%q, %v", f.text, err)
+	}
+	if _, whole, err = appendLine(&tight{room: 3, stuck: true}, 0, []byte("another\n")); err == nil || whole {
+		t.Errorf("whole %v, %v", whole, err)
 	}
 }

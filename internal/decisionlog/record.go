@@ -17,26 +17,26 @@ import (
 	"strings"
 )
 
-// BlockTokens is how many prompt tokens an id of a line stands for.
+// BlockTokens is how many prompt tokens one block id of a line covers.
 const BlockTokens = 512
 
 // Record is a decision and its outcome.
 type Record struct {
 	// Timestamp of the request's arrival, milliseconds since 1970.
 	Timestamp int64 `json:"timestamp"`
-	// Input and Output are the lengths of prompt and answer in tokens; Output is 0 when the answer did not tell.
+	// Input and Output are the lengths of prompt and answer in tokens; Output is 0 when the answer did not report it.
 	Input  int `json:"input_length"`
 	Output int `json:"output_length"`
 	// Blocks are chained ids of the prompt's blocks of 512 tokens, ceil(Input/512) of them; where the tokens are not known,
-	// of as much text as should be 512 tokens. Equal ids mean equal prefixes. There are none of prompts that are too short
-	// to have one, nor of those whose beginning only is known.
+	// of as much text as should be 512 tokens. Equal ids mean equal prefixes. Prompts that are too short for a block have
+	// none, and neither do prompts with only a known beginning.
 	Blocks []uint64 `json:"hash_ids"`
 	// Session is the conversation; 0 without one.
 	Session uint64 `json:"session,omitempty"`
 
 	Pool  string `json:"pool"`
 	Model string `json:"model"`
-	// Strategy in force, and where the prompt's ids came from.
+	// Strategy that was applied, and where the prompt's ids came from.
 	Strategy string `json:"strategy"`
 	Tokens   string `json:"tokens"`
 	// Candidates are the endpoints that were scored, the best first, at most MaxCandidates; Scored is how many there were.
@@ -47,11 +47,13 @@ type Record struct {
 	Attempt  int    `json:"attempt"`
 
 	// Outcome is completed, client_gone, failed, rejected or unreported; or refused, by the picker, for Reason: the code of
-	// the answer. Who was refused, or has gone while waiting in the picker, has no candidates.
+	// the answer. A request that was refused, or left while waiting in the picker, has no candidates.
 	Outcome string `json:"outcome"`
 	Reason  string `json:"reason,omitempty"`
-	// Cached is how many prompt tokens the engine found in its cache, -1 when it did not say.
+	// Cached is how many prompt tokens the engine found in its cache, -1 when it did not report it.
 	Cached int `json:"cached"`
+	// Miss is why nothing was found of what the index had; empty where something was.
+	Miss string `json:"miss,omitempty"`
 	// Waited in the picker, until the FirstToken, and until the end, in milliseconds; FirstToken is 0 for answers that
 	// are not streamed.
 	Waited     float64 `json:"waited_ms"`
@@ -107,18 +109,18 @@ func mix(x uint64) uint64 {
 	return x ^ x>>31
 }
 
-// AppendBlocks appends the ids of a prompt of so many tokens. key gives the chained key of the prompt's first n tokens,
+// AppendBlocks appends the ids of a prompt of so many tokens. key returns the chained key of the prompt's first n tokens,
 // as near to n as there is one, and not beyond.
 func (s Salt) AppendBlocks(dst []uint64, tokens int, key func(n int) uint64) []uint64 {
 	for end := BlockTokens; end < tokens+BlockTokens; end += BlockTokens {
 		n := min(end, tokens)
-		// A last part that has no whole block of its own has the key of the part before: its length tells them apart.
+		// A last part without a full block of its own has the key of the part before: its length distinguishes them.
 		dst = append(dst, s.ID(mix(key(n))^uint64(n)))
 	}
 	return dst
 }
 
-// ErrFormat is wrapped by errors about a log that is not what its format says.
+// ErrFormat is wrapped by errors about a log that does not follow its format.
 var ErrFormat = errors.New("not a decision log")
 
 const (
@@ -134,10 +136,10 @@ type Skipped struct {
 	First []Line
 }
 
-// maxTold bounds how many lines are told one by one.
+// maxTold bounds how many lines are reported one by one.
 const maxTold = 10
 
-// Line is a line, numbered from 1, and what is wrong with it.
+// Line is a line, numbered from 1, and its error.
 type Line struct {
 	Number int
 	Err    error
@@ -149,7 +151,7 @@ func (s *Skipped) add(number int, err error) {
 	}
 }
 
-// String tells the lines in a sentence; empty without any.
+// String describes the lines in a sentence; empty without any.
 func (s *Skipped) String() string {
 	if s.Lines == 0 {
 		return ""
@@ -165,8 +167,8 @@ func (s *Skipped) String() string {
 	return told.String()
 }
 
-// Read reads a log, sorted by time: lines are written when requests end. Lines that are no records are skipped and told.
-// It fails with ErrFormat where there are others, but no records.
+// Read reads a log, sorted by time: lines are written when requests end. Lines that are no records are skipped and counted.
+// It fails with ErrFormat if no line is a record.
 func Read(r io.Reader) (list []Record, skipped Skipped, err error) {
 	lines := bufio.NewScanner(r)
 	lines.Buffer(make([]byte, 0, 64<<10), maxLine)

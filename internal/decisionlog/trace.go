@@ -4,13 +4,13 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/trace"
 )
 
-// usualAnswer is the length in tokens of the answers of a log that tells the length of none.
+// usualAnswer is the length in tokens of the answers of a log without any answer lengths.
 const usualAnswer = 256
 
 // Trace makes a request trace of a log, for a lab to replay: the requests with a prompt that neither a picker nor an engine
-// has refused, who may have come again, their times counted from the first. Where there is no prompt to match (a form, an
-// image) the length is that of the body, and tells nothing. Answers whose length is not known get the mean of the
-// others, or usualAnswer where none is known; prompts without ids share nothing with any other.
+// has refused (refused ones can have been sent again), their times counted from the first. If there is no prompt to match
+// (a form, an image), the length is that of the body, and has no meaning. Answers whose length is not known get the mean of
+// the others, or usualAnswer where none is known; prompts without ids share nothing with any other.
 func Trace(list []Record) []trace.Request {
 	total, known := 0, 0
 	for i := range list {

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -18,7 +19,7 @@ import (
 const (
 	current  = "decisions.jsonl"
 	saltFile = "salt"
-	// waiting is how many records may wait to be written; more are dropped and counted.
+	// waiting is how many records can wait to be written; more are dropped and counted.
 	waiting = 1024
 )
 
@@ -33,7 +34,7 @@ type Options struct {
 	Now func() time.Time
 }
 
-// Writer writes records to files of bounded size and number. Its methods may be called from any goroutine.
+// Writer writes records to files of bounded size and number. Its methods can be called from any goroutine.
 type Writer struct {
 	options Options
 	salt    Salt
@@ -46,7 +47,7 @@ type Writer struct {
 	failed  atomic.Pointer[error]
 }
 
-// Open begins or goes on with a log. It fails when the directory cannot be made or written.
+// Open begins or continues a log. It fails when the directory cannot be made or written.
 func Open(o Options) (*Writer, error) {
 	if o.Now == nil {
 		o.Now = time.Now
@@ -73,8 +74,8 @@ func Open(o Options) (*Writer, error) {
 // Salt of the log.
 func (w *Writer) Salt() Salt { return w.salt }
 
-// Write hands a record over, and drops it when too many wait. It never blocks. The record belongs to the writer then.
-// What comes after Close is not written.
+// Write passes a record to the writer, which owns it from then on, and drops it when too many wait. It never blocks.
+// Records that arrive after Close are not written.
 func (w *Writer) Write(r *Record) {
 	select {
 	case w.records <- r:
@@ -137,9 +138,10 @@ func (o *output) write(r *Record) {
 		o.file, o.size, err = openFile(o.options.Dir)
 	}
 	if err == nil {
-		var n int
-		n, err = o.file.Write(o.line.Bytes())
-		o.size += int64(n)
+		var whole bool
+		if o.size, whole, err = appendLine(o.file, o.size, o.line.Bytes()); !whole {
+			_ = o.end() // opening it again ends the line
+		}
 	}
 	if err != nil {
 		o.dropped.Add(1)
@@ -147,6 +149,19 @@ func (o *output) write(r *Record) {
 		return
 	}
 	o.written.Add(1)
+}
+
+// appendLine appends a line to a file of a size, and returns the new size. If a line does not fit on the disk, it removes
+// the part that was written; whole is false if it cannot.
+func appendLine(f interface {
+	io.Writer
+	Truncate(size int64) error
+}, size int64, line []byte) (after int64, whole bool, err error) {
+	n, err := f.Write(line)
+	if err == nil || n == 0 {
+		return size + int64(n), true, err
+	}
+	return size, f.Truncate(size) == nil, err
 }
 
 // end closes the file.
@@ -159,7 +174,7 @@ func (o *output) end() error {
 	return err
 }
 
-// rotate gives the present file its own name, and removes the oldest ones.
+// rotate renames the present file, and removes the oldest ones.
 func (w *Writer) rotate() error {
 	name := filepath.Join(w.options.Dir, "decisions-"+w.options.Now().UTC().Format("20060102T150405.000000000")+".jsonl")
 	if err := os.Rename(filepath.Join(w.options.Dir, current), name); err != nil {
@@ -185,7 +200,7 @@ func openFile(dir string) (*os.File, int64, error) {
 	return f, size, nil
 }
 
-// endLine ends a line that broke off, and gives the file's size.
+// endLine ends an incomplete line, and returns the file's size.
 func endLine(f *os.File) (int64, error) {
 	info, err := f.Stat()
 	if err != nil || info.Size() == 0 {

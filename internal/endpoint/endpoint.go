@@ -45,14 +45,18 @@ type Endpoint struct {
 	// EventsAddress and ReplayAddress are host:port of the engine's event publisher and its replay socket for this
 	// rank; empty when there is none.
 	EventsAddress, ReplayAddress string
-	// DialsIn tells that the engine's publisher connects to the picker, in place of EventsAddress; DialRank is the
-	// global rank, which the engine adds to the port that it dials.
-	DialsIn  bool
-	DialRank int
-	// RankHeader is the value of X-data-parallel-rank (the global rank) for pods whose ranks share one HTTP port;
-	// -1 when the header is not needed.
+	// EventsAssumed reports that EventsAddress is not configured: it is the default, and the engine's own report replaces
+	// it. ReplayAssumed is the same for ReplayAddress.
+	EventsAssumed, ReplayAssumed bool
+	// DialsIn reports that the engine's publisher connects to the picker, in place of EventsAddress.
+	DialsIn bool
+	// EventRank is the global data-parallel rank: the engine names its publishers by it, and adds it to the ports that it
+	// binds and dials.
+	EventRank int
+	// RankHeader is the value of X-data-parallel-rank (the global rank) for pods whose ranks share one HTTP port; -1 when
+	// the header is not needed.
 	RankHeader int
-	// Island the endpoint lies in; empty when the pool has none.
+	// Island of the endpoint; empty when the pool has none.
 	Island string
 	// Wire is how the engine's HTTP server is spoken to.
 	Wire Wire
@@ -71,11 +75,11 @@ type Wire struct {
 	Unchecked      bool
 }
 
-// Pickable tells whether new requests may go to the endpoint.
+// Pickable reports whether new requests can go to the endpoint.
 func (e *Endpoint) Pickable() bool { return e.Ready && !e.Terminating }
 
-// Epoch identifies the endpoint's life as far as the cluster tells: a new address is a new life even under the same
-// identity.
+// Epoch identifies the endpoint's life as far as the cluster shows it: a new address is a new life even under the same
+// identity. The source of its events is not part of it: the engine might be the same behind other ports.
 func (e *Endpoint) Epoch() string {
-	return e.ID.String() + "@" + e.Address + e.Socket + "@" + e.EventsAddress
+	return e.ID.String() + "@" + e.Address + e.Socket
 }

@@ -17,6 +17,7 @@
 // What is modelled after the engine:
 //   - Blocks are cached, and their events queued, when a step schedules them, before it computes them, per prefill
 //     chunk. Generated tokens fill blocks like prompt tokens do. The last generated token is never computed.
+//   - A request for log probabilities of its prompt does not read the cache, and is cached.
 //   - Only full blocks are cached. At most all but one token of a prompt is taken from the cache, so that a prompt of
 //     whole blocks that is sent twice recomputes its last block, and two physical blocks then hold the same hash.
 //   - A finished or aborted request's blocks keep their hashes and go to the end of the free queue tail first, so that

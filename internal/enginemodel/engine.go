@@ -18,7 +18,7 @@ const (
 // ErrInvalid is wrapped by errors about a request that no engine accepts.
 var ErrInvalid = errors.New("invalid request")
 
-// ContextError says that a prompt leaves no room for output.
+// ContextError means that a prompt leaves no room for output.
 type ContextError struct {
 	// Max is the model's context length; Prompt and Output are what was asked, all in tokens.
 	Max, Prompt, Output int
@@ -37,7 +37,7 @@ type Config struct {
 	// MaxBatchedTokens bounds the tokens of a step, MaxSeqs the requests that run at a time.
 	MaxBatchedTokens int
 	MaxSeqs          int
-	// MaxModelLen bounds prompt and output together, in tokens; 0 takes what the pool holds. It may not exceed that.
+	// MaxModelLen bounds prompt and output together, in tokens; 0 takes what the pool holds. It must not exceed that.
 	MaxModelLen int
 	// Time is how long steps take; the zero model takes no time.
 	Time TimeModel
@@ -53,7 +53,7 @@ type Config struct {
 	NoPrefixCaching bool
 }
 
-// Engine schedules requests over a pool of blocks. Not safe for concurrent use, but for NewRequest.
+// Engine schedules requests over a pool of blocks. It is not safe for concurrent use, except for NewRequest.
 type Engine struct {
 	cfg   Config
 	chain Chain
@@ -62,7 +62,7 @@ type Engine struct {
 	waiting []*Request // in order of service
 	running []*Request // in order of admission
 
-	// idleStep asks for a step although there may be nothing to compute, so that an abort or a flush takes effect.
+	// idleStep asks for a step although there might be nothing to compute, so that an abort or a flush takes effect.
 	idleStep bool
 	stats    Stats
 	res      StepResult // reused
@@ -142,7 +142,7 @@ func (e *Engine) Add(r *Request, now time.Duration) {
 }
 
 // Abort ends a request at once and frees its blocks. It reports false if the request had ended already. Call it between
-// steps; a step follows even if nothing else is to be done.
+// steps; a step follows even if there is nothing else to do.
 func (e *Engine) Abort(r *Request, now time.Duration) bool {
 	switch r.state {
 	case stateWaiting:
@@ -158,8 +158,8 @@ func (e *Engine) Abort(r *Request, now time.Duration) bool {
 	return true
 }
 
-// ResetPrefixCache forgets all cached blocks. It reports false and does nothing while a request holds blocks. The event
-// that tells of it leaves with the next step that has something to compute, as in the engine.
+// ResetPrefixCache forgets all cached blocks. It reports false and does nothing while a request holds blocks. Its
+// event is sent with the next step that has something to compute, as in the engine.
 func (e *Engine) ResetPrefixCache() bool {
 	if !e.pool.Reset() {
 		return false
@@ -168,8 +168,8 @@ func (e *Engine) ResetPrefixCache() bool {
 	return true
 }
 
-// Evict forgets the n least recently used cached blocks that no request holds, as allocation would. A step follows even
-// if nothing else is to be done, so that the events leave.
+// Evict forgets the n least recently used cached blocks that no request holds, as allocation would. A step follows even if
+// there is nothing else to do, so that the events are sent.
 func (e *Engine) Evict(n int) {
 	e.pool.EvictOldest(n, e.evicted)
 	e.idleStep = true
@@ -186,7 +186,7 @@ func (e *Engine) Match(adapter, salt string, tokens []uint32) int {
 	return len(hashes)
 }
 
-// end gives a request's blocks back.
+// end frees a request's blocks.
 func (e *Engine) end(r *Request, now time.Duration) {
 	e.pool.Release(r.blocks)
 	r.blocks = nil

@@ -395,7 +395,7 @@ func TestHitsNeverExceedAnInfiniteCache(t *testing.T) {
 	}
 }
 
-// naiveCache serves one request at a time with content as keys; it knows no twins, so that prompts must not be whole
+// naiveCache serves one request at a time with content as keys; it has no twins, so prompts must not consist of full
 // blocks.
 type naiveCache struct {
 	size int
@@ -515,7 +515,7 @@ func TestPreemptedRequestIsServedFirst(t *testing.T) {
 	e.Step(0)
 	for old.Preemptions+young.Preemptions == 0 {
 		if _, ok := e.Step(0); !ok {
-			t.Fatal("nobody was preempted")
+			t.Fatal("no request was preempted")
 		}
 	}
 	e.Add(late, 0)
@@ -556,7 +556,7 @@ func TestWhatIsHopelessCannotBeAdmitted(t *testing.T) {
 				for _, r.lacked = range []int{was, rng.IntN(20)} {
 					if e.hopeless(r, budget) {
 						if hopeless++; fits {
-							t.Fatalf("seed %d: %d tokens with %d blocks cached, of which %d are unused, fit into %d free ones", seed, len(r.tokens), hits, unused, e.pool.Free())
+							t.Fatalf("seed %d: %d tokens with %d blocks cached (%d of them unused) fit into %d free ones", seed, len(r.tokens), hits, unused, e.pool.Free())
 						}
 					}
 				}

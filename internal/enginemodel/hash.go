@@ -32,8 +32,8 @@ func fold(a, b uint64) uint64 {
 	return hi ^ lo
 }
 
-// Root is the parent of first blocks: it depends on the LoRA adapter's name and the cache salt, both of which may be
-// empty. It is not itself the hash of a block.
+// Root is the parent of first blocks: it depends on the LoRA adapter's name and the cache salt, and both can
+// be empty. It is not itself the hash of a block.
 func (c Chain) Root(adapter, salt string) Hash {
 	h := fold(c.seed^mix0, mix1)
 	h = foldString(h, adapter)

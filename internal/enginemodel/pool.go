@@ -28,7 +28,7 @@ type twins struct {
 	count       int32
 }
 
-// Pool is a fixed number of reference-counted blocks, of which those that nobody references wait in a free queue:
+// Pool is a fixed number of reference-counted blocks. Unreferenced blocks wait in a free queue:
 // allocation takes from its front, and thereby evicts what the block had cached. Not safe for concurrent use.
 type Pool struct {
 	blocks []blockState
@@ -53,7 +53,7 @@ func NewPool(n int) *Pool {
 // Len is the number of blocks.
 func (p *Pool) Len() int { return len(p.blocks) }
 
-// Free is the number of blocks that nobody references, cached or not.
+// Free is the number of unreferenced blocks, cached or not.
 func (p *Pool) Free() int { return p.free }
 
 // Cached is the number of physical blocks that hold a hash.
@@ -93,7 +93,7 @@ func (p *Pool) Allocate() (b Block, evicted Hash, ok bool) {
 	return b, evicted, true
 }
 
-// Commit caches the referenced block b under h. Another block may hold h already.
+// Commit caches the referenced block b under h. Another block can hold h already.
 func (p *Pool) Commit(b Block, h Hash) {
 	s := &p.blocks[b]
 	if s.refs == 0 || s.hash != 0 || h == 0 {
@@ -112,14 +112,14 @@ func (p *Pool) Commit(b Block, h Hash) {
 	p.cached[h] = t
 }
 
-// Release drops one reference from each block of a request, last block first. Blocks that nobody references any more
-// become free: those with a hash will be reallocated last, the request's tail before its root; those without one first.
+// Release drops one reference from each block of a request, last block first. Blocks without references become
+// free: those with a hash will be reallocated last, the request's tail before its root; those without one first.
 func (p *Pool) Release(blocks []Block) {
 	for i := len(blocks) - 1; i >= 0; i-- {
 		b := blocks[i]
 		s := &p.blocks[b]
 		if s.refs <= 0 {
-			panic(fmt.Sprintf("enginemodel: releasing block %d, which nobody references", b))
+			panic(fmt.Sprintf("enginemodel: releasing block %d, which has no references", b))
 		}
 		s.refs--
 		switch {

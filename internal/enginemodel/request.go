@@ -7,7 +7,7 @@ import (
 
 // Spec describes a request to the engine.
 type Spec struct {
-	// Prompt holds the prompt's token ids; the engine keeps the slice and may append to it.
+	// Prompt holds the prompt's token ids; the engine keeps the slice and can append to it.
 	Prompt []uint32
 	// MaxTokens is the number of tokens to generate: every request ends by length. It is cut so that prompt and output
 	// fit the model's context.
@@ -17,9 +17,11 @@ type Spec struct {
 	AdapterID int
 	// Salt separates caches of tenants.
 	Salt string
+	// NoLookup computes all of the prompt, as requests for log probabilities of its tokens need.
+	NoLookup bool
 	// Slot is the driver's own number for the request.
 	Slot int
-	// Known is what Know says of the prompt; nil lets NewRequest work it out.
+	// Known is the result of Know for the prompt; nil makes NewRequest compute it.
 	Known *Known
 }
 
@@ -32,10 +34,11 @@ type Known struct {
 
 // Know works out a prompt with an adapter and a salt, for all engines of one seed and block size.
 func (e *Engine) Know(adapter, salt string, prompt []uint32) *Known {
-	return &Known{e.chain.Hashes(make([]Hash, 0, len(prompt)/e.cfg.BlockSize), e.chain.Root(adapter, salt), prompt, e.cfg.BlockSize), sampleOf(prompt)}
+	return &Known{e.chain.Hashes(make([]Hash, 0, len(prompt)/e.cfg.BlockSize), e.chain.Root(adapter, salt), prompt, e.cfg.BlockSize),
+		sampleOf(prompt)}
 }
 
-// Request is a request inside an engine. The engine writes it; a driver may read it between steps.
+// Request is a request inside an engine. The engine writes it; a driver can read it between steps.
 type Request struct {
 	Slot      int
 	Adapter   string
@@ -55,6 +58,8 @@ type Request struct {
 	hashes []Hash   // of the full blocks of tokens, as far as computed
 	root   Hash
 	sample uint64
+	// noLookup as in Spec.
+	noLookup bool
 
 	state     state
 	blocks    []Block
@@ -76,7 +81,7 @@ const (
 // PromptTokens is the length of the prompt.
 func (r *Request) PromptTokens() int { return r.prompt }
 
-// prefilling tells whether the request has more to compute than its latest token, decoding that it has not.
+// prefilling reports whether the request has more to compute than its latest token, decoding that it has not.
 func (r *Request) prefilling() bool { return len(r.tokens)-r.computed > 1 || r.computed < r.prompt }
 func (r *Request) decoding() bool   { return !r.prefilling() }
 func (r *Request) any() bool        { return true }
@@ -102,7 +107,7 @@ func (e *Engine) NewRequest(spec Spec) (*Request, error) {
 	r := &Request{
 		Slot: spec.Slot, Adapter: spec.Adapter, AdapterID: spec.AdapterID, Salt: spec.Salt,
 		MaxTokens: min(spec.MaxTokens, e.cfg.MaxModelLen-n),
-		tokens:    spec.Prompt, prompt: n,
+		tokens:    spec.Prompt, prompt: n, noLookup: spec.NoLookup,
 	}
 	r.root = e.chain.Root(spec.Adapter, spec.Salt)
 	r.hashes = make([]Hash, 0, r.likelyBlocks(e.cfg.BlockSize))
@@ -127,7 +132,7 @@ func AppendAnswer(dst, prompt []uint32, n int) []uint32 {
 // sampleOf is what the answer to a prompt depends on.
 func sampleOf(prompt []uint32) uint64 { return uint64(Chain{}.Next(1, prompt)) }
 
-// likelyBlocks is how many blocks to make room for: all, unless the output may be very long.
+// likelyBlocks is how many blocks to make room for: all, unless the output might be very long.
 func (r *Request) likelyBlocks(blockSize int) int {
 	return ceilDiv(r.prompt+min(r.MaxTokens, 4096), blockSize)
 }

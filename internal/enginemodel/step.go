@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// EventKind tells events apart.
+// EventKind distinguishes events.
 type EventKind uint8
 
 // The kinds of events.
@@ -98,8 +98,8 @@ func (e *Engine) Step(now time.Duration) (StepResult, bool) {
 	return out, true
 }
 
-// schedule decides what the next step computes: running requests come first, then waiting ones. In an uneven engine it
-// is prefills that come first, and decodes where there are none.
+// schedule decides what the next step computes: running requests first, then waiting ones. In an uneven engine prefills are
+// first, and decodes run only if there are none.
 func (e *Engine) schedule(now time.Duration) {
 	budget := e.cfg.MaxBatchedTokens
 	if e.cfg.Uneven {
@@ -167,8 +167,10 @@ func (e *Engine) scheduleWaiting(now time.Duration, budget int) int {
 		budget -= n
 		if r.Preemptions == 0 {
 			r.Started, r.CachedTokens = now, r.computed
-			e.stats.PrefixQueries += uint64(r.prompt)
-			e.stats.PrefixHits += uint64(r.computed)
+			if e.looksUp(r) {
+				e.stats.PrefixQueries += uint64(r.prompt)
+				e.stats.PrefixHits += uint64(r.computed)
+			}
 		}
 	}
 	return budget
@@ -183,7 +185,7 @@ func (e *Engine) admit(r *Request, budget int) (int, bool) {
 		return 0, false
 	}
 	hits, unreferenced := e.hits[:0], 0
-	if !e.cfg.NoPrefixCaching {
+	if e.looksUp(r) {
 		for _, h := range r.hashes[:(len(r.tokens)-1)/size] {
 			b, ok := e.pool.Lookup(h)
 			if !ok {
@@ -213,15 +215,18 @@ func (e *Engine) admit(r *Request, budget int) (int, bool) {
 	return n, e.reserve(r, n)
 }
 
-// hopeless tells of some requests that admit cannot take, without looking up all their blocks: where one is not cached,
-// what comes behind it has to be computed. The one that the last attempt lacked is likely to lack still. So a request
-// that waits for blocks is not looked up in each step.
+// looksUp reports whether a request's prompt can come from the cache.
+func (e *Engine) looksUp(r *Request) bool { return !e.cfg.NoPrefixCaching && !r.noLookup }
+
+// hopeless reports for some requests that admit cannot take them, without looking up all their blocks: if a block is not
+// cached, all blocks behind it must be computed. The block that the last attempt lacked is probably still missing. So a
+// request that waits for blocks is not looked up in each step.
 func (e *Engine) hopeless(r *Request, budget int) bool {
 	size, at := e.cfg.BlockSize, r.lacked
 	if at >= (len(r.tokens)-1)/size || ceilDiv(min(len(r.tokens)-at*size, budget), size) <= e.pool.Free() {
 		return false
 	}
-	if e.cfg.NoPrefixCaching {
+	if !e.looksUp(r) {
 		return true
 	}
 	_, cached := e.pool.Lookup(r.hashes[at])

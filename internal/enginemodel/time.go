@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// TimeModel says how long a step takes:
+// TimeModel computes how long a step takes:
 //
 //	max(Base, Linear*N) + Attention*sum(chunk*(context+chunk/2)) + KVRead*sum(decode context) + Overhead
 //
@@ -27,7 +27,7 @@ type Profile struct {
 	KVTokens int
 }
 
-// The profiles: an 8B model on one H100, and a 70B model on four. Base and Linear come from measured kernel times
+// The profiles: an 8B model on one H100, and a 70B model on four. Base and Linear are derived from measured kernel times
 // (Vidur's published profiles), Attention from 4 x layers x width FLOP for each pair at 450 TFLOP/s, KVRead from the
 // bytes of a cached token at 2.7 TB/s.
 var profiles = []Profile{

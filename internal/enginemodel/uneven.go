@@ -5,11 +5,11 @@ import (
 	"time"
 )
 
-// An uneven engine is another one than the default: it exists so that what was found with the default, whose times have
-// the form that the picker's estimator learns, can be tried on an engine whose times do not. None of its figures is
+// An uneven engine differs from the default in its time model: with it, results found with the default, whose times have
+// the form that the picker's estimator learns, can be checked on an engine whose times do not. None of its figures is
 // measured.
 //
-//   - Prefills come first: while a prompt is to be computed nobody decodes (as vLLM did before it mixed them), in chunks
+//   - Prefills come first: while a prompt has to be computed no request decodes (as in vLLM before it mixed them), in chunks
 //     of at most 2048 tokens.
 //   - Small batches fill the GPU badly: the first 512 tokens of a step take 1.6 times as long as those from 2048 on, the
 //     next 1.25 times, and all come in tiles of 128.

@@ -56,7 +56,7 @@ func TestAnswersSayWhereTheyCameFromIfThePolicyAllows(t *testing.T) {
 	h := newHouse(t, Options{}, ServeOptions{}, s)
 	g := h.gate(envoytest.Options{})
 	if answer := g.post("/v1/completions", completion); answer.Header.Get("X-Kvasir-Endpoint") != "" {
-		t.Errorf("nobody asked: %v", answer.Header)
+		t.Errorf("without a request for it: %v", answer.Header)
 	}
 	answer := g.post("/v1/completions", completion, "X-Kvasir-Explain", "true")
 	if answer.Header.Get("X-Kvasir-Endpoint") != "pod-0/0" || answer.Header.Get("X-Kvasir-Attempt") != "1" {

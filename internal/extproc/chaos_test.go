@@ -114,7 +114,7 @@ func TestNothingIsLeftAfterChaos(t *testing.T) {
 	s := spec(one, two)
 	s.Policy.Strategy = policy.Config{Type: policy.LeastLoad}
 	h := newHouse(t, Options{}, ServeOptions{ConnectionAge: 300 * time.Millisecond}, s)
-	h.server.gateways.learn("127.0.0.1")
+	h.server.gateways.learn(route{host: "127.0.0.1"})
 	modes := []*filter.ProcessingMode_BodySendMode{nil, nil, nil, envoytest.WithMode(filter.ProcessingMode_BUFFERED), envoytest.WithMode(filter.ProcessingMode_STREAMED)}
 	var gates []*gate
 	for i := range 10 {
@@ -152,7 +152,7 @@ func TestNothingIsLeftAfterChaos(t *testing.T) {
 	eventually(t, "the goroutines have ended", func() bool { return runtime.NumGoroutine() <= before+8 }) // those of the engines' servers
 }
 
-// storm sends one request and may give it up at any moment.
+// storm sends one request and can give it up at any moment.
 func storm(client *http.Client, rng *rand.Rand, url, kind string) {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
@@ -172,6 +172,6 @@ func storm(client *http.Client, rng *rand.Rand, url, kind string) {
 	if err != nil {
 		return
 	}
-	_, _ = io.Copy(io.Discard, answer.Body) // it may break off
+	_, _ = io.Copy(io.Discard, answer.Body) // it might end early
 	_ = answer.Body.Close()
 }

@@ -1,21 +1,20 @@
 package extproc
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"net"
+	"net/http"
 	"runtime/debug"
-	"strconv"
 	"time"
 
 	filter "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/ext_proc/v3"
 	pb "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
+	typev3 "github.com/envoyproxy/go-control-plane/envoy/type/v3"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
-	"github.com/kvasir-dev/kvasir/internal/endpoint"
 	"github.com/kvasir-dev/kvasir/internal/h2stream"
 	"github.com/kvasir-dev/kvasir/internal/openai"
 	"github.com/kvasir-dev/kvasir/internal/picker"
@@ -36,57 +35,21 @@ const (
 	done
 )
 
-// bodyMode is how a gateway shows bodies.
-type bodyMode uint8
-
-const (
-	// fullDuplex gateways send a body without waiting, keep nothing of it, and take a body back in its place. Gateways
-	// that do not say how they send are taken for such.
-	fullDuplex bodyMode = iota
-	// buffered gateways wait for the answer to the headers, then send the body as a whole and take changes of the
-	// headers with its answer.
-	buffered
-	// partial is buffered, but the body may be cut off.
-	partial
-	// unseen bodies are not shown, or only after the last moment at which an endpoint can be named.
-	unseen
-)
-
-func requestMode(c *pb.ProtocolConfiguration) bodyMode {
-	if c == nil {
-		return fullDuplex
-	}
-	switch c.GetRequestBodyMode() {
-	case filter.ProcessingMode_BUFFERED:
-		return buffered
-	case filter.ProcessingMode_BUFFERED_PARTIAL:
-		return partial
-	case filter.ProcessingMode_NONE, filter.ProcessingMode_STREAMED:
-		return unseen
-	}
-	return fullDuplex
-}
-
-// echoes tells whether a gateway takes the answer's body back in place of what it has sent.
-func echoes(c *pb.ProtocolConfiguration) bool {
-	switch c.GetResponseBodyMode() {
-	case filter.ProcessingMode_FULL_DUPLEX_STREAMED, filter.ProcessingMode_GRPC:
-		return true
-	}
-	return c == nil
-}
-
 // stream is what an exchange needs of a stream of h2stream, which has the details.
 type stream interface {
 	Client() net.Addr
 	Context() context.Context
-	// Send sends a message in three parts, of which the second must stay as it is until After; counts of its bytes count
+	// Send sends a message in three parts. The second must stay unchanged until After; counts of its bytes count
 	// as pending.
 	Send(head, body, tail []byte, counts int)
 	After(f func())
-	// Off runs what may wait, before the next message is taken.
+	// Off runs what can wait, before the next message is taken.
 	Off(f func())
 	Finish(code codes.Code, message string)
+	// What is kept for the stream counts in the budget, for its owner, and its request is complete at some time.
+	holder
+	Own(owner string)
+	Complete()
 }
 
 // exchange is one HTTP request of a gateway, and the h2stream.Handler of its stream.
@@ -100,21 +63,29 @@ type exchange struct {
 	gateway string         // its address
 	start   time.Time
 
-	mode   bodyMode
-	echo   bool // of the answer's body
+	mode bodyMode
+	echo bool // of the answer's body
+	// bodyless: the answer's body is not shown.
+	bodyless bool
+	// silent: the gateway takes no answers (observability_mode). It routes the request by itself.
+	silent bool
 	head   head
+	held   int64 // bytes that are counted for head
 	body   body
 	subset subset // nil for all endpoints
-	// explain: the policy may be asked to explain itself.
+	// explain: the policy can be asked to explain itself.
 	explain string
 
 	request, response phase
 	decision          *picker.Decision // nil until picked, and when refused
+	named             int              // of its targets, that the gateway was given
 	answer            picker.Answer
+	stream            streaming
 	span              *spans.Request
 	status            int  // of the answer; 0 until there is one
+	shown             bool // some of the answer's body, or that it has none
 	settled           bool // the decision has been ended
-	refused           bool // by an immediate response
+	guard
 }
 
 // Message implements h2stream.Handler.
@@ -144,11 +115,12 @@ func (x *exchange) HalfClosed() {
 func (x *exchange) Ended() {
 	x.ended()
 	x.span.Close(x.status)
-	x.body.release(x.server)
+	x.dropHead()
+	x.body.release(x.out)
 	x.server.streams.Add(-1)
 }
 
-// off runs what may wait.
+// off runs what can wait.
 func (x *exchange) off(f func()) {
 	x.out.Off(func() { defer x.recovered(); f() })
 }
@@ -165,7 +137,12 @@ func (x *exchange) recovered() {
 	x.out.Finish(codes.Internal, "the request could not be handled")
 }
 
-// read reads and takes one message, of which nothing is kept. Pieces of bodies, which are most, are read in place.
+const (
+	// maxHead is the most bytes of a message with headers, and headCost how many times its size it takes when it is read.
+	maxHead, headCost = 1 << 20, 3
+)
+
+// read reads and handles one message, and keeps nothing of it. Pieces of bodies, which are most, are read in place.
 func (x *exchange) read(raw []byte) error {
 	if kind, p, ok := pieceIn(raw); ok {
 		switch {
@@ -176,6 +153,16 @@ func (x *exchange) read(raw []byte) error {
 			x.responseBody(p)
 		}
 		return nil
+	}
+	if len(raw) > maxHead {
+		return status.Error(codes.ResourceExhausted, "a message without a body is too large")
+	}
+	if x.request == begin {
+		size := headCost * int64(len(raw))
+		if !x.out.Hold(size) {
+			return status.Error(codes.ResourceExhausted, "there is no room for another request")
+		}
+		x.held += size
 	}
 	var m pb.ProcessingRequest
 	if err := proto.Unmarshal(raw, &m); err != nil {
@@ -189,9 +176,7 @@ func (x *exchange) take(m *pb.ProcessingRequest) error {
 	if x.refused { // the stream only waits for its end
 		return nil
 	}
-	if m.GetObservabilityMode() {
-		return status.Error(codes.Unimplemented, "an endpoint is picked only where the answers are heeded")
-	}
+	x.silent = x.silent || m.GetObservabilityMode()
 	if s, ok := subsetOf(m.GetMetadataContext()); ok && x.request != done {
 		x.subset = s
 	}
@@ -214,20 +199,32 @@ func (x *exchange) take(m *pb.ProcessingRequest) error {
 
 func (x *exchange) requestHeaders(c *pb.ProtocolConfiguration, h *pb.HttpHeaders) error {
 	if x.request != begin {
-		return status.Error(codes.InvalidArgument, "request headers come once, and first")
+		return status.Error(codes.InvalidArgument, "request headers must be sent once, and first")
 	}
-	x.mode, x.echo = requestMode(c), echoes(c)
+	x.mode, x.echo, x.bodyless = requestMode(c), echoes(c), bodyless(c)
+	if x.silent && c.GetRequestBodyMode() == filter.ProcessingMode_STREAMED {
+		x.mode = fullDuplex // nothing waits for the pick, so the body arrives in time
+	}
 	x.head = headOf(h.GetHeaders())
 	if tracer := x.server.options.Spans; tracer != nil {
 		x.span = tracer.Shown(x.call.Header, x.head.get, x.start)
 	}
 	x.explain = x.head.get(picker.ExplainHeader)
 	x.request = inBody
+	tenant, stranger := x.server.picker.Whose(x.head.get)
+	if tenant != "" {
+		x.out.Own(tenant)
+	}
 	switch {
+	case h.GetEndOfStream() && picker.IsPreflight(x.head.get(":method"), x.head.get):
+		x.preflight()
+	case openai.Administrative(x.head.get(":path")):
+		x.refuse(errAdministrative)
+	case stranger != nil: // nothing of its body is held
+		x.refuse(stranger)
 	case h.GetEndOfStream() || x.mode == unseen:
-		preflight := h.GetEndOfStream() && picker.IsPreflight(x.head.get(":method"), x.head.get)
 		x.off(func() {
-			if x.pick(&picker.Request{Unparsed: true, Preflight: preflight}) {
+			if x.pick(&picker.Request{Unparsed: true, Hidden: x.hidden(h.GetEndOfStream())}) {
 				x.destination(requestHeadersAnswer)
 				x.requestDone()
 			}
@@ -241,7 +238,7 @@ func (x *exchange) requestHeaders(c *pb.ProtocolConfiguration, h *pb.HttpHeaders
 func (x *exchange) requestBody(p piece) error {
 	switch {
 	case x.request == begin:
-		return status.Error(codes.InvalidArgument, "request headers come first")
+		return status.Error(codes.InvalidArgument, "request headers must be sent first")
 	case x.request == done && x.mode == unseen && x.decision != nil:
 		x.send(requestBodyAnswer(&pb.CommonResponse{}))
 		return nil
@@ -252,10 +249,10 @@ func (x *exchange) requestBody(p piece) error {
 	switch {
 	case int64(x.body.size+len(p.bytes)) > limit:
 		x.refuse(errTooLarge)
-	case !x.body.add(x.server, p.bytes):
+	case !x.body.add(x.out, p.bytes):
 		x.refuse(errMemory)
 	case x.mode == partial && !p.end:
-		x.off(func() { x.bodyComplete(&picker.Request{Unparsed: true}, nil) })
+		x.off(func() { x.bodyComplete(&picker.Request{Unparsed: true, Hidden: x.hidden(false)}, nil) })
 	case x.mode != fullDuplex:
 		x.off(func() { x.bodyComplete(x.parse(), nil) })
 	case p.end:
@@ -278,7 +275,7 @@ func (x *exchange) requestTrailers() {
 	}
 }
 
-// parse makes what is to be picked for of the request, whose body is complete.
+// parse makes the request to pick for, whose body is complete; nil when there is no room for it.
 func (x *exchange) parse() *picker.Request {
 	route, ok := routeOf(x.head, x.body.bytes)
 	if !ok {
@@ -287,31 +284,51 @@ func (x *exchange) parse() *picker.Request {
 	if name := picker.HeaderOf(x.head.get, picker.RewriteHeader); name != "" {
 		var r openai.Request
 		if openai.Parse(route, x.body.bytes, &r) == nil && r.Model != name {
-			x.body.replace(openai.ReplaceModel(nil, x.body.bytes, &r, name))
+			if !x.body.replace(x.out, openai.ReplaceModel(nil, x.body.bytes, &r, name)) {
+				return nil
+			}
 		}
 	}
 	return &picker.Request{Route: route, Body: x.body.bytes, Light: x.head.path() == openai.CountTokens}
 }
 
-// pick chooses an endpoint, or refuses.
+// hidden reports whether the gateway keeps the body of a request for the model's API from the picker.
+func (x *exchange) hidden(noBody bool) bool {
+	method := x.head.get(":method")
+	_, api := openai.RouteOf(x.head.path())
+	return !noBody && api && (method == "" || method == "POST")
+}
+
+// pick chooses an endpoint, or refuses. The request is complete; nil is one for which there was no room.
 func (x *exchange) pick(in *picker.Request) bool {
-	in.Header, in.Pool, in.Allow = x.head.get, x.server.options.Pool, x.allow
+	x.out.Complete()
+	if in == nil {
+		x.refuse(errMemory)
+		return false
+	}
+	in.Gateway = x.gateway
+	in.Header, in.Pool, in.Remote, in.Observed = x.head.get, x.server.options.Pool, true, x.silent
+	if x.subset != nil {
+		in.Allow = x.subset.has
+	}
 	in.Steps = x.span.Steps()
+	if err := x.suspect(in); err != nil {
+		x.refuse(err)
+		return false
+	}
 	d, err := x.server.picker.Pick(x.out.Context(), in)
 	if err != nil {
 		x.refuse(err)
 		return false
 	}
 	x.decision = d
+	if d.DropsPriority() {
+		x.body.changed = openai.DropPriority(x.body.bytes) || x.body.changed
+	}
 	x.server.options.Observer.Picked(d)
 	x.span.Picked(d)
 	x.span.Attempt(0)
 	return true
-}
-
-// allow tells whether a gateway can reach an endpoint and may.
-func (x *exchange) allow(ep *endpoint.Endpoint) bool {
-	return ep.Socket == "" && (x.subset == nil || x.subset.has(ep))
 }
 
 // bodyComplete picks once the body is complete, and sends it back by sendRest; a nil sendRest is for gateways that
@@ -340,16 +357,23 @@ func (x *exchange) keptBodyAnswer(r *pb.CommonResponse) *pb.ProcessingResponse {
 // requestDone gives up what was needed for the pick, the body when all before it was sent.
 func (x *exchange) requestDone() {
 	x.request = done
-	x.head, x.subset = nil, nil
-	if release := x.body.take(x.server); release != nil {
+	x.dropHead()
+	if release := x.body.take(x.out); release != nil {
 		x.out.After(release)
 	}
+}
+
+// dropHead gives up what is known of the request's header.
+func (x *exchange) dropHead() {
+	x.head, x.subset = nil, nil
+	x.out.Release(x.held)
+	x.held = 0
 }
 
 // refuse answers in place of an endpoint. The stream then only waits for its end.
 func (x *exchange) refuse(err error) {
 	x.request, x.response, x.refused = done, done, true
-	defer func() { x.head, x.subset = nil, nil; x.body.release(x.server) }()
+	defer func() { x.dropHead(); x.body.release(x.out) }()
 	if x.out.Context().Err() != nil {
 		x.server.options.Observer.Refused(RefusedClientGone)
 		x.span.Refused(RefusedClientGone)
@@ -365,15 +389,36 @@ func (x *exchange) refuse(err error) {
 	x.send(&pb.ProcessingResponse{Response: &pb.ProcessingResponse_ImmediateResponse{ImmediateResponse: answer}})
 }
 
+// preflight answers a browser's preflight in place of an endpoint.
+func (x *exchange) preflight() {
+	headers, err := x.server.picker.Preflight(x.head.get, x.server.options.Pool)
+	if err != nil {
+		x.refuse(err)
+		return
+	}
+	m := &pb.HeaderMutation{}
+	for _, header := range headers {
+		put(m, header[0], header[1])
+	}
+	x.request, x.response, x.refused, x.status = done, done, true, http.StatusNoContent
+	x.dropHead()
+	x.send(&pb.ProcessingResponse{Response: &pb.ProcessingResponse_ImmediateResponse{ImmediateResponse: &pb.ImmediateResponse{
+		Status: &typev3.HttpStatus{Code: typev3.StatusCode_NoContent}, Headers: m, Details: "kvasir_preflight",
+	}}})
+}
+
 // destination names the endpoint: in a header and in metadata, because gateways read the one or the other.
 func (x *exchange) destination(answer func(*pb.CommonResponse) *pb.ProcessingResponse) {
 	d := x.decision
 	where := d.Targets[0].Endpoint.Address
+	x.named = 1
 	if d.Spec().OrderedDestinations && d.Targets[0].Endpoint.RankHeader < 0 {
 		for _, t := range d.Targets[1:] {
-			if t.Endpoint.RankHeader < 0 { // one header cannot name the ranks of several
-				where += "," + t.Endpoint.Address
+			if t.Endpoint.RankHeader >= 0 { // one header cannot name the ranks of several
+				break
 			}
+			where += "," + t.Endpoint.Address
+			x.named++
 		}
 	}
 	x.send(answer(&pb.CommonResponse{HeaderMutation: x.requestMutation(where), ClearRouteCache: true}), destinationMetadata(where)...)
@@ -385,7 +430,14 @@ func (x *exchange) send(m *pb.ProcessingResponse, more ...byte) {
 	if err != nil {
 		panic(err) // a string that is not UTF-8, where we have made them all
 	}
-	x.out.Send(raw, nil, more, 0)
+	x.sendParts(raw, nil, more, 0)
+}
+
+// sendParts sends a message as stream.Send does, unless the gateway takes none.
+func (x *exchange) sendParts(head, body, tail []byte, counts int) {
+	if !x.silent {
+		x.out.Send(head, body, tail, counts)
+	}
 }
 
 // sendWhole sends the request's body back, to its end.
@@ -395,149 +447,6 @@ func (x *exchange) sendWhole(body []byte) { x.sendBody(body, true) }
 func (x *exchange) sendBody(body []byte, end bool) {
 	chunks(body, end, func(bytes []byte, end bool) {
 		head, tail := streamed(requestBodyField, len(bytes), end)
-		x.out.Send(head, bytes, tail, 0)
+		x.sendParts(head, bytes, tail, 0)
 	})
 }
-
-func (x *exchange) responseHeaders(m *pb.ProcessingRequest, h *pb.HttpHeaders) {
-	if x.response != begin {
-		return
-	}
-	x.response = inBody
-	x.server.gateways.learn(x.gateway)
-	if x.request != done { // the gateway has answered by itself
-		x.request = done
-		x.body.release(x.server)
-	}
-	d := x.decision
-	if d == nil {
-		x.send(responseHeadersAnswer(nil))
-		return
-	}
-	if address := servedBy(m.GetMetadataContext()); address != "" {
-		d.Served(address)
-	}
-	x.send(responseHeadersAnswer(x.explained()))
-
-	head := headOf(h.GetHeaders())
-	code, err := strconv.Atoi(head.get(":status"))
-	if err != nil {
-		code = 200
-	}
-	x.status = code
-	x.span.FirstByte(code)
-	if code >= 500 && code != 501 && code != 505 { // not what the engine just cannot do
-		d.Fail()
-	}
-	x.answer.Start(d, code, head.get("content-type"), head.get("content-encoding"))
-	if h.GetEndOfStream() {
-		x.responseDone()
-	}
-}
-
-// explained is what is added to the answer's header.
-func (x *exchange) explained() *pb.CommonResponse {
-	if !x.decision.Explains(x.explain) {
-		return nil
-	}
-	m := &pb.HeaderMutation{}
-	x.decision.Explain(x.decision.Index(), func(name, value string) { put(m, name, value) })
-	return &pb.CommonResponse{HeaderMutation: m}
-}
-
-// responseBody sends a piece of the answer back before it looks at it.
-func (x *exchange) responseBody(p piece) {
-	if x.response == done {
-		return
-	}
-	if x.response == begin { // the gateway does not show the headers
-		x.response = inBody
-		x.server.gateways.learn(x.gateway)
-		if x.decision != nil {
-			x.answer.Start(x.decision, 200, "", "")
-		}
-	}
-	if x.echo {
-		x.echoBody(p)
-	} else {
-		x.send(responseBodyAnswer(nil))
-	}
-	if x.decision != nil && x.answer.Write(p.bytes) {
-		x.firstToken()
-	}
-	if p.end {
-		x.responseDone()
-	}
-}
-
-// echoBody sends a piece of the answer back as it is, and also if it is empty.
-func (x *exchange) echoBody(p piece) {
-	body := p.bytes
-	if len(body) > h2stream.SmallMessage {
-		body = bytes.Clone(body) // it is ours for now only
-	}
-	send := func(bytes []byte, end bool) {
-		head, tail := streamed(responseBodyField, len(bytes), end)
-		x.out.Send(head, bytes, tail, len(bytes))
-	}
-	if len(body) == 0 {
-		send(nil, p.end)
-		return
-	}
-	chunks(body, p.end, send)
-}
-
-func (x *exchange) responseTrailers() {
-	if x.response == done {
-		return
-	}
-	x.send(responseTrailersAnswer())
-	x.responseDone()
-}
-
-// responseDone accounts for an answer that has gone through to its end.
-func (x *exchange) responseDone() {
-	started := x.response == inBody
-	x.response = done
-	if x.decision == nil || !started {
-		x.settle(picker.Completed)
-		return
-	}
-	outcome, first := x.answer.Close()
-	if first {
-		x.firstToken()
-	}
-	x.settle(outcome)
-}
-
-func (x *exchange) firstToken() {
-	x.span.FirstToken()
-	x.server.options.Observer.FirstToken(x.decision, x.since())
-}
-
-// ended accounts for a stream that has ended.
-func (x *exchange) ended() {
-	switch {
-	case x.response != begin || x.server.gateways.showAnswers(x.gateway):
-		x.settle(picker.ClientGone)
-	default:
-		x.settle(picker.Unreported)
-	}
-}
-
-// settle ends the decision, if there is one and it has not been ended.
-func (x *exchange) settle(outcome picker.Outcome) {
-	if x.settled || x.decision == nil {
-		return
-	}
-	x.settled = true
-	if outcome == picker.Unreported {
-		x.decision.Unreported()
-	} else {
-		x.decision.End(outcome)
-	}
-	x.span.Ended(outcome)
-	x.server.options.Observer.Ended(x.decision, outcome, x.since())
-}
-
-func (x *exchange) since() time.Duration { return x.server.options.Now().Sub(x.start) }

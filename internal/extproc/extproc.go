@@ -1,19 +1,20 @@
 // Package extproc is the picker as an endpoint picker of an inference gateway: the server side of Envoy's external
 // processing, as the Endpoint Picker Protocol uses it (Gateway API Inference Extension, proposal 004).
 //
-// A gateway opens a stream for each HTTP request and shows what passes by; the picker answers every message:
+// A gateway opens a stream for each HTTP request and sends its parts; the picker answers every message:
 //
-//	> request_headers   > request_body*   (> request_trailers)     the whole body is needed for the pick
+//	> request_headers   > request_body*   (> request_trailers)     the pick needs the complete body
 //	< request_headers   < request_body*   (< request_trailers)     the first one names the endpoint
 //	> response_headers  > response_body*  (> response_trailers)
 //	< response_headers  < response_body*  (< response_trailers)    one for one, at once
 //
-// An immediate_response in place of the picker's first answer refuses the request. Bodies pass byte for byte. Whatever
-// ends the stream, the request's Decision is ended exactly once.
+// An immediate_response in place of the picker's first answer refuses the request. Bodies pass unchanged, except for a
+// rewritten model name and what openai.DropPriority blanks. However the stream ends, the request's Decision is ended
+// exactly once.
 //
-// Gateways differ in what they show; a stream's first message says how (protocol_config). exchange.go has the states.
-// The streams are served by h2stream: messages are taken by the goroutine that reads a gateway's connection, so that
-// only the pick itself, which may wait, has a goroutine of its own.
+// Gateways differ in what they send; a stream's first message describes it (protocol_config). exchange.go has the states.
+// h2stream serves the streams: the goroutine that reads a gateway's connection handles the messages, so that only the pick
+// itself, which can wait, has a goroutine of its own.
 package extproc
 
 import (
@@ -24,6 +25,7 @@ import (
 
 	"github.com/go-logr/logr"
 
+	"github.com/kvasir-dev/kvasir/internal/budget"
 	"github.com/kvasir-dev/kvasir/internal/h2stream"
 	"github.com/kvasir-dev/kvasir/internal/picker"
 	"github.com/kvasir-dev/kvasir/internal/spans"
@@ -37,18 +39,18 @@ type Options struct {
 	Pool string
 	// Log gets what fails.
 	Log logr.Logger
-	// Observer is told of each request; nil for none.
+	// Observer is notified of each request; nil for none.
 	Observer Observer
 	// Spans traces requests; nil for no tracing.
 	Spans *spans.Tracer
-	// Now is the clock of what the Observer is told; time.Now when nil.
+	// Now is the clock of the Observer's times; time.Now when nil.
 	Now func() time.Time
 	// DefaultMaxBody is the largest request body in bytes while there is no pool; 64 MiB.
 	DefaultMaxBody int64
-	// MaxBuffered is the most bytes of all request bodies held at once; 1 GiB. Requests beyond it are refused.
-	MaxBuffered int64
-	// MaxPending is the most bytes of answers that wait for a gateway to read them, on one stream, before no more is
-	// read from it; 8 MiB. The bodies of requests, which come back when they are complete, do not count.
+	// Budget of what streams hold; one of 1 GiB without. Requests that find no room there are refused.
+	Budget *budget.Budget
+	// MaxPending is the most bytes of answers that can wait for a gateway to read them, on one stream, before no more is
+	// read from it; 8 MiB. The bodies of requests, which are returned when they are complete, do not count.
 	MaxPending int64
 }
 
@@ -60,7 +62,9 @@ func (o *Options) fill() {
 		o.Observer = nobody{}
 	}
 	set(&o.DefaultMaxBody, 64<<20)
-	set(&o.MaxBuffered, 1<<30)
+	if o.Budget == nil {
+		o.Budget = budget.New(1<<30, time.Now)
+	}
 	set(&o.MaxPending, 8<<20)
 }
 
@@ -70,11 +74,10 @@ func set[T int | int64 | time.Duration](option *T, value T) {
 	}
 }
 
-// Server speaks with gateways. It is safe for concurrent use.
+// Server serves gateways. It is safe for concurrent use.
 type Server struct {
 	options  Options
 	picker   *picker.Picker
-	buffered atomic.Int64 // bytes of request bodies held
 	streams  atomic.Int64 // open
 	gateways gateways
 }
@@ -85,8 +88,8 @@ func New(options Options) *Server {
 	return &Server{options: options, picker: options.Picker}
 }
 
-// Buffered is the number of bytes of request bodies held now.
-func (s *Server) Buffered() int64 { return s.buffered.Load() }
+// Buffered is the number of bytes that the streams of the budget hold now.
+func (s *Server) Buffered() int64 { return s.options.Budget.Held(budget.Streams) }
 
 // Streams is the number of streams open now.
 func (s *Server) Streams() int64 { return s.streams.Load() }
@@ -109,29 +112,35 @@ func hostOf(a net.Addr) string {
 	return a.String()
 }
 
-// maxGateways bounds what is remembered of gateways. Beyond it everything is learned anew.
+// maxGateways bounds what is remembered of gateways. Beyond it everything is learned again.
 const maxGateways = 4096
 
-// gateways remembers which gateways show answers too, by their addresses.
+// route is a kind of route at a gateway.
+type route struct {
+	host     string // the gateway's address
+	bodyless bool   // at most the headers of answers are shown
+}
+
+// gateways remembers which gateways show answers, too.
 type gateways struct {
 	mu   sync.RWMutex
-	show map[string]bool // guarded by mu
+	show map[route]bool // guarded by mu
 }
 
-func (g *gateways) showAnswers(host string) bool {
+func (g *gateways) showAnswers(r route) bool {
 	g.mu.RLock()
 	defer g.mu.RUnlock()
-	return g.show[host]
+	return g.show[r]
 }
 
-func (g *gateways) learn(host string) {
-	if g.showAnswers(host) {
+func (g *gateways) learn(r route) {
+	if g.showAnswers(r) {
 		return
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.show == nil || len(g.show) >= maxGateways {
-		g.show = map[string]bool{}
+		g.show = map[route]bool{}
 	}
-	g.show[host] = true
+	g.show[r] = true
 }

@@ -41,7 +41,7 @@ func valueOf(v *core.HeaderValue) string {
 	return v.GetValue()
 }
 
-// routeOf tells which API operation a request is for; false for one that cannot be read, which then goes by load.
+// routeOf returns the API operation of a request; false for one that cannot be read, which is then routed by load.
 func routeOf(h head, body []byte) (openai.Route, bool) {
 	if method := h.get(":method"); method != "" && method != "POST" {
 		return 0, false
@@ -62,8 +62,8 @@ func routeOf(h head, body []byte) (openai.Route, bool) {
 	return openai.RouteOf(path)
 }
 
-// path is what the request asks for, from /v1/ on: a route may lie below a prefix that is taken off on the way. It is
-// empty when the gateway does not say.
+// path is the path of the request, from /v1/ on: a route can be below a prefix that is removed on the way. It is empty when
+// the gateway does not send it.
 func (h head) path() string {
 	path := h.get(":path")
 	if i := strings.IndexAny(path, "?#"); i >= 0 {
@@ -72,14 +72,14 @@ func (h head) path() string {
 	return path[max(0, strings.LastIndex(path, "/v1/")):]
 }
 
-// isMessages tells whether the request is one of the Anthropic API, whose errors look otherwise.
+// isMessages reports whether the request is one of the Anthropic API, whose errors have another form.
 func (h head) isMessages() bool {
 	route, ok := openai.RouteOf(h.path())
 	return ok && route == openai.Messages || h.path() == openai.CountTokens
 }
 
-// routeByShape tells the operation from the body alone, for gateways that send no path: with messages it is a chat,
-// with a prompt a completion. A body that is not JSON but begins like it counts as a chat, so that it is refused.
+// routeByShape infers the operation from the body alone, for gateways that send no path: with messages it is a chat, with a
+// prompt a completion. A body that is not JSON but begins like it counts as a chat, so that it is refused.
 func routeByShape(body []byte) (openai.Route, bool) {
 	if text := bytes.TrimLeft(body, " \t\r\n"); len(text) == 0 || text[0] != '{' {
 		return 0, false

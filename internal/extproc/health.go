@@ -2,6 +2,7 @@ package extproc
 
 import (
 	"context"
+	"sync/atomic"
 	"time"
 
 	"google.golang.org/grpc"
@@ -22,14 +23,14 @@ var readinessServices = map[string]bool{
 	"": true, "readiness": true, "envoy.service.ext_proc.v3.ExternalProcessor": true, "inference-extension": true,
 }
 
-// watchEvery is how often the state is looked at for those who watch it.
+// watchEvery is the interval at which the state is checked for watchers.
 const watchEvery = 500 * time.Millisecond
 
 // Health answers the health checks of gRPC.
 type Health struct {
 	healthpb.UnimplementedHealthServer
 
-	// Ready tells whether the picker takes requests; nil for always.
+	// Ready reports whether the picker takes requests; nil for always.
 	Ready func() bool
 }
 
@@ -73,7 +74,17 @@ func (h Health) Watch(in *healthpb.HealthCheckRequest, stream healthpb.Health_Wa
 	return h.watch(stream.Context(), in, stream.Send)
 }
 
+// watching is how many watch the state, on all ports. Each needs a goroutine, and no client has a reason to watch twice.
+var watching atomic.Int64
+
+// maxWatching is how many of them are allowed.
+const maxWatching = 256
+
 func (h Health) watch(ctx context.Context, in *healthpb.HealthCheckRequest, send func(*healthpb.HealthCheckResponse) error) error {
+	defer watching.Add(-1)
+	if watching.Add(1) > maxWatching {
+		return status.Error(codes.ResourceExhausted, "too many watch the health: use Check")
+	}
 	tick := time.NewTicker(watchEvery)
 	defer tick.Stop()
 	for last := healthpb.HealthCheckResponse_ServingStatus(-1); ; {
@@ -114,6 +125,7 @@ func (c *healthCall) Message(raw []byte) {
 		c.out.Finish(codes.InvalidArgument, "the question cannot be read")
 		return
 	}
+	c.out.Complete()
 	c.out.Off(func() {
 		err := c.answer(&in)
 		c.out.Finish(status.Code(err), status.Convert(err).Message())

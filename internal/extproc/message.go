@@ -11,7 +11,7 @@ const (
 	// destinationHeader names the endpoint that serves a request: ip:port, or several with commas between. Headers
 	// that begin with it are the protocol's own.
 	destinationHeader = "x-gateway-destination-endpoint"
-	// destinationSpace is the namespace of the dynamic metadata that says the same.
+	// destinationSpace is the namespace of the dynamic metadata with the same destination.
 	destinationSpace = "envoy.lb"
 
 	rankHeader = "x-data-parallel-rank"
@@ -38,8 +38,10 @@ func (x *exchange) requestMutation(destination string) *pb.HeaderMutation {
 	if rank >= 0 {
 		put(m, rankHeader, strconv.Itoa(rank))
 	}
-	if key := d.Spec().EngineAPIKey; key != "" {
-		put(m, "authorization", "Bearer "+key)
+	if value, own := d.Spec().Authorization(); value != "" {
+		put(m, "authorization", value)
+	} else if !own {
+		m.RemoveHeaders = append(m.RemoveHeaders, "authorization")
 	}
 	if x.body.changed && x.head.get("content-length") != "" {
 		put(m, "content-length", strconv.Itoa(x.body.size))
@@ -47,6 +49,11 @@ func (x *exchange) requestMutation(destination string) *pb.HeaderMutation {
 	if x.span != nil {
 		x.inject(m)
 	}
+	d.EachForeignHeader(func(name string) {
+		if x.head.get(name) != "" {
+			m.RemoveHeaders = append(m.RemoveHeaders, name)
+		}
+	})
 	x.head.each(func(name string) {
 		if name == rankHeader && rank < 0 || len(name) > len(destinationHeader) && name[:len(destinationHeader)] == destinationHeader {
 			m.RemoveHeaders = append(m.RemoveHeaders, name)

@@ -18,6 +18,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/types/known/structpb"
 
+	"github.com/kvasir-dev/kvasir/internal/budget"
 	"github.com/kvasir-dev/kvasir/internal/picker"
 	"github.com/kvasir-dev/kvasir/internal/policy"
 	"github.com/kvasir-dev/kvasir/internal/tenant"
@@ -35,7 +36,7 @@ func digest(t *testing.T) string {
 
 func large(n int) string { return `{"model":"m","prompt":"` + strings.Repeat("abcdefgh", n/8) + `"}` }
 
-// Every body, of any size, comes back as streamed_response in pieces that Envoy takes, cut however it was sent.
+// Every body, of any size, is returned as streamed_response in pieces that Envoy takes, cut however it was sent.
 func TestPitfall1_BodiesComeBackStreamed(t *testing.T) {
 	h := newHouse(t, Options{}, ServeOptions{}, spec(digest(t)))
 	n := int64(0)
@@ -66,7 +67,7 @@ func TestPitfall2_TheEndOfABodyMayComeTwice(t *testing.T) {
 		t.Errorf("%d picks of 4 requests", n)
 	}
 
-	// The last piece of the answer may come twice as well.
+	// The last piece of the answer can be sent twice as well.
 	s := h.script()
 	s.routed(completion)
 	s.send(requestPiece(completion, true))
@@ -153,7 +154,7 @@ func TestPitfall5_BytesAreNotRewritten(t *testing.T) {
 	}
 }
 
-// Gateways that send a body as one message may send as much as a pool takes; more is refused by us, not by gRPC.
+// Gateways that send a body as one message can send as much as a pool takes; more is refused by the picker, not by gRPC.
 func TestPitfall6_LargeMessages(t *testing.T) {
 	h := newHouse(t, Options{}, ServeOptions{}, spec(digest(t)))
 	g := h.gate(envoytest.Options{Request: envoytest.WithMode(filter.ProcessingMode_BUFFERED), MessageTimeout: patience})
@@ -169,23 +170,37 @@ func TestPitfall6_LargeMessages(t *testing.T) {
 
 // What is held of bodies has a bound over all requests.
 func TestPitfall6_BodiesHeldAreBounded(t *testing.T) {
-	h := newHouse(t, Options{MaxBuffered: 100}, ServeOptions{}, spec("127.0.0.1:1"))
+	room := budget.New(256<<10, time.Now)
+	h := newHouse(t, Options{Budget: room}, ServeOptions{}, spec("127.0.0.1:1"))
 	one, two := h.script(), h.script()
-	one.send(requestHead(false, post...), requestPiece(strings.Repeat(" ", 90), false))
-	eventually(t, "the first is held", func() bool { return h.server.Buffered() == 90 })
-	two.send(requestHead(false, post...), requestPiece(strings.Repeat(" ", 20), false))
+	one.send(requestHead(false, post...), requestPiece(strings.Repeat(" ", 60<<10), false))
+	eventually(t, "the first is held", func() bool { return room.Stats().Held > 60<<10 })
+	before := room.Stats().Held
+	two.send(requestHead(false, post...), requestPiece(strings.Repeat(" ", 60<<10), false), requestPiece(strings.Repeat(" ", 60<<10), false))
 	if r := two.receive().GetImmediateResponse(); r.GetStatus().GetCode() != 503 {
 		t.Errorf("%v", r)
 	}
-	if n := h.server.Buffered(); n != 90 {
-		t.Errorf("%d bytes held, want those of the first alone", n)
-	}
+	eventually(t, "only the first is held", func() bool { return room.Stats().Held < before+20<<10 })
 	one.cancel()
 	two.cancel()
 	h.idle()
 }
 
-// The picker bounds no streams, on no connection: what bounds them is the gateway's circuit breaker, here at a quarter
+// Headers count, too: streams that have sent them and wait take no more than a connection's share.
+func TestHeadersHeldAreBounded(t *testing.T) {
+	room := budget.New(1<<20, time.Now)
+	h := newHouse(t, Options{Budget: room}, ServeOptions{}, spec("127.0.0.1:1"))
+	large := append([]string{"x-large", strings.Repeat("x", 30<<10)}, post...)
+	for range 40 {
+		h.script().send(requestHead(false, large...))
+	}
+	eventually(t, "some are refused", func() bool { return room.Stats().Refused[budget.Streams] > 0 })
+	if s := room.Stats(); s.Held > 1<<20*2/3 || s.Held < 1<<18 {
+		t.Errorf("%+v", s)
+	}
+}
+
+// The picker bounds the streams of a connection far above what the gateway's circuit breaker lets through, here at a quarter
 // of Envoy's default.
 func TestPitfall7_ManyStreamsAtOnce(t *testing.T) {
 	const breaker, n = 256, 300
@@ -195,6 +210,7 @@ func TestPitfall7_ManyStreamsAtOnce(t *testing.T) {
 		w.Header().Set("Content-Type", "text/event-stream")
 		_ = http.NewResponseController(w).Flush()
 		<-hold
+		_, _ = io.WriteString(w, "data: {\"choices\":[{\"text\":\"x\"}]}\n\n")
 	})
 	h := newHouse(t, Options{}, ServeOptions{}, spec(e))
 	g := h.gate(envoytest.Options{MaxRequests: breaker})
@@ -204,7 +220,7 @@ func TestPitfall7_ManyStreamsAtOnce(t *testing.T) {
 	defer client.CloseIdleConnections()
 	for range n {
 		wait.Go(func() {
-			answer, err := client.Post(g.url+"/v1/completions", "application/json", strings.NewReader(completion)) //nolint:noctx // ends with the engine
+			answer, err := client.Post(g.url+"/v1/completions", "application/json", strings.NewReader(completion))
 			if err != nil {
 				statuses <- 0
 				return
@@ -276,6 +292,32 @@ func TestPitfall8_RanksAndKeysAreOurs(t *testing.T) {
 	}
 }
 
+func TestPitfall8_TheEngineChecksClientsThatNobodyElseHasChecked(t *testing.T) {
+	for name, tc := range map[string]struct {
+		pass    bool
+		tenants *picker.TenantsSpec
+		pool    string
+		want    string
+	}{
+		"passed through":            {true, nil, "sesame", "Bearer client"},
+		"replaced":                  {false, nil, "sesame", "Bearer sesame"},
+		"a tenant's, replaced":      {true, &picker.TenantsSpec{Default: &tenant.Class{Weight: 1}}, "sesame", "Bearer sesame"},
+		"a tenant's, taken off":     {true, &picker.TenantsSpec{Default: &tenant.Class{Weight: 1}}, "", ""},
+		"of a tenant by its header": {true, &picker.TenantsSpec{Header: "x-tenant", Default: &tenant.Class{Weight: 1}}, "", "Bearer client"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got := make(chan http.Header, 1)
+			s := spec(engine(t, func(w http.ResponseWriter, r *http.Request) { got <- r.Header.Clone() }))
+			s.PassClientAuth, s.EngineAPIKey, s.Policy.Admission.Tenants = tc.pass, tc.pool, tc.tenants
+			h := newHouse(t, Options{}, ServeOptions{}, s)
+			h.gate(envoytest.Options{}).post("/v1/completions", completion, "Authorization", "Bearer client")
+			if key := await(t, got).Get("Authorization"); key != tc.want {
+				t.Errorf("the engine has got %q, want %q", key, tc.want)
+			}
+		})
+	}
+}
+
 func TestPitfall9_OneDestinationUnlessAListIsAskedFor(t *testing.T) {
 	e := engine(t, says("second"))
 	s := spec("127.0.0.1:1", e, "127.0.0.1:2")
@@ -330,7 +372,7 @@ func TestPitfall10_EveryEndIsCountedOnce(t *testing.T) {
 			responseHead(false, ":status", "200", "content-type", "text/event-stream"), responsePiece("data: {\"error\":{}}\n\n", true),
 		}, false, picker.Failed},
 	}
-	h.server.gateways.learn("127.0.0.1")
+	h.server.gateways.learn(route{host: "127.0.0.1"})
 	want := map[picker.Outcome]int64{}
 	for _, name := range slices.Sorted(maps.Keys(ends)) {
 		s, tc := h.script(), ends[name]
@@ -398,7 +440,7 @@ func TestPitfall11_BehindNginx(t *testing.T) {
 	}
 }
 
-// Without a path the body's shape tells, and what cannot be told goes by load.
+// Without a path the route follows from the body's shape, and a body of an unknown shape is routed by load.
 func TestPitfall12_MissingAndUnknownPaths(t *testing.T) {
 	h := newHouse(t, Options{}, ServeOptions{}, spec("127.0.0.1:1"))
 	for name, tc := range map[string]struct {
@@ -460,36 +502,42 @@ func TestPitfall16_APortMayServeOnePoolOnly(t *testing.T) {
 	}
 }
 
-// A preflight has no key, by its specification, and gets no 401 where tenants show one.
-func TestPitfall17_PreflightsAreRouted(t *testing.T) {
-	e := engine(t, func(w http.ResponseWriter, r *http.Request) { w.WriteHeader(http.StatusNoContent) })
-	s := spec(e)
-	known, problems := tenant.NewDirectory(nil)
-	if len(problems) > 0 {
-		t.Fatal(problems)
-	}
-	s.Policy.Admission.Tenants = &picker.TenantsSpec{Known: known, Reject: true, Default: &tenant.Class{Weight: 1}}
-	for name, specs := range map[string][]picker.Spec{"everybody": {spec(e)}, "tenants": {s}} {
+// A preflight has no key, by its specification: it reaches no engine, and the policy says what is answered.
+func TestPitfall17_PreflightsAreAnswered(t *testing.T) {
+	e := engine(t, func(w http.ResponseWriter, r *http.Request) {
+		if r.Header.Get("Origin") != "" {
+			t.Error("a preflight has come to the engine")
+		}
+		w.WriteHeader(http.StatusAccepted)
+	})
+	for name, s := range map[string]picker.Spec{"everybody": spec(e), "tenants": keyed(t, e)} {
 		t.Run(name, func(t *testing.T) {
-			h := newHouse(t, Options{}, ServeOptions{}, specs...)
+			s.Policy.Admission.AllowedOrigins = []string{"https://example.com"}
+			h := newHouse(t, Options{}, ServeOptions{}, s)
 			g := h.gate(envoytest.Options{})
-			ask := func(header ...string) int {
+			ask := func(header ...string) *http.Response {
 				r, err := http.NewRequestWithContext(t.Context(), http.MethodOptions, g.url+"/v1/chat/completions", http.NoBody)
 				if err != nil {
 					t.Fatal(err)
 				}
-				return g.do(r, header...).StatusCode
+				return g.do(r, header...)
 			}
-			if status := ask("Origin", "https://example.com", "Access-Control-Request-Method", "POST"); status != http.StatusNoContent {
-				t.Errorf("status %d", status)
+			r := ask("Origin", "https://example.com", "Access-Control-Request-Method", "POST")
+			if r.StatusCode != http.StatusNoContent || r.Header.Get("Access-Control-Allow-Origin") != "https://example.com" {
+				t.Errorf("status %d, header %v", r.StatusCode, r.Header)
 			}
-			want := http.StatusNoContent
+			r = ask("Origin", "https://other.example", "Access-Control-Request-Method", "POST")
+			if r.StatusCode != http.StatusForbidden || r.Header.Get("Access-Control-Allow-Origin") != "" {
+				t.Errorf("another origin: status %d, header %v", r.StatusCode, r.Header)
+			}
+			want := http.StatusAccepted
 			if name == "tenants" {
 				want = http.StatusUnauthorized
 			}
-			if status := ask(); status != want {
-				t.Errorf("OPTIONS that is no preflight: status %d, want %d", status, want)
+			if r := ask(); r.StatusCode != want {
+				t.Errorf("OPTIONS that is no preflight: status %d, want %d", r.StatusCode, want)
 			}
+			h.idle()
 		})
 	}
 }
@@ -509,20 +557,20 @@ func TestPitfall18_SubsetsOfEveryShapeOnAnyMessage(t *testing.T) {
 		hint *structpb.Value
 		want string // "" for a refusal
 	}{
-		"none":                      {nil, a},
-		"a list":                    {list(b), b},
-		"a list of several":         {list("10.9.9.9:1", c), c},
-		"a string":                  {structpb.NewStringValue(b), b},
-		"a string of several":       {structpb.NewStringValue(" 10.9.9.9:1 , " + b + ","), b},
-		"an address, any port":      {structpb.NewStringValue("10.0.0.2"), b},
-		"IPv6, written otherwise":   {list("[2001:0db8:0::3]:8000"), c},
-		"IPv6, any port":            {list("2001:db8::3"), c},
-		"IPv6 in brackets":          {list("[2001:db8::3]"), c},
-		"an empty list":             {list(), ""},
-		"an empty string":           {structpb.NewStringValue(""), ""},
-		"none of ours":              {list("10.9.9.9:8000"), ""},
-		"another port":              {list("10.0.0.2:9"), ""},
-		"of a shape nobody expects": {structpb.NewNumberValue(3), ""},
+		"none":                    {nil, a},
+		"a list":                  {list(b), b},
+		"a list of several":       {list("10.9.9.9:1", c), c},
+		"a string":                {structpb.NewStringValue(b), b},
+		"a string of several":     {structpb.NewStringValue(" 10.9.9.9:1 , " + b + ","), b},
+		"an address, any port":    {structpb.NewStringValue("10.0.0.2"), b},
+		"IPv6, written otherwise": {list("[2001:0db8:0::3]:8000"), c},
+		"IPv6, any port":          {list("2001:db8::3"), c},
+		"IPv6 in brackets":        {list("[2001:db8::3]"), c},
+		"an empty list":           {list(), ""},
+		"an empty string":         {structpb.NewStringValue(""), ""},
+		"none of ours":            {list("10.9.9.9:8000"), ""},
+		"another port":            {list("10.0.0.2:9"), ""},
+		"of an unexpected shape":  {structpb.NewNumberValue(3), ""},
 	} {
 		for place, messages := range map[string][]*pb.ProcessingRequest{
 			"on headers":      {requestHead(false, post...), requestPiece(completion, true)},

@@ -14,7 +14,7 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/picker"
 )
 
-// droppedHeader tells gateways' dashboards why a request was not served.
+// droppedHeader carries the reason why a request was not served, for gateways' dashboards.
 const droppedHeader = "x-llm-d-request-dropped-reason"
 
 var (
@@ -22,6 +22,10 @@ var (
 		Code: "request_too_large", Message: "The request body is too large."}
 	errMemory = &picker.Error{Status: http.StatusServiceUnavailable, Type: "service_unavailable",
 		Code: "overloaded", Message: "Too many large requests are under way."}
+	errSuspect = &picker.Error{Status: http.StatusServiceUnavailable, Type: "service_unavailable",
+		Code: "engines_broke_off", Message: "Engines aborted while serving this request. It is not sent to others for some minutes."}
+	errAdministrative = &picker.Error{Status: http.StatusNotFound, Type: "invalid_request_error", Code: "not_found",
+		Message: "There is nothing at this path."}
 	errInternal = &picker.Error{Status: http.StatusInternalServerError, Type: "server_error",
 		Code: "internal_error", Message: "The request could not be routed."}
 )
@@ -40,6 +44,10 @@ func refusal(err error, messages bool) (answer *pb.ImmediateResponse, reason str
 	}
 	after, dropped := e.RetryAfter, ""
 	switch {
+	case e == errAdministrative:
+		reason = RefusedPath
+	case e.Code == errSuspect.Code:
+		reason = RefusedSuspect
 	case e == errMemory:
 		reason, dropped = RefusedMemory, "rejected-saturated"
 	case e.Status == http.StatusBadRequest:
@@ -73,7 +81,7 @@ func refusal(err error, messages bool) (answer *pb.ImmediateResponse, reason str
 		body = openai.AppendMessagesError(nil, e.Status, e.Message)
 	}
 	return &pb.ImmediateResponse{
-		Status:  &typev3.HttpStatus{Code: typev3.StatusCode(e.Status)}, //nolint:gosec // an HTTP status
+		Status:  &typev3.HttpStatus{Code: typev3.StatusCode(e.Status)},
 		Headers: m,
 		Body:    body,
 		Details: "kvasir_" + reason,

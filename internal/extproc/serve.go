@@ -18,22 +18,24 @@ import (
 type ServeOptions struct {
 	// TLS of the connections; nil for none.
 	TLS *tls.Config
-	// Ready tells whether the picker takes requests; nil for always.
+	// Ready reports whether the picker takes requests; nil for always.
 	Ready func() bool
 	// MaxMessage is the largest message of a gateway in bytes: above the largest request body that any pool takes,
 	// because some gateways send it as one; 257 MiB. What is larger ends the stream.
 	MaxMessage int
-	// ConnectionAge is how old a connection may become before the gateway is told to open another one, so that its
-	// requests spread over the replicas there are; 5 min, give or take a tenth. Streams that are open go on.
+	// ConnectionAge is the maximum age of a connection: the gateway is then asked to open another one, so that
+	// its requests spread over the current replicas; 5 min, give or take a tenth. Open streams continue.
 	ConnectionAge time.Duration
-	// Grace is how long streams may go on after the context has ended; 30 s.
+	// MaxConnections is the most connections of gateways; one address can have as many as are free; 1024.
+	MaxConnections int
+	// Grace is how long streams can continue after the context has ended; 30 s.
 	Grace time.Duration
 	Log   logr.Logger
 }
 
-// Serve serves gateways on a listener until ctx ends. Then gateways are told to go elsewhere, streams that are open may
-// go on for at most the grace, and the rest is broken off. It closes the listener. The error is nil after an orderly
-// end. There is no limit on streams: each is an HTTP request with its answer.
+// Serve serves gateways on a listener until ctx ends. Then gateways get a GOAWAY, open streams can continue for
+// at most the grace period, and the rest are aborted. It closes the listener. The error is nil after an orderly
+// end.
 func (s *Server) Serve(ctx context.Context, listener net.Listener, o ServeOptions) error {
 	set(&o.MaxMessage, 257<<20)
 	set(&o.ConnectionAge, 5*time.Minute)
@@ -45,11 +47,12 @@ func (s *Server) Serve(ctx context.Context, listener net.Listener, o ServeOption
 			}
 			return Health{Ready: o.Ready}.open(call.Method, out)
 		},
-		TLS: o.TLS, MaxMessage: o.MaxMessage, MaxPending: s.options.MaxPending, ConnectionAge: o.ConnectionAge, Log: o.Log,
+		TLS: o.TLS, MaxMessage: o.MaxMessage, MaxPending: s.options.MaxPending, Budget: s.options.Budget, MaxConnections: o.MaxConnections,
+		ConnectionAge: o.ConnectionAge, Log: o.Log,
 	})
 	cut, err := streams.Serve(ctx, listener, o.Grace)
 	if cut > 0 {
-		o.Log.Info("Streams broken off at the end of the grace", "grace", o.Grace.String(), "connections", cut)
+		o.Log.Info("Streams aborted at the end of the grace period", "grace", o.Grace.String(), "connections", cut)
 	}
 	if err != nil {
 		return fmt.Errorf("serving gateways on %s: %w", listener.Addr(), err)
@@ -57,9 +60,9 @@ func (s *Server) Serve(ctx context.Context, listener net.Listener, o ServeOption
 	return nil
 }
 
-// TLS makes the configuration of a server: with the certificate of the files, which are read again when they change,
-// or without files with one made now for names. TLS 1.2 is taken, because it is the most that Envoy speaks as a client
-// unless it is told otherwise.
+// TLS makes the configuration of a server: with the certificate of the files, which are read again when they change, or
+// without files with one made now for names. TLS 1.2 is accepted, because it is the newest version that Envoy uses as a
+// client by default.
 func TLS(f certs.Files, names []string, now time.Time) (*tls.Config, error) {
 	config := &tls.Config{
 		MinVersion: tls.VersionTLS12, NextProtos: []string{"h2"},

@@ -6,6 +6,7 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/pem"
+	"errors"
 	"io"
 	"net"
 	"net/http"
@@ -30,8 +31,8 @@ import (
 	"github.com/kvasir-dev/kvasir/test/envoytest"
 )
 
-// Replicas are all active. One that is killed takes its streams with it; what comes after goes to the other, without
-// any request being lost that was not on a stream of the dead one.
+// Replicas are all active. A killed one loses its streams; later requests are sent to the other, and no request is lost
+// that was not on a stream of the killed one.
 func TestPitfall13_TheOtherReplicaTakesOver(t *testing.T) {
 	var served atomic.Int64
 	e := engine(t, func(w http.ResponseWriter, r *http.Request) {
@@ -50,7 +51,7 @@ func TestPitfall13_TheOtherReplicaTakesOver(t *testing.T) {
 	for range workers {
 		wait.Go(func() {
 			for range each {
-				answer, err := http.Post(g.url+"/v1/completions", "application/json", strings.NewReader(completion)) //nolint:noctx // ends
+				answer, err := http.Post(g.url+"/v1/completions", "application/json", strings.NewReader(completion))
 				if err != nil {
 					failed.Add(1)
 					continue
@@ -68,7 +69,7 @@ func TestPitfall13_TheOtherReplicaTakesOver(t *testing.T) {
 	<-half
 	one.stop()
 	wait.Wait()
-	// Streams that were open on the dead replica may be lost: no more than there were workers.
+	// Streams that were open on the killed replica can be lost: no more than there were workers.
 	if n := failed.Load(); n > workers {
 		t.Errorf("%d requests lost, more than were under way", n)
 	}
@@ -81,11 +82,12 @@ func TestPitfall13_TheOtherReplicaTakesOver(t *testing.T) {
 
 // With the drain, not one is lost.
 func TestPitfall14_DrainLosesNothing(t *testing.T) {
+	const event = "data: {\"choices\":[{\"text\":\"1\"}]}\n\n"
 	enter, leave := make(chan bool, 1), make(chan bool)
 	e := engine(t, func(w http.ResponseWriter, r *http.Request) {
 		if strings.Contains(readRequest(r), "slow") {
 			w.Header().Set("Content-Type", "text/event-stream")
-			_, _ = io.WriteString(w, "data: 1\n\n")
+			_, _ = io.WriteString(w, event)
 			_ = http.NewResponseController(w).Flush()
 			enter <- true
 			<-leave
@@ -110,7 +112,7 @@ func TestPitfall14_DrainLosesNothing(t *testing.T) {
 	default:
 	}
 	leave <- true
-	if text := read(t, answer); text != "data: 1\n\ndata: 2\n\n" {
+	if text := read(t, answer); text != event+"data: 2\n\n" {
 		t.Errorf("the open stream was cut: %q", text)
 	}
 	<-stopped
@@ -120,7 +122,7 @@ func TestPitfall14_DrainLosesNothing(t *testing.T) {
 func TestPitfall14_TheGraceEnds(t *testing.T) {
 	h := newHouse(t, Options{}, ServeOptions{Grace: 10 * time.Millisecond}, spec("127.0.0.1:1"))
 	h.script().routed(completion)
-	h.server.gateways.learn("127.0.0.1")
+	h.server.gateways.learn(route{host: "127.0.0.1"})
 	h.stop()
 	h.outcomes(map[picker.Outcome]int64{picker.ClientGone: 1})
 }
@@ -138,7 +140,7 @@ func TestPitfall14_ConnectionsAge(t *testing.T) {
 	c.Connect()
 	eventually(t, "it is connected", func() bool { return c.GetState() == connectivity.Ready })
 	eventually(t, "the idle connection is given up", func() bool { return c.GetState() != connectivity.Ready })
-	time.Sleep(150 * time.Millisecond) // the script's connection is told to go, too
+	time.Sleep(150 * time.Millisecond) // the script's connection receives GOAWAY, too
 	s.send(responseHead(true, ":status", "200"))
 	if s.receive().GetResponseHeaders() == nil {
 		t.Error("the open stream was cut")
@@ -200,7 +202,7 @@ func TestPitfall15_CertificatesAreReadAgain(t *testing.T) {
 	}
 	h := newHouse(t, Options{}, ServeOptions{TLS: config}, spec("127.0.0.1:1"))
 	shown := func() string {
-		c, err := tls.Dial("tcp", h.address, &tls.Config{InsecureSkipVerify: true, NextProtos: []string{"h2"}}) //nolint:gosec // to see it
+		c, err := tls.Dial("tcp", h.address, &tls.Config{InsecureSkipVerify: true, NextProtos: []string{"h2"}}) // to see it
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -219,7 +221,8 @@ func TestPitfall15_CertificatesAreReadAgain(t *testing.T) {
 	}
 }
 
-// Health is told under every name that somebody asks for, here on the port of ext_proc; the health port has the same.
+// The health service answers for every name that clients request, here on the port of ext_proc; the health port has the
+// same.
 func TestPitfall15_HealthUnderAllNames(t *testing.T) {
 	var ready atomic.Bool
 	h := newHouse(t, Options{}, ServeOptions{Ready: ready.Load}, spec("127.0.0.1:1"))
@@ -258,6 +261,46 @@ func TestPitfall15_HealthUnderAllNames(t *testing.T) {
 		}
 		_ = c.Close()
 	}
+}
+
+// Envoy's gRPC health checker offers no application protocol in its TLS handshake unless its cluster is configured to.
+func TestHealthChecksNeedNoALPN(t *testing.T) {
+	config, err := TLS(certs.Files{}, nil, time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	h := newHouse(t, Options{}, ServeOptions{TLS: config}, spec("127.0.0.1:1"))
+	for name, protocols := range map[string][]string{"without ALPN": nil, "with h2": {"h2"}} {
+		t.Run(name, func(t *testing.T) {
+			dial := func(ctx context.Context, address string) (net.Conn, error) {
+				d := tls.Dialer{Config: &tls.Config{InsecureSkipVerify: true, NextProtos: protocols}} // as Envoy does
+				return d.DialContext(ctx, "tcp", address)
+			}
+			c, err := grpc.NewClient("passthrough:///"+h.address, plain, grpc.WithContextDialer(dial))
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer func() { _ = c.Close() }()
+			ctx, cancel := context.WithTimeout(t.Context(), patience)
+			defer cancel()
+			answer, err := healthpb.NewHealthClient(c).Check(ctx, &healthpb.HealthCheckRequest{})
+			if err != nil || answer.GetStatus() != healthpb.HealthCheckResponse_SERVING {
+				t.Errorf("%v, %v", answer, err)
+			}
+		})
+	}
+	t.Run("another protocol", func(t *testing.T) {
+		c, err := tls.Dial("tcp", h.address, &tls.Config{InsecureSkipVerify: true}) // to be closed
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = c.Close() }()
+		_ = c.SetDeadline(time.Now().Add(patience))
+		_, _ = io.WriteString(c, "GET / HTTP/1.1\r\nHost: picker\r\n\r\n")
+		if _, err := io.ReadAll(c); errors.Is(err, os.ErrDeadlineExceeded) {
+			t.Error("a connection without the HTTP/2 preface stays open")
+		}
+	})
 }
 
 func TestHealthCanBeWatched(t *testing.T) {
@@ -321,5 +364,30 @@ func TestTheStandInKeepsTheMessageTimeout(t *testing.T) {
 	})
 	if answer := g.post("/v1/completions", completion); answer.StatusCode != http.StatusGatewayTimeout {
 		t.Errorf("status %d", answer.StatusCode)
+	}
+}
+
+// TestHealthWatchesAreBounded: each takes a goroutine, and 20,000 of them would take the picker's memory.
+func TestHealthWatchesAreBounded(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	defer cancel()
+	refused := make(chan struct{}, maxWatching)
+	before := watching.Load()
+	for range 2 * maxWatching {
+		wg.Go(func() {
+			err := Health{}.watch(ctx, &healthpb.HealthCheckRequest{}, func(*healthpb.HealthCheckResponse) error { return nil })
+			if status.Code(err) == codes.ResourceExhausted {
+				refused <- struct{}{}
+			}
+		})
+	}
+	for range maxWatching {
+		<-refused
+	}
+	if n := watching.Load() - before; n > maxWatching {
+		t.Errorf("%d watch", n)
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	core "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	pb "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
 	"google.golang.org/protobuf/types/known/structpb"
 
 	"github.com/kvasir-dev/kvasir/internal/endpoint"
@@ -12,7 +13,7 @@ import (
 
 const (
 	// subsetSpace and subsetKey name the metadata that restricts a request to some endpoints, servedKey (in
-	// destinationSpace) the one that tells which endpoint has answered.
+	// destinationSpace) the one that reports which endpoint has answered.
 	subsetSpace = "envoy.lb.subset_hint"
 	subsetKey   = "x-gateway-destination-endpoint-subset"
 	servedKey   = "x-gateway-destination-endpoint-served"
@@ -21,8 +22,8 @@ const (
 // subset is the endpoints to which a gateway restricts a request: as ip:port, or as an address with any port.
 type subset map[string]bool
 
-// subsetOf reads the hint of a message: a list of endpoints, or one string with commas between them. ok tells whether
-// there is one; it may be empty, and one of another shape is, so that it allows nothing.
+// subsetOf reads the hint of a message: a list of endpoints, or one string with commas between them. ok reports whether
+// there is one; it can be empty, and one of another shape is, so that it allows nothing.
 func subsetOf(m *core.Metadata) (s subset, ok bool) {
 	hint, ok := m.GetFilterMetadata()[subsetSpace].GetFields()[subsetKey]
 	if !ok {
@@ -48,7 +49,7 @@ func (s subset) add(v *structpb.Value) {
 	}
 }
 
-// canonical writes an address in the one way that can be compared: [2001:db8::1]:80 may be written in others.
+// canonical writes an address in the one way that can be compared: [2001:db8::1]:80 can be written in others.
 func canonical(address string) string {
 	if a, err := netip.ParseAddrPort(address); err == nil {
 		return netip.AddrPortFrom(a.Addr().Unmap(), a.Port()).String()
@@ -59,7 +60,7 @@ func canonical(address string) string {
 	return address
 }
 
-// has tells whether an endpoint is among them.
+// has reports whether an endpoint is among them.
 func (s subset) has(ep *endpoint.Endpoint) bool {
 	if s[ep.Address] {
 		return true
@@ -72,7 +73,21 @@ func (s subset) has(ep *endpoint.Endpoint) bool {
 	return s[a.String()] || s[a.Addr().String()]
 }
 
-// servedBy reads which endpoint has answered; empty when the gateway does not say.
-func servedBy(m *core.Metadata) string {
-	return canonical(m.GetFilterMetadata()[destinationSpace].GetFields()[servedKey].GetStringValue())
+const (
+	// attributeSpace has the attributes of a message, and upstreamAddress is the one of the endpoint that Envoy has sent
+	// the request to, where the gateway asks for it (response_attributes).
+	attributeSpace  = "envoy.filters.http.ext_proc"
+	upstreamAddress = "upstream.address"
+)
+
+// servedBy reads which endpoint has answered; empty when the gateway does not report it. Headers of the answer do not
+// count: the endpoint itself could have written them.
+func servedBy(m *pb.ProcessingRequest) string {
+	if s := m.GetMetadataContext().GetFilterMetadata()[destinationSpace].GetFields()[servedKey].GetStringValue(); s != "" {
+		return canonical(s)
+	}
+	if a := m.GetAttributes()[attributeSpace].GetFields()[upstreamAddress].GetStringValue(); a != "" {
+		return canonical(a)
+	}
+	return ""
 }

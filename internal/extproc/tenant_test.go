@@ -14,7 +14,7 @@ import (
 	"github.com/kvasir-dev/kvasir/test/envoytest"
 )
 
-// keyed is a pool of tenants: acme shows the key k-acme and may use all models, small shows k-small and may use m alone.
+// keyed is a pool of tenants: acme has the key k-acme and can use all models, small has k-small and can use m alone.
 func keyed(t *testing.T, addresses ...string) picker.Spec {
 	t.Helper()
 	var entries []tenant.Entry
@@ -37,8 +37,8 @@ func keyed(t *testing.T, addresses ...string) picker.Spec {
 	return s
 }
 
-// TestTenantsAreHeldToTheirLimitsOnEveryRoute: what a gateway asks for has a tenant, whatever its path and method, and
-// where the model cannot be read those who may use some only are refused.
+// TestTenantsAreHeldToTheirLimitsOnEveryRoute: each request of a gateway has a tenant, whatever its path and method, and
+// where the model cannot be read, tenants that are allowed to use only some models are refused.
 func TestTenantsAreHeldToTheirLimitsOnEveryRoute(t *testing.T) {
 	var served atomic.Int64
 	s := keyed(t, engine(t, func(w http.ResponseWriter, r *http.Request) {
@@ -94,5 +94,17 @@ func TestTenantsAreHeldToTheirLimitsOnEveryRoute(t *testing.T) {
 			}
 		}
 	}
+	h.idle()
+}
+
+// TestAStrangersBodyIsNotHeld: a client without a key is refused by the header, before any of the body.
+func TestAStrangersBodyIsNotHeld(t *testing.T) {
+	h := newHouse(t, Options{}, ServeOptions{}, keyed(t, "127.0.0.1:1"))
+	s := h.script()
+	s.send(requestHead(false, post...))
+	if r := s.receive().GetImmediateResponse(); r.GetStatus().GetCode() != 401 {
+		t.Errorf("%v", r)
+	}
+	s.cancel()
 	h.idle()
 }

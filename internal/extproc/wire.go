@@ -79,11 +79,11 @@ func streamed(kind protowire.Number, size int, end bool) (head, tail []byte) {
 	head = make([]byte, 0, 40)
 	for i, field := range [4]protowire.Number{kind - 1, 1, 3, 3} { // and response, body_mutation, streamed_response
 		head = protowire.AppendTag(head, field, protowire.BytesType)
-		head = protowire.AppendVarint(head, uint64(sizes[3-i])) //nolint:gosec // a size
+		head = protowire.AppendVarint(head, uint64(sizes[3-i]))
 	}
 	if size > 0 {
 		head = protowire.AppendTag(head, 1, protowire.BytesType)
-		head = protowire.AppendVarint(head, uint64(size)) //nolint:gosec // a size
+		head = protowire.AppendVarint(head, uint64(size))
 	}
 	return head, tail
 }
@@ -91,8 +91,8 @@ func streamed(kind protowire.Number, size int, end bool) (head, tail []byte) {
 // streamEnd is end_of_stream: true.
 var streamEnd = []byte{2<<3 | byte(protowire.VarintType), 1}
 
-// destinationMetadata is the field dynamic_metadata of an answer that says where a request goes, for gateways that read
-// metadata and not headers: {"envoy.lb": {"x-gateway-destination-endpoint": destination}}.
+// destinationMetadata is the field dynamic_metadata of an answer that names the destination of a request, for gateways that
+// read metadata and not headers: {"envoy.lb": {"x-gateway-destination-endpoint": destination}}.
 func destinationMetadata(destination string) []byte {
 	value := nested(nil, 3, []byte(destination)) // string_value
 	inner := appendEntry(nil, destinationHeader, value)

@@ -21,7 +21,7 @@ const (
 	// maxPlain is about how much is framed at once.
 	maxPlain = 64 << 10
 	// maxOwed is the most bytes of frames that answer to a client's (settings, pings, resets) while it does not read. A
-	// client that goes beyond it is cut off.
+	// client that exceeds it is disconnected.
 	maxOwed = 1 << 20
 	// maxHeaders is the most bytes of a stream's header, as HTTP/2 counts.
 	maxHeaders = 64 << 10
@@ -30,44 +30,51 @@ const (
 	maxWindow   = 1<<31 - 1
 	// firstTable is the size of the table of header compression before anything is said, in bytes.
 	firstTable = 4096
-	// lingering is how long a client that has all it was to get may take to close the connection.
+	// lingering is how long a client that has all it was to get can take to close the connection.
 	lingering = 5 * time.Second
 )
 
-// connection is one client's. The goroutine that runs serve reads; frames to be sent are made under mu, by whoever has
-// something to send.
+// connection is one client's. The goroutine that runs serve reads; frames to be sent are made under mu,
+// by the sending goroutine.
+//
+// It has many fields because it is a protocol's state machine; the comments say which goroutine owns which.
 type connection struct {
 	server *Server
 	wire   *wire
 	sink   io.Writer // of frames: TLS, or the wire
 	client net.Addr
+	host   string      // of client
 	lived  atomic.Bool // something was read since the keeper last looked
 	keeper *time.Timer
 	elder  *time.Timer
 
 	// Of the reading goroutine.
-	unsaid int // bytes received that the client has not been told it may send again
+	unsaid int // received bytes that were not yet returned to the client's window
+	credit credit
 
 	mu         sync.Mutex // guards what follows, and the sending half of streams
 	streams    map[uint32]*Stream
+	unended    int // streams whose handlers were not notified of their end yet
+	lives      lives
+	sentData   int       // frames of messages, since the reading goroutine last looked
 	newest     uint32    // the last stream that was opened; only the reading goroutine changes it
 	ready      []*Stream // have something to send, and room in their window
 	plain      []byte    // frames not yet given to the sink
 	sendWindow int64
 	peerWindow int64 // of new streams
 	peerFrame  int
-	resized    bool      // the client has set how large a table of headers may be, and has not been told that we use none
+	resized    bool      // the client has set a maximum header table size, and our size of 0 was not sent yet
 	writing    bool      // a goroutine writes what the socket did not take
-	ended      []*Stream // whose handlers have to be told
+	ended      []*Stream // whose handlers have to be notified
 	leaving    leaving
 	last       uint32 // the last stream that is served, while leaving
-	open       bool   // frames may be sent
+	open       bool   // frames can be sent
 	done       bool   // no more are: the client has all
 	closed     bool
 	asked      bool // for a sign of life
 }
 
-// leaving is how far a client is on its way elsewhere.
+// leaving is how far a client has moved to another connection.
 //
 //	staying --goAway--> told --confirmed, or goAwayPatience--> gone: closed once there is no stream
 type leaving uint8
@@ -85,9 +92,18 @@ var (
 
 func newConnection(s *Server, socket net.Conn) *connection {
 	return &connection{
-		server: s, wire: newWire(socket), client: socket.RemoteAddr(), streams: map[uint32]*Stream{},
+		server: s, wire: newWire(socket), client: socket.RemoteAddr(), host: hostOf(socket.RemoteAddr()), streams: map[uint32]*Stream{},
+		credit:     credit{left: maxCredit},
 		sendWindow: firstWindow, peerWindow: firstWindow, peerFrame: maxFrame,
 	}
+}
+
+// hostOf is an address without the port.
+func hostOf(a net.Addr) string {
+	if tcp, ok := a.(*net.TCPAddr); ok {
+		return tcp.IP.String()
+	}
+	return a.String()
 }
 
 // serve reads until the connection ends, which it then is for all its streams.
@@ -98,7 +114,7 @@ func (c *connection) serve() {
 	c.sink = c.wire
 	if config := c.server.options.TLS; config != nil {
 		encrypted := tls.Server(tlsWire{c.wire.socket, c.wire}, config)
-		if encrypted.HandshakeContext(context.Background()) != nil || encrypted.ConnectionState().NegotiatedProtocol != http2.NextProtoTLS {
+		if encrypted.HandshakeContext(context.Background()) != nil || !speaksHTTP2(encrypted) {
 			return
 		}
 		source, c.sink = encrypted, encrypted
@@ -111,6 +127,13 @@ func (c *connection) serve() {
 	c.begin()
 	c.wire.before = c.flush
 	c.read(source)
+}
+
+// speaksHTTP2 reports whether a client can continue after its handshake. Envoy's gRPC health checker offers no protocol at
+// all (ALPN); the HTTP/2 preface that follows shows the protocol.
+func speaksHTTP2(c *tls.Conn) bool {
+	protocol := c.ConnectionState().NegotiatedProtocol
+	return protocol == http2.NextProtoTLS || protocol == ""
 }
 
 // read takes frames until there can be no more.
@@ -139,12 +162,13 @@ func (c *connection) read(source io.Reader) {
 	}
 }
 
-// begin says what the client may do, and starts the clocks.
+// begin announces the server's settings, and starts the clocks.
 func (c *connection) begin() {
 	c.wire.keep()
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.plain = appendSettings(c.plain,
+		http2.Setting{ID: http2.SettingMaxConcurrentStreams, Val: uint32(c.server.options.MaxStreams)},
 		http2.Setting{ID: http2.SettingInitialWindowSize, Val: streamWindow},
 		http2.Setting{ID: http2.SettingMaxHeaderListSize, Val: maxHeaders})
 	c.plain = appendWindowUpdate(c.plain, 0, connectionWindow-firstWindow)
@@ -152,7 +176,7 @@ func (c *connection) begin() {
 	if c.closed {
 		return
 	}
-	if c.leaving == told { // before it could be told
+	if c.leaving == told { // before it could be notified
 		c.tell()
 	}
 	c.keeper = time.AfterFunc(c.server.options.Keepalive, c.keep)
@@ -161,7 +185,7 @@ func (c *connection) begin() {
 	}
 }
 
-// fatal acts on what went wrong with a frame, and tells whether it is the end of the connection.
+// fatal acts on what went wrong with a frame, and reports whether it is the end of the connection.
 func (c *connection) fatal(err error) bool {
 	var ofStream http2.StreamError
 	var ofAll http2.ConnectionError
@@ -171,9 +195,16 @@ func (c *connection) fatal(err error) bool {
 	case errors.As(err, &ofStream):
 		c.opened(ofStream.StreamID)
 		c.mu.Lock()
+		if c.streams[ofStream.StreamID] == nil {
+			c.lives.end()
+		}
 		c.reset(ofStream.StreamID, ofStream.Code)
+		flood := c.lives.reset()
 		c.unlock()
-		return false
+		if flood {
+			c.sayGoodbye(http2.ErrCodeEnhanceYourCalm)
+		}
+		return flood
 	case errors.Is(err, http2.ErrFrameTooLarge):
 		c.sayGoodbye(http2.ErrCodeFrameSize)
 	case errors.As(err, &ofAll):
@@ -213,193 +244,6 @@ func (c *connection) close() {
 	_ = c.wire.socket.Close()
 }
 
-// take takes a frame.
-func (c *connection) take(f http2.Frame) error {
-	switch f := f.(type) {
-	case *http2.DataFrame:
-		return c.takeData(f)
-	case *http2.MetaHeadersFrame:
-		return c.takeHeaders(f)
-	case *http2.RSTStreamFrame:
-		return c.takeReset(f)
-	case *http2.WindowUpdateFrame:
-		return c.takeWindow(f)
-	case *http2.SettingsFrame:
-		return c.takeSettings(f)
-	case *http2.PingFrame:
-		return c.takePing(f)
-	case *http2.PushPromiseFrame:
-		return http2.ConnectionError(http2.ErrCodeProtocol)
-	}
-	return nil // priority, and what nobody knows. A client's GOAWAY only says that it opens no more.
-}
-
-func (c *connection) takeData(f *http2.DataFrame) error {
-	size := int(f.Length) // with padding
-	if c.unsaid += size; c.unsaid > connectionWindow {
-		return http2.ConnectionError(http2.ErrCodeFlowControl)
-	}
-	c.mu.Lock()
-	if c.unsaid >= connectionWindow/4 {
-		c.plain = appendWindowUpdate(c.plain, 0, c.unsaid)
-		c.unsaid = 0
-	}
-	s := c.streams[f.StreamID]
-	c.mu.Unlock()
-	switch {
-	case s == nil && f.StreamID > c.newest:
-		return http2.ConnectionError(http2.ErrCodeProtocol)
-	case s == nil: // it is over, and the client did not know
-		return nil
-	}
-	return s.receive(f.Data(), size, f.StreamEnded())
-}
-
-func (c *connection) takeHeaders(f *http2.MetaHeadersFrame) error {
-	id := f.StreamID
-	c.mu.Lock()
-	s := c.streams[id]
-	refused := c.leaving == gone && id > c.last
-	c.mu.Unlock()
-	switch {
-	case s != nil: // trailers
-		if !f.StreamEnded() || len(f.PseudoFields()) > 0 {
-			return http2.StreamError{StreamID: id, Code: http2.ErrCodeProtocol}
-		}
-		return s.receive(nil, 0, true)
-	case id%2 == 0:
-		return http2.ConnectionError(http2.ErrCodeProtocol)
-	case id <= c.newest: // trailers of a stream that is over, which the client did not know
-		return nil
-	}
-	c.opened(id)
-	if refused {
-		return http2.StreamError{StreamID: id, Code: http2.ErrCodeRefusedStream}
-	}
-	if f.Truncated {
-		return http2.StreamError{StreamID: id, Code: http2.ErrCodeEnhanceYourCalm}
-	}
-	call := callOf(f)
-	if !call.wellFormed() {
-		return http2.StreamError{StreamID: id, Code: http2.ErrCodeProtocol}
-	}
-	s = newStream(c, id)
-	c.mu.Lock()
-	s.sendWindow = c.peerWindow
-	c.streams[id] = s
-	c.mu.Unlock()
-	s.start(call)
-	if f.StreamEnded() {
-		return s.receive(nil, 0, true)
-	}
-	return nil
-}
-
-// opened notes that a client has used the number of a stream.
-func (c *connection) opened(id uint32) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.newest = max(c.newest, id)
-}
-
-func (c *connection) takeReset(f *http2.RSTStreamFrame) error {
-	if f.StreamID > c.newest {
-		return http2.ConnectionError(http2.ErrCodeProtocol)
-	}
-	c.mu.Lock()
-	defer c.unlock()
-	if s := c.streams[f.StreamID]; s != nil {
-		s.over(c)
-	}
-	return nil
-}
-
-func (c *connection) takeWindow(f *http2.WindowUpdateFrame) error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	more := int64(f.Increment)
-	if f.StreamID == 0 {
-		if c.sendWindow += more; c.sendWindow > maxWindow {
-			return http2.ConnectionError(http2.ErrCodeFlowControl)
-		}
-		return nil
-	}
-	s := c.streams[f.StreamID]
-	if s == nil {
-		if f.StreamID > c.newest {
-			return http2.ConnectionError(http2.ErrCodeProtocol)
-		}
-		return nil
-	}
-	if s.sendWindow += more; s.sendWindow > maxWindow {
-		return http2.StreamError{StreamID: f.StreamID, Code: http2.ErrCodeFlowControl}
-	}
-	s.stir()
-	return nil
-}
-
-func (c *connection) takeSettings(f *http2.SettingsFrame) error {
-	if f.IsAck() {
-		return nil
-	}
-	if f.HasDuplicates() {
-		return http2.ConnectionError(http2.ErrCodeProtocol)
-	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	err := f.ForeachSetting(func(o http2.Setting) error {
-		if err := o.Valid(); err != nil {
-			return err
-		}
-		switch o.ID {
-		case http2.SettingMaxFrameSize:
-			c.peerFrame = min(int(o.Val), maxFrame)
-		case http2.SettingHeaderTableSize:
-			c.resized = true
-		case http2.SettingInitialWindowSize:
-			more := int64(o.Val) - c.peerWindow
-			c.peerWindow = int64(o.Val)
-			for _, s := range c.streams {
-				if s.sendWindow += more; s.sendWindow > maxWindow {
-					return http2.ConnectionError(http2.ErrCodeFlowControl)
-				}
-				s.stir()
-			}
-		}
-		return nil
-	})
-	if err != nil {
-		return err
-	}
-	c.plain = append(c.plain, settingsAck...)
-	return nil
-}
-
-func (c *connection) takePing(f *http2.PingFrame) error {
-	c.mu.Lock()
-	defer c.unlock()
-	switch {
-	case !f.IsAck():
-		c.plain = appendPing(c.plain, true, f.Data)
-	case f.Data == goAwayPing && c.leaving == told:
-		c.refuse()
-	}
-	return nil
-}
-
-// owes fails when too much waits for a client that asks and does not read.
-func (c *connection) owes() error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.done {
-		c.plain = nil
-	}
-	if len(c.plain) > maxOwed {
-		return http2.ConnectionError(http2.ErrCodeEnhanceYourCalm)
-	}
-	return nil
-}
-
 // goAway sends the client elsewhere, without harm to its streams.
 func (c *connection) goAway() {
 	c.mu.Lock()
@@ -415,7 +259,7 @@ func (c *connection) goAway() {
 	c.flush()
 }
 
-// tell asks the client to open no more streams; those that are on their way will be served. mu is held.
+// tell asks the client to open no more streams; streams that are already on their way are still served. mu is held.
 func (c *connection) tell() {
 	c.plain = appendGoAway(c.plain, maxWindow, http2.ErrCodeNo)
 	c.plain = appendPing(c.plain, false, goAwayPing)
@@ -442,6 +286,7 @@ func (c *connection) keep() {
 		c.mu.Unlock()
 		return
 	}
+	c.endIdle(time.Now())
 	switch lived := c.lived.Swap(false); {
 	case lived:
 		c.asked = false
@@ -455,8 +300,24 @@ func (c *connection) keep() {
 		c.plain = appendPing(c.plain, false, lifePing)
 		c.keeper.Reset(c.server.options.KeepaliveTimeout)
 	}
-	c.mu.Unlock()
+	c.unlock()
 	c.flush()
+}
+
+// endIdle ends the streams without traffic for too long. mu is held.
+func (c *connection) endIdle(now time.Time) {
+	for id, s := range c.streams {
+		limit := c.server.options.RequestIdle
+		if s.complete {
+			limit = c.server.options.Idle
+		}
+		switch {
+		case s.lived || s.quiet.IsZero():
+			s.lived, s.quiet = false, now
+		case now.Sub(s.quiet) >= limit:
+			c.reset(id, http2.ErrCodeCancel)
+		}
+	}
 }
 
 // reset breaks a stream off. mu is held.
@@ -467,7 +328,7 @@ func (c *connection) reset(id uint32, code http2.ErrCode) {
 	}
 }
 
-// unlock gives mu back and tells the handlers of streams that have ended meanwhile.
+// unlock releases mu and notifies the handlers of streams that have ended meanwhile.
 func (c *connection) unlock() {
 	ended := c.ended
 	c.ended = nil
@@ -477,7 +338,7 @@ func (c *connection) unlock() {
 	}
 }
 
-// flush sends what there is to send, without waiting: what the socket does not take at once, a goroutine writes.
+// flush sends the pending frames without waiting: a goroutine writes what the socket does not accept at once.
 func (c *connection) flush() {
 	c.mu.Lock()
 	defer c.unlock()
@@ -502,7 +363,7 @@ func (c *connection) flush() {
 	}
 }
 
-// give gives the frames to the sink, which keeps them in the wire. mu is held.
+// give passes the frames to the sink, which keeps them in the wire. mu is held.
 func (c *connection) give() bool {
 	_, err := c.sink.Write(c.plain)
 	if c.plain = c.plain[:0]; cap(c.plain) > 2*maxPlain {
@@ -539,9 +400,9 @@ func (c *connection) write() {
 	}
 }
 
-// mayClose ends a connection that nothing keeps open any more: our half of it, so that the client gets what is still on
-// its way. A socket that is closed is reset by the next frame that comes, and what it has not sent yet is lost. What
-// comes meanwhile is read and left unanswered. mu is held.
+// mayClose ends a connection that nothing keeps open any more. It closes only the server's half, so that the client
+// receives what is still on its way: a fully closed socket is reset by the next frame that arrives, and unsent data is
+// lost. Frames that arrive meanwhile are read and not answered. mu is held.
 func (c *connection) mayClose() {
 	if c.leaving != gone || len(c.streams) > 0 || c.done {
 		return

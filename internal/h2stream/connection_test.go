@@ -19,7 +19,7 @@ func hpackField(name, value string) hpack.HeaderField {
 	return hpack.HeaderField{Name: name, Value: value}
 }
 
-// No byte is sent that the client's windows do not allow, however small they are and however they change, and all come.
+// No byte is sent that the client's windows do not allow, however small they are and however they change, and all arrive.
 func TestWindowsOfTheClientAreKept(t *testing.T) {
 	const size = 100_000
 	text := bytes.Repeat([]byte("0123456789"), size/10)
@@ -64,7 +64,7 @@ func TestWindowsOfTheClientAreKept(t *testing.T) {
 	}
 }
 
-// A client that does not read is heard all the same, as far as MaxPending allows, and then no further.
+// The server reads from a client that does not read, as far as MaxPending allows, and then no further.
 func TestReceivingNeverWaitsForSending(t *testing.T) {
 	const pending = 100 << 10
 	var heard atomic.Int64
@@ -74,7 +74,7 @@ func TestReceivingNeverWaitsForSending(t *testing.T) {
 			s.Send(nil, nil, bytes.Clone(m), 0)
 		}}
 	})
-	c := h.dial(http2.Setting{ID: http2.SettingInitialWindowSize, Val: 0}) // nothing may be sent to it
+	c := h.dial(http2.Setting{ID: http2.SettingInitialWindowSize, Val: 0}) // nothing can be sent to it
 	c.open(1, false)
 	piece := bytes.Repeat([]byte("x"), 10_000)
 	allowed, sent := streamWindow, 0
@@ -82,16 +82,16 @@ func TestReceivingNeverWaitsForSending(t *testing.T) {
 		c.must(c.WriteData(1, false, framed(string(piece))))
 		sent += prefix + len(piece)
 	}
-	eventually(t, "all of it is heard", func() bool { return heard.Load() == int64(sent/(prefix+len(piece))*len(piece)) })
+	eventually(t, "all of it is received", func() bool { return heard.Load() == int64(sent/(prefix+len(piece))*len(piece)) })
 	c.must(c.WritePing(false, [8]byte{1}))
 	await(c, func(f *http2.PingFrame) bool { return f.IsAck() }) // the connection is alive
-	// Once it reads, it may send again.
+	// Once it reads, it can send again.
 	c.must(c.WriteWindowUpdate(1, 2*streamWindow))
 	c.must(c.WriteWindowUpdate(0, 2*streamWindow))
 	await(c, func(f *http2.WindowUpdateFrame) bool { return f.StreamID == 1 })
 }
 
-// Clients that do not keep to the windows, or to HTTP, are told; only what is about the connection ends it.
+// Clients that violate the windows, or HTTP, receive an error; only a violation that concerns the connection ends it.
 func TestMistakesOfClients(t *testing.T) {
 	big := make([]byte, maxFrame)
 	for name, tc := range map[string]struct {
@@ -123,7 +123,7 @@ func TestMistakesOfClients(t *testing.T) {
 				if i == 0 {
 					c.must(c.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: all[:n]}))
 				} else {
-					_ = c.WriteContinuation(1, n == len(all), all[:n]) // it may have ended already
+					_ = c.WriteContinuation(1, n == len(all), all[:n]) // it might have ended already
 				}
 				all = all[n:]
 			}
@@ -138,9 +138,9 @@ func TestMistakesOfClients(t *testing.T) {
 		}, all: http2.ErrCodeProtocol},
 		"a frame too large":       {play: func(c *client) { c.open(1, false); c.must(c.WriteData(1, false, make([]byte, maxFrame+1))) }, all: http2.ErrCodeFrameSize},
 		"a setting out of bounds": {play: func(c *client) { c.must(c.WriteSettings(http2.Setting{ID: http2.SettingMaxFrameSize, Val: 1})) }, all: http2.ErrCodeProtocol},
-		"pings that nobody reads": {play: func(c *client) {
+		"pings whose answers are not read": {play: func(c *client) {
 			pings := bytes.Repeat(appendPing(nil, false, [8]byte{}), 1000)
-			for range 10_000 { // until the sockets' buffers and what may wait are full
+			for range 10_000 { // until the sockets' buffers and the allowed backlog are full
 				if _, err := c.socket.Write(pings); err != nil {
 					return
 				}
@@ -171,7 +171,7 @@ func TestMistakesOfClients(t *testing.T) {
 			tc.play(c)
 			if tc.all != 0 {
 				code := c.closed()
-				if name != "pings that nobody reads" && code != tc.all { // its answers cannot be waited for
+				if name != "pings whose answers are not read" && code != tc.all { // its answers cannot be waited for
 					t.Errorf("it ends with %v, want %v", code, tc.all)
 				}
 				return
@@ -242,7 +242,7 @@ func TestStopping(t *testing.T) {
 	}
 }
 
-// Connections of which nothing is heard are asked, and given up if they do not answer.
+// Silent connections are pinged, and closed if they do not answer.
 func TestSignsOfLife(t *testing.T) {
 	open := func(_ *Call, s *Stream) *handler { return echo(s) }
 	c := newHouse(t, Options{Keepalive: time.Millisecond, KeepaliveTimeout: 2 * time.Second}, open).dial()
@@ -274,8 +274,8 @@ func (p *pipes) Close() error { p.once.Do(func() { close(p.closed) }); return ni
 
 func (*pipes) Addr() net.Addr { return &net.UnixAddr{Name: "pipe"} }
 
-// FuzzConnection plays any bytes behind the preface. Whatever they are, the server lives, and each handler is told of its
-// end.
+// FuzzConnection plays any bytes behind the preface. Whatever they are, the server survives, and each handler is notified of
+// its end.
 func FuzzConnection(f *testing.F) {
 	var head bytes.Buffer
 	e := hpack.NewEncoder(&head)

@@ -14,7 +14,7 @@ import (
 const frameHeader = 9
 
 func appendHeader(b []byte, length int, kind http2.FrameType, flags http2.Flags, stream uint32) []byte {
-	b = append(b, byte(length>>16), byte(length>>8), byte(length), byte(kind), byte(flags)) //nolint:gosec // 24 bits
+	b = append(b, byte(length>>16), byte(length>>8), byte(length), byte(kind), byte(flags))
 	return binary.BigEndian.AppendUint32(b, stream)
 }
 
@@ -31,7 +31,7 @@ var settingsAck = appendHeader(nil, 0, http2.FrameSettings, http2.FlagSettingsAc
 
 func appendWindowUpdate(b []byte, stream uint32, more int) []byte {
 	b = appendHeader(b, 4, http2.FrameWindowUpdate, 0, stream)
-	return binary.BigEndian.AppendUint32(b, uint32(more)) //nolint:gosec // a window
+	return binary.BigEndian.AppendUint32(b, uint32(more))
 }
 
 func appendPing(b []byte, ack bool, data [8]byte) []byte {
@@ -51,9 +51,9 @@ func appendGoAway(b []byte, last uint32, code http2.ErrCode) []byte {
 	return binary.BigEndian.AppendUint32(b, uint32(code))
 }
 
-// appendHeaders appends a frame of headers, as pairs of names and values. Nothing of it enters the tables of header
-// compression, so that there is no state between frames. resize tells that the table is of no bytes, which has to be
-// said in the first headers after a client has made it smaller (RFC 7541, 4.2).
+// appendHeaders appends a frame of headers, as pairs of names and values. It adds nothing to the tables of header
+// compression, so that there is no state between frames. resize announces a table of size 0, which is required in the first
+// headers after a client has reduced the size (RFC 7541, 4.2).
 func appendHeaders(b []byte, stream uint32, resize, end bool, pairs ...string) []byte {
 	flags := http2.FlagHeadersEndHeaders
 	if end {
@@ -80,19 +80,19 @@ func appendText(b []byte, text string) []byte {
 	}
 	b = append(b, 127)
 	for n -= 127; n >= 128; n >>= 7 {
-		b = append(b, byte(n)|128) //nolint:gosec // seven bits of it
+		b = append(b, byte(n)|128)
 	}
-	return append(append(b, byte(n)), text...) //nolint:gosec // below 128
+	return append(append(b, byte(n)), text...)
 }
 
 // finishFrame writes the length of the frame that begins at a place and ends with b.
 func finishFrame(b []byte, at int) []byte {
 	n := len(b) - at - frameHeader
-	b[at], b[at+1], b[at+2] = byte(n>>16), byte(n>>8), byte(n) //nolint:gosec // 24 bits
+	b[at], b[at+1], b[at+2] = byte(n>>16), byte(n>>8), byte(n)
 	return b
 }
 
-// Call is what a stream's header says.
+// Call is the content of a stream's header.
 type Call struct {
 	// Method that is called, as in "/package.Service/Method".
 	Method string
@@ -121,7 +121,7 @@ func (c *Call) Header(name string) string {
 	return ""
 }
 
-// wellFormed tells whether a header is one of a request (RFC 9113, 8.2.2 and 8.3.1).
+// wellFormed reports whether a header is one of a request (RFC 9113, 8.2.2 and 8.3.1).
 func (c *Call) wellFormed() bool {
 	for i := range c.fields {
 		switch c.fields[i].Name {
@@ -136,7 +136,7 @@ func (c *Call) wellFormed() bool {
 	return c.Header(":method") != "" && c.Header(":scheme") != "" && c.Header(":path") != ""
 }
 
-// isRPC tells whether it is a call of gRPC.
+// isRPC reports whether it is a call of gRPC.
 func (c *Call) isRPC() bool {
 	rest, ok := strings.CutPrefix(strings.ToLower(c.Header("content-type")), "application/grpc")
 	return ok && c.Header(":method") == "POST" && (rest == "" || rest[0] == '+' || rest[0] == ';')
@@ -154,7 +154,7 @@ func timeoutOf(text string) (time.Duration, bool) {
 	if err != nil {
 		return 0, false
 	}
-	return min(time.Duration(n), 100*365*24*time.Hour/unit) * unit, true //nolint:gosec // eight digits
+	return min(time.Duration(n), 100*365*24*time.Hour/unit) * unit, true
 }
 
 // escape writes a message as trailers take it: what is not printable ASCII, and the percent sign, in percents.

@@ -3,16 +3,18 @@
 // gRPC's own server hands every message from the goroutine that reads a connection to one of the stream, and every
 // answer to a third that writes. On a machine that is not busy each hand-over wakes a sleeping thread, which costs more
 // than all that is done with a piece of an answer. Here the goroutine that reads a connection calls the stream's
-// Handler itself, and writes what was answered when nothing more is there to read. What may wait runs elsewhere
+// Handler itself, and writes what was answered when nothing more is there to read. What can wait runs elsewhere
 // (Stream.Off).
 //
 //	socket --> wire (reads ahead) --> TLS --> frames --> Stream --> Handler.Message
 //	socket <-- wire (keeps)       <-- TLS <-- frames <-- Stream <-- Stream.Send
-//	       ^ flushed before a read that may wait, without waiting; what the socket does not take a goroutine writes
+//	       ^ flushed before a read that can wait, without waiting; what the socket does not take a goroutine writes
 //
 // It is a server of HTTP/2 (RFC 9113) for gRPC (its PROTOCOL-HTTP2) and nothing else: frames and header compression are
-// read by golang.org/x/net/http2; messages are not compressed, there is no priority and no push. Reading never waits for
-// writing. What a client may send ahead is bounded by flow control, what waits for a client by Options.MaxPending.
+// read by golang.org/x/net/http2; messages are not compressed, there is no priority and no push. Reading never
+// waits for writing. Flow control bounds what a client can send ahead, Options.MaxPending what waits for a
+// client, and Options.Budget what all streams hold. Clients that make the server work without sending anything are
+// disconnected (flood.go).
 package h2stream
 
 import (
@@ -28,52 +30,62 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
+
+	"github.com/kvasir-dev/kvasir/internal/budget"
 )
 
-// Handler has the messages of one stream. Its methods are called one at a time, by different goroutines, and must not
-// wait: others' messages come on the same connection. None is called while what was given to Stream.Off runs.
+// Handler receives the messages of one stream. Its methods are called one at a time, by different goroutines, and must not
+// block: messages of other streams arrive on the same connection. None is called while a function passed to Stream.Off
+// runs.
 type Handler interface {
 	// Message takes a message of the client. Its bytes are the caller's again when it returns.
 	Message(m []byte)
-	// HalfClosed tells that the client sends no more. It expects Stream.Finish in the end.
+	// HalfClosed reports that the client sends no more. It expects Stream.Finish in the end.
 	HalfClosed()
-	// Ended tells that the stream is over, for whatever reason: finished, reset, or its connection lost. It is the last
-	// call, and comes exactly once.
+	// Ended reports that the stream is over, for any reason: finished, reset, or its connection lost. It is the last call,
+	// and is made exactly once.
 	Ended()
 }
 
 // Options are what a Server is made of. Zero values take the defaults.
 type Options struct {
-	// Open gives the handler of a new stream; nil when there is no such method. It must not wait. Needed.
+	// Open returns the handler of a new stream; nil when there is no such method. It must not block. Required.
 	Open func(call *Call, s *Stream) Handler
 	// TLS of the connections; nil for none.
 	TLS *tls.Config
 	// MaxMessage is the largest message taken, in bytes; 4 MiB. A larger one ends its stream with RESOURCE_EXHAUSTED.
 	MaxMessage int
-	// MaxHeld is the most bytes held of messages that have not come to their end, on all streams; 1 GiB. A message that
-	// would take more ends its stream with RESOURCE_EXHAUSTED.
-	MaxHeld int64
-	// MaxPending is the most bytes that wait for the client on one stream, but for bodies that their senders had not
-	// count, before the client may send no more on it; 8 MiB.
+	// Budget limits what streams hold: their headers, incomplete or waiting messages, answers that wait for the client, and
+	// what handlers add (Stream.Hold). The default is one of 1 GiB. A stream for which there is no room ends with
+	// RESOURCE_EXHAUSTED.
+	Budget *budget.Budget
+	// MaxStreams is the most open streams on one connection, announced to clients; 4096. MaxConnections is the most
+	// connections; one address can have as many as are free; 1024.
+	MaxStreams, MaxConnections int
+	// Idle is how long a stream can have no traffic; 1 h. RequestIdle is the same until the stream's request is complete
+	// (Stream.Complete); 1 min.
+	Idle, RequestIdle time.Duration
+	// MaxPending is the most bytes that wait for the client on one stream, except for bodies that their senders had not
+	// count, before the client can send no more on it; 8 MiB.
 	MaxPending int64
-	// ConnectionAge is how old a connection may become before the client is told to open another one, give or take a
-	// tenth; 0 for any age. Its streams go on.
+	// ConnectionAge is the maximum age of a connection, give or take a tenth: the client is then asked to open another
+	// one. 0 for no limit. Its streams continue.
 	ConnectionAge time.Duration
-	// A connection on which nothing was heard for Keepalive, 30 s, is asked for a sign of life, and given up when none
-	// comes within KeepaliveTimeout, 10 s.
+	// A connection without received data for Keepalive, 30 s, gets a ping, and is closed if no
+	// answer arrives within KeepaliveTimeout, 10 s.
 	Keepalive, KeepaliveTimeout time.Duration
 	// Log gets faults of handlers.
 	Log logr.Logger
 }
 
 const (
-	// streamWindow and connectionWindow are how many bytes a client may send ahead: enough for a long prompt without
+	// streamWindow and connectionWindow are how many bytes a client can send ahead: enough for a long prompt without
 	// waiting.
 	streamWindow     = 1 << 20
 	connectionWindow = 16 << 20
 
 	handshakeTimeout = 20 * time.Second
-	// goAwayPatience is how long streams may still be opened by a client that has been told to go and does not confirm it.
+	// goAwayPatience is how long a client can still open streams after a GOAWAY that it does not confirm.
 	goAwayPatience = 5 * time.Second
 	// idleWorkers is the most goroutines that wait for something to do, rather than end: their stacks have grown already.
 	idleWorkers = 64
@@ -83,8 +95,7 @@ const (
 type Server struct {
 	options Options
 
-	held    atomic.Int64 // bytes of messages that have not come to their end
-	work    chan func()  // to workers that wait
+	work    chan func() // to workers that wait
 	idle    atomic.Int32
 	quit    chan struct{}  // closed when workers are to end
 	serving sync.WaitGroup // connections
@@ -93,21 +104,30 @@ type Server struct {
 
 	mu          sync.Mutex
 	connections map[*connection]bool // guarded by mu
+	hosts       map[string]int       // connections by address, guarded by mu
+	turnedAway  uint64               // connections, guarded by mu
 	leaving     bool                 // guarded by mu
 }
 
 // New makes a server.
 func New(o Options) *Server {
 	o.MaxMessage = cmp.Or(o.MaxMessage, 4<<20)
-	o.MaxHeld = cmp.Or(o.MaxHeld, 1<<30)
+	if o.Budget == nil {
+		o.Budget = budget.New(1<<30, time.Now)
+	}
+	o.MaxStreams = cmp.Or(o.MaxStreams, 4096)
+	o.MaxConnections = cmp.Or(o.MaxConnections, 1024)
+	o.Idle = cmp.Or(o.Idle, time.Hour)
+	o.RequestIdle = cmp.Or(o.RequestIdle, time.Minute)
 	o.MaxPending = cmp.Or(o.MaxPending, 8<<20)
 	o.Keepalive = cmp.Or(o.Keepalive, 30*time.Second)
 	o.KeepaliveTimeout = cmp.Or(o.KeepaliveTimeout, 10*time.Second)
-	return &Server{options: o, work: make(chan func()), quit: make(chan struct{}), connections: map[*connection]bool{}}
+	return &Server{options: o, work: make(chan func()), quit: make(chan struct{}), connections: map[*connection]bool{},
+		hosts: map[string]int{}}
 }
 
-// Serve takes connections until ctx ends, and closes the listener. Then clients are told to go elsewhere; streams that
-// are open may go on for the grace, and are cut after it. When it returns nothing runs any more. cut is the number of
+// Serve takes connections until ctx ends, and closes the listener. Then clients get a GOAWAY; open streams can
+// continue for the grace period, and are cut after it. When it returns nothing runs any more. cut is the number of
 // connections that still had streams. It is called once.
 func (s *Server) Serve(ctx context.Context, listener net.Listener, grace time.Duration) (cut int, err error) {
 	stop := context.AfterFunc(ctx, func() { _ = listener.Close() })
@@ -178,7 +198,14 @@ func (s *Server) leave(grace time.Duration) (cut int) {
 func (s *Server) serve(nc net.Conn) {
 	c := newConnection(s, nc)
 	s.mu.Lock()
+	if free := s.options.MaxConnections - len(s.connections); s.hosts[c.host] >= free {
+		s.turnedAway++
+		s.mu.Unlock()
+		_ = nc.Close()
+		return
+	}
 	s.connections[c] = true
+	s.hosts[c.host]++
 	leaving := s.leaving
 	s.mu.Unlock()
 	if leaving {
@@ -187,6 +214,9 @@ func (s *Server) serve(nc net.Conn) {
 	defer func() {
 		s.mu.Lock()
 		delete(s.connections, c)
+		if s.hosts[c.host]--; s.hosts[c.host] == 0 {
+			delete(s.hosts, c.host)
+		}
 		s.mu.Unlock()
 	}()
 	c.serve()
@@ -219,7 +249,7 @@ func (s *Server) worker(f func()) {
 	}
 }
 
-// guard calls f, and tells whether it has returned rather than panicked.
+// guard calls f, and reports whether it has returned rather than panicked.
 func (s *Server) guard(f func()) (fine bool) {
 	defer func() {
 		if v := recover(); v != nil {

@@ -15,7 +15,7 @@ import (
 	"google.golang.org/grpc/codes"
 )
 
-// patience is how long a condition may take to come true before a test fails.
+// patience is how long a condition can take to become true before a test fails.
 const patience = 20 * time.Second
 
 // handler is one of functions; those that are nil do nothing.
@@ -191,7 +191,7 @@ func (c *client) open(id uint32, end bool, more ...string) {
 }
 
 // framed is a message with its prefix.
-func framed(m string) []byte { return append([]byte{0, 0, 0, byte(len(m) >> 8), byte(len(m))}, m...) } //nolint:gosec // short
+func framed(m string) []byte { return append([]byte{0, 0, 0, byte(len(m) >> 8), byte(len(m))}, m...) }
 
 // await reads frames until f says that it is the one.
 func await[F http2.Frame](c *client, is func(F) bool) F {

@@ -3,15 +3,14 @@ package h2stream
 import (
 	"context"
 	"encoding/binary"
-	"fmt"
 	"net"
-	"runtime/debug"
 	"strconv"
-	"sync"
 	"time"
 
 	"golang.org/x/net/http2"
 	"google.golang.org/grpc/codes"
+
+	"github.com/kvasir-dev/kvasir/internal/budget"
 )
 
 // SmallMessage is the size in bytes up to which a message's body is copied rather than referred to, and put with others.
@@ -24,7 +23,9 @@ const (
 	keepPartial = 1 << 20
 )
 
-// Stream is one call of a client. Its methods may be called by any goroutine until Handler.Ended.
+// Stream is one call of a client. Its methods can be called by any goroutine until Handler.Ended.
+//
+// It has many fields because it is a protocol's state machine; the comments say which goroutine owns which.
 type Stream struct {
 	c       *connection
 	id      uint32
@@ -34,46 +35,83 @@ type Stream struct {
 	begun   [prefix]byte
 	have    int // of begun
 	partial *[]byte
+	held    int64 // bytes of partial that are counted in the budget
 
-	off func() // of whoever calls the handler: what Off was given
+	off func() // of the handler's caller: the argument of Off
+
+	account *budget.Account
+	opened  time.Time
 
 	// Guarded by c.mu.
-	busy       bool // somebody calls the handler
+	lived      bool      // there was traffic since the keeper last looked
+	quiet      time.Time // since when nothing has, as far as the keeper has seen
+	complete   bool      // the request is
+	kept       int64     // of pending, as far as it is counted in the budget
+	tight      bool      // there was no room in the budget for what is pending
+	busy       bool      // a goroutine is calling the handler
 	inbox      []event
 	isOver     bool
-	toldEnd    bool  // the handler has been
-	finished   bool  // Finish was called
-	halfClosed bool  // by the client
-	unsaid     int   // bytes received that the client has not been told it may send again
-	held       int64 // bytes of partial that the server has counted
+	toldEnd    bool // the handler has been
+	finished   bool // Finish was called
+	halfClosed bool // by the client
+	unsaid     int  // received bytes that were not yet returned to the client's window
 	sendWindow int64
 	queue      []segment
 	pending    int64 // bytes in queue that count
 	queued     bool  // in c.ready
 	headed     bool  // the answer's header is sent
 	deadline   *time.Timer
-	ctx        context.Context //nolint:containedctx // of the stream itself
+	ctx        context.Context // of the stream itself
 	cancel     context.CancelFunc
 }
 
-// event is something for the handler: a message, or that there will be no more.
-type event struct {
-	message []byte
-	end     bool
-}
-
-// segment is a piece of what is to be sent.
+// segment is a piece of data to send.
 type segment struct {
 	data []byte
-	own  bool   // more may be appended to data
+	own  bool   // more can be appended to data
 	size int64  // in bytes, as far as it counts
-	sent func() // called when it was sent, or never will be; may be nil
+	sent func() // called when it was sent, or never will be; can be nil
 	end  []string
 }
 
-var partials = sync.Pool{New: func() any { return new([]byte) }}
+func newStream(c *connection, id uint32) *Stream {
+	s := &Stream{c: c, id: id, busy: true, opened: time.Now()}
+	s.account = c.server.options.Budget.Open(budget.Streams, c.host, c.client.String(), s.shed)
+	return s
+}
 
-func newStream(c *connection, id uint32) *Stream { return &Stream{c: c, id: id, busy: true} }
+const (
+	// streamCost is what a stream takes besides what it holds, and fieldCost what a field of its header does, in bytes.
+	streamCost, fieldCost = 8 << 10, 64
+	// keepStep is how exactly answers that wait for the client are counted, in bytes.
+	keepStep = 16 << 10
+)
+
+// shed ends the stream because its request arrives too slowly while there is no room. The budget calls it.
+func (s *Stream) shed() {
+	go func() {
+		s.Finish(codes.ResourceExhausted, "the request came too slowly while there was no room for others")
+		s.c.flush()
+	}()
+}
+
+// Hold counts n bytes that the handler keeps for the stream, until the stream has ended or they are given back by Release. It
+// is false when there is no room for them.
+func (s *Stream) Hold(n int64) bool { return s.account.Take(n) }
+
+// Release gives back what Hold has counted.
+func (s *Stream) Release(n int64) { s.account.Put(n) }
+
+// Own sets the stream's owner, if it is not the client's address.
+func (s *Stream) Own(owner string) { s.account.Own(owner) }
+
+// Complete notes that the client's request is complete: the stream is not ended for its slowness any more.
+func (s *Stream) Complete() {
+	s.account.Complete()
+	s.c.mu.Lock()
+	defer s.c.mu.Unlock()
+	s.complete = true
+}
 
 // Client is the address of the other end.
 func (s *Stream) Client() net.Addr { return s.c.client }
@@ -91,8 +129,8 @@ func (s *Stream) Context() context.Context {
 	return s.ctx
 }
 
-// Off has f run elsewhere as soon as the handler's method that calls it has returned. It may wait. The handler is not
-// called until it has returned; it may call Off itself. At most streamWindow bytes of messages wait meanwhile.
+// Off has f run elsewhere as soon as the handler's method that calls it has returned. It can wait. The handler is not
+// called until it has returned; it can call Off itself. At most streamWindow bytes of messages wait meanwhile.
 func (s *Stream) Off(f func()) { s.off = f }
 
 // Send sends the message that head, body and tail make together, after what was sent before. It does not wait. The bytes
@@ -107,7 +145,7 @@ func (s *Stream) Send(head, body, tail []byte, counts int) {
 	}
 	last := s.open(prefix + min(n, SmallMessage+len(head)))
 	last.data = append(last.data, 0)
-	last.data = binary.BigEndian.AppendUint32(last.data, uint32(n)) //nolint:gosec // messages are smaller
+	last.data = binary.BigEndian.AppendUint32(last.data, uint32(n)) // messages are smaller
 	last.data = append(last.data, head...)
 	if len(body) > SmallMessage {
 		s.queue = append(s.queue, segment{data: body})
@@ -122,10 +160,14 @@ func (s *Stream) Send(head, body, tail []byte, counts int) {
 	size := int64(prefix + len(head) + len(tail) + counts)
 	last.size += size
 	s.pending += size
+	if s.pending >= s.kept+keepStep {
+		s.tight = !s.account.Must(s.pending - s.kept)
+		s.kept = s.pending
+	}
 	s.stir()
 }
 
-// open gives the last segment, which may be appended to. c.mu is held.
+// open returns the last segment, which can be appended to. c.mu is held.
 func (s *Stream) open(size int) *segment {
 	if n := len(s.queue); n == 0 || !s.queue[n-1].own || len(s.queue[n-1].data) > SmallMessage {
 		s.queue = append(s.queue, segment{data: make([]byte, 0, size), own: true})
@@ -133,7 +175,7 @@ func (s *Stream) open(size int) *segment {
 	return &s.queue[len(s.queue)-1]
 }
 
-// Flush has what was sent leave now. It is for those that Off runs and that go on: whoever else has sent something need
+// Flush has what was sent leave now. It is for functions that Off runs and that continue: other senders need
 // not call it.
 func (s *Stream) Flush() { s.c.flush() }
 
@@ -178,6 +220,16 @@ func (s *Stream) start(h Call) {
 		c.say(s.id, true, ":status", "415")
 		c.reset(s.id, http2.ErrCodeNo)
 		c.unlock()
+		s.next()
+		return
+	}
+	cost := int64(streamCost)
+	for i := range h.fields {
+		cost += int64(len(h.fields[i].Name) + len(h.fields[i].Value) + fieldCost)
+	}
+	if !s.account.Take(cost) {
+		s.Finish(codes.ResourceExhausted, "too many streams are open")
+		s.next()
 		return
 	}
 	var handler Handler
@@ -206,193 +258,6 @@ func (s *Stream) expire() {
 	}
 	c.unlock()
 	c.flush()
-}
-
-// receive takes some bytes of messages, of size bytes with padding, and whether they are the last. The reading goroutine
-// calls it.
-func (s *Stream) receive(p []byte, size int, end bool) error {
-	c := s.c
-	c.mu.Lock()
-	s.unsaid += size
-	tooMuch, closed := s.unsaid > streamWindow, s.halfClosed
-	s.halfClosed = closed || end
-	c.mu.Unlock()
-	switch {
-	case closed:
-		return http2.StreamError{StreamID: s.id, Code: http2.ErrCodeStreamClosed}
-	case tooMuch:
-		return http2.StreamError{StreamID: s.id, Code: http2.ErrCodeFlowControl}
-	}
-	for len(p) > 0 && s.have >= 0 {
-		p = s.assemble(p)
-	}
-	if end {
-		if s.have > 0 {
-			s.spoil(codes.Internal, "the last message is not complete")
-		} else {
-			s.turn(&event{end: true})
-		}
-	}
-	if !s.hold() {
-		s.spoil(codes.ResourceExhausted, "too many large messages are under way")
-		s.hold()
-	}
-	c.mu.Lock()
-	s.grant()
-	c.mu.Unlock()
-	return nil
-}
-
-// hold has the server count what has come of a message, and tells whether it may hold as much. The reading goroutine
-// calls it.
-func (s *Stream) hold() bool {
-	s.c.mu.Lock()
-	defer s.c.mu.Unlock()
-	now := int64(0)
-	if s.partial != nil && !s.isOver {
-		now = int64(len(*s.partial))
-	}
-	more := now - s.held
-	s.held = now
-	return more == 0 || s.c.server.held.Add(more) <= s.c.server.options.MaxHeld || more < 0
-}
-
-// assemble takes bytes of one message, and gives back what is behind them.
-func (s *Stream) assemble(p []byte) (rest []byte) {
-	if s.have < prefix {
-		n := copy(s.begun[s.have:], p)
-		s.have += n
-		if p = p[n:]; s.have < prefix {
-			return nil
-		}
-	}
-	size := int(binary.BigEndian.Uint32(s.begun[1:]))
-	switch limit := s.c.server.options.MaxMessage; {
-	case s.begun[0] != 0:
-		s.spoil(codes.Unimplemented, "messages are not taken compressed")
-		return nil
-	case size > limit:
-		s.spoil(codes.ResourceExhausted, fmt.Sprintf("a message of %d bytes is larger than %d", size, limit))
-		return nil
-	}
-	if s.partial == nil {
-		if len(p) >= size { // as most are
-			s.have = 0
-			s.turn(&event{message: p[:size]})
-			return p[size:]
-		}
-		s.partial = partials.Get().(*[]byte)
-		*s.partial = (*s.partial)[:0]
-	}
-	n := min(len(p), size-len(*s.partial))
-	*s.partial = append(*s.partial, p[:n]...)
-	if len(*s.partial) == size {
-		s.have = 0
-		whole := s.partial
-		s.partial = nil
-		s.turn(&event{message: *whole})
-		if cap(*whole) <= keepPartial {
-			partials.Put(whole)
-		}
-	}
-	return p[n:]
-}
-
-// spoil ends a stream whose bytes cannot be read as messages. No more of them is looked at.
-func (s *Stream) spoil(code codes.Code, message string) {
-	s.have, s.partial = -1, nil
-	s.Finish(code, message)
-}
-
-// grant lets the client send on, unless it has to wait. c.mu is held.
-func (s *Stream) grant() {
-	if s.unsaid < streamWindow/4 || s.busy || s.isOver || s.halfClosed || s.pending > s.c.server.options.MaxPending {
-		return
-	}
-	s.c.plain = appendWindowUpdate(s.c.plain, s.id, s.unsaid)
-	s.unsaid = 0
-}
-
-// turn gives an event to the handler when it is its turn; nil only looks whether it has to be told of the end. The
-// event's message is copied if it has to wait.
-func (s *Stream) turn(e *event) {
-	c := s.c
-	c.mu.Lock()
-	if s.busy {
-		if e != nil {
-			s.inbox = append(s.inbox, event{message: append([]byte(nil), e.message...), end: e.end})
-		}
-		c.mu.Unlock()
-		return
-	}
-	s.busy = true
-	skip := e == nil || s.isOver || s.finished
-	c.mu.Unlock()
-	if !skip {
-		s.call(*e)
-	}
-	s.next()
-}
-
-// next goes on with what is due for the handler, and gives the turn back when there is nothing.
-func (s *Stream) next() {
-	c := s.c
-	for {
-		if f := s.off; f != nil {
-			s.off = nil
-			c.server.elsewhere(func() {
-				if !c.server.guard(f) {
-					s.fail()
-				}
-				s.next()
-				c.flush()
-			})
-			return
-		}
-		c.mu.Lock()
-		switch {
-		case s.isOver:
-			told := s.toldEnd
-			s.toldEnd, s.inbox = true, nil
-			c.mu.Unlock()
-			if !told && s.handler != nil {
-				c.server.guard(s.handler.Ended)
-			}
-			return // and stay busy
-		case len(s.inbox) > 0 && !s.finished:
-			e := s.inbox[0]
-			s.inbox[0] = event{}
-			s.inbox = s.inbox[1:]
-			c.mu.Unlock()
-			s.call(e)
-		default:
-			s.inbox, s.busy = nil, false
-			s.grant()
-			c.mu.Unlock()
-			return
-		}
-	}
-}
-
-// call tells the handler of an event.
-func (s *Stream) call(e event) {
-	defer func() {
-		if v := recover(); v != nil {
-			s.c.server.options.Log.Error(fmt.Errorf("panic: %v", v), "Request failed", "stack", string(debug.Stack()))
-			s.fail()
-		}
-	}()
-	if e.end {
-		s.handler.HalfClosed()
-	} else {
-		s.handler.Message(e.message)
-	}
-}
-
-// fail ends the stream for a fault of the handler.
-func (s *Stream) fail() {
-	s.off = nil
-	s.Finish(codes.Internal, "the request could not be handled")
 }
 
 // stir lines the stream up when it can send something. c.mu is held.
@@ -431,6 +296,8 @@ func (s *Stream) frame() {
 		}
 	}
 	c.plain = finishFrame(c.plain, at)
+	c.sentData++
+	s.lived = true
 	s.sendWindow -= int64(room - left)
 	c.sendWindow -= int64(room - left)
 	s.grant()
@@ -440,6 +307,10 @@ func (s *Stream) frame() {
 func (s *Stream) pop() {
 	first := s.queue[0]
 	s.pending -= first.size
+	if s.kept > 0 && s.pending == 0 {
+		s.account.Put(s.kept)
+		s.kept, s.tight = 0, false
+	}
 	s.queue[0] = segment{}
 	if s.queue = s.queue[1:]; len(s.queue) == 0 {
 		s.queue = nil
@@ -462,15 +333,14 @@ func (s *Stream) frameEnd(end []string) {
 	s.over(c)
 }
 
-// over is the end of the stream. c.mu is held, and given back by c.unlock, which tells the handler.
+// over ends the stream. c.mu is held, and released by c.unlock, which notifies the handler.
 func (s *Stream) over(c *connection) {
 	if s.isOver {
 		return
 	}
 	s.isOver = true
 	delete(c.streams, s.id)
-	c.server.held.Add(-s.held)
-	s.held = 0
+	c.lives.end()
 	for len(s.queue) > 0 {
 		s.pop()
 	}

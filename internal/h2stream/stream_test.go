@@ -51,7 +51,7 @@ func (h *house) grpc(options ...grpc.CallOption) *grpc.ClientConn {
 
 var both = &grpc.StreamDesc{ServerStreams: true, ClientStreams: true}
 
-// Whatever messages a client of gRPC's own library sends, on however many streams at once, come back as they were.
+// Any messages that a client of gRPC's own library sends, on any number of streams at once, are returned unchanged.
 func TestMessagesComeBackAsTheyWere(t *testing.T) {
 	h := newHouse(t, Options{MaxMessage: 8 << 20}, func(_ *Call, s *Stream) *handler { return echo(s) })
 	c := h.grpc()
@@ -153,7 +153,8 @@ func TestOffHoldsUpItsOwnStreamOnly(t *testing.T) {
 	}
 }
 
-// The context ends with the stream, whoever ends it, and the handler is told once what ran elsewhere has returned.
+// The context ends with the stream, whichever side ends it, and the handler is notified once all functions passed to Off
+// have returned.
 func TestContextsEndWithTheirStreams(t *testing.T) {
 	var running, ended atomic.Int64
 	h := newHouse(t, Options{}, func(_ *Call, s *Stream) *handler {
@@ -164,7 +165,7 @@ func TestContextsEndWithTheirStreams(t *testing.T) {
 					running.Add(1)
 					<-ctx.Done()
 					if ended.Load() != 0 {
-						t.Error("the end was told too early")
+						t.Error("the handler was notified of the end too early")
 					}
 					running.Add(-1)
 				})
@@ -183,7 +184,7 @@ func TestContextsEndWithTheirStreams(t *testing.T) {
 		c.must(c.WriteData(1, false, framed("m")))
 		eventually(t, "it runs", func() bool { return running.Load() == 1 })
 		end(c)
-		eventually(t, name+": it has returned and the end was told", func() bool { return running.Load() == 0 && ended.Load() == 1 })
+		eventually(t, name+": it has returned and the handler was notified", func() bool { return running.Load() == 0 && ended.Load() == 1 })
 	}
 	// The client's own deadline.
 	ended.Store(0)
@@ -193,10 +194,10 @@ func TestContextsEndWithTheirStreams(t *testing.T) {
 	if f := await[*http2.RSTStreamFrame](c, nil); f.ErrCode != http2.ErrCodeCancel {
 		t.Errorf("reset with %v", f.ErrCode)
 	}
-	eventually(t, "deadline: the end was told", func() bool { return ended.Load() == 1 })
+	eventually(t, "deadline: the handler was notified", func() bool { return ended.Load() == 1 })
 }
 
-// Calls that cannot be handled are told why, and take nothing else with them.
+// Calls that cannot be handled end with a status that says why, and do not affect other calls.
 func TestStatusOfWhatCannotBeHandled(t *testing.T) {
 	h := newHouse(t, Options{MaxMessage: 100}, func(call *Call, s *Stream) *handler {
 		if call.Method != "/s/m" {

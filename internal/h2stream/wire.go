@@ -15,10 +15,10 @@ const readAhead = 32 << 10
 type wire struct {
 	socket net.Conn
 	raw    syscall.RawConn // nil when the socket cannot be written to without waiting
-	// before is called before a read that may wait.
+	// before is called before a read that can wait.
 	before func()
 
-	in   []byte // of readAhead bytes, of which in[r:w] are read and not taken
+	in   []byte // of readAhead bytes; in[r:w] are read and not consumed
 	r, w int
 
 	mu     sync.Mutex
@@ -37,7 +37,7 @@ func newWire(socket net.Conn) *wire {
 		}
 	}
 	w.try = func(fd uintptr) bool {
-		w.tried, w.failed = syscall.Write(int(fd), w.out) //nolint:gosec // a file descriptor
+		w.tried, w.failed = syscall.Write(int(fd), w.out) // a file descriptor
 		return true
 	}
 	return w
@@ -76,7 +76,7 @@ func (w *wire) keep() {
 	w.direct = false
 }
 
-// flush gives the socket what it takes without waiting, and tells whether that is all there is.
+// flush passes to the socket what it takes without waiting, and reports whether that is everything.
 func (w *wire) flush() (all bool, err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

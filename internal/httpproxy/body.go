@@ -10,10 +10,12 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/kvasir-dev/kvasir/internal/budget"
 )
 
 const (
-	// firstRead is the most that is allocated for a body before any of it has come.
+	// firstRead is the most that is allocated for a body before any of it has arrived.
 	firstRead = 64 << 10
 	// keepBody is the largest buffer that is kept for further requests.
 	keepBody = 1 << 20
@@ -21,23 +23,23 @@ const (
 
 var buffers = sync.Pool{New: func() any { return new([]byte) }}
 
-// body is a request body in memory. It is shared by the handler and by the attempts that send it: a connection may
-// go on reading after its attempt was given up. The buffer is used again when all have released it.
+// body is a request body in memory. It is shared by the handler and by the attempts that send it: a connection might
+// continue to read after its attempt was given up. The buffer is reused when all have released it.
 type body struct {
 	bytes   []byte
 	refs    atomic.Int32
 	proxy   *Proxy
-	counted int64 // of the proxy's budget
+	account *budget.Account
 }
 
 func (b *body) release() {
 	if b.refs.Add(-1) > 0 {
 		return
 	}
-	b.proxy.buffered.Add(-b.counted)
+	b.account.Close()
 	buf := b.bytes[:0]
 	b.bytes = nil
-	if cap(buf) <= keepBody {
+	if cap(buf) > 0 && cap(buf) <= keepBody {
 		buffers.Put(&buf)
 	}
 }
@@ -99,10 +101,12 @@ var (
 		typ: "invalid_request_error", code: "invalid_request", message: "The request body could not be read to its end."}
 	errMemory = &refusal{reason: RefusedMemory, status: http.StatusServiceUnavailable,
 		typ: "service_unavailable", code: "overloaded", message: "Too many large requests are under way."}
+	errShed = &refusal{reason: RefusedShed, status: http.StatusServiceUnavailable,
+		typ: "service_unavailable", code: "overloaded", message: "The request body came too slowly while there was no room for others."}
 )
 
-// readBody reads the request's body to its end, or tells why it is refused. The client must keep giving: some bytes
-// in each stall time, and no less than the minimum rate on the whole.
+// readBody reads the request's body to its end, or returns why it is refused. The client must keep giving: at the minimum
+// rate, over each stall time.
 func (p *Proxy) readBody(out *client, r *http.Request) (*body, *refusal) {
 	limit := p.picker.MaxRequestBody(p.options.DefaultMaxBody)
 	if r.ContentLength > limit {
@@ -111,11 +115,19 @@ func (p *Proxy) readBody(out *client, r *http.Request) (*body, *refusal) {
 	if encoded(r.Header) {
 		return nil, errEncoding
 	}
-	b := &body{proxy: p, bytes: (*buffers.Get().(*[]byte))[:0]}
+	b := &body{proxy: p}
 	b.refs.Store(1)
-	if refused := b.fill(out, r, limit); refused != nil {
-		b.release()
-		return nil, refused
+	if r.Body != http.NoBody {
+		b.account = p.budget.Open(budget.Bodies, out.owner(r), r.RemoteAddr, func() { out.readWithin(time.Nanosecond) })
+		b.bytes = (*buffers.Get().(*[]byte))[:0]
+		refused := b.fill(out, r, limit)
+		if refused == nil && !b.account.Complete() || refused == errSlowBody && b.account.Shed() {
+			refused = errShed
+		}
+		if refused != nil {
+			b.release()
+			return nil, refused
+		}
 	}
 	if out.unread {
 		out.unread = false
@@ -124,7 +136,7 @@ func (p *Proxy) readBody(out *client, r *http.Request) (*body, *refusal) {
 	return b, nil
 }
 
-// encoded tells whether a body is compressed, or encoded otherwise: by any of the codings of any of the header's lines.
+// encoded reports whether a body is compressed, or encoded otherwise: by any of the codings of any of the header's lines.
 func encoded(h http.Header) bool {
 	for _, list := range h["Content-Encoding"] {
 		for coding := range strings.SplitSeq(list, ",") {
@@ -142,37 +154,39 @@ func (b *body) fill(out *client, r *http.Request, limit int64) *refusal {
 	if size < 0 || size > firstRead {
 		size = firstRead
 	}
-	if !b.grow(size) {
+	if !b.account.Take(int64(cap(b.bytes))) || !b.grow(size) {
 		return errMemory
 	}
-	start, extended := time.Now(), time.Now()
+	window, inWindow := time.Now(), 0 // since when inWindow bytes have arrived
+	quota := int(float64(b.proxy.options.MinBodyRate) * out.stall.Seconds())
 	for {
 		if len(b.bytes) == cap(b.bytes) {
 			more := 2 * cap(b.bytes)
 			if r.ContentLength >= 0 {
 				more = min(more, int(r.ContentLength))
 			}
-			// One byte over the limit tells that it is passed.
+			// One byte over the limit reports that it is passed.
 			if !b.grow(int(min(int64(more), limit)) + 1) {
 				return errMemory
 			}
 		}
 		n, err := r.Body.Read(b.bytes[len(b.bytes):cap(b.bytes)])
 		b.bytes = b.bytes[:len(b.bytes)+n]
+		b.account.Received(n)
 		if int64(len(b.bytes)) > limit {
 			return errTooLarge
 		}
 		if err != nil {
 			return b.readError(err)
 		}
-		if now := time.Now(); now.Sub(extended) > out.stall/8 {
-			extended = now
-			due := out.stall + time.Duration(int64(len(b.bytes))/b.proxy.options.MinBodyRate)*time.Second
-			left := min(out.stall, due-now.Sub(start))
-			if left <= 0 {
-				return errSlowBody
+		if inWindow += n; inWindow >= quota {
+			if now := time.Now(); now.Sub(window) > out.stall/8 {
+				window, inWindow = now, 0
+				out.readWithin(out.stall)
+				if b.account.Shed() { // the deadline for this was removed
+					return errShed
+				}
 			}
-			out.readWithin(left)
 		}
 	}
 }
@@ -190,14 +204,15 @@ func (b *body) readError(err error) *refusal {
 	return errBrokenBody
 }
 
-// grow makes room for size bytes in all, if the budget of all bodies allows it.
+// grow makes room for size bytes in all, if the budget has it.
 func (b *body) grow(size int) bool {
-	if size > cap(b.bytes) {
-		// The runtime rounds sizes up anyway.
-		grown := append(make([]byte, 0, size), b.bytes...)
-		b.bytes = grown
+	before := cap(b.bytes)
+	if size <= before {
+		return true
 	}
-	more := int64(cap(b.bytes)) - b.counted
-	b.counted += more
-	return b.proxy.buffered.Add(more) <= b.proxy.options.MaxBuffered
+	if !b.account.Take(int64(size - before)) {
+		return false
+	}
+	b.bytes = append(make([]byte, 0, size), b.bytes...)
+	return true
 }

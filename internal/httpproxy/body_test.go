@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kvasir-dev/kvasir/internal/budget"
 	"github.com/kvasir-dev/kvasir/internal/picker"
 )
 
@@ -142,8 +143,9 @@ func TestMemoryForBodiesIsBounded(t *testing.T) {
 		_, _ = io.Copy(io.Discard, r.Body)
 		arrived <- struct{}{}
 		<-finish
+		_, _ = io.WriteString(w, "{}")
 	}))
-	h := newHouse(t, Options{MaxBuffered: 1 << 20}, s)
+	h := newHouse(t, Options{Budget: budget.New(2<<20, time.Now)}, s)
 	body, err := io.ReadAll(zeros(700 << 10))
 	if err != nil {
 		t.Fatal(err)
@@ -190,13 +192,13 @@ func TestClientsThatDoNotFinish(t *testing.T) {
 		want   string
 		reason string
 	}{
-		"stops in the middle of the body": {head + "Content-Length: 100\r\n\r\n{", nil, "HTTP/1.1 408 ", RefusedSlowBody},
-		"stops before a chunk ends":       {head + "Transfer-Encoding: chunked\r\n\r\n5\r\n{", nil, "HTTP/1.1 408 ", RefusedSlowBody},
-		"half closes in the body":         {head + "Content-Length: 100\r\n\r\n{", (*net.TCPConn).CloseWrite, "HTTP/1.1 400 ", RefusedBrokenBody},
-		"half closes in a chunk":          {head + "Transfer-Encoding: chunked\r\n\r\n5\r\n{", (*net.TCPConn).CloseWrite, "HTTP/1.1 400 ", RefusedBrokenBody},
-		"breaks the framing":              {head + "Transfer-Encoding: chunked\r\n\r\nzz\r\n{", nil, "HTTP/1.1 400 ", RefusedBrokenBody},
-		"resets in the body":              {head + "Content-Length: 100\r\n\r\n{", (*net.TCPConn).Close, "", RefusedBrokenBody},
-		"sends a body nobody asked for":   {"POST /nowhere HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{", nil, "HTTP/1.1 404 ", RefusedPath},
+		"stops in the middle of the body":   {head + "Content-Length: 100\r\n\r\n{", nil, "HTTP/1.1 408 ", RefusedSlowBody},
+		"stops before a chunk ends":         {head + "Transfer-Encoding: chunked\r\n\r\n5\r\n{", nil, "HTTP/1.1 408 ", RefusedSlowBody},
+		"half closes in the body":           {head + "Content-Length: 100\r\n\r\n{", (*net.TCPConn).CloseWrite, "HTTP/1.1 400 ", RefusedBrokenBody},
+		"half closes in a chunk":            {head + "Transfer-Encoding: chunked\r\n\r\n5\r\n{", (*net.TCPConn).CloseWrite, "HTTP/1.1 400 ", RefusedBrokenBody},
+		"breaks the framing":                {head + "Transfer-Encoding: chunked\r\n\r\nzz\r\n{", nil, "HTTP/1.1 400 ", RefusedBrokenBody},
+		"resets in the body":                {head + "Content-Length: 100\r\n\r\n{", (*net.TCPConn).Close, "", RefusedBrokenBody},
+		"sends a body that is not expected": {"POST /nowhere HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{", nil, "HTTP/1.1 404 ", RefusedPath},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
@@ -281,7 +283,8 @@ func TestTheStallTimeDoesNotBoundTheWaitForAnAnswer(t *testing.T) {
 }
 
 func TestAHalfClosedClientIsGone(t *testing.T) {
-	// The server cannot tell who has half closed from who has left. Nobody must take what follows for an answer.
+	// The server cannot distinguish a client that has half closed from one that has left. What follows must not be mistaken
+	// for an answer.
 	arrived, stopped := make(chan struct{}), make(chan struct{})
 	h := newHouse(t, Options{}, spec(engine(t, func(_ http.ResponseWriter, r *http.Request) {
 		_, _ = io.Copy(io.Discard, r.Body)
@@ -297,7 +300,7 @@ func TestAHalfClosedClientIsGone(t *testing.T) {
 	if err := conn.CloseWrite(); err != nil {
 		t.Fatal(err)
 	}
-	await(t, "the engine is told", stopped)
+	await(t, "the engine sees the end", stopped)
 	if answer, _ := io.ReadAll(conn); len(answer) > 0 {
 		t.Errorf("answer %q", answer)
 	}

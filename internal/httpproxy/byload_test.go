@@ -30,12 +30,18 @@ func TestPathsThatAreNotReadGoByLoad(t *testing.T) {
 		"/v1/audio/transcriptions": {"--x\r\nContent-Disposition: form-data", "first"},
 		"/v1/images/generations":   {`{"model":"other","prompt":"x"}`, "other"}, // not known here
 		"/v1/completion":           {`{"model":"m"}`, "first"},
+		"/invocations":             {`{"model":"other","prompt":"x"}`, "other"},
+		"/inference/v1/generate":   {`{"model":"m","token_ids":[1]}`, "first"},
+		"/generative_scoring":      {`{"model":"m"}`, "first"},
+		"/v1/decisions":            {`{"model":"other"}`, "other"},
+		"/ping":                    {"", "first"},
 	} {
 		if got := read(t, h.post(path, tc.body)); got != tc.want+" "+path+" "+tc.body {
 			t.Errorf("%s: %q", path, got)
 		}
 	}
 	for _, path := range []string{"/v1/load_lora_adapter", "/sleep", "/reset_prefix_cache", "/metrics", "/v1/score/", "/v1", "/v1/",
+		"/%73leep", "/%2573leep", "//sleep", "/Sleep/", "/v1/sleep", "/prefix/pause", "/adapters/x", "/inference/v1/abort_requests", "/kv_event_sources",
 		"/v1/unload_lora_adapter", "/v1/load_lora_adapter/", "/v1/%6Coad_lora_adapter", "/v1/../sleep", "/v1/x/../load_lora_adapter", "/v1//load_lora_adapter", "/v1/%2e%2e/sleep"} {
 		if got := h.post(path, "{}").StatusCode; got != http.StatusNotFound {
 			t.Errorf("%s: status %d", path, got)
@@ -62,7 +68,7 @@ func TestPathsThatAreNotReadGoByLoad(t *testing.T) {
 		for _, s := range h.picker.Stats() {
 			done += s.Outcomes[picker.Completed]
 		}
-		return done == 8
+		return done == 13
 	})
 	h.idle()
 }

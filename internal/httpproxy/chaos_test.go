@@ -73,7 +73,7 @@ func unreliable(d *dice) http.HandlerFunc {
 	}
 }
 
-// impatient is a client that may leave at any time.
+// impatient is a client that can leave at any time.
 func (d *dice) impatient(client *http.Client, url string) {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
@@ -81,7 +81,7 @@ func (d *dice) impatient(client *http.Client, url string) {
 		timer := time.AfterFunc(time.Duration(d.roll(20_000))*time.Microsecond, cancel)
 		defer timer.Stop()
 	}
-	// Nobody is to wait for an answer that never ends.
+	// No client is to wait for an answer that never ends.
 	last := time.AfterFunc(100*time.Millisecond, cancel)
 	defer last.Stop()
 
@@ -149,7 +149,7 @@ func TestNothingIsLeftAfterChaos(t *testing.T) {
 				}
 			})
 		}
-		// Endpoints come and go meanwhile.
+		// Endpoints are added and removed meanwhile.
 		over := make(chan struct{})
 		changes.Go(func() {
 			for n := 0; ; n++ {
@@ -207,6 +207,10 @@ func (faulty) AppendKeys(context.Context, []kvblock.Key, []byte, *openai.Request
 	panic("at the disco")
 }
 
+func (faulty) Others(context.Context, *openai.Request, tokenizer.Chain, func([]kvblock.Key, int)) error {
+	panic("at the disco")
+}
+
 func TestAPanicHurtsItsRequestOnly(t *testing.T) {
 	p := picker.New(picker.Options{Log: logr.Discard()})
 	s := spec(engine(t, sum))
@@ -230,8 +234,8 @@ func TestAPanicHurtsItsRequestOnly(t *testing.T) {
 		}
 		_ = r.Body.Close()
 	}
-	if n := seen.refused[RefusedPanic]; n != 1 || proxy.Buffered() != 0 {
-		t.Errorf("%d panics counted, %d bytes held", n, proxy.Buffered())
+	if n := seen.refused[RefusedPanic]; n != 1 || proxy.budget.Stats().Held != 0 {
+		t.Errorf("%d panics counted, %d bytes held", n, proxy.budget.Stats().Held)
 	}
 }
 

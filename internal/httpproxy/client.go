@@ -1,7 +1,8 @@
 package httpproxy
 
 import (
-	"encoding/json"
+	"math"
+	"net"
 	"net/http"
 	"strconv"
 	"time"
@@ -10,7 +11,7 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/spans"
 )
 
-// client is the connection to who asked, with time-outs on what has to be read from it and written to it.
+// client is the connection to the client, with time-outs on reads from it and writes to it.
 type client struct {
 	http.ResponseWriter
 	control *http.ResponseController
@@ -19,11 +20,13 @@ type client struct {
 	// messages: the request is one of the Anthropic API, and so is its answer.
 	messages bool
 	id       string // of the request
+	engineID string // the same, for engines
+	tenant   string // the request's tenant; empty where tenants are not distinguished
 	status   int    // of the answer; 0 until it has begun
 	span     *spans.Request
 	started  bool      // the header of the answer is out
 	unread   bool      // the request's body, or some of it
-	writeBy  time.Time // the deadline in force
+	writeBy  time.Time // the present deadline
 }
 
 // WriteHeader starts the answer.
@@ -79,8 +82,20 @@ func (c *client) flush() error {
 	return c.control.Flush()
 }
 
-// fail sends an error in the style of the API that was asked. When there is still a body to come the connection ends with it,
-// because the server would else read on before it answers.
+// owner is the party that a request's memory is accounted to: its tenant, or else the client's address.
+func (c *client) owner(r *http.Request) string {
+	if c.tenant != "" {
+		return c.tenant
+	}
+	host, _, err := net.SplitHostPort(r.RemoteAddr)
+	if err != nil {
+		return r.RemoteAddr
+	}
+	return host
+}
+
+// fail sends an error in the style of the requested API. If a part of the body has not arrived yet, the connection ends
+// with the answer, because the server would otherwise read the rest before it answers.
 func (c *client) fail(status int, typ, code, message string) {
 	if c.unread && !c.h2 {
 		c.Header().Set("Connection", "close")
@@ -92,7 +107,12 @@ func (c *client) fail(status int, typ, code, message string) {
 	c.answerJSON(status, openai.AppendError(nil, status, typ, code, message))
 }
 
-// answerJSON sends a whole answer. Who does not want it any more does not get it: there is nothing to do about it.
+// retryAfter sets the answer's Retry-After header, in whole seconds.
+func (c *client) retryAfter(d time.Duration) {
+	c.Header().Set("Retry-After", strconv.Itoa(int(math.Ceil(d.Seconds()))))
+}
+
+// answerJSON sends a complete answer. An error means that the client has gone; nothing can be done about it.
 func (c *client) answerJSON(status int, body []byte) {
 	h := c.Header()
 	h.Set("Content-Type", "application/json")
@@ -102,41 +122,4 @@ func (c *client) answerJSON(status int, body []byte) {
 	}
 	c.WriteHeader(status)
 	_ = c.write(body, false)
-}
-
-// modelList is the answer to GET /v1/models.
-type modelList struct {
-	Object string  `json:"object"`
-	Data   []model `json:"data"`
-}
-
-type model struct {
-	ID      string  `json:"id"`
-	Object  string  `json:"object"`
-	Created int64   `json:"created"`
-	OwnedBy string  `json:"owned_by"`
-	Root    string  `json:"root"`
-	Parent  *string `json:"parent"`
-}
-
-// models lists the names that requests may use, over all pools.
-func (p *Proxy) models(out *client, r *http.Request) {
-	models, err := p.picker.ModelsFor(r.Header.Get)
-	if err != nil {
-		p.refusePick(out, r, err)
-		return
-	}
-	list := modelList{Object: "list", Data: []model{}}
-	for _, m := range models {
-		entry := model{ID: m.Name, Object: "model", OwnedBy: "kvasir", Root: m.Name}
-		if m.Parent != "" {
-			entry.Parent = &m.Parent
-		}
-		list.Data = append(list.Data, entry)
-	}
-	body, err := json.Marshal(list)
-	if err != nil { // strings cannot fail to marshal
-		panic(err)
-	}
-	out.answerJSON(http.StatusOK, body)
 }

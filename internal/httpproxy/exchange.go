@@ -7,7 +7,9 @@ import (
 	"io"
 	"net/http"
 	"strconv"
+	"strings"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/kvasir-dev/kvasir/internal/openai"
@@ -17,12 +19,19 @@ import (
 // What is kept of an engine's error answer while the fallbacks are tried.
 const (
 	keepError     = 64 << 10        // bytes of its body
-	keepErrorWait = 2 * time.Second // for them to come
+	keepErrorWait = 2 * time.Second // for them to arrive
 )
+
+// maxRounds bounds how often a request is picked for, after all its endpoints have refused it because their queues are
+// full. Its time in the queue mostly ends before.
+const maxRounds = 1000
 
 var (
 	errFirstByte = errors.New("no answer within the policy's time")
 	errOver      = errors.New("the attempt is over")
+	errGaveUp    = errors.New("the engine gave the request up")
+	errFull      = errors.New("the engine's queue is full")
+	errEvent     = errors.New("the answer begins with an error")
 )
 
 // exchange is one request that was picked for.
@@ -40,13 +49,22 @@ type exchange struct {
 	last *savedAnswer
 	// broken: the answer did not go through to its end.
 	broken bool
+	// pick is what was picked for.
+	pick picker.Request
+	// full: some target of the decision has refused the request because its queue is full. gaveUp: some has given it up.
+	full, gaveUp bool
+	// local: the last failure was one of this process.
+	local bool
 	// timedOut: the last failure was a time-out.
 	timedOut bool
 	// taken: a connection has taken some of the request's body, in the present attempt.
 	taken *atomic.Bool
-	// mark of the request, once its body is gone; brokeOff tells that too many engines have broken off on it.
+	// mark of the request, once its body was released; brokeOff reports that too many engines have aborted on it.
 	mark     uint64
 	brokeOff bool
+	// changed: a priority was dropped from the body. mark is that of the body as received, which the client would send
+	// again.
+	changed bool
 }
 
 // savedAnswer is an answer held back.
@@ -69,49 +87,112 @@ func (e *exchange) run(ctx context.Context) {
 		e.client.span.Ended(outcome)
 		observer.Ended(e.decision, outcome, e.since())
 	}()
+	for range maxRounds {
+		if e.targets(ctx, &outcome) == passed {
+			return
+		}
+		if !e.full || e.brokeOff || !e.again(failedFull) || !e.decision.Spec().Policy.Admission.Queue {
+			break
+		}
+		if err := e.pickAgain(ctx); err != nil {
+			e.refused(ctx, &outcome, err)
+			return
+		}
+	}
+	e.giveUp()
+}
+
+// targets tries the targets of the present decision.
+func (e *exchange) targets(ctx context.Context, outcome *picker.Outcome) result {
+	e.full = false
 	for i := range e.decision.Targets {
 		if !e.decision.Begin(i) {
 			continue // it drains, or fails, since the pick
 		}
 		e.attempt = i
 		e.client.span.Attempt(e.attempt)
-		result := e.try(ctx, &outcome)
+		result := e.try(ctx, outcome)
 		if result == passed {
-			return
+			return passed
 		}
 		if ctx.Err() != nil {
-			outcome = picker.ClientGone
+			*outcome = picker.ClientGone
 			panic(http.ErrAbortHandler) // a client that only half closed must not take silence for an answer
 		}
-		if e.brokeOff || !e.again(result) {
+		e.full = e.full || result == failedFull
+		e.local = result == failedLocal
+		if e.brokeOff || !e.again(result) || result.costs() && i+1 < len(e.decision.Targets) && !e.decision.MayRetry() {
 			break
 		}
 	}
-	e.giveUp()
+	return failedStatus
+}
+
+// pickAgain lets the request wait until there is room, after engines have refused it because their queues are full.
+func (e *exchange) pickAgain(ctx context.Context) error {
+	in := e.pick
+	in.Again, in.Steps = e.decision, nil
+	d, err := e.proxy.picker.Pick(ctx, &in)
+	if err == nil {
+		e.decision, e.attempt, e.last = d, 0, nil
+	}
+	return err
+}
+
+// refused answers a request for which there was no room in time.
+func (e *exchange) refused(ctx context.Context, outcome *picker.Outcome, err error) {
+	if ctx.Err() != nil {
+		*outcome = picker.ClientGone
+		panic(http.ErrAbortHandler)
+	}
+	refusal := &picker.Error{}
+	if !errors.As(err, &refusal) {
+		e.giveUp()
+		return
+	}
+	e.client.retryAfter(max(refusal.RetryAfter, time.Second))
+	e.client.fail(refusal.Status, refusal.Type, refusal.Code, refusal.Message)
 }
 
 // result is what has become of an attempt.
 type result uint8
 
 const (
-	passed result = iota // the answer went to the client
-	failedConnect
+	passed        result = iota // the answer went to the client
+	failedConnect               // the engine has received nothing
+	failedReset                 // it has received some of the request, and closed the connection
+	failedLocal                 // a lack of file descriptors or the like here; this does not concern the engine
 	failedStatus
 	failedFirstByte
+	failedGaveUp // the engine has ended the answer before its first token, or aborted it
+	failedFull   // a limit of the engine's queue has refused the request
 )
 
-// again tells whether the policy tries another endpoint after a failure.
+// costs reports whether an engine has worked for a request that failed so, so that sending it to another one draws on the
+// retry budget.
+func (r result) costs() bool {
+	return r == failedReset || r == failedStatus || r == failedFirstByte || r == failedGaveUp
+}
+
+// again reports whether the policy tries another endpoint after a failure.
 func (e *exchange) again(r result) bool {
 	p := &e.decision.Spec().Policy
 	switch r {
 	case failedConnect:
 		return p.RetryConnect
-	case failedStatus:
+	case failedReset:
+		return p.RetryReset
+	case failedStatus, failedGaveUp, failedFull:
 		return p.RetryServerError
 	case failedFirstByte:
 		return p.RetryFirstByte
 	}
 	return false
+}
+
+// more reports whether another endpoint is left to try after a failure.
+func (e *exchange) more(r result) bool {
+	return e.attempt+1 < len(e.decision.Targets) && e.again(r)
 }
 
 // giveUp answers when no endpoint has.
@@ -120,20 +201,31 @@ func (e *exchange) giveUp() {
 		copyHeader(e.client.Header(), s.header)
 		e.attempt = s.attempt
 		e.explain()
+		if s.status == http.StatusServiceUnavailable && e.client.Header().Get("Retry-After") == "" {
+			e.client.retryAfter(time.Second)
+		}
 		e.client.WriteHeader(s.status)
 		_ = e.client.write(s.body, false)
 		return
 	}
 	e.explain()
-	if e.timedOut {
+	switch {
+	case e.local:
+		e.client.retryAfter(time.Second)
+		e.client.fail(http.StatusServiceUnavailable, "service_unavailable", "overloaded", "The picker has no connection left for an engine.")
+	case e.full:
+		e.client.retryAfter(time.Second)
+		e.client.fail(http.StatusServiceUnavailable, "service_unavailable", "engines_full", "The queues of the engines are full.")
+	case e.gaveUp:
+		e.client.retryAfter(time.Second)
+		e.client.fail(http.StatusServiceUnavailable, "service_unavailable", "engine_gave_up", "The engine has given the request up.")
+	case e.timedOut:
 		e.client.fail(http.StatusBadGateway, "bad_gateway", "upstream_timeout", "The engine did not answer in time.")
-		return
+	case e.brokeOff:
+		e.client.fail(http.StatusBadGateway, "bad_gateway", "engines_broke_off", "Engines aborted while serving this request.")
+	default:
+		e.client.fail(http.StatusBadGateway, "bad_gateway", "upstream_failed", "No engine could be reached.")
 	}
-	if e.brokeOff {
-		e.client.fail(http.StatusBadGateway, "bad_gateway", "engines_broke_off", "Engines have broken off on this request.")
-		return
-	}
-	e.client.fail(http.StatusBadGateway, "bad_gateway", "upstream_failed", "No engine could be reached.")
 }
 
 // try sends the request to the present target and passes the answer on, unless it is one to be tried elsewhere.
@@ -148,7 +240,7 @@ func (e *exchange) try(ctx context.Context, outcome *picker.Outcome) result {
 	}
 	response, err := e.send(ctx)
 	if err == nil && timer != nil && !timer.Stop() {
-		err = errFirstByte // it has just come, but its body can be read no more
+		err = errFirstByte // it has just arrived, but its body cannot be read any more
 		_ = response.Body.Close()
 	}
 	if err != nil {
@@ -156,22 +248,23 @@ func (e *exchange) try(ctx context.Context, outcome *picker.Outcome) result {
 	}
 	e.client.span.FirstByte(response.StatusCode)
 	defer func() { _ = response.Body.Close() }()
-	if response.StatusCode < 200 { // 101: nobody asked for another protocol
-		return e.failed(ctx, statusError(response.StatusCode))
+	status := response.StatusCode
+	if status < 200 { // 101: no other protocol was requested
+		return e.failed(ctx, statusError(status))
 	}
-	if serverError(response.StatusCode) {
-		e.decision.Fail()
-		if e.attempt+1 < len(e.decision.Targets) && e.again(failedStatus) {
-			e.client.span.Failed(strconv.Itoa(response.StatusCode))
-			e.save(response, cancel)
-			return failedStatus
+	e.mark = e.marked()
+	if mayBeFull := status == http.StatusTooManyRequests || status == http.StatusServiceUnavailable; mayBeFull ||
+		picker.ServerError(status) && e.more(failedStatus) {
+		if r := e.save(response, cancel); r != passed {
+			return r
 		}
 	}
-	e.mark = e.proxy.suspects.mark(e.request, e.body.bytes)
-	e.dropBody() // nothing is sent again
-	*outcome = e.pass(response)
+	var r result
+	if *outcome, r = e.pass(ctx, response); r != passed {
+		return r
+	}
 	if *outcome == picker.Completed {
-		e.proxy.suspects.answered(e.mark)
+		e.proxy.suspects.Answered(e.mark)
 	}
 	if *outcome == picker.ClientGone || e.broken {
 		panic(http.ErrAbortHandler)
@@ -179,17 +272,11 @@ func (e *exchange) try(ctx context.Context, outcome *picker.Outcome) result {
 	return passed
 }
 
-// serverError tells whether a status is the engine's fault, so that another one may do better. That a feature is not
-// there is not.
-func serverError(status int) bool {
-	return status >= 500 && status != http.StatusNotImplemented && status != http.StatusHTTPVersionNotSupported
-}
-
 // send sends the request to the present target.
 func (e *exchange) send(ctx context.Context) (*http.Response, error) {
 	ep, body, taken := e.decision.Targets[e.attempt].Endpoint, e.body, new(atomic.Bool)
 	e.taken = taken
-	header := requestHeader(e.request, ep, e.client.id, e.decision.Spec())
+	header := requestHeader(e.request, ep, e.client.engineID, e.decision)
 	if span := e.client.span; span != nil {
 		delete(header, "Tracestate") // of a context that cannot be read
 		span.Inject(func(name, value string) { header[http.CanonicalHeaderKey(name)] = []string{value} })
@@ -209,6 +296,11 @@ func (e *exchange) failed(ctx context.Context, err error) result {
 	if e.request.Context().Err() != nil {
 		return failedConnect // the client's doing; the caller looks
 	}
+	if localFault(err) {
+		e.log("Attempt failed", err)
+		e.client.span.Failed("local")
+		return failedLocal
+	}
 	e.decision.Fail()
 	e.timedOut = errors.Is(err, errFirstByte) || errors.Is(context.Cause(ctx), errFirstByte)
 	e.log("Attempt failed", err)
@@ -216,39 +308,94 @@ func (e *exchange) failed(ctx context.Context, err error) result {
 		e.client.span.Failed("timeout")
 		return failedFirstByte
 	}
-	if status := statusError(0); e.taken.Load() && !errors.As(err, &status) {
-		e.broke(e.proxy.suspects.mark(e.request, e.body.bytes))
+	if status := statusError(0); errors.As(err, &status) {
+		e.client.span.Failed("status")
+		return failedStatus
 	}
 	e.client.span.Failed("connection")
-	return failedConnect
+	if !e.taken.Load() {
+		return failedConnect
+	}
+	e.broke(e.marked())
+	return failedReset
 }
 
-// broke tells that the engine has broken off on the request.
-func (e *exchange) broke(mark uint64) {
-	e.brokeOff = e.proxy.suspects.broke(mark, e.decision.Targets[e.attempt].Endpoint.ID.Pod, e.proxy.options.Now())
-	if e.brokeOff {
-		e.proxy.options.Log.Info("Engines break off on a request: it is tried on no other", "pool", e.decision.Pool, "for", suspicion.String())
+// marked is the mark of the request while its body is there.
+func (e *exchange) marked() uint64 {
+	if e.changed {
+		return e.mark
+	}
+	return markOf(e.proxy.suspects, e.request, e.body.bytes)
+}
+
+// markOf is the mark of a request.
+func markOf(s *picker.Suspects, r *http.Request, body []byte) uint64 {
+	return s.Mark(r.Method, r.URL.Path, r.URL.RawQuery, body)
+}
+
+// dropPriority takes the priority out of the body if the engine must not get it. No attempt has begun.
+func (e *exchange) dropPriority() {
+	if e.decision.DropsPriority() && !e.changed {
+		e.mark, e.changed = e.marked(), true
+		openai.DropPriority(e.body.bytes)
 	}
 }
 
-// save keeps an error answer in case no other endpoint answers. What is too large or does not come is not kept.
-func (e *exchange) save(response *http.Response, cancel context.CancelCauseFunc) {
-	e.log("Attempt failed", statusError(response.StatusCode))
+// localFault reports whether an engine was not reached because of a local shortage: file descriptors, ports or memory.
+func localFault(err error) bool {
+	for _, fault := range [...]error{syscall.EMFILE, syscall.ENFILE, syscall.ENOBUFS, syscall.ENOMEM, syscall.EADDRNOTAVAIL} {
+		if errors.Is(err, fault) {
+			return true
+		}
+	}
+	return false
+}
+
+// broke notes that the engine has aborted on the request.
+func (e *exchange) broke(mark uint64) {
+	e.brokeOff = e.proxy.suspects.Broke(mark, e.decision.Targets[e.attempt].Endpoint.ID.Pod, e.proxy.options.Now())
+	if e.brokeOff {
+		e.proxy.options.Log.Info("Request crashed two engines, not retrying", "pool", e.decision.Pool, "for", picker.Suspicion.String())
+	}
+}
+
+// save reads an error answer, keeps it in case no other endpoint answers, and judges it. An answer that is too large, or
+// does not arrive, is not kept: if no other endpoint is left, save returns passed, and the caller passes the answer on.
+func (e *exchange) save(response *http.Response, cancel context.CancelCauseFunc) result {
 	timer := time.AfterFunc(keepErrorWait, func() { cancel(errOver) })
-	defer timer.Stop()
 	var buf bytes.Buffer
 	n, err := io.Copy(&buf, io.LimitReader(response.Body, keepError+1))
-	if err != nil || n > keepError {
-		return
+	if timer.Stop() && (err != nil || n > keepError) && !e.more(failedStatus) {
+		response.Body = rest{io.MultiReader(&buf, response.Body), response.Body}
+		return passed
 	}
-	e.last = &savedAnswer{header: response.Header, status: response.StatusCode, body: buf.Bytes(), attempt: e.attempt}
+	e.log("Attempt failed", statusError(response.StatusCode))
+	e.client.span.Failed(strconv.Itoa(response.StatusCode))
+	if err == nil && n <= keepError {
+		e.last = &savedAnswer{header: response.Header, status: response.StatusCode, body: buf.Bytes(), attempt: e.attempt}
+	}
+	var a picker.Answer
+	a.Start(e.decision, response.StatusCode, response.Header.Get("Content-Type"), strings.Join(response.Header["Content-Encoding"], ","))
+	a.Write(buf.Bytes())
+	full := a.Verdict(true) == picker.Refused
+	a.Close()
+	if full {
+		return failedFull
+	}
+	return failedStatus
 }
 
-// dropBody gives the request's body back; connections that still send it hold on to it themselves.
+// rest is the unread part of a body.
+type rest struct {
+	io.Reader
+	io.Closer
+}
+
+// dropBody releases the request's body; connections that still send it keep their own reference.
 func (e *exchange) dropBody() {
 	if e.body != nil {
 		e.body.release()
-		e.body = nil
+		e.body, e.pick.Body = nil, nil
 	}
 }
 

@@ -13,8 +13,8 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/picker"
 )
 
-// FuzzForward sends any body: it is refused with 400 or 404, or the engine gets it byte for byte and its answer, which
-// is the same bytes in one of several forms, comes back.
+// FuzzForward sends any body: it is refused with 400 or 404, or the engine gets it byte for byte and its answer, which is
+// the same bytes in one of several forms, is returned.
 func FuzzForward(f *testing.F) {
 	for _, seed := range []string{
 		streamed, `{"model":"m","prompt":"x"}`, `{"model":"m","messages":[{"role":"user","content":"x"}]}`, "", "{", "\x00",
@@ -26,11 +26,13 @@ func FuzzForward(f *testing.F) {
 	}
 	var got []byte
 	var form byte
+	const first = "data: {\"choices\":[{\"text\":\"x\",\"delta\":{\"content\":\"x\"}}]}\n\n" // else the stream would be no answer
 	engine := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		got, _ = io.ReadAll(r.Body)
 		switch form % 3 {
 		case 0:
 			w.Header().Set("Content-Type", "text/event-stream")
+			_, _ = io.WriteString(w, first)
 		case 1:
 			w.Header().Set("Content-Type", "application/json")
 		}
@@ -49,23 +51,33 @@ func FuzzForward(f *testing.F) {
 			route, _ := openai.RouteOf(path)
 			w := httptest.NewRecorder()
 			proxy.ServeHTTP(w, httptest.NewRequest("POST", path, bytes.NewReader(body)))
-			parsed := openai.Parse(route, body, new(openai.Request)) == nil
+			parsed := openai.ParseFor(route, body, "m", new(openai.Request)) == nil // "m" is all that the picker serves
 			switch w.Code {
 			case http.StatusOK:
-				if !parsed || !bytes.Equal(got, body) || !bytes.Equal(w.Body.Bytes(), body) {
+				answer := w.Body.Bytes()
+				if form%3 == 0 {
+					answer = bytes.TrimPrefix(answer, []byte(first))
+				}
+				if !parsed || !bytes.Equal(got, body) || !bytes.Equal(answer, body) {
 					t.Errorf("sent %q, the engine got %q, %q came back", body, got, w.Body)
 				}
 			case http.StatusBadRequest:
 				if parsed {
 					t.Errorf("%q is refused: %s", body, w.Body)
 				}
+			case http.StatusServiceUnavailable:
+				var a openai.AnswerScanner
+				a.Reset(route, false)
+				if a.Write(body); form%3 == 0 || !a.Aborted {
+					t.Errorf("%q is no answer", body)
+				}
 			case http.StatusNotFound: // another model
 			default:
 				t.Errorf("%q: status %d", body, w.Code)
 			}
 		}
-		if s := p.Stats()[0]; s.Endpoints[0].Load.InFlight != 0 || proxy.Buffered() != 0 {
-			t.Errorf("%d in flight, %d bytes held", s.Endpoints[0].Load.InFlight, proxy.Buffered())
+		if s := p.Stats()[0]; s.Endpoints[0].Load.InFlight != 0 || proxy.budget.Stats().Held != 0 {
+			t.Errorf("%d in flight, %d bytes held", s.Endpoints[0].Load.InFlight, proxy.budget.Stats().Held)
 		}
 	})
 }

@@ -33,8 +33,8 @@ func h2engine(t *testing.T, f http.HandlerFunc) (address string, conns func() in
 	return s.Listener.Addr().String(), func() int { mu.Lock(); defer mu.Unlock(); return n }
 }
 
-// An engine that speaks HTTP/2 gets many streams over few connections; one that breaks off, or whose client leaves, ends
-// alone, and one that refuses before it has answered is replaced by a fallback.
+// An engine that speaks HTTP/2 gets many streams over few connections; a stream that is aborted, or whose client leaves,
+// ends alone, and one that is refused before an answer is replaced by a fallback.
 func TestEnginesThatSpeakHTTP2(t *testing.T) {
 	gone := make(chan struct{}, 1)
 	address, conns := h2engine(t, func(w http.ResponseWriter, r *http.Request) {
@@ -89,7 +89,7 @@ func TestEnginesThatSpeakHTTP2(t *testing.T) {
 	}
 	r := h.post("/v1/completions", as("break"))
 	if b, err := io.ReadAll(r.Body); err == nil || string(b) != token("a") {
-		t.Errorf("the answer that breaks off is %q, %v", b, err)
+		t.Errorf("the answer that is aborted is %q, %v", b, err)
 	}
 	r = h.post("/v1/completions", as("hang"))
 	if _, err := io.ReadFull(r.Body, make([]byte, len(token("a")))); err != nil {

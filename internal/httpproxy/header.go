@@ -1,7 +1,6 @@
 package httpproxy
 
 import (
-	"math/rand/v2"
 	"net"
 	"net/http"
 	"net/textproto"
@@ -18,7 +17,7 @@ const (
 	ownPrefix     = "X-Kvasir-"
 )
 
-// hopByHop tells of headers that concern one connection only (RFC 9110, 7.6.1, and what was common before).
+// hopByHop lists headers that concern one connection only (RFC 9110, 7.6.1, and what was common before).
 func hopByHop(name string) bool {
 	switch name {
 	case "Connection", "Proxy-Connection", "Keep-Alive", "Proxy-Authenticate", "Proxy-Authorization", "Te", "Trailer",
@@ -47,17 +46,18 @@ func copyHeader(dst, src http.Header) {
 }
 
 // requestHeader is the header of a request to ep.
-func requestHeader(r *http.Request, ep *endpoint.Endpoint, id string, spec *picker.Spec) http.Header {
+func requestHeader(r *http.Request, ep *endpoint.Endpoint, id string, d *picker.Decision) http.Header {
 	h := make(http.Header, len(r.Header)+4)
 	copyHeader(h, r.Header)
-	// The whole body is here already, and the length is told by what is sent.
+	// All of the body is here already, and the length follows from what is sent.
 	delete(h, "Expect")
 	delete(h, "Content-Length")
 	delete(h, rankHeader)
 	if ep.RankHeader >= 0 {
 		h[rankHeader] = []string{strconv.Itoa(ep.RankHeader)}
 	}
-	if value, own := spec.Authorization(); value != "" {
+	d.EachForeignHeader(func(name string) { delete(h, http.CanonicalHeaderKey(name)) })
+	if value, own := d.Spec().Authorization(); value != "" {
 		h["Authorization"] = []string{value}
 	} else if !own {
 		delete(h, "Authorization")
@@ -72,25 +72,10 @@ func requestHeader(r *http.Request, ep *endpoint.Endpoint, id string, spec *pick
 	if _, ok := h["User-Agent"]; !ok {
 		h["User-Agent"] = nil // else net/http would add its own
 	}
-	// Allows the transport to send the request once more when the engine closes a kept connection at the same moment.
+	// Allows the transport to send the request again when the engine closes a kept connection at the same moment.
 	// An empty list is not sent.
 	if _, ok := h["Idempotency-Key"]; !ok {
 		h["X-Idempotency-Key"] = []string{}
 	}
 	return h
-}
-
-// requestID is the client's name for the request, or a new one.
-func requestID(h http.Header) string {
-	if id := h.Get("X-Request-Id"); id != "" {
-		return id
-	}
-	const digits = "0123456789abcdef"
-	var id [32]byte
-	for i := 0; i < len(id); i += 16 {
-		for j, v := 0, rand.Uint64(); j < 16; j, v = j+1, v>>4 {
-			id[i+j] = digits[v&15]
-		}
-	}
-	return string(id[:])
 }

@@ -120,6 +120,43 @@ func TestTheEndpointDecidesRankAndKey(t *testing.T) {
 	}
 }
 
+// TestTheEngineChecksClientsThatNobodyElseHasChecked: it receives their key unchanged, or none.
+func TestTheEngineChecksClientsThatNobodyElseHasChecked(t *testing.T) {
+	tenants := keyed(t).Policy.Admission.Tenants
+	for name, tc := range map[string]struct {
+		pass        bool
+		pool        string
+		tenants     *picker.TenantsSpec
+		shown, want string
+	}{
+		"the client's key":              {true, "theirs", nil, "Bearer mine", "Bearer mine"},
+		"another kind of authorization": {true, "theirs", nil, "Basic bWluZQ==", "Basic bWluZQ=="},
+		"no key":                        {true, "theirs", nil, "", ""},
+		"no key of the pool":            {true, "", nil, "Bearer mine", "Bearer mine"},
+		"the pool's key":                {false, "theirs", nil, "Bearer mine", "Bearer theirs"},
+		"the pool's key for no key":     {false, "theirs", nil, "", "Bearer theirs"},
+		"a tenant":                      {true, "theirs", tenants, "Bearer k-acme", "Bearer theirs"},
+		"a tenant, and open engines":    {true, "", tenants, "Bearer k-acme", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var e echo
+			s := spec(e.engine(t, nil))
+			s.PassClientAuth, s.EngineAPIKey, s.Policy.Admission.Tenants = tc.pass, tc.pool, tc.tenants
+			h := newHouse(t, Options{}, s)
+			var header []string
+			if tc.shown != "" {
+				header = []string{"Authorization", tc.shown}
+			}
+			if r := h.post("/v1/completions", streamed, header...); r.StatusCode != http.StatusOK {
+				t.Fatalf("status %d: %s", r.StatusCode, read(t, r))
+			}
+			if got := strings.Join(e.header["Authorization"], "|"); got != tc.want {
+				t.Errorf("the engine has got %q, want %q", got, tc.want)
+			}
+		})
+	}
+}
+
 func TestEnginesBehindUnixSockets(t *testing.T) {
 	var hosts []string
 	var specs []picker.Spec
@@ -202,7 +239,7 @@ func FuzzCopyHeader(f *testing.F) {
 	f.Fuzz(func(t *testing.T, name, value, connection string) {
 		for _, c := range []byte(name + connection) {
 			if c < ' ' || c > '~' {
-				t.Skip() // does not come through net/http
+				t.Skip() // does not pass net/http
 			}
 		}
 		if name == "" {

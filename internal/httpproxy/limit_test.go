@@ -22,13 +22,13 @@ func TestEveryContentEncodingCounts(t *testing.T) {
 		lines []string
 		want  int
 	}{
-		"none":                       {nil, 200},
-		"an empty one":               {[]string{""}, 200},
-		"identity, oddly written":    {[]string{"Identity, ,identity"}, 200},
-		"a second line":              {[]string{"identity", "gzip"}, 415},
-		"an empty line, then one":    {[]string{"", "br"}, 415},
-		"a second coding in a line":  {[]string{"identity, zstd"}, 415},
-		"a coding that nobody knows": {[]string{"rot13"}, 415},
+		"none":                      {nil, 200},
+		"an empty one":              {[]string{""}, 200},
+		"identity, oddly written":   {[]string{"Identity, ,identity"}, 200},
+		"a second line":             {[]string{"identity", "gzip"}, 415},
+		"an empty line, then one":   {[]string{"", "br"}, 415},
+		"a second coding in a line": {[]string{"identity, zstd"}, 415},
+		"an unknown coding":         {[]string{"rot13"}, 415},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r, err := http.NewRequest("POST", h.url+"/v1/completions", strings.NewReader(`{"model":"m","prompt":"x"}`))
@@ -60,14 +60,14 @@ func TestABodyThatThePoolRefusesLeavesTheCircuitOpen(t *testing.T) {
 		return false
 	}
 	if r := h.post("/v1/completions", `{"model":"m","prompt":"x"}`); r.StatusCode != 502 || closed() {
-		t.Fatalf("status %d from nobody, circuit closed: %v", r.StatusCode, closed())
+		t.Fatalf("status %d without an engine, circuit closed: %v", r.StatusCode, closed())
 	}
 	r := h.post("/v1/completions", `{"model":"m","prompt":"`+strings.Repeat("x", 2<<10)+`"}`)
 	if r.StatusCode != http.StatusRequestEntityTooLarge {
 		t.Errorf("status %d, want 413", r.StatusCode)
 	}
 	if closed() {
-		t.Error("the circuit of an engine that nobody has reached is closed")
+		t.Error("the circuit of an engine that no request has reached is closed")
 	}
 	if n := h.seen.count(func(r *recorder) int { return r.refused[RefusedTooLarge] }); n != 1 {
 		t.Errorf("%d refused as too large, want 1", n)
@@ -81,7 +81,7 @@ func TestRequestsUnderWayAreBounded(t *testing.T) {
 		_, _ = io.Copy(io.Discard, r.Body)
 		arrived <- struct{}{}
 		<-finish
-		w.WriteHeader(200)
+		_, _ = io.WriteString(w, "{}")
 	})
 	release := sync.OnceFunc(func() { close(finish) })
 	defer release()
@@ -142,7 +142,7 @@ func TestTheLogHasNoByteOfAnEngine(t *testing.T) {
 			h := newHouse(t, Options{Log: log}, spec(says(t, tc.answer), nobodyAt(t)))
 			r, err := http.Post(h.url+"/v1/completions", "", strings.NewReader(`{"model":"m","prompt":"x"}`))
 			if err == nil {
-				_, _ = io.Copy(io.Discard, r.Body) // it may break off
+				_, _ = io.Copy(io.Discard, r.Body) // it might end early
 				_ = r.Body.Close()
 			}
 			h.outcomes(map[picker.Outcome]int64{picker.Failed: 1})

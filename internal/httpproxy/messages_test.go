@@ -26,7 +26,7 @@ func TestMessagesAreRefusedInTheirOwnWords(t *testing.T) {
 		"no endpoint":         {"POST", "/v1/messages", body, 503, "overloaded_error"},
 		"too large":           {"POST", "/v1/messages", strings.Repeat(" ", 1<<20+1), 413, "request_too_large"},
 		"another method":      {"GET", "/v1/messages", "", 405, "invalid_request_error"},
-		"nobody can count":    {"POST", "/v1/messages/count_tokens", body, 503, "overloaded_error"},
+		"no engine can count": {"POST", "/v1/messages/count_tokens", body, 503, "overloaded_error"},
 		"nothing to be count": {"POST", "/v1/messages/count_tokens", `{}`, 400, "invalid_request_error"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -1,33 +1,17 @@
 package httpproxy
 
 import (
-	"io"
 	"net/http"
 	"strings"
 	"testing"
 
 	"github.com/kvasir-dev/kvasir/internal/picker"
-	"github.com/kvasir-dev/kvasir/internal/tenant"
 )
 
-// What browsers may send is the engines' to say: a preflight reaches one, whoever sends it, and its answer comes back. It
-// never does with a body, nor at a path that is not served.
-func TestPreflightsReachAnEngine(t *testing.T) {
-	address := engine(t, func(w http.ResponseWriter, r *http.Request) {
-		body, err := io.ReadAll(r.Body)
-		if err != nil || len(body) > 0 || r.Method != http.MethodOptions {
-			t.Errorf("%s with %d bytes, %v", r.Method, len(body), err)
-		}
-		w.Header().Set("Access-Control-Allow-Origin", r.Header.Get("Origin"))
-		w.Header().Set("Access-Control-Allow-Methods", r.URL.Path)
-		w.WriteHeader(http.StatusNoContent)
-	})
-	s := spec(address)
-	known, problems := tenant.NewDirectory(nil)
-	if len(problems) > 0 {
-		t.Fatal(problems)
-	}
-	s.Policy.Admission.Tenants = &picker.TenantsSpec{Known: known, Reject: true, Default: &tenant.Class{Weight: 1}}
+// TestPreflightsReachNoEngine: a preflight shows no key, so that the picker answers it, by the policy, alike at every path.
+func TestPreflightsReachNoEngine(t *testing.T) {
+	s := keyed(t, engine(t, func(w http.ResponseWriter, r *http.Request) { t.Errorf("%s has come to the engine", r.Method) }))
+	s.Policy.Admission.AllowedOrigins = []string{"https://a.example"}
 	h := newHouse(t, Options{}, s)
 	ask := func(path, body string, header ...string) *http.Response {
 		t.Helper()
@@ -37,27 +21,47 @@ func TestPreflightsReachAnEngine(t *testing.T) {
 		}
 		return h.do(r, header...)
 	}
-	preflight := []string{"Origin", "https://a.example", "Access-Control-Request-Method", "POST"}
-	n := int64(0)
-	for _, path := range []string{"/v1/chat/completions", "/v1/models", "/v1/rerank", "/v1/messages/count_tokens"} {
+	preflight := []string{"Origin", "https://a.example", "Access-Control-Request-Method", "POST", "Access-Control-Request-Headers", "authorization,content-type"}
+	for _, path := range []string{"/v1/chat/completions", "/v1/models", "/v1/rerank", "/v1/messages/count_tokens", "/sleep", "/"} {
 		r := ask(path, "", preflight...)
-		if r.StatusCode != http.StatusNoContent || r.Header.Get("Access-Control-Allow-Origin") != "https://a.example" || r.Header.Get("Access-Control-Allow-Methods") != path {
+		if r.StatusCode != http.StatusNoContent || r.Header.Get("Access-Control-Allow-Origin") != "https://a.example" ||
+			r.Header.Get("Access-Control-Allow-Headers") != "authorization,content-type" || !strings.Contains(r.Header.Get("Access-Control-Allow-Methods"), "POST") {
 			t.Errorf("%s: status %d, header %v", path, r.StatusCode, r.Header)
 		}
-		n++
+		preflight[1] = "https://b.example"
+		if r := ask(path, "", preflight...); r.StatusCode != http.StatusForbidden || r.Header.Get("Access-Control-Allow-Origin") != "" {
+			t.Errorf("%s from elsewhere: status %d, header %v", path, r.StatusCode, r.Header)
+		}
+		preflight[1] = "https://a.example"
 	}
 	for name, tc := range map[string]struct {
-		path, body string
-		header     []string
-		status     int
+		body   string
+		header []string
 	}{
-		"no preflight": {"/v1/chat/completions", "", nil, 401},
-		"a body":       {"/v1/chat/completions", "{}", preflight, 401},
-		"no such path": {"/sleep", "", preflight, 404},
+		"no preflight": {"", nil},
+		"a body":       {"{}", preflight},
 	} {
-		if r := ask(tc.path, tc.body, tc.header...); r.StatusCode != tc.status {
+		if r := ask("/v1/chat/completions", tc.body, tc.header...); r.StatusCode != http.StatusUnauthorized {
 			t.Errorf("%s: status %d", name, r.StatusCode)
 		}
 	}
-	h.outcomes(map[picker.Outcome]int64{picker.Completed: n})
+	h.outcomes(map[picker.Outcome]int64{})
+}
+
+// TestPagesReadTheirRefusals: a page of an origin that is allowed can read the picker's own answers, others cannot.
+func TestPagesReadTheirRefusals(t *testing.T) {
+	s := keyed(t, engine(t, func(http.ResponseWriter, *http.Request) {}))
+	s.Policy.Admission.AllowedOrigins = []string{"https://a.example"}
+	h := newHouse(t, Options{}, s)
+	for origin, want := range map[string]string{"https://a.example": "https://a.example", "https://b.example": "", "": ""} {
+		for _, key := range []string{"k-acme", "none"} {
+			r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, h.url+"/v1/models", http.NoBody)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := h.do(r, "Origin", origin, "Authorization", "Bearer "+key).Header.Get("Access-Control-Allow-Origin"); got != want {
+				t.Errorf("%q with key %s: %q", origin, key, got)
+			}
+		}
+	}
 }

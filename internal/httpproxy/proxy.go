@@ -1,26 +1,25 @@
-// Package httpproxy is the picker as a reverse proxy: an OpenAI-style HTTP server that sends each request to the
-// engine that the picker chooses, byte for byte, and streams the answer back as it comes.
+// Package httpproxy is the picker as a reverse proxy: an OpenAI-style HTTP server that sends each request to the engine
+// that the picker chooses, unchanged except for what openai.DropPriority blanks, and streams the answer back as it arrives.
 //
 //	read the body -> pick -> send to Targets[0], else to the fallbacks -> copy the answer
 //
-// A request is tried on another endpoint only as long as nothing of an answer has gone to the client. Whatever
-// happens to it, its Decision is ended exactly once.
+// A request is tried on another endpoint only as long as no part of an answer was sent to the client. Its Decision is ended
+// exactly once in every case.
 package httpproxy
 
 import (
 	"errors"
 	"fmt"
-	"math"
 	"net/http"
 	"path"
 	"runtime/debug"
-	"strconv"
 	"strings"
 	"sync/atomic"
 	"time"
 
 	"github.com/go-logr/logr"
 
+	"github.com/kvasir-dev/kvasir/internal/budget"
 	"github.com/kvasir-dev/kvasir/internal/openai"
 	"github.com/kvasir-dev/kvasir/internal/picker"
 	"github.com/kvasir-dev/kvasir/internal/spans"
@@ -33,28 +32,31 @@ type Options struct {
 	Picker *picker.Picker
 	// Log gets a line per failed attempt.
 	Log logr.Logger
-	// Observer is told of each request; nil for none.
+	// Observer is notified of each request; nil for none.
 	Observer Observer
 	// Spans traces requests; nil for no tracing.
 	Spans *spans.Tracer
-	// Now is the clock of what the Observer is told; time.Now when nil.
+	// Ready reports whether the picker should receive requests, for GET /health; nil is always.
+	Ready func() bool
+	// Now is the clock of the Observer's times; time.Now when nil.
 	Now func() time.Time
 	// DialTimeout bounds connecting to an engine; 2 s.
 	DialTimeout time.Duration
 	// IdlePerEndpoint is the most idle connections kept to an engine's address; 256.
 	IdlePerEndpoint int
-	// IdleTimeout is how long an idle connection to an engine is kept; 4 s, less than the 5 s after which the
-	// engines' server closes it, so that a request seldom meets a connection that is just being closed.
-	IdleTimeout time.Duration
 	// DefaultMaxBody is the largest request body in bytes while there is no pool; 64 MiB.
 	DefaultMaxBody int64
-	// MaxBuffered is the most bytes of all request bodies held at once; 1 GiB. Requests beyond it are refused.
-	MaxBuffered int64
+	// Budget of the bodies and answers that are held; one of 1 GiB. Requests that find no room there are refused.
+	Budget *budget.Budget
 	// MaxRequests is the most requests under way at once, of all clients; 16384. Requests beyond it are refused. A
 	// request holds a goroutine or two, two connections and up to 100 KiB, so this is a bound on memory and sockets.
 	MaxRequests int
-	// Stall is how long a client may keep us waiting without taking or giving a byte; 30 s. MinBodyRate, in bytes/s,
-	// is how fast a body must come beyond that; 1 KiB/s.
+	// Hold is how long an answer is held back from the client after its header has arrived, while nothing was generated:
+	// until then the request can be tried elsewhere; 15 s. It stays below the time that clients and load balancers wait for
+	// a header.
+	Hold time.Duration
+	// Stall is how long a client can keep the proxy waiting without taking or sending a byte; 30 s. MinBodyRate, in
+	// bytes/s, is how fast a body must arrive in each stall time; 1 KiB/s.
 	Stall       time.Duration
 	MinBodyRate int64
 }
@@ -68,10 +70,12 @@ func (o *Options) fill() {
 	}
 	set(&o.DialTimeout, 2*time.Second)
 	set(&o.IdlePerEndpoint, 256)
-	set(&o.IdleTimeout, 4*time.Second)
 	set(&o.DefaultMaxBody, 64<<20)
-	set(&o.MaxBuffered, 1<<30)
+	if o.Budget == nil {
+		o.Budget = budget.New(1<<30, time.Now)
+	}
 	set(&o.MaxRequests, 16<<10)
+	set(&o.Hold, 15*time.Second)
 	set(&o.Stall, 30*time.Second)
 	set(&o.MinBodyRate, 1<<10)
 }
@@ -87,22 +91,23 @@ type Proxy struct {
 	options  Options
 	picker   *picker.Picker
 	engines  *wire.Transports
-	suspects *suspects
-	buffered atomic.Int64 // bytes of request bodies held
+	suspects *picker.Suspects
+	budget   *budget.Budget
 	requests atomic.Int64 // under way
+	ids      requestIDs
 }
 
 // New makes a proxy. Close it when no request is under way any more.
 func New(options Options) *Proxy {
 	options.fill()
-	return &Proxy{options: options, picker: options.Picker, engines: newTransports(&options), suspects: newSuspects()}
+	return &Proxy{
+		options: options, picker: options.Picker, engines: newTransports(&options), suspects: options.Picker.Suspects(),
+		budget: options.Budget,
+	}
 }
 
 // Close gives up the idle connections to the engines.
 func (p *Proxy) Close() { p.engines.Close() }
-
-// Buffered is the number of bytes of request bodies held now.
-func (p *Proxy) Buffered() int64 { return p.buffered.Load() }
 
 // ServeHTTP answers one request. It panics only with http.ErrAbortHandler, to break the connection of an answer that
 // cannot be finished.
@@ -129,28 +134,51 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		out.readWithin(p.options.Stall)
 	}
 	out.id = requestID(r.Header)
+	if r.URL.Path == "/health" && r.Body == http.NoBody && (r.Method == http.MethodGet || r.Method == http.MethodHead) {
+		p.health(out)
+		return
+	}
 	defer p.requests.Add(-1)
 	if p.requests.Add(1) > int64(p.options.MaxRequests) {
 		p.refuse(out, RefusedRequests, http.StatusServiceUnavailable, "service_unavailable", "overloaded", "Too many requests are under way.")
 		return
 	}
+	engineID, leave := p.ids.enter(out.id)
+	defer leave()
+	out.engineID = engineID
 	p.route(out, r)
 }
 
-func (p *Proxy) route(out *client, r *http.Request) {
-	// Whether browsers may send what they ask for is the engines' to say, or a gateway's before us.
-	preflight := r.Body == http.NoBody && picker.IsPreflight(r.Method, r.Header.Get)
-	if !preflight {
-		if err := p.picker.Known(r.Header.Get); err != nil {
-			p.refusePick(out, r, err)
-			return
-		}
-	}
-	if r.URL.Path == "/v1/models" && preflight {
-		p.generate(out, r, 0, false)
+// health answers as engines do: the status alone, without a key. Load tools and load balancers request it before they send
+// requests. It does not depend on endpoints, because a pool at zero is woken by its first request.
+func (p *Proxy) health(out *client) {
+	if p.options.Ready != nil && !p.options.Ready() {
+		out.WriteHeader(http.StatusServiceUnavailable)
 		return
 	}
-	if r.URL.Path == "/v1/models" {
+	out.WriteHeader(http.StatusOK)
+}
+
+func (p *Proxy) route(out *client, r *http.Request) {
+	if r.Body == http.NoBody && picker.IsPreflight(r.Method, r.Header.Get) {
+		p.preflight(out, r)
+		return
+	}
+	if origin := p.picker.AllowedOrigin(r.Header.Get("Origin"), ""); origin != "" { // for answers of our own
+		out.Header().Set("Access-Control-Allow-Origin", origin)
+		out.Header().Set("Vary", "Origin")
+	}
+	tenant, err := p.picker.Whose(r.Header.Get)
+	if err != nil {
+		p.refusePick(out, r, err)
+		return
+	}
+	out.tenant = tenant
+	if openai.Administrative(r.URL.EscapedPath()) {
+		p.refuse(out, RefusedPath, http.StatusNotFound, "invalid_request_error", "not_found", "There is nothing at this path.")
+		return
+	}
+	if isModels(r.URL.Path) {
 		if r.Method != http.MethodGet && r.Method != http.MethodHead {
 			p.wrongMethod(out, "GET, HEAD")
 			return
@@ -171,8 +199,6 @@ func (p *Proxy) route(out *client, r *http.Request) {
 		p.generate(out, r, 0, false)
 	case !ok:
 		p.refuse(out, RefusedPath, http.StatusNotFound, "invalid_request_error", "not_found", "There is nothing at this path.")
-	case preflight:
-		p.generate(out, r, 0, false)
 	case r.Method != http.MethodPost:
 		p.wrongMethod(out, "POST")
 	default:
@@ -180,20 +206,40 @@ func (p *Proxy) route(out *client, r *http.Request) {
 	}
 }
 
-// isOpen tells whether a path that is not known here may be asked for by load, with any method: those below /v1/, which
-// are the API, but for those that load adapters. A path that an engine might understand otherwise is not.
-func isOpen(p string) bool {
-	return strings.HasPrefix(p, "/v1/") && path.Clean(p) == p && p != "/v1/load_lora_adapter" && p != "/v1/unload_lora_adapter"
+// preflight answers a browser's preflight, which has no key. It is the same at every path, so that it reveals nothing of
+// them.
+func (p *Proxy) preflight(out *client, r *http.Request) {
+	answer, err := p.picker.Preflight(r.Header.Get, "")
+	if err != nil {
+		p.refusePick(out, r, err)
+		return
+	}
+	for _, header := range answer {
+		out.Header().Set(header[0], header[1])
+	}
+	out.WriteHeader(http.StatusNoContent)
 }
 
-// byLoad are paths of the engines' API, elsewhere or taking POST only, whose bodies are not read here: requests go by load
-// alone, in the pool of their model if their body is JSON that names one. All others that are not below /v1/ are refused,
-// because engines have paths among them that are not for clients: those that put an engine to sleep or reset its cache.
-var byLoad = map[string]bool{
-	"/v1/audio/transcriptions": true, "/v1/audio/translations": true,
-	"/v1/rerank": true, "/v2/rerank": true, "/rerank": true, "/v1/score": true, "/score": true,
-	"/pooling": true, "/classify": true, "/tokenize": true, "/detokenize": true,
+// isOpen reports whether a path that is not known here can be asked for by load, with any method: those below /v1/, which
+// are the API, and a few others. A path that an engine might understand otherwise is not. Administrative ones have been
+// refused before.
+func isOpen(p string) bool {
+	return strings.HasPrefix(p, "/v1/") && path.Clean(p) == p || p == "/ping" || p == "/version" || p == "/tokenizer_info"
 }
+
+// byLoad are paths of the engines' API, elsewhere or taking POST only, whose bodies are not read here: requests are routed
+// by load alone, in the pool of their model if their body is JSON that names one. generates are those of them that are
+// answered like completions. All other paths outside /v1/ are refused, because later releases might have paths among them
+// that are not for clients.
+var (
+	byLoad = map[string]bool{
+		"/v1/audio/transcriptions": true, "/v1/audio/translations": true,
+		"/v1/rerank": true, "/v2/rerank": true, "/rerank": true, "/v1/score": true, "/score": true,
+		"/pooling": true, "/classify": true, "/tokenize": true, "/detokenize": true, "/generative_scoring": true,
+		"/invocations": true, "/inference/v1/generate": true, "/v2/embed": true, "/cohere/v2/chat": true, "/cohere/v2/chat/render": true,
+	}
+	generates = map[string]bool{"/invocations": true, "/inference/v1/generate": true}
+)
 
 func (p *Proxy) wrongMethod(out *client, allow string) {
 	out.Header().Set("Allow", allow)
@@ -221,27 +267,30 @@ func (p *Proxy) generate(out *client, r *http.Request, route openai.Route, parse
 		p.refuseBody(out, refused)
 		return
 	}
-	if p.suspects.known.Load() > 0 {
-		if after := p.suspects.refused(p.suspects.mark(r, body.bytes), start); after > 0 {
+	if p.suspects.Any() {
+		if after := p.suspects.Refused(markOf(p.suspects, r, body.bytes), start); after > 0 {
 			body.release()
-			out.Header().Set("Retry-After", strconv.Itoa(int(math.Ceil(after.Seconds()))))
+			out.retryAfter(after)
 			p.refuse(out, RefusedSuspect, http.StatusServiceUnavailable, "service_unavailable", "engines_broke_off",
-				"Engines have broken off on this request, and it is not sent to others for some minutes.")
+				"Engines aborted while serving this request. It is not sent to others for some minutes.")
 			return
 		}
 	}
 	e := &exchange{proxy: p, client: out, request: r, route: route, body: body, start: start}
 	defer e.dropBody()
 
-	d, err := p.picker.Pick(r.Context(), &picker.Request{
-		Route: route, Body: body.bytes, Header: r.Header.Get, Unparsed: !parsed, Light: r.URL.Path == openai.CountTokens,
-		Preflight: !parsed && r.Method == http.MethodOptions, Steps: out.span.Steps(),
-	})
+	e.pick = picker.Request{
+		Route: route, Body: body.bytes, Header: r.Header.Get, Unparsed: !parsed, Generates: generates[r.URL.Path],
+		Light: r.URL.Path == openai.CountTokens,
+		Steps: out.span.Steps(),
+	}
+	d, err := p.picker.Pick(r.Context(), &e.pick)
 	if err != nil {
 		p.refusePick(out, r, err)
 		return
 	}
 	e.decision = d
+	e.dropPriority()
 	e.run(r.Context())
 }
 
@@ -278,7 +327,7 @@ func (p *Proxy) refusePick(out *client, r *http.Request, err error) {
 		reason = RefusedTooMuch
 	}
 	if after := refusal.RetryAfter; after > 0 {
-		out.Header().Set("Retry-After", strconv.Itoa(int(math.Ceil(after.Seconds()))))
+		out.retryAfter(after)
 	}
 	p.refuse(out, reason, refusal.Status, refusal.Type, refusal.Code, refusal.Message)
 }

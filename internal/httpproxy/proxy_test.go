@@ -42,28 +42,6 @@ func TestBodiesPassByteForByte(t *testing.T) {
 	h.outcomes(map[picker.Outcome]int64{picker.Completed: int64(len(cases))})
 }
 
-func TestModelsAreListed(t *testing.T) {
-	h := newHouse(t, Options{}, spec("127.0.0.1:1"))
-	r, err := http.Get(h.url + "/v1/models")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = r.Body.Close() }()
-	var list modelList
-	if err := json.Unmarshal([]byte(read(t, r)), &list); err != nil {
-		t.Fatal(err)
-	}
-	parent := "m"
-	want := modelList{Object: "list", Data: []model{
-		{ID: "m", Object: "model", OwnedBy: "kvasir", Root: "m"},
-		{ID: "alias", Object: "model", OwnedBy: "kvasir", Root: "alias"},
-		{ID: "lora", Object: "model", OwnedBy: "kvasir", Root: "lora", Parent: &parent},
-	}}
-	if diff := cmp.Diff(want, list); diff != "" {
-		t.Errorf("models (-want +got):\n%s", diff)
-	}
-}
-
 func TestWrongRequestsAreRefusedInTheStyleOfTheAPI(t *testing.T) {
 	address := engine(t, func(http.ResponseWriter, *http.Request) { t.Error("the engine was asked") })
 	drained := spec(address)

@@ -13,17 +13,17 @@ type statusError int
 
 func (e statusError) Error() string { return fmt.Sprintf("status %d", int(e)) }
 
-// reasonOf says why an attempt has failed, in words that never have a byte of the engine's: the errors of net/http
-// quote what they cannot read, and an engine answers with what its users have written.
+// reasonOf returns why an attempt has failed, in words that never contain a byte of the engine's answer: the errors of
+// net/http quote what they cannot parse, and an engine's answer contains text of its users.
 func reasonOf(err error) string {
 	var status statusError
-	var network *net.OpError // addresses, and what the system says
+	var network *net.OpError // addresses, and the system's error
 	var timeout net.Error
 	switch {
 	case errors.As(err, &status):
 		return status.Error()
-	case errors.Is(err, errFirstByte):
-		return errFirstByte.Error()
+	case errors.Is(err, errFirstByte), errors.Is(err, errGaveUp), errors.Is(err, errFull), errors.Is(err, errEvent):
+		return err.Error()
 	case errors.As(err, &network):
 		return network.Error()
 	case errors.As(err, &timeout) && timeout.Timeout():

@@ -5,6 +5,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -59,7 +60,9 @@ var answers = map[string]http.HandlerFunc{
 }
 
 func TestFallbacksAreTriedInOrderBeforeTheFirstByte(t *testing.T) {
-	all := func(p *picker.PolicySpec) { p.RetryFirstByte = true; p.FirstByte = 100 * time.Millisecond }
+	// An engine that answers has to do so in this time, with the race detector and on a busy machine.
+	const patience = 3 * time.Second
+	all := func(p *picker.PolicySpec) { p.RetryFirstByte = true; p.FirstByte = patience }
 	none := func(p *picker.PolicySpec) { p.RetryConnect, p.RetryServerError = false, false }
 	cases := map[string]struct {
 		engines  []string
@@ -67,12 +70,12 @@ func TestFallbacksAreTriedInOrderBeforeTheFirstByte(t *testing.T) {
 		status   int
 		body     string
 		outcome  picker.Outcome
-		attempts []int64 // requests by endpoint: those that reached it, and -1 for one that nobody listens at
+		attempts []int64 // requests by endpoint: those that reached it, and -1 for one where no process listens
 		failures []int64
 	}{
 		"first answers":              {[]string{"ok", "ok"}, nil, 200, "N bytes", picker.Completed, []int64{1, 0}, []int64{0, 0}},
-		"nobody listens":             {[]string{"dead", "ok"}, nil, 200, "N bytes", picker.Completed, []int64{-1, 1}, []int64{1, 0}},
-		"breaks off without a word":  {[]string{"reset", "ok"}, nil, 200, "N bytes", picker.Completed, []int64{1, 1}, []int64{1, 0}},
+		"no process listens":         {[]string{"dead", "ok"}, nil, 200, "N bytes", picker.Completed, []int64{-1, 1}, []int64{1, 0}},
+		"closes without an answer":   {[]string{"reset", "ok"}, nil, 200, "N bytes", picker.Completed, []int64{1, 1}, []int64{1, 0}},
 		"server error":               {[]string{"500", "503", "ok"}, nil, 200, "N bytes", picker.Completed, []int64{1, 1, 1}, []int64{1, 1, 0}},
 		"a large error is not kept":  {[]string{"huge", "dead"}, nil, 502, `"upstream_failed"`, picker.Failed, []int64{1, -1}, []int64{1, 1}},
 		"all are dead":               {[]string{"dead", "dead"}, nil, 502, `"upstream_failed"`, picker.Failed, []int64{-1, -1}, []int64{1, 1}},
@@ -80,17 +83,20 @@ func TestFallbacksAreTriedInOrderBeforeTheFirstByte(t *testing.T) {
 		"an earlier error passes":    {[]string{"503", "dead"}, nil, 503, "five hundred and three", picker.Failed, []int64{1, -1}, []int64{1, 1}},
 		"a large last error passes":  {[]string{"dead", "huge"}, nil, 502, strings.Repeat("x", keepError+1), picker.Failed, []int64{-1, 1}, []int64{1, 1}},
 		"the request's fault":        {[]string{"400", "ok"}, nil, 400, "four hundred", picker.Rejected, []int64{1, 0}, []int64{0, 0}},
-		"nobody has the feature":     {[]string{"501", "ok"}, nil, 501, "", picker.Failed, []int64{1, 0}, []int64{0, 0}},
+		"no engine has the feature":  {[]string{"501", "ok"}, nil, 501, "", picker.Failed, []int64{1, 0}, []int64{0, 0}},
 		"no more attempts":           {[]string{"500", "500", "503", "ok"}, nil, 503, "five hundred and three", picker.Failed, []int64{1, 1, 1, 0}, []int64{1, 1, 1, 0}},
 		"too late":                   {[]string{"silent", "ok"}, all, 200, "N bytes", picker.Completed, []int64{1, 1}, []int64{1, 0}},
 		"all too late":               {[]string{"silent", "silent"}, all, 502, `"upstream_timeout"`, picker.Failed, []int64{1, 1}, []int64{1, 1}},
 		"connecting not tried again": {[]string{"dead", "ok"}, none, 502, `"upstream_failed"`, picker.Failed, []int64{-1, 0}, []int64{1, 0}},
 		"errors not tried again":     {[]string{"500", "ok"}, none, 500, "five hundred", picker.Failed, []int64{1, 0}, []int64{1, 0}},
-		"time-outs not tried again": {[]string{"silent", "ok"}, func(p *picker.PolicySpec) { p.FirstByte = 100 * time.Millisecond },
+		"time-outs not tried again": {[]string{"silent", "ok"}, func(p *picker.PolicySpec) { p.FirstByte = patience },
 			502, `"upstream_timeout"`, picker.Failed, []int64{1, 0}, []int64{1, 0}},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
+			if !slices.Contains(tc.engines, "dead") { // a parallel test could listen at its port
+				t.Parallel()
+			}
 			reached := make([]atomic.Int64, len(tc.engines))
 			var addresses []string
 			for i, kind := range tc.engines {
@@ -145,8 +151,8 @@ func TestFallbacksAreTriedInOrderBeforeTheFirstByte(t *testing.T) {
 }
 
 func TestAConnectionThatTheEngineHasJustClosedIsNoFailure(t *testing.T) {
-	// The engine closes each kept connection when the second request comes on it, as one does whose keep-alive time
-	// has just run out.
+	// The engine closes each kept connection when it receives the second request, like one whose keep-alive time has just
+	// run out.
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)

@@ -11,25 +11,31 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
+
+	"github.com/kvasir-dev/kvasir/internal/budget"
 )
 
 // ServeOptions bound what a server takes. Zero values take the defaults.
 type ServeOptions struct {
-	// Grace is how long requests under way may go on after the context has ended; 30 s.
+	// Grace is how long requests under way can go on after the context has ended; 30 s.
 	Grace time.Duration
 	// ReadHeaderTimeout bounds the reading of a request's header, IdleTimeout the time between the requests of a
 	// connection; 10 s and 2 min.
 	ReadHeaderTimeout, IdleTimeout time.Duration
 	// MaxHeaderBytes of a request; 128 KiB.
 	MaxHeaderBytes int
+	// MaxConnections is the most connections at once; one address can have as many as are free; 16384. Budget is
+	// what they draw on; nil for none.
+	MaxConnections int
+	Budget         *budget.Budget
 	// MaxStreams is the most requests at once on one HTTP/2 connection; 4096.
 	MaxStreams int
 	// Log gets what goes wrong on connections, at V(1): it is mostly the clients' doing.
 	Log logr.Logger
 }
 
-// Serve serves HTTP/1.1, and HTTP/2 without TLS, on a listener until ctx ends. Then it accepts no more, waits for the
-// requests under way for at most the grace, breaks off the rest, and returns when all handlers have returned. It
+// Serve serves HTTP/1.1, and HTTP/2 without TLS, on a listener until ctx ends. Then it accepts no more, waits
+// for running requests for at most the grace period, aborts the rest, and returns when all handlers have returned. It
 // closes the listener. The error is nil after an orderly end.
 func Serve(ctx context.Context, listener net.Listener, handler http.Handler, o ServeOptions) error {
 	set(&o.Grace, 30*time.Second)
@@ -37,6 +43,7 @@ func Serve(ctx context.Context, listener net.Listener, handler http.Handler, o S
 	set(&o.IdleTimeout, 2*time.Minute)
 	set(&o.MaxHeaderBytes, 128<<10)
 	set(&o.MaxStreams, 4096)
+	set(&o.MaxConnections, 16<<10)
 
 	var running handlers
 	protocols := new(http.Protocols)
@@ -58,7 +65,7 @@ func Serve(ctx context.Context, listener net.Listener, handler http.Handler, o S
 		ErrorLog:          log.New(logWriter{o.Log.V(1)}, "", 0),
 	}
 	served := make(chan error, 1)
-	go func() { served <- server.Serve(listener) }()
+	go func() { served <- server.Serve(newListener(listener, o.MaxConnections, o.Budget)) }()
 
 	select {
 	case err := <-served:
@@ -71,7 +78,7 @@ func Serve(ctx context.Context, listener net.Listener, handler http.Handler, o S
 	defer cancel()
 	err := server.Shutdown(grace)
 	if errors.Is(err, context.DeadlineExceeded) {
-		o.Log.Info("Requests broken off at the end of the grace", "grace", o.Grace.String())
+		o.Log.Info("Requests aborted at the end of the grace period", "grace", o.Grace.String())
 		err = server.Close()
 	}
 	if closed := <-served; err == nil && !errors.Is(closed, http.ErrServerClosed) {
@@ -91,7 +98,7 @@ type handlers struct {
 	wait   sync.WaitGroup
 }
 
-// enter counts one more, unless finish was called: a connection may just have read a request when it is closed.
+// enter counts one more, unless finish was called: a connection might just have read a request when it is closed.
 func (h *handlers) enter() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()

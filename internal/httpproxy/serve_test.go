@@ -62,7 +62,7 @@ func TestHTTP2WithoutTLS(t *testing.T) {
 		}
 	}
 	leave()
-	await(t, "the engine is told", stopped)
+	await(t, "the engine sees the end", stopped)
 	h.outcomes(map[picker.Outcome]int64{picker.ClientGone: 1})
 }
 

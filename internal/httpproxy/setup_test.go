@@ -20,7 +20,7 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/policy"
 )
 
-// patience is how long a condition may take to come true before a test fails.
+// patience is how long a condition can take to become true before a test fails.
 const patience = 20 * time.Second
 
 // spec is a pool of engines at the given addresses, tried in their order: the strategy RoundRobin begins with the
@@ -31,7 +31,7 @@ func spec(addresses ...string) picker.Spec {
 		Engine: "VLLM", NoEvents: true, BlockTokens: 16, MaxRequestBody: 1 << 20,
 		Policy: picker.PolicySpec{
 			Strategy: policy.Config{Type: policy.RoundRobin}, SpeculationMax: time.Minute, MaxKVUsage: 0.95,
-			CircuitFailures: 1000, CircuitOpen: time.Second, Attempts: 3, RetryConnect: true, RetryServerError: true,
+			CircuitFailures: 1000, CircuitOpen: time.Second, Attempts: 3, RetryConnect: true, RetryReset: true, RetryServerError: true,
 			FirstByte: time.Minute, AnswerHeaders: "Never",
 		},
 	}
@@ -93,7 +93,7 @@ func engine(t *testing.T, f http.HandlerFunc) string {
 	return s.Listener.Addr().String()
 }
 
-// nobodyAt is an address where nobody listens, nor will: a free port could become that of the proxy itself.
+// nobodyAt is an address where no process listens, nor will: a free port could become that of the proxy itself.
 func nobodyAt(t *testing.T) string {
 	t.Helper()
 	return "127.0.0.1:1"
@@ -186,7 +186,7 @@ func (h *house) idle() {
 	h.t.Helper()
 	eventually(h.t, "no load, no speculation, no body held", func() bool {
 		for _, s := range h.picker.Stats() {
-			if s.Speculating != 0 || s.Speculative != 0 {
+			if s.Speculating != 0 || s.Speculative > s.Proven {
 				return false
 			}
 			for _, ep := range s.Endpoints {
@@ -195,7 +195,7 @@ func (h *house) idle() {
 				}
 			}
 		}
-		return h.proxy.Buffered() == 0
+		return h.proxy.budget.Stats().Held == 0
 	})
 }
 

@@ -58,7 +58,7 @@ func TestPiecesPassAsTheyCome(t *testing.T) {
 					<-step // until the client has it
 				}
 			})
-			h := newHouse(t, Options{}, spec(address))
+			h := newHouse(t, Options{Hold: time.Millisecond}, spec(address))
 			r := h.post("/v1/completions", streamed)
 			for i, piece := range tc.pieces {
 				got := make([]byte, len(piece))
@@ -75,7 +75,8 @@ func TestPiecesPassAsTheyCome(t *testing.T) {
 	}
 }
 
-func TestTheHeaderOfAStreamDoesNotWaitForItsFirstEvent(t *testing.T) {
+// TestAHeaderIsHeldForAWhileOnly: the engine sends no event before the client has the header.
+func TestAHeaderIsHeldForAWhileOnly(t *testing.T) {
 	arrived := make(chan struct{})
 	address := engine(t, func(w http.ResponseWriter, r *http.Request) {
 		_, _ = io.Copy(io.Discard, r.Body)
@@ -83,7 +84,7 @@ func TestTheHeaderOfAStreamDoesNotWaitForItsFirstEvent(t *testing.T) {
 		<-arrived
 		say(w, token("a"))
 	})
-	h := newHouse(t, Options{}, spec(address))
+	h := newHouse(t, Options{Hold: time.Millisecond}, spec(address))
 	r := h.post("/v1/completions", streamed)
 	close(arrived)
 	if got := read(t, r); got != token("a") {
@@ -108,13 +109,13 @@ func TestFirstTokenAndUsageAreTold(t *testing.T) {
 	})
 	h := newHouse(t, Options{}, spec(address))
 	r := h.post("/v1/completions", streamed)
-	eventually(t, "the first token is told while the stream goes on", func() bool {
+	eventually(t, "the first token is reported while the stream goes on", func() bool {
 		return h.seen.count(func(r *recorder) int { return r.first }) == 1
 	})
 	if load := h.picker.Stats()[0].Endpoints[0].Load; load.InFlight != 1 || load.Decoding != 1 {
 		t.Errorf("load while decoding: %+v", load)
 	}
-	eventually(t, "the request's body is given back while the stream goes on", func() bool { return h.proxy.Buffered() == 0 })
+	eventually(t, "the request's body is given back while the stream goes on", func() bool { return h.proxy.budget.Stats().Held == 0 })
 	close(hold)
 	read(t, r)
 	h.outcomes(map[picker.Outcome]int64{picker.Completed: 1})
@@ -168,7 +169,7 @@ func TestAClientThatLeavesStopsTheEngine(t *testing.T) {
 			await(t, "the engine is asked", begun)
 			leave()
 			await(t, "the client leaves", gone)
-			await(t, "the engine is told", stopped)
+			await(t, "the engine sees the end", stopped)
 			h.outcomes(map[picker.Outcome]int64{picker.ClientGone: 1})
 			if s := h.picker.Stats()[0]; s.Retries != 0 || s.Endpoints[0].Failures != 0 {
 				t.Errorf("the endpoint was blamed: %+v", s)
@@ -184,28 +185,40 @@ func TestAnEngineThatBreaksOffIsNoticed(t *testing.T) {
 			_ = conn.Close()
 		}
 	}
-	cases := map[string]func(w http.ResponseWriter){
-		"a stream": func(w http.ResponseWriter) { eventStream(w); say(w, token("a")); breakOff(w) },
-		"JSON of known length": func(w http.ResponseWriter) {
+	cases := map[string]struct {
+		answer func(w http.ResponseWriter)
+		// retries that the request had. The client does not see them.
+		retries int64
+	}{
+		"a stream after its first token":  {func(w http.ResponseWriter) { eventStream(w); say(w, token("a")); breakOff(w) }, 0},
+		"a stream before its first token": {func(w http.ResponseWriter) { eventStream(w); breakOff(w) }, 1},
+		"JSON of known length": {func(w http.ResponseWriter) {
 			w.Header().Set("Content-Length", "100")
 			say(w, `{"id":`)
 			breakOff(w)
-		},
+		}, 1},
+		"JSON too long to be held back": {func(w http.ResponseWriter) {
+			w.Header().Set("Content-Length", fmt.Sprint(holdJSON+1))
+			say(w, `{"id":`)
+			breakOff(w)
+		}, 0},
 	}
-	for name, answer := range cases {
+	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
 			address := engine(t, func(w http.ResponseWriter, r *http.Request) {
 				_, _ = io.Copy(io.Discard, r.Body)
-				answer(w)
+				tc.answer(w)
 			})
-			h := newHouse(t, Options{}, spec(address, address))
+			s := spec(address, address)
+			h := newHouse(t, Options{}, s)
 			r := h.post("/v1/completions", streamed)
-			if b, err := io.ReadAll(r.Body); err == nil {
-				t.Errorf("the answer ended as if it were whole: %q", b)
+			b, err := io.ReadAll(r.Body)
+			if whole := err == nil; whole != (tc.retries > 0) || whole && r.StatusCode != http.StatusBadGateway {
+				t.Errorf("status %d, error %v: %q", r.StatusCode, err, b)
 			}
 			h.outcomes(map[picker.Outcome]int64{picker.Failed: 1})
-			if s := h.picker.Stats()[0]; s.Retries != 0 || s.Endpoints[0].Failures != 1 {
-				t.Errorf("after the first byte: %d retries, %d failures", s.Retries, s.Endpoints[0].Failures)
+			if s := h.picker.Stats()[0]; s.Retries != tc.retries || s.Endpoints[0].Failures != 1 {
+				t.Errorf("%d retries, %d failures", s.Retries, s.Endpoints[0].Failures)
 			}
 		})
 	}
@@ -213,18 +226,27 @@ func TestAnEngineThatBreaksOffIsNoticed(t *testing.T) {
 
 func TestErrorsInsideAStreamCount(t *testing.T) {
 	cases := map[string]string{
-		"an error event":     token("a") + "data: {\"error\":{\"message\":\"dead\",\"type\":\"x\",\"code\":500}}\n\ndata: [DONE]\n\n",
+		"an error event":     "data: {\"error\":{\"message\":\"dead\",\"type\":\"x\",\"code\":500}}\n\ndata: [DONE]\n\n",
 		"an aborted request": "data: {\"choices\":[{\"index\":0,\"text\":\"\",\"finish_reason\":\"abort\"}]}\n\ndata: [DONE]\n\n",
 	}
-	for name, answer := range cases {
+	for name, end := range cases {
 		t.Run(name, func(t *testing.T) {
+			seen := make(chan struct{})
 			address := engine(t, func(w http.ResponseWriter, r *http.Request) {
 				_, _ = io.Copy(io.Discard, r.Body)
 				eventStream(w)
-				say(w, answer)
+				say(w, token("a"))
+				<-seen
+				say(w, end)
 			})
 			h := newHouse(t, Options{}, spec(address))
-			if got := read(t, h.post("/v1/completions", streamed)); got != answer {
+			r := h.post("/v1/completions", streamed)
+			first := make([]byte, len(token("a")))
+			if _, err := io.ReadFull(r.Body, first); err != nil {
+				t.Fatal(err)
+			}
+			close(seen)
+			if got := read(t, r); got != end {
 				t.Errorf("%q", got)
 			}
 			h.outcomes(map[picker.Outcome]int64{picker.Failed: 1})
@@ -252,6 +274,6 @@ func TestASlowReaderHoldsTheEngineBackAndIsGivenUp(t *testing.T) {
 	if _, err := bufio.NewReader(r.Body).Peek(1); err != nil {
 		t.Fatal(err)
 	}
-	await(t, "the engine is told, since the client reads no more", stopped)
+	await(t, "the engine sees the end, since the client reads no more", stopped)
 	h.outcomes(map[picker.Outcome]int64{picker.ClientGone: 1})
 }

@@ -3,12 +3,14 @@ package httpproxy
 import (
 	"fmt"
 	"io"
-	"math/rand/v2"
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"strings"
 	"sync"
+	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -64,7 +66,7 @@ func graveyard(t *testing.T, n int, now func() time.Time) (h *house, dead func()
 		engines, addresses = append(engines, m), append(addresses, m.server.Listener.Addr().String())
 	}
 	s := spec(addresses...)
-	s.Policy.Attempts = n // as many as the policy may allow
+	s.Policy.Attempts = n // as many as the policy can allow
 	return newHouse(t, Options{Now: now}, s), func() int {
 		all := 0
 		for _, m := range engines {
@@ -76,10 +78,13 @@ func graveyard(t *testing.T, n int, now func() time.Time) (h *house, dead func()
 	}
 }
 
+// breaks is how many engines a request can crash.
+const breaks = 2
+
 const poison = `{"model":"m","prompt":"poison"}`
 
-// A request that crashes engines crashes two: no other is tried, and for five minutes nobody gets it, however often its
-// client comes again. Other requests are not touched.
+// A request that crashes engines crashes two: it is tried on no other, and for five minutes no engine gets it, however often
+// its client sends it again. Other requests are not affected.
 func TestOneRequestCannotTakeEngineAfterEngine(t *testing.T) {
 	var mu sync.Mutex
 	at := time.Unix(1_000_000, 0)
@@ -92,7 +97,7 @@ func TestOneRequestCannotTakeEngineAfterEngine(t *testing.T) {
 	if text := read(t, r); r.StatusCode != http.StatusBadGateway || !strings.Contains(text, `"engines_broke_off"`) {
 		t.Errorf("status %d, %s", r.StatusCode, text)
 	}
-	if n := dead(); n != maxBreaks {
+	if n := dead(); n != breaks {
 		t.Fatalf("one request has taken %d engines", n)
 	}
 	for range 10 {
@@ -101,7 +106,7 @@ func TestOneRequestCannotTakeEngineAfterEngine(t *testing.T) {
 			t.Errorf("status %d, Retry-After %q, %s", r.StatusCode, r.Header.Get("Retry-After"), text)
 		}
 	}
-	if n := dead(); n != maxBreaks || h.seen.refused[RefusedSuspect] != 10 {
+	if n := dead(); n != breaks || h.seen.refused[RefusedSuspect] != 10 {
 		t.Fatalf("%d engines have died, %v", n, h.seen.refused)
 	}
 	for range 6 { // to the others, and to the dead ones, which are passed over
@@ -113,27 +118,27 @@ func TestOneRequestCannotTakeEngineAfterEngine(t *testing.T) {
 		t.Error("another path is refused too")
 	}
 	mu.Lock()
-	at = at.Add(suspicion)
+	at = at.Add(picker.Suspicion)
 	mu.Unlock()
 	if r = h.post("/v1/completions", poison); r.StatusCode != http.StatusBadGateway {
 		t.Errorf("after the time: status %d", r.StatusCode)
 	}
-	if n := dead(); n > 2*maxBreaks {
+	if n := dead(); n > 2*breaks {
 		t.Errorf("%d engines have died", n)
 	}
 }
 
-// Who dies in the middle of an answer counts, too: nobody is tried then, but the client comes again.
+// A crash in the middle of an answer counts, too: no other engine is tried then, but the client sends the request again.
 func TestOneRequestCannotTakeEngineAfterEngineByItsClient(t *testing.T) {
 	h, dead := graveyard(t, 5, nil)
 	for i := range 6 {
 		r := h.post("/v1/completions", `{"model":"m","stream":true,"prompt":"slow poison"}`)
 		text, err := io.ReadAll(r.Body)
-		if refused := i >= maxBreaks; refused != (r.StatusCode == http.StatusServiceUnavailable) || !refused && err == nil {
+		if refused := i >= breaks; refused != (r.StatusCode == http.StatusServiceUnavailable) || !refused && err == nil {
 			t.Errorf("request %d: status %d, %q, %v", i, r.StatusCode, text, err)
 		}
 	}
-	if n := dead(); n != maxBreaks {
+	if n := dead(); n != breaks {
 		t.Errorf("one client has taken %d engines", n)
 	}
 }
@@ -143,7 +148,7 @@ func TestOtherFailuresMakeNoRequestSuspect(t *testing.T) {
 	gone := func(w http.ResponseWriter, r *http.Request) { answers["reset"](w, r) }
 	for name, kinds := range map[string][]http.HandlerFunc{
 		"server errors":         {answers["500"], answers["503"], answers["500"]},
-		"nobody listens":        {nil, nil, nil},
+		"no process listens":    {nil, nil, nil},
 		"one engine that fails": {gone, nil, nil},
 		"time-outs":             {answers["silent"], answers["silent"], answers["silent"]},
 	} {
@@ -181,8 +186,8 @@ func TestOtherFailuresMakeNoRequestSuspect(t *testing.T) {
 			_ = conn.Close()
 			h.idle()
 		}
-		if n := h.proxy.suspects.known.Load(); n != 0 {
-			t.Errorf("%d requests are suspect", n)
+		if h.proxy.suspects.Any() {
+			t.Error("requests are suspect")
 		}
 	})
 }
@@ -206,9 +211,9 @@ func TestAnAnswerClearsARequest(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	mark := h.proxy.suspects.mark(r, []byte(streamed))
+	mark := markOf(h.proxy.suspects, r, []byte(streamed))
 	for _, pod := range []string{"a", "b"} {
-		h.proxy.suspects.broke(mark, pod, time.Now())
+		h.proxy.suspects.Broke(mark, pod, time.Now())
 	}
 	if r := h.post("/v1/completions?slow", streamed); r.StatusCode != http.StatusServiceUnavailable {
 		t.Errorf("while it is suspect: status %d", r.StatusCode)
@@ -221,55 +226,81 @@ func TestAnAnswerClearsARequest(t *testing.T) {
 		t.Errorf("%q", got)
 	}
 	h.idle()
-	if h.proxy.suspects.refused(mark, time.Now()) != 0 || h.proxy.suspects.known.Load() != 0 {
+	if h.proxy.suspects.Refused(mark, time.Now()) != 0 || h.proxy.suspects.Any() {
 		t.Error("it is suspect after an answer")
 	}
 	other := r.Clone(t.Context())
 	other.Method = http.MethodGet
-	if h.proxy.suspects.mark(other, []byte(streamed)) == mark {
+	if markOf(h.proxy.suspects, other, []byte(streamed)) == mark {
 		t.Error("another method is the same request")
 	}
 }
 
-// The table against its model, which forgets nothing before its time.
-func TestSuspectsAgainstAModel(t *testing.T) {
-	rng := rand.New(rand.NewPCG(1, 1))
-	s, now := newSuspects(), time.Unix(1, 0)
-	type record struct {
-		engines map[string]bool
-		last    time.Time
+// A nonce in the request does not get it past the guard, and neither does sending it when no other request is in progress.
+func TestAKillerRequestWithANonceIsTheSame(t *testing.T) {
+	h, dead := graveyard(t, 6, time.Now)
+	for i := range 6 {
+		_ = read(t, h.post("/v1/completions", fmt.Sprintf(`{"model":"m","user":"%08x-%d","prompt":"poison","seed":%d}`, 77777*i, i, i)))
 	}
-	model := map[uint64]record{}
-	for range 20_000 {
-		now = now.Add(time.Duration(rng.IntN(int(suspicion / 50))))
-		mark, by := uint64(rng.IntN(50)), fmt.Sprint(rng.IntN(4))
-		m, ok := model[mark]
-		if !ok || now.Sub(m.last) >= suspicion {
-			m = record{engines: map[string]bool{}}
-		}
-		if rng.IntN(2) == 0 {
-			m.engines[by], m.last = true, now
-			model[mark] = m
-			if got, want := s.broke(mark, by, now), len(m.engines) >= maxBreaks; got != want {
-				t.Fatalf("enough %v, want %v", got, want)
-			}
-			continue
-		}
-		want := time.Duration(0)
-		if len(m.engines) >= maxBreaks {
-			want = m.last.Add(suspicion).Sub(now)
-		}
-		if got := s.refused(mark, now); got != want {
-			t.Fatalf("refused for %v, want %v", got, want)
-		}
+	if n := dead(); n > breaks {
+		t.Errorf("requests that differ in a nonce have taken %d engines", n)
 	}
-	for i := range 3 * maxSuspects {
-		s.broke(uint64(1000+i), "", now.Add(time.Duration(i)))
-		if n := len(s.all); n > maxSuspects || int64(n) != s.known.Load() {
-			t.Fatalf("%d requests are remembered, %d counted", n, s.known.Load())
-		}
+}
+
+// ConnectFailure alone sends nothing again that an engine has received.
+func TestARequestThatWasReceivedIsNotAConnectFailure(t *testing.T) {
+	var engines []string
+	var asked atomic.Int64
+	for range 4 {
+		engines = append(engines, engine(t, func(w http.ResponseWriter, r *http.Request) {
+			asked.Add(1)
+			answers["reset"](w, r)
+		}))
 	}
-	if s.all[uint64(1000+3*maxSuspects-1)] == nil || s.all[1000] != nil {
-		t.Error("it is not the oldest that is forgotten")
+	s := spec(engines...)
+	s.Policy.Attempts, s.Policy.RetryReset = 4, false
+	h := newHouse(t, Options{}, s)
+	if r := h.post("/v1/completions", poison); r.StatusCode != http.StatusBadGateway {
+		t.Errorf("status %d", r.StatusCode)
+	}
+	if n := asked.Load(); n != 1 {
+		t.Errorf("%d engines have received it", n)
+	}
+}
+
+// TestRetriesHaveABudget: while all engines fail, they get about a fifth more requests than clients send.
+func TestRetriesHaveABudget(t *testing.T) {
+	var asked atomic.Int64
+	var engines []string
+	for range 3 {
+		engines = append(engines, engine(t, func(w http.ResponseWriter, r *http.Request) {
+			asked.Add(1)
+			answers["500"](w, r)
+		}))
+	}
+	h := newHouse(t, Options{}, spec(engines...))
+	const n = 300
+	for i := range n {
+		_ = read(t, h.post("/v1/completions", fmt.Sprintf(`{"model":"m","prompt":"%d"}`, i)))
+	}
+	if got := asked.Load(); got > n*5/4+25 || got < n+20 {
+		t.Errorf("%d requests of clients have become %d", n, got)
+	}
+	if h.picker.Stats()[0].Unretried == 0 {
+		t.Error("nothing is counted as over the budget")
+	}
+}
+
+// TestWhatIsMissingHereIsNotTheEnginesFault: descriptors and the like.
+func TestWhatIsMissingHereIsNotTheEnginesFault(t *testing.T) {
+	for fault, local := range map[error]bool{
+		&net.OpError{Op: "dial", Err: os.NewSyscallError("socket", syscall.EMFILE)}:         true,
+		&net.OpError{Op: "dial", Err: os.NewSyscallError("connect", syscall.EADDRNOTAVAIL)}: true,
+		&net.OpError{Op: "dial", Err: os.NewSyscallError("connect", syscall.ECONNREFUSED)}:  false,
+		io.EOF: false,
+	} {
+		if got := localFault(fmt.Errorf("attempt: %w", fault)); got != local {
+			t.Errorf("%v: local %v", fault, got)
+		}
 	}
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/tenant"
 )
 
-// keyed is a pool of tenants: acme shows the key k-acme and may use all models, small shows k-small and may use m alone.
+// keyed is a pool of tenants: acme has the key k-acme and can use all models, small has k-small and can use m alone.
 func keyed(t *testing.T, addresses ...string) picker.Spec {
 	t.Helper()
 	var entries []tenant.Entry
@@ -36,8 +36,8 @@ func keyed(t *testing.T, addresses ...string) picker.Spec {
 	return s
 }
 
-// TestTenantsAreHeldToTheirLimitsOnEveryRoute: no path and no method is open to strangers, nor tells them anything, and
-// a tenant gets at no model that is not its.
+// TestTenantsAreHeldToTheirLimitsOnEveryRoute: no path and no method is open to strangers, nor reveals anything to them,
+// and a tenant cannot reach models of other tenants.
 func TestTenantsAreHeldToTheirLimitsOnEveryRoute(t *testing.T) {
 	var served atomic.Int64
 	s := keyed(t, engine(t, func(w http.ResponseWriter, r *http.Request) {

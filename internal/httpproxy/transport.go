@@ -15,7 +15,6 @@ func newTransports(o *Options) *wire.Transports {
 	return wire.NewTransports(dialer.DialContext, func() *http.Transport {
 		return &http.Transport{
 			MaxIdleConnsPerHost:    o.IdlePerEndpoint,
-			IdleConnTimeout:        o.IdleTimeout,
 			DisableCompression:     true, // so that answers pass as they are
 			MaxResponseHeaderBytes: 256 << 10,
 		}

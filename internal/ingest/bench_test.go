@@ -46,7 +46,7 @@ func benchmarkApply(b *testing.B, book kvindex.Book) {
 	}
 	round()
 	if n := len(batch.Events[0].Hashes); n != 32 || m.stats.Stored.Load() != 32 || m.stats.RemovedUnknown.Load() > 0 {
-		b.Fatalf("%d blocks, %d stored, %d removed in vain", n, m.stats.Stored.Load(), m.stats.RemovedUnknown.Load())
+		b.Fatalf("%d blocks, %d stored, %d removed although unknown", n, m.stats.Stored.Load(), m.stats.RemovedUnknown.Load())
 	}
 	b.ReportAllocs()
 	for b.Loop() {

@@ -36,23 +36,23 @@ type Decoder interface {
 
 // Sink takes what a stream finds. Its methods are called from one goroutine at a time.
 type Sink interface {
-	// Begin says that nothing is held, and that what is will be told from the beginning. With sameLife it was lost on
-	// the way here, and the engine may hold the same as before; else the engine has begun another life.
+	// Begin means that nothing is held, and that the blocks will be reported from the beginning. With sameLife it was lost on
+	// the way here, and the engine might hold the same as before; else the engine has begun another life.
 	Begin(sameLife bool)
-	// Revert says that what Begin(true) has announced broke off. The sink may go back to what was held before, with
+	// Revert means that what Begin(true) has announced was aborted. The sink can go back to what was held before, with
 	// what was applied before, and returns whether it has.
 	Revert() bool
 	// Apply makes the changes of a batch, in its order, which leads to a position. It must not keep the batch.
 	Apply(b *kvevent.Batch, at Position)
-	// Mark says up to where batches have been applied, and how far what is held can be trusted. What Begin(true) has
-	// announced has been told to its end.
+	// Mark records up to where batches have been applied, and how far the held blocks can be trusted. What Begin(true) has
+	// announced is complete.
 	Mark(at Position, state State)
 }
 
-// LayoutSink is a Sink that wants to know whether the engine's batches can be read.
+// LayoutSink is a Sink that is notified whether the engine's batches can be read.
 type LayoutSink interface {
 	Sink
-	// Unreadable says that the last batch was of no known layout, or no longer is.
+	// Unreadable records that the last batch was of no known layout, or no longer is.
 	Unreadable(now bool)
 }
 
@@ -61,8 +61,8 @@ type Position struct {
 	// Next is the number of the first batch that was not applied; meaningless unless Known.
 	Next  uint64
 	Known bool
-	// Proof tells the batch before Next from others of its number; 0 for none. Batches carry the time, so that two
-	// lives of an engine have different ones.
+	// Proof identifies the batch before Next among batches with the same number; 0 for none. Batches carry the time, so two
+	// lives of an engine have different proofs.
 	Proof uint64
 	// State is how far what was applied can be trusted, whether there is a connection or not.
 	State State
@@ -79,7 +79,7 @@ type Keys struct {
 	Media map[string]kvblock.Tier
 }
 
-// Feed is one endpoint whose events are wanted.
+// Feed is one endpoint whose events the picker follows.
 type Feed struct {
 	Endpoint endpoint.Endpoint
 	// Engine is VLLM or SGLang.
@@ -87,6 +87,8 @@ type Feed struct {
 	Keys   Keys
 	// Writer is where the endpoint's blocks go. It is the stream's alone.
 	Writer kvindex.Writer
+	// Capacity, if set, is the number of physical blocks of the engine's GPU tier, 0 while it is not known.
+	Capacity func() int
 	// Sink, if set, takes the batches in place of Keys and Writer.
 	Sink Sink
 	// Resume is what the sink has from before; Begin is not called if the engine proves to be in the same life still.
@@ -112,9 +114,11 @@ type Config struct {
 	Reception *Reception
 	// NewDecoder makes a stream's decoder; that of package vllm by default.
 	NewDecoder func(engine string) Decoder
-	// Join makes the sink of an endpoint whose engine's blocks are parts of ours: it writes to the feed's Writer, and
-	// counts into stats what it does. Without it such blocks are not indexed. report.Join is one.
+	// Join makes the sink of an endpoint whose engine blocks are parts of key blocks: it writes to the feed's Writer, and
+	// counts its work in stats. Without Join such blocks are not indexed. report.Join is one.
 	Join func(f *Feed, stats *Stats) Sink
+	// Changed, if set, is called after the State of a stream can have become another one. It must not wait.
+	Changed func()
 	// Log gets the changes of streams' states.
 	Log logr.Logger
 	// Now is the clock, time.Now by default. Engines' time stamps are compared with it too.

@@ -37,8 +37,8 @@ type place struct {
 	Key  kvblock.Key
 }
 
-// fakeIndex is an index of one holder that others may look into. It writes to the plain index and to the fast one, and
-// compares the two whenever someone looks.
+// fakeIndex is an index of one holder that other goroutines can read. It writes to the plain index and to the fast one, and
+// compares the two at every read.
 type fakeIndex struct {
 	kvindex.Writer // the plain one
 
@@ -71,6 +71,10 @@ func (x *fakeIndex) both(what string, do func(w kvindex.Writer) int) int {
 
 func (x *fakeIndex) Store(tier kvblock.Tier, group int, parent kvindex.Parent, hashes []kvevent.Hash, keys []kvblock.Key) int {
 	return x.both("store", func(w kvindex.Writer) int { return w.Store(tier, group, parent, hashes, keys) })
+}
+
+func (x *fakeIndex) StoreWindow(tier kvblock.Tier, group int, rule kvindex.Window, hashes []kvevent.Hash, keys []kvblock.Key) int {
+	return x.both("store window", func(w kvindex.Writer) int { return w.StoreWindow(tier, group, rule, hashes, keys) })
 }
 
 func (x *fakeIndex) Copy(tier kvblock.Tier, group int, hashes []kvevent.Hash) int {
@@ -186,12 +190,12 @@ type fakeEngine struct {
 	next    uint64
 	subs    map[chan [][]byte]func() // with what cuts the connection
 	down    bool                     // nothing can connect
-	// replayFails tells whether the n-th replay fails, after how many replies.
+	// replayFails reports whether the n-th replay fails, after how many replies.
 	replayFails func(n int) (after int, fails bool)
 	replays     int
-	// drops, if set, tells whether the n-th replay leaves out a batch.
+	// drops, if set, reports whether the n-th replay leaves out a batch.
 	drops func(n int, seq uint64) bool
-	// deaf tells whether a replay from a number fails at once; nil for none.
+	// deaf reports whether a replay from a number fails at once; nil for none.
 	deaf func(from uint64) bool
 	// stuck, if not 0, is how long a replay socket says nothing before it is given up.
 	stuck time.Duration

@@ -84,8 +84,8 @@ func (s *script) Replay(ctx context.Context, _ string, from uint64, each func(ui
 	return ctx.Err()
 }
 
-// FuzzStream lets a publisher and its replay socket say anything in any order. Nothing grows beyond its bound, the
-// stream always comes to rest, and once the engine is honest the index has what it says, and nothing else.
+// FuzzStream lets a publisher and its replay socket send anything in any order. Nothing grows beyond its bound, the stream
+// always becomes idle, and once the engine is honest the index has exactly what it publishes.
 func FuzzStream(f *testing.F) {
 	golden := goldenPayloads(f)
 	var payloads [][]byte

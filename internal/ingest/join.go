@@ -2,8 +2,8 @@ package ingest
 
 import "github.com/kvasir-dev/kvasir/internal/kvevent"
 
-// sizer is a mirror that gives way to Config.Join when the first block that the engine tells of is a part of one of
-// ours: to join those, tokens must be kept, which nobody else needs.
+// sizer is a mirror that Config.Join replaces when the first block that the engine announces is a part of a key block:
+// joining parts requires tokens, which are not needed otherwise.
 type sizer struct {
 	*mirror
 	decided bool

@@ -18,7 +18,7 @@ func TestTheFirstBlockDecidesWhetherPartsAreJoined(t *testing.T) {
 	partial.Partial = true
 	for name, tc := range map[string]struct {
 		events []kvevent.Event // each a batch
-		want   []string        // what the joining sink is told
+		want   []string        // what the joining sink receives
 	}{
 		"as large":                       {[]kvevent.Event{sized(blockTokens), sized(1)}, nil},
 		"larger":                         {[]kvevent.Event{sized(2 * blockTokens), sized(1)}, nil},

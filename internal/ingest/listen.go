@@ -28,7 +28,7 @@ type Stranger int
 
 // The reasons.
 const (
-	// NoAddress: at its address there is no pod whose publisher should connect.
+	// NoAddress: no pod at the publisher's address is expected to connect.
 	NoAddress Stranger = iota
 	// NoTopic: its messages have no topic that names a pod.
 	NoTopic
@@ -55,19 +55,19 @@ func (s Stranger) String() string {
 	return "unknown"
 }
 
-// Reception takes the publishers that connect to the picker, and hands each to the stream of the endpoint that it is.
+// Reception accepts the publishers that connect to the picker, and passes each to the stream of its endpoint.
 //
-// Every message's topic must name a pod that lies at the publisher's address:
+// Every message's topic must name a pod at the publisher's address:
 //
 //	kv@POD@MODEL        POD is the pod's IP, IP:PORT with the port of its HTTP API, name, namespace/name or UID
 //
-// Which rank of the pod it is follows from the HTTP port if the topic has one that is one rank's alone, else from the
-// port that was dialed: engines add their global rank to it. The model's name is not looked at. Publishers for which
-// this does not hold are cut off and counted; the engine's own socket tries again.
+// The rank follows from the HTTP port if the topic has a port that only one rank uses, else from the port that was dialed:
+// engines add their global rank to it. The model's name is ignored. Publishers that do not match are disconnected and
+// counted; the engine's own socket retries.
 //
-// A publisher may be silent for hours. Where its address and rank leave no doubt who it is, its stream begins at once,
-// with what the replay socket has; else it waits for the first message. Of two publishers of one endpoint the one that
-// came last counts: an engine that was started again need not wait until the end of its former connection is noticed.
+// A publisher can be silent for hours. If its address and rank identify the endpoint, its stream begins at once, with the
+// batches of the replay socket; otherwise it waits for the first message. Of two publishers of one endpoint the newer one
+// counts: a restarted engine need not wait until the end of its former connection is noticed.
 //
 // It is safe for concurrent use.
 type Reception struct {
@@ -78,7 +78,7 @@ type Reception struct {
 	desks map[string]map[string]*desk // guarded by mu; by pool, by the endpoint's epoch
 }
 
-// NewReception returns a reception that expects nobody.
+// NewReception returns a reception that expects no publisher.
 func NewReception(log logr.Logger) *Reception {
 	return &Reception{log: log, desks: map[string]map[string]*desk{}}
 }
@@ -91,7 +91,7 @@ func (r *Reception) Strangers() (n [NumStrangers]uint64) {
 	return n
 }
 
-// Allow tells whether some pod whose publisher should connect is at a peer's address, host:port; if not, it counts a
+// Allow reports whether a pod whose publisher should connect is at a peer's address, host:port; if not, it counts a
 // stranger.
 func (r *Reception) Allow(peer string) bool {
 	r.mu.Lock()
@@ -108,8 +108,8 @@ func (r *Reception) refuse(peer string, why Stranger) {
 	r.log.V(1).Info("Publisher turned away", "peer", peer, "reason", why.String())
 }
 
-// Take keeps a publisher that has dialed the port of a global rank until it is known who it is, and hands it to that
-// endpoint's stream or cuts it off. It returns then.
+// Take keeps a publisher that has dialed the port of a global rank until its endpoint is known, then passes it to that
+// endpoint's stream or disconnects it. It returns afterwards.
 func (r *Reception) Take(c Caller, rank int) {
 	v := &visitor{Caller: c, rank: rank, address: addressOf(c.Peer())}
 	if d := r.sure(v); d != nil {
@@ -225,8 +225,8 @@ func (r *Reception) at(address netip.Addr) (list []*desk) {
 	return list
 }
 
-// sure finds the endpoint that a publisher must be, whatever it will say: the only one at its address, or the one of
-// its rank if all there share a port, as the ranks of one pod do. nil if that is not sure.
+// sure finds the endpoint that a publisher must be, before its first message: the only one at its address, or the one of
+// its rank if all there share a port, as the ranks of one pod do. nil if that is not certain.
 func (r *Reception) sure(v *visitor) *desk {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -243,7 +243,7 @@ func (r *Reception) sure(v *visitor) *desk {
 	return found
 }
 
-// find finds the endpoint whose publisher has sent a message, or tells why there is none.
+// find finds the endpoint whose publisher has sent a message, or reports why there is none.
 func (r *Reception) find(v *visitor, frames [][]byte) (*desk, Stranger) {
 	topic, ok := topicOf(frames)
 	if !ok {
@@ -312,14 +312,14 @@ type desk struct {
 	pod        endpoint.ID // of rank 0
 	names      [3]string   // of the pod
 	rank       int
-	arrived    chan struct{} // holds a token when next may have changed
+	arrived    chan struct{} // holds a token when next might have changed
 	mu         sync.Mutex
-	next, last *visitor // guarded by mu; who has come and is not followed yet, and who was followed last
+	next, last *visitor // guarded by mu; the publisher that has connected and is not followed yet, and the one followed last
 	closed     bool     // guarded by mu
 }
 
 func newDesk(ep *endpoint.Endpoint) *desk {
-	d := &desk{rank: ep.DialRank, pod: endpoint.ID{Pod: ep.ID.Pod}, arrived: make(chan struct{}, 1)}
+	d := &desk{rank: ep.EventRank, pod: endpoint.ID{Pod: ep.ID.Pod}, arrived: make(chan struct{}, 1)}
 	d.names = [3]string{ep.Pod, ep.Namespace + "/" + ep.Pod, ep.ID.Pod}
 	if http, err := netip.ParseAddrPort(ep.Address); err == nil {
 		d.http = netip.AddrPortFrom(http.Addr().Unmap(), http.Port())
@@ -327,7 +327,7 @@ func newDesk(ep *endpoint.Endpoint) *desk {
 	return d
 }
 
-// is tells whether a topic's name is that of the desk's pod, and whether it says so by the port.
+// is reports whether a topic's name is that of the desk's pod, and whether it names the port.
 func (d *desk) is(name string) (is, byPort bool) {
 	for _, own := range d.names {
 		if name == own {
@@ -353,7 +353,7 @@ func (d *desk) put(v *visitor) {
 	d.mu.Unlock()
 	for _, v := range old {
 		if v != nil {
-			_ = v.Close() // another has come, or nobody is expected any more
+			_ = v.Close() // another has connected, or none is expected any more
 		}
 	}
 	select {
@@ -382,13 +382,13 @@ func (d *desk) take(ctx context.Context) (*visitor, error) {
 	}
 }
 
-// close sends away who waits. The stream, if there was one, has ended.
+// close disconnects the waiting publisher. The stream, if there was one, has ended.
 func (d *desk) close() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.closed = true
 	if d.next != nil {
-		_ = d.next.Close() // nobody will follow it
+		_ = d.next.Close() // it will not be followed
 		d.next = nil
 	}
 }

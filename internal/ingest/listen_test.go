@@ -117,7 +117,7 @@ func (l *lobby) strangers() string {
 // dialer is an endpoint whose publisher dials in.
 func dialer(uid, address string, rank, dialRank int) endpoint.Endpoint {
 	return endpoint.Endpoint{
-		ID: endpoint.ID{Pod: uid, Rank: rank}, Pod: "pod-" + uid, Namespace: "ns", Address: address, DialsIn: true, DialRank: dialRank,
+		ID: endpoint.ID{Pod: uid, Rank: rank}, Pod: "pod-" + uid, Namespace: "ns", Address: address, DialsIn: true, EventRank: dialRank,
 	}
 }
 
@@ -131,7 +131,7 @@ func TestAPublisherIsWhoItsTopicAndItsAddressSay(t *testing.T) {
 		endpoints   []endpoint.Endpoint
 		peer, topic string
 		rank        int
-		want        string // who holds the block, or why nobody does
+		want        string // the endpoint that holds the block, or the reason that none does
 	}{
 		"its address":                      {one, "10.0.0.2:4000", "kv@10.0.0.2@m", 0, "b/0"},
 		"its address and port":             {one, "10.0.0.2:4000", "kv@10.0.0.2:8000@m", 0, "b/0"},
@@ -196,7 +196,7 @@ func TestAPeerWithoutAPodIsNotAllowed(t *testing.T) {
 		}
 		l.manager.Close()
 		if l.reception.Allow("10.0.0.1:1") {
-			t.Error("a pod is expected that nobody follows any more")
+			t.Error("a pod is allowed although no stream follows it any more")
 		}
 	})
 }

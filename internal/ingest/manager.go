@@ -20,9 +20,10 @@ func New(c Config) *Manager {
 	return &Manager{cfg: c.withDefaults(), streams: map[string]map[string]*run{}}
 }
 
-// Set makes the streams of a pool those of the feeds, of which each endpoint's life has at most one. Feeds without an
-// address of events, which do not dial in either, have none. A stream whose feed is gone or changed is stopped, and when Set returns it writes to
-// the index no more; blocks that it has written stay. A stream whose feed stays is not disturbed.
+// Set makes the streams of a pool match the feeds; each epoch of an endpoint has at most one stream. Feeds without an
+// address of events, which do not dial in either, have none. A stream whose feed was removed or changed is stopped; when
+// Set returns it no longer writes to the index, and the blocks that it has written stay. A stream whose feed is unchanged
+// continues.
 func (m *Manager) Set(pool string, feeds []Feed) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -73,7 +74,7 @@ func (m *Manager) Close() {
 type Status struct {
 	Endpoint endpoint.Endpoint
 	State    State
-	// Stats go on counting.
+	// Stats continue to count.
 	Stats *Stats
 }
 
@@ -108,7 +109,7 @@ func stopAll(streams map[string]*run) {
 	}
 }
 
-// same tells whether two feeds of the same epoch need the same stream.
+// same reports whether two feeds of the same epoch need the same stream.
 func (f *Feed) same(g *Feed) bool {
 	return f.Endpoint.ReplayAddress == g.Endpoint.ReplayAddress && f.address() == g.address() && f.Engine == g.Engine &&
 		f.Writer == g.Writer && f.Sink == g.Sink &&

@@ -20,9 +20,9 @@ type blockID struct {
 // because engines name blocks by hashes of their own in removals and as parents; blocks whose parent is not known yet
 // wait here. It is for one goroutine.
 //
-// An engine's block may be several of ours: it then has as many keys. Those that are parts of one of ours are not for a
-// mirror, see sizer. Known limits: multimodal items are not told apart inside a block that is several of ours, and of several groups of
-// full attention one suffices for a block to count.
+// An engine's block can be several key blocks long: it then has as many keys. Engine blocks that are parts of a key block
+// are handled by sizer, not by a mirror. Known limits: multimodal items are not distinguished inside an engine block of
+// several key blocks, and a block counts as held if one of several groups of full attention has it.
 type mirror struct {
 	feed    *Feed
 	cfg     *Config
@@ -30,26 +30,40 @@ type mirror struct {
 	stats   *Stats
 	max     int
 	orphans *orphanage
-	// before are the orphans of the life that is to be replaced, while writer is that of a shadow; else nil.
+	// before are the orphans of the life to be replaced, while writer is that of a shadow; else nil.
 	before *orphanage
-	// stored collects the keys for Feed.OnStored, work the orphans whose parent has come, keys those of one event.
+	// stored collects the keys for Feed.OnStored, work the orphans whose parent has arrived, keys those of one event.
 	stored []kvblock.Key
 	work   []*orphan
 	keys   []kvblock.Key
+
+	groups groupRules
+	facts
+	factsBefore facts // while writer is that of a shadow
 }
+
+// facts are what a mirror keeps beside the writer, for the same life.
+type facts struct {
+	again    *again
+	adapters *adapters
+}
+
+func newFacts() facts { return facts{again: newAgain(), adapters: &adapters{}} }
 
 func newMirror(feed *Feed, c *Config, stats *Stats) *mirror {
-	return &mirror{feed: feed, cfg: c, writer: feed.Writer, stats: stats, max: c.MaxBlocks, orphans: newOrphanage(c, stats)}
+	return &mirror{feed: feed, cfg: c, writer: feed.Writer, stats: stats, max: c.MaxBlocks, orphans: newOrphanage(c, stats), facts: newFacts()}
 }
 
-// Begin implements Sink. What is told again loads into a shadow, so that requests find what was held before until all
-// of it is there; another life of the engine begins with nothing at once.
+// Begin implements Sink. Replayed events load into a shadow, so that requests find the earlier blocks until the replay
+// is complete; another epoch of the engine begins with no blocks at once.
 func (m *mirror) Begin(sameLife bool) {
 	m.Revert()
 	if !sameLife {
+		m.groups = groupRules{}
 		m.clear()
 		return
 	}
+	m.factsBefore, m.facts = m.facts, newFacts()
 	m.before, m.orphans, m.writer = m.orphans, newOrphanage(m.cfg, m.stats), m.feed.Writer.Shadow()
 	m.gauge()
 }
@@ -61,6 +75,7 @@ func (m *mirror) Revert() bool {
 	}
 	m.writer.Discard()
 	m.writer, m.orphans, m.before = m.feed.Writer, m.before, nil
+	m.facts, m.factsBefore = m.factsBefore, facts{}
 	m.gauge()
 	return true
 }
@@ -74,7 +89,7 @@ func (m *mirror) Mark(Position, State) {
 		return
 	}
 	m.writer.Commit()
-	m.writer, m.before = m.feed.Writer, nil
+	m.writer, m.before, m.factsBefore = m.feed.Writer, nil, facts{}
 	m.gauge()
 }
 
@@ -82,6 +97,7 @@ func (m *mirror) Mark(Position, State) {
 func (m *mirror) clear() {
 	m.writer.Clear()
 	m.orphans.reset()
+	m.facts = newFacts()
 	m.gauge()
 }
 
@@ -97,20 +113,45 @@ func (m *mirror) apply(b *kvevent.Batch) {
 	m.stats.Events.Add(uint64(len(b.Events)))
 	m.stats.Skipped.Add(uint64(b.Skipped))
 	m.stored = m.stored[:0]
+	m.groups.later = m.groups.later[:0]
 	for i := range b.Events {
 		e := &b.Events[i]
-		switch e.Kind {
-		case kvevent.Stored:
-			m.store(e)
-		case kvevent.Removed:
-			m.remove(e)
-		case kvevent.Cleared:
-			m.clearEvent(e)
+		if m.groups.postpone(e) {
+			m.groups.later = append(m.groups.later, i)
+			continue
 		}
+		if e.Kind == kvevent.Cleared {
+			m.catchUp(b)
+		}
+		m.event(e)
+	}
+	m.catchUp(b)
+	if m.feed.Capacity != nil {
+		m.stats.Struck.Add(uint64(m.again.settle(m.writer, m.groups.windows, m.feed.Capacity())))
 	}
 	m.gauge()
 	if len(m.stored) > 0 && m.feed.OnStored != nil {
 		m.feed.OnStored(m.stored)
+	}
+}
+
+// catchUp applies the events that were postponed so far.
+func (m *mirror) catchUp(b *kvevent.Batch) {
+	for _, i := range m.groups.later {
+		m.event(&b.Events[i])
+	}
+	m.groups.later = m.groups.later[:0]
+}
+
+// event makes one change.
+func (m *mirror) event(e *kvevent.Event) {
+	switch e.Kind {
+	case kvevent.Stored:
+		m.store(e)
+	case kvevent.Removed:
+		m.remove(e)
+	case kvevent.Cleared:
+		m.clearEvent(e)
 	}
 }
 
@@ -126,19 +167,36 @@ func (m *mirror) store(e *kvevent.Event) {
 		m.stats.Partial.Add(n)
 	case e.Unkeyed || len(e.Tokens) == 0 && e.BlockSize == 0:
 		m.storeByHash(e, tier)
-	case e.BlockSize <= 0 || len(e.Tokens) != len(e.Hashes)*e.BlockSize:
+	case e.BlockSize <= 0 || e.Tail == 0 && len(e.Tokens) != len(e.Hashes)*e.BlockSize:
 		m.stats.Misaligned.Add(n)
 	case m.feed.Keys.BlockTokens <= 0 || e.BlockSize%m.feed.Keys.BlockTokens != 0:
 		m.stats.BlockSizeUnsupported.Add(n)
 	case e.Group < 0 || e.Group > kvindex.MaxGroup:
 		m.stats.Refused.Add(n)
+	case len(e.Hashes) == 0:
+	case e.Tail > 0:
+		m.count(tier, len(e.Hashes))
+		m.storeWindow(e, tier)
 	default:
+		perBlock, before, orphans := e.BlockSize/m.feed.Keys.BlockTokens, m.writer.Len(), len(m.orphans.byID)
+		m.again.perBlock = perBlock
+		m.count(tier, len(e.Hashes))
 		m.storeChain(e, tier)
+		if tier == kvblock.GPU && !e.HasParent && (orphans > 0 || m.writer.Len()-before < len(e.Hashes)*perBlock) {
+			m.again.note(m.writer, e, m.keys)
+		}
 	}
 }
 
-// storeByHash counts copies of blocks that are known already, where an event says too little to key new ones: an
-// engine that offloads a block announces it by hash alone.
+// count adds blocks to those on the GPU.
+func (m *mirror) count(tier kvblock.Tier, n int) {
+	if tier == kvblock.GPU {
+		m.again.copies += n
+	}
+}
+
+// storeByHash counts copies of blocks that are known already, for events with too little data to key new ones: an engine
+// that offloads a block announces it by hash alone.
 func (m *mirror) storeByHash(e *kvevent.Event, tier kvblock.Tier) {
 	for i, hash := range e.Hashes {
 		if m.writer.Copy(tier, e.Group, e.Hashes[i:i+1]) == 0 {
@@ -166,8 +224,8 @@ func more(n *uint16) {
 	}
 }
 
-// storeChain applies a Stored event with all its tokens: from the first block whose parent has a key on, the blocks
-// enter the index; those before it wait.
+// storeChain applies a Stored event with all its tokens: blocks enter the index from the first one whose parent has a key;
+// earlier ones wait.
 func (m *mirror) storeChain(e *kvevent.Event, tier kvblock.Tier) {
 	parent, key := m.parentOf(e)
 	at := 0
@@ -188,6 +246,16 @@ func (m *mirror) storeChain(e *kvevent.Event, tier kvblock.Tier) {
 	m.keys = m.appendKeys(m.keys[:0], key, e, at)
 	perHash := e.BlockSize / m.feed.Keys.BlockTokens
 	keys := m.keys
+	if e.Adapter != "" {
+		first := kvblock.Key(0)
+		if at == 0 && !parent.OK {
+			first = keys[perHash-1]
+		}
+		if former := m.adapters.note(m.writer, e, first); len(former) > 0 {
+			dropAll(m.writer, former)
+			m.stats.Superseded.Add(uint64(len(former)))
+		}
+	}
 	for len(hashes) > 0 {
 		n := m.room(e.Group, hashes, perHash)
 		if n == 0 {
@@ -202,7 +270,7 @@ func (m *mirror) storeChain(e *kvevent.Event, tier kvblock.Tier) {
 	}
 }
 
-// room is how many of hashes, from the first on, may be stored at once: all of them while there is room; then one by
+// room is how many of hashes, from the first on, can be stored at once: all of them while there is room; then one by
 // one those that are known already.
 func (m *mirror) room(group int, hashes []kvevent.Hash, perHash int) int {
 	free := (m.max - m.writer.Len()) / perHash
@@ -225,10 +293,14 @@ func (m *mirror) parentOf(e *kvevent.Event) (kvindex.Parent, kvblock.Key) {
 		return kvindex.Parent{}, m.feed.Keys.Seed.Root(model, e.Salt)
 	}
 	key, _ := m.writer.Key(e.Group, e.Parent)
+	if key == 0 && len(m.again.uncertain) > 0 {
+		m.again.revive(m.writer, e.Group, e.Parent)
+		key, _ = m.writer.Key(e.Group, e.Parent)
+	}
 	return kvindex.Parent{Hash: e.Parent, OK: true}, key
 }
 
-// appendKeys appends the keys of an event's blocks from number at on, all of them whole numbers of ours.
+// appendKeys appends the keys of an event's blocks from number at on; each is a whole number of key blocks.
 func (m *mirror) appendKeys(dst []kvblock.Key, parent kvblock.Key, e *kvevent.Event, at int) []kvblock.Key {
 	for i := at; i < len(e.Hashes); i++ {
 		tokens := e.Tokens[i*e.BlockSize : (i+1)*e.BlockSize]
@@ -238,7 +310,7 @@ func (m *mirror) appendKeys(dst []kvblock.Key, parent kvblock.Key, e *kvevent.Ev
 	return dst
 }
 
-// AppendBlockKeys appends the keys of one engine block, which is a whole number of ours; extra goes into all of them.
+// AppendBlockKeys appends the keys of one engine block, which is a whole number of key blocks; extra goes into each key.
 func AppendBlockKeys(dst []kvblock.Key, parent kvblock.Key, tokens []uint32, extra uint64, blockTokens int) []kvblock.Key {
 	for at := 0; at < len(tokens); at += blockTokens {
 		parent = kvblock.Next(parent, tokens[at:at+blockTokens:at+blockTokens], extra)
@@ -247,7 +319,7 @@ func AppendBlockKeys(dst []kvblock.Key, parent kvblock.Key, tokens []uint32, ext
 	return dst
 }
 
-// extraOf folds the items of an event's block; they come in the order of the blocks.
+// extraOf folds the items of an event's block; they are in the order of the blocks.
 func extraOf(e *kvevent.Event, block int) (extra uint64) {
 	first := sort.Search(len(e.Items), func(i int) bool { return e.Items[i].Block >= block })
 	for i := first; i < len(e.Items) && e.Items[i].Block == block; i++ {
@@ -268,7 +340,7 @@ func (m *mirror) wait(e *kvevent.Event, at int, parent kvindex.Parent, tier kvbl
 	more(&o.copies[tier])
 }
 
-// graft takes in the orphans that the blocks just stored were, and those whose parents they are, and theirs in turn.
+// graft adds the orphans that were just stored themselves, those whose parents were just stored, and their descendants.
 func (m *mirror) graft(group int, hashes []kvevent.Hash) {
 	if len(m.orphans.byID) == 0 {
 		return
@@ -278,6 +350,7 @@ func (m *mirror) graft(group int, hashes []kvevent.Hash) {
 		if o := m.orphans.byID[id]; o != nil {
 			m.orphans.remove(o)
 			for tier, n := range o.copies {
+				m.count(kvblock.Tier(tier), int(n))
 				for range n {
 					m.writer.Copy(kvblock.Tier(tier), group, []kvevent.Hash{hash})
 				}
@@ -304,6 +377,7 @@ func (m *mirror) place(o *orphan) {
 	}
 	hashes := []kvevent.Hash{o.id.hash}
 	for tier, n := range o.copies {
+		m.count(kvblock.Tier(tier), int(n))
 		for range n {
 			m.stats.Refused.Add(uint64(m.writer.Store(kvblock.Tier(tier), group, kvindex.Parent{Hash: o.parent.hash, OK: true}, hashes, keys)))
 		}
@@ -319,12 +393,23 @@ func (m *mirror) remove(e *kvevent.Event) {
 		m.stats.UnknownMedium.Add(uint64(len(e.Hashes)))
 		return
 	}
+	hashes := e.Hashes
+	if tier == kvblock.GPU {
+		hashes = m.again.removable(m.writer, e)
+	}
+	defer func() {
+		m.again.forget(m.writer, e)
+		m.adapters.forget(m.writer, e)
+	}()
 	if len(m.orphans.byID) == 0 {
-		m.stats.RemovedUnknown.Add(uint64(m.writer.Drop(tier, e.Group, e.Hashes)))
+		unknown := m.writer.Drop(tier, e.Group, hashes)
+		m.count(tier, unknown-len(hashes))
+		m.stats.RemovedUnknown.Add(uint64(unknown))
 		return
 	}
-	for i, hash := range e.Hashes {
-		if m.writer.Drop(tier, e.Group, e.Hashes[i:i+1]) == 0 {
+	for i, hash := range hashes {
+		if m.writer.Drop(tier, e.Group, hashes[i:i+1]) == 0 {
+			m.count(tier, -1)
 			continue
 		}
 		if o := m.orphans.byID[blockID{hash, int32(e.Group)}]; o != nil && o.copies[tier] > 0 {

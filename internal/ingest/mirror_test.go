@@ -458,7 +458,7 @@ func goldenPayloads(t testing.TB) map[string][]byte {
 	return out
 }
 
-// FuzzMirror applies whatever an engine may publish: the bounds hold and the index is what the mirror says.
+// FuzzMirror applies anything that an engine can publish: the bounds hold and the index equals the mirror.
 func FuzzMirror(f *testing.F) {
 	for _, payload := range goldenPayloads(f) {
 		f.Add(payload, payload)

@@ -23,9 +23,9 @@ func (s street) Replay(ctx context.Context, addr string, from uint64, each func(
 	return s[addr].Replay(ctx, addr, from, each)
 }
 
-// One endpoint floods, another's replay socket says nothing, and a third has both: none of it is seen by the others. In
-// virtual time, everything that a quiet neighbour says is in the one index before the clock moves, and endpoints come,
-// go and are asked about as quickly.
+// One endpoint floods, another's replay socket is silent, and a third has both: none of it affects the others. In virtual
+// time, everything that a quiet neighbour publishes is in the one index before the clock moves, and endpoints are added,
+// removed and looked up as quickly.
 func TestNoEndpointHoldsUpAnother(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		index := kvindex.NewIndex(kvindex.Options{})
@@ -68,7 +68,7 @@ func TestNoEndpointHoldsUpAnother(t *testing.T) {
 			if got := len(m.Status("p")); got != 4 {
 				t.Fatalf("%d streams", got)
 			}
-			if round == 10 { // the stuck ones go, and others come
+			if round == 10 { // the stuck ones are removed, and others added
 				m.Set("p", []Feed{feeds[0], feeds[3]})
 				m.Set("p", feeds)
 				synctest.Wait()

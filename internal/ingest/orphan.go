@@ -6,7 +6,7 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/kvblock"
 )
 
-// orphan is a block whose parent is not known yet, with all that is needed to key it once it is.
+// orphan is a block whose parent is not known yet, with everything needed to compute its key later.
 type orphan struct {
 	id, parent blockID
 	tokens     []uint32

@@ -5,7 +5,7 @@ import (
 	"sync"
 )
 
-// kind tells what an item of the queue asks for.
+// kind is the type of an item of the queue.
 type kind uint8
 
 const (
@@ -17,19 +17,21 @@ const (
 // item is one thing to do, in the order in which it happened.
 type item struct {
 	kind kind
-	// seq is a batch's sequence number, or which connection has come up, from 1.
+	// seq is a batch's sequence number, or the number of the new connection, from 1.
 	seq     uint64
 	payload []byte
-	// link is the connection that has come up; it ends with the connection.
+	// arrived is the message for which there was no room.
+	arrived arrival
+	// link is the new connection's context; it ends with the connection.
 	link context.Context
 }
 
-// queue holds what the receiver has for the applier. Payloads are bounded in bytes; when they do not fit, all of them
-// go, and one item says so. Buffers are used again.
+// queue holds what the receiver has for the applier. Payloads are bounded in bytes; when they do not fit, all of them are
+// dropped, and one item records it. Buffers are reused.
 type queue struct {
 	max   int
 	stats *Stats
-	wake  chan struct{} // holds a token when there may be items
+	wake  chan struct{} // holds a token when there might be items
 
 	mu    sync.Mutex
 	items []item   // guarded by mu; items[head:] wait
@@ -65,7 +67,7 @@ func (q *queue) message(seq uint64, payload []byte) {
 	q.mu.Lock()
 	need := len(payload) + itemBytes
 	if q.bytes+need > q.max {
-		q.overflow()
+		q.overflow(arrival{seq, proofOf(payload)})
 	} else {
 		q.bytes += need
 		q.items = append(q.items, item{kind: kindMessage, seq: seq, payload: append(q.buffer(), payload...)})
@@ -75,8 +77,9 @@ func (q *queue) message(seq uint64, payload []byte) {
 	q.signal()
 }
 
-// overflow drops all messages and leaves a note, also of the last connection among them. mu is held.
-func (q *queue) overflow() {
+// overflow drops all messages and leaves a note, also of the last connection among them. last is the message that has no
+// room. mu is held.
+func (q *queue) overflow(last arrival) {
 	q.stats.Overflows.Add(1)
 	kept := q.items[:0]
 	for _, it := range q.items[q.head:] {
@@ -85,7 +88,7 @@ func (q *queue) overflow() {
 		}
 	}
 	clear(q.items[len(kept):])
-	kept = append(kept, item{kind: kindOverflow})
+	kept = append(kept, item{kind: kindOverflow, arrived: last})
 	q.items, q.head, q.bytes = kept, 0, 0
 }
 

@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// Under any order of calls the queue is a list: what was put in comes out in order, up to an overflow, which drops all
-// messages and keeps the last connection.
+// Under any order of calls the queue is a list: items are taken in the order in which they were added, up to an overflow,
+// which drops all messages and keeps the last connection.
 func TestQueueAgreesWithAList(t *testing.T) {
 	for n := range uint64(50) {
 		rng := rand.New(rand.NewPCG(n, 5))

@@ -24,13 +24,13 @@ var errEnough = errors.New("enough")
 
 var proofTable = crc32.MakeTable(crc32.Castagnoli)
 
-// proofOf tells a payload from others with the same number. It is never 0.
+// proofOf identifies a payload among others with the same number. It is never 0.
 func proofOf(payload []byte) uint64 {
 	return uint64(len(payload)+1)<<32 | uint64(crc32.Checksum(payload, proofTable))
 }
 
-// begin follows a connection that has come up, or an engine that has begun anew. If it shows that it still is in the
-// same life, what is held stays; otherwise nothing is held, and everything is replayed.
+// begin follows a new connection, or an engine that has restarted its sequence. If the engine proves that it is in the same
+// life, the blocks stay; otherwise they are cleared, and everything is replayed.
 func (s *Stream) begin(why Reason) {
 	s.live, s.calm = false, s.cfg.MinQuiet
 	if why == Connected && s.resume() {
@@ -51,7 +51,7 @@ func (s *Stream) begin(why Reason) {
 	case err != nil:
 		s.failed(err, Unverified)
 	case !s.known:
-		// The engine has said nothing yet, unless the next message tells otherwise.
+		// The engine has published nothing yet, unless the next message shows otherwise.
 		s.known, s.expected = true, 0
 		s.setState(Synced)
 	default:
@@ -60,25 +60,32 @@ func (s *Stream) begin(why Reason) {
 			s.plan()
 		}
 	}
-	s.log.Info("Event stream begun", "reason", why.String(), "state", State(s.state.Load()).String(),
+	s.log.Info("Event stream started", "reason", why.String(), "state", State(s.state.Load()).String(),
 		"blocks", s.stats.Blocks.Load())
 }
 
-// pass follows another life, which the replay socket has told of.
+// pass follows another life, which the replay socket has shown.
 func (s *Stream) pass() {
 	s.passed = true
 	s.begin(FellBack)
 }
 
-// resync replaces what is held by a replay of everything. What is held stays until the end of the replay, if the sink
-// can do that; else until the first reply. It stays altogether if it is only not known to be all there is, and the
-// history reaches no further back. It returns false when the engine turns out to be in another life.
+// resync replaces the blocks by a replay of everything. The old blocks stay until the end of the replay, if the sink
+// supports that; else until the first reply. They also stay if they are only possibly incomplete and the history reaches no
+// further back. It returns false when the engine turns out to be in another life. Nothing is replayed until the engine
+// answers which life it is in: a replay of another life would be applied as part of this one.
 func (s *Stream) resync(why Reason) (same bool) {
-	if !s.prove() {
+	unproven := s.prove()
+	if errors.Is(unproven, errOther) || errors.Is(unproven, errGone) {
 		s.pass()
 		return false
 	}
 	s.stats.Resyncs[why].Add(1)
+	if unproven != nil {
+		s.listen()
+		s.failed(unproven, Degraded)
+		return true
+	}
 	before, since := s.position(), s.since
 	cleared, enough := false, false
 	partial := why == Retry && State(s.state.Load()) == Unverified
@@ -87,7 +94,7 @@ func (s *Stream) resync(why Reason) (same bool) {
 			return errShort
 		}
 		cleared = true
-		s.setState(Syncing) // whoever goes on from a position in between must know
+		s.setState(Syncing) // a reader that continues from a position in between must know
 		s.clear(true)
 		return nil
 	})
@@ -126,9 +133,8 @@ func (s *Stream) resync(why Reason) (same bool) {
 	return true
 }
 
-// resume goes on after a connection was made again, if the engine shows by the batch applied last that it is in the
-// same life. It tells whether that worked. A process that has ended in the middle of a replay leaves nothing to go on
-// from.
+// resume continues after a reconnect, if the engine proves by the last applied batch that it is in the same life. It
+// reports whether that worked. A process that ended in the middle of a replay has no position to resume from.
 func (s *Stream) resume() bool {
 	if !s.known || s.proof == 0 || !s.replayable() || State(s.state.Load()) == Syncing {
 		return false
@@ -141,28 +147,48 @@ func (s *Stream) resume() bool {
 	}
 	s.stats.Resumes.Add(1)
 	if State(s.state.Load()) != Synced && s.retry.IsZero() {
-		s.retry = s.cfg.Now().Add(s.pause) // what was planned may have been forgotten with an earlier process
+		s.retry = s.cfg.Now().Add(s.pause) // what was planned might have been forgotten with an earlier process
 	}
 	s.log.Info("Event stream continued", "state", State(s.state.Load()).String(), "batches", s.expected-before)
 	return true
 }
 
-// prove asks for the batch that was applied last. It returns false when the engine has another one under that number,
-// or none: then it is in another life, although the connection's end has not been noticed.
-func (s *Stream) prove() bool {
+// prove requests the batch that was applied last. errOther means that the engine has another one under that number, or
+// none: then it is in another life, although the connection's end has not been noticed. If the engine keeps only later
+// batches, it is asked for the message that has come over the connection; errGone means that it has dropped that one, too.
+// Any other error means that it did not answer.
+func (s *Stream) prove() error {
 	if !s.known || s.expected == 0 || s.proof == 0 {
-		return true
+		return nil
 	}
-	last, same := s.expected-1, false
-	err := s.replay(last, func(seq uint64, payload []byte) error {
-		same = seq != last || proofOf(payload) == s.proof
-		return errEnough
-	})
-	return same || err != nil && !errors.Is(err, errEnough)
+	err := s.published(s.expected-1, s.proof)
+	if errors.Is(err, errGone) && s.arrived.proof != 0 {
+		err = s.published(s.arrived.seq, s.arrived.proof)
+	}
+	return err
 }
 
-// catchUp applies what the engine has published since the batch applied last, which must be the one that it still has
-// under that number. errOther says that it is not, errGone that it is kept no longer, errShort that one is missing.
+// published asks whether the engine has published a batch: nil if it has, errOther if it has another one under that
+// number, or none, and errGone if it keeps only later ones.
+func (s *Stream) published(number, proof uint64) error {
+	answer := errOther
+	err := s.replay(number, func(seq uint64, payload []byte) error {
+		switch {
+		case seq > number:
+			answer = errGone
+		case seq == number && proofOf(payload) == proof:
+			answer = nil
+		}
+		return errEnough
+	})
+	if err != nil && !errors.Is(err, errEnough) {
+		return err
+	}
+	return answer
+}
+
+// catchUp applies what the engine has published since the batch applied last, which the engine must still have under that
+// number. errOther means that it has another one, errGone that it has dropped it, errShort that a batch is missing.
 func (s *Stream) catchUp() error {
 	proven := s.expected == 0
 	from := s.expected
@@ -194,14 +220,14 @@ func (s *Stream) catchUp() error {
 	return err
 }
 
-// listen plans to ask for the messages that may be lost last.
+// listen plans to ask for the messages that might be lost last.
 func (s *Stream) listen() {
 	if s.replayable() {
 		s.quiet, s.calm = s.cfg.Now().Add(s.cfg.MinQuiet), s.cfg.MinQuiet
 	}
 }
 
-// poll asks for the messages that may be lost last: nothing that follows shows that they are.
+// poll asks for the messages that might be lost last: nothing that follows shows that they are.
 func (s *Stream) poll() {
 	next := s.expected
 	var err error
@@ -210,7 +236,7 @@ func (s *Stream) poll() {
 	}
 	if s.expected > next {
 		s.stats.TailLosses.Add(s.expected - next)
-		s.live = false // older messages may still come
+		s.live = false // older messages can still arrive
 	}
 	switch {
 	case errors.Is(err, errOther), errors.Is(err, errGone):
@@ -231,9 +257,9 @@ func (s *Stream) failed(err error, state State) {
 	s.pause = min(2*s.pause, s.cfg.MaxResync)
 }
 
-// replayAll applies everything that the engine still has, and returns the state that this leads to, and whether batches
-// in the middle did not come: a router drops replies for which it has no room. It calls first with the number of the
-// first batch before that is applied.
+// replayAll applies everything that the engine still has. It returns the resulting state, and whether batches in the middle
+// are missing: a router drops replies for which it has no room. It calls first with the number of the first batch before
+// that batch is applied.
 func (s *Stream) replayAll(first func(from uint64) error) (state State, holes bool, err error) {
 	state = Synced
 	begun := false
@@ -259,19 +285,21 @@ func (s *Stream) replayAll(first func(from uint64) error) (state State, holes bo
 		s.expected = seq + 1
 		if !s.applyBatch(payload) {
 			state = Degraded
+		} else if emptied(&s.batch) {
+			state, holes = Synced, false // what is missing before does not matter
 		}
 		return nil
 	})
 	return state, holes, err
 }
 
-// patience is how long a replay socket may have taken to fail and still be asked again at once: what is live waits
+// patience is how long a replay socket can have taken to fail and still be asked again at once: what is live waits
 // meanwhile.
 const patience = time.Second
 
-// fill asks for the batches from the expected one up to seq, which has come. Afterwards seq is the expected one, or
-// has been applied, or the connection has gone. It returns false when the engine turns out to be in another life, and
-// what has come is of neither.
+// fill requests the batches from the expected one up to seq, which has arrived. Afterwards seq is the expected one, or has
+// been applied, or the connection has ended. It returns false when the engine turns out to be in another life; then the
+// batches that arrived belong to neither.
 func (s *Stream) fill(seq uint64) (same bool) {
 	s.stats.Gaps.Add(1)
 	answered := false
@@ -301,7 +329,7 @@ func (s *Stream) fill(seq uint64) (same bool) {
 	}
 	if s.passed { // only a replay shows that it is not of the life before
 		if answered {
-			s.stats.Malformed.Add(1) // the engine has not come so far
+			s.stats.Malformed.Add(1) // the engine has not published that many
 		} else {
 			s.setState(Degraded)
 			s.plan()
@@ -311,10 +339,10 @@ func (s *Stream) fill(seq uint64) (same bool) {
 	}
 	missing := seq - s.expected
 	if farAhead(seq, s.expected) {
-		missing = 0 // what came before is another life's, and nobody knows how much of this one
+		missing = 0 // earlier batches are of another epoch, and this epoch's share is unknown
 	}
 	s.stats.Missing.Add(missing)
-	s.log.Info("Events are missing", "batches", missing)
+	s.log.Info("Event gap detected", "batches", missing)
 	s.expected = seq
 	s.setState(Degraded)
 	s.plan()
@@ -332,12 +360,17 @@ func (s *Stream) plan() {
 // replay asks the endpoint's replay socket, as long as the connection to its publisher lasts.
 func (s *Stream) replay(from uint64, each func(seq uint64, payload []byte) error) error {
 	s.stats.Replays.Add(1)
-	err := s.cfg.Source.Replay(s.up, s.feed.Endpoint.ReplayAddress, from, each)
+	var err error
+	if p := s.caught("Reading a replay panicked", func() {
+		err = s.cfg.Source.Replay(s.up, s.feed.Endpoint.ReplayAddress, from, each)
+	}, func() []any { return []any{"from", from} }); p != nil {
+		err = p
+	}
 	if err != nil && !errors.Is(err, errShort) && !errors.Is(err, errEnough) {
 		s.stats.ReplayFailures.Add(1)
 	}
 	return err
 }
 
-// rest waits a moment, false when the connection has gone meanwhile.
+// rest waits a moment, false when the connection has ended meanwhile.
 func (s *Stream) rest(d time.Duration) bool { return s.cfg.Sleep(s.up, d/2+rand.N(d/2+1)) }

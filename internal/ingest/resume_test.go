@@ -54,8 +54,8 @@ func TestEngineThatHasOvertakenItsFormerSelfIsAnother(t *testing.T) {
 	})
 }
 
-// The end of a connection may be noticed late: what is replayed meanwhile comes from another life already, and must not
-// be mixed with what is held, nor with what is still on the way.
+// The end of a connection can be noticed late: a replay meanwhile is from another life already, and must not be mixed with
+// the present blocks, nor with messages still on the way.
 func TestAReplayByAnotherLifeIsNoticedBeforeTheConnectionsEnd(t *testing.T) {
 	inWorld(t, true, nil, func(w *world) {
 		synctest.Wait()
@@ -82,7 +82,7 @@ func TestAReplayByAnotherLifeIsNoticedBeforeTheConnectionsEnd(t *testing.T) {
 		w.deliver(9, encode(chain(0, 4)))
 		w.mu.Unlock()
 		time.Sleep(time.Second)
-		w.check("while nobody can tell", Degraded, gpu(keys...))
+		w.check("while replays fail", Degraded, gpu(keys...))
 		w.mu.Lock()
 		w.replayFails = nil
 		w.mu.Unlock()
@@ -96,8 +96,52 @@ func TestAReplayByAnotherLifeIsNoticedBeforeTheConnectionsEnd(t *testing.T) {
 	})
 }
 
-// A replay of everything that ends before what was applied is another life's, even when nobody could ask for the batch
-// applied last before: what the connection still brings is not mixed with it.
+// A history that begins after the batch applied last does not show which life it is of. The message with which the gap was
+// noticed does.
+func TestALaterHistoryShowsItsLifeByTheMessageThatCame(t *testing.T) {
+	inWorld(t, true, nil, func(w *world) {
+		synctest.Wait()
+		w.mu.Lock()
+		w.keep = 2
+		w.mu.Unlock()
+		w.publish(encode(chain(0, 1)), 1)
+		w.check("live", Synced, gpu(keyOf(1)))
+		w.publish(encode(chain(0, 2)), 0)
+		w.publish(encode(chain(0, 3)), 0)
+		w.publish(encode(chain(0, 4)), 1)
+		w.check("the same life", Unverified, gpu(keyOf(3), keyOf(4)))
+		if got := w.stats().Resyncs[FellBack].Load(); got != 0 {
+			t.Errorf("%d new lives, want none", got)
+		}
+		w.restart() // the connection's end is not noticed
+		for i := range kvevent.Hash(9) {
+			w.publish(encode(chain(0, 10+i)), 0)
+		}
+		w.mu.Lock()
+		w.deliver(8, encode(chain(0, 5))) // of the life before, after a gap
+		w.mu.Unlock()
+		w.check("another life", Unverified, gpu(keyOf(17), keyOf(18)))
+		w.mu.Lock()
+		w.deliver(9, encode(chain(0, 6)))
+		w.mu.Unlock()
+		time.Sleep(time.Second)
+		w.check("what the life before has left", Unverified, gpu(keyOf(17), keyOf(18)))
+		if got := w.stats().Resyncs[FellBack].Load(); got != 1 {
+			t.Errorf("%d new lives, want 1", got)
+		}
+		w.publish(encode(chain(0, 19)), 1)
+		w.check("which goes on", Unverified, gpu(keyOf(17), keyOf(18), keyOf(19)))
+		asked := w.stats().Replays.Load()
+		w.publish(encode(chain(0, 20)), 1)
+		w.check("over the same connection", Unverified, gpu(keyOf(17), keyOf(18), keyOf(19), keyOf(20)))
+		if got := w.stats().Replays.Load() - asked; got != 0 {
+			t.Errorf("%d replays for a message of the life that is followed", got)
+		}
+	})
+}
+
+// A replay of everything that ends before what was applied is another life's, even if the engine ended only after it had
+// answered the question for the batch applied last: what the connection still brings is not mixed with it.
 func TestAShorterHistoryIsAnotherLifes(t *testing.T) {
 	inWorld(t, true, nil, func(w *world) {
 		synctest.Wait()
@@ -105,22 +149,19 @@ func TestAShorterHistoryIsAnotherLifes(t *testing.T) {
 			w.publish(encode(chain(0, 1+i)), 1)
 		}
 		w.check("live", Synced, gpu(keyOf(1), keyOf(2), keyOf(3), keyOf(4), keyOf(5)))
-		w.restart()
-		w.publish(encode(chain(0, 10)), 0)
 		w.mu.Lock()
-		down := true
-		w.deaf = func(from uint64) bool { return down || from > 0 } // never asked for the batch applied last
-		w.deliver(8, encode(chain(0, 6)))                           // of the life before, after a gap
+		w.replaying = func(int) { // with the answer
+			w.mu.Lock()
+			w.replaying = nil
+			w.mu.Unlock()
+			w.restart()
+			w.publish(encode(chain(0, 10)), 0)
+		}
 		w.mu.Unlock()
-		time.Sleep(time.Second)
-		w.mu.Lock()
-		down = false
-		w.mu.Unlock()
-		settle()
+		for _, r := range w.m.streams["p"] {
+			overflow(r)
+		}
 		w.check("another life", Synced, gpu(keyOf(10)))
-		w.mu.Lock()
-		w.deaf = nil
-		w.mu.Unlock()
 		for _, seq := range []uint64{9, 1} { // far ahead, and just where this life goes on
 			w.mu.Lock()
 			w.deliver(seq, encode(chain(0, 7)))
@@ -132,6 +173,42 @@ func TestAShorterHistoryIsAnotherLifes(t *testing.T) {
 		w.check("which goes on", Synced, gpu(keyOf(10), keyOf(11)))
 		if got := w.stats().Resyncs[FellBack].Load(); got != 1 {
 			t.Errorf("%d new lives, want 1", got)
+		}
+	})
+}
+
+// While the engine does not answer which life it is in, nothing is replayed: it would be applied in the wrong life. Once it
+// answers, the other life is followed, and its batches arrive after a Begin that announces it.
+func TestNothingIsReplayedWhileTheLifeIsUnknown(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e, l := newFakeEngine(), &log{}
+		feed := testFeed(nil)
+		feed.Writer, feed.Sink = nil, l
+		m := New(testConfig(e))
+		defer m.Close()
+		m.Set("p", []Feed{feed})
+		synctest.Wait()
+		e.publish(encode(chain(0, 1)), 1)
+		e.publish(encode(chain(0, 2)), 1)
+		l.take()
+		e.restart()
+		for i := range kvevent.Hash(5) { // further than before
+			e.publish(encode(chain(0, 10+i)), 0)
+		}
+		e.mu.Lock()
+		e.deaf = func(from uint64) bool { return from > 0 } // only a replay of everything would succeed
+		e.mu.Unlock()
+		overflow(m.streams["p"][feed.Endpoint.Epoch()])
+		time.Sleep(time.Minute)
+		if lines := l.take(); len(lines) != 0 || only(t, m).State != Degraded {
+			t.Errorf("while the life is unknown: %q, %v", lines, only(t, m).State)
+		}
+		e.mu.Lock()
+		e.deaf = nil
+		e.mu.Unlock()
+		settle()
+		if lines := l.take(); len(lines) != 6 || lines[0] != "begin false" || only(t, m).State != Synced {
+			t.Errorf("once it is known: %q, %v", lines, only(t, m).State)
 		}
 	})
 }
@@ -148,16 +225,12 @@ func TestAResyncByAnotherLifeIsANewLife(t *testing.T) {
 		e.publish(encode(chain(0, 1)), 1)
 		e.publish(encode(chain(0, 2)), 1)
 		l.take()
-		for _, lives := range []int{1, 5} { // it has not come so far, or has overtaken itself
+		for _, lives := range []int{1, 5} { // it has not published so many, or has overtaken itself
 			e.restart()
 			for i := range lives {
 				e.publish(encode(chain(0, kvevent.Hash(10+i))), 0)
 			}
-			r := m.streams["p"][feed.Endpoint.Epoch()]
-			r.queue.mu.Lock()
-			r.queue.overflow()
-			r.queue.mu.Unlock()
-			r.queue.signal()
+			overflow(m.streams["p"][feed.Endpoint.Epoch()])
 			if lines := l.take(); len(lines) != 1+lives || lines[0] != "begin false" {
 				t.Errorf("after %d batches of another life: %q", lives, lines)
 			}
@@ -186,6 +259,14 @@ func TestMessagesLostLastAreFoundByAsking(t *testing.T) {
 			t.Errorf("%d questions while nothing happens", n)
 		}
 	})
+}
+
+// overflow makes a stream replay everything, as if its queue had overflowed.
+func overflow(r *run) {
+	r.queue.mu.Lock()
+	r.queue.overflow(arrival{})
+	r.queue.mu.Unlock()
+	r.queue.signal()
 }
 
 // log is a sink that remembers.
@@ -307,8 +388,8 @@ func TestABatchThatCannotBeReadIsReplayed(t *testing.T) {
 	})
 }
 
-// A process that ends in the middle of a replay leaves a part of what the engine holds. Whoever goes on from there must
-// not take it for all.
+// A process that ends in the middle of a replay leaves a part of what the engine holds. A process that continues from there
+// must not take it for all.
 func TestNobodyGoesOnFromTheMiddleOfAReplay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := newFakeEngine()
@@ -349,7 +430,7 @@ func TestNobodyGoesOnFromTheMiddleOfAReplay(t *testing.T) {
 	})
 }
 
-// A replay of everything may end where things stood before. The sink is told all the same, because it waits for that.
+// A replay of everything can end at the position before it. The sink is notified all the same, because it waits for that.
 func TestTheEndOfAReplayIsAlwaysTold(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := newFakeEngine()
@@ -363,11 +444,7 @@ func TestTheEndOfAReplayIsAlwaysTold(t *testing.T) {
 		e.publish(encode(chain(0, 1)), 1)
 		synctest.Wait()
 		l.marks = 0
-		r := m.streams["p"][feed.Endpoint.Epoch()]
-		r.queue.mu.Lock()
-		r.queue.overflow()
-		r.queue.mu.Unlock()
-		r.queue.signal()
+		overflow(m.streams["p"][feed.Endpoint.Epoch()])
 		synctest.Wait()
 		l.mu.Lock()
 		defer l.mu.Unlock()
@@ -377,7 +454,7 @@ func TestTheEndOfAReplayIsAlwaysTold(t *testing.T) {
 	})
 }
 
-// sinkFunc is told of positions.
+// sinkFunc receives positions.
 type sinkFunc func(at Position)
 
 func (f sinkFunc) Revert() bool                        { return false }
@@ -412,8 +489,8 @@ func TestUnverifiedBlocksOfAnEarlierProcess(t *testing.T) {
 	})
 }
 
-// An engine that was started again behind a connection that has not been lost yet, and that has come further than it
-// ever was before, is another one: what it has in a gap is no part of what was missed.
+// An engine that was restarted behind a connection that has not been lost yet, and that has published more than ever
+// before, is another one: its batches in a gap are not the missed ones.
 func TestAGapIsNotFilledByAnotherLife(t *testing.T) {
 	inWorld(t, true, nil, func(w *world) {
 		synctest.Wait()
@@ -422,7 +499,7 @@ func TestAGapIsNotFilledByAnotherLife(t *testing.T) {
 		w.check("live", Synced, gpu(keyOf(1), keyOf(2)))
 		w.restart()
 		for i := range kvevent.Hash(5) {
-			w.publish(encode(chain(0, 10+i)), int(i)/4) // only the last one comes
+			w.publish(encode(chain(0, 10+i)), int(i)/4) // only the last one arrives
 		}
 		w.check("another life", Synced, gpu(keyOf(10), keyOf(11), keyOf(12), keyOf(13), keyOf(14)))
 		if got := w.stats().Resyncs[FellBack].Load(); got != 1 {

@@ -26,7 +26,7 @@ func startStream(feed Feed, cfg *Config) *run {
 func (r *run) stop() { r.cancel() }
 func (r *run) wait() { r.workers.Wait() }
 
-// source is where the endpoint's messages come from.
+// source is the transport of the endpoint's messages.
 func (r *run) source() Subscriber {
 	if r.feed.Endpoint.DialsIn {
 		return r.cfg.Reception
@@ -34,16 +34,16 @@ func (r *run) source() Subscriber {
 	return r.cfg.Source
 }
 
-// receive keeps a connection to the publisher and queues what comes.
+// receive keeps a connection to the publisher and queues its messages.
 func (r *run) receive(ctx context.Context) {
 	backoff := r.cfg.MinBackoff
 	for {
 		began := time.Now()
 		link, cut := context.WithCancel(ctx)
-		err := r.source().Subscribe(link, r.feed.address(), func() { r.Up(link) }, func(frames [][]byte) error {
-			r.Take(frames)
-			return nil
-		})
+		var err error
+		if p := r.caught("Reading an event stream panicked", func() { err = r.subscribe(link) }, nil); p != nil {
+			err = p
+		}
 		cut()
 		if ctx.Err() != nil {
 			r.link.Store(false)
@@ -60,6 +60,14 @@ func (r *run) receive(ctx context.Context) {
 		}
 		backoff = min(2*backoff, r.cfg.MaxBackoff)
 	}
+}
+
+// subscribe queues the messages of one connection, until it ends.
+func (r *run) subscribe(link context.Context) error {
+	return r.source().Subscribe(link, r.feed.address(), func() { r.Up(link) }, func(frames [][]byte) error {
+		r.Take(frames)
+		return nil
+	})
 }
 
 // apply works until ctx ends.

@@ -164,7 +164,7 @@ func testSockets(t *testing.T, release string, newReplies bool) {
 	status := func() ingest.Status { return m.Status("p")[0] }
 	synced := func() bool { return status().State == ingest.Synced }
 
-	e.publish(golden(t, release+"/stored_root_1blk"), false) // nobody listens yet
+	e.publish(golden(t, release+"/stored_root_1blk"), false) // there is no subscriber yet
 	m.Set("p", []ingest.Feed{feed})
 	eventually(t, "the past is replayed", func() bool { return match() == 1 && synced() && e.pub.Subscribers() == 1 })
 	e.publish(golden(t, release+"/stored_child_2blk"), false)

@@ -64,11 +64,13 @@ func (r Reason) String() string {
 	return "unknown"
 }
 
-// Stats counts what a stream did since it was started. All may be read at any time.
+// Stats counts what a stream did since it was started. All can be read at any time.
+//
+// It has many fields because each is a metric.
 type Stats struct {
 	// Batches applied, and the Events in them.
 	Batches, Events atomic.Uint64
-	// Stored and Removed count blocks told of, copies included; Cleared counts events.
+	// Stored and Removed count announced blocks, including copies; Cleared counts events.
 	Stored, Removed, Cleared atomic.Uint64
 	// RemovedUnknown counts removals of blocks that were not known, part of Removed.
 	RemovedUnknown atomic.Uint64
@@ -77,7 +79,7 @@ type Stats struct {
 	Connections, Failures atomic.Uint64
 	// Gaps in the sequence, and the batches missing in gaps that were never filled.
 	Gaps, Missing atomic.Uint64
-	// Duplicates are batches received again and passed over.
+	// Duplicates are batches received again and ignored.
 	Duplicates atomic.Uint64
 	// Replays asked for, and those that failed.
 	Replays, ReplayFailures atomic.Uint64
@@ -93,15 +95,23 @@ type Stats struct {
 	// UnknownLayouts are the ones among them that are of no known layout, and batches with events of a known kind that
 	// cannot be read.
 	Malformed, DecodeErrors, UnknownLayouts atomic.Uint64
-	// Unreadable tells that the last batch was of no known layout, or an event of a known kind in it.
+	// Unreadable reports that the last batch, or an event of a known kind in it, had an unknown layout.
 	Unreadable atomic.Bool
-	// Skipped counts events and fields that the decoder passed over.
+	// Silent reports that the engine reports that it publishes no events.
+	Silent atomic.Bool
+	// Panics are bugs that showed while an event batch was applied or a connection was read; the batch is skipped, and the
+	// endpoint's blocks are forgotten and replayed.
+	Panics atomic.Uint64
+	// Skipped counts events and fields that the decoder skipped.
 	Skipped atomic.Uint64
 
-	// Blocks not indexed, by why: of a group whose hits extend no prefix; without what tells them apart; in a tier
-	// unknown here; of a number of tokens that does not fit the number of blocks; of a block size that is no multiple
-	// of ours; beyond the limit.
+	// Blocks not indexed, by reason: of a group with unknown conditions for a hit; without the data that identifies them;
+	// in an unknown tier; of a number of tokens that does not fit the number of blocks; of a block size that is no multiple
+	// of the key block; beyond the limit.
 	Partial, Unkeyed, UnknownMedium, Misaligned, BlockSizeUnsupported, Refused atomic.Uint64
+	// Struck counts copies that were announced and cannot exist, because the engine has fewer blocks; Superseded counts
+	// blocks of adapters that were loaded again with other weights.
+	Struck, Superseded atomic.Uint64
 
 	// OrphansDropped counts blocks that waited for their parent and were given up.
 	OrphansDropped atomic.Uint64

@@ -15,7 +15,7 @@ func (w *world) stray(seq uint64, payload []byte) {
 	w.deliver(seq, payload)
 }
 
-// One number from far ahead, which anybody may have sent, changes nothing but a counter.
+// One number from far ahead, which any client might have sent, changes nothing but a counter.
 func TestANumberFromFarAheadIsNoGap(t *testing.T) {
 	for name, replay := range map[string]bool{"with a replay socket": true, "without one": false} {
 		t.Run(name, func(t *testing.T) {
@@ -59,7 +59,7 @@ func TestAnEngineThatCountsFromFarAheadIsFollowed(t *testing.T) {
 				time.Sleep(time.Second) // in the bubble: the replay socket is asked some times
 				w.check("followed", tc.want, gpu(keyOf(3), keyOf(4)))
 				if got := w.stats().Missing.Load(); got != 0 {
-					t.Errorf("%d missing, want 0: nobody knows how many", got)
+					t.Errorf("%d missing, want 0: the number is unknown", got)
 				}
 			})
 		})

@@ -6,6 +6,7 @@ import (
 	"math"
 	"math/rand/v2"
 	"slices"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -29,6 +30,119 @@ func TestIndexEndsUpTrueUnderLossRepetitionAndRestart(t *testing.T) {
 		t.Run(fmt.Sprintf("seed %d", n), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) { testTruth(t, rand.New(rand.NewPCG(n, 1)), 0) })
 		})
+	}
+}
+
+// TestEveryChangeOfAStreamsStateIsReported: Changed is called after each change of State, so that its callers always end up
+// with the last one. State also depends on the connection, and on whether the connection's replay has ended.
+func TestEveryChangeOfAStreamsStateIsReported(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := newFakeEngine()
+		var stream atomic.Pointer[Stream]
+		var reported atomic.Int32
+		cfg := testConfig(e)
+		cfg.Changed = func() {
+			if s := stream.Load(); s != nil {
+				reported.Store(int32(s.State()))
+			}
+		}
+		m := New(cfg)
+		defer m.Close()
+		e.down = true
+		feed := testFeed(newFakeIndex())
+		m.Set("p", []Feed{feed})
+		stream.Store(m.streams["p"][feed.Endpoint.Epoch()].Stream)
+		check := func(when string, want State) {
+			t.Helper()
+			synctest.Wait()
+			if now, last := only(t, m).State, State(reported.Load()); now != want || last != now {
+				t.Errorf("%s the stream is %v (want %v), and was reported as %v", when, now, want, last)
+			}
+		}
+		check("before the engine is there,", Disconnected)
+		online := func(yes bool) {
+			e.mu.Lock()
+			e.down = !yes
+			e.mu.Unlock()
+			if !yes {
+				e.cut()
+			}
+			time.Sleep(time.Minute)
+		}
+		for range 3 {
+			online(true)
+			check("with the engine,", Synced)
+			e.publish(encode(), 0)
+			e.publish(encode(), 1)
+			check("after a gap that the replay fills,", Synced)
+			online(false)
+			check("without the engine,", Disconnected)
+		}
+	})
+}
+
+// TestADiscardedCacheMakesLostHistoryIrrelevant: a stream that began too late, or has a gap, is complete with the event that
+// says that everything is gone, live or replayed.
+func TestADiscardedCacheMakesLostHistoryIrrelevant(t *testing.T) {
+	cleared := encode(kvevent.Event{Kind: kvevent.Cleared})
+	part := encode(kvevent.Event{Kind: kvevent.Cleared, Medium: "CPU"})
+	for name, tc := range map[string]struct {
+		late, gap bool
+		event     []byte
+		want      State
+	}{
+		"began too late, live":             {late: true, event: cleared, want: Synced},
+		"a gap, live":                      {gap: true, event: cleared, want: Synced},
+		"only one tier is gone":            {late: true, event: part, want: Unverified},
+		"began too late, without an event": {late: true, event: encode(), want: Unverified},
+	} {
+		for _, replayed := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, replayed %v", name, replayed), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					e, x, w := newFakeEngine(), newFakeIndex(), newTruth(rand.New(rand.NewPCG(1, 7)))
+					e.keep = 3
+					follow := func() *Manager {
+						m := New(testConfig(e))
+						m.Set("p", []Feed{testFeed(x)})
+						time.Sleep(time.Second)
+						synctest.Wait()
+						return m
+					}
+					if tc.late {
+						for range 10 {
+							e.publish(encode(w.store()), 1)
+						}
+					}
+					var m *Manager
+					if !replayed {
+						m = follow()
+					}
+					if tc.gap {
+						for range 10 {
+							e.publish(encode(w.store()), 0)
+						}
+					}
+					if tc.want == Synced {
+						w.clear()
+					}
+					e.publish(tc.event, 1)
+					e.publish(encode(w.store()), 1)
+					if replayed {
+						m = follow()
+					}
+					defer m.Close()
+					synctest.Wait()
+					if got := only(t, m).State; got != tc.want {
+						t.Errorf("the stream is %v, want %v", got, tc.want)
+					}
+					if tc.want == Synced {
+						if diff := cmp.Diff(w.places(), x.snapshot()); diff != "" {
+							t.Errorf("index (-engine +index):\n%s", diff)
+						}
+					}
+				})
+			})
+		}
 	}
 }
 
@@ -373,8 +487,8 @@ func TestWhatCannotBeReadIsCountedAndPassedOver(t *testing.T) {
 	})
 }
 
-// An event of a known kind that cannot be read has told of a change that nobody has seen: with the rest of its batch
-// the endpoint is not known to be what it is.
+// An event of a known kind that cannot be decoded reports a change that is lost: like the rest of its batch, the state of
+// the endpoint is not verified.
 func TestAnEventThatCannotBeReadIsNotVouchedFor(t *testing.T) {
 	for _, replay := range []bool{false, true} {
 		inWorld(t, replay, nil, func(w *world) {
@@ -459,7 +573,7 @@ func TestFullQueueIsReplayedFromTheStart(t *testing.T) {
 	}
 }
 
-// One batch larger than the queue does not pass it, but comes with the replay.
+// One batch larger than the queue does not pass it, but arrives with the replay.
 func TestBatchLargerThanTheQueueIsReplayed(t *testing.T) {
 	inWorld(t, true, func(c *Config) { c.QueueBytes = 256 }, func(w *world) {
 		synctest.Wait()

@@ -20,10 +20,40 @@ const (
 	FlagEvents   = "--kv-events-config"
 	FlagTokens   = "--enable-prompt-tokens-details"
 	FlagShutdown = "--shutdown-timeout"
+	FlagScaleOut = "--enable-scale-out"
 )
 
+// keepAlives are the variables that set for how many seconds engines keep idle connections, by type of engine.
+// Their own default is 5.
+var keepAlives = map[v1alpha1.EngineType]string{
+	v1alpha1.EngineVLLM: "VLLM_HTTP_TIMEOUT_KEEP_ALIVE", v1alpha1.EngineSGLang: "SGLANG_TIMEOUT_KEEP_ALIVE",
+}
+
+// keepAliveSeconds is longer than any gateway keeps an idle connection to an engine, so that the gateway closes it and no
+// request meets a connection that the engine is just closing: Envoy's default is an hour, GKE's 600 s, NGINX's 60 s.
+const keepAliveSeconds = 3900
+
+// keepAlive has the engine keep idle connections for longer than gateways do.
+func (w *work) keepAlive() {
+	name, ok := keepAlives[v1alpha1.EngineType(w.wiring.Type)]
+	if !ok || w.wiring.Flags != string(v1alpha1.FlagsInject) ||
+		slices.ContainsFunc(w.engine.Env, func(e corev1.EnvVar) bool { return e.Name == name }) {
+		return
+	}
+	if len(w.engine.EnvFrom) > 0 {
+		w.skip(w.engine.Name, name, "envFrom can set it, and env would take precedence")
+		return
+	}
+	w.engine.Env = append(w.engine.Env, corev1.EnvVar{Name: name, Value: strconv.Itoa(keepAliveSeconds)})
+	w.done = append(w.done, name)
+}
+
 // setting is a flag that an engine should have.
-type setting struct{ name, value string }
+type setting struct {
+	name, value string
+	// optional settings are not missed where they cannot be added.
+	optional bool
+}
 
 // flags adds what the engine lacks.
 func (w *work) flags() {
@@ -35,7 +65,9 @@ func (w *work) flags() {
 			continue
 		}
 		if why := closed(w.engine); why != "" {
-			w.skip(w.engine.Name, f.name, why)
+			if !f.optional {
+				w.skip(w.engine.Name, f.name, why)
+			}
 			continue
 		}
 		w.engine.Args = append(w.engine.Args, f.name)
@@ -50,15 +82,20 @@ func (w *work) flags() {
 func (w *work) wanted() []setting {
 	var out []setting
 	if config := w.eventsConfig(); config != "" {
-		out = append(out, setting{FlagEvents, config})
+		out = append(out, setting{name: FlagEvents, value: config})
 	}
 	if w.wiring.Type != string(v1alpha1.EngineVLLM) {
 		return out
 	}
-	out = append(out, setting{FlagTokens, ""})
+	out = append(out, setting{name: FlagTokens})
 	// Older engines refuse flags they do not know. The preStop hook has waited before, where there is one.
 	if !older(w.engine.Image, 0, 18) {
-		out = append(out, setting{FlagShutdown, strconv.Itoa(int(EngineGrace.Seconds()))})
+		out = append(out, setting{name: FlagShutdown, value: strconv.Itoa(int(EngineGrace.Seconds()))})
+	}
+	// It opens the render routes, which return the exact tokens of every request. Only where the release is known to have
+	// the flag: other releases exit on it, and without it /tokenize and the picker's own tokenizer are used.
+	if known(w.engine.Image) && !older(w.engine.Image, 0, 30) {
+		out = append(out, setting{name: FlagScaleOut, optional: true})
 	}
 	return out
 }
@@ -74,7 +111,7 @@ type events struct {
 // eventsConfig is the value of FlagEvents, empty where the engine needs none that we know. A publisher connects to an
 // address without a star, and binds one with it; the engine adds its rank to both ports.
 func (w *work) eventsConfig() string {
-	host := "127.0.0.1" // nobody outside the pod can listen
+	host := "127.0.0.1" // no client outside the pod can listen
 	switch v1alpha1.EventSource(w.wiring.Source) {
 	case v1alpha1.EventsNone, v1alpha1.EventsListen:
 		return ""
@@ -114,7 +151,7 @@ func closed(c *corev1.Container) string {
 		return "neither command nor args is set, so added args would replace the image's"
 	}
 	for i, word := range line {
-		if i > 3 { // env, tini and the like stand before a shell
+		if i > 3 { // env, tini and similar commands precede a shell
 			break
 		}
 		if slices.Contains(shells, path.Base(word)) && slices.ContainsFunc(line[i+1:], isScript) {
@@ -131,20 +168,32 @@ func isScript(word string) bool {
 
 var release = regexp.MustCompile(`^v?(\d{1,4})\.(\d{1,4})(\.|-|$)`)
 
-// older is whether the tag of an image is a release before major.minor. A tag that tells no release is new.
+// older reports whether the tag of an image is a release before major.minor. A tag without a release is new.
 func older(image string, major, minor int) bool {
+	a, b, ok := releaseOf(image)
+	return ok && (a < major || a == major && b < minor)
+}
+
+// known reports whether the tag of an image contains a release.
+func known(image string) bool {
+	_, _, ok := releaseOf(image)
+	return ok
+}
+
+// releaseOf returns the release in the tag of an image.
+func releaseOf(image string) (major, minor int, ok bool) {
 	image, _, _ = strings.Cut(image, "@")
 	at := strings.LastIndexByte(image, ':')
 	if at < 0 || strings.Contains(image[at:], "/") {
-		return false
+		return 0, 0, false
 	}
 	m := release.FindStringSubmatch(image[at+1:])
 	if m == nil {
-		return false
+		return 0, 0, false
 	}
-	a, errA := strconv.Atoi(m[1])
-	b, errB := strconv.Atoi(m[2])
-	return errA == nil && errB == nil && (a < major || a == major && b < minor)
+	major, errA := strconv.Atoi(m[1])
+	minor, errB := strconv.Atoi(m[2])
+	return major, minor, errA == nil && errB == nil
 }
 
 // reporterResources are the pool's, or the defaults.

@@ -1,6 +1,6 @@
-// Package inject makes the pod of a slot from a pool's template. It is pure. It adds what Kvasir needs where the user
-// has set nothing, changes nothing that the user has set, and says what it could not add: the reporter as a native
-// sidecar with its proof, the engine's flags and preStop hook, the grace, labels, and the gate Warm.
+// Package inject makes the pod of a slot from a pool's template. It is pure. It adds what Kvasir needs where the user has
+// set nothing, changes nothing that the user has set, and reports what it could not add: the reporter as a native sidecar
+// with its proof, the engine's flags, probes and preStop hook, the grace, labels, and the gate Warm.
 //
 // What shapes a pod apart from that, the template and the engine's wiring, is a Shape; its hash is the revision. What
 // is injected is no part of it, so that an upgrade of Kvasir restarts no engine.
@@ -20,6 +20,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/utils/ptr"
 
 	"github.com/kvasir-dev/kvasir/api/v1alpha1"
 	"github.com/kvasir-dev/kvasir/internal/children"
@@ -37,7 +38,7 @@ const (
 // ReporterName is the name of the sidecar.
 const ReporterName = "kvasir-reporter"
 
-// What may be injected, as the annotation and Skipped name it.
+// What can be injected, as the annotation and Skipped name it.
 const (
 	Reporter = "reporter"
 	PreStop  = "preStop"
@@ -93,7 +94,7 @@ func Deadline(pool *v1alpha1.InferencePool) time.Duration {
 type Skipped struct {
 	// Container that it was for, empty for the pod.
 	Container string
-	// What: a flag, or one of the names above; Why says what stands in its way.
+	// What: a flag, or one of the names above; Why is the obstacle.
 	What, Why string
 }
 
@@ -117,6 +118,8 @@ func Pod(shape *Shape, o *Options) (*corev1.Pod, []Skipped, error) {
 	w.island()
 	w.reporter()
 	w.flags()
+	w.keepAlive()
+	w.probes()
 	w.preStop()
 	w.grace()
 	w.gate()
@@ -187,7 +190,7 @@ func (w *work) preStop() {
 	w.done = append(w.done, PreStop)
 }
 
-// grace leaves time for the drain when somebody else deletes the pod.
+// grace leaves time for the drain when another client deletes the pod.
 func (w *work) grace() {
 	want := int64((w.options.Deadline + Grace) / time.Second)
 	switch set := w.pod.Spec.TerminationGracePeriodSeconds; {
@@ -209,7 +212,7 @@ func (w *work) gate() {
 	w.done = append(w.done, Gate)
 }
 
-// identity says whose the pod is.
+// identity sets the labels for the pod's pool, revision and slot.
 func (w *work) identity() {
 	o := w.options
 	labels := map[string]string{
@@ -236,6 +239,11 @@ func (w *work) identity() {
 		w.pod.Annotations = map[string]string{}
 	}
 	w.pod.Annotations[v1alpha1.AnnotationInjected] = strings.Join(append([]string{o.Version}, w.done...), " ")
+	delete(w.pod.Annotations, v1alpha1.AnnotationReporterBefore)
+	delete(w.pod.Annotations, v1alpha1.AnnotationReporterImage)
+	if slices.Contains(w.done, Reporter) {
+		w.pod.Annotations[v1alpha1.AnnotationReporterImage] = o.ReporterImage
+	}
 }
 
 // reporter adds the sidecar.
@@ -250,7 +258,7 @@ func (w *work) reporter() {
 		return // the user brings one
 	}
 	always := corev1.ContainerRestartPolicyAlways
-	yes, no, user := true, false, int64(65532)
+	yes, no := true, false
 	c := corev1.Container{
 		Name: name, Image: o.ReporterImage, RestartPolicy: &always, Args: w.reporterArgs(), Resources: reporterResources(o),
 		Env: []corev1.EnvVar{{Name: "POD_UID", ValueFrom: &corev1.EnvVarSource{
@@ -260,7 +268,7 @@ func (w *work) reporter() {
 			{Name: volumeState, MountPath: pathState}, {Name: volumeProof, MountPath: pathProof, ReadOnly: true},
 		},
 		SecurityContext: &corev1.SecurityContext{
-			RunAsNonRoot: &yes, RunAsUser: &user, ReadOnlyRootFilesystem: &yes, AllowPrivilegeEscalation: &no,
+			RunAsNonRoot: &yes, RunAsUser: reporterUser(spec), ReadOnlyRootFilesystem: &yes, AllowPrivilegeEscalation: &no,
 			Capabilities:   &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}},
 			SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault},
 		},
@@ -283,6 +291,17 @@ func (w *work) reporter() {
 	}
 	spec.InitContainers = slices.Insert(spec.InitContainers, 0, c)
 	w.done = append(w.done, Reporter)
+}
+
+// reporterUser is the user that the sidecar of a pod must name: none, so that the pod's own user holds, or that of the image, or the
+// one that the cluster gives (OpenShift refuses ids outside the namespace's range). In a pod that runs as root by its own words
+// the sidecar would not start, so there it is the image's user.
+func reporterUser(pod *corev1.PodSpec) *int64 {
+	const imageUser = 65532
+	if s := pod.SecurityContext; s == nil || s.RunAsUser == nil || *s.RunAsUser != 0 {
+		return nil
+	}
+	return ptr.To[int64](imageUser)
 }
 
 // Volumes of the sidecar.
@@ -357,8 +376,8 @@ func (w *work) firstRank() string {
 	return "0"
 }
 
-// proof is a token for pickers alone, and whom to believe to be one, or to be the engine. A pod starts without the
-// Secret of the engine's CA, too.
+// proof is a token for pickers alone, and the CAs of pickers and engine. A pod starts without the Secret of the engine's
+// CA, too.
 func proof(o *Options, w *Wiring) corev1.VolumeSource {
 	hour, yes := int64(3600), true
 	sources := []corev1.VolumeProjection{
@@ -385,7 +404,8 @@ func mountOf(c *corev1.Container, dir string) *corev1.VolumeMount {
 	for i := range c.VolumeMounts {
 		m := &c.VolumeMounts[i]
 		at, want := path.Clean(m.MountPath), path.Clean(dir)
-		if (at == want || strings.HasPrefix(want, strings.TrimSuffix(at, "/")+"/")) && (best == nil || len(at) > len(path.Clean(best.MountPath))) {
+		if (at == want || strings.HasPrefix(want, strings.TrimSuffix(at, "/")+"/")) &&
+			(best == nil || len(at) > len(path.Clean(best.MountPath))) {
 			best = m
 		}
 	}

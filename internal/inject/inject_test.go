@@ -50,7 +50,7 @@ spec:
   - {name: vllm, image: "vllm/vllm-openai:v0.24.0", args: [--model, m]}
 `
 
-// TestGolden compares whole pods. Each directory of testdata has a template.yaml; what else differs stands here.
+// TestGolden compares complete pods. Each directory of testdata has a template.yaml; the other inputs are here.
 func TestGolden(t *testing.T) {
 	for name, change := range map[string]func(*Shape, *Options){
 		"smallest": func(*Shape, *Options) {},
@@ -109,6 +109,55 @@ func TestGolden(t *testing.T) {
 	}
 }
 
+// Requests through a gateway failed with "connection termination" when they met a connection that the engine was closing:
+// the side that sends requests must close first.
+func TestEnginesKeepIdleConnectionsLongerThanGateways(t *testing.T) {
+	const longestOfGateways = 3600 // Envoy
+	name := "VLLM_HTTP_TIMEOUT_KEEP_ALIVE"
+	for text, tc := range map[string]struct {
+		engine  string // further fields of the container
+		wiring  func(*Wiring)
+		want    []string
+		skipped bool
+	}{
+		"nothing is set":              {want: []string{"3900"}},
+		"other variables are set":     {engine: "env: [{name: HF_HOME, value: /models}]", want: []string{"3900"}},
+		"the user has set it":         {engine: "env: [{name: " + name + ", value: '7'}]", want: []string{"7"}},
+		"a ConfigMap may have set it": {engine: "envFrom: [{configMapRef: {name: settings}}]", skipped: true},
+		"nothing is to be injected":   {wiring: func(w *Wiring) { w.Flags = "None" }},
+		"another engine":              {wiring: func(w *Wiring) { w.Type = "Other" }},
+	} {
+		t.Run(text, func(t *testing.T) {
+			shape := &Shape{Template: template(t, smallest), Wiring: defaulted()}
+			if tc.engine != "" {
+				shape.Template = template(t, `spec: {containers: [{name: vllm, image: "vllm/vllm-openai:v0.24.0", args: [--model, m], `+tc.engine+`}]}`)
+			}
+			if tc.wiring != nil {
+				tc.wiring(&shape.Wiring)
+			}
+			pod, skipped, err := Pod(shape, options())
+			if err != nil {
+				t.Fatal(err)
+			}
+			var got []string
+			for _, e := range pod.Spec.Containers[0].Env {
+				if e.Name == name {
+					got = append(got, e.Value)
+				}
+			}
+			if !slices.Equal(got, tc.want) {
+				t.Errorf("%s=%q, want %q", name, got, tc.want)
+			}
+			if len(tc.want) == 1 && tc.want[0] == "3900" && keepAliveSeconds <= longestOfGateways {
+				t.Errorf("%d s, gateways keep connections for %d s", keepAliveSeconds, longestOfGateways)
+			}
+			if said := slices.ContainsFunc(skipped, func(s Skipped) bool { return s.What == name }); said != tc.skipped {
+				t.Errorf("skipped %v", skipped)
+			}
+		})
+	}
+}
+
 func TestFlagsThatAreSetAreLeftAlone(t *testing.T) {
 	for name, tc := range map[string]struct {
 		args []string
@@ -142,6 +191,29 @@ func TestFlagsThatAreSetAreLeftAlone(t *testing.T) {
 				t.Errorf("added (-want +got):\n%s", diff)
 			}
 		})
+	}
+}
+
+func TestTheRenderRoutesAreOpenedWhereTheReleaseIsKnown(t *testing.T) {
+	for image, want := range map[string]bool{
+		"vllm/vllm-openai:v0.29.0": false, "vllm/vllm-openai:v0.30.0": true, "vllm/vllm-openai:v0.32.1-cu130": true, "vllm/vllm-openai:v1.0.0": true,
+		"vllm/vllm-openai:latest": false, "vllm/vllm-openai": false, "registry:5000/vllm": false, "vllm/vllm-openai@sha256:0123": false,
+		"vllm/vllm-openai:v0.30.0@sha256:0123": true,
+	} {
+		shape := &Shape{Template: template(t, smallest), Wiring: defaulted()}
+		engine := &shape.Template.Spec.Containers[0]
+		engine.Image, engine.Args = image, []string{"--model", "m"}
+		pod, skipped, err := Pod(shape, options())
+		if err != nil || len(skipped) > 0 {
+			t.Fatalf("%v, skipped %v", err, skipped)
+		}
+		if got := slices.Contains(pod.Spec.Containers[0].Args, FlagScaleOut); got != want {
+			t.Errorf("%s: the flag is added: %v", image, got)
+		}
+		engine.Command, engine.Args = []string{"sh", "-c"}, []string{"vllm serve m"}
+		if _, skipped, _ := Pod(shape, options()); slices.ContainsFunc(skipped, func(s Skipped) bool { return s.What == FlagScaleOut }) {
+			t.Errorf("%s: the flag is missed where it cannot be added, though nothing needs it", image)
+		}
 	}
 }
 
@@ -354,12 +426,25 @@ func kept(t *testing.T, template *corev1.PodTemplateSpec, pod *corev1.Pod, engin
 				t.Errorf("args %q, were %q", is.Args, was.Args)
 			}
 			is.Args = was.Args
+			if len(is.Env) < len(was.Env) || !equality.Semantic.DeepEqual(is.Env[:len(was.Env)], was.Env) {
+				t.Errorf("env %v, was %v", is.Env, was.Env)
+			}
+			is.Env = was.Env
 			if was.Lifecycle == nil || was.Lifecycle.PreStop == nil {
 				if was.Lifecycle == nil {
 					is.Lifecycle = nil
 				} else {
 					is.Lifecycle.PreStop = nil
 				}
+			}
+			if was.StartupProbe == nil {
+				is.StartupProbe = nil
+			}
+			if was.ReadinessProbe == nil {
+				is.ReadinessProbe = nil
+			}
+			if was.LivenessProbe == nil {
+				is.LivenessProbe = nil
 			}
 			if o.Island != nil && o.Island.Engine != nil && o.Island.Engine.Resources != nil {
 				is.Resources = was.Resources

@@ -11,8 +11,8 @@ import (
 	"github.com/kvasir-dev/kvasir/api/v1alpha1"
 )
 
-// Wiring is what of the pool's engine shapes a pod. A field that is added must be left out of the JSON where it is
-// zero, and nothing may be taken away: else an upgrade of Kvasir would change every revision.
+// Wiring is the part of the pool's engine that shapes a pod. A new field must be left out of the JSON where it is zero, and
+// no field can be removed: otherwise an upgrade of Kvasir would change every revision.
 type Wiring struct {
 	Type      string `json:"type,omitempty"`
 	Container string `json:"container,omitempty"` // empty: the first
@@ -50,7 +50,7 @@ func ShapeOf(pool *v1alpha1.InferencePool) Shape {
 	e := &pool.Spec.Engine
 	s := Shape{Wiring: Wiring{
 		Type: string(e.Type), Container: e.ContainerName, Flags: string(e.Flags), Source: string(e.Events.Source),
-		HTTP: e.Ports.HTTP, Events: e.Ports.Events, Replay: e.Ports.Replay, Drain: e.Events.Reporter.DrainPort,
+		HTTP: e.Ports.HTTP, Events: e.Ports.EventsPort(), Replay: e.Ports.ReplayPort(), Drain: e.Events.Reporter.DrainPort,
 		Ranks: e.DataParallel.Ranks,
 	}}
 	if pool.Spec.Template != nil {
@@ -66,7 +66,7 @@ func ShapeOf(pool *v1alpha1.InferencePool) Shape {
 	return s
 }
 
-// reports is whether a reporter stands beside the engine.
+// reports is true if a reporter runs beside the engine.
 func (w *Wiring) reports() bool {
 	return w.Source == string(v1alpha1.EventsAuto) || w.Source == string(v1alpha1.EventsReporter)
 }
@@ -81,13 +81,13 @@ func (w *Wiring) engine(spec *corev1.PodSpec) *corev1.Container {
 	return nil
 }
 
-// Encode writes the shape, the same bytes for the same meaning, and names them: the revision, 10 characters that may
-// stand in names and form no words.
+// Encode writes the shape, the same bytes for the same meaning, and names them: the revision, 10 characters that are valid
+// in names and form no words.
 func (s *Shape) Encode() (raw []byte, revision string, err error) {
 	if raw, err = json.Marshal(s); err != nil {
 		return nil, "", fmt.Errorf("encoding the shape: %w", err)
 	}
-	// Through maps, keys are sorted; without what types may begin or cease to write, an upgrade changes nothing.
+	// Through maps, keys are sorted; without what types might begin or cease to write, an upgrade changes nothing.
 	var document any
 	numbers := json.NewDecoder(bytes.NewReader(raw))
 	numbers.UseNumber()

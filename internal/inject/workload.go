@@ -13,10 +13,11 @@ import (
 	"github.com/kvasir-dev/kvasir/api/v1alpha1"
 )
 
-// Template adds the reporter, its proof, the engine's flags and preStop hook, and the grace to the template of somebody
-// else's pods, which a pool selects. It leaves alone what makes a pod one of the pool's own, as labels and gates. It
-// returns what it has added, and what it could not. A template that was injected before gets the newest reporter, and
-// what it lacks. The error wraps ErrTemplate. Of the options the names of the pool, the deadline and the reporter count.
+// Template adds the reporter, its proof, the engine's flags, keep-alive and preStop hook, and the grace to the template of
+// another workload's pods, which a pool selects. It does not add what marks a pod as one of the pool's own, such as labels
+// and gates. It returns what it has added, and what it could not add. A template that was injected before gets the newest
+// reporter, and what it lacks. The error wraps ErrTemplate. Of the options the names of the pool, the deadline and the
+// reporter count.
 func Template(template *corev1.PodTemplateSpec, wiring *Wiring, o *Options) (done []string, skipped []Skipped, err error) {
 	pod := &corev1.Pod{ObjectMeta: template.ObjectMeta, Spec: template.Spec}
 	engine := wiring.engine(&pod.Spec)
@@ -33,6 +34,7 @@ func Template(template *corev1.PodTemplateSpec, wiring *Wiring, o *Options) (don
 	}
 	w.reporter()
 	w.flags()
+	w.keepAlive()
 	w.preStop()
 	w.grace()
 	if len(w.done) > 0 {
@@ -43,7 +45,7 @@ func Template(template *corev1.PodTemplateSpec, wiring *Wiring, o *Options) (don
 	return w.done, w.skipped, nil
 }
 
-// renew gives a reporter that was injected before its newest image.
+// renew updates the image of a reporter that was injected before.
 func (w *work) renew() {
 	for i := range w.pod.Spec.InitContainers {
 		c := &w.pod.Spec.InitContainers[i]
@@ -59,7 +61,7 @@ func (w *work) renew() {
 func publisher(c *corev1.Container) (listens bool, port, replay string) {
 	text, ok := eventsConfigOf(c)
 	var config events
-	// What stands behind the document, such as a quote, is the shell's.
+	// Text behind the document, such as a quote, belongs to the shell.
 	if !ok || json.NewDecoder(strings.NewReader(text)).Decode(&config) != nil {
 		return false, "", ""
 	}

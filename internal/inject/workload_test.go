@@ -18,14 +18,14 @@ func TestATemplateOfOthersBecomesNoPodOfThePool(t *testing.T) {
 	one, wiring, o := *given.DeepCopy(), defaulted(), options()
 	o.Warm = true
 	done, skipped, err := Template(&one, &wiring, o)
-	if want := []string{Reporter, FlagEvents, FlagTokens, FlagShutdown, PreStop, GraceFor}; err != nil || len(skipped) > 0 || !slices.Equal(done, want) {
+	if want := []string{Reporter, FlagEvents, FlagTokens, FlagShutdown, keepAlives[v1alpha1.EngineVLLM], PreStop, GraceFor}; err != nil || len(skipped) > 0 || !slices.Equal(done, want) {
 		t.Fatalf("%v, %v, %v", done, skipped, err)
 	}
 	if diff := cmp.Diff(given.Labels, one.Labels); diff != "" {
 		t.Errorf("labels: %s", diff)
 	}
 	if len(one.Spec.ReadinessGates) > 0 {
-		t.Error("the pods wait for a warm-up that nobody gives them")
+		t.Error("the pods wait for a warm-up that never comes")
 	}
 	if got := one.Annotations[v1alpha1.AnnotationInjected]; got != "v1 "+strings.Join(done, " ") {
 		t.Errorf("annotation %q", got)

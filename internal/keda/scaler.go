@@ -21,7 +21,7 @@ const Metric = "kvasir-recommended-replicas"
 // poolKey is the metadata that names the pool; without it the pool has the ScaledObject's name.
 const poolKey = "pool"
 
-// Sizes tells what pools need.
+// Sizes reports what pools need.
 type Sizes interface {
 	Decision(pool types.NamespacedName) (scaling.Decision, bool)
 }
@@ -43,7 +43,7 @@ func (s *Scaler) size(ref *ScaledObjectRef) (int, error) {
 	}
 	d, ok := s.Sizes.Decision(name)
 	if !ok {
-		// KEDA goes by its fallback, or leaves the size as it is.
+		// KEDA uses its fallback, or keeps the size.
 		return 0, status.Errorf(codes.Unavailable, "pool %s has no autoscaling, or has not been looked at yet", name)
 	}
 	return d.Size, nil
@@ -69,7 +69,7 @@ func (s *Scaler) StreamIsActive(ref *ScaledObjectRef, stream ExternalScaler_Stre
 		}
 		if active := size > 0; active != said || first {
 			if err := stream.Send(&IsActiveResponse{Result: active}); err != nil {
-				return err //nolint:wrapcheck // a status of the stream
+				return err
 			}
 			said = active
 		}
@@ -92,5 +92,6 @@ func (s *Scaler) GetMetrics(_ context.Context, r *GetMetricsRequest) (*GetMetric
 	if err != nil {
 		return nil, err
 	}
-	return &GetMetricsResponse{MetricValues: []*MetricValue{{MetricName: Metric, MetricValue: int64(size), MetricValueFloat: float64(size)}}}, nil
+	return &GetMetricsResponse{MetricValues: []*MetricValue{{MetricName: Metric, MetricValue: int64(size), MetricValueFloat: float64(size)}}},
+		nil
 }

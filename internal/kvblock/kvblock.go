@@ -5,9 +5,9 @@
 //
 //	key[i] = mix(key[i-1], tokens of block i, extras of block i),  key[-1] = root(seed, model or adapter, salt)
 //
-// The picker computes keys from requests and from the token ids in engine events alike, so block size, hash
-// algorithm and hash seed of the engines need not match ours. The mix is fast, not cryptographic: a collision
-// mis-ranks a hint. The seed keeps keys from being compared across pools.
+// The picker computes keys both from requests and from the token ids in engine events, so the engines' block size, hash
+// algorithm and hash seed need not match its own. The mix is fast, not cryptographic: a collision mis-ranks a hint. The
+// seed keeps keys from being compared across pools.
 package kvblock
 
 import (
@@ -67,8 +67,8 @@ const (
 	c5 = 0xbe5466cf34e90c6d
 )
 
-// Next is the key of the block that holds tokens and follows parent. extra is a digest of what else tells blocks
-// apart (multimodal items), 0 when there is nothing.
+// Next is the key of the block that holds tokens and follows parent. extra is a digest of what else distinguishes blocks
+// (multimodal items), 0 when there is nothing.
 func Next(parent Key, tokens []uint32, extra uint64) Key {
 	a, b := uint64(parent)^c0, uint64(parent)^c1^extra
 	n := uint64(len(tokens))
@@ -84,7 +84,7 @@ func Next(parent Key, tokens []uint32, extra uint64) Key {
 	return nonZero(fold(a^c4^n, b^c5))
 }
 
-// AppendKeys appends the keys of all whole blocks of tokens to dst. The rest of the tokens has no key.
+// AppendKeys appends the keys of all full blocks of tokens to dst. The rest of the tokens has no key.
 func AppendKeys(dst []Key, parent Key, tokens []uint32, blockTokens int) []Key {
 	for len(tokens) >= blockTokens {
 		parent = Next(parent, tokens[:blockTokens:blockTokens], 0)

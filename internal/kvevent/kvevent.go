@@ -1,4 +1,4 @@
-// Package kvevent holds what an engine says about its KV cache, free of any wire format.
+// Package kvevent holds what an engine publishes about its KV cache, free of any wire format.
 //
 // Codecs (internal/vllm) fill a Batch, internal/ingest applies it to the index.
 package kvevent
@@ -8,7 +8,7 @@ package kvevent
 // what the same engine sends in integer form.
 type Hash uint64
 
-// Kind tells what happened.
+// Kind reports what happened.
 type Kind uint8
 
 // The kinds of event.
@@ -18,7 +18,7 @@ const (
 	Cleared                 // everything is gone
 )
 
-// Event is one change. Slices belong to the Batch it came in and are reused with it.
+// Event is one change. Slices belong to the Batch that contains it and are reused with it.
 type Event struct {
 	Kind Kind
 	// Hashes of the blocks, in chain order for Stored.
@@ -40,10 +40,15 @@ type Event struct {
 	Items []Item
 	// Group is the KV cache group of hybrid models, 0 else.
 	Group int
-	// Partial marks groups whose hits do not extend a prefix (sliding window, mamba ...): not indexed.
+	// Tail is how many tokens before a hit's end the group must hold, for groups that do not need all of them (sliding
+	// window, Mamba); 0 for groups that do.
+	Tail int
+	// Partial marks groups whose conditions for a hit are not known: not indexed.
 	Partial bool
-	// Unkeyed marks an engine that does not say what tells its blocks apart (adapter id without a name, offload
-	// tiers without extra keys): such blocks have no key of ours.
+	// Lookahead says that the blocks' hashes also cover tokens that follow the block (EAGLE-like speculative decoding).
+	Lookahead bool
+	// Unkeyed marks an engine that does not publish what distinguishes its blocks (adapter id without a name, offload tiers
+	// without extra keys): such blocks have no block key.
 	Unkeyed bool
 }
 
@@ -61,8 +66,8 @@ type Batch struct {
 	// Rank is the data-parallel rank, -1 when the engine does not say.
 	Rank   int
 	Events []Event
-	// Skipped counts events and fields of events that were not understood and passed over.
+	// Skipped counts events and fields of events that were not understood and skipped.
 	Skipped int
-	// Unread counts those of the skipped events that are of a known kind: something has changed, and nobody knows what.
+	// Unread counts the skipped events of a known kind: something has changed, but the change is unknown.
 	Unread int
 }

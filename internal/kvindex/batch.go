@@ -33,10 +33,10 @@ type batch struct {
 
 	run     uint32
 	pending mask
-	adding  bool // pending blocks come; otherwise they go
+	adding  bool // pending blocks are added; otherwise removed
 }
 
-// origin is what a chain follows: a key that has its place, nothing (noSpot), or a block whose key has none.
+// origin is what a chain follows: a key that is in a run, nothing (noSpot), or a block whose key is in no run.
 type origin struct {
 	at    spot
 	stray bool
@@ -128,7 +128,7 @@ func (b *batch) store(parent Parent, hashes []kvevent.Hash, keys []kvblock.Key) 
 	for i, hash := range hashes {
 		at, ok := l.rev.find(hash, b.group)
 		if ok && l.rev.entries[at].at == pendingSpot {
-			// The chain has a hash twice. Its block may have been refused.
+			// The chain has a hash twice. Its block might have been refused.
 			refused += b.settle(&from, hashes[start:i], keys[start:i], l.scratch.at[start:i])
 			start = i
 			at, ok = l.rev.find(hash, b.group)
@@ -141,7 +141,7 @@ func (b *batch) store(parent Parent, hashes []kvevent.Hash, keys []kvblock.Key) 
 		}
 		if n := b.settle(&from, hashes[start:i], keys[start:i], l.scratch.at[start:i]); n > 0 {
 			refused += n
-			at, _ = l.rev.find(hash, b.group) // it may have moved up
+			at, _ = l.rev.find(hash, b.group) // it might have moved up
 		}
 		start = i + 1
 		b.copyAt(at)
@@ -168,8 +168,8 @@ func (l *life) originAt(i int) origin {
 	return origin{at: e.at}
 }
 
-// settle finds the place of new blocks, whose entries wait for it, and moves the origin behind them. It returns how
-// many there was no room for.
+// settle finds the place of new blocks, whose entries wait for it, and moves the origin behind them. It returns the number
+// of blocks for which there was no room.
 func (b *batch) settle(from *origin, hashes []kvevent.Hash, keys []kvblock.Key, entries []int) (refused int) {
 	if len(hashes) == 0 {
 		return 0
@@ -265,7 +265,7 @@ func (b *batch) strand(from *origin, hashes []kvevent.Hash, keys []kvblock.Key, 
 	return 0
 }
 
-// unstrand forgets a stray, whose block has gone or found its place.
+// unstrand forgets a stray whose block was removed or has found its place.
 func (b *batch) unstrand(id name) {
 	l := b.life
 	parent := l.strays[id].parent
@@ -282,7 +282,7 @@ func (b *batch) unstrand(id name) {
 	}
 }
 
-// graft gives the strays their places that waited for a block, and those that waited for them.
+// graft places the strays that waited for a block, and those that waited for them.
 func (b *batch) graft(id name) {
 	l := b.life
 	work := l.scratch.grafts[:0]
@@ -380,7 +380,7 @@ func (b *batch) drop(hash kvevent.Hash) bool {
 }
 
 // dropAt takes one of the copies that an entry counts away. With the last one of all tiers the entry goes, and others
-// may move.
+// can move.
 func (b *batch) dropAt(i int) {
 	l := b.life
 	e := &l.rev.entries[i]

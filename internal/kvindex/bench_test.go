@@ -10,7 +10,7 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/kvevent"
 )
 
-// The workload of the benchmarks here, which are of writers alone (test/bench measures the whole way of events):
+// The workload of the benchmarks here, which are of writers alone (test/bench measures the full path of events):
 // endpoints that hold prompts of 512 blocks, half of them shared. In the layout "hot" every endpoint has every shared
 // half; in "spread" four have. They are measured after churn: see world.churn.
 const (
@@ -73,7 +73,7 @@ func newWorld(book Book, layout string, endpoints, blocks int) *world {
 			w.byOwner[e] = append(w.byOwner[e], p)
 		}
 	}
-	// Engines serve many requests at a time, so that prompts come in pieces and interleaved.
+	// Engines serve many requests at a time, so that prompts arrive in pieces and interleaved.
 	for at := 0; at < promptBlocks; at += eventBlocks {
 		for _, i := range w.rng.Perm(len(w.prompts)) {
 			w.store(w.prompts[i], at, at+eventBlocks)
@@ -172,8 +172,8 @@ func (w *world) wholePrompts() [][]kvblock.Key {
 	return all
 }
 
-// BenchmarkWrite lets prompts of full endpoints go and come again: each operation is an event that stores, after one of
-// as many blocks that drops, in a random prompt. blocks/cpu-s counts both, by the CPU time of the whole process.
+// BenchmarkWrite removes prompts of full endpoints and stores them again: each operation is an event that stores, after one
+// of as many blocks that drops, in a random prompt. blocks/cpu-s counts both, by the CPU time of the process.
 func BenchmarkWrite(b *testing.B) {
 	for _, impl := range implementations {
 		b.Run("impl="+impl.name, func(b *testing.B) {

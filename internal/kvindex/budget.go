@@ -15,20 +15,44 @@ const (
 	minEviction = 64
 )
 
-// over is how many bytes the confirmed blocks take beyond the budget.
+// guessShare is the part of the budget that guesses can take, as 1/guessShare. The rest is for confirmed blocks, so that
+// both together keep within the budget, and a burst of new prompts takes no confirmed block away.
+const guessShare = 8
+
+// guessKeyBytes and guessSize are what a guess takes at most for each key, and by itself, where no run is shared.
+const guessKeyBytes = 24
+
+// roomFor reports whether another guess about so many keys keeps guesses within their part of the budget, and counts it
+// if it does not.
+func (ix *Index) roomFor(keys int) bool {
+	budget := ix.budget.Load()
+	if budget == 0 || ix.guessBytes.Load()+guessSize+guessKeyBytes*int64(keys) <= budget/guessShare {
+		return true
+	}
+	ix.unguessed.Add(1)
+	return false
+}
+
+// GuessBytes is about the part of Bytes that guesses take.
+func (ix *Index) GuessBytes() int64 { return ix.guessBytes.Load() }
+
+// Unguessed is the number of guesses that were not made for lack of memory.
+func (ix *Index) Unguessed() uint64 { return ix.unguessed.Load() }
+
+// over is how many bytes the confirmed blocks take beyond their part of the budget.
 func (ix *Index) over() int64 {
 	budget := ix.budget.Load()
 	if budget == 0 {
 		return 0
 	}
-	return ix.Bytes() - ix.guessBytes.Load() - budget
+	return ix.Bytes() - ix.guessBytes.Load() - (budget - budget/guessShare)
 }
 
 // SetBudget changes what Options.Budget has said. A smaller one is met with the next blocks that are stored.
 func (ix *Index) SetBudget(bytes int64) { ix.budget.Store(bytes) }
 
 // balance takes blocks out of the index until it is within its budget: those of the holder longest left alone, the
-// deepest first, because a match needs all the blocks before. No life may be locked.
+// deepest first, because a match needs all the blocks before. The caller must not hold the lock of a life.
 func (ix *Index) balance() {
 	if ix.over() <= 0 {
 		return
@@ -48,7 +72,7 @@ func (ix *Index) balance() {
 	}
 }
 
-// coldest is the life longest left alone, of those that can be written to and are not to be passed over.
+// coldest is the least recently used life that can be written to and is not in but.
 func (ix *Index) coldest(but map[*life]bool) (coldest *life) {
 	ix.mu.Lock()
 	defer ix.mu.Unlock()

@@ -7,8 +7,8 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/kvblock"
 )
 
-// Chains implements Writer. The chains of an Index are stretches of its runs. A run's key is preceded by the one before
-// it, whoever has that, or by the run's parent.
+// Chains implements Writer. The chains of an Index are stretches of its runs. A run's key is preceded by the key before
+// it, regardless of its holders, or by the run's parent.
 func (w *writer) Chains(tier kvblock.Tier, group int) []Chain {
 	l := w.lock()
 	if l == nil || !indexable(tier, group) {
@@ -75,7 +75,7 @@ func (w *plainWriter) Chains(tier kvblock.Tier, group int) []Chain {
 	var out []Chain
 	for parent := range children {
 		if held[parent] {
-			continue // it comes after its parent
+			continue // it follows its parent
 		}
 		for work := []kvblock.Key{parent}; len(work) > 0; {
 			from := work[len(work)-1]

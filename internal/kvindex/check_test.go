@@ -6,8 +6,8 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/kvblock"
 )
 
-// check visits all that an index consists of and fails the test where a part contradicts another. Nobody else may use
-// the index meanwhile.
+// check visits all parts of an index and fails the test where one contradicts another. The index must not be in use
+// meanwhile.
 func (ix *Index) check(t *testing.T) {
 	t.Helper()
 	ix.Settle()
@@ -85,7 +85,7 @@ func (ix *Index) checkRuns(t *testing.T) (bytes int64) {
 			}
 			for offset, key := range r.keys[:r.n.Load()] {
 				if offset >= int(r.top) {
-					continue // no one's
+					continue // not in use
 				}
 				if other, ok := where[key]; ok {
 					t.Fatalf("key %x stands at %x and %x", key, other, spotOf(id, offset))

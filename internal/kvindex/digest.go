@@ -9,8 +9,8 @@ import (
 // DigestBuckets is the number of buckets of a digest.
 const DigestBuckets = 256
 
-// Digest is a small proof of which blocks someone has in one (tier, group): two of them are equal when the blocks
-// are, whatever the order in which these came and went, and otherwise almost never. It counts announcements: a key
+// Digest is a small checksum of the blocks of a holder in one (tier, group). Two digests are equal if
+// the blocks are equal, regardless of the order of changes; otherwise they almost never are. It counts announcements: a key
 // under two hashes counts twice, further copies under one hash do not count.
 type Digest struct {
 	// Blocks is the number of (hash, key) with a copy. It wraps as the sums do, where more are removed than were added.
@@ -22,14 +22,14 @@ type Digest struct {
 // Bucket is the bucket of a key.
 func Bucket(key kvblock.Key) int { return int(scramble(uint64(key)) >> 56) }
 
-// Add counts a key whose first copy has come.
+// Add counts a key whose first copy was stored.
 func (d *Digest) Add(key kvblock.Key) {
 	m := scramble(uint64(key))
 	d.Sums[m>>56] += m
 	d.Blocks++
 }
 
-// Remove counts a key whose last copy has gone.
+// Remove counts a key whose last copy was removed.
 func (d *Digest) Remove(key kvblock.Key) {
 	m := scramble(uint64(key))
 	d.Sums[m>>56] -= m
@@ -56,8 +56,8 @@ func scramble(x uint64) uint64 {
 	return x
 }
 
-// blend folds a secret-salted product of x to 64 bits. It places keys in tables, so that nobody outside can choose
-// keys that collide there.
+// blend folds a secret-salted product of x to 64 bits. It places keys in tables, so that clients cannot
+// choose keys that collide there.
 func blend(x, salt uint64) uint64 {
 	hi, lo := bits.Mul64(x^salt, 0x9e3779b97f4a7c15)
 	return hi ^ lo

@@ -6,11 +6,11 @@ import "github.com/kvasir-dev/kvasir/internal/kvblock"
 type Guess struct {
 	by guesser // nil once it is withdrawn
 
-	// Of a Table: whose blocks, and which.
+	// Of a Table: the holder's slot, and the blocks.
 	slot slot
 	keys []kvblock.Key
 
-	// Of an Index: whose blocks, where they stand, and about what they take.
+	// Of an Index: the holder's life, where the blocks are, and about how many bytes they take.
 	life  *life
 	parts []runPart
 	bytes int64

@@ -13,8 +13,8 @@ const (
 	headSlotSize = 16
 )
 
-// heads maps the first keys of runs to the runs' numbers. Readers take no lock; writers lock a shard. A number may be
-// out of date by the time it is used: who follows it compares keys.
+// heads maps the first keys of runs to the runs' numbers. Readers take no lock; writers lock a shard. A number can be out
+// of date by the time it is used, so readers compare keys after following it.
 type heads struct {
 	shards [headShards]headShard
 	salt   uint64
@@ -24,12 +24,12 @@ type heads struct {
 type headShard struct {
 	mu    sync.Mutex
 	live  int // keys with a run
-	used  int // keys, those whose run has gone included
+	used  int // keys, including those whose run was deleted
 	table atomic.Pointer[[]headSlot]
 	_     [64]byte
 }
 
-// headSlot is vacant while its key is 0. The key never changes after; the run is 0 once it has gone.
+// headSlot is vacant while its key is 0. The key never changes afterwards; the run is 0 once it was deleted.
 type headSlot struct {
 	key atomic.Uint64
 	run atomic.Uint32
@@ -116,7 +116,7 @@ func (h *heads) remove(key kvblock.Key, run uint32) {
 	}
 }
 
-// rebuild copies the keys that have runs to a table of the right size; readers go on in the old one.
+// rebuild copies the keys that have runs to a table of the right size; readers continue in the old one.
 func (h *heads) rebuild(shard *headShard) []headSlot {
 	old := *shard.table.Load()
 	size := headSlots

@@ -9,8 +9,8 @@ import (
 // Index is the fast implementation: lookups take no lock and allocate nothing, and cost by run and holder rather than
 // by block.
 //
-// Because keys are chained, a key names everything before it, and no tree is needed. Blocks that follow each other lie
-// in runs of up to 256; a key stands in one place only, next to its parent or at the head of a run of its own:
+// Because keys are chained, a key identifies everything before it, and no tree is needed. Consecutive blocks are stored in
+// runs of up to 256; a key has one place only, next to its parent or at the head of a run of its own:
 //
 //	heads: key of a run's first block -> number of the run           runs: number -> run
 //
@@ -26,22 +26,22 @@ import (
 //
 //	holder -> slot (one word)        per holder, for its writer: engine's hash -> (run, offset), copies
 //
-// A lookup finds the run of its first key, how much of the run is the request's (one comparison where it is all of it,
-// for a key that is equal has equal keys before it), and then for each cell of a slot asked for the number of leading
-// ones. Then it looks for the run that the next key heads. So a hole costs nothing, and any number of holders and any
-// mixture of tiers is exact. Speculation is one more tier, below all others.
+// A lookup finds the run of its first key, then how much of the run belongs to the request (one comparison where all of it
+// does, because equal keys imply equal keys before them), and then for each cell of a requested slot the number of leading
+// ones. Then it looks for the run that the next key heads. So holes cost nothing, and results are exact for any number of
+// holders and any mixture of tiers. Speculation is one more tier, below all others.
 //
-// Writers lock a run while they change it. Bits they change in place; all else makes a new version of the run (64
-// bytes, and what has changed), which replaces the old one at once. Readers may go on in the old one, which was true
-// when they found it; the garbage collector ends it. A run without cells goes.
+// Writers lock a run while they change it. Bits change in place; any other change makes a new version of the run (64 bytes,
+// and the changed parts), which replaces the old one atomically. Readers can continue with the old one, which was correct
+// when they found it, until the garbage collector frees it. A run without cells is deleted.
 //
-// Clear gives a holder a fresh slot, which is one store. The old slot's cells are swept in the background, and only
-// then is the slot used again. A shadow is a slot that no holder has yet.
+// Clear gives a holder a fresh slot, which is one store. The old slot's cells are swept in the background, and the slot is
+// reused only afterwards. A shadow is a slot that has no holder yet.
 //
-// Known limits: keys must really be chained, or matches come out short (and a wrong chain from one holder may shorten
-// those of others); 2^24 runs; guesses must be made from a request's first block on; a block whose parent its holder
-// lacks is a stray, which takes ten times the memory and costs lookups that reach it a few microseconds; keys that a
-// holder announces by several names in one tier take about 50 bytes more for each further name.
+// Known limits: keys must really be chained, or matches are too short (and a wrong chain from one holder can shorten those
+// of others); 2^24 runs; guesses must be made from a request's first block on; a block whose parent its holder lacks is a
+// stray, which takes ten times the memory and costs lookups that reach it a few microseconds; keys that a holder announces
+// by several names in one tier take about 50 bytes more for each further name.
 type Index struct {
 	budget atomic.Int64
 	salt   uint64
@@ -60,9 +60,10 @@ type Index struct {
 	bytes      atomic.Int64
 	guessBytes atomic.Int64 // of bytes, taken for guesses; about
 	evicted    atomic.Uint64
+	unguessed  atomic.Uint64
 	evicting   sync.Mutex
 
-	// mu guards who has which life, and what follows. It may be taken while a life is locked, not the other way.
+	// mu guards the lives of the holders and the fields below. It can be taken while a life is locked, not the other way.
 	mu       sync.Mutex
 	joined   Holder
 	lives    map[*life]struct{} // those that can be written to
@@ -74,8 +75,9 @@ type Index struct {
 
 // Options of an Index.
 type Options struct {
-	// Budget is the memory in bytes that confirmed blocks may take, 0 for any amount. Beyond it the deepest blocks of
-	// the holders go that have least recently been written to or speculated about.
+	// Budget is the memory in bytes that blocks can take, 0 for any amount: an eighth is for guesses, and further ones are
+	// not made. Beyond the rest the deepest confirmed blocks of the holders go that have least recently been written to or
+	// speculated about.
 	Budget int64
 }
 
@@ -102,7 +104,7 @@ const (
 
 // page keeps what readers need to know of holders. The word of a holder that is there:
 //
-//	| number of the life 31 | has strays 1 | slot 32 |
+//	| number of the life 30 | has windows 1 | has strays 1 | slot 32 |
 type page struct {
 	words [pageLen]atomic.Uint64
 	lives [pageLen]atomic.Pointer[life]
@@ -110,9 +112,21 @@ type page struct {
 }
 
 const (
-	straysBit = 1 << 32
-	lifeShift = 33
+	straysBit  = 1 << 32
+	windowsBit = 1 << 33
+	lifeShift  = 34
 )
+
+// bits are flags for what readers must look at besides the runs. The life is locked, or not shared yet.
+func (l *life) bits() (word uint64) {
+	if len(l.strays) > 0 {
+		word |= straysBit
+	}
+	if l.windows.Load() != nil {
+		word |= windowsBit
+	}
+	return word
+}
 
 func (ix *Index) page(h Holder) *page {
 	pages := *ix.pages.Load()
@@ -138,19 +152,16 @@ func (ix *Index) lifeOf(h Holder) *life {
 	return nil
 }
 
-// setLife gives a holder that is there another life, for readers at once. ix.mu is locked.
-func (ix *Index) setLife(h Holder, l *life, strays bool) {
+// setLife replaces the life of an existing holder, at once for readers. ix.mu is locked.
+func (ix *Index) setLife(h Holder, l *life) {
 	p := ix.page(h)
-	word := (p.words[h%pageLen].Load()>>lifeShift+1)<<lifeShift | uint64(l.slot)
-	if strays {
-		word |= straysBit
-	}
+	word := (p.words[h%pageLen].Load()>>lifeShift+1)<<lifeShift | l.bits() | uint64(l.slot)
 	p.lives[h%pageLen].Store(l)
 	p.words[h%pageLen].Store(word)
 	ix.turns.Add(1)
 }
 
-// flag tells readers whether a life has strays. The life is locked.
+// flag publishes to readers whether a life has strays or windows. The life is locked.
 func (ix *Index) flag(l *life) {
 	ix.mu.Lock()
 	defer ix.mu.Unlock()
@@ -159,10 +170,7 @@ func (ix *Index) flag(l *life) {
 		return
 	}
 	was := p.words[l.holder%pageLen].Load()
-	word := was &^ straysBit
-	if len(l.strays) > 0 {
-		word |= straysBit
-	}
+	word := was&^(straysBit|windowsBit) | l.bits()
 	if word != was {
 		p.words[l.holder%pageLen].Store(word)
 		ix.turns.Add(1)
@@ -193,7 +201,7 @@ func (ix *Index) Join() Holder {
 	for at := int(h >> pageBits); at >= len(*ix.pages.Load()); {
 		ix.setPage(at, &page{})
 	}
-	ix.setLife(h, ix.newLife(h), false)
+	ix.setLife(h, ix.newLife(h))
 	return h
 }
 
@@ -230,7 +238,7 @@ func (ix *Index) Settle() {
 // Bytes is the memory that the index takes, everything included, as requested from the allocator.
 func (ix *Index) Bytes() int64 { return ix.bytes.Load() + ix.strays.bytes.Load() }
 
-// Evicted is the number of blocks taken out, or refused, for want of memory.
+// Evicted is the number of blocks taken out, or refused, for lack of memory.
 func (ix *Index) Evicted() uint64 { return ix.evicted.Load() }
 
 // Held implements Reader.

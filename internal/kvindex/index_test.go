@@ -69,8 +69,8 @@ func (b *bed) want(h Holder, keys []kvblock.Key, want int) {
 	}
 }
 
-// TestALookupNeverSeesOtherKeysBehindAPosition stops a lookup between finding a run and reading who has it, while the
-// end of the run is dropped and other keys take its place.
+// TestALookupNeverSeesOtherKeysBehindAPosition stops a lookup between finding a run and reading its holders, while the end
+// of the run is dropped and other keys take its place.
 func TestALookupNeverSeesOtherKeysBehindAPosition(t *testing.T) {
 	for name, room := range map[string]int{"in the room there is": 8, "in more room": 20, "in less room": 6} {
 		t.Run(name, func(t *testing.T) {
@@ -237,7 +237,7 @@ func TestAChainKeepsTheRunsItHas(t *testing.T) {
 	b.want(b.h, b.keys, 10)
 }
 
-// A block may have any number of holders, and none of them is forgotten.
+// A block can have any number of holders, and none of them is forgotten.
 func TestManyHoldersOfABlock(t *testing.T) {
 	b := newBed(t, 3)
 	holders := make([]Holder, 300)

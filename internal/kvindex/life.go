@@ -40,9 +40,13 @@ type life struct {
 	strays  map[name]stray        // blocks that do not follow one the holder has
 	waiting map[name][]name       // strays by parent
 	digests map[digestKey]*Digest // by tier and group
-	perHash int                   // the most keys that a block has had
-	evicted int                   // blocks taken out for want of memory
+	perHash int                   // the most keys that a block has had, if it is more than one
+	full    int                   // the most keys that a block of a group of full attention has had
+	evicted int                   // blocks taken out for lack of memory
 	scratch writing
+
+	// windows are the groups of another kind, nil while there are none. Written with mu locked.
+	windows atomic.Pointer[windows]
 
 	held atomic.Int64 // distinct keys
 	used atomic.Int64 // the index's clock when the life was last written to or guessed about
@@ -77,12 +81,12 @@ func (ix *Index) newLife(h Holder) *life {
 	return l
 }
 
-// takeSlot gives a slot that nothing in the index speaks of. ix.mu is locked.
+// takeSlot returns a slot that nothing in the index refers to. ix.mu is locked.
 func (ix *Index) takeSlot() uint32 {
 	if n := len(ix.vacant); n > 0 {
 		slot := ix.vacant[n-1]
 		ix.vacant = ix.vacant[:n-1]
-		// Whoever reads at this moment may still take the slot for its former owner.
+		// A concurrent reader can still attribute the slot to its former owner.
 		ix.reused.Add(1)
 		return slot
 	}
@@ -143,6 +147,9 @@ func (ix *Index) end(l *life) {
 	}
 	l.rev, l.more, l.twins, l.strays, l.waiting, l.digests = reverse{}, nil, nil, nil, nil, nil
 	l.scratch = writing{}
+	if ws := l.windows.Load(); ws != nil {
+		ws.release()
+	}
 	l.mu.Unlock()
 
 	for i := range rev {

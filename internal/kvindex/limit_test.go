@@ -54,7 +54,7 @@ func TestStraysStayStraysWhenThereAreNoMoreRuns(t *testing.T) {
 	b.store(b.w, chain, 1, 3)
 	b.w.Drop(kvblock.GPU, 0, named(0, kept[0]...))
 	branch := append(append([]kvblock.Key(nil), chain[:1]...), someKeys(3, 1)...)
-	// The parent comes with another child, which takes the room behind it.
+	// The parent arrives with another child, which takes the room behind it.
 	b.w.Store(kvblock.CPU, 0, Parent{}, named(1, branch...), branch)
 	b.store(b.w, chain, 0, 1)
 	b.want(b.h, chain, 3)
@@ -68,7 +68,7 @@ func TestStraysStayStraysWhenThereAreNoMoreRuns(t *testing.T) {
 	}
 }
 
-// TestAChainMayNameABlockTwice stores chains with a hash that comes again, also where its block is refused.
+// TestAChainMayNameABlockTwice stores chains with a repeated hash, also where its block is refused.
 func TestAChainMayNameABlockTwice(t *testing.T) {
 	b := newBed(t, 3)
 	hashes := []kvevent.Hash{1, 2, 1, 3}

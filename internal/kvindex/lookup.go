@@ -14,9 +14,10 @@ type lookup struct {
 	turn    uint64 // Index.turns when holders were looked up
 	reused  uint64 // Index.reused when the lookup began
 	// words by holder, 0 for those that had left.
-	words  []uint64
-	strays bool // some holder has strays
-	// twins are holders that come again: | place 32 | first place 32 |
+	words   []uint64
+	strays  bool // some holder has strays
+	windows bool // some holder has windows
+	// twins are holders that occur twice: | place 32 | first place 32 |
 	twins []uint64
 	// first by slot: 1 + the place in holders of the slot's holder, 0 for slots not asked for.
 	first []uint32
@@ -51,29 +52,26 @@ func (ix *Index) step(keys []kvblock.Key) (r *run, n int) {
 				return r, n
 			}
 		}
-		// The run has gone since; another one may have come.
+		// The run was deleted since; another one might have taken its number.
 	}
 	return nil, 0
 }
 
-// common is how many leading keys two chains share. Keys are chained, so that where one is equal all before it are.
+// common is how many leading keys two chains share. All of them are compared: keys that a pod reports need not be chained, and
+// a run with a foreign key among real ones must not hide what other pods have.
 func common(a, b []kvblock.Key) int {
 	n := min(len(a), len(b))
-	if n == 0 || a[n-1] == b[n-1] {
+	if slices.Equal(a[:n], b[:n]) { // nearly always, and compared as one piece of memory
 		return n
 	}
-	lo, hi := 0, n-1 // a[:lo] is common, a[hi] is not
-	for lo < hi {
-		if mid := (lo + hi) / 2; a[mid] == b[mid] {
-			lo = mid + 1
-		} else {
-			hi = mid
-		}
+	i := 0
+	for a[i] == b[i] {
+		i++
 	}
-	return lo
+	return i
 }
 
-// begin notes whose slots are asked for.
+// begin records the requested slots.
 func (l *lookup) begin(ix *Index, holders []Holder) {
 	l.reused = ix.reused.Load()
 	if turn := ix.turns.Load(); turn != l.turn || !slices.Equal(holders, l.holders) {
@@ -83,7 +81,7 @@ func (l *lookup) begin(ix *Index, holders []Holder) {
 	l.length[0] = never
 }
 
-// walk follows the keys from run to run, as long as somebody has them all.
+// walk follows the keys from run to run, as long as some holder has them all.
 func (l *lookup) walk(ix *Index, keys []kvblock.Key, out []Match) {
 	for at, alive := 0, 1; at < len(keys) && alive > 0; {
 		r, n := ix.step(keys[at:])
@@ -96,9 +94,12 @@ func (l *lookup) walk(ix *Index, keys []kvblock.Key, out []Match) {
 	if l.strays {
 		ix.matchStrays(l, keys, out)
 	}
+	if l.windows {
+		ix.matchWindows(l, keys, out)
+	}
 }
 
-// end makes sure that what was read of a slot was its holder's: slots may have changed hands meanwhile.
+// end makes sure that what was read of a slot was its holder's: slots might have changed hands meanwhile.
 func (l *lookup) end(ix *Index, out []Match) {
 	for _, twin := range l.twins {
 		out[twin>>32] = out[uint32(twin)]
@@ -107,7 +108,7 @@ func (l *lookup) end(ix *Index, out []Match) {
 		return
 	}
 	for i, h := range l.holders {
-		if now := ix.word(h); (now^l.words[i])&^straysBit != 0 {
+		if now := ix.word(h); (now^l.words[i])&^(straysBit|windowsBit) != 0 {
 			out[i] = Match{}
 		}
 	}
@@ -122,7 +123,7 @@ func (l *lookup) ask(ix *Index, holders []Holder, turn uint64) {
 		l.first = make([]uint32, slots+slots/4+64)
 	}
 	l.holders = append(l.holders[:0], holders...)
-	l.turn, l.strays = turn, false
+	l.turn, l.strays, l.windows = turn, false, false
 	l.words, l.twins = l.words[:0], l.twins[:0]
 	l.length = slices.Grow(l.length[:0], len(holders)+1)[:len(holders)+1]
 	for i, h := range holders {
@@ -139,12 +140,13 @@ func (l *lookup) ask(ix *Index, holders []Holder, turn uint64) {
 		default:
 			l.first[slot] = uint32(i) + 1
 			l.strays = l.strays || word&straysBit != 0
+			l.windows = l.windows || word&windowsBit != 0
 		}
 	}
 }
 
-// credit lengthens the matches that have come as far as block at by what their holders have of the n blocks from there
-// on, which are the first of a run. It returns how many have them all.
+// credit extends the matches that reach block at by the blocks that their holders have of the n blocks from there on, which
+// are the first of a run. It returns how many have them all.
 func (l *lookup) credit(r *run, at, n uint32, out []Match) (alive int) {
 	cells, first, length := r.cells, l.first, l.length
 	for i := 0; i < len(cells); i++ {
@@ -176,7 +178,7 @@ func (l *lookup) credit(r *run, at, n uint32, out []Match) (alive int) {
 	return alive
 }
 
-// another tells whether the next cell is of the same slot, and has something in it.
+// another reports whether the next cell is of the same slot, and has something in it.
 func another(cells []uint64, i int, slot uint64) bool {
 	if i+1 == len(cells) {
 		return false
@@ -214,8 +216,8 @@ func (r *run) creditTiers(from, to int, n uint32, out *Match) uint32 {
 	return uint32(ones)
 }
 
-// matchStrays looks again at the holders that have strays: where the next block is one, and where a block that has its
-// place in a lower tier may be one in a faster tier, by another name.
+// matchStrays checks again at the holders that have strays: where the next block is one, and where a block that has its
+// place in a lower tier can be one in a faster tier, by another name.
 func (ix *Index) matchStrays(l *lookup, keys []kvblock.Key, out []Match) {
 	for i, word := range l.words {
 		if word&straysBit == 0 {
@@ -240,7 +242,7 @@ func (ix *Index) matchSlowly(slot uint32, keys []kvblock.Key) (out Match) {
 		if i >= from+in {
 			r, in = ix.step(keys[i:])
 			if from = i; in == 0 {
-				in = 1 // no one has it, but as a stray
+				in = 1 // no holder has it, except as a stray
 			}
 		}
 		tier, ok := uint8(0), false

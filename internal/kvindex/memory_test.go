@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/kvasir-dev/kvasir/internal/kvblock"
+	"github.com/kvasir-dev/kvasir/test/race"
 )
 
 // TestHeadsThatComeAndGoLeaveNoTrace stores and drops many chains one after the other.
@@ -76,8 +77,8 @@ func TestMemoryComesBack(t *testing.T) {
 	}
 }
 
-// TestBytesPerBlock states what a held block may take, with prompts of 512 blocks, half of them shared by four holders,
-// after churn.
+// TestBytesPerBlock states the most that a held block takes, with prompts of 512 blocks, half of them shared by four
+// holders, after churn.
 func TestBytesPerBlock(t *testing.T) {
 	for _, layout := range []string{"hot", "spread"} {
 		t.Run(layout, func(t *testing.T) {
@@ -92,7 +93,7 @@ func TestBytesPerBlock(t *testing.T) {
 }
 
 func TestTheFastMatchDoesNotAllocate(t *testing.T) {
-	if raceDetector {
+	if race.Enabled {
 		t.Skip("the race detector makes pools forget")
 	}
 	ix := NewIndex(Options{})
@@ -161,9 +162,11 @@ func TestABudgetIsKept(t *testing.T) {
 	}
 }
 
-// TestGuessesDoNotPushFactsOut guesses far more than the budget, which is nearly full.
+// TestGuessesDoNotPushFactsOut guesses far more than the budget, which is nearly full. Guesses keep to their part of it, what
+// is beyond is counted, and the index as a whole keeps within the budget.
 func TestGuessesDoNotPushFactsOut(t *testing.T) {
-	ix := NewIndex(Options{Budget: 200 << 10})
+	const budget = 200 << 10
+	ix := NewIndex(Options{Budget: budget})
 	h := ix.Join()
 	w, keys := ix.Writer(h), someKeys(1, 1000)
 	w.Store(kvblock.GPU, 0, Parent{}, named(0, keys...), keys)
@@ -175,10 +178,25 @@ func TestGuessesDoNotPushFactsOut(t *testing.T) {
 	if ix.Evicted() > 0 || ix.Held(h) != 1000 {
 		t.Errorf("guesses pushed out %d blocks", ix.Evicted())
 	}
+	if bytes := ix.GuessBytes(); bytes > budget/guessShare || bytes == 0 || ix.Bytes() > budget {
+		t.Errorf("guesses take %d of %d bytes, all %d of %d", bytes, budget/guessShare, ix.Bytes(), budget)
+	}
+	made := 0
 	for _, g := range guesses {
+		if g.by != nil {
+			made++
+		}
 		g.Withdraw()
 	}
+	if refused := ix.Unguessed(); made == 0 || int(refused) != 200-made {
+		t.Errorf("%d guesses were made, and %d are counted as refused", made, refused)
+	}
 	ix.check(t)
+	if g := ix.Speculate(h, someKeys(3, 600)); g.by == nil {
+		t.Error("no guess is made, though there is room again")
+	} else {
+		g.Withdraw()
+	}
 	if ix.guessBytes.Load() != 0 {
 		t.Errorf("without guesses, %d bytes are taken for them", ix.guessBytes.Load())
 	}

@@ -185,7 +185,7 @@ func compare(t *testing.T, f *forest, rng *rand.Rand, at string, plain, fast *si
 	a, b := make([]Match, len(plain.holders)), make([]Match, len(fast.holders))
 	for range 3 {
 		keys := f.keysOf(f.path(rng.IntN(len(f.keys)), 1<<20))
-		if rng.IntN(4) == 0 { // goes on where nobody was
+		if rng.IntN(4) == 0 { // continues with a key that was never stored
 			keys = append(keys, kvblock.Key(rng.Uint64()|1))
 		}
 		plain.book.Match(keys, plain.holders, a)
@@ -262,6 +262,11 @@ func compareDeeply(t *testing.T, f *forest, rng *rand.Rand, at string, plain, fa
 				keyB, okB := b[i].Key(group, hashOf(node, 0))
 				if keyA != keyB || okA != okB {
 					t.Fatalf("%s: writer %d: keys of node %d differ", at, i, node)
+				}
+				for tier := range kvblock.Tier(kvblock.NumTiers) {
+					if x, y := a[i].Copies(tier, group, hashOf(node, 0)), b[i].Copies(tier, group, hashOf(node, 0)); x != y {
+						t.Fatalf("%s: writer %d: %d and %d copies of node %d", at, i, x, y, node)
+					}
 				}
 			}
 		}

@@ -14,14 +14,14 @@ type stripe struct {
 	_ [56]byte
 }
 
-// change is one writer's change to the runs: for whom, and what came of it.
+// change is one writer's change to the runs: the holder's slot and tier, and the result.
 type change struct {
 	slot  uint32
 	tier  uint8
 	bytes int64 // taken, or given back where negative
 	// fresh is the number of blocks that the slot has got and had in no real tier before; not for guesses.
 	fresh int
-	// stretches are where the keys stand, in their order.
+	// stretches are where the keys are, in their order.
 	stretches []stretch
 }
 
@@ -33,12 +33,12 @@ type stretch struct {
 	again  mask // those that the slot had in this tier before
 }
 
-// place finds the place of each key of a chain, makes one for those that have none, and says that the slot has them.
+// place finds the place of each key of a chain, makes one for those that have none, and marks them as held by the slot.
 // The chain follows the block at parent, which the slot must have, or begins with no parent at noSpot. It returns how
 // many keys it placed; fewer than there are only when there is no number for another run.
 //
-// A key has one place at most: it is the next in its parent's run, or the first of a run of its own. Whoever places it
-// has locked its parent's run, or the shard of heads if it has no parent, so that no two can make a place for it.
+// A key has one place at most: it is the next in its parent's run, or the first of a run of its own. The caller has locked
+// its parent's run, or the shard of heads if it has no parent, so that only one caller can make a place for it.
 func (ix *Index) place(c *change, parent spot, keys []kvblock.Key) int {
 	placed := 0
 	for placed < len(keys) {
@@ -48,7 +48,7 @@ func (ix *Index) place(c *change, parent spot, keys []kvblock.Key) int {
 			return placed
 		}
 		if n == 0 {
-			// The key heads a run. If that has gone meanwhile, the next turn looks again.
+			// The key heads a run. If that was deleted meanwhile, the next turn checks again.
 			if n = ix.enter(c, run, rest); n == 0 {
 				continue
 			}
@@ -82,7 +82,7 @@ func (ix *Index) follow(c *change, parent spot, keys []kvblock.Key) (n int, head
 	return ix.begin(c, r.depth+uint32(parent.offset())+1, r.keys[parent.offset()], keys)
 }
 
-// enter places keys in the run that the first of them heads. It returns how many; none if the run has gone.
+// enter places keys in the run that the first of them heads. It returns how many; none if the run was deleted.
 func (ix *Index) enter(c *change, id uint32, keys []kvblock.Key) int {
 	lock := &ix.stripes[id%stripes]
 	lock.Lock()
@@ -94,7 +94,8 @@ func (ix *Index) enter(c *change, id uint32, keys []kvblock.Key) int {
 	return ix.extend(c, r, 0, keys)
 }
 
-// begin makes a run of keys that have no place and follow another, or none. If another writer has made one for the first of them, it returns that.
+// begin makes a run of keys that have no place and follow another, or none. If another writer has made one for the first of
+// them, it returns that.
 func (ix *Index) begin(c *change, depth uint32, parent kvblock.Key, keys []kvblock.Key) (n int, heads uint32, ok bool) {
 	id, ok := ix.runs.take()
 	if !ok {
@@ -123,15 +124,15 @@ func (ix *Index) begin(c *change, depth uint32, parent kvblock.Key, keys []kvblo
 	return n, 0, true
 }
 
-// extend finds keys in a run from an offset on, appends those that follow its end and have no place elsewhere, and says
-// that the slot has them. It returns how many. The run is locked, and the slot has the block before the offset.
+// extend finds keys in a run from an offset on, appends those that follow its end and have no place elsewhere, and marks
+// them as held by the slot. It returns how many. The run is locked, and the slot has the block before the offset.
 func (ix *Index) extend(c *change, r *run, offset int, keys []kvblock.Key) int {
 	v, n := r, int(r.n.Load())
 	k := 0
 	for k < len(keys) && offset+k < n && r.keys[offset+k] == keys[k] {
 		k++
 	}
-	// What no one has beyond can make room for other keys.
+	// Keys beyond it without holders can make room for others.
 	if end := offset + k; end >= int(r.top) {
 		more := 0
 		for k+more < len(keys) && end+more < runBlocks && ix.heads.find(keys[k+more]) == 0 {
@@ -157,8 +158,8 @@ func (ix *Index) extend(c *change, r *run, offset int, keys []kvblock.Key) int {
 	return k
 }
 
-// mark says that the slot has blocks of a locked run. It returns the version of the run that says so, and which of the
-// blocks the slot had in that tier before.
+// mark records that the slot has blocks of a locked run. It returns the new version of the run, and which of the blocks the
+// slot had in that tier before.
 func (ix *Index) mark(c *change, r *run, m *mask) (v *run, again mask) {
 	if c.tier != tierGuess {
 		had := r.confirmed(c.slot)
@@ -180,8 +181,8 @@ func (ix *Index) mark(c *change, r *run, m *mask) (v *run, again mask) {
 	return r, again
 }
 
-// remark says that a slot has blocks of a run in a tier, which it has in another tier already. It returns which of
-// them it had in that tier before.
+// remark records that a slot has blocks of a run in a tier, which it has in another tier already. It returns which of them
+// it had in that tier before.
 func (ix *Index) remark(c *change, id uint32, m *mask) mask {
 	lock := &ix.stripes[id%stripes]
 	lock.Lock()
@@ -192,7 +193,7 @@ func (ix *Index) remark(c *change, id uint32, m *mask) mask {
 	return again
 }
 
-// unmark says that a slot no longer has blocks of a run in a tier. It returns how many of them it has in no real tier
+// unmark records that a slot no longer has blocks of a run in a tier. It returns how many of them it has in no real tier
 // any more.
 func (ix *Index) unmark(c *change, id uint32, m *mask) (gone int) {
 	lock := &ix.stripes[id%stripes]

@@ -13,8 +13,9 @@ type plainWriter struct {
 	slot     slot // 0 for a shadow that is spent
 	blocks   map[name]*plainBlock
 	n        int // keys in blocks
+	full     int // the most keys of a block
 	digests  map[digestKey]*Digest
-	gone     func(key kvblock.Key) // nil for nobody
+	gone     func(key kvblock.Key) // nil for no holder
 }
 
 // OnGone implements Writer.
@@ -37,11 +38,11 @@ func (t *Table) Writer(h Holder) Writer {
 }
 
 func (w *plainWriter) forget() {
-	w.blocks, w.n = map[name]*plainBlock{}, 0
+	w.blocks, w.n, w.full = map[name]*plainBlock{}, 0, 0
 	w.digests = map[digestKey]*Digest{}
 }
 
-// ready says whether there is a life to write to. A holder may have left, been cleared from elsewhere, or have a
+// ready reports whether there is a life to write to. A holder might have left, been cleared from elsewhere, or have a
 // shadow's life now.
 func (w *plainWriter) ready() bool {
 	if w.isShadow {
@@ -55,7 +56,7 @@ func (w *plainWriter) ready() bool {
 		w.slot = now
 		w.forget()
 		if shadow := t.committed[w.holder]; shadow != nil && shadow.life == now {
-			w.blocks, w.n, w.digests = shadow.blocks, shadow.n, shadow.digests
+			w.blocks, w.n, w.full, w.digests = shadow.blocks, shadow.n, shadow.full, shadow.digests
 		}
 	}
 	delete(t.committed, w.holder)
@@ -68,6 +69,10 @@ func (w *plainWriter) Store(tier kvblock.Tier, group int, parent Parent, hashes 
 		return 0
 	}
 	perHash, usable := chainOf(tier, group, hashes, keys)
+	if usable > 0 {
+		w.full = max(w.full, perHash)
+		w.windows().stored(w.full)
+	}
 	for i, hash := range hashes[:usable] {
 		at := name{hash, group}
 		if w.blocks[at] == nil {
@@ -87,6 +92,9 @@ func (w *plainWriter) Store(tier kvblock.Tier, group int, parent Parent, hashes 
 
 // Copy implements Writer.
 func (w *plainWriter) Copy(tier kvblock.Tier, group int, hashes []kvevent.Hash) (unknown int) {
+	if ws := w.windows(); ws.find(group) != nil && indexable(tier, group) {
+		return ws.count(ws.find(group), tier, hashes, false, nil)
+	}
 	ready := w.ready() && indexable(tier, group)
 	for _, hash := range hashes {
 		if at := (name{hash, group}); ready && w.blocks[at] != nil {
@@ -100,6 +108,9 @@ func (w *plainWriter) Copy(tier kvblock.Tier, group int, hashes []kvevent.Hash) 
 
 // Drop implements Writer.
 func (w *plainWriter) Drop(tier kvblock.Tier, group int, hashes []kvevent.Hash) (unknown int) {
+	if ws := w.windows(); ws.find(group) != nil && indexable(tier, group) {
+		return ws.count(ws.find(group), tier, hashes, true, w.gone)
+	}
 	ready := w.ready() && indexable(tier, group)
 	for _, hash := range hashes {
 		at := name{hash, group}
@@ -117,7 +128,7 @@ func (w *plainWriter) Drop(tier kvblock.Tier, group int, hashes []kvevent.Hash) 
 	return unknown
 }
 
-// count changes the copies of a block, and tells the table of the first and the last in a tier.
+// count changes the copies of a block, and notifies the table of the first and the last in a tier.
 func (w *plainWriter) count(at name, tier kvblock.Tier, delta int) {
 	b := w.blocks[at]
 	had := b.copies[tier] > 0
@@ -150,10 +161,42 @@ func (w *plainWriter) count(at name, tier kvblock.Tier, delta int) {
 
 // Key implements Writer.
 func (w *plainWriter) Key(group int, hash kvevent.Hash) (kvblock.Key, bool) {
+	if g := w.windows().find(group); g != nil {
+		b, ok := g.blocks[hash]
+		return b.key, ok
+	}
 	if b := w.blocks[name{hash, group}]; w.ready() && b != nil {
 		return b.keys[len(b.keys)-1], true
 	}
 	return 0, false
+}
+
+// Copies implements Writer.
+func (w *plainWriter) Copies(tier kvblock.Tier, group int, hash kvevent.Hash) int {
+	if !indexable(tier, group) || !w.ready() {
+		return 0
+	}
+	if g := w.windows().find(group); g != nil {
+		return int(g.blocks[hash].copies[tier])
+	}
+	if b := w.blocks[name{hash, group}]; b != nil {
+		return b.copies[tier]
+	}
+	return 0
+}
+
+// Followed implements Writer.
+func (w *plainWriter) Followed(group int, hash kvevent.Hash) bool {
+	before, ok := w.Key(group, hash)
+	if !ok || w.windows().find(group) != nil {
+		return false
+	}
+	for _, b := range w.blocks {
+		if b.parent == before {
+			return true
+		}
+	}
+	return false
 }
 
 // Len implements Writer.
@@ -161,7 +204,7 @@ func (w *plainWriter) Len() int {
 	if !w.ready() {
 		return 0
 	}
-	return w.n
+	return w.n + w.windows().len()
 }
 
 // Each implements Writer.
@@ -180,6 +223,7 @@ func (w *plainWriter) Each(f func(Block) bool) {
 			}
 		}
 	}
+	w.windows().each(f)
 }
 
 // Digest implements Writer.
@@ -187,7 +231,7 @@ func (w *plainWriter) Digest(tier kvblock.Tier, group int) Digest {
 	if d := w.digests[digestKey{tier, group}]; w.ready() && d != nil {
 		return *d
 	}
-	return Digest{}
+	return w.windows().digest(tier, group)
 }
 
 // Evicted implements Writer: a table has no budget.
@@ -216,6 +260,9 @@ func (w *plainWriter) ClearTier(tier kvblock.Tier) {
 	for at, b := range w.blocks {
 		w.count(at, tier, -b.copies[tier])
 	}
+	if ws := w.windows(); ws != nil {
+		ws.clearTier(tier)
+	}
 }
 
 // Shadow implements Writer.
@@ -228,7 +275,7 @@ func (w *plainWriter) Shadow() Writer {
 // Commit implements Writer.
 func (w *plainWriter) Commit() {
 	if w.isShadow && w.slot != 0 {
-		w.table.commit(w.holder, &shadowLife{life: w.slot, blocks: w.blocks, n: w.n, digests: w.digests})
+		w.table.commit(w.holder, &shadowLife{life: w.slot, blocks: w.blocks, n: w.n, full: w.full, digests: w.digests})
 		w.slot = 0
 		w.forget()
 	}
@@ -247,7 +294,7 @@ func (w *plainWriter) Discard() {
 type shadowLife struct {
 	life    slot
 	blocks  map[name]*plainBlock
-	n       int
+	n, full int
 	digests map[digestKey]*Digest
 }
 

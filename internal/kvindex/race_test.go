@@ -12,8 +12,7 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/kvevent"
 )
 
-// spell says when a holder may have a block: from before the change that brings it until after the one that takes it
-// away.
+// spell is when a holder can have a block: from before the change that adds it until after the one that removes it.
 type spell struct{ begins, ends atomic.Int64 }
 
 type racer struct {
@@ -189,8 +188,8 @@ func readOnce(t *testing.T, ix *Index, f *forest, path []int, racers []*racer, h
 	}
 }
 
-// TestHoldersMayComeAndGoWhileOthersRead lets slots change hands as fast as they can. Each holder has one block, of its
-// own, so that no one may ever match anything else.
+// TestHoldersMayComeAndGoWhileOthersRead lets slots change hands as fast as they can. Each holder has one block, of its own,
+// so that no holder must ever match anything else.
 func TestHoldersMayComeAndGoWhileOthersRead(t *testing.T) {
 	ix := NewIndex(Options{})
 	const chains = 8

@@ -7,12 +7,12 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/kvevent"
 )
 
-// spot is where a key stands: a run's number and the block's offset in it (8 bits). Numbers of runs begin at 1.
+// spot is the position of a key: a run's number and the block's offset in it (8 bits). Numbers of runs begin at 1.
 type spot uint32
 
 // Spots that are none.
 const (
-	noSpot      spot = 0 // the key stands in no run: the block is a stray
+	noSpot      spot = 0 // the key is in no run: the block is a stray
 	pendingSpot spot = 1 // the key is being placed
 )
 
@@ -22,7 +22,7 @@ func spotOf(run uint32, offset int) spot { return spot(run<<8 | uint32(offset)) 
 func (s spot) run() uint32               { return uint32(s) >> 8 }
 func (s spot) offset() int               { return int(s & 0xff) }
 
-// entry is a block that a holder has: how the engine names it, where its key stands, and its copies.
+// entry is a block of a holder: the engine's name, the position of its key, and its copies.
 //
 //	info: | group 6 | remote 6 | disk 6 | CPU 6 | GPU 8 |   counts of copies; more of them are counted elsewhere
 type entry struct {

@@ -16,13 +16,13 @@ const (
 // tierGuess is the tier of cells that hold speculation, below all real ones.
 const tierGuess = uint8(kvblock.NumTiers)
 
-// run is one version of a stretch of up to runBlocks consecutive blocks of a chain: their keys, and for each (slot,
-// tier) that has something in it a cell, which says what.
+// run is one version of a stretch of up to runBlocks consecutive blocks of a chain: their keys, and for each (slot, tier)
+// that has some of the blocks, a cell with a mask of them.
 //
-// Within all versions that share keys or cells a position has one key: whoever reads a bit in the cells of a version
-// may trust that it speaks of the key in that version. Writers hold the lock of the run's stripe. In place they change
-// only cells' masks, n (upwards, after the keys are there) and top; everything else makes a new version, which replaces
-// the old one at once for readers to come. Old versions stay as they were, and the garbage collector ends them.
+// Within all versions that share keys or cells a position has one key: a reader of a bit in the cells of a version can rely
+// on it to refer to the key in that version. Writers hold the lock of the run's stripe. In place they change only cells'
+// masks, n (upwards, after the keys are written) and top; everything else makes a new version, which replaces the old one
+// atomically for later readers. Old versions stay unchanged until the garbage collector frees them.
 type run struct {
 	keys []kvblock.Key // as long as there is room; the first n count
 	// cells are the headers of cells, sorted. Between length and capacity lie their masks, width words each.
@@ -32,15 +32,15 @@ type run struct {
 	// parent is the key that the first one follows, 0 for none.
 	parent kvblock.Key
 	id     uint32
-	top    uint16 // no one has a block from here on; for writers only
+	top    uint16 // no holder has a block from here on; for writers only
 	width  uint8  // words of a cell's mask
 }
 
-// A header says whose cell it is and how many leading blocks of the run are in it, so that readers seldom need the mask:
+// A header holds the cell's slot and how many leading blocks of the run are in it, so that readers seldom need the mask:
 //
 //	| slot 32 | tier 8 | leading ones of the mask 24 |
 //
-// Header and mask change one after the other. Both are true at some instant while a writer changes them.
+// Header and mask change one after the other. Each was true at some instant while a writer changes them.
 const (
 	tierShift = 24
 	slotShift = 32
@@ -54,7 +54,7 @@ func headerOf(slot uint32, tier uint8) uint64 {
 
 func tierOf(header uint64) uint8 { return uint8(header >> tierShift) }
 
-// mask says which of a run's blocks are meant.
+// mask marks some of a run's blocks.
 type mask [runWords]uint64
 
 // stretchMask is the mask of n blocks from offset on.
@@ -204,11 +204,11 @@ func (r *run) without(from, to int) *run {
 	return v
 }
 
-// idle tells a cell of a slot about which nothing is assumed at the moment. Such cells stay for a while, because the next
-// guess about the slot will want it again. Guesses cover leading blocks, so that the header tells.
+// idle reports whether a cell belongs to a slot that has no speculation at the moment. Such cells stay for a while, because
+// the next guess about the slot will need one again. Guesses cover leading blocks, so the header is enough to decide.
 func idle(header uint64) bool { return tierOf(header) == tierGuess && header&onesMask == 0 }
 
-// wanted tells whether a cell outside of [from, to) is not idle.
+// wanted reports whether a cell outside of [from, to) is not idle.
 func (r *run) wanted(from, to int) bool {
 	for i, header := range r.cells {
 		if (i < from || i >= to) && !idle(header) {
@@ -218,14 +218,14 @@ func (r *run) wanted(from, to int) bool {
 	return false
 }
 
-// resized has its first n blocks only, and room for as many as asked. If blocks are cut off, no one may have them.
+// resized has its first n blocks only, and room for as many as requested. Dropped blocks must have no holders.
 func (r *run) resized(n, room int) *run {
 	v := r.version()
 	capacity := roomFor(room)
 	v.keys = make([]kvblock.Key, capacity)
 	copy(v.keys, r.keys[:n])
 	v.width = widthFor(capacity)
-	// Cells are copied even where their width stays: a bit of a block cut off may come to mean another key.
+	// Cells are copied even where their width stays: a bit of a removed block can later refer to another key.
 	v.cells = newCells(len(r.cells), v.width)
 	copy(v.cells, r.cells)
 	for i := range v.cells {

@@ -18,7 +18,7 @@ type runs struct {
 	bytes  *atomic.Int64
 
 	mu   sync.Mutex
-	room []int // chunks that may have vacant numbers, or that are not there; no chunk twice
+	room []int // chunks that might have vacant numbers, or that are not there; no chunk twice
 }
 
 type runChunk struct {
@@ -77,7 +77,7 @@ func (t *runs) take() (id uint32, ok bool) {
 	return id, true
 }
 
-// give takes a number back, and with the last number of a chunk the chunk, but for the first one.
+// give frees a number, and with the last number of a chunk the chunk, except for the first one.
 func (t *runs) give(id uint32) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -9,14 +9,14 @@ import (
 // Share is how many of a holder's blocks no other holder has, and how many others have too.
 type Share struct{ Unique, Shared int }
 
-// Sharing tells of each of the holders what it shares with others of them. It visits every run, as Size does, and is not
-// for the hot path. Strays (blocks whose parent the holder lacks) are in neither number.
+// Sharing returns for each of the holders what it shares with the others. It visits every run, as Size does, and is not for
+// the hot path. Strays (blocks whose parent the holder lacks) are in neither number.
 func (ix *Index) Sharing(holders []Holder) []Share {
 	out := make([]Share, len(holders))
 	at := make(map[uint32]int, len(holders)) // by slot
 	for i, h := range holders {
 		if word := ix.word(h); word != 0 {
-			at[uint32(word)] = i //nolint:gosec // the slot is the lower half
+			at[uint32(word)] = i // the slot is the lower half
 		}
 	}
 	var owners []int
@@ -52,12 +52,12 @@ func (ix *Index) Sharing(holders []Holder) []Share {
 	return out
 }
 
-// owners appends who of the slots asked for has blocks of the run, and which, in any tier.
+// owners appends which of the requested slots have blocks of the run, and which blocks, in any tier.
 func (r *run) owners(at map[uint32]int, owners []int, owned []mask) ([]int, []mask) {
 	last := -1
 	for i := range r.cells {
 		header := atomic.LoadUint64(&r.cells[i])
-		owner, ok := at[uint32(header>>slotShift)] //nolint:gosec // the slot is the upper half
+		owner, ok := at[uint32(header>>slotShift)] // the slot is the upper half
 		if !ok || tierOf(header) == tierGuess {
 			continue
 		}

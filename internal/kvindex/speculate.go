@@ -30,7 +30,7 @@ type runPart struct {
 // guessSize is about what a guess takes by itself.
 const guessSize = 128
 
-// Speculate implements Reader. It does not keep keys. It costs by run, and by block only for keys that no one has.
+// Speculate implements Reader. It does not keep keys. It costs by run, and by block only for keys without holders.
 func (ix *Index) Speculate(h Holder, keys []kvblock.Key) *Guess {
 	if i := slices.Index(keys, 0); i >= 0 {
 		keys = keys[:i]
@@ -39,13 +39,16 @@ func (ix *Index) Speculate(h Holder, keys []kvblock.Key) *Guess {
 	if l == nil || len(keys) == 0 {
 		return &Guess{}
 	}
+	if !ix.roomFor(len(keys)) {
+		return &Guess{}
+	}
 	if ix.budget.Load() > 0 {
 		l.used.Store(ix.clock.Add(1))
 	}
 	return ix.speculate(l, keys)
 }
 
-// speculate assumes that a life has blocks. The life may have ended meanwhile.
+// speculate assumes that a life has blocks. The life might have ended meanwhile.
 func (ix *Index) speculate(l *life, keys []kvblock.Key) *Guess {
 	l.guessMu.Lock()
 	defer l.guessMu.Unlock()

@@ -7,8 +7,8 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/kvblock"
 )
 
-// stray is a block whose parent its holder lacks: it came in another order, or the parent was dropped and announced
-// again. Where its key stands cannot be told without the parent, so it stands in no run.
+// stray is a block whose parent its holder lacks: it arrived out of order, or the parent was dropped and announced again.
+// The position of its key is unknown without the parent, so it is in no run.
 type stray struct {
 	key    kvblock.Key
 	parent name

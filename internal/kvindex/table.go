@@ -1,14 +1,14 @@
 // Package kvindex answers one question: for these block keys and these endpoints, how long is each endpoint's
 // gapless match, per tier?
 //
-// It is exact: an endpoint that lost block 3 gets credit for blocks 0 to 2 only, any number of endpoints may hold a
+// It is exact: an endpoint that lost block 3 gets credit for blocks 0 to 2 only, any number of endpoints can hold a
 // block, and every copy of a block is counted, because engines announce copies and remove them one by one.
 //
-// Confirmed facts (told by the pods) and speculation (assumed because a request has just been routed) live apart:
-// speculation never changes a fact and is always withdrawn by whoever made it.
+// Confirmed facts (announced by the pods) and speculation (assumed because a request has just been routed) are
+// stored separately: speculation never changes a fact, and its creator always withdraws it.
 //
 // Table is the plain implementation, obviously right rather than fast; Index is the fast one, and Table its oracle.
-// Writers turn what engines say about their blocks into what an index needs to know.
+// Writers translate what engines report about their blocks into changes of an index.
 package kvindex
 
 import (
@@ -17,7 +17,7 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/kvblock"
 )
 
-// sweepChunk bounds how many blocks are swept under one lock, and with it how long a reader may wait for a sweep.
+// sweepChunk bounds how many blocks are swept under one lock, and with it how long a reader can wait for a sweep.
 const sweepChunk = 512
 
 // slot is one life of a holder. Clearing a holder gives it a fresh slot; no reader looks at the old one again.
@@ -46,6 +46,8 @@ type Table struct {
 	guessedN int
 	// committed are shadows that the holders' writers have not taken over yet.
 	committed map[Holder]*shadowLife
+	// windows are the groups of lives whose hits need only their last blocks.
+	windows map[slot]*windows
 }
 
 // New returns an empty table.
@@ -56,7 +58,7 @@ func New() *Table {
 		held:    map[slot]map[kvblock.Key]int32{},
 		guesses: map[kvblock.Key][]copies{},
 
-		committed: map[Holder]*shadowLife{},
+		committed: map[Holder]*shadowLife{}, windows: map[slot]*windows{},
 	}
 }
 
@@ -171,6 +173,9 @@ func (t *Table) Match(keys []kvblock.Key, holders []Holder, out []Match) {
 				break
 			}
 		}
+		if ws := t.windows[s]; ws != nil {
+			out[i] = ws.trim(keys, out[i])
+		}
 	}
 }
 
@@ -224,6 +229,7 @@ func (t *Table) sweepSome(dead slot) (more bool) {
 		swept++
 	}
 	delete(t.held, dead)
+	delete(t.windows, dead)
 	return false
 }
 

@@ -11,7 +11,7 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/kvblock"
 )
 
-// model is the index as one would explain it: who has how many copies of what, where.
+// model is the index in its simplest form: the number of copies of each block by holder and tier.
 type model struct {
 	copies  map[Holder]map[kvblock.Key]*[kvblock.NumTiers]int
 	guesses map[Holder]map[kvblock.Key]int

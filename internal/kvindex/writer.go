@@ -1,6 +1,8 @@
 package kvindex
 
 import (
+	"sync/atomic"
+
 	"github.com/kvasir-dev/kvasir/internal/kvblock"
 	"github.com/kvasir-dev/kvasir/internal/kvevent"
 )
@@ -11,7 +13,7 @@ type writer struct {
 	holder   Holder
 	isShadow bool
 	shadow   *life                 // of a shadow, nil once it is spent
-	gone     func(key kvblock.Key) // nil for nobody
+	gone     func(key kvblock.Key) // nil for no holder
 }
 
 // OnGone implements Writer.
@@ -46,6 +48,10 @@ func (w *writer) Store(tier kvblock.Tier, group int, parent Parent, hashes []kve
 		return 0
 	}
 	if usable > 0 {
+		if perHash > l.full {
+			l.full = perHash
+			l.windows.Load().stored(perHash)
+		}
 		names, keys := hashes[:usable], keys[:usable*perHash]
 		if perHash > 1 {
 			names = l.split(names, perHash)
@@ -78,6 +84,13 @@ func (w *writer) each(tier kvblock.Tier, group int, hashes []kvevent.Hash, less 
 		}
 		return len(hashes)
 	}
+	if ws := l.windows.Load(); ws != nil {
+		if g := ws.find(group); g != nil {
+			unknown = ws.count(g, tier, hashes, less, w.gone)
+			l.mu.Unlock()
+			return unknown
+		}
+	}
 	b := l.begin(w.ix, tier, group)
 	b.gone = w.gone
 	l.rev.touch(hashes, group)
@@ -105,11 +118,78 @@ func (w *writer) Key(group int, hash kvevent.Hash) (kvblock.Key, bool) {
 		return 0, false
 	}
 	defer l.mu.Unlock()
+	if g := l.windows.Load().find(group); g != nil {
+		b, ok := g.blocks[hash]
+		return b.key, ok
+	}
 	i, ok := l.rev.find(hash, group)
 	if !ok {
 		return 0, false
 	}
 	return l.keyOf(w.ix, &l.rev.entries[i]), true
+}
+
+// Copies implements Writer.
+func (w *writer) Copies(tier kvblock.Tier, group int, hash kvevent.Hash) int {
+	if !indexable(tier, group) {
+		return 0
+	}
+	l := w.lock()
+	if l == nil {
+		return 0
+	}
+	defer l.mu.Unlock()
+	if g := l.windows.Load().find(group); g != nil {
+		return int(g.blocks[hash].copies[tier])
+	}
+	i, ok := l.rev.find(hash, group)
+	if !ok {
+		return 0
+	}
+	return int(l.rev.entries[i].count(tier)) + int(l.more[copyName{name{hash, group}, tier}])
+}
+
+// Followed implements Writer. A block follows another one in its run, or heads a run of its own, which knows its parent.
+func (w *writer) Followed(group int, hash kvevent.Hash) bool {
+	if group < 0 || group > MaxGroup {
+		return false
+	}
+	l := w.lock()
+	if l == nil {
+		return false
+	}
+	defer l.mu.Unlock()
+	i, ok := l.rev.find(hash, group)
+	if !ok || l.windows.Load().find(group) != nil {
+		return false
+	}
+	for _, s := range l.strays {
+		if s.parent == (name{hash, group}) {
+			return true
+		}
+	}
+	at := l.rev.entries[i].at
+	if at <= pendingSpot {
+		return false
+	}
+	if r := w.ix.runs.get(at.run()); r != nil && at.offset()+1 < int(r.n.Load()) {
+		for i, _ := r.cellOf(l.slot, 0); i < len(r.cells) && atomic.LoadUint64(&r.cells[i]) < headerOf(l.slot, tierGuess); i++ {
+			if m := r.load(i); m.has(at.offset() + 1) {
+				return true
+			}
+		}
+	}
+	key := w.ix.keyAt(at)
+	for i := range l.rev.entries {
+		e := &l.rev.entries[i]
+		if e.vacant() || e.at <= pendingSpot || e.at.offset() != 0 {
+			continue
+		}
+		if r := w.ix.runs.get(e.at.run()); r != nil && r.parent == key {
+			return true
+		}
+	}
+	return false
 }
 
 // Len implements Writer.
@@ -119,7 +199,7 @@ func (w *writer) Len() int {
 		return 0
 	}
 	defer l.mu.Unlock()
-	return l.rev.n
+	return l.rev.n + l.windows.Load().len()
 }
 
 // Each implements Writer.
@@ -143,6 +223,7 @@ func (w *writer) Each(f func(Block) bool) {
 			return
 		}
 	}
+	l.windows.Load().each(f)
 }
 
 // Digest implements Writer.
@@ -155,7 +236,7 @@ func (w *writer) Digest(tier kvblock.Tier, group int) Digest {
 	if d := l.digests[digestKey{tier, group}]; d != nil {
 		return *d
 	}
-	return Digest{}
+	return l.windows.Load().digest(tier, group)
 }
 
 // Evicted implements Writer.
@@ -181,7 +262,7 @@ func (w *writer) Clear() {
 	if w.isShadow {
 		w.shadow = l
 	} else {
-		ix.setLife(w.holder, l, false)
+		ix.setLife(w.holder, l)
 	}
 	ix.retire(old)
 }
@@ -208,9 +289,12 @@ func (w *writer) ClearTier(tier kvblock.Tier) {
 		}
 		delete(l.more, copyName{name{e.hash, b.group}, tier})
 		e.info -= (e.count(tier) - 1) << countShift[tier]
-		b.dropAt(i) // another entry may take its place, so i is looked at again
+		b.dropAt(i) // another entry might take its place, so i is looked at again
 	}
 	b.end()
+	if ws := l.windows.Load(); ws != nil {
+		ws.clearTier(tier)
+	}
 }
 
 // Shadow implements Writer.
@@ -234,7 +318,7 @@ func (w *writer) Commit() {
 	ix.mu.Lock()
 	defer ix.mu.Unlock()
 	if old := ix.lifeOf(w.holder); old != nil {
-		ix.setLife(w.holder, l, len(l.strays) > 0)
+		ix.setLife(w.holder, l)
 		ix.retire(old)
 	} else {
 		ix.retire(l)

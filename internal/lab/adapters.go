@@ -11,7 +11,7 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/kvblock"
 )
 
-// Adapters are the LoRA adapters of a fleet, of which every pod can serve all, but only some at a time.
+// Adapters are the LoRA adapters of a fleet. Every pod can serve all of them, but only some at a time.
 type Adapters struct {
 	// PerPod is how many adapters a pod runs at a time.
 	PerPod int
@@ -42,7 +42,7 @@ func (w *Workload) WithAdapters(n int) *Workload {
 	}
 	for i := range out.Requests {
 		r := &out.Requests[i]
-		rng := rand.New(rand.NewPCG(uint64(r.Session), 0x61646170746572)) //nolint:gosec // a simulation
+		rng := rand.New(rand.NewPCG(uint64(r.Session), 0x61646170746572))
 		x, chosen := rng.Float64()*total, 0
 		for chosen < n-1 && x >= 1/float64(chosen+1) {
 			x -= 1 / float64(chosen+1)
@@ -59,7 +59,7 @@ func adapterName(i int) string { return fmt.Sprintf("adapter-%d", i) }
 type adapters struct {
 	Adapters
 	here    map[string]*adapter
-	waiting []*sent // first come first
+	waiting []*sent // in order of arrival
 	loads   int
 }
 
@@ -69,8 +69,8 @@ type adapter struct {
 	used  time.Duration // last
 }
 
-// add lets requests into the engine whose adapters are there, and has others brought in: in a free place, or in that of
-// the one that nobody has used for longest. It returns when to call again, 0 for not before a request ends.
+// add passes requests to the engine whose adapters are loaded, and has others loaded: in a free place, or in that of the
+// least recently used one. It returns when to call again, 0 for not before a request ends.
 func (a *adapters) add(now time.Duration, e *enginemodel.Engine) (again time.Duration) {
 	kept := a.waiting[:0]
 	for _, x := range a.waiting {
@@ -99,7 +99,7 @@ func (a *adapters) add(now time.Duration, e *enginemodel.Engine) (again time.Dur
 	return again
 }
 
-// room makes a place for an adapter, and tells whether there is one.
+// room makes a place for an adapter, and reports whether there is one.
 func (a *adapters) room() bool {
 	if len(a.here) < a.PerPod {
 		return true
@@ -136,7 +136,7 @@ func (a *adapters) names() string {
 	return strings.Join(names, ",")
 }
 
-// hand gives a request to its pod's engine, after its adapter has been brought in.
+// hand passes a request to its pod's engine, after its adapter has been loaded.
 func (s *sim) hand(x *sent) {
 	p := s.pods[x.pod]
 	if x.request.Adapter == "" {

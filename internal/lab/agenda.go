@@ -2,15 +2,15 @@ package lab
 
 import "time"
 
-// kind of an event. Of what happens at one time the lower kinds come first.
+// kind of an event. Of events at the same time the lower kinds are handled first.
 type kind uint8
 
 const (
 	// stepEnd: pod n has ended a step.
 	stepEnd kind = iota
-	// reached: request n has come to its pod on another island.
+	// reached: request n has arrived at its pod on another island.
 	reached
-	// begins: the first token of request n has come back from there, ends: all of its answer.
+	// begins: the first token of request n has arrived from there, ends: all of its answer.
 	begins
 	ends
 	// broughtIn: pod n has brought an adapter in.
@@ -23,7 +23,7 @@ const (
 	scrapes
 	// looks: the pickers look after those that wait.
 	looks
-	// tells: link n is asked for what a picker has to tell a peer.
+	// tells: link n is polled for messages from a picker to a peer.
 	tells
 	// arrival: request n arrives.
 	arrival
@@ -55,7 +55,7 @@ type agenda struct {
 
 func (a *agenda) add(at time.Duration, k kind, n int) {
 	a.turn++
-	e := event{at: at, kind: k, n: int32(n), turn: a.turn} //nolint:gosec // pods and requests are fewer
+	e := event{at: at, kind: k, n: int32(n), turn: a.turn} // pods and requests are fewer
 	a.heap = append(a.heap, e)
 	i := len(a.heap) - 1
 	for i > 0 {

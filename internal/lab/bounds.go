@@ -4,8 +4,8 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/enginemodel"
 )
 
-// Bounds are hit ratios that no choice of pods can beat, or nearly none: of the workload in the order of its arrivals,
-// each request cached as soon as it has come, with its answer.
+// Bounds are hit ratios that no choice of pods can beat, or nearly none: of the workload in the order of its arrivals, each
+// request cached on arrival, with its answer.
 type Bounds struct {
 	// InfiniteCacheHitRatio is that of one cache without limit.
 	InfiniteCacheHitRatio float64 `json:"infiniteCacheHitRatio"`

@@ -42,12 +42,12 @@ func (w *Workload) reaching(times float64, horizon time.Duration) (*Workload, er
 	}
 }
 
-// crowd is what comes within a horizon when sessions begin so many times as often, each at its own pace: the times between
-// the turns of a session are what they were. The workload must reach so far.
+// crowd is the workload within a horizon when sessions begin so many times as often, each at its own pace: the times
+// between the turns of a session do not change. The workload must reach so far.
 //
-// Of a generated workload more sessions come. A trace is laid over itself, shifted by a random time for each copy, with
-// what runs over its end at its beginning; blocks that only one session has are another's in each copy, those that
-// several have, as system prompts, are the same in all.
+// A generated workload has more sessions. A trace is laid over itself, shifted by a random time for each copy; the part
+// that runs over its end continues at its beginning. Blocks that only one session has differ in each copy; blocks that
+// several have, such as system prompts, are the same in all.
 func (w *Workload) crowd(seed uint64, times float64, horizon time.Duration) *Workload {
 	out := *w
 	out.drawn, out.more = nil, nil
@@ -95,7 +95,7 @@ func (w *Workload) copies(seed uint64, times float64) []Request {
 			most = max(most, id)
 		}
 	}
-	rng := rand.New(rand.NewPCG(seed, 0x636f70696573)) //nolint:gosec // a simulation
+	rng := rand.New(rand.NewPCG(seed, 0x636f70696573))
 	last := &w.Requests[len(w.Requests)-1]
 	length := last.At + last.Tick
 	var list []Request

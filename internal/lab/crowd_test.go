@@ -85,7 +85,7 @@ func TestCopiesOfATraceShareWhatItsSessionsShare(t *testing.T) {
 	}
 }
 
-// TestWhoIsRefusedTooOftenGivesUp: a turn that is refused comes again, and a session that gives up sends no more turns.
+// TestWhoIsRefusedTooOftenGivesUp: a turn that is refused is sent again, and a session that gives up sends no more turns.
 func TestWhoIsRefusedTooOftenGivesUp(t *testing.T) {
 	chat, err := Generate("chat", 1000, 1)
 	if err != nil {

@@ -98,7 +98,7 @@ func pickLive(t *testing.T, p *picker.Picker, r *Request) *picker.Decision {
 	return d
 }
 
-// finish tells the live picker's decision what the lab's was told.
+// finish reports to the live picker's decision what the lab's was notified of.
 func finish(open map[int]*picker.Decision, out *enginemodel.Output) {
 	d := open[out.Request.Slot]
 	if out.First {

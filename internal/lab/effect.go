@@ -25,9 +25,9 @@ type Effect struct {
 	MostOnOnePod float64 `json:"mostOnOnePod"`
 	// AdapterLoads is how often pods brought a LoRA adapter in, in a run.
 	AdapterLoads float64 `json:"adapterLoads"`
-	// Agreed is the part of the choices that a shadow made like the strategy in force; Estimated is what it would have
-	// saved by its estimate, and Measured what it saved in a run of its own: seconds to the first token for each request,
-	// less than 0 for a loss.
+	// Agreed is the part of the choices that a shadow made like the applied strategy; Estimated is what it would have saved
+	// by its estimate, and Measured what it saved in a run of its own: seconds to the first token for each request, less
+	// than 0 for a loss.
 	Agreed    float64 `json:"agreed,omitempty"`
 	Estimated float64 `json:"estimatedSavingSeconds,omitempty"`
 	Measured  float64 `json:"measuredSavingSeconds,omitempty"`
@@ -39,7 +39,7 @@ type Variant struct {
 	Set  func(*Config)
 }
 
-// Exchange are the variants of pickers: one, and some that tell each other what they have given the pods or do not.
+// Exchange returns the variants of pickers: one, and several that exchange what they have assigned to the pods, or do not.
 func Exchange(pickers ...int) []Variant {
 	list := []Variant{{"1 picker", func(c *Config) { c.Pickers = 1 }}}
 	for _, n := range pickers {
@@ -119,7 +119,7 @@ func Shadowed(c Config, names string, seeds []uint64, show func(done, all int)) 
 }
 
 // Compare runs the variants of a configuration, each with all seeds, which draw the workload too if it is generated. It
-// tells show how many of all runs are done: before each of them, and at the end.
+// reports to show how many of all runs are done: before each of them, and at the end.
 func Compare(c Config, variants []Variant, seeds []uint64, show func(done, all int)) ([]Effect, error) {
 	var list []Effect
 	all := len(variants) * len(seeds)
@@ -160,7 +160,8 @@ func WriteEffects(w io.Writer, list []Effect) error {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintln(t, "variant\tTTFT mean\trelative\tp99\tend to end\thit\tmost on a pod\tadapter loads\tagreed\testimated saving\tmeasured\t")
 	for _, e := range list {
-		fmt.Fprintf(t, "%s\t%s\t%.3f\t%s\t%s\t%s\t%s\t%.0f\t%s\t%.0f ms\t%.0f ms\t\n", e.Variant, seconds(e.TTFTMean), e.Relative, seconds(e.TTFTP99),
+		fmt.Fprintf(t, "%s\t%s\t%.3f\t%s\t%s\t%s\t%s\t%.0f\t%s\t%.0f ms\t%.0f ms\t\n", e.Variant, seconds(e.TTFTMean), e.Relative,
+			seconds(e.TTFTP99),
 			seconds(e.E2EMean), percent(e.HitRatio), percent(e.MostOnOnePod), e.AdapterLoads, percent(e.Agreed), 1000*e.Estimated, 1000*e.Measured)
 	}
 	return t.Flush()

@@ -11,7 +11,7 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/policy"
 )
 
-// TestPlacementSparesAdapterLoads: pickers that know where adapters run bring in fewer, and first tokens come sooner.
+// TestPlacementSparesAdapterLoads: pickers that know where adapters run load fewer, and first tokens arrive sooner.
 func TestPlacementSparesAdapterLoads(t *testing.T) {
 	w, err := Generate("chat", 1500, 1)
 	if err != nil {
@@ -34,8 +34,8 @@ func TestPlacementSparesAdapterLoads(t *testing.T) {
 	}
 }
 
-// TestAPodRunsNoMoreAdaptersThanItMay plays requests with adapters that come and end: in the engine are those of at most
-// PerPod adapters, which have been brought in, and everyone has its turn.
+// TestAPodRunsNoMoreAdaptersThanItMay plays requests with adapters that begin and end: the engine runs requests of at most
+// PerPod adapters, which have been loaded, and every request has its turn.
 func TestAPodRunsNoMoreAdaptersThanItMay(t *testing.T) {
 	for seed := range uint64(100) {
 		rng := rand.New(rand.NewPCG(seed, 4))
@@ -142,5 +142,5 @@ func TestAHotPrefixIsSpread(t *testing.T) {
 	}
 }
 
-// unseen takes what is told of runs that are done.
+// unseen ignores the progress of finished runs.
 func unseen(int, int) {}

@@ -10,8 +10,8 @@ import (
 // linkTime is how long a message takes from one picker to another.
 const linkTime = time.Millisecond
 
-// exchange is what pickers tell each other: what they have given the pods, by the production's senders and receivers,
-// in virtual time.
+// exchange carries what pickers send each other: what they have assigned to the pods, by the production's senders and
+// receivers, in virtual time.
 type exchange struct {
 	inboxes  []*peer.Inbox // of each picker
 	links    []*link
@@ -22,7 +22,7 @@ type exchange struct {
 type link struct {
 	sender   *peer.Sender
 	to       int            // picker
-	receiver *peer.Receiver // nil until the hello has come
+	receiver *peer.Receiver // nil until the hello has arrived
 	wake     time.Duration  // when the sender is asked next
 }
 
@@ -50,7 +50,7 @@ func (s *sim) connect(outboxes []*peer.Outbox) {
 	}
 }
 
-// listen asks the senders whose bells have rung.
+// listen polls the senders whose bells have rung.
 func (s *sim) listen() {
 	for i, l := range s.peers.links {
 		select {
@@ -64,7 +64,7 @@ func (s *sim) listen() {
 	}
 }
 
-// tell sends what a link has to say.
+// tell sends the pending messages of a link.
 func (s *sim) tell(i int) {
 	l := s.peers.links[i]
 	if l.wake != s.now {
@@ -82,7 +82,7 @@ func (s *sim) tell(i int) {
 	}
 }
 
-// hear the oldest message under way.
+// hear receives the oldest message in transit.
 func (s *sim) hear() {
 	x := s.peers.underWay[0]
 	s.peers.underWay = s.peers.underWay[1:]
@@ -97,7 +97,7 @@ func (s *sim) hear() {
 	}
 }
 
-// expire drops what peers have told that is too old.
+// expire drops state of peers that is too old.
 func (x *exchange) expire(now time.Time) {
 	for _, in := range x.inboxes {
 		in.Expire(now)

@@ -8,7 +8,7 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/picker"
 )
 
-// started is a run that has not begun, for tests that change what there is.
+// started is a run that has not begun, for tests that change its endpoints.
 func started(t *testing.T, c Config) *sim {
 	t.Helper()
 	if err := c.fill(); err != nil {
@@ -21,7 +21,7 @@ func started(t *testing.T, c Config) *sim {
 	return s
 }
 
-// until the time has come, or all is over.
+// until the time is reached, or all is over.
 func (s *sim) until(at time.Duration) {
 	for s.open > 0 && s.agenda.heap[0].at < at {
 		s.advance()
@@ -43,9 +43,9 @@ func (s *sim) ready(t *testing.T, pods int) {
 	}
 }
 
-// TestANewPodIsFilled: one that joins four busy ones, of which nothing is known and which holds nothing, gets its part
-// of the requests though others hold what they begin with, and not so much more that it would be swamped. The literal
-// longest prefix leaves it alone at first, as the others hold the system prompt.
+// TestANewPodIsFilled: a pod that joins four busy ones, holds nothing and has no measurements yet gets its part of the
+// requests though others hold what they begin with, and not so much more that it would be swamped. The literal longest
+// prefix leaves it alone at first, as the others hold the system prompt.
 func TestANewPodIsFilled(t *testing.T) {
 	long(t)
 	joined := func(strategy string, speed float64) (part [3]float64, after float64) {
@@ -96,8 +96,8 @@ func TestANewPodIsFilled(t *testing.T) {
 	}
 }
 
-// TestUnequalGPUsAreComparedInSeconds: two of four pods are about three times as slow. The default learns so and gives
-// them less, and answers come sooner than under strategies that count tokens or requests and take all for equal.
+// TestUnequalGPUsAreComparedInSeconds: two of four pods are about three times as slow. The default learns this and sends
+// them less, and answers arrive sooner than under strategies that count tokens or requests and treat all pods as equal.
 func TestUnequalGPUsAreComparedInSeconds(t *testing.T) {
 	long(t)
 	unequal := func(strategy string) (slow float64, r *Result, rates [2]float64) {
@@ -106,7 +106,7 @@ func TestUnequalGPUsAreComparedInSeconds(t *testing.T) {
 		s := started(t, c)
 		for i := range s.pods[2:] {
 			e, err := enginemodel.New(enginemodel.Config{
-				NumBlocks: s.KVTokens / s.BlockTokens, BlockSize: s.BlockTokens, Time: profile(t, "70b-tp4-h100").Time, Seed: 1, Noise: uint64(i) + 9, //nolint:gosec // small
+				NumBlocks: s.KVTokens / s.BlockTokens, BlockSize: s.BlockTokens, Time: profile(t, "70b-tp4-h100").Time, Seed: 1, Noise: uint64(i) + 9,
 			})
 			if err != nil {
 				t.Fatal(err)

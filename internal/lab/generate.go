@@ -12,7 +12,7 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/trace"
 )
 
-// tokenTime is what a generated token is taken to last where nobody has measured it: in the timestamps of generated
+// tokenTime is the assumed time of a generated token without measurements: in the timestamps of generated
 // conversations, and when think times are read off timestamps.
 const tokenTime = 20 * time.Millisecond
 
@@ -41,16 +41,16 @@ func Generated() []string {
 //
 //	chat     conversations of a few short turns under three system prompts
 //	agentic  long conversations whose prompts grow by tool results, with short pauses; a few are very long
-//	rag      one system prompt, then one of 400 documents, of which some are asked for much more than others
-//	fanout   bursts of requests that share a long prefix that nobody has computed yet
+//	rag      one system prompt, then one of 400 documents; some are requested much more often than others
+//	fanout   bursts of requests that share a long prefix that no pod has computed yet
 //
 // It fails for a name it does not know.
 func Generate(name string, n int, seed uint64) (*Workload, error) {
 	generate, ok := generators[name]
 	if !ok {
-		return nil, fmt.Errorf("no workload is called %q (known: %v)", name, Generated())
+		return nil, fmt.Errorf("unknown workload %q (known: %v)", name, Generated())
 	}
-	g := &generator{rng: rand.New(rand.NewPCG(seed, 0x67656e6572617465))} //nolint:gosec // a simulation
+	g := &generator{rng: rand.New(rand.NewPCG(seed, 0x67656e6572617465))}
 	list := generate(g, n)
 	slices.SortStableFunc(list, func(a, b Request) int { return cmp.Compare(a.At, b.At) })
 	w := &Workload{
@@ -95,7 +95,7 @@ func (g *generator) turnsOf(mean float64) int {
 	return 1 + int(math.Log(1-g.rng.Float64())/math.Log(1-1/mean))
 }
 
-// conversation is a session whose prompts grow: each turn's prompt is the one before with its answer and something new.
+// conversation is a session whose prompts grow: each turn's prompt is the previous one with its answer and new text.
 type conversation struct {
 	start         time.Duration
 	first         []uint32 // what everything begins with
@@ -166,7 +166,8 @@ func (g *generator) rag(n int) []Request {
 	at := time.Duration(0)
 	for range n {
 		tokens := g.text(slices.Clone(docs[zipf.Uint64()]), g.length(60, 0.6))
-		list = append(list, Request{At: at, Session: g.sessions, Input: len(tokens), Output: g.length(180, 0.6), tokens: tokens, known: new(known)})
+		list = append(list, Request{At: at, Session: g.sessions, Input: len(tokens), Output: g.length(180, 0.6), tokens: tokens,
+			known: new(known)})
 		g.sessions++
 		at += g.pause(60 * time.Millisecond)
 	}
@@ -180,7 +181,8 @@ func (g *generator) fanout(n int) []Request {
 		at := burst
 		for range 4 + g.rng.IntN(28) {
 			tokens := g.text(slices.Clone(shared), g.length(400, 0.7))
-			list = append(list, Request{At: at, Session: g.sessions, Input: len(tokens), Output: g.length(150, 0.5), tokens: tokens, known: new(known)})
+			list = append(list, Request{At: at, Session: g.sessions, Input: len(tokens), Output: g.length(150, 0.5), tokens: tokens,
+				known: new(known)})
 			g.sessions++
 			at += g.pause(40 * time.Millisecond)
 		}

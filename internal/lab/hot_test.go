@@ -24,9 +24,9 @@ func hot(rate float64, n int) *Workload {
 	return FromTrace("hot", list)
 }
 
-// TestAHotPrefixIsOnAsManyPodsAsItsTrafficNeeds: on one while one can serve it, on more the more requests come, in equal
-// parts, and on all when it takes all. Nowhere is it computed more often than by who only looks at the load, nor are
-// answers much later.
+// TestAHotPrefixIsOnAsManyPodsAsItsTrafficNeeds: on one pod while one can serve it, on more pods the more requests arrive,
+// in equal parts, and on all when it needs all. Nowhere is it computed more often than by a strategy that only looks at the
+// load, nor are answers much later.
 func TestAHotPrefixIsOnAsManyPodsAsItsTrafficNeeds(t *testing.T) {
 	long(t)
 	const pods, requests = 8, 400

@@ -19,11 +19,11 @@ const firstLine = 64 << 10
 
 var errNoRequests = errors.New("it has no requests")
 
-// Read reads a workload: a trace in Mooncake's format or in that of the Azure traces, or a decision log, plain or gzip.
-// Which of them it is shows in the first line: that of an Azure trace is its header, that of a log names the strategy.
-// skipped are the lines of a log that are no records. It fails where there is no request.
+// Read reads a workload: a trace in Mooncake's format or in that of the Azure traces, or a decision log, plain or gzip. The
+// first line shows which: that of an Azure trace is its header, that of a log names the strategy. skipped are the lines of
+// a log that are no records. It fails if there is no request.
 //
-// Logs and Azure traces tell arrivals to the millisecond; those of one millisecond keep their order.
+// Logs and Azure traces have arrivals to the millisecond; those of one millisecond keep their order.
 func Read(name string, r io.Reader) (w *Workload, skipped decisionlog.Skipped, err error) {
 	in := bufio.NewReaderSize(r, firstLine)
 	if magic, _ := in.Peek(2); bytes.Equal(magic, []byte{0x1f, 0x8b}) {
@@ -61,7 +61,7 @@ func Read(name string, r io.Reader) (w *Workload, skipped decisionlog.Skipped, e
 	return w, skipped, nil
 }
 
-// isLog tells whether the first whole line is one of a decision log.
+// isLog reports whether the first complete line is one of a decision log.
 func isLog(in *bufio.Reader) bool {
 	head, _ := in.Peek(firstLine)
 	for line := range bytes.Lines(head) {

@@ -58,7 +58,7 @@ func TestAPickersLogIsAWorkload(t *testing.T) {
 		}
 		sessions[a.Session] = b.Session
 	}
-	// Ids stand for 512 tokens, and a part of fewer is known only as far as its blocks are whole.
+	// Ids cover 512 tokens, and a part of fewer is known only as far as its blocks are full.
 	c.Workload, c.Decisions = again, nil
 	if second := run(t, c); math.Abs(second.HitRatio-first.HitRatio) > 0.1 || second.Requests != first.Requests {
 		t.Errorf("%d requests with %.3f hits, were %d with %.3f", second.Requests, second.HitRatio, first.Requests, first.HitRatio)
@@ -81,8 +81,8 @@ func TestATraceIsNoLog(t *testing.T) {
 	}
 }
 
-// TestWhatNoEngineAnsweredIsCounted: requests that were refused when they were logged are not played, and are told; a log
-// without any others is an error, and answers of no tokens get one.
+// TestWhatNoEngineAnsweredIsCounted: requests that were refused when they were logged are not played, and are counted in the
+// report; a log without any others is an error, and answers of no tokens get one.
 func TestWhatNoEngineAnsweredIsCounted(t *testing.T) {
 	line := func(ms int, outcome string) string {
 		return fmt.Sprintf(`{"timestamp":%d,"input_length":600,"output_length":0,"hash_ids":[1,2],"strategy":"s","outcome":%q}`+"\n", ms, outcome)
@@ -102,7 +102,7 @@ func TestWhatNoEngineAnsweredIsCounted(t *testing.T) {
 	}
 }
 
-// TestAnAzureTraceIsAWorkload without prefixes: it arrives as told, and no cache finds anything.
+// TestAnAzureTraceIsAWorkload without prefixes: requests arrive as recorded, and no cache finds anything.
 func TestAnAzureTraceIsAWorkload(t *testing.T) {
 	text := trace.AzureHeader + "\n"
 	for i := range 60 {

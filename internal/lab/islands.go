@@ -12,7 +12,7 @@ type Islands struct {
 	Away int
 	// Way is how long a request takes there and its answer back, in sum.
 	Way time.Duration
-	// Crossing tells when pickers send a request there.
+	// Crossing reports when pickers send a request there.
 	Crossing picker.Crossing
 	// Untold leaves out of what the pickers know that there are islands.
 	Untold bool
@@ -71,7 +71,7 @@ func (s *sim) answer(what kind, slot int) {
 	s.answered(what, slot)
 }
 
-// answered is what comes of it there.
+// answered handles the first token or the end of an answer from there.
 func (s *sim) answered(what kind, slot int) {
 	if what == begins {
 		s.begin(slot)

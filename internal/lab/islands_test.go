@@ -29,8 +29,9 @@ func elsewhere(r *Result) float64 {
 	return float64(n) / float64(all)
 }
 
-// TestAnIslandIsLeftWhenThatPays: with the way priced fewer requests go far than without, all the fewer the longer it is,
-// and first tokens come sooner; but some do, and all are answered sooner than where the island is left as a last resort.
+// TestAnIslandIsLeftWhenThatPays: with the way priced fewer requests are sent far than without, all the fewer the longer it
+// is, and first tokens arrive sooner; but some are, and all are answered sooner than where the island is left as a last
+// resort.
 func TestAnIslandIsLeftWhenThatPays(t *testing.T) {
 	long(t)
 	last := 1.0
@@ -61,7 +62,8 @@ func TestAnIslandIsLeftWhenThatPays(t *testing.T) {
 	}
 }
 
-// TestTheWayTakesItsTime: who goes far waits for the way there and back, at least; a way of no length is none.
+// TestTheWayTakesItsTime: a request to a distant island takes at least the way there and back; a way of length 0 is the same
+// as none.
 func TestTheWayTakesItsTime(t *testing.T) {
 	c := apart(t, 1, 0)
 	without := c

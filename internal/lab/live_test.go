@@ -54,7 +54,7 @@ func TestTheLabsPolicyIsTheAPIs(t *testing.T) {
 		t.Errorf("sessions go by %+v, want %+v", got.SessionKeys[0], key)
 	}
 	ignored := cmpopts.IgnoreFields(picker.PolicySpec{}, "SessionKeys", "Admission", "LogPercent", "AnswerHeaders", "TokenBudget",
-		"EngineTokenBudget", "EngineTokens", "RetryConnect", "RetryServerError", "FirstByte")
+		"EngineTokenBudget", "EngineTokens", "RetryConnect", "RetryReset", "RetryServerError", "FirstByte")
 	if diff := cmp.Diff(want, got, ignored); diff != "" {
 		t.Errorf("(-api +lab):\n%s", diff)
 	}
@@ -70,7 +70,7 @@ type beside struct {
 	compared, matched, far int
 }
 
-// newBeside sets up both. The live picker goes by the API's own defaults, with the lab's strategy and nobody who waits.
+// newBeside sets up both. The live picker uses the API's own defaults, with the lab's strategy and without waiting requests.
 func newBeside(t *testing.T, c Config) *beside {
 	t.Helper()
 	if err := c.fill(); err != nil {
@@ -95,7 +95,7 @@ func newBeside(t *testing.T, c Config) *beside {
 	return &beside{sim: s, t: t, live: live, open: map[int]*picker.Decision{}}
 }
 
-// word is what a picker is told of a request: begins or ends.
+// word is an event of a request that a picker receives: it begins or ends.
 type word struct {
 	what    kind
 	slot    int

@@ -14,9 +14,9 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/tenant"
 )
 
-// Overload is a test of admission: to a fleet come so many times as many sessions as it can serve, each at its own pace. A
-// turn comes some time after the answer to the one before; one that is refused is sent again after the Retry-After that
-// the client was told, at most Retries times, and who is refused once more gives the session up.
+// Overload is a test of admission: a fleet receives a multiple of the sessions that it can serve, each at its own pace. A
+// turn arrives some time after the answer to the one before; one that is refused is sent again after its Retry-After, at
+// most Retries times; after a further refusal the client gives up the session.
 type Overload struct {
 	// Config is the fleet, the workload, the strategy and the seed.
 	Config
@@ -24,19 +24,19 @@ type Overload struct {
 	Saturation float64
 	// Factor of the rate that saturates the fleet.
 	Factor float64
-	// Slowdown is how many times its unloaded time a first token may take: what the prefill of the whole prompt takes on
-	// a pod that has nothing to do and holds nothing of it.
+	// Slowdown is how many times its unloaded time a first token can take: the time that the prefill of the entire prompt
+	// takes on an idle pod that holds nothing of it.
 	Slowdown float64
 	// Tenants are their parts of the sessions; all have the same weight. A session is one tenant's.
 	Tenants []float64
 }
 
-// Pressure is what came of a run in the second half of its horizon.
+// Pressure is the result of a run in the second half of its horizon.
 type Pressure struct {
 	Name string `json:"name"`
 	// Rate is how many times as often as in the workload sessions begin.
 	Rate float64 `json:"rate"`
-	// Offered are the requests a second that would come if each was answered at once, Answered those that had their first
+	// Offered are the requests a second that would arrive if each was answered at once, Answered those that had their first
 	// token, Prompt the prompt tokens of those answered a second, Computed those that were computed.
 	Offered  float64 `json:"offeredPerSecond"`
 	Answered float64 `json:"answeredPerSecond"`
@@ -45,11 +45,11 @@ type Pressure struct {
 	// InTime is the part of the admitted requests that had their first token in time; those whose time is not over at the
 	// end do not count.
 	InTime float64 `json:"inTime"`
-	// TTFTSeconds of the admitted requests, from when they were sent (the last time); who has no first token at the end
-	// has waited until then. Slowdown is TTFT over the unloaded time.
+	// TTFTSeconds of the admitted requests, from when they were sent (the last time); a request without a first token at
+	// the end has waited until then. Slowdown is TTFT over the unloaded time.
 	TTFTSeconds Times `json:"ttftSeconds"`
 	Slowdown    Times `json:"slowdown"`
-	// HitRatio of the whole run, GaveUp sessions of it.
+	// HitRatio of the entire run, GaveUp sessions of it.
 	HitRatio float64 `json:"hitRatio"`
 	GaveUp   int     `json:"gaveUp"`
 	// Shares are the tenants' parts of the computed tokens, and Unfair is how far the one that is farthest from its fair
@@ -70,7 +70,7 @@ type Pressured struct {
 // Run measures.
 func (o *Overload) Run(ctx context.Context) (*Pressured, error) {
 	if o.Horizon <= 0 || len(o.Workload.Requests) == 0 {
-		return nil, fmt.Errorf("%w: an overload wants a horizon and requests", errConfig)
+		return nil, fmt.Errorf("%w: an overload needs a horizon and requests", errConfig)
 	}
 	saturated, err := o.saturation(ctx)
 	if err != nil {
@@ -147,7 +147,7 @@ func (o *Overload) assign(w *Workload) *Workload {
 	out.Requests = slices.Clone(w.Requests)
 	for i := range out.Requests {
 		r := &out.Requests[i]
-		rng := rand.New(rand.NewPCG(uint64(r.Session), 0x74656e616e74)) //nolint:gosec // a simulation
+		rng := rand.New(rand.NewPCG(uint64(r.Session), 0x74656e616e74))
 		x := rng.Float64()
 		for t, part := range o.Tenants {
 			r.Tenant = tenantName(t)

@@ -6,9 +6,9 @@ import (
 	"time"
 )
 
-// TestUnderOverloadWhoIsAdmittedIsServedInTime: of three times the sessions that a fleet bears, nine of ten requests that are
-// admitted have their first token within twice the unloaded time, the fleet does as much as when it is saturated, and each
-// tenant has its fair share within a tenth. Without admission next to nobody is in time.
+// TestUnderOverloadWhoIsAdmittedIsServedInTime: of three times the sessions that a fleet bears, nine of ten requests that
+// are admitted have their first token within twice the unloaded time, the fleet does as much as when it is saturated, and
+// each tenant has its fair share within a tenth. Without admission almost no request is in time.
 //
 // The aim is nine tenths of the requests and of the prompt tokens of saturation; where sessions are long, or prompts so
 // short that few endpoints have them in time, one of the two is a little less (docs/admission.md).

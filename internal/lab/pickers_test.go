@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// TestPickersThatTellEachOtherChooseAsOneOnEveryWorkload: whatever comes, two and four pickers are within 5 % of one
+// TestPickersThatTellEachOtherChooseAsOneOnEveryWorkload: on every workload, two and four pickers are within 5 % of one
 // another and of a single one, in the mean time to the first token over four seeds.
 func TestPickersThatTellEachOtherChooseAsOneOnEveryWorkload(t *testing.T) {
 	long(t)

@@ -21,7 +21,7 @@ type pod struct {
 
 func (s *sim) newPod(i int) (*pod, error) {
 	e, err := enginemodel.New(enginemodel.Config{
-		NumBlocks: s.KVTokens / s.BlockTokens, BlockSize: s.BlockTokens, Time: s.Profile.Time, Uneven: s.Uneven, Seed: 1, Noise: uint64(i) + 1, //nolint:gosec // small
+		NumBlocks: s.KVTokens / s.BlockTokens, BlockSize: s.BlockTokens, Time: s.Profile.Time, Uneven: s.Uneven, Seed: 1, Noise: uint64(i) + 1,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("making pod %d: %w", i, err)
@@ -59,7 +59,7 @@ func (s *sim) endStep(i int) {
 			s.answer(ends, slot)
 		}
 	}
-	s.poll() // those who wait for this pod are in its next step
+	s.poll() // requests that wait for this pod are in its next step
 	s.step(i)
 }
 

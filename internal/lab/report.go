@@ -81,7 +81,7 @@ func (r *Report) WriteTable(w io.Writer, drops bool) error {
 	return nil
 }
 
-// writeDrops tells of the requests that runs did not send.
+// writeDrops lists the requests that runs did not send.
 func (r *Report) writeDrops(w io.Writer) {
 	seen := map[string]bool{}
 	for _, x := range r.Results {

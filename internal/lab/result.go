@@ -9,7 +9,7 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/picker"
 )
 
-// Result is what came of a run.
+// Result is the result of a run.
 type Result struct {
 	Strategy string `json:"strategy"`
 	// Requests that were sent and answered; Shed were turned away.
@@ -30,7 +30,7 @@ type Result struct {
 	Dropped Dropped `json:"dropped"`
 	// RequestsPerPod in the order of the pods.
 	RequestsPerPod []int `json:"requestsPerPod"`
-	// VirtualSeconds is how long the run took in virtual time, WallSeconds in ours.
+	// VirtualSeconds is how long the run took in virtual time, WallSeconds in real time.
 	VirtualSeconds float64 `json:"virtualSeconds"`
 	WallSeconds    float64 `json:"wallSeconds"`
 
@@ -42,7 +42,7 @@ type Result struct {
 
 	// AdapterLoads is how often pods brought an adapter in.
 	AdapterLoads int `json:"adapterLoads,omitempty"`
-	// Shadows compare other strategies with the one in force, summed over the pickers.
+	// Shadows compare other strategies with the applied one, summed over the pickers.
 	Shadows []picker.ShadowStats `json:"shadows,omitempty"`
 
 	ttft   []float64 // ascending

@@ -34,12 +34,12 @@ type Config struct {
 	Think bool
 	// Horizon ends the run, whatever is under way then; 0 waits for all.
 	Horizon time.Duration
-	// Retries are how often a client sends a turn again that was refused, after the Retry-After that it was told. Who is
-	// refused once more gives the session up. 0 takes clients who do not care: the next turn comes as if this one had been
+	// Retries are how often a client sends a turn again that was refused, after its Retry-After. After a further refusal
+	// the client gives up the session. With 0, clients ignore refusals: the next turn arrives as if this one had been
 	// answered.
 	Retries int
-	// Pickers share the requests by turns, each with its own index and load; 0 is 1. They tell each other what they have
-	// given the pods, as pickers do, unless NoExchange says that they do not.
+	// Pickers share the requests by turns, each with its own index and load; 0 is 1. They exchange what they have assigned
+	// to the pods, as pickers do, unless NoExchange is set.
 	Pickers    int
 	NoExchange bool
 	// EventLag is the time from the end of a step until the pickers have its cache events.
@@ -48,13 +48,13 @@ type Config struct {
 	ScrapeEvery time.Duration
 	// Seed of the arrivals and of the strategy's own chance.
 	Seed uint64
-	// Admission tells what happens when the fleet is full; the zero value lets nobody wait.
+	// Admission configures what happens when the fleet is full; with the zero value no request waits.
 	Admission picker.AdmissionSpec
 	// Adapters that the workload's requests are for; the zero value is for workloads without.
 	Adapters Adapters
 	// Islands are where the pods lie; the zero value is where the pickers are.
 	Islands Islands
-	// Shadows are strategies that the pickers compare with the one in force.
+	// Shadows are strategies that the pickers compare with the applied one.
 	Shadows []picker.ShadowSpec
 	// Decisions gets the pickers' decision log; nil keeps none.
 	Decisions picker.DecisionLog
@@ -90,7 +90,8 @@ func (c *Config) fill() error {
 	if c.ScrapeEvery == 0 {
 		c.ScrapeEvery = 200 * time.Millisecond
 	}
-	if c.Pods < 1 || c.Pods > 4096 || !(c.Speed > 0) || c.Pickers < 1 || c.Retries < 0 || c.Retries > 100 || c.EventLag < 0 || c.Islands.Away < 0 || c.Islands.Away > c.Pods || c.Islands.Way < 0 || c.BlockTokens < 1 || c.KVTokens < c.BlockTokens {
+	if c.Pods < 1 || c.Pods > 4096 || !(c.Speed > 0) || c.Pickers < 1 || c.Retries < 0 || c.Retries > 100 || c.EventLag < 0 ||
+		c.Islands.Away < 0 || c.Islands.Away > c.Pods || c.Islands.Way < 0 || c.BlockTokens < 1 || c.KVTokens < c.BlockTokens {
 		return fmt.Errorf("%w: %d pods of %d tokens in blocks of %d, speed %g, %d pickers, lag %v: out of range", errConfig,
 			c.Pods, c.KVTokens, c.BlockTokens, c.Speed, c.Pickers, c.EventLag)
 	}
@@ -121,7 +122,7 @@ type sim struct {
 
 	live    []*sent // by request, nil unless under way
 	refused []uint8 // by request, how often
-	open    int     // requests not ended yet, those to come included
+	open    int     // requests not ended yet, including future ones
 	waiting []waiting
 	news    []news // cache events under way to the pickers, in order
 	peers   exchange
@@ -142,7 +143,7 @@ type sent struct {
 	came, at time.Duration
 }
 
-// Run plays a workload and reports what came of it.
+// Run plays a workload and returns the result.
 func Run(c Config) (*Result, error) {
 	if err := c.fill(); err != nil {
 		return nil, err
@@ -205,7 +206,7 @@ func (s *sim) setUp() error {
 	}
 	var outboxes []*peer.Outbox
 	for i := range s.Pickers {
-		outboxes = append(outboxes, peer.NewOutbox(uint64(i)+1)) //nolint:gosec // few
+		outboxes = append(outboxes, peer.NewOutbox(uint64(i)+1))
 		p, err := s.newPicker(outboxes[i])
 		if err != nil {
 			return err
@@ -259,7 +260,8 @@ func (s *sim) newPicker(outbox *peer.Outbox) (*picker.Picker, error) {
 	}
 	for i := range s.Pods {
 		name := podName(i)
-		spec.Endpoints = append(spec.Endpoints, endpoint.Endpoint{ID: endpoint.ID{Pod: name}, Pod: name, Ready: true, Serving: true, RankHeader: -1})
+		spec.Endpoints = append(spec.Endpoints, endpoint.Endpoint{ID: endpoint.ID{Pod: name}, Pod: name, Ready: true, Serving: true,
+			RankHeader: -1})
 	}
 	s.settle(&spec)
 	p := picker.New(picker.Options{Now: s.clock, Island: home, NewStrategy: s.maker(), Peers: outbox, Decisions: s.Decisions})
@@ -303,7 +305,7 @@ func (s *sim) arrive(i int) {
 	s.send(i, prompt, d, err, s.now)
 }
 
-// knows tells whether what is known of a request's prompt holds in this run.
+// knows reports whether what is known of a request's prompt holds in this run.
 func (s *sim) knows(r *Request, prompt []uint32) bool {
 	k := r.known
 	if k == nil || r.Adapter != "" {
@@ -347,7 +349,7 @@ func (r *Request) header(name string) string {
 	return ""
 }
 
-// send sends a request that has come at a time to the engine that was chosen, which keeps the prompt.
+// send sends a request that arrived at a time to the engine that was chosen, which keeps the prompt.
 func (s *sim) send(i int, prompt []uint32, d *picker.Decision, err error, came time.Duration) {
 	if err != nil {
 		s.refuse(i, err)
@@ -367,7 +369,7 @@ func (s *sim) send(i int, prompt []uint32, d *picker.Decision, err error, came t
 	s.travel(i)
 }
 
-// refuse tells a client to come again, or that this was all.
+// refuse makes a client retry later, or give up the session.
 func (s *sim) refuse(i int, err error) {
 	var refusal *picker.Error
 	if int(s.refused[i]) < s.Retries && errors.As(err, &refusal) && refusal.RetryAfter > 0 {

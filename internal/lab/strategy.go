@@ -25,9 +25,10 @@ const cappedTurns = 8
 var five = []string{"lmetric", "load_only", "sticky", "unified", "capped"}
 
 // Strategies finds strategies by name: those of a RoutingPolicy with its defaults, the variants "LMetric/literal",
-// "LongestPrefix/literal", "Rendezvous/prefix" and "ApproximatePrefix/long" (4096 chunks of a prompt), and the names of the B3 routing policies: lmetric, load_only,
-// sticky, unified and capped, which "five" stands for. "all" is every strategy of a RoutingPolicy. A number behind a star,
-// as in "MarginalCost*4", is how many times as fast as learned the strategy takes engines for.
+// "LongestPrefix/literal", "Rendezvous/prefix" and "ApproximatePrefix/long" (4096 chunks of a prompt), and the names of the
+// B3 routing policies: lmetric, load_only, sticky, unified and capped ("five" names all of them). "all" is every strategy
+// of a RoutingPolicy. A number behind a star, as in "MarginalCost*4", is the factor by which the strategy overestimates the
+// learned speed of engines.
 func Strategies(names string) ([]Strategy, error) {
 	var list []Strategy
 	for name := range strings.SplitSeq(names, ",") {

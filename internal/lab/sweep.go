@@ -42,7 +42,7 @@ type Matrix struct {
 	Parallel int
 }
 
-// Cell is a configuration of a sweep with what came of it.
+// Cell is a configuration of a sweep with its result.
 type Cell struct {
 	Workload string  `json:"workload"`
 	Pods     int     `json:"pods"`
@@ -104,14 +104,15 @@ func (m *Matrix) Cells() []*Cell {
 				chosen = []fleet{fleets[k], fleets[n-1-k]} // the last is the first with every factor changed
 			}
 			for _, f := range chosen {
-				cells = append(cells, &Cell{Workload: w.Name, Pods: f.pods, KVTokens: f.kv, Profile: f.profile.Name, Load: load, workload: w, profile: f.profile})
+				cells = append(cells, &Cell{Workload: w.Name, Pods: f.pods, KVTokens: f.kv, Profile: f.profile.Name, Load: load, workload: w,
+					profile: f.profile})
 			}
 		}
 	}
 	return cells
 }
 
-// Run runs every strategy in every configuration. progress is told of each that is done.
+// Run runs every strategy in every configuration. progress is called for each that is done.
 func (m *Matrix) Run(ctx context.Context, progress func(done, all int, c *Cell)) ([]*Cell, error) {
 	cells := m.Cells()
 	work := make(chan *Cell)
@@ -206,8 +207,8 @@ const (
 	bisections = 6
 )
 
-// saturation is the speed at which a draw of a workload saturates a fleet under Unified, by bisection between nothing and
-// twice the speed at which the fleet would answer if all requests came at once.
+// saturation is the speed at which a draw of a workload saturates a fleet under Unified, by bisection between 0 and twice
+// the speed at which the fleet would answer if all requests arrived at once.
 func saturation(ctx context.Context, c Config) (float64, error) {
 	n := len(c.Workload.Requests)
 	if n == 0 {
@@ -280,12 +281,12 @@ type Rank struct {
 	Hit float64 `json:"hit"`
 	// Wins is the number of configurations in which the strategy has the least mean time.
 	Wins int `json:"wins"`
-	// Incomparable strategies have not sent all requests. They are no one's best where
-	// others have.
+	// Incomparable strategies have not sent all requests. They are not the best of a
+	// configuration in which others have.
 	Incomparable bool `json:"incomparable"`
 }
 
-// Ranking of the strategies in the configurations, by TTFT. Those that were made to misjudge speeds are no one's best,
+// Ranking of the strategies in the configurations, by TTFT. Those that were made to misjudge speeds are never the best,
 // nor are those that have not sent all requests, unless there are no others.
 func Ranking(cells []*Cell) []Rank {
 	if len(cells) == 0 {
@@ -333,7 +334,7 @@ func Ranking(cells []*Cell) []Rank {
 	return ranks
 }
 
-// measures tells which strategies the others are held against: those that have sent all requests and know the engines'
+// measures reports which strategies the others are held against: those that have sent all requests and know the engines'
 // speeds; where there is none, those that have sent all; where there is none, all.
 func measures(ranks []Rank, scores []Score) []bool {
 	for _, fit := range []func(i int) bool{

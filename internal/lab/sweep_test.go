@@ -105,7 +105,8 @@ func TestSeedsDrawOtherWorkloads(t *testing.T) {
 	}
 }
 
-// TestAStarMakesAStrategyMisjudge: LMetric knows no speeds and stays as it is; who misjudges is no one's best.
+// TestAStarMakesAStrategyMisjudge: LMetric knows no speeds and stays as it is; a strategy with a rate error is never counted
+// as the best.
 func TestAStarMakesAStrategyMisjudge(t *testing.T) {
 	list, err := Strategies("MarginalCost*4,LMetric,LMetric*0.25")
 	if err != nil || list[0].Name != "MarginalCost*4" || list[0].RateError != 4 || list[2].RateError != 0.25 {

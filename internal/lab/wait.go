@@ -23,7 +23,7 @@ func (s *sim) wait(w waiting) {
 	if len(s.waiting) == 1 {
 		s.agenda.add(s.now+lookEvery, looks, 0)
 	}
-	s.poll() // it may have been refused at once, or have taken another's place
+	s.poll() // it might have been refused at once, or have taken another's place
 }
 
 // look lets pickers look at what time has changed.
@@ -37,7 +37,7 @@ func (s *sim) look() {
 	}
 }
 
-// poll sends those whose wait is over, until none is: each makes room for a look at the next.
+// poll sends the requests whose wait is over, until none is left: each makes room for a look at the next.
 func (s *sim) poll() {
 	for again := true; again; {
 		again = false

@@ -36,7 +36,7 @@ func (w *Workload) Drawn(seed uint64) (*Workload, error) {
 
 // Dropped counts the requests of a workload that a run does not send.
 type Dropped struct {
-	// Turns beyond the most that a session may have, and requests beyond the most of the run.
+	// Turns beyond the most that a session can have, and requests beyond the most of the run.
 	Turns    int `json:"turns"`
 	Requests int `json:"requests"`
 	// TooLong for the engines' context.
@@ -52,13 +52,13 @@ func (d Dropped) Total() int { return d.Turns + d.Requests + d.TooLong + d.Refus
 type Request struct {
 	// At is the arrival at normal speed, since the beginning.
 	At time.Duration
-	// Tick is how far behind At the arrival may lie: times are known no better. The seed of a run decides.
+	// Tick is how far behind At the arrival can lie: times are known no better. The seed of a run decides.
 	Tick time.Duration
 	// Session is the conversation's number, Turn the request's in it, from 0.
 	Session, Turn int
 	// Input and Output are lengths in tokens.
 	Input, Output int
-	// Tenant whose request it is; empty for nobody's in particular.
+	// Tenant of the request; empty for none.
 	Tenant string
 	// Adapter is the LoRA adapter that it is for; empty for the base model.
 	Adapter string
@@ -79,7 +79,7 @@ type known struct {
 	engine      *enginemodel.Known
 }
 
-// Prompt is the request's token ids. The caller may append to it but not change it.
+// Prompt is the request's token ids. The caller can append to it but not change it.
 func (r *Request) Prompt() []uint32 {
 	if r.tokens != nil {
 		return r.tokens[:len(r.tokens):len(r.tokens)]
@@ -87,13 +87,14 @@ func (r *Request) Prompt() []uint32 {
 	return trace.AppendTokens(make([]uint32, 0, r.Input+r.Output), r.blocks, r.Input)
 }
 
-// MaxChildren is how many different blocks may follow a block of a conversation: what more follow is shared by many,
+// MaxChildren is how many different blocks can follow a block of a conversation: what more follow is shared by many,
 // like a system prompt.
 const maxChildren = 8
 
-// FromTrace makes a workload of a trace. Where the trace does not tell sessions they are derived: a request continues
-// the session that brought its deepest block that was seen before, unless more than 8 different blocks follow that one
-// in the trace. Answers of no tokens get one: no engine generates fewer. The requests of one tick arrive at random times in it: within 3 s, and before the next tick.
+// FromTrace makes a workload of a trace. If the trace does not name sessions they are derived: a request continues the
+// session that brought its deepest block that was seen before, unless more than 8 different blocks follow that one in the
+// trace. Answers of no tokens get one: no engine generates fewer. The requests of one tick arrive at random times in it:
+// within 3 s, and before the next tick.
 func FromTrace(name string, list []trace.Request) *Workload {
 	w := &Workload{Name: name, Requests: make([]Request, len(list))}
 	sessions := newSessions(list)
@@ -213,7 +214,7 @@ func (w *Workload) Fitting(context int) *Workload {
 // arrivals are the times of the requests under a seed and a speed, each within its tick; those of a session keep their
 // order.
 func (w *Workload) arrivals(seed uint64, speed float64) []time.Duration {
-	rng := rand.New(rand.NewPCG(seed, 0x6172726976616c73)) //nolint:gosec // a simulation
+	rng := rand.New(rand.NewPCG(seed, 0x6172726976616c73))
 	out := make([]time.Duration, len(w.Requests))
 	last := map[int]time.Duration{}
 	for i := range w.Requests {

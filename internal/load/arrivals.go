@@ -2,10 +2,10 @@ package load
 
 import "time"
 
-// lately is how long arrivals count: their weight falls to a third in this time.
+// recently is how long arrivals count: their weight falls to a third in this time.
 const lately = 20 * time.Second
 
-// arrivals counts how often requests come, over the last while.
+// arrivals counts how often requests arrived recently.
 type arrivals struct {
 	n    float64 // decayed count
 	last time.Time
@@ -32,7 +32,7 @@ type standing struct {
 	last      time.Time
 }
 
-// set tells that the number is n from now on.
+// set reports that the number is n from now on.
 func (s *standing) set(now time.Time, n int) {
 	s.mean = s.at(now)
 	s.now, s.last = float64(n), now

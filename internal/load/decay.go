@@ -8,7 +8,8 @@ import (
 // halved is what is left of 1 after so many half-lives, 2^-x, for x of at least 0: to 3 parts in a billion, which is far
 // more than any weight here needs, in a third of the time of math.Exp2. A pick asks for three of them of each endpoint.
 //
-// Whole half-lives go into the exponent; the rest is a polynomial that is 2^-x in the seven Chebyshev nodes of [0, 1].
+// The integer part of x is added to the exponent; the rest is a polynomial that equals 2^-x in the seven Chebyshev nodes of
+// [0, 1].
 func halved(x float64) float64 {
 	if !(x < 1000) {
 		return 0

@@ -81,8 +81,8 @@ func TestReadLeavesNothingBehind(t *testing.T) {
 	}
 }
 
-// TestWhatIsLeftEndsWhateverIsPredicted: a request of which nobody tells is not counted for as long as a speed that was
-// learned from nonsense says.
+// TestWhatIsLeftEndsWhateverIsPredicted: a request without further reports is not counted for as long as a speed that was
+// learned from nonsense predicts.
 func TestWhatIsLeftEndsWhateverIsPredicted(t *testing.T) {
 	tr := Tracker{rate: known(1e-6)}
 	b := tr.Book(at(0), WorkOf(1000, 0), true)

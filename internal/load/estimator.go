@@ -27,42 +27,43 @@ func (w Work) minus(v Work) Work {
 
 func (w Work) times(f float64) Work { return Work{w.Tokens * f, w.Pairs * f, w.Context * f} }
 
-// Speed says how long work takes, in seconds: Overhead for each prefill, PerToken and PerPair of it, and PerContext for
-// each token of context that is decoded meanwhile, in each step.
+// Speed is how long work takes, in seconds: Overhead for each prefill, PerToken and PerPair of it, and PerContext for each
+// token of context that is decoded meanwhile, in each step.
 type Speed struct{ Overhead, PerToken, PerPair, PerContext float64 }
 
 // stepTokens is how many tokens an engine is taken to prefill in a step, at most: what vLLM does on large GPUs.
 const stepTokens = 8192
 
-// Steps that prefilling so many tokens takes, at least 1: each of them reads the context that is decoded anew.
+// Steps that prefilling so many tokens takes, at least 1: each of them reads the context that is decoded again.
 func Steps(tokens float64) float64 { return max(1, tokens/stepTokens) }
 
 // Seconds that work takes, without the overhead.
 func (s Speed) Seconds(w Work) float64 { return s.PerToken*w.Tokens + s.PerPair*w.Pairs }
 
 const (
-	// fade is how long what was learned is believed without a new sample: its weight halves in this time. An endpoint
-	// that once was slow is tried again, and then teaches anew.
+	// fade is how fast learned values lose weight without a new sample: the weight halves in this time. An endpoint that
+	// once was slow is tried again, and then learned again.
 	fade = 30 * time.Second
-	// believed is the trust from which on something is claimed to be known.
+	// believed is the trust from which on a value counts as known.
 	believed = 0.3
-	// surprise is the most that a sample may differ from the prediction by, as a factor: one pause of an engine is no
-	// new rate, nor is one prompt of which more was cached than known. A lasting change is followed within a few samples.
+	// surprise is the most that a sample can differ from the prediction by, as a factor: a single pause of an engine is not
+	// a new rate, nor is a single prompt with more cached tokens than known. A lasting change is followed within a few
+	// samples.
 	surprise = 3
-	// unknownRate stands in for the rate in predictions until it is learned, tokens/s: slow, so that a predicted end
-	// comes late rather than early.
+	// unknownRate is the rate in predictions until it is learned, tokens/s: slow, so that a prediction is late rather than
+	// early.
 	unknownRate = 2000
-	// drift is how much of the first uncertainty comes back with each sample: engines change with what they decode
+	// drift is how much of the initial uncertainty is added back with each sample: engines change with what they decode
 	// meanwhile. About the last hundred samples count.
 	drift = 0.0005
-	// alone is the part of that which comes back to each coefficient by itself.
+	// alone is the part of drift that is added to each coefficient by itself.
 	alone = 0.05
 	// A sample's standard deviation is noiseFloor seconds and noisePart of its prediction: steps end when they end.
 	noiseFloor, noisePart = 0.02, 0.25
 	// stale is the wait in seconds that adds as much again: what of a prompt has to be computed was counted before the
 	// wait, and caches change in it.
 	stale = 5
-	// longest is the most seconds that a sample may take: what takes longer is due to a clock that was set.
+	// longest is the most seconds that a sample can take: what takes longer is due to a clock that was set.
 	longest = 600
 )
 
@@ -128,7 +129,7 @@ func (e *estimator) learn(now time.Time, w Work, decoding, seconds, waited float
 		variance += x[i] * px[i]
 	}
 	for i := range px {
-		// No coefficient is less than that of any engine: a sample that says so has found another reason.
+		// No coefficient is less than that of any engine: a lower sample has another cause.
 		e.c[i] = math.Max(e.c[i]+px[i]/variance*(seconds-predicted), least[i])
 		for j := range px {
 			e.p[i][j] -= px[i] * px[j] / variance
@@ -139,7 +140,7 @@ func (e *estimator) learn(now time.Time, w Work, decoding, seconds, waited float
 
 // doubt brings a part of the first uncertainty back, most of it along the coefficients: what changes on an engine makes
 // all of it faster or slower. So the parts that tokens and pairs have in it stay as they were learned from samples of
-// many kinds, however alike those of late are.
+// many kinds, however alike those recently are.
 func (e *estimator) doubt(part float64) {
 	for i := range e.p {
 		for j := range e.p {
@@ -149,7 +150,7 @@ func (e *estimator) doubt(part float64) {
 	}
 }
 
-// ignorance is the variance of a coefficient of which nothing is known but its size, at least that of fast GPUs.
+// ignorance is the variance of a coefficient if only its order of magnitude is known, at least that of fast GPUs.
 func (e *estimator) ignorance(i int) float64 {
 	u := max(uncertainty[i], e.c[i])
 	return u * u
@@ -169,7 +170,7 @@ func (e *estimator) certainty() float64 {
 	return 1 - min(1, e.p[1][1]/e.ignorance(1))
 }
 
-// learned gives the speed, zero until known, and how far it is to be believed, 0 to 1.
+// learned returns the speed, zero until known, and how reliable it is, 0 to 1.
 func (e *estimator) learned(now time.Time) (Speed, float64) {
 	if e.certain == 0 {
 		return Speed{}, 0

@@ -1,8 +1,8 @@
-// Package load counts what each endpoint has to do: requests in flight, prompt tokens still to prefill, requests
-// decoding; and learns how fast it prefills.
+// Package load counts the work of each endpoint: requests in flight, prompt tokens still to prefill, requests decoding. It
+// also learns how fast each endpoint prefills.
 //
-// Everything is counted at the pick, before the request has left the picker, and released exactly once however the
-// request ends. Other pickers' counters are added as they tell them (Peer, Share). Time is passed in.
+// Everything is counted at the pick, before the request has left the picker, and released exactly once however the request
+// ends. Other pickers' counters are added as they report them (Peer, Share). Time is passed in.
 package load
 
 import (
@@ -11,10 +11,12 @@ import (
 	"time"
 )
 
-// metricsFresh is how long the engine's own figures are believed.
+// metricsFresh is how long the engine's own figures are used.
 const metricsFresh = 2 * time.Second
 
 // View is an endpoint's load at one moment: what this picker has given it, and what its peers have.
+//
+// It has many fields because strategies and admission read one consistent copy of all that is learned.
 type View struct {
 	// InFlight requests, all of them.
 	InFlight int
@@ -23,21 +25,25 @@ type View struct {
 	// PendingTokens and PendingPairs are the work that still has to be prefilled, after what the engine should have
 	// done of it meanwhile. The pairs of what peers have sent are among the tokens, by what they cost.
 	PendingTokens, PendingPairs float64
-	// Overdue is by how much, in seconds, the first of the pending prefills takes longer than predicted: it may wait for
+	// Overdue is by how much, in seconds, the first of the pending prefills takes longer than predicted: it might wait for
 	// KV blocks, or for a place among those that decode.
 	Overdue float64
-	// Due is how long it is until the first token of one of the pending prefills has to come, the earliest that is still
-	// to come; 0 where nobody has said.
+	// Due is how long it is until the first token of one of the pending prefills is due, the earliest that is not late yet;
+	// 0 if none has a deadline.
 	Due time.Duration
-	// PendingContext is the prompts that are still to be prefilled, in tokens with what is cached of them, but for those
+	// Lead is by what factor the engine is faster than is assumed while nothing is learned, as its reports show; at
+	// least 1. Idle: it reports that it has nothing to do, and nothing was sent there since.
+	Lead float64
+	Idle bool
+	// PendingContext is the prompts that are still to be prefilled, in tokens including their cached ones, except for those
 	// that peers have sent.
 	PendingContext float64
-	// Peers is the part of InFlight, Decoding and PendingTokens that other pickers have told of.
+	// Peers is the part of InFlight, Decoding and PendingTokens that other pickers have reported.
 	Peers PeerView
-	// Utilisation is the part of the time that the prefills take that this picker sends, of late: above 1 more comes
-	// than the engine can do.
+	// Utilisation is the share of recent time that the prefills sent by this picker take: above 1 more work arrives than
+	// the engine can do.
 	Utilisation float64
-	// Queue is the mean number of this picker's requests that were prefilled or waited for it, of late.
+	// Queue is the mean number of this picker's requests that were prefilled or waited for it, recently.
 	Queue float64
 	// DecodingTokens is the context of the requests that decode: their prompts, in tokens.
 	DecodingTokens float64
@@ -50,10 +56,10 @@ type View struct {
 	// Overhead is the learned fixed time to a first token, seconds; ContextSeconds is what it takes longer for each of
 	// DecodingTokens.
 	Overhead, ContextSeconds float64
-	// Trust is how far Rate, PairSeconds and Overhead are to be believed, 0 to 1: it fades while the endpoint serves
-	// nothing that could teach.
+	// Trust is how reliable Rate, PairSeconds and Overhead are, 0 to 1: it fades while the endpoint serves no request from
+	// which they can be learned.
 	Trust float64
-	// Prompted is the prompt tokens that this picker has sent of late, and Computed those of them that were in no cache.
+	// Prompted is the prompt tokens that this picker has sent recently, and Computed those of them that were in no cache.
 	Prompted, Computed float64
 	// KVUsage is the engine's report of KV blocks in use, 0 to 1; 0 when there is no fresh report.
 	KVUsage float64
@@ -61,6 +67,8 @@ type View struct {
 	KVTokens int
 	// Waiting is the engine's report of its waiting queue; 0 when there is no fresh report.
 	Waiting int
+	// Rejections is the engine's last count of the requests that it has refused by a limit of its queue.
+	Rejections float64
 	// Slots is how many requests the engine runs at a time, as its reports have let it seem; 0 when it is not known.
 	Slots int
 	// MaxAdapters is how many LoRA adapters the engine runs at once, and Adapters those that it runs or has requests
@@ -75,13 +83,20 @@ type PeerView struct {
 	PendingTokens      float64
 }
 
-// Report is what an engine says of itself.
+// Report is what an engine reports about itself.
 type Report struct {
 	Running, Waiting int
 	KVUsage          float64
 	KVTokens         int
-	MaxAdapters      int
-	Adapters         string
+	// BlockTokens is the size of the engine's blocks in tokens, 0 when it is not known.
+	BlockTokens int
+	// Blocks is the number of physical blocks of the engine's GPU tier, 0 when it is not known.
+	Blocks int
+	// Speculates says that the engine decodes speculatively.
+	Speculates  bool
+	MaxAdapters int
+	Adapters    string
+	Rejections  float64 // by a limit of its queue, since it started
 }
 
 // Tracker counts the load of one endpoint. It is safe for concurrent use.
@@ -96,7 +111,7 @@ type Tracker struct {
 	queue      standing // mean number of prefilling
 	decoding   float64  // context of those whose prefill has ended
 	inFlight   int
-	left       bookings // of which nobody tells the end
+	left       bookings // whose end will not be reported
 	// lastEnd is when the last prefill ended.
 	lastEnd time.Time
 	version uint64 // counts the changes of all that
@@ -112,6 +127,7 @@ type Tracker struct {
 	// idled is when the engine reported last that requests waited though it prefilled nothing.
 	idled time.Time
 	slots slots
+	lead  float64 // 0 while no report has shown any
 }
 
 // sample is work that an engine has done from a time to another.
@@ -126,23 +142,6 @@ type sample struct {
 
 // together is how near ends of prefills are that belong to one step of an engine. Steps take longer.
 const together = 3 * time.Millisecond
-
-// Booking is one request's share of an endpoint's load.
-type Booking struct {
-	tracker *Tracker
-	// work of the prefill; ahead is what was pending before it, that of peers included.
-	work, ahead Work
-	seconds     float64 // that the work should take by itself
-	start       time.Time
-	// expected is when the prefill should be over, for requests that do not tell (not streamed).
-	expected time.Time
-	streamed bool
-	due      time.Time // when the first token has to come; zero if nobody has said
-	ends     time.Time // of a booking that was left: when it should be over
-	taught   bool      // its work is in a sample
-	done     bool      // prefill has ended
-	released bool
-}
 
 // Book counts a request with the work of its prefill. Only requests with streamed answers train the rate; for the
 // others the end of the prefill is predicted.
@@ -166,27 +165,7 @@ func (t *Tracker) Book(now time.Time, work Work, streamed bool) *Booking {
 	return b
 }
 
-// Seconds that the engine should need for the prefill by itself, as was known at the booking.
-func (b *Booking) Seconds() float64 { return b.seconds }
-
-// SetDue says when the first token has to come; the zero time says nothing.
-func (b *Booking) SetDue(due time.Time) {
-	if due.IsZero() {
-		return // nearly all requests: they need not wait for the lock
-	}
-	t := b.tracker
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if b.done {
-		return
-	}
-	if b.due.IsZero() {
-		t.dues++
-	}
-	b.due = due
-}
-
-// due is how long it is until the first token of a pending prefill has to come, those that are late already aside.
+// due is how long it is until the first token of a pending prefill is due, ignoring those that are late already.
 func (t *Tracker) due(now time.Time) (first time.Duration) {
 	if t.dues == 0 {
 		return 0
@@ -199,20 +178,17 @@ func (t *Tracker) due(now time.Time) (first time.Duration) {
 	return first
 }
 
-// predicted is how long the prefill should take from the booking on.
-func (b *Booking) predicted() time.Duration { return b.tracker.predict(b.ahead.plus(b.work)) }
-
 // predict how long work should take.
 func (t *Tracker) predict(work Work) time.Duration {
 	speed := t.rate.speed()
 	return duration(speed.Overhead + speed.PerContext*t.decoding*Steps(work.Tokens) + speed.Seconds(work))
 }
 
-// usualContext is the length of a prompt that decodes of which nothing is known, in tokens.
+// usualContext is the assumed length of a decoding prompt of unknown length, in tokens.
 const usualContext = 2000
 
-// decodingWith is the context that is decoded, with so many requests of peers: their prompts are taken to be as long as
-// ours.
+// decodingWith is the context that is decoded, with so many requests of peers: their prompts are assumed to be as long as
+// this picker's.
 func (t *Tracker) decodingWith(peers int) float64 {
 	mean := float64(usualContext)
 	if n := t.inFlight - len(t.prefilling); n > 0 {
@@ -221,99 +197,22 @@ func (t *Tracker) decodingWith(peers int) float64 {
 	return t.decoding + mean*float64(peers)
 }
 
-// FirstToken tells that the request's first token has come back: its prefill has ended, and the time since the end of
-// the prefill before it is a sample of the endpoint's speed.
-func (b *Booking) FirstToken(now time.Time) { b.prefilled(now) }
-
-// Announced tells that the endpoint has announced the last block of the prompt, which comes with the same step of the
-// engine as the first token.
-func (b *Booking) Announced(now time.Time) { b.prefilled(now) }
-
-func (b *Booking) prefilled(now time.Time) {
-	t := b.tracker
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if b.done || b.released {
-		return
-	}
-	if b.streamed && b.expected.IsZero() {
-		t.teach(b, now)
-	}
-	t.endPrefill(b, now)
-}
-
-// teach adds the end of a prefill to the latest sample, or learns that and begins the next. Engines prefill in order of
-// arrival, so that everything before b is done as well. What has ended without teaching is counted here too.
-func (t *Tracker) teach(b *Booking, now time.Time) {
-	work, first := t.skipped, b
-	t.skipped = Work{}
-	for _, other := range t.prefilling {
-		if !other.taught {
-			if first == b && other.start.Before(b.start) {
-				first = other
-			}
-			work = work.plus(other.work)
-			t.pending = t.pending.minus(other.work)
-			other.taught = true
-		}
-		if other == b {
-			break
-		}
-	}
-	if t.sample.to.IsZero() || now.Sub(t.sample.to) > together {
-		t.learn()
-		t.sample = sample{from: t.sample.to, decoding: t.decoding}
-		for _, since := range []time.Time{first.start, t.peersEnd} {
-			if t.sample.from.Before(since) && since.Before(now) {
-				t.sample.from = since
-			}
-		}
-	}
-	t.sample.work, t.sample.to = t.sample.work.plus(work), now
-	t.sample.starved = t.sample.starved || t.starved(now)
-	t.sample.waited = max(t.sample.waited, t.sample.from.Sub(first.start))
-}
-
-// starving is the KV use above which prefills may have waited for blocks, which teaches nothing of the engine's speed.
+// starving is the KV use above which prefills might have waited for blocks, which teaches nothing of the engine's speed.
 const starving = 0.85
 
-// starved tells whether the latest sample has time in it in which prefills waited for KV blocks or for a place among the
+// starved reports whether the latest sample has time in it in which prefills waited for KV blocks or for a place among the
 // requests that run.
 func (t *Tracker) starved(now time.Time) bool {
 	return t.report.KVUsage > starving && now.Sub(t.reported) <= metricsFresh || t.idled.After(t.sample.from)
 }
 
-// learn the latest sample, once it is whole.
+// learn from the latest sample, once it is complete.
 func (t *Tracker) learn() {
 	s := &t.sample
 	if s.work.Tokens > 0 && !s.starved {
 		t.rate.learn(s.to, s.work, s.decoding, s.to.Sub(s.from).Seconds(), s.waited.Seconds())
 	}
 	s.work = Work{}
-}
-
-// EndPrefill tells that the prefill has ended without a time to learn from.
-func (b *Booking) EndPrefill(now time.Time) {
-	t := b.tracker
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.endPrefill(b, now)
-}
-
-// Release takes the request off the endpoint, whatever became of it. Only the first call counts; calls on nil do
-// nothing.
-func (b *Booking) Release(now time.Time) {
-	if b == nil {
-		return
-	}
-	t := b.tracker
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if b.released {
-		return
-	}
-	t.endPrefill(b, now)
-	t.release(b)
 }
 
 // release takes a request off whose prefill has ended.
@@ -337,6 +236,7 @@ func (t *Tracker) Observe(at time.Time, r Report) {
 	}
 	pending, _, _ := t.pendingNow(at)
 	t.slots.observe(at, &r, pending.Tokens)
+	t.follow(at, &r)
 	t.settle(at)
 }
 
@@ -346,7 +246,7 @@ func (t *Tracker) View(now time.Time) (v View) {
 	return v
 }
 
-// Read sets v to the load now. It is View without a copy, for those who look at many endpoints.
+// Read sets v to the load now. It is View without a copy, for callers that read many endpoints.
 func (t *Tracker) Read(now time.Time, v *View) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -356,11 +256,12 @@ func (t *Tracker) Read(now time.Time, v *View) {
 	}
 	all, own, overdue := t.pendingNow(now)
 	decoding := t.inFlight - len(t.prefilling)
-	*v = View{} // and then what there is, one by one: a literal would be made elsewhere and copied
+	*v = View{} // field by field: a literal would be built elsewhere and copied
 	v.PendingTokens, v.PendingPairs, v.PendingContext = all.Tokens, all.Pairs, all.Context
 	v.Overdue, v.Due = overdue, t.due(now)
 	v.Utilisation, v.Queue, v.Prefilling = t.arrivals.rate(now), t.queue.at(now), len(t.prefilling)
 	v.Prompted, v.Computed = t.reuse.prompted, t.reuse.computed
+	v.Rejections = t.report.Rejections
 	v.KVTokens, v.Peers = t.report.KVTokens, t.peerView(now)
 	v.InFlight = t.inFlight + v.Peers.InFlight
 	v.Slots = t.slots.now(now)
@@ -371,6 +272,7 @@ func (t *Tracker) Read(now time.Time, v *View) {
 		v.Rate, v.PairSeconds, v.Trust = 1/speed.PerToken, speed.PerPair, trust
 		v.Overhead, v.ContextSeconds = speed.Overhead, speed.PerContext
 	}
+	v.Lead, v.Idle = max(1, t.lead), t.idleNow(now)
 	if now.Sub(t.reported) <= metricsFresh {
 		v.KVUsage, v.Waiting = t.report.KVUsage, t.report.Waiting
 		v.MaxAdapters, v.Adapters = t.report.MaxAdapters, t.report.Adapters
@@ -409,7 +311,7 @@ func (t *Tracker) endPrefill(b *Booking, now time.Time) {
 	}
 }
 
-// expire ends the prefills that nobody will report and that should be over.
+// expire ends the prefills that will not be reported and whose expected end has passed.
 func (t *Tracker) expire(now time.Time) {
 	for i := 0; i < len(t.prefilling); {
 		if b := t.prefilling[i]; !b.expected.IsZero() && now.After(b.expected) {
@@ -432,7 +334,7 @@ func (t *Tracker) pendingNow(now time.Time) (all, own Work, overdue float64) {
 	}
 	speed := &t.rate.claimed
 	seconds := speed.Seconds(work)
-	if !(seconds > 0) { // nothing pending, or nobody knows how fast it goes
+	if !(seconds > 0) { // nothing pending, or no known rate
 		return all, own, 0
 	}
 	since := start
@@ -450,8 +352,8 @@ func (t *Tracker) pendingNow(now time.Time) (all, own Work, overdue float64) {
 	return all.minus(done), own, max(0, elapsed-seconds-speed.Overhead-speed.PerContext*t.decoding)
 }
 
-// first is the prefill that the engine is at, of those that this picker has sent: that of the request which came first.
-// Neither start nor work is in memory, as they would be in a struct: each look at an endpoint asks for them.
+// first is the prefill that the engine is at, among those that this picker has sent: that of the oldest request. start and
+// work are separate results and not a struct, so that they stay in registers: each look at an endpoint calls this function.
 func (t *Tracker) first() (start time.Time, work Work, ok bool) {
 	for _, b := range t.prefilling {
 		if !b.taught {
@@ -461,8 +363,8 @@ func (t *Tracker) first() (start time.Time, work Work, ok bool) {
 	return time.Time{}, Work{}, false
 }
 
-// firstWithPeers is first of those of peers too, whose pending tokens are added to all. ours tells whether it is still
-// this picker's.
+// firstWithPeers is like first, but includes the prefills of peers, whose pending tokens are added to all. ours reports
+// whether the result is still this picker's.
 func (t *Tracker) firstWithPeers(now, start time.Time, work Work, ours bool, all *Work) (time.Time, Work, bool) {
 	known := ours
 	for i := range t.peers {

@@ -176,7 +176,7 @@ func TestWhatIsNotRenewedFades(t *testing.T) {
 	if fresh < 0.9 || old > 0.05 {
 		t.Errorf("believed %.2f at once and %.2f after %v; want 1 and nearly nothing", fresh, old, 5*fade)
 	}
-	for i := range 6 { // what comes then counts much more than what was
+	for i := range 6 { // new samples count much more than old ones
 		tokens := float64(500 + 700*i)
 		e.learn(at(19+5*fade.Seconds()+float64(i)), Work{Tokens: tokens}, 0, tokens/20_000, 0)
 	}
@@ -211,8 +211,8 @@ func TestTheTermsOfAnEngineAreToldApart(t *testing.T) {
 	}
 }
 
-// TestSamplesThatAreAlikeDoNotBlurTheTerms: an agent's turns are short behind long contexts, all of them. They tell how
-// long such turns take, and leave what is known of other prompts as it was.
+// TestSamplesThatAreAlikeDoNotBlurTheTerms: an agent's turns are short behind long contexts, all of them. They show how
+// long such turns take, and leave what is known of other prompts unchanged.
 func TestSamplesThatAreAlikeDoNotBlurTheTerms(t *testing.T) {
 	engine := Speed{Overhead: 0.01, PerToken: 22e-6, PerPair: 1.2e-9, PerContext: 0.05e-6}
 	rng := rand.New(rand.NewPCG(7, 7))
@@ -311,7 +311,7 @@ func TestAnEngineThatLetsWaitTeachesNothing(t *testing.T) {
 	}
 }
 
-// TestWhatHasWaitedTeachesLess: a prompt may be cached by the time that it is computed, which makes no engine faster.
+// TestWhatHasWaitedTeachesLess: a prompt can be cached by the time that it is computed, which makes no engine faster.
 func TestWhatHasWaitedTeachesLess(t *testing.T) {
 	var fresh, old estimator
 	for i := range 50 {
@@ -332,8 +332,8 @@ func TestWhatHasWaitedTeachesLess(t *testing.T) {
 	}
 }
 
-// TestReuseIsWhatCachesHeldOfLate: the part of the prompts that was not computed, of which what was sent long ago counts
-// next to nothing; without requests it stays.
+// TestReuseIsWhatCachesHeldOfLate: reuse is the part of the prompts that was not computed. Prompts sent long ago count next
+// to nothing; without requests it stays.
 func TestReuseIsWhatCachesHeldOfLate(t *testing.T) {
 	var tr Tracker
 	now := time.Unix(1000, 0)

@@ -6,44 +6,44 @@ import (
 	"time"
 )
 
-// PeerFresh is how long what a peer has told counts after it was last heard: the counters of a peer that has died or
-// cannot be reached are gone after this time. Peers are heard several times in it.
+// PeerFresh is how long the counters of a peer remain valid after its last update: those of a peer that has
+// died or cannot be reached expire after this time. Peers send several updates in this time.
 const PeerFresh = 2 * time.Second
 
-// Peer is another picker, in one of its lives, that tells its counters. It is safe for concurrent use.
+// Peer is another picker, in one of its lives, that sends its counters. It is safe for concurrent use.
 //
 // Nothing here needs a network or a real clock. To run several pickers in virtual time, give each a Tracker for each
 // endpoint, and a Peer for each of the others. After every change of a tracker at time t take its Share(t); at t + the
-// link's delay call Hear and then Merge at the same endpoint's tracker of each other picker. A simulated picker that
-// lives must be heard at least once in PeerFresh, changed or not. (Package peer does that with the messages of the
+// link's delay call Hear and then Merge at the same endpoint's tracker of each other picker. A live simulated picker
+// must send at least one update in PeerFresh, even without changes. (Package peer does that with the messages of the
 // wire, which gather changes for some milliseconds.)
 type Peer struct {
 	heard atomic.Int64 // nanoseconds since 1970
 }
 
-// Hear notes that the peer lives, and that what it has told last is so.
+// Hear records that the peer is alive, and that its last counters are still valid.
 func (p *Peer) Hear(now time.Time) { p.heard.Store(now.UnixNano()) }
 
-// Fresh tells whether what the peer has told counts.
+// Fresh reports whether the peer's counters count.
 func (p *Peer) Fresh(now time.Time) bool { return now.UnixNano()-p.heard.Load() <= int64(PeerFresh) }
 
-// Heard is when the peer was heard last.
+// Heard is the time of the peer's last update.
 func (p *Peer) Heard() time.Time { return time.Unix(0, p.heard.Load()) }
 
-// Share is what one picker has given an endpoint. All values are absolute, so that the last one told is enough.
+// Share is what one picker has assigned to an endpoint. All values are absolute, so the last message is enough.
 type Share struct {
 	InFlight, Decoding int
 	// PendingTokens are the uncached prompt tokens of the requests whose prefill has not ended, with the pairs that
 	// attention compares by what they cost in tokens.
 	PendingTokens int
-	// HeadTokens is the part of the one of them that came first, at HeadStart.
+	// HeadTokens is the part of the oldest of these requests, HeadStart its time.
 	HeadTokens int
 	HeadStart  time.Time
 	// LastEnd is when a prefill ended last.
 	LastEnd time.Time
 }
 
-// Idle tells whether the picker has given the endpoint nothing.
+// Idle reports whether the picker has given the endpoint nothing.
 func (s *Share) Idle() bool { return s.InFlight == 0 && s.Decoding == 0 && s.PendingTokens == 0 }
 
 // peerShare is the share of a peer. A tracker has one at most for each.
@@ -75,8 +75,7 @@ func (t *Tracker) asTokens(w Work) int {
 	return int(math.Round(speed.Seconds(w) / speed.PerToken))
 }
 
-// Merge takes a peer's share in place of the one it has told before. Times in it are by this picker's clock. An idle
-// share leaves nothing behind.
+// Merge replaces a peer's previous share. Times in it are by this picker's clock. An idle share leaves nothing behind.
 func (t *Tracker) Merge(p *Peer, s Share) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -101,7 +100,7 @@ func (t *Tracker) Merge(p *Peer, s Share) {
 	}
 }
 
-// peerView sums up the requests of the peers that were heard lately.
+// peerView sums up the requests of the peers with a recent update.
 func (t *Tracker) peerView(now time.Time) (v PeerView) {
 	for i := range t.peers {
 		if s := &t.peers[i]; s.peer.Fresh(now) {

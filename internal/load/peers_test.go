@@ -10,7 +10,7 @@ import (
 // pickers are trackers of one endpoint, each of another picker.
 type pickers struct {
 	trackers []*Tracker
-	peers    [][]*Peer // peers[i][j] is j as i hears of it
+	peers    [][]*Peer // peers[i][j] is j as i knows it
 }
 
 func newPickers(n int) *pickers {
@@ -26,7 +26,7 @@ func newPickers(n int) *pickers {
 	return p
 }
 
-// tell lets everybody know at once what everybody has.
+// tell sends the counters of every picker to all others at once.
 func (p *pickers) tell(now time.Time) {
 	for j, from := range p.trackers {
 		share, _ := from.Share(now)
@@ -39,8 +39,8 @@ func (p *pickers) tell(now time.Time) {
 	}
 }
 
-// TestPickersThatTellSeeOneQueue plays random requests on one tracker, and the same ones shared out among three that
-// tell each other: all four see the same load, but for what they have learned.
+// TestPickersThatTellSeeOneQueue plays random requests on one tracker, and the same ones shared out among three that send
+// each other updates: all four see the same load, except for what they have learned.
 func TestPickersThatTellSeeOneQueue(t *testing.T) {
 	rng := rand.New(rand.NewPCG(3, 3))
 	var alone Tracker
@@ -85,7 +85,7 @@ func TestPickersThatTellSeeOneQueue(t *testing.T) {
 	}
 }
 
-// The engine is at one prefill at a time, whoever has sent it.
+// The engine computes one prefill at a time, whichever picker has sent it.
 func TestWorkThatIsDoneCountsOnce(t *testing.T) {
 	p := newPickers(2)
 	for _, tracker := range p.trackers {
@@ -99,7 +99,7 @@ func TestWorkThatIsDoneCountsOnce(t *testing.T) {
 			t.Errorf("picker %d sees %.0f tokens pending after half a second at 1000 tokens/s, of 2000", i, v.PendingTokens)
 		}
 		if v := tracker.View(at(1.5)); math.Abs(v.PendingTokens-1000) > 1 {
-			t.Errorf("picker %d sees %.0f tokens pending though nobody told that the first prefill is over", i, v.PendingTokens)
+			t.Errorf("picker %d sees %.0f tokens pending though no picker has reported the end of the first prefill", i, v.PendingTokens)
 		}
 	}
 }
@@ -117,11 +117,11 @@ func TestAPeerThatIsNotHeardDoesNotCount(t *testing.T) {
 	}
 	other.Hear(at(1))
 	if v := tracker.View(start.Add(PeerFresh + time.Millisecond)); v.InFlight != 1 || v.PendingTokens != 0 {
-		t.Errorf("one is not heard: %+v", v)
+		t.Errorf("one peer is silent: %+v", v)
 	}
 	peer.Hear(at(3)) // and again: nothing has changed meanwhile
 	if v := tracker.View(at(3)); v.InFlight != 3 {
-		t.Errorf("it is heard again: %+v", v)
+		t.Errorf("it reports again: %+v", v)
 	}
 	tracker.Merge(peer, Share{})
 	tracker.Merge(other, Share{})
@@ -131,8 +131,8 @@ func TestAPeerThatIsNotHeardDoesNotCount(t *testing.T) {
 	}
 }
 
-// TestTheRateDoesNotDependOnTheNumberOfPickers lets two pickers fill one engine, which prefills in order of arrival. What
-// waits in front of a request has come from both, so that a picker which knows its own half only learns half the rate.
+// TestTheRateDoesNotDependOnTheNumberOfPickers lets two pickers fill one engine, which prefills in order of arrival. The
+// requests that wait before another one are from both, so that a picker which knows its own half only learns half the rate.
 func TestTheRateDoesNotDependOnTheNumberOfPickers(t *testing.T) {
 	const rate, overhead = 20_000.0, 0.02
 	learned := func(tell bool) float64 {
@@ -162,7 +162,7 @@ func TestTheRateDoesNotDependOnTheNumberOfPickers(t *testing.T) {
 			free = math.Max(free, clock) + float64(tokens)/rate
 			jobs = append(jobs, job{b, free + overhead})
 		}
-		v, w := p.trackers[0].View(at(clock)), WorkOf(5000, 0) // tokens and pairs come in proportions: only their sum is known
+		v, w := p.trackers[0].View(at(clock)), WorkOf(5000, 0) // tokens and pairs are in a fixed ratio: only their sum is known
 		return w.Tokens / (w.Tokens/v.Rate + w.Pairs*v.PairSeconds)
 	}
 	if r := learned(true); r < 0.85*rate || r > 1.15*rate {

@@ -2,7 +2,7 @@ package load
 
 import "time"
 
-// reuse is how much of the prompts of late was in a cache: tokens sent and computed, which count less the older they
+// reuse is how much of the prompts recently was in a cache: tokens sent and computed, which count less the older they
 // were at the last of them. Without requests it stays as it is.
 type reuse struct {
 	prompted, computed float64

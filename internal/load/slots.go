@@ -6,18 +6,18 @@ import (
 )
 
 const (
-	// sameReports in a row with about as many running, and with some that wait, tell that an engine runs no more at a
-	// time: a place is free between the end of a request and the next step.
+	// sameReports in a row with about as many running requests, and with some waiting, show that an engine runs no more at
+	// a time: a slot is free between the end of a request and the next step.
 	sameReports = 3
-	// noBlocks is the KV use above which requests may wait for blocks rather than for a place.
+	// noBlocks is the KV use above which requests might wait for blocks rather than for a place.
 	noBlocks = 0.95
-	// slotsLast is how long the number is believed. Then one place more is tried, and another every slotsProbe, until
-	// some request waits again or the engine runs more; after slotsGone nothing is known any more. So few requests are
-	// sent to wait, and an engine that had another reason is found out.
+	// slotsLast is how long the number is used. Then one place more is tried, and another every slotsProbe, until some
+	// request waits again or the engine runs more; after slotsGone the number is unknown. So few requests are sent to wait,
+	// and a wrong number is soon corrected.
 	slotsLast, slotsProbe, slotsGone = 10 * time.Second, 200 * time.Millisecond, 15 * time.Second
 )
 
-// slots is how many requests an engine runs at a time, learned from its reports: engines do not tell.
+// slots is how many requests an engine runs at a time, learned from its metrics: engines do not report the limit.
 type slots struct {
 	low, high int // running, in the last reports, while some waited
 	same      int // number of those reports
@@ -47,10 +47,10 @@ func (s *slots) observe(at time.Time, r *Report, pending float64) {
 	}
 }
 
-// alike tells whether two numbers of running requests may be one number of places.
+// alike reports whether two numbers of running requests might be one number of places.
 func alike(low, high int) bool { return high-low <= 1+high/64 }
 
-// adaptersFull tells whether requests may wait for one of the LoRA adapters to make room for another: those behind them
+// adaptersFull reports whether requests might wait for one of the LoRA adapters to make room for another: those behind them
 // do not wait for that.
 func (r *Report) adaptersFull() bool {
 	return r.MaxAdapters > 0 && r.Adapters != "" && strings.Count(r.Adapters, ",")+1 >= r.MaxAdapters

@@ -14,7 +14,7 @@ func TestAnEnginesPlacesAreLearnedFromItsReports(t *testing.T) {
 	}{
 		{"three alike while some wait", []Report{{Running: 256, Waiting: 2}, {Running: 255, Waiting: 1}, {Running: 256, Waiting: 5}}, 256},
 		{"two", []Report{{Running: 256, Waiting: 2}, {Running: 256, Waiting: 1}}, 0},
-		{"nobody waits", []Report{{Running: 256}, {Running: 256}, {Running: 256}}, 0},
+		{"no request waits", []Report{{Running: 256}, {Running: 256}, {Running: 256}}, 0},
 		{"they differ", []Report{{Running: 200, Waiting: 1}, {Running: 230, Waiting: 1}, {Running: 256, Waiting: 1}}, 0},
 		{"short of blocks", []Report{{Running: 50, Waiting: 1, KVUsage: 0.99}, {Running: 50, Waiting: 1, KVUsage: 0.99}, {Running: 50, Waiting: 1, KVUsage: 0.99}}, 0},
 		{"nearly full of blocks, but not short", []Report{{Running: 50, Waiting: 1, KVUsage: 0.9}, {Running: 50, Waiting: 1, KVUsage: 0.9}, {Running: 50, Waiting: 1, KVUsage: 0.9}}, 50},
@@ -50,7 +50,7 @@ func TestAWaitForALongPrefillTellsNothingOfPlaces(t *testing.T) {
 	}
 }
 
-// TestOnePlaceMoreIsTriedAfterAWhile, then another, until a request waits again: that one report tells that it is as before.
+// TestOnePlaceMoreIsTriedAfterAWhile, then another, until a request waits again: that one report reports that it is as before.
 func TestOnePlaceMoreIsTriedAfterAWhile(t *testing.T) {
 	var tracker Tracker
 	now := start

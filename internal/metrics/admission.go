@@ -45,7 +45,21 @@ var shadowSeries = []series[picker.ShadowStats]{
 		func(s *picker.ShadowStats) float64 { return s.LostSeconds }),
 }
 
-// collectAdmission shows what waits for a pool and whose requests come, and the shadows of its strategy.
+var gatewaySeries = []series[picker.GatewayStats]{
+	counter("kvasir_gateway_served_total", "Answers for which the gateway told which endpoint served them.", ofGateway,
+		func(s *picker.GatewayStats) float64 { return float64(s.Told) }),
+	counter("kvasir_gateway_retried_total", "Those that a fallback of the pick served, after the gateway had given up the first endpoint.",
+		ofGateway,
+		func(s *picker.GatewayStats) float64 { return float64(s.Retried) }),
+	counter("kvasir_gateway_unfollowed_picks_total", "Those that an endpoint served which the pick had not named.", ofGateway,
+		func(s *picker.GatewayStats) float64 { return float64(s.Unfollowed) }),
+	counter("kvasir_gateway_streams_total", "Streamed answers with several events that the gateway has shown.", ofGateway,
+		func(s *picker.GatewayStats) float64 { return float64(s.Streams) }),
+	counter("kvasir_gateway_buffered_streams_total", "Those that the gateway held back until they were complete.", ofGateway,
+		func(s *picker.GatewayStats) float64 { return float64(s.Buffered) }),
+}
+
+// collectAdmission emits the metrics of a pool's queue, its tenants, and the shadows of its strategy.
 func collectAdmission(out chan<- prometheus.Metric, s *picker.PoolStats, pool string) {
 	collect(out, admissionSeries, &s.Admission, pool)
 	for reason, n := range map[string]int64{
@@ -55,6 +69,9 @@ func collectAdmission(out chan<- prometheus.Metric, s *picker.PoolStats, pool st
 	}
 	for _, shadow := range s.Shadows {
 		collect(out, shadowSeries, &shadow, pool, shadow.Name)
+	}
+	for i := range s.Gateways {
+		collect(out, gatewaySeries, &s.Gateways[i], pool, s.Gateways[i].Gateway)
 	}
 	for name, t := range s.Tenants {
 		label := strings.ToValidUTF8(name, "?")

@@ -7,6 +7,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/kvasir-dev/kvasir/internal/budget"
 	"github.com/kvasir-dev/kvasir/internal/conformance"
 	"github.com/kvasir-dev/kvasir/internal/ingest"
 	"github.com/kvasir-dev/kvasir/internal/picker"
@@ -14,13 +15,13 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/syncapi"
 )
 
-// Sources are where the Collector reads. Any may be nil.
+// Sources are where the Collector reads. Any can be nil.
 type Sources struct {
 	// Pools is (*picker.Picker).Stats.
 	Pools func() []picker.PoolStats
 	// Events are the event streams of all pools.
 	Events func() []Stream
-	// Reports are what reporters tell of the endpoints of all pools.
+	// Reports returns what reporters report about the endpoints of all pools.
 	Reports func() []Report
 	// RefusedReports is (*syncapi.Server).Refused.
 	RefusedReports func() syncapi.Refused
@@ -34,9 +35,11 @@ type Sources struct {
 	Peers func() *Peers
 	// Decisions are the records of the decision log; nil where there is none.
 	Decisions func() *Decisions
+	// Memory is (*budget.Budget).Stats.
+	Memory func() budget.Stats
 }
 
-// Collector shows what the sources tell at the moment of a scrape.
+// Collector emits what the sources report at the moment of a scrape.
 type Collector struct{ sources Sources }
 
 // NewCollector makes a collector of sources.
@@ -62,6 +65,7 @@ var (
 	ofEndpoint = []string{"pool", "endpoint"}
 	ofAddress  = []string{"address"}
 	ofTenant   = []string{"pool", "tenant"}
+	ofGateway  = []string{"pool", "gateway"}
 	ofShadow   = []string{"pool", "shadow"}
 )
 
@@ -81,13 +85,15 @@ var poolSeries = []series[picker.PoolStats]{
 		func(s *picker.PoolStats) float64 { return float64(s.Refused) }),
 	counter("kvasir_retries_total", "Requests sent to a further endpoint after one had failed.", ofPool,
 		func(s *picker.PoolStats) float64 { return float64(s.Retries) }),
-	gauge("kvasir_predictions_trusted", "0 while matches are ignored, because the pool's engines do not find what they have announced and not removed.",
+	counter("kvasir_retries_over_budget_total", "Requests that were not sent to a further endpoint because the retry budget was used up: retries are at most a fifth of the requests.", ofPool,
+		func(s *picker.PoolStats) float64 { return float64(s.Unretried) }),
+	gauge("kvasir_predictions_trusted", "0 while the matches of some endpoint and kind of request are ignored, because the engine does not find what it announced and did not remove.",
 		ofPool, func(s *picker.PoolStats) float64 { return truth(!s.Trust.Lost) }),
-	counter("kvasir_predictions_distrusted_total", "Times that matches began to be ignored.", ofPool,
+	counter("kvasir_predictions_distrusted_total", "Times that the matches of an endpoint and kind of request began to be ignored.", ofPool,
 		func(s *picker.PoolStats) float64 { return float64(s.Trust.Losses) }),
-	counter("kvasir_distrusted_picks_total", "Picks that ignored matches, because the pool's engines did not find what they had announced.", ofPool,
+	counter("kvasir_distrusted_picks_total", "Picks that ignored matches of some endpoint, because it did not find what it had announced for such requests.", ofPool,
 		func(s *picker.PoolStats) float64 { return float64(s.Trust.Ignored) }),
-	gauge("kvasir_judged_announced_tokens", "Prompt tokens that endpoints had announced and not removed, over the last 64 answers by which predictions are judged.", ofPool,
+	gauge("kvasir_judged_announced_tokens", "Prompt tokens that endpoints had announced and not removed, over the last answers (at most 64 for each endpoint and kind of request) by which predictions are judged.", ofPool,
 		func(s *picker.PoolStats) float64 { return float64(s.Trust.Announced) }),
 	gauge("kvasir_judged_found_tokens", "The part of them that the engines found.", ofPool,
 		func(s *picker.PoolStats) float64 { return float64(s.Trust.Found) }),
@@ -95,19 +101,27 @@ var poolSeries = []series[picker.PoolStats]{
 		func(s *picker.PoolStats) float64 { return float64(s.Blocks) }),
 	gauge("kvasir_index_speculative_blocks", "Blocks assumed to be held because a request with them was just sent there.",
 		ofPool, func(s *picker.PoolStats) float64 { return float64(s.Speculative) }),
+	gauge("kvasir_index_speculative_bytes", "Memory that the blocks take that are assumed to be held, about.",
+		ofPool, func(s *picker.PoolStats) float64 { return float64(s.Speculation.Bytes) }),
+	counter("kvasir_speculation_over_budget_total", "Prompts for which nothing was assumed, because speculation had its part of the index's memory.",
+		ofPool, func(s *picker.PoolStats) float64 { return float64(s.Speculation.Refused) }),
 	gauge("kvasir_speculating_requests", "Requests whose blocks are assumed to be held.", ofPool,
 		func(s *picker.PoolStats) float64 { return float64(s.Speculating) }),
-	counter("kvasir_tokens_checked_answers_total", "Answers and event streams that were held against tokens made in the picker, and fitted.", ofPool,
+	counter("kvasir_tokens_checked_answers_total", "Answers and event streams that were compared with the tokens that the picker had made or asked for, and agreed.", ofPool,
 		func(s *picker.PoolStats) float64 { return float64(s.Checks.Fit) }),
-	counter("kvasir_tokens_misfitting_answers_total", "Answers and event streams that were held against tokens made in the picker, and did not fit.", ofPool,
+	counter("kvasir_tokens_misfitting_answers_total", "Answers and event streams that were compared with the tokens that the picker had made or asked for, and did not agree.", ofPool,
 		func(s *picker.PoolStats) float64 { return float64(s.Checks.Misfit) }),
 }
 
 var endpointSeries = []series[picker.EndpointStats]{
 	counter("kvasir_picks_total", "Requests for which the endpoint was the first choice.", ofEndpoint,
 		func(s *picker.EndpointStats) float64 { return float64(s.Picks) }),
-	counter("kvasir_endpoint_failures_total", "Attempts at the endpoint that failed: not reached, too late, server error, broken off.",
+	counter("kvasir_endpoint_failures_total", "Attempts at the endpoint that failed: not reached, too late, server error, aborted.",
 		ofEndpoint, func(s *picker.EndpointStats) float64 { return float64(s.Failures) }),
+	counter("kvasir_endpoint_refusals_total", "Attempts that the endpoint refused because a limit of its engine's queue was reached.",
+		ofEndpoint, func(s *picker.EndpointStats) float64 { return float64(s.Full) }),
+	counter("kvasir_engine_admission_rejections_total", "Requests that the endpoint's engine has refused by a limit of its queue, as it reports, other clients' included.",
+		ofEndpoint, func(s *picker.EndpointStats) float64 { return s.Load.Rejections }),
 	counter("kvasir_compared_answers_total", "Answers that told how much of the prompt the engine had cached; the counters of prompt and hit tokens are over these.",
 		ofEndpoint, func(s *picker.EndpointStats) float64 { return float64(s.Hits.Answers) }),
 	counter("kvasir_prompt_tokens_total", "Prompt tokens of the compared answers.", ofEndpoint,
@@ -124,6 +138,8 @@ var endpointSeries = []series[picker.EndpointStats]{
 		func(s *picker.EndpointStats) float64 { return float64(s.Held) }),
 	gauge("kvasir_endpoint_pickable", "1 if the endpoint is ready and not draining.", ofEndpoint,
 		func(s *picker.EndpointStats) float64 { return truth(s.Pickable) }),
+	gauge("kvasir_endpoint_asleep", "1 while the engine says that it sleeps or is paused: no requests are sent there.", ofEndpoint,
+		func(s *picker.EndpointStats) float64 { return truth(s.Asleep) }),
 	gauge("kvasir_endpoint_doubted", "1 while what the index has of the endpoint may not be what it holds: its confirmed blocks count half.",
 		ofEndpoint, func(s *picker.EndpointStats) float64 { return truth(s.Doubted) }),
 	gauge("kvasir_endpoint_circuit_closed", "0 while the endpoint is kept out for its failures.", ofEndpoint,
@@ -138,7 +154,8 @@ var endpointSeries = []series[picker.EndpointStats]{
 		func(s *picker.EndpointStats) float64 { return float64(s.Load.Peers.InFlight) }),
 	gauge("kvasir_endpoint_peer_decoding_requests", "Requests of other pickers at the endpoint whose prefill has ended.", ofEndpoint,
 		func(s *picker.EndpointStats) float64 { return float64(s.Load.Peers.Decoding) }),
-	gauge("kvasir_endpoint_peer_pending_tokens", "Uncached prompt tokens of other pickers' requests that the endpoint has still to prefill.", ofEndpoint,
+	gauge("kvasir_endpoint_peer_pending_tokens", "Uncached prompt tokens of other pickers' requests that the endpoint has still to prefill.",
+		ofEndpoint,
 		func(s *picker.EndpointStats) float64 { return s.Load.Peers.PendingTokens }),
 	gauge("kvasir_endpoint_prefill_rate", "Learned prefill rate in tokens per second; 0 until one is learned.", ofEndpoint,
 		func(s *picker.EndpointStats) float64 { return s.Load.Rate }),
@@ -159,7 +176,10 @@ var scrapeSeries = []series[scrape.Stats]{
 		func(s *scrape.Stats) float64 { return float64(s.Failures) }),
 	counter("kvasir_scrape_model_failures_total", "Questions for the list of models without a usable answer.", ofAddress,
 		func(s *scrape.Stats) float64 { return float64(s.ModelFailures) }),
-	gauge("kvasir_scrape_last_success_timestamp_seconds", "When the last usable answer to a question for metrics came; 0 when none did.", ofAddress,
+	counter("kvasir_scrape_panics_total", "Panics of the picker while it read an engine's answer to any of these questions.", ofAddress,
+		func(s *scrape.Stats) float64 { return float64(s.Panics) }),
+	gauge("kvasir_scrape_last_success_timestamp_seconds", "When the last usable answer to a question for metrics came; 0 when none did.",
+		ofAddress,
 		func(s *scrape.Stats) float64 { return timestamp(s.LastSuccess) }),
 	gauge("kvasir_scrape_interval_seconds", "Present wait between two questions for metrics.", ofAddress,
 		func(s *scrape.Stats) float64 { return s.Interval.Seconds() }),
@@ -168,9 +188,13 @@ var scrapeSeries = []series[scrape.Stats]{
 // Describe is for prometheus.Collector.
 func (c *Collector) Describe(out chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{
-		requests, tokenized, inexact, tokensState, poolInfo, state, resyncs, unindexed, strangers, divergent, reportState, indexResyncs, refusedReports, unadmitted, tenantRefused,
+		requests, tokenized, inexact, tokensState, tokensUnproven, poolInfo, state, resyncs, unindexed, strangers, divergent, reportState,
+		indexResyncs, refusedReports, unadmitted, tenantRefused,
 		assumptions, decisionRecords,
 	} {
+		out <- d
+	}
+	for _, d := range memoryDescs {
 		out <- d
 	}
 	describe(out, poolSeries)
@@ -181,6 +205,7 @@ func (c *Collector) Describe(out chan<- *prometheus.Desc) {
 	describe(out, reportSeries)
 	describe(out, admissionSeries)
 	describe(out, tenantSeries)
+	describe(out, gatewaySeries)
 	describe(out, shadowSeries)
 	describe(out, peerSeries)
 }
@@ -225,6 +250,10 @@ func (c *Collector) Collect(out chan<- prometheus.Metric) {
 			collectPeers(out, p)
 		}
 	}
+	if c.sources.Memory != nil {
+		s := c.sources.Memory()
+		collectMemory(out, &s)
+	}
 	if c.sources.Decisions != nil {
 		if d := c.sources.Decisions(); d != nil {
 			collectDecisions(out, d)
@@ -264,8 +293,8 @@ func collectPools(out chan<- prometheus.Metric, all []picker.PoolStats, pools po
 
 func endpointLabel(pod string, rank int) string { return pod + "/" + strconv.Itoa(rank) }
 
-// labels are the values given out so far, to keep apart what has one name: a pod that replaces another while that one
-// still drains, pools of two namespaces. One series twice would fail the whole scrape.
+// labels are the values used so far, to distinguish equal names: a pod that replaces another while that one still drains,
+// pools of two namespaces. A duplicate series would fail the entire scrape.
 type labels map[string]int
 
 // unique gives name, or otherwise when that is taken, or name with a number when both are.
@@ -291,7 +320,7 @@ type poolLabels struct {
 	given map[string]string // by namespace/name
 }
 
-// of is the pool's name, with its namespace where another pool of that name comes before it.
+// of returns the pool's name, with its namespace if an earlier pool has the same name.
 func (p poolLabels) of(namespace, name string) string {
 	full := namespace + "/" + name
 	if p.given[full] == "" {

@@ -60,7 +60,8 @@ func NewCompat(pools func() []picker.PoolStats) *Compat {
 		}, models[:1]),
 		duration: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name: "inference_objective_request_duration_seconds", Help: "Time from a request to the end of its answer.",
-			Buckets: []float64{0.005, 0.025, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1, 1.25, 1.5, 2, 3, 4, 5, 6, 8, 10, 15, 20, 30, 45, 60, 120, 180, 240, 300, 360, 480, 600, 900, 1200, 1800, 2700, 3600},
+			Buckets: []float64{0.005, 0.025, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1, 1.25, 1.5, 2, 3, 4, 5, 6, 8, 10, 15, 20, 30, 45, 60, 120, 180, 240,
+				300, 360, 480, 600, 900, 1200, 1800, 2700, 3600},
 		}, models),
 		input: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name: "inference_objective_input_tokens", Help: "Prompt tokens of a request, estimated where they are not known.",
@@ -71,11 +72,14 @@ func NewCompat(pools func() []picker.PoolStats) *Compat {
 		return prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: name, Help: help, Buckets: buckets}, models)
 	}
 	c.output = of("inference_objective_output_tokens", "Tokens of an answer, of those that tell.", prometheus.ExponentialBuckets(1, 2, 14)...)
-	c.cached = of("inference_objective_prompt_cached_tokens", "Prompt tokens that the engine found in its cache, of answers that tell.", append([]float64{1}, prometheus.ExponentialBuckets(8, 2, 18)...)...)
-	c.perToken = of("inference_objective_normalized_time_per_output_token_seconds", "Time from a request to the end of its answer, by the answer's tokens, of those that tell.",
+	c.cached = of("inference_objective_prompt_cached_tokens", "Prompt tokens that the engine found in its cache, of answers that tell.",
+		append([]float64{1}, prometheus.ExponentialBuckets(8, 2, 18)...)...)
+	c.perToken = of("inference_objective_normalized_time_per_output_token_seconds",
+		"Time from a request to the end of its answer, by the answer's tokens, of those that tell.",
 		0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10)
 	c.sizes = of("inference_objective_request_sizes", "Size of a request's body in bytes.", prometheus.ExponentialBuckets(64, 2, 25)...)
-	c.answers = of("inference_objective_response_sizes", "Size of an answer's body in bytes.", append([]float64{1}, prometheus.ExponentialBuckets(8, 2, 18)...)...)
+	c.answers = of("inference_objective_response_sizes", "Size of an answer's body in bytes.",
+		append([]float64{1}, prometheus.ExponentialBuckets(8, 2, 18)...)...)
 	c.pick = prometheus.NewHistogram(prometheus.HistogramOpts{
 		Name: "inference_extension_scheduler_e2e_duration_seconds", Help: "Time from a request's body to the choice of its endpoint, without waiting for room.",
 		Buckets: []float64{0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1},
@@ -84,19 +88,25 @@ func NewCompat(pools func() []picker.PoolStats) *Compat {
 		Name: "inference_extension_flow_control_request_queue_duration_seconds", Help: "Time that a request has waited for room in its pool.",
 		Buckets: []float64{0.0001, 0.0005, 0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1, 5, 10, 30, 60, 120, 300},
 	}, []string{"inference_pool", "outcome"})
-	c.waiting = prometheus.NewDesc("inference_extension_flow_control_queue_size", "Requests that wait for room in the pool.", []string{"inference_pool"}, nil)
-	c.waitingBytes = prometheus.NewDesc("inference_extension_flow_control_queue_bytes", "Bytes of their bodies.", []string{"inference_pool"}, nil)
+	c.waiting = prometheus.NewDesc("inference_extension_flow_control_queue_size", "Requests that wait for room in the pool.",
+		[]string{"inference_pool"}, nil)
+	c.waitingBytes = prometheus.NewDesc("inference_extension_flow_control_queue_bytes", "Bytes of their bodies.", []string{"inference_pool"},
+		nil)
 	pool := []string{"name"}
-	c.kv = prometheus.NewDesc("inference_pool_average_kv_cache_utilization", "Average share of KV blocks in use over the pool's endpoints, 0 to 1.", pool, nil)
+	c.kv = prometheus.NewDesc("inference_pool_average_kv_cache_utilization",
+		"Average share of KV blocks in use over the pool's endpoints, 0 to 1.", pool, nil)
 	c.queue = prometheus.NewDesc("inference_pool_average_queue_size", "Average of the engines' waiting queues.", pool, nil)
-	c.podQueue = prometheus.NewDesc("inference_pool_per_pod_queue_size", "The engine's waiting queue.", []string{"name", "model_server_pod"}, nil)
+	c.podQueue = prometheus.NewDesc("inference_pool_per_pod_queue_size", "The engine's waiting queue.", []string{"name", "model_server_pod"},
+		nil)
 	c.ready = prometheus.NewDesc("inference_pool_ready_pods", "Endpoints that take requests.", pool, nil)
-	c.average = prometheus.NewDesc("inference_pool_average_running_requests", "Average of the requests in flight over the pool's endpoints.", pool, nil)
+	c.average = prometheus.NewDesc("inference_pool_average_running_requests", "Average of the requests in flight over the pool's endpoints.",
+		pool, nil)
 	return c
 }
 
 func (c *Compat) vectors() []prometheus.Collector {
-	return []prometheus.Collector{c.requests, c.errors, c.running, c.duration, c.perToken, c.input, c.output, c.cached, c.sizes, c.answers, c.waited, c.pick}
+	return []prometheus.Collector{c.requests, c.errors, c.running, c.duration, c.perToken, c.input, c.output, c.cached, c.sizes, c.answers,
+		c.waited, c.pick}
 }
 
 // Describe is for prometheus.Collector.

@@ -1,11 +1,10 @@
 // Package metrics shows the picker to Prometheus.
 //
-// Counters and gauges are read from where they are kept, at the moment of a scrape (Collector); distributions are
-// observed as requests go by (Requests). All names begin with kvasir_ and use base units. The labels are bounded by
-// what is configured: a pool's name, an endpoint (pod/rank), and the words of fixed lists. Nothing that a client
-// sends becomes a label.
+// Counters and gauges are read from where they are kept, at the moment of a scrape (Collector); distributions are observed
+// as requests pass (Requests). All names begin with kvasir_ and use base units. The labels are bounded by the
+// configuration: a pool's name, an endpoint (pod/rank), and the words of fixed lists. No client input becomes a label.
 //
-// The table in docs/metrics.md lists everything; a test keeps it true.
+// The table in docs/metrics.md lists all metrics; a test keeps it up to date.
 package metrics
 
 import (
@@ -19,10 +18,10 @@ import (
 // scrapesAtOnce bounds how many questions for metrics are answered at the same time; further ones get 503.
 const scrapesAtOnce = 4
 
-// NewRegistry makes a registry of everything there is to tell: the given collectors, the Go runtime and the process.
+// NewRegistry makes a registry of the given collectors, the Go runtime and the process.
 func NewRegistry(all ...prometheus.Collector) (*prometheus.Registry, error) {
 	registry := prometheus.NewRegistry()
-	all = append(all, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	all = append(all, BuildInfo(), collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	for _, c := range all {
 		if err := registry.Register(c); err != nil {
 			return nil, err

@@ -18,11 +18,13 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
+	"github.com/kvasir-dev/kvasir/internal/budget"
 	"github.com/kvasir-dev/kvasir/internal/conformance"
 	"github.com/kvasir-dev/kvasir/internal/endpoint"
 	"github.com/kvasir-dev/kvasir/internal/httpproxy"
 	"github.com/kvasir-dev/kvasir/internal/ingest"
 	"github.com/kvasir-dev/kvasir/internal/load"
+	"github.com/kvasir-dev/kvasir/internal/openai"
 	"github.com/kvasir-dev/kvasir/internal/peer"
 	"github.com/kvasir-dev/kvasir/internal/picker"
 	"github.com/kvasir-dev/kvasir/internal/report"
@@ -53,6 +55,7 @@ func sources() Sources {
 		Tokens:   map[picker.TokenSource]int64{picker.TokensExact: 4},
 		Tenants:  map[string]picker.TenantStats{"acme": {Requests: 1, Refused: [...]int64{0, 1, 2, 3, 4}}},
 		Shadows:  []picker.ShadowStats{{Name: "sticky", Compared: 1}},
+		Gateways: []picker.GatewayStats{{Gateway: "10.0.0.9", Told: 5, Retried: 1, Unfollowed: 2, Streams: 4, Buffered: 3}},
 		Inexact:  map[string]int64{"budget": 2},
 		Refused:  2, Retries: 1, Blocks: 10, Held: 9, Speculative: 1, Speculating: 1,
 		Endpoints: []picker.EndpointStats{
@@ -92,7 +95,7 @@ func sources() Sources {
 			}
 		},
 		Tokens: func() []conformance.Status {
-			return []conformance.Status{{Namespace: "a", Pool: "chat", State: conformance.Exact, Texts: true, Chats: true, Probes: 2}, {Namespace: "b", Pool: "chat", State: conformance.Failed, Mismatches: 1, Doubts: 1}}
+			return []conformance.Status{{Namespace: "a", Pool: "chat", State: conformance.Exact, Texts: true, Chats: true, Probes: 2}, {Namespace: "b", Pool: "chat", State: conformance.Failed, Mismatches: 1, Doubts: 1, Unproven: openai.KindsOf(openai.KindDeveloper)}}
 		},
 		Scrapes: func() []scrape.Stats {
 			return []scrape.Stats{
@@ -108,6 +111,11 @@ func sources() Sources {
 			}
 		},
 		Decisions: func() *Decisions { return &Decisions{Written: 40, Dropped: 2} },
+		Memory: func() budget.Stats {
+			s := budget.Stats{Limit: 1 << 30, Held: 3000, Owners: 2, Most: 2000}
+			s.Parts, s.Refused, s.Shed = [budget.NumParts]int64{2000, 0, 1000, 0}, [budget.NumParts]uint64{4, 0, 5}, [budget.NumParts]uint64{6, 0, 7}
+			return s
+		},
 	}
 }
 
@@ -278,7 +286,7 @@ func table(t *testing.T) string {
 	t.Helper()
 	registry := prometheus.NewPedanticRegistry()
 	described := make(chan *prometheus.Desc, 1000)
-	for _, c := range ours() {
+	for _, c := range append(ours(), BuildInfo()) {
 		if err := registry.Register(c); err != nil {
 			t.Fatal(err)
 		}

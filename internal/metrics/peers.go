@@ -12,23 +12,26 @@ type Peers struct {
 	Sent  syncapi.MeshStats
 	Heard peer.Stats
 	// ReceivedBytes of updates, and streams that were Refused.
-	ReceivedBytes, Refused uint64
+	// Panics ended streams from them.
+	ReceivedBytes, Refused, Panics uint64
 }
 
 var assumptions = prometheus.NewDesc("kvasir_peer_assumptions_total",
 	"What other pickers assume endpoints to hold soon, by what became of it here.", []string{"outcome"}, nil)
 
 var peerSeries = []series[Peers]{
-	gauge("kvasir_peers_told", "Other pickers that are told this one's counters.", nil,
+	gauge("kvasir_peers_told", "Other pickers that receive this one's counters.", nil,
 		func(p *Peers) float64 { return float64(p.Sent.Connected) }),
 	gauge("kvasir_peers_heard", "Other pickers whose counters count: those heard in the last 2 s.", nil,
 		func(p *Peers) float64 { return float64(p.Heard.Fresh) }),
-	gauge("kvasir_peer_staleness_seconds", "Time since that of them was heard which was not for longest.", nil,
+	gauge("kvasir_peer_staleness_seconds", "Age of the oldest peer update.", nil,
 		func(p *Peers) float64 { return p.Heard.Staleness.Seconds() }),
-	counter("kvasir_peers_expired_total", "Other pickers whose counters were dropped because they were not heard.", nil,
+	counter("kvasir_peers_expired_total", "Other pickers whose counters were dropped because they sent no update in time.", nil,
 		func(p *Peers) float64 { return float64(p.Heard.Expired) }),
-	counter("kvasir_peer_refused_total", "Streams of other pickers that were not taken, or broken off.", nil,
+	counter("kvasir_peer_refused_total", "Streams of other pickers that were refused or aborted.", nil,
 		func(p *Peers) float64 { return float64(p.Refused) }),
+	counter("kvasir_peer_panics_total", "Faults of this picker that ended the exchange with one other picker.", nil,
+		func(p *Peers) float64 { return float64(p.Panics + p.Sent.Panics) }),
 	counter("kvasir_peer_sent_messages_total", "Updates sent to other pickers.", nil,
 		func(p *Peers) float64 { return float64(p.Sent.Messages) }),
 	counter("kvasir_peer_sent_bytes_total", "Bytes of updates sent to other pickers.", nil,

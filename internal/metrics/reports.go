@@ -10,7 +10,7 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/syncapi"
 )
 
-// Report is what a reporter tells of an endpoint.
+// Report is the state of an endpoint as its reporter sends it.
 type Report struct {
 	// Namespace and Pool name the pool.
 	Namespace, Pool string
@@ -18,7 +18,7 @@ type Report struct {
 	report.Status
 }
 
-const divergentHelp = "Blocks of which the index says something else than the endpoint's reporter, at least. Absent while equality cannot be shown."
+const divergentHelp = "Lower bound of the blocks that differ between the index and the endpoint's reporter. Absent while equality cannot be shown."
 
 var (
 	divergent   = prometheus.NewDesc("kvasir_index_divergent_blocks", divergentHelp, ofEndpoint, nil)
@@ -34,11 +34,12 @@ var (
 var reportSeries = []series[report.Status]{
 	gauge("kvasir_report_told_blocks", "Blocks that the endpoint's reporter has told of.", ofEndpoint,
 		func(s *report.Status) float64 { return float64(s.Told) }),
-	gauge("kvasir_report_borrowed", "1 while what the index has of the endpoint was told to another picker, and the endpoint's reporter has not gone on from there.", ofEndpoint,
+	gauge("kvasir_report_borrowed", "1 while the endpoint's blocks in the index were copied from another picker, and the endpoint's reporter has not continued from there.", ofEndpoint,
 		func(s *report.Status) float64 { return truth(s.Borrowed) }),
 	gauge("kvasir_report_unheld_blocks", "Blocks told of that the index has no room for.", ofEndpoint,
 		func(s *report.Status) float64 { return float64(s.Told - min(s.Held, s.Told)) }),
-	gauge("kvasir_report_orphan_blocks", "Blocks that the engine holds and whose chain the reporter does not know from its beginning.", ofEndpoint,
+	gauge("kvasir_report_orphan_blocks", "Blocks that the engine holds and whose chain the reporter does not know from its beginning.",
+		ofEndpoint,
 		func(s *report.Status) float64 { return float64(s.Orphans) }),
 	gauge("kvasir_report_unindexable_blocks", "Blocks announced since the engine started that have no key.", ofEndpoint,
 		func(s *report.Status) float64 { return float64(s.Unindexable) }),
@@ -46,7 +47,8 @@ var reportSeries = []series[report.Status]{
 		func(s *report.Status) float64 { return float64(s.Refused) }),
 	gauge("kvasir_report_last_message_timestamp_seconds", "When the endpoint's reporter said something last; 0 if it never did.", ofEndpoint,
 		func(s *report.Status) float64 { return timestamp(s.LastMessage) }),
-	gauge("kvasir_report_last_proof_timestamp_seconds", "When index and reporter were shown to be equal last; 0 if they never were.", ofEndpoint,
+	gauge("kvasir_report_last_proof_timestamp_seconds", "When index and reporter were shown to be equal last; 0 if they never were.",
+		ofEndpoint,
 		func(s *report.Status) float64 { return timestamp(s.LastProof) }),
 	counter("kvasir_report_messages_total", "Messages of the endpoint's reporter.", ofEndpoint,
 		func(s *report.Status) float64 { return float64(s.Messages) }),
@@ -60,7 +62,7 @@ var reportSeries = []series[report.Status]{
 		func(s *report.Status) float64 { return float64(s.Duplicates) }),
 	counter("kvasir_report_digests_total", "Digests compared.", ofEndpoint,
 		func(s *report.Status) float64 { return float64(s.Digests) }),
-	counter("kvasir_report_repaired_blocks_total", "Blocks of which the index said something else, and that were repaired.", ofEndpoint,
+	counter("kvasir_report_repaired_blocks_total", "Blocks that differed in the index and were repaired.", ofEndpoint,
 		func(s *report.Status) float64 { return float64(s.RepairedBlocks) }),
 }
 
@@ -87,6 +89,7 @@ func collectReports(out chan<- prometheus.Metric, all []Report, pools poolLabels
 func collectRefused(out chan<- prometheus.Metric, r syncapi.Refused) {
 	for reason, n := range map[string]uint64{
 		"unauthenticated": r.Unauthenticated, "not_their_own": r.NotTheirOwn, "unknown_pod": r.UnknownPod, "malformed": r.Malformed,
+		"panic": r.Panicked,
 	} {
 		out <- prometheus.MustNewConstMetric(refusedReports, prometheus.CounterValue, float64(n), reason)
 	}

@@ -39,7 +39,8 @@ func NewRequests(reasons, gatewayReasons []string) *Requests {
 	}
 	r.sizes = histogram("kvasir_request_size_bytes", "Size of a request's body, of requests that were picked for.", ofPool, sizeBuckets...)
 	r.answers = histogram("kvasir_response_size_bytes",
-		"How much of an answer's body has passed through the picker when the request ended; none of gateways that show no answers.", ofPool, sizeBuckets...)
+		"How much of an answer's body has passed through the picker when the request ended; none of gateways that show no answers.", ofPool,
+		sizeBuckets...)
 	for _, reason := range reasons {
 		r.refused.WithLabelValues(reason)
 	}
@@ -61,7 +62,7 @@ type Gateways struct{ *Requests }
 // Refused counts a request of a gateway that got no decision.
 func (g Gateways) Refused(reason string) { g.refusedGateways.WithLabelValues(reason).Inc() }
 
-// histogram has classic buckets for those who want them, and native ones.
+// histogram has classic buckets for scrapers without native histograms, and native ones.
 func histogram(name, help string, labels []string, buckets ...float64) *prometheus.HistogramVec {
 	return prometheus.NewHistogramVec(prometheus.HistogramOpts{
 		Name: name, Help: help, Buckets: buckets,

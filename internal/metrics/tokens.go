@@ -10,12 +10,16 @@ var tokensState = prometheus.NewDesc("kvasir_tokens_state",
 	"1 for how far exact tokens can be had in the picker: NoFiles where none are wanted, Exact where texts and chats are.",
 	[]string{"pool", "state"}, nil)
 
+var tokensUnproven = prometheus.NewDesc("kvasir_tokens_unproven",
+	"1 for each request kind whose ids made in the picker are not trusted, while those of other kinds are.",
+	[]string{"pool", "kind"}, nil)
+
 var tokensSeries = []series[conformance.Status]{
 	gauge("kvasir_tokens_exact_texts", "1 while token ids of texts made in the picker are trusted.", ofPool,
 		func(s *conformance.Status) float64 { return truth(s.Texts) }),
 	gauge("kvasir_tokens_exact_chats", "1 while token ids of chats made in the picker are trusted.", ofPool,
 		func(s *conformance.Status) float64 { return truth(s.Chats) }),
-	counter("kvasir_tokens_probes_total", "Probes that engines have answered: about fifty requests whose ids are compared.", ofPool,
+	counter("kvasir_tokens_probes_total", "Probes that engines have answered: about eighty requests whose ids are compared.", ofPool,
 		func(s *conformance.Status) float64 { return float64(s.Probes) }),
 	counter("kvasir_tokens_mismatches_total", "Times that ids made in the picker were found not to be those of the engines.", ofPool,
 		func(s *conformance.Status) float64 { return float64(s.Mismatches) }),
@@ -28,6 +32,9 @@ func collectTokens(out chan<- prometheus.Metric, all []conformance.Status, pools
 		s := &all[i]
 		pool := pools.of(s.Namespace, s.Pool)
 		collect(out, tokensSeries, s, pool)
+		for kind := range s.Unproven.All {
+			out <- prometheus.MustNewConstMetric(tokensUnproven, prometheus.GaugeValue, 1, pool, kind.String())
+		}
 		for _, state := range conformance.States {
 			out <- prometheus.MustNewConstMetric(tokensState, prometheus.GaugeValue, truth(state == s.State), pool, string(state))
 		}

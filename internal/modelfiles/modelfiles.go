@@ -1,5 +1,6 @@
 // Package modelfiles holds the small files of a model that its prompts are made with: tokenizer, configuration and chat
-// template, and no weights. They come from a directory, a ConfigMap or a reporter, and are known by their content.
+// template, and no weights. Their source is a directory, a ConfigMap or a reporter, and they are identified by their
+// content.
 package modelfiles
 
 import (
@@ -29,7 +30,7 @@ const (
 	maxName = 255
 )
 
-// names are the files that matter; those that only tell how a model's prompts are made count by being there.
+// names are the relevant files; of those that only show how a model's prompts are made, the presence counts.
 var names = []string{
 	"tokenizer.json", "tokenizer_config.json", "config.json", "chat_template.jinja", "chat_template.json",
 	"preprocessor_config.json", "processor_config.json", "tekken.json", "tekken.json.gz", "tiktoken.model",
@@ -110,7 +111,7 @@ func readFile(dir, name string, limit int64) ([]byte, error) {
 	return b.Bytes(), nil
 }
 
-// Stamp tells without reading the files whether they may have changed: names, sizes and times.
+// Stamp detects without reading the files whether they might have changed: by names, sizes and times.
 func Stamp(dir, template string) string {
 	var b strings.Builder
 	for _, name := range wanted(dir, template) {
@@ -123,7 +124,7 @@ func Stamp(dir, template string) string {
 	return b.String()
 }
 
-// Check tells whether the set is within its bounds, with names that lie below a directory.
+// Check reports whether the set is within its bounds, with names that lie below a directory.
 func (s Set) Check() error {
 	total := 0
 	for name, data := range s {
@@ -133,7 +134,7 @@ func (s Set) Check() error {
 		total += len(data)
 	}
 	if len(s) > MaxFiles || total > MaxBytes {
-		return fmt.Errorf("%d files with %d bytes; a model may have %d with %d", len(s), total, MaxFiles, MaxBytes)
+		return fmt.Errorf("%d files with %d bytes; the limit is %d files with %d bytes", len(s), total, MaxFiles, MaxBytes)
 	}
 	return nil
 }
@@ -152,7 +153,7 @@ func (s Set) Hash() string {
 	return hex.EncodeToString(h.Sum(nil))
 }
 
-// Listing says what a set has, without the contents.
+// Listing describes a set, without the contents.
 type Listing struct {
 	// Hash of the set.
 	Hash string
@@ -161,7 +162,7 @@ type Listing struct {
 	Sizes []int
 }
 
-// List says what the set has.
+// List returns the listing of the set.
 func (s Set) List() Listing {
 	l := Listing{Hash: s.Hash(), Names: slices.Sorted(maps.Keys(s))}
 	for _, name := range l.Names {

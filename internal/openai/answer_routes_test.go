@@ -53,7 +53,7 @@ func TestAnswerScannerOfOtherRoutes(t *testing.T) {
 			route: Responses, answer: created + text + completed("completed"),
 			want: outcome{Usage: cached, FirstToken: true, Finished: true, Done: true, First: len(created + text)},
 		},
-		"a response that has said nothing yet": {route: Responses, answer: created, want: outcome{First: -1}},
+		"a response that has said nothing yet": {route: Responses, answer: created, want: outcome{Empty: true, First: -1}},
 		"a response that reasons": {
 			route: Responses, answer: created + reasons, want: outcome{FirstToken: true, First: len(created + reasons)},
 		},
@@ -73,7 +73,7 @@ func TestAnswerScannerOfOtherRoutes(t *testing.T) {
 			want: outcome{FirstToken: true, Failed: true, Done: true, First: len(created + text)},
 		},
 		"a response with an error of the older kind": {
-			route: Responses, answer: created + `data: {"error":{"message":"x","code":500}}` + "\n\n", want: outcome{Failed: true, First: -1},
+			route: Responses, answer: created + `data: {"error":{"message":"x","code":500}}` + "\n\n", want: outcome{Failed: true, Error: AnswerError{Status: 500}, First: -1},
 		},
 		"a response that is not streamed": {
 			route: Responses, json: true, answer: bodyOfAResponse, want: outcome{Usage: cached, Finished: true, First: -1},
@@ -87,7 +87,7 @@ func TestAnswerScannerOfOtherRoutes(t *testing.T) {
 			want: outcome{Usage: cached, FirstToken: true, Finished: true, Done: true, First: len(start + block + hello)},
 		},
 		"a message that has said nothing yet": {
-			route: Messages, answer: start + block, want: outcome{Usage: Usage{PromptTokens: 12, Have: true}, First: -1},
+			route: Messages, answer: start + block, want: outcome{Usage: Usage{PromptTokens: 12, Have: true}, Empty: true, First: -1},
 		},
 		"a message that calls a tool": {
 			route: Messages, answer: start + tool,
@@ -95,13 +95,13 @@ func TestAnswerScannerOfOtherRoutes(t *testing.T) {
 		},
 		"a signature is no token": {
 			route: Messages, answer: start + sse("content_block_delta", `{"type":"content_block_delta","delta":{"type":"signature_delta","signature":"x"}}`),
-			want: outcome{Usage: Usage{PromptTokens: 12, Have: true}, First: -1},
+			want: outcome{Usage: Usage{PromptTokens: 12, Have: true}, Empty: true, First: -1},
 		},
 		"a message without a word": {
 			route: Messages, answer: start + delta(`"end_turn"`) + end + "data: [DONE]\n\n",
 			want: outcome{Usage: cached, FirstToken: true, Finished: true, Done: true, First: len(start + delta(`"end_turn"`))},
 		},
-		"numbers that are told once stay": {
+		"numbers that are reported once stay": {
 			route: Messages, answer: start + short,
 			want: outcome{Usage: Usage{PromptTokens: 12, CompletionTokens: 3, Have: true}, FirstToken: true, Finished: true, First: len(start + short)},
 		},
@@ -111,7 +111,7 @@ func TestAnswerScannerOfOtherRoutes(t *testing.T) {
 		},
 		"a message that fails": {
 			route: Messages, answer: start + sse("error", `{"type":"error","error":{"type":"internal_error","message":"x"}}`),
-			want: outcome{Usage: Usage{PromptTokens: 12, Have: true}, Failed: true, First: -1},
+			want: outcome{Usage: Usage{PromptTokens: 12, Have: true}, Failed: true, Error: AnswerError{Status: 500}, First: -1},
 		},
 		"a message that is not streamed": {
 			route: Messages, json: true,

@@ -150,8 +150,8 @@ func TestParseAllocatesNothing(t *testing.T) {
 	}
 }
 
-// TestHugeBodies bounds what is allocated for a body of some megabytes of each kind, as a multiple of its
-// size. The race detector doubles what slices.Grow takes; growing by and by would take more than that.
+// TestHugeBodies bounds what is allocated for a body of some megabytes of each kind, as a multiple of its size. The race
+// detector doubles what slices.Grow takes; growing in small steps would take more than that.
 func TestHugeBodies(t *testing.T) {
 	const n = 2 << 20
 	for name, tc := range map[string]struct {

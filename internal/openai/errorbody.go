@@ -6,7 +6,7 @@ import (
 )
 
 // AppendError appends an error body in the style of the OpenAI API. typ names the kind of error; code is the HTTP
-// status in words of the caller, or empty for the status as a number, which is what vLLM sends. message may hold
+// status in words of the caller, or empty for the status as a number, which is what vLLM sends. message can hold
 // anything: what is not UTF-8 becomes U+FFFD.
 func AppendError(dst []byte, status int, typ, code, message string) []byte {
 	dst = append(dst, `{"error":{"message":`...)
@@ -29,8 +29,8 @@ var anthropicErrors = map[int]string{
 	504: "timeout_error", 529: "overloaded_error",
 }
 
-// AppendMessagesError appends an error body in the style of the Anthropic API, for the route Messages and what lies
-// below it. message may hold anything, as that of AppendError.
+// AppendMessagesError appends an error body in the style of the Anthropic API, for the route Messages and those below it.
+// message can hold anything, as that of AppendError.
 func AppendMessagesError(dst []byte, status int, message string) []byte {
 	kind, ok := anthropicErrors[status]
 	if !ok {

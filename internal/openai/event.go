@@ -18,9 +18,12 @@ func (a *AnswerScanner) event(data []byte) {
 	}
 }
 
-// sign is what one event of a stream tells.
+// sign is what one event of a stream shows.
 type sign struct {
 	token, finished, aborted, failed, done bool
+	err                                    AnswerError
+	// pieces of generated text, and their length as they are written.
+	pieces, bytes int
 }
 
 // take adds up the signs of events.
@@ -28,11 +31,15 @@ func (a *AnswerScanner) take(e sign) {
 	a.FirstToken = a.FirstToken || e.token
 	a.Finished = a.Finished || e.finished
 	a.Aborted = a.Aborted || e.aborted
-	a.Failed = a.Failed || e.failed
+	a.pieces += e.pieces
+	a.pieceBytes += e.bytes
+	if e.failed && !a.Failed {
+		a.Failed, a.Error = true, e.err
+	}
 	a.Done = a.Done || e.done
 }
 
-// whole reads the object of an event, and tells whether there is nothing else.
+// whole reads the object of an event, and reports whether nothing follows it.
 func (s *scanner) whole(each func(key span) bool) bool {
 	if !s.object(0, each) {
 		return false
@@ -45,6 +52,7 @@ func (s *scanner) whole(each func(key span) bool) bool {
 func (a *AnswerScanner) choicesEvent(s *scanner) {
 	var e sign
 	var failed, old bool
+	var err, top AnswerError
 	var usage Usage
 	ok := s.whole(func(key span) bool {
 		c := s.space()
@@ -61,6 +69,10 @@ func (a *AnswerScanner) choicesEvent(s *scanner) {
 					ok := ch.read(s, a.route)
 					e.token = e.token || ch.token()
 					e.finished = e.finished || ch.finished
+					if ch.content {
+						e.pieces++
+						e.bytes += ch.bytes
+					}
 					e.aborted = e.aborted || ch.aborted
 					return ok
 				})
@@ -71,7 +83,14 @@ func (a *AnswerScanner) choicesEvent(s *scanner) {
 				return usage.read(s, 1, a.route)
 			}
 		case "error":
-			failed = c != 'n'
+			failed, err = c != 'n', AnswerError{}
+			if c == '{' {
+				return err.read(s, 1)
+			}
+		case "code":
+			n, _, ok := s.count(1)
+			top.Status = n
+			return ok
 		case "object": // vLLM before v0.10 sends the error's fields at the top
 			old = false
 			if c == '"' {
@@ -85,17 +104,21 @@ func (a *AnswerScanner) choicesEvent(s *scanner) {
 	if !ok {
 		return
 	}
-	e.failed = failed || old
+	e.failed, e.err = failed || old, err
+	if old && !failed {
+		e.err = top
+	}
 	a.take(e)
 	if usage.Have {
 		a.Usage = usage
 	}
 }
 
-// choice is what one choice of one event tells.
+// choice is what one choice of one event contains.
 type choice struct {
 	chat              bool
 	content           bool // something was generated
+	bytes             int  // of it, as it is written
 	finished, aborted bool
 }
 
@@ -121,6 +144,13 @@ func (c *choice) read(s *scanner, route Route) bool {
 			if first == '{' {
 				return c.delta(s)
 			}
+		case "text": // of completions
+			at := s.i
+			ok := s.skip(3)
+			if c.bytes = s.i - at - len(`""`); !c.chat {
+				c.content = first == '"' && c.bytes > 0
+			}
+			return ok
 		}
 		return s.skip(3)
 	})
@@ -131,6 +161,7 @@ var deltaKeys = [...]string{"content", "reasoning", "reasoning_content", "refusa
 
 func (c *choice) delta(s *scanner) bool {
 	var content [len(deltaKeys)]bool
+	c.bytes = 0
 	ok := s.object(3, func(key span) bool {
 		first := s.space()
 		at := s.i
@@ -140,38 +171,12 @@ func (c *choice) delta(s *scanner) bool {
 		if i >= 0 {
 			content[i] = first == '{' || first == '"' && s.i-at > 2 ||
 				first == '[' && len(bytes.TrimSpace(s.b[at+1:s.i-1])) > 0
+			if content[i] {
+				c.bytes += s.i - at
+			}
 		}
 		return ok
 	})
 	c.content = content != [len(deltaKeys)]bool{}
 	return ok
-}
-
-// topField takes one top-level field of an answer that is not streamed.
-func (a *AnswerScanner) topField(name string, value []byte) {
-	switch name {
-	case "error":
-		a.Failed = a.Failed || value[0] != 'n'
-	case "object":
-		a.Failed = a.Failed || string(value) == `"error"`
-	case "status":
-		a.Aborted = a.Aborted || a.route == Responses && string(value) == `"cancelled"`
-		a.Failed = a.Failed || a.route == Responses && string(value) == `"failed"`
-	case "usage":
-		if value[0] != '{' {
-			return
-		}
-		s := scanner{b: value}
-		if a.route == Messages {
-			var u messageUsage
-			if u.read(&s, 0) {
-				a.Usage = u.usage()
-			}
-			return
-		}
-		var u Usage
-		if u.read(&s, 0, a.route) {
-			a.Usage = u
-		}
-	}
 }

@@ -3,6 +3,7 @@ package openai
 // messagesEvent looks at an event of a Messages stream: its type, and what that has.
 func (a *AnswerScanner) messagesEvent(s *scanner) {
 	var failed, tool bool
+	var err AnswerError
 	var d messageDelta
 	var start, usage messageUsage
 	var name [maxName]byte
@@ -43,13 +44,16 @@ func (a *AnswerScanner) messagesEvent(s *scanner) {
 				return usage.read(s, 1)
 			}
 		case "error":
-			failed = c != 'n'
+			failed, err = c != 'n', AnswerError{}
+			if c == '{' {
+				return err.read(s, 1)
+			}
 		}
 		return s.skip(1)
 	}) {
 		return
 	}
-	e := sign{failed: failed}
+	e := sign{failed: failed, err: err}
 	switch string(typ) {
 	case "message_start":
 		a.messages.add(&start)
@@ -57,6 +61,9 @@ func (a *AnswerScanner) messagesEvent(s *scanner) {
 		e.token = tool // its name has been generated
 	case "content_block_delta":
 		e.token = d.content
+		if d.content {
+			e.pieces, e.bytes = 1, d.bytes
+		}
 	case "message_delta":
 		e.token, e.finished = d.stopped, d.stopped
 		a.messages.add(&usage)
@@ -69,8 +76,8 @@ func (a *AnswerScanner) messagesEvent(s *scanner) {
 	a.Usage = a.messages.usage()
 }
 
-// field reads an object, and the value of the field name by each if it begins with first; else that field is as good
-// as absent, which none is told.
+// field reads an object, and the value of the field name by each if it begins with first; else that field counts as
+// absent, and no callback is called.
 func (s *scanner) field(depth int, name string, first byte, each func() bool, none func()) bool {
 	return s.object(depth, func(key span) bool {
 		c := s.space()
@@ -85,9 +92,10 @@ func (s *scanner) field(depth int, name string, first byte, each func() bool, no
 	})
 }
 
-// messageDelta is what the delta of an event tells.
+// messageDelta is what the delta of an event contains.
 type messageDelta struct {
 	content bool // something was generated
+	bytes   int  // of it, as it is written
 	stopped bool // there is a reason to stop
 }
 
@@ -105,6 +113,7 @@ func (d *messageDelta) read(s *scanner) bool {
 		ok := s.skip(2)
 		if i >= 0 {
 			texts[i] = c == '"' && s.i-at > 2
+			d.bytes += s.i - at
 		}
 		return ok
 	})

@@ -34,11 +34,13 @@ func responsesWordOf(name []byte) responsesWord {
 	return responsesOther
 }
 
-// responsesEvent looks at an event of a Responses stream: its type, and a delta, the response or an error. Events
-// about what the engine is going to do come before the first token.
+// responsesEvent looks at an event of a Responses stream: its type, and a delta, the response or an error. Events about
+// later steps of the engine precede the first token.
 func (a *AnswerScanner) responsesEvent(s *scanner) {
 	var word responsesWord
 	var delta, failed bool
+	var bytes int // of the delta
+	var err AnswerError
 	var r response
 	if !s.whole(func(key span) bool {
 		c := s.space()
@@ -54,7 +56,8 @@ func (a *AnswerScanner) responsesEvent(s *scanner) {
 		case "delta":
 			at := s.i
 			ok := s.skip(1)
-			delta = c == '"' && s.i-at > 2
+			bytes = s.i - at - len(`""`)
+			delta = c == '"' && bytes > 0
 			return ok
 		case "response":
 			r = response{}
@@ -62,16 +65,22 @@ func (a *AnswerScanner) responsesEvent(s *scanner) {
 				return r.read(s)
 			}
 		case "error":
-			failed = c != 'n'
+			failed, err = c != 'n', AnswerError{}
+			if c == '{' {
+				return err.read(s, 1)
+			}
 		}
 		return s.skip(1)
 	}) {
 		return
 	}
-	e := sign{failed: failed || word == responsesFailed || r.failed, aborted: word == responsesCancelled || r.cancelled}
+	e := sign{err: err, failed: failed || word == responsesFailed || r.failed, aborted: word == responsesCancelled || r.cancelled}
 	switch word {
 	case responsesDelta:
 		e.token = delta
+		if delta {
+			e.pieces, e.bytes = 1, bytes
+		}
 	case responsesEnd:
 		e.token = true
 	case responsesCompleted:

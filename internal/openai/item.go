@@ -9,7 +9,7 @@ import (
 // MaxItems is the most items that a Request lists.
 const MaxItems = 4096
 
-// ItemKind tells what an item is.
+// ItemKind reports what an item is.
 type ItemKind uint8
 
 // The kinds of item.
@@ -32,20 +32,20 @@ func (k ItemKind) String() string {
 	return fmt.Sprintf("ItemKind(%d)", uint8(k))
 }
 
-// Item is a content part that is neither text nor a tool's: an image, say. Request.ItemHash names its content.
+// Item is a content part that is neither text nor a tool's, such as an image. Request.ItemHash names its content.
 type Item struct {
 	Kind ItemKind
 	// Message is the index of its message in the list of messages.
 	Message int
 	// At and End delimit the part in the body.
 	At, End int
-	// UUID is the name that the client gives the item (uuid), which engines take for its identity; empty without.
+	// UUID is the client's name of the item (uuid), which engines use as its identity; empty without.
 	UUID string
 
 	data datum
 }
 
-// datum is where an item's content lies in the body: a string, or some other JSON value if raw.
+// datum is the position of an item's content in the body: a string, or some other JSON value if raw.
 type datum struct {
 	span
 	have, raw bool
@@ -75,7 +75,7 @@ func (r *Request) ItemHash(it *Item) (hash [16]byte, ok bool) {
 	return [16]byte(sum[:16]), true
 }
 
-// contentKeys are the keys of a part that may hold its content, the first one present counts; contentKinds what they
+// contentKeys are the keys of a part that can hold its content, the first one present counts; contentKinds what they
 // say of a part without a type.
 var (
 	contentKeys = [...]string{
@@ -140,8 +140,8 @@ type partial struct {
 	result           message // what is in a tool's answer
 }
 
-// contentPart reads one element of a message's content, which begins with c, depth levels inside. A part is text when
-// its type says so, or when it has no type and nothing but text.
+// contentPart reads one element of a message's content, which begins with c, depth levels inside. A part is text when its
+// type is text, or when it has no type and nothing but text.
 func (p *parser) contentPart(c byte, depth int, m *message) bool {
 	if c == '"' {
 		s, ok := p.messageText()

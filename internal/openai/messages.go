@@ -5,6 +5,7 @@ import "bytes"
 // message is what is known of the message being read.
 type message struct {
 	role       role
+	kinds      Kinds // by its fields
 	text       textSpans
 	multimodal bool
 	items      int // in Request.Items before the message
@@ -15,7 +16,9 @@ type role uint8
 const (
 	otherRole role = iota
 	systemRole
+	developerRole
 	userRole
+	toolRole
 )
 
 // input reads the input of a Responses request, which begins with c: one user's text, or a list of items that are
@@ -42,7 +45,7 @@ const notList = "must be a list"
 func (p *parser) noMessages(c byte) {
 	r := p.r
 	r.Messages, r.NumMessages, r.Multimodal, r.Items, r.texts = nil, 0, false, r.Items[:0], r.texts[:0]
-	r.system.n, r.firstUser.n = 0, 0
+	r.system.n, r.firstUser.n, r.seen = 0, 0, 0
 	p.messagesSeen, p.messagesBad = c != 'n', ""
 }
 
@@ -72,8 +75,15 @@ func (p *parser) messages(c byte) bool {
 			return false
 		}
 		r.Multimodal = r.Multimodal || m.multimodal
+		r.seen |= m.kinds
+		switch m.role {
+		case developerRole:
+			r.seen |= KindsOf(KindDeveloper)
+		case toolRole:
+			r.seen |= KindsOf(KindTools)
+		}
 		switch {
-		case m.role == systemRole && !haveUser:
+		case (m.role == systemRole || m.role == developerRole) && !haveUser:
 			for _, s := range m.text.at[:m.text.n] {
 				r.system.add(s)
 			}
@@ -90,7 +100,8 @@ func (p *parser) messages(c byte) bool {
 func (p *parser) message(m *message) bool {
 	return p.object(2, func(key span) bool {
 		c := p.space()
-		switch string(nameOf(p.b, key, &p.name)) {
+		name := nameOf(p.b, key, &p.name)
+		switch string(name) {
 		case "role":
 			m.role = otherRole
 			if c != '"' {
@@ -98,10 +109,14 @@ func (p *parser) message(m *message) bool {
 			}
 			s, ok := p.str()
 			switch string(nameOf(p.b, s, &p.name)) {
-			case "system", "developer":
+			case "system":
 				m.role = systemRole
+			case "developer":
+				m.role = developerRole
 			case "user":
 				m.role = userRole
+			case "tool", "function":
+				m.role = toolRole
 			}
 			return ok
 		case "content":
@@ -109,6 +124,10 @@ func (p *parser) message(m *message) bool {
 		case "output": // what a tool has answered
 			if p.r.Route == Responses {
 				return p.content(c, 3, m)
+			}
+		default:
+			if c != 'n' {
+				m.kinds |= kindOfField(name)
 			}
 		}
 		return p.skip(3)
@@ -125,6 +144,7 @@ func (p *parser) content(c byte, depth int, m *message) bool {
 		m.text.add(s)
 		return ok
 	case '[':
+		m.kinds |= KindsOf(KindParts)
 		return p.array(depth, func(c byte) bool { return p.contentPart(c, depth+1, m) })
 	}
 	return p.skip(depth)
@@ -141,7 +161,7 @@ func (p *parser) messageText() (span, bool) {
 		return s, false
 	}
 	long := p.i-at >= minText
-	if long && (!s.escaped || !bytes.Contains(s.of(r.text), replacement)) { // which may be half a surrogate pair
+	if long && (!s.escaped || !bytes.Contains(s.of(r.text), replacement)) { // which might be half a surrogate pair
 		r.texts = append(r.texts, textAt{at: at, end: p.i, span: s})
 	}
 	return span{beg: at + 1, end: p.i - 1, escaped: s.escaped}, true

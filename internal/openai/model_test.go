@@ -94,7 +94,7 @@ func checkParse(t *testing.T, route Route, body []byte, r *Request) {
 	if len(want.Prompts) > 0 || len(want.Stable) > 64 || strings.Count(string(body), "text") > 4 || want.NumMessages > 4 || route == Embeddings {
 		have.Stable, want.Stable = "", ""
 	}
-	// Nor does it know which of two different keys came last.
+	// Nor does it know which of two different keys was last.
 	if route == Responses && bytes.Contains(body, []byte("output")) && bytes.Contains(body, []byte("content")) {
 		have.Items, want.Items, have.Stable, want.Stable, have.Multimodal, want.Multimodal = nil, nil, "", "", false, false
 	}

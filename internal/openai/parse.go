@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"math"
 	"strconv"
+	"strings"
 )
 
 // Parse reads body, a request for route, into r, which is reset first and keeps parts of body. It returns a
@@ -12,9 +13,17 @@ import (
 // over, as the engine's parser does. Time and memory are linear in the body, with no allocation once r's buffers have
 // grown.
 func Parse(route Route, body []byte, r *Request) error {
+	return ParseFor(route, body, "", r)
+}
+
+// ErrNoModel is Parse's answer to a request that names no model, if nothing else is wrong with that field.
+var ErrNoModel error = &FieldError{Field: "model", Msg: "is missing"}
+
+// ParseFor is Parse for a request that can leave its model out: it is for the given one then.
+func ParseFor(route Route, body []byte, model string, r *Request) error {
 	r.Reset()
 	r.Route, r.body, r.N = route, body, 1
-	p := parser{scanner: scanner{b: body}, r: r}
+	p := parser{scanner: scanner{b: body}, r: r, absent: model}
 	if !p.document() {
 		return p.err
 	}
@@ -33,13 +42,14 @@ type parser struct {
 	scanner
 	r        *Request
 	isObject bool
+	absent   string // the model of a request that names none
 
-	model, salt, user                                span
-	haveModel, haveSalt, haveUser                    bool
-	modelBad, promptBad, messagesBad                 string // why the last value cannot be used
-	maxTokens, maxCompletion                         int
-	haveMaxCompletion, havePromptLP, haveLP, haveTop bool
-	promptSeen, messagesSeen                         bool
+	model, salt, user                       span
+	haveModel, haveSalt, haveUser           bool
+	modelBad, promptBad, messagesBad        string // why the last value cannot be used
+	maxTokens, maxCompletion                int
+	haveMaxCompletion, havePromptLP, haveLP bool
+	promptSeen, messagesSeen                bool
 	// Fields that make a Responses request Stateful.
 	previousID, previousResponse, previousMessages bool
 
@@ -70,6 +80,10 @@ func (p *parser) field(key span) bool {
 	c := p.space()
 	f := fieldSpan{key: key, at: p.i}
 	name := nameOf(p.b, key, &p.name)
+	if c != 'n' && !usualField(name) {
+		p.r.Unusual = true
+		p.r.Steering |= steeringOf(name)
+	}
 	ok, done := p.prose(name, c)
 	if !done {
 		f.isString = c == '"'
@@ -97,7 +111,7 @@ func (p *parser) field(key span) bool {
 }
 
 // prose reads the value of a field that holds a prompt, a part of one, or other fields, on the routes that have it.
-// done tells that it is one.
+// done reports that it is one.
 func (p *parser) prose(name []byte, c byte) (ok, done bool) {
 	r := p.r
 	switch string(name) {
@@ -119,6 +133,10 @@ func (p *parser) prose(name []byte, c byte) (ok, done bool) {
 	case "system":
 		if r.Route == Messages {
 			return p.systemPrompt(c), true
+		}
+	case "vllm_xargs", "sampling_params", "extra_args": // those that holdsArguments
+		if c == '{' {
+			return p.arguments(1, &r.Steering), true
 		}
 	case "stream_options":
 		if r.Route.in(Completions, ChatCompletions) {
@@ -176,8 +194,21 @@ func (p *parser) setting(name []byte, c byte, str span, at int) {
 		case Responses:
 			p.responsesSetting(name, c, str, at)
 		case Completions, ChatCompletions, Embeddings:
+			p.argument(name, c)
 			p.openSetting(name, c, str, at)
 		}
+	}
+}
+
+// argument notes which arguments of its template a chat has.
+func (p *parser) argument(name []byte, c byte) {
+	i := keyIndex(argumentFields[:], name)
+	if i < 0 || p.r.Route == Completions {
+		return
+	}
+	p.r.arguments &^= 1 << i
+	if c != 'n' {
+		p.r.arguments |= 1 << i
 	}
 }
 
@@ -197,26 +228,25 @@ func (p *parser) openSetting(name []byte, c byte, str span, at int) {
 		r.KeepFirst = c == '"' && string(nameOf(p.b, str, &p.name)) == "right"
 	default:
 		if r.Route != Embeddings {
-			p.generateSetting(name, c, at)
+			p.generateSetting(name, c, str, at)
 		}
 	}
 }
 
 // generateSetting is setting for what completions and chats have.
-func (p *parser) generateSetting(name []byte, c byte, at int) {
+func (p *parser) generateSetting(name []byte, c byte, str span, at int) {
 	r := p.r
-	number := c == '-' || c-'0' <= 9
 	switch string(name) {
 	case "echo":
-		r.Echo = c == 't'
+		r.Echo = p.truth(c, str, at)
 	case "prompt_embeds":
 		r.Embeds = c == '"' || c == '['
 	case "prompt_logprobs":
 		p.havePromptLP = c != 'n'
 	case "logprobs":
-		p.haveLP = number
-	case "top_logprobs":
-		p.haveTop = number
+		p.haveLP = c != 'n'
+	case "use_beam_search":
+		r.CacheUntold = p.truth(c, str, at)
 	case "n":
 		r.N = max(integer(c, p.b[at:p.i]), 1)
 	case "max_completion_tokens":
@@ -252,8 +282,21 @@ func (p *parser) responsesSetting(name []byte, c byte, str span, at int) {
 	}
 }
 
-// integer is the value of the JSON number raw, which begins with c: 0 where it is no number or not whole, the nearest
-// 32-bit value where it is too large.
+// truth is the value of a flag as the engine's parser reads it: besides true it takes the number 1 and some words, in
+// any case. A value that it refuses reads as false.
+func (p *parser) truth(c byte, str span, at int) bool {
+	if c != '"' {
+		return c == 't' || integer(c, p.b[at:p.i]) == 1
+	}
+	switch strings.ToLower(string(nameOf(p.b, str, &p.name))) {
+	case "1", "t", "true", "y", "yes", "on":
+		return true
+	}
+	return false
+}
+
+// integer is the value of the JSON number raw, which begins with c: 0 where it is no integer, the nearest 32-bit value
+// where it is too large.
 func integer(c byte, raw []byte) int {
 	if c != '-' && c-'0' > 9 {
 		return 0
@@ -306,10 +349,13 @@ func (p *parser) finish() error {
 	switch {
 	case p.modelBad != "":
 		return &FieldError{Field: "model", Msg: p.modelBad}
+	case !p.haveModel && p.absent == "":
+		return ErrNoModel
 	case !p.haveModel:
-		return &FieldError{Field: "model", Msg: "is missing"}
+		r.Model = p.absent
+	default:
+		r.Model = p.owned(p.model, &r.last.model)
 	}
-	r.Model = p.owned(p.model, &r.last.model)
 	if r.Model == "" {
 		return &FieldError{Field: "model", Msg: "is empty"}
 	}
@@ -322,14 +368,14 @@ func (p *parser) finish() error {
 	switch r.Route {
 	case Completions:
 		r.MaxTokens = p.maxTokens
-		r.PromptLogprobs = p.havePromptLP || r.Echo && p.haveLP
+		r.NoCacheRead = p.havePromptLP || r.Echo && p.haveLP
 		return p.finishPrompts("prompt")
 	case ChatCompletions:
 		r.MaxTokens = p.maxTokens
 		if p.haveMaxCompletion {
 			r.MaxTokens = p.maxCompletion
 		}
-		r.PromptLogprobs = p.havePromptLP || r.Echo && p.haveTop
+		r.NoCacheRead = p.havePromptLP || r.Echo
 		return p.finishMessages("messages")
 	case Responses:
 		r.MaxTokens, r.IncludeUsage = p.maxCompletion, r.Stream

@@ -14,7 +14,8 @@ func ptr[T any](v T) *T { return &v }
 type seen struct {
 	Model, CacheSalt, User                      string
 	Stream, IncludeUsage, Echo, Embeds          bool
-	PromptLogprobs, Multimodal, KeepFirst       bool
+	NoCacheRead, CacheUntold                    bool
+	Multimodal, KeepFirst                       bool
 	Stateful, Background                        bool
 	Prompts                                     []Prompt
 	Messages, Tools, System                     string
@@ -63,7 +64,7 @@ func see(r *Request) seen {
 	return seen{
 		Model: r.Model, CacheSalt: r.CacheSalt, User: r.User,
 		Stream: r.Stream, IncludeUsage: r.IncludeUsage, Echo: r.Echo, Embeds: r.Embeds,
-		PromptLogprobs: r.PromptLogprobs, Multimodal: r.Multimodal, KeepFirst: r.KeepFirst,
+		NoCacheRead: r.NoCacheRead, CacheUntold: r.CacheUntold, Multimodal: r.Multimodal, KeepFirst: r.KeepFirst,
 		Stateful: r.Stateful, Background: r.Background,
 		Prompts:  append([]Prompt(nil), r.Prompts...),
 		Messages: string(r.Messages), Tools: string(r.Tools), System: string(r.System), NumMessages: r.NumMessages,
@@ -100,7 +101,7 @@ func TestParse(t *testing.T) {
 				"echo":true,"logprobs":1,"add_special_tokens":false,"n":3,"max_tokens":7,"truncate_prompt_tokens":-1,
 				"prefix_len":64,"cache_salt":"s","user":"u","priority":-5 } `,
 			want: seen{
-				Model: "m", Prompts: text("x"), N: 3, Stable: "x", Stream: true, IncludeUsage: true, Echo: true, PromptLogprobs: true,
+				Model: "m", Prompts: text("x"), N: 3, Stable: "x", Stream: true, IncludeUsage: true, Echo: true, NoCacheRead: true,
 				AddSpecialTokens: ptr(false), MaxTokens: 7, Truncate: -1, PrefixLen: 64, CacheSalt: "s", User: "u", Priority: -5,
 			},
 		},
@@ -148,7 +149,27 @@ func TestParse(t *testing.T) {
 		},
 		"prompt log-probabilities": {
 			body: `{"model":"m","prompt":"x","prompt_logprobs":0}`,
-			want: seen{Model: "m", Prompts: text("x"), N: 1, PromptLogprobs: true, Stable: "x"},
+			want: seen{Model: "m", Prompts: text("x"), N: 1, NoCacheRead: true, Stable: "x"},
+		},
+		"an echo with log-probabilities": {
+			body: `{"model":"m","prompt":"x","echo":true,"logprobs":0}`,
+			want: seen{Model: "m", Prompts: text("x"), N: 1, Echo: true, NoCacheRead: true, Stable: "x"},
+		},
+		"an echo alone reads the cache": {
+			body: `{"model":"m","prompt":"x","echo":true,"logprobs":null}`,
+			want: seen{Model: "m", Prompts: text("x"), N: 1, Echo: true, Stable: "x"},
+		},
+		"an echo of a chat reads no cache: its log-probabilities are 0 by default": {
+			route: ChatCompletions, body: `{"model":"m","messages":[],"echo":"Yes"}`,
+			want: seen{Model: "m", N: 1, Messages: "[]", Echo: true, NoCacheRead: true, Stable: "\x00"},
+		},
+		"an echo of a chat whose log-probabilities are null, which some releases take for 0": {
+			route: ChatCompletions, body: `{"model":"m","messages":[],"echo":1,"top_logprobs":null}`,
+			want: seen{Model: "m", N: 1, Messages: "[]", Echo: true, NoCacheRead: true, Stable: "\x00"},
+		},
+		"a search with beams": {
+			body: `{"model":"m","prompt":"x","use_beam_search":true}`,
+			want: seen{Model: "m", Prompts: text("x"), N: 1, CacheUntold: true, Stable: "x"},
 		},
 		"embeddings instead of a prompt": {
 			body: `{"model":"m","prompt":null,"prompt_embeds":"AAAA"}`,
@@ -298,6 +319,31 @@ func TestParseRefuses(t *testing.T) {
 				t.Errorf("error is %q, want %q", got, tc.want)
 			}
 		})
+	}
+}
+
+func TestARequestThatNamesNoModelIsForTheGivenOne(t *testing.T) {
+	for body, want := range map[string]string{
+		`{"prompt":"x"}`:              "given",
+		`{"model":null,"prompt":"x"}`: "given",
+		`{"model":"m","prompt":"x"}`:  "m",
+		`{"model":"","prompt":"x"}`:   "model: is empty",
+		`{"model":7,"prompt":"x"}`:    "model: must be a string",
+		`{"model":null}`:              "prompt: is missing",
+	} {
+		var r Request
+		err := ParseFor(Completions, []byte(body), "given", &r)
+		got := r.Model
+		if err != nil {
+			got = err.Error()
+		}
+		if got != want {
+			t.Errorf("%s: %q, want %q", body, got, want)
+		}
+		err = Parse(Completions, []byte(body), &r)
+		if none := errors.Is(err, ErrNoModel); none != (want == "given" || want == "prompt: is missing") {
+			t.Errorf("%s without a given model: %v", body, err)
+		}
 	}
 }
 

@@ -7,10 +7,10 @@ import (
 	"strconv"
 )
 
-// MaxPrompts is the most prompts that one request may hold.
+// MaxPrompts is the most prompts that one request can hold.
 const MaxPrompts = 1 << 16
 
-// part is where a prompt lies: a string of the body, or text[beg:end] if it is escaped, or tokens[beg:end].
+// part is the position of a prompt: a string of the body, or text[beg:end] if it is escaped, or tokens[beg:end].
 type part struct {
 	span
 	isTokens bool
@@ -41,7 +41,7 @@ func (p *parser) prompt(c byte) bool {
 	return p.skip(1)
 }
 
-// promptList reads a list whose first element tells what all must be.
+// promptList reads a list; its first element determines the type of all.
 func (p *parser) promptList() bool {
 	r := p.r
 	first, inner := p.ahead()

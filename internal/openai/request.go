@@ -1,5 +1,5 @@
-// Package openai reads what routing needs from requests and answers of the OpenAI API, as vLLM speaks it. It scans the
-// bytes once and builds no tree; it never changes them, so that they can be forwarded as they came.
+// Package openai reads what routing needs from requests and answers of the OpenAI API, as vLLM implements it. It scans the
+// bytes once and builds no tree; it never changes them, so that they can be forwarded unchanged.
 package openai
 
 import (
@@ -39,7 +39,7 @@ func (r Route) String() string {
 	return fmt.Sprintf("Route(%d)", uint8(r))
 }
 
-// in tells whether r is one of the operations.
+// in reports whether r is one of the operations.
 func (r Route) in(list ...Route) bool { return slices.Contains(list, r) }
 
 // RouteOf is the operation that a URL path asks for.
@@ -57,11 +57,11 @@ func RouteOf(path string) (Route, bool) {
 // CountTokens is the path below that of Messages that counts the tokens of such a request and generates nothing.
 const CountTokens = "/v1/messages/count_tokens"
 
-// FieldError tells of valid JSON that routing cannot use.
+// FieldError reports valid JSON that routing cannot use.
 type FieldError struct {
 	// Field is the name of the top-level field; empty for the body itself.
 	Field string
-	// Msg says what is wrong, without any value of the body.
+	// Msg describes the error, without any value of the body.
 	Msg string
 }
 
@@ -78,7 +78,7 @@ type Prompt struct {
 	Text string
 	// Tokens are the prompt's ids, if IsTokens.
 	Tokens []uint32
-	// IsTokens tells which of the two was sent, an empty one included.
+	// IsTokens reports which of the two was sent, an empty one included.
 	IsTokens bool
 }
 
@@ -87,12 +87,14 @@ type Prompt struct {
 //
 // Everything of slice type, Prompt.Text and Item.UUID lie in the body or in the buffers of the Request: they hold
 // until the body is changed or the Request is parsed or reset. Model, CacheSalt, User and what Field returns are
-// copies and may be kept.
+// copies and can be kept.
 //
 // Only the fields that routing must understand can make Parse fail: model, and prompt, messages or input. Any other
 // field of a wrong type reads as absent, and the engine is left to refuse it. A field that is null is absent, and so
 // is one that the engine does not know on the route: Messages has no cache_salt, for example. Of a key given twice
 // the last one counts, as in the engine's parser.
+//
+// It has many fields because the routes together have that many which routing must know.
 type Request struct {
 	Route Route
 	// Model as sent; never empty after a successful Parse.
@@ -109,12 +111,12 @@ type Request struct {
 	// Embeds: the prompt is given as prompt_embeds, perhaps beside Prompts; it has no token ids.
 	Embeds bool
 
-	// Messages is the JSON list of messages, or the input of a Responses request, which may be a string too.
+	// Messages is the JSON list of messages, or the input of a Responses request, which can be a string too.
 	Messages []byte
 	// NumMessages is the length of that list, 1 for a string.
 	NumMessages int
-	// System is the JSON of the system prompt that stands beside the messages: system of a Messages request (a string
-	// or a list), instructions of a Responses request (a string). nil without.
+	// System is the JSON of the system prompt beside the messages: system of a Messages request (a string or a list),
+	// instructions of a Responses request (a string). nil without.
 	System []byte
 	// Tools is the JSON list of tools; nil without.
 	Tools []byte
@@ -125,14 +127,22 @@ type Request struct {
 	// Stateful: the prompt begins with what is not in Messages, and perhaps only in one engine's memory
 	// (previous_response_id and its kin).
 	Stateful bool
-	// Background: the answer comes at once, and the work goes on behind it.
+	// Background: the answer is sent at once, and the work continues after it.
 	Background bool
 
 	// AddSpecialTokens as sent; nil leaves the route's default.
 	AddSpecialTokens *bool
-	// PromptLogprobs: log-probabilities of the prompt are asked for (by prompt_logprobs, or by echo with logprobs),
-	// so that the engine looks nothing up in its prefix cache.
-	PromptLogprobs bool
+	// NoCacheRead: the engine computes the entire prompt and looks nothing up in its prefix cache, although it stores the
+	// blocks. This holds for requests that ask for log-probabilities of the prompt: by prompt_logprobs with any value, by
+	// echo of completions with logprobs, and by echo of chats, which asks for top_logprobs of the prompt, 0 by default
+	// (vLLM 0.11 to 0.33; where a chat sets top_logprobs to null, releases from 0.31 on read no cache, older ones do).
+	NoCacheRead bool
+	// Unusual: the request has a field that can change what the engine looks up or caches, or that is not known.
+	Unusual bool
+	// Steering is what fields of the request control in the engine besides its answer, in any of their spellings.
+	Steering Steering
+	// CacheUntold: the answer does not report how much of the prompt was found in the cache (use_beam_search).
+	CacheUntold bool
 	// Echo asks for the prompt in the answer.
 	Echo bool
 	// N is the number of answers per prompt, at least 1.
@@ -144,22 +154,24 @@ type Request struct {
 	// of them, -1 for the model's limit, 0 for all. They are the last ones, unless KeepFirst (truncation_side).
 	TruncatePrompt int
 	KeepFirst      bool
-	// PrefixLen (prefix_len, an extension of ours) is the number of leading tokens that decide for the strategy
-	// StickyLeastLoaded; 0 when not said.
+	// PrefixLen (prefix_len, an extension of Kvasir) is the number of leading tokens that decide for the strategy
+	// StickyLeastLoaded; 0 when not set.
 	PrefixLen int
 	// CacheSalt keeps the request's blocks apart from those of other salts.
 	CacheSalt string
-	// User is the end user's name as the client gives it: user, or metadata.user_id of Messages.
+	// User is the end user's name from the client: user, or metadata.user_id of Messages.
 	User string
 	// Priority as the engine understands it: lower is earlier.
 	Priority int
 
 	body      []byte
 	fields    []fieldSpan
-	overflow  bool      // more fields than fields may hold
+	overflow  bool      // more fields than fields can hold
 	top       textSpans // the text of System
 	system    textSpans
 	firstUser textSpans
+	seen      Kinds    // kinds that messages of a chat have
+	arguments uint8    // a bit for each of argumentFields that a chat has
 	special   bool     // what AddSpecialTokens points to
 	tokens    []uint32 // all ids of all prompts
 	text      []byte   // decoded prompts that are written with escapes
@@ -168,7 +180,7 @@ type Request struct {
 	last      struct{ model, salt, user string }
 }
 
-// fieldSpan is a top-level field: its key, and where its value lies in the body.
+// fieldSpan is a top-level field: its key, and the position of its value in the body.
 type fieldSpan struct {
 	key     span
 	at, end int
@@ -176,8 +188,8 @@ type fieldSpan struct {
 	isString, escaped bool
 }
 
-// textAt is a string of a message's content: the body from at to end, quotes included, and what it stands for. That is in
-// text if it is escaped, else in the body.
+// textAt is a string of a message's content: the body from at to end, quotes included, and its decoded value, which is in
+// text if the string has escapes, else in the body.
 type textAt struct {
 	at, end int
 	span
@@ -189,9 +201,9 @@ const (
 	minText  = 64
 )
 
-// TextAt is what the string stands for whose opening quote is at the offset at of the body, and where it ends. It is for
-// those who read the body of a chat once more, and knows the long texts of messages: not ok for other strings, and for
-// some that are unusual. The text holds as long as the body and the Request do.
+// TextAt returns the decoded value of the string whose opening quote is at the offset at of the body, and its end. It is
+// for callers that read the body of a chat a second time, and knows the long texts of messages: not ok for other strings,
+// and for some that are unusual. The text is valid as long as the body and the Request are.
 func (r *Request) TextAt(at int) (text string, end int, ok bool) {
 	i, ok := slices.BinarySearchFunc(r.texts, at, func(t textAt, at int) int { return t.at - at })
 	if !ok {
@@ -204,7 +216,7 @@ func (r *Request) TextAt(at int) (text string, end int, ok bool) {
 	return view(t.of(r.body)), t.end, true
 }
 
-// maxFields is the most top-level fields that a body may have for Field and Raw to work.
+// maxFields is the most top-level fields that a body can have for Field and Raw to work.
 const maxFields = 256
 
 // Field is the value of the top-level field name, if it is a string; not of the prompt. It serves session keys. A
@@ -218,12 +230,21 @@ func (r *Request) Field(name string) (string, bool) {
 }
 
 // Raw is the JSON of the top-level field name, nil where that is absent or null. The limits of Field hold here too:
-// ok is false for a body with so many fields that nobody knows.
+// ok is false for a body with so many unknown fields.
 func (r *Request) Raw(name string) (value []byte, ok bool) {
 	if f := r.field(name); f != nil && r.body[f.at] != 'n' {
 		value = r.body[f.at:f.end]
 	}
 	return value, !r.overflow
+}
+
+// Span returns the position in the body of the value of the top-level field name, the last one of that name; found is false
+// if there is none. ok is false for a body with more fields than are kept.
+func (r *Request) Span(name string) (at, end int, found, ok bool) {
+	if f := r.field(name); f != nil {
+		return f.at, f.end, true, true
+	}
+	return 0, 0, false, !r.overflow
 }
 
 // field finds a top-level field, the last one of that name.

@@ -77,7 +77,7 @@ func TestParseOfOtherRoutes(t *testing.T) {
 				Tools: tools, Stable: "S\x00U", Stream: true, IncludeUsage: true, User: "u",
 			},
 		},
-		"a system prompt in parts, one of which changes, and another one among the messages": {
+		"a system prompt in parts, one of them changing, and another one among the messages": {
 			route: Messages, body: `{"model":"m","system":[{"type":"text","text":"` + changing + `: cc_version=1; cch=ab12;"},{"type":"text","text":"S"}],` +
 				`"messages":[{"role":"system","content":"T"},{"role":"user","content":"U"}]}`,
 			want: seen{
@@ -200,7 +200,7 @@ func TestItems(t *testing.T) {
 		"an image that has only its name": {with: chatWith, part: `{"type":"image_url","image_url":null,"uuid":"a\u0062"}`, kind: Image, uuid: "ab", blank: true},
 		"an image with a name":            {with: chatWith, part: `{"uuid":"ab","type":"image_url","image_url":{"url":"https://x/y.png"}}`, kind: Image, uuid: "ab", same: &link},
 		"embeddings of an image":          {with: chatWith, part: `{"type":"image_embeds","image_embeds":{"image_embeds":"x","grid":"y"}}`, kind: Image},
-		"what nobody knows":               {with: chatWith, part: `{"type":"smell"}`, kind: File, blank: true},
+		"an unknown type":                 {with: chatWith, part: `{"type":"smell"}`, kind: File, blank: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			it, hash, known := parse(t, tc.with, tc.part)

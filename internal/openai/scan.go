@@ -8,14 +8,14 @@ import (
 	"unicode/utf8"
 )
 
-// MaxDepth is how deep arrays and objects may nest, the body's own object included.
+// MaxDepth is how deep arrays and objects can nest, the body's own object included.
 const MaxDepth = 128
 
-// SyntaxError tells where a body stops being JSON, or JSON that is read here.
+// SyntaxError reports where a body stops being JSON, or JSON that is read here.
 type SyntaxError struct {
 	// Offset of the offending byte from the start of the body; the length of the body where it ends too early.
 	Offset int
-	// Msg says what is wrong, without any byte of the body.
+	// Msg describes the error, without any byte of the body.
 	Msg string
 	// TooDeep: the body is JSON so far, but nests deeper than MaxDepth.
 	TooDeep bool
@@ -28,7 +28,7 @@ func (e *SyntaxError) Error() string {
 	return fmt.Sprintf("invalid JSON at byte %d: %s", e.Offset, e.Msg)
 }
 
-// span is a part of the body: b[beg:end]. For a string it is what stands between the quotes.
+// span is a part of the body: b[beg:end]. For a string it is the part between the quotes.
 type span struct {
 	beg, end int
 	// escaped: the string holds at least one backslash.
@@ -90,14 +90,14 @@ const (
 	blanks = ' ' * ones
 )
 
-// stops has the high bit of a byte set where a string cannot simply go on: at a quote, a backslash or a control
-// character. Only the lowest bit that is set can be trusted: borrows run upwards.
+// stops has the high bit of a byte set where a string does not simply continue: at a quote, a backslash or a control
+// character. Only the lowest bit that is set is reliable: borrows run upwards.
 func stops(w uint64) uint64 {
 	q, e := w^quotes, w^slants
 	return ((q-ones)&^q | (e-ones)&^e | (w-blanks)&^w) & highs
 }
 
-// plain is the number of bytes that a string goes on for before one of its stops.
+// plain is the number of bytes of a string before one of its stops.
 func plain(b []byte) int {
 	i := 0
 	for ; i+8 <= len(b); i += 8 {
@@ -184,7 +184,7 @@ func (s *scanner) text(dst *[]byte) (span, bool) {
 	return span{beg: beg, end: beg + n, escaped: true}, true
 }
 
-// simpleEscape has what an escape of two bytes stands for, by its second byte.
+// simpleEscape maps the second byte of an escape of two bytes to its meaning.
 var simpleEscape = [256]byte{'"': '"', '\\': '\\', '/': '/', 'b': '\b', 'f': '\f', 'n': '\n', 'r': '\r', 't': '\t'}
 
 // escapeLen is the length of the escape that b begins with, or 0 when it is none.
@@ -293,8 +293,8 @@ func (s *scanner) literal(word string) bool {
 	return true
 }
 
-// skip passes over one value of any kind, white space before it included. depth is the number of arrays and objects
-// that are open around it. It does not recurse: what is open stands in a bit set.
+// skip skips one value of any kind, and white space before it. depth is the number of arrays and objects that are open
+// around it. It does not recurse: a bit set keeps the open arrays and objects.
 func (s *scanner) skip(depth int) bool {
 	var object [MaxDepth/64 + 1]uint64 // bit d: the value open at depth d is an object
 	base := depth
@@ -368,7 +368,7 @@ func (s *scanner) scalar(c byte) bool {
 	return s.failHere("expected a value")
 }
 
-// key passes over an object's key and the colon behind it.
+// key skips an object's key and the colon behind it.
 func (s *scanner) key() bool {
 	_, ok := s.keySpan()
 	return ok

@@ -9,7 +9,7 @@ import (
 	"unicode/utf8"
 )
 
-// slowWatch is what an AnswerScanner must find in a whole stream, by way of lines and trees. It does not know where the
+// slowWatch is what an AnswerScanner must find in a complete stream, by way of lines and trees. It does not know where the
 // first token is.
 func slowWatch(route Route, answer string) (want outcome) {
 	answer = regexp.MustCompile("\r\n?").ReplaceAllString(answer, "\n") + "\n\n"
@@ -22,6 +22,7 @@ func slowWatch(route Route, answer string) (want outcome) {
 			}
 		}
 		data := strings.Join(lines, "\n")
+		before := want.Failed
 		if data == "[DONE]" && lines != nil {
 			want.Done = true
 			continue
@@ -36,6 +37,65 @@ func slowWatch(route Route, answer string) (want outcome) {
 		default:
 			slowChoicesEvent(route, e, &want)
 		}
+		if want.Failed && !before {
+			want.Error = slowError(route, e)
+		}
+	}
+	want.Empty = !want.FirstToken && !want.Finished && !want.Failed && !want.Aborted
+	return want
+}
+
+// slowError is the error of an event, or of an answer that is not streamed.
+func slowError(route Route, e tree) (want AnswerError) {
+	if o := e.obj("error"); o != nil {
+		code, isNumber := slowCount(o["code"])
+		message := ""
+		if _, ok := o["message"].(string); ok {
+			message = o.str("message")
+		}
+		byKind := map[string]int{
+			"invalid_request_error": 400, "authentication_error": 401, "permission_error": 403, "not_found_error": 404, "request_too_large": 413,
+			"rate_limit_error": 429, "overloaded_error": 529, "timeout_error": 504, "api_error": 500, "internal_error": 500,
+		}[o.str("type")]
+		want.Status = byKind
+		if isNumber && code != 0 {
+			want.Status = code
+		}
+		busy := o.str("type") == "Service Unavailable" && (code == 0 || code == 503)
+		if busy || byKind == 500 && strings.Contains(message, "'code': 503") {
+			want = AnswerError{Status: 503, Full: RequestLimit}
+			if strings.Contains(message, "prefill token backlog") {
+				want.Full = TokenLimit
+			}
+		}
+		return want
+	}
+	if route != Responses && route != Messages && e["error"] == nil && e["object"] == "error" {
+		want.Status, _ = slowCount(e["code"])
+	}
+	return want
+}
+
+// slowJSON is what an AnswerScanner must find in JSON that is not streamed.
+func slowJSON(route Route, o tree) (want outcome) {
+	choices, _ := o["choices"].([]any)
+	for _, c := range choices {
+		if c, ok := c.(map[string]any); ok && c["finish_reason"] == "abort" {
+			want.Aborted = true
+		}
+	}
+	want.Failed = o["error"] != nil || o["object"] == "error" || route == Responses && o["status"] == "failed"
+	if want.Failed {
+		want.Error = slowError(Completions, o)
+	}
+	usage, have := slowUsage(route, o["usage"])
+	switch {
+	case route == Responses && o["status"] == "cancelled":
+		want.Aborted = true
+	case route == Responses && o["status"] == "completed" && have && usage.CompletionTokens == 0 && !want.Failed:
+		want.Aborted = true
+	case route == Messages && o["type"] == "message" && o["stop_reason"] == nil && !want.Failed:
+		want.Aborted = true
 	}
 	return want
 }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 	"unicode/utf8"
@@ -16,7 +17,16 @@ func (o tree) str(name string) string { s, _ := o[name].(string); return s }
 
 func (o tree) flag(name string) bool { b, _ := o[name].(bool); return b }
 
-func (o tree) isNumber(name string) bool { _, ok := o[name].(json.Number); return ok }
+// truth is a flag as pydantic reads it.
+func (o tree) truth(name string) bool {
+	switch v := o[name].(type) {
+	case bool:
+		return v
+	case string:
+		return slices.Contains([]string{"1", "t", "true", "y", "yes", "on"}, strings.ToLower(v))
+	}
+	return o.whole(name, 0) == 1
+}
 
 func (o tree) whole(name string, least int) int {
 	n, _ := o[name].(json.Number)
@@ -95,17 +105,17 @@ func slowOpen(o tree, want *seen) {
 func slowGenerate(route Route, o tree, want *seen) string {
 	slowOpen(o, want)
 	want.IncludeUsage = o.obj("stream_options").flag("include_usage")
-	want.Echo = o.flag("echo")
+	want.Echo, want.CacheUntold = o.truth("echo"), o.truth("use_beam_search")
 	switch o["prompt_embeds"].(type) {
 	case string, []any:
 		want.Embeds = true
 	}
 	want.N, want.MaxTokens = o.whole("n", 1), o.whole("max_tokens", 0)
 	if route == Completions {
-		want.PromptLogprobs = o["prompt_logprobs"] != nil || want.Echo && o.isNumber("logprobs")
+		want.NoCacheRead = o["prompt_logprobs"] != nil || want.Echo && o["logprobs"] != nil
 		return slowPrompt("prompt", o["prompt"], want)
 	}
-	want.PromptLogprobs = o["prompt_logprobs"] != nil || want.Echo && o.isNumber("top_logprobs")
+	want.NoCacheRead = o["prompt_logprobs"] != nil || want.Echo
 	if o["max_completion_tokens"] != nil {
 		want.MaxTokens = o.whole("max_completion_tokens", 0)
 	}
@@ -157,7 +167,7 @@ func slowCut(text string) string {
 	return text
 }
 
-// slowChats tells whether v is a list of messages or of chats, and whether it has something else in it.
+// slowChats reports whether v is a list of messages or of chats, and whether it has something else in it.
 func slowChats(v any) (chats, mixed bool) {
 	list, _ := v.([]any)
 	if len(list) == 0 {

@@ -47,12 +47,12 @@ func appendWhole(dst, raw []byte) []byte {
 	return dst[:start+n]
 }
 
-// word is how many bytes decode may write behind a text.
+// word is how many bytes decode can write behind a text.
 const word = 8
 
-// decode puts what the string that b begins with stands for into out, n bytes, and tells where it stops: at a quote, a
-// control character, an escape that is none, or the end. What stands for a text is never shorter than it: out must have
-// room for that and a word.
+// decode writes the value of the string that b begins with into out, n bytes, and reports where it stops: at a quote, a
+// control character, an invalid escape, or the end. The value is never longer than its encoding: out must have room for the
+// encoding and one word.
 func decode(out, b []byte) (n, i int) {
 	for i < len(b) {
 		for len(b)-i >= word {

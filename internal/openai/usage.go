@@ -4,7 +4,7 @@ package openai
 type Usage struct {
 	PromptTokens, CompletionTokens int
 	// CachedTokens of the prompt were in the engine's prefix cache; meaningful if HaveCached, which engines leave out
-	// unless they are told to report it.
+	// unless they are configured to report it.
 	CachedTokens     int
 	Have, HaveCached bool
 }
@@ -59,9 +59,9 @@ func (s *scanner) count(depth int) (n int, isNumber, ok bool) {
 	return max(integer(c, s.b[at:s.i]), 0), c == '-' || c-'0' <= 9, true
 }
 
-// messageUsage is a usage object of the Anthropic API, where the tokens of a prompt are counted apart: those read
-// from the cache, those written to it, and the rest. A stream tells each number when it is known, so that one that is
-// absent is what it was before.
+// messageUsage is a usage object of the Anthropic API, where the tokens of a prompt are counted separately: those read from
+// the cache, those written to it, and the rest. A stream sends each number when it is known; an absent one keeps its
+// earlier value.
 type messageUsage struct {
 	have bool
 	of   [len(messageCounts)]struct {
@@ -86,7 +86,7 @@ func (m *messageUsage) read(s *scanner, depth int) bool {
 	})
 }
 
-// add takes over what a later object says.
+// add applies the values of a later object.
 func (m *messageUsage) add(later *messageUsage) {
 	m.have = m.have || later.have
 	for i, c := range later.of {

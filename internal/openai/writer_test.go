@@ -166,7 +166,7 @@ func (w *writer) value(key string) {
 		w.str([]string{"auto", "disabled", "right", "left"}[w.rng.IntN(4)])
 	case "previous_response":
 		w.object([]string{"x"}, w.value)
-	case "stream", "include_usage", "echo", "add_special_tokens", "background":
+	case "stream", "include_usage", "echo", "use_beam_search", "add_special_tokens", "background":
 		w.b = append(w.b, []string{"true", "false"}[w.rng.IntN(2)]...)
 	case "n", "max_tokens", "max_completion_tokens", "max_output_tokens", "truncate_prompt_tokens", "prefix_len", "priority", "logprobs", "top_logprobs":
 		w.number()
@@ -176,7 +176,7 @@ func (w *writer) value(key string) {
 }
 
 var requestKeys = []string{
-	"prompt", "messages", "stream_options", "stream", "echo", "add_special_tokens", "n", "max_tokens", "max_completion_tokens", "truncate_prompt_tokens",
+	"prompt", "messages", "stream_options", "stream", "echo", "use_beam_search", "add_special_tokens", "n", "max_tokens", "max_completion_tokens", "truncate_prompt_tokens",
 	"prefix_len", "priority", "logprobs", "top_logprobs", "prompt_logprobs", "user", "cache_salt", "tools", "model", "prompt_embeds", "x",
 	"input", "system", "instructions", "metadata", "truncation", "truncation_side", "background", "previous_response_id", "previous_response", "max_output_tokens",
 }

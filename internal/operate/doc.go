@@ -1,18 +1,19 @@
-// Package operate is what pickers tell the operator, and what it makes of that.
+// Package operate is the state that pickers send to the operator, and its evaluation.
 //
-// Each picker replica tells its State of one pool: what its picks follow now, and what it knows of each pod. A Pool
-// keeps the states of all replicas, and gives one View of those that are live. Nothing here reads a clock or a socket:
-// times are passed in.
+// Each picker replica sends its State of one pool: what its picks follow now, and what it knows of each pod. A Pool keeps
+// the states of all replicas, and gives one View of those that are live. The package has no clock and no socket: times are
+// passed in.
 //
-// The mark on a pod that is to go (label kvasir.dev/drain) is acknowledged when every live replica has said that its
-// picks no longer choose the pod. A replica is live while its pod is ready, or while it is heard. So a replica that is
-// ready and not heard holds every drain up, until it is heard, stops being ready, or its pod is gone; the deadline of
-// the drain bounds the wait.
+// The mark on a pod to be removed (label kvasir.dev/drain) is acknowledged when every live replica has reported that its
+// picks no longer choose the pod. A replica is live while its pod is ready, or while it reports. So a ready replica that
+// does not report delays every drain, until it reports, stops being ready, or its pod is deleted; the deadline of the drain
+// bounds the wait.
 package operate
 
 import "time"
 
-// State is what one picker replica tells of one pool. It is whole: what it does not name, the replica does not know.
+// State is the state of one pool as one picker replica sends it. It is complete: what it does not name, the replica does
+// not know.
 type State struct {
 	// Picker is the replica's name: that of its pod.
 	Picker string
@@ -22,13 +23,15 @@ type State struct {
 	PoolGeneration   int64
 	PolicyName       string
 	PolicyGeneration int64
-	// Ready tells that the replica would take requests.
+	// Ready reports that the replica would take requests.
 	Ready bool
 	// KeyID is the fingerprint of the key root in use; empty before there is one.
 	KeyID string
-	// Tokens tells whether block keys are made of the engines' own tokens, Predictions whether what is expected to be
+	// Tokens reports whether block keys are made of the engines' own tokens, Predictions whether what is expected to be
 	// cached is what engines find.
 	Tokens, Predictions Finding
+	// Gateways reports whether the gateways that the replica has seen follow its picks and pass streams on.
+	Gateways Finding
 	// Pods by UID: all that the pool selects and the replica has seen.
 	Pods   map[string]PodState
 	Totals Totals
@@ -54,13 +57,13 @@ const (
 
 // PodState is what a replica knows of a pod, all ranks together.
 type PodState struct {
-	// Draining tells that the pod has the mark, or is being deleted, and that picks follow that: no request is sent to
+	// Draining reports that the pod has the mark, or is being deleted, and that picks follow that: no request is sent to
 	// the pod any more.
 	Draining bool
 	// InFlight is the requests that this replica has sent there and that have not ended.
 	InFlight int
-	// Synced tells that what every rank holds is known in full, Degraded that it is known in part; Reason says why not
-	// Synced, in a word.
+	// Synced reports that the blocks of every rank are known in full, Degraded that they are known in part; Reason is why
+	// it is not Synced, in a word.
 	Synced, Degraded bool
 	Reason           string
 	// UncachedTokens are prompt tokens that this replica has sent there and that are still to be prefilled.
@@ -70,7 +73,7 @@ type PodState struct {
 	Waiting int
 	KVUsage float64
 	Blocks  int64
-	// Value is the tokens that requests of late found in the cache of this pod and would have found in no other, as
+	// Value is the tokens that requests recently found in the cache of this pod and would have found in no other, as
 	// this replica's picks have counted them; older ones count less.
 	Value float64
 }
@@ -91,6 +94,6 @@ type Totals struct {
 	TTFT Histogram
 	// Waiting requests at this picker.
 	Waiting int64
-	// LastRequest is when a request came last, zero before the first.
+	// LastRequest is when the last request arrived, zero before the first.
 	LastRequest time.Time
 }

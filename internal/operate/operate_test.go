@@ -29,7 +29,7 @@ func TestMarkIsAcknowledgedByAllThatMayPick(t *testing.T) {
 		want     bool
 		since    time.Duration
 	}{
-		"nobody picks": {want: true, since: -1},
+		"no replica picks": {want: true, since: -1},
 		"one has said so": {
 			heard: []heard{{0, say("a", false)}, {time.Second, say("a", true)}}, expected: []Expected{{"a", true}},
 			at: 2 * time.Second, want: true, since: time.Second,
@@ -49,14 +49,14 @@ func TestMarkIsAcknowledgedByAllThatMayPick(t *testing.T) {
 			heard:    []heard{{0, say("a", true)}, {0, State{Picker: "b"}}},
 			expected: []Expected{{"a", true}, {"b", true}},
 		},
-		"a ready one that was never heard blocks": {
+		"a ready one that has never reported blocks": {
 			heard: []heard{{0, say("a", true)}}, expected: []Expected{{"a", true}, {"b", true}},
 		},
 		"a ready one that has fallen silent blocks": {
 			heard:    []heard{{0, say("b", true)}, {6 * time.Second, say("a", true)}},
 			expected: []Expected{{"a", true}, {"b", true}}, at: 6 * time.Second,
 		},
-		"one that is heard blocks, ready or not": {
+		"one that reports blocks, ready or not": {
 			heard:    []heard{{0, say("a", true)}, {0, say("b", false)}},
 			expected: []Expected{{"a", true}, {"b", false}},
 		},
@@ -176,7 +176,7 @@ func TestEachRequestIsCountedOnce(t *testing.T) {
 		t.Error("both replicas know what the pod holds")
 	}
 	if v = p.View(start, []Expected{{"a", true}, {"b", true}, {"c", true}}); v.Synced("u") {
-		t.Error("nobody knows what the third replica knows")
+		t.Error("synced although the third replica has not reported")
 	}
 }
 
@@ -256,12 +256,12 @@ func TestFindingsOfAllReplicas(t *testing.T) {
 		said                []Verdict // of each replica
 		tokens, predictions Verdict
 	}{
-		"nobody is heard":                 {},
-		"nobody has looked":               {said: []Verdict{Untold, Untold}},
-		"who has not looked says nothing": {said: []Verdict{Untold, Good}, tokens: Good, predictions: Good},
-		"one bad makes all bad":           {said: []Verdict{Good, Bad, Unclear}, tokens: Bad, predictions: Bad},
-		"few answers there, enough here":  {said: []Verdict{Unclear, Good}, tokens: Unclear, predictions: Good},
-		"few answers everywhere":          {said: []Verdict{Unclear, Untold, Unclear}, tokens: Unclear, predictions: Unclear},
+		"no replica reports":                   {},
+		"no replica has a verdict":             {said: []Verdict{Untold, Untold}},
+		"one without a verdict does not count": {said: []Verdict{Untold, Good}, tokens: Good, predictions: Good},
+		"one bad makes all bad":                {said: []Verdict{Good, Bad, Unclear}, tokens: Bad, predictions: Bad},
+		"few answers there, enough here":       {said: []Verdict{Unclear, Good}, tokens: Unclear, predictions: Good},
+		"few answers everywhere":               {said: []Verdict{Unclear, Untold, Unclear}, tokens: Unclear, predictions: Unclear},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var p Pool
@@ -288,10 +288,10 @@ func TestKeyIDIsThatOfAll(t *testing.T) {
 		expected []Expected
 		want     string
 	}{
-		"one":              {[]Expected{{"a", true}}, "1"},
-		"two that differ":  {[]Expected{{"a", true}, {"b", true}}, ""},
-		"one is not heard": {[]Expected{{"a", true}, {"c", true}}, ""},
-		"none":             {nil, ""},
+		"one":                  {[]Expected{{"a", true}}, "1"},
+		"two that differ":      {[]Expected{{"a", true}, {"b", true}}, ""},
+		"one has not reported": {[]Expected{{"a", true}, {"c", true}}, ""},
+		"none":                 {nil, ""},
 	} {
 		q := p
 		v := q.View(start, tc.expected)

@@ -6,10 +6,10 @@ import (
 	"time"
 )
 
-// Fresh is how long a replica counts as heard after its last State. States come every second.
+// Fresh is how long a replica counts as reporting after its last State. It sends one every second.
 const Fresh = 5 * time.Second
 
-// Expected is one pod of the picker, as the cluster tells.
+// Expected is one pod of the picker, as the cluster reports it.
 type Expected struct {
 	// Picker is its name, as in State.
 	Picker string
@@ -17,7 +17,7 @@ type Expected struct {
 	Ready bool
 }
 
-// Pool gathers what the replicas tell of one pool. The zero value is ready for use. It is not safe for concurrent use.
+// Pool gathers the reports of all replicas of one pool. The zero value is ready for use. It is not safe for concurrent use.
 type Pool struct {
 	replicas map[string]*replica // by picker
 	counted  Totals              // of all replicas since the Pool began, without gauges
@@ -26,13 +26,13 @@ type Pool struct {
 type replica struct {
 	state State
 	heard time.Time
-	// draining is when the present incarnation first said it of each pod that it says it of now.
+	// draining is when the present incarnation first reported it, for each pod that it reports now.
 	draining map[string]time.Time
 }
 
 // Hear takes a replica's state.
 //
-// What a replica counted before it was first heard is left out, as it is not known when that was. A known replica with
+// Events that a replica counted before its first report are left out, as their time is not known. A known replica with
 // another incarnation has restarted meanwhile, and counts in full.
 func (p *Pool) Hear(now time.Time, s State) {
 	if p.replicas == nil {
@@ -63,7 +63,7 @@ func (p *Pool) Hear(now time.Time, s State) {
 	p.replicas[s.Picker] = next
 }
 
-// View is what is known now, of the replicas that are expected. Others are forgotten: their pods are gone.
+// View is what is known now, of the expected replicas. Others are forgotten: their pods were removed.
 func (p *Pool) View(now time.Time, expected []Expected) View {
 	v := View{Totals: p.counted, pods: map[string]PodState{}, acknowledged: map[string]time.Time{}}
 	expected = slices.SortedFunc(slices.Values(expected), func(a, b Expected) int { return cmp.Compare(a.Picker, b.Picker) })

@@ -2,26 +2,26 @@ package operate
 
 import "time"
 
-// View is what the live replicas of a pool's picker know together. It is immutable. The zero View is that of a picker
-// without a replica: nobody picks.
+// View is what the live replicas of a pool's picker know together. It is immutable. The zero View is that of a
+// picker without a replica: there are no picks.
 type View struct {
-	// Replicas that are heard, by name.
+	// Replicas that report, by name.
 	Replicas []State
-	// Unheard are replicas that are ready and have told nothing lately: they may still pick anything.
+	// Unheard are ready replicas without a recent report: they might still pick anything.
 	Unheard []string
-	// Totals are the counters of all replicas since the operator has begun to listen, also of those that are gone;
-	// Waiting and LastRequest are of those that are heard.
+	// Totals are the counters of all replicas since the operator has begun to listen, including those that are
+	// gone; Waiting and LastRequest are of those that report.
 	Totals Totals
 
 	pods         map[string]PodState
 	acknowledged map[string]time.Time
 }
 
-// Live is the number of replicas that may pick.
+// Live is the number of replicas that might pick.
 func (v *View) Live() int { return len(v.Replicas) + len(v.Unheard) }
 
-// Acknowledged tells whether every live replica has said that it no longer picks the pod, and when the last of them
-// was first heard saying so. Where no replica is live nobody picks, and the time is zero.
+// Acknowledged reports whether every live replica has reported that it no longer picks the pod, and when the last of them
+// first reported so. If no replica is live there are no picks, and the time is zero.
 func (v *View) Acknowledged(uid string) (since time.Time, ok bool) {
 	if v.Live() == 0 {
 		return time.Time{}, true
@@ -30,24 +30,24 @@ func (v *View) Acknowledged(uid string) (since time.Time, ok bool) {
 	return since, ok
 }
 
-// Pod is what is known of a pod; false when no replica that is heard has seen it.
+// Pod is what is known of a pod; false when no reporting replica has seen it.
 func (v *View) Pod(uid string) (PodState, bool) {
 	s, ok := v.pods[uid]
 	return s, ok
 }
 
-// Value of a pod's cache: tokens that requests of late found there and nowhere else; 0 when nothing is known.
+// Value of a pod's cache: tokens that requests recently found there and nowhere else; 0 when nothing is known.
 func (v *View) Value(uid string) float64 { return v.pods[uid].Value }
 
 // InFlight is the requests that the pickers have sent to the pod and that have not ended, as far as is known.
 func (v *View) InFlight(uid string) int { return v.pods[uid].InFlight }
 
-// Synced tells whether every live replica knows in full what the pod holds.
+// Synced reports whether every live replica knows in full what the pod holds.
 func (v *View) Synced(uid string) bool {
 	return len(v.Unheard) == 0 && len(v.Replicas) > 0 && v.pods[uid].Synced
 }
 
-// KeyID is the fingerprint of the key root that all live replicas use; empty while they differ, or one is not heard.
+// KeyID is the fingerprint of the key root that all live replicas use; empty while they differ, or one does not report.
 func (v *View) KeyID() string {
 	if len(v.Replicas) == 0 || len(v.Unheard) > 0 {
 		return ""
@@ -78,6 +78,12 @@ func (v *View) Predictions() (Finding, bool) {
 		}
 	}
 	return worst, ok
+}
+
+// Gateways is the worst finding of any replica about the gateways that send it requests; false when no replica has seen
+// one.
+func (v *View) Gateways() (Finding, bool) {
+	return v.worst(func(s *State) Finding { return s.Gateways })
 }
 
 func (v *View) worst(of func(*State) Finding) (worst Finding, ok bool) {

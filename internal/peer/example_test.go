@@ -24,7 +24,7 @@ func (p *aPicker) Tracker(string, endpoint.ID) *load.Tracker { return &p.tracker
 // Assume implements peer.Pools.
 func (p *aPicker) Assume(*peer.Assumption) (*kvindex.Guess, peer.Refusal) { return nil, peer.Off }
 
-// Two pickers in virtual time, over a link that takes a millisecond: a tells b.
+// Two pickers in virtual time, over a link that takes a millisecond: a sends updates to b.
 func ExampleSender() {
 	const link = time.Millisecond
 	var a, b aPicker

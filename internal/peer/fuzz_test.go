@@ -10,8 +10,8 @@ import (
 	pb "github.com/kvasir-dev/kvasir/internal/peerpb"
 )
 
-// FuzzReceiver hands a receiver what no picker tells. It may refuse it; what it takes is possible, bounded, and gone when
-// the peer is.
+// FuzzReceiver passes a receiver messages that no picker sends. It can refuse them; what it takes is possible, bounded, and
+// dropped with the peer.
 func FuzzReceiver(f *testing.F) {
 	for _, u := range []*pb.Update{
 		{Seq: 1, Full: true, Loads: []*pb.Load{{Pool: pool, Pod: "pod-0", InFlight: 3, Decoding: 1, PendingTokens: 500, HeadTokens: 200, HeadAgeMicroseconds: 10, EndAgeMicroseconds: 1 << 62}}},

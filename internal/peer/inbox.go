@@ -16,20 +16,20 @@ import (
 // MaxPeers bounds the peers of a picker.
 const MaxPeers = 64
 
-// Pools is where what peers tell is applied.
+// Pools is where the updates of peers are applied.
 type Pools interface {
 	// Tracker of an endpoint of a pool (namespace/name); nil for one that is not known here.
 	Tracker(pool string, id endpoint.ID) *load.Tracker
-	// Assume makes a guess of what a peer assumes, unless it is refused; the guess ends at a.Until, which Assume may
+	// Assume makes a guess of what a peer assumes, unless it is refused; the guess ends at a.Until, which Assume can
 	// bring nearer.
 	Assume(a *Assumption) (*kvindex.Guess, Refusal)
 }
 
-// Tenants is where what peers tell of tenants is applied. peer is a peer's life.
+// Tenants is where the updates of peers about tenants are applied. peer is a peer's life.
 type Tenants interface {
-	// Spent says what a peer has let a tenant of a pool use.
+	// Spent takes what a peer has let a tenant of a pool use.
 	Spent(now time.Time, pool string, peer uint64, name string, u tenant.Usage)
-	// Lost says that nothing of a peer is under way any more.
+	// Lost records that nothing of a peer is under way any more.
 	Lost(peer uint64)
 }
 
@@ -56,10 +56,10 @@ func (r Refusal) String() string {
 	return [...]string{"taken", "unknown_endpoint", "other_keys", "off", "no_room"}[r]
 }
 
-// Inbox is what a picker has been told by its peers. It is safe for concurrent use.
+// Inbox is the state that a picker has received from its peers. It is safe for concurrent use.
 type Inbox struct {
 	pools   Pools
-	tenants Tenants // nil: they are passed over
+	tenants Tenants // nil: updates about them are ignored
 	self    uint64
 
 	messages, passedOver, expired atomic.Uint64
@@ -69,7 +69,7 @@ type Inbox struct {
 	peers map[uint64]*Receiver // guarded by mu, by incarnation
 }
 
-// Reasons not to hear a peer.
+// Reasons to refuse a peer.
 var (
 	// ErrSelf is returned for the picker's own incarnation.
 	ErrSelf = errors.New("this is the picker itself")
@@ -77,16 +77,17 @@ var (
 	ErrTooMany = errors.New("too many peers")
 )
 
-// NewInbox returns an inbox of nobody. self is the picker's own incarnation.
+// NewInbox returns an inbox without peers. self is the picker's own incarnation.
 func NewInbox(pools Pools, self uint64) *Inbox {
 	return &Inbox{pools: pools, self: self, peers: map[uint64]*Receiver{}}
 }
 
-// Meter makes the inbox take what peers tell of tenants. It is to be called before Open.
+// Meter makes the inbox apply what peers send about tenants. Call it before Open.
 func (b *Inbox) Meter(t Tenants) { b.tenants = t }
 
-// Open begins a stream of updates: m is its first message, the hello. What the same incarnation has told over another
-// stream is forgotten, and that stream of no use any more. The receiver must be told when the stream has ended.
+// Open begins a stream of updates: m is its first message, the hello. Everything that the same incarnation has sent over
+// another stream is forgotten, and that stream cannot be used any more. The receiver must be closed when the stream has
+// ended.
 func (b *Inbox) Open(now time.Time, m *pb.PeerMessage) (*Receiver, error) {
 	hello := m.GetHello()
 	switch {
@@ -115,8 +116,8 @@ func (b *Inbox) Open(now time.Time, m *pb.PeerMessage) (*Receiver, error) {
 	return r, nil
 }
 
-// Expire drops what peers have told that were not heard for load.PeerFresh, and ends what is assumed for too long. It
-// is to be called now and then; what peers tell of loads ends to count without it.
+// Expire drops the state of peers without an update for load.PeerFresh, and ends assumptions that last too long. Call it
+// now and then; the loads of silent peers stop counting without it.
 func (b *Inbox) Expire(now time.Time) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -133,10 +134,10 @@ func (b *Inbox) Expire(now time.Time) {
 
 // Stats are what an inbox has seen.
 type Stats struct {
-	// Fresh peers were heard lately; Staleness is how long ago the one of them was heard that was not for longest.
+	// Fresh is the number of peers with a recent update; Staleness is the age of the oldest update among them.
 	Fresh     int
 	Staleness time.Duration
-	// Messages were taken; PassedOver of them had come before; Expired counts the peers that were given up.
+	// Messages were taken; PassedOver of them were duplicates; Expired counts the peers that were dropped.
 	Messages, PassedOver, Expired uint64
 	// Assumptions by what became of them, and how many guesses are there now, with the bytes that they are counted with.
 	Assumptions    [NumRefusals]uint64

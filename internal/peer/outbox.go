@@ -10,11 +10,11 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/kvblock"
 )
 
-// Bounds of what waits to be told.
+// Bounds of the pending updates.
 const (
-	// maxOutboxBytes bounds the assumptions that the slowest peer has not been told.
+	// maxOutboxBytes bounds the assumptions that were not sent to the slowest peer yet.
 	maxOutboxBytes = 8 << 20
-	// MaxKeys bounds the keys of an assumption; of longer prompts the beginning is told.
+	// MaxKeys bounds the keys of an assumption; of longer prompts the beginning is sent.
 	MaxKeys = 1 << 14
 	// assumptionBytes is about what an assumption takes besides its keys, eventBytes what its end takes.
 	assumptionBytes = 256
@@ -35,11 +35,11 @@ type Assumption struct {
 	Until time.Time
 
 	id     uint64
-	number uint64 // of the event by which it came
+	number uint64 // of the event that added it
 	ended  bool   // guarded by the outbox's mu
 }
 
-// Outbox is what a picker has to tell its peers. It is safe for concurrent use; a nil one tells nobody.
+// Outbox is what a picker has to send to its peers. It is safe for concurrent use; a nil one sends nothing.
 type Outbox struct {
 	incarnation uint64
 	senders     atomic.Pointer[[]*Sender] // replaced under mu
@@ -74,10 +74,10 @@ func NewOutbox(incarnation uint64) *Outbox {
 // Incarnation is the picker's life.
 func (o *Outbox) Incarnation() uint64 { return o.incarnation }
 
-// Alone tells whether there is nobody to tell.
+// Alone reports whether there are no peers.
 func (o *Outbox) Alone() bool { return o == nil || len(*o.senders.Load()) == 0 }
 
-// Changed says that the load of some endpoint has changed.
+// Changed records that the load of some endpoint has changed.
 func (o *Outbox) Changed() {
 	if o == nil {
 		return
@@ -87,8 +87,8 @@ func (o *Outbox) Changed() {
 	}
 }
 
-// Assume says what is assumed. It keeps a, which must then be withdrawn, until the peers were told; without peers it
-// does nothing.
+// Assume announces an assumption. It keeps a, which must then be withdrawn, until it was sent to the peers; without peers
+// it has no effect.
 func (o *Outbox) Assume(a *Assumption) {
 	if o.Alone() || len(a.Keys) == 0 {
 		return
@@ -119,7 +119,7 @@ func (o *Outbox) Withdraw(a *Assumption) {
 	}
 }
 
-// append enters an event. Whoever has not been told the oldest ones when there are too many misses them. mu is held.
+// append enters an event. If there are too many, a peer that has not received the oldest ones misses them. mu is held.
 func (o *Outbox) append(e event) {
 	o.events = append(o.events, e)
 	o.bytes += e.size()
@@ -143,7 +143,7 @@ func (o *Outbox) forget(n int) {
 	}
 }
 
-// trim drops the events that all have been told. mu is held.
+// trim drops the events that were sent to all peers. mu is held.
 func (o *Outbox) trim() {
 	least := o.first + uint64(len(o.events))
 	for _, s := range *o.senders.Load() {

@@ -19,8 +19,8 @@ func keys(first, n int) []kvblock.Key {
 	return out
 }
 
-// expectAgreement expects every picker to see of every endpoint what all pickers together have given it. Of the
-// prefills whose end is predicted the peers hear with the next full update only.
+// expectAgreement expects every picker to see of every endpoint what all pickers together have assigned to it. Peers
+// receive prefills whose end is predicted only with the next full update.
 func (w *world) expectAgreement(why string) {
 	w.t.Helper()
 	for i := range w.pickers[0].endpoints {
@@ -68,8 +68,8 @@ func (w *world) expectNothing(why string) {
 	}
 }
 
-// TestNothingIsLeftAfterChaos lets pickers die and start again, links break, and messages be lost, doubled and
-// reordered, while requests come and go. When it is quiet all agree; when all requests have ended nothing is left.
+// TestNothingIsLeftAfterChaos kills and restarts pickers, breaks links, and loses, doubles and reorders messages, while
+// requests begin and end. When it is quiet all agree; when all requests have ended nothing is left.
 func TestNothingIsLeftAfterChaos(t *testing.T) {
 	for seed := range uint64(100) {
 		w := newWorld(t, seed, 2+int(seed%3), 5)
@@ -80,7 +80,7 @@ func TestNothingIsLeftAfterChaos(t *testing.T) {
 				w.step()
 				w.run(time.Duration(w.rng.IntN(8)) * time.Millisecond)
 			}
-			if round%2 == 1 { // longer than anything may take to be told, or forgotten
+			if round%2 == 1 { // longer than anything takes to be sent, or forgotten
 				loss := w.loss
 				w.loss = 0
 				w.run(Beat + 50*time.Millisecond + load.PeerFresh)
@@ -133,7 +133,7 @@ func (w *world) step() {
 		if other != n {
 			w.connect(n, other)
 		}
-	default: // the pod has gone, and another has come in its place
+	default: // the pod was removed, and another has taken its place
 		i := w.rng.IntN(n.endpoints)
 		l.index.Leave(l.holders[i])
 		l.holders[i], l.trackers[i] = l.index.Join(), &load.Tracker{}
@@ -210,7 +210,7 @@ func TestWhoTakesLeaveIsGoneAtOnce(t *testing.T) {
 	}
 }
 
-// Assumptions end when their time is over even if nobody withdraws them.
+// Assumptions end when their time is over even if they are never withdrawn.
 func TestAssumptionsEnd(t *testing.T) {
 	w := newWorld(t, 1, 2, 1)
 	w.run(100 * time.Millisecond)
@@ -244,7 +244,7 @@ func TestAssumptionsOfOtherKeysAreNotTakenAndCountersAre(t *testing.T) {
 	}
 }
 
-// Whoever is told too slowly misses assumptions, and forgets those whose end it may have missed.
+// A peer that reads too slowly misses assumptions, and forgets those whose end it might have missed.
 func TestWhatWaitsIsBounded(t *testing.T) {
 	o := NewOutbox(1)
 	s := NewSender(o, func(func(string, endpoint.ID, *load.Tracker)) {})
@@ -270,7 +270,7 @@ func TestWhatWaitsIsBounded(t *testing.T) {
 		m, wake = s.Next(now)
 	}
 	if told < maxOutboxBytes/(8*len(long))/2 || len(o.events) != 0 || o.bytes != 0 {
-		t.Errorf("%d assumptions were told; %d events of %d bytes are left", told, len(o.events), o.bytes)
+		t.Errorf("%d assumptions were sent; %d events of %d bytes are left", told, len(o.events), o.bytes)
 	}
 }
 
@@ -390,18 +390,18 @@ func TestWithoutPeersNothingIsKept(t *testing.T) {
 	o.Assume(a)
 	o.Withdraw(a)
 	if len(o.events) != 0 || !o.Alone() || !none.Alone() {
-		t.Errorf("%d events are kept for nobody", len(o.events))
+		t.Errorf("%d events are kept without a peer", len(o.events))
 	}
 	s := NewSender(o, func(func(string, endpoint.ID, *load.Tracker)) {})
 	o.Assume(a)
 	s.Close()
 	s.Close()
 	if len(o.events) != 0 || o.bytes != 0 || !o.Alone() {
-		t.Errorf("%d events of %d bytes are kept for one who has gone", len(o.events), o.bytes)
+		t.Errorf("%d events of %d bytes are kept for a peer that has gone", len(o.events), o.bytes)
 	}
 }
 
-// An update that comes late, or again, changes nothing: not even what only a later one could mend.
+// An update that arrives late, or again, changes nothing: not even what only a later one could repair.
 func TestLateUpdatesArePassedOver(t *testing.T) {
 	w := newWorld(t, 1, 1, 1)
 	l := w.pickers[0].life
@@ -425,7 +425,7 @@ func TestLateUpdatesArePassedOver(t *testing.T) {
 	}
 }
 
-// Of a fleet without requests nothing is told but that the picker lives; and what has ended is told at once.
+// In a fleet without requests only heartbeats are sent; and the end of a request is sent at once.
 func TestIdleEndpointsAreNotTold(t *testing.T) {
 	o := NewOutbox(1)
 	trackers := make([]load.Tracker, 100)

@@ -15,7 +15,7 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/tenant"
 )
 
-// Bounds of what a peer may tell.
+// Bounds on what a peer can send.
 const (
 	// maxLoads bounds the endpoints in an update, maxName the bytes of a name.
 	maxLoads = 1 << 16
@@ -25,17 +25,17 @@ const (
 	maxRequests = 1 << 24
 	maxTokens   = 1 << 40
 	maxAge      = time.Hour
-	// maxLife bounds how long something may be assumed, maxGuessBytes what one peer may assume at a time.
+	// maxLife bounds how long something can be assumed, maxGuessBytes what one peer can assume at a time.
 	maxLife       = time.Hour
 	maxGuessBytes = 16 << 20
-	// sweepEvery is how exactly assumptions end that nobody withdraws.
+	// sweepEvery is the precision of the end of assumptions that are not withdrawn.
 	sweepEvery = 250 * time.Millisecond
 )
 
 // ErrClosed is returned when the same peer has opened another stream.
 var ErrClosed = errors.New("the peer has opened another stream")
 
-// Receiver applies what one peer tells over one stream. It is safe for concurrent use.
+// Receiver applies what one peer sends over one stream. It is safe for concurrent use.
 type Receiver struct {
 	inbox *Inbox
 	peer  *load.Peer
@@ -47,7 +47,7 @@ type Receiver struct {
 	guesses map[uint64]guess
 	bytes   int // of the guesses
 	swept   time.Time
-	metered bool // something was told of tenants
+	metered bool // an update of tenants arrived
 	lost    bool // the stream has ended
 	closed  bool // and nothing is left of it
 }
@@ -74,7 +74,7 @@ func newReceiver(b *Inbox, life uint64) *Receiver {
 	return &Receiver{inbox: b, life: life, peer: &load.Peer{}, named: map[name]naming{}, guesses: map[uint64]guess{}}
 }
 
-// Handle takes a message. An error means that the stream is of no use any more.
+// Handle takes a message. An error means that the stream cannot be used any more.
 func (r *Receiver) Handle(now time.Time, m *pb.PeerMessage) error {
 	u := m.GetUpdate()
 	if u == nil {
@@ -110,7 +110,7 @@ func (r *Receiver) Handle(now time.Time, m *pb.PeerMessage) error {
 	return nil
 }
 
-// check refuses what no picker tells.
+// check refuses what no picker sends.
 func check(u *pb.Update) error {
 	if len(u.GetLoads()) > maxLoads {
 		return fmt.Errorf("%d loads in an update", len(u.GetLoads()))
@@ -142,7 +142,7 @@ func check(u *pb.Update) error {
 	return nil
 }
 
-// takeLoads puts what is told in the place of what was told before. mu is held.
+// takeLoads replaces the earlier counters with those of the update. mu is held.
 func (r *Receiver) takeLoads(now time.Time, u *pb.Update) {
 	for _, l := range u.GetLoads() {
 		at := name{l.GetPool(), endpoint.ID{Pod: l.GetPod(), Rank: int(l.GetRank())}}
@@ -153,7 +153,7 @@ func (r *Receiver) takeLoads(now time.Time, u *pb.Update) {
 			delete(r.named, at)
 		}
 		if tracker == nil {
-			continue // it will be told again
+			continue // it will be sent again
 		}
 		share := shareOf(now, l)
 		tracker.Merge(r.peer, share)
@@ -174,7 +174,7 @@ func (r *Receiver) takeLoads(now time.Time, u *pb.Update) {
 	}
 }
 
-// takeUsages hands on what is told of tenants. mu is held.
+// takeUsages passes on the usage of tenants. mu is held.
 func (r *Receiver) takeUsages(now time.Time, u *pb.Update) {
 	if r.inbox.tenants == nil {
 		return
@@ -196,7 +196,7 @@ func shareOf(now time.Time, l *pb.Load) load.Share {
 	}
 }
 
-// ago is the time that lies so many microseconds back; zero for 0.
+// ago returns the time so many microseconds ago; zero for 0.
 func ago(now time.Time, microseconds uint64) time.Time {
 	if microseconds == 0 {
 		return time.Time{}
@@ -241,7 +241,7 @@ func (r *Receiver) withdrawAll() {
 	}
 }
 
-// sweep ends the guesses whose time is over. mu is held.
+// sweep ends the guesses that have expired. mu is held.
 func (r *Receiver) sweep(now time.Time) {
 	if now.Before(r.swept.Add(sweepEvery)) {
 		return
@@ -254,7 +254,7 @@ func (r *Receiver) sweep(now time.Time) {
 	}
 }
 
-// expire sweeps, and forgets all that was told unless the peer is fresh. It returns whether there was something.
+// expire sweeps, and drops the peer's state unless the peer is fresh. It returns whether there was something.
 func (r *Receiver) expire(now time.Time, fresh bool) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -265,7 +265,7 @@ func (r *Receiver) expire(now time.Time, fresh bool) bool {
 	return r.forget()
 }
 
-// forget takes back all that was told. It returns whether there was something. mu is held.
+// forget removes all state of the peer. It returns whether there was something. mu is held.
 func (r *Receiver) forget() bool {
 	some := len(r.named)+len(r.guesses) > 0
 	if r.metered {
@@ -280,15 +280,15 @@ func (r *Receiver) forget() bool {
 	return some
 }
 
-// Lost says that the stream has broken. What was told counts until the peer is not fresh any more, unless it comes back
-// before.
+// Lost records that the stream has broken. Its state counts until the peer is no longer fresh, unless it reconnects
+// earlier.
 func (r *Receiver) Lost() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.lost = true
 }
 
-// Close says that the peer has ended the stream: what it has told is forgotten.
+// Close records that the peer has ended the stream: its state is forgotten.
 func (r *Receiver) Close() {
 	r.mu.Lock()
 	defer r.mu.Unlock()

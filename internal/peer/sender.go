@@ -11,12 +11,12 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/tenant"
 )
 
-// Protocol is the version that both sides speak.
+// Protocol is the version of both sides.
 const Protocol = 1
 
 const (
-	// Gather is the least time between two updates while a picker has few peers. From gatherPeers on it grows with
-	// their number, up to maxGather, so that what telling them costs does not.
+	// Gather is the least time between two updates while a picker has few peers. From gatherPeers on it grows with their
+	// number, up to maxGather, so that the cost of the updates does not.
 	Gather      = 5 * time.Millisecond
 	gatherPeers = 4
 	maxGather   = 50 * time.Millisecond
@@ -35,7 +35,7 @@ type Meters func(f func(pool string, m *tenant.Meters))
 // maxUsages bounds the tenants in one update.
 const maxUsages = 1024
 
-// Sender tells one peer what an outbox has. It has no clock and no socket. It is safe for concurrent use.
+// Sender sends one peer what an outbox has. It has no clock and no socket. It is safe for concurrent use.
 type Sender struct {
 	outbox *Outbox
 	loads  Loads
@@ -43,7 +43,7 @@ type Sender struct {
 	bell   chan struct{}
 	dirty  atomic.Bool
 
-	next uint64 // event to tell, guarded by the outbox's mu
+	next uint64 // next event to send, guarded by the outbox's mu
 
 	mu     sync.Mutex // guards what follows
 	hello  bool       // was said
@@ -55,8 +55,8 @@ type Sender struct {
 	spent  map[*tenant.Meters]spent
 }
 
-// spent is up to which change of a pool's meters a peer was told; of them fulls is up to which it had been at the last
-// two full updates, the older one first: what was told since is told again, lest an update was lost.
+// spent is the last change of a pool's meters that was sent to a peer. fulls are its values at the
+// last two full updates, the older one first: later changes are sent again, in case an update was lost.
 type spent struct {
 	upTo  uint64
 	fulls [2]uint64
@@ -69,10 +69,10 @@ func NewSender(o *Outbox, loads Loads) *Sender {
 	return s
 }
 
-// Tell makes the sender tell of tenants too. It is to be called before Next.
+// Tell makes the sender send the state of tenants too. Call it before Next.
 func (s *Sender) Tell(meters Meters) { s.meters, s.spent = meters, map[*tenant.Meters]spent{} }
 
-// Close gives back what the sender uses. Next has nothing to say afterwards.
+// Close releases what the sender uses. Next returns nothing afterwards.
 func (s *Sender) Close() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -82,7 +82,7 @@ func (s *Sender) Close() {
 	}
 }
 
-// Bell holds a token when Next may have something to say before the time that it said.
+// Bell holds a token when Next might have a message before the time that it returned.
 func (s *Sender) Bell() <-chan struct{} { return s.bell }
 
 func (s *Sender) ring() {
@@ -95,7 +95,7 @@ func (s *Sender) ring() {
 	}
 }
 
-// Next returns what is to be sent now, nil for nothing, and when to ask again even if the bell does not ring.
+// Next returns the message to send now, nil for none, and when to call again even if the bell does not ring.
 func (s *Sender) Next(now time.Time) (m *pb.PeerMessage, wake time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -138,11 +138,11 @@ func (o *Outbox) gather() time.Duration {
 	return min(maxGather, Gather*time.Duration(max(1, n)))
 }
 
-// addLoads adds the shares that the peer has not been told, all that are not idle if the update is full.
+// addLoads adds the shares that were not sent to the peer yet; all shares that are not idle if the update is full.
 func (s *Sender) addLoads(u *pb.Update, now time.Time) {
 	told := s.told
 	if u.Full {
-		told = make(map[*load.Tracker]uint64, len(s.told)) // without those that have gone
+		told = make(map[*load.Tracker]uint64, len(s.told)) // without removed ones
 	}
 	s.loads(func(pool string, id endpoint.ID, t *load.Tracker) {
 		share, version := t.Share(now)
@@ -156,7 +156,7 @@ func (s *Sender) addLoads(u *pb.Update, now time.Time) {
 	s.told = told
 }
 
-// addUsages adds what tenants have used since the peer was told. It returns whether there is more.
+// addUsages adds what tenants have used since the last update to the peer. It returns whether there is more.
 func (s *Sender) addUsages(u *pb.Update) (more bool) {
 	if s.meters == nil {
 		return false

@@ -106,7 +106,7 @@ type request struct {
 	guess   *Assumption
 }
 
-// stream tells a life of a node of another one.
+// stream carries updates from a life of a node to another one.
 type stream struct {
 	sender   *Sender
 	receiver *Receiver
@@ -158,7 +158,7 @@ func (n *node) kill() {
 	}
 }
 
-// cut breaks a stream. What is on the way may still come.
+// cut breaks a stream. Messages on the way can still arrive.
 func (w *world) cut(s *stream) {
 	s.broken = true
 	s.sender.Close()
@@ -167,7 +167,7 @@ func (w *world) cut(s *stream) {
 	}
 }
 
-// connect opens a stream by which one node tells another.
+// connect opens a stream by which one node sends updates to another.
 func (w *world) connect(from, to *node) {
 	if before := from.life.streams[to]; before != nil {
 		w.cut(before)
@@ -177,7 +177,7 @@ func (w *world) connect(from, to *node) {
 	w.pump(s, to.life)
 }
 
-// pump asks the sender for what is to be sent: at once, at the time that it says, and when the bell has rung.
+// pump polls the sender for messages: at once, at the time that it returned, and when the bell has rung.
 func (w *world) pump(s *stream, to *life) {
 	select {
 	case <-s.sender.Bell():

@@ -8,23 +8,24 @@ import (
 	"time"
 
 	"github.com/kvasir-dev/kvasir/internal/admission"
+	"github.com/kvasir-dev/kvasir/internal/endpoint"
 	"github.com/kvasir-dev/kvasir/internal/load"
 	"github.com/kvasir-dev/kvasir/internal/policy"
 )
 
-// lookAgain is how often the first of those that wait looks whether there is room. Ends of requests tell too; this is
-// for what only time brings: prefills that go on, reports of engines, deadlines.
+// lookAgain is how often the leader checks for room. Ends of requests also trigger a check; the timer covers changes over
+// time: prefills that progress, engine metrics that arrive, deadlines that pass.
 const lookAgain = 5 * time.Millisecond
 
 // catchUp is how far back a tenant has a claim to its share.
 const catchUp = 10 * time.Second
 
-// gate keeps a pool's requests back while it is full. Nothing runs for it: one of those that wait, the leader, looks
-// after all.
+// gate holds requests back while a pool is full. It has no goroutine of its own: one waiting request, the leader, checks
+// for room on behalf of all.
 //
 // Lock order: a decision's mutex before the gate's.
 type gate struct {
-	// view is the pool as last applied, nil when it is gone.
+	// view is the pool as last applied, nil when it was removed.
 	view    atomic.Pointer[view]
 	waiting atomic.Int64 // len(waiters), to be read without the lock
 
@@ -34,10 +35,11 @@ type gate struct {
 	scratch scratch // of look
 	queue   admission.Queue
 	flow    admission.Flow
-	spread  admission.Spread // of the targets of those who came
+	spread  admission.Spread // of the targets of arriving requests
 	caution admission.Caution
 	granted float64 // tokens that were let through and are not booked yet
-	placing int     // requests of which the same is so, in pools with a target
+	passing int     // requests with the same properties
+	placing int     // requests with the same properties, in pools with a target
 	trial   trial
 	waiters map[*admission.Ticket]*waiter
 	leader  *waiter
@@ -47,11 +49,11 @@ type gate struct {
 // waiter is a request that waits.
 type waiter struct {
 	ticket admission.Ticket
-	// over gets the verdict, once: nil to go on.
+	// over receives the verdict, once: nil to continue.
 	over chan error
 	lead chan struct{}
 
-	// What is asked, of which model, and when its first token has to come.
+	// The request, its model, and the deadline of its first token.
 	asked    asked
 	model    string
 	schedule schedule
@@ -72,9 +74,9 @@ type AdmissionStats struct {
 	Shed, Late, Unserved, Gone int64
 }
 
-// admit waits until the pool has room for the request and leaves the endpoints that may be chosen in s.candidates. It
-// gives the pool as it is then, which must be done with, and what to call when the request is booked. It fails with an
-// *Error, or with the context's when the client has gone.
+// admit waits until the pool has room for the request and leaves the endpoints that can be chosen in s.candidates. It
+// returns the pool as it is then, which the caller must unpin, and the function to call when the request is booked. It
+// fails with an *Error, or with the context's when the client has gone.
 func (p *Picker) admit(ctx context.Context, g *gate, s *scratch, in *asked) (*view, func(), error) {
 	v, w, err := p.queue(g, s, in)
 	if w == nil {
@@ -87,24 +89,24 @@ func (p *Picker) admit(ctx context.Context, g *gate, s *scratch, in *asked) (*vi
 	return p.resume(g, w, s, in)
 }
 
-// queue leaves the endpoints that may be chosen in s.candidates and gives the present pool, which must be done with; or
-// it lets the request wait when there is no room.
+// queue leaves the endpoints that can be chosen in s.candidates and returns the present pool, which the caller must unpin;
+// if there is no room, it makes the request wait.
 func (p *Picker) queue(g *gate, s *scratch, in *asked) (*view, *waiter, error) {
 	v := g.present()
 	if v == nil {
-		return nil, nil, unknownModel(s.request.Model)
+		return nil, nil, UnknownModel(s.request.Model)
 	}
 	now := p.now()
 	at := v.place(s.request.Model)
-	s.candidates = v.eligible(now, &at, in.allow, s)
+	s.candidates = v.eligible(now, &at, in.reach(v), s)
 	spec := &v.spec.Policy.Admission
-	if !spec.Queue || in.preflight || (in.allow != nil && len(s.candidates) == 0) {
+	if !spec.Queue || in.observed || len(s.candidates) == 0 && !in.mayHold(v) {
 		return v, nil, nil
 	}
 	if spec.Slowdown > 0 {
 		return p.queueInTime(v, s, in, now)
 	}
-	if room := v.room(s); g.waiting.Load() == 0 && room.Within(spec.WaitBudget, 0) {
+	if room := v.room(now, s); g.waiting.Load() == 0 && room.Within(spec.WaitBudget, 0) {
 		return v, nil, nil
 	}
 	defer v.done()
@@ -114,14 +116,41 @@ func (p *Picker) queue(g *gate, s *scratch, in *asked) (*view, *waiter, error) {
 	return nil, w, nil
 }
 
-// resume goes on with a request that has been let through. The pool must be done with.
+// reach reports which of a pool's endpoints a request can go to; nil for all.
+func (in *asked) reach(v *view) func(*endpoint.Endpoint) bool {
+	if !in.remote || !v.sockets {
+		return in.allow
+	}
+	return func(ep *endpoint.Endpoint) bool { return ep.Socket == "" && (in.allow == nil || in.allow(ep)) }
+}
+
+// mayHold reports whether a request that no endpoint can take now can wait for one. For a gateway that has given a subset
+// it returns false at once where the subset names none of the pool's endpoints, because no other endpoint will ever be in
+// it, and where other endpoints of the pool serve, because the gateway might have another subset to try. Otherwise all of
+// the pool is starting or restarting, and the request waits as it would without a subset.
+func (in *asked) mayHold(v *view) bool {
+	if in.allow == nil {
+		return true
+	}
+	named := false
+	for i := range v.spec.Endpoints {
+		ep := &v.spec.Endpoints[i]
+		if ep.Pickable() {
+			return false
+		}
+		named = named || in.allow(ep)
+	}
+	return named
+}
+
+// resume continues with a request that was admitted. The caller must have unpinned the view.
 func (p *Picker) resume(g *gate, w *waiter, s *scratch, in *asked) (*view, func(), error) {
 	booked := func() {
 		g.mu.Lock()
 		if w.placed {
 			g.placing--
 		} else {
-			g.granted -= w.ticket.Cost()
+			g.booked(w)
 		}
 		g.mu.Unlock()
 		g.look()
@@ -129,23 +158,29 @@ func (p *Picker) resume(g *gate, w *waiter, s *scratch, in *asked) (*view, func(
 	v := g.present()
 	if v == nil {
 		booked()
-		return nil, nil, unknownModel(s.request.Model)
+		return nil, nil, UnknownModel(s.request.Model)
 	}
 	at := v.place(s.request.Model)
-	s.candidates = v.eligible(p.now(), &at, in.allow, s)
+	s.candidates = v.eligible(p.now(), &at, in.reach(v), s)
 	in.due = w.schedule.due(in.start)
 	if w.placed && len(s.candidates) > 0 {
 		now := p.now()
 		g.mu.Lock()
 		parts := g.parts(now)
 		g.mu.Unlock()
-		v.lookUpFor(s, &in.prompt)
-		v.inTime(s, in.tokens, now.Sub(in.start), w.schedule, parts, 1)
+		v.matchKeys(s, &in.prompt, false)
+		v.inTime(s, in.total(), now.Sub(in.start), w.schedule, parts, 1)
 	}
 	return v, booked, nil
 }
 
 func nothing() {}
+
+// booked takes a request off those that were let through and are not booked yet. g.mu is held.
+func (g *gate) booked(w *waiter) {
+	g.granted -= w.ticket.Cost()
+	g.passing--
+}
 
 // wait blocks until the request is let through or refused.
 func (g *gate) wait(ctx context.Context, w *waiter) error {
@@ -166,7 +201,7 @@ func (g *gate) wait(ctx context.Context, w *waiter) error {
 	}
 }
 
-// look lets through what there is room for, and refuses what has waited too long.
+// look admits requests while there is room, and refuses those that have waited too long.
 func (g *gate) look() {
 	if g.waiting.Load() == 0 {
 		return
@@ -179,7 +214,7 @@ func (g *gate) look() {
 	}
 	now := g.now()
 	g.scratch.candidates = v.eligible(now, &place{v: v}, nil, &g.scratch)
-	room := v.room(&g.scratch)
+	room := v.room(now, &g.scratch)
 	for _, t := range g.queue.Expire(now, room.Open()) {
 		if room.Open() {
 			g.stats.Late++
@@ -199,6 +234,7 @@ func (g *gate) look() {
 		g.queue.Take(now, t)
 		g.flow.Passed(now, t)
 		g.granted += t.Cost()
+		g.passing++
 		g.stats.Waited++
 		g.stats.WaitedTime += now.Sub(t.Since())
 		g.end(t, nil)
@@ -206,16 +242,16 @@ func (g *gate) look() {
 	g.handOver()
 }
 
-// next is the first of those that wait for which there is room, nil when there is none. room is that of the whole pool; who
-// may not go anywhere, but only to those that a gateway allows or that have an adapter, needs it there, and holds up
-// nobody. g.mu is held.
+// next returns the first waiting request for which there is room, or nil. room is the room of the entire pool. A request
+// that is limited to endpoints that a gateway allows, or that have an adapter, needs room on one of those, and delays no
+// other request. g.mu is held.
 func (g *gate) next(now time.Time, v *view, room admission.Room) *admission.Ticket {
 	a := &v.spec.Policy.Admission
 	if !a.Queue {
 		return g.queue.Next()
 	}
 	var next *admission.Ticket
-	within := room.Within(a.WaitBudget, g.granted)
+	within := room.Within(a.WaitBudget, g.granted) && room.Takes(g.passing)
 	g.queue.InTurn(func(t *admission.Ticket) bool {
 		there := within
 		if w := g.waiters[t]; !w.anywhere(v) {
@@ -223,8 +259,9 @@ func (g *gate) next(now time.Time, v *view, room admission.Room) *admission.Tick
 				return true
 			}
 			g.scratch.candidates = w.eligible(now, v, &g.scratch)
-			its := v.room(&g.scratch)
-			there = !its.Open() || its.Within(a.WaitBudget, g.granted) // where there is none any more it is told so
+			its := v.room(now, &g.scratch)
+			// A subset without an endpoint is refused while others of the pool serve, and held while none does.
+			there = !its.Open() && room.Open() || its.Within(a.WaitBudget, g.granted) && its.Takes(g.passing)
 		}
 		if there {
 			next = t
@@ -235,13 +272,13 @@ func (g *gate) next(now time.Time, v *view, room admission.Room) *admission.Tick
 	return next
 }
 
-// anywhere tells whether a request may go to any endpoint of its pool.
-func (w *waiter) anywhere(v *view) bool { return w.asked.allow == nil && w.model == v.spec.Model }
+// anywhere reports whether a request can go to any endpoint of its pool.
+func (w *waiter) anywhere(v *view) bool { return w.asked.reach(v) == nil && w.model == v.spec.Model }
 
-// eligible are the endpoints that a request may go to, in s.
+// eligible are the endpoints that a request can go to, in s.
 func (w *waiter) eligible(now time.Time, v *view, s *scratch) []policy.Candidate {
 	at := v.place(w.model)
-	return v.eligible(now, &at, w.asked.allow, s)
+	return v.eligible(now, &at, w.asked.reach(v), s)
 }
 
 // push lets a request wait, and refuses those that have no place for it.
@@ -261,7 +298,7 @@ func (g *gate) push(now time.Time, v *view, w *waiter) {
 	g.handOver()
 }
 
-// giveUp takes out a request whose client has gone.
+// giveUp removes a request whose client has gone.
 func (g *gate) giveUp(w *waiter, err error) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -273,13 +310,13 @@ func (g *gate) giveUp(w *waiter, err error) error {
 		if w.placed {
 			g.placing--
 		} else {
-			g.granted -= w.ticket.Cost()
+			g.booked(w)
 		}
 	}
 	return err
 }
 
-// end tells a waiter its verdict. g.mu is held, and the ticket is out of the queue.
+// end sends a waiter its verdict. g.mu is held, and the ticket is out of the queue.
 func (g *gate) end(t *admission.Ticket, verdict error) {
 	w := g.waiters[t]
 	delete(g.waiters, t)
@@ -299,7 +336,7 @@ func (g *gate) handOver() {
 	}
 }
 
-// close refuses all that wait for a pool that is gone.
+// close refuses all requests that wait for a removed pool.
 func (g *gate) close(name string) {
 	g.view.Store(nil)
 	g.mu.Lock()
@@ -320,25 +357,29 @@ func (g *gate) read() AdmissionStats {
 	return s
 }
 
-// full tells whether an endpoint would let a request wait for longer than it should.
+// full reports whether an endpoint would let a request wait for longer than it should.
 func (a *AdmissionSpec) full(l *load.View) bool {
 	return a.Queue && a.Slowdown <= 0 && admission.Wait(l) > a.WaitBudget
 }
 
-// room is what the candidates have of it. Engines that are short of KV blocks are candidates only when nobody else is;
-// they have none, unless they serve nothing.
-func (v *view) room(s *scratch) admission.Room {
+// room is what the candidates have of it. Engines that are short of KV blocks are candidates only when there are no others;
+// they have no room, unless they serve nothing. Engines that have refused requests have what is left below their ceiling.
+func (v *view) room(now time.Time, s *scratch) admission.Room {
 	var room admission.Room
 	for i := range s.candidates {
 		load := s.candidates[i].Load
-		room.Add(&load, load.KVUsage > v.spec.Policy.MaxKVUsage && load.InFlight > 0)
+		places := v.members[s.index[i]].ceiling.places(now, &load)
+		if load.KVUsage > v.spec.Policy.MaxKVUsage && load.InFlight > 0 {
+			places = 0
+		}
+		room.Add(&load, places)
 	}
 	return room
 }
 
 // ticket puts the request into the queue's words.
 func (v *view) ticket(s *scratch, in *asked, now time.Time) admission.Ticket {
-	v.match(s, &in.prompt, !v.trust.lost.Load())
+	v.match(s, &in.prompt, false)
 	question := v.question(s, in, now)
 	cached := 0
 	for i := range s.candidates {

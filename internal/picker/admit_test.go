@@ -33,7 +33,7 @@ func queueing(t testing.TB, endpoints int) Spec {
 	return spec
 }
 
-// answer is what a pick in the background comes to.
+// answer is the result of a pick in the background.
 type answer struct {
 	d   *Decision
 	err error
@@ -114,8 +114,8 @@ func TestRequestsWaitForAFullPoolAndGoWhenThereIsRoom(t *testing.T) {
 	})
 }
 
-// TestWhoMayNotGoAnywhereWaitsForRoomWhereItMay: a request that only one endpoint may serve waits for that one, though
-// another has room, and those who may go there go on meanwhile.
+// TestWhoMayNotGoAnywhereWaitsForRoomWhereItMay: a request that only one endpoint is allowed to serve waits for that one,
+// though another has room, and requests that are allowed there proceed meanwhile.
 func TestWhoMayNotGoAnywhereWaitsForRoomWhereItMay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := started(t, queueing(t, 2))
@@ -147,8 +147,8 @@ func TestWhoMayNotGoAnywhereWaitsForRoomWhereItMay(t *testing.T) {
 	})
 }
 
-// TestHoweverManyWaitForAFullEndpointTheyHoldUpNobody: those behind them go on where there is room, with a target for first
-// tokens or without, also those that may only go there.
+// TestHoweverManyWaitForAFullEndpointTheyHoldUpNobody: requests behind them are admitted where there is room, with a target
+// for first tokens or without, also those that can only be sent there.
 func TestHoweverManyWaitForAFullEndpointTheyHoldUpNobody(t *testing.T) {
 	for _, target := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
@@ -204,7 +204,7 @@ func TestTimeAloneMakesRoom(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		spec := queueing(t, 1)
 		p := started(t, spec)
-		// Not streamed: nobody tells when its prefill ends. It is predicted to.
+		// Not streamed: the end of its prefill is not reported, but predicted.
 		busy := pick(t, p, completion("m", 1e6, 40_000, false))
 		defer busy.End(Completed)
 		a := asking(t.Context(), p, 0, 100, nil)
@@ -450,13 +450,13 @@ func TestModelsAreListedForThoseWhoMayUseThem(t *testing.T) {
 		t.Errorf("%v %v", models, err)
 	}
 	if _, err := p.ModelsFor(nil); err == nil {
-		t.Error("nobody may list models")
+		t.Error("models are listed without a key")
 	}
 }
 
-// TestNothingRemainsOfWhatWaited plays clients that come, wait, leave and are served, endpoints that come and go and
-// policies that change: in the end nothing waits, nothing is granted, nobody is under way, and no goroutine is left
-// (which synctest tells).
+// TestNothingRemainsOfWhatWaited plays clients that arrive, wait, leave and are served, endpoints that are added and
+// removed and policies that change: in the end nothing waits, nothing is granted, no request is in progress, and no
+// goroutine is left (which synctest checks).
 func TestNothingRemainsOfWhatWaited(t *testing.T) {
 	var outcomes [4]atomic.Int64
 	for seed := range uint64(10) {

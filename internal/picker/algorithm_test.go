@@ -10,17 +10,17 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/kvblock"
 )
 
-// algorithm is algorithm 1 of "Stateful Cache-Aware Routing for Distributed LLM Inference" as it stands there, with
-// prefixes in whole blocks: a map from prefixes to the workers that hold them, and the workers' load.
+// algorithm is algorithm 1 of "Stateful Cache-Aware Routing for Distributed LLM Inference" as published, with prefixes in
+// full blocks: a map from prefixes to the workers that hold them, and the workers' load.
 type algorithm struct {
 	load map[string]int
-	// held is how many blocks of a family of prompts a worker holds, as it has told; assumed what was sent to it and has not
-	// ended.
+	// held is how many blocks of a family of prompts a worker holds, as it has announced; assumed what was sent to it and
+	// has not ended.
 	held    map[string]map[int]int
 	assumed map[string]map[int][]int
 }
 
-// candidates are the workers that may be chosen: the least loaded of those that hold the prefix, else of all.
+// candidates are the workers that can be chosen: the least loaded of those that hold the prefix, else of all.
 func (a *algorithm) candidates(family, tokens, prefixLen int) (least map[string]bool, hit bool) {
 	l := prefixLen
 	if l == 0 {
@@ -52,8 +52,8 @@ func (a *algorithm) candidates(family, tokens, prefixLen int) (least map[string]
 	return least, hit
 }
 
-// TestStickyLeastLoadedIsItsAlgorithm plays requests of some families with prefixes of all lengths, pods that announce
-// and evict, and ends in any order: every choice is one that the algorithm may make.
+// TestStickyLeastLoadedIsItsAlgorithm plays requests of some families with prefixes of all lengths, pods that announce and
+// evict, and ends in any order: every choice is one that the algorithm can make.
 func TestStickyLeastLoadedIsItsAlgorithm(t *testing.T) {
 	hits, misses := 0, 0
 	for seed := range uint64(20) {
@@ -112,6 +112,7 @@ func TestStickyLeastLoadedIsItsAlgorithm(t *testing.T) {
 				i := rng.IntN(len(open))
 				x := open[i]
 				x.d.End(Completed)
+				expectEvents(p)
 				open = append(open[:i], open[i+1:]...)
 				a.load[x.pod]--
 				list := a.assumed[x.pod][x.family]

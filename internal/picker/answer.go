@@ -6,33 +6,59 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/openai"
 )
 
-// Answer watches the answer to a request pass by, cut in any way, and tells the decision what it sees. It holds nothing
-// back. The zero value is ready for Start, and an Answer is best used again. It is for one goroutine.
+// Answer parses the answer to a request as it streams past, in pieces of any size, and reports what it finds to the
+// decision. It buffers nothing. The zero value is ready for Start; reuse an Answer to save allocations. It is for one
+// goroutine.
 type Answer struct {
 	decision *Decision
 	scanner  openai.AnswerScanner
 	status   int
-	// readable: the scanner understands the answer. first: of one that it does not, the first byte is still to come.
-	readable, first bool
+	// readable: the scanner understands the answer. first: the answer is not readable and its first byte has not arrived.
+	readable, first, stream, json bool
 }
 
-// Start tells the head of the answer: its status, and the values of the headers Content-Type and Content-Encoding.
+// Start takes the head of the answer: its status, and the values of the headers Content-Type and Content-Encoding.
 func (a *Answer) Start(d *Decision, status int, contentType, encoding string) {
 	stream := IsEventStream(contentType)
-	a.decision, a.status = d, status
-	a.readable = !d.unparsed && (encoding == "" || strings.EqualFold(encoding, "identity"))
+	a.decision, a.status, a.stream = d, status, stream
+	a.json = strings.HasPrefix(contentType, "application/json")
+	a.readable = (!d.unparsed || d.generates || status >= 400) && (encoding == "" || strings.EqualFold(encoding, "identity"))
 	a.first = stream
 	a.scanner.Reset(d.route, stream)
 }
 
-// IsEventStream tells whether a Content-Type is that of server-sent events.
+// OutcomeOf an answer, as far as its status determines it.
+func OutcomeOf(status int) Outcome {
+	switch {
+	case status >= 500:
+		return Failed
+	case status >= 400:
+		return Rejected
+	}
+	return Completed
+}
+
+// IsEventStream reports whether a Content-Type is that of server-sent events.
 func IsEventStream(contentType string) bool {
 	kind, _, _ := strings.Cut(contentType, ";")
 	return strings.EqualFold(strings.TrimSpace(kind), "text/event-stream")
 }
 
-// Write looks at the next bytes of the answer and keeps none of them. It tells whether the first generated token is in
-// them, which the decision has then been told.
+// HTTP statuses with a meaning of their own here. The package does not reach net/http.
+const (
+	tooManyRequests     = 429
+	notImplemented      = 501
+	versionNotSupported = 505
+)
+
+// ServerError reports whether a status is the engine's fault, so that another one might do better. That it lacks a feature
+// is not.
+func ServerError(status int) bool {
+	return status >= 500 && status != notImplemented && status != versionNotSupported
+}
+
+// Write looks at the next bytes of the answer and keeps none of them. It reports whether the first generated token is
+// in them; the decision was then notified.
 func (a *Answer) Write(p []byte) (firstToken bool) {
 	a.decision.answered.Add(int64(len(p)))
 	switch {
@@ -40,7 +66,9 @@ func (a *Answer) Write(p []byte) (firstToken bool) {
 		return false
 	case a.readable:
 		firstToken = a.scanner.Write(p)
+		a.decision.progress(a.scanner.Generated())
 	default:
+		a.decision.progress(int(a.decision.answered.Load() / bytesPerToken))
 		firstToken, a.first = a.first, false
 	}
 	if firstToken {
@@ -49,25 +77,80 @@ func (a *Answer) Write(p []byte) (firstToken bool) {
 	return firstToken
 }
 
-// Close tells that the answer has gone through to its end. The decision is told what the answer has said, and how it
-// has ended is returned, for Decision.End; and whether the first generated token has shown only now.
+// Verdict is what an answer so far shows about the endpoint.
+type Verdict uint8
+
+// The verdicts.
+const (
+	// Undecided: nothing was generated yet.
+	Undecided Verdict = iota
+	// Answered: the endpoint serves the request, or the request is at fault.
+	Answered
+	// GaveUp: the engine has given the request up, or has ended the answer without generating anything.
+	GaveUp
+	// Erred: the answer is an error of the engine.
+	Erred
+	// Refused: a limit of the engine's queue has refused the request.
+	Refused
+)
+
+// Verdict judges what has been written. ended: the answer is complete. Until then JSON that is not streamed is undecided,
+// unless it reports that the engine gave up.
+func (a *Answer) Verdict(ended bool) Verdict {
+	s := &a.scanner
+	switch {
+	case a.status == tooManyRequests, a.readable && s.Failed && s.Error.Full != openai.NoLimit && !s.FirstToken:
+		return Refused
+	case a.status >= 400:
+		if ServerError(a.status) {
+			return Erred
+		}
+		return Answered
+	case !a.readable:
+		return Answered
+	case s.Failed:
+		if status := s.Error.Status; status >= 400 && !ServerError(status) {
+			return Answered
+		}
+		return Erred
+	case s.Aborted, ended && (a.stream || a.json) && s.Empty():
+		return GaveUp
+	case ended, s.FirstToken, a.stream && s.Finished, s.Skipped > 0:
+		return Answered
+	}
+	return Undecided
+}
+
+// Holds reports whether the answer might still turn out to be none, so that it is worth waiting for more of it before any of
+// it is passed on.
+func (a *Answer) Holds() bool {
+	return a.readable && a.status < 300 && !a.decision.background
+}
+
+// Close notes that the answer has passed to its end. The decision receives what the answer reported, and
+// the outcome is returned, for Decision.End; and whether the first generated token has shown only now.
 func (a *Answer) Close() (outcome Outcome, firstToken bool) {
 	s, d := &a.scanner, a.decision
 	if a.readable && s.Close() {
 		d.FirstToken()
 		firstToken = true
 	}
+	verdict := a.Verdict(true)
 	switch {
-	case a.status >= 500:
+	case verdict == Refused:
+		d.Full(a.limit())
+		if a.status == tooManyRequests {
+			return Rejected, firstToken
+		}
 		return Failed, firstToken
-	case a.status >= 400:
+	case verdict == Erred, verdict == GaveUp:
+		d.failed(true)
+		return Failed, firstToken
+	case OutcomeOf(a.status) != Completed:
+		return OutcomeOf(a.status), firstToken
+	case a.readable && s.Failed:
 		return Rejected, firstToken
-	case !a.readable:
-	case s.Failed || s.Aborted:
-		// The status was sent before the engine failed, or was shut down.
-		d.Fail()
-		return Failed, firstToken
-	case s.Usage.Have:
+	case a.readable && s.Usage.Have:
 		cached := -1
 		if s.Usage.HaveCached {
 			cached = s.Usage.CachedTokens
@@ -76,4 +159,12 @@ func (a *Answer) Close() (outcome Outcome, firstToken bool) {
 		d.Generated(s.Usage.CompletionTokens)
 	}
 	return Completed, firstToken
+}
+
+// limit is the one that has refused the request.
+func (a *Answer) limit() openai.QueueLimit {
+	if full := a.scanner.Error.Full; full != openai.NoLimit {
+		return full
+	}
+	return openai.RequestLimit
 }

@@ -11,9 +11,9 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/policy"
 )
 
-// What was routed where, for requests without keys, for engines that tell nothing or are not believed, and for the
-// strategy ApproximatePrefix. Texts are cut into chunks (package affinity), and each endpoint has a memory of those that
-// it was sent.
+// Approximate matching by what was routed where. It serves requests without keys, engines that send no events or are not
+// trusted, and the strategy ApproximatePrefix. Texts are cut into chunks (package affinity), and each endpoint remembers
+// the chunks that were routed to it.
 
 const (
 	// maxChunks of a prompt are matched in place of its keys.
@@ -29,7 +29,7 @@ const (
 type chunking struct {
 	// bytes of a chunk; most chunks of a text count, and each endpoint is remembered for perEndpoint.
 	bytes, most, perEndpoint int
-	// fallback chunks stand in for keys, and may be keys.
+	// fallback chunks stand in for keys, and can be keys.
 	fallback bool
 }
 
@@ -42,9 +42,9 @@ type history struct {
 // fallback is the place in view.histories of the one that stands in for keys.
 const fallback = 0
 
-// remember sets up the view's histories: that which stands in for keys, and those that its strategy and its shadows
-// match. Strategies that cut alike share one. Endpoints that live on keep what they are remembered for; what nobody
-// matches any more is forgotten.
+// remember sets up the view's histories: the fallback history, and those that its strategy and its shadows match.
+// Strategies that cut texts alike share one. Endpoints that stay keep their histories; histories that are no longer matched
+// are deleted.
 func (v *view) remember() {
 	cuts := []chunking{fallback: {bytesPerToken * v.spec.BlockTokens, maxChunks, routedChunks, true}}
 	v.history, cuts = historyOf(v.spec.Policy.Strategy, cuts)
@@ -84,7 +84,7 @@ type memories struct {
 	all  []*affinity.Memory
 }
 
-// of gives the memory for each of cuts, in their order. What it had for others is forgotten.
+// of returns the memory for each of cuts, in their order. Memories for others are forgotten.
 func (m *memories) of(cuts []chunking) []*affinity.Memory {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -109,19 +109,23 @@ func (m *memories) clear() {
 	}
 }
 
-// approximate cuts the request into chunks, into s.chunks, and matches it with what was routed before: one without keys
-// by chunks of its text, each as long as a block should be, and one with keys by these where nobody tells what engines
-// hold, or is not believed.
-func (v *view) approximate(s *scratch, p *prompt, believed bool) {
+// approximate cuts the request into chunks, into s.chunks, and matches it with what was routed before. A request without
+// keys is matched by chunks of its text, each as long as a block should be. A request with keys is matched by these at
+// endpoints that announce nothing, or whose matches are distrusted.
+func (v *view) approximate(s *scratch, p *prompt) {
 	v.cut(s, p)
 	chunks := s.chunks[fallback]
-	if len(chunks) == 0 || believed && p.err == nil && !v.spec.NoEvents {
+	if len(chunks) == 0 || p.noRead {
 		return
 	}
+	keyed := p.err == nil && !v.spec.NoEvents
 	for c := range s.candidates {
+		if keyed && !s.ignored[c] {
+			continue
+		}
 		n := v.histories[fallback].memories[s.index[c]].Match(chunks)
 		if match := &s.candidates[c].Match; n > match.Blocks() {
-			*match = kvindex.Match{Speculative: uint32(n)} //nolint:gosec // at most maxChunks
+			*match = v.whole(v.members[s.index[c]], kvindex.Match{Speculative: uint32(n)}, p.tokens) // at most maxChunks
 		}
 	}
 }
@@ -139,7 +143,7 @@ func (v *view) cut(s *scratch, p *prompt) {
 			if n := s.cutText(uint64(v.root(&s.request)), cut, to); n > 0 {
 				p.source, p.tokens = TokensApproximate, max(1, n/bytesPerToken)
 			}
-		case v.spec.NoEvents || v.trust.lost.Load():
+		case v.spec.NoEvents || v.distrusts(s):
 			for _, key := range p.keys[:min(len(p.keys), cut.most)] {
 				*to = append(*to, affinity.Chunk(key))
 			}
@@ -147,7 +151,12 @@ func (v *view) cut(s *scratch, p *prompt) {
 	}
 }
 
-// cutText appends the chunks of the request's text. It gives the text's length in bytes.
+// distrusts reports whether trust in some candidate was lost for some requests: then all are remembered by their keys.
+func (v *view) distrusts(s *scratch) bool {
+	return slices.ContainsFunc(s.index, func(i int) bool { return v.members[i].trust.lost.Load() > 0 })
+}
+
+// cutText appends the chunks of the request's text. It returns the text's length in bytes.
 func (s *scratch) cutText(root uint64, cut *chunking, to *[]affinity.Chunk) int {
 	s.chain.Reset(root, cut.bytes, cut.most)
 	n := addText(&s.chain, &s.request)
@@ -155,10 +164,13 @@ func (s *scratch) cutText(root uint64, cut *chunking, to *[]affinity.Chunk) int 
 	return n
 }
 
-// recall tells a strategy how much of the request was routed to each candidate before, by one of the histories; by
-// fallback nothing.
+// recall passes a strategy how much of the request was routed to each candidate before, by one of the histories. The
+// fallback history counts nothing here, and neither does a request that cannot use cached blocks.
 func (v *view) recall(s *scratch, question *policy.Request, h int) {
 	if h == fallback {
+		return
+	}
+	if s.request.NoCacheRead {
 		return
 	}
 	question.Chunks = len(s.chunks[h])
@@ -167,7 +179,7 @@ func (v *view) recall(s *scratch, question *policy.Request, h int) {
 	}
 }
 
-// keptChunks copies what is to be remembered of the request; nil when that is nothing.
+// keptChunks copies the chunks to remember of the request; nil if there are none.
 func (s *scratch) keptChunks() [][]affinity.Chunk {
 	var kept [][]affinity.Chunk
 	for h, chunks := range s.chunks {
@@ -181,8 +193,8 @@ func (s *scratch) keptChunks() [][]affinity.Chunk {
 	return kept
 }
 
-// addText adds the text of the first prompt, as it was sent, as far as it counts: of a conversation, the bytes of its
-// earlier turns are the same in each request. It gives the number of all its bytes.
+// addText adds the unmodified text of the first prompt, as far as it counts: the bytes of a conversation's earlier turns
+// are the same in each request. It returns the number of all its bytes.
 func addText(c *affinity.Chain, r *openai.Request) (n int) {
 	if len(r.Prompts) > 0 {
 		first := &r.Prompts[0]
@@ -190,7 +202,7 @@ func addText(c *affinity.Chain, r *openai.Request) (n int) {
 		c.Add([]byte(first.Text[:min(len(first.Text), c.Rest())]))
 		return tokenBytes*min(len(first.Tokens), maxKeyed) + min(len(first.Text), maxKeyed)
 	}
-	texts := [...][]byte{r.Tools, r.System, r.Messages[:max(0, len(r.Messages)-1)]} // without the bracket, where the next turn goes on
+	texts := [...][]byte{r.Tools, r.System, r.Messages[:max(0, len(r.Messages)-1)]} // without the bracket, where the next turn continues
 	for _, text := range texts {
 		c.Add(text)
 		n += len(text)

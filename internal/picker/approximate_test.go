@@ -15,7 +15,7 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/policy"
 )
 
-// approximateSpec is a pool of n endpoints that tell nothing, without a tokenizer, under ApproximatePrefix.
+// approximateSpec is a pool of n endpoints that announce nothing, without a tokenizer, under ApproximatePrefix.
 func approximateSpec(t testing.TB, n int) Spec {
 	t.Helper()
 	spec := testSpec(t, n)
@@ -201,7 +201,7 @@ func TestWhatAGatewayChoseIsRemembered(t *testing.T) {
 	for i := range spec.Endpoints {
 		prompt := text(i, 2000)
 		d := pickFor(t, p, chat("m", "", prompt))
-		d.Served(spec.Endpoints[i].Address)
+		d.Served(spec.Endpoints[i].Address, 1)
 		d.End(Completed)
 		v := p.current.Load().pools[0]
 		again := pickFor(t, p, chat("m", "", prompt))

@@ -1,80 +1,118 @@
 package picker
 
 import (
+	"math/bits"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/kvasir-dev/kvasir/internal/kvblock"
 	"github.com/kvasir-dev/kvasir/internal/kvindex"
+	"github.com/kvasir-dev/kvasir/internal/openai"
 )
 
-// checks hold the tokens made in process against what engines tell of the same requests, all the time:
+// checks continuously compares the tokens of requests with what engines report about the same requests:
 //
-//   - the number of prompt tokens in an answer's usage must be ours, and
-//   - an engine that has served a prompt of which it did not hold all blocks, and has announced blocks since, must have
-//     announced the next one of that prompt by our key, unless it was removed. Reporters tell keys too, so that this
+//   - the number of prompt tokens in an answer's usage must equal the number made in process, and
+//   - an engine that has served a prompt whose blocks it did not hold completely, and has announced blocks since, must have
+//     announced the next one of that prompt by our key, unless it was removed. Reporters announce keys too, so that this
 //     holds where token ids stay in the pod.
 //
-// One answer proves nothing: events may be late, and a block may be gone. A quarter of the last 32 raises doubts, and
-// the engines are asked again.
+// One answer proves nothing: events can be late, and a block can have been removed. If a quarter of the last 32 answers of
+// one kind of request, from one token source, do not fit, that kind is in doubt. If the tokens were made in process, the
+// conformance keeper compares them with the engines again. If an engine rendered them, they are not used for an hour: the
+// engine serves such requests with other tokens than it renders.
 type checks struct {
+	// distrusting is whether off has entries.
+	distrusting atomic.Bool
+
 	mu      sync.Mutex
-	waiting []check // guarded by mu, in the order of time
-	recent  uint32  // guarded by mu; a bit for each of the last answers, set for those that do not fit
-	n       int     // guarded by mu; answers in recent
-	stats   Checks  // guarded by mu
+	waiting []check               // guarded by mu, in the order of time
+	windows map[checked]uint32    // guarded by mu; of the last answers a bit each, set for those that do not fit
+	off     map[checked]time.Time // guarded by mu; when tokens of a source and kind can be used again
+	stats   Checks                // guarded by mu
+}
+
+// checked is what answers are counted by.
+type checked struct {
+	source TokenSource
+	kind   openai.Kind
 }
 
 const (
-	// checkGrace is how late the events of a request may be after its end.
+	// checkGrace is how late the events of a request can be after its end.
 	checkGrace = 2 * time.Second
 	// maxChecks bounds the requests that wait for their events; further ones are not checked.
 	maxChecks = 256
-	// checkWindow answers are looked at; doubts need at least doubtEnough of them that do not fit.
-	checkWindow = 32
+	// doubtEnough of the last 32 answers must not fit to raise doubts.
 	doubtEnough = 8
+	// distrustFor is how long tokens that engines render for a kind of request are not used after doubts.
+	distrustFor = time.Hour
 )
 
-// Checks counts answers to requests whose tokens were made in process, by whether what the engines tell fits.
+// Checks counts the answers to requests whose tokens were compared, by whether the engine's report fits.
 type Checks struct{ Fit, Misfit int64 }
 
-// check is a request whose events are to come.
+// check is a request whose events have not arrived yet.
 type check struct {
+	checked
 	due, picked time.Time
 	member      *member
 	keys        []kvblock.Key // up to the first block that the endpoint did not hold at the pick
 	stored      uint64        // keys that it had announced then
 }
 
-// answered enters whether an answer fits, and tells whether that raises doubts.
-func (c *checks) answered(fits bool) (doubt bool) {
+// answered enters whether an answer fits, and reports whether that raises doubts about tokens made in process.
+func (c *checks) answered(now time.Time, of checked, fits bool) (doubt bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.enter(fits)
+	return c.enter(now, of, fits)
 }
 
 // enter is answered with mu held.
-func (c *checks) enter(fits bool) (doubt bool) {
-	c.recent <<= 1
-	c.n = min(c.n+1, checkWindow)
+func (c *checks) enter(now time.Time, of checked, fits bool) (doubt bool) {
+	if c.windows == nil {
+		c.windows, c.off = map[checked]uint32{}, map[checked]time.Time{}
+	}
+	recent := c.windows[of] << 1
 	if fits {
 		c.stats.Fit++
+	} else {
+		c.stats.Misfit++
+		recent |= 1
+	}
+	if doubt = bits.OnesCount32(recent) >= doubtEnough; doubt {
+		recent = 0
+	}
+	c.windows[of] = recent
+	if doubt && of.source != TokensExact {
+		c.off[of] = now.Add(distrustFor)
+		c.distrusting.Store(true)
 		return false
 	}
-	c.stats.Misfit++
-	c.recent |= 1
-	misfits := 0
-	for bits := c.recent; bits != 0; bits &= bits - 1 {
-		misfits++
-	}
-	if misfits < doubtEnough {
-		return false
-	}
-	c.recent, c.n = 0, 0
-	return true
+	return doubt
 }
 
-// wait enters a request whose events are to come.
+// distrusts reports whether the tokens of a source are not used at present for a request of some kinds.
+func (c *checks) distrusts(now time.Time, source TokenSource, kinds openai.Kinds) bool {
+	if !c.distrusting.Load() {
+		return false
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for of, until := range c.off {
+		switch {
+		case !now.Before(until):
+			delete(c.off, of)
+		case of.source == source && kinds.Has(of.kind):
+			return true
+		}
+	}
+	c.distrusting.Store(len(c.off) > 0)
+	return false
+}
+
+// wait adds a request whose events have not arrived yet.
 func (c *checks) wait(one check) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -83,8 +121,9 @@ func (c *checks) wait(one check) {
 	}
 }
 
-// settle judges the requests whose time has come. While keys are rotated, nobody can say by which an endpoint announces.
-func (c *checks) settle(now time.Time, v *view) (doubt bool) {
+// settle judges the requests that are due, and returns the kinds that are now in doubt. While keys are rotated, the root of
+// an endpoint's announcements is unknown.
+func (c *checks) settle(now time.Time, v *view) (doubts openai.Kinds) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if v.rotation != nil {
@@ -95,16 +134,18 @@ func (c *checks) settle(now time.Time, v *view) (doubt bool) {
 		one := &c.waiting[n]
 		last := one.keys[len(one.keys)-1]
 		if one.member.stored.Load() == one.stored || one.member.doubted.Load() || one.member.removals.happened(last, one.picked) {
-			continue // nothing has come that could tell
+			continue // no events have arrived that could decide
 		}
 		var match [1]kvindex.Match
 		v.index.Match(one.keys, []kvindex.Holder{one.member.holder}, match[:])
-		doubt = c.enter(match[0].Confirmed() == len(one.keys)) || doubt
+		if c.enter(now, one.checked, match[0].Confirmed() == len(one.keys)) {
+			doubts |= openai.KindsOf(one.kind)
+		}
 	}
 	if n > 0 {
 		c.waiting = append(c.waiting[:0], c.waiting[n:]...)
 	}
-	return doubt
+	return doubts
 }
 
 func (c *checks) read() Checks {
@@ -113,28 +154,36 @@ func (c *checks) read() Checks {
 	return c.stats
 }
 
-// checkLength holds the engine's count of the prompt's tokens against ours. d.mu is held.
+// checked is what the request's answer is counted by; not ok where there is nothing to check.
+func (d *Decision) checked() (of checked, ok bool) {
+	ok = d.Tokens == TokensExact || d.Tokens == TokensEngine || d.Tokens == TokensTokenize
+	return checked{d.Tokens, d.kinds.Main()}, ok && d.counted
+}
+
+// checkLength compares the engine's count of the prompt's tokens with the picker's. d.mu is held.
 func (d *Decision) checkLength(promptTokens int) {
-	if d.Tokens == TokensExact && d.counted && d.view.checks.answered(promptTokens == d.PromptTokens) {
-		d.view.doubt()
+	if of, ok := d.checked(); ok && d.view.checks.answered(d.now(), of, promptTokens == d.PromptTokens) {
+		d.view.doubt(openai.KindsOf(of.kind))
 	}
 }
 
-// checkBlocks lets the events of a request that has been served be held against its keys. d.mu is held.
+// checkBlocks lets the events of a request that has been served be compared with its keys. d.mu is held.
 func (d *Decision) checkBlocks(now time.Time) {
-	if d.Tokens != TokensExact || d.view.spec.NoEvents {
+	of, ok := d.checked()
+	if !ok || d.view.spec.NoEvents {
 		return
 	}
 	t := &d.Targets[d.target]
-	// The engine's blocks may be several of ours. Behind a match that was speculated nobody knows who has announced what.
-	per := int(max(1, t.member.removals.perHash.Load()))
+	// The engine's blocks can be several key blocks long. Behind a speculative match, the source of announcements is
+	// unknown.
+	per := t.member.grain.keys()
 	next := (t.Found.Confirmed()/per + 1) * per
-	if d.counted && !d.retried && t.Found.Speculative == 0 && !t.Doubted && next <= len(d.keys) {
+	if !d.retried && t.Found.Speculative == 0 && !t.Doubted && next <= len(d.keys) {
 		d.view.checks.wait(check{
-			due: now.Add(checkGrace), picked: d.picked, member: t.member, keys: d.keys[:next:next], stored: d.stored,
+			checked: of, due: now.Add(checkGrace), picked: d.picked, member: t.member, keys: d.keys[:next:next], stored: d.stored,
 		})
 	}
-	if d.view.checks.settle(now, d.view) {
-		d.view.doubt()
+	if doubts := d.view.checks.settle(now, d.view); doubts != 0 {
+		d.view.doubt(doubts)
 	}
 }

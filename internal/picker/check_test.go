@@ -20,7 +20,7 @@ type doubter struct {
 func newDoubter(t *testing.T, change func(*Spec)) *doubter {
 	t.Helper()
 	d := &doubter{c: newClock()}
-	d.p = New(Options{Now: d.c.Now, Doubt: func(namespace, pool string) {
+	d.p = New(Options{Now: d.c.Now, Doubt: func(namespace, pool string, kinds openai.Kinds) {
 		if namespace != "default" || pool != "m" {
 			t.Errorf("doubts about %s/%s", namespace, pool)
 		}
@@ -49,6 +49,7 @@ func (d *doubter) ask(t *testing.T, announced []kvblock.Key, promptTokens int) {
 	}
 	decision.Usage(promptTokens, 0)
 	decision.End(Completed)
+	expectEvents(d.p)
 }
 
 func TestWhatEnginesTellIsHeldAgainstTokensMadeHere(t *testing.T) {
@@ -98,7 +99,7 @@ func TestWhatEnginesTellIsHeldAgainstTokensMadeHere(t *testing.T) {
 	}
 }
 
-// TestOnlyTokensMadeHereAreChecked: ids that were given, or that an engine has told, need no check.
+// TestOnlyTokensMadeHereAreChecked: ids that were given, or that an engine has rendered, need no check.
 func TestOnlyTokensMadeHereAreChecked(t *testing.T) {
 	d := newDoubter(t, func(*Spec) {})
 	for range 20 {

@@ -16,12 +16,15 @@ import (
 type circuit struct {
 	// failures in a row. Picks read it without the lock, as long as it lets them all through.
 	failures atomic.Int64
+	// answered: the last failure was an answer, so that the endpoint is there.
+	answered atomic.Bool
 	mu       sync.Mutex
 	openTill time.Time
+	failed   time.Time // last
 	trying   bool
 }
 
-// closed tells whether requests may go through. limit is the number of failures in a row that opens the circuit.
+// closed reports whether requests can pass. limit is the number of failures in a row that opens the circuit.
 func (c *circuit) closed(now time.Time, limit int) bool {
 	if c.failures.Load() < int64(limit) {
 		return true
@@ -31,8 +34,8 @@ func (c *circuit) closed(now time.Time, limit int) bool {
 	return c.failures.Load() < int64(limit) || (!c.trying && !now.Before(c.openTill))
 }
 
-// take asks to send a request through. ok tells whether it may, and trial that it is the one that tries: then it must
-// tell of a success or a failure, or give up.
+// take asks to send a request through. ok reports whether it can be sent, and trial whether it is the trial request: its
+// sender must then report success or failure, or give up.
 func (c *circuit) take(now time.Time, limit int) (ok, trial bool) {
 	if c.failures.Load() < int64(limit) {
 		return true, false
@@ -49,28 +52,53 @@ func (c *circuit) take(now time.Time, limit int) (ok, trial bool) {
 	return true, true
 }
 
-// succeed tells that the endpoint has answered.
-func (c *circuit) succeed() {
+// succeed reports an answer to a request that was sent at a time. Answers to requests from before the last failure do not
+// count: an engine that shuts down finishes what it runs, while it refuses or aborts all new requests.
+func (c *circuit) succeed(sent time.Time) {
+	if c.failures.Load() == 0 {
+		return // nearly always
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if sent.Before(c.failed) {
+		return
+	}
 	c.failures.Store(0)
 	c.trying = false
 }
 
-// fail tells that the endpoint has not answered as it should.
+// answers reports whether the last failure was an answer of the endpoint.
+func (c *circuit) answers() bool { return c.answered.Load() }
+
+// failsSince reports whether the endpoint has failed after a time, and has not answered since.
+func (c *circuit) failsSince(t time.Time) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.failures.Load() > 0 && !c.failed.Before(t)
+}
+
+// fail records a failure of the endpoint.
 func (c *circuit) fail(now time.Time, limit int, openFor time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.trying = false
+	c.trying, c.failed = false, now
 	if c.failures.Load()+1 >= int64(limit) {
-		c.openTill = now.Add(openFor) // before anybody can see that it counts
+		c.openTill = now.Add(openFor) // before others can see that it counts
 	}
 	c.failures.Add(1)
 }
 
-// giveUp tells that the request that tries has ended without a verdict on the endpoint.
+// giveUp records that the trial request has ended without a verdict on the endpoint.
 func (c *circuit) giveUp() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.trying = false
+}
+
+// giveUpTrial lets another request try the target, if this one did and there is no verdict. d.mu is held.
+func (d *Decision) giveUpTrial() {
+	if d.trial {
+		d.trial = false
+		d.Targets[d.target].member.circuit.giveUp()
+	}
 }

@@ -12,10 +12,11 @@ import (
 
 	"github.com/kvasir-dev/kvasir/internal/load"
 	"github.com/kvasir-dev/kvasir/internal/policy"
+	"github.com/kvasir-dev/kvasir/test/race"
 )
 
-// chooser is a picker of n endpoints, each of which holds 512 blocks of a request, has taught how fast it is and has
-// something to do, and a function that chooses for it as choose does up to the decision, a microsecond later each time.
+// chooser sets up a picker of n endpoints. Each holds 512 blocks of a request, has a learned speed and has something to do.
+// The function returned chooses for it as choose does up to the decision, a microsecond later each time.
 func chooser(t testing.TB, n int) func() {
 	t.Helper()
 	const blocks = 512
@@ -64,7 +65,7 @@ func chooser(t testing.TB, n int) func() {
 	}
 }
 
-// TestCandidatesAreFresh: their places are used again, and nothing of who was there before is left.
+// TestCandidatesAreFresh: their places are reused, and nothing of the former candidates is left.
 func TestCandidatesAreFresh(t *testing.T) {
 	p := newPicker(t, newClock(), testSpec(t, 3))
 	v := p.current.Load().pools[0]
@@ -73,19 +74,19 @@ func TestCandidatesAreFresh(t *testing.T) {
 	used.candidates = make([]policy.Candidate, 8)
 	for i := range used.candidates {
 		c := &used.candidates[i]
-		*c = policy.Candidate{Hash: 9, Delay: 9, Routed: 9, Load: load.View{InFlight: 9, Adapters: "9"}}
+		*c = policy.Candidate{Hash: 9, Delay: 9, Routed: 9, Grain: 9, Load: load.View{InFlight: 9, Adapters: "9"}}
 		c.Match.Speculative = 9
 	}
 	if got, want := v.eligible(p.now(), &at, nil, used), v.eligible(p.now(), &at, nil, fresh); !slices.Equal(got, want) {
 		t.Errorf("candidates %+v, want %+v", got, want)
 	}
-	if n := reflect.TypeFor[policy.Candidate]().NumField(); n != 5 {
-		t.Errorf("a candidate has %d fields: this test knows of 5", n)
+	if n := reflect.TypeFor[policy.Candidate]().NumField(); n != 6 {
+		t.Errorf("a candidate has %d fields: this test knows of 6", n)
 	}
 }
 
 func TestAChoiceDoesNotAllocate(t *testing.T) {
-	if raceDetector {
+	if race.Enabled {
 		t.Skip("pools keep less under the race detector")
 	}
 	choose := chooser(t, 64)

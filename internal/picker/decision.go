@@ -7,53 +7,34 @@ import (
 
 	"github.com/kvasir-dev/kvasir/internal/affinity"
 	"github.com/kvasir-dev/kvasir/internal/kvblock"
-	"github.com/kvasir-dev/kvasir/internal/kvindex"
 	"github.com/kvasir-dev/kvasir/internal/load"
 	"github.com/kvasir-dev/kvasir/internal/openai"
-	"github.com/kvasir-dev/kvasir/internal/peer"
 	"github.com/kvasir-dev/kvasir/internal/policy"
 )
 
-// eventGrace is how long speculation outlives the first token: the events that confirm it come with the same engine
-// step, on another connection.
+// eventGrace is how long speculation outlives the first token, or the end of an answer that ends sooner: the events that
+// confirm it are sent in the same engine step, on another connection.
 const eventGrace = 500 * time.Millisecond
-
-// Outcome is how a request ended.
-type Outcome uint8
-
-// The outcomes.
-const (
-	// Completed: the answer went through to its end.
-	Completed Outcome = iota
-	// ClientGone: the client left before.
-	ClientGone
-	// Failed: no endpoint has answered, or the answer broke off.
-	Failed
-	// Rejected: the engine has answered with an error that is the request's fault.
-	Rejected
-	// Unreported: nobody tells how the request has ended.
-	Unreported
-	numOutcomes int = iota
-)
-
-// String is the value of the metric label.
-func (o Outcome) String() string {
-	return [...]string{"completed", "client_gone", "failed", "rejected", "unreported"}[o]
-}
 
 // Decision is where a request goes, and the account of it from the pick to its end.
 //
-// The request is counted on Targets[0] from the pick on. Begin moves it to a fallback, FirstToken tells that the
-// prefill is over, and End, which must be called, takes it off. All methods may be called from any goroutine, in any
+// The request is counted on Targets[0] from the pick on. Begin moves it to a fallback, FirstToken records that the
+// prefill is over, and End, which must be called, takes it off. All methods can be called from any goroutine, in any
 // order, more than once.
+//
+// It has many fields because metrics, the decision log, traces and the index each read a part of this account, and one
+// value saves an allocation for each of them in every pick.
 type Decision struct {
 	Pool, Model string
 	Strategy    policy.Type
 	// Tokens is where the prompt's block keys came from, TokensMissing why there are no exact ones.
 	Tokens        TokenSource
 	TokensMissing string
-	// Distrusted: the pool's matches are not believed at present, because its engines do not find what they announce.
+	// Distrusted: the matches of some endpoints that could be chosen were distrusted (Target.Distrusted).
 	Distrusted bool
+	// NoCacheRead: the engine looks nothing up in its cache for this request, so that nothing is predicted and the answer
+	// is not compared.
+	NoCacheRead bool
 	// PromptTokens is the prompt's length, estimated where the ids are not known.
 	PromptTokens int
 	// Chunks of the prompt's text that the strategy has matched; 0 when it matches none.
@@ -71,40 +52,62 @@ type Decision struct {
 	picked   time.Time // before the index was asked
 	route    openai.Route
 	unparsed bool
-	streamed bool
-	session  uint64 // 0 without one
-	// maxTokens is the most to be generated, 0 when the request does not say.
+	// generates: though unparsed, its answer is like one of a completion. background: the answer precedes the work.
+	generates, background bool
+	streamed              bool
+	gateway               string // its address; empty without one
+	session               uint64 // 0 without one
+	// maxTokens is the most to be generated, 0 when the request does not set it.
 	maxTokens int
+	// answers is how many answers the request asks for: n of each prompt.
+	answers int
 	// counted decisions enter the comparison of predicted and delivered hits.
 	counted     bool
-	otherTokens int // of further prompts, for the load only
+	class       class
+	cacheUntold bool // the answer does not report how much of the prompt was cached
+	otherTokens int  // of further prompts that were not matched
+	choices     int  // that are generated for each prompt
+	kinds       openai.Kinds
 	who         who
+	// dropsPriority: the body has a priority that the engine must not get.
+	dropsPriority bool
 
-	mu      sync.Mutex
-	account *account
-	target  int // in Targets
-	keys    []kvblock.Key
-	chunks  [][]affinity.Chunk // by history
-	stored  uint64             // keys that the first target had announced at the pick
-	booking *load.Booking
-	guess   *kvindex.Guess
-	told    *peer.Assumption // nil when the peers were not told of the guess
-	entry   pendingEntry
-	ended   bool
-	trial   bool // it tries a target whose circuit is half open
-	left    bool // ended, and nobody has told how
-	retried bool
-	usage   bool
-	first   bool // the first token has come
+	mu          sync.Mutex
+	account     *account
+	target      int                // in Targets
+	sound       bool               // it did not fail when the request was sent to it
+	sent        time.Time          // to it
+	keys        []kvblock.Key      // of the first prompt
+	more        [][]kvblock.Key    // of further ones
+	chunks      [][]affinity.Chunk // by history
+	stored      uint64             // keys that the first target had announced at the pick
+	booking     *load.Booking
+	assumed     assumption
+	moreAssumed []assumption // of further prompts
+	entry       pendingEntry
+	ended       bool
+	trial       bool // it probes a target whose circuit is half open
+	left        bool // ended, with an outcome that is not reported or with speculation that is not confirmed yet
+	retried     bool
+	servedTold  bool // the gateway has said which endpoint serves
+	// elsewhere: the gateway has sent the request to an address that is none of the pool's.
+	elsewhere bool
+	usage     bool
+	first     bool // the first token has arrived
 	// reported is what the engine has counted, answered how many bytes of its answer's body have passed.
 	reported Reported
+	found    int // cached prompt tokens, -1 while that is not known
 	answered atomic.Int64
+	// charged is how many tokens of the answer the tenant was charged for. It is written with mu held.
+	charged atomic.Int64
+	// seen is about how many tokens of the answer have arrived.
+	seen atomic.Int64
 }
 
 // AnswerBytes is how much of the answer's body has passed so far.
 func (d *Decision) AnswerBytes() int64 { return d.answered.Load() }
 
-// Reported is what an engine has counted of a request, in tokens: -1 for what its answer has not told.
+// Reported is what an engine has counted of a request, in tokens: -1 for counts that are not in its answer.
 type Reported struct{ Prompt, Cached, Generated int }
 
 // Reported is what the engine has counted so far.
@@ -120,7 +123,7 @@ func (d *Decision) Route() (openai.Route, bool) { return d.route, !d.unparsed }
 // Spec is the pool as it was at the pick.
 func (d *Decision) Spec() *Spec { return d.view.spec }
 
-// Begin tells that the request is about to be sent to Targets[i]. It is false for a fallback to which no request may go
+// Begin records that the request is about to be sent to Targets[i]. It is false for a fallback to which no request can go
 // any more, because since the pick it drains, is not ready, or its circuit has opened while that of a later fallback has
 // not: then the request stays where it is.
 func (d *Decision) Begin(i int) bool {
@@ -133,12 +136,12 @@ func (d *Decision) Begin(i int) bool {
 	if d.ended || i == d.target || i >= len(d.Targets) {
 		return true
 	}
-	if now == nil || !now.pickable(d.Targets[i].Endpoint.ID) {
+	if now == nil || !now.pickable(d.now(), d.Targets[i].Endpoint.ID) {
 		return false
 	}
 	if !d.mayTry(i) {
 		for j := i + 1; j < len(d.Targets); j++ {
-			if d.mayTry(j) && now.pickable(d.Targets[j].Endpoint.ID) {
+			if d.mayTry(j) && now.pickable(d.now(), d.Targets[j].Endpoint.ID) {
 				return false
 			}
 		}
@@ -147,7 +150,7 @@ func (d *Decision) Begin(i int) bool {
 	return true
 }
 
-// mayTry tells whether the circuit of a target lets a request through.
+// mayTry reports whether the circuit of a target lets a request through.
 func (d *Decision) mayTry(i int) bool {
 	return d.Targets[i].member.circuit.closed(d.now(), d.view.spec.Policy.CircuitFailures)
 }
@@ -164,8 +167,9 @@ func (d *Decision) moveTo(i int) {
 // begin counts the request on a target. d.mu is held, or d is not shared yet.
 func (d *Decision) begin(i int) {
 	now := d.now()
-	d.target = i
+	d.target, d.sent = i, now
 	t := &d.Targets[i]
+	d.sound = t.member.circuit.failures.Load() == 0
 	if d.session != 0 {
 		d.view.homes.Put(d.session, t.member.hash, now)
 	}
@@ -175,44 +179,56 @@ func (d *Decision) begin(i int) {
 		d.view.histories[h].memories[t.at].Record(chunks)
 	}
 	p := &d.view.spec.Policy
-	if p.SpeculationOff || len(d.keys) == 0 {
+	if p.SpeculationOff || len(d.keys) == 0 && len(d.more) == 0 {
 		return
 	}
-	d.guess = d.view.index.Speculate(t.member.holder, d.keys)
 	life := p.SpeculationMax
 	if !d.streamed && !d.view.spec.NoEvents {
-		// Nobody will tell when the prefill ends. Predicted, with as much again for what the prediction misses.
+		// The end of the prefill will not be reported. Predicted, with as much again for what the prediction misses.
 		life = min(life, 2*t.member.load.Predict(now, load.Work{})+time.Second)
 	}
-	d.view.pending.add(d, now.Add(life))
-	d.tellPeers(now.Add(life))
+	d.assume(t, now.Add(life))
 }
 
 // leaveTarget takes the request off its target. d.mu is held.
 func (d *Decision) leaveTarget(now time.Time) {
+	d.release(now)
+	d.endSpeculation()
+}
+
+// release is leaveTarget without the end of the speculation.
+func (d *Decision) release(now time.Time) {
 	d.booking.Release(now)
 	d.view.peers.Changed()
-	d.endSpeculation()
 	d.giveUpTrial()
 }
 
-// giveUpTrial lets another request try the target, if this one did and there is no verdict. d.mu is held.
-func (d *Decision) giveUpTrial() {
-	if d.trial {
-		d.trial = false
-		d.Targets[d.target].member.circuit.giveUp()
+// complete takes the request off its target after a complete answer. Blocks that the target has not announced yet stay
+// speculative for a little longer: a client can send its next request before the events arrive. d.mu is held.
+func (d *Decision) complete(now time.Time) {
+	if !d.awaitsEvents() {
+		d.leaveTarget(now)
+		return
 	}
+	d.release(now)
+	d.left = true
+	d.view.pending.shorten(d, now.Add(eventGrace))
 }
 
-// endSpeculation takes back what was assumed. d.mu is held.
-func (d *Decision) endSpeculation() {
-	d.view.pending.remove(d)
-	d.guess.Withdraw()
-	d.view.peers.Withdraw(d.told)
-	d.told = nil
+// awaitsEvents reports whether the target, which has answered, holds the blocks of the request but has not announced all of
+// them. d.mu is held.
+func (d *Decision) awaitsEvents() bool {
+	t := &d.Targets[d.target]
+	switch {
+	case d.view.spec.NoEvents:
+		return false
+	case d.class.unusual || d.reported.Prompt >= 0 && d.reported.Prompt != d.PromptTokens:
+		return false // the engine's blocks can be other ones
+	}
+	return len(d.more) > 0 || t.Found.Confirmed() < len(t.member.storable(d.keys))
 }
 
-// endPrefill tells that the prefill is over: the pod has announced the last full block of the prompt, or (by nil) the
+// endPrefill records that the prefill is over: the pod has announced the last full block of the prompt, or (by nil) the
 // time is up.
 func (d *Decision) endPrefill(now time.Time, announced *lastBlock) {
 	d.mu.Lock()
@@ -230,7 +246,7 @@ func (d *Decision) endPrefill(now time.Time, announced *lastBlock) {
 	d.view.gate.look()
 }
 
-// FirstToken tells that the first generated token has come.
+// FirstToken records that the first generated token has arrived.
 func (d *Decision) FirstToken() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -246,30 +262,90 @@ func (d *Decision) FirstToken() {
 	d.view.peers.Changed()
 	d.account.firstToken(now)
 	d.view.gate.look()
-	d.trial = false
-	d.Targets[d.target].member.circuit.succeed()
+	d.succeed()
 	if !d.view.spec.NoEvents {
 		d.view.pending.shorten(d, now.Add(eventGrace))
 	}
 }
 
-// Fail tells that the present target has not answered, or with a server error: its circuit counts it.
-func (d *Decision) Fail() {
+// Fail records that the present target has not answered, has answered with a server error, or has given the request up: its
+// circuit counts it, and the time of the request is not used for learning.
+func (d *Decision) Fail() { d.failed(false) }
+
+// failed is Fail; answered means that the endpoint has answered, with an error.
+func (d *Decision) failed(answered bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.ended {
 		return
 	}
-	p := &d.view.spec.Policy
 	d.trial = false
-	m := d.Targets[d.target].member
-	m.circuit.fail(d.now(), p.CircuitFailures, p.CircuitOpen)
-	m.stats.failures.Add(1)
+	d.Targets[d.target].member.circuit.answered.Store(answered)
+	d.fail(&d.Targets[d.target])
+	d.booking.Drop(d.now())
 }
 
-// Usage tells what the engine has counted: the prompt's tokens, and those of them that it found in its cache, or -1
-// if the answer does not say. vLLM does not say when it found none, so from an endpoint that has said it before, -1
-// means none; from others it means nothing. Only the first call counts.
+// fail counts a failed attempt at a target. d.mu is held.
+func (d *Decision) fail(t *Target) {
+	if d.elsewhere {
+		return
+	}
+	p := &d.view.spec.Policy
+	t.member.circuit.fail(d.now(), p.CircuitFailures, p.CircuitOpen)
+	t.member.stats.failures.Add(1)
+}
+
+// succeed notifies the circuit of the present target that it answers. d.mu is held.
+func (d *Decision) succeed() {
+	d.trial = false
+	if !d.elsewhere {
+		d.Targets[d.target].member.circuit.succeed(d.sent)
+	}
+}
+
+// Full records that the present target has refused the request by a limit of its queue. That is no failure: the endpoint
+// gets no more than it has until it has room again.
+func (d *Decision) Full(limit openai.QueueLimit) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.ended {
+		return
+	}
+	now := d.now()
+	m := d.Targets[d.target].member
+	d.booking.Drop(now)
+	d.leaveTarget(now)
+	if d.elsewhere {
+		return
+	}
+	var l load.View
+	m.load.Read(now, &l)
+	m.ceiling.refused(now, limit, &l)
+	m.stats.full.Add(1)
+}
+
+// handOver ends the decision for another one of the same request, which gets what the tenant has taken.
+func (d *Decision) handOver() who {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.ended {
+		return who{class: everybody}
+	}
+	d.ended = true
+	now := d.now()
+	d.leaveTarget(now)
+	d.keys, d.more, d.chunks = nil, nil, nil
+	if d.account != nil {
+		d.account.log = nil // it gets the last decision
+		d.account.end(now, d.Targets[d.target].Endpoint, d.target, Failed)
+		d.account = nil
+	}
+	return d.who
+}
+
+// Usage takes what the engine has counted: the prompt's tokens, and those of them that it found in its cache, or -1 if the
+// answer does not report it. vLLM before 0.24 does not report it when it found none, so -1 means none from an endpoint that
+// reports hits but has never reported a hit of 0; from others it has no meaning. Only the first call counts.
 func (d *Decision) Usage(promptTokens, cachedTokens int) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -280,18 +356,23 @@ func (d *Decision) Usage(promptTokens, cachedTokens int) {
 	d.reported.Prompt, d.reported.Cached = promptTokens, cachedTokens
 	d.checkLength(promptTokens)
 	t := &d.Targets[d.target]
-	if cachedTokens >= 0 {
-		t.member.stats.tellsCached.Store(true)
-	} else if !t.member.stats.tellsCached.Load() {
+	if stats := &t.member.stats; cachedTokens >= 0 {
+		stats.tellsCached.Store(true)
+		if cachedTokens == 0 {
+			stats.tellsNone.Store(true)
+		}
+	} else if d.cacheUntold || !stats.tellsCached.Load() || stats.tellsNone.Load() {
 		return
 	}
 	cachedTokens = max(0, cachedTokens)
+	d.found = cachedTokens
 	d.account.usage(cachedTokens)
 	if !d.counted || d.retried {
 		return
 	}
-	d.view.stats.delivered.add(promptTokens, t.Predicted, t.Confirmed, cachedTokens)
-	t.member.stats.delivered.add(promptTokens, t.Predicted, t.Confirmed, cachedTokens)
+	d.learnFound(t, promptTokens, cachedTokens)
+	d.view.stats.delivered.add(promptTokens, t.Expected, t.Confirmed, cachedTokens)
+	t.member.stats.delivered.add(promptTokens, t.Expected, t.Confirmed, cachedTokens)
 	d.judge(t, cachedTokens)
 }
 
@@ -303,40 +384,23 @@ func (d *Decision) judge(t *Target, cachedTokens int) {
 		return
 	}
 	s := suspect{
-		verdict: verdict{announced: announced * size, found: min(cachedTokens, announced*size)},
+		verdict: verdict{announced: announced * size, found: min(cachedTokens, announced*size), tenant: hash(d.who.name)},
 		picked:  d.picked, member: t.member,
 	}
 	if missing := s.found / size; missing < announced {
 		s.block = d.keys[missing]
 	}
-	changed, why := d.view.trust.answered(d.now(), s)
+	lost, changed, why := t.member.trust.answered(d.now(), d.class, &s)
 	if !changed {
 		return
 	}
-	message := "The engines find again what they announce: matches are believed"
-	if d.view.trust.lost.Load() {
-		message = "The engines do not find what they announce: matches are not believed until they do"
+	message := "Endpoint found again what it announced: its matches are believed"
+	if lost {
+		d.view.doubts.losses.Add(1)
+		message = "Endpoint did not find what it announced: its matches are ignored until it does"
 	}
-	d.view.log.Info(message, "pool", d.view.spec.Name, "announcedTokens", why.announced, "foundTokens", why.found)
-}
-
-// Generated tells how many tokens the answer has: they count against the tenant's rate. It is to be called once.
-func (d *Decision) Generated(tokens int) {
-	d.charge(tokens)
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.reported.Generated = tokens
-	d.account.generated(tokens)
-}
-
-// charge counts tokens for the tenant.
-func (d *Decision) charge(tokens int) {
-	if d.who.pass == nil {
-		return
-	}
-	d.who.pass.Charge(d.now(), tokens)
-	d.view.peers.Changed()
-	d.view.tenants.add(d.who.label, 0, int64(tokens))
+	d.view.log.Info(message, "pool", d.view.spec.Name, "endpoint", nameOf(t.Endpoint), "tokens", d.class.source.String(),
+		"kind", d.class.kind.String(), "unusual", d.class.unusual, "announcedTokens", why.announced, "foundTokens", why.found)
 }
 
 // End takes the request off its endpoint. Only the first call counts.
@@ -348,19 +412,22 @@ func (d *Decision) End(outcome Outcome) {
 	}
 	d.ended = true
 	if outcome == Completed || outcome == Rejected {
-		d.trial = false
-		d.Targets[d.target].member.circuit.succeed()
+		d.succeed()
 	}
-	d.leaveTarget(d.now())
-	if outcome == Completed {
-		d.checkBlocks(d.now())
+	if now := d.now(); outcome == Completed {
+		d.complete(now)
+		d.account.missed(d.missed())
+		d.checkBlocks(now)
+	} else {
+		d.leaveTarget(now)
 	}
-	d.keys, d.chunks = nil, nil
+	d.keys, d.more, d.chunks = nil, nil, nil
 	d.settle(outcome)
 }
 
-// settle gives back what the tenant has taken, and tells how the request has ended. d.mu is held.
+// settle returns the tenant's reservation, and records how the request has ended. d.mu is held.
 func (d *Decision) settle(outcome Outcome) {
+	d.chargeAtEnd(outcome)
 	d.who.pass.Release()
 	d.view.peers.Changed()
 	d.view.stats.outcomes[outcome].Add(1)
@@ -369,10 +436,10 @@ func (d *Decision) settle(outcome Outcome) {
 	d.view.gate.look()
 }
 
-// Unreported ends the account of a request of which nobody will tell any more, as with gateways that show requests but
-// no answers. It stays counted on its endpoint for as long as it should take, and its speculation lasts at most until
-// its prefill should be over.
-func (d *Decision) Unreported() {
+// Leave ends the account of a request whose end will not be reported, as with gateways that show no answers, or only their
+// headers. It stays counted on its endpoint for its expected duration, and its speculation lasts at most until its prefill
+// should be over. outcome is what is known of it: Unreported, or what the headers show.
+func (d *Decision) Leave(outcome Outcome) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.ended {
@@ -381,35 +448,11 @@ func (d *Decision) Unreported() {
 	d.ended, d.left = true, true
 	prefill := d.booking.Leave(d.now(), d.maxTokens)
 	d.view.pending.shorten(d, d.now().Add(2*prefill+time.Second))
+	if outcome == Completed {
+		d.succeed()
+	}
 	d.giveUpTrial()
-	d.settle(Unreported)
-}
-
-// Served tells the address of the endpoint that has answered, where a gateway says so: the request moves there if it is
-// not the one that was thought. An address that is none of the pool's is ignored.
-func (d *Decision) Served(address string) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.ended || d.Targets[d.target].Endpoint.Address == address {
-		return
-	}
-	to := -1
-	for i := range d.Targets {
-		if d.Targets[i].Endpoint.Address == address {
-			to = i
-			break
-		}
-	}
-	for i, m := range d.view.members {
-		if ep := &d.view.spec.Endpoints[i]; to < 0 && ep.Address == address {
-			to = len(d.Targets)
-			d.Targets = append(d.Targets, Target{Endpoint: ep, member: m, at: i, uncached: d.PromptTokens})
-		}
-	}
-	if to < 0 {
-		return
-	}
-	d.moveTo(to)
+	d.settle(outcome)
 }
 
 // Index is the place in Targets of the endpoint that the request is with now.

@@ -8,16 +8,16 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/tenant"
 )
 
-// Error is why a request was not picked for, with the HTTP status that says so. Its message is for the client and
-// never carries request content.
+// Error is why a request was not picked for, with its HTTP status. Its message is for the client and never contains request
+// content.
 type Error struct {
-	// Status is 400 (cannot be read), 401 (nobody's), 403 (not this model), 404 (no such model), 413 (too large for the
-	// pool), 429 (too much) or 503 (nobody can serve it now).
+	// Status is 400 (cannot be read), 401 (unknown tenant), 403 (not this model), 404 (no such model), 413 (too large for the
+	// pool), 429 (too much) or 503 (no endpoint can serve it now).
 	Status int
 	// Type and Code are those of the OpenAI API's error objects.
 	Type, Code string
 	Message    string
-	// RetryAfter is when to come again; 0 where that is not known.
+	// RetryAfter is when to retry; 0 where that is not known.
 	RetryAfter time.Duration
 }
 
@@ -27,7 +27,8 @@ func badRequest(err error) *Error {
 	return &Error{Status: 400, Type: "invalid_request_error", Code: "invalid_request", Message: err.Error()}
 }
 
-func unknownModel(model string) *Error {
+// UnknownModel is the error for a model that does not exist, or that the client is not allowed to see.
+func UnknownModel(model string) *Error {
 	const longest = 256
 	if len(model) > longest {
 		model = model[:longest] + "..."
@@ -57,7 +58,7 @@ func queueFull(pool string, after time.Duration) *Error {
 
 func tooLate(pool string, after time.Duration) *Error {
 	return &Error{Status: 429, Type: "rate_limit_error", Code: "queue_timeout", RetryAfter: after,
-		Message: fmt.Sprintf("Pool %s is full, and the request has waited for as long as it may.", pool)}
+		Message: fmt.Sprintf("Pool %s is full, and the request has waited for the longest time allowed.", pool)}
 }
 
 // Codes of refusals of tenants' requests, besides those of tenant.Reason.
@@ -75,11 +76,26 @@ func unknownTenant(header string) *Error {
 }
 
 func modelForbidden(model string) *Error {
-	message := fmt.Sprintf("This API key may not use the model %q.", model)
+	message := fmt.Sprintf("This API key is not allowed to use the model %q.", model)
 	if model == "" {
-		message = "This API key may use some models only, and the request names none that can be read."
+		message = "This API key is allowed to use some models only, and the request names none that can be read."
 	}
 	return &Error{Status: 403, Type: "invalid_request_error", Code: codeModelForbidden, Message: message}
+}
+
+func transferForbidden() *Error {
+	return &Error{Status: 400, Type: "invalid_request_error", Code: "field_not_allowed",
+		Message: "Requests must not set fields that control the engines' KV transfers, such as kv_transfer_params."}
+}
+
+func priorityForbidden() *Error {
+	return &Error{Status: 400, Type: "invalid_request_error", Code: "field_not_allowed",
+		Message: "Forms may not set priority."}
+}
+
+func originForbidden() *Error {
+	return &Error{Status: 403, Type: "invalid_request_error", Code: "origin_not_allowed",
+		Message: "Pages of this origin are not allowed to send requests here."}
 }
 
 func overLimit(reason tenant.Reason, after time.Duration) *Error {
@@ -99,12 +115,12 @@ type PoolError struct {
 
 func (e *PoolError) Error() string { return e.Err.Error() }
 
-// Unwrap gives the reason.
+// Unwrap returns the reason.
 func (e *PoolError) Unwrap() error { return e.Err }
 
 // PoolErrors are those that an error of Apply joins.
 func PoolErrors(err error) []*PoolError {
-	joined, ok := err.(interface{ Unwrap() []error }) //nolint:errorlint // Apply returns it unwrapped
+	joined, ok := err.(interface{ Unwrap() []error })
 	if !ok {
 		return nil
 	}

@@ -8,8 +8,8 @@ func (t *Target) Candidates() int { return t.rankedAmong }
 // ExplainHeader is the request header, in lower case, that asks for an explanation.
 const ExplainHeader = "x-kvasir-explain"
 
-// Explains tells whether the policy lets an answer say where its request went and why. asked is the value of the
-// request's ExplainHeader.
+// Explains reports whether the policy allows an answer to show where its request was sent and why. asked is the value of
+// the request's ExplainHeader.
 func (d *Decision) Explains(asked string) bool {
 	switch d.view.spec.Policy.AnswerHeaders {
 	case "Always":
@@ -21,18 +21,20 @@ func (d *Decision) Explains(asked string) bool {
 	return false
 }
 
-// Explain gives the headers that say where the request went and why, when Targets[i] has answered:
+// Explain passes to put the headers that describe where the request was sent and why, when Targets[i] has answered:
 //
 //	x-kvasir-endpoint          pod/rank
 //	x-kvasir-strategy          the strategy's name
 //	x-kvasir-tokens            where the token ids came from, and why there are none
-//	x-kvasir-prompt-tokens     the prompt's length, estimated where the ids are not known
-//	x-kvasir-predicted-tokens  of them, how many the endpoint should find in its cache
+//	x-kvasir-prompt-tokens     the length of all prompts, estimated where the ids are not known
+//	x-kvasir-predicted-tokens  of them, how many the endpoint should find in its cache; of several choices, how many the
+//	                           last one should, because usage counts these
 //	x-kvasir-confirmed-tokens  the part of those that the pod itself has announced
 //	x-kvasir-reason            match in blocks, requests in flight before this one, cost, candidates; and found, what the
 //	                           index has in blocks, where not all of it counts: doubted, events of the endpoint are
-//	                           missing; distrusted, the pool's engines do not find what they announce; and routed, the
-//	                           chunks of the text that were routed there before, where the strategy matches these
+//	                           missing; distrusted, the endpoint does not find what it announces; no-cache-read, the
+//	                           engine looks nothing up for such a request; and routed, the chunks of the text that were
+//	                           routed there before, where the strategy matches these
 //	x-kvasir-attempt           which of the ordered endpoints has answered, from 1
 func (d *Decision) Explain(i int, put func(name, value string)) {
 	t := &d.Targets[i]
@@ -43,8 +45,8 @@ func (d *Decision) Explain(i int, put func(name, value string)) {
 		tokens += "; reason=" + d.TokensMissing
 	}
 	put("x-kvasir-tokens", tokens)
-	put("x-kvasir-prompt-tokens", strconv.Itoa(d.PromptTokens))
-	put("x-kvasir-predicted-tokens", strconv.Itoa(t.Predicted))
+	put("x-kvasir-prompt-tokens", strconv.Itoa(d.PromptTokens+d.otherTokens))
+	put("x-kvasir-predicted-tokens", strconv.Itoa(t.Expected))
 	put("x-kvasir-confirmed-tokens", strconv.Itoa(t.Confirmed))
 	blocks := d.PromptTokens / max(1, d.view.spec.BlockTokens)
 	reason := make([]byte, 0, 64)
@@ -64,15 +66,18 @@ func (d *Decision) Explain(i int, put func(name, value string)) {
 		reason = append(reason, '/')
 		reason = strconv.AppendInt(reason, int64(d.Chunks), 10)
 	}
-	if t.Doubted || d.Distrusted {
+	if t.Doubted || t.Distrusted || d.NoCacheRead {
 		reason = append(reason, " found="...)
 		reason = strconv.AppendInt(reason, int64(t.Found.Blocks()), 10)
 	}
 	if t.Doubted {
 		reason = append(reason, " doubted"...)
 	}
-	if d.Distrusted {
+	if t.Distrusted {
 		reason = append(reason, " distrusted"...)
+	}
+	if d.NoCacheRead {
+		reason = append(reason, " no-cache-read"...)
 	}
 	put("x-kvasir-reason", string(reason))
 	put("x-kvasir-attempt", strconv.Itoa(i+1))

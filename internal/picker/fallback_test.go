@@ -35,7 +35,7 @@ func TestAFallbackThatFailsSinceThePickIsPassedOver(t *testing.T) {
 	fail(2)
 	fail(3)
 	if !d.Begin(3) {
-		t.Error("when all fail nobody is tried")
+		t.Error("when all have failed no endpoint is tried")
 	}
 	d.End(Failed)
 

@@ -3,8 +3,11 @@ package picker
 import (
 	"context"
 	"errors"
+	"fmt"
 	"testing"
 	"time"
+
+	"github.com/google/go-cmp/cmp"
 
 	"github.com/kvasir-dev/kvasir/internal/endpoint"
 	"github.com/kvasir-dev/kvasir/internal/load"
@@ -102,7 +105,7 @@ func TestARequestBoundToAPoolStaysThere(t *testing.T) {
 		t.Fatalf("%v, %v", d, err)
 	}
 	d.End(Completed)
-	// What cannot be parsed may still name its model.
+	// A body that cannot be parsed can still name its model.
 	for _, model := range []string{"m", "n"} {
 		d, err := p.Pick(context.Background(), &Request{Unparsed: true, Body: []byte(`{"model":"` + model + `"}`)})
 		if err != nil || d.Pool != model {
@@ -119,7 +122,7 @@ func TestUnreportedRequestsCountUntilTheyShouldBeOver(t *testing.T) {
 	p := newPicker(t, c, testSpec(t, 1))
 	for range 10 {
 		d := pick(t, p, completion("m", 0, 200, true))
-		d.Unreported()
+		d.Leave(Unreported)
 		d.End(ClientGone) // too late to count
 	}
 	if got := p.Stats()[0]; got.Endpoints[0].Load.InFlight != 10 || got.Outcomes[Unreported] != 10 || got.Outcomes[ClientGone] != 0 {
@@ -135,7 +138,7 @@ func TestAnEngineSaysHowManyUnreportedRequestsItHas(t *testing.T) {
 	p := newPicker(t, c, testSpec(t, 1))
 	id := testEndpoint(0).ID
 	for range 10 {
-		pick(t, p, completion("m", 0, 200, true)).Unreported()
+		pick(t, p, completion("m", 0, 200, true)).Leave(Unreported)
 	}
 	inFlight := func() int { return p.Stats()[0].Endpoints[0].Load.InFlight }
 	p.Observe(id, c.Now(), load.Report{})
@@ -158,6 +161,100 @@ func TestAnEngineSaysHowManyUnreportedRequestsItHas(t *testing.T) {
 	}
 }
 
+// What a gateway says of the endpoint that served is held against what it was given.
+func TestPicksThatAGatewayDoesNotFollowAreCounted(t *testing.T) {
+	for name, tc := range map[string]struct {
+		serves, named int // index in Targets, 9 for an endpoint that was no target, -1 for none of the pool's
+		want          GatewayStats
+		failures      [2]int64 // of the first two targets
+		inFlight      int      // of the pool
+	}{
+		"the pick":                          {0, 1, GatewayStats{Told: 1}, [2]int64{}, 1},
+		"the pick, of a list":               {0, 3, GatewayStats{Told: 1}, [2]int64{}, 1},
+		"a retry":                           {1, 3, GatewayStats{Told: 1, Retried: 1}, [2]int64{1, 0}, 1},
+		"a second retry":                    {2, 3, GatewayStats{Told: 1, Retried: 1}, [2]int64{1, 1}, 1},
+		"a fallback that was not named":     {1, 1, GatewayStats{Told: 1, Unfollowed: 1}, [2]int64{}, 1},
+		"an endpoint that was no target":    {9, 3, GatewayStats{Told: 1, Unfollowed: 1}, [2]int64{}, 1},
+		"an address that is not the pool's": {-1, 3, GatewayStats{Told: 1, Unfollowed: 1}, [2]int64{}, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			spec := testSpec(t, 4)
+			spec.Policy.Attempts = 3
+			p := newPicker(t, newClock(), spec)
+			d, err := p.Pick(context.Background(), &Request{Route: openai.Completions, Body: completion("m", 0, 64, true), Gateway: "10.0.0.9"})
+			if err != nil {
+				t.Fatal(err)
+			}
+			targets := map[string]bool{}
+			for _, target := range d.Targets {
+				targets[target.Endpoint.Address] = true
+			}
+			address := "192.0.2.1:1"
+			for _, ep := range spec.Endpoints {
+				if tc.serves == 9 && !targets[ep.Address] {
+					address = ep.Address
+				}
+			}
+			if tc.serves >= 0 && tc.serves < 9 {
+				address = d.Targets[tc.serves].Endpoint.Address
+			}
+			first, second := d.Targets[0].Endpoint.ID, d.Targets[1].Endpoint.ID
+			d.Served(address, tc.named)
+			s := p.Stats()[0]
+			tc.want.Gateway = "10.0.0.9"
+			if diff := cmp.Diff([]GatewayStats{tc.want}, s.Gateways); diff != "" {
+				t.Error(diff)
+			}
+			inFlight := 0
+			for _, e := range s.Endpoints {
+				inFlight += e.Load.InFlight
+				if e.ID == first && e.Failures != tc.failures[0] || e.ID == second && e.Failures != tc.failures[1] {
+					t.Errorf("%s: %d failures", e.Pod, e.Failures)
+				}
+			}
+			if inFlight != tc.inFlight {
+				t.Errorf("%d in flight, want %d", inFlight, tc.inFlight)
+			}
+			d.FirstToken()
+			d.End(Completed)
+			assertIdle(t, p)
+		})
+	}
+}
+
+// A gateway is judged by its last answers: some that went elsewhere are no accident, and better ones clear it.
+func TestAGatewayIsJudgedByItsLastAnswers(t *testing.T) {
+	c := newClock()
+	var g gatewayTallies
+	add := func(n int, bad bool) {
+		for range n {
+			g.add("a", func(t *gatewayTally) { t.served.add(c.Now(), bad); t.held.add(c.Now(), bad) })
+		}
+	}
+	judged := func(want bool, when string) {
+		t.Helper()
+		if s := g.read(c.Now())[0]; s.Ignores != want || s.Buffers != want {
+			t.Errorf("%s: %+v", when, s)
+		}
+	}
+	add(100, false)
+	add(tooUnfollowed-1, true)
+	judged(false, "few")
+	add(1, true)
+	judged(true, "enough")
+	add(judgedAnswers, false)
+	judged(false, "after good ones")
+	add(tooUnfollowed, true)
+	c.advance(judgedFor + 1)
+	judged(false, "long ago")
+	for i := range 2 * maxGateways {
+		g.add(fmt.Sprint(i), func(*gatewayTally) {})
+	}
+	if n := len(g.read(c.Now())); n != maxGateways+1 {
+		t.Errorf("%d gateways are distinguished", n)
+	}
+}
+
 func TestTheLoadMovesToWhoHasServed(t *testing.T) {
 	spec := testSpec(t, 3)
 	spec.Policy.Attempts = 1
@@ -169,12 +266,8 @@ func TestTheLoadMovesToWhoHasServed(t *testing.T) {
 			other = i
 		}
 	}
-	d.Served("192.0.2.1:1") // nobody's
-	d.Served(d.Targets[0].Endpoint.Address)
-	if got := p.Stats()[0].Retries; got != 0 {
-		t.Errorf("%d retries, want none", got)
-	}
-	d.Served(spec.Endpoints[other].Address)
+	d.Served(spec.Endpoints[other].Address, 1)
+	d.Served(d.Targets[0].Endpoint.Address, 1) // only the first word counts
 	for i, e := range p.Stats()[0].Endpoints {
 		if want := map[bool]int{true: 1}[i == other]; e.Load.InFlight != want {
 			t.Errorf("endpoint %d: %d in flight, want %d", i, e.Load.InFlight, want)
@@ -221,6 +314,11 @@ func TestAnAnswerIsWatched(t *testing.T) {
 		"a request's own fault":   {400, "application/json", "", `{"error":{}}`, Rejected, false, 0},
 		"an engine's own fault":   {503, "application/json", "", `{"error":{}}`, Failed, false, 0},
 		"nothing":                 {200, "", "", "", Completed, false, 0},
+		"JSON of nothing":         {200, "application/json", "", "", Failed, false, 0},
+		"a stream of nothing":     {200, "text/event-stream", "", "data: [DONE]\n\n", Failed, false, 0},
+		"an aborted request":      {200, "application/json", "", `{"choices":[{"finish_reason":"abort"}],"usage":{"prompt_tokens":64}}`, Failed, false, 0},
+		"an error of the request": {200, "text/event-stream", "", "data: {\"error\":{\"code\":400}}\n\n", Rejected, false, 0},
+		"too many requests":       {429, "application/json", "", `{"error":{}}`, Rejected, false, 0},
 		"an event without an end": {200, "text/event-stream", "identity", event[:len(event)-2], Completed, true, 0},
 	} {
 		t.Run(name, func(t *testing.T) {

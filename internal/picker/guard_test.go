@@ -9,8 +9,8 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/policy"
 )
 
-// opened is a picker of n endpoints of which pod-0 holds the prompt and has failed until its circuit opened, and so much
-// time has passed that it may be tried.
+// opened is a picker of n endpoints. pod-0 holds the prompt and has failed until its circuit opened, and so much time has
+// passed that a trial is allowed.
 func opened(t *testing.T, clock *clock, n int, change func(*Spec)) *Picker {
 	t.Helper()
 	spec := testSpec(t, n)
@@ -29,7 +29,7 @@ func opened(t *testing.T, clock *clock, n int, change func(*Spec)) *Picker {
 	return p
 }
 
-// TestHalfOpenOneRequestTries, though several have seen that it may be tried, and with no fallbacks too.
+// TestHalfOpenOneRequestTries, though several have seen that it can be tried, and with no fallbacks too.
 func TestHalfOpenOneRequestTries(t *testing.T) {
 	for _, attempts := range []int{1, 3} {
 		p := opened(t, newClock(), 4, func(s *Spec) { s.Policy.Attempts = attempts })
@@ -57,7 +57,7 @@ func TestHalfOpenOneRequestTries(t *testing.T) {
 	}
 }
 
-// TestOnlyTheTrialGivesUp: requests that were there before end, and let nobody else through.
+// TestOnlyTheTrialGivesUp: requests that were there before end, and let no other request through.
 func TestOnlyTheTrialGivesUp(t *testing.T) {
 	clock := newClock()
 	spec := testSpec(t, 2)
@@ -98,7 +98,7 @@ func TestOnlyTheTrialGivesUp(t *testing.T) {
 func TestAFallbackTriesToo(t *testing.T) {
 	clock := newClock()
 	p := opened(t, clock, 3, func(*Spec) {})
-	fresh := completion("m", 50_000, 3200, true) // nobody holds it
+	fresh := completion("m", 50_000, 3200, true) // no endpoint holds it
 	var d *Decision
 	at := 0
 	for d == nil { // until pod-0 is among the fallbacks
@@ -117,6 +117,7 @@ func TestAFallbackTriesToo(t *testing.T) {
 		t.Error("two requests try one endpoint")
 	} else {
 		other.End(Completed)
+		expectEvents(p)
 	}
 	d.FirstToken()
 	if after := pick(t, p, completion("m", 0, 3200, true)); after.Targets[0].Endpoint.Pod != "pod-0" {
@@ -156,7 +157,7 @@ func TestTheKVBarrier(t *testing.T) {
 			hold(feed(t, p, home), keysOf(t, "m", 0, 3200)...)
 			served := where() // somebody must
 			if served == "" {
-				t.Error("nobody serves")
+				t.Error("no endpoint serves")
 			}
 			report(other, 0.3)
 			clock.advance(1900 * time.Millisecond)

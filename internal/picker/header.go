@@ -19,20 +19,14 @@ var inferenceHeaders = map[string]bool{
 const (
 	// ObjectiveHeader names the request's priority.
 	ObjectiveHeader = oldPrefix + "inference-objective"
-	// FairnessHeader names who the request is for.
+	// FairnessHeader names the party that the request is accounted to.
 	FairnessHeader = oldPrefix + "inference-fairness-id"
 	// RewriteHeader is the model that the request is for, in place of the one in its body.
 	RewriteHeader = oldPrefix + "model-name-rewrite"
 )
 
-// IsPreflight tells whether a request is a browser's question what it may send across origins (CORS): one that by its
-// specification has no credentials.
-func IsPreflight(method string, header func(name string) string) bool {
-	return method == "OPTIONS" && header("origin") != "" && header("access-control-request-method") != ""
-}
-
 // HeaderOf reads a request header by its lower-case name. A header that inference gateways send under either of two
-// names is found under both. header may be nil.
+// names is found under both. header can be nil.
 func HeaderOf(header func(name string) string, name string) string {
 	if header == nil {
 		return ""

@@ -22,15 +22,15 @@ const (
 	hotLife = 10 * time.Minute
 	// hotSeen is how many prefixes are remembered that were hit once. Most never are again, such as those of one session.
 	hotSeen = 4096
-	// hotSample is how many prefixes are compared to find one that may go.
+	// hotSample is how many prefixes are compared to find one that can go.
 	hotSample = 8
 	// hotPause is the least time between two prompts that are tokenized for their ids alone.
 	hotPause = 500 * time.Millisecond
 )
 
-// hot keeps the token ids of the prefixes that requests have found in caches most often of late, so that they can be
+// hot keeps the token ids of the prefixes that recent requests have found in caches most often, so that they can be
 // computed in a new pod before it serves. Prefixes with a salt are their owner's secret and are not kept, nor are
-// those of adapters, which the pod may not have loaded. It is safe for concurrent use.
+// those of adapters, which the pod might not have loaded. It is safe for concurrent use.
 type hot struct {
 	mu        sync.Mutex
 	seen      [hotSeen]kvblock.Key // by key
@@ -46,13 +46,13 @@ type hotPrefix struct {
 	at   time.Time
 }
 
-// weight is how often it was hit of late.
+// weight is how often it was hit recently.
 func (p *hotPrefix) weight(now time.Time) float64 {
 	return p.hits * math.Exp(-max(0, now.Sub(p.at).Seconds())/hotLife.Seconds())
 }
 
-// hit counts a hit of the prefix that ends with the block of a key. It tells whether the prefix's ids are wanted: they
-// are when it is hit for the second time.
+// hit counts a hit of the prefix that ends with the block of a key. It reports whether the prefix's ids should be
+// kept: from the second hit on.
 func (h *hot) hit(now time.Time, key kvblock.Key) (wanted bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -65,7 +65,7 @@ func (h *hot) hit(now time.Time, key kvblock.Key) (wanted bool) {
 	return wanted
 }
 
-// tokenizes tells whether a prompt may be tokenized now for its ids.
+// tokenizes reports whether a prompt can be tokenized now for its ids.
 func (h *hot) tokenizes(now time.Time) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -143,7 +143,7 @@ func (h *hot) top(now time.Time, n int) []hotPrefix {
 	return all[:min(n, len(all))]
 }
 
-// Known is how many ids of a prompt stand at the beginning of one of others.
+// Known returns how many leading ids of a prompt are also the beginning of one of others.
 func Known(others [][]uint32, prompt []uint32) (n int) {
 	for _, before := range others {
 		n = max(n, common(before, prompt))
@@ -209,7 +209,7 @@ func (p *Picker) tokenize(v *view, s *scratch, body []byte) []uint32 {
 	return ids
 }
 
-// Hottest are the prefixes that requests to a pool (namespace/name) have found in caches most often of late, as token
+// Hottest are the prefixes that recent requests to a pool (namespace/name) have found in caches most often, as token
 // ids, with at most so many tokens that are not in one before. They must not be changed.
 func (p *Picker) Hottest(pool string, maxTokens int) [][]uint32 {
 	for _, v := range p.current.Load().pools {

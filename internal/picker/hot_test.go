@@ -52,7 +52,7 @@ func TestPrefixesThatAreHitAgainAreKept(t *testing.T) {
 		ask(completion("m", 0, 161, true))
 	}
 	if got = p.Hottest(pool, 1<<20); got[0][0] != 0 {
-		t.Error("what was hit of late comes before what was hit more long ago")
+		t.Error("want the prefix that was hit recently before one that was hit more often long ago")
 	}
 	if got := p.Hottest("default/other", 1<<20); got != nil {
 		t.Error("a pool that is not there")

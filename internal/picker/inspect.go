@@ -13,12 +13,12 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/policy"
 )
 
-// What people are shown of picks. None of it runs on the path of a request, unless somebody watches.
+// What the dashboard and the CLI show of picks. None of it runs on the path of a request unless a client is watching.
 
 // Recorder takes down decisions with all their candidates, for people to see. It is asked at every pick and must not
 // block.
 type Recorder interface {
-	// Wants tells whether the decision that is made now is to be taken down, and how many were passed over before it.
+	// Wants reports whether the current decision should be recorded, and how many were skipped before it.
 	Wants(now time.Time) (passed int64, ok bool)
 	// Decided takes a decision, and names it. What it refers to is not changed any more.
 	Decided(d api.Decision) (id uint64)
@@ -26,9 +26,9 @@ type Recorder interface {
 	Ended(d api.Decision)
 }
 
-// Explain tells where a request would go now, and why: what every candidate holds and has to do, and what that costs.
-// Nothing is sent or booked, no tenant pays, and nobody waits. Where the policy has engines asked for tokens, one is
-// asked. It fails with an *Error.
+// Explain reports where a request would go now, and why: the blocks, load and cost of every candidate. It sends and books
+// nothing, charges no tenant and never waits. If the policy allows asking engines for tokens, it asks one. It fails with an
+// *Error.
 func (p *Picker) Explain(ctx context.Context, in *Request) (*api.Explanation, error) {
 	s := new(scratch)
 	v, err := p.current.Load().read(in, &s.request)
@@ -40,27 +40,27 @@ func (p *Picker) Explain(ctx context.Context, in *Request) (*api.Explanation, er
 	}
 	now := v.gate.present()
 	if now == nil {
-		return nil, unknownModel(s.request.Model)
+		return nil, UnknownModel(s.request.Model)
 	}
 	defer now.done()
 	v = now
-	asked := &asked{header: in.Header, allow: in.Allow, unparsed: in.Unparsed, size: len(in.Body), body: in.Body, prompt: prompt{err: errRoute}}
+	asked := &asked{header: in.Header, allow: in.Allow, remote: in.Remote, unparsed: in.Unparsed, size: len(in.Body), body: in.Body,
+		prompt: prompt{err: errRoute}}
 	if !in.Unparsed {
-		asked.prompt = p.exactKeys(ctx, v, s, in.Body)
+		asked.prompt = p.promptOf(ctx, v, s, in.Body)
 	}
 	at, moment := v.place(s.request.Model), p.now()
-	if s.candidates = v.eligible(moment, &at, in.Allow, s); len(s.candidates) == 0 {
+	if s.candidates = v.eligible(moment, &at, asked.reach(v), s); len(s.candidates) == 0 {
 		return nil, noEndpoint(v.spec.Name)
 	}
-	believed := !v.trust.lost.Load()
-	v.match(s, &asked.prompt, believed)
+	v.match(s, &asked.prompt, false)
 	question := v.question(s, asked, moment)
 	v.stay(s, &question)
 	v.recall(s, &question, v.history)
 	s.costs = resize(s.costs, len(s.candidates))
 	policy.Still(v.strategy).Score(&question, s.candidates, s.costs)
 	e := v.explanation(s, &question, &asked.prompt, moment, &at)
-	e.Model, e.Distrusted = s.request.Model, !believed
+	e.Model, e.Distrusted = s.request.Model, slices.Contains(s.ignored, true)
 	return e, nil
 }
 
@@ -69,7 +69,7 @@ func (v *view) explanation(s *scratch, question *policy.Request, in *prompt, now
 	terms := policy.Explain(v.strategy, question, s.candidates)
 	e := &api.Explanation{
 		Namespace: v.spec.Namespace, Pool: v.spec.Name, Strategy: string(v.spec.Policy.Strategy.Type),
-		Tokens: in.source.String(), TokensMissing: reasonOf(in.err), PromptTokens: question.PromptTokens,
+		Tokens: in.source.String(), NoCacheRead: in.noRead, TokensMissing: reasonOf(in.err), PromptTokens: question.PromptTokens,
 		Unit: terms.Unit, Fleet: termsOf(terms.Fleet),
 	}
 	if n := min(len(in.keys), prefixBlocks); n > 0 {
@@ -113,6 +113,8 @@ func (v *view) leftOut(i int, now time.Time, at *place) string {
 		return "draining"
 	case !ep.Pickable():
 		return "not-ready"
+	case m.sleep.asleep(now):
+		return "asleep"
 	case at.having != nil && !at.having[ep.ID]:
 		return "adapter"
 	case !at.home(ep) && v.spec.Policy.Crossing != CrossWhenCheaper:
@@ -130,8 +132,8 @@ func (v *view) leftOut(i int, now time.Time, at *place) string {
 	return "not-asked" // a gateway's choice, or a trial of its circuit
 }
 
-// Sharing tells of each endpoint of a pool (namespace/name) how many of its blocks no other endpoint has. It visits the
-// whole index.
+// Sharing returns for each endpoint of a pool (namespace/name) how many of its blocks no other endpoint has. It visits the
+// entire index.
 func (p *Picker) Sharing(pool string) map[endpoint.ID]kvindex.Share {
 	for _, v := range p.current.Load().pools {
 		if v.name == pool {
@@ -145,8 +147,9 @@ func (p *Picker) Sharing(pool string) map[endpoint.ID]kvindex.Share {
 	return nil
 }
 
-// Prefixes are those that requests have found in caches most often of late, and who holds them now, at most limit of
-// them. Prefixes of adapters, with a cache salt, or whose tokens are not known are not among them.
+// Prefixes returns the prefixes that recent requests have found in caches most often, with the endpoints that hold them
+// now, at most limit of them. It omits prefixes of adapters, prefixes with a cache salt, and those whose tokens are not
+// known.
 func (p *Picker) Prefixes(limit int) []api.Prefix {
 	var out []api.Prefix
 	now := p.now()
@@ -159,6 +162,9 @@ func (p *Picker) Prefixes(limit int) []api.Prefix {
 				continue
 			}
 			v.index.Match(keys, v.holders, matches)
+			for i, m := range v.members {
+				matches[i] = matches[i].Whole(len(keys), m.grain.keys())
+			}
 			out = append(out, api.Prefix{
 				Namespace: v.spec.Namespace, Pool: v.spec.Name, Hash: v.spec.Seed.Name(keys[len(keys)-1]),
 				Tokens: len(h.ids), Hits: h.hits, Holders: v.holdersOf(matches),
@@ -169,7 +175,7 @@ func (p *Picker) Prefixes(limit int) []api.Prefix {
 	return out[:min(len(out), limit)]
 }
 
-// holdersOf names who has confirmed blocks by matches, in the order of the view, longest first.
+// holdersOf names the endpoints with confirmed blocks by matches, in the order of the view, longest first.
 func (v *view) holdersOf(matches []kvindex.Match) []api.Holder {
 	holders := []api.Holder{}
 	for i := range matches {
@@ -177,10 +183,11 @@ func (v *view) holdersOf(matches []kvindex.Match) []api.Holder {
 		if blocks == 0 {
 			continue
 		}
-		h := api.Holder{Pod: v.spec.Endpoints[i].Pod, Rank: v.spec.Endpoints[i].ID.Rank, Tokens: blocks * v.spec.BlockTokens, Tiers: map[string]int{}}
+		h := api.Holder{Pod: v.spec.Endpoints[i].Pod, Rank: v.spec.Endpoints[i].ID.Rank, Tokens: blocks * v.spec.BlockTokens,
+			Tiers: map[string]int{}}
 		for tier, n := range matches[i].Tiers {
 			if n > 0 {
-				h.Tiers[kvblock.Tier(tier).String()] = int(n) * v.spec.BlockTokens //nolint:gosec // few
+				h.Tiers[kvblock.Tier(tier).String()] = int(n) * v.spec.BlockTokens
 			}
 		}
 		holders = append(holders, h)

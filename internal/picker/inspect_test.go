@@ -16,6 +16,7 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/kvindex"
 	"github.com/kvasir-dev/kvasir/internal/openai"
 	"github.com/kvasir-dev/kvasir/internal/policy"
+	"github.com/kvasir-dev/kvasir/test/race"
 )
 
 // notes is a Recorder.
@@ -160,7 +161,7 @@ func TestWhatIsShownNamesNoPrompt(t *testing.T) {
 
 // TestNobodyWatchingCostsNothing: a pick that is not taken down allocates as much as without a recorder.
 func TestNobodyWatchingCostsNothing(t *testing.T) {
-	if raceDetector {
+	if race.Enabled {
 		t.Skip("pools keep less under the race detector")
 	}
 	body := completion("m", 0, 1040, true)

@@ -8,22 +8,22 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/policy"
 )
 
-// Admission by time to the first token (AdmissionSpec.Slowdown). A request goes to an endpoint only if its first token
-// should come in time from there: within so many times what the prefill of its whole prompt takes on an endpoint that
-// has nothing to do and holds nothing of it. Until there is such an endpoint it waits, and as soon as there can be none
-// any more it is refused: who would be served late is told at once.
+// Admission by time to the first token (AdmissionSpec.Slowdown). A request is sent to an endpoint only if its first token
+// should arrive in time from there: within a multiple of the time that the prefill of its entire prompt takes on an idle
+// endpoint that holds nothing of it. It waits until there is such an endpoint. Once no endpoint can be in time any more, it
+// is refused at once rather than served late.
 
 // maxTried bounds how many of those that wait are tried at one look.
 const maxTried = 64
 
-// trial tells who is tried at a look. Where that was in vain the next look goes on with those behind: however many wait for
-// what is full, they hold up nobody for whom there is room.
+// trial selects the waiting requests that a look tries. If that fails, the next look continues with those behind: requests
+// that wait for a full endpoint, however many, do not delay requests for which there is room.
 type trial struct {
-	passed      int // at the last looks, in vain
+	passed      int // at the last looks, without success
 	seen, tried int // at this one
 }
 
-// next tells whether the next one that waits is tried.
+// next reports whether the next one that waits is tried.
 func (t *trial) next() bool {
 	t.seen++
 	if t.seen <= t.passed || t.tried >= maxTried {
@@ -44,24 +44,9 @@ func (t *trial) over(found bool) {
 
 // schedule is what the time of a request's first token is judged by.
 type schedule struct {
-	// target is when the first token has to come, and least how long it takes at best, on the endpoint that holds the
-	// most of the prompt and has nothing else to do: both since the request's arrival, 0 while no speed is known.
+	// target is the limit for the first token, and least the shortest possible time, on an idle endpoint that holds the
+	// longest match: both since the request's arrival, 0 while no speed is known.
 	target, least time.Duration
-}
-
-// lookUpFor finds what the candidates hold of a prompt, as match does, for requests that have keys.
-func (v *view) lookUpFor(s *scratch, p *prompt) {
-	s.holders = s.holders[:0]
-	for _, i := range s.index {
-		s.holders = append(s.holders, v.holders[i])
-	}
-	v.lookUp(s, p)
-	for i := range s.candidates {
-		s.candidates[i].Match = s.matches[i]
-		if v.members[s.index[i]].doubted.Load() {
-			s.candidates[i].Match = half(s.matches[i])
-		}
-	}
 }
 
 // cached is the part of a prompt that a candidate need not compute, in tokens.
@@ -91,11 +76,11 @@ func (v *view) schedule(s *scratch, tokens int, caution float64) schedule {
 	}
 }
 
-// tight tells whether the target is too short for others to join as they come.
+// tight reports whether the target is too short for others to join as they arrive.
 func (s *schedule) tight() bool { return s.target > 0 && admission.Tight(s.target) }
 
-// due is when the first token of a request that came then has to come, of whom those who join have to take care; zero for
-// others.
+// due is the deadline of the first token of a request that arrived then; joining requests must respect it; zero
+// for others.
 func (s *schedule) due(came time.Time) time.Time {
 	if !s.tight() {
 		return time.Time{}
@@ -103,23 +88,26 @@ func (s *schedule) due(came time.Time) time.Time {
 	return came.Add(s.target)
 }
 
-// leastSteps is the shortest target, in steps of an idle engine: whoever meets a step under way waits for it, and then
-// for its own, and something is decoded meanwhile. Without that the shortest prompts would always be refused.
+// leastSteps is the shortest target, in steps of an idle engine: a request that arrives during a step waits for its end,
+// and then for its own, and other requests decode meanwhile. Without that the shortest prompts would always be refused.
 const leastSteps = 3.5
 
-// inTime keeps the candidates from which the first token of a request should come in time if it has waited for so long
-// already, and whose steps stay as short as those need that they are for. It leaves all, and tells so, if there are fewer
-// than it needs.
+// inTime keeps the candidates from which the first token of a request should arrive in time if it has waited for so long
+// already, and whose steps stay short enough for the requests that they serve. If fewer than needed are left, it keeps all
+// and returns false.
 func (v *view) inTime(s *scratch, tokens int, waited time.Duration, at schedule, parts admission.Parts, needs int) bool {
 	spec := &v.spec.Policy
 	first := admission.FirstToken
 	if at.tight() {
 		first = admission.FirstTokenAlone
 	}
-	all := len(s.candidates)
+	all, now := len(s.candidates), v.gate.now()
 	good := func(i int) bool {
 		c := &s.candidates[i]
 		l := &c.Load
+		if v.members[s.index[i]].ceiling.places(now, l) == 0 {
+			return false
+		}
 		cached := v.cached(c, tokens)
 		w := load.WorkOf(tokens-cached, cached)
 		return admission.Joins(l, w) && !(l.KVUsage > spec.MaxKVUsage && l.InFlight > 0) && admission.Fits(l, tokens-cached, cached) &&
@@ -145,14 +133,14 @@ func (v *view) inTime(s *scratch, tokens int, waited time.Duration, at schedule,
 	return true
 }
 
-// queueInTime is queue for pools with a target. s has the endpoints that may be chosen.
+// queueInTime is queue for pools with a target. s has the endpoints that can be chosen.
 func (p *Picker) queueInTime(v *view, s *scratch, in *asked, now time.Time) (*view, *waiter, error) {
 	g := &v.gate
-	v.lookUpFor(s, &in.prompt)
-	at := v.schedule(s, in.tokens, g.cautious())
+	v.matchKeys(s, &in.prompt, false)
+	at := v.schedule(s, in.total(), g.cautious())
 	in.due = at.due(in.start)
 	parts, needs := g.come(now, in.who, at.target)
-	if g.waiting.Load() == 0 && v.inTime(s, in.tokens, 0, at, parts, needs) {
+	if g.waiting.Load() == 0 && v.inTime(s, in.total(), 0, at, parts, needs) {
 		return v, nil, nil
 	}
 	defer v.done()
@@ -170,8 +158,8 @@ func (g *gate) cautious() float64 {
 	return g.caution.Part()
 }
 
-// come takes note of a request with a target. It tells how those of late are spread, where some were refused of late, and
-// how many endpoints have to have a place for the request.
+// come takes note of a request with a target. It returns the distribution of recent targets, if some requests were refused
+// recently, and how many endpoints must have a place for the request.
 func (g *gate) come(now time.Time, w who, target time.Duration) (parts admission.Parts, needs int) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -188,7 +176,7 @@ func needed(held bool) int {
 	return 1
 }
 
-// parts of the targets of late, none while nobody is refused: as long as there is room for all, all have it everywhere.
+// parts of the recent targets, none while no request is refused: as long as there is room for all, all have it everywhere.
 // g.mu is held.
 func (g *gate) parts(now time.Time) admission.Parts {
 	if !g.queue.Refused(now) {
@@ -197,11 +185,17 @@ func (g *gate) parts(now time.Time) admission.Parts {
 	return g.spread.Parts()
 }
 
-// waiter makes a request one that waits, and is refused when its first token can come in time no more.
+// waiter creates the waiting entry of a request, which is refused when its first token can no longer arrive in time.
 func (v *view) waiter(s *scratch, in *asked, now time.Time, at schedule) *waiter {
 	w := &waiter{
 		ticket: v.ticket(s, in, now), over: make(chan error, 1), lead: make(chan struct{}, 1),
-		asked: asked{allow: in.allow, prompt: in.prompt}, model: s.request.Model, schedule: at,
+		asked: asked{allow: in.allow, remote: in.remote, prompt: in.prompt}, model: s.request.Model, schedule: at,
+	}
+	if in.again { // it has waited for as long as its answer is away
+		if w.ticket.TTL <= 0 {
+			w.ticket.TTL = v.spec.Policy.Admission.Limits.TTL
+		}
+		w.ticket.TTL = max(1, w.ticket.TTL-now.Sub(in.start))
 	}
 	if at.target > 0 {
 		left := max(1, at.target-at.least)
@@ -213,8 +207,8 @@ func (v *view) waiter(s *scratch, in *asked, now time.Time, at schedule) *waiter
 	return w
 }
 
-// place lets one of those that wait go on for which there is an endpoint in time. The next one is tried when that one
-// is booked. g.mu is held, and g.scratch has the endpoints of the base model.
+// place admits one waiting request for which there is an endpoint in time. The next one is tried when that one is booked.
+// g.mu is held, and g.scratch has the endpoints of the base model.
 func (g *gate) place(now time.Time, v *view) {
 	if g.placing > 0 {
 		return
@@ -232,8 +226,8 @@ func (g *gate) place(now time.Time, v *view) {
 		if !w.anywhere(v) {
 			s.candidates = w.eligible(now, v, s)
 		}
-		v.lookUpFor(s, &w.asked.prompt)
-		if len(s.candidates) > 0 && v.inTime(s, w.asked.tokens, now.Sub(t.Since()), w.schedule, parts, needed(held)) {
+		v.matchKeys(s, &w.asked.prompt, false)
+		if len(s.candidates) > 0 && v.inTime(s, w.asked.total(), now.Sub(t.Since()), w.schedule, parts, needed(held)) {
 			chosen = t
 			return false
 		}

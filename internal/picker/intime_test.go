@@ -55,7 +55,7 @@ func TestARequestThatCannotBeInTimeIsRefusedAtOnce(t *testing.T) {
 	})
 }
 
-// TestAShortPromptIsLetIn: at once where nothing is done, and without making others late who are there.
+// TestAShortPromptIsLetIn: at once on an idle endpoint, and without delaying present requests beyond their targets.
 func TestAShortPromptIsLetIn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := targeted(t, 1)
@@ -81,8 +81,8 @@ func TestAShortPromptIsLetIn(t *testing.T) {
 	})
 }
 
-// TestARequestWaitsForTheEndpointThatHoldsIt: from a free one that would have to compute all of it its first token would
-// come too late.
+// TestARequestWaitsForTheEndpointThatHoldsIt: from a free one that would have to compute all of it its first token would be
+// late.
 func TestARequestWaitsForTheEndpointThatHoldsIt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := targeted(t, 2)
@@ -120,17 +120,17 @@ func TestTenantsShareByWhatTheyComputeEvenIfNobodyWaits(t *testing.T) {
 			return asking(t.Context(), p, first, 20_000, map[string]string{FairnessHeader: tenant})
 		}
 		for i := range 5 { // the hog has had five
-			got := now(t, as("hog", i*1e6), "nobody waits")
+			got := now(t, as("hog", i*1e6), "no request waits")
 			got.d.FirstToken()
 			got.d.End(Completed)
 		}
-		busy := now(t, as("hog", 6e6), "nobody waits")
+		busy := now(t, as("hog", 6e6), "no request waits")
 		hog := as("hog", 7e6)
 		waits(t, hog, "hog")
 		late := as("small", 8e6)
 		waits(t, late, "small")
 		busy.d.FirstToken()
-		if got := now(t, late, "who has had less goes first"); got.err != nil {
+		if got := now(t, late, "the tenant that has had less is served before the other"); got.err != nil {
 			t.Error(got.err)
 		} else {
 			waits(t, hog, "hog")

@@ -16,7 +16,7 @@ type Keyed struct {
 	Prompt []uint32
 	// Keys of the prompt's whole blocks.
 	Keys []kvblock.Key
-	// Streamed answers tell when the prefill ends.
+	// Streamed answers show when the prefill ends.
 	Streamed bool
 }
 
@@ -29,14 +29,14 @@ type Wait struct {
 	asked  asked
 }
 
-// PickKeyed chooses endpoints as Pick does once it has the keys. The caller must end the decision. It never blocks:
-// where Pick would wait, the decision is nil and the wait has it when its time has come. It fails with an *Error.
+// PickKeyed chooses endpoints as Pick does once it has the keys. The caller must end the decision. It never blocks: where
+// Pick would wait, the decision is nil, and the Wait returns it when the request is admitted. It fails with an *Error.
 func (p *Picker) PickKeyed(in *Keyed) (*Decision, *Wait, error) {
 	s := p.scratch.Get().(*scratch)
 	defer p.release(s)
 	v := p.current.Load().pool(in.Model)
 	if v == nil {
-		return nil, nil, unknownModel(in.Model)
+		return nil, nil, UnknownModel(in.Model)
 	}
 	in.fill(&s.request)
 	a := asked{start: p.now(), header: in.Header, prompt: prompt{keys: in.Keys, tokens: len(in.Prompt), source: TokensGiven, ids: in.Prompt}}
@@ -72,15 +72,15 @@ func (in *Keyed) fill(r *openai.Request) {
 	r.Prompts = append(r.Prompts[:0], openai.Prompt{Tokens: in.Prompt, IsTokens: true})
 }
 
-// Look lets through what pools have room for, and refuses what has waited too long. It is for those who wait without
-// blocking; ends of requests do it by themselves, the passing of time does not.
+// Look lets through what pools have room for, and refuses what has waited too long. It is for callers that
+// wait without blocking; ends of requests trigger it, the passing of time does not.
 func (p *Picker) Look() {
 	for _, v := range p.current.Load().pools {
 		v.gate.look()
 	}
 }
 
-// Poll tells whether the wait is over. Then it gives the decision, which must be ended, or an *Error.
+// Poll reports whether the wait is over. Then it returns the decision, which must be ended, or an *Error.
 func (w *Wait) Poll() (d *Decision, over bool, err error) {
 	select {
 	case err = <-w.waiter.over:

@@ -113,7 +113,7 @@ func asHashes(keys []kvblock.Key) []kvevent.Hash {
 func idsOf(first, n int) []uint32 {
 	ids := make([]uint32, n)
 	for i := range ids {
-		ids[i] = uint32(first + i) //nolint:gosec // small
+		ids[i] = uint32(first + i)
 	}
 	return ids
 }

@@ -14,9 +14,9 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/tenant"
 )
 
-// TestAllCountersAreZeroAfterChaos: requests of many clients are told all that can be told of them, in any order and
-// more than once, and end in every way, while endpoints come and go and strategies change. When the last has ended
-// nothing is counted of any of them, on any endpoint that ever was there.
+// TestAllCountersAreZeroAfterChaos: requests of many clients report all their events, in any order and more than once, and
+// end in every way, while endpoints are added and removed and strategies change. When the last has ended nothing is counted
+// of any of them, on any endpoint that ever existed.
 func TestAllCountersAreZeroAfterChaos(t *testing.T) {
 	const clients, requests = 8, 250
 	clock := newClock()
@@ -62,11 +62,11 @@ func TestAllCountersAreZeroAfterChaos(t *testing.T) {
 					}
 				}
 				if n%7 == 0 {
-					d.Unreported()
+					d.Leave(Unreported)
 				} else {
 					d.End(Outcome(rng.IntN(numOutcomes)))
 				}
-				tell(d, rng, &spec) // what comes too late
+				tell(d, rng, &spec) // late reports
 			}
 		})
 	}
@@ -105,7 +105,7 @@ func TestAllCountersAreZeroAfterChaos(t *testing.T) {
 	close(stop)
 	<-changes
 
-	clock.advance(time.Hour) // for requests of which nobody told the end
+	clock.advance(time.Hour) // for requests whose end was not reported
 	v := remember()
 	v.pending.expire(clock.Now())
 	for m := range ever {
@@ -114,7 +114,7 @@ func TestAllCountersAreZeroAfterChaos(t *testing.T) {
 			t.Errorf("load %+v remains", l)
 		}
 		if m.circuit.trying {
-			t.Error("an endpoint is being tried by nobody")
+			t.Error("an endpoint is marked as tried without a trial")
 		}
 	}
 	for i := range 3 {
@@ -129,7 +129,7 @@ func TestAllCountersAreZeroAfterChaos(t *testing.T) {
 	assertIdle(t, p)
 }
 
-// tell tells a decision anything.
+// tell reports random events to a decision.
 func tell(d *Decision, rng *rand.Rand, spec *Spec) {
 	switch rng.IntN(7) {
 	case 0:
@@ -141,7 +141,7 @@ func tell(d *Decision, rng *rand.Rand, spec *Spec) {
 	case 3:
 		d.Fail()
 	case 4:
-		d.Served(spec.Endpoints[rng.IntN(len(spec.Endpoints))].Address)
+		d.Served(spec.Endpoints[rng.IntN(len(spec.Endpoints))].Address, 3)
 	case 5:
 		d.Generated(rng.IntN(50))
 	default:

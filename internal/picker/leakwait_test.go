@@ -20,7 +20,7 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/tenant"
 )
 
-// storm is requests of every kind that come to a picker, and what became of them.
+// storm is requests of every kind that a picker receives, and their outcomes.
 type storm struct {
 	t    *testing.T
 	p    *Picker
@@ -38,7 +38,7 @@ func (s *storm) saw(end string) {
 	s.seen[end]++
 }
 
-// remember what there is, to be looked at in the end.
+// remember the present pools and members, to be examined in the end.
 func (s *storm) remember() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -65,7 +65,7 @@ func (s *storm) request(rng *rand.Rand) *Request {
 	case 2:
 		r.Light = true
 	case 3:
-		r.Unparsed, r.Preflight, r.Body = true, true, nil
+		r.Unparsed, r.Observed, r.Body = true, true, nil
 	case 4:
 		pod := fmt.Sprint("pod-", rng.IntN(4))
 		r.Allow = func(e *endpoint.Endpoint) bool { return e.Pod == pod }
@@ -99,7 +99,7 @@ func (s *storm) one(rng *rand.Rand) {
 	pause()
 	if rng.IntN(4) == 0 {
 		s.saw("unreported")
-		d.Unreported()
+		d.Leave(Unreported)
 		return
 	}
 	if rng.IntN(3) == 0 {
@@ -115,7 +115,7 @@ func (s *storm) one(rng *rand.Rand) {
 		pause()
 	}
 	if rng.IntN(10) == 0 {
-		d.Served(fmt.Sprintf("127.0.0.1:%d", 8000+rng.IntN(5)))
+		d.Served(fmt.Sprintf("127.0.0.1:%d", 8000+rng.IntN(5)), 3)
 	}
 	if rng.IntN(4) > 0 {
 		d.FirstToken()
@@ -157,13 +157,13 @@ func (s *storm) reload(rng *rand.Rand) {
 	s.remember()
 	for _, f := range s.p.Feeds() {
 		s.p.Observe(f.Endpoint.ID, time.Now(), load.Report{Running: rng.IntN(9), Waiting: rng.IntN(3), KVUsage: rng.Float64(), KVTokens: 100_000})
-		s.p.ObserveAdapters(f.Endpoint.ID, []string{"sql"}[:rng.IntN(2)])
+		s.p.ObserveModels(f.Endpoint.ID, adapters([]string{"sql"}[:rng.IntN(2)]...))
 	}
 }
 
-// TestNothingRemainsHoweverRequestsEnd: refused for any reason, gone while they are looked at, while they wait or later,
-// failed and tried elsewhere, served by another endpoint than thought, never told of, of a pool that has gone meanwhile.
-// When the last has ended nothing is counted of them anywhere: on no endpoint and in no pool that ever was there.
+// TestNothingRemainsHoweverRequestsEnd: refused for any reason, gone while they are parsed, while they wait or later,
+// failed and tried elsewhere, served by another endpoint than picked, never reported, of a pool that was removed meanwhile.
+// When the last has ended nothing is counted of them anywhere: on no endpoint and in no pool that ever existed.
 func TestNothingRemainsHoweverRequestsEnd(t *testing.T) {
 	seen := map[string]int{}
 	for seed := range uint64(6) {
@@ -196,7 +196,7 @@ func TestNothingRemainsHoweverRequestsEnd(t *testing.T) {
 				}
 			}
 			wg.Wait()
-			time.Sleep(time.Hour) // for those of which nobody told the end
+			time.Sleep(time.Hour) // for requests whose end was not reported
 			s.empty(seed)
 			for end, n := range s.seen {
 				seen[end] += n
@@ -208,12 +208,12 @@ func TestNothingRemainsHoweverRequestsEnd(t *testing.T) {
 		"no_endpoint", "model_not_found", "invalid_request", "request_too_large", "invalid_api_key", "max_concurrent", "requests_per_minute",
 	} {
 		if seen[end] == 0 {
-			t.Errorf("nobody ended with %s: %v", end, seen)
+			t.Errorf("no request ended with %s: %v", end, seen)
 		}
 	}
 }
 
-// empty tells what is left.
+// empty reports what is left.
 func (s *storm) empty(seed uint64) {
 	if err := s.p.Apply([]Spec{s.spec}); err != nil {
 		s.t.Fatal(err)
@@ -226,7 +226,7 @@ func (s *storm) empty(seed uint64) {
 			s.t.Errorf("seed %d: load %+v", seed, l)
 		}
 		if m.circuit.trying {
-			s.t.Errorf("seed %d: nobody tries an endpoint, and it is thought to be tried", seed)
+			s.t.Errorf("seed %d: an endpoint is marked as tried without a trial", seed)
 		}
 	}
 	for pool := range s.pools {

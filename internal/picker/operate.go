@@ -10,18 +10,18 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/policy"
 )
 
-// tally counts what the operator wants to know of a pool. It is safe for concurrent use.
+// tally counts what the operator needs of a pool. It is safe for concurrent use.
 type tally struct {
 	requests, prompt, hit, prefill atomic.Int64
 	evictions                      atomic.Int64
-	last                           atomic.Int64 // when a request came, nanoseconds since 1970; 0 for never
+	last                           atomic.Int64 // when a request arrived, nanoseconds since 1970; 0 for never
 	ttft                           [len(operate.Histogram{})]atomic.Int64
 
 	mu   sync.Mutex
 	work float64 // guarded by mu; seconds
 }
 
-// came notes that a request has come, whatever will become of it.
+// came records that a request has arrived, whatever its outcome.
 func (t *tally) came(now time.Time) { t.last.Store(now.UnixNano()) }
 
 // placed counts a request that has been given to an endpoint, with the seconds that its prefill should take.
@@ -107,18 +107,18 @@ func (v *view) appraise(s *scratch, question *policy.Request, chosen int, now ti
 
 // Operated is what the picker itself knows of a pool for the operator.
 type Operated struct {
-	// PoolGeneration, PolicyName and PolicyGeneration are in force.
+	// PoolGeneration, PolicyName and PolicyGeneration are those applied.
 	PoolGeneration   int64
 	PolicyName       string
 	PolicyGeneration int64
 	Totals           operate.Totals
 	// Pods by UID, those that have an endpoint: what this picker has sent there, and what their caches are worth.
 	Pods map[string]operate.PodState
-	// Pickable are the pods with an endpoint that requests may go to.
+	// Pickable are the pods with an endpoint that requests can go to.
 	Pickable map[string]bool
 }
 
-// Operate tells of a pool (namespace/name); false when there is none.
+// Operate returns the state of a pool (namespace/name); false when there is none.
 func (p *Picker) Operate(pool string) (Operated, bool) {
 	now := p.now()
 	for _, v := range p.current.Load().pools {
@@ -140,7 +140,7 @@ func (p *Picker) Operate(pool string) (Operated, bool) {
 			pod.Value += m.worth.read(now)
 			pod.Waiting += load.Waiting
 			pod.KVUsage = max(pod.KVUsage, load.KVUsage)
-			pod.Blocks += int64(v.index.Held(m.holder))
+			pod.Blocks += int64(v.held(m))
 			out.Pods[ep.ID.Pod] = pod
 			if ep.Pickable() {
 				out.Pickable[ep.ID.Pod] = true

@@ -9,7 +9,7 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/policy"
 )
 
-// operated is a pool with n endpoints, picked by the longest prefix, and what is told of it.
+// operated is a pool with n endpoints, picked by the longest prefix, and what it reports to the operator.
 func operated(t *testing.T, n int) (p *Picker, c *clock, told func() Operated) {
 	t.Helper()
 	c = newClock()
@@ -42,7 +42,7 @@ func TestOnlyWhatNoOtherPodHoldsIsWorthSomething(t *testing.T) {
 		d.FirstToken()
 		d.End(Completed)
 	}
-	ask(0) // 39 whole blocks before the last token, of which the other has 20
+	ask(0) // 39 full blocks before the last token; the other endpoint has 20 of them
 	if got, want := told().Pods["pod-0"].Value, 19.0*16; got != want {
 		t.Errorf("value %v after a request that half is held elsewhere of, want %v", got, want)
 	}
@@ -57,7 +57,7 @@ func TestOnlyWhatNoOtherPodHoldsIsWorthSomething(t *testing.T) {
 	}
 	for _, pod := range []string{"pod-1", "pod-2"} {
 		if got := told().Pods[pod].Value; got != 0 {
-			t.Errorf("value %v of %s, which nobody has hit", got, pod)
+			t.Errorf("value %v of %s, which no request has hit", got, pod)
 		}
 	}
 }
@@ -95,7 +95,7 @@ func TestTotalsCountWhatWasPlaced(t *testing.T) {
 	c.advance(300 * time.Millisecond)
 	for range 2 {
 		streamed.FirstToken()
-		whole.FirstToken() // which is the whole answer
+		whole.FirstToken() // which is the complete answer
 	}
 	streamed.End(Completed)
 	whole.End(Completed)

@@ -4,13 +4,14 @@ import (
 	"time"
 
 	"github.com/kvasir-dev/kvasir/internal/endpoint"
+	"github.com/kvasir-dev/kvasir/internal/kvblock"
 	"github.com/kvasir-dev/kvasir/internal/kvindex"
 	"github.com/kvasir-dev/kvasir/internal/load"
 	"github.com/kvasir-dev/kvasir/internal/peer"
 	"github.com/kvasir-dev/kvasir/internal/tenant"
 )
 
-// Loads calls f for every endpoint of every pool: what the picker's peers are told.
+// Loads calls f for every endpoint of every pool: the load that is sent to peers.
 func (p *Picker) Loads(f func(pool string, id endpoint.ID, t *load.Tracker)) {
 	for _, v := range p.current.Load().pools {
 		for i, m := range v.members {
@@ -50,7 +51,7 @@ func (p *Picker) Assume(a *peer.Assumption) (*kvindex.Guess, peer.Refusal) {
 	return v.index.Speculate(m.holder, a.Keys), peer.Taken
 }
 
-// Meters calls f for every pool that has tenants: what the picker's peers are told of them.
+// Meters calls f for every pool that has tenants: the usage that is sent to peers.
 func (p *Picker) Meters(f func(pool string, m *tenant.Meters)) {
 	for _, v := range p.current.Load().pools {
 		if v.spec.Policy.Admission.Tenants != nil {
@@ -87,16 +88,19 @@ func (p *Picker) named(pool string) *view {
 	return nil
 }
 
-// tellPeers tells of the guess that was just made, unless the pod itself has announced all of its blocks.
-// d.mu is held, or d is not shared yet.
-func (d *Decision) tellPeers(until time.Time) {
+// tellPeers sends the speculation that was just made about keys, unless the pod itself has announced all blocks of the only
+// prompt that a request can use. d.mu is held, or d is not shared yet.
+func (d *Decision) tellPeers(keys []kvblock.Key, until time.Time) *peer.Assumption {
 	t := &d.Targets[d.target]
-	if d.view.peers.Alone() || t.Match.Confirmed() >= len(d.keys) {
-		return
+	known := kvindex.Match{Speculative: uint32(len(keys))} // at most maxKeyed
+	known = d.view.whole(t.member, known, d.PromptTokens)
+	if d.view.peers.Alone() || len(d.more) == 0 && t.Match.Confirmed() >= known.Blocks() {
+		return nil
 	}
-	d.told = &peer.Assumption{
+	told := &peer.Assumption{
 		Pool: d.view.name, Endpoint: t.Endpoint.ID, KeyID: d.view.keyID, BlockTokens: d.view.spec.BlockTokens,
-		Keys: d.keys, Until: until,
+		Keys: keys, Until: until,
 	}
-	d.view.peers.Assume(d.told)
+	d.view.peers.Assume(told)
+	return told
 }

@@ -65,8 +65,8 @@ func (f *fleet) run(d time.Duration) {
 // prefillRate of the fleet's engines, tokens/s.
 const prefillRate = 5000.0
 
-// newFleet makes pickers of a pool of n endpoints, which tell each other over links that take linkDelay; 0 for pickers
-// that do not tell.
+// newFleet makes pickers of a pool of n endpoints, which send each other updates over links that take linkDelay; 0 for
+// pickers that send none.
 func newFleet(t testing.TB, pickers, n int, strategy policy.Type, linkDelay time.Duration) *fleet {
 	t.Helper()
 	f := &fleet{t: t, clock: newClock(), free: make([]time.Time, n), depth: make([]int, n)}
@@ -153,8 +153,8 @@ func (f *fleet) mean() float64 {
 	return sum / float64(len(f.waits))
 }
 
-// play lets requests of very different lengths come to random pickers, as many as the engines can just about serve,
-// and returns the fleet.
+// play sends requests of very different lengths to random pickers, as many as the engines can just about serve, and returns
+// the fleet.
 func play(t testing.TB, seed uint64, pickers int, strategy policy.Type, linkDelay time.Duration) *fleet {
 	t.Helper()
 	const endpoints, requests = 8, 600
@@ -219,7 +219,7 @@ func TestPickersInTurns(t *testing.T) {
 	}
 }
 
-// What a picker is told of an endpoint it does not have is passed over, and taken when it comes.
+// Reports about an endpoint that a picker does not have are passed over, and accepted once it has the endpoint.
 func TestPeersMaySeeEndpointsEarlier(t *testing.T) {
 	c := newClock()
 	p := newPicker(t, c, testSpec(t, 2))
@@ -251,7 +251,7 @@ func TestPeersMaySeeEndpointsEarlier(t *testing.T) {
 	}
 }
 
-// Peers are told of what a pod has not announced, and only of that.
+// Peers are notified of blocks that a pod has not announced, and only of those.
 func TestPeersAreToldWhatIsAssumed(t *testing.T) {
 	c := newClock()
 	o := peer.NewOutbox(1)
@@ -277,9 +277,13 @@ func TestPeersAreToldWhatIsAssumed(t *testing.T) {
 	next()
 	d := pick(t, p, completion("m", 0, 64, true))
 	if assumed, _ := next(); assumed != 4 {
-		t.Errorf("peers are told of %d blocks, want 4", assumed)
+		t.Errorf("peers are notified of %d blocks, want 4", assumed)
 	}
 	d.End(Completed)
+	if _, withdrawn := next(); withdrawn != 0 {
+		t.Errorf("%d assumptions are withdrawn before the events should have come", withdrawn)
+	}
+	expectEvents(p)
 	if _, withdrawn := next(); withdrawn != 1 {
 		t.Errorf("%d assumptions are withdrawn, want 1", withdrawn)
 	}
@@ -287,7 +291,7 @@ func TestPeersAreToldWhatIsAssumed(t *testing.T) {
 	hold(f, keysOf(t, "m", 0, 64)...)
 	d = pick(t, p, completion("m", 0, 64, true))
 	if assumed, _ := next(); assumed != 0 {
-		t.Errorf("peers are told of %d blocks that the pod has announced", assumed)
+		t.Errorf("peers are notified of %d blocks that the pod has announced", assumed)
 	}
 	d.End(Completed)
 	if _, withdrawn := next(); withdrawn != 0 {

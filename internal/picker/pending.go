@@ -10,7 +10,7 @@ import (
 )
 
 // pending holds the decisions that speculate: by when they must stop at the latest, and by the block that confirms
-// them. It holds nothing of a decision that has ended.
+// them. A decision that has ended with a complete answer stays for at most eventGrace, other ones leave it at their end.
 //
 // Lock order: a decision's mutex before pending's. So pending never calls a decision under its own lock.
 type pending struct {
@@ -32,9 +32,9 @@ type pendingEntry struct {
 	block    lastBlock
 }
 
-// add enters a decision. d.mu is held, or d is not shared yet.
-func (p *pending) add(d *Decision, deadline time.Time) {
-	block := lastBlock{holder: d.Targets[d.target].member.holder, key: d.keys[len(d.keys)-1]}
+// add enters a decision, whose last block has a key. d.mu is held, or d is not shared yet.
+func (p *pending) add(d *Decision, last kvblock.Key, deadline time.Time) {
+	block := lastBlock{holder: d.Targets[d.target].member.holder, key: last}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.last == nil {
@@ -78,14 +78,14 @@ func (p *pending) shorten(d *Decision, deadline time.Time) {
 	heap.Fix(&p.queue, d.entry.index-1)
 }
 
-// expire ends the speculation of all whose deadline has passed.
+// expire ends the speculation of all decisions whose deadline has passed.
 func (p *pending) expire(now time.Time) {
 	for d := p.late(now); d != nil; d = p.late(now) {
 		d.endPrefill(now, nil)
 	}
 }
 
-// late gives a decision whose deadline has passed, nil without one.
+// late returns a decision whose deadline has passed, nil without one.
 func (p *pending) late(now time.Time) *Decision {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -95,7 +95,7 @@ func (p *pending) late(now time.Time) *Decision {
 	return p.queue[0]
 }
 
-// confirm ends the speculation of those whose last full block is among keys.
+// confirm ends the speculation of the decisions whose last full block is among keys.
 func (p *pending) confirm(now time.Time, holder kvindex.Holder, keys []kvblock.Key) {
 	for _, key := range keys {
 		block := lastBlock{holder, key}

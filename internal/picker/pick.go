@@ -2,7 +2,6 @@ package picker
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"slices"
 	"time"
@@ -16,24 +15,36 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/policy"
 )
 
-// Request is what is to be picked for.
+// Request is the request to pick an endpoint for.
 type Request struct {
 	Route openai.Route
 	Body  []byte
 	// Header reads a request header by its lower-case name; nil when there are none.
 	Header func(name string) string
-	// Unparsed: nothing is known of the body, or there is none. The request goes by load, in the pool of its model if
+	// Unparsed: nothing is known of the body, or there is none. The request is routed by load, in the pool of its model if
 	// the body is JSON that names one.
 	Unparsed bool
+	// Generates: though Unparsed, it is answered as a completion is, with choices and reasons to finish.
+	Generates bool
 	// Light requests compute nothing: they go by load, and nothing is remembered of their prompts.
 	Light bool
-	// Preflight: a browser asks what it may send (CORS). It must not show who it is while it does, so it is nobody's, and
-	// it waits for nothing. It is Unparsed, too.
-	Preflight bool
-	// Pool is the namespace/name of the only pool that may serve the request; empty for all.
+	// Again is the previous decision for the same request, whose endpoints have all refused it because their queues are
+	// full (Decision.Full). Its tenant has been admitted and charged, and its wait counts from its arrival. The pick ends
+	// it.
+	Again *Decision
+	// Pool is the namespace/name of the only pool that is allowed to serve the request; empty for all.
 	Pool string
-	// Allow tells which endpoints may be chosen; nil for all.
+	// Allow reports whether an endpoint is in the subset that a gateway has given; nil without a subset.
 	Allow func(*endpoint.Endpoint) bool
+	// Gateway is the address of the gateway that asks; empty without one.
+	Gateway string
+	// Remote: the caller is on another machine and cannot reach endpoints behind unix sockets.
+	Remote bool
+	// Observed: the caller only watches and routes by itself. The request waits for nothing.
+	Observed bool
+	// Hidden: the request is for the model's API, but the gateway does not show its body. It is Unparsed, too. While no
+	// endpoint serves it waits as parsed requests do, where other unparsed requests are refused.
+	Hidden bool
 	// Steps gets the times of the pick's steps; nil, as without tracing, costs nothing.
 	Steps *Steps
 }
@@ -46,9 +57,12 @@ type scratch struct {
 	chain      affinity.Chain
 	chunks     [][]affinity.Chunk // by history
 	guards     guards             // that the candidates have passed
+	crowded    bool               // some candidates' circuits are open: too many were
 	index      []int              // of the candidates in the pool
 	holders    []kvindex.Holder
 	matches    []kvindex.Match
+	further    []kvindex.Match // of one of further prompts
+	ignored    []bool          // distrusted matches
 	candidates []policy.Candidate
 	question   policy.Request
 	costs      []policy.Cost
@@ -78,9 +92,12 @@ func (p *Picker) Pick(ctx context.Context, in *Request) (d *Decision, err error)
 	if err != nil {
 		return nil, p.refusal(in, err)
 	}
-	who := who{class: everybody}
-	if !in.Preflight {
+	var who who
+	if in.Again != nil {
+		who, start = in.Again.handOver(), in.Again.came
+	} else {
 		v.tally.came(start)
+		v.retries.came()
 		if who, err = v.enter(start, in.Header, v.named(in, r)); err != nil {
 			return nil, err
 		}
@@ -88,18 +105,27 @@ func (p *Picker) Pick(ctx context.Context, in *Request) (d *Decision, err error)
 	defer func() {
 		if d == nil {
 			who.pass.Release()
+			if in.Again != nil {
+				v.stats.outcomes[endOf(ctx)].Add(1)
+			}
 		}
 	}()
 
+	dropsPriority, err := v.spec.Policy.Admission.steering(in, r, &who)
+	if err != nil {
+		return nil, err
+	}
 	in.Steps.end(StepParse, p.now)
 
 	asked := &asked{
-		steps: in.Steps, start: start, header: in.Header, who: who, allow: in.Allow, unparsed: in.Unparsed, preflight: in.Preflight, size: len(in.Body), body: in.Body, prompt: prompt{err: errRoute},
+		dropsPriority: dropsPriority, again: in.Again != nil, generates: in.Generates, steps: in.Steps, start: start, header: in.Header,
+		who: who, allow: in.Allow, gateway: in.Gateway, remote: in.Remote,
+		unparsed: in.Unparsed, observed: in.Observed, size: len(in.Body), body: in.Body, prompt: prompt{err: errRoute},
 	}
 	if in.Light {
 		asked.body, r.Prompts, r.Messages, r.System, r.Tools = nil, r.Prompts[:0], nil, nil, nil
 	} else if !in.Unparsed {
-		asked.prompt = p.exactKeys(ctx, v, s, in.Body)
+		asked.prompt = p.promptOf(ctx, v, s, in.Body)
 		in.Steps.end(StepTokenize, p.now)
 	}
 	current, booked, err := p.admit(ctx, &v.gate, s, asked)
@@ -111,25 +137,39 @@ func (p *Picker) Pick(ctx context.Context, in *Request) (d *Decision, err error)
 	defer current.done()
 	in.Steps.end(StepAdmit, p.now)
 	if current.spec.Seed != v.spec.Seed && asked.err == nil { // meanwhile
-		asked.prompt = p.exactKeys(ctx, current, s, in.Body)
+		asked.prompt = p.promptOf(ctx, current, s, in.Body)
 	}
 	return p.choose(current, s, asked)
 }
 
+// endOf is how a request has ended that was picked for before, and now found no endpoint.
+func endOf(ctx context.Context) Outcome {
+	if ctx.Err() != nil {
+		return ClientGone
+	}
+	return Failed
+}
+
 // asked is what choose needs to know of a request besides its scratch.
 type asked struct {
-	steps    *Steps
-	start    time.Time
-	header   func(name string) string
-	who      who
-	allow    func(*endpoint.Endpoint) bool // nil for all
-	unparsed bool
-	// preflight: it waits for nothing.
-	preflight bool
-	body      []byte
-	size      int           // of the body as it came
-	waited    time.Duration // for room
-	due       time.Time     // when the first token has to come, of requests with a tight target
+	again     bool // it was picked for before
+	steps     *Steps
+	start     time.Time
+	header    func(name string) string
+	who       who
+	allow     func(*endpoint.Endpoint) bool // the subset that a gateway has given; nil for all
+	gateway   string
+	remote    bool // it cannot reach endpoints behind unix sockets
+	unparsed  bool
+	generates bool
+	// dropsPriority: the body has a priority that the engine must not get.
+	dropsPriority bool
+	// observed: it waits for nothing.
+	observed bool
+	body     []byte
+	size     int           // of the body as received
+	waited   time.Duration // for room
+	due      time.Time     // deadline of the first token, of requests with a tight target
 	prompt
 }
 
@@ -141,8 +181,8 @@ func (p *Picker) choose(v *view, s *scratch, in *asked) (*Decision, error) {
 	}
 	now := p.now()
 	v.pending.expire(now)
-	believed := v.trust.matching()
-	v.match(s, &in.prompt, believed)
+	v.proofs.expire(now)
+	v.match(s, &in.prompt, true)
 	in.steps.end(StepMatch, p.now)
 
 	s.question = v.question(s, in, now)
@@ -154,7 +194,7 @@ func (p *Picker) choose(v *view, s *scratch, in *asked) (*Decision, error) {
 
 	v.compare(s, question)
 	d := v.decide(p.now, s, question, in, trial)
-	d.Distrusted, d.picked = !believed, now
+	d.picked = now
 	d.Duration = p.now().Sub(in.start)
 	p.remember(v, s, in, d.Targets[0].Predicted, now)
 	d.account = p.account(v, d, s, question, in, now)
@@ -173,7 +213,7 @@ const (
 	keepKeys = 1 << 15
 )
 
-// release gives the scratch back for the next request, without what one unusual request made huge.
+// release returns the scratch for the next request, without buffers that an unusual request made huge.
 func (p *Picker) release(s *scratch) {
 	s.request.Reset()
 	if cap(s.keys)+cap(s.former) > keepKeys {
@@ -182,86 +222,36 @@ func (p *Picker) release(s *scratch) {
 	p.scratch.Put(s)
 }
 
-// read parses the request and finds the pool that serves it.
-func (s *snapshot) read(in *Request, r *openai.Request) (*view, error) {
-	if in.Unparsed {
-		return s.any(in)
-	}
-	if err := openai.Parse(in.Route, in.Body, r); err != nil {
-		return nil, badRequest(err)
-	}
-	v := s.pool(r.Model)
-	if v == nil || in.Pool != "" && v.name != in.Pool {
-		return nil, unknownModel(r.Model)
-	}
-	return v, nil
-}
-
-// named is the model that a request is for, as far as a tenant's limits have to know; empty where it cannot be read.
-func (v *view) named(in *Request, r *openai.Request) string {
-	if in.Unparsed && v.spec.Policy.Admission.Tenants != nil {
-		return modelOf(in.Body)
-	}
-	return r.Model
-}
-
-// any finds a pool for a request that does not tell its model: the first one that has an endpoint for it.
-func (s *snapshot) any(in *Request) (*view, error) {
-	var refused *view
-	err := noPool()
-	pools := s.pools
-	if in.Pool == "" && len(pools) > 1 {
-		if v := s.pool(modelOf(in.Body)); v != nil {
-			pools = []*view{v}
-		}
-	}
-	for _, v := range pools {
-		if in.Pool != "" && v.name != in.Pool {
-			continue
-		}
-		for i := range v.spec.Endpoints {
-			if ep := &v.spec.Endpoints[i]; ep.Pickable() && (in.Allow == nil || in.Allow(ep)) {
-				return v, nil
-			}
-		}
-		refused, err = v, noEndpoint(v.spec.Name)
-	}
-	if refused != nil {
-		refused.stats.refused.Add(1)
-	}
-	return nil, err
-}
-
-// modelOf is the model that a JSON body names, if it does, as engines read it: by its exact name, the last one.
-func modelOf(body []byte) (model string) {
-	var fields map[string]json.RawMessage
-	if json.Unmarshal(body, &fields) != nil || json.Unmarshal(fields["model"], &model) != nil {
-		return ""
-	}
-	return model
-}
-
-// eligible applies the rules around every strategy: endpoints that are not allowed, not ready or draining are out;
-// those that are short of KV blocks, or lie on another island where that is the last resort, are out unless nothing else
-// is left, and those whose circuit is open even then, unless there are only such.
+// eligible applies the rules around every strategy. It drops endpoints that are not allowed, not ready, draining or asleep.
+// It keeps endpoints that are short of KV blocks, or on another island where that is the last resort, only if no others are
+// left, and endpoints with an open circuit only if there are no others at all.
 func (v *view) eligible(now time.Time, at *place, allow func(*endpoint.Endpoint) bool, s *scratch) []policy.Candidate {
 	list, index := s.candidates[:0], s.index[:0]
+	s.crowded = false
 	for s.guards = allGuards; ; s.guards-- {
+		out := 0 // endpoints kept out for errors that they have answered with
 		for i, m := range v.members {
 			ep := &v.spec.Endpoints[i]
-			if !ep.Pickable() || !at.allows(ep) || allow != nil && !allow(ep) {
+			if !ep.Pickable() || m.sleep.asleep(now) || !at.allows(ep) || allow != nil && !allow(ep) {
 				continue
 			}
 			list = slices.Grow(list, 1)
 			c := &list[:len(list)+1][len(list)] // where it would be: candidates are too large to copy
 			m.load.Read(now, &c.Load)
 			if s.guards >= circuitOnly && !m.circuit.closed(now, v.spec.Policy.CircuitFailures) {
+				if !m.circuit.answers() {
+					continue
+				}
+				if out++; out <= v.mostOut() {
+					continue
+				}
+				s.crowded = true
+			}
+			if s.guards >= allGuards && (c.Load.KVUsage > v.spec.Policy.MaxKVUsage || !at.prefers(ep) || v.spec.Policy.Admission.full(&c.Load) ||
+				m.ceiling.places(now, &c.Load) == 0) {
 				continue
 			}
-			if s.guards >= allGuards && (c.Load.KVUsage > v.spec.Policy.MaxKVUsage || !at.prefers(ep) || v.spec.Policy.Admission.full(&c.Load)) {
-				continue
-			}
-			c.Hash, c.Match, c.Delay, c.Routed = m.hash, kvindex.Match{}, at.delay(ep, &c.Load), 0
+			c.Hash, c.Match, c.Delay, c.Routed, c.Grain = m.hash, kvindex.Match{}, at.delay(ep, &c.Load), 0, m.grain.keys()
 			list, index = list[:len(list)+1], append(index, i)
 		}
 		if len(list) > 0 || s.guards == noGuards {
@@ -271,10 +261,23 @@ func (v *view) eligible(now time.Time, at *place, allow func(*endpoint.Endpoint)
 	}
 }
 
+// mostOut is how many endpoints are kept out for errors that they answer with: half of those that take requests, and at least
+// one. Requests can be the cause of such errors, and must not take most of a pool out of service. Endpoints that do not
+// answer at all are kept out, however many they are.
+func (v *view) mostOut() int {
+	n := 0
+	for i := range v.spec.Endpoints {
+		if v.spec.Endpoints[i].Pickable() {
+			n++
+		}
+	}
+	return max(1, n/2)
+}
+
 // guards are the rules that hold as long as they leave an endpoint.
 type guards uint8
 
-// An endpoint whose circuit is open looks idle and serves nobody: it comes after those that are merely full.
+// An endpoint whose circuit is open looks idle but serves no request: it ranks after those that are merely full.
 const (
 	noGuards guards = iota
 	circuitOnly
@@ -282,7 +285,7 @@ const (
 )
 
 // rank orders the candidates and asks the best one's circuit. Half open, that lets one request through: where another
-// was faster the candidate is out, unless nothing else is left. trial tells that this request is the one.
+// was faster the candidate is out, unless nothing else is left. trial marks this request as the trial.
 func (v *view) rank(s *scratch, question *policy.Request, now time.Time) (trial bool) {
 	for {
 		s.costs = resize(s.costs, len(s.candidates))
@@ -290,43 +293,14 @@ func (v *view) rank(s *scratch, question *policy.Request, now time.Time) (trial 
 		s.order = policy.Rank(question, s.candidates, s.costs, s.order, max(1, v.spec.Policy.Attempts))
 		best := s.order[0]
 		ok, trial := v.members[s.index[best]].circuit.take(now, v.spec.Policy.CircuitFailures)
-		if ok || s.guards == noGuards || len(s.candidates) == 1 {
+		if ok || s.guards == noGuards || s.crowded || len(s.candidates) == 1 {
 			return trial
 		}
 		s.candidates = slices.Delete(s.candidates, best, best+1)
 		s.index = slices.Delete(s.index, best, best+1)
 		s.matches = slices.Delete(s.matches, best, best+1)
+		s.ignored = slices.Delete(s.ignored, best, best+1)
 	}
-}
-
-// match looks the request's blocks up for every candidate. What is not known for sure to be held counts half; matches
-// that are not believed are nothing to the strategy.
-func (v *view) match(s *scratch, p *prompt, believed bool) {
-	s.holders = s.holders[:0]
-	for _, i := range s.index {
-		s.holders = append(s.holders, v.holders[i])
-	}
-	v.lookUp(s, p)
-	for i := range s.candidates {
-		c := &s.candidates[i]
-		switch m := v.members[s.index[i]]; {
-		case !believed:
-			c.Match = kvindex.Match{}
-		case m.doubted.Load():
-			c.Match = half(s.matches[i])
-		default:
-			c.Match = s.matches[i]
-		}
-	}
-	v.approximate(s, p, believed)
-}
-
-// half is a match whose confirmed blocks count half.
-func half(m kvindex.Match) kvindex.Match {
-	for tier := range m.Tiers {
-		m.Tiers[tier] /= 2
-	}
-	return m
 }
 
 // question puts the request into the strategies' words.
@@ -338,7 +312,7 @@ func (v *view) question(s *scratch, in *asked, now time.Time) policy.Request {
 	}
 	session := session(v.sessionKeys, in.header, in.body, r)
 	out := policy.Request{
-		PromptTokens: in.tokens,
+		PromptTokens: in.total(),
 		BlockTokens:  spec.BlockTokens,
 		PrefixTokens: r.PrefixLen,
 		Session:      session,
@@ -350,7 +324,7 @@ func (v *view) question(s *scratch, in *asked, now time.Time) policy.Request {
 		out.Home = v.homes.Get(session, now)
 	}
 	if in.tokens > 0 {
-		out.Blocks = (in.tokens - 1) / spec.BlockTokens
+		out.Blocks = in.usableBlocks(spec.BlockTokens)
 	} else if in.source == TokensNone {
 		out.PromptTokens = len(in.body) / bytesPerToken
 	}
@@ -361,34 +335,46 @@ func (v *view) question(s *scratch, in *asked, now time.Time) policy.Request {
 func (v *view) decide(now timeNow, s *scratch, question *policy.Request, in *asked, trial bool) *Decision {
 	r := &s.request
 	d := &Decision{
-		Pool:         v.spec.Name,
-		Model:        r.Model,
-		Strategy:     v.spec.Policy.Strategy.Type,
-		Tokens:       in.source,
-		PromptTokens: question.PromptTokens,
-		Chunks:       question.Chunks,
-		view:         v,
-		now:          now,
-		came:         in.start,
-		session:      question.Session,
-		route:        r.Route,
-		unparsed:     in.unparsed,
-		streamed:     r.Stream,
-		maxTokens:    r.MaxTokens,
-		counted:      in.err == nil && len(r.Prompts) <= 1 && !r.PromptLogprobs && len(in.former) == 0,
-		keys:         append([]kvblock.Key(nil), in.keys...),
-		chunks:       s.keptChunks(),
-		who:          in.who,
-		trial:        trial,
-		Bytes:        in.size,
-		Waited:       in.waited,
-		reported:     Reported{Prompt: -1, Cached: -1, Generated: -1},
+		Pool:          v.spec.Name,
+		Model:         r.Model,
+		Strategy:      v.spec.Policy.Strategy.Type,
+		Tokens:        in.source,
+		PromptTokens:  question.PromptTokens,
+		Chunks:        question.Chunks,
+		NoCacheRead:   in.noRead,
+		view:          v,
+		now:           now,
+		came:          in.start,
+		session:       question.Session,
+		route:         r.Route,
+		unparsed:      in.unparsed,
+		generates:     in.generates,
+		background:    !in.unparsed && r.Background,
+		streamed:      r.Stream,
+		gateway:       in.gateway,
+		maxTokens:     r.MaxTokens,
+		answers:       max(1, r.N) * max(1, len(r.Prompts)),
+		counted:       in.err == nil && len(r.Prompts) <= 1 && !in.noRead && len(in.former) == 0,
+		cacheUntold:   r.CacheUntold,
+		class:         in.class(),
+		keys:          append([]kvblock.Key(nil), in.keys...),
+		chunks:        s.keptChunks(),
+		who:           in.who,
+		dropsPriority: in.dropsPriority,
+		trial:         trial, Bytes: in.size,
+		Waited:   in.waited,
+		reported: Reported{Prompt: -1, Cached: -1, Generated: -1},
+		found:    -1,
 	}
-	d.charge(d.PromptTokens)
-	v.charge(now(), &d.who, question.Uncached(&s.candidates[s.order[0]]))
+	if !in.again {
+		d.charge(d.PromptTokens)
+		v.charge(now(), &d.who, question.Uncached(&s.candidates[s.order[0]]))
+	}
 	d.TokensMissing = reasonOf(in.err)
-	for _, prompt := range r.Prompts[min(1, len(r.Prompts)):] {
-		d.otherTokens += len(prompt.Tokens) + len(prompt.Text)/bytesPerToken
+	d.otherTokens = in.otherTokens(r)
+	d.kinds, d.choices = r.Kinds(), r.N
+	for _, one := range in.more {
+		d.more = append(d.more, append([]kvblock.Key(nil), one.keys...))
 	}
 	for _, c := range s.order[:min(len(s.order), max(1, v.spec.Policy.Attempts))] {
 		i := s.index[c]
@@ -397,9 +383,11 @@ func (v *view) decide(now timeNow, s *scratch, question *policy.Request, in *ask
 			Endpoint:    &v.spec.Endpoints[i],
 			Found:       *found,
 			Doubted:     v.members[i].doubted.Load(),
+			Distrusted:  s.ignored[c],
 			Match:       s.candidates[c].Match,
 			Confirmed:   min(s.candidates[c].Match.Confirmed(), question.Blocks) * question.BlockTokens,
 			Predicted:   question.MatchTokens(&s.candidates[c]),
+			Expected:    v.expected(v.members[i], in, r, question, &s.candidates[c]),
 			InFlight:    s.candidates[c].Load.InFlight,
 			Routed:      s.candidates[c].Routed,
 			Cost:        s.costs[c],
@@ -409,14 +397,31 @@ func (v *view) decide(now timeNow, s *scratch, question *policy.Request, in *ask
 			rankedAmong: len(s.candidates),
 		})
 	}
+	if slices.Contains(s.ignored, true) {
+		d.Distrusted = true
+		v.doubts.ignored.Add(1)
+	}
 	d.stored = d.Targets[0].member.stored.Load()
-	v.stats.count(d)
+	if !in.again {
+		v.stats.count(d)
+	}
 	d.begin(0)
 	d.booking.SetDue(in.due)
 	first := &d.Targets[0]
 	v.tally.placed(d.PromptTokens, first.Predicted, first.uncached, d.booking.Seconds())
 	v.appraise(s, question, s.order[0], now())
 	return d
+}
+
+// otherTokens is how many tokens the prompts have that are not matched, estimated where their ids are not known.
+func (in *asked) otherTokens(r *openai.Request) (n int) {
+	if in.err == nil && in.others >= 0 {
+		return in.others
+	}
+	for _, prompt := range r.Prompts[min(1, len(r.Prompts)):] {
+		n += len(prompt.Tokens) + len(prompt.Text)/bytesPerToken
+	}
+	return n
 }
 
 // reasonOf is why a request has no exact tokens, in a word fit for a metric label; empty if it has.
@@ -432,35 +437,14 @@ func reasonOf(err error) string {
 		return "identity"
 	case errors.Is(err, errRefused):
 		return "refused"
+	case errors.Is(err, errUnproven):
+		return "unproven"
 	case errors.Is(err, context.DeadlineExceeded):
 		return "budget"
 	case errors.Is(err, chatprompt.ErrUnsupported), errors.Is(err, ErrUnrenderable):
 		return "unsupported"
 	}
 	return "unavailable"
-}
-
-// Target is an endpoint that may serve the request.
-type Target struct {
-	Endpoint *endpoint.Endpoint
-	// Match is the endpoint's match when it was picked, in blocks, as the strategy has seen it; Found is what the index
-	// has, which is more for an endpoint that is Doubted (its confirmed blocks count half) and while the pool's matches
-	// are not believed.
-	Match, Found kvindex.Match
-	Doubted      bool
-	// Predicted is how many prompt tokens the endpoint should find in its cache; Confirmed is the part of them that
-	// the pod itself has announced.
-	Predicted, Confirmed int
-	// Routed is how many of the decision's Chunks were routed to the endpoint before.
-	Routed int
-	// InFlight requests at the pick, this one not counted.
-	InFlight int
-	Cost     policy.Cost
-
-	member      *member
-	at          int // in the view's members
-	uncached    int
-	rankedAmong int
 }
 
 func resize[T any](s []T, n int) []T {

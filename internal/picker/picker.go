@@ -1,7 +1,7 @@
 // Package picker chooses the endpoint that will serve a request soonest.
 //
-// The path of a request is one straight line, in pick.go. What happens to it afterwards is told to the Decision that
-// Pick returns. Every replica of the picker picks; none is a leader.
+// The path of a request is one straight line, in pick.go. What happens to it afterwards is reported to the Decision
+// that Pick returns. Every replica of the picker picks; none is a leader.
 package picker
 
 import (
@@ -24,10 +24,22 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/policy"
 )
 
-// Renderer asks an engine which token ids a request has. Errors that are the request's fault, or the renderer's own,
-// wrap ErrUnrenderable; others are taken for the engine's.
+// Renderer requests the token ids of a request from an engine. Errors that are the request's fault, or the renderer's own,
+// wrap ErrUnrenderable; others count as the engine's. With either, Rendered.Lacking can be set.
 type Renderer interface {
-	Tokens(ctx context.Context, ep *endpoint.Endpoint, route openai.Route, body []byte, apiKey string) ([]uint32, error)
+	Tokens(ctx context.Context, ep *endpoint.Endpoint, route openai.Route, body []byte, apiKey string) (Rendered, error)
+}
+
+// Rendered is what an engine returns about the prompts of a request.
+type Rendered struct {
+	// IDs of the first prompt.
+	IDs []uint32
+	// More are the ids of further prompts.
+	More [][]uint32
+	// Tokenized: they are from /tokenize, because the engine has no render route open.
+	Tokenized bool
+	// Lacking is the reason why the engine has no render route open, and the cure; empty where it has one.
+	Lacking string
 }
 
 // Options are what a Picker is made of.
@@ -36,18 +48,20 @@ type Options struct {
 	Now func() time.Time
 	// Renderer asks engines for tokens; nil never asks.
 	Renderer Renderer
-	// Doubt is told when what engines tell does not fit the tokens of a pool that are made in process. It must not call
-	// the Picker, nor wait for it.
-	Doubt func(namespace, pool string)
+	// Doubt is called when what engines report does not match the tokens made in process for some kinds of requests to a
+	// pool. It must not call the Picker, nor wait for it.
+	Doubt func(namespace, pool string, kinds openai.Kinds)
 	// NewIndex makes the index of a pool; the fast one when nil.
 	NewIndex func() kvindex.Book
 	// NewStrategy makes the strategy of a pool; policy.New when nil.
 	NewStrategy func(policy.Config) (policy.Policy, error)
-	// Peers is told what other replicas should know; nil tells nobody.
+	// Peers receives what other replicas should know; nil for no peers.
 	Peers *peer.Outbox
-	// Island that this picker lies in; empty: it is as far from all as the pools say.
+	// Island of this picker; empty: its distance to all islands is the one that the pools set.
 	Island string
-	// Decisions gets a record of as many requests as policies say; nil logs none.
+	// Release is the release of vLLM that an engine has told, empty while that is not known; nil knows none.
+	Release func(id endpoint.ID) string
+	// Decisions receives a record of as many requests as policies set; nil logs none.
 	Decisions DecisionLog
 	// Recorder gets decisions to show to people; nil gets none.
 	Recorder Recorder
@@ -63,12 +77,14 @@ type Picker struct {
 	exact   map[string]*atomic.Pointer[Exact]
 	current atomic.Pointer[snapshot]
 	scratch sync.Pool
+
+	suspects *Suspects
 }
 
 // snapshot is all pools at one moment, immutable.
 type snapshot struct {
 	pools  []*view          // by namespace and name
-	models map[string]*view // by every name a request may use
+	models map[string]*view // by every name a request can use
 }
 
 // New returns a picker without pools.
@@ -82,19 +98,19 @@ func New(options Options) *Picker {
 	if options.NewStrategy == nil {
 		options.NewStrategy = policy.New
 	}
-	p := &Picker{options: options, now: options.Now, exact: map[string]*atomic.Pointer[Exact]{}}
+	p := &Picker{options: options, now: options.Now, exact: map[string]*atomic.Pointer[Exact]{}, suspects: newSuspects()}
 	p.scratch.New = func() any { return new(scratch) }
 	p.current.Store(&snapshot{models: map[string]*view{}})
 	return p
 }
 
-// Apply puts the pools in force that specs describe, and only them; it keeps specs. Requests under way are not
-// disturbed, and an endpoint that stays keeps its cache entries and counters. When it returns no choice is made any more
-// by what was in force before: no request is sent to an endpoint that is not Pickable now, but for those that are on
+// Apply applies the pools that specs describe, and removes all others; it keeps specs. Running requests are not disturbed,
+// and an endpoint that stays keeps its cache entries and counters. When Apply returns, no pick uses the previous
+// configuration any more: no request is sent to an endpoint that is not Pickable now, except for those that are already on
 // their way.
 //
-// A pool that cannot be applied (its model's name is another pool's) keeps its last
-// good state, and the error tells; the other pools are applied all the same. The error joins a *PoolError for each.
+// A pool that cannot be applied (its model's name belongs to another pool) keeps its last good state, and the returned
+// error says why; the other pools are still applied. The error joins a *PoolError for each.
 func (p *Picker) Apply(specs []Spec) error {
 	p.applyMu.Lock()
 	defer p.applyMu.Unlock()
@@ -151,7 +167,7 @@ func less(a, b *Spec) bool {
 	return a.Name < b.Name
 }
 
-// taken tells whether another pool has one of the names of a pool.
+// taken reports whether another pool has one of the names of a pool.
 func (s *snapshot) taken(spec *Spec) error {
 	for _, name := range spec.names() {
 		if other := s.models[name]; other != nil {
@@ -187,23 +203,27 @@ type Feed struct {
 	Endpoint endpoint.Endpoint
 	Spec     *Spec
 	Holder   kvindex.Holder
-	// Writer is the way to tell the index what the endpoint holds. It is for one goroutine at a time.
+	// Writer updates the index with what the endpoint holds. It is for one goroutine at a time.
 	Writer kvindex.Writer
 
 	pending *pending
 	member  *member
 }
 
-// Doubt says whether what the index has of the endpoint may differ from what the endpoint holds: events are missing, or
-// nobody tells what changes. Its blocks count half as long as that is so.
+// Doubt sets whether the endpoint's blocks in the index might differ from those that it holds: events are missing, or no
+// source reports changes. Meanwhile its blocks count half.
 func (f *Feed) Doubt(doubted bool) { f.member.doubted.Store(doubted) }
 
-// Feeds are the endpoints of all pools as last applied, for those who bring events and reports.
+// Capacity is the number of blocks of the engine's GPU tier by its metrics, 0 while it is not known.
+func (f *Feed) Capacity() int { return int(f.member.blocks.Load()) }
+
+// Feeds are the endpoints of all pools as last applied, for the sources of events and reports.
 func (p *Picker) Feeds() []Feed {
 	var feeds []Feed
 	for _, v := range p.current.Load().pools {
 		for i, ep := range v.spec.Endpoints {
-			feeds = append(feeds, Feed{Endpoint: ep, Spec: v.spec, Holder: v.holders[i], Writer: v.members[i].writer, pending: &v.pending, member: v.members[i]})
+			feeds = append(feeds, Feed{Endpoint: ep, Spec: v.spec, Holder: v.holders[i], Writer: v.members[i].writer, pending: &v.pending,
+				member: v.members[i]})
 		}
 	}
 	return feeds
@@ -214,17 +234,9 @@ func (p *Picker) Observe(id endpoint.ID, at time.Time, r load.Report) {
 	for _, v := range p.current.Load().pools {
 		if m, ok := v.find(id); ok {
 			m.load.Observe(at, r)
-		}
-	}
-}
-
-// ObserveAdapters takes the names of the LoRA adapters that an engine has loaded.
-func (p *Picker) ObserveAdapters(id endpoint.ID, names []string) {
-	for _, v := range p.current.Load().pools {
-		if _, ok := v.find(id); ok {
-			v.mu.Lock()
-			v.adapters[id] = names
-			v.mu.Unlock()
+			m.grain.report(r.BlockTokens, v.spec.BlockTokens)
+			m.blocks.Store(int64(r.Blocks))
+			m.tail.speculates.Store(r.Speculates)
 		}
 	}
 }
@@ -235,46 +247,6 @@ func (p *Picker) Confirm(f *Feed, keys []kvblock.Key) {
 	if len(keys) > 0 {
 		f.pending.confirm(p.now(), f.Holder, keys)
 	}
-}
-
-// Models lists the names that requests may use, in a stable order, with the pool's namespace and name.
-func (p *Picker) Models() []Model {
-	var models []Model
-	for _, v := range p.current.Load().pools {
-		seen := map[string]bool{}
-		add := func(name, parent string) {
-			if !seen[name] {
-				seen[name] = true
-				models = append(models, Model{Name: name, Parent: parent, Namespace: v.spec.Namespace, Pool: v.spec.Name})
-			}
-		}
-		add(v.spec.Model, "")
-		for _, name := range v.spec.Aliases {
-			add(name, "")
-		}
-		adapters := append([]string(nil), v.spec.Adapters...)
-		if v.spec.DiscoverAdapters {
-			v.mu.Lock()
-			for _, names := range v.adapters {
-				adapters = append(adapters, names...)
-			}
-			v.mu.Unlock()
-		}
-		sort.Strings(adapters)
-		for _, name := range adapters {
-			add(name, v.spec.Model)
-		}
-	}
-	return models
-}
-
-// Model is a name that requests may use.
-type Model struct {
-	Name string
-	// Parent is the base model of an adapter, empty for base models.
-	Parent string
-	// Namespace and Pool that serves it.
-	Namespace, Pool string
 }
 
 // MaxRequestBody is the largest body that any pool takes, in bytes; def when there is no pool.

@@ -117,7 +117,7 @@ func keysOf(t testing.TB, model string, first, n int) []kvblock.Key {
 	return kvblock.AppendKeys(nil, testSeed(t).Root(model, ""), tokens, 16)
 }
 
-// hold tells the index that an endpoint has a chain of blocks, with the keys as the engine's names.
+// hold stores a chain of blocks of an endpoint in the index, with the keys as the engine's names.
 func hold(f Feed, keys ...kvblock.Key) {
 	hashes := make([]kvevent.Hash, len(keys))
 	for i, key := range keys {
@@ -138,10 +138,20 @@ func feed(t testing.TB, p *Picker, pod string) Feed {
 	return Feed{}
 }
 
+// expectEvents ends the time in which the events of complete answers should arrive.
+func expectEvents(p *Picker) {
+	for _, v := range p.current.Load().pools {
+		v.pending.expire(p.now().Add(eventGrace + 1))
+	}
+}
+
+// assertIdle checks that all requests have ended, and that nothing is assumed for them once their events should have
+// arrived.
 func assertIdle(t *testing.T, p *Picker) {
 	t.Helper()
+	expectEvents(p)
 	for _, s := range p.Stats() {
-		if s.Speculative != 0 || s.Speculating != 0 {
+		if s.Speculative > s.Proven || s.Speculating != 0 {
 			t.Errorf("pool %s: %d speculative blocks of %d requests remain", s.Pool, s.Speculative, s.Speculating)
 		}
 		for _, e := range s.Endpoints {
@@ -162,6 +172,7 @@ func TestARequestFindsItsCache(t *testing.T) {
 			t.Errorf("model %s: %s with %d tokens (%d confirmed), want pod-2 with 160", model, got.Endpoint.Pod, got.Predicted, got.Confirmed)
 		}
 		d.End(Completed)
+		expectEvents(p)
 	}
 	assertIdle(t, p)
 }
@@ -235,7 +246,23 @@ func TestSpeculationEnds(t *testing.T) {
 			f := feed(t, p, d.Targets[1].Endpoint.Pod)
 			p.Confirm(&f, keys)
 		}, true},
-		"with the request": {true, func(_ *clock, _ *Picker, d *Decision) { d.End(ClientGone) }, false},
+		"with the request":                   {true, func(_ *clock, _ *Picker, d *Decision) { d.End(ClientGone) }, false},
+		"with a request that failed":         {true, func(_ *clock, _ *Picker, d *Decision) { d.End(Failed) }, false},
+		"not at once with a complete answer": {true, func(_ *clock, _ *Picker, d *Decision) { d.End(Completed) }, true},
+		"not before a slow engine's events":  {true, func(c *clock, _ *Picker, d *Decision) { d.End(Completed); c.advance(eventGrace / 2) }, true},
+		"soon after a complete answer":       {true, func(c *clock, _ *Picker, d *Decision) { d.End(Completed); c.advance(eventGrace + 1) }, false},
+		"no later for its first token": {true, func(c *clock, _ *Picker, d *Decision) {
+			d.FirstToken()
+			c.advance(eventGrace / 2)
+			d.End(Completed)
+			c.advance(eventGrace/2 + 1)
+		}, false},
+		"when the last block is announced after a complete answer": {true, func(_ *clock, p *Picker, d *Decision) {
+			d.End(Completed)
+			f := feed(t, p, d.Targets[0].Endpoint.Pod)
+			p.Confirm(&f, keys)
+		}, false},
+		"with an answer about another prompt": {true, func(_ *clock, _ *Picker, d *Decision) { d.Usage(300, 0); d.End(Completed) }, false},
 		"at the predicted end of the prefill when the answer is not streamed": {false,
 			func(c *clock, _ *Picker, _ *Decision) { c.advance(2 * time.Second) }, false},
 		"at the upper bound": {true, func(c *clock, _ *Picker, _ *Decision) { c.advance(301 * time.Second) }, false},
@@ -246,7 +273,7 @@ func TestSpeculationEnds(t *testing.T) {
 			d := pick(t, p, completion("m", 0, 200, tc.streamed))
 			tc.act(c, p, d)
 			probe := pick(t, p, completion("m", 5000, 200, true)) // deadlines are looked at when someone picks
-			probe.End(Completed)
+			probe.End(Failed)
 			if remains := p.Stats()[0].Speculative > 0; remains != tc.remains {
 				t.Errorf("speculation remains: %v, want %v", remains, tc.remains)
 			}
@@ -448,6 +475,7 @@ func TestPredictedAndDeliveredAreCompared(t *testing.T) {
 	d.Usage(200, 0)
 	d.Usage(200, 100) // only the first counts
 	d.End(Completed)
+	expectEvents(p)
 	f := feed(t, p, "pod-0")
 	hold(f, keysOf(t, "m", 0, 160)...)
 	d = pick(t, p, completion("m", 0, 200, true))
@@ -470,8 +498,8 @@ func TestPredictedAndDeliveredAreCompared(t *testing.T) {
 	}
 }
 
-// TestNothingIsLeftAfterChaos lets requests begin, fail, move, end and never report in any order while endpoints come
-// and go, and expects every counter back at zero.
+// TestNothingIsLeftAfterChaos lets requests begin, fail, move, end and never report in any order while endpoints are added
+// and removed, and expects every counter back at zero.
 func TestNothingIsLeftAfterChaos(t *testing.T) {
 	c := newClock()
 	p := newPicker(t, c, testSpec(t, 5))

@@ -2,7 +2,6 @@ package picker
 
 import (
 	"math"
-	"slices"
 	"strings"
 	"time"
 
@@ -11,17 +10,17 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/policy"
 )
 
-// Where a request may go besides what an endpoint holds and has to do: LoRA adapters, and islands.
+// Where a request can go besides what an endpoint holds and has to do: LoRA adapters, and islands.
 
 const (
 	// adapterLoad is what it takes to bring an adapter that no request uses into an engine's memory, adapterWait how
-	// long one waits for its turn where as many run as may. Both are rough: what matters is that they are more than
+	// long one waits for its turn where as many run as can. Both are rough: what matters is that they are more than
 	// nothing and less than a long prefill.
 	adapterLoad = 200 * time.Millisecond
 	adapterWait = 2 * time.Second
 )
 
-// Crossing tells when a request may leave the picker's island.
+// Crossing defines when a request is allowed to leave the picker's island.
 type Crossing uint8
 
 // The rules.
@@ -34,7 +33,7 @@ const (
 	CrossNever
 )
 
-// place is what decides where a request may go besides.
+// place is what decides where a request can go besides.
 type place struct {
 	v *view
 	// adapter that the request is for; empty for the base model.
@@ -52,8 +51,8 @@ func (v *view) place(model string) place {
 	p.adapter = model
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	for id, names := range v.adapters {
-		if slices.Contains(names, model) {
+	for id, models := range v.listed {
+		if v.spec.DiscoverAdapters && hasAdapter(models, model) {
 			if p.having == nil {
 				p.having = map[endpoint.ID]bool{}
 			}
@@ -63,7 +62,7 @@ func (v *view) place(model string) place {
 	return p
 }
 
-// allows tells whether an endpoint may serve the request at all: engines refuse adapters that they do not have.
+// allows reports whether an endpoint can serve the request at all: engines refuse adapters that they do not have.
 func (p *place) allows(ep *endpoint.Endpoint) bool {
 	if p.having != nil && !p.having[ep.ID] {
 		return false
@@ -71,12 +70,12 @@ func (p *place) allows(ep *endpoint.Endpoint) bool {
 	return p.v.spec.Policy.Crossing != CrossNever || p.home(ep)
 }
 
-// prefers tells whether an endpoint comes before those that it does not hold for.
+// prefers reports whether an endpoint ranks before those for which it is false.
 func (p *place) prefers(ep *endpoint.Endpoint) bool {
 	return p.v.spec.Policy.Crossing != CrossAsLastResort || p.home(ep)
 }
 
-// home tells whether an endpoint lies in the picker's island. Without an island of its own everything does.
+// home reports whether an endpoint is in the picker's island. Without an island of its own every endpoint is.
 func (p *place) home(ep *endpoint.Endpoint) bool {
 	return p.v.island == "" || ep.Island == "" || ep.Island == p.v.island
 }

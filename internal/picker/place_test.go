@@ -33,11 +33,11 @@ func TestAnAdaptersRequestsGoWhereItIs(t *testing.T) {
 	spec.Adapters, spec.DiscoverAdapters, spec.Policy.Strategy = []string{"sql"}, true, marginal()
 	p := newPicker(t, c, spec)
 	if got := spread(t, p, "sql", 60); len(got) != 3 {
-		t.Errorf("while nobody lists it, it may be anywhere: %v", got)
+		t.Errorf("while no engine lists it, it can be anywhere: %v", got)
 	}
-	p.ObserveAdapters(spec.Endpoints[0].ID, []string{"sql"})
-	p.ObserveAdapters(spec.Endpoints[1].ID, []string{"other", "sql"})
-	p.ObserveAdapters(spec.Endpoints[2].ID, []string{"other"})
+	p.ObserveModels(spec.Endpoints[0].ID, adapters("sql"))
+	p.ObserveModels(spec.Endpoints[1].ID, adapters("other", "sql"))
+	p.ObserveModels(spec.Endpoints[2].ID, adapters("other"))
 	if got := spread(t, p, "sql", 60); got["pod-2"] > 0 || len(got) != 2 {
 		t.Errorf("pod-2 does not have it: %v", got)
 	}
@@ -47,7 +47,7 @@ func TestAnAdaptersRequestsGoWhereItIs(t *testing.T) {
 	report := func(i int, adapters string) {
 		p.Observe(spec.Endpoints[i].ID, c.Now(), load.Report{MaxAdapters: 2, Adapters: adapters})
 	}
-	report(0, "x,y") // as many as may
+	report(0, "x,y") // as many as allowed
 	report(1, "x")   // room for one
 	if got := spread(t, p, "sql", 20); got["pod-1"] != 20 {
 		t.Errorf("pod-0 has no room for the adapter: %v", got)
@@ -114,7 +114,7 @@ func TestAnIslandIsLeftAsALastResortOrNever(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got := spread(t, p, "m", 5); got["pod-1"] != 5 {
-		t.Errorf("when nobody is left at home: %v", got)
+		t.Errorf("when no endpoint is left at home: %v", got)
 	}
 	spec.Policy.Crossing = CrossNever
 	if err := p.Apply([]Spec{spec}); err != nil {
@@ -132,4 +132,13 @@ func TestAPickerWithoutAnIslandCountsTheWayToEach(t *testing.T) {
 	if got := spread(t, p, "m", 20); got["pod-0"] != 20 {
 		t.Errorf("the way to pod-1 is longer: %v", got)
 	}
+}
+
+// adapters is what an engine lists that has the given ones.
+func adapters(names ...string) []ListedModel {
+	models := []ListedModel{{Name: "m"}}
+	for _, name := range names {
+		models = append(models, ListedModel{Name: name, Parent: "m"})
+	}
+	return models
 }

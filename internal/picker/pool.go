@@ -12,6 +12,7 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/endpoint"
 	"github.com/kvasir-dev/kvasir/internal/kvindex"
 	"github.com/kvasir-dev/kvasir/internal/load"
+	"github.com/kvasir-dev/kvasir/internal/openai"
 	"github.com/kvasir-dev/kvasir/internal/peer"
 	"github.com/kvasir-dev/kvasir/internal/policy"
 	"github.com/kvasir-dev/kvasir/internal/tenant"
@@ -20,19 +21,26 @@ import (
 // member is what the picker keeps of one life of an endpoint.
 type member struct {
 	holder kvindex.Holder
-	writer kvindex.Writer // of whoever brings the endpoint's events
-	// removals are those through writer; doubted tells that what the index has may not be what the endpoint holds.
+	writer kvindex.Writer // of the source of the endpoint's events
+	// removals are those through writer; doubted reports that the index can differ from what the endpoint holds.
 	removals removals
+	grain    grain
+	tail     tail
+	blocks   atomic.Int64  // physical blocks of the engine's GPU tier, 0 while that is not known
 	stored   atomic.Uint64 // keys announced
 	doubted  atomic.Bool
 	load     load.Tracker
 	circuit  circuit
+	ceiling  ceiling
 	hash     uint64 // of the endpoint's ID
 	stats    endpointStats
 	worth    worth
+	trust    trust
+	sleep    sleep
+	reloads  reloads
 	tally    *tally // of the pool
 	routed   memories
-	// renderFrom is when the engine may be asked for tokens again, nanoseconds since 1970; 0 while it answers.
+	// renderFrom is when the engine can be asked for tokens again, nanoseconds since 1970; 0 while it answers.
 	renderFrom atomic.Int64
 }
 
@@ -47,19 +55,23 @@ type pool struct {
 	gate    gate
 	meters  tenant.Meters
 	tenants tenantCounters
+	retries retries
 	logged  sampler
-	trust   trust
+	doubts  distrusts
 	exact   *atomic.Pointer[Exact]
 	checks  checks
-	doubt   func()        // about tokens made in process
-	turn    atomic.Uint64 // of the engines that are asked for tokens
-	peers   *peer.Outbox  // nil without peers
+	proofs  proofs
+	doubt   func(openai.Kinds) // about tokens made in process
+	turn    atomic.Uint64      // of the engines that are asked for tokens
+	peers   *peer.Outbox       // nil without peers
 
-	mu       sync.Mutex
-	adapters map[endpoint.ID][]string // discovered
+	gateways gatewayTallies
+
+	mu     sync.Mutex
+	listed map[endpoint.ID][]ListedModel // as the engines list them
 }
 
-// view is one pool as requests see it: immutable but for the counters behind its pointers.
+// view is one pool as requests see it: immutable except for the counters behind its pointers.
 type view struct {
 	*pool
 	spec *Spec
@@ -81,12 +93,14 @@ type view struct {
 	histories       []history
 	history         int
 	shadowHistories []int
+	// sockets: some endpoint is behind a unix socket.
+	sockets bool
 	// picking is the number of picks under way by this view; see gate.present.
 	picking atomic.Int64
 }
 
-// build makes the next view of a pool: members of endpoints that live on are kept, the others are joined or left.
-// Nothing is changed when it fails.
+// build makes the next view of a pool: members of endpoints that stay are kept, the others join or leave. Nothing changes
+// if it fails.
 func (p *Picker) build(spec *Spec, old *view, next *snapshot) (*view, error) {
 	if err := next.taken(spec); err != nil {
 		return nil, err
@@ -95,8 +109,9 @@ func (p *Picker) build(spec *Spec, old *view, next *snapshot) (*view, error) {
 	known := map[string]*member{}
 	if old == nil {
 		v.pool = &pool{
-			log: p.options.Log, index: p.options.NewIndex(), peers: p.options.Peers, adapters: map[endpoint.ID][]string{}, gate: gate{now: p.now},
-			exact: p.exactOf(spec.Namespace + "/" + spec.Name), doubt: p.doubts(spec.Namespace, spec.Name),
+			log: p.options.Log, index: p.options.NewIndex(), peers: p.options.Peers, gate: gate{now: p.now},
+			listed: map[endpoint.ID][]ListedModel{},
+			exact:  p.exactOf(spec.Namespace + "/" + spec.Name), doubt: p.doubts(spec.Namespace, spec.Name),
 		}
 	} else {
 		if old.spec.BlockTokens != spec.BlockTokens || old.spec.Model != spec.Model {
@@ -132,6 +147,7 @@ func (p *Picker) build(spec *Spec, old *view, next *snapshot) (*view, error) {
 			m.removals.since = p.now()
 			m.writer = newWatchedWriter(v.index.Writer(m.holder), m, p.now)
 		}
+		v.sockets = v.sockets || ep.Socket != ""
 		v.members = append(v.members, m)
 		v.holders = append(v.holders, m.holder)
 	}
@@ -142,17 +158,17 @@ func (p *Picker) build(spec *Spec, old *view, next *snapshot) (*view, error) {
 	return v, nil
 }
 
-// doubts is how a pool tells of doubts about tokens made in process.
-func (p *Picker) doubts(namespace, pool string) func() {
-	return func() {
-		p.options.Log.Info("What engines tell does not fit the tokens made here: they are asked again", "pool", pool)
+// doubts is how a pool reports doubts about tokens made in process.
+func (p *Picker) doubts(namespace, pool string) func(openai.Kinds) {
+	return func(kinds openai.Kinds) {
+		p.options.Log.Info("Token ids differ from the engines', repeating the proof", "pool", pool, "kind", kinds.Main())
 		if p.options.Doubt != nil {
-			p.options.Doubt(namespace, pool)
+			p.options.Doubt(namespace, pool, kinds)
 		}
 	}
 }
 
-// exactOf is where what SetExact tells of a pool lies. p.applyMu is held.
+// exactOf is the place of SetExact's argument for a pool. p.applyMu is held.
 func (p *Picker) exactOf(name string) *atomic.Pointer[Exact] {
 	e := p.exact[name]
 	if e == nil {
@@ -177,9 +193,9 @@ func leave(old, next *view) {
 	}
 	old.mu.Lock()
 	defer old.mu.Unlock()
-	for id := range old.adapters {
+	for id := range old.listed {
 		if !ids[id] {
-			delete(old.adapters, id)
+			delete(old.listed, id)
 		}
 	}
 }
@@ -198,21 +214,19 @@ func (v *view) identity(model string) string {
 	return model
 }
 
-// discovered tells whether an engine has loaded an adapter of that name.
+// discovered reports whether an engine has loaded an adapter of that name.
 func (v *view) discovered(model string) bool {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	for _, names := range v.adapters {
-		for _, name := range names {
-			if name == model {
-				return true
-			}
+	for _, models := range v.listed {
+		if hasAdapter(models, model) {
+			return true
 		}
 	}
 	return false
 }
 
-// find gives the member of an endpoint.
+// find returns the member of an endpoint.
 func (v *view) find(id endpoint.ID) (*member, bool) {
 	for i := range v.spec.Endpoints {
 		if v.spec.Endpoints[i].ID == id {

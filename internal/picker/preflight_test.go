@@ -7,38 +7,51 @@ import (
 	"time"
 )
 
-// A preflight shows no key, by its specification: it is nobody's, waits for nothing, and takes no tenant's share.
-func TestPreflightsAreNobodys(t *testing.T) {
-	spec := testSpec(t, 2)
-	spec.Policy.Admission = AdmissionSpec{Queue: true, WaitBudget: time.Second, Tenants: tenants(t, true)}
-	p := newPicker(t, newClock(), spec)
-	var refused *Error
-	if _, err := p.Pick(t.Context(), &Request{Unparsed: true}); !errors.As(err, &refused) || refused.Status != 401 {
-		t.Errorf("another request without a body: %v", err)
-	}
-	for range 5 {
-		d, err := p.Pick(t.Context(), &Request{Unparsed: true, Preflight: true})
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer d.End(Completed)
-	}
-	// Full: the budget is nothing, so that everything else would wait.
-	spec.Policy.Admission.WaitBudget = -time.Second
-	if err := p.Apply([]Spec{spec}); err != nil {
-		t.Fatal(err)
-	}
-	d, err := p.Pick(t.Context(), &Request{Unparsed: true, Preflight: true})
-	if err != nil {
-		t.Fatal(err)
-	}
-	d.End(Completed)
-	if stats := p.Stats()[0]; len(stats.Tenants) != 1 || stats.Tenants[unknownLabel].Requests != 0 {
-		t.Errorf("tenants %v", stats.Tenants)
+// TestPreflightsAreAnsweredByThePolicies: only what a policy allows, and only of the pool that is served.
+func TestPreflightsAreAnsweredByThePolicies(t *testing.T) {
+	some, other := testSpec(t, 1), testSpec(t, 1)
+	some.Policy.Admission.AllowedOrigins = []string{"https://a.example"}
+	other.Name, other.Model, other.Aliases, other.Adapters = "other", "other", nil, nil
+	other.Endpoints[0].ID.Pod = "another"
+	other.Policy.Admission.AllowedOrigins = []string{"*"}
+	for name, tc := range map[string]struct {
+		specs        []Spec
+		pool, origin string
+		want         string
+	}{
+		"an origin":                 {[]Spec{some}, "", "https://a.example", "https://a.example"},
+		"another origin":            {[]Spec{some}, "", "https://b.example", ""},
+		"another scheme":            {[]Spec{some}, "", "http://a.example", ""},
+		"a longer name":             {[]Spec{some}, "", "https://a.example.evil", ""},
+		"a part of the name":        {[]Spec{some}, "", "https://a", ""},
+		"an opaque origin":          {[]Spec{some}, "", "null", ""},
+		"any origin":                {[]Spec{other}, "", "null", "*"},
+		"no policy":                 {[]Spec{testSpec(t, 1)}, "", "https://a.example", ""},
+		"no pool":                   {nil, "", "https://a.example", ""},
+		"several pools":             {[]Spec{some, other}, "", "https://b.example", "*"},
+		"another pool than served":  {[]Spec{some, other}, some.Namespace + "/" + some.Name, "https://b.example", ""},
+		"the pool that is served":   {[]Spec{some, other}, some.Namespace + "/" + other.Name, "https://b.example", "*"},
+		"a star in place of a name": {[]Spec{some}, "", "*", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := newPicker(t, newClock(), tc.specs...)
+			header := map[string]string{"origin": tc.origin, "access-control-request-method": "POST", "access-control-request-headers": "authorization"}
+			answer, err := p.Preflight(func(name string) string { return header[name] }, tc.pool)
+			got := map[string]string{}
+			for _, h := range answer {
+				got[h[0]] = h[1]
+			}
+			if got["access-control-allow-origin"] != tc.want || got["access-control-allow-credentials"] != "" {
+				t.Errorf("%v", got)
+			}
+			if refused := (*Error)(nil); errors.As(err, &refused) == (tc.want != "") || refused != nil && refused.Status != 403 {
+				t.Errorf("%v", err)
+			}
+		})
 	}
 }
 
-// A decision tells what of its time was waiting for room.
+// A decision reports what of its time was waiting for room.
 func TestADecisionTellsHowLongItHasWaited(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		spec := queueing(t, 1)
@@ -46,7 +59,7 @@ func TestADecisionTellsHowLongItHasWaited(t *testing.T) {
 		p := started(t, spec)
 		busy := fill(t, p)
 		if busy.Waited != 0 {
-			t.Errorf("who came first has waited for %v", busy.Waited)
+			t.Errorf("the first request has waited for %v", busy.Waited)
 		}
 		next := asking(t.Context(), p, 0, 100, nil)
 		waits(t, next, "the next")

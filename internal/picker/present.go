@@ -6,11 +6,12 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/endpoint"
 )
 
-// present is the pool as last applied, for a choice: until done, Apply does not return. So once it has returned no choice
-// is made any more by what was in force before, which is what acknowledging a drain mark means. It is nil when the pool
-// is gone.
+// present returns the pool as last applied, for a pick: until the pick calls done, Apply does not return. So once Apply has
+// returned no pick uses the previous view any more, which is what acknowledging a drain mark means. It is nil when the pool
+// was removed.
 //
-// Whoever has counted himself on a view looks again: had it been replaced before, Apply may not have seen the count.
+// A caller that pinned a view re-reads the pointer. If Apply swapped it before the pin, Apply did not wait for this pick,
+// so the pick must use the new view.
 func (g *gate) present() *view {
 	for {
 		v := g.view.Load()
@@ -31,7 +32,7 @@ func (v *view) done() { v.picking.Add(-1) }
 // drainPause is the time between two looks whether choices have ended. They take microseconds.
 const drainPause = 50 * time.Microsecond
 
-// await the end of the choices by views that are in force no more.
+// await waits for the end of all picks on replaced views.
 func await(replaced []*view) {
 	for _, v := range replaced {
 		for v.picking.Load() > 0 {
@@ -40,11 +41,11 @@ func await(replaced []*view) {
 	}
 }
 
-// pickable tells whether requests may go to an endpoint.
-func (v *view) pickable(id endpoint.ID) bool {
+// pickable reports whether requests can go to an endpoint.
+func (v *view) pickable(now time.Time, id endpoint.ID) bool {
 	for i := range v.spec.Endpoints {
 		if e := &v.spec.Endpoints[i]; e.ID == id {
-			return e.Pickable()
+			return e.Pickable() && !v.members[i].sleep.asleep(now)
 		}
 	}
 	return false

@@ -32,9 +32,9 @@ func (w watched) Score(r *policy.Request, candidates []policy.Candidate, out []p
 // lazy answers questions for tokens when others have had their turn.
 type lazy struct{}
 
-func (lazy) Tokens(context.Context, *endpoint.Endpoint, openai.Route, []byte, string) ([]uint32, error) {
+func (lazy) Tokens(context.Context, *endpoint.Endpoint, openai.Route, []byte, string) (Rendered, error) {
 	time.Sleep(200 * time.Microsecond)
-	return make([]uint32, 100), nil
+	return Rendered{IDs: make([]uint32, 100)}, nil
 }
 
 // TestNoChoiceIsMadeAmongMarkedEndpoints marks and unmarks endpoints while many choose: once Apply has returned no
@@ -86,7 +86,7 @@ func TestNoChoiceIsMadeAmongMarkedEndpoints(t *testing.T) {
 		next := testSpec(t, endpoints)
 		next.Endpoints[i].Terminating = true
 		for j := range marked {
-			marked[j].Store(marked[j].Load() && j == i) // what was marked may be chosen again
+			marked[j].Store(marked[j].Load() && j == i) // a formerly marked endpoint can be chosen again
 		}
 		if err := p.Apply([]Spec{next}); err != nil {
 			t.Error(err)

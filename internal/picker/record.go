@@ -19,7 +19,7 @@ type DecisionLog interface {
 	Write(*decisionlog.Record)
 }
 
-// account is what the decision log gets of a request, or a Recorder, or both. The nil account is of one that nobody gets.
+// account is what the decision log gets of a request, or a Recorder, or both. The nil account records nothing.
 type account struct {
 	log      DecisionLog // nil when it is not logged
 	record   decisionlog.Record
@@ -39,7 +39,7 @@ func (s *sampler) takes(percent int) bool {
 	return n*int64(percent)/100 != (n-1)*int64(percent)/100
 }
 
-// account begins the account of a request that has been decided, if somebody is to get it.
+// account begins the account of a decided request, if the request is logged or recorded; else it returns nil.
 func (p *Picker) account(v *view, d *Decision, s *scratch, question *policy.Request, in *asked, decided time.Time) *account {
 	logged := p.options.Decisions != nil && v.logged.takes(v.spec.Policy.LogPercent)
 	passed, shown := int64(0), false
@@ -79,7 +79,7 @@ func (a *account) describe(v *view, s *scratch, question *policy.Request, in *as
 	a.record.Scored, a.record.Waited = len(s.candidates), milliseconds(decided.Sub(in.start))
 	s.predicted = resize(s.predicted, len(s.candidates))
 	policy.Predict(question, s.candidates, s.predicted)
-	// More of them than may be tried.
+	// More of them than can be tried.
 	s.shadowOrder = policy.Rank(question, s.candidates, s.costs, s.shadowOrder, decisionlog.MaxCandidates)
 	for _, c := range s.shadowOrder {
 		candidate := &s.candidates[c]
@@ -119,8 +119,8 @@ func (v *view) recordOf(salt decisionlog.Salt, s *scratch, question *policy.Requ
 	return r
 }
 
-// refused writes down a request that was not let through, or whose client has gone while it waited: it came all the
-// same, and whoever plays the log again has to play it, too.
+// refused records a request that was refused, or whose client left while it waited: it is part of the
+// load, so a replay of the log must include it.
 func (p *Picker) refused(v *view, s *scratch, in *asked, err error) {
 	log := p.options.Decisions
 	if log == nil || in.unparsed || in.source == TokensNone || !v.logged.takes(v.spec.Policy.LogPercent) {
@@ -140,7 +140,7 @@ func (p *Picker) refused(v *view, s *scratch, in *asked, err error) {
 // thousandths rounds to three digits behind the point.
 func thousandths(x float64) float64 { return math.Round(1000*x) / 1000 }
 
-// firstToken, usage and generated take what an answer tells.
+// firstToken, usage and generated record what an answer reports.
 func (a *account) firstToken(now time.Time) {
 	if a != nil && a.record.FirstToken == 0 {
 		a.record.FirstToken = milliseconds(now.Sub(a.start))
@@ -151,6 +151,13 @@ func (a *account) firstToken(now time.Time) {
 func (a *account) usage(cachedTokens int) {
 	if a != nil {
 		a.record.Cached, a.shown.Cached = cachedTokens, cachedTokens
+	}
+}
+
+// missed takes why nothing was found of what the index had.
+func (a *account) missed(cause Miss) {
+	if a != nil {
+		a.record.Miss, a.shown.Miss = string(cause), string(cause)
 	}
 }
 

@@ -33,7 +33,7 @@ func TestDecisionsAreLoggedWithTheirOutcome(t *testing.T) {
 	d.Generated(17)
 	d.End(Completed)
 	d.End(Failed) // counts no more
-	pick(t, p, completion("m", 0, 1040, false)).Unreported()
+	pick(t, p, completion("m", 0, 1040, false)).Leave(Unreported)
 
 	if len(log.records) != 2 {
 		t.Fatalf("%d records", len(log.records))

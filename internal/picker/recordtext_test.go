@@ -85,8 +85,8 @@ func TestIDsOfTextsTellTheirPrefixesApart(t *testing.T) {
 	}
 }
 
-// TestTheLogHasWhatTheChoiceWasMadeOf: of the best eight endpoints, though fewer may be tried, what they had to do, how
-// full and how fast they were, the way there, and when the first token should have come.
+// TestTheLogHasWhatTheChoiceWasMadeOf: of the best eight endpoints, though fewer can be tried, their work, how full and how
+// fast they were, the way there, and when the first token should have arrived.
 func TestTheLogHasWhatTheChoiceWasMadeOf(t *testing.T) {
 	c := newClock()
 	spec := testSpec(t, 12)
@@ -108,7 +108,7 @@ func TestTheLogHasWhatTheChoiceWasMadeOf(t *testing.T) {
 		costs[nameOf(target.Endpoint)] = target.Cost.First
 	}
 	next := pick(t, p, completion("m", 9000, 2000, true))
-	next.Served(spec.Endpoints[0].Address) // a gateway has taken one that is not among the two
+	next.Served(spec.Endpoints[0].Address, 2) // a gateway has taken one that is not among the two
 	next.End(Completed)
 	d.End(Completed)
 
@@ -177,7 +177,7 @@ func TestWhatALogHasOfTheRate(t *testing.T) {
 	}
 }
 
-// TestWhoIsRefusedIsInTheLog, with why, and who gave up waiting: they came all the same.
+// TestWhoIsRefusedIsInTheLog: refused requests are logged with the reason, and so are those that gave up waiting.
 func TestWhoIsRefusedIsInTheLog(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		spec := queueing(t, 1)
@@ -223,14 +223,14 @@ func TestWhoIsRefusedIsInTheLog(t *testing.T) {
 			}
 		}
 		if gone := log.records[3]; gone.Waited != 2000 || gone.Duration != 2000 {
-			t.Errorf("who has left after two seconds: %+v", gone)
+			t.Errorf("the request that left after two seconds: %+v", gone)
 		}
 		var list []decisionlog.Record
 		for _, r := range log.records {
 			list = append(list, *r)
 		}
 		if again := decisionlog.Trace(list); len(again) != 2 {
-			t.Errorf("%d requests are played again, want who was served and who has left", len(again))
+			t.Errorf("%d requests are played again, want the one that was served and the one that left", len(again))
 		}
 		// Strangers to the queue leave nothing: a request without a prompt, and what cannot be read.
 		if _, err := p.Pick(t.Context(), &Request{Route: openai.Completions, Body: []byte("{")}); err == nil || len(log.records) != len(want) {

@@ -9,15 +9,13 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/kvindex"
 )
 
-// removals remembers when an endpoint's blocks were last taken out of the index, so that a prediction which eviction
-// has made false is not held against anybody. Keys share slots: what it says of a key may be another's, so it may tell
-// of a removal that was none, never the reverse. It is safe for concurrent use.
+// removals remembers when an endpoint's blocks were last removed from the index, so that a prediction that failed because
+// of an eviction does not count against the endpoint. Keys share slots, so a removal can be reported for a key that was not
+// removed, but no removal is missed. It is safe for concurrent use.
 type removals struct {
-	since time.Time     // tick 1
-	all   atomic.Uint32 // when everything was
-	// perHash is how many keys the engine's blocks have, at most.
-	perHash atomic.Uint32
-	slots   atomic.Pointer[[removalSlots]atomic.Uint32] // nil until the first removal
+	since time.Time                                   // tick 1
+	all   atomic.Uint32                               // when everything was
+	slots atomic.Pointer[[removalSlots]atomic.Uint32] // nil until the first removal
 }
 
 const (
@@ -27,7 +25,7 @@ const (
 	removalTick = 250 * time.Millisecond
 )
 
-func (r *removals) tick(at time.Time) uint32 { return uint32(max(0, at.Sub(r.since)/removalTick)) + 1 } //nolint:gosec // see removalTick
+func (r *removals) tick(at time.Time) uint32 { return uint32(max(0, at.Sub(r.since)/removalTick)) + 1 } // see removalTick
 
 func (r *removals) note(key kvblock.Key, at uint32) {
 	slots := r.slots.Load()
@@ -38,7 +36,10 @@ func (r *removals) note(key kvblock.Key, at uint32) {
 	slots[uint64(key)%removalSlots].Store(at)
 }
 
-// happened tells whether a block may have been removed at a time or later.
+// clearedSince reports whether everything might have been removed at a time or later.
+func (r *removals) clearedSince(from time.Time) bool { return r.all.Load() >= r.tick(from) }
+
+// happened reports whether a block might have been removed at a time or later.
 func (r *removals) happened(key kvblock.Key, from time.Time) bool {
 	at := r.tick(from)
 	if r.all.Load() >= at {
@@ -69,11 +70,19 @@ func (w *watchedWriter) noteAll() { w.of.removals.all.Store(w.of.removals.tick(w
 
 // Store is kvindex.Writer's.
 func (w *watchedWriter) Store(tier kvblock.Tier, group int, parent kvindex.Parent, hashes []kvevent.Hash, keys []kvblock.Key) int {
-	if n := uint32(len(keys) / max(1, len(hashes))); n > w.of.removals.perHash.Load() { //nolint:gosec // a block's keys are few
-		w.of.removals.perHash.Store(n)
+	if w.of.sleep.storing() {
+		w.ClearTier(kvblock.GPU)
 	}
-	w.of.stored.Add(uint64(len(keys)))
+	w.of.grain.announce(len(keys) / max(1, len(hashes)))
+	w.of.noteReloads(keys, w.of.stored.Add(uint64(len(keys))))
 	return w.Writer.Store(tier, group, parent, hashes, keys)
+}
+
+// StoreWindow is kvindex.Writer's.
+func (w *watchedWriter) StoreWindow(tier kvblock.Tier, group int, rule kvindex.Window, hashes []kvevent.Hash, keys []kvblock.Key) int {
+	w.of.grain.announce(rule.Keys)
+	w.of.noteReloads(keys, w.of.stored.Load()+1)
+	return w.Writer.StoreWindow(tier, group, rule, hashes, keys)
 }
 
 // Drop is kvindex.Writer's.
@@ -82,26 +91,44 @@ func (w *watchedWriter) Drop(tier kvblock.Tier, group int, hashes []kvevent.Hash
 	return w.Writer.Drop(tier, group, hashes)
 }
 
-// Clear is kvindex.Writer's. What was routed there is gone too.
+// Clear is kvindex.Writer's. Earlier routes are forgotten too.
 func (w *watchedWriter) Clear() {
 	w.noteAll()
+	w.of.grain.forget()
 	w.of.routed.clear()
+	w.of.reloads.clear()
 	w.Writer.Clear()
+	w.of.sleep.cleared()
 }
 
 // ClearTier is kvindex.Writer's.
 func (w *watchedWriter) ClearTier(tier kvblock.Tier) {
 	w.noteAll()
 	w.Writer.ClearTier(tier)
+	if tier == kvblock.GPU {
+		w.of.sleep.cleared()
+	}
 }
 
-// Shadow is kvindex.Writer's. What is removed from a shadow nobody has seen.
+// Shadow is kvindex.Writer's. Removals from a shadow are not visible to requests.
 func (w *watchedWriter) Shadow() kvindex.Writer { return &watchedShadow{w.Writer.Shadow(), w} }
 
 // watchedShadow notes that it replaces everything.
 type watchedShadow struct {
 	kvindex.Writer
 	of *watchedWriter
+}
+
+// Store is kvindex.Writer's.
+func (s *watchedShadow) Store(tier kvblock.Tier, group int, parent kvindex.Parent, hashes []kvevent.Hash, keys []kvblock.Key) int {
+	s.of.of.grain.announce(len(keys) / max(1, len(hashes)))
+	return s.Writer.Store(tier, group, parent, hashes, keys)
+}
+
+// StoreWindow is kvindex.Writer's.
+func (s *watchedShadow) StoreWindow(tier kvblock.Tier, group int, rule kvindex.Window, hashes []kvevent.Hash, keys []kvblock.Key) int {
+	s.of.of.grain.announce(rule.Keys)
+	return s.Writer.StoreWindow(tier, group, rule, hashes, keys)
 }
 
 // Commit is kvindex.Writer's.

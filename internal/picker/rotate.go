@@ -29,7 +29,7 @@ func (v *view) next(spec *Spec) *rotation {
 
 func (v *view) rotating() bool { return v.rotation != nil && !v.rotation.moved.Load() }
 
-// Moved tells of which roots the keys are that a pool's endpoints have, by the roots' ids.
+// Moved sets the roots of the keys that a pool's endpoints have, by the roots' ids.
 func (p *Picker) Moved(pool string, roots []string) {
 	for _, v := range p.current.Load().pools {
 		if v.name != pool || !v.rotating() {
@@ -58,12 +58,25 @@ func (v *view) formerRoot(r *openai.Request) kvblock.Key {
 // the longer one is what it holds.
 func (v *view) lookUp(s *scratch, p *prompt) {
 	s.matches = resize(s.matches, len(s.holders))
-	v.index.Match(p.keys, s.holders, s.matches)
-	if len(p.former) == 0 {
-		return
+	v.index.Match(v.usable(p.keys, p.tokens), s.holders, s.matches)
+	if len(p.former) > 0 {
+		v.lookUpFormer(s, p)
 	}
+	for i := range s.matches {
+		if v.members[s.index[i]].sleep.discarded() {
+			s.matches[i] = kvindex.Match{}
+			continue
+		}
+		m := v.members[s.index[i]]
+		s.matches[i] = v.whole(m, m.reloads.cut(p.adapter, p.keys, s.matches[i]), p.tokens)
+	}
+	v.lookUpFurther(s, p)
+}
+
+// lookUpFormer takes the matches by the former root's keys where they are longer.
+func (v *view) lookUpFormer(s *scratch, p *prompt) {
 	former := make([]kvindex.Match, len(s.holders))
-	v.index.Match(p.former, s.holders, former)
+	v.index.Match(v.usable(p.former, p.tokens), s.holders, former)
 	for i := range former {
 		if former[i].Blocks() > s.matches[i].Blocks() {
 			s.matches[i] = former[i]

@@ -25,6 +25,7 @@ func TestKeysOfBothRootsAreServedUntilTheLastHasMoved(t *testing.T) {
 	confirmed := func(when string, want int) {
 		t.Helper()
 		d := pick(t, p, completion("m", 0, 200, true))
+		defer expectEvents(p)
 		defer d.End(Completed)
 		if len(d.Targets) != 2 {
 			t.Fatalf("%s: %d endpoints", when, len(d.Targets))

@@ -7,8 +7,8 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/policy"
 )
 
-// prefixBlocks is how many leading blocks name a prompt's prefix in tie-breaks, where the strategy does not say:
-// enough to tell conversations apart that share a system prompt.
+// prefixBlocks is how many leading blocks identify a prompt's prefix in tie-breaks, where the strategy does not set it:
+// enough to tell apart conversations that share a system prompt.
 const prefixBlocks = 64
 
 // maxSessions is the most sessions of a pool whose last endpoint is remembered, about 6 MB.

@@ -95,7 +95,7 @@ func unevenness(counts map[string]float64, k int, n float64) float64 {
 }
 
 // TestTheStableKeyIsTheSessionWhereClientsGiveNone: model, system prompt and first user message, 256 bytes of each: the
-// same through all turns, another for another of them, whatever comes behind 256 bytes.
+// same through all turns, different if one of them differs, whatever follows behind 256 bytes.
 func TestTheStableKeyIsTheSessionWhereClientsGiveNone(t *testing.T) {
 	keys := []SessionKey{{Type: "Header", Name: "x-session-id"}, {Type: "BodyField", Name: "user"}, {Type: "Prefix"}}
 	of := func(model, extra string, messages ...string) uint64 {

@@ -28,18 +28,18 @@ type shadowStats struct {
 	saved, lost      atomic.Int64 // nanoseconds
 }
 
-// ShadowStats compare a shadow strategy with the one in force, since the shadow has been there.
+// ShadowStats compare a shadow strategy with the applied one, since the shadow was added.
 type ShadowStats struct {
 	Name, Strategy string
 	// Compared requests, and those for which both chose the same endpoint.
 	Compared, Agreed int64
-	// SavedSeconds is how much sooner the first tokens would have come under the shadow's choices, and LostSeconds how
-	// much later, as predicted (policy.Predict). It is an estimate of one request at a time, in a fleet where the
-	// strategy in force has chosen for all others: what the shadow would have made of caches and queues is not in it.
+	// SavedSeconds is how much sooner the first tokens would have arrived under the shadow's choices, and LostSeconds how
+	// much later, as predicted (policy.Predict). It is an estimate of one request at a time, in a fleet where the applied
+	// strategy has chosen for all others: how the shadow would have changed caches and queues is not included.
 	SavedSeconds, LostSeconds float64
 }
 
-// yardstick estimates what a choice costs, in seconds, whatever the strategy in force.
+// yardstick estimates what a choice costs, in seconds, whatever strategy is applied.
 var yardstick = mustPolicy(policy.Config{Type: policy.MarginalCost, MarginalCost: policy.MarginalCostConfig{DecodeHarm: 1}})
 
 func mustPolicy(c policy.Config) policy.Policy {

@@ -10,8 +10,8 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/tenant"
 )
 
-// TestPickersHoldATenantToItsRateTogether: two to four pickers that tell each other let through what one would, but for
-// what comes to all of them in the time that telling takes; pickers that do not let through as much each.
+// TestPickersHoldATenantToItsRateTogether: two to four pickers that exchange updates admit what one would, plus what
+// arrives at all of them before the updates; pickers that exchange none admit as much each.
 func TestPickersHoldATenantToItsRateTogether(t *testing.T) {
 	pass := func(pickers int, delay time.Duration) (passed, atOnce int) {
 		f := newFleet(t, pickers, 4, policy.LeastLoad, delay)

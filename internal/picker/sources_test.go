@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -19,12 +20,14 @@ import (
 
 // fakeRenderer answers with fixed ids, or fails.
 type fakeRenderer struct {
-	ids []uint32
-	err error
+	ids     []uint32
+	more    [][]uint32
+	lacking string
+	err     error
 }
 
-func (f fakeRenderer) Tokens(context.Context, *endpoint.Endpoint, openai.Route, []byte, string) ([]uint32, error) {
-	return f.ids, f.err
+func (f fakeRenderer) Tokens(context.Context, *endpoint.Endpoint, openai.Route, []byte, string) (Rendered, error) {
+	return Rendered{IDs: f.ids, More: f.more, Tokenized: f.lacking != "", Lacking: f.lacking}, f.err
 }
 
 // fakePrompter has as many tokens as it says, or fails.
@@ -37,6 +40,14 @@ func (f fakePrompter) AppendKeys(_ context.Context, dst []kvblock.Key, _ []byte,
 	return kvblock.AppendKeys(dst, chain.Root, make([]uint32, f.tokens), chain.BlockTokens), f.tokens, f.err
 }
 
+func (f fakePrompter) Others(_ context.Context, r *openai.Request, chain tokenizer.Chain, use func([]kvblock.Key, int)) error {
+	for i := range r.Prompts[1:] {
+		ids := slices.Repeat([]uint32{uint32(i + 1)}, f.tokens)
+		use(kvblock.AppendKeys(nil, chain.Root, ids, chain.BlockTokens), f.tokens)
+	}
+	return f.err
+}
+
 const (
 	textBody  = `{"model":"m","prompt":"abc"}`
 	chatBody  = `{"model":"m","messages":[{"role":"user","content":"hi"}]}`
@@ -46,6 +57,8 @@ const (
 func TestTokensComeFromTheBestSource(t *testing.T) {
 	ids := make([]uint32, 40)
 	exact := &Exact{Texts: fakePrompter{tokens: 70}, Chats: fakePrompter{tokens: 80}}
+	unproven := &Exact{Texts: exact.Texts, Chats: exact.Chats, Unproven: openai.KindsOf(openai.KindDeveloper)}
+	const developerBody = `{"model":"m","messages":[{"role":"developer","content":"hi"}]}`
 	failing := func(err error) *Exact {
 		return &Exact{Texts: fakePrompter{err: err}, Chats: fakePrompter{err: err}}
 	}
@@ -78,8 +91,16 @@ func TestTokensComeFromTheBestSource(t *testing.T) {
 		"an engine may fail":                   {nil, "WhenNoTokenizer", openai.Completions, textBody, fakeRenderer{err: errors.New("no")}, TokensApproximate, 1, "unavailable"},
 		"an engine may refuse":                 {nil, "WhenNoTokenizer", openai.Completions, textBody, fakeRenderer{err: ErrUnrenderable}, TokensApproximate, 1, "unsupported"},
 		"an engine may be too slow":            {nil, "WhenNoTokenizer", openai.Completions, textBody, fakeRenderer{err: context.DeadlineExceeded}, TokensApproximate, 1, "budget"},
-		"several texts are not for an engine":  {nil, "WhenNoTokenizer", openai.Completions, `{"model":"m","prompt":["abc","d"]}`, rendered, TokensApproximate, 1, "unavailable"},
-		"other routes are approximate":         {nil, "WhenNoTokenizer", openai.Responses, `{"model":"m","input":"abc"}`, rendered, TokensApproximate, 1, "route"},
+		"several texts are for an engine, too": {nil, "WhenNoTokenizer", openai.Completions, `{"model":"m","prompt":["abc","d"]}`, rendered, TokensEngine, 40, ""},
+		"an engine may tokenize only":          {nil, "WhenNoTokenizer", openai.Completions, textBody, fakeRenderer{ids: ids, lacking: "a flag"}, TokensTokenize, 40, ""},
+		"responses are for an engine":          {exact, "WhenNoTokenizer", openai.Responses, `{"model":"m","input":"abc"}`, rendered, TokensEngine, 40, ""},
+		"messages are for an engine":           {exact, "WhenNoTokenizer", openai.Messages, `{"model":"m","messages":[]}`, rendered, TokensEngine, 40, ""},
+		"responses no engine renders":          {nil, "WhenNoTokenizer", openai.Responses, `{"model":"m","input":"abc"}`, fakeRenderer{err: ErrUnrenderable}, TokensApproximate, 1, "route"},
+		"responses no engine may render":       {exact, "Never", openai.Responses, `{"model":"m","input":"abc"}`, rendered, TokensApproximate, 1, "route"},
+		"a kind that is not proven":            {unproven, "WhenNoTokenizer", openai.ChatCompletions, developerBody, rendered, TokensEngine, 40, ""},
+		"a kind not proven, and no engine":     {unproven, "Never", openai.ChatCompletions, developerBody, rendered, TokensApproximate, 9, "unproven"},
+		"other kinds stay exact":               {unproven, "Never", openai.ChatCompletions, chatBody, rendered, TokensExact, 80, ""},
+		"embeddings are approximate":           {nil, "WhenNoTokenizer", openai.Embeddings, `{"model":"m","input":"abc"}`, rendered, TokensApproximate, 1, "route"},
 		"so are images":                        {exact, "WhenNoTokenizer", openai.ChatCompletions, imageBody, rendered, TokensApproximate, 18, "content"},
 		"and the model's own length":           {nil, "Never", openai.Completions, `{"model":"m","prompt":[1,2,3],"truncate_prompt_tokens":-1}`, nil, TokensApproximate, 3, "content"},
 		"and salts that events do not tell": {&Exact{SaltsUntold: true, Texts: fakePrompter{}}, "WhenNoTokenizer", openai.Completions,
@@ -172,10 +193,10 @@ func TestARequestWithoutTokensFindsWhereItsBeginningWent(t *testing.T) {
 			return
 		}
 	}
-	t.Errorf("moved to %s, of which the next turn knows nothing", moved)
+	t.Errorf("moved to %s, which the next turn does not know", moved)
 }
 
-// TestWithoutEventsKeysAreMatchedWithWhatWasRouted: ids are known, and nobody tells what engines hold.
+// TestWithoutEventsKeysAreMatchedWithWhatWasRouted: ids are known, and no event reports what engines hold.
 func TestWithoutEventsKeysAreMatchedWithWhatWasRouted(t *testing.T) {
 	spec := testSpec(t, 4)
 	spec.NoEvents = true
@@ -218,13 +239,13 @@ func TestEnginesThatDoNotRenderAreTold(t *testing.T) {
 // engines is a Renderer whose answers depend on the pod.
 type engines map[string]func(ctx context.Context) error
 
-func (e engines) Tokens(ctx context.Context, ep *endpoint.Endpoint, _ openai.Route, _ []byte, _ string) ([]uint32, error) {
+func (e engines) Tokens(ctx context.Context, ep *endpoint.Endpoint, _ openai.Route, _ []byte, _ string) (Rendered, error) {
 	if fail := e[ep.Pod]; fail != nil {
 		if err := fail(ctx); err != nil {
-			return nil, err
+			return Rendered{}, err
 		}
 	}
-	return make([]uint32, 40), nil
+	return Rendered{IDs: make([]uint32, 40)}, nil
 }
 
 // TestOneEngineThatDoesNotRenderCostsOneRequest: a frozen engine takes the budget of one request, a dead one of none.

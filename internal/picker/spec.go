@@ -22,15 +22,19 @@ type Spec struct {
 	Adapters []string
 	// DiscoverAdapters asks the engines' model lists for more adapters.
 	DiscoverAdapters bool
+	// FromZero reports that a request to a pool without endpoints brings one: the pool is scaled, down to zero.
+	FromZero bool
 	// Engine is VLLM or SGLang; the event layout depends on it.
 	Engine string
 	// EngineAPIKey is sent on our own calls to the engines, and in place of the client's key; empty for none.
 	EngineAPIKey string
+	// PassClientAuth leaves the client's key in its requests, unless the policy has tenants.
+	PassClientAuth bool
 	// Wire is how the engines are spoken to; each of Endpoints has it, too.
 	Wire endpoint.Wire
 	// NoEvents turns the event plane off for the pool.
 	NoEvents bool
-	// Reports says that reporters may tell what endpoints hold; ReportBatch is how long they may hold back changes to
+	// Reports allows reporters to report the blocks of endpoints; ReportBatch is how long they can hold back changes to
 	// send them together.
 	Reports     bool
 	ReportBatch time.Duration
@@ -40,15 +44,15 @@ type Spec struct {
 	BlockTokens int
 	// Seed is the root of the pool's keys.
 	Seed kvblock.Seed
-	// Tokenizer says where exact tokens come from.
+	// Tokenizer is the source of exact tokens.
 	Tokenizer TokenizerSpec
-	// IndexMemory in bytes that what endpoints hold may take in the index; 0 for any amount.
+	// IndexMemory in bytes that what endpoints hold can take in the index; 0 for any amount.
 	IndexMemory int64
 	// MaxRequestBody in bytes; larger requests are refused.
 	MaxRequestBody int64
 	// OrderedDestinations lets a gateway have the fallbacks too, not only the endpoint.
 	OrderedDestinations bool
-	// Policy in force.
+	// Policy that is applied.
 	Policy PolicySpec
 	// Islands are how long the way to each takes, there and back.
 	Islands map[string]time.Duration
@@ -56,13 +60,13 @@ type Spec struct {
 	Endpoints []endpoint.Endpoint
 }
 
-// names are all names that requests may use, as far as they are known beforehand.
+// names are all names that requests can use, as far as they are known beforehand.
 func (s *Spec) names() []string {
 	names := append([]string{s.Model}, s.Aliases...)
 	return append(names, s.Adapters...)
 }
 
-// TokenizerSpec says where exact tokens come from.
+// TokenizerSpec describes the source of exact tokens.
 type TokenizerSpec struct {
 	// Type is Engine, Directory, Volume, Reporter or None.
 	Type string
@@ -77,8 +81,10 @@ type TokenizerSpec struct {
 }
 
 // PolicySpec is a RoutingPolicy with all defaults filled in.
+//
+// It has many fields because a RoutingPolicy has.
 type PolicySpec struct {
-	// Name and Generation of the policy object; empty when the defaults are in force.
+	// Name and Generation of the policy object; empty when the defaults are applied.
 	Name       string
 	Generation int64
 	Strategy   policy.Config
@@ -93,26 +99,28 @@ type PolicySpec struct {
 	SessionIdle time.Duration
 	// TokenBudget bounds tokenizing in process; EngineTokenBudget bounds the question to an engine.
 	TokenBudget, EngineTokenBudget time.Duration
-	// EngineTokens tells when an engine may be asked: WhenNoTokenizer, BeyondBudget or Never.
+	// EngineTokens defines when an engine can be asked: WhenNoTokenizer, BeyondBudget or Never.
 	EngineTokens string
 	// SpeculationOff stops counting what was just routed as held.
 	SpeculationOff bool
 	// SpeculationMax is the upper bound of a speculative entry's life.
 	SpeculationMax time.Duration
-	// MaxKVUsage above which an endpoint is passed over, 0 to 1.
+	// MaxKVUsage above which an endpoint is skipped, 0 to 1.
 	MaxKVUsage float64
-	// Crossing tells when a request may leave the picker's island.
+	// Crossing defines when a request is allowed to leave the picker's island.
 	Crossing Crossing
 	// CircuitFailures in a row open an endpoint's circuit for CircuitOpen.
 	CircuitFailures int
 	CircuitOpen     time.Duration
 	// Attempts is the most endpoints tried before the first byte of the answer, the first included.
 	Attempts int
-	// RetryConnect, RetryServerError and RetryFirstByte tell which failures are tried elsewhere.
-	RetryConnect, RetryServerError, RetryFirstByte bool
+	// RetryConnect, RetryReset, RetryServerError and RetryFirstByte set which failures are tried elsewhere: the engine was
+	// not reached, it closed the connection after it had received some of the request, it answered with a server error, or
+	// not in time.
+	RetryConnect, RetryReset, RetryServerError, RetryFirstByte bool
 	// FirstByte is the longest wait for the first byte of an answer.
 	FirstByte time.Duration
-	// Admission tells what happens to requests when the pool is full.
+	// Admission defines what happens to requests when the pool is full.
 	Admission AdmissionSpec
 	// LogPercent of requests enter the decision log.
 	LogPercent int
@@ -120,7 +128,7 @@ type PolicySpec struct {
 	AnswerHeaders string
 }
 
-// SessionKey is a place in the request that may name the session.
+// SessionKey is a place in the request that can name the session.
 type SessionKey struct {
 	// Type is Header, BodyField, Prefix or Body (a hash of all of the body).
 	Type string

@@ -1,16 +1,18 @@
 package picker
 
 import (
+	"errors"
 	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/kvasir-dev/kvasir/internal/endpoint"
+	"github.com/kvasir-dev/kvasir/internal/kvindex"
 	"github.com/kvasir-dev/kvasir/internal/load"
 )
 
-// hits sums predicted and delivered prompt tokens over answers that told.
+// hits sums predicted and delivered prompt tokens over answers that report cached tokens.
 type hits struct {
 	answers, prompt, predicted, confirmed, delivered, deviation atomic.Int64
 }
@@ -31,8 +33,8 @@ func (h *hits) read() Hits {
 	}
 }
 
-// Hits compares predicted cache hits with those that the engines delivered, in prompt tokens, over the answers that
-// told (requests with several prompts, prompt log-probabilities or retries are left out).
+// Hits compares predicted cache hits with those that the engines delivered, in prompt tokens, over the answers that report
+// them (requests with several prompts, prompt log-probabilities or retries are left out).
 type Hits struct {
 	Answers, PromptTokens int64
 	// Predicted at the pick, and the part of it that was confirmed.
@@ -43,16 +45,17 @@ type Hits struct {
 }
 
 // inexactReasons are what reasonOf gives.
-var inexactReasons = [...]string{"content", "route", "identity", "refused", "budget", "unsupported", "unavailable"}
+var inexactReasons = [...]string{"content", "route", "identity", "refused", "unproven", "budget", "unsupported", "unavailable"}
 
 type poolStats struct {
 	outcomes  [numOutcomes]atomic.Int64
 	tokens    [numTokenSources]atomic.Int64
 	inexact   [len(inexactReasons)]atomic.Int64
 	without   inexactness
-	rendering atomic.Pointer[Rendering] // nil when an engine has answered the last question
+	rendering atomic.Pointer[Rendering] // nil until an engine is asked
 	refused   atomic.Int64
 	retries   atomic.Int64
+	unretried atomic.Int64
 	delivered hits
 }
 
@@ -72,7 +75,7 @@ type Inexact struct {
 	Last  string
 }
 
-// inexactness keeps that share, and when each reason was told of in the log.
+// inexactness keeps that share, and when each reason was last logged.
 type inexactness struct {
 	mu   sync.Mutex
 	now  Inexact
@@ -94,7 +97,7 @@ func (x *inexactness) count(reason string) {
 	}
 }
 
-// tells says whether a reason is to be told of now.
+// tells reports whether a reason should be logged now.
 func (x *inexactness) tells(now time.Time, reason string) bool {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -114,27 +117,43 @@ func (x *inexactness) read() Inexact {
 	return x.now
 }
 
-// Rendering is how the questions to engines for tokens fail.
+// Rendering is how questions to engines for tokens go.
 type Rendering struct {
-	// Failures since an engine has answered the last time.
+	// Failures since an engine has answered the last time. Requests that no engine can render are no failures.
 	Failures int
 	// Last is why the last one has failed, without any content of a request.
 	Last string
+	// Lacking is the reason why the engine asked last has no render route open, and the cure; empty where it has one.
+	Lacking string
 }
 
-func (s *poolStats) unrendered(err error) {
-	next := &Rendering{Failures: 1, Last: err.Error()}
-	if before := s.rendering.Load(); before != nil {
-		next.Failures += before.Failures
+// rendered enters how a question went.
+func (s *poolStats) rendered(lacking string, err error) {
+	var before, next Rendering
+	if p := s.rendering.Load(); p != nil {
+		before = *p
 	}
-	s.rendering.Store(next)
+	next.Lacking = lacking
+	switch {
+	case errors.Is(err, ErrUnrenderable):
+		next.Failures, next.Last = before.Failures, before.Last
+	case err != nil:
+		next.Failures, next.Last = before.Failures+1, err.Error()
+		next.Lacking = before.Lacking
+	}
+	if next != before {
+		s.rendering.Store(&next)
+	}
 }
 
 type endpointStats struct {
 	picks, failures atomic.Int64
+	full            atomic.Int64 // requests that it refused by a limit of its queue
 	delivered       hits
 	// tellsCached: some answer has said how much of its prompt was cached.
 	tellsCached atomic.Bool
+	// tellsNone: some answer has said that nothing was cached.
+	tellsNone atomic.Bool
 }
 
 // PoolStats are the counters of a pool since it was first applied.
@@ -145,23 +164,33 @@ type PoolStats struct {
 	Tokens          map[TokenSource]int64
 	// Inexact counts the requests without exact tokens, by the reason.
 	Inexact map[string]int64
-	// Rendering tells of the failures since an engine has answered a question for tokens.
+	// Rendering is how questions to engines for tokens go.
 	Rendering Rendering
-	// Checks are of tokens made in process.
+	// Checks are of tokens made in process, and of tokens that engines rendered.
 	Checks Checks
 	// Refused requests found no endpoint; Retries went to a fallback.
-	Refused, Retries int64
-	Hits             Hits
-	Trust            Trust
+	// Unretried failed where the retry budget was used up.
+	Refused, Retries, Unretried int64
+	Hits                        Hits
+	Trust                       Trust
 	// Blocks are the distinct blocks in the index, Held the (endpoint, block) pairs, Speculative those assumed.
 	Blocks, Held, Speculative int
-	// Speculating is the number of requests that speculate.
-	Speculating int
-	Admission   AdmissionStats
-	Without     Inexact
-	Shadows     []ShadowStats
-	Tenants     map[string]TenantStats
-	Endpoints   []EndpointStats
+	Speculation               Speculation
+	// Speculating is the number of requests that speculate. Proven counts the blocks that answers have shown, prefix by
+	// prefix: without a request that speculates, no more are assumed.
+	Speculating, Proven int
+	Admission           AdmissionStats
+	Without             Inexact
+	Shadows             []ShadowStats
+	Tenants             map[string]TenantStats
+	Gateways            []GatewayStats
+	Endpoints           []EndpointStats
+}
+
+// Speculation is what the speculative blocks of a pool take in its index.
+type Speculation struct {
+	// Bytes that they take, about. Refused prompts, those of peers included, found no room there.
+	Bytes, Refused int64
 }
 
 // EndpointStats are the counters of an endpoint since it joined.
@@ -172,11 +201,17 @@ type EndpointStats struct {
 	// CircuitClosed is false while the endpoint is kept out for its failures.
 	CircuitClosed   bool
 	Picks, Failures int64
-	Hits            Hits
-	Load            load.View
-	Held            int
-	// Doubted: what the index has of it may not be what it holds.
+	// Full counts the requests that the engine has refused because its queue was full.
+	Full int64
+	Hits Hits
+	Load load.View
+	Held int
+	// Asleep: the engine takes requests and computes none, by its own word.
+	Asleep bool
+	// Doubted: what the index has of it might not be what it holds.
 	Doubted bool
+	// DropsLast: the engine speculates, and is taken to drop the last block of a hit, which is not predicted.
+	DropsLast bool
 }
 
 // Stats reads the counters of all pools.
@@ -184,14 +219,19 @@ func (p *Picker) Stats() []PoolStats {
 	now := p.now()
 	var all []PoolStats
 	for _, v := range p.current.Load().pools {
+		v.pending.expire(now)
 		s := PoolStats{
 			Namespace: v.spec.Namespace, Pool: v.spec.Name, Strategy: string(v.spec.Policy.Strategy.Type),
 			Outcomes: map[Outcome]int64{}, Tokens: map[TokenSource]int64{}, Inexact: map[string]int64{},
-			Refused: v.stats.refused.Load(), Retries: v.stats.retries.Load(), Hits: v.stats.delivered.read(),
-			Speculating: v.pending.size(), Admission: v.gate.read(), Tenants: v.tenants.read(), Trust: v.trust.read(),
-			Shadows: v.shadowStats(), Without: v.stats.without.read(),
+			Refused: v.stats.refused.Load(), Retries: v.stats.retries.Load(), Unretried: v.stats.unretried.Load(), Hits: v.stats.delivered.read(),
+			Speculating: v.pending.size(), Proven: int(v.proofs.blocks.Load()), Admission: v.gate.read(), Tenants: v.tenants.read(),
+			Trust:    Trust{Losses: v.doubts.losses.Load(), Ignored: v.doubts.ignored.Load()},
+			Gateways: v.gateways.read(now), Shadows: v.shadowStats(), Without: v.stats.without.read(),
 		}
 		s.Blocks, s.Held, s.Speculative = v.index.Size()
+		if index, ok := v.index.(*kvindex.Index); ok {
+			s.Speculation = Speculation{Bytes: index.GuessBytes(), Refused: int64(index.Unguessed())}
+		}
 		for i := range v.stats.outcomes {
 			s.Outcomes[Outcome(i)] = v.stats.outcomes[i].Load()
 		}
@@ -201,8 +241,8 @@ func (p *Picker) Stats() []PoolStats {
 		if r := v.stats.rendering.Load(); r != nil {
 			s.Rendering = *r
 		}
-		if v.checks.settle(now, v) {
-			v.doubt()
+		if doubts := v.checks.settle(now, v); doubts != 0 {
+			v.doubt(doubts)
 		}
 		s.Checks = v.checks.read()
 		for i, reason := range inexactReasons {
@@ -210,11 +250,12 @@ func (p *Picker) Stats() []PoolStats {
 		}
 		for i, m := range v.members {
 			ep := &v.spec.Endpoints[i]
+			m.trust.addTo(&s.Trust, nameOf(ep))
 			s.Endpoints = append(s.Endpoints, EndpointStats{
 				ID: ep.ID, Pod: ep.Pod, Pickable: ep.Pickable(),
 				CircuitClosed: m.circuit.closed(now, v.spec.Policy.CircuitFailures),
-				Picks:         m.stats.picks.Load(), Failures: m.stats.failures.Load(), Hits: m.stats.delivered.read(),
-				Load: m.load.View(now), Held: v.index.Held(m.holder), Doubted: m.doubted.Load(),
+				Picks:         m.stats.picks.Load(), Failures: m.stats.failures.Load(), Full: m.stats.full.Load(), Hits: m.stats.delivered.read(),
+				Load: m.load.View(now), Held: v.held(m), Doubted: m.doubted.Load(), Asleep: m.sleep.asleep(now), DropsLast: m.tail.drops(),
 			})
 		}
 		all = append(all, s)

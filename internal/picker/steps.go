@@ -27,7 +27,7 @@ func (s Step) String() string {
 	return [...]string{"parse", "tokenize", "admit", "match", "score", "book"}[s]
 }
 
-// Steps takes down when the steps of one pick have ended, for those who trace requests. Those that were not taken, or
+// Steps records when the steps of one pick have ended, for traces of requests. Those that were not taken, or
 // not ended because the pick failed in them, are zero.
 type Steps struct {
 	Began time.Time

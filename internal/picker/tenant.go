@@ -10,21 +10,25 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/tenant"
 )
 
-// AdmissionSpec tells what happens to requests when the pool is full.
+// AdmissionSpec defines what happens to requests when the pool is full.
 type AdmissionSpec struct {
 	// Queue keeps requests in the picker while the pool is full; otherwise they are sent on at once.
 	Queue bool
 	// WaitBudget is the predicted wait at the best endpoint above which a request stays in the picker.
 	WaitBudget time.Duration
-	// Slowdown is the target for first tokens, as a multiple of what the prefill of the whole prompt takes on an endpoint
-	// that has nothing to do and holds nothing of it; 0 is none.
+	// Slowdown is the target for first tokens, as a multiple of the time that the prefill of the entire prompt takes on an
+	// idle endpoint that holds nothing of it; 0 is none.
 	Slowdown float64
 	Limits   admission.Limits
-	// Priorities that a request may name; Default is that of requests that name none.
+	// Priorities that a request is allowed to name; Default is that of requests that name none.
 	Priorities map[string]Priority
 	Default    Priority
-	// Tenants tell whose a request is; nil: there is one, without limits.
+	// Tenants describes how to identify a request's tenant; nil: there is one tenant, without limits.
 	Tenants *TenantsSpec
+	// SetsPriority and SetsTransfer: any request is allowed to bring the fields that control the engine's scheduler and KV transfers.
+	SetsPriority, SetsTransfer bool
+	// AllowedOrigins are the origins of web pages that are allowed to send requests from browsers; * is any.
+	AllowedOrigins []string
 }
 
 // Priority is a class of requests.
@@ -34,7 +38,7 @@ type Priority struct {
 	TTL time.Duration
 }
 
-// TenantsSpec tells how tenants are known and what each may use.
+// TenantsSpec defines how tenants are identified and what each can use.
 type TenantsSpec struct {
 	// Header that an authenticating gateway names the tenant in, lower case; empty: tenants show an API key.
 	Header string
@@ -48,7 +52,7 @@ type TenantsSpec struct {
 
 var everybody = &tenant.Class{Weight: 1}
 
-// who is whose a request is, and what that gives it.
+// who describes the tenant of a request, and its rights.
 type who struct {
 	name  string
 	label string // under which it is counted
@@ -58,7 +62,7 @@ type who struct {
 	pass  *tenant.Pass
 }
 
-// identify tells whose a request is. It fails with an *Error when nobody's that is known.
+// identify returns the tenant of a request. It fails with an *Error for an unknown tenant.
 func (t *TenantsSpec) identify(header func(string) string) (name string, class *tenant.Class, err error) {
 	if t == nil {
 		return "", everybody, nil
@@ -126,7 +130,7 @@ func (v *view) enter(now time.Time, header func(string) string, model string) (w
 	return w, nil
 }
 
-// priority is the level that a request asks for, as far as its class may.
+// priority is the level that a request asks for, as far as its class allows.
 func (a *AdmissionSpec) priority(header func(string) string, c *tenant.Class) (level int, ttl time.Duration) {
 	p := a.Default
 	if asked, ok := a.Priorities[HeaderOf(header, ObjectiveHeader)]; ok {
@@ -138,10 +142,13 @@ func (a *AdmissionSpec) priority(header func(string) string, c *tenant.Class) (l
 	return p.Level, p.TTL
 }
 
-// Authorization is the header that a request gets on its way to an engine: the engine's key, or none where tenants show
-// keys of ours. own says that the client's stays.
+// Authorization returns the header that a request gets on its way to an engine: the engine's key, or none where tenants use
+// keys of Kvasir. own means that the client's header stays. Tenants were checked here, so their requests get the engine's
+// key even where other clients must send it themselves.
 func (s *Spec) Authorization() (value string, own bool) {
 	switch {
+	case s.PassClientAuth && s.Policy.Admission.Tenants == nil:
+		return "", true
 	case s.EngineAPIKey != "":
 		return "Bearer " + s.EngineAPIKey, false
 	case s.Policy.Admission.Tenants != nil && s.Policy.Admission.Tenants.Header == "":
@@ -150,58 +157,36 @@ func (s *Spec) Authorization() (value string, own bool) {
 	return "", true
 }
 
-// Known fails with an *Error for a client that is a tenant of no pool. Such a one learns nothing else.
+// Known fails with an *Error for a client that is a tenant of no pool. The error reveals nothing else to it.
 func (p *Picker) Known(header func(string) string) error {
+	_, err := p.Whose(header)
+	return err
+}
+
+// Whose returns the tenant of a client, by the first pool that knows it; empty where tenants are not distinguished. It
+// fails as Known does.
+func (p *Picker) Whose(header func(string) string) (tenant string, err error) {
 	var refused error
 	for _, v := range p.current.Load().pools {
-		_, _, err := v.spec.Policy.Admission.Tenants.identify(header)
+		name, _, err := v.spec.Policy.Admission.Tenants.identify(header)
 		if err == nil {
-			return nil
+			return name, nil
 		}
 		refused = err
 	}
-	return refused
+	return "", refused
 }
 
-// refusal is what a client is told in place of an error: a stranger only that.
+// refusal is the answer to a client in place of an error: an unknown client gets no details.
 func (p *Picker) refusal(in *Request, err error) error {
-	if in.Preflight {
-		return err
-	}
 	if stranger := p.Known(in.Header); stranger != nil {
 		return stranger
 	}
 	return err
 }
 
-// ModelsFor lists the names that a client may use, as Models does. It fails with an *Error when it is no known tenant
-// of any pool.
-func (p *Picker) ModelsFor(header func(string) string) ([]Model, error) {
-	pools := p.current.Load().pools
-	allowed := make(map[string]*tenant.Class, len(pools))
-	var refused error
-	for _, v := range pools {
-		_, class, err := v.spec.Policy.Admission.Tenants.identify(header)
-		if err != nil {
-			refused = err
-			continue
-		}
-		allowed[v.spec.Namespace+"/"+v.spec.Name] = class
-	}
-	if len(allowed) == 0 && refused != nil {
-		return nil, refused
-	}
-	var models []Model
-	for _, m := range p.Models() {
-		if c := allowed[m.Namespace+"/"+m.Pool]; c != nil && c.Allows(m.Name) {
-			models = append(models, m)
-		}
-	}
-	return models, nil
-}
-
-// Tenants that are not told apart in the counters: those refused before anybody knew who they are, and those that only
-// a header names, or that are more than maxTenants.
+// Labels for tenants that the counters do not distinguish: requests refused before their tenant was known, tenants that
+// only a header names, and tenants beyond maxTenants.
 const (
 	unknownLabel = "unknown"
 	otherLabel   = "other"
@@ -225,7 +210,7 @@ type tenantCounters struct {
 	all map[string]*TenantStats
 }
 
-// TenantRefusals are why requests of tenants are refused, by the codes that clients are told.
+// TenantRefusals are the reasons for refusing requests of tenants, by the codes that clients receive.
 var TenantRefusals = [...]string{
 	codeUnknownTenant, codeModelForbidden, tenant.TooManyRequests.String(), tenant.TooManyTokens.String(), tenant.TooManyAtOnce.String(),
 }

@@ -18,7 +18,8 @@ func withKey(key string) func(string) string {
 	}
 }
 
-// TestAStrangerLearnsNothing: whatever is wrong with its request, it is told that it is not known, and no more.
+// TestAStrangerLearnsNothing: whatever is wrong with its request, a client without a valid key gets the answer that its key
+// is not known, and no more.
 func TestAStrangerLearnsNothing(t *testing.T) {
 	spec := testSpec(t, 1)
 	spec.MaxRequestBody = 1000
@@ -54,7 +55,7 @@ func TestAStrangerLearnsNothing(t *testing.T) {
 		}
 	}
 	if p.Known(withKey("wrong")) == nil || p.Known(nil) == nil || p.Known(withKey("key-of-acme")) != nil {
-		t.Error("who is known is not told")
+		t.Error("Known is wrong about a key")
 	}
 	assertIdle(t, p)
 }
@@ -107,7 +108,7 @@ func TestModelsAreAllowedOnEveryRoute(t *testing.T) {
 	for _, in := range []Request{{Unparsed: true}, {Unparsed: true, Body: []byte("--form")}} {
 		in.Header = withKey("key-of-acme")
 		if d, err := p.Pick(t.Context(), &in); err != nil {
-			t.Errorf("whoever may use all models is refused: %v", err)
+			t.Errorf("a tenant that is allowed to use all models is refused: %v", err)
 		} else {
 			d.End(Completed)
 		}

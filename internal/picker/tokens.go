@@ -3,6 +3,7 @@ package picker
 import (
 	"context"
 	"errors"
+	"slices"
 	"time"
 
 	"github.com/kvasir-dev/kvasir/internal/chatprompt"
@@ -11,8 +12,8 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/tokenizer"
 )
 
-// TokenSource tells where a request's block keys came from. A request without exact ones is matched by the chunks of
-// its text, and one without text goes by load: both are counted, never silent.
+// TokenSource is where a request's block keys came from. A request without exact ones is matched by the chunks of its text,
+// and one without text is routed by load: both are counted.
 type TokenSource uint8
 
 // The sources.
@@ -23,8 +24,10 @@ const (
 	TokensGiven
 	// TokensExact: ids are computed in process.
 	TokensExact
-	// TokensEngine: an engine was asked for the ids.
+	// TokensEngine: an engine was asked for the ids, by a render route.
 	TokensEngine
+	// TokensTokenize: an engine without an open render route was asked for the ids by /tokenize.
+	TokensTokenize
 	// TokensApproximate: there are no ids; chunks of the text are matched against what was routed before.
 	TokensApproximate
 	numTokenSources int = iota
@@ -32,12 +35,15 @@ const (
 
 // String is the value of the metric label.
 func (s TokenSource) String() string {
-	return [...]string{"none", "given", "exact", "engine", "approximate"}[s]
+	return [...]string{"none", "given", "exact", "engine", "tokenize", "approximate"}[s]
 }
 
 // Prompter makes the keys of requests in process, as a *chatprompt.Prompter does.
 type Prompter interface {
-	AppendKeys(ctx context.Context, dst []kvblock.Key, body []byte, r *openai.Request, chain tokenizer.Chain) (keys []kvblock.Key, tokens int, err error)
+	AppendKeys(ctx context.Context, dst []kvblock.Key, body []byte, r *openai.Request, chain tokenizer.Chain) (keys []kvblock.Key, tokens int,
+		err error)
+	// Others hands the keys and the number of tokens of each of the request's prompts behind the first to use.
+	Others(ctx context.Context, r *openai.Request, chain tokenizer.Chain, use func(keys []kvblock.Key, tokens int)) error
 }
 
 // Exact is how far exact tokens can be had for a pool at the moment. It is not changed once it was handed over.
@@ -45,12 +51,15 @@ type Exact struct {
 	// Texts and Chats make the keys of prompts that are texts, and of chats: each nil unless its ids have been shown to
 	// be those of the engines.
 	Texts, Chats Prompter
-	// AdaptersUntold and SaltsUntold: some engine is of a release whose events do not tell adapters or cache salts
-	// apart, so that such requests have no exact keys.
+	// Unproven are the request kinds whose ids made here differ from the engines' ids, while those of other kinds are
+	// equal.
+	Unproven openai.Kinds
+	// AdaptersUntold and SaltsUntold: the events of some engine's release do not distinguish adapters or cache salts, so
+	// that such requests have no exact keys.
 	AdaptersUntold, SaltsUntold bool
 }
 
-// SetExact tells how far exact tokens can be had for a pool; nil is not at all. The pool need not exist yet.
+// SetExact sets how far exact tokens are available for a pool; nil is not at all. The pool need not exist yet.
 func (p *Picker) SetExact(namespace, pool string, e *Exact) {
 	p.applyMu.Lock()
 	defer p.applyMu.Unlock()
@@ -64,32 +73,60 @@ type prompt struct {
 	keys   []kvblock.Key
 	former []kvblock.Key
 	tokens int
+	// more are the further prompts. others is the number of tokens of those that are not among them; -1 where it is not
+	// known.
+	more   []further
+	others int
 	source TokenSource
-	// ids of the prompt, while the pick goes on; nil where only the keys are known.
+	// ids of the prompt, during the pick; nil where only the keys are known.
 	ids []uint32
+	// kind of the request, and whether it has fields that can concern the cache, or is for an adapter.
+	kind    openai.Kind
+	unusual bool
+	// adapter that the request is for; empty for the base model.
+	adapter string
+	// noRead: the engine looks nothing up in its cache for the request, whatever it holds.
+	noRead bool
 	// err is why there are no exact keys.
 	err error
 }
 
-// Why a request has no exact keys, besides what a Prompter or an engine says.
+// Why a request has no exact keys, besides the reasons of a Prompter or an engine.
 var (
-	// errRoute: nobody knows the prompts of the route.
+	// errRoute: the prompts of the route are unknown.
 	errRoute = errors.New("the prompts of this route are not known")
-	// errContent: ids do not tell the prompt's blocks apart, or cannot be known.
+	// errContent: ids do not identify the prompt's blocks, or cannot be known.
 	errContent = errors.New("the prompt has content besides tokens")
-	// errIdentity: the engines' events do not tell adapters or salts apart.
-	errIdentity = errors.New("the engines' events do not tell the request's adapter or salt")
-	// errNoSource: there is no tokenizer, and no engine may be asked.
+	// errIdentity: the engines' events do not distinguish adapters or salts.
+	errIdentity = errors.New("the engines' events do not identify the request's adapter or salt")
+	// errNoSource: there is no tokenizer, and no engine can be asked.
 	errNoSource = errors.New("no tokenizer, and no engine may be asked")
 	// errRefused: the model's template refuses the request, as it will in the engine.
 	errRefused = errors.New("the chat template refuses the request")
+	// errUnproven: ids made here of such requests were not those of the engine.
+	errUnproven = errors.New("the tokens of this kind of request are not proven")
 )
 
-// ErrUnrenderable is what a Renderer's error wraps when it says nothing of the engine: no other would have answered.
+// ErrUnrenderable is what a Renderer's error wraps when it does not concern the engine: no other would have answered.
 var ErrUnrenderable = errors.New("the request cannot be rendered")
 
-// exactKeys finds the keys of a request within the policy's budgets: of ids in the request, in process, or by asking an
-// engine. They lie in s.
+// promptOf finds what can be known of a request's prompt.
+func (p *Picker) promptOf(ctx context.Context, v *view, s *scratch, body []byte) prompt {
+	out := p.exactKeys(ctx, v, s, body)
+	r := &s.request
+	out.noRead, out.kind = r.NoCacheRead, r.Kinds().Main()
+	if v.identity(r.Model) != v.spec.Model {
+		out.adapter = r.Model
+	}
+	out.unusual = r.Unusual || out.adapter != ""
+	return out
+}
+
+// class is the class by which trust in matches of the prompt is kept.
+func (p *prompt) class() class { return class{source: p.source, kind: p.kind, unusual: p.unusual} }
+
+// exactKeys finds the keys of a request within the policy's budgets: from ids in the request, in process, or by asking an
+// engine. They are stored in s.
 func (p *Picker) exactKeys(ctx context.Context, v *view, s *scratch, body []byte) prompt {
 	r, exact := &s.request, v.exact.Load()
 	if exact == nil {
@@ -105,12 +142,26 @@ func (p *Picker) exactKeys(ctx context.Context, v *view, s *scratch, body []byte
 		if r.TruncatePrompt < 0 {
 			return prompt{err: errContent}
 		}
-		return v.keyed(s, truncate(r.Prompts[0].Tokens, r), chain, TokensGiven)
+		ids := truncate(r.Prompts[0].Tokens, r)
+		if slices.ContainsFunc(ids, func(id uint32) bool { return id >= maxID }) {
+			return prompt{err: errContent} // the engine refuses it
+		}
+		out := v.keyed(s, ids, chain, TokensGiven)
+		for _, other := range r.Prompts[1:] {
+			out.addIDs(truncate(other.Tokens, r), chain)
+		}
+		return out
 	}
 	err := errRoute
 	prompter := exact.Texts
 	if len(r.Prompts) == 0 {
 		prompter = exact.Chats
+	}
+	switch {
+	case onlyEngines(r):
+		prompter = nil
+	case prompter != nil && r.Kinds()&exact.Unproven != 0:
+		prompter, err = nil, errUnproven
 	}
 	if prompter != nil {
 		var out prompt
@@ -122,24 +173,50 @@ func (p *Picker) exactKeys(ctx context.Context, v *view, s *scratch, body []byte
 			return prompt{err: err}
 		}
 	}
-	if r.Route != openai.Completions && r.Route != openai.ChatCompletions {
+	if r.Route == openai.Embeddings {
 		return prompt{err: errRoute}
 	}
-	if v.spec.Policy.EngineTokens == "Never" || p.options.Renderer == nil || len(r.Prompts) > 1 || v.spec.Tokenizer.Type == "None" {
-		if prompter == nil {
+	if v.spec.Policy.EngineTokens == "Never" || p.options.Renderer == nil || v.spec.Tokenizer.Type == "None" {
+		switch {
+		case onlyEngines(r):
+			err = errRoute
+		case prompter == nil && !errors.Is(err, errUnproven):
 			err = errNoSource
 		}
 		return prompt{err: err}
 	}
-	ids, err := p.askEngine(ctx, v, r, body)
-	if err != nil {
-		if !errors.Is(err, context.Canceled) {
-			v.stats.unrendered(err)
-		}
-		return prompt{err: err}
+	return p.rendered(ctx, v, s, body, chain)
+}
+
+// onlyEngines reports whether only engines know the prompts of a request's route.
+func onlyEngines(r *openai.Request) bool {
+	return r.Route == openai.Responses || r.Route == openai.Messages
+}
+
+// rendered makes the keys of the ids that an engine rendered.
+func (p *Picker) rendered(ctx context.Context, v *view, s *scratch, body []byte, chain tokenizer.Chain) prompt {
+	r := &s.request
+	got, err := p.askEngine(ctx, v, r, body)
+	if !errors.Is(err, context.Canceled) {
+		v.stats.rendered(got.Lacking, err)
 	}
-	v.stats.rendering.Store(nil)
-	return v.keyed(s, ids, chain, TokensEngine)
+	source := TokensEngine
+	if got.Tokenized {
+		source = TokensTokenize
+	}
+	switch {
+	case errors.Is(err, ErrUnrenderable) && onlyEngines(r):
+		return prompt{err: errRoute}
+	case err != nil:
+		return prompt{err: err}
+	case v.checks.distrusts(p.now(), source, r.Kinds()):
+		return prompt{err: errUnproven}
+	}
+	out := v.keyed(s, got.IDs, chain, source)
+	for _, ids := range got.More {
+		out.addIDs(ids, chain)
+	}
+	return out
 }
 
 // compute makes the keys in process, within the policy's budget.
@@ -150,13 +227,19 @@ func (p *Picker) compute(ctx context.Context, v *view, s *scratch, body []byte, 
 	if err != nil {
 		late := errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled)
 		if !late && !errors.Is(err, chatprompt.ErrUnsupported) {
-			err = errRefused // the message is the template's, and may quote the request
+			err = errRefused // the message is the template's, and might quote the request
 		}
 		return prompt{}, err
 	}
 	s.keys = keys
 	most := maxKeyed / chain.BlockTokens
 	out := prompt{keys: keys[:min(len(keys), most)], tokens: n, source: TokensExact}
+	if len(s.request.Prompts) > 1 {
+		err = prompter.Others(ctx, &s.request, chain, func(keys []kvblock.Key, tokens int) { out.add(keys, tokens, chain.BlockTokens) })
+		if err != nil {
+			out.more, out.others = nil, -1
+		}
+	}
 	if v.rotating() {
 		chain.Root = v.formerRoot(&s.request)
 		if former, _, err := prompter.AppendKeys(ctx, s.former[:0], body, &s.request, chain); err == nil {
@@ -181,32 +264,31 @@ func (v *view) keyed(s *scratch, ids []uint32, chain tokenizer.Chain, source Tok
 
 // askEngine lets an engine render the request. The engines take turns; one that has not answered is left alone for a
 // while, and one that fails at once is replaced by the next.
-func (p *Picker) askEngine(ctx context.Context, v *view, r *openai.Request, body []byte) ([]uint32, error) {
+func (p *Picker) askEngine(ctx context.Context, v *view, r *openai.Request, body []byte) (out Rendered, err error) {
 	ctx, cancel := context.WithTimeout(ctx, v.spec.Policy.EngineTokenBudget)
 	defer cancel()
-	err := error(noEndpoint(v.spec.Name))
+	err = noEndpoint(v.spec.Name)
 	for range renderAttempts {
 		i := v.nextRenderer(p.now())
 		if i < 0 {
 			break
 		}
-		var ids []uint32
-		if ids, err = p.options.Renderer.Tokens(ctx, &v.spec.Endpoints[i], r.Route, body, v.spec.EngineAPIKey); err == nil {
-			p.rendered(v, i, true)
-			return ids, nil
+		if out, err = p.options.Renderer.Tokens(ctx, &v.spec.Endpoints[i], r.Route, body, v.spec.EngineAPIKey); err == nil {
+			p.engineAnswered(v, i, true)
+			return out, nil
 		}
 		if errors.Is(err, ErrUnrenderable) || errors.Is(ctx.Err(), context.Canceled) {
 			break
 		}
-		p.rendered(v, i, false)
+		p.engineAnswered(v, i, false)
 		if ctx.Err() != nil {
 			break
 		}
 	}
 	if ctx.Err() != nil {
-		return nil, ctx.Err()
+		err = ctx.Err()
 	}
-	return nil, err
+	return Rendered{Lacking: out.Lacking}, err
 }
 
 const (
@@ -221,7 +303,7 @@ func (v *view) nextRenderer(now time.Time) int {
 	n := len(v.members)
 	last := -1
 	for range n {
-		i := int(v.turn.Add(1) % uint64(n)) //nolint:gosec // less than n
+		i := int(v.turn.Add(1) % uint64(n)) // less than n
 		if !v.spec.Endpoints[i].Pickable() || !v.members[i].circuit.closed(now, v.spec.Policy.CircuitFailures) {
 			continue
 		}
@@ -233,19 +315,23 @@ func (v *view) nextRenderer(now time.Time) int {
 	return last
 }
 
-// rendered keeps whether an engine has answered, and tells when that changes.
-func (p *Picker) rendered(v *view, i int, ok bool) {
+// engineAnswered keeps whether an engine has answered, and logs when that changes.
+func (p *Picker) engineAnswered(v *view, i int, ok bool) {
 	from := int64(0)
 	if !ok {
 		from = p.now().Add(renderPause).UnixNano()
 	}
 	before := v.members[i].renderFrom.Swap(from)
 	if pod := v.spec.Endpoints[i].Pod; ok && before != 0 {
-		p.options.Log.Info("An engine renders requests again", "pool", v.spec.Name, "pod", pod)
+		p.options.Log.Info("Engine renders requests again", "pool", v.spec.Name, "pod", pod)
 	} else if !ok && before == 0 {
-		p.options.Log.Info("An engine does not render requests: others are asked for tokens", "pool", v.spec.Name, "pod", pod)
+		p.options.Log.Info("Engine does not render requests, asking others for tokens", "pool", v.spec.Name, "pod", pod)
 	}
 }
+
+// maxID is above the ids of all vocabularies, by far. Ids from there on could be chosen so that they cancel the constants of
+// kvblock.Next, and with them all that was before.
+const maxID = 1 << 27
 
 // truncate keeps as many of the ids as the request asks for.
 func truncate(ids []uint32, r *openai.Request) []uint32 {

@@ -1,50 +1,96 @@
 package picker
 
 import (
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/kvasir-dev/kvasir/internal/kvblock"
+	"github.com/kvasir-dev/kvasir/internal/openai"
 )
 
-// trust is whether the matches of a pool are believed. Each answer that tells how much of its prompt was cached is
-// compared with what its endpoint had announced and not removed. When the engines repeatedly find little of it
-// (tokenizer, template, salts or block size do not fit), matches are ignored until predictions are true again:
+// trust decides which matches of an endpoint are used. Each answer that reports cached tokens is compared with what the
+// endpoint had announced and not removed. If an endpoint repeatedly finds little of it (tokenizer, template, salts or block
+// size do not fit, or the engine reports wrongly), its matches are ignored until predictions are correct again:
 //
-//	            of the last 64 answers, 32 or more, less than half was found
+//	            of the last 64 answers, 16 or more, less than half was found
 //	Trusted ---------------------------------------------------------------> Distrusted: one pick in 16 matches
 //	   ^                                                                        |
-//	   '------- of 32 or more answers since, three quarters were found ---------'
+//	   '------- of 16 or more answers since, three quarters were found ---------'
 //
-// An answer counts where all of its match was announced by an endpoint whose events are known to be complete. One of
-// which less than half was found counts only two seconds later, and only if the first block that was not found has not
-// been removed meanwhile: what is evicted while a request waits is nobody's mistake.
+// There is one such record for each class of requests, so that one tenant's unusual requests, or one engine that reports
+// wrongly, do not disable matching for others. Within a record all tenants weigh the same, however many requests they send.
+//
+// An answer counts if all of its match was announced by an endpoint whose events are known to be complete. If less than
+// half was found, it counts only two seconds later, and only if the first block that was not found has not been removed
+// meanwhile: eviction while a request waits is no mistake.
 type trust struct {
+	lost    atomic.Int32 // records that are
+	records [numClasses]atomic.Pointer[record]
+}
+
+// class is a set of requests whose predictions are right or wrong together.
+type class struct {
+	source  TokenSource
+	kind    openai.Kind
+	unusual bool // it has fields that can concern the cache, or is for an adapter
+}
+
+// The sources between TokensNone and TokensApproximate have matches that can be trusted.
+const (
+	firstMatched = TokensNone + 1
+	lastMatched  = TokensApproximate - 1
+	numMatched   = int(lastMatched-firstMatched) + 1
+	numClasses   = 2 * numMatched * openai.NumKinds
+)
+
+func (c class) index() int {
+	i := 2 * (int(c.source-firstMatched)*openai.NumKinds + int(c.kind))
+	if c.unusual {
+		i++
+	}
+	return i
+}
+
+func classAt(i int) class {
+	return class{
+		source: firstMatched + TokenSource(i/2/openai.NumKinds), kind: openai.Kind(i / 2 % openai.NumKinds), unusual: i%2 == 1,
+	}
+}
+
+// matched reports whether requests of the class have keys to match.
+func (c class) matched() bool { return firstMatched <= c.source && c.source <= lastMatched }
+
+// record is what the answers to requests of one class show about one endpoint.
+type record struct {
 	lost  atomic.Bool
 	picks atomic.Uint64
-	// ignored counts picks without matches, losses how often trust was lost.
-	ignored, losses atomic.Int64
 
 	mu       sync.Mutex
-	window   [trustWindow]verdict // guarded by mu, a ring
-	judged   int                  // guarded by mu; since trust was lost or won last
-	sum      verdict              // guarded by mu; over the window
-	suspects []suspect            // guarded by mu, in the order of time
+	verdicts []verdict // guarded by mu; the last ones since trust was lost or won, in the order of time
+	judged   int       // guarded by mu; since then
+	suspects []suspect // guarded by mu, in the order of time
+	why      verdict   // guarded by mu; the sum by which trust was lost
 }
 
 const (
 	trustWindow  = 64
-	trustEnough  = 32
+	trustEnough  = 16
+	trustAge     = time.Hour
 	trustProbe   = 16
 	trustGrace   = 2 * time.Second
-	maxSuspects  = 256
+	maxSuspects  = 32
 	distrustPart = 0.5
 	regainPart   = 0.75
 )
 
-// verdict is how many prompt tokens were announced, and how many of them were found.
-type verdict struct{ announced, found int }
+// verdict is how many prompt tokens were announced, and how many of them were found, for which tenant and when.
+type verdict struct {
+	announced, found int
+	tenant           uint64
+	at               int64 // seconds since 1970
+}
 
 // suspect is an answer that has found little, until it is clear that no removal explains it.
 type suspect struct {
@@ -55,100 +101,193 @@ type suspect struct {
 	block  kvblock.Key // the first that was not found
 }
 
-// matching tells whether the next pick is to believe the matches.
-func (t *trust) matching() bool {
-	if !t.lost.Load() {
+// believes reports whether the next pick uses the matches of requests of a class. A pick that only explains is no probe.
+func (t *trust) believes(c class, probing bool) bool {
+	if t.lost.Load() == 0 || !c.matched() {
 		return true
 	}
-	if t.picks.Add(1)%trustProbe == 0 {
-		return true
-	}
-	t.ignored.Add(1)
-	return false
+	r := t.records[c.index()].Load()
+	return r == nil || !r.lost.Load() || probing && r.picks.Add(1)%trustProbe == 0
 }
 
-// answered takes what an answer has told. It returns whether trust was lost or won by it, and by what.
-func (t *trust) answered(now time.Time, s suspect) (changed bool, why verdict) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	changed, why = t.settle(now)
+// answered enters an answer to a request of a class. It returns whether trust is lost, whether that changed by it, and by
+// what.
+func (t *trust) answered(now time.Time, c class, s *suspect) (lost, changed bool, why verdict) {
+	at := &t.records[c.index()]
+	r := at.Load()
+	if r == nil {
+		at.CompareAndSwap(nil, new(record)) // 2 KiB, for the classes that an endpoint has served
+		r = at.Load()
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	before := r.lost.Load()
+	why = r.answered(now, s)
+	lost = r.lost.Load()
+	switch {
+	case lost && !before:
+		t.lost.Add(1)
+	case before && !lost:
+		t.lost.Add(-1)
+	}
+	return lost, lost != before, why
+}
+
+// answered is trust's. mu is held.
+func (r *record) answered(now time.Time, s *suspect) (why verdict) {
+	why = r.settle(now)
 	switch {
 	case float64(s.found) >= distrustPart*float64(s.announced):
-		c, w := t.judge(s.verdict)
-		if c {
-			changed, why = c, w
+		if changed, w := r.judge(now, s.verdict); changed {
+			why = w
 		}
-	case len(t.suspects) < maxSuspects:
+	case len(r.suspects) < maxSuspects:
 		s.due = now.Add(trustGrace)
-		t.suspects = append(t.suspects, s)
+		r.suspects = append(r.suspects, *s)
 	}
-	return changed, why
+	return why
 }
 
-// settle judges the suspects whose time has come. mu is held.
-func (t *trust) settle(now time.Time) (changed bool, why verdict) {
+// settle judges the suspects that are due. mu is held.
+func (r *record) settle(now time.Time) (why verdict) {
 	n := 0
-	for n < len(t.suspects) && !now.Before(t.suspects[n].due) {
-		s := &t.suspects[n]
+	for n < len(r.suspects) && !now.Before(r.suspects[n].due) {
+		s := &r.suspects[n]
 		n++
 		if s.member.doubted.Load() || s.member.removals.happened(s.block, s.picked) {
 			continue
 		}
-		if c, w := t.judge(s.verdict); c {
-			changed, why = c, w
+		if changed, w := r.judge(now, s.verdict); changed {
+			why = w
 		}
 	}
-	if n > 0 {
-		t.suspects = append(t.suspects[:0], t.suspects[n:]...)
+	if r.suspects = slices.Delete(r.suspects, 0, n); len(r.suspects) == 0 {
+		r.suspects = nil
 	}
-	return changed, why
+	return why
 }
 
-// judge enters a verdict. mu is held.
-func (t *trust) judge(v verdict) (changed bool, why verdict) {
-	at := &t.window[t.judged%trustWindow]
-	if t.judged >= trustWindow {
-		t.sum.announced -= at.announced
-		t.sum.found -= at.found
+// judge enters a verdict. It returns whether trust was lost or won by it, and the sum of the verdicts. mu is held.
+func (r *record) judge(now time.Time, v verdict) (changed bool, sum verdict) {
+	v.at = now.Unix()
+	r.verdicts = slices.DeleteFunc(r.verdicts, func(old verdict) bool { return v.at-old.at > int64(trustAge/time.Second) })
+	if len(r.verdicts) == trustWindow {
+		r.verdicts = slices.Delete(r.verdicts, oldest(r.verdicts), oldest(r.verdicts)+1)
 	}
-	*at = v
-	t.judged++
-	t.sum.announced += v.announced
-	t.sum.found += v.found
-	if t.judged < trustEnough {
+	r.verdicts = append(r.verdicts, v)
+	r.judged++
+	if len(r.verdicts) < trustEnough {
 		return false, verdict{}
 	}
-	part := float64(t.sum.found) / float64(max(1, t.sum.announced))
-	lost := t.lost.Load()
+	part, lost := partFound(r.verdicts), r.lost.Load()
 	if !lost && part >= distrustPart || lost && part < regainPart {
 		return false, verdict{}
 	}
-	why = t.sum
-	t.lost.Store(!lost)
-	if !lost {
-		t.losses.Add(1)
-	}
-	t.judged, t.sum = 0, verdict{}
-	return true, why
+	sum = total(r.verdicts)
+	r.lost.Store(!lost)
+	r.why = sum
+	r.judged, r.verdicts = 0, nil
+	return true, sum
 }
 
-// Trust is whether a pool's matches are believed.
+// oldest is the place of the verdict to give up for another one: the oldest of the tenant that has most of them, so that
+// a flood displaces only itself.
+func oldest(verdicts []verdict) int {
+	at, most := 0, 0
+	for i, v := range verdicts {
+		n := 0
+		for _, other := range verdicts[i:] {
+			if other.tenant == v.tenant {
+				n++
+			}
+		}
+		if n > most {
+			at, most = i, n
+		}
+	}
+	return at
+}
+
+// partFound is the part that was found of what had been announced, 0 to 1: the mean over tenants.
+func partFound(verdicts []verdict) float64 {
+	sum, tenants := 0., 0
+	for i, v := range verdicts {
+		own := verdict{}
+		for j, other := range verdicts {
+			if other.tenant != v.tenant {
+				continue
+			}
+			if j < i {
+				own = verdict{} // counted already
+				break
+			}
+			own.announced += other.announced
+			own.found += other.found
+		}
+		if own.announced > 0 {
+			sum += float64(own.found) / float64(own.announced)
+			tenants++
+		}
+	}
+	return sum / float64(max(1, tenants))
+}
+
+func total(verdicts []verdict) (sum verdict) {
+	for _, v := range verdicts {
+		sum.announced += v.announced
+		sum.found += v.found
+	}
+	return sum
+}
+
+// distrusts counts, over a pool, how often trust was lost and how many picks were made without some matches.
+type distrusts struct{ losses, ignored atomic.Int64 }
+
+// Trust reports which of a pool's matches are trusted.
 type Trust struct {
-	// Lost: they are ignored, but for one pick in 16.
+	// Lost: some are ignored, except in one pick in 16.
 	Lost bool
-	// Losses is how often that began, Ignored how many picks were made without them.
+	// Losses is how often that began, Ignored how many picks were made without some of them.
 	Losses, Ignored int64
 	// Judged answers since trust was lost or won; over the last of them, prompt tokens that the endpoints had announced
 	// and not removed, and those of them that the engines found.
 	Judged           int
 	Announced, Found int
+	// Distrusted are the matches that are ignored.
+	Distrusted []Distrust
 }
 
-func (t *trust) read() Trust {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return Trust{
-		Lost: t.lost.Load(), Losses: t.losses.Load(), Ignored: t.ignored.Load(),
-		Judged: t.judged, Announced: t.sum.announced, Found: t.sum.found,
+// Distrust is one endpoint's matches for one class of requests, which are ignored.
+type Distrust struct {
+	// Endpoint is pod/rank.
+	Endpoint string
+	Tokens   TokenSource
+	Kind     openai.Kind
+	// Unusual requests have fields that can concern the cache, or are for an adapter.
+	Unusual bool
+	// Announced and Found prompt tokens, of the answers by which trust was lost.
+	Announced, Found int
+}
+
+// addTo adds up what is known of one endpoint.
+func (t *trust) addTo(sum *Trust, endpoint string) {
+	for i := range t.records {
+		r := t.records[i].Load()
+		if r == nil {
+			continue
+		}
+		r.mu.Lock()
+		recent := total(r.verdicts)
+		sum.Judged += r.judged
+		sum.Announced += recent.announced
+		sum.Found += recent.found
+		if r.lost.Load() {
+			sum.Lost = true
+			c := classAt(i)
+			sum.Distrusted = append(sum.Distrusted, Distrust{
+				Endpoint: endpoint, Tokens: c.source, Kind: c.kind, Unusual: c.unusual, Announced: r.why.announced, Found: r.why.found,
+			})
+		}
+		r.mu.Unlock()
 	}
 }

@@ -14,7 +14,7 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/kvindex"
 )
 
-// believer is a pool of one endpoint that holds a prompt of 12 whole blocks.
+// believer is a pool of one endpoint that holds a prompt of 12 full blocks.
 type believer struct {
 	t    *testing.T
 	c    *clock
@@ -74,7 +74,7 @@ func TestMatchesThatEnginesDoNotFindAreIgnoredUntilTheyDo(t *testing.T) {
 	if n != trustEnough+1 { // a verdict falls with the next answer
 		t.Errorf("trust is lost after %d answers, want %d", n, trustEnough+1)
 	}
-	if len(b.logs) != 1 || !strings.Contains(b.logs[0], `"announcedTokens"=6144 "foundTokens"=0`) {
+	if len(b.logs) != 1 || !strings.Contains(b.logs[0], `"endpoint"="pod-0/0" "tokens"="given" "kind"="ids" "unusual"=false "announcedTokens"=3072 "foundTokens"=0`) {
 		t.Errorf("logs %q", b.logs)
 	}
 	probes := 0
@@ -96,7 +96,7 @@ func TestMatchesThatEnginesDoNotFindAreIgnoredUntilTheyDo(t *testing.T) {
 	for n = 0; b.trust().Lost && n < 1000; n++ {
 		b.ask(12, nil)
 	}
-	if n < trustWindow/2 || n > trustWindow {
+	if n < trustEnough || n > trustWindow {
 		t.Errorf("trust is won after %d answers", n)
 	}
 	if d := b.ask(12, nil); d.Distrusted || d.Targets[0].Predicted != 192 {
@@ -117,11 +117,11 @@ func TestHalfOfWhatWasAnnouncedIsEnough(t *testing.T) {
 	}
 }
 
-// Whatever is removed while a request waits, nobody is to blame for what is not found then.
+// Whatever is removed while a request waits, no endpoint loses trust for what is not found then.
 func TestEvictionWhileARequestWaitsIsNobodysMistake(t *testing.T) {
 	gone := func(b *believer, at int) {
 		b.drop(at)
-		b.store(at) // the prefill computes it anew, and announces that
+		b.store(at) // the prefill computes it again, and announces that
 	}
 	for name, meanwhile := range map[string]func(b *believer){
 		"the first block": func(b *believer) { gone(b, 0) },
@@ -278,30 +278,100 @@ func TestWhatIsAssumedIsNoEvidence(t *testing.T) {
 	}
 }
 
-// The window's sums are those of its verdicts, whatever comes.
-func TestTrustKeepsItsSums(t *testing.T) {
-	for seed := range uint64(50) {
+// slowRecord is the obvious record: it keeps every verdict, and goes through all of them at each.
+type slowRecord struct {
+	lost bool
+	all  []verdict
+}
+
+func (r *slowRecord) judge(now time.Time, v verdict) (changed bool) {
+	v.at = now.Unix()
+	kept := r.all
+	r.all = nil
+	for _, old := range kept {
+		if now.Sub(time.Unix(old.at, 0)) <= trustAge {
+			r.all = append(r.all, old)
+		}
+	}
+	if len(r.all) == trustWindow { // the tenant with most of them gives one up
+		count := map[uint64]int{}
+		for _, v := range r.all {
+			count[v.tenant]++
+		}
+		most := 0
+		for _, n := range count {
+			most = max(most, n)
+		}
+		for i, v := range r.all {
+			if count[v.tenant] == most {
+				r.all = append(r.all[:i:i], r.all[i+1:]...)
+				break
+			}
+		}
+	}
+	r.all = append(r.all, v)
+	announced, found := map[uint64]float64{}, map[uint64]float64{}
+	for _, v := range r.all {
+		announced[v.tenant] += float64(v.announced)
+		found[v.tenant] += float64(v.found)
+	}
+	mean := 0.
+	for tenant := range announced {
+		mean += found[tenant] / announced[tenant] / float64(len(announced))
+	}
+	if len(r.all) < trustEnough || !r.lost && mean >= distrustPart || r.lost && mean < regainPart {
+		return false
+	}
+	r.lost, r.all = !r.lost, nil
+	return true
+}
+
+func TestARecordIsAsTheObviousOne(t *testing.T) {
+	changes := 0
+	for seed := range uint64(100) {
 		rng := rand.New(rand.NewPCG(seed, 0))
-		var tr trust
-		var since []verdict
-		for i := range 500 {
-			v := verdict{announced: 16 * (1 + rng.IntN(64))}
-			if rng.IntN(3) > int(seed%4) {
+		var r record
+		var slow slowRecord
+		now := time.Unix(1e9, 0)
+		tenants := 1 + rng.IntN(100)
+		for i := range 800 {
+			v := verdict{announced: 16 * (1 + rng.IntN(64)), tenant: uint64(rng.IntN(tenants))}
+			if rng.IntN(2) == 0 {
+				v.tenant = 0
+			}
+			if rng.IntN(8) > int(v.tenant+seed+uint64(i/200))%8 {
 				v.found = v.announced
 			}
-			since = append(since, v)
-			changed, _ := tr.judge(v)
+			now = now.Add(time.Duration(rng.IntN(100)) * time.Second)
+			changed, sum := r.judge(now, v)
+			if want := slow.judge(now, v); changed != want || r.lost.Load() != slow.lost || len(r.verdicts) != len(slow.all) {
+				t.Fatalf("seed %d, verdict %d: changed %v to %v with %d verdicts, want %v to %v with %d", seed, i,
+					changed, r.lost.Load(), len(r.verdicts), want, slow.lost, len(slow.all))
+			}
 			if changed {
-				since = nil
+				changes++
+			} else if sum != (verdict{}) {
+				t.Fatalf("seed %d, verdict %d: a sum without a change: %+v", seed, i, sum)
 			}
-			want := verdict{}
-			for _, v := range since[max(0, len(since)-trustWindow):] {
-				want.announced += v.announced
-				want.found += v.found
-			}
-			if tr.sum != want || tr.judged != len(since) {
-				t.Fatalf("seed %d, verdict %d: sum %+v of %d, want %+v of %d", seed, i, tr.sum, tr.judged, want, len(since))
-			}
+		}
+	}
+	if changes < 50 {
+		t.Errorf("trust changed %d times only", changes)
+	}
+}
+
+func TestEachClassHasARecordOfItsOwn(t *testing.T) {
+	seen := map[class]bool{}
+	for i := range numClasses {
+		c := classAt(i)
+		if c.index() != i || !c.matched() || seen[c] {
+			t.Errorf("class %+v at %d has index %d", c, i, c.index())
+		}
+		seen[c] = true
+	}
+	for _, source := range []TokenSource{TokensNone, TokensApproximate} {
+		if (class{source: source}).matched() {
+			t.Errorf("%v has matches to believe", source)
 		}
 	}
 }

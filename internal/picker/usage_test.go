@@ -28,6 +28,26 @@ func TestAnAnswerThatDoesNotTellWhatWasCachedCountsOnlyFromThoseThatTell(t *test
 	assertIdle(t, p)
 }
 
+func TestAnAnswerThatSaysNothingIsNoZeroWhereZerosAreSaid(t *testing.T) {
+	p := newPicker(t, newClock(), testSpec(t, 1))
+	answers := func(cached int, fields string) int64 {
+		d := pick(t, p, withFields(completion("m", 0, 200, true), fields))
+		d.Usage(200, cached)
+		d.End(Completed)
+		return p.Stats()[0].Hits.Answers
+	}
+	answers(64, `"n":1`)
+	if n := answers(-1, `"use_beam_search":true`); n != 1 {
+		t.Errorf("%d answers, want 1: a search with beams says nothing in any release", n)
+	}
+	if n := answers(0, `"n":1`); n != 2 {
+		t.Errorf("%d answers, want 2", n)
+	}
+	if n := answers(-1, `"n":1`); n != 2 {
+		t.Errorf("%d answers, want 2: this engine says 0 when it finds nothing", n)
+	}
+}
+
 func TestRequestsWithoutExactTokensAreToldOf(t *testing.T) {
 	var x inexactness
 	for range 1000 {
@@ -50,6 +70,6 @@ func TestRequestsWithoutExactTokensAreToldOf(t *testing.T) {
 	}
 	now := newClock().Now()
 	if !x.tells(now, "budget") || x.tells(now.Add(59*time.Second), "budget") || !x.tells(now, "content") || !x.tells(now.Add(time.Minute), "budget") {
-		t.Error("each reason is told of once a minute")
+		t.Error("want each reason reported once a minute")
 	}
 }

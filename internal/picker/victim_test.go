@@ -31,12 +31,12 @@ func newPlayed(t *testing.T, seed uint64) *played {
 	t.Helper()
 	w := &played{t: t, clock: newClock(), random: rand.New(rand.NewPCG(seed, 9)), spec: testSpec(t, 8), keys: map[int][]kvblock.Key{}, held: map[string]bool{}}
 	w.spec.Policy.Strategy = policy.Default(policy.LongestPrefix)
-	w.spec.Policy.Strategy.LongestPrefix.MinMatch = 0.5 // the system prompt alone attracts nobody
+	w.spec.Policy.Strategy.LongestPrefix.MinMatch = 0.5 // the system prompt alone attracts no request
 	w.picker = newPicker(t, w.clock, w.spec)
 	return w
 }
 
-// play requests: a system prompt of 320 tokens, which all share, and 960 of one of 60 sessions, some of which ask a
+// play requests: a system prompt of 320 tokens, which all share, and 960 of one of 60 sessions, some of them asking a
 // hundred times as often as others.
 func (w *played) play(requests int) {
 	w.t.Helper()
@@ -67,7 +67,7 @@ func (w *played) play(requests int) {
 	}
 }
 
-// remove pods, and give the hit ratio of the requests that come next.
+// remove pods, and return the hit ratio of the next requests.
 func (w *played) remove(pods ...string) float64 {
 	w.t.Helper()
 	w.spec.Endpoints = slices.DeleteFunc(slices.Clone(w.spec.Endpoints), func(e endpoint.Endpoint) bool { return slices.Contains(pods, e.Pod) })

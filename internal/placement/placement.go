@@ -2,8 +2,8 @@
 // pure: facts go in, and time is an argument.
 //
 // An island is a set of nodes (a region, a provider, a kind of GPU, spot or reserved) between which and others moving KV
-// never pays. New pods go to the cheapest island with room. Nodes come when a pod waits for them; an island where none
-// came in time is exhausted, and left alone for a while.
+// never pays. New pods are placed on the cheapest island with room. Nodes are added when a pod waits for them; an island
+// where none was added in time is exhausted, and left alone for a while.
 package placement
 
 import (
@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// Island is what a pool says of one of its islands.
+// Island is one of a pool's islands, as configured.
 type Island struct {
 	Name string
 	// Price of one pod and hour, in millionths of any currency.
@@ -21,7 +21,7 @@ type Island struct {
 	Latency time.Duration
 	// Min pods are kept here, at most Max; negative: no limit.
 	Min, Max int
-	// Timeout is how long a pod may wait for a node here.
+	// Timeout is how long a pod can wait for a node here.
 	Timeout time.Duration
 }
 
@@ -40,7 +40,7 @@ type State struct {
 // longestRest bounds how long an exhausted island is left alone.
 const longestRest = 6 * time.Hour
 
-// Reason tells why an island was chosen, or none.
+// Reason reports why an island was chosen, or none.
 type Reason string
 
 // The reasons.
@@ -64,14 +64,14 @@ func (i *Island) Rest(failures int) time.Duration {
 	return rest
 }
 
-// resting tells whether an island is left alone now.
+// resting reports whether an island is left alone now.
 func (i *Island) resting(now time.Time, s State) bool {
 	return s.Failures > 0 && now.Sub(s.Exhausted) < i.Rest(s.Failures)
 }
 
 func (i *Island) full(s State) bool { return i.Max >= 0 && s.Pods >= i.Max }
 
-// Late tells whether a pod that has waited for a node since then is to be given up, so that another island is tried.
+// Late reports whether a pod that has waited for a node since then should be given up, so that another island is tried.
 func (i *Island) Late(now, since time.Time) bool { return now.Sub(since) >= i.Timeout }
 
 // Choose names the island of the next pod: the cheapest of those below their minimum, else the cheapest with room. Of two
@@ -119,7 +119,7 @@ func better(a, b *Island) int {
 	return cmp.Or(cmp.Compare(a.Price, b.Price), cmp.Compare(a.Latency, b.Latency))
 }
 
-// Retry is when the first of the islands that rest may be tried again; zero when none rests.
+// Retry is when the first of the islands that rest can be tried again; zero when none rests.
 func Retry(now time.Time, islands []Island, states map[string]State) (first time.Time) {
 	for k := range islands {
 		i := &islands[k]
@@ -132,8 +132,8 @@ func Retry(now time.Time, islands []Island, states map[string]State) (first time
 	return first
 }
 
-// Spare orders islands by how willingly they give up a pod: those above their maximum first, then the dearest; those at
-// or below their minimum are left out. An island that the pool does not name any more comes before all others.
+// Spare orders the islands that can give up a pod: those above their maximum first, then the dearest; those at or below
+// their minimum are left out. An island that the pool does not name any more precedes all others.
 func Spare(islands []Island, states map[string]State) []string {
 	type offer struct {
 		name  string

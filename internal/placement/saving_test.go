@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// market is a model of three islands through a week: reserved nodes that are always there, few and dear; spot nodes,
-// cheap, of which there are more or less for some hours, and at times none; and a region farther away.
+// market is a model of three islands through a week: reserved nodes that are always there, few and dear; spot nodes, cheap,
+// with more or less of them for some hours, and at times none; and a region farther away.
 type market struct {
 	islands []Island
 	rooms   map[string]int // nodes that there are now
@@ -123,7 +123,7 @@ func (m *market) giveUp(now time.Time) {
 	})
 }
 
-// week plays one with one way to place pods, and tells what a pod that serves costs for an hour, in units of the
+// week plays one with one way to place pods, and reports what a pod that serves costs for an hour, in units of the
 // currency, and the part of the wanted pods that was missing.
 func week(seed uint64, place func(m *market, now time.Time, made int) string, givesUp bool) (price, missing float64) {
 	m, rng := newMarket(), rand.New(rand.NewPCG(seed, 3))

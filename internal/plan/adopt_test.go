@@ -18,7 +18,7 @@ func TestAdopt(t *testing.T) {
 	for name, tc := range map[string]struct {
 		size, owner int
 		ordered     bool
-		fixed       bool // the owner's size may not be set
+		fixed       bool // the owner's size must not be set
 		pods        []Pod
 		want        []string
 		target      int
@@ -52,6 +52,40 @@ func TestAdopt(t *testing.T) {
 				if a.Kind == Create || a.Kind == Delete {
 					t.Errorf("a pod of somebody else: %+v", a)
 				}
+			}
+		})
+	}
+}
+
+func TestAdoptedPodsFollowTheirNodes(t *testing.T) {
+	onNode := marked(DrainNode, time.Minute)
+	for name, tc := range map[string]struct {
+		size, owner int
+		fixed       bool
+		pods        []Pod
+		want        []string
+	}{
+		"both nodes die":                        {size: 2, owner: 2, pods: []Pod{pod("", 0, node(NodeDies)), pod("", 1, node(NodeDies))}, want: []string{"mark -0 node +10m0s", "mark -1 node +10m0s"}},
+		"a node dies, and the size is not ours": {fixed: true, owner: 2, pods: []Pod{pod("", 0, node(NodeDies)), pod("", 1)}, want: []string{"mark -0 node +10m0s"}},
+		"two leave: one at a time":              {size: 3, owner: 3, pods: []Pod{pod("", 0, node(NodeLeaves)), pod("", 1, node(NodeLeaves)), pod("", 2)}, want: []string{"mark -0 node +10m0s"}},
+		"one has left, and another one leaves":  {size: 3, owner: 3, pods: []Pod{pod("", 0, node(NodeLeaves), onNode), pod("", 1, node(NodeLeaves)), pod("", 2)}, want: []string{}},
+		"one dies, and another one leaves":      {size: 3, owner: 3, pods: []Pod{pod("", 0, node(NodeDies)), pod("", 1, node(NodeLeaves)), pod("", 2)}, want: []string{"mark -0 node +10m0s"}},
+		"the only one leaves":                   {size: 1, owner: 1, pods: []Pod{pod("", 0, node(NodeLeaves))}, want: []string{}},
+		"the node stays after all":              {size: 2, owner: 2, pods: []Pod{pod("", 0, onNode), pod("", 1)}, want: []string{"unmark -0"}},
+		"one is too many: the one that goes":    {size: 2, owner: 3, pods: []Pod{pod("", 0), pod("", 1), pod("", 2, node(NodeDies), onNode)}, want: []string{"mark -2 scale-down +10m0s"}},
+		"people have stopped it, and it leaves": {size: 2, owner: 2, pods: []Pod{pod("", 0, node(NodeDies), marked(DrainManual, 0)), pod("", 1)}, want: []string{}},
+		"it is being deleted":                   {size: 2, owner: 2, pods: []Pod{pod("", 0, node(NodeDies), func(p *Pod) { p.Deleting = true }), pod("", 1)}, want: []string{}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			out, target := Adopt(&Adopted{
+				Input:    Input{Now: noon, Pool: Pool{Name: "p", Size: tc.size, DrainDeadline: 10 * time.Minute, LongestWay: time.Second}, Pods: tc.pods},
+				Scalable: !tc.fixed, Owner: tc.owner,
+			})
+			if diff := cmp.Diff(tc.want, brief(out.Actions)); diff != "" {
+				t.Errorf("actions (-want +got):\n%s", diff)
+			}
+			if target != tc.owner {
+				t.Errorf("target %d, want %d", target, tc.owner)
 			}
 		})
 	}

@@ -14,7 +14,7 @@ func (r *round) drain() {
 		switch {
 		case !p.Running && !p.Ready:
 			r.delete(p, CauseIdle, "nothing runs")
-		case p.Mark.Deadline.IsZero(): // ours, and somebody took the deadline away
+		case p.Mark.Deadline.IsZero(): // the operator's mark, from which the deadline was removed
 			r.add(Action{
 				Kind: SetMark, UID: p.UID, Name: p.Name, Cause: CauseReplaced, Why: "the mark had no deadline",
 				Mark: Mark{Reason: p.Mark.Reason, Deadline: r.Now.Add(r.Pool.DrainDeadline)},
@@ -25,7 +25,7 @@ func (r *round) drain() {
 		case !r.Now.Before(p.Mark.Deadline):
 			why := "no reading"
 			if n := len(p.Readings); n > 0 {
-				why = fmt.Sprintf("%d requests", p.Readings[n-1].Busy)
+				why = fmt.Sprintf("%d requests", max(p.Readings[n-1].Busy, p.Load))
 			}
 			r.delete(p, CauseDeadline, why)
 		default:
@@ -42,13 +42,15 @@ func (r *round) delete(p *Pod, cause, why string) {
 // idle is whether no request is at the pod and none can be on its way.
 func (r *round) idle(p *Pod) bool { return Idle(p, r.Now, r.Pool.LongestWay) }
 
-// Idle is whether no request is at the pod and none can be on its way: all pickers have ceased to choose it, and its
-// engine was idle on the last two readings, both later than the longest way from a pick to an engine.
+// Idle is whether no request is at the pod and none can be on its way: all pickers have ceased to choose it and count no
+// request there, and its engine was idle on the last two readings, both later than the longest way from a pick to an
+// engine. Neither is enough alone: an engine that is paused, or at the first step of a long prompt, reads idle, and
+// pickers do not know of requests that reach it past them.
 func Idle(p *Pod, now time.Time, longestWay time.Duration) bool {
 	if !p.Running && !p.Ready {
 		return true
 	}
-	if p.Acknowledged.IsZero() || len(p.Readings) < IdleReadings {
+	if p.Acknowledged.IsZero() || p.Load > 0 || len(p.Readings) < IdleReadings {
 		return false
 	}
 	for _, reading := range p.Readings[len(p.Readings)-IdleReadings:] {

@@ -1,7 +1,7 @@
-// Package plan decides what happens next to the pods of a pool: which are made, marked, kept or deleted. It is pure:
-// facts and a time go in, ordered actions and counts come out, and nothing sleeps; the caller executes the actions
-// with preconditions, stops at the first that fails, and asks again. Every decision follows from what is seen now, so
-// that a caller may die between any two actions.
+// Package plan decides the next actions on the pods of a pool: which are made, marked, kept or deleted. It is pure: facts
+// and a time go in, ordered actions and counts come out, and nothing sleeps; the caller executes the actions with
+// preconditions, stops at the first that fails, and calls again. Every decision follows from the present facts, so that a
+// caller can die between any two actions.
 //
 // The life of a pod:
 //
@@ -14,6 +14,7 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 )
 
@@ -21,7 +22,7 @@ import (
 const (
 	// IdleReadings is how many readings in a row must find an engine idle.
 	IdleReadings = 2
-	// ReadingFresh is the age beyond which a reading says nothing.
+	// ReadingFresh is the age beyond which a reading is ignored.
 	ReadingFresh = 10 * time.Second
 	// Poll is the wait until draining pods are looked at again.
 	Poll = time.Second
@@ -37,24 +38,26 @@ type Pool struct {
 	Revision string
 	// Current is the hash of the template that served before; empty when there was none or it cannot be made again.
 	Current string
-	// OnDelete leaves pods of older revisions alone: somebody else deletes them.
+	// Taken are slots whose names another object has.
+	Taken []int
+	// OnDelete leaves pods of older revisions alone: the operator does not delete them.
 	OnDelete bool
 	// Paused keeps revisions as they are: no pod is replaced because of its revision, and new ones are of Current.
 	Paused bool
-	// Surge is how many pods may exist above Size while pods are replaced, Unavailable how many of Size may be missing
+	// Surge is how many pods can exist above Size while pods are replaced, Unavailable how many of Size can be missing
 	// then. Not both are 0.
 	Surge, Unavailable int
-	// ProgressDeadline is how long new pods may fail to become ready before a rollout stops.
+	// ProgressDeadline is how long new pods can fail to become ready before a rollout stops.
 	ProgressDeadline time.Duration
 	// DrainDeadline is the longest time from a mark to the delete.
 	DrainDeadline time.Duration
 	// LongestWay is the longest time that a request takes from a pick to the engine.
 	LongestWay time.Duration
-	// WarmUp is how long a new pod may be warmed up before it counts as ready; 0 for no warm-up.
+	// WarmUp is how long a new pod can be warmed up before it counts as ready; 0 for no warm-up.
 	WarmUp time.Duration
 }
 
-// Node tells whether a pod's node stays.
+// Node reports whether a pod's node stays.
 type Node int
 
 // What a pod's node does.
@@ -63,7 +66,7 @@ const (
 	NodeStays Node = iota
 	// NodeLeaves sometime soon: its pods are replaced first, and drain then.
 	NodeLeaves
-	// NodeDies within minutes, whatever anybody does: its pods get no more requests.
+	// NodeDies within minutes in any case: its pods get no more requests.
 	NodeDies
 )
 
@@ -77,94 +80,12 @@ const (
 
 // Mark stops picks. The zero value is no mark.
 type Mark struct {
-	// Reason is one of the drain reasons; empty for no mark. Others than ours are people's, like DrainManual.
+	// Reason is one of the drain reasons; empty for no mark. Reasons that the operator does not set were set by people,
+	// like DrainManual.
 	Reason string
 	// Deadline is when the pod is deleted, idle or not; zero for none.
 	Deadline time.Time
 }
-
-// Reading is what an engine said of itself.
-type Reading struct {
-	// At is when it was asked.
-	At time.Time
-	// Busy is the number of requests that ran or waited.
-	Busy int
-}
-
-// Trouble is why a pod does not come up. The zero value is none.
-type Trouble struct{ Reason, Message string }
-
-// Reasons of troubles.
-const (
-	ImagePullFailed = "ImagePullFailed"
-	Unschedulable   = "Unschedulable"
-	CrashLooping    = "CrashLooping"
-	SlowStart       = "SlowStart"
-)
-
-// Pod is what is known of one pod.
-type Pod struct {
-	UID, Name string
-	// Slot is its number in the pool, Revision the hash of its template, Island where it is.
-	Slot     int
-	Revision string
-	Island   string
-	Created  time.Time
-	// Assigned to a node.
-	Assigned bool
-	// Running is whether its engine's process may be there and hold requests.
-	Running bool
-	// Loaded is whether all containers are ready, and LoadedAt since when.
-	Loaded   bool
-	LoadedAt time.Time
-	// Ready to serve, and since when.
-	Ready   bool
-	ReadyAt time.Time
-	// Synced and Degraded tell what pickers know of its cache.
-	Synced, Degraded bool
-	// WarmedUp is whether its warm-up has ended, however.
-	WarmedUp bool
-	// WarmGate is whether Ready waits for the condition Warm.
-	WarmGate bool
-	// Shown are the conditions that the pod carries.
-	Shown Shown
-	// Deleting is whether it is being deleted, Finished whether it has failed or ended for good.
-	Deleting, Finished bool
-	// Node is what becomes of its node.
-	Node Node
-	// Misplaced is whether it shall be made again on another island.
-	Misplaced bool
-	Trouble   Trouble
-	Mark      Mark
-	// Acknowledged is when the last of all live pickers ceased to choose it; zero when one may still do.
-	Acknowledged time.Time
-	// Readings of its engine, oldest first.
-	Readings []Reading
-	// Value of what only this pod caches, in tokens of recent hits; Load is the number of its requests.
-	Value float64
-	Load  int
-}
-
-// Shown are conditions that a pod carries.
-type Shown struct{ Synced, Warm, Idle bool }
-
-// serving is whether pickers send requests there.
-func (p *Pod) serving() bool { return p.Ready && p.Mark.Reason == "" && !p.Deleting && !p.Finished }
-
-// held is whether people have stopped picks, and nothing more.
-func (p *Pod) held() bool {
-	return p.Mark.Reason != "" && !ours(p.Mark.Reason) && p.Mark.Deadline.IsZero()
-}
-
-// draining is whether the pod is on its way out.
-func (p *Pod) draining() bool { return p.Mark.Reason != "" && !p.held() }
-
-func ours(reason string) bool {
-	return reason == DrainScaleDown || reason == DrainRollout || reason == DrainNode
-}
-
-// hopeless is whether nothing is lost with the pod: it cannot serve and will not soon.
-func (p *Pod) hopeless() bool { return !p.Ready && (!p.Running || p.Trouble.Reason != "") }
 
 // Kind of an action.
 type Kind int
@@ -195,7 +116,9 @@ type Action struct {
 	Island   string
 	Mark     Mark
 	Shown    Shown
-	// Cause is one of the causes, for an event; Why tells people more.
+	// Ends and Moves are for Create: how many pods in a row have ended, and have been replaced because of their nodes.
+	Ends, Moves int
+	// Cause is one of the causes, for an event; Why explains it to people.
 	Cause, Why string
 }
 
@@ -207,7 +130,7 @@ const (
 	CauseSurplus  = "Surplus"  // SetMark, Delete: there are too many
 	CauseIdle     = "Idle"     // Delete: drained
 	CauseDeadline = "Deadline" // Delete: not drained in time
-	CauseFinished = "Finished" // Delete: failed or ended for good
+	CauseFinished = "Finished" // Delete: ended, and looked at long enough
 	CauseNodeDies = "NodeDies" // SetMark
 )
 
@@ -219,7 +142,7 @@ type Input struct {
 	// Place chooses the island of the next pod, given how many there are and will be on each; false when none has
 	// room. Nil puts all pods on the island "".
 	Place func(held map[string]int) (string, bool)
-	// Leave tells which of two islands gives up a pod first, the one with the lower number; nil for no preference.
+	// Leave reports which of two islands gives up a pod first, the one with the lower number; nil for no preference.
 	Leave func(held map[string]int, island string) int
 }
 
@@ -231,7 +154,7 @@ const (
 	UpToDate Progress = iota
 	RollingOut
 	Stopped         // new pods did not become ready in time
-	WaitingOnDelete // somebody else has to delete old pods
+	WaitingOnDelete // old pods must be deleted from outside the operator
 	Paused          // the pool is
 )
 
@@ -246,7 +169,12 @@ type Result struct {
 	Counts Counts
 	// Pods are all pods with the stage of their lives, those that need attention first.
 	Pods []Seen
-	// Wake is when to look again though nothing has changed; zero for never.
+	// Ended are pods that ended and are kept to be looked at, the newest first. Backoff places stay empty because of
+	// them, the last until Retry.
+	Ended   []*Pod
+	Backoff int
+	Retry   time.Time
+	// Wake is when to check again though nothing has changed; zero for never.
 	Wake time.Time
 }
 
@@ -260,6 +188,9 @@ type round struct {
 	failing  []*Pod // new pods that stopped a rollout, kept to be looked at
 	draining []*Pod
 	leaving  []*Pod // draining ones that keep their place in a rollout
+	ended    []*Pod
+	series   int // the longest series of ends
+	moves    int // the longest series of moves
 	islands  map[string]int
 	slots    map[int]bool
 }
@@ -270,7 +201,9 @@ func Make(in Input) Result {
 	slices.SortFunc(in.Pods, func(a, b Pod) int { return compareNames(&a, &b) })
 	r := &round{Input: in, islands: map[string]int{}, slots: map[int]bool{}}
 	r.out.Progress = r.progress()
+	r.settleMoves()
 	r.sort()
+	r.settleEnded()
 	r.cancel()
 	r.replace()
 	r.shrink()
@@ -294,6 +227,9 @@ func compareNames(a, b *Pod) int {
 
 // sort puts each pod into its list.
 func (r *round) sort() {
+	for _, slot := range r.Pool.Taken {
+		r.slots[slot] = true
+	}
 	for i := range r.Pods {
 		p := &r.Pods[i]
 		r.slots[p.Slot] = true
@@ -301,7 +237,11 @@ func (r *round) sort() {
 		case p.Deleting:
 			continue
 		case p.Finished:
-			r.add(Action{Kind: Delete, UID: p.UID, Name: p.Name, Cause: CauseFinished, Why: p.Trouble.Message})
+			if p.draining() {
+				r.delete(p, CauseFinished, "it ended while it drained")
+			} else {
+				r.ended = append(r.ended, p)
+			}
 			continue
 		}
 		if !p.draining() {
@@ -325,10 +265,10 @@ func (r *round) keepForLooks(p *Pod) bool {
 	return r.out.Progress == Stopped && p.Revision == r.Pool.Revision && !p.Ready && r.fits(p)
 }
 
-// fits is whether a pod may stay where it is.
+// fits is whether a pod can stay where it is.
 func (r *round) fits(p *Pod) bool { return p.Node == NodeStays && !p.Misplaced }
 
-// accepted is whether a pod's revision is one that may stay.
+// accepted is whether a pod's revision is one that can stay.
 func (r *round) accepted(p *Pod) bool {
 	return p.Revision == r.Pool.Revision || r.Pool.OnDelete || r.out.Progress == Stopped || r.out.Progress == Paused
 }
@@ -457,11 +397,8 @@ func (r *round) remove(p *Pod, reason, cause, why string) {
 // create fills slots, the lowest first.
 func (r *round) create() {
 	exist := len(r.fresh) + len(r.outdated) + len(r.failing) + len(r.leaving)
-	missing := min(r.Pool.Size-len(r.fresh), r.Pool.Size+r.Pool.Surge-exist)
-	revision := r.Pool.Revision
-	if (r.out.Progress == Stopped || r.out.Progress == Paused) && r.Pool.Current != "" {
-		revision = r.Pool.Current
-	}
+	missing := min(r.Pool.Size-len(r.fresh), r.Pool.Size+r.Pool.Surge-exist) - r.out.Backoff
+	revision := r.nextRevision()
 	slot := 0
 	for ; missing > 0; missing-- {
 		island, ok := "", true
@@ -479,14 +416,30 @@ func (r *round) create() {
 		r.islands[island]++
 		r.add(Action{
 			Kind: Create, Name: PodName(r.Pool.Name, revision, slot), Slot: slot, Revision: revision, Island: island,
-			Cause: CauseMissing, Why: fmt.Sprintf("%d wanted", r.Pool.Size),
+			Ends: r.series, Moves: r.moves, Cause: CauseMissing, Why: fmt.Sprintf("%d wanted", r.Pool.Size),
 		})
 	}
+}
+
+// nextRevision is the revision of the next pod.
+func (r *round) nextRevision() string {
+	if (r.out.Progress == Stopped || r.out.Progress == Paused) && r.Pool.Current != "" {
+		return r.Pool.Current
+	}
+	return r.Pool.Revision
 }
 
 // PodName is the name of the pod in a slot.
 func PodName(pool, revision string, slot int) string {
 	return pool + "-" + revision + "-" + strconv.Itoa(slot)
+}
+
+// SlotOf returns the slot of a name of PodName's form.
+func SlotOf(pool, name string) (int, bool) {
+	rest, ours := strings.CutPrefix(name, pool+"-")
+	_, digits, cut := strings.Cut(rest, "-")
+	slot, err := strconv.Atoi(digits)
+	return slot, ours && cut && err == nil && slot >= 0
 }
 
 func (r *round) add(a Action) { r.out.Actions = append(r.out.Actions, a) }

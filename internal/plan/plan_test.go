@@ -9,7 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// noon or so: no part of it is 0, lest what reads a clock go unseen.
+// noon is about noon: no part of it is 0, so that code that reads the clock is noticed.
 var noon = time.Date(2026, 1, 1, 12, 7, 43, 0, time.UTC)
 
 // pod is one that serves since an hour, of revision r in a slot.
@@ -44,6 +44,14 @@ func drained(busy ...int) func(*Pod) {
 		for i, n := range busy {
 			p.Readings = append(p.Readings, Reading{noon.Add(time.Duration(i+1-len(busy)) * time.Second), n})
 		}
+	}
+}
+
+// ended has a pod end so long ago after a life, when others in a row had ended before it was made.
+func ended(ago, life time.Duration, before int) func(*Pod) {
+	return func(p *Pod) {
+		pending(p)
+		p.Finished, p.EndedAt, p.Lived, p.Ends = true, noon.Add(-ago), life, before
 	}
 }
 
@@ -99,9 +107,57 @@ func TestMake(t *testing.T) {
 		"a steady pool is left alone":        {nil, three("b"), nil, UpToDate, 0},
 		"the lowest free slot is taken":      {nil, []Pod{pod("b", 0), pod("b", 2)}, []string{"create p-b-1"}, UpToDate, 0},
 		"a slot is taken until its pod went": {nil, []Pod{pod("b", 0, func(p *Pod) { p.Deleting = true }), pod("b", 1), pod("b", 2)}, []string{"create p-b-3"}, UpToDate, 0},
-		"what has ended goes and is made anew": {
-			nil, []Pod{pod("b", 0, func(p *Pod) { p.Finished = true }), pod("b", 1), pod("b", 2)},
-			[]string{"delete b-0 Finished", "create p-b-3"}, UpToDate, 0,
+		"a pod that ends is replaced at once and kept to be looked at": {
+			nil, []Pod{pod("b", 0, ended(time.Second, time.Hour, 0)), pod("b", 1), pod("b", 2)},
+			[]string{"create p-b-3"}, UpToDate, time.Hour - time.Second,
+		},
+		"the second end in a row is replaced after a pause": {
+			nil, []Pod{pod("b", 0, ended(4*time.Second, time.Second, 1)), pod("b", 1), pod("b", 2)},
+			nil, UpToDate, 6 * time.Second,
+		},
+		"and when the pause is over": {
+			nil, []Pod{pod("b", 0, ended(10*time.Second, time.Second, 1)), pod("b", 1), pod("b", 2)},
+			[]string{"create p-b-3"}, UpToDate, time.Hour - 10*time.Second,
+		},
+		"the pause doubles": {
+			nil, []Pod{pod("b", 0, ended(time.Second, time.Second, 4)), pod("b", 1), pod("b", 2)},
+			nil, UpToDate, 79 * time.Second,
+		},
+		"and ends at six minutes": {
+			nil, []Pod{pod("b", 0, ended(time.Second, time.Second, 1000)), pod("b", 1), pod("b", 2)},
+			nil, UpToDate, 6*time.Minute - time.Second,
+		},
+		"a pod that lived for long begins a new series": {
+			nil, []Pod{pod("b", 0, ended(time.Second, 10*time.Minute, 5)), pod("b", 1), pod("b", 2)},
+			[]string{"create p-b-3"}, UpToDate, time.Hour - time.Second,
+		},
+		"only the place of what ended waits": {
+			pools{size(4)}, []Pod{pod("b", 0, ended(time.Second, time.Second, 1)), pod("b", 1), pod("b", 2)},
+			[]string{"create p-b-3"}, UpToDate, 9 * time.Second,
+		},
+		"another template is tried at once": {
+			nil, []Pod{pod("a", 0, ended(time.Second, time.Second, 7)), pod("b", 1), pod("b", 2)},
+			[]string{"create p-b-3"}, UpToDate, time.Hour - time.Second,
+		},
+		"what ended an hour ago goes": {
+			nil, append(three("b"), pod("b", 3, ended(time.Hour, time.Second, 9))),
+			[]string{"delete b-3 Finished"}, UpToDate, 0,
+		},
+		"three pods that ended are kept, the newest": {
+			nil, append(three("b"), pod("b", 3, ended(5*time.Minute, time.Minute, 0)), pod("b", 4, ended(4*time.Minute, time.Minute, 0)),
+				pod("b", 5, ended(3*time.Minute, time.Minute, 0)), pod("b", 6, ended(2*time.Minute, time.Minute, 0))),
+			[]string{"delete b-3 Finished"}, UpToDate, 56 * time.Minute,
+		},
+		"a pod that ends while it drains goes": {
+			nil, append(three("b"), pod("b", 3, ended(time.Second, time.Second, 3), marked(DrainScaleDown, time.Minute))),
+			[]string{"delete b-3 Finished"}, UpToDate, 0,
+		},
+		"new pods that end twice in a row stop a rollout": {
+			pools{rolling}, append(three("a"), pod("b", 3, ended(20*time.Second, time.Second, 1))), nil, Stopped, time.Hour - 20*time.Second,
+		},
+		"a rollout goes on when a new pod is ready since": {
+			pools{rolling}, append(three("a"), pod("b", 3, ended(2*time.Hour, time.Second, 1)), pod("b", 4)),
+			[]string{"delete b-3 Finished", "mark a-0 rollout +10m0s"}, RollingOut, time.Second,
 		},
 		"the least valuable cache goes": {
 			pools{size(2)}, []Pod{pod("b", 0, value(7)), pod("b", 1, value(3)), pod("b", 2, value(5))},
@@ -148,7 +204,7 @@ func TestMake(t *testing.T) {
 		"though it has no node":                       {pools{rolling}, append(three("a"), pod("b", 3, pending, func(p *Pod) { p.Created = noon.Add(-time.Minute) })), nil, RollingOut, 29 * time.Minute},
 		"then an old one drains":                      {pools{rolling}, append(three("a"), pod("b", 3)), []string{"mark a-0 rollout +10m0s"}, RollingOut, time.Second},
 		"a draining pod keeps its place":              {pools{rolling}, []Pod{pod("a", 0, marked(DrainRollout, time.Minute)), pod("a", 1), pod("a", 2), pod("b", 3)}, nil, RollingOut, time.Second},
-		"without surge an old one goes first":         {pools{rolling, limits(0, 1)}, three("a"), []string{"mark a-0 rollout +10m0s"}, RollingOut, time.Second},
+		"without surge an old one drains first":       {pools{rolling, limits(0, 1)}, three("a"), []string{"mark a-0 rollout +10m0s"}, RollingOut, time.Second},
 		"and the new one comes when it has gone":      {pools{rolling, limits(0, 1)}, three("a")[1:], []string{"create p-b-0"}, RollingOut, 0},
 		"old pods that are not ready go first":        {pools{rolling}, []Pod{pod("a", 0), pod("a", 1, loading(time.Hour)), pod("a", 2), pod("b", 3)}, []string{"mark a-1 rollout +10m0s"}, RollingOut, time.Second},
 		"a moment of not being ready removes none":    {pools{rolling}, []Pod{pod("a", 0, loading(time.Hour)), pod("a", 1, loading(time.Hour)), pod("a", 2, loading(time.Hour)), pod("b", 3, loading(time.Minute))}, nil, RollingOut, 29 * time.Minute},
@@ -267,13 +323,13 @@ func TestIslands(t *testing.T) {
 		t.Errorf("actions (-want +got):\n%s", diff)
 	}
 	if !out.NoRoom {
-		t.Error("nobody is told that there is no room")
+		t.Error("the lack of room is not reported")
 	}
 	if diff := cmp.Diff(map[string]IslandCounts{"-x": {Total: 1, Ready: 1}}, out.Counts.Islands); diff != "" {
 		t.Errorf("islands (-want +got):\n%s", diff)
 	}
 
-	// An island that may not lose pods keeps them, be they worth ever so little.
+	// An island that must not lose pods keeps them, be they worth ever so little.
 	pool.Size = 1
 	stay := func(held map[string]int, island string) int {
 		if island == "-x" && held["-x"] < 2 {
@@ -315,11 +371,113 @@ func TestStages(t *testing.T) {
 		t.Errorf("stages (-want +got):\n%s", diff)
 	}
 	counts := Counts{
-		Total: 9, Ready: 1, Updated: 6, Draining: 2, Synced: 7,
+		Total: 9, Staying: 6, Ready: 1, Updated: 6, Draining: 2, Synced: 7,
 		Islands: map[string]IslandCounts{"": {Total: 8, Ready: 1, Pending: 1}},
 	}
 	if diff := cmp.Diff(counts, out.Counts); diff != "" {
 		t.Errorf("counts (-want +got):\n%s", diff)
+	}
+}
+
+// TestPodsThatAlwaysEndAreMadeRarely plays pools whose pods all end within a second: a place is filled at once after the
+// first end, and then less and less often.
+func TestPodsThatAlwaysEndAreMadeRarely(t *testing.T) {
+	for _, size := range []int{1, 3, 20} {
+		pool := Pool{Name: "p", Size: size, Revision: "b", Current: "b", Surge: 1, ProgressDeadline: 30 * time.Minute}
+		made, most, pods := 0, 0, []Pod{}
+		for now := noon; now.Before(noon.Add(time.Hour)); now = now.Add(time.Second) {
+			for i := range pods {
+				if p := &pods[i]; !p.Finished {
+					p.Finished, p.EndedAt, p.Lived = true, now, time.Second
+				}
+			}
+			for _, a := range Make(Input{Now: now, Pool: pool, Pods: pods}).Actions {
+				switch a.Kind {
+				case Create:
+					made++
+					pods = append(pods, Pod{UID: fmt.Sprint(made), Name: a.Name, Slot: a.Slot, Revision: a.Revision, Ends: a.Ends, Created: now})
+				case Delete:
+					pods = slices.DeleteFunc(pods, func(p Pod) bool { return p.UID == a.UID })
+				}
+			}
+			most = max(most, len(pods))
+		}
+		// 2 without a pause, 6 while it doubles to 320 s, then one in six minutes.
+		if perPlace := made / size; perPlace < 10 || perPlace > 18 {
+			t.Errorf("%d pods of a pool of %d in an hour", made, size)
+		}
+		if most > size+keptEnded {
+			t.Errorf("%d pods of a pool of %d are there at a time", most, size)
+		}
+	}
+}
+
+// TestPodsThatReturnToABadNodeAreReplacedRarely plays pools whose scheduler always binds pods to a node that is going away,
+// as it does when no other has room and the taint only asks it to prefer others, or the template names the node.
+func TestPodsThatReturnToABadNodeAreReplacedRarely(t *testing.T) {
+	for _, tc := range []struct {
+		name     string
+		size     int
+		node     Node
+		bind     bool
+		run      bool
+		ready    time.Duration // after the creation; 0 for never
+		min, max int           // pods created for each place in an hour
+	}{
+		{"leaving, never starting", 1, NodeLeaves, true, false, 0, 10, 18},
+		{"leaving, never ready", 1, NodeLeaves, true, true, 0, 10, 18},
+		{"leaving, ready after a second", 1, NodeLeaves, true, true, time.Second, 10, 18},
+		{"leaving, three places", 3, NodeLeaves, true, false, 0, 8, 18},
+		{"dying, never starting", 1, NodeDies, true, false, 0, 10, 18},
+		{"dying, never ready", 3, NodeDies, true, true, 0, 10, 18},
+		{"never scheduled", 3, NodeStays, false, false, 0, 1, 1},
+		{"never starting", 3, NodeStays, true, false, 0, 1, 1},
+		{"never ready", 3, NodeStays, true, true, 0, 1, 1},
+	} {
+		pool := Pool{Name: "p", Size: tc.size, Revision: "b", Current: "b", Surge: 1, ProgressDeadline: 30 * time.Minute, DrainDeadline: time.Second}
+		made, early, pods := 0, 0, []Pod{}
+		for now := noon; now.Before(noon.Add(time.Hour)); now = now.Add(time.Second) {
+			for i := range pods {
+				p := &pods[i]
+				p.Assigned, p.Node, p.Running = tc.bind, tc.node, tc.run
+				if tc.ready > 0 && !now.Before(p.Created.Add(tc.ready)) {
+					p.Ready, p.ReadyAt, p.Loaded = true, p.Created.Add(tc.ready), true
+				}
+			}
+			for _, a := range Make(Input{Now: now, Pool: pool, Pods: pods}).Actions {
+				i := slices.IndexFunc(pods, func(p Pod) bool { return p.UID == a.UID })
+				switch a.Kind {
+				case Create:
+					made++
+					pods = append(pods, Pod{UID: fmt.Sprint(made), Name: a.Name, Slot: a.Slot, Revision: a.Revision, Moves: a.Moves, Created: now})
+				case SetMark:
+					pods[i].Mark = a.Mark
+				case Delete:
+					pods = slices.Delete(pods, i, i+1)
+				}
+			}
+			if now.Before(noon.Add(13 * time.Second)) {
+				early = made
+			}
+		}
+		if perPlace := made / tc.size; perPlace < tc.min || perPlace > tc.max {
+			t.Errorf("%s: %d pods of a pool of %d in an hour, want %d to %d for each place", tc.name, made, tc.size, tc.min, tc.max)
+		}
+		if early > 3*tc.size {
+			t.Errorf("%s: %d pods of a pool of %d in 13 s", tc.name, early, tc.size)
+		}
+	}
+}
+
+// TestAServingPodOnADyingNodeIsMarkedAtOnce, however many pods it is the successor of.
+func TestAServingPodOnADyingNodeIsMarkedAtOnce(t *testing.T) {
+	young := func(p *Pod) { p.Node, p.Moves, p.Created = NodeDies, 9, noon.Add(-time.Second) }
+	out := Make(Input{Now: noon, Pool: Pool{Name: "p", Size: 1, Revision: "b", Current: "b", Surge: 1}, Pods: []Pod{pod("b", 0, young)}})
+	if diff := cmp.Diff([]string{"mark b-0 node +0s", "create p-b-1"}, brief(out.Actions)); diff != "" {
+		t.Errorf("actions (-want +got):\n%s", diff)
+	}
+	if moves := out.Actions[1].Moves; moves != 10 {
+		t.Errorf("the successor counts %d moves, want 10", moves)
 	}
 }
 

@@ -2,12 +2,13 @@ package plan
 
 import "time"
 
-// progress tells how far the rollout is. A rollout stops when a new pod is not ready and nothing has gone forward for
-// the deadline; it goes on by itself when such a pod becomes ready after all, or goes.
+// progress returns how far the rollout is. A rollout stops when a new pod is not ready and there was no progress for the
+// deadline, or when new pods end over and over; it continues by itself when such a pod becomes ready after all, or was
+// removed.
 func (r *round) progress() Progress {
 	replaced := r.Pool.Current != "" && r.Pool.Current != r.Pool.Revision
 	waits := false
-	var forward time.Time
+	var forward, ready time.Time
 	for i := range r.Pods {
 		p := &r.Pods[i]
 		switch {
@@ -19,12 +20,11 @@ func (r *round) progress() Progress {
 			last := p.Created
 			if p.Ready {
 				last = p.ReadyAt
+				ready = latest(ready, last)
 			} else {
 				waits = true
 			}
-			if last.After(forward) {
-				forward = last
-			}
+			forward = latest(forward, last)
 		}
 	}
 	switch {
@@ -34,6 +34,8 @@ func (r *round) progress() Progress {
 		return Paused
 	case r.Pool.OnDelete:
 		return WaitingOnDelete
+	case r.brokenRevision(ready):
+		return Stopped
 	case waits:
 		deadline := forward.Add(r.Pool.ProgressDeadline)
 		if !r.Now.Before(deadline) {
@@ -42,6 +44,13 @@ func (r *round) progress() Progress {
 		r.wake(deadline)
 	}
 	return RollingOut
+}
+
+func latest(a, b time.Time) time.Time {
+	if a.After(b) {
+		return a
+	}
+	return b
 }
 
 // current is the revision that counts as served with: the new one as soon as no other pod is left and enough of the

@@ -10,9 +10,9 @@ import (
 	"time"
 )
 
-// The simulation drives a pool in virtual time: an API server with versions, a cache that lags, kubelets, nodes,
-// two pickers whose views lag too, requests on their way and in engines, people who edit everything, and a caller that
-// may die between any two actions. It is deterministic from its seed.
+// The simulation drives a pool in virtual time: an API server with versions, a cache that lags, kubelets, nodes, two
+// pickers whose views lag too, requests on their way and in engines, people who edit everything, and a caller that can die
+// between any two actions. It is deterministic from its seed.
 
 const (
 	simLag   = 3 * time.Second // of caches
@@ -287,7 +287,7 @@ func (s *sim) disturb() {
 			s.touch(p)
 			unplanned("somebody marks %s %v", p.Name, p.Mark)
 		}
-	case 10: // readiness comes and goes
+	case 10: // readiness changes back and forth
 		if len(all) > 0 {
 			if p := one(); p.Ready {
 				p.Ready, p.next = false, s.now.Add(s.between(time.Second, 20*time.Second))
@@ -299,6 +299,7 @@ func (s *sim) disturb() {
 		if len(all) > 0 {
 			if p := one(); p.gone.IsZero() {
 				p.Finished, p.Running, p.Loaded, p.Ready, p.inFlight = true, false, false, false, nil
+				p.EndedAt, p.Lived = s.now, s.now.Sub(p.Created)
 				s.touch(p)
 				unplanned("%s fails for good", p.Name)
 			}
@@ -331,7 +332,7 @@ func (s *sim) reconcile(exact bool) {
 	in := Input{Now: s.now, Pool: v.pool, Place: simPlace}
 	for uid, p := range v.pods {
 		truth := s.pods[uid]
-		if truth != nil { // what pickers and engines say does not come through the cache
+		if truth != nil { // reports of pickers and engines do not pass the cache
 			p.Readings, p.Value, p.Load, p.Acknowledged = slices.Clone(truth.Readings), truth.Value, truth.Load, time.Time{}
 			if p.Mark.Reason != "" && truth.acks[0].mark == p.Mark && truth.acks[1].mark == p.Mark {
 				p.Acknowledged = truth.acks[0].since
@@ -379,7 +380,7 @@ func (s *sim) do(v view, a Action) bool {
 		s.uid++
 		p := &simPod{Pod: Pod{
 			UID: fmt.Sprintf("u%04d", s.uid), Name: a.Name, Slot: a.Slot, Revision: a.Revision, Island: a.Island, Created: s.now,
-			WarmGate: v.pool.WarmUp > 0,
+			WarmGate: v.pool.WarmUp > 0, Ends: a.Ends,
 		}, bad: a.Revision == "bad", next: s.now.Add(s.between(time.Second, 10*time.Second))}
 		s.pods[p.UID] = p
 		s.touch(p)
@@ -438,7 +439,7 @@ func (s *sim) checkFloor(pool Pool, p *simPod, a Action) {
 	}
 }
 
-// checkSurge looks whether there are more pods than may be. Pods that go for good do not count.
+// checkSurge checks that there are not more pods than allowed. Pods that are being deleted for good do not count.
 func (s *sim) checkSurge(pool Pool) {
 	if s.now.Sub(s.unplan) <= 2*simLag {
 		return

@@ -17,13 +17,15 @@ const (
 	StageReady     Stage = "Ready"
 	StageDraining  Stage = "Draining"
 	StageIdle      Stage = "Idle"
+	StageEnded     Stage = "Ended" // kept to be looked at
 )
 
 // Counts of pods, as they were seen.
 type Counts struct {
-	// Total counts all but those that have ended, Ready those that serve, Updated those of the newest revision that do
+	// Total counts all but those that have ended, Staying those of them without a mark that are not being deleted, Ready
+	// those that serve, Updated those of the newest revision that do
 	// not drain, Draining those with a mark, Synced and Degraded by what pickers know of them.
-	Total, Ready, Updated, Draining, Synced, Degraded int
+	Total, Staying, Ready, Updated, Draining, Synced, Degraded int
 	// Islands by name.
 	Islands map[string]IslandCounts
 }
@@ -35,7 +37,7 @@ type IslandCounts struct{ Total, Ready, Pending int }
 type Seen struct {
 	Pod   *Pod
 	Stage Stage
-	// Trouble is why it does not come up, SlowStart included.
+	// Trouble is why it does not start, SlowStart included.
 	Trouble Trouble
 }
 
@@ -76,8 +78,12 @@ func (r *round) summarise() {
 		switch {
 		case p.Mark.Reason != "":
 			c.Draining++
-		case p.Revision == r.Pool.Revision && !p.Deleting:
-			c.Updated++
+		case p.Deleting:
+		default:
+			c.Staying++
+			if p.Revision == r.Pool.Revision {
+				c.Updated++
+			}
 		}
 		if p.serving() {
 			c.Ready++
@@ -113,7 +119,7 @@ func (r *round) trouble(p *Pod) Trouble {
 	return Trouble{Reason: SlowStart, Message: "not ready after " + r.Pool.ProgressDeadline.String()}
 }
 
-// urgency orders pods for people: troubles, then those that come or go, then those that serve.
+// urgency orders pods for display: troubles, then those that start or end, then those that serve.
 func urgency(s Seen) int {
 	switch {
 	case s.Trouble.Reason != "":

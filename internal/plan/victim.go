@@ -51,7 +51,7 @@ func (r *round) leave(p *Pod) int {
 	return r.Leave(r.islands, p.Island)
 }
 
-// why tells people why this pod goes and not another.
+// why explains to people why this pod is removed and not another.
 func (r *round) why(p *Pod) string {
 	switch {
 	case !p.Ready:

@@ -13,15 +13,15 @@ import (
 //	      + kvWeight × (1 - KV use)
 //	queue = requests whose prefill has not ended, or those that the engine reports to be waiting, whichever is more
 //
-// The highest score is chosen, ties by requests in flight. A term in which all endpoints are alike tells nothing: that
-// of the queues is left out when they are equal, that of the prefix for a prompt without a whole chunk.
+// The highest score is chosen, ties by requests in flight. A term that is equal for all endpoints does not count: that of
+// the queues is left out when they are equal, that of the prefix for a prompt without a complete chunk.
 //
-// Chunks are what the proposal has them: the prompt's bytes cut every chunkBytes, each named by
-// hash(chunk i) = H(content of chunk i, hash(chunk i-1)) from a root that is another for each model, adapter and cache
-// salt. Endpoints remember the chunks that they were sent, chunksPerEndpoint of them, and forget those that were not
-// sent for the longest time. Whoever asks fills Request.Chunks and Candidate.Routed (package affinity has both hash and
-// memory); nothing is known of what other pickers route, nor after a restart. What conversations share counts like
-// what is theirs: where that is longer than maxChunks, all endpoints that ever served one match alike.
+// Chunks are those of the proposal: the prompt's bytes cut every chunkBytes, each named by hash(chunk i) = H(content of
+// chunk i, hash(chunk i-1)) from a root that differs for each model, adapter and cache salt. Endpoints remember the chunks
+// that they were sent, chunksPerEndpoint of them, and forget the least recently sent ones. The caller fills Request.Chunks
+// and Candidate.Routed (package affinity has both hash and memory). Requests that other pickers route are not known, nor
+// those before a restart. Text that conversations share counts like their own: if the shared text is longer than maxChunks,
+// all endpoints that ever served one match alike.
 type approximatePrefix struct{ prefix, queue, kv float64 }
 
 func newApproximatePrefix(c ApproximatePrefixConfig) (Policy, error) {

@@ -39,7 +39,7 @@ func TestApproximatePrefixWeighs(t *testing.T) {
 		"requests that decode are no queue": {3, 2, 2, []Candidate{
 			candidate("decodes", 1, load.View{InFlight: 9, Decoding: 9}), candidate("idle", 0, load.View{}),
 		}},
-		"what the engine reports to wait is, whoever has sent it": {3, 2, 2, []Candidate{
+		"what the engine reports to wait is, whichever picker has sent it": {3, 2, 2, []Candidate{
 			candidate("idle", 0, load.View{}), candidate("others", 50, load.View{Waiting: 5}),
 		}},
 		"ties go by requests": {3, 2, 2, []Candidate{

@@ -74,7 +74,7 @@ type LongestPrefixConfig struct {
 	Literal bool
 	// MinMatch is the part of the prompt that must match for the match to count.
 	MinMatch float64
-	// MaxLoad is the most in-flight requests an endpoint may have to be chosen for its match, as a multiple of the
+	// MaxLoad is the most in-flight requests an endpoint can have to be chosen for its match, as a multiple of the
 	// mean.
 	MaxLoad float64
 }
@@ -89,7 +89,7 @@ type LMetricConfig struct {
 type UnifiedConfig struct {
 	// MinHit is the part of the prompt that the session's endpoint must hold, more than which it is kept to.
 	MinHit float64
-	// MaxLoad is the most in-flight requests that it may have, as a multiple of the mean.
+	// MaxLoad is the most in-flight requests that it can have, as a multiple of the mean.
 	MaxLoad float64
 }
 

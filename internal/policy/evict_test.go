@@ -8,7 +8,7 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/load"
 )
 
-// reusing makes it so that caches held a part of what the fleet was sent of late.
+// reusing makes it so that caches held a part of what the fleet was sent recently.
 func reusing(candidates []Candidate, reuse float64) {
 	for i := range candidates {
 		l := &candidates[i].Load
@@ -28,7 +28,7 @@ func firsts(t *testing.T, r *Request, candidates []Candidate) []float64 {
 }
 
 // TestEvictingWhatNobodyWantsIsFree: without reuse the cost is what it is without a price on eviction; reuse never makes
-// anything cheaper, and who has next to nothing to compute pays next to nothing for it.
+// anything cheaper, and a request with next to nothing to compute pays next to nothing for it.
 func TestEvictingWhatNobodyWantsIsFree(t *testing.T) {
 	rng := rand.New(rand.NewPCG(21, 21))
 	for range 300 {
@@ -92,7 +92,8 @@ func TestEvictingCostsMoreTheMoreIsWantedAgain(t *testing.T) {
 }
 
 // TestSessionsStayWhereCachesThrash: a wait that is worth a move while nothing is used again is not worth one where each
-// block that the move writes pushes out one that is wanted; and what nobody holds goes where most room is.
+// block that the move writes evicts one that is used; and a prompt that no endpoint holds goes to the endpoint with the most
+// room.
 func TestSessionsStayWhereCachesThrash(t *testing.T) {
 	r := request(30_000)
 	session := func() []Candidate {
@@ -113,7 +114,7 @@ func TestSessionsStayWhereCachesThrash(t *testing.T) {
 		without, with int
 	}{
 		"a session whose pod is busy": {session(), 1, 0},
-		"a prompt that nobody holds":  {prompt(), 0, 1},
+		"a prompt that no pod holds":  {prompt(), 0, 1},
 	} {
 		if got := choose(p, r, tc.candidates)[0]; got != tc.without {
 			t.Errorf("%s: candidate %d was chosen where nothing is used again", name, got)

@@ -18,7 +18,7 @@ type Explanation struct {
 	Candidates [][]Term
 }
 
-// Explain tells what a strategy makes its costs of. It is not for the hot path.
+// Explain reports what a strategy makes its costs of. It is not for the hot path.
 func Explain(p Policy, r *Request, candidates []Candidate) Explanation {
 	e := Explanation{Candidates: make([][]Term, len(candidates))}
 	var each func(c *Candidate) []Term
@@ -53,7 +53,8 @@ func Explain(p Policy, r *Request, candidates []Candidate) Explanation {
 	case approximatePrefix:
 		e.Fleet = []Term{{"chunks", float64(r.Chunks), "chunks"}}
 		each = func(c *Candidate) []Term {
-			return []Term{{"routed", float64(min(c.Routed, r.Chunks)), "chunks"}, {"queue", float64(c.queue()), "requests"}, {"kv-usage", c.Load.KVUsage, ""}}
+			return []Term{{"routed", float64(min(c.Routed, r.Chunks)), "chunks"}, {"queue", float64(c.queue()), "requests"},
+				{"kv-usage", c.Load.KVUsage, ""}}
 		}
 	default: // by turns, by chance, or by hashes alone
 		each = func(*Candidate) []Term { return nil }
@@ -79,7 +80,7 @@ func home(r *Request, c *Candidate) Term {
 	return Term{"home", 0, ""}
 }
 
-// explain gives the terms of
+// explain computes the terms of
 //
 //	cost = (wait + reload + lack + own + wasted + evicted) × crowd + delay
 //	wasted = waste × (own - least),  evicted = evict × uncached × token

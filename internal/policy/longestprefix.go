@@ -8,13 +8,13 @@ import (
 // longestPrefix picks the endpoint with the most matching blocks, ties by least load ("Routing on Real KV Cache
 // Events", and the overlap score of "We fight GPU scarcity without compromise").
 //
-// Taken literally it sends a whole fleet's traffic to one pod as soon as everyone shares a system prompt: one block
-// more always beats any load. So by default a match counts only if it is worth something (minMatch of the prompt)
-// and its endpoint is not overloaded (maxLoad times the mean in-flight requests), and ties go to the least of
+// Taken literally it sends a fleet's entire traffic to one pod as soon as all requests share a system prompt: one block
+// more always beats any load. So by default a match counts only if it is large enough (minMatch of the prompt) and its
+// endpoint is not overloaded (maxLoad times the mean in-flight requests), and ties are broken by the least of
 //
 //	(pending prefill + prompt) × (requests in flight + 1)
 //
-// since who counts requests only puts short prompts behind long ones.
+// because counting only requests puts short prompts behind long ones.
 type longestPrefix struct {
 	literal           bool
 	minMatch, maxLoad float64

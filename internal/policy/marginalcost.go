@@ -16,7 +16,7 @@ const (
 	// pinned is the part of what a prompt finds in a cache that it takes from what is free: the rest is in use by others
 	// already.
 	pinned = 0.3
-	// usualKVTokens is the KV capacity of an endpoint that does not tell its own.
+	// usualKVTokens is the KV capacity of an endpoint that does not report its own.
 	usualKVTokens = 400_000
 	// crowding is what a second of our prefill, or of the wait for it, costs each request in flight, in seconds: they
 	// decode more slowly, and longer.
@@ -38,25 +38,26 @@ const (
 //	        least is the least of all endpoints
 //	waste = (u + q / 2) / (1 - u), at most 6; u the part of the time that the fleet prefills, at most 0.85, q the mean
 //	        number of requests at an endpoint that are prefilled or wait for it, both over the last 20 s: a prefill that
-//	        another endpoint could have spared is paid by those who come after, as many as come while it lasts
+//	        another endpoint could have avoided delays the requests that arrive while it lasts
 //	evict = p / (1 - p), p = reuse × √f, at most 0.95: what is computed takes the place of something that is wanted
 //	        again with a probability of p, is then computed again, and takes a place in turn; f is the part of the KV
 //	        cache that requests use, reuse the part of the fleet's prompt tokens that caches held over the last 20 s
-//	harm  = 0.2 × decodeHarm × requests in flight: what we take, those feel who are there
+//	harm  = 0.2 × decodeHarm × requests in flight: the delay of the requests that decode there
 //	lack  = tokens by which the KV cache, with this request and those that wait, is more than 0.85 full: so many will
 //	        have to be computed again
 //	delay = the way to another island and back, and bringing in a LoRA adapter that does not run there
 //
-// All speeds are learned per endpoint (load.Speed), so that different GPUs compare in seconds, and all prices are made of
-// them: whoever takes all engines for four times as fast chooses alike. What an endpoint has taught counts by how far it
-// is to be believed (load.View.Trust), the rest is the fleet's mean, or the prior: an endpoint that was slow once and is
-// left alone since is tried again. Where an endpoint's time for the work in question is within a quarter of the fleet's
-// it is taken for that, and costs are compared in steps of about 1 %, at least 1 ms: so equal endpoints share what is new.
+// All speeds are learned per endpoint (load.Speed), so that different GPUs compare in seconds, and all prices are derived
+// from them: an error that scales all speeds alike changes no choice. An endpoint's learned speed counts by how reliable it
+// is (load.View.Trust), the rest is the fleet's mean, or the prior: an endpoint that was slow once and has had no requests
+// since is tried again. If an endpoint's time for the work in question is within a quarter of the fleet's, the fleet's is
+// used, and costs are compared in steps of about 1 %, at least 1 ms: so equal endpoints share new work.
 //
-// The parts come from simulations of many configurations (docs/policies.md): predicted time to first token with a price
-// on wasted prefills that rises with the load, from this project's own; the product of work and batch size, which keeps
-// decodes balanced, from LMetric; waste is about how many a job delays in a queue with one server. Only what a choice
-// wastes is priced: a long prompt that no endpoint holds would else wait very long for the one with the fewest requests.
+// The parts are derived from simulations of many configurations (docs/policies.md): predicted time to first token with a
+// price on wasted prefills that rises with the load, from this project's own; the product of work and batch size, which
+// keeps decodes balanced, from LMetric; waste is about how many requests a job delays in a queue with one server. Only the
+// waste of a choice is priced: a long prompt that no endpoint holds would otherwise wait very long for the endpoint with
+// the fewest requests.
 type marginalCost struct {
 	prior float64
 	harm  float64
@@ -101,16 +102,16 @@ func wasteOf(candidates []Candidate) float64 {
 // mostWanted bounds the probability that what is pushed out of a cache is wanted again.
 const mostWanted = 0.95
 
-// evict is how many tokens have to be computed again, in the end, for each that the candidate computes. What it writes
-// takes the place of something else, and the more of the cache requests use, the shorter blocks that nobody uses stay: of
-// those that are wanted again, the part √f is pushed out before. That is next to nothing in an idle engine, whose cache
-// forgets only what has had its time, and all in one that requests fill.
+// evict is how many tokens have to be computed again, in the end, for each that the candidate computes. Each new token
+// evicts another one, and the more of the cache requests use, the shorter unused blocks stay: of those that will be wanted
+// again, the part √f is evicted before. That is next to nothing in an idle engine, whose cache evicts only old blocks, and
+// all in one that requests fill.
 func evict(c *Candidate, reuse float64) float64 {
 	p := min(mostWanted, reuse*math.Sqrt(max(0, min(1, c.Load.KVUsage))))
 	return p / (1 - p)
 }
 
-// reuseOf is the part of the fleet's prompt tokens that caches held of late, 0 to 1.
+// reuseOf is the part of the fleet's prompt tokens that caches held recently, 0 to 1.
 func reuseOf(candidates []Candidate) float64 {
 	prompted, computed := 0.0, 0.0
 	for i := range candidates {
@@ -182,16 +183,16 @@ func (p marginalCost) fleet(candidates []Candidate) speed {
 	return speed{s.token / weight, s.pair / weight, s.overhead / weight, s.context / weight}
 }
 
-// alike is how much an endpoint's time may differ from the fleet's and still be taken for that, as a factor. What differs
-// by more counts by what it differs more.
+// alike is how much an endpoint's time can differ from the fleet's, as a factor, and still count as equal. Only the
+// difference beyond it counts.
 const alike = 1.25
 
 // unlike is the most that an endpoint is taken to be slower or faster than the fleet, as a factor.
 const unlike = 16
 
-// seconds that work takes at a candidate, with so many tokens of context decoded meanwhile: the fleet's time, but for
-// what the candidate is known to differ by. Times are compared, not speeds: of samples that are much alike nobody can
-// tell what is due to their tokens, to their pairs and to the context, only the sum.
+// seconds that work takes at a candidate, with so many tokens of context decoded meanwhile: the fleet's time, corrected by
+// the candidate's known difference. Times are compared, not speeds: similar samples do not separate the effects of tokens,
+// pairs and context; they determine only the sum.
 func (s *speed) seconds(c *Candidate, tokens, pairs, context float64) float64 {
 	l := &c.Load
 	fleet := s.token*tokens + s.pair*pairs + s.context*context

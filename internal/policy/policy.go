@@ -14,12 +14,12 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/load"
 )
 
-// Request is what a strategy may know of a request.
+// Request is what a strategy can know of a request.
 type Request struct {
 	// PromptTokens is the prompt's length, 0 when it is not known.
 	PromptTokens int
-	// BlockTokens is the size of a block; Blocks is the number of whole blocks a match may count: a full hit still
-	// computes one token.
+	// BlockTokens is the size of a block; Blocks is the number of full blocks a match can count: a full hit still computes
+	// one token.
 	BlockTokens, Blocks int
 	// PrefixTokens is the request's own choice of the prefix that decides, 0 for none.
 	PrefixTokens int
@@ -37,7 +37,7 @@ type Request struct {
 	ReloadRate [kvblock.NumTiers]float64
 }
 
-// Candidate is an endpoint that may be chosen.
+// Candidate is an endpoint that can be chosen.
 type Candidate struct {
 	// Hash of the endpoint's identity.
 	Hash  uint64
@@ -46,12 +46,14 @@ type Candidate struct {
 	// Delay is what the endpoint costs the request besides, seconds: the way to another island, an adapter that has to
 	// be brought in.
 	Delay float64
+	// Grain is how many blocks the endpoint's engine reuses at a time, at least 1 (0 means 1): its Match is a multiple.
+	Grain int
 	// Routed is how many of the request's leading chunks were routed to the endpoint before.
 	Routed int
 }
 
-// MatchTokens is the part of the prompt that the candidate need not compute, in tokens: at most all whole blocks
-// but one token.
+// MatchTokens is the part of the prompt that the candidate need not compute, in tokens: at most all full blocks but one
+// token.
 func (r *Request) MatchTokens(c *Candidate) int {
 	return min(c.Match.Blocks(), r.Blocks) * r.BlockTokens
 }
@@ -59,7 +61,7 @@ func (r *Request) MatchTokens(c *Candidate) int {
 // Uncached is the part of the prompt that the candidate has to compute, in tokens.
 func (r *Request) Uncached(c *Candidate) int { return r.PromptTokens - r.MatchTokens(c) }
 
-// Cost orders candidates: by First, then by Then, less is better. Only MarginalCost gives it a unit, seconds.
+// Cost orders candidates: by First, then by Then, less is better. Only MarginalCost uses a unit, seconds.
 type Cost struct{ First, Then float64 }
 
 // Policy is a strategy with its parameters. It is safe for concurrent use.
@@ -133,6 +135,6 @@ func Rank(r *Request, candidates []Candidate, costs []Cost, order []int, n int) 
 	return order
 }
 
-// Weight is a candidate's weight for a key in rendezvous hashing: the highest wins. When candidates come or go,
-// only the keys move that they had or get.
+// Weight is a candidate's weight for a key in rendezvous hashing: the highest wins. When a candidate is added or removed,
+// only the keys move that it gets or had.
 func Weight(key, candidate uint64) uint64 { return endpoint.Mix(key ^ endpoint.Mix(candidate)) }

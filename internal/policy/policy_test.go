@@ -187,8 +187,8 @@ func TestLessLoadNeverHurts(t *testing.T) {
 	}
 }
 
-// One endpoint that is overloaded costs nobody else their cache: a request goes on to the idle endpoint that holds its
-// prefix.
+// One overloaded endpoint does not cost the other requests their cache: a request goes on to the idle endpoint that holds
+// its prefix.
 func TestLoadElsewhereDoesNotCostAffinity(t *testing.T) {
 	for _, config := range every {
 		switch config.Type {
@@ -371,7 +371,7 @@ func TestRoundRobinTakesTurns(t *testing.T) {
 	}
 }
 
-// TestRendezvousMovesOnlyWhatItMust removes one of three endpoints: only its sessions may move.
+// TestRendezvousMovesOnlyWhatItMust removes one of three endpoints: only its sessions move.
 func TestRendezvousMovesOnlyWhatItMust(t *testing.T) {
 	p := mustNew(t, Config{Type: Rendezvous})
 	candidates := []Candidate{candidate("a", 0, load.View{}), candidate("b", 0, load.View{}), candidate("c", 0, load.View{})}
@@ -469,8 +469,8 @@ func TestASharedSystemPromptDoesNotCollapseTheFleet(t *testing.T) {
 	}
 }
 
-// TestAHiccupIsForgivenAndEqualsShare plays three equal engines, of which one was slow for a while, against the
-// default strategy: what is new must spread over all of them, and the slow one must get its share again.
+// TestAHiccupIsForgivenAndEqualsShare plays three equal engines, one of them slow for a while, against the default strategy:
+// what is new must spread over all of them, and the slow one must get its share again.
 func TestAHiccupIsForgivenAndEqualsShare(t *testing.T) {
 	const rate, overhead = 20_000.0, 0.02
 	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)

@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// TestWhatIsPredictedIsTheCostWithoutPrices: where nobody is in the way, no cache is used twice and no KV cache is full,
-// MarginalCost's cost is the time to the first token; and what others pay changes the cost alone.
+// TestWhatIsPredictedIsTheCostWithoutPrices: where no other request is in the way, no cache is used twice and no KV cache is
+// full, MarginalCost's cost is the time to the first token; and what others pay changes the cost alone.
 func TestWhatIsPredictedIsTheCostWithoutPrices(t *testing.T) {
 	rng := rand.New(rand.NewPCG(31, 31))
 	p := mustNew(t, Default(MarginalCost))

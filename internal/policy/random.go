@@ -7,8 +7,8 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/endpoint"
 )
 
-// random picks any, uniformly: cost = the candidate's weight for a number that is drawn for the request. It is a
-// control. The numbers are a counter's, mixed with the seed, so that a seed gives the same choices again.
+// random picks any, uniformly: cost = the candidate's weight for a number that is drawn for the request. It is a control.
+// The numbers are a counter's, mixed with the seed, so that the same seed repeats the choices.
 type random struct {
 	seed uint64
 	turn atomic.Uint64

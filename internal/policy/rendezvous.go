@@ -6,9 +6,9 @@ package policy
 //	weight = M(key xor M(hash of the endpoint)); the highest wins
 //	key    = the session's, or the prefix's where there is no session or ByPrefix asks for it
 //
-// M is Murmur3's 64-bit finaliser; key and endpoint are hashed with FNV-1a and M before. When an endpoint goes only its
-// own keys move, each to its second choice; when one comes it takes its share from all others alike. The ranks below
-// the first are the fallbacks that every picker agrees on. It knows neither load nor cache.
+// M is Murmur3's 64-bit finaliser; key and endpoint are hashed with FNV-1a and M before. When an endpoint is removed only
+// its own keys move, each to its second choice; a new endpoint takes an equal share from all others. The ranks below the
+// first are the fallbacks that every picker agrees on. It knows neither load nor cache.
 type rendezvous struct{ byPrefix bool }
 
 func (p rendezvous) Score(r *Request, candidates []Candidate, out []Cost) {

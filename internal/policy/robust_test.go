@@ -47,7 +47,7 @@ func TestTheDefaultWeighsWhatItShould(t *testing.T) {
 			candidate("few", 0, learned(load.View{InFlight: 2, Decoding: 2})), candidate("many", 0, learned(load.View{InFlight: 40, Decoding: 40})),
 		}},
 		"a fast tier is worth its reload": {20_000, []Candidate{lower(kvblock.CPU, 1200), candidate("cold", 0, learned(load.View{}))}},
-		"a long prompt that nobody holds does not wait long for few requests": {80_000, []Candidate{
+		"a long prompt that no endpoint holds does not wait long for few requests": {80_000, []Candidate{
 			candidate("many", 0, learned(load.View{InFlight: 14, Decoding: 14, Utilisation: 0.9, Queue: 2})),
 			candidate("few", 0, learned(load.View{InFlight: 4, Decoding: 2, Prefilling: 2, PendingTokens: 180_000, PendingPairs: 8e9, Utilisation: 0.9, Queue: 2})),
 		}},

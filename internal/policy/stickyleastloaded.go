@@ -6,8 +6,8 @@ import "fmt"
 // the first L tokens (the request's own choice, else PrefixTokens) decides. Among the endpoints that hold it the
 // least loaded is chosen, however loaded; if none does, the least loaded of all, which is then assumed to hold it.
 //
-// A prefix is held in whole blocks: L is rounded down to blocks, to one at least. A prompt without a whole block goes
-// to the least loaded.
+// A prefix is held in full blocks: L is rounded down to blocks, to one at least. A prompt without a full block is sent to
+// the least loaded endpoint.
 type stickyLeastLoaded struct{ prefixTokens int }
 
 func newStickyLeastLoaded(c StickyLeastLoadedConfig) (Policy, error) {
@@ -29,7 +29,7 @@ func (p stickyLeastLoaded) Score(r *Request, candidates []Candidate, out []Cost)
 	for i := range candidates {
 		c := &candidates[i]
 		cost := Cost{First: 1, Then: float64(c.Load.InFlight)}
-		if needed > 0 && c.Match.Blocks() >= needed {
+		if needed > 0 && c.Match.Blocks() >= max(1, needed-needed%max(1, c.Grain)) {
 			cost.First = 0
 		}
 		out[i] = cost

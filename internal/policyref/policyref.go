@@ -1,4 +1,4 @@
-// Package policyref tells what RoutingPolicies refer to: pools, each of which follows one policy at most, and Secrets.
+// Package policyref reports what RoutingPolicies refer to: pools, each following at most one policy, and Secrets.
 // Pickers act on it and the operator writes it into status, so both must find the same.
 package policyref
 
@@ -8,8 +8,8 @@ import (
 	"github.com/kvasir-dev/kvasir/api/v1alpha1"
 )
 
-// Targets are the pools that a policy names, in the order of spec.targetRefs. They lie in its namespace. A gateway's
-// pool object has the name of the pool that it is made for, so both groups mean the same pool.
+// Targets are the pools that a policy names, in the order of spec.targetRefs. They are in its namespace. A gateway's pool
+// object has the name of the pool that it is made for, so both groups mean the same pool.
 func Targets(p *v1alpha1.RoutingPolicy) []types.NamespacedName {
 	all := make([]types.NamespacedName, len(p.Spec.TargetRefs))
 	for i, ref := range p.Spec.TargetRefs {
@@ -18,8 +18,8 @@ func Targets(p *v1alpha1.RoutingPolicy) []types.NamespacedName {
 	return all
 }
 
-// Winners finds the policy of each pool that is targeted: the only one that targets it. Where several do, the oldest
-// wins. Policies without an age come from files: there the one that inForce names for the pool stays. Then the first by
+// Winners finds the policy of each pool that is targeted: the only one that targets it. Where several do, the oldest wins.
+// Policies without an age were read from files: there the one that inForce names for the pool stays. Otherwise the first by
 // name wins. The order of policies does not matter.
 func Winners(policies []*v1alpha1.RoutingPolicy, inForce map[types.NamespacedName]string) map[types.NamespacedName]*v1alpha1.RoutingPolicy {
 	winners := map[types.NamespacedName]*v1alpha1.RoutingPolicy{}

@@ -14,7 +14,8 @@ import (
 // Tenants reads the tenants of a policy from the Secrets that it names. secret returns one of them, nil where there is
 // none: those are missing, by name. Entries that cannot be read, or that two tenants share, are invalid, and leave the
 // others alone; the errors never have what is in a Secret.
-func Tenants(p *v1alpha1.RoutingPolicy, secret func(name string) *corev1.Secret) (known *tenant.Directory, missing []string, invalid field.ErrorList) {
+func Tenants(p *v1alpha1.RoutingPolicy,
+	secret func(name string) *corev1.Secret) (known *tenant.Directory, missing []string, invalid field.ErrorList) {
 	t := &p.Spec.Admission.Tenants
 	path := field.NewPath("spec", "admission", "tenants", "secretRefs")
 	bad := func(i int, detail string) {

@@ -11,7 +11,7 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/endpoint"
 )
 
-// Identity is what an engine says of itself; what it does not say is empty.
+// Identity is what an engine reports about itself; missing parts are empty.
 type Identity struct {
 	// Version of the engine.
 	Version string
@@ -19,7 +19,7 @@ type Identity struct {
 	Root string
 }
 
-// maxIdentity bounds the answers about it, bytes: a list of models may name many adapters.
+// maxIdentity bounds the answers about it, bytes: a list of models can name many adapters.
 const maxIdentity = 1 << 20
 
 // Identity asks an endpoint which version it is (/version) and where it has a model from (/v1/models). An error means
@@ -89,6 +89,6 @@ func (c *Client) get(ctx context.Context, ep *endpoint.Endpoint, path, apiKey st
 	if len(body) > maxIdentity {
 		return errors.New("the answer is too large")
 	}
-	_ = json.Unmarshal(body, into) // in another form it says nothing that we know
+	_ = json.Unmarshal(body, into) // another form has no known content
 	return nil
 }

@@ -1,8 +1,10 @@
 // Package render asks an engine for the token ids of a request, as the engine itself would see them.
 //
-// Engines from vLLM v0.15 on have a render route beside each route of the API: it takes the request as it is and
-// answers with the ids, template, tools, truncation and all. Where there is none, /tokenize serves, with those fields
-// of the request that it knows; requests that say more than it understands are refused, not guessed.
+// Engines from vLLM v0.15 on have a render route beside /v1/completions and /v1/chat/completions (and from v0.29 and
+// v0.30 beside /v1/messages and /v1/responses): it takes the request as it is and answers with the ids, template, tools,
+// truncation and all. From v0.30 on they need --enable-scale-out: without it 0.30 and 0.31 answer 404, newer ones 403. Where
+// they do not answer, /tokenize is asked with those fields of the request that it knows; requests that say more than it
+// understands are refused, not guessed.
 package render
 
 import (
@@ -31,22 +33,22 @@ const (
 
 // Bounds that are not worth an option.
 const (
-	absentFor   = 60 * time.Second // how long an endpoint without render routes is believed to have none
-	maxAbsent   = 4096             // endpoints remembered as such
+	lackFor     = 60 * time.Second // how long the render routes of an engine are not used after they did not answer
+	maxLacking  = 4096             // engines remembered as such
 	maxMessage  = 1 << 10          // of an engine's error message, bytes
 	keepBuffer  = 1 << 20          // the largest buffer kept for the next answer, bytes
 	maxIdle     = 256              // connections kept open
 	maxIdleHost = 8                // of them to one endpoint
 )
 
-// Errors that callers may want to tell apart. Others are the network's.
+// Errors that callers might want to distinguish. Others are the network's.
 var (
-	// ErrBusy: as many questions are under way as may be.
+	// ErrBusy: as many questions are under way as are allowed.
 	ErrBusy = errors.New("too many questions to engines")
 	// ErrMultimodal: the prompt has images or the like, so that its ids alone do not name its blocks.
 	ErrMultimodal = errors.New("the prompt has multimodal content")
-	// ErrPrompts: the request has no text prompt, or more than one prompt.
-	ErrPrompts = errors.New("the request has not exactly one text prompt")
+	// ErrPrompts: the request has no text prompt, or too many.
+	ErrPrompts = errors.New("the request has no text prompts, or too many")
 	// ErrUnsupported: only the render route could answer, and the engine has none.
 	ErrUnsupported = errors.New("the engine cannot render the request")
 	// ErrAnswer: the engine's answer has no token ids, or is too large.
@@ -54,11 +56,11 @@ var (
 )
 
 // StatusError is an engine's refusal. A status from 400 to 499 means that the request itself is at fault, and that the
-// engine would say the same again if it were forwarded.
+// engine would refuse it again if it were forwarded.
 type StatusError struct {
 	// Status of the answer.
 	Status int
-	// Message is the engine's own, at most 1 KiB. It may quote the prompt: for the client, not for logs.
+	// Message is the engine's own, at most 1 KiB. It might quote the prompt: for the client, not for logs.
 	Message string
 }
 
@@ -96,14 +98,18 @@ type Client struct {
 
 	rendered, tokenized, busy, failed atomic.Uint64
 
-	mu     sync.Mutex // guards absent
-	absent map[routeAt]time.Time
+	mu     sync.Mutex
+	routes map[engineKey]*routes // guarded by mu; what engines lack
 }
 
-// routeAt is one render route of one endpoint.
-type routeAt struct {
-	address, socket string
-	route           openai.Route
+// Answer is what an engine returns about the prompts of a request.
+type Answer struct {
+	// IDs of the first prompt.
+	IDs []uint32
+	// More are the ids of further prompts.
+	More [][]uint32
+	// Source is how the engine was asked.
+	Source Source
 }
 
 // New returns a client.
@@ -123,7 +129,7 @@ func New(options Options) *Client {
 	c := &Client{
 		options: options,
 		slots:   make(chan struct{}, options.Concurrency),
-		absent:  map[routeAt]time.Time{},
+		routes:  map[engineKey]*routes{},
 	}
 	c.buffers.New = func() any { return new(bytes.Buffer) }
 	c.engines = wire.NewTransports(options.Dial, func() *http.Transport {
@@ -132,96 +138,111 @@ func New(options Options) *Client {
 			MaxIdleConns:           maxIdle,
 			MaxIdleConnsPerHost:    maxIdleHost,
 			MaxConnsPerHost:        options.Concurrency,
-			IdleConnTimeout:        30 * time.Second,
 			MaxResponseHeaderBytes: 64 << 10,
 		}
 	})
 	return c
 }
 
-// Close closes idle connections. Questions under way go on.
+// Close closes idle connections. Running calls continue.
 func (c *Client) Close() { c.engines.Close() }
 
-// Stats tells what became of the questions so far.
+// Stats counts the outcomes of requests to engines so far.
 func (c *Client) Stats() Stats {
 	return Stats{Rendered: c.rendered.Load(), Tokenized: c.tokenized.Load(), Busy: c.busy.Load(), Failed: c.failed.Load()}
 }
 
-// Tokens asks an endpoint for the ids of a request's prompt. body is the request as it came; it is not read any more
-// once Tokens has returned. apiKey is sent as a bearer token; empty sends none. It never waits for other questions.
+// Tokens requests the ids of a request's prompts from an endpoint. body is the unmodified request; it is not read any more
+// once Tokens has returned. apiKey is sent as a bearer token; empty sends none. It never waits for other calls.
 //
 // Errors wrap one of those above, *StatusError, the context's or the network's.
-func (c *Client) Tokens(ctx context.Context, ep *endpoint.Endpoint, route openai.Route, body []byte, apiKey string) ([]uint32, error) {
+func (c *Client) Tokens(ctx context.Context, ep *endpoint.Endpoint, route openai.Route, body []byte, apiKey string) (Answer, error) {
 	select {
 	case c.slots <- struct{}{}:
 		defer func() { <-c.slots }()
 	default:
 		c.busy.Add(1)
-		return nil, ErrBusy
+		return Answer{}, ErrBusy
 	}
 	if _, ok := ctx.Deadline(); !ok {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, c.options.Timeout)
 		defer cancel()
 	}
-	ids, err := c.ask(ctx, ep, route, body, apiKey)
+	out, err := c.ask(ctx, ep, route, body, apiKey)
 	if err != nil {
 		c.failed.Add(1)
-		return nil, fmt.Errorf("asking %s for the tokens of a request: %w", ep.ID, err)
+		return Answer{}, fmt.Errorf("asking %s for the tokens of a request: %w", ep.ID, err)
 	}
-	return ids, nil
+	return out, nil
 }
 
-func (c *Client) ask(ctx context.Context, ep *endpoint.Endpoint, route openai.Route, body []byte, apiKey string) ([]uint32, error) {
-	at := routeAt{ep.Address, ep.Socket, route}
-	if !c.isAbsent(at, time.Now()) {
-		ids, err := c.render(ctx, ep, route, body, apiKey)
+func (c *Client) ask(ctx context.Context, ep *endpoint.Endpoint, route openai.Route, body []byte, apiKey string) (Answer, error) {
+	out, lack, err := c.render(ctx, ep, route, body, apiKey)
+	if lack == LacksNothing {
 		if err == nil {
 			c.rendered.Add(1)
 		}
-		if !errors.Is(err, errAbsent) {
-			return ids, err
-		}
-		c.setAbsent(at, time.Now())
+		return out, err
 	}
-	ids, err := c.tokenize(ctx, ep, route, body, apiKey)
+	out, err = c.tokenize(ctx, ep, route, body, apiKey, lack)
 	if err == nil {
 		c.tokenized.Add(1)
 	}
-	return ids, err
+	return out, err
 }
 
-// errAbsent says that an endpoint has no render route, or none that we understand.
-var errAbsent = errors.New("no render route")
+// lackError means that a render route cannot be used, and contains the reason.
+type lackError struct{ lack Lack }
 
-func (c *Client) render(ctx context.Context, ep *endpoint.Endpoint, route openai.Route, body []byte, apiKey string) (ids []uint32, err error) {
+func (e *lackError) Error() string { return "no render route" }
+
+// render asks a render route. lack is why it does not answer, if it does not.
+func (c *Client) render(ctx context.Context, ep *endpoint.Endpoint, route openai.Route, body []byte,
+	apiKey string) (out Answer, lack Lack, err error) {
+	if lack := c.lack(ep, route, time.Now()); lack != LacksNothing {
+		return Answer{}, lack, nil
+	}
 	err = c.post(ctx, ep, "/v1/"+route.String()+"/render", body, apiKey, func(status int, answer []byte) error {
 		switch {
 		case status == http.StatusMethodNotAllowed || status == http.StatusNotImplemented,
 			status == http.StatusNotFound && !aboutModel(answer):
-			return errAbsent
+			return &lackError{Absent}
+		case status == http.StatusForbidden && bytes.Contains(answer, []byte("--enable-scale-out")):
+			return &lackError{SwitchedOff}
+		case status == http.StatusForbidden:
+			return &lackError{Forbidden}
 		case status != http.StatusOK:
 			return &StatusError{status, messageOf(answer)}
 		}
 		var a answerScan
 		if err := a.scan(answer, "token_ids"); err != nil {
-			// Early releases answered in other forms.
-			return fmt.Errorf("%w: %w", errAbsent, err)
+			if early, ok := earlyAnswer(answer, route); ok {
+				out = early
+				return nil
+			}
+			return &lackError{Absent}
 		}
-		if a.objects != 1 {
+		if a.objects == 0 || a.objects > 1 && route != openai.Completions {
 			return ErrPrompts
 		}
 		if a.multimodal {
 			return ErrMultimodal
 		}
-		ids = a.ids
+		out = Answer{IDs: a.ids, More: a.more, Source: Rendered}
 		return nil
 	})
-	return ids, err
+	var lacking *lackError
+	if errors.As(err, &lacking) {
+		c.setLack(ep, route, lacking.lack, time.Now())
+		return Answer{}, lacking.lack, nil
+	}
+	return out, LacksNothing, err
 }
 
 // post sends a body and hands status and answer to use, which must not keep the answer.
-func (c *Client) post(ctx context.Context, ep *endpoint.Endpoint, path string, body []byte, apiKey string, use func(status int, answer []byte) error) error {
+func (c *Client) post(ctx context.Context, ep *endpoint.Endpoint, path string, body []byte, apiKey string,
+	use func(status int, answer []byte) error) error {
 	src := &source{data: body}
 	defer src.detach()
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, path, src.reader())
@@ -231,7 +252,7 @@ func (c *Client) post(ctx context.Context, ep *endpoint.Endpoint, path string, b
 	req.ContentLength = int64(len(body))
 	req.GetBody = func() (io.ReadCloser, error) { return src.reader(), nil }
 	req.Header.Set("Content-Type", "application/json")
-	// The question changes nothing, so that it may be sent again when a connection kept open turns out to be closed.
+	// The question changes nothing, so that it can be sent again when a connection kept open turns out to be closed.
 	// Present but empty, this is understood by the transport and not sent.
 	req.Header["X-Idempotency-Key"] = nil
 	if apiKey != "" {
@@ -239,6 +260,9 @@ func (c *Client) post(ctx context.Context, ep *endpoint.Endpoint, path string, b
 	}
 	resp, err := c.engines.RoundTrip(req, ep)
 	if err != nil {
+		if ctx.Err() == nil {
+			c.forget(ep)
+		}
 		return err
 	}
 	defer func() { _ = resp.Body.Close() }()
@@ -261,33 +285,8 @@ func (c *Client) post(ctx context.Context, ep *endpoint.Endpoint, path string, b
 	return use(resp.StatusCode, buf.Bytes())
 }
 
-// isAbsent tells whether a route was not there a short while ago.
-func (c *Client) isAbsent(at routeAt, now time.Time) bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	until, ok := c.absent[at]
-	return ok && now.Before(until)
-}
-
-// setAbsent remembers that a route is not there.
-func (c *Client) setAbsent(at routeAt, now time.Time) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if len(c.absent) >= maxAbsent {
-		for other, until := range c.absent {
-			if !now.Before(until) {
-				delete(c.absent, other)
-			}
-		}
-	}
-	if len(c.absent) >= maxAbsent {
-		clear(c.absent)
-	}
-	c.absent[at] = now.Add(absentFor)
-}
-
-// source is a request's body. The transport may go on reading after the answer has come; it gets nothing any more
-// once the source is detached, so that the caller may use the bytes again.
+// source is a request's body. The transport might continue to read after the answer has arrived; it gets nothing more once
+// the source is detached, so that the caller can reuse the bytes.
 type source struct {
 	mu   sync.Mutex
 	data []byte

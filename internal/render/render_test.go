@@ -26,9 +26,10 @@ const (
 	chatBody       = `{"model":"m","messages":[{"role":"user","content":"h\u00e9 <&>"}],"stream":true}`
 	completionBody = `{"model":"m","prompt":"hello","max_tokens":3}`
 	routeAbsent    = `{"detail":"Not Found"}`
+	routeClosed    = `{"error":{"message":"Scale-out endpoints are disabled. Restart vllm serve with --enable-scale-out to enable them.","type":"PermissionDeniedError","param":null,"code":403}}`
 )
 
-// engine is an engine of which each route answers as told. It notes what it was asked.
+// engine is an engine whose routes give configured answers. It records the requests it receives.
 type engine struct {
 	mu      sync.Mutex
 	answers map[string]answer // by path
@@ -103,7 +104,7 @@ func TestTokens(t *testing.T) {
 		route   openai.Route
 		body    string
 		answers map[string]answer
-		want    []uint32
+		want    []uint32 // the ids of the first prompt, and behind 0 the number of those of others
 		err     error
 		status  int
 		asked   []string
@@ -115,9 +116,36 @@ func TestTokens(t *testing.T) {
 			[]uint32{5}, nil, 0, []string{completionRender}},
 		"an empty prompt has no ids": {completion, completionBody, map[string]answer{completionRender: {200, "[" + generate("[]", "null") + "]"}},
 			[]uint32{}, nil, 0, []string{completionRender}},
-		"several prompts are refused": {completion, completionBody,
-			map[string]answer{completionRender: {200, "[" + generate("[5]", "null") + "," + generate("[6]", "null") + "]"}},
-			nil, ErrPrompts, 0, []string{completionRender}},
+		"each of several prompts has ids": {completion, completionBody,
+			map[string]answer{completionRender: {200, "[" + generate("[5]", "null") + "," + generate("[6,7]", "null") + "," + generate("[8]", "null") + "]"}},
+			[]uint32{5, 0, 6, 7, 0, 8}, nil, 0, []string{completionRender}},
+		"images in any of several prompts are refused": {completion, completionBody,
+			map[string]answer{completionRender: {200, "[" + generate("[5]", `{"mm_hashes":{"image":["ab"]}}`) + "," + generate("[6]", "null") + "]"}},
+			nil, ErrMultimodal, 0, []string{completionRender}},
+		"several prompts of a chat are refused": {chat, chatBody,
+			map[string]answer{chatRender: {200, "[" + generate("[5]", "null") + "," + generate("[6]", "null") + "]"}},
+			nil, ErrPrompts, 0, []string{chatRender}},
+		"messages are rendered": {openai.Messages, messagesBody, map[string]answer{"/v1/messages/render": {200, generate("[5]", "null")}},
+			[]uint32{5}, nil, 0, []string{"/v1/messages/render"}},
+		"responses are rendered": {openai.Responses, responsesBody, map[string]answer{"/v1/responses/render": {200, generate("[5]", "null")}},
+			[]uint32{5}, nil, 0, []string{"/v1/responses/render"}},
+		"no tokenizer knows messages":  {openai.Messages, messagesBody, nil, nil, ErrUnsupported, 0, []string{"/v1/messages/render"}},
+		"no tokenizer knows responses": {openai.Responses, responsesBody, nil, nil, ErrUnsupported, 0, []string{"/v1/responses/render"}},
+		"a route that is switched off is no refusal": {chat, chatBody,
+			map[string]answer{chatRender: {403, routeClosed}, "/tokenize": {200, `{"tokens":[7]}`}}, []uint32{7}, nil, 0, []string{chatRender, "/tokenize"}},
+		"a route that something in front forbids is no refusal": {chat, chatBody,
+			map[string]answer{chatRender: {403, "RBAC: access denied"}, "/tokenize": {200, `{"tokens":[7]}`}}, []uint32{7}, nil, 0, []string{chatRender, "/tokenize"}},
+		"both routes forbidden": {chat, chatBody, map[string]answer{chatRender: {403, ""}, "/tokenize": {403, ""}}, nil, nil, 403,
+			[]string{chatRender, "/tokenize"}},
+		"effort where the route is switched off": {chat, strings.Replace(chatBody, `"stream"`, `"reasoning_effort":"low","stream"`, 1),
+			map[string]answer{chatRender: {403, routeClosed}, "/tokenize": {200, `{"tokens":[7]}`}}, []uint32{7}, nil, 0, []string{chatRender, "/tokenize"}},
+		"effort where the route is forbidden, of a release unknown": {chat, strings.Replace(chatBody, `"stream"`, `"reasoning_effort":"low","stream"`, 1),
+			map[string]answer{chatRender: {403, ""}}, nil, ErrUnsupported, 0, []string{chatRender}},
+		"tools that must not be used, and only a tokenizer": {chat, strings.Replace(chatBody, `"stream"`, `"tools":[{}],"tool_choice":"none","stream"`, 1),
+			nil, nil, ErrUnsupported, 0, []string{chatRender}},
+		"a suffix and only a tokenizer": {completion, `{"model":"m","prompt":"a","suffix":"b"}`, nil, nil, ErrUnsupported, 0, []string{completionRender}},
+		"a truncated chat and only a tokenizer": {chat, strings.Replace(chatBody, `"stream"`, `"truncate_prompt_tokens":2,"truncation_side":"right","stream"`, 1),
+			map[string]answer{"/tokenize": {200, `{"tokens":[1,2,3]}`}}, []uint32{1, 2}, nil, 0, []string{chatRender, "/tokenize"}},
 		"no prompt is refused": {completion, completionBody, map[string]answer{completionRender: {200, "[]"}},
 			nil, ErrPrompts, 0, []string{completionRender}},
 		"images are refused": {chat, chatBody,
@@ -137,6 +165,15 @@ func TestTokens(t *testing.T) {
 		"a route that answers in another form is no render route": {chat, chatBody,
 			map[string]answer{chatRender: {200, `[[{"role":"user"}],[{"prompt_token_ids":[1]}]]`}, "/tokenize": {200, `{"tokens":[7]}`}},
 			[]uint32{7}, nil, 0, []string{chatRender, "/tokenize"}},
+		"the form of 0.17": {chat, chatBody,
+			map[string]answer{chatRender: {200, `[[{"role":"user","content":"[x"}],[{"type":"token","prompt_token_ids":[1,2],"arrival_time":1.5}]]`}},
+			[]uint32{1, 2}, nil, 0, []string{chatRender}},
+		"the form of 0.17 for several prompts": {completion, completionBody,
+			map[string]answer{completionRender: {200, `[{"type":"token","prompt_token_ids":[1]},{"type":"token","prompt_token_ids":[2,3]}]`}},
+			[]uint32{1, 0, 2, 3}, nil, 0, []string{completionRender}},
+		"the form of 0.17 with an image": {chat, chatBody,
+			map[string]answer{chatRender: {200, `[[{}],[{"type":"multimodal","prompt_token_ids":[1]}]]`}, "/tokenize": {200, `{"tokens":[7]}`}},
+			[]uint32{7}, nil, 0, []string{chatRender, "/tokenize"}},
 		"an unknown model is not an absent route": {chat, chatBody,
 			map[string]answer{chatRender: {404, `{"error":{"message":"The model does not exist.","type":"NotFoundError","code":404}}`}},
 			nil, nil, 404, []string{chatRender}},
@@ -153,8 +190,10 @@ func TestTokens(t *testing.T) {
 		"images and only a tokenizer": {chat, `{"model":"m","messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":"u"}}]}]}`, nil, nil, ErrMultimodal, 0, []string{chatRender}},
 		"effort and only a tokenizer": {chat, strings.Replace(chatBody, `"stream"`, `"reasoning_effort":"low","stream"`, 1), nil, nil, ErrUnsupported, 0, []string{chatRender}},
 		"ids and only a tokenizer":    {completion, `{"model":"m","prompt":[1,2]}`, nil, nil, ErrPrompts, 0, []string{completionRender}},
-		"two prompts and only a tokenizer": {completion, `{"model":"m","prompt":["a","b"]}`, nil, nil, ErrPrompts, 0,
-			[]string{completionRender}},
+		"two prompts and only a tokenizer": {completion, `{"model":"m","prompt":["a","b"]}`, map[string]answer{"/tokenize": {200, `{"tokens":[1,2]}`}},
+			[]uint32{1, 2, 0, 1, 2}, nil, 0, []string{completionRender, "/tokenize", "/tokenize"}},
+		"seventeen prompts and only a tokenizer": {completion, `{"model":"m","prompt":["a"` + strings.Repeat(`,"b"`, 16) + `]}`, nil,
+			nil, ErrPrompts, 0, []string{completionRender}},
 		"a truncated prompt and only a tokenizer": {completion, `{"model":"m","prompt":"a","truncate_prompt_tokens":2}`,
 			map[string]answer{"/tokenize": {200, `{"tokens":[1,2,3]}`}}, []uint32{2, 3}, nil, 0, []string{completionRender, "/tokenize"}},
 		"a prompt truncated to the model's limit, and only a tokenizer": {completion, `{"model":"m","prompt":"a","truncate_prompt_tokens":-1}`, nil,
@@ -164,7 +203,11 @@ func TestTokens(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			e := &engine{answers: tc.answers}
 			c := newClient(t, Options{})
-			got, err := c.Tokens(t.Context(), start(t, e), tc.route, []byte(tc.body), "key")
+			answer, err := c.Tokens(t.Context(), start(t, e), tc.route, []byte(tc.body), "key")
+			got := answer.IDs
+			for _, ids := range answer.More {
+				got = append(append(got, 0), ids...)
+			}
 			var refusal *StatusError
 			switch {
 			case tc.status != 0:
@@ -186,8 +229,12 @@ func TestTokens(t *testing.T) {
 			want := Stats{Failed: 1}
 			if err == nil {
 				want = Stats{Rendered: 1}
-				if len(tc.asked) == 2 {
-					want = Stats{Tokenized: 1}
+				source := Rendered
+				if len(tc.asked) > 1 {
+					want, source = Stats{Tokenized: 1}, Tokenized
+				}
+				if answer.Source != source {
+					t.Errorf("the source is %d, want %d", answer.Source, source)
 				}
 			}
 			if c.Stats() != want {
@@ -197,12 +244,29 @@ func TestTokens(t *testing.T) {
 	}
 }
 
+const (
+	messagesBody  = `{"model":"m","max_tokens":3,"messages":[{"role":"user","content":"hi"}]}`
+	responsesBody = `{"model":"m","input":"hi"}`
+)
+
 func TestTheTokenizerIsAskedWhatItKnows(t *testing.T) {
 	cases := map[string]struct {
 		route openai.Route
 		body  string
 		want  string
 	}{
+		"effort is an argument of the template": {openai.ChatCompletions,
+			`{"model":"m","messages":[],"reasoning_effort":"low","chat_template_kwargs":{"a":1,"reasoning_effort":"high"}}`,
+			`{"model":"m","messages":[],"chat_template_kwargs":{"a":1,"reasoning_effort":"low","enable_thinking":true}}`},
+		"no effort is no thinking": {openai.ChatCompletions, `{"model":"m","messages":[],"reasoning_effort":"none"}`,
+			`{"model":"m","messages":[],"chat_template_kwargs":{"reasoning_effort":"none","enable_thinking":false}}`},
+		"an automatic effort is unset, and thinks": {openai.ChatCompletions, `{"model":"m","messages":[],"reasoning_effort":"auto"}`,
+			`{"model":"m","messages":[],"chat_template_kwargs":{"enable_thinking":true}}`},
+		"thinking that is given stays": {openai.ChatCompletions,
+			`{"model":"m","messages":[],"reasoning_effort":"low","chat_template_kwargs":{"enable_thinking":false}}`,
+			`{"model":"m","messages":[],"chat_template_kwargs":{"reasoning_effort":"low","enable_thinking":false}}`},
+		"documents are an argument of the template": {openai.ChatCompletions, `{"model":"m","messages":[],"documents":[{"text":"d"}]}`,
+			`{"model":"m","messages":[],"chat_template_kwargs":{"documents":[{"text":"d"}]}}`},
 		"a chat": {openai.ChatCompletions,
 			`{"model":"m","messages":[{"role":"user","content":"a<b\u00e9"}],"tools":[{"type":"function"}],"chat_template":"{{x}}",
 			"chat_template_kwargs":{"enable_thinking":false},"add_generation_prompt":false,"continue_final_message":true,
@@ -218,7 +282,7 @@ func TestTheTokenizerIsAskedWhatItKnows(t *testing.T) {
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
-			e := &engine{answers: map[string]answer{"/tokenize": {200, `{"tokens":[1]}`}}}
+			e := &engine{answers: map[string]answer{"/tokenize": {200, `{"tokens":[1]}`}, chatRender: {403, routeClosed}}}
 			if _, err := newClient(t, Options{}).Tokens(t.Context(), start(t, e), tc.route, []byte(tc.body), ""); err != nil {
 				t.Fatal(err)
 			}
@@ -261,7 +325,7 @@ func TestAnAbsentRouteIsRememberedForAWhile(t *testing.T) {
 		ask("a:1", openai.ChatCompletions, chatBody)
 		ask("a:1", openai.Completions, completionBody) // another route of the same endpoint
 		ask("b:1", openai.ChatCompletions, chatBody)   // another endpoint
-		time.Sleep(absentFor - time.Second)
+		time.Sleep(lackFor - time.Second)
 		ask("a:1", openai.ChatCompletions, chatBody)
 		time.Sleep(2 * time.Second)
 		ask("a:1", openai.ChatCompletions, chatBody)
@@ -298,19 +362,22 @@ func (p pipes) Accept() (net.Conn, error) {
 func (p pipes) Close() error   { close(p.done); return nil }
 func (p pipes) Addr() net.Addr { return &net.UnixAddr{} }
 
-func TestAbsentRoutesRememberedAreBounded(t *testing.T) {
-	c := New(Options{})
+func TestEnginesRememberedAreBounded(t *testing.T) {
+	c := newClient(t, Options{})
+	at := func(i int) *endpoint.Endpoint { return &endpoint.Endpoint{Address: fmt.Sprint(i)} }
 	now := time.Now()
-	for i := range 3 * maxAbsent {
-		at := routeAt{address: fmt.Sprint(i)}
-		c.setAbsent(at, now)
-		if !c.isAbsent(at, now) || len(c.absent) > maxAbsent {
-			t.Fatalf("after %d: %d remembered", i+1, len(c.absent))
-		}
+	for i := range maxLacking {
+		c.setLack(at(i), openai.Completions, Absent, now.Add(-2*lackFor))
 	}
-	old := routeAt{address: fmt.Sprint(3*maxAbsent - 1)}
-	if c.isAbsent(old, now.Add(absentFor)) {
-		t.Error("remembered for too long")
+	c.setLack(at(-1), openai.Completions, SwitchedOff, now)
+	if len(c.routes) != 1 || c.lack(at(-1), openai.ChatCompletions, now) != SwitchedOff {
+		t.Errorf("%d engines are remembered, want the one that is still believed", len(c.routes))
+	}
+	for i := range 2 * maxLacking {
+		c.setLack(at(i), openai.Completions, Absent, now)
+	}
+	if len(c.routes) > maxLacking {
+		t.Errorf("%d engines are remembered", len(c.routes))
 	}
 }
 
@@ -386,8 +453,8 @@ func TestAnswersAreBounded(t *testing.T) {
 	if _, err := newClient(t, Options{MaxAnswer: 1000}).Tokens(t.Context(), ep, openai.ChatCompletions, []byte(chatBody), ""); !errors.Is(err, ErrAnswer) {
 		t.Errorf("got %v", err)
 	}
-	if ids, err := newClient(t, Options{MaxAnswer: 10000}).Tokens(t.Context(), ep, openai.ChatCompletions, []byte(chatBody), ""); err != nil || len(ids) != 1001 {
-		t.Errorf("got %d ids, %v", len(ids), err)
+	if ids, err := newClient(t, Options{MaxAnswer: 10000}).Tokens(t.Context(), ep, openai.ChatCompletions, []byte(chatBody), ""); err != nil || len(ids.IDs) != 1001 {
+		t.Errorf("got %d ids, %v", len(ids.IDs), err)
 	}
 }
 
@@ -441,14 +508,14 @@ func TestUnixSockets(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if diff := cmp.Diff([]uint32{i}, got); diff != "" {
+			if diff := cmp.Diff([]uint32{i}, got.IDs); diff != "" {
 				t.Errorf("-want +got:\n%s", diff)
 			}
 		}
 	}
 }
 
-// The transport may read a body even after the answer has come.
+// The transport can read a body even after the answer has arrived.
 func TestTheBodyIsTheCallersAgainAfterwards(t *testing.T) {
 	src := &source{data: []byte("abcdef")}
 	r, again := src.reader(), src.reader()

@@ -2,18 +2,22 @@ package render
 
 import (
 	"bytes"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"math"
+
+	"github.com/kvasir-dev/kvasir/internal/openai"
 )
 
-// answerScan reads an answer: an object, or a list of objects, of which the first counts. Only what matters is looked
-// at; of the rest only strings and nesting are followed, and their content is not checked.
+// answerScan reads an answer: an object, or a list of objects with ids each. It reads only the fields that matter; in the
+// rest it follows strings and nesting and does not check their content.
 type answerScan struct {
-	objects    int      // how many objects there are
-	ids        []uint32 // of the first object
-	found      bool     // the ids were there
-	multimodal bool     // the first object has multimodal items
+	objects    int        // how many objects there are
+	ids        []uint32   // of the first object
+	more       [][]uint32 // of the other objects
+	found      bool       // every object has ids
+	multimodal bool       // some object has multimodal items
 
 	data []byte
 	at   int
@@ -47,6 +51,40 @@ func (s *answerScan) scan(answer []byte, key string) error {
 		return fmt.Errorf("%w: no %s", errJSON, key)
 	}
 	return nil
+}
+
+// earlyAnswer reads what vLLM 0.17 and its neighbours answer: a list with the prompts as the engine core is given them
+// and, for chats, a list of the messages in front of it. Prompts of another type than plain tokens are left to releases
+// that say more about them.
+func earlyAnswer(answer []byte, route openai.Route) (out Answer, ok bool) {
+	var prompts []struct {
+		Type string   `json:"type"`
+		IDs  []uint32 `json:"prompt_token_ids"`
+	}
+	switch route {
+	case openai.ChatCompletions:
+		var both []json.RawMessage
+		if json.Unmarshal(answer, &both) != nil || len(both) != 2 || json.Unmarshal(both[1], &prompts) != nil || len(prompts) != 1 {
+			return out, false
+		}
+	case openai.Completions:
+		if json.Unmarshal(answer, &prompts) != nil || len(prompts) == 0 {
+			return out, false
+		}
+	default:
+		return out, false
+	}
+	for i, p := range prompts {
+		switch {
+		case p.Type != "token" || p.IDs == nil:
+			return Answer{}, false
+		case i == 0:
+			out = Answer{IDs: p.IDs, Source: Rendered}
+		default:
+			out.More = append(out.More, p.IDs)
+		}
+	}
+	return out, true
 }
 
 // next skips white space and returns the byte there, 0 at the end.
@@ -85,21 +123,32 @@ func (s *answerScan) each(closing byte, item func() bool) bool {
 	}
 }
 
-// list reads a list of objects; those after the first are only counted.
+// list reads a list of objects, and keeps the ids of the first.
 func (s *answerScan) list(key string) bool {
-	return s.each(']', func() bool {
+	var first []uint32
+	all, multimodal := true, false
+	ok := s.each(']', func() bool {
 		if s.next() != '{' {
 			return false
 		}
 		s.objects++
-		if s.objects > 1 {
-			return s.skip(0)
+		s.found, s.multimodal, s.ids = false, false, nil
+		if !s.object(key) {
+			return false
 		}
-		return s.object(key)
+		all, multimodal = all && s.found, multimodal || s.multimodal
+		if s.objects == 1 {
+			first = s.ids
+		} else {
+			s.more = append(s.more, s.ids)
+		}
+		return true
 	})
+	s.ids, s.found, s.multimodal = first, all, multimodal
+	return ok
 }
 
-// object reads the object that counts.
+// object reads an object.
 func (s *answerScan) object(key string) bool {
 	return s.each('}', func() bool {
 		name, ok := s.name()
@@ -181,7 +230,7 @@ func (s *answerScan) skip(depth int) bool {
 	return s.at > start
 }
 
-// tokens reads a list of ids: whole numbers below 2^32.
+// tokens reads a list of ids: integers below 2^32.
 func (s *answerScan) tokens() bool {
 	if s.next() != '[' {
 		return false

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"strconv"
 	"strings"
 
 	"github.com/kvasir-dev/kvasir/internal/endpoint"
@@ -16,15 +17,32 @@ import (
 var chatFields = []string{"model", "messages", "tools", "chat_template", "chat_template_kwargs", "add_generation_prompt",
 	"continue_final_message", "add_special_tokens"}
 
-// chatBeyond are fields that change the prompt and that /tokenize does not know.
-var chatBeyond = []string{"reasoning_effort", "documents", "truncate_prompt_tokens"}
+// maxTokenized is how many prompts of one request are tokenized, one question each.
+const maxTokenized = 16
 
-// tokenize asks /tokenize.
-func (c *Client) tokenize(ctx context.Context, ep *endpoint.Endpoint, route openai.Route, body []byte, apiKey string) (ids []uint32, err error) {
-	question, keepLast, err := tokenizeRequest(route, body)
+// tokenize asks /tokenize, once for each prompt. lack is why the render route does not answer.
+func (c *Client) tokenize(ctx context.Context, ep *endpoint.Endpoint, route openai.Route, body []byte, apiKey string,
+	lack Lack) (Answer, error) {
+	questions, cut, err := tokenizeRequests(route, body, lack)
 	if err != nil {
-		return nil, err
+		return Answer{}, err
 	}
+	out := Answer{Source: Tokenized}
+	for i, question := range questions {
+		ids, err := c.tokenizeOne(ctx, ep, question, apiKey)
+		if err != nil {
+			return Answer{}, err
+		}
+		if ids = cut.of(ids); i == 0 {
+			out.IDs = ids
+		} else {
+			out.More = append(out.More, ids)
+		}
+	}
+	return out, nil
+}
+
+func (c *Client) tokenizeOne(ctx context.Context, ep *endpoint.Endpoint, question []byte, apiKey string) (ids []uint32, err error) {
 	err = c.post(ctx, ep, "/tokenize", question, apiKey, func(status int, answer []byte) error {
 		if status != http.StatusOK {
 			return &StatusError{status, messageOf(answer)}
@@ -39,57 +57,138 @@ func (c *Client) tokenize(ctx context.Context, ep *endpoint.Endpoint, route open
 		ids = a.ids
 		return nil
 	})
-	if keepLast > 0 && len(ids) > keepLast {
-		ids = ids[len(ids)-keepLast:]
-	}
 	return ids, err
 }
 
-// tokenizeRequest makes the question of the request. keepLast is how many ids the request wants kept, 0 for all.
-func tokenizeRequest(route openai.Route, body []byte) (question []byte, keepLast int, err error) {
+// cut is how much of a prompt the request wants kept: all where most is 0. /tokenize does not know truncation.
+type cut struct {
+	most  int
+	first bool
+}
+
+func (t cut) of(ids []uint32) []uint32 {
+	switch {
+	case t.most == 0 || len(ids) <= t.most:
+		return ids
+	case t.first:
+		return ids[:t.most]
+	}
+	return ids[len(ids)-t.most:]
+}
+
+// beyond is the error about a request that only a render route can answer.
+func beyond(what string) error {
+	return fmt.Errorf("%w: no render route is open, and /tokenize does not know %s", ErrUnsupported, what)
+}
+
+// tokenizeRequests makes the questions for a request: one for each of its prompts.
+func tokenizeRequests(route openai.Route, body []byte, lack Lack) (questions [][]byte, keep cut, err error) {
+	if route != openai.Completions && route != openai.ChatCompletions {
+		return nil, keep, beyond("/v1/" + route.String())
+	}
 	var parsed openai.Request
 	if err := openai.Parse(route, body, &parsed); err != nil {
-		return nil, 0, fmt.Errorf("reading the request: %w", err)
+		return nil, keep, fmt.Errorf("reading the request: %w", err)
 	}
 	var fields map[string]json.RawMessage
 	if err := json.Unmarshal(body, &fields); err != nil {
-		return nil, 0, fmt.Errorf("reading the request: %w", err)
+		return nil, keep, fmt.Errorf("reading the request: %w", err)
 	}
-	ask := map[string]any{}
+	if parsed.TruncatePrompt < 0 {
+		return nil, keep, beyond("truncate_prompt_tokens: -1")
+	}
+	keep = cut{parsed.TruncatePrompt, parsed.KeepFirst}
+	var asks []map[string]any
 	if route == openai.ChatCompletions {
-		if parsed.Multimodal {
-			return nil, 0, ErrMultimodal
-		}
-		for _, name := range chatBeyond {
-			if isSet(fields[name]) {
-				return nil, 0, fmt.Errorf("%w: it has no render route, and the request has %s", ErrUnsupported, name)
-			}
-		}
-		for _, name := range chatFields {
-			if isSet(fields[name]) {
-				ask[name] = fields[name]
-			}
-		}
+		asks, err = chatQuestion(&parsed, fields, lack)
 	} else {
-		if parsed.Embeds || len(parsed.Prompts) != 1 || parsed.Prompts[0].IsTokens {
-			return nil, 0, ErrPrompts
+		asks, err = textQuestions(&parsed, fields)
+	}
+	if err != nil {
+		return nil, keep, err
+	}
+	for _, ask := range asks {
+		var buf bytes.Buffer
+		e := json.NewEncoder(&buf)
+		e.SetEscapeHTML(false)
+		if err := e.Encode(ask); err != nil {
+			return nil, keep, fmt.Errorf("writing the question: %w", err)
 		}
-		if parsed.TruncatePrompt < 0 {
-			return nil, 0, fmt.Errorf("%w: it has no render route, and the request has truncate_prompt_tokens", ErrUnsupported)
-		}
-		keepLast = parsed.TruncatePrompt
-		ask["model"], ask["prompt"] = parsed.Model, parsed.Prompts[0].Text
+		questions = append(questions, buf.Bytes())
+	}
+	return questions, keep, nil
+}
+
+func textQuestions(parsed *openai.Request, fields map[string]json.RawMessage) (asks []map[string]any, err error) {
+	switch {
+	case parsed.Embeds || len(parsed.Prompts) == 0 || len(parsed.Prompts) > maxTokenized || parsed.Prompts[0].IsTokens:
+		return nil, ErrPrompts
+	case isSet(fields["suffix"]): // part of the prompt of models that fill in the middle, from vLLM 0.31 on
+		return nil, beyond("suffix")
+	}
+	for _, p := range parsed.Prompts {
+		ask := map[string]any{"model": parsed.Model, "prompt": p.Text}
 		if parsed.AddSpecialTokens != nil {
 			ask["add_special_tokens"] = *parsed.AddSpecialTokens
 		}
+		asks = append(asks, ask)
 	}
-	var buf bytes.Buffer
-	e := json.NewEncoder(&buf)
-	e.SetEscapeHTML(false)
-	if err := e.Encode(ask); err != nil {
-		return nil, 0, fmt.Errorf("writing the question: %w", err)
+	return asks, nil
+}
+
+func chatQuestion(parsed *openai.Request, fields map[string]json.RawMessage, lack Lack) (asks []map[string]any, err error) {
+	var choice string
+	_ = json.Unmarshal(fields["tool_choice"], &choice) // anything but a string is no "none"
+	switch {
+	case parsed.Multimodal:
+		return nil, ErrMultimodal
+	case choice == "none" && len(parsed.Tools) > 0:
+		// The engine leaves the tools out if it was started with --exclude-tools-when-tool-choice-none.
+		return nil, beyond("tool_choice: none")
 	}
-	return buf.Bytes(), keepLast, nil
+	ask := map[string]any{}
+	for _, name := range chatFields {
+		if isSet(fields[name]) {
+			ask[name] = fields[name]
+		}
+	}
+	if !isSet(fields["documents"]) && !isSet(fields["reasoning_effort"]) {
+		return []map[string]any{ask}, nil
+	}
+	if lack != SwitchedOff { // only then the release is known: 0.32 or newer
+		return nil, beyond("documents and reasoning_effort")
+	}
+	if ask["chat_template_kwargs"], err = mergedArguments(fields); err != nil {
+		return nil, err
+	}
+	return []map[string]any{ask}, nil
+}
+
+// mergedArguments are chat_template_kwargs with what vLLM 0.24 and newer adds to them for two fields that /tokenize does
+// not have: documents and reasoning_effort as variables of these names, and enable_thinking unless it is given.
+func mergedArguments(fields map[string]json.RawMessage) (map[string]json.RawMessage, error) {
+	merged := map[string]json.RawMessage{}
+	if given := fields["chat_template_kwargs"]; isSet(given) && json.Unmarshal(given, &merged) != nil {
+		return nil, beyond("chat_template_kwargs that are no object")
+	}
+	if documents := fields["documents"]; isSet(documents) {
+		merged["documents"] = documents
+	}
+	raw := fields["reasoning_effort"]
+	if !isSet(raw) {
+		return merged, nil
+	}
+	var effort string
+	if json.Unmarshal(raw, &effort) != nil {
+		return nil, beyond("a reasoning_effort that is no string")
+	}
+	if effort != "auto" {
+		merged["reasoning_effort"] = raw
+	}
+	if _, given := merged["enable_thinking"]; !given {
+		merged["enable_thinking"] = json.RawMessage(strconv.FormatBool(effort != "none"))
+	}
+	return merged, nil
 }
 
 func isSet(raw json.RawMessage) bool { return len(raw) > 0 && string(raw) != "null" }
@@ -128,5 +227,5 @@ func messageOf(answer []byte) string {
 	return strings.ToValidUTF8(m[:min(len(m), maxMessage)], "")
 }
 
-// aboutModel tells a 404 that means the model from one that means the route.
+// aboutModel distinguishes a 404 about the model from one about the route.
 func aboutModel(answer []byte) bool { return failureOf(answer).Type == "NotFoundError" }

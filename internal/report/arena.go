@@ -11,15 +11,15 @@ type id uint32
 // maxViews is how many roots of keys are served at a time: the present one and the one that is replaced.
 const maxViews = 2
 
-// keyed is what a view knows of a block: the last whole key before it, and the last one up to its end. They are equal
-// for a block that ends inside one of ours, and both 0 while the block has no key.
+// keyed is what a view knows of a block: the last complete key before it, and the last one up to its end. They are equal
+// for a block that ends inside a key block, and both 0 while the block has no key.
 type keyed struct{ base, last kvblock.Key }
 
 // record is one block of the engine.
 type record struct {
 	hash   kvevent.Hash
 	parent kvevent.Hash // meaningless in the first block of a chain
-	extra  uint64       // what tells the block apart besides its tokens
+	extra  uint64       // what distinguishes the block besides its tokens
 	keys   [maxViews]keyed
 	group  int32
 	// up is the parent, down the first child, next and prev are siblings. A block whose parent has no record is in
@@ -29,18 +29,18 @@ type record struct {
 	root   uint32
 	copies [kvblock.NumTiers]uint16
 	size   uint16 // tokens
-	// over is how many tokens lie beyond the last whole key up to the block's end, or unfit.
+	// over is how many tokens are between the last complete key and the block's end, or unfit.
 	over uint16
-	// rooted says that all blocks up to the first were known when the block came.
+	// rooted reports that all blocks up to the first were known when the block arrived.
 	rooted bool
-	// leads says that base is the key of the chain's root.
+	// leads means that base is the key of the chain's root.
 	leads bool
 	used  bool
 	// queued has a bit for each class in whose queue the record is.
 	queued uint8
 }
 
-// unfit marks blocks whose size does not go with the size of ours, and all that follow them.
+// unfit marks blocks whose size does not fit the key block, and all that follow them.
 const unfit = ^uint16(0)
 
 func (r *record) first() bool { return r.root != 0 }
@@ -76,7 +76,7 @@ func (a *arena) tokens(i id) []uint32 {
 	return c.tokens[n*c.stride:][:c.records[n].size]
 }
 
-// take gives a fresh record for a block of that many tokens.
+// take returns a fresh record for a block of that many tokens.
 func (a *arena) take(size int) id {
 	stride := 8
 	for stride < size {

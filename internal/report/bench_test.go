@@ -39,15 +39,15 @@ func (c *churner) step(most int) *kvevent.Batch {
 	return &c.batch
 }
 
-// BenchmarkMirror applies prompts of 512 blocks to a full mirror of 100,000 blocks; an op is one prompt that comes and
-// one that goes.
+// BenchmarkMirror applies prompts of 512 blocks to a full mirror of 100,000 blocks; an op is one prompt that is added and
+// one that is removed.
 func BenchmarkMirror(b *testing.B) {
 	const blocks = 100_000
 	before := heap()
 	m, c := NewMirror(Options{}, nil), &churner{}
 	root := testRoot("a", 16)
 	m.Begin(false)
-	v := m.acquire(&root)
+	v := m.acquire(&root, true)
 	for range blocks / promptBlocks {
 		m.Apply(c.step(blocks), ingest.Position{})
 	}

@@ -14,8 +14,8 @@ import (
 	pb "github.com/kvasir-dev/kvasir/internal/reportpb"
 )
 
-// FuzzReceiver feeds a picker with messages that no reporter of ours sends. It may refuse them; afterwards an honest
-// reporter must still be able to tell the truth.
+// FuzzReceiver feeds a picker with messages that no Kvasir reporter sends. It can refuse them; afterwards an honest
+// reporter must still be able to report the truth.
 func FuzzReceiver(f *testing.F) {
 	for _, seed := range receiverSeeds() {
 		f.Add(seed)
@@ -47,7 +47,7 @@ func FuzzReceiver(f *testing.F) {
 	})
 }
 
-// honest lets a reporter tell a receiver the truth.
+// honest lets a reporter report the truth to a receiver.
 func honest(t *testing.T, r *Receiver, w kvindex.Writer) {
 	t.Helper()
 	m, e := NewMirror(Options{}, nil), newTruth(1, 8)

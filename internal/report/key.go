@@ -44,7 +44,7 @@ func (r *Root) message() *pb.Root {
 	return out
 }
 
-// readRoot checks a root that has come over the wire.
+// readRoot checks a root received from a peer.
 func readRoot(in *pb.Root) (Root, error) {
 	if len(in.GetSecret()) != kvblock.SecretBytes {
 		return Root{}, fmt.Errorf("a root's secret has %d bytes, not %d", len(in.GetSecret()), kvblock.SecretBytes)
@@ -71,12 +71,12 @@ func readRoot(in *pb.Root) (Root, error) {
 	return r, nil
 }
 
-// Same tells whether two roots make the same keys.
+// Same reports whether two roots make the same keys.
 func (r *Root) Same(o *Root) bool {
 	return r.ID == o.ID && r.Seed == o.Seed && r.Model == o.Model && r.BlockTokens == o.BlockTokens && maps.Equal(r.Media, o.Media)
 }
 
-// settle tells the views of a rooted block that has just come to its place, and of all that follow it.
+// settle notifies the views of a rooted block that has just been attached, and of all that follow it.
 func (m *Mirror) settle(n id) {
 	m.stack = append(m.stack[:0], n)
 	for len(m.stack) > 0 {
@@ -93,7 +93,7 @@ func (m *Mirror) settle(n id) {
 			}
 		}
 		if fresh && r.over != 0 {
-			// Blocks of ours may have waited for this part of them.
+			// Key blocks might have waited for this part of them.
 			for tier, copies := range r.copies {
 				if copies > 0 {
 					m.tell(n, kvblock.Tier(tier), true)
@@ -106,7 +106,7 @@ func (m *Mirror) settle(n id) {
 	}
 }
 
-// key gives a block its key in a view, if it has none and its parent has one, and tells the view of its copies.
+// key gives a block its key in a view, if it has none and its parent has one, and adds its copies to the view.
 func (m *Mirror) key(n id, r *record, v *view) {
 	if r.keys[v.slot].last != 0 {
 		return
@@ -127,7 +127,14 @@ func (m *Mirror) key(n id, r *record, v *view) {
 	}
 	r.leads = r.first() || over > 0 && m.arena.at(r.up).leads
 	size, bt := int(r.size), m.blockTokens
+	windowed := m.rules.has(r.group)
 	switch {
+	case windowed && (over > 0 || m.rules.window(r.group, bt) == nil):
+		if r.over != unfit {
+			r.over = unfit
+			m.lost(&m.stats.BlockSizeUnsupported, 1)
+		}
+		return
 	case over == 0 && size%bt == 0:
 		last := base
 		v.each(m.arena.tokens(n), base, r.extra, func(key kvblock.Key) { last = key })
@@ -137,7 +144,7 @@ func (m *Mirror) key(n id, r *record, v *view) {
 		return
 	case over+size == bt:
 		last := m.join(n, base)
-		if last == 0 { // until the part comes again
+		if last == 0 { // until the part arrives again
 			if r.over != unfit {
 				r.over = unfit
 				m.keyless()
@@ -159,8 +166,8 @@ func (m *Mirror) key(n id, r *record, v *view) {
 	}
 }
 
-// join is the key of a block of ours that ends with an engine's block and consists of several; 0 if one of them is not
-// there, which was a ghost for which there was no room.
+// join is the key of a key block that ends with an engine's block and consists of several; 0 if one of them is missing,
+// which was a ghost for which there was no room.
 func (m *Mirror) join(n id, base kvblock.Key) kvblock.Key {
 	tokens := make([]uint32, m.blockTokens)
 	at := m.blockTokens
@@ -181,9 +188,12 @@ func (m *Mirror) join(n id, base kvblock.Key) kvblock.Key {
 	}
 }
 
-// whole tells whether the block of ours that ends with an engine's block is all in a tier.
+// whole reports whether all of the key block that ends with an engine's block is in a tier.
 func (m *Mirror) whole(n id, tier kvblock.Tier) bool {
 	r := m.arena.at(n)
+	if r.size == 0 { // it has no part in its twin's copies
+		return r.copies[tier] > 0 && r.rooted
+	}
 	for have := int(r.size); ; have += int(r.size) {
 		if r.copies[tier] == 0 || !r.rooted {
 			return false
@@ -198,8 +208,8 @@ func (m *Mirror) whole(n id, tier kvblock.Tier) bool {
 	}
 }
 
-// tell tells the views that the first copy of a block has come to a tier, or that the last is about to go. The block
-// may be a part of several of ours.
+// tell notifies the views that the first copy of a block was added to a tier, or that the last will be removed. The block
+// can be a part of several key blocks.
 func (m *Mirror) tell(n id, tier kvblock.Tier, come bool) {
 	r := m.arena.at(n)
 	if m.blockTokens == 0 || !r.rooted || r.over == unfit {
@@ -244,25 +254,26 @@ func (m *Mirror) tellOne(n id, tier kvblock.Tier, come bool) {
 }
 
 // keyless counts a block that has no key in a view because one before it is forgotten, a ghost for which there was no
-// room. Pickers must not take for all what is told without it.
+// room. Without it, pickers must not treat the reported state as complete.
 func (m *Mirror) keyless() {
 	m.refused++
 	m.stats.Refused++
 }
 
-// put tells a view that the keys of a block come to a tier, or go.
+// put adds the keys of a block to a tier of a view, or removes them.
 func (m *Mirror) put(n id, r *record, v *view, tier kvblock.Tier, come bool) {
 	m.keysOf(n, r, v, func(parent, key kvblock.Key) { v.put(tier, int(r.group), parent, key, come) })
 }
 
-// acquire finds or makes the view of a root. It is nil when too many others are in use.
-func (m *Mirror) acquire(root *Root) *view {
+// acquire finds or makes the view of a root, with the groups that have a window or without. It is nil when too many others
+// are in use.
+func (m *Mirror) acquire(root *Root, windows bool) *view {
 	free := -1
 	for i, v := range m.views {
 		switch {
 		case v == nil:
 			free = i
-		case v.root.Same(root):
+		case v.root.Same(root) && v.windows == windows:
 			v.uses++
 			return v
 		case v.uses == 0 && free < 0:
@@ -281,6 +292,7 @@ func (m *Mirror) acquire(root *Root) *view {
 		}
 	}
 	v := newView(*root, free, &m.options)
+	v.windows, v.rules = windows, &m.rules
 	v.uses = 1
 	m.views[free] = v
 	m.media = root.Media
@@ -302,7 +314,7 @@ func (m *Mirror) acquire(root *Root) *view {
 	return v
 }
 
-// release gives a view back. The last one is kept, since a picker will come again.
+// release returns a view. The last one is kept, since a picker will connect again.
 func (m *Mirror) release(v *view) {
 	v.uses--
 	if v.uses > 0 {

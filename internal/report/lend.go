@@ -7,16 +7,17 @@ import (
 	pb "github.com/kvasir-dev/kvasir/internal/reportpb"
 )
 
-// Lend is what a receiver has been told of its endpoint, for another picker that has not been told yet: a position and
-// the chains that were held there. There is nothing to lend, and at is nil, while the endpoint's reporter is not heard or
-// cannot say that what it tells is so, and when the keys are of another root than asked for.
+// Lend is the state that a receiver has received of its endpoint, for another picker that has not received it yet: a
+// position and the chains that were held there. There is nothing to lend, and at is nil, while the endpoint's reporter is
+// not connected or cannot confirm its state, when the keys are of another root than asked for, and when there are groups
+// with a window, which a picker of another release might not know.
 //
-// Logs serve all pickers alike. So whoever borrows goes on from that position when the reporter finds it: it is told the
-// changes since, or what a digest shows to differ, or that the engine has begun another life.
+// Logs serve all pickers alike. So the borrower continues from that position when the reporter connects: it receives the
+// changes since, or the differences that a digest shows, or that the engine has begun another life.
 func (r *Receiver) Lend(keyID string) (at *pb.Position, changes []*pb.Change) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.have.GetKeyId() != keyID || !r.vouches() {
+	if r.have.GetKeyId() != keyID || !r.vouches() || len(r.held.windows) > 0 {
 		return nil, nil
 	}
 	for section, d := range r.held.told {
@@ -43,20 +44,21 @@ func storedChange(at section, parent kvblock.Key, keys []kvblock.Key) *pb.Change
 	return c
 }
 
-// Vouches tells whether the endpoint's reporter is heard, and what was lent at a position is of the life that it tells of.
+// Vouches reports whether the endpoint's reporter is connected, and the state lent at a position is of the epoch that it
+// reports.
 func (r *Receiver) Vouches(at *pb.Position) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.vouches() && r.have.GetEpoch() == at.GetEpoch() && r.have.GetKeyId() == at.GetKeyId()
 }
 
-// vouches tells whether what is held was told by a reporter that is heard and follows its engine. mu is held.
+// vouches reports whether the state comes from a reporter that is connected and follows its engine. mu is held.
 func (r *Receiver) vouches() bool {
 	return r.have != nil && r.shadow == nil && !r.deaf && !r.status.Borrowed &&
 		(r.status.State == pb.State_STATE_SYNCED || r.status.State == pb.State_STATE_UNVERIFIED)
 }
 
-// Empty tells whether nobody has told anything of the endpoint, so that it is worth while to borrow.
+// Empty reports whether nothing was received about the endpoint, so that borrowing is useful.
 func (r *Receiver) Empty() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -65,9 +67,10 @@ func (r *Receiver) Empty() bool {
 
 func (r *Receiver) empty() bool { return r.have == nil && r.shadow == nil && !r.status.Connected }
 
-// Borrow takes what another picker lends, unless the endpoint's own reporter has been heard meanwhile. It is unverified
-// until that one goes on from there, which it is to do soon: until then somebody must watch whether the lender vouches for
-// it, and otherwise call Return. An error means that what is lent is nonsense; nothing is taken then.
+// Borrow takes the blocks that another picker lends, unless the endpoint's own reporter has connected meanwhile. They are
+// unverified until that reporter continues from there, which should be soon. Until then the caller must watch whether the
+// lender still vouches for them, and call Return if it does not. An error means that the loan is invalid; nothing is taken
+// then.
 func (r *Receiver) Borrow(at *pb.Position, changes []*pb.Change) (taken bool, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -94,20 +97,20 @@ func (r *Receiver) Borrow(at *pb.Position, changes []*pb.Change) (taken bool, er
 	}
 	shadow.w.Commit()
 	r.held.told, r.held.refused = shadow.told, shadow.refused
-	r.held.groups |= shadow.groups
+	r.held.adopt(shadow)
 	r.have = proto.CloneOf(at)
 	r.status.Owned, r.status.Borrowed, r.status.State = true, true, pb.State_STATE_UNVERIFIED
 	r.doubt()
 	return true, nil
 }
 
-// Return forgets what was borrowed, unless the endpoint's own reporter has gone on from there, or is about to. It returns
+// Return forgets what was borrowed, unless the endpoint's own reporter has continued from there, or is about to. It reports
 // whether nothing is borrowed any more.
 func (r *Receiver) Return() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.status.Connected && r.status.Borrowed {
-		return false // it will say; if not, Lost returns it
+		return false // it will report; if not, Lost returns it
 	}
 	r.giveBack()
 	return true

@@ -11,7 +11,7 @@ import (
 	pb "github.com/kvasir-dev/kvasir/internal/reportpb"
 )
 
-// borrowed is a world in which the second picker has started again and has borrowed of the first what that one was told.
+// borrowed is a world in which the second picker has started again and has borrowed from the first what that one received.
 func borrowed(t *testing.T) (w *world, lender, p *simPicker) {
 	t.Helper()
 	w, lender = proven(t)
@@ -26,7 +26,7 @@ func borrowed(t *testing.T) (w *world, lender, p *simPicker) {
 	return w, lender, p
 }
 
-// TestABorrowerGoesOnWhereTheLenderWas: the reporter tells it the changes since, not a snapshot.
+// TestABorrowerGoesOnWhereTheLenderWas: the reporter sends it the changes since, not a snapshot.
 func TestABorrowerGoesOnWhereTheLenderWas(t *testing.T) {
 	w, _, p := borrowed(t)
 	for range 3 {
@@ -43,7 +43,7 @@ func TestABorrowerGoesOnWhereTheLenderWas(t *testing.T) {
 	compare(t, "the end", heldBy(p.writer), w.engine.keys(p.roots[0]))
 }
 
-// TestWhatIsBorrowedIsGivenBack: nothing of a life that nobody vouches for stays.
+// TestWhatIsBorrowedIsGivenBack: no block of a life that no reporter vouches for stays.
 func TestWhatIsBorrowedIsGivenBack(t *testing.T) {
 	for name, end := range map[string]func(w *world, lender *simPicker){
 		"the engine has begun another life": func(w *world, _ *simPicker) {
@@ -151,7 +151,7 @@ func TestNonsenseIsNotBorrowed(t *testing.T) {
 	r, _ := fresh()
 	r.Welcome(time.Unix(1000, 0))
 	if taken, err := r.Borrow(at, changes); taken || err != nil {
-		t.Errorf("while the reporter is heard: taken %v, %v", taken, err)
+		t.Errorf("while the reporter is connected: taken %v, %v", taken, err)
 	}
 	r.Lost()
 	if taken, err := r.Borrow(at, changes); !taken || err != nil {

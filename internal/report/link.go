@@ -36,10 +36,10 @@ func (m *Mirror) changeClass(r *record, change func()) {
 	m.classes[r.class()]++
 }
 
-// full tells that no further block can be mirrored.
+// full reports whether no further block can be mirrored.
 func (m *Mirror) full() bool { return m.classes[placed]+m.classes[orphan] >= m.options.MaxBlocks }
 
-// room tells whether a record can have one more copy, and counts if not: those without one take no room of blocks, and
+// room reports whether a record can have one more copy, and counts if not: those without one take no room of blocks, and
 // 0 is one for which there was none.
 func (m *Mirror) room(n id) bool {
 	if n != 0 && (!m.arena.at(n).gone() || !m.full()) {
@@ -79,6 +79,9 @@ func (m *Mirror) link(n id, parent kvevent.Hash, root *chainRoot) {
 	default:
 		r.parent = parent
 		up := m.ids[blockID{parent, r.group}]
+		if up == 0 && m.rules.has(r.group) {
+			up = m.twin(parent)
+		}
 		if up == n { // nonsense: it waits for itself
 			up = 0
 		}
@@ -125,17 +128,20 @@ func (m *Mirror) unhang(n id) {
 	r.up, r.next, r.prev = 0, 0, 0
 }
 
-// drop takes a record without copies out, and with it the ghosts that were kept only for its sake. Its children wait
-// for it to come again.
+// drop removes a record without copies, and the ghosts that were kept only for it. Its children wait until it arrives
+// again.
 func (m *Mirror) drop(n id) {
 	for n != 0 {
 		r := m.arena.at(n)
 		self, up := blockID{r.hash, r.group}, r.up
 		if r.down != 0 {
-			for c := r.down; c != 0; c = m.arena.at(c).next {
-				m.arena.at(c).up = 0
+			for c := r.down; c != 0; {
+				child := m.arena.at(c)
+				next := child.next
+				child.up, child.next, child.prev = 0, 0, 0
+				m.hang(c, 0) // one of a group with a window can be in another group
+				c = next
 			}
-			m.waiting[self] = r.down
 			r.down = 0
 		}
 		if r.first() {
@@ -144,6 +150,7 @@ func (m *Mirror) drop(n id) {
 			m.unhang(n)
 		}
 		m.classes[r.class()]--
+		m.forgetAgain(n)
 		delete(m.ids, self)
 		m.arena.give(n)
 		if n = up; n != 0 {
@@ -161,6 +168,7 @@ func (m *Mirror) trim() {
 			r := m.arena.at(n.id)
 			m.stats.OrphansDropped++
 			m.refused++
+			m.again.copies -= int(r.copies[kvblock.GPU])
 			m.changeClass(r, func() { r.copies = [kvblock.NumTiers]uint16{} })
 			m.drop(n.id)
 		}
@@ -207,8 +215,8 @@ func (m *Mirror) unroot(n uint32) {
 	}
 }
 
-// more counts one more copy of a block, and tells the views of the first in its tier. It stops at the largest number:
-// what is counted down from there is forgotten too early, never too late.
+// more counts one more copy of a block, and notifies the views of the first in its tier. It stops at the largest number:
+// counting down from there forgets the block too early, never too late.
 func (m *Mirror) more(n id, tier kvblock.Tier) {
 	r := m.arena.at(n)
 	if r.copies[tier] == math.MaxUint16 {
@@ -216,6 +224,9 @@ func (m *Mirror) more(n id, tier kvblock.Tier) {
 	}
 	fresh := r.gone()
 	m.changeClass(r, func() { r.copies[tier]++ })
+	if tier == kvblock.GPU {
+		m.again.copies++
+	}
 	if fresh && !r.rooted {
 		m.queue(&m.orphans, n, orphan)
 	}
@@ -224,14 +235,17 @@ func (m *Mirror) more(n id, tier kvblock.Tier) {
 	}
 }
 
-// less counts copies less, and tells the views when the last has gone from its tier. A block without copies goes,
-// unless others follow it.
+// less removes copies, and notifies the views when the last has left its tier. A block without copies is dropped, unless
+// others follow it.
 func (m *Mirror) less(n id, tier kvblock.Tier, by uint16) {
 	r := m.arena.at(n)
 	if r.copies[tier] == by {
 		m.tell(n, tier, false)
 	}
 	m.changeClass(r, func() { r.copies[tier] -= by })
+	if tier == kvblock.GPU {
+		m.again.copies -= int(by)
+	}
 	switch {
 	case !r.gone():
 	case r.down == 0 || !r.rooted:

@@ -9,9 +9,8 @@ import (
 	pb "github.com/kvasir-dev/kvasir/internal/reportpb"
 )
 
-// Local is a reporter and its picker in one process, with no stream between them: it is for engines that nobody reports
-// for and whose blocks are parts of the index's. It keeps tokens, some hundred bytes for each block of the engine. It is
-// for one goroutine.
+// Local is a reporter and its picker in one process, with no stream between them. It is for engines without a reporter
+// whose blocks are parts of key blocks. It keeps tokens, some hundred bytes for each engine block. It is for one goroutine.
 type Local struct {
 	mirror   *Mirror
 	sender   *Sender
@@ -65,7 +64,7 @@ func (l *Local) Mark(at ingest.Position, state ingest.State) {
 	l.count()
 }
 
-// pump lets the two speak until neither has anything to say. The few times that is bounded by are never needed.
+// pump exchanges messages between the two until neither has any left. The bound on the rounds is never reached.
 func (l *Local) pump() {
 	for range 8 {
 		now := time.Now()

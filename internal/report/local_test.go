@@ -10,7 +10,7 @@ import (
 )
 
 // Without a reporter, the index holds what the engine does, whatever the size of its blocks, at every moment; while
-// everything is told again it holds what it did before.
+// everything is replayed it holds what it did before.
 func TestWithoutAReporterPartsAreJoinedToo(t *testing.T) {
 	for _, size := range []int{1, 2, 4, 8, 16} {
 		for seed := range uint64(4) {

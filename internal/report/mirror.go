@@ -3,6 +3,7 @@ package report
 import (
 	"crypto/rand"
 	"encoding/binary"
+	"sort"
 	"sync"
 
 	"github.com/kvasir-dev/kvasir/internal/ingest"
@@ -15,9 +16,10 @@ import (
 type Options struct {
 	// MaxBlocks bounds the blocks that are mirrored, those without a key included; further ones are refused.
 	MaxBlocks int
-	// MaxOrphans bounds the blocks whose chain is not known up to its first block; the oldest go first.
+	// MaxOrphans bounds the blocks whose chain is not known up to its first block; the oldest are dropped first.
 	MaxOrphans int
-	// MaxGhosts bounds the blocks that are gone and kept because blocks that follow them are not; the oldest go first.
+	// MaxGhosts bounds the removed blocks that are kept because blocks that follow them exist; the oldest are dropped
+	// first.
 	MaxGhosts int
 	// LogBytes bounds the changes that are kept for pickers that were away for a moment.
 	LogBytes int
@@ -84,6 +86,8 @@ type Stats struct {
 	Refused, OrphansDropped          uint64
 	GhostsDropped                    uint64
 	Epochs                           uint64
+	// Struck and Superseded are those of ingest.Stats.
+	Struck, Superseded uint64
 	// Blocks that the engine holds; those of them that wait for the beginning of their chain apart, and those kept
 	// because of others.
 	Blocks, Orphans, Ghosts int
@@ -92,20 +96,22 @@ type Stats struct {
 // Mirror is what one engine holds, by the engine's names and with the tokens, so that it can be keyed by any root. It
 // is safe for concurrent use.
 //
-// Known limits: multimodal items are not told apart inside an engine's block that is several of ours, and of several
-// engine blocks that are one of ours the items are told apart only by the block's first token.
+// Known limits: multimodal items are not distinguished inside an engine block of several key blocks, and among several
+// engine blocks of one key block they are distinguished only by the block's first token.
+//
+// It has many fields because blocks, their order and the counts of them change together under one lock.
 type Mirror struct {
 	options Options
-	// Changed, if set before the first use, is called after what senders may have to tell has changed. The mirror is
-	// locked meanwhile.
+	// Changed, if set before the first use, is called after a change that senders might have to send. The mirror is locked
+	// meanwhile.
 	changed func()
 
 	mu    sync.Mutex // guards all that follows
 	epoch uint64
 	state pb.State
 	at    ingest.Position
-	hold  bool // a replay of the same life is under way: nothing is told
-	// unreadable: the last batch was of no known layout.
+	hold  bool // a replay of the same epoch is running: nothing is sent
+	// unreadable: the layout of the last batch was unknown.
 	unreadable bool
 
 	arena    arena
@@ -115,11 +121,16 @@ type Mirror struct {
 	rootIDs  map[chainRoot]uint32
 	freeRoot []uint32
 	classes  [numClasses]int // how many records there are
-	orphans  ring            // in the order in which they came
+	orphans  ring            // in order of arrival
 	ghosts   ring
 	stack    []id // of walks down from a block
-	parts    []id // of walks down inside a block of ours
+	parts    []id // of walks down inside a key block
 	stats    Stats
+	again    again
+	rules    rules
+	later    []int // events of a batch that wait for the others
+	// windowed counts blocks of groups with a window since the epoch began.
+	windowed uint64
 	// unindexable and refused count blocks since the epoch began.
 	unindexable, refused uint64
 
@@ -128,12 +139,12 @@ type Mirror struct {
 	views       [maxViews]*view
 }
 
-// NewMirror returns a mirror that knows nothing of its engine. changed may be nil; see Mirror.
+// NewMirror returns a mirror that knows nothing of its engine. changed can be nil; see Mirror.
 func NewMirror(o Options, changed func()) *Mirror {
 	if changed == nil {
 		changed = func() {}
 	}
-	m := &Mirror{options: o.withDefaults(), changed: changed, state: pb.State_STATE_DISCONNECTED}
+	m := &Mirror{options: o.withDefaults(), changed: changed, state: pb.State_STATE_DISCONNECTED, rules: newRules()}
 	m.reset()
 	m.epoch = m.options.NewID()
 	return m
@@ -145,7 +156,8 @@ func (m *Mirror) reset() {
 	m.ids, m.waiting = map[blockID]id{}, map[blockID]id{}
 	m.roots, m.rootIDs, m.freeRoot = nil, map[chainRoot]uint32{}, nil
 	m.orphans, m.ghosts, m.classes = ring{}, ring{}, [numClasses]int{}
-	m.unindexable, m.refused = 0, 0
+	m.unindexable, m.refused, m.windowed = 0, 0, 0
+	m.again = newAgain(m.again.capacity)
 }
 
 // Begin implements ingest.Sink: it forgets all blocks. With sameLife pickers keep what they have until the next Mark.
@@ -155,6 +167,7 @@ func (m *Mirror) Begin(sameLife bool) {
 	m.reset()
 	m.hold, m.at = sameLife, ingest.Position{}
 	if !sameLife {
+		m.rules = newRules()
 		m.epoch = m.options.NewID()
 		m.stats.Epochs++
 	}
@@ -173,7 +186,7 @@ func (m *Mirror) Unreadable(now bool) {
 	m.unreadable = now
 }
 
-// Revert implements ingest.Sink: what was there before is not kept beside what is told again.
+// Revert implements ingest.Sink: the earlier state is not kept beside the replayed one.
 func (m *Mirror) Revert() bool { return false }
 
 // Mark implements ingest.Sink: a replay has ended.
@@ -187,7 +200,7 @@ func (m *Mirror) Mark(at ingest.Position, state ingest.State) {
 	}
 }
 
-// states are what pickers are told of a stream's.
+// states are the stream states as pickers receive them.
 var states = map[ingest.State]pb.State{
 	ingest.Disconnected: pb.State_STATE_DISCONNECTED,
 	ingest.Syncing:      pb.State_STATE_SYNCING,
@@ -196,7 +209,7 @@ var states = map[ingest.State]pb.State{
 	ingest.Degraded:     pb.State_STATE_DEGRADED,
 }
 
-// State is what pickers are told of the engine's stream.
+// State is the state of the engine's stream as pickers receive it.
 func (m *Mirror) State() pb.State {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -227,19 +240,42 @@ func (m *Mirror) Apply(b *kvevent.Batch, at ingest.Position) {
 	m.stats.Batches++
 	m.stats.Events += uint64(len(b.Events))
 	m.stats.Skipped += uint64(b.Skipped)
+	m.later = m.later[:0]
 	for i := range b.Events {
 		e := &b.Events[i]
-		switch e.Kind {
-		case kvevent.Stored:
-			m.store(e)
-		case kvevent.Removed:
-			m.remove(e)
-		case kvevent.Cleared:
-			m.clear(e)
+		if m.rules.note(e) {
+			m.later = append(m.later, i)
+			continue
 		}
+		if e.Kind == kvevent.Cleared {
+			m.catchUp(b)
+		}
+		m.event(e)
 	}
+	m.catchUp(b)
+	m.settleCopies()
 	m.flush()
 	m.changed()
+}
+
+// catchUp applies the events that wait.
+func (m *Mirror) catchUp(b *kvevent.Batch) {
+	for _, i := range m.later {
+		m.event(&b.Events[i])
+	}
+	m.later = m.later[:0]
+}
+
+// event makes one change.
+func (m *Mirror) event(e *kvevent.Event) {
+	switch e.Kind {
+	case kvevent.Stored:
+		m.store(e)
+	case kvevent.Removed:
+		m.remove(e)
+	case kvevent.Cleared:
+		m.clear(e)
+	}
 }
 
 // flush ends the views' chains of changes.
@@ -259,7 +295,7 @@ func (m *Mirror) store(e *kvevent.Event) {
 	switch {
 	case !ok:
 		m.lost(&m.stats.UnknownMedium, n)
-	case e.Partial:
+	case e.Partial: // the conditions for a hit in the group are unknown
 		m.lost(&m.stats.Partial, n)
 	case e.Group < 0 || e.Group > maxGroup:
 		m.lost(&m.stats.Partial, n)
@@ -273,10 +309,12 @@ func (m *Mirror) store(e *kvevent.Event) {
 				m.more(i, tier)
 			}
 		}
-	case e.BlockSize <= 0 || len(e.Tokens) != len(e.Hashes)*e.BlockSize:
+	case e.BlockSize <= 0 || e.Tail == 0 && len(e.Tokens) != len(e.Hashes)*e.BlockSize:
 		m.lost(&m.stats.Misaligned, n)
 	case e.BlockSize > maxBlockSize:
 		m.lost(&m.stats.BlockSizeUnsupported, n)
+	case e.Tail > 0:
+		m.storeWindow(e, tier)
 	default:
 		m.storeChain(e, tier)
 	}
@@ -291,15 +329,10 @@ func (m *Mirror) lost(why *uint64, n uint64) {
 // storeChain applies a Stored event with all its tokens.
 func (m *Mirror) storeChain(e *kvevent.Event, tier kvblock.Tier) {
 	hasParent := e.HasParent && e.Parent != 0 // one simulator writes 0 for none
-	parent := e.Parent
-	item := 0
+	parent, begins := e.Parent, !hasParent
+	m.superseded(e)
 	for i, hash := range e.Hashes {
-		var extra uint64
-		for ; item < len(e.Items) && e.Items[item].Block <= i; item++ {
-			if e.Items[item].Block == i {
-				extra = ingest.ItemExtra(extra, e.Items[item].Key, e.Items[item].Offset)
-			}
-		}
+		extra := itemsAt(e, i)
 		n, ok := m.ids[blockID{hash, int32(e.Group)}]
 		if !ok {
 			if n = m.create(hash, int32(e.Group), e.Tokens[i*e.BlockSize:(i+1)*e.BlockSize], extra); n != 0 {
@@ -311,11 +344,21 @@ func (m *Mirror) storeChain(e *kvevent.Event, tier kvblock.Tier) {
 			}
 		}
 		if m.room(n) {
+			m.noteAgain(n, tier, begins)
 			m.more(n, tier)
 		}
 		parent, hasParent = hash, true
 	}
 	m.trim()
+}
+
+// itemsAt folds the items of an event's block; they are in the order of the blocks.
+func itemsAt(e *kvevent.Event, block int) (extra uint64) {
+	first := sort.Search(len(e.Items), func(i int) bool { return e.Items[i].Block >= block })
+	for i := first; i < len(e.Items) && e.Items[i].Block == block; i++ {
+		extra = ingest.ItemExtra(extra, e.Items[i].Key, e.Items[i].Offset)
+	}
+	return extra
 }
 
 // remove applies a Removed event.
@@ -330,6 +373,9 @@ func (m *Mirror) remove(e *kvevent.Event) {
 		n, ok := m.ids[blockID{hash, int32(e.Group)}]
 		if !ok || m.arena.at(n).copies[tier] == 0 {
 			m.stats.RemovedUnknown++
+			continue
+		}
+		if m.keeps(n, tier) {
 			continue
 		}
 		m.less(n, tier, 1)

@@ -37,7 +37,7 @@ func keyOf(root Root, hashes ...kvevent.Hash) kvblock.Key {
 func testMirror(o Options) (*Mirror, *view, Root) {
 	m, root := NewMirror(o, nil), testRoot("a", 4)
 	m.Begin(false)
-	return m, m.acquire(&root), root
+	return m, m.acquire(&root, true), root
 }
 
 func apply(m *Mirror, events ...kvevent.Event) {
@@ -93,7 +93,7 @@ func TestGhostsLetOthersBeKeyedAgain(t *testing.T) {
 	apply(m, chainEvent(0, 1, 2, 3, 4), removedEvent(1, 2))
 	expect(t, "a hole at the beginning", m, v, keyOf(root, 1, 2, 3), keyOf(root, 1, 2, 3, 4))
 	other := testRoot("b", 4)
-	expect(t, "with another root", m, m.acquire(&other), keyOf(other, 1, 2, 3), keyOf(other, 1, 2, 3, 4))
+	expect(t, "with another root", m, m.acquire(&other, true), keyOf(other, 1, 2, 3), keyOf(other, 1, 2, 3, 4))
 
 	apply(m, removedEvent(3)) // one ghost too many: the first block goes
 	if s := m.Stats(); s.Ghosts != 2 || s.GhostsDropped != 1 {
@@ -102,7 +102,7 @@ func TestGhostsLetOthersBeKeyedAgain(t *testing.T) {
 	expect(t, "it keeps the key that it has", m, v, keyOf(root, 1, 2, 3, 4))
 	m.release(v)
 	third := testRoot("c", 4)
-	expect(t, "but gets no other", m, m.acquire(&third))
+	expect(t, "but gets no other", m, m.acquire(&third, true))
 	apply(m, chainEvent(0, 1))
 	expect(t, "until the beginning comes again", m, m.views[0], keyOf(m.views[0].root, 1), keyOf(m.views[0].root, 1, 2, 3, 4))
 
@@ -123,7 +123,7 @@ func TestBlocksBeyondTheLimitAreRefused(t *testing.T) {
 	expect(t, "room again", m, v, keyOf(root, 1), keyOf(root, 1, 4))
 }
 
-// A ghost that comes back is a further block, and a full mirror refuses it too. What was saved can be loaded.
+// A ghost that returns is a further block, and a full mirror refuses it too. A saved mirror can be loaded.
 func TestGhostsThatComeBackStayWithinTheLimit(t *testing.T) {
 	m, v, root := testMirror(Options{MaxBlocks: 2})
 	apply(m, chainEvent(0, 1, 2), removedEvent(1), chainEvent(0, 3))
@@ -143,12 +143,12 @@ func TestGhostsThatComeBackStayWithinTheLimit(t *testing.T) {
 	if _, err := next.Load(&file); err != nil {
 		t.Errorf("loading: %v", err)
 	}
-	if d := next.digest(next.acquire(&root)); d.Refused != 2 { // pickers must not take for all what is not
+	if d := next.digest(next.acquire(&root, true)); d.Refused != 2 { // pickers must not take for all what is not
 		t.Errorf("%d refused after loading, want 2", d.Refused)
 	}
 }
 
-// A ghost that has come back may become one again, and is bounded then as before.
+// A ghost that has returned can become one again, and is bounded then as before.
 func TestGhostsThatComeAndGo(t *testing.T) {
 	m, v, root := testMirror(Options{MaxGhosts: 1})
 	apply(m, chainEvent(0, 1, 2), chainEvent(0, 3, 4), chainEvent(0, 5, 6), chainEvent(0, 7, 8))
@@ -162,8 +162,8 @@ func TestGhostsThatComeAndGo(t *testing.T) {
 	}
 }
 
-// Blocks that follow a ghost for which there was no room have no keys in views that begin later. That is told, or else
-// pickers would take the rest for all.
+// Blocks that follow a ghost for which there was no room have no keys in views that begin later. The digest must count them
+// as refused, or else pickers would take the rest for all.
 func TestBlocksThatCannotBeKeyedAgainAreCounted(t *testing.T) {
 	m, v, root := testMirror(Options{MaxGhosts: 1})
 	apply(m, chainEvent(0, 1, 2), chainEvent(0, 3, 4), removedEvent(1), removedEvent(3))
@@ -172,7 +172,7 @@ func TestBlocksThatCannotBeKeyedAgainAreCounted(t *testing.T) {
 		t.Fatalf("%d ghosts dropped, %d refused, want 1 and 0", got.GhostsDropped, got.Refused)
 	}
 	other := testRoot("b", 4)
-	later := m.acquire(&other)
+	later := m.acquire(&other, true)
 	expect(t, "in a later one", m, later, keyOf(other, 3, 4))
 	if d := m.digest(later); d.Refused != 1 {
 		t.Errorf("%d refused, want 1", d.Refused)
@@ -183,12 +183,12 @@ func TestBlocksThatCannotBeKeyedAgainAreCounted(t *testing.T) {
 	}
 }
 
-// A part of a block of ours may be a ghost for which there is no room. What it was part of has no key until it is back.
+// A part of a key block can be a ghost for which there is no room. The key block has no key until it is back.
 func TestBlocksOfSeveralPartsOfWhichOneIsForgotten(t *testing.T) {
 	root := testRoot("a", 16)
 	m := NewMirror(Options{MaxGhosts: 1}, nil)
 	m.Begin(false)
-	v := m.acquire(&root)
+	v := m.acquire(&root, true)
 	apply(m, chainEvent(0, 1, 2, 3), chainEvent(0, 7, 8))
 	apply(m, removedEvent(1), removedEvent(7)) // and no room for the ghost 1
 	if got := m.Stats().GhostsDropped; got != 1 {
@@ -197,7 +197,7 @@ func TestBlocksOfSeveralPartsOfWhichOneIsForgotten(t *testing.T) {
 	apply(m, chainEvent(3, 4))
 	expect(t, "without its beginning", m, v)
 	if got := m.Stats(); got.Refused != 1 {
-		t.Errorf("%d refused, want 1: what is missing must be told", got.Refused)
+		t.Errorf("%d refused, want 1: missing blocks must be counted", got.Refused)
 	}
 	apply(m, chainEvent(0, 1))
 	expect(t, "back", m, v, kvblock.AppendKeys(nil, root.Seed.Root(root.Model, ""), chainEvent(0, 1, 2, 3, 4).Tokens, 16)...)
@@ -227,7 +227,7 @@ func TestWhatCannotBeIndexedIsCounted(t *testing.T) {
 	if d := m.digest(v); d.Unindexable != 7 {
 		t.Errorf("%d unindexable, want 7", d.Unindexable)
 	}
-	// Six tokens are no whole number of four, nor the other way round; what follows has no key either.
+	// Six tokens are no multiple of four, nor the other way round; the following blocks have no key either.
 	odd := kvevent.Event{Kind: kvevent.Stored, Hashes: []kvevent.Hash{1, 2}, Tokens: make([]uint32, 12), BlockSize: 6}
 	apply(m, odd, removedEvent(2), chainEvent(1, 3))
 	expect(t, "sizes that do not go together", m, v)
@@ -248,7 +248,7 @@ func TestMediaComeWithTheRoot(t *testing.T) {
 	m.Begin(false)
 	root := testRoot("a", 4)
 	root.Media = map[string]kvblock.Tier{"tape": kvblock.Remote}
-	v := m.acquire(&root)
+	v := m.acquire(&root, true)
 	e := chainEvent(0, 1)
 	e.Medium = "TAPE"
 	apply(m, e)
@@ -261,16 +261,16 @@ func TestOnlyTwoRootsAreServedAtATime(t *testing.T) {
 	m, first, _ := testMirror(Options{})
 	apply(m, chainEvent(0, 1))
 	second, third, other := testRoot("b", 4), testRoot("c", 4), testRoot("d", 8)
-	v := m.acquire(&second)
-	if v == nil || m.acquire(&third) != nil || m.acquire(&other) != nil {
+	v := m.acquire(&second, true)
+	if v == nil || m.acquire(&third, true) != nil || m.acquire(&other, true) != nil {
 		t.Fatal("a third root was served, or the second not")
 	}
-	again := m.acquire(&second)
+	again := m.acquire(&second, true)
 	if again != v {
 		t.Error("the same root has two views")
 	}
 	m.release(first)
-	v3 := m.acquire(&third)
+	v3 := m.acquire(&third, true)
 	if v3 == nil {
 		t.Fatal("a root is not served although another was left")
 	}
@@ -278,8 +278,8 @@ func TestOnlyTwoRootsAreServedAtATime(t *testing.T) {
 	m.release(v3)
 	m.release(v)
 	m.release(again)
-	if v := m.acquire(&other); v == nil || m.blockTokens != 8 {
-		t.Error("blocks of another size are not served although nobody wants the others")
+	if v := m.acquire(&other, true); v == nil || m.blockTokens != 8 {
+		t.Error("blocks of another size are not served although the others are no longer used")
 	}
 	checkMirror(t, m)
 }

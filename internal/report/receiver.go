@@ -9,7 +9,6 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/kvasir-dev/kvasir/internal/kvblock"
-	"github.com/kvasir-dev/kvasir/internal/kvevent"
 	"github.com/kvasir-dev/kvasir/internal/kvindex"
 	pb "github.com/kvasir-dev/kvasir/internal/reportpb"
 )
@@ -18,14 +17,14 @@ import (
 type ReceiverOptions struct {
 	// Roots of keys, the first is wanted.
 	Roots []Root
-	// Batch is how long changes may be held back to be sent together, Digest how often a digest is wanted.
+	// Batch is how long changes can be held back to be sent together, Digest how often a digest is wanted.
 	Batch, Digest time.Duration
 	// MaxBlocks bounds the blocks of the endpoint; further ones are counted and not indexed.
 	MaxBlocks int
 	// OnStored, if set, is called with the keys that have just entered the index, and must not keep them. It is not
 	// called for snapshots and repairs.
 	OnStored func(keys []kvblock.Key)
-	// OnOwn, if set, is called before the first change to the index, so that whoever has written to it before stops.
+	// OnOwn, if set, is called before the first change to the index, so that the previous writer stops.
 	OnOwn func()
 }
 
@@ -49,7 +48,7 @@ func (o ReceiverOptions) withDefaults() ReceiverOptions {
 	return o
 }
 
-// Reason is why a receiver was told more than changes.
+// Reason is why a receiver was sent more than changes.
 type Reason int
 
 // The reasons.
@@ -60,7 +59,7 @@ const (
 	NewEpoch
 	// NewKeys is a snapshot because the root of the keys has changed.
 	NewKeys
-	// Adopted means that the log did not reach back, and only what differed was told.
+	// Adopted means that the log did not reach back, and only the differences were sent.
 	Adopted
 	// Diverged means that a digest has found a difference.
 	Diverged
@@ -89,14 +88,17 @@ func (r Reason) String() string {
 }
 
 // Status is how the report of an endpoint does.
+//
+// It has many fields because each is a metric or shown by kubectl kvasir.
 type Status struct {
-	// Connected tells whether there is a stream, Owned whether the index has what a reporter told.
+	// Connected reports whether there is a stream, Owned whether the index has state of a reporter.
 	Connected, Owned bool
-	// Borrowed tells that it is another picker that was told, and that the endpoint's reporter has not gone on from there.
+	// Borrowed reports that the state was copied from another picker, and that the endpoint's reporter has not continued
+	// from there.
 	Borrowed bool
-	// State is what the reporter says of its own knowledge.
+	// State is what the reporter reports about its own knowledge.
 	State pb.State
-	// Proven tells that the last digest was equal, and that the reporter can show that it has followed its engine.
+	// Proven reports that the last digest was equal, and that the reporter can show that it has followed its engine.
 	// Only then is Divergent 0 a promise.
 	Proven bool
 	// Divergent is how many blocks at least differ from what the reporter has; 0 also where that is not known.
@@ -104,15 +106,15 @@ type Status struct {
 	KeyID     string
 	Epoch     uint64
 	Seq       uint64
-	// LastMessage is when something came last, LastProof when a digest was equal last.
+	// LastMessage is the time of the last message, LastProof of the last equal digest.
 	LastMessage, LastProof time.Time
-	// Told is how many blocks the reporter has told of, Held how many of them are in the index; the others were
-	// refused or evicted for want of room. A section of which it has told less than none counts as none.
+	// Told is how many blocks the reporter has reported, Held how many of them are in the index; the others were
+	// refused or evicted because the index was full. A section with a negative number of reported blocks counts as zero.
 	Told, Held uint64
-	// What the engine holds without a key, as the reporter says.
+	// What the engine holds without a key, as reported.
 	Orphans, Unindexable, Refused uint64
-	// Unsupported is the part of the unindexable blocks whose size does not fit. Unreadable tells that the engine's last
-	// batch of events was of no known layout.
+	// Unsupported is the part of the unindexable blocks whose size does not fit. Unreadable reports that the engine's last
+	// batch of events had an unknown layout.
 	Unsupported uint64
 	Unreadable  bool
 
@@ -121,22 +123,23 @@ type Status struct {
 	Resyncs                                     [NumReasons]uint64
 }
 
-// Receiver applies to an index what a reporter tells of one endpoint, over one stream after another. It is safe for
+// Receiver applies to an index what a reporter sends about one endpoint, over one stream after another. It is safe for
 // concurrent use, but messages must be handed to it in the order of their stream.
 type Receiver struct {
 	options ReceiverOptions
 
 	mu     sync.Mutex // guards all that follows
 	held   *holding
-	shadow *holding // while a snapshot comes
-	// have is what is held; nil while that is nothing a reporter told. begin is where the snapshot that comes is.
+	shadow *holding // while a snapshot is being received
+	// have is the position of the held blocks; nil while none are from a reporter. begin is that of the snapshot in
+	// progress.
 	have, begin *pb.Position
 	part        uint32
-	// deaf says that messages are missing: nothing is taken until the sender begins again.
+	// deaf means that messages are missing: nothing is taken until the sender begins again.
 	deaf bool
-	// waited counts the digests that came meanwhile.
+	// waited counts the digests that arrived meanwhile.
 	waited    int
-	repairing int // digests that may still differ because of a repair that is under way
+	repairing int // digests that might still differ because of a repair that is under way
 	status    Status
 }
 
@@ -147,7 +150,7 @@ func wrong(format string, args ...any) error {
 	return fmt.Errorf("%w: %s", errProtocol, fmt.Sprintf(format, args...))
 }
 
-// NewReceiver returns a receiver that has been told nothing. From the call of OnOwn on it is the only user of w.
+// NewReceiver returns a receiver without state. From the call of OnOwn on it is the only user of w.
 func NewReceiver(w kvindex.Writer, o ReceiverOptions) *Receiver {
 	return &Receiver{options: o.withDefaults(), held: newHolding(w), deaf: true}
 }
@@ -161,7 +164,7 @@ func (r *Receiver) Welcome(now time.Time) *pb.PickerMessage {
 	r.status.Connected, r.status.LastMessage = true, now
 	w := &pb.Welcome{
 		Have: r.position(), BatchMilliseconds: uint32(r.options.Batch.Milliseconds()),
-		DigestMilliseconds: uint32(r.options.Digest.Milliseconds()), Roots: r.roots(),
+		DigestMilliseconds: uint32(r.options.Digest.Milliseconds()), Roots: r.roots(), Windows: true,
 	}
 	return &pb.PickerMessage{Kind: &pb.PickerMessage_Welcome{Welcome: w}}
 }
@@ -182,7 +185,7 @@ func (r *Receiver) roots() []*pb.Root {
 	return out
 }
 
-// Lost says that the stream has ended.
+// Lost records that the stream has ended.
 func (r *Receiver) Lost() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -193,10 +196,10 @@ func (r *Receiver) Lost() {
 	r.doubt()
 }
 
-// doubt says that nothing is known of how far the index is off.
+// doubt records that the difference between index and reporter is unknown.
 func (r *Receiver) doubt() { r.status.Proven, r.status.Divergent = false, 0 }
 
-// Release says that somebody else writes to the index from now on.
+// Release marks that another writer writes to the index from now on.
 func (r *Receiver) Release() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -238,7 +241,7 @@ func (r *Receiver) position() *pb.Position {
 	return proto.CloneOf(r.have)
 }
 
-// drop forgets a snapshot that has not come to its end.
+// drop discards an incomplete snapshot.
 func (r *Receiver) drop() {
 	if r.shadow != nil {
 		r.shadow.w.Discard()
@@ -246,8 +249,8 @@ func (r *Receiver) drop() {
 	}
 }
 
-// Handle takes a message. It calls reply, perhaps several times, with what is to be sent back. An error means that
-// the stream is of no use any more.
+// Handle takes a message. It calls reply, perhaps several times, with the messages to return. An error means that the
+// stream cannot be used any more.
 func (r *Receiver) Handle(now time.Time, in *pb.ReporterMessage, reply func(*pb.PickerMessage)) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -341,6 +344,7 @@ func (r *Receiver) replace(at *pb.Position) {
 		}
 	case r.have.GetEpoch() != at.GetEpoch():
 		r.status.Resyncs[NewEpoch]++
+		clear(r.held.windows)
 		r.held.clear()
 		r.have = nil
 	default:
@@ -350,7 +354,7 @@ func (r *Receiver) replace(at *pb.Position) {
 	r.shadow = newHolding(r.held.w.Shadow())
 }
 
-// knows tells whether a root has been announced.
+// knows reports whether a root has been announced.
 func (r *Receiver) knows(keyID string) bool {
 	for i := range r.options.Roots {
 		if r.options.Roots[i].ID == keyID {
@@ -364,7 +368,7 @@ func (r *Receiver) onSnapshot(s *pb.Snapshot, reply func(*pb.PickerMessage)) err
 	switch {
 	case r.deaf:
 		return nil
-	case r.shadow == nil && s.GetPart() < r.part: // told twice
+	case r.shadow == nil && s.GetPart() < r.part: // sent twice
 		r.status.Duplicates++
 		return nil
 	case r.shadow == nil || s.GetPart() > r.part:
@@ -385,7 +389,7 @@ func (r *Receiver) onSnapshot(s *pb.Snapshot, reply func(*pb.PickerMessage)) err
 	if r.part++; s.GetLast() {
 		r.shadow.w.Commit()
 		r.held.told, r.held.refused = r.shadow.told, r.shadow.refused
-		r.held.groups |= r.shadow.groups
+		r.held.adopt(r.shadow)
 		r.have, r.shadow, r.begin = r.begin, nil, nil
 	}
 	return nil
@@ -418,7 +422,7 @@ func (r *Receiver) onChanges(c *pb.Changes, reply func(*pb.PickerMessage)) error
 		switch one.GetKind() {
 		case pb.Change_KIND_STORED:
 			r.status.Stored += n
-			if r.options.OnStored != nil {
+			if r.options.OnStored != nil && one.GetWindow() == nil {
 				r.options.OnStored(r.held.keys)
 			}
 		case pb.Change_KIND_REMOVED:
@@ -431,7 +435,7 @@ func (r *Receiver) onChanges(c *pb.Changes, reply func(*pb.PickerMessage)) error
 }
 
 func (r *Receiver) onDigest(now time.Time, d *pb.Digest, reply func(*pb.PickerMessage)) error {
-	theirs, err := readDigest(d)
+	theirs, windows, err := readDigest(d)
 	if err != nil {
 		return err
 	}
@@ -455,6 +459,9 @@ func (r *Receiver) onDigest(now time.Time, d *pb.Digest, reply func(*pb.PickerMe
 	r.status.Digests++
 	r.status.Orphans, r.status.Unindexable, r.status.Refused = d.GetOrphans(), d.GetUnindexable(), d.GetRefused()
 	r.status.Unsupported, r.status.Unreadable = d.GetUnsupported(), d.GetUnreadable()
+	for group, window := range windows {
+		r.held.learn(group, window)
+	}
 	wanted, divergent := r.held.compare(theirs, r.held.refused || r.held.w.Evicted() > 0)
 	r.status.Divergent = divergent
 	r.status.Proven = divergent == 0 && r.status.State == pb.State_STATE_SYNCED
@@ -486,110 +493,4 @@ func (r *Receiver) onBuckets(b *pb.Buckets, reply func(*pb.PickerMessage)) error
 		r.repairing = 0
 	}
 	return nil
-}
-
-// holding is what a receiver has told an index, and a digest of what it was told.
-type holding struct {
-	w    kvindex.Writer
-	told map[section]*kvindex.Digest
-	// groups has a bit for each group that was ever spoken of.
-	groups uint64
-	// refused says that there was no room for some blocks.
-	refused bool
-	// Buffers.
-	keys   []kvblock.Key
-	hashes []kvevent.Hash
-}
-
-func newHolding(w kvindex.Writer) *holding {
-	h := &holding{w: w, groups: 1}
-	h.forget()
-	return h
-}
-
-func (h *holding) forget() { h.told, h.refused = map[section]*kvindex.Digest{}, false }
-
-// room tells whether there is room for n more blocks, and remembers if not.
-func (h *holding) room(n, most int) bool {
-	if h.w.Len()+n > most {
-		h.refused = true
-		return false
-	}
-	return true
-}
-
-func (h *holding) clear() {
-	h.w.Clear()
-	h.forget()
-}
-
-func (h *holding) digest(at section) *kvindex.Digest {
-	d := h.told[at]
-	if d == nil {
-		d = &kvindex.Digest{}
-		h.told[at] = d
-	}
-	return d
-}
-
-// has is the digest of what the index holds.
-func (h *holding) has(at section) kvindex.Digest { return h.w.Digest(at.tier, at.group) }
-
-// readSection checks a (tier, group).
-func readSection(tier, group uint32) (section, error) {
-	if tier >= uint32(kvblock.NumTiers) || group > maxGroup {
-		return section{}, wrong("tier %d, group %d", tier, group)
-	}
-	return section{kvblock.Tier(tier), int(group)}, nil
-}
-
-// names fills the buffers with keys, which are names too: the reporter has settled copies and hashes.
-func (h *holding) names(keys []uint64) error {
-	h.keys, h.hashes = h.keys[:0], h.hashes[:0]
-	for _, key := range keys {
-		if key == 0 {
-			return wrong("a key is 0")
-		}
-		h.keys = append(h.keys, kvblock.Key(key))
-		h.hashes = append(h.hashes, kvevent.Hash(key))
-	}
-	return nil
-}
-
-// apply makes one change.
-func (h *holding) apply(c *pb.Change, most int) error {
-	if c.GetKind() == pb.Change_KIND_CLEARED {
-		h.clear()
-		return nil
-	}
-	at, err := readSection(c.GetTier(), c.GetGroup())
-	if err != nil {
-		return err
-	}
-	if err := h.names(c.GetKeys()); err != nil {
-		return err
-	}
-	h.groups |= 1 << at.group
-	d := h.digest(at)
-	switch c.GetKind() {
-	case pb.Change_KIND_STORED:
-		for _, key := range h.keys {
-			d.Add(key)
-		}
-		if h.room(len(h.keys), most) && h.w.Store(at.tier, at.group, parentOf(c.GetParent()), h.hashes, h.keys) > 0 {
-			h.refused = true
-		}
-	case pb.Change_KIND_REMOVED:
-		for _, key := range h.keys {
-			d.Remove(key)
-		}
-		h.w.Drop(at.tier, at.group, h.hashes)
-	default:
-		return wrong("change of kind %d", c.GetKind())
-	}
-	return nil
-}
-
-func parentOf(key uint64) kvindex.Parent {
-	return kvindex.Parent{Hash: kvevent.Hash(key), OK: key != 0}
 }

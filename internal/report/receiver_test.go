@@ -41,18 +41,18 @@ func TestEqualityIsShownOrNotKnown(t *testing.T) {
 			}
 			p.receiver.Lost()
 		},
-		"somebody else writes":               func(_ *world, p *simPicker) { p.receiver.Release() },
-		"a stream has begun":                 func(w *world, p *simPicker) { w.connect(p) },
-		"the sender goes on from elsewhere":  func(w *world, p *simPicker) { w.tell(p, w.begin(p, pb.Begin_MODE_ADOPT, w.mirror.epoch)) },
-		"the engine began another life":      func(w *world, p *simPicker) { w.tell(p, w.begin(p, pb.Begin_MODE_REPLACE, w.mirror.epoch+1)) },
-		"a snapshot comes":                   func(w *world, p *simPicker) { w.tell(p, w.begin(p, pb.Begin_MODE_REPLACE, w.mirror.epoch)) },
-		"changes are missing":                func(w *world, p *simPicker) { w.tell(p, changesFrom(p.receiver.Status().Seq+1)) },
-		"a digest of what is to come":        func(w *world, p *simPicker) { w.tell(p, digestAt(p.receiver.Status().Seq+1)) },
-		"the reporter has no connection":     func(w *world, _ *simPicker) { w.state(ingest.Disconnected) },
-		"the reporter reads the history":     func(w *world, _ *simPicker) { w.state(ingest.Syncing) },
-		"the reporter missed the beginning":  func(w *world, _ *simPicker) { w.state(ingest.Unverified) },
-		"the reporter missed some of it":     func(w *world, _ *simPicker) { w.state(ingest.Degraded) },
-		"the history is read anew meanwhile": func(w *world, _ *simPicker) { w.state(ingest.Degraded); w.mirror.Begin(true) },
+		"somebody else writes":              func(_ *world, p *simPicker) { p.receiver.Release() },
+		"a stream has begun":                func(w *world, p *simPicker) { w.connect(p) },
+		"the sender goes on from elsewhere": func(w *world, p *simPicker) { w.tell(p, w.begin(p, pb.Begin_MODE_ADOPT, w.mirror.epoch)) },
+		"the engine began another life":     func(w *world, p *simPicker) { w.tell(p, w.begin(p, pb.Begin_MODE_REPLACE, w.mirror.epoch+1)) },
+		"a snapshot comes":                  func(w *world, p *simPicker) { w.tell(p, w.begin(p, pb.Begin_MODE_REPLACE, w.mirror.epoch)) },
+		"changes are missing":               func(w *world, p *simPicker) { w.tell(p, changesFrom(p.receiver.Status().Seq+1)) },
+		"a digest of what is to come":       func(w *world, p *simPicker) { w.tell(p, digestAt(p.receiver.Status().Seq+1)) },
+		"the reporter has no connection":    func(w *world, _ *simPicker) { w.state(ingest.Disconnected) },
+		"the reporter reads the history":    func(w *world, _ *simPicker) { w.state(ingest.Syncing) },
+		"the reporter missed the beginning": func(w *world, _ *simPicker) { w.state(ingest.Unverified) },
+		"the reporter missed some of it":    func(w *world, _ *simPicker) { w.state(ingest.Degraded) },
+		"the history is replayed meanwhile": func(w *world, _ *simPicker) { w.state(ingest.Degraded); w.mirror.Begin(true) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			w, p := proven(t)
@@ -70,7 +70,7 @@ func (w *world) state(s ingest.State) {
 	w.settle(testSettle)
 }
 
-// tell hands a picker a message that its sender has not sent.
+// tell passes a picker a message that its sender has not sent.
 func (w *world) tell(p *simPicker, m *pb.ReporterMessage) {
 	if err := p.receiver.Handle(w.now, m, func(*pb.PickerMessage) {}); err != nil {
 		w.t.Fatal(err)
@@ -92,7 +92,7 @@ func digestAt(seq uint64) *pb.ReporterMessage {
 	return &pb.ReporterMessage{Kind: &pb.ReporterMessage_Digest{Digest: &pb.Digest{Seq: seq, State: pb.State_STATE_SYNCED}}}
 }
 
-// A difference is a number until it is mended, and only the buckets that differ are told again.
+// A difference is a number until it is mended, and only the buckets that differ are sent again.
 func TestADifferenceIsCountedAndMended(t *testing.T) {
 	for name, lie := range map[string]func(w kvindex.Writer, b kvindex.Block) (divergent uint64){
 		"a block is missing": func(w kvindex.Writer, b kvindex.Block) uint64 {
@@ -137,8 +137,8 @@ func TestADifferenceIsCountedAndMended(t *testing.T) {
 	}
 }
 
-// Sections differ each for itself. What one has been told of too little, be it less than nothing, is not made up for by
-// what another lacks, nor are numbers that no honest reporter tells.
+// Each section is compared by itself. A section with too few blocks, be it less than zero, does not compensate for what
+// another lacks, and neither do numbers that no honest reporter sends.
 func TestDifferencesOfSectionsDoNotCancel(t *testing.T) {
 	const few, huge = 7, uint64(1) << 63
 	var gone, there []uint64
@@ -174,7 +174,7 @@ func TestDifferencesOfSectionsDoNotCancel(t *testing.T) {
 				r.Welcome(time.Unix(1000, 0))
 				at := &pb.Position{Epoch: 1, KeyId: simRoots[0].ID, Log: 2}
 				tell(&pb.ReporterMessage{Kind: &pb.ReporterMessage_Begin{Begin: &pb.Begin{Mode: pb.Begin_MODE_REPLACE, At: at, State: pb.State_STATE_SYNCED}}})
-				// What there is no room for.
+				// More blocks than there is room for.
 				full := &pb.Change{Kind: pb.Change_KIND_STORED, Tier: 2, Keys: []uint64{1001, 1002}}
 				tell(&pb.ReporterMessage{Kind: &pb.ReporterMessage_Snapshot{Snapshot: &pb.Snapshot{Last: true, Changes: []*pb.Change{full}}}})
 				tell(&pb.ReporterMessage{Kind: &pb.ReporterMessage_Changes{Changes: &pb.Changes{Changes: c.changes}}})
@@ -188,7 +188,7 @@ func TestDifferencesOfSectionsDoNotCancel(t *testing.T) {
 						s.Proven, s.Divergent, s.Told, len(repairs), c.least)
 				}
 				if c.least == huge {
-					return // nothing can be told that makes it true
+					return // no repair makes the claimed number true
 				}
 				var buckets []*pb.Bucket
 				for _, w := range repairs {

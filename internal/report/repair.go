@@ -9,27 +9,33 @@ import (
 	pb "github.com/kvasir-dev/kvasir/internal/reportpb"
 )
 
-// readDigest checks a digest that has come over the wire.
-func readDigest(d *pb.Digest) (map[section]*kvindex.Digest, error) {
+// readDigest checks a digest received from a peer.
+func readDigest(d *pb.Digest) (map[section]*kvindex.Digest, map[int]kvindex.Window, error) {
 	if len(d.GetSections()) > maxWanted {
-		return nil, wrong("a digest of %d sections", len(d.GetSections()))
+		return nil, nil, wrong("a digest of %d sections", len(d.GetSections()))
 	}
 	out := make(map[section]*kvindex.Digest, len(d.GetSections()))
+	windows := map[int]kvindex.Window{}
 	for _, s := range d.GetSections() {
 		at, err := readSection(s.GetTier(), s.GetGroup())
 		if err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 		if len(s.GetSums()) != kvindex.DigestBuckets || out[at] != nil {
-			return nil, wrong("a section with %d buckets, or twice", len(s.GetSums()))
+			return nil, nil, wrong("a section with %d buckets, or twice", len(s.GetSums()))
+		}
+		if s.GetWindow() != nil {
+			if windows[at.group], err = readWindow(s.GetWindow()); err != nil {
+				return nil, nil, err
+			}
 		}
 		out[at] = &kvindex.Digest{Blocks: s.GetBlocks(), Sums: [kvindex.DigestBuckets]uint64(s.GetSums())}
 	}
-	return out, nil
+	return out, windows, nil
 }
 
-// apart is how far two numbers of blocks are apart. Like sums they wrap: who is told, after a gap, that blocks have gone
-// of which it was never told has been told of less than none.
+// apart is how far two numbers of blocks are apart. Like sums they wrap: after a gap, a receiver can get removals
+// of blocks that it has never received, and then holds a negative number.
 func apart(a, b uint64) uint64 {
 	if atLeast(a, b) {
 		return a - b
@@ -37,18 +43,18 @@ func apart(a, b uint64) uint64 {
 	return b - a
 }
 
-// atLeast compares numbers of blocks, which may be less than none.
+// atLeast compares numbers of blocks, which can be less than none.
 func atLeast(a, b uint64) bool { return int64(a-b) >= 0 }
 
-// compare tells in which buckets the holding differs from a digest, and by how many blocks at least: by one for each
-// bucket that differs, or by the difference in numbers. It is by 0 only if nothing is wanted: sections add up, and
-// never to 0 by overflow.
+// compare returns the buckets in which the holding differs from a digest, and by how many blocks at least: one for each
+// bucket that differs, or the difference in numbers. That number is 0 only if no bucket is wanted: the differences of
+// sections add up, and the sum cannot overflow to 0.
 //
-// What was told must be equal. What the index holds must be equal too, unless there is less of it and room is short:
+// The reported state must be equal. What the index holds must be equal too, unless there is less of it and room is short:
 // then it has refused or evicted blocks, which asking for them again would not change.
 func (h *holding) compare(theirs map[section]*kvindex.Digest, short bool) (wanted []*pb.Wanted, divergent uint64) {
 	var empty kvindex.Digest
-	// All tiers of every group that was ever spoken of, so that nothing stays where nobody looks.
+	// All tiers of every group that was ever mentioned, so that no blocks stay unchecked.
 	var all []section
 	for at := range theirs {
 		h.groups |= 1 << at.group
@@ -98,7 +104,7 @@ func (h *holding) compare(theirs map[section]*kvindex.Digest, short bool) (wante
 	return wanted, divergent
 }
 
-// checkBuckets checks buckets that have come over the wire.
+// checkBuckets checks buckets received from a peer.
 func checkBuckets(buckets []*pb.Bucket) error {
 	for _, b := range buckets {
 		if _, err := readSection(b.GetTier(), b.GetGroup()); err != nil {
@@ -166,7 +172,7 @@ func (h *holding) replace(buckets []*pb.Bucket, most int) (repaired uint64) {
 			h.w.Drop(x.at.tier, x.at.group, []kvevent.Hash{x.hash})
 		}
 	}
-	// In the order in which they came, so that what finds no room does not depend on chance.
+	// In order of arrival, so that the choice of blocks that find no room is deterministic.
 	for _, b := range buckets {
 		at := section{kvblock.Tier(b.GetTier()), int(b.GetGroup())}
 		keys := missing[place{at, int(b.GetBucket())}]
@@ -178,10 +184,20 @@ func (h *holding) replace(buckets []*pb.Bucket, most int) (repaired uint64) {
 			}
 			delete(keys, key)
 			repaired++
-			if h.room(1, most) && h.w.Store(at.tier, at.group, parentOf(parent), []kvevent.Hash{kvevent.Hash(key)}, []kvblock.Key{key}) > 0 {
+			if h.room(1, most) && h.store(at, parent, []kvevent.Hash{kvevent.Hash(key)}, []kvblock.Key{key}) > 0 {
 				h.refused = true
 			}
 		}
 	}
 	return repaired
+}
+
+// Distrust forgets the position, so that the next stream replaces everything. What is held stays until then, as that of an
+// absent reporter does.
+func (r *Receiver) Distrust() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.drop()
+	r.doubt()
+	r.have = nil
 }

@@ -2,8 +2,8 @@ package report
 
 import "github.com/kvasir-dev/kvasir/internal/kvevent"
 
-// ring is a queue of the records of one class, in the order in which they came to be of it. Some of them may have
-// become something else meanwhile.
+// ring is a queue of the records of one class, in the order in which they joined the class. Some might have changed their
+// class meanwhile.
 type ring struct {
 	items []ringItem
 	head  int
@@ -14,7 +14,7 @@ type ringItem struct {
 	hash kvevent.Hash
 }
 
-// pop takes the oldest of a queue, which must have one. The record may enter it again from now on.
+// pop takes the oldest of a queue, which must have one. The record can enter it again from now on.
 func (m *Mirror) pop(q *ring, of class) ringItem {
 	it := q.items[q.head]
 	q.head++
@@ -24,8 +24,8 @@ func (m *Mirror) pop(q *ring, of class) ringItem {
 	return it
 }
 
-// queue appends a record that has come to be of a class, unless it is there already. What is in the queue in vain is
-// bounded by what is not.
+// queue appends a record that has joined a class, unless it is queued already. The number of stale items is bounded by the
+// number of current ones.
 func (m *Mirror) queue(q *ring, n id, of class) {
 	r := m.arena.at(n)
 	if r.queued&(1<<of) != 0 {
@@ -38,7 +38,7 @@ func (m *Mirror) queue(q *ring, n id, of class) {
 	}
 }
 
-// compact takes out of a queue what is there in vain, or twice.
+// compact removes useless and duplicate items from a queue.
 func (m *Mirror) compact(q *ring, of class) {
 	waiting := q.items[q.head:]
 	for _, it := range waiting {
@@ -54,7 +54,7 @@ func (m *Mirror) compact(q *ring, of class) {
 	q.items, q.head = kept, 0
 }
 
-// is tells whether an item is still a record of its class.
+// is reports whether an item is still a record of its class.
 func (m *Mirror) is(it ringItem, of class) bool {
 	r := m.arena.at(it.id)
 	return r.used && r.hash == it.hash && r.class() == of

@@ -16,9 +16,10 @@ import (
 )
 
 // The file, little-endian: magic; epoch; position with state, next, known, proof; how many blocks were refused or
-// unindexable; number of roots, of them model and salt; number of blocks, of them hash, parent, extra, group, root,
+// unindexable; number of groups with a window, of them group, tokens and blocks, a bit for each other group and their tokens;
+// number of roots, of them model and salt; number of blocks, of them hash, parent, extra, group, root,
 // copies, tokens, in an order in which parents come before their children; a CRC-32C of all that.
-const magic = "kvasir mirror 2\n"
+const magic = "kvasir mirror 3\n"
 
 // maxString bounds a model's name or a salt in the file.
 const maxString = 64 << 10
@@ -47,8 +48,8 @@ func (s *saver) flush() error {
 	return err
 }
 
-// Save writes all that the mirror holds, and the position in the engine's batches that it is at. Token ids are in it:
-// it must stay in the pod. Nothing can change meanwhile.
+// Save writes everything that the mirror holds, and its position in the engine's batches. The data contains token ids: it
+// must stay in the pod. The mirror is locked meanwhile.
 func (m *Mirror) Save(w io.Writer) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -66,6 +67,7 @@ func (m *Mirror) Save(w io.Writer) error {
 	s.fixed(m.at.Proof)
 	s.uint(m.refused)
 	s.uint(m.unindexable)
+	s.rules(&m.rules)
 	s.uint(uint64(len(m.roots)))
 	for _, r := range m.roots {
 		s.string(r.model)
@@ -83,6 +85,31 @@ func (m *Mirror) Save(w io.Writer) error {
 	}
 	_, err := w.Write(binary.LittleEndian.AppendUint32(nil, sum.Sum32()))
 	return err
+}
+
+func (s *saver) rules(r *rules) {
+	s.uint(uint64(len(r.of)))
+	for group, w := range r.of {
+		s.uint(uint64(group))
+		s.uint(uint64(w.tokens))
+		s.uint(uint64(w.blocks))
+	}
+	s.uint(r.full)
+	s.uint(uint64(r.fullTokens))
+}
+
+// rules reads what saver.rules wrote.
+func (l *loader) rules() rules {
+	r := newRules()
+	for range l.uint(maxGroup + 1) {
+		group := int32(l.uint(maxGroup))
+		r.of[group] = rule{tokens: int(l.uint(maxBlockSize)), blocks: int(l.uint(maxWindowBlocks))}
+		if w := r.of[group]; w.tokens == 0 || w.blocks == 0 {
+			l.err = ErrState
+		}
+	}
+	r.full, r.fullTokens = l.uint(1<<(maxGroup+1)-1), int(l.uint(maxBlockSize))
+	return r
 }
 
 // saveRecords writes all records from the tops of the trees down.
@@ -171,8 +198,8 @@ func (l *loader) uint(most uint64) uint64 {
 func (l *loader) fixed() uint64  { return binary.LittleEndian.Uint64(l.bytes(8)) }
 func (l *loader) string() string { return string(l.bytes(int(l.uint(maxString)))) }
 
-// Load fills a mirror, which has no senders yet, with what Save wrote: the epoch goes on. It returns where to go on with
-// the engine. When it fails the mirror is in an epoch of its own and empty.
+// Load fills a mirror, which has no senders yet, from what Save wrote: the epoch continues. It returns the position at
+// which to continue with the engine. If it fails, the mirror is empty and in an epoch of its own.
 func (m *Mirror) Load(r io.Reader) (ingest.Position, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -194,6 +221,7 @@ func (m *Mirror) load(l *loader) (ingest.Position, error) {
 	epoch := l.fixed()
 	at := ingest.Position{State: ingest.State(l.uint(uint64(ingest.Degraded))), Next: l.fixed(), Known: l.uint(1) == 1, Proof: l.fixed()}
 	m.refused, m.unindexable = l.uint(math.MaxUint64), l.uint(math.MaxUint64)
+	m.rules = l.rules()
 	var roots []chainRoot
 	for range l.uint(uint64(m.options.MaxBlocks)) {
 		roots = append(roots, chainRoot{l.string(), l.string()})
@@ -225,11 +253,18 @@ func (m *Mirror) loadRecord(l *loader, roots []chainRoot) {
 	}
 	size := int(l.uint(maxBlockSize))
 	raw := l.bytes(4 * size)
-	if _, twice := m.ids[blockID{hash, group}]; l.err == nil && (twice || size == 0) {
+	if _, twice := m.ids[blockID{hash, group}]; l.err == nil && (twice || size == 0 && !m.rules.has(group)) {
 		l.err = ErrState
 	}
 	if l.err != nil {
 		return
+	}
+	twin := id(0)
+	if size == 0 {
+		if twin = m.twin(hash); twin == 0 {
+			m.lost(&m.stats.Unkeyed, 1)
+			return
+		}
 	}
 	tokens := make([]uint32, size)
 	for i := range tokens {
@@ -244,9 +279,14 @@ func (m *Mirror) loadRecord(l *loader, roots []chainRoot) {
 	if number > 0 {
 		root = &roots[number-1]
 	}
-	m.link(n, parent, root)
+	if size == 0 {
+		m.hangBelow(n, twin)
+	} else {
+		m.link(n, parent, root)
+	}
 	r := m.arena.at(n)
 	m.changeClass(r, func() { r.copies = copies })
+	m.again.copies += int(copies[kvblock.GPU])
 	switch {
 	case r.gone():
 		m.queue(&m.ghosts, n, ghost)

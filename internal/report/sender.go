@@ -10,18 +10,18 @@ import (
 	pb "github.com/kvasir-dev/kvasir/internal/reportpb"
 )
 
-// Protocol is the version that both sides speak.
+// Protocol is the version of both sides.
 const Protocol = 1
 
 // Bounds of what is sent at a time.
 const (
 	// partBytes is about how much one message of changes or of a snapshot carries.
 	partBytes = 256 << 10
-	// maxBatch bounds how long changes may be held back, minDigest and maxDigest how often digests are sent.
+	// maxBatch bounds how long changes can be held back, minDigest and maxDigest how often digests are sent.
 	maxBatch  = 100 * time.Millisecond
 	minDigest = 100 * time.Millisecond
 	maxDigest = time.Minute
-	// maxRoots bounds the roots that a picker may announce, maxWanted the sections of a repair.
+	// maxRoots bounds the roots that a picker can announce, maxWanted the sections of a repair.
 	maxRoots  = 4
 	maxWanted = kvblock.NumTiers * (kvindex.MaxGroup + 1)
 )
@@ -29,8 +29,8 @@ const (
 // ErrRoots is returned when more roots of keys are wanted at a time than can be served.
 var ErrRoots = errors.New("too many key roots at a time")
 
-// Sender tells one picker what a mirror holds. It has no clock and no socket: Next says what to send, Handle takes
-// what has come. It is safe for concurrent use.
+// Sender sends one picker what a mirror holds. It has no clock and no socket: Next returns the messages to send, Handle
+// takes those received. It is safe for concurrent use.
 type Sender struct {
 	m     *Mirror
 	hello *pb.Hello
@@ -38,13 +38,14 @@ type Sender struct {
 	// What follows is guarded by the mirror's mutex.
 
 	helloSent, welcome bool
+	windows            bool // the picker follows groups with a window
 	view               *view
 	batch, every       time.Duration
 	// have is what the picker has, as far as is known; log what was begun last, up to next.
 	have      *pb.Position
 	begun     bool
 	log, next uint64
-	state     pb.State // told last
+	state     pb.State // last sent
 	since     time.Time
 	digest    time.Time // when the next is due
 	repairs   []*pb.Wanted
@@ -89,7 +90,7 @@ func (s *Sender) Stats() SenderStats {
 	return c
 }
 
-// use changes the view. It may be nil.
+// use changes the view. It can be nil.
 func (s *Sender) use(v *view) {
 	if s.view != nil {
 		s.m.release(s.view)
@@ -97,7 +98,7 @@ func (s *Sender) use(v *view) {
 	s.view, s.begun = v, false
 }
 
-// Handle takes a message of the picker. An error means that the stream is of no use any more.
+// Handle takes a message of the picker. An error means that the stream cannot be used any more.
 func (s *Sender) Handle(in *pb.PickerMessage) error {
 	s.m.mu.Lock()
 	defer s.m.mu.Unlock()
@@ -111,7 +112,7 @@ func (s *Sender) Handle(in *pb.PickerMessage) error {
 		}
 		s.batch = min(time.Duration(k.Welcome.GetBatchMilliseconds())*time.Millisecond, maxBatch)
 		s.every = min(max(time.Duration(k.Welcome.GetDigestMilliseconds())*time.Millisecond, minDigest), maxDigest)
-		s.have, s.welcome = k.Welcome.GetHave(), true
+		s.have, s.welcome, s.windows = k.Welcome.GetHave(), true, k.Welcome.GetWindows()
 		return s.roots(k.Welcome.GetRoots())
 	case *pb.PickerMessage_Roots:
 		return s.roots(k.Roots.GetRoots())
@@ -126,7 +127,7 @@ func (s *Sender) Handle(in *pb.PickerMessage) error {
 	return nil
 }
 
-// roots takes what keys are to be made with.
+// roots takes the roots for making keys.
 func (s *Sender) roots(in []*pb.Root) error {
 	if !s.welcome {
 		return errors.New("roots before the welcome")
@@ -142,7 +143,7 @@ func (s *Sender) roots(in []*pb.Root) error {
 		return nil
 	}
 	s.use(nil)
-	v := s.m.acquire(&root)
+	v := s.m.acquire(&root, s.windows)
 	if v == nil {
 		s.counts.KeyIDUnserved = true
 		return ErrRoots
@@ -166,7 +167,7 @@ func (s *Sender) repair(wanted []*pb.Wanted) error {
 	return nil
 }
 
-// Next returns what is to be sent now, in order, and when there may be more even if nothing changes; zero for never.
+// Next returns the messages to send now, in order, and when there might be more even if nothing changes; zero for never.
 func (s *Sender) Next(now time.Time) (out []*pb.ReporterMessage, wake time.Time) {
 	s.m.mu.Lock()
 	defer s.m.mu.Unlock()
@@ -217,10 +218,10 @@ func earlier(a, b time.Time) time.Time {
 	return a
 }
 
-// sameEpoch tells whether the picker has blocks of the present life.
+// sameEpoch reports whether the picker has blocks of the present epoch.
 func (s *Sender) sameEpoch() bool { return s.have.GetEpoch() == s.m.epoch }
 
-// begin tells from where on changes follow, and everything before that which the picker cannot have.
+// begin announces the position from which changes follow, and sends everything before it that the picker cannot have.
 func (s *Sender) begin(now time.Time) (out []*pb.ReporterMessage) {
 	v := s.view
 	at := &pb.Position{Epoch: s.m.epoch, KeyId: v.root.ID, Log: v.log.id, Seq: v.log.next}
@@ -244,7 +245,8 @@ func (s *Sender) begin(now time.Time) (out []*pb.ReporterMessage) {
 		for part := uint32(0); ; part++ {
 			n := partOf(changes)
 			last := n == len(changes)
-			out = append(out, &pb.ReporterMessage{Kind: &pb.ReporterMessage_Snapshot{Snapshot: &pb.Snapshot{Part: part, Last: last, Changes: changes[:n:n]}}})
+			out = append(out, &pb.ReporterMessage{Kind: &pb.ReporterMessage_Snapshot{Snapshot: &pb.Snapshot{Part: part, Last: last,
+				Changes: changes[:n:n]}}})
 			s.count(changes[:n])
 			if changes = changes[n:]; last {
 				break
@@ -273,7 +275,7 @@ func (s *Sender) count(changes []*pb.Change) {
 	}
 }
 
-// changes appends all that the picker has not been told.
+// changes appends all that was not sent to the picker yet.
 func (s *Sender) changes(out []*pb.ReporterMessage) []*pb.ReporterMessage {
 	list := s.view.log.from(s.next)
 	for len(list) > 0 {
@@ -290,7 +292,7 @@ func (s *Sender) changes(out []*pb.ReporterMessage) []*pb.ReporterMessage {
 	return out
 }
 
-// buckets appends what was asked for. Everything before it has been told.
+// buckets appends what was asked for. Everything before it was sent.
 func (s *Sender) buckets(out []*pb.ReporterMessage) []*pb.ReporterMessage {
 	list := s.m.buckets(s.view, s.repairs)
 	s.repairs = nil

@@ -227,7 +227,7 @@ func (w *world) turn(p *simPicker, busy bool) {
 	}
 }
 
-// outlived tells of a beginning with keys that were rotated away while it was on its way.
+// outlived reports whether a message begins with keys that were rotated away while it was on its way.
 func (p *simPicker) outlived(m *pb.ReporterMessage) bool {
 	key := m.GetBegin().GetAt().GetKeyId()
 	return key != "" && !slices.ContainsFunc(p.roots, func(r Root) bool { return r.ID == key })
@@ -288,7 +288,7 @@ func (w *world) step() {
 	case w.one(w.faults.resync):
 		w.mirror.Begin(true)
 		w.mirror.Apply(w.engine.history(), ingest.Position{})
-		if w.one(2) { // pickers may ask in between
+		if w.one(2) { // pickers can connect in between
 			w.speak(true)
 		}
 		w.mirror.Mark(ingest.Position{}, ingest.Synced)
@@ -367,7 +367,7 @@ func TestPickersEndUpWithTheTruth(t *testing.T) {
 		"pickers restart":         {picker: 80},
 		"reporters restart":       {reporter: 60},
 		"engines restart":         {engine: 60},
-		"histories are read anew": {resync: 30},
+		"histories are replayed":  {resync: 30},
 		"roots rotate":            {rotate: 60},
 		"indices go wrong":        {lie: 40},
 		"pickers borrow":          {picker: 60, find: 3},
@@ -421,7 +421,7 @@ func simulate(t *testing.T, seed uint64, f faults) {
 	}
 }
 
-// match asks the index itself, for whole prefixes.
+// match queries the index itself, for complete prefixes.
 func (w *world) match(what string, p *simPicker) {
 	root := p.roots[0]
 	want := w.engine.keys(root)

@@ -63,5 +63,5 @@ func (t *tallies) remove(name uint64, tier kvblock.Tier) uint32 {
 	return uint32(n[tier])
 }
 
-// several tells whether there is more than one.
+// several reports whether there is more than one.
 func (t *tallies) several(name uint64, tier kvblock.Tier) bool { return t.few[name][tier] > 1 }

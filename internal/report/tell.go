@@ -54,6 +54,12 @@ func (m *Mirror) walk(v *view, f func(tier kvblock.Tier, group int, parent, key 
 // keysOf calls f for the keys of a block that has some, each with the one before it.
 func (m *Mirror) keysOf(n id, r *record, v *view, f func(parent, key kvblock.Key)) {
 	k := r.keys[v.slot]
+	if v.rules.has(r.group) {
+		if v.windows {
+			f(0, k.last)
+		}
+		return
+	}
 	before := k.base
 	if r.leads {
 		before = 0
@@ -68,14 +74,27 @@ func (m *Mirror) keysOf(n id, r *record, v *view, f func(parent, key kvblock.Key
 	})
 }
 
+// emptyWindows are changes that carry only the rules of groups with a window: a picker must know the rules even while the
+// groups hold nothing.
+func (v *view) emptyWindows() (out []*pb.Change) {
+	for group := range v.rules.of {
+		if window := v.rules.window(group, v.root.BlockTokens); window != nil && v.windows {
+			out = append(out, &pb.Change{Kind: pb.Change_KIND_STORED, Group: uint32(group), Window: window})
+		}
+	}
+	return out
+}
+
 // snapshot is all that a view holds, as chains.
 func (m *Mirror) snapshot(v *view) []*pb.Change {
-	var out []*pb.Change
+	out := v.emptyWindows()
 	var open *pb.Change
 	var last kvblock.Key
 	m.walk(v, func(tier kvblock.Tier, group int, parent, key kvblock.Key) {
-		if open == nil || last != parent || parent == 0 || open.Tier != uint32(tier) || open.Group != uint32(group) || len(open.Keys) >= maxChangeKeys {
-			open = &pb.Change{Kind: pb.Change_KIND_STORED, Tier: uint32(tier), Group: uint32(group), Parent: uint64(parent)}
+		window := v.rules.window(int32(group), v.root.BlockTokens)
+		chained := last == parent && parent != 0 || window != nil
+		if open == nil || !chained || open.Tier != uint32(tier) || open.Group != uint32(group) || len(open.Keys) >= maxChangeKeys {
+			open = &pb.Change{Kind: pb.Change_KIND_STORED, Tier: uint32(tier), Group: uint32(group), Parent: uint64(parent), Window: window}
 			out = append(out, open)
 		}
 		open.Keys = append(open.Keys, uint64(key))
@@ -120,10 +139,21 @@ func (m *Mirror) digest(v *view) *pb.Digest {
 		Orphans: uint64(m.classes[orphan]), Unindexable: m.unindexable, Refused: m.refused,
 		Unsupported: m.stats.BlockSizeUnsupported, Unreadable: m.unreadable,
 	}
+	if !v.windows {
+		out.Unindexable += m.windowed
+	}
+	for _, c := range v.emptyWindows() {
+		if d := v.digests[section{kvblock.GPU, int(c.Group)}]; d == nil || d.Blocks == 0 {
+			out.Sections = append(out.Sections, &pb.Section{Group: c.Group, Sums: make([]uint64, kvindex.DigestBuckets), Window: c.Window})
+		}
+	}
 	for at, d := range v.digests {
 		if d.Blocks > 0 {
 			sums := d.Sums
-			out.Sections = append(out.Sections, &pb.Section{Tier: uint32(at.tier), Group: uint32(at.group), Blocks: d.Blocks, Sums: sums[:]})
+			out.Sections = append(out.Sections, &pb.Section{
+				Tier: uint32(at.tier), Group: uint32(at.group), Blocks: d.Blocks, Sums: sums[:],
+				Window: v.rules.window(int32(at.group), v.root.BlockTokens),
+			})
 		}
 	}
 	return out

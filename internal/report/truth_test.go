@@ -31,7 +31,7 @@ type place struct {
 	Key   kvblock.Key
 }
 
-// truth is an engine's cache in the plainest form: all blocks it ever had, each with its whole prefix.
+// truth is an engine's cache in the plainest form: all blocks it ever had, each with its complete prefix.
 type truth struct {
 	rng    *rand.Rand
 	size   int // tokens of a block
@@ -179,7 +179,7 @@ func (e *truth) forget() {
 	e.order = kept
 }
 
-// history is a batch that announces all that is held, as an engine's replay would: what went since comes and goes.
+// history is a batch that announces all held blocks, as an engine's replay would: removed ones are stored and removed.
 func (e *truth) history() *kvevent.Batch {
 	b := &kvevent.Batch{Rank: -1}
 	told := map[kvevent.Hash]bool{}
@@ -303,10 +303,10 @@ func testViews(t *testing.T, seed uint64, size, blockTokens int) {
 	m.Begin(false)
 	roots := []Root{testRoot("a", blockTokens), testRoot("b", blockTokens)}
 	var views [2]*view
-	views[0] = m.acquire(&roots[0])
+	views[0] = m.acquire(&roots[0], true)
 	for i := range 200 {
 		if i == 100 {
-			views[1] = m.acquire(&roots[1])
+			views[1] = m.acquire(&roots[1], true)
 		}
 		m.Apply(e.step(), ingest.Position{})
 		if i%4 != 0 {
@@ -323,7 +323,7 @@ func testViews(t *testing.T, seed uint64, size, blockTokens int) {
 				for _, key := range c.Keys {
 					p := place{kvblock.Tier(c.Tier), int(c.Group), kvblock.Key(key)}
 					if told[p] {
-						t.Fatalf("seed %d step %d: %v is told twice", seed, i, p)
+						t.Fatalf("seed %d step %d: %v is in the snapshot twice", seed, i, p)
 					}
 					told[p] = true
 				}
@@ -369,7 +369,7 @@ func checkMirror(t *testing.T, m *Mirror) {
 			}
 		}
 		if r.class() == ghost && r.down == 0 {
-			t.Fatalf("record %d is a ghost for nobody", n)
+			t.Fatalf("record %d is a ghost without a record below it", n)
 		}
 	})
 	if classes != m.classes || records != len(m.ids) {

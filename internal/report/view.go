@@ -16,12 +16,16 @@ type section struct {
 
 // view is what a mirror holds as sets of keys of one root. It belongs to the mirror and is guarded by its mutex.
 type view struct {
-	root     Root
+	root Root
+	// windows: groups with a window are reported; rules are the mirror's.
+	windows  bool
+	rules    *rules
 	slot     int // in record.keys
-	uses     int // senders that tell of it
+	uses     int // senders that use it
 	newID    func() uint64
 	rootKeys map[uint32]kvblock.Key
-	// held counts the blocks with a key by tier. There are several when the engine tells them apart and we do not.
+	// held counts the blocks with a key by tier. There are several when the engine distinguishes them and key blocks do
+	// not.
 	held    tallies
 	digests map[section]*kvindex.Digest
 	log     changeLog
@@ -50,14 +54,14 @@ func (v *view) begin(log uint64) {
 	v.log.reset(log)
 }
 
-// reset says that nothing is held, and begins another log.
+// reset marks everything as not held, and begins another log.
 func (v *view) reset() {
 	v.empty()
-	v.rootKeys = map[uint32]kvblock.Key{} // roots are numbered anew
+	v.rootKeys = map[uint32]kvblock.Key{} // roots are renumbered
 	v.begin(v.newID())
 }
 
-// clear says in the log that everything has gone.
+// clear logs that all blocks were removed.
 func (v *view) clear() {
 	v.flush()
 	v.empty()
@@ -79,7 +83,7 @@ func (v *view) rootKey(n uint32, root chainRoot) kvblock.Key {
 	return key
 }
 
-// each calls f for the keys of a block of the engine that is a whole number of ours.
+// each calls f for the keys of an engine block that is a whole number of key blocks.
 func (v *view) each(tokens []uint32, base kvblock.Key, extra uint64, f func(kvblock.Key)) {
 	for bt := v.root.BlockTokens; len(tokens) > 0; tokens = tokens[bt:] {
 		base = kvblock.Next(base, tokens[:bt:bt], extra)
@@ -87,7 +91,7 @@ func (v *view) each(tokens []uint32, base kvblock.Key, extra uint64, f func(kvbl
 	}
 }
 
-// put counts a block that comes to a tier, or goes.
+// put counts a block that is added to a tier, or removed.
 func (v *view) put(tier kvblock.Tier, group int, parent, key kvblock.Key, come bool) {
 	name := nameOf(key, group)
 	switch {
@@ -117,10 +121,14 @@ func (v *view) change(kind pb.Change_Kind, tier kvblock.Tier, group int, parent,
 	if v.quiet {
 		return
 	}
+	var window *pb.Window
+	if kind == pb.Change_KIND_STORED {
+		window = v.rules.window(int32(group), v.root.BlockTokens)
+	}
 	if c := v.open; c == nil || c.Kind != kind || c.Tier != uint32(tier) || c.Group != uint32(group) ||
-		kind == pb.Change_KIND_STORED && v.last != parent || len(c.Keys) >= maxChangeKeys {
+		kind == pb.Change_KIND_STORED && v.last != parent && window == nil || len(c.Keys) >= maxChangeKeys {
 		v.flush()
-		v.open = &pb.Change{Kind: kind, Tier: uint32(tier), Group: uint32(group), Parent: uint64(parent)}
+		v.open = &pb.Change{Kind: kind, Tier: uint32(tier), Group: uint32(group), Parent: uint64(parent), Window: window}
 	}
 	v.open.Keys = append(v.open.Keys, uint64(key))
 	v.last = key
@@ -174,7 +182,7 @@ func (l *changeLog) append(c *pb.Change) {
 // oldest is the number of the oldest change that is kept, next if there is none.
 func (l *changeLog) oldest() uint64 { return l.next - uint64(len(l.kept)-l.head) }
 
-// from gives the changes from a number on that is kept.
+// from returns the changes from a number on that is kept.
 func (l *changeLog) from(n uint64) []*pb.Change {
 	return l.kept[len(l.kept)-int(l.next-n):]
 }

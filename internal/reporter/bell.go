@@ -2,7 +2,7 @@ package reporter
 
 import "sync"
 
-// bell wakes everybody who listens.
+// bell wakes all listeners.
 type bell struct {
 	mu        sync.Mutex
 	listeners map[chan struct{}]struct{} // guarded by mu

@@ -8,8 +8,8 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/zmtp"
 )
 
-// bound is a source of events for engines whose publishers connect to us. The publisher that came last counts: an
-// engine that was started again need not wait until the end of its former connection is noticed.
+// bound is a source of events for engines whose publishers connect to the reporter. The newest publisher counts: a
+// restarted engine need not wait until the end of its former connection is noticed.
 type bound struct {
 	zmtp.EventSource // for replays
 
@@ -17,7 +17,7 @@ type bound struct {
 	accepted sync.WaitGroup
 
 	mu      sync.Mutex
-	next    *zmtp.Sub // guarded by mu; has come and is not followed yet
+	next    *zmtp.Sub // guarded by mu; has connected and is not followed yet
 	current *zmtp.Sub // guarded by mu; is followed
 	arrived chan struct{}
 }
@@ -79,7 +79,7 @@ func (b *bound) take(ctx context.Context) (*zmtp.Sub, error) {
 	}
 }
 
-// Subscribe implements ingest.Source: it waits for a publisher to come, and follows it.
+// Subscribe implements ingest.Source: it waits for a publisher to connect, and follows it.
 func (b *bound) Subscribe(ctx context.Context, _ string, up func(), each func(frames [][]byte) error) error {
 	sub, err := b.take(ctx)
 	if err != nil {

@@ -30,7 +30,7 @@ type Config struct {
 	StateDir string
 	// SaveEvery is how often.
 	SaveEvery time.Duration
-	// ModelDir has the model's files, which pickers may want; empty for none. OfferEvery is how often they are offered.
+	// ModelDir has the model's files, which pickers might want; empty for none. OfferEvery is how often they are offered.
 	ModelDir   string
 	OfferEvery time.Duration
 
@@ -49,8 +49,8 @@ type Config struct {
 	Log    logr.Logger
 }
 
-// Defaults of Config. A picker that has started again, or a new replica, is to know nearly everything within five
-// seconds, most of which it needs to be told: so it is looked for often.
+// Defaults of Config. A restarted picker or a new replica must know nearly everything within five seconds, and needs most
+// of that time to receive it: so the search for pickers is frequent.
 const (
 	DefaultSaveEvery  = 5 * time.Second
 	DefaultFindEvery  = 2 * time.Second

@@ -1,5 +1,5 @@
-// Package reporter is the sidecar beside an engine: it mirrors what the engine caches, rank by rank, tells every picker
-// replica, keeps its mirrors across its own restarts, and serves the wait endpoint of the engine container's preStop
+// Package reporter is the sidecar beside an engine: it mirrors what the engine caches, rank by rank, reports it to every
+// picker replica, keeps its mirrors across its own restarts, and serves the wait endpoint of the engine container's preStop
 // hook.
 //
 //	engine, rank 0 --events--> stream --> mirror --> one sender for each picker replica
@@ -7,5 +7,5 @@
 //	                                        |
 //	                                 state directory, on a volume in memory
 //
-// It knows nothing of Kubernetes: pickers are found by name or listed, and the roots of keys come from them.
+// It does not depend on Kubernetes: pickers are found by name or listed, and they send the roots of keys.
 package reporter

@@ -8,15 +8,15 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/modelfiles"
 )
 
-// model is what is known of the model's files. The contents are read when somebody wants them, and not kept: they may
-// be larger than everything else here.
+// model is what is known of the model's files. The contents are read on request, and not kept: they might be larger than
+// all other data here.
 type model struct {
 	mu    sync.Mutex
 	stamp string             // guarded by mu
 	list  modelfiles.Listing // guarded by mu
 }
 
-// listing says what files there are.
+// listing lists the files.
 func (m *model) listing(dir string) (modelfiles.Listing, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -32,7 +32,7 @@ func (m *model) listing(dir string) (modelfiles.Listing, error) {
 	return m.list, nil
 }
 
-// offer offers the model's files to a picker until ctx ends, again and again: they may change, and it may start again.
+// offer offers the model's files to a picker until ctx ends, again and again: they can change, and it can start again.
 func (r *Reporter) offer(ctx context.Context, p *picker) {
 	log := r.cfg.Log.WithValues("picker", p.addr)
 	said, wait := "", time.Duration(0)
@@ -43,9 +43,9 @@ func (r *Reporter) offer(ctx context.Context, p *picker) {
 		case <-time.After(wait):
 		}
 		wait = r.cfg.OfferEvery
-		list, err := r.model.listing(r.cfg.ModelDir)
-		if err == nil {
-			_, err = p.client.HandOver(ctx, r.cfg.Pod, list, func() (modelfiles.Set, error) { return modelfiles.Read(r.cfg.ModelDir, "") })
+		var err error
+		if r.caught("Handing over the model's files panicked", func() { err = r.handOver(ctx, p) }, "picker", p.addr) {
+			err = errPanic
 		}
 		switch {
 		case ctx.Err() != nil:
@@ -54,10 +54,19 @@ func (r *Reporter) offer(ctx context.Context, p *picker) {
 			said = ""
 		case err.Error() != said:
 			said = err.Error()
-			log.Info("The model's files are not handed over", "reason", said)
+			log.Info("Handing over the model's files failed", "reason", said)
 			fallthrough
 		default:
 			wait = min(wait, r.cfg.MaxBackoff)
 		}
 	}
+}
+
+// handOver offers the model's files once.
+func (r *Reporter) handOver(ctx context.Context, p *picker) error {
+	list, err := r.model.listing(r.cfg.ModelDir)
+	if err == nil {
+		_, err = p.client.HandOver(ctx, r.cfg.Pod, list, func() (modelfiles.Set, error) { return modelfiles.Read(r.cfg.ModelDir, "") })
+	}
+	return err
 }

@@ -2,14 +2,17 @@ package reporter
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"slices"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/kvasir-dev/kvasir/internal/endpoint"
+	"github.com/kvasir-dev/kvasir/internal/fault"
 	"github.com/kvasir-dev/kvasir/internal/ingest"
 	"github.com/kvasir-dev/kvasir/internal/report"
 	"github.com/kvasir-dev/kvasir/internal/syncapi"
@@ -21,6 +24,8 @@ type Reporter struct {
 	cfg   Config
 	ranks []*rank
 	model model
+
+	panics atomic.Uint64 // caught
 
 	mu      sync.Mutex
 	pickers map[string]*picker // guarded by mu; by address
@@ -47,6 +52,8 @@ type picker struct {
 	mu      sync.Mutex
 	senders []*report.Sender // guarded by mu; by rank, nil between two streams
 	last    string           // guarded by mu; why the last stream ended
+	// silentFrom is since when the picker gives no answer about requests in flight; zero while it does.
+	silentFrom time.Time // guarded by mu
 }
 
 // New opens the sockets that the engine connects to, and reads what was saved.
@@ -127,7 +134,7 @@ func (r *Reporter) EventsAddress(rank int) string { return r.ranks[rank].feed.En
 // Mirror is what is known of a rank.
 func (r *Reporter) Mirror(rank int) *report.Mirror { return r.ranks[rank].mirror }
 
-// queueBytes bounds the events of a rank that wait to be applied. Beyond it the history is read anew.
+// queueBytes bounds the events of a rank that wait to be applied. Beyond it the history is read again.
 const queueBytes = 4 << 20
 
 // pool is the name of the one pool there is for a rank's streams.
@@ -140,7 +147,7 @@ func (r *Reporter) Run(ctx context.Context) {
 	for _, k := range r.ranks {
 		k.streams.Set(pool, []ingest.Feed{k.feed})
 		if k.file != "" {
-			saving.Go(func() { k.keepSaved(ctx, &r.cfg) })
+			saving.Go(func() { r.keepSaved(ctx, k) })
 		}
 	}
 	r.follow(ctx)
@@ -150,7 +157,7 @@ func (r *Reporter) Run(ctx context.Context) {
 	saving.Wait()
 	for _, k := range r.ranks {
 		if k.file != "" {
-			k.save(&r.cfg)
+			r.caught("Saving the mirror panicked", func() { k.save(&r.cfg) }, "rank", k.number)
 		}
 	}
 }
@@ -161,12 +168,16 @@ func (r *Reporter) follow(ctx context.Context) {
 	defer ticks.Stop()
 	defer r.set(ctx, nil)
 	for {
-		addrs, err := r.cfg.Pickers(ctx)
+		var addrs []string
+		var err error
+		if r.caught("Finding pickers panicked", func() { addrs, err = r.cfg.Pickers(ctx) }) {
+			err = errPanic
+		}
 		switch {
 		case ctx.Err() != nil:
 			return
 		case err != nil:
-			r.cfg.Log.Error(err, "Pickers cannot be found; those known stay")
+			r.cfg.Log.Error(err, "Finding pickers failed, keeping the known ones")
 		default:
 			r.set(ctx, addrs)
 		}
@@ -201,7 +212,7 @@ func (r *Reporter) set(ctx context.Context, addrs []string) {
 		}
 		client, err := syncapi.Dial(addr, r.cfg.Dial)
 		if err != nil {
-			r.cfg.Log.Error(err, "Picker cannot be told", "picker", addr)
+			r.cfg.Log.Error(err, "Sending to picker failed", "picker", addr)
 			continue
 		}
 		r.cfg.Log.Info("Picker found", "picker", addr)
@@ -218,7 +229,18 @@ func (r *Reporter) set(ctx context.Context, addrs []string) {
 	}
 }
 
-// push tells a picker of a rank until ctx ends.
+// errPanic is what is shown of a panic besides the log's line about it.
+var errPanic = errors.New("a fault of the reporter")
+
+// caught reports whether f has panicked, which is then counted and logged. What called it goes on.
+func (r *Reporter) caught(what string, f func(), values ...any) bool {
+	return fault.Catch(f, func(p *fault.Panic) {
+		r.panics.Add(1)
+		r.cfg.Log.Error(p, what, append(values, "stack", string(p.Stack))...)
+	}) != nil
+}
+
+// push sends a rank's state to a picker until ctx ends.
 func (r *Reporter) push(ctx context.Context, p *picker, k *rank) {
 	changed, end := k.changed.listen()
 	defer end()
@@ -231,7 +253,14 @@ func (r *Reporter) push(ctx context.Context, p *picker, k *rank) {
 		p.senders[k.number] = sender
 		p.mu.Unlock()
 		err := p.client.Push(ctx, sender, changed)
-		worked := sender.Stats().Welcome
+		worked := false
+		if caught := (*fault.Panic)(nil); !errors.As(err, &caught) {
+			worked = sender.Stats().Welcome
+		} else {
+			r.panics.Add(1)
+			log.Error(caught, "Reporting to a picker panicked", "stack", string(caught.Stack))
+			err = errPanic // the words of a panic can be those of a message
+		}
 		p.mu.Lock()
 		p.senders[k.number], p.last = nil, err.Error()
 		p.mu.Unlock()

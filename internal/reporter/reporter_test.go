@@ -29,7 +29,7 @@ func TestConfigurationsAreChecked(t *testing.T) {
 		"too many ranks":      {func(c *Config) { c.Ranks = maxRanks + 1 }, "at most"},
 		"no publisher":        {func(c *Config) { c.Listen = "" }, "subscribe"},
 		"two publishers":      {func(c *Config) { c.Subscribe = "h:1" }, "subscribe"},
-		"nobody to tell":      {func(c *Config) { c.Pickers = nil }, "pickers"},
+		"no pickers":          {func(c *Config) { c.Pickers = nil }, "pickers"},
 		"no address":          {func(c *Config) { c.Listen = "x" }, "address"},
 		"no port":             {func(c *Config) { c.Replay = "h:http" }, "address"},
 		"a port beyond ports": {func(c *Config) { c.Listen, c.FirstRank = "127.0.0.1:65535", 1 }, "no port"},
@@ -138,24 +138,24 @@ func TestPickersComeAndGo(t *testing.T) {
 		}
 		return strings.Join(all, " ")
 	}
-	eventually(t, "both are told", func() bool { return told() == "127.0.0.1:1 127.0.0.1:2" })
-	eventually(t, "why they are not", func() bool { return strings.Contains(r.Status().Pickers[0].Last, "refused") })
+	eventually(t, "both are dialed", func() bool { return told() == "127.0.0.1:1 127.0.0.1:2" })
+	eventually(t, "the failure is reported", func() bool { return strings.Contains(r.Status().Pickers[0].Last, "refused") })
 	mu.Lock()
 	addrs = []string{"127.0.0.1:2", "127.0.0.1:3"}
 	mu.Unlock()
-	eventually(t, "the others are told", func() bool { return told() == "127.0.0.1:2 127.0.0.1:3" })
+	eventually(t, "the others are dialed", func() bool { return told() == "127.0.0.1:2 127.0.0.1:3" })
 	mu.Lock()
 	addrs, failure = nil, errors.New("no name service")
 	mu.Unlock()
 	before := asked.Load()
 	eventually(t, "the name service is asked again", func() bool { return asked.Load() > before+2 })
 	if told() != "127.0.0.1:2 127.0.0.1:3" {
-		t.Errorf("without a name service %q are told", told())
+		t.Errorf("without a name service %q are dialed", told())
 	}
 	cancel()
 	running.Wait()
 	if told() != "" {
-		t.Errorf("in the end %q are told", told())
+		t.Errorf("in the end %q are dialed", told())
 	}
 }
 

@@ -24,19 +24,19 @@ func (k *rank) load(c *Config) {
 		return
 	}
 	if err == nil {
-		defer file.Close() //nolint:errcheck // it was only read
+		defer file.Close()
 		k.feed.Resume, err = k.mirror.Load(file)
 	}
 	if err != nil {
-		c.Log.Error(err, "The saved mirror is of no use", "rank", k.number)
+		c.Log.Error(err, "Discarding the saved mirror", "rank", k.number)
 		return
 	}
 	c.Log.Info("Mirror loaded", "rank", k.number, "blocks", k.mirror.Stats().Blocks)
 }
 
 // keepSaved saves the mirror now and then, as long as it changes.
-func (k *rank) keepSaved(ctx context.Context, c *Config) {
-	ticks := time.NewTicker(c.SaveEvery)
+func (r *Reporter) keepSaved(ctx context.Context, k *rank) {
+	ticks := time.NewTicker(r.cfg.SaveEvery)
 	defer ticks.Stop()
 	var saved ingest.Position
 	for {
@@ -44,20 +44,20 @@ func (k *rank) keepSaved(ctx context.Context, c *Config) {
 		case <-ctx.Done():
 			return
 		case <-ticks.C:
-			if at := k.mirror.Position(); at != saved {
-				if k.save(c) {
+			r.caught("Saving the mirror panicked", func() {
+				if at := k.mirror.Position(); at != saved && k.save(&r.cfg) {
 					saved = at
 				}
-			}
+			}, "rank", k.number)
 		}
 	}
 }
 
-// save replaces the file at once. A mirror without a position has nothing to go on from.
+// save replaces the file at once. A mirror without a position has nothing to resume from.
 func (k *rank) save(c *Config) bool {
 	err := k.write()
 	if err != nil {
-		c.Log.Error(err, "The mirror cannot be saved", "rank", k.number)
+		c.Log.Error(err, "Saving the mirror failed", "rank", k.number)
 	}
 	return err == nil
 }

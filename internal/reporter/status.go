@@ -15,6 +15,8 @@ import (
 type Status struct {
 	Ranks   []RankStatus   `json:"ranks"`
 	Pickers []PickerStatus `json:"pickers"`
+	// Panics that ended what was done for one picker or rank.
+	Panics uint64 `json:"panics"`
 }
 
 // RankStatus is about a rank of the engine.
@@ -34,7 +36,7 @@ type PickerStatus struct {
 
 // Status is how the reporter does now.
 func (r *Reporter) Status() Status {
-	var s Status
+	s := Status{Panics: r.panics.Load()}
 	for _, k := range r.ranks {
 		s.Ranks = append(s.Ranks, RankStatus{Rank: k.number, State: stateName(k.mirror), Stats: k.mirror.Stats()})
 	}
@@ -74,7 +76,7 @@ func (r *Reporter) StatusHandler() http.Handler {
 		w.Header().Set("Content-Type", "application/json")
 		encoder := json.NewEncoder(w)
 		encoder.SetIndent("", "  ")
-		_ = encoder.Encode(r.Status()) // who does not want to know does not get to
+		_ = encoder.Encode(r.Status()) // a client that has gone misses the answer
 	})
 	mux.HandleFunc("GET /metrics", func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "text/plain; version=0.0.4")
@@ -122,7 +124,9 @@ func (s Status) metrics() string {
 	} {
 		series("kvasir_reporter_"+one.name+"_total", "counter", one.help, func(r *RankStatus) float64 { return float64(one.value(&r.Stats)) })
 	}
-	name := "kvasir_reporter_picker_connected"
+	name := "kvasir_reporter_panics_total"
+	fmt.Fprintf(&b, "# HELP %s Faults of the reporter that interrupted one picker's report, or a save.\n# TYPE %s counter\n%s %d\n", name, name, name, s.Panics)
+	name = "kvasir_reporter_picker_connected"
 	fmt.Fprintf(&b, "# HELP %s Whether the picker has answered on the present stream.\n# TYPE %s gauge\n", name, name)
 	for _, p := range s.Pickers {
 		for rank, sender := range p.Senders {

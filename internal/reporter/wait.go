@@ -13,21 +13,21 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/vllm"
 )
 
-// Waiter serves the wait endpoint, which the engine container's preStop hook calls: a request is answered when the
-// engine is idle, or at the deadline. It is a pure wait: calling it changes nothing. So anybody may call it.
+// Waiter serves the wait endpoint, which the engine container's preStop hook calls: a request is answered when the engine
+// is idle, or at the deadline. It only waits: calling it changes nothing. So any client can call it.
 type Waiter struct {
-	// Busy tells whether the engine has requests that run or wait; required.
+	// Busy reports whether the engine has requests that run or wait; required.
 	Busy func(ctx context.Context) (bool, error)
 	// Every is the time between two questions; 0 takes DefaultWaitEvery.
 	Every time.Duration
-	// Settle is how long after the call requests that were sent before it may still arrive: readings count from then
+	// Settle is how long after the call requests that were sent before it can still arrive: readings count from then
 	// on. 0 takes DefaultWaitSettle.
 	Settle time.Duration
 	// Deadline is the longest wait; 0 takes DefaultWaitDeadline.
 	Deadline time.Duration
 
 	once sync.Once
-	kick chan struct{} // holds a token when somebody has begun to wait
+	kick chan struct{} // holds a token when a request has begun to wait
 
 	mu      sync.Mutex
 	waiting int           // guarded by mu
@@ -41,7 +41,7 @@ type reading struct {
 	idle bool
 }
 
-// Defaults of Waiter, and how many may wait.
+// Defaults of Waiter, and how many can wait.
 const (
 	DefaultWaitEvery    = 500 * time.Millisecond
 	DefaultWaitSettle   = 2 * time.Second
@@ -54,7 +54,8 @@ const (
 func (w *Waiter) init() {
 	w.once.Do(func() {
 		w.kick, w.next = make(chan struct{}, 1), make(chan struct{})
-		for v, d := range map[*time.Duration]time.Duration{&w.Every: DefaultWaitEvery, &w.Settle: DefaultWaitSettle, &w.Deadline: DefaultWaitDeadline} {
+		for v, d := range map[*time.Duration]time.Duration{&w.Every: DefaultWaitEvery, &w.Settle: DefaultWaitSettle,
+			&w.Deadline: DefaultWaitDeadline} {
 			if *v <= 0 {
 				*v = d
 			}
@@ -62,7 +63,7 @@ func (w *Waiter) init() {
 	})
 }
 
-// Run asks the engine while somebody waits, until ctx ends.
+// Run polls the engine while a request waits, until ctx ends.
 func (w *Waiter) Run(ctx context.Context) {
 	w.init()
 	for {
@@ -83,7 +84,7 @@ func (w *Waiter) Run(ctx context.Context) {
 	}
 }
 
-// waitFor is closed or filled when somebody has begun to wait; nil while that does not matter.
+// waitFor is closed or filled when a request has begun to wait; nil while that does not matter.
 func (w *Waiter) waitFor(idle bool) <-chan struct{} {
 	if idle {
 		return w.kick
@@ -182,28 +183,43 @@ const (
 // is not busy.
 func EngineBusy(client *http.Client, url string) func(ctx context.Context) (bool, error) {
 	return func(ctx context.Context) (bool, error) {
-		ctx, cancel := context.WithTimeout(ctx, askTimeout)
-		defer cancel()
-		r, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
-		if err != nil {
-			return true, err
-		}
-		answer, err := client.Do(r)
+		m, err := askEngine(ctx, client, url, -1)
 		if errors.Is(err, syscall.ECONNREFUSED) {
 			return false, nil
 		}
-		if err != nil {
-			return true, err
-		}
-		defer answer.Body.Close() //nolint:errcheck // nothing follows
-		if answer.StatusCode != http.StatusOK {
-			return true, fmt.Errorf("%s answers %s", url, answer.Status)
-		}
-		text, err := io.ReadAll(io.LimitReader(answer.Body, maxMetrics))
-		if err != nil {
-			return true, err
-		}
-		m, err := vllm.ParseMetrics(text, -1)
-		return m.Running+m.Waiting > 0, err
+		return err != nil || m.Running+m.Waiting > 0, err
 	}
+}
+
+// EngineBlocks reads from an engine's metrics page how many blocks the GPU tier of a rank has, 0 if it is not there.
+func EngineBlocks(ctx context.Context, client *http.Client, url string, rank int) (int, error) {
+	m, err := askEngine(ctx, client, url, rank)
+	return m.NumBlocks, err
+}
+
+// askEngine reads an engine's metrics page for one rank, or for all of them by a negative one.
+func askEngine(ctx context.Context, client *http.Client, url string, rank int) (vllm.Metrics, error) {
+	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+	defer cancel()
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return vllm.Metrics{}, fmt.Errorf("asking for %s: %w", url, err)
+	}
+	answer, err := client.Do(r)
+	if err != nil {
+		return vllm.Metrics{}, err
+	}
+	defer answer.Body.Close()
+	if answer.StatusCode != http.StatusOK {
+		return vllm.Metrics{}, fmt.Errorf("%s answers %s", url, answer.Status)
+	}
+	text, err := io.ReadAll(io.LimitReader(answer.Body, maxMetrics))
+	if err != nil {
+		return vllm.Metrics{}, fmt.Errorf("reading %s: %w", url, err)
+	}
+	m, err := vllm.ParseMetrics(text, rank)
+	if err != nil {
+		return vllm.Metrics{}, fmt.Errorf("reading %s: %w", url, err)
+	}
+	return m, nil
 }

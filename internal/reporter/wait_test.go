@@ -56,7 +56,7 @@ func TestWaitingEndsWhenTheEngineIsIdle(t *testing.T) {
 	})
 }
 
-// Requests may be on their way to an engine that reads idle.
+// Requests can be on their way to an engine that seems idle.
 func TestAnIdleEngineIsNotBelievedAtOnce(t *testing.T) {
 	waiting(t, func(t *testing.T, w *Waiter, e *engineLoad) {
 		began := time.Now()

@@ -139,7 +139,7 @@ func (x Begin_Mode) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Begin_Mode.Descriptor instead.
 func (Begin_Mode) EnumDescriptor() ([]byte, []int) {
-	return file_internal_reportpb_report_proto_rawDescGZIP(), []int{7, 0}
+	return file_internal_reportpb_report_proto_rawDescGZIP(), []int{8, 0}
 }
 
 type Change_Kind int32
@@ -192,7 +192,7 @@ func (x Change_Kind) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Change_Kind.Descriptor instead.
 func (Change_Kind) EnumDescriptor() ([]byte, []int) {
-	return file_internal_reportpb_report_proto_rawDescGZIP(), []int{8, 0}
+	return file_internal_reportpb_report_proto_rawDescGZIP(), []int{9, 0}
 }
 
 // ReporterMessage is sent by the reporter, PickerMessage by the picker.
@@ -635,8 +635,11 @@ type Welcome struct {
 	// How long changes may be held back to be sent together, and how often a digest is wanted.
 	BatchMilliseconds  uint32 `protobuf:"varint,3,opt,name=batch_milliseconds,json=batchMilliseconds,proto3" json:"batch_milliseconds,omitempty"`
 	DigestMilliseconds uint32 `protobuf:"varint,4,opt,name=digest_milliseconds,json=digestMilliseconds,proto3" json:"digest_milliseconds,omitempty"`
-	unknownFields      protoimpl.UnknownFields
-	sizeCache          protoimpl.SizeCache
+	// The picker follows groups with a window. Others receive nothing about them: they would take the blocks for those of a
+	// group that needs all of a prefix.
+	Windows       bool `protobuf:"varint,5,opt,name=windows,proto3" json:"windows,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Welcome) Reset() {
@@ -697,6 +700,76 @@ func (x *Welcome) GetDigestMilliseconds() uint32 {
 	return 0
 }
 
+func (x *Welcome) GetWindows() bool {
+	if x != nil {
+		return x.Windows
+	}
+	return false
+}
+
+// Window is the rule of a group whose hits need only its last blocks: keys in one block of the group, and how many blocks
+// up to the end of a hit must be held. full_keys is how many keys are in one block of the groups that need all of a prefix,
+// 0 for a model that has windows only.
+type Window struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Keys          uint32                 `protobuf:"varint,1,opt,name=keys,proto3" json:"keys,omitempty"`
+	Blocks        uint32                 `protobuf:"varint,2,opt,name=blocks,proto3" json:"blocks,omitempty"`
+	FullKeys      uint32                 `protobuf:"varint,3,opt,name=full_keys,json=fullKeys,proto3" json:"full_keys,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Window) Reset() {
+	*x = Window{}
+	mi := &file_internal_reportpb_report_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Window) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Window) ProtoMessage() {}
+
+func (x *Window) ProtoReflect() protoreflect.Message {
+	mi := &file_internal_reportpb_report_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Window.ProtoReflect.Descriptor instead.
+func (*Window) Descriptor() ([]byte, []int) {
+	return file_internal_reportpb_report_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *Window) GetKeys() uint32 {
+	if x != nil {
+		return x.Keys
+	}
+	return 0
+}
+
+func (x *Window) GetBlocks() uint32 {
+	if x != nil {
+		return x.Blocks
+	}
+	return 0
+}
+
+func (x *Window) GetFullKeys() uint32 {
+	if x != nil {
+		return x.FullKeys
+	}
+	return 0
+}
+
 // Root is what keys are made with.
 type Root struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -714,7 +787,7 @@ type Root struct {
 
 func (x *Root) Reset() {
 	*x = Root{}
-	mi := &file_internal_reportpb_report_proto_msgTypes[5]
+	mi := &file_internal_reportpb_report_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -726,7 +799,7 @@ func (x *Root) String() string {
 func (*Root) ProtoMessage() {}
 
 func (x *Root) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_reportpb_report_proto_msgTypes[5]
+	mi := &file_internal_reportpb_report_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -739,7 +812,7 @@ func (x *Root) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Root.ProtoReflect.Descriptor instead.
 func (*Root) Descriptor() ([]byte, []int) {
-	return file_internal_reportpb_report_proto_rawDescGZIP(), []int{5}
+	return file_internal_reportpb_report_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *Root) GetId() string {
@@ -787,7 +860,7 @@ type Roots struct {
 
 func (x *Roots) Reset() {
 	*x = Roots{}
-	mi := &file_internal_reportpb_report_proto_msgTypes[6]
+	mi := &file_internal_reportpb_report_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -799,7 +872,7 @@ func (x *Roots) String() string {
 func (*Roots) ProtoMessage() {}
 
 func (x *Roots) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_reportpb_report_proto_msgTypes[6]
+	mi := &file_internal_reportpb_report_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -812,7 +885,7 @@ func (x *Roots) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Roots.ProtoReflect.Descriptor instead.
 func (*Roots) Descriptor() ([]byte, []int) {
-	return file_internal_reportpb_report_proto_rawDescGZIP(), []int{6}
+	return file_internal_reportpb_report_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Roots) GetRoots() []*Root {
@@ -834,7 +907,7 @@ type Begin struct {
 
 func (x *Begin) Reset() {
 	*x = Begin{}
-	mi := &file_internal_reportpb_report_proto_msgTypes[7]
+	mi := &file_internal_reportpb_report_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -846,7 +919,7 @@ func (x *Begin) String() string {
 func (*Begin) ProtoMessage() {}
 
 func (x *Begin) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_reportpb_report_proto_msgTypes[7]
+	mi := &file_internal_reportpb_report_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -859,7 +932,7 @@ func (x *Begin) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Begin.ProtoReflect.Descriptor instead.
 func (*Begin) Descriptor() ([]byte, []int) {
-	return file_internal_reportpb_report_proto_rawDescGZIP(), []int{7}
+	return file_internal_reportpb_report_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Begin) GetMode() Begin_Mode {
@@ -893,14 +966,17 @@ type Change struct {
 	// The key before the first of a stored chain; 0 for none.
 	Parent uint64 `protobuf:"fixed64,4,opt,name=parent,proto3" json:"parent,omitempty"`
 	// For stored ones a chain: each key follows the one before it.
-	Keys          []uint64 `protobuf:"fixed64,5,rep,packed,name=keys,proto3" json:"keys,omitempty"`
+	// In a group with a window the keys at the ends of its blocks, in no order.
+	Keys []uint64 `protobuf:"fixed64,5,rep,packed,name=keys,proto3" json:"keys,omitempty"`
+	// The group's rule, for stored ones of a group that has one.
+	Window        *Window `protobuf:"bytes,6,opt,name=window,proto3" json:"window,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Change) Reset() {
 	*x = Change{}
-	mi := &file_internal_reportpb_report_proto_msgTypes[8]
+	mi := &file_internal_reportpb_report_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -912,7 +988,7 @@ func (x *Change) String() string {
 func (*Change) ProtoMessage() {}
 
 func (x *Change) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_reportpb_report_proto_msgTypes[8]
+	mi := &file_internal_reportpb_report_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -925,7 +1001,7 @@ func (x *Change) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Change.ProtoReflect.Descriptor instead.
 func (*Change) Descriptor() ([]byte, []int) {
-	return file_internal_reportpb_report_proto_rawDescGZIP(), []int{8}
+	return file_internal_reportpb_report_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *Change) GetKind() Change_Kind {
@@ -963,6 +1039,13 @@ func (x *Change) GetKeys() []uint64 {
 	return nil
 }
 
+func (x *Change) GetWindow() *Window {
+	if x != nil {
+		return x.Window
+	}
+	return nil
+}
+
 // Changes carries changes in order; their numbers are first, first + 1 and so on.
 type Changes struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -974,7 +1057,7 @@ type Changes struct {
 
 func (x *Changes) Reset() {
 	*x = Changes{}
-	mi := &file_internal_reportpb_report_proto_msgTypes[9]
+	mi := &file_internal_reportpb_report_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -986,7 +1069,7 @@ func (x *Changes) String() string {
 func (*Changes) ProtoMessage() {}
 
 func (x *Changes) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_reportpb_report_proto_msgTypes[9]
+	mi := &file_internal_reportpb_report_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -999,7 +1082,7 @@ func (x *Changes) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Changes.ProtoReflect.Descriptor instead.
 func (*Changes) Descriptor() ([]byte, []int) {
-	return file_internal_reportpb_report_proto_rawDescGZIP(), []int{9}
+	return file_internal_reportpb_report_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *Changes) GetFirst() uint64 {
@@ -1029,7 +1112,7 @@ type Snapshot struct {
 
 func (x *Snapshot) Reset() {
 	*x = Snapshot{}
-	mi := &file_internal_reportpb_report_proto_msgTypes[10]
+	mi := &file_internal_reportpb_report_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1041,7 +1124,7 @@ func (x *Snapshot) String() string {
 func (*Snapshot) ProtoMessage() {}
 
 func (x *Snapshot) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_reportpb_report_proto_msgTypes[10]
+	mi := &file_internal_reportpb_report_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1054,7 +1137,7 @@ func (x *Snapshot) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Snapshot.ProtoReflect.Descriptor instead.
 func (*Snapshot) Descriptor() ([]byte, []int) {
-	return file_internal_reportpb_report_proto_rawDescGZIP(), []int{10}
+	return file_internal_reportpb_report_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *Snapshot) GetPart() uint32 {
@@ -1099,7 +1182,7 @@ type Digest struct {
 
 func (x *Digest) Reset() {
 	*x = Digest{}
-	mi := &file_internal_reportpb_report_proto_msgTypes[11]
+	mi := &file_internal_reportpb_report_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1111,7 +1194,7 @@ func (x *Digest) String() string {
 func (*Digest) ProtoMessage() {}
 
 func (x *Digest) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_reportpb_report_proto_msgTypes[11]
+	mi := &file_internal_reportpb_report_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1124,7 +1207,7 @@ func (x *Digest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Digest.ProtoReflect.Descriptor instead.
 func (*Digest) Descriptor() ([]byte, []int) {
-	return file_internal_reportpb_report_proto_rawDescGZIP(), []int{11}
+	return file_internal_reportpb_report_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *Digest) GetSeq() uint64 {
@@ -1190,14 +1273,16 @@ type Section struct {
 	Group  uint32                 `protobuf:"varint,2,opt,name=group,proto3" json:"group,omitempty"`
 	Blocks uint64                 `protobuf:"varint,3,opt,name=blocks,proto3" json:"blocks,omitempty"`
 	// One for each bucket: the wrapping sum of the mixed keys.
-	Sums          []uint64 `protobuf:"fixed64,4,rep,packed,name=sums,proto3" json:"sums,omitempty"`
+	Sums []uint64 `protobuf:"fixed64,4,rep,packed,name=sums,proto3" json:"sums,omitempty"`
+	// The group's rule, if it has one.
+	Window        *Window `protobuf:"bytes,5,opt,name=window,proto3" json:"window,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Section) Reset() {
 	*x = Section{}
-	mi := &file_internal_reportpb_report_proto_msgTypes[12]
+	mi := &file_internal_reportpb_report_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1209,7 +1294,7 @@ func (x *Section) String() string {
 func (*Section) ProtoMessage() {}
 
 func (x *Section) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_reportpb_report_proto_msgTypes[12]
+	mi := &file_internal_reportpb_report_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1222,7 +1307,7 @@ func (x *Section) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Section.ProtoReflect.Descriptor instead.
 func (*Section) Descriptor() ([]byte, []int) {
-	return file_internal_reportpb_report_proto_rawDescGZIP(), []int{12}
+	return file_internal_reportpb_report_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Section) GetTier() uint32 {
@@ -1253,6 +1338,13 @@ func (x *Section) GetSums() []uint64 {
 	return nil
 }
 
+func (x *Section) GetWindow() *Window {
+	if x != nil {
+		return x.Window
+	}
+	return nil
+}
+
 // Buckets says what is held in some buckets after seq changes.
 type Buckets struct {
 	state   protoimpl.MessageState `protogen:"open.v1"`
@@ -1266,7 +1358,7 @@ type Buckets struct {
 
 func (x *Buckets) Reset() {
 	*x = Buckets{}
-	mi := &file_internal_reportpb_report_proto_msgTypes[13]
+	mi := &file_internal_reportpb_report_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1278,7 +1370,7 @@ func (x *Buckets) String() string {
 func (*Buckets) ProtoMessage() {}
 
 func (x *Buckets) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_reportpb_report_proto_msgTypes[13]
+	mi := &file_internal_reportpb_report_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1291,7 +1383,7 @@ func (x *Buckets) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Buckets.ProtoReflect.Descriptor instead.
 func (*Buckets) Descriptor() ([]byte, []int) {
-	return file_internal_reportpb_report_proto_rawDescGZIP(), []int{13}
+	return file_internal_reportpb_report_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Buckets) GetSeq() uint64 {
@@ -1332,7 +1424,7 @@ type Bucket struct {
 
 func (x *Bucket) Reset() {
 	*x = Bucket{}
-	mi := &file_internal_reportpb_report_proto_msgTypes[14]
+	mi := &file_internal_reportpb_report_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1344,7 +1436,7 @@ func (x *Bucket) String() string {
 func (*Bucket) ProtoMessage() {}
 
 func (x *Bucket) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_reportpb_report_proto_msgTypes[14]
+	mi := &file_internal_reportpb_report_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1357,7 +1449,7 @@ func (x *Bucket) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Bucket.ProtoReflect.Descriptor instead.
 func (*Bucket) Descriptor() ([]byte, []int) {
-	return file_internal_reportpb_report_proto_rawDescGZIP(), []int{14}
+	return file_internal_reportpb_report_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Bucket) GetTier() uint32 {
@@ -1411,7 +1503,7 @@ type StateChange struct {
 
 func (x *StateChange) Reset() {
 	*x = StateChange{}
-	mi := &file_internal_reportpb_report_proto_msgTypes[15]
+	mi := &file_internal_reportpb_report_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1423,7 +1515,7 @@ func (x *StateChange) String() string {
 func (*StateChange) ProtoMessage() {}
 
 func (x *StateChange) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_reportpb_report_proto_msgTypes[15]
+	mi := &file_internal_reportpb_report_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1436,7 +1528,7 @@ func (x *StateChange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StateChange.ProtoReflect.Descriptor instead.
 func (*StateChange) Descriptor() ([]byte, []int) {
-	return file_internal_reportpb_report_proto_rawDescGZIP(), []int{15}
+	return file_internal_reportpb_report_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *StateChange) GetState() State {
@@ -1456,7 +1548,7 @@ type Ack struct {
 
 func (x *Ack) Reset() {
 	*x = Ack{}
-	mi := &file_internal_reportpb_report_proto_msgTypes[16]
+	mi := &file_internal_reportpb_report_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1468,7 +1560,7 @@ func (x *Ack) String() string {
 func (*Ack) ProtoMessage() {}
 
 func (x *Ack) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_reportpb_report_proto_msgTypes[16]
+	mi := &file_internal_reportpb_report_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1481,7 +1573,7 @@ func (x *Ack) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Ack.ProtoReflect.Descriptor instead.
 func (*Ack) Descriptor() ([]byte, []int) {
-	return file_internal_reportpb_report_proto_rawDescGZIP(), []int{16}
+	return file_internal_reportpb_report_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *Ack) GetSeq() uint64 {
@@ -1501,7 +1593,7 @@ type Repair struct {
 
 func (x *Repair) Reset() {
 	*x = Repair{}
-	mi := &file_internal_reportpb_report_proto_msgTypes[17]
+	mi := &file_internal_reportpb_report_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1513,7 +1605,7 @@ func (x *Repair) String() string {
 func (*Repair) ProtoMessage() {}
 
 func (x *Repair) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_reportpb_report_proto_msgTypes[17]
+	mi := &file_internal_reportpb_report_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1526,7 +1618,7 @@ func (x *Repair) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Repair.ProtoReflect.Descriptor instead.
 func (*Repair) Descriptor() ([]byte, []int) {
-	return file_internal_reportpb_report_proto_rawDescGZIP(), []int{17}
+	return file_internal_reportpb_report_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *Repair) GetWanted() []*Wanted {
@@ -1547,7 +1639,7 @@ type Wanted struct {
 
 func (x *Wanted) Reset() {
 	*x = Wanted{}
-	mi := &file_internal_reportpb_report_proto_msgTypes[18]
+	mi := &file_internal_reportpb_report_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1559,7 +1651,7 @@ func (x *Wanted) String() string {
 func (*Wanted) ProtoMessage() {}
 
 func (x *Wanted) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_reportpb_report_proto_msgTypes[18]
+	mi := &file_internal_reportpb_report_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1572,7 +1664,7 @@ func (x *Wanted) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Wanted.ProtoReflect.Descriptor instead.
 func (*Wanted) Descriptor() ([]byte, []int) {
-	return file_internal_reportpb_report_proto_rawDescGZIP(), []int{18}
+	return file_internal_reportpb_report_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *Wanted) GetTier() uint32 {
@@ -1606,7 +1698,7 @@ type Restart struct {
 
 func (x *Restart) Reset() {
 	*x = Restart{}
-	mi := &file_internal_reportpb_report_proto_msgTypes[19]
+	mi := &file_internal_reportpb_report_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1618,7 +1710,7 @@ func (x *Restart) String() string {
 func (*Restart) ProtoMessage() {}
 
 func (x *Restart) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_reportpb_report_proto_msgTypes[19]
+	mi := &file_internal_reportpb_report_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1631,7 +1723,7 @@ func (x *Restart) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Restart.ProtoReflect.Descriptor instead.
 func (*Restart) Descriptor() ([]byte, []int) {
-	return file_internal_reportpb_report_proto_rawDescGZIP(), []int{19}
+	return file_internal_reportpb_report_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *Restart) GetHave() *Position {
@@ -1670,12 +1762,17 @@ const file_internal_reportpb_report_proto_rawDesc = "" +
 	"\x05epoch\x18\x01 \x01(\x06R\x05epoch\x12\x15\n" +
 	"\x06key_id\x18\x02 \x01(\tR\x05keyId\x12\x10\n" +
 	"\x03log\x18\x03 \x01(\x06R\x03log\x12\x10\n" +
-	"\x03seq\x18\x04 \x01(\x04R\x03seq\"\xc7\x01\n" +
+	"\x03seq\x18\x04 \x01(\x04R\x03seq\"\xe1\x01\n" +
 	"\aWelcome\x12,\n" +
 	"\x05roots\x18\x01 \x03(\v2\x16.kvasir.report.v1.RootR\x05roots\x12.\n" +
 	"\x04have\x18\x02 \x01(\v2\x1a.kvasir.report.v1.PositionR\x04have\x12-\n" +
 	"\x12batch_milliseconds\x18\x03 \x01(\rR\x11batchMilliseconds\x12/\n" +
-	"\x13digest_milliseconds\x18\x04 \x01(\rR\x12digestMilliseconds\"\xda\x01\n" +
+	"\x13digest_milliseconds\x18\x04 \x01(\rR\x12digestMilliseconds\x12\x18\n" +
+	"\awindows\x18\x05 \x01(\bR\awindows\"Q\n" +
+	"\x06Window\x12\x12\n" +
+	"\x04keys\x18\x01 \x01(\rR\x04keys\x12\x16\n" +
+	"\x06blocks\x18\x02 \x01(\rR\x06blocks\x12\x1b\n" +
+	"\tfull_keys\x18\x03 \x01(\rR\bfullKeys\"\xda\x01\n" +
 	"\x04Root\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x16\n" +
 	"\x06secret\x18\x02 \x01(\fR\x06secret\x12\x14\n" +
@@ -1697,13 +1794,14 @@ const file_internal_reportpb_report_proto_rawDesc = "" +
 	"\vMODE_RESUME\x10\x01\x12\x0e\n" +
 	"\n" +
 	"MODE_ADOPT\x10\x02\x12\x10\n" +
-	"\fMODE_REPLACE\x10\x03\"\xe4\x01\n" +
+	"\fMODE_REPLACE\x10\x03\"\x96\x02\n" +
 	"\x06Change\x121\n" +
 	"\x04kind\x18\x01 \x01(\x0e2\x1d.kvasir.report.v1.Change.KindR\x04kind\x12\x12\n" +
 	"\x04tier\x18\x02 \x01(\rR\x04tier\x12\x14\n" +
 	"\x05group\x18\x03 \x01(\rR\x05group\x12\x16\n" +
 	"\x06parent\x18\x04 \x01(\x06R\x06parent\x12\x12\n" +
-	"\x04keys\x18\x05 \x03(\x06R\x04keys\"Q\n" +
+	"\x04keys\x18\x05 \x03(\x06R\x04keys\x120\n" +
+	"\x06window\x18\x06 \x01(\v2\x18.kvasir.report.v1.WindowR\x06window\"Q\n" +
 	"\x04Kind\x12\x14\n" +
 	"\x10KIND_UNSPECIFIED\x10\x00\x12\x0f\n" +
 	"\vKIND_STORED\x10\x01\x12\x10\n" +
@@ -1726,12 +1824,13 @@ const file_internal_reportpb_report_proto_rawDesc = "" +
 	"\vunsupported\x18\a \x01(\x04R\vunsupported\x12\x1e\n" +
 	"\n" +
 	"unreadable\x18\b \x01(\bR\n" +
-	"unreadable\"_\n" +
+	"unreadable\"\x91\x01\n" +
 	"\aSection\x12\x12\n" +
 	"\x04tier\x18\x01 \x01(\rR\x04tier\x12\x14\n" +
 	"\x05group\x18\x02 \x01(\rR\x05group\x12\x16\n" +
 	"\x06blocks\x18\x03 \x01(\x04R\x06blocks\x12\x12\n" +
-	"\x04sums\x18\x04 \x03(\x06R\x04sums\"c\n" +
+	"\x04sums\x18\x04 \x03(\x06R\x04sums\x120\n" +
+	"\x06window\x18\x05 \x01(\v2\x18.kvasir.report.v1.WindowR\x06window\"c\n" +
 	"\aBuckets\x12\x10\n" +
 	"\x03seq\x18\x01 \x01(\x04R\x03seq\x122\n" +
 	"\abuckets\x18\x02 \x03(\v2\x18.kvasir.report.v1.BucketR\abuckets\x12\x12\n" +
@@ -1776,7 +1875,7 @@ func file_internal_reportpb_report_proto_rawDescGZIP() []byte {
 }
 
 var file_internal_reportpb_report_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_internal_reportpb_report_proto_msgTypes = make([]protoimpl.MessageInfo, 21)
+var file_internal_reportpb_report_proto_msgTypes = make([]protoimpl.MessageInfo, 22)
 var file_internal_reportpb_report_proto_goTypes = []any{
 	(State)(0),              // 0: kvasir.report.v1.State
 	(Begin_Mode)(0),         // 1: kvasir.report.v1.Begin.Mode
@@ -1786,57 +1885,60 @@ var file_internal_reportpb_report_proto_goTypes = []any{
 	(*Hello)(nil),           // 5: kvasir.report.v1.Hello
 	(*Position)(nil),        // 6: kvasir.report.v1.Position
 	(*Welcome)(nil),         // 7: kvasir.report.v1.Welcome
-	(*Root)(nil),            // 8: kvasir.report.v1.Root
-	(*Roots)(nil),           // 9: kvasir.report.v1.Roots
-	(*Begin)(nil),           // 10: kvasir.report.v1.Begin
-	(*Change)(nil),          // 11: kvasir.report.v1.Change
-	(*Changes)(nil),         // 12: kvasir.report.v1.Changes
-	(*Snapshot)(nil),        // 13: kvasir.report.v1.Snapshot
-	(*Digest)(nil),          // 14: kvasir.report.v1.Digest
-	(*Section)(nil),         // 15: kvasir.report.v1.Section
-	(*Buckets)(nil),         // 16: kvasir.report.v1.Buckets
-	(*Bucket)(nil),          // 17: kvasir.report.v1.Bucket
-	(*StateChange)(nil),     // 18: kvasir.report.v1.StateChange
-	(*Ack)(nil),             // 19: kvasir.report.v1.Ack
-	(*Repair)(nil),          // 20: kvasir.report.v1.Repair
-	(*Wanted)(nil),          // 21: kvasir.report.v1.Wanted
-	(*Restart)(nil),         // 22: kvasir.report.v1.Restart
-	nil,                     // 23: kvasir.report.v1.Root.MediaEntry
+	(*Window)(nil),          // 8: kvasir.report.v1.Window
+	(*Root)(nil),            // 9: kvasir.report.v1.Root
+	(*Roots)(nil),           // 10: kvasir.report.v1.Roots
+	(*Begin)(nil),           // 11: kvasir.report.v1.Begin
+	(*Change)(nil),          // 12: kvasir.report.v1.Change
+	(*Changes)(nil),         // 13: kvasir.report.v1.Changes
+	(*Snapshot)(nil),        // 14: kvasir.report.v1.Snapshot
+	(*Digest)(nil),          // 15: kvasir.report.v1.Digest
+	(*Section)(nil),         // 16: kvasir.report.v1.Section
+	(*Buckets)(nil),         // 17: kvasir.report.v1.Buckets
+	(*Bucket)(nil),          // 18: kvasir.report.v1.Bucket
+	(*StateChange)(nil),     // 19: kvasir.report.v1.StateChange
+	(*Ack)(nil),             // 20: kvasir.report.v1.Ack
+	(*Repair)(nil),          // 21: kvasir.report.v1.Repair
+	(*Wanted)(nil),          // 22: kvasir.report.v1.Wanted
+	(*Restart)(nil),         // 23: kvasir.report.v1.Restart
+	nil,                     // 24: kvasir.report.v1.Root.MediaEntry
 }
 var file_internal_reportpb_report_proto_depIdxs = []int32{
 	5,  // 0: kvasir.report.v1.ReporterMessage.hello:type_name -> kvasir.report.v1.Hello
-	10, // 1: kvasir.report.v1.ReporterMessage.begin:type_name -> kvasir.report.v1.Begin
-	13, // 2: kvasir.report.v1.ReporterMessage.snapshot:type_name -> kvasir.report.v1.Snapshot
-	12, // 3: kvasir.report.v1.ReporterMessage.changes:type_name -> kvasir.report.v1.Changes
-	14, // 4: kvasir.report.v1.ReporterMessage.digest:type_name -> kvasir.report.v1.Digest
-	16, // 5: kvasir.report.v1.ReporterMessage.buckets:type_name -> kvasir.report.v1.Buckets
-	18, // 6: kvasir.report.v1.ReporterMessage.state:type_name -> kvasir.report.v1.StateChange
+	11, // 1: kvasir.report.v1.ReporterMessage.begin:type_name -> kvasir.report.v1.Begin
+	14, // 2: kvasir.report.v1.ReporterMessage.snapshot:type_name -> kvasir.report.v1.Snapshot
+	13, // 3: kvasir.report.v1.ReporterMessage.changes:type_name -> kvasir.report.v1.Changes
+	15, // 4: kvasir.report.v1.ReporterMessage.digest:type_name -> kvasir.report.v1.Digest
+	17, // 5: kvasir.report.v1.ReporterMessage.buckets:type_name -> kvasir.report.v1.Buckets
+	19, // 6: kvasir.report.v1.ReporterMessage.state:type_name -> kvasir.report.v1.StateChange
 	7,  // 7: kvasir.report.v1.PickerMessage.welcome:type_name -> kvasir.report.v1.Welcome
-	19, // 8: kvasir.report.v1.PickerMessage.ack:type_name -> kvasir.report.v1.Ack
-	20, // 9: kvasir.report.v1.PickerMessage.repair:type_name -> kvasir.report.v1.Repair
-	22, // 10: kvasir.report.v1.PickerMessage.restart:type_name -> kvasir.report.v1.Restart
-	9,  // 11: kvasir.report.v1.PickerMessage.roots:type_name -> kvasir.report.v1.Roots
-	8,  // 12: kvasir.report.v1.Welcome.roots:type_name -> kvasir.report.v1.Root
+	20, // 8: kvasir.report.v1.PickerMessage.ack:type_name -> kvasir.report.v1.Ack
+	21, // 9: kvasir.report.v1.PickerMessage.repair:type_name -> kvasir.report.v1.Repair
+	23, // 10: kvasir.report.v1.PickerMessage.restart:type_name -> kvasir.report.v1.Restart
+	10, // 11: kvasir.report.v1.PickerMessage.roots:type_name -> kvasir.report.v1.Roots
+	9,  // 12: kvasir.report.v1.Welcome.roots:type_name -> kvasir.report.v1.Root
 	6,  // 13: kvasir.report.v1.Welcome.have:type_name -> kvasir.report.v1.Position
-	23, // 14: kvasir.report.v1.Root.media:type_name -> kvasir.report.v1.Root.MediaEntry
-	8,  // 15: kvasir.report.v1.Roots.roots:type_name -> kvasir.report.v1.Root
+	24, // 14: kvasir.report.v1.Root.media:type_name -> kvasir.report.v1.Root.MediaEntry
+	9,  // 15: kvasir.report.v1.Roots.roots:type_name -> kvasir.report.v1.Root
 	1,  // 16: kvasir.report.v1.Begin.mode:type_name -> kvasir.report.v1.Begin.Mode
 	6,  // 17: kvasir.report.v1.Begin.at:type_name -> kvasir.report.v1.Position
 	0,  // 18: kvasir.report.v1.Begin.state:type_name -> kvasir.report.v1.State
 	2,  // 19: kvasir.report.v1.Change.kind:type_name -> kvasir.report.v1.Change.Kind
-	11, // 20: kvasir.report.v1.Changes.changes:type_name -> kvasir.report.v1.Change
-	11, // 21: kvasir.report.v1.Snapshot.changes:type_name -> kvasir.report.v1.Change
-	15, // 22: kvasir.report.v1.Digest.sections:type_name -> kvasir.report.v1.Section
-	0,  // 23: kvasir.report.v1.Digest.state:type_name -> kvasir.report.v1.State
-	17, // 24: kvasir.report.v1.Buckets.buckets:type_name -> kvasir.report.v1.Bucket
-	0,  // 25: kvasir.report.v1.StateChange.state:type_name -> kvasir.report.v1.State
-	21, // 26: kvasir.report.v1.Repair.wanted:type_name -> kvasir.report.v1.Wanted
-	6,  // 27: kvasir.report.v1.Restart.have:type_name -> kvasir.report.v1.Position
-	28, // [28:28] is the sub-list for method output_type
-	28, // [28:28] is the sub-list for method input_type
-	28, // [28:28] is the sub-list for extension type_name
-	28, // [28:28] is the sub-list for extension extendee
-	0,  // [0:28] is the sub-list for field type_name
+	8,  // 20: kvasir.report.v1.Change.window:type_name -> kvasir.report.v1.Window
+	12, // 21: kvasir.report.v1.Changes.changes:type_name -> kvasir.report.v1.Change
+	12, // 22: kvasir.report.v1.Snapshot.changes:type_name -> kvasir.report.v1.Change
+	16, // 23: kvasir.report.v1.Digest.sections:type_name -> kvasir.report.v1.Section
+	0,  // 24: kvasir.report.v1.Digest.state:type_name -> kvasir.report.v1.State
+	8,  // 25: kvasir.report.v1.Section.window:type_name -> kvasir.report.v1.Window
+	18, // 26: kvasir.report.v1.Buckets.buckets:type_name -> kvasir.report.v1.Bucket
+	0,  // 27: kvasir.report.v1.StateChange.state:type_name -> kvasir.report.v1.State
+	22, // 28: kvasir.report.v1.Repair.wanted:type_name -> kvasir.report.v1.Wanted
+	6,  // 29: kvasir.report.v1.Restart.have:type_name -> kvasir.report.v1.Position
+	30, // [30:30] is the sub-list for method output_type
+	30, // [30:30] is the sub-list for method input_type
+	30, // [30:30] is the sub-list for extension type_name
+	30, // [30:30] is the sub-list for extension extendee
+	0,  // [0:30] is the sub-list for field type_name
 }
 
 func init() { file_internal_reportpb_report_proto_init() }
@@ -1866,7 +1968,7 @@ func file_internal_reportpb_report_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_internal_reportpb_report_proto_rawDesc), len(file_internal_reportpb_report_proto_rawDesc)),
 			NumEnums:      3,
-			NumMessages:   21,
+			NumMessages:   22,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

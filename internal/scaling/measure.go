@@ -10,13 +10,13 @@ import (
 const (
 	ttftWindow = 2 * time.Minute
 	hitWindow  = 10 * time.Minute
-	// fewest first tokens from which a 99th percentile is told.
+	// fewest first tokens for a 99th percentile.
 	fewest = 20
 	// halfBusy is the use of its KV cache below which a pod without a queue is idle.
 	halfBusy = 0.5
 )
 
-// Meter makes samples of what a pool's pickers tell. The zero value is ready. It is not safe for concurrent use.
+// Meter makes samples of the reports of a pool's pickers. The zero value is ready. It is not safe for concurrent use.
 type Meter struct {
 	last    time.Time
 	totals  operate.Totals
@@ -30,7 +30,7 @@ type reading struct {
 	totals operate.Totals
 }
 
-// Sample is what has happened since the call before; nil at the first call, and where no picker is heard. Serving are
+// Sample is what has happened since the call before; nil at the first call, and if no picker reports. Serving are
 // the UIDs of the pods that serve.
 func (m *Meter) Sample(now time.Time, view *operate.View, serving []string) *Sample {
 	if len(view.Replicas) == 0 {

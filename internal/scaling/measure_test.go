@@ -8,7 +8,7 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/operate"
 )
 
-// told plays a picker that tells its totals and pods every few seconds.
+// told plays a picker that sends its totals and pods every few seconds.
 type told struct {
 	pool   operate.Pool
 	totals operate.Totals
@@ -99,9 +99,9 @@ func TestUnheardPickersSayNothing(t *testing.T) {
 	m.Sample(epoch, &view, nil)
 	silent := operate.View{}
 	if s := m.Sample(epoch.Add(5*time.Second), &silent, nil); s != nil {
-		t.Errorf("%+v although nobody is heard", s)
+		t.Errorf("%+v although no picker reports", s)
 	}
-	p.totals.WorkSeconds = 1e6 // counted while nobody listened
+	p.totals.WorkSeconds = 1e6 // counted while no report arrived
 	view = p.view(epoch.Add(10 * time.Second))
 	if s := m.Sample(epoch.Add(10*time.Second), &view, nil); s != nil {
 		t.Errorf("%+v from totals of an unknown time", s)

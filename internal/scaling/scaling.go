@@ -2,10 +2,10 @@
 // its reason come out, and time is an argument.
 //
 // The triggers are those of the cache-aware proxy of Equixly (queue depth, hit-ratio floor, latency ceiling; queue and
-// utilization floors for down). A trigger only says that something is wrong. What pods can cure is told from what they
-// cannot: a low hit ratio counts while engines evict what they need, a queue at some pods beside idle ones is the
-// routing's, and slow answers of pods with nothing to do are the prompts'. The size then comes from the load, in pods'
-// worth of work, so that one decision closes the whole gap.
+// utilization floors for down). A trigger only shows that a limit is breached. Causes that more pods can fix are separated
+// from others: a low hit ratio counts while engines evict blocks that they need again, a queue at some pods beside idle
+// ones is caused by routing, and slow answers of idle pods are caused by the prompts. The size is then derived from the
+// load, in pods' worth of work, so that one decision closes the entire gap.
 package scaling
 
 import (
@@ -19,17 +19,17 @@ const (
 	fullLoad = 0.8
 	// leastLoad bounds what a pool can show.
 	leastLoad = 0.1
-	// clearTime is how fast a backlog is to be worked off. Less than a pod's start is not worth a pod.
+	// clearTime is the time in which a backlog should be worked off. Less than a pod's start is not worth a pod.
 	clearTime = time.Minute
-	// patience is how long limits may be breached by a pool that its load should fit, before its pods are taken to bear
+	// patience is how long limits can be breached by a pool that its load should fit, before its pods are taken to bear
 	// less than was thought.
 	patience = time.Minute
 	// forget is how long it takes until the half of what a pool has shown about its pods is forgotten, and how long a size
 	// that was too small is not tried again.
 	forget = 24 * time.Hour
-	// regret is the time after taking pods in which a breached limit says that taking them was wrong.
+	// regret is the time after removing pods in which a breached limit shows that removing them was wrong.
 	regret = 4 * time.Hour
-	// lighter is the part of the load at which a size was too small, below which it may be tried again.
+	// lighter is the part of the load at which a size was too small, below which it can be tried again.
 	lighter = 0.6
 	// smoothing of the load, and of the queue: the weight of a sample falls to a third in this time.
 	smoothing      = 30 * time.Second
@@ -40,7 +40,7 @@ const (
 	pressure = 10 * time.Minute
 	// fill is how long a changed pool's caches take to show in its hit ratio.
 	fill = 10 * time.Minute
-	// calm is the mean number of requests that may wait at a pod above the floor without the pool being busy.
+	// calm is the mean number of requests that can wait at a pod above the floor without the pool being busy.
 	calm = 0.1
 	// slack is left when pods go, so that what is left is not at once too few.
 	slack = 0.9
@@ -48,7 +48,7 @@ const (
 	idlePart = 0.5
 )
 
-// Spec says what a pool's size depends on. Zero values of thresholds turn them off.
+// Spec is the configuration of a pool's size. Zero values of thresholds turn them off.
 type Spec struct {
 	Min, Max  int
 	Up        Up
@@ -56,16 +56,16 @@ type Spec struct {
 	Schedules []Schedule
 }
 
-// Up tells when a pool grows. Any one signal is enough.
+// Up reports when a pool grows. Any one signal is enough.
 type Up struct {
 	WaitingPerReplica float64
 	TTFTP99           time.Duration
 	HitRatioFloor     float64 // 0 to 1
 	Stabilization     time.Duration
-	MaxStep           int // 0: the whole deficit
+	MaxStep           int // 0: the entire deficit
 }
 
-// Down tells when a pool shrinks. All signals must agree, all through the stabilization time.
+// Down reports when a pool shrinks. All signals must agree, all through the stabilization time.
 type Down struct {
 	WaitingPerReplica float64
 	UtilizationFloor  float64 // 0 to 1
@@ -82,17 +82,17 @@ type Sample struct {
 	Waiting float64
 	// Idle is the number of serving pods where nothing waits and that are busy for less than half of the time.
 	Idle int
-	// Load is the work that came, turned away or not, in pods: 3.2 keeps 3.2 pods busy all the time.
+	// Load is the work that arrived, refused or not, in pods: 3.2 keeps 3.2 pods busy all the time.
 	Load float64
 	// Backlog is the work that waits, in pod-seconds.
 	Backlog float64
 	// TTFTP99 of what got its first token; 0 when nothing did.
 	TTFTP99 time.Duration
-	// HitRatio, 0 to 1, of the prompt tokens; negative when nothing came.
+	// HitRatio, 0 to 1, of the prompt tokens; negative when none arrived.
 	HitRatio float64
 	// Turnover is the time in which evictions at this rate replace all that is cached; 0 without evictions.
 	Turnover time.Duration
-	// LastRequest is when the last request came.
+	// LastRequest is when the last request arrived.
 	LastRequest time.Time
 }
 
@@ -147,12 +147,12 @@ type trial struct {
 	at   time.Time
 }
 
-// forbids tells whether a size need not be tried at a load.
+// forbids reports whether a size need not be tried at a load.
 func (t *trial) forbids(now time.Time, size int, load float64) bool {
 	return size <= t.size && load > lighter*t.load && now.Sub(t.at) < forget
 }
 
-// Decide gives the size for a pool that is steered to size pods now. A nil sample says that no picker was heard.
+// Decide returns the size for a pool whose present target is size pods. A nil sample means that no picker reported.
 func (s *Scaler) Decide(now time.Time, spec Spec, sample *Sample, size int) Decision {
 	if size != s.size {
 		if size < s.size {
@@ -201,7 +201,7 @@ func (s *Scaler) decide(now time.Time, spec Spec, sample *Sample, size, least in
 func (s *Scaler) observe(now time.Time, spec Spec, sample *Sample) {
 	age := now.Sub(s.last)
 	if s.last.IsZero() {
-		age = time.Hour // what came before is not known: the first sample counts alone
+		age = time.Hour // earlier demand is not known: the first sample counts alone
 	}
 	s.last = now
 	s.load.add(sample.Load, age, smoothing)
@@ -224,8 +224,8 @@ func (s *Scaler) bears() float64 {
 	return fullLoad
 }
 
-// trigger names the limit that is breached, if any. A queue counts at once, and for as long as its mean is too long: what
-// waits comes and goes.
+// trigger names the limit that is breached, if any. A queue counts at once, and for as long as its mean is too long,
+// because its length fluctuates.
 func (s *Scaler) trigger(spec Spec, sample *Sample) Reason {
 	waiting := max(s.waiting.value, sample.Waiting/float64(max(sample.Serving, 1)))
 	switch {
@@ -297,7 +297,7 @@ func (s *Scaler) upForCache(now time.Time, spec Spec, sample *Sample, size int) 
 	return Decision{Size: size + 1, Reason: HitRatio}
 }
 
-// down takes pods away that were not needed all through the stabilization time, and whose load the others can bear.
+// down removes pods that were not needed during all of the stabilization time, and whose load the others can take.
 func (s *Scaler) down(now time.Time, spec Spec, sample *Sample, size int) Decision {
 	if sample.Serving == 0 || s.waiting.value > spec.Down.WaitingPerReplica+calm ||
 		s.load.value/float64(sample.Serving) >= spec.Down.UtilizationFloor {

@@ -17,9 +17,9 @@ type Schedule struct {
 	least    int
 }
 
-// ParseSchedule reads a cron expression of five fields (minute, hour, day of month, month, day of week) that tells when
-// the least size rises to least, for duration, by the clocks of zone, an IANA name. Descriptors such as @daily and a
-// zone within the expression are refused.
+// ParseSchedule reads a cron expression of five fields (minute, hour, day of month, month, day of week) for the times when
+// the least size rises to least, for duration, by the clocks of zone, an IANA name. It refuses descriptors such as @daily,
+// a zone within the expression, and expressions that never match.
 func ParseSchedule(name, start, zone string, duration time.Duration, least int) (Schedule, error) {
 	location, err := time.LoadLocation(zone)
 	if err != nil {
@@ -35,10 +35,13 @@ func ParseSchedule(name, start, zone string, duration time.Duration, least int) 
 	if spec, ok := parsed.(*cron.SpecSchedule); ok {
 		spec.Location = location
 	}
+	if parsed.Next(time.Date(2024, time.January, 1, 0, 0, 0, 0, time.UTC)).IsZero() { // in the five years after, with a leap day
+		return Schedule{}, fmt.Errorf("schedule %s: %q names a day that never comes", name, start)
+	}
 	return Schedule{name: name, start: parsed, duration: duration, least: least}, nil
 }
 
-// active tells whether a start lies within the last duration.
+// active reports whether a start was within the last duration.
 func (s *Schedule) active(now time.Time) bool {
 	start := s.start.Next(now.Add(-s.duration))
 	return !start.IsZero() && !start.After(now)

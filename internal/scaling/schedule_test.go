@@ -59,6 +59,12 @@ func TestTheHighestActiveScheduleWins(t *testing.T) {
 	}
 }
 
+func TestLeapDaysCome(t *testing.T) {
+	if _, err := ParseSchedule("leap", "0 8 29 2 *", "UTC", time.Hour, 1); err != nil {
+		t.Error(err)
+	}
+}
+
 func TestBadSchedulesNameThemselves(t *testing.T) {
 	for _, c := range []struct{ start, zone, want string }{
 		{"0 8 * *", "UTC", "five fields"},
@@ -67,6 +73,8 @@ func TestBadSchedulesNameThemselves(t *testing.T) {
 		{"@every 1h", "UTC", "five fields"},
 		{"CRON_TZ=Asia/Tokyo 0 8 * * *", "UTC", "five fields"},
 		{"0 8 * * *", "Mars/Olympus", "time zone"},
+		{"0 8 30 2 *", "UTC", "never comes"},
+		{"0 8 31 4,6,9,11 *", "UTC", "never comes"},
 	} {
 		_, err := ParseSchedule("office", c.start, c.zone, time.Hour, 1)
 		if err == nil || !strings.Contains(err.Error(), c.want) || !strings.Contains(err.Error(), "office") {

@@ -17,8 +17,8 @@ func (m *mean) add(v float64, age, third time.Duration) {
 // buckets of the window of peaks.
 const buckets = 30
 
-// peaks remembers the greatest value within a window, to a 30th of the window. Memory does not depend on how often
-// values come.
+// peaks remembers the greatest value within a window, to a 30th of the window. Memory does not depend on the rate of
+// values.
 type peaks struct {
 	start  time.Time // of the newest bucket
 	values [buckets]float64

@@ -2,6 +2,7 @@ package scrape
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -15,14 +16,16 @@ import (
 	"time"
 
 	"github.com/kvasir-dev/kvasir/internal/endpoint"
+	"github.com/kvasir-dev/kvasir/internal/fault"
 	"github.com/kvasir-dev/kvasir/internal/vllm"
 	"github.com/kvasir-dev/kvasir/internal/wire"
 )
 
-// maxAdapters is the most adapters believed of one endpoint, and maxAdapterName the longest name, bytes.
+// Bounds on an engine's list of models: entries, and bytes of a name and of a root.
 const (
-	maxAdapters    = 4096
-	maxAdapterName = 256
+	maxModels    = 4096
+	maxModelName = 256
+	maxModelRoot = 4096
 )
 
 // keepBuffer is the largest buffer kept from one question to the next, bytes.
@@ -35,20 +38,26 @@ type page struct {
 	client  *http.Client
 	cancel  context.CancelFunc
 
-	mu       sync.Mutex // guards what follows, and is held while observing
-	targets  []Target
-	last     map[endpoint.ID]vllm.Metrics
-	adapters map[endpoint.ID][]string
-	stats    Stats
+	mu      sync.Mutex // guards what follows, and is held while observing
+	targets []Target
+	last    map[endpoint.ID]vllm.Metrics
+	models  map[endpoint.ID][]Model
+	sources map[endpoint.ID]EventSource
+	stats   Stats
+	// back has a token when the address has begun to answer, as a restarted engine does, and when there is a new target.
+	back chan struct{}
+	// answers: the last question for metrics had an answer.
+	answers bool
+	// paused: the engine said so last; pausable: it answers the question.
+	paused, pausable bool
 }
 
 func newPage(w where, options *Options, cancel context.CancelFunc) *page {
 	transport := &http.Transport{
-		// One connection per question that may be under way; no proxy, since engines are near; no compression,
+		// One connection per question that can be under way; no proxy, since engines are near; no compression,
 		// which would cost the engine more than the network costs us.
-		MaxConnsPerHost:        2,
-		MaxIdleConnsPerHost:    2,
-		IdleConnTimeout:        3 * options.Models,
+		MaxConnsPerHost:        4,
+		MaxIdleConnsPerHost:    4,
 		DisableCompression:     true,
 		MaxResponseHeaderBytes: 64 << 10,
 		DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
@@ -62,10 +71,11 @@ func newPage(w where, options *Options, cancel context.CancelFunc) *page {
 		where: w, options: options, cancel: cancel,
 		client: &http.Client{
 			Transport: wire.Transport(transport, w.wire),
-			// Nobody but the configuration names a destination.
+			// Only the configuration names destinations.
 			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 		},
 		stats: Stats{Address: w.address + w.socket, Interval: options.Busy},
+		back:  make(chan struct{}, 1),
 	}
 }
 
@@ -73,17 +83,25 @@ func newPage(w where, options *Options, cancel context.CancelFunc) *page {
 func (p *page) set(targets []Target) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	before := p.targets
 	p.targets = slices.Clone(targets)
-	last, adapters := map[endpoint.ID]vllm.Metrics{}, map[endpoint.ID][]string{}
+	last, models, sources := map[endpoint.ID]vllm.Metrics{}, map[endpoint.ID][]Model{}, map[endpoint.ID]EventSource{}
 	for _, t := range targets {
+		if t.EventRank >= 0 && !slices.ContainsFunc(before, func(b Target) bool { return b.ID == t.ID && b.EventRank == t.EventRank }) {
+			p.recheck()
+			delete(p.sources, t.ID)
+		}
 		if m, ok := p.last[t.ID]; ok {
 			last[t.ID] = m
 		}
-		if names, ok := p.adapters[t.ID]; ok && t.Adapters {
-			adapters[t.ID] = names
+		if list, ok := p.models[t.ID]; ok {
+			models[t.ID] = list
+		}
+		if source, ok := p.sources[t.ID]; ok {
+			sources[t.ID] = source
 		}
 	}
-	p.last, p.adapters = last, adapters
+	p.last, p.models, p.sources = last, models, sources
 }
 
 // stop ends the page's goroutines, without waiting for them, and all observing, for good.
@@ -101,10 +119,16 @@ func (p *page) snapshot() Stats {
 // run asks until ctx ends.
 func (p *page) run(ctx context.Context) {
 	defer p.client.CloseIdleConnections()
-	var models sync.WaitGroup
-	defer models.Wait()
-	if p.options.Adapters != nil {
-		models.Go(func() { p.pollModels(ctx) })
+	var others sync.WaitGroup
+	defer others.Wait()
+	if p.options.Models != nil {
+		others.Go(func() { p.pollModels(ctx) })
+	}
+	if p.options.Pauses {
+		others.Go(func() { p.pollPaused(ctx) })
+	}
+	if p.options.EventSource != nil {
+		others.Go(func() { p.pollSources(ctx) })
 	}
 	p.pollMetrics(ctx)
 }
@@ -113,11 +137,14 @@ func (p *page) run(ctx context.Context) {
 func (p *page) pollMetrics(ctx context.Context) {
 	var body bytes.Buffer
 	for {
-		err := p.get(ctx, "/metrics", &body)
+		err := p.get(ctx, "/metrics", MaxPage, &body)
 		if ctx.Err() != nil {
 			return
 		}
-		wait := p.digest(body.Bytes(), err)
+		wait := p.options.Idle
+		if caught := p.caught("/metrics", func() { wait = p.digest(body.Bytes(), err) }); caught != nil {
+			p.fail(caught)
+		}
 		if body.Cap() > keepBuffer {
 			body = bytes.Buffer{}
 		}
@@ -133,13 +160,17 @@ func (p *page) digest(text []byte, err error) time.Duration {
 	defer p.mu.Unlock()
 	now := time.Now()
 	busy, observed := false, 0
-	if err == nil {
+	if err == nil && !p.answers {
+		p.recheck()
+	}
+	if p.answers = err == nil; p.answers {
 		for _, t := range p.targets {
 			m, parseErr := vllm.ParseMetrics(text, t.Rank)
 			if parseErr != nil {
 				err = fmt.Errorf("reading metrics of rank %d: %w", t.Rank, parseErr)
 				continue
 			}
+			m.Paused = p.paused
 			observed++
 			busy = busy || m.Running+m.Waiting > 0 || m != p.last[t.ID]
 			p.last[t.ID] = m
@@ -167,72 +198,126 @@ func (p *page) digest(text []byte, err error) time.Duration {
 	return p.stats.Interval
 }
 
+// caught calls f, which reads an answer of the path, and returns the panic that has ended it.
+func (p *page) caught(path string, f func()) error {
+	caught := fault.Catch(f, func(found *fault.Panic) {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		if p.stats.Panics++; p.stats.Panics == 1 || found.Fatal() { // the same answer can arrive again and again
+			p.options.Log.Error(found, "Reading an engine's answer panicked", "address", p.stats.Address, "path", path, "stack", string(found.Stack))
+		}
+	})
+	if caught == nil {
+		return nil
+	}
+	return caught
+}
+
+// fail counts an answer that could not be read to its end.
+func (p *page) fail(err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.stats.Scrapes++
+	p.stats.Failures++
+	p.answers = false
+	if p.stats.LastError == nil {
+		p.tell(err)
+	}
+	p.stats.LastError, p.stats.Interval = err, p.options.Idle
+}
+
 // tell logs that the address began or ceased to answer.
 func (p *page) tell(err error) {
 	if err != nil {
-		p.options.Log.Info("Engine metrics are not to be had", "address", p.stats.Address, "reason", err.Error())
+		p.options.Log.Info("Scraping engine metrics failed", "address", p.stats.Address, "reason", err.Error())
 		return
 	}
-	p.options.Log.Info("Engine metrics are back", "address", p.stats.Address)
+	p.options.Log.Info("Scraping engine metrics recovered", "address", p.stats.Address)
 }
 
 // pollModels asks for the list of models until ctx ends.
 func (p *page) pollModels(ctx context.Context) {
 	var body bytes.Buffer
 	for {
-		if p.wantsAdapters() {
-			err := p.get(ctx, "/v1/models", &body)
-			if ctx.Err() != nil {
-				return
-			}
-			p.digestModels(body.Bytes(), err)
-			if body.Cap() > keepBuffer {
-				body = bytes.Buffer{}
-			}
+		err := p.get(ctx, "/v1/models", MaxPage, &body)
+		if ctx.Err() != nil {
+			return
 		}
-		if !p.pause(ctx, p.options.Models) {
+		if caught := p.caught("/v1/models", func() { p.digestModels(body.Bytes(), err) }); caught != nil {
+			p.digestModels(nil, caught)
+		}
+		if body.Cap() > keepBuffer {
+			body = bytes.Buffer{}
+		}
+		wait := p.options.ModelsEvery
+		if p.hasAdapters() {
+			wait /= adaptersOften
+		}
+		if !p.pause(ctx, wait) {
 			return
 		}
 	}
 }
 
-func (p *page) wantsAdapters() bool {
+// adaptersOften is how many times as often engines with LoRA adapters are asked for their models: until the answer, an
+// adapter that was loaded again counts as having its former weights.
+const adaptersOften = 5
+
+// hasAdapters reports whether the last list of models had adapters.
+func (p *page) hasAdapters() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return slices.ContainsFunc(p.targets, func(t Target) bool { return t.Adapters })
+	for _, models := range p.models {
+		if slices.ContainsFunc(models, func(m Model) bool { return m.Parent != "" }) {
+			return true
+		}
+	}
+	return false
 }
 
 func (p *page) digestModels(text []byte, err error) {
-	var names []string
+	var models []Model
 	if err == nil {
-		names, err = Models(text)
+		models, err = Models(text)
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if err != nil {
 		p.stats.ModelFailures++
-		p.options.Log.V(1).Info("No list of models", "address", p.stats.Address, "reason", err.Error())
+		p.options.Log.V(1).Info("Listing models failed", "address", p.stats.Address, "reason", err.Error())
 		return
 	}
 	for _, t := range p.targets {
-		if !t.Adapters {
+		if before, ok := p.models[t.ID]; ok && slices.Equal(before, models) {
 			continue
 		}
-		if before, ok := p.adapters[t.ID]; ok && slices.Equal(before, names) {
-			continue
-		}
-		p.adapters[t.ID] = names
-		p.options.Adapters(t.ID, slices.Clone(names))
+		p.models[t.ID] = models
+		p.options.Models(t.ID, slices.Clone(models))
 	}
 }
 
-// Models reads the answer of GET /v1/models: the names of LoRA adapters, which are the entries with a parent, sorted
-// and each once. Names that are empty or longer than 256 bytes are left out, and no more than 4096 are returned.
-func Models(answer []byte) ([]string, error) {
+// Model is an entry of an engine's list of models.
+type Model struct {
+	Name string
+	// Parent is the model that an adapter belongs to; empty for base models. An adapter without a name for its parent
+	// has "?", so that it remains an adapter.
+	Parent string
+	// Root is where the engine has the weights from; empty where it does not report it.
+	Root string
+	// MaxLen is the context length in tokens; 0 where the engine does not report it.
+	MaxLen int
+}
+
+// Models reads the answer of GET /v1/models: sorted, each name once, with the first entry that has it. Names that are
+// empty or longer than 256 bytes are left out, roots longer than 4096 bytes are dropped, and no more than 4096 models
+// are returned. A field of an unexpected type counts as absent, so that it does not hide the other models.
+func Models(answer []byte) ([]Model, error) {
 	var list struct {
 		Data []struct {
-			ID     string  `json:"id"`
-			Parent *string `json:"parent"`
+			ID          string          `json:"id"`
+			Parent      *string         `json:"parent"`
+			Root        json.RawMessage `json:"root"`
+			MaxModelLen json.RawMessage `json:"max_model_len"`
 		} `json:"data"`
 	}
 	if err := json.Unmarshal(answer, &list); err != nil {
@@ -241,19 +326,39 @@ func Models(answer []byte) ([]string, error) {
 	if list.Data == nil {
 		return nil, errors.New("reading the list of models: no data")
 	}
-	var names []string
+	var models []Model
 	for _, m := range list.Data {
-		if m.Parent != nil && m.ID != "" && len(m.ID) <= maxAdapterName {
-			names = append(names, m.ID)
+		if m.ID == "" || len(m.ID) > maxModelName {
+			continue
 		}
+		entry := Model{Name: m.ID}
+		if m.Parent != nil {
+			entry.Parent = cmp.Or(*m.Parent, "?")
+		}
+		if len(m.Root) <= maxModelRoot {
+			_ = json.Unmarshal(m.Root, &entry.Root)
+		}
+		var length int32
+		if json.Unmarshal(m.MaxModelLen, &length) == nil {
+			entry.MaxLen = int(max(0, length))
+		}
+		models = append(models, entry)
 	}
-	slices.Sort(names)
-	names = slices.Compact(names)
-	return names[:min(len(names), maxAdapters)], nil
+	slices.SortStableFunc(models, func(a, b Model) int { return cmp.Compare(a.Name, b.Name) })
+	models = slices.CompactFunc(models, func(a, b Model) bool { return a.Name == b.Name })
+	return models[:min(len(models), maxModels)], nil
 }
 
-// get asks for a path and reads the answer into body.
-func (p *page) get(ctx context.Context, path string, body *bytes.Buffer) error {
+// statusError is an answer with another status than 200.
+type statusError struct {
+	path   string
+	status int
+}
+
+func (e *statusError) Error() string { return fmt.Sprintf("reading %s: status %d", e.path, e.status) }
+
+// get asks for a path and reads the answer, of at most limit bytes, into body.
+func (p *page) get(ctx context.Context, path string, limit int64, body *bytes.Buffer) error {
 	ctx, cancel := context.WithTimeout(ctx, p.options.Timeout)
 	defer cancel()
 	body.Reset()
@@ -273,14 +378,14 @@ func (p *page) get(ctx context.Context, path string, body *bytes.Buffer) error {
 		return err
 	}
 	defer func() { _ = resp.Body.Close() }()
-	if _, err := body.ReadFrom(io.LimitReader(resp.Body, MaxPage+1)); err != nil {
+	if _, err := body.ReadFrom(io.LimitReader(resp.Body, limit+1)); err != nil {
 		return fmt.Errorf("reading %s: %w", path, err)
 	}
 	if resp.StatusCode != http.StatusOK {
-		return fmt.Errorf("reading %s: status %d", path, resp.StatusCode)
+		return &statusError{path, resp.StatusCode}
 	}
-	if body.Len() > MaxPage {
-		return fmt.Errorf("reading %s: more than %d bytes", path, MaxPage)
+	if int64(body.Len()) > limit {
+		return fmt.Errorf("reading %s: more than %d bytes", path, limit)
 	}
 	return nil
 }
@@ -288,9 +393,9 @@ func (p *page) get(ctx context.Context, path string, body *bytes.Buffer) error {
 // epoch is where the ticks of pause begin.
 var epoch = time.Now()
 
-// pause waits for d, give or take a tenth, and up to the next tick, and tells whether to go on. Ticks are a twentieth of
-// the shortest wait apart, the same for all pages: those that are due together wake the process once, which costs more
-// than the question itself when there is nothing else to do.
+// pause waits for d, give or take a tenth, and up to the next tick, and reports whether to continue. Ticks are a twentieth
+// of the shortest wait apart, the same for all pages: pages that are due together wake the process once, because a wake-up
+// costs more than the request itself when there is nothing else to do.
 func (p *page) pause(ctx context.Context, d time.Duration) bool {
 	d += rand.N(d/5+1) - d/10
 	if tick := p.options.Busy / 20; tick > 0 {

@@ -1,9 +1,9 @@
-// Package scrape asks engines how they are: their metrics several times a second, their list of models now and then.
+// Package scrape polls engines: their metrics several times a second, their list of models now and then.
 //
-// One page is asked once for all the ranks that share it. How often depends on what the last answers said: a page
-// that is busy or changing is asked every Options.Busy, one that stands still ever less often, up to Options.Idle,
-// so that an idle fleet costs next to nothing. Every wait is jittered by a tenth either way; pages that are due at about
-// the same time are asked together, so that the process wakes once for them.
+// One page is requested once for all the ranks that share it. The interval depends on the last answers: a page that is busy
+// or changing is requested every Options.Busy, an unchanged one less and less often, up to Options.Idle, so that an idle
+// fleet costs next to nothing. Every wait is jittered by a tenth either way; pages that are due at about the same time are
+// requested together, so that the process wakes once for them.
 package scrape
 
 import (
@@ -35,18 +35,24 @@ type Options struct {
 	// Observe gets each reading, with the time it arrived. It is called by one goroutine per address, must be quick,
 	// and must not call the Scraper.
 	Observe func(id endpoint.ID, m vllm.Metrics, at time.Time)
-	// Adapters gets the names of the LoRA adapters that an endpoint serves, sorted, first and whenever they change;
-	// nil when nobody wants to know. The rules are those of Observe.
-	Adapters func(id endpoint.ID, names []string)
+	// Models gets the models and LoRA adapters that an endpoint lists, sorted by name, first and whenever they change;
+	// nil does not ask for them. The rules are those of Observe.
+	Models func(id endpoint.ID, models []Model)
+	// EventSource receives what an engine reports about its publisher of KV events, for each target that requests it, first
+	// and whenever it changes; nil requests nothing. The rules are those of Observe.
+	EventSource func(id endpoint.ID, source EventSource)
 	// Busy is the shortest wait between two questions for metrics, Idle the longest.
 	Busy, Idle time.Duration
 	// Timeout bounds one question, the answer's body included.
 	Timeout time.Duration
-	// Models is the wait between two questions for the list of models.
-	Models time.Duration
+	// Pauses asks engines whether they are paused, too.
+	Pauses bool
+	// ModelsEvery is the wait between two questions for the list of models. Where the list has LoRA adapters, it is a
+	// fifth of that.
+	ModelsEvery time.Duration
 	// Dial makes connections; nil is the network's own. The network is "tcp" or "unix".
 	Dial func(ctx context.Context, network, address string) (net.Conn, error)
-	// Log tells when an address begins or ceases to answer.
+	// Log reports when an address begins or ceases to answer.
 	Log logr.Logger
 }
 
@@ -59,10 +65,10 @@ type Target struct {
 	Wire endpoint.Wire
 	// Rank is the data-parallel rank whose series to read; negative for the sum over all.
 	Rank int
+	// EventRank is the global data-parallel rank whose publisher is passed to Options.EventSource; negative for none.
+	EventRank int
 	// APIKey is sent as a bearer token; empty for none.
 	APIKey string
-	// Adapters tells whether to ask for the list of models, too.
-	Adapters bool
 }
 
 // Stats is what became of the questions to one address since it was first set.
@@ -73,7 +79,9 @@ type Stats struct {
 	Scrapes, Failures uint64
 	// ModelFailures counts questions for the list of models without a usable answer.
 	ModelFailures uint64
-	// LastSuccess is when the last usable answer came; zero when none did.
+	// Panics are bugs that showed while an answer was read, to any request; each counts as a failure, too.
+	Panics uint64
+	// LastSuccess is when the last usable answer arrived; zero when none did.
 	LastSuccess time.Time
 	// LastError is why the last question failed; nil when it did not.
 	LastError error
@@ -107,7 +115,7 @@ func New(options Options) *Scraper {
 	orDefault(&options.Busy, DefaultBusy)
 	orDefault(&options.Idle, DefaultIdle)
 	orDefault(&options.Timeout, DefaultTimeout)
-	orDefault(&options.Models, DefaultModels)
+	orDefault(&options.ModelsEvery, DefaultModels)
 	if options.Dial == nil {
 		options.Dial = (&net.Dialer{}).DialContext
 	}
@@ -150,7 +158,7 @@ func (s *Scraper) Set(targets []Target) {
 	}
 }
 
-// Stats tells of every address set now, in order of address.
+// Stats returns the state of every configured address, in order of address.
 func (s *Scraper) Stats() []Stats {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -230,7 +230,7 @@ func TestWhatIsNotSetIsNotObserved(t *testing.T) {
 			t.Errorf("observed %v", seen)
 		}
 		if st := s.Stats(); len(st) != 1 || st[0].Scrapes < 40 {
-			t.Errorf("the page that stayed began anew: %+v", st)
+			t.Errorf("the page that stayed began again: %+v", st)
 		}
 		s.Close()
 		got.take()
@@ -285,7 +285,7 @@ func TestAnswersThatCannotBeUsedAreCounted(t *testing.T) {
 	}
 }
 
-func TestAdaptersAreTold(t *testing.T) {
+func TestModelsAreTold(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var mu sync.Mutex
 		answer := `{"data":[{"id":"base","parent":null},{"id":"sql","parent":"base"}]}`
@@ -306,20 +306,18 @@ func TestAdaptersAreTold(t *testing.T) {
 			synctest.Wait()
 		}
 		var told []string
-		s := New(Options{Dial: p.dial, Adapters: func(id endpoint.ID, names []string) {
-			told = append(told, fmt.Sprint(id.Pod, names))
+		s := New(Options{Dial: p.dial, Models: func(id endpoint.ID, models []Model) {
+			told = append(told, fmt.Sprint(id.Pod, models))
 		}})
-		a, b := target("a", 0, "one:8000"), target("b", 0, "two:8000")
-		a.Adapters = true
-		s.Set([]Target{a, b})
+		s.Set([]Target{target("a", 0, "one:8000")})
 		synctest.Wait()
 		change(`{"data":[{"id":"sql","parent":"base"},{"id":"chat","parent":"base"},{"id":"base"}]}`)
-		change(`{"data":[{"id":"chat","parent":"base"},{"id":"sql","parent":"base"}]}`) // the same
+		change(`{"data":[{"id":"base"},{"id":"chat","parent":"base"},{"id":"sql","parent":"base"}]}`) // the same
 		change("503 is not JSON")
-		change(`{"data":[{"id":"base"}]}`)
+		change(`{"data":[{"id":"base","root":"/m"}]}`)
 		st := s.Stats()
 		s.Close()
-		if diff := cmp.Diff([]string{"a[sql]", "a[chat sql]", "a[]"}, told); diff != "" {
+		if diff := cmp.Diff([]string{"a[{base   0} {sql base  0}]", "a[{base   0} {chat base  0} {sql base  0}]", "a[{base  /m 0}]"}, told); diff != "" {
 			t.Errorf("-want +got:\n%s", diff)
 		}
 		if st[0].ModelFailures == 0 || st[0].Failures != 0 {
@@ -329,18 +327,25 @@ func TestAdaptersAreTold(t *testing.T) {
 }
 
 func TestModels(t *testing.T) {
-	cases := map[string]struct {
+	long := strings.Repeat("x", maxModelRoot)
+	for name, tc := range map[string]struct {
 		answer string
-		want   []string
+		want   []Model
 		ok     bool
 	}{
-		"adapters have parents": {`{"object":"list","data":[{"id":"m","parent":null},{"id":"b","parent":"m"},{"id":"a","parent":"m"},{"id":"b","parent":"m"}]}`, []string{"a", "b"}, true},
-		"no adapters":           {`{"data":[{"id":"m"}]}`, nil, true},
-		"names out of bounds":   {`{"data":[{"id":"","parent":"m"},{"id":"` + strings.Repeat("x", 300) + `","parent":"m"}]}`, nil, true},
-		"no list":               {`{"error":"Unauthorized"}`, nil, false},
-		"no JSON":               {`<html>`, nil, false},
-	}
-	for name, tc := range cases {
+		"a model and its adapters": {`{"object":"list","data":[{"id":"m","root":"/models/m","parent":null,"max_model_len":8192},` +
+			`{"id":"b","root":"/lora/b","parent":"m","max_model_len":null},{"id":"a","parent":"m"},{"id":"b","parent":"m"}]}`,
+			[]Model{{"a", "m", "", 0}, {"b", "m", "/lora/b", 0}, {"m", "", "/models/m", 8192}}, true},
+		"an adapter without a base model": {`{"data":[{"id":"a","parent":""}]}`, []Model{{"a", "?", "", 0}}, true},
+		"names out of bounds":             {`{"data":[{"id":"","parent":"m"},{"id":"` + strings.Repeat("x", 300) + `","parent":"m"}]}`, nil, true},
+		"a root out of bounds":            {`{"data":[{"id":"m","root":"` + long + `"}]}`, []Model{{Name: "m"}}, true},
+		"a root of another type":          {`{"data":[{"id":"m","root":{"x":1},"max_model_len":7}]}`, []Model{{"m", "", "", 7}}, true},
+		"a length of another type":        {`{"data":[{"id":"m","max_model_len":"8k"},{"id":"n","max_model_len":1e400}]}`, []Model{{Name: "m"}, {Name: "n"}}, true},
+		"a length below zero":             {`{"data":[{"id":"m","max_model_len":-1}]}`, []Model{{Name: "m"}}, true},
+		"no models":                       {`{"data":[]}`, nil, true},
+		"no list":                         {`{"error":"Unauthorized"}`, nil, false},
+		"no JSON":                         {`<html>`, nil, false},
+	} {
 		t.Run(name, func(t *testing.T) {
 			got, err := Models([]byte(tc.answer))
 			if (err == nil) != tc.ok {
@@ -351,11 +356,11 @@ func TestModels(t *testing.T) {
 			}
 		})
 	}
-	many := make([]string, 5000)
+	many := make([]string, maxModels+1)
 	for i := range many {
 		many[i] = fmt.Sprintf(`{"id":"a%d","parent":"m"}`, i)
 	}
-	if got, err := Models([]byte(`{"data":[` + strings.Join(many, ",") + `]}`)); err != nil || len(got) != maxAdapters {
+	if got, err := Models([]byte(`{"data":[` + strings.Join(many, ",") + `]}`)); err != nil || len(got) != maxModels {
 		t.Errorf("got %d names, %v", len(got), err)
 	}
 }

@@ -28,7 +28,7 @@ type station struct {
 
 	mu       sync.Mutex
 	spans    []*otlp.Span    // guarded by mu
-	bytes    []byte          // of all that came, guarded by mu
+	bytes    []byte          // of all spans received, guarded by mu
 	services map[string]bool // of the resources, guarded by mu
 	ways     map[string]bool // grpc, http; guarded by mu
 }
@@ -90,7 +90,7 @@ func newStation(t *testing.T) *station {
 	return s
 }
 
-// tree is the spans that have come, by name, in the order of their beginnings.
+// tree is the received spans, by name, in the order of their beginnings.
 func (s *station) tree() []*otlp.Span {
 	s.mu.Lock()
 	defer s.mu.Unlock()

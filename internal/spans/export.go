@@ -17,12 +17,12 @@ import (
 	semconv "go.opentelemetry.io/otel/semconv/v1.40.0"
 )
 
-// Config says where spans go, and how many. The SDK reads OTEL_* variables of the environment beside it.
+// Config is where spans are sent, and how many. The SDK also reads the environment's OTEL_* variables.
 type Config struct {
 	// Endpoint is the URL of a collector; empty for that of the environment.
 	Endpoint string
-	// Ratio of the requests that are traced of those whose client has not decided it; nil for what the environment says,
-	// and all without it.
+	// Ratio of the requests that are traced of those whose client has not decided it; nil for the environment's setting,
+	// and all without one.
 	Ratio *float64
 	// Getenv reads the environment; needed.
 	Getenv func(name string) string
@@ -30,7 +30,7 @@ type Config struct {
 	Log logr.Logger
 }
 
-// wanted tells whether anybody has said where spans go, and not that there shall be none.
+// wanted reports whether a destination for spans is configured, and tracing is not disabled.
 func (c *Config) wanted() bool {
 	if strings.EqualFold(c.Getenv("OTEL_SDK_DISABLED"), "true") {
 		return false
@@ -42,8 +42,8 @@ func (c *Config) wanted() bool {
 		cmp.Or(c.Getenv("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"), c.Getenv("OTEL_EXPORTER_OTLP_ENDPOINT")) != ""
 }
 
-// Open makes a tracer, nil when nobody wants one, and what sends the last spans and gives it up. It does not wait for the
-// collector: spans that it does not take in time are dropped.
+// Open returns a tracer, nil if none is configured, and a function that sends the last spans and closes it. It does not
+// wait for the collector: spans that it does not take in time are dropped.
 func Open(ctx context.Context, c Config) (*Tracer, func(context.Context) error, error) {
 	if !c.wanted() {
 		return nil, func(context.Context) error { return nil }, nil
@@ -52,7 +52,8 @@ func Open(ctx context.Context, c Config) (*Tracer, func(context.Context) error, 
 	if err != nil {
 		return nil, nil, fmt.Errorf("tracing: %w", err)
 	}
-	about, err := resource.New(ctx, resource.WithAttributes(semconv.ServiceName("kvasir-picker")), resource.WithTelemetrySDK(), resource.WithFromEnv())
+	about, err := resource.New(ctx, resource.WithAttributes(semconv.ServiceName("kvasir-picker")), resource.WithTelemetrySDK(),
+		resource.WithFromEnv())
 	if err != nil {
 		return nil, nil, errors.Join(fmt.Errorf("tracing: %w", err), exporter.Shutdown(ctx))
 	}
@@ -60,12 +61,12 @@ func Open(ctx context.Context, c Config) (*Tracer, func(context.Context) error, 
 	if c.Ratio != nil {
 		options = append(options, sdk.WithSampler(sdk.ParentBased(sdk.TraceIDRatioBased(*c.Ratio))))
 	}
-	otel.SetErrorHandler(otel.ErrorHandlerFunc(func(err error) { c.Log.Info("Spans could not be exported", "reason", err.Error()) }))
+	otel.SetErrorHandler(otel.ErrorHandlerFunc(func(err error) { c.Log.Info("Exporting spans failed", "reason", err.Error()) }))
 	provider := sdk.NewTracerProvider(options...)
 	return New(provider), provider.Shutdown, nil
 }
 
-// exporter speaks OTLP, by gRPC unless the environment says HTTP.
+// exporter uses OTLP, by gRPC unless the environment selects HTTP.
 func (c *Config) exporter(ctx context.Context) (*otlptrace.Exporter, error) {
 	switch p := cmp.Or(c.Getenv("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL"), c.Getenv("OTEL_EXPORTER_OTLP_PROTOCOL"), "grpc"); p {
 	case "grpc":

@@ -1,4 +1,4 @@
-// Package spans tells an OpenTelemetry collector where the time of each request goes.
+// Package spans reports to an OpenTelemetry collector how long the steps of each request take.
 //
 // The spans of a request, named by OpenTelemetry's semantic conventions where they have a name:
 //
@@ -7,10 +7,10 @@
 //	  chat MODEL                   each attempt at an engine, gen_ai attributes
 //	    kvasir.first_byte          until the engine's answer begins
 //
-// The context of a trace comes in and goes out as W3C's traceparent and tracestate. Nothing of a prompt, an answer, a key
-// or a session is in a span.
+// The context of a trace is read and written as W3C's traceparent and tracestate. A span contains nothing of a prompt, an
+// answer, a key or a session.
 //
-// Without a Tracer nothing is done: all methods may be called on nil, and then neither allocate nor look at the clock.
+// Without a Tracer, all methods can be called on nil, have no effect, and neither allocate nor read the clock.
 package spans
 
 import (
@@ -41,7 +41,7 @@ func New(p trace.TracerProvider) *Tracer {
 // Request is the trace of one request, for one goroutine at a time; nil traces nothing.
 type Request struct {
 	tracer trace.Tracer
-	ctx    context.Context //nolint:containedctx // with the request's span in it
+	ctx    context.Context // with the request's span in it
 	span   trace.Span
 	// recording is false for a request that is not sampled: its context goes out, and nothing else is done.
 	recording bool
@@ -52,11 +52,11 @@ type Request struct {
 	attemptCtx context.Context
 	began      time.Time // the attempt
 	answered   bool      // the attempt's answer has begun
-	tokens     bool      // the first of them has come
+	tokens     bool      // the first of them has arrived
 	ended      bool
 }
 
-// Proxied begins the trace of a request to the proxy that has come at start; known tells that its path is one of few.
+// Proxied begins the trace of a request to the proxy that arrived at start; known reports that its path is one of few.
 func (t *Tracer) Proxied(r *http.Request, known bool, start time.Time) *Request {
 	if t == nil {
 		return nil
@@ -96,12 +96,13 @@ func (t *Tracer) Shown(call, header func(name string) string, start time.Time) *
 
 func (t *Tracer) begin(ctx context.Context, name string, start time.Time, about ...attribute.KeyValue) *Request {
 	r := &Request{tracer: t.tracer}
-	r.ctx, r.span = t.tracer.Start(ctx, name, trace.WithSpanKind(trace.SpanKindServer), trace.WithTimestamp(start), trace.WithAttributes(about...))
+	r.ctx, r.span = t.tracer.Start(ctx, name, trace.WithSpanKind(trace.SpanKindServer), trace.WithTimestamp(start),
+		trace.WithAttributes(about...))
 	r.recording = r.span.IsRecording()
 	return r
 }
 
-// Steps is where the pick takes down its steps; nil when nobody asks for them.
+// Steps records the steps of the pick; nil when they are not needed.
 func (r *Request) Steps() *picker.Steps {
 	if r == nil || !r.recording {
 		return nil
@@ -109,7 +110,7 @@ func (r *Request) Steps() *picker.Steps {
 	return &r.steps
 }
 
-// Picked tells of the decision.
+// Picked is called for the decision.
 func (r *Request) Picked(d *picker.Decision) {
 	if r == nil || !r.recording {
 		return
@@ -139,8 +140,8 @@ func (r *Request) pick(failed *string) {
 			continue
 		}
 		last = step
-		_, span := r.tracer.Start(r.ctx, "kvasir."+picker.Step(step).String(), trace.WithTimestamp(from)) //nolint:gosec // less than NumSteps
-		if picker.Step(step) == picker.StepMatch && r.decision != nil {                                   //nolint:gosec // the same
+		_, span := r.tracer.Start(r.ctx, "kvasir."+picker.Step(step).String(), trace.WithTimestamp(from))
+		if picker.Step(step) == picker.StepMatch && r.decision != nil {
 			span.SetAttributes(attribute.Int("kvasir.match.blocks", r.decision.Targets[0].Found.Blocks()))
 		}
 		span.End(trace.WithTimestamp(end))
@@ -149,13 +150,13 @@ func (r *Request) pick(failed *string) {
 	if failed == nil || last+1 >= picker.NumSteps {
 		return
 	}
-	_, span := r.tracer.Start(r.ctx, "kvasir."+picker.Step(last+1).String(), trace.WithTimestamp(from), //nolint:gosec // less than NumSteps
+	_, span := r.tracer.Start(r.ctx, "kvasir."+picker.Step(last+1).String(), trace.WithTimestamp(from),
 		trace.WithAttributes(semconv.ErrorTypeKey.String(*failed)))
 	span.SetStatus(codes.Error, "")
 	span.End()
 }
 
-// Refused tells that the request got no decision, for a reason of few values.
+// Refused reports that the request got no decision, for a reason of few values.
 func (r *Request) Refused(reason string) {
 	if r == nil || !r.recording {
 		return
@@ -164,7 +165,7 @@ func (r *Request) Refused(reason string) {
 	r.span.SetAttributes(semconv.ErrorTypeKey.String(reason))
 }
 
-// Attempt tells that the request is being sent to Targets[i].
+// Attempt reports that the request is being sent to Targets[i].
 func (r *Request) Attempt(i int) {
 	if r == nil || !r.recording || r.decision == nil {
 		return
@@ -184,7 +185,8 @@ func (r *Request) Attempt(i int) {
 	if i > 0 {
 		about = append(about, semconv.HTTPRequestResendCount(i))
 	}
-	r.attemptCtx, r.attempt = r.tracer.Start(r.ctx, name, trace.WithSpanKind(trace.SpanKindClient), trace.WithTimestamp(r.began), trace.WithAttributes(about...))
+	r.attemptCtx, r.attempt = r.tracer.Start(r.ctx, name, trace.WithSpanKind(trace.SpanKindClient), trace.WithTimestamp(r.began),
+		trace.WithAttributes(about...))
 }
 
 // target names an endpoint: its address, and its pod.
@@ -204,7 +206,7 @@ func target(t *picker.Target) []attribute.KeyValue {
 	return about
 }
 
-// Inject gives the context that the engine is to go on with to set, by the headers' lower-case names.
+// Inject passes the trace context for the engine to set, by the headers' lower-case names.
 func (r *Request) Inject(set func(name, value string)) {
 	if r == nil {
 		return
@@ -216,7 +218,7 @@ func (r *Request) Inject(set func(name, value string)) {
 	propagation.TraceContext{}.Inject(ctx, writer(set))
 }
 
-// Failed tells that the attempt has failed, for a reason of few values.
+// Failed reports that the attempt has failed, for a reason of few values.
 func (r *Request) Failed(reason string) {
 	if r == nil || r.attempt == nil {
 		return
@@ -226,7 +228,7 @@ func (r *Request) Failed(reason string) {
 	r.endAttempt()
 }
 
-// FirstByte tells that the engine's answer has begun, with a status.
+// FirstByte reports that the engine's answer has begun, with a status.
 func (r *Request) FirstByte(status int) {
 	if r == nil || r.attempt == nil || r.answered {
 		return
@@ -237,7 +239,7 @@ func (r *Request) FirstByte(status int) {
 	r.attempt.SetAttributes(semconv.HTTPResponseStatusCode(status))
 }
 
-// FirstToken tells that the first generated token has come.
+// FirstToken reports that the first generated token has arrived.
 func (r *Request) FirstToken() {
 	if r == nil || r.attempt == nil || r.tokens {
 		return
@@ -246,7 +248,7 @@ func (r *Request) FirstToken() {
 	r.attempt.AddEvent("kvasir.first_token")
 }
 
-// Ended tells how the request has ended that was picked for.
+// Ended reports how the request has ended that was picked for.
 func (r *Request) Ended(outcome picker.Outcome) {
 	if r == nil || !r.recording || r.decision == nil {
 		return
@@ -286,7 +288,7 @@ func (r *Request) Close(status int) {
 		return
 	}
 	r.ended = true
-	if r.attempt != nil { // a fault of ours has ended the request
+	if r.attempt != nil { // a bug has ended the request
 		r.Failed("_OTHER")
 	}
 	if status != 0 {
@@ -324,7 +326,7 @@ func extract(ctx context.Context, get func(name string) string) context.Context 
 	return propagation.TraceContext{}.Extract(ctx, reader(get))
 }
 
-// reader and writer are headers, to those who propagate the context.
+// reader and writer are headers, as carriers of the propagated context.
 type (
 	reader func(name string) string
 	writer func(name, value string)

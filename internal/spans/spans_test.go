@@ -151,8 +151,8 @@ func post(t *testing.T, url, body string, header ...string) int {
 	return answer.StatusCode
 }
 
-// checkTree holds that the spans are one tree below a parent, that the steps of the pick follow each other without a gap
-// inside it, and that nobody has told a word of the prompt.
+// checkTree asserts that the spans are one tree below a parent, that the steps of the pick follow each other without a gap
+// inside it, and that no span contains a word of the prompt.
 func checkTree(t *testing.T, s *station, root *otlp.Span, parent string, steps ...string) {
 	t.Helper()
 	if id(root.GetTraceId()) != traceID || id(root.GetParentSpanId()) != parent {
@@ -193,10 +193,10 @@ func expect(t *testing.T, span *otlp.Span, pairs ...string) {
 func goesOn(t *testing.T, h http.Header, below *otlp.Span, state string) {
 	t.Helper()
 	if want := "00-" + traceID + "-" + id(below.GetSpanId()) + "-01"; h.Get("Traceparent") != want || len(h["Traceparent"]) != 1 {
-		t.Errorf("the engine is told %q, not %q", h["Traceparent"], want)
+		t.Errorf("the engine received %q, not %q", h["Traceparent"], want)
 	}
 	if h.Get("Tracestate") != state {
-		t.Errorf("the engine is told the state %q, not %q", h.Get("Tracestate"), state)
+		t.Errorf("the engine received the state %q, not %q", h.Get("Tracestate"), state)
 	}
 }
 
@@ -289,7 +289,7 @@ func TestNamesOfSpansAreFew(t *testing.T) {
 	proxy := httpproxy.New(httpproxy.Options{Picker: newPicker(t, e.address), Spans: tracer, Log: logr.Discard()})
 	server := httptest.NewServer(proxy)
 	for _, path := range []string{"/v1/a", "/v1/b", "/nowhere"} {
-		answer, err := http.Get(server.URL + path) //nolint:noctx // ends
+		answer, err := http.Get(server.URL + path)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -309,7 +309,7 @@ func TestNamesOfSpansAreFew(t *testing.T) {
 	}
 }
 
-// A client that has decided against tracing is heard, and so is the engine told.
+// A client's decision against tracing is respected, and passed on to the engine.
 func TestWhatIsNotSampledIsNotTold(t *testing.T) {
 	zero := 0.0
 	for name, tc := range map[string]struct {
@@ -332,7 +332,7 @@ func TestWhatIsNotSampledIsNotTold(t *testing.T) {
 			}
 			h, known := e.header(t), strings.Contains(tc.parent, traceID)
 			if told := h.Get("Traceparent"); !strings.HasSuffix(told, "-00") || known != strings.Contains(told, traceID) || known != (h.Get("Tracestate") != "") {
-				t.Errorf("the engine is told %q, %q", told, h.Get("Tracestate"))
+				t.Errorf("the engine received %q, %q", told, h.Get("Tracestate"))
 			}
 		})
 	}
@@ -418,7 +418,7 @@ func TestTheEnvironmentSaysWhereSpansGo(t *testing.T) {
 		env      []string
 		want     string // the way that spans take; empty for no tracing
 	}{
-		"nobody says anything":            {},
+		"no decision anywhere":            {},
 		"the flag":                        {endpoint: s.grpc, want: "grpc"},
 		"the flag, and HTTP":              {endpoint: s.http, env: []string{"OTEL_EXPORTER_OTLP_PROTOCOL", "http/protobuf"}, want: "http"},
 		"the environment":                 {env: []string{"OTEL_EXPORTER_OTLP_ENDPOINT", s.grpc}, want: "grpc"},
@@ -466,7 +466,7 @@ func TestNobodyWaitsForTheCollector(t *testing.T) {
 	_ = shutdown(ctx) // what it says of the spans that are lost
 }
 
-// life is all that is told of a request.
+// life makes all the calls that one request makes.
 func life(tracer *spans.Tracer, p *picker.Picker, in *picker.Request, header func(string) string) {
 	r := tracer.Shown(header, header, time.Time{})
 	in.Steps = r.Steps()
@@ -506,9 +506,9 @@ func TestNoTracingCostsNothing(t *testing.T) {
 	}
 }
 
-// BenchmarkRequest is the pick of a short request and what is told of it: bare, without a word of tracing; with tracing
-// that is off; of a request that is not sampled; of one that is, and whose spans wait for a collector that is not there;
-// and with a provider that drops all spans, which leaves the cost of this package.
+// BenchmarkRequest is the pick of a short request and its tracing: bare, without a word of tracing; with tracing that is
+// off; of a request that is not sampled; of one that is, and whose spans wait for a collector that is not there; and with a
+// provider that drops all spans, which leaves the cost of this package.
 func BenchmarkRequest(b *testing.B) {
 	p := picker.New(picker.Options{Log: logr.Discard()})
 	s := picker.Spec{Namespace: "default", Name: "pool", Model: "m", Engine: "VLLM", NoEvents: true, BlockTokens: 16, MaxRequestBody: 1 << 20,

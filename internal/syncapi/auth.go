@@ -20,30 +20,30 @@ import (
 // Audience is that of the tokens that reporters show.
 const Audience = "kvasir.dev/report"
 
-// Identity is who a reporter has proven to be.
+// Identity is the proven identity of a reporter.
 type Identity struct {
 	// UID, Namespace and Name are of the pod that it is in.
 	UID, Namespace, Name string
-	// Any says that it was not proven which pod it is in.
+	// Any means that the pod of the reporter was not proven.
 	Any bool
 	// Expires is when the proof ends; zero for never.
 	Expires time.Time
-	// Outage, if set, tells that whoever renews proofs cannot be reached. Meanwhile one that has expired is good enough
+	// Outage, if set, reports that the issuer of proofs cannot be reached. Meanwhile one that has expired is good enough
 	// for a stream that has begun.
 	Outage func(ctx context.Context) bool
 }
 
-// Is tells whether the reporter is in a pod, which is a UID, or namespace and name (a/b) where pods have no UID.
+// Is reports whether the reporter is in a pod, which is a UID, or namespace and name (a/b) where pods have no UID.
 func (i Identity) Is(pod string) bool {
 	return pod != "" && (i.Any || i.UID == pod || i.Namespace+"/"+i.Name == pod && i.Name != "")
 }
 
-// Authenticator tells who has opened a stream.
+// Authenticator identifies the client of a stream.
 type Authenticator interface {
 	Authenticate(ctx context.Context) (Identity, error)
 }
 
-// Anybody takes every reporter for what it says it is. It is for tests and for networks that nobody else is in.
+// Anybody accepts every reporter's claim without proof. It is for tests and for networks without other clients.
 type Anybody struct{}
 
 // Authenticate implements Authenticator.
@@ -66,10 +66,10 @@ func bearer(ctx context.Context) (string, error) {
 // maxToken bounds a token in bytes.
 const maxToken = 16 << 10
 
-// SharedSecret takes every reporter that knows a secret for what it says it is: whoever has the secret can report for
-// every pod.
+// SharedSecret trusts the identity that a reporter with the secret states: a holder of the secret can report
+// for every pod.
 type SharedSecret struct {
-	// Read gives the secret, at least MinSecret bytes.
+	// Read returns the secret, at least MinSecret bytes.
 	Read func() ([]byte, error)
 }
 
@@ -136,8 +136,8 @@ func (Certificate) Authenticate(ctx context.Context) (Identity, error) {
 	return who, nil
 }
 
-// Tokens takes a reporter for the pod that its service account token is bound to. The token is checked here: nobody
-// is asked but, now and then, for the keys.
+// Tokens takes a reporter for the pod that its service account token is bound to. The token is checked here: only
+// the keys are fetched, from time to time.
 type Tokens struct {
 	// Issuer and Audience that tokens must have.
 	Issuer, Audience string
@@ -148,10 +148,10 @@ type Tokens struct {
 // algorithms that API servers sign with.
 var algorithms = []jose.SignatureAlgorithm{jose.RS256, jose.RS384, jose.RS512, jose.ES256, jose.ES384, jose.ES512}
 
-// leeway is how far clocks may differ.
+// leeway is how far clocks can differ.
 const leeway = 10 * time.Second
 
-// bound is what a bound service account token says besides.
+// bound is the extra content of a bound service account token.
 type bound struct {
 	Kubernetes struct {
 		Namespace string `json:"namespace"`
@@ -171,7 +171,7 @@ func (t Tokens) Authenticate(ctx context.Context) (Identity, error) {
 	return who, err
 }
 
-// verify checks a call's token: whose it is, and the account that it is of.
+// verify checks a call's token, and returns the reporter's identity and the token's account.
 func (t Tokens) verify(ctx context.Context) (who Identity, subject string, err error) {
 	text, err := bearer(ctx)
 	if err != nil {
@@ -187,7 +187,7 @@ func (t Tokens) Check(ctx context.Context, text string) (who Identity, subject s
 		return Identity{}, "", errors.New("the token cannot be read")
 	}
 	if len(token.Headers) != 1 {
-		return Identity{}, "", errors.New("the token has not one signature")
+		return Identity{}, "", errors.New("the token must have exactly one signature")
 	}
 	var claims jwt.Claims
 	var more bound
@@ -199,7 +199,7 @@ func (t Tokens) Check(ctx context.Context, text string) (who Identity, subject s
 		}
 	}
 	if !verified {
-		return Identity{}, "", errors.New("the token's signature is of no known key")
+		return Identity{}, "", errors.New("the token is signed by an unknown key")
 	}
 	now := t.Now
 	if now == nil {
@@ -229,8 +229,8 @@ func AudienceOf(text string) (string, error) {
 	return claims.Audience[0], nil
 }
 
-// IssuerOf is the issuer of a token, which is not verified: the picker's own token tells what its API server's tokens
-// say.
+// IssuerOf is the issuer of a token, which is not verified: the picker's own token shows the issuer of its API server's
+// tokens.
 func IssuerOf(text string) (string, error) {
 	claims, err := claimsOf(text)
 	return claims.Issuer, err

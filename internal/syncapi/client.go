@@ -13,6 +13,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/keepalive"
 
+	"github.com/kvasir-dev/kvasir/internal/fault"
 	"github.com/kvasir-dev/kvasir/internal/report"
 	pb "github.com/kvasir-dev/kvasir/internal/reportpb"
 )
@@ -24,7 +25,7 @@ const readBuffer = 8 << 10
 type DialOptions struct {
 	// Credentials of the transport; nil is plain text.
 	Credentials credentials.TransportCredentials
-	// Token gives what proves who the reporter is, before each stream; nil for none.
+	// Token returns the reporter's proof of identity, before each stream; nil for none.
 	Token func() ([]byte, error)
 	// TokenInClear allows the token without TLS.
 	TokenInClear bool
@@ -49,7 +50,7 @@ func Dial(addr string, o DialOptions) (*Client, error) {
 			MinConnectTimeout: handshakeTimeout,
 		}),
 		grpc.WithDisableServiceConfig(),
-		// The operator has hundreds of connections that are idle but for some KiB a second.
+		// The operator has hundreds of connections that are idle except for some KiB a second.
 		grpc.WithReadBufferSize(readBuffer),
 	}
 	if o.Token != nil {
@@ -65,9 +66,14 @@ func Dial(addr string, o DialOptions) (*Client, error) {
 // Close ends the connection and all its streams.
 func (c *Client) Close() error { return c.conn.Close() }
 
-// Push opens a stream and lets a sender speak over it until ctx ends or it breaks. changed must hold a token after the
-// mirror has changed. The sender is of no use afterwards. The error is never nil.
+// Push opens a stream and lets a sender send over it until ctx ends or it breaks. changed must hold a token after the
+// mirror has changed. The sender cannot be used afterwards. The error is never nil; a panic ends the stream and is a
+// *fault.Panic.
 func (c *Client) Push(ctx context.Context, sender *report.Sender, changed <-chan struct{}) error {
+	return caught("reporting", func() error { return c.push(ctx, sender, changed) })
+}
+
+func (c *Client) push(ctx context.Context, sender *report.Sender, changed <-chan struct{}) error {
 	defer sender.Close()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -77,8 +83,10 @@ func (c *Client) Push(ctx context.Context, sender *report.Sender, changed <-chan
 	}
 	ended := make(chan error, 1)
 	heard := make(chan struct{}, 1)
-	go func() { ended <- hear(stream, sender, heard) }()
-	err = speak(ctx, stream, sender, changed, heard, ended)
+	go func() {
+		ended <- caught("reading a message of the picker", func() error { return hear(stream, sender, heard) })
+	}()
+	err = caught("making a report", func() error { return speak(ctx, stream, sender, changed, heard, ended) })
 	cancel()
 	if heard := <-ended; err == nil || errors.Is(err, io.EOF) {
 		err = heard // the stream has ended, or ctx: the reason is in what was received
@@ -89,7 +97,15 @@ func (c *Client) Push(ctx context.Context, sender *report.Sender, changed <-chan
 	return err
 }
 
-// hear hands what comes to the sender.
+// caught calls f, and returns a panic that has ended it as an error.
+func caught(doing string, f func() error) (err error) {
+	if p := fault.Catch(func() { err = f() }, func(*fault.Panic) {}); p != nil {
+		return fmt.Errorf("%s: %w", doing, p)
+	}
+	return err
+}
+
+// hear passes received messages to the sender.
 func hear(stream grpc.BidiStreamingClient[pb.ReporterMessage, pb.PickerMessage], sender *report.Sender, heard chan<- struct{}) error {
 	for {
 		m, err := stream.Recv()
@@ -106,8 +122,9 @@ func hear(stream grpc.BidiStreamingClient[pb.ReporterMessage, pb.PickerMessage],
 	}
 }
 
-// speak sends what there is to say. It returns nil when the stream has ended otherwise.
-func speak(ctx context.Context, stream grpc.BidiStreamingClient[pb.ReporterMessage, pb.PickerMessage], sender *report.Sender, changed, heard <-chan struct{}, ended chan error) error {
+// speak sends the pending messages. It returns nil when the stream has ended otherwise.
+func speak(ctx context.Context, stream grpc.BidiStreamingClient[pb.ReporterMessage, pb.PickerMessage], sender *report.Sender, changed,
+	heard <-chan struct{}, ended chan error) error {
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
 	for {

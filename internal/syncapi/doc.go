@@ -1,10 +1,10 @@
-// Package syncapi carries what reporters tell pickers, and pickers each other, over gRPC: the services, who may use
-// them, and both their ends. What is said is decided in packages report and peer.
+// Package syncapi carries the state that reporters send to pickers, and pickers to each other, over gRPC: the services,
+// their authentication, and both their ends. Packages report and peer decide on the contents.
 //
-// Of reports there is one stream for each endpoint. What waits to be applied waits in it, in its order, and HTTP/2's flow control
-// bounds it in bytes: a picker that is slow slows down the reporter, which then tells it in fewer and larger messages,
-// or by a digest when its log no longer reaches back. One endpoint does not hold up another.
+// Each endpoint's reports have one stream. Messages to be applied wait in it, in order, and HTTP/2's flow control bounds
+// them in bytes: a slow picker slows down the reporter, which then sends fewer and larger messages, or a digest when its
+// log no longer reaches back. One endpoint does not hold up another.
 //
-// Of pickers each dials every other (Mesh) and tells it of itself in one stream; it hears the others (PeerService) in
-// streams of theirs.
+// Each picker dials every other one (Mesh) and sends its own state in one stream; it receives the state of the others in
+// their streams (PeerService).
 package syncapi

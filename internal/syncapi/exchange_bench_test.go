@@ -24,9 +24,9 @@ import (
 )
 
 // BenchmarkExchange lets pickers of 64 endpoints pick 800 times a second together, for prompts of 128 or 512 new blocks,
-// and tell each other over gRPC on loopback. An operation is a pick with all that follows, at its pace, so that only the
-// processor time counts: cpu-us/op is that of the whole process, core-% its share of a core. Beside it the same pickers
-// that do not tell.
+// and exchange updates over gRPC on loopback. An operation is a pick with all its consequences, at its pace, so that only
+// the processor time counts: cpu-us/op is that of the process, core-% its share of a core. Beside it the same pickers
+// without updates.
 func BenchmarkExchange(b *testing.B) {
 	for _, blocks := range []int{128, 512} {
 		for _, pickers := range []int{2, 4} {
@@ -54,7 +54,7 @@ func benchmarkExchange(b *testing.B, pickers, blocks int, tell bool) {
 		d     *picker.Decision
 		first bool
 	}
-	var queue []open // a first token comes after 50 ms, the end after 500 ms
+	var queue []open // a first token arrives after 50 ms, the end after 500 ms
 	b.ResetTimer()
 	began, start := cpuTime(), time.Now()
 	done := 0
@@ -89,7 +89,7 @@ func benchmarkExchange(b *testing.B, pickers, blocks int, tell bool) {
 	b.ReportMetric(0, "ns/op") // it is the pace
 }
 
-// exchangers are pickers of one pool that tell each other, if they are to.
+// exchangers are pickers of one pool that exchange updates if tell is set.
 func exchangers(b *testing.B, pickers, endpoints int, tell bool) []*picker.Picker {
 	seed, err := kvblock.NewSeed(make([]byte, kvblock.MinSeedBytes))
 	if err != nil {

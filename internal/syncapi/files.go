@@ -21,16 +21,16 @@ import (
 // filePart is how much of a model's files goes into one message, in bytes.
 const filePart = 1 << 20
 
-// Library takes the files of models from reporters, once for each content: pods that have the same files only say so. Of
-// each pool it holds the files that most pods have. It is safe for concurrent use.
+// Library takes the files of models from reporters, once for each content: pods that have the same files only announce it.
+// Of each pool it holds the files that most pods have. It is safe for concurrent use.
 type Library struct {
 	UnimplementedModelFilesServer
 
-	// Auth tells who a reporter is; required.
+	// Auth identifies a reporter; required.
 	Auth Authenticator
-	// PoolOf gives the pool of a pod whose files are wanted.
+	// PoolOf returns the pool of a pod whose files are requested.
 	PoolOf func(pod string) (pool string, ok bool)
-	// OnFiles is told that a pool has other files.
+	// OnFiles is called when a pool has other files.
 	OnFiles func(pool string)
 	Log     logr.Logger
 
@@ -63,7 +63,7 @@ func (p *poolFiles) best() string {
 	})
 }
 
-// Held gives the files of a pool and their hash; nil when no reporter has handed any over.
+// Held returns the files of a pool and their hash; nil when no reporter has sent any.
 func (f *Library) Held(pool string) (set modelfiles.Set, hash string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -73,7 +73,7 @@ func (f *Library) Held(pool string) (set modelfiles.Set, hash string) {
 	return nil, ""
 }
 
-// Keep forgets the pods that are not among pods any more, which gives the pool of each, and pools without any.
+// Keep forgets the pods that are not among pods any more, which maps each to its pool, and pools without any.
 func (f *Library) Keep(pods map[string]string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -122,7 +122,7 @@ func (f *Library) HandOver(stream grpc.BidiStreamingServer[FilesMessage, FilesAn
 	if f.took(pool, offer, set); err != nil {
 		return err
 	}
-	f.Log.Info("A reporter has handed the model's files over", "pool", pool, "pod", offer.GetPod(), "bytes", set.Bytes())
+	f.Log.Info("Model files received from a reporter", "pool", pool, "pod", offer.GetPod(), "bytes", set.Bytes())
 	f.OnFiles(pool)
 	return stream.Send(&FilesAnswer{Held: true})
 }
@@ -136,12 +136,12 @@ func checkOffer(o *FilesOffer) error {
 		names[file.GetName()] = nil
 	}
 	if total > modelfiles.MaxBytes || len(names) != len(o.GetFiles()) {
-		return fmt.Errorf("%d files with more than %d bytes, or with one name", len(o.GetFiles()), modelfiles.MaxBytes)
+		return fmt.Errorf("%d files with more than %d bytes, or with duplicate names", len(o.GetFiles()), modelfiles.MaxBytes)
 	}
 	return names.Check()
 }
 
-// offered notes an offer, and tells whether its files are wanted, or held.
+// offered notes an offer, and reports whether its files are wanted, or held.
 func (f *Library) offered(pool string, o *FilesOffer) (wanted, held bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -205,8 +205,10 @@ func receiveFiles(stream grpc.BidiStreamingServer[FilesMessage, FilesAnswer], of
 }
 
 // HandOver offers the files of a model that are listed, and hands them over if the picker wants them: only then are they
-// read. held tells whether it has them now; otherwise it may want them another time.
-func (c *Client) HandOver(ctx context.Context, pod string, list modelfiles.Listing, read func() (modelfiles.Set, error)) (held bool, err error) {
+// read. held reports whether it has them now; otherwise it might want them another time.
+func (c *Client) HandOver(
+	ctx context.Context, pod string, list modelfiles.Listing, read func() (modelfiles.Set, error),
+) (held bool, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	stream, err := NewModelFilesClient(c.conn).HandOver(ctx)
@@ -215,7 +217,7 @@ func (c *Client) HandOver(ctx context.Context, pod string, list modelfiles.Listi
 	}
 	offer := &FilesOffer{Pod: pod, Hash: list.Hash}
 	for i, name := range list.Names {
-		offer.Files = append(offer.Files, &FileInfo{Name: name, Size: uint64(list.Sizes[i])}) //nolint:gosec // a size
+		offer.Files = append(offer.Files, &FileInfo{Name: name, Size: uint64(list.Sizes[i])})
 	}
 	if err := stream.Send(&FilesMessage{Kind: &FilesMessage_Offer{Offer: offer}}); err != nil && !errors.Is(err, io.EOF) {
 		return false, fmt.Errorf("offering the model's files: %w", err)
@@ -240,7 +242,7 @@ func (c *Client) HandOver(ctx context.Context, pod string, list modelfiles.Listi
 	return answer.GetHeld(), nil
 }
 
-// sendFiles sends the contents. A stream that has ended is no error here: the answer says why.
+// sendFiles sends the contents. A stream that has ended is no error here: the answer has the reason.
 func sendFiles(stream grpc.BidiStreamingClient[FilesMessage, FilesAnswer], set modelfiles.Set, names []string) error {
 	for _, name := range names {
 		for data := set[name]; len(data) > 0; {

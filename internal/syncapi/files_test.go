@@ -43,7 +43,7 @@ func newHouse(t *testing.T) *house {
 	return h
 }
 
-// offer lets a pod offer files. It tells whether the picker has them then, and whether they were read.
+// offer lets a pod offer files. It reports whether the picker has them then, and whether they were read.
 func (h *house) offer(pod string, set modelfiles.Set) (held, read bool) {
 	h.t.Helper()
 	ctx, cancel := context.WithTimeout(h.t.Context(), 30*time.Second)
@@ -158,7 +158,7 @@ func TestFilesThatAreNotWhatWasOffered(t *testing.T) {
 	h.expect(good, 1)
 }
 
-// TestOnlyReportersHandFilesOver: a reporter hands over its own pod's files, and nobody else does.
+// TestOnlyReportersHandFilesOver: a reporter hands over its own pod's files, and no other process does.
 func TestOnlyReportersHandFilesOver(t *testing.T) {
 	h := newHouse(t)
 	h.library.Auth = SharedSecret{Read: func() ([]byte, error) { return []byte("0123456789abcdef"), nil }}

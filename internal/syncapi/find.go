@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// Finder finds the addresses (host:port) of all picker replicas: reporters tell each of them, and they tell each other.
+// Finder finds the addresses (host:port) of all picker replicas: reporters report to each of them, and they to each other.
 type Finder func(ctx context.Context) ([]string, error)
 
 // maxPickers bounds the replicas.

@@ -21,7 +21,7 @@ const (
 	// keysAge is when keys are fetched again, keysPause the least time between two attempts.
 	keysAge   = time.Hour
 	keysPause = 10 * time.Second
-	// keysTimeout bounds an attempt, maxKeys and maxKeySet what it may bring.
+	// keysTimeout bounds an attempt, maxKeys and maxKeySet what it can bring.
 	keysTimeout = 5 * time.Second
 	maxKeys     = 64
 	maxKeySet   = 1 << 20
@@ -74,7 +74,7 @@ func KeysURL(client *http.Client, url, tokenFile string) func(context.Context) (
 		if err != nil {
 			return nil, err
 		}
-		defer answer.Body.Close() //nolint:errcheck // nothing follows
+		defer answer.Body.Close()
 		if answer.StatusCode != http.StatusOK {
 			return nil, fmt.Errorf("%s answers %s", url, answer.Status)
 		}
@@ -82,8 +82,8 @@ func KeysURL(client *http.Client, url, tokenFile string) func(context.Context) (
 	}
 }
 
-// find gives the public keys of an id, all if it is empty. Keys that are not known, or known for long, are fetched;
-// meanwhile others do with what there is.
+// find returns the public keys of an id, all if it is empty. Keys that are not known, or known for long, are fetched;
+// meanwhile other callers use the cached ones.
 func (k *Keys) find(ctx context.Context, id string) []any {
 	now := k.now()
 	k.mu.Lock()
@@ -106,7 +106,7 @@ func (k *Keys) find(ctx context.Context, id string) []any {
 func (k *Keys) again(ctx context.Context, now time.Time) {
 	keys, err := k.fetch(ctx)
 	if err != nil {
-		k.Log.Error(err, "The keys of tokens cannot be fetched")
+		k.Log.Error(err, "Fetching token signing keys failed")
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -115,7 +115,7 @@ func (k *Keys) again(ctx context.Context, now time.Time) {
 	}
 }
 
-// unreachable tells whether keys cannot be fetched now, by an attempt unless one was just made.
+// unreachable reports whether keys cannot be fetched now, by an attempt unless one was just made.
 func (k *Keys) unreachable(ctx context.Context) bool {
 	now := k.now()
 	k.mu.Lock()

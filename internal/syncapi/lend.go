@@ -12,13 +12,14 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/kvasir-dev/kvasir/internal/endpoint"
+	"github.com/kvasir-dev/kvasir/internal/fault"
 	pb "github.com/kvasir-dev/kvasir/internal/peerpb"
 	"github.com/kvasir-dev/kvasir/internal/report"
 	"github.com/kvasir-dev/kvasir/internal/reportpb"
 )
 
-// A picker that starts knows nothing until the reporters have found it. Meanwhile it borrows from its peers what these
-// were told, and gives it back when nobody vouches for it any more.
+// A starting picker has no state until the reporters have found it. Meanwhile it borrows the state that its peers have
+// received, and returns it when no live source confirms it any more.
 const (
 	// borrowFor is how long after it has found a peer a picker borrows from it, borrowEvery how often it looks what is
 	// still missing.
@@ -42,11 +43,11 @@ func (s *PeerService) Borrow(w *pb.Want, stream grpc.ServerStreamingServer[pb.Lo
 	}
 	r := s.server.lender(w)
 	if r == nil {
-		return status.Error(codes.NotFound, "nothing is known of the endpoint")
+		return status.Error(codes.NotFound, "the endpoint is unknown")
 	}
 	at, changes := r.Lend(w.GetKeyId())
 	if at == nil {
-		return status.Error(codes.NotFound, "nobody vouches for the endpoint")
+		return status.Error(codes.NotFound, "no live source confirms the endpoint")
 	}
 	for last := false; !last; {
 		n := 0
@@ -75,7 +76,7 @@ func (s *PeerService) Borrow(w *pb.Want, stream grpc.ServerStreamingServer[pb.Lo
 	return nil
 }
 
-// lender is the receiver of an endpoint whose keys are made as wanted; nil if there is none.
+// lender is the receiver of an endpoint whose keys are made with the wanted root; nil if there is none.
 func (s *Server) lender(w *pb.Want) *report.Receiver {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -91,7 +92,7 @@ func (s *Server) lender(w *pb.Want) *report.Receiver {
 	return nil
 }
 
-// poor are the targets of which nothing is known and for which there is no other road, with what is wanted of each.
+// poor are the targets without known blocks and without another source, with what is needed of each.
 func (s *Server) poor() map[*target]*pb.Want {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -109,7 +110,7 @@ func (s *Server) poor() map[*target]*pb.Want {
 	return wanted
 }
 
-// Borrow borrows from a peer what is missing, for a while, and gives it back in time. It returns when ctx has ended, or
+// Borrow borrows from a peer what is missing, for a while, and returns it in time. The call ends when ctx has ended, or
 // nothing is borrowed any more.
 func (s *Server) Borrow(ctx context.Context, c *Client) {
 	client := NewPeerClient(c.conn)
@@ -133,8 +134,16 @@ func (s *Server) Borrow(ctx context.Context, c *Client) {
 			loans++
 			go func() {
 				defer func() { ended <- struct{}{} }()
-				if err := s.borrow(ctx, client, t, want, carrying); err != nil && ctx.Err() == nil {
-					s.options.Log.V(1).Info("Not borrowed", "pool", t.pool, "endpoint", t.Endpoint.ID.String(), "reason", err.Error())
+				var err error
+				if fault.Catch(func() { err = s.borrow(ctx, client, t, want, carrying) }, func(p *fault.Panic) {
+					s.panics.Add(1)
+					s.options.Log.Error(p, "Applying blocks of a peer panicked",
+						"pool", t.pool, "endpoint", t.Endpoint.ID.String(), "stack", string(p.Stack))
+				}) != nil {
+					return
+				}
+				if err != nil && ctx.Err() == nil {
+					s.options.Log.V(1).Info("Borrowing from a peer failed", "pool", t.pool, "endpoint", t.Endpoint.ID.String(), "reason", err.Error())
 				}
 			}()
 		}
@@ -148,7 +157,7 @@ func (s *Server) Borrow(ctx context.Context, c *Client) {
 	}
 }
 
-// borrow borrows what one endpoint holds, until nobody vouches for it or its own reporter has spoken.
+// borrow borrows the blocks of one endpoint, until no live source confirms them or its own reporter has connected.
 func (s *Server) borrow(ctx context.Context, client PeerClient, t *target, want *pb.Want, carrying chan struct{}) error {
 	ctx, cancel := context.WithTimeout(ctx, loanLife)
 	defer cancel()
@@ -171,8 +180,9 @@ func (s *Server) borrow(ctx context.Context, client PeerClient, t *target, want 
 	return err
 }
 
-// carry asks for a loan and receives all of it. The stream goes on.
-func carry(ctx context.Context, client PeerClient, want *pb.Want) (stream grpc.ServerStreamingClient[pb.Loan], at *reportpb.Position, changes []*reportpb.Change, err error) {
+// carry requests a loan and receives all of it. The stream stays open.
+func carry(ctx context.Context, client PeerClient,
+	want *pb.Want) (stream grpc.ServerStreamingClient[pb.Loan], at *reportpb.Position, changes []*reportpb.Change, err error) {
 	if stream, err = client.Borrow(ctx, want); err != nil {
 		return nil, nil, nil, err
 	}

@@ -40,7 +40,7 @@ func (p *picker) borrowsFrom(lender *picker) (stop func()) {
 	return stop
 }
 
-// pushTo lets a reporter tell another picker, too.
+// pushTo lets a reporter report to another picker, too.
 func (r *reporter) pushTo(t *testing.T, p *picker) {
 	t.Helper()
 	c, err := Dial(p.addr, DialOptions{})
@@ -55,7 +55,7 @@ func (r *reporter) pushTo(t *testing.T, p *picker) {
 
 const lentBlocks = 300
 
-// lent is a picker that has borrowed of another what a reporter has told that one.
+// lent is a picker that has borrowed from another what a reporter has sent to that one.
 func lent(t *testing.T) (lender, p *picker, r *reporter, tokens []uint32) {
 	t.Helper()
 	lender, p = startLender(t, nil), startLender(t, nil)
@@ -80,7 +80,7 @@ func TestANewReplicaBorrowsAndGoesOn(t *testing.T) {
 	r.pushTo(t, p)
 	eventually(t, "the reporter has shown that it is so", func() bool { s := p.status(); return s.Proven && !s.Borrowed })
 	if s := p.status(); s.Resyncs != [report.NumReasons]uint64{} || s.RepairedBlocks != 0 {
-		t.Errorf("it was told more than changes: %+v", s.Status)
+		t.Errorf("it received more than changes: %+v", s.Status)
 	}
 	lender.server.Close() // nothing hangs on the lender any more
 	if n := p.match(p.target.Roots[0], tokens); n != lentBlocks || p.asked() != "own:pooluid-1" {
@@ -88,7 +88,7 @@ func TestANewReplicaBorrowsAndGoesOn(t *testing.T) {
 	}
 }
 
-// TestALoanEndsWithItsVouching: what nobody vouches for is given back.
+// TestALoanEndsWithItsVouching: borrowed blocks that no reporter vouches for are removed.
 func TestALoanEndsWithItsVouching(t *testing.T) {
 	for name, end := range map[string]func(lender *picker, r *reporter){
 		"the engine begins another life": func(_ *picker, r *reporter) {
@@ -117,7 +117,7 @@ func TestABorrowerEnds(t *testing.T) {
 	if all := p.server.poor(); len(all) != 0 {
 		t.Errorf("%d endpoints that have gone are wanted", len(all))
 	}
-	p.server.Set("pool", []Target{p.target}) // anew: it borrows again
+	p.server.Set("pool", []Target{p.target}) // new state: it borrows again
 	eventually(t, "it is borrowed again", func() bool { return p.status().Borrowed })
 	lender.server.Close()
 	eventually(t, "it is given back", func() bool { return !p.status().Borrowed })

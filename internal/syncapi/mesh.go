@@ -15,6 +15,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/kvasir-dev/kvasir/internal/fault"
 	"github.com/kvasir-dev/kvasir/internal/peer"
 	pb "github.com/kvasir-dev/kvasir/internal/peerpb"
 )
@@ -25,7 +26,7 @@ type MeshOptions struct {
 	Find      Finder
 	FindEvery time.Duration
 	Dial      DialOptions
-	// Outbox and Loads are what the peers are told, Inbox what they have told.
+	// Outbox and Loads are sent to the peers, Inbox receives from them.
 	Outbox *peer.Outbox
 	Loads  peer.Loads
 	Meters peer.Meters // nil without tenants
@@ -35,16 +36,17 @@ type MeshOptions struct {
 	Log    logr.Logger
 	// MinBackoff and MaxBackoff bound the waits between two attempts; defaults 50 ms and 2 s.
 	MinBackoff, MaxBackoff time.Duration
-	// SelfPause is the wait at an address that is the picker's own, or that of a peer which is told already; default 30 s.
+	// SelfPause is the wait at an address that is the picker's own, or that of a peer that is already connected; default 30 s.
 	SelfPause time.Duration
 }
 
-// Mesh tells all peers that it finds. It is safe for concurrent use.
+// Mesh sends updates to all peers that it finds. It is safe for concurrent use.
 type Mesh struct {
 	o MeshOptions
 
 	messages, bytes atomic.Uint64
-	look            chan struct{} // holds a token when somebody has asked to look
+	panics          atomic.Uint64
+	look            chan struct{} // holds a token after a request to look for peers
 
 	mu    sync.Mutex // guards what follows
 	found bool       // addresses were, once
@@ -59,24 +61,26 @@ type link struct {
 	cancel context.CancelFunc
 	ended  chan struct{}
 	again  chan struct{} // holds a token when the wait for the next attempt is over
-	tried  bool          // guarded by the mesh's mu; the first attempt has come to something
+	tried  bool          // guarded by the mesh's mu; the first attempt has succeeded or failed
 }
 
 // MeshStats are what a mesh does.
 type MeshStats struct {
-	// Connected is how many peers are being told. Tried says that all addresses were found and tried once.
+	// Connected is the number of connected peers. Tried means that all addresses were found and tried once.
 	Connected int
 	Tried     bool
 	// Messages and Bytes of updates sent.
 	Messages, Bytes uint64
+	// Panics ended the exchange with one peer.
+	Panics uint64
 }
 
 var (
 	errSelf  = errors.New("the address is the picker's own")
-	errTwice = errors.New("the peer is told at another address")
+	errTwice = errors.New("the peer is already connected at another address")
 )
 
-// NewMesh returns a mesh that tells nobody before Run.
+// NewMesh returns a mesh that sends nothing before Run.
 func NewMesh(o MeshOptions) *Mesh {
 	if o.FindEvery <= 0 {
 		o.FindEvery = 2 * time.Second
@@ -97,15 +101,15 @@ func NewMesh(o MeshOptions) *Mesh {
 func (m *Mesh) Stats() MeshStats {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	s := MeshStats{Connected: len(m.told), Tried: m.found, Messages: m.messages.Load(), Bytes: m.bytes.Load()}
+	s := MeshStats{Connected: len(m.told), Tried: m.found, Messages: m.messages.Load(), Bytes: m.bytes.Load(), Panics: m.panics.Load()}
 	for _, l := range m.links {
 		s.Tried = s.Tried && l.tried
 	}
 	return s
 }
 
-// Look lets the mesh look for peers now, and try again those that it could not reach: one that is new has just been
-// heard, and waits to hear of us.
+// Look lets the mesh look for peers now, and try again those that it could not reach: a new one has just
+// connected, and waits for our updates.
 func (m *Mesh) Look() { ring(m.look) }
 
 func ring(bell chan struct{}) {
@@ -115,10 +119,10 @@ func ring(bell chan struct{}) {
 	}
 }
 
-// expireEvery is how soon after its time what a peer has told is dropped.
+// expireEvery is how soon a peer's state is dropped after it has expired.
 const expireEvery = 500 * time.Millisecond
 
-// Run finds and tells peers until ctx ends, and takes leave of them.
+// Run finds peers and sends them updates until ctx ends, then notifies them that it leaves.
 func (m *Mesh) Run(ctx context.Context) {
 	defer m.set(ctx, nil)
 	expire := time.NewTicker(expireEvery)
@@ -136,7 +140,7 @@ func (m *Mesh) Run(ctx context.Context) {
 			m.set(ctx, addrs)
 		case failed != err.Error():
 			failed = err.Error()
-			m.o.Log.Error(err, "Peers cannot be found; those known stay")
+			m.o.Log.Error(err, "Finding peers failed, keeping the known ones")
 		}
 		for found := false; !found; {
 			select {
@@ -154,7 +158,7 @@ func (m *Mesh) Run(ctx context.Context) {
 	}
 }
 
-// retry ends the waits of links that are told nothing.
+// retry ends the waits of links that are not connected.
 func (m *Mesh) retry() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -163,7 +167,7 @@ func (m *Mesh) retry() {
 	}
 }
 
-// set makes the links those to the addresses, at most one more than there may be peers: one may be to the picker
+// set makes the links those to the addresses, at most one more than there can be peers: one can be to the picker
 // itself.
 func (m *Mesh) set(ctx context.Context, addrs []string) {
 	var gone []*link
@@ -182,7 +186,7 @@ func (m *Mesh) set(ctx context.Context, addrs []string) {
 		}
 		client, err := Dial(addr, m.o.Dial)
 		if err != nil {
-			m.o.Log.Error(err, "Peer cannot be told", "peer", addr)
+			m.o.Log.Error(err, "Sending to peer failed", "peer", addr)
 			continue
 		}
 		l := &link{addr: addr, client: client, ended: make(chan struct{}), again: make(chan struct{}, 1)}
@@ -197,14 +201,17 @@ func (m *Mesh) set(ctx context.Context, addrs []string) {
 	}
 }
 
-// keep tells the peer at an address until ctx ends.
+// keep sends updates to the peer at an address until ctx ends.
 func (m *Mesh) keep(ctx context.Context, l *link) {
 	defer close(l.ended)
-	defer l.client.Close() //nolint:errcheck // nothing is under way
+	defer l.client.Close()
 	backoff, said := m.o.MinBackoff, ""
 	for {
 		began := time.Now()
-		err := m.tell(ctx, l)
+		var err error
+		if m.caught("Sending to a peer panicked", l, func() { err = m.tell(ctx, l) }) {
+			err = errPanic
+		}
 		if ctx.Err() != nil {
 			return
 		}
@@ -219,12 +226,12 @@ func (m *Mesh) keep(ctx context.Context, l *link) {
 			backoff = min(2*backoff, m.o.MaxBackoff)
 		}
 		if why := err.Error(); why != said {
-			m.o.Log.V(1).Info("Peer is not told", "peer", l.addr, "reason", why)
+			m.o.Log.V(1).Info("Not sending to peer", "peer", l.addr, "reason", why)
 			said = why
 		}
 		again := l.again
 		if wait == m.o.SelfPause {
-			again = nil // nobody new is there
+			again = nil // there are no new peers
 		}
 		select {
 		case <-ctx.Done():
@@ -235,19 +242,27 @@ func (m *Mesh) keep(ctx context.Context, l *link) {
 	}
 }
 
-// settle notes that an attempt has come to something.
+// caught reports whether f has panicked, which is then counted and logged with the peer.
+func (m *Mesh) caught(what string, l *link, f func()) bool {
+	return fault.Catch(f, func(p *fault.Panic) {
+		m.panics.Add(1)
+		m.o.Log.Error(p, what, "peer", l.addr, "stack", string(p.Stack))
+	}) != nil
+}
+
+// settle records that an attempt has succeeded or failed.
 func (m *Mesh) settle(l *link) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	l.tried = true
 }
 
-// leaveTimeout bounds how long a peer may take to hear that the picker ends.
+// leaveTimeout bounds how long a peer can take to receive the notice that the picker ends.
 const leaveTimeout = time.Second
 
 type exchangeClient = grpc.BidiStreamingClient[pb.PeerMessage, pb.Welcome]
 
-// tell opens a stream and tells the peer until ctx ends or the stream breaks.
+// tell opens a stream and sends updates to the peer until ctx ends or the stream breaks.
 func (m *Mesh) tell(ctx context.Context, l *link) error {
 	streaming, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
@@ -264,8 +279,8 @@ func (m *Mesh) tell(ctx context.Context, l *link) error {
 	heard := make(chan error, 2)
 	go func() { // until the stream ends, which it does with this function
 		welcome, err := stream.Recv()
-		if err == nil {
-			err = m.enter(l, welcome)
+		if err == nil && m.caught("Reading a peer's welcome panicked", l, func() { err = m.enter(l, welcome) }) {
+			err = errPanic
 		}
 		heard <- err
 		if err == nil {
@@ -291,7 +306,9 @@ func (m *Mesh) tell(ctx context.Context, l *link) error {
 		defer borrowing.Wait()
 		while, end := context.WithCancel(ctx)
 		defer end()
-		borrowing.Go(func() { m.o.Borrow(while, l.client) })
+		borrowing.Go(func() {
+			m.caught("Borrowing from a peer panicked", l, func() { m.o.Borrow(while, l.client) })
+		})
 	}
 	err = m.speak(ctx, stream, sender, heard)
 	m.o.Log.Info("Peer gone", "peer", l.addr, "reason", err.Error())
@@ -324,7 +341,7 @@ func (m *Mesh) leave(l *link) {
 	}
 }
 
-// speak sends what there is to say, until the stream breaks, or takes leave when ctx ends. The error is never nil.
+// speak sends pending updates until the stream fails, or says goodbye when ctx ends. The error is never nil.
 func (m *Mesh) speak(ctx context.Context, stream exchangeClient, sender *peer.Sender, heard <-chan error) error {
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()

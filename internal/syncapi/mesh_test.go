@@ -75,7 +75,7 @@ var incarnations = struct {
 	last uint64
 }{}
 
-// newReplica listens, and serves what it is told. It tells nobody before join.
+// newReplica listens, and serves what it receives. It sends nothing before join.
 func newReplica(t *testing.T, auth Authenticator, o ServerOptions) *replica {
 	t.Helper()
 	incarnations.Lock()
@@ -102,7 +102,7 @@ func newReplica(t *testing.T, auth Authenticator, o ServerOptions) *replica {
 	return r
 }
 
-// join tells the replicas at the addresses.
+// join sends updates to the replicas at the addresses.
 func (r *replica) join(dial DialOptions, addrs ...string) {
 	r.mesh = NewMesh(MeshOptions{
 		Find: List(addrs...), Dial: dial, Outbox: r.outbox, Loads: r.each, Inbox: r.inbox,
@@ -181,7 +181,7 @@ func TestReplicasShareWhatTheyAssume(t *testing.T) {
 func TestTheCountersOfAReplicaGoWithIt(t *testing.T) {
 	for name, end := range map[string]func(*replica){
 		"killed": func(r *replica) {
-			for _, l := range r.mesh.links { // nobody closes the streams
+			for _, l := range r.mesh.links { // the streams are not closed
 				_ = l.client.conn.Close()
 			}
 			r.server.grpc.Stop()
@@ -214,7 +214,7 @@ func TestAReplicaIsToldOnceAndNeverItself(t *testing.T) {
 		t.Fatal(err)
 	}
 	a.join(DialOptions{}, a.addr, b.addr, "localhost:"+port)
-	eventually(t, "the other is told", func() bool { return a.mesh.Stats().Connected == 1 })
+	eventually(t, "the other replica is connected", func() bool { return a.mesh.Stats().Connected == 1 })
 	a.book()
 	eventually(t, "it sees the request", func() bool { return b.view().InFlight == 1 })
 	if s := a.inbox.Stats(time.Now()); s.Fresh != 0 || a.view().InFlight != 1 {
@@ -235,9 +235,9 @@ func TestWhoIsNoPeerIsNotHeard(t *testing.T) {
 	without.join(DialOptions{}, r.addr)
 	eventually(t, "both are refused", func() bool { _, n := r.service.Received(); return n >= 4 })
 	right.join(DialOptions{Token: secret("a"), TokenInClear: true}, r.addr)
-	eventually(t, "the third is heard", func() bool { return r.inbox.Stats(time.Now()).Fresh == 1 })
+	eventually(t, "the third replica is received", func() bool { return r.inbox.Stats(time.Now()).Fresh == 1 })
 	if wrong.mesh.Stats().Connected+without.mesh.Stats().Connected != 0 {
-		t.Error("those that are refused believe to be heard")
+		t.Error("refused replicas count as connected")
 	}
 }
 
@@ -270,7 +270,7 @@ func TestPeersShowTheirCertificates(t *testing.T) {
 	}
 	peer := newReplica(t, Anybody{}, ServerOptions{})
 	peer.join(dial(own), r.addr)
-	eventually(t, "a replica is heard", func() bool { return r.inbox.Stats(time.Now()).Fresh == 1 })
+	eventually(t, "a replica is received", func() bool { return r.inbox.Stats(time.Now()).Fresh == 1 })
 }
 
 // TestManyChangesComeTogether: however many requests there are in a moment, the peer gets few messages.
@@ -300,8 +300,8 @@ func (m *moody) Authenticate(context.Context) (Identity, error) {
 	return Identity{}, errors.New("not now")
 }
 
-// TestWhoIsHeardIsLookedFor: a replica that has just started and dials another is told by that one at once, not when it
-// looks for peers the next time, and not after the wait that follows an attempt in vain.
+// TestWhoIsHeardIsLookedFor: a replica that has just started and dials another is notified by that one at once, not at its
+// next search for peers, and not after the wait that follows a failed attempt.
 func TestWhoIsHeardIsLookedFor(t *testing.T) {
 	for name, known := range map[string]bool{"known, and not reached before": true, "not known before": false} {
 		t.Run(name, func(t *testing.T) {
@@ -326,11 +326,11 @@ func TestWhoIsHeardIsLookedFor(t *testing.T) {
 			defer running.Wait()
 			defer cancel()
 			old.book()
-			eventually(t, "all is tried in vain", func() bool { s := old.mesh.Stats(); return s.Tried && s.Connected == 0 })
+			eventually(t, "all attempts have failed", func() bool { s := old.mesh.Stats(); return s.Tried && s.Connected == 0 })
 			auth.kind.Store(true)
 			found.Store(true)
 			fresh.join(DialOptions{}, fresh.addr, old.addr)
-			eventually(t, "the new one is told", func() bool {
+			eventually(t, "the new replica is notified", func() bool {
 				s := fresh.mesh.Stats()
 				return s.Tried && s.Connected == 1 && fresh.inbox.Stats(time.Now()).Fresh == 1 && fresh.view().InFlight == 1
 			})

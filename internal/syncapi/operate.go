@@ -18,17 +18,17 @@ import (
 // OperateAudience is that of the token that the operator shows.
 const OperateAudience = "kvasir.dev/operate"
 
-// DefaultTellEvery is how often the operator is told the state, without a change.
+// DefaultTellEvery is the interval at which the state is sent to the operator without a change.
 const DefaultTellEvery = time.Second
 
 // maxWatches bounds the streams to operators: one that leads, one that is about to, and what has not ended yet.
 const maxWatches = 16
 
-// OperateService tells the operator. It is safe for concurrent use.
+// OperateService sends the picker's state to the operator. It is safe for concurrent use.
 type OperateService struct {
 	UnimplementedOperateServer
 
-	// Auth tells who may ask; required.
+	// Auth authenticates the operator; required.
 	Auth Authenticator
 	// State is what is known of a pool (namespace/name); false when it is not served here.
 	State func(pool string) (operate.State, bool)
@@ -39,7 +39,7 @@ type OperateService struct {
 	Log       logr.Logger
 
 	mu      sync.Mutex                 // guards watches
-	watches map[chan struct{}]struct{} // each holds a token when there is something to tell
+	watches map[chan struct{}]struct{} // each holds a token when there is a state to send
 }
 
 // WarmOrder asks to warm a pod up.
@@ -53,14 +53,14 @@ type WarmOrder struct {
 
 // WarmDone is how far a pod has been warmed up.
 type WarmDone struct {
-	// Prompts that were sent, the tokens the pod had to compute for them, and prompts that were passed over.
+	// Prompts that were sent, the tokens the pod had to compute for them, and prompts that were skipped.
 	Prompts, Tokens, Skipped int
 }
 
-// ErrUnknownPod says that the picker does not know a pod, or may not send to it.
+// ErrUnknownPod means that the picker does not know a pod, or is not allowed to send to it.
 var ErrUnknownPod = errors.New("the pod is not known")
 
-// Changed makes the operator be told at once: what picks follow has changed.
+// Changed sends the state to the operator at once: what picks follow has changed.
 func (s *OperateService) Changed() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -160,12 +160,12 @@ func (s *OperateService) authenticate(ctx context.Context) (Identity, error) {
 	return who, nil
 }
 
-// expired tells whether a proof has ended, unless there is nobody who could renew it.
+// expired reports whether a proof has ended, unless its issuer cannot be reached.
 func (i Identity) expired(ctx context.Context, now time.Time) bool {
 	return !i.Expires.IsZero() && now.After(i.Expires) && (i.Outage == nil || !i.Outage(ctx))
 }
 
-// Account takes for the operator whoever shows a service account's token.
+// Account accepts a client with a token of the service account as the operator.
 type Account struct {
 	Tokens Tokens
 	// Namespace and Name of the service account.

@@ -134,8 +134,10 @@ type OperateState struct {
 	// Fingerprint of the key root in use; empty before there is one.
 	KeyId string `protobuf:"bytes,9,opt,name=key_id,json=keyId,proto3" json:"key_id,omitempty"`
 	// Whether block keys are made of the engines' own tokens, and whether what is expected to be cached is found there.
-	Tokens        *OperateFinding `protobuf:"bytes,10,opt,name=tokens,proto3" json:"tokens,omitempty"`
-	Predictions   *OperateFinding `protobuf:"bytes,11,opt,name=predictions,proto3" json:"predictions,omitempty"`
+	Tokens      *OperateFinding `protobuf:"bytes,10,opt,name=tokens,proto3" json:"tokens,omitempty"`
+	Predictions *OperateFinding `protobuf:"bytes,11,opt,name=predictions,proto3" json:"predictions,omitempty"`
+	// Whether the gateways that ask the replica follow its picks and pass streamed answers on.
+	Gateways      *OperateFinding `protobuf:"bytes,12,opt,name=gateways,proto3" json:"gateways,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -243,6 +245,13 @@ func (x *OperateState) GetTokens() *OperateFinding {
 func (x *OperateState) GetPredictions() *OperateFinding {
 	if x != nil {
 		return x.Predictions
+	}
+	return nil
+}
+
+func (x *OperateState) GetGateways() *OperateFinding {
+	if x != nil {
+		return x.Gateways
 	}
 	return nil
 }
@@ -696,7 +705,7 @@ const file_internal_syncapi_operate_proto_rawDesc = "" +
 	"\n" +
 	"\x1einternal/syncapi/operate.proto\x12\x11kvasir.operate.v1\"\"\n" +
 	"\fWatchRequest\x12\x12\n" +
-	"\x04pool\x18\x01 \x01(\tR\x04pool\"\xd9\x03\n" +
+	"\x04pool\x18\x01 \x01(\tR\x04pool\"\x98\x04\n" +
 	"\fOperateState\x12\x16\n" +
 	"\x06picker\x18\x01 \x01(\tR\x06picker\x12 \n" +
 	"\vincarnation\x18\x02 \x01(\x06R\vincarnation\x12'\n" +
@@ -710,7 +719,8 @@ const file_internal_syncapi_operate_proto_rawDesc = "" +
 	"\x06key_id\x18\t \x01(\tR\x05keyId\x129\n" +
 	"\x06tokens\x18\n" +
 	" \x01(\v2!.kvasir.operate.v1.OperateFindingR\x06tokens\x12C\n" +
-	"\vpredictions\x18\v \x01(\v2!.kvasir.operate.v1.OperateFindingR\vpredictions\"\xbe\x01\n" +
+	"\vpredictions\x18\v \x01(\v2!.kvasir.operate.v1.OperateFindingR\vpredictions\x12=\n" +
+	"\bgateways\x18\f \x01(\v2!.kvasir.operate.v1.OperateFindingR\bgateways\"\xbe\x01\n" +
 	"\x0eOperateFinding\x12C\n" +
 	"\averdict\x18\x01 \x01(\x0e2).kvasir.operate.v1.OperateFinding.VerdictR\averdict\x12\x16\n" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\x12\x18\n" +
@@ -792,16 +802,17 @@ var file_internal_syncapi_operate_proto_depIdxs = []int32{
 	5, // 1: kvasir.operate.v1.OperateState.totals:type_name -> kvasir.operate.v1.OperateTotals
 	3, // 2: kvasir.operate.v1.OperateState.tokens:type_name -> kvasir.operate.v1.OperateFinding
 	3, // 3: kvasir.operate.v1.OperateState.predictions:type_name -> kvasir.operate.v1.OperateFinding
-	0, // 4: kvasir.operate.v1.OperateFinding.verdict:type_name -> kvasir.operate.v1.OperateFinding.Verdict
-	1, // 5: kvasir.operate.v1.Operate.Watch:input_type -> kvasir.operate.v1.WatchRequest
-	6, // 6: kvasir.operate.v1.Operate.Warm:input_type -> kvasir.operate.v1.WarmRequest
-	2, // 7: kvasir.operate.v1.Operate.Watch:output_type -> kvasir.operate.v1.OperateState
-	7, // 8: kvasir.operate.v1.Operate.Warm:output_type -> kvasir.operate.v1.WarmProgress
-	7, // [7:9] is the sub-list for method output_type
-	5, // [5:7] is the sub-list for method input_type
-	5, // [5:5] is the sub-list for extension type_name
-	5, // [5:5] is the sub-list for extension extendee
-	0, // [0:5] is the sub-list for field type_name
+	3, // 4: kvasir.operate.v1.OperateState.gateways:type_name -> kvasir.operate.v1.OperateFinding
+	0, // 5: kvasir.operate.v1.OperateFinding.verdict:type_name -> kvasir.operate.v1.OperateFinding.Verdict
+	1, // 6: kvasir.operate.v1.Operate.Watch:input_type -> kvasir.operate.v1.WatchRequest
+	6, // 7: kvasir.operate.v1.Operate.Warm:input_type -> kvasir.operate.v1.WarmRequest
+	2, // 8: kvasir.operate.v1.Operate.Watch:output_type -> kvasir.operate.v1.OperateState
+	7, // 9: kvasir.operate.v1.Operate.Warm:output_type -> kvasir.operate.v1.WarmProgress
+	8, // [8:10] is the sub-list for method output_type
+	6, // [6:8] is the sub-list for method input_type
+	6, // [6:6] is the sub-list for extension type_name
+	6, // [6:6] is the sub-list for extension extendee
+	0, // [0:6] is the sub-list for field type_name
 }
 
 func init() { file_internal_syncapi_operate_proto_init() }

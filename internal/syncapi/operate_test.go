@@ -102,7 +102,7 @@ func (r *told) State(pool string) (operate.State, bool) {
 	return r.state, pool == operatedPool
 }
 
-// say changes the state and tells at once.
+// say changes the state and sends it at once.
 func (r *told) say(change func(*operate.State)) {
 	r.mu.Lock()
 	pods := map[string]operate.PodState{}
@@ -173,15 +173,15 @@ func TestTheOperatorHearsAtOnceWhatAllReplicasFollow(t *testing.T) {
 	changes := make(chan string, 100)
 	p := operator(t, DialOptions{}, func(pool string) { changes <- pool })
 	if acknowledged(p, "u")() {
-		t.Fatal("nobody has been asked yet")
+		t.Fatal("acknowledged before any replica is known")
 	}
 	a, b := newTold(t, "a", "", Anybody{}), newTold(t, "b", "", Anybody{})
 	p.Set(operatedPool, []Replica{a.replica(), b.replica()})
 	if acknowledged(p, "u")() {
-		t.Fatal("nobody has been heard yet")
+		t.Fatal("acknowledged before any replica has reported")
 	}
 	eventually(t, "both replicas", func() bool { v := p.View(operatedPool); return len(v.Replicas) == 2 })
-	a.mark("u") // states come but once an hour: it is heard because it is told
+	a.mark("u") // full states are sent only once an hour: this one arrives because changes are sent at once
 	eventually(t, "the mark of one", func() bool {
 		v := p.View(operatedPool)
 		return v.Replicas[0].Pods["u"].Draining
@@ -194,7 +194,7 @@ func TestTheOperatorHearsAtOnceWhatAllReplicasFollow(t *testing.T) {
 	a.say(func(s *operate.State) { s.Pods["u"] = operate.PodState{} })
 	eventually(t, "the mark lifted", func() bool { return !acknowledged(p, "u")() })
 	if n := len(changes); n < 5 || <-changes != operatedPool {
-		t.Errorf("%d changes were told, want at least those that the test made", n)
+		t.Errorf("%d changes were reported, want at least those that the test made", n)
 	}
 }
 
@@ -280,7 +280,7 @@ func TestOnlyTheOperatorIsTold(t *testing.T) {
 	stranger.Set(operatedPool, []Replica{a.replica()})
 	eventually(t, "a state", func() bool { v := known.View(operatedPool); return len(v.Replicas) == 1 })
 	if v := stranger.View(operatedPool); len(v.Replicas) != 0 {
-		t.Error("a stranger was told")
+		t.Error("an unauthenticated operator received state")
 	}
 	if _, err := stranger.Warm(t.Context(), operatedPool, "u", 1, time.Second); !errors.Is(err, ErrNoPicker) {
 		t.Errorf("a stranger may have pods warmed up: %v", err)

@@ -14,7 +14,7 @@ func stateMessage(s *operate.State) *OperateState {
 	m := &OperateState{
 		Picker: s.Picker, Incarnation: s.Incarnation, PoolGeneration: s.PoolGeneration,
 		PolicyName: s.PolicyName, PolicyGeneration: s.PolicyGeneration, Ready: s.Ready,
-		KeyId: s.KeyID, Tokens: findingMessage(&s.Tokens), Predictions: findingMessage(&s.Predictions),
+		KeyId: s.KeyID, Tokens: findingMessage(&s.Tokens), Predictions: findingMessage(&s.Predictions), Gateways: findingMessage(&s.Gateways),
 		Totals: &OperateTotals{
 			Requests: t.Requests, PromptTokens: t.PromptTokens, HitTokens: t.HitTokens, PrefillTokens: t.PrefillTokens,
 			WorkSeconds: t.WorkSeconds, Evictions: t.Evictions, Refused: t.Refused, Ttft: t.TTFT[:], Waiting: t.Waiting,
@@ -34,17 +34,18 @@ func stateMessage(s *operate.State) *OperateState {
 	return m
 }
 
-// stateOf is what a message says. Buckets that this version does not have count as the last one.
+// stateOf decodes a message. Buckets that this version does not have count as the last one.
 func stateOf(m *OperateState) operate.State {
 	t := m.GetTotals()
 	s := operate.State{
 		Picker: m.GetPicker(), Incarnation: m.GetIncarnation(), PoolGeneration: m.GetPoolGeneration(),
 		PolicyName: m.GetPolicyName(), PolicyGeneration: m.GetPolicyGeneration(), Ready: m.GetReady(),
-		KeyID: m.GetKeyId(), Tokens: findingOf(m.GetTokens()), Predictions: findingOf(m.GetPredictions()),
+		KeyID: m.GetKeyId(), Tokens: findingOf(m.GetTokens()), Predictions: findingOf(m.GetPredictions()), Gateways: findingOf(m.GetGateways()),
 		Pods: make(map[string]operate.PodState, len(m.GetPods())),
 		Totals: operate.Totals{
 			Requests: t.GetRequests(), PromptTokens: t.GetPromptTokens(), HitTokens: t.GetHitTokens(),
-			PrefillTokens: t.GetPrefillTokens(), WorkSeconds: t.GetWorkSeconds(), Evictions: t.GetEvictions(), Refused: t.GetRefused(), Waiting: t.GetWaiting(),
+			PrefillTokens: t.GetPrefillTokens(), WorkSeconds: t.GetWorkSeconds(), Evictions: t.GetEvictions(), Refused: t.GetRefused(),
+			Waiting: t.GetWaiting(),
 		},
 	}
 	for i, n := range t.GetTtft() {

@@ -15,31 +15,36 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/kvasir-dev/kvasir/internal/fault"
 	"github.com/kvasir-dev/kvasir/internal/peer"
 	pb "github.com/kvasir-dev/kvasir/internal/peerpb"
 )
 
-// PeerService hears the picker's peers. It is safe for concurrent use.
+// PeerService receives the updates of the picker's peers. It is safe for concurrent use.
 type PeerService struct {
 	UnimplementedPeerServer
 
-	// Auth tells who may be a peer; required. What it says of pods does not matter.
+	// Auth authenticates peers; required. The pod in its result is ignored.
 	Auth Authenticator
-	// Inbox takes what is told, and Incarnation is the picker's own.
+	// Inbox receives the updates, and Incarnation is the picker's own.
 	Inbox       *peer.Inbox
 	Incarnation uint64
-	// OnPeer, if set, is called when a peer is heard that may be new.
+	// OnPeer, if set, is called when a possibly new peer connects.
 	OnPeer func()
 	Log    logr.Logger
 
 	server            *Server // that it is part of
 	received, refused atomic.Uint64
+	panics            atomic.Uint64
 }
 
-// Received is how many bytes of updates have come, Refused how many streams were not taken.
+// Received is the number of bytes of updates received, Refused the number of streams refused.
 func (s *PeerService) Received() (bytes, refused uint64) { return s.received.Load(), s.refused.Load() }
 
-// PeerName takes for a peer whoever shows a verified certificate for a DNS name: that of the pickers.
+// Panics is how many streams were ended by a panic while a message was applied.
+func (s *PeerService) Panics() uint64 { return s.panics.Load() }
+
+// PeerName accepts a client with a verified certificate for a DNS name, that of the pickers, as a peer.
 type PeerName string
 
 // Authenticate implements Authenticator.
@@ -71,7 +76,7 @@ func (s *PeerService) Exchange(stream exchangeServer) error {
 	if err != nil {
 		return s.refuse(codes.InvalidArgument, err)
 	}
-	// Whoever has dialled itself learns it here.
+	// A picker that has dialled itself learns it here.
 	if err := stream.Send(&pb.Welcome{Protocol: peer.Protocol, Incarnation: s.Incarnation}); err != nil {
 		return err
 	}
@@ -99,7 +104,7 @@ func (s *PeerService) Exchange(stream exchangeServer) error {
 		}
 		s.received.Add(uint64(proto.Size(m)))
 		now := time.Now()
-		if err = r.Handle(now, m); err == nil && !who.Expires.IsZero() && now.After(who.Expires) {
+		if err = s.handle(r, hello.GetHello().GetIncarnation(), now, m); err == nil && !who.Expires.IsZero() && now.After(who.Expires) {
 			err = errors.New("the certificate has expired")
 		}
 		if err != nil {
@@ -107,6 +112,17 @@ func (s *PeerService) Exchange(stream exchangeServer) error {
 			return s.refuse(codes.Aborted, err)
 		}
 	}
+}
+
+// handle applies a peer's message.
+func (s *PeerService) handle(r *peer.Receiver, incarnation uint64, now time.Time, m *pb.PeerMessage) (err error) {
+	if fault.Catch(func() { err = r.Handle(now, m) }, func(p *fault.Panic) {
+		s.panics.Add(1)
+		s.Log.Error(p, "Applying a peer's message panicked", "incarnation", incarnation, "bytes", proto.Size(m), "stack", string(p.Stack))
+	}) != nil {
+		return errPanic
+	}
+	return err
 }
 
 // firstMessage waits for the hello, for a while.

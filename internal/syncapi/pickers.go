@@ -15,12 +15,12 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/operate"
 )
 
-// watchSilence is how long a replica may tell nothing before the operator asks anew; it tells every second.
+// watchSilence is how long a replica can be silent before the operator reconnects; it sends its state every second.
 const watchSilence = 10 * time.Second
 
 // Replica is one pod of a pool's picker.
 type Replica struct {
-	// Name of the pod, and Address (host:port) where it tells.
+	// Name of the pod, and Address (host:port) of its operator service.
 	Name, Address string
 	// Ready is the pod's condition.
 	Ready bool
@@ -28,10 +28,10 @@ type Replica struct {
 
 // PickersOptions of Pickers. Zero values take the defaults.
 type PickersOptions struct {
-	// Dial says how to reach the pickers of a pool (namespace/name); required.
+	// Dial returns how to reach the pickers of a pool (namespace/name); required.
 	Dial func(pool string) (DialOptions, error)
-	// OnChange, if set, is called when a replica has told something that may let a drain go on: it is heard first, has
-	// acknowledged a mark or lifted one, or follows another pool or policy. It must not block.
+	// OnChange, if set, is called when an update of a replica can unblock a drain: its first
+	// update, an acknowledged or lifted mark, or another pool or policy. It must not block.
 	OnChange func(pool string)
 	Log      logr.Logger
 	// MinBackoff and MaxBackoff bound the waits between two attempts; defaults 50 ms and 2 s.
@@ -65,7 +65,7 @@ type watchLink struct {
 	fresh  bool          // guarded by Pickers.mu; last is of the stream that there is
 }
 
-// NewPickers listens to nobody before Set.
+// NewPickers connects to no replica before Set.
 func NewPickers(o PickersOptions) *Pickers {
 	if o.MinBackoff <= 0 {
 		o.MinBackoff = 50 * time.Millisecond
@@ -90,7 +90,7 @@ func (p *Pickers) Close() {
 	}
 }
 
-// Forget ends the streams of a pool that is gone, and forgets what was heard.
+// Forget ends the streams of a removed pool, and drops their state.
 func (p *Pickers) Forget(pool string) {
 	p.Set(pool, nil)
 	p.mu.Lock()
@@ -98,7 +98,7 @@ func (p *Pickers) Forget(pool string) {
 	delete(p.pools, pool)
 }
 
-// Set makes the replicas of a pool's picker those: all of its pods that may serve, whether they are heard or not. Those
+// Set makes the replicas of a pool's picker those: all of its pods that can serve, whether they are connected or not. Those
 // without an address yet are expected only.
 func (p *Pickers) Set(pool string, replicas []Replica) {
 	wanted := map[Replica]bool{}
@@ -117,7 +117,7 @@ func (p *Pickers) Set(pool string, replicas []Replica) {
 	}
 	l.expected = expected
 	if p.closed {
-		wanted = nil // whoever asks now only reads
+		wanted = nil // callers only read from now on
 	}
 	var gone []*watchLink
 	for r, link := range l.links {
@@ -141,7 +141,7 @@ func (p *Pickers) Set(pool string, replicas []Replica) {
 	}
 }
 
-// unknown is the name, in a View, of replicas that nobody has said anything about yet.
+// unknown is the name, in a View, of replicas without any known state.
 const unknown = "(replicas not known yet)"
 
 // View is what the replicas of a pool know together. Of a pool that was never Set nothing is known, and nothing is
@@ -170,7 +170,7 @@ func (p *Pickers) keep(ctx context.Context, l *watchLink) {
 			backoff, said = p.o.MinBackoff, ""
 		}
 		if why := err.Error(); why != said {
-			p.o.Log.V(1).Info("Picker is not heard", "pool", l.pool, "picker", l.Name, "reason", why)
+			p.o.Log.V(1).Info("Receiving from picker failed", "pool", l.pool, "picker", l.Name, "reason", why)
 			said = why
 		}
 		select {
@@ -182,7 +182,7 @@ func (p *Pickers) keep(ctx context.Context, l *watchLink) {
 	}
 }
 
-// listen opens a stream and takes what comes until it breaks. The error is never nil.
+// listen opens a stream and takes its messages until it breaks. The error is never nil.
 func (p *Pickers) listen(ctx context.Context, l *watchLink) error {
 	o, err := p.o.Dial(l.pool)
 	if err != nil {
@@ -192,10 +192,10 @@ func (p *Pickers) listen(ctx context.Context, l *watchLink) error {
 	if err != nil {
 		return err
 	}
-	defer client.Close() //nolint:errcheck // nothing is under way
+	defer client.Close()
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	quiet := time.AfterFunc(watchSilence, func() { cancel(errors.New("the picker tells nothing")) })
+	quiet := time.AfterFunc(watchSilence, func() { cancel(errors.New("no state received from the picker")) })
 	defer quiet.Stop()
 	stream, err := NewOperateClient(client.conn).Watch(ctx, &WatchRequest{Pool: l.pool})
 	if err != nil {
@@ -225,7 +225,7 @@ func (p *Pickers) settle(l *watchLink, client *Client) {
 	l.client, l.fresh = client, false
 }
 
-// hear takes a state.
+// hear takes a received state.
 func (p *Pickers) hear(l *watchLink, client *Client, s operate.State) {
 	p.mu.Lock()
 	pool := p.pools[l.pool]
@@ -242,7 +242,7 @@ func (p *Pickers) hear(l *watchLink, client *Client, s operate.State) {
 	}
 }
 
-// sameFooting tells whether two states of a replica say the same of what it follows.
+// sameFooting reports whether two states of a replica agree on what it follows.
 func sameFooting(a, b *operate.State) bool {
 	if a.Incarnation != b.Incarnation || a.PoolGeneration != b.PoolGeneration || a.PolicyName != b.PolicyName ||
 		a.PolicyGeneration != b.PolicyGeneration || a.Ready != b.Ready || len(a.Pods) != len(b.Pods) {
@@ -256,11 +256,11 @@ func sameFooting(a, b *operate.State) bool {
 	return true
 }
 
-// ErrNoPicker says that no replica is heard that could do what is wanted.
-var ErrNoPicker = errors.New("no picker is heard")
+// ErrNoPicker means that no connected replica can do what was requested.
+var ErrNoPicker = errors.New("no picker reports")
 
 // Warm has a pod warmed up by one of the replicas: with at most so many prompt tokens, for at most so long. It waits until
-// that is done, and tells what was done.
+// that is done, and reports what was done.
 func (p *Pickers) Warm(ctx context.Context, pool, pod string, maxTokens int, maxTime time.Duration) (WarmDone, error) {
 	ctx, cancel := context.WithTimeout(ctx, maxTime+warmGrace)
 	defer cancel()
@@ -277,10 +277,10 @@ func (p *Pickers) Warm(ctx context.Context, pool, pod string, maxTokens int, max
 	return WarmDone{}, fmt.Errorf("warming pod %s up: %w", pod, err)
 }
 
-// warmGrace is how much longer than it may take the end of a warm-up is waited for.
+// warmGrace is how much longer than it can take the end of a warm-up is waited for.
 const warmGrace = 5 * time.Second
 
-// clients are connections to the replicas of a pool that are heard and ready, by name.
+// clients are connections to the replicas of a pool that report and are ready, by name.
 func (p *Pickers) clients(pool string) (all []*Client) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -266,7 +266,7 @@ func TestKeysMoveToAnotherRoot(t *testing.T) {
 	eventually(t, "moved", func() bool {
 		old, now := p.match(before, tokens), p.match(next, tokens)
 		if old+now < 3 && moved.Load() == 1 {
-			// It may have moved between the two questions.
+			// It can have moved between the two queries.
 			old, now = p.match(before, tokens), p.match(next, tokens)
 			if old+now < 3 {
 				t.Fatalf("%d blocks by the former root, %d by the new one", old, now)
@@ -279,7 +279,8 @@ func TestKeysMoveToAnotherRoot(t *testing.T) {
 	}
 }
 
-// Another root may be announced at the moment at which a reporter takes over, and whoever stops for it asks the server.
+// Another root can be announced at the moment at which a reporter takes over, and the stream that stops for it queries the
+// server.
 func TestRootsMayChangeWhileAReporterTakesOver(t *testing.T) {
 	p := startPicker(t, "127.0.0.1:0", ServerOptions{})
 	next := p.target
@@ -311,7 +312,7 @@ func TestRootsMayChangeWhileAReporterTakesOver(t *testing.T) {
 	})
 }
 
-// briefly proves who a reporter is for a moment only.
+// briefly proves a reporter's identity for a moment only.
 type briefly struct {
 	d      time.Duration
 	outage *atomic.Bool // nil for never
@@ -325,7 +326,7 @@ func (b briefly) Authenticate(context.Context) (Identity, error) {
 	return who, nil
 }
 
-// While nobody can renew a proof, a stream outlives it.
+// While no proof can be renewed, a stream outlives its proof.
 func TestStreamsOutliveTheirProofInAnOutage(t *testing.T) {
 	var outage atomic.Bool
 	outage.Store(true)
@@ -348,7 +349,7 @@ func TestStreamsEndWithTheirProof(t *testing.T) {
 	eventually(t, "another goes on", func() bool { return p.match(p.target.Roots[0], tokens) == 3 && p.status().Connected })
 }
 
-// What a digest has shown is not taken for true for ever when no other comes, although the stream has not ended.
+// The result of a digest does not count for ever when no other arrives, although the stream has not ended.
 func TestSilenceIsNoProof(t *testing.T) {
 	var later atomic.Int64
 	p := startPicker(t, "127.0.0.1:0", ServerOptions{Now: func() time.Time { return time.Now().Add(time.Duration(later.Load())) }})

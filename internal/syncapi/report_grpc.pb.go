@@ -14,6 +14,7 @@ import (
 	grpc "google.golang.org/grpc"
 	codes "google.golang.org/grpc/codes"
 	status "google.golang.org/grpc/status"
+	wrapperspb "google.golang.org/protobuf/types/known/wrapperspb"
 )
 
 // This is a compile-time assertion to ensure that this generated file
@@ -22,7 +23,8 @@ import (
 const _ = grpc.SupportPackageIsVersion9
 
 const (
-	Report_Push_FullMethodName = "/kvasir.report.v1.Report/Push"
+	Report_Push_FullMethodName     = "/kvasir.report.v1.Report/Push"
+	Report_InFlight_FullMethodName = "/kvasir.report.v1.Report/InFlight"
 )
 
 // ReportClient is the client API for Report service.
@@ -32,6 +34,9 @@ const (
 // Report is served by pickers, one stream for each endpoint.
 type ReportClient interface {
 	Push(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[reportpb.ReporterMessage, reportpb.PickerMessage], error)
+	// InFlight is how many requests this picker has sent to the endpoint that have not ended. Reporters ask while a pod
+	// waits to end: the engine's metrics do not show every request that is inside it.
+	InFlight(ctx context.Context, in *reportpb.Hello, opts ...grpc.CallOption) (*wrapperspb.UInt32Value, error)
 }
 
 type reportClient struct {
@@ -55,6 +60,16 @@ func (c *reportClient) Push(ctx context.Context, opts ...grpc.CallOption) (grpc.
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type Report_PushClient = grpc.BidiStreamingClient[reportpb.ReporterMessage, reportpb.PickerMessage]
 
+func (c *reportClient) InFlight(ctx context.Context, in *reportpb.Hello, opts ...grpc.CallOption) (*wrapperspb.UInt32Value, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(wrapperspb.UInt32Value)
+	err := c.cc.Invoke(ctx, Report_InFlight_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // ReportServer is the server API for Report service.
 // All implementations must embed UnimplementedReportServer
 // for forward compatibility.
@@ -62,6 +77,9 @@ type Report_PushClient = grpc.BidiStreamingClient[reportpb.ReporterMessage, repo
 // Report is served by pickers, one stream for each endpoint.
 type ReportServer interface {
 	Push(grpc.BidiStreamingServer[reportpb.ReporterMessage, reportpb.PickerMessage]) error
+	// InFlight is how many requests this picker has sent to the endpoint that have not ended. Reporters ask while a pod
+	// waits to end: the engine's metrics do not show every request that is inside it.
+	InFlight(context.Context, *reportpb.Hello) (*wrapperspb.UInt32Value, error)
 	mustEmbedUnimplementedReportServer()
 }
 
@@ -74,6 +92,9 @@ type UnimplementedReportServer struct{}
 
 func (UnimplementedReportServer) Push(grpc.BidiStreamingServer[reportpb.ReporterMessage, reportpb.PickerMessage]) error {
 	return status.Error(codes.Unimplemented, "method Push not implemented")
+}
+func (UnimplementedReportServer) InFlight(context.Context, *reportpb.Hello) (*wrapperspb.UInt32Value, error) {
+	return nil, status.Error(codes.Unimplemented, "method InFlight not implemented")
 }
 func (UnimplementedReportServer) mustEmbedUnimplementedReportServer() {}
 func (UnimplementedReportServer) testEmbeddedByValue()                {}
@@ -103,13 +124,36 @@ func _Report_Push_Handler(srv interface{}, stream grpc.ServerStream) error {
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type Report_PushServer = grpc.BidiStreamingServer[reportpb.ReporterMessage, reportpb.PickerMessage]
 
+func _Report_InFlight_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(reportpb.Hello)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ReportServer).InFlight(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Report_InFlight_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ReportServer).InFlight(ctx, req.(*reportpb.Hello))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // Report_ServiceDesc is the grpc.ServiceDesc for Report service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
 var Report_ServiceDesc = grpc.ServiceDesc{
 	ServiceName: "kvasir.report.v1.Report",
 	HandlerType: (*ReportServer)(nil),
-	Methods:     []grpc.MethodDesc{},
+	Methods: []grpc.MethodDesc{
+		{
+			MethodName: "InFlight",
+			Handler:    _Report_InFlight_Handler,
+		},
+	},
 	Streams: []grpc.StreamDesc{
 		{
 			StreamName:    "Push",

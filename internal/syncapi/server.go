@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -27,40 +28,40 @@ import (
 const (
 	// maxMessage bounds a message in bytes.
 	maxMessage = 4 << 20
-	// helloTimeout is how long a stream may stay silent at its beginning.
+	// helloTimeout is how long a stream can stay silent at its beginning.
 	helloTimeout = 10 * time.Second
-	// silence is how long a stream may say nothing; a digest comes far more often.
+	// silence is how long a stream can send nothing; digests are sent far more often.
 	silence = 2 * time.Minute
-	// renewPauses is how long proofs may be renewed after an outage, in pauses.
+	// renewPauses is how long proofs can be renewed after an outage, in pauses.
 	renewPauses = 10
-	// proofDigests is how many digests may be missed before equality is no longer taken for shown.
+	// proofDigests is how many digests can be missed before equality no longer counts as shown.
 	proofDigests = 3
 	// maxStreams bounds the streams of a connection: the ranks of a pod, and some that have not ended yet.
 	maxStreams = 256
 )
 
-// Target is an endpoint whose report is wanted.
+// Target is an endpoint whose reports the picker expects.
 type Target struct {
 	Endpoint endpoint.Endpoint
 	// Roots of keys, the first is wanted.
 	Roots []report.Root
 	// Writer is where the endpoint's blocks go. From OnOwn to OnRelease it is the server's alone.
 	Writer kvindex.Writer
-	// Batch is how long changes may be held back to be sent together.
+	// Batch is how long changes can be held back to be sent together.
 	Batch time.Duration
 	// OnStored is report.ReceiverOptions'.
 	OnStored func(keys []kvblock.Key)
-	// OtherRoad says that the endpoint's events can be had without a reporter.
+	// OtherRoad means that the endpoint's events are also available without a reporter.
 	OtherRoad bool
 }
 
 // ServerOptions of a Server. Zero values take the defaults.
 type ServerOptions struct {
-	// Auth tells who a reporter is; without it reports are not taken.
+	// Auth identifies a reporter; without it reports are refused.
 	Auth Authenticator
-	// Peers, if set, hears other pickers.
+	// Peers, if set, receives the updates of other pickers.
 	Peers *PeerService
-	// Operate, if set, tells the operator.
+	// Operate, if set, sends the picker's state to the operator.
 	Operate *OperateService
 	// Library, if set, takes the files of models.
 	Library *Library
@@ -68,23 +69,25 @@ type ServerOptions struct {
 	Credentials credentials.TransportCredentials
 	// Digest is how often reporters send digests. What the last one has shown counts for three times as long.
 	Digest time.Duration
-	// Grace is how long an endpoint with another road waits for its reporter to come back.
+	// Grace is how long an endpoint with another source of events waits for its reporter to reconnect.
 	Grace time.Duration
-	// OutagePause is the time between two questions whether an outage goes on (see Identity).
+	// OutagePause is the time between two checks whether an outage continues (see Identity).
 	OutagePause time.Duration
-	// OnOwn is called before the first change to the index by a reporter of that endpoint: whoever wrote before must
-	// have stopped when it returns. OnRelease is called when the reporter has not come back. OnOwn must not call the
-	// server but for Owned.
+	// OnOwn is called before the first change to the index by a reporter of that endpoint: the previous writer must have
+	// stopped when it returns. OnRelease is called when the reporter has not reconnected. OnOwn must not call the server,
+	// except for Owned.
 	OnOwn, OnRelease func(pool string, ep endpoint.Endpoint)
-	// OnMoved is called when the keys that the index has of an endpoint have come to be of another root.
+	// InFlight, if set, is how many requests this picker has sent to an endpoint that have not ended.
+	InFlight func(id endpoint.ID) int
+	// OnMoved is called when an endpoint's keys in the index have changed to another root.
 	OnMoved func(pool string)
 	Log     logr.Logger
 	// Now is the clock.
 	Now func() time.Time
 }
 
-// DefaultGrace is how long an endpoint waits for its reporter to come back, DefaultOutagePause the time between two
-// questions whether an outage goes on.
+// DefaultGrace is how long an endpoint waits for its reporter to reconnect, DefaultOutagePause the time between two checks
+// whether an outage continues.
 const (
 	DefaultGrace       = 10 * time.Second
 	DefaultOutagePause = 30 * time.Second
@@ -103,12 +106,27 @@ type Server struct {
 	pools   map[string]map[string]*target // guarded by mu; by pool, by the endpoint's epoch
 	byID    map[endpoint.ID]*target       // guarded by mu
 	refused Refused                       // guarded by mu
+	panics  atomic.Uint64                 // while blocks of peers were applied
+	logged  map[codes.Code]*loggedRefusal // guarded by mu
+}
+
+// BorrowPanics is how many loans were ended by a panic while blocks of a peer were applied.
+func (s *Server) BorrowPanics() uint64 { return s.panics.Load() }
+
+// refusalLogPause is the time between two log lines about refusals of one kind: reporters retry every few seconds, and any
+// client that reaches the port can be refused.
+const refusalLogPause = time.Minute
+
+// loggedRefusal is when a refusal of one kind was logged, and how many were not since.
+type loggedRefusal struct {
+	at      time.Time
+	skipped int
 }
 
 // Refused counts the streams that were not taken.
-type Refused struct{ Unauthenticated, NotTheirOwn, UnknownPod, Malformed uint64 }
+type Refused struct{ Unauthenticated, NotTheirOwn, UnknownPod, Malformed, Panicked uint64 }
 
-// target is a Target in force.
+// target is a Target that is applied.
 type target struct {
 	Target
 	pool     string
@@ -116,10 +134,10 @@ type target struct {
 
 	mu      sync.Mutex
 	owned   bool                    // guarded by mu
-	gone    bool                    // guarded by mu; no stream may begin
+	gone    bool                    // guarded by mu; no stream can begin
 	cancel  context.CancelCauseFunc // guarded by mu; of the stream there is
 	done    chan struct{}           // guarded by mu; closed when it has ended
-	outbox  chan *pb.PickerMessage  // guarded by mu; what others than the stream itself have to say
+	outbox  chan *pb.PickerMessage  // guarded by mu; messages from outside the stream
 	release *time.Timer             // guarded by mu
 }
 
@@ -149,8 +167,9 @@ func NewServer(o ServerOptions) *Server {
 	if o.OnRelease == nil {
 		o.OnRelease = func(string, endpoint.Endpoint) {}
 	}
-	s := &Server{options: o, pools: map[string]map[string]*target{}, byID: map[endpoint.ID]*target{}}
+	s := &Server{options: o, pools: map[string]map[string]*target{}, byID: map[endpoint.ID]*target{}, logged: map[codes.Code]*loggedRefusal{}}
 	s.grpc = grpc.NewServer(
+		grpc.StreamInterceptor(o.catchStream), grpc.UnaryInterceptor(o.catchCall),
 		grpc.Creds(o.Credentials), grpc.MaxRecvMsgSize(maxMessage), grpc.MaxConcurrentStreams(maxStreams),
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: 10 * time.Second, Timeout: 5 * time.Second}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 5 * time.Second, PermitWithoutStream: true}),
@@ -179,7 +198,7 @@ func (s *Server) Serve(l net.Listener) error {
 	return nil
 }
 
-// Close ends all streams and waits for them. What they have told stays in the indices.
+// Close ends all streams and waits for them. What they have reported stays in the indices.
 func (s *Server) Close() {
 	for _, pool := range s.Pools() {
 		s.Set(pool, nil)
@@ -199,8 +218,8 @@ func (s *Server) Pools() []string {
 	return pools
 }
 
-// Set makes the targets of a pool those. When it returns, nothing more is written for targets that have gone; a
-// target that stays is not disturbed. An endpoint in several pools reports to one of them.
+// Set replaces the targets of a pool. When it returns, nothing more is written for removed targets; a target that stays is
+// not disturbed. An endpoint in several pools reports to one of them.
 func (s *Server) Set(pool string, targets []Target) {
 	s.setting.Lock()
 	defer s.setting.Unlock()
@@ -235,7 +254,7 @@ func (s *Server) Set(pool string, targets []Target) {
 	for _, t := range old {
 		t.stop()
 	}
-	for t, wanted := range roots { // a receiver may be waiting for s.mu
+	for t, wanted := range roots { // a receiver might be waiting for s.mu
 		t.update(wanted)
 	}
 }
@@ -295,7 +314,7 @@ func (t *target) stop() {
 	}
 }
 
-// Owned tells whether the blocks of an endpoint's life come from its reporter.
+// Owned reports whether the blocks of an endpoint's life come from its reporter.
 func (s *Server) Owned(pool string, ep *endpoint.Endpoint) bool {
 	s.mu.Lock()
 	t := s.pools[pool][ep.Epoch()]
@@ -342,10 +361,26 @@ func (s *Server) Refused() Refused {
 }
 
 func (s *Server) refuse(count func(*Refused) *uint64, code codes.Code, format string, args ...any) error {
+	err := status.Errorf(code, format, args...)
+	now := s.options.Now()
 	s.mu.Lock()
 	*count(&s.refused)++
+	last := s.logged[code]
+	if last == nil {
+		last = &loggedRefusal{}
+		s.logged[code] = last
+	}
+	loud, skipped := last.at.IsZero() || now.Sub(last.at) >= refusalLogPause, last.skipped
+	if loud {
+		*last = loggedRefusal{at: now}
+	} else {
+		last.skipped++
+	}
 	s.mu.Unlock()
-	err := status.Errorf(code, format, args...)
-	s.options.Log.V(1).Info("Report refused", "reason", err.Error())
+	if loud {
+		s.options.Log.Info("Report refused", "reason", err.Error(), "suppressed", skipped)
+	} else {
+		s.options.Log.V(1).Info("Report refused", "reason", err.Error())
+	}
 	return err
 }

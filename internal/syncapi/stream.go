@@ -3,6 +3,7 @@ package syncapi
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"sync"
 	"time"
@@ -10,8 +11,10 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/kvasir-dev/kvasir/internal/endpoint"
+	"github.com/kvasir-dev/kvasir/internal/fault"
 	"github.com/kvasir-dev/kvasir/internal/report"
 	pb "github.com/kvasir-dev/kvasir/internal/reportpb"
 )
@@ -30,18 +33,20 @@ func (s *Server) Push(stream pushStream) error {
 		return s.refuse(func(r *Refused) *uint64 { return &r.Malformed }, codes.InvalidArgument, "%v", err)
 	}
 	if !who.Is(hello.GetPod()) {
-		return s.refuse(func(r *Refused) *uint64 { return &r.NotTheirOwn }, codes.PermissionDenied, "pod %q is not the reporter's own", hello.GetPod())
+		return s.refuse(func(r *Refused) *uint64 { return &r.NotTheirOwn }, codes.PermissionDenied, "pod %q is not the reporter's own",
+			hello.GetPod())
 	}
 	s.mu.Lock()
 	t := s.byID[endpoint.ID{Pod: hello.GetPod(), Rank: int(hello.GetRank())}]
 	s.mu.Unlock()
 	if t == nil {
-		return s.refuse(func(r *Refused) *uint64 { return &r.UnknownPod }, codes.NotFound, "pod %q, rank %d is no endpoint here", hello.GetPod(), hello.GetRank())
+		return s.refuse(func(r *Refused) *uint64 { return &r.UnknownPod }, codes.NotFound, "pod %q, rank %d is no endpoint here", hello.GetPod(),
+			hello.GetRank())
 	}
 	return s.follow(stream, in, t, who)
 }
 
-// read passes on what comes, until the stream ends.
+// read passes on received messages, until the stream ends.
 func (s *Server) read(stream pushStream) <-chan received {
 	in := make(chan received)
 	s.readers.Go(func() {
@@ -150,7 +155,8 @@ func (s *Server) follow(stream pushStream, in <-chan received, t *target, who Id
 	return err
 }
 
-func (s *Server) exchange(ctx context.Context, stream pushStream, in <-chan received, outbox <-chan *pb.PickerMessage, t *target, who Identity) error {
+func (s *Server) exchange(ctx context.Context, stream pushStream, in <-chan received, outbox <-chan *pb.PickerMessage, t *target,
+	who Identity) error {
 	if err := stream.Send(t.receiver.Welcome(s.options.Now())); err != nil {
 		return err
 	}
@@ -177,13 +183,13 @@ func (s *Server) exchange(ctx context.Context, stream pushStream, in <-chan rece
 			}
 			quiet.Reset(silence)
 			var failed error
-			err := t.receiver.Handle(s.options.Now(), r.message, func(m *pb.PickerMessage) {
+			err := s.handle(t, r.message, func(m *pb.PickerMessage) {
 				if failed == nil {
 					failed = stream.Send(m)
 				}
 			})
 			if err != nil {
-				return status.Error(codes.InvalidArgument, err.Error())
+				return err
 			}
 			if failed != nil {
 				return failed
@@ -194,6 +200,22 @@ func (s *Server) exchange(ctx context.Context, stream pushStream, in <-chan rece
 			}
 		}
 	}
+}
+
+// handle applies a message to the target, and returns a gRPC error. After a panic the state of earlier messages is
+// uncertain: the reporter begins again with a snapshot.
+func (s *Server) handle(t *target, m *pb.ReporterMessage, reply func(*pb.PickerMessage)) (err error) {
+	if fault.Catch(func() { err = t.receiver.Handle(s.options.Now(), m, reply) }, func(p *fault.Panic) {
+		s.options.Log.Error(p, "Applying a report panicked", "pool", t.pool, "endpoint", t.Endpoint.ID.String(), "pod", t.Endpoint.Pod,
+			"message", fmt.Sprintf("%T", m.GetKind()), "bytes", proto.Size(m), "stack", string(p.Stack))
+	}) != nil {
+		t.receiver.Distrust()
+		return s.refuse(func(r *Refused) *uint64 { return &r.Panicked }, codes.Internal, "the message could not be applied")
+	}
+	if err != nil {
+		return status.Error(codes.InvalidArgument, err.Error())
+	}
+	return nil
 }
 
 // expiry closes a channel when a stream's proof has ended. During an outage it does not end; afterwards there is some
@@ -226,7 +248,7 @@ func (s *Server) expiry(ctx context.Context, who Identity) (expired <-chan struc
 	return over, func() { cancel(); watching.Wait() }
 }
 
-// plan gives an endpoint back to its other road, unless its reporter returns soon.
+// plan returns an endpoint to its other road, unless its reporter returns soon.
 func (s *Server) plan(t *target) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

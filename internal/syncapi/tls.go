@@ -16,7 +16,7 @@ import (
 // Files of a side's TLS.
 type Files = certs.Files
 
-// ServerTLS are a picker's credentials. With a CA, clients may show a certificate, which must then be signed by it;
+// ServerTLS are a picker's credentials. With a CA, clients can show a certificate, which must then be signed by it;
 // with required they must.
 func ServerTLS(f Files, required bool) (credentials.TransportCredentials, error) {
 	source := certs.NewSource(f)
@@ -25,7 +25,7 @@ func ServerTLS(f Files, required bool) (credentials.TransportCredentials, error)
 		return nil, err
 	}
 	if cert == nil || required && ca == nil {
-		return nil, errors.New("a certificate and its key are needed, and a CA where clients must have one too")
+		return nil, errors.New("a certificate and its key are required, and a CA if clients need certificates")
 	}
 	return credentials.NewTLS(&tls.Config{
 		MinVersion: tls.VersionTLS13,
@@ -88,7 +88,8 @@ func (c *clientTLS) ServerHandshake(net.Conn) (net.Conn, credentials.AuthInfo, e
 
 // Info implements credentials.TransportCredentials.
 func (c *clientTLS) Info() credentials.ProtocolInfo {
-	return credentials.ProtocolInfo{SecurityProtocol: "tls", ServerName: c.serverName} //nolint:staticcheck // gRPC still takes the authority from here
+	//nolint:staticcheck // gRPC still takes the authority from here
+	return credentials.ProtocolInfo{SecurityProtocol: "tls", ServerName: c.serverName}
 }
 
 // Clone implements credentials.TransportCredentials.

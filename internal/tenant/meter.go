@@ -28,8 +28,8 @@ func (r Reason) String() string {
 	return [...]string{"", "requests_per_minute", "tokens_per_minute", "max_concurrent"}[r]
 }
 
-// Meters keep the rates of a pool's tenants and count their requests under way, what other replicas tell of theirs
-// included. The zero value is ready. It is safe for concurrent use.
+// Meters keep the rates of a pool's tenants and count their requests under way, including those that other replicas report.
+// The zero value is ready. It is safe for concurrent use.
 type Meters struct {
 	mu      sync.Mutex
 	meters  map[string]*meter
@@ -52,7 +52,7 @@ type meter struct {
 	theirs int // others' requests under way
 }
 
-// bucket is what is left of a rate. A debt is possible: an answer's length is known only when it has come.
+// bucket is what is left of a rate. A debt is possible: an answer's length is known only when it has arrived.
 type bucket struct {
 	left float64
 	at   time.Time
@@ -67,12 +67,12 @@ func (b *bucket) fill(now time.Time, perMinute float64) {
 	}
 }
 
-// full tells whether forgetting the bucket changes nothing.
+// full reports whether forgetting the bucket changes nothing.
 func (b *bucket) full(now time.Time) bool {
 	return b.at.IsZero() || now.Sub(b.at) >= time.Minute && b.left >= 0
 }
 
-// Pass is a request that was let through. The nil Pass is one of nobody: its methods do nothing.
+// Pass is a request that was let through. The nil Pass belongs to no tenant: its methods do nothing.
 type Pass struct {
 	meters   *Meters
 	meter    *meter
@@ -80,7 +80,7 @@ type Pass struct {
 	released bool
 }
 
-// Take counts a request of a tenant, or refuses it: then the pass is nil, and after is how long to wait before it may
+// Take counts a request of a tenant, or refuses it: then the pass is nil, and after is how long to wait before it can
 // be let through. The pass must be released.
 func (ms *Meters) Take(now time.Time, name string, c *Class) (pass *Pass, reason Reason, after time.Duration) {
 	ms.mu.Lock()
@@ -106,7 +106,7 @@ func (ms *Meters) Take(now time.Time, name string, c *Class) (pass *Pass, reason
 	return &Pass{meters: ms, meter: m, class: c}, Admitted, 0
 }
 
-// Charge counts tokens that the request has used, of its prompt or its answer. It may be called after Release.
+// Charge counts tokens that the request has used, of its prompt or its answer. It can be called after Release.
 func (p *Pass) Charge(now time.Time, tokens int) {
 	if p == nil || p.class.TokensPerMinute <= 0 || tokens <= 0 {
 		return
@@ -119,7 +119,7 @@ func (p *Pass) Charge(now time.Time, tokens int) {
 	p.meter.tokens.left -= float64(tokens)
 }
 
-// Release tells that the request has ended. Only the first call counts.
+// Release reports that the request has ended. Only the first call counts.
 func (p *Pass) Release() {
 	if p == nil {
 		return
@@ -169,7 +169,7 @@ func (ms *Meters) meter(now time.Time, name string) *meter {
 	return m
 }
 
-// sweep forgets the meters that say nothing, at most once a second, and tells whether there is room.
+// sweep forgets the meters without information, at most once a second, and reports whether there is room.
 func (ms *Meters) sweep(now time.Time) bool {
 	if now.Sub(ms.swept) >= time.Second {
 		ms.swept = now

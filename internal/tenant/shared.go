@@ -6,9 +6,9 @@ import (
 	"time"
 )
 
-// A tenant's rates are its pool's, however many replicas serve it: each tells the others what it has let through, and
-// takes what they have off its own buckets. So all have about the same buckets, and together let through what the rate
-// allows, and what comes to all of them before they hear of each other.
+// A tenant's rates apply to its pool, however many replicas serve it: each replica reports to the others what it has
+// admitted, and subtracts their reports from its own buckets. So all replicas have about the same buckets. Together they
+// admit what the rate allows, plus what arrives at all of them before they receive each other's reports.
 
 // Usage is what one replica has let a tenant use since the replica started.
 type Usage struct {
@@ -34,8 +34,8 @@ func (ms *Meters) changed(m *meter) {
 	ms.recent.MoveToBack(m.place)
 }
 
-// Since calls f for at most so many of the tenants that this replica has let use something since a change, the one that
-// changed first first, and returns the last change that it has told of. more says that there are others.
+// Since calls f for at most most of the tenants that used something at this replica since a change, in the order of their
+// changes, and returns the last change that it has reported. more reports whether there are others.
 func (ms *Meters) Since(change uint64, most int, f func(name string, u Usage)) (upTo uint64, more bool) {
 	ms.mu.Lock()
 	defer ms.mu.Unlock()
@@ -68,8 +68,8 @@ func (b *bucket) known() float64 {
 	return b.left
 }
 
-// Merge takes what another replica has told of a tenant of a class. peer is that replica's life. What a replica tells
-// the first time is not counted, but no more is left afterwards than it said.
+// Merge takes what another replica has reported about a tenant of a class. peer is that replica's life. The first report of
+// a replica is not counted, but afterwards no more is left than it reported.
 func (ms *Meters) Merge(now time.Time, peer uint64, name string, u Usage, c *Class) {
 	ms.mu.Lock()
 	defer ms.mu.Unlock()
@@ -105,7 +105,7 @@ func (b *bucket) merge(known bool, before, after uint64, left float64) {
 	}
 }
 
-// Lost says that another replica is gone: nothing of it is under way.
+// Lost records that another replica has left: nothing of it is under way.
 func (ms *Meters) Lost(peer uint64) {
 	ms.mu.Lock()
 	defer ms.mu.Unlock()

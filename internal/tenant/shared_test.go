@@ -8,9 +8,9 @@ import (
 	"time"
 )
 
-// TestReplicasShareATenantsRate: replicas that tell each other every now and then let a tenant through as often together
-// as its rate says, whoever of them it asks: not more than a minute's worth and the rate, and what comes to all of them
-// in the time between two tellings; and not less than the rate.
+// TestReplicasShareATenantsRate: replicas that notify each other every now and then together let a tenant through as often
+// as its rate says, whichever of them it asks: not more than a minute's worth, the rate, and what arrives at all of them in
+// the time between two notifications; and not less than the rate.
 func TestReplicasShareATenantsRate(t *testing.T) {
 	const minutes, every = 10, 50 * time.Millisecond
 	for _, n := range []int{1, 2, 3, 4} {
@@ -45,7 +45,7 @@ func TestReplicasShareATenantsRate(t *testing.T) {
 					last = passed
 				}
 			}
-			least, most := minutes*300+250, minutes*300+300+2*n // 20 come in a second: one or two in 50 ms
+			least, most := minutes*300+250, minutes*300+300+2*n // 20 arrive in a second: one or two in 50 ms
 			if passed < least || passed > most || last != passed {
 				t.Errorf("%d replicas, seed %d: %d requests in %d minutes, want %d to %d", n, seed, passed, minutes, least, most)
 			}
@@ -94,7 +94,7 @@ func TestAReplicaThatStartsKnowsWhatIsLeft(t *testing.T) {
 	}
 }
 
-// TestSinceTellsEachChangeOnce compares Since with remembering who has changed.
+// TestSinceTellsEachChangeOnce compares Since with a set of the tenants that have changed.
 func TestSinceTellsEachChangeOnce(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 1))
 	class := &Class{TokensPerMinute: 1e9}
@@ -119,7 +119,7 @@ func TestSinceTellsEachChangeOnce(t *testing.T) {
 			n++
 		})
 		if n > most || more != (len(want) > 0) {
-			t.Fatalf("%d of at most %d are told, more %v, %d are left", n, most, more, len(want))
+			t.Fatalf("%d of at most %d are reported, more %v, %d are left", n, most, more, len(want))
 		}
 		at = upTo
 	}

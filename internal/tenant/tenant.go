@@ -1,6 +1,6 @@
-// Package tenant tells whose a request is and how much of a pool its tenant may use.
+// Package tenant identifies the tenant of a request and how much of a pool the tenant is allowed to use.
 //
-// A Directory knows tenants by name and by the SHA-256 of their API keys; it is immutable and made anew when a Secret
+// A Directory knows tenants by name and by the SHA-256 of their API keys; it is immutable and rebuilt when a Secret
 // changes. Meters keep each tenant's rates and count its requests under way. Time is passed in.
 package tenant
 
@@ -23,7 +23,7 @@ const (
 	maxKeys = 64
 )
 
-// Class says what each tenant of it may use. Zero limits are no limits.
+// Class is what each of its tenants is allowed to use. Zero limits are no limits.
 type Class struct {
 	Name string
 	// Weight of each tenant in the queue, at least 1.
@@ -32,14 +32,16 @@ type Class struct {
 	// TokensPerMinute counts prompts and answers.
 	TokensPerMinute int64
 	MaxConcurrent   int
-	// Models that a tenant may name, a trailing * matching any rest; empty allows all.
+	// Models that a tenant is allowed to name, a trailing * matching any rest; empty allows all.
 	Models []string
-	// Capped says that MaxLevel is the highest priority level that a tenant's requests get.
+	// Capped means that MaxLevel is the highest priority level that a tenant's requests get.
 	Capped   bool
 	MaxLevel int
+	// SetsPriority and SetsTransfer: requests can bring the fields that control the engine's scheduler and KV transfers.
+	SetsPriority, SetsTransfer bool
 }
 
-// Allows tells whether the class may use a model.
+// Allows reports whether the class is allowed to use a model.
 func (c *Class) Allows(model string) bool {
 	if len(c.Models) == 0 {
 		return true
@@ -65,7 +67,7 @@ type Entry struct {
 //
 //	{"class": "gold", "sha256": ["9f86d081...", ...]}
 //
-// with the hash of each API key in hexadecimal. Both fields may be absent. Errors do not repeat the value.
+// with the hash of each API key in hexadecimal. Both fields can be absent. Errors do not repeat the value.
 func Parse(name string, value []byte) (Entry, error) {
 	if name == "" || len(name) > MaxName {
 		return Entry{}, fmt.Errorf("a tenant's name has 1 to %d bytes", MaxName)
@@ -80,7 +82,7 @@ func Parse(name string, value []byte) (Entry, error) {
 		return Entry{}, errors.New(`want {"class": NAME, "sha256": [HEX, ...]}`)
 	}
 	if _, err := decoder.Token(); !errors.Is(err, io.EOF) {
-		return Entry{}, errors.New("there is something after the JSON object")
+		return Entry{}, errors.New("unexpected data after the JSON object")
 	}
 	if len(in.SHA256) > maxKeys {
 		return Entry{}, fmt.Errorf("%d keys; a tenant has at most %d", len(in.SHA256), maxKeys)
@@ -88,7 +90,8 @@ func Parse(name string, value []byte) (Entry, error) {
 	e := Entry{Name: name, Class: in.Class}
 	for i, text := range in.SHA256 {
 		var key [sha256.Size]byte
-		if n, err := hex.Decode(key[:], []byte(text[:min(len(text), 2*sha256.Size)])); err != nil || n != sha256.Size || len(text) != 2*sha256.Size {
+		if n, err := hex.Decode(key[:], []byte(text[:min(len(text), 2*sha256.Size)])); err != nil || n != sha256.Size ||
+			len(text) != 2*sha256.Size {
 			return Entry{}, fmt.Errorf("sha256[%d] is not a SHA-256 in hexadecimal", i)
 		}
 		e.keys = append(e.keys, key)
@@ -102,8 +105,8 @@ type Directory struct {
 	keys  map[[sha256.Size]byte]*Entry
 }
 
-// NewDirectory makes a directory. Of several entries with one name or key the first counts; conflicts tells of the
-// others, without a key.
+// NewDirectory makes a directory. Of several entries with one name or key the first counts; conflicts lists the
+// others, without their keys.
 func NewDirectory(entries []Entry) (d *Directory, conflicts []string) {
 	d = &Directory{names: make(map[string]*Entry, len(entries)), keys: make(map[[sha256.Size]byte]*Entry, len(entries))}
 	for i := range entries {
@@ -125,7 +128,7 @@ func NewDirectory(entries []Entry) (d *Directory, conflicts []string) {
 	return d, conflicts
 }
 
-// ByKey finds the tenant of an API key. The key is looked up by its hash, so the time it takes tells nothing of other
+// ByKey finds the tenant of an API key. The key is looked up by its hash, so the time it takes reveals nothing about other
 // keys.
 func (d *Directory) ByKey(key string) (*Entry, bool) {
 	if d == nil || key == "" {

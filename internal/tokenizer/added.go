@@ -25,7 +25,7 @@ type addedTrie struct {
 	nodes []trieNode // the first is none
 }
 
-// trieNode stands for a byte behind those of its parents.
+// trieNode is a byte that follows those of its parents.
 type trieNode struct {
 	child, sibling int32 // 0 for none
 	token          int32 // index of the added token that ends here, or -1
@@ -52,7 +52,7 @@ func (a *addedTrie) add(content string, token int32) {
 		if *at == 0 {
 			*at = int32(len(a.nodes))
 			node := *at
-			a.nodes = append(a.nodes, trieNode{token: -1, b: content[i]}) // at may now point into the old nodes
+			a.nodes = append(a.nodes, trieNode{token: -1, b: content[i]}) // at might now point into the old nodes
 			if i+1 < len(content) {
 				at = &a.nodes[node].child
 				continue
@@ -87,16 +87,21 @@ func (a *addedTrie) match(s string, i int) (end int, token int32) {
 	return end, token
 }
 
-// find is the first token at or behind from; beg is -1 when there is none.
-func (a *addedTrie) find(s string, from int) (beg, end int, token int32) {
-	for i := from; ; i++ {
-		if i = a.maybe(s, i, len(s)); i == len(s) {
-			return -1, 0, -1
+// find is the first token of trie at or behind from; beg is -1 when there is none, or the context has ended.
+func (e *encoder) find(trie *addedTrie, s string, from int) (beg, end int, token int32) {
+	for i := from; i < len(s); {
+		limit := min(i+checkBytes, len(s))
+		start := i
+		for i = trie.maybe(s, i, limit); i < limit; i = trie.maybe(s, i+1, limit) {
+			if end, token := trie.match(s, i); token >= 0 {
+				return i, end, token
+			}
 		}
-		if end, token := a.match(s, i); token >= 0 {
-			return i, end, token
+		if e.spend((i - start) >> 3) { // much cheaper than encoding
+			break
 		}
 	}
+	return -1, 0, -1
 }
 
 // maybe is the first place from i on, and before limit, where a token could begin; else limit.
@@ -119,7 +124,7 @@ func (e *encoder) cut(trie *addedTrie, s string, rest func(*encoder, string)) {
 	at := e.at
 	start, from := 0, 0
 	for e.err == nil {
-		beg, end, token := trie.find(s, from)
+		beg, end, token := e.find(trie, s, from)
 		if beg < 0 {
 			break
 		}

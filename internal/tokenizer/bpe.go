@@ -1,13 +1,16 @@
 package tokenizer
 
-import "context"
+import (
+	"context"
+	"unicode/utf8"
+)
 
 // encoder is the state of one Encode. Encoders are used again, because of their buffers and the words they know.
 type encoder struct {
 	t   *Tokenizer
 	out []uint32
 
-	ctx  context.Context //nolint:containedctx // lives as long as one call of EncodeContext
+	ctx  context.Context // lives as long as one call of EncodeContext
 	err  error
 	left int // bytes until ctx is looked at
 
@@ -21,7 +24,7 @@ type encoder struct {
 	heap  []uint64
 	known []knownWord
 
-	own   []uint32 // ids that nobody has asked for
+	own   []uint32 // ids that were not requested
 	chain keyChain
 }
 
@@ -54,7 +57,7 @@ func (e *encoder) reset() {
 	e.marked.shrink()
 }
 
-// spend counts n bytes of work and tells whether the context has ended.
+// spend counts n bytes of work and reports whether the context has ended.
 func (e *encoder) spend(n int) bool {
 	if e.left -= n; e.left < 0 {
 		e.left = checkBytes
@@ -63,6 +66,24 @@ func (e *encoder) spend(n int) bool {
 		}
 	}
 	return e.err != nil
+}
+
+// valid reports whether s is UTF-8, and sets the error otherwise. It looks at the context as it goes.
+func (e *encoder) valid(s string) bool {
+	for len(s) > 0 {
+		n := min(len(s), checkBytes)
+		for n < len(s) && n > checkBytes-utf8.UTFMax && !utf8.RuneStart(s[n]) {
+			n--
+		}
+		if !utf8.ValidString(s[:n]) {
+			e.err = ErrText
+		}
+		if e.spend(n >> 3) { // much cheaper than encoding
+			return false
+		}
+		s = s[n:]
+	}
+	return e.err == nil
 }
 
 // knownWord is a word that BPE has been asked about, in a direct-mapped table.
@@ -170,15 +191,18 @@ func (e *encoder) mergeShort(ids []uint32) []uint32 {
 	}
 }
 
+// mergeCost is what a step of mergeLong costs, in bytes of ordinary text.
+const mergeCost = 8
+
 // symbol is a token of a long word, in a doubly linked list.
 type symbol struct {
 	prev, next int32  // -1 for none
 	id         uint32 // noID once it is merged into the one before
 }
 
-// mergeLong merges e.ids with a heap, O(n log n), and appends what is left of them to e.out. The heap holds pairs that
-// could be merged when they were put there: the rank in the upper, the left symbol in the lower 32 bits, so that the
-// lowest number goes first. A pair that has changed since is found out by its rank.
+// mergeLong merges e.ids with a heap, O(n log n), and appends the remaining ones to e.out. The heap holds pairs that could
+// be merged when they were pushed: the rank in the upper, the left symbol in the lower 32 bits, so that the lowest number
+// is popped first. A pair that has changed since is recognized by its rank.
 func (e *encoder) mergeLong() {
 	e.syms, e.heap = e.syms[:0], e.heap[:0]
 	for i, id := range e.ids {
@@ -186,9 +210,12 @@ func (e *encoder) mergeLong() {
 	}
 	e.syms[len(e.syms)-1].next = -1
 	for i := range len(e.syms) - 1 {
+		if e.spend(mergeCost) {
+			return
+		}
 		e.consider(int32(i))
 	}
-	for len(e.heap) > 0 && !e.spend(1) {
+	for len(e.heap) > 0 && !e.spend(mergeCost) {
 		top := e.pop()
 		at := int32(uint32(top))
 		left := &e.syms[at]
@@ -222,7 +249,7 @@ func (e *encoder) consider(at int32) {
 	}
 }
 
-// The heap has four children per node: fewer levels, and the four lie in one cache line.
+// The heap has four children per node: fewer levels, and the four are in one cache line.
 
 func (e *encoder) push(v uint64) {
 	e.heap = append(e.heap, v)

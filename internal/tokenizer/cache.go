@@ -10,7 +10,7 @@ import (
 
 // Cache remembers the ids of parts of texts, and the keys of the blocks they fill, so that a text costs only what has
 // not been seen before: of a conversation, its newest turn. It is exact: texts are compared, not only their hashes. It
-// holds at most a given number of bytes; what has not been used for long goes first. It may be shared by tokenizers
+// holds at most a given number of bytes; the least recently used entries are dropped first. It can be shared by tokenizers
 // and is safe for many goroutines, which do not wait for each other to find something.
 type Cache struct {
 	seed   maphash.Seed
@@ -48,7 +48,7 @@ type cacheSlot struct {
 	part atomic.Pointer[part]
 }
 
-// part is a part of a text with its ids. It is immutable, but for what is atomic.
+// part is a part of a text with its ids. It is immutable, except for its atomic fields.
 type part struct {
 	partKey
 	text string
@@ -97,7 +97,8 @@ type CacheStats struct {
 
 // Stats counts.
 func (c *Cache) Stats() CacheStats {
-	out := CacheStats{Hits: c.hits.Load(), Misses: c.misses.Load(), HitBytes: c.hitBytes.Load(), MissBytes: c.missBytes.Load(), Evicted: c.evicted.Load()}
+	out := CacheStats{Hits: c.hits.Load(), Misses: c.misses.Load(), HitBytes: c.hitBytes.Load(), MissBytes: c.missBytes.Load(),
+		Evicted: c.evicted.Load()}
 	for i := range c.shards {
 		s := &c.shards[i]
 		s.mu.Lock()
@@ -165,8 +166,8 @@ func (c *Cache) find(k partKey, text string) *part {
 	return nil
 }
 
-// add remembers a part, and gives it or the one that was there before; nil when it is too large. The text is copied, so
-// that a whole request is not kept for a part of it.
+// add remembers a part, and returns it or the one that was there before; nil when it is too large. The text is copied, so
+// that the cache does not keep an entire request for a part of it.
 func (c *Cache) add(k partKey, text string, ids []uint32) *part {
 	s := c.shard(k.hash)
 	size := int64(len(text)) + 4*int64(len(ids)) + partOverhead

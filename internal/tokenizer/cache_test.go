@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// TestCacheAgainstAMap compares the cache with a plain map under random operations: it may forget, but not err.
+// TestCacheAgainstAMap compares the cache with a plain map under random operations: it can forget, but not err.
 func TestCacheAgainstAMap(t *testing.T) {
 	type key struct {
 		partKey

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"sync/atomic"
-	"unicode/utf8"
 
 	"github.com/kvasir-dev/kvasir/internal/kvblock"
 )
@@ -36,16 +35,17 @@ func (t *Tokenizer) EncodeCached(ctx context.Context, in Space, dst []uint32, te
 	return e.out, nil
 }
 
-// Chain tells how the keys of a prompt's blocks are made: the first block's parent, and the tokens in a block.
+// Chain reports how the keys of a prompt's blocks are made: the first block's parent, and the tokens in a block.
 type Chain struct {
 	Root        kvblock.Key
 	BlockTokens int
 }
 
-// AppendKeys appends the keys of the whole blocks of a text's ids to dst, as kvblock.AppendKeys does for the ids of
-// EncodeCached, and tells the number of ids. Of what has been seen before in the same place behind the same tokens,
-// neither ids nor keys are computed again. Nothing is appended with an error, which is ErrText or the context's.
-func (t *Tokenizer) AppendKeys(ctx context.Context, in Space, dst []kvblock.Key, text string, special bool, chain Chain) (keys []kvblock.Key, tokens int, err error) {
+// AppendKeys appends the keys of the full blocks of a text's ids to dst, as kvblock.AppendKeys does for the ids of
+// EncodeCached, and returns the number of ids. For text that was seen before in the same place after the same tokens,
+// neither ids nor keys are computed again. If it returns an error, which is ErrText or the context's, nothing is appended.
+func (t *Tokenizer) AppendKeys(ctx context.Context, in Space, dst []kvblock.Key, text string, special bool,
+	chain Chain) (keys []kvblock.Key, tokens int, err error) {
 	if chain.BlockTokens < 1 {
 		return dst, 0, fmt.Errorf("making block keys: %d tokens in a block", chain.BlockTokens)
 	}
@@ -77,7 +77,10 @@ func (e *encoder) parts(in Space, text string, c *keyChain) {
 	var f found
 	at := atText
 	for from := 0; from < len(text) && e.err == nil; {
-		end, inside := e.t.cuts.next(e.t, text, from)
+		end, inside := e.nextCut(text, from)
+		if e.err != nil {
+			break
+		}
 		e.part(in, text[from:end], at, c, &f)
 		from = end
 		if at = atPiece; inside {
@@ -86,6 +89,24 @@ func (e *encoder) parts(in Space, text string, c *keyChain) {
 	}
 	if in.cache != nil {
 		in.cache.count(&f)
+	}
+}
+
+// nextCut is where the part of text that begins at from ends, and whether what follows begins inside a piece of text. It
+// looks at the context as it goes, and sets ErrText if it finds no cut for too long.
+func (e *encoder) nextCut(text string, from int) (end int, inside bool) {
+	c := e.t.cuts
+	for q := from; ; {
+		limit := min(q+checkBytes, len(text))
+		if end, inside = c.search(e.t, text, from, q, limit); end < limit || limit == len(text) {
+			return end, inside
+		}
+		if q = limit; c.inside != noCuts && !c.never && q-from > maxPart {
+			e.err = ErrText
+		}
+		if e.spend(checkBytes >> 2) {
+			return len(text), false
+		}
 	}
 }
 
@@ -109,8 +130,7 @@ func (e *encoder) part(in Space, text string, at start, c *keyChain, f *found) {
 		f.misses++
 		f.missBytes += uint64(len(text))
 	}
-	if !utf8.ValidString(text) {
-		e.err = ErrText
+	if !e.valid(text) {
 		return
 	}
 	n := len(e.out)
@@ -134,12 +154,12 @@ func (e *encoder) part(in Space, text string, at start, c *keyChain, f *found) {
 	e.out = e.out[:n]
 }
 
-// keyChain makes the keys of blocks out of ids that come bit by bit.
+// keyChain makes the keys of blocks from ids that arrive in parts.
 type keyChain struct {
 	keys   []kvblock.Key
 	parent kvblock.Key // of the block that tail begins
 	block  int         // tokens in a block
-	tail   []uint32    // ids since the last whole block
+	tail   []uint32    // ids since the last full block
 	tokens int         // all ids so far
 }
 
@@ -184,7 +204,7 @@ func (l *link) follows(c *keyChain) bool {
 	return true
 }
 
-// addPart takes the ids of a part, with keys that were made of them before if what came before is the same.
+// addPart takes the ids of a part, and the keys made of them before if the preceding ids are the same.
 func (c *keyChain) addPart(cache *Cache, p *part) {
 	all := len(c.tail) + len(p.ids)
 	if all < c.block {
@@ -206,7 +226,7 @@ func (c *keyChain) addPart(cache *Cache, p *part) {
 	cache.link(p, place, l)
 }
 
-// link puts l into a place of p, which may have been evicted meanwhile.
+// link puts l into a place of p, which might have been evicted meanwhile.
 func (c *Cache) link(p *part, place *atomic.Pointer[link], l *link) {
 	s := c.shard(p.hash)
 	s.mu.Lock()

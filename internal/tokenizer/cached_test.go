@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/kvasir-dev/kvasir/internal/kvblock"
+	"github.com/kvasir-dev/kvasir/test/race"
 )
 
 // everyCut makes m cut wherever it can, until the test ends.
@@ -44,7 +45,7 @@ func testCached(t *testing.T, m *Tokenizer, cases []golden) {
 				from, _ = m.cuts.next(m, g.Text, from)
 			}
 			cuts--
-			if len(g.IDsSpecial) < len(g.IDs) { // not told
+			if len(g.IDsSpecial) < len(g.IDs) { // not recorded
 				continue
 			}
 			if ids, err = m.EncodeCached(ctx, space, nil, g.Text, true); err != nil || !slices.Equal(ids, g.IDsSpecial) {
@@ -106,7 +107,7 @@ func TestKeysAreThoseOfTheIDs(t *testing.T) {
 		everyCut(t, m)
 		m.cuts.minToken, m.cuts.minInside = 20, 70
 		for round := range 400 {
-			// Few texts, cut anywhere, so that parts come back behind others.
+			// Few texts, cut anywhere, so that parts repeat behind others.
 			text := conversation(1+rng.IntN(6), 300, uint64(rng.IntN(2)))
 			text = strings.ToValidUTF8(text[rng.IntN(2)*rng.IntN(40):len(text)-rng.IntN(len(text)/2+1)], "")
 			special := rng.IntN(2) == 0
@@ -171,7 +172,7 @@ func TestCachedEncodingStopsWithItsContext(t *testing.T) {
 }
 
 func TestWhatIsKnownCostsNoAllocation(t *testing.T) {
-	if raceDetector {
+	if race.Enabled {
 		t.Skip("pools forget under the race detector")
 	}
 	ctx := context.Background()

@@ -299,13 +299,13 @@ func (l *loader) configure(raw []byte) error {
 	return nil
 }
 
-// rebuilds has the classes that say themselves what stands around a text, whatever tokenizer.json says, and whether
-// they begin it with bos_token unless told otherwise.
+// rebuilds has the classes that set the tokens around a text themselves, whatever tokenizer.json contains, and whether they
+// begin the text with bos_token by default.
 var rebuilds = map[string]bool{
 	"LlamaTokenizer": true, "CodeLlamaTokenizer": true, "GemmaTokenizer": true, "CohereTokenizer": true, "GPTNeoXTokenizer": false,
 }
 
-// asConverted tells whether the file's rules are those that the library would make itself from a sentencepiece model:
+// asConverted reports whether the file's rules are those that the library would make itself from a sentencepiece model:
 // it does so, and lets the file be, where the configuration says something about a prefix.
 func (l *loader) asConverted(prefix, legacy bool) bool {
 	replace := normalization{kind: normReplace, from: " ", to: spaceMark}

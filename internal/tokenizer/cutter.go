@@ -5,7 +5,7 @@ import (
 	"unicode/utf8"
 )
 
-// cutter finds places where a text can be cut so that the ids of its parts are the ids of the whole. There are two
+// cutter finds places where a text can be cut so that the ids of its parts equal the ids of the entire text. There are two
 // kinds, both found by looking at a few bytes around them, so that a text that grows at its end keeps its cuts:
 //
 //   - before an added token, because texts between added tokens are independent anyway, and
@@ -23,7 +23,7 @@ type cutter struct {
 	ends [256]bool
 	// inside is the kind of cuts besides those before added tokens.
 	inside insideCuts
-	// plain: cuts inside lie between ASCII characters only.
+	// plain: cuts inside are between ASCII characters only.
 	plain bool
 	// marksSpaces: a space becomes a space mark before it is encoded.
 	marksSpaces bool
@@ -87,7 +87,7 @@ func newCutter(t *Tokenizer) *cutter {
 	return c
 }
 
-// onlyMarks tells whether the steps do no more than to put a mark for each space, and something before texts.
+// onlyMarks reports whether the steps do no more than to put a mark for each space, and something before texts.
 func onlyMarks(norm []normalization) bool {
 	for _, n := range norm {
 		if n.kind != normPrepend && n != (normalization{kind: normReplace, from: " ", to: spaceMark}) {
@@ -108,14 +108,19 @@ func onlyNFC(norm []normalization) bool {
 
 // next is where the part of s that begins at from ends, and whether what follows begins inside a piece of text.
 func (c *cutter) next(t *Tokenizer, s string, from int) (end int, inside bool) {
+	return c.search(t, s, from, from, len(s))
+}
+
+// search is next among the places from q on and before limit; it returns limit if there is no cut.
+func (c *cutter) search(t *Tokenizer, s string, from, q, limit int) (end int, inside bool) {
 	if c.never {
-		return len(s), false
+		return limit, false
 	}
-	q := min(from+c.minToken, len(s))
-	limit := min(from+c.minInside, len(s))
+	q = min(max(q, from+c.minToken), limit)
+	tokensOnly := min(from+c.minInside, limit)
 	if t.raw != nil {
-		for q < limit {
-			if q = t.raw.maybe(s, q, limit); q < limit {
+		for q < tokensOnly {
+			if q = t.raw.maybe(s, q, tokensOnly); q < tokensOnly {
 				if c.beforeToken(t, s, q) {
 					return q, false
 				}
@@ -123,7 +128,7 @@ func (c *cutter) next(t *Tokenizer, s string, from int) (end int, inside bool) {
 			}
 		}
 	}
-	for q = max(q, limit); q < len(s); q++ {
+	for q = max(q, tokensOnly); q < limit; q++ {
 		if t.raw != nil && t.raw.first[s[q]] != 0 && c.beforeToken(t, s, q) {
 			return q, false
 		}
@@ -131,10 +136,10 @@ func (c *cutter) next(t *Tokenizer, s string, from int) (end int, inside bool) {
 			return q, true
 		}
 	}
-	return len(s), false
+	return limit, false
 }
 
-// beforeToken tells whether s can be cut at q because an added token begins there.
+// beforeToken reports whether s can be cut at q because an added token begins there.
 func (c *cutter) beforeToken(t *Tokenizer, s string, q int) bool {
 	if !c.between(s, q) {
 		return false
@@ -143,12 +148,12 @@ func (c *cutter) beforeToken(t *Tokenizer, s string, q int) bool {
 	return token >= 0 && !t.added[token].LStrip
 }
 
-// between tells whether no added token reaches over q, nor what it swallows.
+// between reports whether no added token reaches over q, nor what it swallows.
 func (c *cutter) between(s string, q int) bool {
 	return q > 0 && c.within[s[q-1]][s[q]>>6]&(1<<(s[q]&63)) == 0 && !c.eats[s[q-1]]
 }
 
-// cutInside tells whether s can be cut at q, inside a piece of text.
+// cutInside reports whether s can be cut at q, inside a piece of text.
 func (c *cutter) cutInside(t *Tokenizer, s string, q int) bool {
 	if !c.between(s, q) || c.ends[s[q-1]] || !utf8.RuneStart(s[q]) || c.plain && s[q-1]|s[q] >= utf8.RuneSelf {
 		return false
@@ -169,7 +174,7 @@ func (c *cutter) cutInside(t *Tokenizer, s string, q int) bool {
 		return before&classS == 0
 	}
 	if len(t.norm) > 0 && (x >= utf8.RuneSelf && nfcTable().isLoud(x) || y >= utf8.RuneSelf && nfcTable().isLoud(y)) {
-		return false // a letter may become a letter and a mark
+		return false // a letter can become a letter and a mark
 	}
 	return before&classL != 0 && behind&(classL|classM|classN|classNumeric|classHan) == 0 && y != '\'' && (y < 0x3040 || y > 0x30ff)
 }

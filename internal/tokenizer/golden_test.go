@@ -17,7 +17,7 @@ import (
 
 var goldens = flag.String("goldens", "", "a directory with more models to compare: MODEL/tokenizer.json.gz, golden.jsonl.gz, fuzz.jsonl.gz")
 
-// unzip reads a compressed file whole.
+// unzip reads a complete compressed file.
 func unzip(t testing.TB, path string) []byte {
 	t.Helper()
 	f, err := os.Open(path)

@@ -104,8 +104,7 @@ func valueEnd(b []byte, i int) int {
 	}
 }
 
-// unquote is the text of the string raw. It lies in raw, or in buf, which is grown and returned, when there are
-// escapes.
+// unquote is the text of the string raw. It is in raw, or in buf, which is grown and returned, when there are escapes.
 func unquote(raw, buf []byte) (text, grown []byte) {
 	raw = raw[1 : len(raw)-1]
 	n := bytes.IndexByte(raw, '\\')

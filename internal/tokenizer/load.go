@@ -16,8 +16,8 @@ import (
 // maxID bounds the ids of a vocabulary, and so the table over them.
 const maxID = 1 << 24
 
-// MaxFile is the largest file that is loaded, in bytes. Loading takes about three times the size of tokenizer.json, of
-// which one to two times stay.
+// MaxFile is the largest file that is loaded, in bytes. Loading takes about three times the size of tokenizer.json; one to two
+// times the size remain in use.
 const MaxFile = 256 << 20
 
 // Load reads tokenizer.json, and tokenizer_config.json if there is one, from the directory dir. The error wraps
@@ -30,7 +30,7 @@ func Load(dir string) (*Tokenizer, error) {
 	return t, nil
 }
 
-// LoadFS is Load for files that lie elsewhere.
+// LoadFS is Load for files in another file system.
 func LoadFS(files fs.FS) (*Tokenizer, error) {
 	data, err := readFile(files, "tokenizer.json")
 	if err != nil {
@@ -79,7 +79,7 @@ func LoadReader(tokenizer, config io.Reader) (*Tokenizer, error) {
 	return t, nil
 }
 
-// lenOf is how much a reader says it has, as those of package bytes and strings do; 0 when it does not say.
+// lenOf is the remaining length that a reader reports, as those of package bytes and strings do; 0 for others.
 func lenOf(r io.Reader) int64 {
 	if l, ok := r.(interface{ Len() int }); ok {
 		return int64(l.Len())
@@ -87,7 +87,7 @@ func lenOf(r io.Reader) int64 {
 	return 0
 }
 
-// read reads all of r, which may have about size bytes, without a second copy of it if that is right.
+// read reads all of r, which might have about size bytes, without a second copy of it if that is right.
 func read(r io.Reader, size int64) ([]byte, error) {
 	if size > MaxFile {
 		return nil, fmt.Errorf("%w: %d bytes, of %d at most", ErrInvalid, size, MaxFile)
@@ -119,10 +119,10 @@ type loader struct {
 	merges     []byte
 	entries    int               // of the vocabulary
 	odd        map[string]uint32 // those that are not written in the byte-level alphabet
-	class      *around           // what the class puts around a text; nil when it says nothing
+	class      *around           // the tokens that the class adds around a text; nil for none
 }
 
-// around is what stands around a text.
+// around is the tokens before and after a text.
 type around struct{ prefix, suffix []uint32 }
 
 func load(data, config []byte) (*Tokenizer, error) {
@@ -225,7 +225,7 @@ func (l *loader) model(raw []byte) error {
 	return err
 }
 
-// style tells the two kinds of vocabularies apart.
+// style distinguishes the two kinds of vocabularies.
 func (l *loader) style() error {
 	switch {
 	case l.byteLevel:
@@ -241,8 +241,8 @@ func (l *loader) style() error {
 	return nil
 }
 
-// readVocabulary fills the table of words. Tokens that are not written in the byte-level alphabet can never come out of
-// a text; they keep their bytes as they are.
+// readVocabulary fills the table of words. Tokens that are not written in the byte-level alphabet can never be produced
+// from a text; they keep their bytes unchanged.
 func (l *loader) readVocabulary() error {
 	size, most := 0, 0
 	err := eachField(l.vocabulary, func(key, value []byte) error {
@@ -406,7 +406,7 @@ func (l *loader) singles() error {
 	return nil
 }
 
-// markWhole finds the words that need no merging: all where the vocabulary goes first, else those that merge to
+// markWhole finds the words that need no merging: all if the vocabulary takes precedence, else those that merge to
 // themselves.
 func (l *loader) markWhole() {
 	e := &encoder{t: l.Tokenizer}

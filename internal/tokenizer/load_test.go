@@ -259,7 +259,7 @@ func TestLicences(t *testing.T) {
 	}
 }
 
-// checkLoad loads what may be a model, and uses it if it is one.
+// checkLoad loads a possible model, and uses it if it is one.
 func checkLoad(t *testing.T, file, config []byte, text string) {
 	t.Helper()
 	m, err := LoadReader(bytes.NewReader(file), bytes.NewReader(config))
@@ -416,10 +416,10 @@ func TestNFCOfEveryCodePoint(t *testing.T) {
 		if !ok {
 			want = string(r)
 		}
-		if got := nfc(string(r)); got != want {
+		if got := new(encoder).nfc(string(r)); got != want {
 			t.Errorf("U+%04X becomes %+q, want %+q", r, got, want)
 		}
-		if got := nfc("a" + string(r) + "z"); got != "a"+want+"z" && nfcTable().combining[r] == 0 && nfcTable().compose[[2]rune{'a', r}] == 0 {
+		if got := new(encoder).nfc("a" + string(r) + "z"); got != "a"+want+"z" && nfcTable().combining[r] == 0 && nfcTable().compose[[2]rune{'a', r}] == 0 {
 			t.Errorf("between letters U+%04X becomes %+q", r, got)
 		}
 	}
@@ -441,14 +441,14 @@ func TestNFC(t *testing.T) {
 		"nothing to do":                         {"日本語 ÄÖÜ é", "日本語 ÄÖÜ é"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if got := nfc(tc.in); got != tc.want {
+			if got := new(encoder).nfc(tc.in); got != tc.want {
 				t.Errorf("%+q becomes %+q, want %+q", tc.in, got, tc.want)
 			}
 		})
 	}
 }
 
-// TestNFCByParts compares the walk from one quiet rune to the next with the definition over the whole text.
+// TestNFCByParts compares the walk from one quiet rune to the next with the definition over the entire text.
 func TestNFCByParts(t *testing.T) {
 	runes := []rune("aeoz é\u0301\u0323\u0300\u0345\u0315\u05aeが\u304b\u3099\u1100\u1161\u11a8\uac00각\u0958日\u212b\u0f73\u0344\U0001d15e\u1e9b")
 	rng := rand.New(rand.NewPCG(4, 4))
@@ -461,11 +461,11 @@ func TestNFCByParts(t *testing.T) {
 		for _, c := range nfcTable().normalize(nil, string(s)) {
 			want = append(want, c.r)
 		}
-		got := nfc(string(s))
+		got := new(encoder).nfc(string(s))
 		if got != string(want) {
 			t.Fatalf("%+q becomes %+q, want %+q", string(s), got, string(want))
 		}
-		if again := nfc(got); again != got {
+		if again := new(encoder).nfc(got); again != got {
 			t.Fatalf("%+q becomes %+q, and that %+q", string(s), got, again)
 		}
 	}

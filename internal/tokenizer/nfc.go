@@ -67,8 +67,9 @@ var nfcTable = sync.OnceValue(func() *nfcTables {
 
 func (t *nfcTables) isLoud(r rune) bool { return t.loud[r>>6]&(1<<(r&63)) != 0 }
 
-// nfc is the normalization form C of s, which must be UTF-8.
-func nfc(s string) string {
+// nfc is the normalization form C of s, which must be UTF-8. It looks at the context as it goes, and sets ErrText where
+// more than maxMarks bytes would have to be normalized together; the answer is meaningless then.
+func (e *encoder) nfc(s string) string {
 	i := 0
 	for i < len(s) && s[i] < utf8.RuneSelf {
 		i++
@@ -94,12 +95,18 @@ func nfc(s string) string {
 		}
 		// What is between two quiet runes, the first of them included, is normalized by itself.
 		end := i + n
-		for end < len(s) {
+		for end < len(s) && end-quiet <= maxMarks {
 			r, n := utf8.DecodeRuneInString(s[end:])
 			if !t.isLoud(r) {
 				break
 			}
 			end += n
+		}
+		if end-quiet > maxMarks {
+			e.err = ErrText
+		}
+		if e.spend(end - quiet) {
+			return s
 		}
 		out.WriteString(s[copied:quiet])
 		work = t.normalize(work[:0], s[quiet:end])

@@ -17,11 +17,11 @@ const (
 	normReplace
 )
 
-// start tells where a text begins.
+// start reports where a text begins.
 type start uint8
 
 const (
-	atText   start = iota // at the beginning of the whole text
+	atText   start = iota // at the beginning of the entire text
 	atPiece               // behind an added token
 	atInside              // inside a piece that has been cut where that changes nothing else
 )
@@ -31,16 +31,18 @@ func (e *encoder) normalize(s string) {
 	for i := range e.t.norm {
 		switch n := &e.t.norm[i]; n.kind {
 		case normNFC:
-			s = nfc(s)
+			s = e.nfc(s)
 		case normPrepend:
 			if s != "" && e.at != atInside {
 				s = e.normalized.prepend(s, n.to)
 			}
 		case normReplace:
-			s = e.normalized.replace(s, n.from, n.to)
+			s = e.replace(&e.normalized, s, n.from, n.to)
 		}
 	}
-	e.cut(e.t.normalized, s, (*encoder).words)
+	if e.err == nil {
+		e.cut(e.t.normalized, s, (*encoder).words)
+	}
 }
 
 // normalizedText is s as it is searched for among normalized texts.
@@ -48,7 +50,7 @@ func (t *Tokenizer) normalizedText(s string) string {
 	for _, n := range t.norm {
 		switch n.kind {
 		case normNFC:
-			s = nfc(s)
+			s = new(encoder).nfc(s)
 		case normPrepend:
 			if s != "" {
 				s = n.to + s
@@ -78,19 +80,19 @@ func (c *scratch) prepend(s, text string) string {
 	return view(*b)
 }
 
-// replace is s with to for each from, valid as prepend's answer is.
-func (c *scratch) replace(s, from, to string) string {
+// replace is s with to for each from, valid as prepend's answer is; s itself if the context ends before it is done.
+func (e *encoder) replace(c *scratch, s, from, to string) string {
 	n := strings.Index(s, from)
 	if n < 0 {
 		return s
 	}
 	b := c.next()
-	out := (*b)[:0]
-	for ; n >= 0; n = strings.Index(s, from) {
-		out = append(append(out, s[:n]...), to...)
-		s = s[n+len(from):]
+	out, rest := (*b)[:0], s
+	for ; n >= 0 && !e.spend((n+len(from))>>2); n = strings.Index(rest, from) {
+		out = append(append(out, rest[:n]...), to...)
+		rest = rest[n+len(from):]
 	}
-	out = append(out, s...)
+	out = append(out, rest...)
 	*b = out
 	return view(out)
 }

@@ -54,7 +54,7 @@ func marshal(v any) string {
 	return string(raw)
 }
 
-// merges are n random ones of tokens that are in the vocabulary, or come into it by other merges.
+// merges are n random ones of tokens that are in the vocabulary, or are added to it by other merges.
 func (r *randomModels) merges(vocab map[string]int, n int) (merges [][2]string) {
 	tokens := slices.Sorted(maps.Keys(vocab))
 	for range n {
@@ -148,8 +148,8 @@ func (r *randomModels) byteLevel(t *testing.T) []byte {
 		"normalizer", r.pick(`null`, `{"type":"NFC"}`, `{"type":"NFC"}`), "pre_tokenizer", `{"type":"Sequence","pretokenizers":[`+strings.Join(steps, ",")+`]}`)
 }
 
-// TestCutsOfRandomModels compares texts cut wherever the cutter thinks it may with texts taken whole, and those taken as
-// one word with what merging is defined as.
+// TestCutsOfRandomModels compares texts cut at all places that the cutter allows with uncut texts, and texts encoded as one
+// word with the definition of merging.
 func TestCutsOfRandomModels(t *testing.T) {
 	r := &randomModels{Rand: rand.New(rand.NewPCG(77, 7))}
 	r.alphabet = []string{"a", "b", "ab", "é", "A", "s", "x", " ", " ", "  ", "▁", ">", "<", "<s>", "</s>", "\n", "\r\n", "1", "12", "'", "'s", ".", "!", "/", "e\u0301", "\u0301", "\u0958", "\u093c", "\u00a0",

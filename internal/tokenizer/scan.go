@@ -69,7 +69,7 @@ type o200k struct {
 	digits    int  // \p{N}{1,digits}
 	contracts bool // words end with C?
 	slashes   bool // punctuation takes slashes behind it too, not only line ends
-	han       bool // [\p{Han}]+ comes first, and U and W have no Han
+	han       bool // [\p{Han}]+ is the first alternative, and U and W have no Han
 }
 
 // scan, where U is [\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}], W is [\p{Ll}\p{Lm}\p{Lo}\p{M}], and C is a contraction:

@@ -8,8 +8,8 @@ type split struct {
 	all bool
 	// first has the bytes that a match can begin with; nil for any.
 	first *byteSet
-	// words: a match ends where letters end, and before a space that follows anything else; see cutter. safe: none ends
-	// there for this step, but a text that is cut there gives the same matches.
+	// words: a match ends where letters end, and before a space that follows anything else; see cutter. safe: no match of
+	// this step ends there, but a text that is cut there has the same matches.
 	words, safe bool
 }
 
@@ -40,19 +40,24 @@ var splitByRegex = map[string]split{
 	// Qwen2 to Qwen3.
 	contractions + letters + `\p{N}` + notWord + lineTail: {scan: cl100k{1, classL, true}.scan, all: true, words: true},
 	// Qwen3.5 and later: marks belong to letters.
-	contractions + `|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|` + lineTail: {scan: cl100k{1, classL | classM, true}.scan, all: true, words: true},
+	contractions + `|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|` + lineTail: {scan: cl100k{1, classL | classM,
+		true}.scan, all: true, words: true},
 	// MiniCPM5, behind a split of digits.
 	contractions + letters + `\p{N}+` + notWord + lineTail: {scan: cl100k{1 << 30, classL, true}.scan, all: true, words: true},
 	// LLaDA, Ling: the same as Qwen2's, written otherwise.
-	`'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]++[\r\n]*|\s*[\r\n]|\s+(?!\S)|\s+`: {scan: cl100k{1, classL, true}.scan, all: true, words: true},
+	`'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]++[\r\n]*|\s*[\r\n]|\s+(?!\S)|\s+`: {scan: cl100k{1, classL,
+		true}.scan, all: true, words: true},
 	// Zeta: line ends do not stick to punctuation.
-	contractions + "|[^\r\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1}| ?[^\\s\\p{L}\\p{N}\r\n]+|" + rawTail: {scan: cl100k{1, classL, false}.scan, all: true, words: true},
+	contractions + "|[^\r\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1}| ?[^\\s\\p{L}\\p{N}\r\n]+|" + rawTail: {scan: cl100k{1, classL, false}.scan,
+		all: true, words: true},
 	// o200k: gpt-oss, Llama-4, MiniMax-M2.
-	o200kWords(upper, lower, contractions+"?") + `|\p{N}{1,3}` + notWordOr + lineTail: {scan: o200k{digits: 3, contracts: true, slashes: true}.scan, all: true, words: true},
+	o200kWords(upper, lower, contractions+"?") + `|\p{N}{1,3}` + notWordOr + lineTail: {scan: o200k{digits: 3, contracts: true,
+		slashes: true}.scan, all: true, words: true},
 	// tekken: Mistral-Nemo and later, Nemotron-3.
 	o200kWords(upper, lower, "") + `|\p{N}` + notWordOr + lineTail: {scan: o200k{digits: 1, slashes: true}.scan, all: true, words: true},
 	// Kimi-K2 and later: Han by itself.
-	`[\p{Han}]+|` + o200kWords(upperNoHan, lowerNoHan, contractions+"?") + `|\p{N}{1,3}` + notWord + lineTail: {scan: o200k{digits: 3, contracts: true, han: true}.scan, all: true, words: true},
+	`[\p{Han}]+|` + o200kWords(upperNoHan, lowerNoHan, contractions+"?") + `|\p{N}{1,3}` + notWord + lineTail: {scan: o200k{digits: 3,
+		contracts: true, han: true}.scan, all: true, words: true},
 	// DeepSeek-V3 and later split three times; Spark-X2.5 likewise.
 	`\p{N}{1,3}`:                               {scan: func(s string, i int) int { return digits(s, i, 3) }, first: &numbers, safe: true},
 	"[一-龥\u3040-ゟ゠-ヿ]+":                        {scan: scanCJK, first: &wide, safe: true},
@@ -81,7 +86,7 @@ var (
 // patternLines with MergedWithNext is splitLines.
 const patternLines = `(?:\r?\n)+(?!\r?\n)`
 
-// text appends the ids of s, which is everything but what stands around it.
+// text appends the ids of s, without the tokens around it.
 func (e *encoder) text(s string) { e.cut(e.t.raw, s, (*encoder).normalize) }
 
 // words appends the ids of a normalized piece.
@@ -103,14 +108,17 @@ func (e *encoder) split(s string, steps []split) {
 	left := 0
 	for i := 0; i < len(s) && e.err == nil; {
 		if first != nil {
-			if i = first.next(s, i, len(s)); i == len(s) {
-				break
+			limit := min(i+checkBytes, len(s))
+			if i = first.next(s, i, limit); i == limit {
+				e.spend(checkBytes >> 3) // much cheaper than encoding
+				continue
 			}
 		}
 		end := scan(s, i)
 		if end == i && !all {
 			_, n := classAt(s, i)
 			i += n
+			e.spend(1)
 			continue
 		}
 		if left < i {

@@ -7,7 +7,7 @@ import (
 	"unicode/utf8"
 )
 
-// spaceMark stands for a space in the vocabularies of sentencepiece.
+// spaceMark replaces a space in the vocabularies of sentencepiece.
 const spaceMark = "▁"
 
 // spm is what a vocabulary in the style of sentencepiece has: tokens are text, a text is mostly one word, and what is
@@ -24,7 +24,7 @@ type spm struct {
 	// afterSpaces: words end behind spaces, those that the normalizer has left.
 	afterSpaces bool
 
-	// cuts: a word may be cut between two runes unless they are in joined, or the second of them is unknown.
+	// cuts: a word can be cut between two runes unless they are in joined, or the second of them is unknown.
 	cuts   bool
 	joined runePairs
 	// joinedToMark are the runes, other than the mark itself, that are joined to a space mark behind them.
@@ -61,7 +61,7 @@ func (m *spm) singles(l *loader) error {
 			return fmt.Errorf("%w: unk_token %q is not in the vocabulary", ErrInvalid, l.unk)
 		}
 	}
-	// Where some characters vanish, or tokens of bytes come before an unknown one, borders are not what they seem.
+	// Where some characters vanish, or byte tokens precede an unknown one, borders are not reliable.
 	m.cuts = all || !m.byByte && m.unk != noID && find(spaceMark) != noID
 	return nil
 }
@@ -74,20 +74,20 @@ func (m *spm) join(a, b uint32, left, right string) {
 	if mark, _ := utf8.DecodeRuneInString(spaceMark); y == mark && x != mark && !slices.Contains(m.joinedToMark, x) {
 		m.joinedToMark = append(m.joinedToMark, x)
 	}
-	// A token that stands for something else than its text can touch anything.
+	// A token whose bytes differ from its text can merge with anything.
 	if a == m.unk || b == m.unk || m.standsForByte(left) || m.standsForByte(right) {
 		m.cuts = false
 	}
 }
 
-// standsForByte tells whether a text is written like <0x0A>.
+// standsForByte reports whether a text is written like <0x0A>.
 func (m *spm) standsForByte(s string) bool {
 	return m.byByte && len(s) == len("<0x00>") && strings.HasPrefix(s, "<0x") && s[5] == '>'
 }
 
 // symbols appends the tokens of w's characters to ids.
 func (m *spm) symbols(v *vocab, ids []uint32, w string) []uint32 {
-	unknown := false // one is pending: it comes before the next known character, but behind bytes
+	unknown := false // one is pending: it precedes the next known character, but follows bytes
 	for i := 0; i < len(w); {
 		id, n := noID, 1
 		if w[i] < utf8.RuneSelf {
@@ -131,7 +131,7 @@ func (m *spm) hasBytes(s string) bool {
 	return true
 }
 
-// canCut tells whether no merge can reach over the border between the runes x and y.
+// canCut reports whether no merge can reach over the border between the runes x and y.
 func (m *spm) canCut(v *vocab, x, y rune) bool {
 	if !m.cuts || m.joined.has(x, y) {
 		return false
@@ -180,15 +180,15 @@ func (e *encoder) spmWords(s string) {
 // metaspace is s with marks for spaces and, where the model wants one, a mark before it.
 func (e *encoder) metaspace(s string) string {
 	m := &e.t.spm.meta
-	s = e.marked.replace(s, " ", m.mark)
+	s = e.replace(&e.marked, s, " ", m.mark)
 	if s != "" && (m.always && e.at != atInside || m.first && e.at == atText) && !strings.HasPrefix(s, m.mark) {
 		s = e.marked.prepend(s, m.mark)
 	}
 	return s
 }
 
-// spmPiece appends the ids of s, which the model takes as one word. It is taken word by word where no merge can reach
-// over the border: before space marks, but for those behind a few characters.
+// spmPiece appends the ids of s, which the model treats as one word. It is encoded word by word where no merge can cross
+// the border: before space marks, except for those behind a few characters.
 func (e *encoder) spmPiece(s string) {
 	if e.spend(len(s)) || s == "" {
 		return
@@ -209,6 +209,9 @@ func (e *encoder) spmPiece(s string) {
 				continue
 			}
 		}
+		if e.spend(1) {
+			return
+		}
 		e.word(s, start, i)
 		start = i
 	}
@@ -224,10 +227,10 @@ func (e *encoder) longWord(w string) {
 		for i := n; i < len(w); i += n {
 			var r rune
 			r, n = utf8.DecodeRuneInString(w[i:])
+			if e.spend(n) {
+				return
+			}
 			if m.canCut(&e.t.vocab, last, r) {
-				if e.spend(i - start) {
-					return
-				}
 				e.word(w, start, i)
 				start = i
 			}

@@ -11,12 +11,11 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"unicode/utf8"
 	"unsafe"
 )
 
 var (
-	// ErrUnsupported is wrapped by errors of Load about files that may be right but ask for what is not known here.
+	// ErrUnsupported is wrapped by errors of Load about files that might be right but ask for what is not known here.
 	ErrUnsupported = errors.New("unsupported tokenizer")
 	// ErrInvalid is wrapped by errors of Load about files that contradict themselves.
 	ErrInvalid = errors.New("invalid tokenizer")
@@ -24,13 +23,19 @@ var (
 	ErrText = errors.New("the text is not UTF-8, or it or a word of it is too long")
 )
 
-// Limits in bytes. Merging a word takes up to 50 times its size in memory.
+// Limits in bytes. Merging a word takes up to 50 times its size in memory, so that the longest word decides how much one
+// request can take.
 const (
-	// MaxText is the most text that is encoded at once.
-	MaxText = 1 << 30
+	// MaxText is the most text that is encoded at once: more tokens than any engine serves.
+	MaxText = 16 << 20
 	// MaxWord is the longest word, as the model's rules split a text: letters, digits, punctuation or spaces without
 	// anything else among them.
-	MaxWord = 1 << 20
+	MaxWord = 1 << 18
+	// maxPart is the longest text without a place to cut it, for models whose texts can be cut at all. The context is not
+	// checked during the search for one word, which can be as long as this.
+	maxPart = 2 << 20
+	// maxMarks is the longest run of characters that Unicode normalizes together, combining marks for example.
+	maxMarks = 1 << 16
 )
 
 // Tokenizer encodes text as one model does. It is immutable and safe for many goroutines.
@@ -38,7 +43,7 @@ type Tokenizer struct {
 	vocab
 	pairs  pairTable
 	byteID [256]uint32
-	// direct: a word of the vocabulary is that token, whatever the merges say (ignore_merges).
+	// direct: a word of the vocabulary is that token, whatever the merges are (ignore_merges).
 	direct bool
 
 	norm       []normalization
@@ -46,7 +51,7 @@ type Tokenizer struct {
 	spm        *spm // nil for a byte-level vocabulary
 	added      []addedToken
 	addedByID  map[uint32]string
-	raw        *addedTrie // found in the text as it comes; nil for none
+	raw        *addedTrie // found in the unmodified text; nil for none
 	normalized *addedTrie // found in what is left, once normalized; nil for none
 
 	// prefix and suffix are added around a text by special.
@@ -56,27 +61,27 @@ type Tokenizer struct {
 	cuts *cutter
 	// startMatters: the ids of a piece depend on where it begins.
 	startMatters bool
-	serial       uint64 // tells this Tokenizer from others in a Cache
+	serial       uint64 // identifies this Tokenizer in a Cache
 
 	encoders *sync.Pool // of *encoder
 }
 
-// OfClass is t with other tokens around a text: those of the class that tokenizer_config.json names, where they are not
-// those of tokenizer.json; else nil. The transformers library went by some classes before its release 5, which vLLM
-// has from v0.19.1 on, and goes by tokenizer.json since. DeepSeek-V3 is such a model: only its class begins a text with
-// a token. All else is shared, what a Cache holds included.
+// OfClass is t with other tokens around a text: those of the class that tokenizer_config.json names, if they differ from
+// those of tokenizer.json; else nil. Before its release 5 the transformers library used the tokens of some classes; since
+// then, which vLLM includes from v0.19.1 on, it uses those of tokenizer.json. DeepSeek-V3 is such a model: only its class
+// begins a text with a token. Everything else is shared, including the content of a Cache.
 func (t *Tokenizer) OfClass() *Tokenizer { return t.ofClass }
 
-// Encode appends the ids of text to dst. special adds what the model puts around a text, as /v1/completions does by
-// default. Nothing is appended with an error, which is always ErrText. Time is O(n log n) in the worst case; it
-// allocates nothing beyond dst and buffers that are used again.
+// Encode appends the ids of text to dst. special adds the model's tokens around a text, as /v1/completions does by default.
+// If it returns an error, which is always ErrText, nothing is appended. Time is O(n log n) in the worst case; it allocates
+// nothing beyond dst and buffers that are reused.
 func (t *Tokenizer) Encode(dst []uint32, text string, special bool) ([]uint32, error) {
 	return t.EncodeContext(context.Background(), dst, text, special)
 }
 
 // EncodeContext is Encode that stops early with the error of ctx, which it looks at about every 64 KiB of text.
 func (t *Tokenizer) EncodeContext(ctx context.Context, dst []uint32, text string, special bool) ([]uint32, error) {
-	if len(text) > MaxText || !utf8.ValidString(text) {
+	if len(text) > MaxText {
 		return dst, ErrText
 	}
 	e := t.encoder(ctx)
@@ -85,7 +90,9 @@ func (t *Tokenizer) EncodeContext(ctx context.Context, dst []uint32, text string
 	if special {
 		e.out = append(e.out, t.prefix...)
 	}
-	e.text(text)
+	if e.valid(text) {
+		e.text(text)
+	}
 	if special {
 		e.out = append(e.out, t.suffix...)
 	}
@@ -115,8 +122,8 @@ func (t *Tokenizer) release(e *encoder) {
 // Size is the number of ids: all are below it.
 func (t *Tokenizer) Size() int { return len(t.tokens) }
 
-// AppendToken appends the bytes that id stands for; nothing when it is no token. A character may be spread over
-// several tokens.
+// AppendToken appends the bytes of the token id; nothing when it is no token. A character can be spread over several
+// tokens.
 func (t *Tokenizer) AppendToken(dst []byte, id uint32) []byte {
 	if s, ok := t.addedByID[id]; ok {
 		return append(dst, s...)
@@ -150,7 +157,7 @@ func (t *Tokenizer) Decode(ids []uint32) string {
 	return strings.ToValidUTF8(string(out), "\uFFFD")
 }
 
-// prepends tells whether something is put before a text.
+// prepends reports whether something is put before a text.
 func (t *Tokenizer) prepends() bool {
 	return t.spm != nil && (t.spm.meta.always || t.spm.meta.first) ||
 		slices.ContainsFunc(t.norm, func(n normalization) bool { return n.kind == normPrepend })

@@ -50,7 +50,8 @@ func wordKey(s string, beg, end int) uint64 {
 // load64 is the first 8 bytes of s, which must be there.
 func load64(s string) uint64 {
 	_ = s[7]
-	return uint64(s[0]) | uint64(s[1])<<8 | uint64(s[2])<<16 | uint64(s[3])<<24 | uint64(s[4])<<32 | uint64(s[5])<<40 | uint64(s[6])<<48 | uint64(s[7])<<56
+	return uint64(s[0]) | uint64(s[1])<<8 | uint64(s[2])<<16 | uint64(s[3])<<24 |
+		uint64(s[4])<<32 | uint64(s[5])<<40 | uint64(s[6])<<48 | uint64(s[7])<<56
 }
 
 // hashWord mixes a word of at least 8 bytes.
@@ -131,8 +132,8 @@ type pairSlot struct {
 	merge uint64
 }
 
-// none is no merge. A merge is its rank in the upper and the token it makes in the lower 32 bits, so that of two merges
-// the lower number goes first.
+// none is no merge. A merge is its rank in the upper and the token it makes in the lower 32 bits, so that of two
+// merges the lower number has precedence.
 const none = ^uint64(0)
 
 func newPairTable(n int) pairTable {
@@ -184,7 +185,7 @@ var byteLevel = func() (t struct {
 	return t
 }()
 
-// appendBytes appends the bytes that s stands for; ok is false, and dst as it was, when s is not in the alphabet.
+// appendBytes appends the bytes that s encodes; ok is false, and dst unchanged, when s is not in the alphabet.
 func appendBytes(dst []byte, s []byte) (out []byte, ok bool) {
 	n := len(dst)
 	for i := 0; i < len(s); i++ {

@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 	"unsafe"
+
+	"github.com/kvasir-dev/kvasir/test/race"
 )
 
 // worst are texts that are hard on some rule: single words without an end, white space, marks, digits, what added tokens
@@ -36,7 +38,7 @@ func cpuTime(t *testing.T) time.Duration {
 // quadratic, and a megabyte would take less than two seconds. It counts the thread's own time, the least of several.
 func testWorst(t *testing.T, m *Tokenizer, pieces []string) {
 	t.Helper()
-	if raceDetector {
+	if race.Enabled {
 		return // it costs more than what is measured
 	}
 	runtime.LockOSThread()

@@ -13,13 +13,14 @@ import (
 // AzureHeader begins a trace in the format of ReadAzure.
 const AzureHeader = "TIMESTAMP,ContextTokens,GeneratedTokens"
 
-// azureTime is how its lines tell the time; any number of digits may follow the seconds. Years after the first add a zone.
+// azureTime is the format of times in its lines; any number of digits can follow the seconds. Years after the first add a
+// zone.
 const azureTime = "2006-01-02 15:04:05"
 
 // ReadAzure reads a trace in the format of the Azure LLM inference traces: lines with commas between the time of the
-// arrival and the lengths of prompt and answer in tokens, below AzureHeader. They tell nothing of what prompts have in
-// common, so that nothing is taken to be: each request is a session of its own with blocks of its own. It fails with
-// ErrFormat, also where times go back.
+// arrival and the lengths of prompt and answer in tokens, below AzureHeader. They do not show what prompts have in common,
+// so each request is a session of its own with blocks of its own. It fails with ErrFormat, also if the times are not
+// ascending.
 func ReadAzure(r io.Reader) ([]Request, error) {
 	lines := csv.NewReader(r)
 	lines.FieldsPerRecord, lines.ReuseRecord = 3, true

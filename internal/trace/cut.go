@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// The slice in the repository: where it comes from and what of it was taken.
+// The slice in the repository: its source, and which part of it was taken.
 const (
 	Source  = "Mooncake FAST25 conversation trace (https://github.com/kvcache-ai/Mooncake, FAST25-release/traces)"
 	Licence = "Apache-2.0"
@@ -46,7 +46,7 @@ func ReadGzip(r io.Reader) ([]Request, error) {
 }
 
 // Cut is the part of a trace that arrives in [from, from+length), its times counted from the cut. Ids are numbered
-// anew in the order they appear, which keeps what equality says and makes the file small.
+// again in the order they appear, which keeps what equality says and makes the file small.
 func Cut(list []Request, from, length time.Duration) []Request {
 	var out []Request
 	numbers := map[int]int{}

@@ -9,7 +9,7 @@ const (
 
 // AppendTokens appends a prompt of length tokens with the given blocks to dst. The same id always gives the same 512
 // tokens, and ids give unrelated ones, so that two prompts share a prefix exactly as far as their ids are equal. The
-// last block may be cut. Blocks that length does not reach are ignored; length must not exceed the blocks.
+// last block can be cut. Blocks that length does not reach are ignored; length must not exceed the blocks.
 func AppendTokens(dst []uint32, blocks []int, length int) []uint32 {
 	for _, id := range blocks {
 		n := min(length, BlockTokens)

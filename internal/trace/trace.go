@@ -15,7 +15,7 @@ import (
 )
 
 const (
-	// BlockTokens is how many prompt tokens an id of a trace stands for; the last id of a request may stand for fewer.
+	// BlockTokens is how many prompt tokens an id of a trace covers; the last id of a request can cover fewer.
 	BlockTokens = 512
 	// Tick is the grain of the trace's arrival times.
 	Tick = 3 * time.Second
@@ -25,7 +25,7 @@ const (
 	maxLine     = 1 << 20 // bytes
 )
 
-// ErrFormat is wrapped by errors about a trace that is not what its format says.
+// ErrFormat is wrapped by errors about a trace that does not follow its format.
 var ErrFormat = errors.New("not a trace")
 
 // Request is one line of a trace.
@@ -37,12 +37,12 @@ type Request struct {
 	Output int `json:"output_length"`
 	// Blocks are the ids of the prompt's blocks, ceil(Input/512) of them.
 	Blocks []int `json:"hash_ids"`
-	// Session is the number of the request's conversation; nil in traces that do not tell.
+	// Session is the number of the request's conversation; nil in traces without sessions.
 	Session *int `json:"session,omitempty"`
 }
 
-// Read reads a whole trace and checks it: times do not go back, every request has the blocks its length asks for, and
-// no block follows two different ones, which is what makes equal ids equal prefixes. It fails with ErrFormat.
+// Read reads an entire trace and checks it: times do not go back, every request has the blocks its length requires, and no
+// block follows two different ones, so that equal ids mean equal prefixes. It fails with ErrFormat.
 func Read(r io.Reader) ([]Request, error) {
 	var list []Request
 	parents := map[int]int{}

@@ -1,7 +1,7 @@
-// Package vllm reads what vLLM, and engines that copy its formats, say about themselves: KV cache events and metrics.
+// Package vllm reads what vLLM, and engines that copy its formats, publish: KV cache events and metrics.
 //
-// Events come as MessagePack in the third frame of the engine's ZeroMQ publisher. The layout changed with nearly
-// every release; all of them are accepted, by position and by name, in any mix:
+// Events arrive as MessagePack in the third frame of the engine's ZeroMQ publisher. The layout changed with nearly every
+// release; all of them are accepted, by position and by name, in any mix:
 //
 //	batch    array [ts, events, data_parallel_rank] or map {ts, events, data_parallel_rank}
 //	event    array, tag first, read by its length, or map with the tag under "type"
@@ -18,7 +18,7 @@
 //	9         group_idx (v0.20)
 //	10, 11    kv_cache_spec_kind, kv_cache_spec_sliding_window (v0.21)
 //
-// In map form (v0.24) every key but type and block_hashes may be missing, and means the same as nil.
+// In map form (v0.24) every key but type and block_hashes can be missing, and means the same as nil.
 package vllm
 
 import (
@@ -27,13 +27,13 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/kvevent"
 )
 
-// ErrMalformed says that a payload is not MessagePack, or is cut short.
+// ErrMalformed means that a payload is not MessagePack, or is truncated.
 var ErrMalformed = errors.New("malformed event batch")
 
-// ErrLayout says that a payload is MessagePack but no event batch in any layout known here.
+// ErrLayout means that a payload is MessagePack but no event batch in any known layout.
 var ErrLayout = errors.New("unknown layout of event batch")
 
-// Interned strings: more of them, or longer ones, are allocated anew each time.
+// Interned strings: more of them, or longer ones, are allocated again each time.
 const (
 	maxInterned      = 1024
 	maxInternedBytes = 256
@@ -56,9 +56,9 @@ func NewDecoder(engine string) *Decoder {
 
 // Decode reads one payload into b, whose slices are reused. Nothing in b refers to payload afterwards.
 //
-// Events with an unknown tag, events that cannot be understood although their extent can be told, and unknown fields
-// are passed over and counted in b.Skipped; those events whose tag is known in b.Unread, too. An error wraps ErrMalformed or ErrLayout and means that nothing of the
-// payload is to be applied; b then holds no events.
+// Events with an unknown tag, events that cannot be decoded although their extent is known, and unknown fields are skipped
+// and counted in b.Skipped; those events whose tag is known in b.Unread, too. An error wraps ErrMalformed or ErrLayout and
+// means that nothing of the payload must be applied; b then holds no events.
 func (d *Decoder) Decode(payload []byte, b *kvevent.Batch) error {
 	b.Time, b.Rank, b.Skipped, b.Unread, b.Events = 0, -1, 0, 0, b.Events[:0]
 	r := reader{data: payload}
@@ -119,7 +119,7 @@ func (d *Decoder) time(r *reader, b *kvevent.Batch) bool {
 	return ok
 }
 
-// rank reads the data-parallel rank; one that makes no sense is passed over.
+// rank reads the data-parallel rank; an invalid one is ignored.
 func (d *Decoder) rank(r *reader, b *kvevent.Batch) bool {
 	b.Rank = -1
 	if r.isNil() {
@@ -184,7 +184,7 @@ func nextEvent(b *kvevent.Batch) *kvevent.Event {
 	return e
 }
 
-// unknown passes over n objects and counts them.
+// unknown skips n objects and counts them.
 func unknown(r *reader, b *kvevent.Batch, n int) bool {
 	for range n {
 		if !r.skip() {

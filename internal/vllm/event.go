@@ -9,14 +9,16 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/kvevent"
 )
 
-// fields is what an event says that has no place of its own in kvevent.Event, or that can only be understood once
-// the whole event was read: keys of a map come in any order.
+// fields is the content of an event that has no place in kvevent.Event, or that can be understood only after the entire
+// event was read: the keys of a map have no fixed order.
 type fields struct {
 	kind      kvevent.Kind
 	hashes    bool   // block_hashes was there
 	adapterID bool   // lora_id was there and not nil
-	extra     []byte // extra_keys as it came; empty when nil or absent
+	extra     []byte // raw extra_keys; empty when nil or absent
 	salt      string // SGLang's, from its metadata
+	spec      spec   // kv_cache_spec_kind
+	window    int    // kv_cache_spec_sliding_window, 0 when it is absent
 }
 
 func kindOf(tag []byte) kvevent.Kind {
@@ -31,7 +33,7 @@ func kindOf(tag []byte) kvevent.Kind {
 	return 0
 }
 
-// tagged tells whether the event at r, whose extent is right, has a known tag.
+// tagged reports whether the event at r, whose extent is right, has a known tag.
 func tagged(r reader) bool {
 	if n, ok := r.array(); ok {
 		tag, ok := r.str()
@@ -129,9 +131,9 @@ func (d *Decoder) storedAt(r *reader, b *kvevent.Batch, e *kvevent.Event, f *fie
 	case 9:
 		return group(r, e)
 	case 10:
-		return specKind(r, b, e)
+		return specKind(r, b, f)
 	case 11:
-		return r.skip()
+		return window(r, b, f)
 	}
 	return unknown(r, b, 1)
 }
@@ -155,7 +157,7 @@ func (d *Decoder) clearedAt(r *reader, b *kvevent.Batch, e *kvevent.Event, i int
 	return unknown(r, b, 1)
 }
 
-// keyed reads the value of one key of an event in map form, whatever the event's tag, which may come last.
+// keyed reads the value of one key of an event in map form, whatever the event's tag, which can be last.
 func (d *Decoder) keyed(r *reader, b *kvevent.Batch, e *kvevent.Event, f *fields, key []byte) bool {
 	switch string(key) {
 	case "type":
@@ -181,18 +183,22 @@ func (d *Decoder) keyed(r *reader, b *kvevent.Batch, e *kvevent.Event, f *fields
 	case "group_idx":
 		return group(r, e)
 	case "kv_cache_spec_kind":
-		return specKind(r, b, e)
+		return specKind(r, b, f)
+	case "kv_cache_spec_sliding_window":
+		return window(r, b, f)
+	case "lookahead_token_ids":
+		return lookahead(r, e)
 	case "metadata":
 		if d.sglang {
 			return d.metadata(r, b, f)
 		}
-	case "kv_cache_spec_sliding_window", "locality", "ownership", "session_id":
-		return r.skip() // understood, and of no use here
+	case "locality", "ownership", "session_id":
+		return r.skip() // understood, and not needed here
 	}
 	return unknown(r, b, 1)
 }
 
-// finish checks that the event is whole and settles what depends on more than one field.
+// finish checks that the event is complete and settles what depends on more than one field.
 func (d *Decoder) finish(b *kvevent.Batch, e *kvevent.Event, f *fields) bool {
 	e.Kind = f.kind
 	switch f.kind {
@@ -200,10 +206,11 @@ func (d *Decoder) finish(b *kvevent.Batch, e *kvevent.Event, f *fields) bool {
 		if !f.hashes {
 			return false
 		}
+		f.rule(e)
 		d.identity(b, e, f)
 		return true
 	case kvevent.Removed:
-		// Only what a removal can say, in case a map says more.
+		// Only the fields of a removal, in case a map has more.
 		*e = kvevent.Event{Kind: e.Kind, Hashes: e.Hashes, Tokens: e.Tokens[:0], Items: e.Items, Medium: e.Medium, Group: e.Group}
 		return f.hashes
 	case kvevent.Cleared:
@@ -248,8 +255,8 @@ func (d *Decoder) hashes(r *reader, e *kvevent.Event, f *fields) bool {
 	return true
 }
 
-// parent reads the parent's hash. The integer 0 stands for none: engines written in languages without nil send it,
-// and no digest is 0 in practice.
+// parent reads the parent's hash. The integer 0 means none: engines written in languages without nil send it, and no digest
+// is 0 in practice.
 func (d *Decoder) parent(r *reader, e *kvevent.Event) bool {
 	e.Parent, e.HasParent = 0, false
 	if r.isNil() {
@@ -406,14 +413,23 @@ func group(r *reader, e *kvevent.Event) bool {
 	return ok
 }
 
-// specKind reads the kind of attention whose blocks these are. Only those that keep every block of a prefix extend a
-// prefix; of an unknown kind nothing is assumed.
-func specKind(r *reader, b *kvevent.Batch, e *kvevent.Event) bool {
-	e.Partial = false
+// spec is a kind of KV cache group, by what a hit needs of it.
+type spec uint8
+
+const (
+	fullSpec    spec = iota // all blocks; also when the engine does not report it
+	windowSpec              // the blocks of the last window
+	stateSpec               // the last block
+	unknownSpec             // nothing is assumed
+)
+
+// specKind reads the kind of attention whose blocks these are.
+func specKind(r *reader, b *kvevent.Batch, f *fields) bool {
+	f.spec = fullSpec
 	if r.isNil() {
 		return true
 	}
-	e.Partial = true
+	f.spec = unknownSpec
 	start := r.at
 	kind, ok := r.str()
 	if !ok {
@@ -422,10 +438,58 @@ func specKind(r *reader, b *kvevent.Batch, e *kvevent.Event) bool {
 	}
 	switch string(kind) {
 	case "full_attention", "mla_attention", "sink_full_attention":
-		e.Partial = false
+		f.spec = fullSpec
+	case "sliding_window", "sliding_window_mla":
+		f.spec = windowSpec
+	case "mamba":
+		f.spec = stateSpec
 	}
 	return true
 }
 
-// onGPU tells whether a medium is the engine's first tier.
+// window reads the size of a sliding window in tokens.
+func window(r *reader, b *kvevent.Batch, f *fields) bool {
+	f.window = 0
+	if r.isNil() {
+		return true
+	}
+	start := r.at
+	n, ok := r.count()
+	if !ok {
+		r.at = start
+		return unknown(r, b, 1)
+	}
+	f.window = n
+	return true
+}
+
+// rule settles what a hit needs of the event's group. A window of w tokens attends to the w-1 before the next one.
+func (f *fields) rule(e *kvevent.Event) {
+	e.Tail, e.Partial = 0, false
+	switch f.spec {
+	case windowSpec:
+		if e.Partial = f.window == 0; !e.Partial {
+			e.Tail = max(1, f.window-1)
+		}
+	case stateSpec:
+		e.Tail = 1
+	case unknownSpec:
+		e.Partial = true
+	}
+}
+
+// lookahead reads the tokens after the blocks that the blocks' hashes cover, too; which ones does not matter here.
+func lookahead(r *reader, e *kvevent.Event) bool {
+	e.Lookahead = false
+	if r.isNil() {
+		return true
+	}
+	start := r.at
+	n, ok := r.array()
+	r.at = start
+	e.Lookahead = ok && n > 0
+	return r.skip()
+}
+
+// onGPU reports whether a medium is the engine's first tier.
 func onGPU(medium string) bool { return medium == "" || strings.EqualFold(medium, "GPU") }

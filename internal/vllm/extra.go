@@ -6,8 +6,8 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/kvevent"
 )
 
-// identity settles what tells the blocks of a BlockStored apart beside their tokens: adapter, salt, items, and
-// whether the engine said it at all.
+// identity determines what distinguishes the blocks of a BlockStored besides their tokens: adapter, salt, items, and
+// whether the engine published it at all.
 //
 // vLLM lists, per block, untyped extra keys in a fixed order: adapter name, multimodal items, the salt (first block
 // of a prompt only), a digest of prompt embeddings. Items are (identifier, offset) pairs from v0.19; in v0.17 and
@@ -21,7 +21,7 @@ import (
 //   - an extra key is not understood, or the list does not fit the blocks.
 //
 // On the GPU, no extra keys means none. Before v0.17 the field does not exist, salted and multimodal blocks cannot be
-// told from plain ones and are taken for plain. SGLang has no extra keys; what its metadata says holds on every tier.
+// distinguished from plain ones and are treated as plain. SGLang has no extra keys; what its metadata says holds on every tier.
 // Announcements without tokens are never Unkeyed for their tier: their key is that of the same hash, seen before.
 func (d *Decoder) identity(b *kvevent.Batch, e *kvevent.Event, f *fields) {
 	if !e.HasParent {
@@ -65,7 +65,7 @@ func (d *Decoder) identity(b *kvevent.Batch, e *kvevent.Event, f *fields) {
 
 // blockKeys reads the n extra keys of one block.
 func (d *Decoder) blockKeys(r *reader, b *kvevent.Batch, e *kvevent.Event, block, n int) {
-	salt := -1 // index into e.Items of what may be the salt
+	salt := -1 // index into e.Items of what might be the salt
 	for i := range n {
 		if r.isNil() {
 			continue

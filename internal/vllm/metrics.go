@@ -7,10 +7,10 @@ import (
 	"strconv"
 )
 
-// ErrMetrics says that a text has none of an engine's gauges.
+// ErrMetrics means that a text has none of an engine's gauges.
 var ErrMetrics = errors.New("no engine metrics")
 
-// Metrics is what an engine says of one data-parallel rank. Gauges move only when an engine step ends, so an idle
+// Metrics is what an engine reports about one data-parallel rank. Gauges change only when an engine step ends, so an idle
 // engine shows its last step.
 type Metrics struct {
 	// Running and Waiting requests.
@@ -18,30 +18,39 @@ type Metrics struct {
 	// KVUsage is the share of KV cache blocks that running requests hold, 0 to 1. Blocks that are merely cached do
 	// not count.
 	KVUsage float64
-	// BlockSize in tokens and NumBlocks of the GPU tier; 0 when not told.
+	// BlockSize in tokens and NumBlocks of the GPU tier; 0 when not reported.
 	BlockSize, NumBlocks int
-	// CacheTokens is the size of the GPU tier in tokens; 0 when not told.
+	// CacheTokens is the size of the GPU tier in tokens; 0 when not reported.
 	CacheTokens int
 	// PrefixQueries and PrefixHits count tokens looked up in, and found in, the prefix cache since the engine started.
 	PrefixQueries, PrefixHits float64
 	// Preemptions since the engine started.
 	Preemptions float64
-	// MaxAdapters is how many LoRA adapters run at once, 0 when not told; Adapters names those of requests that run or
+	// Speculates means that the engine decodes speculatively: only then vLLM has metrics about that.
+	Speculates bool
+	// Rejections counts the requests that the engine has refused by a limit of its queue since it started, of all ranks.
+	Rejections float64
+	// MaxAdapters is how many LoRA adapters run at once, 0 when not reported; Adapters names those of requests that run or
 	// wait, with commas between them.
 	MaxAdapters int
 	Adapters    string
+	// Asleep: the engine takes requests and computes none until it is woken. Discarded: it has given up its KV cache to
+	// sleep (levels 1 and 2; at level 0 it keeps the cache).
+	Asleep, Discarded bool
+	// Paused is like Asleep, by the engine's control of generation. The metrics do not include it.
+	Paused bool
 }
 
-// ParseMetrics reads the Prometheus text of vLLM or SGLang for one data-parallel rank, in one scan that stops only at
-// the lines it needs and allocates for adapters only. Lines that are not understood are passed over.
+// ParseMetrics reads the Prometheus text of vLLM or SGLang for one data-parallel rank, in one scan that stops only at the
+// lines it needs and allocates for adapters only. Lines that are not understood are skipped.
 //
-// Series carry their rank in a label (engine, SGLang: dp_rank). Those of the rank asked for count, and those without
-// a label. When the text knows only one rank, that is the one, whatever its number: the engine behind the address
-// counts globally and we inside the pod. A negative rank means all of them: counts are summed and usage is the mean.
-// Several series of one rank (one per served model name) are summed likewise, except for the parallel shards of one
-// model, which all tell the same.
+// Series carry their rank in a label (engine, SGLang: dp_rank). Series of the requested rank count, and those without a
+// label. If the text has only one rank, that one counts, whatever its number: the engine behind the address numbers ranks
+// globally, the reporter inside the pod locally. A negative rank means all of them: counts are summed and usage is the
+// mean. Several series of one rank (one per served model name) are summed likewise, except for the parallel shards of one
+// model, which all report the same.
 //
-// The error wraps ErrMetrics when neither running nor waiting requests are told.
+// The error wraps ErrMetrics when neither running nor waiting requests are reported.
 func ParseMetrics(text []byte, rank int) (Metrics, error) {
 	var s scan
 	s.wanted = strconv.AppendInt(s.buf[:0], int64(rank), 10)
@@ -74,16 +83,19 @@ const (
 	hits
 	hitsOld
 	preemptions
+	rejections
 	config // of vLLM
 	pages  // the same of SGLang
 	adapters
+	sleepState
+	drafts // of speculative decoding
 	numFields
 )
 
 // longestName is the length of the longest name below, in bytes.
 const longestName = len("vllm:gpu_prefix_cache_queries_total")
 
-// fieldOf tells what a line is about and returns what follows the name.
+// fieldOf reports what a line is about and returns what follows the name.
 func fieldOf(line []byte) (field, []byte) {
 	line = trimLeft(line)
 	if len(line) < 7 || line[0] != 'v' && line[0] != 's' {
@@ -118,12 +130,18 @@ func fieldOf(line []byte) (field, []byte) {
 		return hitsOld, rest
 	case "vllm:num_preemptions_total", "vllm:num_preemptions":
 		return preemptions, rest
+	case "vllm:admission_rejections_total", "vllm:admission_rejections":
+		return rejections, rest
 	case "vllm:cache_config_info":
 		return config, rest
 	case "sglang:cache_config_info":
 		return pages, rest
 	case "vllm:lora_requests_info":
 		return adapters, rest
+	case "vllm:engine_sleep_state":
+		return sleepState, rest
+	case "vllm:spec_decode_num_drafts_total", "vllm:spec_decode_num_drafts":
+		return drafts, rest
 	}
 	return noField, nil
 }
@@ -135,10 +153,11 @@ type sums struct {
 	samples [numFields]int
 	labels  series
 	// adapters is the last series about them.
-	adapters series
+	adapters          series
+	asleep, discarded bool
 }
 
-// scan keeps sums for each answer that may turn out to be the right one.
+// scan keeps sums for each answer that might turn out to be the right one.
 type scan struct {
 	buf    [20]byte
 	wanted []byte
@@ -151,16 +170,26 @@ type scan struct {
 	several bool   // more than one rank was seen
 }
 
-// series is what the labels of one series say.
+// series is the content of the labels of one series.
 type series struct {
 	rank              []byte
-	shard             bool // of the model: tells what shard 0 tells, too
+	shard             bool // of the model: reports the same as shard 0
 	blockSize, blocks int
 	cacheTokens       int
 	// adapters: the lists of those whose requests run and wait, with commas.
 	maxAdapters              int
+	sleepState               sleepLabel
 	adaptersRun, adaptersFor []byte
 }
+
+// sleepLabel is which state a series is about.
+type sleepLabel uint8
+
+const (
+	otherState sleepLabel = iota
+	awake
+	discarded // the KV cache
+)
 
 // line reads what follows the name of a series.
 func (s *scan) line(f field, rest []byte) {
@@ -201,6 +230,11 @@ func (a *sums) add(f field, v float64, l *series) {
 		}
 		return
 	}
+	if f == sleepState {
+		a.asleep = a.asleep || l.sleepState == awake && v == 0
+		a.discarded = a.discarded || l.sleepState == discarded && v > 0
+		return
+	}
 	a.value[f] += v
 	a.samples[f]++
 	if f != config && f != pages {
@@ -235,7 +269,11 @@ func (s *scan) result() (Metrics, error) {
 		PrefixQueries: a.either(queries, queriesOld),
 		PrefixHits:    a.either(hits, hitsOld),
 		Preemptions:   a.value[preemptions],
+		Rejections:    a.value[rejections],
 		MaxAdapters:   a.adapters.maxAdapters,
+		Asleep:        a.asleep,
+		Discarded:     a.asleep && a.discarded,
+		Speculates:    a.samples[drafts] > 0,
 	}
 	switch run, wait := a.adapters.adaptersRun, a.adapters.adaptersFor; {
 	case len(run) > 0 && len(wait) > 0:
@@ -327,6 +365,8 @@ func (l *series) set(f field, name, value []byte) {
 		l.blocks = digits(value)
 	case f == config && string(name) == "kv_cache_size_tokens":
 		l.cacheTokens = digits(value)
+	case f == sleepState && string(name) == "sleep_state":
+		l.sleepState = sleepLabelOf(value)
 	case f == adapters && string(name) == "max_lora":
 		l.maxAdapters = digits(value)
 	case f == adapters && string(name) == "running_lora_adapters":
@@ -336,7 +376,18 @@ func (l *series) set(f field, name, value []byte) {
 	}
 }
 
-// digits is a whole number below 2^31 in decimal digits, 0 for anything else.
+// sleepLabelOf reads the label of vllm:engine_sleep_state. Levels 1 and 2 discard the KV cache.
+func sleepLabelOf(value []byte) sleepLabel {
+	switch string(value) {
+	case "awake":
+		return awake
+	case "weights_offloaded", "discard_all":
+		return discarded
+	}
+	return otherState
+}
+
+// digits is an integer below 2^31 in decimal digits, 0 for anything else.
 func digits(b []byte) int {
 	n := int64(0)
 	for _, c := range b {
@@ -353,7 +404,7 @@ func digits(b []byte) int {
 // maxNumber is the longest number read, bytes. Shortest forms of doubles have 24 at most.
 const maxNumber = 32
 
-// sample reads the value at the start of b; a timestamp or an exemplar may follow. Values that are negative or no
+// sample reads the value at the start of b; a timestamp or an exemplar can follow. Values that are negative or no
 // number mean nothing for what is read here.
 func sample(b []byte) (float64, bool) {
 	b = trimLeft(b)

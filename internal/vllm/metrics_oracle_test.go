@@ -49,13 +49,14 @@ func slowMetrics(text string, rank int) (Metrics, bool) {
 		return r, ok
 	}
 	wanted := map[string]bool{
+		"vllm:spec_decode_num_drafts_total": true, "vllm:spec_decode_num_drafts": true,
 		"vllm:num_requests_running": true, "sglang:num_running_reqs": true, "vllm:num_requests_waiting": true, "sglang:num_queue_reqs": true,
 		"vllm:kv_cache_usage_perc": true, "sglang:token_usage": true, "vllm:gpu_cache_usage_perc": true,
 		"vllm:prefix_cache_queries_total": true, "vllm:prefix_cache_queries": true, "vllm:gpu_prefix_cache_queries_total": true,
 		"vllm:gpu_prefix_cache_queries": true, "vllm:prefix_cache_hits_total": true, "vllm:prefix_cache_hits": true,
 		"vllm:gpu_prefix_cache_hits_total": true, "vllm:gpu_prefix_cache_hits": true, "vllm:num_preemptions_total": true,
-		"vllm:num_preemptions": true, "vllm:cache_config_info": true, "sglang:cache_config_info": true,
-		"vllm:lora_requests_info": true,
+		"vllm:num_preemptions": true, "vllm:admission_rejections_total": true, "vllm:admission_rejections": true, "vllm:cache_config_info": true, "sglang:cache_config_info": true,
+		"vllm:lora_requests_info": true, "vllm:engine_sleep_state": true,
 	}
 	ranks, kept := map[string]bool{}, []sample(nil)
 	for _, s := range samples {
@@ -102,12 +103,28 @@ func slowMetrics(text string, rank int) (Metrics, bool) {
 		PrefixQueries: either("vllm:prefix_cache_queries", "vllm:gpu_prefix_cache_queries"),
 		PrefixHits:    either("vllm:prefix_cache_hits", "vllm:gpu_prefix_cache_hits"),
 	}
+	_, drafts := sum("vllm:spec_decode_num_drafts_total", "vllm:spec_decode_num_drafts")
+	m.Speculates = drafts > 0
 	m.Preemptions, _ = sum("vllm:num_preemptions_total", "vllm:num_preemptions")
+	m.Rejections, _ = sum("vllm:admission_rejections_total", "vllm:admission_rejections")
 	if v, n := sum("vllm:kv_cache_usage_perc", "sglang:token_usage"); n > 0 {
 		m.KVUsage = math.Min(v/float64(n), 1)
 	} else if v, n := sum("vllm:gpu_cache_usage_perc"); n > 0 {
 		m.KVUsage = math.Min(v/float64(n), 1)
 	}
+	for _, s := range kept {
+		r, ok := rankOf(s)
+		if s.name != "vllm:engine_sleep_state" || rank >= 0 && ok && r != target {
+			continue
+		}
+		switch s.labels["label sleep_state"] {
+		case "awake":
+			m.Asleep = m.Asleep || s.value == 0
+		case "weights_offloaded", "discard_all":
+			m.Discarded = m.Discarded || s.value > 0
+		}
+	}
+	m.Discarded = m.Discarded && m.Asleep
 	last := 0.0
 	for _, s := range kept {
 		r, ok := rankOf(s)

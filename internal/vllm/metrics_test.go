@@ -3,6 +3,7 @@ package vllm
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"math"
 	"os"
 	"strings"
@@ -54,13 +55,16 @@ func TestParseMetricsTolerates(t *testing.T) {
 		rank int
 		want Metrics
 	}{
-		"series without labels":                {"vllm:num_requests_running 3\nvllm:num_requests_waiting 1", 5, Metrics{Running: 3, Waiting: 1}},
-		"a sole rank with another number":      {`vllm:num_requests_running{engine="8"} 3`, 0, Metrics{Running: 3}},
-		"a rank among unlabelled series":       {"vllm:num_requests_running{engine=\"1\"} 3\nvllm:kv_cache_usage_perc 0.5", 1, Metrics{Running: 3, KVUsage: 0.5}},
-		"one series per served model name":     {"vllm:num_requests_running{engine=\"0\",model_name=\"a\"} 3\nvllm:num_requests_running{model_name=\"b\",engine=\"0\"} 4", 0, Metrics{Running: 7}},
-		"line ends of other systems":           {"vllm:num_requests_running 3\r\nvllm:num_requests_waiting{} 4\r\n", 0, Metrics{Running: 3, Waiting: 4}},
-		"timestamps and exemplars":             {"vllm:num_requests_running{engine=\"0\"} 3 1700000000000\nvllm:prefix_cache_hits_total 8 # {trace_id=\"x\"} 0.5 17", 0, Metrics{Running: 3, PrefixHits: 8}},
-		"scientific notation":                  {"vllm:num_requests_running 1e2", 0, Metrics{Running: 100}},
+		"series without labels":            {"vllm:num_requests_running 3\nvllm:num_requests_waiting 1", 5, Metrics{Running: 3, Waiting: 1}},
+		"a sole rank with another number":  {`vllm:num_requests_running{engine="8"} 3`, 0, Metrics{Running: 3}},
+		"a rank among unlabelled series":   {"vllm:num_requests_running{engine=\"1\"} 3\nvllm:kv_cache_usage_perc 0.5", 1, Metrics{Running: 3, KVUsage: 0.5}},
+		"one series per served model name": {"vllm:num_requests_running{engine=\"0\",model_name=\"a\"} 3\nvllm:num_requests_running{model_name=\"b\",engine=\"0\"} 4", 0, Metrics{Running: 7}},
+		"line ends of other systems":       {"vllm:num_requests_running 3\r\nvllm:num_requests_waiting{} 4\r\n", 0, Metrics{Running: 3, Waiting: 4}},
+		"timestamps and exemplars":         {"vllm:num_requests_running{engine=\"0\"} 3 1700000000000\nvllm:prefix_cache_hits_total 8 # {trace_id=\"x\"} 0.5 17", 0, Metrics{Running: 3, PrefixHits: 8}},
+		"scientific notation":              {"vllm:num_requests_running 1e2", 0, Metrics{Running: 100}},
+		"refusals by queue limits": {"vllm:num_requests_running{engine=\"0\"} 1\n" +
+			"vllm:admission_rejections_total{model_name=\"m\",reason=\"max_num_queued_reqs\"} 40.0\nvllm:admission_rejections_total{model_name=\"m\",reason=\"max_num_queued_tokens\"} 2.0\n" +
+			"vllm:admission_rejections_created{model_name=\"m\",reason=\"max_num_queued_tokens\"} 1.7e9", 0, Metrics{Running: 1, Rejections: 42}},
 		"no number":                            {"vllm:num_requests_running 1\nvllm:kv_cache_usage_perc NaN\nvllm:num_requests_waiting x\nvllm:num_preemptions_total +Inf", 0, Metrics{Running: 1}},
 		"negative numbers":                     {"vllm:num_requests_running 1\nvllm:num_requests_waiting -1", 0, Metrics{Running: 1}},
 		"huge numbers":                         {"vllm:num_requests_running 1e300\nvllm:kv_cache_usage_perc 1e9", 0, Metrics{Running: math.MaxInt32, KVUsage: 1}},
@@ -89,6 +93,36 @@ func TestParseMetricsTolerates(t *testing.T) {
 			}
 			if diff := cmp.Diff(tc.want, got); diff != "" {
 				t.Errorf("-want +got:\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestParseMetricsReadsSleep(t *testing.T) {
+	state := func(engine string, awake, offloaded, discarded int) string {
+		text := "vllm:num_requests_running{engine=\"" + engine + "\"} 0\n"
+		for label, v := range map[string]int{"awake": awake, "weights_offloaded": offloaded, "discard_all": discarded} {
+			text += fmt.Sprintf("vllm:engine_sleep_state{engine=%q,model_name=\"m\",sleep_state=%q} %d.0\n", engine, label, v)
+		}
+		return text
+	}
+	for name, tc := range map[string]struct {
+		text              string
+		rank              int
+		asleep, discarded bool
+	}{
+		"awake":                       {state("0", 1, 0, 0), 0, false, false},
+		"level 0 keeps the cache":     {state("0", 0, 0, 0), 0, true, false},
+		"level 1":                     {state("0", 0, 1, 0), 0, true, true},
+		"level 2":                     {state("0", 0, 0, 1), 0, true, true},
+		"another rank":                {state("0", 0, 1, 0) + state("1", 1, 0, 0), 1, false, false},
+		"some rank":                   {state("0", 1, 0, 0) + state("1", 0, 0, 1), -1, true, true},
+		"a release that says nothing": {"vllm:num_requests_running 0\n", 0, false, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got, err := ParseMetrics([]byte(tc.text), tc.rank)
+			if err != nil || got.Asleep != tc.asleep || got.Discarded != tc.discarded {
+				t.Errorf("got %+v (%v)", got, err)
 			}
 		})
 	}
@@ -132,6 +166,7 @@ func FuzzParseMetrics(f *testing.F) {
 	f.Add(strings.Join(short, ""), 1)
 	f.Add("vllm:num_requests_running{engine=\"0\",a=\"\\\"}\"} 3 17\r\nvllm:num_requests_waiting 1e1", 0)
 	f.Add("sglang:num_running_reqs{dp_rank=\"0\",tp_rank=\"1\"} 3\nsglang:cache_config_info{page_size=\"64\",num_pages=\"10\"} 1", -1)
+	f.Add("vllm:num_requests_running 0\nvllm:engine_sleep_state{engine=\"0\",sleep_state=\"awake\"} 0\nvllm:engine_sleep_state{sleep_state=\"discard_all\"} 1", 0)
 	f.Add("vllm:num_requests_running 0x1p3\nvllm:kv_cache_usage_perc NaN", 0)
 	f.Add("vllm:num_requests_running 1\nvllm:cache_config_info{engine=\"1\",block_size=\"16\",num_gpu_blocks=\"9\",kv_cache_size_tokens=\"5\"} 1", 1)
 	f.Fuzz(func(t *testing.T, text string, rank int) {

@@ -5,9 +5,9 @@ import (
 	"math"
 )
 
-// reader walks MessagePack bytes. Every method answers false, and leaves the position anywhere, when the next object
-// is not what was asked for or runs past the end; whoever asked then goes back to a position it remembers. Counts are
-// believed only as far as the bytes left could hold them, so nothing is ever sized by a claim.
+// reader reads MessagePack bytes. Every method returns false, and leaves the position anywhere, when the next object is not
+// of the requested type or runs past the end; the caller then returns to a saved position. Counts are accepted only as far
+// as the remaining bytes could hold them, so no allocation depends on a claim.
 type reader struct {
 	data []byte
 	at   int
@@ -161,7 +161,7 @@ func (r *reader) bin() ([]byte, bool) {
 	return r.take(n)
 }
 
-// integer consumes an integer of any width. v is in two's complement; negative tells how to read it.
+// integer consumes an integer of any width. v is in two's complement; negative reports how to read it.
 func (r *reader) integer() (v uint64, negative, ok bool) {
 	c := r.peek()
 	switch {
@@ -214,7 +214,7 @@ func (r *reader) number() (float64, bool) {
 	return float64(v), ok
 }
 
-// skip consumes one object of any type. Nesting costs no stack: only the number of objects still to come is kept.
+// skip consumes one object of any type. Nesting costs no stack: only the number of remaining objects is kept.
 func (r *reader) skip() bool {
 	for pending := 1; pending > 0; pending-- {
 		more, ok := r.skipHead()
@@ -222,7 +222,7 @@ func (r *reader) skip() bool {
 			return false
 		}
 		pending += more
-		// Every object still to come takes a byte at least.
+		// Every remaining object takes a byte at least.
 		if pending-1 > r.left() {
 			return false
 		}

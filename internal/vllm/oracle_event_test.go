@@ -94,7 +94,7 @@ var (
 	errEvent     = errors.New("event not understood")
 )
 
-// tagOf tells whether an event has a known tag.
+// tagOf reports whether an event has a known tag.
 func tagOf(v any) bool {
 	known := func(v any) bool { return v == "BlockStored" || v == "BlockRemoved" || v == "AllBlocksCleared" }
 	switch v := v.(type) {
@@ -168,6 +168,8 @@ type named struct {
 	hasHashes, hasLora  bool
 	extra               any
 	metadataSalt, kind_ string
+	spec                any // kv_cache_spec_kind
+	window              int
 }
 
 func fromNamed(list pairs, engine string) (kvevent.Event, int, error) {
@@ -255,18 +257,25 @@ func (n *named) set(name string, v any) (err error) {
 	case "extra_keys":
 		n.extra = v
 	case "kv_cache_spec_kind":
-		switch v {
-		case nil, "full_attention", "mla_attention", "sink_full_attention":
-			n.e.Partial = false
-		default:
-			n.e.Partial = true
-			if _, ok := v.(string); !ok {
+		n.spec = v
+		if _, ok := v.(string); !ok && v != nil {
+			n.skipped++
+		}
+	case "kv_cache_spec_sliding_window":
+		n.window = 0
+		if v != nil {
+			var bad error
+			if n.window, bad = toCount(v); bad != nil {
+				n.window = 0
 				n.skipped++
 			}
 		}
+	case "lookahead_token_ids":
+		list, ok := v.([]any)
+		n.e.Lookahead = ok && len(list) > 0
 	case "metadata":
 		return n.metadata(v)
-	case "kv_cache_spec_sliding_window", "locality", "ownership", "session_id":
+	case "locality", "ownership", "session_id":
 	default:
 		n.skipped++
 	}
@@ -305,6 +314,17 @@ func (n *named) identity(engine string) {
 	first := !e.HasParent
 	if first {
 		e.Salt = n.metadataSalt
+	}
+	switch n.spec {
+	case nil, "full_attention", "mla_attention", "sink_full_attention":
+	case "sliding_window", "sliding_window_mla":
+		if e.Partial = n.window == 0; n.window > 0 {
+			e.Tail = max(n.window-1, 1)
+		}
+	case "mamba":
+		e.Tail = 1
+	default:
+		e.Partial = true
 	}
 	e.Unkeyed = n.hasLora && e.Adapter == ""
 	if n.extra == nil {

@@ -2,12 +2,13 @@ package vllmsim
 
 import (
 	"encoding/json"
+	"fmt"
 	"net/http"
 	"strconv"
 	"time"
 )
 
-// usage is the accounting of an answer; Details is left out when the engine is told not to report it.
+// usage is the accounting of an answer; Details is left out when the engine is configured not to report it.
 type usage struct {
 	Prompt     int           `json:"prompt_tokens"`
 	Total      int           `json:"total_tokens"`
@@ -17,6 +18,8 @@ type usage struct {
 
 type usageDetails struct {
 	Cached int `json:"cached_tokens"`
+	// Created are the prompt's tokens that were added to the cache, which newer releases count for chats.
+	Created *int `json:"created_cache_tokens,omitempty"`
 }
 
 // answer renders one kind of response, plain and streamed.
@@ -26,9 +29,13 @@ type answer struct {
 	created int64
 	model   string
 	chat    bool
-	req     *common
-	prompts [][]uint32
-	streams []*stream
+	// loadAsked: the client wants the engine's load in a header.
+	loadAsked bool
+	// generate: the answer is that of /inference/v1/generate.
+	generate bool
+	req      *common
+	prompts  [][]uint32
+	streams  []*stream
 }
 
 func (e *Engine) newAnswer(r *http.Request, c *common, prompts [][]uint32, chat bool) (*answer, error) {
@@ -38,7 +45,7 @@ func (e *Engine) newAnswer(r *http.Request, c *common, prompts [][]uint32, chat 
 	}
 	a := &answer{
 		e: e, created: time.Now().Unix(), model: c.Model, chat: chat, req: c, prompts: prompts, streams: streams,
-		id: e.requestID("cmpl-", r, c),
+		id: e.requestID("cmpl-", r, c), loadAsked: r.Header.Get("Endpoint-Load-Metrics-Format") == "text",
 	}
 	if chat {
 		a.id = e.requestID("chatcmpl-", r, c)
@@ -89,27 +96,55 @@ func (a *answer) views() ([]view, bool) {
 
 func (a *answer) usage(views []view) usage {
 	var u usage
-	cached := 0
+	cached, n := 0, a.req.choices()
 	for i, v := range views {
-		u.Prompt += len(a.prompts[i])
+		if i%n == 0 {
+			u.Prompt += len(a.prompts[i/n])
+			cached += v.cached
+		}
 		u.Completion += len(v.tokens)
-		cached += v.cached
 	}
 	u.Total = u.Prompt + u.Completion
-	if !a.e.cfg.NoPromptTokensDetails {
-		u.Details = &usageDetails{Cached: cached}
+	release := a.e.cfg.Release
+	if a.e.cfg.NoPromptTokensDetails || cached == 0 && !release.explicitZero() {
+		return u
+	}
+	u.Details = &usageDetails{Cached: cached}
+	if a.chat && release.createdCacheTokens() {
+		size := a.e.cfg.BlockSize
+		created := max(len(a.prompts[0])/size*size-cached, 0)
+		u.Details.Created = &created
 	}
 	return u
 }
 
-// plain writes the whole answer.
+// prompt is the prompt of choice i.
+func (a *answer) prompt(i int) []uint32 { return a.prompts[i/a.req.choices()] }
+
+// text is what choice i shows of tokens, starting at position at.
+func (a *answer) text(i, at int, tokens []uint32) string {
+	text := a.e.cfg.Text.Decode(tokens)
+	if a.req.Echo && !a.chat && at == 0 {
+		return a.e.cfg.Text.Decode(a.prompt(i)) + text
+	}
+	return text
+}
+
+// plain writes the entire answer.
 func (a *answer) plain(w http.ResponseWriter, views []view) {
+	if a.generate {
+		a.writeGenerated(w, views)
+		return
+	}
 	choices := make([]map[string]any, len(views))
 	for i, v := range views {
 		c := map[string]any{"index": i, "logprobs": nil, "finish_reason": v.finish, "stop_reason": nil}
-		text := a.e.cfg.Text.Decode(v.tokens)
+		text := a.text(i, 0, v.tokens)
 		if a.chat {
-			c["message"] = map[string]any{"role": "assistant", "content": text, "tool_calls": []any{}}
+			c["message"] = map[string]any{"role": "assistant", "content": text}
+			if a.e.cfg.Release.emptyToolCalls() {
+				c["message"].(map[string]any)["tool_calls"] = []any{}
+			}
 		} else {
 			c["text"] = text
 			c["prompt_logprobs"] = nil
@@ -117,7 +152,7 @@ func (a *answer) plain(w http.ResponseWriter, views []view) {
 		if a.req.ReturnTokenIDs {
 			c["token_ids"] = notNil(v.tokens)
 			if !a.chat {
-				c["prompt_token_ids"] = a.prompts[i]
+				c["prompt_token_ids"] = a.prompt(i)
 			}
 		}
 		choices[i] = c
@@ -128,6 +163,9 @@ func (a *answer) plain(w http.ResponseWriter, views []view) {
 	}
 	if a.chat && a.req.ReturnTokenIDs {
 		out["prompt_token_ids"] = a.prompts[0]
+	}
+	if a.loadAsked {
+		w.Header().Set("Endpoint-Load-Metrics", a.e.metrics.load())
 	}
 	a.e.writeJSON(w, out)
 }
@@ -142,8 +180,8 @@ func (a *answer) object(streamed bool) string {
 	return "chat.completion"
 }
 
-// stream writes server-sent events and reports whether it came to the end. The header goes out before the first token,
-// as the engine's does.
+// stream writes server-sent events and reports whether it reached the end. The header is sent before the first token, as
+// the engine does.
 func (a *answer) stream(w http.ResponseWriter, r *http.Request) bool {
 	w.Header().Set("Content-Type", "text/event-stream; charset=utf-8")
 	w.WriteHeader(http.StatusOK)
@@ -200,11 +238,12 @@ func (a *answer) appendNews(b []byte, i int, v view, s *sentState) []byte {
 			b = append(b, `,"prompt_token_ids":`...)
 			b = appendIDs(b, a.prompts[0])
 		}
-		b = append(b, "}\n\n"...)
+		b = append(append(b, a.runningUsage(i, 0)...), "}\n\n"...)
 	}
 	fresh := v.tokens[s.tokens:]
+	usage := a.runningUsage(i, len(v.tokens))
 	b = a.appendHead(b, i)
-	text := appendJSONString(nil, a.e.cfg.Text.Decode(fresh))
+	text := appendJSONString(nil, a.text(i, s.tokens, fresh))
 	if a.chat {
 		b = append(append(append(b, `"delta":{"content":`...), text...), '}')
 	} else {
@@ -220,12 +259,21 @@ func (a *answer) appendNews(b []byte, i int, v view, s *sentState) []byte {
 	if a.req.ReturnTokenIDs {
 		b = appendIDs(append(b, `,"token_ids":`...), fresh)
 		if !a.chat && !s.begun {
-			b = appendIDs(append(b, `,"prompt_token_ids":`...), a.prompts[i])
+			b = appendIDs(append(b, `,"prompt_token_ids":`...), a.prompt(i))
 		}
 	}
-	b = append(b, "}]}\n\n"...)
+	b = append(append(append(b, "}]"...), usage...), "}\n\n"...)
 	s.begun, s.tokens, s.finished = true, len(v.tokens), v.finish != ""
 	return b
+}
+
+// runningUsage is the field of a chunk that counts choice i so far, if the request asks for it in each chunk.
+func (a *answer) runningUsage(i, tokens int) string {
+	if o := a.req.StreamOptions; o == nil || !o.IncludeUsage || !o.ContinuousUsageStats {
+		return ""
+	}
+	prompt := len(a.prompt(i))
+	return fmt.Sprintf(`,"usage":{"prompt_tokens":%d,"total_tokens":%d,"completion_tokens":%d}`, prompt, prompt+tokens, tokens)
 }
 
 // appendHead begins a chunk up to the index of its choice.
@@ -288,11 +336,18 @@ func notNil(ids []uint32) []uint32 {
 }
 
 func (e *Engine) serveCompletion(w http.ResponseWriter, r *http.Request, body []byte) error {
+	if err := e.admit(1); err != nil { // the engine looks at that before it tokenizes
+		return err
+	}
 	req, prompts, err := e.completion(body)
 	if err != nil {
 		return err
 	}
-	a, err := e.newAnswer(r, &req.common, prompts, false)
+	return e.serveAnswer(w, r, &req.common, prompts, false)
+}
+
+func (e *Engine) serveAnswer(w http.ResponseWriter, r *http.Request, c *common, prompts [][]uint32, chat bool) error {
+	a, err := e.newAnswer(r, c, prompts, chat)
 	if err != nil {
 		return err
 	}
@@ -301,14 +356,12 @@ func (e *Engine) serveCompletion(w http.ResponseWriter, r *http.Request, body []
 }
 
 func (e *Engine) serveChat(w http.ResponseWriter, r *http.Request, body []byte) error {
+	if err := e.admit(1); err != nil {
+		return err
+	}
 	req, prompt, err := e.chat(body)
 	if err != nil {
 		return err
 	}
-	a, err := e.newAnswer(r, &req.common, [][]uint32{prompt}, true)
-	if err != nil {
-		return err
-	}
-	a.serve(w, r)
-	return nil
+	return e.serveAnswer(w, r, &req.common, [][]uint32{prompt}, true)
 }

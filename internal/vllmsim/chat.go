@@ -9,9 +9,9 @@ import (
 // chatRequest is a chat request as far as it is simulated.
 type chatRequest struct {
 	common
-	Messages            []message         `json:"messages"`
+	Messages            *[]message        `json:"messages"`
 	Tools               []json.RawMessage `json:"tools"`
-	MaxCompletionTokens *int              `json:"max_completion_tokens"`
+	MaxCompletionTokens *number           `json:"max_completion_tokens"`
 	AddGenerationPrompt *bool             `json:"add_generation_prompt"`
 	AddSpecialTokens    bool              `json:"add_special_tokens"`
 }
@@ -68,29 +68,35 @@ func (e *Engine) chat(body []byte) (*chatRequest, []uint32, error) {
 	if _, _, err := e.adapter(req.Model); err != nil {
 		return nil, nil, err
 	}
-	if len(req.Messages) == 0 {
-		return nil, nil, badRequest("messages", "messages must have at least one element")
+	switch {
+	case req.Messages == nil:
+		return nil, nil, invalid("body.messages", "messages are missing")
+	case len(*req.Messages) == 0:
+		return nil, nil, badRequest("", "messages must have at least one element")
 	}
-	req.maxTokensParam = "max_tokens"
+	req.maxTokensParam, req.text = "max_tokens", true
 	if req.MaxCompletionTokens != nil {
 		req.MaxTokens, req.maxTokensParam = req.MaxCompletionTokens, "max_completion_tokens"
 	}
 	if req.MaxTokens == nil {
-		d := e.cfg.DefaultOutput
+		d := number(e.cfg.DefaultOutput)
 		req.MaxTokens, req.maxTokensByPlan = &d, true
 	}
 	if err := req.check(); err != nil {
 		return nil, nil, err
 	}
+	if err := e.renders(); err != nil {
+		return nil, nil, err
+	}
 	if e.cfg.Chat != nil {
 		ids, err := e.cfg.Chat(body)
 		if err != nil {
-			return nil, nil, badRequest("messages", "tokenizing: "+err.Error())
+			return nil, nil, badRequest("", "tokenizing: "+err.Error())
 		}
-		return req, ids, nil
+		return req, req.truncated(ids), nil
 	}
 	ids, err := e.tokenize("messages", req.render(), req.AddSpecialTokens)
-	return req, ids, err
+	return req, req.truncated(ids), err
 }
 
 // render applies the one chat template there is, ChatML: <|im_start|>role, a line break, the content and <|im_end|> for
@@ -98,7 +104,7 @@ func (e *Engine) chat(body []byte) (*chatRequest, []uint32, error) {
 // of the system turn, which is made if there is none. An assistant's tool calls follow its content as they were given.
 func (r *chatRequest) render() string {
 	var b strings.Builder
-	messages := r.Messages
+	messages := *r.Messages
 	if len(r.Tools) > 0 && messages[0].Role != "system" {
 		messages = append([]message{{Role: "system"}}, messages...)
 	}

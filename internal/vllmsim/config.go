@@ -28,16 +28,22 @@ const (
 
 // Config describes an engine. The zero value is an 8B model on one H100 in real time on free ports of 127.0.0.1, with
 // events and replay on.
+//
+// It has many fields because each stands for a flag of vLLM or of the simulator.
 type Config struct {
 	// Host is the address to bind, 127.0.0.1 if empty; Port 0 takes a free one.
 	Host string
 	Port int
-	// ServedModelNames are the names of the base model, the first of which is reported.
+	// ServedModelNames are the names of the base model. The first is reported.
 	ServedModelNames []string
 	// LoRAs are the names of loaded adapters.
 	LoRAs []string
-	// APIKeys guard /v1 if there are any.
+	// APIKeys guard /v1, and /v2 and /inference from 0.21 on, if there are any.
 	APIKeys []string
+	// Release is the release of vLLM that is simulated; 0 is NewestRelease.
+	Release Release
+	// ModelRoot is the path or name that the engine was given for its model; the first of ServedModelNames if empty.
+	ModelRoot string
 
 	// Profile names the time model and the size of the cache; Time and NumBlocks override it where not zero.
 	Profile   string
@@ -60,13 +66,19 @@ type Config struct {
 	// Seed makes block hashes differ between processes; 0 draws one.
 	Seed uint64
 
+	// Vocabulary is the number of token ids that the model knows; others are refused. 0 knows all.
+	Vocabulary uint32
 	// Text tokenizes; nil is the built-in Words.
 	Text Text
 	// Chat makes the ids of a chat request's prompt from its body; nil renders the built-in template. Its errors are the
 	// client's.
 	Chat func(body []byte) ([]uint32, error)
-	// NoPromptTokensDetails leaves cached_tokens out of the usage.
+	// NoPromptTokensDetails leaves cached_tokens out of the usage. NoScaleOut leaves out --enable-scale-out, without which
+	// releases from 0.30 on do not render requests. Both flags are off in vLLM and on here, as Kvasir documents them.
 	NoPromptTokensDetails bool
+	NoScaleOut            bool
+	// MaxQueuedRequests bounds the requests inside the engine, running ones included; 0 is no bound.
+	MaxQueuedRequests int
 
 	Events EventsConfig
 	// DataParallelRank is reported in events and metrics and added to the ports of Events.
@@ -80,7 +92,7 @@ type Config struct {
 	Log logr.Logger
 }
 
-// EventsConfig says where KV events go. The zero value binds free ports of Config.Host.
+// EventsConfig is where KV events are sent. The zero value binds free ports of Config.Host.
 type EventsConfig struct {
 	Disabled bool
 	// Endpoint is where the publisher binds (host:port, tcp://*:port, tcp://host:port with Bind), or connects to.
@@ -96,14 +108,10 @@ type EventsConfig struct {
 	// BufferSteps is the number of batches kept for replay, HWM the most queued for a subscriber.
 	BufferSteps int
 	HWM         int
-	// Layout is the release whose encoding is used; 0 is LayoutDefault.
-	Layout Layout
-	// ReplayTopicFrame adds a topic frame to replies, as releases from v0.26 do.
-	ReplayTopicFrame bool
 	// DigestHashes sends 32-byte digests rather than integers (v0.10.2 and later).
 	DigestHashes bool
-	// Tamper, if set, stands between the publisher and its socket: it is given every message and sends what it likes,
-	// to lose, repeat or reorder. Replays are not tampered with. Called from one goroutine at a time.
+	// Tamper, if set, is between the publisher and its socket: it receives every message and sends what it likes, to lose,
+	// repeat or reorder messages. Replays are not tampered with. Called from one goroutine at a time.
 	Tamper func(seq uint64, payload []byte, send func(seq uint64, payload []byte))
 }
 
@@ -175,6 +183,7 @@ func hostPort(endpoint string, rank int) (string, error) {
 // withDefaults fills in what is not set and checks the rest.
 func (c Config) withDefaults() (Config, error) {
 	setDefault(&c.Host, "127.0.0.1")
+	setDefault(&c.Release, NewestRelease)
 	setDefault(&c.Profile, DefaultProfile)
 	setDefault(&c.SpeedUp, 1)
 	setDefault(&c.StreamInterval, 1)
@@ -183,10 +192,10 @@ func (c Config) withDefaults() (Config, error) {
 	setDefault(&c.BlockSize, enginemodel.DefaultBlockSize)
 	setDefault(&c.Events.BufferSteps, DefaultBufferSteps)
 	setDefault(&c.Events.HWM, DefaultHWM)
-	setDefault(&c.Events.Layout, LayoutDefault)
 	if len(c.ServedModelNames) == 0 {
 		c.ServedModelNames = []string{DefaultModel}
 	}
+	setDefault(&c.ModelRoot, c.ServedModelNames[0])
 	if c.Text == nil {
 		c.Text = Words{}
 	}
@@ -209,8 +218,14 @@ func (c Config) withDefaults() (Config, error) {
 		return c, fmt.Errorf("stream interval is %d, must be at least 1", c.StreamInterval)
 	case c.Events.BufferSteps < 0 || c.Events.HWM < 0:
 		return c, errors.New("buffer steps and high-water mark must not be negative")
-	case c.Events.DigestHashes && c.Events.Layout < Layout0102:
-		return c, fmt.Errorf("layout %v has integer hashes only", c.Events.Layout)
+	case c.Events.DigestHashes && c.Release.layout() < Layout0102:
+		return c, fmt.Errorf("release %v has integer hashes only", c.Release)
+	case c.MaxQueuedRequests < 0:
+		return c, fmt.Errorf("the bound of queued requests is %d, must not be negative", c.MaxQueuedRequests)
+	case c.MaxQueuedRequests > 0 && c.Release < SinceQueueLimits:
+		return c, fmt.Errorf("release %v has no bound of queued requests", c.Release)
+	case c.ShutdownTimeout > 0 && c.Release < SinceShutdownTimeout:
+		return c, fmt.Errorf("release %v has no shutdown timeout", c.Release)
 	}
 	return c, nil
 }

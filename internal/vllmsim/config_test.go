@@ -81,18 +81,21 @@ func TestHostPort(t *testing.T) {
 
 func TestRefusedConfigurations(t *testing.T) {
 	for name, cfg := range map[string]Config{
-		"unknown profile":           {Profile: "tpu"},
-		"negative speed-up":         {SpeedUp: -1},
-		"negative stream interval":  {StreamInterval: -1},
-		"negative buffer":           {Events: EventsConfig{BufferSteps: -1}},
-		"digests of an old release": {Events: EventsConfig{Layout: Layout091, DigestHashes: true}},
-		"context over the cache":    {NumBlocks: 2, MaxModelLen: 33},
-		"negative blocks":           {NumBlocks: -2},
-		"no such address":           {Host: "256.0.0.1"},
-		"no such events address":    {Events: EventsConfig{Endpoint: "256.0.0.1:1"}},
-		"no such replay address":    {Events: EventsConfig{ReplayEndpoint: "256.0.0.1:1"}},
-		"an endpoint without port":  {Events: EventsConfig{Endpoint: "tcp://*"}},
-		"a replay without port":     {Events: EventsConfig{ReplayEndpoint: "tcp://*"}},
+		"unknown profile":                        {Profile: "tpu"},
+		"negative speed-up":                      {SpeedUp: -1},
+		"negative stream interval":               {StreamInterval: -1},
+		"negative buffer":                        {Events: EventsConfig{BufferSteps: -1}},
+		"digests of an old release":              {Release: 9<<8 | 1, Events: EventsConfig{DigestHashes: true}},
+		"a bound of queues before there was one": {Release: 28 << 8, MaxQueuedRequests: 1},
+		"a shutdown timeout before 0.18":         {Release: 17 << 8, ShutdownTimeout: 1},
+		"a negative bound of queues":             {MaxQueuedRequests: -1},
+		"context over the cache":                 {NumBlocks: 2, MaxModelLen: 33},
+		"negative blocks":                        {NumBlocks: -2},
+		"no such address":                        {Host: "256.0.0.1"},
+		"no such events address":                 {Events: EventsConfig{Endpoint: "256.0.0.1:1"}},
+		"no such replay address":                 {Events: EventsConfig{ReplayEndpoint: "256.0.0.1:1"}},
+		"an endpoint without port":               {Events: EventsConfig{Endpoint: "tcp://*"}},
+		"a replay without port":                  {Events: EventsConfig{ReplayEndpoint: "tcp://*"}},
 	} {
 		e, err := Start(cfg)
 		if err == nil {
@@ -149,24 +152,47 @@ func TestEnginesWithoutEvents(t *testing.T) {
 	}
 }
 
-func TestEveryLayoutIsPublished(t *testing.T) {
-	for _, name := range LayoutNames() {
-		layout, err := ParseLayout(name)
+// TestTheReleaseDecidesHowEventsLook: the layouts themselves are compared with recorded frames in package judge.
+func TestTheReleaseDecidesHowEventsLook(t *testing.T) {
+	for name, tc := range map[string]struct {
+		fields  int // of a BlockStored that is a list
+		digests bool
+	}{
+		"0.9.0": {fields: 6}, "0.10.1": {fields: 6}, "0.10.2": {fields: 7}, "0.14.1": {fields: 8}, "0.17.0": {fields: 9},
+		"0.20.2": {fields: 10, digests: true}, "0.23": {fields: 12}, "0.24": {}, "0.32.0": {},
+	} {
+		release, err := ParseRelease(name)
 		if err != nil {
 			t.Fatal(err)
 		}
-		e := start(t, Config{Events: EventsConfig{Layout: layout, DigestHashes: layout == Layout020}})
+		e := start(t, Config{Release: release, Events: EventsConfig{DigestHashes: tc.digests}})
 		complete(t, e, "/v1/completions", object{"prompt": ids(1, 17), "max_tokens": 1})
-		v, rest := unpack(e.pub.since(0)[0].payload)
-		batch := v.([]any)
-		ev := batch[1].([]any)[0]
-		if m, ok := ev.(map[string]any); ok != (layout == Layout024) || ok && m["type"] != "BlockStored" || len(rest) != 0 {
-			t.Errorf("%s: %v", name, v)
-		}
-		if fields, ok := ev.([]any); ok {
-			if _, digest := fields[1].([]any)[0].([]byte); digest != (layout == Layout020) {
-				t.Errorf("%s: hashes %v", name, fields[1])
+		v, _ := unpack(e.pub.since(0)[0].payload)
+		switch ev := v.([]any)[1].([]any)[0].(type) {
+		case map[string]any:
+			if tc.fields != 0 || ev["type"] != "BlockStored" {
+				t.Errorf("%s: %v", name, ev)
 			}
+		case []any:
+			if len(ev) != tc.fields {
+				t.Errorf("%s: %d fields, want %d", name, len(ev), tc.fields)
+			}
+			if _, digest := ev[1].([]any)[0].([]byte); digest != tc.digests {
+				t.Errorf("%s: hashes %v", name, ev[1])
+			}
+		}
+	}
+}
+
+func TestReleases(t *testing.T) {
+	for text, want := range map[string]string{"0.24": "0.24.0", "v0.11.1": "0.11.1", "0.32.0": "0.32.0", "0.32.9": "0.32.9"} {
+		if r, err := ParseRelease(text); err != nil || r.String() != want {
+			t.Errorf("%s: %v, %v", text, r, err)
+		}
+	}
+	for _, text := range []string{"", "0", "newest", "0.8.5", "1.2.0", "0.33.0", "0.24.0.1", "0.-1", "0.24.0rc1", "0.300"} {
+		if r, err := ParseRelease(text); err == nil {
+			t.Errorf("%q is read as %v", text, r)
 		}
 	}
 }

@@ -2,8 +2,10 @@
 // ZeroMQ, Prometheus metrics, and underneath the block pool, scheduler and time model of package enginemodel, driven in
 // real time or a multiple of it.
 //
-// It follows vLLM where a router can tell the difference, and shares no code with the router's own reading of events
-// and requests, so that the two check each other.
+// It follows a release of vLLM (Config.Release) where a router can detect a difference, and shares no code with the
+// router's own reading of events and requests, so that the two check each other. The exception is the model's tokenizer and
+// chat template (Config.LoadModel), which use the packages of the picker: a second implementation of either would be worth
+// less than the real engine, which verifies both.
 //
 //	e, err := vllmsim.Start(vllmsim.Config{})
 //	defer e.Close()

@@ -6,7 +6,7 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/enginemodel"
 )
 
-// WireEvent is an event with everything that any layout can say.
+// WireEvent is an event with all fields of any layout.
 type WireEvent struct {
 	Kind   enginemodel.EventKind
 	Hashes []enginemodel.Hash

@@ -206,18 +206,3 @@ func TestDigestEndsWithTheInteger(t *testing.T) {
 		t.Errorf("digest %x", d)
 	}
 }
-
-func TestLayoutNames(t *testing.T) {
-	for _, name := range LayoutNames() {
-		l, err := ParseLayout(name)
-		if err != nil || l.String() != name {
-			t.Errorf("%s: %v, %v", name, l, err)
-		}
-		if _, err := ParseLayout(name[1:]); err != nil {
-			t.Errorf("%s without v: %v", name, err)
-		}
-	}
-	if _, err := ParseLayout("v1.0"); err == nil {
-		t.Error("v1.0 accepted")
-	}
-}

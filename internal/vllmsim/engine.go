@@ -16,6 +16,9 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/enginemodel"
 )
 
+// keepAlive is how long the engine's HTTP server keeps a connection on which nothing is asked.
+const keepAlive = 5 * time.Second
+
 // Engine is a running engine.
 type Engine struct {
 	cfg     Config
@@ -54,7 +57,7 @@ func StartContext(ctx context.Context, cfg Config) (*Engine, error) {
 	}
 	e := &Engine{cfg: cfg, metrics: newMetrics(cfg), created: time.Now()}
 	if !cfg.Events.Disabled {
-		if e.pub, err = newPublisher(cfg); err != nil { //nolint:contextcheck // its sockets outlive ctx
+		if e.pub, err = newPublisher(cfg); err != nil { // its sockets outlive ctx
 			return nil, err
 		}
 	}
@@ -69,7 +72,7 @@ func StartContext(ctx context.Context, cfg Config) (*Engine, error) {
 	e.addr = ln.Addr().String()
 	e.loop = newLoop(model, cfg, e.pub, e.metrics)
 	e.metrics.step(model.Stats())
-	e.server = &http.Server{Handler: e.handler(), ReadHeaderTimeout: 30 * time.Second, MaxHeaderBytes: 64 << 10}
+	e.server = &http.Server{Handler: e.handler(), ReadHeaderTimeout: 30 * time.Second, IdleTimeout: keepAlive, MaxHeaderBytes: 64 << 10}
 	e.served.Go(e.loop.run)
 	e.served.Go(func() {
 		if err := e.server.Serve(ln); !errors.Is(err, http.ErrServerClosed) {
@@ -93,7 +96,8 @@ func newModel(cfg Config) (*enginemodel.Engine, error) {
 		seed = binary.BigEndian.Uint64(b[:])
 	}
 	return enginemodel.New(enginemodel.Config{
-		NumBlocks: cfg.NumBlocks, BlockSize: cfg.BlockSize, MaxBatchedTokens: cfg.MaxBatchedTokens, MaxSeqs: cfg.MaxSeqs,
+		NumBlocks: cfg.NumBlocks - 1, // vLLM keeps one that is never written
+		BlockSize: cfg.BlockSize, MaxBatchedTokens: cfg.MaxBatchedTokens, MaxSeqs: cfg.MaxSeqs,
 		MaxModelLen: cfg.MaxModelLen, Time: cfg.Time, Seed: seed, Palette: words, NoPrefixCaching: cfg.NoPrefixCaching,
 	})
 }
@@ -126,11 +130,18 @@ func (e *Engine) ReplayAddr() string {
 func (e *Engine) Config() Config { return e.cfg }
 
 // Shutdown does what the engine does on SIGTERM: with a ShutdownTimeout it lets running requests end for as long, and
-// answers new ones at once as aborted; then, or without one, it aborts what is left, and closes all sockets once the
-// answers are out. ctx cuts everything short.
+// answers new ones at once as aborted or, before 0.29, does not listen any more. Then, or without one, it aborts what is
+// left, and closes all sockets once the answers are out. ctx cuts everything short.
 func (e *Engine) Shutdown(ctx context.Context) error {
 	if !e.draining.Swap(true) && e.cfg.ShutdownTimeout > 0 {
+		var closing sync.WaitGroup
+		draining, drained := context.WithCancel(ctx)
+		if e.cfg.Release.closesBeforeDraining() {
+			closing.Go(func() { _ = e.server.Shutdown(draining) }) // stops listening at once; below it is waited for
+		}
 		e.drain(ctx)
+		drained()
+		closing.Wait()
 	}
 	e.loop.abortAll()
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
@@ -257,8 +268,8 @@ func (e *Engine) Subscribers() int {
 	return e.pub.subscribers()
 }
 
-// KickSubscribers breaks the connections of all subscribers and returns their number. The process lives on: they may
-// come back and find the next sequence number.
+// KickSubscribers breaks the connections of all subscribers and returns their number. The process stays alive: they can
+// reconnect and receive the next sequence number.
 func (e *Engine) KickSubscribers() int {
 	if e.pub == nil {
 		return 0

@@ -138,19 +138,20 @@ func TestResetTellsWithTheNextRequest(t *testing.T) {
 
 func TestReplay(t *testing.T) {
 	for name, tc := range map[string]struct {
-		topicFrame bool
-		buffer     int
-		from       uint64
-		want       []uint64
+		release Release
+		buffer  int
+		from    uint64
+		want    []uint64
 	}{
-		"from the beginning":            {from: 0, want: []uint64{0, 1, 2, 3, 4}},
-		"from the middle":               {from: 3, want: []uint64{3, 4}},
-		"from what is to come":          {from: 5},
-		"from the oldest that is kept":  {buffer: 2, from: 0, want: []uint64{3, 4}},
-		"with the topic of later times": {topicFrame: true, from: 4, want: []uint64{4}},
+		"from the beginning":               {from: 0, want: []uint64{0, 1, 2, 3, 4}},
+		"from the middle":                  {from: 3, want: []uint64{3, 4}},
+		"from what is to come":             {from: 5},
+		"from the oldest that is kept":     {buffer: 2, from: 0, want: []uint64{3, 4}},
+		"without the topic of later times": {release: 25 << 8, from: 4, want: []uint64{4}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			e := start(t, Config{Events: EventsConfig{Topic: "t", BufferSteps: tc.buffer, ReplayTopicFrame: tc.topicFrame}})
+			topicFrame := tc.release == 0
+			e := start(t, Config{Release: tc.release, Events: EventsConfig{Topic: "t", BufferSteps: tc.buffer}})
 			next := follow(t, e)
 			var payloads [][]map[string]any
 			for i := range 5 {
@@ -178,17 +179,17 @@ func TestReplay(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				if len(frames) != 3+one(tc.topicFrame) || len(frames[0]) != 0 {
+				if len(frames) != 3+one(topicFrame) || len(frames[0]) != 0 {
 					t.Fatalf("reply %q", frames)
 				}
 				seq, payload := binary.BigEndian.Uint64(frames[len(frames)-2]), frames[len(frames)-1]
 				if len(payload) == 0 {
-					if seq != 1<<64-1 || tc.topicFrame && len(frames[1]) != 0 {
+					if seq != 1<<64-1 || topicFrame && len(frames[1]) != 0 {
 						t.Errorf("end %q", frames)
 					}
 					break
 				}
-				if tc.topicFrame && string(frames[1]) != "t" {
+				if topicFrame && string(frames[1]) != "t" {
 					t.Errorf("topic %q", frames[1])
 				}
 				if diff := cmp.Diff(payloads[seq], batchEvents(t, payload)); diff != "" {

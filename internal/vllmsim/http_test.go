@@ -23,39 +23,41 @@ func TestErrors(t *testing.T) {
 		status     int
 		param      string
 	}{
-		"broken JSON":                      {"/v1/completions", `{"prompt": `, 400, ""},
-		"nothing":                          {"/v1/completions", ``, 400, ""},
-		"a list for a body":                {"/v1/completions", `[1]`, 400, ""},
+		"broken JSON":                      {"/v1/completions", `{"prompt": `, 400, "body.11"},
+		"nothing":                          {"/v1/completions", ``, 400, "body"},
+		"a list for a body":                {"/v1/completions", `[1]`, 400, "body"},
 		"no prompt":                        {"/v1/completions", `{}`, 400, "prompt"},
 		"a prompt of null":                 {"/v1/completions", `{"prompt": null}`, 400, "prompt"},
-		"a prompt of a number":             {"/v1/completions", `{"prompt": 7}`, 400, "prompt"},
+		"a prompt of a number":             {"/v1/completions", `{"prompt": 7}`, 400, "body.prompt"},
 		"no prompts":                       {"/v1/completions", `{"prompt": []}`, 400, ""},
-		"an empty prompt":                  {"/v1/completions", `{"prompt": ""}`, 400, ""},
-		"a negative token":                 {"/v1/completions", `{"prompt": [1, -2]}`, 400, "prompt"},
-		"a token with a fraction":          {"/v1/completions", `{"prompt": [1.5]}`, 400, "prompt"},
-		"a token of 33 bits":               {"/v1/completions", `{"prompt": [4294967296]}`, 400, "prompt"},
-		"a token with an exponent":         {"/v1/completions", `{"prompt": [1e3]}`, 400, "prompt"},
-		"mixed prompts":                    {"/v1/completions", `{"prompt": ["a", 1]}`, 400, "prompt"},
-		"nested too deep":                  {"/v1/completions", `{"prompt": [[[1]]]}`, 400, "prompt"},
+		"an empty prompt":                  {"/v1/completions", `{"prompt": ""}`, 400, "prompt"},
+		"a negative token":                 {"/v1/completions", `{"prompt": [1, -2]}`, 400, "body.prompt.1"},
+		"a token with a fraction":          {"/v1/completions", `{"prompt": [1.5]}`, 400, "body.prompt.0"},
+		"a token of 33 bits":               {"/v1/completions", `{"prompt": [4294967296]}`, 400, "body.prompt.0"},
+		"a token with an exponent":         {"/v1/completions", `{"prompt": [1e3]}`, 400, "body.prompt.0"},
+		"mixed prompts":                    {"/v1/completions", `{"prompt": ["a", 1]}`, 400, "body.prompt.1"},
+		"nested too deep":                  {"/v1/completions", `{"prompt": [[[1]]]}`, 400, "body.prompt.0"},
 		"too many prompts":                 {"/v1/completions", `{"prompt": ` + many + `}`, 400, "prompt"},
 		"unknown model":                    {"/v1/completions", `{"model": "gpt", "prompt": "x"}`, 404, "model"},
 		"unknown model in chat":            {"/v1/chat/completions", `{"model": "gpt", "messages": [{"role": "user", "content": "x"}]}`, 404, "model"},
 		"unknown model in tokenize":        {"/tokenize", `{"model": "gpt", "prompt": "x"}`, 404, "model"},
 		"unknown model in detokenize":      {"/detokenize", `{"model": "gpt", "tokens": [1]}`, 404, "model"},
-		"two choices":                      {"/v1/completions", `{"prompt": "x", "n": 2}`, 400, "n"},
-		"echo":                             {"/v1/completions", `{"prompt": "x", "echo": true}`, 400, "echo"},
+		"no choices":                       {"/v1/completions", `{"prompt": "x", "n": 0}`, 400, ""},
 		"no output":                        {"/v1/completions", `{"prompt": "x", "max_tokens": 0}`, 400, "max_tokens"},
 		"no output in chat":                {"/v1/chat/completions", `{"messages": [{"role": "user", "content": "x"}], "max_completion_tokens": 0}`, 400, "max_completion_tokens"},
 		"an empty salt":                    {"/v1/completions", `{"prompt": "x", "cache_salt": ""}`, 400, "cache_salt"},
 		"options of a stream without one":  {"/v1/completions", `{"prompt": "x", "stream_options": {}}`, 400, "stream_options"},
-		"a prompt longer than the context": {"/v1/completions", `{"prompt": "` + strings.Repeat(".", 64) + `"}`, 400, ""},
-		"an output past the context":       {"/v1/completions", `{"prompt": "....", "max_tokens": 61}`, 400, ""},
-		"the same in render":               {"/v1/completions/render", `{"prompt": "....", "max_tokens": 61}`, 400, ""},
-		"no messages":                      {"/v1/chat/completions", `{"messages": []}`, 400, "messages"},
+		"a prompt longer than the context": {"/v1/completions", `{"prompt": "` + strings.Repeat(".", 64) + `"}`, 400, "max_tokens"},
+		"messages that are missing":        {"/v1/chat/completions", `{"model": null}`, 400, "body.messages"},
+		"a negative temperature":           {"/v1/completions", `{"prompt": "x", "temperature": -1}`, 400, "temperature"},
+		"two greedy choices":               {"/v1/completions", `{"prompt": "x", "n": 2, "temperature": 0}`, 400, ""},
+		"no tokens to detokenize":          {"/detokenize", `{}`, 400, "body.tokens"},
+		"nothing to tokenize":              {"/tokenize", `{}`, 400, "body.prompt"},
+		"no messages":                      {"/v1/chat/completions", `{"messages": []}`, 400, ""},
 		"an image":                         {"/v1/chat/completions", `{"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}`, 400, ""},
 		"content of a number":              {"/v1/chat/completions", `{"messages": [{"role": "user", "content": 3}]}`, 400, ""},
-		"messages of numbers in tokenize":  {"/tokenize", `{"messages": [3]}`, 400, ""},
-		"tokens of text in detokenize":     {"/detokenize", `{"tokens": ["a"]}`, 400, ""},
+		"messages of numbers in tokenize":  {"/tokenize", `{"messages": [3]}`, 400, "body.messages"},
+		"tokens of text in detokenize":     {"/detokenize", `{"tokens": ["a"]}`, 400, "body.tokens"},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
@@ -290,11 +292,11 @@ func TestModelsAndSmallRoutes(t *testing.T) {
 		}
 		got = append(got, m.ID+" "+parent+" "+strconv.Itoa(m.Max))
 	}
-	if diff := cmp.Diff([]string{"base - 100", "alias - 100", "sql base 100"}, got); diff != "" {
+	if diff := cmp.Diff([]string{"base - 100", "alias - 100", "sql base 0"}, got); diff != "" {
 		t.Errorf("models (-want +got):\n%s", diff)
 	}
 	for path, want := range map[string]string{
-		"/health": "", "/ping": "", "/version": `{"version":"` + Version + `"}`, "/load": `{"server_load":0}`,
+		"/health": "", "/ping": "", "/version": `{"version":"` + NewestRelease.String() + `+sim"}`, "/load": `{"server_load":0}`,
 	} {
 		if status, b := get(t, e, path); status != http.StatusOK || b != want {
 			t.Errorf("GET %s: %d %q", path, status, b)
@@ -347,7 +349,7 @@ func sample(t *testing.T, text, series string) float64 {
 }
 
 func TestMetrics(t *testing.T) {
-	e := start(t, Config{ServedModelNames: []string{`a"b`}, NumBlocks: 100, DataParallelRank: 0})
+	e := start(t, Config{ServedModelNames: []string{`a"b`}, NumBlocks: 101, DataParallelRank: 0})
 	for range 2 {
 		complete(t, e, "/v1/completions", object{"prompt": ids(1, 40), "max_tokens": 5})
 	}
@@ -366,21 +368,21 @@ func TestMetrics(t *testing.T) {
 	_, text = get(t, e, "/metrics")
 	want := map[string]float64{
 		"vllm:num_requests_running" + labels: 2, "vllm:num_requests_waiting" + labels: 0,
-		// The second finds the first's two whole blocks in the same step: 3 + 1 of 100.
+		// The second finds the first's two whole blocks in the same step: 3 + 1 of 100, as one of 101 is never written.
 		"vllm:kv_cache_usage_perc" + labels:        0.04,
 		"vllm:prefix_cache_queries_total" + labels: 146, "vllm:prefix_cache_hits_total" + labels: 64,
 		"vllm:prompt_tokens_total" + labels: 146, "vllm:generation_tokens_total" + labels: 12,
 		"vllm:num_preemptions_total" + labels:                                               0,
 		"vllm:time_to_first_token_seconds_count" + labels:                                   4,
-		`vllm:time_to_first_token_seconds_bucket{engine="0",model_name="a\"b",le="+Inf"}`:   4,
-		`vllm:request_success_total{engine="0",model_name="a\"b",finished_reason="length"}`: 2,
+		`vllm:time_to_first_token_seconds_bucket{engine="0",le="+Inf",model_name="a\"b"}`:   4,
+		`vllm:request_success_total{engine="0",finished_reason="length",model_name="a\"b"}`: 2,
 	}
 	for series, v := range want {
 		if got := sample(t, text, series); got != v {
 			t.Errorf("%s = %v, want %v", series, got, v)
 		}
 	}
-	if !regexp.MustCompile(`(?m)^vllm:cache_config_info\{block_size="16",.*num_gpu_blocks="100".*\} 1\.0$`).MatchString(text) {
+	if !regexp.MustCompile(`(?m)^vllm:cache_config_info\{block_size="16",.*num_gpu_blocks="101".*\} 1\.0$`).MatchString(text) {
 		t.Errorf("no cache_config_info in\n%s", text)
 	}
 	for i, line := range strings.Split(strings.TrimSpace(text), "\n") {
@@ -445,6 +447,54 @@ func TestDrainGivesUpInTime(t *testing.T) {
 	all := chunks(t, (<-resp).Body)
 	if r := all[len(all)-1].Choices[0].FinishReason; r == nil || *r != finishAbort {
 		t.Errorf("the stream ended with %v", r)
+	}
+}
+
+// TestAnswersAreCutToTheContext: unlike a prompt, an answer may be asked for that does not fit.
+func TestAnswersAreCutToTheContext(t *testing.T) {
+	e := start(t, Config{MaxModelLen: 64})
+	if r := complete(t, e, "/v1/completions", object{"prompt": ids(1, 4), "max_tokens": 100}); r.Usage.CompletionTokens != 60 {
+		t.Errorf("%d tokens of an answer", r.Usage.CompletionTokens)
+	}
+}
+
+func TestChoicesShareAPrompt(t *testing.T) {
+	e := start(t, Config{})
+	r := complete(t, e, "/v1/completions", object{"prompt": []any{ids(1, 20), ids(50, 3)}, "n": 2, "max_tokens": 4})
+	if len(r.Choices) != 4 || r.Usage.PromptTokens != 23 || r.Usage.CompletionTokens != 16 {
+		t.Errorf("%d choices, %+v", len(r.Choices), r.Usage)
+	}
+}
+
+func TestAFullQueueRefuses(t *testing.T) {
+	e := start(t, Config{MaxQueuedRequests: 1})
+	e.Pause()
+	openAsync(t, e, "/v1/completions", object{"prompt": ids(1, 5), "max_tokens": 3})
+	eventually(t, "the request waits", func() bool { return e.Stats().Waiting == 1 })
+	if status, b := post(t, e, "/v1/completions", `{"prompt": [5]}`); status != http.StatusServiceUnavailable {
+		t.Errorf("status %d: %s", status, b)
+	}
+	if status, b := post(t, e, "/v1/completions", `{"prompt": [5], "stream": true}`); status != http.StatusServiceUnavailable {
+		t.Errorf("a stream: status %d: %s", status, b)
+	}
+	_, text := get(t, e, "/metrics")
+	if n := sample(t, text, `vllm:admission_rejections_total{model_name="sim-model",reason="max_num_queued_reqs"}`); n != 2 {
+		t.Errorf("%v rejections", n)
+	}
+}
+
+func TestGatedRoutes(t *testing.T) {
+	old := start(t, Config{Release: 29 << 8, NoScaleOut: true})
+	gated := start(t, Config{NoScaleOut: true})
+	before := start(t, Config{Release: 14 << 8})
+	const path, body = "/v1/completions/render", `{"prompt": [5]}`
+	for e, want := range map[*Engine]int{old: http.StatusOK, gated: http.StatusForbidden, before: http.StatusNotFound} {
+		if status, b := post(t, e, path, body); status != want {
+			t.Errorf("release %v: %d, want %d: %s", e.cfg.Release, status, want, b)
+		}
+	}
+	if status, _ := post(t, gated, "/tokenize", `{"prompt": "x"}`); status != http.StatusOK {
+		t.Errorf("tokenize is gated: %d", status)
 	}
 }
 

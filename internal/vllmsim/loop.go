@@ -11,7 +11,7 @@ import (
 // caught up.
 const maxLag = 250 * time.Millisecond
 
-// loop runs the model's steps in real time. One goroutine owns the model; others give it commands, which it carries out
+// loop runs the model's steps in real time. One goroutine owns the model; others send it commands, which it executes
 // between steps.
 type loop struct {
 	model    *enginemodel.Engine
@@ -54,7 +54,7 @@ func (l *loop) toWall(model time.Duration) time.Duration {
 	return time.Duration(float64(model) / l.speedUp)
 }
 
-// do gives the loop a command. After stop it reports false and the command is not run.
+// do sends the loop a command. After stop it reports false and the command is not run.
 func (l *loop) do(f func()) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -135,7 +135,7 @@ func (l *loop) run() {
 		default:
 		}
 		if len(commands) > 0 && paused {
-			continue // a command may have come while these ran
+			continue // a command might have arrived while these ran
 		}
 		if !paused && l.takeStep(true) {
 			continue
@@ -196,10 +196,10 @@ func (l *loop) takeStep(wait bool) bool {
 	if payload != nil {
 		l.pub.publish(payload)
 	}
+	l.metrics.step(l.model.Stats())
 	for i := range res.Outputs {
 		l.output(&res.Outputs[i])
 	}
-	l.metrics.step(l.model.Stats())
 	return true
 }
 
@@ -221,7 +221,7 @@ func (l *loop) output(o *enginemodel.Output) {
 	}
 }
 
-// submit gives the loop a request. The stream ends as aborted at once when the loop has stopped.
+// submit sends the loop a request. The stream ends as aborted at once when the loop has stopped.
 func (l *loop) submit(s *stream) {
 	arrived := l.now()
 	ok := l.do(func() {
@@ -235,7 +235,7 @@ func (l *loop) submit(s *stream) {
 		l.streams[s.req.Slot] = s
 		l.live++
 		if l.schedule > 0 {
-			// A loop that runs after its schedule has its steps in the past: none may begin before a request arrived.
+			// A loop that runs after its schedule has its steps in the past: none can begin before a request arrived.
 			arrived = min(arrived, l.toModel(l.schedule))
 		}
 		l.model.Add(s.req, arrived)

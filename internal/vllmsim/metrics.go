@@ -2,6 +2,7 @@ package vllmsim
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -35,6 +36,7 @@ type metrics struct {
 	request    histogram         // guarded by mu
 	ended      map[string]uint64 // guarded by mu, by finish reason
 	cached     uint64            // guarded by mu
+	rejected   uint64            // guarded by mu, requests refused by the bound of the queue
 	lateness   time.Duration     // guarded by mu, sum over timed steps
 	timed      uint64            // guarded by mu, steps
 }
@@ -54,11 +56,18 @@ func (m *metrics) step(s enginemodel.Stats) {
 	m.mu.Unlock()
 }
 
-// late counts how much later than the model says a step ended, in wall time: the machine's share in latencies.
+// late counts how much later than in the model a step ended, in wall time: the machine's share in latencies.
 func (m *metrics) late(d time.Duration) {
 	m.mu.Lock()
 	m.lateness += d
 	m.timed++
+	m.mu.Unlock()
+}
+
+// reject counts a request that was refused by the bound of the queue.
+func (m *metrics) reject() {
+	m.mu.Lock()
+	m.rejected++
 	m.mu.Unlock()
 }
 
@@ -108,25 +117,47 @@ func (h *histogram) observe(v float64) {
 func (m *metrics) text() string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	w := &metricsText{labels: fmt.Sprintf(`engine="%d",model_name=%s`, m.rank, labelValue(m.model))}
-	s := &m.stats
-	usage := 0.0
-	if s.NumBlocks > 0 {
-		usage = float64(s.UsedBlocks) / float64(s.NumBlocks)
-	}
+	w := &metricsText{labels: []string{fmt.Sprintf(`engine="%d"`, m.rank), "model_name=" + labelValue(m.model)}}
+	s, release := &m.stats, m.config.Release
 	w.gauge("vllm:num_requests_running", "Requests in execution batches.", float64(s.Running))
 	w.gauge("vllm:num_requests_waiting", "Requests waiting to be processed.", float64(s.Waiting))
-	w.gauge("vllm:kv_cache_usage_perc", "Share of KV cache blocks in use, 1 is all.", usage)
-	w.counter("vllm:prefix_cache_queries", "Tokens looked up in the prefix cache.", s.PrefixQueries)
-	w.counter("vllm:prefix_cache_hits", "Tokens found in the prefix cache.", s.PrefixHits)
+	if release.minor(20) {
+		w.family("vllm:num_requests_waiting_by_reason", "gauge", "Requests waiting, by what they wait for.")
+		w.sample("vllm:num_requests_waiting_by_reason", `reason="capacity"`, float64(s.Waiting))
+		w.sample("vllm:num_requests_waiting_by_reason", `reason="deferred"`, 0)
+	}
+	if release >= sinceSleepState {
+		w.family("vllm:engine_sleep_state", "gauge", "State of sleep; 1 is the one that holds.")
+		for i, state := range []string{"awake", "weights_offloaded", "discard_all"} {
+			w.sample("vllm:engine_sleep_state", `sleep_state="`+state+`"`, float64(one(i == 0)))
+		}
+	}
+	usageName := "vllm:kv_cache_usage_perc"
+	if release < sinceKVUsage {
+		usageName = "vllm:gpu_cache_usage_perc"
+	}
+	w.gauge(usageName, "Share of KV cache blocks in use, 1 is all.", m.usage())
+	cache := "vllm:"
+	if release < sinceKVUsage {
+		cache = "vllm:gpu_"
+	}
+	w.counter(cache+"prefix_cache_queries", "Tokens looked up in the prefix cache.", s.PrefixQueries)
+	w.counter(cache+"prefix_cache_hits", "Tokens found in the prefix cache.", s.PrefixHits)
 	w.counter("vllm:num_preemptions", "Preemptions.", s.Preemptions)
 	w.counter("vllm:prompt_tokens", "Prompt tokens processed.", s.PromptTokens)
-	w.counter("vllm:prompt_tokens_cached", "Prompt tokens taken from the cache.", m.cached)
+	if release.minor(17) {
+		w.counter("vllm:prompt_tokens_cached", "Prompt tokens taken from the cache.", m.cached)
+		w.family("vllm:prompt_tokens_by_source_total", "counter", "Prompt tokens, by where their KV came from.")
+		w.sample("vllm:prompt_tokens_by_source_total", `source="local_compute"`, float64(s.PromptTokens-min(m.cached, s.PromptTokens)))
+		w.sample("vllm:prompt_tokens_by_source_total", `source="local_cache_hit"`, float64(m.cached))
+		w.sample("vllm:prompt_tokens_by_source_total", `source="external_kv_transfer"`, 0)
+	}
 	w.counter("vllm:generation_tokens", "Tokens generated.", s.GenerationTokens)
-	w.family("vllm:request_success", "counter", "Requests by reason of their end.")
-	for _, reason := range []string{finishStop, finishLength, finishAbort} {
+	w.family("vllm:request_success_total", "counter", "Requests by reason of their end.")
+	for _, reason := range release.finishReasons() {
 		w.sample("vllm:request_success_total", `finished_reason="`+reason+`"`, float64(m.ended[reason]))
 	}
+	m.rejections(w)
 	w.histogram("vllm:time_to_first_token_seconds", "Time to the first token.", &m.firstToken)
 	w.histogram("vllm:e2e_request_latency_seconds", "Time to the end of requests.", &m.request)
 	w.histogram("vllm:request_queue_time_seconds", "Time in the waiting queue.", &m.queue)
@@ -138,12 +169,46 @@ func (m *metrics) text() string {
 	return w.b.String()
 }
 
+// load is the value of the header endpoint-load-metrics.
+func (m *metrics) load() string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return "TEXT named_metrics.num_requests_waiting=" + number64(float64(m.stats.Waiting)) +
+		", named_metrics.kv_cache_usage_perc=" + number64(m.usage())
+}
+
+// usage is the share of blocks in use; m.mu is held.
+func (m *metrics) usage() float64 {
+	if m.stats.NumBlocks == 0 {
+		return 0
+	}
+	return float64(m.stats.UsedBlocks) / float64(m.stats.NumBlocks)
+}
+
+// rejections counts what the bounds of the queue have refused, in releases that have them. The engine counts that in
+// front of its ranks: the family has no engine label.
+func (m *metrics) rejections(w *metricsText) {
+	if m.config.Release < sinceRejections {
+		return
+	}
+	labels := w.labels
+	w.labels = []string{"model_name=" + labelValue(m.model)}
+	w.family("vllm:admission_rejections_total", "counter", "Requests refused by the bounds of the queue.")
+	w.sample("vllm:admission_rejections_total", `reason="max_num_queued_reqs"`, float64(m.rejected))
+	w.sample("vllm:admission_rejections_total", `reason="max_num_queued_tokens"`, 0)
+	w.labels = labels
+}
+
 func (m *metrics) cacheConfig(w *metricsText) {
 	w.family("vllm:cache_config_info", "gauge", "Configuration of the KV cache.")
-	w.labels = "" // this family has no model_name
+	size := ""
+	if m.config.Release >= sinceCacheSize {
+		size = fmt.Sprintf(`kv_cache_size_tokens="%d",`, m.config.NumBlocks*m.config.BlockSize)
+	}
+	w.labels = nil // this family has no model_name
 	w.sample("vllm:cache_config_info", fmt.Sprintf(
-		`block_size="%d",cache_dtype="auto",enable_prefix_caching="%s",engine="%d",gpu_memory_utilization="0.9",num_gpu_blocks="%d",prefix_caching_hash_algo="sha256"`,
-		m.config.BlockSize, pythonBool(!m.config.NoPrefixCaching), m.rank, m.config.NumBlocks), 1)
+		`block_size="%d",cache_dtype="auto",enable_prefix_caching="%s",engine="%d",gpu_memory_utilization="0.9",%snum_gpu_blocks="%d",prefix_caching_hash_algo="sha256"`,
+		m.config.BlockSize, pythonBool(!m.config.NoPrefixCaching), m.rank, size, m.config.NumBlocks), 1)
 }
 
 func pythonBool(b bool) string {
@@ -156,19 +221,21 @@ func pythonBool(b bool) string {
 // metricsText collects families.
 type metricsText struct {
 	b      strings.Builder
-	labels string
+	labels []string
 }
 
 func (w *metricsText) family(name, kind, help string) {
 	fmt.Fprintf(&w.b, "# HELP %s %s\n# TYPE %s %s\n", name, help, name, kind)
 }
 
+// sample writes a sample whose labels are in order of their names, as the engine's are; extra is one label or none.
 func (w *metricsText) sample(name, extra string, v float64) {
 	labels := w.labels
-	if labels != "" && extra != "" {
-		labels += ","
+	if extra != "" {
+		labels = append(slices.Clone(labels), extra)
+		slices.Sort(labels)
 	}
-	w.b.WriteString(name + "{" + labels + extra + "} " + number(v) + "\n")
+	w.b.WriteString(name + "{" + strings.Join(labels, ",") + "} " + number64(v) + "\n")
 }
 
 func (w *metricsText) gauge(name, help string, v float64) {
@@ -188,7 +255,7 @@ func (w *metricsText) histogram(name, help string, h *histogram) {
 		n += c
 		bound := "+Inf"
 		if i < len(h.bounds) {
-			bound = number(h.bounds[i])
+			bound = number64(h.bounds[i])
 		}
 		w.sample(name+"_bucket", `le="`+bound+`"`, float64(n))
 	}
@@ -196,8 +263,8 @@ func (w *metricsText) histogram(name, help string, h *histogram) {
 	w.sample(name+"_sum", "", h.sum)
 }
 
-// number is written as Python does: with a fraction or an exponent.
-func number(v float64) string {
+// number64 is written as Python does: with a fraction or an exponent.
+func number64(v float64) string {
 	s := strconv.FormatFloat(v, 'g', -1, 64)
 	if !strings.ContainsAny(s, ".e") {
 		s += ".0"

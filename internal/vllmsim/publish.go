@@ -20,7 +20,9 @@ type publisher struct {
 	enc       Encoder
 	topic     []byte
 	blockSize int
-	wire      []WireEvent // scratch
+	// topicInReplay: replies to replay requests carry the topic.
+	topicInReplay bool
+	wire          []WireEvent // scratch
 
 	router *zmtp.Router
 	cancel context.CancelFunc
@@ -41,7 +43,8 @@ func newPublisher(c Config) (*publisher, error) {
 	ctx, cancel := context.WithCancel(context.Background())
 	p := &publisher{
 		cfg: c.Events, log: c.Log, cancel: cancel, topic: []byte(c.Events.Topic), blockSize: c.BlockSize,
-		enc: Encoder{Layout: c.Events.Layout, Rank: c.DataParallelRank, Signed: c.Events.Layout < Layout0102},
+		topicInReplay: c.Release.topicInReplay(),
+		enc:           Encoder{Layout: c.Release.layout(), Rank: c.DataParallelRank, Signed: c.Release.signedHashes()},
 	}
 	if c.Events.DigestHashes {
 		p.enc.Digest = LongDigest
@@ -65,7 +68,7 @@ func (p *publisher) open(ctx context.Context, c Config) error {
 	if c.Events.Connect {
 		subscriber := addr // addr changes below
 		p.tasks.Go(func() { p.redial(ctx, subscriber) })
-	} else if p.pub, err = zmtp.ListenPub(addr, c.Events.HWM); err != nil { //nolint:contextcheck // it is closed by close
+	} else if p.pub, err = zmtp.ListenPub(addr, c.Events.HWM); err != nil {
 		return fmt.Errorf("binding the KV event publisher to %s: %w", addr, err)
 	}
 	if c.Events.NoReplay {
@@ -74,7 +77,7 @@ func (p *publisher) open(ctx context.Context, c Config) error {
 	if addr, err = hostPort(replay, c.DataParallelRank); err != nil {
 		return err
 	}
-	if p.router, err = zmtp.ListenRouter(addr); err != nil { //nolint:contextcheck // it is closed by close
+	if p.router, err = zmtp.ListenRouter(addr); err != nil {
 		return fmt.Errorf("binding the KV event replay to %s: %w", addr, err)
 	}
 	p.tasks.Go(p.serveReplay)
@@ -207,7 +210,7 @@ func (p *publisher) replay(peer string, start uint64) error {
 }
 
 func (p *publisher) reply(peer string, topic, seq, payload []byte) error {
-	if p.cfg.ReplayTopicFrame {
+	if p.topicInReplay {
 		return p.router.Send(peer, nil, topic, seq, payload)
 	}
 	return p.router.Send(peer, nil, seq, payload)

@@ -69,6 +69,7 @@ func (e *Engine) serveTokenize(w http.ResponseWriter, _ *http.Request, body []by
 	var req struct {
 		Model            string  `json:"model"`
 		Prompt           *string `json:"prompt"`
+		Messages         any     `json:"messages"`
 		AddSpecialTokens *bool   `json:"add_special_tokens"`
 		ReturnTokenStrs  bool    `json:"return_token_strs"`
 	}
@@ -77,6 +78,9 @@ func (e *Engine) serveTokenize(w http.ResponseWriter, _ *http.Request, body []by
 	}
 	if _, _, err := e.adapter(req.Model); err != nil {
 		return err
+	}
+	if req.Prompt == nil && req.Messages == nil {
+		return invalid("body.prompt", "there is neither a prompt nor messages")
 	}
 	var ids []uint32
 	var err error
@@ -110,6 +114,9 @@ func (e *Engine) serveDetokenize(w http.ResponseWriter, _ *http.Request, body []
 	}
 	if err := decode(body, &req); err != nil {
 		return err
+	}
+	if req.Tokens == nil {
+		return invalid("body.tokens", "tokens are missing")
 	}
 	if _, _, err := e.adapter(req.Model); err != nil {
 		return err

@@ -7,7 +7,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// coarse is how much of a wait is left to the kernel's own timer: the runtime's timers may be a millisecond late.
+// coarse is how much of a wait is left to the kernel's own timer: the runtime's timers can be a millisecond late.
 const coarse = 2 * time.Millisecond
 
 // sleepUntil returns when the time since start is at least at, at once if it is already. It reports false if quit was

@@ -18,7 +18,7 @@ type stream struct {
 	req *enginemodel.Request // the loop's
 	// reason is what the request ends with when it is not aborted.
 	reason string
-	// ready gets a token when there is something new; several streams of a handler may share it.
+	// ready gets a token when there is something new; several streams of a handler can share it.
 	ready chan struct{}
 
 	notified int // the loop's: tokens already shown to the handler
@@ -45,7 +45,7 @@ func (s *stream) view() view {
 	return view{tokens: s.tokens, cached: s.cached, finish: s.finish}
 }
 
-// show hands the handler what there is. The slice must only ever be appended to.
+// show passes the available tokens to the handler. The slice must only ever be appended to.
 func (s *stream) show(tokens []uint32, cached int, finish string) {
 	s.mu.Lock()
 	s.tokens, s.cached, s.finish = tokens, cached, finish

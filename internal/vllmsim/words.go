@@ -94,7 +94,7 @@ func pieceID(piece string) uint32 {
 	return uint32(firstWord + (h^h>>32)%(WordsVocabulary-firstWord))
 }
 
-// Decode implements Text: a hashed piece cannot be known again and comes out as " t" and its id.
+// Decode implements Text: a hashed piece cannot be recovered and is returned as " t" and its id.
 func (Words) Decode(ids []uint32) string {
 	b := make([]byte, 0, 7*len(ids))
 	for _, id := range ids {

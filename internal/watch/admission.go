@@ -1,6 +1,7 @@
 package watch
 
 import (
+	"slices"
 	"strings"
 
 	"github.com/kvasir-dev/kvasir/api/v1alpha1"
@@ -9,10 +10,10 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/tenant"
 )
 
-// fairnessHeader names the tenant where the policy does not say which header does.
+// fairnessHeader names the tenant where the policy does not name another header.
 const fairnessHeader = "x-gateway-inference-fairness-id"
 
-// admissionSpec translates what a policy says of a full pool. The tenants themselves are in Secrets.
+// admissionSpec translates a policy's rules for a full pool. The tenants themselves are in Secrets.
 func admissionSpec(a *v1alpha1.Admission) picker.AdmissionSpec {
 	spec := picker.AdmissionSpec{
 		Queue:      a.Mode == v1alpha1.AdmissionQueue,
@@ -23,7 +24,10 @@ func admissionSpec(a *v1alpha1.Admission) picker.AdmissionSpec {
 			TTL: seconds(a.Queue.TimeToLiveSeconds), Hold: seconds(value(a.HoldSeconds)),
 			NewestFirst: a.Shed == v1alpha1.ShedNewestFirst,
 		},
-		Priorities: map[string]picker.Priority{},
+		Priorities:     map[string]picker.Priority{},
+		AllowedOrigins: a.AllowedOrigins,
+		SetsPriority:   slices.Contains(a.EngineFields, v1alpha1.EngineFieldPriority),
+		SetsTransfer:   slices.Contains(a.EngineFields, v1alpha1.EngineFieldKVTransfer),
 	}
 	for _, p := range a.Priorities {
 		spec.Priorities[p.Name] = picker.Priority{Level: int(value(p.Level)), TTL: seconds(p.TimeToLiveSeconds)}
@@ -47,6 +51,8 @@ func tenantsSpec(t *v1alpha1.Tenants, priorities map[string]picker.Priority) *pi
 		class := &tenant.Class{
 			Name: c.Name, Weight: int(c.Weight), RequestsPerMinute: int(c.RequestsPerMinute), TokensPerMinute: c.TokensPerMinute,
 			MaxConcurrent: int(c.MaxConcurrent), Models: c.Models,
+			SetsPriority: slices.Contains(c.EngineFields, v1alpha1.EngineFieldPriority),
+			SetsTransfer: slices.Contains(c.EngineFields, v1alpha1.EngineFieldKVTransfer),
 		}
 		if p, ok := priorities[c.MaxPriority]; ok {
 			class.Capped, class.MaxLevel = true, p.Level

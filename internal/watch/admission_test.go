@@ -19,10 +19,10 @@ const tenantPolicy = `admission: {
   waitBudgetMilliseconds: 250, maxSlowdownPercent: 250, holdSeconds: 0, shed: NewestFirst,
   queue: {maxRequests: 7, maxBytes: 1Mi, timeToLiveSeconds: 9},
   priorities: [{name: interactive, level: 100}, {name: batch, level: -10, timeToLiveSeconds: 600}],
-  defaultPriority: batch,
+  defaultPriority: batch, engineFields: [Priority], allowedOrigins: ["https://a.example"],
   tenants: {identification: APIKey, secretRefs: [{name: keys}], unknown: DefaultClass, classes: [
     {name: default, requestsPerMinute: 60, maxConcurrent: 4, maxPriority: batch},
-    {name: gold, weight: 8, tokensPerMinute: 5000000, models: [Qwen/*, sql-lora]}]}}`
+    {name: gold, weight: 8, tokensPerMinute: 5000000, models: [Qwen/*, sql-lora], engineFields: [KVTransfer]}]}}`
 
 func keysSecret(entries ...string) string {
 	return "{apiVersion: v1, kind: Secret, metadata: {name: keys, namespace: default}, stringData: {" + strings.Join(entries, ", ") + "}}"
@@ -44,12 +44,12 @@ func TestAdmissionIsTranslated(t *testing.T) {
 		Queue: true, WaitBudget: 250 * time.Millisecond, Slowdown: 2.5,
 		Limits:     admission.Limits{Requests: 7, Bytes: 1 << 20, TTL: 9 * time.Second, NewestFirst: true},
 		Priorities: map[string]picker.Priority{"interactive": {Level: 100}, "batch": {Level: -10, TTL: 10 * time.Minute}},
-		Default:    picker.Priority{Level: -10, TTL: 10 * time.Minute},
+		Default:    picker.Priority{Level: -10, TTL: 10 * time.Minute}, SetsPriority: true, AllowedOrigins: []string{"https://a.example"},
 		Tenants: &picker.TenantsSpec{
 			Default: basic,
 			Classes: map[string]*tenant.Class{
 				"default": basic,
-				"gold":    {Name: "gold", Weight: 8, TokensPerMinute: 5_000_000, Models: []string{"Qwen/*", "sql-lora"}},
+				"gold":    {Name: "gold", Weight: 8, TokensPerMinute: 5_000_000, Models: []string{"Qwen/*", "sql-lora"}, SetsTransfer: true},
 			},
 		},
 	}

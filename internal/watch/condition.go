@@ -2,6 +2,7 @@ package watch
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -9,9 +10,10 @@ import (
 	"github.com/kvasir-dev/kvasir/api/v1alpha1"
 	"github.com/kvasir-dev/kvasir/internal/conformance"
 	"github.com/kvasir-dev/kvasir/internal/ingest"
+	"github.com/kvasir-dev/kvasir/internal/picker"
 )
 
-// enoughAnswers that told what was cached are needed to judge predictions.
+// enoughAnswers is how many answers that report cached tokens are needed to judge predictions.
 const enoughAnswers = 100
 
 // maxMessage bounds a condition's message, in bytes; the schema takes 32 KiB.
@@ -27,6 +29,9 @@ func condition(typ string, status metav1.ConditionStatus, reason, message string
 // poolConditions are those that can be known without Kubernetes.
 func poolConditions(s *PoolState, f *facts) []metav1.Condition {
 	list := []metav1.Condition{accepted(s, f), ready(s, f), eventsSynced(s, f), tokensExact(s, f), predictionsTrusted(f)}
+	if c := gatewayConforms(f); c.Type != "" {
+		list = append(list, c)
+	}
 	if s.Policy != nil {
 		list = append(list, condition(v1alpha1.ConditionPolicyAffected, metav1.ConditionTrue, "PolicyAffected",
 			"RoutingPolicy "+s.Policy.Name+" is in force"))
@@ -44,6 +49,12 @@ func accepted(s *PoolState, f *facts) metav1.Condition {
 	}
 	if f.refused.Err != nil {
 		return condition(typ, metav1.ConditionFalse, "NameTaken", f.refused.Err.Error())
+	}
+	if s.Object.Spec.Engine.ServesAnyone(f.spec != nil && f.spec.Policy.Admission.Tenants != nil) {
+		return condition(typ, metav1.ConditionTrue, v1alpha1.ReasonClientsUnchecked, v1alpha1.MessageClientsUnchecked)
+	}
+	if s.Object.Spec.Engine.Type == v1alpha1.EngineSGLang {
+		return condition(typ, metav1.ConditionTrue, v1alpha1.ReasonEngineExperimental, v1alpha1.MessageSGLangExperimental)
 	}
 	return condition(typ, metav1.ConditionTrue, "Accepted", "")
 }
@@ -81,19 +92,26 @@ func eventsSynced(s *PoolState, f *facts) metav1.Condition {
 	case f.unsupportedBlocks > 0:
 		return no("BlockSizeUnsupported", fmt.Sprintf("%d blocks do not fit keySpace.blockTokens %d", f.unsupportedBlocks,
 			s.Object.Spec.KeySpace.BlockTokens))
+	case f.silent > 0:
+		return no("EventsDisabled", fmt.Sprintf("%d of %d engines say that they publish no events on a TCP port: start them with --kv-events-config",
+			f.silent, f.total))
 	case f.synced+f.degraded < f.total && source == v1alpha1.EventsReporter:
 		return no("ReporterMissing", fmt.Sprintf("%d of %d endpoints have no reporter", f.total-f.synced-f.degraded, f.total))
 	case f.synced+f.degraded < f.total && source == v1alpha1.EventsListen:
 		return no("StreamMissing", notConnected(f))
 	case f.synced+f.degraded < f.total:
 		return no("StreamMissing", fmt.Sprintf("%d of %d endpoints have no event stream", f.total-f.synced-f.degraded, f.total))
+	case f.lagging > 0:
+		return no("Lagging", fmt.Sprintf("what %d of %d endpoints hold is known in part only: events arrived faster than they were applied",
+			f.degraded, f.total))
 	case f.degraded > 0:
-		return no("Lagging", fmt.Sprintf("what %d of %d endpoints hold is known in part only", f.degraded, f.total))
+		return no("HistoryLost", fmt.Sprintf("what %d of %d endpoints hold is known in part only: events were missed that the engine's "+
+			"replay buffer does not have; prefixes are learned again as they are used", f.degraded, f.total))
 	}
 	return condition(typ, metav1.ConditionTrue, "Synced", fmt.Sprintf("%d of %d endpoints", f.synced, f.total))
 }
 
-// notConnected tells what is known of publishers that should have connected to the picker.
+// notConnected describes the publishers that should have connected to the picker.
 func notConnected(f *facts) string {
 	message := fmt.Sprintf("%d of %d endpoints have not connected to %s", f.total-f.synced-f.degraded, f.total, f.dialIn.Address)
 	if f.dialIn.Err != nil {
@@ -111,32 +129,39 @@ func notConnected(f *facts) string {
 	return message
 }
 
-// tokensExact tells whether block keys are made of the engine's own tokens, and what is done instead.
+// tokensExact reports whether block keys are made of the engines' own tokens, from any source.
 func tokensExact(s *PoolState, f *facts) metav1.Condition {
 	const typ = v1alpha1.ConditionTokensExact
-	reason, instead := withoutExact(s, f)
-	why := func(known string) metav1.Condition {
-		return condition(typ, metav1.ConditionFalse, known, f.tokens.Message+"; "+instead)
+	reason, source := tokensOtherwise(s, f)
+	not := func(known string) metav1.Condition {
+		return condition(typ, metav1.ConditionFalse, known, f.tokens.Message+"; "+source)
 	}
 	switch f.tokens.State {
-	case conformance.Exact:
-		if f.inexact.Share >= muchInexact {
-			return condition(typ, metav1.ConditionFalse, reason, fmt.Sprintf("%.0f %% of the last requests had no exact tokens, the last one for the reason %s; for these %s",
-				100*f.inexact.Share, f.inexact.Last, instead))
-		}
-		return condition(typ, metav1.ConditionTrue, "Exact", f.tokens.Message+untold(f))
 	case conformance.TextsOnly:
-		return why("TemplateUnsupported")
+		return not("TemplateUnsupported")
 	case conformance.Failed:
-		return why("ProbeFailed")
+		return not("ProbeFailed")
 	case conformance.FilesMissing:
-		return why("FilesMissing")
+		return not("FilesMissing")
 	case conformance.TokenizerUnsupported:
-		return why("TokenizerUnsupported")
+		return not("TokenizerUnsupported")
 	case conformance.Unproven:
-		return why(reason)
+		return not(reason)
+	case conformance.Exact, conformance.NoFiles:
+	default: // nothing is known yet
+		return condition(typ, metav1.ConditionFalse, reason, source)
 	}
-	return condition(typ, metav1.ConditionFalse, reason, instead)
+	exact := f.tokens.State == conformance.Exact
+	switch {
+	case !exact && reason == reasonApproximate:
+		return condition(typ, metav1.ConditionFalse, reason, source)
+	case f.inexact.Share >= muchInexact:
+		return condition(typ, metav1.ConditionFalse, "PartlyExact", fmt.Sprintf("%.0f %% of the last requests had no exact tokens, the last one for the reason %s; %s",
+			100*f.inexact.Share, f.inexact.Last, source))
+	case exact:
+		return condition(typ, metav1.ConditionTrue, "Exact", f.tokens.Message+untold(f))
+	}
+	return condition(typ, metav1.ConditionTrue, reason, source+untold(f))
 }
 
 // muchInexact is the share of requests without exact tokens above which a pool does not count as exact, whatever was
@@ -146,22 +171,29 @@ const muchInexact = 0.1
 // unanswered is how many questions in a row must have found no answer for engines to count as not rendering.
 const unanswered = 3
 
-// withoutExact tells what is done with requests for which there are no exact tokens in the picker.
-func withoutExact(s *PoolState, f *facts) (reason, message string) {
+// mostInexact is the share above which missing comparisons of hits are due to missing tokens.
+const mostInexact = 0.5
+
+const reasonApproximate = "Approximate"
+
+// tokensOtherwise describes where the tokens of requests come from if they are not made in the picker.
+func tokensOtherwise(s *PoolState, f *facts) (reason, message string) {
 	const approximate = "prompts are matched by chunks of their text with what this picker has routed"
 	switch {
 	case s.Object.Spec.Model.Tokenizer.Type == v1alpha1.TokenizerNone:
-		return "Approximate", "the pool has no tokenizer: " + approximate
+		return reasonApproximate, "the pool has no tokenizer: " + approximate
 	case f.spec != nil && f.spec.Policy.EngineTokens == string(v1alpha1.EngineTokensNever):
-		return "Approximate", "the policy lets no engine be asked: " + approximate
+		return reasonApproximate, "the policy lets no engine be asked: " + approximate
 	case f.rendering.Failures >= unanswered:
-		return "Approximate", fmt.Sprintf("the last %d questions to engines for tokens had no answer (%s): %s",
+		return reasonApproximate, fmt.Sprintf("the last %d questions to engines for tokens had no answer (%s): %s",
 			f.rendering.Failures, f.rendering.Last, approximate)
+	case f.rendering.Lacking != "":
+		return "EngineTokenize", "engines are asked for tokens by /tokenize, which does not know every request: " + f.rendering.Lacking
 	}
 	return "EngineRender", "an engine is asked for the tokens of each request"
 }
 
-// untold says which requests are not exact because engines are too old to tell their blocks apart.
+// untold describes which requests are not exact because engines are too old to distinguish their blocks.
 func untold(f *facts) (message string) {
 	if f.tokens.AdaptersUntold {
 		message += "; requests for adapters are matched approximately, as engines before v0.14 do not tell adapters by name"
@@ -176,15 +208,92 @@ func predictionsTrusted(f *facts) metav1.Condition {
 	const typ = v1alpha1.ConditionPredictionsTrusted
 	switch h := f.hits; {
 	case f.trust.Lost:
-		return condition(typ, metav1.ConditionFalse, "Mispredicting",
-			"the engines find less than half of what they have announced and not removed; do tokenizer, template, cache salts and block size match? Until they find it, requests are matched against what was routed before, but for one in 16")
+		return condition(typ, metav1.ConditionFalse, "Mispredicting", mispredicting(f.trust.Distrusted))
+	case h.Answers == 0 && f.completed >= enoughAnswers && f.inexact.Share >= mostInexact:
+		return condition(typ, metav1.ConditionUnknown, "NoExactTokens",
+			"nearly all requests are matched approximately, so that nothing is predicted; see TokensExact")
 	case h.Answers == 0 && f.completed >= enoughAnswers:
 		return condition(typ, metav1.ConditionUnknown, "NoCachedTokens",
-			"no answer has told how much was cached; start the engines with --enable-prompt-tokens-details")
+			"no answer has reported cached tokens; start the engines with --enable-prompt-tokens-details")
 	case h.Answers < enoughAnswers:
 		return condition(typ, metav1.ConditionUnknown, "TooFewReplies", fmt.Sprintf("%d of %d answers", h.Answers, enoughAnswers))
 	}
+	if why := approximations(f); why != "" {
+		return condition(typ, metav1.ConditionTrue, v1alpha1.ReasonMatchesApproximate, why)
+	}
 	return condition(typ, metav1.ConditionTrue, "Trusted", "")
+}
+
+// approximations are the reasons why matches can differ from what engines find although nothing is wrong; empty if there
+// are none.
+func approximations(f *facts) string {
+	var why []string
+	if f.unfollowed > 0 {
+		why = append(why, fmt.Sprintf("%d of %d endpoints hold blocks whose conditions for a hit are not known (chunked local attention, "+
+			"or windows where an older reporter speaks), so that matches can be too long there", f.unfollowed, f.total))
+	}
+	if f.dropping > 0 {
+		why = append(why, fmt.Sprintf("%d of %d engines use speculative decoding and have not shown that they reuse the last block of a hit, "+
+			"so that matches are one block shorter there", f.dropping, f.total))
+	}
+	return strings.Join(why, "; ")
+}
+
+// maxNamed is how many endpoints a condition names one by one.
+const maxNamed = 3
+
+// mispredicting describes which matches are ignored, and what to check.
+func mispredicting(list []picker.Distrust) string {
+	var text strings.Builder
+	text.WriteString("engines find less than half of what they announced and did not remove: ")
+	for i := range list[:min(len(list), maxNamed)] {
+		d := &list[i]
+		if i > 0 {
+			text.WriteString("; ")
+		}
+		fmt.Fprintf(&text, "%s for requests of kind %s with tokens %s", d.Endpoint, d.Kind, d.Tokens)
+		if d.Unusual {
+			text.WriteString(" and fields that may concern the cache, or for adapters")
+		}
+		fmt.Fprintf(&text, " (%d of %d tokens found)", d.Found, d.Announced)
+	}
+	if more := len(list) - maxNamed; more > 0 {
+		fmt.Fprintf(&text, "; and %d more", more)
+	}
+	text.WriteString(". Compare tokenizer, template, cache salts and block size. Until the engines find it, such requests are matched there against what was routed before, except for one in 16; all others are not affected")
+	return text.String()
+}
+
+// gatewayConforms reports whether the gateways with requests follow the picks and pass streamed answers on as they arrive.
+// It is empty if no gateway has shown either.
+func gatewayConforms(f *facts) metav1.Condition {
+	const typ = v1alpha1.ConditionGatewayConforms
+	var ignoring, buffering []string
+	heard := false
+	for i := range f.gateways {
+		g := &f.gateways[i]
+		heard = heard || g.Told+g.Streams > 0
+		if g.Ignores {
+			ignoring = append(ignoring, g.Gateway)
+		}
+		if g.Buffers {
+			buffering = append(buffering, g.Gateway)
+		}
+	}
+	slices.Sort(ignoring)
+	slices.Sort(buffering)
+	switch {
+	case len(ignoring) > 0:
+		return condition(typ, metav1.ConditionFalse, "PicksNotFollowed", "requests through the gateway at "+strings.Join(ignoring, ", ")+
+			" are served by other endpoints than were picked; does it know all pods of the pool, and does its route take the destination from x-gateway-destination-endpoint?")
+	case len(buffering) > 0:
+		return condition(typ, metav1.ConditionFalse, "AnswersBuffered", "the gateway at "+strings.Join(buffering, ", ")+
+			" holds streamed answers back until they are complete; set its response_body_mode to FULL_DUPLEX_STREAMED or STREAMED "+
+			"(Envoy AI Gateway: remove the annotation aigateway.envoyproxy.io/processing-body-mode from the inference pool)")
+	case heard:
+		return condition(typ, metav1.ConditionTrue, "Conforms", "")
+	}
+	return metav1.Condition{}
 }
 
 // policyConditions are those of a policy at one target. refused is why the picker has not taken the target's state.

@@ -28,8 +28,8 @@ const (
 // Directory reads the objects of a directory: its files *.yaml, *.yml and *.json, each with any number of objects, but
 // not those below it and none whose name begins with a dot.
 //
-// A file that is gone takes its objects with it. A file that cannot be read or has no object any more, and objects in it
-// that are refused, leave the last good objects in force. It is not safe for concurrent use.
+// Deleting a file deletes its objects. If a file cannot be read or has no object any more, or objects in it are refused,
+// the last good objects stay applied. It is not safe for concurrent use.
 type Directory struct {
 	path       string
 	admitter   *admit.Admitter
@@ -60,7 +60,7 @@ type reading struct {
 
 func (r reading) equal(o reading) bool { return r.err == o.err && bytes.Equal(r.content, o.content) }
 
-// NewDirectory returns the directory at path, which must exist. Nothing is read yet.
+// NewDirectory returns the directory at path, which must exist. It does not read it yet.
 func NewDirectory(path string, settings Settings, log logr.Logger) (*Directory, error) {
 	admitter, err := admit.New()
 	if err != nil {
@@ -134,7 +134,7 @@ func (d *Directory) forgetUnserved() {
 	}
 }
 
-// changed tells whether the files differ from what was last loaded.
+// changed reports whether the files differ from what was last loaded.
 func (d *Directory) changed() bool {
 	files, err := d.readAll()
 	if err != nil {

@@ -178,7 +178,7 @@ func TestADirectoryThatGoesAwayKeepsItsObjects(t *testing.T) {
 	wantProblem(t, problems, "reading the directory", "last good")
 	only(t, s)
 	if _, changed := d.Load(t.Context()); changed {
-		t.Error("the same state is told twice")
+		t.Error("the same state is reported twice")
 	}
 	if err := os.Mkdir(d.path, 0o700); err != nil {
 		t.Fatal(err)

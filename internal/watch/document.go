@@ -16,7 +16,7 @@ import (
 // maxDocuments in a file.
 const maxDocuments = 10_000
 
-// document is one object as it stands in a file.
+// document is one object as written in a file.
 type document struct {
 	origin Origin
 	key    ObjectKey
@@ -29,8 +29,8 @@ type document struct {
 	err error
 }
 
-// split cuts a file into documents; empty ones (blank lines and comments) are left out but counted. The items of lists
-// are documents of their own. The error is for the file as a whole.
+// split cuts a file into documents; empty ones (blank lines and comments) are left out but counted. The items of lists are
+// documents of their own. The error is about the entire file.
 func split(file string, content []byte) ([]document, error) {
 	cut := splitYAML
 	if strings.HasSuffix(file, ".json") {
@@ -99,7 +99,7 @@ func splitYAML(file string, content []byte) ([]document, error) {
 	return documents, nil
 }
 
-// cutLine gives the first line with its end, and what follows.
+// cutLine returns the first line with its end, and the rest.
 func cutLine(b []byte) (line, rest []byte) {
 	if i := bytes.IndexByte(b, '\n'); i >= 0 {
 		return b[:i+1], b[i+1:]
@@ -107,12 +107,12 @@ func cutLine(b []byte) (line, rest []byte) {
 	return b, nil
 }
 
-// isMarker tells whether a line begins a document.
+// isMarker reports whether a line begins a document.
 func isMarker(line []byte) bool {
 	return bytes.HasPrefix(line, []byte("---")) && (len(line) == 3 || strings.ContainsRune(" \t\r\n", rune(line[3])))
 }
 
-// isBlank tells whether a line has nothing but a comment or the end mark of a document.
+// isBlank reports whether a line has nothing but a comment or the end mark of a document.
 func isBlank(line []byte) bool {
 	line = bytes.TrimSpace(line)
 	return len(line) == 0 || line[0] == '#' || string(line) == "..."
@@ -131,7 +131,7 @@ func parseYAML(origin Origin, text []byte, lines int) document {
 	if _, again := yaml.YAMLToJSONStrict(append(bytes.Repeat([]byte{'\n'}, lines), text...)); again != nil {
 		err = again
 	}
-	// Who it is about can often be told all the same.
+	// The object's name can often still be read.
 	if loose, looseErr := yaml.YAMLToJSON(text); looseErr == nil {
 		d.identify(loose)
 	}

@@ -16,7 +16,7 @@ import (
 //
 // Ports that the slice names are those of the first rank here, the r-th rank after it has that number + r unless the
 // slice names one with -r. Ports that it does not name are the pool's: http (+ r with PortPerRank), and for events and
-// replay base + global rank, as engines do.
+// replay base + global rank, as engines do. Those two are assumed where the pool does not name them either.
 func Endpoints(pool *v1alpha1.InferencePool, s *discoveryv1.EndpointSlice) ([]endpoint.Endpoint, field.ErrorList) {
 	first, err := startRank(s)
 	if err != nil {
@@ -54,12 +54,11 @@ func Endpoints(pool *v1alpha1.InferencePool, s *discoveryv1.EndpointSlice) ([]en
 			if p.events > 0 {
 				ep.EventsAddress = hostPort(e.Addresses[0], p.events)
 			}
+			ep.EventsAssumed, ep.ReplayAssumed = p.eventsAssumed, p.replayAssumed
 			if p.replay > 0 {
 				ep.ReplayAddress = hostPort(e.Addresses[0], p.replay)
 			}
-			if listens(pool) {
-				ep.DialsIn, ep.DialRank = true, first+r
-			}
+			ep.EventRank, ep.DialsIn = first+r, listens(pool)
 			if pool.Spec.Engine.DataParallel.Addressing == v1alpha1.AddressByHeader && (ranks > 1 || first > 0) {
 				ep.RankHeader = first + r
 			}
@@ -97,7 +96,10 @@ func conditions(c discoveryv1.EndpointConditions) (ready, serving, terminating b
 func hostPort(address string, port int) string { return net.JoinHostPort(address, strconv.Itoa(port)) }
 
 // ports of one rank; events is 0 where the picker does not subscribe, replay where it takes no events from engines.
-type ports struct{ http, events, replay int }
+type ports struct {
+	http, events, replay         int
+	eventsAssumed, replayAssumed bool // not configured
+}
 
 // rankPorts are the ports of each rank of the slice's pods.
 func rankPorts(pool *v1alpha1.InferencePool, s *discoveryv1.EndpointSlice, first int) ([]ports, field.ErrorList) {
@@ -130,6 +132,7 @@ func rankPorts(pool *v1alpha1.InferencePool, s *discoveryv1.EndpointSlice, first
 		}
 		return fallback
 	}
+	names := func(name string, rank int) bool { return of(name, rank, 0) > 0 }
 	list := make([]ports, ranks)
 	for r := range list {
 		p := ports{http: of(portHTTP, 0, int(base.HTTP))}
@@ -137,10 +140,12 @@ func rankPorts(pool *v1alpha1.InferencePool, s *discoveryv1.EndpointSlice, first
 			p.http = of(portHTTP, r, int(base.HTTP)+r)
 		}
 		if subscribes(pool) {
-			p.events = of(portEvents, r, int(base.Events)+first+r)
+			p.events = of(portEvents, r, int(base.EventsPort())+first+r)
+			p.eventsAssumed = base.Events == 0 && !names(portEvents, r)
 		}
 		if subscribes(pool) || listens(pool) {
-			p.replay = of(portReplay, r, int(base.Replay)+first+r)
+			p.replay = of(portReplay, r, int(base.ReplayPort())+first+r)
+			p.replayAssumed = subscribes(pool) && base.Replay == 0 && !names(portReplay, r)
 		}
 		if largest := max(p.http, p.events, p.replay); largest > 65_535 {
 			errs = append(errs, field.Invalid(field.NewPath("ports"), largest, fmt.Sprintf("rank %d would have a port above 65535", r)))
@@ -151,7 +156,7 @@ func rankPorts(pool *v1alpha1.InferencePool, s *discoveryv1.EndpointSlice, first
 	return list, errs
 }
 
-// reported tells whether reporters may tell what the pool's endpoints hold.
+// reported reports whether reporters can send what the pool's endpoints hold.
 func reported(pool *v1alpha1.InferencePool) bool {
 	source := pool.Spec.Engine.Events.Source
 	return source == v1alpha1.EventsAuto || source == v1alpha1.EventsReporter
@@ -160,13 +165,13 @@ func reported(pool *v1alpha1.InferencePool) bool {
 // defaultBatch is the API's default of batchMilliseconds.
 const defaultBatch int32 = 5
 
-// subscribes tells whether the picker connects to the pool's event publishers.
+// subscribes reports whether the picker connects to the pool's event publishers.
 func subscribes(pool *v1alpha1.InferencePool) bool {
 	source := pool.Spec.Engine.Events.Source
 	return source == v1alpha1.EventsAuto || source == v1alpha1.EventsSubscribe
 }
 
-// listens tells whether the pool's event publishers connect to the picker.
+// listens reports whether the pool's event publishers connect to the picker.
 func listens(pool *v1alpha1.InferencePool) bool {
 	return pool.Spec.Engine.Events.Source == v1alpha1.EventsListen
 }

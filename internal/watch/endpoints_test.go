@@ -19,7 +19,7 @@ func TestEndpointsOfSlices(t *testing.T) {
 	at := func(rank, http, events, replay, header int) endpoint.Endpoint {
 		e := endpoint.Endpoint{
 			ID: endpoint.ID{Pod: "u0", Rank: rank}, Pod: "m-0", Namespace: "default",
-			Address: hostPort("10.0.0.7", http), RankHeader: header, Ready: true, Serving: true,
+			Address: hostPort("10.0.0.7", http), RankHeader: header, EventRank: max(rank, header), Ready: true, Serving: true,
 		}
 		if events > 0 {
 			e.EventsAddress, e.ReplayAddress = hostPort("10.0.0.7", events), hostPort("10.0.0.7", replay)
@@ -29,6 +29,10 @@ func TestEndpointsOfSlices(t *testing.T) {
 	with := func(e endpoint.Endpoint, change func(*endpoint.Endpoint)) endpoint.Endpoint {
 		change(&e)
 		return e
+	}
+	// assumed marks the ports of events that are not configured.
+	assumed := func(e endpoint.Endpoint) endpoint.Endpoint {
+		return with(e, func(e *endpoint.Endpoint) { e.EventsAssumed, e.ReplayAssumed = true, true })
 	}
 	const (
 		pod    = "{addresses: [10.0.0.7], targetRef: {kind: Pod, name: m-0, uid: u0}}"
@@ -41,24 +45,26 @@ func TestEndpointsOfSlices(t *testing.T) {
 		pool, meta, family, ports, endpoints string
 		want                                 []endpoint.Endpoint
 	}{
-		"ports that the slice names":       {ports: three, endpoints: pod, want: []endpoint.Endpoint{plain}},
-		"ports that only the pool names":   {pool: "engine: {ports: {http: 81, events: 82, replay: 83}}", ports: "[]", endpoints: pod, want: []endpoint.Endpoint{at(0, 81, 82, 83, -1)}},
-		"ports that are nobody's business": {ports: "[{name: http, port: 8001}, {name: metrics, port: 1}, {name: gossip, protocol: UDP}]", endpoints: pod, want: []endpoint.Endpoint{at(0, 8001, 5557, 5657, -1)}},
-		"no events":                        {pool: "engine: {events: {source: None}}", ports: three, endpoints: pod, want: []endpoint.Endpoint{at(0, 8001, 0, 0, -1)}},
+		"ports that the slice names":         {ports: three, endpoints: pod, want: []endpoint.Endpoint{plain}},
+		"ports that only the pool names":     {pool: "engine: {ports: {http: 81, events: 82, replay: 83}}", ports: "[]", endpoints: pod, want: []endpoint.Endpoint{at(0, 81, 82, 83, -1)}},
+		"ports without a role":               {ports: "[{name: http, port: 8001}, {name: metrics, port: 1}, {name: gossip, protocol: UDP}]", endpoints: pod, want: []endpoint.Endpoint{assumed(at(0, 8001, 5557, 5657, -1))}},
+		"events that the pool names":         {pool: "engine: {ports: {events: 82}}", ports: "[]", endpoints: pod, want: []endpoint.Endpoint{with(at(0, 8000, 82, 5657, -1), func(e *endpoint.Endpoint) { e.ReplayAssumed = true })}},
+		"a replay port that the slice names": {ports: "[{name: http, port: 8001}, {name: kv-replay, port: 7}]", endpoints: pod, want: []endpoint.Endpoint{with(at(0, 8001, 5557, 7, -1), func(e *endpoint.Endpoint) { e.EventsAssumed = true })}},
+		"no events":                          {pool: "engine: {events: {source: None}}", ports: three, endpoints: pod, want: []endpoint.Endpoint{at(0, 8001, 0, 0, -1)}},
 		"publishers that dial": {pool: "engine: {events: {source: Listen}, dataParallel: {ranks: 2}}", meta: `annotations: {kvasir.dev/start-rank: "8"}`, ports: "[]", endpoints: pod, want: []endpoint.Endpoint{
-			with(at(0, 8000, 0, 0, 8), func(e *endpoint.Endpoint) { e.DialsIn, e.DialRank, e.ReplayAddress = true, 8, "10.0.0.7:5665" }),
-			with(at(1, 8000, 0, 0, 9), func(e *endpoint.Endpoint) { e.DialsIn, e.DialRank, e.ReplayAddress = true, 9, "10.0.0.7:5666" }),
+			with(at(0, 8000, 0, 0, 8), func(e *endpoint.Endpoint) { e.DialsIn, e.ReplayAddress = true, "10.0.0.7:5665" }),
+			with(at(1, 8000, 0, 0, 9), func(e *endpoint.Endpoint) { e.DialsIn, e.ReplayAddress = true, "10.0.0.7:5666" }),
 		}},
 		"ranks by header":               {pool: header, ports: three, endpoints: pod, want: []endpoint.Endpoint{at(0, 8001, 6001, 7001, 0), at(1, 8001, 6002, 7002, 1)}},
 		"ranks by port":                 {pool: ported, ports: three, endpoints: pod, want: []endpoint.Endpoint{at(0, 8001, 6001, 7001, -1), at(1, 8002, 6002, 7002, -1)}},
-		"ranks on ports of their own":   {pool: ported, ports: "[{name: http, port: 8001}, {name: http-1, port: 9001}, {name: kv-events-1, port: 9002}, {name: kv-replay-1, port: 9003}]", endpoints: pod, want: []endpoint.Endpoint{at(0, 8001, 5557, 5657, -1), at(1, 9001, 9002, 9003, -1)}},
-		"a later node of many":          {pool: header, meta: `annotations: {kvasir.dev/start-rank: "8"}`, ports: "[]", endpoints: pod, want: []endpoint.Endpoint{at(0, 8000, 5565, 5665, 8), at(1, 8000, 5566, 5666, 9)}},
+		"ranks on ports of their own":   {pool: ported, ports: "[{name: http, port: 8001}, {name: http-1, port: 9001}, {name: kv-events-1, port: 9002}, {name: kv-replay-1, port: 9003}]", endpoints: pod, want: []endpoint.Endpoint{assumed(at(0, 8001, 5557, 5657, -1)), at(1, 9001, 9002, 9003, -1)}},
+		"a later node of many":          {pool: header, meta: `annotations: {kvasir.dev/start-rank: "8"}`, ports: "[]", endpoints: pod, want: []endpoint.Endpoint{assumed(at(0, 8000, 5565, 5665, 8)), assumed(at(1, 8000, 5566, 5666, 9))}},
 		"a later node with ports named": {pool: header, meta: `annotations: {kvasir.dev/start-rank: "8"}`, ports: three, endpoints: pod, want: []endpoint.Endpoint{at(0, 8001, 6001, 7001, 8), at(1, 8001, 6002, 7002, 9)}},
 		"the first node of one":         {meta: `annotations: {kvasir.dev/start-rank: "0"}`, ports: three, endpoints: pod, want: []endpoint.Endpoint{plain}},
 		"no UID":                        {ports: three, endpoints: "{addresses: [10.0.0.7], targetRef: {name: m-0}}", want: []endpoint.Endpoint{with(plain, func(e *endpoint.Endpoint) { e.ID.Pod = "default/m-0" })}},
 		"a pod of another namespace":    {ports: three, endpoints: "{addresses: [10.0.0.7], targetRef: {name: m-0, namespace: o}}", want: []endpoint.Endpoint{with(plain, func(e *endpoint.Endpoint) { e.ID.Pod, e.Namespace = "o/m-0", "o" })}},
 		"only the first address counts": {ports: three, endpoints: "{addresses: [10.0.0.7, 10.0.0.8], targetRef: {name: m-0, uid: u0}}", want: []endpoint.Endpoint{plain}},
-		"IPv6": {family: "IPv6", ports: "[{name: http, port: 8001}]", endpoints: "{addresses: ['fd00::7'], targetRef: {name: m-0, uid: u0}}", want: []endpoint.Endpoint{with(at(0, 8001, 1, 1, -1), func(e *endpoint.Endpoint) {
+		"IPv6": {family: "IPv6", ports: "[{name: http, port: 8001}]", endpoints: "{addresses: ['fd00::7'], targetRef: {name: m-0, uid: u0}}", want: []endpoint.Endpoint{with(assumed(at(0, 8001, 1, 1, -1)), func(e *endpoint.Endpoint) {
 			e.Address, e.EventsAddress, e.ReplayAddress = "[fd00::7]:8001", "[fd00::7]:5557", "[fd00::7]:5657"
 		})}},
 		"not ready":             {ports: three, endpoints: "{addresses: [10.0.0.7], conditions: {ready: false}, targetRef: {name: m-0, uid: u0}}", want: []endpoint.Endpoint{with(plain, func(e *endpoint.Endpoint) { e.Ready, e.Serving = false, false })}},

@@ -23,8 +23,8 @@ const (
 // Follow calls onChange with the state of the directory now and after each change, until ctx ends. onChange is called
 // by one goroutine, the caller's.
 //
-// The directory may be replaced or go away while it is followed: what was last read stays in force until there is
-// something else to read.
+// The directory can be replaced or deleted while it is followed: the last state that was read stays applied until there is
+// another one.
 func (d *Directory) Follow(ctx context.Context, onChange func(State)) {
 	n := newNotifier(d)
 	defer n.close()
@@ -74,7 +74,7 @@ func (d *Directory) Follow(ctx context.Context, onChange func(State)) {
 	}
 }
 
-// notifier tells when something happens in or to a directory. Without notifications from the system it is silent.
+// notifier signals changes in or of a directory. Without notifications from the system it is silent.
 type notifier struct {
 	directory *Directory
 	watcher   *fsnotify.Watcher // nil without
@@ -89,9 +89,9 @@ func newNotifier(d *Directory) *notifier {
 		return n
 	}
 	n.watcher = watcher
-	// The parent tells when the directory itself is replaced. It may be closed to us.
+	// The parent is watched for a replacement of the directory itself. It might be closed to us.
 	if err := watcher.Add(filepath.Dir(d.path)); err != nil {
-		d.log.V(1).Info("Cannot watch the parent directory", "reason", err.Error())
+		d.log.V(1).Info("Watching the parent directory failed", "reason", err.Error())
 	}
 	return n
 }
@@ -123,11 +123,11 @@ func (n *notifier) errors() <-chan error {
 	return n.watcher.Errors
 }
 
-// concerns tells whether an event is about the directory or something in it, and not about its neighbours.
+// concerns reports whether an event is about the directory or something in it, and not about its neighbours.
 func (n *notifier) concerns(event fsnotify.Event) bool {
 	name := filepath.Clean(event.Name)
 	if name == n.directory.path {
-		n.attached = nil // what is watched may be another directory now
+		n.attached = nil // what is watched might be another directory now
 		return true
 	}
 	return filepath.Dir(name) == n.directory.path
@@ -147,7 +147,7 @@ func (n *notifier) attach() {
 	}
 	_ = n.watcher.Remove(n.directory.path)
 	if err := n.watcher.Add(n.directory.path); err != nil {
-		n.directory.log.V(1).Info("Cannot watch the directory", "reason", err.Error())
+		n.directory.log.V(1).Info("Watching the directory failed", "reason", err.Error())
 		return
 	}
 	n.attached = info

@@ -12,8 +12,8 @@ import (
 // kindList is what kubectl prints for several objects, of apiVersion v1.
 const kindList = "List"
 
-// expand puts the items of each list in the place of the list, as documents of their own. Lists in lists stay, with
-// an error. The error is for the file as a whole: more than maxDocuments in all.
+// expand replaces each list by its items, as documents of their own. Lists in lists stay, with an error. The returned error
+// is about the entire file: more than maxDocuments in all.
 func expand(documents []document) ([]document, error) {
 	var all []document
 	for i := range documents {
@@ -36,7 +36,7 @@ func expand(documents []document) ([]document, error) {
 	return all, nil
 }
 
-// isList tells whether the document is a List, or a list of one of the kinds that are read.
+// isList reports whether the document is a List, or a list of one of the kinds that are read.
 func (d *document) isList() bool {
 	if d.key.Kind == kindList {
 		return d.apiVersion == "v1"
@@ -45,7 +45,7 @@ func (d *document) isList() bool {
 	return ok && versions[kind] != "" && versions[kind] == d.apiVersion
 }
 
-// items of a list. What a list has beside them is of no concern here.
+// items of a list. The other fields of a list are ignored.
 func (d *document) items() ([]document, error) {
 	var list struct {
 		Items []json.RawMessage `json:"items"`

@@ -12,13 +12,14 @@ import (
 type draft struct {
 	name   types.NamespacedName
 	object *v1alpha1.InferencePool
-	// spec without policy and endpoints; served tells whether it can be used. last is what was in force, if known.
+	// spec without policy and endpoints; served reports whether it can be used. last is the previously applied spec, if
+	// known.
 	spec, last    picker.Spec
 	served, known bool
 	problems      []Problem
 }
 
-// named is a name that requests may use, and the field that says so.
+// named is a name that requests can use, and the field that sets it.
 type named struct {
 	name  string
 	field *field.Path
@@ -37,9 +38,9 @@ func modelNames(spec *picker.Spec) []named {
 	return all
 }
 
-// settleNames makes every name that requests use one pool's: the one's that had it, else the first's in the order of
-// drafts. A pool that wants a name of another keeps its last good state, which may in turn have a name that somebody
-// else wants; each round refuses at least one pool, so there are no more rounds than pools.
+// settleNames assigns every name that requests use to one pool: the one that had it, else the first in the order of drafts.
+// A pool that wants a name of another pool keeps its last good state, which can in turn have a name that a third pool
+// wants; each round refuses at least one pool, so there are no more rounds than pools.
 func (n *turn) settleNames(drafts []*draft) {
 	for {
 		owners := map[string]*draft{}
@@ -82,7 +83,7 @@ func (n *turn) refuseTaken(d *draft, owners map[string]*draft) bool {
 		}
 	}
 	if taken {
-		// A last state that is refused as well is of no use any more.
+		// A last state that is refused as well cannot be used any more.
 		d.spec, d.served, d.known = d.last, d.known, false
 	}
 	return taken

@@ -17,12 +17,12 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/watch/admit"
 )
 
-// object is an object in force.
+// object is an applied object.
 type object struct {
 	origin Origin
 	// raw is the JSON that it was admitted from.
 	raw []byte
-	// admitted is the whole object with defaults, for kinds of kvasir.dev.
+	// admitted is the complete object with defaults, for kinds of kvasir.dev.
 	admitted *unstructured.Unstructured
 	// value is the typed object.
 	value any
@@ -37,16 +37,16 @@ var versions = map[string]string{
 	"ConfigMap":                corev1.SchemeGroupVersion.String(),
 }
 
-// claim is a document that says it is a certain object.
+// claim is a document that claims to be a certain object.
 type claim struct{ document }
 
-// admitAll puts the objects of the files in force, and returns what was not.
+// admitAll admits the objects of the files, and returns the problems of the others.
 func (d *Directory) admitAll(ctx context.Context, files map[string]reading) []Problem {
 	var problems []Problem
 	claims := map[ObjectKey][]claim{}
 	unclear := map[string][]Problem{} // by file: why its objects stay though they do not appear
 	d.parse(files)
-	inForce := map[string]bool{} // files that objects in force are from
+	inForce := map[string]bool{} // files with applied objects
 	for _, o := range d.objects {
 		inForce[o.origin.File] = true
 	}
@@ -92,7 +92,7 @@ func (d *Directory) admitAll(ctx context.Context, files map[string]reading) []Pr
 	return problems
 }
 
-// hasGood tells whether there is a last good state of an object, one that was not only read but could be acted on.
+// hasGood reports whether there is a last good state of an object, one that was not only read but could be acted on.
 func (d *Directory) hasGood(key ObjectKey) bool {
 	name := types.NamespacedName{Namespace: key.Namespace, Name: key.Name}
 	ok := d.objects[key] != nil
@@ -119,7 +119,7 @@ func (d *Directory) parse(files map[string]reading) {
 }
 
 // documents are those of a file that name an object. The problems are those after which it is not known which objects
-// the file was meant to have. inForce tells that objects of it are in force: such a file that has no object any more
+// the file was meant to have. inForce reports whether objects of it are applied: such a file that has no object any more
 // counts as written half, as a file does that has no byte.
 func (d *Directory) documents(name string, r reading, inForce bool) ([]document, []Problem) {
 	fail := func(origin Origin, detail string) Problem { return Problem{Origin: origin, Detail: detail} }
@@ -156,7 +156,7 @@ func (d *Directory) documents(name string, r reading, inForce bool) ([]document,
 	return documents, problems
 }
 
-// choose finds the document that counts for an object: the one in the file that it came from, else the first.
+// choose finds the document that counts for an object: the one in the object's previous file, else the first.
 func (d *Directory) choose(key ObjectKey, list []claim) (claim, []claim) {
 	at := 0
 	if old := d.objects[key]; old != nil {
@@ -165,8 +165,7 @@ func (d *Directory) choose(key ObjectKey, list []claim) (claim, []claim) {
 	return list[at], slices.Delete(slices.Clone(list), at, at+1)
 }
 
-// admit makes the object of a document, or says what is wrong with it. An object that stands as before is not admitted
-// again.
+// admit makes the object of a document, or returns its faults. An unchanged object is not admitted again.
 func (d *Directory) admit(ctx context.Context, c *claim, old *object) (*object, []fault) {
 	if c.err != nil {
 		return nil, []fault{{detail: c.err.Error()}}
@@ -227,7 +226,7 @@ func (d *Directory) admitOwn(ctx context.Context, o, old *object) []fault {
 	return faults
 }
 
-// collect lists the objects in force.
+// collect lists the applied objects.
 func (d *Directory) collect() Objects {
 	o := Objects{Origins: map[ObjectKey]Origin{}}
 	for key, object := range d.objects {

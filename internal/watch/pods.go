@@ -1,9 +1,12 @@
 package watch
 
 import (
+	"strconv"
+
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 
 	"github.com/kvasir-dev/kvasir/api/v1alpha1"
@@ -21,21 +24,22 @@ type Pod struct {
 	Leaving bool
 }
 
-// Labels of the pods of a LeaderWorkerSet: the number of the group, and the pod's own in it; the leader is 0.
+// Labels of the pods of a LeaderWorkerSet: its name, the number of the group, and the pod's own in it; the leader is 0.
 const (
+	LabelSet    = "leaderworkerset.sigs.k8s.io/name"
 	LabelGroup  = "leaderworkerset.sigs.k8s.io/group-index"
 	LabelMember = "leaderworkerset.sigs.k8s.io/worker-index"
 )
 
-// Worker tells whether a pod is one of a group whose leader answers for it: it takes no requests of its own.
+// Worker reports whether a pod is one of a group whose leader answers for it: it takes no requests of its own.
 func Worker(pod *corev1.Pod) bool {
 	member, ok := pod.Labels[LabelMember]
 	return ok && member != "0"
 }
 
-// PoolOf is the pool, of the pod's namespace, that a pod belongs to: that of its label for pools with a template, else
-// one whose selector matches. Where there are several it is the oldest, then the first by name. It is nil for none, and
-// for the workers of a group.
+// PoolOf returns the pool, in the pod's namespace, that a pod belongs to: that of its label for pools with a template, else
+// one whose selector matches. If several match, it is the oldest, then the first by name. It is nil for none, and for the
+// workers of a group.
 func PoolOf(pod *corev1.Pod, pools []*v1alpha1.InferencePool) *v1alpha1.InferencePool {
 	if Worker(pod) {
 		return nil
@@ -56,7 +60,7 @@ func older(a, b *v1alpha1.InferencePool) bool {
 	return a.Name < b.Name
 }
 
-// selects tells whether a pool has the pods with these labels.
+// selects reports whether a pool selects pods with these labels.
 func selects(p *v1alpha1.InferencePool, labels map[string]string) bool {
 	if len(p.Spec.Selector.MatchLabels) == 0 {
 		return labels[v1alpha1.LabelPool] == p.Name
@@ -69,15 +73,15 @@ func selects(p *v1alpha1.InferencePool, labels map[string]string) bool {
 	return true
 }
 
-// Leaving tells whether a pod gets no more requests: somebody has marked it, or it is being deleted.
+// Leaving reports whether a pod gets no more requests: it has a drain mark, or is being deleted.
 func Leaving(pod *corev1.Pod) bool {
 	_, marked := pod.Labels[v1alpha1.LabelDrain]
 	return marked || pod.DeletionTimestamp != nil
 }
 
 // podSlice puts a pod of a pool into the words of a slice: one endpoint, with the pod's own labels and annotations. A
-// pod that has no address yet, or has ended, is none. Ports are the pool's.
-func podSlice(pool string, pod *corev1.Pod) *discoveryv1.EndpointSlice {
+// pod that has no address yet, or has ended, is none. Ports are the pool's, unless rankPorts has one for each rank.
+func podSlice(pool string, pod *corev1.Pod, rankPorts []int32) *discoveryv1.EndpointSlice {
 	s := &discoveryv1.EndpointSlice{
 		TypeMeta:    metav1.TypeMeta{Kind: kindPod},
 		ObjectMeta:  metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name, Labels: map[string]string{}, Annotations: map[string]string{}},
@@ -99,10 +103,17 @@ func podSlice(pool string, pod *corev1.Pod) *discoveryv1.EndpointSlice {
 		Conditions: discoveryv1.EndpointConditions{Ready: ptr.To(ready), Serving: ptr.To(ready), Terminating: ptr.To(Leaving(pod))},
 		TargetRef:  &corev1.ObjectReference{Kind: kindPod, Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID},
 	}}
+	for r, port := range rankPorts {
+		name := portHTTP
+		if r > 0 {
+			name += "-" + strconv.Itoa(r)
+		}
+		s.Ports = append(s.Ports, discoveryv1.EndpointPort{Name: ptr.To(name), Port: ptr.To(port)})
+	}
 	return s
 }
 
-// PodReady tells whether a pod has the condition Ready.
+// PodReady reports whether a pod has the condition Ready.
 func PodReady(pod *corev1.Pod) bool {
 	for i := range pod.Status.Conditions {
 		if c := &pod.Status.Conditions[i]; c.Type == corev1.PodReady {
@@ -123,7 +134,7 @@ func (n *turn) slices(o *Objects) []*discoveryv1.EndpointSlice {
 		n.state.Pods = append(n.state.Pods, Pod{
 			UID: string(pod.UID), Namespace: pod.Namespace, Name: pod.Name, Pool: pool.Name, Leaving: Leaving(pod),
 		})
-		all = append(all, podSlice(pool.Name, pod))
+		all = append(all, podSlice(pool.Name, pod, o.RankPorts[types.NamespacedName{Namespace: pool.Namespace, Name: pool.Name}]))
 	}
 	return all
 }

@@ -58,7 +58,7 @@ func TestEndpointsOfPods(t *testing.T) {
 	at := func(change func(*endpoint.Endpoint)) []endpoint.Endpoint {
 		e := endpoint.Endpoint{
 			ID: endpoint.ID{Pod: "u"}, Pod: "m-u", Namespace: "default", Address: "10.0.0.7:8000", RankHeader: -1,
-			EventsAddress: "10.0.0.7:5557", ReplayAddress: "10.0.0.7:5657", Ready: true, Serving: true,
+			EventsAddress: "10.0.0.7:5557", ReplayAddress: "10.0.0.7:5657", EventsAssumed: true, ReplayAssumed: true, Ready: true, Serving: true,
 		}
 		if change != nil {
 			change(&e)
@@ -94,7 +94,7 @@ func TestEndpointsOfPods(t *testing.T) {
 		},
 		"without an address": {pod: func(p *corev1.Pod) { p.Status.PodIP = "" }},
 		"ended":              {pod: func(p *corev1.Pod) { p.Status.Phase = corev1.PodFailed }},
-		"of nobody":          {pod: func(p *corev1.Pod) { p.Labels = nil }},
+		"without labels":     {pod: func(p *corev1.Pod) { p.Labels = nil }},
 		"IPv6": {
 			pod: func(p *corev1.Pod) { p.Status.PodIP = "fd00::7" },
 			want: at(func(e *endpoint.Endpoint) {
@@ -114,12 +114,13 @@ func TestEndpointsOfPods(t *testing.T) {
 			pool: "engine: {ports: {http: 81, events: 82, replay: 83}}",
 			want: at(func(e *endpoint.Endpoint) {
 				e.Address, e.EventsAddress, e.ReplayAddress = "10.0.0.7:81", "10.0.0.7:82", "10.0.0.7:83"
+				e.EventsAssumed, e.ReplayAssumed = false, false
 			}),
 		},
 		"a later node of many": {
 			pod: func(p *corev1.Pod) { p.Annotations = map[string]string{v1alpha1.AnnotationStartRank: "3"} },
 			want: at(func(e *endpoint.Endpoint) {
-				e.RankHeader, e.EventsAddress, e.ReplayAddress = 3, "10.0.0.7:5560", "10.0.0.7:5660"
+				e.RankHeader, e.EventRank, e.EventsAddress, e.ReplayAddress = 3, 3, "10.0.0.7:5560", "10.0.0.7:5660"
 			}),
 		},
 		"a start rank that is none": {

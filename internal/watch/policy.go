@@ -20,7 +20,8 @@ var (
 )
 
 var crossings = map[v1alpha1.IslandCrossing]picker.Crossing{
-	v1alpha1.CrossWhenCheaper: picker.CrossWhenCheaper, v1alpha1.CrossLastResort: picker.CrossAsLastResort, v1alpha1.CrossNever: picker.CrossNever,
+	v1alpha1.CrossWhenCheaper: picker.CrossWhenCheaper, v1alpha1.CrossLastResort: picker.CrossAsLastResort,
+	v1alpha1.CrossNever: picker.CrossNever,
 }
 
 // Policy translates a policy, which must have been admitted: all defaults are in it. It fails for what this version
@@ -55,6 +56,8 @@ func Policy(p *v1alpha1.RoutingPolicy) (picker.PolicySpec, field.ErrorList) {
 		switch cause {
 		case v1alpha1.RetryConnectFailure:
 			spec.RetryConnect = true
+		case v1alpha1.RetryReset:
+			spec.RetryReset = true
 		case v1alpha1.RetryServerError:
 			spec.RetryServerError = true
 		case v1alpha1.RetryFirstByteTimeout:

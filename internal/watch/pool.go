@@ -23,7 +23,7 @@ import (
 
 // Settings are what translation needs besides objects.
 type Settings struct {
-	// ModelRoot is the directory below which tokenizer directories lie; empty refuses pools that name one.
+	// ModelRoot is the directory of tokenizer directories; empty refuses pools that name one.
 	ModelRoot string
 	// Root is the key root of pools that have no Secret, at least kvblock.MinSeedBytes long. Each pool gets a seed of
 	// its own from it.
@@ -36,7 +36,7 @@ type Secrets map[types.NamespacedName]*corev1.Secret
 // ConfigMaps by namespace and name.
 type ConfigMaps map[types.NamespacedName]*corev1.ConfigMap
 
-// Pool translates a pool, but for its policy and its endpoints. The pool must have been admitted.
+// Pool translates a pool, except for its policy and its endpoints. The pool must have been admitted.
 func Pool(p *v1alpha1.InferencePool, secrets Secrets, maps ConfigMaps, settings *Settings) (picker.Spec, field.ErrorList) {
 	spec := picker.Spec{
 		Namespace:        p.Namespace,
@@ -46,6 +46,7 @@ func Pool(p *v1alpha1.InferencePool, secrets Secrets, maps ConfigMaps, settings 
 		Aliases:          names(p.Spec.Model.Aliases),
 		Adapters:         names(p.Spec.Model.Adapters.Names),
 		DiscoverAdapters: p.Spec.Model.Adapters.Discovery == v1alpha1.Enabled,
+		FromZero:         ptr.Deref(p.Spec.Autoscaling.MinReplicas, 1) == 0,
 		Engine:           string(p.Spec.Engine.Type),
 		NoEvents:         !subscribes(p) && !listens(p) && !reported(p),
 		Reports:          reported(p),
@@ -71,6 +72,7 @@ func Pool(p *v1alpha1.InferencePool, secrets Secrets, maps ConfigMaps, settings 
 	}
 	var err *field.Error
 	spec.Media = media(p.Spec.Engine.Media)
+	spec.PassClientAuth = p.Spec.Engine.ClientAuth != v1alpha1.ClientAuthPoolKey
 	spec.EngineAPIKey, err = apiKey(p, secrets)
 	fail(err)
 	spec.Seed, err = seed(p, secrets, settings.Root)
@@ -118,7 +120,7 @@ func apiKey(p *v1alpha1.InferencePool, secrets Secrets) (string, *field.Error) {
 		return "", nil
 	}
 	value, err := secretEntry(p, ref, secrets, field.NewPath("spec", "engine", "apiKey"))
-	// Secrets made by hand often end in a line feed, which no header may carry.
+	// Secrets made by hand often end in a line feed, which no header can carry.
 	return strings.TrimSpace(value), err
 }
 

@@ -22,17 +22,17 @@ func (k ObjectKey) compare(o ObjectKey) int {
 	return cmp.Or(cmp.Compare(k.Kind, o.Kind), cmp.Compare(k.Namespace, o.Namespace), cmp.Compare(k.Name, o.Name))
 }
 
-// Origin tells where an object was read.
+// Origin is where an object was read.
 type Origin struct {
-	// File is the base name in the directory; empty where objects do not come from files.
+	// File is the base name in the directory; empty where objects are not read from files.
 	File string
-	// Document in the file, from 1; 0 for the file as a whole.
+	// Document in the file, from 1; 0 for the entire file.
 	Document int
 	// Item of the list that the document is, from 1; 0 where the document is no list.
 	Item int
 }
 
-// inFile reads document N, or document N item M; it is empty for the file as a whole.
+// inFile reads document N, or document N item M; it is empty for the entire file.
 func (o Origin) inFile() string {
 	switch {
 	case o.Document == 0:
@@ -43,19 +43,19 @@ func (o Origin) inFile() string {
 	return fmt.Sprintf("document %d item %d", o.Document, o.Item)
 }
 
-// Problem is why something that was written down is not in force.
+// Problem is why a part of the configuration is not applied.
 type Problem struct {
 	Origin
 	// Object that it is about; zero when it is not known, or when it is about a file.
 	Object ObjectKey
 	// Field is the path of the field, empty when the problem is not with one.
 	Field string
-	// Detail says what is wrong. It never has the content of a Secret.
+	// Detail describes the error. It never has the content of a Secret.
 	Detail string
-	// Kept tells that the last good state of the object stays in force.
+	// Kept reports whether the last good state of the object remains applied.
 	Kept bool
 
-	reason string // of the condition Accepted that tells of it
+	reason string // of the condition Accepted that shows it
 }
 
 // Error reads FILE: document N item M: KIND NAMESPACE/NAME: FIELD: DETAIL.

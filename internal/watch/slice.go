@@ -31,11 +31,11 @@ const (
 	maxSocketPath = 107
 )
 
-// portName matches the names that mean something here. Other ports are nobody's business.
+// portName matches the names that mean something here. Other ports are ignored.
 var portName = regexp.MustCompile(`^(http|kv-events|kv-replay)(-([1-9][0-9]?))?$`)
 
-// validateSlice checks what is used of a slice, as the API server does, but for two rules: loopback addresses are
-// accepted (engines on the same machine are what files are for), and every endpoint must name its pod.
+// validateSlice checks the used parts of a slice, as the API server does, except for two rules: loopback addresses are
+// accepted (files are meant for engines on the same machine), and every endpoint must name its pod.
 func validateSlice(s *discoveryv1.EndpointSlice) field.ErrorList {
 	errs := validateMeta(&s.ObjectMeta)
 	switch s.AddressType {

@@ -20,7 +20,7 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/picker"
 )
 
-// controllerName is who writes the status of policies.
+// controllerName is the writer of the status of policies.
 const controllerName = gwapiv1.GatewayController("kvasir.dev/picker")
 
 // maxPods is how many pods a status lists.
@@ -32,9 +32,9 @@ type Live struct {
 	Streams map[string][]ingest.Status
 	// DialIn is about publishers that connect to the picker.
 	DialIn DialIn
-	// Tokens tell how far exact tokens can be had in the picker.
+	// Tokens reports which request kinds have exact tokens in the picker.
 	Tokens map[string]conformance.Status
-	// Refused says why the picker has not taken a pool's present state.
+	// Refused is why the picker has not applied a pool's present state.
 	Refused map[string]Refusal
 }
 
@@ -53,13 +53,13 @@ type Refusal struct{ Err error }
 // List is what exists, with its status.
 type List struct {
 	metav1.TypeMeta `json:",inline"`
-	// Problems are why something that was written down is not in force.
+	// Problems are why parts of the configuration are not applied.
 	Problems []string `json:"problems,omitempty"`
 	Items    []any    `json:"items"`
 }
 
-// Board keeps the status of all pools and policies, because it tells since when something is so. It is not safe for
-// concurrent use.
+// Board keeps the status of all pools and policies, to know since when each condition holds. It is not safe for concurrent
+// use.
 type Board struct {
 	conditions map[string][]metav1.Condition // by object, or policy and ancestor
 	stages     map[string]stage              // by pool and pod
@@ -95,7 +95,7 @@ func (b *Board) Update(now time.Time, state State, live Live) *List {
 	return list
 }
 
-// set carries conditions on: those that say the same as before keep the time of their last transition.
+// set copies conditions: unchanged ones keep the time of their last transition.
 func (b *Board) set(next *Board, now time.Time, key string, conditions []metav1.Condition) []metav1.Condition {
 	var kept []metav1.Condition
 	for _, c := range conditions {
@@ -128,7 +128,7 @@ func (b *Board) pool(next *Board, now time.Time, state *State, s *PoolState, liv
 		p.Status.KeySpace = v1alpha1.KeySpaceStatus{KeyID: s.KeyID, BlockTokens: p.Spec.KeySpace.BlockTokens}
 	}
 	if facts.spec != nil && facts.spec.Policy.Name != "" {
-		// The generation in force may be older than the policy's, which cannot be acted on then.
+		// The applied generation can be older than the policy's, which then cannot be applied.
 		p.Status.RoutingPolicy = v1alpha1.PolicyInForce{Name: facts.spec.Policy.Name, Generation: facts.spec.Policy.Generation}
 	}
 	return p
@@ -186,18 +186,26 @@ type facts struct {
 	pods, readyPods, drainingPods int32
 	// synced endpoints are known, degraded ones in part; others are not connected yet.
 	synced, degraded int32
+	// lagging endpoints are degraded because their events arrived faster than they were applied.
+	lagging int32
 	// unreadable are the streams whose last batch was of no known layout, unsupportedBlocks a sum over the streams.
-	unreadable        int32
+	unreadable int32
+	// silent are the endpoints whose engines report that they publish no events.
+	silent            int32
 	unsupportedBlocks uint64
-	hits              picker.Hits
-	trust             picker.Trust
-	completed         int64
-	spec              *picker.Spec
-	refused           Refusal
-	dialIn            DialIn
-	tokens            conformance.Status
-	rendering         picker.Rendering
-	inexact           picker.Inexact
+	// unfollowed are the streams with blocks whose conditions for a hit are not known, dropping the endpoints whose engines
+	// drop the last block of a hit.
+	unfollowed, dropping int32
+	hits                 picker.Hits
+	trust                picker.Trust
+	completed            int64
+	spec                 *picker.Spec
+	refused              Refusal
+	dialIn               DialIn
+	tokens               conformance.Status
+	rendering            picker.Rendering
+	inexact              picker.Inexact
+	gateways             []picker.GatewayStats
 }
 
 func gather(state *State, s *PoolState, live Live, name string) *facts {
@@ -220,12 +228,19 @@ func gather(state *State, s *PoolState, live Live, name string) *facts {
 	for _, stream := range live.Streams[name] {
 		count(&f.synced, stream.State == ingest.Synced)
 		count(&f.degraded, stream.State == ingest.Unverified || stream.State == ingest.Degraded)
+		count(&f.lagging, stream.State == ingest.Degraded && stream.Stats.Overflows.Load() > 0)
+		count(&f.unfollowed, stream.Stats.Partial.Load() > 0)
+		count(&f.silent, stream.Stats.Silent.Load())
 		count(&f.unreadable, stream.Stats.Unreadable.Load())
 		f.unsupportedBlocks += stream.Stats.BlockSizeUnsupported.Load()
 	}
 	for i := range live.Pools {
 		if p := &live.Pools[i]; p.Namespace == s.Object.Namespace && p.Pool == s.Object.Name {
 			f.hits, f.trust, f.completed, f.rendering, f.inexact = p.Hits, p.Trust, p.Outcomes[picker.Completed], p.Rendering, p.Without
+			f.gateways = p.Gateways
+			for i := range p.Endpoints {
+				count(&f.dropping, p.Endpoints[i].DropsLast)
+			}
 		}
 	}
 	return f

@@ -15,6 +15,7 @@ import (
 	"github.com/kvasir-dev/kvasir/api/v1alpha1"
 	"github.com/kvasir-dev/kvasir/internal/conformance"
 	"github.com/kvasir-dev/kvasir/internal/ingest"
+	"github.com/kvasir-dev/kvasir/internal/openai"
 	"github.com/kvasir-dev/kvasir/internal/picker"
 	"github.com/kvasir-dev/kvasir/internal/policy"
 )
@@ -42,6 +43,28 @@ func distrusted(l Live) Live {
 	return l
 }
 
+// approximate is with a stream of blocks that cannot be followed, or an engine that drops the last block of hits.
+func approximate(l Live, unfollowed, drops bool) Live {
+	if unfollowed {
+		l.Streams[pool0][0].Stats.Partial.Store(1)
+	}
+	l.Pools[0].Endpoints = []picker.EndpointStats{{DropsLast: drops}}
+	return l
+}
+
+// silent is with an engine that says it publishes no events.
+func silent(l Live) Live {
+	l.Streams[pool0][0].Stats.Silent.Store(true)
+	return l
+}
+
+// through is with one gateway.
+func through(g picker.GatewayStats) Live {
+	l := live(picker.Hits{}, 0)
+	l.Pools[0].Gateways = []picker.GatewayStats{g}
+	return l
+}
+
 // said is type=status/reason for each condition.
 func said(conditions []metav1.Condition) string {
 	var all []string
@@ -64,6 +87,8 @@ func poolOf(t *testing.T, list *List) *v1alpha1.InferencePool {
 
 func TestPoolConditions(t *testing.T) {
 	trusted := picker.Hits{Answers: 100, Confirmed: 1000, Delivered: 990}
+	const keySecret = "---\napiVersion: v1\nkind: Secret\nmetadata: {name: k}\nstringData: {token: x}\n"
+	byHeader := strings.Replace(smallPolicy, "strategy:", "admission: {tenants: {identification: Header, classes: [{name: default}]}}, strategy:", 1)
 	twoPods := smallSlice + "- {addresses: [127.0.0.2], conditions: {ready: false}, targetRef: {name: m-1, uid: u1}}\n"
 	for name, tc := range map[string]struct {
 		pool, slice string
@@ -74,22 +99,34 @@ func TestPoolConditions(t *testing.T) {
 			[]string{"Accepted=True/Accepted", "Ready=True/Serving", "EventsSynced=True/Synced", "TokensExact=False/EngineRender", "PredictionsTrusted=True/Trusted"}},
 		"a stream of two is missing":         {smallPool, twoPods, live(trusted, 0, stream(ingest.Synced), stream(ingest.Disconnected)), []string{"Ready=True/Serving", "EventsSynced=False/StreamMissing"}},
 		"a stream is at its beginning":       {smallPool, smallSlice, live(trusted, 0, stream(ingest.Syncing)), []string{"EventsSynced=False/StreamMissing"}},
-		"a stream began too late":            {smallPool, smallSlice, live(trusted, 0, stream(ingest.Unverified)), []string{"EventsSynced=False/Lagging"}},
-		"a stream has a gap":                 {smallPool, smallSlice, live(trusted, 0, stream(ingest.Degraded)), []string{"EventsSynced=False/Lagging"}},
+		"a stream began too late":            {smallPool, smallSlice, live(trusted, 0, stream(ingest.Unverified)), []string{"EventsSynced=False/HistoryLost"}},
+		"a stream has a gap":                 {smallPool, smallSlice, live(trusted, 0, stream(ingest.Degraded)), []string{"EventsSynced=False/HistoryLost"}},
+		"a picker is too slow":               {smallPool, smallSlice, live(trusted, 0, stream(ingest.Degraded, func(s *ingest.Stats) { s.Overflows.Add(1) })), []string{"EventsSynced=False/Lagging"}},
 		"events of no known layout":          {smallPool, smallSlice, live(trusted, 0, stream(ingest.Synced, func(s *ingest.Stats) { s.Unreadable.Store(true) })), []string{"EventsSynced=False/UnknownLayout"}},
-		"events that can be read again":      {smallPool, smallSlice, live(trusted, 0, stream(ingest.Degraded, func(s *ingest.Stats) { s.UnknownLayouts.Add(1) })), []string{"EventsSynced=False/Lagging"}},
+		"events that can be read again":      {smallPool, smallSlice, live(trusted, 0, stream(ingest.Degraded, func(s *ingest.Stats) { s.UnknownLayouts.Add(1) })), []string{"EventsSynced=False/HistoryLost"}},
 		"blocks that do not fit":             {smallPool, smallSlice, live(trusted, 0, stream(ingest.Synced, func(s *ingest.Stats) { s.BlockSizeUnsupported.Add(1) })), []string{"EventsSynced=False/BlockSizeUnsupported"}},
 		"no events are wanted":               {poolWith("engine: {events: {source: None}}"), smallSlice, live(trusted, 0), []string{"EventsSynced=True/NotUsed"}},
 		"reports are wanted":                 {poolWith("engine: {events: {source: Reporter}}"), smallSlice, live(trusted, 0), []string{"EventsSynced=False/ReporterMissing"}},
 		"an engine that should have dialed":  {poolWith("engine: {events: {source: Listen}}"), smallSlice, live(trusted, 0), []string{"EventsSynced=False/StreamMissing"}},
 		"an engine that has dialed":          {poolWith("engine: {events: {source: Listen}}"), smallSlice, live(trusted, 0, stream(ingest.Synced)), []string{"EventsSynced=True/Synced"}},
-		"nobody is there":                    {smallPool, "", live(trusted, 0), []string{"Ready=False/NoReadyEndpoint", "EventsSynced=True/Synced"}},
-		"nobody is ready":                    {smallPool, strings.Replace(smallSlice, "targetRef", "conditions: {terminating: true}, targetRef", 1), live(trusted, 0, stream(ingest.Synced)), []string{"Ready=False/NoReadyEndpoint"}},
-		"something is referred to in vain":   {poolWith("keySpace: {secretRef: {name: r}}"), smallSlice, Live{}, []string{"Accepted=False/ReferenceNotFound", "Ready=False/NotAccepted"}},
+		"no endpoint":                        {smallPool, "", live(trusted, 0), []string{"Ready=False/NoReadyEndpoint", "EventsSynced=True/Synced"}},
+		"no ready endpoint":                  {smallPool, strings.Replace(smallSlice, "targetRef", "conditions: {terminating: true}, targetRef", 1), live(trusted, 0, stream(ingest.Synced)), []string{"Ready=False/NoReadyEndpoint"}},
+		"an engine that is experimental":     {poolWith("engine: {type: SGLang}"), smallSlice, Live{}, []string{"Accepted=True/EngineExperimental"}},
+		"engines that check keys":            {poolWith("engine: {apiKey: {name: k, key: token}}"), smallSlice + keySecret, Live{}, []string{"Accepted=True/Accepted"}},
+		"a key for every client":             {poolWith("engine: {apiKey: {name: k, key: token}, clientAuth: PoolKey}"), smallSlice + keySecret, Live{}, []string{"Accepted=True/ClientsUnchecked"}},
+		"a key for all tenants":              {poolWith("engine: {apiKey: {name: k, key: token}, clientAuth: PoolKey}"), smallSlice + keySecret + "---\n" + byHeader, Live{}, []string{"Accepted=True/Accepted"}},
+		"no key for anybody":                 {poolWith("engine: {clientAuth: PoolKey}"), smallSlice, Live{}, []string{"Accepted=True/Accepted"}},
+		"a reference to a missing object":    {poolWith("keySpace: {secretRef: {name: r}}"), smallSlice, Live{}, []string{"Accepted=False/ReferenceNotFound", "Ready=False/NotAccepted"}},
 		"something cannot be done":           {smallPool, smallSlice + "---\napiVersion: v1\nkind: Secret\nmetadata: {name: m-key}\nstringData: {root: short}\n", Live{}, []string{"Accepted=False/Invalid", "Ready=False/NotAccepted"}},
+		"windows cannot be followed":         {smallPool, smallSlice, approximate(live(picker.Hits{Answers: 100}, 100, stream(ingest.Synced)), true, false), []string{"PredictionsTrusted=True/MatchesApproximate"}},
+		"the last block is dropped":          {smallPool, smallSlice, approximate(live(picker.Hits{Answers: 100}, 100, stream(ingest.Synced)), false, true), []string{"PredictionsTrusted=True/MatchesApproximate"}},
+		"an engine without events":           {smallPool, smallSlice, silent(live(trusted, 0, stream(ingest.Disconnected))), []string{"EventsSynced=False/EventsDisabled"}},
 		"too few answers":                    {smallPool, smallSlice, live(picker.Hits{Answers: 99}, 99), []string{"PredictionsTrusted=Unknown/TooFewReplies"}},
 		"answers that do not tell":           {smallPool, smallSlice, live(picker.Hits{}, 100), []string{"PredictionsTrusted=Unknown/NoCachedTokens"}},
 		"what was announced is not found":    {smallPool, smallSlice, distrusted(live(picker.Hits{Answers: 40}, 40)), []string{"PredictionsTrusted=False/Mispredicting"}},
+		"a gateway that follows":             {smallPool, smallSlice, through(picker.GatewayStats{Told: 1}), []string{"GatewayConforms=True/Conforms"}},
+		"a gateway that goes elsewhere":      {smallPool, smallSlice, through(picker.GatewayStats{Told: 9, Ignores: true, Buffers: true}), []string{"GatewayConforms=False/PicksNotFollowed"}},
+		"a gateway that buffers":             {smallPool, smallSlice, through(picker.GatewayStats{Streams: 9, Buffers: true}), []string{"GatewayConforms=False/AnswersBuffered"}},
 		"nothing to find, and nothing found": {smallPool, smallSlice, live(picker.Hits{Answers: 100}, 100), []string{"PredictionsTrusted=True/Trusted"}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -127,8 +164,9 @@ func TestTokensExactSaysWhatIsDone(t *testing.T) {
 	}{
 		"exact":                       {smallPool, smallPolicy, with(conformance.Exact), dead, "True/Exact: because"},
 		"exact, with old engines":     {smallPool, smallPolicy, old, dead, "True/Exact: because; requests for adapters are matched approximately, as engines before v0.14 do not tell adapters by name; requests with a cache salt are matched approximately, as engines before v0.17 do not tell salts"},
-		"no files wanted":             {smallPool, smallPolicy, with(conformance.NoFiles), picker.Rendering{Failures: 2}, "False/EngineRender: " + asked},
+		"no files wanted":             {smallPool, smallPolicy, with(conformance.NoFiles), picker.Rendering{Failures: 2}, "True/EngineRender: " + asked},
 		"nothing known yet":           {smallPool, smallPolicy, conformance.Status{}, picker.Rendering{}, "False/EngineRender: " + asked},
+		"engines without open routes": {smallPool, smallPolicy, with(conformance.NoFiles), picker.Rendering{Lacking: "m-0 (vLLM 0.32.0) runs without --enable-scale-out"}, "True/EngineTokenize: engines are asked for tokens by /tokenize, which does not know every request: m-0 (vLLM 0.32.0) runs without --enable-scale-out"},
 		"engines that do not render":  {smallPool, smallPolicy, with(conformance.NoFiles), dead, "False/Approximate: the last 3 questions to engines for tokens had no answer (no route): " + chunks},
 		"engines that are not asked":  {smallPool, never, with(conformance.NoFiles), picker.Rendering{}, "False/Approximate: the policy lets no engine be asked: " + chunks},
 		"no tokenizer":                {none, smallPolicy, with(conformance.NoFiles), picker.Rendering{}, "False/Approximate: the pool has no tokenizer: " + chunks},
@@ -149,6 +187,25 @@ func TestTokensExactSaysWhatIsDone(t *testing.T) {
 				t.Errorf("got  %s\nwant %s", got, tc.want)
 			}
 		})
+	}
+}
+
+func TestWhichPredictionsAreNotTrustedShows(t *testing.T) {
+	s, _ := load(t, open(t, "pool.yaml", smallPool, "pods.yaml", smallSlice))
+	one := picker.Distrust{Endpoint: "a/0", Tokens: picker.TokensExact, Kind: openai.KindTools, Announced: 320, Found: 16}
+	odd := picker.Distrust{Endpoint: "b/1", Tokens: picker.TokensGiven, Kind: openai.KindIDs, Unusual: true, Announced: 640}
+	for want, list := range map[string][]picker.Distrust{
+		"did not remove: a/0 for requests of kind tools with tokens exact (16 of 320 tokens found). Compare":                                                       {one},
+		"(16 of 320 tokens found); b/1 for requests of kind ids with tokens given and fields that may concern the cache, or for adapters (0 of 640 tokens found).": {one, odd},
+		"(0 of 640 tokens found); and 2 more. Compare": {one, one, odd, one, one},
+	} {
+		l := distrusted(live(picker.Hits{}, 0))
+		l.Pools[0].Trust.Distrusted = list
+		for _, c := range poolOf(t, NewBoard().Update(time.Unix(1, 0), s, l)).Status.Conditions {
+			if c.Type == v1alpha1.ConditionPredictionsTrusted && !strings.Contains(c.Message, want) {
+				t.Errorf("message %q, want %q in it", c.Message, want)
+			}
+		}
 	}
 }
 

@@ -23,12 +23,15 @@ type Objects struct {
 	Pools    []*v1alpha1.InferencePool
 	Policies []*v1alpha1.RoutingPolicy
 	Slices   []*discoveryv1.EndpointSlice
-	// Pods of the pools, where there is Kubernetes; those of no pool are passed over.
-	Pods    []*corev1.Pod
-	Secrets []*corev1.Secret
+	// Pods of the pools, where there is Kubernetes; those of no pool are ignored.
+	Pods []*corev1.Pod
+	// RankPorts are the HTTP ports of the ranks of a pod, by pool, where they are not consecutive. Kvasir's pools cannot
+	// configure that; those of Gateway API's inference extension can.
+	RankPorts map[types.NamespacedName][]int32
+	Secrets   []*corev1.Secret
 	// ConfigMaps that hold models' files.
 	ConfigMaps []*corev1.ConfigMap
-	// Origins tell where objects were read; nil where they do not come from files.
+	// Origins are where objects were read; nil where they are not read from files.
 	Origins map[ObjectKey]Origin
 }
 
@@ -39,16 +42,16 @@ type State struct {
 	// Pools and Policies are all of them, by namespace and name, with what became of each.
 	Pools    []PoolState
 	Policies []PolicyState
-	// Pods of the pools, by namespace and name; none where endpoints come from files.
+	// Pods of the pools, by namespace and name; none where endpoints are read from files.
 	Pods []Pod
-	// Problems are why something is not in force, in a stable order.
+	// Problems are why something is not applied, in a stable order.
 	Problems []Problem
 }
 
 // PoolState is what became of a pool.
 type PoolState struct {
 	Object *v1alpha1.InferencePool
-	// Served tells that the pool is among the Specs; with problems, it is the last good state that is.
+	// Served reports whether the pool is among the Specs; with problems, it is the last good state that is.
 	Served bool
 	// Policy that the pool follows, nil for the defaults.
 	Policy *v1alpha1.RoutingPolicy
@@ -71,7 +74,7 @@ type PolicyState struct {
 
 // TargetState is what became of a policy at one of its targets.
 type TargetState struct {
-	// Found tells that the pool exists.
+	// Found reports whether the pool exists.
 	Found bool
 	// Winner is the policy that the target follows instead; empty when it follows this one.
 	Winner string
@@ -91,7 +94,7 @@ type translated struct {
 	policies  map[types.NamespacedName]picker.PolicySpec
 	endpoints map[types.NamespacedName][]endpoint.Endpoint // by slice
 	inForce   map[types.NamespacedName]string              // name of each pool's policy
-	models    map[string]types.NamespacedName              // the pool of each name that requests may use
+	models    map[string]types.NamespacedName              // the pool of each name that requests can use
 }
 
 func newTranslated() translated {
@@ -181,7 +184,7 @@ func byName[T metav1.Object](list []T) []T {
 	return list
 }
 
-// problem notes what is wrong with an object; kept tells that its last good state stays.
+// problem records an error of an object; kept reports whether its last good state stays.
 func (n *turn) problem(kind string, o metav1.Object, err *field.Error, kept bool) Problem {
 	key := ObjectKey{Kind: kind, Namespace: o.GetNamespace(), Name: o.GetName()}
 	p := Problem{Origin: n.origins[key], Object: key, Field: err.Field, Detail: err.ErrorBody(), Kept: kept, reason: "Invalid"}

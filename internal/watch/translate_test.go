@@ -28,7 +28,7 @@ func defaultPolicy() picker.PolicySpec {
 		},
 		SessionIdle: time.Hour, TokenBudget: 5 * time.Millisecond, EngineTokenBudget: 100 * time.Millisecond, EngineTokens: "WhenNoTokenizer",
 		SpeculationMax: 5 * time.Minute, MaxKVUsage: 0.97, CircuitFailures: 5, CircuitOpen: 10 * time.Second,
-		Attempts: 3, RetryConnect: true, RetryServerError: true, FirstByte: 10 * time.Minute, AnswerHeaders: "Never",
+		Attempts: 3, RetryConnect: true, RetryReset: true, RetryServerError: true, FirstByte: 10 * time.Minute, AnswerHeaders: "Never",
 		Admission: picker.AdmissionSpec{
 			Queue: true, WaitBudget: 5 * time.Second, Priorities: map[string]picker.Priority{},
 			Limits: admission.Limits{Requests: 1024, Bytes: 256 << 20, TTL: time.Minute, Hold: 5 * time.Minute},
@@ -79,7 +79,7 @@ func TestPoliciesAreTranslated(t *testing.T) {
 				p.TokenBudget, p.EngineTokens, p.EngineTokenBudget = 7*time.Millisecond, "Never", 8*time.Millisecond
 				p.SpeculationOff, p.SpeculationMax = true, 9*time.Second
 				p.Attempts, p.FirstByte, p.AnswerHeaders = 1, 4*time.Second, "OnRequest"
-				p.RetryConnect, p.RetryServerError, p.RetryFirstByte = false, false, true
+				p.RetryConnect, p.RetryReset, p.RetryServerError, p.RetryFirstByte = false, false, false, true
 			})},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -176,13 +176,35 @@ data: {root: Nzc3Nzc3Nzc3Nzc3Nzc3Nzc3Nzc3Nzc3Nzc3Nzc3Nzc=}
 	}
 	want := picker.Spec{
 		Namespace: "llm", Name: "m", Generation: 1, Model: "M/m", Aliases: []string{"a"}, Adapters: []string{"l"},
-		Engine: "SGLang", EngineAPIKey: "sesame", Reports: true, ReportBatch: 5 * time.Millisecond, BlockTokens: 32, Seed: seed, IndexMemory: 32 << 20, MaxRequestBody: 1 << 20,
+		Engine: "SGLang", EngineAPIKey: "sesame", PassClientAuth: true, Reports: true, ReportBatch: 5 * time.Millisecond, BlockTokens: 32, Seed: seed, IndexMemory: 32 << 20, MaxRequestBody: 1 << 20,
 		Media:     map[string]kvblock.Tier{"lmcache_disk": kvblock.Disk, "far": kvblock.Remote},
 		Tokenizer: picker.TokenizerSpec{Type: "Directory", Dir: "/models/m/tok", ChatTemplate: "t.jinja"},
 		Policy:    defaultPolicy(),
 	}
 	if diff := cmp.Diff(want, *only(t, s), cmp.Comparer(func(a, b kvblock.Seed) bool { return a == b })); diff != "" {
 		t.Errorf("pool (-want +got):\n%s", diff)
+	}
+}
+
+// TestPoolsThatScaleToZeroAreWoken: a request wakes them, whichever autoscaler applies the desired size, but not pools that
+// are switched off.
+func TestPoolsThatScaleToZeroAreWoken(t *testing.T) {
+	for scaling, want := range map[string]bool{
+		"": false,
+		"autoscaling: {minReplicas: 0, maxReplicas: 2, mode: Recommend}": true,
+		"autoscaling: {minReplicas: 1, maxReplicas: 2, mode: Recommend}": false,
+	} {
+		s, problems := load(t, open(t, "all.yaml", `apiVersion: kvasir.dev/v1alpha1
+kind: InferencePool
+metadata: {name: m, namespace: llm}
+spec:
+  model: {name: m}
+  selector: {matchLabels: {app: m}}
+  `+scaling+"\n"))
+		wantNoProblem(t, problems)
+		if got := only(t, s).FromZero; got != want {
+			t.Errorf("%q: %v, want %v", scaling, got, want)
+		}
 	}
 }
 
@@ -300,7 +322,7 @@ func TestANameIsOnePools(t *testing.T) {
 	s, problems = load(t, d)
 	wantProblem(t, problems, "a.yaml", "InferencePool default/a", "spec.model.name", "default/b")
 	if got, want := served(s), "b:x b:w c:z c:l"; got != want {
-		t.Errorf("served %s, want %s: who came late gets no name of another", got, want)
+		t.Errorf("served %s, want %s: a pool that came later gets no name of another one", got, want)
 	}
 
 	// c wants a name of b and gives up l, which a wants: c is refused and keeps l, so a is not served either.
@@ -323,7 +345,7 @@ func TestANameIsOnePools(t *testing.T) {
 	}
 }
 
-// TestTheLabsDefaultsAreTheAPIs: whoever runs a strategy without a RoutingPolicy gets what an empty one says.
+// TestTheLabsDefaultsAreTheAPIs: a strategy that is run without a RoutingPolicy has the defaults of an empty one.
 func TestTheLabsDefaultsAreTheAPIs(t *testing.T) {
 	for _, strategy := range policy.Types() {
 		if diff := cmp.Diff(Strategy(&v1alpha1.Strategy{Type: v1alpha1.StrategyType(strategy)}), policy.Default(strategy)); diff != "" {

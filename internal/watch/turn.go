@@ -15,7 +15,7 @@ import (
 
 const kindEndpointSlice = "EndpointSlice"
 
-// kindOf tells what a slice was made of.
+// kindOf is the kind of object that a slice was made from.
 func kindOf(s *discoveryv1.EndpointSlice) string {
 	if s.Kind == kindPod {
 		return kindPod
@@ -62,8 +62,8 @@ func (n *turn) translatePolicy(p *v1alpha1.RoutingPolicy) {
 	n.state.Policies = append(n.state.Policies, s)
 }
 
-// translateSlice gives the pool of a slice and the endpoints that it gets from it. A pod is one pool's and stands in
-// one slice: owners has the slice of each pod so far.
+// translateSlice returns the pool of a slice and the endpoints that the slice adds to it. A pod belongs to one pool and one
+// slice: owners has the slice of each pod so far.
 func (n *turn) translateSlice(s *discoveryv1.EndpointSlice, owners map[string]string) (types.NamespacedName, []endpoint.Endpoint) {
 	name, label := nameOf(s), field.NewPath("metadata", "labels").Key(v1alpha1.LabelPool)
 	target := types.NamespacedName{Namespace: s.Namespace, Name: s.Labels[v1alpha1.LabelPool]}
@@ -123,7 +123,7 @@ func refresh(last []endpoint.Endpoint, s *discoveryv1.EndpointSlice) []endpoint.
 	return all
 }
 
-// draftPool translates a pool, but for its policy and endpoints.
+// draftPool translates a pool, except for its policy and endpoints.
 func (n *turn) draftPool(p *v1alpha1.InferencePool) *draft {
 	d := &draft{name: nameOf(p), object: p}
 	problem := func(err *field.Error, kept bool) {
@@ -142,7 +142,7 @@ func (n *turn) draftPool(p *v1alpha1.InferencePool) *draft {
 	return d
 }
 
-// finishPool gives a pool its policy and endpoints.
+// finishPool adds the policy and endpoints to a pool.
 func (n *turn) finishPool(d *draft, endpoints []endpoint.Endpoint) {
 	s := PoolState{Object: d.object, Served: d.served, Problems: d.problems}
 	if d.served {

@@ -1,4 +1,4 @@
-// Package wire speaks HTTP to engines: over TCP or unix sockets, with TLS or without, in HTTP/1.1 or HTTP/2.
+// Package wire sends HTTP requests to engines: over TCP or unix sockets, with TLS or without, in HTTP/1.1 or HTTP/2.
 package wire
 
 import (
@@ -19,19 +19,27 @@ import (
 // Dial makes connections; the network is "tcp" or "unix".
 type Dial func(ctx context.Context, network, address string) (net.Conn, error)
 
+// IdleTimeout is how long an idle connection to an engine is kept at most. vLLM and SGLang close theirs after
+// 5 s by default; a request that is sent while the engine closes the connection fails.
+const IdleTimeout = 4 * time.Second
+
 const (
 	// handshake bounds that of TLS.
 	handshake = 5 * time.Second
-	// quiet is how long an HTTP/2 connection may say nothing before it is asked whether it is still there, and
-	// answerWithin how long it may take to say so.
+	// quiet is how long an HTTP/2 connection can be silent before it is probed, and answerWithin how long it can take to
+	// answer the probe.
 	quiet, answerWithin = 15 * time.Second, 15 * time.Second
 	// maxKept is the most transports kept. There is one for each way that any pool has had its engines spoken to since
-	// the start; beyond it all are made anew.
+	// the start; beyond it all are made again.
 	maxKept = 64
 )
 
-// Transport is base, which must not have been used, as it must be for engines of a wire.
+// Transport is base, which must not have been used, as it must be for engines of a wire. Idle connections end within
+// IdleTimeout.
 func Transport(base *http.Transport, w endpoint.Wire) *http.Transport {
+	if base.IdleConnTimeout <= 0 || base.IdleConnTimeout > IdleTimeout {
+		base.IdleConnTimeout = IdleTimeout
+	}
 	base.Protocols = new(http.Protocols)
 	switch {
 	case w.H2C:
@@ -44,11 +52,11 @@ func Transport(base *http.Transport, w endpoint.Wire) *http.Transport {
 		base.TLSHandshakeTimeout = handshake
 		base.TLSClientConfig = &tls.Config{
 			MinVersion: tls.VersionTLS12, ServerName: w.ServerName,
-			InsecureSkipVerify: w.Unchecked, //nolint:gosec // the pool says so
+			InsecureSkipVerify: w.Unchecked, // as the pool is configured
 		}
 		if w.CA != "" {
 			base.TLSClientConfig.RootCAs = x509.NewCertPool()
-			base.TLSClientConfig.RootCAs.AppendCertsFromPEM([]byte(w.CA)) // without a certificate nobody is believed
+			base.TLSClientConfig.RootCAs.AppendCertsFromPEM([]byte(w.CA)) // without a certificate no server is trusted
 		}
 	}
 	return base
@@ -72,7 +80,7 @@ type Transports struct {
 	others map[endpoint.Wire]*http.Transport // guarded by mu
 }
 
-// NewTransports makes transports of what base returns, anew at each call, but for the dialing, which is by dial.
+// NewTransports makes transports of what base returns, again at each call, except for the dialing, which is by dial.
 func NewTransports(dial Dial, base func() *http.Transport) *Transports {
 	t := &Transports{others: map[endpoint.Wire]*http.Transport{}}
 	t.base = func() *http.Transport {
@@ -132,8 +140,8 @@ func (t *Transports) of(w endpoint.Wire) *http.Transport {
 	return one
 }
 
-// socketSuffix marks host names that stand for unix sockets: the path in hexadecimal digits. Connections are pooled by
-// host name, so that each socket needs its own.
+// socketSuffix marks host names that represent unix sockets: the path in hexadecimal digits. Connections are pooled by host
+// name, so that each socket needs its own.
 const socketSuffix = ".socket.invalid"
 
 // dialer makes connections to what RoundTrip names.

@@ -76,7 +76,7 @@ func ask(t *testing.T, all *Transports, ep *endpoint.Endpoint) (string, error) {
 	return string(text), err
 }
 
-// signed is a certificate for a name, and the PEM of who has signed it.
+// signed is a certificate for a name, and the PEM of its issuer.
 func signed(t *testing.T, name string) (*tls.Config, string) {
 	t.Helper()
 	cert, err := certs.SelfSigned([]string{name}, time.Now())
@@ -133,7 +133,7 @@ func TestEveryWayToSpeakToAnEngine(t *testing.T) {
 	}
 }
 
-// is tells whether an error is, or wraps, one of a type.
+// is reports whether an error is, or wraps, one of a type.
 func is[T error](err error) bool {
 	var one T
 	return errors.As(err, &one)
@@ -177,5 +177,17 @@ func TestSocketsThatAreNone(t *testing.T) {
 	dial := dialer(func(context.Context, string, string) (net.Conn, error) { t.Error("dialed"); return nil, net.ErrClosed })
 	if _, err := dial(t.Context(), "tcp", "xyz"+socketSuffix+":80"); err == nil {
 		t.Error("a path that is no hexadecimal number is dialed")
+	}
+}
+
+// An engine closes idle connections after 5 s: a request on a connection that is older meets its end.
+func TestIdleConnectionsEndBeforeEnginesCloseThem(t *testing.T) {
+	const engines = 5 * time.Second
+	for _, w := range []endpoint.Wire{{}, {TLS: true}, {H2C: true}} {
+		for asked, want := range map[time.Duration]time.Duration{0: IdleTimeout, time.Second: time.Second, time.Minute: IdleTimeout} {
+			if got := Transport(&http.Transport{IdleConnTimeout: asked}, w).IdleConnTimeout; got != want || got >= engines {
+				t.Errorf("%+v: %s asked for, %s kept, want %s", w, asked, got, want)
+			}
+		}
 	}
 }

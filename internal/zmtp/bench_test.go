@@ -66,7 +66,7 @@ func BenchmarkSubRecv(b *testing.B) {
 	}
 	wait := func(pub *Pub) {
 		for pub.Subscribers() == 0 {
-			//nolint:revive // a moment
+
 		}
 	}
 
@@ -76,7 +76,7 @@ func BenchmarkSubRecv(b *testing.B) {
 		if err != nil {
 			b.Fatal(err)
 		}
-		defer sub.Close() //nolint:errcheck // it returns nil
+		defer sub.Close()
 		wait(pub)
 		run(b, pub, sub.Recv)
 	})
@@ -85,7 +85,7 @@ func BenchmarkSubRecv(b *testing.B) {
 		ctx, cancel := context.WithCancel(b.Context())
 		defer cancel()
 		sub := zmq4.NewSub(ctx)
-		defer sub.Close() //nolint:errcheck // a benchmark's peer
+		defer sub.Close()
 		if err := sub.Dial("tcp://" + pub.Addr()); err != nil {
 			b.Fatal(err)
 		}

@@ -24,7 +24,7 @@ const (
 const (
 	// maxCommand bounds the body of a command, in bytes.
 	maxCommand = 64 << 10
-	// maxTopics and maxTopicBytes bound what one subscriber may subscribe to.
+	// maxTopics and maxTopicBytes bound what one subscriber can subscribe to.
 	maxTopics     = 1024
 	maxTopicBytes = 1 << 20
 	// growStep is how many bytes are taken at once for a frame that is still arriving, and the largest buffer that
@@ -32,7 +32,7 @@ const (
 	growStep = 1 << 20
 )
 
-// Errors that callers tell apart.
+// Errors that callers distinguish.
 var (
 	// ErrClosed is returned by the calls on a socket after its Close.
 	ErrClosed = errors.New("zmtp: socket closed")
@@ -40,7 +40,7 @@ var (
 	ErrLimit = errors.New("zmtp: limit exceeded")
 	// ErrMalformed marks bytes that are not ZMTP.
 	ErrMalformed = errors.New("zmtp: malformed")
-	// ErrPeer marks a peer that speaks ZMTP, but not what is spoken here, or that sent an ERROR command.
+	// ErrPeer marks a peer that uses ZMTP, but an unsupported part of it, or that sent an ERROR command.
 	ErrPeer = errors.New("zmtp: peer refused")
 	// ErrSilent marks a peer that answers no PING.
 	ErrSilent = errors.New("zmtp: peer is silent")
@@ -59,7 +59,7 @@ type Config struct {
 	MaxFrames int
 	// MaxPeers is the most connections a listener serves; further ones are closed.
 	MaxPeers int
-	// Allow, if set, is asked by a listener whether a peer may connect, by its address (host:port). Others are closed
+	// Allow, if set, is asked by a listener whether a peer can connect, by its address (host:port). Others are closed
 	// before the handshake, and do not count among the peers. It is called from one goroutine.
 	Allow func(peer string) bool
 	// HandshakeTimeout bounds connecting, greeting and READY together.

@@ -14,7 +14,7 @@ import (
 	"time"
 )
 
-// conn is a connection past its handshake. One goroutine may receive while others send.
+// conn is a connection past its handshake. One goroutine can receive while others send.
 type conn struct {
 	nc    net.Conn
 	cfg   Config
@@ -23,7 +23,7 @@ type conn struct {
 	minor int
 	// peer is the remote address, identity what the peer calls itself.
 	peer, identity string
-	// onSubscribe is told of subscriptions; nil where none are expected.
+	// onSubscribe receives subscriptions; nil where none are expected.
 	onSubscribe func(topic []byte, on bool) error
 	// pong sends the answer to a PING.
 	pong func(context []byte) error
@@ -84,7 +84,7 @@ func (k *conn) shake(socketType string) error {
 		return fmt.Errorf("sending the greeting: %w", err)
 	}
 	var theirs [greetingSize]byte
-	// The signature first: a peer of another protocol may never send the rest.
+	// The signature first: a peer of another protocol might never send the rest.
 	if _, err := io.ReadFull(k.in.br, theirs[:11]); err != nil {
 		return fmt.Errorf("reading the greeting: %w", err)
 	}
@@ -112,7 +112,7 @@ func (k *conn) shake(socketType string) error {
 	return k.nc.SetDeadline(time.Time{})
 }
 
-// errSocketType marks a peer whose socket type does not go with ours; it is told.
+// errSocketType marks a peer with an incompatible socket type; the error is sent to it.
 var errSocketType = fmt.Errorf("%w: socket types do not fit", ErrPeer)
 
 // ready reads the peer's READY and checks that the socket types fit.
@@ -187,7 +187,7 @@ func (k *conn) recv() (Message, error) {
 	return nil, fmt.Errorf("receiving from %s: %w", k.peer, err)
 }
 
-// command acts on a command received in traffic. Unknown ones are passed over.
+// command acts on a command received in traffic. Unknown ones are ignored.
 func (k *conn) command(body []byte) error {
 	name, data, err := parseCommand(body)
 	if err != nil {
@@ -213,7 +213,7 @@ func (k *conn) command(body []byte) error {
 	return nil
 }
 
-// send writes a message. An error closes the connection, since part of a frame may have been written.
+// send writes a message. An error closes the connection, since part of a frame might have been written.
 func (k *conn) send(frames [][]byte) error {
 	if len(frames) == 0 {
 		return errors.New("zmtp: message without frames")
@@ -317,7 +317,7 @@ func topicOf(m Message) (topic []byte, on, ok bool) {
 	return m[0][1:], m[0][0] == 1, true
 }
 
-// matches tells whether one of the topics is a prefix of the frame.
+// matches reports whether one of the topics is a prefix of the frame.
 func matches(topics [][]byte, frame []byte) bool {
 	for _, t := range topics {
 		if bytes.HasPrefix(frame, t) {

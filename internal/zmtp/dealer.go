@@ -31,10 +31,10 @@ func (d *Dealer) Send(frames ...[]byte) error { return d.conn.send(frames) }
 func (d *Dealer) SetRecvDeadline(t time.Time) error { return d.conn.nc.SetReadDeadline(t) }
 
 // Recv waits for the next message, whose frames are valid until the next Recv. After an error, also that of a passed
-// deadline (os.ErrDeadlineExceeded), the socket is closed. Only one goroutine may receive.
+// deadline (os.ErrDeadlineExceeded), the socket is closed. Only one goroutine can receive.
 func (d *Dealer) Recv() (Message, error) { return d.conn.recv() }
 
-// Close ends the connection and a Recv that waits. It may be called often and from any goroutine.
+// Close ends the connection and a Recv that waits. It can be called often and from any goroutine.
 func (d *Dealer) Close() error {
 	d.conn.close()
 	return nil

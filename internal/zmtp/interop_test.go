@@ -43,7 +43,7 @@ func TestLibrarysSubReadsOwnPub(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	sub := zmq4.NewSub(ctx)
-	defer sub.Close() //nolint:errcheck // a test's peer
+	defer sub.Close()
 	if err := sub.Dial("tcp://" + own.Addr()); err != nil {
 		t.Fatal(err)
 	}
@@ -74,7 +74,7 @@ func TestOwnPubDialsTheLibrarysSub(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	sub := zmq4.NewSub(ctx)
-	defer sub.Close() //nolint:errcheck // a test's peer
+	defer sub.Close()
 	if err := sub.Listen("tcp://127.0.0.1:0"); err != nil {
 		t.Fatal(err)
 	}
@@ -85,7 +85,7 @@ func TestOwnPubDialsTheLibrarysSub(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer pub.Close() //nolint:errcheck // it returns nil
+	defer pub.Close()
 	eventually(t, "subscribed", func() bool { return pub.Subscribers() == 1 })
 	if err := pub.Send([]byte("a"), []byte("b")); err != nil {
 		t.Fatal(err)
@@ -103,7 +103,7 @@ func TestOwnDealerAsksTheLibrarysRouter(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	router := zmq4.NewRouter(ctx)
-	defer router.Close() //nolint:errcheck // a test's peer
+	defer router.Close()
 	if err := router.Listen("tcp://127.0.0.1:0"); err != nil {
 		t.Fatal(err)
 	}
@@ -120,7 +120,7 @@ func TestOwnDealerAsksTheLibrarysRouter(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer d.Close() //nolint:errcheck // it returns nil
+	defer d.Close()
 	if err := d.Send(nil, seqFrame(9)); err != nil {
 		t.Fatal(err)
 	}
@@ -140,11 +140,11 @@ func TestLibrarysDealerAsksOwnRouter(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer own.Close() //nolint:errcheck // it returns nil
+	defer own.Close()
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	dealer := zmq4.NewDealer(ctx, zmq4.WithID(zmq4.SocketIdentity("me")))
-	defer dealer.Close() //nolint:errcheck // a test's peer
+	defer dealer.Close()
 	if err := dealer.Dial("tcp://" + own.Addr()); err != nil {
 		t.Fatal(err)
 	}

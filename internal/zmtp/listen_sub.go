@@ -28,7 +28,7 @@ func (c Config) ListenSub(addr string, topics ...string) (*SubListener, error) {
 // Addr is the bound address, host:port.
 func (s *SubListener) Addr() string { return s.l.addr() }
 
-// Accept waits for the next publisher. Sub.Peer tells who it is. After Close the error is ErrClosed.
+// Accept waits for the next publisher. Sub.Peer identifies it. After Close the error is ErrClosed.
 func (s *SubListener) Accept() (*Sub, error) {
 	select {
 	case sub := <-s.ready:
@@ -38,7 +38,7 @@ func (s *SubListener) Accept() (*Sub, error) {
 	}
 }
 
-// Close ends the listener and every Sub that it accepted. It may be called often and from any goroutine.
+// Close ends the listener and every Sub that it accepted. It can be called often and from any goroutine.
 func (s *SubListener) Close() error {
 	s.l.close()
 	return nil

@@ -115,7 +115,7 @@ func TestUnsubscribingInBothForms(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			defer nc.Close() //nolint:errcheck // a test's peer
+			defer nc.Close()
 			g := greeting()
 			write := func(parts ...[]byte) {
 				if _, err := nc.Write(slices.Concat(parts...)); err != nil {
@@ -158,7 +158,7 @@ func TestKickedSubscriberSeesTheEnd(t *testing.T) {
 	a, b := dialSub(t, Config{}, pub.Addr()), dialSub(t, Config{}, pub.Addr())
 	eventually(t, "both subscribed", func() bool { return pub.Subscribers() == 2 })
 	if n := pub.Kick("nobody:1"); n != 0 {
-		t.Errorf("%d kicked of nobody", n)
+		t.Errorf("%d kicked for an unknown address", n)
 	}
 	if n := pub.Kick(a.conn.nc.LocalAddr().String()); n != 1 {
 		t.Errorf("%d kicked", n)
@@ -258,7 +258,7 @@ func TestAPeerThatIsNotAllowedTakesNoPlace(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer sub.Close() //nolint:errcheck // it returns nil
+	defer sub.Close()
 	allowed <- false
 	if pub, err := DialPub(t.Context(), sub.Addr(), 1); err == nil {
 		t.Errorf("connected to %s", pub.Addr())
@@ -271,7 +271,7 @@ func TestAPeerThatIsNotAllowedTakesNoPlace(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer pub.Close() //nolint:errcheck // a test's
+	defer pub.Close()
 	if _, err := sub.Accept(); err != nil {
 		t.Error(err)
 	}

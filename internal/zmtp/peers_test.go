@@ -28,7 +28,7 @@ func rawListener(t *testing.T, play func(nc net.Conn)) (addr string) {
 		if err != nil {
 			return
 		}
-		defer nc.Close() //nolint:errcheck // a test's peer
+		defer nc.Close()
 		play(nc)
 	}()
 	t.Cleanup(func() { _ = ln.Close(); <-over })
@@ -44,7 +44,7 @@ func opening(minor byte) []byte {
 
 func discard(nc net.Conn) { _, _ = io.Copy(io.Discard, nc) }
 
-// quick is a configuration for peers that are waited for in vain.
+// quick is a configuration for peers that never answer.
 var quick = Config{HandshakeTimeout: 50 * time.Millisecond, HeartbeatInterval: 20 * time.Millisecond, HeartbeatTimeout: 20 * time.Millisecond}
 
 func TestHandshakeEndsWithAnErrorForEveryOtherPeer(t *testing.T) {
@@ -97,7 +97,7 @@ func TestHandshakeEndsWithAnErrorForEveryOtherPeer(t *testing.T) {
 	t.Run("hangs up", func(t *testing.T) {
 		addr := rawListener(t, func(net.Conn) {})
 		if _, err := DialSub(t.Context(), addr); err == nil {
-			t.Error("shook hands with nobody")
+			t.Error("a handshake without a peer")
 		}
 	})
 }
@@ -116,7 +116,7 @@ func TestWrongSocketTypeIsToldToThePeer(t *testing.T) {
 	const reason = "Invalid socket type"
 	want := encodeCommand(cmdError, append([]byte{byte(len(reason))}, reason...))
 	if b := <-said; !strings.HasSuffix(string(b), string(want)) {
-		t.Errorf("the peer was told %q", b)
+		t.Errorf("the peer received %q", b)
 	}
 }
 
@@ -250,7 +250,7 @@ func TestReceivingFromASocketAllocatesNothing(t *testing.T) {
 	}
 }
 
-// Strangers at a listening socket cost nothing and hurt no one else.
+// Strangers at a listening socket cost nothing and do not harm other peers.
 func TestListenersOutliveStrangers(t *testing.T) {
 	c := Config{HandshakeTimeout: deadline, MaxPeers: 8}
 	pub := listenPub(t, c, 0)
@@ -258,7 +258,7 @@ func TestListenersOutliveStrangers(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer router.Close() //nolint:errcheck // it returns nil
+	defer router.Close()
 	noise := make([]byte, 4096)
 	_, _ = rand.Read(noise)
 	g := greeting()

@@ -34,7 +34,7 @@ func DialPub(ctx context.Context, addr string, hwm int) (*Pub, error) {
 }
 
 // ListenPub binds addr (host:port, port 0 for any). hwm is the most messages queued for a subscriber, up to
-// writeBatch more may be on their way to the socket; 0 or less takes DefaultHWM.
+// writeBatch more can be on their way to the socket; 0 or less takes DefaultHWM.
 func (c Config) ListenPub(addr string, hwm int) (*Pub, error) {
 	l, err := c.listen(addr)
 	if err != nil {
@@ -47,7 +47,7 @@ func (c Config) ListenPub(addr string, hwm int) (*Pub, error) {
 	return p, nil
 }
 
-// DialPub connects to a listening subscriber at addr (host:port). ctx bounds the life of the socket. Done tells when
+// DialPub connects to a listening subscriber at addr (host:port). ctx bounds the life of the socket. Done reports when
 // the subscriber is gone.
 func (c Config) DialPub(ctx context.Context, addr string, hwm int) (*Pub, error) {
 	k, err := c.dial(ctx, addr, typePub)
@@ -150,7 +150,7 @@ func (p *Pub) Kick(peer string) int {
 	return n
 }
 
-// Close lets the subscribers take what is queued, for at most Config.FlushTimeout, and ends all connections. It may
+// Close lets the subscribers take what is queued, for at most Config.FlushTimeout, and ends all connections. It can
 // be called often and from any goroutine; every call waits until all is over.
 func (p *Pub) Close() error {
 	if p.l != nil {
@@ -199,7 +199,7 @@ const writeBatch = 32
 // subscriber is one connection of a Pub: a reader of subscriptions and a writer of queued messages.
 type subscriber struct {
 	conn *conn
-	wake chan struct{} // holds a token when there may be something to write
+	wake chan struct{} // holds a token when there might be something to write
 
 	mu         sync.Mutex
 	topics     [][]byte // guarded by mu
@@ -225,7 +225,7 @@ func (s *subscriber) read() {
 		if err != nil {
 			return
 		}
-		// Other messages of a subscriber are its own business, as with an XPUB that nobody reads.
+		// Other messages of a subscriber are ignored, as with an XPUB that is not read.
 		if topic, on, ok := topicOf(m); ok {
 			if err := s.subscribe(topic, on); err != nil {
 				return
@@ -299,7 +299,7 @@ func (s *subscriber) queue(encoded []byte, hwm int) bool {
 	return true
 }
 
-// take moves waiting messages to batch. over says that nothing will follow.
+// take moves waiting messages to batch. over means that nothing will follow.
 func (s *subscriber) take(batch [][]byte) (taken [][]byte, over bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -331,7 +331,7 @@ func (s *subscriber) finish(deadline time.Time) {
 	s.signal()
 }
 
-// write sends what is queued until the connection ends. A slow subscriber may take as long as it likes.
+// write sends what is queued until the connection ends. A slow subscriber can take as long as it likes.
 func (s *subscriber) write() {
 	defer s.conn.close()
 	var storage [writeBatch][]byte

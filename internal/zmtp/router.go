@@ -51,7 +51,7 @@ func (r *Router) Peers() int {
 
 // Recv waits for the next request of any dealer. The frames are valid until the next Recv, and until then the dealer's
 // connection is not read, so that its loss shows later. Each connection holds one unread message; the rest waits in
-// the network. Only one goroutine may receive. After Close the error is ErrClosed.
+// the network. Only one goroutine can receive. After Close the error is ErrClosed.
 func (r *Router) Recv() (id string, frames Message, err error) {
 	if r.taken != nil {
 		r.taken <- struct{}{}
@@ -66,8 +66,8 @@ func (r *Router) Recv() (id string, frames Message, err error) {
 	}
 }
 
-// Send sends a message to the dealer with that identity, as Recv gave it: ErrNoPeer when it is gone. It waits while
-// the dealer does not read, at most Config.SendTimeout, and then drops the connection.
+// Send sends a message to the dealer with that identity, as Recv returned it: ErrNoPeer when it has disconnected. It waits
+// while the dealer does not read, at most Config.SendTimeout, and then drops the connection.
 func (r *Router) Send(id string, frames ...[]byte) error {
 	r.mu.Lock()
 	k := r.peers[id]
@@ -78,7 +78,7 @@ func (r *Router) Send(id string, frames ...[]byte) error {
 	return k.send(frames)
 }
 
-// Close ends all connections, and a Recv that waits. It may be called often and from any goroutine.
+// Close ends all connections, and a Recv that waits. It can be called often and from any goroutine.
 func (r *Router) Close() error {
 	r.l.close()
 	return nil

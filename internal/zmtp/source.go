@@ -34,7 +34,7 @@ func (s EventSource) Subscribe(ctx context.Context, addr string, up func(), each
 	if err != nil {
 		return err
 	}
-	defer sub.Close() //nolint:errcheck // it returns nil
+	defer sub.Close()
 	up()
 	for {
 		m, err := sub.Recv()
@@ -47,9 +47,9 @@ func (s EventSource) Subscribe(ctx context.Context, addr string, up func(), each
 	}
 }
 
-// Replay asks the replay socket at addr for the batches that it keeps from sequence number from on, and calls each
-// for every one in order; the payload is valid only during the call. A publisher that no longer has the first ones
-// begins later without a word. nil means that the replay came to its end.
+// Replay requests from the replay socket at addr the batches that it keeps from sequence number from on, and calls each for
+// every one in order; the payload is valid only during the call. A publisher that no longer has the first ones begins later
+// without a notice. nil means that the replay is complete.
 func (s EventSource) Replay(ctx context.Context, addr string, from uint64, each func(seq uint64, payload []byte) error) error {
 	timeout := s.ReplayTimeout
 	if timeout <= 0 {
@@ -59,7 +59,7 @@ func (s EventSource) Replay(ctx context.Context, addr string, from uint64, each 
 	if err != nil {
 		return err
 	}
-	defer d.Close() //nolint:errcheck // it returns nil
+	defer d.Close()
 	// The empty frame is the delimiter that a REQ socket would put there.
 	if err := d.Send(nil, binary.BigEndian.AppendUint64(nil, from)); err != nil {
 		return err

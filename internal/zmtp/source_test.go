@@ -20,7 +20,7 @@ func TestReplayReadsBothShapesOfReplies(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			defer r.Close() //nolint:errcheck // it returns nil
+			defer r.Close()
 			go func() {
 				id, m, err := r.Recv()
 				if err != nil || len(m) != 2 || len(m[0]) != 0 {
@@ -66,7 +66,7 @@ func TestReplayEndsWithAnErrorWhenTheAnswerIsNone(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			defer r.Close() //nolint:errcheck // it returns nil
+			defer r.Close()
 			go func() {
 				if id, _, err := r.Recv(); err == nil && tc.answer != nil {
 					_ = r.Send(id, tc.answer...)

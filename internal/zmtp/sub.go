@@ -36,15 +36,15 @@ func newSub(k *conn, topics []string) (*Sub, error) {
 	return &Sub{conn: k}, nil
 }
 
-// Recv waits for the next message, whose frames are valid until the next Recv. After an error the socket is closed:
-// io.EOF means that the publisher went, ErrSilent that it seems dead, ErrMalformed and ErrLimit that it sent what is
-// not accepted. Only one goroutine may receive.
+// Recv waits for the next message, whose frames are valid until the next Recv. After an error the socket is closed: io.EOF
+// means that the publisher closed the connection, ErrSilent that it seems dead, ErrMalformed and ErrLimit that it sent
+// unacceptable data. Only one goroutine can receive.
 func (s *Sub) Recv() (Message, error) { return s.conn.recv() }
 
 // Peer is the publisher's address, host:port.
 func (s *Sub) Peer() string { return s.conn.peer }
 
-// Close ends the connection and a Recv that waits. It may be called often and from any goroutine.
+// Close ends the connection and a Recv that waits. It can be called often and from any goroutine.
 func (s *Sub) Close() error {
 	s.conn.close()
 	return nil

@@ -18,7 +18,7 @@ const (
 	typeRouter = "ROUTER"
 )
 
-// partners are the socket types that each type may talk to.
+// partners are the socket types that each type can talk to.
 var partners = map[string][]string{
 	typeSub:    {typePub, "XPUB"},
 	typePub:    {typeSub, "XSUB"},
@@ -52,14 +52,14 @@ const (
 	propIdentity   = "Identity"
 )
 
-// greeting is what each side says first: signature (10 bytes), version, mechanism (20), as-server, filler.
+// greeting is the first message of each side: signature (10 bytes), version, mechanism (20), as-server, filler.
 func greeting() [greetingSize]byte {
 	g := [greetingSize]byte{0: 0xff, 9: 0x7f, 10: 3, 11: ourMinor}
 	copy(g[12:32], "NULL")
 	return g
 }
 
-// parseGreeting returns the minor version that both sides speak.
+// parseGreeting returns the minor version of both sides.
 func parseGreeting(g []byte) (minor int, err error) {
 	switch {
 	case len(g) != greetingSize:
@@ -185,8 +185,8 @@ func peerError(data []byte) error {
 type reader struct {
 	br  *bufio.Reader
 	cfg Config
-	// command is given the body of every command that lies before or inside a message. Publishers with heartbeats
-	// put PING between the frames of a message.
+	// command receives the body of every command before or inside a message. Publishers with heartbeats put PING between
+	// the frames of a message.
 	command func(body []byte) error
 
 	frames  Message

@@ -148,7 +148,7 @@ func TestDealerAndRouterAnswerEachOther(t *testing.T) {
 	}
 	eventually(t, "dealers left", func() bool { return r.Peers() == 0 })
 	if err := r.Send("nobody", []byte("x")); !errors.Is(err, ErrNoPeer) {
-		t.Errorf("sending to nobody: %v", err)
+		t.Errorf("sending to an unknown peer: %v", err)
 	}
 	_ = r.Close()
 	_ = r.Close()
@@ -166,7 +166,7 @@ func TestCancellingEndsEveryWait(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer r.Close() //nolint:errcheck // it returns nil
+	defer r.Close()
 	ctx, cancel := context.WithCancel(t.Context())
 	sub, err := DialSub(ctx, pub.Addr())
 	if err != nil {

@@ -17,7 +17,7 @@ type outcome struct {
 	kind string
 	// given is the object as it was written, got as it was admitted; got is nil where it was refused.
 	given, got map[string]any
-	// change tells that there was an object before.
+	// change reports that there was an object before.
 	change bool
 	// refusal is the message.
 	refusal string
@@ -99,7 +99,7 @@ func TestEveryDefaultIsTested(t *testing.T) {
 	t.Logf("%d defaults", len(presets))
 }
 
-// within tells whether a value has all that a default has. An object may have more: defaults of its own fields.
+// within reports whether a value has all that a default has. An object can have more: defaults of its own fields.
 func within(preset, value any) bool {
 	fields, ok := preset.(map[string]any)
 	if !ok {
@@ -117,7 +117,7 @@ func within(preset, value any) bool {
 	return true
 }
 
-// normal makes whole numbers of one type.
+// normal makes integers of one type.
 func normal(v any) any {
 	if n, ok := v.(float64); ok && n == float64(int64(n)) {
 		return int64(n)

@@ -91,11 +91,19 @@ func admission() Group {
 		"no waiting at all":                 {Spec: of("waitBudgetMilliseconds: 0, holdSeconds: 0")},
 		"a target for first tokens":         {Spec: of("maxSlowdownPercent: 200")},
 		"the strictest target":              {Spec: of("maxSlowdownPercent: 110")},
-		"a target that nobody can meet":     {Spec: of("maxSlowdownPercent: 109"), Want: "spec.admission.maxSlowdownPercent"},
+		"a target that cannot be met":       {Spec: of("maxSlowdownPercent: 109"), Want: "spec.admission.maxSlowdownPercent"},
 		"the widest target":                 {Spec: of("maxSlowdownPercent: 100000")},
 		"a target that is none":             {Spec: of("maxSlowdownPercent: 100001"), Want: "spec.admission.maxSlowdownPercent"},
 		"a target is a whole number":        {Spec: of("maxSlowdownPercent: 2.5"), Want: "spec.admission.maxSlowdownPercent"},
 		"a class without a rate":            {Spec: of("tenants: {" + tenants + ", classes: [{name: default, requestsPerMinute: 0}]}"), Want: "requestsPerMinute"},
+		"fields for the engine":             {Spec: of("engineFields: [Priority, KVTransfer], tenants: {" + tenants + ", classes: [{name: default, engineFields: [Priority]}]}")},
+		"no fields for the engine":          {Spec: of("engineFields: []")},
+		"other fields for the engine":       {Spec: of("engineFields: [Sampling]"), Want: "spec.admission.engineFields[0]"},
+		"a field for the engine twice":      {Spec: of("engineFields: [Priority, Priority]"), Want: "Duplicate"},
+		"origins":                           {Spec: of(`allowedOrigins: ["*", "https://a.example", "http://[::1]:3000"]`)},
+		"no origins":                        {Spec: of("allowedOrigins: []")},
+		"an origin without a scheme":        {Spec: of("allowedOrigins: [a.example]"), Want: "spec.admission.allowedOrigins[0]"},
+		"an origin with a path":             {Spec: of(`allowedOrigins: ["https://a.example/"]`), Want: "spec.admission.allowedOrigins[0]"},
 		"a class's models are not the same": {Spec: of("tenants: {" + tenants + ", classes: [{name: default, models: [a, a]}]}"), Want: "Duplicate"},
 	}}
 }
@@ -103,7 +111,7 @@ func admission() Group {
 func fallbackAndDecisions() Group {
 	return Group{Kind: "RoutingPolicy", Cases: map[string]Case{
 		"nothing is retried":            {Spec: targets + "fallback: {retryOn: []}"},
-		"everything is retried":         {Spec: targets + "fallback: {retryOn: [ConnectFailure, ServerError, FirstByteTimeout]}"},
+		"everything is retried":         {Spec: targets + "fallback: {retryOn: [ConnectFailure, Reset, ServerError, FirstByteTimeout]}"},
 		"a cause that is none":          {Spec: targets + "fallback: {retryOn: [Always]}", Want: "spec.fallback.retryOn[0]"},
 		"a cause twice":                 {Spec: targets + "fallback: {retryOn: [ServerError, ServerError]}", Want: "Duplicate"},
 		"at least one attempt":          {Spec: targets + "fallback: {attempts: 0}", Want: "spec.fallback.attempts"},

@@ -14,6 +14,20 @@ func poolsThatOwnTheirPods() Group {
 		"the minimum is not above the maximum":         {Spec: owned + "autoscaling: {minReplicas: 4, maxReplicas: 3}", Want: "minReplicas must not exceed"},
 		"a schedule is not above the maximum":          {Spec: owned + "autoscaling: {maxReplicas: 3, schedules: [{name: a, start: 0 8 * * 1-5, durationSeconds: 3600, minReplicas: 4}]}", Want: "schedule's minReplicas"},
 		"a schedule has five fields":                   {Spec: owned + "autoscaling: {maxReplicas: 3, schedules: [{name: a, start: 0 8 *, durationSeconds: 3600, minReplicas: 1}]}", Want: "spec.autoscaling.schedules[0].start"},
+		"a schedule's minute is one":                   {Spec: owned + schedule("60 8 * * *"), Want: "must be a cron expression"},
+		"a schedule's month has a name":                {Spec: owned + schedule("'0 8 * Jan-mar,12 MON'")},
+		"a schedule is no descriptor":                  {Spec: owned + schedule("'@every 1h30m 2s 3s x'"), Want: "must be a cron expression"},
+		"a schedule's steps and lists":                 {Spec: owned + schedule("'*/15 8-18/2 1,15 ? *'")},
+		"islands want no more than autoscaling gives":  {Spec: owned + islandsOf("{name: a, minReplicas: 2}, {name: b, minReplicas: 2}"), Want: "exceed autoscaling.maxReplicas"},
+		"islands want as much as autoscaling gives":    {Spec: owned + islandsOf("{name: a, minReplicas: 2}, {name: b, minReplicas: 1}, {name: c}")},
+		"islands have room for the least size":         {Spec: owned + islandsOf("{name: a, maxReplicas: 1}, {name: b, maxReplicas: 0}"), Want: "below autoscaling.minReplicas"},
+		"one island without a maximum has room":        {Spec: owned + islandsOf("{name: a, maxReplicas: 1}, {name: b}")},
+		"no islands":                                   {Spec: owned + islandsOf("")},
+		"an island label is a label":                   {Spec: owned + "replicas: 1\nplacement: {islandLabel: a b}", Want: "must be a label"},
+		"an island label has one slash":                {Spec: owned + "replicas: 1\nplacement: {islandLabel: a/b/c}", Want: "must be a label"},
+		"an island label's name is short":              {Spec: owned + "replicas: 1\nplacement: {islandLabel: example.com/" + strings.Repeat("a", 64) + "}", Want: "must be a label"},
+		"an island label is not the pool's":            {Spec: owned + "replicas: 1\nplacement: {islandLabel: kvasir.dev/pool}", Want: "Kvasir uses this label itself"},
+		"an island label of the node's":                {Spec: owned + "replicas: 1\nplacement: {islandLabel: topology.kubernetes.io/zone}"},
 		"a schedule is admitted":                       {Spec: owned + "autoscaling: {maxReplicas: 3, schedules: [{name: a, start: 0 8 * * 1-5, durationSeconds: 3600, minReplicas: 0}]}"},
 		"a rollout without surge needs another":        {Spec: owned + "replicas: 1\nrollout: {maxSurge: 0}", Want: "cannot both be 0"},
 		"a rollout of zero percent is none":            {Spec: owned + "replicas: 1\nrollout: {maxSurge: 0%, maxUnavailable: 0%}", Want: "cannot both be 0"},
@@ -32,6 +46,9 @@ func poolsThatOwnTheirPods() Group {
 		"a price is a decimal number":                  {Spec: owned + "replicas: 1\nplacement: {islands: [{name: a, hourlyPrice: '2.49'}]}"},
 		"islands have different names":                 {Spec: owned + "replicas: 1\nplacement: {islands: [{name: a}, {name: a}]}", Want: "Duplicate"},
 		"a size is not negative":                       {Spec: owned + "replicas: -1", Want: "spec.replicas"},
+		"pods may stay on cordoned nodes":              {Spec: owned + "replicas: 1\ndrain: {onCordon: Keep, nodeNotReadySeconds: 300}"},
+		"a cordon does one of two things":              {Spec: owned + "replicas: 1\ndrain: {onCordon: Evict}", Want: "spec.drain.onCordon"},
+		"the time of a node is not negative":           {Spec: owned + "replicas: 1\ndrain: {nodeNotReadySeconds: -1}", Want: "spec.drain.nodeNotReadySeconds"},
 		"a size is bounded":                            {Spec: owned + "replicas: 2001", Want: "spec.replicas"},
 	}}
 }
@@ -106,7 +123,18 @@ func models() Group {
 func engines() Group {
 	return Group{Kind: "InferencePool", Cases: map[string]Case{
 		"ports of ranks overlap":             {Spec: adopted + "engine: {ports: {events: 5557, replay: 5558}, dataParallel: {ranks: 8}}", Want: "overlap"},
+		"events overlap with the default":    {Spec: adopted + "engine: {ports: {events: 5650}, dataParallel: {ranks: 8}}", Want: "overlap"},
+		"replays overlap with the default":   {Spec: adopted + "engine: {ports: {replay: 5560}, dataParallel: {ranks: 8}}", Want: "overlap"},
+		"one port of events is enough":       {Spec: adopted + "engine: {ports: {events: 7000}, dataParallel: {ranks: 8}}"},
 		"ports of one rank do not":           {Spec: adopted + "engine: {ports: {events: 5557, replay: 5558}}"},
+		"HTTP is no port of events":          {Spec: adopted + "engine: {ports: {http: 5557}}", Want: "ports.http overlaps"},
+		"HTTP is no port of a rank's replay": {Spec: adopted + "engine: {ports: {http: 5660}, dataParallel: {ranks: 4}}", Want: "ports.http overlaps"},
+		"HTTP is beside the replays":         {Spec: adopted + "engine: {ports: {http: 5661}, dataParallel: {ranks: 4}}"},
+		"HTTP of each rank is apart":         {Spec: adopted + "engine: {ports: {http: 5550}, dataParallel: {ranks: 8, addressing: PortPerRank}}", Want: "ports.http overlaps"},
+		"the drain port is no other":         {Spec: adopted + "engine: {ports: {http: 9445}}", Want: "drainPort is also a port"},
+		"the drain port is no rank's":        {Spec: adopted + "engine: {dataParallel: {ranks: 8}, events: {reporter: {drainPort: 5564}}}", Want: "drainPort is also a port"},
+		"the last rank has a port":           {Spec: adopted + "engine: {ports: {events: 65530}, dataParallel: {ranks: 8}}", Want: "above 65535"},
+		"the last rank has the last port":    {Spec: adopted + "engine: {ports: {events: 65528}, dataParallel: {ranks: 8}}"},
 		"replay may come first":              {Spec: adopted + "engine: {ports: {events: 5565, replay: 5557}, dataParallel: {ranks: 8}}"},
 		"sixteen ranks are no ports":         {Spec: adopted + "engine: {dataParallel: {ranks: 16, addressing: PortPerRank}}", Want: "at most 8 ranks"},
 		"sixteen ranks in a header":          {Spec: adopted + "engine: {dataParallel: {ranks: 16}}"},
@@ -127,27 +155,35 @@ func engines() Group {
 		"verification is one of 2":           {Spec: adopted + "engine: {tls: {verification: Some, serverName: e.llm}}", Want: "Unsupported value"},
 		"HTTP/2 without TLS":                 {Spec: adopted + "engine: {protocol: H2C}"},
 		"HTTP/2 without TLS, with TLS":       {Spec: adopted + "engine: {protocol: H2C, tls: {verification: None}}", Want: "H2C is HTTP/2 without TLS"},
+		"clients' keys are passed through":   {Spec: adopted + "engine: {apiKey: {name: k, key: token}, clientAuth: PassThrough}"},
+		"clients get the pool's key":         {Spec: adopted + "engine: {apiKey: {name: k, key: token}, clientAuth: PoolKey}"},
+		"clients' keys are one of 2 ways":    {Spec: adopted + "engine: {clientAuth: None}", Want: "Unsupported value"},
 		"an empty engine has all defaults":   {Spec: adopted + "engine: {}"},
 	}}
 }
 
 func pickersAndGateways() Group {
 	return Group{Kind: "InferencePool", Cases: map[string]Case{
-		"an external picker needs a name":     {Spec: adopted + "picker: {mode: External}", Want: "external is required"},
-		"an external picker":                  {Spec: adopted + "picker: {mode: External, external: {serviceName: x}}"},
-		"a managed picker has no name":        {Spec: adopted + "picker: {external: {serviceName: x}}", Want: "external is required when"},
-		"TLS of a Secret needs one":           {Spec: adopted + "picker: {tls: {type: Secret}}", Want: "secretRef is required"},
-		"TLS of a Secret":                     {Spec: adopted + "picker: {tls: {type: Secret, secretRef: {name: x}}}"},
-		"TLS of cert-manager":                 {Spec: adopted + "picker: {tls: {type: CertManager, issuerRef: {name: x}}}"},
-		"TLS of cert-manager needs an issuer": {Spec: adopted + "picker: {tls: {type: CertManager}}", Want: "issuerRef is required"},
-		"an index of 1 MiB is too small":      {Spec: adopted + "picker: {indexMemory: 1Mi}", Want: "indexMemory must be"},
-		"an index is not negative":            {Spec: adopted + "picker: {indexMemory: -1Gi}", Want: "indexMemory must be"},
-		"an index as a number of bytes":       {Spec: adopted + "picker: {indexMemory: 1073741824}"},
-		"bodies of no bytes":                  {Spec: adopted + "picker: {maxRequestBody: 0}", Want: "maxRequestBody must be"},
-		"a route needs mode Auto":             {Spec: adopted + "gateway: {mode: Disabled, parentRefs: [{name: g}]}", Want: "parentRefs need mode Auto"},
-		"host names need a route":             {Spec: adopted + "gateway: {hostnames: [a.b]}", Want: "hostnames need parentRefs"},
-		"a route with a host name":            {Spec: adopted + "gateway: {parentRefs: [{name: g}], hostnames: [a.b]}"},
-		"a host name is one":                  {Spec: adopted + "gateway: {parentRefs: [{name: g}], hostnames: [a_b]}", Want: "spec.gateway.hostnames[0]"},
+		"an external picker needs a name":      {Spec: adopted + "picker: {mode: External}", Want: "external is required"},
+		"an external picker":                   {Spec: adopted + "picker: {mode: External, external: {serviceName: x}}"},
+		"a managed picker has no name":         {Spec: adopted + "picker: {external: {serviceName: x}}", Want: "external is required when"},
+		"TLS of a Secret needs one":            {Spec: adopted + "picker: {tls: {type: Secret}}", Want: "secretRef is required"},
+		"TLS of a Secret":                      {Spec: adopted + "picker: {tls: {type: Secret, secretRef: {name: x}}}"},
+		"TLS of cert-manager":                  {Spec: adopted + "picker: {tls: {type: CertManager, issuerRef: {name: x}}}"},
+		"TLS of cert-manager needs an issuer":  {Spec: adopted + "picker: {tls: {type: CertManager}}", Want: "issuerRef is required"},
+		"an index of 1 MiB is too small":       {Spec: adopted + "picker: {indexMemory: 1Mi}", Want: "indexMemory must be"},
+		"an index is not negative":             {Spec: adopted + "picker: {indexMemory: -1Gi}", Want: "indexMemory must be"},
+		"an index as a number of bytes":        {Spec: adopted + "picker: {indexMemory: 1073741824}"},
+		"bodies of no bytes":                   {Spec: adopted + "picker: {maxRequestBody: 0}", Want: "maxRequestBody must be"},
+		"a route needs mode Auto":              {Spec: adopted + "gateway: {mode: Disabled, parentRefs: [{name: g}]}", Want: "parentRefs need mode Auto"},
+		"host names need a route":              {Spec: adopted + "gateway: {hostnames: [a.b]}", Want: "hostnames need parentRefs"},
+		"a route with a host name":             {Spec: adopted + "gateway: {parentRefs: [{name: g}], hostnames: [a.b]}"},
+		"a time limit of a route":              {Spec: adopted + "gateway: {requestTimeout: Limited, requestTimeoutSeconds: 600}"},
+		"a limit names its seconds":            {Spec: adopted + "gateway: {requestTimeout: Limited}", Want: "requestTimeoutSeconds is required"},
+		"seconds without a limit":              {Spec: adopted + "gateway: {requestTimeoutSeconds: 600}", Want: "requestTimeoutSeconds is required"},
+		"seconds with the gateway's own limit": {Spec: adopted + "gateway: {requestTimeout: GatewayDefault, requestTimeoutSeconds: 600}", Want: "and only then"},
+		"a limit of no time":                   {Spec: adopted + "gateway: {requestTimeout: Limited, requestTimeoutSeconds: 0}", Want: "requestTimeoutSeconds"},
+		"a host name is one":                   {Spec: adopted + "gateway: {parentRefs: [{name: g}], hostnames: [a_b]}", Want: "spec.gateway.hostnames[0]"},
 	}}
 }
 
@@ -165,4 +201,14 @@ func changesOfPools() Group {
 		"the writer of the size may change":  {Old: owned + "replicas: 1", Spec: owned + "autoscaling: {maxReplicas: 3}"},
 		"aliases may change":                 {Old: adopted, Spec: selector + "model: {name: m, aliases: [a]}"},
 	}}
+}
+
+// schedule is autoscaling with one schedule that starts then.
+func schedule(start string) string {
+	return "autoscaling: {maxReplicas: 3, schedules: [{name: a, start: " + start + ", durationSeconds: 3600, minReplicas: 1}]}"
+}
+
+// islandsOf is autoscaling from 2 to 3 on these islands.
+func islandsOf(islands string) string {
+	return "autoscaling: {minReplicas: 2, maxReplicas: 3}\nplacement: {islands: [" + islands + "]}"
 }

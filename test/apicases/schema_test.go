@@ -16,7 +16,7 @@ type rule struct {
 	kind    string
 	path    path
 	message string
-	// transition tells that the rule compares with the object before.
+	// transition reports that the rule compares with the object before.
 	transition bool
 }
 

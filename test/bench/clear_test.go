@@ -92,7 +92,7 @@ type reader struct {
 // lookup is how long one took.
 type lookup struct{ wall, cpu time.Duration }
 
-// read appends how long lookups take, until told to stop.
+// read appends how long lookups take, until stop returns true.
 func (r *reader) read(lookups []lookup, stop func() bool) []lookup {
 	for i := 0; i == 0 || !stop(); i++ {
 		began, cpu := time.Now(), threadCPU()

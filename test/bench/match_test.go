@@ -66,8 +66,8 @@ func (w *world) match(b *testing.B, blocks int) {
 	}
 }
 
-// matchWhileWriting is match while another goroutine publishes events of a million blocks a second: tails are evicted
-// block by block, and come again. They are of prompts with holes, which are never asked for.
+// matchWhileWriting is match while another goroutine publishes events of a million blocks a second: tails are evicted block
+// by block, and stored again. They are of prompts with holes, which are never requested.
 func (w *world) matchWhileWriting(b *testing.B, blocks int) {
 	type change struct {
 		endpoint, blocks int
@@ -107,9 +107,9 @@ func (w *world) matchWhileWriting(b *testing.B, blocks int) {
 	b.ReportMetric(float64(events.Load())/time.Since(began).Seconds(), "events/s")
 }
 
-// BenchmarkIngest takes events from their payloads to the index: decoder, stream, mirror, keys, index. An op is one
-// message with one event; the blocks are the tails of random prompts, which go and come again, and only the kind that is
-// named is measured. blocks/cpu-s is by the CPU time of the whole process.
+// BenchmarkIngest applies events from their payloads to the index: decoder, stream, mirror, keys, index. An op is one
+// message with one event; the blocks are the tails of random prompts, which are removed and stored again, and only the
+// named kind is measured. blocks/cpu-s is by the CPU time of the process.
 func BenchmarkIngest(b *testing.B) {
 	for _, impl := range implementations {
 		b.Run("impl="+impl.name, func(b *testing.B) {

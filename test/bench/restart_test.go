@@ -18,8 +18,8 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/syncapi"
 )
 
-// BenchmarkPickerRestart is a picker that begins with nothing, among 64 reporters of 40,000 blocks each that tell it all
-// they know over sockets of their own. Reporters and picker share this process and its cores. s-to-95% is when the index
+// BenchmarkPickerRestart is a picker that begins with an empty index, among 64 reporters of 40,000 blocks each that send it
+// everything over sockets of their own. Reporters and picker share this process and its cores. s-to-95% is when the index
 // has that share, s-to-proof when a digest has shown every endpoint to be equal; cpu-s is the CPU time of both sides.
 func BenchmarkPickerRestart(b *testing.B) {
 	const reporters, blocks = 64, 40_000
@@ -107,7 +107,7 @@ func (f *reporters) push(b *testing.B, addr string) (stop func()) {
 			b.Fatal(err)
 		}
 		pushing.Go(func() {
-			defer c.Close() //nolint:errcheck // the benchmark ends
+			defer c.Close()
 			for ctx.Err() == nil {
 				_ = c.Push(ctx, report.NewSender(m, fmt.Sprint("pod-", n), 0), f.bells[n])
 			}

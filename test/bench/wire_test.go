@@ -47,7 +47,7 @@ func (m *message) stored(parent kvevent.Hash, hashes []kvevent.Hash, tokens []ui
 	m.body = appendString(appendString(b, "kv_cache_spec_kind"), "full_attention")
 }
 
-// offloaded appends the event of blocks that have come to the CPU's memory too: it names them by hash alone.
+// offloaded appends the event of blocks that were copied to the CPU's memory: it names them by hash alone.
 func (m *message) offloaded(hashes []kvevent.Hash) {
 	m.begin(8, "BlockStored", hashes)
 	b := append(appendString(m.body, "parent_block_hash"), 0xc0)

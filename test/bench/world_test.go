@@ -87,7 +87,7 @@ func newWorld(tb testing.TB, book kvindex.Book, layout string, endpoints, blocks
 	w.write(layout, endpoints, blocks/promptBlocks)
 	before := heapBytes()
 	w.open(endpoints)
-	// Engines serve many requests at a time, so that prompts come in pieces and interleaved.
+	// Engines serve many requests at a time, so that prompts arrive in pieces and interleaved.
 	for at := 0; at < promptBlocks; at += eventBlocks {
 		for _, i := range w.rng.Perm(len(w.prompts)) {
 			w.store(w.prompts[i], at, at+eventBlocks)
@@ -181,10 +181,10 @@ func (w *world) Subscribe(ctx context.Context, addr string, up func(), each func
 	return ctx.Err()
 }
 
-// Replay implements ingest.Source. Nothing is lost on the way, so that nobody asks.
+// Replay implements ingest.Source. Nothing is lost on the way, so it is never called.
 func (w *world) Replay(context.Context, string, uint64, func(uint64, []byte) error) error { return nil }
 
-// maxQueued is how much may wait in a stream, well below where it would overflow.
+// maxQueued is how much can wait in a stream, well below where it would overflow.
 const maxQueued = ingest.DefaultQueueBytes / 4
 
 // send publishes a payload.

@@ -101,7 +101,7 @@ func (b *browser) do(actions ...chromedp.Action) {
 	}
 }
 
-// tells is what an expression of the page is.
+// tells evaluates an expression in the page.
 func (b *browser) tells(expression string, into any) {
 	b.t.Helper()
 	b.do(chromedp.Evaluate(expression, into))
@@ -119,7 +119,7 @@ func (b *browser) until(expression string) {
 	}
 }
 
-// picture takes one of the whole page, where pictures are wanted.
+// picture takes one of the entire page, where pictures are wanted.
 func (b *browser) picture(name string) {
 	b.t.Helper()
 	if *shots == "" {
@@ -160,8 +160,8 @@ func (b *browser) stayed(origin string) {
 	}
 }
 
-// profile is a directory for a browser. The processes that a browser leaves behind for a moment may still write to it
-// when the browser has ended: it is removed as soon as none does.
+// profile is a directory for a browser. The processes that a browser leaves behind for a moment can still write to it when
+// the browser has ended: it is removed as soon as none does.
 func profile(t *testing.T) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "browser")
@@ -203,9 +203,9 @@ func startFleet(t *testing.T) *fleet.Fleet {
 	return f
 }
 
-// talk sends prompts of token ids, the beginnings of which are those of others, one after the other.
+// talk sends prompts of token ids one after the other. Their beginnings are those of others.
 func talk(ctx context.Context, url string, who int) {
-	rng := rand.New(rand.NewPCG(uint64(who), 7)) //nolint:gosec // a test
+	rng := rand.New(rand.NewPCG(uint64(who), 7))
 	for ctx.Err() == nil {
 		topic := rng.IntN(6)
 		ids := make([]int, 400+300*topic+rng.IntN(200))
@@ -326,7 +326,7 @@ func pictureDelay() time.Duration {
 	return 15 * time.Second
 }
 
-// looks goes through all views in all sizes and themes. Nothing may be wider than the window.
+// looks opens all views in all sizes and themes. No element must be wider than the window.
 func (b *browser) looks(t *testing.T) {
 	t.Helper()
 	for _, size := range []struct {

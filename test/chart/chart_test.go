@@ -289,7 +289,7 @@ func read(t *testing.T, file string, into any) {
 	}
 }
 
-// What kustomize installs is what the chart installs by default. The labels differ that say who has installed it.
+// Kustomize installs what the chart installs by default. Only the labels that name the installer differ.
 func TestKustomizeInstallsTheSame(t *testing.T) {
 	for dir, args := range map[string][]string{
 		"default":    nil,
@@ -320,7 +320,7 @@ func chartVersion(t *testing.T) string {
 	return c.AppVersion
 }
 
-// plain is an object without what may differ: labels of the installer, tags, and flags that say their defaults.
+// plain is an object without the permitted differences: labels of the installer, tags, and flags set to their defaults.
 func plain(u *unstructured.Unstructured, version string) map[string]any {
 	annotations := u.GetAnnotations()
 	delete(annotations, "helm.sh/resource-policy")
@@ -330,20 +330,20 @@ func plain(u *unstructured.Unstructured, version string) map[string]any {
 		return u.Object
 	}
 	containers, _, _ := unstructured.NestedSlice(u.Object, "spec", "template", "spec", "containers")
-	manager := containers[0].(map[string]any) //nolint:errcheck // the test ends
+	manager := containers[0].(map[string]any)
 	delete(manager, "imagePullPolicy")
 	untagged := func(image string) string { return strings.TrimSuffix(image, ":"+version) }
-	manager["image"] = untagged(manager["image"].(string)) //nolint:errcheck // as above
+	manager["image"] = untagged(manager["image"].(string))
 	images := map[string]string{}
-	manager["env"] = slices.DeleteFunc(manager["env"].([]any), func(one any) bool { //nolint:errcheck // as above
+	manager["env"] = slices.DeleteFunc(manager["env"].([]any), func(one any) bool {
 		name, _ := one.(map[string]any)["name"].(string)
 		value, _ := one.(map[string]any)["value"].(string)
 		images["$("+name+")"] = value
 		return strings.HasSuffix(name, "_IMAGE")
 	})
 	var args []any
-	for _, arg := range manager["args"].([]any) { //nolint:errcheck // as above
-		flag, value, _ := strings.Cut(arg.(string), "=") //nolint:errcheck // as above
+	for _, arg := range manager["args"].([]any) {
+		flag, value, _ := strings.Cut(arg.(string), "=")
 		if image, ok := images[value]; ok {
 			value = image
 		}

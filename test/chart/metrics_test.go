@@ -18,10 +18,10 @@ import (
 	_ "sigs.k8s.io/controller-runtime/pkg/controller" // registers the metrics of controllers
 )
 
-// metric is what the alerts and dashboards may ask for.
+// metric is what the alerts and dashboards can query.
 type metric struct {
 	histogram bool
-	labels    []string // nil where any may be
+	labels    []string // nil where any is allowed
 }
 
 var (
@@ -57,7 +57,7 @@ func exported(t *testing.T) map[string]metric {
 	}
 	described := make(chan *prometheus.Desc, 1000)
 	for _, c := range []any{metrics.Registry, collectors.NewProcessCollector(collectors.ProcessCollectorOpts{})} {
-		c.(prometheus.Collector).Describe(described) //nolint:errcheck // the test ends
+		c.(prometheus.Collector).Describe(described)
 	}
 	close(described)
 	name := regexp.MustCompile(`fqName: "([^"]*)"`)
@@ -267,7 +267,7 @@ func TestAlertsAreExplained(t *testing.T) {
 		if labels := regexp.MustCompile(`\$labels\.([a-z]+)`).FindAllStringSubmatch(a.Annotations["summary"], -1); strings.Contains(a.Expr, "by (") {
 			for _, l := range labels {
 				if !strings.Contains(by.FindString(a.Expr), l[1]) {
-					t.Errorf("%s tells of %s, which its result has not", name, l[1])
+					t.Errorf("%s mentions %s, which its result does not have", name, l[1])
 				}
 			}
 		}

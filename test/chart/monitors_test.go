@@ -30,7 +30,7 @@ func TestMonitorsFindTheMetrics(t *testing.T) {
 		if err != nil || len(endpoints) != 1 {
 			t.Fatalf("%s has %d endpoints (%v)", monitor, len(endpoints), err)
 		}
-		port := endpoints[0].(map[string]any)["port"] //nolint:errcheck // the test ends
+		port := endpoints[0].(map[string]any)["port"]
 		var found []string
 		for _, s := range services {
 			if s.GetKind() != "Service" || !labels.SelectorFromSet(wanted).Matches(labels.Set(s.GetLabels())) {
@@ -41,7 +41,7 @@ func TestMonitorsFindTheMetrics(t *testing.T) {
 				t.Fatal(err)
 			}
 			for _, p := range ports {
-				if p.(map[string]any)["name"] == port { //nolint:errcheck // as above
+				if p.(map[string]any)["name"] == port {
 					found = append(found, s.GetName())
 				}
 			}

@@ -79,14 +79,16 @@ func TestWorkflows(t *testing.T) {
 			}
 		}
 	}
-	// CI does, in parts, what `make test` does.
-	all := regexp.MustCompile(`(?m)^test: ([a-z0-9 -]+)`).FindStringSubmatch(string(makefile))
-	if all == nil {
-		t.Fatal("make test has no parts")
-	}
-	for target := range strings.FieldsSeq(all[1]) {
-		if !tested[target] {
-			t.Errorf("no workflow runs make %s, which is a part of make test", target)
+	// CI runs, in parts, what `make test` runs, and the long searches.
+	for _, list := range []string{"PARTS", "SEARCHES"} {
+		all := regexp.MustCompile(`(?m)^` + list + ` *:= ([a-z0-9 -]+)`).FindStringSubmatch(string(makefile))
+		if all == nil {
+			t.Fatalf("the Makefile has no list %s", list)
+		}
+		for target := range strings.FieldsSeq(all[1]) {
+			if !tested[target] {
+				t.Errorf("no workflow runs make %s of the list %s", target, list)
+			}
 		}
 	}
 }

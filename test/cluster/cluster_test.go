@@ -18,7 +18,7 @@ import (
 
 var run = flag.Bool("cluster", false, "run on the cluster of hack/cluster")
 
-// patience with what should take seconds. The machine may be very busy.
+// patience bounds work that should take seconds. The machine can be very busy.
 const patience = 4 * time.Minute
 
 func TestCluster(t *testing.T) {

@@ -39,7 +39,7 @@ func documented() {
 			`deployment "kvasir-operator" successfully`, // rolled out
 			"What happens in a cluster:",                // the plugin's help
 			"Name:         demo",                        // as described
-			"yes\n",                                     // the account may
+			"yes\n",                                     // the account is allowed to
 			"kind: InferencePool",                       // of the picker's status
 		} {
 			Expect(strings.Contains(out.String(), want)).To(BeTrue(), "no %s in\n%s", want, &out)

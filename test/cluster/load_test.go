@@ -98,7 +98,7 @@ func (l *load) end() []string {
 	return l.failures
 }
 
-// ask sends a request and checks that its whole answer comes.
+// ask sends a request and checks that its entire answer arrives.
 func (l *load) ask(rng *rand.Rand, user int) error {
 	tokens := 1 + rng.IntN(20)
 	if rng.IntN(5) == 0 {
@@ -149,11 +149,11 @@ func (l *load) post(path string, request map[string]any) (answer, error) {
 	if err != nil {
 		return answer{}, err
 	}
-	r, err := l.http.Post(l.url+path, "application/json", bytes.NewReader(body)) //nolint:noctx // requests end by themselves
+	r, err := l.http.Post(l.url+path, "application/json", bytes.NewReader(body))
 	if err != nil {
 		return answer{}, err
 	}
-	defer r.Body.Close() //nolint:errcheck // read to the end
+	defer r.Body.Close()
 	if r.StatusCode != http.StatusOK {
 		text, _ := io.ReadAll(r.Body)
 		return answer{}, fmt.Errorf("%s: status %d: %s", path, r.StatusCode, bytes.TrimSpace(text))

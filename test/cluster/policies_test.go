@@ -46,7 +46,7 @@ func policies() {
 		for _, at := range closed {
 			Expect(reaches(ctx, inside[0], at)).To(BeFalse(), "%s is not for strangers", at)
 		}
-		Expect(underLoad(ctx, func() { // reporters, pickers and the operator have to find each other anew
+		Expect(underLoad(ctx, func() { // reporters, pickers and the operator have to find each other again
 			w.kubectl(ctx, "rollout", "restart", "deployment/"+poolName+"-picker", "-n", namespace)
 			w.kubectl(ctx, "rollout", "status", "deployment/"+poolName+"-picker", "-n", namespace, "--timeout=3m")
 			w.kubectl(ctx, "scale", "kvpool/"+poolName, "--replicas=4", "-n", namespace)
@@ -62,7 +62,7 @@ func reaches(ctx context.Context, pid int, at string) bool {
 	address, port, _ := strings.Cut(at, " ")
 	ctx, cancel := context.WithTimeout(ctx, 3*time.Second)
 	defer cancel()
-	return exec.CommandContext(ctx, "nsenter", "-n", "-t", strconv.Itoa(pid), "bash", "-c", "exec 3<>/dev/tcp/"+address+"/"+port).Run() == nil //nolint:gosec // of the test
+	return exec.CommandContext(ctx, "nsenter", "-n", "-t", strconv.Itoa(pid), "bash", "-c", "exec 3<>/dev/tcp/"+address+"/"+port).Run() == nil
 }
 
 const policyTable = "kvasir_test_policies"

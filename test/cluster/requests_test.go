@@ -40,7 +40,7 @@ func requests() {
 		g, err := envoytest.New(envoytest.Options{
 			Pickers: []string{w.service(ctx) + ":9002"},
 			Dial: []grpc.DialOption{grpc.WithTransportCredentials(credentials.NewTLS(&tls.Config{
-				InsecureSkipVerify: true, MinVersion: tls.VersionTLS12, //nolint:gosec // as gateways do with certificates that sign themselves
+				InsecureSkipVerify: true, MinVersion: tls.VersionTLS12, // as gateways do with certificates that sign themselves
 			}))},
 			MessageTimeout: 10 * time.Second,
 		})
@@ -84,11 +84,11 @@ func (w *world) misses(ctx context.Context, l *load, prompt string) (n int) {
 		GinkgoWriter.Printf("%s: %d of %d tokens were cached\n", prompt, a.Usage.Details.Cached, a.Usage.PromptTokens)
 		switch {
 		case i == 0 && a.Usage.Details.Cached > 0:
-			Fail(fmt.Sprintf("a prompt that nobody has sent found %d of %d tokens; the last decisions are\n%s", a.Usage.Details.Cached, a.Usage.PromptTokens, w.did(ctx, "decisions", "-o", "json")))
+			Fail(fmt.Sprintf("a prompt that no client has sent before found %d of %d tokens; the last decisions are\n%s", a.Usage.Details.Cached, a.Usage.PromptTokens, w.did(ctx, "decisions", "-o", "json")))
 		case i > 0 && a.Usage.Details.Cached == 0:
 			n++
 		}
-		pause(ctx, time.Second) // events and counters are told
+		pause(ctx, time.Second) // events and counters arrive
 	}
 	return n
 }
@@ -117,7 +117,7 @@ func (w *world) metrics(ctx context.Context) map[string]float64 {
 func fetch(ctx context.Context, url, token string) string {
 	GinkgoHelper()
 	c := &http.Client{Timeout: 30 * time.Second, Transport: &http.Transport{
-		DisableKeepAlives: true, TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, //nolint:gosec // the certificate is not what is looked at
+		DisableKeepAlives: true, TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, // the certificate is not what is looked at
 	}}
 	for _, with := range []string{"", token} {
 		request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
@@ -158,7 +158,7 @@ func (w *world) expectNoSecretsInLogs() {
 		if container != "manager" && container != "picker" && container != "kvasir-reporter" {
 			continue
 		}
-		f, err := os.Open(name) //nolint:gosec // of the cluster
+		f, err := os.Open(name)
 		if err != nil {
 			continue // gone with its pod
 		}

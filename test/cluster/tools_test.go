@@ -115,7 +115,7 @@ func failures(r *doctor.Report) (all []string) {
 	return all
 }
 
-// tools: people see, steer and examine the pool by kubectl kvasir, while requests come.
+// tools: people see, steer and examine the pool by kubectl kvasir, while requests arrive.
 func tools() {
 	It("is seen by kubectl kvasir", func(ctx SpecContext) {
 		Expect(underLoad(ctx, func() { w.look(ctx) })).To(BeEmpty())
@@ -165,7 +165,7 @@ func tools() {
 		Expect(underLoad(ctx, func() {
 			w.examined(ctx, true)
 
-			By("a policy that lets nobody in")
+			By("a policy that denies all traffic")
 			w.kubectl(ctx, "apply", "-f", "testdata/deny.yaml")
 			DeferCleanup(func(ctx SpecContext) { w.kubectl(ctx, "delete", "-f", "testdata/deny.yaml", "--ignore-not-found") })
 			Expect(failures(w.examined(ctx, false))).To(ContainElement(ContainSubstring("NetworkPolicy deny-all")))
@@ -247,7 +247,7 @@ func (w *world) look(ctx context.Context) {
 	Expect(json.Unmarshal([]byte(w.did(ctx, "explain", "-f", request, "-o", "json")), &e)).To(Succeed())
 	Expect(e.Candidates).To(HaveLen(3))
 	Expect(e.Candidates[0].Terms).NotTo(BeEmpty())
-	var best []OmegaMatcher // what is best may have changed since: requests come all the time
+	var best []OmegaMatcher // the best one can have changed since: requests arrive all the time
 	for _, c := range e.Candidates {
 		best = append(best, ContainSubstring("It would go to "+c.Pod+"."))
 	}
@@ -280,7 +280,7 @@ func (w *world) look(ctx context.Context) {
 	Expect(err).NotTo(HaveOccurred())
 	url, _, _ := strings.Cut(string(line[:n]), " ")
 	for path, want := range map[string]string{"": "<html", "status?output=json": `"phase":"Serving"`} {
-		r, err := http.Get(url + path) //nolint:gosec,noctx // of the program that was started
+		r, err := http.Get(url + path)
 		Expect(err).NotTo(HaveOccurred())
 		text, err := io.ReadAll(r.Body)
 		Expect(err).NotTo(HaveOccurred())

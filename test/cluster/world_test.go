@@ -105,7 +105,7 @@ func (w *world) clean(ctx context.Context) {
 	for _, node := range w.nodes(ctx) {
 		w.kubectl(ctx, "uncordon", node)
 	}
-	// Pods go before their namespace: its controller looks again only when half of their grace is over.
+	// Pods go before their namespace: its controller checks again only when half of their grace is over.
 	if _, err := w.program(ctx, filepath.Join("kube", "kubectl"), "delete", "kvpool,deployments,pods", "--all", "--namespace="+namespace, "--timeout=2m"); err != nil {
 		GinkgoWriter.Println(err)
 	}
@@ -181,7 +181,7 @@ func (w *world) ready(ctx context.Context, labels client.MatchingLabels) []corev
 	return some
 }
 
-// service is the address of the pickers' Service, port 80 of which is the proxy.
+// service is the address of the pickers' Service. Its port 80 is the proxy.
 func (w *world) service(ctx context.Context) string {
 	GinkgoHelper()
 	var s corev1.Service

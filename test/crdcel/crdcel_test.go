@@ -93,7 +93,7 @@ func check(ctx SpecContext, group apicases.Group, tc apicases.Case) {
 	Expect(ours(refused)).To(ConsistOf(theirs(status.Status().Details.Causes)))
 }
 
-// What the two say differently: that rules were not looked at, of which the server makes a problem of its own.
+// The two sides word one thing differently: that rules were not checked. The server makes a problem of its own of it.
 const (
 	uncheckedHere  = " (the rules cannot be checked before this is mended)"
 	uncheckedThere = "some validation rules were not checked"
@@ -110,7 +110,7 @@ func ours(refused *admit.Error) []string {
 func theirs(causes []metav1.StatusCause) []string {
 	var all []string
 	for _, cause := range causes {
-		field := strings.TrimPrefix(cause.Field, "<nil>") // the object as a whole
+		field := strings.TrimPrefix(cause.Field, "<nil>") // the entire object
 		switch {
 		case strings.Contains(cause.Message, uncheckedThere):
 		case strings.HasPrefix(field, "."): // of the scale subresource, which repeats what the schema says

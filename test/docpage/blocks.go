@@ -13,7 +13,7 @@ import (
 type Block struct {
 	Page string // its path in the repository
 	Line int    // of the fence
-	// Mark is what stands above it, or for the whole page: "run: NAME", "needs: WHAT", "tested by: TESTS", "flags: PROGRAM".
+	// Mark is the mark above it, or of the entire page: "run: NAME", "needs: WHAT", "tested by: TESTS", "flags: PROGRAM".
 	Mark string
 	Text string
 }
@@ -58,7 +58,7 @@ func Blocks(page, text string) (all []Block) {
 	return all
 }
 
-// Unfenced are the lines of a page where a block of code begins by blanks alone, of which nobody can tell what it is.
+// Unfenced are the lines of a page where a block of code begins by blanks alone, so that its kind is unknown.
 func Unfenced(text string) (lines []int) {
 	inside, before := false, ""
 	for i, line := range strings.Split(text, "\n") {
@@ -92,7 +92,7 @@ func Script(page, name string) (string, error) {
 	return commands, nil
 }
 
-// Scripts are the pages of which tests run the commands with the mark "run: NAME", by that name, in this order: hand,
+// Scripts are the pages whose commands with the mark "run: NAME" are run by tests, by that name, in this order: hand,
 // standalone and key by test/docs, install by test/chart/install on an API server, cluster by test/cluster.
 var Scripts = map[string][]string{
 	"hand":       {"docs/quickstart.md"},

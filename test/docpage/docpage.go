@@ -13,7 +13,7 @@ import (
 	"strings"
 )
 
-// Check compares what a page shows for a command with what it has printed. With update the page is written anew.
+// Check compares what a page shows for a command with what it has printed. With update the page is written again.
 func Check(page, command, output string, update bool) error {
 	_, file, _, _ := runtime.Caller(0)
 	path := filepath.Join(filepath.Dir(file), "..", "..", "docs", page)
@@ -38,7 +38,7 @@ func Check(page, command, output string, update bool) error {
 		return nil
 	}
 	if !update {
-		return fmt.Errorf("docs/%s shows for %q\n%s\nand it prints\n%s\n(write it anew with -update)", page, command, shown, output)
+		return fmt.Errorf("docs/%s shows for %q\n%s\nand it prints\n%s\n(rewrite it with -update)", page, command, shown, output)
 	}
 	return os.WriteFile(path, []byte(string(text[:at])+strings.TrimRight(output, "\n")+"\n"+string(text[at+size:])), 0o600)
 }

@@ -1,5 +1,5 @@
-// Package docs keeps the documentation true: commands in it are run by tests or say what they need, links lead somewhere,
-// and lists are whole.
+// Package docs keeps the documentation correct: commands in it are run by tests or declare what they need, links lead
+// somewhere, and lists are complete.
 package docs
 
 import (
@@ -46,14 +46,14 @@ func pages(t *testing.T) map[string]string {
 	return all
 }
 
-// needs are what commands may need that tests have not: a GPU, a gateway's own programs, a registry, more time than a test has.
+// needs are what commands can need that tests lack: a GPU, a gateway's own programs, a registry, more time than a test has.
 var needs = []string{"gpu", "gateway", "registry", "time"}
 
 func TestEveryCommandIsTestedOrSaysWhatItNeeds(t *testing.T) {
 	names, n := testNames(t), 0
 	for page, text := range pages(t) {
 		for _, line := range docpage.Unfenced(text) {
-			t.Errorf("%s:%d: code without a fence: nobody can tell whether it is commands", page, line)
+			t.Errorf("%s:%d: code without a fence: cannot decide if it is commands", page, line)
 		}
 		for _, b := range docpage.Blocks(page, text) {
 			n++
@@ -64,11 +64,11 @@ func TestEveryCommandIsTestedOrSaysWhatItNeeds(t *testing.T) {
 					b.Page, b.Line, strings.Join(needs, "|"))
 			case "needs":
 				if !slices.Contains(needs, what) {
-					t.Errorf("%s:%d: nobody knows the need %q", b.Page, b.Line, what)
+					t.Errorf("%s:%d: unknown need %q", b.Page, b.Line, what)
 				}
 			case "run":
 				if !slices.Contains(docpage.Scripts[what], b.Page) {
-					t.Errorf("%s:%d: nobody runs %q", b.Page, b.Line, what)
+					t.Errorf("%s:%d: no test runs %q", b.Page, b.Line, what)
 				}
 			case "tested by":
 				for name := range strings.SplitSeq(what, ",") {
@@ -307,8 +307,8 @@ func TestLinksLeadSomewhere(t *testing.T) {
 
 var metric = regexp.MustCompile("`(kvasir_[a-z0-9_]+)")
 
-// TestMetricsThatAreNamedAreThere: each metric that a page names is in the tables of docs/metrics.md, if not as a whole, as
-// the beginning of several.
+// TestMetricsThatAreNamedAreThere: each metric that a page names is in the tables of docs/metrics.md, if not under its full
+// name, as the beginning of several.
 func TestMetricsThatAreNamedAreThere(t *testing.T) {
 	all := pages(t)
 	for page, text := range all {
@@ -316,6 +316,30 @@ func TestMetricsThatAreNamedAreThere(t *testing.T) {
 			if !strings.Contains(all["docs/metrics.md"], "`"+m[1]) {
 				t.Errorf("%s names %s, which docs/metrics.md does not", page, m[1])
 			}
+		}
+	}
+}
+
+var (
+	asksForExplanation = regexp.MustCompile(`x-kvasir-explain: true`)
+	allowsExplanation  = regexp.MustCompile(`answerHeaders: (OnRequest|Always)|config/samples/standalone`)
+)
+
+// TestExplanationsThatPagesAskForAreAllowed: by default answers carry no explanation, so that a page which asks for one
+// shows before it, in the same section or an earlier one, the policy that allows it, or uses samples that have it.
+func TestExplanationsThatPagesAskForAreAllowed(t *testing.T) {
+	sample, err := os.ReadFile(filepath.Join(root, "config/samples/standalone/policy.yaml"))
+	if err != nil || !strings.Contains(string(sample), "answerHeaders: OnRequest") {
+		t.Errorf("config/samples/standalone allows no explanations (%v)", err)
+	}
+	for page, text := range pages(t) {
+		asks := asksForExplanation.FindStringIndex(text)
+		if asks == nil {
+			continue
+		}
+		allows := allowsExplanation.FindStringIndex(text)
+		if allows == nil || allows[0] > asks[0] {
+			t.Errorf("%s asks for an explanation and shows no policy that allows it before", page)
 		}
 	}
 }
@@ -350,7 +374,7 @@ func TestEveryPageIsInTheIndex(t *testing.T) {
 	}
 }
 
-// TestThePagesWorkAsWritten runs their commands one after the other, in a network of its own, where nobody else has the
+// TestThePagesWorkAsWritten runs their commands one after the other, in a network of its own, where no other process has the
 // ports.
 func TestThePagesWorkAsWritten(t *testing.T) {
 	if testing.Short() {

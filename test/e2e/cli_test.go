@@ -20,7 +20,7 @@ import (
 	"github.com/kvasir-dev/kvasir/test/docpage"
 )
 
-var update = flag.Bool("update", false, "write the outputs in the docs anew")
+var update = flag.Bool("update", false, "rewrite the outputs in the docs")
 
 // cli runs kubectl-kvasir against the picker.
 func (f *fleet) cli(input string, args ...string) (status int, out, errs string) {
@@ -74,7 +74,7 @@ func TestTheCommandLineShowsWhatAPickerSees(t *testing.T) {
 		l := pools.Pools[0].Live
 		return l != nil && l.Hits != nil && l.Hits.Answers == 6 && holder != ""
 	})
-	if h := pools.Pools[0].Live.Hits; h.Hit < 0.5 || h.Divergence > 0.1 || len(pools.Pools[0].Problems) != 1 {
+	if h := pools.Pools[0].Live.Hits; h.Hit < 0.5 || h.Divergence > 0.1 || len(pools.Pools[0].Problems) != 0 {
 		t.Errorf("%+v, problems %+v", h, pools.Pools[0].Problems)
 	}
 
@@ -95,7 +95,7 @@ func TestTheCommandLineShowsWhatAPickerSees(t *testing.T) {
 	}
 
 	var last api.Decision
-	f.until("a decision is told", func() bool {
+	f.until("a decision is reported", func() bool {
 		lines := strings.Split(strings.TrimSpace(f.ran("decisions", "-o", "json")), "\n")
 		return json.Unmarshal([]byte(lines[len(lines)-1]), &last) == nil
 	})

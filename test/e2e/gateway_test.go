@@ -22,7 +22,7 @@ import (
 	"github.com/kvasir-dev/kvasir/test/envoytest"
 )
 
-// behindGateway starts two picker processes before the same engines, and a stand-in for Envoy before both.
+// behindGateway starts two picker processes in front of the same engines, and a stand-in for Envoy in front of both.
 func behindGateway(t *testing.T, n int, config vllmsim.Config, more ...string) (pickers [2]*fleet, addresses [2]string, gateway string) {
 	t.Helper()
 	for i := range addresses {
@@ -37,7 +37,7 @@ func behindGateway(t *testing.T, n int, config vllmsim.Config, more ...string) (
 	return pickers, addresses, behind(t, addresses[:]...)
 }
 
-// behind starts a stand-in for Envoy before the pickers at addresses, and gives its URL.
+// behind starts a stand-in for Envoy in front of the pickers at addresses, and returns its URL.
 func behind(t *testing.T, addresses ...string) string {
 	t.Helper()
 	g, err := envoytest.New(envoytest.Options{Pickers: addresses, Dial: []grpc.DialOption{grpc.WithTransportCredentials(plaintext.NewCredentials())}, Seed: 1})
@@ -106,7 +106,7 @@ func complete(client *http.Client, url string, body any) string {
 	text, err := io.ReadAll(r.Body)
 	switch {
 	case err != nil:
-		return "broken off: " + err.Error()
+		return "aborted: " + err.Error()
 	case r.StatusCode != http.StatusOK:
 		return fmt.Sprintf("status %d: %.200s", r.StatusCode, text)
 	case !bytes.Contains(text, []byte("[DONE]")):
@@ -140,7 +140,7 @@ func (c *traffic) since(at time.Time) int {
 // picks is how many requests a picker has chosen for.
 func (f *fleet) picks() float64 { f.t.Helper(); return f.metric("kvasir_picks_total") }
 
-// refuses tells that nobody listens at an address any more.
+// refuses reports that no process listens at an address any more.
 func refuses(address string) bool {
 	conn, err := net.Dial("tcp", address)
 	if err == nil {
@@ -149,8 +149,8 @@ func refuses(address string) bool {
 	return err != nil
 }
 
-// TestAGatewaysPickerIsKilledUnderLoad: of two pickers behind a gateway one is killed. Lost are requests whose streams were
-// open at the dead one, which no failover can save; of those that are begun when it is gone not one.
+// TestAGatewaysPickerIsKilledUnderLoad kills one of two pickers behind a gateway. Only requests whose streams were open at
+// the killed picker are lost, which no failover can save; no request that begins afterwards is lost.
 func TestAGatewaysPickerIsKilledUnderLoad(t *testing.T) {
 	const workers = 12
 	pickers, addresses, gateway := behindGateway(t, 3, vllmsim.Config{SpeedUp: 4})
@@ -191,7 +191,7 @@ func TestAGatewaysPickerEndsUnderLoad(t *testing.T) {
 	for _, f := range pickers {
 		f.until("it picks", func() bool { return f.picks() > 20 })
 	}
-	for range 2 { // and once more, when the first has come back
+	for range 2 { // and again, when the first has returned
 		if err := pickers[0].picker.Process.Signal(syscall.SIGTERM); err != nil {
 			t.Fatal(err)
 		}
@@ -210,5 +210,5 @@ func TestAGatewaysPickerEndsUnderLoad(t *testing.T) {
 	t.Logf("%d requests", len(all))
 }
 
-// ended tells that the picker's process has answered its last request.
+// ended reports that the picker's process has answered its last request.
 func (f *fleet) ended() bool { status, _ := f.get(f.health + "/healthz"); return status == 0 }

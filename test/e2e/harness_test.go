@@ -24,7 +24,7 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/vllmsim"
 )
 
-// patience is how long anything may take that should take milliseconds.
+// patience is the limit for operations that should take milliseconds.
 const patience = 20 * time.Second
 
 var pickerBinary string
@@ -127,7 +127,7 @@ func (f *fleet) write(name, text string) {
 	}
 }
 
-// writeSlices describes the engines; change may alter the conditions of one.
+// writeSlices describes the engines; change can alter the conditions of one.
 func (f *fleet) writeSlices(conditions map[int]string) {
 	f.t.Helper()
 	for i, e := range f.engines {
@@ -161,8 +161,8 @@ var drawn = struct {
 	ports map[int]bool
 }{ports: map[int]bool{}}
 
-// freeAddress finds a port that nobody listens on. It is given to nobody else, and lies below those that kernels give to
-// outgoing connections, so that it stays free while a program that has it is started again.
+// freeAddress finds a port that no process listens on. It is returned only once, and lies below the ports that kernels give
+// to outgoing connections, so that it stays free while a program that has it is restarted.
 func freeAddress(t *testing.T) string {
 	t.Helper()
 	drawn.Lock()
@@ -229,7 +229,7 @@ func (f *fleet) startPicker() {
 	})
 }
 
-// until polls a condition that must come true.
+// until polls a condition that must become true.
 func (f *fleet) until(what string, condition func() bool) {
 	f.t.Helper()
 	deadline := time.Now().Add(patience)
@@ -318,7 +318,7 @@ func (f *fleet) start(ctx context.Context, path string, body any) (finish func()
 	return func() answer { return readAnswer(resp) }, nil
 }
 
-// do sends a request and reads the whole answer.
+// do sends a request and reads the entire answer.
 func (f *fleet) do(path string, body any) answer {
 	f.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
@@ -431,11 +431,11 @@ func (f *fleet) held(pod int) float64 {
 	return f.metric("kvasir_index_held_blocks", fmt.Sprintf(`endpoint="pod-%d/0"`, pod))
 }
 
-// untilIndexed waits until the picker's index of a pod equals the engine's own blocks.
+// untilIndexed waits until the picker's index of a pod equals the engine's own blocks, and the picker counts them in full.
 func (f *fleet) untilIndexed(pod int) {
 	f.t.Helper()
 	f.until(fmt.Sprintf("the index of pod %d equals its cache", pod), func() bool {
-		return int(f.held(pod)) == len(f.engines[pod].Blocks())
+		return int(f.held(pod)) == len(f.engines[pod].Blocks()) && f.metric("kvasir_endpoint_doubted", fmt.Sprintf(`endpoint="pod-%d/0"`, pod)) == 0
 	})
 }
 

@@ -39,7 +39,7 @@ func (p *program) kill() {
 	if p.cmd == nil {
 		return
 	}
-	_ = p.cmd.Process.Kill() // it may have ended
+	_ = p.cmd.Process.Kill() // it might have ended
 	_ = p.cmd.Wait()         // it was killed
 	p.cmd = nil
 }
@@ -88,7 +88,7 @@ type siteArgs struct {
 	reporter       func(p *pod) []string
 }
 
-// insecure is for tests of other things than who may report.
+// insecure is for tests that are not about the authentication of reporters.
 var insecure = siteArgs{picker: []string{"--report-insecure"}, reporter: func(*pod) []string { return []string{"--insecure"} }}
 
 // newSite starts pods whose engines publish to their reporters alone, and a picker.
@@ -141,7 +141,7 @@ func (s *site) programs() (all []*program) {
 	return all
 }
 
-// writeSlices describes the pods. Nothing says where events are: only reporters tell of them.
+// writeSlices describes the pods. It names no address for events: only reporters send them.
 func (s *site) writeSlices() {
 	s.t.Helper()
 	for _, p := range s.pods {
@@ -231,10 +231,10 @@ func (s *site) load() {
 	}
 }
 
-// siteprompt is one of some prompts of about 40 blocks, the first half of which it shares with five others.
+// siteprompt is one of some prompts of about 40 blocks. It shares its first half with five others.
 func siteprompt(n int) []int { return append(tokens(100+n/6, 320), tokens(200+n, 330)...) }
 
-// ask tells what was wrong with the answer.
+// ask reports what was wrong with the answer.
 func (s *site) ask(prompt []int) string {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
@@ -248,7 +248,7 @@ func (s *site) ask(prompt []int) string {
 	return ""
 }
 
-// during notes what may fail meanwhile.
+// during records what can fail meanwhile.
 func (s *site) during(picker bool, do func()) {
 	w := window{from: time.Now(), picker: picker}
 	do()
@@ -264,8 +264,8 @@ func (s *site) rest() {
 	s.clients.Wait()
 }
 
-// check tells of requests that failed for no reason: while there was a picker, only those under way at an engine as it
-// was killed may, of each client one.
+// check reports requests that failed without a reason. While there was a picker, only requests in progress at an engine when
+// it was killed are allowed to fail, one of each client.
 func (s *site) check() {
 	s.t.Helper()
 	lost := make([]int, len(s.kills))
@@ -294,8 +294,8 @@ func (s *site) check() {
 	s.t.Logf("%d requests, %d failed: %v at the kills", len(s.outcomes), failed, lost)
 }
 
-// untilEqual waits until every endpoint's index is shown to be equal to what its engine has. It takes two digests after
-// the last change at most: one that may find a difference, and one that shows it mended.
+// untilEqual waits until every endpoint's index is shown to be equal to its engine's cache. It takes two digests after the
+// last change at most: one that can find a difference, and one that shows it repaired.
 func (s *site) untilEqual(what string) {
 	s.t.Helper()
 	began, digests := time.Now(), make([]float64, len(s.pods))
@@ -309,7 +309,7 @@ func (s *site) untilEqual(what string) {
 			return present && divergent == 0 && proven*1e3 >= float64(began.UnixMilli()) && int(s.held(p.number)) == s.blocks(p)
 		})
 		now, _ := s.sample("kvasir_report_digests_total", p)
-		if took := now - digests[i]; took > 3 { // one more may have come since it was equal
+		if took := now - digests[i]; took > 3 { // one more might have arrived since it was equal
 			s.t.Errorf("%s: pod %d was equal only after %v digests", what, p.number, took)
 		}
 	}
@@ -362,7 +362,7 @@ func TestTheIndexEqualsTheEnginesWhateverIsKilled(t *testing.T) {
 	s.untilServing(p)
 	work()
 
-	// The picker and a reporter, with an engine that goes on.
+	// The picker and a reporter, while the engine continues.
 	s.during(true, func() { s.proc.kill(); restart(s.pods[0].reporter); s.proc.start(); s.untilReady() })
 	s.until("every pod is followed", func() bool { return s.metric("kvasir_report_state", `state="Synced"`) == 3 })
 	work()
@@ -378,7 +378,7 @@ func TestTheIndexEqualsTheEnginesWhateverIsKilled(t *testing.T) {
 	s.untilEqual("after all kills")
 	s.check()
 
-	// What is held is what is found: predictions come true.
+	// The engine finds what the index holds: predictions are correct.
 	for n := range 3 {
 		a := s.do("/v1/completions", completion(siteprompt(n*20), 1))
 		if a.status != http.StatusOK || a.confirmed != a.cached || a.predicted != a.cached {

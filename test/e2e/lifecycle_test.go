@@ -88,7 +88,7 @@ func TestAnEngineThatDiesIsReplacedByAFallback(t *testing.T) {
 	home := f.do("/v1/completions", completion(prompt, 1)).pod
 	f.untilIndexed(home)
 	f.engines[home].Kill()
-	for range 6 { // more than the circuit bears; some come before the event stream's end is noticed
+	for range 6 { // more than the circuit bears; some arrive before the event stream's end is noticed
 		if a := f.do("/v1/completions", completion(prompt, 1)); a.status != http.StatusOK || a.pod == home {
 			t.Fatalf("status %d from pod %d: %s", a.status, a.pod, a.body)
 		}

@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// TestTheReporterIsSmall mirrors 100,000 blocks, and another 100,000 that take their place; all of them are told to a
-// picker and saved, and then keyed by another root.
+// TestTheReporterIsSmall mirrors 100,000 blocks, and another 100,000 that take their place; all of them are sent to a picker
+// and saved, and then keyed by another root.
 func TestTheReporterIsSmall(t *testing.T) {
 	const blocks, most = 100_000, 64 << 20
 	args := insecure

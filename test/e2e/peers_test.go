@@ -14,7 +14,7 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/vllmsim"
 )
 
-// newPair starts two pickers, each a process of its own, before the same engines. They tell each other.
+// newPair starts two pickers, each a process of its own, in front of the same engines. They exchange updates.
 func newPair(t *testing.T, n int, config vllmsim.Config, strategy string) (first, second *fleet) {
 	t.Helper()
 	key, secret := filepath.Join(t.TempDir(), "key"), filepath.Join(t.TempDir(), "secret")
@@ -32,7 +32,7 @@ func newPair(t *testing.T, n int, config vllmsim.Config, strategy string) (first
 	second = &fleet{t: t, dir: first.dir, config: first.config, engines: first.engines, client: first.client, args: args(1)}
 	second.startPicker()
 	for _, f := range []*fleet{first, second} {
-		f.until("the other picker is heard", f.hearsOne)
+		f.until("the other picker is connected", f.hearsOne)
 	}
 	return first, second
 }
@@ -68,7 +68,7 @@ func (f *fleet) load(ctx context.Context, sending *sync.WaitGroup, family int) (
 }
 
 // TestAPickerIsKilledUnderLoad kills one of two pickers with all its requests. The other, under load itself, has forgotten
-// them soon after; when its own requests have ended it counts nothing. A picker that comes back is heard again.
+// them soon after; when its own requests have ended it counts nothing. It accepts a restarted picker again.
 func TestAPickerIsKilledUnderLoad(t *testing.T) {
 	first, second := newPair(t, 3, vllmsim.Config{SpeedUp: 4}, "MarginalCost")
 	ctx, stop := context.WithCancel(context.Background())
@@ -97,10 +97,10 @@ func TestAPickerIsKilledUnderLoad(t *testing.T) {
 	before := answered.Load()
 	second.until("the other goes on", func() bool { return answered.Load() > before+20 })
 
-	// The dead one comes back under the same address, while the other still works.
+	// The killed one restarts under the same address, while the other still works.
 	first.startPicker()
 	for _, f := range []*fleet{first, second} {
-		f.until("the other picker is heard again", f.hearsOne)
+		f.until("the other picker is connected again", f.hearsOne)
 	}
 	first.until("it counts what the other has sent", func() bool { return first.peerInFlight() > 0 })
 	stop()

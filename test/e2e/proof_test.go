@@ -22,7 +22,7 @@ import (
 	"github.com/go-jose/go-jose/v4/jwt"
 )
 
-// cluster is what of a cluster's API server concerns reporters: it signs their tokens, and tells with which key.
+// cluster is the part of a cluster's API server that reporters need: it signs their tokens, and publishes the key.
 type cluster struct {
 	t      *testing.T
 	dir    string
@@ -142,7 +142,7 @@ func TestReportersProveWhoTheyAre(t *testing.T) {
 	work()
 	s.untilEqual("without the API server")
 
-	c.certificate() // nobody trusts the old one any more
+	c.certificate() // the old one is no longer trusted
 	restart(s.pods[1].reporter)
 	work()
 	s.untilEqual("with another certificate")

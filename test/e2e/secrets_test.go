@@ -18,7 +18,7 @@ import (
 )
 
 const (
-	// What nobody may find again. The texts are such that nothing else is spelled alike.
+	// What must not appear in any output. The texts are such that nothing else is spelled alike.
 	secretPrompt  = "zanzibarquux the merger is called off"
 	secretSystem  = "wolpertinger you are a lawyer"
 	secretSession = "session-okapihorn-17"
@@ -32,9 +32,8 @@ const (
 	secretTokens = "77001,77002,77003,77004"
 )
 
-// TestNothingIsToldOfRequests sends requests that have words to look for, in all their parts, good ones and such that
-// fail, to the proxy and through a gateway, to a picker that logs as much as it can; then it looks for the words in
-// everything that the picker tells.
+// TestNothingIsToldOfRequests sends requests with known words in all their parts, valid ones and failing ones, to the proxy
+// and through a gateway, to a picker with the most verbose log; then it searches for the words in all output of the picker.
 func TestNothingIsToldOfRequests(t *testing.T) {
 	log, extProc := t.TempDir(), freeAddress(t)
 	f := newFleetWith(t, 2, vllmsim.Config{SpeedUp: 20}, "MarginalCost", func(f *fleet) {
@@ -143,7 +142,7 @@ func untold(t *testing.T, texts map[string]string, secrets ...string) {
 	for _, secret := range secrets {
 		for where, text := range texts {
 			if at := strings.Index(text, secret); at >= 0 {
-				t.Errorf("%s tells of %q: %s", where, secret, text[max(0, at-100):min(len(text), at+100)])
+				t.Errorf("%s contains %q: %s", where, secret, text[max(0, at-100):min(len(text), at+100)])
 			}
 		}
 	}

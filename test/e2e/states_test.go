@@ -12,8 +12,8 @@ func TestTheFourStates(t *testing.T) {
 	f := newFleet(t, 3, vllmsim.Config{SpeedUp: 20, NumBlocks: 400}, "StickyLeastLoaded")
 	prefix := tokens(1, 320) // 20 blocks
 
-	// Cold start: nobody holds the prefix. The request is placed, and assumed to be held there while it is still
-	// being prefilled: a second one, sent before any event, goes to the same pod.
+	// Cold start: no engine holds the prefix. The request is placed, and assumed to be held there while it is still being
+	// prefilled: a second one, sent before any event, goes to the same pod.
 	for _, e := range f.engines {
 		e.Pause()
 	}
@@ -56,7 +56,7 @@ func TestTheFourStates(t *testing.T) {
 		t.Errorf("stickiness: pod %d, %d confirmed, %d delivered; want pod %d and 304", s.pod, s.confirmed, s.cached, home)
 	}
 
-	// Eviction: other work, unknown to the picker, fills the home's cache. The pod tells what it has lost.
+	// Eviction: other work, unknown to the picker, fills the home's cache. The pod reports what it has lost.
 	for family := 10; family < 14; family++ {
 		f.direct(home, completion(tokens(family, 1600), 1))
 	}
@@ -69,7 +69,7 @@ func TestTheFourStates(t *testing.T) {
 	})
 	f.untilIndexed(home)
 
-	// Recovery: nobody holds the prefix any more. With something running at the old home, the next request goes
+	// Recovery: no engine holds the prefix any more. With something running at the old home, the next request goes
 	// elsewhere, and the one after it follows.
 	f.engines[home].Pause()
 	_, busy = f.background("/v1/completions", completion(tokens(13, 1600), 4))

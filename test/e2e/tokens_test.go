@@ -73,7 +73,7 @@ func toolChat() []string {
 	return bodies
 }
 
-// TestWriteRequests writes what the reference tools are to be asked.
+// TestWriteRequests writes the requests for the reference tools.
 func TestWriteRequests(t *testing.T) {
 	if *writeRequests == "" {
 		t.Skip("no -requests")
@@ -148,7 +148,7 @@ func newStranger(t *testing.T, words *tokenizer.Tokenizer) *stranger {
 	return s
 }
 
-var errStrange = errors.New("nobody has told the ids of this prompt")
+var errStrange = errors.New("the ids of this prompt are not known")
 
 // Encode is for vllmsim.Text.
 func (s *stranger) Encode(dst []uint32, prompt string, special bool) ([]uint32, error) {
@@ -237,7 +237,7 @@ func TestAChatWithToolsIsTokenizedHereAsInTheEngine(t *testing.T) {
 			t.Errorf("turn %d: %d tokens predicted, %d confirmed, %d delivered", turn, a.predicted, a.confirmed, a.cached)
 		}
 		if turn > 0 {
-			// All whole blocks of the turn before are found, but the one in which it ended.
+			// All full blocks of the turn before are found, but the one in which it ended.
 			if before := len(engine.chats[toolChat()[turn-1]]); a.pod != home || a.predicted < before-2*16 || a.predicted <= delivered {
 				t.Errorf("turn %d: pod %d of %d, %d tokens predicted; the turn before has %d", turn, a.pod, home, a.predicted, before)
 			}

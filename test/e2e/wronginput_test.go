@@ -66,7 +66,7 @@ func TestHugeBodiesAreRefused(t *testing.T) {
 		answered, sent := make(chan struct{}), make(chan struct{})
 		go func() {
 			defer close(sent)
-			// Whatever fails here, the answer tells.
+			// If this fails, the answer shows the reason.
 			if _, err := io.WriteString(conn, head); err != nil {
 				return
 			}
@@ -87,7 +87,7 @@ func TestHugeBodiesAreRefused(t *testing.T) {
 				piece = piece[:64<<10]
 			}
 		}()
-		// The answer comes while the client is still sending, and is read meanwhile: it cannot get lost.
+		// The answer arrives while the client is still sending, and is read meanwhile, so it cannot be lost.
 		resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
 		close(answered)
 		if err != nil {
@@ -122,7 +122,7 @@ func TestHugeBodiesAreRefused(t *testing.T) {
 	}
 }
 
-// plainBody is a body whose length was told.
+// plainBody is a body whose length was declared.
 type plainBody struct{ io.Writer }
 
 func (plainBody) Close() error { return nil }
@@ -140,7 +140,7 @@ func (f *fleet) dial() *net.TCPConn {
 	return conn.(*net.TCPConn)
 }
 
-// TestHalfClosedAndBrokenClients closes its half of a connection after what it sends, and reads what comes back.
+// TestHalfClosedAndBrokenClients closes its half of a connection after sending, and reads the answer.
 func TestHalfClosedAndBrokenClients(t *testing.T) {
 	f := newFleet(t, 1, vllmsim.Config{SpeedUp: 50}, "MarginalCost")
 	body := `{"model":"m","prompt":[1,2,3,4,5],"max_tokens":3}`
@@ -152,9 +152,10 @@ func TestHalfClosedAndBrokenClients(t *testing.T) {
 	for name, tc := range map[string]struct {
 		send, want string  // the beginning of the answer
 		gone       float64 // requests that count as left by their clients
-		broken     float64 // requests that count as broken off
+		broken     float64 // requests that count as aborted
 	}{
-		// Who closes its half cannot be told from who is gone, and gets no answer that could be taken for a whole one.
+		// A client that closes its half of the connection cannot be distinguished from one that is gone, and gets no answer
+		// that could be taken for a complete one.
 		"a whole request":    {request, nothing, 1, 0},
 		"half a body":        {request[:len(request)-10], badRequest, 0, 1},
 		"half a header":      {request[:len("POST /v1/completions HTTP/1.1\r\nHost: x\r\n")], badRequest, 0, 0},

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"math/rand/v2"
+	"net"
 	"net/http"
 	"net/url"
 	"strconv"
@@ -21,7 +22,7 @@ type exchange struct {
 	gateway *Gateway
 	w       http.ResponseWriter
 	r       *http.Request
-	ctx     context.Context    //nolint:containedctx // of the request
+	ctx     context.Context    // of the request
 	cancel  context.CancelFunc // breaks everything off
 	stop    context.CancelFunc // resets the stream alone
 	stream  pb.ExternalProcessor_ProcessClient
@@ -41,11 +42,11 @@ type exchange struct {
 	mu                sync.Mutex // guards what follows
 	request, response way
 	err               error
-	over              bool // the stream may end
+	over              bool // the stream can end
 	rng               *rand.Rand
 }
 
-// fullDuplex tells whether a mode is Envoy's full-duplex streaming, which is the default here.
+// fullDuplex reports whether a mode is Envoy's full-duplex streaming, which is the default here.
 func fullDuplex(m *filter.ProcessingMode_BodySendMode) bool {
 	return m == nil || *m == filter.ProcessingMode_FULL_DUPLEX_STREAMED
 }
@@ -78,7 +79,7 @@ func (x *exchange) run() error {
 		for _, name := range []string{destinationHeader, subsetKey, servedKey} {
 			x.header.Del(name)
 		}
-		return x.direct(o.Endpoints[rand.IntN(len(o.Endpoints))], x.r.Body) //nolint:gosec // a test's
+		return x.direct(o.Endpoints[rand.IntN(len(o.Endpoints))], x.r.Body)
 	}
 	return err
 }
@@ -181,8 +182,8 @@ func (x *exchange) sendRequestBody() {
 	}
 }
 
-// cut reads a body of a length, -1 if that is not known, and shows it in pieces, the last of which ends it unless
-// there are trailers.
+// cut reads a body of a length, -1 if that is not known, and shows it in pieces, and the last piece ends it
+// unless there are trailers.
 func (x *exchange) cut(body io.Reader, length int64, trailers func() bool, show func(piece []byte, end bool) error) error {
 	for buf := make([]byte, 64<<10); ; {
 		n, err := body.Read(buf)
@@ -214,7 +215,7 @@ func (x *exchange) cut(body io.Reader, length int64, trailers func() bool, show 
 	}
 }
 
-// size is how many of n bytes come next: all, or at random 0 to n, mostly few.
+// size is how many of n bytes are sent next: all, or at random 0 to n, mostly few.
 func (x *exchange) size(n int) int {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -246,7 +247,11 @@ func (x *exchange) upstream(address string, body io.ReadCloser) (*http.Response,
 		if x.ctx.Err() != nil {
 			return nil, err
 		}
-		return localReply(http.StatusServiceUnavailable, "upstream connect error or disconnect/reset before headers"), nil
+		reason := "connection termination"
+		if dial := (*net.OpError)(nil); errors.As(err, &dial) && dial.Op == "dial" {
+			reason = "remote connection failure, transport failure reason: delayed connect error: Connection refused"
+		}
+		return localReply(http.StatusServiceUnavailable, "upstream connect error or disconnect/reset before headers. reset reason: "+reason), nil
 	}
 	return response, nil
 }
@@ -259,7 +264,7 @@ func localReply(status int, text string) *http.Response {
 	}
 }
 
-// respond shows the answer and passes on what comes back.
+// respond sends the answer to the picker and passes on what it returns.
 func (x *exchange) respond(response *http.Response, served string) error {
 	end := response.ContentLength == 0 || x.r.Method == http.MethodHead || response.StatusCode == http.StatusNoContent
 	x.mu.Lock()
@@ -314,7 +319,7 @@ func (x *exchange) respond(response *http.Response, served string) error {
 	}
 }
 
-// isOwn tells which headers a picker may add to an answer.
+// isOwn reports whether a picker can add a header to an answer.
 func isOwn(name string) bool { return len(name) > 9 && name[:9] == "x-kvasir-" }
 
 func (x *exchange) start(header http.Header, status int) {
@@ -343,7 +348,7 @@ func (x *exchange) sendResponseBody(response *http.Response) {
 		return x.send(&pb.ProcessingRequest{Request: &pb.ProcessingRequest_ResponseBody{ResponseBody: &pb.HttpBody{Body: piece, EndOfStream: end}}})
 	})
 	switch {
-	case err != nil: // the endpoint has broken off, or nothing can be sent
+	case err != nil: // the endpoint has aborted, or nothing can be sent
 		x.toClient.end(err)
 	case len(response.Trailer) > 0:
 		x.mu.Lock()
@@ -407,7 +412,7 @@ func (x *exchange) receive() {
 	}
 }
 
-// fail keeps the first failure and lets everybody see it.
+// fail keeps the first failure and shows it to all goroutines.
 func (x *exchange) fail(err error) {
 	x.mu.Lock()
 	defer x.mu.Unlock()

@@ -1,10 +1,10 @@
 // Package envoytest is a strict stand-in for Envoy as an inference gateway: real HTTP in and out, and between the two a
-// client of external processing that holds the endpoint picker to Envoy's rules. What breaks a rule is recorded, and
-// the request gets the 500 that Envoy would answer with.
+// client of external processing that holds the endpoint picker to Envoy's rules. A violation is recorded, and the request
+// gets the 500 that Envoy would answer with.
 //
-// The rules, by the file that has them: rules.go the order and shape of answers, mutation.go what may be changed,
-// duplex.go full-duplex streaming, lockstep.go the modes that wait for each answer. nginx.go is another gateway's
-// client, which has other habits.
+// The rules are in these files: rules.go has the order and shape of answers, mutation.go the permitted changes, duplex.go
+// full-duplex streaming, lockstep.go the modes that wait for each answer. nginx.go is the client of another gateway, with
+// other habits.
 package envoytest
 
 import (
@@ -74,7 +74,7 @@ type Options struct {
 	// Subset restricts a request to some endpoints; nil does not. SubsetOn are the messages that have it.
 	Subset   *structpb.Value
 	SubsetOn Place
-	// Served tells which endpoint has answered.
+	// Served reports which endpoint has answered.
 	Served bool
 	// Balance is where the destination is read.
 	Balance Balance
@@ -82,7 +82,7 @@ type Options struct {
 	MaxRequests int64
 	// ReadPause is how long the gateway waits before it reads each answer of a picker.
 	ReadPause time.Duration
-	// Allowed are further headers that the picker may set.
+	// Allowed are further headers that the picker can set.
 	Allowed []string
 }
 
@@ -179,7 +179,7 @@ func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	defer cancel()
 	x := &exchange{gateway: g, w: w, r: r, ctx: ctx, cancel: cancel}
 	if g.options.Seed != 0 {
-		x.rng = rand.New(rand.NewPCG(g.options.Seed, g.turn.Load())) //nolint:gosec // a test's
+		x.rng = rand.New(rand.NewPCG(g.options.Seed, g.turn.Load()))
 	}
 	err := x.run()
 	var f *failure
@@ -204,7 +204,7 @@ func (g *Gateway) stream(ctx context.Context) (pb.ExternalProcessor_ProcessClien
 	first := g.turn.Add(1)
 	var err error
 	for i := range g.pickers {
-		c := g.pickers[(first+uint64(i))%uint64(len(g.pickers))] //nolint:gosec // small
+		c := g.pickers[(first+uint64(i))%uint64(len(g.pickers))]
 		var s pb.ExternalProcessor_ProcessClient
 		if s, err = pb.NewExternalProcessorClient(c).Process(ctx); err == nil {
 			return s, nil

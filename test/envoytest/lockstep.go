@@ -6,6 +6,7 @@ import (
 	"errors"
 	"io"
 	"net/http"
+	"strconv"
 	"time"
 
 	filter "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/ext_proc/v3"
@@ -85,7 +86,7 @@ func (x *exchange) lockstep() error {
 	return x.lockstepResponse(response)
 }
 
-// lockstepBody shows the body, and reads the destination from the answer where it can come with it.
+// lockstepBody sends the body, and reads the destination from the answer where it can be part of it.
 func (x *exchange) lockstepBody(mode filter.ProcessingMode_BodySendMode, list *[]string) ([]byte, error) {
 	body, err := io.ReadAll(x.r.Body)
 	if err != nil || x.noBody || mode == filter.ProcessingMode_NONE {
@@ -141,7 +142,7 @@ func (x *exchange) lockstepResponse(response *http.Response) error {
 	header := endToEnd(response.Header)
 	end := response.ContentLength == 0
 	m, err := x.step(&pb.ProcessingRequest{Request: &pb.ProcessingRequest_ResponseHeaders{ResponseHeaders: &pb.HttpHeaders{
-		Headers: headerMap([][2]string{{":status", "200"}}, header), EndOfStream: end,
+		Headers: headerMap([][2]string{{":status", strconv.Itoa(response.StatusCode)}}, header), EndOfStream: end,
 	}}})
 	if err != nil {
 		return err
@@ -155,7 +156,7 @@ func (x *exchange) lockstepResponse(response *http.Response) error {
 	return x.lockstepAnswer(response, header, end, x.step)
 }
 
-// lockstepAnswer shows an answer's body piece by piece, or not at all, and passes on what it has, not what comes back.
+// lockstepAnswer sends an answer's body piece by piece, or not at all, and passes on the original, not what is returned.
 func (x *exchange) lockstepAnswer(response *http.Response, header http.Header, end bool, step func(*pb.ProcessingRequest) (*pb.ProcessingResponse, error)) error {
 	x.start(header, response.StatusCode)
 	for buf := make([]byte, 4<<10); !end; {

@@ -21,7 +21,7 @@ const (
 	servedKey         = destinationHeader + "-served"
 )
 
-// mayset are the headers that a picker may add to a request.
+// maySet are the headers that a picker can add to a request.
 var maySet = []string{destinationHeader, "x-data-parallel-rank", "authorization", "content-length"}
 
 // ignored are those whose changes Envoy ignores by default.
@@ -85,7 +85,7 @@ func (g *Gateway) apply(h http.Header, m *pb.HeaderMutation, may func(name strin
 // destinations reads where a request goes from a header answer: the header and the metadata must say the same.
 func (g *Gateway) destinations(m *pb.ProcessingResponse, r *pb.CommonResponse, h http.Header) ([]string, *failure) {
 	if !r.GetClearRouteCache() || r.GetHeaderMutation() == nil {
-		return nil, g.violated("the route is not chosen anew: clear_route_cache %v", r.GetClearRouteCache())
+		return nil, g.violated("the route is not chosen again: clear_route_cache %v", r.GetClearRouteCache())
 	}
 	if f := g.apply(h, r.GetHeaderMutation(), func(name string) bool { return slices.Contains(maySet, name) }); f != nil {
 		return nil, f

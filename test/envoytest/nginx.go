@@ -13,9 +13,9 @@ import (
 	"google.golang.org/grpc"
 )
 
-// Nginx is a stand-in for the client that NGINX Gateway Fabric puts beside NGINX: a connection per request, headers as
-// text and without pseudo headers, the whole body in one message, its own side closed right after, then reading to the
-// end for one header. It never shows an answer, and takes every refusal for the absence of an endpoint.
+// Nginx is a stand-in for the client that NGINX Gateway Fabric runs beside NGINX: a connection per request, headers as text
+// and without pseudo headers, the entire body in one message, its own side closed right after, then reading to the end for
+// one header. It never sends an answer, and treats every refusal as the absence of an endpoint.
 type Nginx struct {
 	Picker string
 	Dial   []grpc.DialOption
@@ -33,7 +33,7 @@ func (n *Nginx) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	address := n.ask(r, body)
 	if address == "" && n.FailOpen {
-		address = n.Endpoints[rand.IntN(len(n.Endpoints))] //nolint:gosec // a test's
+		address = n.Endpoints[rand.IntN(len(n.Endpoints))]
 	}
 	if address == "" || strings.Contains(address, ",") { // "invalid port in upstream"
 		http.Error(w, "no endpoint", http.StatusInternalServerError)
@@ -45,8 +45,8 @@ func (n *Nginx) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	proxy.ServeHTTP(w, r)
 }
 
-// Shim is the program beside a real NGINX, whose script asks it for the endpoint of a request: it answers with a header
-// that names one, or with 503.
+// Shim is the program beside a real NGINX, whose script requests the endpoint of a request from it: it answers with a
+// header that names one, or with 503.
 func (n *Nginx) Shim() http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body, err := io.ReadAll(r.Body)
@@ -63,7 +63,7 @@ func (n *Nginx) Shim() http.Handler {
 	})
 }
 
-// ask asks the picker; empty when it names nobody.
+// ask asks the picker; empty when it names no endpoint.
 func (n *Nginx) ask(r *http.Request, body []byte) string {
 	c, err := grpc.NewClient("passthrough:///"+n.Picker, n.Dial...)
 	if err != nil {

@@ -6,14 +6,14 @@ import (
 	"sync"
 )
 
-// pipe hands bytes from the reader of a picker's answers to whoever sends them on. It has no bound, so that the one
+// pipe passes bytes from the reader of a picker's answers to the sender. It has no bound, so that the one
 // never waits for the other: Envoy reads answers whatever becomes of them.
 type pipe struct {
 	mu     sync.Mutex
 	some   sync.Cond
 	pieces [][]byte
 	err    error // after the pieces
-	// atEnd is called by who reads, when io.EOF is read.
+	// atEnd is called by the reader, when io.EOF is read.
 	atEnd func()
 }
 
@@ -81,7 +81,7 @@ func (p *pipe) Read(b []byte) (int, error) {
 	return n, nil
 }
 
-// Close implements io.Closer: nobody reads any more.
+// Close implements io.Closer: it ends reading.
 func (p *pipe) Close() error {
 	p.end(io.ErrClosedPipe)
 	return nil

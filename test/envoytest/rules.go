@@ -7,7 +7,7 @@ import (
 	pb "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
 )
 
-// maxAnswer is the most bytes of a body that one answer may have. Envoy takes 64 KiB; pickers keep below.
+// maxAnswer is the most bytes of a body that one answer can have. Envoy takes 64 KiB; pickers stay below.
 const maxAnswer = 62000
 
 // way is one direction of an exchange, as far as it was shown and answered in full-duplex mode.

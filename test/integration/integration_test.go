@@ -33,7 +33,7 @@ const (
 	operator = "kvasir-operator"
 )
 
-// patience with what processes do. It is generous: the machine may be very busy.
+// patience bounds what processes do. It is generous: the machine can be very busy.
 const patience = 2 * time.Minute
 
 var (

@@ -93,7 +93,7 @@ func (m *manager) expectNoSecrets() {
 }
 
 func (m *manager) ready() int {
-	response, err := http.Get("http://" + m.health + "/readyz") //nolint:noctx // a probe
+	response, err := http.Get("http://" + m.health + "/readyz")
 	if err != nil {
 		return 0
 	}
@@ -108,7 +108,7 @@ func (m *manager) ask(ctx context.Context, token string) (int, string) {
 	if token != "" {
 		request.Header.Set("Authorization", "Bearer "+token)
 	}
-	transport := &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}} //nolint:gosec // signed by itself
+	transport := &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}} // signed by itself
 	defer transport.CloseIdleConnections()
 	response, err := (&http.Client{Transport: transport}).Do(request)
 	if err != nil {
@@ -127,7 +127,7 @@ func freeAddress() string {
 	return l.Addr().String()
 }
 
-// leader is who holds the Lease.
+// leader is the holder of the Lease.
 func leader(ctx context.Context) func(g Gomega) string {
 	return func(g Gomega) string {
 		lease := &coordinationv1.Lease{}
@@ -198,7 +198,7 @@ var _ = Describe("The operator", func() {
 		second.stop()
 	})
 
-	It("shows its metrics to those who may see them", func(ctx SpecContext) {
+	It("shows its metrics to users that are allowed to see them", func(ctx SpecContext) {
 		m := startManager("--leader-election=false")
 		Eventually(m.ready).Should(Equal(http.StatusOK))
 		reader := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: namespace(ctx), Name: "reader"}}

@@ -55,7 +55,7 @@ var _ = Describe("The status of policies", Ordered, func() {
 		Eventually(reason(ctx, ns, "b", v1alpha1.ConditionAccepted)).Should(Equal("Accepted"))
 	})
 
-	It("tells of Secrets without a right to list them", func(ctx SpecContext) {
+	It("reports Secrets without permission to list them", func(ctx SpecContext) {
 		ns := namespace(ctx)
 		Expect(admin.Create(ctx, smallPool(ns, "m"))).To(Succeed())
 		p := smallPolicy(ns, "p", "m")

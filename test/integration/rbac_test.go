@@ -21,8 +21,8 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/children"
 )
 
-// operatorRights are everything that the operator may do in a namespace with pools: "group/resource: verbs". It is the table of the API's
-// contract; a right more is a fault, like a right less.
+// operatorRights are all rights of the operator in a namespace with pools: "group/resource: verbs". It is the table of the
+// API's contract; an additional right is a fault, like a missing one.
 var operatorRights = []string{
 	"kvasir.dev/inferencepools: get list watch",
 	"kvasir.dev/inferencepools/finalizers: update",
@@ -48,10 +48,14 @@ var operatorRights = []string{
 	"rbac.authorization.k8s.io/rolebindings: create delete get list patch watch",
 	"inference.networking.k8s.io/inferencepools: create delete get list patch watch",
 	"gateway.networking.k8s.io/httproutes: create delete get list patch watch",
+	"networking.istio.io/destinationrules: create delete get list patch watch",
+	"gateway.envoyproxy.io/backendtrafficpolicies: create delete get list patch watch",
+	"networking.gke.io/healthcheckpolicies: create delete get list patch watch",
+	"networking.gke.io/gcpbackendpolicies: create delete get list patch watch",
 	"cert-manager.io/certificates: create delete get list patch watch",
 	"autoscaling.x-k8s.io/provisioningrequests: create delete get list patch watch",
 	"events.k8s.io/events: create patch",
-	// to ask who reads metrics; the second is granted to pickers
+	// to identify readers of metrics; the second is granted to pickers
 	"authentication.k8s.io/tokenreviews: create",
 	"authorization.k8s.io/subjectaccessreviews: create",
 	"authorization.k8s.io/localsubjectaccessreviews: create",
@@ -112,7 +116,7 @@ func newClient(config *rest.Config) client.Client {
 	return c
 }
 
-// may asks the API server whether a service account may do something in a namespace.
+// may asks the API server whether a service account is allowed to do something in a namespace.
 func may(ctx context.Context, account, ns, verb, resource, name string) bool {
 	GinkgoHelper()
 	group, resource, _ := strings.Cut(resource, "/")
@@ -229,7 +233,7 @@ var _ = Describe("The rights", func() {
 	DescribeTable("of people", func(ctx SpecContext, role, verb, resource string, allowed bool) {
 		ns := namespace(ctx)
 		kubectl(ctx, "create", "rolebinding", "-n", ns, "they", "--clusterrole="+role, "--user=they")
-		// The authorizer hears of the binding a moment later.
+		// The authorizer sees the binding a moment later.
 		Eventually(func() bool { return may(ctx, "they", ns, verb, resource, "") }, "10s").Should(Equal(allowed))
 	},
 		Entry("who view, to read pools", "kvasir-view", "list", "kvasir.dev/inferencepools", true),

@@ -30,7 +30,7 @@ func addNode(ctx SpecContext, region string) {
 }
 
 var _ = Describe("The scheduler", func() {
-	It("puts pods on the nodes of their island, and a pod that it cannot place is told of", func(ctx SpecContext) {
+	It("puts pods on the nodes of their island, and a pod that it cannot place is reported", func(ctx SpecContext) {
 		ns := namespace(ctx)
 		addNode(ctx, "east")
 		addNode(ctx, "west")

@@ -66,8 +66,8 @@ func attempts() (all []attempt) {
 	return all
 }
 
-// allowed asks the API server for each attempt whether an account may make it in a namespace, and gives those that it
-// may and that not everybody may.
+// allowed asks the API server for each attempt whether an account is allowed to make it in a namespace, and returns those
+// that it is allowed to make and that not every account is.
 func allowed(ctx context.Context, account, ns string) []string {
 	GinkgoHelper()
 	all := attempts()
@@ -96,7 +96,7 @@ func allowed(ctx context.Context, account, ns string) []string {
 	return names
 }
 
-// is whether an account may make an attempt.
+// is reports whether an account is allowed to make an attempt.
 func is(ctx context.Context, account, ns string, a attempt) bool {
 	review := &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
 		User: account, Groups: []string{"system:serviceaccounts", "system:authenticated"},
@@ -153,7 +153,7 @@ var _ = Describe("Of all verbs on all resources and paths", func() {
 	DescribeTable("people who are bound to", func(ctx SpecContext, role string, want ...string) {
 		ns := namespace(ctx)
 		kubectl(ctx, "create", "rolebinding", "-n", ns, "they", "--clusterrole="+role, "--user=they-"+ns)
-		// The authorizer hears of the binding a moment later.
+		// The authorizer sees the binding a moment later.
 		verb, resource, _ := strings.Cut(each(want)[0], " ")
 		Eventually(func() bool { return is(ctx, "they-"+ns, ns, attempt{verb: verb, resource: resource}) }).Should(BeTrue())
 		Expect(allowed(ctx, "they-"+ns, ns)).To(ConsistOf(each(want)))

@@ -1,11 +1,10 @@
-// Package kube starts a Kubernetes control plane for tests: etcd and kube-apiserver, with the definitions of config/crd
-// unless told otherwise, and where asked kube-controller-manager and kube-scheduler. All listen on loopback addresses
-// and free ports only.
-// There is no kubelet: pods stay as tests leave them, and a scheduled pod goes when it is deleted without grace.
+// Package kube starts a Kubernetes control plane for tests: etcd and kube-apiserver, with the definitions of config/crd by
+// default, and on request kube-controller-manager and kube-scheduler. All listen on loopback addresses and free ports only.
+// There is no kubelet: pods stay as tests leave them, and a scheduled pod is removed when it is deleted without grace.
 //
 // The API server authorizes by RBAC. Its admission of service accounts is off, so that pods need none.
 //
-// The programs come from KUBEBUILDER_ASSETS, or from bin/kube, which `make kube` fills.
+// The programs are in KUBEBUILDER_ASSETS, or in bin/kube, which `make kube` fills.
 package kube
 
 import (
@@ -24,7 +23,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
 )
 
-// How long programs may take to start and to stop. Machines that run tests may be very busy.
+// How long programs can take to start and to stop. Machines that run tests can be very busy.
 const (
 	startTimeout = 2 * time.Minute
 	stopTimeout  = time.Minute
@@ -38,7 +37,7 @@ type Options struct {
 	Scheduler bool
 	// Definitions are files or directories with more CustomResourceDefinitions.
 	Definitions []string
-	// Bare leaves the definitions of config/crd out, for those who install them.
+	// Bare leaves the definitions of config/crd out, for tests that install them.
 	Bare bool
 }
 
@@ -56,7 +55,7 @@ type Cluster struct {
 	recovered  *program // the API server, after it was down
 }
 
-// Start starts a control plane. Whoever started it must Stop it.
+// Start starts a control plane. The caller must Stop it.
 func Start(o Options) (*Cluster, error) {
 	assets, err := Assets()
 	if err != nil {
@@ -162,7 +161,7 @@ func (c *Cluster) ServiceAccount(namespace, name string) (file string, err error
 // Kubeconfig is a file with which an administrator reaches the cluster.
 func (c *Cluster) Kubeconfig() string { return c.kubeconfig }
 
-// Kubectl runs kubectl as an administrator and returns what it prints. A failure tells what it printed as an error.
+// Kubectl runs kubectl as an administrator and returns what it prints. A failure reports what it printed as an error.
 func (c *Cluster) Kubectl(ctx context.Context, stdin io.Reader, args ...string) (string, error) {
 	cmd := exec.CommandContext(ctx, filepath.Join(c.assets, "kubectl"),
 		append([]string{"--kubeconfig", c.kubeconfig, "--cache-dir", filepath.Join(c.dir, "cache")}, args...)...)

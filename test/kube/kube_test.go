@@ -53,7 +53,7 @@ var _ = Describe("A control plane", func() {
 	})
 })
 
-// timeout of what controllers do. It is generous: the machine may be very busy.
+// timeout of what controllers do. It is generous: the machine can be very busy.
 const timeout = time.Minute
 
 func node(name string) *corev1.Node {

@@ -55,7 +55,7 @@ func (p *program) stop() error {
 	return nil
 }
 
-// tailBytes of a log tell why a program ended.
+// tailBytes of a log show why a program ended.
 const tailBytes = 2000
 
 func (p *program) tail() string {

@@ -77,7 +77,7 @@ func (l *load) fail(format string, args ...any) {
 	l.failures = append(l.failures, time.Now().Format("15:04:05.000 ")+fmt.Sprintf(format, args...))
 }
 
-// ask sends one request, for a long answer or a short one, and checks that its whole answer comes.
+// ask sends one request, for a long answer or a short one, and checks that its entire answer arrives.
 func (l *load) ask(rng *rand.Rand, user int, long bool) {
 	began := time.Now()
 	l.mu.Lock()
@@ -105,7 +105,7 @@ func (l *load) ask(rng *rand.Rand, user int, long bool) {
 		l.fail("%v", err)
 		return
 	}
-	defer r.Body.Close() //nolint:errcheck // read to the end
+	defer r.Body.Close()
 	if r.StatusCode != http.StatusOK {
 		text, _ := io.ReadAll(r.Body)
 		l.fail("status %d: %s", r.StatusCode, bytes.TrimSpace(text))

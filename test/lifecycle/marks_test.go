@@ -82,11 +82,11 @@ func (m *marks) look() {
 	}
 }
 
-// came is what a simulated engine writes when a request comes.
+// came is what a simulated engine logs when a request arrives.
 const came = `"path"="/v1/completions"`
 
-// end stops listening and checks what the engines have seen: how many pods drained, how many requests came to them after
-// all had said that they do not choose them, and how many so late that they cannot have been on their way.
+// end stops listening and checks what the engines have seen: how many pods drained, how many requests they received after
+// all pickers had reported that they do not choose them, and how many so late that they cannot have been on their way.
 func (m *marks) end() (drained, after, late int) {
 	m.stop()
 	m.done.Wait()

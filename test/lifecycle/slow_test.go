@@ -36,7 +36,7 @@ func (w *world) slowWatches(kubeconfig string, late time.Duration) (file string)
 			}
 			return nil
 		},
-		// What fails breaks off, as it would without a proxy.
+		// A failed request is aborted, as it would be without a proxy.
 		ErrorHandler: func(http.ResponseWriter, *http.Request, error) { panic(http.ErrAbortHandler) },
 	}
 	s := httptest.NewServer(proxy)
@@ -57,7 +57,7 @@ func (w *world) slowWatches(kubeconfig string, late time.Duration) (file string)
 	return f.Name()
 }
 
-// lateReader gives what it reads some time after it has come, in the same pieces.
+// lateReader returns data some time after it has arrived, in the same pieces.
 type lateReader struct {
 	from   io.ReadCloser
 	pieces chan piece
@@ -73,7 +73,7 @@ type piece struct {
 	due  time.Time
 }
 
-// pieces that may be on their way.
+// pieces that can be on their way.
 const piecesOnTheWay = 10_000
 
 func newLateReader(from io.ReadCloser, late time.Duration) *lateReader {

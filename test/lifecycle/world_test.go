@@ -43,12 +43,12 @@ const (
 	operator  = "kvasir-operator"
 	// maxPickers have addresses of their own: both sides must know each other's, since there is no DNS here.
 	maxPickers = 4
-	// patience with what should take seconds. The machine may be very busy.
+	// patience bounds work that should take seconds. The machine can be very busy.
 	patience = 3 * time.Minute
 )
 
 // subnet of the pods, 127.subnet.0.0: runs at the same time must not meet.
-var subnet = byte(50 + os.Getpid()%200) //nolint:gosec // below 250
+var subnet = byte(50 + os.Getpid()%200)
 
 // world is a cluster with one pool.
 type world struct {
@@ -68,7 +68,7 @@ type world struct {
 	restarts atomic.Int64 // of the operator
 }
 
-// newWorld has an operator and pickers to which all that they watch comes so late.
+// newWorld has an operator and pickers whose watches are delayed by late.
 func newWorld(t *testing.T, late time.Duration) *world {
 	t.Helper()
 	if _, err := kube.Assets(); err != nil {
@@ -226,7 +226,7 @@ func (w *world) token(namespace, name, audience, file string) {
 	}
 }
 
-// pickerAddresses are all that pickers may have.
+// pickerAddresses are all addresses that pickers can have.
 func pickerAddresses() []string {
 	var all []string
 	for i := range maxPickers {
@@ -351,7 +351,7 @@ func (w *world) patch(format string, args ...any) {
 		client.RawPatch("application/merge-patch+json", fmt.Appendf(nil, format, args...))))
 }
 
-// settled tells whether a pool has n pods of its newest revision that serve, and no others.
+// settled reports whether a pool has n pods of its newest revision that serve, and no others.
 func settled(n int32) func(*v1alpha1.InferencePool) bool {
 	return func(p *v1alpha1.InferencePool) bool {
 		s := &p.Status

@@ -42,6 +42,7 @@ func init() {
 	const (
 		pkg      = "./internal/extproc"
 		exchange = "internal/extproc/exchange.go"
+		response = "internal/extproc/response.go"
 		message  = "internal/extproc/message.go"
 		server   = "internal/extproc/serve.go"
 	)
@@ -59,18 +60,18 @@ func init() {
 		"TestSequenceB_TrailersCompleteTheBody")
 	add("sequence c: a body is waited for that will not come", exchange,
 		"	case h.GetEndOfStream() || x.mode == unseen:\n", "	case x.mode == unseen:\n", "TestSequenceC_RequestsWithoutABodyGoByLoad")
-	add("sequence d: nobody is told when to come again", "internal/extproc/refuse.go",
+	add("sequence d: refusals do not say when to try again", "internal/extproc/refuse.go",
 		"	if after > 0 {\n", "	if after < 0 {\n", "TestSequenceD_Refusals")
-	add("sequence e: the answer's headers are not answered", exchange,
+	add("sequence e: the answer's headers are not answered", response,
 		"	x.send(responseHeadersAnswer(x.explained()))\n", "", "TestSequenceE_AnswersComeBackPieceByPiece")
-	add("sequence f: the empty end of a stream is not answered", exchange,
+	add("sequence f: the empty end of a stream is not answered", response,
 		"	if len(body) == 0 {\n		send(nil, p.end)\n		return\n	}\n", "	if len(body) == 0 {\n		return\n	}\n",
 		"TestSequenceF_EventsAreNotHeldBack")
-	add("sequence g: an answer without a body never ends", exchange,
-		"	if h.GetEndOfStream() {\n		x.responseDone()\n	}\n", "", "TestSequenceG_AnswersWithoutABody")
-	add("sequence h: trailers of answers are not answered", exchange,
+	add("sequence g: an answer without a body never ends", response,
+		"	case h.GetEndOfStream():\n		x.shown = true\n		x.responseDone()\n", "	case false:\n", "TestSequenceG_AnswersWithoutABody")
+	add("sequence h: trailers of answers are not answered", response,
 		"	x.send(responseTrailersAnswer())\n	x.responseDone()\n", "	x.responseDone()\n", "TestSequenceH_TrailersOfAnswersComeBack")
-	add("sequence i, pitfall 10: an abort closes no account", exchange,
+	add("sequence i, pitfall 10: an abort closes no account", response,
 		"		x.settle(picker.ClientGone)\n", "", "TestSequenceI_AbortsAtEveryPoint")
 	add("sequence j: gateways that wait get no answer to the headers", exchange,
 		"	case x.mode != fullDuplex:\n		x.send(requestHeadersAnswer(&pb.CommonResponse{}))\n", "", "TestSequenceJ_ModesThatWaitForEachAnswer")
@@ -82,7 +83,7 @@ func init() {
 	add("pitfall 2: what comes behind the end is taken for a body", exchange,
 		"	case x.request == done: // sent again after its end\n		return nil\n",
 		"	case x.request == done && x.decision == nil:\n		return nil\n", "TestPitfall2_TheEndOfABodyMayComeTwice")
-	add("pitfall 3: headers of the answer are sent back", exchange,
+	add("pitfall 3: headers of the answer are sent back", response,
 		"	x.send(responseHeadersAnswer(x.explained()))\n",
 		"	echo := &pb.HeaderMutation{}\n	for _, v := range h.GetHeaders().GetHeaders() {\n		put(echo, v.GetKey(), valueOf(v))\n	}\n"+
 			"	x.send(responseHeadersAnswer(&pb.CommonResponse{HeaderMutation: echo}))\n", "TestPitfall3_HeadersAreNotEchoed")
@@ -95,11 +96,11 @@ func init() {
 		"if x.body.changed && x.head.get", "if !x.body.changed && x.head.get", "TestPitfall4_TheLengthIsToldOnlyWhenItChanges")
 	add("pitfall 5: white space around a body is lost", exchange,
 		"	return &picker.Request{Route: route, Body: x.body.bytes, Light",
-		"	x.body.bytes = bytes.TrimSpace(x.body.bytes)\n	return &picker.Request{Route: route, Body: x.body.bytes, Light", "TestPitfall5_BytesAreNotRewritten")
+		"	for n := len(x.body.bytes); n > 0 && x.body.bytes[n-1] == '\\n'; n-- {\n		x.body.bytes = x.body.bytes[:n-1]\n	}\n	return &picker.Request{Route: route, Body: x.body.bytes, Light", "TestPitfall5_BytesAreNotRewritten")
 	add("pitfall 6: gRPC's usual limit on messages", server,
 		"MaxMessage: o.MaxMessage, ", "", "TestPitfall6_LargeMessages")
 	add("pitfall 6: bodies held are not bounded", exchange,
-		"	case !x.body.add(x.server, p.bytes):\n", "	case !x.body.add(x.server, p.bytes) && limit < 0:\n", "TestPitfall6_BodiesHeldAreBounded")
+		"	case !x.body.add(x.out, p.bytes):\n", "	case !x.body.add(x.out, p.bytes) && limit < 0:\n", "TestPitfall6_BodiesHeldAreBounded")
 	add("pitfall 7: a bound on streams", "internal/h2stream/connection.go",
 		"http2.Setting{ID: http2.SettingMaxHeaderListSize", "http2.Setting{ID: http2.SettingMaxConcurrentStreams, Val: 100}, http2.Setting{ID: http2.SettingMaxHeaderListSize",
 		"TestPitfall7_ManyStreamsAtOnce")
@@ -111,9 +112,9 @@ func init() {
 		"		if name == rankHeader && rank < 0 || len(name)", "		if len(name)", "TestPitfall8_ClientsCannotNameADestination")
 	add("pitfall 9: a list for everybody", exchange,
 		"if d.Spec().OrderedDestinations && d.Targets", "if d.Targets", "TestPitfall9_OneDestinationUnlessAListIsAskedFor")
-	add("pitfall 10: the load vanishes with the pick where no answers are shown", exchange,
-		"		x.settle(picker.Unreported)\n", "		x.settle(picker.Completed)\n", "TestPitfall10_GatewaysThatShowNoAnswers")
-	add("pitfall 10: an end counts as often as it is told", exchange,
+	add("pitfall 10: the load vanishes with the pick where no answers are shown", response,
+		"		x.leave(picker.Unreported)\n", "		x.settle(picker.Completed)\n", "TestPitfall10_GatewaysThatShowNoAnswers")
+	add("pitfall 10: an end counts as often as it is reported", response,
 		"	if x.settled || x.decision == nil {\n", "	if x.decision == nil {\n", "TestPitfall10_EveryEndIsCountedOnce")
 	add("pitfall 11: headers as text, which NGINX's client does not read", message,
 		"RawValue: []byte(value)", "Value: value", "TestPitfall11_BehindNginx")
@@ -130,7 +131,7 @@ func init() {
 		"ConnectionAge: o.ConnectionAge, ", "", "TestPitfall14_ConnectionsAge")
 	mutants = append(mutants,
 		mutant{
-			name: "pitfall 14: nobody is told to go elsewhere",
+			name: "pitfall 14: clients are not sent elsewhere",
 			file: "internal/h2stream/connection.go", old: "	c.plain = appendGoAway(c.plain, maxWindow, http2.ErrCodeNo)\n", new: "",
 			pkg: "./internal/h2stream", test: "TestGoingAway",
 		},
@@ -141,23 +142,33 @@ func init() {
 		})
 	add("pitfall 15: TLS that Envoy does not speak", server,
 		"MinVersion: tls.VersionTLS12", "MinVersion: tls.VersionTLS13", "TestPitfall15_TLSIsSelfSignedByDefault")
+	add("every gateway's request counts as one with a subset", exchange,
+		"	if x.subset != nil {\n", "	if x.subset == nil {\n		x.subset = subset{\"\": true}\n	}\n	{\n", "TestGatewaysRequestsAreHeldWhileNoEndpointServes")
+	add("answers whose bodies are not shown are given up by their clients", response,
+		"	case x.bodyless:\n", "	case false:\n", "TestAnswersAreJudgedByTheirHeadersWhereNoBodyIsShown")
+	add("one route of a gateway speaks for all", response,
+		"return route{x.gateway, x.bodyless}", "return route{x.gateway, false}", "TestWhatOneRouteShowsSaysNothingOfAnother")
+	add("a gateway that takes no answers gets them", exchange,
+		"	if !x.silent {\n", "	{\n", "TestObservabilityModeIsAccountedForAndNotAnswered")
+	add("TLS without ALPN is closed", "internal/h2stream/connection.go",
+		"http2.NextProtoTLS || protocol == \"\"", "http2.NextProtoTLS", "TestHealthChecksNeedNoALPN")
 	add("pitfall 15: certificates are read once", "internal/certs/files.go",
 		"	if stamp != s.stamp || s.stamp == \"\" {\n", "	if s.stamp == \"\" {\n", "TestPitfall15_CertificatesAreReadAgain")
 	add("pitfall 15: conformance tests find no health", "internal/extproc/health.go",
 		", \"inference-extension\": true,", ",", "TestPitfall15_HealthUnderAllNames")
 	add("pitfall 16: a port for one pool serves all", exchange,
-		"	in.Header, in.Pool, in.Allow = x.head.get, x.server.options.Pool, x.allow\n", "	in.Header, in.Allow = x.head.get, x.allow\n",
+		"in.Pool, in.Remote, in.Observed = x.head.get, x.server.options.Pool, true", "in.Remote, in.Observed = x.head.get, true",
 		"TestPitfall16_APortMayServeOnePoolOnly")
 	add("pitfall 17: preflights must show a key", exchange,
-		"preflight := h.GetEndOfStream() && ", "preflight := !h.GetEndOfStream() && ", "TestPitfall17_PreflightsAreRouted")
+		"case h.GetEndOfStream() && picker.IsPreflight(", "case !h.GetEndOfStream() && picker.IsPreflight(", "TestPitfall17_PreflightsAreAnswered")
 	add("pitfall 18: a subset counts on headers only", exchange,
 		"; ok && x.request != done {", "; ok && x.request == begin {", "TestPitfall18_SubsetsOfEveryShapeOnAnyMessage")
 	add("pitfall 18: an empty subset is none", exchange,
-		"(x.subset == nil || x.subset.has(ep))", "(len(x.subset) == 0 || x.subset.has(ep))", "TestPitfall18_SubsetsOfEveryShapeOnAnyMessage")
+		"	if x.subset != nil {\n", "	if len(x.subset) > 0 {\n", "TestPitfall18_SubsetsOfEveryShapeOnAnyMessage")
 	add("pitfall 18: strings with commas are one name", "internal/extproc/subset.go",
 		"range strings.SplitSeq(kind.StringValue, \",\")", "range strings.SplitSeq(kind.StringValue, \";\")", "TestPitfall18_SubsetsOfEveryShapeOnAnyMessage")
 	add("pitfall 19: usage is read from compressed answers", "internal/picker/answer.go",
-		"	a.readable = !d.unparsed && (encoding == \"\" || strings.EqualFold(encoding, \"identity\"))\n", "	a.readable = !d.unparsed\n",
+		" && (encoding == \"\" || strings.EqualFold(encoding, \"identity\"))\n", "\n",
 		"TestPitfall19_UsageIsReadFromAnswers")
 	add("pitfall 19: usage is not read from events", "internal/picker/answer.go",
 		"	a.scanner.Reset(d.route, stream)\n", "	a.scanner.Reset(d.route, stream)\n	a.readable = a.readable && !stream\n", "TestPitfall19_UsageIsReadFromAnswers")
@@ -168,6 +179,6 @@ func init() {
 	})
 	add("pitfall 20: IPv6 in brackets is no address", "internal/extproc/subset.go",
 		"netip.ParseAddr(strings.Trim(address, \"[]\"))", "netip.ParseAddr(address)", "TestPitfall18_SubsetsOfEveryShapeOnAnyMessage")
-	add("pitfall 21: bodies are not answered where modes are not told", exchange,
+	add("pitfall 21: bodies are not answered where modes are not told", "internal/extproc/modes.go",
 		"	return c == nil\n", "	return false\n", "TestPitfall21_BodiesAreAlwaysAnswered")
 }

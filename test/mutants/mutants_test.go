@@ -82,7 +82,7 @@ func TestDocumentedTestsExist(t *testing.T) {
 	}
 }
 
-// limit is the time that a test with a bug may take.
+// limit is the time that a test with a bug can take.
 const limit = 10 * time.Minute
 
 // gotest runs the test of a mutant, with a file in place of another if overlay is not empty.

@@ -8,9 +8,16 @@ func init() {
 		{
 			name: "a pod drains without a word of the pickers",
 			file: "internal/plan/drain.go",
-			old:  "	if p.Acknowledged.IsZero() || len(p.Readings) < IdleReadings {\n",
-			new:  "	if len(p.Readings) < IdleReadings {\n",
+			old:  "	if p.Acknowledged.IsZero() || p.Load > 0 || len(p.Readings) < IdleReadings {\n",
+			new:  "	if p.Load > 0 || len(p.Readings) < IdleReadings {\n",
 			pkg:  "./internal/plan", test: "TestAnyHistoryEndsInTheDesiredState",
+		},
+		{
+			name: "a request that only the pickers know of is not waited for",
+			file: "internal/plan/drain.go",
+			old:  "	if p.Acknowledged.IsZero() || p.Load > 0 || len(p.Readings) < IdleReadings {\n",
+			new:  "	if p.Acknowledged.IsZero() || len(p.Readings) < IdleReadings {\n",
+			pkg:  "./internal/plan", test: "TestAPodIsNotIdleWhileAPickerCountsARequestThere",
 		},
 		{
 			name: "what is on its way to a pod is not waited for",

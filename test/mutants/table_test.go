@@ -80,6 +80,13 @@ var mutants = []mutant{
 		pkg:  "./internal/load", test: "TestReportsLeaveTheCountAlone",
 	},
 	{
+		name: "a complete answer ends the speculation before the events have come",
+		file: "internal/picker/decision.go",
+		old:  "	if !d.awaitsEvents() {\n",
+		new:  "	if d != nil {\n",
+		pkg:  "./internal/picker", test: "TestSpeculationEnds",
+	},
+	{
 		name: "requests are not counted", peer: "A5",
 		file: "internal/load/load.go",
 		old:  "	t.inFlight++\n",
@@ -133,7 +140,7 @@ var mutants = []mutant{
 		name: "late events bring a deleted pod back", peer: "B6",
 		file: "internal/kvindex/index.go",
 		old:  "	p := ix.page(h)\n	p.words[h%pageLen].Store(0)\n",
-		new:  "	p := ix.page(h)\n	if h != 0 {\n		ix.setLife(h, ix.newLife(h), false)\n		ix.retire(l)\n		return\n	}\n	p.words[h%pageLen].Store(0)\n",
+		new:  "	p := ix.page(h)\n	if h != 0 {\n		ix.setLife(h, ix.newLife(h))\n		ix.retire(l)\n		return\n	}\n	p.words[h%pageLen].Store(0)\n",
 		pkg:  "./test/sim", test: simulation,
 	},
 	{
@@ -186,7 +193,7 @@ var mutants = []mutant{
 		pkg:  "./test/sim", test: simulation,
 	},
 	{
-		name: "whoever connects may report", peer: "B15",
+		name: "every connection is accepted as a reporter", peer: "B15",
 		file: "internal/syncapi/auth.go",
 		old:  "	if subtle.ConstantTimeCompare([]byte(token), secret) != 1 {\n",
 		new:  "	if subtle.ConstantTimeCompare([]byte(token), secret) > 1 {\n",
@@ -215,7 +222,7 @@ var mutants = []mutant{
 		pkg:  "./test/sim", test: simulation,
 	},
 	{
-		name: "nobody asks for what was lost last",
+		name: "a gap at the end is never requested again",
 		file: "internal/ingest/replay.go",
 		old:  "		s.quiet, s.calm = s.cfg.Now().Add(s.cfg.MinQuiet), s.cfg.MinQuiet\n",
 		new:  "		s.calm = s.cfg.MinQuiet\n",
@@ -264,7 +271,7 @@ var mutants = []mutant{
 		pkg:  "./test/sim", test: simulation,
 	},
 	{
-		name: "a reporter vouches for less than it was told",
+		name: "a reporter vouches for less than it received",
 		file: "internal/report/save.go",
 		old:  "	s.uint(m.refused)\n",
 		new:  "	s.uint(0)\n",
@@ -280,8 +287,8 @@ var mutants = []mutant{
 	{
 		name: "a replay with holes is never asked for again",
 		file: "internal/ingest/replay.go",
-		old:  "		if holes {\n			s.plan()\n		}\n	}\n	s.log.Info(\"Event stream begun\"",
-		new:  "		if holes && s.known == holes {\n			s.retry = time.Time{}\n		}\n	}\n	s.log.Info(\"Event stream begun\"",
+		old:  "		if holes {\n			s.plan()\n		}\n	}\n	s.log.Info(\"Event stream started\"",
+		new:  "		if holes && s.known == holes {\n			s.retry = time.Time{}\n		}\n	}\n	s.log.Info(\"Event stream started\"",
 		pkg:  "./test/sim", test: simulation,
 	},
 	{
@@ -290,5 +297,12 @@ var mutants = []mutant{
 		old:  " || !s.replayable() || State(s.state.Load()) == Syncing {\n",
 		new:  " || !s.replayable() {\n",
 		pkg:  "./internal/ingest", test: "TestNobodyGoesOnFromTheMiddleOfAReplay",
+	},
+	{
+		name: "an engine that does not answer is in the same life",
+		file: "internal/ingest/replay.go",
+		old:  "	if unproven != nil {\n",
+		new:  "	if unproven != nil && errors.Is(unproven, errOther) {\n",
+		pkg:  "./internal/ingest", test: "TestNothingIsReplayedWhileTheLifeIsUnknown",
 	},
 }

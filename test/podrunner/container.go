@@ -38,7 +38,7 @@ func (c *container) start() {
 	c.started, c.probed = time.Now(), false
 	out, err := os.OpenFile(c.log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err == nil {
-		c.process = exec.Command(c.program, c.args...) //nolint:noctx // ended by its pod
+		c.process = exec.Command(c.program, c.args...)
 		c.process.Env, c.process.Stdout, c.process.Stderr = c.env, out, out
 		c.process.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 		err = c.process.Start()
@@ -53,7 +53,7 @@ func (c *container) start() {
 		_ = process.Wait()
 		_ = out.Close()
 		c.mu.Lock()
-		c.last = &corev1.ContainerStateTerminated{ExitCode: int32(process.ProcessState.ExitCode()), Reason: "Error", FinishedAt: metav1.Now()} //nolint:gosec // 0 to 255, or -1
+		c.last = &corev1.ContainerStateTerminated{ExitCode: int32(process.ProcessState.ExitCode()), Reason: "Error", FinishedAt: metav1.Now()} // 0 to 255, or -1
 		c.mu.Unlock()
 		close(ended)
 	}(c.process, c.ended)
@@ -76,7 +76,7 @@ func (c *container) revive(o *corev1.Pod) {
 	}
 }
 
-// over tells whether the process has ended.
+// over reports whether the process has ended.
 func (c *container) over() bool {
 	select {
 	case <-c.ended:

@@ -78,7 +78,7 @@ func (p *pod) kill(name string) error {
 	return fmt.Errorf("no container %s", name)
 }
 
-// run is the whole life: volumes, sidecars, containers, probes; then hooks and signals.
+// run is the entire life: volumes, sidecars, containers, probes; then hooks and signals.
 func (p *pod) run(ctx context.Context) {
 	o := p.now()
 	p.Log("%s starts at %s", o.Name, p.ip)
@@ -249,7 +249,7 @@ func (p *pod) source(ctx context.Context, o *corev1.Pod, s corev1.VolumeProjecti
 	return nil
 }
 
-// eventually does something until it works, as kubelets mount: what a volume needs may come later.
+// eventually does something until it works, as kubelets mount: what a volume needs can be created later.
 func eventually(ctx context.Context, do func() error) error {
 	for {
 		err := do()
@@ -325,7 +325,7 @@ func (p *pod) container(o *corev1.Pod, spec corev1.Container, dirs map[string]st
 	return c
 }
 
-// tell writes the pod's status when it has changed. Conditions of others stay.
+// tell writes the pod's status when it has changed. Conditions of other writers stay.
 func (p *pod) tell(ctx context.Context, o *corev1.Pod) {
 	ready := true
 	var containers, inits []corev1.ContainerStatus
@@ -389,7 +389,7 @@ func get(ctx context.Context, ip string, port int, path string) error {
 	if err != nil {
 		return fmt.Errorf("asking %s: %w", url, err)
 	}
-	defer answer.Body.Close() //nolint:errcheck // nothing was read
+	defer answer.Body.Close()
 	if answer.StatusCode >= http.StatusBadRequest {
 		return fmt.Errorf("asking %s: status %s", url, answer.Status)
 	}

@@ -27,7 +27,7 @@ import (
 	watchtools "k8s.io/client-go/tools/watch"
 )
 
-// Options say where pods come from and what runs them.
+// Options are the source of the pods and what runs them.
 type Options struct {
 	Config    *rest.Config
 	Namespace string
@@ -43,7 +43,7 @@ type Options struct {
 	Address func(pod *corev1.Pod) string
 	// Subnet is the second byte of the pods' addresses, 127.Subnet.0.0, so that runners of one machine keep apart.
 	Subnet byte
-	// Log is told what happens; nil drops it.
+	// Log receives messages; nil drops them.
 	Log func(format string, args ...any)
 }
 
@@ -59,7 +59,7 @@ type Runner struct {
 	next int // the next address
 }
 
-// Start makes the node and begins to run pods. Whoever started a runner must Stop it.
+// Start makes the node and begins to run pods. The caller of Start must Stop the runner.
 func Start(ctx context.Context, o Options) (*Runner, error) {
 	client, err := kubernetes.NewForConfig(o.Config)
 	if err != nil {
@@ -127,7 +127,7 @@ func (r *Runner) makeNode(ctx context.Context) error {
 	return r.beat(ctx)
 }
 
-// beat tells that the node is well, and has room.
+// beat reports that the node is well, and has room.
 func (r *Runner) beat(ctx context.Context) error {
 	plenty := corev1.ResourceList{}
 	for name, n := range map[corev1.ResourceName]string{"cpu": "1000", "memory": "10000Gi", "pods": "10000", "nvidia.com/gpu": "10000"} {
@@ -147,7 +147,7 @@ func (r *Runner) beat(ctx context.Context) error {
 	return nil
 }
 
-// heartbeat is how often a node tells that it is well. Controllers miss it after 40 s.
+// heartbeat is how often a node reports that it is well. Controllers miss it after 40 s.
 const heartbeat = 10 * time.Second
 
 // see takes an event about a pod.
@@ -179,7 +179,7 @@ func (r *Runner) see(ctx context.Context, e watch.Event) {
 	}
 }
 
-// unwanted tells whether a pod asks for another node.
+// unwanted reports whether a pod asks for another node.
 func (r *Runner) unwanted(o *corev1.Pod) bool {
 	for key, value := range o.Spec.NodeSelector {
 		if key != corev1.LabelHostname || value != r.Node {

@@ -14,8 +14,8 @@ type release struct {
 	layout    vllmsim.Layout
 	outerMap  bool
 	digests   bool // hashes are sent as bytes
-	newer     bool // it says things that nobody knows
-	murky     bool // it says some of what it does in a way that nobody can read
+	newer     bool // it sends events that subscribers do not know
+	murky     bool // it sends some of its events in a form that subscribers cannot decode
 	blockSize int
 	blocks    int
 	// lower is the medium of a second tier, of lowerBlocks; none when 0. lowerTier is where we think that is.
@@ -28,7 +28,7 @@ type release struct {
 	replay      bool
 }
 
-// salted and adapted tell whether the release says what tells such blocks apart.
+// salted and adapted report whether the release publishes what distinguishes such blocks.
 func (r *release) salted() bool { return r.layout >= vllmsim.Layout017 }
 func (r *release) named() bool  { return r.layout >= vllmsim.Layout014 }
 
@@ -40,13 +40,13 @@ type cacheBlock struct {
 	adapter string
 	salt    string
 	at      int // tokens before it
-	// unkeyed says that the engine does not tell whose block it is.
+	// unkeyed reports that the engine does not publish the identity of its blocks.
 	unkeyed bool
 	keys    [maxRoots][]kvblock.Key // that end in it, by root; nil until asked for
 }
 
-// engine is one life of a process: the truth. Its first tier and group is a whole enginemodel.Engine; what else it has
-// are pools of the same kind, filled from what the first one stores.
+// engine is one life of a process: the truth. Its first tier and group is a complete enginemodel.Engine; the others are
+// pools of the same kind, filled from what the first one stores.
 type engine struct {
 	w    *world
 	life int
@@ -57,7 +57,7 @@ type engine struct {
 	known  map[enginemodel.Hash]*cacheBlock
 	order  []*cacheBlock
 	active []*enginemodel.Request
-	// cleared says that the cache has been cleared, and nobody been told.
+	// cleared says that the cache has been cleared, and no event has reported it yet.
 	cleared bool
 
 	encoder vllmsim.Encoder
@@ -145,10 +145,10 @@ func (e *engine) step() {
 	}
 }
 
-// told says that there is nothing that the engine will tell of only with its next step.
+// told reports that no event is held back until the engine's next step.
 func (e *engine) told() bool { return !e.cleared }
 
-// flushCache forgets everything. The engine tells of it with its next step.
+// flushCache forgets everything. The engine reports it with its next step.
 func (e *engine) flushCache() {
 	for _, r := range e.active {
 		e.model.Abort(r, 0)
@@ -294,7 +294,7 @@ func (e *engine) offload() {
 		e.below.EvictOldest(e.below.Len(), func(enginemodel.Hash) {})
 		e.raw = append(e.raw, rawTierCleared(e.lower))
 		w.count("tier cleared")
-		return // what follows in the batch would come before it
+		return // the rest of the batch would precede it
 	}
 	b := e.order[max(0, len(e.order)-16)+w.rng.IntN(min(len(e.order), 16))]
 	if e.model.Pool().Copies(b.hash) == 0 {
@@ -319,10 +319,10 @@ func (e *engine) offload() {
 	e.events = append(e.events, vllmsim.WireEvent{Kind: enginemodel.Stored, Hashes: []enginemodel.Hash{b.hash}, Medium: e.lower, Group: -1})
 }
 
-// holds tells whether a block is known to whoever has followed: it has a copy, or is none.
+// holds reports whether a block is known to a subscriber that has followed from the start: it has a copy, or is none.
 func (e *engine) holds(b *cacheBlock) bool { return b == nil || e.model.Pool().Copies(b.hash) > 0 }
 
-// publish numbers a batch, keeps it and sends it to all who listen.
+// publish numbers a batch, keeps it and sends it to all subscribers.
 func (e *engine) publish(payload []byte) {
 	seq := e.next
 	e.next++
@@ -386,8 +386,8 @@ func orModel(adapter, model string) string {
 	return model
 }
 
-// truth is what an index must have of the engine under a root. joins says that whoever follows makes one block of ours
-// of several of the engine's.
+// truth is what an index must have of the engine under a root. joins says that the subscriber makes one block of ours of
+// several of the engine's.
 func (e *engine) truth(root int, joins bool) map[place]bool {
 	out := map[place]bool{}
 	ratio := max(1, e.w.blockTokens/e.blockSize)

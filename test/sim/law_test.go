@@ -89,7 +89,7 @@ func (p *picker) check() {
 	}
 }
 
-// guessRoom is what guesses, and holders without blocks, may take beyond the budget.
+// guessRoom is how much guesses, and holders without blocks, can take beyond the budget.
 const guessRoom = 256 << 10
 
 // check: what an endpoint is credited with was held by one life of an engine; by the one that its stream has decoded
@@ -106,7 +106,7 @@ func (e *end) check() {
 			n++
 			ever, ok := w.ever[place{b.Key, kvblock.Tier(tier), b.Group}]
 			if !ok {
-				w.fail("%s: %s is credited with %x, which nobody ever held", e.picker.name, e.pod.uid, b.Key)
+				w.fail("%s: %s is credited with %x, which was never held", e.picker.name, e.pod.uid, b.Key)
 			}
 			lives &= ever
 		}
@@ -116,7 +116,7 @@ func (e *end) check() {
 		return
 	}
 	if lives == 0 {
-		w.fail("%s: %s is credited with blocks that no one life has held: %s", e.picker.name, e.pod.uid, e.describe())
+		w.fail("%s: %s is credited with blocks that no single life has held: %s", e.picker.name, e.pod.uid, e.describe())
 	}
 	life := -1
 	if e.owned {
@@ -173,7 +173,7 @@ func (w *world) judge(of func(*pod) bool) {
 	}
 }
 
-// compare tells what is missing and what is too much.
+// compare reports what is missing and what is too much.
 func (e *end) compare(got, want map[place]bool) (missing, surplus int) {
 	for at := range want {
 		if !got[at] {
@@ -318,7 +318,7 @@ func (e *end) judgeMatches() {
 	}
 }
 
-// close ends everything, and nothing may remain.
+// close ends everything, and nothing must remain.
 func (w *world) close() {
 	for _, p := range w.pickers {
 		for _, e := range slices.Clone(p.ends) {

@@ -30,7 +30,7 @@ type conn struct {
 	way    []message
 	// sure connections lose nothing.
 	sure bool
-	// closed is that of the publisher's end: what is on the way still comes, and then the subscriber notices.
+	// closed records that the publisher's end is closed: messages on the way still arrive, and then the subscriber notices.
 	closed bool
 }
 
@@ -74,7 +74,7 @@ func (c *conn) send(seq uint64, payload []byte) {
 type port struct {
 	w         *world
 	name      string
-	dial      func() *engine // who is there now; nil for nobody
+	dial      func() *engine // the engine at the address now; nil for none
 	stream    *ingest.Stream
 	conn      *conn
 	life      int // of the batch decoded last, -1 for none
@@ -106,7 +106,7 @@ func (w *world) newPort(name string, dial func() *engine, feed *ingest.Feed) *po
 	return p
 }
 
-// join is what a picker does for engines whose blocks are parts of ours.
+// join is what a picker does for engines whose blocks are parts of key blocks.
 func (p *port) join(f *ingest.Feed, stats *ingest.Stats) ingest.Sink {
 	p.joined = true
 	p.w.count("mirror in the picker's process")
@@ -121,7 +121,7 @@ func (w *world) logger(name string) logr.Logger {
 	return funcr.New(func(_, args string) { fmt.Fprintf(w.trace, "step %d: %s: %s\n", w.step, name, args) }, funcr.Options{Verbosity: 1})
 }
 
-// decoder notes whose batches are decoded.
+// decoder records whose batches are decoded.
 type decoder struct {
 	p *port
 	*vllm.Decoder
@@ -138,7 +138,7 @@ func (d *decoder) Decode(payload []byte, into *kvevent.Batch) error {
 	return err
 }
 
-// connect dials whoever is there.
+// connect dials the engine that is at the address now.
 func (p *port) connect() {
 	e := p.dial()
 	if e == nil {
@@ -151,7 +151,7 @@ func (p *port) connect() {
 	p.stream.Up(link)
 	p.dirty = true
 	if len(p.late) > 0 && e.replay && p.late[0].seq < e.next && e.life == p.life && p.w.chance(p.w.faults.late) {
-		// Something of the connection before comes after what is replayed over this one.
+		// A message of the connection before arrives after the replay over this one.
 		p.conn.way = append(p.conn.way, p.late[p.w.rng.IntN(len(p.late))])
 		p.w.count("reordered across a reconnect")
 	}
@@ -172,7 +172,7 @@ func (p *port) cut() {
 	p.dirty = true
 }
 
-// close ends the port for good. Its stream may still be driven, as a goroutine that has not noticed yet would.
+// close ends the port for good. Its stream can still be driven, like a goroutine that has not noticed yet.
 func (p *port) close() {
 	if p != nil {
 		p.cut()
@@ -234,7 +234,7 @@ func (p *port) interleave(ctx context.Context) {
 	}
 }
 
-// Subscribe implements ingest.Source. Nobody calls it: connections are made by connect.
+// Subscribe implements ingest.Source. It is never called: connections are made by connect.
 func (p *port) Subscribe(context.Context, string, func(), func([][]byte) error) error {
 	panic("sim: a stream has no goroutine that subscribes")
 }

@@ -17,12 +17,12 @@ type picker struct {
 	book kvindex.Book
 	ends []*end
 	root int
-	// left are holders that have gone, and what may still come for them.
+	// left are holders that have left, and the messages that can still arrive for them.
 	left    []*end
 	guesses []guess
 }
 
-// end is an endpoint as a picker knows it: an identity, and an address that may be another's by now.
+// end is an endpoint as a picker knows it: an identity, and an address that another endpoint can have by now.
 type end struct {
 	w      *world
 	picker *picker
@@ -178,7 +178,7 @@ func (p *picker) rotate(root int) {
 	}
 }
 
-// confirm ends the guesses whose last block has come.
+// confirm ends the guesses whose last block was announced.
 func (e *end) confirm(keys []kvblock.Key) {
 	p := e.picker
 	for i := 0; i < len(p.guesses); i++ {
@@ -202,9 +202,18 @@ func (p *picker) speculate() {
 	}
 	e := p.ends[w.rng.IntN(len(p.ends))]
 	var g guess
+	refused := p.unguessed()
 	p.unchanged("speculation", keys, func() {
 		g = guess{p.book.Speculate(e.holder, keys), e, keys[len(keys)-1], w.now.Add(time.Duration(w.rng.IntN(3000)) * time.Millisecond)}
 	})
+	// Guesses have a part of a budget. Beyond it the index makes none, and counts that.
+	if now := p.unguessed(); now != refused {
+		if w.budget == 0 || now != refused+1 {
+			w.fail("%s: %d guesses were refused, the budget is %d", p.name, now-refused, w.budget)
+		}
+		w.count("guess refused")
+		return
+	}
 	p.guesses = append(p.guesses, g)
 	var m [1]kvindex.Match
 	p.book.Match(keys, []kvindex.Holder{e.holder}, m[:])
@@ -214,13 +223,21 @@ func (p *picker) speculate() {
 	w.count("speculated")
 }
 
+// unguessed is how many guesses the index has refused.
+func (p *picker) unguessed() uint64 {
+	if ix, ok := p.book.(*kvindex.Index); ok {
+		return ix.Unguessed()
+	}
+	return 0
+}
+
 func (p *picker) withdraw(i int) {
 	g := p.guesses[i]
 	p.guesses = slices.Delete(p.guesses, i, i+1)
 	p.unchanged("a withdrawal", []kvblock.Key{g.last}, g.Withdraw)
 }
 
-// unchanged does something that must not change what is confirmed, of anybody.
+// unchanged does something that must not change any confirmed block, of any holder.
 func (p *picker) unchanged(what string, keys []kvblock.Key, do func()) {
 	holders := make([]kvindex.Holder, len(p.ends))
 	for i, e := range p.ends {

@@ -12,7 +12,7 @@ import (
 	pb "github.com/kvasir-dev/kvasir/internal/reportpb"
 )
 
-// pod is what the cluster runs: an engine that may be started again, and perhaps a reporter beside it.
+// pod is what the cluster runs: an engine that can be restarted, and perhaps a reporter beside it.
 type pod struct {
 	uid, addr string
 	release   release
@@ -32,7 +32,7 @@ type reporter struct {
 	port   *port
 	epoch  uint64
 	pushes []*push
-	// disk is what was saved last, and of which epoch.
+	// disk is what was saved last, diskEpoch the epoch it was saved for.
 	disk      []byte
 	diskEpoch uint64
 }
@@ -61,7 +61,7 @@ func (w *world) startReporter(p *pod, disk []byte, epoch uint64) *reporter {
 
 const maxGhosts = 16
 
-// sink tells which epochs begin.
+// sink reports which epochs begin.
 type sink struct {
 	*report.Mirror
 	r *reporter
@@ -74,10 +74,10 @@ func (s *sink) Begin(sameLife bool) {
 	s.Mirror.Begin(sameLife)
 }
 
-// follows says that an epoch has told of a life. It never tells of another.
+// follows says that an epoch has reported a life. It never reports another.
 func (r *reporter) follows(life int) {
 	if before, ok := r.w.epochs[r.epoch]; ok && before != life {
-		r.w.fail("the reporter of %s tells of life %d in the epoch of life %d", r.pod.uid, life, before)
+		r.w.fail("the reporter of %s reports life %d in the epoch of life %d", r.pod.uid, life, before)
 	}
 	r.w.epochs[r.epoch] = life
 }
@@ -159,7 +159,7 @@ func (p *push) cut() {
 // grace is how long an endpoint is kept for a reporter that is away, when there is another road.
 const grace = 2 * time.Second
 
-// turn lets both ends speak; each takes most of what has come.
+// turn lets both ends send; each takes most of the messages that have arrived.
 func (p *push) turn() (moved bool) {
 	w := p.w
 	out, wake := p.from.Next(w.now)

@@ -89,7 +89,7 @@ func TestEventPlane(t *testing.T) {
 	summarize(t, total, done, time.Since(began))
 }
 
-// more tells whether the n-th seed is to be run.
+// more reports whether to run the n-th seed.
 func more(n uint64, began time.Time) bool {
 	if *simSoak > 0 {
 		return time.Since(began) < *simSoak

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// act lets a moment pass in which everybody does something, and something may fail.
+// act lets a moment pass in which every process does something, and something can fail.
 func (w *world) act() {
 	w.step++
 	for _, p := range w.pods {
@@ -115,7 +115,7 @@ func (w *world) break_() {
 	}
 }
 
-// end ends the engine of a pod. What it has sent still comes, and then the connection's end.
+// end ends the engine of a pod. What it has sent still arrives, and then the connection's end.
 func (p *pod) end(w *world) {
 	e := p.engine
 	p.engine = nil
@@ -128,8 +128,8 @@ func (p *pod) end(w *world) {
 	}
 }
 
-// restartSilently begins another life behind the same connections, as behind a proxy. That shows only in the numbers,
-// and only if they are seen to fall; so the first batch of the new life comes at once, after all that came before.
+// restartSilently begins another life behind the same connections, as behind a proxy. Only the numbers show it, and only if
+// they are seen to fall; so the first batch of the new life arrives at once, after all earlier ones.
 func (w *world) restartSilently(p *pod) {
 	old := p.engine
 	if w.lives >= maxLives || old.next < 3 || w.queueBytes < 1<<20 {
@@ -164,7 +164,7 @@ func (w *world) restartSilently(p *pod) {
 	}
 }
 
-// idle applies all that there is, and tells whether that ended.
+// idle applies all that there is, and reports whether that ended.
 func (p *port) idle() bool {
 	for range 1 << 10 {
 		if !p.work(1) {
@@ -174,7 +174,7 @@ func (p *port) idle() bool {
 	return false
 }
 
-// removePod deletes a pod. Pickers learn that later; another one may have its address before.
+// removePod deletes a pod. Pickers notice it later; another one can have its address before.
 func (w *world) removePod(p *pod) {
 	w.count("pod deleted")
 	if p.engine != nil {
@@ -196,15 +196,15 @@ func (w *world) removePod(p *pod) {
 	}
 }
 
-// settle lets nothing fail any more, gives everybody the time that they need, and judges what they then have: first
-// those who can find out what they have missed last, then all, because more has come.
+// settle ends all failures, gives every process the time that it needs, and judges the result: first the pods whose last
+// missed events can be recovered, then all, after further events.
 func (w *world) settle() {
 	w.calm = true
 	defer func() { w.calm = false }()
 	for _, p := range w.pods {
 		if p.engine == nil {
 			if w.lives >= maxLives {
-				w.lives-- // it shares the last life's bit, which nobody has any more
+				w.lives-- // it shares the last life's bit, which no engine has any more
 			}
 			p.engine = w.newEngine(&p.release)
 		}
@@ -235,7 +235,7 @@ func (w *world) settle() {
 	w.judge(func(*pod) bool { return true })
 }
 
-// rest lets time pass in which everybody does all there is to do.
+// rest lets time pass in which every process does all its pending work.
 func (w *world) rest(d time.Duration) {
 	for end := w.now.Add(d); ; {
 		w.exhaust()
@@ -264,11 +264,11 @@ func (w *world) rest(d time.Duration) {
 	}
 }
 
-// exhaust lets everybody do all that there is to do now.
+// exhaust lets every process do all its pending work.
 func (w *world) exhaust() {
 	for rounds := 0; ; rounds++ {
 		if rounds > 1000 {
-			w.fail("nobody comes to rest")
+			w.fail("the processes do not come to rest")
 		}
 		moved := false
 		w.meet(true)

@@ -17,7 +17,7 @@ func rawTierCleared(medium string) []byte {
 	return packString(packString([]byte{0x92}, "AllBlocksCleared"), medium)
 }
 
-// strangers are events of releases to come, and some that are none.
+// strangers are events of future releases, and some invalid ones.
 var strangers = [][]byte{
 	append(packString([]byte{0x93}, "BlockTeleported"), 0x91, 0x07, 0xc0),
 	append(packString(packString([]byte{0x82}, "type"), "BlockTeleported"), 0xa1, 'x', 0x01),
@@ -99,7 +99,7 @@ func (e *engine) asMap(payload []byte) []byte {
 	return out
 }
 
-// spoil is a payload that nobody can read: cut short, not MessagePack, or of a layout that does not exist.
+// spoil is a payload that cannot be decoded: cut short, not MessagePack, or of a layout that does not exist.
 func (w *world) spoil(payload []byte) []byte {
 	switch w.rng.IntN(3) {
 	case 0:

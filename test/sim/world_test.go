@@ -1,15 +1,15 @@
-// Package sim runs the whole event plane in virtual time: engines whose block pools are the truth, frames as real
-// releases send them, the production streams, mirrors, senders, receivers and index, over both roads; and everything
-// that can fail does. A world follows from its seed, so that a failure can be run again.
+// Package sim runs the entire event plane in virtual time: engines whose block pools are the truth, frames as real releases
+// send them, the production streams, mirrors, senders, receivers and index, over both roads; and everything that can fail
+// does. A world follows from its seed, so that a failure can be run again.
 //
 //	make sim                                        10,000 seeds
 //	make soak SOAK=1h                               other seeds, longer lives
 //	go test ./test/sim -run TestEventPlane -sim.seed=N    one seed, and what happens in it
 //
 // There are no goroutines and no clocks: a step lets each part do a few things, in an order that the seed decides, and
-// a replay may be interrupted by what happens meanwhile. What a part does between two such points is one moment.
-// Deliberately left out are sockets (test/e2e, internal/zmtp), concurrent readers (internal/kvindex) and the account
-// of requests (internal/picker).
+// events in between can interrupt a replay. What a part does between two such points is one moment. Deliberately left out
+// are sockets (test/e2e, internal/zmtp), concurrent readers (internal/kvindex) and the account of requests
+// (internal/picker).
 package sim
 
 import (
@@ -28,7 +28,7 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/vllmsim"
 )
 
-// faults are what may go wrong, each once in so many occasions; 0 is never.
+// faults are what can fail, each once in so many occasions; 0 is never.
 type faults struct {
 	lose, repeat, spoil, malform, far, replay, cut, late, clear                int // of messages and connections
 	restart, silent, remove, picker, reporter, amnesia, stall, cutPush, rotate int // by step
@@ -63,7 +63,7 @@ type world struct {
 	ids     uint64
 	lives   int
 	batches []int          // the life that published each
-	epochs  map[uint64]int // the life that each epoch of a reporter tells of
+	epochs  map[uint64]int // the life that each epoch of a reporter is about
 	ever    map[place]uint64
 }
 
@@ -82,7 +82,7 @@ func (w *world) count(what string) {
 	}
 }
 
-// chance tells whether a fault happens now.
+// chance reports whether a fault happens now.
 func (w *world) chance(in int) bool { return in > 0 && !w.calm && w.rng.IntN(in) == 0 }
 
 func one[T any](w *world, of ...T) T { return of[w.rng.IntN(len(of))] }
@@ -267,7 +267,7 @@ func (w *world) remember(e *engine, b *cacheBlock, tier kvblock.Tier, group int)
 	}
 }
 
-// someChain are the keys of a prefix that an engine has had, and perhaps of a block that nobody has.
+// someChain are the keys of a prefix that an engine has had, and perhaps of a block that was never stored.
 func (w *world) someChain(root int) (keys []kvblock.Key) {
 	p := w.pods[w.rng.IntN(len(w.pods))]
 	if p.engine == nil || len(p.engine.order) == 0 {
@@ -334,7 +334,7 @@ func (w *world) meet(all bool) {
 	}
 }
 
-// fingerprint sums up a world, to tell whether two are the same.
+// fingerprint sums up a world, to report whether two are the same.
 func (w *world) fingerprint() uint64 {
 	h := fnv.New64a()
 	fmt.Fprintln(h, w.step, w.now, w.lives, w.ids, len(w.batches), w.rng.Uint64())

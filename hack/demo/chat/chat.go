@@ -48,7 +48,7 @@ type Session struct {
 	Turns []Turn
 }
 
-// Turn is what the user says, and how long the answer is to be.
+// Turn is what the user says, and the length of the answer.
 type Turn struct {
 	User string
 	// MaxTokens bounds the answer.

@@ -16,7 +16,7 @@ import (
 	"time"
 )
 
-// startTimeout bounds the start of the whole fleet.
+// startTimeout bounds the start of the entire fleet.
 const startTimeout = 30 * time.Second
 
 // Options describe a fleet.
@@ -35,6 +35,9 @@ type Options struct {
 	// SpeedUp divides the pods' times; StreamInterval is the number of tokens in a streamed event.
 	SpeedUp        float64
 	StreamInterval int
+	// Tokenizer is a directory with a tokenizer.json.gz and a tokenizer_config.json: pods and picker then have a model's
+	// files, and the picker makes tokens itself. Empty: the pods have a tokenizer of their own, which the picker asks.
+	Tokenizer string
 }
 
 // BlockTokens is the size of the pods' blocks, in tokens.
@@ -71,6 +74,11 @@ func (f *Fleet) start(ctx context.Context, o *Options) error {
 	if err != nil {
 		return err
 	}
+	if o.Tokenizer != "" {
+		if err := writeModel(o.Tokenizer, filepath.Join(o.models(), modelName)); err != nil {
+			return err
+		}
+	}
 	ports := make([]podPorts, o.Pods)
 	for i := range ports {
 		ports[i] = podPorts{HTTP: free[3*i], Events: free[3*i+1], Replay: free[3*i+2]}
@@ -89,29 +97,41 @@ func (f *Fleet) start(ctx context.Context, o *Options) error {
 		}
 	}
 	f.Objects = filepath.Join(o.Dir, "objects")
-	if err := writeObjects(f.Objects, o.Strategy, f.Pods, ports); err != nil {
+	if err := writeObjects(f.Objects, o, f.Pods, ports); err != nil {
 		return err
 	}
 	free = free[3*o.Pods:]
 	f.ProxyURL, f.MetricsURL = "http://"+local(free[0]), "http://"+local(free[1])
-	f.picker, err = start(f.died, "picker", o.Dir, filepath.Join(o.Bin, "picker"), "--standalone", f.Objects,
-		"--proxy-address", local(free[0]), "--metrics-address", local(free[1]),
-		"--health-address", local(free[2]), "--ext-proc-address", local(free[3]))
+	args := []string{
+		"--standalone", f.Objects, "--proxy-address", local(free[0]), "--metrics-address", local(free[1]),
+		"--health-address", local(free[2]), "--ext-proc-address", local(free[3]),
+	}
+	if o.Tokenizer != "" {
+		args = append(args, "--model-root", o.models())
+	}
+	f.picker, err = start(f.died, "picker", o.Dir, filepath.Join(o.Bin, "picker"), args...)
 	if err != nil {
 		return err
 	}
 	return f.picker.await(ctx, "the picker", healthy("http://"+local(free[2])+"/readyz"))
 }
 
+// models is the directory below which the picker finds the model's files.
+func (o *Options) models() string { return filepath.Join(o.Dir, "models") }
+
 // podArgs are the flags of pod i. It listens on 127.0.0.1 only.
 func podArgs(o *Options, i int, p podPorts) []string {
-	return []string{
+	args := []string{
 		"--host", "127.0.0.1", "--port", strconv.Itoa(p.HTTP),
 		"--served-model-name", Model,
 		"--profile", o.Profile, "--num-gpu-blocks", strconv.Itoa(o.Blocks), "--block-size", strconv.Itoa(BlockTokens),
 		"--speed-up", strconv.FormatFloat(o.SpeedUp, 'g', -1, 64), "--stream-interval", strconv.Itoa(o.StreamInterval),
 		"--kv-events-port", strconv.Itoa(p.Events), "--kv-replay-port", strconv.Itoa(p.Replay), "--seed", strconv.Itoa(1 + i),
 	}
+	if o.Tokenizer != "" {
+		args = append(args, "--model-dir", filepath.Join(o.models(), modelName))
+	}
+	return args
 }
 
 // Watch returns an error as soon as a process of the fleet ends by itself, or nil when ctx ends.
@@ -158,7 +178,7 @@ const (
 	endPort   = 32_000
 )
 
-// freePorts finds n ports of 127.0.0.1 that nobody listens on. Another process may take one before it is used; the
+// freePorts finds n free ports of 127.0.0.1. Another process might take one before it is used; the
 // start fails then.
 func freePorts(ctx context.Context, n int) ([]int, error) {
 	var ports []int

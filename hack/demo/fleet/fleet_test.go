@@ -173,7 +173,7 @@ func TestFreePortsAreDifferentAndFree(t *testing.T) {
 
 func TestObjectsAreThoseOfTheGoldenFile(t *testing.T) {
 	dir := t.TempDir()
-	err := writeObjects(dir, "LeastLoad", []string{"pod-0", "pod-1"}, []podPorts{{HTTP: 1, Events: 2, Replay: 3}, {HTTP: 4, Events: 5, Replay: 6}})
+	err := writeObjects(dir, &Options{Strategy: "LeastLoad"}, []string{"pod-0", "pod-1"}, []podPorts{{HTTP: 1, Events: 2, Replay: 3}, {HTTP: 4, Events: 5, Replay: 6}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -13,16 +13,22 @@ const (
 	pool  = "demo"
 )
 
-// poolObject is the smallest pool.
-const poolObject = `apiVersion: kvasir.dev/v1alpha1
+// poolObject is the smallest pool, with the model's files if there are any.
+func poolObject(o *Options) string {
+	model := "name: " + Model
+	if o.Tokenizer != "" {
+		model += ", tokenizer: {type: Directory, directory: {path: " + modelName + "}}"
+	}
+	return `apiVersion: kvasir.dev/v1alpha1
 kind: InferencePool
 metadata: {name: ` + pool + `}
 spec:
-  model: {name: ` + Model + `}
+  model: {` + model + `}
   selector: {matchLabels: {app: ` + pool + `}}
 `
+}
 
-// policyObject is a policy with a strategy and no parameters, and answers that tell what was predicted.
+// policyObject is a policy with a strategy and no parameters, and answers that report what was predicted.
 func policyObject(strategy string) string {
 	return `apiVersion: kvasir.dev/v1alpha1
 kind: RoutingPolicy
@@ -59,11 +65,11 @@ endpoints:
 }
 
 // writeObjects fills the picker's directory.
-func writeObjects(dir, strategy string, pods []string, ports []podPorts) error {
+func writeObjects(dir string, o *Options, pods []string, ports []podPorts) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return fmt.Errorf("writing the picker's objects: %w", err)
 	}
-	files := map[string]string{"pool.yaml": poolObject, "policy.yaml": policyObject(strategy)}
+	files := map[string]string{"pool.yaml": poolObject(o), "policy.yaml": policyObject(o.Strategy)}
 	slices := make([]string, len(pods))
 	for i := range pods {
 		slices[i] = sliceObject(pods[i], ports[i])

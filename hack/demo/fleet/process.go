@@ -16,7 +16,7 @@ import (
 )
 
 const (
-	// stopTimeout is how long a process may take to end by itself when it is told to.
+	// stopTimeout is how long a process can take to end after the signal.
 	stopTimeout = 3 * time.Second
 	// quotedOutput is how much of a process's last words an error repeats, in bytes.
 	quotedOutput = 2000
@@ -54,7 +54,7 @@ func start(died chan<- *process, name, dir, path string, args ...string) (*proce
 	return p, nil
 }
 
-// signal the process's whole group.
+// signal the process's entire group.
 func (p *process) signal(s syscall.Signal) error {
 	err := syscall.Kill(-p.cmd.Process.Pid, s)
 	if errors.Is(err, syscall.ESRCH) {
@@ -63,7 +63,7 @@ func (p *process) signal(s syscall.Signal) error {
 	return err
 }
 
-// stop ends processes: all are told to, and those that have not after a timeout are killed. It returns when none is
+// stop ends processes: all get a signal, and those that still run after a timeout are killed. It returns when none is
 // left, with their processor time.
 func stop(list []*process, timeout time.Duration) (time.Duration, error) {
 	var errs []error

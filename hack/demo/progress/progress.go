@@ -19,7 +19,7 @@ const (
 	maxBar   = 40
 )
 
-// State is what a line says.
+// State is the content of a line.
 type State struct {
 	// Title names the run.
 	Title             string
@@ -54,7 +54,7 @@ func Line(s State, width int) string {
 	return line
 }
 
-// Bar is a bar of width columns, of which the part done/total is full. It is never full before the end.
+// Bar is a bar of width columns, filled in the ratio done/total. It is never full before the end.
 func Bar(done, total, width int) string {
 	full := 0
 	if total > 0 {

@@ -75,8 +75,8 @@ type chunk struct {
 	Error json.RawMessage `json:"error"`
 }
 
-// post sends a streamed request and reads its answer. It fails unless the answer is whole: a status of 200, the
-// proxy's headers, some text, a finish reason that is no abort, the usage and the end mark.
+// post sends a streamed request and reads its answer. It fails unless the answer is complete: a status of 200, the proxy's
+// headers, some text, a finish reason that is no abort, the usage and the end mark.
 func (c *Client) post(ctx context.Context, path string, body []byte) (*answer, error) {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
@@ -109,7 +109,7 @@ func (c *Client) post(ctx context.Context, path string, body []byte) (*answer, e
 	return a, nil
 }
 
-// readHeaders reads what the proxy says of its pick.
+// readHeaders reads the proxy's headers about its pick.
 func (a *answer) readHeaders(h http.Header) error {
 	a.pod, _, _ = strings.Cut(h.Get("X-Kvasir-Endpoint"), "/") // pod/rank, and there is one rank
 	if a.pod == "" {
@@ -173,7 +173,7 @@ func (a *answer) readStream(body io.Reader, start time.Time) error {
 	return errors.New("the stream ended without its end mark")
 }
 
-// whole tells what an ended stream lacks.
+// whole returns an error that names what an ended stream lacks.
 func (a *answer) whole(finish string, usage bool) error {
 	switch {
 	case a.ttft == 0:

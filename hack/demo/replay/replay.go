@@ -11,7 +11,7 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/trace"
 )
 
-// maxInFlight bounds the requests of the trace that are under way; at the bound the next ones are late, and say so.
+// maxInFlight bounds the requests of the trace that are under way; at the bound the next ones are late, and marked so.
 const maxInFlight = 2048
 
 // Plan is what is sent, and when. All its times are the engines' model time.
@@ -29,7 +29,7 @@ type Plan struct {
 // Requests is the number of requests of a run without errors.
 func (p *Plan) Requests() int { return len(p.Trace) + p.Chat.Requests() }
 
-// Counters follow a run; any goroutine may read them.
+// Counters follow a run; any goroutine can read them.
 type Counters struct {
 	Sent, Done, Failed atomic.Int64
 }

@@ -48,7 +48,7 @@ func (r *Report) bounds() (low, high float64) {
 	return low, math.Max(high, low*1.1)
 }
 
-// distribution is the part of the requests whose first token had come after a time, with the 50th, 90th and 99th
+// distribution is the part of the requests whose first token had arrived after a time, with the 50th, 90th and 99th
 // percentiles marked.
 func (r *Report) distribution() string {
 	low, high := r.bounds()
@@ -210,7 +210,8 @@ func (r *Report) course() string {
 			for b, v := range line.values {
 				if v > 0 {
 					c.dot(x.at((float64(b)+0.5)*width), y.at(v.Seconds()), 8, "target",
-						fmt.Sprintf("%s, minute %.1f to %.1f: %s %s", r.Runs[i].Strategy, float64(b)*width, float64(b+1)*width, line.name, seconds(v.Seconds())))
+						fmt.Sprintf("%s, minute %.1f to %.1f: %s %s", r.Runs[i].Strategy, float64(b)*width, float64(b+1)*width, line.name,
+							seconds(v.Seconds())))
 				}
 			}
 		}

@@ -28,7 +28,7 @@ type pageData struct {
 	Use        []string
 }
 
-// tile is one number that matters, with what it is to be compared with.
+// tile is one important number, with the number to compare it with.
 type tile struct {
 	Name, Value, Note string
 }
@@ -46,7 +46,8 @@ func (r *Report) WriteHTML(w io.Writer) error {
 		Report: r, Takeaways: r.Takeaways(), Tiles: r.tiles(), Parameters: r.parameters(), Failed: r.Wrong(),
 		Charts: []chart{
 			// The drawings escape all text that goes into them.
-			{"Time to first token", "The part of the requests that had their first token within a time. Marked: 50, 90 and 99 %.", template.HTML(r.distribution())},
+			{"Time to first token", "The part of the requests that had their first token within a time. Marked: 50, 90 and 99 %.",
+				template.HTML(r.distribution())},
 			{"Prompt tokens found in the caches", "Full: confirmed by the pods' events, and delivered by the engines. Pale: speculative, routed there just before.", template.HTML(r.hits())},
 			{"Time to first token in the course of the run", "Thick: 90th percentile. Thin: median. Logarithmic.", template.HTML(r.course())},
 			{"Requests served by each pod", "Requests differ in length: an even count is not an even load.", template.HTML(r.spread())},
@@ -83,7 +84,8 @@ func (r *Report) tiles() []tile {
 		{"Prompt tokens from cache", percent(last.DeliveredHitRatio), against(percent(base.DeliveredHitRatio))},
 		{"First token, 90th percentile", seconds(last.TTFTSeconds.P90), against(seconds(base.TTFTSeconds.P90))},
 		{"First token, median", seconds(last.TTFTSeconds.P50), against(seconds(base.TTFTSeconds.P50))},
-		{"Predicted against delivered", fmt.Sprintf("%.2f %%", 100*last.TotalDeviation), against(fmt.Sprintf("%.2f %%", 100*base.TotalDeviation))},
+		{"Predicted against delivered", fmt.Sprintf("%.2f %%", 100*last.TotalDeviation),
+			against(fmt.Sprintf("%.2f %%", 100*base.TotalDeviation))},
 		{"Requests", grouped(last.Requests), fmt.Sprintf("each run; %d failed", failed)},
 	}
 }

@@ -1,4 +1,4 @@
-// Package report says what the runs of the demo came to: as a table, as JSON, and as a page with charts. It is pure.
+// Package report formats the results of the demo's runs: as a table, as JSON, and as a page with charts. It is pure.
 package report
 
 import (
@@ -32,9 +32,9 @@ type Run struct {
 	// same prefix had just been sent there.
 	ConfirmedHitRatio   float64 `json:"confirmedHitRatio"`
 	SpeculativeHitRatio float64 `json:"speculativeHitRatio"`
-	// TotalDeviation is |predicted - delivered| as a part of the delivered hits; RequestDeviation the sum of the
-	// requests' |predicted - delivered| as a part of the prompt tokens; ExactRatio the part of the requests whose
-	// prediction was right to the token.
+	// TotalDeviation is |predicted - delivered| as a part of the delivered hits; RequestDeviation the sum of the requests'
+	// |predicted - delivered| as a part of the prompt tokens; ExactRatio the part of the requests whose prediction was
+	// exactly right.
 	TotalDeviation   float64 `json:"totalDeviation"`
 	RequestDeviation float64 `json:"requestDeviation"`
 	ExactRatio       float64 `json:"exactPredictionRatio"`
@@ -44,8 +44,8 @@ type Run struct {
 	Blind        int `json:"blindRequests"`
 	PromptTokens int `json:"promptTokens"`
 	AnswerTokens int `json:"answerTokens"`
-	// PrefillLoad is the time that the prefills would take one by one, as a part of the pods' time up to the last
-	// arrival: how near the fleet is to its limit. Decoding comes on top.
+	// PrefillLoad is the time that the prefills would take one by one, as a part of the pods' time up to the last arrival:
+	// how near the fleet is to its limit. Decoding is not included.
 	PrefillLoad float64 `json:"prefillLoad"`
 	// Workloads are the same figures for each workload alone.
 	Workloads []Workload `json:"workloads"`
@@ -76,7 +76,7 @@ type Workload struct {
 // Machine is what a run did to the machine, in wall time.
 type Machine struct {
 	WallSeconds float64 `json:"wallSeconds"`
-	// MeanCPU and MaxCPU (of a second) are the busy part of all processors, whoever used them, 0 to 1; negative where
+	// MeanCPU and MaxCPU (of a second) are the busy part of all processors, of all processes, 0 to 1; negative where
 	// it cannot be measured.
 	MeanCPU float64 `json:"meanCpu"`
 	MaxCPU  float64 `json:"maxCpu"`
@@ -117,7 +117,7 @@ type Config struct {
 	GoVersion   string `json:"goVersion"`
 }
 
-// Prefill is how long a pod takes to prefill a prompt of so many tokens of which it has some cached.
+// Prefill is how long a pod takes to prefill a prompt of so many tokens with some of them cached.
 type Prefill func(tokens, cached int) time.Duration
 
 // NewRun summarises and checks a run. pods are the names of all pods there were.

@@ -18,7 +18,7 @@ type canvas struct {
 	b strings.Builder
 }
 
-// newCanvas begins a drawing with a label for those who cannot see it.
+// newCanvas begins a drawing with a label for screen readers.
 func newCanvas(label string) *canvas {
 	c := &canvas{}
 	fmt.Fprintf(&c.b, `<svg viewBox="0 0 %g %g" role="img" aria-label="%s">`, chartWidth, chartHeight, html.EscapeString(label))
@@ -48,7 +48,8 @@ func (c *canvas) bar(x, y, width, height float64, class, title string) {
 	if width <= 0 || height <= 0 {
 		return
 	}
-	fmt.Fprintf(&c.b, `<rect x="%.1f" y="%.1f" width="%.1f" height="%.1f" rx="2" class="%s">%s</rect>`, x, y, width, height, class, hover(title))
+	fmt.Fprintf(&c.b, `<rect x="%.1f" y="%.1f" width="%.1f" height="%.1f" rx="2" class="%s">%s</rect>`, x, y, width, height, class,
+		hover(title))
 }
 
 func (c *canvas) dot(x, y, radius float64, class, title string) {

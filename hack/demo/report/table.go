@@ -44,17 +44,20 @@ func (r *Report) WriteTable(w io.Writer) error {
 		x, m := &r.Runs[i], &r.Runs[i].Machine
 		fmt.Fprintf(&b, "%s: predicted and delivered differ by %.2f %% in total, %.2f %% of the prompt tokens request by request, %s exact.\n",
 			x.Strategy, 100*x.TotalDeviation, 100*x.RequestDeviation, atLeast(x.ExactRatio))
-		fmt.Fprintf(&b, "%s  %.0f s, prefill load %.0f %%, %s\n", strings.Repeat(" ", len(x.Strategy)), m.WallSeconds, 100*x.PrefillLoad, r.machineUse(m))
+		fmt.Fprintf(&b, "%s  %.0f s, prefill load %.0f %%, %s\n", strings.Repeat(" ", len(x.Strategy)), m.WallSeconds, 100*x.PrefillLoad,
+			r.machineUse(m))
 	}
 	_, err := io.WriteString(w, b.String())
 	return err
 }
 
-// machineUse says how busy a run kept the machine.
+// machineUse describes how busy a run kept the machine.
 func (r *Report) machineUse(m *Machine) string {
-	s := fmt.Sprintf("processor seconds: pods %.0f, picker %.1f, load generator %.0f", m.PodsCPUSeconds, m.PickerCPUSeconds, m.ClientCPUSeconds)
+	s := fmt.Sprintf("processor seconds: pods %.0f, picker %.1f, load generator %.0f", m.PodsCPUSeconds, m.PickerCPUSeconds,
+		m.ClientCPUSeconds)
 	if m.MeanCPU >= 0 {
-		s = fmt.Sprintf("machine %.0f %% busy in the mean (%.0f %% by the demo), %.0f %% at most; ", 100*m.MeanCPU, 100*r.ownUse(m), 100*m.MaxCPU) + s
+		s = fmt.Sprintf("machine %.0f %% busy in the mean (%.0f %% by the demo), %.0f %% at most; ", 100*m.MeanCPU, 100*r.ownUse(m),
+			100*m.MaxCPU) + s
 	}
 	if m.MaxLateSeconds > 0.1 {
 		s += fmt.Sprintf("; requests were sent up to %.1f s late", m.MaxLateSeconds)

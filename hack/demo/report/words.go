@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// Takeaways are the sentences that a report comes to: what the last run did, compared with the first where there are
-// several, and how right the predictions were. They say what was measured, whichever way it points.
+// Takeaways are the summary sentences of a report: what the last run did, compared with the first where there are several,
+// and how right the predictions were. They state the measurements, favourable or not.
 func (r *Report) Takeaways() []string {
 	if len(r.Runs) == 0 {
 		return nil
@@ -50,7 +50,7 @@ func predictionSentence(runs []Run) string {
 		100*worst, atLeast(exact))
 }
 
-// change says how b compares with a, in percent of a.
+// change compares b with a, in percent of a.
 func change(a, b float64) string {
 	if a <= 0 {
 		return "no comparison"

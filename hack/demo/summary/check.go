@@ -2,7 +2,7 @@ package summary
 
 import "fmt"
 
-// The limits of a run that may call itself right.
+// The limits of a run that can call itself right.
 const (
 	// MaxTotalDeviation bounds the difference of predicted and delivered hits, as a part of the delivered.
 	MaxTotalDeviation = 0.02

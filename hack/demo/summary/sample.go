@@ -1,4 +1,4 @@
-// Package summary turns what was measured of each request into what a report says of a run, and checks it. It is pure.
+// Package summary turns the measurements of requests into the summary of a run, and checks it. It is pure.
 package summary
 
 import "time"
@@ -17,7 +17,7 @@ type Sample struct {
 	Sent time.Duration `json:"sentNanoseconds"`
 	// Late is how much later than planned it was sent, in wall time: the load generator's own fault.
 	Late time.Duration `json:"lateNanoseconds"`
-	// Err is what went wrong, empty for an answer that came whole. The rest holds only without an error.
+	// Err is what failed, empty for a complete answer. The other fields are valid only without an error.
 	Err string `json:"error,omitempty"`
 	// Pod served the request, by the proxy's word.
 	Pod string `json:"pod"`

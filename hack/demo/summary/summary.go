@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// Summary is what a set of requests came to.
+// Summary is the result of a set of requests.
 type Summary struct {
 	// Requests were sent, Errors of them failed; all else is about the others.
 	Requests, Errors int
@@ -14,8 +14,8 @@ type Summary struct {
 	FirstError string
 	// Sums of tokens. AbsDiff is the sum over requests of |predicted - delivered|.
 	Prompt, Answer, Predicted, Confirmed, Delivered, AbsDiff int
-	// Exact is the number of requests whose prediction was right to the token, Miscounted of those whose prompt the
-	// picker and the engine count differently, Blind of those routed without token ids.
+	// Exact is the number of requests whose prediction was exactly right, Miscounted of those whose prompt the picker and
+	// the engine count differently, Blind of those routed without token ids.
 	Exact, Miscounted, Blind int
 	// TTFT of the requests, ascending, in model time.
 	TTFT []time.Duration
@@ -102,7 +102,7 @@ func Quantile(ascending []time.Duration, q float64) time.Duration {
 	if n == 0 {
 		return 0
 	}
-	// The product may exceed a whole number by its rounding; the rank must not.
+	// The product can exceed an integer by its rounding; the rank must not.
 	rank := int(math.Ceil(q*float64(n) - 1e-9))
 	return ascending[min(max(rank, 1), n)-1]
 }

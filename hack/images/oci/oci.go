@@ -30,7 +30,7 @@ const (
 	typeLayerZip = typeLayer + "+gzip"
 )
 
-// User is who runs the program: the user of distroless images that is not root.
+// User is the user that runs the program: the user of distroless images that is not root.
 const User = "65532:65532"
 
 // File is one of an image.
@@ -48,7 +48,7 @@ type Image struct {
 	Files        []File
 	// Created is written as the time of the image and of its files.
 	Created time.Time
-	// User is who runs the program; default User.
+	// User is the user that runs the program; default User.
 	User string
 }
 
@@ -207,7 +207,7 @@ func Users() []File {
 	}
 }
 
-// writeTar writes files, each behind the directories that it lies in.
+// writeTar writes files, each behind its directories.
 func writeTar(w io.Writer, files []File, at time.Time) error {
 	t := tar.NewWriter(w)
 	made := map[string]bool{".": true, "/": true}
@@ -232,7 +232,8 @@ func writeTar(w io.Writer, files []File, at time.Time) error {
 		if err := dir(path.Dir(name)); err != nil {
 			return fmt.Errorf("writing the directory of %s: %w", name, err)
 		}
-		if err := t.WriteHeader(&tar.Header{Name: name, Mode: mode, Size: int64(len(f.Content)), ModTime: at, Format: tar.FormatUSTAR}); err != nil {
+		if err := t.WriteHeader(&tar.Header{Name: name, Mode: mode, Size: int64(len(f.Content)), ModTime: at,
+			Format: tar.FormatUSTAR}); err != nil {
 			return fmt.Errorf("writing %s: %w", name, err)
 		}
 		if _, err := t.Write(f.Content); err != nil {

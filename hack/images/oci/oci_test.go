@@ -49,7 +49,7 @@ func unpack(t *testing.T, raw []byte) (files map[string][]byte, modes map[string
 			t.Fatal(err)
 		}
 		if h.Uid != 0 || h.Gid != 0 || h.Uname != "" || h.ModTime.Unix() != 1700000000 {
-			t.Errorf("%s tells of the machine: %+v", h.Name, h)
+			t.Errorf("%s depends on the machine: %+v", h.Name, h)
 		}
 		if files[h.Name], err = io.ReadAll(r); err != nil {
 			t.Fatal(err)

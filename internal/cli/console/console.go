@@ -1,4 +1,4 @@
-// Package console is how commands speak to people: tables, colours, progress, and the same answers as JSON and YAML.
+// Package console is the output of commands: tables, colours, progress, and the same answers as JSON and YAML.
 package console
 
 import (
@@ -17,7 +17,7 @@ import (
 type Console struct {
 	In       io.Reader
 	Out, Err io.Writer
-	// Color tells that Out shows colours, Live that Err shows lines that are written over.
+	// Color reports that Out shows colours, Live that Err shows lines that are written over.
 	Color, Live bool
 }
 
@@ -48,7 +48,7 @@ var Formats = []string{string(Table), string(JSON), string(YAML)}
 // String returns the format's name.
 func (f *Format) String() string { return string(*f) }
 
-// Type says what a flag takes.
+// Type names the value that a flag takes.
 func (f *Format) Type() string { return "format" }
 
 // Set sets the format by its name.
@@ -79,7 +79,7 @@ func (c *Console) Print(f Format, v any, table func() error) error {
 	}
 }
 
-// Tone is what a text says beyond its words.
+// Tone is the meaning of a text beyond its words.
 type Tone int
 
 // The tones.
@@ -94,7 +94,7 @@ const (
 
 var codes = [...]string{Good: "32", Warn: "33", Bad: "31", Faint: "2", Strong: "1"}
 
-// Paint gives a text the colour of its tone, where colours are shown.
+// Paint colours a text by its tone, where colours are shown.
 func (c *Console) Paint(tone Tone, text string) string {
 	if !c.Color || tone == Plain || text == "" {
 		return text

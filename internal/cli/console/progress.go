@@ -5,19 +5,19 @@ import (
 	"strings"
 )
 
-// Progress tells how far long work has come: a bar on a terminal, else a line whenever there is news.
+// Progress reports the progress of long work: a bar on a terminal, else a line whenever there is news.
 type Progress struct {
 	console *Console
 	last    string
 	open    bool // the line on the terminal has no end yet
 }
 
-// Progress begins to tell of work.
+// Progress starts a progress report.
 func (c *Console) Progress() *Progress { return &Progress{console: c} }
 
 const barWidth = 24
 
-// Show tells that so many of all are done. Where no terminal shows it, another tenth of all and another text are news;
+// Show reports that so many of all are done. Where no terminal shows it, another tenth of all and another text are news;
 // detail is for terminals only.
 func (p *Progress) Show(done, all int, text, detail string) {
 	if !p.console.Live {

@@ -25,7 +25,7 @@ func Number(format string, args ...any) Cell {
 	return Cell{Text: fmt.Sprintf(format, args...), Right: true}
 }
 
-// Grid is a table. Rows may be shorter than the header.
+// Grid is a table. Rows can be shorter than the header.
 type Grid struct {
 	Header []string
 	Rows   [][]Cell

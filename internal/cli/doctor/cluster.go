@@ -24,8 +24,8 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/cli/live"
 )
 
-// Releases of Kubernetes: the first with sidecars that start before and end after the engine, and the first where nobody
-// can switch them off.
+// Releases of Kubernetes: the first with sidecars that start before and end after the engine, and the first where they
+// cannot be switched off.
 var (
 	oldest = version.MustParseSemantic("v1.29.0")
 	stable = version.MustParseSemantic("v1.33.0")
@@ -43,9 +43,11 @@ func (d *Doctor) server(ctx context.Context) bool {
 	case err != nil:
 		d.add(Warn, check, "", fmt.Sprintf("Kubernetes %s, which is no version that is understood", info.GitVersion), "")
 	case v.LessThan(oldest):
-		d.add(Fail, check, "", fmt.Sprintf("Kubernetes %s has no sidecars", info.GitVersion), "upgrade to 1.29 or later, or let pickers subscribe: engine.events.source: Subscribe")
+		d.add(Fail, check, "", fmt.Sprintf("Kubernetes %s has no sidecars", info.GitVersion),
+			"upgrade to 1.29 or later, or let pickers subscribe: engine.events.source: Subscribe")
 	case v.LessThan(stable):
-		d.add(Warn, check, "", fmt.Sprintf("Kubernetes %s has sidecars only while the feature gate SidecarContainers is on", info.GitVersion), "leave it on, which is the default")
+		d.add(Warn, check, "", fmt.Sprintf("Kubernetes %s has sidecars only while the feature gate SidecarContainers is on", info.GitVersion),
+			"leave it on, which is the default")
 	default:
 		d.ok(check, "", "Kubernetes %s", info.GitVersion)
 	}
@@ -96,7 +98,7 @@ func (d *Doctor) definitions(ctx context.Context) (usable bool) {
 			usable = false
 			continue
 		case apierrors.IsForbidden(err):
-			d.add(Warn, check, w.Name, "you may not read it, so it is not known whether it is up to date", "")
+			d.add(Warn, check, w.Name, "you are not allowed to read it, so it is not known whether it is up to date", "")
 			continue
 		case err != nil:
 			d.add(Fail, check, w.Name, err.Error(), "")
@@ -133,7 +135,8 @@ func (d *Doctor) definition(check, cure string, got, want *apiextensionsv1.Custo
 		d.add(Fail, check, got.Name, "the API server does not serve "+v1alpha1.GroupVersion.Version+" of it", cure)
 		return false
 	case known != nil && !equality.Semantic.DeepEqual(v.Schema, known.Schema):
-		d.add(Warn, check, got.Name, "its schema is not the one of this program's release", "upgrade the older of both: kubectl-kvasir, or the chart")
+		d.add(Warn, check, got.Name, "its schema is not the one of this program's release",
+			"upgrade the older of both: kubectl-kvasir, or the chart")
 	default:
 		d.ok(check, got.Name, "%s is served, as this program knows it", v.Name)
 	}
@@ -157,7 +160,7 @@ var rights = []right{
 	{"patch", v1alpha1.GroupName, "inferencepools", "", "rollout"},
 }
 
-// rights checks what the user may do.
+// rights checks what the user is allowed to do.
 func (d *Doctor) rights(ctx context.Context) {
 	const check = "rights"
 	missing := 0
@@ -177,7 +180,8 @@ func (d *Doctor) rights(ctx context.Context) {
 			return
 		case !review.Status.Allowed:
 			missing++
-			d.add(Warn, check, "you", fmt.Sprintf("you may not %s %s, which is needed for %s", r.verb, resource, r.purpose), "ask for a Role with it, if you want that")
+			d.add(Warn, check, "you", fmt.Sprintf("you may not %s %s, which is needed for %s", r.verb, resource, r.purpose),
+				"ask for a Role with it, if you want that")
 		}
 	}
 	if missing == 0 {
@@ -196,13 +200,13 @@ var operatorRights = []right{
 	{"create", "", "secrets", "", ""},
 }
 
-// operator checks that it runs, and may do its work.
+// operator checks that it runs, and that it is allowed to do its work.
 func (d *Doctor) operator(ctx context.Context) {
 	const check = "operator"
 	found, err := fleet.Operators(ctx, d.Source.Client)
 	switch {
 	case apierrors.IsForbidden(err):
-		d.add(Warn, check, "", "you may not list the Deployments of all namespaces to find it", "")
+		d.add(Warn, check, "", "you are not allowed to list the Deployments of all namespaces to find it", "")
 		return
 	case err != nil:
 		d.add(Warn, check, "", err.Error(), "")
@@ -211,16 +215,19 @@ func (d *Doctor) operator(ctx context.Context) {
 		d.add(Fail, check, "", "no operator is installed", "helm install kvasir charts/kvasir --namespace kvasir-system --create-namespace")
 		return
 	case len(found) > 1:
-		d.add(Warn, check, "", fmt.Sprintf("%d operators are installed: two of them must not watch one namespace", len(found)), "uninstall one, or give each its own namespaces")
+		d.add(Warn, check, "", fmt.Sprintf("%d operators are installed: two of them must not watch one namespace", len(found)),
+			"uninstall one, or give each its own namespaces")
 	}
 	for i := range found {
 		o := &found[i]
 		subject := o.Namespace + "/" + o.Name
 		if o.Status.ReadyReplicas == 0 {
-			d.add(Fail, check, subject, "none of its replicas is ready", fmt.Sprintf("kubectl -n %s describe deployment %s, and its log", o.Namespace, o.Name))
+			d.add(Fail, check, subject, "none of its replicas is ready", fmt.Sprintf("kubectl -n %s describe deployment %s, and its log",
+				o.Namespace, o.Name))
 			continue
 		}
-		d.ok(check, subject, "%d of %d replicas are ready, image %s", o.Status.ReadyReplicas, o.Status.Replicas, o.Spec.Template.Spec.Containers[0].Image)
+		d.ok(check, subject, "%d of %d replicas are ready, image %s", o.Status.ReadyReplicas, o.Status.Replicas,
+			o.Spec.Template.Spec.Containers[0].Image)
 		d.operatorMay(ctx, subject, o.Namespace, o.Spec.Template.Spec.ServiceAccountName)
 	}
 }
@@ -247,15 +254,16 @@ func (d *Doctor) operatorMay(ctx context.Context, subject, namespace, account st
 		}
 	}
 	if len(missing) > 0 {
-		d.add(Fail, check, subject, "the operator may not "+strings.Join(missing, ", "), "upgrade the chart: its roles belong to the release; in namespaced mode, list the namespace there")
+		d.add(Fail, check, subject, "the operator may not "+strings.Join(missing, ", "),
+			"upgrade the chart: its roles belong to the release; in namespaced mode, list the namespace there")
 		return
 	}
 	d.ok(check, subject, "the operator may do its work")
 }
 
-// certificate of a picker: who has signed it, and how long it lasts.
+// certificate of a picker: its issuer, and how long it lasts.
 func (d *Doctor) certificate(pool *v1alpha1.InferencePool, p *live.Picker) {
-	const check, cure, soon = "certificate", "the operator renews it: see its log. Or delete the Secrets POOL-picker-ca and POOL-picker-tls, and they are made anew", 7 * 24 * time.Hour
+	const check, cure, soon = "certificate", "the operator renews it: see its log. Or delete the Secrets POOL-picker-ca and POOL-picker-tls, and they are recreated", 7 * 24 * time.Hour
 	subject := pool.Namespace + "/" + p.Name
 	cert, err := p.Certificate()
 	var untrusted *x509.UnknownAuthorityError

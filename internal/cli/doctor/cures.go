@@ -7,7 +7,7 @@ import (
 	"github.com/kvasir-dev/kvasir/docs"
 )
 
-// cures say what to do about a condition of a pool, by condition and reason.
+// cures are what to do about a condition of a pool, by condition and reason.
 type cures map[[2]string]string
 
 var (

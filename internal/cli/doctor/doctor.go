@@ -1,4 +1,4 @@
-// Package doctor checks a cluster end to end, and says of each thing that is not as it should be what to do about it.
+// Package doctor checks a cluster end to end, and reports a cure for each problem that it finds.
 package doctor
 
 import (
@@ -35,7 +35,7 @@ type Result struct {
 	Subject string `json:"subject,omitempty"`
 	Level   Level  `json:"level"`
 	Message string `json:"message"`
-	// Cure says what to do, where there is something.
+	// Cure is what to do, if there is a cure.
 	Cure string `json:"cure,omitempty"`
 }
 
@@ -135,7 +135,8 @@ func (d *Doctor) pool(ctx context.Context, pool *v1alpha1.InferencePool) {
 func (d *Doctor) conditions(pool *v1alpha1.InferencePool) {
 	const check = "conditions"
 	if len(pool.Status.Conditions) == 0 || pool.Status.ObservedGeneration < pool.Generation {
-		d.add(Fail, check, name(pool), "the operator has not seen the newest spec", "see that the operator runs, and watches the namespace "+pool.Namespace)
+		d.add(Fail, check, name(pool), "the operator has not seen the newest spec",
+			"see that the operator runs, and watches the namespace "+pool.Namespace)
 		return
 	}
 	good := 0
@@ -143,13 +144,17 @@ func (d *Doctor) conditions(pool *v1alpha1.InferencePool) {
 		cure := d.cures[[2]string{c.Type, c.Reason}]
 		level := Warn
 		switch {
+		case c.Status == "True" && c.Reason == v1alpha1.ReasonMatchesApproximate:
+			good++
 		case c.Status == "True":
 			good++
 			continue
 		case c.Status == "Unknown" && (c.Reason == "Disabled" || c.Reason == "CRDsMissing"):
 			continue // gateways are a choice
-		case c.Status == "False" && slices.Contains([]string{v1alpha1.ConditionAccepted, v1alpha1.ConditionReady, v1alpha1.ConditionEventsSynced}, c.Type),
-			c.Reason == "CertificateInvalid", c.Reason == "RolloutStopped", c.Reason == "ProbeFailed", c.Reason == "Mispredicting":
+		case c.Status == "False" && slices.Contains([]string{v1alpha1.ConditionAccepted, v1alpha1.ConditionReady,
+			v1alpha1.ConditionEventsSynced}, c.Type),
+			c.Reason == "CertificateInvalid", c.Reason == "RolloutStopped", c.Reason == "ProbeFailed", c.Reason == "Mispredicting",
+			c.Reason == "PicksNotFollowed":
 			level = Fail
 		}
 		d.add(level, check, name(pool), fmt.Sprintf("%s is %s, %s: %s", c.Type, c.Status, c.Reason, c.Message), cure)
@@ -159,7 +164,7 @@ func (d *Doctor) conditions(pool *v1alpha1.InferencePool) {
 
 func name(pool *v1alpha1.InferencePool) string { return pool.Namespace + "/" + pool.Name }
 
-// skews of clocks: what is told, and what breaks tokens and certificates.
+// skews of clocks: the threshold for a report, and the one that breaks tokens and certificates.
 const (
 	warnSkew = 5 * time.Second
 	failSkew = time.Minute
@@ -267,12 +272,13 @@ func few(names []string) string {
 func (d *Doctor) tokens(subject string, pool *api.Pool) {
 	switch {
 	case pool.Requests == 0:
-		d.ok("tokens", subject, "no request has come yet that would show whether prompts are known exactly")
+		d.ok("tokens", subject, "no request has arrived yet that would show whether prompts are known exactly")
 	case pool.ExactTokens >= 0.99:
 		d.ok("tokens", subject, "prompts are known exactly")
 	default:
-		d.add(Warn, "tokens", subject, fmt.Sprintf("%.0f %% of the last prompts were known exactly: %s", 100*pool.ExactTokens, pool.Inexact),
-			"give the pool the model's tokenizer (model.tokenizer); see the condition TokensExact")
+		d.add(Warn, "tokens", subject, fmt.Sprintf("%.0f %% of the last prompts were known exactly; the last other one was not because %s",
+			100*pool.ExactTokens, whyInexact(pool.Inexact)),
+			"give the pool the model's tokenizer (model.tokenizer), or start engines of vLLM 0.30 and newer with --enable-scale-out; see the condition TokensExact")
 	}
 	if h := &pool.Recent; h.Prompt > 0 && h.Predicted > 0 {
 		const most = 0.2
@@ -285,12 +291,34 @@ func (d *Doctor) tokens(subject string, pool *api.Pool) {
 	}
 }
 
+// whyInexact describes why a prompt had no exact tokens.
+func whyInexact(reason string) string {
+	if why, ok := inexact[reason]; ok {
+		return why + " (" + reason + ")"
+	}
+	return "of " + reason
+}
+
+// inexact are the reasons for prompts without exact tokens, as the page on tokens explains them.
+var inexact = map[string]string{
+	"content":     "it had images, audio, embeddings, or a conversation that one engine keeps",
+	"route":       "no engine renders requests of its route",
+	"identity":    "it was for an adapter or had a cache salt, and some engine's release does not report that in its events",
+	"refused":     "the chat template refuses it",
+	"unproven":    "ids of its kind of request were not the engine's, and no engine is asked",
+	"unsupported": "only the engine knows its prompt, and did not return it",
+	"budget": "tokenizing it took longer than the policy's tokens.budgetMilliseconds, or an engine's answer longer than " +
+		"tokens.engineBudgetMilliseconds",
+	"unavailable": "there is no tokenizer, and no engine answered or may be asked",
+}
+
 // Lines are the report as people read it.
 func (r *Report) Lines(c *console.Console) []string {
 	tones := map[Level]console.Tone{OK: console.Good, Warn: console.Warn, Fail: console.Bad}
 	g := console.Grid{Header: []string{"RESULT", "CHECK", "OF", "FOUND"}}
 	for _, one := range r.Results {
-		g.Add(console.Cell{Text: string(one.Level), Tone: tones[one.Level]}, console.Text(one.Check), console.Text(or(one.Subject, "-")), console.Text(firstLine(one.Message)))
+		g.Add(console.Cell{Text: string(one.Level), Tone: tones[one.Level]}, console.Text(one.Check), console.Text(or(one.Subject, "-")),
+			console.Text(firstLine(one.Message)))
 	}
 	table := g.Lines(c)
 	lines := []string{table[0]}

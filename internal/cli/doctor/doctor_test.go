@@ -1,6 +1,7 @@
 package doctor
 
 import (
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -109,13 +110,13 @@ func TestTheOperatorComesFromAnotherNamespace(t *testing.T) {
 		policies []string
 		open     bool
 	}{
-		"no policy":                 {nil, true},
-		"one that denies all":       {[]string{denied}, false},
-		"pods of the pool's own":    {[]string{pods}, false},
-		"pods of its namespace":     {[]string{denied, both}, true},
-		"pods of another one":       {[]string{another}, false},
-		"its own namespace is shut": {[]string{shut}, false},
-		"nobody may reach it":       {[]string{foreign}, true},
+		"no policy":                     {nil, true},
+		"one that denies all":           {[]string{denied}, false},
+		"pods of the pool's own":        {[]string{pods}, false},
+		"pods of its namespace":         {[]string{denied, both}, true},
+		"pods of another one":           {[]string{another}, false},
+		"its own namespace is shut":     {[]string{shut}, false},
+		"no pod is allowed to reach it": {[]string{foreign}, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			n := &policies{namespaces: map[string]map[string]string{"llm": {"team": "a"}, "kvasir-system": {"team": "kvasir"}}}
@@ -159,7 +160,7 @@ func TestWaysFollowWhoSpeaks(t *testing.T) {
 	}
 }
 
-// TestFindings of one picker: what is told, and how loudly.
+// TestFindings of one picker: which findings are reported, and with which severity.
 func TestFindings(t *testing.T) {
 	now := time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
 	endpoint := func(state string) api.Pod { return api.Pod{Name: state, Endpoints: []api.Endpoint{{Events: state}}} }
@@ -178,6 +179,7 @@ func TestFindings(t *testing.T) {
 		"a stream without proof":     {func(l *api.Live) { l.Pools[0].Pods = append(l.Pools[0].Pods, endpoint("Unverified")) }, "events", Warn, "Unverified"},
 		"no endpoint":                {func(l *api.Live) { l.Pools[0].Pods = nil }, "events", Warn, "no endpoint"},
 		"tokens that are guessed":    {func(l *api.Live) { l.Pools[0].ExactTokens, l.Pools[0].Inexact = 0.4, "no tokenizer" }, "tokens", Warn, "40 %"},
+		"a budget that is too small": {func(l *api.Live) { l.Pools[0].ExactTokens, l.Pools[0].Inexact = 0.4, "budget" }, "tokens", Warn, "tokens.budgetMilliseconds"},
 		"hits that are not there":    {func(l *api.Live) { l.Pools[0].Recent.Deviation = 50 }, "predictions", Warn, "50 %"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -202,6 +204,25 @@ func TestFindings(t *testing.T) {
 				t.Errorf("%s", strings.Join(d.report.Lines(&console.Console{}), "\n"))
 			}
 		})
+	}
+}
+
+// TestEveryReasonForInexactTokensIsExplained that the page on tokens lists.
+func TestEveryReasonForInexactTokensIsExplained(t *testing.T) {
+	page, err := os.ReadFile("../../../docs/tokens.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, table, found := strings.Cut(string(page), "| reason | what it means |\n|---|---|\n")
+	table, _, _ = strings.Cut(table, "\n\n")
+	listed := strings.Split(table, "\n")
+	if !found || len(listed) != len(inexact) {
+		t.Errorf("the page lists %d reasons, doctor explains %d", len(listed), len(inexact))
+	}
+	for _, line := range listed {
+		if reason := strings.Trim(strings.Split(line, "|")[1], " `"); inexact[reason] == "" {
+			t.Errorf("doctor does not explain %q", reason)
+		}
 	}
 }
 

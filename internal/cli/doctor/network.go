@@ -24,9 +24,8 @@ type way struct {
 	what     string
 }
 
-// network checks that NetworkPolicies let pickers, engines and the operator speak to each other, and that the pool's own are
-// there.
-// Policies of other kinds, as some network plugins have, are not looked at.
+// network checks that NetworkPolicies let pickers, engines and the operator reach each other, and that the pool's own
+// policies exist. It ignores policies of other kinds, as some network plugins have.
 func (d *Doctor) network(ctx context.Context, pool *v1alpha1.InferencePool, pods []corev1.Pod) {
 	const check = "network"
 	var list networkingv1.NetworkPolicyList
@@ -42,13 +41,13 @@ func (d *Doctor) network(ctx context.Context, pool *v1alpha1.InferencePool, pods
 	}
 	pickers, err := d.Source.Access.Pods(ctx, pool)
 	if err != nil || len(pickers) == 0 || len(pods) == 0 {
-		return // there is nobody to speak
+		return // there is no peer
 	}
 	n := &policies{all: list.Items, namespaces: map[string]map[string]string{}}
 	every := ways(pool, &pickers[0], &pods[0])
 	if operator := d.operatorPod(ctx); operator != nil {
 		every = append(every, operatorWays(pool, operator, &pickers[0], &pods[0])...)
-		var theirs networkingv1.NetworkPolicyList // who may not list them has the pool's namespace looked at
+		var theirs networkingv1.NetworkPolicyList // without the right to list them, only the pool's namespace is checked
 		if operator.Namespace != pool.Namespace && d.Source.Client.List(ctx, &theirs, client.InNamespace(operator.Namespace)) == nil {
 			n.all = append(n.all, theirs.Items...)
 		}
@@ -80,7 +79,7 @@ func ways(pool *v1alpha1.InferencePool, picker, engine *corev1.Pod) []way {
 	case reports:
 		all = append(all, way{engine, picker, children.SyncPort, "reports of engines to pickers"})
 	case e.Events.Source == v1alpha1.EventsAuto, e.Events.Source == v1alpha1.EventsSubscribe:
-		all = append(all, way{picker, engine, e.Ports.Events, "subscription of pickers to events"})
+		all = append(all, way{picker, engine, e.Ports.EventsPort(), "subscription of pickers to events"})
 	}
 	return append(all, way{picker, picker, children.SyncPort, "exchange between pickers"})
 }
@@ -118,7 +117,7 @@ type policies struct {
 	namespaces map[string]map[string]string
 }
 
-// closedBy names a policy on account of which a way is closed, empty when it is open: policies add up, and a pod that
+// closedBy names a policy that closes a path, empty when it is open: policies add up, and a pod that
 // none selects is open.
 func (n *policies) closedBy(w way) string {
 	for _, side := range []struct {
@@ -142,7 +141,7 @@ func (n *policies) closedBy(w way) string {
 	return ""
 }
 
-// kinds are what a policy is about: ingress, and egress where it has rules for that, unless it says.
+// kinds are the types of a policy: those that it names, else ingress, and egress where it has rules for that.
 func kinds(p *networkingv1.NetworkPolicy) []networkingv1.PolicyType {
 	if len(p.Spec.PolicyTypes) > 0 {
 		return p.Spec.PolicyTypes
@@ -164,7 +163,7 @@ func (n *policies) allows(p *networkingv1.NetworkPolicy, kind networkingv1.Polic
 	})
 }
 
-// port tells whether a rule is about the way's port. Ports by name are looked up in the pod that listens.
+// port reports whether a rule is about the way's port. Ports by name are looked up in the pod that listens.
 func port(ports []networkingv1.NetworkPolicyPort, w way) bool {
 	return len(ports) == 0 || slices.ContainsFunc(ports, func(p networkingv1.NetworkPolicyPort) bool {
 		if p.Protocol != nil && *p.Protocol != corev1.ProtocolTCP {
@@ -184,8 +183,8 @@ func port(ports []networkingv1.NetworkPolicyPort, w way) bool {
 	})
 }
 
-// peer tells whether a rule of a namespace's policy is about a pod. Blocks of addresses are taken to be: nobody knows here what the network makes
-// of them.
+// peer reports whether a rule of a namespace's policy is about a pod. Blocks of addresses are taken to be: the effect
+// on the network is unknown here.
 func (n *policies) peer(peers []networkingv1.NetworkPolicyPeer, pod *corev1.Pod, own string) bool {
 	return len(peers) == 0 || slices.ContainsFunc(peers, func(p networkingv1.NetworkPolicyPeer) bool {
 		switch {

@@ -78,7 +78,8 @@ func mark(ctx context.Context, c client.Client, name types.NamespacedName, d Dra
 	case pod.DeletionTimestamp != nil:
 		return nil, refuse("the pod %s is being deleted", pod.Name)
 	case d.Replace && pool.Spec.Template == nil:
-		return nil, refuse("the pod %s belongs to somebody else than the pool %s, which cannot replace it: drain it without --replace, and delete it yourself", pod.Name, pool.Name)
+		return nil, refuse("pod %s does not belong to pool %s, which cannot replace it: drain it without --replace, and delete it yourself",
+			pod.Name, pool.Name)
 	}
 	out := &Marked{Pod: pod.Name, Pool: pool.Name, Drain: plan.DrainManual}
 	var deadline any // null takes a deadline away
@@ -115,11 +116,13 @@ func unmark(ctx context.Context, c client.Client, name types.NamespacedName) (*M
 	reason, marked := pod.Labels[v1alpha1.LabelDrain]
 	switch {
 	case reason == plan.DrainScaleDown:
-		return nil, refuse("the operator drains the pod %s because the pool %s shrinks, and would do so again: raise the pool's size", pod.Name, pool.Name)
+		return nil, refuse("the operator drains the pod %s because the pool %s shrinks, and would do so again: raise the pool's size", pod.Name,
+			pool.Name)
 	case reason == plan.DrainRollout:
 		return nil, refuse("the operator drains the pod %s for a rollout, and would do so again: kubectl kvasir rollout pause %s, or apply the old template", pod.Name, pool.Name)
 	case reason == plan.DrainNode:
-		return nil, refuse("the operator drains the pod %s because the node %s goes away, and would do so again: kubectl uncordon %s", pod.Name, pod.Spec.NodeName, pod.Spec.NodeName)
+		return nil, refuse("the operator drains the pod %s because the node %s goes away, and would do so again: kubectl uncordon %s", pod.Name,
+			pod.Spec.NodeName, pod.Spec.NodeName)
 	case pod.DeletionTimestamp != nil:
 		return nil, refuse("the pod %s is being deleted", pod.Name)
 	case !marked:

@@ -1,5 +1,5 @@
-// Package fleet is what the API server knows of pools and their pods, and what people change of it: drain marks and
-// rollouts. It reads and patches objects, and speaks to no picker.
+// Package fleet is what the API server knows of pools and their pods, and what people change there: drain marks and
+// rollouts. It reads and patches objects, and does not connect to pickers.
 package fleet
 
 import (
@@ -22,7 +22,7 @@ import (
 	"github.com/kvasir-dev/kvasir/api/v1alpha1"
 )
 
-// NewClient is a client that knows Kubernetes' types and ours.
+// NewClient is a client that knows the types of Kubernetes and Kvasir.
 func NewClient(config *rest.Config) (client.Client, error) {
 	scheme := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, v1alpha1.AddToScheme} {
@@ -44,7 +44,7 @@ func (r *Refused) Error() string { return r.why }
 
 func refuse(format string, args ...any) error { return &Refused{fmt.Sprintf(format, args...)} }
 
-// told makes errors of the API server readable where people meet them first.
+// told rewrites errors of the API server so that users can read them.
 func told(err error) error {
 	var noGroup *meta.NoKindMatchError
 	if meta.IsNoMatchError(err) || errors.As(err, &noGroup) {

@@ -12,7 +12,7 @@ import (
 // reporterFlag is the operator's flag that names the reporters' image.
 const reporterFlag = "--reporter-image="
 
-// Operators are the Deployments of the operator: those with a container that is told which reporters to use.
+// Operators are the Deployments of the operator: those with a container whose configuration names the reporters to use.
 func Operators(ctx context.Context, c client.Reader) ([]appsv1.Deployment, error) {
 	var list appsv1.DeploymentList
 	if err := c.List(ctx, &list); err != nil {
@@ -43,7 +43,7 @@ func ReporterImage(ctx context.Context, c client.Reader) (string, error) {
 	found, err := Operators(ctx, c)
 	switch {
 	case apierrors.IsForbidden(err):
-		return "", refuse("you may not list Deployments of all namespaces to find the operator's: give --reporter-image")
+		return "", refuse("you are not allowed to list Deployments of all namespaces to find the operator's: give --reporter-image")
 	case err != nil:
 		return "", err
 	case len(found) == 0:

@@ -14,14 +14,14 @@ import (
 	"github.com/kvasir-dev/kvasir/api/v1alpha1"
 )
 
-// Rollout is how far a pool's pods have come to its newest revision.
+// Rollout is how many of a pool's pods have its newest revision.
 type Rollout struct {
 	Namespace string `json:"namespace"`
 	Pool      string `json:"pool"`
 	// Reason and Message of the condition UpToDate; Waiting before the operator has seen the newest spec.
 	Reason  string `json:"reason"`
 	Message string `json:"message,omitempty"`
-	// Paused says what is paused: Rollout or All; empty for nothing.
+	// Paused is what is paused: Rollout or All; empty for nothing.
 	Paused          string `json:"paused,omitempty"`
 	CurrentRevision string `json:"currentRevision,omitempty"`
 	UpdateRevision  string `json:"updateRevision,omitempty"`
@@ -31,7 +31,7 @@ type Rollout struct {
 	Ready    int32 `json:"ready"`
 	Draining int32 `json:"draining"`
 	Done     bool  `json:"done"`
-	// Failed: it goes no further until somebody does something.
+	// Failed: it makes no further progress without an action of the user.
 	Failed bool `json:"failed,omitempty"`
 }
 
@@ -44,7 +44,8 @@ func RolloutOf(pool *v1alpha1.InferencePool) Rollout {
 	r := Rollout{
 		Namespace: pool.Namespace, Pool: pool.Name, Paused: string(pool.Spec.Paused),
 		CurrentRevision: s.CurrentRevision, UpdateRevision: s.UpdateRevision,
-		Desired: number(s.DesiredReplicas), Updated: number(s.UpdatedReplicas), Ready: number(s.ReadyReplicas), Draining: number(s.DrainingReplicas),
+		Desired: number(s.DesiredReplicas), Updated: number(s.UpdatedReplicas), Ready: number(s.ReadyReplicas),
+		Draining: number(s.DrainingReplicas),
 	}
 	c := meta.FindStatusCondition(s.Conditions, v1alpha1.ConditionUpToDate)
 	if c == nil || s.ObservedGeneration < pool.Generation {
@@ -87,7 +88,7 @@ func Pause(ctx context.Context, c client.Client, name types.NamespacedName, all 
 	case all:
 		want = v1alpha1.PauseAll
 	case pool.Spec.Template == nil:
-		return false, refuse("the pods of pool %s are somebody else's, and so are their rollouts: --all pauses what Kvasir does with their number", name.Name)
+		return false, refuse("the pods of pool %s have another owner, which also rolls them out: --all pauses only their number", name.Name)
 	}
 	if pool.Spec.Paused == want {
 		return false, nil
@@ -95,7 +96,7 @@ func Pause(ctx context.Context, c client.Client, name types.NamespacedName, all 
 	return true, patchSpec(ctx, c, pool, map[string]any{"paused": want})
 }
 
-// Resume lets all go on that Pause has stopped.
+// Resume continues everything that Pause has stopped.
 func Resume(ctx context.Context, c client.Client, name types.NamespacedName) (changed bool, err error) {
 	pool, err := Pool(ctx, c, name)
 	if err != nil || pool.Spec.Paused == "" {
@@ -111,7 +112,7 @@ func Restart(ctx context.Context, c client.Client, name types.NamespacedName, no
 	case err != nil:
 		return err
 	case pool.Spec.Template == nil:
-		return refuse("the pods of pool %s are somebody else's: restart their owner (kubectl rollout restart)", name.Name)
+		return refuse("the pods of pool %s have another owner: restart it (kubectl rollout restart)", name.Name)
 	case pool.Spec.Paused != "":
 		return refuse("the pool %s is paused: kubectl kvasir rollout resume %s", name.Name, name.Name)
 	}

@@ -83,10 +83,10 @@ func isReady(p *corev1.Pod) bool {
 	})
 }
 
-// ErrNoPicker says that a pool has no picker that could be asked.
+// ErrNoPicker means that no picker of a pool can be queried.
 var ErrNoPicker = errors.New("no picker of the pool runs")
 
-// Pickers connects to the pool's pickers. What is wrong with one of them, its questions tell.
+// Pickers connects to the pool's pickers. Faults of single pickers are returned by the queries to them.
 func (a *Access) Pickers(ctx context.Context, pool *v1alpha1.InferencePool) ([]*Picker, error) {
 	pods, err := a.Pods(ctx, pool)
 	if err != nil {
@@ -99,7 +99,8 @@ func (a *Access) Pickers(ctx context.Context, pool *v1alpha1.InferencePool) ([]*
 	if err != nil {
 		return nil, err
 	}
-	config := &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: roots, ServerName: children.Host(children.PickerName(pool.Name), pool.Namespace)}
+	config := &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: roots, ServerName: children.Host(children.PickerName(pool.Name),
+		pool.Namespace)}
 	var all []*Picker
 	for i := range pods {
 		all = append(all, a.picker(&pods[i], config))
@@ -107,12 +108,12 @@ func (a *Access) Pickers(ctx context.Context, pool *v1alpha1.InferencePool) ([]*
 	return all, nil
 }
 
-// roots are whom to believe to be a picker of the pool; nil for those that the machine believes.
+// roots are the CAs of the pool's pickers; nil for those of the machine.
 func (a *Access) roots(ctx context.Context, pool *v1alpha1.InferencePool) (*x509.CertPool, error) {
 	m := &corev1.ConfigMap{}
 	err := a.Client.Get(ctx, types.NamespacedName{Namespace: pool.Namespace, Name: children.CAName(pool.Name)}, m)
 	if apierrors.IsNotFound(err) {
-		return nil, nil //nolint:nilnil // nil is a pool of certificates
+		return nil, nil // nil is a pool of certificates
 	}
 	if err != nil {
 		return nil, fmt.Errorf("reading the CA of the pickers: %w", err)
@@ -124,7 +125,7 @@ func (a *Access) roots(ctx context.Context, pool *v1alpha1.InferencePool) (*x509
 	return roots, nil
 }
 
-// picker of a pod. It speaks TLS and shows a token, unless the picker speaks none, which asks for none either.
+// picker of a pod. It uses TLS and sends a token, unless the picker uses no TLS, which then requires no token either.
 func (a *Access) picker(pod *corev1.Pod, config *tls.Config) *Picker {
 	name := client.ObjectKeyFromObject(pod)
 	dial := func(ctx context.Context, _, _ string) (net.Conn, error) {
@@ -145,7 +146,7 @@ func (a *Access) picker(pod *corev1.Pod, config *tls.Config) *Picker {
 	return p
 }
 
-// door finds out whether a picker speaks TLS, and then speaks as it does.
+// door detects whether a picker uses TLS, and then connects in the same way.
 type door struct {
 	dial   func(ctx context.Context, network, address string) (net.Conn, error)
 	config *tls.Config
@@ -184,7 +185,7 @@ func (d *door) open(ctx context.Context, network, address string) (net.Conn, err
 	return nil, errors.Join(err, conn.Close())
 }
 
-// look remembers the picker's certificate, or why it was not believed.
+// look remembers the picker's certificate, or why it was rejected.
 func (d *door) look(conn *tls.Conn, err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -194,16 +195,22 @@ func (d *door) look(conn *tls.Conn, err error) {
 	}
 }
 
-// Certificate is the one that the picker has shown last; nil before the first question, and where it speaks no TLS. The
-// error says why it was not believed.
+// errUnreached means that nothing is known of a picker's certificate.
+var errUnreached = errors.New("the picker could not be reached")
+
+// Certificate is the one that the picker has shown last; nil if it uses no TLS. The error is why it was rejected, or
+// reports that no connection has shown yet whether the picker uses TLS.
 func (p *Picker) Certificate() (*x509.Certificate, error) {
 	if p.door == nil {
-		return nil, nil //nolint:nilnil // there is none
+		return nil, nil // there is none
 	}
 	p.door.mu.Lock()
 	defer p.door.mu.Unlock()
-	if p.door.inClear {
-		return nil, nil //nolint:nilnil // there is none
+	switch {
+	case p.door.inClear:
+		return nil, nil // there is none
+	case p.door.leaf == nil && p.door.failure == nil:
+		return nil, errUnreached
 	}
 	return p.door.leaf, p.door.failure
 }
@@ -214,7 +221,7 @@ func (d *door) learn(inClear bool) {
 	d.known, d.inClear = true, inClear
 }
 
-// plain tells whether the picker speaks no TLS.
+// plain reports whether the picker uses no TLS.
 func (d *door) plain(ctx context.Context) (bool, error) {
 	d.mu.Lock()
 	known, inClear := d.known, d.inClear
@@ -226,7 +233,7 @@ func (d *door) plain(ctx context.Context) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	_ = conn.Close() // it was there to find out
+	_ = conn.Close() // it was only there to detect TLS
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.inClear, nil
@@ -251,7 +258,8 @@ func (a *Access) token(ctx context.Context, namespace string) (string, error) {
 	}
 	text, err := a.newToken(ctx, namespace)
 	if apierrors.IsNotFound(err) {
-		// The operator's comes with it; who may not look for it, or not have its tokens, needs one for the pool's namespace.
+		// The operator's account is installed with it; a user without the right to find it or to create its tokens needs
+		// one for the pool's namespace.
 		operators, _ := fleet.Operators(ctx, a.Client)
 		for i := range operators {
 			if other, failed := a.newToken(ctx, operators[i].Namespace); failed == nil {
@@ -262,9 +270,10 @@ func (a *Access) token(ctx context.Context, namespace string) (string, error) {
 	}
 	switch {
 	case apierrors.IsNotFound(err):
-		return "", fmt.Errorf("there is no service account %s in the namespace %s, whose token pickers could be shown. %s", a.Account, namespace, Cure(namespace, a.Account))
+		return "", fmt.Errorf("no service account %s in namespace %s to create a token for pickers. %s", a.Account, namespace,
+			Cure(namespace, a.Account))
 	case apierrors.IsForbidden(err):
-		return "", fmt.Errorf("you may not make tokens of the service account %s, which pickers want to see: %w", a.Account, err)
+		return "", fmt.Errorf("creating a token of service account %s for pickers is forbidden: %w", a.Account, err)
 	case err != nil:
 		return "", fmt.Errorf("asking for a token of the service account %s: %w", a.Account, err)
 	}
@@ -277,7 +286,8 @@ func (a *Access) token(ctx context.Context, namespace string) (string, error) {
 
 // newToken makes one of the account in a namespace.
 func (a *Access) newToken(ctx context.Context, namespace string) (string, error) {
-	request := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{ExpirationSeconds: ptr.To(int64(tokenLife / time.Second))}}
+	spec := authenticationv1.TokenRequestSpec{ExpirationSeconds: ptr.To(int64(tokenLife / time.Second))}
+	request := &authenticationv1.TokenRequest{Spec: spec}
 	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: a.Account}}
 	err := a.Client.SubResource("token").Create(ctx, account, request)
 	return request.Status.Token, err

@@ -68,7 +68,7 @@ func forward(ctx context.Context, dialer httpstream.Dialer, pod types.Namespaced
 	case <-ctx.Done():
 		go func() {
 			if d := <-done; d.err == nil {
-				_ = d.conn.Close() // nobody wants it any more
+				_ = d.conn.Close() // the reader has gone
 			}
 		}()
 		return nil, ctx.Err()
@@ -101,7 +101,7 @@ func open(dialer httpstream.Dialer, port int) (net.Conn, error) {
 		if text, err := io.ReadAll(io.LimitReader(faults, 4096)); err == nil && len(text) > 0 {
 			why := errors.New(string(text))
 			s.fault.Store(&why)
-			_ = conn.Close() // the data ends then, and its reader is told why
+			_ = conn.Close() // the data ends then, and its reader gets the reason
 		}
 	}()
 	return s, nil
@@ -131,7 +131,7 @@ type address struct{}
 func (address) Network() string { return "forward" }
 func (address) String() string  { return "forward" }
 
-// LocalAddr and RemoteAddr are of no use to anybody.
+// LocalAddr and RemoteAddr are required by net.Conn and not used.
 func (s *stream) LocalAddr() net.Addr  { return address{} }
 func (s *stream) RemoteAddr() net.Addr { return address{} }
 

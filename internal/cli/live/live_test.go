@@ -20,7 +20,7 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/dashboard/api"
 )
 
-// server answers as a picker does, and remembers who has asked.
+// server answers as a picker does, and remembers which client has asked.
 func server(t *testing.T, start func(*httptest.Server)) (s *httptest.Server, shown *string) {
 	shown = new(string)
 	mux := http.NewServeMux()
@@ -119,6 +119,22 @@ func TestAPodIsSpokenToAsItSpeaks(t *testing.T) {
 				t.Errorf("certificate %v, %v", cert != nil, why)
 			}
 		})
+	}
+}
+
+// TestAPickerThatIsNotReachedIsNotTakenForOneWithoutTLS neither before a question nor when it cannot be dialled.
+func TestAPickerThatIsNotReachedIsNotTakenForOneWithoutTLS(t *testing.T) {
+	a := &Access{Config: &rest.Config{}, Dial: func(context.Context, types.NamespacedName, int) (net.Conn, error) {
+		return nil, errors.New("connection refused")
+	}}
+	p := a.picker(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "llm", Name: "chat-picker-0"}}, &tls.Config{MinVersion: tls.VersionTLS12})
+	for _, when := range []string{"before a question", "after one"} {
+		if cert, err := p.Certificate(); cert != nil || err == nil {
+			t.Errorf("%s: certificate %v, %v", when, cert != nil, err)
+		}
+		if _, err := p.Status(t.Context()); err == nil {
+			t.Fatal("it answers")
+		}
 	}
 }
 

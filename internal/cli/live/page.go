@@ -15,7 +15,7 @@ func (p *Picker) Page(hosts ...string) http.Handler {
 		transport = http.DefaultTransport
 	}
 	proxy := &httputil.ReverseProxy{
-		FlushInterval: -1, // decisions are told as they are made
+		FlushInterval: -1, // decisions are sent as they are made
 		Transport:     transport,
 		Rewrite: func(r *httputil.ProxyRequest) {
 			r.SetURL(&p.base)

@@ -59,7 +59,7 @@ func (p *Picker) Status(ctx context.Context) (*api.Live, error) {
 		return nil, err
 	}
 	if status.Live.Picker == "" && status.Live.Time.IsZero() {
-		return nil, fmt.Errorf("picker %s does not tell what it sees: is it older than this program?", p.Name)
+		return nil, fmt.Errorf("picker %s does not serve its state: is it older than this program?", p.Name)
 	}
 	return &status.Live, nil
 }
@@ -82,7 +82,7 @@ func (p *Picker) Explain(ctx context.Context, path string, body []byte) (*api.Ex
 	return out, p.decode(response, out)
 }
 
-// Decisions hands the last decisions to each, at most limit, and goes on with new ones if it is to follow. It ends with
+// Decisions passes the last decisions to each, at most limit, and continues with new ones if follow is set. It ends with
 // ctx, with an error of each, or with the picker.
 func (p *Picker) Decisions(ctx context.Context, limit int, follow, ended bool, each func(*api.Decision) error) error {
 	query := url.Values{"limit": {strconv.Itoa(limit)}}
@@ -176,7 +176,7 @@ func (f *Fault) Error() string { return fmt.Sprintf("picker %s: %s (%d)", f.Pick
 func (p *Picker) fault(response *http.Response) error {
 	text, err := io.ReadAll(io.LimitReader(response.Body, 4096))
 	if err != nil {
-		text = nil // the status says enough
+		text = nil // the status is enough
 	}
 	f := &Fault{Picker: p.Name, Code: response.StatusCode, Message: strings.TrimSpace(string(text))}
 	var told api.Fault

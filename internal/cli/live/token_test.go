@@ -36,7 +36,7 @@ func TestTheAccountIsThePoolsOrTheOperators(t *testing.T) {
 					if err := c.Get(ctx, client.ObjectKeyFromObject(o), o); err != nil {
 						return err
 					}
-					request.(*authenticationv1.TokenRequest).Status.Token = o.GetNamespace() //nolint:errcheck // the test ends
+					request.(*authenticationv1.TokenRequest).Status.Token = o.GetNamespace()
 					return nil
 				},
 			}).Build()

@@ -1,4 +1,4 @@
-// Package top shows lines on a whole terminal, and shows them anew as they change.
+// Package top shows lines on a full-screen terminal, and refreshes them as they change.
 package top
 
 import (
@@ -19,14 +19,14 @@ import (
 // Screen is a terminal that shows lines until the user has seen enough.
 type Screen struct {
 	In, Out *os.File
-	// Title stands above the lines; Every is how often they are asked for.
+	// Title is above the lines; Every is how often they are requested.
 	Title string
 	Every time.Duration
 	// Lines are what is shown. An error is shown in their place.
 	Lines func(context.Context) ([]string, error)
 }
 
-// What the terminal is told.
+// Control sequences of the terminal.
 const (
 	enter = "\x1b[?1049h\x1b[?25l" // another screen, no cursor
 	leave = "\x1b[?25h\x1b[?1049l"

@@ -16,7 +16,7 @@ import (
 	"golang.org/x/term"
 )
 
-// patience is how long anything may take that should take milliseconds.
+// patience is the limit for operations that should take milliseconds.
 const patience = 20 * time.Second
 
 // terminal is what a screen is shown on.
@@ -50,7 +50,7 @@ func newTerminal(t *testing.T, columns, rows uint16) *terminal {
 		}
 	}()
 	t.Cleanup(func() {
-		_, _ = user.WriteString("\n") // who still reads keys is let go
+		_, _ = user.WriteString("\n") // releases a reader of keys
 		_ = own.Close()
 		_ = user.Close()
 		<-done
@@ -72,7 +72,7 @@ func (x *terminal) press(keys string) {
 	}
 }
 
-// until waits for a whole picture of which something is true.
+// until waits for a complete picture that satisfies a condition.
 func (x *terminal) until(what string, good func(lines []string) bool) {
 	x.t.Helper()
 	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
@@ -128,7 +128,7 @@ func TestTheScreenFollowsTheTerminalAndGivesItBack(t *testing.T) {
 	x.press("k")
 	x.until("one line back", func(l []string) bool { return strings.HasPrefix(l[2], "line 2 ") })
 	x.resize(12, 40)
-	if err := syscall.Kill(os.Getpid(), syscall.SIGWINCH); err != nil { // a terminal tells its foreground only
+	if err := syscall.Kill(os.Getpid(), syscall.SIGWINCH); err != nil { // a terminal notifies its foreground process only
 		t.Fatal(err)
 	}
 	x.until("all of it, cut", func(l []string) bool {

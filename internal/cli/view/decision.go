@@ -20,7 +20,10 @@ func Explanation(c *console.Console, e *api.Explanation) []string {
 	}
 	lines = append(lines, tokens)
 	if e.Distrusted {
-		lines = append(lines, c.Paint(console.Warn, "Matches are not believed: engines do not find what they announce"))
+		lines = append(lines, c.Paint(console.Warn, "Matches of some endpoints are not believed: they do not find what they announce for such requests"))
+	}
+	if e.NoCacheRead {
+		lines = append(lines, "Engines read no cache for such a request: it asks for log-probabilities of the prompt")
 	}
 	if len(e.Candidates) == 0 {
 		lines = append(lines, c.Paint(console.Bad, "No endpoint could take it"))
@@ -105,7 +108,7 @@ func term(t api.Term) string {
 	return amount(t.Value) + " " + t.Unit
 }
 
-// seconds are told in milliseconds below one.
+// seconds below one are shown in milliseconds.
 func seconds(v float64) string {
 	if v > -1 && v < 1 {
 		return fmt.Sprintf("%.2f ms", 1000*v)
@@ -133,9 +136,10 @@ func amount(v float64) string {
 	return text
 }
 
-// DecisionHeader stands above decisions.
+// DecisionHeader is the header of a list of decisions.
 func DecisionHeader(c *console.Console) string {
-	return c.Paint(console.Strong, fmt.Sprintf("%-12s  %-24s  %8s  %8s  %8s  %10s  %10s  %-12s  %s", "TIME", "POD", "PROMPT", "MATCHED", "CACHED", "COST", "SECOND", "OUTCOME", "POOL"))
+	return c.Paint(console.Strong, fmt.Sprintf("%-12s  %-24s  %8s  %8s  %8s  %10s  %10s  %-12s  %s", "TIME", "POD", "PROMPT", "MATCHED",
+		"CACHED", "COST", "SECOND", "OUTCOME", "POOL"))
 }
 
 // Decision is one decision in a line. The second candidate's cost shows how clear it was.
@@ -152,6 +156,10 @@ func Decision(c *console.Console, d *api.Decision) string {
 	if d.Cached >= 0 {
 		cached = fmt.Sprint(d.Cached)
 	}
+	pool := d.Namespace + "/" + d.Pool
+	if d.Miss != "" {
+		pool += "  " + c.Paint(console.Warn, "missed: "+d.Miss)
+	}
 	if d.Outcome != "" {
 		outcome = d.Outcome
 	}
@@ -162,14 +170,15 @@ func Decision(c *console.Console, d *api.Decision) string {
 	case "failed", "rejected":
 		mark = console.Bad
 	}
-	return fmt.Sprintf("%-12s  %-24s  %8d  %8s  %8s  %10s  %10s  %s  %s", d.Time.Local().Format("15:04:05.000"), pod, d.PromptTokens, matched, cached, price, second,
-		c.Paint(mark, fmt.Sprintf("%-12s", outcome)), d.Namespace+"/"+d.Pool)
+	return fmt.Sprintf("%-12s  %-24s  %8d  %8s  %8s  %10s  %10s  %s  %s", d.Time.Local().Format("15:04:05.000"), pod, d.PromptTokens, matched,
+		cached, price, second,
+		c.Paint(mark, fmt.Sprintf("%-12s", outcome)), pool)
 }
 
-// Prefixes are the hottest prefixes of a pool, and who holds them.
+// Prefixes are the hottest prefixes of a pool, and the pods that hold them.
 func Prefixes(c *console.Console, all []api.Prefix) []string {
 	if len(all) == 0 {
-		return []string{"No prefix has been found in a cache twice of late."}
+		return []string{"No prefix has been found in a cache twice recently."}
 	}
 	g := console.Grid{Header: []string{"PREFIX", "TOKENS", "HITS", "HOLDERS", "WHERE"}}
 	for _, p := range all {
@@ -190,7 +199,8 @@ func Prefixes(c *console.Console, all []api.Prefix) []string {
 		if len(where) > maxHolders {
 			where = append(where[:maxHolders], fmt.Sprintf("and %d more", len(where)-maxHolders))
 		}
-		g.Add(console.Text(p.Hash), console.Number("%d", p.Tokens), console.Number("%.1f", p.Hits), console.Number("%d", whole), console.Text(dash(strings.Join(where, ", "))))
+		g.Add(console.Text(p.Hash), console.Number("%d", p.Tokens), console.Number("%.1f", p.Hits), console.Number("%d", whole),
+			console.Text(dash(strings.Join(where, ", "))))
 	}
 	return g.Lines(c)
 }

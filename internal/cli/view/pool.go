@@ -22,9 +22,9 @@ type Pool struct {
 	Namespace string `json:"namespace"`
 	Name      string `json:"name"`
 	Model     string `json:"model"`
-	// Status is the reason of the condition Ready, or what pickers say where there is no operator.
+	// Status is the reason of the condition Ready, or the pickers' report where there is no operator.
 	Status string `json:"status"`
-	// Desired size in pods, absent where nobody says; all pods, those that serve, and those that drain.
+	// Desired size in pods, absent if unknown; all pods, those that serve, and those that drain.
 	Desired  *int32 `json:"desired,omitempty"`
 	Pods     int    `json:"pods"`
 	Ready    int    `json:"ready"`
@@ -35,7 +35,7 @@ type Pool struct {
 	Rollout string `json:"rollout,omitempty"`
 	// Live is absent where no picker could be asked.
 	Live *Live `json:"live,omitempty"`
-	// Problems say in sentences what is not as it should be.
+	// Problems describe in sentences what is wrong.
 	Problems []Problem `json:"problems"`
 	Members  []Pod     `json:"members"`
 }
@@ -54,7 +54,7 @@ type Live struct {
 	Pickers []string `json:"pickers"`
 	// Hit, Predicted and Divergence are parts of the prompt tokens, 0 to 1: those that engines found in their caches,
 	// those that were expected there, and by how much the two differ, answer by answer. Of about the last minute, or of
-	// all the time where nothing was answered of late; absent before the first answer.
+	// all the time where nothing was answered recently; absent before the first answer.
 	Hits     *Ratios `json:"hits,omitempty"`
 	Waiting  int     `json:"waiting"`
 	InFlight int     `json:"inFlight"`
@@ -73,7 +73,7 @@ type Ratios struct {
 	Predicted  float64 `json:"predicted"`
 	Divergence float64 `json:"divergence"`
 	Answers    int64   `json:"answers"`
-	// Recent tells that they are of about the last minute.
+	// Recent reports that they are of about the last minute.
 	Recent bool `json:"recent"`
 }
 
@@ -113,7 +113,7 @@ type LivePod struct {
 	Hits          *Ratios `json:"hits,omitempty"`
 }
 
-// Told is what one picker says of itself.
+// Told is what one picker reports about itself.
 type Told struct {
 	Picker string
 	Live   *api.Live
@@ -137,7 +137,8 @@ func OfCluster(pool *v1alpha1.InferencePool, pods []corev1.Pod, now time.Time) *
 		out.Problems = append(out.Problems, Problem{"operator", "Waiting", "the newest spec has not been seen by the operator: does it run?"})
 	}
 	for _, c := range s.Conditions {
-		if quiet := c.Status == metav1.ConditionUnknown && (c.Reason == "Disabled" || c.Reason == "CRDsMissing"); c.Status != metav1.ConditionTrue && !quiet {
+		if quiet := c.Status == metav1.ConditionUnknown && (c.Reason == "Disabled" ||
+			c.Reason == "CRDsMissing"); c.Status != metav1.ConditionTrue && !quiet {
 			out.Problems = append(out.Problems, Problem{c.Type, c.Reason, c.Message})
 		}
 	}
@@ -159,15 +160,16 @@ func OfCluster(pool *v1alpha1.InferencePool, pods []corev1.Pod, now time.Time) *
 }
 
 func podOf(pool *v1alpha1.InferencePool, pod *corev1.Pod, said *v1alpha1.PodSummary, now time.Time) Pod {
-	p := Pod{Name: pod.Name, Node: pod.Spec.NodeName, Revision: pod.Labels[v1alpha1.LabelRevision], Age: duration.HumanDuration(now.Sub(pod.CreationTimestamp.Time))}
+	p := Pod{Name: pod.Name, Node: pod.Spec.NodeName, Revision: pod.Labels[v1alpha1.LabelRevision],
+		Age: duration.HumanDuration(now.Sub(pod.CreationTimestamp.Time))}
 	label := v1alpha1.LabelIsland
 	if at := pool.Spec.Placement; at != nil && at.IslandLabel != "" {
 		label = at.IslandLabel
 	}
 	p.Island = pod.Labels[label]
 	p.Stage = string(stage(pod))
-	// The operator knows more, and says it of those that do not simply serve. What it said before a mark was set or
-	// lifted does not count.
+	// The operator knows more, and reports it for pods that do not simply serve. Its reports from before a mark was set or
+	// lifted do not count.
 	drains := func(s v1alpha1.PodStage) bool { return s == v1alpha1.StageDraining || s == v1alpha1.StageIdle }
 	if said != nil && drains(said.Stage) == drains(stage(pod)) {
 		p.Stage, p.Reason, p.Message = string(said.Stage), said.Reason, said.Message
@@ -180,7 +182,7 @@ func podOf(pool *v1alpha1.InferencePool, pod *corev1.Pod, said *v1alpha1.PodSumm
 	return p
 }
 
-// stage of a pod by what stands on it alone.
+// stage of a pod, from the pod's own fields alone.
 func stage(pod *corev1.Pod) v1alpha1.PodStage {
 	is := func(kind corev1.PodConditionType) bool {
 		return slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
@@ -190,6 +192,8 @@ func stage(pod *corev1.Pod) v1alpha1.PodStage {
 	_, marked := pod.Labels[v1alpha1.LabelDrain]
 	running := slices.ContainsFunc(pod.Status.ContainerStatuses, func(c corev1.ContainerStatus) bool { return c.State.Running != nil })
 	switch {
+	case pod.Status.Phase == corev1.PodFailed || pod.Status.Phase == corev1.PodSucceeded:
+		return v1alpha1.StageEnded
 	case marked && is("kvasir.dev/Idle"):
 		return v1alpha1.StageIdle
 	case marked || pod.DeletionTimestamp != nil:
@@ -247,7 +251,7 @@ func (p *Pool) Join(told []Told) {
 	p.members(seen)
 }
 
-// tells is whether a condition of the pool says already what a picker does, as "CONDITION: REASON: MESSAGE".
+// tells reports whether a condition of the pool contains what a picker reports, as "CONDITION: REASON: MESSAGE".
 func (p *Pool) tells(text string) bool {
 	words := strings.SplitN(text, ": ", 3)
 	return len(words) == 3 && slices.ContainsFunc(p.Problems, func(b Problem) bool { return b.Source == words[0] && b.Reason == words[1] })
@@ -333,7 +337,7 @@ func add(sum, h *api.Hits) {
 	sum.Deviation += h.Deviation
 }
 
-// ratios of late, else of all the time; nil where nothing was answered.
+// ratios recently, else of all the time; nil where nothing was answered.
 func ratios(recent, all *api.Hits) *Ratios {
 	h := recent
 	if h.Prompt == 0 {

@@ -19,7 +19,7 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/dashboard/api"
 )
 
-// Source is where facts come from: a cluster and the pickers in it, or one picker alone.
+// Source is the source of facts: a cluster and the pickers in it, or one picker alone.
 type Source struct {
 	Client client.Client
 	Access *live.Access
@@ -94,11 +94,11 @@ func (s *Source) pool(ctx context.Context, pool *v1alpha1.InferencePool) (*Pool,
 	pickers, err := s.PickersOf(ctx, pool)
 	if err != nil {
 		p.Problems = append(p.Problems, Problem{Source: "picker", Message: err.Error()})
-		return p, nil //nolint:nilerr // it is told
+		return p, nil //nolint:nilerr // it is shown
 	}
 	told := ask(ctx, pickers)
 	if slices.ContainsFunc(told, func(t Told) bool { return t.Err != nil }) {
-		s.forget(pool) // they may be others by now
+		s.forget(pool) // they might be others by now
 	}
 	p.Join(told)
 	return p, nil
@@ -150,7 +150,7 @@ func ask(ctx context.Context, pickers []*live.Picker) []Told {
 	return told
 }
 
-// Pickers are those of a pool in a cluster, which may be left out where the namespace has one only; else the one that
+// Pickers are those of a pool in a cluster, which can be left out where the namespace has one only; else the one that
 // was named.
 func (s *Source) Pickers(ctx context.Context, namespace, name string) ([]*live.Picker, error) {
 	if s.Picker != nil {
@@ -172,7 +172,8 @@ func (s *Source) Pickers(ctx context.Context, namespace, name string) ([]*live.P
 	return s.PickersOf(ctx, &pools[0])
 }
 
-// MergePrefixes adds up what replicas say of the same prefixes; hottest first, at most limit, of one pool if it is named.
+// MergePrefixes adds up the replicas' reports of the same prefixes; hottest first, at most limit, of one pool if it is
+// named.
 func MergePrefixes(all []*api.Prefixes, pool string, limit int) []api.Prefix {
 	var out []api.Prefix
 	at := map[string]int{}

@@ -19,7 +19,8 @@ func (s *Statuses) Lines(c *console.Console) []string {
 	if len(s.Pools) == 0 {
 		return []string{"No pools."}
 	}
-	g := console.Grid{Header: []string{"POOL", "MODEL", "READY", "STATUS", "ROLLOUT", "STRATEGY", "HIT", "PREDICTED", "DIVERGENCE", "IN FLIGHT", "WAITING"}}
+	g := console.Grid{Header: []string{"POOL", "MODEL", "READY", "STATUS", "ROLLOUT", "STRATEGY", "HIT", "PREDICTED", "DIVERGENCE",
+		"IN FLIGHT", "WAITING"}}
 	for _, p := range s.Pools {
 		g.Add(p.row()...)
 	}

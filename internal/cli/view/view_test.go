@@ -25,7 +25,7 @@ var update = flag.Bool("update", false, "write the golden files")
 
 var noon = time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
 
-// chat is a pool of three pods, of which one drains and one loads.
+// chat is a pool of three pods. One of them drains and one loads.
 func chat() (*v1alpha1.InferencePool, []corev1.Pod) {
 	p := &v1alpha1.InferencePool{ObjectMeta: metav1.ObjectMeta{Namespace: "llm", Name: "chat", Generation: 3}}
 	p.Spec.Model.Name = "Qwen/Qwen3-32B"

@@ -46,11 +46,11 @@ func FuzzInject(f *testing.F) {
 		}
 		for i, r := range again {
 			if r.Object != results[i].Object || len(r.Added) > 0 {
-				t.Errorf("%s was %s, and gets %v once more:\n%s", r.Object, results[i].Object, r.Added, &once)
+				t.Errorf("%s was %s, and gets %v the second time:\n%s", r.Object, results[i].Object, r.Added, &once)
 			}
 		}
 		if diff := cmp.Diff(once.String(), twice.String()); diff != "" {
-			t.Errorf("once more (-once +twice):\n%s", diff)
+			t.Errorf("the second time (-once +twice):\n%s", diff)
 		}
 	})
 }

@@ -1,5 +1,4 @@
-// Package workload adds the reporter to manifests of somebody else's workloads. Documents that are none stay as they
-// are, byte by byte.
+// Package workload adds the reporter to existing manifests of workloads. Other documents stay unchanged, byte by byte.
 package workload
 
 import (
@@ -29,7 +28,7 @@ import (
 // maxBytes bounds what is read.
 const maxBytes = 64 << 20
 
-// Options say what is injected.
+// Options configure what is injected.
 type Options struct {
 	// Pool reads a pool that is not among the documents.
 	Pool func(ctx context.Context, name types.NamespacedName) (*v1alpha1.InferencePool, error)
@@ -69,7 +68,7 @@ func Inject(ctx context.Context, in io.Reader, out io.Writer, o Options) ([]Resu
 	case len(pool.Spec.Selector.MatchLabels) == 0:
 		return nil, fmt.Errorf("the pool %s makes its pods itself, with their reporters: nothing is to be injected", pool.Name)
 	case source != v1alpha1.EventsAuto && source != v1alpha1.EventsReporter:
-		return nil, fmt.Errorf("the pool %s hears no reporter: its engine.events.source is %s, want Auto or Reporter", pool.Name, source)
+		return nil, fmt.Errorf("pool %s does not accept reporters: its engine.events.source is %s, want Auto or Reporter", pool.Name, source)
 	}
 	image, err := o.Image(ctx)
 	if err != nil {
@@ -153,9 +152,9 @@ func (o *Options) pool(ctx context.Context, documents []document) (*v1alpha1.Inf
 	case len(found) == 1:
 		return found[0], nil
 	case len(found) > 1:
-		return nil, errors.New("there is more than one InferencePool: say by --pool for which one")
+		return nil, errors.New("there is more than one InferencePool: select one with --pool")
 	case o.Name == "":
-		return nil, errors.New("say by --pool which pool is to hear the reporter, or put its InferencePool into the file")
+		return nil, errors.New("name the reporter's pool by --pool, or put its InferencePool into the file")
 	}
 	return o.Pool(ctx, types.NamespacedName{Namespace: o.Namespace, Name: o.Name})
 }
@@ -184,13 +183,13 @@ type work struct {
 	err     error
 }
 
-// templates say where a workload has the template of its pods.
+// templates are the paths of the pod templates of workloads.
 var templates = map[string][]string{
 	"Pod": {}, "Deployment.apps": {"spec", "template"}, "StatefulSet.apps": {"spec", "template"}, "DaemonSet.apps": {"spec", "template"},
 	"ReplicaSet.apps": {"spec", "template"}, "LeaderWorkerSet.leaderworkerset.x-k8s.io": {"spec", "leaderWorkerTemplate", "leaderTemplate"},
 }
 
-// each injects into an object, or into those of a list, and tells whether any was a workload.
+// each injects into an object, or into those of a list, and reports whether any was a workload.
 func (w *work) each(object *unstructured.Unstructured) (changed bool) {
 	gvk := object.GroupVersionKind()
 	if items, ok := object.Object["items"].([]any); ok && strings.HasSuffix(gvk.Kind, "List") {
@@ -289,8 +288,8 @@ func (w *work) template(raw map[string]any, result *Result) (map[string]any, err
 	return clean(out, raw), nil
 }
 
-// clean takes out what Go's types write though nobody has said it, and keeps what the original has beside metadata and
-// spec.
+// clean removes zero values that Go's types write although the original does not have them, and keeps what the original has
+// beside metadata and spec.
 func clean(out, original map[string]any) map[string]any {
 	if meta, ok := out["metadata"].(map[string]any); ok {
 		delete(meta, "creationTimestamp")

@@ -42,7 +42,7 @@ func pool(t testing.TB) *v1alpha1.InferencePool {
 	return p
 }
 
-// TestGolden compares whole manifests, and what is told about them.
+// TestGolden compares complete manifests, and the report about them.
 func TestGolden(t *testing.T) {
 	files, err := filepath.Glob("testdata/*.yaml")
 	if err != nil || len(files) < 4 {
@@ -66,7 +66,7 @@ func TestGolden(t *testing.T) {
 			got := out.String()
 			again := bytes.Buffer{}
 			if _, err = Inject(t.Context(), &out, &again, o); err != nil || again.String() != got {
-				t.Errorf("once more: %v, %s", err, cmp.Diff(got, again.String()))
+				t.Errorf("the second time: %v, %s", err, cmp.Diff(got, again.String()))
 			}
 			for _, r := range results {
 				got += fmt.Sprintf("# %s\n# added: %s\n", r.Object, strings.Join(r.Added, ", "))
@@ -101,17 +101,17 @@ func TestWhatIsRefused(t *testing.T) {
 		change func(*Options, *v1alpha1.InferencePool)
 		want   string
 	}{
-		"no workload":                {`{"apiVersion":"v1","kind":"Service"}`, nil, "no workload"},
-		"nothing":                    {``, nil, "no workload"},
-		"no YAML":                    {"a: [", nil, "document 1"},
-		"a field that is unknown":    {deployment(`,"hostNetwrk":true`), nil, "hostNetwrk"},
-		"another namespace":          {strings.Replace(deployment(""), `"d"`, `"d","namespace":"other"`, 1), nil, `namespace "other"`},
-		"no template":                {`{"apiVersion":"apps/v1","kind":"Deployment","spec":{}}`, nil, "no template"},
-		"no engine":                  {deployment(""), func(_ *Options, p *v1alpha1.InferencePool) { p.Spec.Engine.ContainerName = "engine" }, `container "engine"`},
-		"a pool that is not told":    {deployment(""), func(o *Options, _ *v1alpha1.InferencePool) { o.Name = "" }, "--pool"},
-		"a pool that owns its pods":  {deployment(""), func(_ *Options, p *v1alpha1.InferencePool) { p.Spec.Selector = v1alpha1.PodSelector{} }, "makes its pods itself"},
-		"a pool that hears none":     {deployment(""), func(_ *Options, p *v1alpha1.InferencePool) { p.Spec.Engine.Events.Source = v1alpha1.EventsSubscribe }, "Subscribe"},
-		"two pools and none is told": {poolText("a") + "---\n" + poolText("b") + "---\n" + deployment(""), func(o *Options, _ *v1alpha1.InferencePool) { o.Name = "" }, "more than one"},
+		"no workload":                 {`{"apiVersion":"v1","kind":"Service"}`, nil, "no workload"},
+		"nothing":                     {``, nil, "no workload"},
+		"no YAML":                     {"a: [", nil, "document 1"},
+		"a field that is unknown":     {deployment(`,"hostNetwrk":true`), nil, "hostNetwrk"},
+		"another namespace":           {strings.Replace(deployment(""), `"d"`, `"d","namespace":"other"`, 1), nil, `namespace "other"`},
+		"no template":                 {`{"apiVersion":"apps/v1","kind":"Deployment","spec":{}}`, nil, "no template"},
+		"no engine":                   {deployment(""), func(_ *Options, p *v1alpha1.InferencePool) { p.Spec.Engine.ContainerName = "engine" }, `container "engine"`},
+		"a pool that is not told":     {deployment(""), func(o *Options, _ *v1alpha1.InferencePool) { o.Name = "" }, "--pool"},
+		"a pool that owns its pods":   {deployment(""), func(_ *Options, p *v1alpha1.InferencePool) { p.Spec.Selector = v1alpha1.PodSelector{} }, "makes its pods itself"},
+		"a pool that hears none":      {deployment(""), func(_ *Options, p *v1alpha1.InferencePool) { p.Spec.Engine.Events.Source = v1alpha1.EventsSubscribe }, "Subscribe"},
+		"two pools and none is named": {poolText("a") + "---\n" + poolText("b") + "---\n" + deployment(""), func(o *Options, _ *v1alpha1.InferencePool) { o.Name = "" }, "more than one"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			o, p := options(t), pool(t)

@@ -1,6 +1,6 @@
-// Package autoscaling is the loop that decides how many pods each autoscaled pool needs: every few seconds it samples
-// what the pickers tell, asks scaling, and wakes the pool's controller when the answer has changed. The answer itself is
-// executed, and kept in status, by that controller.
+// Package autoscaling is the loop that decides how many pods each autoscaled pool needs: every few seconds it samples the
+// pickers' reports, calls scaling, and wakes the pool's controller when the decision has changed. That controller executes
+// the decision and keeps it in status.
 package autoscaling
 
 import (
@@ -28,17 +28,17 @@ import (
 // Interval between two looks at a pool.
 const Interval = 5 * time.Second
 
-// Pickers tell what they know of a pool.
+// Pickers returns what the pickers of a pool report.
 type Pickers interface {
 	View(pool types.NamespacedName) operate.View
 }
 
-// Loop follows all pools that scale by themselves, or that are to be told how they would. It is safe for concurrent use.
+// Loop follows all pools with autoscaling, including those with recommendations only. It is safe for concurrent use.
 type Loop struct {
 	Reader  client.Reader
 	Pickers Pickers
 	Clock   clock.WithTicker
-	// Changed is told of each pool whose decision has changed. It must be read.
+	// Changed receives an event for each pool whose decision has changed. It must be read.
 	Changed chan<- event.GenericEvent
 
 	mu    sync.Mutex // guards what follows
@@ -120,9 +120,9 @@ func (l *Loop) Step(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// look decides for one pool, and tells whether the decision has changed.
+// look decides for one pool, and reports whether the decision has changed.
 func (l *Loop) look(ctx context.Context, o *v1alpha1.InferencePool) (bool, error) {
-	spec, bad := Spec(&o.Spec.Autoscaling)
+	spec, _ := Spec(&o.Spec.Autoscaling) // the pool's conditions name what cannot be read
 	serving, err := l.serving(ctx, o)
 	if err != nil {
 		return false, err
@@ -148,7 +148,7 @@ func (l *Loop) look(ctx context.Context, o *v1alpha1.InferencePool) (bool, error
 	p.sample = p.meter.Sample(now, &view, serving)
 	before := p.decision
 	p.decision = p.scaler.Decide(now, spec, p.sample, size)
-	return p.decision != before, bad
+	return p.decision != before, nil
 }
 
 // firstSize is where a pool begins that this process has not seen: where it was left, or at what it has.
@@ -182,8 +182,8 @@ func (l *Loop) serving(ctx context.Context, o *v1alpha1.InferencePool) ([]string
 	return uids, nil
 }
 
-// Spec translates what a pool says. The error names the schedules that cannot be read, which are left out: the schema
-// does not know cron.
+// Spec translates a pool's autoscaling. The error names the schedules that cannot be read, which are left out: the schema
+// cannot validate cron.
 func Spec(a *v1alpha1.Autoscaling) (scaling.Spec, error) {
 	seconds := func(v *int32, otherwise int32) time.Duration {
 		return time.Duration(ptr.Deref(v, otherwise)) * time.Second
@@ -208,7 +208,8 @@ func Spec(a *v1alpha1.Autoscaling) (scaling.Spec, error) {
 	var errs []error
 	for i := range a.Schedules {
 		s := &a.Schedules[i]
-		schedule, err := scaling.ParseSchedule(s.Name, s.Start, s.TimeZone, time.Duration(s.DurationSeconds)*time.Second, int(ptr.Deref(s.MinReplicas, 0)))
+		schedule, err := scaling.ParseSchedule(s.Name, s.Start, s.TimeZone, time.Duration(s.DurationSeconds)*time.Second,
+			int(ptr.Deref(s.MinReplicas, 0)))
 		if err != nil {
 			errs = append(errs, err)
 			continue

@@ -29,7 +29,7 @@ var (
 	chat  = types.NamespacedName{Namespace: "llm", Name: "chat"}
 )
 
-// world is a loop over a fake API server, and a picker that tells what a test says.
+// world is a loop over a fake API server, and a picker that reports what a test says.
 type world struct {
 	*Loop
 	clock   *testingclock.FakeClock
@@ -190,15 +190,18 @@ func TestWhatCannotBeReadChangesNothing(t *testing.T) {
 	}
 }
 
-func TestABadScheduleIsNamed(t *testing.T) {
+func TestABadScheduleIsNamedAndTheOthersHold(t *testing.T) {
 	p := scaled(v1alpha1.AutoscalingActive)
 	p.Spec.Autoscaling.Schedules = []v1alpha1.Schedule{{Name: "office", Start: "0 99 * * *", TimeZone: "UTC", DurationSeconds: 60}}
 	p.Spec.Autoscaling.Schedules = append(p.Spec.Autoscaling.Schedules, v1alpha1.Schedule{
 		Name: "always", Start: "* * * * *", TimeZone: "UTC", DurationSeconds: 3600, MinReplicas: ptr.To[int32](4),
 	})
 	w := newWorld(t, interceptor.Funcs{}, p)
-	if err := w.Step(t.Context()); err == nil || !strings.Contains(err.Error(), "llm/chat: schedule office") {
+	if _, err := Spec(&p.Spec.Autoscaling); err == nil || !strings.Contains(err.Error(), "schedule office") {
 		t.Errorf("%v", err)
+	}
+	if err := w.Step(t.Context()); err != nil {
+		t.Errorf("%v: the pool's condition names the schedule, and the log says nothing each time", err)
 	}
 	if d, _ := w.Decision(chat); d.Size != 4 {
 		t.Errorf("%+v: the other schedule wants 4", d)

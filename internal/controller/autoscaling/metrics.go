@@ -8,10 +8,14 @@ import (
 var (
 	poolLabels  = []string{"namespace", "pool"}
 	recommended = prometheus.NewDesc("kvasir_pool_recommended_replicas", "Pods that the pool needs, by its autoscaling.", poolLabels, nil)
-	waiting     = prometheus.NewDesc("kvasir_pool_waiting_requests", "Requests that wait, at the pickers and in the engines' queues.", poolLabels, nil)
-	load        = prometheus.NewDesc("kvasir_pool_load_replicas", "Work that comes, as a number of pods that it would keep busy.", poolLabels, nil)
-	hitRatio    = prometheus.NewDesc("kvasir_pool_hit_ratio", "Part of the prompt tokens of the last ten minutes that were cached.", poolLabels, nil)
-	ttftP99     = prometheus.NewDesc("kvasir_pool_time_to_first_token_p99_seconds", "99th percentile of the times to the first token in the last two minutes.", poolLabels, nil)
+	waiting     = prometheus.NewDesc("kvasir_pool_waiting_requests", "Requests that wait, at the pickers and in the engines' queues.",
+		poolLabels, nil)
+	load = prometheus.NewDesc("kvasir_pool_load_replicas", "Work that comes, as a number of pods that it would keep busy.", poolLabels,
+		nil)
+	hitRatio = prometheus.NewDesc("kvasir_pool_hit_ratio", "Part of the prompt tokens of the last ten minutes that were cached.",
+		poolLabels, nil)
+	ttftP99 = prometheus.NewDesc("kvasir_pool_time_to_first_token_p99_seconds",
+		"99th percentile of the times to the first token in the last two minutes.", poolLabels, nil)
 )
 
 // Describe implements prometheus.Collector.

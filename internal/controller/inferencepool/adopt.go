@@ -23,15 +23,15 @@ import (
 // lowestCost makes a Deployment delete a pod first.
 const lowestCost = "-2147483648"
 
-// adopt looks after pods that somebody else owns. It makes and deletes none: it marks, waits, and sets the owner's size
-// where the pool says so.
+// adopt handles pods that another workload owns. It makes and deletes none: it marks, waits, and sets the owner's size
+// where the pool allows it.
 func (r *round) adopt(ctx context.Context) error {
 	if err := r.yieldToOlder(ctx); err != nil {
 		return err
 	}
 	in := &plan.Adopted{Input: plan.Input{Now: r.now}}
 	for _, pod := range r.pods {
-		node, err := r.node(ctx, pod)
+		node, err := r.groupNode(ctx, pod)
 		if err != nil {
 			return err
 		}
@@ -70,6 +70,48 @@ func (r *round) adopt(ctx context.Context) error {
 		return r.scale(ctx, owner, target)
 	}
 	return nil
+}
+
+// groupNode describes the state of a pod's node, or the worst of the nodes of its group: a LeaderWorkerSet's group ends
+// with any of its pods, and its workers need not be selected by the pool.
+func (r *round) groupNode(ctx context.Context, pod *corev1.Pod) (plan.Node, error) {
+	state, err := r.node(ctx, pod)
+	if err != nil || !r.NodeSignals {
+		return state, err
+	}
+	group, err := r.groupOf(ctx, pod)
+	if err != nil {
+		return state, err
+	}
+	for i := range group {
+		if !watch.Worker(&group[i]) {
+			continue
+		}
+		of, err := r.node(ctx, &group[i])
+		if err != nil {
+			return state, err
+		}
+		state = max(state, of)
+	}
+	return state, nil
+}
+
+// groupOf lists the pods of the LeaderWorkerSet's group that a pod is of, the pod included; nil for a pod of none. They are
+// shared with the cache.
+func (r *Reconciler) groupOf(ctx context.Context, pod *corev1.Pod) ([]corev1.Pod, error) {
+	group := client.MatchingLabels{}
+	for _, label := range []string{watch.LabelSet, watch.LabelGroup} {
+		value, ok := pod.Labels[label]
+		if !ok {
+			return nil, nil
+		}
+		group[label] = value
+	}
+	var list corev1.PodList
+	if err := r.Client.List(ctx, &list, client.InNamespace(pod.Namespace), group, client.UnsafeDisableDeepCopy); err != nil {
+		return nil, fmt.Errorf("listing the group of pod %s: %w", pod.Name, err)
+	}
+	return list.Items, nil
 }
 
 // draining counts the pods that drain because there are too many, without those that their owner, whose size has been
@@ -153,7 +195,7 @@ func ordinal(name string) int {
 	return n
 }
 
-// owner is the workload whose size the pool may set.
+// owner is the workload whose size the pool is allowed to set.
 type owner struct {
 	object  *unstructured.Unstructured
 	size    int
@@ -187,13 +229,13 @@ func (r *round) scaleOf(ctx context.Context, o *unstructured.Unstructured) (*aut
 		if known, ok := typed.(client.Object); ok {
 			known.SetNamespace(o.GetNamespace())
 			known.SetName(o.GetName())
-			return scale, r.Client.SubResource("scale").Get(ctx, known, scale) //nolint:wrapcheck // the caller says what was read
+			return scale, r.Client.SubResource("scale").Get(ctx, known, scale)
 		}
 	}
 	loose := &unstructured.Unstructured{}
 	loose.SetGroupVersionKind(autoscalingv1.SchemeGroupVersion.WithKind("Scale"))
 	if err := r.Client.SubResource("scale").Get(ctx, o, loose); err != nil {
-		return nil, err //nolint:wrapcheck // the caller says what was read
+		return nil, err
 	}
 	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(loose.Object, scale); err != nil {
 		return nil, fmt.Errorf("reading fields: %w", err)
@@ -201,7 +243,7 @@ func (r *round) scaleOf(ctx context.Context, o *unstructured.Unstructured) (*aut
 	return scale, nil
 }
 
-// scale sets the owner's size, if nobody has changed it since it was read.
+// scale sets the owner's size, if it has not been changed since it was read.
 func (r *round) scale(ctx context.Context, o *owner, size int) error {
 	raw, err := json.Marshal(map[string]any{
 		"metadata": map[string]any{"resourceVersion": o.version}, "spec": map[string]any{"replicas": size},

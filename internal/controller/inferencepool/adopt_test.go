@@ -3,6 +3,9 @@ package inferencepool
 import (
 	"context"
 	"fmt"
+	"maps"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -63,7 +66,7 @@ func (w *world) owned() int32 {
 
 func TestAdoptedPodsDrainBeforeTheirOwnerIsScaled(t *testing.T) {
 	w := adoptedWorld(t)
-	if s := w.pool().Status; *s.ReadyReplicas != 3 || *s.DesiredReplicas != 3 || s.Selector != "app=vllm" {
+	if s := w.pool().Status; *s.ReadyReplicas != 3 || *s.DesiredReplicas != 3 || s.Selector != "app=vllm,!kvasir.dev/drain" {
 		t.Fatalf("status %+v", s)
 	}
 	for _, pod := range w.all() {
@@ -169,5 +172,45 @@ func TestBeforeAndOrdinal(t *testing.T) {
 	a.CreationTimestamp = metav1.NewTime(time.Unix(2, 0))
 	if before(a, b) {
 		t.Error("age decides first")
+	}
+}
+
+// TestAdoptedPodsFollowNodes marks a pod whose node is reclaimed, and a LeaderWorkerSet's leader whose worker's node is.
+// The pool selects the leaders only.
+func TestAdoptedPodsFollowNodes(t *testing.T) {
+	w := adoptedWorld(t)
+	ctx := context.Background()
+	group := func(member string) map[string]string {
+		return map[string]string{watch.LabelSet: "set", watch.LabelGroup: "0", watch.LabelMember: member}
+	}
+	leader := w.all()[1]
+	maps.Copy(leader.Labels, group("0"))
+	w.must(w.api.Update(ctx, leader))
+	worker := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: poolKey.Namespace, Name: "worker", Labels: group("1")},
+		Spec:       corev1.PodSpec{NodeName: "far", Containers: []corev1.Container{{Name: "vllm"}}},
+	}
+	w.must(w.api.Create(ctx, worker))
+	w.must(w.api.Create(ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "far"}}))
+	w.settleDown()
+	if got := w.names(); slices.ContainsFunc(got, func(n string) bool { return strings.Contains(n, " ") }) {
+		w.fail("pods %v", got)
+	}
+	far := &corev1.Node{}
+	w.must(w.api.Get(ctx, client.ObjectKey{Name: "far"}, far))
+	far.Spec.Taints = []corev1.Taint{{Key: "aws-node-termination-handler/spot-itn", Effect: corev1.TaintEffectNoSchedule}}
+	w.must(w.api.Update(ctx, far))
+	if got := w.r.poolsOn(ctx, far); len(got) != 1 || got[0].NamespacedName != poolKey {
+		t.Errorf("the node concerns %v", got)
+	}
+	w.settleDown()
+	if diff := cmp.Diff([]string{"vllm-0", "vllm-1 node", "vllm-2", "worker"}, w.names()); diff != "" {
+		w.fail("pods (-want +got):\n%s", diff)
+	}
+	far.Spec.Taints = nil
+	w.must(w.api.Update(ctx, far))
+	w.settleDown()
+	if diff := cmp.Diff([]string{"vllm-0", "vllm-1", "vllm-2", "worker"}, w.names()); diff != "" {
+		w.fail("pods (-want +got):\n%s", diff)
 	}
 }

@@ -6,11 +6,15 @@ import (
 	"strings"
 	"time"
 
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 
 	"github.com/kvasir-dev/kvasir/api/v1alpha1"
+	"github.com/kvasir-dev/kvasir/internal/controller/autoscaling"
 	"github.com/kvasir-dev/kvasir/internal/inject"
 	"github.com/kvasir-dev/kvasir/internal/operate"
 	"github.com/kvasir-dev/kvasir/internal/plan"
@@ -19,18 +23,23 @@ import (
 
 // Reasons that are named in more than one place.
 const (
-	reasonRolloutStopped = "RolloutStopped"
-	reasonFlags          = "EngineFlagsMissing"
-	reasonPreStop        = "PreStopMissing"
+	reasonRolloutStopped  = "RolloutStopped"
+	reasonReporterStopped = "ReporterUpdateStopped"
+	reasonFlags           = "EngineFlagsMissing"
+	reasonPreStop         = "PreStopMissing"
+	reasonProbes          = "ProbesMissing"
+	reasonPodsEnded       = "PodsEnded"
+	reasonRefused         = "ObjectRefused"
+	reasonNoEndpoint      = "NoReadyEndpoint"
 )
 
-// pending is a condition that differs from what the status says, and since when.
+// pending is a condition that differs from the one in the status, and since when.
 type pending struct {
 	condition metav1.Condition
 	since     time.Time
 }
 
-// judgement is what a condition says.
+// judgement is the content of a condition.
 type judgement struct {
 	status  metav1.ConditionStatus
 	reason  string
@@ -65,6 +74,9 @@ func (r *round) conditions(childrenErr, podsErr error, affected *metav1.Conditio
 	r.setFinding(v1alpha1.ConditionTokensExact, &tokens, known)
 	predictions, known := r.view.Predictions()
 	r.setFinding(v1alpha1.ConditionPredictionsTrusted, &predictions, known)
+	if gateways, known := r.view.Gateways(); known {
+		r.setFinding(v1alpha1.ConditionGatewayConforms, &gateways, known)
+	}
 	if r.gateway != nil {
 		r.set(v1alpha1.ConditionGatewayAccepted, gatewayAccepted(r.gateway))
 	}
@@ -94,7 +106,7 @@ func (r *round) set(kind string, j judgement) {
 		old.ObservedGeneration = want.ObservedGeneration
 		return
 	}
-	if old != nil && old.ObservedGeneration == want.ObservedGeneration {
+	if old != nil && old.ObservedGeneration == want.ObservedGeneration && !servingChanges(kind, old, &want) {
 		p, ok := r.memory.pending[kind]
 		if !ok || p.condition.Status != want.Status || p.condition.Reason != want.Reason {
 			p = pending{want, r.now}
@@ -109,7 +121,13 @@ func (r *round) set(kind string, j judgement) {
 	meta.SetStatusCondition(&r.next.Conditions, want)
 }
 
-// setFinding sets a condition that only pickers can judge. Their message may have numbers that change all the time: it
+// servingChanges reports whether a condition reports that the last endpoint is gone, or that there is one again. That does
+// not wait: the counts beside it in the status do not either, and clients see it at once.
+func servingChanges(kind string, old, want *metav1.Condition) bool {
+	return kind == v1alpha1.ConditionReady && (want.Reason == reasonNoEndpoint) != (old.Reason == reasonNoEndpoint)
+}
+
+// setFinding sets a condition that only pickers can judge. Their message can have numbers that change all the time: it
 // stays as long as the reason does.
 func (r *round) setFinding(kind string, f *operate.Finding, known bool) {
 	j := judgement{metav1.ConditionUnknown, f.Reason, f.Message}
@@ -117,7 +135,7 @@ func (r *round) setFinding(kind string, f *operate.Finding, known bool) {
 	case len(r.view.Replicas) == 0:
 		j = noPicker()
 	case !known:
-		j = unknown("Starting", "no replica of the picker has looked yet")
+		j = unknown("Starting", "no replica of the picker has reported yet")
 	case f.Verdict == operate.Good:
 		j.status = metav1.ConditionTrue
 	case f.Verdict == operate.Bad:
@@ -129,34 +147,42 @@ func (r *round) setFinding(kind string, f *operate.Finding, known bool) {
 	r.set(kind, j)
 }
 
-func noPicker() judgement { return unknown("NoPicker", "no replica of the picker is heard") }
+func noPicker() judgement { return unknown("NoPicker", "no replica of the picker reports") }
 
 func (r *round) accepted(podsErr error) judgement {
 	switch {
 	case r.problems.overlap != "":
 		return no("SelectorOverlap", "%s", r.problems.overlap)
 	case len(r.problems.taken) > 0:
-		return no("NameTaken", "somebody else's objects have names that the pool needs: %s", strings.Join(r.problems.taken, ", "))
+		return no("NameTaken", "objects of another owner have names that the pool needs: %s", strings.Join(r.problems.taken, ", "))
 	case r.problems.template != "":
 		return no("TemplateRefused", "%s", r.problems.template)
 	case podsErr != nil && apierrors.IsInvalid(podsErr):
 		return no("TemplateRefused", "%s", podsErr.Error())
-	case podsErr != nil && apierrors.IsForbidden(podsErr) && !quota(podsErr):
+	case refused(podsErr) && !quota(podsErr):
 		return no("NotPermitted", "%s", podsErr.Error())
+	case len(r.problems.refused) > 0:
+		return no(reasonRefused, "%s", strings.Join(r.problems.refused, "; "))
 	case r.problems.reference != "":
 		return no("ReferenceNotFound", "%s", r.problems.reference)
+	}
+	if r.pool.Spec.Engine.ServesAnyone(r.policy != nil && r.policy.Spec.Admission.Tenants.Identification != "") {
+		return yes(v1alpha1.ReasonClientsUnchecked, "%s", v1alpha1.MessageClientsUnchecked)
+	}
+	if r.pool.Spec.Engine.Type == v1alpha1.EngineSGLang {
+		return yes(v1alpha1.ReasonEngineExperimental, "%s", v1alpha1.MessageSGLangExperimental)
 	}
 	return yes("Accepted", "")
 }
 
-// quota is whether an error says that a ResourceQuota is used up.
+// quota reports whether an error means that a ResourceQuota is used up.
 func quota(err error) bool {
 	return apierrors.IsForbidden(err) && strings.Contains(err.Error(), "exceeded quota")
 }
 
 func (r *round) pickerAvailable(err error) judgement {
 	if r.pool.Spec.Picker.Mode == v1alpha1.PickerExternal {
-		return yes("External", "somebody else runs the pickers")
+		return yes("External", "the pickers run outside the operator")
 	}
 	if err != nil && strings.Contains(err.Error(), "certificates of pool") {
 		return no("CertificateInvalid", "%s", err.Error())
@@ -170,11 +196,25 @@ func (r *round) pickerAvailable(err error) judgement {
 	}
 	switch {
 	case ready == 0:
-		return no("Unavailable", "0 of %d replicas are ready", want)
+		return no("Unavailable", "0 of %d replicas are ready%s", want, r.pickerFailure())
 	case ready < want:
-		return no("SomeUnavailable", "%d of %d replicas are ready", ready, want)
+		return no("SomeUnavailable", "%d of %d replicas are ready%s", ready, want, r.pickerFailure())
 	}
 	return yes("Available", "%d of %d replicas are ready", ready, want)
+}
+
+// pickerFailure is why the picker's Deployment cannot create its pods, to be appended to a message; "" when it can.
+func (r *round) pickerFailure() string {
+	if r.picker == nil {
+		return ""
+	}
+	for i := range r.picker.Status.Conditions {
+		c := &r.picker.Status.Conditions[i]
+		if c.Type == appsv1.DeploymentReplicaFailure && c.Status == corev1.ConditionTrue {
+			return "; " + c.Reason + ": " + c.Message
+		}
+	}
+	return ""
 }
 
 func (r *round) upToDate() judgement {
@@ -183,17 +223,32 @@ func (r *round) upToDate() judgement {
 	case plan.RollingOut:
 		return no("RolloutInProgress", "%d of %d pods are of revision %s", c.Updated, r.size.now, r.revisions.update)
 	case plan.Stopped:
-		return no(reasonRolloutStopped, "new pods of revision %s did not become ready in %d s; the old pods stay. Apply a template that works, the old one to go back",
+		if i := slices.IndexFunc(r.decision.Ended, func(p *plan.Pod) bool { return p.Revision == r.revisions.update }); i >= 0 {
+			p := r.decision.Ended[i]
+			return no(reasonRolloutStopped, "new pods of revision %s end (last: %s: %s %s); the old pods stay. Apply a working template, or the old one to go back",
+				r.revisions.update, p.Name, p.Trouble.Reason, p.Trouble.Message)
+		}
+		return no(reasonRolloutStopped, "new pods of revision %s did not become ready in %d s; the old pods stay. Apply a working template, or the old one to go back",
 			r.revisions.update, r.pool.Spec.Rollout.ProgressDeadlineSeconds)
 	case plan.WaitingOnDelete:
-		return no("RolloutOnDelete", "%d of %d pods are of revision %s; the others are replaced when somebody deletes them", c.Updated, r.size.now, r.revisions.update)
+		return no("RolloutOnDelete", "%d of %d pods are of revision %s; the others are replaced when they are deleted", c.Updated, r.size.now,
+			r.revisions.update)
 	case plan.Paused:
-		return no("RolloutPaused", "%d of %d pods are of revision %s; spec.paused keeps it so", c.Updated, r.size.now, r.revisions.update)
+		return no("RolloutPaused", "%d of %d pods are of revision %s; the rollout is paused by spec.paused", c.Updated, r.size.now,
+			r.revisions.update)
 	case plan.UpToDate:
+	}
+	switch rep := &r.reporters; {
+	case rep.trouble.Reason != "":
+		return no(reasonReporterStopped, "%s does not run the reporter %s: %s; the other pods keep the reporters they have. Upgrade Kvasir to an image that runs, or back",
+			rep.waiting.Name, r.ReporterImage, rep.trouble.Message)
+	case rep.waiting != nil:
+		return no("ReporterUpdating", "%d of %d pods have the reporter %s; the next one follows when that of %s has run for %d s",
+			rep.updated, rep.updated+len(rep.outdated), r.ReporterImage, rep.waiting.Name, int(settle.Seconds()))
 	}
 	for _, pod := range r.pods {
 		if injected := strings.Fields(pod.Annotations[v1alpha1.AnnotationInjected]); len(injected) > 0 && injected[0] != r.Version {
-			return yes("InjectionOutdated", "some pods were made by Kvasir %s; the next revision brings them up to date", injected[0])
+			return yes("InjectionOutdated", "some pods were created by Kvasir %s; the next revision updates them", injected[0])
 		}
 	}
 	return yes("UpToDate", "")
@@ -208,15 +263,28 @@ func (r *round) scaled(podsErr error) judgement {
 	case podsErr != nil && quota(podsErr):
 		return no("QuotaExceeded", "%s", podsErr.Error())
 	case r.decision.NoRoom:
-		return no("IslandsExhausted", "%d of %d pods; no island has room or gives nodes", has, r.size.now)
+		return no("IslandsExhausted", "%d of %d pods; no island has room or provides nodes", has, r.size.now)
+	case r.pool.Spec.Replicas != nil && c.Ready >= r.size.now && r.islandMinima() > r.size.now:
+		return no("IslandMinimaUnmet", "the islands ask for %d pods by their minReplicas, the pool has %d", r.islandMinima(), r.size.now)
 	case c.Ready < r.size.now:
-		return no("ScalingUp", "%d of %d pods serve", c.Ready, r.size.now)
+		return no("ScalingUp", "%d of %d pods are serving", c.Ready, r.size.now)
 	case c.Draining > 0 || c.Total > r.size.now:
-		return no("ScalingDown", "%d pods drain or are deleted, %d stay", c.Total-min(has, r.size.now), r.size.now)
+		return no("ScalingDown", "%d pods are draining or being deleted, %d stay", c.Total-min(has, r.size.now), r.size.now)
 	case r.size.wanted != r.size.now:
-		return no("ScalingPaused", "%d pods are wanted; spec.paused keeps %d", r.size.wanted, r.size.now)
+		return no("ScalingPaused", "%d pods are needed; spec.paused keeps %d", r.size.wanted, r.size.now)
 	}
 	return yes("Settled", "%d pods", r.size.now)
+}
+
+// islandMinima is how many pods the islands ask for together.
+func (r *round) islandMinima() int {
+	pods := 0
+	if r.pool.Spec.Placement != nil {
+		for i := range r.pool.Spec.Placement.Islands {
+			pods += int(ptr.Deref(r.pool.Spec.Placement.Islands[i].MinReplicas, 0))
+		}
+	}
+	return pods
 }
 
 func (r *round) podsHealthy() judgement {
@@ -243,12 +311,18 @@ func (r *round) podsHealthy() judgement {
 		}
 		return no(first, "%s%s: %s", strings.Join(list[:min(3, len(list))], ", "), more, message)
 	}
+	if ended := r.decision.Ended; r.decision.Backoff > 0 {
+		r.stuck = r.podOf[ended[0].UID]
+		return no(reasonPodsEnded, "%d pods ended and are not replaced before %s; the last, %s: %s %s",
+			r.decision.Backoff, r.decision.Retry.UTC().Format(time.TimeOnly), ended[0].Name, ended[0].Trouble.Reason, ended[0].Trouble.Message)
+	}
 	for _, kind := range []struct {
 		reason string
 		of     func(what string) bool
 	}{
 		{reasonFlags, func(what string) bool { return strings.HasPrefix(what, "--") }},
 		{reasonPreStop, func(what string) bool { return what == inject.PreStop || what == inject.GraceFor }},
+		{reasonProbes, func(what string) bool { return what == inject.ReadinessProbe }},
 	} {
 		var said []string
 		for _, s := range r.problems.skipped {
@@ -263,10 +337,11 @@ func (r *round) podsHealthy() judgement {
 	return yes("Healthy", "")
 }
 
-// eventReasons are what pickers say of a pod whose cache they do not know, as conditions name it.
+// eventReasons maps the reasons why pickers do not know a pod's cache to words for conditions.
 var eventReasons = map[string]string{
-	"UnknownLayout": "UnknownLayout", "ReporterRejected": "ReporterRejected", "Lagging": "Lagging",
+	"UnknownLayout": "UnknownLayout", "ReporterRejected": "ReporterRejected", "Lagging": "Lagging", "HistoryLost": "HistoryLost",
 	"BlockSizeUnsupported": "BlockSizeUnsupported", "ReporterMissing": "ReporterMissing",
+	"EventsDisabled": "EventsDisabled",
 }
 
 func (r *round) eventsSynced() judgement {
@@ -297,7 +372,7 @@ func (r *round) eventsSynced() judgement {
 	case len(r.view.Replicas) == 0:
 		return noPicker()
 	case which != "":
-		return no(reason, "the caches of %d of %d pods are known; %s's is not", synced, of, which)
+		return no(reason, "the caches of %d of %d pods are known; that of %s is not", synced, of, which)
 	}
 	return yes("Synced", "")
 }
@@ -308,13 +383,13 @@ func (r *round) ready(accepted, picker judgement) judgement {
 	case accepted.status == metav1.ConditionFalse && c.Ready == 0:
 		return no("NotAccepted", "%s", accepted.message)
 	case c.Ready == 0 && r.size.now == 0:
-		return yes("AtZero", "the pool is at zero, as it should")
+		return yes("AtZero", "the pool is scaled to zero")
 	case c.Ready == 0 && meta.FindStatusCondition(r.next.Conditions, v1alpha1.ConditionReady) == nil:
 		return unknown("Starting", "no endpoint is ready yet")
 	case c.Ready == 0 && r.starting():
 		return unknown("Starting", "no endpoint is ready yet")
 	case c.Ready == 0:
-		return no("NoReadyEndpoint", "none of %d pods is ready", c.Total)
+		return no(reasonNoEndpoint, "none of %d pods is ready", c.Total)
 	case picker.reason == "Unavailable":
 		return no("PickerUnavailable", "%s", picker.message)
 	}
@@ -330,15 +405,18 @@ func (r *round) starting() bool {
 
 func (r *round) autoscalingActive() judgement {
 	d := r.size.decision
+	_, bad := autoscaling.Spec(&r.pool.Spec.Autoscaling)
 	switch {
 	case r.problems.target != "":
 		return no("TargetNotScalable", "%s", r.problems.target)
 	case d == nil || d.Reason == scaling.NoSamples:
-		return no("NoSamples", "no picker is heard, so the size stays")
+		return no("NoSamples", "no picker reports, so the size stays")
+	case bad != nil:
+		return no("ScheduleInvalid", "ignored: %v", bad)
 	case r.pool.Spec.Paused == v1alpha1.PauseAll:
-		return no("ScalingPaused", "it would be %d: %s; spec.paused keeps %d", d.Size, d.Reason, r.size.now)
+		return no("ScalingPaused", "the size would be %d: %s; spec.paused keeps %d", d.Size, d.Reason, r.size.now)
 	case r.pool.Spec.Autoscaling.Mode == v1alpha1.AutoscalingRecommend:
-		return yes("Recommending", "it would be %d: %s", d.Size, d.Reason)
+		return yes("Recommending", "the recommended size is %d: %s", d.Size, d.Reason)
 	case d.Reason == scaling.AtMaximum:
 		return yes("AtMaximum", "%d would be needed", d.Wanted)
 	}

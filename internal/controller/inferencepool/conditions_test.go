@@ -10,6 +10,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/utils/ptr"
 
 	"github.com/kvasir-dev/kvasir/api/v1alpha1"
 	"github.com/kvasir-dev/kvasir/internal/inject"
@@ -43,6 +44,14 @@ func TestEachConditionSaysWhatIsTheMatter(t *testing.T) {
 			r.decision.Pods = []plan.Seen{{Pod: &plan.Pod{UID: "u", Name: "chat-0"}, Trouble: plan.Trouble{Reason: reason}}}
 		}
 	}
+	islands := func(minima ...int32) func(*round) {
+		return func(r *round) {
+			r.pool.Spec.Replicas, r.pool.Spec.Placement = ptr.To[int32](2), &v1alpha1.Placement{}
+			for _, n := range minima {
+				r.pool.Spec.Placement.Islands = append(r.pool.Spec.Placement.Islands, v1alpha1.Island{MinReplicas: &n})
+			}
+		}
+	}
 	decided := func(mode v1alpha1.AutoscalingMode, reason scaling.Reason) func(*round) {
 		return func(r *round) {
 			r.pool.Spec.Autoscaling.Mode, r.size.decision = mode, &scaling.Decision{Size: 2, Wanted: 3, Reason: reason}
@@ -51,12 +60,19 @@ func TestEachConditionSaysWhatIsTheMatter(t *testing.T) {
 	was := func(reason string) []metav1.Condition {
 		return []metav1.Condition{{Type: v1alpha1.ConditionReady, Status: metav1.ConditionTrue, Reason: reason}}
 	}
+	unchecked := v1alpha1.Engine{APIKey: v1alpha1.SecretKey{Name: "k", Key: "token"}, ClientAuth: v1alpha1.ClientAuthPoolKey}
 	for _, tc := range []struct {
 		judge  func(*round) judgement
 		change func(*round)
 		want   string
 	}{
 		{accepted(nil), func(*round) {}, "True Accepted"},
+		{accepted(nil), func(r *round) { r.pool.Spec.Engine.Type = v1alpha1.EngineSGLang }, "True EngineExperimental"},
+		{accepted(nil), func(r *round) { r.pool.Spec.Engine = unchecked }, "True ClientsUnchecked"},
+		{accepted(nil), func(r *round) {
+			r.pool.Spec.Engine, r.policy = unchecked, &v1alpha1.RoutingPolicy{}
+			r.policy.Spec.Admission.Tenants.Identification = v1alpha1.IdentifyByAPIKey
+		}, "True Accepted"},
 		{accepted(forbidden), func(*round) {}, "False NotPermitted"},
 		{accepted(quota), func(*round) {}, "True Accepted"},
 		{accepted(apierrors.NewInvalid(schema.GroupKind{Kind: "Pod"}, "chat-0", nil)), func(*round) {}, "False TemplateRefused"},
@@ -90,6 +106,12 @@ func TestEachConditionSaysWhatIsTheMatter(t *testing.T) {
 		{(*round).autoscalingActive, decided(v1alpha1.AutoscalingActive, "QueueDepth"), "True Active"},
 		{(*round).autoscalingActive, decided(v1alpha1.AutoscalingActive, scaling.NoSamples), "False NoSamples"},
 		{(*round).autoscalingActive, decided(v1alpha1.AutoscalingRecommend, "QueueDepth"), "True Recommending"},
+		{(*round).autoscalingActive, func(r *round) {
+			decided(v1alpha1.AutoscalingActive, "QueueDepth")(r)
+			r.pool.Spec.Autoscaling.Schedules = []v1alpha1.Schedule{{Name: "s", Start: "0 8 30 2 *", TimeZone: "UTC"}}
+		}, "False ScheduleInvalid"},
+		{scaled(nil), islands(2, 1), "False IslandMinimaUnmet"},
+		{scaled(nil), islands(1, 1), "True Settled"},
 	} {
 		r := aRound()
 		tc.change(r)
@@ -102,7 +124,7 @@ func TestEachConditionSaysWhatIsTheMatter(t *testing.T) {
 
 func TestWhatPickersSayOfACacheIsTheReason(t *testing.T) {
 	for said, want := range map[string]string{
-		"": "StreamMissing", "UnknownLayout": "UnknownLayout", "ReporterRejected": "ReporterRejected", "Lagging": "Lagging",
+		"": "StreamMissing", "UnknownLayout": "UnknownLayout", "ReporterRejected": "ReporterRejected", "Lagging": "Lagging", "HistoryLost": "HistoryLost",
 		"BlockSizeUnsupported": "BlockSizeUnsupported", "ReporterMissing": "ReporterMissing",
 	} {
 		r := aRound()
@@ -165,6 +187,7 @@ func TestWhatTheStatusSaysAnewIsAnEvent(t *testing.T) {
 		{before, status(2, "a", "a", condition(v1alpha1.ConditionPodsHealthy, plan.CrashLooping)), []string{"PodStuck"}},
 		{before, status(2, "a", "a", condition(v1alpha1.ConditionPodsHealthy, "EngineFlagsMissing")), []string{"InjectionSkipped"}},
 		{before, status(2, "a", "a", condition(v1alpha1.ConditionEventsSynced, "StreamMissing")), []string{"EventsDegraded"}},
+		{before, status(2, "a", "a", condition(v1alpha1.ConditionGatewayConforms, "PicksNotFollowed")), []string{"GatewayDeviates"}},
 	} {
 		w := newWorld(t)
 		r := aRound()
@@ -174,7 +197,7 @@ func TestWhatTheStatusSaysAnewIsAnEvent(t *testing.T) {
 	}
 }
 
-// expectTold fails unless these events were told, once each.
+// expectTold fails unless exactly these events were recorded, once each.
 func (w *world) expectTold(what string, want ...string) {
 	w.t.Helper()
 	got := w.told()
@@ -185,6 +208,38 @@ func (w *world) expectTold(what string, want ...string) {
 		delete(got, reason)
 	}
 	if len(got) > 0 {
-		w.t.Errorf("%s: nobody wanted %v", what, got)
+		w.t.Errorf("%s: unexpected events %v", what, got)
+	}
+}
+
+func TestThePoolIsNotReadyAsSoonAsItsLastEndpointIsNot(t *testing.T) {
+	w := newWorld(t)
+	w.r.Children = nil
+	pickers := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: poolKey.Namespace, Name: "chat-picker"}}
+	pickers.OwnerReferences = []metav1.OwnerReference{{APIVersion: "kvasir.dev/v1alpha1", Kind: "InferencePool", Name: "chat", UID: "pool-uid", Controller: ptr.To(true)}}
+	w.must(w.api.Create(t.Context(), pickers))
+	pickers.Status.ReadyReplicas = 2
+	w.must(w.api.Status().Update(t.Context(), pickers))
+	w.serve()
+	if got := w.condition(v1alpha1.ConditionReady); got != "True Serving" {
+		t.Fatalf("at first: %s", got)
+	}
+	ready := func(yes bool, of []*corev1.Pod) {
+		for _, pod := range of {
+			w.setStatus(pod, func(s *corev1.PodStatus) { setCondition(s, corev1.PodReady, yes, w.clock.Now()) })
+		}
+		w.settleDown()
+	}
+	ready(false, w.all()[:1])
+	if got := w.condition(v1alpha1.ConditionReady); got != "True Serving" {
+		t.Errorf("with one of two: %s", got)
+	}
+	ready(false, w.all()[1:])
+	if got := w.condition(v1alpha1.ConditionReady); got != "False NoReadyEndpoint" {
+		t.Errorf("with none of two: %s, %d ready", got, *w.pool().Status.ReadyReplicas)
+	}
+	ready(true, w.all()[:1])
+	if got := w.condition(v1alpha1.ConditionReady); got != "True Serving" {
+		t.Errorf("with one again: %s", got)
 	}
 }

@@ -1,10 +1,11 @@
-// Package inferencepool brings pods, pickers and status to what an InferencePool says. Reads come from a cache, the
-// decision is made by package plan, its actions are executed in order with preconditions, and the status is written
-// once, when it has changed. The controller may be killed between any two writes: what it does follows from what is
-// there. What it keeps in memory only makes it quicker or quieter.
+// Package inferencepool reconciles pods, pickers and status with an InferencePool. It reads from a cache, package plan
+// decides, the actions are executed in order with preconditions, and the status is written once, when it has changed. The
+// controller can be killed between any two writes: each action follows from the present state of the cluster. What it keeps
+// in memory only makes it faster or reduces traffic.
 package inferencepool
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"sync"
@@ -31,13 +32,13 @@ const LongestWay = 2 * time.Second
 
 // Pauses until a pool is looked at again though no object has changed.
 const (
-	settle        = 10 * time.Second // that a condition must last before it is told
+	settle        = 10 * time.Second // that a condition must last before its event
 	cacheBehind   = time.Second      // until the cache shows our own writes; a watch is usually quicker
 	expectAtMost  = 30 * time.Second // after which a write that never showed is given up
 	afterConflict = 200 * time.Millisecond
 )
 
-// Pickers tell what the replicas of a pool's picker know, and warm pods up.
+// Pickers returns what the replicas of a pool's picker know, and warms pods up.
 type Pickers interface {
 	View(pool types.NamespacedName) operate.View
 	// Warm fills a pod's cache with the hottest prefixes, up to so many tokens, and returns when that is done, cannot be
@@ -59,7 +60,7 @@ type Engines interface {
 type Reconciler struct {
 	// Client reads from a cache and writes.
 	Client client.Client
-	// Direct asks the API server: the operator may get a Secret, and not list or watch any.
+	// Direct asks the API server: the operator is allowed to get a Secret, but not to list or watch any.
 	Direct   client.Reader
 	Recorder events.EventRecorder
 	Clock    clock.PassiveClock
@@ -69,11 +70,11 @@ type Reconciler struct {
 	Sizer Sizer
 	// Warmups runs warm-ups; nil for none: pods then turn warm at their deadline.
 	Warmups *Warmups
-	// Children is what pickers and the like are made of. Optional APIs may come later.
+	// Children returns the configuration for pickers and other child objects. Optional APIs can be installed later.
 	Children func() children.Config
 	// ReporterImage of the sidecar, and Version of what is injected.
 	ReporterImage, Version string
-	// NodeSignals is whether nodes may be read.
+	// NodeSignals is whether nodes can be read.
 	NodeSignals bool
 
 	optional *optionalWatches // nil without a manager
@@ -89,13 +90,18 @@ type memory struct {
 	pending  map[string]pending
 	told     map[toldEvent]time.Time
 	islands  map[string]*islandMemory
-	asked    map[string]bool // UIDs of pods whose ProvisioningRequest has been made
+	taken    map[string]time.Time // names of pods that another owner has, and when that was seen
+	asked    map[string]bool      // UIDs of pods whose ProvisioningRequest has been made
 	applied  map[objectKey]applied
-	certsAt  time.Time // when certificates are to be looked at again
-	trusted  []byte
-	keyAt    time.Time // when the Secret of the key root was looked at, and what the pool asked for then
-	keyFor   string
-	swept    sweep
+	certsAt  time.Time // when to renew a certificate
+	// certsSeen is when the Secrets of the certificates were read.
+	certsSeen time.Time
+	trusted   []byte
+	keyAt     time.Time // when the Secret of the key root was looked at, and what the pool asked for then
+	keyFor    string
+	swept     sweep
+	// noProtocolUntil is until when the gateways' pool is applied without appProtocol, which its definition lacks.
+	noProtocolUntil time.Time
 	// references is what is known of what the pool names.
 	references references
 }
@@ -108,6 +114,7 @@ func (r *Reconciler) memory(key types.NamespacedName) *memory {
 		m = &memory{
 			expected: expectations{}, marks: map[string]seenMark{}, pending: map[string]pending{}, told: map[toldEvent]time.Time{},
 			islands: map[string]*islandMemory{}, asked: map[string]bool{}, applied: map[objectKey]applied{},
+			taken: map[string]time.Time{},
 		}
 		if r.pools == nil {
 			r.pools = map[types.NamespacedName]*memory{}
@@ -126,7 +133,7 @@ func (r *Reconciler) forget(key types.NamespacedName) {
 	}
 }
 
-// round is one reconciliation of one pool: what was read, and what came of it.
+// round is one reconciliation of one pool: what was read, and the results.
 type round struct {
 	*Reconciler
 	pool   *v1alpha1.InferencePool // with defaults; shared with the cache, never written
@@ -136,7 +143,8 @@ type round struct {
 	view   operate.View
 
 	pods      []*corev1.Pod // of the pool, shared with the cache
-	strangers int           // pods that have our label and another owner
+	strangers []*corev1.Pod // that have our label and another owner
+	orphans   []*corev1.Pod // of the operator's making, without an owner
 	revisions revisions
 	podOf     map[string]*corev1.Pod // by UID
 	picker    *appsv1.Deployment     // nil when there is none yet
@@ -147,12 +155,13 @@ type round struct {
 	size      size
 	islands   *islands
 	problems  problems
+	reporters reporters
 	gateway   *gatewayFacts // nil when they could not be read
 	stuck     *corev1.Pod   // the first that has a trouble
 	retry     bool          // a write met a newer object
 }
 
-// Reconcile brings one pool nearer to what it says.
+// Reconcile brings one pool nearer to its spec.
 func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
 	pool := &v1alpha1.InferencePool{}
 	if err := r.Client.Get(ctx, request.NamespacedName, pool); err != nil {
@@ -189,8 +198,8 @@ func (r *round) run(ctx context.Context) (reconcile.Result, error) {
 	}
 	r.findReferences(ctx)
 	childrenErr := r.keepChildren(ctx)
-	if childrenErr == nil {
-		childrenErr = r.readGateway(ctx)
+	if err := r.readGateway(ctx); childrenErr == nil {
+		childrenErr = err
 	}
 	var podsErr error
 	if r.pool.Spec.Template != nil {
@@ -203,14 +212,17 @@ func (r *round) run(ctx context.Context) (reconcile.Result, error) {
 		return reconcile.Result{}, err
 	}
 	for _, err := range []error{podsErr, childrenErr} {
-		if err != nil {
+		switch {
+		case refused(err): // conditions report it, and drains continue at their own pace
+			r.wakeAt(r.now.Add(refusedEvery))
+		case err != nil:
 			return reconcile.Result{}, err
 		}
 	}
 	return reconcile.Result{RequeueAfter: r.after()}, nil
 }
 
-// after is when to look again; 0 for when something changes.
+// after is when to reconcile again; 0 for the next change.
 func (r *round) after() time.Duration {
 	if r.retry {
 		return afterConflict
@@ -236,22 +248,27 @@ func (r *round) keepPods(ctx context.Context) error {
 	if r.problems.template != "" {
 		return nil // the pods that are there stay
 	}
+	if adopted, err := r.adoptPods(ctx); adopted || err != nil {
+		r.retry = r.retry || adopted
+		return err
+	}
+	r.reporters = r.findReporters()
 	input, err := r.facts(ctx)
 	if err != nil {
 		return err
 	}
 	r.decision = plan.Make(input)
 	r.wakeAt(r.decision.Wake)
-	if err := r.execute(ctx); err != nil {
-		return err
+	var refusal error
+	for _, step := range []func(context.Context) error{r.execute, r.askForNodes, r.pruneRevisions, r.patchReporters} {
+		switch err := step(ctx); {
+		case refused(err):
+			refusal = cmp.Or(refusal, err)
+		case err != nil:
+			return err
+		}
 	}
-	if err := r.askForNodes(ctx); err != nil {
-		return err
-	}
-	if err := r.pruneRevisions(ctx); err != nil {
-		return err
-	}
-	return r.patchReporters(ctx)
+	return refusal
 }
 
 // writeStatus writes the status, once, when it differs.

@@ -10,8 +10,10 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/kvasir-dev/kvasir/api/v1alpha1"
 	"github.com/kvasir-dev/kvasir/internal/inject"
@@ -92,7 +94,7 @@ func TestAPoolComesUp(t *testing.T) {
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("status (-want +got):\n%s", diff)
 	}
-	if s.CurrentRevision != s.UpdateRevision || s.Selector != "kvasir.dev/pool=chat" {
+	if s.CurrentRevision != s.UpdateRevision || s.Selector != "kvasir.dev/pool=chat,!kvasir.dev/drain" {
 		t.Errorf("revisions %s and %s, selector %s", s.CurrentRevision, s.UpdateRevision, s.Selector)
 	}
 	if !isTrue(w.all()[0], conditionSynced) {
@@ -159,7 +161,7 @@ func TestThePickersHaveToAcknowledge(t *testing.T) {
 	w := newWorld(t, func(p *v1alpha1.InferencePool) { p.Spec.Drain.DeadlineSeconds = ptr.To[int32](120) })
 	w.serve()
 	delete(w.pickers, "b")
-	w.pickers["silent"] = &picker{} // ready, and never heard
+	w.pickers["silent"] = &picker{} // ready, but silent from the start
 	w.edit(func(s *v1alpha1.InferencePoolSpec) { s.Replicas = ptr.To[int32](1) })
 	w.settleDown()
 	for range 10 {
@@ -172,7 +174,7 @@ func TestThePickersHaveToAcknowledge(t *testing.T) {
 	w.clock.SetTime(w.clock.Now().Add(80 * time.Second))
 	w.speak("a")
 	w.settleDown()
-	w.expect("new-1") // the deadline has come
+	w.expect("new-1") // the deadline has passed
 }
 
 func TestRollout(t *testing.T) {
@@ -309,7 +311,7 @@ func TestNodesThatGoAway(t *testing.T) {
 	node.Spec.Unschedulable = true
 	w.must(w.api.Update(context.Background(), node))
 	w.settleDown()
-	w.expect("new-0", "new-1", "new-2") // the replacement comes first
+	w.expect("new-0", "new-1", "new-2") // the replacement is first
 	node.Spec.Taints = []corev1.Taint{{Key: "aws-node-termination-handler/spot-itn", Effect: corev1.TaintEffectNoExecute}}
 	w.must(w.api.Update(context.Background(), node))
 	w.settleDown()
@@ -325,15 +327,34 @@ func TestNodesThatGoAway(t *testing.T) {
 	}
 }
 
+// TestATaintedNodeThatPodsComeBackTo binds every pod to the one node there is, which asks pods to prefer others.
+func TestATaintedNodeThatPodsComeBackTo(t *testing.T) {
+	w := newWorld(t, func(p *v1alpha1.InferencePool) { p.Spec.Replicas = ptr.To[int32](1) })
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node"}}
+	node.Spec.Taints = []corev1.Taint{{Key: "aws-node-termination-handler/rebalance-recommendation", Effect: corev1.TaintEffectPreferNoSchedule}}
+	w.must(w.api.Create(context.Background(), node))
+	made := map[string]bool{}
+	for range 13 {
+		w.clock.SetTime(w.clock.Now().Add(time.Second))
+		w.settleDown()
+		for _, pod := range w.all() {
+			made[pod.Name] = true
+			if pod.Spec.NodeName == "" {
+				pod.Spec.NodeName = "node"
+				w.must(w.api.Update(context.Background(), pod))
+			}
+		}
+	}
+	if len(made) > 3 {
+		t.Errorf("%d pods in 13 s", len(made))
+	}
+}
+
 func TestReportersAreBroughtUpToDate(t *testing.T) {
 	w := newWorld(t)
 	w.serve()
 	w.r.ReporterImage, w.r.Version = "reporter:v2", "v2"
-	for range 4 {
-		w.clock.SetTime(w.clock.Now().Add(settle))
-		w.tick()
-		w.settleDown()
-	}
+	w.update(nil)
 	for _, pod := range w.all() {
 		if got := pod.Spec.InitContainers[0].Image; got != "reporter:v2" {
 			t.Errorf("%s has %s", pod.Name, got)
@@ -368,9 +389,96 @@ func TestWhatANodeMeansForAPod(t *testing.T) {
 		"not ready, tolerated for a moment": {taint("node.kubernetes.io/not-ready"), []corev1.Toleration{{Key: "node.kubernetes.io/not-ready", Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoExecute}}, true, plan.NodeLeaves},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if got := nodeOf(&tc.node, &corev1.Pod{Spec: corev1.PodSpec{Tolerations: tc.tolerations}}, tc.runs); got != tc.want {
-				t.Errorf("%d, want %d", got, tc.want)
+			got, again := nodeOf(&tc.node, &corev1.Pod{Spec: corev1.PodSpec{Tolerations: tc.tolerations}}, tc.runs, nodeRules{notReadyFor: time.Minute, now: time.Now()})
+			if got != tc.want || !again.IsZero() {
+				t.Errorf("%d and again at %s, want %d", got, again, tc.want)
 			}
+		})
+	}
+}
+
+func TestANodeThatIsNotReadyForAMomentKeepsItsPods(t *testing.T) {
+	for _, key := range []string{corev1.TaintNodeNotReady, corev1.TaintNodeUnreachable} {
+		for name, tc := range map[string]struct {
+			seconds *int32
+			until   time.Duration // of the pods' stay
+		}{
+			"by default a minute": {nil, time.Minute},
+			"as the pool says":    {ptr.To[int32](300), 5 * time.Minute},
+			"not at all":          {ptr.To[int32](0), 0},
+		} {
+			t.Run(key+" "+name, func(t *testing.T) {
+				w := newWorld(t, func(p *v1alpha1.InferencePool) { p.Spec.Drain.NodeNotReadySeconds = tc.seconds })
+				node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node"}}
+				w.must(w.api.Create(context.Background(), node))
+				w.serve()
+				since := metav1.NewTime(w.clock.Now().Truncate(time.Second))
+				w.clock.SetTime(since.Time)
+				node.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionFalse, LastTransitionTime: since}}
+				w.must(w.api.Status().Update(context.Background(), node))
+				// As the node lifecycle controller sets them; only one of the two has a time.
+				node.Spec.Taints = []corev1.Taint{{Key: key, Effect: corev1.TaintEffectNoSchedule}, {Key: key, Effect: corev1.TaintEffectNoExecute, TimeAdded: &since}}
+				w.must(w.api.Update(context.Background(), node))
+				if tc.until > 0 {
+					for _, at := range []time.Duration{0, time.Second, tc.until - time.Second} {
+						w.clock.SetTime(since.Add(at))
+						again, err := w.reconcile()
+						w.must(err)
+						if again == 0 || again > tc.until-at {
+							t.Errorf("after %s the next reconcile is in %s", at, again)
+						}
+						w.expect("new-0", "new-1")
+					}
+				}
+				w.clock.SetTime(since.Add(tc.until))
+				w.settleDown()
+				w.expect("new-0", "new-1", "new-2")
+			})
+		}
+	}
+}
+
+func TestACordonMovesPodsAsThePoolChooses(t *testing.T) {
+	stay, move := []string{"new-0", "new-1"}, []string{"new-0", "new-1", "new-2"}
+	taint := func(key string) func(*corev1.Node) {
+		return func(n *corev1.Node) {
+			n.Spec.Taints = append(n.Spec.Taints, corev1.Taint{Key: key, Effect: corev1.TaintEffectNoSchedule})
+		}
+	}
+	for name, tc := range map[string]struct {
+		pool func(*v1alpha1.InferencePoolSpec)
+		node func(*corev1.Node)
+		want []string
+	}{
+		"by default it moves them":          {func(*v1alpha1.InferencePoolSpec) {}, nil, move},
+		"Replace moves them":                {func(s *v1alpha1.InferencePoolSpec) { s.Drain.OnCordon = v1alpha1.CordonReplace }, nil, move},
+		"Keep keeps them":                   {func(s *v1alpha1.InferencePoolSpec) { s.Drain.OnCordon = v1alpha1.CordonKeep }, nil, stay},
+		"a paused pool keeps them":          {func(s *v1alpha1.InferencePoolSpec) { s.Paused = v1alpha1.PauseAll }, nil, stay},
+		"a paused rollout keeps them":       {func(s *v1alpha1.InferencePoolSpec) { s.Paused = v1alpha1.PauseRollout }, nil, stay},
+		"not when an autoscaler removes it": {func(s *v1alpha1.InferencePoolSpec) { s.Paused = v1alpha1.PauseAll }, taint("ToBeDeletedByClusterAutoscaler"), move},
+		"nor when the node is being deleted": {func(s *v1alpha1.InferencePoolSpec) { s.Drain.OnCordon = v1alpha1.CordonKeep }, func(n *corev1.Node) {
+			n.Finalizers = []string{"karpenter.sh/termination"}
+		}, move},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node"}}
+			w.must(w.api.Create(context.Background(), node))
+			w.serve()
+			w.edit(tc.pool)
+			w.settleDown()
+			w.expect(stay...)
+			node.Spec.Unschedulable = true
+			taint(corev1.TaintNodeUnschedulable)(node)
+			if tc.node != nil {
+				tc.node(node)
+			}
+			w.must(w.api.Update(context.Background(), node))
+			if len(node.Finalizers) > 0 {
+				w.must(w.api.Delete(context.Background(), node))
+			}
+			w.settleDown()
+			w.expect(tc.want...)
 		})
 	}
 }
@@ -387,7 +495,7 @@ func TestTheAcknowledgementOfAnEarlierMarkDoesNotCount(t *testing.T) {
 	pass(time.Second)
 	w.speak("a")
 	w.speak("b")
-	// The mark is lifted and set again before the pickers, who may choose the pod in between, are heard again.
+	// The mark is lifted and set again before the next report of the pickers, which might choose the pod in between.
 	size(2)
 	w.expect("new-0", "new-1")
 	pass(time.Second)
@@ -421,4 +529,50 @@ func TestAMarkOfSomebodyElseIsNotWrittenOver(t *testing.T) {
 		t.Errorf("again after %s, %v; want another look soon", again, err)
 	}
 	w.expect("new-0 manual", "new-1 manual")
+}
+
+func TestTheScaleSubresourceLeavesOutPodsThatDrain(t *testing.T) {
+	w := newWorld(t, func(p *v1alpha1.InferencePool) { p.Spec.Replicas = ptr.To[int32](3) })
+	w.serve()
+	for _, pod := range w.all() {
+		w.engine(pod).requests = []time.Time{w.clock.Now().Add(time.Minute)}
+	}
+	w.edit(func(s *v1alpha1.InferencePoolSpec) { s.Replicas = ptr.To[int32](2) })
+	w.settleDown()
+	w.tick()
+	w.settleDown()
+	w.expect("new-0 scale-down", "new-1", "new-2")
+	s := w.pool().Status
+	selector, err := labels.Parse(s.Selector)
+	w.must(err)
+	selected := 0
+	for _, pod := range w.all() {
+		if selector.Matches(labels.Set(pod.Labels)) {
+			selected++
+		}
+	}
+	if *s.Replicas != 2 || *s.DrainingReplicas != 1 || selected != 2 {
+		t.Errorf("%d replicas, %d drain, %s selects %d; want 2, 1 and 2", *s.Replicas, *s.DrainingReplicas, s.Selector, selected)
+	}
+}
+
+// TestATaintCopiesNoPods of the cluster to find those on the node.
+func TestATaintCopiesNoPods(t *testing.T) {
+	w := newWorld(t)
+	w.serve()
+	lists := 0
+	w.r.Client = interceptor.NewClient(w.cache, interceptor.Funcs{
+		List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, opts ...client.ListOption) error {
+			o := (&client.ListOptions{}).ApplyOptions(opts)
+			if _, pods := list.(*corev1.PodList); pods {
+				if lists++; !ptr.Deref(o.UnsafeDisableDeepCopy, false) {
+					t.Error("every pod is copied")
+				}
+			}
+			return c.List(ctx, list, opts...)
+		},
+	})
+	if got := w.r.poolsOn(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node"}}); len(got) != 1 || lists != 1 {
+		t.Errorf("pools %v of %d lists", got, lists)
+	}
 }

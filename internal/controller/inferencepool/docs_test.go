@@ -16,7 +16,7 @@ import (
 // word is how conditions, their reasons and events are named.
 var word = regexp.MustCompile(`^[A-Z][A-Za-z]+$`)
 
-// sayers are the functions that make conditions and events: what they are given of such words is told to people.
+// sayers are the functions that make conditions and events: such words in their arguments reach users.
 var sayers = []string{"yes", "no", "unknown", "why", "condition", "add", "tell", "changed"}
 
 // wordsOf a source file: what it lets the sayers say, and its constants of the given prefixes.

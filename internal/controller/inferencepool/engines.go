@@ -69,7 +69,7 @@ func (s *Scraped) replace(pool types.NamespacedName, targets []scrape.Target) {
 	defer s.setting.Unlock()
 	all, changed := s.merge(pool, targets)
 	if changed {
-		s.scraper.Set(all) // it may wait for an observe that runs, which takes s.mu
+		s.scraper.Set(all) // it might wait for an observe that runs, which takes s.mu
 	}
 }
 
@@ -131,7 +131,7 @@ func (s *Scraped) observe(id endpoint.ID, m vllm.Metrics, at time.Time) {
 		ranks = map[int][]plan.Reading{}
 		s.readings[id.Pod] = ranks
 	}
-	// The answer came at at; it was asked at most a time-out before, and what it says may be as old.
+	// The answer arrived at time at; it was requested at most a time-out before, and its content can be as old.
 	ranks[id.Rank] = append(ranks[id.Rank], plan.Reading{At: at.Add(-s.timeout), Busy: m.Running + m.Waiting})
 	ranks[id.Rank] = ranks[id.Rank][max(0, len(ranks[id.Rank])-kept):]
 }

@@ -59,7 +59,7 @@ func TestEnginesAreAskedWhileTheirPodsDrain(t *testing.T) {
 	wait("not idle", func(r []plan.Reading) bool { return r[len(r)-1].Busy == 0 })
 	s.Forget(types.NamespacedName{Namespace: pool.Namespace, Name: pool.Name})
 	if got := s.Readings("u"); got != nil {
-		t.Errorf("readings %v of an engine that nobody asks", got)
+		t.Errorf("readings %v of an engine that is no longer scraped", got)
 	}
 }
 

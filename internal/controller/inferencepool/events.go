@@ -16,14 +16,14 @@ import (
 const (
 	normal  = corev1.EventTypeNormal
 	warning = corev1.EventTypeWarning
-	// quiet is how long an event of one reason and pod is not told again.
+	// quiet is how long an event of one reason and pod is not repeated.
 	quiet = time.Minute
 )
 
-// toldEvent is an event that was told.
+// toldEvent is an event that was written.
 type toldEvent struct{ reason, pod string }
 
-// tell writes an event about the pool, and a pod where one is concerned.
+// tell writes an event about the pool, and about a pod if one is concerned.
 func (r *round) tell(kind, reason string, pod *corev1.Pod, format string, args ...any) {
 	if r.Recorder == nil {
 		return
@@ -52,7 +52,8 @@ func (r *round) tellAction(a *plan.Action) {
 	switch a.Kind {
 	case plan.SetMark:
 		r.tell(normal, "VictimChosen", pod, "%s: %s", a.Name, a.Why)
-		r.tell(normal, "DrainStarted", pod, "%s drains (%s) until idle, at the latest %s", a.Name, a.Mark.Reason, a.Mark.Deadline.UTC().Format(time.RFC3339))
+		r.tell(normal, "DrainStarted", pod, "%s drains (%s) until idle, at the latest %s", a.Name, a.Mark.Reason,
+			a.Mark.Deadline.UTC().Format(time.RFC3339))
 	case plan.Unmark:
 		r.tell(normal, "DrainCancelled", pod, "%s is wanted again; %s", a.Name, a.Why)
 	case plan.Delete:
@@ -77,10 +78,10 @@ func (r *round) tellAction(a *plan.Action) {
 	}
 }
 
-// chosenInexact are reasons for inexact tokens that may be somebody's choice.
+// chosenInexact are reasons for inexact tokens that the user can have chosen.
 var chosenInexact = map[string]bool{"EngineRender": true, "Approximate": true}
 
-// tellChanges writes the events of what the status says anew.
+// tellChanges writes the events of changes in the status.
 func (r *round) tellChanges(was, is *v1alpha1.InferencePool) {
 	before, now := ptr.Deref(was.Status.DesiredReplicas, -1), ptr.Deref(is.Status.DesiredReplicas, -1)
 	cause := "spec.replicas"
@@ -109,9 +110,14 @@ func (r *round) tellChanges(was, is *v1alpha1.InferencePool) {
 			continue
 		}
 		switch {
+		case c.Reason == reasonRefused:
+			r.tell(warning, "ObjectRefused", nil, "%s", c.Message)
+		case c.Reason == reasonReporterStopped:
+			r.tell(warning, "ReporterUpdateStopped", r.reporters.waiting, "%s", c.Message)
 		case c.Reason == reasonRolloutStopped:
 			r.tell(warning, "RolloutStopped", nil, "%s", c.Message)
-		case c.Type == v1alpha1.ConditionPodsHealthy && c.Status == "False" && (c.Reason == reasonFlags || c.Reason == reasonPreStop):
+		case c.Type == v1alpha1.ConditionPodsHealthy && c.Status == "False" &&
+			(c.Reason == reasonFlags || c.Reason == reasonPreStop || c.Reason == reasonProbes):
 			r.tell(warning, "InjectionSkipped", nil, "%s", c.Message)
 		case c.Type == v1alpha1.ConditionPodsHealthy && c.Status == "False":
 			r.tell(warning, "PodStuck", r.stuck, "%s: %s", c.Reason, c.Message)
@@ -121,6 +127,8 @@ func (r *round) tellChanges(was, is *v1alpha1.InferencePool) {
 			r.tell(warning, "TokensDegraded", nil, "%s: %s", c.Reason, c.Message)
 		case c.Type == v1alpha1.ConditionPredictionsTrusted && c.Status == "False":
 			r.tell(warning, "PredictionsDistrusted", nil, "%s: %s", c.Reason, c.Message)
+		case c.Type == v1alpha1.ConditionGatewayConforms && c.Status == "False":
+			r.tell(warning, "GatewayDeviates", nil, "%s: %s", c.Reason, c.Message)
 		}
 	}
 }

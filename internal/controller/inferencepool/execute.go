@@ -1,9 +1,11 @@
 package inferencepool
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
+	"strconv"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -25,7 +27,7 @@ type expectations map[string]expectation
 
 type expectation struct {
 	version string // that the cache has to show, or a later one
-	created bool   // the pod may not be there yet
+	created bool   // the pod might not be there yet
 	at      time.Time
 }
 
@@ -53,25 +55,45 @@ func (e expectations) behind(pods []*corev1.Pod, now time.Time) bool {
 }
 
 // execute does what was decided, in order, and stops at the first failure. That a pod is newer than it was seen, or
-// there already, is no failure: the next decision will know.
+// there already, is no failure: the next decision will know. If the API server refuses an action, those after it are
+// still executed, because none of them needs it: a quota that allows no new pod must not keep drained ones, which use it
+// up. Only further creates are left out, and everything after a mark that could not be removed, because the pod was
+// counted as one that serves.
 func (r *round) execute(ctx context.Context) error {
+	var refusal error
+	noCreates := false
 	for i := range r.decision.Actions {
 		a := &r.decision.Actions[i]
+		if a.Kind == plan.Create && noCreates {
+			continue
+		}
 		err := r.do(ctx, a)
 		switch {
 		case err == nil:
 			r.tellAction(a)
+		case a.Kind == plan.Create && apierrors.IsAlreadyExists(err):
+			taken, err := r.nameTaken(ctx, a.Name)
+			if err != nil {
+				return err
+			}
+			r.retry = true // with another name, or when the cache shows the pod
+			if !taken {
+				return refusal
+			}
 		case apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) || apierrors.IsNotFound(err):
 			r.retry = true
-			return nil
+			return refusal
 		default:
-			if a.Kind == plan.Create {
-				r.problems.create = err.Error()
+			goesOn := refused(err) && a.Kind != plan.Unmark
+			noCreates = noCreates || a.Kind == plan.Create
+			err = fmt.Errorf("pod %s of pool %s: %w", a.Name, r.key, err)
+			if !goesOn {
+				return err
 			}
-			return fmt.Errorf("pod %s of pool %s: %w", a.Name, r.key, err)
+			refusal = cmp.Or(refusal, err)
 		}
 	}
-	return nil
+	return refusal
 }
 
 func (r *round) do(ctx context.Context, a *plan.Action) error {
@@ -104,6 +126,7 @@ func (r *round) createPod(ctx context.Context, a *plan.Action) error {
 	}
 	options := r.injection()
 	options.Name, options.Revision, options.Slot = a.Name, a.Revision, a.Slot
+	options.ReporterImage = r.reporters.forNewPods
 	if a.Island != "" {
 		options.Island, options.Provisioning = r.islands.spec(a.Island), r.provisions()
 	}
@@ -112,6 +135,12 @@ func (r *round) createPod(ctx context.Context, a *plan.Action) error {
 		return err
 	}
 	pod.OwnerReferences = []metav1.OwnerReference{children.Owner(r.pool)}
+	if a.Ends > 0 {
+		metav1.SetMetaDataAnnotation(&pod.ObjectMeta, v1alpha1.AnnotationEnds, strconv.Itoa(a.Ends))
+	}
+	if a.Moves > 0 {
+		metav1.SetMetaDataAnnotation(&pod.ObjectMeta, v1alpha1.AnnotationMoves, strconv.Itoa(a.Moves))
+	}
 	if err := r.Client.Create(ctx, pod); err != nil {
 		return err
 	}
@@ -130,14 +159,14 @@ func (r *round) mark(ctx context.Context, a *plan.Action) error {
 	err := r.patch(ctx, a.UID, map[string]any{v1alpha1.LabelDrain: a.Mark.Reason},
 		map[string]any{v1alpha1.AnnotationDrainDeadline: a.Mark.Deadline.UTC().Format(time.RFC3339)})
 	if err == nil {
-		// As it will be read: whole seconds.
+		// Truncated to seconds, as it will be read back.
 		mark := plan.Mark{Reason: a.Mark.Reason, Deadline: a.Mark.Deadline.UTC().Truncate(time.Second)}
 		r.memory.marks[a.UID] = seenMark{mark, r.now}
 	}
 	return err
 }
 
-// patch changes labels and annotations of a pod that nobody has changed since it was read.
+// patch changes labels and annotations of a pod, if the pod has not changed since it was read.
 func (r *round) patch(ctx context.Context, uid string, labels, annotations map[string]any) error {
 	pod := r.podOf[uid]
 	meta := map[string]any{"uid": pod.UID, "resourceVersion": pod.ResourceVersion, "annotations": annotations}
@@ -202,40 +231,6 @@ func (r *round) show(ctx context.Context, a *plan.Action) error {
 	}
 	if _, set := pod.Annotations[annotationSafeToEvict]; a.Shown.Idle && !set {
 		return r.patch(ctx, a.UID, nil, map[string]any{annotationSafeToEvict: "true"})
-	}
-	return nil
-}
-
-// patchReporters gives one pod at a time the reporter of this version: the kubelet restarts that container alone.
-// A pod that drains, or that is changed anyhow, is left alone.
-func (r *round) patchReporters(ctx context.Context) error {
-	if len(r.decision.Actions) > 0 || r.ReporterImage == "" {
-		return nil
-	}
-	for _, pod := range r.pods {
-		if !pod.DeletionTimestamp.IsZero() || markOf(pod).Reason != "" {
-			continue
-		}
-		for i := range pod.Spec.InitContainers {
-			c := &pod.Spec.InitContainers[i]
-			if c.Name != inject.ReporterName || c.Image == r.ReporterImage || !r.injectedReporter(pod) {
-				continue
-			}
-			change := map[string]any{
-				"metadata": map[string]any{"uid": pod.UID, "resourceVersion": pod.ResourceVersion},
-				"spec":     map[string]any{"initContainers": []map[string]any{{"name": c.Name, "image": r.ReporterImage}}},
-			}
-			err := r.send(ctx, r.Client, pod, types.StrategicMergePatchType, change)
-			if apierrors.IsConflict(err) || apierrors.IsNotFound(err) {
-				r.retry = true
-				return nil
-			}
-			if err != nil {
-				return fmt.Errorf("giving pod %s of pool %s the reporter %s: %w", pod.Name, r.key, r.ReporterImage, err)
-			}
-			r.wakeAt(r.now.Add(settle))
-			return nil
-		}
 	}
 	return nil
 }

@@ -1,10 +1,12 @@
 package inferencepool
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -29,11 +31,11 @@ const (
 	conditionIdle   corev1.PodConditionType = "kvasir.dev/Idle"
 )
 
-// annotationSafeToEvict tells the cluster autoscaler that a pod is in nobody's way.
+// annotationSafeToEvict allows the cluster autoscaler to evict a pod.
 const annotationSafeToEvict = "cluster-autoscaler.kubernetes.io/safe-to-evict"
 
 // trustAfter is the time after which a picker has seen every change of a pod that is older. An acknowledgement that is
-// older than a mark may be one of the mark before.
+// older than a mark might be one of the mark before.
 const trustAfter = 30 * time.Second
 
 // seenMark is a mark, and since when this process knows it.
@@ -60,7 +62,12 @@ func (r *round) read(ctx context.Context) error {
 	for i := range list.Items {
 		pod := &list.Items[i]
 		if r.pool.Spec.Template != nil && !metav1.IsControlledBy(pod, r.pool) {
-			r.strangers++
+			switch orphan := metav1.GetControllerOf(pod) == nil && pod.DeletionTimestamp.IsZero(); {
+			case orphan && r.ownPod(pod):
+				r.orphans = append(r.orphans, pod)
+			default:
+				r.strangers = append(r.strangers, pod)
+			}
 			continue
 		}
 		if watch.Worker(pod) { // its leader answers for the group, and goes with it
@@ -100,6 +107,7 @@ func (r *round) facts(ctx context.Context) (plan.Input, error) {
 		ProgressDeadline: time.Duration(rollout.ProgressDeadlineSeconds) * time.Second,
 		DrainDeadline:    inject.Deadline(r.pool), LongestWay: LongestWay,
 	}
+	input.Pool.Taken = r.takenSlots()
 	if w := r.pool.Spec.WarmUp; w != nil {
 		input.Pool.WarmUp = time.Duration(w.MaxSeconds) * time.Second
 	}
@@ -109,7 +117,7 @@ func (r *round) facts(ctx context.Context) (plan.Input, error) {
 	return input, nil
 }
 
-// learn adds what pickers and engines say of marked pods.
+// learn adds what pickers and engines report about marked pods.
 func (r *round) learn(pods []plan.Pod) {
 	r.keepMarks(pods)
 	r.watchDraining(pods)
@@ -142,6 +150,12 @@ func (r *round) fact(pod *corev1.Pod, node plan.Node) plan.Pod {
 	}
 	p.Loaded, p.LoadedAt = since(pod, corev1.ContainersReady)
 	p.Ready, p.ReadyAt = since(pod, corev1.PodReady)
+	p.Ends, _ = strconv.Atoi(pod.Annotations[v1alpha1.AnnotationEnds])
+	p.Moves, _ = strconv.Atoi(pod.Annotations[v1alpha1.AnnotationMoves])
+	if p.Finished {
+		p.EndedAt, p.Trouble = endOf(pod, r.pool.Spec.Engine.ContainerName)
+		p.Lived = p.EndedAt.Sub(pod.CreationTimestamp.Time)
+	}
 	for _, gate := range pod.Spec.ReadinessGates {
 		p.WarmGate = p.WarmGate || gate.ConditionType == inject.ConditionWarm
 	}
@@ -150,7 +164,7 @@ func (r *round) fact(pod *corev1.Pod, node plan.Node) plan.Pod {
 	if state, ok := r.view.Pod(uid); ok {
 		p.Degraded = state.Degraded
 	} else {
-		p.Synced = p.Shown.Synced && p.Running // nobody is heard: as it was
+		p.Synced = p.Shown.Synced && p.Running // no picker reports: unchanged
 	}
 	return p
 }
@@ -175,7 +189,7 @@ func (r *round) keepMarks(pods []plan.Pod) {
 	}
 }
 
-// acknowledged is when the last picker ceased to choose a marked pod; zero while one may still do.
+// acknowledged is when the last picker ceased to choose a marked pod; zero while one might still do.
 func (r *round) acknowledged(p *plan.Pod) time.Time {
 	mark, ok := r.memory.marks[p.UID]
 	if !ok {
@@ -185,7 +199,7 @@ func (r *round) acknowledged(p *plan.Pod) time.Time {
 	switch {
 	case !ok:
 		return time.Time{}
-	case r.view.Live() == 0: // nobody picks, if the pickers are ours to know
+	case r.view.Live() == 0: // there are no picks, if the operator runs the pickers
 		if r.pool.Spec.Picker.Mode == v1alpha1.PickerExternal || r.picker != nil && r.picker.Status.ReadyReplicas > 0 {
 			return time.Time{}
 		}
@@ -193,7 +207,7 @@ func (r *round) acknowledged(p *plan.Pod) time.Time {
 	case !since.Before(mark.since):
 		return since
 	}
-	// It may be the acknowledgement of an earlier mark, or of this one before this process has seen it.
+	// It might be the acknowledgement of an earlier mark, or of this one before this process has seen it.
 	if trusted := mark.since.Add(trustAfter); !r.now.Before(trusted) {
 		return trusted
 	}
@@ -262,7 +276,7 @@ func engineRuns(pod *corev1.Pod, container string) bool {
 	return c != nil && c.State.Running != nil
 }
 
-// troubleOf is what keeps a pod from coming up, as Kubernetes tells it.
+// troubleOf returns the reason why a pod does not start, as Kubernetes reports it.
 func troubleOf(pod *corev1.Pod) plan.Trouble {
 	for _, c := range pod.Status.Conditions {
 		if c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse && c.Reason == corev1.PodReasonUnschedulable {
@@ -271,24 +285,54 @@ func troubleOf(pod *corev1.Pod) plan.Trouble {
 	}
 	for _, statuses := range [][]corev1.ContainerStatus{pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses} {
 		for i := range statuses {
-			w := statuses[i].State.Waiting
-			if w == nil {
-				continue
-			}
-			message := statuses[i].Name + ": " + w.Message
-			switch w.Reason {
-			case "ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "RegistryUnavailable", "SignatureValidationFailed":
-				return plan.Trouble{Reason: plan.ImagePullFailed, Message: message}
-			case "CrashLoopBackOff", "CreateContainerConfigError", "CreateContainerError", "RunContainerError", "StartError":
-				return plan.Trouble{Reason: plan.CrashLooping, Message: message}
+			if trouble := containerTrouble(&statuses[i]); trouble.Reason != "" {
+				return trouble
 			}
 		}
 	}
 	return plan.Trouble{Message: pod.Status.Message}
 }
 
-// leaving and dying are taints of nodes that go away: soon, with a drain that somebody else begins; and within
-// minutes, whatever anybody does.
+// containerTrouble returns what keeps a container from running; the zero value for nothing.
+func containerTrouble(status *corev1.ContainerStatus) plan.Trouble {
+	w := status.State.Waiting
+	if w == nil {
+		return plan.Trouble{}
+	}
+	message := status.Name + ": " + w.Message
+	switch w.Reason {
+	case "ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "RegistryUnavailable", "SignatureValidationFailed":
+		return plan.Trouble{Reason: plan.ImagePullFailed, Message: message}
+	case "CrashLoopBackOff", "CreateContainerConfigError", "CreateContainerError", "RunContainerError", "StartError":
+		return plan.Trouble{Reason: plan.CrashLooping, Message: message}
+	}
+	return plan.Trouble{}
+}
+
+// endOf returns when a pod ended, and why: the reason of the engine's container, else that of the pod.
+func endOf(pod *corev1.Pod, container string) (time.Time, plan.Trouble) {
+	at := pod.CreationTimestamp.Time
+	for i := range pod.Status.Conditions {
+		if c := pod.Status.Conditions[i].LastTransitionTime.Time; c.After(at) {
+			at = c
+		}
+	}
+	why := plan.Trouble{Reason: cmp.Or(pod.Status.Reason, string(pod.Status.Phase)), Message: pod.Status.Message}
+	if c := engineOf(pod, container); c != nil && c.State.Terminated != nil {
+		t := c.State.Terminated
+		if t.FinishedAt.After(at) {
+			at = t.FinishedAt.Time
+		}
+		if pod.Status.Reason == "" {
+			why.Reason = cmp.Or(t.Reason, why.Reason)
+			why.Message = strings.TrimSpace(fmt.Sprintf("exit code %d %s", t.ExitCode, t.Message))
+		}
+	}
+	return at, why
+}
+
+// leaving and dying are taints of nodes that will be removed: leaving soon, with a drain that another controller begins;
+// dying within minutes, in any case.
 var (
 	leaving = map[string]bool{
 		"node.kubernetes.io/not-ready": true, "node.kubernetes.io/unreachable": true, "node.kubernetes.io/unschedulable": true,
@@ -304,7 +348,7 @@ var (
 	}
 )
 
-// node tells what becomes of a node. One that is not known stays.
+// node describes the state of a node. One that is not known stays.
 func (r *round) node(ctx context.Context, pod *corev1.Pod) (plan.Node, error) {
 	name := pod.Spec.NodeName
 	if !r.NodeSignals || name == "" {
@@ -317,25 +361,71 @@ func (r *round) node(ctx context.Context, pod *corev1.Pod) (plan.Node, error) {
 		}
 		return plan.NodeStays, fmt.Errorf("reading node %s: %w", name, err)
 	}
-	return nodeOf(node, pod, engineRuns(pod, r.pool.Spec.Engine.ContainerName)), nil
+	state, again := nodeOf(node, pod, engineRuns(pod, r.pool.Spec.Engine.ContainerName), r.nodeRules())
+	r.wakeAt(again)
+	return state, nil
 }
 
-// nodeOf tells what a node means for a pod. One that tolerates what drives others away may be put there again, so that
-// replacing it would never end: it goes only when the node dies, and only when it has run.
-func nodeOf(node *corev1.Node, pod *corev1.Pod, runs bool) plan.Node {
-	state := plan.NodeStays
+// notReadyFor is how long a node must have been not ready before its pods are replaced, unless the pool sets another time.
+// A kubelet that restarts or a network that fails for a moment is no reason to start engines on other GPUs.
+const notReadyFor = time.Minute
+
+// nodeRules are a pool's rules about the states of nodes, at a time.
+type nodeRules struct {
+	now         time.Time
+	notReadyFor time.Duration
+	keepCordon  bool // a cordon alone changes nothing
+}
+
+func (r *round) nodeRules() nodeRules {
+	drain := &r.pool.Spec.Drain
+	rules := nodeRules{now: r.now, notReadyFor: notReadyFor}
+	if drain.NodeNotReadySeconds != nil {
+		rules.notReadyFor = time.Duration(*drain.NodeNotReadySeconds) * time.Second
+	}
+	rules.keepCordon = drain.OnCordon == v1alpha1.CordonKeep || r.pool.Spec.Paused != ""
+	return rules
+}
+
+// nodeOf returns the effect of a node's state on a pod, and when to check again because of the time; zero for never. A pod
+// that tolerates what drives others away might be put there again, so that replacing it would never end: it goes only when
+// the node dies, and only when it has run.
+func nodeOf(node *corev1.Node, pod *corev1.Pod, runs bool, rules nodeRules) (state plan.Node, again time.Time) {
+	state = plan.NodeStays
 	for _, taint := range taintsOf(node) {
 		tolerated := slices.ContainsFunc(pod.Spec.Tolerations, func(t corev1.Toleration) bool {
 			return t.ToleratesTaint(logr.Discard(), &taint, true)
 		})
 		switch {
 		case dying[taint.Key] && (runs || !tolerated):
-			return plan.NodeDies
-		case leaving[taint.Key] && !tolerated:
+			return plan.NodeDies, time.Time{}
+		case !leaving[taint.Key] || tolerated:
+		case taint.Key == corev1.TaintNodeUnschedulable && rules.keepCordon && node.DeletionTimestamp.IsZero():
+		case taint.Key == corev1.TaintNodeNotReady || taint.Key == corev1.TaintNodeUnreachable:
+			if due := notReadySince(node, &taint).Add(rules.notReadyFor); rules.now.Before(due) {
+				again = due
+				continue
+			}
+			state = plan.NodeLeaves
+		default:
 			state = plan.NodeLeaves
 		}
 	}
-	return state
+	return state, again
+}
+
+// notReadySince returns the time of the last change of a node's readiness, or of the taint; zero when neither is known.
+func notReadySince(node *corev1.Node, taint *corev1.Taint) time.Time {
+	at := time.Time{}
+	if taint.TimeAdded != nil {
+		at = taint.TimeAdded.Time
+	}
+	for i := range node.Status.Conditions {
+		if c := &node.Status.Conditions[i]; c.Type == corev1.NodeReady && c.LastTransitionTime.After(at) {
+			at = c.LastTransitionTime.Time
+		}
+	}
+	return at
 }
 
 // taintsOf are a node's taints, with those that a control plane derives from its spec.
@@ -347,7 +437,7 @@ func taintsOf(node *corev1.Node) []corev1.Taint {
 	return taints
 }
 
-// limits resolves the surge, rounded up, and what may be unavailable, rounded down, as Deployments do. They are not
+// limits resolves the surge, rounded up, and what can be unavailable, rounded down, as Deployments do. They are not
 // both 0.
 func limits(rollout *v1alpha1.Rollout, size int) (surge, unavailable int) {
 	surge = resolve(rollout.MaxSurge, size, 1, true)

@@ -12,7 +12,7 @@ import (
 
 // told are the events since the last call, without their notes.
 func (w *world) told() map[string]int {
-	recorder := w.r.Recorder.(*events.FakeRecorder) //nolint:forcetypeassert // by start
+	recorder := w.r.Recorder.(*events.FakeRecorder)
 	all := map[string]int{}
 	for {
 		select {
@@ -24,7 +24,7 @@ func (w *world) told() map[string]int {
 	}
 }
 
-// lasting lets what is found now last until conditions tell it.
+// lasting makes the present findings last until conditions report them.
 func (w *world) lasting() {
 	w.t.Helper()
 	for range 2 {

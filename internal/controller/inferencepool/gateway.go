@@ -24,12 +24,18 @@ type gatewayFacts struct {
 	mode v1alpha1.GatewayMode
 	// missing is the kind that the cluster does not have and the pool needs; "" for none.
 	missing string
-	// taken are objects of the pool's name that somebody else has.
+	// taken are objects of the pool's name that another owner has.
 	taken []string
 	// want is the gateway's pool as it should be, and pool what is there; nil for nothing.
 	want, pool *gatewayPool
 	// route that was made for the pool; nil for none.
 	route *gatewayRoute
+	// refused are objects of the gateway's own kinds that the API server has refused, and why.
+	refused []string
+	// unapplied are the pool's gateway objects that the API server has refused, and why.
+	unapplied []string
+	// shared are rules of routes that send requests to this pool and to others.
+	shared []sharedRule
 }
 
 // gatewayPool is what counts of the inference extension's InferencePool.
@@ -45,7 +51,7 @@ type gatewayPool struct {
 	} `json:"status"`
 }
 
-// pickerRef is whom gateways ask. Kind "" is a Service, and no port is 9002, as the extension's API says.
+// pickerRef is the picker that gateways call. Kind "" is a Service, and no port is 9002, as the extension's API defines.
 type pickerRef struct {
 	Group string `json:"group"`
 	Kind  string `json:"kind"`
@@ -72,20 +78,14 @@ func (p *pickerRef) String() string {
 	return fmt.Sprintf("%s %s:%d", kind, p.Name, port)
 }
 
-// gatewayRoute is what counts of an HTTPRoute.
-type gatewayRoute struct {
-	Status struct {
-		Parents []gatewayParent `json:"parents"`
-	} `json:"status"`
-}
-
-// gatewayParent is what a gateway says of a pool or a route.
+// gatewayParent is what a gateway reports about a pool or a route.
 type gatewayParent struct {
 	ParentRef struct {
 		Namespace string `json:"namespace"`
 		Name      string `json:"name"`
 	} `json:"parentRef"`
-	Conditions []metav1.Condition `json:"conditions"`
+	ControllerName string             `json:"controllerName"`
+	Conditions     []metav1.Condition `json:"conditions"`
 }
 
 // refusal is why a gateway does not take what it was shown; "" when it does, or has not said.
@@ -118,7 +118,9 @@ func gatewayAccepted(f *gatewayFacts) judgement {
 	case f.missing != "":
 		return unknown("CRDsMissing", "the cluster has no %s", f.missing)
 	case len(f.taken) > 0:
-		return no("NameTaken", "somebody else's objects have the pool's name: %s", strings.Join(f.taken, ", "))
+		return no("NameTaken", "objects of another owner have the pool's name: %s", strings.Join(f.taken, ", "))
+	case len(f.unapplied) > 0:
+		return no(reasonRefused, "%s", strings.Join(f.unapplied, "; "))
 	case f.pool == nil && f.mode == v1alpha1.GatewayExisting:
 		return no("NotReferenced", "gateway.mode is Existing, and there is no %s of this name", children.GIEKind.GroupKind())
 	case f.pool == nil:
@@ -136,6 +138,16 @@ func gatewayAccepted(f *gatewayFacts) judgement {
 			}
 		}
 	}
+	remarks := ""
+	if len(f.refused) > 0 {
+		remarks = "; " + strings.Join(f.refused, "; ")
+	}
+	for i := range f.shared {
+		if why := f.shared[i].refusal(); why != "" {
+			return no("PoolsShareRule", "%s", why)
+		}
+		remarks += "; " + f.shared[i].String()
+	}
 	var accepting []string
 	waiting := ""
 	for i := range f.pool.Status.Parents {
@@ -152,7 +164,7 @@ func gatewayAccepted(f *gatewayFacts) judgement {
 	switch {
 	case len(accepting) > 0:
 		slices.Sort(accepting)
-		return yes("Accepted", "by %s", strings.Join(slices.Compact(accepting), ", "))
+		return yes("Accepted", "by %s%s", strings.Join(slices.Compact(accepting), ", "), remarks)
 	case waiting != "":
 		return no("NotReferenced", "gateway %s has not said yet whether it accepts the pool", waiting)
 	}
@@ -165,7 +177,7 @@ func (r *round) readGateway(ctx context.Context) error {
 		return nil
 	}
 	config, gateway := r.Children(), &r.pool.Spec.Gateway
-	f := &gatewayFacts{mode: gateway.Mode, taken: r.problems.gateway}
+	f := &gatewayFacts{mode: gateway.Mode, taken: r.problems.gateway, refused: r.problems.traffic, unapplied: r.problems.route}
 	switch {
 	case f.mode == v1alpha1.GatewayDisabled:
 		r.gateway = f
@@ -198,11 +210,17 @@ func (r *round) readGateway(ctx context.Context) error {
 			f.route = nil
 		}
 	}
+	if config.GIE && config.Routes {
+		var err error
+		if f.shared, err = r.sharedRules(ctx); err != nil {
+			return err
+		}
+	}
 	r.gateway = f
 	return nil
 }
 
-// loose reads an object of the pool's name of a kind whose types are not at hand, and tells whether it is there.
+// loose reads an object of the pool's name, of a kind without Go types here, and reports whether it exists.
 func (r *round) loose(ctx context.Context, kind schema.GroupVersionKind, into any) (bool, error) {
 	live := &unstructured.Unstructured{}
 	live.SetGroupVersionKind(kind)
@@ -225,4 +243,27 @@ func decode(o *unstructured.Unstructured, into any) error {
 		return fmt.Errorf("decoding %s %s: %w", o.GetKind(), o.GetName(), err)
 	}
 	return nil
+}
+
+// fieldProtocol is a field of the gateways' pool that older definitions of the inference extension lack.
+const fieldProtocol = "appProtocol"
+
+// fitDefinition removes from the gateways' pool what the cluster's definition of it was found to lack: an API server refuses
+// to apply an object with an unknown field. The next try with the field finds a definition that was upgraded.
+func (r *round) fitDefinition(o *unstructured.Unstructured) {
+	_, has, err := unstructured.NestedString(o.Object, "spec", fieldProtocol)
+	if o.GroupVersionKind() != children.GIEKind || !has || err != nil || !r.now.Before(r.memory.noProtocolUntil) {
+		return
+	}
+	unstructured.RemoveNestedField(o.Object, "spec", fieldProtocol)
+	r.problems.traffic = append(r.problems.traffic, "the installed definition of "+
+		children.GIEKind.GroupKind().String()+" has no "+fieldProtocol+", so gateways choose the protocol to the engines "+
+		"themselves: upgrade the inference extension for engine.protocol H2C")
+	r.wakeAt(r.memory.noProtocolUntil)
+}
+
+// protocolUndeclared reports whether an error says that the gateways' pool has a protocol and its definition does not.
+func protocolUndeclared(o *unstructured.Unstructured, err error) bool {
+	return err != nil && o.GroupVersionKind() == children.GIEKind && strings.Contains(err.Error(), "field not declared in schema") &&
+		strings.Contains(err.Error(), fieldProtocol)
 }

@@ -73,7 +73,7 @@ func (r *round) prices(ctx context.Context) (map[string]string, error) {
 		return nil, nil
 	}
 	config := &corev1.ConfigMap{}
-	// Asked of the API server: the cache may have the operator's own objects only.
+	// Asked of the API server: the cache can have the operator's own objects only.
 	err := r.Direct.Get(ctx, types.NamespacedName{Namespace: r.key.Namespace, Name: name}, config)
 	if apierrors.IsNotFound(err) {
 		r.problems.reference = "ConfigMap " + name + " of placement.pricesFrom is not there"
@@ -104,7 +104,7 @@ func islandOf(i *v1alpha1.Island, prices map[string]string) placement.Island {
 	return out
 }
 
-// recallIslands begins a new process with what the status says.
+// recallIslands initializes a new process from the status.
 func (r *round) recallIslands() {
 	for k := range r.islands.all {
 		name := r.islands.all[k].Name
@@ -121,7 +121,7 @@ func (r *round) recallIslands() {
 	}
 }
 
-// observeIslands counts pods and sees who waits for a node.
+// observeIslands counts pods and finds those that wait for a node.
 func (r *round) observeIslands(pods []plan.Pod) {
 	for i := range pods {
 		p := &pods[i]
@@ -149,8 +149,7 @@ func (r *round) islandStates() {
 	}
 }
 
-// giveUp has pods that have waited too long for a node, or whose node was denied, made again elsewhere, where there is an
-// elsewhere.
+// giveUp replaces pods that have waited too long for a node, or whose node was denied, on another island if there is one.
 func (r *round) giveUp(ctx context.Context, input *plan.Input) error {
 	for i := range input.Pods {
 		p := &input.Pods[i]
@@ -240,7 +239,7 @@ func (i *islands) price(name string) int64 {
 	return -1
 }
 
-// over is whether an island has more pods than it may.
+// over is whether an island has more pods than it is allowed.
 func (i *islands) over(held map[string]int, name string) bool {
 	for k := range i.priced {
 		if p := &i.priced[k]; p.Name == name {

@@ -5,7 +5,10 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"net/http"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -15,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/kvasir-dev/kvasir/api/v1alpha1"
@@ -22,15 +26,15 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/policyref"
 )
 
-// applied is what this process has applied last, and what came of it.
+// applied is what this process has applied last, and the resulting version.
 type applied struct{ hash, version string }
 
 // annotationApplied holds a hash of what was applied, so that a field that is not wanted any more is noticed after a
 // restart, too.
 const annotationApplied = "kvasir.dev/applied"
 
-// keepChildren keeps what stands beside the pods: secrets, pickers, the gateway's objects. An object of that name that
-// is not ours is left alone.
+// keepChildren maintains the child objects beside the pods: secrets, pickers, the gateway's objects. It does not touch an
+// object of that name that belongs to another owner. An object that the API server refuses does not hold up the others.
 func (r *round) keepChildren(ctx context.Context) error {
 	if r.Children == nil {
 		return nil
@@ -39,40 +43,76 @@ func (r *round) keepChildren(ctx context.Context) error {
 	if err := r.optional.keep(config); err != nil {
 		return err
 	}
-	if err := r.keepKey(ctx); err != nil {
-		return err
-	}
-	if err := r.keepCertificates(ctx); err != nil {
-		return err
-	}
-	input := children.Input{Pool: r.pool, Trusted: r.memory.trusted}
+	secretsErr := errors.Join(r.passRefusal(r.keepKey(ctx)), r.passRefusal(r.keepCertificates(ctx)))
+	input := children.Input{Pool: r.pool, Trusted: r.memory.trusted, Protected: r.protected()}
 	if r.policy != nil {
 		input.TenantSecrets = tenantSecrets(r.policy)
 	}
 	objects, err := children.Objects(config, input)
 	if err != nil {
-		return fmt.Errorf("pickers of pool %s: %w", r.key, err)
+		return fmt.Errorf("pickers of pool %s: %w", r.key, errors.Join(secretsErr, err))
 	}
 	wanted := map[objectKey]bool{}
 	for _, o := range objects {
 		wanted[objectKey{o.GetKind(), o.GetName()}] = true
-		if err := r.apply(ctx, o); err != nil {
-			return err
+	}
+	for _, o := range objects {
+		if r.memory.trusted == nil && o.GetKind() == "ConfigMap" && o.GetName() == children.CAName(r.key.Name) {
+			continue // its certificates are not known, and those that are there stay
+		}
+		r.fitDefinition(o)
+		if err := r.passRefusal(r.apply(ctx, o)); err != nil {
+			return errors.Join(secretsErr, err)
 		}
 	}
-	return r.deleteUnwanted(ctx, config, wanted)
+	return errors.Join(secretsErr, r.passRefusal(r.deleteUnwanted(ctx, config, wanted)))
 }
 
-// keyEvery is how often the Secret of the key root is looked at: somebody may have deleted it.
-const keyEvery = 10 * time.Minute
+// refusedEvery is how often what the API server refuses is tried again: the cause is not in an object that is watched.
+const refusedEvery = 10 * time.Second
 
-// keepKey makes the key root where there is none, and makes it anew where the pool asks for that.
+// passRefusal keeps an error with which the API server refuses an object for a condition, and returns any other. A refusal
+// must not stop what is independent of the refused object, and is retried at a steady pace.
+func (r *round) passRefusal(err error) error {
+	if !refused(err) {
+		return err
+	}
+	r.problems.refused = append(r.problems.refused, err.Error())
+	r.wakeAt(r.now.Add(refusedEvery))
+	return nil
+}
+
+// protected counts the pods that a disruption budget protects: those that have a node and are there to stay, up to the
+// size of the pool. Pods without a node do not count: a scale-up that finds no GPU must not forbid evictions for as long
+// as it waits.
+func (r *round) protected() int {
+	n := 0
+	for _, pod := range r.pods {
+		_, draining := pod.Labels[v1alpha1.LabelDrain]
+		finished := pod.Status.Phase == corev1.PodFailed || pod.Status.Phase == corev1.PodSucceeded
+		if pod.Spec.NodeName != "" && pod.DeletionTimestamp.IsZero() && !draining && !finished {
+			n++
+		}
+	}
+	return min(n, r.chooseSize().now)
+}
+
+// secretsEvery returns how often the Secrets that the operator makes are read: it is not allowed to watch them, and one might
+// have been deleted or changed. Replicas of the picker that do not become ready can wait for just that Secret.
+func (r *round) secretsEvery() time.Duration {
+	if r.picker != nil && r.picker.Status.ReadyReplicas < ptr.Deref(r.picker.Spec.Replicas, 1) {
+		return missingEvery
+	}
+	return foundEvery
+}
+
+// keepKey creates the key root if there is none, and recreates it if the pool requests that.
 func (r *round) keepKey(ctx context.Context) error {
 	if r.pool.Spec.KeySpace.SecretRef.Name != "" {
 		return nil
 	}
 	asked := r.pool.Annotations[v1alpha1.AnnotationRotateKey]
-	if due := r.memory.keyAt.Add(keyEvery); r.memory.keyFor == asked && !r.memory.keyAt.IsZero() && r.now.Before(due) {
+	if due := r.memory.keyAt.Add(r.secretsEvery()); r.memory.keyFor == asked && !r.memory.keyAt.IsZero() && r.now.Before(due) {
 		r.wakeAt(due)
 		return nil
 	}
@@ -82,8 +122,14 @@ func (r *round) keepKey(ctx context.Context) error {
 	case apierrors.IsNotFound(err):
 		err = r.Client.Create(ctx, children.KeySecret(r.pool))
 	case err == nil && !metav1.IsControlledBy(got, r.pool):
-		r.problems.taken = append(r.problems.taken, "Secret "+got.Name)
-		return nil
+		ours, adoptErr := r.adoptSecret(ctx, got)
+		if adoptErr != nil {
+			return adoptErr
+		}
+		if !ours {
+			r.problems.taken = append(r.problems.taken, "Secret "+got.Name)
+			return nil
+		}
 	case err == nil:
 		if next := children.RotatedKey(r.pool, got); next != nil {
 			err = r.Client.Patch(ctx, next, client.MergeFromWithOptions(got, client.MergeFromWithOptimisticLock{}))
@@ -97,7 +143,7 @@ func (r *round) keepKey(ctx context.Context) error {
 		return fmt.Errorf("keeping the key root of pool %s: %w", r.key, err)
 	}
 	r.memory.keyAt, r.memory.keyFor = r.now, asked
-	r.wakeAt(r.now.Add(keyEvery))
+	r.wakeAt(r.now.Add(r.secretsEvery()))
 	return nil
 }
 
@@ -106,8 +152,8 @@ func (r *round) keepCertificates(ctx context.Context) error {
 	if r.pool.Spec.Picker.Mode == v1alpha1.PickerExternal {
 		return nil
 	}
-	if r.now.Before(r.memory.certsAt) {
-		r.wakeAt(r.memory.certsAt)
+	if due := r.certificatesDue(); r.now.Before(due) {
+		r.wakeAt(due)
 		return nil
 	}
 	ca, err := r.secret(ctx, children.CAName(r.key.Name))
@@ -131,13 +177,23 @@ func (r *round) keepCertificates(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		if err := r.Client.Apply(ctx, client.ApplyConfigurationFromUnstructured(u), client.FieldOwner(children.Manager), client.ForceOwnership); err != nil {
+		if err := r.Client.Apply(ctx, client.ApplyConfigurationFromUnstructured(u), client.FieldOwner(children.Manager),
+			client.ForceOwnership); err != nil {
 			return fmt.Errorf("keeping secret %s: %w", s.Name, err)
 		}
 	}
-	r.memory.trusted, r.memory.certsAt = trusted, next
-	r.wakeAt(next)
+	r.memory.trusted, r.memory.certsAt, r.memory.certsSeen = trusted, next, r.now
+	r.wakeAt(r.certificatesDue())
 	return nil
+}
+
+// certificatesDue returns when the Secrets of the certificates are read next, at the latest when a certificate needs
+// renewal.
+func (r *round) certificatesDue() time.Time {
+	if again := r.memory.certsSeen.Add(r.secretsEvery()); again.Before(r.memory.certsAt) {
+		return again
+	}
+	return r.memory.certsAt
 }
 
 // secret of this pool; nil when there is none.
@@ -150,10 +206,28 @@ func (r *round) secret(ctx context.Context, name string) (*corev1.Secret, error)
 	case err != nil:
 		return nil, fmt.Errorf("reading secret %s: %w", name, err)
 	case !metav1.IsControlledBy(got, r.pool):
-		r.problems.taken = append(r.problems.taken, "Secret "+name)
-		return nil, fmt.Errorf("secret %s belongs to somebody else", name)
+		ours, err := r.adoptSecret(ctx, got)
+		if err != nil {
+			return nil, err
+		}
+		if !ours {
+			r.problems.taken = append(r.problems.taken, "Secret "+name)
+			return nil, fmt.Errorf("secret %s belongs to another owner", name)
+		}
 	}
 	return got, nil
+}
+
+// adoptSecret adopts an orphaned Secret of the operator's making, and reports whether the Secret is the pool's now.
+func (r *round) adoptSecret(ctx context.Context, secret *corev1.Secret) (bool, error) {
+	if secret.Labels[labelInstance] != r.key.Name || secret.Labels[labelManagedBy] != children.Manager {
+		return false, nil
+	}
+	may, err := r.mayAdopt(ctx, secret)
+	if err != nil || !may {
+		return false, err
+	}
+	return true, r.adoptObject(ctx, secret)
 }
 
 // apply brings one object to what is wanted, when it differs.
@@ -177,6 +251,19 @@ func (r *round) apply(ctx context.Context, want *unstructured.Unstructured) erro
 	case err != nil && !apierrors.IsNotFound(err):
 		return fmt.Errorf("reading %s %s: %w", key.kind, key.name, err)
 	case err == nil && !metav1.IsControlledBy(live, r.pool):
+		may, err := false, error(nil)
+		if live.GetAnnotations()[annotationApplied] != "" {
+			may, err = r.mayAdopt(ctx, live)
+		}
+		if err != nil {
+			return err
+		}
+		if may {
+			break // it is applied with its new owner
+		}
+		if children.IsTraffic(want.GroupVersionKind()) {
+			return nil // the gateway is configured by hand
+		}
 		if gvk := want.GroupVersionKind(); gvk == children.GIEKind || gvk == children.RouteKind {
 			r.problems.gateway = append(r.problems.gateway, key.kind+" "+key.name) // the pool serves without
 			return nil
@@ -186,31 +273,65 @@ func (r *round) apply(ctx context.Context, want *unstructured.Unstructured) erro
 	case err == nil && (holds(live.Object, want.Object) || r.memory.applied[key] == applied{hash, live.GetResourceVersion()}):
 		return nil
 	}
-	if err := r.Client.Apply(ctx, client.ApplyConfigurationFromUnstructured(want), client.FieldOwner(children.Manager), client.ForceOwnership); err != nil {
+	err = r.Client.Apply(ctx, client.ApplyConfigurationFromUnstructured(want), client.FieldOwner(children.Manager), client.ForceOwnership)
+	if protocolUndeclared(want, err) {
+		r.memory.noProtocolUntil, r.retry = r.now.Add(foundEvery), true
+		return nil
+	}
+	if gvk := want.GroupVersionKind(); refused(err) && (children.IsTraffic(gvk) || gvk == children.GIEKind || gvk == children.RouteKind) {
+		// Another release of the gateway, perhaps. The pool serves without.
+		why := fmt.Sprintf("%s %s is refused: %v", key.kind, key.name, err)
+		if children.IsTraffic(gvk) {
+			r.problems.traffic = append(r.problems.traffic, why)
+		} else {
+			r.problems.route = append(r.problems.route, why)
+		}
+		r.wakeAt(r.now.Add(refusedEvery))
+		return nil
+	}
+	if err != nil {
 		return fmt.Errorf("applying %s %s: %w", key.kind, key.name, err)
 	}
 	r.memory.applied[key] = applied{hash, want.GetResourceVersion()}
 	return nil
 }
 
+// refused reports whether the API server does not accept a request because of what the request is: a quota, an admission
+// policy or webhook, validation, or the rights of the operator. Other requests can succeed meanwhile.
+func refused(err error) bool {
+	var status apierrors.APIStatus
+	if !errors.As(err, &status) {
+		return false
+	}
+	switch code := status.Status().Code; code {
+	case http.StatusBadRequest, http.StatusForbidden, http.StatusMethodNotAllowed, http.StatusNotAcceptable,
+		http.StatusRequestEntityTooLarge, http.StatusUnsupportedMediaType, http.StatusUnprocessableEntity:
+		return true
+	case http.StatusInternalServerError:
+		return strings.Contains(err.Error(), "webhook") // it cannot be reached, and must not be bypassed
+	}
+	return false
+}
+
 // live reads an object as it is: in its type where the operator knows it, because by that its changes are watched. (A
-// cache of untyped objects is another one, and may lag behind the event that has brought us here.)
+// cache of untyped objects is another one, and might lag behind the event that has brought us here.)
 func (r *round) live(ctx context.Context, want *unstructured.Unstructured) (*unstructured.Unstructured, error) {
 	gvk := want.GroupVersionKind()
 	live := &unstructured.Unstructured{}
 	live.SetGroupVersionKind(gvk)
 	into := client.Object(live)
 	if typed, err := r.Client.Scheme().New(gvk); err == nil {
-		if o, ok := typed.(client.Object); ok {
+		_, loose := typed.(*unstructured.Unstructured) // of a kind that some scheme knows by name only
+		if o, ok := typed.(client.Object); ok && !loose {
 			into = o
 		}
 	}
 	err := r.Client.Get(ctx, client.ObjectKeyFromObject(want), into)
-	if apierrors.IsNotFound(err) { // the cache may have the operator's own objects only
+	if apierrors.IsNotFound(err) { // the cache can have the operator's own objects only
 		err = r.Direct.Get(ctx, client.ObjectKeyFromObject(want), into)
 	}
 	if err != nil || into == client.Object(live) {
-		return live, err //nolint:wrapcheck // the caller says what was read
+		return live, err
 	}
 	if live.Object, err = runtime.DefaultUnstructuredConverter.ToUnstructured(into); err != nil {
 		return nil, fmt.Errorf("reading fields: %w", err)
@@ -254,7 +375,7 @@ func holds(live, want any) bool {
 		}
 		return true
 	}
-	return fmt.Sprint(live) == fmt.Sprint(want) // numbers come as int64 and float64
+	return fmt.Sprint(live) == fmt.Sprint(want) // numbers are decoded as int64 and float64
 }
 
 // deleteUnwanted deletes what this process has applied and the pool does not want any more, and after a start whatever
@@ -280,7 +401,8 @@ func (r *round) deleteUnwanted(ctx context.Context, config children.Config, want
 				continue
 			}
 			o.SetGroupVersionKind(gvk)
-			if err := r.Client.Delete(ctx, o, client.Preconditions{UID: uid(o.UID)}); err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
+			if err := r.Client.Delete(ctx, o, client.Preconditions{UID: uid(o.UID)}); err != nil && !apierrors.IsNotFound(err) &&
+				!apierrors.IsConflict(err) {
 				return fmt.Errorf("deleting %s %s: %w", gvk.Kind, o.Name, err)
 			}
 		}

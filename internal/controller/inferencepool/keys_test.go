@@ -66,14 +66,14 @@ func TestTheKeyRootRotatesWhenAskedOnce(t *testing.T) {
 func TestADeletedKeyRootIsMadeAgain(t *testing.T) {
 	w := newWorld(t)
 	first, r := w.keepsKey("")
-	if want := w.clock.Now().Add(keyEvery); !r.wake.Equal(want) {
-		t.Errorf("looks again at %s, want %s", r.wake, want)
+	if want := w.clock.Now().Add(foundEvery); !r.wake.Equal(want) {
+		t.Errorf("next reconcile at %s, want %s", r.wake, want)
 	}
 	secret := &corev1.Secret{}
 	name := types.NamespacedName{Namespace: poolKey.Namespace, Name: children.KeyName(poolKey.Name)}
 	w.must(w.api.Get(context.Background(), name, secret))
 	w.must(w.api.Delete(context.Background(), secret))
-	w.clock.SetTime(w.clock.Now().Add(keyEvery - time.Second))
+	w.clock.SetTime(w.clock.Now().Add(foundEvery - time.Second))
 	if root, _ := w.keepsKey(""); root != nil {
 		t.Error("it is asked for all the time")
 	}
@@ -97,6 +97,6 @@ func TestSomebodyElsesSecretIsLeftAlone(t *testing.T) {
 func TestARootThatThePoolNamesIsItsOwnersAffair(t *testing.T) {
 	w := newWorld(t, func(p *v1alpha1.InferencePool) { p.Spec.KeySpace.SecretRef.Name = "mine" })
 	if root, _ := w.keepsKey("now"); root != nil {
-		t.Error("a Secret was made that nobody reads")
+		t.Error("a Secret was made that is not used")
 	}
 }

@@ -18,8 +18,8 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/children"
 )
 
-// optionalWatches watches gateways' kinds from the first time that the cluster has them. A kind that goes is watched
-// on, so that it is seen when it comes again.
+// optionalWatches watches gateways' kinds from the first time that the cluster has them. It keeps watching a kind that was
+// removed, so that it notices when the kind is installed again.
 type optionalWatches struct {
 	controller controller.Controller
 	cache      cache.Cache
@@ -28,7 +28,7 @@ type optionalWatches struct {
 	started map[schema.GroupVersionKind]bool
 }
 
-// keep begins the watches that are possible now. Objects of these kinds have their pool's name.
+// keep begins the watches that are possible now.
 func (w *optionalWatches) keep(c children.Config) error {
 	if w == nil {
 		return nil
@@ -36,14 +36,19 @@ func (w *optionalWatches) keep(c children.Config) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	sameName := handler.TypedEventHandler[client.Object, reconcile.Request](&handler.EnqueueRequestForObject{})
-	for _, kind := range []struct {
+	type optional struct {
 		gvk     schema.GroupVersionKind
 		there   bool
 		handler handler.TypedEventHandler[client.Object, reconcile.Request]
-	}{
-		{children.GIEKind, c.GIE, sameName}, {children.RouteKind, c.Routes, sameName},
+	}
+	kinds := []optional{
+		{children.GIEKind, c.GIE, sameName}, {children.RouteKind, c.Routes, handler.EnqueueRequestsFromMapFunc(ofRoute)},
 		{children.ProvisioningKind, c.Provisioning, handler.EnqueueRequestsFromMapFunc(ofInstance)},
-	} {
+	}
+	for _, gvk := range c.Traffic.Kinds() {
+		kinds = append(kinds, optional{gvk, true, handler.EnqueueRequestsFromMapFunc(ofInstance)})
+	}
+	for _, kind := range kinds {
 		if !kind.there || w.started[kind.gvk] {
 			continue
 		}

@@ -54,7 +54,7 @@ func (r *round) askForNodes(ctx context.Context) error {
 	return nil
 }
 
-// askFor one pod's node. The template goes first: a request without it would be refused for good.
+// askFor one pod's node. The template is applied first: a request without it would be refused permanently.
 func (r *round) askFor(ctx context.Context, pod *corev1.Pod) error {
 	shape, err := r.shape(pod.Labels[v1alpha1.LabelRevision])
 	if err != nil {
@@ -81,7 +81,7 @@ func (r *round) askFor(ctx context.Context, pod *corev1.Pod) error {
 	return nil
 }
 
-// denied is why the cluster will not bring the node that a pod waits for; empty while it may.
+// denied is why the cluster will not bring the node that a pod waits for; empty while it might.
 func (r *round) denied(ctx context.Context, pod *corev1.Pod) (string, error) {
 	if !r.provisions() || !waits(pod) || !r.memory.asked[string(pod.UID)] {
 		return "", nil

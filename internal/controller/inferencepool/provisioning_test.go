@@ -69,7 +69,7 @@ func TestPodsAskForNodesOfTheirOwn(t *testing.T) {
 	if len(w.requests()) != 2 {
 		t.Errorf("%d requests", len(w.requests()))
 	}
-	// The need goes before the node has come.
+	// The need ends before the node was added.
 	w.told()
 	w.edit(func(s *v1alpha1.InferencePoolSpec) { *s.Replicas = 1 })
 	w.settleDown()
@@ -121,7 +121,7 @@ func TestWithoutTheAPIPodsJustWait(t *testing.T) {
 	w.settleDown()
 	for _, pod := range w.all() {
 		if pod.Annotations[children.AnnotationConsumes] != "" {
-			t.Errorf("%s waits for a request that nobody makes", pod.Name)
+			t.Errorf("%s waits for a request that is never made", pod.Name)
 		}
 	}
 	if n := len(w.requests()); n != 0 {

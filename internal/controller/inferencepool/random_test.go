@@ -56,7 +56,7 @@ func newChaos(t *testing.T, seed uint64) *chaos {
 		case n < 4:
 			return errBroken, nil
 		case n < 7:
-			return nil, errBroken // it was done, and nobody was told
+			return nil, errBroken // it was done, but reported as failed
 		case n < 10:
 			return apierrors.NewTooManyRequests("busy", 1), nil
 		}
@@ -116,22 +116,31 @@ func (c *chaos) look() {
 	c.countPods()
 }
 
+// keptEnded pods that ended are kept for inspection beside those that are wanted.
+const keptEnded = 3
+
 // countPods finds pods that are there twice: of one revision never more than the largest size and the surge are wanted.
+// Pods that ended hold no place any more, and only the newest are kept.
 func (c *chaos) countPods() {
-	count := map[string]int{}
+	count, ended := map[string]int{}, map[string]int{}
 	for _, pod := range c.all() {
 		revision := pod.Labels[v1alpha1.LabelRevision]
-		if markOf(pod).Reason != "" {
+		switch {
+		case markOf(pod).Reason != "":
 			continue
+		case pod.Status.Phase == corev1.PodFailed:
+			ended[revision]++
+		default:
+			count[revision]++
 		}
-		if count[revision]++; count[revision] > largest+1 {
-			c.fail("%d pods of revision %s: %v", count[revision], revision, c.names())
+		if n := count[revision]; n > largest+1 || n+ended[revision] > largest+1+keptEnded {
+			c.fail("%d pods of revision %s, and %d that ended: %v", n, revision, ended[revision], c.names())
 		}
 	}
 }
 
-// restart begins a controller that remembers nothing. What it reads at first may be as old as what the one before has
-// read: not all API servers know the newest.
+// restart begins a controller without memory. Its first reads can be as old as those of the one before: not all API servers
+// have the newest state.
 func (c *chaos) restart() {
 	c.say("the controller starts again")
 	c.dead = -1
@@ -219,6 +228,9 @@ func (c *chaos) wait() {
 		c.must(err)
 		if again == 0 && c.settled() == "" {
 			return
+		}
+		if again > 10*time.Minute { // only pods that ended are waited for, until they need not be looked at any more
+			c.clock.SetTime(c.clock.Now().Add(again))
 		}
 	}
 	c.fail("not in the desired state: %s", c.settled())

@@ -13,17 +13,17 @@ import (
 )
 
 // What a pool names is looked for again after foundEvery, and after missingEvery while something is not there: it is
-// asked for one by one, because Secrets may not be watched.
+// asked for one by one, because the operator is not allowed to watch Secrets.
 const (
 	foundEvery   = 10 * time.Minute
 	missingEvery = 10 * time.Second
 )
 
-// references is what came of the last look for what a pool names.
+// references is the result of the last check of the objects that a pool names.
 type references struct {
 	generation int64
 	at         time.Time
-	missing    string // what is not there and who names it; empty when all is
+	missing    string // the missing object and the field that names it; empty when none is missing
 }
 
 // reference is an object that a field of the pool names.
@@ -31,7 +31,7 @@ type reference struct {
 	kind, name, field string
 }
 
-// referencesOf a pool, without which its pickers do not become ready, or the pool is not what it says.
+// referencesOf returns the objects without which a pool's pickers do not become ready, or the pool does not match its spec.
 func referencesOf(pool *v1alpha1.InferencePool) []reference {
 	spec, all := &pool.Spec, []reference{}
 	named := func(kind, name, field string) {
@@ -55,8 +55,8 @@ func referencesOf(pool *v1alpha1.InferencePool) []reference {
 	return all
 }
 
-// findReferences tells the first object that the pool names in vain. What the API server does not tell at the moment
-// stays as it was known.
+// findReferences returns the first missing object that the pool names. If the API server does not answer for an object, its
+// last known state is used.
 func (r *round) findReferences(ctx context.Context) {
 	all, known := referencesOf(r.pool), &r.memory.references
 	every := foundEvery
@@ -91,7 +91,7 @@ func (r *round) missing(ctx context.Context, all []reference) (string, error) {
 			return ref.kind + " " + ref.name + " of " + ref.field + " is not there", nil
 		}
 		if err != nil {
-			return "", err //nolint:wrapcheck // nobody is told
+			return "", err
 		}
 	}
 	return "", nil

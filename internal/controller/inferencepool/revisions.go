@@ -56,7 +56,19 @@ func (r *round) findRevisions(ctx context.Context) error {
 	newest := int64(0)
 	for i := range list.Items {
 		kept := &list.Items[i]
-		if name, ours := strings.CutPrefix(kept.Name, r.key.Name+"-"); ours && metav1.IsControlledBy(kept, r.pool) {
+		name, ours := strings.CutPrefix(kept.Name, r.key.Name+"-")
+		if ours && !metav1.IsControlledBy(kept, r.pool) && kept.Labels[v1alpha1.LabelRevision] == name {
+			if ours, err = r.mayAdopt(ctx, kept); err != nil {
+				return err
+			}
+			if ours {
+				kept = kept.DeepCopy()
+				if err := r.adoptObject(ctx, kept); err != nil {
+					return err
+				}
+			}
+		}
+		if ours && metav1.IsControlledBy(kept, r.pool) {
 			r.revisions.kept[name] = kept
 			newest = max(newest, kept.Revision)
 		}
@@ -84,7 +96,7 @@ func (r *round) findRevisions(ctx context.Context) error {
 	return nil
 }
 
-// Labels of everything of a pool that is no pod of an engine. The operator may cache nothing else.
+// Labels of everything of a pool that is no pod of an engine. The operator must cache nothing else.
 const (
 	labelInstance  = "app.kubernetes.io/instance"
 	labelManagedBy = "app.kubernetes.io/managed-by"

@@ -21,15 +21,18 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	"github.com/kvasir-dev/kvasir/api/v1alpha1"
+	"github.com/kvasir-dev/kvasir/internal/watch"
 )
 
-// SetupWithManager adds the controller to a manager. changed tells of pools whose size, pickers or warm-ups have news.
+// SetupWithManager adds the controller to a manager. changed receives pools with a new size, picker state or warm-up.
 func (r *Reconciler) SetupWithManager(mgr manager.Manager, changed <-chan event.GenericEvent, workers int) error {
 	b := builder.ControllerManagedBy(mgr).
 		Named("inferencepool").
-		For(&v1alpha1.InferencePool{}, builder.WithPredicates(predicate.Or[client.Object](predicate.GenerationChangedPredicate{}, predicate.AnnotationChangedPredicate{}))).
+		For(&v1alpha1.InferencePool{}, builder.WithPredicates(predicate.Or[client.Object](predicate.GenerationChangedPredicate{},
+			predicate.AnnotationChangedPredicate{}))).
 		Watches(&corev1.Pod{}, handler.EnqueueRequestsFromMapFunc(r.poolsOf)).
-		Watches(&v1alpha1.RoutingPolicy{}, handler.EnqueueRequestsFromMapFunc(r.neighbours), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
+		Watches(&v1alpha1.RoutingPolicy{}, handler.EnqueueRequestsFromMapFunc(r.neighbours),
+			builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		Owns(&appsv1.Deployment{}).
 		Owns(&appsv1.ControllerRevision{}).
 		Owns(&corev1.Service{}).
@@ -54,7 +57,7 @@ func (r *Reconciler) SetupWithManager(mgr manager.Manager, changed <-chan event.
 	return nil
 }
 
-// nodeChanges are those that say something of a node's future.
+// nodeChanges are the changes that concern a node's future.
 var nodeChanges = predicate.Funcs{
 	CreateFunc: func(e event.CreateEvent) bool { n, ok := e.Object.(*corev1.Node); return ok && signals(n) != "" },
 	DeleteFunc: func(event.DeleteEvent) bool { return false },
@@ -66,7 +69,7 @@ var nodeChanges = predicate.Funcs{
 	GenericFunc: func(event.GenericEvent) bool { return false },
 }
 
-// signals are the taints of a node that say that it goes away.
+// signals are the taints of a node that announce its removal.
 func signals(node *corev1.Node) string {
 	var keys []string
 	for _, t := range taintsOf(node) {
@@ -106,10 +109,11 @@ func (r *Reconciler) requests(ctx context.Context, namespace string, want func(*
 	return out
 }
 
-// poolsOn are the pools with pods on a node. Pods carry their pool's label, or are selected.
+// poolsOn are the pools with pods on a node. Pods carry their pool's label, or are selected, or their group's leader is.
 func (r *Reconciler) poolsOn(ctx context.Context, node client.Object) []reconcile.Request {
 	var pods corev1.PodList
-	if err := r.Client.List(ctx, &pods); err != nil {
+	// These are all pods of the cluster, and they are only looked at.
+	if err := r.Client.List(ctx, &pods, client.UnsafeDisableDeepCopy); err != nil {
 		return nil
 	}
 	seen := map[reconcile.Request]bool{}
@@ -118,10 +122,18 @@ func (r *Reconciler) poolsOn(ctx context.Context, node client.Object) []reconcil
 		if pods.Items[i].Spec.NodeName != node.GetName() {
 			continue
 		}
-		for _, request := range r.poolsOf(ctx, &pods.Items[i]) {
-			if !seen[request] {
-				seen[request] = true
-				out = append(out, request)
+		concerned := []corev1.Pod{pods.Items[i]}
+		if watch.Worker(&pods.Items[i]) {
+			if group, err := r.groupOf(ctx, &pods.Items[i]); err == nil { // from a cache that has begun: it cannot fail
+				concerned = group
+			}
+		}
+		for j := range concerned {
+			for _, request := range r.poolsOf(ctx, &concerned[j]) {
+				if !seen[request] {
+					seen[request] = true
+					out = append(out, request)
+				}
 			}
 		}
 	}

@@ -56,7 +56,7 @@ func (r *round) wantedSize() size {
 	return out
 }
 
-// autoscalingStatus is what the status says of the autoscaler. It keeps what it said while nothing new is known.
+// autoscalingStatus is the status of the autoscaler. It keeps its last value while nothing new is known.
 func (r *round) autoscalingStatus() v1alpha1.AutoscalingStatus {
 	if r.pool.Spec.Autoscaling.MaxReplicas == 0 {
 		return v1alpha1.AutoscalingStatus{}

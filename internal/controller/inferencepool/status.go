@@ -4,8 +4,8 @@ import (
 	"cmp"
 	"slices"
 	"strings"
+	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
@@ -20,22 +20,26 @@ import (
 // Bounds of the status.
 const (
 	maxPods    = 32
+	maxEnded   = 8 // of these, pods that ended
+	maxReason  = 64
 	maxMessage = 256
 )
 
 // problems that this round met, for conditions.
 type problems struct {
 	template  string           // it is refused
-	create    string           // a pod was refused
 	reference string           // something that is named is not there
-	taken     []string         // names that somebody else's objects have
+	taken     []string         // names that objects of other owners have
 	gateway   []string         // as taken, of the gateway's objects
+	refused   []string         // other objects that the API server refused, and why
+	route     []string         // as refused, of the inference extension's pool and the route
+	traffic   []string         // as refused, of single gateways' own kinds
 	overlap   string           // the older pool that selects the same pods
 	skipped   []inject.Skipped // what could not be injected
 	target    string           // the scale target refused
 }
 
-// status computes what the status says.
+// status computes the contents of the status.
 func (r *round) status(childrenErr, podsErr error) {
 	s := r.next
 	s.ObservedGeneration = r.pool.Generation
@@ -56,7 +60,7 @@ func (r *round) status(childrenErr, podsErr error) {
 func (r *round) countPods(s *v1alpha1.InferencePoolStatus) {
 	c := &r.decision.Counts
 	s.DesiredReplicas = count(r.size.now)
-	s.Replicas, s.ReadyReplicas, s.DrainingReplicas = count(c.Total), count(c.Ready), count(c.Draining)
+	s.Replicas, s.ReadyReplicas, s.DrainingReplicas = count(c.Staying), count(c.Ready), count(c.Draining)
 	s.UpdatedReplicas = count(c.Updated)
 	s.Autoscaling = r.autoscalingStatus()
 	ranks := max(int(r.pool.Spec.Engine.DataParallel.Ranks), 1)
@@ -74,15 +78,19 @@ func (r *round) countPods(s *v1alpha1.InferencePoolStatus) {
 	s.Pods = r.summaries()
 }
 
+// selector is that of the scale subresource. A HorizontalPodAutoscaler averages over the pods that it selects and
+// multiplies by status.replicas, so both leave out pods that get no more requests.
 func (r *round) selector() string {
+	const notDraining = "!" + v1alpha1.LabelDrain
 	if r.pool.Spec.Template != nil {
-		return v1alpha1.LabelPool + "=" + r.key.Name
+		return v1alpha1.LabelPool + "=" + r.key.Name + "," + notDraining
 	}
 	var terms []string
 	for k, v := range r.pool.Spec.Selector.MatchLabels {
 		terms = append(terms, k+"="+string(v))
 	}
 	slices.Sort(terms)
+	terms = append(terms, notDraining)
 	return strings.Join(terms, ",")
 }
 
@@ -98,7 +106,7 @@ func (r *round) pickerStatus(s *v1alpha1.InferencePoolStatus) {
 	}
 }
 
-// islandStatus tells of each island that the pool names.
+// islandStatus is the status of each island that the pool names.
 func (r *round) islandStatus() []v1alpha1.IslandStatus {
 	var out []v1alpha1.IslandStatus
 	if r.islands == nil {
@@ -132,14 +140,21 @@ func (r *round) islandStatus() []v1alpha1.IslandStatus {
 	return out
 }
 
-// summaries are the pods that do not simply serve, worst first. What was said of one stands until its stage or the
-// reason changes.
+// summaries are the pods that do not simply serve, worst first. The text about a pod stays until its stage or the reason
+// changes.
 func (r *round) summaries() []v1alpha1.PodSummary {
 	before := map[string]v1alpha1.PodSummary{}
 	for _, p := range r.pool.Status.Pods {
 		before[p.Name] = p
 	}
 	var out []v1alpha1.PodSummary
+	for _, p := range r.decision.Ended[:min(len(r.decision.Ended), maxEnded)] {
+		since := metav1.NewTime(p.EndedAt.Truncate(time.Second))
+		out = append(out, v1alpha1.PodSummary{
+			Name: p.Name, Stage: v1alpha1.StageEnded, Since: &since, Reason: shortReason(p.Trouble.Reason),
+			Message: p.Trouble.Message[:min(len(p.Trouble.Message), maxMessage)],
+		})
+	}
 	for i := range r.decision.Pods {
 		seen := &r.decision.Pods[i]
 		if seen.Stage == plan.StageReady && seen.Trouble.Reason == "" || len(out) == maxPods {
@@ -155,7 +170,7 @@ func (r *round) summaries() []v1alpha1.PodSummary {
 			}
 			one.Reason = cmp.Or(one.Reason, "Manual")
 		} else if seen.Pod.Deleting {
-			one.Reason, one.Message = "Deleted", "by somebody else, or drained"
+			one.Reason, one.Message = "Deleted", "by another client, or drained"
 		}
 		one.Message = one.Message[:min(len(one.Message), maxMessage)]
 		if old, ok := before[one.Name]; ok && old.Stage == one.Stage && old.Reason == one.Reason {
@@ -166,11 +181,9 @@ func (r *round) summaries() []v1alpha1.PodSummary {
 	return out
 }
 
+// shortReason cuts a reason that Kubernetes or a container runtime chose to what the status admits.
+func shortReason(reason string) string { return reason[:min(len(reason), maxReason)] }
+
 var drainReasons = map[string]string{
 	plan.DrainScaleDown: "ScaleDown", plan.DrainRollout: "Rollout", plan.DrainNode: "Node", plan.DrainManual: "Manual",
-}
-
-// injectedReporter is whether the sidecar of a pod is ours, and not the user's.
-func (r *round) injectedReporter(pod *corev1.Pod) bool {
-	return slices.Contains(strings.Fields(pod.Annotations[v1alpha1.AnnotationInjected]), inject.Reporter)
 }

@@ -37,7 +37,7 @@ var anyResource = schema.GroupResource{Resource: "objects"}
 func (s *store) put(obj client.Object) {
 	s.version++
 	obj.SetResourceVersion(strconv.Itoa(s.version))
-	s.objects[keyOf(obj)] = obj.DeepCopyObject().(client.Object) //nolint:errcheck // a copy of an object is one
+	s.objects[keyOf(obj)] = obj.DeepCopyObject().(client.Object)
 }
 
 func (s *store) find(obj client.Object) (client.Object, error) {
@@ -93,7 +93,7 @@ func (s *store) Create(_ context.Context, obj client.Object, _ ...client.CreateO
 	return nil
 }
 
-// Update implements client.Client: of an object that nobody has changed since it was read.
+// Update implements client.Client. It succeeds only if the object has not changed since it was read.
 func (s *store) Update(_ context.Context, obj client.Object, _ ...client.UpdateOption) error {
 	got, err := s.find(obj)
 	if err != nil {
@@ -156,7 +156,7 @@ func (s *store) Patch(_ context.Context, obj client.Object, patch client.Patch, 
 	if err != nil {
 		return err
 	}
-	fresh := reflect.New(reflect.TypeOf(obj).Elem()).Interface().(client.Object) //nolint:errcheck // of an object's type
+	fresh := reflect.New(reflect.TypeOf(obj).Elem()).Interface().(client.Object)
 	if err := json.Unmarshal(after, fresh); err != nil {
 		return err
 	}
@@ -165,7 +165,7 @@ func (s *store) Patch(_ context.Context, obj client.Object, patch client.Patch, 
 	return nil
 }
 
-// Status implements client.Client. Who writes status here writes nothing else.
+// Status implements client.Client. Writes through it change nothing but the status.
 func (s *store) Status() client.SubResourceWriter { return statusOf{s} }
 
 // SubResource implements client.Client.

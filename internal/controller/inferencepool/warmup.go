@@ -17,7 +17,7 @@ const maxWarmups = 8
 // Warmups runs warm-ups in the background. It is a manager's Runnable: Start ends when its context and all warm-ups do.
 type Warmups struct {
 	Pickers Pickers
-	// Changed is told of a pool when a warm-up of it has ended. It must be read.
+	// Changed is called for a pool when a warm-up of it has ended. It must be read.
 	Changed chan<- event.GenericEvent
 
 	mu    sync.Mutex // guards what follows
@@ -45,7 +45,7 @@ func (w *Warmups) Start(ctx context.Context) error {
 	return nil
 }
 
-// Done tells whether a pod's warm-up has ended.
+// Done reports whether a pod's warm-up has ended.
 func (w *Warmups) Done(podUID string) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -82,7 +82,7 @@ func (w *Warmups) run(ctx context.Context, pool *v1alpha1.InferencePool, podUID 
 	defer cancel()
 	select {
 	case w.slots <- struct{}{}:
-		// Whatever comes of it, the pod is as warm as it gets; the pickers count what they replay.
+		// In any case the pod is as warm as it gets; the pickers count what they replay.
 		_ = w.Pickers.Warm(ctx, types.NamespacedName{Namespace: pool.Namespace, Name: pool.Name}, podUID, int(pool.Spec.WarmUp.MaxTokens))
 		<-w.slots
 	case <-ctx.Done():

@@ -2,6 +2,7 @@ package inferencepool
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -19,6 +20,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/tools/events"
@@ -46,10 +48,11 @@ var testScheme = sync.OnceValue(func() *runtime.Scheme {
 	if err := errors.Join(scheme.AddToScheme(s), v1alpha1.AddToScheme(s)); err != nil {
 		panic(err)
 	}
-	list := children.ProvisioningKind
-	list.Kind += "List"
-	s.AddKnownTypeWithName(children.ProvisioningKind, &unstructured.Unstructured{})
-	s.AddKnownTypeWithName(list, &unstructured.UnstructuredList{})
+	for _, kind := range []schema.GroupVersionKind{children.ProvisioningKind, children.GIEKind, children.RouteKind} {
+		s.AddKnownTypeWithName(kind, &unstructured.Unstructured{})
+		kind.Kind += "List"
+		s.AddKnownTypeWithName(kind, &unstructured.UnstructuredList{})
+	}
 	return s
 })
 
@@ -68,6 +71,8 @@ type world struct {
 	kept   *appsv1.ControllerRevisionList
 	broken func(verb string, obj client.Object) (before, after error) // of writes
 	writes int
+	// applies answers for applied objects before they are there; nil where no server applies any.
+	applies func(*unstructured.Unstructured) error
 
 	engines             map[string]*engine // by pod UID
 	pickers             map[string]*picker
@@ -157,9 +162,8 @@ func (w *world) serveFrom(api client.WithWatch) {
 		Patch: func(ctx context.Context, c client.WithWatch, obj client.Object, patch client.Patch, opts ...client.PatchOption) error {
 			return w.write("patch", obj, func() error { return c.Patch(ctx, obj, patch, opts...) })
 		},
-		// What stands beside the pods is applied by servers only.
-		Apply: func(context.Context, client.WithWatch, runtime.ApplyConfiguration, ...client.ApplyOption) error {
-			return nil
+		Apply: func(_ context.Context, _ client.WithWatch, config runtime.ApplyConfiguration, _ ...client.ApplyOption) error {
+			return w.apply(config)
 		},
 		SubResourcePatch: func(ctx context.Context, c client.Client, sub string, obj client.Object, patch client.Patch, opts ...client.SubResourcePatchOption) error {
 			return w.write("patch "+sub, obj, func() error { return c.SubResource(sub).Patch(ctx, obj, patch, opts...) })
@@ -193,7 +197,7 @@ func (w *world) must(err error) {
 	}
 }
 
-// write is a write of the controller, which may be lost before or after it is done.
+// write is a write of the controller, which can be lost before or after it is done.
 func (w *world) write(verb string, obj client.Object, do func() error) error {
 	var before, after error
 	if w.broken != nil {
@@ -209,6 +213,27 @@ func (w *world) write(verb string, obj client.Object, do func() error) error {
 		err = after
 	}
 	return err
+}
+
+// apply merges as an API server does in the simple case of one manager, where a test asks for it.
+func (w *world) apply(config runtime.ApplyConfiguration) error {
+	raw, err := json.Marshal(config)
+	w.must(err)
+	o := &unstructured.Unstructured{}
+	w.must(json.Unmarshal(raw, &o.Object))
+	if w.applies == nil {
+		return nil
+	}
+	if err := w.applies(o); err != nil {
+		return err
+	}
+	live := o.DeepCopy()
+	if err := w.api.Get(context.Background(), client.ObjectKeyFromObject(o), live); err != nil {
+		return w.api.Create(context.Background(), o)
+	}
+	o.SetResourceVersion(live.GetResourceVersion())
+	o.SetUID(live.GetUID())
+	return w.api.Update(context.Background(), o)
 }
 
 // list and get read from the cache, which follows the truth kind by kind.
@@ -258,7 +283,7 @@ func (w *world) get(ctx context.Context, c client.WithWatch, key client.ObjectKe
 	return c.Get(ctx, key, obj, opts...)
 }
 
-// doomedBy says what is wrong with the delete of an object now: a busy pod must have come to its deadline.
+// doomedBy returns what is wrong with the delete of an object now: a busy pod must have reached its deadline.
 func (w *world) doomedBy(obj client.Object) string {
 	truth := &corev1.Pod{}
 	if _, ok := obj.(*corev1.Pod); !ok || w.api.Get(context.Background(), client.ObjectKeyFromObject(obj), truth) != nil {
@@ -373,6 +398,7 @@ func (w *world) run(pod *corev1.Pod) {
 	w.setStatus(pod, func(s *corev1.PodStatus) {
 		s.Phase, s.PodIP = corev1.PodRunning, "10.0.0.1"
 		s.ContainerStatuses = []corev1.ContainerStatus{{Name: "vllm", State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}}}
+		w.runReporter(pod, s)
 		setCondition(s, corev1.ContainersReady, true, w.clock.Now())
 		open := true
 		for _, gate := range pod.Spec.ReadinessGates {
@@ -380,6 +406,22 @@ func (w *world) run(pod *corev1.Pod) {
 		}
 		setCondition(s, corev1.PodReady, open, w.clock.Now())
 	})
+}
+
+// runReporter starts the sidecar's container, a new one for each image.
+func (w *world) runReporter(pod *corev1.Pod, s *corev1.PodStatus) {
+	c := reporterOf(pod)
+	if c == nil {
+		return
+	}
+	id := "test://" + c.Image
+	if len(s.InitContainerStatuses) == 1 && s.InitContainerStatuses[0].ContainerID == id && s.InitContainerStatuses[0].State.Running != nil {
+		return
+	}
+	s.InitContainerStatuses = []corev1.ContainerStatus{{
+		Name: c.Name, ContainerID: id, Ready: true,
+		State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: metav1.NewTime(w.clock.Now())}},
+	}}
 }
 
 // tick lets all pickers see all pods and speak, and reads all engines, twice.
@@ -422,7 +464,7 @@ func (w *world) engine(pod *corev1.Pod) *engine {
 	return w.engines[uid]
 }
 
-// reconcile once, and return after what time to look again; 0 for none.
+// reconcile once, and return after what time to check again; 0 for none.
 func (w *world) reconcile() (time.Duration, error) {
 	result, err := w.r.Reconcile(context.Background(), reconcile.Request{NamespacedName: poolKey})
 	if len(w.doomed) > 0 {

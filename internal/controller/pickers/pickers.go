@@ -31,7 +31,7 @@ import (
 const (
 	// dialTimeout bounds what is asked of the API server before replicas are dialled.
 	dialTimeout = 5 * time.Second
-	// sweepEvery is how often pools are looked for that are gone.
+	// sweepEvery is how often removed pools are looked for.
 	sweepEvery = 10 * time.Second
 )
 
@@ -39,37 +39,37 @@ const (
 type Options struct {
 	// Reader of pools and pods, from a cache; ConfigMaps of single names.
 	Reader client.Reader
-	// Direct asks the API server for the Services of pickers that somebody else runs: the cache may have the operator's
-	// own Services only.
+	// Direct reads the Services of pickers that the operator does not run from the API server: the cache can contain only
+	// the operator's own Services.
 	Direct client.Reader
 	// Token is the file with the operator's own token, of the audience syncapi.OperateAudience.
 	Token string
-	// Changed, each, is told of a pool whose pickers have said something that may let a drain or a status go on. They must
+	// Changed functions are called for a pool when news of its pickers can advance a drain or a status. They must
 	// be read.
 	Changed []chan<- event.GenericEvent
 	Log     logr.Logger
 }
 
-// Listener hears the pickers of all pools that are asked about. It is a manager's Runnable: Start ends its streams with
-// its context. It is safe for concurrent use.
+// Listener receives the state of the pickers of all requested pools. It is a manager's Runnable: Start ends its streams
+// with its context. It is safe for concurrent use.
 type Listener struct {
 	o       Options
 	pickers *syncapi.Pickers
 
 	mu    sync.Mutex // guards what follows
 	known map[types.NamespacedName]bool
-	woken map[types.NamespacedName]bool // to be told to Changed
+	woken map[types.NamespacedName]bool // pending calls of Changed
 	wake  chan struct{}
 }
 
-// New listens to nobody yet.
+// New connects to no picker yet.
 func New(o Options) *Listener {
 	l := &Listener{o: o, known: map[types.NamespacedName]bool{}, woken: map[types.NamespacedName]bool{}, wake: make(chan struct{}, 1)}
 	l.pickers = syncapi.NewPickers(syncapi.PickersOptions{Dial: l.dial, OnChange: l.heard, Log: o.Log})
 	return l
 }
 
-// NeedLeaderElection implements manager.LeaderElectionRunnable: who does not lead asks nobody.
+// NeedLeaderElection implements manager.LeaderElectionRunnable: a replica that does not lead connects to no picker.
 func (l *Listener) NeedLeaderElection() bool { return true }
 
 // Start implements manager.Runnable.
@@ -89,8 +89,8 @@ func (l *Listener) Start(ctx context.Context) error {
 	}
 }
 
-// View is what a pool's replicas have told. Who they are is looked up first: a replica that is ready and was never heard
-// is in the view, as one that is not heard.
+// View merges what a pool's replicas have reported. The replicas are listed first: a ready replica that never reported is
+// in the view, as one that does not report.
 func (l *Listener) View(pool types.NamespacedName) operate.View {
 	replicas, err := l.replicas(context.Background(), pool)
 	if err == nil {
@@ -109,7 +109,7 @@ func (l *Listener) Warm(ctx context.Context, pool types.NamespacedName, podUID s
 		limit = time.Until(end)
 	}
 	_, err := l.pickers.Warm(ctx, pool.String(), podUID, tokens, limit)
-	return err //nolint:wrapcheck // it names the pod
+	return err
 }
 
 // replicas are the pods of a pool's pickers, from the cache.
@@ -125,7 +125,8 @@ func (l *Listener) replicas(ctx context.Context, pool types.NamespacedName) ([]s
 		var service corev1.Service
 		timed, cancel := context.WithTimeout(ctx, dialTimeout)
 		defer cancel()
-		if err := l.o.Direct.Get(timed, types.NamespacedName{Namespace: pool.Namespace, Name: o.Spec.Picker.External.ServiceName}, &service); err != nil {
+		if err := l.o.Direct.Get(timed, types.NamespacedName{Namespace: pool.Namespace, Name: o.Spec.Picker.External.ServiceName},
+			&service); err != nil {
 			return nil, fmt.Errorf("reading the Service of pool %s's pickers: %w", pool, err)
 		}
 		if len(service.Spec.Selector) == 0 { // which would be every pod there is
@@ -152,7 +153,7 @@ func (l *Listener) replicas(ctx context.Context, pool types.NamespacedName) ([]s
 	return all, nil
 }
 
-// dial says how to reach the pickers of a pool: their certificate must be of the pool's CA, and they are shown the
+// dial returns how to reach the pickers of a pool: their certificate must be of the pool's CA, and they receive the
 // operator's token.
 func (l *Listener) dial(pool string) (syncapi.DialOptions, error) {
 	namespace, name, _ := strings.Cut(pool, "/")
@@ -164,17 +165,17 @@ func (l *Listener) dial(pool string) (syncapi.DialOptions, error) {
 	}
 	roots := x509.NewCertPool()
 	if !roots.AppendCertsFromPEM([]byte(trusted.Data[children.CAEntry])) {
-		return syncapi.DialOptions{}, fmt.Errorf("pool %s trusts nobody yet", pool)
+		return syncapi.DialOptions{}, fmt.Errorf("pool %s has no CA to trust yet", pool)
 	}
 	return syncapi.DialOptions{
 		Credentials: credentials.NewTLS(&tls.Config{
 			MinVersion: tls.VersionTLS13, RootCAs: roots, ServerName: children.Host(children.PickerName(name), namespace),
 		}),
-		Token: func() ([]byte, error) { return os.ReadFile(l.o.Token) }, //nolint:wrapcheck // it names the file
+		Token: func() ([]byte, error) { return os.ReadFile(l.o.Token) },
 	}, nil
 }
 
-// heard notes that a pool's pickers have news. It does not block.
+// heard marks that a pool's pickers have news. It does not block.
 func (l *Listener) heard(pool string) {
 	namespace, name, _ := strings.Cut(pool, "/")
 	l.mu.Lock()
@@ -186,7 +187,7 @@ func (l *Listener) heard(pool string) {
 	}
 }
 
-// tell passes the news on.
+// tell passes the news on to the channel.
 func (l *Listener) tell(ctx context.Context) {
 	l.mu.Lock()
 	woken := l.woken
@@ -204,7 +205,7 @@ func (l *Listener) tell(ctx context.Context) {
 	}
 }
 
-// sweep forgets pools that are gone.
+// sweep forgets removed pools.
 func (l *Listener) sweep(ctx context.Context) {
 	var list v1alpha1.InferencePoolList
 	if err := l.o.Reader.List(ctx, &list); err != nil {

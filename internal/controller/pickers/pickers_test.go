@@ -74,7 +74,7 @@ func (r *replica) pod(ready corev1.ConditionStatus) *corev1.Pod {
 	}
 }
 
-// tried is how many connections have come.
+// tried is how many connections have been opened.
 func (r *replica) tried() int64 { return r.came.Load() }
 
 // counted counts the connections of a replica.
@@ -87,7 +87,7 @@ type counted struct {
 func (c counted) Accept() (net.Conn, error) {
 	conn, err := c.Listener.Accept()
 	if err != nil {
-		return nil, err //nolint:wrapcheck // as it is
+		return nil, err
 	}
 	c.open.Add(1)
 	c.came.Add(1)
@@ -102,7 +102,7 @@ type countedConn struct {
 // Close implements net.Conn.
 func (c *countedConn) Close() error {
 	c.ended()
-	return c.Conn.Close() //nolint:wrapcheck // as it is
+	return c.Conn.Close()
 }
 
 func newReplica(t *testing.T, name string, certificate tls.Certificate) *replica {
@@ -259,7 +259,7 @@ func TestAReplicaThatIsReadyAndNotHeardIsInTheView(t *testing.T) {
 		t.Errorf("heard %v, unheard %v; want silent alone, unheard", heard, unheard)
 	}
 	if _, ok := view.Acknowledged("u"); ok {
-		t.Error("a mark is acknowledged that nobody has said anything of")
+		t.Error("a mark is acknowledged that no picker has reported")
 	}
 }
 
@@ -269,7 +269,7 @@ func TestWhatIsHeardWakesTheControllers(t *testing.T) {
 	w.add(a.pod(corev1.ConditionTrue), b.pod(corev1.ConditionFalse))
 	w.listener.View(chat)
 	w.told()
-	w.until("a and b are not heard", func() bool {
+	w.until("a and b do not report", func() bool {
 		view := w.listener.View(chat)
 		heard, unheard := names(&view)
 		return slices.Equal(heard, []string{"a", "b"}) && len(unheard) == 0
@@ -287,7 +287,7 @@ func (c withoutServices) Get(ctx context.Context, key client.ObjectKey, o client
 	if _, ok := o.(*corev1.Service); ok {
 		return apierrors.NewNotFound(corev1.Resource("services"), key.Name)
 	}
-	return c.Reader.Get(ctx, key, o, opts...) //nolint:wrapcheck // as it is
+	return c.Reader.Get(ctx, key, o, opts...)
 }
 
 func TestAServiceThatSelectsNothingIsNobody(t *testing.T) {
@@ -343,7 +343,7 @@ func TestAPoolThatIsGoneIsForgotten(t *testing.T) {
 	w.listener.sweep(t.Context())
 	w.until("the stream goes on", func() bool { return a.open.Load() == 0 })
 	if view := w.listener.View(chat); len(view.Replicas) != 0 || view.Live() == 0 {
-		t.Errorf("view %+v; want one that knows nobody, and acknowledges nothing", view)
+		t.Errorf("view %+v; want one that knows no replica, and acknowledges nothing", view)
 	}
 	if len(w.listener.known) != 0 {
 		t.Errorf("still known: %v", w.listener.known)
@@ -362,7 +362,7 @@ func TestPickersWithACertificateOfAnotherCAAreNotHeard(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer conn.Close() //nolint:errcheck // a test's
+	defer conn.Close()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	_, _, err = options.Credentials.ClientHandshake(ctx, children.Host(children.PickerName(chat.Name), chat.Namespace), conn)
@@ -370,7 +370,7 @@ func TestPickersWithACertificateOfAnotherCAAreNotHeard(t *testing.T) {
 		t.Fatalf("the handshake ended with %v, want that the certificate is not trusted", err)
 	}
 	view := w.listener.View(chat)
-	w.until("nobody was dialled", func() bool {
+	w.until("no replica was dialed", func() bool {
 		view = w.listener.View(chat)
 		return a.tried() >= 2 // the handshake of this test, and one of the listener
 	})
@@ -388,14 +388,14 @@ func TestNothingGoesOnAfterTheEnd(t *testing.T) {
 	w.end()
 	w.until("a stream goes on", func() bool { return a.open.Load() == 0 })
 	before := a.tried()
-	// A reconciliation may still be under way.
+	// A reconciliation can still be under way.
 	view := w.listener.View(chat)
 	if _, ok := view.Acknowledged("u"); ok {
 		t.Error("a mark is acknowledged at the end")
 	}
 	// Were a stream to begin, it would be the first connection of the two.
 	if conn, err := new(net.Dialer).DialContext(t.Context(), "tcp", net.JoinHostPort(a.ip, strconv.Itoa(children.SyncPort))); err == nil {
-		defer conn.Close() //nolint:errcheck // a test's
+		defer conn.Close()
 	}
 	w.until("the test's own connection is not seen", func() bool { return a.tried() > before })
 	time.Sleep(100 * time.Millisecond) // longer than a dial on loopback takes; a stream that came later would escape only

@@ -1,6 +1,6 @@
-// Package routingpolicy writes the status of RoutingPolicies: for each pool that a policy names, whether it is in force
-// there, whether what it refers to is there, and how many replicas of the pool's picker follow it. Nothing depends on
-// it: pickers read policies themselves, and decide by the same rule (package policyref).
+// Package routingpolicy writes the status of RoutingPolicies: for each pool that a policy names, whether the policy is
+// applied there, whether the objects that it refers to exist, and how many replicas of the pool's picker follow it. Nothing
+// depends on it: pickers read policies themselves, and decide by the same rule (package policyref).
 package routingpolicy
 
 import (
@@ -33,17 +33,17 @@ import (
 )
 
 // When a policy is looked at again without a change of an object: pickers, Secrets and a gateway's pools are not
-// watched. Looking at pickers asks nobody.
+// watched. Reading the pickers' state sends no request.
 const (
 	unsettledAfter = 2 * time.Second  // while not all replicas follow
 	secretsAfter   = 10 * time.Second // as often as pickers read them
 	settledAfter   = 30 * time.Second
 )
 
-// gatewayPool is the kind of a gateway's pool. Its definition may be missing.
+// gatewayPool is the kind of a gateway's pool. Its definition might be missing.
 var gatewayPool = schema.GroupVersionKind{Group: "inference.networking.k8s.io", Version: "v1", Kind: "InferencePool"}
 
-// Pickers tell what the replicas of a pool's picker follow.
+// Pickers returns which policy the replicas of a pool's picker follow.
 type Pickers interface {
 	View(pool types.NamespacedName) operate.View
 }
@@ -52,21 +52,23 @@ type Pickers interface {
 type Reconciler struct {
 	// Client reads policies and pools from a cache and patches status.
 	Client client.Client
-	// Direct asks the API server: the operator may get a Secret, and not list or watch any.
+	// Direct asks the API server: the operator is allowed to get a Secret, but not to list or watch any.
 	Direct   client.Reader
 	Pickers  Pickers
 	Recorder events.EventRecorder
 	Clock    clock.PassiveClock
 }
 
-// SetupWithManager adds the controller to a manager. changed tells of pools whose pickers have news; nil where nobody
-// does.
+// SetupWithManager adds the controller to a manager. changed receives pools whose pickers have news; nil for
+// none.
 func (r *Reconciler) SetupWithManager(mgr ctrl.Manager, changed <-chan event.GenericEvent) error {
 	b := ctrl.NewControllerManagedBy(mgr).
 		Named("routingpolicy").
-		// A policy that comes, changes or goes can make any other of its namespace win or lose.
-		Watches(&v1alpha1.RoutingPolicy{}, handler.EnqueueRequestsFromMapFunc(r.neighbours), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
-		Watches(&v1alpha1.InferencePool{}, handler.EnqueueRequestsFromMapFunc(r.targeting), builder.WithPredicates(predicate.GenerationChangedPredicate{}))
+		// A policy that is created, changed or deleted can make any other of its namespace win or lose.
+		Watches(&v1alpha1.RoutingPolicy{}, handler.EnqueueRequestsFromMapFunc(r.neighbours),
+			builder.WithPredicates(predicate.GenerationChangedPredicate{})).
+		Watches(&v1alpha1.InferencePool{}, handler.EnqueueRequestsFromMapFunc(r.targeting),
+			builder.WithPredicates(predicate.GenerationChangedPredicate{}))
 	if changed != nil {
 		b = b.WatchesRawSource(source.Channel(changed, handler.EnqueueRequestsFromMapFunc(r.targeting)))
 	}
@@ -93,7 +95,7 @@ func (r *Reconciler) targeting(ctx context.Context, pool client.Object) []reconc
 func (r *Reconciler) requests(ctx context.Context, namespace string, want func(*v1alpha1.RoutingPolicy) bool) []reconcile.Request {
 	policies, err := r.policies(ctx, namespace)
 	if err != nil {
-		ctrl.LoggerFrom(ctx).Error(err, "Policies cannot be read from the cache")
+		ctrl.LoggerFrom(ctx).Error(err, "Reading policies from the cache failed")
 		return nil
 	}
 	var all []reconcile.Request
@@ -139,7 +141,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 	return reconcile.Result{RequeueAfter: again}, nil
 }
 
-// gather finds what the status of a policy follows from, and after how long to look again.
+// gather collects the inputs of a policy's status, and returns after how long to check again.
 func (r *Reconciler) gather(ctx context.Context, p *v1alpha1.RoutingPolicy) (f facts, again time.Duration, err error) {
 	again = settledAfter
 	if _, errs := watch.Policy(p); len(errs) > 0 {
@@ -190,12 +192,12 @@ func (r *Reconciler) secrets(ctx context.Context, p *v1alpha1.RoutingPolicy, f *
 	_, missing, invalid := policyref.Tenants(p, func(name string) *corev1.Secret { return found[name] })
 	f.missing = missing
 	for _, err := range invalid {
-		f.malformed = append(f.malformed, err.BadValue.(string)+": "+err.Detail) //nolint:forcetypeassert // the Secret's name
+		f.malformed = append(f.malformed, err.BadValue.(string)+": "+err.Detail)
 	}
 	return nil
 }
 
-// exists tells whether there is a pool of ours, or, for a target that names one, a gateway's.
+// exists reports whether there is such a Kvasir pool, or, for a target that names one, a gateway's.
 func (r *Reconciler) exists(ctx context.Context, pool types.NamespacedName, ref *v1alpha1.PolicyTarget) (bool, error) {
 	err := r.Client.Get(ctx, pool, &v1alpha1.InferencePool{})
 	if err == nil {
@@ -219,7 +221,7 @@ func (r *Reconciler) exists(ctx context.Context, pool types.NamespacedName, ref 
 	return false, fmt.Errorf("reading the gateway's pool %s: %w", pool, err)
 }
 
-// tell makes the events of what has changed, at the pools.
+// tell writes the events of what has changed, at the pools.
 func (r *Reconciler) tell(ctx context.Context, before, now *v1alpha1.RoutingPolicy) {
 	for i := range now.Spec.TargetRefs {
 		ref := ancestorRef(&now.Spec.TargetRefs[i])
@@ -231,13 +233,15 @@ func (r *Reconciler) tell(ctx context.Context, before, now *v1alpha1.RoutingPoli
 		}
 		pool := &v1alpha1.InferencePool{}
 		if err := r.Client.Get(ctx, types.NamespacedName{Namespace: now.Namespace, Name: string(ref.Name)}, pool); err != nil {
-			continue // there is no pool of ours to tell it of
+			continue // there is no such pool to attach the event to
 		}
 		if conflicted != nil {
-			r.Recorder.Eventf(pool, now, corev1.EventTypeWarning, "PolicyConflicted", "Resolve", "RoutingPolicy %s is not in force: %s", now.Name, conflicted.Message)
+			r.Recorder.Eventf(pool, now, corev1.EventTypeWarning, "PolicyConflicted", "Resolve", "RoutingPolicy %s is not in force: %s", now.Name,
+				conflicted.Message)
 		}
 		if applied != nil {
-			r.Recorder.Eventf(pool, now, corev1.EventTypeNormal, "PolicyApplied", "Apply", "RoutingPolicy %s of generation %d is followed by %s", now.Name, now.Generation, applied.Message)
+			r.Recorder.Eventf(pool, now, corev1.EventTypeNormal, "PolicyApplied", "Apply", "RoutingPolicy %s of generation %d is followed by %s",
+				now.Name, now.Generation, applied.Message)
 		}
 	}
 }

@@ -32,7 +32,7 @@ import (
 
 var start = time.Date(2026, 11, 20, 9, 0, 0, 0, time.UTC)
 
-// views are what pickers tell, by pool.
+// views are the reports of pickers, by pool.
 type views map[string]operate.View
 
 func (v views) View(pool types.NamespacedName) operate.View { return v[pool.Name] }
@@ -235,7 +235,7 @@ func TestStatus(t *testing.T) {
 					t.Errorf("%s has %q, want %q", policy, reasons(got), want)
 				}
 				if policy == "p" && again != tc.again {
-					t.Errorf("looks again after %s, want %s", again, tc.again)
+					t.Errorf("next reconcile after %s, want %s", again, tc.again)
 				}
 				if strings.Contains(fmt.Sprint(got.Status), "my-key") {
 					t.Error("the status repeats what is in the Secret")
@@ -339,7 +339,7 @@ func TestEventsAreToldOnce(t *testing.T) {
 func TestAPolicyThatIsGoneIsLeftAlone(t *testing.T) {
 	w := newWorld(t)
 	if again := w.mustReconcile("p"); again != 0 {
-		t.Errorf("looks again after %s", again)
+		t.Errorf("next reconcile after %s", again)
 	}
 }
 
@@ -427,9 +427,9 @@ func TestStatusOfThePool(t *testing.T) {
 		"all follow":                         {winner: winner, view: following("p", 3, 3), want: before},
 		"the lowest generation counts":       {winner: winner, view: following("p", 4, 3), want: before},
 		"one follows another policy":         {winner: winner, before: before, view: mixed("p", "q"), want: before},
-		"one is not heard":                   {winner: winner, before: before, view: operate.View{Replicas: following("p", 9).Replicas, Unheard: []string{"b"}}, want: before},
-		"none is heard":                      {winner: winner, before: before, want: before},
-		"none is heard and another was told": {winner: winner, before: v1alpha1.PolicyInForce{Name: "q", Generation: 3}},
+		"one does not report":                {winner: winner, before: before, view: operate.View{Replicas: following("p", 9).Replicas, Unheard: []string{"b"}}, want: before},
+		"none reports":                       {winner: winner, before: before, want: before},
+		"none reports, another was in force": {winner: winner, before: v1alpha1.PolicyInForce{Name: "q", Generation: 3}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			m := pool("m")

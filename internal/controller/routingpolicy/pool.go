@@ -14,10 +14,11 @@ func InForce(pool types.NamespacedName, policies []*v1alpha1.RoutingPolicy) *v1a
 	return policyref.Winners(policies, nil)[pool]
 }
 
-// PoolStatus is what the status of a pool says of its policy: the policy and the generation that all replicas of the
-// picker follow, and a condition, nil where no policy applies. While replicas differ, or none is heard, the status
-// keeps what it said before, unless that policy no longer applies.
-func PoolStatus(pool *v1alpha1.InferencePool, winner *v1alpha1.RoutingPolicy, view *operate.View) (v1alpha1.PolicyInForce, *metav1.Condition) {
+// PoolStatus is the part of a pool's status about its policy: the policy and the generation that all replicas of the
+// picker follow, and a condition, nil where no policy applies. While replicas differ, or none reports, the
+// status keeps its value, unless that policy no longer applies.
+func PoolStatus(pool *v1alpha1.InferencePool, winner *v1alpha1.RoutingPolicy,
+	view *operate.View) (v1alpha1.PolicyInForce, *metav1.Condition) {
 	if winner == nil {
 		return v1alpha1.PolicyInForce{}, nil
 	}
@@ -27,7 +28,7 @@ func PoolStatus(pool *v1alpha1.InferencePool, winner *v1alpha1.RoutingPolicy, vi
 	if before := pool.Status.RoutingPolicy; before.Name == winner.Name {
 		inForce = before
 	}
-	// The generation that all follow is the lowest; it stands only where all follow the policy.
+	// The generation that all follow is the lowest; it is valid only if all replicas follow the policy.
 	lowest, all := int64(0), len(view.Replicas) > 0 && len(view.Unheard) == 0
 	for i := range view.Replicas {
 		r := &view.Replicas[i]

@@ -13,7 +13,7 @@ import (
 	"github.com/kvasir-dev/kvasir/api/v1alpha1"
 )
 
-// ControllerName is whose entries in status.ancestors the operator's are.
+// ControllerName is the controller name of the operator's entries in status.ancestors.
 const ControllerName = gwapiv1.GatewayController("kvasir.dev/operator")
 
 // maxAncestors is how many entries the schema takes.
@@ -42,7 +42,7 @@ type target struct {
 }
 
 // status makes the status of a policy: one entry for each target. Entries of other controllers stay, and so do the
-// transition times of conditions that say what they said.
+// transition times of unchanged conditions.
 func status(p *v1alpha1.RoutingPolicy, f facts, now metav1.Time) gwapiv1.PolicyStatus {
 	var next gwapiv1.PolicyStatus
 	for _, a := range p.Status.Ancestors {
@@ -68,7 +68,7 @@ func status(p *v1alpha1.RoutingPolicy, f facts, now metav1.Time) gwapiv1.PolicyS
 	return next
 }
 
-// conditions of a policy at one target: whether it is in force there, has all that it refers to, and is followed.
+// conditions of a policy at one target: whether it is applied there, has all that it refers to, and is followed.
 func conditions(f facts, t target) []metav1.Condition {
 	list := []metav1.Condition{accepted(f, t), resolvedRefs(f)}
 	if list[0].Status == metav1.ConditionTrue {
@@ -85,7 +85,8 @@ func accepted(f facts, t target) metav1.Condition {
 	case !t.found:
 		return condition(typ, metav1.ConditionFalse, "TargetNotFound", "there is no such pool")
 	case t.winner != "":
-		return condition(typ, metav1.ConditionFalse, "Conflicted", "RoutingPolicy "+t.winner+", which is older, or as old and first by name, is in force")
+		return condition(typ, metav1.ConditionFalse, "Conflicted", "RoutingPolicy "+t.winner+
+			", which is older, or as old and first by name, is in force")
 	}
 	return condition(typ, metav1.ConditionTrue, "Accepted", "")
 }
@@ -106,7 +107,7 @@ func programmed(t target) metav1.Condition {
 	message := fmt.Sprintf("%d of %d replicas", t.programmed, t.replicas)
 	switch {
 	case t.replicas == 0:
-		return condition(typ, metav1.ConditionUnknown, "NoPicker", "no picker replica is heard")
+		return condition(typ, metav1.ConditionUnknown, "NoPicker", "no picker replica reports")
 	case t.programmed < t.replicas:
 		return condition(typ, metav1.ConditionFalse, "Reconciling", message)
 	}
@@ -133,7 +134,8 @@ func ancestorRef(ref *v1alpha1.PolicyTarget) gwapiv1.ParentReference {
 func conditionsOf(s gwapiv1.PolicyStatus, ref gwapiv1.ParentReference) []metav1.Condition {
 	i := slices.IndexFunc(s.Ancestors, func(a gwapiv1.PolicyAncestorStatus) bool {
 		r := a.AncestorRef
-		return a.ControllerName == ControllerName && r.Name == ref.Name && r.Group != nil && *r.Group == *ref.Group && r.Kind != nil && *r.Kind == *ref.Kind
+		return a.ControllerName == ControllerName && r.Name == ref.Name && r.Group != nil && *r.Group == *ref.Group && r.Kind != nil &&
+			*r.Kind == *ref.Kind
 	})
 	if i < 0 {
 		return nil

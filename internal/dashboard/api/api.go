@@ -1,4 +1,4 @@
-// Package api is what a picker answers to people, on its metrics address and behind the same authentication as /metrics:
+// Package api is what a picker serves to people, on its metrics address and behind the same authentication as /metrics:
 //
 //	GET  /status?output=json               Status; YAML without output=json
 //	GET  /decisions?limit=100              the last decisions, oldest first, one Decision as JSON per line
@@ -7,7 +7,7 @@
 //	GET  /prefixes?limit=20                Prefixes
 //	POST /explain?path=/v1/chat/completions   body: a request; answers an Explanation, and sends nothing anywhere
 //
-// Faults are answered as a Fault. Nowhere in it is a prompt's text, a token, a key of a cache, a session or a user.
+// Faults are answered as a Fault. No answer contains a prompt's text, a token, a key of a cache, a session or a user.
 package api
 
 import "time"
@@ -25,14 +25,15 @@ type Status struct {
 
 // Live is what one picker replica knows at a moment. What other replicas send is in it only where that is said.
 type Live struct {
-	// Picker is the replica's name; Time is when this was so, Started when the process began.
+	// Picker is the replica's name, Version that of its program; Time is when this was so, Started when the process began.
 	Picker  string    `json:"picker"`
+	Version string    `json:"version"`
 	Time    time.Time `json:"time"`
 	Started time.Time `json:"started"`
-	// Ready tells whether the replica takes requests; NotReady says why it does not.
+	// Ready reports whether the replica takes requests; NotReady is the reason if it does not.
 	Ready    bool   `json:"ready"`
 	NotReady string `json:"notReady,omitempty"`
-	// Problems are why something that was written down is not in force.
+	// Problems are why parts of the configuration are not applied.
 	Problems []string `json:"problems,omitempty"`
 	Pools    []Pool   `json:"pools"`
 }
@@ -42,12 +43,12 @@ type Pool struct {
 	Namespace string `json:"namespace"`
 	Name      string `json:"name"`
 	Model     string `json:"model"`
-	// Strategy in force, and the policy that says so; empty for the default.
+	// Strategy that is applied, and the policy that sets it; empty for the default.
 	Strategy    string `json:"strategy"`
 	Policy      string `json:"policy,omitempty"`
 	BlockTokens int    `json:"blockTokens"`
 
-	// Waiting requests for room, Refused ones for want of it, and Requests that were placed.
+	// Waiting requests for room, Refused ones for lack of it, and Requests that were placed.
 	Waiting  int   `json:"waiting"`
 	Refused  int64 `json:"refused"`
 	Requests int64 `json:"requests"`
@@ -56,7 +57,8 @@ type Pool struct {
 	// TTFT is the time to the first token of streamed answers, in seconds; absent before the first.
 	TTFT *Quantiles `json:"ttft,omitempty"`
 
-	// Hits are predicted and delivered prompt tokens, of answers that told. Recent are those of about the last minute.
+	// Hits are predicted and delivered prompt tokens, of answers that report them. Recent are those of about the last
+	// minute.
 	Hits   Hits `json:"hits"`
 	Recent Hits `json:"recent"`
 	// Blocks in the index, each counted once; Held is (endpoint, block) pairs; Speculative those assumed.
@@ -64,11 +66,11 @@ type Pool struct {
 	Held        int `json:"held"`
 	Speculative int `json:"speculative"`
 
-	// ExactTokens is the part of the last requests whose tokens were known exactly, 0 to 1; Inexact says why the last one
-	// that had none had none.
+	// ExactTokens is the part of the last requests whose tokens were known exactly, 0 to 1; Inexact is the reason of the
+	// last request without exact tokens.
 	ExactTokens float64 `json:"exactTokens"`
 	Inexact     string  `json:"inexact,omitempty"`
-	// Degraded says in short sentences what is not as it should be; empty when all is well.
+	// Degraded describes in short sentences what is wrong; empty when all is well.
 	Degraded []string `json:"degraded,omitempty"`
 
 	Size    Size     `json:"size"`
@@ -91,7 +93,7 @@ type Hits struct {
 	Predicted int64 `json:"predicted"`
 	Confirmed int64 `json:"confirmed"`
 	Delivered int64 `json:"delivered"`
-	// Deviation is the sum over answers of |predicted - delivered|: by what it is divided, Prompt, gives the divergence.
+	// Deviation is the sum over answers of |predicted - delivered|: divided by Prompt it is the divergence.
 	Deviation int64 `json:"deviation"`
 }
 
@@ -103,7 +105,7 @@ type Size struct {
 	Draining int    `json:"draining"`
 }
 
-// Rollout of a pool's template, as the operator has told in the pool's status.
+// Rollout of a pool's template, as the operator reports it in the pool's status.
 type Rollout struct {
 	// Reason of the condition UpToDate: UpToDate, RolloutInProgress, RolloutStopped, RolloutOnDelete, InjectionOutdated.
 	Reason          string `json:"reason"`
@@ -137,7 +139,7 @@ type Endpoint struct {
 	Rank    int    `json:"rank"`
 	Address string `json:"address,omitempty"`
 	// Events is how far it is known what the endpoint holds: Synced, Syncing, Disconnected, Unverified, Degraded, or
-	// None where nobody tells. Lag is the age of what was applied last, in seconds.
+	// None without a source. Lag is the age of what was applied last, in seconds.
 	Events string  `json:"events"`
 	Lag    float64 `json:"lag"`
 
@@ -168,7 +170,7 @@ type Endpoint struct {
 	Doubted bool `json:"doubted,omitempty"`
 }
 
-// Shadow is a strategy that is compared with the one in force, never acted on.
+// Shadow is a strategy that is compared with the applied one, and never decides.
 type Shadow struct {
 	Name         string  `json:"name"`
 	Strategy     string  `json:"strategy"`
@@ -178,14 +180,14 @@ type Shadow struct {
 	LostSeconds  float64 `json:"lostSeconds"`
 }
 
-// Decision is where a request went and why. It is told at the pick, without Outcome, and with the same ID again when the
-// request has ended.
+// Decision is where a request went and why. It is sent at the pick, without Outcome, and with the same ID again when
+// the request has ended.
 type Decision struct {
 	// ID grows by the decision; it means something in one process only.
 	ID   uint64    `json:"id"`
 	Time time.Time `json:"time"`
-	// Passed is how many decisions were made since the one before it that was taken down: all are taken down while
-	// somebody follows (up to 200 a second), one now and then otherwise.
+	// Passed is how many decisions were made since the previous recorded one: all are recorded while a client follows (up
+	// to 200 a second), one now and then otherwise.
 	Passed int64 `json:"passed"`
 	Explanation
 
@@ -193,8 +195,10 @@ type Decision struct {
 	// empty while the request is under way.
 	Attempt int    `json:"attempt"`
 	Outcome string `json:"outcome,omitempty"`
-	// Cached is how many prompt tokens the engine found in its cache, -1 when it did not say (yet).
+	// Cached is how many prompt tokens the engine found in its cache, -1 when it did not report it (yet).
 	Cached int `json:"cached"`
+	// Miss is why the engine found nothing of what the index had; empty where it found something.
+	Miss string `json:"miss,omitempty"`
 	// Waited for room in the picker, until the FirstToken (0 for answers that are not streamed), and until the end:
 	// milliseconds from the request's arrival.
 	Waited     float64 `json:"waitedMilliseconds"`
@@ -202,7 +206,7 @@ type Decision struct {
 	Duration   float64 `json:"durationMilliseconds,omitempty"`
 }
 
-// Explanation is how the strategy in force sees a request.
+// Explanation is how the applied strategy sees a request.
 type Explanation struct {
 	Namespace string `json:"namespace"`
 	Pool      string `json:"pool"`
@@ -212,10 +216,12 @@ type Explanation struct {
 	Tokens        string `json:"tokens"`
 	TokensMissing string `json:"tokensMissing,omitempty"`
 	PromptTokens  int    `json:"promptTokens"`
-	// Prefix is a hash of the prompt's leading whole blocks: equal ones have equal prefixes.
+	// Prefix is a hash of the prompt's leading full blocks: equal ones have equal prefixes.
 	Prefix string `json:"prefix,omitempty"`
-	// Distrusted: matches are not believed, because engines do not find what they announce.
+	// Distrusted: matches of some candidates are ignored, because they do not find what they announce for such requests.
 	Distrusted bool `json:"distrusted,omitempty"`
+	// NoCacheRead: engines look nothing up in their caches for the request, so that nothing matches.
+	NoCacheRead bool `json:"noCacheRead,omitempty"`
 	// Unit of the costs: seconds, or what the strategy compares.
 	Unit string `json:"unit"`
 	// Candidates, all that were scored, the best first. Left out are endpoints that were no candidates, with the reason.
@@ -237,13 +243,13 @@ type Candidate struct {
 	InFlight      int     `json:"inFlight"`
 	PendingTokens float64 `json:"pendingTokens"`
 	KVUsage       float64 `json:"kvUsage"`
-	// Cost by the strategy; Then decides between equal ones. Terms say what the cost is made of.
+	// Cost by the strategy; Then decides between equal ones. Terms are the parts of the cost.
 	Cost  float64 `json:"cost"`
 	Then  float64 `json:"then"`
 	Terms []Term  `json:"terms"`
 }
 
-// Term is a part of a cost. docs/troubleshooting.md says how they are put together.
+// Term is a part of a cost. docs/troubleshooting.md describes how they are combined.
 type Term struct {
 	Name  string  `json:"name"`
 	Value float64 `json:"value"`
@@ -259,7 +265,7 @@ type LeftOut struct {
 	Reason string `json:"reason"`
 }
 
-// Prefixes are those that requests have found in caches most often of late, hottest first.
+// Prefixes are those that requests have found in caches most often recently, hottest first.
 type Prefixes struct {
 	Prefixes []Prefix `json:"prefixes"`
 }
@@ -271,7 +277,7 @@ type Prefix struct {
 	// Hash is the same in all replicas of a picker.
 	Hash   string `json:"hash"`
 	Tokens int    `json:"tokens"`
-	// Hits of late: each counts less the older it is, a third after ten minutes.
+	// Hits recently: each counts less the older it is, a third after ten minutes.
 	Hits float64 `json:"hits"`
 	// Holders are the endpoints that hold all of it or a part, longest first.
 	Holders []Holder `json:"holders"`
@@ -290,6 +296,6 @@ type Holder struct {
 type Fault struct {
 	// Code is the HTTP status.
 	Code int `json:"code"`
-	// Message says why, in a sentence.
+	// Message is the reason, in a sentence.
 	Message string `json:"message"`
 }

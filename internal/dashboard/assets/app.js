@@ -34,6 +34,7 @@ function draw() {
   for (const text of pool?.degraded ?? []) list.push({ text });
   if (!pool) list.push({ text: 'There is no pool yet.' });
   notices(list);
+  $('replica').title = `Kvasir ${live.version}, running since ${live.started}`;
   $('replica').textContent = pool ? `${live.picker} · ${pool.model} · ${pool.strategy}${pool.policy ? ` (${pool.policy})` : ''}` : live.picker;
   if (!pool) { for (const id of ['tiles', 'progress', 'pods']) $(id).replaceChildren(); $('pods-empty').hidden = false; return; }
   view.tiles(pool, Date.parse(live.time) / 1000);

@@ -158,7 +158,9 @@ export function candidates(d) {
   if (d.waitedMilliseconds) facts.push(`waited ${seconds(d.waitedMilliseconds / 1000)}`);
   if (d.firstTokenMilliseconds) facts.push(`first token after ${seconds(d.firstTokenMilliseconds / 1000)}`);
   if (d.durationMilliseconds) facts.push(`ended after ${seconds(d.durationMilliseconds / 1000)}`);
-  if (d.distrusted) facts.push('matches are not believed');
+  if (d.distrusted) facts.push('some matches are not believed');
+  if (d.noCacheRead) facts.push('reads no cache');
+  if (d.miss) facts.push(`missed: ${d.miss}`);
   const fleet = (d.fleet ?? []).map((t) => `${t.name} ${value(t.value, t.unit)}`);
   const left = new Map();
   for (const l of d.leftOut ?? []) left.set(l.reason, [...(left.get(l.reason) ?? []), name(l, ranks)]);

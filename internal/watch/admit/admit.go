@@ -37,12 +37,12 @@ type Admitter struct {
 	kinds map[schema.GroupVersionKind]*kind
 }
 
-// kind is one served version of one kind, ready to check objects. Nothing in it changes after it was loaded.
+// kind is one served version of one kind, ready to check objects. It does not change after it was loaded.
 type kind struct {
 	structural *structuralschema.Structural
 	schema     validation.SchemaValidator
 	rules      *cel.Validator
-	// hasStatus tells that status is a subresource, which the main resource cannot write.
+	// hasStatus reports whether status is a subresource, which the main resource cannot write.
 	hasStatus bool
 }
 
@@ -52,6 +52,11 @@ func New() (*Admitter, error) {
 	if err != nil {
 		return nil, err
 	}
+	return Of(defs)
+}
+
+// Of loads other definitions.
+func Of(defs []*apiextensionsv1.CustomResourceDefinition) (*Admitter, error) {
 	a := &Admitter{kinds: make(map[schema.GroupVersionKind]*kind)}
 	for _, def := range defs {
 		for i := range def.Spec.Versions {
@@ -93,7 +98,7 @@ func load(version *apiextensionsv1.CustomResourceDefinitionVersion) (*kind, erro
 	}, nil
 }
 
-// Knows tells whether objects of this kind can be admitted.
+// Knows reports whether objects of this kind can be admitted.
 func (a *Admitter) Knows(gvk schema.GroupVersionKind) bool {
 	return a.kinds[gvk] != nil
 }
@@ -159,7 +164,7 @@ func (k *kind) prune(obj *unstructured.Unstructured) ([]Problem, error) {
 	return problems, nil
 }
 
-// prepare sets what only the server may set: the generation, and the status of objects whose status is a subresource.
+// prepare sets what only the server is allowed to set: the generation, and the status of objects whose status is a subresource.
 func (k *kind) prepare(obj, old *unstructured.Unstructured) {
 	if k.hasStatus {
 		delete(obj.Object, "status")
@@ -195,10 +200,10 @@ func (k *kind) validate(ctx context.Context, obj, old *unstructured.Unstructured
 	return problemsOf(append(errs, ruleErrs...))
 }
 
-// uncheckedRules is told with the last problem of an object whose rules cannot be evaluated.
+// uncheckedRules is added to the last problem of an object whose rules cannot be evaluated.
 const uncheckedRules = " (the rules cannot be checked before this is mended)"
 
-// blocksRules tells whether rules cannot be evaluated: on values of a wrong type, or larger than their cost was
+// blocksRules reports whether rules cannot be evaluated: on values of a wrong type, or larger than their cost was
 // reckoned for.
 func blocksRules(errs field.ErrorList) bool {
 	for _, e := range errs {

@@ -102,7 +102,7 @@ func single(raw []byte) ([]byte, error) {
 	return found, nil
 }
 
-// empty tells whether a document has nothing but comments, blanks and separators.
+// empty reports whether a document has nothing but comments, blanks and separators.
 func empty(document []byte) bool {
 	for line := range bytes.Lines(document) {
 		line = bytes.TrimSpace(line)

@@ -8,7 +8,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
-// Error tells why an object was refused. It lists everything wrong with it, not only the first thing found.
+// Error reports why an object was refused. It lists everything wrong with it, not only the first thing found.
 type Error struct {
 	// Kind, Namespace and Name of the object, each empty where it could not be read.
 	Kind, Namespace, Name string
@@ -18,9 +18,9 @@ type Error struct {
 
 // Problem is one thing wrong with an object.
 type Problem struct {
-	// Field is the path of the field in the object, such as spec.model.name; empty for the object as a whole.
+	// Field is the path of the field in the object, such as spec.model.name; empty for the entire object.
 	Field string
-	// Detail says what is wrong with it.
+	// Detail describes the error.
 	Detail string
 }
 
@@ -45,7 +45,7 @@ func (e *Error) Error() string {
 	return b.String()
 }
 
-// String is the field and what is wrong with it.
+// String is the field and its error.
 func (p Problem) String() string {
 	if p.Field == "" {
 		return p.Detail

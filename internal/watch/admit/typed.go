@@ -38,8 +38,8 @@ func convert(obj *unstructured.Unstructured, kind string, into any) error {
 	return nil
 }
 
-// DefaultPolicy returns the policy that is in force for a pool that no RoutingPolicy targets: all defaults, no name
-// and no target.
+// DefaultPolicy returns the policy that applies to a pool that no RoutingPolicy targets: all defaults, no name and no
+// target.
 func (a *Admitter) DefaultPolicy() (*v1alpha1.RoutingPolicy, error) {
 	const smallest = `{"apiVersion":"kvasir.dev/v1alpha1","kind":"RoutingPolicy","metadata":{"name":"default"},` +
 		`"spec":{"targetRefs":[{"name":"default"}]}}`

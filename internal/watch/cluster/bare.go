@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 	"strconv"
 	"time"
 
@@ -29,8 +30,8 @@ const (
 	askAtMost    = 3
 )
 
-// bare makes a pool of ours of one of the inference extension that nobody has made ours for. Such a pool has all
-// defaults; selector and ports are the object's, and the name of the model is what the first engine that answers says.
+// bare makes a Kvasir pool from a pool of the inference extension that has none. Such a pool has all defaults; selector and
+// ports are the object's, and the name of the model is that of the first engine that answers.
 type bare struct {
 	pool     types.NamespacedName
 	objects  cache.SharedIndexInformer
@@ -39,6 +40,7 @@ type bare struct {
 
 	model string // once known
 	made  *v1alpha1.InferencePool
+	ports []int32                    // of made's ranks
 	of    *unstructured.Unstructured // that made was made of
 }
 
@@ -48,16 +50,17 @@ func (b *bare) find(ctx context.Context, pods []*corev1.Pod) (*v1alpha1.Inferenc
 	if err != nil || !there {
 		return nil, fmt.Errorf("there is no InferencePool %s of %s", b.pool, gatewayResource.Group)
 	}
-	raw := o.(*unstructured.Unstructured) //nolint:forcetypeassert // by ownInformer
+	raw := o.(*unstructured.Unstructured)
 	if b.of == raw {
 		return b.made, nil
 	}
 	for _, owner := range raw.GetOwnerReferences() {
 		if owner.Kind == v1alpha1.KindInferencePool && owner.APIVersion == v1alpha1.GroupVersion.String() {
-			return nil, fmt.Errorf("the gateways' pool %s is made for the InferencePool %s of %s: serve that one", b.pool, owner.Name, v1alpha1.GroupName)
+			return nil, fmt.Errorf("the gateways' pool %s is made for the InferencePool %s of %s: serve that one", b.pool, owner.Name,
+				v1alpha1.GroupName)
 		}
 	}
-	made, err := barePool(ctx, b.admitter, raw, "unknown")
+	made, _, err := barePool(ctx, b.admitter, raw, "unknown")
 	if err != nil {
 		return b.made, err
 	}
@@ -66,19 +69,20 @@ func (b *bare) find(ctx context.Context, pods []*corev1.Pod) (*v1alpha1.Inferenc
 			return nil, err
 		}
 	}
-	if made, err = barePool(ctx, b.admitter, raw, b.model); err != nil {
+	made, ports, err := barePool(ctx, b.admitter, raw, b.model)
+	if err != nil {
 		return b.made, err
 	}
-	b.made, b.of = made, raw
+	b.made, b.ports, b.of = made, ports, raw
 	return made, nil
 }
 
-// waiting tells that something else than objects may change what is made.
+// waiting reports whether the result can change without a change of objects.
 func (b *bare) waiting() bool { return b != nil && b.model == "" }
 
 // ask some engines that are ready for the name of their model.
 func (b *bare) ask(ctx context.Context, pool *v1alpha1.InferencePool, pods []*corev1.Pod) (string, error) {
-	err := errors.New("no pod that is ready has told the name of its model")
+	err := errors.New("no ready pod has reported the name of its model")
 	asked := 0
 	for _, pod := range pods {
 		if watch.PoolOf(pod, []*v1alpha1.InferencePool{pool}) == nil || pod.Status.PodIP == "" || watch.Leaving(pod) || !watch.PodReady(pod) {
@@ -109,11 +113,12 @@ type gatewaySpec struct {
 	AppProtocol string `json:"appProtocol"`
 }
 
-// barePool is the pool of ours that an extension's one stands for, admitted like one that somebody has written. Several
-// ports are those of as many ranks, and must follow each other.
-func barePool(ctx context.Context, admitter *admit.Admitter, raw *unstructured.Unstructured, model string) (*v1alpha1.InferencePool, error) {
-	fail := func(err error) (*v1alpha1.InferencePool, error) {
-		return nil, fmt.Errorf("the gateways' pool %s/%s: %w", raw.GetNamespace(), raw.GetName(), err)
+// barePool returns the Kvasir pool for a pool of the extension, admitted like one written by a user, and the ports of its
+// ranks: one rank for each target port, in the object's order.
+func barePool(ctx context.Context, admitter *admit.Admitter, raw *unstructured.Unstructured,
+	model string) (*v1alpha1.InferencePool, []int32, error) {
+	fail := func(err error) (*v1alpha1.InferencePool, []int32, error) {
+		return nil, nil, fmt.Errorf("the gateways' pool %s/%s: %w", raw.GetNamespace(), raw.GetName(), err)
 	}
 	text, err := json.Marshal(raw.Object["spec"])
 	if err != nil {
@@ -123,22 +128,22 @@ func barePool(ctx context.Context, admitter *admit.Admitter, raw *unstructured.U
 	if err := json.Unmarshal(text, &spec); err != nil {
 		return fail(err)
 	}
-	if len(spec.TargetPorts) == 0 {
+	ports := make([]int32, len(spec.TargetPorts))
+	for i := range spec.TargetPorts {
+		ports[i] = spec.TargetPorts[i].Number
+	}
+	if len(ports) == 0 {
 		return fail(errors.New("it names no target port"))
 	}
-	engine := map[string]any{"ports": map[string]any{"http": spec.TargetPorts[0].Number}}
-	for i := range spec.TargetPorts {
-		if spec.TargetPorts[i].Number != spec.TargetPorts[0].Number+int32(i) {
-			return fail(errors.New("its target ports do not follow each other"))
-		}
-	}
-	if n := len(spec.TargetPorts); n > 1 {
-		engine["dataParallel"] = map[string]any{"ranks": n, "addressing": v1alpha1.AddressByPort}
+	// A Kvasir pool counts ports up from the first one. The smallest stays in range; ports has the ports of the ranks.
+	engine := map[string]any{"ports": map[string]any{"http": slices.Min(ports)}}
+	if len(ports) > 1 {
+		engine["dataParallel"] = map[string]any{"ranks": len(ports), "addressing": v1alpha1.AddressByPort}
 	}
 	if spec.AppProtocol == "kubernetes.io/h2c" {
 		engine["protocol"] = v1alpha1.ProtocolH2C
 	}
-	// The name is longer than ours may be, perhaps; nothing is derived from it but that of the Secret.
+	// The name can be longer than a Kvasir pool's; nothing is derived from it except that of the Secret.
 	text, err = json.Marshal(map[string]any{
 		"apiVersion": v1alpha1.GroupVersion.String(), "kind": v1alpha1.KindInferencePool,
 		"metadata": map[string]any{"name": "bare", "namespace": raw.GetNamespace()},
@@ -159,5 +164,5 @@ func barePool(ctx context.Context, admitter *admit.Admitter, raw *unstructured.U
 		return fail(err)
 	}
 	pool.Name, pool.UID, pool.Generation, pool.CreationTimestamp = raw.GetName(), raw.GetUID(), raw.GetGeneration(), raw.GetCreationTimestamp()
-	return pool, nil
+	return pool, ports, nil
 }

@@ -49,11 +49,15 @@ func TestABarePoolIsServedWithAllDefaults(t *testing.T) {
 	await(t, states, "the policy", func(s watch.State) bool { return len(s.Specs) == 1 && s.Specs[0].Policy.Name == "p" })
 	s.put(gatewayPools, "m", gatewayPool(9001))
 	await(t, states, "the other port", picks("a@10.0.0.1:9001 b@10.0.0.2:9001"))
+	s.put(gatewayPools, "m", gatewayPool(9300, 9001)) // ports of two ranks, in any order
+	await(t, states, "two ranks", picks("a@10.0.0.1:9300 a@10.0.0.1:9001 b@10.0.0.2:9300 b@10.0.0.2:9001"))
+	s.put(gatewayPools, "m", gatewayPool(9001))
+	await(t, states, "one rank again", picks("a@10.0.0.1:9001 b@10.0.0.2:9001"))
 	s.put(gatewayPools, "m", gatewayPool()) // it cannot be read: the last good state stays
 	s.put("pods", "c", pod("10.0.0.3", true, nil))
 	await(t, states, "another pod", picks("a@10.0.0.1:9001 b@10.0.0.2:9001 c@10.0.0.3:9001"))
 
-	// Whoever needs more writes one of ours.
+	// A user that needs more writes one of our InferencePools.
 	s.put("inferencepools", "m", defaulted(t, "InferencePool", "m", strings.Replace(smallPool, "{", `{"gateway":{"mode":"Existing"},`, 1)))
 	await(t, states, "the pool of ours", picks("a@10.0.0.1:8000 b@10.0.0.2:8000 c@10.0.0.3:8000"))
 	s.remove("inferencepools", "m")
@@ -114,8 +118,10 @@ func TestBarePool(t *testing.T) {
 		"HTTP/2": {spec: spec(map[string]any{"appProtocol": "kubernetes.io/h2c"}), check: func(s *v1alpha1.InferencePoolSpec) bool {
 			return s.Engine.Protocol == v1alpha1.ProtocolH2C
 		}},
+		"ports that do not follow each other": {spec: ports(65535, 8002, 8000), check: func(s *v1alpha1.InferencePoolSpec) bool {
+			return s.Engine.Ports.HTTP == 8000 && s.Engine.DataParallel.Ranks == 3 && s.Engine.DataParallel.Addressing == v1alpha1.AddressByPort
+		}},
 		"no port":            {spec: ports(), want: "names no target port"},
-		"ports with a gap":   {spec: ports(8000, 8002), want: "do not follow each other"},
 		"no selector":        {spec: spec(map[string]any{"selector": map[string]any{}}), want: "spec.selector"},
 		"a name with blanks": {spec: spec(nil), model: "my model", want: "spec.model.name"},
 	} {
@@ -127,7 +133,7 @@ func TestBarePool(t *testing.T) {
 			if tc.model == "" {
 				tc.model = "org/model"
 			}
-			pool, err := barePool(t.Context(), admitter, raw, tc.model)
+			pool, ports, err := barePool(t.Context(), admitter, raw, tc.model)
 			if tc.want != "" {
 				if err == nil || !strings.Contains(err.Error(), tc.want) {
 					t.Fatalf("error %v, want %q", err, tc.want)
@@ -136,6 +142,9 @@ func TestBarePool(t *testing.T) {
 			}
 			if err != nil {
 				t.Fatal(err)
+			}
+			if want := tc.spec["targetPorts"].([]any); len(ports) != len(want) || int64(ports[0]) != want[0].(map[string]any)["number"] {
+				t.Errorf("ports %d, want %v", ports, want)
 			}
 			if pool.Name != raw.GetName() || pool.UID != "u" || pool.Namespace != "ns" || !tc.check(&pool.Spec) {
 				t.Errorf("%+v", pool)

@@ -3,11 +3,11 @@
 //	informers --> objects --translate--> State --> picker.Apply
 //	Secrets, ConfigMaps --get every 10 s--^
 //
-// All of it is in the pool's namespace and only read: InferencePools, RoutingPolicies and Pods are watched, and the pools
-// of Gateway API's inference extension where one of these is served without one of ours; Secrets and
-// ConfigMaps that these name are asked for one by one, so that no right to list them is needed. What the API server
-// cannot tell at the moment stays as it was: informers keep what they have while it is away, and an object that cannot
-// be read keeps its last good state.
+// All objects are in the pool's namespace and only read: InferencePools, RoutingPolicies and Pods are watched, and the
+// pools of Gateway API's inference extension where one of these is served without a Kvasir pool; Secrets and ConfigMaps
+// that these name are requested one by one, so that no right to list them is needed. What the API server cannot return at
+// the moment stays unchanged: informers keep their objects during an outage, and an object that cannot be read keeps its
+// last good state.
 package cluster
 
 import (
@@ -31,26 +31,28 @@ import (
 )
 
 const (
-	// settle is how long changes are gathered before they are put in force, from the first of them on.
+	// settle is how long changes are gathered before they are applied, from the first of them on.
 	settle = 20 * time.Millisecond
 	// pollEvery is how often Secrets and ConfigMaps are asked for, and getTimeout bounds each question.
 	pollEvery  = 10 * time.Second
 	getTimeout = 3 * time.Second
 )
 
-// Kinds of ours that are watched.
+// Kvasir kinds that are watched.
 var (
-	poolResource   = schema.GroupVersionResource{Group: v1alpha1.GroupVersion.Group, Version: v1alpha1.GroupVersion.Version, Resource: "inferencepools"}
-	policyResource = schema.GroupVersionResource{Group: v1alpha1.GroupVersion.Group, Version: v1alpha1.GroupVersion.Version, Resource: "routingpolicies"}
+	poolResource = schema.GroupVersionResource{Group: v1alpha1.GroupVersion.Group, Version: v1alpha1.GroupVersion.Version,
+		Resource: "inferencepools"}
+	policyResource = schema.GroupVersionResource{Group: v1alpha1.GroupVersion.Group, Version: v1alpha1.GroupVersion.Version,
+		Resource: "routingpolicies"}
 )
 
 // Options of a Source.
 type Options struct {
-	// Config says where the API server is.
+	// Config is how to reach the API server.
 	Config *rest.Config
 	// Pool that is followed.
 	Pool types.NamespacedName
-	// Bare tells that Pool is one of Gateway API's inference extension, served with all defaults. ModelOf asks the
+	// Bare reports whether Pool is one of the Gateway API Inference Extension, served with all defaults. ModelOf asks the
 	// engine at an address for the name of its model; required then.
 	Bare     bool
 	ModelOf  func(ctx context.Context, address string) (string, error)
@@ -58,7 +60,7 @@ type Options struct {
 	Log      logr.Logger
 }
 
-// Source follows a pool. Follow may be called once.
+// Source follows a pool. Follow can be called once.
 type Source struct {
 	pool       types.NamespacedName
 	translator *watch.Translator
@@ -67,13 +69,13 @@ type Source struct {
 	pools, policies cache.SharedIndexInformer
 	pods            cache.SharedIndexInformer
 	named           *named
-	bare            *bare // nil for a pool of ours
+	bare            *bare // nil for a Kvasir pool
 	read            reader
 	// changed holds a token when something has changed that was not translated yet.
 	changed chan struct{}
 }
 
-// New makes a source. Nothing is asked yet.
+// New makes a source. It sends no request yet.
 func New(o Options) (*Source, error) {
 	admitter, err := admit.New()
 	if err != nil {
@@ -151,9 +153,9 @@ func (s *Source) listen() error {
 	return nil
 }
 
-// broken tells of a watch that has ended with an error. What it has brought stays.
+// broken handles a watch that has ended with an error. What it has brought stays.
 func (s *Source) broken(_ context.Context, _ *cache.Reflector, err error) {
-	s.log.V(1).Info("The API server is not heard, what it has told stays in force", "reason", err.Error())
+	s.log.V(1).Info("Watching the API server failed, keeping the last known objects", "reason", err.Error())
 }
 
 // Follow calls onChange with the state now, once all of it is known, and after each change, until ctx ends. onChange is
@@ -178,7 +180,7 @@ func (s *Source) Follow(ctx context.Context, onChange func(watch.State)) {
 	defer poll.Stop()
 	for {
 		select {
-		case <-s.changed: // what has come meanwhile is in this translation
+		case <-s.changed: // changes that arrived meanwhile are in this translation
 		default:
 		}
 		onChange(s.translate(ctx))
@@ -213,22 +215,26 @@ func (s *Source) wait(ctx context.Context, poll *time.Ticker) bool {
 func (s *Source) translate(ctx context.Context) watch.State {
 	pools, policies := s.read.pools(s.pools.GetStore()), s.read.policies(s.policies.GetStore())
 	for _, err := range s.read.settle() {
-		s.log.Error(err, "An object cannot be read, its last good state stays in force")
+		s.log.Error(err, "Reading an object failed, keeping its last valid state")
 	}
 	var pods []*corev1.Pod
 	for _, o := range s.pods.GetStore().List() {
-		pods = append(pods, o.(*corev1.Pod)) //nolint:forcetypeassert // by podInformer
+		pods = append(pods, o.(*corev1.Pod))
 	}
+	bare := false
 	if s.bare != nil && !slices.ContainsFunc(pools, func(p *v1alpha1.InferencePool) bool { return p.Name == s.pool.Name }) {
 		made, err := s.bare.find(ctx, pods)
 		if err != nil {
-			s.log.Error(err, "The pool is not served as it should be")
+			s.log.Error(err, "Pool served with problems")
 		}
 		if made != nil {
-			pools = append(pools, made)
+			pools, bare = append(pools, made), true
 		}
 	}
 	o := objectsOf(s.pool, pools, policies, pods)
+	if bare {
+		o.RankPorts = map[types.NamespacedName][]int32{s.pool: s.bare.ports}
+	}
 	s.named.want(ctx, referred(&o))
 	o.Secrets, o.ConfigMaps = s.named.objects()
 	return s.translator.Translate(o)

@@ -50,7 +50,7 @@ func pod(ip string, ready bool, more object) object {
 
 const smallPool = `{"model":{"name":"m"},"selector":{"matchLabels":{"app":"m"}}}`
 
-// follow follows the pool m and returns its states, the last of which is always the present one.
+// follow follows the pool m and returns its states. The last one is always the present one.
 func follow(t *testing.T, s *apiServer) <-chan watch.State {
 	t.Helper()
 	return followWith(t, Options{Config: s.config()})

@@ -19,8 +19,8 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/watch/admit"
 )
 
-// ownInformer watches a kind of ours, as it comes: an object that another version of the schema has let in must not
-// stand in the way of the others.
+// ownInformer watches a Kvasir kind without decoding it: an object that another version of the schema has admitted must not
+// block the others.
 func ownInformer(client dynamic.ResourceInterface) cache.SharedIndexInformer {
 	return cache.NewSharedIndexInformer(&cache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) { return client.List(ctx, o) },
@@ -68,15 +68,15 @@ func trim(o any) (any, error) {
 	return small, nil
 }
 
-// same tells whether an update says nothing new: heartbeats and status do not count.
+// same reports whether an update changes nothing relevant: heartbeats and status do not count.
 func same(old, now any) bool {
 	switch now := now.(type) {
 	case *corev1.Pod:
-		before := *old.(*corev1.Pod) //nolint:forcetypeassert // of one informer
+		before := *old.(*corev1.Pod)
 		before.ResourceVersion = now.ResourceVersion
 		return equality.Semantic.DeepEqual(&before, now)
 	case *unstructured.Unstructured:
-		before := old.(*unstructured.Unstructured) //nolint:forcetypeassert // of one informer
+		before := old.(*unstructured.Unstructured)
 		return before.GetUID() == now.GetUID() && before.GetGeneration() == now.GetGeneration()
 	}
 	return false
@@ -92,7 +92,7 @@ type reader struct {
 type entry struct {
 	generation int64
 	value      any
-	failed     int64 // generation that could not be read and was told of
+	failed     int64 // generation that could not be read and was logged
 }
 
 func (r *reader) pools(store cache.Store) []*v1alpha1.InferencePool {
@@ -105,16 +105,16 @@ func (r *reader) policies(store cache.Store) []*v1alpha1.RoutingPolicy {
 
 func readAll[T any](r *reader, store cache.Store, convert func(*unstructured.Unstructured) (T, error)) (all []T) {
 	for _, o := range store.List() {
-		raw := o.(*unstructured.Unstructured) //nolint:forcetypeassert // by ownInformer
+		raw := o.(*unstructured.Unstructured)
 		value, ok := r.read(raw, func() (any, error) { return convert(raw) })
 		if ok {
-			all = append(all, value.(T)) //nolint:forcetypeassert // convert made it
+			all = append(all, value.(T))
 		}
 	}
 	return all
 }
 
-// read gives the object of this generation, or the last one that could be read.
+// read returns the object of this generation, or the last one that could be read.
 func (r *reader) read(raw *unstructured.Unstructured, convert func() (any, error)) (value any, ok bool) {
 	if r.fresh == nil {
 		r.fresh = map[types.UID]bool{}
@@ -139,7 +139,7 @@ func (r *reader) read(raw *unstructured.Unstructured, convert func() (any, error
 	return e.value, e.value != nil
 }
 
-// settle forgets objects that are gone, and gives what went wrong since the last time.
+// settle forgets deleted objects, and returns the errors since the last call.
 func (r *reader) settle() []error {
 	for uid := range r.good {
 		if !r.fresh[uid] {

@@ -41,7 +41,7 @@ func (n *named) want(ctx context.Context, wanted map[reference]bool) {
 	}
 }
 
-// ask asks for all of them, and tells whether one has changed.
+// ask asks for all of them, and reports whether one has changed.
 func (n *named) ask(ctx context.Context) (changed bool) {
 	for ref := range n.held {
 		changed = n.get(ctx, ref) || changed
@@ -49,7 +49,7 @@ func (n *named) ask(ctx context.Context) (changed bool) {
 	return changed
 }
 
-// get asks for one, and tells whether it has changed.
+// get asks for one, and reports whether it has changed.
 func (n *named) get(ctx context.Context, ref reference) bool {
 	ctx, cancel := context.WithTimeout(ctx, getTimeout)
 	defer cancel()

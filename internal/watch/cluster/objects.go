@@ -8,9 +8,10 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/watch"
 )
 
-// objectsOf are those that concern one pool: the pool, the policies that target it, without their other targets, and its
-// pods. Nothing that is given is changed.
-func objectsOf(pool types.NamespacedName, pools []*v1alpha1.InferencePool, policies []*v1alpha1.RoutingPolicy, pods []*corev1.Pod) watch.Objects {
+// objectsOf returns the objects of one pool: the pool, the policies that target it, without their other targets, and its
+// pods. The arguments are not changed.
+func objectsOf(pool types.NamespacedName, pools []*v1alpha1.InferencePool, policies []*v1alpha1.RoutingPolicy,
+	pods []*corev1.Pod) watch.Objects {
 	var o watch.Objects
 	for _, p := range pools {
 		if p.Namespace == pool.Namespace && p.Name == pool.Name {

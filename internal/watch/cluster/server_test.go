@@ -204,8 +204,8 @@ func (s *apiServer) list(w http.ResponseWriter, resource string) {
 	_ = json.NewEncoder(w).Encode(list)
 }
 
-// watch tells what changes from now on. A watch that wants what there is first is refused, as by servers that do not know
-// it; one from a version that is not the present begins anew.
+// watch reports changes from now on. A watch that asks for the existing objects first is refused, as by servers that do not
+// know it; one from a version that is not the present begins again.
 func (s *apiServer) watch(w http.ResponseWriter, r *http.Request, resource string) {
 	if r.URL.Query().Get("sendInitialEvents") != "" {
 		failure(w, http.StatusUnprocessableEntity, metav1.StatusReasonInvalid)

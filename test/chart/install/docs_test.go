@@ -56,7 +56,7 @@ var _ = Describe("The documentation's commands", Ordered, func() {
 			script, err := docpage.Script(page, "install")
 			Expect(err).NotTo(HaveOccurred())
 			around, known := pages[page]
-			Expect(known).To(BeTrue(), "nobody knows what goes before the commands of %s", page)
+			Expect(known).To(BeTrue(), "pages has no entry for the commands of %s", page)
 			script = strings.ReplaceAll(script, " llm\n", " docs\n") // other tests have a namespace llm
 			script = strings.ReplaceAll(script, " llm ", " docs ")
 			bash(ctx, around.before+script+around.after)

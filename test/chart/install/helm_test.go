@@ -33,7 +33,7 @@ spec:
   targetRefs: [{name: mine}]
 `
 
-// commands are the paragraphs of a text that are indented by four blanks, and may have empty lines between.
+// commands are the paragraphs of a text that are indented by four blanks, and can have empty lines between.
 func commands(notes string) (all []string) {
 	for _, m := range regexp.MustCompile(`(?m)^    kubectl .*\n(?:    .*\n)*`).FindAllString(notes, -1) {
 		all = append(all, strings.TrimSpace(regexp.MustCompile(`(?m)^    `).ReplaceAllString(m, "")))
@@ -70,7 +70,7 @@ var _ = Describe("Helm", Ordered, func() {
 		Expect(uids(ctx)).To(Equal(made))
 	})
 
-	It("tells the next two commands, which work as they are told", func(ctx SpecContext) {
+	It("prints the next two commands, which work as printed", func(ctx SpecContext) {
 		told := commands(notes)
 		Expect(told).To(HaveLen(2))
 		Expect(bash(ctx, told[0])).To(ContainSubstring("inferencepool.kvasir.dev/mine created"))

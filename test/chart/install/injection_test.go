@@ -67,6 +67,15 @@ var _ = Describe("With reporter.injection", Ordered, func() {
 		Expect(volumes["kvasir-proof"].Projected.Sources[0].ServiceAccountToken).To(Equal(owned.Pod.Spec.Volumes[1].Projected.Sources[0].ServiceAccountToken))
 	})
 
+	It("the sidecar names a user in pods that run as root, and in no others", func(ctx SpecContext) {
+		user := func(more string) *int64 {
+			return pod(ctx, asking, more).Spec.InitContainers[0].SecurityContext.RunAsUser
+		}
+		Expect(user(`"securityContext": {"runAsUser": 0},`)).To(HaveValue(BeEquivalentTo(65532)))
+		Expect(user(`"securityContext": {"runAsUser": 1000},`)).To(BeNil())
+		Expect(user(`"securityContext": {"fsGroup": 7},`)).To(BeNil())
+	})
+
 	It("it leaves what stands there already", func(ctx SpecContext) {
 		Expect(pod(ctx, `{"kvasir.dev/pool": "chat"}`, "").Spec.InitContainers).To(BeEmpty())
 		Expect(pod(ctx, `{"kvasir.dev/inject": "reporter"}`, "").Spec.InitContainers).To(BeEmpty())

@@ -25,7 +25,7 @@ func TestInstall(t *testing.T) {
 	RunSpecs(t, "Installation")
 }
 
-// patience with what an API server does in its own time. It is generous: the machine may be very busy.
+// patience bounds asynchronous work of the API server. It is generous: the machine can be very busy.
 const patience = 2 * time.Minute
 
 var (

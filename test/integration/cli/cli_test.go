@@ -22,7 +22,7 @@ import (
 	"github.com/kvasir-dev/kvasir/test/docpage"
 )
 
-var update = flag.Bool("update", false, "write the outputs in the docs anew")
+var update = flag.Bool("update", false, "rewrite the outputs in the docs")
 
 // documented wants the page to show what a command has printed.
 func documented(command, output string) {
@@ -50,7 +50,7 @@ var _ = Describe("Pods and rollouts", func() {
 		Expect(expect(ctx, "undrain", "engine-a", "-o", "json")).To(MatchJSON(`{"pod":"engine-a","pool":"m","changed":false}`))
 
 		refused(ctx, "there is no pod engine-c", "drain", "engine-c")
-		refused(ctx, "belongs to somebody else", "drain", "engine-a", "--replace")
+		refused(ctx, "does not belong to pool", "drain", "engine-a", "--replace")
 		w.pod(ctx, "stranger", "127.0.0.4", nil)
 		refused(ctx, "no pool of the namespace llm has the pod stranger", "drain", "stranger")
 
@@ -102,7 +102,7 @@ var _ = Describe("Pods and rollouts", func() {
 		Expect(expect(ctx, "rollout", "resume", "chat")).To(Equal("kvpool/chat not paused\n"))
 		documented("rollout restart chat", expect(ctx, "rollout", "restart", "chat"))
 		Expect(at().Spec.Template.Annotations).To(HaveKey(v1alpha1.AnnotationRestartedAt))
-		refused(ctx, "somebody else's", "rollout", "restart", "m")
+		refused(ctx, "have another owner", "rollout", "restart", "m")
 		refused(ctx, "--all pauses", "rollout", "pause", "m")
 
 		By("telling how far it is")
@@ -131,7 +131,7 @@ var _ = Describe("Pods and rollouts", func() {
 			`"template":{"metadata":{"labels":{"app":"m"}},"spec":{"containers":[{"name":"vllm","image":"vllm/vllm-openai:v0.24.0","args":["--model","m"]}]}}}}`
 		status, out, errs := cli(ctx, manifest, "inject", "-f", "-", "--pool", "m", "--reporter-image", "kvasir/reporter:dev")
 		Expect(status).To(Equal(0), errs)
-		Expect(errs).To(Equal("deployment/m: added reporter, --kv-events-config, --enable-prompt-tokens-details, --shutdown-timeout, preStop, terminationGracePeriodSeconds\n"))
+		Expect(errs).To(Equal("deployment/m: added reporter, --kv-events-config, --enable-prompt-tokens-details, --shutdown-timeout, VLLM_HTTP_TIMEOUT_KEEP_ALIVE, preStop, terminationGracePeriodSeconds\n"))
 		_, err := cluster.Kubectl(ctx, strings.NewReader(out), "-n", namespace, "apply", "--dry-run=server", "--validate=strict", "-f", "-")
 		Expect(err).NotTo(HaveOccurred())
 		status, _, errs = cli(ctx, manifest, "inject", "-f", "-", "--pool", "m")
@@ -198,7 +198,7 @@ var _ = Describe("Pickers", func() {
 		w.status(ctx, nil)
 		w.startPicker(ctx)
 		w.operator(ctx)
-		Expect(expect(ctx, "status")).To(ContainSubstring("there is no service account kvasir-viewer"))
+		Expect(expect(ctx, "status")).To(ContainSubstring("no service account kvasir-viewer"))
 		refused(ctx, "kubectl -n llm create serviceaccount kvasir-viewer", "trace")
 		w.viewer(ctx)
 		for i := range 4 {
@@ -242,7 +242,7 @@ var _ = Describe("Pickers", func() {
 		Expect(out).To(ContainSubstring("the NetworkPolicy deny-all does not let the requests of pickers to engines through, port 18431"))
 		Expect(out).To(ContainSubstring("> the engine's block size does not divide"))
 
-		By("being somebody who may do nothing")
+		By("running as a user without any permission")
 		file, err := cluster.ServiceAccount(namespace, "nobody")
 		Expect(err).NotTo(HaveOccurred())
 		status, out, _ = cliWith(ctx, file, "", "doctor", "-n", namespace)

@@ -83,7 +83,7 @@ var _ = Describe("a pool of groups of pods", Ordered, func() {
 		Eventually(func(g Gomega) int32 {
 			pool := &v1alpha1.InferencePool{}
 			g.Expect(api.Get(ctx, types.NamespacedName{Namespace: namespace, Name: "llama"}, pool)).To(Succeed())
-			return ptr.Deref(pool.Status.Replicas, 0)
+			return ptr.Deref(pool.Status.Replicas, 0) + ptr.Deref(pool.Status.DrainingReplicas, 0)
 		}).Should(BeEquivalentTo(3), "each group is one pod of the pool")
 	})
 

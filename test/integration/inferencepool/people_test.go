@@ -20,7 +20,7 @@ import (
 var _ = Describe("people with the roles that every cluster has", func() {
 	ctx := context.Background()
 
-	// may is whether the rules of a role, with what has been added to them, let somebody do something with pools.
+	// may reports whether the rules of a role, with its additions, allow an action on pools.
 	may := func(role, verb, resource string) func(Gomega) bool {
 		return func(g Gomega) bool {
 			got := &rbacv1.ClusterRole{}

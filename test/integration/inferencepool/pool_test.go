@@ -151,6 +151,29 @@ var _ = Describe("a pool that owns its pods", Ordered, func() {
 		}).Should(Succeed())
 	})
 
+	It("lets one pod be evicted, whichever controller decides the size", func() {
+		allowed := func(g Gomega) int32 {
+			kubelet(g)
+			budget := &policyv1.PodDisruptionBudget{}
+			g.Expect(api.Get(ctx, key, budget)).To(Succeed())
+			g.Expect(budget.Status.ObservedGeneration).To(Equal(budget.Generation))
+			return budget.Status.DisruptionsAllowed
+		}
+		Eventually(allowed).Should(BeEquivalentTo(1))
+		edit(func(p *v1alpha1.InferencePool) { // spec.replicas is absent: /scale has no size
+			p.Spec.Replicas = nil
+			p.Spec.Autoscaling.MinReplicas, p.Spec.Autoscaling.MaxReplicas = ptr.To[int32](2), 4
+		})
+		Eventually(func(g Gomega) { g.Expect(get(g).Status.ObservedGeneration).To(Equal(get(g).Generation)) }).Should(Succeed())
+		pod := pods(Default)[0]
+		Expect(api.Patch(ctx, &pod, client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"annotations":{"note":"counted again"}}}`)))).To(Succeed())
+		Consistently(allowed, "3s", "300ms").Should(BeEquivalentTo(1))
+		edit(func(p *v1alpha1.InferencePool) {
+			p.Spec.Replicas = ptr.To[int32](2)
+			p.Spec.Autoscaling = v1alpha1.Autoscaling{}
+		})
+	})
+
 	It("makes no writes when nothing changes", func() {
 		last, quiet := int64(-1), time.Now()
 		Eventually(func(g Gomega) { // until it has been quiet for longer than any condition waits
@@ -160,7 +183,7 @@ var _ = Describe("a pool that owns its pods", Ordered, func() {
 			}
 			g.Expect(time.Since(quiet)).To(BeNumerically(">", 12*time.Second))
 		}).Should(Succeed())
-		edit(func(p *v1alpha1.InferencePool) { // looked at again, and nothing is to be done
+		edit(func(p *v1alpha1.InferencePool) { // reconciled again, with nothing to do
 			metav1.SetMetaDataAnnotation(&p.ObjectMeta, "note", "x")
 		})
 		Consistently(func(g Gomega) int64 {
@@ -219,20 +242,30 @@ var _ = Describe("a pool that owns its pods", Ordered, func() {
 		}
 	})
 
-	It("leaves objects of its names alone that somebody else has", func() {
+	It("adopts objects of its making without an owner, and leaves those of others alone", func() {
 		service := &corev1.Service{}
 		name := types.NamespacedName{Namespace: namespace, Name: "chat-picker"}
 		Expect(api.Get(ctx, name, service)).To(Succeed())
 		Expect(api.Delete(ctx, service)).To(Succeed())
-		Eventually(func(g Gomega) { // it comes back
+		Eventually(func(g Gomega) { // it is created again
 			g.Expect(api.Get(ctx, name, service)).To(Succeed())
 			g.Expect(metav1.GetControllerOf(service)).NotTo(BeNil())
 		}).Should(Succeed())
+		orphan := func(change func()) {
+			GinkgoHelper()
+			Eventually(func(g Gomega) {
+				g.Expect(api.Get(ctx, name, service)).To(Succeed())
+				service.OwnerReferences = nil
+				change()
+				g.Expect(api.Update(ctx, service)).To(Succeed())
+			}).Should(Succeed())
+		}
+		orphan(func() {})
 		Eventually(func(g Gomega) {
 			g.Expect(api.Get(ctx, name, service)).To(Succeed())
-			service.OwnerReferences = nil
-			g.Expect(api.Update(ctx, service)).To(Succeed())
+			g.Expect(metav1.GetControllerOf(service)).To(HaveValue(HaveField("Name", "chat")))
 		}).Should(Succeed())
+		orphan(func() { delete(service.Annotations, "kvasir.dev/applied") })
 		Eventually(func(g Gomega) {
 			kubelet(g)
 			g.Expect(meta.FindStatusCondition(get(g).Status.Conditions, v1alpha1.ConditionAccepted)).To(HaveValue(HaveField("Reason", "NameTaken")))

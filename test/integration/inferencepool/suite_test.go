@@ -119,7 +119,7 @@ type pickers struct {
 	busy  map[types.UID]int
 }
 
-// see tells what the replica knows.
+// see reports what the replica knows.
 func (p *pickers) see(pods []corev1.Pod) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -55,7 +55,7 @@ var _ = Describe("A picker in a cluster", func() {
 		Eventually(asked, patience).Should(HavePrefix("b"))
 		Eventually(asked, patience).Should(HavePrefix("a"))
 
-		By("telling the operator, and nobody else")
+		By("reporting to the operator, and to no other client")
 		name := namespace + "/" + poolName
 		pickers := w.listen(w.tokenOf(ctx, operator, syncapi.OperateAudience))
 		strangers := []*syncapi.Pickers{
@@ -74,7 +74,7 @@ var _ = Describe("A picker in a cluster", func() {
 		Expect(programmed(1)).To(Equal(1))
 		Expect(view.Synced(string(a.UID))).To(BeTrue())
 
-		By("showing its metrics to who may see them")
+		By("showing its metrics to users that are allowed to see them")
 		Expect(w.scrape(w.tokenOf(ctx, monitor))).To(Equal(200))
 		Expect(w.scrape(w.tokenOf(ctx, operator))).To(Equal(403))
 		Expect(w.scrape(w.tokenOf(ctx, monitor, "elsewhere"))).To(Equal(401))

@@ -315,7 +315,7 @@ func (w *world) ready() int {
 	return r.StatusCode
 }
 
-// ask sends a request and tells which pod has answered, or the status.
+// ask sends a request and reports which pod has answered, or the status.
 func (w *world) ask(n int) string {
 	body := fmt.Sprintf(`{"model":"m","max_tokens":1,"prompt":[%d%s]}`, n, strings.Repeat(","+strconv.Itoa(n), 40))
 	r, err := http.Post(w.proxy+"/v1/completions", "application/json", strings.NewReader(body))
@@ -330,7 +330,7 @@ func (w *world) ask(n int) string {
 	return r.Header.Get("X-Kvasir-Endpoint") + r.Header.Get("X-Kvasir-Strategy")
 }
 
-// scrape asks for metrics with a token and tells the status.
+// scrape requests metrics with a token and returns the status.
 func (w *world) scrape(token string) int {
 	trusted := x509.NewCertPool()
 	text, err := os.ReadFile(w.ca)

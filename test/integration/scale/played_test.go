@@ -75,7 +75,7 @@ func startKubelet(ctx context.Context, w *world) *kubelet {
 	return k
 }
 
-// stripped are objects without what nobody here reads.
+// stripped are objects without the fields that no test here reads.
 func stripped(o any) (any, error) {
 	if pod, ok := o.(*corev1.Pod); ok {
 		pod.ManagedFields = nil
@@ -117,7 +117,7 @@ func (k *kubelet) patchStatus(ctx context.Context, pod string, status corev1.Pod
 		return fmt.Errorf("writing a status: %w", err)
 	}
 	_, err = k.w.set.CoreV1().Pods(namespace).Patch(ctx, pod, types.StrategicMergePatchType, raw, metav1.PatchOptions{}, "status")
-	return err //nolint:wrapcheck // said by the caller
+	return err
 }
 
 // of the pods of a pool.
@@ -136,7 +136,7 @@ func (k *kubelet) of(pool string) map[string]operate.PodState {
 	return all
 }
 
-// players plays the pickers: for each Deployment of one, two replicas that tell what they know as real ones do.
+// players plays the pickers: for each Deployment of one, two replicas that report their state as real ones do.
 type players struct {
 	w       *world
 	k       *kubelet
@@ -193,7 +193,7 @@ func (p *players) begin(ctx context.Context, d *appsv1.Deployment) bool {
 	for i := range *d.Spec.Replicas {
 		p.next++
 		// Runs at the same time must not meet.
-		ip := net.IPv4(127, byte(50+os.Getpid()%200), byte(p.next/250), byte(p.next%250+1)).String() //nolint:gosec // below 256
+		ip := net.IPv4(127, byte(50+os.Getpid()%200), byte(p.next/250), byte(p.next%250+1)).String()
 		if err := p.replica(ctx, pool, fmt.Sprintf("%s-%d", d.Name, i), ip, d.Spec.Template.Labels, certificate); err != nil {
 			p.w.Errorf("starting a picker of %s: %v", pool, err)
 		}
@@ -210,7 +210,7 @@ func (p *players) begin(ctx context.Context, d *appsv1.Deployment) bool {
 func (p *players) replica(ctx context.Context, pool, name, ip string, labels labels.Set, certificate tls.Certificate) error {
 	listener, err := new(net.ListenConfig).Listen(ctx, "tcp", net.JoinHostPort(ip, strconv.Itoa(children.SyncPort)))
 	if err != nil {
-		return err //nolint:wrapcheck // said by the caller
+		return err
 	}
 	server := syncapi.NewServer(syncapi.ServerOptions{
 		Operate: &syncapi.OperateService{Auth: anybody{}, State: func(string) (operate.State, bool) {
@@ -225,7 +225,7 @@ func (p *players) replica(ctx context.Context, pool, name, ip string, labels lab
 		Spec:       corev1.PodSpec{ServiceAccountName: "default", Containers: []corev1.Container{{Name: "picker", Image: "picker"}}},
 	}, metav1.CreateOptions{})
 	if err != nil {
-		return err //nolint:wrapcheck // said by the caller
+		return err
 	}
 	return p.k.patchStatus(ctx, name, runningStatus(ip, nil))
 }

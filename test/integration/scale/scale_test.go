@@ -1,5 +1,5 @@
-// Package scale runs the operator as a process with many pools, against a real API server. What runs pods and pickers is
-// played: pods run as soon as they are there, and pickers tell that they know all of them.
+// Package scale runs the operator as a process with many pools, against a real API server. Pods and pickers are simulated:
+// pods run as soon as they exist, and pickers report that they know all of them.
 package scale
 
 import (
@@ -39,10 +39,10 @@ const (
 	namespace = "llm"
 	system    = "kvasir-system"
 	operator  = "kvasir-operator"
-	// patience with what should take a minute. The machine may be very busy.
+	// patience bounds work that should take a minute. The machine can be very busy.
 	patience = 10 * time.Minute
 	// quiet is how long nothing must have been written to call it the end, and atRest how long it is watched then.
-	// Conditions are told when they have lasted 10 s.
+	// Conditions are reported when they have lasted 10 s.
 	quiet, atRest = 15 * time.Second, 30 * time.Second
 )
 
@@ -101,7 +101,7 @@ func (w *world) must(err error) {
 	}
 }
 
-// check is must where the test may have ended, or in another goroutine.
+// check is must where the test might have ended, or in another goroutine.
 func (w *world) check(err error) {
 	if err != nil {
 		w.Error(err)
@@ -137,7 +137,7 @@ func pool(name string, replicas int) *v1alpha1.InferencePool {
 	return &v1alpha1.InferencePool{
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name},
 		Spec: v1alpha1.InferencePoolSpec{
-			Model: v1alpha1.Model{Name: "model"}, Replicas: ptr.To(int32(replicas)), //nolint:gosec // small
+			Model: v1alpha1.Model{Name: "model"}, Replicas: ptr.To(int32(replicas)),
 			Template: &corev1.PodTemplateSpec{Spec: corev1.PodSpec{
 				ServiceAccountName: "default", // which the API server would fill in, were its admission of service accounts on
 				Containers:         []corev1.Container{{Name: "vllm", Image: "vllm", Command: []string{"vllm", "serve"}, Args: []string{"model"}}},
@@ -153,7 +153,7 @@ func (w *world) settled() (n int) {
 	w.must(w.admin.List(w.Context(), &list, client.InNamespace(namespace)))
 	for i := range list.Items {
 		s := &list.Items[i].Status
-		want := int32(*pods) //nolint:gosec // small
+		want := int32(*pods)
 		well := ptr.Deref(s.ReadyReplicas, 0) == want && ptr.Deref(s.UpdatedReplicas, 0) == want && ptr.Deref(s.Endpoints.Synced, 0) == want
 		for _, kind := range []string{
 			v1alpha1.ConditionAccepted, v1alpha1.ConditionReady, v1alpha1.ConditionUpToDate, v1alpha1.ConditionScaled,

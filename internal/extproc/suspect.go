@@ -1,0 +1,112 @@
+package extproc
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"net"
+	"net/http"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/kvasir-dev/kvasir/internal/picker"
+)
+
+// The guard against requests that crash engines. The picker sees no connection end behind a gateway, so it infers from the
+// answer that an engine aborted:
+//
+//   - A gateway answers by itself if the engine aborts before the header of an answer. Envoy says in the text whether it
+//     had connected.
+//   - A stream that ends in the middle of an answer is a client that left or an engine that aborted. It counts if the
+//     endpoint fails afterwards, or does not listen when the request comes to be sent to a third one.
+//
+// A gateway that sends the request again, or a client that does, opens another stream. That one is refused once the
+// engines of two pods have aborted. Gateways that show no answers are not covered.
+
+// gatewayText is how much of a gateway's own answer is searched for the reason.
+const gatewayText = 1 << 10
+
+// dialTimeout bounds the wait for an endpoint that does not answer at all. It then counts as one that listens.
+const dialTimeout = time.Second
+
+// guard is what an exchange knows for that.
+type guard struct {
+	mark    uint64 // of the request among the picker's Suspects; 0 without one
+	own     bool   // the answer looks like the gateway's own, and its text is not known yet
+	refused bool   // by an immediate response, for whatever reason
+}
+
+// suspect refuses a request on which engines have aborted. A request whose body is not known is recognized by its id, which
+// gateways keep when they send it again.
+func (x *exchange) suspect(in *picker.Request) error {
+	if x.silent { // it only watches
+		return nil
+	}
+	s := x.server.picker.Suspects()
+	method, path := x.head.get(":method"), x.head.get(":path")
+	if method == "" {
+		method = http.MethodPost
+	}
+	path, query, _ := strings.Cut(path[max(0, strings.LastIndex(path, "/v1/")):], "?")
+	body := in.Body
+	if len(body) == 0 {
+		if body = []byte(x.head.get("x-request-id")); len(body) == 0 || !in.Hidden {
+			return nil
+		}
+		x.mark = s.MarkID(method, path, body)
+	} else {
+		x.mark = s.Mark(method, path, query, body)
+	}
+	if !s.Any() {
+		return nil
+	}
+	for _, ep := range s.Unsure(x.mark, x.server.options.Now()) {
+		if listens(x.out.Context(), ep.Address) {
+			s.Spare(x.mark, ep.ID.Pod)
+		} else {
+			s.Broke(x.mark, ep.ID.Pod, x.server.options.Now())
+		}
+	}
+	if after := s.Refused(x.mark, x.server.options.Now()); after > 0 {
+		suspected := *errSuspect
+		suspected.RetryAfter = after
+		return &suspected
+	}
+	return nil
+}
+
+// listens reports whether an endpoint takes connections, or cannot be asked. It is called only for requests whose answers
+// ended early on several pods.
+func listens(ctx context.Context, address string) bool {
+	conn, err := (&net.Dialer{Timeout: dialTimeout}).DialContext(ctx, "tcp", address)
+	if err != nil {
+		return !errors.Is(err, syscall.ECONNREFUSED) && !errors.Is(err, syscall.EHOSTUNREACH)
+	}
+	_ = conn.Close()
+	return true
+}
+
+// gatewaysOwn reports whether an answer is one that a gateway gives in place of an engine that it did not reach or that
+// aborted. Engines answer in JSON, and Envoy adds its header to what they answer.
+func gatewaysOwn(code int, h head) bool {
+	return (code == http.StatusBadGateway || code == http.StatusServiceUnavailable) &&
+		!strings.HasPrefix(h.get("content-type"), "application/json") && h.get("x-envoy-upstream-service-time") == ""
+}
+
+// brokeOff judges by its first piece whether a gateway's own answer is about an engine that aborted. Without a reason in it
+// the endpoint decides, see picker.Suspects.
+func (x *exchange) brokeOff(text []byte) {
+	x.own = false
+	if x.mark == 0 || x.decision == nil {
+		return
+	}
+	text = bytes.ToLower(bytes.ReplaceAll(text[:min(len(text), gatewayText)], []byte("_"), []byte(" ")))
+	certain := bytes.Contains(text, []byte("connection termination")) || bytes.Contains(text, []byte("remote reset"))
+	for _, other := range [...]string{"reset reason", "no healthy upstream", "connection failure", "timeout", "overflow"} {
+		if !certain && bytes.Contains(text, []byte(other)) {
+			return
+		}
+	}
+	x.server.picker.Suspects().BrokeOff(x.mark, x.decision, certain)
+}

@@ -1,0 +1,90 @@
+package h2stream
+
+import (
+	"time"
+
+	"golang.org/x/net/http2"
+)
+
+// Floods: frames that cost the sender nothing and the server something. Every connection has credit for such frames, which
+// grows with time and with the bytes of messages in both directions; a connection without credit is closed. Streams that a
+// client opens and resets at once ("rapid reset", CVE-2023-44487), or makes the server reset ("made you reset",
+// CVE-2025-8671), are counted as Envoy does since 1.27.1.
+
+const (
+	// maxCredit is what a connection begins with and the most it saves up; creditPerSecond and creditPerData are what it
+	// gets each second and for each frame of a message.
+	maxCredit       = 10_000
+	creditPerSecond = 100
+	creditPerData   = 20
+	// walkShare of the streams that a setting concerns are paid for.
+	walkShare = 16
+
+	// prematureLife is how long a stream must live, or be answered, not to count as reset prematurely. When of at least
+	// fewResets streams that have ended more than half did, the connection is.
+	prematureLife = time.Second
+	fewResets     = 500
+)
+
+var errFlood = http2.ConnectionError(http2.ErrCodeEnhanceYourCalm)
+
+// credit is what a connection can still send of frames that bring nothing. Only the reading goroutine spends.
+type credit struct {
+	left int
+	at   time.Time // when time was last counted
+}
+
+// spend pays for a frame, and fails when the client has nothing left.
+func (c *credit) spend(n int) error {
+	if c.left -= n; c.left >= 0 {
+		return nil
+	}
+	now := time.Now()
+	if c.at.IsZero() {
+		c.at = now
+	}
+	if more := int(now.Sub(c.at).Seconds() * creditPerSecond); more > 0 {
+		c.left, c.at = min(maxCredit, c.left+more), now
+	}
+	if c.left < 0 {
+		return errFlood
+	}
+	return nil
+}
+
+// earn is for frames that bring something.
+func (c *credit) earn(n int) { c.left = min(maxCredit, c.left+n) }
+
+// lives counts the streams that have ended, and those of them that were reset prematurely.
+type lives struct{ ended, premature int }
+
+// reset notes that a stream that has ended was reset prematurely, by the client or because of it, and reports whether too
+// many were.
+func (l *lives) reset() (flood bool) {
+	l.premature++
+	return l.ended >= fewResets && 2*l.premature > l.ended
+}
+
+// end notes a stream that has ended. What was long ago counts less and less.
+func (l *lives) end() {
+	if l.ended++; l.ended >= 4*fewResets {
+		l.ended, l.premature = l.ended/2, l.premature/2
+	}
+}
+
+// costOf is what a frame costs that brings nothing, besides what it has the server do. For one that brings something it is
+// negative.
+func costOf(f http2.Frame) int {
+	switch f := f.(type) {
+	case *http2.DataFrame:
+		if len(f.Data()) > 0 {
+			return -creditPerData
+		}
+		return 1
+	case *http2.SettingsFrame:
+		return 10
+	case *http2.MetaHeadersFrame:
+		return 0
+	}
+	return 1 // ping, priority, window, reset, and unknown types
+}

@@ -1,0 +1,99 @@
+package httpproxy
+
+import (
+	"net"
+	"sync"
+
+	"github.com/kvasir-dev/kvasir/internal/budget"
+)
+
+// connectionCost is about what a connection takes while it is idle, in bytes: buffers, a goroutine and its stack.
+const connectionCost = 16 << 10
+
+// listener closes connections for which there is no room at once: more than a number (one address can have as many as
+// are free), or more than the budget has memory for. Without it clients could use up the descriptors that health checks
+// and connections to engines need.
+type listener struct {
+	net.Listener
+	most   int
+	budget *budget.Budget // nil for none
+
+	mu    sync.Mutex
+	open  int
+	hosts map[string]int // connections by address
+	// turnedAway is how many connections were closed.
+	turnedAway int
+}
+
+func newListener(l net.Listener, most int, b *budget.Budget) *listener {
+	return &listener{Listener: l, most: most, budget: b, hosts: map[string]int{}}
+}
+
+// Accept waits for a connection for which there is room.
+func (l *listener) Accept() (net.Conn, error) {
+	for {
+		conn, err := l.Listener.Accept()
+		if err != nil {
+			return nil, err
+		}
+		if admitted := l.admit(conn); admitted != nil {
+			return admitted, nil
+		}
+		_ = conn.Close()
+	}
+}
+
+// admit counts a connection; nil when there is no room for it.
+func (l *listener) admit(conn net.Conn) net.Conn {
+	address := conn.RemoteAddr().String()
+	host, _, err := net.SplitHostPort(address)
+	if err != nil {
+		host = address
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.hosts[host] >= l.most-l.open {
+		l.turnedAway++
+		return nil
+	}
+	var account *budget.Account
+	if l.budget != nil {
+		account = l.budget.Open(budget.Connections, host, address, nil)
+		if !account.Take(connectionCost) {
+			account.Close()
+			l.turnedAway++
+			return nil
+		}
+	}
+	l.open++
+	l.hosts[host]++
+	return &counted{Conn: conn, leave: sync.OnceFunc(func() {
+		account.Close()
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		l.open--
+		if l.hosts[host]--; l.hosts[host] == 0 {
+			delete(l.hosts, host)
+		}
+	})}
+}
+
+// counted is a connection that is counted until it is closed.
+type counted struct {
+	net.Conn
+	leave func()
+}
+
+// Close closes the connection.
+func (c *counted) Close() error {
+	defer c.leave()
+	return c.Conn.Close()
+}
+
+// CloseWrite closes our half of the connection, which lets net/http end it without a reset.
+func (c *counted) CloseWrite() error {
+	if half, ok := c.Conn.(interface{ CloseWrite() error }); ok {
+		return half.CloseWrite()
+	}
+	return nil
+}

@@ -1,0 +1,64 @@
+package httpproxy
+
+import (
+	"math/rand/v2"
+	"net/http"
+	"sync"
+)
+
+// maxRequestID bounds a client's id of a request, bytes: engines repeat it in each event of a streamed answer. Longer ones
+// are replaced.
+const maxRequestID = 256
+
+// requestIDs are the clients' ids of requests under way. An engine takes X-Request-Id for its own id of the request, and a
+// request_id in the body only without that header. Releases of vLLM before 0.15 require it to be unique among the requests
+// in the engine: they refuse the second, or fail. So of requests under way with the same id only one brings it to an
+// engine unchanged. Other replicas do not know of them. It is safe for concurrent use.
+type requestIDs struct {
+	mu   sync.Mutex
+	used map[string]int
+}
+
+// enter takes the client's id of a request that begins and returns the one for the engine. leave must be called when the
+// request is over.
+func (r *requestIDs) enter(id string) (forEngine string, leave func()) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.used == nil {
+		r.used = map[string]int{}
+	}
+	forEngine = id
+	if r.used[id] > 0 {
+		forEngine = id + "-" + newRequestID()[:16]
+	}
+	r.used[id]++
+	return forEngine, func() { r.leave(id) }
+}
+
+func (r *requestIDs) leave(id string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.used[id]--; r.used[id] <= 0 {
+		delete(r.used, id)
+	}
+}
+
+// requestID is the client's id of the request, or a new one.
+func requestID(h http.Header) string {
+	if id := h.Get("X-Request-Id"); id != "" && len(id) <= maxRequestID {
+		return id
+	}
+	return newRequestID()
+}
+
+// newRequestID draws an id of 32 hexadecimal digits.
+func newRequestID() string {
+	const digits = "0123456789abcdef"
+	var id [32]byte
+	for i := 0; i < len(id); i += 16 {
+		for j, v := 0, rand.Uint64(); j < 16; j, v = j+1, v>>4 {
+			id[i+j] = digits[v&15]
+		}
+	}
+	return string(id[:])
+}

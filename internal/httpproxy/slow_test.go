@@ -1,0 +1,95 @@
+package httpproxy
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/kvasir-dev/kvasir/internal/budget"
+)
+
+// TestSlowUploadsDoNotTurnOthersAway: clients that send most of a large body and then keep it are shed when there is no room,
+// and one that does not gets its answer.
+func TestSlowUploadsDoNotTurnOthersAway(t *testing.T) {
+	now := make(chan time.Time, 1)
+	now <- time.Now()
+	clock := func() time.Time { at := <-now; now <- at; return at }
+	b := budget.New(4<<20, clock)
+	h := newHouse(t, Options{Budget: b}, spec(engine(t, sum)))
+	const most = 500 << 10
+	var slow []*bufio.Reader
+	for i := range 12 {
+		conn := h.raw(t)
+		if _, err := fmt.Fprintf(conn, "POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%s", 1<<20, strings.Repeat("x", most)); err != nil && i < 4 {
+			t.Fatal(err)
+		}
+		slow = append(slow, bufio.NewReader(conn))
+	}
+	eventually(t, "the share of the address is used up", func() bool { return b.Stats().Refused[budget.Bodies] > 0 })
+	<-now
+	now <- time.Now().Add(time.Minute)
+	body := `{"model":"m","prompt":"` + strings.Repeat("y", 900<<10) + `"}`
+	if r := h.post("/v1/completions", body); r.StatusCode != http.StatusOK {
+		t.Errorf("a client that is not slow: status %d: %+v", r.StatusCode, b.Stats())
+	}
+	shed := b.Stats().Shed[budget.Bodies]
+	if shed == 0 {
+		t.Error("nothing was shed")
+	}
+	eventually(t, "those are refused", func() bool {
+		return h.seen.count(func(r *recorder) int { return r.refused[RefusedShed] }) == int(shed)
+	})
+	_ = slow
+}
+
+// TestABodyMustKeepComing: a body that arrives fast at first and then trickles is given up like one that is slow from its
+// beginning.
+func TestABodyMustKeepComing(t *testing.T) {
+	h := newHouse(t, Options{Stall: 400 * time.Millisecond, MinBodyRate: 100 << 10}, spec(engine(t, sum)))
+	conn := h.raw(t)
+	if _, err := fmt.Fprintf(conn, "POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%s", 1<<20, strings.Repeat("x", 500<<10)); err != nil {
+		t.Fatal(err)
+	}
+	go func() {
+		for { // until the proxy gives up
+			if _, err := io.WriteString(conn, "x"); err != nil {
+				return
+			}
+			time.Sleep(20 * time.Millisecond)
+		}
+	}()
+	answer, err := http.ReadResponse(bufio.NewReader(conn), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if answer.StatusCode != http.StatusRequestTimeout {
+		t.Errorf("status %d, want 408", answer.StatusCode)
+	}
+	_ = answer.Body.Close()
+}
+
+// TestTenantsHaveSharesOfTheMemory: one tenant's bodies leave room for another's, from the same address.
+func TestTenantsHaveSharesOfTheMemory(t *testing.T) {
+	b := budget.New(4<<20, time.Now)
+	h := newHouse(t, Options{Budget: b}, keyed(t, engine(t, sum)))
+	for range 20 {
+		conn := h.raw(t)
+		_, _ = fmt.Fprintf(conn, "POST /v1/completions HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer k-acme\r\nContent-Length: %d\r\n\r\n%s", 1<<20, strings.Repeat("x", 500<<10))
+	}
+	eventually(t, "one tenant's share is used up", func() bool { return b.Stats().Refused[budget.Bodies] > 0 })
+	r, err := http.NewRequest(http.MethodPost, h.url+"/v1/completions", strings.NewReader(`{"model":"m","prompt":"`+strings.Repeat("y", 300<<10)+`"}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Header.Set("Authorization", "Bearer k-small")
+	if answer := h.do(r); answer.StatusCode != http.StatusOK {
+		t.Errorf("another tenant: status %d: %+v", answer.StatusCode, b.Stats())
+	}
+	if s := b.Stats(); s.Shed[budget.Bodies] != 0 {
+		t.Errorf("uploads are shed at once: %+v", s)
+	}
+}

@@ -1,6 +1,0 @@
-//go:build race
-
-package kvindex
-
-// raceDetector says that pools forget what is put in, to find races.
-const raceDetector = true

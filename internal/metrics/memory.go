@@ -1,0 +1,36 @@
+package metrics
+
+import (
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/kvasir-dev/kvasir/internal/budget"
+)
+
+var (
+	memoryHeld = prometheus.NewDesc("kvasir_client_memory_bytes",
+		"Bytes that clients make the picker hold, by part.", []string{"part"}, nil)
+	memoryLimit = prometheus.NewDesc("kvasir_client_memory_limit_bytes",
+		"The most that all of them together may be.", nil, nil)
+	memoryOwners = prometheus.NewDesc("kvasir_client_memory_owners",
+		"Tenants, or addresses of clients, for which some is held.", nil, nil)
+	memoryMost = prometheus.NewDesc("kvasir_client_memory_largest_owner_bytes",
+		"The most that is held for one of them.", nil, nil)
+	memoryRefused = prometheus.NewDesc("kvasir_client_memory_refused_total",
+		"Times that there was no room for a client's bytes, or not in its share, by part.", []string{"part"}, nil)
+	memoryShed = prometheus.NewDesc("kvasir_client_memory_shed_total",
+		"Requests that were aborted because they came slowly while there was no room, by part.", []string{"part"}, nil)
+)
+
+var memoryDescs = []*prometheus.Desc{memoryHeld, memoryLimit, memoryOwners, memoryMost, memoryRefused, memoryShed}
+
+func collectMemory(out chan<- prometheus.Metric, s *budget.Stats) {
+	out <- prometheus.MustNewConstMetric(memoryLimit, prometheus.GaugeValue, float64(s.Limit))
+	out <- prometheus.MustNewConstMetric(memoryOwners, prometheus.GaugeValue, float64(s.Owners))
+	out <- prometheus.MustNewConstMetric(memoryMost, prometheus.GaugeValue, float64(s.Most))
+	for i := range budget.NumParts {
+		part := budget.Part(i).String()
+		out <- prometheus.MustNewConstMetric(memoryHeld, prometheus.GaugeValue, float64(s.Parts[i]), part)
+		out <- prometheus.MustNewConstMetric(memoryRefused, prometheus.CounterValue, float64(s.Refused[i]), part)
+		out <- prometheus.MustNewConstMetric(memoryShed, prometheus.CounterValue, float64(s.Shed[i]), part)
+	}
+}

@@ -1,0 +1,146 @@
+package openai
+
+import "bytes"
+
+// Steering is a set of what fields of a request control in the engine besides the answer.
+type Steering uint8
+
+const (
+	// SteersPriority marks the request's place in the engine's scheduler (priority).
+	SteersPriority Steering = 1 << iota
+	// SteersTransfer marks blocks from or for other engines, the engine's rank, or the contents of its KV events. The
+	// fields are kv_transfer_params, ec_transfer_params and kv_cache_report_mode of vLLM, and those that name SGLang's
+	// partner in disaggregated serving and its rank.
+	SteersTransfer
+)
+
+// steeringOf is what a field controls, by its name.
+func steeringOf(name []byte) Steering {
+	switch string(name) {
+	case "priority":
+		return SteersPriority
+	case "kv_transfer_params", "ec_transfer_params", "kv_cache_report_mode",
+		"bootstrap_host", "bootstrap_port", "bootstrap_room", "bootstrap_pair_key",
+		"data_parallel_rank", "routed_dp_rank", "disagg_prefill_dp_rank", "decode_tp_size":
+		return SteersTransfer
+	}
+	return 0
+}
+
+// holdsArguments reports whether an engine reads steering fields within the field name as well: vLLM copies vllm_xargs to
+// sampling_params.extra_args, where its connectors look for kv_transfer_params.
+func holdsArguments(name []byte) bool {
+	switch string(name) {
+	case "vllm_xargs", "sampling_params", "extra_args":
+		return true
+	}
+	return false
+}
+
+// arguments reads the object at i, a field that holdsArguments, and adds what is steered by its members to found. Priority
+// has no meaning there.
+func (s *scanner) arguments(depth int, found *Steering) bool {
+	return s.object(depth, func(key span) bool {
+		var buf [maxName]byte
+		c := s.space()
+		name := nameOf(s.b, key, &buf)
+		if c != 'n' {
+			*found |= steeringOf(name) & SteersTransfer
+		}
+		if c == '{' && holdsArguments(name) {
+			return s.arguments(depth+1, found)
+		}
+		return s.skip(depth + 1)
+	})
+}
+
+// SteeringOf is what a body that Parse does not know controls, by the same fields as Request.Steering. It fails with a
+// *SyntaxError if an engine might read the body as a JSON object, but it is none by RFC 8259 in UTF-8: Python's parser also
+// takes NaN, UTF-16 and UTF-32. A body that is no JSON object steers nothing.
+func SteeringOf(body []byte) (found Steering, err error) {
+	s := scanner{b: body}
+	if bytes.HasPrefix(body, byteOrderMark) {
+		s.i = len(byteOrderMark)
+	}
+	if wide(body) {
+		return 0, &SyntaxError{Msg: "not UTF-8"}
+	}
+	if s.space() != '{' {
+		return 0, nil
+	}
+	ok := s.object(0, func(key span) bool {
+		var buf [maxName]byte
+		c := s.space()
+		name := nameOf(s.b, key, &buf)
+		if c != 'n' {
+			found |= steeringOf(name)
+		}
+		if c == '{' && holdsArguments(name) {
+			return s.arguments(1, &found)
+		}
+		return s.skip(1)
+	})
+	if s.space(); ok && s.i < len(s.b) {
+		ok = s.fail(s.i, "unexpected bytes after the end")
+	}
+	if !ok {
+		return 0, s.err
+	}
+	return found, nil
+}
+
+// wide reports whether body begins as JSON in UTF-16 or UTF-32 does, with or without a byte order mark (RFC 4627, 3).
+func wide(body []byte) bool {
+	return bytes.HasPrefix(body, []byte("\xff\xfe")) || bytes.HasPrefix(body, []byte("\xfe\xff")) ||
+		bytes.IndexByte(body[:min(len(body), 4)], 0) >= 0
+}
+
+// DropPriority blanks every top-level member priority of a JSON object with spaces, and one comma with each, so that body
+// keeps its length and the place of everything else. It reports whether there was one. The body must be one that Parse or
+// SteeringOf has read without an error; of another it can blank some.
+func DropPriority(body []byte) (dropped bool) {
+	s := scanner{b: body}
+	if bytes.HasPrefix(body, byteOrderMark) {
+		s.i = len(byteOrderMark)
+	}
+	if s.space() != '{' {
+		return false
+	}
+	s.i++
+	for comma := -1; s.space() == '"'; s.i++ { // comma: behind the last member that stays
+		at := s.i
+		key, ok := s.keySpan()
+		if !ok {
+			break
+		}
+		var buf [maxName]byte
+		drop := steeringOf(nameOf(body, key, &buf)) == SteersPriority
+		if s.space(); !s.skip(1) {
+			break
+		}
+		end := s.i
+		next := s.space()
+		switch {
+		case drop && next == ',':
+			blank(body[at : s.i+1])
+		case drop:
+			blank(body[at:end])
+			if comma >= 0 {
+				blank(body[comma : comma+1])
+			}
+		case next == ',':
+			comma = s.i
+		}
+		dropped = dropped || drop
+		if next != ',' {
+			break
+		}
+	}
+	return dropped
+}
+
+func blank(text []byte) {
+	for i := range text {
+		text[i] = ' '
+	}
+}

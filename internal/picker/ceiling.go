@@ -1,0 +1,104 @@
+package picker
+
+import (
+	"math"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/kvasir-dev/kvasir/internal/admission"
+	"github.com/kvasir-dev/kvasir/internal/load"
+	"github.com/kvasir-dev/kvasir/internal/openai"
+)
+
+const (
+	// ceilingStep is the time after which one request tries an endpoint above its ceiling; each further step doubles how
+	// far above. So the picker soon finds out when the limit was raised, or when requests of others have ended.
+	ceilingStep = time.Second
+	// ceilingSteps is after how many steps the ceiling is forgotten.
+	ceilingSteps = 12
+	// tokenStep is the first step above a ceiling of tokens.
+	tokenStep = 512
+)
+
+// ceiling is the limit of an endpoint's queue, as its refusals have shown it. vLLM 0.29 and newer refuse requests beyond
+// --max-num-queued-reqs (requests that wait or run) and --max-num-queued-tokens (prompt tokens that wait for the end of
+// their prefill). An endpoint that has refused with so much in it is full at that until it takes more.
+type ceiling struct {
+	known atomic.Bool // to be read without the lock: nearly always false
+
+	mu sync.Mutex
+	// Each limit, and when it was last confirmed; without a limit the time is zero.
+	requests struct {
+		most int
+		at   time.Time
+	}
+	tokens struct {
+		most float64
+		at   time.Time
+	}
+}
+
+// refused learns from a refusal by a limit. The load is that without the refused request.
+func (c *ceiling) refused(now time.Time, limit openai.QueueLimit, l *load.View) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	// Requests that were sent before the limit was known are refused at higher counts: the lowest one is the limit.
+	if limit == openai.TokenLimit {
+		if most := c.maxTokens(now); l.PendingContext < most {
+			c.tokens.most = l.PendingContext
+		} else {
+			c.tokens.most = most
+		}
+		c.tokens.at = now
+	} else {
+		c.requests.most = min(l.InFlight, c.maxRequests(now))
+		c.requests.at = now
+	}
+	c.known.Store(true)
+}
+
+// places is how many requests more the endpoint takes.
+func (c *ceiling) places(now time.Time, l *load.View) int {
+	if !c.known.Load() {
+		return admission.Unbounded
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	requests, tokens := c.maxRequests(now), c.maxTokens(now)
+	if requests == math.MaxInt && math.IsInf(tokens, 1) {
+		c.known.Store(false)
+		return admission.Unbounded
+	}
+	if l.PendingContext >= tokens {
+		return 0
+	}
+	if requests == math.MaxInt {
+		return admission.Unbounded
+	}
+	return max(0, requests-l.InFlight)
+}
+
+// maxRequests is the most requests that can be in the endpoint now. c.mu is held.
+func (c *ceiling) maxRequests(now time.Time) int {
+	steps, ok := stepsSince(c.requests.at, now)
+	if !ok {
+		return math.MaxInt
+	}
+	return c.requests.most + 1<<steps - 1
+}
+
+// maxTokens is how many prompt tokens can wait for their prefill now. c.mu is held.
+func (c *ceiling) maxTokens(now time.Time) float64 {
+	steps, ok := stepsSince(c.tokens.at, now)
+	if !ok {
+		return math.Inf(1)
+	}
+	return c.tokens.most + tokenStep*float64(int(1)<<steps-1)
+}
+
+// stepsSince is how many steps a limit was confirmed ago; not ok when it is forgotten.
+func stepsSince(at, now time.Time) (steps int, ok bool) {
+	steps = int(max(0, now.Sub(at)) / ceilingStep)
+	return steps, !at.IsZero() && steps < ceilingSteps
+}

@@ -1,0 +1,79 @@
+package picker
+
+import (
+	"encoding/json"
+	"errors"
+
+	"github.com/kvasir-dev/kvasir/internal/openai"
+)
+
+// read parses the request and finds the pool that serves it.
+func (s *snapshot) read(in *Request, r *openai.Request) (*view, error) {
+	if in.Unparsed {
+		return s.any(in)
+	}
+	err := openai.Parse(in.Route, in.Body, r)
+	if errors.Is(err, openai.ErrNoModel) {
+		if model, ok := s.sole(in); ok {
+			err = openai.ParseFor(in.Route, in.Body, model, r)
+		}
+	}
+	if err != nil {
+		return nil, badRequest(err)
+	}
+	v := s.pool(r.Model)
+	if v == nil || in.Pool != "" && v.name != in.Pool {
+		return nil, UnknownModel(r.Model)
+	}
+	return v, nil
+}
+
+// named is the model that a request is for, as far as a tenant's limits have to know; empty where it cannot be read.
+func (v *view) named(in *Request, r *openai.Request) string {
+	if in.Unparsed && v.spec.Policy.Admission.Tenants != nil {
+		return modelOf(in.Body)
+	}
+	return r.Model
+}
+
+// any finds a pool for a request that does not name its model: the first one that has an endpoint for it.
+func (s *snapshot) any(in *Request) (*view, error) {
+	var refused, only *view
+	found := 0
+	err := noPool()
+	pools := s.pools
+	if in.Pool == "" && len(pools) > 1 {
+		if v := s.pool(modelOf(in.Body)); v != nil {
+			pools = []*view{v}
+		}
+	}
+	for _, v := range pools {
+		if in.Pool != "" && v.name != in.Pool {
+			continue
+		}
+		for i := range v.spec.Endpoints {
+			if ep := &v.spec.Endpoints[i]; ep.Pickable() && (in.Allow == nil || in.Allow(ep)) && (!in.Remote || ep.Socket == "") {
+				return v, nil
+			}
+		}
+		only = v
+		found++
+		refused, err = v, noEndpoint(v.spec.Name)
+	}
+	if in.Hidden && found == 1 {
+		return only, nil
+	}
+	if refused != nil {
+		refused.stats.refused.Add(1)
+	}
+	return nil, err
+}
+
+// modelOf is the model that a JSON body names, if it does, as engines read it: by its exact name, the last one.
+func modelOf(body []byte) (model string) {
+	var fields map[string]json.RawMessage
+	if json.Unmarshal(body, &fields) != nil || json.Unmarshal(fields["model"], &model) != nil {
+		return ""
+	}
+	return model
+}

@@ -1,0 +1,166 @@
+package picker
+
+import (
+	"slices"
+	"sort"
+
+	"github.com/kvasir-dev/kvasir/internal/endpoint"
+)
+
+// ListedModel is a model as an engine lists it.
+type ListedModel struct {
+	Name string
+	// Parent is the base model of an adapter, empty for base models.
+	Parent string
+	// Root is where the engine has the weights from, and MaxLen the context length in tokens; zero if it does not report
+	// them.
+	Root   string
+	MaxLen int
+}
+
+// Model is a name that requests can use. Root and MaxLen are as the engines report them, and zero while none has.
+type Model struct {
+	ListedModel
+	// Namespace and Pool that serves it.
+	Namespace, Pool string
+}
+
+// ObserveModels takes the models and LoRA adapters that an engine lists.
+func (p *Picker) ObserveModels(id endpoint.ID, models []ListedModel) {
+	for _, v := range p.current.Load().pools {
+		if m, ok := v.find(id); ok {
+			v.mu.Lock()
+			v.listed[id] = models
+			v.mu.Unlock()
+			p.observeReloads(v, m, id, models)
+		}
+	}
+}
+
+// maxLen is the context length that an engine reports, in tokens; 0 if it reports none.
+func (v *view) maxLen(id endpoint.ID) (most int) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	for _, m := range v.listed[id] {
+		most = max(most, m.MaxLen)
+	}
+	return most
+}
+
+// hasAdapter reports whether an engine lists an adapter of that name.
+func hasAdapter(models []ListedModel, name string) bool {
+	return slices.ContainsFunc(models, func(m ListedModel) bool { return m.Parent != "" && m.Name == name })
+}
+
+// servable reports whether a request to the pool has a chance to be served: some endpoint is there, if only to become
+// ready, or the request itself brings one. A pool that is scaled to zero stays listed for that reason: clients choose
+// from the list, and a model that they cannot choose would never be woken. Without a queue nothing is held until the
+// endpoint is there, and the request that asks for it fails.
+func (v *view) servable() bool {
+	if v.spec.FromZero && v.spec.Policy.Admission.Queue {
+		return true
+	}
+	return slices.ContainsFunc(v.spec.Endpoints, func(ep endpoint.Endpoint) bool { return !ep.Terminating })
+}
+
+// models are the names of one pool: its model, its aliases, and adapters by name.
+func (v *view) models() []Model {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	listed := v.merged()
+	seen := map[string]bool{}
+	var models []Model
+	add := func(name, parent string) {
+		if !seen[name] {
+			seen[name] = true
+			m := listed[name]
+			m.Name, m.Parent = name, parent
+			models = append(models, Model{ListedModel: m, Namespace: v.spec.Namespace, Pool: v.spec.Name})
+		}
+	}
+	add(v.spec.Model, "")
+	for _, name := range v.spec.Aliases {
+		add(name, "")
+	}
+	adapters := slices.Clone(v.spec.Adapters)
+	if v.spec.DiscoverAdapters {
+		for _, models := range v.listed {
+			for i := range models {
+				if models[i].Parent != "" {
+					adapters = append(adapters, models[i].Name)
+				}
+			}
+		}
+	}
+	sort.Strings(adapters)
+	for _, name := range adapters {
+		add(name, v.spec.Model)
+	}
+	return models
+}
+
+// merged is what the engines list, by name. Engines of one pool can differ while they are replaced: the root is that of the
+// first endpoint that reports one, and the length the smallest, because a request can be sent to any of them. v.mu is held.
+func (v *view) merged() map[string]ListedModel {
+	all := map[string]ListedModel{}
+	for i := range v.spec.Endpoints {
+		for _, m := range v.listed[v.spec.Endpoints[i].ID] {
+			known := all[m.Name]
+			if known.Root == "" {
+				known.Root = m.Root
+			}
+			if known.MaxLen == 0 || m.MaxLen > 0 && m.MaxLen < known.MaxLen {
+				known.MaxLen = m.MaxLen
+			}
+			all[m.Name] = known
+		}
+	}
+	return all
+}
+
+// ModelsFor lists the names that a client is allowed to use, in a stable order, with the pool's namespace and name. Pools that
+// nothing can serve are left out. It fails with an *Error when the client is no known tenant of any pool.
+func (p *Picker) ModelsFor(header func(string) string) ([]Model, error) {
+	return p.current.Load().modelsFor(header, (*view).servable)
+}
+
+// modelsFor is ModelsFor for the pools that count.
+func (s *snapshot) modelsFor(header func(string) string, counts func(*view) bool) ([]Model, error) {
+	var models []Model
+	var refused error
+	known := false
+	for _, v := range s.pools {
+		_, class, err := v.spec.Policy.Admission.Tenants.identify(header)
+		if err != nil {
+			refused = err
+			continue
+		}
+		known = true
+		if counts(v) {
+			forbidden := func(m Model) bool { return !class.Allows(m.Name) }
+			models = append(models, slices.DeleteFunc(v.models(), forbidden)...)
+		}
+	}
+	if !known && refused != nil {
+		return nil, refused
+	}
+	return models, nil
+}
+
+// sole is the model of a request that names none: that of the only pool with a model that the client can use. Engines
+// take such a request for their base model. So its name, or an alias, must be among those that the client is allowed to use, and
+// adapters do not make the choice ambiguous, as they do not on the engine. Pools without endpoints count, though they are
+// not listed: a request must not go to another model because the pods of one restart.
+func (s *snapshot) sole(in *Request) (string, bool) {
+	models, err := s.modelsFor(in.Header, func(v *view) bool { return in.Pool == "" || v.name == in.Pool })
+	if err != nil || len(models) == 0 || models[0].Parent != "" {
+		return "", false
+	}
+	first := &models[0]
+	for i := range models {
+		if models[i].Namespace != first.Namespace || models[i].Pool != first.Pool {
+			return "", false
+		}
+	}
+	return first.Name, true
+}

@@ -1,0 +1,24 @@
+package picker
+
+// Outcome is how a request ended.
+type Outcome uint8
+
+// The outcomes.
+const (
+	// Completed: the answer went through to its end.
+	Completed Outcome = iota
+	// ClientGone: the client left before.
+	ClientGone
+	// Failed: no endpoint has answered, or the answer was aborted.
+	Failed
+	// Rejected: the engine has answered with an error that is the request's fault.
+	Rejected
+	// Unreported: the outcome of the request is not reported.
+	Unreported
+	numOutcomes int = iota
+)
+
+// String is the value of the metric label.
+func (o Outcome) String() string {
+	return [...]string{"completed", "client_gone", "failed", "rejected", "unreported"}[o]
+}

@@ -1,0 +1,125 @@
+package picker
+
+import (
+	"testing"
+	"time"
+
+	"github.com/kvasir-dev/kvasir/internal/kvblock"
+	"github.com/kvasir-dev/kvasir/internal/kvevent"
+	"github.com/kvasir-dev/kvasir/internal/load"
+)
+
+// answered sends a prompt of n tokens through a picker, lets the engine find some of them, and returns the prediction.
+func answered(t *testing.T, p *Picker, n, cached int) *Target {
+	t.Helper()
+	d := pick(t, p, completion("m", 0, n, false))
+	d.Usage(n, cached)
+	d.End(Completed)
+	expectEvents(p)
+	return &d.Targets[0]
+}
+
+// TestAnswersProveWhatEventsDoNotTell: after a lost history the engine still holds prefixes that no event has announced.
+func TestAnswersProveWhatEventsDoNotTell(t *testing.T) {
+	c := newClock()
+	p := newPicker(t, c, testSpec(t, 1))
+	if got := answered(t, p, 200, 160); got.Predicted != 0 {
+		t.Fatalf("%d tokens are predicted of an engine that told nothing", got.Predicted)
+	}
+	if got := answered(t, p, 200, 192); got.Predicted != 160 || got.Confirmed != 0 {
+		t.Errorf("predicted %d, confirmed %d after an answer that found 160", got.Predicted, got.Confirmed)
+	}
+	if got := answered(t, p, 200, 192); got.Predicted != 192 {
+		t.Errorf("%d tokens are predicted after an answer that found 192", got.Predicted)
+	}
+	c.advance(proofLife / 2)
+	answered(t, p, 200, 192)
+	c.advance(proofLife/2 + time.Second)
+	if got := answered(t, p, 200, 32); got.Predicted != 192 {
+		t.Errorf("%d tokens are predicted within the life of the last proof", got.Predicted)
+	}
+	if got := answered(t, p, 200, 32); got.Predicted != 32 {
+		t.Errorf("%d tokens are predicted after an answer that found 32", got.Predicted)
+	}
+	c.advance(proofLife + time.Second)
+	if got := answered(t, p, 200, 0); got.Predicted != 0 {
+		t.Errorf("%d tokens are predicted after the proofs' time", got.Predicted)
+	}
+	if _, _, speculative := p.current.Load().pools[0].index.Size(); speculative != 0 {
+		t.Errorf("%d blocks are assumed in the end", speculative)
+	}
+}
+
+// TestProofsAddNothingWhereEventsTell: neither where the events of the request have arrived by its end, nor where the
+// blocks were evicted since.
+func TestProofsAddNothingWhereEventsTell(t *testing.T) {
+	p := newPicker(t, newClock(), testSpec(t, 1))
+	f := feed(t, p, "pod-0")
+	keys := keysOf(t, "m", 0, 192)
+	d := pick(t, p, completion("m", 0, 200, false))
+	hold(f, keys...)
+	d.Usage(200, 192)
+	d.End(Completed)
+	expectEvents(p)
+	d = pick(t, p, completion("m", 0, 200, false))
+	for _, key := range keys {
+		f.Writer.Drop(kvblock.GPU, 0, []kvevent.Hash{kvevent.Hash(key)})
+	}
+	d.Usage(200, 192)
+	d.End(Completed)
+	expectEvents(p)
+	if got := answered(t, p, 200, 0); got.Predicted != 0 {
+		t.Errorf("%d tokens are predicted of blocks that were evicted", got.Predicted)
+	}
+	if n := p.current.Load().pools[0].proofs.n.Load(); n != 0 {
+		t.Errorf("%d proofs are kept", n)
+	}
+}
+
+// TestProofsAreBounded by their number, and go with the endpoint's life.
+func TestProofsAreBounded(t *testing.T) {
+	c := newClock()
+	p := newPicker(t, c, testSpec(t, 1))
+	for i := range maxProofs + 10 {
+		d := pick(t, p, completion("m", 1000*i, 40, false))
+		d.Usage(40, 32)
+		d.End(Completed)
+	}
+	v := p.current.Load().pools[0]
+	if n := v.proofs.n.Load(); n != maxProofs || len(v.proofs.byEnd) != maxProofs {
+		t.Errorf("%d proofs, of %d blocks, are kept", n, len(v.proofs.byEnd))
+	}
+	feed(t, p, "pod-0").Writer.Clear()
+	if got := answered(t, p, 200, 0); got.Predicted != 0 {
+		t.Errorf("%d tokens are predicted of an engine that has begun another life", got.Predicted)
+	}
+}
+
+// TestTheLastBlockOfAHitIsDroppedWhereEnginesDo: speculative decoding of the EAGLE kind, which shows only in answers.
+func TestTheLastBlockOfAHitIsDroppedWhereEnginesDo(t *testing.T) {
+	c := newClock()
+	p := newPicker(t, c, testSpec(t, 1))
+	f := feed(t, p, "pod-0")
+	holdIn(f, 2, keysOf(t, "m", 0, 1024))
+	for i, step := range []struct {
+		speculates           bool
+		predicted, delivered int
+	}{
+		{false, 192, 192},
+		{true, 160, 160}, // taken to drop a block
+		{true, 160, 192}, // it does not: some other kind
+		{true, 192, 192},
+		{true, 192, 160}, // it does
+		{true, 160, 160},
+		{false, 192, 192},
+	} {
+		p.Observe(f.Endpoint.ID, c.Now(), load.Report{Speculates: step.speculates})
+		if got := answered(t, p, 200, step.delivered); got.Predicted != step.predicted {
+			t.Errorf("step %d: %d tokens are predicted, not %d", i, got.Predicted, step.predicted)
+		}
+	}
+	p.Observe(f.Endpoint.ID, c.Now(), load.Report{Speculates: true})
+	if got := answered(t, p, 40, 0); got.Predicted != 0 {
+		t.Errorf("%d of 40 tokens are predicted", got.Predicted)
+	}
+}

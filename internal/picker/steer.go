@@ -1,0 +1,65 @@
+package picker
+
+import "github.com/kvasir-dev/kvasir/internal/openai"
+
+// Headers, in lower case, that control the engine like the fields of openai.Steering do: vLLM (0.32) takes the priority from
+// a header before it looks into the body, and llm-d's sidecar in front of an engine sends the prefill, and thus the prompt,
+// to the address that a header names.
+var (
+	priorityHeaders = [...]string{"x-vllm-priority"}
+	transferHeaders = [...]string{
+		"x-prefiller-host-port", "x-prefiller-url", "x-encoder-hosts-ports", "x-data-parallel-host-port",
+	}
+)
+
+// steering checks what a request controls in the engine against what its class allows. drop reports that its priority must not
+// reach the engine. It fails with an *Error.
+//
+// A priority is dropped, and a transfer is refused: without its priority a request gets the same answer, as it does from
+// engines that do not schedule by priority. A request without its transfer gets another one, and a client that sends one
+// takes the picker for an engine, or is hostile: connectors read the blocks that it names from the address that it names,
+// and some fail on values that they do not expect, together with the engine. In a form a priority is refused, too: no client
+// sends one by default.
+func (a *AdmissionSpec) steering(in *Request, r *openai.Request, w *who) (drop bool, err error) {
+	found := r.Steering
+	if in.Unparsed {
+		if found, err = openai.SteeringOf(in.Body); err != nil {
+			return false, badRequest(err)
+		}
+	}
+	form := false
+	if in.Unparsed && in.Header != nil {
+		var fields openai.Steering
+		if fields, form, err = openai.FormSteering(in.Header("content-type"), in.Body); err != nil {
+			return false, badRequest(err)
+		}
+		found |= fields
+	}
+	if form && found&openai.SteersPriority != 0 && !a.SetsPriority && !w.class.SetsPriority {
+		return false, priorityForbidden()
+	}
+	if found&openai.SteersTransfer != 0 && !a.SetsTransfer && !w.class.SetsTransfer {
+		return false, transferForbidden()
+	}
+	return found&openai.SteersPriority != 0 && !a.SetsPriority && !w.class.SetsPriority, nil
+}
+
+// DropsPriority reports whether the engine must not get the priority in the request's body: the caller drops it with
+// openai.DropPriority before the body is sent.
+func (d *Decision) DropsPriority() bool { return d.dropsPriority }
+
+// EachForeignHeader calls f with each header, in lower case, that the engine must not get from this request because only
+// pickers and gateways set it.
+func (d *Decision) EachForeignHeader(f func(name string)) {
+	a, c := &d.view.spec.Policy.Admission, d.who.class
+	if !a.SetsPriority && !c.SetsPriority {
+		for _, name := range priorityHeaders {
+			f(name)
+		}
+	}
+	if !a.SetsTransfer && !c.SetsTransfer {
+		for _, name := range transferHeaders {
+			f(name)
+		}
+	}
+}

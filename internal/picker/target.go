@@ -1,0 +1,31 @@
+package picker
+
+import (
+	"github.com/kvasir-dev/kvasir/internal/endpoint"
+	"github.com/kvasir-dev/kvasir/internal/kvindex"
+	"github.com/kvasir-dev/kvasir/internal/policy"
+)
+
+// Target is an endpoint that can serve the request.
+type Target struct {
+	Endpoint *endpoint.Endpoint
+	// Match is the endpoint's match when it was picked, in blocks, as the strategy has seen it; Found is the match in the
+	// index, which is longer for an endpoint that is Doubted (its confirmed blocks count half) or Distrusted (its matches
+	// are ignored for such requests, because it does not find what it announces).
+	Match, Found        kvindex.Match
+	Doubted, Distrusted bool
+	// Predicted is how many prompt tokens the endpoint should find in its cache; Confirmed is the part of them that
+	// the pod itself has announced. Expected is how many the answer's usage should count: Predicted, unless the request
+	// asks for several choices.
+	Predicted, Confirmed, Expected int
+	// Routed is how many of the decision's Chunks were routed to the endpoint before.
+	Routed int
+	// InFlight requests at the pick, this one not counted.
+	InFlight int
+	Cost     policy.Cost
+
+	member      *member
+	at          int // in the view's members
+	uncached    int
+	rankedAmong int
+}

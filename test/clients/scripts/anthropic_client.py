@@ -1,0 +1,30 @@
+"""The Anthropic SDK: its errors, and messages and streams where the engine serves them."""
+import os
+
+import anthropic
+
+url, model = os.environ["KVASIR_URL"], os.environ["KVASIR_MODEL"]
+client = anthropic.Anthropic(base_url=url, api_key="none", max_retries=0)
+say = [{"role": "user", "content": "Say something."}]
+
+
+def fails(kind, status, make):
+    try:
+        make()
+    except kind as e:
+        assert e.status_code == status and e.body["type"] == "error" and e.body["error"]["message"], (e.status_code, e.body)
+        return e
+    raise AssertionError(f"no {kind.__name__}")
+
+
+fails(anthropic.NotFoundError, 404, lambda: client.messages.create(model="no-such-model", messages=say, max_tokens=8))
+fails(anthropic.InternalServerError, 503, lambda: client.messages.create(model="nobody-serves-this", messages=say, max_tokens=8))
+
+if os.environ.get("KVASIR_REAL"):
+    message = client.messages.create(model=model, messages=say, max_tokens=8)
+    assert message.role == "assistant" and message.usage.output_tokens > 0, message
+    with client.messages.stream(model=model, messages=say, max_tokens=8) as stream:
+        assert "".join(stream.text_stream) is not None
+        assert stream.get_final_message().usage.output_tokens > 0
+    assert client.messages.count_tokens(model=model, messages=say).input_tokens > 0
+print("ok")

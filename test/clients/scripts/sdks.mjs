@@ -1,0 +1,43 @@
+// The SDKs of OpenAI and Anthropic for Node: lists, chats, streams, and errors as their own classes.
+import assert from "node:assert";
+import { createRequire } from "node:module";
+
+const require = createRequire(process.env.KVASIR_NODE + "/package.json");
+const OpenAI = require("openai");
+const Anthropic = require("@anthropic-ai/sdk");
+const { KVASIR_URL: url, KVASIR_MODEL: model, KVASIR_REAL: real } = process.env;
+
+const client = new OpenAI({ baseURL: url + "/v1", apiKey: "none", maxRetries: 0 });
+const messages = [{ role: "user", content: "Say something." }];
+
+const models = [];
+for await (const m of client.models.list()) models.push(m.id);
+assert(models.includes(model), "the model is not listed");
+
+const chat = await client.chat.completions.create({ model, messages, max_tokens: 8 });
+assert(chat.choices[0].message.content);
+
+let chunks = 0;
+for await (const c of await client.chat.completions.create({ model, messages, max_tokens: 8, stream: true })) chunks += c.choices.length;
+assert(chunks > 2, "chunks " + chunks);
+
+const fails = async (kind, status, code, make) => {
+  try {
+    await make();
+  } catch (e) {
+    assert(e instanceof kind && e.status === status && (!code || e.code === code), `${e.constructor.name} ${e.status} ${e.code}`);
+    return;
+  }
+  assert.fail("no " + kind.name);
+};
+await fails(OpenAI.NotFoundError, 404, "model_not_found", () => client.chat.completions.create({ model: "no-such-model", messages }));
+await fails(OpenAI.BadRequestError, 400, null, () => client.chat.completions.create({ model, messages, max_tokens: -1 }));
+await fails(OpenAI.InternalServerError, 503, null, () => client.chat.completions.create({ model: "nobody-serves-this", messages }));
+
+const other = new Anthropic({ baseURL: url, apiKey: "none", maxRetries: 0 });
+await fails(Anthropic.NotFoundError, 404, null, () => other.messages.create({ model: "no-such-model", messages, max_tokens: 8 }));
+if (real) {
+  const message = await other.messages.create({ model, messages, max_tokens: 8 });
+  assert(message.usage.output_tokens > 0);
+}
+console.log("ok");

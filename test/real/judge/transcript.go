@@ -1,0 +1,121 @@
+package judge
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strings"
+)
+
+// Observation is what one case has shown: values by path, as "body.usage.prompt_tokens" and "37".
+type Observation map[string]string
+
+// Transcript is what an engine has shown, by case.
+type Transcript map[string]Observation
+
+// set notes a value. A path that occurs again with another value keeps both, in order.
+func (o Observation) set(path, value string) {
+	if old, ok := o[path]; ok && old != value {
+		if slices.Contains(strings.Split(old, " | "), value) {
+			return
+		}
+		value = old + " | " + value
+	}
+	o[path] = value
+}
+
+// absent marks a path that one side lacks.
+const absent = "(absent)"
+
+// Difference is a path of a case at which two transcripts differ.
+type Difference struct {
+	Case, Path string
+	// Real is the engine's value and Sim that of the simulator; either can be absent.
+	Real, Sim string
+}
+
+// String is one line of a report.
+func (d Difference) String() string {
+	return fmt.Sprintf("%s: %s: the engine says %s, the simulator %s", d.Case, d.Path, d.Real, d.Sim)
+}
+
+// Compare lists the differences of two transcripts in order of case and path.
+func Compare(engine, sim Transcript) []Difference {
+	var out []Difference
+	for _, name := range sortedUnion(engine, sim) {
+		one, other := engine[name], sim[name]
+		for _, path := range sortedUnion(one, other) {
+			d := Difference{Case: name, Path: path, Real: absent, Sim: absent}
+			if v, ok := one[path]; ok {
+				d.Real = v
+			}
+			if v, ok := other[path]; ok {
+				d.Sim = v
+			}
+			if d.Real != d.Sim {
+				out = append(out, d)
+			}
+		}
+	}
+	return out
+}
+
+func sortedUnion[M ~map[string]V, V any](a, b M) []string {
+	keys := slices.AppendSeq(slices.Collect(maps.Keys(a)), maps.Keys(b))
+	slices.Sort(keys)
+	return slices.Compact(keys)
+}
+
+// Write writes t as text, as its changes against base, which can be nil: "== case" begins a case, "path = value" is a
+// value, and "path -" one that base has and t has not.
+func (t Transcript) Write(w io.Writer, base Transcript) error {
+	out := bufio.NewWriter(w)
+	last := ""
+	for _, d := range Compare(t, base) {
+		if d.Case != last {
+			fmt.Fprintf(out, "== %s\n", d.Case)
+			last = d.Case
+		}
+		if d.Real == absent {
+			fmt.Fprintf(out, "%s -\n", d.Path)
+		} else {
+			fmt.Fprintf(out, "%s = %s\n", d.Path, d.Real)
+		}
+	}
+	return out.Flush()
+}
+
+// Read reads what Write has written; base is the one that was given to it and is not changed.
+func Read(r io.Reader, base Transcript) (Transcript, error) {
+	t := Transcript{}
+	for name, o := range base {
+		t[name] = maps.Clone(o)
+	}
+	var o Observation
+	lines := bufio.NewScanner(r)
+	lines.Buffer(nil, 1<<20)
+	for lines.Scan() {
+		line := lines.Text()
+		if name, ok := strings.CutPrefix(line, "== "); ok {
+			if t[name] == nil {
+				t[name] = Observation{}
+			}
+			o = t[name]
+			continue
+		}
+		path, value, isValue := strings.Cut(line, " = ")
+		gone, isGone := strings.CutSuffix(line, " -")
+		switch {
+		case o == nil || !isValue && !isGone:
+			return nil, fmt.Errorf("reading a transcript: unexpected line %q", line)
+		case isValue:
+			o[path] = value
+		default:
+			delete(o, gone)
+		}
+	}
+	maps.DeleteFunc(t, func(_ string, o Observation) bool { return len(o) == 0 })
+	return t, lines.Err()
+}

@@ -1,0 +1,78 @@
+package real
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+)
+
+// TestBlocksOfAnySizeArePredicted: engines with blocks larger than the index's keys, of different sizes in one pool.
+// Prompts shorter than a block are found nowhere, and nothing else is predicted, however often they are repeated.
+func TestBlocksOfAnySizeArePredicted(t *testing.T) {
+	need(t)
+	engines := startEngines(t,
+		engineConfig{flags: []string{"--block-size", "64"}, blocks: 200},
+		engineConfig{flags: []string{"--block-size", "128"}, blocks: 100})
+	p := startPicker(t, engines, pickerConfig{files: true})
+	for i := range 5 {
+		for _, n := range []int{3, 20, 60, 130, 300, 1000} {
+			verdict(t, p.send(chat("large blocks", say("user", text(fmt.Sprint("sizes ", n), n)))).exact())
+		}
+		for _, n := range []int{30, 63, 64, 65, 127, 128, 129, 256, 257, 900} {
+			verdict(t, p.send(completion("large blocks, ids", ids(n, n))).exact())
+		}
+		if t.Failed() {
+			t.Fatalf("round %d", i+1)
+		}
+	}
+	if got := p.metric("kvasir_predictions_trusted"); got != 1 {
+		t.Errorf("kvasir_predictions_trusted is %v", got)
+	}
+}
+
+// fullReport asks the engine to announce again what it finds of the prompt in its cache.
+var fullReport = object{"vllm_xargs": object{"kv_cache_report_mode": "full"}}
+
+// TestClientsCannotPlantBlocks: a client asks for reports of cached blocks. The engine announces them as if they were stored
+// a second time, until it has evicted them.
+func TestClientsCannotPlantBlocks(t *testing.T) {
+	need(t)
+	if !atLeast("0.26") {
+		t.Skipf("vLLM %s announces no cached blocks again", run.release)
+	}
+	engines := startEngines(t, engineConfig{blocks: 300})
+	planted := completion("reported", ids(1, 1500)).with(fullReport)
+	closed := startPicker(t, engines, pickerConfig{files: true})
+	if a := closed.try(t.Context(), planted); a.status != 400 || !strings.Contains(a.body, "field_not_allowed") {
+		t.Errorf("by default the answer is %d: %s", a.status, a.body)
+	}
+	closed.stop()
+	p := startPicker(t, engines, pickerConfig{files: true, policy: "  admission: {engineFields: [KVTransfer]}\n"})
+	for range 20 {
+		verdict(t, p.send(planted).exact())
+	}
+	for i := range 16 { // 47 blocks each
+		verdict(t, p.send(completion("between reports", ids(100+i, 1500)).with(fullReport)).exact())
+	}
+	verdict(t, p.settled(engines))
+	verdict(t, p.send(planted).exact())
+	pools, err := engines[0].holds()
+	if err != nil {
+		t.Fatal(err)
+	}
+	verdict(t, p.within(t, pools[0].total))
+}
+
+// within returns an error if the index holds more blocks of the only endpoint than the engine has.
+func (p *picker) within(t *testing.T, blocks int) error {
+	t.Helper()
+	s, err := p.status()
+	if err != nil || len(s.endpoints) != 1 {
+		return errors.Join(err, fmt.Errorf("%d endpoints", len(s.endpoints)))
+	}
+	if keys := s.endpoints[0].blocks; keys > blocks*blockTokens/keyTokens {
+		return fmt.Errorf("the index holds %d keys of an engine with %d blocks", keys, blocks)
+	}
+	return nil
+}

@@ -1,0 +1,143 @@
+package real
+
+import (
+	"encoding/binary"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"testing"
+)
+
+// TestAdaptersAreKeptApart loads an adapter while the engine runs. Its requests share no block with those of the model,
+// are predicted exactly, and are forgotten when other weights are loaded under the same name.
+func TestAdaptersAreKeptApart(t *testing.T) {
+	need(t)
+	if !atLeast("0.14") {
+		t.Skipf("events of vLLM %s name no adapters", run.release)
+	}
+	engines := startEngines(t, engineConfig{flags: []string{"--enable-lora", "--max-lora-rank", "8", "--max-loras", "2"},
+		env: []string{"VLLM_ALLOW_RUNTIME_LORA_UPDATING=True"}})
+	e := engines[0]
+	p := startPicker(t, engines, pickerConfig{files: true})
+	load := func(path string) {
+		t.Helper()
+		if status, body := e.call(http.MethodPost, "/v1/load_lora_adapter", object{"lora_name": "tuned", "lora_path": path}); status != http.StatusOK {
+			stop(t, fmt.Errorf("loading an adapter answers %d: %s", status, body))
+		}
+	}
+	load(writeAdapter(t, 1))
+	messages := []object{say("user", text("adapters", 300))}
+	verdict(t, p.repeated(chat("beside an adapter", messages...)))
+	r := chat("adapter", messages...).with(object{"model": "tuned"})
+	p.until("the adapter is served", func() error {
+		if a := p.try(t.Context(), chat("-", say("user", "hello")).with(object{"model": "tuned"})); a.status != http.StatusOK {
+			return fmt.Errorf("status %d: %s", a.status, a.body)
+		}
+		return nil
+	})
+	verdict(t, p.repeated(r))
+
+	t.Run("loaded again with other weights", func(t *testing.T) {
+		if status, body := e.call(http.MethodPost, "/v1/unload_lora_adapter", object{"lora_name": "tuned"}); status != http.StatusOK {
+			stop(t, fmt.Errorf("unloading an adapter answers %d: %s", status, body))
+		}
+		p.until("the adapter is gone", func() error {
+			if a := p.try(t.Context(), chat("-", say("user", "hello")).with(object{"model": "tuned"})); a.status == http.StatusOK {
+				return fmt.Errorf("status %d", a.status)
+			}
+			return nil
+		})
+		path := writeAdapter(t, 2)
+		load(path)
+		p.until("the adapter is listed with its new path", func() error { return p.lists("tuned", path) })
+		verdict(t, p.send(r).exact())
+	})
+}
+
+// lists reports whether the picker's list of models has one with a path.
+func (p *picker) lists(model, path string) error {
+	var list struct {
+		Data []struct{ ID, Root string }
+	}
+	response, err := http.Get(p.proxy + "/v1/models")
+	if err != nil {
+		return fmt.Errorf("asking the picker for its models: %w", err)
+	}
+	defer func() { _ = response.Body.Close() }()
+	if err := json.NewDecoder(response.Body).Decode(&list); err != nil {
+		return fmt.Errorf("reading the picker's models: %w", err)
+	}
+	for _, m := range list.Data {
+		if m.ID == model && m.Root == path {
+			return nil
+		}
+	}
+	return fmt.Errorf("the picker lists %+v", list.Data)
+}
+
+// writeAdapter writes a LoRA adapter of rank 8 whose weights depend on a seed.
+func writeAdapter(t *testing.T, seed uint32) (dir string) {
+	t.Helper()
+	dir = t.TempDir()
+	header, data := object{}, []byte(nil)
+	add := func(name string, rows, columns int) {
+		start := len(data)
+		for i := range rows * columns {
+			seed = seed*1664525 + 1013904223
+			data = binary.LittleEndian.AppendUint16(data, uint16(0x3c00|seed>>31<<15|uint32(i&0x7f))) // about ±0.008, bfloat16
+		}
+		header[name] = object{"dtype": "BF16", "shape": []int{rows, columns}, "data_offsets": []int{start, len(data)}}
+	}
+	for layer := range 2 {
+		for module, width := range map[string]int{"q_proj": 64, "v_proj": 32} {
+			prefix := fmt.Sprintf("base_model.model.model.layers.%d.self_attn.%s.", layer, module)
+			add(prefix+"lora_A.weight", 8, 64)
+			add(prefix+"lora_B.weight", width, 8)
+		}
+	}
+	raw, err := json.Marshal(header)
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := append(binary.LittleEndian.AppendUint64(nil, uint64(len(raw))), raw...)
+	if err := os.WriteFile(filepath.Join(dir, "adapter_model.safetensors"), append(file, data...), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	config, err := json.Marshal(object{"peft_type": "LORA", "task_type": "CAUSAL_LM", "r": 8, "lora_alpha": 16, "lora_dropout": 0.0, "bias": "none",
+		"target_modules": []string{"q_proj", "v_proj"}, "base_model_name_or_path": "m"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "adapter_config.json"), config, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+// TestModelsWithWindows: in a model whose layers attend to a limited window, a hit needs less, or more, than all blocks of
+// the prefix. Predictions follow the engine's rule while blocks are evicted, or conditions report that they cannot.
+func TestModelsWithWindows(t *testing.T) {
+	need(t)
+	for _, c := range []struct {
+		model, since string
+	}{{"sliding", ""}, {"hybrid", "0.20"}} {
+		t.Run(c.model, func(t *testing.T) {
+			if c.since != "" && !atLeast(c.since) {
+				t.Skipf("vLLM %s publishes no events of such models", run.release)
+			}
+			engines := startEngines(t, engineConfig{model: c.model})
+			p := startPicker(t, engines, pickerConfig{files: true})
+			verdict(t, p.repeated(chat("window "+c.model, say("user", text("window "+c.model, 600)))))
+			for i := range 60 {
+				id := fmt.Sprintf("window %s %d", c.model, i%20)
+				a := p.send(chat("window "+c.model, say("user", text(id, 500+i%20*20)), say("assistant", "Yes."), say("user", text("z"+id, 1+i/20*60))))
+				if a.err != nil || a.status != http.StatusOK {
+					stop(t, fmt.Errorf("request %d: status %d, error %w: %s", i, a.status, a.err, a.body))
+				}
+			}
+			verdict(t, p.seen.within("window "+c.model, true, goalEvictionExact, goalEvictionDeviation))
+		})
+	}
+}
