@@ -26,7 +26,7 @@ const (
 // after the engine was given the request. Some of them crash the engines, and would crash one after the other as they are
 // tried again, by the proxy, by gateways and by clients. Requests are the same when
 // method, path, query and body are, but for digits, hexadecimal letters, dashes and white space at both ends of the body: a
-// client does not get around the guard by a nonce.
+// client does not get around the guard by a nonce. Numbers in an array do distinguish requests: they are a prompt's token ids.
 //
 // An answer, even of a server error, is no break, and neither is a failure to connect. An answer that goes through to its
 // end clears a request: it was on its way by chance when engines were restarted, or crashed on another one. Of a prompt
@@ -95,9 +95,9 @@ func (s *Suspects) Mark(method, path, query string, body []byte) uint64 {
 	}
 	head, tail := body[:min(len(body), markEdge)], body[min(len(body), markEdge):]
 	middle := tail[:max(0, len(tail)-markEdge)]
-	writeAlike(&h, head)
+	inArray := writeAlike(&h, head, false)
 	_, _ = h.Write(middle)
-	writeAlike(&h, tail[len(middle):])
+	writeAlike(&h, tail[len(middle):], inArray)
 	return h.Sum64()
 }
 
@@ -117,25 +117,34 @@ func (s *Suspects) MarkID(method, path string, id []byte) uint64 {
 // numbers of their own in a large one. Hashing like that takes ten times as long.
 const markEdge = 1 << 10
 
-// writeAlike hashes text without the bytes that do not distinguish requests.
-func writeAlike(h *maphash.Hash, text []byte) {
+// writeAlike hashes text without the bytes that do not distinguish requests. inArray: text begins, and ends if it returns true,
+// within an array of numbers.
+func writeAlike(h *maphash.Hash, text []byte, inArray bool) bool {
 	var kept [markEdge]byte
 	n := 0
 	for _, c := range text {
-		if kept[n] = c; !varies[c] {
+		inArray = c == '[' || inArray && arrayOfNumbers[c]
+		if kept[n] = c; !varies[c] || inArray && !space[c] {
 			n++
 		}
 	}
 	_, _ = h.Write(kept[:n])
+	return inArray
 }
 
-// varies are the bytes that do not distinguish requests.
-var varies = func() (set [256]bool) {
-	for _, c := range []byte("0123456789abcdefABCDEF- \t\r\n") {
-		set[c] = true
+var (
+	// varies are the bytes that do not distinguish requests, arrayOfNumbers those that an array of token ids consists of.
+	varies         = setOf("0123456789abcdefABCDEF- \t\r\n")
+	arrayOfNumbers = setOf("0123456789, \t\r\n")
+	space          = setOf(" \t\r\n")
+)
+
+func setOf(bytes string) (set [256]bool) {
+	for i := range len(bytes) {
+		set[bytes[i]] = true
 	}
 	return set
-}()
+}
 
 // Any reports whether any request is suspect.
 func (s *Suspects) Any() bool { return s.known.Load() > 0 }

@@ -3,6 +3,7 @@ package picker
 import (
 	"fmt"
 	"math/rand/v2"
+	"strings"
 	"testing"
 	"time"
 )
@@ -47,5 +48,30 @@ func TestSuspectsAgainstAModel(t *testing.T) {
 	}
 	if s.all[uint64(1000+3*maxSuspicious-1)] == nil || s.all[1000] != nil {
 		t.Error("it is not the oldest that is forgotten")
+	}
+}
+
+// A client does not hide a request behind a nonce, and prompts of equally many token ids are different requests.
+func TestMark(t *testing.T) {
+	s := newSuspects()
+	mark := func(body string) uint64 { return s.Mark("POST", "/v1/completions", "", []byte(body)) }
+	long, other := strings.Repeat("7,8,", markEdge/8), strings.Repeat("[1, 2]", markEdge)
+	for _, c := range []struct {
+		a, b string
+		same bool
+	}{
+		{`{"prompt":"poison","seed":1}`, `{"prompt":"poison","seed":2}`, true},
+		{`{"prompt":"poison [c0ffee]"}`, `{"prompt":"poison [c0ffed]"}`, true},
+		{`{"prompt":"poison, 2026-11-22"}`, `{"prompt":"poison, 2026-11-23"}`, true},
+		{`{"prompt":[1,2,3]}`, "{\n  \"prompt\": [\n    1,\n    2,\n    3\n  ]\n}", true},
+		{`{"prompt":[1,2,3]}`, `{"prompt":[1,2,4]}`, false},
+		{`{"prompt":[[1,2],[3]]}`, `{"prompt":[[1,2],[4]]}`, false},
+		{`{"prompt":[` + long + long + long + `1]}`, `{"prompt":[` + long + long + long + `2]}`, false},
+		{`{"prompt":"` + other + `1"}`, `{"prompt":"` + other + `2"}`, true},
+		{`{"prompt":"poison"}`, `{"prompt":"toxin"}`, false},
+	} {
+		if same := mark(c.a) == mark(c.b); same != c.same {
+			t.Errorf("%.40s and %.40s: same %v, want %v", c.a, c.b, same, c.same)
+		}
 	}
 }
