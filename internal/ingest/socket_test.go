@@ -46,11 +46,11 @@ type engine struct {
 
 const topic = "kv@10.1.2.3:8000@model"
 
-func start(t *testing.T, events, replay string, newReplies bool) *engine {
+func start(t *testing.T, live, replay string, newReplies bool) *engine {
 	t.Helper()
 	e := &engine{t: t, newReplies: newReplies}
 	var err error
-	if e.pub, err = zmtp.ListenPub(events, 1000); err != nil {
+	if e.pub, err = zmtp.ListenPub(live, 1000); err != nil {
 		t.Fatal(err)
 	}
 	if e.router, err = zmtp.ListenRouter(replay); err != nil {
@@ -187,13 +187,13 @@ func testSockets(t *testing.T, release string, newReplies bool) {
 		return status().Stats.Connections.Load() == 2 && match() == 1 && synced() && e.pub.Subscribers() == 1
 	})
 
-	events, replay := e.pub.Addr(), e.router.Addr()
+	live, replay := e.pub.Addr(), e.router.Addr()
 	e.stop()
 	eventually(t, "the loss shows", func() bool { return status().State == ingest.Disconnected })
 	if match() != 1 {
 		t.Error("blocks went with the connection")
 	}
-	restarted := start(t, events, replay, newReplies)
+	restarted := start(t, live, replay, newReplies)
 	eventually(t, "a restarted engine holds nothing", func() bool { return match() == 0 && synced() })
 	eventually(t, "subscribed", func() bool { return restarted.pub.Subscribers() == 1 })
 	restarted.publish(golden(t, release+"/stored_root_1blk"), false)

@@ -40,8 +40,8 @@ func testMirror(o Options) (*Mirror, *view, Root) {
 	return m, m.acquire(&root, true), root
 }
 
-func apply(m *Mirror, events ...kvevent.Event) {
-	m.Apply(&kvevent.Batch{Events: events, Rank: -1}, ingest.Position{})
+func apply(m *Mirror, reported ...kvevent.Event) {
+	m.Apply(&kvevent.Batch{Events: reported, Rank: -1}, ingest.Position{})
 }
 
 // expect compares a view with keys that must be in the GPU.

@@ -53,7 +53,7 @@ type page struct {
 }
 
 func newPage(w where, options *Options, cancel context.CancelFunc) *page {
-	transport := &http.Transport{
+	base := &http.Transport{
 		// One connection per question that can be under way; no proxy, since engines are near; no compression,
 		// which would cost the engine more than the network costs us.
 		MaxConnsPerHost:        4,
@@ -70,7 +70,7 @@ func newPage(w where, options *Options, cancel context.CancelFunc) *page {
 	return &page{
 		where: w, options: options, cancel: cancel,
 		client: &http.Client{
-			Transport: wire.Transport(transport, w.wire),
+			Transport: wire.Transport(base, w.wire),
 			// Only the configuration names destinations.
 			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 		},
