@@ -93,12 +93,12 @@ func run(ctx context.Context, o *options, l *listeners, log logr.Logger) error {
 	} else if random {
 		log.Info("No --key-file: pools without a Secret get a random key root, which replicas do not share")
 	}
-	config, err := o.source.config(log)
+	cluster, err := o.source.config(log)
 	if err != nil {
 		return err
 	}
 	// it reads what is embedded and waits for nothing
-	source, err := o.source.open(config, watch.Settings{ModelRoot: o.modelRoot, Root: root}, log.WithName("watch"))
+	source, err := o.source.open(cluster, watch.Settings{ModelRoot: o.modelRoot, Root: root}, log.WithName("watch"))
 	if err != nil {
 		return err
 	}
@@ -117,7 +117,7 @@ func run(ctx context.Context, o *options, l *listeners, log logr.Logger) error {
 	if err := a.newSync(o); err != nil {
 		return err
 	}
-	guard, err := newGuard(o, config, a.reporters, log.WithName("metrics"))
+	guard, err := newGuard(o, cluster, a.reporters, log.WithName("metrics"))
 	if err != nil {
 		return err
 	}

@@ -112,7 +112,7 @@ var _ = Describe("what people ask of a pool", Ordered, func() {
 	})
 
 	It("asks for nodes, and goes to another island when they are denied", func() {
-		_, err := envtest.InstallCRDs(config, envtest.CRDInstallOptions{Paths: []string{filepath.Join("testdata", "provisioning.yaml")}})
+		_, err := envtest.InstallCRDs(administrator, envtest.CRDInstallOptions{Paths: []string{filepath.Join("testdata", "provisioning.yaml")}})
 		Expect(err).NotTo(HaveOccurred())
 		provisioning.Store(true)
 		create("queued", func(s *v1alpha1.InferencePoolSpec) {

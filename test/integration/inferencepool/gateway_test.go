@@ -89,7 +89,7 @@ var _ = Describe("a pool behind gateways", Ordered, func() {
 		Eventually(accepted("routed")).Should(Equal("Unknown CRDsMissing"))
 		Eventually(accepted("off")).Should(Equal("Unknown Disabled"))
 
-		_, err := envtest.InstallCRDs(config, envtest.CRDInstallOptions{Paths: []string{filepath.Join("testdata", "gateways.yaml")}})
+		_, err := envtest.InstallCRDs(administrator, envtest.CRDInstallOptions{Paths: []string{filepath.Join("testdata", "gateways.yaml")}})
 		Expect(err).NotTo(HaveOccurred())
 		gateways.Store(true)
 		look <- event.GenericEvent{Object: &v1alpha1.InferencePool{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "routed"}}}

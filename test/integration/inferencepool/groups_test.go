@@ -25,7 +25,7 @@ var _ = Describe("a pool of groups of pods", Ordered, func() {
 	const namespace = "groups"
 
 	It("gives up the group of the highest number, through the scale of its owner", func() {
-		_, err := envtest.InstallCRDs(config, envtest.CRDInstallOptions{Paths: []string{filepath.Join("testdata", "groups.yaml")}})
+		_, err := envtest.InstallCRDs(administrator, envtest.CRDInstallOptions{Paths: []string{filepath.Join("testdata", "groups.yaml")}})
 		Expect(err).NotTo(HaveOccurred())
 		Expect(api.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}})).To(Succeed())
 		set := &unstructured.Unstructured{Object: map[string]any{"spec": map[string]any{"replicas": int64(3)}}}

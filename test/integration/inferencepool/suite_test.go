@@ -44,10 +44,10 @@ func TestInferencePool(t *testing.T) {
 
 // What all specs share.
 var (
-	api    client.Client // asks the API server
-	config *rest.Config  // of an administrator
-	writes atomic.Int64  // of the controller
-	people = &pickers{}
+	api           client.Client // asks the API server
+	administrator *rest.Config
+	writes        atomic.Int64 // of the controller
+	people        = &pickers{}
 	// gateways is whether the cluster is said to have gateways' kinds, and look has a pool looked at again.
 	gateways atomic.Bool
 	// provisioning is whether it is said to take requests for nodes.
@@ -66,8 +66,8 @@ var _ = BeforeSuite(func() {
 	api, err = client.New(cluster.Config, client.Options{Scheme: known})
 	Expect(err).NotTo(HaveOccurred())
 
-	config = cluster.Config
-	counted := rest.CopyConfig(config)
+	administrator = cluster.Config
+	counted := rest.CopyConfig(administrator)
 	counted.QPS, counted.Burst = 200, 400
 	counted.Wrap(func(next http.RoundTripper) http.RoundTripper { return counting{next} })
 	mgr, err := ctrl.NewManager(counted, ctrl.Options{
