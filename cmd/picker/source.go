@@ -69,12 +69,12 @@ type source interface {
 }
 
 // open opens the source.
-func (o *sourceOptions) open(config *rest.Config, settings watch.Settings, log logr.Logger) (source, error) {
+func (o *sourceOptions) open(access *rest.Config, settings watch.Settings, log logr.Logger) (source, error) {
 	if !o.inCluster() {
 		return watch.NewDirectory(o.standalone, settings, log)
 	}
 	return cluster.New(cluster.Options{
-		Config: config, Pool: o.pool, Bare: o.gatewayPool != "", ModelOf: modelOf, Settings: settings, Log: log,
+		Config: access, Pool: o.pool, Bare: o.gatewayPool != "", ModelOf: modelOf, Settings: settings, Log: log,
 	})
 }
 
