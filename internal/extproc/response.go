@@ -56,7 +56,7 @@ func (x *exchange) answerBegins(m *pb.ProcessingRequest, h *pb.HttpHeaders) {
 	if picker.IsEventStream(head.get("content-type")) {
 		x.stream = fresh
 	}
-	x.own = gatewaysOwn(code, head)
+	x.own = ownAnswerOf(code, head)
 	switch {
 	case h.GetEndOfStream():
 		x.shown = true
@@ -71,12 +71,8 @@ func (x *exchange) answerBegins(m *pb.ProcessingRequest, h *pb.HttpHeaders) {
 // answers when they are done.
 func (x *exchange) judgeByHeader(contentType string) {
 	outcome := picker.OutcomeOf(x.status)
-	if x.own {
-		x.brokeOff(nil)
-	}
-	if picker.ServerError(x.status) {
-		x.decision.Fail()
-	}
+	x.readOwn(nil)
+	x.failByHeader()
 	if outcome == picker.Completed && picker.IsEventStream(contentType) {
 		x.leave(outcome)
 		return
@@ -107,8 +103,8 @@ func (x *exchange) responseBody(p piece) {
 		}
 	}
 	x.shown = true
-	if x.own && len(p.bytes) > 0 {
-		x.brokeOff(p.bytes)
+	if len(p.bytes) > 0 {
+		x.readOwn(p.bytes)
 	}
 	if x.echo {
 		x.echoBody(p)
@@ -180,15 +176,16 @@ func (x *exchange) responseTrailers() {
 func (x *exchange) responseDone() {
 	started := x.response == inBody
 	x.response = done
-	if x.own && x.decision != nil {
-		x.brokeOff(nil)
-	}
+	x.readOwn(nil)
 	switch {
 	case x.decision == nil, !started:
 		x.settle(picker.Completed)
 		return
 	case !x.shown && x.status < 400: // a body that is not shown is not empty
 		x.settle(picker.Completed)
+		return
+	case x.accountOwn():
+		x.settle(picker.Failed)
 		return
 	}
 	outcome, first := x.answer.Close()
@@ -208,8 +205,8 @@ func (x *exchange) firstToken() {
 
 // ended accounts for a stream that has ended.
 func (x *exchange) ended() {
-	if x.response == inBody && !x.settled && x.decision != nil && picker.ServerError(x.status) {
-		x.decision.Fail()
+	if x.response == inBody && !x.settled && x.decision != nil {
+		x.failByHeader()
 	}
 	switch {
 	case x.silent && x.response == inBody && !x.shown: // Envoy sends no modes to observers: bodies are not shown

@@ -1,7 +1,6 @@
 package extproc
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"net"
@@ -24,17 +23,14 @@ import (
 // A gateway that sends the request again, or a client that does, opens another stream. That one is refused once the
 // engines of two pods have aborted. Gateways that show no answers are not covered.
 
-// gatewayText is how much of a gateway's own answer is searched for the reason.
-const gatewayText = 1 << 10
-
 // dialTimeout bounds the wait for an endpoint that does not answer at all. It then counts as one that listens.
 const dialTimeout = time.Second
 
 // guard is what an exchange knows for that.
 type guard struct {
-	mark    uint64 // of the request among the picker's Suspects; 0 without one
-	own     bool   // the answer looks like the gateway's own, and its text is not known yet
-	refused bool   // by an immediate response, for whatever reason
+	mark    uint64    // of the request among the picker's Suspects; 0 without one
+	own     ownAnswer // whether the answer is the gateway's own, and what it says
+	refused bool      // by an immediate response, for whatever reason
 }
 
 // suspect refuses a request on which engines have aborted. A request whose body is not known is recognized by its id, which
@@ -85,28 +81,4 @@ func listens(ctx context.Context, address string) bool {
 	}
 	_ = conn.Close()
 	return true
-}
-
-// gatewaysOwn reports whether an answer is one that a gateway gives in place of an engine that it did not reach or that
-// aborted. Engines answer in JSON, and Envoy adds its header to what they answer.
-func gatewaysOwn(code int, h head) bool {
-	return (code == http.StatusBadGateway || code == http.StatusServiceUnavailable) &&
-		!strings.HasPrefix(h.get("content-type"), "application/json") && h.get("x-envoy-upstream-service-time") == ""
-}
-
-// brokeOff judges by its first piece whether a gateway's own answer is about an engine that aborted. Without a reason in it
-// the endpoint decides, see picker.Suspects.
-func (x *exchange) brokeOff(text []byte) {
-	x.own = false
-	if x.mark == 0 || x.decision == nil {
-		return
-	}
-	text = bytes.ToLower(bytes.ReplaceAll(text[:min(len(text), gatewayText)], []byte("_"), []byte(" ")))
-	certain := bytes.Contains(text, []byte("connection termination")) || bytes.Contains(text, []byte("remote reset"))
-	for _, other := range [...]string{"reset reason", "no healthy upstream", "connection failure", "timeout", "overflow"} {
-		if !certain && bytes.Contains(text, []byte(other)) {
-			return
-		}
-	}
-	x.server.picker.Suspects().BrokeOff(x.mark, x.decision, certain)
 }

@@ -272,6 +272,16 @@ func (d *Decision) FirstToken() {
 // circuit counts it, and the time of the request is not used for learning.
 func (d *Decision) Fail() { d.failed(false) }
 
+// Unasked records that a gateway answered by itself without asking an endpoint. That says nothing about the endpoint, and the
+// time of the request is not used for learning.
+func (d *Decision) Unasked() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if !d.ended {
+		d.booking.Drop(d.now())
+	}
+}
+
 // failed is Fail; answered means that the endpoint has answered, with an error.
 func (d *Decision) failed(answered bool) {
 	d.mu.Lock()

@@ -32,8 +32,8 @@ type gatewayTally struct {
 type GatewayStats struct {
 	// Gateway is its address, or otherGateways.
 	Gateway string
-	// For Told answers the gateway reported the endpoint that served them. Of these it sent Retried ones to a fallback of
-	// the pick, and Unfollowed ones to an endpoint that the pick did not name.
+	// For Told answers the gateway reported the endpoint that served them, or that it knew none. Of these it sent Retried
+	// ones to a fallback of the pick, and Unfollowed ones to an endpoint that the pick did not name, or to none.
 	Told, Retried, Unfollowed int64
 	// Streams counts streamed answers with several events, and Buffered those of them that arrived in one piece.
 	Streams, Buffered int64
@@ -131,17 +131,7 @@ func (d *Decision) Served(address string, named int) {
 		}
 	}
 	followed := to >= 0 && to < named
-	now := d.now()
-	d.view.gateways.add(d.gateway, func(t *gatewayTally) {
-		t.stats.Told++
-		switch {
-		case !followed:
-			t.stats.Unfollowed++
-		case to > d.target:
-			t.stats.Retried++
-		}
-		t.served.add(now, !followed)
-	})
+	d.judgeGateway(followed, to > d.target)
 	if to == d.target {
 		return
 	}
@@ -159,8 +149,35 @@ func (d *Decision) Served(address string, named int) {
 	}
 	if to < 0 {
 		d.retried, d.elsewhere = true, true
-		d.leaveTarget(now)
+		d.leaveTarget(d.now())
 		return
 	}
 	d.moveTo(to)
+}
+
+// Unfollowed records that the gateway has answered by itself because it knows no endpoint that it could send the request to,
+// although one was picked.
+func (d *Decision) Unfollowed() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.ended || d.servedTold {
+		return
+	}
+	d.servedTold = true
+	d.judgeGateway(false, false)
+}
+
+// judgeGateway counts what the gateway has done with the pick. d.mu is held.
+func (d *Decision) judgeGateway(followed, retried bool) {
+	now := d.now()
+	d.view.gateways.add(d.gateway, func(t *gatewayTally) {
+		t.stats.Told++
+		switch {
+		case !followed:
+			t.stats.Unfollowed++
+		case retried:
+			t.stats.Retried++
+		}
+		t.served.add(now, !followed)
+	})
 }
