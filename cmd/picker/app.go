@@ -183,12 +183,13 @@ func (a *app) feed() {
 	for _, f := range held {
 		name := f.Spec.Namespace + "/" + f.Spec.Name
 		feeds[name] = append(feeds[name], ingest.Feed{
-			Endpoint: f.Endpoint,
-			Engine:   f.Spec.Engine,
-			Keys:     ingest.Keys{Model: f.Spec.Model, Seed: f.Spec.Seed, BlockTokens: f.Spec.BlockTokens, Media: f.Spec.Media},
-			Writer:   f.Writer,
-			Capacity: f.Capacity,
-			OnStored: func(keys []kvblock.Key) { a.picker.Confirm(&f, keys) },
+			Endpoint:    f.Endpoint,
+			Engine:      f.Spec.Engine,
+			Keys:        ingest.Keys{Model: f.Spec.Model, Seed: f.Spec.Seed, BlockTokens: f.Spec.BlockTokens, Media: f.Spec.Media},
+			Writer:      f.Writer,
+			Capacity:    f.Capacity,
+			OnLookahead: f.Lookahead,
+			OnStored:    func(keys []kvblock.Key) { a.picker.Confirm(&f, keys) },
 		})
 		if f.Endpoint.DialsIn {
 			ranks[f.Endpoint.EventRank] = true

@@ -155,9 +155,10 @@ func (a *app) serveSync(ctx context.Context, l net.Listener) error {
 func (a *app) target(f *picker.Feed) syncapi.Target {
 	return syncapi.Target{
 		Endpoint: f.Endpoint, Writer: f.Writer, Batch: f.Spec.ReportBatch,
-		Roots:     []report.Root{report.NewRoot(f.Spec.Seed, f.Spec.Model, f.Spec.BlockTokens, f.Spec.Media)},
-		OnStored:  func(keys []kvblock.Key) { a.picker.Confirm(f, keys) },
-		OtherRoad: f.Endpoint.EventsAddress != "",
+		Roots:       []report.Root{report.NewRoot(f.Spec.Seed, f.Spec.Model, f.Spec.BlockTokens, f.Spec.Media)},
+		OnLookahead: f.Lookahead,
+		OnStored:    func(keys []kvblock.Key) { a.picker.Confirm(f, keys) },
+		OtherRoad:   f.Endpoint.EventsAddress != "",
 	}
 }
 

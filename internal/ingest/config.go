@@ -93,6 +93,8 @@ type Feed struct {
 	Sink Sink
 	// Resume is what the sink has from before; Begin is not called if the engine proves to be in the same life still.
 	Resume Position
+	// OnLookahead, if set, is called after batches with blocks whose hashes also cover tokens that follow them.
+	OnLookahead func()
 	// OnStored, if set, is called with the keys of blocks that have just entered the index, in any tier. It is called
 	// from the stream's goroutine and must not keep keys.
 	OnStored func(keys []kvblock.Key)

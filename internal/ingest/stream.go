@@ -360,6 +360,9 @@ func (s *Stream) decodeBatch(payload []byte, applying *bool) bool {
 	}
 	*applying = true
 	s.sink.Apply(&s.batch, s.position())
+	if s.feed.OnLookahead != nil && s.batch.Lookahead() {
+		s.feed.OnLookahead()
+	}
 	if s.batch.Time > 0 {
 		now := float64(s.cfg.Now().UnixMilli()) / 1e3
 		s.stats.lag.Store(int64((now - s.batch.Time) * 1e9))

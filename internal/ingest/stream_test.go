@@ -487,6 +487,31 @@ func TestWhatCannotBeReadIsCountedAndPassedOver(t *testing.T) {
 	})
 }
 
+// Hashes that cover the tokens after a block are reported to the feed, with each batch that has one.
+func TestLookaheadIsReported(t *testing.T) {
+	inWorld(t, false, nil, func(w *world) {
+		f, n := testFeed(w.x), 0
+		f.Endpoint.ReplayAddress, f.OnLookahead = "", func() { n++ }
+		w.m.Set("p", nil)
+		w.m.Set("p", []Feed{f})
+		synctest.Wait()
+		for i, step := range []struct {
+			event kvevent.Event
+			want  int
+		}{
+			{chain(0, 1), 0},
+			{with(chain(1, 2), func(e *kvevent.Event) { e.Lookahead = true }), 1},
+			{with(removed(2), func(e *kvevent.Event) { e.Lookahead = true }), 1},
+			{chain(0, 3), 1},
+		} {
+			w.publish(encode(step.event), 1)
+			if synctest.Wait(); n != step.want {
+				t.Errorf("step %d: reported %d times, not %d", i, n, step.want)
+			}
+		}
+	})
+}
+
 // An event of a known kind that cannot be decoded reports a change that is lost: like the rest of its batch, the state of
 // the endpoint is not verified.
 func TestAnEventThatCannotBeReadIsNotVouchedFor(t *testing.T) {

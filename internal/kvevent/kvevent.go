@@ -71,3 +71,13 @@ type Batch struct {
 	// Unread counts the skipped events of a known kind: something has changed, but the change is unknown.
 	Unread int
 }
+
+// Lookahead reports whether some block's hash also covers tokens that follow the block.
+func (b *Batch) Lookahead() bool {
+	for i := range b.Events {
+		if e := &b.Events[i]; e.Kind == Stored && e.Lookahead {
+			return true
+		}
+	}
+	return false
+}

@@ -217,6 +217,9 @@ func (f *Feed) Doubt(doubted bool) { f.member.doubted.Store(doubted) }
 // Capacity is the number of blocks of the engine's GPU tier by its metrics, 0 while it is not known.
 func (f *Feed) Capacity() int { return int(f.member.blocks.Load()) }
 
+// Lookahead records that hashes of the endpoint's blocks cover tokens that follow the block, until its engine's life ends.
+func (f *Feed) Lookahead() { f.member.tail.lookahead.Store(true) }
+
 // Feeds are the endpoints of all pools as last applied, for the sources of events and reports.
 func (p *Picker) Feeds() []Feed {
 	var feeds []Feed

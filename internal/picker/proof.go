@@ -119,7 +119,8 @@ func (d *Decision) learnFound(t *Target, promptTokens, cachedTokens int) {
 	case d.class.unusual:
 		t.member.reloads.found(d.Model, d.keys[:min(found, len(d.keys))])
 	default:
-		t.member.tail.learn(t.Found, found, t.member.grain.keys())
+		removed := func(key kvblock.Key) bool { return t.member.removals.happened(key, d.picked) }
+		t.member.tail.learn(t.Found, found, t.member.grain.keys(), d.keys, removed)
 		d.prove(d.now(), t, cachedTokens)
 	}
 }

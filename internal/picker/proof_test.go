@@ -123,3 +123,51 @@ func TestTheLastBlockOfAHitIsDroppedWhereEnginesDo(t *testing.T) {
 		t.Errorf("%d of 40 tokens are predicted", got.Predicted)
 	}
 }
+
+// TestLookaheadHashesNeverPredictTooMuch: where hashes cover the tokens that follow, an engine finds the last block of a
+// prompt that repeats, and lacks it where the prompt goes on differently. Both keep alternating.
+func TestLookaheadHashesNeverPredictTooMuch(t *testing.T) {
+	for _, speculates := range []bool{true, false} {
+		c := newClock()
+		p := newPicker(t, c, testSpec(t, 1))
+		f := feed(t, p, "pod-0")
+		holdIn(f, 2, keysOf(t, "m", 0, 1024))
+		f.Lookahead()
+		p.Observe(f.Endpoint.ID, c.Now(), load.Report{Speculates: speculates})
+		for i, delivered := range []int{192, 192, 160, 192, 160, 160, 192} {
+			if got := answered(t, p, 200, delivered); got.Predicted != 160 {
+				t.Errorf("answer %d: %d tokens are predicted, not 160", i, got.Predicted)
+			}
+		}
+		if e := p.Stats()[0].Endpoints[0]; !e.DropsLast || !e.Lookahead {
+			t.Errorf("shown as %v, %v", e.DropsLast, e.Lookahead)
+		}
+		f.Writer.Clear() // another life of the engine, without it
+		holdIn(f, 2, keysOf(t, "m", 0, 1024))
+		p.Observe(f.Endpoint.ID, c.Now(), load.Report{})
+		if got := answered(t, p, 200, 192); got.Predicted != 192 {
+			t.Errorf("%d tokens are predicted in the next life", got.Predicted)
+		}
+	}
+}
+
+// TestAnEvictedLastBlockIsNotADroppedOne: an engine that speculates in another way lacks a block because it was evicted.
+func TestAnEvictedLastBlockIsNotADroppedOne(t *testing.T) {
+	c := newClock()
+	p := newPicker(t, c, testSpec(t, 1))
+	f, keys := feed(t, p, "pod-0"), keysOf(t, "m", 0, 192)
+	holdIn(f, 2, keys)
+	p.Observe(f.Endpoint.ID, c.Now(), load.Report{Speculates: true})
+	answered(t, p, 200, 192) // it finds the last block
+	d := pick(t, p, completion("m", 0, 200, false))
+	if d.Targets[0].Predicted != 192 {
+		t.Fatalf("%d tokens are predicted", d.Targets[0].Predicted)
+	}
+	f.Writer.Drop(kvblock.GPU, 0, []kvevent.Hash{kvevent.Hash(keys[len(keys)-1])})
+	d.Usage(200, 160)
+	d.End(Completed)
+	expectEvents(p)
+	if got := answered(t, p, 200, 160); got.Predicted != 160 {
+		t.Errorf("%d tokens are predicted after an eviction", got.Predicted)
+	}
+}

@@ -95,6 +95,7 @@ func (w *watchedWriter) Drop(tier kvblock.Tier, group int, hashes []kvevent.Hash
 func (w *watchedWriter) Clear() {
 	w.noteAll()
 	w.of.grain.forget()
+	w.of.tail.forget()
 	w.of.routed.clear()
 	w.of.reloads.clear()
 	w.Writer.Clear()

@@ -211,7 +211,8 @@ type EndpointStats struct {
 	// Doubted: what the index has of it might not be what it holds.
 	Doubted bool
 	// DropsLast: the engine speculates, and is taken to drop the last block of a hit, which is not predicted.
-	DropsLast bool
+	// Lookahead: it does so because hashes of its blocks cover tokens that follow the block.
+	DropsLast, Lookahead bool
 }
 
 // Stats reads the counters of all pools.
@@ -256,6 +257,7 @@ func (p *Picker) Stats() []PoolStats {
 				CircuitClosed: m.circuit.closed(now, v.spec.Policy.CircuitFailures),
 				Picks:         m.stats.picks.Load(), Failures: m.stats.failures.Load(), Full: m.stats.full.Load(), Hits: m.stats.delivered.read(),
 				Load: m.load.View(now), Held: v.held(m), Doubted: m.doubted.Load(), Asleep: m.sleep.asleep(now), DropsLast: m.tail.drops(),
+				Lookahead: m.tail.lookahead.Load(),
 			})
 		}
 		all = append(all, s)

@@ -113,6 +113,7 @@ type Mirror struct {
 	hold  bool // a replay of the same epoch is running: nothing is sent
 	// unreadable: the layout of the last batch was unknown.
 	unreadable bool
+	lookahead  bool // a block's hash covered tokens that follow it; not saved: the next stored block shows it again
 
 	arena    arena
 	ids      map[blockID]id
@@ -167,7 +168,7 @@ func (m *Mirror) Begin(sameLife bool) {
 	m.reset()
 	m.hold, m.at = sameLife, ingest.Position{}
 	if !sameLife {
-		m.rules = newRules()
+		m.rules, m.lookahead = newRules(), false
 		m.epoch = m.options.NewID()
 		m.stats.Epochs++
 	}
@@ -240,6 +241,7 @@ func (m *Mirror) Apply(b *kvevent.Batch, at ingest.Position) {
 	m.stats.Batches++
 	m.stats.Events += uint64(len(b.Events))
 	m.stats.Skipped += uint64(b.Skipped)
+	m.lookahead = m.lookahead || b.Lookahead()
 	m.later = m.later[:0]
 	for i := range b.Events {
 		e := &b.Events[i]

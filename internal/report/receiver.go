@@ -24,6 +24,8 @@ type ReceiverOptions struct {
 	// OnStored, if set, is called with the keys that have just entered the index, and must not keep them. It is not
 	// called for snapshots and repairs.
 	OnStored func(keys []kvblock.Key)
+	// OnLookahead, if set, is called with digests of reporters whose engine names blocks by tokens that follow them, too.
+	OnLookahead func()
 	// OnOwn, if set, is called before the first change to the index, so that the previous writer stops.
 	OnOwn func()
 }
@@ -459,6 +461,7 @@ func (r *Receiver) onDigest(now time.Time, d *pb.Digest, reply func(*pb.PickerMe
 	r.status.Digests++
 	r.status.Orphans, r.status.Unindexable, r.status.Refused = d.GetOrphans(), d.GetUnindexable(), d.GetRefused()
 	r.status.Unsupported, r.status.Unreadable = d.GetUnsupported(), d.GetUnreadable()
+	r.options.ahead(d)
 	for group, window := range windows {
 		r.held.learn(group, window)
 	}

@@ -201,3 +201,10 @@ func (r *Receiver) Distrust() {
 	r.doubt()
 	r.have = nil
 }
+
+// ahead passes on that the engine names blocks by tokens that follow them, too.
+func (o *ReceiverOptions) ahead(d *pb.Digest) {
+	if d.GetLookahead() && o.OnLookahead != nil {
+		o.OnLookahead()
+	}
+}

@@ -137,7 +137,7 @@ func (m *Mirror) digest(v *view) *pb.Digest {
 	out := &pb.Digest{
 		Seq: v.log.next, State: m.state,
 		Orphans: uint64(m.classes[orphan]), Unindexable: m.unindexable, Refused: m.refused,
-		Unsupported: m.stats.BlockSizeUnsupported, Unreadable: m.unreadable,
+		Unsupported: m.stats.BlockSizeUnsupported, Unreadable: m.unreadable, Lookahead: m.lookahead,
 	}
 	if !v.windows {
 		out.Unindexable += m.windowed

@@ -28,6 +28,8 @@ type told struct {
 	now      time.Time
 	// old: the picker is of a release that does not know windows.
 	old bool
+	// ahead counts reports of hashes that cover tokens after the block.
+	ahead int
 }
 
 func newTold(t *testing.T, old bool) *told {
@@ -42,7 +44,7 @@ func newTold(t *testing.T, old bool) *told {
 func (w *told) restart() {
 	w.index = kvindex.NewIndex(kvindex.Options{})
 	w.holder = w.index.Join()
-	w.receiver = NewReceiver(w.index.Writer(w.holder), ReceiverOptions{Roots: []Root{w.root}})
+	w.receiver = NewReceiver(w.index.Writer(w.holder), ReceiverOptions{Roots: []Root{w.root}, OnLookahead: func() { w.ahead++ }})
 	w.connect()
 }
 
@@ -174,6 +176,30 @@ func TestAModelOfWindowsAloneIsReported(t *testing.T) {
 	}
 	if got := w.match(1, 2, 3); got != 0 {
 		t.Errorf("%d blocks match without block 2, not 0", got)
+	}
+}
+
+// TestLookaheadReachesThePicker: with digests, also a picker that comes later, and until the engine's next life.
+func TestLookaheadReachesThePicker(t *testing.T) {
+	w := newTold(t, false)
+	if w.apply(chainEvent(0, 1)); w.ahead != 0 {
+		t.Errorf("reported %d times without a reason", w.ahead)
+	}
+	e := chainEvent(1, 2)
+	e.Lookahead = true
+	if w.apply(e, chainEvent(0, 3)); w.ahead == 0 {
+		t.Error("not reported")
+	}
+	w.ahead = 0
+	if w.restart(); w.ahead == 0 {
+		t.Error("not reported to another picker")
+	}
+	w.mirror.Begin(false)
+	w.mirror.Mark(ingest.Position{}, ingest.Synced)
+	w.pump()
+	w.ahead = 0
+	if w.apply(chainEvent(0, 1)); w.ahead != 0 {
+		t.Errorf("reported %d times in the next life", w.ahead)
 	}
 }
 

@@ -1175,7 +1175,9 @@ type Digest struct {
 	// The part of the unindexable blocks whose size does not fit.
 	Unsupported uint64 `protobuf:"varint,7,opt,name=unsupported,proto3" json:"unsupported,omitempty"`
 	// The engine's last batch of events was of no known layout.
-	Unreadable    bool `protobuf:"varint,8,opt,name=unreadable,proto3" json:"unreadable,omitempty"`
+	Unreadable bool `protobuf:"varint,8,opt,name=unreadable,proto3" json:"unreadable,omitempty"`
+	// The hashes of the engine's blocks cover tokens that follow the block, so that a hit can lack its last block.
+	Lookahead     bool `protobuf:"varint,9,opt,name=lookahead,proto3" json:"lookahead,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1262,6 +1264,13 @@ func (x *Digest) GetUnsupported() uint64 {
 func (x *Digest) GetUnreadable() bool {
 	if x != nil {
 		return x.Unreadable
+	}
+	return false
+}
+
+func (x *Digest) GetLookahead() bool {
+	if x != nil {
+		return x.Lookahead
 	}
 	return false
 }
@@ -1813,7 +1822,7 @@ const file_internal_reportpb_report_proto_rawDesc = "" +
 	"\bSnapshot\x12\x12\n" +
 	"\x04part\x18\x01 \x01(\rR\x04part\x12\x12\n" +
 	"\x04last\x18\x02 \x01(\bR\x04last\x122\n" +
-	"\achanges\x18\x03 \x03(\v2\x18.kvasir.report.v1.ChangeR\achanges\"\x98\x02\n" +
+	"\achanges\x18\x03 \x03(\v2\x18.kvasir.report.v1.ChangeR\achanges\"\xb6\x02\n" +
 	"\x06Digest\x12\x10\n" +
 	"\x03seq\x18\x01 \x01(\x04R\x03seq\x125\n" +
 	"\bsections\x18\x02 \x03(\v2\x19.kvasir.report.v1.SectionR\bsections\x12-\n" +
@@ -1824,7 +1833,8 @@ const file_internal_reportpb_report_proto_rawDesc = "" +
 	"\vunsupported\x18\a \x01(\x04R\vunsupported\x12\x1e\n" +
 	"\n" +
 	"unreadable\x18\b \x01(\bR\n" +
-	"unreadable\"\x91\x01\n" +
+	"unreadable\x12\x1c\n" +
+	"\tlookahead\x18\t \x01(\bR\tlookahead\"\x91\x01\n" +
 	"\aSection\x12\x12\n" +
 	"\x04tier\x18\x01 \x01(\rR\x04tier\x12\x14\n" +
 	"\x05group\x18\x02 \x01(\rR\x05group\x12\x16\n" +

@@ -49,8 +49,9 @@ type Target struct {
 	Writer kvindex.Writer
 	// Batch is how long changes can be held back to be sent together.
 	Batch time.Duration
-	// OnStored is report.ReceiverOptions'.
-	OnStored func(keys []kvblock.Key)
+	// OnLookahead and OnStored are report.ReceiverOptions'.
+	OnLookahead func()
+	OnStored    func(keys []kvblock.Key)
 	// OtherRoad means that the endpoint's events are also available without a reporter.
 	OtherRoad bool
 }
@@ -263,7 +264,7 @@ func (s *Server) Set(pool string, targets []Target) {
 func (s *Server) start(pool string, t Target) *target {
 	out := &target{Target: t, pool: pool}
 	out.receiver = report.NewReceiver(t.Writer, report.ReceiverOptions{
-		Roots: t.Roots, Batch: t.Batch, Digest: s.options.Digest, OnStored: t.OnStored,
+		Roots: t.Roots, Batch: t.Batch, Digest: s.options.Digest, OnStored: t.OnStored, OnLookahead: t.OnLookahead,
 		OnOwn: func() {
 			out.mu.Lock()
 			out.owned = true

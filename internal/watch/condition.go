@@ -236,6 +236,10 @@ func approximations(f *facts) string {
 		why = append(why, fmt.Sprintf("%d of %d engines use speculative decoding and have not shown that they reuse the last block of a hit, "+
 			"so that matches are one block shorter there", f.dropping, f.total))
 	}
+	if f.lookahead > 0 {
+		why = append(why, fmt.Sprintf("%d of %d engines name blocks by tokens that follow them, too (speculative decoding), so that a hit "+
+			"can lack its last block and matches are one block shorter there", f.lookahead, f.total))
+	}
 	return strings.Join(why, "; ")
 }
 

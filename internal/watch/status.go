@@ -196,16 +196,18 @@ type facts struct {
 	// unfollowed are the streams with blocks whose conditions for a hit are not known, dropping the endpoints whose engines
 	// drop the last block of a hit.
 	unfollowed, dropping int32
-	hits                 picker.Hits
-	trust                picker.Trust
-	completed            int64
-	spec                 *picker.Spec
-	refused              Refusal
-	dialIn               DialIn
-	tokens               conformance.Status
-	rendering            picker.Rendering
-	inexact              picker.Inexact
-	gateways             []picker.GatewayStats
+	// lookahead are the endpoints whose block hashes cover tokens that follow the block.
+	lookahead int32
+	hits      picker.Hits
+	trust     picker.Trust
+	completed int64
+	spec      *picker.Spec
+	refused   Refusal
+	dialIn    DialIn
+	tokens    conformance.Status
+	rendering picker.Rendering
+	inexact   picker.Inexact
+	gateways  []picker.GatewayStats
 }
 
 func gather(state *State, s *PoolState, live Live, name string) *facts {
@@ -239,7 +241,8 @@ func gather(state *State, s *PoolState, live Live, name string) *facts {
 			f.hits, f.trust, f.completed, f.rendering, f.inexact = p.Hits, p.Trust, p.Outcomes[picker.Completed], p.Rendering, p.Without
 			f.gateways = p.Gateways
 			for i := range p.Endpoints {
-				count(&f.dropping, p.Endpoints[i].DropsLast)
+				count(&f.dropping, p.Endpoints[i].DropsLast && !p.Endpoints[i].Lookahead)
+				count(&f.lookahead, p.Endpoints[i].Lookahead)
 			}
 		}
 	}

@@ -52,6 +52,12 @@ func approximate(l Live, unfollowed, drops bool) Live {
 	return l
 }
 
+// ahead is with an engine whose block hashes cover tokens that follow.
+func ahead(l Live) Live {
+	l.Pools[0].Endpoints = []picker.EndpointStats{{DropsLast: true, Lookahead: true}}
+	return l
+}
+
 // silent is with an engine that says it publishes no events.
 func silent(l Live) Live {
 	l.Streams[pool0][0].Stats.Silent.Store(true)
@@ -120,6 +126,7 @@ func TestPoolConditions(t *testing.T) {
 		"something cannot be done":           {smallPool, smallSlice + "---\napiVersion: v1\nkind: Secret\nmetadata: {name: m-key}\nstringData: {root: short}\n", Live{}, []string{"Accepted=False/Invalid", "Ready=False/NotAccepted"}},
 		"windows cannot be followed":         {smallPool, smallSlice, approximate(live(picker.Hits{Answers: 100}, 100, stream(ingest.Synced)), true, false), []string{"PredictionsTrusted=True/MatchesApproximate"}},
 		"the last block is dropped":          {smallPool, smallSlice, approximate(live(picker.Hits{Answers: 100}, 100, stream(ingest.Synced)), false, true), []string{"PredictionsTrusted=True/MatchesApproximate"}},
+		"hashes cover what follows":          {smallPool, smallSlice, ahead(live(picker.Hits{Answers: 100}, 100, stream(ingest.Synced))), []string{"PredictionsTrusted=True/MatchesApproximate"}},
 		"an engine without events":           {smallPool, smallSlice, silent(live(trusted, 0, stream(ingest.Disconnected))), []string{"EventsSynced=False/EventsDisabled"}},
 		"too few answers":                    {smallPool, smallSlice, live(picker.Hits{Answers: 99}, 99), []string{"PredictionsTrusted=Unknown/TooFewReplies"}},
 		"answers that do not tell":           {smallPool, smallSlice, live(picker.Hits{}, 100), []string{"PredictionsTrusted=Unknown/NoCachedTokens"}},
