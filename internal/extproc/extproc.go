@@ -80,6 +80,7 @@ type Server struct {
 	picker   *picker.Picker
 	streams  atomic.Int64 // open
 	gateways gateways
+	probes   probes
 }
 
 // New makes a server.

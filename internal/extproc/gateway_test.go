@@ -1,7 +1,13 @@
 package extproc
 
 import (
+	"fmt"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	core "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	pb "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
@@ -13,7 +19,7 @@ import (
 // Gateways say which endpoint has served in metadata or in an attribute. A header of the answer says nothing, because the
 // endpoint itself could have written it.
 func TestGatewaysSayWhichEndpointHasServed(t *testing.T) {
-	const a, b, c = "127.0.0.1:1", "127.0.0.1:2", "127.0.0.1:3"
+	const a, b, c = "127.0.0.1:1", "127.0.0.1:2", "127.0.0.1:3" // no process listens
 	said := func(key, value string) *structpb.Struct {
 		return &structpb.Struct{Fields: map[string]*structpb.Value{key: structpb.NewStringValue(value)}}
 	}
@@ -33,18 +39,24 @@ func TestGatewaysSayWhichEndpointHasServed(t *testing.T) {
 		list     bool
 		want     picker.GatewayStats
 		failures int64 // of the first endpoint
+		alive    bool  // it listens
 	}{
-		"the pick, in metadata":                  {metadata, a, false, picker.GatewayStats{Told: 1}, 0},
-		"the pick, in an attribute":              {attribute, a, false, picker.GatewayStats{Told: 1}, 0},
-		"another of the list, in metadata":       {metadata, b, true, picker.GatewayStats{Told: 1, Retried: 1}, 1},
-		"another of the list, in an attribute":   {attribute, b, true, picker.GatewayStats{Told: 1, Retried: 1}, 1},
-		"the third of the list":                  {metadata, c, true, picker.GatewayStats{Told: 1, Retried: 1}, 1},
-		"one that was not named":                 {metadata, b, false, picker.GatewayStats{Told: 1, Unfollowed: 1}, 0},
-		"one of no pool":                         {attribute, "192.0.2.1:1", true, picker.GatewayStats{Told: 1, Unfollowed: 1}, 0},
-		"a header that the engine may have made": {header, b, true, picker.GatewayStats{}, 0},
+		"the pick, in metadata":                  {metadata, a, false, picker.GatewayStats{Told: 1}, 0, false},
+		"the pick, in an attribute":              {attribute, a, false, picker.GatewayStats{Told: 1}, 0, false},
+		"another of the list, in metadata":       {metadata, b, true, picker.GatewayStats{Told: 1, Retried: 1}, 1, false},
+		"another of the list, in an attribute":   {attribute, b, true, picker.GatewayStats{Told: 1, Retried: 1}, 1, false},
+		"the third of the list":                  {metadata, c, true, picker.GatewayStats{Told: 1, Retried: 1}, 1, false},
+		"one that was not named":                 {metadata, b, false, picker.GatewayStats{Told: 1, Unfollowed: 1}, 0, true},
+		"one that was not named: a retry":        {metadata, b, false, picker.GatewayStats{Told: 1, Retried: 1}, 1, false},
+		"one of no pool":                         {attribute, "192.0.2.1:1", true, picker.GatewayStats{Told: 1, Unfollowed: 1}, 0, false},
+		"a header that the engine may have made": {header, b, true, picker.GatewayStats{}, 0, false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			pool := spec(a, b, c)
+			first := a
+			if tc.alive {
+				first = engine(t, says("ok"))
+			}
+			pool := spec(first, b, c)
 			pool.OrderedDestinations = tc.list
 			h := newHouse(t, Options{}, ServeOptions{}, pool)
 			s := h.script()
@@ -55,6 +67,7 @@ func TestGatewaysSayWhichEndpointHasServed(t *testing.T) {
 			s.receive()
 			s.cancel()
 			h.outcomes(map[picker.Outcome]int64{picker.Completed: 1})
+			h.server.probes.running.Wait()
 			stats := h.picker.Stats()[0]
 			got := picker.GatewayStats{}
 			if len(stats.Gateways) > 0 {
@@ -65,6 +78,66 @@ func TestGatewaysSayWhichEndpointHasServed(t *testing.T) {
 				t.Errorf("%+v, %d failures, want %+v, %d", got, stats.Endpoints[0].Failures, tc.want, tc.failures)
 			}
 		})
+	}
+}
+
+// However many requests a gateway sends elsewhere, an endpoint is dialled once a second, and each request is judged by that.
+func TestPassedEndpointsAreProbedOnceASecond(t *testing.T) {
+	var dials atomic.Int64
+	s := httptest.NewUnstartedServer(says("ok"))
+	s.Config.ConnState = func(_ net.Conn, state http.ConnState) {
+		if state == http.StateNew {
+			dials.Add(1)
+		}
+	}
+	s.Start()
+	defer s.Close()
+	picked, other := s.Listener.Addr().String(), "127.0.0.1:2"
+	var now atomic.Int64
+	h := newHouse(t, Options{Now: func() time.Time { return time.Unix(1000, now.Load()) }}, ServeOptions{}, spec(picked, other))
+	elsewhere := func(n int) {
+		t.Helper()
+		for range n {
+			var one *script
+			for first := ""; first != picked; {
+				one = h.script()
+				if first = one.routed(completion); first != picked {
+					one.cancel()
+				}
+			}
+			m := responseHead(true, ":status", "200")
+			m.Attributes = map[string]*structpb.Struct{attributeSpace: {Fields: map[string]*structpb.Value{upstreamAddress: structpb.NewStringValue(other)}}}
+			one.send(m)
+			one.receive()
+			one.cancel()
+		}
+		h.server.probes.running.Wait()
+	}
+	for i, want := range []int64{1, 2} {
+		elsewhere(5)
+		eventually(t, fmt.Sprintf("%d dials", want), func() bool { return dials.Load() == want })
+		if n := h.picker.Stats()[0].Gateways[0].Unfollowed; n != int64(5*(i+1)) {
+			t.Errorf("%d requests count as sent elsewhere, want %d", n, 5*(i+1))
+		}
+		now.Add(int64(probeEvery))
+	}
+	if n := dials.Load(); n != 2 {
+		t.Errorf("%d dials, want 2", n)
+	}
+}
+
+// What is remembered and waits for probes is bounded.
+func TestProbesAreBounded(t *testing.T) {
+	at := time.Unix(1000, 0)
+	p := probes{all: map[string]*probe{}}
+	for i := range maxProbed {
+		p.all[fmt.Sprint(i)] = &probe{at: at, done: i > 0}
+	}
+	if p.room(at) {
+		t.Error("more endpoints are remembered")
+	}
+	if !p.room(at.Add(probeEvery)) || len(p.all) != 1 {
+		t.Errorf("%d endpoints are remembered after their time, want the one under way", len(p.all))
 	}
 }
 

@@ -42,7 +42,9 @@ func (x *exchange) answerBegins(m *pb.ProcessingRequest, h *pb.HttpHeaders) {
 		return
 	}
 	if address := servedBy(m); address != "" && !x.silent {
-		d.Served(address, x.named)
+		if passed := d.Served(address, x.named); passed != nil {
+			x.server.probes.judge(passed, x.server.options.Now())
+		}
 	}
 	head := headOf(h.GetHeaders())
 	code, err := strconv.Atoi(head.get(":status"))

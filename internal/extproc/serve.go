@@ -51,6 +51,7 @@ func (s *Server) Serve(ctx context.Context, listener net.Listener, o ServeOption
 		ConnectionAge: o.ConnectionAge, Log: o.Log,
 	})
 	cut, err := streams.Serve(ctx, listener, o.Grace)
+	s.probes.running.Wait()
 	if cut > 0 {
 		o.Log.Info("Streams aborted at the end of the grace period", "grace", o.Grace.String(), "connections", cut)
 	}

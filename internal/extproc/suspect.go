@@ -1,13 +1,8 @@
 package extproc
 
 import (
-	"context"
-	"errors"
-	"net"
 	"net/http"
 	"strings"
-	"syscall"
-	"time"
 
 	"github.com/kvasir-dev/kvasir/internal/picker"
 )
@@ -22,9 +17,6 @@ import (
 //
 // A gateway that sends the request again, or a client that does, opens another stream. That one is refused once the
 // engines of two pods have aborted. Gateways that show no answers are not covered.
-
-// dialTimeout bounds the wait for an endpoint that does not answer at all. It then counts as one that listens.
-const dialTimeout = time.Second
 
 // guard is what an exchange knows for that.
 type guard struct {
@@ -58,10 +50,10 @@ func (x *exchange) suspect(in *picker.Request) error {
 		return nil
 	}
 	for _, ep := range s.Unsure(x.mark, x.server.options.Now()) {
-		if listens(x.out.Context(), ep.Address) {
-			s.Spare(x.mark, ep.ID.Pod)
-		} else {
+		if dial(x.out.Context(), ep.Address) == refuses {
 			s.Broke(x.mark, ep.ID.Pod, x.server.options.Now())
+		} else {
+			s.Spare(x.mark, ep.ID.Pod)
 		}
 	}
 	if after := s.Refused(x.mark, x.server.options.Now()); after > 0 {
@@ -70,15 +62,4 @@ func (x *exchange) suspect(in *picker.Request) error {
 		return &suspected
 	}
 	return nil
-}
-
-// listens reports whether an endpoint takes connections, or cannot be asked. It is called only for requests whose answers
-// ended early on several pods.
-func listens(ctx context.Context, address string) bool {
-	conn, err := (&net.Dialer{Timeout: dialTimeout}).DialContext(ctx, "tcp", address)
-	if err != nil {
-		return !errors.Is(err, syscall.ECONNREFUSED) && !errors.Is(err, syscall.EHOSTUNREACH)
-	}
-	_ = conn.Close()
-	return true
 }

@@ -48,10 +48,10 @@ var shadowSeries = []series[picker.ShadowStats]{
 var gatewaySeries = []series[picker.GatewayStats]{
 	counter("kvasir_gateway_served_total", "Answers for which the gateway reported the endpoint that served them, or that it knew none.", ofGateway,
 		func(s *picker.GatewayStats) float64 { return float64(s.Told) }),
-	counter("kvasir_gateway_retried_total", "Those that a fallback of the pick served, after the gateway had given up the first endpoint.",
+	counter("kvasir_gateway_retried_total", "Those that another endpoint served because the picked one was dead.",
 		ofGateway,
 		func(s *picker.GatewayStats) float64 { return float64(s.Retried) }),
-	counter("kvasir_gateway_unfollowed_picks_total", "Those that an endpoint served which the pick had not named, or for which the gateway knew none.", ofGateway,
+	counter("kvasir_gateway_unfollowed_picks_total", "Those that an endpoint served which the pick had not named, while the picked one took connections, or for which the gateway knew none.", ofGateway,
 		func(s *picker.GatewayStats) float64 { return float64(s.Unfollowed) }),
 	counter("kvasir_gateway_streams_total", "Streamed answers with several events that the gateway has shown.", ofGateway,
 		func(s *picker.GatewayStats) float64 { return float64(s.Streams) }),

@@ -164,18 +164,21 @@ func TestAnEngineSaysHowManyUnreportedRequestsItHas(t *testing.T) {
 // What a gateway says of the endpoint that served is held against what it was given.
 func TestPicksThatAGatewayDoesNotFollowAreCounted(t *testing.T) {
 	for name, tc := range map[string]struct {
-		serves, named int // index in Targets, 9 for an endpoint that was no target, -1 for none of the pool's
+		serves, named int  // index in Targets, 9 for an endpoint that was no target, -1 for none of the pool's
+		dead          bool // the pick
 		want          GatewayStats
 		failures      [2]int64 // of the first two targets
 		inFlight      int      // of the pool
 	}{
-		"the pick":                          {0, 1, GatewayStats{Told: 1}, [2]int64{}, 1},
-		"the pick, of a list":               {0, 3, GatewayStats{Told: 1}, [2]int64{}, 1},
-		"a retry":                           {1, 3, GatewayStats{Told: 1, Retried: 1}, [2]int64{1, 0}, 1},
-		"a second retry":                    {2, 3, GatewayStats{Told: 1, Retried: 1}, [2]int64{1, 1}, 1},
-		"a fallback that was not named":     {1, 1, GatewayStats{Told: 1, Unfollowed: 1}, [2]int64{}, 1},
-		"an endpoint that was no target":    {9, 3, GatewayStats{Told: 1, Unfollowed: 1}, [2]int64{}, 1},
-		"an address that is not the pool's": {-1, 3, GatewayStats{Told: 1, Unfollowed: 1}, [2]int64{}, 0},
+		"the pick":                       {0, 1, false, GatewayStats{Told: 1}, [2]int64{}, 1},
+		"the pick, of a list":            {0, 3, false, GatewayStats{Told: 1}, [2]int64{}, 1},
+		"a retry":                        {1, 3, false, GatewayStats{Told: 1, Retried: 1}, [2]int64{1, 0}, 1},
+		"a second retry":                 {2, 3, false, GatewayStats{Told: 1, Retried: 1}, [2]int64{1, 1}, 1},
+		"a fallback that was not named":  {1, 1, false, GatewayStats{Told: 1, Unfollowed: 1}, [2]int64{}, 1},
+		"an endpoint that was no target": {9, 3, false, GatewayStats{Told: 1, Unfollowed: 1}, [2]int64{}, 1},
+		"a fallback that was not named, for a dead pick":  {1, 1, true, GatewayStats{Told: 1, Retried: 1}, [2]int64{1, 0}, 1},
+		"an endpoint that was no target, for a dead pick": {9, 3, true, GatewayStats{Told: 1, Retried: 1}, [2]int64{1, 0}, 1},
+		"an address that is not the pool's":               {-1, 3, false, GatewayStats{Told: 1, Unfollowed: 1}, [2]int64{}, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			spec := testSpec(t, 4)
@@ -199,7 +202,15 @@ func TestPicksThatAGatewayDoesNotFollowAreCounted(t *testing.T) {
 				address = d.Targets[tc.serves].Endpoint.Address
 			}
 			first, second := d.Targets[0].Endpoint.ID, d.Targets[1].Endpoint.ID
-			d.Served(address, tc.named)
+			switch passed := d.Served(address, tc.named); {
+			case passed == nil:
+			case passed.Address() != d.Targets[0].Endpoint.Address:
+				t.Errorf("asks for %s", passed.Address())
+			case tc.dead:
+				passed.Dead()
+			default:
+				passed.Alive()
+			}
 			s := p.Stats()[0]
 			tc.want.Gateway = "10.0.0.9"
 			if diff := cmp.Diff([]GatewayStats{tc.want}, s.Gateways); diff != "" {

@@ -81,6 +81,7 @@ func TestAGatewayThatIgnoresPicksIsSeen(t *testing.T) {
 					t.Errorf("served by %s by the account; %s is the only one that Envoy knows", e.served, all[0].address())
 				}
 			}
+			until(t, "the picks that were not followed count", func() bool { return gatewayStats(r.stats()).Unfollowed-before.Unfollowed >= elsewhere })
 			now := gatewayStats(r.stats())
 			if n := now.Unfollowed - before.Unfollowed; n != elsewhere || elsewhere == 0 || !now.Ignores {
 				t.Errorf("%d of %d picks that were not followed count: %+v", n, elsewhere, now)

@@ -1,0 +1,120 @@
+package extproc
+
+import (
+	"context"
+	"errors"
+	"net"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/kvasir-dev/kvasir/internal/picker"
+)
+
+const (
+	// dialTimeout bounds the wait for an endpoint that does not answer at all.
+	dialTimeout = time.Second
+	// An endpoint is probed at most once in probeEvery; what was found is used for that time.
+	probeEvery = time.Second
+	// maxProbes bounds the probes under way, maxProbed the endpoints remembered, and maxPassed the requests that wait for one
+	// probe. What exceeds them is not judged.
+	maxProbes, maxProbed, maxPassed = 16, 1024, 1024
+)
+
+// reach is whether an endpoint takes connections.
+type reach uint8
+
+const (
+	unsure  reach = iota // it did not answer in time, or could not be asked
+	listens              // it accepted a connection
+	refuses              // it refused one, or its host does not exist
+)
+
+// dial asks an endpoint for a connection.
+func dial(ctx context.Context, address string) reach {
+	conn, err := (&net.Dialer{Timeout: dialTimeout}).DialContext(ctx, "tcp", address)
+	switch {
+	case err == nil:
+		_ = conn.Close()
+		return listens
+	case errors.Is(err, syscall.ECONNREFUSED), errors.Is(err, syscall.EHOSTUNREACH):
+		return refuses
+	}
+	return unsure
+}
+
+// probes find out whether an endpoint is dead that a gateway was given while another one has answered: the gateway has
+// retried then, and otherwise it did not follow the pick. They run beside the requests, and do not delay any.
+type probes struct {
+	running sync.WaitGroup
+
+	mu  sync.Mutex
+	now int               // under way
+	all map[string]*probe // by address
+}
+
+// probe is the last one of an endpoint.
+type probe struct {
+	at      time.Time
+	done    bool
+	found   reach
+	waiting []*picker.Passed
+}
+
+// judge reports to p whether its endpoint is dead, now or when that is known. It does not wait.
+func (s *probes) judge(p *picker.Passed, now time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	one := s.all[p.Address()]
+	switch {
+	case one != nil && !one.done:
+		if len(one.waiting) < maxPassed {
+			one.waiting = append(one.waiting, p)
+		}
+		return
+	case one != nil && now.Sub(one.at) < probeEvery:
+		one.found.tell(p)
+		return
+	case s.now >= maxProbes || one == nil && !s.room(now):
+		return
+	}
+	one = &probe{at: now, waiting: []*picker.Passed{p}}
+	s.all[p.Address()] = one
+	s.now++
+	s.running.Go(func() {
+		found := dial(context.Background(), p.Address()) // the request can end meanwhile
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.now--
+		one.done, one.found = true, found
+		for _, p := range one.waiting {
+			found.tell(p)
+		}
+		one.waiting = nil
+	})
+}
+
+// room reports whether another endpoint can be remembered. s.mu is held.
+func (s *probes) room(now time.Time) bool {
+	if s.all == nil {
+		s.all = map[string]*probe{}
+	}
+	if len(s.all) >= maxProbed {
+		for address, one := range s.all {
+			if one.done && now.Sub(one.at) >= probeEvery {
+				delete(s.all, address)
+			}
+		}
+	}
+	return len(s.all) < maxProbed
+}
+
+// tell reports what was found. An endpoint that does not answer in time blames no one.
+func (r reach) tell(p *picker.Passed) {
+	switch r {
+	case refuses:
+		p.Dead()
+	case listens:
+		p.Alive()
+	}
+}
