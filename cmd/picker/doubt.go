@@ -39,12 +39,13 @@ func (a *app) keepDoubt(ctx context.Context) {
 
 // doubt reports for every endpoint whether an event can be missing. Endpoints that are not listed bring no events.
 func (a *app) doubt() {
-	whole := map[string]bool{} // by epoch
+	whole, lacking := map[string]bool{}, map[string]bool{} // by epoch
 	for _, pool := range a.pools() {
 		for _, s := range a.knowledge(pool) {
 			// Unverified means that the beginning of the history is missing: blocks can be missing, but those in the index
 			// are valid.
 			whole[s.Endpoint.Epoch()] = s.State == ingest.Synced || s.State == ingest.Unverified
+			lacking[s.Endpoint.Epoch()] = s.State == ingest.Unverified || s.State == ingest.Degraded
 		}
 	}
 	a.feeding.Lock()
@@ -53,5 +54,6 @@ func (a *app) doubt() {
 	for i := range held {
 		known, spoken := whole[held[i].Endpoint.Epoch()]
 		held[i].Doubt(spoken && !known)
+		held[i].Incomplete(lacking[held[i].Endpoint.Epoch()])
 	}
 }

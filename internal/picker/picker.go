@@ -214,6 +214,10 @@ type Feed struct {
 // source reports changes. Meanwhile its blocks count half.
 func (f *Feed) Doubt(doubted bool) { f.member.doubted.Store(doubted) }
 
+// Incomplete sets whether the endpoint can hold blocks that its events have announced and that are lost. Meanwhile what
+// answers prove is kept.
+func (f *Feed) Incomplete(incomplete bool) { f.member.incomplete.Store(incomplete) }
+
 // Capacity is the number of blocks of the engine's GPU tier by its metrics, 0 while it is not known.
 func (f *Feed) Capacity() int { return int(f.member.blocks.Load()) }
 

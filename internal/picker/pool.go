@@ -29,17 +29,19 @@ type member struct {
 	blocks   atomic.Int64  // physical blocks of the engine's GPU tier, 0 while that is not known
 	stored   atomic.Uint64 // keys announced
 	doubted  atomic.Bool
-	load     load.Tracker
-	circuit  circuit
-	ceiling  ceiling
-	hash     uint64 // of the endpoint's ID
-	stats    endpointStats
-	worth    worth
-	trust    trust
-	sleep    sleep
-	reloads  reloads
-	tally    *tally // of the pool
-	routed   memories
+	// incomplete: the endpoint holds blocks that no event will announce again; left: it is no longer of the pool.
+	incomplete, left atomic.Bool
+	load             load.Tracker
+	circuit          circuit
+	ceiling          ceiling
+	hash             uint64 // of the endpoint's ID
+	stats            endpointStats
+	worth            worth
+	trust            trust
+	sleep            sleep
+	reloads          reloads
+	tally            *tally // of the pool
+	routed           memories
 	// renderFrom is when the engine can be asked for tokens again, nanoseconds since 1970; 0 while it answers.
 	renderFrom atomic.Int64
 }
@@ -188,6 +190,7 @@ func leave(old, next *view) {
 	}
 	for _, m := range old.members {
 		if !stays[m] {
+			m.left.Store(true)
 			old.index.Leave(m.holder)
 		}
 	}

@@ -16,7 +16,8 @@ import (
 // A proof is a guess of the index (kvindex.Reader.Speculate), since it has no names by which an event could remove it. It
 // changes no fact, counts as predicted but not as confirmed, and dies with the endpoint's life. It ends
 //
-//   - two minutes after the last answer that showed it,
+//   - two minutes after the last answer that showed it, unless events of the endpoint are lost (Feed.Incomplete): then they
+//     will not be repeated, and nothing but answers shows what it holds,
 //   - when an answer shows that the engine no longer has the blocks, or
 //   - when younger proofs need its place.
 //
@@ -34,6 +35,8 @@ type proofs struct {
 type proof struct {
 	end    lastBlock
 	blocks int64
+	of     *member
+	since  time.Time
 	until  time.Time
 	guess  *kvindex.Guess // nil once the proof has ended
 }
@@ -44,15 +47,21 @@ const (
 	maxProofs = 4096
 )
 
-// enter takes a proof that a holder has keys.
-func (p *proofs) enter(now time.Time, index kvindex.Reader, holder kvindex.Holder, keys []kvblock.Key) {
+// kept reports whether a proof outlives its time.
+func (p *proof) kept() bool {
+	return p.guess != nil && p.of.incomplete.Load() && !p.of.left.Load() && !p.of.removals.clearedSince(p.since)
+}
+
+// enter takes a proof that a member has keys.
+func (p *proofs) enter(now time.Time, index kvindex.Reader, m *member, keys []kvblock.Key) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.byEnd == nil {
 		p.byEnd = map[lastBlock]*proof{}
 	}
 	one := &proof{
-		end: lastBlock{holder, keys[len(keys)-1]}, blocks: int64(len(keys)), until: now.Add(proofLife), guess: index.Speculate(holder, keys),
+		end: lastBlock{m.holder, keys[len(keys)-1]}, blocks: int64(len(keys)), of: m, since: now, until: now.Add(proofLife),
+		guess: index.Speculate(m.holder, keys),
 	}
 	p.end(one.end)
 	p.blocks.Add(one.blocks)
@@ -77,7 +86,7 @@ func (p *proofs) refute(holder kvindex.Holder, keys []kvblock.Key) {
 	}
 }
 
-// expire ends the proofs that are too old.
+// expire ends the proofs that are too old, and gives those that are kept another term.
 func (p *proofs) expire(now time.Time) {
 	if p.n.Load() == 0 {
 		return
@@ -85,7 +94,14 @@ func (p *proofs) expire(now time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for len(p.queue) > 0 && (p.queue[0].guess == nil || now.After(p.queue[0].until)) {
-		p.pop()
+		oldest := p.queue[0]
+		if !oldest.kept() {
+			p.pop()
+			continue
+		}
+		oldest.until = now.Add(proofLife)
+		p.queue[0] = nil
+		p.queue = append(p.queue[1:], oldest)
 	}
 	p.n.Store(int64(len(p.queue)))
 }
@@ -147,5 +163,5 @@ func (d *Decision) prove(now time.Time, t *Target, cachedTokens int) {
 	if known >= found || t.member.removals.happened(keys[known], d.picked) {
 		return // the events have arrived meanwhile, or those of an eviction
 	}
-	d.view.proofs.enter(now, d.view.index, t.member.holder, keys)
+	d.view.proofs.enter(now, d.view.index, t.member, keys)
 }

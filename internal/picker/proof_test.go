@@ -171,3 +171,59 @@ func TestAnEvictedLastBlockIsNotADroppedOne(t *testing.T) {
 		t.Errorf("%d tokens are predicted after an eviction", got.Predicted)
 	}
 }
+
+// TestProofsLastWhileEventsAreLost: a conversation with long pauses is known at each turn, until an answer refutes it, the
+// engine's cache is discarded, or events are complete again.
+func TestProofsLastWhileEventsAreLost(t *testing.T) {
+	for name, tc := range map[string]struct {
+		incomplete bool
+		end        func(p *Picker, f Feed)
+		want       int
+	}{
+		"events are lost":     {true, func(*Picker, Feed) {}, 160},
+		"no event is lost":    {false, func(*Picker, Feed) {}, 0},
+		"refuted":             {true, func(p *Picker, _ Feed) { answered(t, p, 200, 0) }, 0},
+		"cleared":             {true, func(_ *Picker, f Feed) { f.Writer.Clear() }, 0},
+		"events are complete": {true, func(_ *Picker, f Feed) { f.Incomplete(false) }, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := newClock()
+			p := newPicker(t, c, testSpec(t, 1))
+			f := feed(t, p, "pod-0")
+			f.Incomplete(tc.incomplete)
+			answered(t, p, 200, 160)
+			for range 3 {
+				c.advance(10 * time.Minute)
+				p.current.Load().pools[0].proofs.expire(c.Now())
+			}
+			tc.end(p, f)
+			c.advance(10 * time.Minute)
+			if got := answered(t, p, 200, tc.want); got.Predicted != tc.want {
+				t.Errorf("%d tokens are predicted, not %d", got.Predicted, tc.want)
+			}
+			if n := len(p.current.Load().pools[0].proofs.byEnd); n > 1 {
+				t.Errorf("%d proofs are kept of one prefix", n)
+			}
+		})
+	}
+}
+
+// TestProofsOfAnEndpointThatLeftEnd: whatever the state of its events was.
+func TestProofsOfAnEndpointThatLeftEnd(t *testing.T) {
+	c := newClock()
+	p := newPicker(t, c, testSpec(t, 1))
+	f := feed(t, p, "pod-0")
+	f.Incomplete(true)
+	answered(t, p, 200, 160)
+	spec := testSpec(t, 1)
+	spec.Endpoints = nil
+	if err := p.Apply([]Spec{spec}); err != nil {
+		t.Fatal(err)
+	}
+	f.Incomplete(true) // by a caller that has an older list of endpoints
+	c.advance(10 * time.Minute)
+	v := p.current.Load().pools[0]
+	if v.proofs.expire(c.Now()); v.proofs.n.Load() != 0 {
+		t.Errorf("%d proofs are kept", v.proofs.n.Load())
+	}
+}
