@@ -5,6 +5,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -141,27 +142,39 @@ func TestProbesAreBounded(t *testing.T) {
 	}
 }
 
-// A gateway that holds a streamed answer back until it is complete shows all its events in the first message, with the
-// end.
+// A gateway that holds a streamed answer back until it is complete shows all its events in the first message. So does every
+// gateway with a short or fast answer, which says nothing.
 func TestBufferedStreamsAreNoticed(t *testing.T) {
 	const event = "data: {\"choices\":[{\"text\":\"a\"}]}\n\n"
+	events := func(n int) string { return strings.Repeat(event, n-1) + "data: [DONE]\n\n" }
+	trailers := func() *pb.ProcessingRequest {
+		return &pb.ProcessingRequest{Request: &pb.ProcessingRequest_ResponseTrailers{ResponseTrailers: &pb.HttpTrailers{}}}
+	}
 	for name, tc := range map[string]struct {
 		contentType       string
+		after             time.Duration
 		pieces            []*pb.ProcessingRequest
 		streams, buffered int64
 	}{
-		"held back":                       {"text/event-stream", []*pb.ProcessingRequest{responsePiece(event+event+"data: [DONE]\n\n", true)}, 1, 1},
-		"as it comes":                     {"text/event-stream", []*pb.ProcessingRequest{responsePiece(event, false), responsePiece(event, false), responsePiece("", true)}, 1, 0},
-		"all at once, and then the end":   {"text/event-stream", []*pb.ProcessingRequest{responsePiece(event+event, false), responsePiece("", true)}, 0, 0},
-		"one event, which says nothing":   {"text/event-stream", []*pb.ProcessingRequest{responsePiece(event, true)}, 0, 0},
-		"JSON, which comes as one anyway": {"application/json", []*pb.ProcessingRequest{responsePiece(event+event, true)}, 0, 0},
+		"held back":                       {"text/event-stream", heldFor, []*pb.ProcessingRequest{responsePiece(events(heldEvents), true)}, 1, 1},
+		"held back, and trailers":         {"text/event-stream", heldFor, []*pb.ProcessingRequest{responsePiece(events(heldEvents), false), trailers()}, 1, 1},
+		"few events":                      {"text/event-stream", time.Hour, []*pb.ProcessingRequest{responsePiece(events(heldEvents-1), true)}, 0, 0},
+		"few events, and trailers":        {"text/event-stream", time.Hour, []*pb.ProcessingRequest{responsePiece(events(heldEvents-1), false), trailers()}, 0, 0},
+		"a fast engine":                   {"text/event-stream", heldFor - 1, []*pb.ProcessingRequest{responsePiece(events(1000), true)}, 0, 0},
+		"a fast engine, and trailers":     {"text/event-stream", heldFor - 1, []*pb.ProcessingRequest{responsePiece(events(1000), false), trailers()}, 0, 0},
+		"as it comes":                     {"text/event-stream", time.Hour, []*pb.ProcessingRequest{responsePiece(event, false), responsePiece(event, false), responsePiece("", true)}, 1, 0},
+		"as it comes, and trailers":       {"text/event-stream", time.Hour, []*pb.ProcessingRequest{responsePiece(events(9), false), responsePiece(event, false), trailers()}, 1, 0},
+		"all at once, and then the end":   {"text/event-stream", time.Hour, []*pb.ProcessingRequest{responsePiece(events(9), false), responsePiece("", true)}, 0, 0},
+		"JSON, which comes as one anyway": {"application/json", time.Hour, []*pb.ProcessingRequest{responsePiece(events(9), true)}, 0, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
-			h := newHouse(t, Options{}, ServeOptions{}, spec("127.0.0.1:1"))
+			var past atomic.Int64
+			h := newHouse(t, Options{Now: func() time.Time { return time.Unix(1000, past.Load()) }}, ServeOptions{}, spec("127.0.0.1:1"))
 			s := h.script()
 			s.routed(completion)
 			s.send(responseHead(false, ":status", "200", "content-type", tc.contentType))
 			s.receive()
+			past.Add(int64(tc.after))
 			for _, m := range tc.pieces {
 				s.send(m)
 				s.receive()

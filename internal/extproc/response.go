@@ -56,7 +56,7 @@ func (x *exchange) answerBegins(m *pb.ProcessingRequest, h *pb.HttpHeaders) {
 	x.span.FirstByte(code)
 	x.answer.Start(d, code, head.get("content-type"), head.get("content-encoding"))
 	if picker.IsEventStream(head.get("content-type")) {
-		x.stream = fresh
+		x.stream = streaming{watched: true, since: x.server.options.Now()}
 	}
 	x.own = ownAnswerOf(code, head)
 	switch {
@@ -122,31 +122,50 @@ func (x *exchange) responseBody(p piece) {
 	}
 }
 
-// streaming is what is known of how a gateway shows the events of an answer.
-type streaming uint8
-
+// An answer counts as held back by the gateway if at least heldEvents arrive in one message, heldFor after the headers or
+// later. Shorter and faster answers can arrive in one piece without a gateway that holds them back.
 const (
-	notStreamed streaming = iota // the answer is no event stream, or was judged
-	fresh                        // nothing of the body has arrived
-	begun                        // events have arrived, but not the end
+	heldEvents = 8
+	heldFor    = 100 * time.Millisecond
 )
 
-// watchStream judges whether a gateway holds a streamed answer back until it is complete: then several events, and the
-// end, are in the first message with any.
+// streaming is what is known of how a gateway shows the events of an answer.
+type streaming struct {
+	watched bool      // it is an event stream that is not judged yet
+	begun   bool      // events have arrived
+	held    bool      // the first message with events has as many as an answer that was held back
+	since   time.Time // the headers arrived
+}
+
+// watchStream judges whether a gateway holds a streamed answer back until it is complete: all its events then arrive in one
+// message.
 func (x *exchange) watchStream(p piece) {
-	if x.stream == notStreamed || len(p.bytes) == 0 || x.decision == nil {
+	s := &x.stream
+	if !s.watched || x.decision == nil {
 		return
 	}
 	switch {
-	case x.stream == begun:
+	case len(p.bytes) == 0:
+		return
+	case s.begun:
 		x.decision.Streamed(false)
-	case p.end && bytes.Count(p.bytes, []byte("\ndata:")) > 0:
-		x.decision.Streamed(true)
-	case !p.end:
-		x.stream = begun
+		s.watched = false
 		return
 	}
-	x.stream = notStreamed
+	s.begun = true
+	s.held = 1+bytes.Count(p.bytes, []byte("\ndata:")) >= heldEvents && x.server.options.Now().Sub(s.since) >= heldFor
+	if p.end {
+		x.streamEnds()
+	}
+}
+
+// streamEnds judges a stream of which no more than one message with events has arrived. It is called at the end of that
+// message or, since gateways that buffer announce trailers, when these follow.
+func (x *exchange) streamEnds() {
+	if x.stream.watched && x.stream.held && x.decision != nil {
+		x.decision.Streamed(true)
+	}
+	x.stream.watched = false
 }
 
 // echoBody sends a piece of the answer back as it is, and also if it is empty.
@@ -171,6 +190,7 @@ func (x *exchange) responseTrailers() {
 		return
 	}
 	x.send(responseTrailersAnswer())
+	x.streamEnds()
 	x.responseDone()
 }
 

@@ -136,6 +136,12 @@ func (e *engine) has(id string) bool {
 	return e.served[id] > 0
 }
 
+// An answer with so many tokens that takes so long counts as held back by the gateway if it arrives in one piece.
+const (
+	heldTokens = 16
+	heldAnswer = 200 * time.Millisecond
+)
+
 // firstPiece is how many bytes of a held answer arrive first: fewer than any answer has.
 const firstPiece = 64
 

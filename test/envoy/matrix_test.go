@@ -47,9 +47,10 @@ func (b *bench) observe(t *testing.T, g gateway, version string) verdict {
 	plain, stream := newRequest(false), newRequest(true)
 	ask(t, client, plain)
 
+	stream.output = heldTokens
 	h := newHold(patience)
 	if g.response == buffered {
-		h.most = 50 * time.Millisecond
+		h.most = heldAnswer
 	}
 	for _, e := range b.engines {
 		e.hold(stream.id(), h)
