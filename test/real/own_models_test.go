@@ -122,12 +122,13 @@ func TestModelsWithWindows(t *testing.T) {
 	need(t)
 	for _, c := range []struct {
 		model, since string
-	}{{"sliding", ""}, {"hybrid", "0.20"}} {
+		flags        []string // the cache of a hybrid model must hold a whole context
+	}{{"sliding", "", nil}, {"hybrid", "0.20", []string{"--max-model-len", "2048"}}} {
 		t.Run(c.model, func(t *testing.T) {
 			if c.since != "" && !atLeast(c.since) {
 				t.Skipf("vLLM %s publishes no events of such models", run.release)
 			}
-			engines := startEngines(t, engineConfig{model: c.model})
+			engines := startEngines(t, engineConfig{model: c.model, flags: c.flags})
 			p := startPicker(t, engines, pickerConfig{files: true})
 			verdict(t, p.repeated(chat("window "+c.model, say("user", text("window "+c.model, 600)))))
 			for i := range 60 {
