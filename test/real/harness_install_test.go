@@ -171,6 +171,40 @@ func findUV(root string) (string, error) {
 	return uv, nil
 }
 
+// errUnloadable means that this machine cannot run a release whatever is installed by package name.
+var errUnloadable = errors.New("this machine cannot load the release's compiled library")
+
+// unloadable is the exit status of loadScript for a release of which no library can be loaded.
+const unloadable = 3
+
+// loadScript loads the libraries of the CPU backend, of which releases have one for each kind of processor. torch defines
+// what they use.
+const loadScript = `
+import ctypes, glob, os, sys, torch
+from importlib.util import find_spec
+files = glob.glob(os.path.join(os.path.dirname(find_spec("vllm").origin), "_C*.so"))
+errors = []
+for file in files:
+    try:
+        ctypes.CDLL(file)
+    except OSError as error:
+        errors.append(str(error))
+if files and len(errors) == len(files):
+    print(errors[0])
+    sys.exit(3)
+`
+
+// loadable returns errUnloadable with the loader's words if no library of an environment's engine can be loaded. An engine
+// of such a release ends while starting. Any other failure shows in the tests themselves.
+func loadable(venv string) error {
+	out, err := exec.Command(filepath.Join(venv, "bin", "python"), "-c", loadScript).Output()
+	var exit *exec.ExitError
+	if errors.As(err, &exit) && exit.ExitCode() == unloadable {
+		return fmt.Errorf("%w: %s", errUnloadable, strings.TrimSpace(string(out)))
+	}
+	return nil
+}
+
 // command runs a program and returns what it printed as its error.
 func command(name string, args ...string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), installPatience)

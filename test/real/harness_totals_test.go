@@ -3,7 +3,9 @@ package real
 import (
 	_ "embed"
 	"fmt"
+	"io"
 	"maps"
+	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -79,6 +81,23 @@ type totals struct {
 	mu            sync.Mutex
 	shapes        map[string]*tally
 	failedAsKnown map[string]bool
+	notRun        []string // cases with the reason, in order
+}
+
+// leaveOut skips a case and lists it at the end of the run, where a reader of the verdict sees it.
+func leaveOut(t *testing.T, reason string) {
+	t.Helper()
+	run.totals.mu.Lock()
+	run.totals.notRun = append(run.totals.notRun, t.Name()+": "+reason)
+	run.totals.mu.Unlock()
+	t.Skip(reason)
+}
+
+// listNotRun says what the run has left out.
+func (s *totals) listNotRun(w io.Writer) {
+	for _, line := range s.notRun {
+		_, _ = fmt.Fprintln(w, "NOT RUN:", line)
+	}
 }
 
 // tally counts answers of one shape.
@@ -135,6 +154,7 @@ func (s *totals) sum(accept func(shape string) bool) tally {
 
 // print shows the totals and returns the exit status of the run: 1 if they miss the goals.
 func (s *totals) print() (status int) {
+	s.listNotRun(os.Stdout)
 	if len(s.shapes) == 0 {
 		return 0
 	}

@@ -1,6 +1,7 @@
 package real
 
 import (
+	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -14,6 +15,42 @@ func TestTheEnvironmentHasTheRelease(t *testing.T) {
 	out, err := exec.Command(filepath.Join(run.venv, "bin", "python"), "-c", "from importlib.metadata import version; print(version('vllm'))").CombinedOutput()
 	if got := strings.TrimSpace(string(out)); err != nil || got != run.release+"+cpu" {
 		t.Errorf("the installed version is %q, %v", got, err)
+	}
+}
+
+// TestAReleaseThatCannotBeLoadedIsNamed: only the loader's refusal of every library counts, with its words.
+func TestAReleaseThatCannotBeLoadedIsNamed(t *testing.T) {
+	for name, tc := range map[string]struct {
+		script string
+		fails  bool
+	}{
+		"it loads":             {"exit 0", false},
+		"no library loads":     {"echo 'CXXABI_1.3.15 not found'; exit 3", true},
+		"the probe is no help": {"exit 1", false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			venv := t.TempDir()
+			if err := os.Mkdir(filepath.Join(venv, "bin"), 0o700); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.WriteFile(filepath.Join(venv, "bin", "python"), []byte("#!/bin/sh\n"+tc.script+"\n"), 0o700); err != nil {
+				t.Fatal(err)
+			}
+			err := loadable(venv)
+			if got := errors.Is(err, errUnloadable); got != tc.fails || got && !strings.Contains(err.Error(), "CXXABI") {
+				t.Errorf("%v", err)
+			}
+		})
+	}
+}
+
+// TestWhatWasLeftOutIsListed at the end of a run, in order.
+func TestWhatWasLeftOutIsListed(t *testing.T) {
+	s := totals{notRun: []string{"TestA: the budget is spent", "TestB/c: cannot be tested here"}}
+	var out strings.Builder
+	s.listNotRun(&out)
+	if want := "NOT RUN: TestA: the budget is spent\nNOT RUN: TestB/c: cannot be tested here\n"; out.String() != want {
+		t.Errorf("printed %q", out.String())
 	}
 }
 
