@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -44,11 +45,26 @@ type gatewayPool struct {
 		Selector struct {
 			MatchLabels map[string]string `json:"matchLabels"`
 		} `json:"selector"`
-		EndpointPickerRef *pickerRef `json:"endpointPickerRef"`
+		TargetPorts       []targetPort `json:"targetPorts"`
+		EndpointPickerRef *pickerRef   `json:"endpointPickerRef"`
 	} `json:"spec"`
 	Status struct {
 		Parents []gatewayParent `json:"parents"`
 	} `json:"status"`
+}
+
+type targetPort struct {
+	Number int32 `json:"number"`
+}
+
+// lacks returns the target ports that p has and other lacks. Endpoints at further ports of other are never picked.
+func (p *gatewayPool) lacks(other *gatewayPool) (ports []int32) {
+	for _, port := range p.Spec.TargetPorts {
+		if !slices.Contains(other.Spec.TargetPorts, port) {
+			ports = append(ports, port.Number)
+		}
+	}
+	return ports
 }
 
 // pickerRef is the picker that gateways call. Kind "" is a Service, and no port is 9002, as the extension's API defines.
@@ -60,6 +76,8 @@ type pickerRef struct {
 		Number int32 `json:"number"`
 	} `json:"port"`
 }
+
+func (p targetPort) String() string { return strconv.Itoa(int(p.Number)) }
 
 func (p *pickerRef) String() string {
 	if p == nil {
@@ -130,6 +148,9 @@ func gatewayAccepted(f *gatewayFacts) judgement {
 	case !maps.Equal(f.want.Spec.Selector.MatchLabels, f.pool.Spec.Selector.MatchLabels):
 		return no("WrongPicker", "its selector is %v; the pool's picker knows the pods of %v",
 			f.pool.Spec.Selector.MatchLabels, f.want.Spec.Selector.MatchLabels)
+	case len(f.want.lacks(f.pool)) > 0:
+		return no("WrongPorts", "its targetPorts are %v; the pool's engines listen on %v, which gateways then do not know: add these ports",
+			f.pool.Spec.TargetPorts, f.want.lacks(f.pool))
 	}
 	if f.route != nil {
 		for i := range f.route.Status.Parents {

@@ -116,6 +116,13 @@ func TestGatewayAccepted(t *testing.T) {
 		"it selects other pods": {gatewayFacts{mode: existing, pool: changed(func(p *gatewayPool) {
 			p.Spec.Selector.MatchLabels = map[string]string{"app": "other"}
 		})}, "False", "WrongPicker", "app:other"},
+		"it names another port": {gatewayFacts{mode: existing, pool: changed(func(p *gatewayPool) {
+			p.Spec.TargetPorts = []targetPort{{9999}}
+		})}, "False", "WrongPorts", "its targetPorts are [9999]; the pool's engines listen on [8000]"},
+		"it names no port": {gatewayFacts{mode: existing, pool: changed(func(p *gatewayPool) { p.Spec.TargetPorts = nil })}, "False", "WrongPorts", "[8000]"},
+		"it names one port more": {gatewayFacts{mode: existing, pool: changed(func(p *gatewayPool) {
+			p.Spec.TargetPorts = []targetPort{{9999}, {8000}}
+		})}, "True", "Accepted", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			tc.facts.want = made()
