@@ -13,6 +13,7 @@ package kvblock
 import (
 	"crypto/hmac"
 	"crypto/sha256"
+	"encoding/base64"
 	"encoding/binary"
 	"encoding/hex"
 	"fmt"
@@ -55,6 +56,17 @@ func (s Seed) Root(model, salt string) Key {
 	b = append(b, salt...)
 	digest := sha256.Sum256(b)
 	return nonZero(binary.LittleEndian.Uint64(digest[:]))
+}
+
+// TenantSalt is the cache salt of a tenant's requests, 43 characters (256 bits). own is the salt that the client has set; empty
+// if there is none. Without the seed no client can make the salt of another tenant, whatever it sets.
+func (s Seed) TenantSalt(tenant, own string) string {
+	mac := hmac.New(sha256.New, s.secret[:])
+	mac.Write([]byte("kvasir tenant salt"))
+	mac.Write(binary.LittleEndian.AppendUint64(nil, uint64(len(tenant))))
+	mac.Write([]byte(tenant))
+	mac.Write([]byte(own))
+	return base64.RawURLEncoding.EncodeToString(mac.Sum(nil))
 }
 
 // Odd constants with no structure (hexadecimal digits of the fractional part of pi).

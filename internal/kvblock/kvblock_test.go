@@ -138,3 +138,29 @@ func BenchmarkAppendKeys(b *testing.B) {
 		})
 	}
 }
+
+// TestSaltsOfTenantsAreSecretAndTheirOwn: every tenant, every salt of its client and every pool gives another salt, and the
+// same ones give the same in every process.
+func TestSaltsOfTenantsAreSecretAndTheirOwn(t *testing.T) {
+	seed := testSeed(t)
+	other, err := NewSeed(bytes.Repeat([]byte{8}, MinSeedBytes))
+	if err != nil {
+		t.Fatal(err)
+	}
+	acme := seed.TenantSalt("acme", "")
+	seen := map[string]string{}
+	for name, salt := range map[string]string{
+		"acme": acme, "acme with a salt": seed.TenantSalt("acme", "x"), "anonymous": seed.TenantSalt("", ""),
+		"anonymous with a name as salt": seed.TenantSalt("", "acme"), "another tenant with acme's salt": seed.TenantSalt("small", acme),
+		"a longer name": seed.TenantSalt("acmex", ""), "another pool": other.TenantSalt("acme", ""),
+		"no name, and the form of another": seed.TenantSalt("", "\x04\x00\x00\x00\x00\x00\x00\x00acme"),
+	} {
+		if seen[salt] != "" || len(salt) != 43 {
+			t.Errorf("%s and %q have the salt %s", name, seen[salt], salt)
+		}
+		seen[salt] = name
+	}
+	if again := testSeed(t).TenantSalt("acme", ""); again != acme {
+		t.Errorf("another process has %s, not %s", again, acme)
+	}
+}

@@ -182,7 +182,7 @@ func (p *parser) setting(name []byte, c byte, str span, at int) {
 		if r.Route != Messages {
 			p.user, p.haveUser = str, isString
 		}
-	case "cache_salt":
+	case saltField:
 		p.salt, p.haveSalt = str, isString && r.Route != Messages
 	case "priority":
 		r.Priority = 0

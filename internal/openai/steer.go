@@ -99,6 +99,11 @@ func wide(body []byte) bool {
 // keeps its length and the place of everything else. It reports whether there was one. The body must be one that Parse or
 // SteeringOf has read without an error; of another it can blank some.
 func DropPriority(body []byte) (dropped bool) {
+	return dropMembers(body, func(name []byte) bool { return steeringOf(name) == SteersPriority })
+}
+
+// dropMembers blanks the top-level members whose names drop reports, as DropPriority does.
+func dropMembers(body []byte, drops func(name []byte) bool) (dropped bool) {
 	s := scanner{b: body}
 	if bytes.HasPrefix(body, byteOrderMark) {
 		s.i = len(byteOrderMark)
@@ -114,7 +119,7 @@ func DropPriority(body []byte) (dropped bool) {
 			break
 		}
 		var buf [maxName]byte
-		drop := steeringOf(nameOf(body, key, &buf)) == SteersPriority
+		drop := drops(nameOf(body, key, &buf))
 		if s.space(); !s.skip(1) {
 			break
 		}

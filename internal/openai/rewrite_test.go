@@ -1,0 +1,83 @@
+package openai
+
+import (
+	"bytes"
+	"encoding/json"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+func salted(body, salt string) string {
+	b := []byte(body)
+	keep, tail := PutSalt(b, salt)
+	return string(append(b[:keep], tail...))
+}
+
+func TestPutSalt(t *testing.T) {
+	for body, want := range map[string]string{
+		`{"a":1}`:                  `{"a":1,"cache_salt":"s"}`,
+		`{"a":1 }` + "\n":          `{"a":1,"cache_salt":"s"}`,
+		`{}`:                       `{"cache_salt":"s"}`,
+		`{"cache_salt":"x"}`:       `{"cache_salt":"s"}`,
+		`{"cache_salt":"x","a":1}`: `{                 "a":1,"cache_salt":"s"}`,
+		`{"a":1,"cache_salt":"x"}`: `{"a":1,"cache_salt":"s"}`,
+		`{"cache\u005fsalt":1,"a":1,"cache_salt":null}`: `{` + strings.Repeat(" ", 20) + `"a":1,"cache_salt":"s"}`,
+		`{"a":{"cache_salt":"x"}}`:                      `{"a":{"cache_salt":"x"},"cache_salt":"s"}`,
+		"\ufeff{\"a\":1}":                               "\ufeff{\"a\":1,\"cache_salt\":\"s\"}",
+		`{"a":"}"}`:                                     `{"a":"}","cache_salt":"s"}`,
+	} {
+		if got := salted(body, "s"); got != want {
+			t.Errorf("%s:\ngot  %s\nwant %s", body, got, want)
+		}
+	}
+	if got := salted(`{}`, "a\"\\"); got != `{"cache_salt":"a\"\\"}` {
+		t.Errorf("a salt that needs escapes: %s", got)
+	}
+}
+
+// FuzzPutSalt: an engine's parser finds the salt and no other, and all other members as they were.
+func FuzzPutSalt(f *testing.F) {
+	for _, s := range []string{`"a":1,"cache_salt":"x"`, `"cache_salt":1,"cache\u005fsalt":[1,{"cache_salt":2}],"b":"}"`, ` "b":2 } `, ``} {
+		f.Add([]byte(`{"model":"m","prompt":"x",` + s + `}`))
+	}
+	f.Fuzz(func(t *testing.T, body []byte) {
+		var r Request
+		if Parse(Completions, body, &r) != nil {
+			return
+		}
+		got := salted(string(body), "salt")
+		if err := Parse(Completions, []byte(got), &r); err != nil || r.CacheSalt != "salt" {
+			t.Fatalf("%q became %q: %q, %v", body, got, r.CacheSalt, err)
+		}
+		if strings.Count(got, `"salt"`) == 1 && !strings.HasSuffix(got, `"cache_salt":"salt"}`) {
+			t.Fatalf("%q became %q", body, got)
+		}
+		var before, after map[string]json.RawMessage
+		if json.Unmarshal(bytes.TrimPrefix(body, byteOrderMark), &before) != nil {
+			return
+		}
+		if err := json.Unmarshal(bytes.TrimPrefix([]byte(got), byteOrderMark), &after); err != nil {
+			t.Fatalf("%q became %q: %v", body, got, err)
+		}
+		before["cache_salt"] = json.RawMessage(`"salt"`)
+		if diff := cmp.Diff(before, after); diff != "" {
+			t.Fatalf("%q became %q:\n%s", body, got, diff)
+		}
+	})
+}
+
+// TestOnlyRoutesThatComputeNothingAreLeftAlone: what is not known to compute nothing counts as a prompt.
+func TestOnlyRoutesThatComputeNothingAreLeftAlone(t *testing.T) {
+	for _, path := range []string{"/v1/completions", "/v1/messages", "/v1/rerank", "/pooling", "/inference/v1/generate", "/invocations", "/v1/new", ""} {
+		if !Computes("POST", path) || !Computes("", path) || Computes("GET", path) {
+			t.Errorf("%q", path)
+		}
+	}
+	for _, path := range []string{CountTokens, "/tokenize", "/detokenize"} {
+		if Computes("POST", path) {
+			t.Errorf("%q", path)
+		}
+	}
+}
