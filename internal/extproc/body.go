@@ -1,6 +1,10 @@
 package extproc
 
-import "sync"
+import (
+	"sync"
+
+	"github.com/kvasir-dev/kvasir/internal/openai"
+)
 
 const (
 	// firstBody is what is allocated for a body that arrives in pieces, keepBody the largest buffer that is reused.
@@ -67,6 +71,13 @@ func (b *body) replace(h holder, other []byte) bool {
 	}
 	b.bytes, b.size, b.changed = other, len(other), true
 	return true
+}
+
+// salt sets the cache salt in a body that was parsed. It fails when there is no room for it.
+func (b *body) salt(h holder, salt string) bool {
+	keep, tail := openai.PutSalt(b.bytes, salt)
+	b.bytes, b.changed = b.bytes[:keep], true
+	return b.add(h, tail)
 }
 
 // take hands the body over: what is returned gives it back, and must be called when it is no longer read. It is nil

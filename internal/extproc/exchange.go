@@ -224,7 +224,7 @@ func (x *exchange) requestHeaders(c *pb.ProtocolConfiguration, h *pb.HttpHeaders
 		x.refuse(stranger)
 	case h.GetEndOfStream() || x.mode == unseen:
 		x.off(func() {
-			if x.pick(&picker.Request{Unparsed: true, Hidden: x.hidden(h.GetEndOfStream())}) {
+			if x.pick(&picker.Request{Unparsed: true, Hidden: x.hidden(h.GetEndOfStream()), Uncached: h.GetEndOfStream()}) {
 				x.destination(requestHeadersAnswer)
 				x.requestDone()
 			}
@@ -279,7 +279,7 @@ func (x *exchange) requestTrailers() {
 func (x *exchange) parse() *picker.Request {
 	route, ok := routeOf(x.head, x.body.bytes)
 	if !ok {
-		return &picker.Request{Unparsed: true, Body: x.body.bytes}
+		return &picker.Request{Unparsed: true, Body: x.body.bytes, Uncached: len(x.body.bytes) == 0}
 	}
 	if name := picker.HeaderOf(x.head.get, picker.RewriteHeader); name != "" {
 		var r openai.Request
@@ -289,7 +289,8 @@ func (x *exchange) parse() *picker.Request {
 			}
 		}
 	}
-	return &picker.Request{Route: route, Body: x.body.bytes, Light: x.head.path() == openai.CountTokens}
+	path := x.head.path()
+	return &picker.Request{Route: route, Body: x.body.bytes, Light: path == openai.CountTokens, Guessed: path == ""}
 }
 
 // hidden reports whether the gateway keeps the body of a request for the model's API from the picker.
@@ -307,6 +308,7 @@ func (x *exchange) pick(in *picker.Request) bool {
 		return false
 	}
 	in.Gateway = x.gateway
+	in.Uncached = in.Uncached || !openai.Computes(x.head.get(":method"), x.head.path())
 	in.Header, in.Pool, in.Remote, in.Observed = x.head.get, x.server.options.Pool, true, x.silent
 	if x.subset != nil {
 		in.Allow = x.subset.has
@@ -324,6 +326,12 @@ func (x *exchange) pick(in *picker.Request) bool {
 	x.decision = d
 	if d.DropsPriority() {
 		x.body.changed = openai.DropPriority(x.body.bytes) || x.body.changed
+	}
+	if salt := d.CacheSalt(); salt != "" && !x.body.salt(x.out, salt) {
+		d.End(picker.Failed)
+		x.decision = nil
+		x.refuse(errMemory)
+		return false
 	}
 	x.server.options.Observer.Picked(d)
 	x.span.Picked(d)

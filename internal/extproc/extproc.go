@@ -9,8 +9,8 @@
 //	< response_headers  < response_body*  (< response_trailers)    one for one, at once
 //
 // An immediate_response in place of the picker's first answer refuses the request. Bodies pass unchanged, except for a
-// rewritten model name and what openai.DropPriority blanks. However the stream ends, the request's Decision is ended
-// exactly once.
+// rewritten model name, what openai.DropPriority blanks and what openai.PutSalt sets. However the stream ends, the request's
+// Decision is ended exactly once.
 //
 // Gateways differ in what they send; a stream's first message describes it (protocol_config). exchange.go has the states.
 // h2stream serves the streams: the goroutine that reads a gateway's connection handles the messages, so that only the pick

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/kvasir-dev/kvasir/internal/budget"
+	"github.com/kvasir-dev/kvasir/internal/openai"
 )
 
 const (
@@ -202,6 +203,16 @@ func (b *body) readError(err error) *refusal {
 		return errTooLarge
 	}
 	return errBrokenBody
+}
+
+// salt sets the cache salt in a body that was parsed. It fails if there is no room for it.
+func (b *body) salt(salt string) bool {
+	keep, tail := openai.PutSalt(b.bytes, salt)
+	if !b.grow(keep + len(tail)) {
+		return false
+	}
+	b.bytes = append(b.bytes[:keep], tail...)
+	return true
 }
 
 // grow makes room for size bytes in all, if the budget has it.

@@ -62,8 +62,8 @@ type exchange struct {
 	// mark of the request, once its body was released; brokeOff reports that too many engines have aborted on it.
 	mark     uint64
 	brokeOff bool
-	// changed: a priority was dropped from the body. mark is that of the body as received, which the client would send
-	// again.
+	// changed: the body is not as received: without its priority, or with another cache salt. mark is that of the body as
+	// received, which the client would send again.
 	changed bool
 }
 
@@ -333,12 +333,22 @@ func markOf(s *picker.Suspects, r *http.Request, body []byte) uint64 {
 	return s.Mark(r.Method, r.URL.Path, r.URL.RawQuery, body)
 }
 
-// dropPriority takes the priority out of the body if the engine must not get it. No attempt has begun.
-func (e *exchange) dropPriority() {
-	if e.decision.DropsPriority() && !e.changed {
-		e.mark, e.changed = e.marked(), true
+// rewrite takes the priority out of the body if the engine must not get it, and sets the tenant's cache salt. No attempt has
+// begun. It fails if there is no room for the salt.
+func (e *exchange) rewrite() bool {
+	drops, salt := e.decision.DropsPriority(), e.decision.CacheSalt()
+	if e.changed || !drops && salt == "" {
+		return true
+	}
+	e.mark, e.changed = e.marked(), true
+	if drops {
 		openai.DropPriority(e.body.bytes)
 	}
+	if salt != "" && !e.body.salt(salt) {
+		return false
+	}
+	e.pick.Body = e.body.bytes
+	return true
 }
 
 // localFault reports whether an engine was not reached because of a local shortage: file descriptors, ports or memory.

@@ -1,5 +1,6 @@
 // Package httpproxy is the picker as a reverse proxy: an OpenAI-style HTTP server that sends each request to the engine
-// that the picker chooses, unchanged except for what openai.DropPriority blanks, and streams the answer back as it arrives.
+// that the picker chooses, unchanged except for what openai.DropPriority blanks and openai.PutSalt sets, and streams the answer
+// back as it arrives.
 //
 //	read the body -> pick -> send to Targets[0], else to the fallbacks -> copy the answer
 //
@@ -281,7 +282,7 @@ func (p *Proxy) generate(out *client, r *http.Request, route openai.Route, parse
 
 	e.pick = picker.Request{
 		Route: route, Body: body.bytes, Header: r.Header.Get, Unparsed: !parsed, Generates: generates[r.URL.Path],
-		Light: r.URL.Path == openai.CountTokens,
+		Light: r.URL.Path == openai.CountTokens, Uncached: len(body.bytes) == 0 || !openai.Computes(r.Method, r.URL.Path),
 		Steps: out.span.Steps(),
 	}
 	d, err := p.picker.Pick(r.Context(), &e.pick)
@@ -290,7 +291,11 @@ func (p *Proxy) generate(out *client, r *http.Request, route openai.Route, parse
 		return
 	}
 	e.decision = d
-	e.dropPriority()
+	if !e.rewrite() {
+		d.End(picker.Failed)
+		p.refuseBody(out, errMemory)
+		return
+	}
 	e.run(r.Context())
 }
 

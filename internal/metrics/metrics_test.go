@@ -53,7 +53,7 @@ func sources() Sources {
 		Namespace: "a", Pool: "chat", Strategy: "MarginalCost",
 		Outcomes: map[picker.Outcome]int64{picker.Completed: 3, picker.Failed: 1},
 		Tokens:   map[picker.TokenSource]int64{picker.TokensExact: 4},
-		Tenants:  map[string]picker.TenantStats{"acme": {Requests: 1, Refused: [...]int64{0, 1, 2, 3, 4}}},
+		Tenants:  map[string]picker.TenantStats{"acme": {Requests: 1, Refused: [...]int64{0, 1, 2, 3, 4, 5}}},
 		Shadows:  []picker.ShadowStats{{Name: "sticky", Compared: 1}},
 		Gateways: []picker.GatewayStats{{Gateway: "10.0.0.9", Told: 5, Retried: 1, Unfollowed: 2, Streams: 4, Buffered: 3}},
 		Inexact:  map[string]int64{"budget": 2},

@@ -71,6 +71,7 @@ type Decision struct {
 	who         who
 	// dropsPriority: the body has a priority that the engine must not get.
 	dropsPriority bool
+	salt          string // that the body must get; empty to leave it as it is
 
 	mu          sync.Mutex
 	account     *account

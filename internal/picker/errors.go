@@ -65,6 +65,7 @@ func tooLate(pool string, after time.Duration) *Error {
 const (
 	codeUnknownTenant  = "invalid_api_key"
 	codeModelForbidden = "model_not_allowed"
+	codeUnsalted       = "cache_salt_unsupported"
 )
 
 func unknownTenant(header string) *Error {
@@ -86,6 +87,12 @@ func modelForbidden(model string) *Error {
 func transferForbidden() *Error {
 	return &Error{Status: 400, Type: "invalid_request_error", Code: "field_not_allowed",
 		Message: "Requests must not set fields that control the engines' KV transfers, such as kv_transfer_params."}
+}
+
+// unsalted is the error for a request that cannot get its tenant's cache salt.
+func unsalted(why string) *Error {
+	return &Error{Status: 400, Type: "invalid_request_error", Code: codeUnsalted,
+		Message: "The policy separates the caches of tenants, which is not possible for this request: " + why}
 }
 
 func priorityForbidden() *Error {

@@ -44,6 +44,13 @@ func (p *Picker) Explain(ctx context.Context, in *Request) (*api.Explanation, er
 	}
 	defer now.done()
 	v = now
+	who := who{}
+	if who.name, _, err = v.spec.Policy.Admission.Tenants.identify(in.Header); err != nil {
+		who.name = "" // the person that asks need not be a tenant
+	}
+	if _, err = v.salt(in, &s.request, &who); err != nil {
+		return nil, err
+	}
 	asked := &asked{header: in.Header, allow: in.Allow, remote: in.Remote, unparsed: in.Unparsed, size: len(in.Body), body: in.Body,
 		prompt: prompt{err: errRoute}}
 	if !in.Unparsed {

@@ -45,6 +45,10 @@ type Request struct {
 	// Hidden: the request is for the model's API, but the gateway does not show its body. It is Unparsed, too. While no
 	// endpoint serves it waits as parsed requests do, where other unparsed requests are refused.
 	Hidden bool
+	// Guessed: the gateway does not show the path, and Route is a guess by the body.
+	Guessed bool
+	// Uncached: the engine looks up nothing in its prefix cache for the request, see openai.Computes.
+	Uncached bool
 	// Steps gets the times of the pick's steps; nil, as without tracing, costs nothing.
 	Steps *Steps
 }
@@ -86,7 +90,7 @@ func (p *Picker) Pick(ctx context.Context, in *Request) (d *Decision, err error)
 	r := &s.request
 
 	v, err := p.current.Load().read(in, r)
-	if err == nil && v.spec.MaxRequestBody > 0 && int64(len(in.Body)) > v.spec.MaxRequestBody {
+	if err == nil && in.Again == nil && v.spec.MaxRequestBody > 0 && int64(len(in.Body)) > v.spec.MaxRequestBody {
 		err = tooLarge(v.spec.MaxRequestBody)
 	}
 	if err != nil {
@@ -115,11 +119,16 @@ func (p *Picker) Pick(ctx context.Context, in *Request) (d *Decision, err error)
 	if err != nil {
 		return nil, err
 	}
+	salt, err := v.salt(in, r, &who)
+	if err != nil {
+		v.tenants.refuse(who.label, err)
+		return nil, err
+	}
 	in.Steps.end(StepParse, p.now)
 
 	asked := &asked{
-		dropsPriority: dropsPriority, again: in.Again != nil, generates: in.Generates, steps: in.Steps, start: start, header: in.Header,
-		who: who, allow: in.Allow, gateway: in.Gateway, remote: in.Remote,
+		dropsPriority: dropsPriority, salt: salt, again: in.Again != nil, generates: in.Generates, steps: in.Steps, start: start,
+		header: in.Header, who: who, allow: in.Allow, gateway: in.Gateway, remote: in.Remote,
 		unparsed: in.Unparsed, observed: in.Observed, size: len(in.Body), body: in.Body, prompt: prompt{err: errRoute},
 	}
 	if in.Light {
@@ -164,6 +173,7 @@ type asked struct {
 	generates bool
 	// dropsPriority: the body has a priority that the engine must not get.
 	dropsPriority bool
+	salt          string // that the body must get; empty to leave it as it is
 	// observed: it waits for nothing.
 	observed bool
 	body     []byte
@@ -361,7 +371,7 @@ func (v *view) decide(now timeNow, s *scratch, question *policy.Request, in *ask
 		chunks:        s.keptChunks(),
 		who:           in.who,
 		dropsPriority: in.dropsPriority,
-		trial:         trial, Bytes: in.size,
+		salt:          in.salt, trial: trial, Bytes: in.size,
 		Waited:   in.waited,
 		reported: Reported{Prompt: -1, Cached: -1, Generated: -1},
 		found:    -1,

@@ -45,7 +45,9 @@ type TenantsSpec struct {
 	// Known tenants. With a header and without any, every name is known.
 	Known *tenant.Directory
 	// Reject requests of no known tenant; otherwise they are of the default class.
-	Reject  bool
+	Reject bool
+	// Salts: the engines' caches of tenants are kept apart, by a cache salt for each.
+	Salts   bool
 	Classes map[string]*tenant.Class
 	Default *tenant.Class
 }
@@ -212,7 +214,8 @@ type tenantCounters struct {
 
 // TenantRefusals are the reasons for refusing requests of tenants, by the codes that clients receive.
 var TenantRefusals = [...]string{
-	codeUnknownTenant, codeModelForbidden, tenant.TooManyRequests.String(), tenant.TooManyTokens.String(), tenant.TooManyAtOnce.String(),
+	codeUnknownTenant, codeModelForbidden, codeUnsalted,
+	tenant.TooManyRequests.String(), tenant.TooManyTokens.String(), tenant.TooManyAtOnce.String(),
 }
 
 // TenantStats are the counters of a tenant. Tokens are those of prompts and answers.
