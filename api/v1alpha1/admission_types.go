@@ -196,7 +196,24 @@ type Tenants struct {
 	// +kubebuilder:default=default
 	// +optional
 	DefaultClass string `json:"defaultClass,omitempty"`
+	// cacheSalt separates the tenants' blocks in the engines' caches. None: tenants share blocks, and learn from
+	// cached_tokens and response times which prompts others have sent. PerTenant: each tenant has its own cache_salt, made
+	// from the pool's key root; requests that cannot carry one, such as those of /v1/messages, get 400.
+	// +kubebuilder:default=None
+	// +optional
+	CacheSalt CacheSalt `json:"cacheSalt,omitempty"`
 }
+
+// CacheSalt defines which requests share blocks in the engines' caches.
+//
+// +kubebuilder:validation:Enum=None;PerTenant
+type CacheSalt string
+
+// Which requests share blocks.
+const (
+	CacheSaltNone      CacheSalt = "None"
+	CacheSaltPerTenant CacheSalt = "PerTenant"
+)
 
 // TenantIdentification defines how a tenant is known.
 //

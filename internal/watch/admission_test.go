@@ -20,7 +20,7 @@ const tenantPolicy = `admission: {
   queue: {maxRequests: 7, maxBytes: 1Mi, timeToLiveSeconds: 9},
   priorities: [{name: interactive, level: 100}, {name: batch, level: -10, timeToLiveSeconds: 600}],
   defaultPriority: batch, engineFields: [Priority], allowedOrigins: ["https://a.example"],
-  tenants: {identification: APIKey, secretRefs: [{name: keys}], unknown: DefaultClass, classes: [
+  tenants: {identification: APIKey, secretRefs: [{name: keys}], unknown: DefaultClass, cacheSalt: PerTenant, classes: [
     {name: default, requestsPerMinute: 60, maxConcurrent: 4, maxPriority: batch},
     {name: gold, weight: 8, tokensPerMinute: 5000000, models: [Qwen/*, sql-lora], engineFields: [KVTransfer]}]}}`
 
@@ -46,7 +46,7 @@ func TestAdmissionIsTranslated(t *testing.T) {
 		Priorities: map[string]picker.Priority{"interactive": {Level: 100}, "batch": {Level: -10, TTL: 10 * time.Minute}},
 		Default:    picker.Priority{Level: -10, TTL: 10 * time.Minute}, SetsPriority: true, AllowedOrigins: []string{"https://a.example"},
 		Tenants: &picker.TenantsSpec{
-			Default: basic,
+			Default: basic, Salts: true,
 			Classes: map[string]*tenant.Class{
 				"default": basic,
 				"gold":    {Name: "gold", Weight: 8, TokensPerMinute: 5_000_000, Models: []string{"Qwen/*", "sql-lora"}, SetsTransfer: true},

@@ -97,6 +97,8 @@ func admission() Group {
 		"a target is a whole number":        {Spec: of("maxSlowdownPercent: 2.5"), Want: "spec.admission.maxSlowdownPercent"},
 		"a class without a rate":            {Spec: of("tenants: {" + tenants + ", classes: [{name: default, requestsPerMinute: 0}]}"), Want: "requestsPerMinute"},
 		"fields for the engine":             {Spec: of("engineFields: [Priority, KVTransfer], tenants: {" + tenants + ", classes: [{name: default, engineFields: [Priority]}]}")},
+		"caches of tenants apart":           {Spec: of("tenants: {" + tenants + ", cacheSalt: PerTenant, classes: [{name: default}]}")},
+		"other caches apart":                {Spec: of("tenants: {" + tenants + ", cacheSalt: PerUser, classes: [{name: default}]}"), Want: "spec.admission.tenants.cacheSalt"},
 		"no fields for the engine":          {Spec: of("engineFields: []")},
 		"other fields for the engine":       {Spec: of("engineFields: [Sampling]"), Want: "spec.admission.engineFields[0]"},
 		"a field for the engine twice":      {Spec: of("engineFields: [Priority, Priority]"), Want: "Duplicate"},
