@@ -8,7 +8,8 @@ import (
 
 func TestAdministrativePathsAreAnsweredInPlaceOfTheEngine(t *testing.T) {
 	h := newHouse(t, Options{}, ServeOptions{}, spec("127.0.0.1:1"))
-	for _, path := range []string{"/sleep", "/v1/../%73leep/?level=1", "/prefix/v1/load_lora_adapter", "//PAUSE", "/adapters/x"} {
+	for _, path := range []string{"/sleep", "/v1/../%73leep/?level=1", "/prefix/v1/load_lora_adapter", "//PAUSE", "/adapters/x",
+		"/flush_cache", "/prefix/update_weights_from_disk", "/get_server_info?x"} {
 		for _, bodyless := range []bool{true, false} {
 			s := h.script()
 			s.send(requestHead(bodyless, ":method", "POST", ":path", path))

@@ -6,9 +6,12 @@ import (
 	"strings"
 )
 
-// administrative are the paths of vLLM's server that change the engine or show how it is set up, from the routers of 0.11.1
-// to 0.32 (docs/routing.md has the list by purpose). Clients must not reach them: most need no key, some only
-// VLLM_SERVER_DEV_MODE or VLLM_ALLOW_RUNTIME_LORA_UPDATING.
+// administrative are the paths of engines' servers that change the engine or show how it is set up: of vLLM from the routers
+// of 0.11.1 to 0.32, and of SGLang up to 0.5 (docs/routing.md has the list by purpose). Clients must not reach them: most need
+// no key, some only VLLM_SERVER_DEV_MODE or VLLM_ALLOW_RUNTIME_LORA_UPDATING.
+//
+// The proxy has a list of allowed paths besides. Behind a gateway that is not possible: the paths of a route are its owner's,
+// with prefixes and other engines' APIs, and the conformance tests of the inference extension use paths of no API.
 var administrative = setOf(
 	// Sleep, pause, caches and memory.
 	"/sleep", "/wake_up", "/is_sleeping", "/pause", "/resume", "/is_paused", "/release_kv_cache_memory",
@@ -23,6 +26,17 @@ var administrative = setOf(
 	"/fault_tolerance/apply", "/fault_tolerance/status",
 	// Information about the engine and its other users.
 	"/server_info", "/kv_event_sources", "/metrics", "/load", "/docs", "/redoc", "/openapi.json",
+	// SGLang: caches, memory, other clients' requests.
+	"/flush_cache", "/clear_hicache_storage_backend", "/release_memory_occupation", "/resume_memory_occupation", "/abort_request",
+	"/pause_generation", "/continue_generation", "/slow_down",
+	// SGLang: adapters and weights.
+	"/load_lora_adapter", "/load_lora_adapter_from_tensors", "/unload_lora_adapter", "/update_weights_from_disk",
+	"/update_weights_from_tensor", "/update_weights_from_distributed", "/update_weights_from_ipc", "/init_weights_update_group",
+	"/destroy_weights_update_group", "/init_weights_send_group_for_remote_instance", "/send_weights_to_remote_instance",
+	"/get_weights_by_name", "/get_weight_version", "/weights_checker",
+	// SGLang: settings, records, information.
+	"/set_internal_state", "/configure_logging", "/freeze_gc", "/start_expert_distribution_record",
+	"/stop_expert_distribution_record", "/dump_expert_distribution_record", "/get_server_info", "/get_load",
 )
 
 func setOf(names ...string) map[string]bool {

@@ -13,6 +13,8 @@ func TestAdministrativePathsAreKnownInEverySpelling(t *testing.T) {
 		"/v1/../sleep", "/v1/%2e%2e/sleep", "/v1/..%2fsleep", "/v1/./x/..%5c..%5csleep", "/./sleep", "/sleep/.", "/sleep/x/..", "\\sleep", "sleep", "/sle%ep/../sleep", "/%zz/sleep",
 		"http://engine:8000/sleep", "/prefix/sleep", "/v1/load_lora_adapter", "/prefix/v1/unload_lora_adapter/", "/adapters", "/adapters/x", "/reset_prefix_cache?x=/v1/models",
 		"/collective_rpc", "/inference/v1/abort_requests", "/update_weights", "/metrics", "/metrics/", "/server_info?config_format=json", "/%25252573leep", "/v1/%2525252525252525", "/openapi.json",
+		"/flush_cache", "/prefix/flush%5fcache", "/update_weights_from_disk", "/release_memory_occupation", "/resume_memory_occupation/", "/abort_request",
+		"/get_server_info?x=1", "/Load_LoRA_Adapter",
 	} {
 		if !Administrative(p) {
 			t.Errorf("%q is open", p)
@@ -21,6 +23,7 @@ func TestAdministrativePathsAreKnownInEverySpelling(t *testing.T) {
 	for _, p := range []string{
 		"/v1/chat/completions", "/v1/completions?sleep=/sleep", "/v1/models", "/v1/models/Qwen/Qwen3-32B", "/inference/v1/generate", "/ping", "/invocations", "/version", "/health",
 		"/v1/responses/resp_1/cancel", "/sleeping", "/v1/sleeper", "/pool/v1/messages", "/v1/models/50%25", "/v1/models/%E4%BD%A0", "", "/", "*",
+		"/generate", "/encode", "/get_model_info", "/open_session", "/separate_reasoning",
 	} {
 		if Administrative(p) {
 			t.Errorf("%q is closed", p)
