@@ -30,8 +30,8 @@ const (
 	tablePage  = "../../docs/install-vllm.md"
 	tableBegin = "<!-- real: begin -->\n"
 	tableEnd   = "<!-- real: end -->\n"
-	tableHead  = "| release | events | replay | `cached_tokens` of 0 | render routes | other routes | flags | requests exact | tokens off |\n" +
-		"|---|---|---|---|---|---|---|---|---|\n"
+	tableHead  = "| release | events | replay | `cached_tokens` of 0 | render routes | other routes | flags | shapes: exact | tokens off | " +
+		"under eviction: exact | tokens off |\n|---|---|---|---|---|---|---|---|---|---|---|\n"
 )
 
 // renderRoutes give the ids of a request; others are what Kvasir uses or passes on where a release has it.
@@ -242,17 +242,51 @@ func TestTheTableIsSortedAndReplaced(t *testing.T) {
 	}
 }
 
+// TestNoRowIsWrittenWithoutItsCases: a run of a part, or one that failed, must not put its figures into the page.
+func TestNoRowIsWrittenWithoutItsCases(t *testing.T) {
+	page := filepath.Join(t.TempDir(), "page.md")
+	before := "a\n" + tableBegin + tableEnd + "b\n"
+	if err := os.WriteFile(page, []byte(before), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	shapes := map[string]*tally{
+		"plain": {requests: 10, exact: 10, prompt: 100}, "known": {requests: 5, prompt: 50, deviation: 50},
+		"eviction": {requests: 8, exact: 8, prompt: 80}, evictedMeanwhile: {requests: 2, prompt: 20, deviation: 10},
+	}
+	for _, passed := range []map[string]bool{nil, {"TestRequestShapes": true}, {"TestEvictionIsFollowed": true},
+		{"TestRequestShapes": true, "TestEvictionIsFollowed": false}} {
+		if err := updatePage(page, capabilities{"0.24.0", []string{"x"}}, &totals{shapes: shapes, passed: passed}); err == nil {
+			t.Errorf("written after %v", passed)
+		}
+	}
+	if text, err := os.ReadFile(page); err != nil || string(text) != before {
+		t.Errorf("the page was changed: %s, %v", text, err)
+	}
+	whole := totals{shapes: shapes, passed: map[string]bool{"TestRequestShapes": true, "TestEvictionIsFollowed": true}}
+	if err := updatePage(page, capabilities{"0.24.0", []string{"x"}}, &whole); err != nil {
+		t.Fatal(err)
+	}
+	text, err := os.ReadFile(page)
+	if err != nil || !strings.Contains(string(text), "| 0.24.0 | x | 100.0 % | 0.00 % | 80.0 % | 10.00 % |\n") {
+		t.Errorf("written: %s, %v", text, err)
+	}
+}
+
 // updatePage writes the row of the tested release with the figures of the run.
-func updatePage(row capabilities, exact, deviation float64) error {
-	page, err := os.ReadFile(tablePage)
+func updatePage(path string, row capabilities, run *totals) error {
+	figures, err := run.figures()
+	if err != nil {
+		return err
+	}
+	page, err := os.ReadFile(path)
 	if err != nil {
 		return fmt.Errorf("reading the table: %w", err)
 	}
-	text, err := writeRow(string(page), row, fmt.Sprintf("%.1f %% | %.2f %% |", exact, deviation))
+	text, err := writeRow(string(page), row, figures)
 	if err != nil {
-		return fmt.Errorf("writing %s: %w", tablePage, err)
+		return fmt.Errorf("writing %s: %w", path, err)
 	}
-	if err := os.WriteFile(tablePage, []byte(text), 0o644); err != nil {
+	if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
 		return fmt.Errorf("writing the table: %w", err)
 	}
 	return nil
