@@ -14,6 +14,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/kvasir-dev/kvasir/internal/kvblock"
 	"github.com/kvasir-dev/kvasir/internal/vllmsim"
 )
 
@@ -28,6 +29,7 @@ const (
 	secretSalt    = "salt-quokkapaw"
 	secretRoot    = "root-axolotlgill-0123456789abcdef01234567"
 	secretTool    = "tool_jackalopefoot"
+	secretRequest = "request-tatzelwurm-1"
 	// secretTokens are ids of a prompt, as they would be written.
 	secretTokens = "77001,77002,77003,77004"
 )
@@ -46,6 +48,7 @@ func TestNothingIsToldOfRequests(t *testing.T) {
     tenants:
       identification: APIKey
       unknown: Reject
+      cacheSalt: PerTenant
       secretRefs: [{name: tenants}]
       classes: [{name: default}]`, 1))
 		f.write("secrets.yaml", fmt.Sprintf(`apiVersion: v1
@@ -101,6 +104,17 @@ stringData: {root: %s}
 		}
 		served += statuses[200]
 	}
+	// An engine that has died makes the picker log attempts, retries and circuits.
+	f.engines[1].Kill()
+	for range 4 {
+		for road, url := range map[string]string{"the proxy": f.proxy, "the gateway": gateway} {
+			if status := f.confide(url+"/v1/chat/completions", secretKey, chat); status == http.StatusOK {
+				served++
+			} else if road == "the proxy" {
+				t.Errorf("%s: status %d after an engine was killed", road, status)
+			}
+		}
+	}
 	body, err := json.Marshal(chat)
 	if err != nil {
 		t.Fatal(err)
@@ -115,7 +129,7 @@ stringData: {root: %s}
 	}
 	_ = explained.Body.Close()
 	told := map[string]string{"/explain": string(explanation), "/decisions?follow=1": follow()}
-	for _, path := range []string{"/metrics", "/status", "/status?output=json", "/decisions?limit=512", "/prefixes?limit=100"} {
+	for _, path := range []string{"/", "/metrics", "/status", "/status?output=json", "/decisions?limit=512", "/prefixes?limit=100"} {
 		status, text := f.get(f.metrics + path)
 		if status != http.StatusOK || text == "" {
 			t.Errorf("%s: %d", path, status)
@@ -131,8 +145,14 @@ stringData: {root: %s}
 	if !strings.Contains(told["the log"], "Picked") || !strings.Contains(told["/decisions?limit=512"], `"outcome":"completed"`) {
 		t.Errorf("it tells less than it might: %s", told["the log"])
 	}
+	root, err := kvblock.NewSeed([]byte(secretRoot))
+	if err != nil {
+		t.Fatal(err)
+	}
+	acme, acmeOwn := root.TenantSalt("acme", ""), root.TenantSalt("acme", secretSalt)
 	untold(t, told,
 		"zanzibarquux", "wolpertinger", "okapihorn", "yaffingale", "narwhaltooth", "pangolinkey", "quokkapaw", "axolotlgill", "jackalopefoot",
+		"tatzelwurm", acme, acmeOwn,
 		secretTokens, "77001 77002", "77001, 77002", base64.StdEncoding.EncodeToString([]byte(secretEngine))[:20], base64.StdEncoding.EncodeToString([]byte(secretRoot))[:20])
 }
 
@@ -162,6 +182,7 @@ func (f *fleet) confide(url, key string, body any) int {
 	r.Header.Set("Content-Type", "application/json")
 	r.Header.Set("Authorization", "Bearer "+key)
 	r.Header.Set("X-Session-Id", secretSession)
+	r.Header.Set("X-Request-Id", secretRequest)
 	resp, err := f.client.Do(r)
 	if err != nil {
 		f.t.Fatal(err)
