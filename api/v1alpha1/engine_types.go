@@ -68,6 +68,9 @@ type Engine struct {
 	// +listMapKey=medium
 	// +optional
 	Media []Medium `json:"media,omitempty"`
+	// networkPolicy defines which pods and addresses can connect to the engines.
+	// +optional
+	NetworkPolicy EngineNetworkPolicy `json:"networkPolicy,omitzero"`
 }
 
 // ServesAnyone reports whether requests of unauthenticated clients are sent with the pool's key. tenants reports

@@ -57,6 +57,7 @@ const (
 	ConditionPredictionsTrusted = "PredictionsTrusted"
 	ConditionGatewayConforms    = "GatewayConforms"
 	ConditionPickerAvailable    = "PickerAvailable"
+	ConditionEnginesClosed      = "EnginesClosed"
 	ConditionGatewayAccepted    = "GatewayAccepted"
 	ConditionAutoscalingActive  = "AutoscalingActive"
 	ConditionPolicyAffected     = "kvasir.dev/RoutingPolicyAffected"

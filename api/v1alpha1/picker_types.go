@@ -42,7 +42,8 @@ type Picker struct {
 	// +kubebuilder:default={type: SelfSigned}
 	// +optional
 	TLS PickerTLS `json:"tls,omitzero"`
-	// networkPolicy controls whether a NetworkPolicy for the pickers is made.
+	// networkPolicy controls whether a NetworkPolicy for the pickers is made. With None, none is made for the engines
+	// either, unless engine.networkPolicy is set.
 	// +kubebuilder:default=Managed
 	// +optional
 	NetworkPolicy NetworkPolicyMode `json:"networkPolicy,omitempty"`

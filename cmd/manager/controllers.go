@@ -91,6 +91,7 @@ func addControllers(mgr ctrl.Manager, o *options) error {
 		ReporterImage: o.reporterImage, Version: injected,
 		// Nodes are not namespaced: an operator limited to some namespaces cannot read them.
 		NodeSignals: len(o.namespaces) == 0,
+		Namespaces:  o.namespaces,
 	}
 	if err := pools.SetupWithManager(mgr, ofPools, workers); err != nil {
 		return fmt.Errorf("adding the controller of pools: %w", err)

@@ -48,6 +48,10 @@ type Input struct {
 	Trusted []byte
 	// Protected is how many pods the disruption budget of the engines starts from.
 	Protected int
+	// Gateways are the Gateways whose data planes send requests to the engines.
+	Gateways []types.NamespacedName
+	// Sets are the LeaderWorkerSets of the pool's pods, sorted.
+	Sets []string
 }
 
 // PickerName names the pickers' Deployment, Service, ServiceAccount, Role and NetworkPolicy.
@@ -95,9 +99,9 @@ func Objects(c Config, in Input) ([]*unstructured.Unstructured, error) {
 	}
 	if in.Pool.Spec.Template != nil {
 		all = append(all, b.engineBudget())
-		if in.Pool.Spec.Picker.NetworkPolicy != v1alpha1.NetworkPolicyNone {
-			all = append(all, b.engineNetwork())
-		}
+	}
+	if in.Pool.Spec.EngineNetwork() != v1alpha1.EngineNetworkNone {
+		all = append(all, b.engineNetwork())
 	}
 	if gateway := in.Pool.Spec.Gateway; gateway.Mode == v1alpha1.GatewayAuto {
 		if c.GIE {

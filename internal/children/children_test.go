@@ -81,13 +81,19 @@ func pools(t *testing.T) map[string]*v1alpha1.InferencePool {
   dataParallel: {ranks: 3, addressing: PortPerRank}, events: {source: Listen}}, picker: {tls: {type: Plaintext}, proxy: Disabled}`),
 		"certmanager": small(t, `selector: {matchLabels: {app: m}}, model: {name: m, tokenizer: {type: Volume, volume: {configMap: {name: files}}}},
   picker: {tls: {type: CertManager, issuerRef: {name: ours}}, replicas: 1, networkPolicy: None, resources: {limits: {memory: 1Gi}}}`),
+		"closed": small(t, `model: {name: m}, selector: {matchLabels: {app: m}}, engine: {dataParallel: {ranks: 2, addressing: PortPerRank}, networkPolicy: {from: [
+  {namespaceSelector: {matchLabels: {kubernetes.io/metadata.name: monitoring}}, podSelector: {matchLabels: {app: prometheus}}},
+  {ipBlock: {cidr: 130.211.0.0/22, except: [130.211.1.0/24]}}]}}, picker: {tls: {type: Plaintext}}`),
 		"external": small(t, `model: {name: m}, selector: {matchLabels: {app: m}}, picker: {mode: External, external: {serviceName: theirs}}, gateway: {failureMode: FailOpen}`),
 	}
 }
 
 func objects(t *testing.T, p *v1alpha1.InferencePool) []*unstructured.Unstructured {
 	t.Helper()
-	all, err := Objects(config, Input{Pool: p, TenantSecrets: []string{"tenants", "more"}, Trusted: []byte("certificates\n")})
+	all, err := Objects(config, Input{
+		Pool: p, TenantSecrets: []string{"tenants", "more"}, Trusted: []byte("certificates\n"),
+		Gateways: []types.NamespacedName{{Namespace: "infra", Name: "inference"}}, Sets: []string{"groups"},
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -220,10 +226,11 @@ func TestRoutesSayHowLongAnswersMayTake(t *testing.T) {
 	}
 }
 
-func TestTheDrainPortIsClosedAndNothingElse(t *testing.T) {
+func TestTheDrainPortOfOpenEnginesIsClosedAndNothingElse(t *testing.T) {
 	for _, port := range []int32{1024, 9445, 65535} {
 		p := sample(t, "pool_owned.yaml")
 		p.Spec.Engine.Events.Reporter.DrainPort = port
+		p.Spec.Engine.NetworkPolicy.Mode = v1alpha1.EngineNetworkOpen
 		policy := child[networkingv1.NetworkPolicy](t, p, "NetworkPolicy", p.Name)
 		open := func(protocol corev1.Protocol, port int32) bool {
 			return slices.ContainsFunc(policy.Spec.Ingress[0].Ports, func(r networkingv1.NetworkPolicyPort) bool {

@@ -11,8 +11,6 @@ import (
 	"github.com/kvasir-dev/kvasir/api/v1alpha1"
 )
 
-const lastPort = 65535
-
 // pickerNetwork allows all clients to send requests to the pickers, but only the pool's own pods, other replicas and the
 // operator to send them state.
 func (b *builder) pickerNetwork() *networkingv1.NetworkPolicy {
@@ -28,10 +26,7 @@ func (b *builder) pickerNetwork() *networkingv1.NetworkPolicy {
 			From: []networkingv1.NetworkPolicyPeer{
 				engines,
 				{PodSelector: &metav1.LabelSelector{MatchLabels: b.selector()}},
-				{
-					NamespaceSelector: &metav1.LabelSelector{MatchLabels: map[string]string{corev1.LabelMetadataName: b.Operator.Namespace}},
-					PodSelector:       &metav1.LabelSelector{MatchLabels: map[string]string{"app.kubernetes.io/name": "kvasir-operator"}},
-				},
+				b.operator(),
 			},
 		},
 	}
@@ -43,24 +38,6 @@ func (b *builder) pickerNetwork() *networkingv1.NetworkPolicy {
 		})
 	}
 	return b.network(PickerName(b.pool.Name), metav1.LabelSelector{MatchLabels: b.selector()}, rules)
-}
-
-// engineNetwork closes the port where the kubelet waits for an idle engine to all pods. Everything else stays open, as
-// without it; other policies can restrict it. (A node's own agents are never held up by policies.)
-func (b *builder) engineNetwork() *networkingv1.NetworkPolicy {
-	port := b.pool.Spec.Engine.Events.Reporter.DrainPort
-	var ports []networkingv1.NetworkPolicyPort
-	for _, protocol := range []corev1.Protocol{corev1.ProtocolUDP, corev1.ProtocolSCTP} {
-		ports = append(ports, networkingv1.NetworkPolicyPort{Protocol: ptr.To(protocol)})
-	}
-	for _, r := range [][2]int32{{1, port - 1}, {port + 1, lastPort}} {
-		if r[0] <= r[1] {
-			p := tcp(r[0])
-			p.EndPort = ptr.To(r[1])
-			ports = append(ports, p)
-		}
-	}
-	return b.network(b.pool.Name, metav1.LabelSelector{MatchLabels: b.engines()}, []networkingv1.NetworkPolicyIngressRule{{Ports: ports}})
 }
 
 func (b *builder) network(name string, pods metav1.LabelSelector,

@@ -43,20 +43,21 @@ func (g Group) text(name, spec string) []byte {
 // Groups returns all cases, by what they are about.
 func Groups() map[string]Group {
 	return map[string]Group{
-		"pools that own their pods": poolsThatOwnTheirPods(),
-		"pools of selected pods":    poolsOfSelectedPods(),
-		"roles":                     roles(),
-		"models":                    models(),
-		"engines":                   engines(),
-		"pickers and gateways":      pickersAndGateways(),
-		"changes of pools":          changesOfPools(),
-		"targets of policies":       targetsOfPolicies(),
-		"strategies":                strategies(),
-		"members of strategies":     membersOfStrategies(),
-		"shadows and tiers":         shadowsAndTiers(),
-		"sessions":                  sessions(),
-		"admission":                 admission(),
-		"fallback and decisions":    fallbackAndDecisions(),
+		"pools that own their pods":   poolsThatOwnTheirPods(),
+		"pools of selected pods":      poolsOfSelectedPods(),
+		"roles":                       roles(),
+		"models":                      models(),
+		"engines":                     engines(),
+		"pickers and gateways":        pickersAndGateways(),
+		"network policies of engines": enginesNetworks(),
+		"changes of pools":            changesOfPools(),
+		"targets of policies":         targetsOfPolicies(),
+		"strategies":                  strategies(),
+		"members of strategies":       membersOfStrategies(),
+		"shadows and tiers":           shadowsAndTiers(),
+		"sessions":                    sessions(),
+		"admission":                   admission(),
+		"fallback and decisions":      fallbackAndDecisions(),
 	}
 }
 

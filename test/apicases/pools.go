@@ -187,6 +187,34 @@ func pickersAndGateways() Group {
 	}}
 }
 
+func enginesNetworks() Group {
+	const external = "picker: {mode: External, external: {serviceName: x}}\n"
+	from := func(peers string) string { return adopted + "engine: {networkPolicy: {from: [" + peers + "]}}" }
+	return Group{Kind: "InferencePool", Cases: map[string]Case{
+		"the engines are closed":                     {Spec: adopted + "engine: {networkPolicy: {mode: Closed}}"},
+		"the engines stay open":                      {Spec: owned + "replicas: 1\nengine: {networkPolicy: {mode: Open}}"},
+		"the user makes the engines' policy":         {Spec: owned + "replicas: 1\nengine: {networkPolicy: {mode: None}}"},
+		"there are three modes":                      {Spec: adopted + "engine: {networkPolicy: {mode: Shut}}", Want: "spec.engine.networkPolicy.mode"},
+		"a network policy says something":            {Spec: adopted + "engine: {networkPolicy: {}}", Want: "spec.engine.networkPolicy"},
+		"peers are for closed engines":               {Spec: adopted + "engine: {networkPolicy: {mode: Open, from: [{podSelector: {}}]}}", Want: "from needs mode Closed"},
+		"external pickers are named":                 {Spec: adopted + external + "engine: {networkPolicy: {mode: Closed}}", Want: "from with the pods of the pickers"},
+		"external pickers are named in a list":       {Spec: adopted + external + "engine: {networkPolicy: {mode: Closed, from: []}}", Want: "from with the pods of the pickers"},
+		"external pickers of a name":                 {Spec: adopted + external + "engine: {networkPolicy: {mode: Closed, from: [{podSelector: {matchLabels: {app: epp}}}]}}"},
+		"external pickers and open engines":          {Spec: adopted + external + "engine: {networkPolicy: {mode: Open}}"},
+		"pods of a namespace are peers":              {Spec: from("{namespaceSelector: {matchLabels: {team: a}}, podSelector: {matchLabels: {app: prometheus}}}")},
+		"ranges of addresses are peers":              {Spec: from("{ipBlock: {cidr: 130.211.0.0/22}}, {ipBlock: {cidr: '2001:db8::/32', except: ['2001:db8:1::/48']}}")},
+		"a peer that is nothing would be all":        {Spec: from("{}"), Want: "spec.engine.networkPolicy.from[0]"},
+		"a peer is pods or addresses":                {Spec: from("{podSelector: {}, ipBlock: {cidr: 10.0.0.0/8}}"), Want: "a peer is either ipBlock"},
+		"a range of addresses has a number of bits":  {Spec: from("{ipBlock: {cidr: 10.0.0.1}}"), Want: "from[0].ipBlock.cidr"},
+		"a range of addresses has at most 32 bits":   {Spec: from("{ipBlock: {cidr: 10.0.0.0/33}}"), Want: "from[0].ipBlock.cidr"},
+		"a range of addresses is no name":            {Spec: from("{ipBlock: {cidr: prometheus}}"), Want: "from[0].ipBlock.cidr"},
+		"what is left out is a range":                {Spec: from("{ipBlock: {cidr: 10.0.0.0/8, except: [all]}}"), Want: "from[0].ipBlock.except[0]"},
+		"a peer has the fields of a NetworkPolicy's": {Spec: from("{pods: {}}"), Want: "unknown field"},
+		"16 peers": {Spec: from(strings.Repeat("{podSelector: {}}, ", 16))},
+		"17 peers": {Spec: from(strings.Repeat("{podSelector: {}}, ", 17)), Want: "spec.engine.networkPolicy.from"},
+	}}
+}
+
 func changesOfPools() Group {
 	return Group{Kind: "InferencePool", Cases: map[string]Case{
 		"the model's name stays":             {Old: adopted, Spec: selector + "model: {name: other}", Want: "model.name is immutable"},

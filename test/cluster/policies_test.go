@@ -33,8 +33,8 @@ func policies() {
 		Expect(inside).NotTo(BeEmpty())
 
 		picker, engine, operator := w.ready(ctx, pickers)[0].Status.PodIP, w.ready(ctx, engines)[0].Status.PodIP, w.ready(ctx, operators)[0].Status.PodIP
-		open := []string{picker + " 8080", picker + " 9002", picker + " 9090", engine + " 8000", operator + " 8443"}
-		closed := []string{picker + " 9004", engine + " 9445", operator + " 8081"}
+		open := []string{picker + " 8080", picker + " 9002", picker + " 9090", operator + " 8443"}
+		closed := []string{picker + " 9004", engine + " 8000", engine + " 9445", operator + " 8081"}
 		for _, at := range slices.Concat(open, closed) {
 			Expect(reaches(ctx, inside[0], at)).To(BeTrue(), "without policies %s is open", at)
 		}

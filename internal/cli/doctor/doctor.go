@@ -149,12 +149,12 @@ func (d *Doctor) conditions(pool *v1alpha1.InferencePool) {
 		case c.Status == "True":
 			good++
 			continue
-		case c.Status == "Unknown" && (c.Reason == "Disabled" || c.Reason == "CRDsMissing"):
-			continue // gateways are a choice
+		case c.Status == "Unknown" && (c.Reason == "Disabled" || c.Reason == "CRDsMissing" || c.Reason == "Open"):
+			continue // gateways and open engines are a choice
 		case c.Status == "False" && slices.Contains([]string{v1alpha1.ConditionAccepted, v1alpha1.ConditionReady,
 			v1alpha1.ConditionEventsSynced}, c.Type),
 			c.Reason == "CertificateInvalid", c.Reason == "RolloutStopped", c.Reason == "ProbeFailed", c.Reason == "Mispredicting",
-			c.Reason == "PicksNotFollowed":
+			c.Reason == "PicksNotFollowed", c.Reason == "GatewayPodsMissing":
 			level = Fail
 		}
 		d.add(level, check, name(pool), fmt.Sprintf("%s is %s, %s: %s", c.Type, c.Status, c.Reason, c.Message), cure)

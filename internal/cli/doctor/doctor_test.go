@@ -29,7 +29,7 @@ func TestTheOperationsPageAdvisesOnEveryCondition(t *testing.T) {
 	}
 	for _, condition := range []string{
 		v1alpha1.ConditionAccepted, v1alpha1.ConditionReady, v1alpha1.ConditionUpToDate, v1alpha1.ConditionScaled, v1alpha1.ConditionPodsHealthy, v1alpha1.ConditionEventsSynced,
-		v1alpha1.ConditionTokensExact, v1alpha1.ConditionPredictionsTrusted, v1alpha1.ConditionPickerAvailable, v1alpha1.ConditionGatewayAccepted, v1alpha1.ConditionAutoscalingActive,
+		v1alpha1.ConditionTokensExact, v1alpha1.ConditionPredictionsTrusted, v1alpha1.ConditionPickerAvailable, v1alpha1.ConditionEnginesClosed, v1alpha1.ConditionGatewayAccepted, v1alpha1.ConditionAutoscalingActive,
 	} {
 		if !seen[condition] {
 			t.Errorf("no advice on %s", condition)

@@ -80,6 +80,11 @@ func (r *round) conditions(childrenErr, podsErr error, affected *metav1.Conditio
 	if r.gateway != nil {
 		r.set(v1alpha1.ConditionGatewayAccepted, gatewayAccepted(r.gateway))
 	}
+	if r.pool.Spec.EngineNetwork() != v1alpha1.EngineNetworkNone {
+		r.set(v1alpha1.ConditionEnginesClosed, enginesClosed(r.pool, &r.network))
+	} else {
+		meta.RemoveStatusCondition(&r.next.Conditions, v1alpha1.ConditionEnginesClosed)
+	}
 	r.set(v1alpha1.ConditionReady, r.ready(accepted, picker))
 	if r.pool.Spec.Autoscaling.MaxReplicas > 0 {
 		r.set(v1alpha1.ConditionAutoscalingActive, r.autoscalingActive())

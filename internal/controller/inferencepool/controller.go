@@ -76,6 +76,8 @@ type Reconciler struct {
 	ReporterImage, Version string
 	// NodeSignals is whether nodes can be read.
 	NodeSignals bool
+	// Namespaces that the operator watches; none for all.
+	Namespaces []string
 
 	optional *optionalWatches // nil without a manager
 
@@ -157,8 +159,9 @@ type round struct {
 	problems  problems
 	reporters reporters
 	gateway   *gatewayFacts // nil when they could not be read
-	stuck     *corev1.Pod   // the first that has a trouble
-	retry     bool          // a write met a newer object
+	network   networkFacts
+	stuck     *corev1.Pod // the first that has a trouble
+	retry     bool        // a write met a newer object
 }
 
 // Reconcile brings one pool nearer to its spec.

@@ -127,6 +127,8 @@ func (r *round) tellChanges(was, is *v1alpha1.InferencePool) {
 			r.tell(warning, "TokensDegraded", nil, "%s: %s", c.Reason, c.Message)
 		case c.Type == v1alpha1.ConditionPredictionsTrusted && c.Status == "False":
 			r.tell(warning, "PredictionsDistrusted", nil, "%s: %s", c.Reason, c.Message)
+		case c.Type == v1alpha1.ConditionEnginesClosed && c.Status == "False":
+			r.tell(warning, "NetworkPolicyIncomplete", nil, "%s: %s", c.Reason, c.Message)
 		case c.Type == v1alpha1.ConditionGatewayConforms && c.Status == "False":
 			r.tell(warning, "GatewayDeviates", nil, "%s: %s", c.Reason, c.Message)
 		}

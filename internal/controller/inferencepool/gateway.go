@@ -99,8 +99,10 @@ func (p *pickerRef) String() string {
 // gatewayParent is what a gateway reports about a pool or a route.
 type gatewayParent struct {
 	ParentRef struct {
-		Namespace string `json:"namespace"`
-		Name      string `json:"name"`
+		Group     *gwapiv1.Group `json:"group"` // nil for that of Gateway API
+		Kind      *gwapiv1.Kind  `json:"kind"`  // nil for Gateway
+		Namespace string         `json:"namespace"`
+		Name      string         `json:"name"`
 	} `json:"parentRef"`
 	ControllerName string             `json:"controllerName"`
 	Conditions     []metav1.Condition `json:"conditions"`

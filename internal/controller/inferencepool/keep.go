@@ -43,8 +43,12 @@ func (r *round) keepChildren(ctx context.Context) error {
 	if err := r.optional.keep(config); err != nil {
 		return err
 	}
+	if err := r.findGateways(ctx, &config); err != nil {
+		return err
+	}
 	secretsErr := errors.Join(r.passRefusal(r.keepKey(ctx)), r.passRefusal(r.keepCertificates(ctx)))
-	input := children.Input{Pool: r.pool, Trusted: r.memory.trusted, Protected: r.protected()}
+	input := children.Input{Pool: r.pool, Trusted: r.memory.trusted, Protected: r.protected(),
+		Gateways: r.network.gateways, Sets: r.sets()}
 	if r.policy != nil {
 		input.TenantSecrets = tenantSecrets(r.policy)
 	}

@@ -31,6 +31,7 @@ func (r *Reconciler) SetupWithManager(mgr manager.Manager, changed <-chan event.
 		For(&v1alpha1.InferencePool{}, builder.WithPredicates(predicate.Or[client.Object](predicate.GenerationChangedPredicate{},
 			predicate.AnnotationChangedPredicate{}))).
 		Watches(&corev1.Pod{}, handler.EnqueueRequestsFromMapFunc(r.poolsOf)).
+		Watches(&corev1.Pod{}, handler.EnqueueRequestsFromMapFunc(r.behindGateways), builder.WithPredicates(gatewayPods)).
 		Watches(&v1alpha1.RoutingPolicy{}, handler.EnqueueRequestsFromMapFunc(r.neighbours),
 			builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		Owns(&appsv1.Deployment{}).

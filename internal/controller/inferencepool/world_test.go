@@ -240,7 +240,8 @@ func (w *world) apply(config runtime.ApplyConfiguration) error {
 func (w *world) list(ctx context.Context, c client.WithWatch, list client.ObjectList, opts ...client.ListOption) error {
 	o := (&client.ListOptions{}).ApplyOptions(opts)
 	matches := func(obj client.Object) bool {
-		return o.LabelSelector == nil || o.LabelSelector.Matches(labels.Set(obj.GetLabels()))
+		return (o.Namespace == "" || o.Namespace == obj.GetNamespace()) &&
+			(o.LabelSelector == nil || o.LabelSelector.Matches(labels.Set(obj.GetLabels())))
 	}
 	switch list := list.(type) {
 	case *corev1.PodList:

@@ -7,6 +7,8 @@ import (
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -154,6 +156,64 @@ var _ = Describe("a pool behind gateways", Ordered, func() {
 		patch(`{"spec":{"selector":{"matchLabels":{"more":"x"}}}}`)
 		Eventually(accepted("existing")).Should(Equal("False WrongPicker"))
 		Expect(read(Default, children.GIEKind, "existing").GetLabels()).To(BeEmpty())
+	})
+
+	It("closes engines, admits a gateway, and names one without pods until they come", func() {
+		Expect(api.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "infra"}})).To(Succeed())
+		infra := gwapiv1.Namespace("infra")
+		policyKey := types.NamespacedName{Namespace: namespace, Name: "closed"}
+		edit := func(change func(*v1alpha1.InferencePool)) {
+			GinkgoHelper()
+			Eventually(func(g Gomega) {
+				pool := &v1alpha1.InferencePool{}
+				g.Expect(api.Get(ctx, policyKey, pool)).To(Succeed())
+				change(pool)
+				g.Expect(api.Update(ctx, pool)).To(Succeed())
+			}).Should(Succeed())
+		}
+		makePool("closed", v1alpha1.Gateway{ParentRefs: []gwapiv1.ParentReference{{Namespace: &infra, Name: "web"}}})
+		Eventually(condition("closed", v1alpha1.ConditionAccepted)).Should(Equal("True Accepted"))
+		policy := &networkingv1.NetworkPolicy{}
+		Expect(apierrors.IsNotFound(api.Get(ctx, policyKey, policy))).To(BeTrue(), "pods of others are not isolated unasked")
+
+		By("closing them, in spite of a peer that only the API server can refuse")
+		edit(func(p *v1alpha1.InferencePool) {
+			p.Spec.Engine.NetworkPolicy.From = []v1alpha1.NetworkPeer{{PodSelector: &metav1.LabelSelector{
+				MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "app", Operator: "Like", Values: []string{"x"}}},
+			}}}
+		})
+		Eventually(condition("closed", v1alpha1.ConditionAccepted)).Should(Equal("False ObjectRefused"))
+		edit(func(p *v1alpha1.InferencePool) {
+			p.Spec.Engine.NetworkPolicy = v1alpha1.EngineNetworkPolicy{Mode: v1alpha1.EngineNetworkClosed}
+		})
+		Eventually(api.Get).WithArguments(ctx, policyKey, policy).Should(Succeed())
+		Expect(policy.Spec.Ingress).NotTo(BeEmpty())
+		for _, rule := range policy.Spec.Ingress {
+			Expect(rule.From).NotTo(BeEmpty(), "a rule admits all")
+		}
+		closed := condition("closed", v1alpha1.ConditionEnginesClosed)
+		Eventually(closed).Should(Equal("False GatewayPodsMissing"))
+
+		By("finding the gateway's pods in its namespace")
+		pod := &corev1.Pod{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "infra", Name: "web-0", Labels: map[string]string{children.LabelGateway: "web"}},
+			Spec:       corev1.PodSpec{ServiceAccountName: "default", Containers: []corev1.Container{{Name: "envoy", Image: "envoy:v1"}}},
+		}
+		Eventually(func() error { return api.Create(ctx, pod.DeepCopy()) }).Should(Succeed()) // its account comes late
+		Eventually(closed).Should(Equal("True Closed"))
+		Expect(api.Delete(ctx, pod, client.GracePeriodSeconds(0))).To(Succeed())
+		Eventually(closed).Should(Equal("False GatewayPodsMissing"))
+
+		By("opening them again")
+		edit(func(p *v1alpha1.InferencePool) { p.Spec.Engine.NetworkPolicy.Mode = v1alpha1.EngineNetworkNone })
+		Eventually(func() bool { return apierrors.IsNotFound(api.Get(ctx, policyKey, policy)) }).Should(BeTrue())
+		edit(func(p *v1alpha1.InferencePool) { p.Spec.Engine.NetworkPolicy.Mode = v1alpha1.EngineNetworkOpen })
+		Eventually(api.Get).WithArguments(ctx, policyKey, policy).Should(Succeed())
+		Eventually(closed).Should(Equal("Unknown Open"))
+		pool := &v1alpha1.InferencePool{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "closed"}}
+		Expect(api.Delete(ctx, pool, client.PropagationPolicy(metav1.DeletePropagationBackground))).To(Succeed())
+		Eventually(func() bool { return apierrors.IsNotFound(api.Get(ctx, policyKey, policy)) }).Should(BeTrue(), "it goes with its pool")
+		Expect(api.Delete(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "infra"}})).To(Succeed())
 	})
 
 	AfterAll(func() {
