@@ -8,7 +8,7 @@ import (
 // EngineNetworkPolicy defines which pods and addresses can connect to the engines of a pool.
 //
 // +kubebuilder:validation:MinProperties=1
-// +kubebuilder:validation:XValidation:rule="!has(self.mode) || self.mode == 'Closed' || !has(self.from) || size(self.from) == 0",message="from needs mode Closed: the other modes do not restrict who connects"
+// +kubebuilder:validation:XValidation:rule="!has(self.mode) || self.mode == 'Closed' || !has(self.from) || size(self.from) == 0",message="from needs mode Closed: in the other modes it has no effect"
 type EngineNetworkPolicy struct {
 	// mode Closed admits the pool's pickers and engines, the operator, the pods of the pool's gateways, and from. Open
 	// admits all clients to all ports except the drain port of the reporter. None makes no NetworkPolicy. Absent, it is

@@ -25,9 +25,9 @@ import (
 type networkFacts struct {
 	// gateways whose data planes the engines' NetworkPolicy admits, sorted.
 	gateways []types.NamespacedName
-	// missing are the gateways of which no pod is there, and parents that are no Gateways.
+	// missing are the gateways without pods, and parents that are no Gateways.
 	missing []string
-	// unseen are the gateways of which no pod was found, but could be in a namespace that the operator does not watch.
+	// unseen are the gateways whose pods were not found, but can be in a namespace that the operator does not watch.
 	unseen []string
 }
 
