@@ -174,11 +174,11 @@ func findUV(root string) (string, error) {
 // errUnloadable means that this machine cannot run a release whatever is installed by package name.
 var errUnloadable = errors.New("this machine cannot load the release's compiled library")
 
-// unloadable is the exit status of loadScript for a release of which no library can be loaded.
+// unloadable is the exit status of loadScript if no library of the release can be loaded.
 const unloadable = 3
 
-// loadScript loads the libraries of the CPU backend, of which releases have one for each kind of processor. torch defines
-// what they use.
+// loadScript loads the libraries of the CPU backend. Releases have one for each kind of processor. torch defines what they
+// use.
 const loadScript = `
 import ctypes, glob, os, sys, torch
 from importlib.util import find_spec
