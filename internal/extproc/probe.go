@@ -109,7 +109,7 @@ func (s *probes) room(now time.Time) bool {
 	return len(s.all) < maxProbed
 }
 
-// tell reports what was found. An endpoint that does not answer in time blames no one.
+// tell reports what was found. If an endpoint does not answer in time, nothing is counted.
 func (r reach) tell(p *picker.Passed) {
 	switch r {
 	case refuses:

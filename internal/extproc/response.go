@@ -159,7 +159,7 @@ func (x *exchange) watchStream(p piece) {
 	}
 }
 
-// streamEnds judges a stream of which no more than one message with events has arrived. It is called at the end of that
+// streamEnds judges a stream whose events have all arrived in one message, if any. It is called at the end of that
 // message or, since gateways that buffer announce trailers, when these follow.
 func (x *exchange) streamEnds() {
 	if x.stream.watched && x.stream.held && x.decision != nil {
