@@ -70,7 +70,7 @@ func init() {
 	add("sequence g: an answer without a body never ends", response,
 		"	case h.GetEndOfStream():\n		x.shown = true\n		x.responseDone()\n", "	case false:\n", "TestSequenceG_AnswersWithoutABody")
 	add("sequence h: trailers of answers are not answered", response,
-		"	x.send(responseTrailersAnswer())\n	x.responseDone()\n", "	x.responseDone()\n", "TestSequenceH_TrailersOfAnswersComeBack")
+		"	x.send(responseTrailersAnswer())\n	x.streamEnds()\n", "	x.streamEnds()\n", "TestSequenceH_TrailersOfAnswersComeBack")
 	add("sequence i, pitfall 10: an abort closes no account", response,
 		"		x.settle(picker.ClientGone)\n", "", "TestSequenceI_AbortsAtEveryPoint")
 	add("sequence j: gateways that wait get no answer to the headers", exchange,
