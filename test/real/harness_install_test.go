@@ -174,7 +174,7 @@ func findUV(root string) (string, error) {
 // errUnloadable means that this machine cannot run a release whatever is installed by package name.
 var errUnloadable = errors.New("this machine cannot load the release's compiled library")
 
-// unloadable is the exit status of loadScript if no library of the release can be loaded.
+// unloadable is the exit status of loadScript if it can load no library of the release.
 const unloadable = 3
 
 // loadScript loads the libraries of the CPU backend. Releases have one for each kind of processor. torch defines what they
