@@ -31,7 +31,7 @@ import (
 
 var update = flag.Bool("update", false, "write the golden files")
 
-var config = Config{
+var installed = Config{
 	PickerImage: "registry.example/kvasir/picker:v1", Operator: types.NamespacedName{Namespace: "kvasir", Name: "kvasir-operator"},
 	GIE: true, Routes: true, CertManager: true,
 }
@@ -90,7 +90,7 @@ func pools(t *testing.T) map[string]*v1alpha1.InferencePool {
 
 func objects(t *testing.T, p *v1alpha1.InferencePool) []*unstructured.Unstructured {
 	t.Helper()
-	all, err := Objects(config, Input{
+	all, err := Objects(installed, Input{
 		Pool: p, TenantSecrets: []string{"tenants", "more"}, Trusted: []byte("certificates\n"),
 		Gateways: []types.NamespacedName{{Namespace: "infra", Name: "inference"}}, Sets: []string{"groups"},
 	})
@@ -147,7 +147,7 @@ func TestChildren(t *testing.T) {
 
 // What the API's contract says of every child.
 func TestEveryChildBelongsToItsPool(t *testing.T) {
-	kinds := Kinds(config)
+	kinds := Kinds(installed)
 	for name, p := range pools(t) {
 		seen := map[string]bool{}
 		for _, o := range objects(t, p) {
@@ -284,7 +284,7 @@ func TestABudgetLeavesOnePodToEvict(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := small(t, `model: {name: m}, replicas: 8, rollout: {maxSurge: 1, maxUnavailable: `+tc.unavailable+`}, template: {spec: {containers: [{name: vllm, image: "v:1"}]}}`)
-			all, err := Objects(config, Input{Pool: p, Protected: tc.protected})
+			all, err := Objects(installed, Input{Pool: p, Protected: tc.protected})
 			if err != nil {
 				t.Fatal(err)
 			}

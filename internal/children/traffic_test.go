@@ -12,7 +12,7 @@ import (
 // trafficOf makes a pool's objects in a cluster that has every gateway's kinds, and returns those of single gateways.
 func trafficOf(t *testing.T, p *v1alpha1.InferencePool) map[string]*unstructured.Unstructured {
 	t.Helper()
-	all := config
+	all := installed
 	all.Traffic = Traffic{DestinationRule: true, BackendTrafficPolicy: true, HealthCheckPolicy: true, GCPBackendPolicy: true}
 	objects, err := Objects(all, Input{Pool: p, Trusted: []byte("x")})
 	if err != nil {
@@ -54,7 +54,7 @@ func TestGatewaysGetWhatTheyNeedOfTheirOwnKinds(t *testing.T) {
 			}
 		})
 	}
-	if objects, err := Objects(config, Input{Pool: small(t, spec)}); err != nil || slices.ContainsFunc(objects, func(o *unstructured.Unstructured) bool {
+	if objects, err := Objects(installed, Input{Pool: small(t, spec)}); err != nil || slices.ContainsFunc(objects, func(o *unstructured.Unstructured) bool {
 		return IsTraffic(o.GroupVersionKind())
 	}) {
 		t.Errorf("objects of kinds that the cluster does not have (%v)", err)
