@@ -31,7 +31,7 @@ build: ## build the programs into bin/
 demo: ## 8 simulated engines, real traffic, round robin against the default policy
 	@echo "Building ..."
 	@$(GO) build -trimpath -o $(BIN)/ ./cmd/picker ./cmd/vllmsim ./hack/demo
-	@exec $(BIN)/demo -out out/demo -tokenizer internal/tokenizer/testdata/gpt2
+	@exec $(BIN)/demo -out out/demo -tokenizer internal/tokens/tokenizer/testdata/gpt2
 
 .PHONY: check
 check: ## a quick look before a commit: build, vet, lint and short tests of what differs from BASE and of what imports it
@@ -60,10 +60,10 @@ searches:
 .PHONY: unit
 unit: ## unit tests, with the race detector where there is a C compiler
 	@echo "== unit tests $(RACE)"
-	CGO_ENABLED=$(if $(RACE),1,0) $(GO) test -timeout 30m $(RACE) $$($(GO) list ./... | grep -vE '/internal/lab$$|/test/(browser|chart|clients|cluster|crdcel|docs|e2e|envoy$$|floors|integration|kube|lifecycle|podrunner|real|sim)')
+	CGO_ENABLED=$(if $(RACE),1,0) $(GO) test -timeout 30m $(RACE) $$($(GO) list ./... | grep -vE '/internal/sim/lab$$|/test/(browser|chart|clients|cluster|crdcel|docs|e2e|envoy$$|floors|integration|kube|lifecycle|podrunner|real|sim)')
 	CGO_ENABLED=0 $(GO) test -run 'Alloc|CostsNothing|Worst' $(COUNTED) # what counts allocations and processor time, without it
-	CGO_ENABLED=$(if $(RACE),1,0) $(GO) test -timeout 30m $(RACE) -short ./internal/lab # and then what plays for long, in one goroutine
-	CGO_ENABLED=0 $(GO) test -timeout 30m ./internal/lab
+	CGO_ENABLED=$(if $(RACE),1,0) $(GO) test -timeout 30m $(RACE) -short ./internal/sim/lab # and then what plays for long, in one goroutine
+	CGO_ENABLED=0 $(GO) test -timeout 30m ./internal/sim/lab
 	CGO_ENABLED=$(if $(RACE),1,0) $(GO) test $(RACE) ./test/sim -sim.seeds=300 -sim.steps=40
 	$(GO) test -count=1 ./test/floors # it asks the go command, of which the test cache knows nothing
 
@@ -71,7 +71,7 @@ unit: ## unit tests, with the race detector where there is a C compiler
 sim: ## the event plane in virtual time, with everything failing, for SEEDS seeds (10,000); the pool's controller for 1,000
 	@echo "== simulation of the event plane, $(SEEDS) seeds"
 	CGO_ENABLED=0 $(GO) test -count=1 -timeout 30m -v -run TestEventPlane ./test/sim -sim.seeds=$(SEEDS) -sim.first=$(FIRST)
-	CGO_ENABLED=0 $(GO) test -count=1 -timeout 30m -run TestWhateverHappensThePoolEndsAsDesired ./internal/controller/inferencepool -seeds 1000
+	CGO_ENABLED=0 $(GO) test -count=1 -timeout 30m -run TestWhateverHappensThePoolEndsAsDesired ./internal/operator/controller/inferencepool -seeds 1000
 
 .PHONY: soak soak-sim soak-gateway soak-lifecycle
 soak: soak-sim soak-gateway soak-lifecycle ## storms of faults, aborts and resets, for SOAK (10m) each; nothing may be left
@@ -80,7 +80,7 @@ soak-sim: # the event plane, in longer lives of other seeds
 	CGO_ENABLED=0 $(GO) test -count=1 -timeout 0 -v -run TestEventPlane ./test/sim -sim.soak=$(SOAK) -sim.first=$$(date +%s)000 -sim.steps=1000
 
 soak-gateway: # gateways, clients and engines that break off at any moment
-	KVASIR_SOAK=$(SOAK) $(GO) test -count=1 -v -timeout 0 -p 1 -run TestNothingIsLeftAfterChaos ./internal/extproc ./internal/httpproxy
+	KVASIR_SOAK=$(SOAK) $(GO) test -count=1 -v -timeout 0 -p 1 -run TestNothingIsLeftAfterChaos ./internal/gateway/extproc ./internal/gateway/httpproxy
 
 soak-lifecycle: kube # a pool that is scaled and rolled out under load, over and over, with answers of up to a minute
 	CGO_ENABLED=0 $(GO) test -count=1 -v -timeout 0 ./test/lifecycle -run TestNoRequestFails \

@@ -44,7 +44,7 @@ if ((${#own[@]})); then
   $GO tool -modfile=hack/tools/go.mod golangci-lint run --allow-serial-runners $(printf './%s\n' "${own[@]#"$module/"}")
 fi
 # Suites of real processes, clusters and browsers belong to make test.
-mapfile -t tests < <(printf '%s\n' "${packages[@]}" | grep -vE "/test/(browser|chart|clients|cluster|crdcel|docs|e2e|envoy|integration|kube|lifecycle|podrunner|real|sim)(/|$)|/internal/lab$" || true)
+mapfile -t tests < <(printf '%s\n' "${packages[@]}" | grep -vE "/test/(browser|chart|clients|cluster|crdcel|docs|e2e|envoy|integration|kube|lifecycle|podrunner|real|sim)(/|$)|/internal/sim/lab$" || true)
 if ((${#tests[@]})); then
   $GO test -short -timeout 5m "${tests[@]}" | { grep -v 'no test files' || true; }
 fi

@@ -6,8 +6,8 @@
 set -eu
 cd "$(dirname "$0")/.."
 
-files="internal/reportpb/report.proto internal/syncapi/report.proto internal/peerpb/peer.proto internal/syncapi/peer.proto internal/syncapi/files.proto internal/syncapi/operate.proto internal/keda/externalscaler.proto"
-made="internal/reportpb/report.pb.go internal/syncapi/report_grpc.pb.go internal/peerpb/peer.pb.go internal/syncapi/peer_grpc.pb.go internal/syncapi/files.pb.go internal/syncapi/files_grpc.pb.go internal/syncapi/operate.pb.go internal/syncapi/operate_grpc.pb.go internal/keda/externalscaler.pb.go internal/keda/externalscaler_grpc.pb.go"
+files="internal/reportpb/report.proto internal/rpc/report.proto internal/peerpb/peer.proto internal/rpc/peer.proto internal/rpc/files.proto internal/rpc/operate.proto internal/operator/keda/externalscaler.proto"
+made="internal/reportpb/report.pb.go internal/rpc/report_grpc.pb.go internal/peerpb/peer.pb.go internal/rpc/peer_grpc.pb.go internal/rpc/files.pb.go internal/rpc/files_grpc.pb.go internal/rpc/operate.pb.go internal/rpc/operate_grpc.pb.go internal/operator/keda/externalscaler.pb.go internal/operator/keda/externalscaler_grpc.pb.go"
 
 root=$PWD
 if [ "${1:-}" = --check ]; then

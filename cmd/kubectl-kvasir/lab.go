@@ -12,10 +12,10 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/kvasir-dev/kvasir/internal/enginemodel"
-	"github.com/kvasir-dev/kvasir/internal/lab"
 	"github.com/kvasir-dev/kvasir/internal/policy"
-	"github.com/kvasir-dev/kvasir/internal/trace"
+	"github.com/kvasir-dev/kvasir/internal/sim/enginemodel"
+	"github.com/kvasir-dev/kvasir/internal/sim/lab"
+	"github.com/kvasir-dev/kvasir/internal/sim/trace"
 )
 
 const aboutEngines = "even: the model of vLLM, or uneven: an engine on the same GPUs whose times and order of service have another form"

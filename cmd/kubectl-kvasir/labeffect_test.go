@@ -9,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/kvasir-dev/kvasir/internal/lab"
+	"github.com/kvasir-dev/kvasir/internal/sim/lab"
 )
 
 // TestLabCommandsPrintWhatTheyMeasure runs each experiment small, as JSON.

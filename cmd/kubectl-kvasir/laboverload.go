@@ -12,8 +12,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/kvasir-dev/kvasir/internal/enginemodel"
-	"github.com/kvasir-dev/kvasir/internal/lab"
+	"github.com/kvasir-dev/kvasir/internal/sim/enginemodel"
+	"github.com/kvasir-dev/kvasir/internal/sim/lab"
 )
 
 const aboutLabOverload = `Lets so many times as many sessions come as the fleet can serve, each at its own pace, without admission and with a target

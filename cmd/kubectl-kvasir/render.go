@@ -9,7 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/kvasir-dev/kvasir/internal/chattemplate"
+	"github.com/kvasir-dev/kvasir/internal/tokens/chattemplate"
 )
 
 const aboutRender = `Renders a chat template as the engine does: one JSON object of variables per line on standard input. Each becomes one

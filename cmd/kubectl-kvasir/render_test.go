@@ -11,7 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-const templates = "../../internal/chattemplate/testdata"
+const templates = "../../internal/tokens/chattemplate/testdata"
 
 // TestRenderGoldens renders what Python's Jinja2 has rendered.
 func TestRenderGoldens(t *testing.T) {

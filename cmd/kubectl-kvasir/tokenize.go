@@ -12,9 +12,9 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/kvasir-dev/kvasir/internal/chatprompt"
 	"github.com/kvasir-dev/kvasir/internal/openai"
-	"github.com/kvasir-dev/kvasir/internal/tokenizer"
+	"github.com/kvasir-dev/kvasir/internal/tokens/chatprompt"
+	"github.com/kvasir-dev/kvasir/internal/tokens/tokenizer"
 )
 
 const aboutTokenize = `Turns what is on standard input into token ids, as the picker does: one JSON value per line, a request or a string.

@@ -33,7 +33,7 @@ func unzip(t *testing.T, path string) []byte {
 	return b
 }
 
-const models = "../../internal/tokenizer/testdata"
+const models = "../../internal/tokens/tokenizer/testdata"
 
 // modelDir is a directory with the files of a model.
 func modelDir(t *testing.T, name string) string {

@@ -9,7 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/discovery"
 
-	"github.com/kvasir-dev/kvasir/internal/children"
+	"github.com/kvasir-dev/kvasir/internal/operator/resources"
 )
 
 // lookEvery is how often optional APIs are looked for: they can be installed while the operator runs.
@@ -47,8 +47,8 @@ func (a *apis) Start(ctx context.Context) error {
 
 // optionalKinds are those that are looked for.
 var optionalKinds = []schema.GroupVersionKind{
-	children.GIEKind, children.RouteKind, children.CertificateKind, children.ProvisioningKind, children.DestinationRuleKind,
-	children.BackendTrafficPolicyKind, children.HealthCheckPolicyKind, children.GCPBackendPolicyKind,
+	resources.GIEKind, resources.RouteKind, resources.CertificateKind, resources.ProvisioningKind, resources.DestinationRuleKind,
+	resources.BackendTrafficPolicyKind, resources.HealthCheckPolicyKind, resources.GCPBackendPolicyKind,
 }
 
 // there reports whether the cluster has a kind.

@@ -14,13 +14,13 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 
 	"github.com/kvasir-dev/kvasir/api/v1alpha1"
-	"github.com/kvasir-dev/kvasir/internal/children"
-	"github.com/kvasir-dev/kvasir/internal/controller/autoscaling"
-	"github.com/kvasir-dev/kvasir/internal/controller/inferencepool"
-	"github.com/kvasir-dev/kvasir/internal/controller/pickers"
-	"github.com/kvasir-dev/kvasir/internal/controller/routingpolicy"
+	"github.com/kvasir-dev/kvasir/internal/engines/scrape"
 	kvasirmetrics "github.com/kvasir-dev/kvasir/internal/metrics"
-	"github.com/kvasir-dev/kvasir/internal/scrape"
+	"github.com/kvasir-dev/kvasir/internal/operator/controller/autoscaling"
+	"github.com/kvasir-dev/kvasir/internal/operator/controller/inferencepool"
+	"github.com/kvasir-dev/kvasir/internal/operator/controller/pickers"
+	"github.com/kvasir-dev/kvasir/internal/operator/controller/routingpolicy"
+	"github.com/kvasir-dev/kvasir/internal/operator/resources"
 )
 
 const (
@@ -75,16 +75,16 @@ func addControllers(mgr ctrl.Manager, o *options) error {
 	pools := &inferencepool.Reconciler{
 		Client: mgr.GetClient(), Direct: mgr.GetAPIReader(), Recorder: mgr.GetEventRecorder("kvasir-operator"),
 		Clock: clock.RealClock{}, Pickers: heard, Engines: engines, Sizer: sizes, Warmups: warmups,
-		Children: func() children.Config {
-			return children.Config{
+		Children: func() resources.Config {
+			return resources.Config{
 				PickerImage: o.pickerImage, Operator: o.account, LogLevel: o.pickerLogLevel,
-				GIE: optional.there(children.GIEKind), Routes: optional.there(children.RouteKind),
-				CertManager: optional.there(children.CertificateKind), Provisioning: optional.there(children.ProvisioningKind),
-				Traffic: children.Traffic{
-					DestinationRule:      optional.there(children.DestinationRuleKind),
-					BackendTrafficPolicy: optional.there(children.BackendTrafficPolicyKind),
-					HealthCheckPolicy:    optional.there(children.HealthCheckPolicyKind),
-					GCPBackendPolicy:     optional.there(children.GCPBackendPolicyKind),
+				GIE: optional.there(resources.GIEKind), Routes: optional.there(resources.RouteKind),
+				CertManager: optional.there(resources.CertificateKind), Provisioning: optional.there(resources.ProvisioningKind),
+				Traffic: resources.Traffic{
+					DestinationRule:      optional.there(resources.DestinationRuleKind),
+					BackendTrafficPolicy: optional.there(resources.BackendTrafficPolicyKind),
+					HealthCheckPolicy:    optional.there(resources.HealthCheckPolicyKind),
+					GCPBackendPolicy:     optional.there(resources.GCPBackendPolicyKind),
 				},
 			}
 		},

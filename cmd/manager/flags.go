@@ -14,7 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/config"
 
 	"github.com/kvasir-dev/kvasir/internal/logging"
-	"github.com/kvasir-dev/kvasir/internal/syncapi"
+	"github.com/kvasir-dev/kvasir/internal/rpc"
 	"github.com/kvasir-dev/kvasir/internal/version"
 )
 
@@ -70,7 +70,7 @@ func parse(args []string, stderr io.Writer) (*options, error) {
 			return nil
 		})
 	f.StringVar(&o.token, "token-file", "/var/run/kvasir/token", "`file` with a token of that account for the audience "+
-		syncapi.OperateAudience+", sent to pickers")
+		rpc.OperateAudience+", sent to pickers")
 	f.StringVar(&o.kedaAddress, "keda-address", "", "`address` of the KEDA external scaler, which serves the recommended sizes of pools without TLS; empty for none")
 	level := f.String("log-level", "info", "error, info, debug or trace")
 	f.StringVar(&o.logFormat, "log-format", logging.Text, "text or json")

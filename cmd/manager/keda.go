@@ -8,7 +8,7 @@ import (
 
 	"google.golang.org/grpc"
 
-	"github.com/kvasir-dev/kvasir/internal/keda"
+	"github.com/kvasir-dev/kvasir/internal/operator/keda"
 )
 
 // kedaEvery is how often KEDA's streams look whether a pool has become active.

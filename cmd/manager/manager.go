@@ -27,7 +27,7 @@ import (
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
 	kvasirv1alpha1 "github.com/kvasir-dev/kvasir/api/v1alpha1"
-	"github.com/kvasir-dev/kvasir/internal/children"
+	"github.com/kvasir-dev/kvasir/internal/operator/resources"
 )
 
 // shutdown is how long running work can take at the end. It is less than the grace period of a pod.
@@ -78,7 +78,7 @@ func newManager(ctx context.Context, o *options, cluster *rest.Config, log logr.
 
 // onlyOurs keeps objects that the operator has not made out of the caches. All pods are cached: pools can select any.
 func onlyOurs() map[client.Object]cache.ByObject {
-	ours := labels.SelectorFromSet(labels.Set{"app.kubernetes.io/managed-by": children.Manager})
+	ours := labels.SelectorFromSet(labels.Set{"app.kubernetes.io/managed-by": resources.Manager})
 	all := map[client.Object]cache.ByObject{&corev1.Pod{}: {Transform: leanPod}, &corev1.Node{}: {Transform: leanNode}}
 	for _, kind := range []client.Object{
 		&appsv1.Deployment{}, &appsv1.ControllerRevision{}, &corev1.ConfigMap{}, &corev1.Service{}, &corev1.ServiceAccount{},

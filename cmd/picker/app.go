@@ -7,26 +7,26 @@ import (
 	"github.com/go-logr/logr"
 
 	"github.com/kvasir-dev/kvasir/internal/budget"
-	"github.com/kvasir-dev/kvasir/internal/conformance"
+	"github.com/kvasir-dev/kvasir/internal/cachesync"
+	"github.com/kvasir-dev/kvasir/internal/config"
 	"github.com/kvasir-dev/kvasir/internal/dashboard"
 	"github.com/kvasir-dev/kvasir/internal/dashboard/api"
 	"github.com/kvasir-dev/kvasir/internal/decisionlog"
 	"github.com/kvasir-dev/kvasir/internal/endpoint"
-	"github.com/kvasir-dev/kvasir/internal/extproc"
-	"github.com/kvasir-dev/kvasir/internal/httpproxy"
-	"github.com/kvasir-dev/kvasir/internal/ingest"
+	"github.com/kvasir-dev/kvasir/internal/engines/render"
+	"github.com/kvasir-dev/kvasir/internal/engines/scrape"
+	"github.com/kvasir-dev/kvasir/internal/events"
+	"github.com/kvasir-dev/kvasir/internal/gateway/extproc"
+	"github.com/kvasir-dev/kvasir/internal/gateway/httpproxy"
 	"github.com/kvasir-dev/kvasir/internal/kvblock"
 	"github.com/kvasir-dev/kvasir/internal/load"
 	"github.com/kvasir-dev/kvasir/internal/metrics"
-	"github.com/kvasir-dev/kvasir/internal/peer"
 	"github.com/kvasir-dev/kvasir/internal/picker"
-	"github.com/kvasir-dev/kvasir/internal/render"
-	"github.com/kvasir-dev/kvasir/internal/report"
-	"github.com/kvasir-dev/kvasir/internal/scrape"
-	"github.com/kvasir-dev/kvasir/internal/spans"
-	"github.com/kvasir-dev/kvasir/internal/syncapi"
+	"github.com/kvasir-dev/kvasir/internal/replicas"
+	"github.com/kvasir-dev/kvasir/internal/rpc"
+	"github.com/kvasir-dev/kvasir/internal/tokens/tokencheck"
+	"github.com/kvasir-dev/kvasir/internal/tracing"
 	"github.com/kvasir-dev/kvasir/internal/vllm"
-	"github.com/kvasir-dev/kvasir/internal/watch"
 	"github.com/kvasir-dev/kvasir/internal/zmtp"
 )
 
@@ -37,19 +37,19 @@ type app struct {
 	log logr.Logger
 	// inCluster: there is one pool, and without it the picker is not ready.
 	inCluster bool
-	name      string                  // that the operator knows the picker by
-	operate   *syncapi.OperateService // nil when no operator receives the state
+	name      string              // that the operator knows the picker by
+	operate   *rpc.OperateService // nil when no operator receives the state
 	picker    *picker.Picker
 	renderer  *render.Client
 	releases  releases
-	tokens    *conformance.Manager
-	library   *syncapi.Library
-	streams   *ingest.Manager
+	tokens    *tokencheck.Manager
+	library   *rpc.Library
+	streams   *events.Manager
 	restless  bell // a stream has another state
 	dialIn    *dialIn
-	server    *syncapi.Server       // nil without reporters and peers
-	reports   *syncapi.Server       // the same; nil when reports are not taken
-	reporters syncapi.Authenticator // authenticates them; nil if reports is nil
+	server    *rpc.Server       // nil without reporters and peers
+	reports   *rpc.Server       // the same; nil when reports are not taken
+	reporters rpc.Authenticator // authenticates them; nil if reports is nil
 	peers     peers
 	scraper   *scrape.Scraper
 	sources   *eventSources
@@ -63,7 +63,7 @@ type app struct {
 	// informed is closed by inform, at the latest when the first objects have been applied.
 	informed chan struct{}
 	inform   func()
-	tracer   *spans.Tracer // nil without tracing
+	tracer   *tracing.Tracer // nil without tracing
 
 	// What people are shown.
 	started time.Time
@@ -74,25 +74,25 @@ type app struct {
 	lastLive api.Live
 
 	feeding sync.Mutex               // guards what follows, and is held while streams are set
-	feeds   map[string][]ingest.Feed // by namespace/name: what can be subscribed to
+	feeds   map[string][]events.Feed // by namespace/name: what can be subscribed to
 	held    []picker.Feed            // all of them
 
 	mu      sync.Mutex // guards what follows
-	state   watch.State
-	leaving []watch.Pod              // the pools' pods, with the marks that picks follow
-	found   map[string]findings      // by namespace/name: what the last status said
-	refused map[string]watch.Refusal // by namespace/name: why the picker has not taken a pool's present Spec
-	applied map[string]picker.Spec   // by namespace/name: what it has taken last
-	board   *watch.Board
+	state   config.State
+	leaving []config.Pod              // the pools' pods, with the marks that picks follow
+	found   map[string]findings       // by namespace/name: what the last status said
+	refused map[string]config.Refusal // by namespace/name: why the picker has not taken a pool's present Spec
+	applied map[string]picker.Spec    // by namespace/name: what it has taken last
+	board   *config.Board
 	// filePods maps each pod whose reporter has the model's files to its pool.
 	filePods map[string]string
 	// decisions is the decision log, nil without one.
 	decisions *decisionlog.Writer
 }
 
-func newApp(log logr.Logger, o *options, decisions *decisionlog.Writer, tracer *spans.Tracer) *app {
+func newApp(log logr.Logger, o *options, decisions *decisionlog.Writer, tracer *tracing.Tracer) *app {
 	a := &app{log: log, decisions: decisions, inCluster: o.source.inCluster(), name: o.operator.replica, tracer: tracer,
-		refused: map[string]watch.Refusal{}, applied: map[string]picker.Spec{}, board: watch.NewBoard()}
+		refused: map[string]config.Refusal{}, applied: map[string]picker.Spec{}, board: config.NewBoard()}
 	a.started, a.ring, a.recent = time.Now(), dashboard.NewRing(), new(dashboard.Recent)
 	a.plan = ownPlan()
 	a.budget = budget.New(a.plan.clients, time.Now)
@@ -101,7 +101,7 @@ func newApp(log logr.Logger, o *options, decisions *decisionlog.Writer, tracer *
 	a.informed, a.restless = make(chan struct{}), make(bell, 1)
 	a.inform = sync.OnceFunc(func() { close(a.informed) })
 	a.renderer = render.New(render.Options{})
-	a.peers.outbox = peer.NewOutbox(incarnation())
+	a.peers.outbox = replicas.NewOutbox(incarnation())
 	choosing := picker.Options{
 		Renderer: renderer{a.renderer, &a.releases}, Peers: a.peers.outbox, Doubt: a.doubtTokens, Release: a.releases.of,
 		Island: o.island, Recorder: a.ring, Log: log.WithName("picker"),
@@ -111,11 +111,11 @@ func newApp(log logr.Logger, o *options, decisions *decisionlog.Writer, tracer *
 	}
 	a.picker = picker.New(choosing)
 	a.dialIn = newDialIn(o.eventsAddress, log.WithName("events"))
-	a.streams = ingest.New(ingest.Config{Source: zmtp.EventSource{}, Reception: a.dialIn.reception, Join: report.Join,
+	a.streams = events.New(events.Config{Source: zmtp.EventSource{}, Reception: a.dialIn.reception, Join: cachesync.Join,
 		Changed: a.restless.ring,
 		Log:     log.WithName("events")})
 	a.library = a.newLibrary()
-	a.tokens = conformance.New(conformance.Config{
+	a.tokens = tokencheck.New(tokencheck.Config{
 		Engine: prober{a.renderer, &a.releases}, Publish: a.picker.SetExact, Handed: a.handed, Log: log.WithName("tokens"),
 	})
 	a.sources = newEventSources(log.WithName("events"))
@@ -173,7 +173,7 @@ func loadReport(m vllm.Metrics) load.Report {
 
 // feed passes the present endpoints to streams and scraper.
 func (a *app) feed() {
-	feeds, reported := map[string][]ingest.Feed{}, map[string][]syncapi.Target{}
+	feeds, reported := map[string][]events.Feed{}, map[string][]rpc.Target{}
 	for _, pool := range a.pools() {
 		feeds[pool], reported[pool] = nil, nil
 	}
@@ -182,10 +182,10 @@ func (a *app) feed() {
 	held := a.picker.Feeds()
 	for _, f := range held {
 		name := f.Spec.Namespace + "/" + f.Spec.Name
-		feeds[name] = append(feeds[name], ingest.Feed{
+		feeds[name] = append(feeds[name], events.Feed{
 			Endpoint:    f.Endpoint,
 			Engine:      f.Spec.Engine,
-			Keys:        ingest.Keys{Model: f.Spec.Model, Seed: f.Spec.Seed, BlockTokens: f.Spec.BlockTokens, Media: f.Spec.Media},
+			Keys:        events.Keys{Model: f.Spec.Model, Seed: f.Spec.Seed, BlockTokens: f.Spec.BlockTokens, Media: f.Spec.Media},
 			Writer:      f.Writer,
 			Capacity:    f.Capacity,
 			OnLookahead: f.Lookahead,

@@ -3,12 +3,12 @@ package main
 import (
 	"slices"
 
+	"github.com/kvasir-dev/kvasir/internal/config"
 	"github.com/kvasir-dev/kvasir/internal/picker"
-	"github.com/kvasir-dev/kvasir/internal/watch"
 )
 
 // apply applies a new state of the configuration.
-func (a *app) apply(state watch.State) {
+func (a *app) apply(state config.State) {
 	a.mu.Lock()
 	before := a.state
 	a.state = state
@@ -38,7 +38,7 @@ func (a *app) apply(state watch.State) {
 }
 
 // tell logs the problems that are new.
-func (a *app) tell(before, now watch.State) {
+func (a *app) tell(before, now config.State) {
 	known := map[string]bool{}
 	for i := range before.Problems {
 		known[before.Problems[i].Error()] = true
@@ -52,15 +52,15 @@ func (a *app) tell(before, now watch.State) {
 
 // applySpecs passes the pools to the picker. A pool that it refuses keeps its last good state, except for the endpoints,
 // which are updated.
-func (a *app) applySpecs(specs []picker.Spec) map[string]watch.Refusal {
-	refused := map[string]watch.Refusal{}
+func (a *app) applySpecs(specs []picker.Spec) map[string]config.Refusal {
+	refused := map[string]config.Refusal{}
 	specs = slices.Clone(specs)
 	if !a.plan.fit(specs) {
 		a.log.Info("Index limited to its share of the container's memory", "index", a.plan.index, "limit", a.plan.limit)
 	}
 	for _, e := range picker.PoolErrors(a.picker.Apply(specs)) {
 		name := e.Namespace + "/" + e.Pool
-		refused[name] = watch.Refusal{Err: e.Err}
+		refused[name] = config.Refusal{Err: e.Err}
 		a.log.Error(e, "The picker has refused a pool", "pool", name)
 	}
 	a.mu.Lock()

@@ -10,8 +10,8 @@ import (
 
 	"github.com/go-logr/logr"
 
-	"github.com/kvasir-dev/kvasir/internal/ingest"
-	"github.com/kvasir-dev/kvasir/internal/watch"
+	"github.com/kvasir-dev/kvasir/internal/config"
+	"github.com/kvasir-dev/kvasir/internal/events"
 	"github.com/kvasir-dev/kvasir/internal/zmtp"
 )
 
@@ -24,7 +24,7 @@ type dialIn struct {
 	address   string
 	host      string
 	port      int
-	reception *ingest.Reception
+	reception *events.Reception
 	log       logr.Logger
 
 	mu     sync.Mutex
@@ -41,7 +41,7 @@ type rankListener struct {
 func newDialIn(address string, log logr.Logger) *dialIn {
 	host, port, _ := splitAddress(address) // the flag's check has passed
 	return &dialIn{
-		address: address, host: host, port: port, reception: ingest.NewReception(log), log: log,
+		address: address, host: host, port: port, reception: events.NewReception(log), log: log,
 		open: map[int]*rankListener{}, failed: map[int]error{},
 	}
 }
@@ -143,10 +143,10 @@ func (d *dialIn) settled(rank int, listener *zmtp.SubListener, err error) {
 	}
 }
 
-func (d *dialIn) status() watch.DialIn {
+func (d *dialIn) status() config.DialIn {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	s := watch.DialIn{Address: d.address, Strangers: d.reception.Strangers()}
+	s := config.DialIn{Address: d.address, Strangers: d.reception.Strangers()}
 	for _, err := range d.failed {
 		s.Err = err
 	}

@@ -4,7 +4,7 @@ import (
 	"context"
 	"time"
 
-	"github.com/kvasir-dev/kvasir/internal/ingest"
+	"github.com/kvasir-dev/kvasir/internal/events"
 )
 
 // doubtEvery is how soon the picker learns that an endpoint's events are missing, or are complete again, where no stream of
@@ -44,8 +44,8 @@ func (a *app) doubt() {
 		for _, s := range a.knowledge(pool) {
 			// Unverified means that the beginning of the history is missing: blocks can be missing, but those in the index
 			// are valid.
-			whole[s.Endpoint.Epoch()] = s.State == ingest.Synced || s.State == ingest.Unverified
-			lacking[s.Endpoint.Epoch()] = s.State == ingest.Unverified || s.State == ingest.Degraded
+			whole[s.Endpoint.Epoch()] = s.State == events.Synced || s.State == events.Unverified
+			lacking[s.Endpoint.Epoch()] = s.State == events.Unverified || s.State == events.Degraded
 		}
 	}
 	a.feeding.Lock()

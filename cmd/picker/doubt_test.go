@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/kvasir-dev/kvasir/internal/vllmsim"
+	"github.com/kvasir-dev/kvasir/internal/sim/vllmsim"
 )
 
 // An engine that begins to speak otherwise is noticed, its blocks count half, and when it speaks as before the pool

@@ -10,7 +10,7 @@ import (
 
 	"github.com/kvasir-dev/kvasir/internal/decisionlog"
 	"github.com/kvasir-dev/kvasir/internal/logging"
-	"github.com/kvasir-dev/kvasir/internal/syncapi"
+	"github.com/kvasir-dev/kvasir/internal/rpc"
 	"github.com/kvasir-dev/kvasir/internal/version"
 )
 
@@ -73,7 +73,7 @@ func parse(args []string, stderr io.Writer) (*options, error) {
 	f.StringVar(&r.keysToken, "report-keys-token", "", "`file` with the picker's own token, to fetch the URL")
 	f.StringVar(&r.keysCA, "report-keys-ca", "", "`file` with the CA of the URL")
 	f.StringVar(&r.issuer, "report-issuer", "", "issuer of the tokens; default is the issuer of the picker's own token")
-	f.StringVar(&r.audience, "report-audience", syncapi.Audience, "audience of the tokens")
+	f.StringVar(&r.audience, "report-audience", rpc.Audience, "audience of the tokens")
 	f.BoolVar(&r.insecure, "report-insecure", false, "accept reports without TLS, and from every client unless a secret is set; for a single machine")
 	o.peers.flags(f)
 	o.operator.flags(f)

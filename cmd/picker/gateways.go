@@ -13,7 +13,7 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/kvasir-dev/kvasir/internal/certs"
-	"github.com/kvasir-dev/kvasir/internal/extproc"
+	"github.com/kvasir-dev/kvasir/internal/gateway/extproc"
 	"github.com/kvasir-dev/kvasir/internal/metrics"
 )
 

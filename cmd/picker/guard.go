@@ -20,7 +20,7 @@ import (
 
 	"github.com/kvasir-dev/kvasir/api/v1alpha1"
 	"github.com/kvasir-dev/kvasir/internal/certs"
-	"github.com/kvasir-dev/kvasir/internal/syncapi"
+	"github.com/kvasir-dev/kvasir/internal/rpc"
 )
 
 const (
@@ -38,7 +38,7 @@ var errNobody = errors.New("no token is known here")
 // guard shows metrics to service accounts that are allowed to get inferencepools/metrics of the pool. Tokens are checked here,
 // rights by the API server; while it is away what it has granted before stays so. The zero guard rejects every request.
 type guard struct {
-	tokens syncapi.Tokens
+	tokens rpc.Tokens
 	review func(ctx context.Context, account string) (bool, error)
 	now    func() time.Time
 	log    logr.Logger
@@ -53,11 +53,11 @@ type grant struct {
 }
 
 // newGuard makes what guards the metrics; nil where they are open.
-func newGuard(o *options, config *rest.Config, reporters syncapi.Authenticator, log logr.Logger) (*guard, error) {
+func newGuard(o *options, config *rest.Config, reporters rpc.Authenticator, log logr.Logger) (*guard, error) {
 	if config == nil || o.metricsOpen {
 		return nil, nil // every request is allowed
 	}
-	tokens, ok := reporters.(syncapi.Tokens)
+	tokens, ok := reporters.(rpc.Tokens)
 	if !ok || o.reports.keysToken == "" {
 		log.Info("Metrics endpoint closed: neither --report-keys with --report-keys-token nor --metrics-open configured")
 		return &guard{}, nil
@@ -67,7 +67,7 @@ func newGuard(o *options, config *rest.Config, reporters syncapi.Authenticator, 
 		return nil, fmt.Errorf("reading the picker's own token: %w", err)
 	}
 	// Tokens for the API server are accepted here, so that clients need no separate token.
-	if tokens.Audience, err = syncapi.AudienceOf(string(own)); err != nil {
+	if tokens.Audience, err = rpc.AudienceOf(string(own)); err != nil {
 		return nil, err
 	}
 	client, err := authorizationclient.NewForConfig(config)

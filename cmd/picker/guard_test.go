@@ -16,7 +16,7 @@ import (
 	"github.com/go-jose/go-jose/v4/jwt"
 	"github.com/go-logr/logr"
 
-	"github.com/kvasir-dev/kvasir/internal/syncapi"
+	"github.com/kvasir-dev/kvasir/internal/rpc"
 )
 
 func TestMetricsAreForThoseWhoMayGetThem(t *testing.T) {
@@ -46,9 +46,9 @@ func TestMetricsAreForThoseWhoMayGetThem(t *testing.T) {
 	rights, asked := map[string]bool{accountPrefix + "monitoring:prometheus": true}, 0
 	away := false
 	g := &guard{
-		tokens: syncapi.Tokens{
+		tokens: rpc.Tokens{
 			Issuer: "https://cluster", Audience: "api", Now: clock,
-			Keys: &syncapi.Keys{Fetch: func(context.Context) ([]byte, error) { return set, nil }},
+			Keys: &rpc.Keys{Fetch: func(context.Context) ([]byte, error) { return set, nil }},
 		},
 		review: func(_ context.Context, account string) (bool, error) {
 			asked++

@@ -13,14 +13,14 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/kvasir-dev/kvasir/api/v1alpha1"
-	"github.com/kvasir-dev/kvasir/internal/conformance"
+	"github.com/kvasir-dev/kvasir/internal/config"
 	"github.com/kvasir-dev/kvasir/internal/dashboard"
 	"github.com/kvasir-dev/kvasir/internal/dashboard/api"
 	"github.com/kvasir-dev/kvasir/internal/endpoint"
-	"github.com/kvasir-dev/kvasir/internal/extproc"
-	"github.com/kvasir-dev/kvasir/internal/ingest"
+	"github.com/kvasir-dev/kvasir/internal/events"
+	"github.com/kvasir-dev/kvasir/internal/gateway/extproc"
 	"github.com/kvasir-dev/kvasir/internal/metrics"
-	"github.com/kvasir-dev/kvasir/internal/watch"
+	"github.com/kvasir-dev/kvasir/internal/tokens/tokencheck"
 )
 
 // supportGrace is how long answers about health and metrics can take at the end.
@@ -70,8 +70,8 @@ func (a *app) metricsHandler(registry *prometheus.Registry, profile bool) http.H
 
 // objects are what exists, with its status, and what this replica knows besides.
 type objects struct {
-	*watch.List `json:",inline"`
-	Live        api.Live `json:"live"`
+	*config.List `json:",inline"`
+	Live         api.Live `json:"live"`
 }
 
 // serveStatus answers with all pools and policies, their status filled in, as a list in YAML; in JSON
@@ -112,19 +112,19 @@ func (a *app) keepStatus(ctx context.Context) {
 	}
 }
 
-func (a *app) status() *watch.List {
-	streams := map[string][]ingest.Status{}
+func (a *app) status() *config.List {
+	streams := map[string][]events.Status{}
 	for _, pool := range a.pools() {
 		streams[pool] = a.knowledge(pool)
 	}
 	stats := a.picker.Stats()
-	tokens := map[string]conformance.Status{}
+	tokens := map[string]tokencheck.Status{}
 	for _, s := range a.tokens.All() {
 		tokens[s.Namespace+"/"+s.Pool] = s
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	list := a.board.Update(time.Now(), a.state, watch.Live{
+	list := a.board.Update(time.Now(), a.state, config.Live{
 		Pools: stats, Streams: streams, Refused: a.refused, DialIn: a.dialIn.status(), Tokens: tokens,
 	})
 	a.found = findingsOf(list)
@@ -132,7 +132,7 @@ func (a *app) status() *watch.List {
 }
 
 // live is what this replica knows. The index is visited at most twice a second, however many ask.
-func (a *app) live(list *watch.List) api.Live {
+func (a *app) live(list *config.List) api.Live {
 	a.lately.Lock()
 	defer a.lately.Unlock()
 	now := time.Now()
@@ -148,7 +148,7 @@ func (a *app) live(list *watch.List) api.Live {
 }
 
 // facts gathers what is known of each pool. list is the picker's list of pools; nil if no client requested it.
-func (a *app) facts(list *watch.List) []dashboard.Facts {
+func (a *app) facts(list *config.List) []dashboard.Facts {
 	judged := map[string][]metav1.Condition{}
 	if list != nil {
 		for _, item := range list.Items {
@@ -212,12 +212,12 @@ func (a *app) eventStreams() []metrics.Stream {
 
 // streamStates are the states of the streams of all endpoints that can be picked. Other pods, such as those that still
 // load, have none.
-func (a *app) streamStates() []ingest.State {
+func (a *app) streamStates() []events.State {
 	pickable := map[endpoint.ID]bool{}
 	for _, f := range a.picker.Feeds() {
 		pickable[f.Endpoint.ID] = f.Endpoint.Pickable()
 	}
-	var all []ingest.State
+	var all []events.State
 	for _, pool := range a.pools() {
 		for _, s := range a.knowledge(pool) {
 			if pickable[s.Endpoint.ID] {

@@ -10,10 +10,10 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/kvasir-dev/kvasir/api/v1alpha1"
-	"github.com/kvasir-dev/kvasir/internal/ingest"
-	"github.com/kvasir-dev/kvasir/internal/operate"
-	"github.com/kvasir-dev/kvasir/internal/syncapi"
-	"github.com/kvasir-dev/kvasir/internal/watch"
+	"github.com/kvasir-dev/kvasir/internal/config"
+	"github.com/kvasir-dev/kvasir/internal/events"
+	"github.com/kvasir-dev/kvasir/internal/operatorfeed"
+	"github.com/kvasir-dev/kvasir/internal/rpc"
 )
 
 // operatorOptions are the flags about the operator.
@@ -40,17 +40,17 @@ func (o *operatorOptions) check() error {
 }
 
 // newOperate makes the service for the operator, whose tokens have the same issuer as reporters'; nil without an operator.
-func (a *app) newOperate(o *options, reporters syncapi.Authenticator) (*syncapi.OperateService, error) {
-	s := &syncapi.OperateService{State: a.operateState, WarmUp: a.warmUp, Log: a.log.WithName("operator")}
-	tokens, ok := reporters.(syncapi.Tokens)
+func (a *app) newOperate(o *options, reporters rpc.Authenticator) (*rpc.OperateService, error) {
+	s := &rpc.OperateService{State: a.operateState, WarmUp: a.warmUp, Log: a.log.WithName("operator")}
+	tokens, ok := reporters.(rpc.Tokens)
 	switch {
 	case o.operator.account == "":
 		return nil, nil
 	case ok:
-		tokens.Audience = syncapi.OperateAudience
-		s.Auth = syncapi.Account{Tokens: tokens, Namespace: o.operator.namespace, Name: o.operator.name}
+		tokens.Audience = rpc.OperateAudience
+		s.Auth = rpc.Account{Tokens: tokens, Namespace: o.operator.namespace, Name: o.operator.name}
 	case o.reports.insecure:
-		s.Auth = syncapi.Anybody{}
+		s.Auth = rpc.Anybody{}
 	default:
 		return nil, errors.New("--operator needs --report-keys, to check its token, or --report-insecure")
 	}
@@ -59,19 +59,19 @@ func (a *app) newOperate(o *options, reporters syncapi.Authenticator) (*syncapi.
 
 // follows records which marks picks follow. A mark that is being lifted must be forgotten before it is applied, one that is
 // set is recorded after it is applied.
-func (a *app) follows(pods []watch.Pod) {
+func (a *app) follows(pods []config.Pod) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.leaving = pods
 }
 
 // both are the pods that leave by two lists.
-func both(before, now []watch.Pod) []watch.Pod {
+func both(before, now []config.Pod) []config.Pod {
 	leaving := map[string]bool{}
 	for i := range before {
 		leaving[before[i].UID] = before[i].Leaving
 	}
-	out := make([]watch.Pod, len(now))
+	out := make([]config.Pod, len(now))
 	for i := range now {
 		out[i] = now[i]
 		out[i].Leaving = now[i].Leaving && leaving[now[i].UID]
@@ -80,15 +80,15 @@ func both(before, now []watch.Pod) []watch.Pod {
 }
 
 // operateState is the state of a pool that is sent to the operator.
-func (a *app) operateState(pool string) (operate.State, bool) {
+func (a *app) operateState(pool string) (operatorfeed.State, bool) {
 	known, ok := a.picker.Operate(pool)
 	if !ok {
-		return operate.State{}, false
+		return operatorfeed.State{}, false
 	}
-	s := operate.State{
+	s := operatorfeed.State{
 		Picker: a.name, Incarnation: a.peers.outbox.Incarnation(), Ready: a.isReady(),
 		PoolGeneration: known.PoolGeneration, PolicyName: known.PolicyName, PolicyGeneration: known.PolicyGeneration,
-		Pods: map[string]operate.PodState{}, Totals: known.Totals,
+		Pods: map[string]operatorfeed.PodState{}, Totals: known.Totals,
 	}
 	namespace, name, _ := strings.Cut(pool, "/")
 	a.mu.Lock()
@@ -111,7 +111,7 @@ func (a *app) operateState(pool string) (operate.State, bool) {
 }
 
 // addKnowledge adds for each pod whether all blocks of its ranks are known.
-func (a *app) addKnowledge(pool string, pods map[string]operate.PodState) {
+func (a *app) addKnowledge(pool string, pods map[string]operatorfeed.PodState) {
 	seen := map[string]bool{}
 	for _, status := range a.knowledge(pool) {
 		uid := status.Endpoint.ID.Pod
@@ -119,9 +119,9 @@ func (a *app) addKnowledge(pool string, pods map[string]operate.PodState) {
 		if !ok {
 			continue
 		}
-		synced := status.State == ingest.Synced
+		synced := status.State == events.Synced
 		pod.Synced = synced && (pod.Synced || !seen[uid])
-		pod.Degraded = pod.Degraded || status.State == ingest.Degraded || status.State == ingest.Unverified
+		pod.Degraded = pod.Degraded || status.State == events.Degraded || status.State == events.Unverified
 		if !synced {
 			pod.Reason = knowledgeReason(&status)
 		}
@@ -131,15 +131,15 @@ func (a *app) addKnowledge(pool string, pods map[string]operate.PodState) {
 }
 
 // knowledgeReason is why not all of an endpoint's blocks are known, in the words of conditions where there is one.
-func knowledgeReason(s *ingest.Status) string {
+func knowledgeReason(s *events.Status) string {
 	switch {
 	case s.Stats.Silent.Load():
 		return "EventsDisabled"
 	case s.Stats.Unreadable.Load():
 		return "UnknownLayout"
-	case s.State == ingest.Degraded && s.Stats.Overflows.Load() > 0:
+	case s.State == events.Degraded && s.Stats.Overflows.Load() > 0:
 		return "Lagging"
-	case s.State == ingest.Degraded || s.State == ingest.Unverified:
+	case s.State == events.Degraded || s.State == events.Unverified:
 		return "HistoryLost"
 	}
 	return s.State.String()
@@ -148,11 +148,11 @@ func knowledgeReason(s *ingest.Status) string {
 // findings are the parts of the operator's conditions of a pool that only pickers know.
 type findings struct {
 	keyID                         string
-	tokens, predictions, gateways operate.Finding
+	tokens, predictions, gateways operatorfeed.Finding
 }
 
 // findingsOf the status of all pools, by namespace/name.
-func findingsOf(list *watch.List) map[string]findings {
+func findingsOf(list *config.List) map[string]findings {
 	all := map[string]findings{}
 	for _, item := range list.Items {
 		pool, ok := item.(*v1alpha1.InferencePool)
@@ -169,13 +169,13 @@ func findingsOf(list *watch.List) map[string]findings {
 	return all
 }
 
-func findingOf(pool *v1alpha1.InferencePool, kind string) operate.Finding {
+func findingOf(pool *v1alpha1.InferencePool, kind string) operatorfeed.Finding {
 	c := meta.FindStatusCondition(pool.Status.Conditions, kind)
 	if c == nil {
-		return operate.Finding{}
+		return operatorfeed.Finding{}
 	}
-	verdict := map[metav1.ConditionStatus]operate.Verdict{
-		metav1.ConditionTrue: operate.Good, metav1.ConditionFalse: operate.Bad, metav1.ConditionUnknown: operate.Unclear,
+	verdict := map[metav1.ConditionStatus]operatorfeed.Verdict{
+		metav1.ConditionTrue: operatorfeed.Good, metav1.ConditionFalse: operatorfeed.Bad, metav1.ConditionUnknown: operatorfeed.Unclear,
 	}[c.Status]
-	return operate.Finding{Verdict: verdict, Reason: c.Reason, Message: c.Message}
+	return operatorfeed.Finding{Verdict: verdict, Reason: c.Reason, Message: c.Message}
 }

@@ -11,8 +11,8 @@ import (
 	"time"
 
 	"github.com/kvasir-dev/kvasir/internal/metrics"
-	"github.com/kvasir-dev/kvasir/internal/peer"
-	"github.com/kvasir-dev/kvasir/internal/syncapi"
+	"github.com/kvasir-dev/kvasir/internal/replicas"
+	"github.com/kvasir-dev/kvasir/internal/rpc"
 )
 
 // peerOptions are the flags about other replicas.
@@ -52,8 +52,8 @@ func (o *peerOptions) check(r *reportOptions) error {
 		return errors.New("--peers-name, --peers-ca and --peers-secret-file need --peers-service or --peers")
 	case !o.wanted():
 		return nil
-	case len(o.addresses) > peer.MaxPeers+1:
-		return fmt.Errorf("--peers: at most %d replicas", peer.MaxPeers+1)
+	case len(o.addresses) > replicas.MaxPeers+1:
+		return fmt.Errorf("--peers: at most %d replicas", replicas.MaxPeers+1)
 	case r.address == "":
 		return errors.New("peers need --report-address")
 	case r.insecure && (o.name != "" || o.ca != ""):
@@ -68,54 +68,54 @@ func (o *peerOptions) check(r *reportOptions) error {
 
 // peers is what connects the picker with other replicas.
 type peers struct {
-	outbox  *peer.Outbox
-	inbox   *peer.Inbox          // nil without peers, like the others
-	service *syncapi.PeerService // receives their updates
-	mesh    *syncapi.Mesh        // sends them updates
+	outbox  *replicas.Outbox
+	inbox   *replicas.Inbox  // nil without peers, like the others
+	service *rpc.PeerService // receives their updates
+	mesh    *rpc.Mesh        // sends them updates
 }
 
 // incarnation is a life of the picker.
 func incarnation() uint64 { return rand.Uint64() | 1 }
 
 // newPeers makes the receiver of other replicas' updates and the sender to them.
-func (a *app) newPeers(r *reportOptions, o *peerOptions) (*syncapi.PeerService, error) {
+func (a *app) newPeers(r *reportOptions, o *peerOptions) (*rpc.PeerService, error) {
 	log := a.log.WithName("peers")
 	p := &a.peers
-	find := syncapi.List(o.addresses...)
+	find := rpc.List(o.addresses...)
 	if o.service != "" {
 		var err error
-		if find, err = syncapi.Lookup(net.DefaultResolver, o.service); err != nil {
+		if find, err = rpc.Lookup(net.DefaultResolver, o.service); err != nil {
 			return nil, err
 		}
 	}
-	var auth syncapi.Authenticator = syncapi.Anybody{}
-	var dial syncapi.DialOptions
+	var auth rpc.Authenticator = rpc.Anybody{}
+	var dial rpc.DialOptions
 	if !r.insecure {
-		auth = syncapi.PeerName(o.name)
+		auth = rpc.PeerName(o.name)
 		var err error
-		files := syncapi.Files{Cert: r.tls.Cert, Key: r.tls.Key, CA: o.ca}
-		if dial.Credentials, err = syncapi.ClientTLS(files, o.name); err != nil {
+		files := rpc.Files{Cert: r.tls.Cert, Key: r.tls.Key, CA: o.ca}
+		if dial.Credentials, err = rpc.ClientTLS(files, o.name); err != nil {
 			return nil, err
 		}
 	}
 	if o.secretFile != "" {
-		read := syncapi.SecretFile(o.secretFile)
+		read := rpc.SecretFile(o.secretFile)
 		if _, err := read(); err != nil {
 			return nil, err
 		}
-		auth, dial.Token, dial.TokenInClear = syncapi.SharedSecret{Read: read}, read, r.insecure
+		auth, dial.Token, dial.TokenInClear = rpc.SharedSecret{Read: read}, read, r.insecure
 	}
-	p.inbox = peer.NewInbox(a.picker, p.outbox.Incarnation())
+	p.inbox = replicas.NewInbox(a.picker, p.outbox.Incarnation())
 	p.inbox.Meter(a.picker)
-	p.mesh = syncapi.NewMesh(syncapi.MeshOptions{
+	p.mesh = rpc.NewMesh(rpc.MeshOptions{
 		Find: find, Dial: dial, Outbox: p.outbox, Loads: a.picker.Loads, Meters: a.picker.Meters, Inbox: p.inbox, Log: log,
-		Borrow: func(ctx context.Context, c *syncapi.Client) {
+		Borrow: func(ctx context.Context, c *rpc.Client) {
 			if a.reports != nil {
 				a.reports.Borrow(ctx, c)
 			}
 		},
 	})
-	p.service = &syncapi.PeerService{
+	p.service = &rpc.PeerService{
 		Auth: auth, Inbox: p.inbox, Incarnation: p.outbox.Incarnation(), OnPeer: p.mesh.Look, Log: log,
 	}
 	return p.service, nil

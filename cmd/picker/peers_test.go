@@ -11,8 +11,8 @@ import (
 	"time"
 
 	"github.com/kvasir-dev/kvasir/internal/reporter"
-	"github.com/kvasir-dev/kvasir/internal/syncapi"
-	"github.com/kvasir-dev/kvasir/internal/vllmsim"
+	"github.com/kvasir-dev/kvasir/internal/rpc"
+	"github.com/kvasir-dev/kvasir/internal/sim/vllmsim"
 )
 
 // runPeers runs pickers on a directory that know each other.
@@ -180,7 +180,7 @@ func TestANewPickerBorrowsWhatAPodHolds(t *testing.T) {
 
 	events, replay := freeAddress(t), freeAddress(t)
 	stop := runReporter(t, reporter.Config{
-		Pod: "default/pod", Listen: events, Replay: replay, Pickers: syncapi.List(addrs...), MaxBackoff: 50 * time.Millisecond,
+		Pod: "default/pod", Listen: events, Replay: replay, Pickers: rpc.List(addrs...), MaxBackoff: 50 * time.Millisecond,
 	})
 	e, err := vllmsim.Start(vllmsim.Config{
 		ServedModelNames: []string{"m"}, SpeedUp: 1000,

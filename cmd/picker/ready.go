@@ -4,7 +4,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/kvasir-dev/kvasir/internal/ingest"
+	"github.com/kvasir-dev/kvasir/internal/events"
 )
 
 const (
@@ -21,7 +21,7 @@ type readiness struct {
 	now func() time.Time
 	// states of the event streams of the endpoints that can be picked; heard reports whether updates of the peers have
 	// arrived.
-	states func() []ingest.State
+	states func() []events.State
 	heard  func() bool
 	// full reports whether there is no room for what clients send; nil is never.
 	full func() bool
@@ -74,10 +74,10 @@ func (r *readiness) status() string {
 }
 
 // settled reports whether nearly all streams have caught up, as far as they can.
-func settled(states []ingest.State) bool {
+func settled(states []events.State) bool {
 	n := 0
 	for _, s := range states {
-		if s != ingest.Disconnected && s != ingest.Syncing {
+		if s != events.Disconnected && s != events.Syncing {
 			n++
 		}
 	}

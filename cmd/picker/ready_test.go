@@ -4,14 +4,14 @@ import (
 	"testing"
 	"time"
 
-	"github.com/kvasir-dev/kvasir/internal/ingest"
+	"github.com/kvasir-dev/kvasir/internal/events"
 )
 
 func TestReadinessWaitsForEventsButNotForEver(t *testing.T) {
 	const waiting = "event streams are being synchronised"
-	now, states, heard := time.Unix(1000, 0), []ingest.State{ingest.Syncing}, true
+	now, states, heard := time.Unix(1000, 0), []events.State{events.Syncing}, true
 	fresh := func() *readiness {
-		return &readiness{now: func() time.Time { return now }, states: func() []ingest.State { return states }, heard: func() bool { return heard }}
+		return &readiness{now: func() time.Time { return now }, states: func() []events.State { return states }, heard: func() bool { return heard }}
 	}
 	expect := func(r *readiness, want string) {
 		t.Helper()
@@ -28,7 +28,7 @@ func TestReadinessWaitsForEventsButNotForEver(t *testing.T) {
 	expect(r, waiting)
 	now = now.Add(1)
 	expect(r, "")
-	states = []ingest.State{ingest.Disconnected}
+	states = []events.State{events.Disconnected}
 	expect(r, "") // once ready, it stays so
 	r.drain()
 	expect(r, "draining")
@@ -36,7 +36,7 @@ func TestReadinessWaitsForEventsButNotForEver(t *testing.T) {
 	r = fresh()
 	r.apply()
 	expect(r, waiting)
-	states, heard = []ingest.State{ingest.Unverified}, false
+	states, heard = []events.State{events.Unverified}, false
 	expect(r, "waiting for updates of other replicas")
 	heard = true
 	expect(r, "")
@@ -55,24 +55,24 @@ func TestReadinessWaitsForEventsButNotForEver(t *testing.T) {
 }
 
 func TestNearlyAllStreamsSuffice(t *testing.T) {
-	list := func(n int, s ingest.State) (all []ingest.State) {
+	list := func(n int, s events.State) (all []events.State) {
 		for range n {
 			all = append(all, s)
 		}
 		return all
 	}
 	for name, tc := range map[string]struct {
-		states []ingest.State
+		states []events.State
 		want   bool
 	}{
 		"no stream":                      {nil, true},
-		"one that has not begun":         {list(1, ingest.Disconnected), false},
-		"one that has begun":             {list(1, ingest.Syncing), false},
-		"all that can be known":          {list(1, ingest.Synced), true},
-		"as far as they can":             {append(list(1, ingest.Unverified), ingest.Degraded), true},
-		"nineteen of twenty":             {append(list(19, ingest.Synced), ingest.Syncing), true},
-		"eighteen of nineteen":           {append(list(18, ingest.Synced), ingest.Syncing), false},
-		"thirty-eight of forty, no more": {append(list(38, ingest.Synced), list(2, ingest.Disconnected)...), true},
+		"one that has not begun":         {list(1, events.Disconnected), false},
+		"one that has begun":             {list(1, events.Syncing), false},
+		"all that can be known":          {list(1, events.Synced), true},
+		"as far as they can":             {append(list(1, events.Unverified), events.Degraded), true},
+		"nineteen of twenty":             {append(list(19, events.Synced), events.Syncing), true},
+		"eighteen of nineteen":           {append(list(18, events.Synced), events.Syncing), false},
+		"thirty-eight of forty, no more": {append(list(38, events.Synced), list(2, events.Disconnected)...), true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if got := settled(tc.states); got != tc.want {

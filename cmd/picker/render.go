@@ -7,11 +7,11 @@ import (
 	"net/http"
 	"sync"
 
-	"github.com/kvasir-dev/kvasir/internal/chatprompt"
 	"github.com/kvasir-dev/kvasir/internal/endpoint"
+	"github.com/kvasir-dev/kvasir/internal/engines/render"
 	"github.com/kvasir-dev/kvasir/internal/openai"
 	"github.com/kvasir-dev/kvasir/internal/picker"
-	"github.com/kvasir-dev/kvasir/internal/render"
+	"github.com/kvasir-dev/kvasir/internal/tokens/chatprompt"
 )
 
 // renderer requests tokens from engines, and reports to the picker which failures are not the engine's.

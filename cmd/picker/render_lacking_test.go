@@ -7,8 +7,8 @@ import (
 	"testing"
 
 	"github.com/kvasir-dev/kvasir/internal/endpoint"
+	"github.com/kvasir-dev/kvasir/internal/engines/render"
 	"github.com/kvasir-dev/kvasir/internal/openai"
-	"github.com/kvasir-dev/kvasir/internal/render"
 )
 
 // TestWhatAnEngineLacksIsNamedByItsRelease: vLLM 0.30 and 0.31 answer 404 where --enable-scale-out is missing, as releases

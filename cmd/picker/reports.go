@@ -12,20 +12,20 @@ import (
 
 	"github.com/go-logr/logr"
 
+	"github.com/kvasir-dev/kvasir/internal/cachesync"
 	"github.com/kvasir-dev/kvasir/internal/endpoint"
-	"github.com/kvasir-dev/kvasir/internal/ingest"
+	"github.com/kvasir-dev/kvasir/internal/events"
 	"github.com/kvasir-dev/kvasir/internal/kvblock"
 	"github.com/kvasir-dev/kvasir/internal/metrics"
 	"github.com/kvasir-dev/kvasir/internal/picker"
-	"github.com/kvasir-dev/kvasir/internal/report"
 	"github.com/kvasir-dev/kvasir/internal/reportpb"
-	"github.com/kvasir-dev/kvasir/internal/syncapi"
+	"github.com/kvasir-dev/kvasir/internal/rpc"
 )
 
 // reportOptions are the flags about reporters.
 type reportOptions struct {
 	address                 string
-	tls                     syncapi.Files
+	tls                     rpc.Files
 	secretFile              string
 	keys, keysToken, keysCA string
 	issuer, audience        string
@@ -47,7 +47,7 @@ func (o *reportOptions) check() error {
 	switch {
 	case ways > 1:
 		return errors.New("--report-secret-file, --report-client-ca and --report-keys exclude each other")
-	case o.insecure && (o.tls != syncapi.Files{} || o.keys != ""):
+	case o.insecure && (o.tls != rpc.Files{} || o.keys != ""):
 		return errors.New("--report-insecure excludes certificates and tokens")
 	case ways > 0 && !o.insecure && (o.tls.Cert == "" || o.tls.Key == ""):
 		return errors.New("reports need --report-cert and --report-key, or --report-insecure")
@@ -58,31 +58,31 @@ func (o *reportOptions) check() error {
 }
 
 // authenticator authenticates reporters.
-func (o *reportOptions) authenticator(log logr.Logger) (syncapi.Authenticator, error) {
+func (o *reportOptions) authenticator(log logr.Logger) (rpc.Authenticator, error) {
 	switch {
 	case o.secretFile != "":
-		s := syncapi.SharedSecret{Read: syncapi.SecretFile(o.secretFile)}
+		s := rpc.SharedSecret{Read: rpc.SecretFile(o.secretFile)}
 		_, err := s.Read()
 		return s, err
 	case o.tls.CA != "":
-		return syncapi.Certificate{}, nil
+		return rpc.Certificate{}, nil
 	case o.keys == "":
-		return syncapi.Anybody{}, nil
+		return rpc.Anybody{}, nil
 	}
-	t := syncapi.Tokens{Issuer: o.issuer, Audience: o.audience, Keys: &syncapi.Keys{Log: log, Fetch: syncapi.KeysFile(o.keys)}}
+	t := rpc.Tokens{Issuer: o.issuer, Audience: o.audience, Keys: &rpc.Keys{Log: log, Fetch: rpc.KeysFile(o.keys)}}
 	if strings.HasPrefix(o.keys, "https://") {
-		client, err := syncapi.HTTPSClient(o.keysCA)
+		client, err := rpc.HTTPSClient(o.keysCA)
 		if err != nil {
 			return nil, err
 		}
-		t.Keys.Fetch = syncapi.KeysURL(client, o.keys, o.keysToken)
+		t.Keys.Fetch = rpc.KeysURL(client, o.keys, o.keysToken)
 	}
 	if t.Issuer == "" {
 		own, err := os.ReadFile(o.keysToken)
 		if err != nil {
 			return nil, fmt.Errorf("reading the picker's own token: %w", err)
 		}
-		if t.Issuer, err = syncapi.IssuerOf(string(own)); err != nil {
+		if t.Issuer, err = rpc.IssuerOf(string(own)); err != nil {
 			return nil, err
 		}
 	}
@@ -98,7 +98,7 @@ func (a *app) newSync(all *options) error {
 			return nil
 		}
 	}
-	server := syncapi.ServerOptions{
+	server := rpc.ServerOptions{
 		Log:       a.log.WithName("reports"),
 		OnOwn:     func(string, endpoint.Endpoint) { a.feedStreams() },
 		OnRelease: func(pool string, _ endpoint.Endpoint) { a.feedStreams(); a.moved(pool) },
@@ -130,11 +130,11 @@ func (a *app) newSync(all *options) error {
 		if files.CA == "" && p.secretFile == "" {
 			files.CA = p.ca
 		}
-		if server.Credentials, err = syncapi.ServerTLS(files, o.tls.CA != ""); err != nil {
+		if server.Credentials, err = rpc.ServerTLS(files, o.tls.CA != ""); err != nil {
 			return fmt.Errorf("reports: %w", err)
 		}
 	}
-	a.server = syncapi.NewServer(server)
+	a.server = rpc.NewServer(server)
 	if o.served() {
 		a.reports = a.server
 	}
@@ -152,10 +152,10 @@ func (a *app) serveSync(ctx context.Context, l net.Listener) error {
 }
 
 // target is what the server of reports needs to know of an endpoint.
-func (a *app) target(f *picker.Feed) syncapi.Target {
-	return syncapi.Target{
+func (a *app) target(f *picker.Feed) rpc.Target {
+	return rpc.Target{
 		Endpoint: f.Endpoint, Writer: f.Writer, Batch: f.Spec.ReportBatch,
-		Roots:       []report.Root{report.NewRoot(f.Spec.Seed, f.Spec.Model, f.Spec.BlockTokens, f.Spec.Media)},
+		Roots:       []cachesync.Root{cachesync.NewRoot(f.Spec.Seed, f.Spec.Model, f.Spec.BlockTokens, f.Spec.Media)},
 		OnLookahead: f.Lookahead,
 		OnStored:    func(keys []kvblock.Key) { a.picker.Confirm(f, keys) },
 		OtherRoad:   f.Endpoint.EventsAddress != "",
@@ -182,7 +182,7 @@ func (a *app) feedStreams() {
 	a.feeding.Lock()
 	defer a.feeding.Unlock()
 	for pool, list := range a.feeds {
-		var kept []ingest.Feed
+		var kept []events.Feed
 		for i := range list {
 			if a.reports == nil || !a.reports.Owned(pool, &list[i].Endpoint) {
 				kept = append(kept, a.sources.of(list[i]))
@@ -193,15 +193,15 @@ func (a *app) feedStreams() {
 }
 
 // silent are the endpoints whose engines report that they publish no events, and that have no reporter.
-func (a *app) silent(pool string) (all []ingest.Status) {
+func (a *app) silent(pool string) (all []events.Status) {
 	a.feeding.Lock()
 	defer a.feeding.Unlock()
 	for i := range a.feeds[pool] {
 		f := &a.feeds[pool][i]
 		if a.sources.silent(&f.Endpoint) && (a.reports == nil || !a.reports.Owned(pool, &f.Endpoint)) {
-			stats := &ingest.Stats{}
+			stats := &events.Stats{}
 			stats.Silent.Store(true)
-			all = append(all, ingest.Status{Endpoint: f.Endpoint, State: ingest.Disconnected, Stats: stats})
+			all = append(all, events.Status{Endpoint: f.Endpoint, State: events.Disconnected, Stats: stats})
 		}
 	}
 	return all
@@ -209,7 +209,7 @@ func (a *app) silent(pool string) (all []ingest.Status) {
 
 // knowledge is how far it is known what the endpoints of a pool hold: by their streams, or by their reporters where
 // those have taken over or are the only road.
-func (a *app) knowledge(pool string) []ingest.Status {
+func (a *app) knowledge(pool string) []events.Status {
 	all := a.streams.Status(pool)
 	all = append(all, a.silent(pool)...)
 	if a.reports == nil {
@@ -217,37 +217,37 @@ func (a *app) knowledge(pool string) []ingest.Status {
 	}
 	for _, s := range a.reports.Status(pool) {
 		if s.Owned || s.Endpoint.EventsAddress == "" {
-			stats := &ingest.Stats{}
+			stats := &events.Stats{}
 			stats.Unreadable.Store(s.Unreadable)
 			stats.BlockSizeUnsupported.Store(s.Unsupported)
 			stats.Partial.Store(s.Unindexable - min(s.Unindexable, s.Unsupported))
-			all = append(all, ingest.Status{Endpoint: s.Endpoint, State: stateOf(&s.Status), Stats: stats})
+			all = append(all, events.Status{Endpoint: s.Endpoint, State: stateOf(&s.Status), Stats: stats})
 		}
 	}
 	return all
 }
 
 // stateOf puts a report's state into the words of streams.
-func stateOf(s *report.Status) ingest.State {
+func stateOf(s *cachesync.Status) events.State {
 	switch {
 	case s.Borrowed:
-		return ingest.Unverified
+		return events.Unverified
 	case !s.Connected || !s.Owned:
-		return ingest.Disconnected
+		return events.Disconnected
 	case s.Epoch == 0:
-		return ingest.Syncing
+		return events.Syncing
 	}
 	switch s.State {
 	case reportpb.State_STATE_SYNCED:
-		return ingest.Synced
+		return events.Synced
 	case reportpb.State_STATE_UNVERIFIED:
-		return ingest.Unverified
+		return events.Unverified
 	case reportpb.State_STATE_DEGRADED:
-		return ingest.Degraded
+		return events.Degraded
 	case reportpb.State_STATE_SYNCING:
-		return ingest.Syncing
+		return events.Syncing
 	}
-	return ingest.Disconnected
+	return events.Disconnected
 }
 
 // pools are those that have endpoints, streams or reports.
@@ -264,9 +264,9 @@ func (a *app) pools() []string {
 }
 
 // refusedReports counts the streams of reporters that were not taken.
-func (a *app) refusedReports() syncapi.Refused {
+func (a *app) refusedReports() rpc.Refused {
 	if a.reports == nil {
-		return syncapi.Refused{}
+		return rpc.Refused{}
 	}
 	return a.reports.Refused()
 }

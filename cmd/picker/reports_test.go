@@ -13,8 +13,8 @@ import (
 	"time"
 
 	"github.com/kvasir-dev/kvasir/internal/reporter"
-	"github.com/kvasir-dev/kvasir/internal/syncapi"
-	"github.com/kvasir-dev/kvasir/internal/vllmsim"
+	"github.com/kvasir-dev/kvasir/internal/rpc"
+	"github.com/kvasir-dev/kvasir/internal/sim/vllmsim"
 )
 
 // freeAddress is one that nothing listens on at this moment.
@@ -61,8 +61,8 @@ func TestAReporterTellsWhatItsEngineHolds(t *testing.T) {
 	i := runOn(t, dir, "--report-address", "127.0.0.1:0", "--report-secret-file", secret, "--report-insecure")
 	events, replay := freeAddress(t), freeAddress(t)
 	c := reporter.Config{
-		Pod: "default/pod-a", Listen: events, Replay: replay, Pickers: syncapi.List(i.listeners.reports.Addr().String()),
-		Dial: syncapi.DialOptions{Token: syncapi.SecretFile(secret), TokenInClear: true}, MaxBackoff: 50 * time.Millisecond,
+		Pod: "default/pod-a", Listen: events, Replay: replay, Pickers: rpc.List(i.listeners.reports.Addr().String()),
+		Dial: rpc.DialOptions{Token: rpc.SecretFile(secret), TokenInClear: true}, MaxBackoff: 50 * time.Millisecond,
 	}
 	stop := runReporter(t, c)
 	var garble atomic.Bool
@@ -125,7 +125,7 @@ endpoints:
 	// A reporter with another secret is refused.
 	wrong := filepath.Join(t.TempDir(), "secret")
 	put(t, wrong, "fedcba9876543210\n")
-	c.Dial.Token = syncapi.SecretFile(wrong)
+	c.Dial.Token = rpc.SecretFile(wrong)
 	stop = runReporter(t, c)
 	i.eventually("it is refused", func() bool {
 		return strings.Count(i.logs.String(), "the token is not the shared secret") >= 0 && i.metric("kvasir_report_state{") == "1"
@@ -145,7 +145,7 @@ func TestAReporterTakesOverFromASubscription(t *testing.T) {
 	}
 	i.eventually("the picker subscribes", func() bool { return i.metric("kvasir_events_state{") == "1" && e.Subscribers() == 1 })
 	runReporter(t, reporter.Config{
-		Pod: "default/pod-a", Subscribe: e.EventsAddr(), Replay: e.ReplayAddr(), Pickers: syncapi.List(i.listeners.reports.Addr().String()),
+		Pod: "default/pod-a", Subscribe: e.EventsAddr(), Replay: e.ReplayAddr(), Pickers: rpc.List(i.listeners.reports.Addr().String()),
 	})
 	i.eventually("only the reporter does", func() bool { return i.metric("kvasir_events_state{") == "" && e.Subscribers() == 1 })
 	i.eventually("and shows that it is right", func() bool { return i.metric("kvasir_index_divergent_blocks{") == "0" })

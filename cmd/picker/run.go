@@ -12,11 +12,11 @@ import (
 	"github.com/go-logr/logr"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/kvasir-dev/kvasir/internal/config"
 	"github.com/kvasir-dev/kvasir/internal/dashboard"
-	"github.com/kvasir-dev/kvasir/internal/httpproxy"
+	"github.com/kvasir-dev/kvasir/internal/gateway/httpproxy"
 	"github.com/kvasir-dev/kvasir/internal/metrics"
 	"github.com/kvasir-dev/kvasir/internal/version"
-	"github.com/kvasir-dev/kvasir/internal/watch"
 )
 
 // listeners of the process.
@@ -98,7 +98,7 @@ func run(ctx context.Context, o *options, l *listeners, log logr.Logger) error {
 		return err
 	}
 	// it reads what is embedded and waits for nothing
-	source, err := o.source.open(cluster, watch.Settings{ModelRoot: o.modelRoot, Root: root}, log.WithName("watch"))
+	source, err := o.source.open(cluster, config.Settings{ModelRoot: o.modelRoot, Root: root}, log.WithName("watch"))
 	if err != nil {
 		return err
 	}

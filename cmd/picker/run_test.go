@@ -24,9 +24,9 @@ import (
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 
 	"github.com/kvasir-dev/kvasir/internal/reporter"
-	"github.com/kvasir-dev/kvasir/internal/syncapi"
-	"github.com/kvasir-dev/kvasir/internal/tokenizer"
-	"github.com/kvasir-dev/kvasir/internal/vllmsim"
+	"github.com/kvasir-dev/kvasir/internal/rpc"
+	"github.com/kvasir-dev/kvasir/internal/sim/vllmsim"
+	"github.com/kvasir-dev/kvasir/internal/tokens/tokenizer"
 	"github.com/kvasir-dev/kvasir/test/envoytest"
 )
 
@@ -248,7 +248,7 @@ func TestWhatThePickerRefuses(t *testing.T) {
 
 // TestAPoolWithItsOwnTokenizer: ids made here are used where the engine's are the same, and only there.
 func TestAPoolWithItsOwnTokenizer(t *testing.T) {
-	packed, err := os.ReadFile("../../internal/tokenizer/testdata/gpt2/tokenizer.json.gz")
+	packed, err := os.ReadFile("../../internal/tokens/tokenizer/testdata/gpt2/tokenizer.json.gz")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -262,7 +262,7 @@ func TestAPoolWithItsOwnTokenizer(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	packedText, err := os.ReadFile("../../internal/tokenizer/testdata/spm/tokenizer.json.gz")
+	packedText, err := os.ReadFile("../../internal/tokens/tokenizer/testdata/spm/tokenizer.json.gz")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -300,7 +300,7 @@ func TestAPoolWithItsOwnTokenizer(t *testing.T) {
 			if tc.reporter {
 				runReporter(t, reporter.Config{
 					Pod: "default/pod", Subscribe: e.EventsAddr(), Replay: e.ReplayAddr(), ModelDir: filepath.Join(root, "gpt2"),
-					Pickers: syncapi.List(p.listeners.reports.Addr().String()), Dial: syncapi.DialOptions{TokenInClear: true},
+					Pickers: rpc.List(p.listeners.reports.Addr().String()), Dial: rpc.DialOptions{TokenInClear: true},
 				})
 			}
 			p.eventually("the probe is over", func() bool {

@@ -15,7 +15,7 @@ import (
 	"time"
 
 	"github.com/kvasir-dev/kvasir/internal/logging"
-	"github.com/kvasir-dev/kvasir/internal/vllmsim"
+	"github.com/kvasir-dev/kvasir/internal/sim/vllmsim"
 )
 
 // patience is the limit for operations that should take milliseconds.

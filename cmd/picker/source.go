@@ -13,10 +13,10 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/klog/v2"
 
+	"github.com/kvasir-dev/kvasir/internal/config"
+	"github.com/kvasir-dev/kvasir/internal/config/cluster"
 	"github.com/kvasir-dev/kvasir/internal/endpoint"
-	"github.com/kvasir-dev/kvasir/internal/render"
-	"github.com/kvasir-dev/kvasir/internal/watch"
-	"github.com/kvasir-dev/kvasir/internal/watch/cluster"
+	"github.com/kvasir-dev/kvasir/internal/engines/render"
 )
 
 // sourceOptions select the source of the objects: a directory, or an API server.
@@ -65,13 +65,13 @@ func (o *sourceOptions) check() error {
 
 // source follows the objects: it calls back with the state at first, and after each change.
 type source interface {
-	Follow(ctx context.Context, onChange func(watch.State))
+	Follow(ctx context.Context, onChange func(config.State))
 }
 
 // open opens the source.
-func (o *sourceOptions) open(access *rest.Config, settings watch.Settings, log logr.Logger) (source, error) {
+func (o *sourceOptions) open(access *rest.Config, settings config.Settings, log logr.Logger) (source, error) {
 	if !o.inCluster() {
-		return watch.NewDirectory(o.standalone, settings, log)
+		return config.NewDirectory(o.standalone, settings, log)
 	}
 	return cluster.New(cluster.Options{
 		Config: access, Pool: o.pool, Bare: o.gatewayPool != "", ModelOf: modelOf, Settings: settings, Log: log,

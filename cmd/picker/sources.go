@@ -10,9 +10,9 @@ import (
 	"github.com/go-logr/logr"
 
 	"github.com/kvasir-dev/kvasir/internal/endpoint"
-	"github.com/kvasir-dev/kvasir/internal/ingest"
+	"github.com/kvasir-dev/kvasir/internal/engines/scrape"
+	"github.com/kvasir-dev/kvasir/internal/events"
 	"github.com/kvasir-dev/kvasir/internal/picker"
-	"github.com/kvasir-dev/kvasir/internal/scrape"
 )
 
 // eventSources keeps what engines report about the ports of their event publishers. It is used only if no port is
@@ -76,7 +76,7 @@ func (s *eventSources) known(id endpoint.ID) scrape.EventSource {
 }
 
 // of returns the feed with the ports that the engine has reported instead of the assumed ones.
-func (s *eventSources) of(f ingest.Feed) ingest.Feed {
+func (s *eventSources) of(f events.Feed) events.Feed {
 	ep, source := &f.Endpoint, s.known(f.Endpoint.ID)
 	if !source.Told {
 		return f
@@ -129,7 +129,7 @@ func (a *app) followSources(ctx context.Context) {
 func (a *app) movedSources() (ids []endpoint.ID) {
 	for _, pool := range a.streams.Pools() {
 		for _, s := range a.streams.Status(pool) {
-			if s.State == ingest.Disconnected && a.sources.known(s.Endpoint.ID).Told {
+			if s.State == events.Disconnected && a.sources.known(s.Endpoint.ID).Told {
 				ids = append(ids, s.Endpoint.ID)
 			}
 		}

@@ -13,10 +13,10 @@ import (
 	"github.com/go-logr/logr"
 
 	"github.com/kvasir-dev/kvasir/internal/endpoint"
-	"github.com/kvasir-dev/kvasir/internal/ingest"
+	"github.com/kvasir-dev/kvasir/internal/engines/scrape"
+	"github.com/kvasir-dev/kvasir/internal/events"
 	"github.com/kvasir-dev/kvasir/internal/picker"
-	"github.com/kvasir-dev/kvasir/internal/scrape"
-	"github.com/kvasir-dev/kvasir/internal/vllmsim"
+	"github.com/kvasir-dev/kvasir/internal/sim/vllmsim"
 )
 
 // portlessSlice names a pod's HTTP port and no port of its events.
@@ -137,8 +137,8 @@ func TestAnEngineCannotPointThePickerToAnotherHost(t *testing.T) {
 
 func TestConfiguredEventPortsWinOverToldOnes(t *testing.T) {
 	id := endpoint.ID{Pod: "a"}
-	feed := func(eventsAssumed, replayAssumed bool) ingest.Feed {
-		return ingest.Feed{Endpoint: endpoint.Endpoint{
+	feed := func(eventsAssumed, replayAssumed bool) events.Feed {
+		return events.Feed{Endpoint: endpoint.Endpoint{
 			ID: id, Address: "10.0.0.7:8000", EventsAddress: "10.0.0.7:5557", ReplayAddress: "10.0.0.7:5657",
 			EventsAssumed: eventsAssumed, ReplayAssumed: replayAssumed,
 		}}

@@ -7,13 +7,13 @@ import (
 	"net/http"
 	"strings"
 
-	"github.com/kvasir-dev/kvasir/internal/conformance"
 	"github.com/kvasir-dev/kvasir/internal/endpoint"
-	"github.com/kvasir-dev/kvasir/internal/modelfiles"
+	"github.com/kvasir-dev/kvasir/internal/engines/render"
 	"github.com/kvasir-dev/kvasir/internal/openai"
 	"github.com/kvasir-dev/kvasir/internal/picker"
-	"github.com/kvasir-dev/kvasir/internal/render"
-	"github.com/kvasir-dev/kvasir/internal/syncapi"
+	"github.com/kvasir-dev/kvasir/internal/rpc"
+	"github.com/kvasir-dev/kvasir/internal/tokens/modelfiles"
+	"github.com/kvasir-dev/kvasir/internal/tokens/tokencheck"
 )
 
 // prober asks engines to prove tokens, and reports which answers are refusals.
@@ -22,36 +22,36 @@ type prober struct {
 	releases *releases
 }
 
-// Tokens is conformance.Engine's.
+// Tokens is tokencheck.Engine's.
 func (p prober) Tokens(ctx context.Context, ep *endpoint.Endpoint, route openai.Route, body []byte, apiKey string) ([]uint32, error) {
 	got, err := p.Proof(ctx, ep, route, body, apiKey)
 	var refusal *render.StatusError
 	switch {
 	case errors.Is(err, render.ErrMultimodal), errors.Is(err, render.ErrPrompts), errors.Is(err, render.ErrUnsupported),
 		errors.As(err, &refusal) && (refusal.Status == http.StatusBadRequest || refusal.Status == http.StatusUnprocessableEntity):
-		return nil, fmt.Errorf("%w: %w", conformance.ErrRefused, err)
+		return nil, fmt.Errorf("%w: %w", tokencheck.ErrRefused, err)
 	}
 	return got.IDs, err
 }
 
-// Identity is conformance.Engine's.
-func (p prober) Identity(ctx context.Context, ep *endpoint.Endpoint, model, apiKey string) (conformance.Identity, error) {
+// Identity is tokencheck.Engine's.
+func (p prober) Identity(ctx context.Context, ep *endpoint.Endpoint, model, apiKey string) (tokencheck.Identity, error) {
 	id, err := p.Client.Identity(ctx, ep, model, apiKey)
 	if err == nil {
 		p.releases.set(ep.ID, id.Version)
 	}
-	return conformance.Identity{Version: id.Version, Root: id.Root}, err
+	return tokencheck.Identity{Version: id.Version, Root: id.Root}, err
 }
 
 // setTokens sets the pools that need tokens.
 func (a *app) setTokens() {
 	a.mu.Lock()
-	var pools []conformance.Pool
+	var pools []tokencheck.Pool
 	pods := map[string]string{} // of pools whose reporters have the files
 	there := map[endpoint.ID]bool{}
 	for name := range a.applied {
 		spec := a.applied[name]
-		pools = append(pools, conformance.Pool{
+		pools = append(pools, tokencheck.Pool{
 			Namespace: spec.Namespace, Name: spec.Name, Model: spec.Model, APIKey: spec.EngineAPIKey,
 			Files: filesOf(&spec.Tokenizer), Endpoints: spec.Endpoints,
 		})
@@ -70,8 +70,8 @@ func (a *app) setTokens() {
 }
 
 // newLibrary takes models' files from reporters.
-func (a *app) newLibrary() *syncapi.Library {
-	return &syncapi.Library{
+func (a *app) newLibrary() *rpc.Library {
+	return &rpc.Library{
 		Log: a.log.WithName("tokens"),
 		PoolOf: func(pod string) (string, bool) {
 			a.mu.Lock()
@@ -97,8 +97,8 @@ func (a *app) doubtTokens(namespace, pool string, kinds openai.Kinds) {
 }
 
 // filesOf returns the source of a model's files.
-func filesOf(t *picker.TokenizerSpec) conformance.Files {
-	f := conformance.Files{Dir: t.Dir, Set: t.Files, Reporters: t.Type == "Reporter", Template: t.ChatTemplate}
+func filesOf(t *picker.TokenizerSpec) tokencheck.Files {
+	f := tokencheck.Files{Dir: t.Dir, Set: t.Files, Reporters: t.Type == "Reporter", Template: t.ChatTemplate}
 	if t.Missing != "" {
 		f.Missing = errors.New(t.Missing)
 	}

@@ -12,7 +12,7 @@ import (
 
 	"github.com/go-logr/logr"
 
-	"github.com/kvasir-dev/kvasir/internal/spans"
+	"github.com/kvasir-dev/kvasir/internal/tracing"
 )
 
 // tracingOptions are the flags about traces of requests.
@@ -47,8 +47,8 @@ func (o *tracingOptions) check() error {
 }
 
 // openTracing makes the tracer, nil for none, and what sends its last spans.
-func openTracing(ctx context.Context, o *tracingOptions, log logr.Logger) (*spans.Tracer, func(), error) {
-	tracer, shutdown, err := spans.Open(ctx, spans.Config{Endpoint: o.endpoint, Ratio: o.ratio, Getenv: os.Getenv,
+func openTracing(ctx context.Context, o *tracingOptions, log logr.Logger) (*tracing.Tracer, func(), error) {
+	tracer, shutdown, err := tracing.Open(ctx, tracing.Config{Endpoint: o.endpoint, Ratio: o.ratio, Getenv: os.Getenv,
 		Log: log.WithName("tracing")})
 	if err != nil {
 		return nil, nil, err

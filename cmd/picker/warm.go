@@ -7,7 +7,7 @@ import (
 
 	"github.com/kvasir-dev/kvasir/internal/endpoint"
 	"github.com/kvasir-dev/kvasir/internal/picker"
-	"github.com/kvasir-dev/kvasir/internal/syncapi"
+	"github.com/kvasir-dev/kvasir/internal/rpc"
 )
 
 // warmFailures in a row end a warm-up: the engine does not serve yet, or refuses.
@@ -18,18 +18,18 @@ type prefill func(ctx context.Context, ep *endpoint.Endpoint, model string, ids 
 
 // warmUp sends the hottest prompts to each rank of a pod, one at a time, until tokens or time are used up or requests
 // wait for room: then the pod is needed as it is.
-func (a *app) warmUp(ctx context.Context, o syncapi.WarmOrder, progress func(syncapi.WarmDone)) error {
+func (a *app) warmUp(ctx context.Context, o rpc.WarmOrder, progress func(rpc.WarmDone)) error {
 	var ranks []picker.Feed
 	for _, f := range a.picker.Feeds() {
 		if f.Endpoint.ID.Pod == o.Pod && f.Spec.Namespace+"/"+f.Spec.Name == o.Pool {
 			if f.Endpoint.Terminating {
-				return fmt.Errorf("%w: it is to go", syncapi.ErrUnknownPod)
+				return fmt.Errorf("%w: it is to go", rpc.ErrUnknownPod)
 			}
 			ranks = append(ranks, f)
 		}
 	}
 	if len(ranks) == 0 {
-		return syncapi.ErrUnknownPod
+		return rpc.ErrUnknownPod
 	}
 	log := a.log.WithName("warm").WithValues("pool", o.Pool, "pod", ranks[0].Endpoint.Pod)
 	prompts := a.picker.Hottest(o.Pool, o.MaxTokens/len(ranks))
@@ -40,11 +40,11 @@ func (a *app) warmUp(ctx context.Context, o syncapi.WarmOrder, progress func(syn
 }
 
 // warm is warmUp for prompts that are known. Tokens count those of a prompt that are not at the beginning of one before.
-func warm(ctx context.Context, o syncapi.WarmOrder, ranks []picker.Feed, prompts [][]uint32, send prefill, pressed func() bool,
-	progress func(syncapi.WarmDone)) (syncapi.WarmDone, error) {
+func warm(ctx context.Context, o rpc.WarmOrder, ranks []picker.Feed, prompts [][]uint32, send prefill, pressed func() bool,
+	progress func(rpc.WarmDone)) (rpc.WarmDone, error) {
 	timed, cancel := context.WithTimeout(ctx, o.MaxTime)
 	defer cancel()
-	var done syncapi.WarmDone
+	var done rpc.WarmDone
 	failed := 0
 	for i, ids := range prompts {
 		for r := range ranks {

@@ -14,8 +14,8 @@ import (
 
 	"github.com/kvasir-dev/kvasir/internal/endpoint"
 	"github.com/kvasir-dev/kvasir/internal/picker"
-	"github.com/kvasir-dev/kvasir/internal/syncapi"
-	"github.com/kvasir-dev/kvasir/internal/vllmsim"
+	"github.com/kvasir-dev/kvasir/internal/rpc"
+	"github.com/kvasir-dev/kvasir/internal/sim/vllmsim"
 )
 
 const warmPolicy = `apiVersion: kvasir.dev/v1alpha1
@@ -126,9 +126,9 @@ func beginning(t *testing.T, warmed bool) first {
 	p.eventually("the new engine is followed", func() bool { return added.Subscribers() > 0 })
 	computed := 0
 	if warmed {
-		pickers := syncapi.NewPickers(syncapi.PickersOptions{Dial: func(string) (syncapi.DialOptions, error) { return syncapi.DialOptions{}, nil }})
+		pickers := rpc.NewPickers(rpc.PickersOptions{Dial: func(string) (rpc.DialOptions, error) { return rpc.DialOptions{}, nil }})
 		defer pickers.Close()
-		pickers.Set("default/m", []syncapi.Replica{{Name: "p0", Address: p.listeners.reports.Addr().String(), Ready: true}})
+		pickers.Set("default/m", []rpc.Replica{{Name: "p0", Address: p.listeners.reports.Addr().String(), Ready: true}})
 		p.eventually("the picker's state is received", func() bool { v := pickers.View("default/m"); return len(v.Replicas) == 1 && v.Replicas[0].Ready })
 		done, err := pickers.Warm(t.Context(), "default/m", "uid-added", 11_000, 30*time.Second)
 		if err != nil {
@@ -161,20 +161,20 @@ func TestWarmingUpEndsWhereItMust(t *testing.T) {
 		{Endpoint: endpoint.Endpoint{ID: endpoint.ID{Pod: "u", Rank: 1}}, Spec: &picker.Spec{Model: "m"}},
 	}
 	prompts := [][]uint32{{1, 2, 3, 4}, {1, 2, 5}, {7}}
-	order := syncapi.WarmOrder{MaxTime: time.Minute}
+	order := rpc.WarmOrder{MaxTime: time.Minute}
 	calm := func() bool { return false }
 	for name, tc := range map[string]struct {
 		send    func(n int) error
 		pressed func() func() bool
-		want    syncapi.WarmDone
+		want    rpc.WarmDone
 		wrong   bool
 	}{
-		"all of it":         {want: syncapi.WarmDone{Prompts: 6, Tokens: 2 * (4 + 1 + 1)}},
-		"one refusal":       {send: func(n int) error { return map[int]error{2: errors.New("no")}[n] }, want: syncapi.WarmDone{Prompts: 5, Tokens: 2*(4+1+1) - 1, Skipped: 1}},
-		"nothing but those": {send: func(int) error { return errors.New("no") }, want: syncapi.WarmDone{Skipped: 3}, wrong: true},
+		"all of it":         {want: rpc.WarmDone{Prompts: 6, Tokens: 2 * (4 + 1 + 1)}},
+		"one refusal":       {send: func(n int) error { return map[int]error{2: errors.New("no")}[n] }, want: rpc.WarmDone{Prompts: 5, Tokens: 2*(4+1+1) - 1, Skipped: 1}},
+		"nothing but those": {send: func(int) error { return errors.New("no") }, want: rpc.WarmDone{Skipped: 3}, wrong: true},
 		"requests wait": {
 			pressed: func() func() bool { n := 0; return func() bool { n++; return n > 3 } },
-			want:    syncapi.WarmDone{Prompts: 3, Tokens: 4 + 4 + 1, Skipped: 3},
+			want:    rpc.WarmDone{Prompts: 3, Tokens: 4 + 4 + 1, Skipped: 3},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -189,7 +189,7 @@ func TestWarmingUpEndsWhereItMust(t *testing.T) {
 				}
 				return nil
 			}
-			done, err := warm(t.Context(), order, ranks, prompts, send, pressed, func(syncapi.WarmDone) {})
+			done, err := warm(t.Context(), order, ranks, prompts, send, pressed, func(rpc.WarmDone) {})
 			if done != tc.want || (err != nil) != tc.wrong {
 				t.Errorf("%+v, %v; want %+v", done, err, tc.want)
 			}

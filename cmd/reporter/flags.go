@@ -13,7 +13,7 @@ import (
 
 	"github.com/kvasir-dev/kvasir/internal/endpoint"
 	"github.com/kvasir-dev/kvasir/internal/reporter"
-	"github.com/kvasir-dev/kvasir/internal/syncapi"
+	"github.com/kvasir-dev/kvasir/internal/rpc"
 	"github.com/kvasir-dev/kvasir/internal/version"
 )
 
@@ -22,7 +22,7 @@ type options struct {
 	config reporter.Config
 
 	pickers, pickerService      string
-	tls                         syncapi.Files
+	tls                         rpc.Files
 	serverName                  string
 	tokenFile, secretFile       string
 	insecure                    bool
@@ -60,7 +60,7 @@ func parse(args []string, stderr io.Writer) (*options, error) {
 	f.StringVar(&o.serverName, "picker-name", "", "DNS `name` in the pickers' certificates; default is the name of --picker-service")
 	f.StringVar(&o.tls.Cert, "client-cert", "", "`file` with a client certificate that names the pod")
 	f.StringVar(&o.tls.Key, "client-key", "", "`file` with its key")
-	f.StringVar(&o.tokenFile, "token-file", "", "`file` with a service account token bound to the pod, audience "+syncapi.Audience)
+	f.StringVar(&o.tokenFile, "token-file", "", "`file` with a service account token bound to the pod, audience "+rpc.Audience)
 	f.StringVar(&o.secretFile, "secret-file", "", "`file` with a secret shared with the pickers")
 	f.BoolVar(&o.insecure, "insecure", false, "no TLS; for a single machine")
 	f.StringVar(&o.drainAddress, "drain-address", "", "`address` of the wait endpoint, such as :9445")
@@ -114,7 +114,7 @@ func (o *options) check(f *flag.FlagSet, level string) error {
 		return errors.New("--token-file, --secret-file and --client-cert exclude each other")
 	case o.engineTLS.Unchecked && (o.engineCA != "" || o.engineTLS.ServerName != ""):
 		return errors.New("--engine-unchecked excludes --engine-name and --engine-ca")
-	case o.insecure && (o.tls != syncapi.Files{} || o.tokenFile != ""):
+	case o.insecure && (o.tls != rpc.Files{} || o.tokenFile != ""):
 		return errors.New("--insecure excludes certificates and service account tokens")
 	}
 	if err := o.find(); err != nil {
@@ -132,10 +132,10 @@ func (o *options) find() (err error) {
 				return fmt.Errorf("--pickers: %w", err)
 			}
 		}
-		o.config.Pickers = syncapi.List(addrs...)
+		o.config.Pickers = rpc.List(addrs...)
 		return nil
 	}
-	if o.config.Pickers, err = syncapi.Lookup(net.DefaultResolver, o.pickerService); err != nil {
+	if o.config.Pickers, err = rpc.Lookup(net.DefaultResolver, o.pickerService); err != nil {
 		return fmt.Errorf("--picker-service: %w", err)
 	}
 	if host, _, err := net.SplitHostPort(o.pickerService); err == nil && o.serverName == "" {
@@ -149,14 +149,14 @@ func (o *options) dial() (err error) {
 	d := &o.config.Dial
 	switch {
 	case o.secretFile != "":
-		d.Token = syncapi.SecretFile(o.secretFile)
+		d.Token = rpc.SecretFile(o.secretFile)
 	case o.tokenFile != "":
-		d.Token = syncapi.SecretFile(o.tokenFile)
+		d.Token = rpc.SecretFile(o.tokenFile)
 	}
 	if o.insecure {
 		d.TokenInClear = true
 		return nil
 	}
-	d.Credentials, err = syncapi.ClientTLS(o.tls, o.serverName)
+	d.Credentials, err = rpc.ClientTLS(o.tls, o.serverName)
 	return err
 }

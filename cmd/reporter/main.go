@@ -22,9 +22,9 @@ import (
 	_ "golang.org/x/crypto/x509roots/fallback" // authorities, in images that have no file of them
 	"golang.org/x/sync/errgroup"
 
+	"github.com/kvasir-dev/kvasir/internal/engines/transport"
 	"github.com/kvasir-dev/kvasir/internal/reporter"
 	"github.com/kvasir-dev/kvasir/internal/version"
-	"github.com/kvasir-dev/kvasir/internal/wire"
 )
 
 func main() { os.Exit(start(os.Args[1:], os.Stderr)) }
@@ -122,7 +122,7 @@ func (o *options) engineClient() (*http.Client, error) {
 		}
 		w.CA = string(ca)
 	}
-	return &http.Client{Transport: wire.Transport(&http.Transport{DisableKeepAlives: true}, w)}, nil
+	return &http.Client{Transport: transport.Transport(&http.Transport{DisableKeepAlives: true}, w)}, nil
 }
 
 // capacityEvery is how often the engine is asked how many blocks it has: it can start later, and again with other flags.

@@ -9,10 +9,10 @@ import (
 	"strings"
 	"time"
 
-	"github.com/kvasir-dev/kvasir/internal/enginemodel"
-	"github.com/kvasir-dev/kvasir/internal/tokenizer"
+	"github.com/kvasir-dev/kvasir/internal/sim/enginemodel"
+	"github.com/kvasir-dev/kvasir/internal/sim/vllmsim"
+	"github.com/kvasir-dev/kvasir/internal/tokens/tokenizer"
 	"github.com/kvasir-dev/kvasir/internal/version"
-	"github.com/kvasir-dev/kvasir/internal/vllmsim"
 )
 
 // list is a flag that can be repeated.

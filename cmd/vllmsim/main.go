@@ -15,8 +15,8 @@ import (
 	"github.com/go-logr/logr"
 	"github.com/go-logr/logr/funcr"
 
+	"github.com/kvasir-dev/kvasir/internal/sim/vllmsim"
 	"github.com/kvasir-dev/kvasir/internal/version"
-	"github.com/kvasir-dev/kvasir/internal/vllmsim"
 )
 
 func main() {

@@ -123,7 +123,7 @@ func TestEveryFieldHasALimit(t *testing.T) {
 	}
 }
 
-// Checking them would need steps that internal/watch/admit does not take.
+// Checking them would need steps that internal/config/crdadmission does not take.
 func TestThereAreNoEmbeddedResources(t *testing.T) {
 	files, err := filepath.Glob("bases/*.yaml")
 	if err != nil || len(files) == 0 {

@@ -25,23 +25,23 @@ import (
 	"google.golang.org/grpc/credentials"
 
 	"github.com/kvasir-dev/kvasir/internal/certs"
-	"github.com/kvasir-dev/kvasir/internal/chatprompt"
+	"github.com/kvasir-dev/kvasir/internal/config"
+	"github.com/kvasir-dev/kvasir/internal/config/crdadmission"
 	"github.com/kvasir-dev/kvasir/internal/endpoint"
-	"github.com/kvasir-dev/kvasir/internal/extproc"
-	"github.com/kvasir-dev/kvasir/internal/httpproxy"
+	"github.com/kvasir-dev/kvasir/internal/gateway/extproc"
+	"github.com/kvasir-dev/kvasir/internal/gateway/httpproxy"
 	"github.com/kvasir-dev/kvasir/internal/kvblock"
 	"github.com/kvasir-dev/kvasir/internal/kvevent"
 	"github.com/kvasir-dev/kvasir/internal/kvindex"
 	"github.com/kvasir-dev/kvasir/internal/openai"
 	"github.com/kvasir-dev/kvasir/internal/picker"
-	"github.com/kvasir-dev/kvasir/internal/tokenizer"
-	"github.com/kvasir-dev/kvasir/internal/watch"
-	"github.com/kvasir-dev/kvasir/internal/watch/admit"
+	"github.com/kvasir-dev/kvasir/internal/tokens/chatprompt"
+	"github.com/kvasir-dev/kvasir/internal/tokens/tokenizer"
 )
 
 const (
 	modelName   = "Qwen/Qwen2.5-7B-Instruct"
-	modelDir    = "internal/tokenizer/testdata/qwen2_5"
+	modelDir    = "internal/tokens/tokenizer/testdata/qwen2_5"
 	cacheBytes  = 256 << 20
 	endpoints   = 64
 	holdersEach = 4 // endpoints that hold a conversation
@@ -94,7 +94,7 @@ func serve(enginePort string) error {
 }
 
 func newPicker(enginePort string) (*picker.Picker, *chatprompt.Prompter, error) {
-	admitter, err := admit.New()
+	admitter, err := crdadmission.New()
 	if err != nil {
 		return nil, nil, err
 	}
@@ -102,7 +102,7 @@ func newPicker(enginePort string) (*picker.Picker, *chatprompt.Prompter, error) 
 	if err != nil {
 		return nil, nil, err
 	}
-	policy, errs := watch.Policy(defaults)
+	policy, errs := config.Policy(defaults)
 	if len(errs) > 0 {
 		return nil, nil, errs.ToAggregate()
 	}

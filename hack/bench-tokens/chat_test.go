@@ -8,10 +8,10 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/kvasir-dev/kvasir/internal/chatprompt"
 	"github.com/kvasir-dev/kvasir/internal/kvblock"
 	"github.com/kvasir-dev/kvasir/internal/openai"
-	"github.com/kvasir-dev/kvasir/internal/tokenizer"
+	"github.com/kvasir-dev/kvasir/internal/tokens/chatprompt"
+	"github.com/kvasir-dev/kvasir/internal/tokens/tokenizer"
 )
 
 // chat is a chat request whose newest turn is different every time, about 100 tokens of code.

@@ -8,7 +8,7 @@ import (
 	"runtime"
 	"testing"
 
-	"github.com/kvasir-dev/kvasir/internal/tokenizer"
+	"github.com/kvasir-dev/kvasir/internal/tokens/tokenizer"
 )
 
 // BenchmarkLoad loads a tokenizer, and reports what it keeps and the most it needed. The file of Qwen2.5 is written once

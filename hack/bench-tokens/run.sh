@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Measures internal/tokenizer beside tiktoken-go (o200k) and a plain encoding/json parse of the same text, in one run.
+# Measures internal/tokens/tokenizer beside tiktoken-go (o200k) and a plain encoding/json parse of the same text, in one run.
 #
 #   hack/bench-tokens/run.sh [PATTERN]       default: all but the worst inputs
 #   hack/bench-tokens/run.sh Worst           a MiB of what is worst

@@ -17,10 +17,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/kvasir-dev/kvasir/internal/tokenizer"
+	"github.com/kvasir-dev/kvasir/internal/tokens/tokenizer"
 )
 
-const models = "../../internal/tokenizer/testdata"
+const models = "../../internal/tokens/tokenizer/testdata"
 
 // sources are about 24 MB of Go's standard library.
 var sources = sync.OnceValue(func() string {

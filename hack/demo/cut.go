@@ -10,7 +10,7 @@ import (
 	"io"
 	"os"
 
-	"github.com/kvasir-dev/kvasir/internal/trace"
+	"github.com/kvasir-dev/kvasir/internal/sim/trace"
 )
 
 // cut writes a part of a trace, in the form of the slice in the repository.

@@ -21,8 +21,8 @@ import (
 	"github.com/kvasir-dev/kvasir/hack/demo/replay"
 	"github.com/kvasir-dev/kvasir/hack/demo/report"
 	"github.com/kvasir-dev/kvasir/hack/demo/summary"
-	"github.com/kvasir-dev/kvasir/internal/enginemodel"
-	"github.com/kvasir-dev/kvasir/internal/trace"
+	"github.com/kvasir-dev/kvasir/internal/sim/enginemodel"
+	"github.com/kvasir-dev/kvasir/internal/sim/trace"
 )
 
 // session is one execution of the demo.

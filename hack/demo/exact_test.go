@@ -14,7 +14,7 @@ import (
 )
 
 // gpt2 is the tokenizer that `make demo` gives engines and picker.
-const gpt2 = "../../internal/tokenizer/testdata/gpt2"
+const gpt2 = "../../internal/tokens/tokenizer/testdata/gpt2"
 
 // TestThePickerMakesTheTokensOfTheDemoItself: the proof of the tokens passes against simulated engines with a model's
 // files, and chats cost no call of an engine.

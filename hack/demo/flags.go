@@ -14,7 +14,7 @@ import (
 	"time"
 
 	"github.com/kvasir-dev/kvasir/internal/policy"
-	"github.com/kvasir-dev/kvasir/internal/trace"
+	"github.com/kvasir-dev/kvasir/internal/sim/trace"
 )
 
 // errHelp means that the flags requested help, which was printed.

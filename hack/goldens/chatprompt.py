@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Makes the goldens of internal/chatprompt: what chat requests become before the template sees them.
+"""Makes the goldens of internal/tokens/chatprompt: what chat requests become before the template sees them.
 
 It needs pydantic 2, which decides what of a message is valid and in which order its fields come: the types below are
 those of OpenAI's client and of vLLM, the rest restates what vLLM does with them, by release. Run it in the
@@ -18,7 +18,7 @@ from typing import Any, Iterable, Optional, Union
 from pydantic import BaseModel, ConfigDict, ValidationError
 from typing_extensions import Literal, Required, TypedDict
 
-GOLDEN = "internal/chatprompt/testdata/requests.jsonl.gz"
+GOLDEN = "internal/tokens/chatprompt/testdata/requests.jsonl.gz"
 
 
 class Text(TypedDict, total=False):

@@ -1,9 +1,9 @@
 #!/usr/bin/python3
-"""Makes the goldens of internal/chattemplate with the genuine Jinja2 (3.1; Debian: python3-jinja2).
+"""Makes the goldens of internal/tokens/chattemplate with the genuine Jinja2 (3.1; Debian: python3-jinja2).
 
 The environment is set up as the transformers library sets it up for chat templates. Run it in the repository's root:
 
-    python3 hack/goldens/chattemplate.py            # writes internal/chattemplate/testdata/*.jsonl.gz
+    python3 hack/goldens/chattemplate.py            # writes internal/tokens/chattemplate/testdata/*.jsonl.gz
     python3 hack/goldens/chattemplate.py --random 100000 --seed 7 FILE   # more random snippets, for a comparison by hand
     python3 hack/goldens/chattemplate.py --mutate DIR --random 10000 FILE   # templates of DIR with small damages, likewise
 """
@@ -26,7 +26,7 @@ import jinja2.sandbox
 
 from chattemplate_snippets import CONTEXT, SNIPPETS, random_snippet
 
-TESTDATA = "internal/chattemplate/testdata"
+TESTDATA = "internal/tokens/chattemplate/testdata"
 CLOCK = datetime.datetime(2026, 11, 20, 8, 0, 0)
 
 

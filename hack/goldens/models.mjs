@@ -1,5 +1,5 @@
 // Makes goldens of models: node models.mjs OUT FUZZ MODEL...
-// OUT gets a directory per model with what internal/tokenizer's tests read: tokenizer.json.gz, tokenizer_config.json,
+// OUT gets a directory per model with what internal/tokens/tokenizer's tests read: tokenizer.json.gz, tokenizer_config.json,
 // golden.jsonl.gz (ids without and with what stands around a text) and fuzz.jsonl.gz (FUZZ random texts).
 // SEED in the environment makes other texts.
 
@@ -9,7 +9,7 @@ import { Tokenizer, ids, packaged, wellFormed, writeLines } from "./lib.mjs";
 import { documents, longer, made, random } from "./texts.mjs";
 
 const [out, fuzz, ...models] = process.argv.slice(2);
-const docs = documents(new URL("../../", import.meta.url), ["CONTRIBUTING.md", "LICENSE", "Makefile", "internal/tokenizer/bpe.go", "internal/tokenizer/scan.go", "hack/goldens/texts.mjs"]);
+const docs = documents(new URL("../../", import.meta.url), ["CONTRIBUTING.md", "LICENSE", "Makefile", "internal/tokens/tokenizer/bpe.go", "internal/tokens/tokenizer/scan.go", "hack/goldens/texts.mjs"]);
 
 for (const [i, model] of models.entries()) {
   const file = packaged(model, "tokenizer.json");

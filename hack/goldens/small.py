@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""Makes a small model of a large one, for internal/tokenizer/testdata: the tokens that occur in the texts of its goldens.
+"""Makes a small model of a large one, for internal/tokens/tokenizer/testdata: the tokens that occur in the texts of its goldens.
 
     python3 hack/goldens/small.py FROM TO
 

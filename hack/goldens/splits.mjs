@@ -1,4 +1,4 @@
-// Makes internal/tokenizer/testdata/splits.jsonl.gz: GPT-2's vocabulary under the splitting rules of other models.
+// Makes internal/tokens/tokenizer/testdata/splits.jsonl.gz: GPT-2's vocabulary under the splitting rules of other models.
 // node splits.mjs FILE [CASES]
 
 import { Tokenizer, ids, packaged, wellFormed, writeLines } from "./lib.mjs";

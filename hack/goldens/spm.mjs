@@ -1,4 +1,4 @@
-// Makes internal/tokenizer/testdata/spm and spm.jsonl.gz: a small vocabulary in the style of sentencepiece, learnt from
+// Makes internal/tokens/tokenizer/testdata/spm and spm.jsonl.gz: a small vocabulary in the style of sentencepiece, learnt from
 // texts of this repository, and goldens for it under the rules of Llama-2, Mistral, Gemma and some that nobody uses.
 // node spm.mjs DIRECTORY FILE [CASES]
 

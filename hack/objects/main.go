@@ -17,8 +17,8 @@ import (
 
 	"github.com/kvasir-dev/kvasir/api/v1alpha1"
 	"github.com/kvasir-dev/kvasir/config/crd"
-	"github.com/kvasir-dev/kvasir/internal/children"
-	"github.com/kvasir-dev/kvasir/internal/watch/admit"
+	"github.com/kvasir-dev/kvasir/internal/config/crdadmission"
+	"github.com/kvasir-dev/kvasir/internal/operator/resources"
 	"github.com/kvasir-dev/kvasir/test/manifests"
 )
 
@@ -42,7 +42,7 @@ func run(ctx context.Context, page string) error {
 	if err != nil {
 		return fmt.Errorf("reading the definitions: %w", err)
 	}
-	a, err := admit.Of(defs)
+	a, err := crdadmission.Of(defs)
 	if err != nil {
 		return fmt.Errorf("reading the definitions: %w", err)
 	}
@@ -67,20 +67,20 @@ func run(ctx context.Context, page string) error {
 }
 
 // ofPool is what the operator makes where Istio is installed.
-func ofPool(ctx context.Context, a *admit.Admitter, text string) ([]*unstructured.Unstructured, error) {
+func ofPool(ctx context.Context, a *crdadmission.Admitter, text string) ([]*unstructured.Unstructured, error) {
 	admitted, err := a.Admit(ctx, []byte(text), nil)
 	if err != nil {
 		return nil, fmt.Errorf("admitting the pool: %w", err)
 	}
-	pool, err := admit.Pool(admitted)
+	pool, err := crdadmission.Pool(admitted)
 	if err != nil {
 		return nil, fmt.Errorf("reading the pool: %w", err)
 	}
 	pool.UID = "pool"
-	objects, err := children.Objects(children.Config{
+	objects, err := resources.Objects(resources.Config{
 		PickerImage: "picker", Operator: types.NamespacedName{Namespace: "kvasir", Name: "operator"}, GIE: true, Routes: true,
-		Traffic: children.Traffic{DestinationRule: true},
-	}, children.Input{Pool: pool, Trusted: []byte("-")})
+		Traffic: resources.Traffic{DestinationRule: true},
+	}, resources.Input{Pool: pool, Trusted: []byte("-")})
 	if err != nil {
 		return nil, fmt.Errorf("making the objects of the pool: %w", err)
 	}

@@ -1,4 +1,4 @@
-// Command unicodegen writes internal/tokenizer/unicode_tables.go: the character classes and the canonical
+// Command unicodegen writes internal/tokens/tokenizer/unicode_tables.go: the character classes and the canonical
 // compositions as the reference tokenizer library knows them. Those differ from Go's own tables, which follow another
 // version of Unicode.
 //
@@ -23,7 +23,7 @@ import (
 	"strings"
 )
 
-const target = "internal/tokenizer/unicode_tables.go"
+const target = "internal/tokens/tokenizer/unicode_tables.go"
 
 //go:embed testdata/*.gz
 var inputs embed.FS

@@ -13,9 +13,9 @@ import (
 	"github.com/kvasir-dev/kvasir/api/v1alpha1"
 	"github.com/kvasir-dev/kvasir/internal/dashboard/api"
 	"github.com/kvasir-dev/kvasir/internal/endpoint"
-	"github.com/kvasir-dev/kvasir/internal/ingest"
+	"github.com/kvasir-dev/kvasir/internal/events"
 	"github.com/kvasir-dev/kvasir/internal/kvindex"
-	"github.com/kvasir-dev/kvasir/internal/operate"
+	"github.com/kvasir-dev/kvasir/internal/operatorfeed"
 	"github.com/kvasir-dev/kvasir/internal/picker"
 	"github.com/kvasir-dev/kvasir/internal/version"
 )
@@ -24,8 +24,8 @@ import (
 type Facts struct {
 	Spec    picker.Spec // as applied
 	Stats   picker.PoolStats
-	Totals  operate.Totals
-	Streams []ingest.Status
+	Totals  operatorfeed.Totals
+	Streams []events.Status
 	Shares  map[endpoint.ID]kvindex.Share
 	// Pods that leave, by UID: they have the drain mark, or are being deleted.
 	Leaving map[string]bool
@@ -82,7 +82,7 @@ func (f *Facts) pool(before poolMark) api.Pool {
 }
 
 // quantiles of the times recently, of all times where there were none recently.
-func quantiles(now, before operate.Histogram) *api.Quantiles {
+func quantiles(now, before operatorfeed.Histogram) *api.Quantiles {
 	late := now
 	for i := range late {
 		late[i] -= before[i]
@@ -136,7 +136,7 @@ func (f *Facts) pods(before poolMark) []api.Pod {
 	for i := range f.Spec.Endpoints {
 		spec[f.Spec.Endpoints[i].ID] = &f.Spec.Endpoints[i]
 	}
-	streams := map[endpoint.ID]*ingest.Status{}
+	streams := map[endpoint.ID]*events.Status{}
 	for i := range f.Streams {
 		streams[f.Streams[i].Endpoint.ID] = &f.Streams[i]
 	}
@@ -172,7 +172,7 @@ func (f *Facts) pods(before poolMark) []api.Pod {
 	return out
 }
 
-func (f *Facts) endpoint(s *picker.EndpointStats, ep *endpoint.Endpoint, stream *ingest.Status, before picker.Hits) api.Endpoint {
+func (f *Facts) endpoint(s *picker.EndpointStats, ep *endpoint.Endpoint, stream *events.Status, before picker.Hits) api.Endpoint {
 	e := api.Endpoint{
 		Rank: s.ID.Rank, Address: cmp.Or(ep.Address, ep.Socket), Events: "None",
 		Blocks: s.Held, KVUsage: s.Load.KVUsage, InFlight: s.Load.InFlight, Decoding: s.Load.Decoding,

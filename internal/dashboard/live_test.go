@@ -12,7 +12,7 @@ import (
 	"github.com/kvasir-dev/kvasir/api/v1alpha1"
 	"github.com/kvasir-dev/kvasir/internal/dashboard/api"
 	"github.com/kvasir-dev/kvasir/internal/endpoint"
-	"github.com/kvasir-dev/kvasir/internal/ingest"
+	"github.com/kvasir-dev/kvasir/internal/events"
 	"github.com/kvasir-dev/kvasir/internal/kvindex"
 	"github.com/kvasir-dev/kvasir/internal/load"
 	"github.com/kvasir-dev/kvasir/internal/picker"
@@ -38,7 +38,7 @@ func facts() Facts {
 			ID: id, Pod: one.pod, Pickable: one.ready, CircuitClosed: one.circuits, Held: 100, Load: load.View{KVTokens: 3200},
 		})
 	}
-	f.Streams = []ingest.Status{{Endpoint: f.Spec.Endpoints[0], State: ingest.Synced, Stats: &ingest.Stats{}}}
+	f.Streams = []events.Status{{Endpoint: f.Spec.Endpoints[0], State: events.Synced, Stats: &events.Stats{}}}
 	return f
 }
 

@@ -6,7 +6,7 @@ import (
 
 	"github.com/kvasir-dev/kvasir/internal/dashboard/api"
 	"github.com/kvasir-dev/kvasir/internal/endpoint"
-	"github.com/kvasir-dev/kvasir/internal/operate"
+	"github.com/kvasir-dev/kvasir/internal/operatorfeed"
 	"github.com/kvasir-dev/kvasir/internal/picker"
 )
 
@@ -27,7 +27,7 @@ type mark struct {
 
 type poolMark struct {
 	hits      picker.Hits
-	ttft      operate.Histogram
+	ttft      operatorfeed.Histogram
 	endpoints map[endpoint.ID]picker.Hits
 }
 

@@ -14,7 +14,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/kvasir-dev/kvasir/internal/trace"
+	"github.com/kvasir-dev/kvasir/internal/sim/trace"
 )
 
 func record(i int) *Record {

@@ -1,7 +1,7 @@
 package decisionlog
 
 import (
-	"github.com/kvasir-dev/kvasir/internal/trace"
+	"github.com/kvasir-dev/kvasir/internal/sim/trace"
 )
 
 // usualAnswer is the length in tokens of the answers of a log without any answer lengths.

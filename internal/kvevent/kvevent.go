@@ -1,6 +1,6 @@
 // Package kvevent holds what an engine publishes about its KV cache, free of any wire format.
 //
-// Codecs (internal/vllm) fill a Batch, internal/ingest applies it to the index.
+// Codecs (internal/vllm) fill a Batch, internal/events applies it to the index.
 package kvevent
 
 // Hash is an engine's own name of a block: opaque, unique only within one endpoint, epoch and group. Integer hashes

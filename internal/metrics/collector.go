@@ -8,11 +8,11 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/kvasir-dev/kvasir/internal/budget"
-	"github.com/kvasir-dev/kvasir/internal/conformance"
-	"github.com/kvasir-dev/kvasir/internal/ingest"
+	"github.com/kvasir-dev/kvasir/internal/engines/scrape"
+	"github.com/kvasir-dev/kvasir/internal/events"
 	"github.com/kvasir-dev/kvasir/internal/picker"
-	"github.com/kvasir-dev/kvasir/internal/scrape"
-	"github.com/kvasir-dev/kvasir/internal/syncapi"
+	"github.com/kvasir-dev/kvasir/internal/rpc"
+	"github.com/kvasir-dev/kvasir/internal/tokens/tokencheck"
 )
 
 // Sources are where the Collector reads. Any can be nil.
@@ -23,12 +23,12 @@ type Sources struct {
 	Events func() []Stream
 	// Reports returns what reporters report about the endpoints of all pools.
 	Reports func() []Report
-	// RefusedReports is (*syncapi.Server).Refused.
-	RefusedReports func() syncapi.Refused
-	// Strangers is (*ingest.Reception).Strangers.
-	Strangers func() [ingest.NumStrangers]uint64
-	// Tokens is (*conformance.Manager).All.
-	Tokens func() []conformance.Status
+	// RefusedReports is (*rpc.Server).Refused.
+	RefusedReports func() rpc.Refused
+	// Strangers is (*events.Reception).Strangers.
+	Strangers func() [events.NumStrangers]uint64
+	// Tokens is (*tokencheck.Manager).All.
+	Tokens func() []tokencheck.Status
 	// Scrapes is (*scrape.Scraper).Stats.
 	Scrapes func() []scrape.Stats
 	// Peers is what is exchanged with other pickers; nil where nothing is.
@@ -233,7 +233,7 @@ func (c *Collector) Collect(out chan<- prometheus.Metric) {
 	}
 	if c.sources.Strangers != nil {
 		for why, n := range c.sources.Strangers() {
-			out <- prometheus.MustNewConstMetric(strangers, prometheus.CounterValue, float64(n), ingest.Stranger(why).String())
+			out <- prometheus.MustNewConstMetric(strangers, prometheus.CounterValue, float64(n), events.Stranger(why).String())
 		}
 	}
 	if c.sources.Tokens != nil {

@@ -5,14 +5,14 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/kvasir-dev/kvasir/internal/ingest"
+	"github.com/kvasir-dev/kvasir/internal/events"
 )
 
 // Stream is an endpoint's event stream.
 type Stream struct {
 	// Namespace and Pool name the pool.
 	Namespace, Pool string
-	ingest.Status
+	events.Status
 }
 
 var (
@@ -26,84 +26,84 @@ var (
 		"Event publishers that have connected to the picker and were turned away, by reason.", []string{"reason"}, nil)
 )
 
-// total counts what a field of ingest.Stats counts.
-func total(name, help string, field func(*ingest.Stats) *atomic.Uint64) series[ingest.Stats] {
-	return counter(name, help, ofEndpoint, func(s *ingest.Stats) float64 { return float64(field(s).Load()) })
+// total counts what a field of events.Stats counts.
+func total(name, help string, field func(*events.Stats) *atomic.Uint64) series[events.Stats] {
+	return counter(name, help, ofEndpoint, func(s *events.Stats) float64 { return float64(field(s).Load()) })
 }
 
-// level shows what a field of ingest.Stats says now.
-func level(name, help string, field func(*ingest.Stats) *atomic.Int64) series[ingest.Stats] {
-	return gauge(name, help, ofEndpoint, func(s *ingest.Stats) float64 { return float64(field(s).Load()) })
+// level shows what a field of events.Stats says now.
+func level(name, help string, field func(*events.Stats) *atomic.Int64) series[events.Stats] {
+	return gauge(name, help, ofEndpoint, func(s *events.Stats) float64 { return float64(field(s).Load()) })
 }
 
-var eventSeries = []series[ingest.Stats]{
+var eventSeries = []series[events.Stats]{
 	total("kvasir_events_batches_total", "Event batches applied.",
-		func(s *ingest.Stats) *atomic.Uint64 { return &s.Batches }),
+		func(s *events.Stats) *atomic.Uint64 { return &s.Batches }),
 	total("kvasir_events_total", "Events in the batches applied.",
-		func(s *ingest.Stats) *atomic.Uint64 { return &s.Events }),
+		func(s *events.Stats) *atomic.Uint64 { return &s.Events }),
 	total("kvasir_events_stored_blocks_total", "Blocks that events have stored, copies included.",
-		func(s *ingest.Stats) *atomic.Uint64 { return &s.Stored }),
+		func(s *events.Stats) *atomic.Uint64 { return &s.Stored }),
 	total("kvasir_events_removed_blocks_total", "Blocks that events have removed, copies included.",
-		func(s *ingest.Stats) *atomic.Uint64 { return &s.Removed }),
+		func(s *events.Stats) *atomic.Uint64 { return &s.Removed }),
 	total("kvasir_events_removed_unknown_blocks_total", "Blocks that events have removed and that were not known.",
-		func(s *ingest.Stats) *atomic.Uint64 { return &s.RemovedUnknown }),
+		func(s *events.Stats) *atomic.Uint64 { return &s.RemovedUnknown }),
 	total("kvasir_events_cleared_total", "Events that cleared all blocks.",
-		func(s *ingest.Stats) *atomic.Uint64 { return &s.Cleared }),
+		func(s *events.Stats) *atomic.Uint64 { return &s.Cleared }),
 	total("kvasir_events_connects_total", "Connections made to the endpoint's publisher.",
-		func(s *ingest.Stats) *atomic.Uint64 { return &s.Connections }),
+		func(s *events.Stats) *atomic.Uint64 { return &s.Connections }),
 	total("kvasir_events_connection_failures_total", "Failures to make or keep a connection to the endpoint's publisher.",
-		func(s *ingest.Stats) *atomic.Uint64 { return &s.Failures }),
+		func(s *events.Stats) *atomic.Uint64 { return &s.Failures }),
 	total("kvasir_events_gaps_total", "Gaps in the sequence numbers of event batches.",
-		func(s *ingest.Stats) *atomic.Uint64 { return &s.Gaps }),
+		func(s *events.Stats) *atomic.Uint64 { return &s.Gaps }),
 	total("kvasir_events_missing_batches_total", "Event batches in gaps that were never filled.",
-		func(s *ingest.Stats) *atomic.Uint64 { return &s.Missing }),
+		func(s *events.Stats) *atomic.Uint64 { return &s.Missing }),
 	total("kvasir_events_tail_loss_batches_total", "Event batches found missing by asking a quiet endpoint.",
-		func(s *ingest.Stats) *atomic.Uint64 { return &s.TailLosses }),
+		func(s *events.Stats) *atomic.Uint64 { return &s.TailLosses }),
 	total("kvasir_events_resumes_total", "Connections made again to an engine that showed to be in the same life.",
-		func(s *ingest.Stats) *atomic.Uint64 { return &s.Resumes }),
+		func(s *events.Stats) *atomic.Uint64 { return &s.Resumes }),
 	total("kvasir_events_duplicate_batches_total", "Event batches that came again and were passed over.",
-		func(s *ingest.Stats) *atomic.Uint64 { return &s.Duplicates }),
+		func(s *events.Stats) *atomic.Uint64 { return &s.Duplicates }),
 	total("kvasir_events_replays_total", "Replays asked for.",
-		func(s *ingest.Stats) *atomic.Uint64 { return &s.Replays }),
+		func(s *events.Stats) *atomic.Uint64 { return &s.Replays }),
 	total("kvasir_events_replay_failures_total", "Replays asked for that failed.",
-		func(s *ingest.Stats) *atomic.Uint64 { return &s.ReplayFailures }),
+		func(s *events.Stats) *atomic.Uint64 { return &s.ReplayFailures }),
 	total("kvasir_events_overflows_total", "Overflows of the queue of event batches.",
-		func(s *ingest.Stats) *atomic.Uint64 { return &s.Overflows }),
+		func(s *events.Stats) *atomic.Uint64 { return &s.Overflows }),
 	total("kvasir_events_malformed_total", "Messages that have no sequence number, or one that lies too far ahead to follow.",
-		func(s *ingest.Stats) *atomic.Uint64 { return &s.Malformed }),
+		func(s *events.Stats) *atomic.Uint64 { return &s.Malformed }),
 	total("kvasir_events_decode_errors_total", "Event batches that could not be read.",
-		func(s *ingest.Stats) *atomic.Uint64 { return &s.DecodeErrors }),
+		func(s *events.Stats) *atomic.Uint64 { return &s.DecodeErrors }),
 	total("kvasir_events_unknown_layouts_total", "Event batches that could not be read, or not all of it, because their layout is not known.",
-		func(s *ingest.Stats) *atomic.Uint64 { return &s.UnknownLayouts }),
+		func(s *events.Stats) *atomic.Uint64 { return &s.UnknownLayouts }),
 	total("kvasir_events_panics_total", "Panics of the picker while it read or applied what the endpoint has sent.",
-		func(s *ingest.Stats) *atomic.Uint64 { return &s.Panics }),
+		func(s *events.Stats) *atomic.Uint64 { return &s.Panics }),
 	total("kvasir_events_skipped_total", "Events and fields in readable batches that were passed over.",
-		func(s *ingest.Stats) *atomic.Uint64 { return &s.Skipped }),
+		func(s *events.Stats) *atomic.Uint64 { return &s.Skipped }),
 	total("kvasir_events_struck_copies_total", "Copies of blocks that were announced and cannot exist, because the engine has fewer blocks.",
-		func(s *ingest.Stats) *atomic.Uint64 { return &s.Struck }),
+		func(s *events.Stats) *atomic.Uint64 { return &s.Struck }),
 	total("kvasir_events_superseded_blocks_total", "Blocks of LoRA adapters that were loaded again with other weights.",
-		func(s *ingest.Stats) *atomic.Uint64 { return &s.Superseded }),
+		func(s *events.Stats) *atomic.Uint64 { return &s.Superseded }),
 	total("kvasir_events_orphans_dropped_total", "Blocks that waited for their parent and were given up.",
-		func(s *ingest.Stats) *atomic.Uint64 { return &s.OrphansDropped }),
+		func(s *events.Stats) *atomic.Uint64 { return &s.OrphansDropped }),
 	level("kvasir_events_orphan_blocks", "Blocks that wait for their parent.",
-		func(s *ingest.Stats) *atomic.Int64 { return &s.Orphans }),
+		func(s *events.Stats) *atomic.Int64 { return &s.Orphans }),
 	level("kvasir_events_queued_bytes", "Event batches that wait to be applied.",
-		func(s *ingest.Stats) *atomic.Int64 { return &s.QueuedBytes }),
+		func(s *events.Stats) *atomic.Int64 { return &s.QueuedBytes }),
 	gauge("kvasir_events_lag_seconds", "Age of the last event batch when it was applied, by the engine's clock.", ofEndpoint,
-		func(s *ingest.Stats) float64 { return s.Lag().Seconds() }),
+		func(s *events.Stats) float64 { return s.Lag().Seconds() }),
 }
 
 // unindexedReasons name the counters of blocks that cannot be indexed.
 var unindexedReasons = []struct {
 	reason string
-	field  func(*ingest.Stats) *atomic.Uint64
+	field  func(*events.Stats) *atomic.Uint64
 }{
-	{"partial", func(s *ingest.Stats) *atomic.Uint64 { return &s.Partial }},
-	{"unkeyed", func(s *ingest.Stats) *atomic.Uint64 { return &s.Unkeyed }},
-	{"unknown_medium", func(s *ingest.Stats) *atomic.Uint64 { return &s.UnknownMedium }},
-	{"misaligned", func(s *ingest.Stats) *atomic.Uint64 { return &s.Misaligned }},
-	{"block_size", func(s *ingest.Stats) *atomic.Uint64 { return &s.BlockSizeUnsupported }},
-	{"limit", func(s *ingest.Stats) *atomic.Uint64 { return &s.Refused }},
+	{"partial", func(s *events.Stats) *atomic.Uint64 { return &s.Partial }},
+	{"unkeyed", func(s *events.Stats) *atomic.Uint64 { return &s.Unkeyed }},
+	{"unknown_medium", func(s *events.Stats) *atomic.Uint64 { return &s.UnknownMedium }},
+	{"misaligned", func(s *events.Stats) *atomic.Uint64 { return &s.Misaligned }},
+	{"block_size", func(s *events.Stats) *atomic.Uint64 { return &s.BlockSizeUnsupported }},
+	{"limit", func(s *events.Stats) *atomic.Uint64 { return &s.Refused }},
 }
 
 func collectEvents(out chan<- prometheus.Metric, streams []Stream, pools poolLabels) {
@@ -116,7 +116,7 @@ func collectEvents(out chan<- prometheus.Metric, streams []Stream, pools poolLab
 		}
 		ep := endpoints[pool].unique(endpointLabel(s.Endpoint.Pod, s.Endpoint.ID.Rank), s.Endpoint.ID.String())
 		out <- prometheus.MustNewConstMetric(state, prometheus.GaugeValue, 1, pool, ep, s.State.String())
-		for r := range ingest.Reason(ingest.NumReasons) {
+		for r := range events.Reason(events.NumReasons) {
 			out <- prometheus.MustNewConstMetric(resyncs, prometheus.CounterValue, float64(s.Stats.Resyncs[r].Load()), pool, ep, r.String())
 		}
 		for _, u := range unindexedReasons {

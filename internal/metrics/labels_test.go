@@ -10,8 +10,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/kvasir-dev/kvasir/internal/extproc"
-	"github.com/kvasir-dev/kvasir/internal/httpproxy"
+	"github.com/kvasir-dev/kvasir/internal/gateway/extproc"
+	"github.com/kvasir-dev/kvasir/internal/gateway/httpproxy"
 	"github.com/kvasir-dev/kvasir/internal/kvblock"
 	"github.com/kvasir-dev/kvasir/internal/picker"
 	"github.com/kvasir-dev/kvasir/internal/policy"

@@ -19,18 +19,18 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"github.com/kvasir-dev/kvasir/internal/budget"
-	"github.com/kvasir-dev/kvasir/internal/conformance"
+	"github.com/kvasir-dev/kvasir/internal/cachesync"
 	"github.com/kvasir-dev/kvasir/internal/endpoint"
-	"github.com/kvasir-dev/kvasir/internal/httpproxy"
-	"github.com/kvasir-dev/kvasir/internal/ingest"
+	"github.com/kvasir-dev/kvasir/internal/engines/scrape"
+	"github.com/kvasir-dev/kvasir/internal/events"
+	"github.com/kvasir-dev/kvasir/internal/gateway/httpproxy"
 	"github.com/kvasir-dev/kvasir/internal/load"
 	"github.com/kvasir-dev/kvasir/internal/openai"
-	"github.com/kvasir-dev/kvasir/internal/peer"
 	"github.com/kvasir-dev/kvasir/internal/picker"
-	"github.com/kvasir-dev/kvasir/internal/report"
+	"github.com/kvasir-dev/kvasir/internal/replicas"
 	"github.com/kvasir-dev/kvasir/internal/reportpb"
-	"github.com/kvasir-dev/kvasir/internal/scrape"
-	"github.com/kvasir-dev/kvasir/internal/syncapi"
+	"github.com/kvasir-dev/kvasir/internal/rpc"
+	"github.com/kvasir-dev/kvasir/internal/tokens/tokencheck"
 )
 
 var update = flag.Bool("update", false, "write the table of docs/metrics.md")
@@ -72,30 +72,30 @@ func sources() Sources {
 		Pools: func() []picker.PoolStats { return []picker.PoolStats{pool, other} },
 		Events: func() []Stream {
 			at := func(uid string) endpoint.Endpoint { return endpoint.Endpoint{ID: endpoint.ID{Pod: uid}, Pod: "pod"} }
-			var stats ingest.Stats
+			var stats events.Stats
 			stats.Batches.Store(4)
-			stats.Resyncs[ingest.FellBack].Store(2)
+			stats.Resyncs[events.FellBack].Store(2)
 			stats.Misaligned.Store(3)
 			stats.Orphans.Store(6)
 			return []Stream{
-				{"a", "chat", ingest.Status{Endpoint: at("uid-1"), State: ingest.Synced, Stats: &stats}},
-				{"a", "chat", ingest.Status{Endpoint: at("uid-2"), State: ingest.Syncing, Stats: new(ingest.Stats)}},
-				{"b", "chat", ingest.Status{Endpoint: at("uid-1"), State: ingest.Degraded, Stats: new(ingest.Stats)}},
-				{"b", "new", ingest.Status{Endpoint: at("uid-1"), State: ingest.Disconnected, Stats: new(ingest.Stats)}},
+				{"a", "chat", events.Status{Endpoint: at("uid-1"), State: events.Synced, Stats: &stats}},
+				{"a", "chat", events.Status{Endpoint: at("uid-2"), State: events.Syncing, Stats: new(events.Stats)}},
+				{"b", "chat", events.Status{Endpoint: at("uid-1"), State: events.Degraded, Stats: new(events.Stats)}},
+				{"b", "new", events.Status{Endpoint: at("uid-1"), State: events.Disconnected, Stats: new(events.Stats)}},
 			}
 		},
-		RefusedReports: func() syncapi.Refused { return syncapi.Refused{NotTheirOwn: 2} },
-		Strangers:      func() [ingest.NumStrangers]uint64 { return [ingest.NumStrangers]uint64{ingest.NoTopic: 2} },
+		RefusedReports: func() rpc.Refused { return rpc.Refused{NotTheirOwn: 2} },
+		Strangers:      func() [events.NumStrangers]uint64 { return [events.NumStrangers]uint64{events.NoTopic: 2} },
 		Reports: func() []Report {
 			at := func(uid string) endpoint.Endpoint { return endpoint.Endpoint{ID: endpoint.ID{Pod: uid}, Pod: "pod"} }
 			return []Report{
-				{"a", "chat", at("uid-1"), report.Status{Connected: true, Owned: true, Proven: true, State: reportpb.State_STATE_SYNCED, Told: 5, Held: 4}},
-				{"a", "chat", at("uid-2"), report.Status{Connected: true, State: reportpb.State_STATE_UNVERIFIED}},
-				{"b", "chat", at("uid-1"), report.Status{}},
+				{"a", "chat", at("uid-1"), cachesync.Status{Connected: true, Owned: true, Proven: true, State: reportpb.State_STATE_SYNCED, Told: 5, Held: 4}},
+				{"a", "chat", at("uid-2"), cachesync.Status{Connected: true, State: reportpb.State_STATE_UNVERIFIED}},
+				{"b", "chat", at("uid-1"), cachesync.Status{}},
 			}
 		},
-		Tokens: func() []conformance.Status {
-			return []conformance.Status{{Namespace: "a", Pool: "chat", State: conformance.Exact, Texts: true, Chats: true, Probes: 2}, {Namespace: "b", Pool: "chat", State: conformance.Failed, Mismatches: 1, Doubts: 1, Unproven: openai.KindsOf(openai.KindDeveloper)}}
+		Tokens: func() []tokencheck.Status {
+			return []tokencheck.Status{{Namespace: "a", Pool: "chat", State: tokencheck.Exact, Texts: true, Chats: true, Probes: 2}, {Namespace: "b", Pool: "chat", State: tokencheck.Failed, Mismatches: 1, Doubts: 1, Unproven: openai.KindsOf(openai.KindDeveloper)}}
 		},
 		Scrapes: func() []scrape.Stats {
 			return []scrape.Stats{
@@ -105,8 +105,8 @@ func sources() Sources {
 		},
 		Peers: func() *Peers {
 			return &Peers{
-				Sent:          syncapi.MeshStats{Connected: 2, Messages: 30, Bytes: 4000},
-				Heard:         peer.Stats{Fresh: 2, Staleness: 30 * time.Millisecond, Messages: 20, PassedOver: 1, Expired: 1, Guesses: 3},
+				Sent:          rpc.MeshStats{Connected: 2, Messages: 30, Bytes: 4000},
+				Heard:         replicas.Stats{Fresh: 2, Staleness: 30 * time.Millisecond, Messages: 20, PassedOver: 1, Expired: 1, Guesses: 3},
 				ReceivedBytes: 3000, Refused: 1,
 			}
 		},
@@ -229,16 +229,16 @@ func TestValuesComeFromTheSources(t *testing.T) {
 // A divergence of 0 is a promise. Where it is not known how far an index is off, there is no such series.
 func TestDivergenceIsAbsentUnlessKnown(t *testing.T) {
 	for name, tc := range map[string]struct {
-		status report.Status
+		status cachesync.Status
 		want   string // empty for none
 	}{
-		"equality was shown":           {report.Status{Connected: true, Proven: true, State: reportpb.State_STATE_SYNCED}, "0"},
-		"a difference is known":        {report.Status{Connected: true, Divergent: 3, State: reportpb.State_STATE_SYNCED}, "3"},
-		"and the reporter in doubt":    {report.Status{Connected: true, Divergent: 3, State: reportpb.State_STATE_DEGRADED}, "3"},
-		"there is no reporter":         {report.Status{}, ""},
-		"no digest has come":           {report.Status{Connected: true, Owned: true, State: reportpb.State_STATE_SYNCED}, ""},
-		"the reporter missed a part":   {report.Status{Connected: true, Owned: true, State: reportpb.State_STATE_DEGRADED}, ""},
-		"it was shown once, not since": {report.Status{Connected: true, Owned: true, LastProof: time.Unix(1, 0), State: reportpb.State_STATE_SYNCED}, ""},
+		"equality was shown":           {cachesync.Status{Connected: true, Proven: true, State: reportpb.State_STATE_SYNCED}, "0"},
+		"a difference is known":        {cachesync.Status{Connected: true, Divergent: 3, State: reportpb.State_STATE_SYNCED}, "3"},
+		"and the reporter in doubt":    {cachesync.Status{Connected: true, Divergent: 3, State: reportpb.State_STATE_DEGRADED}, "3"},
+		"there is no reporter":         {cachesync.Status{}, ""},
+		"no digest has come":           {cachesync.Status{Connected: true, Owned: true, State: reportpb.State_STATE_SYNCED}, ""},
+		"the reporter missed a part":   {cachesync.Status{Connected: true, Owned: true, State: reportpb.State_STATE_DEGRADED}, ""},
+		"it was shown once, not since": {cachesync.Status{Connected: true, Owned: true, LastProof: time.Unix(1, 0), State: reportpb.State_STATE_SYNCED}, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			ep := endpoint.Endpoint{ID: endpoint.ID{Pod: "uid-1"}, Pod: "pod"}

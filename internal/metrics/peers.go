@@ -3,14 +3,14 @@ package metrics
 import (
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/kvasir-dev/kvasir/internal/peer"
-	"github.com/kvasir-dev/kvasir/internal/syncapi"
+	"github.com/kvasir-dev/kvasir/internal/replicas"
+	"github.com/kvasir-dev/kvasir/internal/rpc"
 )
 
 // Peers is what a picker exchanges with others.
 type Peers struct {
-	Sent  syncapi.MeshStats
-	Heard peer.Stats
+	Sent  rpc.MeshStats
+	Heard replicas.Stats
 	// ReceivedBytes of updates, and streams that were Refused.
 	// Panics ended streams from them.
 	ReceivedBytes, Refused, Panics uint64
@@ -49,6 +49,6 @@ var peerSeries = []series[Peers]{
 func collectPeers(out chan<- prometheus.Metric, p *Peers) {
 	collect(out, peerSeries, p)
 	for r, n := range p.Heard.Assumptions {
-		out <- prometheus.MustNewConstMetric(assumptions, prometheus.CounterValue, float64(n), peer.Refusal(r).String())
+		out <- prometheus.MustNewConstMetric(assumptions, prometheus.CounterValue, float64(n), replicas.Refusal(r).String())
 	}
 }

@@ -5,9 +5,9 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/kvasir-dev/kvasir/internal/cachesync"
 	"github.com/kvasir-dev/kvasir/internal/endpoint"
-	"github.com/kvasir-dev/kvasir/internal/report"
-	"github.com/kvasir-dev/kvasir/internal/syncapi"
+	"github.com/kvasir-dev/kvasir/internal/rpc"
 )
 
 // Report is the state of an endpoint as its reporter sends it.
@@ -15,7 +15,7 @@ type Report struct {
 	// Namespace and Pool name the pool.
 	Namespace, Pool string
 	Endpoint        endpoint.Endpoint
-	report.Status
+	cachesync.Status
 }
 
 const divergentHelp = "Lower bound of the blocks that differ between the index and the endpoint's reporter. Absent while equality cannot be shown."
@@ -31,39 +31,39 @@ var (
 		"Times that a reporter has told more of an endpoint than changes, by reason.", []string{"pool", "endpoint", "reason"}, nil)
 )
 
-var reportSeries = []series[report.Status]{
+var reportSeries = []series[cachesync.Status]{
 	gauge("kvasir_report_told_blocks", "Blocks that the endpoint's reporter has told of.", ofEndpoint,
-		func(s *report.Status) float64 { return float64(s.Told) }),
+		func(s *cachesync.Status) float64 { return float64(s.Told) }),
 	gauge("kvasir_report_borrowed", "1 while the endpoint's blocks in the index were copied from another picker, and the endpoint's reporter has not continued from there.", ofEndpoint,
-		func(s *report.Status) float64 { return truth(s.Borrowed) }),
+		func(s *cachesync.Status) float64 { return truth(s.Borrowed) }),
 	gauge("kvasir_report_unheld_blocks", "Blocks told of that the index has no room for.", ofEndpoint,
-		func(s *report.Status) float64 { return float64(s.Told - min(s.Held, s.Told)) }),
+		func(s *cachesync.Status) float64 { return float64(s.Told - min(s.Held, s.Told)) }),
 	gauge("kvasir_report_orphan_blocks", "Blocks that the engine holds and whose chain the reporter does not know from its beginning.",
 		ofEndpoint,
-		func(s *report.Status) float64 { return float64(s.Orphans) }),
+		func(s *cachesync.Status) float64 { return float64(s.Orphans) }),
 	gauge("kvasir_report_unindexable_blocks", "Blocks announced since the engine started that have no key.", ofEndpoint,
-		func(s *report.Status) float64 { return float64(s.Unindexable) }),
+		func(s *cachesync.Status) float64 { return float64(s.Unindexable) }),
 	gauge("kvasir_report_refused_blocks", "Blocks announced since the engine started that the reporter had no room for.", ofEndpoint,
-		func(s *report.Status) float64 { return float64(s.Refused) }),
+		func(s *cachesync.Status) float64 { return float64(s.Refused) }),
 	gauge("kvasir_report_last_message_timestamp_seconds", "When the endpoint's reporter said something last; 0 if it never did.", ofEndpoint,
-		func(s *report.Status) float64 { return timestamp(s.LastMessage) }),
+		func(s *cachesync.Status) float64 { return timestamp(s.LastMessage) }),
 	gauge("kvasir_report_last_proof_timestamp_seconds", "When index and reporter were shown to be equal last; 0 if they never were.",
 		ofEndpoint,
-		func(s *report.Status) float64 { return timestamp(s.LastProof) }),
+		func(s *cachesync.Status) float64 { return timestamp(s.LastProof) }),
 	counter("kvasir_report_messages_total", "Messages of the endpoint's reporter.", ofEndpoint,
-		func(s *report.Status) float64 { return float64(s.Messages) }),
+		func(s *cachesync.Status) float64 { return float64(s.Messages) }),
 	counter("kvasir_report_stored_blocks_total", "Blocks that have entered a tier, as told.", ofEndpoint,
-		func(s *report.Status) float64 { return float64(s.Stored) }),
+		func(s *cachesync.Status) float64 { return float64(s.Stored) }),
 	counter("kvasir_report_removed_blocks_total", "Blocks that have left a tier, as told.", ofEndpoint,
-		func(s *report.Status) float64 { return float64(s.Removed) }),
+		func(s *cachesync.Status) float64 { return float64(s.Removed) }),
 	counter("kvasir_report_cleared_total", "Times that all blocks have gone, as told.", ofEndpoint,
-		func(s *report.Status) float64 { return float64(s.Cleared) }),
+		func(s *cachesync.Status) float64 { return float64(s.Cleared) }),
 	counter("kvasir_report_duplicates_total", "Messages told again and passed over.", ofEndpoint,
-		func(s *report.Status) float64 { return float64(s.Duplicates) }),
+		func(s *cachesync.Status) float64 { return float64(s.Duplicates) }),
 	counter("kvasir_report_digests_total", "Digests compared.", ofEndpoint,
-		func(s *report.Status) float64 { return float64(s.Digests) }),
+		func(s *cachesync.Status) float64 { return float64(s.Digests) }),
 	counter("kvasir_report_repaired_blocks_total", "Blocks that differed in the index and were repaired.", ofEndpoint,
-		func(s *report.Status) float64 { return float64(s.RepairedBlocks) }),
+		func(s *cachesync.Status) float64 { return float64(s.RepairedBlocks) }),
 }
 
 func collectReports(out chan<- prometheus.Metric, all []Report, pools poolLabels) {
@@ -79,14 +79,14 @@ func collectReports(out chan<- prometheus.Metric, all []Report, pools poolLabels
 			out <- prometheus.MustNewConstMetric(divergent, prometheus.GaugeValue, float64(r.Divergent), pool, ep)
 		}
 		out <- prometheus.MustNewConstMetric(reportState, prometheus.GaugeValue, 1, pool, ep, reportStateName(&r.Status))
-		for reason := range report.Reason(report.NumReasons) {
+		for reason := range cachesync.Reason(cachesync.NumReasons) {
 			out <- prometheus.MustNewConstMetric(indexResyncs, prometheus.CounterValue, float64(r.Resyncs[reason]), pool, ep, reason.String())
 		}
 		collect(out, reportSeries, &r.Status, pool, ep)
 	}
 }
 
-func collectRefused(out chan<- prometheus.Metric, r syncapi.Refused) {
+func collectRefused(out chan<- prometheus.Metric, r rpc.Refused) {
 	for reason, n := range map[string]uint64{
 		"unauthenticated": r.Unauthenticated, "not_their_own": r.NotTheirOwn, "unknown_pod": r.UnknownPod, "malformed": r.Malformed,
 		"panic": r.Panicked,
@@ -95,7 +95,7 @@ func collectRefused(out chan<- prometheus.Metric, r syncapi.Refused) {
 	}
 }
 
-func reportStateName(s *report.Status) string {
+func reportStateName(s *cachesync.Status) string {
 	if !s.Connected {
 		return "Unconnected"
 	}

@@ -3,7 +3,7 @@ package metrics
 import (
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/kvasir-dev/kvasir/internal/conformance"
+	"github.com/kvasir-dev/kvasir/internal/tokens/tokencheck"
 )
 
 var tokensState = prometheus.NewDesc("kvasir_tokens_state",
@@ -14,20 +14,20 @@ var tokensUnproven = prometheus.NewDesc("kvasir_tokens_unproven",
 	"1 for each request kind whose ids made in the picker are not trusted, while those of other kinds are.",
 	[]string{"pool", "kind"}, nil)
 
-var tokensSeries = []series[conformance.Status]{
+var tokensSeries = []series[tokencheck.Status]{
 	gauge("kvasir_tokens_exact_texts", "1 while token ids of texts made in the picker are trusted.", ofPool,
-		func(s *conformance.Status) float64 { return truth(s.Texts) }),
+		func(s *tokencheck.Status) float64 { return truth(s.Texts) }),
 	gauge("kvasir_tokens_exact_chats", "1 while token ids of chats made in the picker are trusted.", ofPool,
-		func(s *conformance.Status) float64 { return truth(s.Chats) }),
+		func(s *tokencheck.Status) float64 { return truth(s.Chats) }),
 	counter("kvasir_tokens_probes_total", "Probes that engines have answered: about eighty requests whose ids are compared.", ofPool,
-		func(s *conformance.Status) float64 { return float64(s.Probes) }),
+		func(s *tokencheck.Status) float64 { return float64(s.Probes) }),
 	counter("kvasir_tokens_mismatches_total", "Times that ids made in the picker were found not to be those of the engines.", ofPool,
-		func(s *conformance.Status) float64 { return float64(s.Mismatches) }),
+		func(s *tokencheck.Status) float64 { return float64(s.Mismatches) }),
 	counter("kvasir_tokens_doubts_total", "Times that what engines announced has raised doubts about ids made in the picker.", ofPool,
-		func(s *conformance.Status) float64 { return float64(s.Doubts) }),
+		func(s *tokencheck.Status) float64 { return float64(s.Doubts) }),
 }
 
-func collectTokens(out chan<- prometheus.Metric, all []conformance.Status, pools poolLabels) {
+func collectTokens(out chan<- prometheus.Metric, all []tokencheck.Status, pools poolLabels) {
 	for i := range all {
 		s := &all[i]
 		pool := pools.of(s.Namespace, s.Pool)
@@ -35,7 +35,7 @@ func collectTokens(out chan<- prometheus.Metric, all []conformance.Status, pools
 		for kind := range s.Unproven.All {
 			out <- prometheus.MustNewConstMetric(tokensUnproven, prometheus.GaugeValue, 1, pool, kind.String())
 		}
-		for _, state := range conformance.States {
+		for _, state := range tokencheck.States {
 			out <- prometheus.MustNewConstMetric(tokensState, prometheus.GaugeValue, truth(state == s.State), pool, string(state))
 		}
 	}

@@ -5,14 +5,14 @@ import (
 	"slices"
 	"sync"
 
-	"github.com/kvasir-dev/kvasir/internal/affinity"
 	"github.com/kvasir-dev/kvasir/internal/kvindex"
 	"github.com/kvasir-dev/kvasir/internal/openai"
 	"github.com/kvasir-dev/kvasir/internal/policy"
+	"github.com/kvasir-dev/kvasir/internal/routinghistory"
 )
 
 // Approximate matching by what was routed where. It serves requests without keys, engines that send no events or are not
-// trusted, and the strategy ApproximatePrefix. Texts are cut into chunks (package affinity), and each endpoint remembers
+// trusted, and the strategy ApproximatePrefix. Texts are cut into chunks (package routinghistory), and each endpoint remembers
 // the chunks that were routed to it.
 
 const (
@@ -36,7 +36,7 @@ type chunking struct {
 // history is what was routed to a pool's endpoints, cut in one way.
 type history struct {
 	chunking
-	memories []*affinity.Memory // by endpoint, in the order of the view
+	memories []*routinghistory.Memory // by endpoint, in the order of the view
 }
 
 // fallback is the place in view.histories of the one that stands in for keys.
@@ -81,19 +81,19 @@ func historyOf(c policy.Config, cuts []chunking) (int, []chunking) {
 type memories struct {
 	mu   sync.Mutex
 	cuts []chunking
-	all  []*affinity.Memory
+	all  []*routinghistory.Memory
 }
 
 // of returns the memory for each of cuts, in their order. Memories for others are forgotten.
-func (m *memories) of(cuts []chunking) []*affinity.Memory {
+func (m *memories) of(cuts []chunking) []*routinghistory.Memory {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	all := make([]*affinity.Memory, len(cuts))
+	all := make([]*routinghistory.Memory, len(cuts))
 	for i, cut := range cuts {
 		if known := slices.Index(m.cuts, cut); known >= 0 {
 			all[i] = m.all[known]
 		} else {
-			all[i] = affinity.NewMemory(cut.perEndpoint)
+			all[i] = routinghistory.NewMemory(cut.perEndpoint)
 		}
 	}
 	m.cuts, m.all = cuts, all
@@ -145,7 +145,7 @@ func (v *view) cut(s *scratch, p *prompt) {
 			}
 		case v.spec.NoEvents || v.distrusts(s):
 			for _, key := range p.keys[:min(len(p.keys), cut.most)] {
-				*to = append(*to, affinity.Chunk(key))
+				*to = append(*to, routinghistory.Chunk(key))
 			}
 		}
 	}
@@ -157,7 +157,7 @@ func (v *view) distrusts(s *scratch) bool {
 }
 
 // cutText appends the chunks of the request's text. It returns the text's length in bytes.
-func (s *scratch) cutText(root uint64, cut *chunking, to *[]affinity.Chunk) int {
+func (s *scratch) cutText(root uint64, cut *chunking, to *[]routinghistory.Chunk) int {
 	s.chain.Reset(root, cut.bytes, cut.most)
 	n := addText(&s.chain, &s.request)
 	*to = append(*to, s.chain.Chunks()...)
@@ -180,12 +180,12 @@ func (v *view) recall(s *scratch, question *policy.Request, h int) {
 }
 
 // keptChunks copies the chunks to remember of the request; nil if there are none.
-func (s *scratch) keptChunks() [][]affinity.Chunk {
-	var kept [][]affinity.Chunk
+func (s *scratch) keptChunks() [][]routinghistory.Chunk {
+	var kept [][]routinghistory.Chunk
 	for h, chunks := range s.chunks {
 		if len(chunks) > 0 {
 			if kept == nil {
-				kept = make([][]affinity.Chunk, len(s.chunks))
+				kept = make([][]routinghistory.Chunk, len(s.chunks))
 			}
 			kept[h] = slices.Clone(chunks)
 		}
@@ -195,7 +195,7 @@ func (s *scratch) keptChunks() [][]affinity.Chunk {
 
 // addText adds the unmodified text of the first prompt, as far as it counts: the bytes of a conversation's earlier turns
 // are the same in each request. It returns the number of all its bytes.
-func addText(c *affinity.Chain, r *openai.Request) (n int) {
+func addText(c *routinghistory.Chain, r *openai.Request) (n int) {
 	if len(r.Prompts) > 0 {
 		first := &r.Prompts[0]
 		addTokens(c, first.Tokens)
@@ -214,7 +214,7 @@ func addText(c *affinity.Chain, r *openai.Request) (n int) {
 const tokenBytes = 4
 
 // addTokens adds token ids, each of them in little-endian bytes.
-func addTokens(c *affinity.Chain, tokens []uint32) {
+func addTokens(c *routinghistory.Chain, tokens []uint32) {
 	var text [256 * tokenBytes]byte
 	for len(tokens) > 0 && c.Rest() > 0 {
 		n := min(len(tokens), len(text)/tokenBytes)

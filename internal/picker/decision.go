@@ -5,11 +5,11 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/kvasir-dev/kvasir/internal/affinity"
 	"github.com/kvasir-dev/kvasir/internal/kvblock"
 	"github.com/kvasir-dev/kvasir/internal/load"
 	"github.com/kvasir-dev/kvasir/internal/openai"
 	"github.com/kvasir-dev/kvasir/internal/policy"
+	"github.com/kvasir-dev/kvasir/internal/routinghistory"
 )
 
 // eventGrace is how long speculation outlives the first token, or the end of an answer that ends sooner: the events that
@@ -75,13 +75,13 @@ type Decision struct {
 
 	mu          sync.Mutex
 	account     *account
-	target      int                // in Targets
-	sound       bool               // it did not fail when the request was sent to it
-	sent        time.Time          // to it
-	keys        []kvblock.Key      // of the first prompt
-	more        [][]kvblock.Key    // of further ones
-	chunks      [][]affinity.Chunk // by history
-	stored      uint64             // keys that the first target had announced at the pick
+	target      int                      // in Targets
+	sound       bool                     // it did not fail when the request was sent to it
+	sent        time.Time                // to it
+	keys        []kvblock.Key            // of the first prompt
+	more        [][]kvblock.Key          // of further ones
+	chunks      [][]routinghistory.Chunk // by history
+	stored      uint64                   // keys that the first target had announced at the pick
 	booking     *load.Booking
 	assumed     assumption
 	moreAssumed []assumption // of further prompts

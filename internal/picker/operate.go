@@ -6,7 +6,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/kvasir-dev/kvasir/internal/operate"
+	"github.com/kvasir-dev/kvasir/internal/operatorfeed"
 	"github.com/kvasir-dev/kvasir/internal/policy"
 )
 
@@ -15,7 +15,7 @@ type tally struct {
 	requests, prompt, hit, prefill atomic.Int64
 	evictions                      atomic.Int64
 	last                           atomic.Int64 // when a request arrived, nanoseconds since 1970; 0 for never
-	ttft                           [len(operate.Histogram{})]atomic.Int64
+	ttft                           [len(operatorfeed.Histogram{})]atomic.Int64
 
 	mu   sync.Mutex
 	work float64 // guarded by mu; seconds
@@ -36,10 +36,10 @@ func (t *tally) placed(prompt, hit, prefill int, seconds float64) {
 }
 
 // firstToken counts the time to a first token.
-func (t *tally) firstToken(d time.Duration) { t.ttft[operate.Bucket(d.Seconds())].Add(1) }
+func (t *tally) firstToken(d time.Duration) { t.ttft[operatorfeed.Bucket(d.Seconds())].Add(1) }
 
-func (t *tally) read(waiting int) operate.Totals {
-	out := operate.Totals{
+func (t *tally) read(waiting int) operatorfeed.Totals {
+	out := operatorfeed.Totals{
 		Requests: t.requests.Load(), PromptTokens: t.prompt.Load(), HitTokens: t.hit.Load(), PrefillTokens: t.prefill.Load(),
 		Evictions: t.evictions.Load(), Waiting: int64(waiting),
 	}
@@ -111,9 +111,9 @@ type Operated struct {
 	PoolGeneration   int64
 	PolicyName       string
 	PolicyGeneration int64
-	Totals           operate.Totals
+	Totals           operatorfeed.Totals
 	// Pods by UID, those that have an endpoint: what this picker has sent there, and what their caches are worth.
-	Pods map[string]operate.PodState
+	Pods map[string]operatorfeed.PodState
 	// Pickable are the pods with an endpoint that requests can go to.
 	Pickable map[string]bool
 }
@@ -129,7 +129,7 @@ func (p *Picker) Operate(pool string) (Operated, bool) {
 		out := Operated{
 			PoolGeneration: v.spec.Generation, PolicyName: v.spec.Policy.Name, PolicyGeneration: v.spec.Policy.Generation,
 			Totals: v.tally.read(gate.Waiting),
-			Pods:   map[string]operate.PodState{}, Pickable: map[string]bool{},
+			Pods:   map[string]operatorfeed.PodState{}, Pickable: map[string]bool{},
 		}
 		out.Totals.Refused = gate.Shed + gate.Late + gate.Unserved
 		for i, m := range v.members {

@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/kvasir-dev/kvasir/internal/operate"
+	"github.com/kvasir-dev/kvasir/internal/operatorfeed"
 	"github.com/kvasir-dev/kvasir/internal/policy"
 )
 
@@ -101,7 +101,7 @@ func TestTotalsCountWhatWasPlaced(t *testing.T) {
 	whole.End(Completed)
 	f.Writer.Drop(0, 0, asHashes(keysOf(t, "m", 0, 160)[:3]))
 	got := told().Totals
-	want := operate.Totals{
+	want := operatorfeed.Totals{
 		Requests: 2, PromptTokens: 640, HitTokens: 160, PrefillTokens: 480, Evictions: 3, LastRequest: got.LastRequest, WorkSeconds: got.WorkSeconds,
 	}
 	want.TTFT.Add(0.3)

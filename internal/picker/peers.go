@@ -7,7 +7,7 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/kvblock"
 	"github.com/kvasir-dev/kvasir/internal/kvindex"
 	"github.com/kvasir-dev/kvasir/internal/load"
-	"github.com/kvasir-dev/kvasir/internal/peer"
+	"github.com/kvasir-dev/kvasir/internal/replicas"
 	"github.com/kvasir-dev/kvasir/internal/tenant"
 )
 
@@ -20,7 +20,7 @@ func (p *Picker) Loads(f func(pool string, id endpoint.ID, t *load.Tracker)) {
 	}
 }
 
-// Tracker implements peer.Pools.
+// Tracker implements replicas.Pools.
 func (p *Picker) Tracker(pool string, id endpoint.ID) *load.Tracker {
 	if v := p.named(pool); v != nil {
 		if m, ok := v.find(id); ok {
@@ -30,25 +30,25 @@ func (p *Picker) Tracker(pool string, id endpoint.ID) *load.Tracker {
 	return nil
 }
 
-// Assume implements peer.Pools: the guess of a peer, which is worth as much as one of this picker's own.
-func (p *Picker) Assume(a *peer.Assumption) (*kvindex.Guess, peer.Refusal) {
+// Assume implements replicas.Pools: the guess of a peer, which is worth as much as one of this picker's own.
+func (p *Picker) Assume(a *replicas.Assumption) (*kvindex.Guess, replicas.Refusal) {
 	v := p.named(a.Pool)
 	if v == nil {
-		return nil, peer.Unknown
+		return nil, replicas.Unknown
 	}
 	m, ok := v.find(a.Endpoint)
 	switch {
 	case !ok:
-		return nil, peer.Unknown
+		return nil, replicas.Unknown
 	case v.spec.Policy.SpeculationOff:
-		return nil, peer.Off
+		return nil, replicas.Off
 	case v.keyID != a.KeyID || v.spec.BlockTokens != a.BlockTokens:
-		return nil, peer.OtherKeys
+		return nil, replicas.OtherKeys
 	}
 	if latest := p.now().Add(v.spec.Policy.SpeculationMax); a.Until.After(latest) {
 		a.Until = latest
 	}
-	return v.index.Speculate(m.holder, a.Keys), peer.Taken
+	return v.index.Speculate(m.holder, a.Keys), replicas.Taken
 }
 
 // Meters calls f for every pool that has tenants: the usage that is sent to peers.
@@ -60,7 +60,7 @@ func (p *Picker) Meters(f func(pool string, m *tenant.Meters)) {
 	}
 }
 
-// Spent implements peer.Tenants.
+// Spent implements replicas.Tenants.
 func (p *Picker) Spent(now time.Time, pool string, peer uint64, name string, u tenant.Usage) {
 	v := p.named(pool)
 	if v == nil || v.spec.Policy.Admission.Tenants == nil {
@@ -71,7 +71,7 @@ func (p *Picker) Spent(now time.Time, pool string, peer uint64, name string, u t
 	}
 }
 
-// Lost implements peer.Tenants.
+// Lost implements replicas.Tenants.
 func (p *Picker) Lost(peer uint64) {
 	for _, v := range p.current.Load().pools {
 		v.meters.Lost(peer)
@@ -90,14 +90,14 @@ func (p *Picker) named(pool string) *view {
 
 // tellPeers sends the speculation that was just made about keys, unless the pod itself has announced all blocks of the only
 // prompt that a request can use. d.mu is held, or d is not shared yet.
-func (d *Decision) tellPeers(keys []kvblock.Key, until time.Time) *peer.Assumption {
+func (d *Decision) tellPeers(keys []kvblock.Key, until time.Time) *replicas.Assumption {
 	t := &d.Targets[d.target]
 	known := kvindex.Match{Speculative: uint32(len(keys))} // at most maxKeyed
 	known = d.view.whole(t.member, known, d.PromptTokens)
 	if d.view.peers.Alone() || len(d.more) == 0 && t.Match.Confirmed() >= known.Blocks() {
 		return nil
 	}
-	told := &peer.Assumption{
+	told := &replicas.Assumption{
 		Pool: d.view.name, Endpoint: t.Endpoint.ID, KeyID: d.view.keyID, BlockTokens: d.view.spec.BlockTokens,
 		Keys: keys, Until: until,
 	}

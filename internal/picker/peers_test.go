@@ -9,8 +9,8 @@ import (
 	"github.com/go-logr/logr"
 
 	"github.com/kvasir-dev/kvasir/internal/endpoint"
-	"github.com/kvasir-dev/kvasir/internal/peer"
 	"github.com/kvasir-dev/kvasir/internal/policy"
+	"github.com/kvasir-dev/kvasir/internal/replicas"
 )
 
 // fleet is several pickers before the same engines in virtual time. An engine prefills one request after the other.
@@ -70,11 +70,11 @@ const prefillRate = 5000.0
 func newFleet(t testing.TB, pickers, n int, strategy policy.Type, linkDelay time.Duration) *fleet {
 	t.Helper()
 	f := &fleet{t: t, clock: newClock(), free: make([]time.Time, n), depth: make([]int, n)}
-	var outboxes []*peer.Outbox
+	var outboxes []*replicas.Outbox
 	for i := range pickers {
 		spec := testSpec(t, n)
 		spec.Policy.Strategy = policy.Config{Type: strategy}
-		o := peer.NewOutbox(uint64(i + 1))
+		o := replicas.NewOutbox(uint64(i + 1))
 		p := New(Options{Now: f.clock.Now, Log: logr.Discard(), Peers: o})
 		if err := p.Apply([]Spec{spec}); err != nil {
 			t.Fatal(err)
@@ -85,11 +85,11 @@ func newFleet(t testing.TB, pickers, n int, strategy policy.Type, linkDelay time
 		return f
 	}
 	for to, p := range f.pickers {
-		inbox := peer.NewInbox(p, outboxes[to].Incarnation())
+		inbox := replicas.NewInbox(p, outboxes[to].Incarnation())
 		inbox.Meter(p)
 		for from, o := range outboxes {
 			if from != to {
-				sender := peer.NewSender(o, f.pickers[from].Loads)
+				sender := replicas.NewSender(o, f.pickers[from].Loads)
 				sender.Tell(f.pickers[from].Meters)
 				f.link(sender, inbox, linkDelay)
 			}
@@ -99,8 +99,8 @@ func newFleet(t testing.TB, pickers, n int, strategy policy.Type, linkDelay time
 }
 
 // link carries what a sender has to say. It looks every half millisecond.
-func (f *fleet) link(s *peer.Sender, to *peer.Inbox, delay time.Duration) {
-	var receiver *peer.Receiver
+func (f *fleet) link(s *replicas.Sender, to *replicas.Inbox, delay time.Duration) {
+	var receiver *replicas.Receiver
 	var look func()
 	look = func() {
 		for m, _ := s.Next(f.clock.Now()); m != nil; m, _ = s.Next(f.clock.Now()) {
@@ -226,15 +226,15 @@ func TestPeersMaySeeEndpointsEarlier(t *testing.T) {
 	if p.Tracker("default/m", endpoint.ID{Pod: "pod-2"}) != nil || p.Tracker("default/other", endpoint.ID{Pod: "pod-0"}) != nil {
 		t.Error("a tracker of nothing")
 	}
-	for want, a := range map[peer.Refusal]*peer.Assumption{
-		peer.Unknown:   {Pool: "default/m", Endpoint: endpoint.ID{Pod: "pod-2"}},
-		peer.OtherKeys: {Pool: "default/m", Endpoint: endpoint.ID{Pod: "pod-0"}, KeyID: testSeed(t).ID(), BlockTokens: 32},
-		peer.Taken:     {Pool: "default/m", Endpoint: endpoint.ID{Pod: "pod-0"}, KeyID: testSeed(t).ID(), BlockTokens: 16, Until: c.Now().Add(24 * time.Hour)},
+	for want, a := range map[replicas.Refusal]*replicas.Assumption{
+		replicas.Unknown:   {Pool: "default/m", Endpoint: endpoint.ID{Pod: "pod-2"}},
+		replicas.OtherKeys: {Pool: "default/m", Endpoint: endpoint.ID{Pod: "pod-0"}, KeyID: testSeed(t).ID(), BlockTokens: 32},
+		replicas.Taken:     {Pool: "default/m", Endpoint: endpoint.ID{Pod: "pod-0"}, KeyID: testSeed(t).ID(), BlockTokens: 16, Until: c.Now().Add(24 * time.Hour)},
 	} {
 		if _, got := p.Assume(a); got != want {
 			t.Errorf("%+v: %v, want %v", a, got, want)
 		}
-		if want == peer.Taken && a.Until.After(c.Now().Add(testSpec(t, 1).Policy.SpeculationMax)) {
+		if want == replicas.Taken && a.Until.After(c.Now().Add(testSpec(t, 1).Policy.SpeculationMax)) {
 			t.Errorf("it is assumed until %v", a.Until)
 		}
 	}
@@ -246,7 +246,7 @@ func TestPeersMaySeeEndpointsEarlier(t *testing.T) {
 	if p.Tracker("default/m", endpoint.ID{Pod: "pod-2"}) == nil {
 		t.Error("no tracker of an endpoint that has come")
 	}
-	if _, got := p.Assume(&peer.Assumption{Pool: "default/m", Endpoint: endpoint.ID{Pod: "pod-0"}, KeyID: testSeed(t).ID(), BlockTokens: 16}); got != peer.Off {
+	if _, got := p.Assume(&replicas.Assumption{Pool: "default/m", Endpoint: endpoint.ID{Pod: "pod-0"}, KeyID: testSeed(t).ID(), BlockTokens: 16}); got != replicas.Off {
 		t.Errorf("where speculation is off: %v", got)
 	}
 }
@@ -254,17 +254,17 @@ func TestPeersMaySeeEndpointsEarlier(t *testing.T) {
 // Peers are notified of blocks that a pod has not announced, and only of those.
 func TestPeersAreToldWhatIsAssumed(t *testing.T) {
 	c := newClock()
-	o := peer.NewOutbox(1)
+	o := replicas.NewOutbox(1)
 	p := New(Options{Now: c.Now, Log: logr.Discard(), Peers: o})
 	if err := p.Apply([]Spec{testSpec(t, 1)}); err != nil {
 		t.Fatal(err)
 	}
-	s := peer.NewSender(o, p.Loads)
+	s := replicas.NewSender(o, p.Loads)
 	defer s.Close()
 	next := func() (assumed, withdrawn int) {
 		for {
 			m, _ := s.Next(c.Now())
-			c.advance(peer.Gather)
+			c.advance(replicas.Gather)
 			if m == nil {
 				return assumed, withdrawn
 			}

@@ -6,13 +6,13 @@ import (
 	"slices"
 	"time"
 
-	"github.com/kvasir-dev/kvasir/internal/affinity"
-	"github.com/kvasir-dev/kvasir/internal/chatprompt"
 	"github.com/kvasir-dev/kvasir/internal/endpoint"
 	"github.com/kvasir-dev/kvasir/internal/kvblock"
 	"github.com/kvasir-dev/kvasir/internal/kvindex"
 	"github.com/kvasir-dev/kvasir/internal/openai"
 	"github.com/kvasir-dev/kvasir/internal/policy"
+	"github.com/kvasir-dev/kvasir/internal/routinghistory"
+	"github.com/kvasir-dev/kvasir/internal/tokens/chatprompt"
 )
 
 // Request is the request to pick an endpoint for.
@@ -58,11 +58,11 @@ type scratch struct {
 	request    openai.Request
 	keys       []kvblock.Key
 	former     []kvblock.Key // by the former root, while keys are rotated
-	chain      affinity.Chain
-	chunks     [][]affinity.Chunk // by history
-	guards     guards             // that the candidates have passed
-	crowded    bool               // some candidates' circuits are open: too many were
-	index      []int              // of the candidates in the pool
+	chain      routinghistory.Chain
+	chunks     [][]routinghistory.Chunk // by history
+	guards     guards                   // that the candidates have passed
+	crowded    bool                     // some candidates' circuits are open: too many were
+	index      []int                    // of the candidates in the pool
 	holders    []kvindex.Holder
 	matches    []kvindex.Match
 	further    []kvindex.Match // of one of further prompts

@@ -20,8 +20,8 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/kvindex"
 	"github.com/kvasir-dev/kvasir/internal/load"
 	"github.com/kvasir-dev/kvasir/internal/openai"
-	"github.com/kvasir-dev/kvasir/internal/peer"
 	"github.com/kvasir-dev/kvasir/internal/policy"
+	"github.com/kvasir-dev/kvasir/internal/replicas"
 )
 
 // Renderer requests the token ids of a request from an engine. Errors that are the request's fault, or the renderer's own,
@@ -56,7 +56,7 @@ type Options struct {
 	// NewStrategy makes the strategy of a pool; policy.New when nil.
 	NewStrategy func(policy.Config) (policy.Policy, error)
 	// Peers receives what other replicas should know; nil for no peers.
-	Peers *peer.Outbox
+	Peers *replicas.Outbox
 	// Island of this picker; empty: its distance to all islands is the one that the pools set.
 	Island string
 	// Release is the release of vLLM that an engine has told, empty while that is not known; nil knows none.

@@ -8,13 +8,13 @@ import (
 
 	"github.com/go-logr/logr"
 
-	"github.com/kvasir-dev/kvasir/internal/affinity"
 	"github.com/kvasir-dev/kvasir/internal/endpoint"
 	"github.com/kvasir-dev/kvasir/internal/kvindex"
 	"github.com/kvasir-dev/kvasir/internal/load"
 	"github.com/kvasir-dev/kvasir/internal/openai"
-	"github.com/kvasir-dev/kvasir/internal/peer"
 	"github.com/kvasir-dev/kvasir/internal/policy"
+	"github.com/kvasir-dev/kvasir/internal/replicas"
+	"github.com/kvasir-dev/kvasir/internal/routinghistory"
 	"github.com/kvasir-dev/kvasir/internal/tenant"
 )
 
@@ -65,7 +65,7 @@ type pool struct {
 	proofs  proofs
 	doubt   func(openai.Kinds) // about tokens made in process
 	turn    atomic.Uint64      // of the engines that are asked for tokens
-	peers   *peer.Outbox       // nil without peers
+	peers   *replicas.Outbox   // nil without peers
 
 	gateways gatewayTallies
 
@@ -85,7 +85,7 @@ type view struct {
 	island   string // of this picker; empty without one
 	// sessionKeys are tried in order; homes is where the sessions' last requests went.
 	sessionKeys []SessionKey
-	homes       *affinity.Sessions
+	homes       *routinghistory.Sessions
 	rotation    *rotation // nil while there is but one root of keys
 	// members and holders belong to spec.Endpoints, in its order.
 	members []*member
@@ -134,7 +134,7 @@ func (p *Picker) build(spec *Spec, old *view, next *snapshot) (*view, error) {
 	if old != nil && old.spec.Policy.SessionIdle == spec.Policy.SessionIdle {
 		v.homes = old.homes
 	} else {
-		v.homes = affinity.NewSessions(maxSessions, spec.Policy.SessionIdle)
+		v.homes = routinghistory.NewSessions(maxSessions, spec.Policy.SessionIdle)
 	}
 	if v.shadows, err = shadows(spec, old); err != nil {
 		return nil, fmt.Errorf("pool %s: %w", spec.Name, err)

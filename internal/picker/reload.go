@@ -4,10 +4,10 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"github.com/kvasir-dev/kvasir/internal/chatprompt"
 	"github.com/kvasir-dev/kvasir/internal/endpoint"
 	"github.com/kvasir-dev/kvasir/internal/kvblock"
 	"github.com/kvasir-dev/kvasir/internal/kvindex"
+	"github.com/kvasir-dev/kvasir/internal/tokens/chatprompt"
 )
 
 // reloads keeps apart what an engine stored for a LoRA adapter before and after it loaded the adapter from another path.

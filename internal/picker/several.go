@@ -6,9 +6,9 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/kvblock"
 	"github.com/kvasir-dev/kvasir/internal/kvindex"
 	"github.com/kvasir-dev/kvasir/internal/openai"
-	"github.com/kvasir-dev/kvasir/internal/peer"
 	"github.com/kvasir-dev/kvasir/internal/policy"
-	"github.com/kvasir-dev/kvasir/internal/tokenizer"
+	"github.com/kvasir-dev/kvasir/internal/replicas"
+	"github.com/kvasir-dev/kvasir/internal/tokens/tokenizer"
 )
 
 // A request can have several prompts, which one engine computes one after the other: the choice looks at the blocks of
@@ -104,7 +104,7 @@ func (v *view) expected(m *member, in *asked, r *openai.Request, question *polic
 // assumption is that a target will hold the blocks of a prompt.
 type assumption struct {
 	guess *kvindex.Guess
-	told  *peer.Assumption // nil when the peers were not notified
+	told  *replicas.Assumption // nil when the peers were not notified
 }
 
 // assume speculates that the target holds the blocks of the request's prompts, at most until some time. d.mu is held, or

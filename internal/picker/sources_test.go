@@ -10,12 +10,12 @@ import (
 	"testing"
 	"time"
 
-	"github.com/kvasir-dev/kvasir/internal/chatprompt"
 	"github.com/kvasir-dev/kvasir/internal/endpoint"
 	"github.com/kvasir-dev/kvasir/internal/kvblock"
 	"github.com/kvasir-dev/kvasir/internal/openai"
 	"github.com/kvasir-dev/kvasir/internal/policy"
-	"github.com/kvasir-dev/kvasir/internal/tokenizer"
+	"github.com/kvasir-dev/kvasir/internal/tokens/chatprompt"
+	"github.com/kvasir-dev/kvasir/internal/tokens/tokenizer"
 )
 
 // fakeRenderer answers with fixed ids, or fails.

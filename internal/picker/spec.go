@@ -5,8 +5,8 @@ import (
 
 	"github.com/kvasir-dev/kvasir/internal/endpoint"
 	"github.com/kvasir-dev/kvasir/internal/kvblock"
-	"github.com/kvasir-dev/kvasir/internal/modelfiles"
 	"github.com/kvasir-dev/kvasir/internal/policy"
+	"github.com/kvasir-dev/kvasir/internal/tokens/modelfiles"
 )
 
 // Spec is all that the picker knows of one pool: what exists, and what is preferred. Adapters translate API objects

@@ -6,10 +6,10 @@ import (
 	"slices"
 	"time"
 
-	"github.com/kvasir-dev/kvasir/internal/chatprompt"
 	"github.com/kvasir-dev/kvasir/internal/kvblock"
 	"github.com/kvasir-dev/kvasir/internal/openai"
-	"github.com/kvasir-dev/kvasir/internal/tokenizer"
+	"github.com/kvasir-dev/kvasir/internal/tokens/chatprompt"
+	"github.com/kvasir-dev/kvasir/internal/tokens/tokenizer"
 )
 
 // TokenSource is where a request's block keys came from. A request without exact ones is matched by the chunks of its text,

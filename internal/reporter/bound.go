@@ -79,7 +79,7 @@ func (b *bound) take(ctx context.Context) (*zmtp.Sub, error) {
 	}
 }
 
-// Subscribe implements ingest.Source: it waits for a publisher to connect, and follows it.
+// Subscribe implements events.Source: it waits for a publisher to connect, and follows it.
 func (b *bound) Subscribe(ctx context.Context, _ string, up func(), each func(frames [][]byte) error) error {
 	sub, err := b.take(ctx)
 	if err != nil {

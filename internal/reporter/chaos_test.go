@@ -20,12 +20,12 @@ import (
 
 	"github.com/go-logr/logr/testr"
 
+	"github.com/kvasir-dev/kvasir/internal/cachesync"
 	"github.com/kvasir-dev/kvasir/internal/endpoint"
 	"github.com/kvasir-dev/kvasir/internal/kvblock"
 	"github.com/kvasir-dev/kvasir/internal/kvindex"
-	"github.com/kvasir-dev/kvasir/internal/report"
-	"github.com/kvasir-dev/kvasir/internal/syncapi"
-	"github.com/kvasir-dev/kvasir/internal/vllmsim"
+	"github.com/kvasir-dev/kvasir/internal/rpc"
+	"github.com/kvasir-dev/kvasir/internal/sim/vllmsim"
 )
 
 const patience = 30 * time.Second
@@ -64,7 +64,7 @@ type place struct {
 	stopReporter         func()
 	reporter             *Reporter
 	pickers              []*fakePicker
-	root                 report.Root
+	root                 cachesync.Root
 	prompts              [][]uint32
 	client               *http.Client
 }
@@ -72,7 +72,7 @@ type place struct {
 // fakePicker is a picker's report server with an index.
 type fakePicker struct {
 	addr   string
-	server *syncapi.Server
+	server *rpc.Server
 	index  *kvindex.Index
 	holder kvindex.Holder
 	ep     endpoint.Endpoint
@@ -87,7 +87,7 @@ func newPlace(t *testing.T, blockSize, blockTokens int, connect bool) *place {
 	}
 	p := &place{
 		t: t, events: freePort(t), replay: freePort(t), dir: t.TempDir(), blockSize: blockSize, numBlocks: 400, connect: connect,
-		root: report.NewRoot(secret, "m", blockTokens, nil), client: &http.Client{Transport: &http.Transport{}},
+		root: cachesync.NewRoot(secret, "m", blockTokens, nil), client: &http.Client{Transport: &http.Transport{}},
 	}
 	rng := rand.New(rand.NewPCG(1, 2))
 	for i := range 40 {
@@ -129,8 +129,8 @@ func (p *place) startPicker(k *fakePicker) {
 	k.index = kvindex.NewIndex(kvindex.Options{})
 	k.holder = k.index.Join()
 	k.ep = endpoint.Endpoint{ID: endpoint.ID{Pod: "pod-uid"}}
-	k.server = syncapi.NewServer(syncapi.ServerOptions{Auth: syncapi.Anybody{}, Digest: time.Second})
-	k.server.Set("pool", []syncapi.Target{{Endpoint: k.ep, Roots: []report.Root{p.root}, Writer: k.index.Writer(k.holder)}})
+	k.server = rpc.NewServer(rpc.ServerOptions{Auth: rpc.Anybody{}, Digest: time.Second})
+	k.server.Set("pool", []rpc.Target{{Endpoint: k.ep, Roots: []cachesync.Root{p.root}, Writer: k.index.Writer(k.holder)}})
 	var served sync.WaitGroup
 	served.Go(func() {
 		if err := k.server.Serve(l); err != nil {
@@ -148,7 +148,7 @@ func (p *place) startReporter() {
 	}
 	c := Config{
 		Pod: "pod-uid", Replay: p.replay, StateDir: p.dir, SaveEvery: 100 * time.Millisecond,
-		Pickers: syncapi.List(addrs...), Log: testr.NewWithOptions(p.t, testr.Options{Verbosity: -1}),
+		Pickers: rpc.List(addrs...), Log: testr.NewWithOptions(p.t, testr.Options{Verbosity: -1}),
 	}
 	if p.connect {
 		c.Listen = p.events

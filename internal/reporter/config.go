@@ -9,8 +9,8 @@ import (
 
 	"github.com/go-logr/logr"
 
-	"github.com/kvasir-dev/kvasir/internal/report"
-	"github.com/kvasir-dev/kvasir/internal/syncapi"
+	"github.com/kvasir-dev/kvasir/internal/cachesync"
+	"github.com/kvasir-dev/kvasir/internal/rpc"
 )
 
 // Config of a Reporter. Zero values take the defaults.
@@ -35,17 +35,17 @@ type Config struct {
 	OfferEvery time.Duration
 
 	// Pickers finds the addresses of all replicas; required.
-	Pickers syncapi.Finder
+	Pickers rpc.Finder
 	// FindEvery is how often.
 	FindEvery time.Duration
-	Dial      syncapi.DialOptions
+	Dial      rpc.DialOptions
 	// MinBackoff and MaxBackoff bound the pause before a picker is tried again. It doubles, and half of it is random.
 	MinBackoff, MaxBackoff time.Duration
 
-	// MinQuiet and MaxQuiet are ingest.Config's.
+	// MinQuiet and MaxQuiet are events.Config's.
 	MinQuiet, MaxQuiet time.Duration
 
-	Mirror report.Options
+	Mirror cachesync.Options
 	Log    logr.Logger
 }
 

@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/kvasir-dev/kvasir/internal/report"
+	"github.com/kvasir-dev/kvasir/internal/cachesync"
 )
 
 func TestTheDocumentationListsTheReportersMetrics(t *testing.T) {
@@ -14,7 +14,7 @@ func TestTheDocumentationListsTheReportersMetrics(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	status := Status{Ranks: []RankStatus{{}}, Pickers: []PickerStatus{{Address: "a:1", Senders: []report.SenderStats{{}}}}}
+	status := Status{Ranks: []RankStatus{{}}, Pickers: []PickerStatus{{Address: "a:1", Senders: []cachesync.SenderStats{{}}}}}
 	shown := status.metrics()
 	help := map[string]string{}
 	for _, m := range regexp.MustCompile(`# HELP (\S+) (.*)`).FindAllStringSubmatch(shown, -1) {

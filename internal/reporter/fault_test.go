@@ -10,8 +10,8 @@ import (
 
 	"github.com/go-logr/logr/funcr"
 
-	"github.com/kvasir-dev/kvasir/internal/report"
-	"github.com/kvasir-dev/kvasir/internal/syncapi"
+	"github.com/kvasir-dev/kvasir/internal/cachesync"
+	"github.com/kvasir-dev/kvasir/internal/rpc"
 )
 
 // TestAPanicInterruptsOneLoopOnly: a panic in a loop of the reporter is counted and logged with what it was about, and the loop
@@ -72,12 +72,12 @@ func TestAPanicInterruptsOneLoopOnly(t *testing.T) {
 	running.Go(func() { r.keepSaved(ctx, broken) })
 	wait("the save is named", func() bool { return logged("Saving the mirror panicked", `"rank"=3`) })
 
-	client, err := syncapi.Dial("127.0.0.1:1", syncapi.DialOptions{})
+	client, err := rpc.Dial("127.0.0.1:1", rpc.DialOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer client.Close()
-	pushed := &picker{addr: "picker:1", client: client, senders: make([]*report.Sender, 4)}
+	pushed := &picker{addr: "picker:1", client: client, senders: make([]*cachesync.Sender, 4)}
 	running.Go(func() { r.push(ctx, pushed, broken) })
 	wait("the report is named", func() bool { return logged("Reporting to a picker panicked", `"picker"="picker:1"`, `"rank"="3"`) })
 	if text := r.Status().metrics(); strings.Contains(text, "kvasir_reporter_panics_total 0") || !strings.Contains(text, "kvasir_reporter_panics_total") {

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/kvasir-dev/kvasir/internal/endpoint"
-	"github.com/kvasir-dev/kvasir/internal/syncapi"
+	"github.com/kvasir-dev/kvasir/internal/rpc"
 )
 
 // counting is a picker that has requests at the engine.
@@ -22,7 +22,7 @@ type counting struct {
 func startCounting(t *testing.T, old bool) *counting {
 	t.Helper()
 	c := &counting{}
-	o := syncapi.ServerOptions{Auth: syncapi.Anybody{}}
+	o := rpc.ServerOptions{Auth: rpc.Anybody{}}
 	if !old {
 		o.InFlight = func(id endpoint.ID) int {
 			if id.Pod != "p" {
@@ -31,7 +31,7 @@ func startCounting(t *testing.T, old bool) *counting {
 			return int(c.inFlight.Load())
 		}
 	}
-	server := syncapi.NewServer(o)
+	server := rpc.NewServer(o)
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)

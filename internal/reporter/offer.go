@@ -5,7 +5,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/kvasir-dev/kvasir/internal/modelfiles"
+	"github.com/kvasir-dev/kvasir/internal/tokens/modelfiles"
 )
 
 // model is what is known of the model's files. The contents are read on request, and not kept: they might be larger than

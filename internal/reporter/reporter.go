@@ -11,11 +11,11 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/kvasir-dev/kvasir/internal/cachesync"
 	"github.com/kvasir-dev/kvasir/internal/endpoint"
+	"github.com/kvasir-dev/kvasir/internal/events"
 	"github.com/kvasir-dev/kvasir/internal/fault"
-	"github.com/kvasir-dev/kvasir/internal/ingest"
-	"github.com/kvasir-dev/kvasir/internal/report"
-	"github.com/kvasir-dev/kvasir/internal/syncapi"
+	"github.com/kvasir-dev/kvasir/internal/rpc"
 	"github.com/kvasir-dev/kvasir/internal/zmtp"
 )
 
@@ -34,24 +34,24 @@ type Reporter struct {
 // rank is one data-parallel rank of the engine.
 type rank struct {
 	number  int // as pickers count
-	mirror  *report.Mirror
+	mirror  *cachesync.Mirror
 	changed bell
-	streams *ingest.Manager
+	streams *events.Manager
 	bound   *bound // nil when the engine's publisher listens
-	feed    ingest.Feed
+	feed    events.Feed
 	file    string // empty when nothing is saved
 }
 
 // picker is one replica, and what pushes to it.
 type picker struct {
 	addr    string
-	client  *syncapi.Client
+	client  *rpc.Client
 	cancel  context.CancelFunc
 	pushing sync.WaitGroup
 
 	mu      sync.Mutex
-	senders []*report.Sender // guarded by mu; by rank, nil between two streams
-	last    string           // guarded by mu; why the last stream ended
+	senders []*cachesync.Sender // guarded by mu; by rank, nil between two streams
+	last    string              // guarded by mu; why the last stream ended
 	// silentFrom is since when the picker gives no answer about requests in flight; zero while it does.
 	silentFrom time.Time // guarded by mu
 }
@@ -76,9 +76,9 @@ func New(c Config) (*Reporter, error) {
 
 func newRank(c *Config, n int) (*rank, error) {
 	k := &rank{number: n}
-	k.mirror = report.NewMirror(c.Mirror, k.changed.ring)
+	k.mirror = cachesync.NewMirror(c.Mirror, k.changed.ring)
 	ep := endpoint.Endpoint{ID: endpoint.ID{Pod: c.Pod, Rank: n}, Pod: c.Pod}
-	var source ingest.Source = zmtp.EventSource{}
+	var source events.Source = zmtp.EventSource{}
 	addr := c.Subscribe
 	if c.Listen != "" {
 		addr = c.Listen
@@ -100,8 +100,8 @@ func newRank(c *Config, n int) (*rank, error) {
 			return nil, err
 		}
 	}
-	k.feed = ingest.Feed{Endpoint: ep, Engine: c.Engine, Sink: k.mirror}
-	k.streams = ingest.New(ingest.Config{
+	k.feed = events.Feed{Endpoint: ep, Engine: c.Engine, Sink: k.mirror}
+	k.streams = events.New(events.Config{
 		Source: source, Log: c.Log.WithName("events"), MinQuiet: c.MinQuiet, MaxQuiet: c.MaxQuiet,
 		MaxBackoff: time.Second, // the engine is on this machine
 		QueueBytes: queueBytes,
@@ -132,7 +132,7 @@ func (r *Reporter) close() {
 func (r *Reporter) EventsAddress(rank int) string { return r.ranks[rank].feed.Endpoint.EventsAddress }
 
 // Mirror is what is known of a rank.
-func (r *Reporter) Mirror(rank int) *report.Mirror { return r.ranks[rank].mirror }
+func (r *Reporter) Mirror(rank int) *cachesync.Mirror { return r.ranks[rank].mirror }
 
 // queueBytes bounds the events of a rank that wait to be applied. Beyond it the history is read again.
 const queueBytes = 4 << 20
@@ -145,7 +145,7 @@ func (r *Reporter) Run(ctx context.Context) {
 	defer r.close()
 	var saving sync.WaitGroup
 	for _, k := range r.ranks {
-		k.streams.Set(pool, []ingest.Feed{k.feed})
+		k.streams.Set(pool, []events.Feed{k.feed})
 		if k.file != "" {
 			saving.Go(func() { r.keepSaved(ctx, k) })
 		}
@@ -210,13 +210,13 @@ func (r *Reporter) set(ctx context.Context, addrs []string) {
 		if r.pickers[addr] != nil {
 			continue
 		}
-		client, err := syncapi.Dial(addr, r.cfg.Dial)
+		client, err := rpc.Dial(addr, r.cfg.Dial)
 		if err != nil {
 			r.cfg.Log.Error(err, "Sending to picker failed", "picker", addr)
 			continue
 		}
 		r.cfg.Log.Info("Picker found", "picker", addr)
-		p := &picker{addr: addr, client: client, senders: make([]*report.Sender, len(r.ranks))}
+		p := &picker{addr: addr, client: client, senders: make([]*cachesync.Sender, len(r.ranks))}
 		pushing, cancel := context.WithCancel(ctx)
 		p.cancel = cancel
 		for _, k := range r.ranks {
@@ -248,7 +248,7 @@ func (r *Reporter) push(ctx context.Context, p *picker, k *rank) {
 	log := r.cfg.Log.WithValues("picker", p.addr, "rank", strconv.Itoa(k.number))
 	said := ""
 	for {
-		sender := report.NewSender(k.mirror, r.cfg.Pod, k.number)
+		sender := cachesync.NewSender(k.mirror, r.cfg.Pod, k.number)
 		p.mu.Lock()
 		p.senders[k.number] = sender
 		p.mu.Unlock()

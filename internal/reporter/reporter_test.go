@@ -11,12 +11,12 @@ import (
 	"testing"
 	"time"
 
-	"github.com/kvasir-dev/kvasir/internal/syncapi"
+	"github.com/kvasir-dev/kvasir/internal/rpc"
 	"github.com/kvasir-dev/kvasir/internal/zmtp"
 )
 
 func TestConfigurationsAreChecked(t *testing.T) {
-	good := Config{Pod: "p", Listen: "127.0.0.1:0", Pickers: syncapi.List("127.0.0.1:1")}
+	good := Config{Pod: "p", Listen: "127.0.0.1:0", Pickers: rpc.List("127.0.0.1:1")}
 	if _, err := good.withDefaults(); err != nil {
 		t.Fatal(err)
 	}
@@ -47,7 +47,7 @@ func TestConfigurationsAreChecked(t *testing.T) {
 
 func TestRanksHavePortsOfTheirOwn(t *testing.T) {
 	base := freePort(t)
-	r, err := New(Config{Pod: "p", Subscribe: base, Replay: base, FirstRank: 8, Ranks: 2, Pickers: syncapi.List()})
+	r, err := New(Config{Pod: "p", Subscribe: base, Replay: base, FirstRank: 8, Ranks: 2, Pickers: rpc.List()})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -161,7 +161,7 @@ func TestPickersComeAndGo(t *testing.T) {
 
 func TestSavedRubbishIsNotTaken(t *testing.T) {
 	dir := t.TempDir()
-	c := Config{Pod: "p", Listen: "127.0.0.1:0", StateDir: dir, Pickers: syncapi.List()}
+	c := Config{Pod: "p", Listen: "127.0.0.1:0", StateDir: dir, Pickers: rpc.List()}
 	if err := os.WriteFile(stateFile(dir, 0), []byte("rubbish"), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -187,7 +187,7 @@ func TestSavedRubbishIsNotTaken(t *testing.T) {
 }
 
 func TestStatusIsServed(t *testing.T) {
-	r, err := New(Config{Pod: "p", Listen: "127.0.0.1:0", Pickers: syncapi.List()})
+	r, err := New(Config{Pod: "p", Listen: "127.0.0.1:0", Pickers: rpc.List()})
 	if err != nil {
 		t.Fatal(err)
 	}

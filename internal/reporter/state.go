@@ -9,7 +9,7 @@ import (
 	"path/filepath"
 	"time"
 
-	"github.com/kvasir-dev/kvasir/internal/ingest"
+	"github.com/kvasir-dev/kvasir/internal/events"
 )
 
 // stateFile is where a rank's mirror is saved.
@@ -38,7 +38,7 @@ func (k *rank) load(c *Config) {
 func (r *Reporter) keepSaved(ctx context.Context, k *rank) {
 	ticks := time.NewTicker(r.cfg.SaveEvery)
 	defer ticks.Stop()
-	var saved ingest.Position
+	var saved events.Position
 	for {
 		select {
 		case <-ctx.Done():

@@ -8,7 +8,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/kvasir-dev/kvasir/internal/report"
+	"github.com/kvasir-dev/kvasir/internal/cachesync"
 )
 
 // Status is how a reporter does. There are neither keys nor tokens in it.
@@ -21,15 +21,15 @@ type Status struct {
 
 // RankStatus is about a rank of the engine.
 type RankStatus struct {
-	Rank  int          `json:"rank"`
-	State string       `json:"state"`
-	Stats report.Stats `json:"stats"`
+	Rank  int             `json:"rank"`
+	State string          `json:"state"`
+	Stats cachesync.Stats `json:"stats"`
 }
 
 // PickerStatus is about a replica.
 type PickerStatus struct {
-	Address string               `json:"address"`
-	Senders []report.SenderStats `json:"senders"`
+	Address string                  `json:"address"`
+	Senders []cachesync.SenderStats `json:"senders"`
 	// Last is why the last stream ended; empty if none did.
 	Last string `json:"last,omitempty"`
 }
@@ -54,7 +54,7 @@ func (p *picker) status() PickerStatus {
 	defer p.mu.Unlock()
 	out := PickerStatus{Address: p.addr, Last: p.last}
 	for _, sender := range p.senders {
-		var stats report.SenderStats
+		var stats cachesync.SenderStats
 		if sender != nil {
 			stats = sender.Stats()
 		}
@@ -64,7 +64,7 @@ func (p *picker) status() PickerStatus {
 }
 
 // stateName is a state without its prefix.
-func stateName(m *report.Mirror) string {
+func stateName(m *cachesync.Mirror) string {
 	return strings.ToLower(strings.TrimPrefix(m.State().String(), "STATE_"))
 }
 
@@ -104,23 +104,23 @@ func (s Status) metrics() string {
 		})
 	for _, one := range []struct {
 		name, help string
-		value      func(*report.Stats) int
+		value      func(*cachesync.Stats) int
 	}{
-		{"blocks", "Blocks that the engine holds.", func(s *report.Stats) int { return s.Blocks }},
-		{"orphan_blocks", "Blocks that wait for the beginning of their chain.", func(s *report.Stats) int { return s.Orphans }},
+		{"blocks", "Blocks that the engine holds.", func(s *cachesync.Stats) int { return s.Blocks }},
+		{"orphan_blocks", "Blocks that wait for the beginning of their chain.", func(s *cachesync.Stats) int { return s.Orphans }},
 	} {
 		series("kvasir_reporter_"+one.name, "gauge", one.help, func(r *RankStatus) float64 { return float64(one.value(&r.Stats)) })
 	}
 	for _, one := range []struct {
 		name, help string
-		value      func(*report.Stats) uint64
+		value      func(*cachesync.Stats) uint64
 	}{
-		{"batches", "Event batches applied.", func(s *report.Stats) uint64 { return s.Batches }},
-		{"stored_blocks", "Blocks announced, copies included.", func(s *report.Stats) uint64 { return s.Stored }},
-		{"removed_blocks", "Blocks removed, copies included.", func(s *report.Stats) uint64 { return s.Removed }},
-		{"epochs", "Lives of the engine begun.", func(s *report.Stats) uint64 { return s.Epochs }},
-		{"refused_blocks", "Blocks that there was no room for.", func(s *report.Stats) uint64 { return s.Refused }},
-		{"orphans_dropped", "Blocks without a known beginning that were given up.", func(s *report.Stats) uint64 { return s.OrphansDropped }},
+		{"batches", "Event batches applied.", func(s *cachesync.Stats) uint64 { return s.Batches }},
+		{"stored_blocks", "Blocks announced, copies included.", func(s *cachesync.Stats) uint64 { return s.Stored }},
+		{"removed_blocks", "Blocks removed, copies included.", func(s *cachesync.Stats) uint64 { return s.Removed }},
+		{"epochs", "Lives of the engine begun.", func(s *cachesync.Stats) uint64 { return s.Epochs }},
+		{"refused_blocks", "Blocks that there was no room for.", func(s *cachesync.Stats) uint64 { return s.Refused }},
+		{"orphans_dropped", "Blocks without a known beginning that were given up.", func(s *cachesync.Stats) uint64 { return s.OrphansDropped }},
 	} {
 		series("kvasir_reporter_"+one.name+"_total", "counter", one.help, func(r *RankStatus) float64 { return float64(one.value(&r.Stats)) })
 	}

@@ -9,7 +9,7 @@ import (
 )
 
 // EventSource reads the event publishers of engines and their replay sockets. It is the transport under
-// internal/ingest.
+// internal/events.
 type EventSource struct {
 	// Config bounds the sockets.
 	Config Config

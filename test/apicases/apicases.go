@@ -1,4 +1,4 @@
-// Package apicases is a table of specs that are admitted, or refused with a message. internal/watch/admit is held
+// Package apicases is a table of specs that are admitted, or refused with a message. internal/config/crdadmission is held
 // against it, and a real API server: what one of them says, the other must say, too.
 package apicases
 

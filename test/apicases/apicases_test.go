@@ -8,7 +8,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/yaml"
 
-	"github.com/kvasir-dev/kvasir/internal/watch/admit"
+	"github.com/kvasir-dev/kvasir/internal/config/crdadmission"
 	"github.com/kvasir-dev/kvasir/test/apicases"
 )
 
@@ -25,7 +25,7 @@ type outcome struct {
 
 func outcomes(t *testing.T) []outcome {
 	t.Helper()
-	a, err := admit.New()
+	a, err := crdadmission.New()
 	if err != nil {
 		t.Fatal(err)
 	}

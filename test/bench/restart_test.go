@@ -9,13 +9,13 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kvasir-dev/kvasir/internal/cachesync"
 	"github.com/kvasir-dev/kvasir/internal/endpoint"
-	"github.com/kvasir-dev/kvasir/internal/ingest"
+	"github.com/kvasir-dev/kvasir/internal/events"
 	"github.com/kvasir-dev/kvasir/internal/kvblock"
 	"github.com/kvasir-dev/kvasir/internal/kvevent"
 	"github.com/kvasir-dev/kvasir/internal/kvindex"
-	"github.com/kvasir-dev/kvasir/internal/report"
-	"github.com/kvasir-dev/kvasir/internal/syncapi"
+	"github.com/kvasir-dev/kvasir/internal/rpc"
 )
 
 // BenchmarkPickerRestart is a picker that begins with an empty index, among 64 reporters of 40,000 blocks each that send it
@@ -32,7 +32,7 @@ func BenchmarkPickerRestart(b *testing.B) {
 	var most, all time.Duration
 	var cpu int64
 	for b.Loop() {
-		p := newPicker(b, reporters, report.NewRoot(seed, model, blockTokens, nil))
+		p := newPicker(b, reporters, cachesync.NewRoot(seed, model, blockTokens, nil))
 		began, start := time.Now(), processCPU()
 		stop := f.push(b, p.addr)
 		until(func() bool { return p.held() >= want*95/100 })
@@ -60,7 +60,7 @@ func until(ok func() bool) {
 
 // reporters are filled mirrors.
 type reporters struct {
-	mirrors []*report.Mirror
+	mirrors []*cachesync.Mirror
 	bells   []chan struct{}
 }
 
@@ -69,7 +69,7 @@ func newReporters(n, blocks int) *reporters {
 	f := &reporters{}
 	for who := range n {
 		bell := make(chan struct{}, 1)
-		m := report.NewMirror(report.Options{}, func() {
+		m := cachesync.NewMirror(cachesync.Options{}, func() {
 			select {
 			case bell <- struct{}{}:
 			default:
@@ -88,9 +88,9 @@ func newReporters(n, blocks int) *reporters {
 					e.Tokens = append(e.Tokens, uint32(p)<<16|uint32(b)<<4|k^owner<<24)
 				}
 			}
-			m.Apply(&kvevent.Batch{Events: []kvevent.Event{e}, Rank: -1}, ingest.Position{})
+			m.Apply(&kvevent.Batch{Events: []kvevent.Event{e}, Rank: -1}, events.Position{})
 		}
-		m.Mark(ingest.Position{}, ingest.Synced)
+		m.Mark(events.Position{}, events.Synced)
 		f.mirrors, f.bells = append(f.mirrors, m), append(f.bells, bell)
 	}
 	return f
@@ -102,14 +102,14 @@ func (f *reporters) push(b *testing.B, addr string) (stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	var pushing sync.WaitGroup
 	for n, m := range f.mirrors {
-		c, err := syncapi.Dial(addr, syncapi.DialOptions{})
+		c, err := rpc.Dial(addr, rpc.DialOptions{})
 		if err != nil {
 			b.Fatal(err)
 		}
 		pushing.Go(func() {
 			defer c.Close()
 			for ctx.Err() == nil {
-				_ = c.Push(ctx, report.NewSender(m, fmt.Sprint("pod-", n), 0), f.bells[n])
+				_ = c.Push(ctx, cachesync.NewSender(m, fmt.Sprint("pod-", n), 0), f.bells[n])
 			}
 		})
 	}
@@ -119,19 +119,19 @@ func (f *reporters) push(b *testing.B, addr string) (stop func()) {
 // freshPicker is a picker's index and its server of reports.
 type freshPicker struct {
 	index  *kvindex.Index
-	server *syncapi.Server
+	server *rpc.Server
 	addr   string
 	stop   func()
 }
 
-func newPicker(b *testing.B, reporters int, root report.Root) *freshPicker {
+func newPicker(b *testing.B, reporters int, root cachesync.Root) *freshPicker {
 	b.Helper()
-	p := &freshPicker{index: kvindex.NewIndex(kvindex.Options{}), server: syncapi.NewServer(syncapi.ServerOptions{Auth: syncapi.Anybody{}})}
-	var targets []syncapi.Target
+	p := &freshPicker{index: kvindex.NewIndex(kvindex.Options{}), server: rpc.NewServer(rpc.ServerOptions{Auth: rpc.Anybody{}})}
+	var targets []rpc.Target
 	for n := range reporters {
-		targets = append(targets, syncapi.Target{
+		targets = append(targets, rpc.Target{
 			Endpoint: endpoint.Endpoint{ID: endpoint.ID{Pod: fmt.Sprint("pod-", n)}},
-			Roots:    []report.Root{root}, Writer: p.index.Writer(p.index.Join()),
+			Roots:    []cachesync.Root{root}, Writer: p.index.Writer(p.index.Join()),
 		})
 	}
 	p.server.Set("pool", targets)

@@ -16,7 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kvasir-dev/kvasir/internal/endpoint"
-	"github.com/kvasir-dev/kvasir/internal/ingest"
+	"github.com/kvasir-dev/kvasir/internal/events"
 	"github.com/kvasir-dev/kvasir/internal/kvblock"
 	"github.com/kvasir-dev/kvasir/internal/kvevent"
 	"github.com/kvasir-dev/kvasir/internal/kvindex"
@@ -54,17 +54,17 @@ type prompt struct {
 // publisher is an engine without sockets: what is sent goes into the queue of its stream.
 type publisher struct {
 	take  func(frames [][]byte) error
-	stats *ingest.Stats
+	stats *events.Stats
 	sent  uint64
 }
 
-// world is an index with the streams that fill it. It is an ingest.Source, whose addresses are numbers of publishers.
+// world is an index with the streams that fill it. It is an events.Source, whose addresses are numbers of publishers.
 type world struct {
 	tb         testing.TB
 	book       kvindex.Book
 	rng        *rand.Rand
 	seed       kvblock.Seed
-	streams    *ingest.Manager
+	streams    *events.Manager
 	holders    []kvindex.Holder
 	publishers []*publisher
 	subscribed sync.WaitGroup
@@ -144,16 +144,16 @@ func (w *world) tokensOf(p *prompt, from, to int) []uint32 {
 
 // open begins the streams.
 func (w *world) open(endpoints int) {
-	w.streams = ingest.New(ingest.Config{Source: w})
-	var feeds []ingest.Feed
+	w.streams = events.New(events.Config{Source: w})
+	var feeds []events.Feed
 	for e := range endpoints {
 		h := w.book.Join()
 		w.holders = append(w.holders, h)
 		w.publishers = append(w.publishers, &publisher{})
-		feeds = append(feeds, ingest.Feed{
+		feeds = append(feeds, events.Feed{
 			Endpoint: endpoint.Endpoint{ID: endpoint.ID{Pod: strconv.Itoa(e)}, EventsAddress: strconv.Itoa(e)},
 			Engine:   "VLLM", Writer: w.book.Writer(h),
-			Keys: ingest.Keys{Model: model, Seed: w.seed, BlockTokens: blockTokens},
+			Keys: events.Keys{Model: model, Seed: w.seed, BlockTokens: blockTokens},
 		})
 	}
 	w.subscribed.Add(endpoints)
@@ -168,7 +168,7 @@ func (w *world) open(endpoints int) {
 	}
 }
 
-// Subscribe implements ingest.Source.
+// Subscribe implements events.Source.
 func (w *world) Subscribe(ctx context.Context, addr string, up func(), each func(frames [][]byte) error) error {
 	e, err := strconv.Atoi(addr)
 	if err != nil {
@@ -181,11 +181,11 @@ func (w *world) Subscribe(ctx context.Context, addr string, up func(), each func
 	return ctx.Err()
 }
 
-// Replay implements ingest.Source. Nothing is lost on the way, so it is never called.
+// Replay implements events.Source. Nothing is lost on the way, so it is never called.
 func (w *world) Replay(context.Context, string, uint64, func(uint64, []byte) error) error { return nil }
 
 // maxQueued is how much can wait in a stream, well below where it would overflow.
-const maxQueued = ingest.DefaultQueueBytes / 4
+const maxQueued = events.DefaultQueueBytes / 4
 
 // send publishes a payload.
 func (w *world) send(e int, payload []byte) {

@@ -177,7 +177,7 @@ func TestTheReporterKnowsItsFlags(t *testing.T) {
 	}
 }
 
-// The network policies of pickers let pods with this name in; internal/children.
+// The network policies of pickers let pods with this name in; internal/operator/resources.
 func TestPickersLetTheOperatorIn(t *testing.T) {
 	for _, name := range cases(t) {
 		d := deployment(t, rendered(t, slices.Concat(values(name), without)...))

@@ -19,7 +19,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/kvasir-dev/kvasir/internal/vllmsim"
+	"github.com/kvasir-dev/kvasir/internal/sim/vllmsim"
 )
 
 var (
@@ -32,7 +32,7 @@ const (
 	// patience bounds what should take a moment, atMost one program.
 	patience, atMost = 30 * time.Second, 5 * time.Minute
 	root             = "../.."
-	tokenizers       = root + "/internal/tokenizer/testdata/qwen2_5"
+	tokenizers       = root + "/internal/tokens/tokenizer/testdata/qwen2_5"
 )
 
 // cache is where environments are kept.

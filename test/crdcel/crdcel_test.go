@@ -1,6 +1,6 @@
 // Package crdcel holds the definitions of kvasir.dev against a real API server: each case of test/apicases, which breaks
 // and keeps every rule and leaves every field to its default, must have its verdict there, and the verdict, the message
-// and the object with its defaults must be those that internal/watch/admit finds without a server.
+// and the object with its defaults must be those that internal/config/crdadmission finds without a server.
 package crdcel
 
 import (
@@ -18,7 +18,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
 
-	"github.com/kvasir-dev/kvasir/internal/watch/admit"
+	"github.com/kvasir-dev/kvasir/internal/config/crdadmission"
 	"github.com/kvasir-dev/kvasir/test/apicases"
 	"github.com/kvasir-dev/kvasir/test/kube"
 )
@@ -30,7 +30,7 @@ func TestDefinitions(t *testing.T) {
 
 var (
 	server   client.Client
-	admitter *admit.Admitter
+	admitter *crdadmission.Admitter
 )
 
 var _ = BeforeSuite(func() {
@@ -40,7 +40,7 @@ var _ = BeforeSuite(func() {
 	cluster.Config.QPS = -1 // no limit
 	server, err = client.New(cluster.Config, client.Options{FieldValidation: metav1.FieldValidationStrict})
 	Expect(err).NotTo(HaveOccurred())
-	admitter, err = admit.New()
+	admitter, err = crdadmission.New()
 	Expect(err).NotTo(HaveOccurred())
 })
 
@@ -84,7 +84,7 @@ func check(ctx SpecContext, group apicases.Group, tc apicases.Case) {
 		return
 	}
 	Expect(err).To(MatchError(ContainSubstring(tc.Want)))
-	var refused *admit.Error
+	var refused *crdadmission.Error
 	Expect(errors.As(refusal, &refused)).To(BeTrue(), "%v", refusal)
 	var status apierrors.APIStatus
 	if !errors.As(err, &status) || status.Status().Details == nil {
@@ -99,7 +99,7 @@ const (
 	uncheckedThere = "some validation rules were not checked"
 )
 
-func ours(refused *admit.Error) []string {
+func ours(refused *crdadmission.Error) []string {
 	var all []string
 	for _, problem := range refused.Problems {
 		all = append(all, strings.TrimSuffix(problem.String(), uncheckedHere))

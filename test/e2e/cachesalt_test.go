@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/kvasir-dev/kvasir/internal/vllmsim"
+	"github.com/kvasir-dev/kvasir/internal/sim/vllmsim"
 )
 
 // TestTenantsHaveCachesOfTheirOwn: with a salt for each tenant, engines report hits for prompts of the same tenant only, through

@@ -16,7 +16,7 @@ import (
 
 	"github.com/kvasir-dev/kvasir/internal/cli/view"
 	"github.com/kvasir-dev/kvasir/internal/dashboard/api"
-	"github.com/kvasir-dev/kvasir/internal/vllmsim"
+	"github.com/kvasir-dev/kvasir/internal/sim/vllmsim"
 	"github.com/kvasir-dev/kvasir/test/docpage"
 )
 

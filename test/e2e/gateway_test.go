@@ -18,7 +18,7 @@ import (
 	"google.golang.org/grpc"
 	plaintext "google.golang.org/grpc/credentials/insecure"
 
-	"github.com/kvasir-dev/kvasir/internal/vllmsim"
+	"github.com/kvasir-dev/kvasir/internal/sim/vllmsim"
 	"github.com/kvasir-dev/kvasir/test/envoytest"
 )
 

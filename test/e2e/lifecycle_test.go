@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/kvasir-dev/kvasir/internal/vllmsim"
+	"github.com/kvasir-dev/kvasir/internal/sim/vllmsim"
 )
 
 func TestChatFindsItsCacheByTheEnginesOwnTokens(t *testing.T) {

@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/kvasir-dev/kvasir/internal/vllmsim"
+	"github.com/kvasir-dev/kvasir/internal/sim/vllmsim"
 )
 
 // newPair starts two pickers, each a process of its own, in front of the same engines. They exchange updates.

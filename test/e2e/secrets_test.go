@@ -15,7 +15,7 @@ import (
 	"testing"
 
 	"github.com/kvasir-dev/kvasir/internal/kvblock"
-	"github.com/kvasir-dev/kvasir/internal/vllmsim"
+	"github.com/kvasir-dev/kvasir/internal/sim/vllmsim"
 )
 
 const (

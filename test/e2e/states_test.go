@@ -3,7 +3,7 @@ package e2e
 import (
 	"testing"
 
-	"github.com/kvasir-dev/kvasir/internal/vllmsim"
+	"github.com/kvasir-dev/kvasir/internal/sim/vllmsim"
 )
 
 // TestTheFourStates walks through the benchmark of "Stateful Cache-Aware Routing for Distributed LLM Inference" over

@@ -14,16 +14,16 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/kvasir-dev/kvasir/internal/conformance"
 	"github.com/kvasir-dev/kvasir/internal/openai"
-	"github.com/kvasir-dev/kvasir/internal/tokenizer"
-	"github.com/kvasir-dev/kvasir/internal/vllmsim"
+	"github.com/kvasir-dev/kvasir/internal/sim/vllmsim"
+	"github.com/kvasir-dev/kvasir/internal/tokens/tokencheck"
+	"github.com/kvasir-dev/kvasir/internal/tokens/tokenizer"
 )
 
 // The ids of requests by the reference tools: see hack/goldens/README.md.
 const (
 	goldenTokens = "testdata/tokens.jsonl.gz"
-	qwen         = "../../internal/tokenizer/testdata/qwen2_5"
+	qwen         = "../../internal/tokens/tokenizer/testdata/qwen2_5"
 )
 
 var writeRequests = flag.String("requests", "", "write the requests whose ids the tests need to this `file`, and stop")
@@ -86,7 +86,7 @@ func TestWriteRequests(t *testing.T) {
 		}
 		lines = append(append(lines, line...), '\n')
 	}
-	for _, c := range conformance.Cases("m") {
+	for _, c := range tokencheck.Cases("m") {
 		add(c.Route.String(), string(c.Body))
 	}
 	for _, body := range toolChat() {

@@ -14,7 +14,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/kvasir-dev/kvasir/internal/vllmsim"
+	"github.com/kvasir-dev/kvasir/internal/sim/vllmsim"
 )
 
 // TestWrongInputNeverHurts sends what should not be sent; after each the next good request works.

@@ -10,7 +10,7 @@ import (
 	"testing"
 
 	"github.com/kvasir-dev/kvasir/internal/picker"
-	"github.com/kvasir-dev/kvasir/internal/vllmsim"
+	"github.com/kvasir-dev/kvasir/internal/sim/vllmsim"
 )
 
 // sent is a request with what its client has got.

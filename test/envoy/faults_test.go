@@ -8,7 +8,7 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/admission"
 	"github.com/kvasir-dev/kvasir/internal/picker"
 	"github.com/kvasir-dev/kvasir/internal/policy"
-	"github.com/kvasir-dev/kvasir/internal/vllmsim"
+	"github.com/kvasir-dev/kvasir/internal/sim/vllmsim"
 )
 
 // How errors in single settings of gateways show, each on a gateway whose other settings are right.

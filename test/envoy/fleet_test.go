@@ -14,7 +14,7 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/admission"
 	"github.com/kvasir-dev/kvasir/internal/certs"
 	"github.com/kvasir-dev/kvasir/internal/endpoint"
-	"github.com/kvasir-dev/kvasir/internal/extproc"
+	"github.com/kvasir-dev/kvasir/internal/gateway/extproc"
 	"github.com/kvasir-dev/kvasir/internal/picker"
 	"github.com/kvasir-dev/kvasir/internal/policy"
 )

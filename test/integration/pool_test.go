@@ -16,7 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/kvasir-dev/kvasir/api/v1alpha1"
-	"github.com/kvasir-dev/kvasir/internal/children"
+	"github.com/kvasir-dev/kvasir/internal/operator/resources"
 )
 
 // ownedPool makes its own pods.
@@ -67,7 +67,7 @@ var _ = Describe("A pool", func() {
 			return pods.Items
 		}).Should(HaveLen(2))
 		Eventually(func() error {
-			return admin.Get(ctx, client.ObjectKey{Namespace: ns, Name: children.PickerName("m")}, &appsv1.Deployment{})
+			return admin.Get(ctx, client.ObjectKey{Namespace: ns, Name: resources.PickerName("m")}, &appsv1.Deployment{})
 		}).Should(Succeed())
 		pool := &v1alpha1.InferencePool{}
 		Eventually(func(g Gomega) string {

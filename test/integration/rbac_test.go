@@ -18,7 +18,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/kvasir-dev/kvasir/api/v1alpha1"
-	"github.com/kvasir-dev/kvasir/internal/children"
+	"github.com/kvasir-dev/kvasir/internal/operator/resources"
 )
 
 // operatorRights are all rights of the operator in a namespace with pools: "group/resource: verbs". It is the table of the
@@ -130,14 +130,14 @@ func may(ctx context.Context, account, ns, verb, resource, name string) bool {
 }
 
 // applyChildren makes the objects of a pool, with the operator's rights.
-func applyChildren(ctx context.Context, of children.Input) {
+func applyChildren(ctx context.Context, of resources.Input) {
 	GinkgoHelper()
-	objects, err := children.Objects(children.Config{PickerImage: "kvasir"}, of)
+	objects, err := resources.Objects(resources.Config{PickerImage: "kvasir"}, of)
 	Expect(err).NotTo(HaveOccurred())
 	Expect(len(objects)).To(BeNumerically(">=", 8))
 	self := as(system, operator)
 	for _, o := range objects {
-		Expect(self.Apply(ctx, client.ApplyConfigurationFromUnstructured(o), client.FieldOwner(children.Manager), client.ForceOwnership)).
+		Expect(self.Apply(ctx, client.ApplyConfigurationFromUnstructured(o), client.FieldOwner(resources.Manager), client.ForceOwnership)).
 			To(Succeed(), "%s %s", o.GetKind(), o.GetName())
 	}
 }
@@ -178,10 +178,10 @@ var _ = Describe("The rights", func() {
 		pool := smallPool(ns, "m")
 		Expect(admin.Create(ctx, pool)).To(Succeed())
 		pool.Spec.Engine.APIKey.Name = "engine-key"
-		applyChildren(ctx, children.Input{Pool: pool, TenantSecrets: []string{"tenants"}})
+		applyChildren(ctx, resources.Input{Pool: pool, TenantSecrets: []string{"tenants"}})
 		self := as(system, operator)
 
-		Expect(rights(ctx, ns, ns, children.PickerName("m"))).To(ConsistOf(
+		Expect(rights(ctx, ns, ns, resources.PickerName("m"))).To(ConsistOf(
 			"kvasir.dev/inferencepools: get list watch",
 			"kvasir.dev/routingpolicies: get list watch",
 			"inference.networking.k8s.io/inferencepools: get list watch",
@@ -189,13 +189,13 @@ var _ = Describe("The rights", func() {
 			"/secrets [engine-key m-key tenants]: get",
 			"authorization.k8s.io/localsubjectaccessreviews: create",
 		))
-		Expect(rights(ctx, "default", ns, children.PickerName("m"))).To(BeEmpty(), "elsewhere")
+		Expect(rights(ctx, "default", ns, resources.PickerName("m"))).To(BeEmpty(), "elsewhere")
 
 		By("trying")
 		for _, name := range []string{"m-key", "somebodys"} {
 			Expect(client.IgnoreAlreadyExists(admin.Create(ctx, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: ns}}))).To(Succeed())
 		}
-		picker, secret := as(ns, children.PickerName("m")), func(name string) client.Object {
+		picker, secret := as(ns, resources.PickerName("m")), func(name string) client.Object {
 			return &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: ns}}
 		}
 		in := client.InNamespace(ns)

@@ -10,7 +10,7 @@ import (
 	authorizationv1 "k8s.io/api/authorization/v1"
 	"k8s.io/client-go/discovery"
 
-	"github.com/kvasir-dev/kvasir/internal/children"
+	"github.com/kvasir-dev/kvasir/internal/operator/resources"
 )
 
 // verbs that the API server knows, those of RBAC, authentication and certificates among them.
@@ -137,8 +137,8 @@ var _ = Describe("Of all verbs on all resources and paths", func() {
 		ns := namespace(ctx)
 		pool := smallPool(ns, "swept")
 		Expect(admin.Create(ctx, pool)).To(Succeed())
-		applyChildren(ctx, children.Input{Pool: pool})
-		account := "system:serviceaccount:" + ns + ":" + children.PickerName("swept")
+		applyChildren(ctx, resources.Input{Pool: pool})
+		account := "system:serviceaccount:" + ns + ":" + resources.PickerName("swept")
 		Expect(allowed(ctx, account, ns)).To(ConsistOf(each([]string{
 			"kvasir.dev/inferencepools: get list watch",
 			"kvasir.dev/routingpolicies: get list watch",

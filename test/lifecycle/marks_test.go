@@ -12,8 +12,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 
-	"github.com/kvasir-dev/kvasir/internal/controller/inferencepool"
-	"github.com/kvasir-dev/kvasir/internal/controller/pickers"
+	"github.com/kvasir-dev/kvasir/internal/operator/controller/inferencepool"
+	"github.com/kvasir-dev/kvasir/internal/operator/controller/pickers"
 )
 
 // marks listens to the pickers as the operator does, and holds them to what they say: where all have said that they do

@@ -31,7 +31,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/kvasir-dev/kvasir/api/v1alpha1"
-	"github.com/kvasir-dev/kvasir/internal/syncapi"
+	"github.com/kvasir-dev/kvasir/internal/rpc"
 	"github.com/kvasir-dev/kvasir/test/kube"
 	"github.com/kvasir-dev/kvasir/test/podrunner"
 )
@@ -140,7 +140,7 @@ func (w *world) apply(manifest string) {
 func (w *world) startManager() {
 	w.Helper()
 	kubeconfig := w.kubeconfig(system, operator)
-	w.token(system, operator, syncapi.OperateAudience, "operator.token")
+	w.token(system, operator, rpc.OperateAudience, "operator.token")
 	log, err := os.Create(w.file("manager.log"))
 	w.must(err)
 	args := []string{

@@ -17,11 +17,11 @@ import (
 
 	"github.com/kvasir-dev/kvasir/api/v1alpha1"
 	"github.com/kvasir-dev/kvasir/config/crd"
-	"github.com/kvasir-dev/kvasir/internal/children"
-	"github.com/kvasir-dev/kvasir/internal/watch/admit"
+	"github.com/kvasir-dev/kvasir/internal/config/crdadmission"
+	"github.com/kvasir-dev/kvasir/internal/operator/resources"
 )
 
-func admitter(t *testing.T) *admit.Admitter {
+func admitter(t *testing.T) *crdadmission.Admitter {
 	t.Helper()
 	defs, err := Gateways(t.Context())
 	if err != nil {
@@ -31,7 +31,7 @@ func admitter(t *testing.T) *admit.Admitter {
 	if err != nil {
 		t.Fatal(err)
 	}
-	a, err := admit.Of(append(defs, ours...))
+	a, err := crdadmission.Of(append(defs, ours...))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -82,13 +82,13 @@ func TestTheManifestsInTheDocsAreValid(t *testing.T) {
 }
 
 // check admits an object of a kind whose definition is known, and decodes those of Kubernetes itself.
-func check(t *testing.T, a *admit.Admitter, o *unstructured.Unstructured, text string) error {
+func check(t *testing.T, a *crdadmission.Admitter, o *unstructured.Unstructured, text string) error {
 	t.Helper()
 	switch kind := o.GroupVersionKind(); {
 	case o.GetName() == "":
 		return errors.New("it has no name")
 	case a.Knows(kind):
-		if kind == children.RouteKind {
+		if kind == resources.RouteKind {
 			checkRoute(t, o)
 		}
 		_, err := a.Admit(t.Context(), []byte(text), nil)
@@ -135,7 +135,7 @@ func checkRoute(t *testing.T, o *unstructured.Unstructured) {
 		}
 		pools := 0
 		for _, ref := range rule.BackendRefs {
-			if ref.Kind != nil && string(*ref.Kind) == children.GIEKind.Kind {
+			if ref.Kind != nil && string(*ref.Kind) == resources.GIEKind.Kind {
 				pools++
 			}
 		}
@@ -148,9 +148,9 @@ func checkRoute(t *testing.T, o *unstructured.Unstructured) {
 // What the operator makes of others' kinds must be taken by clusters that have them.
 func TestObjectsOfGatewaysAreValid(t *testing.T) {
 	a := admitter(t)
-	config := children.Config{
+	config := resources.Config{
 		PickerImage: "p:v1", Operator: types.NamespacedName{Namespace: "kvasir", Name: "operator"}, GIE: true, Routes: true,
-		Traffic: children.Traffic{DestinationRule: true, BackendTrafficPolicy: true, HealthCheckPolicy: true, GCPBackendPolicy: true},
+		Traffic: resources.Traffic{DestinationRule: true, BackendTrafficPolicy: true, HealthCheckPolicy: true, GCPBackendPolicy: true},
 	}
 	for name, spec := range map[string]string{
 		"smallest":      `gateway: {parentRefs: [{name: g}]}`,
@@ -164,7 +164,7 @@ func TestObjectsOfGatewaysAreValid(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			pool, err := admit.Pool(admitted)
+			pool, err := crdadmission.Pool(admitted)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -173,10 +173,10 @@ func TestObjectsOfGatewaysAreValid(t *testing.T) {
 	}
 }
 
-func checkChildren(t *testing.T, a *admit.Admitter, config children.Config, pool *v1alpha1.InferencePool) {
+func checkChildren(t *testing.T, a *crdadmission.Admitter, config resources.Config, pool *v1alpha1.InferencePool) {
 	t.Helper()
 	pool.UID = "u"
-	objects, err := children.Objects(config, children.Input{Pool: pool, Trusted: []byte("x")})
+	objects, err := resources.Objects(config, resources.Input{Pool: pool, Trusted: []byte("x")})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -202,7 +202,7 @@ func checkChildren(t *testing.T, a *admit.Admitter, config children.Config, pool
 		if _, err := a.Admit(t.Context(), text, nil); err != nil {
 			t.Errorf("%v:\n%s", err, text)
 		}
-		if o.GroupVersionKind() == children.RouteKind {
+		if o.GroupVersionKind() == resources.RouteKind {
 			checkRoute(t, o)
 		}
 	}

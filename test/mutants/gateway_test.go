@@ -40,11 +40,11 @@ func TestEveryPitfallHasAMutant(t *testing.T) {
 // have been seen with most of them. Letters and numbers are those of docs/gateways.md.
 func init() {
 	const (
-		pkg      = "./internal/extproc"
-		exchange = "internal/extproc/exchange.go"
-		response = "internal/extproc/response.go"
-		message  = "internal/extproc/message.go"
-		server   = "internal/extproc/serve.go"
+		pkg      = "./internal/gateway/extproc"
+		exchange = "internal/gateway/extproc/exchange.go"
+		response = "internal/gateway/extproc/response.go"
+		message  = "internal/gateway/extproc/message.go"
+		server   = "internal/gateway/extproc/serve.go"
 	)
 	add := func(name, file, old, changed, test string) {
 		mutants = append(mutants, mutant{name: name, file: file, old: old, new: changed, pkg: pkg, test: test})
@@ -60,7 +60,7 @@ func init() {
 		"TestSequenceB_TrailersCompleteTheBody")
 	add("sequence c: a body is waited for that will not come", exchange,
 		"	case h.GetEndOfStream() || x.mode == unseen:\n", "	case x.mode == unseen:\n", "TestSequenceC_RequestsWithoutABodyGoByLoad")
-	add("sequence d: refusals do not say when to try again", "internal/extproc/refuse.go",
+	add("sequence d: refusals do not say when to try again", "internal/gateway/extproc/refuse.go",
 		"	if after > 0 {\n", "	if after < 0 {\n", "TestSequenceD_Refusals")
 	add("sequence e: the answer's headers are not answered", response,
 		"	x.send(responseHeadersAnswer(x.explained()))\n", "", "TestSequenceE_AnswersComeBackPieceByPiece")
@@ -78,7 +78,7 @@ func init() {
 
 	add("pitfall 1: pieces of bodies are as large as they came", message,
 		"	maxChunk = 62000\n", "	maxChunk = 1 << 30\n", "TestPitfall1_BodiesComeBackStreamed")
-	add("pitfall 1: bodies are sent back whole", "internal/extproc/wire.go",
+	add("pitfall 1: bodies are sent back whole", "internal/gateway/extproc/wire.go",
 		"{kind - 1, 1, 3, 3}", "{kind - 1, 1, 3, 1}", "TestPitfall1_BodiesComeBackStreamed")
 	add("pitfall 2: what comes behind the end is taken for a body", exchange,
 		"	case x.request == done: // sent again after its end\n		return nil\n",
@@ -101,7 +101,7 @@ func init() {
 		"MaxMessage: o.MaxMessage, ", "", "TestPitfall6_LargeMessages")
 	add("pitfall 6: bodies held are not bounded", exchange,
 		"	case !x.body.add(x.out, p.bytes):\n", "	case !x.body.add(x.out, p.bytes) && limit < 0:\n", "TestPitfall6_BodiesHeldAreBounded")
-	add("pitfall 7: a bound on streams", "internal/h2stream/connection.go",
+	add("pitfall 7: a bound on streams", "internal/gateway/h2stream/connection.go",
 		"http2.Setting{ID: http2.SettingMaxHeaderListSize", "http2.Setting{ID: http2.SettingMaxConcurrentStreams, Val: 100}, http2.Setting{ID: http2.SettingMaxHeaderListSize",
 		"TestPitfall7_ManyStreamsAtOnce")
 	add("pitfall 8: the destination is added to the client's", message,
@@ -118,22 +118,22 @@ func init() {
 		"	if x.settled || x.decision == nil {\n", "	if x.decision == nil {\n", "TestPitfall10_EveryEndIsCountedOnce")
 	add("pitfall 11: headers as text, which NGINX's client does not read", message,
 		"RawValue: []byte(value)", "Value: value", "TestPitfall11_BehindNginx")
-	add("pitfall 12: nothing is known without a path", "internal/extproc/head.go",
+	add("pitfall 12: nothing is known without a path", "internal/gateway/extproc/head.go",
 		"		return routeByShape(body)\n", "		return 0, false\n", "TestPitfall12_MissingAndUnknownPaths")
 	mutants = append(mutants, mutant{
 		name: "pitfall 13: a replica serves before it knows its pools",
 		file: "cmd/picker/run.go", old: "		select {\n		case <-a.informed:\n		case <-serving.Done():\n		}\n", new: "",
 		pkg: "./cmd/picker", test: "TestNobodyIsAnsweredBeforeTheObjectsAreKnown",
 	})
-	add("pitfall 14: open streams are cut at the end", "internal/h2stream/server.go",
+	add("pitfall 14: open streams are cut at the end", "internal/gateway/h2stream/server.go",
 		"	cut = s.leave(grace)\n", "	cut = s.leave(0)\n", "TestPitfall14_DrainLosesNothing")
 	add("pitfall 14: connections grow old", server,
 		"ConnectionAge: o.ConnectionAge, ", "", "TestPitfall14_ConnectionsAge")
 	mutants = append(mutants,
 		mutant{
 			name: "pitfall 14: clients are not sent elsewhere",
-			file: "internal/h2stream/connection.go", old: "	c.plain = appendGoAway(c.plain, maxWindow, http2.ErrCodeNo)\n", new: "",
-			pkg: "./internal/h2stream", test: "TestGoingAway",
+			file: "internal/gateway/h2stream/connection.go", old: "	c.plain = appendGoAway(c.plain, maxWindow, http2.ErrCodeNo)\n", new: "",
+			pkg: "./internal/gateway/h2stream", test: "TestGoingAway",
 		},
 		mutant{
 			name: "pitfall 14: a picker that ends says that it is ready",
@@ -150,11 +150,11 @@ func init() {
 		"return route{x.gateway, x.bodyless}", "return route{x.gateway, false}", "TestWhatOneRouteShowsSaysNothingOfAnother")
 	add("a gateway that takes no answers gets them", exchange,
 		"	if !x.silent {\n", "	{\n", "TestObservabilityModeIsAccountedForAndNotAnswered")
-	add("TLS without ALPN is closed", "internal/h2stream/connection.go",
+	add("TLS without ALPN is closed", "internal/gateway/h2stream/connection.go",
 		"http2.NextProtoTLS || protocol == \"\"", "http2.NextProtoTLS", "TestHealthChecksNeedNoALPN")
 	add("pitfall 15: certificates are read once", "internal/certs/files.go",
 		"	if stamp != s.stamp || s.stamp == \"\" {\n", "	if s.stamp == \"\" {\n", "TestPitfall15_CertificatesAreReadAgain")
-	add("pitfall 15: conformance tests find no health", "internal/extproc/health.go",
+	add("pitfall 15: conformance tests find no health", "internal/gateway/extproc/health.go",
 		", \"inference-extension\": true,", ",", "TestPitfall15_HealthUnderAllNames")
 	add("pitfall 16: a port for one pool serves all", exchange,
 		"in.Pool, in.Remote, in.Observed = x.head.get, x.server.options.Pool, true", "in.Remote, in.Observed = x.head.get, true",
@@ -165,7 +165,7 @@ func init() {
 		"; ok && x.request != done {", "; ok && x.request == begin {", "TestPitfall18_SubsetsOfEveryShapeOnAnyMessage")
 	add("pitfall 18: an empty subset is none", exchange,
 		"	if x.subset != nil {\n", "	if len(x.subset) > 0 {\n", "TestPitfall18_SubsetsOfEveryShapeOnAnyMessage")
-	add("pitfall 18: strings with commas are one name", "internal/extproc/subset.go",
+	add("pitfall 18: strings with commas are one name", "internal/gateway/extproc/subset.go",
 		"range strings.SplitSeq(kind.StringValue, \",\")", "range strings.SplitSeq(kind.StringValue, \";\")", "TestPitfall18_SubsetsOfEveryShapeOnAnyMessage")
 	add("pitfall 19: usage is read from compressed answers", "internal/picker/answer.go",
 		" && (encoding == \"\" || strings.EqualFold(encoding, \"identity\"))\n", "\n",
@@ -174,11 +174,11 @@ func init() {
 		"	a.scanner.Reset(d.route, stream)\n", "	a.scanner.Reset(d.route, stream)\n	a.readable = a.readable && !stream\n", "TestPitfall19_UsageIsReadFromAnswers")
 	mutants = append(mutants, mutant{
 		name: "pitfall 20: addresses are put together by a colon",
-		file: "internal/watch/endpoints.go", old: "return net.JoinHostPort(address, strconv.Itoa(port))", new: "var _ net.IP; return address + \":\" + strconv.Itoa(port)",
-		pkg: "./internal/watch", test: "TestEndpointsOfSlices",
+		file: "internal/config/endpoints.go", old: "return net.JoinHostPort(address, strconv.Itoa(port))", new: "var _ net.IP; return address + \":\" + strconv.Itoa(port)",
+		pkg: "./internal/config", test: "TestEndpointsOfSlices",
 	})
-	add("pitfall 20: IPv6 in brackets is no address", "internal/extproc/subset.go",
+	add("pitfall 20: IPv6 in brackets is no address", "internal/gateway/extproc/subset.go",
 		"netip.ParseAddr(strings.Trim(address, \"[]\"))", "netip.ParseAddr(address)", "TestPitfall18_SubsetsOfEveryShapeOnAnyMessage")
-	add("pitfall 21: bodies are not answered where modes are not told", "internal/extproc/modes.go",
+	add("pitfall 21: bodies are not answered where modes are not told", "internal/gateway/extproc/modes.go",
 		"	return c == nil\n", "	return false\n", "TestPitfall21_BodiesAreAlwaysAnswered")
 }

@@ -10,7 +10,7 @@ import (
 )
 
 // tokenizerFiles has the tokenizer and the chat template of the models.
-const tokenizerFiles = "../../internal/tokenizer/testdata/qwen2_5"
+const tokenizerFiles = "../../internal/tokens/tokenizer/testdata/qwen2_5"
 
 // object is JSON.
 type object = map[string]any

@@ -3,9 +3,9 @@ package sim
 import (
 	"slices"
 
-	"github.com/kvasir-dev/kvasir/internal/enginemodel"
 	"github.com/kvasir-dev/kvasir/internal/kvblock"
-	"github.com/kvasir-dev/kvasir/internal/vllmsim"
+	"github.com/kvasir-dev/kvasir/internal/sim/enginemodel"
+	"github.com/kvasir-dev/kvasir/internal/sim/vllmsim"
 )
 
 // release is what a pod's engine is: its size, and how its publisher speaks.

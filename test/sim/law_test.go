@@ -4,11 +4,11 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/kvasir-dev/kvasir/internal/enginemodel"
-	"github.com/kvasir-dev/kvasir/internal/ingest"
+	"github.com/kvasir-dev/kvasir/internal/events"
 	"github.com/kvasir-dev/kvasir/internal/kvblock"
 	"github.com/kvasir-dev/kvasir/internal/kvindex"
 	pb "github.com/kvasir-dev/kvasir/internal/reportpb"
+	"github.com/kvasir-dev/kvasir/internal/sim/enginemodel"
 )
 
 // check states what holds at all times.
@@ -217,7 +217,7 @@ func (e *end) judgeStream() {
 	missing, surplus := e.compare(held(e.writer), en.truth(e.picker.root, e.port.joined))
 	whole := s.Refused.Load() == 0 && e.writer.Evicted() == 0
 	switch state {
-	case ingest.Synced:
+	case events.Synced:
 		if surplus > 0 || missing > 0 && whole {
 			w.fail("%s: %s lacks %d and has %d too much: %s", e.picker.name, e.pod.uid, missing, surplus, e.describe())
 		}
@@ -225,17 +225,17 @@ func (e *end) judgeStream() {
 			e.judgeCopies()
 		}
 		w.counts["judged equal, subscribed"]++
-	case ingest.Unverified:
+	case events.Unverified:
 		if surplus > 0 {
 			w.fail("%s: %s has %d too much: %s", e.picker.name, e.pod.uid, surplus, e.describe())
 		}
 		w.counts["judged a part, subscribed"]++
-	case ingest.Degraded:
+	case events.Degraded:
 		w.counts["judged degraded, subscribed"]++
 	default:
 		w.fail("%s: %s is %s in the end", e.picker.name, e.pod.uid, e.describe())
 	}
-	if en.replay && !en.unread && (state == ingest.Degraded || en.base == 0 && state != ingest.Synced) {
+	if en.replay && !en.unread && (state == events.Degraded || en.base == 0 && state != events.Synced) {
 		w.fail("%s: %s is not whole again: %s", e.picker.name, e.pod.uid, e.describe())
 	}
 }

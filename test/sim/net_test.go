@@ -10,9 +10,9 @@ import (
 	"github.com/go-logr/logr"
 	"github.com/go-logr/logr/funcr"
 
-	"github.com/kvasir-dev/kvasir/internal/ingest"
+	"github.com/kvasir-dev/kvasir/internal/cachesync"
+	"github.com/kvasir-dev/kvasir/internal/events"
 	"github.com/kvasir-dev/kvasir/internal/kvevent"
-	"github.com/kvasir-dev/kvasir/internal/report"
 	"github.com/kvasir-dev/kvasir/internal/vllm"
 )
 
@@ -75,7 +75,7 @@ type port struct {
 	w         *world
 	name      string
 	dial      func() *engine // the engine at the address now; nil for none
-	stream    *ingest.Stream
+	stream    *events.Stream
 	conn      *conn
 	life      int // of the batch decoded last, -1 for none
 	onLife    func(life int)
@@ -89,11 +89,11 @@ type port struct {
 }
 
 // newPort makes a stream and the transport of its replays.
-func (w *world) newPort(name string, dial func() *engine, feed *ingest.Feed) *port {
+func (w *world) newPort(name string, dial func() *engine, feed *events.Feed) *port {
 	p := &port{w: w, name: name, dial: dial, life: -1}
-	p.stream = ingest.NewStream(*feed, ingest.Config{
+	p.stream = events.NewStream(*feed, events.Config{
 		Source: p, Log: w.logger(name), Join: p.join,
-		NewDecoder: func(engine string) ingest.Decoder { return &decoder{p, vllm.NewDecoder(engine)} },
+		NewDecoder: func(engine string) events.Decoder { return &decoder{p, vllm.NewDecoder(engine)} },
 		Now:        func() time.Time { return w.now },
 		Sleep: func(ctx context.Context, _ time.Duration) bool {
 			p.interleave(ctx)
@@ -107,10 +107,10 @@ func (w *world) newPort(name string, dial func() *engine, feed *ingest.Feed) *po
 }
 
 // join is what a picker does for engines whose blocks are parts of key blocks.
-func (p *port) join(f *ingest.Feed, stats *ingest.Stats) ingest.Sink {
+func (p *port) join(f *events.Feed, stats *events.Stats) events.Sink {
 	p.joined = true
 	p.w.count("mirror in the picker's process")
-	return report.Join(f, stats)
+	return cachesync.Join(f, stats)
 }
 
 // logger writes what a stream logs into the trace, if there is one.
@@ -234,12 +234,12 @@ func (p *port) interleave(ctx context.Context) {
 	}
 }
 
-// Subscribe implements ingest.Source. It is never called: connections are made by connect.
+// Subscribe implements events.Source. It is never called: connections are made by connect.
 func (p *port) Subscribe(context.Context, string, func(), func([][]byte) error) error {
 	panic("sim: a stream has no goroutine that subscribes")
 }
 
-// Replay implements ingest.Source.
+// Replay implements events.Source.
 func (p *port) Replay(ctx context.Context, _ string, from uint64, each func(seq uint64, payload []byte) error) error {
 	w := p.w
 	e := p.dial()

@@ -4,10 +4,10 @@ import (
 	"slices"
 	"time"
 
-	"github.com/kvasir-dev/kvasir/internal/ingest"
+	"github.com/kvasir-dev/kvasir/internal/cachesync"
+	"github.com/kvasir-dev/kvasir/internal/events"
 	"github.com/kvasir-dev/kvasir/internal/kvblock"
 	"github.com/kvasir-dev/kvasir/internal/kvindex"
-	"github.com/kvasir-dev/kvasir/internal/report"
 )
 
 // picker is one replica: an index, and for each endpoint that it knows of one of two roads.
@@ -33,7 +33,7 @@ type end struct {
 	holder    kvindex.Holder
 	writer    kvindex.Writer
 	port      *port // of the direct road, nil while that is closed
-	receiver  *report.Receiver
+	receiver  *cachesync.Receiver
 	push      *push
 	owned     bool
 	releaseAt time.Time
@@ -87,7 +87,7 @@ func (p *picker) sync() {
 func (p *picker) join(pod *pod) {
 	e := &end{w: p.w, picker: p, pod: pod, addr: pod.addr, direct: pod.direct, holder: p.book.Join()}
 	e.writer = p.book.Writer(e.holder)
-	e.receiver = report.NewReceiver(e.writer, report.ReceiverOptions{
+	e.receiver = cachesync.NewReceiver(e.writer, cachesync.ReceiverOptions{
 		Roots: p.w.roots[p.root : p.root+1], MaxBlocks: p.w.maxBlocks, OnStored: e.confirm, OnOwn: e.own, Batch: 5 * time.Millisecond,
 	})
 	p.ends = append(p.ends, e)
@@ -107,9 +107,9 @@ func (e *end) open() {
 		return
 	}
 	w := e.w
-	feed := ingest.Feed{
+	feed := events.Feed{
 		Endpoint: e.pod.endpoint(), Engine: e.pod.release.engine, Writer: e.writer, OnStored: e.confirm,
-		Keys: ingest.Keys{Model: w.roots[e.picker.root].Model, Seed: w.roots[e.picker.root].Seed, BlockTokens: w.blockTokens},
+		Keys: events.Keys{Model: w.roots[e.picker.root].Model, Seed: w.roots[e.picker.root].Seed, BlockTokens: w.blockTokens},
 	}
 	addr := e.addr
 	e.port = w.newPort(e.picker.name+" of "+e.pod.uid, func() *engine { return w.at(addr) }, &feed)
@@ -163,7 +163,7 @@ func (p *picker) rotate(root int) {
 		return
 	}
 	w := p.w
-	roots := []report.Root{w.roots[root], w.roots[p.root]}
+	roots := []cachesync.Root{w.roots[root], w.roots[p.root]}
 	p.root = root
 	w.count("root rotated")
 	for _, e := range p.ends {

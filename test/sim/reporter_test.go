@@ -6,9 +6,9 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
+	"github.com/kvasir-dev/kvasir/internal/cachesync"
 	"github.com/kvasir-dev/kvasir/internal/endpoint"
-	"github.com/kvasir-dev/kvasir/internal/ingest"
-	"github.com/kvasir-dev/kvasir/internal/report"
+	"github.com/kvasir-dev/kvasir/internal/events"
 	pb "github.com/kvasir-dev/kvasir/internal/reportpb"
 )
 
@@ -28,7 +28,7 @@ type pod struct {
 type reporter struct {
 	w      *world
 	pod    *pod
-	mirror *report.Mirror
+	mirror *cachesync.Mirror
 	port   *port
 	epoch  uint64
 	pushes []*push
@@ -41,11 +41,11 @@ type reporter struct {
 func (w *world) startReporter(p *pod, disk []byte, epoch uint64) *reporter {
 	r := &reporter{w: w, pod: p, disk: disk, diskEpoch: epoch}
 	r.epoch = w.ids + 1
-	r.mirror = report.NewMirror(report.Options{
+	r.mirror = cachesync.NewMirror(cachesync.Options{
 		MaxBlocks: w.maxBlocks, MaxOrphans: w.maxOrphans, MaxGhosts: maxGhosts, LogBytes: w.logBytes,
 		NewID: func() uint64 { w.ids++; return w.ids },
 	}, nil)
-	feed := ingest.Feed{Endpoint: p.endpoint(), Engine: p.release.engine, Sink: &sink{r.mirror, r}}
+	feed := events.Feed{Endpoint: p.endpoint(), Engine: p.release.engine, Sink: &sink{r.mirror, r}}
 	if disk != nil {
 		at, err := r.mirror.Load(bytes.NewReader(disk))
 		if err != nil {
@@ -63,7 +63,7 @@ const maxGhosts = 16
 
 // sink reports which epochs begin.
 type sink struct {
-	*report.Mirror
+	*cachesync.Mirror
 	r *reporter
 }
 
@@ -103,7 +103,7 @@ type push struct {
 	w    *world
 	r    *reporter
 	end  *end
-	from *report.Sender
+	from *cachesync.Sender
 	wake time.Time
 	to   []*pb.ReporterMessage
 	back []*pb.PickerMessage
@@ -127,7 +127,7 @@ func (w *world) connectPush(r *reporter, e *end) {
 	if e.push != nil {
 		e.push.cut()
 	}
-	p := &push{w: w, r: r, end: e, from: report.NewSender(r.mirror, r.pod.uid, 0), wake: w.now}
+	p := &push{w: w, r: r, end: e, from: cachesync.NewSender(r.mirror, r.pod.uid, 0), wake: w.now}
 	r.pushes = append(r.pushes, p)
 	e.push = p
 	out, _ := p.from.Next(w.now)

@@ -5,7 +5,7 @@ import (
 	"math"
 	"slices"
 
-	"github.com/kvasir-dev/kvasir/internal/vllmsim"
+	"github.com/kvasir-dev/kvasir/internal/sim/vllmsim"
 )
 
 // MessagePack for what the encoder of the simulated engine cannot say.

@@ -21,11 +21,11 @@ import (
 	"strings"
 	"time"
 
+	"github.com/kvasir-dev/kvasir/internal/cachesync"
 	"github.com/kvasir-dev/kvasir/internal/kvblock"
 	"github.com/kvasir-dev/kvasir/internal/kvevent"
 	"github.com/kvasir-dev/kvasir/internal/kvindex"
-	"github.com/kvasir-dev/kvasir/internal/report"
-	"github.com/kvasir-dev/kvasir/internal/vllmsim"
+	"github.com/kvasir-dev/kvasir/internal/sim/vllmsim"
 )
 
 // faults are what can fail, each once in so many occasions; 0 is never.
@@ -53,7 +53,7 @@ type world struct {
 	logBytes              int
 	budget                int64
 	plain                 bool
-	roots                 []report.Root
+	roots                 []cachesync.Root
 	releases              []release
 	common                [][]uint32 // beginnings of prompts
 
@@ -87,12 +87,12 @@ func (w *world) chance(in int) bool { return in > 0 && !w.calm && w.rng.IntN(in)
 
 func one[T any](w *world, of ...T) T { return of[w.rng.IntN(len(of))] }
 
-func testRoot(text string, blockTokens int) report.Root {
+func testRoot(text string, blockTokens int) cachesync.Root {
 	seed, err := kvblock.NewSeed([]byte(strings.Repeat(text, kvblock.MinSeedBytes)))
 	if err != nil {
 		panic(err)
 	}
-	return report.NewRoot(seed, "model", blockTokens, nil)
+	return cachesync.NewRoot(seed, "model", blockTokens, nil)
 }
 
 // start is when time begins.

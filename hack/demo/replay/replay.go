@@ -8,7 +8,7 @@ import (
 
 	"github.com/kvasir-dev/kvasir/hack/demo/chat"
 	"github.com/kvasir-dev/kvasir/hack/demo/summary"
-	"github.com/kvasir-dev/kvasir/internal/trace"
+	"github.com/kvasir-dev/kvasir/internal/sim/trace"
 )
 
 // maxInFlight bounds the requests of the trace that are under way; at the bound the next ones are late, and marked so.

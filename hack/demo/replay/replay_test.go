@@ -17,7 +17,7 @@ import (
 
 	"github.com/kvasir-dev/kvasir/hack/demo/chat"
 	"github.com/kvasir-dev/kvasir/hack/demo/summary"
-	"github.com/kvasir-dev/kvasir/internal/trace"
+	"github.com/kvasir-dev/kvasir/internal/sim/trace"
 )
 
 // request is what an engine is asked.

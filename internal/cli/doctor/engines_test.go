@@ -11,7 +11,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/kvasir-dev/kvasir/api/v1alpha1"
-	"github.com/kvasir-dev/kvasir/internal/children"
+	"github.com/kvasir-dev/kvasir/internal/operator/resources"
 )
 
 // aPod of a namespace with labels, given in pairs.
@@ -32,11 +32,11 @@ func pickerOf(pool, namespace string) *corev1.Pod {
 func policiesOf(t *testing.T, pools ...*v1alpha1.InferencePool) *policies {
 	t.Helper()
 	n := &policies{namespaces: map[string]map[string]string{}}
-	for _, space := range []string{"llm", "kvasir", "infra", "monitoring", "other", children.EnvoyGatewayNamespace} {
+	for _, space := range []string{"llm", "kvasir", "infra", "monitoring", "other", resources.EnvoyGatewayNamespace} {
 		n.namespaces[space] = map[string]string{corev1.LabelMetadataName: space}
 	}
 	for _, pool := range pools {
-		objects, err := children.Objects(children.Config{Operator: types.NamespacedName{Namespace: "kvasir", Name: "kvasir-operator"}}, children.Input{
+		objects, err := resources.Objects(resources.Config{Operator: types.NamespacedName{Namespace: "kvasir", Name: "kvasir-operator"}}, resources.Input{
 			Pool: pool, Sets: []string{"ours"}, Gateways: []types.NamespacedName{{Namespace: "infra", Name: "gate"}},
 		})
 		if err != nil {
@@ -79,7 +79,7 @@ func poolNamed(name string, change ...func(*v1alpha1.InferencePool)) *v1alpha1.I
 func TestOnlyKnownClientsReachEngines(t *testing.T) {
 	engine := aPod("llm", v1alpha1.LabelPool, "m")
 	operator := aPod("kvasir", "app.kubernetes.io/name", "kvasir-operator")
-	gateway := aPod("infra", children.LabelGateway, "gate")
+	gateway := aPod("infra", resources.LabelGateway, "gate")
 	named := func(p *v1alpha1.InferencePool) {
 		p.Spec.Engine.NetworkPolicy.From = []v1alpha1.NetworkPeer{{
 			NamespaceSelector: &metav1.LabelSelector{MatchLabels: map[string]string{corev1.LabelMetadataName: "monitoring"}},
@@ -120,15 +120,15 @@ func TestOnlyKnownClientsReachEngines(t *testing.T) {
 		"the operator, of ranks":                     {operator, change{ranks}, []int32{8000, 8001, 8002}, []int32{8003}},
 		"one that calls itself the operator":         {aPod("other", "app.kubernetes.io/name", "kvasir-operator"), nil, nil, []int32{8000}},
 		"a gateway":                                  {gateway, nil, []int32{8000}, []int32{5557, 5657, 9445}},
-		"a gateway of the name elsewhere":            {aPod("other", children.LabelGateway, "gate"), nil, nil, []int32{8000}},
-		"another gateway":                            {aPod("infra", children.LabelGateway, "front"), nil, nil, []int32{8000}},
-		"Envoy Gateway": {aPod(children.EnvoyGatewayNamespace, children.LabelEnvoyGateway, "gate", children.LabelEnvoyGatewaySpace, "infra"), nil,
+		"a gateway of the name elsewhere":            {aPod("other", resources.LabelGateway, "gate"), nil, nil, []int32{8000}},
+		"another gateway":                            {aPod("infra", resources.LabelGateway, "front"), nil, nil, []int32{8000}},
+		"Envoy Gateway": {aPod(resources.EnvoyGatewayNamespace, resources.LabelEnvoyGateway, "gate", resources.LabelEnvoyGatewaySpace, "infra"), nil,
 			[]int32{8000}, []int32{5557, 9445}},
-		"Envoy Gateway beside the Gateway": {aPod("infra", children.LabelEnvoyGateway, "gate", children.LabelEnvoyGatewaySpace, "infra"), nil,
+		"Envoy Gateway beside the Gateway": {aPod("infra", resources.LabelEnvoyGateway, "gate", resources.LabelEnvoyGatewaySpace, "infra"), nil,
 			[]int32{8000}, []int32{5557, 9445}},
-		"Envoy Gateway, of another's Gateway": {aPod(children.EnvoyGatewayNamespace, children.LabelEnvoyGateway, "gate", children.LabelEnvoyGatewaySpace, "other"), nil,
+		"Envoy Gateway, of another's Gateway": {aPod(resources.EnvoyGatewayNamespace, resources.LabelEnvoyGateway, "gate", resources.LabelEnvoyGatewaySpace, "other"), nil,
 			nil, []int32{8000}},
-		"what looks like Envoy Gateway": {aPod("other", children.LabelEnvoyGateway, "gate", children.LabelEnvoyGatewaySpace, "infra"), nil, nil, []int32{8000}},
+		"what looks like Envoy Gateway": {aPod("other", resources.LabelEnvoyGateway, "gate", resources.LabelEnvoyGatewaySpace, "infra"), nil, nil, []int32{8000}},
 		"Prometheus, not named":         {aPod("monitoring", "app", "prometheus"), nil, nil, []int32{8000}},
 		"Prometheus, named":             {aPod("monitoring", "app", "prometheus"), change{named}, []int32{8000}, []int32{5557, 9445}},
 		"another pod beside Prometheus": {aPod("monitoring", "app", "grafana"), change{named}, nil, []int32{8000}},

@@ -13,8 +13,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/kvasir-dev/kvasir/api/v1alpha1"
-	"github.com/kvasir-dev/kvasir/internal/children"
 	"github.com/kvasir-dev/kvasir/internal/cli/fleet"
+	"github.com/kvasir-dev/kvasir/internal/operator/resources"
 )
 
 // way is a connection that Kvasir needs.
@@ -34,7 +34,7 @@ func (d *Doctor) network(ctx context.Context, pool *v1alpha1.InferencePool, pods
 		return
 	}
 	if pool.Spec.Picker.Mode == v1alpha1.PickerManaged && pool.Spec.Picker.NetworkPolicy == v1alpha1.NetworkPolicyManaged {
-		own := children.PickerName(pool.Name)
+		own := resources.PickerName(pool.Name)
 		if !slices.ContainsFunc(list.Items, func(p networkingv1.NetworkPolicy) bool { return p.Name == own }) {
 			d.add(Warn, check, name(pool), "the NetworkPolicy "+own+" is not there", "see the operator's log, and the condition Accepted")
 		}
@@ -77,17 +77,17 @@ func ways(pool *v1alpha1.InferencePool, picker, engine *corev1.Pod) []way {
 	reports := slices.ContainsFunc(engine.Spec.InitContainers, func(c corev1.Container) bool { return c.Name == "kvasir-reporter" })
 	switch {
 	case reports:
-		all = append(all, way{engine, picker, children.SyncPort, "reports of engines to pickers"})
+		all = append(all, way{engine, picker, resources.SyncPort, "reports of engines to pickers"})
 	case e.Events.Source == v1alpha1.EventsAuto, e.Events.Source == v1alpha1.EventsSubscribe:
 		all = append(all, way{picker, engine, e.Ports.EventsPort(), "subscription of pickers to events"})
 	}
-	return append(all, way{picker, picker, children.SyncPort, "exchange between pickers"})
+	return append(all, way{picker, picker, resources.SyncPort, "exchange between pickers"})
 }
 
 // operatorWays are those of the operator, which asks pickers what they see, and engines whether they are idle.
 func operatorWays(pool *v1alpha1.InferencePool, operator, picker, engine *corev1.Pod) []way {
 	return []way{
-		{operator, picker, children.SyncPort, "questions of the operator to pickers"},
+		{operator, picker, resources.SyncPort, "questions of the operator to pickers"},
 		{operator, engine, pool.Spec.Engine.Ports.HTTP, "questions of the operator to engines"},
 	}
 }

@@ -13,8 +13,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/kvasir-dev/kvasir/api/v1alpha1"
-	"github.com/kvasir-dev/kvasir/internal/inject"
-	"github.com/kvasir-dev/kvasir/internal/plan"
+	"github.com/kvasir-dev/kvasir/internal/operator/lifecycle"
+	"github.com/kvasir-dev/kvasir/internal/operator/podtemplate"
 )
 
 // member reads a pod and its pool.
@@ -73,7 +73,7 @@ func mark(ctx context.Context, c client.Client, name types.NamespacedName, d Dra
 	}
 	before, marked := pod.Labels[v1alpha1.LabelDrain]
 	switch {
-	case marked && before != plan.DrainManual && before != "":
+	case marked && before != lifecycle.DrainManual && before != "":
 		return nil, refuse("the pod %s drains already, for %s", pod.Name, before)
 	case pod.DeletionTimestamp != nil:
 		return nil, refuse("the pod %s is being deleted", pod.Name)
@@ -81,12 +81,12 @@ func mark(ctx context.Context, c client.Client, name types.NamespacedName, d Dra
 		return nil, refuse("pod %s does not belong to pool %s, which cannot replace it: drain it without --replace, and delete it yourself",
 			pod.Name, pool.Name)
 	}
-	out := &Marked{Pod: pod.Name, Pool: pool.Name, Drain: plan.DrainManual}
+	out := &Marked{Pod: pod.Name, Pool: pool.Name, Drain: lifecycle.DrainManual}
 	var deadline any // null takes a deadline away
 	if d.Replace {
 		within := d.Within
 		if within == 0 {
-			within = inject.Deadline(pool)
+			within = podtemplate.Deadline(pool)
 		}
 		at := d.Now.Add(within).UTC().Truncate(time.Second)
 		out.Deadline, deadline = &at, at.Format(time.RFC3339)
@@ -95,7 +95,7 @@ func mark(ctx context.Context, c client.Client, name types.NamespacedName, d Dra
 		return out, nil
 	}
 	out.Changed = true
-	return out, patchPod(ctx, c, pod, plan.DrainManual, deadline)
+	return out, patchPod(ctx, c, pod, lifecycle.DrainManual, deadline)
 }
 
 // Unmark takes the mark off a pod, which gets requests again.
@@ -115,12 +115,12 @@ func unmark(ctx context.Context, c client.Client, name types.NamespacedName) (*M
 	out := &Marked{Pod: pod.Name, Pool: pool.Name}
 	reason, marked := pod.Labels[v1alpha1.LabelDrain]
 	switch {
-	case reason == plan.DrainScaleDown:
+	case reason == lifecycle.DrainScaleDown:
 		return nil, refuse("the operator drains the pod %s because the pool %s shrinks, and would do so again: raise the pool's size", pod.Name,
 			pool.Name)
-	case reason == plan.DrainRollout:
+	case reason == lifecycle.DrainRollout:
 		return nil, refuse("the operator drains the pod %s for a rollout, and would do so again: kubectl kvasir rollout pause %s, or apply the old template", pod.Name, pool.Name)
-	case reason == plan.DrainNode:
+	case reason == lifecycle.DrainNode:
 		return nil, refuse("the operator drains the pod %s because the node %s goes away, and would do so again: kubectl uncordon %s", pod.Name,
 			pod.Spec.NodeName, pod.Spec.NodeName)
 	case pod.DeletionTimestamp != nil:

@@ -27,8 +27,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/kvasir-dev/kvasir/api/v1alpha1"
-	"github.com/kvasir-dev/kvasir/internal/children"
 	"github.com/kvasir-dev/kvasir/internal/cli/fleet"
+	"github.com/kvasir-dev/kvasir/internal/operator/resources"
 )
 
 // DefaultAccount is the service account in a pool's namespace, or in the operator's, whose tokens are shown to its pickers.
@@ -54,7 +54,7 @@ type token struct {
 
 // Pods are a pool's pickers, by name; those that are ready if any is.
 func (a *Access) Pods(ctx context.Context, pool *v1alpha1.InferencePool) ([]corev1.Pod, error) {
-	name := children.PickerName(pool.Name)
+	name := resources.PickerName(pool.Name)
 	if e := pool.Spec.Picker.External; e.ServiceName != "" {
 		name = e.ServiceName
 	}
@@ -99,7 +99,7 @@ func (a *Access) Pickers(ctx context.Context, pool *v1alpha1.InferencePool) ([]*
 	if err != nil {
 		return nil, err
 	}
-	config := &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: roots, ServerName: children.Host(children.PickerName(pool.Name),
+	config := &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: roots, ServerName: resources.Host(resources.PickerName(pool.Name),
 		pool.Namespace)}
 	var all []*Picker
 	for i := range pods {
@@ -111,7 +111,7 @@ func (a *Access) Pickers(ctx context.Context, pool *v1alpha1.InferencePool) ([]*
 // roots are the CAs of the pool's pickers; nil for those of the machine.
 func (a *Access) roots(ctx context.Context, pool *v1alpha1.InferencePool) (*x509.CertPool, error) {
 	m := &corev1.ConfigMap{}
-	err := a.Client.Get(ctx, types.NamespacedName{Namespace: pool.Namespace, Name: children.CAName(pool.Name)}, m)
+	err := a.Client.Get(ctx, types.NamespacedName{Namespace: pool.Namespace, Name: resources.CAName(pool.Name)}, m)
 	if apierrors.IsNotFound(err) {
 		return nil, nil // nil is a pool of certificates
 	}
@@ -129,7 +129,7 @@ func (a *Access) roots(ctx context.Context, pool *v1alpha1.InferencePool) (*x509
 func (a *Access) picker(pod *corev1.Pod, config *tls.Config) *Picker {
 	name := client.ObjectKeyFromObject(pod)
 	dial := func(ctx context.Context, _, _ string) (net.Conn, error) {
-		return a.Dial(ctx, name, children.MetricsPort)
+		return a.Dial(ctx, name, resources.MetricsPort)
 	}
 	door := &door{dial: dial, config: config}
 	p := &Picker{

@@ -21,8 +21,8 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/kvasir-dev/kvasir/api/v1alpha1"
-	"github.com/kvasir-dev/kvasir/internal/inject"
-	"github.com/kvasir-dev/kvasir/internal/watch/admit"
+	"github.com/kvasir-dev/kvasir/internal/config/crdadmission"
+	"github.com/kvasir-dev/kvasir/internal/operator/podtemplate"
 )
 
 // maxBytes bounds what is read.
@@ -63,7 +63,7 @@ func Inject(ctx context.Context, in io.Reader, out io.Writer, o Options) ([]Resu
 	if err != nil {
 		return nil, err
 	}
-	wiring := inject.ShapeOf(pool).Wiring
+	wiring := podtemplate.ShapeOf(pool).Wiring
 	switch source := pool.Spec.Engine.Events.Source; {
 	case len(pool.Spec.Selector.MatchLabels) == 0:
 		return nil, fmt.Errorf("the pool %s makes its pods itself, with their reporters: nothing is to be injected", pool.Name)
@@ -74,7 +74,7 @@ func Inject(ctx context.Context, in io.Reader, out io.Writer, o Options) ([]Resu
 	if err != nil {
 		return nil, err
 	}
-	w := &work{pool: pool, wiring: &wiring, options: inject.For(pool), namespace: o.Namespace}
+	w := &work{pool: pool, wiring: &wiring, options: podtemplate.For(pool), namespace: o.Namespace}
 	w.options.ReporterImage, w.options.Version, w.options.Warm = image, o.Version, false
 	for i := range documents {
 		d := &documents[i]
@@ -161,7 +161,7 @@ func (o *Options) pool(ctx context.Context, documents []document) (*v1alpha1.Inf
 
 // admitted is a pool with the defaults that the API server would give it.
 func admitted(ctx context.Context, d document) (*v1alpha1.InferencePool, error) {
-	admitter, err := admit.New()
+	admitter, err := crdadmission.New()
 	if err != nil {
 		return nil, err
 	}
@@ -169,14 +169,14 @@ func admitted(ctx context.Context, d document) (*v1alpha1.InferencePool, error) 
 	if err != nil {
 		return nil, err
 	}
-	return admit.Pool(object)
+	return crdadmission.Pool(object)
 }
 
 // work on one input.
 type work struct {
 	pool      *v1alpha1.InferencePool
-	wiring    *inject.Wiring
-	options   inject.Options
+	wiring    *podtemplate.Wiring
+	options   podtemplate.Options
 	namespace string
 
 	results []Result
@@ -258,7 +258,7 @@ func (w *work) template(raw map[string]any, result *Result) (map[string]any, err
 	if err := runtime.DefaultUnstructuredConverter.FromUnstructuredWithValidation(part, &typed, true); err != nil {
 		return nil, fmt.Errorf("its pods are not understood: %w", err)
 	}
-	added, skipped, err := inject.Template(&typed, w.wiring, &w.options)
+	added, skipped, err := podtemplate.Template(&typed, w.wiring, &w.options)
 	if err != nil {
 		return nil, err
 	}
@@ -277,7 +277,7 @@ func (w *work) template(raw map[string]any, result *Result) (map[string]any, err
 	if !labels.SelectorFromSet(want).Matches(labels.Set(typed.Labels)) {
 		result.Notes = append(result.Notes, fmt.Sprintf("the pool %s selects %s, which these pods are not labelled with: their reporter will be refused", w.pool.Name, want))
 	}
-	if slices.Contains(added, inject.Reporter) && typed.Spec.HostNetwork {
+	if slices.Contains(added, podtemplate.Reporter) && typed.Spec.HostNetwork {
 		result.Notes = append(result.Notes, "the pods use the node's network: a second one on a node finds its ports taken")
 	}
 	typed.CreationTimestamp = metav1.Time{}

@@ -29,9 +29,9 @@ import (
 
 	"github.com/kvasir-dev/kvasir/api/v1alpha1"
 	"github.com/kvasir-dev/kvasir/internal/certs"
-	"github.com/kvasir-dev/kvasir/internal/children"
 	"github.com/kvasir-dev/kvasir/internal/cli/fleet"
-	"github.com/kvasir-dev/kvasir/internal/vllmsim"
+	"github.com/kvasir-dev/kvasir/internal/operator/resources"
+	"github.com/kvasir-dev/kvasir/internal/sim/vllmsim"
 )
 
 const (
@@ -159,12 +159,12 @@ func condition(kind, status, reason, message string) metav1.Condition {
 
 // startPicker runs the pool's picker, with the rights, the certificate and the Service that the operator gives it.
 func (w *world) startPicker(ctx context.Context) {
-	name := children.PickerName(poolName)
+	name := resources.PickerName(poolName)
 	meta := metav1.ObjectMeta{Name: name}
 	read := []string{"get", "list", "watch"}
 	var authority certs.Authority
 	var leaf certs.Pair
-	_, _, err := authority.Renew(&leaf, []string{children.Host(name, namespace)}, time.Now())
+	_, _, err := authority.Renew(&leaf, []string{resources.Host(name, namespace)}, time.Now())
 	Expect(err).NotTo(HaveOccurred())
 	labels := map[string]string{"app.kubernetes.io/instance": poolName}
 	w.create(ctx,
@@ -180,7 +180,7 @@ func (w *world) startPicker(ctx context.Context) {
 			Subjects: []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Name: name, Namespace: namespace}},
 		},
 		&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: poolName + "-key"}, Data: map[string][]byte{"root": bytes.Repeat([]byte{7}, 32)}},
-		&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: children.CAName(poolName)}, Data: map[string]string{"ca.crt": string(authority.Trusted())}},
+		&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: resources.CAName(poolName)}, Data: map[string]string{"ca.crt": string(authority.Trusted())}},
 		&corev1.Service{ObjectMeta: meta, Spec: corev1.ServiceSpec{Selector: labels, Ports: []corev1.ServicePort{{Port: 80}}}},
 	)
 	w.pod(ctx, name+"-0", pickerIP, labels)

@@ -16,7 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
 
 	"github.com/kvasir-dev/kvasir/api/v1alpha1"
-	"github.com/kvasir-dev/kvasir/internal/children"
+	"github.com/kvasir-dev/kvasir/internal/operator/resources"
 )
 
 var _ = Describe("what people ask of a pool", Ordered, func() {
@@ -124,7 +124,7 @@ var _ = Describe("what people ask of a pool", Ordered, func() {
 		request := &unstructured.Unstructured{}
 		Eventually(func(g Gomega) {
 			list := &unstructured.UnstructuredList{}
-			list.SetGroupVersionKind(children.ProvisioningKind)
+			list.SetGroupVersionKind(resources.ProvisioningKind)
 			g.Expect(api.List(ctx, list, client.InNamespace(namespace))).To(Succeed())
 			g.Expect(list.Items).To(HaveLen(1))
 			*request = list.Items[0]

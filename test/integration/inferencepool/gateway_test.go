@@ -20,7 +20,7 @@ import (
 	gwapiv1 "sigs.k8s.io/gateway-api/apis/v1"
 
 	"github.com/kvasir-dev/kvasir/api/v1alpha1"
-	"github.com/kvasir-dev/kvasir/internal/children"
+	"github.com/kvasir-dev/kvasir/internal/operator/resources"
 )
 
 var _ = Describe("a pool behind gateways", Ordered, func() {
@@ -75,7 +75,7 @@ var _ = Describe("a pool behind gateways", Ordered, func() {
 			"targetPorts":       []any{map[string]any{"number": int64(8000)}},
 			"endpointPickerRef": map[string]any{"name": picker, "port": map[string]any{"number": int64(9002)}},
 		}}}
-		o.SetGroupVersionKind(children.GIEKind)
+		o.SetGroupVersionKind(resources.GIEKind)
 		o.SetNamespace(namespace)
 		o.SetName(name)
 		return o
@@ -99,12 +99,12 @@ var _ = Describe("a pool behind gateways", Ordered, func() {
 	})
 
 	It("has a pool and a route made for them", func() {
-		pool := read(Default, children.GIEKind, "routed")
+		pool := read(Default, resources.GIEKind, "routed")
 		Expect(metav1.GetControllerOf(pool)).To(HaveField("Name", "routed"))
 		picker, _, err := unstructured.NestedString(pool.Object, "spec", "endpointPickerRef", "name")
 		Expect(err).NotTo(HaveOccurred())
 		Expect(picker).To(Equal("routed-picker"))
-		route := read(Default, children.RouteKind, "routed")
+		route := read(Default, resources.RouteKind, "routed")
 		Expect(metav1.GetControllerOf(route)).To(HaveField("Name", "routed"))
 		parents, _, err := unstructured.NestedSlice(route.Object, "spec", "parentRefs")
 		Expect(err).NotTo(HaveOccurred())
@@ -112,21 +112,21 @@ var _ = Describe("a pool behind gateways", Ordered, func() {
 	})
 
 	It("mirrors what gateways say", func() {
-		say(children.GIEKind, "routed", "True", "True")
+		say(resources.GIEKind, "routed", "True", "True")
 		Eventually(accepted("routed")).Should(Equal("True Accepted"))
-		say(children.GIEKind, "routed", "True", "False")
+		say(resources.GIEKind, "routed", "True", "False")
 		Eventually(accepted("routed")).Should(Equal("False RejectedByGateway"))
-		say(children.GIEKind, "routed", "True", "True")
-		say(children.RouteKind, "routed", "True", "True")
+		say(resources.GIEKind, "routed", "True", "True")
+		say(resources.RouteKind, "routed", "True", "True")
 		Eventually(accepted("routed")).Should(Equal("True Accepted"))
-		say(children.RouteKind, "routed", "False", "True")
+		say(resources.RouteKind, "routed", "False", "True")
 		Eventually(accepted("routed")).Should(Equal("False RejectedByGateway"))
 	})
 
 	It("gets them back when they are deleted", func() {
-		before := read(Default, children.GIEKind, "routed")
+		before := read(Default, resources.GIEKind, "routed")
 		Expect(api.Delete(ctx, before)).To(Succeed())
-		Eventually(func(g Gomega) types.UID { return read(g, children.GIEKind, "routed").GetUID() }).ShouldNot(Equal(before.GetUID()))
+		Eventually(func(g Gomega) types.UID { return read(g, resources.GIEKind, "routed").GetUID() }).ShouldNot(Equal(before.GetUID()))
 	})
 
 	It("leaves one of its name alone that is somebody else's", func() {
@@ -134,7 +134,7 @@ var _ = Describe("a pool behind gateways", Ordered, func() {
 		makePool("taken", v1alpha1.Gateway{})
 		Eventually(accepted("taken")).Should(Equal("False NameTaken"))
 		Expect(condition("taken", v1alpha1.ConditionAccepted)(Default)).To(Equal("True Accepted"), "the pool serves without")
-		other := read(Default, children.GIEKind, "taken")
+		other := read(Default, resources.GIEKind, "taken")
 		Expect(metav1.GetControllerOf(other)).To(BeNil())
 		picker, _, err := unstructured.NestedString(other.Object, "spec", "endpointPickerRef", "name")
 		Expect(err).NotTo(HaveOccurred())
@@ -148,14 +148,14 @@ var _ = Describe("a pool behind gateways", Ordered, func() {
 		Eventually(accepted("existing")).Should(Equal("False WrongPicker"))
 		patch := func(body string) {
 			GinkgoHelper()
-			Expect(api.Patch(ctx, read(Default, children.GIEKind, "existing"), client.RawPatch(types.MergePatchType, []byte(body)))).To(Succeed())
+			Expect(api.Patch(ctx, read(Default, resources.GIEKind, "existing"), client.RawPatch(types.MergePatchType, []byte(body)))).To(Succeed())
 		}
 		patch(`{"spec":{"endpointPickerRef":{"name":"existing-picker"}}}`)
-		say(children.GIEKind, "existing", "True", "True")
+		say(resources.GIEKind, "existing", "True", "True")
 		Eventually(accepted("existing")).Should(Equal("True Accepted"))
 		patch(`{"spec":{"selector":{"matchLabels":{"more":"x"}}}}`)
 		Eventually(accepted("existing")).Should(Equal("False WrongPicker"))
-		Expect(read(Default, children.GIEKind, "existing").GetLabels()).To(BeEmpty())
+		Expect(read(Default, resources.GIEKind, "existing").GetLabels()).To(BeEmpty())
 	})
 
 	It("closes engines, admits a gateway, and names one without pods until they come", func() {
@@ -196,7 +196,7 @@ var _ = Describe("a pool behind gateways", Ordered, func() {
 
 		By("finding the gateway's pods in its namespace")
 		pod := &corev1.Pod{
-			ObjectMeta: metav1.ObjectMeta{Namespace: "infra", Name: "web-0", Labels: map[string]string{children.LabelGateway: "web"}},
+			ObjectMeta: metav1.ObjectMeta{Namespace: "infra", Name: "web-0", Labels: map[string]string{resources.LabelGateway: "web"}},
 			Spec:       corev1.PodSpec{ServiceAccountName: "default", Containers: []corev1.Container{{Name: "envoy", Image: "envoy:v1"}}},
 		}
 		Eventually(func() error { return api.Create(ctx, pod.DeepCopy()) }).Should(Succeed()) // its account comes late

@@ -17,7 +17,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
 
 	"github.com/kvasir-dev/kvasir/api/v1alpha1"
-	"github.com/kvasir-dev/kvasir/internal/watch"
+	"github.com/kvasir-dev/kvasir/internal/config"
 )
 
 var _ = Describe("a pool of groups of pods", Ordered, func() {
@@ -42,7 +42,7 @@ var _ = Describe("a pool of groups of pods", Ordered, func() {
 				}
 				Expect(api.Create(ctx, &corev1.Pod{
 					ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, Labels: map[string]string{
-						"app": "llama", watch.LabelGroup: fmt.Sprint(group), watch.LabelMember: fmt.Sprint(member),
+						"app": "llama", config.LabelGroup: fmt.Sprint(group), config.LabelMember: fmt.Sprint(member),
 					}},
 					Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "vllm", Image: "vllm"}}},
 				})).To(Succeed())

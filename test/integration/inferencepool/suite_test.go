@@ -28,10 +28,10 @@ import (
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
 	"github.com/kvasir-dev/kvasir/api/v1alpha1"
-	"github.com/kvasir-dev/kvasir/internal/children"
-	"github.com/kvasir-dev/kvasir/internal/controller/inferencepool"
-	"github.com/kvasir-dev/kvasir/internal/operate"
-	"github.com/kvasir-dev/kvasir/internal/plan"
+	"github.com/kvasir-dev/kvasir/internal/operator/controller/inferencepool"
+	"github.com/kvasir-dev/kvasir/internal/operator/lifecycle"
+	"github.com/kvasir-dev/kvasir/internal/operator/resources"
+	"github.com/kvasir-dev/kvasir/internal/operatorfeed"
 	"github.com/kvasir-dev/kvasir/test/kube"
 )
 
@@ -78,8 +78,8 @@ var _ = BeforeSuite(func() {
 	r := &inferencepool.Reconciler{
 		Client: mgr.GetClient(), Direct: mgr.GetAPIReader(), Clock: clock.RealClock{}, Pickers: people, Engines: people,
 		Recorder: mgr.GetEventRecorder("inferencepool"), ReporterImage: "reporter:v1", Version: "v1", NodeSignals: true,
-		Children: func() children.Config {
-			return children.Config{PickerImage: "picker:v1", Operator: types.NamespacedName{Namespace: "kvasir", Name: "manager"}, GIE: gateways.Load(), Routes: gateways.Load(), Provisioning: provisioning.Load()}
+		Children: func() resources.Config {
+			return resources.Config{PickerImage: "picker:v1", Operator: types.NamespacedName{Namespace: "kvasir", Name: "manager"}, GIE: gateways.Load(), Routes: gateways.Load(), Provisioning: provisioning.Load()}
 		},
 	}
 	Expect(r.SetupWithManager(mgr, look, 4)).To(Succeed())
@@ -115,7 +115,7 @@ func lastWord(path string) string {
 // pickers are one replica, which follows marks at once, and engines that are idle unless a spec says otherwise.
 type pickers struct {
 	mu    sync.Mutex
-	heard operate.Pool
+	heard operatorfeed.Pool
 	busy  map[types.UID]int
 }
 
@@ -123,19 +123,19 @@ type pickers struct {
 func (p *pickers) see(pods []corev1.Pod) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	s := operate.State{Picker: "a", Incarnation: 1, Ready: true, Pods: map[string]operate.PodState{}}
+	s := operatorfeed.State{Picker: "a", Incarnation: 1, Ready: true, Pods: map[string]operatorfeed.PodState{}}
 	for i := range pods {
 		_, marked := pods[i].Labels[v1alpha1.LabelDrain]
-		s.Pods[string(pods[i].UID)] = operate.PodState{Draining: marked, Synced: true}
+		s.Pods[string(pods[i].UID)] = operatorfeed.PodState{Draining: marked, Synced: true}
 	}
 	p.heard.Hear(time.Now(), s)
 }
 
 // View implements inferencepool.Pickers.
-func (p *pickers) View(types.NamespacedName) operate.View {
+func (p *pickers) View(types.NamespacedName) operatorfeed.View {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.heard.View(time.Now(), []operate.Expected{{Picker: "a", Ready: true}})
+	return p.heard.View(time.Now(), []operatorfeed.Expected{{Picker: "a", Ready: true}})
 }
 
 // Warm implements inferencepool.Pickers.
@@ -148,11 +148,11 @@ func (p *pickers) Watch(*v1alpha1.InferencePool, []*corev1.Pod) {}
 func (p *pickers) Forget(types.NamespacedName) {}
 
 // Readings implements inferencepool.Engines.
-func (p *pickers) Readings(uid string) []plan.Reading {
+func (p *pickers) Readings(uid string) []lifecycle.Reading {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	n, now := p.busy[types.UID(uid)], time.Now()
-	return []plan.Reading{{At: now.Add(-time.Millisecond), Busy: n}, {At: now, Busy: n}}
+	return []lifecycle.Reading{{At: now.Add(-time.Millisecond), Busy: n}, {At: now, Busy: n}}
 }
 
 func (p *pickers) setBusy(busy map[types.UID]int) {

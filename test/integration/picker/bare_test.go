@@ -13,7 +13,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
 
 	"github.com/kvasir-dev/kvasir/api/v1alpha1"
-	"github.com/kvasir-dev/kvasir/internal/children"
+	"github.com/kvasir-dev/kvasir/internal/operator/resources"
 )
 
 var _ = Describe("A picker of a pool that only gateways know", func() {
@@ -32,10 +32,10 @@ var _ = Describe("A picker of a pool that only gateways know", func() {
 			"targetPorts":       []any{map[string]any{"number": int64(w.port)}},
 			"endpointPickerRef": map[string]any{"name": "somebodys-picker", "port": map[string]any{"number": int64(9002)}},
 		}}}
-		bare.SetGroupVersionKind(children.GIEKind)
+		bare.SetGroupVersionKind(resources.GIEKind)
 		bare.SetName(poolName)
 		policy := &v1alpha1.RoutingPolicy{ObjectMeta: metav1.ObjectMeta{Name: "bare"}}
-		policy.Spec.TargetRefs = []v1alpha1.PolicyTarget{{Group: ptr.To(children.GIEKind.Group), Name: poolName}}
+		policy.Spec.TargetRefs = []v1alpha1.PolicyTarget{{Group: ptr.To(resources.GIEKind.Group), Name: poolName}}
 		policy.Spec.Strategy.Type = v1alpha1.StrategyRoundRobin
 		policy.Spec.Decisions.AnswerHeaders = v1alpha1.AnswerHeadersAlways
 		w.create(ctx, bare, policy)

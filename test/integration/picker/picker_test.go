@@ -13,7 +13,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/kvasir-dev/kvasir/api/v1alpha1"
-	"github.com/kvasir-dev/kvasir/internal/syncapi"
+	"github.com/kvasir-dev/kvasir/internal/rpc"
 )
 
 const patience = 30 * time.Second
@@ -57,10 +57,10 @@ var _ = Describe("A picker in a cluster", func() {
 
 		By("reporting to the operator, and to no other client")
 		name := namespace + "/" + poolName
-		pickers := w.listen(w.tokenOf(ctx, operator, syncapi.OperateAudience))
-		strangers := []*syncapi.Pickers{
+		pickers := w.listen(w.tokenOf(ctx, operator, rpc.OperateAudience))
+		strangers := []*rpc.Pickers{
 			w.listen(w.tokenOf(ctx, operator)),
-			w.listen(w.tokenOf(ctx, poolName+"-picker", syncapi.OperateAudience)),
+			w.listen(w.tokenOf(ctx, poolName+"-picker", rpc.OperateAudience)),
 			w.listen("x"),
 		}
 		Eventually(func() int { v := pickers.View(name); return len(v.Replicas) }, patience).Should(Equal(1))

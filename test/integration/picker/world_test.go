@@ -35,8 +35,8 @@ import (
 
 	"github.com/kvasir-dev/kvasir/api/v1alpha1"
 	"github.com/kvasir-dev/kvasir/internal/certs"
-	"github.com/kvasir-dev/kvasir/internal/syncapi"
-	"github.com/kvasir-dev/kvasir/internal/vllmsim"
+	"github.com/kvasir-dev/kvasir/internal/rpc"
+	"github.com/kvasir-dev/kvasir/internal/sim/vllmsim"
 )
 
 const (
@@ -349,12 +349,12 @@ func (w *world) scrape(token string) int {
 }
 
 // listen listens to the picker as the operator does.
-func (w *world) listen(token string) *syncapi.Pickers {
-	pickers := syncapi.NewPickers(syncapi.PickersOptions{Dial: func(string) (syncapi.DialOptions, error) {
-		credentials, err := syncapi.ClientTLS(syncapi.Files{CA: w.ca}, "m-picker")
-		return syncapi.DialOptions{Credentials: credentials, Token: func() ([]byte, error) { return []byte(token), nil }}, err
+func (w *world) listen(token string) *rpc.Pickers {
+	pickers := rpc.NewPickers(rpc.PickersOptions{Dial: func(string) (rpc.DialOptions, error) {
+		credentials, err := rpc.ClientTLS(rpc.Files{CA: w.ca}, "m-picker")
+		return rpc.DialOptions{Credentials: credentials, Token: func() ([]byte, error) { return []byte(token), nil }}, err
 	}})
 	DeferCleanup(pickers.Close)
-	pickers.Set(namespace+"/"+poolName, []syncapi.Replica{{Name: "picker-0", Address: w.sync, Ready: true}})
+	pickers.Set(namespace+"/"+poolName, []rpc.Replica{{Name: "picker-0", Address: w.sync, Ready: true}})
 	return pickers
 }

@@ -22,9 +22,9 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/kvasir-dev/kvasir/api/v1alpha1"
-	"github.com/kvasir-dev/kvasir/internal/children"
-	"github.com/kvasir-dev/kvasir/internal/operate"
-	"github.com/kvasir-dev/kvasir/internal/syncapi"
+	"github.com/kvasir-dev/kvasir/internal/operator/resources"
+	"github.com/kvasir-dev/kvasir/internal/operatorfeed"
+	"github.com/kvasir-dev/kvasir/internal/rpc"
 )
 
 // kubelet plays scheduler and nodes: a pod that appears is bound, and runs at once.
@@ -121,17 +121,17 @@ func (k *kubelet) patchStatus(ctx context.Context, pod string, status corev1.Pod
 }
 
 // of the pods of a pool.
-func (k *kubelet) of(pool string) map[string]operate.PodState {
+func (k *kubelet) of(pool string) map[string]operatorfeed.PodState {
 	objects, err := k.pods.ByIndex(byPool, pool)
 	k.w.check(err)
-	all := map[string]operate.PodState{}
+	all := map[string]operatorfeed.PodState{}
 	for _, o := range objects {
 		pod, ok := o.(*corev1.Pod)
 		if !ok {
 			continue
 		}
 		_, draining := pod.Labels[v1alpha1.LabelDrain]
-		all[string(pod.UID)] = operate.PodState{Draining: draining, Synced: pod.Status.Phase == corev1.PodRunning, Blocks: 1000, InFlight: 3}
+		all[string(pod.UID)] = operatorfeed.PodState{Draining: draining, Synced: pod.Status.Phase == corev1.PodRunning, Blocks: 1000, InFlight: 3}
 	}
 	return all
 }
@@ -141,16 +141,16 @@ type players struct {
 	w       *world
 	k       *kubelet
 	next    int
-	servers []*syncapi.Server
+	servers []*rpc.Server
 	done    sync.WaitGroup
 }
 
 // anybody is taken for the operator.
 type anybody struct{}
 
-// Authenticate implements syncapi.Authenticator.
-func (anybody) Authenticate(context.Context) (syncapi.Identity, error) {
-	return syncapi.Identity{Any: true}, nil
+// Authenticate implements rpc.Authenticator.
+func (anybody) Authenticate(context.Context) (rpc.Identity, error) {
+	return rpc.Identity{Any: true}, nil
 }
 
 func startPickers(ctx context.Context, w *world, k *kubelet) *players {
@@ -180,8 +180,8 @@ func startPickers(ctx context.Context, w *world, k *kubelet) *players {
 
 // begin starts the replicas of a Deployment, once there is a certificate.
 func (p *players) begin(ctx context.Context, d *appsv1.Deployment) bool {
-	pool := d.Name[:len(d.Name)-len(children.PickerName(""))]
-	secret, err := p.w.set.CoreV1().Secrets(namespace).Get(ctx, children.TLSName(pool), metav1.GetOptions{})
+	pool := d.Name[:len(d.Name)-len(resources.PickerName(""))]
+	secret, err := p.w.set.CoreV1().Secrets(namespace).Get(ctx, resources.TLSName(pool), metav1.GetOptions{})
 	if err != nil {
 		return false // not yet
 	}
@@ -208,13 +208,13 @@ func (p *players) begin(ctx context.Context, d *appsv1.Deployment) bool {
 }
 
 func (p *players) replica(ctx context.Context, pool, name, ip string, labels labels.Set, certificate tls.Certificate) error {
-	listener, err := new(net.ListenConfig).Listen(ctx, "tcp", net.JoinHostPort(ip, strconv.Itoa(children.SyncPort)))
+	listener, err := new(net.ListenConfig).Listen(ctx, "tcp", net.JoinHostPort(ip, strconv.Itoa(resources.SyncPort)))
 	if err != nil {
 		return err
 	}
-	server := syncapi.NewServer(syncapi.ServerOptions{
-		Operate: &syncapi.OperateService{Auth: anybody{}, State: func(string) (operate.State, bool) {
-			return operate.State{Picker: name, Incarnation: 1, PoolGeneration: 1, Ready: true, Pods: p.k.of(pool)}, true
+	server := rpc.NewServer(rpc.ServerOptions{
+		Operate: &rpc.OperateService{Auth: anybody{}, State: func(string) (operatorfeed.State, bool) {
+			return operatorfeed.State{Picker: name, Incarnation: 1, PoolGeneration: 1, Ready: true, Pods: p.k.of(pool)}, true
 		}},
 		Credentials: credentials.NewTLS(&tls.Config{MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{certificate}}),
 	})

@@ -11,7 +11,7 @@ import (
 )
 
 // tokenizerFiles is what the engines' model is made of; see package real.
-const tokenizerFiles = "../../../internal/tokenizer/testdata/qwen2_5"
+const tokenizerFiles = "../../../internal/tokens/tokenizer/testdata/qwen2_5"
 
 // model writes the model's small files into a directory.
 func model(t *testing.T) string {

@@ -8,7 +8,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/kvasir-dev/kvasir/internal/vllmsim"
+	"github.com/kvasir-dev/kvasir/internal/sim/vllmsim"
 )
 
 // SimulateAll is Simulate of both variants, at the same time: most of it is waiting.

@@ -1,0 +1,336 @@
+package config
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/kvasir-dev/kvasir/api/v1alpha1"
+	"github.com/kvasir-dev/kvasir/internal/events"
+	"github.com/kvasir-dev/kvasir/internal/picker"
+	"github.com/kvasir-dev/kvasir/internal/tokens/tokencheck"
+)
+
+// enoughAnswers is how many answers that report cached tokens are needed to judge predictions.
+const enoughAnswers = 100
+
+// maxMessage bounds a condition's message, in bytes; the schema takes 32 KiB.
+const maxMessage = 1024
+
+func condition(typ string, status metav1.ConditionStatus, reason, message string) metav1.Condition {
+	if len(message) > maxMessage {
+		message = strings.ToValidUTF8(message[:maxMessage], "") + " ..."
+	}
+	return metav1.Condition{Type: typ, Status: status, Reason: reason, Message: message}
+}
+
+// poolConditions are those that can be known without Kubernetes.
+func poolConditions(s *PoolState, f *facts) []metav1.Condition {
+	list := []metav1.Condition{accepted(s, f), ready(s, f), eventsSynced(s, f), tokensExact(s, f), predictionsTrusted(f)}
+	if c := gatewayConforms(f); c.Type != "" {
+		list = append(list, c)
+	}
+	if s.Policy != nil {
+		list = append(list, condition(v1alpha1.ConditionPolicyAffected, metav1.ConditionTrue, "PolicyAffected",
+			"RoutingPolicy "+s.Policy.Name+" is in force"))
+	}
+	for i := range list {
+		list[i].ObservedGeneration = s.Object.Generation
+	}
+	return list
+}
+
+func accepted(s *PoolState, f *facts) metav1.Condition {
+	const typ = v1alpha1.ConditionAccepted
+	if len(s.Problems) > 0 {
+		return condition(typ, metav1.ConditionFalse, s.Problems[0].reason, texts(s.Problems))
+	}
+	if f.refused.Err != nil {
+		return condition(typ, metav1.ConditionFalse, "NameTaken", f.refused.Err.Error())
+	}
+	if s.Object.Spec.Engine.ServesAnyone(f.spec != nil && f.spec.Policy.Admission.Tenants != nil) {
+		return condition(typ, metav1.ConditionTrue, v1alpha1.ReasonClientsUnchecked, v1alpha1.MessageClientsUnchecked)
+	}
+	if s.Object.Spec.Engine.Type == v1alpha1.EngineSGLang {
+		return condition(typ, metav1.ConditionTrue, v1alpha1.ReasonEngineExperimental, v1alpha1.MessageSGLangExperimental)
+	}
+	return condition(typ, metav1.ConditionTrue, "Accepted", "")
+}
+
+func texts(problems []Problem) string {
+	var list []string
+	for i := range problems {
+		list = append(list, problems[i].Field+": "+problems[i].Detail)
+	}
+	return strings.Join(list, "; ")
+}
+
+func ready(s *PoolState, f *facts) metav1.Condition {
+	const typ = v1alpha1.ConditionReady
+	message := fmt.Sprintf("%d of %d endpoints", f.ready, f.total)
+	switch {
+	case !s.Served:
+		return condition(typ, metav1.ConditionFalse, "NotAccepted", "the pool is not served")
+	case f.ready == 0:
+		return condition(typ, metav1.ConditionFalse, "NoReadyEndpoint", message)
+	}
+	return condition(typ, metav1.ConditionTrue, "Serving", message)
+}
+
+func eventsSynced(s *PoolState, f *facts) metav1.Condition {
+	const typ = v1alpha1.ConditionEventsSynced
+	no := func(reason, message string) metav1.Condition {
+		return condition(typ, metav1.ConditionFalse, reason, message)
+	}
+	switch source := s.Object.Spec.Engine.Events.Source; {
+	case source == v1alpha1.EventsNone:
+		return condition(typ, metav1.ConditionTrue, "NotUsed", "the pool takes no events")
+	case f.unreadable > 0:
+		return no("UnknownLayout", fmt.Sprintf("the events of %d of %d endpoints are of no known layout", f.unreadable, f.total))
+	case f.unsupportedBlocks > 0:
+		return no("BlockSizeUnsupported", fmt.Sprintf("%d blocks do not fit keySpace.blockTokens %d", f.unsupportedBlocks,
+			s.Object.Spec.KeySpace.BlockTokens))
+	case f.silent > 0:
+		return no("EventsDisabled", fmt.Sprintf("%d of %d engines say that they publish no events on a TCP port: start them with --kv-events-config",
+			f.silent, f.total))
+	case f.synced+f.degraded < f.total && source == v1alpha1.EventsReporter:
+		return no("ReporterMissing", fmt.Sprintf("%d of %d endpoints have no reporter", f.total-f.synced-f.degraded, f.total))
+	case f.synced+f.degraded < f.total && source == v1alpha1.EventsListen:
+		return no("StreamMissing", notConnected(f))
+	case f.synced+f.degraded < f.total:
+		return no("StreamMissing", fmt.Sprintf("%d of %d endpoints have no event stream", f.total-f.synced-f.degraded, f.total))
+	case f.lagging > 0:
+		return no("Lagging", fmt.Sprintf("what %d of %d endpoints hold is known in part only: events arrived faster than they were applied",
+			f.degraded, f.total))
+	case f.degraded > 0:
+		return no("HistoryLost", fmt.Sprintf("what %d of %d endpoints hold is known in part only: events were missed that the engine's "+
+			"replay buffer does not have; prefixes are learned again as they are used", f.degraded, f.total))
+	}
+	return condition(typ, metav1.ConditionTrue, "Synced", fmt.Sprintf("%d of %d endpoints", f.synced, f.total))
+}
+
+// notConnected describes the publishers that should have connected to the picker.
+func notConnected(f *facts) string {
+	message := fmt.Sprintf("%d of %d endpoints have not connected to %s", f.total-f.synced-f.degraded, f.total, f.dialIn.Address)
+	if f.dialIn.Err != nil {
+		message += ", where nothing listens: " + f.dialIn.Err.Error()
+	}
+	var strangers []string
+	for i, n := range f.dialIn.Strangers {
+		if n > 0 {
+			strangers = append(strangers, fmt.Sprintf("%d %s", n, events.Stranger(i)))
+		}
+	}
+	if len(strangers) > 0 {
+		message += "; turned away: " + strings.Join(strangers, ", ")
+	}
+	return message
+}
+
+// tokensExact reports whether block keys are made of the engines' own tokens, from any source.
+func tokensExact(s *PoolState, f *facts) metav1.Condition {
+	const typ = v1alpha1.ConditionTokensExact
+	reason, source := tokensOtherwise(s, f)
+	not := func(known string) metav1.Condition {
+		return condition(typ, metav1.ConditionFalse, known, f.tokens.Message+"; "+source)
+	}
+	switch f.tokens.State {
+	case tokencheck.TextsOnly:
+		return not("TemplateUnsupported")
+	case tokencheck.Failed:
+		return not("ProbeFailed")
+	case tokencheck.FilesMissing:
+		return not("FilesMissing")
+	case tokencheck.TokenizerUnsupported:
+		return not("TokenizerUnsupported")
+	case tokencheck.Unproven:
+		return not(reason)
+	case tokencheck.Exact, tokencheck.NoFiles:
+	default: // nothing is known yet
+		return condition(typ, metav1.ConditionFalse, reason, source)
+	}
+	exact := f.tokens.State == tokencheck.Exact
+	switch {
+	case !exact && reason == reasonApproximate:
+		return condition(typ, metav1.ConditionFalse, reason, source)
+	case f.inexact.Share >= muchInexact:
+		return condition(typ, metav1.ConditionFalse, "PartlyExact", fmt.Sprintf("%.0f %% of the last requests had no exact tokens, the last one for the reason %s; %s",
+			100*f.inexact.Share, f.inexact.Last, source))
+	case exact:
+		return condition(typ, metav1.ConditionTrue, "Exact", f.tokens.Message+untold(f))
+	}
+	return condition(typ, metav1.ConditionTrue, reason, source+untold(f))
+}
+
+// muchInexact is the share of requests without exact tokens above which a pool does not count as exact, whatever was
+// proven.
+const muchInexact = 0.1
+
+// unanswered is how many questions in a row must have found no answer for engines to count as not rendering.
+const unanswered = 3
+
+// mostInexact is the share above which missing comparisons of hits are due to missing tokens.
+const mostInexact = 0.5
+
+const reasonApproximate = "Approximate"
+
+// tokensOtherwise describes where the tokens of requests come from if they are not made in the picker.
+func tokensOtherwise(s *PoolState, f *facts) (reason, message string) {
+	const approximate = "prompts are matched by chunks of their text with what this picker has routed"
+	switch {
+	case s.Object.Spec.Model.Tokenizer.Type == v1alpha1.TokenizerNone:
+		return reasonApproximate, "the pool has no tokenizer: " + approximate
+	case f.spec != nil && f.spec.Policy.EngineTokens == string(v1alpha1.EngineTokensNever):
+		return reasonApproximate, "the policy lets no engine be asked: " + approximate
+	case f.rendering.Failures >= unanswered:
+		return reasonApproximate, fmt.Sprintf("the last %d questions to engines for tokens had no answer (%s): %s",
+			f.rendering.Failures, f.rendering.Last, approximate)
+	case f.rendering.Lacking != "":
+		return "EngineTokenize", "engines are asked for tokens by /tokenize, which does not know every request: " + f.rendering.Lacking
+	}
+	return "EngineRender", "an engine is asked for the tokens of each request"
+}
+
+// untold describes which requests are not exact because engines are too old to distinguish their blocks.
+func untold(f *facts) (message string) {
+	if f.tokens.AdaptersUntold {
+		message += "; requests for adapters are matched approximately, as engines before v0.14 do not tell adapters by name"
+	}
+	if f.tokens.SaltsUntold {
+		message += "; requests with a cache salt are matched approximately, as engines before v0.17 do not tell salts"
+	}
+	return message
+}
+
+func predictionsTrusted(f *facts) metav1.Condition {
+	const typ = v1alpha1.ConditionPredictionsTrusted
+	switch h := f.hits; {
+	case f.trust.Lost:
+		return condition(typ, metav1.ConditionFalse, "Mispredicting", mispredicting(f.trust.Distrusted))
+	case h.Answers == 0 && f.completed >= enoughAnswers && f.inexact.Share >= mostInexact:
+		return condition(typ, metav1.ConditionUnknown, "NoExactTokens",
+			"nearly all requests are matched approximately, so that nothing is predicted; see TokensExact")
+	case h.Answers == 0 && f.completed >= enoughAnswers:
+		return condition(typ, metav1.ConditionUnknown, "NoCachedTokens",
+			"no answer has reported cached tokens; start the engines with --enable-prompt-tokens-details")
+	case h.Answers < enoughAnswers:
+		return condition(typ, metav1.ConditionUnknown, "TooFewReplies", fmt.Sprintf("%d of %d answers", h.Answers, enoughAnswers))
+	}
+	if why := approximations(f); why != "" {
+		return condition(typ, metav1.ConditionTrue, v1alpha1.ReasonMatchesApproximate, why)
+	}
+	return condition(typ, metav1.ConditionTrue, "Trusted", "")
+}
+
+// approximations are the reasons why matches can differ from what engines find although nothing is wrong; empty if there
+// are none.
+func approximations(f *facts) string {
+	var why []string
+	if f.unfollowed > 0 {
+		why = append(why, fmt.Sprintf("%d of %d endpoints hold blocks whose conditions for a hit are not known (chunked local attention, "+
+			"or windows where an older reporter speaks), so that matches can be too long there", f.unfollowed, f.total))
+	}
+	if f.dropping > 0 {
+		why = append(why, fmt.Sprintf("%d of %d engines use speculative decoding and have not shown that they reuse the last block of a hit, "+
+			"so that matches are one block shorter there", f.dropping, f.total))
+	}
+	if f.lookahead > 0 {
+		why = append(why, fmt.Sprintf("%d of %d engines name blocks by tokens that follow them, too (speculative decoding), so that a hit "+
+			"can lack its last block and matches are one block shorter there", f.lookahead, f.total))
+	}
+	return strings.Join(why, "; ")
+}
+
+// maxNamed is how many endpoints a condition names one by one.
+const maxNamed = 3
+
+// mispredicting describes which matches are ignored, and what to check.
+func mispredicting(list []picker.Distrust) string {
+	var text strings.Builder
+	text.WriteString("engines find less than half of what they announced and did not remove: ")
+	for i := range list[:min(len(list), maxNamed)] {
+		d := &list[i]
+		if i > 0 {
+			text.WriteString("; ")
+		}
+		fmt.Fprintf(&text, "%s for requests of kind %s with tokens %s", d.Endpoint, d.Kind, d.Tokens)
+		if d.Unusual {
+			text.WriteString(" and fields that may concern the cache, or for adapters")
+		}
+		fmt.Fprintf(&text, " (%d of %d tokens found)", d.Found, d.Announced)
+	}
+	if more := len(list) - maxNamed; more > 0 {
+		fmt.Fprintf(&text, "; and %d more", more)
+	}
+	text.WriteString(". Compare tokenizer, template, cache salts and block size. Until the engines find it, such requests are matched there against what was routed before, except for one in 16; all others are not affected")
+	return text.String()
+}
+
+// gatewayConforms reports whether the gateways with requests follow the picks and pass streamed answers on as they arrive.
+// It is empty if no gateway has shown either.
+func gatewayConforms(f *facts) metav1.Condition {
+	const typ = v1alpha1.ConditionGatewayConforms
+	var ignoring, buffering []string
+	heard := false
+	for i := range f.gateways {
+		g := &f.gateways[i]
+		heard = heard || g.Told+g.Streams > 0
+		if g.Ignores {
+			ignoring = append(ignoring, g.Gateway)
+		}
+		if g.Buffers {
+			buffering = append(buffering, g.Gateway)
+		}
+	}
+	slices.Sort(ignoring)
+	slices.Sort(buffering)
+	switch {
+	case len(ignoring) > 0:
+		return condition(typ, metav1.ConditionFalse, "PicksNotFollowed", "requests through the gateway at "+strings.Join(ignoring, ", ")+
+			" are served by other endpoints than were picked; does it know all pods of the pool, and does its route take the destination from x-gateway-destination-endpoint?")
+	case len(buffering) > 0:
+		return condition(typ, metav1.ConditionFalse, "AnswersBuffered", "the gateway at "+strings.Join(buffering, ", ")+
+			" holds streamed answers back until they are complete; set its response_body_mode to FULL_DUPLEX_STREAMED or STREAMED "+
+			"(Envoy AI Gateway: remove the annotation aigateway.envoyproxy.io/processing-body-mode from the inference pool)")
+	case heard:
+		return condition(typ, metav1.ConditionTrue, "Conforms", "")
+	}
+	return metav1.Condition{}
+}
+
+// policyConditions are those of a policy at one target. refused is why the picker has not taken the target's state.
+func policyConditions(s *PolicyState, t *TargetState, refused error) []metav1.Condition {
+	var list []metav1.Condition
+	add := func(typ string, status metav1.ConditionStatus, reason, message string) {
+		c := condition(typ, status, reason, message)
+		c.ObservedGeneration = s.Object.Generation
+		list = append(list, c)
+	}
+	ok := false
+	switch {
+	case len(s.Problems) > 0:
+		add(v1alpha1.ConditionAccepted, metav1.ConditionFalse, "Invalid", texts(s.Problems))
+	case t.Winner != "":
+		add(v1alpha1.ConditionAccepted, metav1.ConditionFalse, "Conflicted", "RoutingPolicy "+t.Winner+" is in force")
+	case !t.Found:
+		add(v1alpha1.ConditionAccepted, metav1.ConditionFalse, "TargetNotFound", "")
+	default:
+		ok = true
+		add(v1alpha1.ConditionAccepted, metav1.ConditionTrue, "Accepted", "")
+	}
+	if len(s.MissingSecrets) > 0 {
+		add(v1alpha1.ConditionResolvedRefs, metav1.ConditionFalse, "SecretNotFound", strings.Join(s.MissingSecrets, ", "))
+	} else {
+		add(v1alpha1.ConditionResolvedRefs, metav1.ConditionTrue, "ResolvedRefs", "")
+	}
+	switch {
+	case !ok:
+	case refused != nil:
+		add(v1alpha1.ConditionProgrammed, metav1.ConditionFalse, "Reconciling", refused.Error())
+	default:
+		add(v1alpha1.ConditionProgrammed, metav1.ConditionTrue, "Programmed", "1 of 1 replicas")
+	}
+	return list
+}

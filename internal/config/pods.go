@@ -1,0 +1,140 @@
+package config
+
+import (
+	"strconv"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+
+	"github.com/kvasir-dev/kvasir/api/v1alpha1"
+)
+
+const kindPod = "Pod"
+
+// Pod is a pod of a pool, with an address or without.
+type Pod struct {
+	// UID, and what people call it.
+	UID, Namespace, Name string
+	// Pool that it is of: its name, the namespace is the pod's.
+	Pool string
+	// Leaving pods carry the drain mark or are being deleted: their endpoints are not picked.
+	Leaving bool
+}
+
+// Labels of the pods of a LeaderWorkerSet: its name, the number of the group, and the pod's own in it; the leader is 0.
+const (
+	LabelSet    = "leaderworkerset.sigs.k8s.io/name"
+	LabelGroup  = "leaderworkerset.sigs.k8s.io/group-index"
+	LabelMember = "leaderworkerset.sigs.k8s.io/worker-index"
+)
+
+// Worker reports whether a pod is one of a group whose leader answers for it: it takes no requests of its own.
+func Worker(pod *corev1.Pod) bool {
+	member, ok := pod.Labels[LabelMember]
+	return ok && member != "0"
+}
+
+// PoolOf returns the pool, in the pod's namespace, that a pod belongs to: that of its label for pools with a template, else
+// one whose selector matches. If several match, it is the oldest, then the first by name. It is nil for none, and for the
+// workers of a group.
+func PoolOf(pod *corev1.Pod, pools []*v1alpha1.InferencePool) *v1alpha1.InferencePool {
+	if Worker(pod) {
+		return nil
+	}
+	var of *v1alpha1.InferencePool
+	for _, p := range pools {
+		if p.Namespace == pod.Namespace && selects(p, pod.Labels) && (of == nil || older(p, of)) {
+			of = p
+		}
+	}
+	return of
+}
+
+func older(a, b *v1alpha1.InferencePool) bool {
+	if !a.CreationTimestamp.Equal(&b.CreationTimestamp) {
+		return a.CreationTimestamp.Before(&b.CreationTimestamp)
+	}
+	return a.Name < b.Name
+}
+
+// selects reports whether a pool selects pods with these labels.
+func selects(p *v1alpha1.InferencePool, labels map[string]string) bool {
+	if len(p.Spec.Selector.MatchLabels) == 0 {
+		return labels[v1alpha1.LabelPool] == p.Name
+	}
+	for key, value := range p.Spec.Selector.MatchLabels {
+		if got, ok := labels[key]; !ok || got != string(value) {
+			return false
+		}
+	}
+	return true
+}
+
+// Leaving reports whether a pod gets no more requests: it has a drain mark, or is being deleted.
+func Leaving(pod *corev1.Pod) bool {
+	_, marked := pod.Labels[v1alpha1.LabelDrain]
+	return marked || pod.DeletionTimestamp != nil
+}
+
+// podSlice puts a pod of a pool into the words of a slice: one endpoint, with the pod's own labels and annotations. A
+// pod that has no address yet, or has ended, is none. Ports are the pool's, unless rankPorts has one for each rank.
+func podSlice(pool string, pod *corev1.Pod, rankPorts []int32) *discoveryv1.EndpointSlice {
+	s := &discoveryv1.EndpointSlice{
+		TypeMeta:    metav1.TypeMeta{Kind: kindPod},
+		ObjectMeta:  metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name, Labels: map[string]string{}, Annotations: map[string]string{}},
+		AddressType: discoveryv1.AddressTypeIPv4,
+	}
+	for key, value := range pod.Labels {
+		s.Labels[key] = value
+	}
+	s.Labels[v1alpha1.LabelPool] = pool
+	if rank, ok := pod.Annotations[v1alpha1.AnnotationStartRank]; ok {
+		s.Annotations[v1alpha1.AnnotationStartRank] = rank
+	}
+	if pod.Status.PodIP == "" || pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed {
+		return s
+	}
+	ready := PodReady(pod)
+	s.Endpoints = []discoveryv1.Endpoint{{
+		Addresses:  []string{pod.Status.PodIP},
+		Conditions: discoveryv1.EndpointConditions{Ready: ptr.To(ready), Serving: ptr.To(ready), Terminating: ptr.To(Leaving(pod))},
+		TargetRef:  &corev1.ObjectReference{Kind: kindPod, Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID},
+	}}
+	for r, port := range rankPorts {
+		name := portHTTP
+		if r > 0 {
+			name += "-" + strconv.Itoa(r)
+		}
+		s.Ports = append(s.Ports, discoveryv1.EndpointPort{Name: ptr.To(name), Port: ptr.To(port)})
+	}
+	return s
+}
+
+// PodReady reports whether a pod has the condition Ready.
+func PodReady(pod *corev1.Pod) bool {
+	for i := range pod.Status.Conditions {
+		if c := &pod.Status.Conditions[i]; c.Type == corev1.PodReady {
+			return c.Status == corev1.ConditionTrue
+		}
+	}
+	return false
+}
+
+// slices are those of files, and one for each pod that is of a pool.
+func (n *turn) slices(o *Objects) []*discoveryv1.EndpointSlice {
+	all := byName(o.Slices)
+	for _, pod := range byName(o.Pods) {
+		pool := PoolOf(pod, o.Pools)
+		if pool == nil {
+			continue
+		}
+		n.state.Pods = append(n.state.Pods, Pod{
+			UID: string(pod.UID), Namespace: pod.Namespace, Name: pod.Name, Pool: pool.Name, Leaving: Leaving(pod),
+		})
+		all = append(all, podSlice(pool.Name, pod, o.RankPorts[types.NamespacedName{Namespace: pool.Namespace, Name: pool.Name}]))
+	}
+	return all
+}

@@ -1,0 +1,256 @@
+package config
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+	gwapiv1 "sigs.k8s.io/gateway-api/apis/v1"
+
+	"github.com/kvasir-dev/kvasir/api/v1alpha1"
+	"github.com/kvasir-dev/kvasir/internal/endpoint"
+	"github.com/kvasir-dev/kvasir/internal/events"
+	"github.com/kvasir-dev/kvasir/internal/picker"
+	"github.com/kvasir-dev/kvasir/internal/tokens/tokencheck"
+)
+
+// controllerName is the writer of the status of policies.
+const controllerName = gwapiv1.GatewayController("kvasir.dev/picker")
+
+// maxPods is how many pods a status lists.
+const maxPods = 32
+
+// Live is what the running picker knows. Maps are by namespace/name of the pool.
+type Live struct {
+	Pools   []picker.PoolStats
+	Streams map[string][]events.Status
+	// DialIn is about publishers that connect to the picker.
+	DialIn DialIn
+	// Tokens reports which request kinds have exact tokens in the picker.
+	Tokens map[string]tokencheck.Status
+	// Refused is why the picker has not applied a pool's present state.
+	Refused map[string]Refusal
+}
+
+// DialIn is how the picker does with publishers that connect to it.
+type DialIn struct {
+	// Address where they connect; Err is why nothing listens there.
+	Address string
+	Err     error
+	// Strangers were turned away, by events.Stranger.
+	Strangers [events.NumStrangers]uint64
+}
+
+// Refusal is why the picker has not taken a pool's state: a name is taken by another pool.
+type Refusal struct{ Err error }
+
+// List is what exists, with its status.
+type List struct {
+	metav1.TypeMeta `json:",inline"`
+	// Problems are why parts of the configuration are not applied.
+	Problems []string `json:"problems,omitempty"`
+	Items    []any    `json:"items"`
+}
+
+// Board keeps the status of all pools and policies, to know since when each condition holds. It is not safe for concurrent
+// use.
+type Board struct {
+	conditions map[string][]metav1.Condition // by object, or policy and ancestor
+	stages     map[string]stage              // by pool and pod
+}
+
+type stage struct {
+	stage v1alpha1.PodStage
+	since metav1.Time
+}
+
+// NewBoard returns an empty board.
+func NewBoard() *Board {
+	return &Board{conditions: map[string][]metav1.Condition{}, stages: map[string]stage{}}
+}
+
+// Update makes the status of everything, at now. Objects of the state are not changed.
+func (b *Board) Update(now time.Time, state State, live Live) *List {
+	next := NewBoard()
+	list := &List{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "List"}, Items: []any{}}
+	for i := range state.Problems {
+		list.Problems = append(list.Problems, state.Problems[i].Error())
+	}
+	for _, name := range sortedKeys(live.Refused) {
+		list.Problems = append(list.Problems, "InferencePool "+name+": "+live.Refused[name].Err.Error())
+	}
+	for i := range state.Pools {
+		list.Items = append(list.Items, b.pool(next, now, &state, &state.Pools[i], live))
+	}
+	for i := range state.Policies {
+		list.Items = append(list.Items, b.policy(next, now, &state.Policies[i], live))
+	}
+	*b = *next
+	return list
+}
+
+// set copies conditions: unchanged ones keep the time of their last transition.
+func (b *Board) set(next *Board, now time.Time, key string, conditions []metav1.Condition) []metav1.Condition {
+	var kept []metav1.Condition
+	for _, c := range conditions {
+		if old := meta.FindStatusCondition(b.conditions[key], c.Type); old != nil {
+			kept = append(kept, *old)
+		}
+		c.LastTransitionTime = metav1.NewTime(now)
+		meta.SetStatusCondition(&kept, c)
+	}
+	next.conditions[key] = kept
+	return slices.Clone(kept)
+}
+
+func (b *Board) pool(next *Board, now time.Time, state *State, s *PoolState, live Live) *v1alpha1.InferencePool {
+	p := s.Object.DeepCopy()
+	name := nameOf(p).String()
+	facts := gather(state, s, live, name)
+	p.Status = v1alpha1.InferencePoolStatus{
+		ObservedGeneration: p.Generation,
+		Conditions:         b.set(next, now, "pool "+name, poolConditions(s, facts)),
+		Replicas:           ptr.To(facts.pods),
+		ReadyReplicas:      ptr.To(facts.readyPods),
+		DrainingReplicas:   ptr.To(facts.drainingPods),
+		Endpoints: v1alpha1.EndpointCounts{
+			Total: ptr.To(facts.total), Ready: ptr.To(facts.ready), Synced: ptr.To(facts.synced), Degraded: ptr.To(facts.degraded),
+		},
+		Pods: b.pods(next, now, name, facts.endpoints),
+	}
+	if s.Served {
+		p.Status.KeySpace = v1alpha1.KeySpaceStatus{KeyID: s.KeyID, BlockTokens: p.Spec.KeySpace.BlockTokens}
+	}
+	if facts.spec != nil && facts.spec.Policy.Name != "" {
+		// The applied generation can be older than the policy's, which then cannot be applied.
+		p.Status.RoutingPolicy = v1alpha1.PolicyInForce{Name: facts.spec.Policy.Name, Generation: facts.spec.Policy.Generation}
+	}
+	return p
+}
+
+// pods that do not simply serve, those that drain first.
+func (b *Board) pods(next *Board, now time.Time, pool string, endpoints []endpoint.Endpoint) []v1alpha1.PodSummary {
+	var list []v1alpha1.PodSummary
+	for i := range endpoints {
+		ep := &endpoints[i]
+		if ep.ID.Rank > 0 || ep.Pickable() {
+			continue
+		}
+		at := v1alpha1.StageLoading
+		if ep.Terminating {
+			at = v1alpha1.StageDraining
+		}
+		key := pool + " " + ep.ID.Pod
+		was, ok := b.stages[key]
+		if !ok || was.stage != at {
+			was = stage{stage: at, since: metav1.NewTime(now)}
+		}
+		next.stages[key] = was
+		list = append(list, v1alpha1.PodSummary{Name: ep.Pod, Stage: at, Since: ptr.To(was.since)})
+	}
+	slices.SortFunc(list, func(x, y v1alpha1.PodSummary) int {
+		return cmp.Or(strings.Compare(string(x.Stage), string(y.Stage)), strings.Compare(x.Name, y.Name))
+	})
+	return list[:min(len(list), maxPods)]
+}
+
+func (b *Board) policy(next *Board, now time.Time, s *PolicyState, live Live) *v1alpha1.RoutingPolicy {
+	p := s.Object.DeepCopy()
+	p.Status = gwapiv1.PolicyStatus{}
+	for i, ref := range p.Spec.TargetRefs {
+		group, kind := gwapiv1.Group(v1alpha1.GroupName), gwapiv1.Kind(v1alpha1.KindInferencePool)
+		if ref.Group != nil {
+			group = gwapiv1.Group(*ref.Group)
+		}
+		target := types.NamespacedName{Namespace: p.Namespace, Name: ref.Name}.String()
+		conditions := policyConditions(s, &s.Targets[i], live.Refused[target].Err)
+		p.Status.Ancestors = append(p.Status.Ancestors, gwapiv1.PolicyAncestorStatus{
+			AncestorRef:    gwapiv1.ParentReference{Group: &group, Kind: &kind, Name: gwapiv1.ObjectName(ref.Name)},
+			ControllerName: controllerName,
+			Conditions:     b.set(next, now, fmt.Sprintf("policy %s %s/%s", nameOf(p), group, ref.Name), conditions),
+		})
+	}
+	return p
+}
+
+// facts are the figures that the status of a pool is made from.
+type facts struct {
+	endpoints                     []endpoint.Endpoint
+	total, ready                  int32
+	pods, readyPods, drainingPods int32
+	// synced endpoints are known, degraded ones in part; others are not connected yet.
+	synced, degraded int32
+	// lagging endpoints are degraded because their events arrived faster than they were applied.
+	lagging int32
+	// unreadable are the streams whose last batch was of no known layout, unsupportedBlocks a sum over the streams.
+	unreadable int32
+	// silent are the endpoints whose engines report that they publish no events.
+	silent            int32
+	unsupportedBlocks uint64
+	// unfollowed are the streams with blocks whose conditions for a hit are not known, dropping the endpoints whose engines
+	// drop the last block of a hit.
+	unfollowed, dropping int32
+	// lookahead are the endpoints whose block hashes cover tokens that follow the block.
+	lookahead int32
+	hits      picker.Hits
+	trust     picker.Trust
+	completed int64
+	spec      *picker.Spec
+	refused   Refusal
+	dialIn    DialIn
+	tokens    tokencheck.Status
+	rendering picker.Rendering
+	inexact   picker.Inexact
+	gateways  []picker.GatewayStats
+}
+
+func gather(state *State, s *PoolState, live Live, name string) *facts {
+	f := &facts{refused: live.Refused[name], dialIn: live.DialIn, tokens: live.Tokens[name]}
+	for i := range state.Specs {
+		if spec := &state.Specs[i]; spec.Namespace == s.Object.Namespace && spec.Name == s.Object.Name {
+			f.spec, f.endpoints = spec, spec.Endpoints
+		}
+	}
+	for i := range f.endpoints {
+		ep := &f.endpoints[i]
+		count(&f.total, true)
+		count(&f.ready, ep.Pickable())
+		if ep.ID.Rank == 0 {
+			count(&f.pods, true)
+			count(&f.readyPods, ep.Pickable())
+			count(&f.drainingPods, ep.Terminating)
+		}
+	}
+	for _, stream := range live.Streams[name] {
+		count(&f.synced, stream.State == events.Synced)
+		count(&f.degraded, stream.State == events.Unverified || stream.State == events.Degraded)
+		count(&f.lagging, stream.State == events.Degraded && stream.Stats.Overflows.Load() > 0)
+		count(&f.unfollowed, stream.Stats.Partial.Load() > 0)
+		count(&f.silent, stream.Stats.Silent.Load())
+		count(&f.unreadable, stream.Stats.Unreadable.Load())
+		f.unsupportedBlocks += stream.Stats.BlockSizeUnsupported.Load()
+	}
+	for i := range live.Pools {
+		if p := &live.Pools[i]; p.Namespace == s.Object.Namespace && p.Pool == s.Object.Name {
+			f.hits, f.trust, f.completed, f.rendering, f.inexact = p.Hits, p.Trust, p.Outcomes[picker.Completed], p.Rendering, p.Without
+			f.gateways = p.Gateways
+			for i := range p.Endpoints {
+				count(&f.dropping, p.Endpoints[i].DropsLast && !p.Endpoints[i].Lookahead)
+				count(&f.lookahead, p.Endpoints[i].Lookahead)
+			}
+		}
+	}
+	return f
+}
+
+func count(n *int32, when bool) {
+	if when {
+		*n++
+	}
+}

@@ -1,0 +1,166 @@
+package config
+
+import (
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"github.com/kvasir-dev/kvasir/api/v1alpha1"
+	"github.com/kvasir-dev/kvasir/internal/endpoint"
+	"github.com/kvasir-dev/kvasir/internal/operator/policyattach"
+)
+
+const kindEndpointSlice = "EndpointSlice"
+
+// kindOf is the kind of object that a slice was made from.
+func kindOf(s *discoveryv1.EndpointSlice) string {
+	if s.Kind == kindPod {
+		return kindPod
+	}
+	return kindEndpointSlice
+}
+
+func (n *turn) translatePolicy(p *v1alpha1.RoutingPolicy) {
+	name := nameOf(p)
+	s := PolicyState{Object: p}
+	spec, errs := Policy(p)
+	last, good := n.last.policies[name]
+	for _, err := range errs {
+		s.Problems = append(s.Problems, n.problem(v1alpha1.KindRoutingPolicy, p, err, good))
+	}
+	known, missing, invalid := policyattach.Tenants(p, func(name string) *corev1.Secret {
+		return n.secrets[types.NamespacedName{Namespace: p.Namespace, Name: name}]
+	})
+	if len(errs) == 0 {
+		if spec.Admission.Tenants != nil {
+			spec.Admission.Tenants.Known = known
+			for _, err := range invalid {
+				n.problem(v1alpha1.KindRoutingPolicy, p, err, false)
+			}
+		}
+		n.next.policies[name] = spec
+	} else if good {
+		n.next.policies[name] = last
+	}
+	s.MissingSecrets = missing
+	for i, target := range policyattach.Targets(p) {
+		ts := TargetState{Found: n.pools[target] != nil}
+		path := field.NewPath("spec", "targetRefs").Index(i)
+		if winner := n.winners[target]; winner != p {
+			ts.Winner = winner.Name
+			n.problem(v1alpha1.KindRoutingPolicy, p, field.Forbidden(path,
+				fmt.Sprintf("RoutingPolicy %s targets the pool %s too, and is the one in force", nameOf(winner), target.Name)), false)
+		}
+		if !ts.Found {
+			n.problem(v1alpha1.KindRoutingPolicy, p, field.NotFound(path.Child("name"), "InferencePool "+target.String()), false)
+		}
+		s.Targets = append(s.Targets, ts)
+	}
+	n.state.Policies = append(n.state.Policies, s)
+}
+
+// translateSlice returns the pool of a slice and the endpoints that the slice adds to it. A pod belongs to one pool and one
+// slice: owners has the slice of each pod so far.
+func (n *turn) translateSlice(s *discoveryv1.EndpointSlice, owners map[string]string) (types.NamespacedName, []endpoint.Endpoint) {
+	name, label := nameOf(s), field.NewPath("metadata", "labels").Key(v1alpha1.LabelPool)
+	target := types.NamespacedName{Namespace: s.Namespace, Name: s.Labels[v1alpha1.LabelPool]}
+	if target.Name == "" {
+		n.problem(kindOf(s), s, field.Required(label, "the name of the pool that the endpoints belong to"), false)
+		return target, nil
+	}
+	pool := n.pools[target]
+	if pool == nil {
+		n.problem(kindOf(s), s, field.NotFound(label, "InferencePool "+target.String()), false)
+		return target, nil
+	}
+	all, errs := Endpoints(pool, s)
+	if len(errs) > 0 {
+		last, known := n.last.endpoints[name]
+		for _, err := range errs {
+			n.problem(kindOf(s), s, err, known)
+		}
+		all = refresh(last, s)
+		if known {
+			n.next.endpoints[name] = all
+		}
+	} else {
+		n.next.endpoints[name] = all
+	}
+	for i := range s.Endpoints {
+		pod := podIdentity(s, &s.Endpoints[i])
+		if other, taken := owners[pod]; taken {
+			n.problem(kindOf(s), s, field.Duplicate(field.NewPath("endpoints").Index(i).Child("targetRef"),
+				fmt.Sprintf("pod %s, an endpoint of EndpointSlice %s already", s.Endpoints[i].TargetRef.Name, other)), false)
+		}
+	}
+	var own []endpoint.Endpoint
+	for _, ep := range all {
+		if _, taken := owners[ep.ID.Pod]; !taken {
+			own = append(own, ep)
+		}
+	}
+	for _, ep := range own {
+		owners[ep.ID.Pod] = name.String()
+	}
+	return target, own
+}
+
+// refresh makes endpoints that were translated before, and cannot be now, follow what their pods are now: those that the
+// slice no longer has go, and so does the readiness of the others.
+func refresh(last []endpoint.Endpoint, s *discoveryv1.EndpointSlice) []endpoint.Endpoint {
+	var all []endpoint.Endpoint
+	for _, ep := range last {
+		for i := range s.Endpoints {
+			if e := &s.Endpoints[i]; podIdentity(s, e) == ep.ID.Pod {
+				ep.Ready, ep.Serving, ep.Terminating = conditions(e.Conditions)
+				all = append(all, ep)
+			}
+		}
+	}
+	return all
+}
+
+// draftPool translates a pool, except for its policy and endpoints.
+func (n *turn) draftPool(p *v1alpha1.InferencePool) *draft {
+	d := &draft{name: nameOf(p), object: p}
+	problem := func(err *field.Error, kept bool) {
+		d.problems = append(d.problems, n.problem(v1alpha1.KindInferencePool, p, err, kept))
+	}
+	var errs field.ErrorList
+	d.last, d.known = n.last.pools[d.name]
+	d.spec, errs = Pool(p, n.secrets, n.maps, &n.settings)
+	d.served = d.known || len(errs) == 0
+	for _, err := range errs {
+		problem(err, d.known)
+	}
+	if len(errs) > 0 {
+		d.spec = d.last
+	}
+	return d
+}
+
+// finishPool adds the policy and endpoints to a pool.
+func (n *turn) finishPool(d *draft, endpoints []endpoint.Endpoint) {
+	s := PoolState{Object: d.object, Served: d.served, Problems: d.problems}
+	if d.served {
+		spec := d.spec
+		n.next.pools[d.name] = spec
+		spec.Policy = n.fallback
+		if winner := n.winners[d.name]; winner != nil {
+			if policy, ok := n.next.policies[nameOf(winner)]; ok {
+				spec.Policy, s.Policy = policy, winner
+				n.next.inForce[d.name] = winner.Name
+			}
+		}
+		for i := range endpoints {
+			endpoints[i].Wire = spec.Wire
+		}
+		spec.Endpoints = endpoints
+		s.KeyID = spec.Seed.ID()
+		n.state.Specs = append(n.state.Specs, spec)
+	}
+	n.state.Pools = append(n.state.Pools, s)
+}

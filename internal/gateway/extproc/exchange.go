@@ -1,0 +1,460 @@
+package extproc
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/http"
+	"runtime/debug"
+	"time"
+
+	filter "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/ext_proc/v3"
+	pb "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
+	typev3 "github.com/envoyproxy/go-control-plane/envoy/type/v3"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/kvasir-dev/kvasir/internal/gateway/h2stream"
+	"github.com/kvasir-dev/kvasir/internal/openai"
+	"github.com/kvasir-dev/kvasir/internal/picker"
+	"github.com/kvasir-dev/kvasir/internal/tracing"
+)
+
+// phase is how far one direction of an exchange is.
+//
+//	request:   begin --headers--> body --end of body, trailers--> done
+//	             |                 |
+//	             +--no body--------+--refused, or an answer that is not the endpoint's--> done
+//	response:  begin --headers--> body --end of body, trailers--> done
+type phase uint8
+
+const (
+	begin phase = iota
+	inBody
+	done
+)
+
+// stream is what an exchange needs of a stream of h2stream, which has the details.
+type stream interface {
+	Client() net.Addr
+	Context() context.Context
+	// Send sends a message in three parts. The second must stay unchanged until After; counts of its bytes count
+	// as pending.
+	Send(head, body, tail []byte, counts int)
+	After(f func())
+	// Off runs what can wait, before the next message is taken.
+	Off(f func())
+	Finish(code codes.Code, message string)
+	// What is kept for the stream counts in the budget, for its owner, and its request is complete at some time.
+	holder
+	Own(owner string)
+	Complete()
+}
+
+// exchange is one HTTP request of a gateway, and the h2stream.Handler of its stream.
+//
+// It never ends a stream in the middle of a request: what becomes of bytes on their way then differs from gateway to
+// gateway.
+type exchange struct {
+	server  *Server
+	out     stream
+	call    *h2stream.Call // nil unless requests are traced
+	gateway string         // its address
+	start   time.Time
+
+	mode bodyMode
+	echo bool // of the answer's body
+	// bodyless: the answer's body is not shown.
+	bodyless bool
+	// silent: the gateway takes no answers (observability_mode). It routes the request by itself.
+	silent bool
+	head   head
+	held   int64 // bytes that are counted for head
+	body   body
+	subset subset // nil for all endpoints
+	// explain: the policy can be asked to explain itself.
+	explain string
+
+	request, response phase
+	decision          *picker.Decision // nil until picked, and when refused
+	named             int              // of its targets, that the gateway was given
+	answer            picker.Answer
+	stream            streaming
+	span              *tracing.Request
+	status            int  // of the answer; 0 until there is one
+	shown             bool // some of the answer's body, or that it has none
+	settled           bool // the decision has been ended
+	guard
+}
+
+// Message implements h2stream.Handler.
+func (x *exchange) Message(raw []byte) {
+	defer x.recovered()
+	if err := x.read(raw); err != nil {
+		x.ended()
+		x.out.Finish(status.Code(err), status.Convert(err).Message())
+	}
+}
+
+// HalfClosed implements h2stream.Handler. The gateway still reads.
+func (x *exchange) HalfClosed() {
+	defer x.recovered()
+	finish := func() {
+		x.ended()
+		x.out.Finish(codes.OK, "")
+	}
+	if x.request == inBody && x.mode == fullDuplex {
+		x.off(func() { x.bodyComplete(x.parse(), x.sendWhole); finish() })
+		return
+	}
+	finish()
+}
+
+// Ended implements h2stream.Handler.
+func (x *exchange) Ended() {
+	x.ended()
+	x.span.Close(x.status)
+	x.dropHead()
+	x.body.release(x.out)
+	x.server.streams.Add(-1)
+}
+
+// off runs what can wait.
+func (x *exchange) off(f func()) {
+	x.out.Off(func() { defer x.recovered(); f() })
+}
+
+// recovered ends the request after a panic.
+func (x *exchange) recovered() {
+	v := recover()
+	if v == nil {
+		return
+	}
+	x.server.options.Log.Error(fmt.Errorf("panic: %v", v), "Request failed", "stack", string(debug.Stack()))
+	x.server.options.Observer.Refused(RefusedPanic)
+	x.settle(picker.Failed)
+	x.out.Finish(codes.Internal, "the request could not be handled")
+}
+
+const (
+	// maxHead is the most bytes of a message with headers, and headCost how many times its size it takes when it is read.
+	maxHead, headCost = 1 << 20, 3
+)
+
+// read reads and handles one message, and keeps nothing of it. Pieces of bodies, which are most, are read in place.
+func (x *exchange) read(raw []byte) error {
+	if kind, p, ok := pieceIn(raw); ok {
+		switch {
+		case x.refused:
+		case kind == requestBodyField:
+			return x.requestBody(p)
+		default:
+			x.responseBody(p)
+		}
+		return nil
+	}
+	if len(raw) > maxHead {
+		return status.Error(codes.ResourceExhausted, "a message without a body is too large")
+	}
+	if x.request == begin {
+		size := headCost * int64(len(raw))
+		if !x.out.Hold(size) {
+			return status.Error(codes.ResourceExhausted, "there is no room for another request")
+		}
+		x.held += size
+	}
+	var m pb.ProcessingRequest
+	if err := proto.Unmarshal(raw, &m); err != nil {
+		return status.Error(codes.InvalidArgument, "a message cannot be read")
+	}
+	return x.take(&m)
+}
+
+// take takes one message. An error is one that ends the stream: the gateway does not keep to the protocol.
+func (x *exchange) take(m *pb.ProcessingRequest) error {
+	if x.refused { // the stream only waits for its end
+		return nil
+	}
+	x.silent = x.silent || m.GetObservabilityMode()
+	if s, ok := subsetOf(m.GetMetadataContext()); ok && x.request != done {
+		x.subset = s
+	}
+	switch r := m.GetRequest().(type) {
+	case *pb.ProcessingRequest_RequestHeaders:
+		return x.requestHeaders(m.GetProtocolConfig(), r.RequestHeaders)
+	case *pb.ProcessingRequest_RequestBody:
+		return x.requestBody(pieceOf(r.RequestBody))
+	case *pb.ProcessingRequest_RequestTrailers:
+		x.requestTrailers()
+	case *pb.ProcessingRequest_ResponseHeaders:
+		x.responseHeaders(m, r.ResponseHeaders)
+	case *pb.ProcessingRequest_ResponseBody:
+		x.responseBody(pieceOf(r.ResponseBody))
+	case *pb.ProcessingRequest_ResponseTrailers:
+		x.responseTrailers()
+	}
+	return nil
+}
+
+func (x *exchange) requestHeaders(c *pb.ProtocolConfiguration, h *pb.HttpHeaders) error {
+	if x.request != begin {
+		return status.Error(codes.InvalidArgument, "request headers must be sent once, and first")
+	}
+	x.mode, x.echo, x.bodyless = requestMode(c), echoes(c), bodyless(c)
+	if x.silent && c.GetRequestBodyMode() == filter.ProcessingMode_STREAMED {
+		x.mode = fullDuplex // nothing waits for the pick, so the body arrives in time
+	}
+	x.head = headOf(h.GetHeaders())
+	if tracer := x.server.options.Spans; tracer != nil {
+		x.span = tracer.Shown(x.call.Header, x.head.get, x.start)
+	}
+	x.explain = x.head.get(picker.ExplainHeader)
+	x.request = inBody
+	tenant, stranger := x.server.picker.Whose(x.head.get)
+	if tenant != "" {
+		x.out.Own(tenant)
+	}
+	switch {
+	case h.GetEndOfStream() && picker.IsPreflight(x.head.get(":method"), x.head.get):
+		x.preflight()
+	case openai.Administrative(x.head.get(":path")):
+		x.refuse(errAdministrative)
+	case stranger != nil: // nothing of its body is held
+		x.refuse(stranger)
+	case h.GetEndOfStream() || x.mode == unseen:
+		x.off(func() {
+			if x.pick(&picker.Request{Unparsed: true, Hidden: x.hidden(h.GetEndOfStream()), Uncached: h.GetEndOfStream()}) {
+				x.destination(requestHeadersAnswer)
+				x.requestDone()
+			}
+		})
+	case x.mode != fullDuplex:
+		x.send(requestHeadersAnswer(&pb.CommonResponse{}))
+	}
+	return nil
+}
+
+func (x *exchange) requestBody(p piece) error {
+	switch {
+	case x.request == begin:
+		return status.Error(codes.InvalidArgument, "request headers must be sent first")
+	case x.request == done && x.mode == unseen && x.decision != nil:
+		x.send(requestBodyAnswer(&pb.CommonResponse{}))
+		return nil
+	case x.request == done: // sent again after its end
+		return nil
+	}
+	limit := x.server.picker.MaxRequestBody(x.server.options.DefaultMaxBody)
+	switch {
+	case int64(x.body.size+len(p.bytes)) > limit:
+		x.refuse(errTooLarge)
+	case !x.body.add(x.out, p.bytes):
+		x.refuse(errMemory)
+	case x.mode == partial && !p.end:
+		x.off(func() { x.bodyComplete(&picker.Request{Unparsed: true, Hidden: x.hidden(false)}, nil) })
+	case x.mode != fullDuplex:
+		x.off(func() { x.bodyComplete(x.parse(), nil) })
+	case p.end:
+		x.off(func() { x.bodyComplete(x.parse(), x.sendWhole) })
+	}
+	return nil
+}
+
+func (x *exchange) requestTrailers() {
+	switch {
+	case x.mode != fullDuplex:
+		x.send(requestTrailersAnswer())
+	case x.request == inBody:
+		x.off(func() {
+			x.bodyComplete(x.parse(), func(rest []byte) {
+				x.sendBody(rest, false)
+				x.send(requestTrailersAnswer())
+			})
+		})
+	}
+}
+
+// parse makes the request to pick for, whose body is complete; nil when there is no room for it.
+func (x *exchange) parse() *picker.Request {
+	route, ok := routeOf(x.head, x.body.bytes)
+	if !ok {
+		return &picker.Request{Unparsed: true, Body: x.body.bytes, Uncached: len(x.body.bytes) == 0}
+	}
+	if name := picker.HeaderOf(x.head.get, picker.RewriteHeader); name != "" {
+		var r openai.Request
+		if openai.Parse(route, x.body.bytes, &r) == nil && r.Model != name {
+			if !x.body.replace(x.out, openai.ReplaceModel(nil, x.body.bytes, &r, name)) {
+				return nil
+			}
+		}
+	}
+	path := x.head.path()
+	return &picker.Request{Route: route, Body: x.body.bytes, Light: path == openai.CountTokens, Guessed: path == ""}
+}
+
+// hidden reports whether the gateway keeps the body of a request for the model's API from the picker.
+func (x *exchange) hidden(noBody bool) bool {
+	method := x.head.get(":method")
+	_, api := openai.RouteOf(x.head.path())
+	return !noBody && api && (method == "" || method == "POST")
+}
+
+// pick chooses an endpoint, or refuses. The request is complete; nil is one for which there was no room.
+func (x *exchange) pick(in *picker.Request) bool {
+	x.out.Complete()
+	if in == nil {
+		x.refuse(errMemory)
+		return false
+	}
+	in.Gateway = x.gateway
+	in.Uncached = in.Uncached || !openai.Computes(x.head.get(":method"), x.head.path())
+	in.Header, in.Pool, in.Remote, in.Observed = x.head.get, x.server.options.Pool, true, x.silent
+	if x.subset != nil {
+		in.Allow = x.subset.has
+	}
+	in.Steps = x.span.Steps()
+	if err := x.suspect(in); err != nil {
+		x.refuse(err)
+		return false
+	}
+	d, err := x.server.picker.Pick(x.out.Context(), in)
+	if err != nil {
+		x.refuse(err)
+		return false
+	}
+	x.decision = d
+	if d.DropsPriority() {
+		x.body.changed = openai.DropPriority(x.body.bytes) || x.body.changed
+	}
+	if salt := d.CacheSalt(); salt != "" && !x.body.salt(x.out, salt) {
+		d.End(picker.Failed)
+		x.decision = nil
+		x.refuse(errMemory)
+		return false
+	}
+	x.server.options.Observer.Picked(d)
+	x.span.Picked(d)
+	x.span.Attempt(0)
+	return true
+}
+
+// bodyComplete picks once the body is complete, and sends it back by sendRest; a nil sendRest is for gateways that
+// have kept the body.
+func (x *exchange) bodyComplete(in *picker.Request, sendRest func(body []byte)) {
+	if !x.pick(in) {
+		return
+	}
+	if sendRest == nil {
+		x.destination(x.keptBodyAnswer)
+	} else {
+		x.destination(requestHeadersAnswer)
+		sendRest(x.body.bytes)
+	}
+	x.requestDone()
+}
+
+// keptBodyAnswer answers to a body that the gateway has kept: it gets the new one only if it was changed.
+func (x *exchange) keptBodyAnswer(r *pb.CommonResponse) *pb.ProcessingResponse {
+	if x.body.changed {
+		r.BodyMutation = &pb.BodyMutation{Mutation: &pb.BodyMutation_Body{Body: x.body.bytes}}
+	}
+	return requestBodyAnswer(r)
+}
+
+// requestDone gives up what was needed for the pick, the body when all before it was sent.
+func (x *exchange) requestDone() {
+	x.request = done
+	x.dropHead()
+	if release := x.body.take(x.out); release != nil {
+		x.out.After(release)
+	}
+}
+
+// dropHead gives up what is known of the request's header.
+func (x *exchange) dropHead() {
+	x.head, x.subset = nil, nil
+	x.out.Release(x.held)
+	x.held = 0
+}
+
+// refuse answers in place of an endpoint. The stream then only waits for its end.
+func (x *exchange) refuse(err error) {
+	x.request, x.response, x.refused = done, done, true
+	defer func() { x.dropHead(); x.body.release(x.out) }()
+	if x.out.Context().Err() != nil {
+		x.server.options.Observer.Refused(RefusedClientGone)
+		x.span.Refused(RefusedClientGone)
+		return
+	}
+	answer, reason := refusal(err, x.head.isMessages())
+	if reason == RefusedPick {
+		x.server.options.Log.Error(err, "Picking failed")
+	}
+	x.server.options.Observer.Refused(reason)
+	x.span.Refused(reason)
+	x.status = int(answer.GetStatus().GetCode())
+	x.send(&pb.ProcessingResponse{Response: &pb.ProcessingResponse_ImmediateResponse{ImmediateResponse: answer}})
+}
+
+// preflight answers a browser's preflight in place of an endpoint.
+func (x *exchange) preflight() {
+	headers, err := x.server.picker.Preflight(x.head.get, x.server.options.Pool)
+	if err != nil {
+		x.refuse(err)
+		return
+	}
+	m := &pb.HeaderMutation{}
+	for _, header := range headers {
+		put(m, header[0], header[1])
+	}
+	x.request, x.response, x.refused, x.status = done, done, true, http.StatusNoContent
+	x.dropHead()
+	x.send(&pb.ProcessingResponse{Response: &pb.ProcessingResponse_ImmediateResponse{ImmediateResponse: &pb.ImmediateResponse{
+		Status: &typev3.HttpStatus{Code: typev3.StatusCode_NoContent}, Headers: m, Details: "kvasir_preflight",
+	}}})
+}
+
+// destination names the endpoint: in a header and in metadata, because gateways read the one or the other.
+func (x *exchange) destination(answer func(*pb.CommonResponse) *pb.ProcessingResponse) {
+	d := x.decision
+	where := d.Targets[0].Endpoint.Address
+	x.named = 1
+	if d.Spec().OrderedDestinations && d.Targets[0].Endpoint.RankHeader < 0 {
+		for _, t := range d.Targets[1:] {
+			if t.Endpoint.RankHeader >= 0 { // one header cannot name the ranks of several
+				break
+			}
+			where += "," + t.Endpoint.Address
+			x.named++
+		}
+	}
+	x.send(answer(&pb.CommonResponse{HeaderMutation: x.requestMutation(where), ClearRouteCache: true}), destinationMetadata(where)...)
+}
+
+// send sends a message, and more fields of it.
+func (x *exchange) send(m *pb.ProcessingResponse, more ...byte) {
+	raw, err := proto.Marshal(m)
+	if err != nil {
+		panic(err) // a string that is not UTF-8, where we have made them all
+	}
+	x.sendParts(raw, nil, more, 0)
+}
+
+// sendParts sends a message as stream.Send does, unless the gateway takes none.
+func (x *exchange) sendParts(head, body, tail []byte, counts int) {
+	if !x.silent {
+		x.out.Send(head, body, tail, counts)
+	}
+}
+
+// sendWhole sends the request's body back, to its end.
+func (x *exchange) sendWhole(body []byte) { x.sendBody(body, true) }
+
+// sendBody sends the request's body back.
+func (x *exchange) sendBody(body []byte, end bool) {
+	chunks(body, end, func(bytes []byte, end bool) {
+		head, tail := streamed(requestBodyField, len(bytes), end)
+		x.sendParts(head, bytes, tail, 0)
+	})
+}

@@ -1,0 +1,125 @@
+package httpproxy
+
+import (
+	"math"
+	"net"
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/kvasir-dev/kvasir/internal/openai"
+	"github.com/kvasir-dev/kvasir/internal/tracing"
+)
+
+// client is the connection to the client, with time-outs on reads from it and writes to it.
+type client struct {
+	http.ResponseWriter
+	control *http.ResponseController
+	stall   time.Duration
+	h2      bool
+	// messages: the request is one of the Anthropic API, and so is its answer.
+	messages bool
+	id       string // of the request
+	engineID string // the same, for engines
+	tenant   string // the request's tenant; empty where tenants are not distinguished
+	status   int    // of the answer; 0 until it has begun
+	span     *tracing.Request
+	started  bool      // the header of the answer is out
+	unread   bool      // the request's body, or some of it
+	writeBy  time.Time // the present deadline
+}
+
+// WriteHeader starts the answer.
+func (c *client) WriteHeader(status int) {
+	c.started, c.status = true, status
+	c.ResponseWriter.WriteHeader(status)
+}
+
+// readWithin bounds the reads from now on; 0 takes the bound off. Writers that know no deadlines are left alone.
+func (c *client) readWithin(d time.Duration) {
+	deadline := time.Time{}
+	if d > 0 {
+		deadline = time.Now().Add(d)
+	}
+	_ = c.control.SetReadDeadline(deadline)
+}
+
+// beforeWrite bounds the writes that follow by the stall time, give or take a quarter. HTTP/2 streams are reset when
+// a deadline passes, be there a write or not, so theirs is taken off by afterWrite.
+func (c *client) beforeWrite() {
+	now := time.Now()
+	if !c.h2 && c.writeBy.Sub(now) > c.stall*3/4 {
+		return
+	}
+	c.writeBy = now.Add(c.stall)
+	_ = c.control.SetWriteDeadline(c.writeBy)
+}
+
+func (c *client) afterWrite() {
+	if c.h2 {
+		_ = c.control.SetWriteDeadline(time.Time{})
+	}
+}
+
+// write sends a piece of the answer, and everything so far if flush is true.
+func (c *client) write(p []byte, flush bool) error {
+	c.beforeWrite()
+	defer c.afterWrite()
+	c.started = true
+	if _, err := c.Write(p); err != nil {
+		return err
+	}
+	if flush {
+		return c.control.Flush()
+	}
+	return nil
+}
+
+// flush sends what was written so far.
+func (c *client) flush() error {
+	c.beforeWrite()
+	defer c.afterWrite()
+	return c.control.Flush()
+}
+
+// owner is the party that a request's memory is accounted to: its tenant, or else the client's address.
+func (c *client) owner(r *http.Request) string {
+	if c.tenant != "" {
+		return c.tenant
+	}
+	host, _, err := net.SplitHostPort(r.RemoteAddr)
+	if err != nil {
+		return r.RemoteAddr
+	}
+	return host
+}
+
+// fail sends an error in the style of the requested API. If a part of the body has not arrived yet, the connection ends
+// with the answer, because the server would otherwise read the rest before it answers.
+func (c *client) fail(status int, typ, code, message string) {
+	if c.unread && !c.h2 {
+		c.Header().Set("Connection", "close")
+	}
+	if c.messages {
+		c.answerJSON(status, openai.AppendMessagesError(nil, status, message))
+		return
+	}
+	c.answerJSON(status, openai.AppendError(nil, status, typ, code, message))
+}
+
+// retryAfter sets the answer's Retry-After header, in whole seconds.
+func (c *client) retryAfter(d time.Duration) {
+	c.Header().Set("Retry-After", strconv.Itoa(int(math.Ceil(d.Seconds()))))
+}
+
+// answerJSON sends a complete answer. An error means that the client has gone; nothing can be done about it.
+func (c *client) answerJSON(status int, body []byte) {
+	h := c.Header()
+	h.Set("Content-Type", "application/json")
+	h.Set("Content-Length", strconv.Itoa(len(body)))
+	if c.id != "" {
+		h["X-Request-Id"] = []string{c.id}
+	}
+	c.WriteHeader(status)
+	_ = c.write(body, false)
+}

@@ -1,0 +1,338 @@
+// Package httpproxy is the picker as a reverse proxy: an OpenAI-style HTTP server that sends each request to the engine
+// that the picker chooses, unchanged except for what openai.DropPriority blanks and openai.PutSalt sets, and streams the answer
+// back as it arrives.
+//
+//	read the body -> pick -> send to Targets[0], else to the fallbacks -> copy the answer
+//
+// A request is tried on another endpoint only as long as no part of an answer was sent to the client. Its Decision is ended
+// exactly once in every case.
+package httpproxy
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"path"
+	"runtime/debug"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/go-logr/logr"
+
+	"github.com/kvasir-dev/kvasir/internal/budget"
+	"github.com/kvasir-dev/kvasir/internal/engines/transport"
+	"github.com/kvasir-dev/kvasir/internal/openai"
+	"github.com/kvasir-dev/kvasir/internal/picker"
+	"github.com/kvasir-dev/kvasir/internal/tracing"
+)
+
+// Options are what a Proxy is made of. Zero values take the defaults.
+type Options struct {
+	// Picker that chooses; needed.
+	Picker *picker.Picker
+	// Log gets a line per failed attempt.
+	Log logr.Logger
+	// Observer is notified of each request; nil for none.
+	Observer Observer
+	// Spans traces requests; nil for no tracing.
+	Spans *tracing.Tracer
+	// Ready reports whether the picker should receive requests, for GET /health; nil is always.
+	Ready func() bool
+	// Now is the clock of the Observer's times; time.Now when nil.
+	Now func() time.Time
+	// DialTimeout bounds connecting to an engine; 2 s.
+	DialTimeout time.Duration
+	// IdlePerEndpoint is the most idle connections kept to an engine's address; 256.
+	IdlePerEndpoint int
+	// DefaultMaxBody is the largest request body in bytes while there is no pool; 64 MiB.
+	DefaultMaxBody int64
+	// Budget of the bodies and answers that are held; one of 1 GiB. Requests that find no room there are refused.
+	Budget *budget.Budget
+	// MaxRequests is the most requests under way at once, of all clients; 16384. Requests beyond it are refused. A
+	// request holds a goroutine or two, two connections and up to 100 KiB, so this is a bound on memory and sockets.
+	MaxRequests int
+	// Hold is how long an answer is held back from the client after its header has arrived, while nothing was generated:
+	// until then the request can be tried elsewhere; 15 s. It stays below the time that clients and load balancers wait for
+	// a header.
+	Hold time.Duration
+	// Stall is how long a client can keep the proxy waiting without taking or sending a byte; 30 s. MinBodyRate, in
+	// bytes/s, is how fast a body must arrive in each stall time; 1 KiB/s.
+	Stall       time.Duration
+	MinBodyRate int64
+}
+
+func (o *Options) fill() {
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+	if o.Observer == nil {
+		o.Observer = nobody{}
+	}
+	set(&o.DialTimeout, 2*time.Second)
+	set(&o.IdlePerEndpoint, 256)
+	set(&o.DefaultMaxBody, 64<<20)
+	if o.Budget == nil {
+		o.Budget = budget.New(1<<30, time.Now)
+	}
+	set(&o.MaxRequests, 16<<10)
+	set(&o.Hold, 15*time.Second)
+	set(&o.Stall, 30*time.Second)
+	set(&o.MinBodyRate, 1<<10)
+}
+
+func set[T int | int64 | time.Duration](option *T, value T) {
+	if *option == 0 {
+		*option = value
+	}
+}
+
+// Proxy is the handler. It is safe for concurrent use.
+type Proxy struct {
+	options  Options
+	picker   *picker.Picker
+	engines  *transport.Transports
+	suspects *picker.Suspects
+	budget   *budget.Budget
+	requests atomic.Int64 // under way
+	ids      requestIDs
+}
+
+// New makes a proxy. Close it when no request is under way any more.
+func New(options Options) *Proxy {
+	options.fill()
+	return &Proxy{
+		options: options, picker: options.Picker, engines: newTransports(&options), suspects: options.Picker.Suspects(),
+		budget: options.Budget,
+	}
+}
+
+// Close gives up the idle connections to the engines.
+func (p *Proxy) Close() { p.engines.Close() }
+
+// ServeHTTP answers one request. It panics only with http.ErrAbortHandler, to break the connection of an answer that
+// cannot be finished.
+func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	out := &client{ResponseWriter: w, control: http.NewResponseController(w), stall: p.options.Stall, h2: r.ProtoMajor >= 2}
+	defer func() {
+		v := recover()
+		if v == nil {
+			return
+		}
+		if err, _ := v.(error); !errors.Is(err, http.ErrAbortHandler) {
+			p.options.Log.Error(fmt.Errorf("panic: %v", v), "Request failed", "stack", string(debug.Stack()))
+			p.options.Observer.Refused(RefusedPanic)
+			if !out.started {
+				out.fail(http.StatusInternalServerError, "server_error", "internal_error", "The request could not be handled.")
+				return
+			}
+		}
+		panic(http.ErrAbortHandler)
+	}()
+	if r.Body != http.NoBody {
+		// Also bounds what the server reads of a body that is refused.
+		out.unread = true
+		out.readWithin(p.options.Stall)
+	}
+	out.id = requestID(r.Header)
+	if r.URL.Path == "/health" && r.Body == http.NoBody && (r.Method == http.MethodGet || r.Method == http.MethodHead) {
+		p.health(out)
+		return
+	}
+	defer p.requests.Add(-1)
+	if p.requests.Add(1) > int64(p.options.MaxRequests) {
+		p.refuse(out, RefusedRequests, http.StatusServiceUnavailable, "service_unavailable", "overloaded", "Too many requests are under way.")
+		return
+	}
+	engineID, leave := p.ids.enter(out.id)
+	defer leave()
+	out.engineID = engineID
+	p.route(out, r)
+}
+
+// health answers as engines do: the status alone, without a key. Load tools and load balancers request it before they send
+// requests. It does not depend on endpoints, because a pool at zero is woken by its first request.
+func (p *Proxy) health(out *client) {
+	if p.options.Ready != nil && !p.options.Ready() {
+		out.WriteHeader(http.StatusServiceUnavailable)
+		return
+	}
+	out.WriteHeader(http.StatusOK)
+}
+
+func (p *Proxy) route(out *client, r *http.Request) {
+	if r.Body == http.NoBody && picker.IsPreflight(r.Method, r.Header.Get) {
+		p.preflight(out, r)
+		return
+	}
+	if origin := p.picker.AllowedOrigin(r.Header.Get("Origin"), ""); origin != "" { // for answers of our own
+		out.Header().Set("Access-Control-Allow-Origin", origin)
+		out.Header().Set("Vary", "Origin")
+	}
+	tenant, err := p.picker.Whose(r.Header.Get)
+	if err != nil {
+		p.refusePick(out, r, err)
+		return
+	}
+	out.tenant = tenant
+	if openai.Administrative(r.URL.EscapedPath()) {
+		p.refuse(out, RefusedPath, http.StatusNotFound, "invalid_request_error", "not_found", "There is nothing at this path.")
+		return
+	}
+	if isModels(r.URL.Path) {
+		if r.Method != http.MethodGet && r.Method != http.MethodHead {
+			p.wrongMethod(out, "GET, HEAD")
+			return
+		}
+		p.models(out, r)
+		return
+	}
+	route, ok := openai.RouteOf(r.URL.Path)
+	if r.URL.Path == openai.CountTokens {
+		route, ok = openai.Messages, true
+	}
+	out.messages = ok && route == openai.Messages
+	unmatched := !ok && !byLoad[r.URL.Path] && isOpen(r.URL.Path)
+	parsed := ok
+	ok = ok || byLoad[r.URL.Path]
+	switch {
+	case unmatched:
+		p.generate(out, r, 0, false)
+	case !ok:
+		p.refuse(out, RefusedPath, http.StatusNotFound, "invalid_request_error", "not_found", "There is nothing at this path.")
+	case r.Method != http.MethodPost:
+		p.wrongMethod(out, "POST")
+	default:
+		p.generate(out, r, route, parsed)
+	}
+}
+
+// preflight answers a browser's preflight, which has no key. It is the same at every path, so that it reveals nothing of
+// them.
+func (p *Proxy) preflight(out *client, r *http.Request) {
+	answer, err := p.picker.Preflight(r.Header.Get, "")
+	if err != nil {
+		p.refusePick(out, r, err)
+		return
+	}
+	for _, header := range answer {
+		out.Header().Set(header[0], header[1])
+	}
+	out.WriteHeader(http.StatusNoContent)
+}
+
+// isOpen reports whether a path that is not known here can be asked for by load, with any method: those below /v1/, which
+// are the API, and a few others. A path that an engine might understand otherwise is not. Administrative ones have been
+// refused before.
+func isOpen(p string) bool {
+	return strings.HasPrefix(p, "/v1/") && path.Clean(p) == p || p == "/ping" || p == "/version" || p == "/tokenizer_info"
+}
+
+// byLoad are paths of the engines' API, elsewhere or taking POST only, whose bodies are not read here: requests are routed
+// by load alone, in the pool of their model if their body is JSON that names one. generates are those of them that are
+// answered like completions. All other paths outside /v1/ are refused, because later releases might have paths among them
+// that are not for clients.
+var (
+	byLoad = map[string]bool{
+		"/v1/audio/transcriptions": true, "/v1/audio/translations": true,
+		"/v1/rerank": true, "/v2/rerank": true, "/rerank": true, "/v1/score": true, "/score": true,
+		"/pooling": true, "/classify": true, "/tokenize": true, "/detokenize": true, "/generative_scoring": true,
+		"/invocations": true, "/inference/v1/generate": true, "/v2/embed": true, "/cohere/v2/chat": true, "/cohere/v2/chat/render": true,
+	}
+	generates = map[string]bool{"/invocations": true, "/inference/v1/generate": true}
+)
+
+func (p *Proxy) wrongMethod(out *client, allow string) {
+	out.Header().Set("Allow", allow)
+	p.refuse(out, RefusedMethod, http.StatusMethodNotAllowed, "invalid_request_error", "method_not_allowed",
+		"This path takes "+allow+" only.")
+}
+
+// refuse answers a request that was not picked for.
+func (p *Proxy) refuse(out *client, reason string, status int, typ, code, message string) {
+	p.options.Observer.Refused(reason)
+	out.span.Refused(reason)
+	if status == http.StatusServiceUnavailable && out.Header().Get("Retry-After") == "" {
+		out.Header().Set("Retry-After", "1")
+	}
+	out.fail(status, typ, code, message)
+}
+
+// generate serves an inference request.
+func (p *Proxy) generate(out *client, r *http.Request, route openai.Route, parsed bool) {
+	start := p.options.Now()
+	out.span = p.options.Spans.Proxied(r, parsed || byLoad[r.URL.Path], start)
+	defer func() { out.span.Close(out.status) }()
+	body, refused := p.readBody(out, r)
+	if refused != nil {
+		p.refuseBody(out, refused)
+		return
+	}
+	if p.suspects.Any() {
+		if after := p.suspects.Refused(markOf(p.suspects, r, body.bytes), start); after > 0 {
+			body.release()
+			out.retryAfter(after)
+			p.refuse(out, RefusedSuspect, http.StatusServiceUnavailable, "service_unavailable", "engines_broke_off",
+				"Engines aborted while serving this request. It is not sent to others for some minutes.")
+			return
+		}
+	}
+	e := &exchange{proxy: p, client: out, request: r, route: route, body: body, start: start}
+	defer e.dropBody()
+
+	e.pick = picker.Request{
+		Route: route, Body: body.bytes, Header: r.Header.Get, Unparsed: !parsed, Generates: generates[r.URL.Path],
+		Light: r.URL.Path == openai.CountTokens, Uncached: len(body.bytes) == 0 || !openai.Computes(r.Method, r.URL.Path),
+		Steps: out.span.Steps(),
+	}
+	d, err := p.picker.Pick(r.Context(), &e.pick)
+	if err != nil {
+		p.refusePick(out, r, err)
+		return
+	}
+	e.decision = d
+	if !e.rewrite() {
+		d.End(picker.Failed)
+		p.refuseBody(out, errMemory)
+		return
+	}
+	e.run(r.Context())
+}
+
+func (p *Proxy) refuseBody(out *client, why *refusal) {
+	p.refuse(out, why.reason, why.status, why.typ, why.code, why.message)
+}
+
+// refusePick answers a request that the picker has refused.
+func (p *Proxy) refusePick(out *client, r *http.Request, err error) {
+	if r.Context().Err() != nil {
+		p.options.Observer.Refused(RefusedClientGone)
+		out.span.Refused(RefusedClientGone)
+		panic(http.ErrAbortHandler)
+	}
+	var refusal *picker.Error
+	if !errors.As(err, &refusal) {
+		p.options.Log.Error(err, "Picking failed")
+		p.refuse(out, RefusedPick, http.StatusInternalServerError, "server_error", "internal_error", "The request could not be routed.")
+		return
+	}
+	reason := RefusedPick
+	switch refusal.Status {
+	case http.StatusBadRequest:
+		reason = RefusedUnreadable
+	case http.StatusNotFound:
+		reason = RefusedModel
+	case http.StatusRequestEntityTooLarge: // another pool takes as much
+		reason = RefusedTooLarge
+	case http.StatusServiceUnavailable:
+		reason = RefusedNoEndpoint
+	case http.StatusUnauthorized, http.StatusForbidden:
+		reason = RefusedTenant
+	case http.StatusTooManyRequests:
+		reason = RefusedTooMuch
+	}
+	if after := refusal.RetryAfter; after > 0 {
+		out.retryAfter(after)
+	}
+	p.refuse(out, reason, refusal.Status, refusal.Type, refusal.Code, refusal.Message)
+}

@@ -1,0 +1,429 @@
+package inferencepool
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+
+	"github.com/kvasir-dev/kvasir/api/v1alpha1"
+	"github.com/kvasir-dev/kvasir/internal/operator/controller/autoscaling"
+	"github.com/kvasir-dev/kvasir/internal/operator/lifecycle"
+	"github.com/kvasir-dev/kvasir/internal/operator/podtemplate"
+	"github.com/kvasir-dev/kvasir/internal/operator/scaling"
+	"github.com/kvasir-dev/kvasir/internal/operatorfeed"
+)
+
+// Reasons that are named in more than one place.
+const (
+	reasonRolloutStopped  = "RolloutStopped"
+	reasonReporterStopped = "ReporterUpdateStopped"
+	reasonFlags           = "EngineFlagsMissing"
+	reasonPreStop         = "PreStopMissing"
+	reasonProbes          = "ProbesMissing"
+	reasonPodsEnded       = "PodsEnded"
+	reasonRefused         = "ObjectRefused"
+	reasonNoEndpoint      = "NoReadyEndpoint"
+)
+
+// pending is a condition that differs from the one in the status, and since when.
+type pending struct {
+	condition metav1.Condition
+	since     time.Time
+}
+
+// judgement is the content of a condition.
+type judgement struct {
+	status  metav1.ConditionStatus
+	reason  string
+	message string
+}
+
+func yes(reason, format string, args ...any) judgement {
+	return judgement{metav1.ConditionTrue, reason, fmt.Sprintf(format, args...)}
+}
+
+func no(reason, format string, args ...any) judgement {
+	return judgement{metav1.ConditionFalse, reason, fmt.Sprintf(format, args...)}
+}
+
+func unknown(reason, format string, args ...any) judgement {
+	return judgement{metav1.ConditionUnknown, reason, fmt.Sprintf(format, args...)}
+}
+
+// conditions judges everything and keeps what lasts.
+func (r *round) conditions(childrenErr, podsErr error, affected *metav1.Condition) {
+	accepted := r.accepted(podsErr)
+	picker := r.pickerAvailable(childrenErr)
+	r.set(v1alpha1.ConditionAccepted, accepted)
+	r.set(v1alpha1.ConditionPickerAvailable, picker)
+	if r.pool.Spec.Template != nil {
+		r.set(v1alpha1.ConditionUpToDate, r.upToDate())
+	}
+	r.set(v1alpha1.ConditionScaled, r.scaled(podsErr))
+	r.set(v1alpha1.ConditionPodsHealthy, r.podsHealthy())
+	r.set(v1alpha1.ConditionEventsSynced, r.eventsSynced())
+	tokens, known := r.view.Tokens()
+	r.setFinding(v1alpha1.ConditionTokensExact, &tokens, known)
+	predictions, known := r.view.Predictions()
+	r.setFinding(v1alpha1.ConditionPredictionsTrusted, &predictions, known)
+	if gateways, known := r.view.Gateways(); known {
+		r.setFinding(v1alpha1.ConditionGatewayConforms, &gateways, known)
+	}
+	if r.gateway != nil {
+		r.set(v1alpha1.ConditionGatewayAccepted, gatewayAccepted(r.gateway))
+	}
+	if r.pool.Spec.EngineNetwork() != v1alpha1.EngineNetworkNone {
+		r.set(v1alpha1.ConditionEnginesClosed, enginesClosed(r.pool, &r.network))
+	} else {
+		meta.RemoveStatusCondition(&r.next.Conditions, v1alpha1.ConditionEnginesClosed)
+	}
+	r.set(v1alpha1.ConditionReady, r.ready(accepted, picker))
+	if r.pool.Spec.Autoscaling.MaxReplicas > 0 {
+		r.set(v1alpha1.ConditionAutoscalingActive, r.autoscalingActive())
+	} else {
+		meta.RemoveStatusCondition(&r.next.Conditions, v1alpha1.ConditionAutoscalingActive)
+	}
+	if affected != nil {
+		meta.SetStatusCondition(&r.next.Conditions, *affected)
+	} else {
+		meta.RemoveStatusCondition(&r.next.Conditions, v1alpha1.ConditionPolicyAffected)
+	}
+}
+
+// set changes a condition when it is new, when the spec has changed, or when it has been otherwise for as long as a
+// condition must last.
+func (r *round) set(kind string, j judgement) {
+	want := metav1.Condition{
+		Type: kind, Status: j.status, Reason: j.reason, Message: j.message[:min(len(j.message), 1024)],
+		ObservedGeneration: r.pool.Generation, LastTransitionTime: metav1.NewTime(r.now.Truncate(time.Second)),
+	}
+	old := meta.FindStatusCondition(r.next.Conditions, kind)
+	if old != nil && old.Status == want.Status && old.Reason == want.Reason && old.Message == want.Message {
+		delete(r.memory.pending, kind)
+		old.ObservedGeneration = want.ObservedGeneration
+		return
+	}
+	if old != nil && old.ObservedGeneration == want.ObservedGeneration && !servingChanges(kind, old, &want) {
+		p, ok := r.memory.pending[kind]
+		if !ok || p.condition.Status != want.Status || p.condition.Reason != want.Reason {
+			p = pending{want, r.now}
+			r.memory.pending[kind] = p
+		}
+		if due := p.since.Add(settle); r.now.Before(due) {
+			r.wakeAt(due)
+			return
+		}
+	}
+	delete(r.memory.pending, kind)
+	meta.SetStatusCondition(&r.next.Conditions, want)
+}
+
+// servingChanges reports whether a condition reports that the last endpoint is gone, or that there is one again. That does
+// not wait: the counts beside it in the status do not either, and clients see it at once.
+func servingChanges(kind string, old, want *metav1.Condition) bool {
+	return kind == v1alpha1.ConditionReady && (want.Reason == reasonNoEndpoint) != (old.Reason == reasonNoEndpoint)
+}
+
+// setFinding sets a condition that only pickers can judge. Their message can have numbers that change all the time: it
+// stays as long as the reason does.
+func (r *round) setFinding(kind string, f *operatorfeed.Finding, known bool) {
+	j := judgement{metav1.ConditionUnknown, f.Reason, f.Message}
+	switch {
+	case len(r.view.Replicas) == 0:
+		j = noPicker()
+	case !known:
+		j = unknown("Starting", "no replica of the picker has reported yet")
+	case f.Verdict == operatorfeed.Good:
+		j.status = metav1.ConditionTrue
+	case f.Verdict == operatorfeed.Bad:
+		j.status = metav1.ConditionFalse
+	}
+	if old := meta.FindStatusCondition(r.next.Conditions, kind); old != nil && old.Status == j.status && old.Reason == j.reason {
+		j.message = old.Message
+	}
+	r.set(kind, j)
+}
+
+func noPicker() judgement { return unknown("NoPicker", "no replica of the picker reports") }
+
+func (r *round) accepted(podsErr error) judgement {
+	switch {
+	case r.problems.overlap != "":
+		return no("SelectorOverlap", "%s", r.problems.overlap)
+	case len(r.problems.taken) > 0:
+		return no("NameTaken", "objects of another owner have names that the pool needs: %s", strings.Join(r.problems.taken, ", "))
+	case r.problems.template != "":
+		return no("TemplateRefused", "%s", r.problems.template)
+	case podsErr != nil && apierrors.IsInvalid(podsErr):
+		return no("TemplateRefused", "%s", podsErr.Error())
+	case refused(podsErr) && !quota(podsErr):
+		return no("NotPermitted", "%s", podsErr.Error())
+	case len(r.problems.refused) > 0:
+		return no(reasonRefused, "%s", strings.Join(r.problems.refused, "; "))
+	case r.problems.reference != "":
+		return no("ReferenceNotFound", "%s", r.problems.reference)
+	}
+	if r.pool.Spec.Engine.ServesAnyone(r.policy != nil && r.policy.Spec.Admission.Tenants.Identification != "") {
+		return yes(v1alpha1.ReasonClientsUnchecked, "%s", v1alpha1.MessageClientsUnchecked)
+	}
+	if r.pool.Spec.Engine.Type == v1alpha1.EngineSGLang {
+		return yes(v1alpha1.ReasonEngineExperimental, "%s", v1alpha1.MessageSGLangExperimental)
+	}
+	return yes("Accepted", "")
+}
+
+// quota reports whether an error means that a ResourceQuota is used up.
+func quota(err error) bool {
+	return apierrors.IsForbidden(err) && strings.Contains(err.Error(), "exceeded quota")
+}
+
+func (r *round) pickerAvailable(err error) judgement {
+	if r.pool.Spec.Picker.Mode == v1alpha1.PickerExternal {
+		return yes("External", "the pickers run outside the operator")
+	}
+	if err != nil && strings.Contains(err.Error(), "certificates of pool") {
+		return no("CertificateInvalid", "%s", err.Error())
+	}
+	want, ready := r.pool.Spec.Picker.Replicas, int32(0)
+	if want == 0 {
+		want = 2
+	}
+	if r.picker != nil {
+		ready = r.picker.Status.ReadyReplicas
+	}
+	switch {
+	case ready == 0:
+		return no("Unavailable", "0 of %d replicas are ready%s", want, r.pickerFailure())
+	case ready < want:
+		return no("SomeUnavailable", "%d of %d replicas are ready%s", ready, want, r.pickerFailure())
+	}
+	return yes("Available", "%d of %d replicas are ready", ready, want)
+}
+
+// pickerFailure is why the picker's Deployment cannot create its pods, to be appended to a message; "" when it can.
+func (r *round) pickerFailure() string {
+	if r.picker == nil {
+		return ""
+	}
+	for i := range r.picker.Status.Conditions {
+		c := &r.picker.Status.Conditions[i]
+		if c.Type == appsv1.DeploymentReplicaFailure && c.Status == corev1.ConditionTrue {
+			return "; " + c.Reason + ": " + c.Message
+		}
+	}
+	return ""
+}
+
+func (r *round) upToDate() judgement {
+	c := &r.decision.Counts
+	switch r.decision.Progress {
+	case lifecycle.RollingOut:
+		return no("RolloutInProgress", "%d of %d pods are of revision %s", c.Updated, r.size.now, r.revisions.update)
+	case lifecycle.Stopped:
+		if i := slices.IndexFunc(r.decision.Ended, func(p *lifecycle.Pod) bool { return p.Revision == r.revisions.update }); i >= 0 {
+			p := r.decision.Ended[i]
+			return no(reasonRolloutStopped, "new pods of revision %s end (last: %s: %s %s); the old pods stay. Apply a working template, or the old one to go back",
+				r.revisions.update, p.Name, p.Trouble.Reason, p.Trouble.Message)
+		}
+		return no(reasonRolloutStopped, "new pods of revision %s did not become ready in %d s; the old pods stay. Apply a working template, or the old one to go back",
+			r.revisions.update, r.pool.Spec.Rollout.ProgressDeadlineSeconds)
+	case lifecycle.WaitingOnDelete:
+		return no("RolloutOnDelete", "%d of %d pods are of revision %s; the others are replaced when they are deleted", c.Updated, r.size.now,
+			r.revisions.update)
+	case lifecycle.Paused:
+		return no("RolloutPaused", "%d of %d pods are of revision %s; the rollout is paused by spec.paused", c.Updated, r.size.now,
+			r.revisions.update)
+	case lifecycle.UpToDate:
+	}
+	switch rep := &r.reporters; {
+	case rep.trouble.Reason != "":
+		return no(reasonReporterStopped, "%s does not run the reporter %s: %s; the other pods keep the reporters they have. Upgrade Kvasir to an image that runs, or back",
+			rep.waiting.Name, r.ReporterImage, rep.trouble.Message)
+	case rep.waiting != nil:
+		return no("ReporterUpdating", "%d of %d pods have the reporter %s; the next one follows when that of %s has run for %d s",
+			rep.updated, rep.updated+len(rep.outdated), r.ReporterImage, rep.waiting.Name, int(settle.Seconds()))
+	}
+	for _, pod := range r.pods {
+		if injected := strings.Fields(pod.Annotations[v1alpha1.AnnotationInjected]); len(injected) > 0 && injected[0] != r.Version {
+			return yes("InjectionOutdated", "some pods were created by Kvasir %s; the next revision updates them", injected[0])
+		}
+	}
+	return yes("UpToDate", "")
+}
+
+func (r *round) scaled(podsErr error) judgement {
+	c := &r.decision.Counts
+	has := c.Total - c.Draining
+	switch {
+	case r.problems.target != "":
+		return no("ScaleTargetRefused", "%s", r.problems.target)
+	case podsErr != nil && quota(podsErr):
+		return no("QuotaExceeded", "%s", podsErr.Error())
+	case r.decision.NoRoom:
+		return no("IslandsExhausted", "%d of %d pods; no island has room or provides nodes", has, r.size.now)
+	case r.pool.Spec.Replicas != nil && c.Ready >= r.size.now && r.islandMinima() > r.size.now:
+		return no("IslandMinimaUnmet", "the islands ask for %d pods by their minReplicas, the pool has %d", r.islandMinima(), r.size.now)
+	case c.Ready < r.size.now:
+		return no("ScalingUp", "%d of %d pods are serving", c.Ready, r.size.now)
+	case c.Draining > 0 || c.Total > r.size.now:
+		return no("ScalingDown", "%d pods are draining or being deleted, %d stay", c.Total-min(has, r.size.now), r.size.now)
+	case r.size.wanted != r.size.now:
+		return no("ScalingPaused", "%d pods are needed; spec.paused keeps %d", r.size.wanted, r.size.now)
+	}
+	return yes("Settled", "%d pods", r.size.now)
+}
+
+// islandMinima is how many pods the islands ask for together.
+func (r *round) islandMinima() int {
+	pods := 0
+	if r.pool.Spec.Placement != nil {
+		for i := range r.pool.Spec.Placement.Islands {
+			pods += int(ptr.Deref(r.pool.Spec.Placement.Islands[i].MinReplicas, 0))
+		}
+	}
+	return pods
+}
+
+func (r *round) podsHealthy() judgement {
+	names := map[string][]string{}
+	message := ""
+	first := ""
+	for i := range r.decision.Pods {
+		s := &r.decision.Pods[i]
+		if s.Trouble.Reason == "" || s.Pod.Finished || s.Pod.Deleting {
+			continue
+		}
+		names[s.Trouble.Reason] = append(names[s.Trouble.Reason], s.Pod.Name)
+		if first == "" {
+			first, message = s.Trouble.Reason, s.Trouble.Message
+			r.stuck = r.podOf[s.Pod.UID]
+		}
+	}
+	if first != "" {
+		list := names[first]
+		slices.Sort(list)
+		more := ""
+		if len(list) > 3 {
+			more = fmt.Sprintf(" and %d more", len(list)-3)
+		}
+		return no(first, "%s%s: %s", strings.Join(list[:min(3, len(list))], ", "), more, message)
+	}
+	if ended := r.decision.Ended; r.decision.Backoff > 0 {
+		r.stuck = r.podOf[ended[0].UID]
+		return no(reasonPodsEnded, "%d pods ended and are not replaced before %s; the last, %s: %s %s",
+			r.decision.Backoff, r.decision.Retry.UTC().Format(time.TimeOnly), ended[0].Name, ended[0].Trouble.Reason, ended[0].Trouble.Message)
+	}
+	for _, kind := range []struct {
+		reason string
+		of     func(what string) bool
+	}{
+		{reasonFlags, func(what string) bool { return strings.HasPrefix(what, "--") }},
+		{reasonPreStop, func(what string) bool { return what == podtemplate.PreStop || what == podtemplate.GraceFor }},
+		{reasonProbes, func(what string) bool { return what == podtemplate.ReadinessProbe }},
+	} {
+		var said []string
+		for _, s := range r.problems.skipped {
+			if kind.of(s.What) {
+				said = append(said, fmt.Sprintf("%s of container %s: %s", s.What, s.Container, s.Why))
+			}
+		}
+		if len(said) > 0 {
+			return no(kind.reason, "%s. Set it in the template", strings.Join(said, "; "))
+		}
+	}
+	return yes("Healthy", "")
+}
+
+// eventReasons maps the reasons why pickers do not know a pod's cache to words for conditions.
+var eventReasons = map[string]string{
+	"UnknownLayout": "UnknownLayout", "ReporterRejected": "ReporterRejected", "Lagging": "Lagging", "HistoryLost": "HistoryLost",
+	"BlockSizeUnsupported": "BlockSizeUnsupported", "ReporterMissing": "ReporterMissing",
+	"EventsDisabled": "EventsDisabled",
+}
+
+func (r *round) eventsSynced() judgement {
+	if r.pool.Spec.Engine.Events.Source == v1alpha1.EventsNone {
+		return yes("NotUsed", "engine.events.source is None")
+	}
+	synced, of := 0, 0
+	reason, which := "", ""
+	for i := range r.decision.Pods {
+		p := r.decision.Pods[i].Pod
+		if !p.Ready || p.Deleting {
+			continue
+		}
+		of++
+		if p.Synced {
+			synced++
+			continue
+		}
+		state, _ := r.view.Pod(p.UID)
+		if which == "" {
+			which = p.Name
+			if reason = eventReasons[state.Reason]; reason == "" {
+				reason = "StreamMissing"
+			}
+		}
+	}
+	switch {
+	case len(r.view.Replicas) == 0:
+		return noPicker()
+	case which != "":
+		return no(reason, "the caches of %d of %d pods are known; that of %s is not", synced, of, which)
+	}
+	return yes("Synced", "")
+}
+
+func (r *round) ready(accepted, picker judgement) judgement {
+	c := &r.decision.Counts
+	switch {
+	case accepted.status == metav1.ConditionFalse && c.Ready == 0:
+		return no("NotAccepted", "%s", accepted.message)
+	case c.Ready == 0 && r.size.now == 0:
+		return yes("AtZero", "the pool is scaled to zero")
+	case c.Ready == 0 && meta.FindStatusCondition(r.next.Conditions, v1alpha1.ConditionReady) == nil:
+		return unknown("Starting", "no endpoint is ready yet")
+	case c.Ready == 0 && r.starting():
+		return unknown("Starting", "no endpoint is ready yet")
+	case c.Ready == 0:
+		return no(reasonNoEndpoint, "none of %d pods is ready", c.Total)
+	case picker.reason == "Unavailable":
+		return no("PickerUnavailable", "%s", picker.message)
+	}
+	ranks := max(int(r.pool.Spec.Engine.DataParallel.Ranks), 1)
+	return yes("Serving", "%d of %d endpoints", c.Ready*ranks, c.Total*ranks)
+}
+
+// starting is whether the pool has never served.
+func (r *round) starting() bool {
+	old := meta.FindStatusCondition(r.next.Conditions, v1alpha1.ConditionReady)
+	return old != nil && old.Reason == "Starting"
+}
+
+func (r *round) autoscalingActive() judgement {
+	d := r.size.decision
+	_, bad := autoscaling.Spec(&r.pool.Spec.Autoscaling)
+	switch {
+	case r.problems.target != "":
+		return no("TargetNotScalable", "%s", r.problems.target)
+	case d == nil || d.Reason == scaling.NoSamples:
+		return no("NoSamples", "no picker reports, so the size stays")
+	case bad != nil:
+		return no("ScheduleInvalid", "ignored: %v", bad)
+	case r.pool.Spec.Paused == v1alpha1.PauseAll:
+		return no("ScalingPaused", "the size would be %d: %s; spec.paused keeps %d", d.Size, d.Reason, r.size.now)
+	case r.pool.Spec.Autoscaling.Mode == v1alpha1.AutoscalingRecommend:
+		return yes("Recommending", "the recommended size is %d: %s", d.Size, d.Reason)
+	case d.Reason == scaling.AtMaximum:
+		return yes("AtMaximum", "%d would be needed", d.Wanted)
+	}
+	return yes("Active", "%s", d.Reason)
+}

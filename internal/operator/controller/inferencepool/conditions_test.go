@@ -1,0 +1,245 @@
+package inferencepool
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/utils/ptr"
+
+	"github.com/kvasir-dev/kvasir/api/v1alpha1"
+	"github.com/kvasir-dev/kvasir/internal/operator/lifecycle"
+	"github.com/kvasir-dev/kvasir/internal/operator/podtemplate"
+	"github.com/kvasir-dev/kvasir/internal/operator/scaling"
+	"github.com/kvasir-dev/kvasir/internal/operatorfeed"
+)
+
+// aRound is one of a pool of two pods that is as it should be.
+func aRound() *round {
+	return &round{
+		Reconciler: &Reconciler{Version: "v1"}, pool: newPool(), next: &v1alpha1.InferencePoolStatus{}, memory: &memory{told: map[toldEvent]time.Time{}},
+		decision: lifecycle.Result{Counts: lifecycle.Counts{Total: 2, Ready: 2, Updated: 2}, Progress: lifecycle.UpToDate}, size: size{now: 2, wanted: 2},
+		podOf: map[string]*corev1.Pod{}, view: operatorfeed.View{Replicas: []operatorfeed.State{{Picker: "a"}}},
+		picker: &appsv1.Deployment{Status: appsv1.DeploymentStatus{ReadyReplicas: 2}},
+	}
+}
+
+func TestEachConditionSaysWhatIsTheMatter(t *testing.T) {
+	pods := schema.GroupResource{Resource: "pods"}
+	forbidden := apierrors.NewForbidden(pods, "chat-0", errors.New("violates PodSecurity"))
+	quota := apierrors.NewForbidden(pods, "chat-0", errors.New("exceeded quota: gpus"))
+	accepted := func(err error) func(*round) judgement { return func(r *round) judgement { return r.accepted(err) } }
+	scaled := func(err error) func(*round) judgement { return func(r *round) judgement { return r.scaled(err) } }
+	picker := func(err error) func(*round) judgement {
+		return func(r *round) judgement { return r.pickerAvailable(err) }
+	}
+	ready := func(r *round) judgement { return r.ready(r.accepted(nil), r.pickerAvailable(nil)) }
+	trouble := func(reason string) func(*round) {
+		return func(r *round) {
+			r.decision.Pods = []lifecycle.Seen{{Pod: &lifecycle.Pod{UID: "u", Name: "chat-0"}, Trouble: lifecycle.Trouble{Reason: reason}}}
+		}
+	}
+	islands := func(minima ...int32) func(*round) {
+		return func(r *round) {
+			r.pool.Spec.Replicas, r.pool.Spec.Placement = ptr.To[int32](2), &v1alpha1.Placement{}
+			for _, n := range minima {
+				r.pool.Spec.Placement.Islands = append(r.pool.Spec.Placement.Islands, v1alpha1.Island{MinReplicas: &n})
+			}
+		}
+	}
+	decided := func(mode v1alpha1.AutoscalingMode, reason scaling.Reason) func(*round) {
+		return func(r *round) {
+			r.pool.Spec.Autoscaling.Mode, r.size.decision = mode, &scaling.Decision{Size: 2, Wanted: 3, Reason: reason}
+		}
+	}
+	was := func(reason string) []metav1.Condition {
+		return []metav1.Condition{{Type: v1alpha1.ConditionReady, Status: metav1.ConditionTrue, Reason: reason}}
+	}
+	unchecked := v1alpha1.Engine{APIKey: v1alpha1.SecretKey{Name: "k", Key: "token"}, ClientAuth: v1alpha1.ClientAuthPoolKey}
+	for _, tc := range []struct {
+		judge  func(*round) judgement
+		change func(*round)
+		want   string
+	}{
+		{accepted(nil), func(*round) {}, "True Accepted"},
+		{accepted(nil), func(r *round) { r.pool.Spec.Engine.Type = v1alpha1.EngineSGLang }, "True EngineExperimental"},
+		{accepted(nil), func(r *round) { r.pool.Spec.Engine = unchecked }, "True ClientsUnchecked"},
+		{accepted(nil), func(r *round) {
+			r.pool.Spec.Engine, r.policy = unchecked, &v1alpha1.RoutingPolicy{}
+			r.policy.Spec.Admission.Tenants.Identification = v1alpha1.IdentifyByAPIKey
+		}, "True Accepted"},
+		{accepted(forbidden), func(*round) {}, "False NotPermitted"},
+		{accepted(quota), func(*round) {}, "True Accepted"},
+		{accepted(apierrors.NewInvalid(schema.GroupKind{Kind: "Pod"}, "chat-0", nil)), func(*round) {}, "False TemplateRefused"},
+		{accepted(nil), func(r *round) { r.problems.reference = "x" }, "False ReferenceNotFound"},
+		{scaled(quota), func(*round) {}, "False QuotaExceeded"},
+		{scaled(nil), func(*round) {}, "True Settled"},
+		{scaled(nil), func(r *round) { r.decision.NoRoom = true }, "False IslandsExhausted"},
+		{scaled(nil), func(r *round) { r.decision.Counts.Ready = 1 }, "False ScalingUp"},
+		{scaled(nil), func(r *round) { r.decision.Counts.Total, r.decision.Counts.Draining = 3, 1 }, "False ScalingDown"},
+		{picker(nil), func(*round) {}, "True Available"},
+		{picker(nil), func(r *round) { r.picker.Status.ReadyReplicas = 1 }, "False SomeUnavailable"},
+		{picker(nil), func(r *round) { r.picker = nil }, "False Unavailable"},
+		{picker(errors.New("certificates of pool llm/chat: bad")), func(*round) {}, "False CertificateInvalid"},
+		{picker(nil), func(r *round) { r.pool.Spec.Picker.Mode = v1alpha1.PickerExternal }, "True External"},
+		{ready, func(*round) {}, "True Serving"},
+		{ready, func(r *round) { r.decision.Counts.Ready, r.size.now = 0, 0 }, "True AtZero"},
+		{ready, func(r *round) { r.decision.Counts.Ready = 0 }, "Unknown Starting"},
+		{ready, func(r *round) { r.decision.Counts.Ready, r.next.Conditions = 0, was("Serving") }, "False NoReadyEndpoint"},
+		{ready, func(r *round) { r.decision.Counts.Ready, r.problems.overlap = 0, "x" }, "False NotAccepted"},
+		{ready, func(r *round) { r.problems.overlap = "x" }, "True Serving"},
+		{ready, func(r *round) { r.picker = nil }, "False PickerUnavailable"},
+		{(*round).upToDate, func(r *round) { r.decision.Progress = lifecycle.WaitingOnDelete }, "False RolloutOnDelete"},
+		{(*round).podsHealthy, func(*round) {}, "True Healthy"},
+		{(*round).podsHealthy, trouble(lifecycle.ImagePullFailed), "False ImagePullFailed"},
+		{(*round).podsHealthy, trouble(lifecycle.SlowStart), "False SlowStart"},
+		{(*round).podsHealthy, func(r *round) { r.problems.skipped = []podtemplate.Skipped{{What: podtemplate.PreStop}} }, "False PreStopMissing"},
+		{(*round).podsHealthy, func(r *round) { r.problems.skipped = []podtemplate.Skipped{{What: "--kv-events-config"}} }, "False EngineFlagsMissing"},
+		{(*round).eventsSynced, func(r *round) { r.pool.Spec.Engine.Events.Source = v1alpha1.EventsNone }, "True NotUsed"},
+		{(*round).eventsSynced, func(r *round) { r.view = operatorfeed.View{} }, "Unknown NoPicker"},
+		{(*round).autoscalingActive, decided(v1alpha1.AutoscalingActive, scaling.AtMaximum), "True AtMaximum"},
+		{(*round).autoscalingActive, decided(v1alpha1.AutoscalingActive, "QueueDepth"), "True Active"},
+		{(*round).autoscalingActive, decided(v1alpha1.AutoscalingActive, scaling.NoSamples), "False NoSamples"},
+		{(*round).autoscalingActive, decided(v1alpha1.AutoscalingRecommend, "QueueDepth"), "True Recommending"},
+		{(*round).autoscalingActive, func(r *round) {
+			decided(v1alpha1.AutoscalingActive, "QueueDepth")(r)
+			r.pool.Spec.Autoscaling.Schedules = []v1alpha1.Schedule{{Name: "s", Start: "0 8 30 2 *", TimeZone: "UTC"}}
+		}, "False ScheduleInvalid"},
+		{scaled(nil), islands(2, 1), "False IslandMinimaUnmet"},
+		{scaled(nil), islands(1, 1), "True Settled"},
+	} {
+		r := aRound()
+		tc.change(r)
+		j := tc.judge(r)
+		if got := string(j.status) + " " + j.reason; got != tc.want {
+			t.Errorf("%s (%s), want %s", got, j.message, tc.want)
+		}
+	}
+}
+
+func TestWhatPickersSayOfACacheIsTheReason(t *testing.T) {
+	for said, want := range map[string]string{
+		"": "StreamMissing", "UnknownLayout": "UnknownLayout", "ReporterRejected": "ReporterRejected", "Lagging": "Lagging", "HistoryLost": "HistoryLost",
+		"BlockSizeUnsupported": "BlockSizeUnsupported", "ReporterMissing": "ReporterMissing",
+	} {
+		r := aRound()
+		var heard operatorfeed.Pool
+		heard.Hear(r.now, operatorfeed.State{Picker: "a", Incarnation: 1, Pods: map[string]operatorfeed.PodState{"u": {Reason: said}}})
+		r.view = heard.View(r.now, []operatorfeed.Expected{{Picker: "a", Ready: true}})
+		r.decision.Pods = []lifecycle.Seen{{Pod: &lifecycle.Pod{UID: "u", Name: "chat-0", Ready: true}}}
+		if j := r.eventsSynced(); j.status != metav1.ConditionFalse || j.reason != want {
+			t.Errorf("%q: %s %s, want %s", said, j.status, j.reason, want)
+		}
+	}
+}
+
+func TestWhatIsDoneToPodsIsAnEvent(t *testing.T) {
+	for _, tc := range []struct {
+		action lifecycle.Action
+		want   []string
+	}{
+		{lifecycle.Action{Kind: lifecycle.SetMark, Mark: lifecycle.Mark{Reason: lifecycle.DrainScaleDown}}, []string{"VictimChosen", "DrainStarted"}},
+		{lifecycle.Action{Kind: lifecycle.Unmark, Cause: lifecycle.CauseDemand}, []string{"DrainCancelled"}},
+		{lifecycle.Action{Kind: lifecycle.Delete, Cause: lifecycle.CauseIdle}, []string{"DrainFinished"}},
+		{lifecycle.Action{Kind: lifecycle.Delete, Cause: lifecycle.CauseDeadline}, []string{"DrainDeadlineExceeded"}},
+		{lifecycle.Action{Kind: lifecycle.Delete, Cause: lifecycle.CauseFinished}, nil},
+		{lifecycle.Action{Kind: lifecycle.Create, Island: "eu"}, []string{"IslandChosen"}},
+		{lifecycle.Action{Kind: lifecycle.Create}, nil},
+		{lifecycle.Action{Kind: lifecycle.Show, Shown: lifecycle.Shown{Warm: true}}, []string{"WarmUpFinished"}},
+	} {
+		w := newWorld(t)
+		r := aRound()
+		r.Reconciler, r.podOf["u"] = w.r, &corev1.Pod{}
+		tc.action.UID, tc.action.Name = "u", "chat-0"
+		for range 2 { // again within a minute is no news
+			r.tellAction(&tc.action)
+		}
+		w.expectTold(tc.action.Cause, tc.want...)
+	}
+}
+
+func TestWhatTheStatusSaysAnewIsAnEvent(t *testing.T) {
+	status := func(size int32, current, update string, conditions ...metav1.Condition) *v1alpha1.InferencePool {
+		p := newPool()
+		p.Status.DesiredReplicas, p.Status.CurrentRevision, p.Status.UpdateRevision, p.Status.Conditions = &size, current, update, conditions
+		return p
+	}
+	condition := func(kind, reason string) metav1.Condition {
+		return metav1.Condition{Type: kind, Status: metav1.ConditionFalse, Reason: reason}
+	}
+	before := status(2, "a", "a")
+	for _, tc := range []struct {
+		was, is *v1alpha1.InferencePool
+		want    []string
+	}{
+		{newPool(), status(2, "a", "a"), nil},
+		{before, status(2, "a", "a"), nil},
+		{before, status(3, "a", "a"), []string{"ScaledUp"}},
+		{before, status(1, "a", "a"), []string{"ScaledDown"}},
+		{before, status(2, "a", "b"), []string{"RolloutStarted"}},
+		{status(2, "a", "b"), status(2, "b", "b"), []string{"RolloutFinished"}},
+		{before, status(2, "a", "a", condition(v1alpha1.ConditionUpToDate, "RolloutStopped")), []string{"RolloutStopped"}},
+		{before, status(2, "a", "a", condition(v1alpha1.ConditionPodsHealthy, lifecycle.CrashLooping)), []string{"PodStuck"}},
+		{before, status(2, "a", "a", condition(v1alpha1.ConditionPodsHealthy, "EngineFlagsMissing")), []string{"InjectionSkipped"}},
+		{before, status(2, "a", "a", condition(v1alpha1.ConditionEventsSynced, "StreamMissing")), []string{"EventsDegraded"}},
+		{before, status(2, "a", "a", condition(v1alpha1.ConditionGatewayConforms, "PicksNotFollowed")), []string{"GatewayDeviates"}},
+	} {
+		w := newWorld(t)
+		r := aRound()
+		r.Reconciler = w.r
+		r.tellChanges(tc.was, tc.is)
+		w.expectTold("", tc.want...)
+	}
+}
+
+// expectTold fails unless exactly these events were recorded, once each.
+func (w *world) expectTold(what string, want ...string) {
+	w.t.Helper()
+	got := w.told()
+	for _, reason := range want {
+		if got[reason] != 1 {
+			w.t.Errorf("%s: %d events %s", what, got[reason], reason)
+		}
+		delete(got, reason)
+	}
+	if len(got) > 0 {
+		w.t.Errorf("%s: unexpected events %v", what, got)
+	}
+}
+
+func TestThePoolIsNotReadyAsSoonAsItsLastEndpointIsNot(t *testing.T) {
+	w := newWorld(t)
+	w.r.Children = nil
+	pickers := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: poolKey.Namespace, Name: "chat-picker"}}
+	pickers.OwnerReferences = []metav1.OwnerReference{{APIVersion: "kvasir.dev/v1alpha1", Kind: "InferencePool", Name: "chat", UID: "pool-uid", Controller: ptr.To(true)}}
+	w.must(w.api.Create(t.Context(), pickers))
+	pickers.Status.ReadyReplicas = 2
+	w.must(w.api.Status().Update(t.Context(), pickers))
+	w.serve()
+	if got := w.condition(v1alpha1.ConditionReady); got != "True Serving" {
+		t.Fatalf("at first: %s", got)
+	}
+	ready := func(yes bool, of []*corev1.Pod) {
+		for _, pod := range of {
+			w.setStatus(pod, func(s *corev1.PodStatus) { setCondition(s, corev1.PodReady, yes, w.clock.Now()) })
+		}
+		w.settleDown()
+	}
+	ready(false, w.all()[:1])
+	if got := w.condition(v1alpha1.ConditionReady); got != "True Serving" {
+		t.Errorf("with one of two: %s", got)
+	}
+	ready(false, w.all()[1:])
+	if got := w.condition(v1alpha1.ConditionReady); got != "False NoReadyEndpoint" {
+		t.Errorf("with none of two: %s, %d ready", got, *w.pool().Status.ReadyReplicas)
+	}
+	ready(true, w.all()[:1])
+	if got := w.condition(v1alpha1.ConditionReady); got != "True Serving" {
+		t.Errorf("with one again: %s", got)
+	}
+}

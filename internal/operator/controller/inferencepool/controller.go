@@ -1,0 +1,300 @@
+// Package inferencepool reconciles pods, pickers and status with an InferencePool. It reads from a cache, package lifecycle
+// decides, the actions are executed in order with preconditions, and the status is written once, when it has changed. The
+// controller can be killed between any two writes: each action follows from the present state of the cluster. What it keeps
+// in memory only makes it faster or reduces traffic.
+package inferencepool
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/events"
+	"k8s.io/utils/clock"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/kvasir-dev/kvasir/api/v1alpha1"
+	"github.com/kvasir-dev/kvasir/internal/operator/lifecycle"
+	"github.com/kvasir-dev/kvasir/internal/operator/resources"
+	"github.com/kvasir-dev/kvasir/internal/operatorfeed"
+)
+
+// LongestWay is the longest time that a request takes from a pick to the engine.
+const LongestWay = 2 * time.Second
+
+// Pauses until a pool is looked at again though no object has changed.
+const (
+	settle        = 10 * time.Second // that a condition must last before its event
+	cacheBehind   = time.Second      // until the cache shows our own writes; a watch is usually quicker
+	expectAtMost  = 30 * time.Second // after which a write that never showed is given up
+	afterConflict = 200 * time.Millisecond
+)
+
+// Pickers returns what the replicas of a pool's picker know, and warms pods up.
+type Pickers interface {
+	View(pool types.NamespacedName) operatorfeed.View
+	// Warm fills a pod's cache with the hottest prefixes, up to so many tokens, and returns when that is done, cannot be
+	// done, or ctx ends.
+	Warm(ctx context.Context, pool types.NamespacedName, podUID string, tokens int) error
+}
+
+// Engines asks engines of draining pods how busy they are.
+type Engines interface {
+	// Watch replaces the pods of a pool that are asked.
+	Watch(pool *v1alpha1.InferencePool, pods []*corev1.Pod)
+	// Readings of a pod, oldest first.
+	Readings(podUID string) []lifecycle.Reading
+	// Forget a pool.
+	Forget(pool types.NamespacedName)
+}
+
+// Reconciler reconciles InferencePools.
+type Reconciler struct {
+	// Client reads from a cache and writes.
+	Client client.Client
+	// Direct asks the API server: the operator is allowed to get a Secret, but not to list or watch any.
+	Direct   client.Reader
+	Recorder events.EventRecorder
+	Clock    clock.PassiveClock
+	Pickers  Pickers
+	Engines  Engines
+	// Sizer of autoscaled pools; nil for none: they stay as they are.
+	Sizer Sizer
+	// Warmups runs warm-ups; nil for none: pods then turn warm at their deadline.
+	Warmups *Warmups
+	// Children returns the configuration for pickers and other child objects. Optional APIs can be installed later.
+	Children func() resources.Config
+	// ReporterImage of the sidecar, and Version of what is injected.
+	ReporterImage, Version string
+	// NodeSignals is whether nodes can be read.
+	NodeSignals bool
+	// Namespaces that the operator watches; none for all.
+	Namespaces []string
+
+	optional *optionalWatches // nil without a manager
+
+	mu    sync.Mutex // guards pools; what a pool points to belongs to its one reconciliation
+	pools map[types.NamespacedName]*memory
+}
+
+// memory of one pool, lost with the process.
+type memory struct {
+	expected expectations
+	marks    map[string]seenMark
+	pending  map[string]pending
+	told     map[toldEvent]time.Time
+	islands  map[string]*islandMemory
+	taken    map[string]time.Time // names of pods that another owner has, and when that was seen
+	asked    map[string]bool      // UIDs of pods whose ProvisioningRequest has been made
+	applied  map[objectKey]applied
+	certsAt  time.Time // when to renew a certificate
+	// certsSeen is when the Secrets of the certificates were read.
+	certsSeen time.Time
+	trusted   []byte
+	keyAt     time.Time // when the Secret of the key root was looked at, and what the pool asked for then
+	keyFor    string
+	swept     sweep
+	// noProtocolUntil is until when the gateways' pool is applied without appProtocol, which its definition lacks.
+	noProtocolUntil time.Time
+	// references is what is known of what the pool names.
+	references references
+}
+
+func (r *Reconciler) memory(key types.NamespacedName) *memory {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	m := r.pools[key]
+	if m == nil {
+		m = &memory{
+			expected: expectations{}, marks: map[string]seenMark{}, pending: map[string]pending{}, told: map[toldEvent]time.Time{},
+			islands: map[string]*islandMemory{}, asked: map[string]bool{}, applied: map[objectKey]applied{},
+			taken: map[string]time.Time{},
+		}
+		if r.pools == nil {
+			r.pools = map[types.NamespacedName]*memory{}
+		}
+		r.pools[key] = m
+	}
+	return m
+}
+
+func (r *Reconciler) forget(key types.NamespacedName) {
+	r.mu.Lock()
+	delete(r.pools, key)
+	r.mu.Unlock()
+	if r.Engines != nil {
+		r.Engines.Forget(key)
+	}
+}
+
+// round is one reconciliation of one pool: what was read, and the results.
+type round struct {
+	*Reconciler
+	pool   *v1alpha1.InferencePool // with defaults; shared with the cache, never written
+	key    types.NamespacedName
+	memory *memory
+	now    time.Time
+	view   operatorfeed.View
+
+	pods      []*corev1.Pod // of the pool, shared with the cache
+	strangers []*corev1.Pod // that have our label and another owner
+	orphans   []*corev1.Pod // of the operator's making, without an owner
+	revisions revisions
+	podOf     map[string]*corev1.Pod // by UID
+	picker    *appsv1.Deployment     // nil when there is none yet
+	policy    *v1alpha1.RoutingPolicy
+	next      *v1alpha1.InferencePoolStatus
+	wake      time.Time
+	decision  lifecycle.Result
+	size      size
+	islands   *islands
+	problems  problems
+	reporters reporters
+	gateway   *gatewayFacts // nil when they could not be read
+	network   networkFacts
+	stuck     *corev1.Pod // the first that has a trouble
+	retry     bool        // a write met a newer object
+}
+
+// Reconcile brings one pool nearer to its spec.
+func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
+	pool := &v1alpha1.InferencePool{}
+	if err := r.Client.Get(ctx, request.NamespacedName, pool); err != nil {
+		if apierrors.IsNotFound(err) {
+			r.forget(request.NamespacedName)
+		}
+		return reconcile.Result{}, client.IgnoreNotFound(err)
+	}
+	if !pool.DeletionTimestamp.IsZero() { // owner references do the rest, preStop hooks the drains
+		r.forget(request.NamespacedName)
+		return reconcile.Result{}, nil
+	}
+	shared := *pool
+	shared.Spec = pool.Spec.WithDefaults()
+	round := &round{
+		Reconciler: r, pool: &shared, key: request.NamespacedName, memory: r.memory(request.NamespacedName),
+		now: r.Clock.Now(), next: pool.Status.DeepCopy(),
+	}
+	if r.Pickers != nil {
+		round.view = r.Pickers.View(request.NamespacedName)
+	}
+	return round.run(ctx)
+}
+
+func (r *round) run(ctx context.Context) (reconcile.Result, error) {
+	if err := r.read(ctx); err != nil {
+		return reconcile.Result{}, err
+	}
+	if wait := r.memory.expected.behind(r.pods, r.now); wait {
+		return reconcile.Result{RequeueAfter: cacheBehind}, nil
+	}
+	if err := r.findPolicy(ctx); err != nil {
+		return reconcile.Result{}, err
+	}
+	r.findReferences(ctx)
+	childrenErr := r.keepChildren(ctx)
+	if err := r.readGateway(ctx); childrenErr == nil {
+		childrenErr = err
+	}
+	var podsErr error
+	if r.pool.Spec.Template != nil {
+		podsErr = r.keepPods(ctx)
+	} else {
+		podsErr = r.adopt(ctx)
+	}
+	r.status(childrenErr, podsErr)
+	if err := r.writeStatus(ctx); err != nil {
+		return reconcile.Result{}, err
+	}
+	for _, err := range []error{podsErr, childrenErr} {
+		switch {
+		case refused(err): // conditions report it, and drains continue at their own pace
+			r.wakeAt(r.now.Add(refusedEvery))
+		case err != nil:
+			return reconcile.Result{}, err
+		}
+	}
+	return reconcile.Result{RequeueAfter: r.after()}, nil
+}
+
+// after is when to reconcile again; 0 for the next change.
+func (r *round) after() time.Duration {
+	if r.retry {
+		return afterConflict
+	}
+	if r.wake.IsZero() {
+		return 0
+	}
+	return max(r.wake.Sub(r.now), time.Millisecond)
+}
+
+// wakeAt asks to be called again at t, zero for never.
+func (r *round) wakeAt(t time.Time) {
+	if !t.IsZero() && (r.wake.IsZero() || t.Before(r.wake)) {
+		r.wake = t
+	}
+}
+
+// keepPods lets plan decide, and does it.
+func (r *round) keepPods(ctx context.Context) error {
+	if err := r.findRevisions(ctx); err != nil {
+		return err
+	}
+	if r.problems.template != "" {
+		return nil // the pods that are there stay
+	}
+	if adopted, err := r.adoptPods(ctx); adopted || err != nil {
+		r.retry = r.retry || adopted
+		return err
+	}
+	r.reporters = r.findReporters()
+	input, err := r.facts(ctx)
+	if err != nil {
+		return err
+	}
+	r.decision = lifecycle.Make(input)
+	r.wakeAt(r.decision.Wake)
+	var refusal error
+	for _, step := range []func(context.Context) error{r.execute, r.askForNodes, r.pruneRevisions, r.patchReporters} {
+		switch err := step(ctx); {
+		case refused(err):
+			refusal = cmp.Or(refusal, err)
+		case err != nil:
+			return err
+		}
+	}
+	return refusal
+}
+
+// writeStatus writes the status, once, when it differs.
+func (r *round) writeStatus(ctx context.Context) error {
+	if equality.Semantic.DeepEqual(r.pool.Status, *r.next) {
+		return nil
+	}
+	was := r.pool.DeepCopy()
+	is := was.DeepCopy()
+	is.Status = *r.next
+	err := r.Client.Status().Patch(ctx, is, client.MergeFromWithOptions(was, client.MergeFromWithOptimisticLock{}))
+	switch {
+	case apierrors.IsConflict(err):
+		r.retry = true
+		return nil
+	case apierrors.IsNotFound(err):
+		return nil
+	case err != nil:
+		return fmt.Errorf("writing the status of pool %s: %w", r.key, err)
+	}
+	r.tellChanges(was, is)
+	return nil
+}
+
+// objectKey names an object of one kind in a pool's namespace.
+type objectKey struct{ kind, name string }

@@ -1,0 +1,444 @@
+package inferencepool
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/kvasir-dev/kvasir/api/v1alpha1"
+	"github.com/kvasir-dev/kvasir/internal/operator/policyattach"
+	"github.com/kvasir-dev/kvasir/internal/operator/resources"
+)
+
+// applied is what this process has applied last, and the resulting version.
+type applied struct{ hash, version string }
+
+// annotationApplied holds a hash of what was applied, so that a field that is not wanted any more is noticed after a
+// restart, too.
+const annotationApplied = "kvasir.dev/applied"
+
+// keepChildren maintains the child objects beside the pods: secrets, pickers, the gateway's objects. It does not touch an
+// object of that name that belongs to another owner. An object that the API server refuses does not hold up the others.
+func (r *round) keepChildren(ctx context.Context) error {
+	if r.Children == nil {
+		return nil
+	}
+	config := r.Children()
+	if err := r.optional.keep(config); err != nil {
+		return err
+	}
+	if err := r.findGateways(ctx, &config); err != nil {
+		return err
+	}
+	secretsErr := errors.Join(r.passRefusal(r.keepKey(ctx)), r.passRefusal(r.keepCertificates(ctx)))
+	input := resources.Input{Pool: r.pool, Trusted: r.memory.trusted, Protected: r.protected(),
+		Gateways: r.network.gateways, Sets: r.sets()}
+	if r.policy != nil {
+		input.TenantSecrets = tenantSecrets(r.policy)
+	}
+	objects, err := resources.Objects(config, input)
+	if err != nil {
+		return fmt.Errorf("pickers of pool %s: %w", r.key, errors.Join(secretsErr, err))
+	}
+	wanted := map[objectKey]bool{}
+	for _, o := range objects {
+		wanted[objectKey{o.GetKind(), o.GetName()}] = true
+	}
+	for _, o := range objects {
+		if r.memory.trusted == nil && o.GetKind() == "ConfigMap" && o.GetName() == resources.CAName(r.key.Name) {
+			continue // its certificates are not known, and those that are there stay
+		}
+		r.fitDefinition(o)
+		if err := r.passRefusal(r.apply(ctx, o)); err != nil {
+			return errors.Join(secretsErr, err)
+		}
+	}
+	return errors.Join(secretsErr, r.passRefusal(r.deleteUnwanted(ctx, config, wanted)))
+}
+
+// refusedEvery is how often what the API server refuses is tried again: the cause is not in an object that is watched.
+const refusedEvery = 10 * time.Second
+
+// passRefusal keeps an error with which the API server refuses an object for a condition, and returns any other. A refusal
+// must not stop what is independent of the refused object, and is retried at a steady pace.
+func (r *round) passRefusal(err error) error {
+	if !refused(err) {
+		return err
+	}
+	r.problems.refused = append(r.problems.refused, err.Error())
+	r.wakeAt(r.now.Add(refusedEvery))
+	return nil
+}
+
+// protected counts the pods that a disruption budget protects: those that have a node and are there to stay, up to the
+// size of the pool. Pods without a node do not count: a scale-up that finds no GPU must not forbid evictions for as long
+// as it waits.
+func (r *round) protected() int {
+	n := 0
+	for _, pod := range r.pods {
+		_, draining := pod.Labels[v1alpha1.LabelDrain]
+		finished := pod.Status.Phase == corev1.PodFailed || pod.Status.Phase == corev1.PodSucceeded
+		if pod.Spec.NodeName != "" && pod.DeletionTimestamp.IsZero() && !draining && !finished {
+			n++
+		}
+	}
+	return min(n, r.chooseSize().now)
+}
+
+// secretsEvery returns how often the Secrets that the operator makes are read: it is not allowed to watch them, and one might
+// have been deleted or changed. Replicas of the picker that do not become ready can wait for just that Secret.
+func (r *round) secretsEvery() time.Duration {
+	if r.picker != nil && r.picker.Status.ReadyReplicas < ptr.Deref(r.picker.Spec.Replicas, 1) {
+		return missingEvery
+	}
+	return foundEvery
+}
+
+// keepKey creates the key root if there is none, and recreates it if the pool requests that.
+func (r *round) keepKey(ctx context.Context) error {
+	if r.pool.Spec.KeySpace.SecretRef.Name != "" {
+		return nil
+	}
+	asked := r.pool.Annotations[v1alpha1.AnnotationRotateKey]
+	if due := r.memory.keyAt.Add(r.secretsEvery()); r.memory.keyFor == asked && !r.memory.keyAt.IsZero() && r.now.Before(due) {
+		r.wakeAt(due)
+		return nil
+	}
+	got := &corev1.Secret{}
+	err := r.Direct.Get(ctx, types.NamespacedName{Namespace: r.key.Namespace, Name: resources.KeyName(r.key.Name)}, got)
+	switch {
+	case apierrors.IsNotFound(err):
+		err = r.Client.Create(ctx, resources.KeySecret(r.pool))
+	case err == nil && !metav1.IsControlledBy(got, r.pool):
+		ours, adoptErr := r.adoptSecret(ctx, got)
+		if adoptErr != nil {
+			return adoptErr
+		}
+		if !ours {
+			r.problems.taken = append(r.problems.taken, "Secret "+got.Name)
+			return nil
+		}
+	case err == nil:
+		if next := resources.RotatedKey(r.pool, got); next != nil {
+			err = r.Client.Patch(ctx, next, client.MergeFromWithOptions(got, client.MergeFromWithOptimisticLock{}))
+		}
+	}
+	if apierrors.IsAlreadyExists(err) || apierrors.IsConflict(err) || apierrors.IsNotFound(err) {
+		r.retry = true
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("keeping the key root of pool %s: %w", r.key, err)
+	}
+	r.memory.keyAt, r.memory.keyFor = r.now, asked
+	r.wakeAt(r.now.Add(r.secretsEvery()))
+	return nil
+}
+
+// keepCertificates renews the pool's own CA and its pickers' certificate when it is time.
+func (r *round) keepCertificates(ctx context.Context) error {
+	if r.pool.Spec.Picker.Mode == v1alpha1.PickerExternal {
+		return nil
+	}
+	if due := r.certificatesDue(); r.now.Before(due) {
+		r.wakeAt(due)
+		return nil
+	}
+	ca, err := r.secret(ctx, resources.CAName(r.key.Name))
+	if err != nil {
+		return err
+	}
+	leaf, err := r.secret(ctx, resources.TLSName(r.key.Name))
+	if err != nil {
+		return err
+	}
+	newCA, newLeaf, trusted, next, err := resources.Certificates(r.pool, ca, leaf, r.now)
+	if err != nil {
+		return fmt.Errorf("certificates of pool %s: %w", r.key, err)
+	}
+	// The CA first: a certificate of a CA that is lost could not be renewed.
+	for _, s := range []*corev1.Secret{newCA, newLeaf} {
+		if s == nil {
+			continue
+		}
+		u, err := resources.Applied(s)
+		if err != nil {
+			return err
+		}
+		if err := r.Client.Apply(ctx, client.ApplyConfigurationFromUnstructured(u), client.FieldOwner(resources.Manager),
+			client.ForceOwnership); err != nil {
+			return fmt.Errorf("keeping secret %s: %w", s.Name, err)
+		}
+	}
+	r.memory.trusted, r.memory.certsAt, r.memory.certsSeen = trusted, next, r.now
+	r.wakeAt(r.certificatesDue())
+	return nil
+}
+
+// certificatesDue returns when the Secrets of the certificates are read next, at the latest when a certificate needs
+// renewal.
+func (r *round) certificatesDue() time.Time {
+	if again := r.memory.certsSeen.Add(r.secretsEvery()); again.Before(r.memory.certsAt) {
+		return again
+	}
+	return r.memory.certsAt
+}
+
+// secret of this pool; nil when there is none.
+func (r *round) secret(ctx context.Context, name string) (*corev1.Secret, error) {
+	got := &corev1.Secret{}
+	err := r.Direct.Get(ctx, types.NamespacedName{Namespace: r.key.Namespace, Name: name}, got)
+	switch {
+	case apierrors.IsNotFound(err):
+		return nil, nil
+	case err != nil:
+		return nil, fmt.Errorf("reading secret %s: %w", name, err)
+	case !metav1.IsControlledBy(got, r.pool):
+		ours, err := r.adoptSecret(ctx, got)
+		if err != nil {
+			return nil, err
+		}
+		if !ours {
+			r.problems.taken = append(r.problems.taken, "Secret "+name)
+			return nil, fmt.Errorf("secret %s belongs to another owner", name)
+		}
+	}
+	return got, nil
+}
+
+// adoptSecret adopts an orphaned Secret of the operator's making, and reports whether the Secret is the pool's now.
+func (r *round) adoptSecret(ctx context.Context, secret *corev1.Secret) (bool, error) {
+	if secret.Labels[labelInstance] != r.key.Name || secret.Labels[labelManagedBy] != resources.Manager {
+		return false, nil
+	}
+	may, err := r.mayAdopt(ctx, secret)
+	if err != nil || !may {
+		return false, err
+	}
+	return true, r.adoptObject(ctx, secret)
+}
+
+// apply brings one object to what is wanted, when it differs.
+func (r *round) apply(ctx context.Context, want *unstructured.Unstructured) error {
+	key := objectKey{want.GetKind(), want.GetName()}
+	hash, err := hashOf(want)
+	if err != nil {
+		return err
+	}
+	annotations := want.GetAnnotations()
+	if annotations == nil {
+		annotations = map[string]string{}
+	}
+	annotations[annotationApplied] = hash
+	want.SetAnnotations(annotations)
+
+	live, err := r.live(ctx, want)
+	switch {
+	case meta.IsNoMatchError(err):
+		return nil // an optional API that went
+	case err != nil && !apierrors.IsNotFound(err):
+		return fmt.Errorf("reading %s %s: %w", key.kind, key.name, err)
+	case err == nil && !metav1.IsControlledBy(live, r.pool):
+		may, err := false, error(nil)
+		if live.GetAnnotations()[annotationApplied] != "" {
+			may, err = r.mayAdopt(ctx, live)
+		}
+		if err != nil {
+			return err
+		}
+		if may {
+			break // it is applied with its new owner
+		}
+		if resources.IsTraffic(want.GroupVersionKind()) {
+			return nil // the gateway is configured by hand
+		}
+		if gvk := want.GroupVersionKind(); gvk == resources.GIEKind || gvk == resources.RouteKind {
+			r.problems.gateway = append(r.problems.gateway, key.kind+" "+key.name) // the pool serves without
+			return nil
+		}
+		r.problems.taken = append(r.problems.taken, key.kind+" "+key.name)
+		return nil
+	case err == nil && (holds(live.Object, want.Object) || r.memory.applied[key] == applied{hash, live.GetResourceVersion()}):
+		return nil
+	}
+	err = r.Client.Apply(ctx, client.ApplyConfigurationFromUnstructured(want), client.FieldOwner(resources.Manager), client.ForceOwnership)
+	if protocolUndeclared(want, err) {
+		r.memory.noProtocolUntil, r.retry = r.now.Add(foundEvery), true
+		return nil
+	}
+	if gvk := want.GroupVersionKind(); refused(err) && (resources.IsTraffic(gvk) || gvk == resources.GIEKind || gvk == resources.RouteKind) {
+		// Another release of the gateway, perhaps. The pool serves without.
+		why := fmt.Sprintf("%s %s is refused: %v", key.kind, key.name, err)
+		if resources.IsTraffic(gvk) {
+			r.problems.traffic = append(r.problems.traffic, why)
+		} else {
+			r.problems.route = append(r.problems.route, why)
+		}
+		r.wakeAt(r.now.Add(refusedEvery))
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("applying %s %s: %w", key.kind, key.name, err)
+	}
+	r.memory.applied[key] = applied{hash, want.GetResourceVersion()}
+	return nil
+}
+
+// refused reports whether the API server does not accept a request because of what the request is: a quota, an admission
+// policy or webhook, validation, or the rights of the operator. Other requests can succeed meanwhile.
+func refused(err error) bool {
+	var status apierrors.APIStatus
+	if !errors.As(err, &status) {
+		return false
+	}
+	switch code := status.Status().Code; code {
+	case http.StatusBadRequest, http.StatusForbidden, http.StatusMethodNotAllowed, http.StatusNotAcceptable,
+		http.StatusRequestEntityTooLarge, http.StatusUnsupportedMediaType, http.StatusUnprocessableEntity:
+		return true
+	case http.StatusInternalServerError:
+		return strings.Contains(err.Error(), "webhook") // it cannot be reached, and must not be bypassed
+	}
+	return false
+}
+
+// live reads an object as it is: in its type where the operator knows it, because by that its changes are watched. (A
+// cache of untyped objects is another one, and might lag behind the event that has brought us here.)
+func (r *round) live(ctx context.Context, want *unstructured.Unstructured) (*unstructured.Unstructured, error) {
+	gvk := want.GroupVersionKind()
+	live := &unstructured.Unstructured{}
+	live.SetGroupVersionKind(gvk)
+	into := client.Object(live)
+	if typed, err := r.Client.Scheme().New(gvk); err == nil {
+		_, loose := typed.(*unstructured.Unstructured) // of a kind that some scheme knows by name only
+		if o, ok := typed.(client.Object); ok && !loose {
+			into = o
+		}
+	}
+	err := r.Client.Get(ctx, client.ObjectKeyFromObject(want), into)
+	if apierrors.IsNotFound(err) { // the cache can have the operator's own objects only
+		err = r.Direct.Get(ctx, client.ObjectKeyFromObject(want), into)
+	}
+	if err != nil || into == client.Object(live) {
+		return live, err
+	}
+	if live.Object, err = runtime.DefaultUnstructuredConverter.ToUnstructured(into); err != nil {
+		return nil, fmt.Errorf("reading fields: %w", err)
+	}
+	live.SetGroupVersionKind(gvk)
+	return live, nil
+}
+
+func hashOf(o *unstructured.Unstructured) (string, error) {
+	raw, err := json.Marshal(o.Object)
+	if err != nil {
+		return "", fmt.Errorf("writing %s %s: %w", o.GetKind(), o.GetName(), err)
+	}
+	sum := sha256.Sum256(raw)
+	return hex.EncodeToString(sum[:8]), nil
+}
+
+// holds is whether a live object has all that is wanted; what the API server or others have added does not count.
+func holds(live, want any) bool {
+	switch want := want.(type) {
+	case map[string]any:
+		l, ok := live.(map[string]any)
+		if !ok {
+			return len(want) == 0 && live == nil
+		}
+		for k, v := range want {
+			if !holds(l[k], v) {
+				return false
+			}
+		}
+		return true
+	case []any:
+		l, ok := live.([]any)
+		if !ok || len(l) != len(want) {
+			return len(want) == 0 && live == nil
+		}
+		for i := range want {
+			if !holds(l[i], want[i]) {
+				return false
+			}
+		}
+		return true
+	}
+	return fmt.Sprint(live) == fmt.Sprint(want) // numbers are decoded as int64 and float64
+}
+
+// deleteUnwanted deletes what this process has applied and the pool does not want any more, and after a start whatever
+// a pool might have left.
+func (r *round) deleteUnwanted(ctx context.Context, config resources.Config, wanted map[objectKey]bool) error {
+	swept := sweep{config, r.pool.Generation}
+	if r.memory.swept == swept {
+		return nil
+	}
+	for _, gvk := range resources.Kinds(config) {
+		var list metav1.PartialObjectMetadataList
+		list.SetGroupVersionKind(gvk.GroupVersion().WithKind(gvk.Kind + "List"))
+		err := r.Direct.List(ctx, &list, client.InNamespace(r.key.Namespace), client.MatchingLabels{labelInstance: r.key.Name})
+		if meta.IsNoMatchError(err) {
+			continue
+		}
+		if err != nil {
+			return fmt.Errorf("listing %s of pool %s: %w", gvk.Kind, r.key, err)
+		}
+		for i := range list.Items {
+			o := &list.Items[i]
+			if wanted[objectKey{gvk.Kind, o.Name}] || !metav1.IsControlledBy(o, r.pool) || o.Annotations[annotationApplied] == "" {
+				continue
+			}
+			o.SetGroupVersionKind(gvk)
+			if err := r.Client.Delete(ctx, o, client.Preconditions{UID: uid(o.UID)}); err != nil && !apierrors.IsNotFound(err) &&
+				!apierrors.IsConflict(err) {
+				return fmt.Errorf("deleting %s %s: %w", gvk.Kind, o.Name, err)
+			}
+		}
+	}
+	r.memory.swept = swept
+	return nil
+}
+
+// sweep is what the last look for unwanted objects went by.
+type sweep struct {
+	config     resources.Config
+	generation int64
+}
+
+// findPolicy finds the policy that the pool follows.
+func (r *round) findPolicy(ctx context.Context) error {
+	var list v1alpha1.RoutingPolicyList
+	if err := r.Client.List(ctx, &list, client.InNamespace(r.key.Namespace)); err != nil {
+		return fmt.Errorf("listing policies of %s: %w", r.key.Namespace, err)
+	}
+	policies := make([]*v1alpha1.RoutingPolicy, len(list.Items))
+	for i := range list.Items {
+		policies[i] = &list.Items[i]
+	}
+	r.policy = policyattach.Winners(policies, nil)[r.key]
+	return nil
+}
+
+func tenantSecrets(p *v1alpha1.RoutingPolicy) []string {
+	var names []string
+	for _, ref := range p.Spec.Admission.Tenants.SecretRefs {
+		names = append(names, ref.Name)
+	}
+	return names
+}

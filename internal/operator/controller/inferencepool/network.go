@@ -1,0 +1,188 @@
+package inferencepool
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	gwapiv1 "sigs.k8s.io/gateway-api/apis/v1"
+
+	"github.com/kvasir-dev/kvasir/api/v1alpha1"
+	"github.com/kvasir-dev/kvasir/internal/config"
+	"github.com/kvasir-dev/kvasir/internal/operator/resources"
+)
+
+// networkFacts are what EnginesClosed is judged from.
+type networkFacts struct {
+	// gateways whose data planes the engines' NetworkPolicy admits, sorted.
+	gateways []types.NamespacedName
+	// missing are the gateways without pods, and parents that are no Gateways.
+	missing []string
+	// unseen are the gateways whose pods were not found, but can be in a namespace that the operator does not watch.
+	unseen []string
+}
+
+// findGateways finds the gateways that send requests to the engines themselves, and whether they have pods: those of
+// gateway.parentRefs, and those that have accepted the gateways' pool, through routes of others.
+func (r *round) findGateways(ctx context.Context, config *resources.Config) error {
+	if r.pool.Spec.EngineNetwork() != v1alpha1.EngineNetworkClosed || r.pool.Spec.Gateway.Mode == v1alpha1.GatewayDisabled {
+		return nil
+	}
+	f := &r.network
+	add := func(group *gwapiv1.Group, kind *gwapiv1.Kind, namespace, name string) {
+		gateway := types.NamespacedName{Namespace: namespace, Name: name}
+		if gateway.Namespace == "" {
+			gateway.Namespace = r.key.Namespace
+		}
+		switch k := ptr.Deref(kind, "Gateway"); {
+		case k != "Gateway" || ptr.Deref(group, gwapiv1.GroupName) != gwapiv1.GroupName:
+			f.missing = append(f.missing, fmt.Sprintf("%s %s", k, gateway))
+		case !slices.Contains(f.gateways, gateway):
+			f.gateways = append(f.gateways, gateway)
+		}
+	}
+	for i := range r.pool.Spec.Gateway.ParentRefs {
+		ref := &r.pool.Spec.Gateway.ParentRefs[i]
+		add(ref.Group, ref.Kind, string(ptr.Deref(ref.Namespace, "")), string(ref.Name))
+	}
+	if config.GIE {
+		pool := &gatewayPool{}
+		if _, err := r.loose(ctx, resources.GIEKind, pool); err != nil {
+			return err
+		}
+		for i := range pool.Status.Parents {
+			// A Gateway of a namespace that has no right to the pool can be among the parents, too, and is not accepted.
+			p := &pool.Status.Parents[i]
+			if meta.IsStatusConditionTrue(p.Conditions, string(gwapiv1.RouteConditionAccepted)) {
+				add(p.ParentRef.Group, p.ParentRef.Kind, p.ParentRef.Namespace, p.ParentRef.Name)
+			}
+		}
+	}
+	slices.SortFunc(f.gateways, func(a, b types.NamespacedName) int { return strings.Compare(a.String(), b.String()) })
+	for _, gateway := range f.gateways {
+		there, unseen, err := r.dataPlane(ctx, gateway)
+		switch {
+		case err != nil:
+			return err
+		case there:
+		case unseen != "":
+			f.unseen = append(f.unseen, fmt.Sprintf("%s (in %s)", gateway, unseen))
+		default:
+			f.missing = append(f.missing, "Gateway "+gateway.String())
+		}
+	}
+	slices.Sort(f.missing)
+	f.missing = slices.Compact(f.missing)
+	return nil
+}
+
+// dataPlane reports whether a gateway has pods, and names a namespace where the operator cannot look for them.
+func (r *round) dataPlane(ctx context.Context, gateway types.NamespacedName) (there bool, unseen string, err error) {
+	for _, plane := range resources.DataPlanes(gateway) {
+		for _, namespace := range plane.Namespaces {
+			if len(r.Namespaces) > 0 && !slices.Contains(r.Namespaces, namespace) {
+				if unseen == "" {
+					unseen = namespace
+				}
+				continue
+			}
+			var pods corev1.PodList
+			if err := r.Client.List(ctx, &pods, client.InNamespace(namespace), client.MatchingLabels(plane.Labels),
+				client.UnsafeDisableDeepCopy); err != nil {
+				return false, "", fmt.Errorf("listing the pods of gateway %s: %w", gateway, err)
+			}
+			if slices.ContainsFunc(pods.Items, func(p corev1.Pod) bool { return !ended(&p) }) {
+				return true, "", nil
+			}
+		}
+	}
+	return false, unseen, nil
+}
+
+func ended(pod *corev1.Pod) bool {
+	return pod.Status.Phase == corev1.PodFailed || pod.Status.Phase == corev1.PodSucceeded
+}
+
+// sets are the LeaderWorkerSets of the pool's pods.
+func (r *round) sets() []string {
+	var names []string
+	for _, pod := range r.pods {
+		if name := pod.Labels[config.LabelSet]; name != "" {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
+}
+
+// enginesClosed judges whether only the clients that the pool names, and those that Kvasir needs, reach its engines.
+func enginesClosed(pool *v1alpha1.InferencePool, f *networkFacts) judgement {
+	policy := &pool.Spec.Engine.NetworkPolicy
+	if pool.Spec.EngineNetwork() == v1alpha1.EngineNetworkOpen {
+		if policy.Mode == "" {
+			return no("PickersUnnamed", "picker.mode is External, so the pods of the pickers are not known: all clients reach the engines. "+
+				"Name these pods in engine.networkPolicy.from")
+		}
+		return unknown("Open", "engine.networkPolicy.mode is Open: all clients reach the engines")
+	}
+	remark := ""
+	if len(policy.From) > 0 {
+		remark = fmt.Sprintf("; and %d peers of engine.networkPolicy.from", len(policy.From))
+	}
+	names := make([]string, len(f.gateways))
+	for i, gateway := range f.gateways {
+		names[i] = gateway.String()
+	}
+	admitted := "none"
+	if len(names) > 0 {
+		admitted = strings.Join(names, ", ")
+	}
+	switch {
+	case len(f.missing) > 0 && len(policy.From) > 0:
+		return yes("GatewayPodsNamed", "no pods of %s are found: engine.networkPolicy.from must have their pods or addresses",
+			strings.Join(f.missing, ", "))
+	case len(f.missing) > 0:
+		return no("GatewayPodsMissing", "no pods of %s are found by the labels %s, or %s in %s: their requests do not reach the engines. "+
+			"Name the pods or addresses in engine.networkPolicy.from", strings.Join(f.missing, ", "),
+			resources.LabelGateway, resources.LabelEnvoyGateway, resources.EnvoyGatewayNamespace)
+	case len(f.unseen) > 0:
+		return unknown("GatewayNotWatched", "the operator does not watch the namespaces in which pods of these gateways can be: %s. "+
+			"Pods with the usual labels are admitted there", strings.Join(f.unseen, ", "))
+	}
+	return yes("Closed", "gateways admitted: %s%s", admitted, remark)
+}
+
+// gatewayPods are the changes of pods by which a gateway's data plane appears or disappears.
+var gatewayPods = predicate.Funcs{
+	CreateFunc:  func(e event.CreateEvent) bool { return ofGateway(e.Object) },
+	DeleteFunc:  func(e event.DeleteEvent) bool { return ofGateway(e.Object) },
+	GenericFunc: func(event.GenericEvent) bool { return false },
+	UpdateFunc: func(e event.UpdateEvent) bool {
+		before, ok := e.ObjectOld.(*corev1.Pod)
+		after, also := e.ObjectNew.(*corev1.Pod)
+		return ok && also && (ofGateway(before) != ofGateway(after) || ofGateway(after) && ended(before) != ended(after))
+	},
+}
+
+// ofGateway reports whether a pod is one of a gateway's data plane.
+func ofGateway(o client.Object) bool {
+	labels := o.GetLabels()
+	return labels[resources.LabelGateway] != "" || labels[resources.LabelEnvoyGateway] != ""
+}
+
+// behindGateways are the pools that gateways of any namespace can send requests to. A gateway's pods are made and deleted
+// rarely.
+func (r *Reconciler) behindGateways(ctx context.Context, _ client.Object) []reconcile.Request {
+	return r.requests(ctx, "", func(pool *v1alpha1.InferencePool) bool {
+		return pool.Spec.Gateway.Mode != v1alpha1.GatewayDisabled && pool.Spec.EngineNetwork() == v1alpha1.EngineNetworkClosed
+	})
+}

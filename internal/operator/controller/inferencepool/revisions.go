@@ -1,0 +1,142 @@
+package inferencepool
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	appsv1 "k8s.io/api/apps/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/kvasir-dev/kvasir/api/v1alpha1"
+	"github.com/kvasir-dev/kvasir/internal/operator/podtemplate"
+	"github.com/kvasir-dev/kvasir/internal/operator/resources"
+)
+
+// revisions of a pool: its template and wiring, kept as ControllerRevisions, so that a rollout that has stopped can
+// make an old pod again.
+type revisions struct {
+	shape *podtemplate.Shape // the newest
+	// update is the newest revision; current the one that served before, empty when it cannot be made again.
+	update, current string
+	kept            map[string]*appsv1.ControllerRevision // by revision
+}
+
+// findRevisions reads the kept revisions, and keeps the newest one.
+func (r *round) findRevisions(ctx context.Context) error {
+	shape := podtemplate.ShapeOf(r.pool)
+	raw, update, err := shape.Encode()
+	if err != nil {
+		return fmt.Errorf("pool %s: %w", r.key, err)
+	}
+	r.revisions = revisions{shape: &shape, update: update, kept: map[string]*appsv1.ControllerRevision{}}
+	options := r.injection()
+	_, skipped, err := podtemplate.Pod(&shape, &options)
+	if errors.Is(err, podtemplate.ErrTemplate) {
+		r.problems.template = err.Error()
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("pool %s: %w", r.key, err)
+	}
+	r.problems.skipped = skipped
+
+	var list appsv1.ControllerRevisionList
+	err = r.Client.List(ctx, &list, client.InNamespace(r.key.Namespace), client.MatchingLabels{labelInstance: r.key.Name})
+	if err != nil {
+		return fmt.Errorf("listing revisions of pool %s: %w", r.key, err)
+	}
+	newest := int64(0)
+	for i := range list.Items {
+		kept := &list.Items[i]
+		name, ours := strings.CutPrefix(kept.Name, r.key.Name+"-")
+		if ours && !metav1.IsControlledBy(kept, r.pool) && kept.Labels[v1alpha1.LabelRevision] == name {
+			if ours, err = r.mayAdopt(ctx, kept); err != nil {
+				return err
+			}
+			if ours {
+				kept = kept.DeepCopy()
+				if err := r.adoptObject(ctx, kept); err != nil {
+					return err
+				}
+			}
+		}
+		if ours && metav1.IsControlledBy(kept, r.pool) {
+			r.revisions.kept[name] = kept
+			newest = max(newest, kept.Revision)
+		}
+	}
+	if r.revisions.kept[update] == nil {
+		kept := &appsv1.ControllerRevision{
+			ObjectMeta: metav1.ObjectMeta{
+				Namespace: r.key.Namespace, Name: r.key.Name + "-" + update,
+				Labels: map[string]string{
+					labelInstance: r.key.Name, labelManagedBy: resources.Manager, v1alpha1.LabelRevision: update,
+				},
+				OwnerReferences: []metav1.OwnerReference{resources.Owner(r.pool)},
+			},
+			Data: runtime.RawExtension{Raw: raw}, Revision: newest + 1,
+		}
+		if err := r.Client.Create(ctx, kept); err != nil && !apierrors.IsAlreadyExists(err) {
+			return fmt.Errorf("keeping revision %s of pool %s: %w", update, r.key, err)
+		}
+		r.revisions.kept[update] = kept
+	}
+	current := strings.TrimPrefix(r.pool.Status.CurrentRevision, r.key.Name+"-")
+	if r.revisions.kept[current] != nil {
+		r.revisions.current = current
+	}
+	return nil
+}
+
+// Labels of everything of a pool that is no pod of an engine. The operator must cache nothing else.
+const (
+	labelInstance  = "app.kubernetes.io/instance"
+	labelManagedBy = "app.kubernetes.io/managed-by"
+)
+
+// shape is what pods of a revision are made of.
+func (r *round) shape(revision string) (*podtemplate.Shape, error) {
+	if revision == r.revisions.update {
+		return r.revisions.shape, nil
+	}
+	kept := r.revisions.kept[revision]
+	if kept == nil {
+		return nil, fmt.Errorf("revision %s is not kept", revision)
+	}
+	return podtemplate.Decode(kept.Data.Raw)
+}
+
+// pruneRevisions deletes the oldest that no pod has, beyond the limit.
+func (r *round) pruneRevisions(ctx context.Context) error {
+	used := map[string]bool{r.revisions.update: true, r.revisions.current: true, r.decision.Current: true}
+	for _, pod := range r.pods {
+		used[pod.Labels[v1alpha1.LabelRevision]] = true
+	}
+	var unused []*appsv1.ControllerRevision
+	for revision, kept := range r.revisions.kept {
+		if !used[revision] {
+			unused = append(unused, kept)
+		}
+	}
+	slices.SortFunc(unused, func(a, b *appsv1.ControllerRevision) int {
+		return cmp.Or(cmp.Compare(b.Revision, a.Revision), cmp.Compare(a.Name, b.Name))
+	})
+	limit := int(r.pool.Spec.Rollout.RevisionHistoryLimit)
+	for _, kept := range unused[min(limit, len(unused)):] {
+		err := r.Client.Delete(ctx, kept, client.Preconditions{UID: uid(kept.UID)})
+		if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
+			return fmt.Errorf("deleting revision %s: %w", kept.Name, err)
+		}
+	}
+	return nil
+}
+
+func uid(u types.UID) *types.UID { return &u }

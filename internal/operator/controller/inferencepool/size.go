@@ -1,0 +1,75 @@
+package inferencepool
+
+import (
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+
+	"github.com/kvasir-dev/kvasir/api/v1alpha1"
+	"github.com/kvasir-dev/kvasir/internal/operator/scaling"
+)
+
+// Sizer decides the sizes of autoscaled pools; false before it has looked at one.
+type Sizer interface {
+	Decision(pool types.NamespacedName) (scaling.Decision, bool)
+}
+
+// size that a pool is steered to.
+type size struct {
+	now int
+	// wanted is what it would be if the pool were not paused.
+	wanted int
+	// decision of the autoscaler; nil without autoscaling, or before the first.
+	decision *scaling.Decision
+	changed  bool
+}
+
+// chooseSize takes what is wanted, or leaves the size as it is: none for a new pool.
+func (r *round) chooseSize() size {
+	out := r.wantedSize()
+	out.wanted = out.now
+	if r.pool.Spec.Paused == v1alpha1.PauseAll {
+		out.now, out.changed = int(ptr.Deref(r.pool.Status.DesiredReplicas, 0)), false
+	}
+	return out
+}
+
+// wantedSize takes the number of people, or of the autoscaler. Until that has looked, the pool stays as it is.
+func (r *round) wantedSize() size {
+	a := &r.pool.Spec.Autoscaling
+	before := int(ptr.Deref(r.pool.Status.DesiredReplicas, ptr.Deref(a.MinReplicas, 1)))
+	if r.pool.Spec.Replicas != nil {
+		before = int(*r.pool.Spec.Replicas)
+	}
+	out := size{now: before}
+	if a.MaxReplicas == 0 || r.Sizer == nil {
+		return out
+	}
+	d, ok := r.Sizer.Decision(r.key)
+	if !ok {
+		return out
+	}
+	out.decision = &d
+	if a.Mode != v1alpha1.AutoscalingRecommend {
+		out.now, out.changed = d.Size, d.Size != before
+	}
+	return out
+}
+
+// autoscalingStatus is the status of the autoscaler. It keeps its last value while nothing new is known.
+func (r *round) autoscalingStatus() v1alpha1.AutoscalingStatus {
+	if r.pool.Spec.Autoscaling.MaxReplicas == 0 {
+		return v1alpha1.AutoscalingStatus{}
+	}
+	out := r.pool.Status.Autoscaling
+	if d := r.size.decision; d != nil {
+		out.RecommendedReplicas, out.Reason = count(d.Size), string(d.Reason)
+	}
+	if r.size.changed {
+		now := metav1.NewTime(r.now)
+		out.LastScaleTime = &now
+	}
+	return out
+}
+
+func count(n int) *int32 { return ptr.To(int32(n)) }

@@ -1,0 +1,44 @@
+package routingpolicy
+
+import (
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/kvasir-dev/kvasir/api/v1alpha1"
+	"github.com/kvasir-dev/kvasir/internal/operator/policyattach"
+	"github.com/kvasir-dev/kvasir/internal/operatorfeed"
+)
+
+// InForce is the policy that a pool shall follow, nil for all defaults. policies are those of the pool's namespace.
+func InForce(pool types.NamespacedName, policies []*v1alpha1.RoutingPolicy) *v1alpha1.RoutingPolicy {
+	return policyattach.Winners(policies, nil)[pool]
+}
+
+// PoolStatus is the part of a pool's status about its policy: the policy and the generation that all replicas of the
+// picker follow, and a condition, nil where no policy applies. While replicas differ, or none reports, the
+// status keeps its value, unless that policy no longer applies.
+func PoolStatus(pool *v1alpha1.InferencePool, winner *v1alpha1.RoutingPolicy,
+	view *operatorfeed.View) (v1alpha1.PolicyInForce, *metav1.Condition) {
+	if winner == nil {
+		return v1alpha1.PolicyInForce{}, nil
+	}
+	affected := condition(v1alpha1.ConditionPolicyAffected, metav1.ConditionTrue, "PolicyAffected", "RoutingPolicy "+winner.Name+" applies")
+	affected.ObservedGeneration = pool.Generation
+	inForce := v1alpha1.PolicyInForce{}
+	if before := pool.Status.RoutingPolicy; before.Name == winner.Name {
+		inForce = before
+	}
+	// The generation that all follow is the lowest; it is valid only if all replicas follow the policy.
+	lowest, all := int64(0), len(view.Replicas) > 0 && len(view.Unheard) == 0
+	for i := range view.Replicas {
+		r := &view.Replicas[i]
+		all = all && r.PolicyName == winner.Name
+		if i == 0 || r.PolicyGeneration < lowest {
+			lowest = r.PolicyGeneration
+		}
+	}
+	if all && lowest > 0 {
+		inForce = v1alpha1.PolicyInForce{Name: winner.Name, Generation: lowest}
+	}
+	return inForce, &affected
+}

@@ -1,0 +1,95 @@
+package lifecycle
+
+import "time"
+
+// Reading is what an engine said of itself.
+type Reading struct {
+	// At is when it was asked.
+	At time.Time
+	// Busy is the number of requests that ran or waited.
+	Busy int
+}
+
+// Trouble is why a pod does not start. The zero value is none.
+type Trouble struct{ Reason, Message string }
+
+// Reasons of troubles.
+const (
+	ImagePullFailed = "ImagePullFailed"
+	Unschedulable   = "Unschedulable"
+	CrashLooping    = "CrashLooping"
+	SlowStart       = "SlowStart"
+)
+
+// Pod is what is known of one pod.
+//
+// It has many fields because a plan reads nothing else: it is all that was observed.
+type Pod struct {
+	UID, Name string
+	// Slot is its number in the pool, Revision the hash of its template, Island where it is.
+	Slot     int
+	Revision string
+	Island   string
+	Created  time.Time
+	// Assigned to a node.
+	Assigned bool
+	// Running is whether its engine's process might be there and hold requests.
+	Running bool
+	// Loaded is whether all containers are ready, and LoadedAt since when.
+	Loaded   bool
+	LoadedAt time.Time
+	// Ready to serve, and since when.
+	Ready   bool
+	ReadyAt time.Time
+	// Synced and Degraded report what pickers know of its cache.
+	Synced, Degraded bool
+	// WarmedUp is whether its warm-up has ended, however.
+	WarmedUp bool
+	// WarmGate is whether Ready waits for the condition Warm.
+	WarmGate bool
+	// Shown are the conditions that the pod carries.
+	Shown Shown
+	// Deleting is whether it is being deleted, Finished whether it has failed or ended for good.
+	Deleting, Finished bool
+	// EndedAt is when a finished pod ended, Lived how long it had lived then, and Ends how many pods in a row had ended
+	// before it was made.
+	EndedAt time.Time
+	Lived   time.Duration
+	Ends    int
+	// Moves is how many pods in a row had been replaced because of their nodes before it was made.
+	Moves int
+	// Node is what becomes of its node.
+	Node Node
+	// Misplaced is whether it shall be made again on another island.
+	Misplaced bool
+	Trouble   Trouble
+	Mark      Mark
+	// Acknowledged is when the last of all live pickers ceased to choose it; zero when one might still do.
+	Acknowledged time.Time
+	// Readings of its engine, oldest first.
+	Readings []Reading
+	// Value of what only this pod caches, in tokens of recent hits; Load is the number of its requests.
+	Value float64
+	Load  int
+}
+
+// Shown are conditions that a pod carries.
+type Shown struct{ Synced, Warm, Idle bool }
+
+// serving is whether pickers send requests there.
+func (p *Pod) serving() bool { return p.Ready && p.Mark.Reason == "" && !p.Deleting && !p.Finished }
+
+// held is whether people have stopped picks, and nothing more.
+func (p *Pod) held() bool {
+	return p.Mark.Reason != "" && !ours(p.Mark.Reason) && p.Mark.Deadline.IsZero()
+}
+
+// draining is whether the pod is on its way out.
+func (p *Pod) draining() bool { return p.Mark.Reason != "" && !p.held() }
+
+func ours(reason string) bool {
+	return reason == DrainScaleDown || reason == DrainRollout || reason == DrainNode
+}
+
+// hopeless is whether nothing is lost with the pod: it cannot serve and will not soon.
+func (p *Pod) hopeless() bool { return !p.Ready && (!p.Running || p.Trouble.Reason != "") }

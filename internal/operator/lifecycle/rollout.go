@@ -1,0 +1,80 @@
+package lifecycle
+
+import "time"
+
+// progress returns how far the rollout is. A rollout stops when a new pod is not ready and there was no progress for the
+// deadline, or when new pods end over and over; it continues by itself when such a pod becomes ready after all, or was
+// removed.
+func (r *round) progress() Progress {
+	replaced := r.Pool.Current != "" && r.Pool.Current != r.Pool.Revision
+	waits := false
+	var forward, ready time.Time
+	for i := range r.Pods {
+		p := &r.Pods[i]
+		switch {
+		case p.Deleting || p.Finished:
+		case p.Revision != r.Pool.Revision:
+			replaced = true
+		case p.Mark.Reason != "":
+		default:
+			last := p.Created
+			if p.Ready {
+				last = p.ReadyAt
+				ready = latest(ready, last)
+			} else {
+				waits = true
+			}
+			forward = latest(forward, last)
+		}
+	}
+	switch {
+	case !replaced:
+		return UpToDate
+	case r.Pool.Paused:
+		return Paused
+	case r.Pool.OnDelete:
+		return WaitingOnDelete
+	case r.brokenRevision(ready):
+		return Stopped
+	case waits:
+		deadline := forward.Add(r.Pool.ProgressDeadline)
+		if !r.Now.Before(deadline) {
+			return Stopped
+		}
+		r.wake(deadline)
+	}
+	return RollingOut
+}
+
+func latest(a, b time.Time) time.Time {
+	if a.After(b) {
+		return a
+	}
+	return b
+}
+
+// current is the revision that counts as served with: the new one as soon as no other pod is left and enough of the
+// new ones serve.
+func (r *round) current() string {
+	if r.Pool.Current == r.Pool.Revision {
+		return r.Pool.Current
+	}
+	newest, other := 0, ""
+	for i := range r.Pods {
+		p := &r.Pods[i]
+		switch {
+		case p.Finished || p.Deleting:
+		case p.Revision != r.Pool.Revision:
+			other = p.Revision
+		case p.serving():
+			newest++
+		}
+	}
+	switch {
+	case other == "" && (newest >= r.Pool.Size || r.Pool.Current == ""):
+		return r.Pool.Revision
+	case r.Pool.Current == "":
+		return other
+	}
+	return r.Pool.Current
+}

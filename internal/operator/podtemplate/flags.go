@@ -1,0 +1,208 @@
+package podtemplate
+
+import (
+	"encoding/json"
+	"fmt"
+	"path"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+
+	"github.com/kvasir-dev/kvasir/api/v1alpha1"
+)
+
+// Engine flags.
+const (
+	FlagEvents   = "--kv-events-config"
+	FlagTokens   = "--enable-prompt-tokens-details"
+	FlagShutdown = "--shutdown-timeout"
+	FlagScaleOut = "--enable-scale-out"
+)
+
+// keepAlives are the variables that set for how many seconds engines keep idle connections, by type of engine.
+// Their own default is 5.
+var keepAlives = map[v1alpha1.EngineType]string{
+	v1alpha1.EngineVLLM: "VLLM_HTTP_TIMEOUT_KEEP_ALIVE", v1alpha1.EngineSGLang: "SGLANG_TIMEOUT_KEEP_ALIVE",
+}
+
+// keepAliveSeconds is longer than any gateway keeps an idle connection to an engine, so that the gateway closes it and no
+// request meets a connection that the engine is just closing: Envoy's default is an hour, GKE's 600 s, NGINX's 60 s.
+const keepAliveSeconds = 3900
+
+// keepAlive has the engine keep idle connections for longer than gateways do.
+func (w *work) keepAlive() {
+	name, ok := keepAlives[v1alpha1.EngineType(w.wiring.Type)]
+	if !ok || w.wiring.Flags != string(v1alpha1.FlagsInject) ||
+		slices.ContainsFunc(w.engine.Env, func(e corev1.EnvVar) bool { return e.Name == name }) {
+		return
+	}
+	if len(w.engine.EnvFrom) > 0 {
+		w.skip(w.engine.Name, name, "envFrom can set it, and env would take precedence")
+		return
+	}
+	w.engine.Env = append(w.engine.Env, corev1.EnvVar{Name: name, Value: strconv.Itoa(keepAliveSeconds)})
+	w.done = append(w.done, name)
+}
+
+// setting is a flag that an engine should have.
+type setting struct {
+	name, value string
+	// optional settings are not missed where they cannot be added.
+	optional bool
+}
+
+// flags adds what the engine lacks.
+func (w *work) flags() {
+	if w.wiring.Flags != string(v1alpha1.FlagsInject) {
+		return
+	}
+	for _, f := range w.wanted() {
+		if mentions(w.engine, f.name) {
+			continue
+		}
+		if why := closed(w.engine); why != "" {
+			if !f.optional {
+				w.skip(w.engine.Name, f.name, why)
+			}
+			continue
+		}
+		w.engine.Args = append(w.engine.Args, f.name)
+		if f.value != "" {
+			w.engine.Args = append(w.engine.Args, f.value)
+		}
+		w.done = append(w.done, f.name)
+	}
+}
+
+// wanted are the flags that the engine of the pool should have.
+func (w *work) wanted() []setting {
+	var out []setting
+	if config := w.eventsConfig(); config != "" {
+		out = append(out, setting{name: FlagEvents, value: config})
+	}
+	if w.wiring.Type != string(v1alpha1.EngineVLLM) {
+		return out
+	}
+	out = append(out, setting{name: FlagTokens})
+	// Older engines refuse flags they do not know. The preStop hook has waited before, where there is one.
+	if !older(w.engine.Image, 0, 18) {
+		out = append(out, setting{name: FlagShutdown, value: strconv.Itoa(int(EngineGrace.Seconds()))})
+	}
+	// It opens the render routes, which return the exact tokens of every request. Only where the release is known to have
+	// the flag: other releases exit on it, and without it /tokenize and the picker's own tokenizer are used.
+	if known(w.engine.Image) && !older(w.engine.Image, 0, 30) {
+		out = append(out, setting{name: FlagScaleOut, optional: true})
+	}
+	return out
+}
+
+// events is the engine's configuration of its publisher.
+type events struct {
+	Enable    bool   `json:"enable_kv_cache_events,omitempty"`
+	Publisher string `json:"publisher"`
+	Endpoint  string `json:"endpoint"`
+	Replay    string `json:"replay_endpoint"`
+}
+
+// eventsConfig is the value of FlagEvents, empty where the engine needs none that we know. A publisher connects to an
+// address without a star, and binds one with it; the engine adds its rank to both ports.
+func (w *work) eventsConfig() string {
+	host := "127.0.0.1" // no client outside the pod can listen
+	switch v1alpha1.EventSource(w.wiring.Source) {
+	case v1alpha1.EventsNone, v1alpha1.EventsListen:
+		return ""
+	case v1alpha1.EventsSubscribe:
+		host = "*"
+	case v1alpha1.EventsAuto, v1alpha1.EventsReporter:
+	}
+	raw, err := json.Marshal(events{
+		Enable: w.wiring.Type == string(v1alpha1.EngineVLLM), Publisher: "zmq",
+		Endpoint: fmt.Sprintf("tcp://%s:%d", host, w.wiring.Events),
+		Replay:   fmt.Sprintf("tcp://%s:%d", host, w.wiring.Replay),
+	})
+	if err != nil {
+		panic(err) // strings and a bool
+	}
+	return string(raw)
+}
+
+// mentions is whether a container's command line has a flag, in any way that engines read: with a value behind a blank
+// or an equals sign, with underscores, as keys of a document behind dots, or in the text of a shell's script.
+func mentions(c *corev1.Container, name string) bool {
+	return slices.ContainsFunc(slices.Concat(c.Command, c.Args), func(arg string) bool {
+		arg = strings.ReplaceAll(arg, "_", "-")
+		if rest, ok := strings.CutPrefix(arg, name); ok && (rest == "" || rest[0] == '=' || rest[0] == '.') {
+			return true
+		}
+		return strings.ContainsAny(arg, " \n\t") && strings.Contains(arg, name)
+	})
+}
+
+var shells = []string{"sh", "bash", "dash", "ash", "zsh", "ksh", "busybox"}
+
+// closed says why arguments that are added to a container would not reach its engine; empty when they would.
+func closed(c *corev1.Container) string {
+	line := slices.Concat(c.Command, c.Args)
+	if len(line) == 0 {
+		return "neither command nor args is set, so added args would replace the image's"
+	}
+	for i, word := range line {
+		if i > 3 { // env, tini and similar commands precede a shell
+			break
+		}
+		if slices.Contains(shells, path.Base(word)) && slices.ContainsFunc(line[i+1:], isScript) {
+			return "it is started by a shell"
+		}
+	}
+	return ""
+}
+
+// isScript is whether a word is a shell's option that makes the next a script.
+func isScript(word string) bool {
+	return strings.HasPrefix(word, "-") && !strings.HasPrefix(word, "--") && strings.HasSuffix(word, "c")
+}
+
+var release = regexp.MustCompile(`^v?(\d{1,4})\.(\d{1,4})(\.|-|$)`)
+
+// older reports whether the tag of an image is a release before major.minor. A tag without a release is new.
+func older(image string, major, minor int) bool {
+	a, b, ok := releaseOf(image)
+	return ok && (a < major || a == major && b < minor)
+}
+
+// known reports whether the tag of an image contains a release.
+func known(image string) bool {
+	_, _, ok := releaseOf(image)
+	return ok
+}
+
+// releaseOf returns the release in the tag of an image.
+func releaseOf(image string) (major, minor int, ok bool) {
+	image, _, _ = strings.Cut(image, "@")
+	at := strings.LastIndexByte(image, ':')
+	if at < 0 || strings.Contains(image[at:], "/") {
+		return 0, 0, false
+	}
+	m := release.FindStringSubmatch(image[at+1:])
+	if m == nil {
+		return 0, 0, false
+	}
+	major, errA := strconv.Atoi(m[1])
+	minor, errB := strconv.Atoi(m[2])
+	return major, minor, errA == nil && errB == nil
+}
+
+// reporterResources are the pool's, or the defaults.
+func reporterResources(o *Options) corev1.ResourceRequirements {
+	if o.ReporterResources != nil {
+		return *o.ReporterResources.DeepCopy()
+	}
+	return corev1.ResourceRequirements{
+		Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("50m"), corev1.ResourceMemory: resource.MustParse("64Mi")},
+		Limits:   corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("128Mi")},
+	}
+}

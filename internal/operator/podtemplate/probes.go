@@ -1,0 +1,67 @@
+package podtemplate
+
+import (
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+
+	"github.com/kvasir-dev/kvasir/api/v1alpha1"
+)
+
+// The probes, as the annotation and Skipped name them.
+const (
+	StartupProbe   = "startupProbe"
+	ReadinessProbe = "readinessProbe"
+	LivenessProbe  = "livenessProbe"
+)
+
+// Periods of the probes, in seconds, and how many failures in a row have an effect. A model can take an hour to load and
+// to compile, and a busy API server can answer late: a restart costs all of that again, and all requests. So an engine has
+// two hours to start, and is restarted only after two minutes without one answer.
+const (
+	probeTimeout                    = 10
+	startupPeriod, startupFailures  = 5, 1440
+	readyPeriod, readyFailures      = 5, 3
+	livenessPeriod, livenessFailing = 10, 12
+)
+
+// probes has the kubelet ask the engine whether it is up: without probes a container is ready as soon as its process runs,
+// and a rollout would replace every pod while the new engines load. Probes that the template has stay as they are.
+func (w *work) probes() {
+	const needsCertificate, socket = "--ssl-cert-reqs", "--uds"
+	manual := w.pod.Annotations[v1alpha1.AnnotationProbes] == string(v1alpha1.FlagsManual)
+	if w.wiring.Type != string(v1alpha1.EngineVLLM) || w.wiring.Flags != string(v1alpha1.FlagsInject) || manual {
+		return
+	}
+	for _, p := range []struct {
+		name             string
+		probe            **corev1.Probe
+		period, failures int32
+	}{
+		{StartupProbe, &w.engine.StartupProbe, startupPeriod, startupFailures},
+		{ReadinessProbe, &w.engine.ReadinessProbe, readyPeriod, readyFailures},
+		{LivenessProbe, &w.engine.LivenessProbe, livenessPeriod, livenessFailing},
+	} {
+		switch {
+		case *p.probe != nil:
+		case mentions(w.engine, needsCertificate):
+			w.skip(w.engine.Name, p.name, needsCertificate+" is set, and the kubelet has no client certificate")
+		case mentions(w.engine, socket):
+			w.skip(w.engine.Name, p.name, socket+" is set, and the kubelet needs a port")
+		default:
+			*p.probe = &corev1.Probe{
+				ProbeHandler:  corev1.ProbeHandler{HTTPGet: w.health()},
+				PeriodSeconds: p.period, TimeoutSeconds: probeTimeout, FailureThreshold: p.failures,
+			}
+			w.done = append(w.done, p.name)
+		}
+	}
+}
+
+// health is the path where a vLLM answers 200 once its model is loaded, and 503 when its engine has died. It needs no key.
+func (w *work) health() *corev1.HTTPGetAction {
+	get := &corev1.HTTPGetAction{Path: "/health", Port: intstr.FromInt32(w.wiring.HTTP), Scheme: corev1.URISchemeHTTP}
+	if w.wiring.TLS != nil {
+		get.Scheme = corev1.URISchemeHTTPS // the kubelet checks no certificate
+	}
+	return get
+}

@@ -1,0 +1,119 @@
+package resources
+
+import (
+	"fmt"
+
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/utils/ptr"
+	gwapiv1 "sigs.k8s.io/gateway-api/apis/v1"
+
+	"github.com/kvasir-dev/kvasir/api/v1alpha1"
+)
+
+// Kinds of optional APIs.
+var (
+	// GIEKind is the pool of Gateway API's inference extension.
+	GIEKind = schema.GroupVersionKind{Group: "inference.networking.k8s.io", Version: "v1", Kind: "InferencePool"}
+	// RouteKind is Gateway API's route.
+	RouteKind = schema.GroupVersion(gwapiv1.GroupVersion).WithKind("HTTPRoute")
+	// CertificateKind is cert-manager's certificate.
+	CertificateKind = schema.GroupVersionKind{Group: "cert-manager.io", Version: "v1", Kind: "Certificate"}
+)
+
+// GatewayPool is what gateways should see of a pool, regardless of its creator.
+func GatewayPool(pool *v1alpha1.InferencePool) *unstructured.Unstructured {
+	b := builder{Input: Input{Pool: pool}, pool: pool}
+	return b.giePool()
+}
+
+// giePool is what gateways see of the pool. Its status is the gateways'.
+func (b *builder) giePool() *unstructured.Unstructured {
+	labels := map[string]any{}
+	for k, v := range b.engines() {
+		labels[k] = v
+	}
+	e := b.pool.Spec.Engine
+	ports := []any{map[string]any{"number": int64(e.Ports.HTTP)}}
+	if e.DataParallel.Addressing == v1alpha1.AddressByPort {
+		for r := int32(1); r < e.DataParallel.Ranks; r++ {
+			ports = append(ports, map[string]any{"number": int64(e.Ports.HTTP + r)})
+		}
+	}
+	service, port := PickerName(b.pool.Name), int64(ExtProcPort)
+	if b.pool.Spec.Picker.Mode == v1alpha1.PickerExternal {
+		service, port = b.pool.Spec.Picker.External.ServiceName, int64(b.pool.Spec.Picker.External.Port)
+	}
+	spec := map[string]any{
+		"selector":    map[string]any{"matchLabels": labels},
+		"targetPorts": ports,
+		"endpointPickerRef": map[string]any{
+			"group": "", "kind": "Service", "name": service, "port": map[string]any{"number": port},
+			"failureMode": string(b.pool.Spec.Gateway.FailureMode),
+		},
+	}
+	if e.Protocol == v1alpha1.ProtocolH2C {
+		spec["appProtocol"] = protocolH2C
+	}
+	return b.loose(GIEKind, b.pool.Name, spec)
+}
+
+// route sends the paths of the engines' API to the pool. Users who need more write their own route.
+func (b *builder) route() *gwapiv1.HTTPRoute {
+	g := b.pool.Spec.Gateway
+	return &gwapiv1.HTTPRoute{
+		TypeMeta:   typeMeta(RouteKind),
+		ObjectMeta: b.meta(b.pool.Name),
+		Spec: gwapiv1.HTTPRouteSpec{
+			CommonRouteSpec: gwapiv1.CommonRouteSpec{ParentRefs: g.ParentRefs},
+			Hostnames:       g.Hostnames,
+			Rules: []gwapiv1.HTTPRouteRule{{
+				Timeouts: timeouts(&g),
+				Matches:  []gwapiv1.HTTPRouteMatch{{Path: &gwapiv1.HTTPPathMatch{Type: ptr.To(gwapiv1.PathMatchPathPrefix), Value: ptr.To("/v1")}}},
+				BackendRefs: []gwapiv1.HTTPBackendRef{{BackendRef: gwapiv1.BackendRef{BackendObjectReference: gwapiv1.BackendObjectReference{
+					Group: ptr.To(gwapiv1.Group(GIEKind.Group)), Kind: ptr.To(gwapiv1.Kind(GIEKind.Kind)), Name: gwapiv1.ObjectName(b.pool.Name),
+				}}}},
+			}},
+		},
+	}
+}
+
+// timeouts of the route. "0s" is no limit; without timeouts the gateway's default applies, in Envoy 15 s for an entire
+// answer. backendRequest is not set: it bounds each attempt and is within request by itself.
+func timeouts(g *v1alpha1.Gateway) *gwapiv1.HTTPRouteTimeouts {
+	seconds := int32(0)
+	switch g.RequestTimeout {
+	case v1alpha1.RequestTimeoutGatewayDefault:
+		return nil
+	case v1alpha1.RequestTimeoutLimited:
+		seconds = g.RequestTimeoutSeconds
+	case v1alpha1.RequestTimeoutUnlimited:
+	}
+	return &gwapiv1.HTTPRouteTimeouts{Request: ptr.To(gwapiv1.Duration(fmt.Sprintf("%ds", seconds)))}
+}
+
+// certificate asks cert-manager for what gateways are shown.
+func (b *builder) certificate() *unstructured.Unstructured {
+	var names []any
+	for _, name := range CertificateNames(b.pool.Name, b.pool.Namespace) {
+		names = append(names, name)
+	}
+	issuer := b.pool.Spec.Picker.TLS.IssuerRef
+	return b.loose(CertificateKind, GatewayTLSName(b.pool.Name), map[string]any{
+		"secretName": GatewayTLSName(b.pool.Name),
+		"dnsNames":   names,
+		"issuerRef":  map[string]any{"group": CertificateKind.Group, "kind": string(issuer.Kind), "name": issuer.Name},
+		"usages":     []any{"server auth", "digital signature"},
+		"privateKey": map[string]any{"algorithm": "ECDSA", "rotationPolicy": "Always"},
+	})
+}
+
+// loose is an object of an API without Go types here.
+func (b *builder) loose(kind schema.GroupVersionKind, name string, spec map[string]any) *unstructured.Unstructured {
+	o := &unstructured.Unstructured{Object: map[string]any{"spec": spec}}
+	o.SetGroupVersionKind(kind)
+	o.SetName(name)
+	o.SetNamespace(b.pool.Namespace)
+	o.SetLabels(b.labels())
+	return o
+}

@@ -1,0 +1,100 @@
+package resources
+
+import (
+	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/utils/ptr"
+
+	"github.com/kvasir-dev/kvasir/api/v1alpha1"
+)
+
+// pickerNetwork allows all clients to send requests to the pickers, but only the pool's own pods, other replicas and the
+// operator to send them state.
+func (b *builder) pickerNetwork() *networkingv1.NetworkPolicy {
+	open := []networkingv1.NetworkPolicyPort{tcp(ExtProcPort), tcp(HealthPort), tcp(MetricsPort)}
+	if b.proxies() {
+		open = append([]networkingv1.NetworkPolicyPort{tcp(ProxyPort)}, open...)
+	}
+	engines := networkingv1.NetworkPolicyPeer{PodSelector: &metav1.LabelSelector{MatchLabels: b.engines()}}
+	rules := []networkingv1.NetworkPolicyIngressRule{
+		{Ports: open},
+		{
+			Ports: []networkingv1.NetworkPolicyPort{tcp(SyncPort)},
+			From: []networkingv1.NetworkPolicyPeer{
+				engines,
+				{PodSelector: &metav1.LabelSelector{MatchLabels: b.selector()}},
+				b.operator(),
+			},
+		},
+	}
+	if e := b.pool.Spec.Engine; e.Events.Source == v1alpha1.EventsListen {
+		events := tcp(e.Ports.EventsPort())
+		events.EndPort = ptr.To(e.Ports.EventsPort() + max(e.DataParallel.Ranks, 1) - 1)
+		rules = append(rules, networkingv1.NetworkPolicyIngressRule{
+			Ports: []networkingv1.NetworkPolicyPort{events}, From: []networkingv1.NetworkPolicyPeer{engines},
+		})
+	}
+	return b.network(PickerName(b.pool.Name), metav1.LabelSelector{MatchLabels: b.selector()}, rules)
+}
+
+func (b *builder) network(name string, pods metav1.LabelSelector,
+	rules []networkingv1.NetworkPolicyIngressRule) *networkingv1.NetworkPolicy {
+	return &networkingv1.NetworkPolicy{
+		TypeMeta:   typeMeta(networkingv1.SchemeGroupVersion.WithKind("NetworkPolicy")),
+		ObjectMeta: b.meta(name),
+		Spec: networkingv1.NetworkPolicySpec{
+			PodSelector: pods, Ingress: rules, PolicyTypes: []networkingv1.PolicyType{networkingv1.PolicyTypeIngress},
+		},
+	}
+}
+
+func tcp(port int32) networkingv1.NetworkPolicyPort {
+	return networkingv1.NetworkPolicyPort{Protocol: ptr.To(corev1.ProtocolTCP), Port: ptr.To(intstr.FromInt32(port))}
+}
+
+// engines are the labels of the pool's pods.
+func (b *builder) engines() map[string]string {
+	labels := map[string]string{}
+	for k, v := range b.pool.Spec.Selector.MatchLabels {
+		labels[k] = string(v)
+	}
+	if len(labels) == 0 {
+		labels[v1alpha1.LabelPool] = b.pool.Name
+	}
+	return labels
+}
+
+// pickerBudget lets one picker be evicted at a time.
+func (b *builder) pickerBudget() *policyv1.PodDisruptionBudget {
+	budget := b.budget(PickerName(b.pool.Name), metav1.LabelSelector{MatchLabels: b.selector()})
+	budget.Spec.MaxUnavailable = ptr.To(intstr.FromInt32(1))
+	return budget
+}
+
+// engineBudget protects the pods that are not draining. It is a number of pods, not maxUnavailable: for that the
+// disruption controller reads the scale subresource of the owner, which has no size while spec.replicas is absent, and
+// then forbids every eviction. At least one pod can be evicted, or a node could never be drained.
+func (b *builder) engineBudget() *policyv1.PodDisruptionBudget {
+	budget := b.budget(b.pool.Name, metav1.LabelSelector{
+		MatchLabels:      b.engines(),
+		MatchExpressions: []metav1.LabelSelectorRequirement{{Key: v1alpha1.LabelDrain, Operator: metav1.LabelSelectorOpDoesNotExist}},
+	})
+	rollout := b.pool.Spec.WithDefaults().Rollout
+	unavailable, err := intstr.GetScaledValueFromIntOrPercent(rollout.MaxUnavailable, b.Protected, false)
+	if err != nil { // the schema admits none
+		unavailable = 1
+	}
+	budget.Spec.MinAvailable = ptr.To(intstr.FromInt(max(b.Protected-max(unavailable, 1), 0)))
+	return budget
+}
+
+func (b *builder) budget(name string, pods metav1.LabelSelector) *policyv1.PodDisruptionBudget {
+	return &policyv1.PodDisruptionBudget{
+		TypeMeta:   typeMeta(policyv1.SchemeGroupVersion.WithKind("PodDisruptionBudget")),
+		ObjectMeta: b.meta(name),
+		Spec:       policyv1.PodDisruptionBudgetSpec{Selector: &pods, UnhealthyPodEvictionPolicy: ptr.To(policyv1.AlwaysAllow)},
+	}
+}

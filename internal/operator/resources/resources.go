@@ -1,0 +1,200 @@
+// Package resources builds the objects that the operator keeps beside the pods of a pool: the Deployment of its pickers with
+// Services, rights, network policies and disruption budgets, and the pool and route of a gateway. It is pure: one pool in,
+// the objects to apply out. Names, labels and rights are those of the API's contract.
+package resources
+
+import (
+	"fmt"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/kvasir-dev/kvasir/api/v1alpha1"
+)
+
+// Manager is the field manager of everything that is applied.
+const Manager = "kvasir"
+
+// Config is what does not depend on the pool.
+type Config struct {
+	// PickerImage runs the pickers.
+	PickerImage string
+	// Operator is the ServiceAccount of the operator, whose calls pickers answer.
+	Operator types.NamespacedName
+	// LogLevel of the pickers: error, info, debug or trace; "" is info.
+	LogLevel string
+	// GIE, Routes, CertManager and Provisioning report which optional APIs the cluster has.
+	GIE, Routes, CertManager, Provisioning bool
+	// Traffic reports which kinds of single gateways the cluster has.
+	Traffic Traffic
+}
+
+// Input is a pool, and what is known besides.
+type Input struct {
+	Pool *v1alpha1.InferencePool
+	// TenantSecrets are the Secrets that the applied policy names.
+	TenantSecrets []string
+	// Trusted are the certificates of the pool's CA, PEM.
+	Trusted []byte
+	// Protected is how many pods the disruption budget of the engines starts from.
+	Protected int
+	// Gateways are the Gateways whose data planes send requests to the engines.
+	Gateways []types.NamespacedName
+	// Sets are the LeaderWorkerSets of the pool's pods, sorted.
+	Sets []string
+}
+
+// PickerName names the pickers' Deployment, Service, ServiceAccount, Role and NetworkPolicy.
+func PickerName(pool string) string { return pool + "-picker" }
+
+// PeersName names the headless Service behind which each replica is found.
+func PeersName(pool string) string { return pool + "-picker-peers" }
+
+// KeyName names the Secret of the key root, where the pool names none.
+func KeyName(pool string) string { return pool + "-key" }
+
+// TLSName names the Secret of the pickers' certificate.
+func TLSName(pool string) string { return pool + "-picker-tls" }
+
+// CAName names the Secret of the pool's CA, and the ConfigMap of the certificates to trust.
+func CAName(pool string) string { return pool + "-picker-ca" }
+
+// GatewayTLSName names the Secret that cert-manager keeps.
+func GatewayTLSName(pool string) string { return pool + "-gateway-tls" }
+
+// Ports of the pickers.
+const (
+	ProxyPort   = 8080
+	ServicePort = 80 // of the proxy, at the Service
+	ExtProcPort = 9002
+	HealthPort  = 9003
+	SyncPort    = 9004 // reporters, peers, the operator
+	MetricsPort = 9090
+)
+
+// Objects returns the objects to apply unchanged, by server-side apply: they contain the fields that the operator wants to
+// own and no others. A pool with external pickers has few. Objects that hold secrets are not included: see KeySecret and
+// Certificates.
+func Objects(c Config, in Input) ([]*unstructured.Unstructured, error) {
+	b := builder{Config: c, Input: in, pool: in.Pool}
+	var all []client.Object
+	if in.Pool.Spec.Picker.Mode != v1alpha1.PickerExternal {
+		all = append(all, b.serviceAccount(), b.role(), b.roleBinding(), b.trusted(), b.service(), b.peers(), b.pickerBudget(), b.deployment())
+		if in.Pool.Spec.Picker.NetworkPolicy != v1alpha1.NetworkPolicyNone {
+			all = append(all, b.pickerNetwork())
+		}
+		if in.Pool.Spec.Picker.TLS.Type == v1alpha1.TLSCertManager && c.CertManager {
+			all = append(all, b.certificate())
+		}
+	}
+	if in.Pool.Spec.Template != nil {
+		all = append(all, b.engineBudget())
+	}
+	if in.Pool.Spec.EngineNetwork() != v1alpha1.EngineNetworkNone {
+		all = append(all, b.engineNetwork())
+	}
+	if gateway := in.Pool.Spec.Gateway; gateway.Mode == v1alpha1.GatewayAuto {
+		if c.GIE {
+			all = append(all, b.giePool())
+		}
+		if c.GIE && c.Routes && len(gateway.ParentRefs) > 0 {
+			all = append(all, b.route())
+		}
+	}
+	for _, o := range b.traffic() {
+		all = append(all, o)
+	}
+	applied := make([]*unstructured.Unstructured, 0, len(all))
+	for _, o := range all {
+		o.SetOwnerReferences([]metav1.OwnerReference{Owner(b.pool)})
+		u, err := Applied(o)
+		if err != nil {
+			return nil, err
+		}
+		applied = append(applied, u)
+	}
+	return applied, nil
+}
+
+// Applied is an object without what the API server fills in, as server-side apply takes it.
+func Applied(o client.Object) (*unstructured.Unstructured, error) {
+	fields, err := runtime.DefaultUnstructuredConverter.ToUnstructured(o)
+	if err != nil {
+		return nil, fmt.Errorf("%s %s: %w", o.GetObjectKind().GroupVersionKind().Kind, o.GetName(), err)
+	}
+	u := &unstructured.Unstructured{Object: fields}
+	unstructured.RemoveNestedField(fields, "status")
+	unstructured.RemoveNestedField(fields, "metadata", "creationTimestamp")
+	unstructured.RemoveNestedField(fields, "spec", "template", "metadata", "creationTimestamp")
+	return u, nil
+}
+
+// Kinds are those that Objects can return, so that what a pool does not want any more is found and deleted.
+func Kinds(c Config) []schema.GroupVersionKind {
+	kinds := []schema.GroupVersionKind{
+		corev1.SchemeGroupVersion.WithKind("ServiceAccount"), rbacv1.SchemeGroupVersion.WithKind("Role"),
+		rbacv1.SchemeGroupVersion.WithKind("RoleBinding"), corev1.SchemeGroupVersion.WithKind("ConfigMap"),
+		corev1.SchemeGroupVersion.WithKind("Service"), policyv1.SchemeGroupVersion.WithKind("PodDisruptionBudget"),
+		appsv1.SchemeGroupVersion.WithKind("Deployment"), networkingv1.SchemeGroupVersion.WithKind("NetworkPolicy"),
+	}
+	if c.CertManager {
+		kinds = append(kinds, CertificateKind)
+	}
+	if c.GIE {
+		kinds = append(kinds, GIEKind)
+	}
+	if c.Routes {
+		kinds = append(kinds, RouteKind)
+	}
+	return append(kinds, c.Traffic.Kinds()...)
+}
+
+type builder struct {
+	Config
+	Input
+	pool *v1alpha1.InferencePool
+}
+
+// meta names a child. The label of the pool's pods is on none of them: EndpointSlices inherit it from Services, and
+// pickers would look like engines.
+func (b *builder) meta(name string) metav1.ObjectMeta {
+	return metav1.ObjectMeta{Name: name, Namespace: b.pool.Namespace, Labels: b.labels()}
+}
+
+func (b *builder) labels() map[string]string {
+	labels := b.selector()
+	labels["app.kubernetes.io/managed-by"] = "kvasir"
+	return labels
+}
+
+// selector of the pickers' pods.
+func (b *builder) selector() map[string]string {
+	return map[string]string{
+		"app.kubernetes.io/name":      "kvasir",
+		"app.kubernetes.io/component": "picker",
+		"app.kubernetes.io/instance":  b.pool.Name,
+	}
+}
+
+// Owner is the reference by which a child belongs to its pool and goes with it.
+func Owner(pool *v1alpha1.InferencePool) metav1.OwnerReference {
+	return metav1.OwnerReference{
+		APIVersion: v1alpha1.GroupVersion.String(), Kind: v1alpha1.KindInferencePool, Name: pool.Name, UID: pool.UID,
+		Controller: ptr.To(true), BlockOwnerDeletion: ptr.To(true),
+	}
+}
+
+func typeMeta(gvk schema.GroupVersionKind) metav1.TypeMeta {
+	apiVersion, kind := gvk.ToAPIVersionAndKind()
+	return metav1.TypeMeta{APIVersion: apiVersion, Kind: kind}
+}

@@ -1,0 +1,74 @@
+package resources
+
+import (
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/utils/ptr"
+
+	"github.com/kvasir-dev/kvasir/api/v1alpha1"
+	"github.com/kvasir-dev/kvasir/internal/certs"
+)
+
+// Protocols of Service ports, as gateways and meshes read them. They need appProtocol: without it they use HTTP/1.1 for a
+// port, or guess its protocol. If meshes do not know a value they read the beginning of the port's name, so ports of HTTP/2
+// are called grpc-.
+const (
+	// protocolHTTP is HTTP/1.1 without TLS; HTTP/2 is understood, too.
+	protocolHTTP = "http"
+	// protocolH2C is HTTP/2 without TLS.
+	protocolH2C = "kubernetes.io/h2c"
+	// protocolHTTP2 is HTTP/2 in TLS that the gateway or the mesh begins, by its own configuration for the Service.
+	protocolHTTP2 = "http2"
+	// protocolHTTPS is TLS that clients begin themselves, whatever protocol is inside: a mesh must pass it on unchanged.
+	protocolHTTPS = "https"
+)
+
+func (b *builder) service() *corev1.Service {
+	picks := protocolHTTP2
+	if b.pool.Spec.Picker.TLS.Type == v1alpha1.TLSPlaintext {
+		picks = protocolH2C
+	}
+	s := &corev1.Service{
+		TypeMeta:   typeMeta(corev1.SchemeGroupVersion.WithKind("Service")),
+		ObjectMeta: b.meta(PickerName(b.pool.Name)),
+		Spec: corev1.ServiceSpec{
+			Type:     corev1.ServiceTypeClusterIP,
+			Selector: b.selector(),
+			Ports: []corev1.ServicePort{
+				servicePort("grpc-ext-proc", ExtProcPort, "ext-proc", picks),
+				servicePort("grpc-health", HealthPort, "health", protocolH2C),
+				servicePort("metrics", MetricsPort, "metrics", protocolHTTPS),
+			},
+		},
+	}
+	if b.proxies() {
+		s.Spec.Ports = append([]corev1.ServicePort{servicePort("http", ServicePort, "http", protocolHTTP)}, s.Spec.Ports...)
+	}
+	return s
+}
+
+// peers is where each replica is found by its own address, ready or not: by the others, by reporters and the operator.
+func (b *builder) peers() *corev1.Service {
+	return &corev1.Service{
+		TypeMeta:   typeMeta(corev1.SchemeGroupVersion.WithKind("Service")),
+		ObjectMeta: b.meta(PeersName(b.pool.Name)),
+		Spec: corev1.ServiceSpec{
+			Type:                     corev1.ServiceTypeClusterIP,
+			ClusterIP:                corev1.ClusterIPNone,
+			PublishNotReadyAddresses: true,
+			Selector:                 b.selector(),
+			Ports:                    []corev1.ServicePort{servicePort("https-sync", SyncPort, "sync", protocolHTTPS)},
+		},
+	}
+}
+
+func servicePort(name string, port int32, target, protocol string) corev1.ServicePort {
+	return corev1.ServicePort{
+		Name: name, Port: port, Protocol: corev1.ProtocolTCP, TargetPort: intstr.FromString(target), AppProtocol: ptr.To(protocol),
+	}
+}
+
+// CertificateNames are the DNS names by which a pool's pickers are reached.
+func CertificateNames(pool, namespace string) []string {
+	return append(certs.ServiceNames(PickerName(pool), namespace), certs.ServiceNames(PeersName(pool), namespace)...)
+}

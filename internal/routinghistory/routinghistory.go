@@ -1,0 +1,171 @@
+// Package routinghistory remembers what was routed where, for prompts whose tokens, or whose engines' caches, are not known: an
+// endpoint that received a text has probably cached its beginning. It is an estimate: evictions are not reported, other
+// pickers' requests are not seen, and a restart forgets everything.
+//
+// A prompt's text is cut into chunks of a fixed number of bytes, each named by a hash of it and all before it, so that
+// equal names mean equal beginnings. Each endpoint has a Memory of chunks, bounded, which forgets what has not been
+// routed there for the longest time, as the engine's cache probably does.
+package routinghistory
+
+import (
+	"encoding/binary"
+	"math/bits"
+	"sync"
+)
+
+// Chunk names a chunk of a text together with everything before it.
+type Chunk uint64
+
+// Chain cuts texts into chunks. The zero value must be Reset; its buffer is used again.
+type Chain struct {
+	chunks []Chunk
+	state  uint64
+	word   uint64 // bytes that do not fill eight yet
+	bytes  int    // of them in the chunk so far
+	size   int
+	limit  int
+}
+
+// Reset begins a text. root separates what never shares a cache: pools, models and adapters, salts. chunkBytes is the size
+// of a chunk, at least 1; of the text, the first maxChunks chunks count.
+func (c *Chain) Reset(root uint64, chunkBytes, maxChunks int) {
+	if chunkBytes < 1 {
+		panic("affinity: a chunk has at least one byte")
+	}
+	c.chunks, c.state, c.word, c.bytes, c.size, c.limit = c.chunks[:0], root, 0, 0, chunkBytes, maxChunks
+}
+
+// Add appends to the text. Adding it in pieces gives the same chunks as adding it at once.
+func (c *Chain) Add(text []byte) {
+	for len(text) > 0 && len(c.chunks) < c.limit {
+		if c.bytes%8 == 0 && len(text) >= 8 && c.size-c.bytes >= 8 {
+			c.step(binary.LittleEndian.Uint64(text))
+			c.bytes += 8
+			text = text[8:]
+		} else {
+			c.word |= uint64(text[0]) << (8 * (c.bytes % 8))
+			c.bytes++
+			text = text[1:]
+			if c.bytes%8 == 0 || c.bytes == c.size {
+				c.step(c.word)
+				c.word = 0
+			}
+		}
+		if c.bytes == c.size {
+			c.chunks = append(c.chunks, Chunk(c.state))
+			c.bytes = 0
+		}
+	}
+}
+
+// Rest is how many more bytes of the text count.
+func (c *Chain) Rest() int { return (c.limit-len(c.chunks))*c.size - c.bytes }
+
+// Odd constants with no structure (hexadecimal digits of the fractional part of pi).
+const (
+	c0 = 0x243f6a8885a308d3
+	c1 = 0x13198a2e03707345
+)
+
+func (c *Chain) step(word uint64) {
+	hi, lo := bits.Mul64(c.state^c0, word^c1)
+	c.state = hi ^ lo ^ bits.RotateLeft64(c.state, 23)
+}
+
+// Chunks returns the complete chunks so far. They are valid until the next Reset; an incomplete chunk has no name.
+func (c *Chain) Chunks() []Chunk { return c.chunks }
+
+// Memory is what was routed to one endpoint. It holds a bounded number of chunks, about 60 bytes each, and is safe for
+// concurrent use. The zero value holds nothing.
+//
+// It never holds a chunk without those before it: every Record touches the entire chain, its beginning last, and the least
+// recently touched entry is dropped first.
+type Memory struct {
+	mu    sync.Mutex
+	limit int
+	at    map[Chunk]int32
+	nodes []node // a ring around nodes[0], the most recent one behind it
+}
+
+// node is a chunk's place in the order of use.
+type node struct {
+	chunk      Chunk
+	prev, next int32
+}
+
+// NewMemory returns a memory of at most maxChunks chunks.
+func NewMemory(maxChunks int) *Memory { return &Memory{limit: maxChunks} }
+
+// Record remembers that a text was routed to the endpoint; of a chain that is longer than the memory, the beginning.
+func (m *Memory) Record(chain []Chunk) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.at == nil {
+		m.at, m.nodes = map[Chunk]int32{}, []node{{}}
+	}
+	for i := min(len(chain), m.limit) - 1; i >= 0; i-- {
+		n, held := m.at[chain[i]]
+		if held {
+			m.unlink(n)
+		} else {
+			n = m.place()
+			m.nodes[n].chunk = chain[i]
+			m.at[chain[i]] = n
+		}
+		m.link(n)
+	}
+}
+
+// Match is how many leading chunks of a text were routed to the endpoint. It takes a logarithmic number of steps and
+// touches nothing.
+func (m *Memory) Match(chain []Chunk) int {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	low, high := 0, min(len(chain), len(m.at)) // the first low chunks are held, those from high on are not
+	for low < high {
+		middle := (low + high) / 2
+		if _, held := m.at[chain[middle]]; held {
+			low = middle + 1
+		} else {
+			high = middle
+		}
+	}
+	return low
+}
+
+// Clear forgets everything.
+func (m *Memory) Clear() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.at, m.nodes = nil, nil
+}
+
+// Len is the number of chunks held.
+func (m *Memory) Len() int {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return len(m.at)
+}
+
+// place finds a node for a new chunk; the least recent one's where there is no room.
+func (m *Memory) place() int32 {
+	if len(m.at) < m.limit {
+		m.nodes = append(m.nodes, node{})
+		return int32(len(m.nodes) - 1) // at most limit
+	}
+	last := m.nodes[0].prev
+	m.unlink(last)
+	delete(m.at, m.nodes[last].chunk)
+	return last
+}
+
+func (m *Memory) link(n int32) {
+	first := m.nodes[0].next
+	m.nodes[n].prev, m.nodes[n].next = 0, first
+	m.nodes[first].prev, m.nodes[0].next = n, n
+}
+
+func (m *Memory) unlink(n int32) {
+	prev, next := m.nodes[n].prev, m.nodes[n].next
+	m.nodes[prev].next, m.nodes[next].prev = next, prev
+}

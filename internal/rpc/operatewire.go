@@ -1,0 +1,77 @@
+package rpc
+
+import (
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/kvasir-dev/kvasir/internal/operatorfeed"
+)
+
+// stateMessage puts a state into the words of the wire, pods by UID.
+func stateMessage(s *operatorfeed.State) *OperateState {
+	t := &s.Totals
+	m := &OperateState{
+		Picker: s.Picker, Incarnation: s.Incarnation, PoolGeneration: s.PoolGeneration,
+		PolicyName: s.PolicyName, PolicyGeneration: s.PolicyGeneration, Ready: s.Ready,
+		KeyId: s.KeyID, Tokens: findingMessage(&s.Tokens), Predictions: findingMessage(&s.Predictions), Gateways: findingMessage(&s.Gateways),
+		Totals: &OperateTotals{
+			Requests: t.Requests, PromptTokens: t.PromptTokens, HitTokens: t.HitTokens, PrefillTokens: t.PrefillTokens,
+			WorkSeconds: t.WorkSeconds, Evictions: t.Evictions, Refused: t.Refused, Ttft: t.TTFT[:], Waiting: t.Waiting,
+		},
+	}
+	if !t.LastRequest.IsZero() {
+		m.Totals.LastRequest = t.LastRequest.UnixMilli()
+	}
+	for _, uid := range slices.Sorted(maps.Keys(s.Pods)) {
+		p := s.Pods[uid]
+		m.Pods = append(m.Pods, &OperatePod{
+			Uid: uid, Draining: p.Draining, InFlight: int64(p.InFlight), Synced: p.Synced, Degraded: p.Degraded,
+			Reason: p.Reason, UncachedTokens: p.UncachedTokens, Value: p.Value,
+			Waiting: int64(p.Waiting), KvUsage: p.KVUsage, Blocks: p.Blocks,
+		})
+	}
+	return m
+}
+
+// stateOf decodes a message. Buckets that this version does not have count as the last one.
+func stateOf(m *OperateState) operatorfeed.State {
+	t := m.GetTotals()
+	s := operatorfeed.State{
+		Picker: m.GetPicker(), Incarnation: m.GetIncarnation(), PoolGeneration: m.GetPoolGeneration(),
+		PolicyName: m.GetPolicyName(), PolicyGeneration: m.GetPolicyGeneration(), Ready: m.GetReady(),
+		KeyID: m.GetKeyId(), Tokens: findingOf(m.GetTokens()), Predictions: findingOf(m.GetPredictions()), Gateways: findingOf(m.GetGateways()),
+		Pods: make(map[string]operatorfeed.PodState, len(m.GetPods())),
+		Totals: operatorfeed.Totals{
+			Requests: t.GetRequests(), PromptTokens: t.GetPromptTokens(), HitTokens: t.GetHitTokens(),
+			PrefillTokens: t.GetPrefillTokens(), WorkSeconds: t.GetWorkSeconds(), Evictions: t.GetEvictions(), Refused: t.GetRefused(),
+			Waiting: t.GetWaiting(),
+		},
+	}
+	for i, n := range t.GetTtft() {
+		s.Totals.TTFT[min(i, len(s.Totals.TTFT)-1)] += n
+	}
+	if last := t.GetLastRequest(); last != 0 {
+		s.Totals.LastRequest = time.UnixMilli(last)
+	}
+	for _, p := range m.GetPods() {
+		s.Pods[p.GetUid()] = operatorfeed.PodState{
+			Draining: p.GetDraining(), InFlight: int(p.GetInFlight()), Synced: p.GetSynced(), Degraded: p.GetDegraded(),
+			Reason: p.GetReason(), UncachedTokens: p.GetUncachedTokens(), Value: p.GetValue(),
+			Waiting: int(p.GetWaiting()), KVUsage: p.GetKvUsage(), Blocks: p.GetBlocks(),
+		}
+	}
+	return s
+}
+
+func findingMessage(f *operatorfeed.Finding) *OperateFinding {
+	return &OperateFinding{Verdict: OperateFinding_Verdict(f.Verdict), Reason: f.Reason, Message: f.Message}
+}
+
+// findingOf a message. A verdict that this version does not know is none.
+func findingOf(m *OperateFinding) operatorfeed.Finding {
+	if v := operatorfeed.Verdict(m.GetVerdict()); v > operatorfeed.Untold && v <= operatorfeed.Good {
+		return operatorfeed.Finding{Verdict: v, Reason: m.GetReason(), Message: m.GetMessage()}
+	}
+	return operatorfeed.Finding{}
+}

@@ -1,0 +1,57 @@
+package vllmsim
+
+import (
+	"sync"
+
+	"github.com/kvasir-dev/kvasir/internal/sim/enginemodel"
+)
+
+// Finish reasons, as the API spells them.
+const (
+	finishLength = "length"
+	finishStop   = "stop"
+	finishAbort  = "abort"
+)
+
+// stream carries a request's tokens from the engine's loop to the handler that serves it.
+type stream struct {
+	req *enginemodel.Request // the loop's
+	// reason is what the request ends with when it is not aborted.
+	reason string
+	// ready gets a token when there is something new; several streams of a handler can share it.
+	ready chan struct{}
+
+	notified int // the loop's: tokens already shown to the handler
+
+	mu     sync.Mutex
+	tokens []uint32 // guarded by mu, grows
+	cached int      // guarded by mu
+	finish string   // guarded by mu, not empty once ended
+}
+
+// view is what a handler sees of a stream.
+type view struct {
+	// tokens generated so far; read-only.
+	tokens []uint32
+	// cached prompt tokens, known with the first token.
+	cached int
+	// finish is the reason for the end, empty before it.
+	finish string
+}
+
+func (s *stream) view() view {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return view{tokens: s.tokens, cached: s.cached, finish: s.finish}
+}
+
+// show passes the available tokens to the handler. The slice must only ever be appended to.
+func (s *stream) show(tokens []uint32, cached int, finish string) {
+	s.mu.Lock()
+	s.tokens, s.cached, s.finish = tokens, cached, finish
+	s.mu.Unlock()
+	select {
+	case s.ready <- struct{}{}:
+	default:
+	}
+}

@@ -1,0 +1,417 @@
+package tokencheck
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/kvasir-dev/kvasir/internal/endpoint"
+	"github.com/kvasir-dev/kvasir/internal/openai"
+	"github.com/kvasir-dev/kvasir/internal/picker"
+	"github.com/kvasir-dev/kvasir/internal/tokens/chatprompt"
+)
+
+// keeper keeps the promise for one pool, in one goroutine.
+type keeper struct {
+	config          *Config
+	namespace, name string
+	cancel          context.CancelFunc
+	done            chan struct{}
+	bell            chan struct{}
+
+	mu     sync.Mutex
+	pool   *Pool                        // guarded by mu; replaced, never changed
+	status Status                       // guarded by mu
+	asked  bool                         // guarded by mu; all engines must be probed again
+	doubts [openai.NumKinds][]time.Time // guarded by mu; the last doubtLimit ones of each kind
+
+	// What follows is the goroutine's own.
+	model      model
+	identities map[string]identified // by the endpoint's epoch
+	answers    map[Identity]answers
+	published  *picker.Exact
+	retry      time.Duration
+}
+
+type identified struct {
+	Identity
+	at time.Time
+}
+
+// answers are those of an engine to all cases.
+type answers struct {
+	replies []reply
+	at      time.Time
+	epoch   string // of the engine's endpoint
+}
+
+func newKeeper(c *Config, p *Pool) *keeper {
+	ctx, cancel := context.WithCancel(context.Background())
+	k := &keeper{
+		config: c, namespace: p.Namespace, name: p.Name, cancel: cancel, done: make(chan struct{}), bell: make(chan struct{}, 1),
+		pool: p, status: Status{Namespace: p.Namespace, Pool: p.Name, State: Starting},
+		identities: map[string]identified{}, answers: map[Identity]answers{},
+	}
+	go func() {
+		defer close(k.done)
+		k.run(ctx)
+	}()
+	return k
+}
+
+func (k *keeper) stop() {
+	k.cancel()
+	<-k.done
+}
+
+func (k *keeper) wake() {
+	select {
+	case k.bell <- struct{}{}:
+	default:
+	}
+}
+
+func (k *keeper) set(p *Pool) {
+	k.mu.Lock()
+	k.pool = p
+	k.mu.Unlock()
+	k.wake()
+}
+
+func (k *keeper) doubt(kinds openai.Kinds) {
+	k.mu.Lock()
+	k.asked = true
+	k.status.Doubts++
+	for kind := range kinds.All {
+		k.doubts[kind] = append(k.doubts[kind], time.Now())
+		k.doubts[kind] = k.doubts[kind][max(0, len(k.doubts[kind])-doubtLimit):]
+	}
+	k.mu.Unlock()
+	k.wake()
+}
+
+// doubted are the kinds with repeated doubts, though the probe has passed each time.
+func (k *keeper) doubted() (kinds openai.Kinds) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for kind, of := range k.doubts {
+		if len(of) == doubtLimit && time.Since(of[0]) < proveEvery {
+			kinds |= openai.KindsOf(openai.Kind(kind))
+		}
+	}
+	return kinds
+}
+
+func (k *keeper) read() Status {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.status
+}
+
+func (k *keeper) run(ctx context.Context) {
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-timer.C:
+		case <-k.bell:
+		}
+		wait := k.look(ctx)
+		if ctx.Err() != nil {
+			return
+		}
+		timer.Reset(wait)
+	}
+}
+
+// look does the pending work, and returns when to check again.
+func (k *keeper) look(ctx context.Context) time.Duration {
+	k.mu.Lock()
+	pool := k.pool
+	if k.asked {
+		k.asked = false
+		clear(k.answers)
+	}
+	k.mu.Unlock()
+
+	present := k.identify(ctx, pool)
+	exact := &picker.Exact{}
+	for _, id := range present {
+		exact.AdaptersUntold = exact.AdaptersUntold || before(id.Version, 14)
+		exact.SaltsUntold = exact.SaltsUntold || before(id.Version, 17)
+	}
+	found := k.prove(ctx, pool, present, exact)
+	if ctx.Err() != nil {
+		return 0
+	}
+	if doubted := k.doubted(); (found.texts || found.chats) && doubted != 0 {
+		found = distrust(exact, found, doubted)
+	}
+	k.publish(exact)
+	k.tell(found, exact)
+	if found.State == Unproven {
+		k.retry = min(max(2*k.retry, firstRetry), lastRetry)
+		return k.retry
+	}
+	k.retry = 0
+	return lookEvery
+}
+
+// distrust removes kinds from exact if the engines count and announce other tokens for them, although the probe passes.
+func distrust(exact *picker.Exact, found finding, doubted openai.Kinds) finding {
+	var names []string
+	for kind := range doubted.All {
+		names = append(names, kind.String())
+	}
+	exact.Unproven |= doubted
+	if doubted.Has(openai.KindText) {
+		exact.Texts, found.texts = nil, false
+	}
+	if doubted.Has(openai.KindChat) {
+		exact.Chats, found.chats = nil, false
+	}
+	if !found.texts || !found.chats {
+		found.State = Failed
+	}
+	found.message = fmt.Sprintf("the probe passes, and yet what engines announce and count for requests of the kind %s did not fit %d times within %s; %s",
+		strings.Join(names, ", "), doubtLimit, proveEvery, found.message)
+	return found
+}
+
+// finding is what a look has found.
+type finding struct {
+	State
+	message string
+	texts   bool
+	chats   bool
+}
+
+// prove loads the files and holds ids made of them against the engines'. What is proven goes into exact.
+func (k *keeper) prove(ctx context.Context, pool *Pool, present []Identity, exact *picker.Exact) finding {
+	if !pool.Files.wanted() {
+		return finding{State: NoFiles}
+	}
+	if found, ok := k.model.load(k.config, pool); !ok {
+		return found
+	}
+	if len(present) == 0 {
+		// No engine can be asked. The earlier proof remains valid: without engines no request is served either.
+		if k.published != nil {
+			exact.Texts, exact.Chats, exact.Unproven = k.published.Texts, k.published.Chats, k.published.Unproven
+		}
+		if exact.Texts != nil || exact.Chats != nil {
+			return k.same()
+		}
+		return finding{State: Unproven, message: "no engine has said what it is yet"}
+	}
+	cases := Cases(pool.Model)
+	for _, id := range present {
+		if err := k.answer(ctx, pool, id, cases); err != nil {
+			return finding{State: Unproven, message: "no engine has answered the probe: " + err.Error()}
+		}
+	}
+	return k.compare(ctx, cases, present, exact)
+}
+
+// same is the present status as a finding.
+func (k *keeper) same() finding {
+	s := k.read()
+	return finding{State: s.State, message: s.Message, texts: s.Texts, chats: s.Chats}
+}
+
+// compare compares ids made here with the answers of all engines. Where some differ, the settings of the engine that
+// cannot be asked for are tried: for texts and for chats, the first with which the fewest kinds differ is kept.
+func (k *keeper) compare(ctx context.Context, cases []Case, present []Identity, exact *picker.Exact) finding {
+	var texts, chats Verdict
+	var textsBy, chatsBy picker.Prompter
+	for i, s := range settings {
+		if s.ofClass && k.model.tokenizer.OfClass() == nil {
+			continue // the same again
+		}
+		prompter := k.model.prompter(common(present), s)
+		var t, c Verdict
+		for j, id := range present {
+			t2, c2, err := compare(ctx, cases, k.answers[id].replies, prompter)
+			switch {
+			case err != nil:
+				return finding{State: Unproven, message: err.Error()}
+			case j == 0:
+				t, c = t2, c2
+			default:
+				t.add(&t2)
+				c.add(&c2)
+			}
+		}
+		c.Missing = prompter.Chats()
+		if i == 0 || t.better(&texts) {
+			texts, textsBy = t, prompter
+		}
+		if i == 0 || c.better(&chats) {
+			chats, chatsBy = c, prompter
+		}
+		if texts.settled() && chats.settled() {
+			break
+		}
+	}
+	out := finding{texts: texts.Proven(), chats: chats.Proven(), message: fmt.Sprintf("texts: %s; chats: %s", &texts, &chats)}
+	if out.texts {
+		exact.Texts = textsBy
+		exact.Unproven |= texts.Unproven()
+	}
+	if out.chats {
+		exact.Chats = chatsBy
+		exact.Unproven |= chats.Unproven()
+	}
+	switch {
+	case out.texts && out.chats:
+		out.State = Exact
+	case out.texts && chats.Missing != nil:
+		out.State = TextsOnly
+	default:
+		out.State = Failed
+	}
+	return out
+}
+
+// answer lets an engine of an identity answer the cases, unless one has recently that is still there: those that replace
+// it might have been started with another template. When none answers, what one has answered before still counts, and they
+// are asked again with the next look.
+func (k *keeper) answer(ctx context.Context, pool *Pool, id Identity, cases []Case) error {
+	before, answered := k.answers[id]
+	there := slices.ContainsFunc(pool.Endpoints, func(ep endpoint.Endpoint) bool { return ep.Epoch() == before.epoch })
+	if answered && there && time.Since(before.at) < proveEvery {
+		return nil
+	}
+	err := errors.New("no engine of that kind is left")
+	for i := range pool.Endpoints {
+		ep := &pool.Endpoints[i]
+		if known, ok := k.identities[ep.Epoch()]; !ok || known.Identity != id {
+			continue
+		}
+		var replies []reply
+		replies, err = ask(ctx, cases, func(ctx context.Context, c *Case) ([]uint32, error) {
+			return k.config.Engine.Tokens(ctx, ep, c.Route, c.Body, pool.APIKey)
+		})
+		if err == nil {
+			k.answers[id] = answers{replies, time.Now(), ep.Epoch()}
+			k.mu.Lock()
+			k.status.Probes++
+			k.mu.Unlock()
+			return nil
+		}
+		if ctx.Err() != nil {
+			break
+		}
+	}
+	if answered && ctx.Err() == nil {
+		return nil
+	}
+	return err
+}
+
+// identify asks the engines what they are that have not said so recently, and lists the identities there are, in order.
+func (k *keeper) identify(ctx context.Context, pool *Pool) []Identity {
+	now := time.Now()
+	var mu sync.Mutex
+	var wg sync.WaitGroup
+	slots := make(chan struct{}, identifyAtOnce)
+	next := map[string]identified{}
+	for i := range pool.Endpoints {
+		ep := &pool.Endpoints[i]
+		if !ep.Pickable() {
+			continue
+		}
+		epoch := ep.Epoch()
+		known, ok := k.identities[epoch]
+		if ok && now.Sub(known.at) < lookEvery-time.Second {
+			mu.Lock()
+			next[epoch] = known
+			mu.Unlock()
+			continue
+		}
+		slots <- struct{}{}
+		wg.Go(func() {
+			defer func() { <-slots }()
+			id, err := k.identity(ctx, ep, pool)
+			mu.Lock()
+			defer mu.Unlock()
+			switch {
+			case err == nil:
+				next[epoch] = identified{id, now}
+			case ok:
+				next[epoch] = known
+			}
+		})
+	}
+	wg.Wait()
+	k.identities = next
+	var present []Identity
+	for _, id := range next {
+		if !slices.Contains(present, id.Identity) {
+			present = append(present, id.Identity)
+		}
+	}
+	slices.SortFunc(present, func(a, b Identity) int {
+		return cmp.Or(strings.Compare(a.Version, b.Version), strings.Compare(a.Root, b.Root))
+	})
+	for id := range k.answers {
+		if !slices.Contains(present, id) && len(present) > 0 {
+			delete(k.answers, id)
+		}
+	}
+	return present
+}
+
+func (k *keeper) identity(ctx context.Context, ep *endpoint.Endpoint, pool *Pool) (Identity, error) {
+	ctx, cancel := context.WithTimeout(ctx, identifyTimeout)
+	defer cancel()
+	return k.config.Engine.Identity(ctx, ep, pool.Model, pool.APIKey)
+}
+
+// common is the version that all engines have; empty where they differ, so that only what all do alike is done.
+func common(present []Identity) string {
+	for _, id := range present {
+		if id.Version != present[0].Version {
+			return ""
+		}
+	}
+	return present[0].Version
+}
+
+// before reports whether a version is known and older than 0.minor.
+func before(version string, minor int) bool {
+	v, ok := chatprompt.ParseRelease(version)
+	return ok && v < minor
+}
+
+// publish hands over what has changed.
+func (k *keeper) publish(exact *picker.Exact) {
+	if k.published != nil && *k.published == *exact { // pointers and sets
+		return
+	}
+	k.published = exact
+	k.config.Publish(k.namespace, k.name, exact)
+}
+
+// tell stores the findings, and logs new ones.
+func (k *keeper) tell(f finding, exact *picker.Exact) {
+	k.mu.Lock()
+	old := k.status
+	k.status.State, k.status.Message, k.status.Texts, k.status.Chats = f.State, f.message, f.texts, f.chats
+	k.status.AdaptersUntold, k.status.SaltsUntold = exact.AdaptersUntold, exact.SaltsUntold
+	k.status.Unproven = exact.Unproven
+	if f.State == Failed && (old.State != Failed || old.Message != f.message) {
+		k.status.Mismatches++
+	}
+	k.mu.Unlock()
+	if old.State != f.State || old.Unproven != exact.Unproven || old.State == Failed && old.Message != f.message {
+		k.config.Log.Info("Tokenizer state changed", "pool", k.name, "state", f.State, "reason", f.message)
+	}
+}

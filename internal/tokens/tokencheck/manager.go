@@ -1,0 +1,227 @@
+// Package tokencheck keeps the promise that token ids made in the picker are those of the engines. For each pool it
+// loads the model's files, asks the engines what they are, and lets one of each kind answer about eighty requests: of a
+// kind of request (see openai.Kind) ids made here are trusted when all are equal. That is repeated when files or engines
+// change, every hour, and when what engines announce raises doubts.
+package tokencheck
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/go-logr/logr"
+
+	"github.com/kvasir-dev/kvasir/internal/endpoint"
+	"github.com/kvasir-dev/kvasir/internal/openai"
+	"github.com/kvasir-dev/kvasir/internal/picker"
+	"github.com/kvasir-dev/kvasir/internal/tokens/modelfiles"
+)
+
+// Identity is what an engine reports about itself: engines of one identity make the same ids of a request.
+type Identity struct {
+	// Version of the engine, like "0.17.1"; empty where it does not report it.
+	Version string
+	// Root is where it has the model from; empty where it does not report it.
+	Root string
+}
+
+// Engine asks engines. It must be safe for concurrent use.
+type Engine interface {
+	// Tokens requests the ids of a probe's request, by the most exact route that the engine has. The error wraps ErrRefused
+	// when the engine refuses the request itself.
+	Tokens(ctx context.Context, ep *endpoint.Endpoint, route openai.Route, body []byte, apiKey string) ([]uint32, error)
+	// Identity requests an engine's identity, as far as the engine reports it. An error means that it does not answer.
+	Identity(ctx context.Context, ep *endpoint.Endpoint, model, apiKey string) (Identity, error)
+}
+
+// Pool is a pool that needs exact tokens.
+type Pool struct {
+	Namespace, Name string
+	// Model is the canonical served name.
+	Model     string
+	APIKey    string
+	Files     Files
+	Endpoints []endpoint.Endpoint
+}
+
+// Files are the source of a model's files: one of the three, or none.
+type Files struct {
+	// Dir is a directory.
+	Dir string
+	// Set has the files themselves. It must not be changed.
+	Set modelfiles.Set
+	// Missing is why there are no files though there should be.
+	Missing error
+	// Reporters hand the files over.
+	Reporters bool
+	// Template is the file of the chat template that the engines use; empty for the model's own.
+	Template string
+}
+
+func (f *Files) wanted() bool {
+	return f.Dir != "" || f.Set != nil || f.Reporters || f.Missing != nil
+}
+
+// Config of a Manager.
+type Config struct {
+	// Engine asks engines; required.
+	Engine Engine
+	// Publish takes how far exact tokens can be had for a pool, whenever that changes; nil for not at all.
+	Publish func(namespace, pool string, exact *picker.Exact)
+	// Handed returns the files that reporters of a pool have sent, and their hash; nil if there are none.
+	Handed func(namespace, pool string) (set modelfiles.Set, hash string)
+	// CacheBytes bounds what is remembered of the prompts of each pool; 0 is DefaultCacheBytes.
+	CacheBytes int64
+	Log        logr.Logger
+}
+
+// DefaultCacheBytes bounds a pool's cache of prompts: about 10 million tokens.
+const DefaultCacheBytes = 128 << 20
+
+// State is how far exact tokens can be had in a pool.
+type State string
+
+// The states.
+const (
+	// Starting: nothing is known yet.
+	Starting State = "Starting"
+	// NoFiles: none are wanted.
+	NoFiles State = "NoFiles"
+	// FilesMissing: files are wanted, and there are none that can be read.
+	FilesMissing State = "FilesMissing"
+	// TokenizerUnsupported: the tokenizer asks for what is not known here.
+	TokenizerUnsupported State = "TokenizerUnsupported"
+	// Unproven: no engine has answered the probe yet.
+	Unproven State = "Unproven"
+	// Failed: ids made here are not the engine's, of texts or of chats.
+	Failed State = "Failed"
+	// TextsOnly: ids of texts are exact, and chats cannot be made here.
+	TextsOnly State = "TextsOnly"
+	// Exact: ids of texts and chats are the engine's.
+	Exact State = "Exact"
+)
+
+// States lists them all.
+var States = []State{Starting, NoFiles, FilesMissing, TokenizerUnsupported, Unproven, Failed, TextsOnly, Exact}
+
+// Status is how a pool does.
+type Status struct {
+	Namespace, Pool string
+	State           State
+	// Message is the explanation, without any content of users.
+	Message string
+	// Texts and Chats report which ids made here are trusted.
+	Texts, Chats bool
+	// Unproven are the request kinds whose ids made here are not trusted, while those of others are.
+	Unproven openai.Kinds
+	// AdaptersUntold and SaltsUntold are those of picker.Exact.
+	AdaptersUntold, SaltsUntold bool
+	// Probes and Mismatches count the probes that were answered, and those of them in which ids differ.
+	Probes, Mismatches uint64
+	// Doubts count how often what engines announce has raised doubts.
+	Doubts uint64
+}
+
+// Manager keeps the promise for any number of pools. It is safe for concurrent use.
+type Manager struct {
+	config Config
+
+	mu    sync.Mutex
+	pools map[string]*keeper // by namespace/name
+}
+
+// New returns a manager without pools.
+func New(c Config) *Manager {
+	if c.CacheBytes == 0 {
+		c.CacheBytes = DefaultCacheBytes
+	}
+	if c.Handed == nil {
+		c.Handed = func(string, string) (modelfiles.Set, string) { return nil, "" }
+	}
+	return &Manager{config: c, pools: map[string]*keeper{}}
+}
+
+// Set replaces the pools. It waits only for work on removed pools to end.
+func (m *Manager) Set(pools []Pool) {
+	m.mu.Lock()
+	gone := m.pools
+	m.pools = map[string]*keeper{}
+	for i := range pools {
+		p := &pools[i]
+		name := p.Namespace + "/" + p.Name
+		k := gone[name]
+		delete(gone, name)
+		if k == nil {
+			k = newKeeper(&m.config, p)
+		} else {
+			k.set(p)
+		}
+		m.pools[name] = k
+	}
+	m.mu.Unlock()
+	for _, k := range gone {
+		k.stop()
+		m.config.Publish(k.namespace, k.name, nil)
+	}
+}
+
+// Close ends everything.
+func (m *Manager) Close() { m.Set(nil) }
+
+// Look makes the manager check a pool at once, because its files might have appeared or changed.
+func (m *Manager) Look(namespace, pool string) {
+	if k := m.keeper(namespace, pool); k != nil {
+		k.wake()
+	}
+}
+
+// Doubt reports that announcements of a pool's engines contradict ids made here for some kinds of requests: the engines are
+// probed again. It does not block.
+func (m *Manager) Doubt(namespace, pool string, kinds openai.Kinds) {
+	if k := m.keeper(namespace, pool); k != nil {
+		k.doubt(kinds)
+	}
+}
+
+func (m *Manager) keeper(namespace, pool string) *keeper {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.pools[namespace+"/"+pool]
+}
+
+// Status of a pool; not ok when there is no such pool.
+func (m *Manager) Status(namespace, pool string) (status Status, ok bool) {
+	k := m.keeper(namespace, pool)
+	if k == nil {
+		return Status{}, false
+	}
+	return k.read(), true
+}
+
+// All is the status of all pools, in no order.
+func (m *Manager) All() []Status {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	all := make([]Status, 0, len(m.pools))
+	for _, k := range m.pools {
+		all = append(all, k.read())
+	}
+	return all
+}
+
+// How often things are looked at.
+const (
+	// lookEvery is how often files and engines are looked at.
+	lookEvery = 30 * time.Second
+	// proveEvery is how long an engine's answers count.
+	proveEvery = time.Hour
+	// doubtLimit doubts about a kind within proveEvery end the trust in its ids though the probe passes, until the first
+	// has been so long ago.
+	doubtLimit = 3
+	// firstRetry and lastRetry bound the wait after no engine has answered.
+	firstRetry, lastRetry = time.Second, lookEvery
+	// identifyTimeout is how long an engine can take to report its identity.
+	identifyTimeout = 2 * time.Second
+	// identifyAtOnce is how many engines are asked that at once.
+	identifyAtOnce = 8
+)
