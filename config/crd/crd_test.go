@@ -72,7 +72,8 @@ func TestLabelsOfPodTemplatesAreKept(t *testing.T) {
 // foreign are fields whose schemas belong to Kubernetes or Gateway API, with the limits of those.
 var foreign = []string{
 	".metadata", ".spec.template", ".spec.picker.pod.tolerations", ".spec.picker.pod.affinity", ".spec.picker.resources",
-	".spec.engine.events.reporter.resources", ".spec.placement.islands[].tolerations",
+	".spec.engine.events.reporter.resources", ".spec.engine.networkPolicy.from[].podSelector",
+	".spec.engine.networkPolicy.from[].namespaceSelector", ".spec.placement.islands[].tolerations",
 	".spec.placement.islands[].engine.resources", ".spec.gateway.parentRefs", ".spec.model.tokenizer.volume.image",
 	".status.conditions", ".status.ancestors",
 }
