@@ -71,7 +71,7 @@ func exported(t *testing.T) map[string]metric {
 
 // The operator's own metrics are in the documentation as the code names them.
 func TestTheOperatorsMetricsAreDocumented(t *testing.T) {
-	code, err := os.ReadFile(filepath.Join(root, "internal", "controller", "autoscaling", "metrics.go"))
+	code, err := os.ReadFile(filepath.Join(root, "internal", "operator", "controller", "autoscaling", "metrics.go"))
 	if err != nil {
 		t.Fatal(err)
 	}

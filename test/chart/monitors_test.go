@@ -12,7 +12,7 @@ import (
 // Prometheus finds each port with metrics once: the monitors select the Services of operator and pickers by labels and port.
 func TestMonitorsFindTheMetrics(t *testing.T) {
 	all := objects(t, rendered(t, "--set", "monitoring.monitors.enabled=true,keda.enabled=true", "--set", "crds.install=false"))
-	pickers, err := os.ReadFile(filepath.Join(root, "internal", "children", "testdata", "smallest.yaml"))
+	pickers, err := os.ReadFile(filepath.Join(root, "internal", "operator", "resources", "testdata", "smallest.yaml"))
 	if err != nil {
 		t.Fatal(err)
 	}

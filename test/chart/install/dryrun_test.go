@@ -77,7 +77,7 @@ var _ = Describe("The API server takes", Ordered, func() {
 		})
 	}
 
-	for _, file := range goldens("internal", "children", "testdata", "*.yaml") {
+	for _, file := range goldens("internal", "operator", "resources", "testdata", "*.yaml") {
 		It("in a restricted namespace: the pickers of "+filepath.Base(file), func(ctx SpecContext) {
 			text, err := os.ReadFile(file)
 			Expect(err).NotTo(HaveOccurred())
@@ -88,7 +88,7 @@ var _ = Describe("The API server takes", Ordered, func() {
 		})
 	}
 
-	for _, file := range goldens("internal", "inject", "testdata", "*", "pod.yaml") {
+	for _, file := range goldens("internal", "operator", "podtemplate", "testdata", "*", "pod.yaml") {
 		It("in a restricted namespace: what is put beside the engine of "+filepath.Base(filepath.Dir(file)), func(ctx SpecContext) {
 			text, err := os.ReadFile(file)
 			Expect(err).NotTo(HaveOccurred())

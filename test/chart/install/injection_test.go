@@ -41,7 +41,7 @@ var _ = Describe("With reporter.injection", Ordered, func() {
 		got := pod(ctx, asking, "")
 		Expect(got.Spec.Containers[0].Lifecycle.PreStop.HTTPGet.Port.IntValue()).To(Equal(9445))
 
-		text, err := os.ReadFile(filepath.Join(kube.Root(), "internal", "inject", "testdata", "smallest", "pod.yaml"))
+		text, err := os.ReadFile(filepath.Join(kube.Root(), "internal", "operator", "podtemplate", "testdata", "smallest", "pod.yaml"))
 		Expect(err).NotTo(HaveOccurred())
 		var owned struct{ Pod corev1.Pod }
 		Expect(yaml.Unmarshal(text, &owned)).To(Succeed())
