@@ -136,9 +136,10 @@ func (e *engine) has(id string) bool {
 	return e.served[id] > 0
 }
 
-// An answer with so many tokens that takes so long counts as held back by the gateway if it arrives in one piece.
+// An answer with so many tokens that takes so long counts as held back by the gateway if it arrives in one piece. An engine that
+// is held up puts several tokens into one event, as vLLM does; too few events prove nothing, hence the number.
 const (
-	heldTokens = 16
+	heldTokens = 64
 	heldAnswer = 200 * time.Millisecond
 )
 

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/kvasir-dev/kvasir/internal/picker"
+	"github.com/kvasir-dev/kvasir/internal/sim/vllmsim"
 )
 
 // verdict is what a way to configure Envoy makes of requests.
@@ -32,7 +33,7 @@ type bench struct {
 
 func newBench(t *testing.T, all ...gateway) *bench {
 	t.Helper()
-	b := &bench{engines: engines(t, 2, nil)}
+	b := &bench{engines: engines(t, 2, func(c *vllmsim.Config) { c.SpeedUp = 10 })}
 	b.picker = startReplica(t, pool(addresses(b.engines)...), settings{})
 	b.proxy = start(t, []string{b.picker.address}, addresses(b.engines), all...)
 	return b
