@@ -232,6 +232,11 @@ func approximations(f *facts) string {
 		why = append(why, fmt.Sprintf("%d of %d endpoints hold blocks whose conditions for a hit are not known (chunked local attention, "+
 			"or windows where an older reporter speaks), so that matches can be too long there", f.unfollowed, f.total))
 	}
+	if f.unidentified > 0 {
+		why = append(why, fmt.Sprintf("%d of %d endpoints announce blocks without what identifies them (models all of whose layers have "+
+			"windows announce the end of a prompt only; tiers and adapters of old releases), so that matches can be too short there",
+			f.unidentified, f.total))
+	}
 	if f.dropping > 0 {
 		why = append(why, fmt.Sprintf("%d of %d engines use speculative decoding and have not shown that they reuse the last block of a hit, "+
 			"so that matches are one block shorter there", f.dropping, f.total))

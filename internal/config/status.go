@@ -193,9 +193,9 @@ type facts struct {
 	// silent are the endpoints whose engines report that they publish no events.
 	silent            int32
 	unsupportedBlocks uint64
-	// unfollowed are the streams with blocks whose conditions for a hit are not known, dropping the endpoints whose engines
-	// drop the last block of a hit.
-	unfollowed, dropping int32
+	// unfollowed are the streams with blocks whose conditions for a hit are not known, unidentified those with blocks that
+	// lack what identifies them, dropping the endpoints whose engines drop the last block of a hit.
+	unfollowed, unidentified, dropping int32
 	// lookahead are the endpoints whose block hashes cover tokens that follow the block.
 	lookahead int32
 	hits      picker.Hits
@@ -232,6 +232,7 @@ func gather(state *State, s *PoolState, live Live, name string) *facts {
 		count(&f.degraded, stream.State == events.Unverified || stream.State == events.Degraded)
 		count(&f.lagging, stream.State == events.Degraded && stream.Stats.Overflows.Load() > 0)
 		count(&f.unfollowed, stream.Stats.Partial.Load() > 0)
+		count(&f.unidentified, stream.Stats.Unkeyed.Load() > 0)
 		count(&f.silent, stream.Stats.Silent.Load())
 		count(&f.unreadable, stream.Stats.Unreadable.Load())
 		f.unsupportedBlocks += stream.Stats.BlockSizeUnsupported.Load()

@@ -52,6 +52,12 @@ func approximate(l Live, unfollowed, drops bool) Live {
 	return l
 }
 
+// unidentified is with a stream of blocks that lack what identifies them.
+func unidentified(l Live) Live {
+	l.Streams[pool0][0].Stats.Unkeyed.Store(1)
+	return l
+}
+
 // ahead is with an engine whose block hashes cover tokens that follow.
 func ahead(l Live) Live {
 	l.Pools[0].Endpoints = []picker.EndpointStats{{DropsLast: true, Lookahead: true}}
@@ -125,6 +131,7 @@ func TestPoolConditions(t *testing.T) {
 		"a reference to a missing object":    {poolWith("keySpace: {secretRef: {name: r}}"), smallSlice, Live{}, []string{"Accepted=False/ReferenceNotFound", "Ready=False/NotAccepted"}},
 		"something cannot be done":           {smallPool, smallSlice + "---\napiVersion: v1\nkind: Secret\nmetadata: {name: m-key}\nstringData: {root: short}\n", Live{}, []string{"Accepted=False/Invalid", "Ready=False/NotAccepted"}},
 		"windows cannot be followed":         {smallPool, smallSlice, approximate(live(picker.Hits{Answers: 100}, 100, stream(events.Synced)), true, false), []string{"PredictionsTrusted=True/MatchesApproximate"}},
+		"blocks cannot be identified":        {smallPool, smallSlice, unidentified(live(picker.Hits{Answers: 100}, 100, stream(events.Synced))), []string{"PredictionsTrusted=True/MatchesApproximate"}},
 		"the last block is dropped":          {smallPool, smallSlice, approximate(live(picker.Hits{Answers: 100}, 100, stream(events.Synced)), false, true), []string{"PredictionsTrusted=True/MatchesApproximate"}},
 		"hashes cover what follows":          {smallPool, smallSlice, ahead(live(picker.Hits{Answers: 100}, 100, stream(events.Synced))), []string{"PredictionsTrusted=True/MatchesApproximate"}},
 		"an engine without events":           {smallPool, smallSlice, silent(live(trusted, 0, stream(events.Disconnected))), []string{"EventsSynced=False/EventsDisabled"}},

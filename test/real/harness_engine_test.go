@@ -335,7 +335,7 @@ func (e *engine) metric(name string, labels ...string) float64 {
 // held is what an engine's block pool contains.
 type held struct {
 	distinct int // blocks by hash and group; copies count once
-	keys     int // keys of 16 tokens in them; blocks of one beginning have some in common
+	keys     int // keys of 16 tokens in the blocks of the group with the most: groups with windows hold some of the same
 	copies   int // physical blocks with a hash
 	total    int // physical blocks of the pool
 }
@@ -364,12 +364,20 @@ func (e *engine) holds() ([]held, error) {
 		if err != nil {
 			return nil, fmt.Errorf("reading the block pool of %s: %w", e.name, err)
 		}
-		distinct, halves := map[[2]any]bool{}, map[[2]any]bool{}
+		distinct, keys := map[[2]any]bool{}, map[any]map[string]bool{}
 		for _, block := range answer.Blocks {
-			distinct[[2]any{block[0], block[1]}] = true
-			halves[[2]any{block[2], block[1]}] = true
+			hash, group, half := block[0], block[1], block[2]
+			distinct[[2]any{hash, group}] = true
+			if keys[group] == nil {
+				keys[group] = map[string]bool{}
+			}
+			keys[group][fmt.Sprint("block ", hash)], keys[group][fmt.Sprint("half ", half)] = true, true
 		}
-		all = append(all, held{distinct: len(distinct), keys: len(distinct) + len(halves), copies: len(answer.Blocks), total: answer.Total})
+		one := held{distinct: len(distinct), copies: len(answer.Blocks), total: answer.Total}
+		for _, of := range keys {
+			one.keys = max(one.keys, len(of))
+		}
+		all = append(all, one)
 	}
 	return all, nil
 }
