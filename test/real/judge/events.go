@@ -155,8 +155,11 @@ func describeEvent(event any, hashes renamer, prompt []int) string {
 		fields = event
 	case []any:
 		form = "list"
-		tag, _ := event[0].(string)
-		names := position[tag]
+		var names []string
+		if len(event) > 0 {
+			tag, _ := event[0].(string)
+			names = position[tag]
+		}
 		for i, v := range event {
 			name := fmt.Sprint(i)
 			if i < len(names) {
