@@ -179,6 +179,16 @@ func (b *Board) policy(next *Board, now time.Time, s *PolicyState, live Live) *v
 	return p
 }
 
+// deviations are numbers of streams and endpoints where matches can differ from what engines find.
+type deviations struct {
+	// unfollowed are the streams with blocks whose conditions for a hit are not known, unidentified those with blocks that
+	// lack what identifies them.
+	unfollowed, unidentified int32
+	// dropping are the endpoints whose engines drop the last block of a hit, lookahead those whose block hashes cover tokens
+	// that follow the block.
+	dropping, lookahead int32
+}
+
 // facts are the figures that the status of a pool is made from.
 type facts struct {
 	endpoints                     []endpoint.Endpoint
@@ -193,11 +203,7 @@ type facts struct {
 	// silent are the endpoints whose engines report that they publish no events.
 	silent            int32
 	unsupportedBlocks uint64
-	// unfollowed are the streams with blocks whose conditions for a hit are not known, unidentified those with blocks that
-	// lack what identifies them, dropping the endpoints whose engines drop the last block of a hit.
-	unfollowed, unidentified, dropping int32
-	// lookahead are the endpoints whose block hashes cover tokens that follow the block.
-	lookahead int32
+	deviations
 	hits      picker.Hits
 	trust     picker.Trust
 	completed int64
