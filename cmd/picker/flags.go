@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"strings"
 	"time"
 
 	"github.com/kvasir-dev/kvasir/internal/decisionlog"
@@ -107,7 +108,7 @@ func (o *options) check(f *flag.FlagSet, level string) error {
 	}
 	switch {
 	case f.NArg() > 0:
-		return fmt.Errorf("unexpected argument %q", f.Arg(0))
+		return unexpected(f.Arg(0))
 	case !known:
 		return fmt.Errorf("--log-level %q: want error, info, debug or trace", level)
 	case o.logFormat != "text" && o.logFormat != "json":
@@ -135,4 +136,12 @@ func (o *options) check(f *flag.FlagSet, level string) error {
 		return err
 	}
 	return o.peers.check(&o.reports)
+}
+
+// unexpected explains an argument that belongs to no flag.
+func unexpected(argument string) error {
+	if strings.Contains(argument, "://") {
+		return fmt.Errorf("unexpected argument %q; separate the engines of --engines by commas, without spaces", argument)
+	}
+	return fmt.Errorf("unexpected argument %q", argument)
 }

@@ -181,26 +181,34 @@ func (a *app) moved(pool string) {
 func (a *app) feedStreams() {
 	a.feeding.Lock()
 	defer a.feeding.Unlock()
+	unclear := a.sources.unclear(a.feeds)
 	for pool, list := range a.feeds {
 		var kept []events.Feed
 		for i := range list {
 			if a.reports == nil || !a.reports.Owned(pool, &list[i].Endpoint) {
-				kept = append(kept, a.sources.of(list[i]))
+				f := a.sources.of(list[i])
+				if unclear[f.Endpoint.ID] {
+					f.Endpoint.EventsAddress = ""
+				}
+				kept = append(kept, f)
 			}
 		}
 		a.streams.Set(pool, kept)
 	}
 }
 
-// silent are the endpoints whose engines report that they publish no events, and that have no reporter.
+// silent are the endpoints without a reporter whose events cannot be subscribed to: their engines report that they publish
+// none, or several of them share the port where the events are assumed.
 func (a *app) silent(pool string) (all []events.Status) {
 	a.feeding.Lock()
 	defer a.feeding.Unlock()
+	unclear := a.sources.unclear(a.feeds)
 	for i := range a.feeds[pool] {
 		f := &a.feeds[pool][i]
-		if a.sources.silent(&f.Endpoint) && (a.reports == nil || !a.reports.Owned(pool, &f.Endpoint)) {
+		reports := a.sources.silent(&f.Endpoint)
+		if (reports || unclear[f.Endpoint.ID]) && (a.reports == nil || !a.reports.Owned(pool, &f.Endpoint)) {
 			stats := &events.Stats{}
-			stats.Silent.Store(true)
+			stats.Silent.Store(reports)
 			all = append(all, events.Status{Endpoint: f.Endpoint, State: events.Disconnected, Stats: stats})
 		}
 	}

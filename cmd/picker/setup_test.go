@@ -61,8 +61,14 @@ func runOn(t *testing.T, dir string, args ...string) *instance {
 // listenOn prepares a picker.
 func listenOn(t *testing.T, dir string, args ...string) (*instance, *options) {
 	t.Helper()
+	return listenWith(t, append([]string{"--standalone", dir}, args...)...)
+}
+
+// listenWith prepares a picker whose arguments say what it serves.
+func listenWith(t *testing.T, args ...string) (*instance, *options) {
+	t.Helper()
 	const local = "127.0.0.1:0"
-	args = append([]string{"--standalone", dir, "--proxy-address", local, "--health-address", local, "--metrics-address", local, "--ext-proc-address", local, "--lame-duck", "0s"}, args...)
+	args = append([]string{"--proxy-address", local, "--health-address", local, "--metrics-address", local, "--ext-proc-address", local, "--lame-duck", "0s"}, args...)
 	o, err := parse(args, io.Discard)
 	if err != nil {
 		t.Fatal(err)

@@ -19,17 +19,25 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/engines/render"
 )
 
-// sourceOptions select the source of the objects: a directory, or an API server.
+// sourceOptions select the source of the objects: a directory, an API server, or the command line itself.
 type sourceOptions struct {
 	standalone  string
-	poolName    string // NAMESPACE/NAME
-	gatewayPool string // NAMESPACE/NAME
+	engines     []string // as given
+	model       string
+	urls        []config.EngineURL // of engines
+	poolName    string             // NAMESPACE/NAME
+	gatewayPool string             // NAMESPACE/NAME
 	kubeconfig  string
 	pool        types.NamespacedName // of poolName or gatewayPool
 }
 
 func (o *sourceOptions) flags(f *flag.FlagSet) {
-	f.StringVar(&o.standalone, "standalone", "", "read the objects from the YAML and JSON files of this `directory`, and follow changes; this or --pool is required")
+	f.StringVar(&o.standalone, "standalone", "", "read the objects from the YAML and JSON files of this `directory`, and follow changes; this, --engines or --pool is required")
+	f.Func("engines", "serve these engines, `http://HOST:PORT,...`, without any file: one pool with all defaults; needs --model", func(s string) error {
+		o.engines = append(o.engines, s)
+		return nil
+	})
+	f.StringVar(&o.model, "model", "", "`name` of the model that the engines of --engines serve, as clients name it")
 	f.StringVar(&o.poolName, "pool", "", "serve this InferencePool (`NAMESPACE/NAME`) of the Kubernetes cluster, and follow it")
 	f.StringVar(&o.gatewayPool, "gateway-pool", "", "serve this InferencePool (`NAMESPACE/NAME`) of the Gateway API Inference Extension with all defaults, if it has no InferencePool of Kvasir")
 	f.StringVar(&o.kubeconfig, "kubeconfig", "", "kubeconfig `file`; without one, the in-cluster configuration is used")
@@ -42,8 +50,10 @@ func (o *sourceOptions) check() error {
 	switch {
 	case o.poolName != "" && o.gatewayPool != "":
 		return errors.New("--pool and --gateway-pool exclude each other")
+	case o.engines != nil || o.model != "":
+		return o.checkEngines()
 	case o.standalone == "" && !o.inCluster():
-		return errors.New("--standalone DIR or --pool NAMESPACE/NAME is required: the objects are read from a directory or from a cluster")
+		return errors.New("nothing to serve: want --engines http://HOST:PORT,... --model NAME, or --standalone DIR, or --pool NAMESPACE/NAME")
 	case o.standalone != "" && o.inCluster():
 		return errors.New("--standalone and --pool exclude each other, and so do --standalone and --gateway-pool")
 	case o.kubeconfig != "" && !o.inCluster():
@@ -63,6 +73,25 @@ func (o *sourceOptions) check() error {
 	return nil
 }
 
+// checkEngines checks --engines and --model. At least one of them is given.
+func (o *sourceOptions) checkEngines() (err error) {
+	switch {
+	case o.engines == nil:
+		return errors.New("--model needs --engines http://HOST:PORT,...; in files and clusters, the InferencePool names the model")
+	case o.standalone != "" || o.inCluster():
+		return errors.New("--engines excludes --standalone, --pool and --gateway-pool: they name engines, too")
+	case o.kubeconfig != "":
+		return errors.New("--kubeconfig needs --pool")
+	}
+	if o.urls, err = config.ParseEngineURLs(strings.Join(o.engines, ",")); err != nil {
+		return fmt.Errorf("--engines: %w", err)
+	}
+	if o.model == "" {
+		return fmt.Errorf("--engines needs --model NAME, the model's name in requests; GET %s lists it", o.urls[0].Path("/v1/models"))
+	}
+	return nil
+}
+
 // source follows the objects: it calls back with the state at first, and after each change.
 type source interface {
 	Follow(ctx context.Context, onChange func(config.State))
@@ -70,6 +99,9 @@ type source interface {
 
 // open opens the source.
 func (o *sourceOptions) open(access *rest.Config, settings config.Settings, log logr.Logger) (source, error) {
+	if o.urls != nil {
+		return config.NewEngines(o.urls, o.model, settings, log)
+	}
 	if !o.inCluster() {
 		return config.NewDirectory(o.standalone, settings, log)
 	}

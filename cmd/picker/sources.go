@@ -96,6 +96,31 @@ func (s *eventSources) silent(ep *endpoint.Endpoint) bool {
 	return ep.EventsAssumed && source.Told && source.Events == 0
 }
 
+// unclear are the endpoints whose events are assumed on a port that another endpoint has, too, because their engines run on
+// one host. Whose events they are is unknown, so those ports are not subscribed to until the engines report theirs.
+func (s *eventSources) unclear(feeds map[string][]events.Feed) map[endpoint.ID]bool {
+	users := map[string]int{}
+	assumed := map[endpoint.ID]string{}
+	for _, list := range feeds {
+		for i := range list {
+			f := s.of(list[i])
+			address := f.Endpoint.EventsAddress
+			if address == "" {
+				continue
+			}
+			users[address]++
+			if f.Endpoint.EventsAssumed && !s.known(f.Endpoint.ID).Told {
+				assumed[f.Endpoint.ID] = address
+			}
+		}
+	}
+	unclear := map[endpoint.ID]bool{}
+	for id, address := range assumed {
+		unclear[id] = users[address] > 1
+	}
+	return unclear
+}
+
 // withPort is an address with another port; empty for port 0.
 func withPort(address string, port int) string {
 	host, _, err := net.SplitHostPort(address)

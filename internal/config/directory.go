@@ -37,6 +37,8 @@ type Directory struct {
 	settle     time.Duration
 	poll       time.Duration
 	log        logr.Logger
+	// list reads the files of the directory, or what stands for them.
+	list func(context.Context) (map[string]reading, error)
 
 	read    map[string]reading // files as last loaded
 	parsed  map[string]parsed  // what was found in them
@@ -81,6 +83,16 @@ func newDirectory(path string, admitter *crdadmission.Admitter, settings Setting
 	if !info.IsDir() {
 		return nil, fmt.Errorf("opening the directory of objects: %s is not a directory", path)
 	}
+	d, err := newReader(admitter, settings, log)
+	if err != nil {
+		return nil, err
+	}
+	d.path, d.list = path, d.readAll
+	return d, nil
+}
+
+// newReader returns a Directory that lists nothing yet.
+func newReader(admitter *crdadmission.Admitter, settings Settings, log logr.Logger) (*Directory, error) {
 	defaults, err := admitter.DefaultPolicy()
 	if err != nil {
 		return nil, err
@@ -90,7 +102,7 @@ func newDirectory(path string, admitter *crdadmission.Admitter, settings Setting
 		return nil, err
 	}
 	return &Directory{
-		path: path, admitter: admitter, translator: translator,
+		admitter: admitter, translator: translator,
 		settle: defaultSettle, poll: defaultPoll, log: log,
 		read: map[string]reading{}, parsed: map[string]parsed{}, objects: map[ObjectKey]*object{},
 	}, nil
@@ -98,7 +110,7 @@ func newDirectory(path string, admitter *crdadmission.Admitter, settings Setting
 
 // Load reads the directory and returns its state, and whether anything has changed since the last Load.
 func (d *Directory) Load(ctx context.Context) (State, bool) {
-	files, err := d.readAll()
+	files, err := d.list(ctx)
 	if err == nil && d.loaded && d.failure == "" && maps.EqualFunc(files, d.read, reading.equal) {
 		return d.state, false
 	}
@@ -135,8 +147,8 @@ func (d *Directory) forgetUnserved() {
 }
 
 // changed reports whether the files differ from what was last loaded.
-func (d *Directory) changed() bool {
-	files, err := d.readAll()
+func (d *Directory) changed(ctx context.Context) bool {
+	files, err := d.list(ctx)
 	if err != nil {
 		return d.failure != err.Error()
 	}
@@ -144,7 +156,7 @@ func (d *Directory) changed() bool {
 }
 
 // readAll reads the files. It fails when the directory itself cannot be read.
-func (d *Directory) readAll() (map[string]reading, error) {
+func (d *Directory) readAll(context.Context) (map[string]reading, error) {
 	entries, err := os.ReadDir(d.path)
 	if err != nil {
 		return nil, fmt.Errorf("reading the directory: %w", err)

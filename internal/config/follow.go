@@ -64,7 +64,7 @@ func (d *Directory) Follow(ctx context.Context, onChange func(State)) {
 				touch()
 			}
 		case <-poll.C:
-			if d.changed() {
+			if d.changed(ctx) {
 				touch()
 			}
 		case <-quiet.C:
