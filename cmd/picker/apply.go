@@ -1,8 +1,11 @@
 package main
 
 import (
+	"cmp"
+	"fmt"
 	"slices"
 
+	"github.com/kvasir-dev/kvasir/api/v1alpha1"
 	"github.com/kvasir-dev/kvasir/internal/config"
 	"github.com/kvasir-dev/kvasir/internal/picker"
 )
@@ -26,6 +29,9 @@ func (a *app) apply(state config.State) {
 	if len(state.Specs) > 0 || !a.inCluster {
 		a.ready.apply()
 	}
+	if !a.inCluster {
+		a.tellUnserved(unserved(&state, refused))
+	}
 
 	a.inform()
 
@@ -35,6 +41,30 @@ func (a *app) apply(state config.State) {
 	}
 	a.log.Info("Objects applied", "pools", len(state.Specs)-len(refused), "endpoints", endpoints,
 		"policies", len(state.Policies), "problems", len(state.Problems)+len(refused))
+}
+
+// tellUnserved notes why no pool is served, and logs it when that changes; empty when one is.
+func (a *app) tellUnserved(why string) {
+	if a.ready.serve(why) && why != "" {
+		a.log.Error(nil, "No pool is served, so the picker is not ready", "reason", why)
+	}
+}
+
+// unserved is why no pool of a state is served; empty if one is. It names the first problem, because the others often follow
+// from it.
+func unserved(state *config.State, refused map[string]config.Refusal) string {
+	first := ""
+	for i := range state.Problems {
+		first = cmp.Or(first, state.Problems[i].Error())
+	}
+	for _, spec := range state.Specs {
+		refusal, is := refused[spec.Namespace+"/"+spec.Name]
+		if !is {
+			return ""
+		}
+		first = cmp.Or(first, fmt.Sprintf("%s %s/%s: %v", v1alpha1.KindInferencePool, spec.Namespace, spec.Name, refusal.Err))
+	}
+	return "no pool is served: " + cmp.Or(first, "there is no InferencePool in the configuration")
 }
 
 // tell logs the problems that are new.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"os"
 	"strings"
 	"time"
 
@@ -38,6 +39,7 @@ type options struct {
 	lameDuck     time.Duration
 	metricsOpen  bool
 	pprof        bool
+	validate     bool
 
 	island    string
 	decisions decisionlog.Options
@@ -49,6 +51,7 @@ func parse(args []string, stderr io.Writer) (*options, error) {
 	f.SetOutput(stderr)
 	f.Bool("version", false, version.Usage)
 	o.source.flags(f)
+	f.BoolVar(&o.validate, "validate", false, "check the objects of --standalone or --engines and exit: 0 if all of them would be applied, 1 with a line for each problem")
 	f.StringVar(&o.proxyAddress, "proxy-address", ":8080", "`address` where requests are served; empty for none")
 	g := &o.gateways
 	f.StringVar(&g.address, "ext-proc-address", ":9002", "`address` of the endpoint picker for gateways; the model of a request selects the pool; empty for none")
@@ -123,6 +126,9 @@ func (o *options) check(f *flag.FlagSet, level string) error {
 	if err := o.source.check(); err != nil {
 		return err
 	}
+	if o.validate && o.source.inCluster() {
+		return errors.New("--validate needs --standalone or --engines: a cluster checks its objects when they are applied")
+	}
 	if err := o.operator.check(); err != nil {
 		return err
 	}
@@ -136,6 +142,25 @@ func (o *options) check(f *flag.FlagSet, level string) error {
 		return err
 	}
 	return o.peers.check(&o.reports)
+}
+
+// checkModelRoot checks that the root of tokenizers is a directory, if one is given: a path with a typo would show only in the
+// conditions of pools.
+func checkModelRoot(path string) error {
+	if path == "" {
+		return nil
+	}
+	info, err := os.Stat(path)
+	if pathErr := (*os.PathError)(nil); errors.As(err, &pathErr) {
+		err = pathErr.Err
+	}
+	switch {
+	case err != nil:
+		return fmt.Errorf("--model-root %s: %w", path, err)
+	case !info.IsDir():
+		return fmt.Errorf("--model-root %s: not a directory", path)
+	}
+	return nil
 }
 
 // unexpected explains an argument that belongs to no flag.

@@ -35,6 +35,9 @@ func start(args []string, stderr io.Writer) int {
 	case err != nil:
 		return 2 // parse has said why
 	}
+	if o.validate {
+		return validate(context.Background(), o, os.Stdout, stderr)
+	}
 	log := logging.New(stderr, o.logLevel, o.logFormat)
 	if o.operator.replica == "" {
 		o.operator.replica = podName()

@@ -34,6 +34,18 @@ func TestReadinessWaitsForEventsButNotForEver(t *testing.T) {
 	expect(r, "draining")
 
 	r = fresh()
+	r.serve("no pool")
+	r.apply()
+	now = now.Add(readyWait)
+	expect(r, "no pool") // however long it waits
+	if !r.serve("") || r.serve("") {
+		t.Error("only a change is a change")
+	}
+	expect(r, "")
+	r.serve("no pool")
+	expect(r, "no pool") // a picker whose last pool is gone
+
+	r = fresh()
 	r.apply()
 	expect(r, waiting)
 	states, heard = []events.State{events.Unverified}, false

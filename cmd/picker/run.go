@@ -93,6 +93,9 @@ func run(ctx context.Context, o *options, l *listeners, log logr.Logger) error {
 	} else if random {
 		log.Info("No --key-file: pools without a Secret get a random key root, which replicas do not share")
 	}
+	if err := checkModelRoot(o.modelRoot); err != nil {
+		log.Error(err, "Tokenizers of pools cannot be read") // a volume can be mounted later
+	}
 	cluster, err := o.source.config(log)
 	if err != nil {
 		return err

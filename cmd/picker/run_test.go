@@ -446,7 +446,6 @@ func TestKeyFilesMakeTheSameKeys(t *testing.T) {
 
 func TestProfilesAreServedOnDemand(t *testing.T) {
 	p := runOn(t, t.TempDir(), "--pprof", "--log-format", "json")
-	p.awaitReady()
 	if status, _ := p.get(p.listeners.metrics, "/debug/pprof/"); status != http.StatusOK {
 		t.Errorf("status %d, want 200", status)
 	}

@@ -97,6 +97,12 @@ type source interface {
 	Follow(ctx context.Context, onChange func(config.State))
 }
 
+// files is a source that can be read without following it.
+type files interface {
+	source
+	Load(ctx context.Context) (state config.State, changed bool)
+}
+
 // open opens the source.
 func (o *sourceOptions) open(access *rest.Config, settings config.Settings, log logr.Logger) (source, error) {
 	if o.urls != nil {

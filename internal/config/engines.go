@@ -221,7 +221,7 @@ func enginesPool(urls []EngineURL, model string) ([]byte, error) {
 // Follow calls onChange with the state now, and whenever a host name has other addresses, until ctx ends. onChange is called
 // by one goroutine, the caller's. If a name cannot be resolved, its engines keep the addresses that they had.
 func (e *Engines) Follow(ctx context.Context, onChange func(State)) {
-	state, _ := e.directory.Load(ctx)
+	state, _ := e.Load(ctx)
 	onChange(state)
 	tick := time.NewTicker(e.every)
 	defer tick.Stop()
@@ -230,12 +230,15 @@ func (e *Engines) Follow(ctx context.Context, onChange func(State)) {
 		case <-ctx.Done():
 			return
 		case <-tick.C:
-			if state, changed := e.directory.Load(ctx); changed && ctx.Err() == nil {
+			if state, changed := e.Load(ctx); changed && ctx.Err() == nil {
 				onChange(state)
 			}
 		}
 	}
 }
+
+// Load looks the host names up and returns the state, and whether anything has changed since the last Load.
+func (e *Engines) Load(ctx context.Context) (State, bool) { return e.directory.Load(ctx) }
 
 // objects are the pool and the slices, each as the content of a file that is named as on the command line.
 func (e *Engines) objects(ctx context.Context) (map[string]reading, error) {

@@ -130,8 +130,12 @@ func (d *Directory) documents(name string, r reading, inForce bool) ([]document,
 	if all.err != nil {
 		return nil, []Problem{fail(Origin{File: name}, all.err.Error())}
 	}
-	if len(all.documents) == 0 && inForce {
+	switch {
+	case len(all.documents) > 0:
+	case inForce:
 		return nil, []Problem{fail(Origin{File: name}, "the file is empty; to take its objects away, delete it")}
+	case len(bytes.TrimSpace(r.content)) == 0: // nothing but comments can be meant
+		return nil, []Problem{fail(Origin{File: name}, "the file is empty")}
 	}
 	var documents []document
 	var problems []Problem
