@@ -77,8 +77,12 @@ type app struct {
 	feeds   map[string][]events.Feed // by namespace/name: what can be subscribed to
 	held    []picker.Feed            // all of them
 
-	mu      sync.Mutex // guards what follows
-	state   config.State
+	applying sync.Mutex // held while a state is applied
+	reach    *reach     // nil in a cluster
+
+	mu      sync.Mutex                // guards what follows
+	written config.State              // as last read
+	state   config.State              // the same, with endpoints marked that are unreachable
 	leaving []config.Pod              // the pools' pods, with the marks that picks follow
 	found   map[string]findings       // by namespace/name: what the last status said
 	refused map[string]config.Refusal // by namespace/name: why the picker has not taken a pool's present Spec
@@ -119,7 +123,13 @@ func newApp(log logr.Logger, o *options, decisions *decisionlog.Writer, tracer *
 		Engine: prober{a.renderer, &a.releases}, Publish: a.picker.SetExact, Handed: a.handed, Log: log.WithName("tokens"),
 	})
 	a.sources = newEventSources(log.WithName("events"))
+	var connected func(scrape.Target, error)
+	if !a.inCluster {
+		a.reach = newReach(log.WithName("scrape"))
+		connected = a.reach.asked
+	}
 	a.scraper = scrape.New(scrape.Options{
+		Connected:   connected,
 		Pauses:      true,
 		EventSource: a.sources.tell,
 		Observe: func(id endpoint.ID, m vllm.Metrics, at time.Time) {
@@ -142,7 +152,7 @@ func newApp(log logr.Logger, o *options, decisions *decisionlog.Writer, tracer *
 		observer = a.compat.Watch(observer)
 	}
 	a.proxy = httpproxy.New(httpproxy.Options{Picker: a.picker, Budget: a.budget, Ready: a.isReady, Observer: observer, Spans: tracer,
-		Log: log.WithName("proxy")})
+		Unreachable: a.unreachable, Log: log.WithName("proxy")})
 	return a
 }
 

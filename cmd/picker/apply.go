@@ -12,8 +12,16 @@ import (
 
 // apply applies a new state of the configuration.
 func (a *app) apply(state config.State) {
+	a.applying.Lock()
+	defer a.applying.Unlock()
 	a.mu.Lock()
-	before := a.state
+	before := a.written
+	a.written = state
+	a.mu.Unlock()
+	if a.reach != nil {
+		state.Specs = a.reach.mark(state.Specs)
+	}
+	a.mu.Lock()
 	a.state = state
 	a.mu.Unlock()
 	a.tell(before, state)
@@ -30,7 +38,7 @@ func (a *app) apply(state config.State) {
 		a.ready.apply()
 	}
 	if !a.inCluster {
-		a.tellUnserved(unserved(&state, refused))
+		a.tellUnready(&state, refused)
 	}
 
 	a.inform()
@@ -43,10 +51,11 @@ func (a *app) apply(state config.State) {
 		"policies", len(state.Policies), "problems", len(state.Problems)+len(refused))
 }
 
-// tellUnserved notes why no pool is served, and logs it when that changes; empty when one is.
-func (a *app) tellUnserved(why string) {
+// tellUnready notes why no request can be served, if none can, and logs it when that changes.
+func (a *app) tellUnready(state *config.State, refused map[string]config.Refusal) {
+	why := cmp.Or(unserved(state, refused), unreached(state))
 	if a.ready.serve(why) && why != "" {
-		a.log.Error(nil, "No pool is served, so the picker is not ready", "reason", why)
+		a.log.Error(nil, "No request can be served, so the picker is not ready", "reason", why)
 	}
 }
 

@@ -16,8 +16,8 @@ const (
 
 // readiness reports whether the picker can receive requests: the first state is applied, the index knows the blocks of
 // nearly all endpoints, and the other replicas' counters are known; or the time to learn all that is over. Once ready, the
-// picker stays ready until it drains, except while its files define no pool that it can serve, or its memory for requests is
-// full.
+// picker stays ready until it drains, except while its files define no pool that it can serve, no engine can be connected to, or
+// its memory for requests is full.
 type readiness struct {
 	now func() time.Time
 	// states of the event streams of the endpoints that can be picked; heard reports whether updates of the peers have
@@ -28,7 +28,7 @@ type readiness struct {
 	full func() bool
 
 	mu       sync.Mutex
-	unserved string    // why no pool is served; empty if one is
+	unserved string    // why no request can be served; empty if some can
 	since    time.Time // of the first state applied
 	ready    bool
 	draining bool
@@ -43,8 +43,8 @@ func (r *readiness) apply() {
 	}
 }
 
-// serve notes whether a pool is served: why is empty, or the reason if there is none. Without a pool, every request would
-// get 404. It reports whether that has changed.
+// serve notes whether requests can be served at all: why is empty, or the reason why none can, such as that there is no pool.
+// It reports whether that has changed.
 func (r *readiness) serve(why string) (changed bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

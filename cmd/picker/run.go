@@ -199,6 +199,9 @@ func (a *app) serveAll(ctx context.Context, o *options, l *listeners, parts serv
 	group.Go(func() error { a.keepStatus(support); return nil })
 	group.Go(func() error { a.followSources(support); return nil })
 	group.Go(func() error { a.keepDoubt(support); return nil })
+	if a.reach != nil {
+		group.Go(func() error { a.followReach(support); return nil })
+	}
 	err := group.Wait()
 	a.log.Info("Stopped")
 	return err

@@ -81,7 +81,7 @@ func TestAPickerWithoutAPoolIsNotReady(t *testing.T) {
 			dir := t.TempDir()
 			put(t, filepath.Join(dir, "pool.yaml"), content)
 			i := runOn(t, dir)
-			i.eventually("the log says that no pool is served", func() bool { return strings.Contains(i.logs.String(), "No pool is served") })
+			i.eventually("the log says that no pool is served", func() bool { return strings.Contains(i.logs.String(), "no pool is served") })
 			if status, body := i.get(i.listeners.health, "/readyz"); status != http.StatusServiceUnavailable || !strings.Contains(body, "no pool is served: ") {
 				t.Errorf("readiness: status %d, %s", status, body)
 			}

@@ -70,6 +70,9 @@ func texts(problems []Problem) string {
 func ready(s *PoolState, f *facts) metav1.Condition {
 	const typ = v1alpha1.ConditionReady
 	message := fmt.Sprintf("%d of %d endpoints", f.ready, f.total)
+	if f.unreachable > 0 {
+		message += fmt.Sprintf("; the picker cannot connect to %d", f.unreachable)
+	}
 	switch {
 	case !s.Served:
 		return condition(typ, metav1.ConditionFalse, "NotAccepted", "the pool is not served")

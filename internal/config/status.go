@@ -139,7 +139,7 @@ func (b *Board) pods(next *Board, now time.Time, pool string, endpoints []endpoi
 	var list []v1alpha1.PodSummary
 	for i := range endpoints {
 		ep := &endpoints[i]
-		if ep.ID.Rank > 0 || ep.Pickable() {
+		if ep.ID.Rank > 0 || ep.Pickable() && !ep.Unreachable {
 			continue
 		}
 		at := v1alpha1.StageLoading
@@ -192,7 +192,7 @@ type deviations struct {
 // facts are the figures that the status of a pool is made from.
 type facts struct {
 	endpoints                     []endpoint.Endpoint
-	total, ready                  int32
+	total, ready, unreachable     int32
 	pods, readyPods, drainingPods int32
 	// synced endpoints are known, degraded ones in part; others are not connected yet.
 	synced, degraded int32
@@ -226,10 +226,11 @@ func gather(state *State, s *PoolState, live Live, name string) *facts {
 	for i := range f.endpoints {
 		ep := &f.endpoints[i]
 		count(&f.total, true)
-		count(&f.ready, ep.Pickable())
+		count(&f.ready, ep.Pickable() && !ep.Unreachable)
+		count(&f.unreachable, ep.Unreachable)
 		if ep.ID.Rank == 0 {
 			count(&f.pods, true)
-			count(&f.readyPods, ep.Pickable())
+			count(&f.readyPods, ep.Pickable() && !ep.Unreachable)
 			count(&f.drainingPods, ep.Terminating)
 		}
 	}

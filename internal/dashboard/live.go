@@ -156,7 +156,7 @@ func (f *Facts) pods(before poolMark) []api.Pod {
 		switch {
 		case ep.Terminating || f.Leaving[s.ID.Pod]:
 			pod.Phase = api.PhaseDraining
-		case !s.Pickable && pod.Phase != api.PhaseDraining:
+		case (!s.Pickable || ep.Unreachable) && pod.Phase != api.PhaseDraining:
 			pod.Phase = api.PhaseNotReady
 		case !s.CircuitClosed && pod.Phase == api.PhaseServing:
 			pod.Phase = api.PhaseCircuit

@@ -62,6 +62,9 @@ type Endpoint struct {
 	Wire Wire
 	// Ready, Serving and Terminating mean what they mean in a Kubernetes EndpointSlice.
 	Ready, Serving, Terminating bool
+	// Unreachable: the picker cannot connect to the engine. Only pickers without Kubernetes set it; in a cluster, readiness
+	// probes find out. It is for people; such an endpoint is not Ready, either, unless the pool has no other one.
+	Unreachable bool
 }
 
 // Wire is how the HTTP server of an engine is spoken to. The zero value is HTTP/1.1 without TLS.

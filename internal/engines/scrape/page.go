@@ -11,6 +11,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/http"
+	"net/url"
 	"slices"
 	"sync"
 	"time"
@@ -48,6 +49,8 @@ type page struct {
 	back chan struct{}
 	// answers: the last question for metrics had an answer.
 	answers bool
+	// refused: the last question could not be sent, because there was no connection.
+	refused bool
 	// paused: the engine said so last; pausable: it answers the question.
 	paused, pausable bool
 }
@@ -163,6 +166,8 @@ func (p *page) digest(text []byte, err error) time.Duration {
 	if err == nil && !p.answers {
 		p.recheck()
 	}
+	refused := unconnected(err)
+	p.tellConnected(refused)
 	if p.answers = err == nil; p.answers {
 		for _, t := range p.targets {
 			m, parseErr := vllm.ParseMetrics(text, t.Rank)
@@ -190,12 +195,40 @@ func (p *page) digest(text []byte, err error) time.Duration {
 		p.tell(err)
 	}
 	p.stats.LastError = err
-	if busy {
+	again := refused != nil && !p.refused
+	p.refused = refused != nil
+	if busy || again { // a connection that fails once can be chance
 		p.stats.Interval = p.options.Busy
 	} else {
 		p.stats.Interval = min(2*p.stats.Interval, p.options.Idle)
 	}
 	return p.stats.Interval
+}
+
+// tellConnected reports whether the address could be connected to. p.mu is held.
+func (p *page) tellConnected(err error) {
+	if p.options.Connected == nil {
+		return
+	}
+	for _, t := range p.targets {
+		p.options.Connected(t, err)
+	}
+}
+
+// unconnected is the error of a question if there was no connection to send it on, or it was closed without an answer; nil
+// otherwise. A time-out counts only while connecting: an engine that works can be slow to answer.
+func unconnected(err error) error {
+	failed := (*url.Error)(nil)
+	if !errors.As(err, &failed) {
+		return nil
+	}
+	if dial := (*net.OpError)(nil); errors.As(err, &dial) && dial.Op == "dial" {
+		return err
+	}
+	if failed.Timeout() || errors.Is(err, context.Canceled) {
+		return nil
+	}
+	return err
 }
 
 // caught calls f, which reads an answer of the path, and returns the panic that has ended it.

@@ -41,6 +41,9 @@ type Options struct {
 	// EventSource receives what an engine reports about its publisher of KV events, for each target that requests it, first
 	// and whenever it changes; nil requests nothing. The rules are those of Observe.
 	EventSource func(id endpoint.ID, source EventSource)
+	// Connected reports to a question for metrics whether the engine could be connected to; err is why not. An answer of
+	// any kind, or none in time, counts as connected. nil is not called. The rules are those of Observe.
+	Connected func(t Target, err error)
 	// Busy is the shortest wait between two questions for metrics, Idle the longest.
 	Busy, Idle time.Duration
 	// Timeout bounds one question, the answer's body included.

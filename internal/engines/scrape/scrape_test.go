@@ -4,13 +4,17 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
+	"os"
 	"path/filepath"
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -396,5 +400,27 @@ func TestRealSockets(t *testing.T) {
 				t.Errorf("got %+v", r)
 			}
 		})
+	}
+}
+
+func TestConnectedTellsDeadEnginesFromSlowOnes(t *testing.T) {
+	dial := &net.OpError{Op: "dial", Err: syscall.ECONNREFUSED}
+	asking := func(err error) error { return &url.Error{Op: "Get", URL: "http://a", Err: err} }
+	for name, tc := range map[string]struct {
+		err  error
+		dead bool
+	}{
+		"an answer":                      {nil, false},
+		"another status":                 {&statusError{"/metrics", 404}, false},
+		"an answer that ends early":      {fmt.Errorf("reading: %w", io.ErrUnexpectedEOF), false},
+		"no answer in time":              {asking(context.DeadlineExceeded), false},
+		"a refused connection":           {asking(dial), true},
+		"no connection in time":          {asking(&net.OpError{Op: "dial", Err: os.ErrDeadlineExceeded}), true},
+		"a connection closed, no answer": {asking(io.EOF), true},
+		"a question that was called off": {asking(context.Canceled), false},
+	} {
+		if got := unconnected(tc.err) != nil; got != tc.dead {
+			t.Errorf("%s: dead %t, want %t", name, got, tc.dead)
+		}
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/kvasir-dev/kvasir/internal/endpoint"
 	"github.com/kvasir-dev/kvasir/internal/openai"
 	"github.com/kvasir-dev/kvasir/internal/picker"
 )
@@ -23,7 +24,7 @@ const (
 )
 
 // maxRounds bounds how often a request is picked for, after all its endpoints have refused it because their queues are
-// full. Its time in the queue mostly ends before.
+// full, or could not be connected to. Its time in the queue mostly ends before.
 const maxRounds = 1000
 
 var (
@@ -55,6 +56,9 @@ type exchange struct {
 	full, gaveUp bool
 	// local: the last failure was one of this process.
 	local bool
+	// unconnected are the targets of the decision that could not be connected to; connected: another one could.
+	unconnected []*endpoint.Endpoint
+	connected   bool
 	// timedOut: the last failure was a time-out.
 	timedOut bool
 	// taken: a connection has taken some of the request's body, in the present attempt.
@@ -91,7 +95,7 @@ func (e *exchange) run(ctx context.Context) {
 		if e.targets(ctx, &outcome) == passed {
 			return
 		}
-		if !e.full || e.brokeOff || !e.again(failedFull) || !e.decision.Spec().Policy.Admission.Queue {
+		if !e.pickableAgain() {
 			break
 		}
 		if err := e.pickAgain(ctx); err != nil {
@@ -104,7 +108,7 @@ func (e *exchange) run(ctx context.Context) {
 
 // targets tries the targets of the present decision.
 func (e *exchange) targets(ctx context.Context, outcome *picker.Outcome) result {
-	e.full = false
+	e.full, e.connected, e.unconnected = false, false, nil
 	for i := range e.decision.Targets {
 		if !e.decision.Begin(i) {
 			continue // it drains, or fails, since the pick
@@ -120,6 +124,11 @@ func (e *exchange) targets(ctx context.Context, outcome *picker.Outcome) result 
 			panic(http.ErrAbortHandler) // a client that only half closed must not take silence for an answer
 		}
 		e.full = e.full || result == failedFull
+		if result == failedConnect {
+			e.unconnected = append(e.unconnected, e.decision.Targets[i].Endpoint)
+		} else {
+			e.connected = true
+		}
 		e.local = result == failedLocal
 		if e.brokeOff || !e.again(result) || result.costs() && i+1 < len(e.decision.Targets) && !e.decision.MayRetry() {
 			break
@@ -128,7 +137,17 @@ func (e *exchange) targets(ctx context.Context, outcome *picker.Outcome) result 
 	return failedStatus
 }
 
-// pickAgain lets the request wait until there is room, after engines have refused it because their queues are full.
+// pickableAgain reports whether the request can be picked for again, after the targets of the decision have failed: their
+// queues are full, and the policy lets requests wait; or none could be connected to, and the pool has others.
+func (e *exchange) pickableAgain() bool {
+	if e.full && !e.brokeOff && e.again(failedFull) && e.decision.Spec().Policy.Admission.Queue {
+		return true
+	}
+	return !e.connected && len(e.unconnected) > 0 && e.again(failedConnect) &&
+		e.proxy.options.Unreachable(e.decision.Spec().Namespace+"/"+e.decision.Pool, e.unconnected)
+}
+
+// pickAgain chooses other targets for the request, after it waited until there is room, if none is free now.
 func (e *exchange) pickAgain(ctx context.Context) error {
 	in := e.pick
 	in.Again, in.Steps = e.decision, nil

@@ -21,6 +21,7 @@ import (
 	"github.com/go-logr/logr"
 
 	"github.com/kvasir-dev/kvasir/internal/budget"
+	"github.com/kvasir-dev/kvasir/internal/endpoint"
 	"github.com/kvasir-dev/kvasir/internal/engines/transport"
 	"github.com/kvasir-dev/kvasir/internal/openai"
 	"github.com/kvasir-dev/kvasir/internal/picker"
@@ -39,6 +40,9 @@ type Options struct {
 	Spans *tracing.Tracer
 	// Ready reports whether the picker should receive requests, for GET /health; nil is always.
 	Ready func() bool
+	// Unreachable receives the endpoints of a pool (namespace/name) that a request was tried at, when none of them
+	// could be connected to. It reports whether the pool has other ones: then the request is picked for again. nil is never.
+	Unreachable func(pool string, failed []*endpoint.Endpoint) bool
 	// Now is the clock of the Observer's times; time.Now when nil.
 	Now func() time.Time
 	// DialTimeout bounds connecting to an engine; 2 s.
@@ -65,6 +69,9 @@ type Options struct {
 func (o *Options) fill() {
 	if o.Now == nil {
 		o.Now = time.Now
+	}
+	if o.Unreachable == nil {
+		o.Unreachable = func(string, []*endpoint.Endpoint) bool { return false }
 	}
 	if o.Observer == nil {
 		o.Observer = nobody{}
