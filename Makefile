@@ -209,12 +209,12 @@ bench: ## all benchmarks beside their baselines
 
 .PHONY: lab
 lab: ## strategies compared in virtual time, all of them in 30 configurations (36 with TRACES=,FILE) with five seeds on engines of two models (long; docs/policies.md)
-	$(GO) build -trimpath -o $(BIN)/ ./cmd/kubectl-kvasir
-	$(BIN)/kubectl-kvasir lab run --policies five,MarginalCost --drop-report
-	for model in even uneven; do $(BIN)/kubectl-kvasir lab sweep --engine-model $$model --loads 0.3,0.6,0.9 --parallel $$(nproc) \
+	$(GO) build -trimpath -o $(BIN)/ ./cmd/kvasir-lab
+	$(BIN)/kvasir-lab run --policies five,MarginalCost --drop-report
+	for model in even uneven; do $(BIN)/kvasir-lab sweep --engine-model $$model --loads 0.3,0.6,0.9 --parallel $$(nproc) \
 		--policies 'all,LMetric/literal,LongestPrefix/literal,Rendezvous/prefix,MarginalCost*0.25,MarginalCost*4' $(if $(TRACES),--traces $(TRACES)) || exit 1; done
-	for of in exchange spread adapters islands shadow; do $(BIN)/kubectl-kvasir lab effect --of $$of --seeds 1,2,3; done
-	$(BIN)/kubectl-kvasir lab overload
+	for of in exchange spread adapters islands shadow; do $(BIN)/kvasir-lab effect --of $$of --seeds 1,2,3; done
+	$(BIN)/kvasir-lab overload
 
 .PHONY: bench-index
 bench-index: ## the index, filled by events, beside a plain table and a naive map; docs/performance.md

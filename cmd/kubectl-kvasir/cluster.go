@@ -18,6 +18,7 @@ import (
 	"k8s.io/klog/v2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/kvasir-dev/kvasir/internal/cli/command"
 	"github.com/kvasir-dev/kvasir/internal/cli/console"
 	"github.com/kvasir-dev/kvasir/internal/cli/fleet"
 	"github.com/kvasir-dev/kvasir/internal/cli/live"
@@ -52,21 +53,14 @@ func newCluster(c *cobra.Command, std stdio) *cluster {
 		f.Hidden = !slices.Contains(shown, f.Name)
 		own.AddFlag(f)
 	})
-	ensure(c.RegisterFlagCompletionFunc("namespace", k.complete(namespaces)))
+	command.Ensure(c.RegisterFlagCompletionFunc("namespace", k.complete(namespaces)))
+	command.Ensure(c.RegisterFlagCompletionFunc("context", k.contexts))
 	return k
 }
 
-// ensure is for errors of a program that is wrong.
-func ensure(err error) {
-	if err != nil {
-		panic(err)
-	}
-}
-
-// outputs adds -o.
-func (k *cluster) outputs(c *cobra.Command) {
-	c.Flags().VarP(&k.format, "output", "o", strings.Join(console.Formats, ", "))
-	ensure(c.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(console.Formats, cobra.ShellCompDirectiveNoFileComp)))
+// outputs adds -o, with formats beside those that every document has.
+func (k *cluster) outputs(c *cobra.Command, also ...console.Format) {
+	command.Output(c, &k.format, also...)
 }
 
 // pickers adds the flags of commands that ask pickers.
@@ -74,6 +68,8 @@ func (k *cluster) pickers(c *cobra.Command) {
 	c.Flags().StringVar(&k.picker, "picker", "", "`URL` of a picker's metrics address, such as http://127.0.0.1:9090; then no cluster is asked")
 	c.Flags().StringVar(&k.account, "service-account", live.DefaultAccount,
 		"service account in the pool's namespace, or in the operator's, whose token is sent to the pickers")
+	command.Ensure(c.RegisterFlagCompletionFunc("service-account", k.complete(accounts)))
+	command.Ensure(c.RegisterFlagCompletionFunc("picker", cobra.NoFileCompletions))
 }
 
 // connect returns a client of the cluster, how it is reached, and the namespace that is meant.
@@ -100,7 +96,7 @@ func (k *cluster) source() (*view.Source, string, error) {
 	if k.picker != "" {
 		p, err := live.At(k.picker)
 		if err != nil {
-			return nil, "", wrong("--picker: %v", err)
+			return nil, "", command.Usage("--picker: %v", err)
 		}
 		return &view.Source{Picker: p}, "", nil
 	}
@@ -191,6 +187,31 @@ func podNames(ctx context.Context, c client.Client, namespace string) (out []str
 	return out
 }
 
+// contexts completes the names of the kubeconfig's contexts.
+func (k *cluster) contexts(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
+	raw, err := k.config.RawConfig()
+	if err != nil {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	var out []string
+	for name, c := range raw.Contexts {
+		out = append(out, name+"\tcluster "+c.Cluster)
+	}
+	slices.Sort(out)
+	return out, cobra.ShellCompDirectiveNoFileComp
+}
+
+func accounts(ctx context.Context, c client.Client, namespace string) (out []string) {
+	var list corev1.ServiceAccountList
+	if c.List(ctx, &list, client.InNamespace(namespace)) != nil {
+		return nil
+	}
+	for i := range list.Items {
+		out = append(out, list.Items[i].Name)
+	}
+	return out
+}
+
 func namespaces(ctx context.Context, c client.Client, _ string) (out []string) {
 	var list corev1.NamespaceList
 	if c.List(ctx, &list) != nil {
@@ -207,9 +228,9 @@ func argument(c *cobra.Command, name string, optional bool) {
 	c.Args = func(_ *cobra.Command, args []string) error {
 		switch {
 		case len(args) > 1:
-			return wrong("unexpected argument %q", args[1])
+			return command.Usage("unexpected argument %q", args[1])
 		case len(args) == 0 && !optional:
-			return wrong("the %s is missing", name)
+			return command.Usage("the %s is missing", name)
 		}
 		return nil
 	}

@@ -11,6 +11,9 @@ import (
 	"github.com/kvasir-dev/kvasir/test/docpage"
 )
 
+// maxProgram bounds the stripped program, in bytes.
+const maxProgram = 40 << 20
+
 // offline are the page's examples that ask neither a cluster nor a picker nor an engine.
 var offline = regexp.MustCompile(`kubectl kvasir (events|tokenize|render)\b`)
 
@@ -35,6 +38,9 @@ func TestTheExamplesWithoutAClusterPrintWhatThePageShows(t *testing.T) {
 				t.Errorf("%s: %v: the page shows\n%s\nand it prints\n%s", command, err, shown, got)
 			}
 		}
+	}
+	if info, err := os.Stat(filepath.Join(dir, "bin", "kubectl-kvasir")); err != nil || info.Size() > maxProgram {
+		t.Errorf("the stripped program: %v, %d bytes, at most %d: go build -ldflags=-dumpdep shows what reaches text/template, which keeps every method", err, info.Size(), maxProgram)
 	}
 	if n != 8 {
 		t.Errorf("%d examples were found", n)
@@ -88,7 +94,7 @@ func example(t *testing.T) string {
 			t.Fatal(err)
 		}
 	}
-	if out, err := osexec.CommandContext(t.Context(), "go", "build", "-o", filepath.Join(dir, "bin", "kubectl-kvasir"), ".").CombinedOutput(); err != nil {
+	if out, err := osexec.CommandContext(t.Context(), "go", "build", "-ldflags=-s -w", "-o", filepath.Join(dir, "bin", "kubectl-kvasir"), ".").CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
 	return dir

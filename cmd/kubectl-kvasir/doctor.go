@@ -4,8 +4,9 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/discovery"
 
+	"github.com/kvasir-dev/kvasir/internal/cli/command"
 	"github.com/kvasir-dev/kvasir/internal/cli/doctor"
 )
 
@@ -15,7 +16,7 @@ anything fails.`
 
 // doctorCommand is the command doctor.
 func doctorCommand(std stdio) *cobra.Command {
-	c := newCommand("doctor", "Check a cluster end to end", aboutDoctor)
+	c := command.New("doctor", "Check a cluster end to end", aboutDoctor)
 	k := newCluster(c, std)
 	k.outputs(c)
 	k.pickers(c)
@@ -30,7 +31,7 @@ func doctorCommand(std stdio) *cobra.Command {
 		}
 		d := doctor.Doctor{Source: source, Namespace: namespace, Now: time.Now}
 		if source.Access != nil {
-			if d.Core, err = kubernetes.NewForConfig(source.Access.Config); err != nil {
+			if d.API, err = discovery.NewDiscoveryClientForConfig(source.Access.Config); err != nil {
 				return err
 			}
 		}
@@ -39,7 +40,7 @@ func doctorCommand(std stdio) *cobra.Command {
 			return err
 		}
 		if report.Failed > 0 {
-			return errTold
+			return command.ErrTold
 		}
 		return nil
 	}

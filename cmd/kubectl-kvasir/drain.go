@@ -7,6 +7,8 @@ import (
 	"github.com/spf13/cobra"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/kvasir-dev/kvasir/internal/cli/command"
+	"github.com/kvasir-dev/kvasir/internal/cli/console"
 	"github.com/kvasir-dev/kvasir/internal/cli/fleet"
 )
 
@@ -16,9 +18,9 @@ deadline.`
 
 // drain is the command of that name.
 func drain(std stdio) *cobra.Command {
-	c := newCommand("drain POD", "Send no more requests to a pod", aboutDrain)
+	c := command.New("drain POD", "Send no more requests to a pod", aboutDrain)
 	k := newCluster(c, std)
-	k.outputs(c)
+	k.outputs(c, console.Name)
 	replace := c.Flags().Bool("replace", false, "replace the pod, and delete it when it is idle")
 	within := c.Flags().Duration("deadline", 0, "with --replace: delete it after this time even if requests run; default is the pool's drain.deadlineSeconds")
 	argument(c, "pod", false)
@@ -26,9 +28,9 @@ func drain(std stdio) *cobra.Command {
 	c.RunE = func(c *cobra.Command, args []string) error {
 		switch {
 		case *within != 0 && !*replace:
-			return wrong("--deadline needs --replace: without it the pod is not deleted")
+			return command.Usage("--deadline needs --replace: without it the pod is not deleted")
 		case *within < 0:
-			return wrong("--deadline is %s, want more than nothing", *within)
+			return command.Usage("--deadline is %s, want more than nothing", *within)
 		}
 		client, _, namespace, err := k.connect()
 		if err != nil {
@@ -56,10 +58,10 @@ func drain(std stdio) *cobra.Command {
 
 // undrain is the command of that name.
 func undrain(std stdio) *cobra.Command {
-	c := newCommand("undrain POD", "Send requests to a pod again",
+	c := command.New("undrain POD", "Send requests to a pod again",
 		"Takes the mark off a pod that drain has set. Pods that the operator drains are not given back: it would mark them again.")
 	k := newCluster(c, std)
-	k.outputs(c)
+	k.outputs(c, console.Name)
 	argument(c, "pod", false)
 	c.ValidArgsFunction = k.one(podNames)
 	c.RunE = func(c *cobra.Command, args []string) error {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/kvasir-dev/kvasir/internal/cli/command"
 	"github.com/kvasir-dev/kvasir/internal/kvevent"
 	"github.com/kvasir-dev/kvasir/internal/vllm"
 	"github.com/kvasir-dev/kvasir/internal/zmtp"
@@ -21,13 +22,14 @@ line on standard input, or the messages of a live publisher. Each becomes one li
 
 // events is the command of that name.
 func events(std stdio) *cobra.Command {
-	c := newCommand("events", "Decode KV cache events of engines", aboutEvents)
+	c := command.New("events", "Decode KV cache events of engines", aboutEvents)
 	set := c.Flags()
 	engine := set.String("engine", "vllm", "engine that has sent the events: vllm or sglang")
 	connect := set.String("connect", "", "read the live publisher at this address, tcp://HOST:PORT")
 	topic := set.String("topic", "", "with --connect: take only messages whose topic begins with this")
 	count := set.Int("count", 0, "with --connect: end after this many messages; 0 reads on")
 	envelope := set.Bool("envelope", false, "with --connect: show the topic and sequence number of each message too")
+	command.Values(c, "engine", "vllm", "sglang")
 	c.RunE = func(c *cobra.Command, _ []string) error {
 		ctx := c.Context()
 		var d *decoder
@@ -37,7 +39,7 @@ func events(std stdio) *cobra.Command {
 		case "sglang":
 			d = newDecoder("SGLang")
 		default:
-			return wrong("unknown engine %q", *engine)
+			return command.Usage("unknown engine %q", *engine)
 		}
 		if *connect != "" {
 			return follow(ctx, d, std, publisher{*connect, *topic, *count, *envelope})

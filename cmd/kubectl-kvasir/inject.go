@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/kvasir-dev/kvasir/api/v1alpha1"
+	"github.com/kvasir-dev/kvasir/internal/cli/command"
 	"github.com/kvasir-dev/kvasir/internal/cli/console"
 	"github.com/kvasir-dev/kvasir/internal/cli/fleet"
 	"github.com/kvasir-dev/kvasir/internal/cli/workload"
@@ -27,15 +28,15 @@ asked.`
 
 // injectCommand is the command inject.
 func injectCommand(std stdio) *cobra.Command {
-	c := newCommand("inject -f FILE", "Add the reporter to a workload of your own", aboutInject)
+	c := command.New("inject -f FILE", "Add the reporter to a workload of your own", aboutInject)
 	k := newCluster(c, std)
 	file := c.Flags().StringP("filename", "f", "", "file with manifests, YAML or JSON; - is standard input")
 	pool := c.Flags().String("pool", "", "name of the pool; not needed where the file has it")
 	image := c.Flags().String("reporter-image", "", "image of the reporter; default is the operator's")
-	ensure(c.RegisterFlagCompletionFunc("pool", k.complete(poolNames)))
+	command.Ensure(c.RegisterFlagCompletionFunc("pool", k.complete(poolNames)))
 	c.RunE = func(c *cobra.Command, _ []string) error {
 		if *file == "" {
-			return wrong("--filename is missing")
+			return command.Usage("--filename is missing")
 		}
 		in, err := k.open(*file)
 		if err != nil {

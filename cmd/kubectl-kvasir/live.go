@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 	"sigs.k8s.io/yaml"
 
+	"github.com/kvasir-dev/kvasir/internal/cli/command"
 	"github.com/kvasir-dev/kvasir/internal/cli/console"
 	"github.com/kvasir-dev/kvasir/internal/cli/live"
 	"github.com/kvasir-dev/kvasir/internal/cli/view"
@@ -26,7 +27,7 @@ const maxRequest = 64 << 20
 
 // explain is the command of that name.
 func explain(std stdio) *cobra.Command {
-	c := newCommand("explain -f FILE [POOL]", "Where a request would go, and why", aboutExplain)
+	c := command.New("explain -f FILE [POOL]", "Where a request would go, and why", aboutExplain)
 	k := newCluster(c, std)
 	k.outputs(c)
 	k.pickers(c)
@@ -36,7 +37,7 @@ func explain(std stdio) *cobra.Command {
 	c.ValidArgsFunction = k.one(poolNames)
 	c.RunE = func(c *cobra.Command, args []string) error {
 		if *file == "" {
-			return wrong("--filename is missing")
+			return command.Usage("--filename is missing")
 		}
 		in, err := k.open(*file)
 		if err != nil {
@@ -98,7 +99,7 @@ With -o json each decision is one line with every candidate's terms, with -o yam
 
 // decisions is the command of that name.
 func decisions(std stdio) *cobra.Command {
-	c := newCommand("decisions [POOL]", "Where requests have gone", aboutDecisions)
+	c := command.New("decisions [POOL]", "Where requests have gone", aboutDecisions)
 	k := newCluster(c, std)
 	k.outputs(c)
 	k.pickers(c)
@@ -110,7 +111,7 @@ func decisions(std stdio) *cobra.Command {
 	c.ValidArgsFunction = k.one(poolNames)
 	c.RunE = func(c *cobra.Command, args []string) error {
 		if *tail < 0 || *tail > api.MaxDecisions {
-			return wrong("--tail is %d, want 0 to %d", *tail, api.MaxDecisions)
+			return command.Usage("--tail is %d, want 0 to %d", *tail, api.MaxDecisions)
 		}
 		pickers, err := k.pickersOf(c.Context(), first(args))
 		if err != nil {
@@ -184,18 +185,18 @@ func eachDecision(ctx context.Context, pickers []*live.Picker, tail int, follow,
 	return errors.Join(errs...)
 }
 
-const aboutTrace = `Shows the prefixes that recent requests of a pool have found in caches most often, and which pods hold them: as hashes, which are
+const aboutPrefixes = `Shows the prefixes that recent requests of a pool have found in caches most often, and which pods hold them: as hashes, which are
 those of explain and decisions only where a prompt ends with the prefix. A hit counts a third after ten minutes. HOLDERS have all of
 it; a number behind a pod is how many tokens it holds, if not all.`
 
-// prefixes is what trace prints as a document.
+// prefixes is what the command prints as a document.
 type prefixes struct {
 	Prefixes []api.Prefix `json:"prefixes"`
 }
 
-// traceCommand is the command trace.
-func traceCommand(std stdio) *cobra.Command {
-	c := newCommand("trace [POOL]", "Which prefixes are hot, and which pods hold them", aboutTrace)
+// prefixesCommand is the command prefixes.
+func prefixesCommand(std stdio) *cobra.Command {
+	c := command.New("prefixes [POOL]", "Which prefixes are hot, and which pods hold them", aboutPrefixes)
 	k := newCluster(c, std)
 	k.outputs(c)
 	k.pickers(c)
@@ -204,7 +205,7 @@ func traceCommand(std stdio) *cobra.Command {
 	c.ValidArgsFunction = k.one(poolNames)
 	c.RunE = func(c *cobra.Command, args []string) error {
 		if *limit < 1 || *limit > api.MaxPrefixes {
-			return wrong("--limit is %d, want 1 to %d", *limit, api.MaxPrefixes)
+			return command.Usage("--limit is %d, want 1 to %d", *limit, api.MaxPrefixes)
 		}
 		pickers, err := k.pickersOf(c.Context(), first(args))
 		if err != nil {
@@ -222,5 +223,12 @@ func traceCommand(std stdio) *cobra.Command {
 		merged := prefixes{view.MergePrefixes(all, first(args), *limit)}
 		return k.print(merged, func() []string { return view.Prefixes(&std, merged.Prefixes) })
 	}
+	return c
+}
+
+// formerTrace is prefixes under its former name.
+func formerTrace(std stdio) *cobra.Command {
+	c := prefixesCommand(std)
+	c.Use, c.Hidden = "trace [POOL]", true
 	return c
 }

@@ -6,8 +6,11 @@ import (
 	"flag"
 	"io"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/spf13/cobra"
 
 	"github.com/kvasir-dev/kvasir/test/docpage"
 )
@@ -31,7 +34,14 @@ func TestCommandLine(t *testing.T) {
 		"no command":                    {"", 2, "events"},
 		"an unknown command":            {"bake", 2, `unknown command "bake"`},
 		"help":                          {"help", 0, "events"},
-		"an unknown command of a group": {"lab bake", 2, `unknown command "bake"`},
+		"an unknown command of a group": {"rollout bake", 2, `unknown command "bake"`},
+		"the lab, which has moved":      {"lab run --speed 2", 2, "kvasir-lab"},
+		"a file that is missing":        {"validate", 2, "the file is missing"},
+		"a file that is not there":      {"validate testdata/none", 1, "reading testdata/none"},
+		"no picker to gather":           {"sysdump --kubeconfig /dev/null", 1, "set KUBECONFIG or --kubeconfig"},
+		"names of what has none":        {"explain -o name", 2, "want table, json, yaml"},
+		"a path that is none":           {"status -o jsonpath={", 2, "--output"},
+		"a picker under an old name":    {"trace --picker 127.0.0.1:1", 1, "connection refused"},
 		"a command that is nearly one":  {"tokenise", 2, `did you mean "tokenize"?`},
 		"help of a command":             {"events -h", 0, "--engine"},
 		"an unknown flag":               {"events --heat", 2, "--heat"},
@@ -51,8 +61,8 @@ func TestCommandLine(t *testing.T) {
 		"a request that is gone":        {"explain -f testdata/none", 1, "reading testdata/none"},
 		"an unknown format":             {"status -o xml", 2, "want table, json, yaml"},
 		"a URL that is none":            {"status --picker ftp://a", 2, "--picker"},
-		"a picker that is none":         {"trace --picker 127.0.0.1:1", 1, "connection refused"},
-		"too many prefixes":             {"trace --limit 101", 2, "want 1 to 100"},
+		"a picker that is none":         {"prefixes --picker 127.0.0.1:1", 1, "connection refused"},
+		"too many prefixes":             {"prefixes --limit 101", 2, "want 1 to 100"},
 		"too many decisions":            {"decisions --tail 513", 2, "want 0 to 512"},
 		"a picture every millisecond":   {"top --interval 1ms", 2, "want 200ms or more"},
 		"a cluster that is not there":   {"status --kubeconfig /dev/null", 1, "set KUBECONFIG or --kubeconfig"},
@@ -163,11 +173,82 @@ func TestEveryCommandIsOnThePage(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, c := range newRoot(stdio{}).Commands() {
+		if c.Hidden {
+			continue
+		}
 		if c.Short == "" || c.Long == "" {
 			t.Errorf("%s does not say what it does", c.Name())
 		}
 		if !strings.Contains(string(page), "`"+c.Name()) && !strings.Contains(string(page), "`"+c.Name()+" ") {
 			t.Errorf("%s is not on the page", c.Name())
+		}
+	}
+}
+
+// TestEveryHelpHasAnExample that names the command, and whose flags the command has.
+func TestEveryHelpHasAnExample(t *testing.T) {
+	seen := 0
+	var look func(c *cobra.Command)
+	look = func(c *cobra.Command) {
+		if path := strings.TrimPrefix(strings.TrimPrefix(c.CommandPath(), program), " "); !c.Hidden {
+			seen++
+			if !strings.Contains(c.Example, "  "+strings.TrimSpace(program+" "+path)) {
+				t.Errorf("the help of %q has no example of it: %q", path, c.Example)
+			}
+		}
+		for line := range strings.Lines(c.Example) {
+			command, is := strings.CutPrefix(strings.TrimSpace(line), program+" ")
+			if !is {
+				continue
+			}
+			command, _, _ = strings.Cut(command, " <")
+			command, _, _ = strings.Cut(command, " |")
+			target, rest, err := newRoot(stdio{}).Find(strings.Fields(command))
+			if err != nil {
+				t.Errorf("%s: %v", line, err)
+				continue
+			}
+			if err := target.ParseFlags(rest); err != nil {
+				t.Errorf("%s: %v", line, err)
+			}
+		}
+		for _, below := range c.Commands() {
+			look(below)
+		}
+	}
+	look(newRoot(stdio{}))
+	if seen < 20 {
+		t.Errorf("%d commands were looked at", seen)
+	}
+}
+
+// TestValidateTellsGoodFilesFromBadOnes by its exit status.
+func TestValidateTellsGoodFilesFromBadOnes(t *testing.T) {
+	const pool = "apiVersion: kvasir.dev/v1alpha1\nkind: InferencePool\nmetadata: {name: chat}\nspec: {model: {name: m}, selector: {matchLabels: {app: m}}}\n"
+	if status, out, errs := exec(t, pool, "validate", "-"); status != 0 || out != "1 pool, 0 policies, 0 problems\n" || errs != "" {
+		t.Errorf("status %d, %s%s", status, out, errs)
+	}
+	if status, out, _ := exec(t, strings.Replace(pool, "model:", "mode:", 1), "validate", "-"); status != 1 || !strings.Contains(out, "error: stdin.yaml: ") {
+		t.Errorf("status %d, %s", status, out)
+	}
+}
+
+// TestValuesAreCompleted: those of flags that take one of some, and contexts of the kubeconfig.
+func TestValuesAreCompleted(t *testing.T) {
+	kubeconfig := filepath.Join(t.TempDir(), "config")
+	const text = "apiVersion: v1\nkind: Config\ncontexts:\n- {name: east, context: {cluster: a, user: u}}\n- {name: west, context: {cluster: b, user: u}}\n"
+	if err := os.WriteFile(kubeconfig, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for args, want := range map[string]string{
+		"status -o":       "table\njson\nyaml\njsonpath=\nwide\nname\n:4\n",
+		"explain -o":      "table\njson\nyaml\njsonpath=\n:4\n",
+		"events --engine": "vllm\nsglang\n:4\n",
+		"version -o":      "table\njson\nyaml\njsonpath=\n:4\n",
+		"status --kubeconfig " + kubeconfig + " --context": "east\tcluster a\nwest\tcluster b\n:4\n",
+	} {
+		if status, out, _ := exec(t, "", append(append([]string{"__complete"}, strings.Fields(args)...), "")...); status != 0 || out != want {
+			t.Errorf("%s: status %d, %q, want %q", args, status, out, want)
 		}
 	}
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/kvasir-dev/kvasir/internal/cli/command"
 	"github.com/kvasir-dev/kvasir/internal/tokens/chattemplate"
 )
 
@@ -17,14 +18,14 @@ line {"out": "..."}, or {"err": true, "message": "..."} where the template raise
 
 // render is the command of that name.
 func render(std stdio) *cobra.Command {
-	c := newCommand("render", "The prompt that a chat template makes", aboutRender)
+	c := command.New("render", "The prompt that a chat template makes", aboutRender)
 	set := c.Flags()
 	path := set.String("template", "", "file with the template")
 	now := set.String("now", "", nowUsage)
 	c.RunE = func(c *cobra.Command, _ []string) error {
 		ctx := c.Context()
 		if *path == "" {
-			return wrong("--template is missing")
+			return command.Usage("--template is missing")
 		}
 		at, err := timeOf(*now)
 		if err != nil {
@@ -53,7 +54,7 @@ func timeOf(text string) (time.Time, error) {
 	}
 	at, err := time.Parse(time.RFC3339, text)
 	if err != nil {
-		return at, wrong("--now: %v", err)
+		return at, command.Usage("--now: %v", err)
 	}
 	return at, nil
 }

@@ -10,13 +10,14 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/kvasir-dev/kvasir/internal/cli/command"
 	"github.com/kvasir-dev/kvasir/internal/cli/console"
 	"github.com/kvasir-dev/kvasir/internal/cli/fleet"
 )
 
 // rollout is the command of that name.
 func rollout(std stdio) *cobra.Command {
-	c := newGroup("rollout", "Watch, pause and restart a pool's rollout",
+	c := command.Group("rollout", "Watch, pause and restart a pool's rollout",
 		"Rollouts of a pool's pods to its newest template. kubectl rollout does not know them.")
 	c.AddCommand(rolloutStatus(std), rolloutPause(std), rolloutResume(std), rolloutRestart(std))
 	return c
@@ -24,7 +25,7 @@ func rollout(std stdio) *cobra.Command {
 
 // poolCommand is a command on one pool.
 func poolCommand(std stdio, use, short, long string) (*cobra.Command, *cluster) {
-	c := newCommand(use+" POOL", short, long)
+	c := command.New(use+" POOL", short, long)
 	k := newCluster(c, std)
 	argument(c, "pool", false)
 	c.ValidArgsFunction = k.one(poolNames)

@@ -9,6 +9,8 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
 
+	"github.com/kvasir-dev/kvasir/internal/cli/command"
+	"github.com/kvasir-dev/kvasir/internal/cli/console"
 	"github.com/kvasir-dev/kvasir/internal/cli/top"
 )
 
@@ -18,9 +20,9 @@ two differ, answer by answer. Without a recent answer they cover the whole time.
 
 // status is the command of that name.
 func status(std stdio) *cobra.Command {
-	c := newCommand("status [POOL...]", "Pools, pods, hit ratios, and what is wrong", aboutStatus)
+	c := command.New("status [POOL...]", "Pools, pods, hit ratios, and what is wrong", aboutStatus)
 	k := newCluster(c, std)
-	k.outputs(c)
+	k.outputs(c, console.Wide, console.Name)
 	k.pickers(c)
 	all := c.Flags().BoolP("all-namespaces", "A", false, "pools of all namespaces")
 	c.Args = nil
@@ -32,7 +34,7 @@ func status(std stdio) *cobra.Command {
 		}
 		if *all {
 			if len(args) > 0 {
-				return wrong("--all-namespaces excludes names of pools")
+				return command.Usage("--all-namespaces excludes names of pools")
 			}
 			namespace = ""
 		}
@@ -40,17 +42,22 @@ func status(std stdio) *cobra.Command {
 		if err != nil {
 			return err
 		}
-		return k.print(pools, func() []string { return pools.Lines(&std) })
+		return k.print(pools, func() []string {
+			if k.format == console.Wide {
+				return pools.Wide(&std)
+			}
+			return pools.Lines(&std)
+		})
 	}
 	return c
 }
 
-const aboutTop = `Shows what status does, on the whole terminal, and refreshes it as it changes. q quits, j and k or the arrows scroll, the space bar asks
-at once.`
+const aboutTop = `Shows what status does, on the whole terminal, and refreshes it as it changes. q quits, the arrows (or h, j, k, l) and the page keys scroll,
+g and G go to the begin and the end, the space bar asks at once.`
 
 // topCommand is the command top.
 func topCommand(std stdio) *cobra.Command {
-	c := newCommand("top [POOL...]", "Pools and pods, live", aboutTop)
+	c := command.New("top [POOL...]", "Pools and pods, live", aboutTop)
 	k := newCluster(c, std)
 	k.pickers(c)
 	every := c.Flags().Duration("interval", 2*time.Second, "how often pickers are asked, at least 200ms")
@@ -60,7 +67,7 @@ func topCommand(std stdio) *cobra.Command {
 	c.ValidArgsFunction = k.complete(poolNames)
 	c.RunE = func(c *cobra.Command, args []string) error {
 		if *every < 200*time.Millisecond {
-			return wrong("--interval is %s, want 200ms or more", *every)
+			return command.Usage("--interval is %s, want 200ms or more", *every)
 		}
 		source, namespace, err := k.source()
 		if err != nil {

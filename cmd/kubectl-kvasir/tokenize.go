@@ -12,6 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/kvasir-dev/kvasir/internal/cli/command"
 	"github.com/kvasir-dev/kvasir/internal/openai"
 	"github.com/kvasir-dev/kvasir/internal/tokens/chatprompt"
 	"github.com/kvasir-dev/kvasir/internal/tokens/tokenizer"
@@ -22,7 +23,7 @@ Each becomes one line {"ids": [...]}, or {"error": "..."}. A request with severa
 
 // tokenize is the command of that name.
 func tokenize(std stdio) *cobra.Command {
-	c := newCommand("tokenize", "The token ids of texts and requests", aboutTokenize)
+	c := command.New("tokenize", "The token ids of texts and requests", aboutTokenize)
 	set := c.Flags()
 	dir := set.String("tokenizer", "", "directory with the model's tokenizer.json, tokenizer_config.json and what else it has")
 	completions := set.Bool("completions", false, "the requests are those of /v1/completions (the default)")
@@ -35,11 +36,11 @@ func tokenize(std stdio) *cobra.Command {
 		ctx := c.Context()
 		switch {
 		case *dir == "":
-			return wrong("--tokenizer is missing")
+			return command.Usage("--tokenizer is missing")
 		case *completions && *chat:
-			return wrong("--completions and --chat exclude each other")
+			return command.Usage("--completions and --chat exclude each other")
 		case !*chat && (*template != "" || *now != ""):
-			return wrong("--template and --now need --chat")
+			return command.Usage("--template and --now need --chat")
 		}
 		at, err := timeOf(*now)
 		if err != nil {

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+
+	"github.com/kvasir-dev/kvasir/internal/cli/command"
 )
 
 const aboutUI = `Serves the picker's page to browsers of this machine, at an address that is printed, until it is interrupted. The connection to the
@@ -21,7 +23,7 @@ const uiEnd = time.Second
 
 // ui is the command of that name.
 func ui(std stdio) *cobra.Command {
-	c := newCommand("ui [POOL]", "The picker's page, in a browser", aboutUI)
+	c := command.New("ui [POOL]", "The picker's page, in a browser", aboutUI)
 	k := newCluster(c, std)
 	k.pickers(c)
 	port := c.Flags().Int("port", 0, "port of 127.0.0.1 to serve at; 0 takes a free one")

@@ -17,4 +17,7 @@ func TestTheVersionIsPrinted(t *testing.T) {
 			t.Errorf("%v: %q, want %q", args, &out, want)
 		}
 	}
+	if status, out, errs := exec(t, "", "version", "-o", "jsonpath={.version}"); status != 0 || out != version.Get().Version+"\n" {
+		t.Errorf("status %d, %q%s", status, out, errs)
+	}
 }

@@ -144,7 +144,7 @@ func isThere(t *testing.T, words []string, names map[string]bool) error {
 			}
 		}
 		return nil
-	case "picker", "reporter", "kubectl-kvasir":
+	case "picker", "reporter", "kubectl-kvasir", "kvasir-lab":
 		args := []string{"go", "run", "./cmd/" + name}
 		for _, w := range words[1:] { // the subcommands
 			if strings.HasPrefix(w, "-") {

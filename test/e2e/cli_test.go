@@ -106,13 +106,13 @@ func TestTheCommandLineShowsWhatAPickerSees(t *testing.T) {
 	var hot struct {
 		Prefixes []api.Prefix `json:"prefixes"`
 	}
-	if err := json.Unmarshal([]byte(f.ran("trace", "m", "-o", "json")), &hot); err != nil {
+	if err := json.Unmarshal([]byte(f.ran("prefixes", "m", "-o", "json")), &hot); err != nil {
 		t.Fatal(err)
 	}
 	if len(hot.Prefixes) == 0 || hot.Prefixes[0].Holders[0].Pod != holder {
 		t.Errorf("hot are %+v", hot)
 	}
-	for _, most := range [][]string{{"decisions", "--tail", "0"}, {"decisions", "--tail", "512"}, {"trace", "--limit", "1"}, {"trace", "--limit", "100"}} {
+	for _, most := range [][]string{{"decisions", "--tail", "0"}, {"decisions", "--tail", "512"}, {"prefixes", "--limit", "1"}, {"trace", "--limit", "100"}} {
 		f.ran(most...) // pickers take what the command line takes
 	}
 	if out := f.ran("top", "--once"); !strings.Contains(out, "default/m") || !strings.Contains(out, holder) {
@@ -193,7 +193,7 @@ func (f *fleet) documented() {
 	f.t.Helper()
 	for _, c := range []string{
 		"status --picker http://127.0.0.1:9090", "explain -f request.json --picker http://127.0.0.1:9090", "decisions --tail 3 --picker http://127.0.0.1:9090",
-		"trace m --picker http://127.0.0.1:9090", "doctor --picker http://127.0.0.1:9090",
+		"prefixes m --picker http://127.0.0.1:9090", "doctor --picker http://127.0.0.1:9090",
 	} {
 		address := strings.TrimPrefix(f.metrics, "http://")
 		status, out, errs := f.cli("", strings.Fields(strings.ReplaceAll(c, "127.0.0.1:9090", address))...)

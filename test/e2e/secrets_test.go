@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"compress/gzip"
 	"context"
 	"crypto/sha256"
 	"encoding/base64"
@@ -142,6 +143,7 @@ stringData: {root: %s}
 		return err == nil && strings.Count(told["the decision log"], "\n") >= served
 	})
 	told["the log"] = f.logs.String()
+	told["the archive of sysdump"] = f.sysdump()
 	if !strings.Contains(told["the log"], "Picked") || !strings.Contains(told["/decisions?limit=512"], `"outcome":"completed"`) {
 		t.Errorf("it tells less than it might: %s", told["the log"])
 	}
@@ -154,6 +156,20 @@ stringData: {root: %s}
 		"zanzibarquux", "wolpertinger", "okapihorn", "yaffingale", "narwhaltooth", "pangolinkey", "quokkapaw", "axolotlgill", "jackalopefoot",
 		"tatzelwurm", acme, acmeOwn,
 		secretTokens, "77001 77002", "77001, 77002", base64.StdEncoding.EncodeToString([]byte(secretEngine))[:20], base64.StdEncoding.EncodeToString([]byte(secretRoot))[:20])
+}
+
+// sysdump is the content of the archive for a bug report.
+func (f *fleet) sysdump() string {
+	f.t.Helper()
+	zip, err := gzip.NewReader(strings.NewReader(f.ran("sysdump", "--file", "-")))
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	text, err := io.ReadAll(zip)
+	if err != nil || !strings.Contains(string(text), "decisions.jsonl") || !strings.Contains(string(text), `"outcome":"completed"`) {
+		f.t.Fatalf("%v: the archive lacks the decisions: %s", err, text)
+	}
+	return string(text)
 }
 
 // untold fails if a text has one of the secrets.

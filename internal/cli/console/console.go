@@ -3,6 +3,7 @@ package console
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -10,6 +11,7 @@ import (
 	"strings"
 
 	"golang.org/x/term"
+	"k8s.io/client-go/util/jsonpath"
 	"sigs.k8s.io/yaml"
 )
 
@@ -32,36 +34,87 @@ func Of(in, out, err *os.File, getenv func(string) string) Console {
 	}
 }
 
-// Format of answers; the empty one is Table.
+// Format of answers; the empty one is Table. JSONPath is followed by an expression.
 type Format string
 
 // The formats.
 const (
-	Table Format = "table"
-	JSON  Format = "json"
-	YAML  Format = "yaml"
+	Table    Format = "table"
+	JSON     Format = "json"
+	YAML     Format = "yaml"
+	Wide     Format = "wide"
+	Name     Format = "name"
+	JSONPath Format = "jsonpath="
 )
 
-// Formats are all formats.
-var Formats = []string{string(Table), string(JSON), string(YAML)}
+// Formats are those of every command that has a document.
+var Formats = []string{string(Table), string(JSON), string(YAML), string(JSONPath)}
+
+// FormatFlag is a flag that chooses one of some formats.
+type FormatFlag struct {
+	Format *Format
+	// Also are formats beside Formats.
+	Also []Format
+}
+
+// Names are those of the formats that it takes.
+func (f *FormatFlag) Names() []string {
+	names := slices.Clone(Formats)
+	for _, also := range f.Also {
+		names = append(names, string(also))
+	}
+	return names
+}
+
+// Usage describes the flag.
+func (f *FormatFlag) Usage() string {
+	return strings.ReplaceAll(strings.Join(f.Names(), ", "), string(JSONPath), string(JSONPath)+"EXPRESSION")
+}
 
 // String returns the format's name.
-func (f *Format) String() string { return string(*f) }
+func (f *FormatFlag) String() string {
+	if f.Format == nil {
+		return ""
+	}
+	return string(*f.Format)
+}
 
 // Type names the value that a flag takes.
-func (f *Format) Type() string { return "format" }
+func (f *FormatFlag) Type() string { return "format" }
 
 // Set sets the format by its name.
-func (f *Format) Set(name string) error {
-	if !slices.Contains(Formats, name) {
-		return fmt.Errorf("want %s", strings.Join(Formats, ", "))
+func (f *FormatFlag) Set(name string) error {
+	if expression, ok := strings.CutPrefix(name, string(JSONPath)); ok {
+		if _, err := parsePath(expression); err != nil {
+			return err
+		}
+	} else if !slices.Contains(f.Names(), name) {
+		return fmt.Errorf("want %s", f.Usage())
 	}
-	*f = Format(name)
+	*f.Format = Format(name)
 	return nil
 }
 
+// parsePath reads an expression as kubectl does. It does not need its braces.
+func parsePath(expression string) (*jsonpath.JSONPath, error) {
+	if expression == "" {
+		return nil, errors.New("want jsonpath=EXPRESSION, such as jsonpath={.pools[0].name}")
+	}
+	if !strings.Contains(expression, "{") {
+		expression = "{." + strings.TrimPrefix(expression, ".") + "}"
+	}
+	path := jsonpath.New("output")
+	return path, path.Parse(expression)
+}
+
+// Named is a document of objects that have names, such as pod/NAME.
+type Named interface{ Names() []string }
+
 // Print writes an answer: v as a document, or its table.
 func (c *Console) Print(f Format, v any, table func() error) error {
+	if expression, ok := strings.CutPrefix(string(f), string(JSONPath)); ok {
+		return c.printPath(expression, v)
+	}
 	switch f {
 	case JSON:
 		e := json.NewEncoder(c.Out)
@@ -74,9 +127,41 @@ func (c *Console) Print(f Format, v any, table func() error) error {
 			_, err = c.Out.Write(text)
 		}
 		return err
+	case Name:
+		named, ok := v.(Named)
+		if !ok {
+			return errors.New("the answer has no names")
+		}
+		for _, name := range named.Names() {
+			if _, err := fmt.Fprintln(c.Out, name); err != nil {
+				return err
+			}
+		}
+		return nil
 	default:
 		return table()
 	}
+}
+
+// printPath writes what an expression finds in the document as it is printed in JSON.
+func (c *Console) printPath(expression string, v any) error {
+	path, err := parsePath(expression)
+	if err != nil {
+		return err
+	}
+	text, err := json.Marshal(v)
+	if err != nil {
+		return err
+	}
+	var document any
+	if err := json.Unmarshal(text, &document); err != nil {
+		return err
+	}
+	if err := path.Execute(c.Out, document); err != nil {
+		return err
+	}
+	_, err = fmt.Fprintln(c.Out)
+	return err
 }
 
 // Tone is the meaning of a text beyond its words.

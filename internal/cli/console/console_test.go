@@ -2,6 +2,7 @@ package console
 
 import (
 	"bytes"
+	"fmt"
 	"os"
 	"strings"
 	"testing"
@@ -95,21 +96,29 @@ func TestProgressIsOneLineOnATerminalAndNewsElsewhere(t *testing.T) {
 	}
 }
 
+type document map[string]any
+
+func (d document) Names() []string { return []string{fmt.Sprint("thing/", d["name"])} }
+
 func TestFormats(t *testing.T) {
-	var f Format
-	if err := f.Set("xml"); err == nil {
-		t.Error("xml is a format")
+	var chosen Format
+	f := FormatFlag{Format: &chosen, Also: []Format{Name}}
+	for _, wrong := range []string{"xml", "wide", "jsonpath", "jsonpath=", "jsonpath={.a"} {
+		if err := f.Set(wrong); err == nil {
+			t.Errorf("%s is a format", wrong)
+		}
 	}
-	v := map[string]any{"name": "a<b", "n": 1}
+	v := document{"name": "a<b", "n": 1}
 	for name, want := range map[string]string{
-		"table": "the table\n", "json": "{\n  \"n\": 1,\n  \"name\": \"a<b\"\n}\n", "yaml": "\"n\": 1\nname: a<b\n",
+		"table": "the table\n", "json": "{\n  \"n\": 1,\n  \"name\": \"a<b\"\n}\n", "yaml": "\"n\": 1\nname: a<b\n", "name": "thing/a<b\n",
+		"jsonpath={.name}-{.n}": "a<b-1\n", "jsonpath=.n": "1\n", "jsonpath=n": "1\n",
 	} {
 		if err := f.Set(name); err != nil {
 			t.Fatal(err)
 		}
 		var out bytes.Buffer
 		c := Console{Out: &out}
-		err := c.Print(f, v, func() error { _, err := out.WriteString("the table\n"); return err })
+		err := c.Print(chosen, v, func() error { _, err := out.WriteString("the table\n"); return err })
 		if err != nil || out.String() != want {
 			t.Errorf("%s: %v, %q", name, err, out.String())
 		}

@@ -14,7 +14,6 @@ import (
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/version"
 	"k8s.io/client-go/rest"
 
@@ -34,7 +33,7 @@ var (
 // server checks that the API server answers, what it is, and what time it is there.
 func (d *Doctor) server(ctx context.Context) bool {
 	const check = "cluster"
-	info, err := d.Core.Discovery().ServerVersion()
+	info, err := d.API.ServerVersion()
 	if err != nil {
 		d.add(Fail, check, "", "the API server does not answer: "+err.Error(), "see --kubeconfig, --context and your network")
 		return false
@@ -91,7 +90,7 @@ func (d *Doctor) definitions(ctx context.Context) (usable bool) {
 	usable = true
 	for _, w := range want {
 		got := &apiextensionsv1.CustomResourceDefinition{}
-		raw, err := d.Core.Discovery().RESTClient().Get().AbsPath("/apis/apiextensions.k8s.io/v1/customresourcedefinitions", w.Name).DoRaw(ctx)
+		raw, err := d.API.RESTClient().Get().AbsPath("/apis/apiextensions.k8s.io/v1/customresourcedefinitions", w.Name).DoRaw(ctx)
 		switch {
 		case apierrors.IsNotFound(err):
 			d.add(Fail, check, w.Name, "it is not there", cure)
@@ -169,11 +168,12 @@ func (d *Doctor) rights(ctx context.Context) {
 		if r.sub != "" {
 			resource += "/" + r.sub
 		}
-		review, err := d.Core.AuthorizationV1().SelfSubjectAccessReviews().Create(ctx, &authorizationv1.SelfSubjectAccessReview{
+		review := &authorizationv1.SelfSubjectAccessReview{
 			Spec: authorizationv1.SelfSubjectAccessReviewSpec{ResourceAttributes: &authorizationv1.ResourceAttributes{
 				Namespace: d.Namespace, Verb: r.verb, Group: r.group, Resource: r.resource, Subresource: r.sub,
 			}},
-		}, metav1.CreateOptions{})
+		}
+		err := d.Source.Client.Create(ctx, review)
 		switch {
 		case err != nil:
 			d.add(Warn, check, "", "your rights cannot be found out: "+err.Error(), "")
@@ -236,7 +236,7 @@ func (d *Doctor) operatorMay(ctx context.Context, subject, namespace, account st
 	const check = "rights"
 	var missing []string
 	for _, r := range operatorRights {
-		review, err := d.Core.AuthorizationV1().SubjectAccessReviews().Create(ctx, &authorizationv1.SubjectAccessReview{
+		review := &authorizationv1.SubjectAccessReview{
 			Spec: authorizationv1.SubjectAccessReviewSpec{
 				User:   "system:serviceaccount:" + namespace + ":" + account,
 				Groups: []string{"system:serviceaccounts", "system:serviceaccounts:" + namespace, "system:authenticated"},
@@ -244,8 +244,8 @@ func (d *Doctor) operatorMay(ctx context.Context, subject, namespace, account st
 					Namespace: d.Namespace, Verb: r.verb, Group: r.group, Resource: r.resource, Subresource: r.sub,
 				},
 			},
-		}, metav1.CreateOptions{})
-		if err != nil {
+		}
+		if err := d.Source.Client.Create(ctx, review); err != nil {
 			d.add(Warn, check, subject, "the operator's rights cannot be found out: "+err.Error(), "")
 			return
 		}

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"time"
 
-	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/discovery"
 
 	"github.com/kvasir-dev/kvasir/api/v1alpha1"
 	"github.com/kvasir-dev/kvasir/internal/cli/console"
@@ -50,8 +50,8 @@ type Report struct {
 // Doctor checks.
 type Doctor struct {
 	Source *view.Source
-	// Core is a client of Kubernetes' own API; nil without a cluster.
-	Core kubernetes.Interface
+	// API serves the version and the definitions of the API server; nil without a cluster.
+	API discovery.DiscoveryInterface
 	// Namespace of the pools, empty for all.
 	Namespace string
 	Now       func() time.Time

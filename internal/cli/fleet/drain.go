@@ -57,6 +57,9 @@ type Marked struct {
 	Changed bool `json:"changed"`
 }
 
+// Names are those of the objects.
+func (m *Marked) Names() []string { return []string{"pod/" + m.Pod} }
+
 // Mark sets the mark on a pod, by which pickers choose it no more.
 func Mark(ctx context.Context, c client.Client, name types.NamespacedName, d Drain) (out *Marked, err error) {
 	err = retry.RetryOnConflict(retry.DefaultRetry, func() (err error) {

@@ -13,7 +13,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/portforward"
 	"k8s.io/client-go/transport/spdy"
@@ -26,7 +26,7 @@ type Dial func(ctx context.Context, pod types.NamespacedName, port int) (net.Con
 // Forward connects as kubectl port-forward does, but without a listening socket that others on the machine could use:
 // by the API server to the pod's own loopback address.
 func Forward(config *rest.Config) (Dial, error) {
-	set, err := kubernetes.NewForConfig(config)
+	core, err := coreClient(config)
 	if err != nil {
 		return nil, err
 	}
@@ -35,7 +35,7 @@ func Forward(config *rest.Config) (Dial, error) {
 		return nil, err
 	}
 	return func(ctx context.Context, pod types.NamespacedName, port int) (net.Conn, error) {
-		at := set.CoreV1().RESTClient().Post().Resource("pods").Namespace(pod.Namespace).Name(pod.Name).SubResource("portforward").URL()
+		at := core.Post().Resource("pods").Namespace(pod.Namespace).Name(pod.Name).SubResource("portforward").URL()
 		sockets, err := portforward.NewSPDYOverWebsocketDialerForStreaming(at, config)
 		if err != nil {
 			return nil, err
@@ -46,6 +46,17 @@ func Forward(config *rest.Config) (Dial, error) {
 		})
 		return forward(ctx, dialer, pod, port)
 	}, nil
+}
+
+// coreClient speaks to the API's core group. It is smaller in the program than the client with a method for each kind.
+func coreClient(config *rest.Config) (*rest.RESTClient, error) {
+	c := rest.CopyConfig(config)
+	c.GroupVersion, c.APIPath, c.NegotiatedSerializer = &corev1.SchemeGroupVersion, "/api", scheme.Codecs.WithoutConversion()
+	client, err := rest.RESTClientFor(c)
+	if err != nil {
+		return nil, fmt.Errorf("connecting to the API server: %w", err)
+	}
+	return client, nil
 }
 
 // forward connects in the background, as dialers know no context.

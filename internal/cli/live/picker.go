@@ -64,6 +64,22 @@ func (p *Picker) Status(ctx context.Context) (*api.Live, error) {
 	return &status.Live, nil
 }
 
+// Metrics are the picker's, in the text format of Prometheus.
+func (p *Picker) Metrics(ctx context.Context) ([]byte, error) {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	response, err := p.do(ctx, http.MethodGet, "/metrics", nil, nil)
+	if err != nil {
+		return nil, err
+	}
+	defer response.Body.Close()
+	text, err := io.ReadAll(io.LimitReader(response.Body, maxAnswer))
+	if err != nil {
+		return nil, fmt.Errorf("reading the metrics of picker %s: %w", p.Name, err)
+	}
+	return text, nil
+}
+
 // Prefixes are the hottest ones, at most limit.
 func (p *Picker) Prefixes(ctx context.Context, limit int) (*api.Prefixes, error) {
 	out := &api.Prefixes{}

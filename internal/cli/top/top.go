@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"os"
 	"os/signal"
 	"strings"
@@ -35,8 +36,8 @@ const (
 	erase = "\x1b[K"
 )
 
-// Run shows the lines until ctx ends or q, Ctrl-C or Escape is pressed. The terminal is then as it was before. Keys j, k
-// and the arrows scroll, the space bar asks at once.
+// Run shows the lines until ctx ends or q, Ctrl-C or Escape is pressed. The terminal is then as it was before. The arrows,
+// h, j, k, l and the page keys scroll, g and G go to the first and the last line, the space bar asks at once.
 func (s *Screen) Run(ctx context.Context) (err error) {
 	state, err := term.MakeRaw(int(s.In.Fd()))
 	if err != nil {
@@ -67,11 +68,12 @@ type shot struct {
 }
 
 func (s *Screen) loop(ctx context.Context, keys <-chan string, resized <-chan os.Signal) error {
-	shots, again, top := make(chan shot, 1), make(chan struct{}, 1), 0
+	shots, again := make(chan shot, 1), make(chan struct{}, 1)
+	var at place
 	go s.ask(ctx, shots, again)
 	last := shot{lines: []string{"..."}}
 	for {
-		if err := s.draw(&last, &top); err != nil {
+		if err := s.draw(&last, &at); err != nil {
 			return err
 		}
 		select {
@@ -83,17 +85,43 @@ func (s *Screen) loop(ctx context.Context, keys <-chan string, resized <-chan os
 			switch {
 			case !ok, key == "q", key == "\x03", key == "\x1b":
 				return nil
-			case key == "j", key == "\x1b[B":
-				top++
-			case key == "k", key == "\x1b[A":
-				top--
 			case key == " ":
 				select {
 				case again <- struct{}{}:
 				default: // it is asked already
 				}
+			default:
+				at.move(key)
 			}
 		}
+	}
+}
+
+// place is the part of the lines that is shown: the first line, the first column, and how many lines there is room for.
+type place struct{ top, left, room int }
+
+// sideways is how many columns a key scrolls.
+const sideways = 8
+
+// move scrolls by a key. Drawing brings the place back into its bounds.
+func (p *place) move(key string) {
+	switch key {
+	case "j", "\x1b[B":
+		p.top++
+	case "k", "\x1b[A":
+		p.top--
+	case "l", "\x1b[C":
+		p.left += sideways
+	case "h", "\x1b[D":
+		p.left -= sideways
+	case "\x1b[6~", "\x06":
+		p.top += max(p.room-1, 1)
+	case "\x1b[5~", "\x02":
+		p.top -= max(p.room-1, 1)
+	case "g", "\x1b[H":
+		p.top, p.left = 0, 0
+	case "G", "\x1b[F":
+		p.top = math.MaxInt32
 	}
 }
 
@@ -128,10 +156,7 @@ func (s *Screen) read(ctx context.Context, keys chan<- string) {
 		}
 		text := string(buf[:n])
 		for text != "" {
-			size := 1
-			if strings.HasPrefix(text, "\x1b[") && len(text) > 2 {
-				size = 3
-			}
+			size := sequence(text)
 			select {
 			case keys <- text[:size]:
 			case <-ctx.Done():
@@ -142,8 +167,22 @@ func (s *Screen) read(ctx context.Context, keys chan<- string) {
 	}
 }
 
-// draw fills the terminal. It brings top, the first line that is shown, into its bounds.
-func (s *Screen) draw(last *shot, top *int) error {
+// sequence is the length of the key that a text begins with: a character, or what a terminal sends for an arrow or a page
+// key, which ends with a letter or a tilde.
+func sequence(text string) int {
+	if !strings.HasPrefix(text, "\x1b[") {
+		return 1
+	}
+	for i := 2; i < len(text); i++ {
+		if c := text[i]; c >= '@' && c <= '~' {
+			return i + 1
+		}
+	}
+	return len(text)
+}
+
+// draw fills the terminal. It brings the place into its bounds.
+func (s *Screen) draw(last *shot, at *place) error {
 	width, height, err := term.GetSize(int(s.Out.Fd()))
 	if err != nil || width < 1 || height < 2 {
 		width, height = 80, 24
@@ -157,23 +196,50 @@ func (s *Screen) draw(last *shot, top *int) error {
 		title += "   " + last.at.Format("15:04:05")
 	}
 	room := height - 2
-	*top = max(0, min(*top, len(lines)-room))
-	shown := lines[*top:min(len(lines), *top+max(room, 0))]
+	widest := 0
+	for _, line := range lines {
+		widest = max(widest, columns(line))
+	}
+	at.room = room
+	at.top = max(0, min(at.top, len(lines)-room))
+	at.left = max(0, min(at.left, widest-width))
+	shown := lines[at.top:min(len(lines), at.top+max(room, 0))]
 	if len(lines) > room {
-		title += fmt.Sprintf("   lines %d to %d of %d", *top+1, *top+len(shown), len(lines))
+		title += fmt.Sprintf("   lines %d to %d of %d", at.top+1, at.top+len(shown), len(lines))
+	}
+	if widest > width {
+		title += fmt.Sprintf("   columns %d to %d of %d", at.left+1, at.left+width, widest)
 	}
 	var b strings.Builder
 	b.WriteString(home + Cut(title+"   q quits", width) + erase + "\r\n" + erase)
 	for _, line := range shown {
-		b.WriteString("\r\n" + Cut(line, width) + erase)
+		b.WriteString("\r\n" + window(line, at.left, width) + erase)
 	}
 	b.WriteString(rest)
 	_, err = io.WriteString(s.Out, b.String())
 	return err
 }
 
+// columns is the width of a line, colours not counted.
+func columns(line string) int {
+	n := 0
+	for len(line) > 0 {
+		if code := escape(line); code > 0 {
+			line = line[code:]
+			continue
+		}
+		_, size := utf8.DecodeRuneInString(line)
+		line = line[size:]
+		n++
+	}
+	return n
+}
+
 // Cut is the part of a line that fits: so many characters, colours not counted, which end with it.
-func Cut(line string, width int) string {
+func Cut(line string, width int) string { return window(line, 0, width) }
+
+// window is the part of a line from a column on that fits. Colours that begin before it hold in it.
+func window(line string, left, width int) string {
 	var b strings.Builder
 	n, colored := 0, false
 	for len(line) > 0 {
@@ -183,14 +249,16 @@ func Cut(line string, width int) string {
 			line = line[code:]
 			continue
 		}
-		if n == width {
+		if n == left+width {
 			if colored {
 				b.WriteString("\x1b[0m")
 			}
 			break
 		}
 		_, size := utf8.DecodeRuneInString(line)
-		b.WriteString(line[:size])
+		if n >= left {
+			b.WriteString(line[:size])
+		}
 		line = line[size:]
 		n++
 	}

@@ -14,21 +14,42 @@ type Statuses struct {
 	Pools []*Pool `json:"pools"`
 }
 
+// Names are those of the pools.
+func (s *Statuses) Names() []string {
+	var names []string
+	for _, p := range s.Pools {
+		names = append(names, "inferencepool.kvasir.dev/"+p.Name)
+	}
+	return names
+}
+
 // Lines are the pools as people read them: a line for each, then of each its pods and what is not as it should be.
-func (s *Statuses) Lines(c *console.Console) []string {
+func (s *Statuses) Lines(c *console.Console) []string { return s.lines(c, false) }
+
+// Wide are the lines with further columns, and with reasons in full.
+func (s *Statuses) Wide(c *console.Console) []string { return s.lines(c, true) }
+
+func (s *Statuses) lines(c *console.Console, wide bool) []string {
 	if len(s.Pools) == 0 {
 		return []string{"No pools."}
 	}
 	g := console.Grid{Header: []string{"POOL", "MODEL", "READY", "STATUS", "ROLLOUT", "STRATEGY", "HIT", "PREDICTED", "DIVERGENCE",
 		"IN FLIGHT", "WAITING"}}
+	if wide {
+		g.Header = append(g.Header, "REQUESTS", "REFUSED", "TTFT P99", "EXACT", "POLICY")
+	}
 	for _, p := range s.Pools {
-		g.Add(p.row()...)
+		row := p.row()
+		if wide {
+			row = append(row, p.more()...)
+		}
+		g.Add(row...)
 	}
 	lines := g.Lines(c)
 	for _, p := range s.Pools {
 		lines = append(lines, "", c.Paint(console.Strong, p.Namespace+"/"+p.Name))
 		if len(p.Members) > 0 {
-			lines = append(lines, indent(members(p).Lines(c))...)
+			lines = append(lines, indent(members(p, wide).Lines(c))...)
 		} else {
 			lines = append(lines, "  no pods")
 		}
@@ -77,31 +98,49 @@ func (p *Pool) row() []console.Cell {
 	}
 }
 
-// members are the pods of a pool; columns that no pod fills are left out.
-func members(p *Pool) *console.Grid {
+// more are the columns of a wide table.
+func (p *Pool) more() []console.Cell {
+	requests, refused, ttft, exact := none(), none(), none(), none()
+	if l := p.Live; l != nil {
+		requests, refused, exact = console.Number("%d", l.Requests), console.Number("%d", l.Refused), percent(l.ExactTokens)
+		if l.TTFT != nil {
+			ttft = console.Number("%s", seconds(l.TTFT.P99))
+		}
+	}
+	return []console.Cell{requests, refused, ttft, exact, console.Text(dash(p.Policy))}
+}
+
+// members are the pods of a pool; columns that no pod fills are left out, except in a wide table.
+func members(p *Pool, wide bool) *console.Grid {
 	g := &console.Grid{Header: []string{"POD", "STAGE", "WHY"}}
 	islands, live, ages, revisions := false, p.Live != nil, false, map[string]bool{}
 	for i := range p.Members {
 		m := &p.Members[i]
 		islands, ages, revisions[m.Revision] = islands || m.Island != "", ages || m.Age != "", true
 	}
+	manyRevisions := len(revisions) > 1 || wide
+	islands, ages = islands || wide, ages || wide
 	add := func(when bool, names ...string) {
 		if when {
 			g.Header = append(g.Header, names...)
 		}
 	}
-	add(len(revisions) > 1, "REVISION")
+	add(manyRevisions, "REVISION")
 	add(islands, "ISLAND")
 	add(ages, "AGE", "NODE")
 	add(live, "EVENTS", "FILL", "UNIQUE", "SHARED", "HIT", "DIVERGENCE", "IN FLIGHT", "WAITING", "PREFILL")
+	add(live && wide, "PICKS", "FAILURES", "KV USE", "LAG")
 	for i := range p.Members {
 		m := &p.Members[i]
 		why := m.Reason
 		if m.Message != "" {
 			why = strings.TrimPrefix(why+": "+m.Message, ": ")
 		}
-		row := []console.Cell{console.Text(m.Name), {Text: m.Stage, Tone: tone(m.Stage)}, console.Text(dash(short(why)))}
-		if len(revisions) > 1 {
+		if !wide {
+			why = short(why)
+		}
+		row := []console.Cell{console.Text(m.Name), {Text: m.Stage, Tone: tone(m.Stage)}, console.Text(dash(why))}
+		if manyRevisions {
 			row = append(row, console.Text(dash(m.Revision)))
 		}
 		if islands {
@@ -112,6 +151,9 @@ func members(p *Pool) *console.Grid {
 		}
 		if live {
 			row = append(row, m.Live.cells()...)
+		}
+		if live && wide {
+			row = append(row, m.Live.more()...)
 		}
 		g.Add(row...)
 	}
@@ -133,6 +175,16 @@ func (l *LivePod) cells() []console.Cell {
 	return []console.Cell{
 		{Text: l.Events, Tone: tone(l.Events)}, fill, console.Number("%d", l.Unique), console.Number("%d", l.Shared), hit, divergence,
 		console.Number("%d", l.InFlight), console.Number("%d", l.Waiting), console.Number("%.0f tok", l.PendingTokens),
+	}
+}
+
+// more are the columns of a wide table.
+func (l *LivePod) more() []console.Cell {
+	if l == nil {
+		return nil
+	}
+	return []console.Cell{
+		console.Number("%d", l.Picks), console.Number("%d", l.Failures), percent(l.KVUsage), console.Number("%.1f s", l.Lag),
 	}
 }
 

@@ -199,7 +199,7 @@ var _ = Describe("Pickers", func() {
 		w.startPicker(ctx)
 		w.operator(ctx)
 		Expect(expect(ctx, "status")).To(ContainSubstring("no service account kvasir-viewer"))
-		refused(ctx, "kubectl -n llm create serviceaccount kvasir-viewer", "trace")
+		refused(ctx, "kubectl -n llm create serviceaccount kvasir-viewer", "prefixes")
 		w.viewer(ctx)
 		for i := range 4 {
 			w.ask(i%2, 200)
@@ -223,7 +223,7 @@ var _ = Describe("Pickers", func() {
 		Expect(status).To(Equal(1))
 		Expect(errs).To(ContainSubstring("404"))
 		Expect(expect(ctx, "decisions", "m", "-o", "json")).To(ContainSubstring(`"outcome":"completed"`))
-		Expect(expect(ctx, "trace", "m", "-o", "yaml")).To(HavePrefix("prefixes:"))
+		Expect(expect(ctx, "prefixes", "m", "-o", "yaml")).To(HavePrefix("prefixes:"))
 		Expect(expect(ctx, "top", "--once")).To(ContainSubstring("engine-a"))
 		refused(ctx, "top needs a terminal", "top")
 

@@ -12,6 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/kvasir-dev/kvasir/internal/cli/command"
 	"github.com/kvasir-dev/kvasir/internal/policy"
 	"github.com/kvasir-dev/kvasir/internal/sim/enginemodel"
 	"github.com/kvasir-dev/kvasir/internal/sim/lab"
@@ -25,7 +26,8 @@ one; the engines are models of vLLM on the profile's GPUs. Times of decisions ar
 
 // labRun is the command of that name.
 func labRun(std stdio) *cobra.Command {
-	c := newCommand("run", "Play one workload with each of some strategies", aboutLabRun)
+	c := command.New("run", "Play one workload with each of some strategies", aboutLabRun)
+	c.Example = examplesRun
 	set := c.Flags()
 	var (
 		traceFile = set.String("trace", "", "file with a trace in Mooncake's or Azure's format or a decision log, plain or gzip; default is ten minutes of Mooncake's conversation trace")
@@ -52,30 +54,30 @@ func labRun(std stdio) *cobra.Command {
 		ctx := c.Context()
 		strategies, err := lab.Strategies(*policies)
 		if err != nil {
-			return wrong("--policies: %v", err)
+			return command.Usage("--policies: %v", err)
 		}
 		numbers, err := list(*seeds, func(s string) (uint64, error) { return strconv.ParseUint(s, 10, 64) })
 		if err != nil {
-			return wrong("--seeds: %v", err)
+			return command.Usage("--seeds: %v", err)
 		}
 		time, err := enginemodel.LookupProfile(*profile)
 		if err != nil {
-			return wrong("--profile: %v", err)
+			return command.Usage("--profile: %v", err)
 		}
 		if !slices.Contains([]string{"timestamps", "think"}, *arrivals) {
-			return wrong("--arrivals is %q, want timestamps or think", *arrivals)
+			return command.Usage("--arrivals is %q, want timestamps or think", *arrivals)
 		}
 		if !slices.Contains([]string{"on", "off"}, *exchange) {
-			return wrong("--exchange is %q, want on or off", *exchange)
+			return command.Usage("--exchange is %q, want on or off", *exchange)
 		}
 		if !slices.Contains([]string{"table", "json", "html"}, *output) {
-			return wrong("-o is %q, want table, json or html", *output)
+			return command.Usage("-o is %q, want table, json or html", *output)
 		}
 		if !slices.Contains(engineModels, *engines) {
-			return wrong("--engine-model is %q, want even or uneven", *engines)
+			return command.Usage("--engine-model is %q, want even or uneven", *engines)
 		}
 		if *traceFile != "" && *workload != "" {
-			return wrong("--trace and --workload exclude each other")
+			return command.Usage("--trace and --workload exclude each other")
 		}
 		w, err := loadWorkload(std, *traceFile, *workload, *requests)
 		if err != nil {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/kvasir-dev/kvasir/internal/cli/command"
 	"github.com/kvasir-dev/kvasir/internal/sim/enginemodel"
 	"github.com/kvasir-dev/kvasir/internal/sim/lab"
 )
@@ -39,7 +40,8 @@ const (
 
 // labEffect is the command of that name.
 func labEffect(std stdio) *cobra.Command {
-	c := newCommand("effect", "What the exchange of pickers and the spreading of hot prefixes change", aboutLabEffect)
+	c := command.New("effect", "What the exchange of pickers and the spreading of hot prefixes change", aboutLabEffect)
+	c.Example = examplesEffect
 	set := c.Flags()
 	var (
 		of       = set.String("of", "exchange", "exchange, spread, adapters, islands or shadow")
@@ -57,18 +59,18 @@ func labEffect(std stdio) *cobra.Command {
 		ctx := c.Context()
 		e, ok := effects[*of]
 		if !ok {
-			return wrong("--of is %q, want exchange, spread, adapters, islands or shadow", *of)
+			return command.Usage("--of is %q, want exchange, spread, adapters, islands or shadow", *of)
 		}
 		numbers, err := list(*seeds, func(s string) (uint64, error) { return strconv.ParseUint(s, 10, 64) })
 		if err != nil {
-			return wrong("--seeds: %v", err)
+			return command.Usage("--seeds: %v", err)
 		}
 		gpu, err := enginemodel.LookupProfile(*profile)
 		if err != nil {
-			return wrong("--profile: %v", err)
+			return command.Usage("--profile: %v", err)
 		}
 		if !slices.Contains([]string{"table", "json"}, *output) {
-			return wrong("-o is %q, want table or json", *output)
+			return command.Usage("-o is %q, want table or json", *output)
 		}
 		if *workload != "" {
 			e.workload = strings.TrimSuffix(*workload, "conversation")

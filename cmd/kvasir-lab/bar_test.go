@@ -9,10 +9,10 @@ import (
 // TestLongWorkOfTheLabShowsABarOnTerminalsOnly: on standard error, from none of the runs to all of them.
 func TestLongWorkOfTheLabShowsABarOnTerminalsOnly(t *testing.T) {
 	for args, all := range map[string]string{
-		"lab run --workload chat --requests 100 --policies MarginalCost,RoundRobin --seeds 1,2 -o json": "4",
-		"lab effect --of adapters --requests 100 --seeds 1,2 -o json":                                   "4",
-		"lab effect --of shadow --workload chat --requests 100 --seeds 1 -o json":                       "8",
-		"lab overload --workloads rag,chat --horizon 5s --pods 1 --seeds 1 -o json":                     "2",
+		"run --workload chat --requests 100 --policies MarginalCost,RoundRobin --seeds 1,2 -o json": "4",
+		"effect --of adapters --requests 100 --seeds 1,2 -o json":                                   "4",
+		"effect --of shadow --workload chat --requests 100 --seeds 1 -o json":                       "8",
+		"overload --workloads rag,chat --horizon 5s --pods 1 --seeds 1 -o json":                     "2",
 	} {
 		on := func(live bool) (shown, printed string) {
 			var out, errs bytes.Buffer

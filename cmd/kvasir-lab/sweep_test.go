@@ -15,7 +15,7 @@ func TestASweepGoesOnWhereItWasInterrupted(t *testing.T) {
 		var o, e bytes.Buffer
 		root := newRoot(stdio{Out: &o, Err: &e})
 		root.SetArgs(append([]string{
-			"lab", "sweep", "--workloads", "chat", "--requests", "40", "--pods", "2", "--kv-tokens", "0", "--profiles", "8b-h100", "--loads", "0.5", "--seeds", "1",
+			"sweep", "--workloads", "chat", "--requests", "40", "--pods", "2", "--kv-tokens", "0", "--profiles", "8b-h100", "--loads", "0.5", "--seeds", "1",
 			"--policies", "LMetric,MarginalCost*4", "--resume", file, "-o", "json",
 		}, args...))
 		err = root.ExecuteContext(t.Context())
@@ -50,7 +50,7 @@ func TestASweepTellsATraceFromWhatIsGenerated(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	sweep := "lab sweep --workloads chat --requests 40 --pods 2 --kv-tokens 0 --profiles 8b-h100 --loads 0.5 --seeds 1 --policies LMetric --cells --traces "
+	sweep := "sweep --workloads chat --requests 40 --pods 2 --kv-tokens 0 --profiles 8b-h100 --loads 0.5 --seeds 1 --policies LMetric --cells --traces "
 	if status, out, errs := exec(t, "", strings.Fields(sweep+one)...); status != 0 || !strings.Contains(out, "chat (trace), 2 x") || !strings.Contains(out, "\nchat, 2 x") {
 		t.Errorf("status %d, %s%s", status, out, errs)
 	}

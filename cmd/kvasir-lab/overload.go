@@ -12,6 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/kvasir-dev/kvasir/internal/cli/command"
 	"github.com/kvasir-dev/kvasir/internal/sim/enginemodel"
 	"github.com/kvasir-dev/kvasir/internal/sim/lab"
 )
@@ -22,7 +23,8 @@ without admission. Turns that are refused are sent again after Retry-After; a cl
 
 // labOverload is the command of that name.
 func labOverload(std stdio) *cobra.Command {
-	c := newCommand("overload", "What admission makes of more than the fleet can serve", aboutLabOverload)
+	c := command.New("overload", "What admission makes of more than the fleet can serve", aboutLabOverload)
+	c.Example = examplesOverload
 	set := c.Flags()
 	var (
 		workloads = set.String("workloads", "conversation,chat,rag,agentic",
@@ -32,7 +34,7 @@ func labOverload(std stdio) *cobra.Command {
 		factor   = set.Float64("factor", 3, "rate at which sessions begin, as a multiple of the one that saturates the fleet")
 		slowdown = set.Float64("max-slowdown", 2, "the target: first tokens within so many times what the prefill of the entire prompt takes on an idle pod")
 		tenants  = set.String("tenants", "0.2,0.2,0.2,0.4", "the parts of the sessions of tenants with equal weights, with commas")
-		strategy = set.String("policy", "MarginalCost", "strategy, as of lab run")
+		strategy = set.String("policy", "MarginalCost", "strategy, as of run")
 		pods     = set.Int("pods", 4, "number of pods")
 		kvTokens = set.Int("kv-tokens", 0, "KV cache of a pod in tokens; default is the profile's")
 		profile  = set.String("profile", "8b-h100", "time model of the engines: "+strings.Join(enginemodel.ProfileNames(), ", "))
@@ -43,25 +45,25 @@ func labOverload(std stdio) *cobra.Command {
 	c.RunE = func(c *cobra.Command, _ []string) error {
 		strategies, err := lab.Strategies(*strategy)
 		if err != nil || len(strategies) != 1 {
-			return wrong("--policy %q is not one strategy", *strategy)
+			return command.Usage("--policy %q is not one strategy", *strategy)
 		}
 		numbers, err := list(*seeds, func(s string) (uint64, error) { return strconv.ParseUint(s, 10, 64) })
 		if err != nil {
-			return wrong("--seeds: %v", err)
+			return command.Usage("--seeds: %v", err)
 		}
 		parts, err := list(*tenants, func(s string) (float64, error) { return strconv.ParseFloat(s, 64) })
 		if err != nil || len(parts) > 26 {
-			return wrong("--tenants: want up to 26 parts")
+			return command.Usage("--tenants: want up to 26 parts")
 		}
 		gpu, err := enginemodel.LookupProfile(*profile)
 		if err != nil {
-			return wrong("--profile: %v", err)
+			return command.Usage("--profile: %v", err)
 		}
 		if !slices.Contains([]string{"table", "json"}, *output) {
-			return wrong("-o is %q, want table or json", *output)
+			return command.Usage("-o is %q, want table or json", *output)
 		}
 		if !(*factor > 0) || !(*slowdown > 1) || *horizon < time.Second || *horizon > time.Hour || *retries < 0 {
-			return wrong("--factor must be above 0, --max-slowdown above 1, --horizon from 1s to 1h and --retries 0 or more")
+			return command.Usage("--factor must be above 0, --max-slowdown above 1, --horizon from 1s to 1h and --retries 0 or more")
 		}
 		o := lab.Overload{
 			Config: lab.Config{

@@ -15,11 +15,11 @@ import (
 // TestLabCommandsPrintWhatTheyMeasure runs each experiment small, as JSON.
 func TestLabCommandsPrintWhatTheyMeasure(t *testing.T) {
 	for args, variants := range map[string]int{
-		"lab effect --of exchange --workload chat --requests 200 --seeds 1 -o json": 5,
-		"lab effect --of spread --requests 200 --seeds 1 -o json":                   4,
-		"lab effect --of adapters --requests 200 --seeds 1,2 -o json":               2,
-		"lab effect --of islands --requests 200 --seeds 1 -o json":                  4,
-		"lab effect --of shadow --workload chat --requests 200 --seeds 1 -o json":   7,
+		"effect --of exchange --workload chat --requests 200 --seeds 1 -o json": 5,
+		"effect --of spread --requests 200 --seeds 1 -o json":                   4,
+		"effect --of adapters --requests 200 --seeds 1,2 -o json":               2,
+		"effect --of islands --requests 200 --seeds 1 -o json":                  4,
+		"effect --of shadow --workload chat --requests 200 --seeds 1 -o json":   7,
 	} {
 		status, out, errs := exec(t, "", strings.Fields(args)...)
 		var got struct {
@@ -29,14 +29,14 @@ func TestLabCommandsPrintWhatTheyMeasure(t *testing.T) {
 			t.Errorf("%s: status %d, %v, %s%s", args, status, err, out, errs)
 		}
 	}
-	status, out, errs := exec(t, "", strings.Fields("lab overload --workloads rag --horizon 20s --pods 1 --seeds 1 -o json")...)
+	status, out, errs := exec(t, "", strings.Fields("overload --workloads rag --horizon 20s --pods 1 --seeds 1 -o json")...)
 	var got struct {
 		Results []lab.Pressured `json:"results"`
 	}
 	if err := json.Unmarshal([]byte(out), &got); status != 0 || err != nil || len(got.Results) != 1 || got.Results[0].On.Offered < 2*got.Results[0].Saturated.Offered {
 		t.Errorf("status %d, %v, %s%s", status, err, out, errs)
 	}
-	for _, wrong := range []string{"lab effect --of nothing", "lab overload --max-slowdown 1", "lab overload --tenants a", "lab run --exchange maybe"} {
+	for _, wrong := range []string{"effect --of nothing", "overload --max-slowdown 1", "overload --tenants a", "run --exchange maybe"} {
 		if status, _, _ := exec(t, "", strings.Fields(wrong)...); status != 2 {
 			t.Errorf("%s: status %d", wrong, status)
 		}
@@ -50,7 +50,7 @@ func TestLabRunTakesADecisionLog(t *testing.T) {
 	if err := os.WriteFile(file, []byte(line+strings.Replace(line, "1700000000000", "1700000009000", 1)), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	status, out, errs := exec(t, "", "lab", "run", "--trace", file, "--policies", "MarginalCost", "--pickers", "2", "-o", "json")
+	status, out, errs := exec(t, "", "run", "--trace", file, "--policies", "MarginalCost", "--pickers", "2", "-o", "json")
 	var got lab.Report
 	if err := json.Unmarshal([]byte(out), &got); status != 0 || err != nil || got.Results[0].Requests != 2 || got.Results[0].HitRatio < 0.4 {
 		t.Errorf("status %d, %v, %s%s", status, err, out, errs)
@@ -69,7 +69,7 @@ func TestBadLinesOfALogAreTold(t *testing.T) {
 		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		status, out, errs := exec(t, "", "lab", "run", "--trace", file, "--policies", "RoundRobin", "-o", "json")
+		status, out, errs := exec(t, "", "run", "--trace", file, "--policies", "RoundRobin", "-o", "json")
 		if (status == 0) != strings.Contains(text, "\n"+line) || !strings.Contains(errs, want) {
 			t.Errorf("%q: status %d, said %q, wrote %q", text, status, errs, out)
 		}
@@ -79,7 +79,7 @@ func TestBadLinesOfALogAreTold(t *testing.T) {
 // TestASeedDrawsTheSameWorkloadInARunAndInASweep, and another seed another one.
 func TestASeedDrawsTheSameWorkloadInARunAndInASweep(t *testing.T) {
 	common := "--requests 60 --pods 2 --policies LMetric --block-tokens 128 -o json"
-	status, out, errs := exec(t, "", strings.Fields("lab sweep --traces testdata/trace.jsonl --workloads chat --kv-tokens 0 --profiles 8b-h100 --loads 0.5 --seeds 1,2 "+common)...)
+	status, out, errs := exec(t, "", strings.Fields("sweep --traces testdata/trace.jsonl --workloads chat --kv-tokens 0 --profiles 8b-h100 --loads 0.5 --seeds 1,2 "+common)...)
 	var sweep struct {
 		Configurations []lab.Cell `json:"configurations"`
 	}
@@ -90,7 +90,7 @@ func TestASeedDrawsTheSameWorkloadInARunAndInASweep(t *testing.T) {
 		cell := &sweep.Configurations[i]
 		var runs []*lab.Result
 		for j, speed := range cell.Speeds {
-			status, out, errs := exec(t, "", strings.Fields(fmt.Sprintf("lab run %s --speed %v --seeds %d %s", source, speed, j+1, common))...)
+			status, out, errs := exec(t, "", strings.Fields(fmt.Sprintf("run %s --speed %v --seeds %d %s", source, speed, j+1, common))...)
 			var run lab.Report
 			if err := json.Unmarshal([]byte(out), &run); status != 0 || err != nil || len(run.Results) != 1 {
 				t.Fatalf("status %d, %v, %s", status, err, errs)
@@ -105,7 +105,7 @@ func TestASeedDrawsTheSameWorkloadInARunAndInASweep(t *testing.T) {
 			t.Errorf("%s: seeds 1 and 2 gave hits of %v and %v in %+v and %+v", source, a.HitRatio, b.HitRatio, a.TTFTSeconds, b.TTFTSeconds)
 		}
 	}
-	status, out, errs = exec(t, "", strings.Fields("lab run --workload chat --seeds 1,2 "+common)...)
+	status, out, errs = exec(t, "", strings.Fields("run --workload chat --seeds 1,2 "+common)...)
 	var both lab.Report
 	if err := json.Unmarshal([]byte(out), &both); status != 0 || err != nil || len(both.Results) != 2 || both.Results[0].HitRatio == both.Results[1].HitRatio {
 		t.Errorf("status %d, %v, %s: two seeds of one command gave %s", status, err, errs, out)
@@ -114,7 +114,7 @@ func TestASeedDrawsTheSameWorkloadInARunAndInASweep(t *testing.T) {
 
 // TestEveryFlagOfARunIsObeyed, and JSON has the fields that others read.
 func TestEveryFlagOfARunIsObeyed(t *testing.T) {
-	args := "lab run --trace testdata/trace.jsonl --pods 3 --kv-tokens 200000 --profile 70b-tp4-h100 --speed 2 --policies MarginalCost,LMetric --pickers 2 --event-lag 50ms --max-turns 1 --seeds 3,4 --drop-report"
+	args := "run --trace testdata/trace.jsonl --pods 3 --kv-tokens 200000 --profile 70b-tp4-h100 --speed 2 --policies MarginalCost,LMetric --pickers 2 --event-lag 50ms --max-turns 1 --seeds 3,4 --drop-report"
 	status, out, errs := exec(t, "", strings.Fields(args+" -o json")...)
 	type times struct{ Mean, P50, P90, P99 *float64 }
 	var got struct {

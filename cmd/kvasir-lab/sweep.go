@@ -16,6 +16,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/kvasir-dev/kvasir/internal/cli/command"
 	"github.com/kvasir-dev/kvasir/internal/sim/enginemodel"
 	"github.com/kvasir-dev/kvasir/internal/sim/lab"
 )
@@ -25,10 +26,11 @@ their mean time to the first token, relative to the best strategy of each config
 
 // labSweep is the command of that name.
 func labSweep(std stdio) *cobra.Command {
-	c := newCommand("sweep", "Rank strategies over a matrix of configurations", aboutLabSweep)
+	c := command.New("sweep", "Rank strategies over a matrix of configurations", aboutLabSweep)
+	c.Example = examplesSweep
 	set := c.Flags()
 	var (
-		traces    = set.String("traces", "", "files with traces as of lab run, with commas; an empty name is ten minutes of Mooncake's conversation trace")
+		traces    = set.String("traces", "", "files with traces as of run, with commas; an empty name is ten minutes of Mooncake's conversation trace")
 		workloads = set.String("workloads", strings.Join(lab.Generated(), ","), "generated workloads, with commas; empty for none")
 		requests  = set.Int("requests", 2500, "most requests of a workload")
 		pods      = set.String("pods", "8,16", "numbers of pods, with commas")
@@ -37,11 +39,11 @@ func labSweep(std stdio) *cobra.Command {
 			strings.Join(enginemodel.ProfileNames(), ", "))
 		loads    = set.String("loads", "0.3,0.6,0.85", "arrival rates, with commas, as parts of what the fleet can answer")
 		full     = set.Bool("full", false, "every fleet at every load of every workload, not two that have nothing in common")
-		policies = set.String("policies", "all,LMetric/literal,LongestPrefix/literal,Rendezvous/prefix", "strategies, as of lab run")
+		policies = set.String("policies", "all,LMetric/literal,LongestPrefix/literal,Rendezvous/prefix", "strategies, as of run")
 		seeds    = set.String("seeds", "1,2,3,4,5", "seeds of the runs, with commas")
 		model    = set.String("engine-model", "even", aboutEngines)
 		resume   = set.String("resume", "", "file that keeps the configurations that are done; those that it has are not run again")
-		arrivals = set.String("arrivals", "timestamps", "timestamps or think, as of lab run")
+		arrivals = set.String("arrivals", "timestamps", "timestamps or think, as of run")
 		blocks   = set.Int("block-tokens", 128, "block size of engines and keys in tokens; larger is faster and coarser")
 		lag      = set.Duration("event-lag", 10*time.Millisecond, "time until a cache event reaches the picker")
 		parallel = set.Int("parallel", 1, "runs at a time")
@@ -54,28 +56,28 @@ func labSweep(std stdio) *cobra.Command {
 		m.Think, m.Uneven = *arrivals == "think", *model == "uneven"
 		var err error
 		if m.Strategies, err = lab.Strategies(*policies); err != nil {
-			return wrong("--policies: %v", err)
+			return command.Usage("--policies: %v", err)
 		}
 		if m.Seeds, err = list(*seeds, func(s string) (uint64, error) { return strconv.ParseUint(s, 10, 64) }); err != nil {
-			return wrong("--seeds: %v", err)
+			return command.Usage("--seeds: %v", err)
 		}
 		if m.Pods, err = list(*pods, strconv.Atoi); err != nil {
-			return wrong("--pods: %v", err)
+			return command.Usage("--pods: %v", err)
 		}
 		if m.KVTokens, err = list(*kvTokens, strconv.Atoi); err != nil {
-			return wrong("--kv-tokens: %v", err)
+			return command.Usage("--kv-tokens: %v", err)
 		}
 		if m.Loads, err = list(*loads, func(s string) (float64, error) { return strconv.ParseFloat(s, 64) }); err != nil {
-			return wrong("--loads: %v", err)
+			return command.Usage("--loads: %v", err)
 		}
 		if m.Profiles, err = list(*profiles, enginemodel.LookupProfile); err != nil {
-			return wrong("--profiles: %v", err)
+			return command.Usage("--profiles: %v", err)
 		}
 		if !slices.Contains([]string{"timestamps", "think"}, *arrivals) {
-			return wrong("--arrivals is %q, want timestamps or think", *arrivals)
+			return command.Usage("--arrivals is %q, want timestamps or think", *arrivals)
 		}
 		if !slices.Contains(engineModels, *model) {
-			return wrong("--engine-model is %q, want even or uneven", *model)
+			return command.Usage("--engine-model is %q, want even or uneven", *model)
 		}
 		if m.Workloads, err = sweepWorkloads(std, *traces, *workloads, *requests); err != nil {
 			return err
@@ -197,7 +199,7 @@ func sweepWorkloads(std stdio, traces, generated string, requests int) ([]*lab.W
 	names := map[string]bool{}
 	for _, w := range all {
 		if names[w.Name] {
-			return nil, wrong("two workloads are called %q", w.Name)
+			return nil, command.Usage("two workloads are called %q", w.Name)
 		}
 		names[w.Name] = true
 	}

@@ -1,0 +1,40 @@
+package main
+
+import (
+	"bytes"
+	"strings"
+	"testing"
+)
+
+// exec runs the program on input and returns what it wrote.
+func exec(t *testing.T, input string, args ...string) (status int, stdout, stderr string) {
+	t.Helper()
+	var out, errs bytes.Buffer
+	status = run(t.Context(), args, stdio{In: strings.NewReader(input), Out: &out, Err: &errs})
+	return status, out.String(), errs.String()
+}
+
+func TestCommandLine(t *testing.T) {
+	for args, tc := range map[string]struct {
+		status int
+		out    string
+	}{
+		"":            {2, "a command is missing"},
+		"bake":        {2, `unknown command "bake"`},
+		"run x":       {2, `unexpected argument "x"`},
+		"--help":      {0, "overload"},
+		"run --help":  {0, "kvasir-lab run --policies five"},
+		"--version":   {0, "kvasir-lab "},
+		"version":     {0, "kvasir-lab "},
+		"run --traec": {2, "See 'kvasir-lab run --help'"},
+	} {
+		if status, out, errs := exec(t, "", strings.Fields(args)...); status != tc.status || !strings.Contains(out+errs, tc.out) {
+			t.Errorf("%q: status %d, %s%s", args, status, out, errs)
+		}
+	}
+	for _, c := range newRoot(stdio{}).Commands() {
+		if c.Example == "" || !strings.Contains(c.Example, "  kvasir-lab "+c.Name()) {
+			t.Errorf("the help of %s has no example", c.Name())
+		}
+	}
+}
