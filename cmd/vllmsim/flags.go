@@ -112,6 +112,7 @@ func define(set *flag.FlagSet, cfg *vllmsim.Config, o *options) {
 	set.IntVar(&cfg.Port, "port", 8000, "port of HTTP; 0 takes a free one")
 	set.Var(&o.models, "served-model-name", "name of the base model (default "+vllmsim.DefaultModel+
 		"); can be repeated, the first is reported")
+	set.Var(&o.models, "model", "the same, as vLLM calls it where no name is given")
 	set.Var(&o.loras, "lora", "name of a loaded LoRA adapter; can be repeated")
 	set.Var(&o.keys, "api-key", "API key for /v1; can be repeated")
 	set.StringVar(&o.release, "release", vllmsim.NewestRelease.String(), "release of vLLM to simulate: its answers, events and routes")

@@ -19,19 +19,29 @@ func onPost(h http.HandlerFunc) route { return route{http.MethodPost: h} }
 func (e *Engine) routes() map[string]route {
 	release := e.cfg.Release
 	routes := map[string]route{
-		"/health":              onGet(e.serveNothing),
-		"/ping":                {http.MethodGet: e.serveNothing, http.MethodPost: e.serveNothing},
-		"/version":             onGet(e.serveVersion),
-		"/load":                onGet(e.serveLoad),
-		"/metrics":             onGet(e.serveMetrics),
-		"/v1/models":           onGet(e.serveModels),
-		"/v1/completions":      onPost(e.handle(e.serveCompletion)),
-		"/v1/chat/completions": onPost(e.handle(e.serveChat)),
-		"/tokenize":            onPost(e.handle(e.serveTokenize)),
-		"/detokenize":          onPost(e.handle(e.serveDetokenize)),
-		"/reset_prefix_cache":  onPost(e.serveReset),
-		"/is_sleeping":         onGet(e.serveAwake),
-		"/sim/blocks":          onGet(e.serveBlocks),
+		"/health":                   onGet(e.serveNothing),
+		"/ping":                     {http.MethodGet: e.serveNothing, http.MethodPost: e.serveNothing},
+		"/version":                  onGet(e.serveVersion),
+		"/load":                     onGet(e.serveLoad),
+		"/metrics":                  onGet(e.serveMetrics),
+		"/v1/models":                onGet(e.serveModels),
+		"/v1/completions":           onPost(e.handle(e.serveCompletion)),
+		"/v1/chat/completions":      onPost(e.handle(e.serveChat)),
+		"/v1/responses":             onPost(e.handle(e.serveResponses)),
+		"/v1/messages":              onPost(e.handle(e.serveMessages)),
+		"/v1/messages/count_tokens": onPost(e.handle(e.serveCount)),
+		"/v1/embeddings":            onPost(e.handle(e.serveEmbeddings)),
+		"/tokenize":                 onPost(e.handle(e.serveTokenize)),
+		"/detokenize":               onPost(e.handle(e.serveDetokenize)),
+		"/reset_prefix_cache":       onPost(e.serveReset),
+		"/is_sleeping":              onGet(e.serveAwake),
+		"/sim/blocks":               onGet(e.serveBlocks),
+	}
+	for _, path := range []string{"/score", "/v1/score"} {
+		routes[path] = onPost(e.handle(e.serveScore))
+	}
+	for _, path := range []string{"/rerank", "/v1/rerank", "/v2/rerank"} {
+		routes[path] = onPost(e.handle(e.serveRerank))
 	}
 	closed := e.cfg.NoScaleOut && release >= SinceScaleOut && !release.gatesScaleOut()
 	if release.rendersRequests() && !closed {

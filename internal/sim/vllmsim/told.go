@@ -1,0 +1,86 @@
+package vllmsim
+
+import (
+	"encoding/json"
+	"net/http"
+	"time"
+)
+
+// told is an answer to a chat in the form of another API.
+type told struct {
+	e       *Engine
+	id      string
+	created int64
+	model   string
+	prompt  []uint32
+	// numbered: events have numbers.
+	numbered bool
+}
+
+// teller writes answers of one API: at once, or as events.
+type teller interface {
+	plain(v view) any
+	begin(send func(event string, data map[string]any))
+	news(send func(event string, data map[string]any), text string)
+	end(send func(event string, data map[string]any), v view)
+}
+
+// serveTold answers a chat in the form that a teller gives it.
+func (e *Engine) serveTold(
+	w http.ResponseWriter, r *http.Request, req *chatRequest, prompt []uint32, prefix string, as func(*told) teller,
+) error {
+	streams, err := e.submit(&req.common, [][]uint32{prompt})
+	if err != nil {
+		return err
+	}
+	t := &told{e: e, id: e.requestID(prefix, r, &req.common), created: time.Now().Unix(), model: e.nameOf(req.Model), prompt: prompt}
+	if !t.serve(w, r, streams[0], as(t), req.Stream) {
+		e.loop.abort(streams[0])
+	}
+	return nil
+}
+
+// serve writes the answer and reports whether it came to its end; a client that is gone ends it before.
+func (t *told) serve(w http.ResponseWriter, r *http.Request, s *stream, in teller, streamed bool) bool {
+	flush, failed, number := http.NewResponseController(w), false, 0
+	send := func(event string, data map[string]any) {
+		data["type"] = event
+		if t.numbered {
+			data["sequence_number"] = number
+			number++
+		}
+		text, err := json.Marshal(data)
+		if err == nil {
+			_, err = w.Write([]byte("event: " + event + "\ndata: " + string(text) + "\n\n"))
+		}
+		failed = failed || err != nil
+	}
+	if streamed {
+		w.Header().Set("Content-Type", "text/event-stream; charset=utf-8")
+		w.WriteHeader(http.StatusOK)
+		in.begin(send)
+	}
+	for sent := 0; ; {
+		v := s.view()
+		if fresh := v.tokens[sent:]; streamed && len(fresh) > 0 {
+			in.news(send, t.e.cfg.Text.Decode(fresh))
+			sent = len(v.tokens)
+		}
+		if v.finish != "" {
+			if !streamed {
+				t.e.writeJSON(w, in.plain(v))
+				return true
+			}
+			in.end(send, v)
+			return flush.Flush() == nil && !failed
+		}
+		if failed || streamed && flush.Flush() != nil {
+			return false
+		}
+		select {
+		case <-s.ready:
+		case <-r.Context().Done():
+			return false
+		}
+	}
+}
