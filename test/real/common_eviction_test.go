@@ -21,7 +21,7 @@ func TestEvictionIsFollowed(t *testing.T) {
 			p := startPicker(t, engines, pickerConfig{files: c.files})
 			began := time.Now()
 			answers := p.converse(c.name)
-			verdict(t, p.settled(engines))
+			verdict(t, p.holdsTheSame(engines))
 			h, err := historySince(engines, began)
 			if err != nil {
 				t.Fatal(err)

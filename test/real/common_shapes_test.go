@@ -136,14 +136,14 @@ var shapes = []shape{
 		return completion("list of ids", [][]int{ids(family(id), 300+turn*90), ids(family(id)+1, 250+turn*90)})
 	}},
 	{name: "responses with a text", since: "0.10", rendered: "0.30", body: func(id string, turn int) request {
-		return request{"responses with a text", "/v1/responses", object{"model": "m", "input": prompt(id, turn), "max_output_tokens": 2, "store": false}}
+		return request{shape: "responses with a text", path: "/v1/responses", body: object{"model": "m", "input": prompt(id, turn), "max_output_tokens": 2, "store": false}}
 	}},
 	{name: "responses with messages", since: "0.10", rendered: "0.30", body: func(id string, turn int) request {
-		return request{"responses with messages", "/v1/responses", object{"model": "m", "instructions": "Be brief.", "max_output_tokens": 2, "store": false,
+		return request{shape: "responses with messages", path: "/v1/responses", body: object{"model": "m", "instructions": "Be brief.", "max_output_tokens": 2, "store": false,
 			"input": conversation(id, turn)[1:2], "metadata": object{}}}.with(object{"input": append([]object{say("user", text(id, 200))}, conversation(id, turn)[2:]...)})
 	}},
 	{name: "messages", since: "0.17", rendered: "0.29", body: func(id string, turn int) request {
-		return request{"messages", "/v1/messages", object{"model": "m", "max_tokens": 2, "system": text(id, 200), "messages": conversation(id, turn)[1:]}}
+		return request{shape: "messages", path: "/v1/messages", body: object{"model": "m", "max_tokens": 2, "system": text(id, 200), "messages": conversation(id, turn)[1:]}}
 	}},
 }
 

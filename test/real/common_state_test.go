@@ -47,7 +47,7 @@ func TestAResetCacheIsForgotten(t *testing.T) {
 			stop(t, fmt.Errorf("the engine answers %d: %s", a.status, a.body))
 		}
 	}
-	verdict(t, p.settled(engines))
+	verdict(t, p.holdsTheSame(engines))
 	verdict(t, p.repeated(r))
 }
 
@@ -76,7 +76,7 @@ func TestClientsThatLeaveLeaveNothing(t *testing.T) {
 		}
 		return nil
 	}))
-	verdict(t, p.settled(engines))
+	verdict(t, p.holdsTheSame(engines))
 	verdict(t, p.repeated(chat("after clients left", say("user", text("leaving 3", 300)))))
 }
 
@@ -89,7 +89,7 @@ func TestARestartedPickerKnowsWhatEnginesHold(t *testing.T) {
 	p.stop()
 	p.start()
 	p.until("the restarted picker has events and tokens", p.ready)
-	verdict(t, p.settled(engines))
+	verdict(t, p.holdsTheSame(engines))
 	a := p.send(r)
 	verdict(t, a.exact())
 	if a.delivered == 0 {
@@ -106,7 +106,7 @@ func TestTwoPickersPredictAlike(t *testing.T) {
 		a := first.send(r)
 		verdict(t, a.exact())
 		for _, p := range []*picker{first, second} {
-			verdict(t, p.settled(engines))
+			verdict(t, p.holdsTheSame(engines))
 		}
 		b := second.send(r)
 		verdict(t, b.exact())
@@ -148,7 +148,7 @@ func TestIdleEnginesOfAnyKindGetNoRequests(t *testing.T) {
 				if a := post(t.Context(), e.url, chat("-", say("user", text("step "+c.name, 50)))); a.status != http.StatusOK {
 					stop(t, fmt.Errorf("the engine that goes on answers %d: %s", a.status, a.body))
 				}
-				verdict(t, p.settled(engines)) // and leaves nothing to be announced to later pickers
+				verdict(t, p.holdsTheSame(engines)) // and leaves nothing to be announced to later pickers
 			}()
 			verdict(t, within(10*time.Second, func() error { return p.isNoCandidate("pod-0") }))
 			verdict(t, p.settled(engines))
@@ -179,6 +179,6 @@ func TestUpdatedWeightsEmptyTheIndex(t *testing.T) {
 			stop(t, fmt.Errorf("the engine answers %d: %s", a.status, a.body))
 		}
 	}
-	verdict(t, p.settled(engines))
+	verdict(t, p.holdsTheSame(engines))
 	verdict(t, p.repeated(r))
 }

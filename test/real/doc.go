@@ -10,7 +10,7 @@
 //		p := startPicker(t, engines, pickerConfig{})   // the real program in front of them
 //		a := p.send(t, chat("t1", say("user", text("reset", 300))))
 //		verdict(t, a.exact())                          // nil, or how predicted and delivered differ
-//		verdict(t, p.settled(engines))                 // nil, or how index and engines differ
+//		verdict(t, p.holdsTheSame(engines))            // nil, or how index and engines differ
 //	}
 //
 // Engines are expensive (25 s of processor time, 2.3 GB each), and at most two run at a time:

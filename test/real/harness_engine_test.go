@@ -65,7 +65,8 @@ type engine struct {
 // places bounds how many engines run at a time.
 type places struct{ taken int }
 
-// sharedEngines returns the two engines that the tests of a run have in common.
+// sharedEngines returns the two engines that the tests of a run have in common. On SIGTERM the first ends at once, and the
+// second when its requests have ended, where the release can do that.
 func sharedEngines(t *testing.T) []*engine {
 	t.Helper()
 	need(t)
@@ -77,8 +78,12 @@ func sharedEngines(t *testing.T) []*engine {
 		}
 	}
 	if run.shared == nil {
-		config := engineConfig{flags: []string{"--enable-auto-tool-choice", "--tool-call-parser", "hermes"}}
-		run.shared = launchAll(t, config, config)
+		flags := []string{"--enable-auto-tool-choice", "--tool-call-parser", "hermes"}
+		first, second := engineConfig{flags: flags}, engineConfig{flags: flags}
+		if atLeast("0.18") {
+			second.flags = append(slices.Clone(flags), "--shutdown-timeout", "10")
+		}
+		run.shared = launchAll(t, first, second)
 	}
 	for _, e := range run.shared {
 		reportLog(t, e)
@@ -279,9 +284,11 @@ func (e *engine) kill() {
 	<-e.exited
 	e.process = nil
 	run.places.taken--
-	if sockets, err := filepath.Glob(filepath.Join(e.truth, "*.sock")); err == nil {
-		for _, socket := range sockets {
-			_ = os.Remove(socket)
+	for _, ending := range []string{"*.sock", "*.chains"} {
+		if sockets, err := filepath.Glob(filepath.Join(e.truth, ending)); err == nil {
+			for _, socket := range sockets {
+				_ = os.Remove(socket)
+			}
 		}
 	}
 }
@@ -342,28 +349,12 @@ type held struct {
 
 // holds asks the engine's own block pools what they contain: one of them for each data-parallel rank, in no order.
 func (e *engine) holds() ([]held, error) {
-	sockets, err := filepath.Glob(filepath.Join(e.truth, "*.sock"))
-	if err != nil || len(sockets) == 0 {
-		return nil, fmt.Errorf("engine %s has no block pool to ask (%d sockets)", e.name, len(sockets))
-	}
+	answers, err := askPools[struct {
+		Blocks [][3]any `json:"blocks"` // hash, group, what the first 16 tokens end
+		Total  int      `json:"total"`
+	}](e, "sock")
 	var all []held
-	for _, socket := range sockets {
-		conn, err := net.DialTimeout("unix", socket, patience)
-		if err != nil {
-			return nil, fmt.Errorf("asking the block pool of %s: %w", e.name, err)
-		}
-		raw, err := io.ReadAll(conn)
-		_ = conn.Close()
-		var answer struct {
-			Blocks [][3]any `json:"blocks"` // hash, group, what the first 16 tokens end
-			Total  int      `json:"total"`
-		}
-		if err == nil {
-			err = json.Unmarshal(raw, &answer)
-		}
-		if err != nil {
-			return nil, fmt.Errorf("reading the block pool of %s: %w", e.name, err)
-		}
+	for _, answer := range answers {
 		distinct, keys := map[[2]any]bool{}, map[any]map[string]bool{}
 		for _, block := range answer.Blocks {
 			hash, group, half := block[0], block[1], block[2]
@@ -378,6 +369,44 @@ func (e *engine) holds() ([]held, error) {
 			one.keys = max(one.keys, len(of))
 		}
 		all = append(all, one)
+	}
+	return all, err
+}
+
+// chains asks the engine's block pool for the tokens of the longest prefixes that it holds without a gap, apart from those
+// with adapters or salts. The engine has one rank.
+func (e *engine) chains() ([][]int, error) {
+	pools, err := askPools[[][]int](e, "chains")
+	if err != nil {
+		return nil, err
+	}
+	if len(pools) != 1 {
+		return nil, fmt.Errorf("engine %s has %d block pools", e.name, len(pools))
+	}
+	return pools[0], nil
+}
+
+// askPools reads the sockets with an ending of all block pools of an engine.
+func askPools[T any](e *engine, ending string) (all []T, err error) {
+	sockets, err := filepath.Glob(filepath.Join(e.truth, "*."+ending))
+	if err != nil || len(sockets) == 0 {
+		return nil, fmt.Errorf("engine %s has no block pool to ask (%d sockets)", e.name, len(sockets))
+	}
+	for _, socket := range sockets {
+		conn, err := net.DialTimeout("unix", socket, patience)
+		if err != nil {
+			return nil, fmt.Errorf("asking the block pool of %s: %w", e.name, err)
+		}
+		raw, err := io.ReadAll(conn)
+		_ = conn.Close()
+		var answer T
+		if err == nil {
+			err = json.Unmarshal(raw, &answer)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("reading the block pool of %s: %w", e.name, err)
+		}
+		all = append(all, answer)
 	}
 	return all, nil
 }

@@ -22,6 +22,7 @@ type pickerConfig struct {
 	spec     string   // YAML inserted into the pool's spec, indented by two spaces
 	policy   string   // YAML inserted into the policy's spec, indented by two spaces
 	flags    []string // more of the picker
+	secret   string   // the value of token in the Secret keys
 	portless bool     // the ports of events are not configured
 	reporter bool     // each engine has a reporter, and the picker follows no events itself (config.dial must be set)
 	// partly does not wait until events are synced and tokens exact, for cases where they cannot be.
@@ -80,6 +81,9 @@ func startPicker(t *testing.T, engines []*engine, config pickerConfig) *picker {
 	if config.reporter {
 		spec = "  engine: {events: {source: Reporter}}\n" + spec
 	}
+	if config.secret != "" {
+		p.write("secret.yaml", "apiVersion: v1\nkind: Secret\nmetadata: {name: keys}\nstringData: {token: "+config.secret+"}\n")
+	}
 	p.write("pool.yaml", fmt.Sprintf(poolYAML, source, spec))
 	p.write("policy.yaml", fmt.Sprintf(policyYAML, config.policy))
 	for i := range engines {
@@ -89,7 +93,7 @@ func startPicker(t *testing.T, engines []*engine, config pickerConfig) *picker {
 	t.Cleanup(func() {
 		p.stop()
 		if t.Failed() {
-			t.Logf("log of the picker:\n%s", p.log.tail(6000))
+			t.Logf("log of the picker:\n%s", p.log.tail(60000))
 		}
 	})
 	if !config.partly {
@@ -98,13 +102,15 @@ func startPicker(t *testing.T, engines []*engine, config pickerConfig) *picker {
 	return p
 }
 
-// startReporter starts the reporter of an engine that publishes to a port of 127.0.0.1, and stops it at the test's end.
-func startReporter(t *testing.T, e *engine, events, report int) {
+// startReporter starts the reporter of an engine that publishes to a port of 127.0.0.1, and stops it at the test's end. It
+// returns the URL of its wait endpoint.
+func startReporter(t *testing.T, e *engine, events, report int) (wait string) {
 	t.Helper()
+	drain := fmt.Sprintf("127.0.0.1:%d", freePort(t, 1))
 	log := &logger{}
 	process := exec.Command(filepath.Join(run.binaries, "reporter"), "--pod", e.uid, "--insecure", "--events-listen", fmt.Sprintf("127.0.0.1:%d", events),
 		"--replay", fmt.Sprintf("127.0.0.1:%d", e.replay), "--pickers", fmt.Sprintf("127.0.0.1:%d", report),
-		"--engine-metrics", e.url+"/metrics", "--status-address", fmt.Sprintf("127.0.0.1:%d", freePort(t, 1)))
+		"--engine-metrics", e.url+"/metrics", "--drain-address", drain, "--drain-settle", "100ms", "--status-address", fmt.Sprintf("127.0.0.1:%d", freePort(t, 1)))
 	process.Stdout, process.Stderr = log, log
 	if err := process.Start(); err != nil {
 		t.Fatal(err)
@@ -116,6 +122,7 @@ func startReporter(t *testing.T, e *engine, events, report int) {
 			t.Logf("log of the reporter of %s:\n%s", e.name, log.tail(3000))
 		}
 	})
+	return "http://" + drain
 }
 
 // startPair starts two pickers that exchange their placements, in front of the same engines.
@@ -378,6 +385,52 @@ func (p *picker) settled(engines []*engine) error {
 		}
 		return errors.Join(faults...)
 	})
+}
+
+// holdsTheSame is settled and, beyond the numbers, compares the keys: each prefix that an engine of one rank holds without a
+// gap must be found in the picker's index, to its end. Where the numbers are equal, the index then holds nothing else but
+// for blocks behind a gap, which no request can find.
+func (p *picker) holdsTheSame(engines []*engine) error {
+	if err := p.settled(engines); err != nil {
+		return err
+	}
+	for i, e := range engines {
+		chains, err := e.chains()
+		if err != nil {
+			return err
+		}
+		for _, chain := range chains {
+			next := chain[len(chain)-1] + 1 // engines compute at least the last token
+			if err := p.finds(fmt.Sprintf("pod-%d", i), append(chain, next), len(chain)); err != nil {
+				return err
+			}
+		}
+		if pools, err := e.holds(); err != nil || len(chains) == 0 && pools[0].keys > 0 {
+			return errors.Join(err, fmt.Errorf("pod-%d: no prefix of %+v is known", i, pools))
+		}
+	}
+	return nil
+}
+
+// finds returns nil if the index knows that a pod holds a number of tokens of a prompt.
+func (p *picker) finds(pod string, prompt []int, want int) error {
+	r := completion("-", prompt)
+	status, body := callURL(http.MethodPost, p.metrics+"/explain?path="+r.path, r.body)
+	var explanation struct {
+		Candidates []struct {
+			Pod       string
+			Confirmed int
+		}
+	}
+	if err := json.Unmarshal([]byte(body), &explanation); err != nil || status != http.StatusOK {
+		return fmt.Errorf("/explain answers %d: %s", status, body)
+	}
+	for _, candidate := range explanation.Candidates {
+		if candidate.Pod == pod && candidate.Confirmed == want {
+			return nil
+		}
+	}
+	return fmt.Errorf("%s holds %d tokens, and the index does not know all of them: %s", pod, want, body)
 }
 
 // keyTokens are in one key of the index.

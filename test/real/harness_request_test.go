@@ -20,6 +20,7 @@ type request struct {
 	shape string // its kind, for the totals
 	path  string
 	body  object
+	key   string // that the client shows, if any
 }
 
 // with returns the request with other fields in its body; nil removes one.
@@ -35,12 +36,12 @@ func (r request) with(fields object) request {
 
 // chat is a chat of two output tokens that is answered at once.
 func chat(shape string, messages ...object) request {
-	return request{shape, "/v1/chat/completions", object{"model": "m", "messages": messages, "max_tokens": 2}}
+	return request{shape: shape, path: "/v1/chat/completions", body: object{"model": "m", "messages": messages, "max_tokens": 2}}
 }
 
 // completion is a completion of two output tokens; prompt is a text, ids, or a list of either.
 func completion(shape string, prompt any) request {
-	return request{shape, "/v1/completions", object{"model": "m", "prompt": prompt, "max_tokens": 2}}
+	return request{shape: shape, path: "/v1/completions", body: object{"model": "m", "prompt": prompt, "max_tokens": 2}}
 }
 
 // say is a message.
@@ -141,6 +142,9 @@ func post(ctx context.Context, base string, r request) answer {
 	request.Header.Set("Content-Type", "application/json")
 	a.id, a.sent = fmt.Sprintf("%016x", rand.Uint64()), time.Now()
 	request.Header.Set("X-Request-Id", a.id)
+	if r.key != "" {
+		request.Header.Set("Authorization", "Bearer "+r.key)
+	}
 	response, err := client.Do(request)
 	if err != nil {
 		a.err = fmt.Errorf("sending a request: %w", err)

@@ -55,7 +55,7 @@ func TestClientsCannotPlantBlocks(t *testing.T) {
 	for i := range 16 { // 47 blocks each
 		verdict(t, p.send(completion("between reports", ids(100+i, 1500)).with(fullReport)).exact())
 	}
-	verdict(t, p.settled(engines))
+	verdict(t, p.holdsTheSame(engines))
 	verdict(t, p.send(planted).exact())
 	pools, err := engines[0].holds()
 	if err != nil {

@@ -37,7 +37,7 @@ func TestWhatAPauseDroppedDoesNotMatch(t *testing.T) {
 	if a := p.try(t.Context(), completion("a step", ids(2, 40))); a.status != http.StatusOK {
 		stop(t, fmt.Errorf("status %d: %s", a.status, a.body))
 	}
-	verdict(t, p.settled(engines)) // the step has shown that the blocks were kept
+	verdict(t, p.holdsTheSame(engines)) // the step has shown that the blocks were kept
 	verdict(t, p.send(kept).exact())
 }
 

@@ -5,6 +5,9 @@ engine, and serves the contents of each block pool on a Unix socket below the di
 {"blocks": [[hash, group, half], ...], "total": N}, then the end. Equal hashes are copies of one block. Half names what
 the first 16 tokens of the block say with all before them: blocks that differ only behind those have it in common.
 
+A second socket, with the ending .chains in place of .sock, has the tokens of the longest prefixes that are held without a
+gap, as a list of lists: of blocks without adapters and salts only.
+
 The file PID.jsonl beside the sockets has a line for each step in the life of a request or a block, with its time in
 seconds since 1970:
 
@@ -38,11 +41,11 @@ def register():
 
     def init(self, *args, **kwargs):
         original(self, *args, **kwargs)
-        path = os.path.join(directory, f"{os.getpid()}-{id(self):x}.sock")
-        server = socket.socket(socket.AF_UNIX)
-        server.bind(path)
-        server.listen(8)
-        threading.Thread(target=serve, args=(server, self), daemon=True).start()
+        for ending, shown in ("sock", contents), ("chains", chains):
+            server = socket.socket(socket.AF_UNIX)
+            server.bind(os.path.join(directory, f"{os.getpid()}-{id(self):x}.{ending}"))
+            server.listen(8)
+            threading.Thread(target=serve, args=(server, self, shown), daemon=True).start()
 
     block_pool.BlockPool.__init__ = init
     cache = block_pool.BlockPool.cache_full_blocks
@@ -128,6 +131,7 @@ class Logged:
 
 
 halves = {}
+tokens = {}  # of a block, with the key of the one before it
 
 
 def remember(call):
@@ -138,15 +142,19 @@ def remember(call):
             continue
         start = tuple(request.all_token_ids[: i * size + 16])
         adapter = getattr(getattr(request, "lora_request", None), "lora_name", None)
-        halves[key] = hash((start, getattr(request, "cache_salt", None), adapter))
+        salt = getattr(request, "cache_salt", None)
+        halves[key] = hash((start, salt, adapter))
+        if not adapter and not salt:
+            before = call["blocks"][i - 1].block_hash if i else None
+            tokens[key] = (before, i, list(request.all_token_ids[i * size : (i + 1) * size]))
 
 
-def serve(server, pool):
+def serve(server, pool, shown):
     while True:
         client, _ = server.accept()
         with client:
             try:
-                client.sendall(json.dumps(contents(pool)).encode() + b"\n")
+                client.sendall(json.dumps(shown(pool)).encode() + b"\n")
             except OSError:
                 pass
 
@@ -158,6 +166,20 @@ def contents(pool):
         if key is not None:
             blocks.append(split(key) + [str(halves.get(key))])
     return {"blocks": blocks, "total": len(pool.blocks)}
+
+
+def chains(pool):
+    held = {block.block_hash for block in pool.blocks if block.block_hash in tokens}
+    inner = {tokens[key][0] for key in held}
+    found = []
+    for key in held - inner:
+        chain = []
+        while key in held:
+            key, i, part = tokens[key]
+            chain[:0] = part
+            if i == 0:
+                found.append(chain)
+    return found
 
 
 def split(key):
