@@ -4,54 +4,10 @@ import (
 	"fmt"
 	"net/http"
 	"sync"
+	"sync/atomic"
 	"testing"
+	"time"
 )
-
-// TestEnginesThatDieAndComeBackFailNoRequest kills one of two engines under load, twice, and starts it again in the same
-// pod. No request fails, and the index is the engines' again.
-func TestEnginesThatDieAndComeBackFailNoRequest(t *testing.T) {
-	engines := startEngines(t, engineConfig{}, engineConfig{})
-	p := startPicker(t, engines, pickerConfig{files: true})
-	verdict(t, p.repeated(chat("before an engine died", say("user", text("before", 300)))))
-	ended := make(chan struct{})
-	var sending sync.WaitGroup
-	faults := make(chan error, 10_000)
-	for client := range 4 {
-		sending.Go(func() {
-			for i := 0; ; i++ {
-				select {
-				case <-ended:
-					return
-				default:
-				}
-				a := p.try(t.Context(), chat("-", say("user", text(fmt.Sprint("dying", client, i%5), 200))))
-				if a.err != nil || a.status != http.StatusOK {
-					faults <- fmt.Errorf("client %d, request %d: status %d, error %w: %.300s", client, i, a.status, a.err, a.body)
-				}
-			}
-		})
-	}
-	e := engines[0]
-	e.kill()
-	if err := e.run(); err != nil {
-		t.Fatal(err)
-	}
-	p.describe(0, "{ready: false, serving: false, terminating: false}") // as the kubelet's probe says
-	err := e.untilServing()
-	p.describe(0, "{ready: true, serving: true, terminating: false}")
-	close(ended)
-	sending.Wait()
-	close(faults)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for err := range faults {
-		verdict(t, err)
-	}
-	verdict(t, p.settled(engines))
-	p.until("the engine's events are followed again", p.ready)
-	verdict(t, p.repeated(chat("after an engine died", say("user", text("after", 300)))))
-}
 
 // TestLostHistoryHeals: a picker that starts late finds less history than the engine has published, and reports it. What the
 // engine still holds becomes known as answers show it, and everything is known once the engine has discarded its cache.
@@ -86,7 +42,7 @@ func TestLostHistoryHeals(t *testing.T) {
 		stop(t, fmt.Errorf("the engine answers %d: %s", a.status, a.body))
 	}
 	p.until("the condition EventsSynced is True", func() error { return p.conditionsAreTrue("EventsSynced") })
-	verdict(t, p.settled(engines))
+	verdict(t, p.holdsTheSame(engines))
 	verdict(t, p.repeated(r))
 }
 
@@ -107,43 +63,6 @@ func TestRanksAreEndpoints(t *testing.T) {
 	}
 }
 
-// TestQueueLimitsAreNoFailures: an engine that refuses what exceeds its queue is full, not broken. Requests wait in the
-// picker, and each is answered.
-func TestQueueLimitsAreNoFailures(t *testing.T) {
-	need(t)
-	if !atLeast("0.29") {
-		t.Skipf("vLLM %s has no limits of its queue", run.release)
-	}
-	flags := []string{"--max-num-seqs", "2", "--max-num-queued-reqs", "1"}
-	engines := startEngines(t, engineConfig{flags: flags}, engineConfig{flags: flags})
-	p := startPicker(t, engines, pickerConfig{files: true})
-	for name, fields := range map[string]object{"JSON": {"max_tokens": 30}, "stream": {"max_tokens": 30, "stream": true}} {
-		t.Run(name, func(t *testing.T) {
-			var sending sync.WaitGroup
-			faults := make(chan error, 100)
-			for i := range 16 {
-				sending.Go(func() {
-					a := p.try(t.Context(), chat("-", say("user", text(fmt.Sprint("queue", name, i), 100))).with(fields))
-					if a.err != nil || a.status != http.StatusOK || a.failedInStream() {
-						faults <- fmt.Errorf("request %d: status %d, error %w: %.300s", i, a.status, a.err, a.body)
-					}
-				})
-			}
-			sending.Wait()
-			close(faults)
-			refused := 0
-			var last error
-			for err := range faults {
-				refused, last = refused+1, err
-			}
-			if last != nil {
-				verdict(t, fmt.Errorf("%d of 16 requests failed, the last: %w", refused, last))
-			}
-			verdict(t, nil)
-		})
-	}
-}
-
 // TestAReporterStandsBetween: engines publish to reporters in their pods, and the picker knows what they hold from them.
 func TestAReporterStandsBetween(t *testing.T) {
 	need(t)
@@ -151,8 +70,9 @@ func TestAReporterStandsBetween(t *testing.T) {
 	config := func(events int) engineConfig { return engineConfig{dial: fmt.Sprintf("tcp://127.0.0.1:%d", events)} }
 	first, second := freePort(t, 1), freePort(t, 1)
 	engines := startEngines(t, config(first), config(second))
+	var waits []string
 	for i, events := range []int{first, second} {
-		startReporter(t, engines[i], events, report)
+		waits = append(waits, startReporter(t, engines[i], events, report))
 	}
 	p := startPicker(t, engines, pickerConfig{files: true, reporter: true, flags: []string{"--report-insecure", "--report-address", fmt.Sprintf("127.0.0.1:%d", report)}})
 	for i := range 4 {
@@ -161,5 +81,62 @@ func TestAReporterStandsBetween(t *testing.T) {
 	p.stop()
 	p.start()
 	p.until("the restarted picker has events and tokens", p.ready)
-	verdict(t, p.settled(engines))
+	verdict(t, p.holdsTheSame(engines))
+	t.Run("a request in a paused engine", func(t *testing.T) { p.judgeWaiting(t, waits) })
+}
+
+// judgeWaiting pauses the engines and lets requests arrive before the picker knows. The engines' metrics do not count them. The
+// wait endpoints of their reporters, which the pods' preStop hooks ask, answer only when the requests have ended.
+func (p *picker) judgeWaiting(t *testing.T, waits []string) {
+	t.Helper()
+	for _, e := range p.engines {
+		if status, body := e.call(http.MethodPost, "/pause?mode=keep", nil); status != http.StatusOK {
+			t.Skipf("vLLM %s answers /pause with %d: %.300s", run.release, status, body)
+		}
+	}
+	var working sync.WaitGroup
+	for i := range 4 {
+		working.Go(func() {
+			a := p.try(t.Context(), chat("-", say("user", text(fmt.Sprint("paused ", i), 50))))
+			if a.err != nil || a.status != http.StatusOK {
+				verdict(t, fmt.Errorf("a request in a paused engine: status %d, error %w: %.300s", a.status, a.err, a.body))
+			}
+		})
+	}
+	p.until("the requests are in the engines", func() error {
+		if n := p.metric("kvasir_endpoint_inflight_requests"); n != 4 {
+			return fmt.Errorf("the picker counts %v requests in flight", n)
+		}
+		return nil
+	})
+	var resumed atomic.Bool
+	asked := 0
+	for i, wait := range waits {
+		if p.metric("kvasir_endpoint_inflight_requests", fmt.Sprintf("endpoint=\"pod-%d/", i)) == 0 {
+			continue
+		}
+		asked++
+		working.Go(func() {
+			status, body := callURL(http.MethodGet, wait, nil)
+			if !resumed.Load() {
+				verdict(t, fmt.Errorf("pod-%d: the wait endpoint answers %d %q while its engine has requests", i, status, body))
+			}
+		})
+	}
+	if asked == 0 {
+		t.Error("no engine has requests by the picker's metrics")
+	}
+	time.Sleep(4 * time.Second) // eight readings: two that show an idle engine end the wait
+	counted := 0.0
+	for _, e := range p.engines {
+		counted += e.metric("vllm:num_requests_running") + e.metric("vllm:num_requests_waiting")
+	}
+	t.Logf("the paused engines count %v of 4 requests", counted)
+	resumed.Store(true)
+	for _, e := range p.engines {
+		if status, body := e.call(http.MethodPost, "/resume", nil); status != http.StatusOK {
+			stop(t, fmt.Errorf("/resume answers %d: %s", status, body))
+		}
+	}
+	working.Wait()
 }
