@@ -2,6 +2,8 @@ package real
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -27,9 +29,37 @@ func TestTheDocumentedFlagsAreEnough(t *testing.T) {
 			if strings.HasPrefix(a.tokens, "approximate") || b.delivered == 0 {
 				verdict(t, fmt.Errorf("tokens of the first answer are %q, the second found %d in the cache", a.tokens, b.delivered))
 			}
-			verdict(t, p.conditionsAreTrue("EventsSynced"))
+			for i := range enoughAnswers {
+				verdict(t, p.send(completion("documented flags", ids(i, 40))).exact())
+			}
+			verdict(t, p.asksForNothing())
 		})
 	}
+}
+
+// enoughAnswers is how many answers the condition PredictionsTrusted needs.
+const enoughAnswers = 100
+
+// asksForNothing returns nil if each condition of the pool is True and the picker has logged nothing above the level of information.
+func (p *picker) asksForNothing() error {
+	s, err := p.status()
+	if err != nil {
+		return err
+	}
+	for _, kind := range []string{"Accepted", "Ready", "EventsSynced", "TokensExact", "PredictionsTrusted"} {
+		if _, ok := s.conditions[kind]; !ok {
+			return fmt.Errorf("the pool has no condition %s", kind)
+		}
+	}
+	if err := p.conditionsAreTrue(slices.Collect(maps.Keys(s.conditions))...); err != nil {
+		return err
+	}
+	for line := range strings.Lines(p.log.tail(1 << 20)) {
+		if !strings.Contains(line, " level=INFO ") {
+			return fmt.Errorf("the picker has logged %s", line)
+		}
+	}
+	return nil
 }
 
 // configurations are the two ways in which a picker knows tokens.
