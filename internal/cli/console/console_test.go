@@ -124,3 +124,11 @@ func TestFormats(t *testing.T) {
 		}
 	}
 }
+
+func TestOneIsCountedInTheSingular(t *testing.T) {
+	for n, want := range map[int]string{0: "0 policies", 1: "1 policy", 2: "2 policies"} {
+		if got := Count(n, "policy", "policies"); got != want {
+			t.Errorf("%d: %q", n, got)
+		}
+	}
+}

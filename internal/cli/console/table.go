@@ -25,6 +25,14 @@ func Number(format string, args ...any) Cell {
 	return Cell{Text: fmt.Sprintf(format, args...), Right: true}
 }
 
+// Count is a number with the noun that it counts, in the singular for one.
+func Count(n int, one, many string) string {
+	if n == 1 {
+		return "1 " + one
+	}
+	return fmt.Sprintf("%d %s", n, many)
+}
+
 // Grid is a table. Rows can be shorter than the header.
 type Grid struct {
 	Header []string

@@ -330,7 +330,8 @@ func (r *Report) Lines(c *console.Console) []string {
 			}
 		}
 	}
-	return append(lines, "", fmt.Sprintf("%d checks, %d warnings, %d failures", len(r.Results), r.Warned, r.Failed))
+	return append(lines, "", console.Count(len(r.Results), "check", "checks")+", "+
+		console.Count(r.Warned, "warning", "warnings")+", "+console.Count(r.Failed, "failure", "failures"))
 }
 
 func or(a, b string) string {

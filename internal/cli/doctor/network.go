@@ -13,6 +13,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/kvasir-dev/kvasir/api/v1alpha1"
+	"github.com/kvasir-dev/kvasir/internal/cli/console"
 	"github.com/kvasir-dev/kvasir/internal/cli/fleet"
 	"github.com/kvasir-dev/kvasir/internal/operator/resources"
 )
@@ -66,7 +67,8 @@ func (d *Doctor) network(ctx context.Context, pool *v1alpha1.InferencePool, pods
 		}
 	}
 	if !closed {
-		d.ok(check, name(pool), "%d network policies of the namespace let pickers, engines and the operator speak to each other", len(list.Items))
+		d.ok(check, name(pool), "%s of the namespace: pickers, engines and the operator can speak to each other",
+			console.Count(len(list.Items), "network policy", "network policies"))
 	}
 }
 

@@ -12,6 +12,7 @@ import (
 
 	"github.com/go-logr/logr"
 
+	"github.com/kvasir-dev/kvasir/internal/cli/console"
 	"github.com/kvasir-dev/kvasir/internal/config"
 	"github.com/kvasir-dev/kvasir/internal/kvblock"
 )
@@ -28,19 +29,12 @@ type Findings struct {
 
 // Summary is the result in a sentence.
 func (f *Findings) Summary() string {
-	text := fmt.Sprintf("%s, %s, %s", count(f.Pools, "pool", "pools"), count(f.Policies, "policy", "policies"),
-		count(len(f.Problems), "problem", "problems"))
+	text := fmt.Sprintf("%s, %s, %s", console.Count(f.Pools, "pool", "pools"), console.Count(f.Policies, "policy", "policies"),
+		console.Count(len(f.Problems), "problem", "problems"))
 	if f.Pools+f.Policies == 0 && len(f.Problems) == 0 {
 		text += ": nothing in it is an InferencePool or a RoutingPolicy"
 	}
 	return text
-}
-
-func count(n int, one, many string) string {
-	if n == 1 {
-		return "1 " + one
-	}
-	return fmt.Sprintf("%d %s", n, many)
 }
 
 // stdin is the name under which standard input is checked.
