@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 	"sigs.k8s.io/controller-runtime/pkg/client/config"
 
+	"github.com/kvasir-dev/kvasir/internal/cli/flags"
 	"github.com/kvasir-dev/kvasir/internal/logging"
 	"github.com/kvasir-dev/kvasir/internal/rpc"
 	"github.com/kvasir-dev/kvasir/internal/version"
@@ -44,10 +45,22 @@ type options struct {
 	logFormat string
 }
 
-func parse(args []string, stderr io.Writer) (*options, error) {
+// described is what the help says besides the flags.
+var described = flags.Program{
+	Name:    "manager",
+	About:   "Manager is the operator: it brings the cluster to the state that InferencePools describe.\nDocumentation: docs/operations.md",
+	Example: "manager --picker-image PICKER --reporter-image REPORTER --service-account kvasir-system/kvasir-operator",
+	Groups: []flags.Group{
+		{Title: "Required", Prefixes: []string{"picker-image", "reporter-image", "service-account"}},
+		{Title: "Addresses", Prefixes: []string{"health-address", "metrics-", "keda-address"}},
+		{Title: "The cluster", Prefixes: []string{"namespace", "kubeconfig", "leader-", "pod", "token-file"}},
+		{Title: "Logs", Prefixes: []string{"log-", "picker-log-level"}},
+	},
+}
+
+func parse(args []string, stdout, stderr io.Writer) (*options, error) {
 	o := &options{}
 	f := flag.NewFlagSet("manager", flag.ContinueOnError)
-	f.SetOutput(stderr)
 	f.Bool("version", false, version.Usage)
 	f.Func("namespace", "manage only the pools of this `namespace`; can be repeated. Without it, those of all namespaces", o.addNamespace)
 	f.StringVar(&o.healthAddress, "health-address", ":8081", "`address` of /healthz and /readyz")
@@ -59,7 +72,7 @@ func parse(args []string, stderr io.Writer) (*options, error) {
 	f.StringVar(&o.pod, "pod", "", "`name` of the operator's own pod: its Deployment becomes the owner of the Lease")
 	f.StringVar(&o.pickerImage, "picker-image", "", "`image` of the pickers (required)")
 	f.StringVar(&o.reporterImage, "reporter-image", "", "`image` of the reporters (required)")
-	f.StringVar(&o.pickerLogLevel, "picker-log-level", "info", "log level of the pickers: error, info, debug or trace")
+	f.StringVar(&o.pickerLogLevel, "picker-log-level", "info", "log level of the pickers: error, warn, info, debug or trace")
 	f.Func("service-account", "`NAMESPACE/NAME` of the operator's own service account, to which pickers send their state (required)",
 		func(s string) error {
 			namespace, name, ok := strings.Cut(s, "/")
@@ -72,10 +85,10 @@ func parse(args []string, stderr io.Writer) (*options, error) {
 	f.StringVar(&o.token, "token-file", "/var/run/kvasir/token", "`file` with a token of that account for the audience "+
 		rpc.OperateAudience+", sent to pickers")
 	f.StringVar(&o.kedaAddress, "keda-address", "", "`address` of the KEDA external scaler, which serves the recommended sizes of pools without TLS; empty for none")
-	level := f.String("log-level", "info", "error, info, debug or trace")
+	level := f.String("log-level", "info", "error, warn, info, debug or trace")
 	f.StringVar(&o.logFormat, "log-format", logging.Text, "text or json")
 	config.RegisterFlags(f) // --kubeconfig
-	if err := f.Parse(args); err != nil {
+	if err := flags.Parse(f, &described, args, stdout, stderr); err != nil {
 		return nil, err
 	}
 	if o.leaderElectionNamespace == "" {
@@ -112,9 +125,9 @@ func (o *options) check(f *flag.FlagSet, level string) error {
 	case o.account.Name == "":
 		return errors.New("--service-account is required: pickers accept only this account")
 	case !known:
-		return fmt.Errorf("--log-level %q: want error, info, debug or trace", level)
+		return fmt.Errorf("--log-level %q: want error, warn, info, debug or trace", level)
 	case !pickerKnown:
-		return fmt.Errorf("--picker-log-level %q: want error, info, debug or trace", o.pickerLogLevel)
+		return fmt.Errorf("--picker-log-level %q: want error, warn, info, debug or trace", o.pickerLogLevel)
 	case o.logFormat != logging.Text && o.logFormat != logging.JSON:
 		return fmt.Errorf("--log-format %q: want text or json", o.logFormat)
 	}

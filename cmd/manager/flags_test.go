@@ -26,7 +26,7 @@ func TestFlags(t *testing.T) {
 		"an argument":             {args: append(slices.Clone(images), "now"), want: "unexpected argument"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			o, err := parse(tc.args, io.Discard)
+			o, err := parse(tc.args, io.Discard, io.Discard)
 			if tc.want != "" {
 				if err == nil || !strings.Contains(err.Error(), tc.want) {
 					t.Fatalf("got %v, want %q", err, tc.want)

@@ -25,7 +25,7 @@ func main() {
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(garbage)
 	}
-	os.Exit(start(os.Args[1:], os.Stderr))
+	os.Exit(start(os.Args[1:], os.Stdout, os.Stderr))
 }
 
 // garbage is how much of it can gather, in percent of what is in use, before it is collected. Most of what the operator
@@ -33,12 +33,12 @@ func main() {
 const garbage = 50
 
 // start runs the program until a signal and returns its exit status. The second signal ends it at once.
-func start(args []string, stderr io.Writer) int {
+func start(args []string, stdout, stderr io.Writer) int {
 	if version.Asked(args) {
-		fmt.Println("manager", version.Get())
+		fmt.Fprintln(stdout, "manager", version.Get())
 		return 0
 	}
-	o, err := parse(args, stderr)
+	o, err := parse(args, stdout, stderr)
 	switch {
 	case errors.Is(err, flag.ErrHelp):
 		return 0

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/kvasir-dev/kvasir/internal/cli/flags"
 	"github.com/kvasir-dev/kvasir/internal/decisionlog"
 	"github.com/kvasir-dev/kvasir/internal/logging"
 	"github.com/kvasir-dev/kvasir/internal/rpc"
@@ -45,10 +46,27 @@ type options struct {
 	decisions decisionlog.Options
 }
 
-func parse(args []string, stderr io.Writer) (*options, error) {
+// described is what the help says besides the flags.
+var described = flags.Program{
+	Name: "picker",
+	About: "Picker chooses an engine for each inference request and serves the requests, as a reverse proxy or behind a gateway.\n" +
+		"Documentation: docs/standalone.md",
+	Example: "picker --engines http://gpu-1:8000,http://gpu-2:8000 --model NAME",
+	Groups: []flags.Group{
+		{Title: "What is served", Prefixes: []string{
+			"engines", "model", "standalone", "validate", "pool", "gateway-pool", "kubeconfig", "key-file", "island"}},
+		{Title: "Addresses", Prefixes: []string{"proxy-address", "health-address", "metrics-", "events-address"}},
+		{Title: "Logs and traces", Prefixes: []string{"log-", "decision-log", "tracing-", "pprof", "compat-metrics"}},
+		{Title: "Start and end", Prefixes: []string{"lame-duck", "drain-timeout", "version"}},
+		{Title: "Gateways", Prefixes: []string{"ext-proc"}},
+		{Title: "Reporters", Prefixes: []string{"report-"}},
+		{Title: "Other replicas and the operator", Prefixes: []string{"peers", "operator", "name"}},
+	},
+}
+
+func parse(args []string, stdout, stderr io.Writer) (*options, error) {
 	o := &options{}
 	f := flag.NewFlagSet("picker", flag.ContinueOnError)
-	f.SetOutput(stderr)
 	f.Bool("version", false, version.Usage)
 	o.source.flags(f)
 	f.BoolVar(&o.validate, "validate", false, "check the objects of --standalone or --engines and exit: 0 if all of them would be applied, 1 with a line for each problem")
@@ -84,7 +102,7 @@ func parse(args []string, stderr io.Writer) (*options, error) {
 	o.tracing.flags(f)
 	f.StringVar(&o.keyFile, "key-file", "", "`file` with at least 32 random bytes, the key root of pools without a Secret; without it the root is random, and replicas share no keys")
 	f.StringVar(&o.modelRoot, "model-root", "", "root `directory` of tokenizers of type Directory")
-	level := f.String("log-level", "info", "error, info, debug (a line per request) or trace")
+	level := f.String("log-level", "info", "error, warn, info, debug (a line per request) or trace")
 	f.StringVar(&o.logFormat, "log-format", "text", "text or json")
 	f.DurationVar(&o.drainTimeout, "drain-timeout", 30*time.Second, "how long running requests can continue after SIGTERM or SIGINT")
 	f.DurationVar(&o.lameDuck, "lame-duck", time.Second, "how long new requests are still accepted after that signal, while /readyz answers 503; the drain timeout begins afterwards")
@@ -93,7 +111,7 @@ func parse(args []string, stderr io.Writer) (*options, error) {
 	f.StringVar(&o.decisions.Dir, "decision-log", "", "`directory` for records of decisions and their outcomes, for the share of requests that policies set (decisions.logPercent); empty for none")
 	f.Int64Var(&o.decisions.FileBytes, "decision-log-bytes", 64<<20, "size at which a new file of that log begins")
 	f.IntVar(&o.decisions.Files, "decision-log-files", 4, "number of its files that are kept")
-	if err := f.Parse(args); err != nil {
+	if err := flags.Parse(f, &described, args, stdout, stderr); err != nil {
 		return nil, err
 	}
 	err := o.check(f, *level)
@@ -113,7 +131,7 @@ func (o *options) check(f *flag.FlagSet, level string) error {
 	case f.NArg() > 0:
 		return unexpected(f.Arg(0))
 	case !known:
-		return fmt.Errorf("--log-level %q: want error, info, debug or trace", level)
+		return fmt.Errorf("--log-level %q: want error, warn, info, debug or trace", level)
 	case o.logFormat != "text" && o.logFormat != "json":
 		return fmt.Errorf("--log-format %q: want text or json", o.logFormat)
 	case o.decisions.FileBytes < 1<<10 || o.decisions.Files < 1:

@@ -20,15 +20,15 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/version"
 )
 
-func main() { os.Exit(start(os.Args[1:], os.Stderr)) }
+func main() { os.Exit(start(os.Args[1:], os.Stdout, os.Stderr)) }
 
 // start runs the program until a signal and returns its exit status. The second signal ends it at once.
-func start(args []string, stderr io.Writer) int {
+func start(args []string, stdout, stderr io.Writer) int {
 	if version.Asked(args) {
-		fmt.Println("picker", version.Get())
+		fmt.Fprintln(stdout, "picker", version.Get())
 		return 0
 	}
-	o, err := parse(args, stderr)
+	o, err := parse(args, stdout, stderr)
 	switch {
 	case errors.Is(err, flag.ErrHelp):
 		return 0
@@ -36,7 +36,7 @@ func start(args []string, stderr io.Writer) int {
 		return 2 // parse has said why
 	}
 	if o.validate {
-		return validate(context.Background(), o, os.Stdout, stderr)
+		return validate(context.Background(), o, stdout, stderr)
 	}
 	log := logging.New(stderr, o.logLevel, o.logFormat)
 	if o.operator.replica == "" {

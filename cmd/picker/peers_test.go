@@ -158,7 +158,7 @@ func TestFlagsOfPeersAreChecked(t *testing.T) {
 		"good, with a secret and TLS":      {append([]string{"--peers-service", "a:1", "--peers-ca", "ca", "--peers-name", "n", "--peers-secret-file", "s"}, tls...), ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			_, err := parse(append([]string{"--standalone", "x"}, tc.args...), io.Discard)
+			_, err := parse(append([]string{"--standalone", "x"}, tc.args...), io.Discard, io.Discard)
 			if tc.want == "" && err != nil || tc.want != "" && (err == nil || !strings.Contains(err.Error(), tc.want)) {
 				t.Errorf("%v, want %q", err, tc.want)
 			}

@@ -164,7 +164,7 @@ func TestFlagsAboutReportersAreChecked(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			var text buffer
-			if _, err := parse(append([]string{"--standalone", "d"}, tc.args...), &text); err == nil || !strings.Contains(err.Error(), tc.want) {
+			if _, err := parse(append([]string{"--standalone", "d"}, tc.args...), &text, &text); err == nil || !strings.Contains(err.Error(), tc.want) {
 				t.Errorf("error %v, want one with %q", err, tc.want)
 			}
 		})

@@ -401,7 +401,7 @@ func TestWhatCannotStart(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			var out buffer
 			done := make(chan int, 1)
-			go func() { done <- start(tc.args, &out) }()
+			go func() { done <- start(tc.args, &out, &out) }()
 			select {
 			case code := <-done:
 				if code != tc.code || !strings.Contains(out.String(), tc.want) {
@@ -461,12 +461,12 @@ func TestTheDocumentationNamesEveryFlag(t *testing.T) {
 		t.Fatal(err)
 	}
 	var usage buffer
-	if _, err := parse([]string{"--help"}, &usage); err == nil {
+	if _, err := parse([]string{"--help"}, &usage, &usage); err == nil {
 		t.Fatal("no help")
 	}
 	n := 0
 	for line := range strings.Lines(usage.String()) {
-		name, isFlag := strings.CutPrefix(strings.TrimSpace(line), "-")
+		name, isFlag := strings.CutPrefix(strings.TrimSpace(line), "--")
 		if !isFlag {
 			continue
 		}

@@ -69,7 +69,7 @@ func listenWith(t *testing.T, args ...string) (*instance, *options) {
 	t.Helper()
 	const local = "127.0.0.1:0"
 	args = append([]string{"--proxy-address", local, "--health-address", local, "--metrics-address", local, "--ext-proc-address", local, "--lame-duck", "0s"}, args...)
-	o, err := parse(args, io.Discard)
+	o, err := parse(args, io.Discard, io.Discard)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -23,7 +23,7 @@ func checked(t *testing.T, args []string, parts ...string) (status int, stdout, 
 	for i := 0; i < len(parts); i += 2 {
 		put(t, filepath.Join(dir, parts[i]), parts[i+1])
 	}
-	o, err := parse(append([]string{"--standalone", dir, "--validate"}, args...), io.Discard)
+	o, err := parse(append([]string{"--standalone", dir, "--validate"}, args...), io.Discard, io.Discard)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -69,7 +69,7 @@ func TestValidateNamesEveryProblemInALine(t *testing.T) {
 
 func TestValidateIsNotForClusters(t *testing.T) {
 	var said bytes.Buffer
-	if status := start([]string{"--pool", "n/p", "--validate"}, &said); status != 2 || !strings.Contains(said.String(), "--validate needs --standalone") {
+	if status := start([]string{"--pool", "n/p", "--validate"}, &said, &said); status != 2 || !strings.Contains(said.String(), "--validate needs --standalone") {
 		t.Errorf("exit status %d, %q", status, said.String())
 	}
 }

@@ -36,7 +36,7 @@ func TestAnEngineBehindTLSIsAsked(t *testing.T) {
 		"one of two ranks is busy": {[]string{"--engine-metrics", engine.URL + "," + other.URL, "--engine-unchecked"}, true, false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			o, err := parse(append([]string{"--pod", "p", "--events-listen", "127.0.0.1:0", "--pickers", "127.0.0.1:1", "--insecure"}, tc.args...), io.Discard)
+			o, err := parse(append([]string{"--pod", "p", "--events-listen", "127.0.0.1:0", "--pickers", "127.0.0.1:1", "--insecure"}, tc.args...), io.Discard, io.Discard)
 			if err != nil {
 				t.Fatal(err)
 			}

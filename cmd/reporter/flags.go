@@ -11,7 +11,9 @@ import (
 	"strings"
 	"time"
 
+	"github.com/kvasir-dev/kvasir/internal/cli/flags"
 	"github.com/kvasir-dev/kvasir/internal/endpoint"
+	"github.com/kvasir-dev/kvasir/internal/logging"
 	"github.com/kvasir-dev/kvasir/internal/reporter"
 	"github.com/kvasir-dev/kvasir/internal/rpc"
 	"github.com/kvasir-dev/kvasir/internal/version"
@@ -39,11 +41,23 @@ type options struct {
 // podUID is the environment variable that names the pod when no flag does, set by the downward API.
 const podUID = "POD_UID"
 
-func parse(args []string, stderr io.Writer) (*options, error) {
+// described is what the help says besides the flags.
+var described = flags.Program{
+	Name:    "reporter",
+	About:   "Reporter is the sidecar beside an engine: it mirrors what the engine caches and reports it to every picker.\nDocumentation: docs/reporter.md",
+	Example: "reporter --pod $POD_UID --events-connect 127.0.0.1:5557 --picker-service demo-picker-peers.llm.svc:9004 --token-file TOKEN --picker-ca CA",
+	Groups: []flags.Group{
+		{Title: "The engine", Prefixes: []string{"engine", "first-rank", "ranks", "events-", "replay", "model-dir", "pod"}},
+		{Title: "The pickers", Prefixes: []string{"picker", "client-", "token-file", "secret-file", "insecure"}},
+		{Title: "The end of the pod", Prefixes: []string{"drain-"}},
+		{Title: "The process", Prefixes: []string{"state-dir", "status-address", "log-", "gc-percent", "memory-limit", "version"}},
+	},
+}
+
+func parse(args []string, stdout, stderr io.Writer) (*options, error) {
 	o := &options{}
 	c := &o.config
 	f := flag.NewFlagSet("reporter", flag.ContinueOnError)
-	f.SetOutput(stderr)
 	f.Bool("version", false, version.Usage)
 	f.StringVar(&c.Pod, "pod", os.Getenv(podUID), "UID of the pod, or namespace/name where pods have no UID; default $"+podUID)
 	f.StringVar(&c.Engine, "engine", "VLLM", "VLLM or SGLang")
@@ -73,11 +87,11 @@ func parse(args []string, stderr io.Writer) (*options, error) {
 		"longest time from a pick to the request's arrival at the engine")
 	f.DurationVar(&o.drainDeadline, "drain-deadline", reporter.DefaultWaitDeadline, "the longest wait for an idle engine")
 	f.StringVar(&o.statusAddress, "status-address", "127.0.0.1:9446", "`address` of /healthz, /status and /metrics; empty for none")
-	level := f.String("log-level", "info", "error, info or debug")
+	level := f.String("log-level", "info", "error, warn, info, debug or trace")
 	f.StringVar(&o.logFormat, "log-format", "text", "text or json")
 	f.IntVar(&o.gcPercent, "gc-percent", 40, "GOGC of the Go garbage collector")
 	f.IntVar(&o.memoryLimit, "memory-limit", 48, "the Go runtime's soft memory limit, in `MiB`; above it, garbage collection runs more often")
-	if err := f.Parse(args); err != nil {
+	if err := flags.Parse(f, &described, args, stdout, stderr); err != nil {
 		return nil, err
 	}
 	err := o.check(f, *level)
@@ -88,9 +102,8 @@ func parse(args []string, stderr io.Writer) (*options, error) {
 }
 
 func (o *options) check(f *flag.FlagSet, level string) error {
-	known := map[string]slog.Level{"error": slog.LevelError, "info": slog.LevelInfo, "debug": -1}
 	var ok bool
-	o.logLevel, ok = known[level]
+	o.logLevel, ok = logging.Levels[level]
 	proofs := 0
 	for _, v := range []string{o.tokenFile, o.secretFile, o.tls.Cert} {
 		if v != "" {
@@ -101,7 +114,7 @@ func (o *options) check(f *flag.FlagSet, level string) error {
 	case f.NArg() > 0:
 		return fmt.Errorf("unexpected argument %q", f.Arg(0))
 	case !ok:
-		return fmt.Errorf("--log-level %q: want error, info or debug", level)
+		return fmt.Errorf("--log-level %q: want error, warn, info, debug or trace", level)
 	case o.logFormat != "text" && o.logFormat != "json":
 		return fmt.Errorf("--log-format %q: want text or json", o.logFormat)
 	case o.config.Pod == "":

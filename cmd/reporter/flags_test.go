@@ -13,12 +13,12 @@ import (
 func allFlags(t *testing.T) []string {
 	t.Helper()
 	var text bytes.Buffer
-	if _, err := parse([]string{"-h"}, &text); err != flag.ErrHelp { //nolint:errorlint // as the flag package says
+	if _, err := parse([]string{"-h"}, &text, &text); err != flag.ErrHelp { //nolint:errorlint // as the flag package says
 		t.Fatalf("help: %v", err)
 	}
 	var names []string
 	for _, line := range strings.Split(text.String(), "\n") {
-		if name, ok := strings.CutPrefix(line, "  -"); ok {
+		if name, ok := strings.CutPrefix(line, "  --"); ok {
 			names = append(names, strings.Fields(name)[0])
 		}
 	}
@@ -43,7 +43,7 @@ func TestTheDocumentationNamesEveryFlag(t *testing.T) {
 
 func TestFlagsAreChecked(t *testing.T) {
 	good := []string{"--pod", "p", "--events-listen", "127.0.0.1:0", "--pickers", "127.0.0.1:1", "--insecure"}
-	if _, err := parse(good, io.Discard); err != nil {
+	if _, err := parse(good, io.Discard, io.Discard); err != nil {
 		t.Fatal(err)
 	}
 	for name, tc := range map[string]struct {
@@ -65,7 +65,7 @@ func TestFlagsAreChecked(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			var text bytes.Buffer
-			if _, err := parse(append(append([]string(nil), good...), tc.args...), &text); err == nil || !strings.Contains(text.String(), tc.want) {
+			if _, err := parse(append(append([]string(nil), good...), tc.args...), &text, &text); err == nil || !strings.Contains(text.String(), tc.want) {
 				t.Errorf("error %v, said %q, want %q", err, text.String(), tc.want)
 			}
 		})

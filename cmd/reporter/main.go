@@ -8,7 +8,6 @@ import (
 	"flag"
 	"fmt"
 	"io"
-	"log/slog"
 	"net"
 	"net/http"
 	"os"
@@ -23,19 +22,20 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/kvasir-dev/kvasir/internal/engines/transport"
+	"github.com/kvasir-dev/kvasir/internal/logging"
 	"github.com/kvasir-dev/kvasir/internal/reporter"
 	"github.com/kvasir-dev/kvasir/internal/version"
 )
 
-func main() { os.Exit(start(os.Args[1:], os.Stderr)) }
+func main() { os.Exit(start(os.Args[1:], os.Stdout, os.Stderr)) }
 
 // start runs the program until a signal and returns its exit status.
-func start(args []string, stderr io.Writer) int {
+func start(args []string, stdout, stderr io.Writer) int {
 	if version.Asked(args) {
-		fmt.Println("reporter", version.Get())
+		fmt.Fprintln(stdout, "reporter", version.Get())
 		return 0
 	}
-	o, err := parse(args, stderr)
+	o, err := parse(args, stdout, stderr)
 	switch {
 	case errors.Is(err, flag.ErrHelp):
 		return 0
@@ -45,11 +45,7 @@ func start(args []string, stderr io.Writer) int {
 	// A mirror is small and long-lived: memory is worth more here than the collector's time.
 	debug.SetGCPercent(o.gcPercent)
 	debug.SetMemoryLimit(int64(o.memoryLimit) << 20)
-	handler := slog.Handler(slog.NewTextHandler(stderr, &slog.HandlerOptions{Level: o.logLevel}))
-	if o.logFormat == "json" {
-		handler = slog.NewJSONHandler(stderr, &slog.HandlerOptions{Level: o.logLevel})
-	}
-	log := logr.FromSlogHandler(handler)
+	log := logging.New(stderr, o.logLevel, o.logFormat)
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	if err := run(ctx, o, log); err != nil {

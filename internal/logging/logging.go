@@ -9,7 +9,7 @@ import (
 )
 
 // Levels by the name of a flag's value. The numbers are logr's, negated: debug is V(1), trace V(2).
-var Levels = map[string]slog.Level{"error": slog.LevelError, "info": slog.LevelInfo, "debug": -1, "trace": -2}
+var Levels = map[string]slog.Level{"error": slog.LevelError, "warn": slog.LevelWarn, "info": slog.LevelInfo, "debug": -1, "trace": -2}
 
 // The formats.
 const (

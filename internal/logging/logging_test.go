@@ -16,7 +16,7 @@ func TestLevels(t *testing.T) {
 		"TRACE": func(l logr.Logger) { l.V(2).Info("Said") },
 	}
 	for level, want := range map[string]string{
-		"error": "ERROR", "info": "ERROR INFO", "debug": "ERROR INFO DEBUG", "trace": "ERROR INFO DEBUG TRACE",
+		"error": "ERROR", "warn": "ERROR", "info": "ERROR INFO", "debug": "ERROR INFO DEBUG", "trace": "ERROR INFO DEBUG TRACE",
 	} {
 		for _, format := range []string{Text, JSON} {
 			var got []string

@@ -65,6 +65,7 @@ func init() {
 			"internal/cli/command",
 			"internal/cli/console",
 			"internal/cli/doctor",
+			"internal/cli/flags",
 			"internal/cli/fleet",
 			"internal/cli/live",
 			"internal/cli/objects",

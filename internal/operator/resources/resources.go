@@ -31,7 +31,7 @@ type Config struct {
 	PickerImage string
 	// Operator is the ServiceAccount of the operator, whose calls pickers answer.
 	Operator types.NamespacedName
-	// LogLevel of the pickers: error, info, debug or trace; "" is info.
+	// LogLevel of the pickers: error, warn, info, debug or trace; "" is info.
 	LogLevel string
 	// GIE, Routes, CertManager and Provisioning report which optional APIs the cluster has.
 	GIE, Routes, CertManager, Provisioning bool
