@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net"
 	"os"
+	"strconv"
 	"strings"
 	"time"
 
@@ -130,10 +131,51 @@ func (o *options) check(f *flag.FlagSet, level string) error {
 	case o.insecure && (o.tls != rpc.Files{} || o.tokenFile != ""):
 		return errors.New("--insecure excludes certificates and service account tokens")
 	}
+	if err := o.useless(f); err != nil {
+		return err
+	}
 	if err := o.find(); err != nil {
 		return err
 	}
 	return o.dial()
+}
+
+// useless refuses flags that would have no effect beside the others.
+func (o *options) useless(f *flag.FlagSet) (err error) {
+	https := strings.Contains(o.engineMetrics, "https://")
+	f.Visit(func(given *flag.Flag) {
+		why := ""
+		switch given.Name {
+		case "drain-settle", "drain-deadline":
+			if o.drainAddress == "" {
+				why = "needs --drain-address: without it, no pod waits"
+			}
+		case "picker-name":
+			if o.insecure {
+				why = "is for TLS, which --insecure switches off"
+			}
+		case "engine-name", "engine-ca", "engine-unchecked":
+			if !https {
+				why = "is for TLS; --engine-metrics has no https URL"
+			}
+		case "client-key":
+			if o.tls.Cert == "" {
+				why = "needs --client-cert"
+			}
+		case "client-cert":
+			if o.tls.Key == "" {
+				why = "needs --client-key"
+			}
+		case "first-rank", "ranks":
+			if n, _ := strconv.Atoi(given.Value.String()); n < 0 || n < 1 && given.Name == "ranks" {
+				why = "must not be " + given.Value.String()
+			}
+		}
+		if why != "" && err == nil {
+			err = fmt.Errorf("--%s %s", given.Name, why)
+		}
+	})
+	return err
 }
 
 // find settles where pickers are.
