@@ -13,10 +13,11 @@ type Admission struct {
 	// +kubebuilder:default=Queue
 	// +optional
 	Mode AdmissionMode `json:"mode,omitempty"`
-	// waitBudgetMilliseconds is the predicted wait at the best endpoint above which a request stays in the picker.
+	// waitBudgetMilliseconds is how much prefill an endpoint can have before it, in predicted time, and still be sent
+	// another request. Further requests for it wait in the picker, where priorities and tenants count.
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=600000
-	// +kubebuilder:default=5000
+	// +kubebuilder:default=250
 	// +optional
 	WaitBudgetMilliseconds *int32 `json:"waitBudgetMilliseconds,omitempty"`
 	// maxSlowdownPercent is the target for first tokens: within so many percent of the time that the prefill of the whole

@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/kvasir-dev/kvasir/internal/cli/command"
+	"github.com/kvasir-dev/kvasir/internal/picker"
 	"github.com/kvasir-dev/kvasir/internal/policy"
 	"github.com/kvasir-dev/kvasir/internal/sim/enginemodel"
 	"github.com/kvasir-dev/kvasir/internal/sim/lab"
@@ -20,6 +21,19 @@ import (
 )
 
 const aboutEngines = "even: the model of vLLM, or uneven: an engine on the same GPUs whose times and order of service have another form"
+
+const aboutAdmission = "default: requests wait in the picker as a policy lets them that does not set its admission; off: in the engines"
+
+// admissionOf is the value of --admission.
+func admissionOf(name string) (picker.AdmissionSpec, error) {
+	switch name {
+	case "default":
+		return lab.DefaultAdmission(), nil
+	case "off":
+		return picker.AdmissionSpec{}, nil
+	}
+	return picker.AdmissionSpec{}, command.Usage("--admission is %q, want default or off", name)
+}
 
 const aboutLabRun = `Plays a workload against model engines in virtual time, once with each strategy and seed. The picker is the production
 one; the engines are models of vLLM on the profile's GPUs. Times of decisions are measured, all others are virtual.`
@@ -42,6 +56,7 @@ func labRun(std stdio) *cobra.Command {
 		arrivals  = set.String("arrivals", "timestamps", "timestamps, or think: a session's next turn arrives some time after the answer to the one before")
 		policies  = set.String("policies", "MarginalCost,RoundRobin", "strategies, with commas: "+typeNames()+
 			"; LMetric/literal, LongestPrefix/literal, Rendezvous/prefix, ApproximatePrefix/long; all; five (lmetric, load_only, sticky, unified, capped); NAME*4 takes engines for four times as fast as learned")
+		admit    = set.String("admission", "default", aboutAdmission)
 		pickers  = set.Int("pickers", 1, "number of pickers, which get the requests by turns")
 		exchange = set.String("exchange", "on", "on: pickers exchange what they have assigned to the pods; off: they do not")
 		lag      = set.Duration("event-lag", 10*time.Millisecond, "time until a cache event reaches the pickers")
@@ -76,6 +91,10 @@ func labRun(std stdio) *cobra.Command {
 		if !slices.Contains(engineModels, *engines) {
 			return command.Usage("--engine-model is %q, want even or uneven", *engines)
 		}
+		admission, err := admissionOf(*admit)
+		if err != nil {
+			return err
+		}
 		if *traceFile != "" && *workload != "" {
 			return command.Usage("--trace and --workload exclude each other")
 		}
@@ -86,6 +105,7 @@ func labRun(std stdio) *cobra.Command {
 		config := lab.Config{
 			Workload: w, Pods: *pods, KVTokens: *kvTokens, Profile: time, BlockTokens: *blocks, Speed: *speed,
 			Uneven: *engines == "uneven", Think: *arrivals == "think", Pickers: *pickers, NoExchange: *exchange == "off", EventLag: *lag,
+			Admission: admission,
 		}
 		bar := newLabBar(std)
 		report, err := runAll(ctx, &config, *maxTurns, strategies, numbers, bar.show)

@@ -31,7 +31,7 @@ func labSweep(std stdio) *cobra.Command {
 	set := c.Flags()
 	var (
 		traces    = set.String("traces", "", "files with traces as of run, with commas; an empty name is ten minutes of Mooncake's conversation trace")
-		workloads = set.String("workloads", strings.Join(lab.Generated(), ","), "generated workloads, with commas; empty for none")
+		workloads = set.String("workloads", "agentic,chat,fanout,rag", "generated workloads, with commas; empty for none")
 		requests  = set.Int("requests", 2500, "most requests of a workload")
 		pods      = set.String("pods", "8,16", "numbers of pods, with commas")
 		kvTokens  = set.String("kv-tokens", "0,1600000", "KV caches of a pod in tokens, with commas; 0 is the profile's")
@@ -43,6 +43,7 @@ func labSweep(std stdio) *cobra.Command {
 		seeds    = set.String("seeds", "1,2,3,4,5", "seeds of the runs, with commas")
 		model    = set.String("engine-model", "even", aboutEngines)
 		resume   = set.String("resume", "", "file that keeps the configurations that are done; those that it has are not run again")
+		admit    = set.String("admission", "default", aboutAdmission)
 		arrivals = set.String("arrivals", "timestamps", "timestamps or think, as of run")
 		blocks   = set.Int("block-tokens", 128, "block size of engines and keys in tokens; larger is faster and coarser")
 		lag      = set.Duration("event-lag", 10*time.Millisecond, "time until a cache event reaches the picker")
@@ -78,6 +79,9 @@ func labSweep(std stdio) *cobra.Command {
 		}
 		if !slices.Contains(engineModels, *model) {
 			return command.Usage("--engine-model is %q, want even or uneven", *model)
+		}
+		if m.Admission, err = admissionOf(*admit); err != nil {
+			return err
 		}
 		if m.Workloads, err = sweepWorkloads(std, *traces, *workloads, *requests); err != nil {
 			return err

@@ -7,9 +7,9 @@
 //	   | room, queue empty | too old: refused           |
 //	   '-------------------------------------------------'
 //
-// A pool has room while some endpoint would begin a prefill within the policy's wait budget (Room). Higher priority levels
-// are served first. Within a level tenants share by weight what they cost, in uncached tokens; a tenant's own requests are
-// served in order of arrival.
+// An endpoint has room while it would begin a prefill within the policy's wait budget (Wait); which request waits for which
+// endpoint is for the picker to decide. Higher priority levels are served first. Within a level tenants share by weight what
+// they cost, in uncached tokens. The queue keeps a tenant's requests in order of arrival.
 //
 // A pool can have a target for first tokens instead (Pace, FirstToken, Joins, Fits). Requests then wait for an endpoint
 // from which they are in time, and are refused once there can be none. So that prompts of all lengths find a place,

@@ -300,32 +300,21 @@ func TestEmptyFlowsAreForgotten(t *testing.T) {
 	}
 }
 
-func TestRoom(t *testing.T) {
+func TestWait(t *testing.T) {
 	busy := load.View{PendingTokens: 100_000, Rate: 10_000, Trust: 1}
-	idle := load.View{Rate: 10, Overhead: 1000, Trust: 1}
-	var none, full, some Room
-	full.Add(&busy, Unbounded)
-	some.Add(&busy, Unbounded)
-	some.Add(&idle, Unbounded)
-	if none.Within(time.Hour, 0) || none.Open() {
-		t.Error("a pool without endpoints has no room")
-	}
-	if full.Within(9*time.Second, 0) || !full.Within(10*time.Second, 0) {
-		t.Error("100,000 tokens at 10,000/s are 10 s")
-	}
-	if full.Within(11*time.Second, 20_000) || !full.Within(12*time.Second, 20_000) {
-		t.Error("what was let through counts")
+	if w := Wait(&busy); w != 10*time.Second {
+		t.Errorf("100,000 tokens at 10,000/s: %v", w)
 	}
 	long := load.View{PendingTokens: 100_000, PendingPairs: 5e9, Rate: 40_000, PairSeconds: 1.2e-9, Trust: 1}
 	if w := Wait(&long); w != 8500*time.Millisecond {
 		t.Errorf("a long prompt's attention counts: %v", w)
 	}
-	var short Room
-	if short.Add(&idle, 0); short.Within(time.Hour, 0) || !short.Open() {
-		t.Error("a full endpoint has no room, but is there")
+	idle := load.View{Rate: 10, Overhead: 1000, Trust: 1}
+	if w := Wait(&idle); w != 0 {
+		t.Errorf("an endpoint with nothing to prefill lets nothing wait, whatever was learned of it: %v", w)
 	}
-	if !some.Within(0, 0) {
-		t.Error("an endpoint with nothing to prefill has room, whatever was learned of it")
+	if d := Prefill(&busy, load.Work{Tokens: 5000}); d != 500*time.Millisecond {
+		t.Errorf("5000 tokens at 10,000/s by themselves: %v", d)
 	}
 }
 

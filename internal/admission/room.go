@@ -32,49 +32,6 @@ func rate(v *load.View) float64 {
 	return v.Rate
 }
 
-// Room accumulates over the endpoints of a pool how soon it can begin with one request more. The zero value is a pool
-// without endpoints.
-type Room struct {
-	endpoints int
-	places    int // of endpoints that bound their requests
-	unbounded bool
-	least     time.Duration
-	rate      float64 // of all endpoints, tokens/s
-}
-
-// Unbounded is the number of places of an endpoint without a known limit.
-const Unbounded = math.MaxInt
-
-// Add counts an endpoint that takes so many requests more. A full one takes none, whatever it has to prefill.
-func (r *Room) Add(v *load.View, places int) {
-	wait := Wait(v)
-	switch {
-	case places <= 0:
-		wait = math.MaxInt64
-	case places == Unbounded:
-		r.unbounded = true
-	default:
-		r.places += places
-	}
-	if r.endpoints == 0 || wait < r.least {
-		r.least = wait
-	}
-	r.endpoints++
-	r.rate += rate(v)
-}
-
-// Open reports whether there is any endpoint.
-func (r *Room) Open() bool { return r.endpoints > 0 }
-
-// Takes reports whether the endpoints take one request more than the granted ones, which have no endpoint yet.
-func (r *Room) Takes(granted int) bool { return r.unbounded || granted < r.places }
-
-// Within reports whether some endpoint begins with a request within the budget, when those that were let through and
-// have no endpoint yet, of granted tokens in total, have spread over all.
-func (r *Room) Within(budget time.Duration, granted float64) bool {
-	return r.Open() && r.least <= budget && r.least+seconds(granted/r.rate) <= budget
-}
-
 // Flow measures the rate at which tickets pass, to compute the Retry-After of refused requests.
 type Flow struct {
 	sum  float64 // of tokens, each fading with memory

@@ -69,6 +69,11 @@ func together(v *load.View, w load.Work) time.Duration {
 // Tight reports whether a target is too short for other requests to join a request as they arrive.
 func Tight(target time.Duration) bool { return target < 2*mostTogether }
 
+// Prefill is how long so much work takes at an endpoint by itself.
+func Prefill(v *load.View, w load.Work) time.Duration {
+	return seconds(w.Tokens/rate(v) + w.Pairs*v.PairSeconds)
+}
+
 // prefill is the time of what an endpoint has to prefill with so much work more, in seconds.
 func prefill(v *load.View, w load.Work) float64 {
 	return (v.PendingTokens+w.Tokens)/rate(v) + (v.PendingPairs+w.Pairs)*v.PairSeconds

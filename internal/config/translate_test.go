@@ -30,7 +30,7 @@ func defaultPolicy() picker.PolicySpec {
 		SpeculationMax: 5 * time.Minute, MaxKVUsage: 0.97, CircuitFailures: 5, CircuitOpen: 10 * time.Second,
 		Attempts: 3, RetryConnect: true, RetryReset: true, RetryServerError: true, FirstByte: 10 * time.Minute, AnswerHeaders: "Never",
 		Admission: picker.AdmissionSpec{
-			Queue: true, WaitBudget: 5 * time.Second, Priorities: map[string]picker.Priority{},
+			Queue: true, WaitBudget: 250 * time.Millisecond, Priorities: map[string]picker.Priority{},
 			Limits: admission.Limits{Requests: 1024, Bytes: 256 << 20, TTL: time.Minute, Hold: 5 * time.Minute},
 		},
 	}

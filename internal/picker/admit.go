@@ -9,7 +9,6 @@ import (
 
 	"github.com/kvasir-dev/kvasir/internal/admission"
 	"github.com/kvasir-dev/kvasir/internal/endpoint"
-	"github.com/kvasir-dev/kvasir/internal/load"
 	"github.com/kvasir-dev/kvasir/internal/policy"
 )
 
@@ -37,13 +36,13 @@ type gate struct {
 	flow    admission.Flow
 	spread  admission.Spread // of the targets of arriving requests
 	caution admission.Caution
-	granted float64 // tokens that were let through and are not booked yet
-	passing int     // requests with the same properties
-	placing int     // requests with the same properties, in pools with a target
+	placing int // requests that were released and are not booked yet
 	trial   trial
-	waiters map[*admission.Ticket]*waiter
-	leader  *waiter
-	stats   AdmissionStats
+	// released counts the requests that have waited.
+	released int
+	waiters  map[*admission.Ticket]*waiter
+	leader   *waiter
+	stats    AdmissionStats
 }
 
 // waiter is a request that waits.
@@ -58,6 +57,9 @@ type waiter struct {
 	model    string
 	schedule schedule
 	placed   bool // it was let through by place
+	// What a look has to know of the request besides its keys, and where it would be sent.
+	queuedAs
+	placement placement
 }
 
 // AdmissionStats count what waited. The reasons add up to all that did not go through.
@@ -106,7 +108,8 @@ func (p *Picker) queue(g *gate, s *scratch, in *asked) (*view, *waiter, error) {
 	if spec.Slowdown > 0 {
 		return p.queueInTime(v, s, in, now)
 	}
-	if room := v.room(now, s); g.waiting.Load() == 0 && room.Within(spec.WaitBudget, 0) {
+	if g.waiting.Load() == 0 && v.goes(now, s, in) {
+		v.keepFree(now, s)
 		return v, nil, nil
 	}
 	defer v.done()
@@ -147,11 +150,7 @@ func (in *asked) mayHold(v *view) bool {
 func (p *Picker) resume(g *gate, w *waiter, s *scratch, in *asked) (*view, func(), error) {
 	booked := func() {
 		g.mu.Lock()
-		if w.placed {
-			g.placing--
-		} else {
-			g.booked(w)
-		}
+		g.placing--
 		g.mu.Unlock()
 		g.look()
 	}
@@ -170,17 +169,13 @@ func (p *Picker) resume(g *gate, w *waiter, s *scratch, in *asked) (*view, func(
 		g.mu.Unlock()
 		v.matchKeys(s, &in.prompt, false)
 		v.inTime(s, in.total(), now.Sub(in.start), w.schedule, parts, 1)
+	} else {
+		v.keepFree(p.now(), s)
 	}
 	return v, booked, nil
 }
 
 func nothing() {}
-
-// booked takes a request off those that were let through and are not booked yet. g.mu is held.
-func (g *gate) booked(w *waiter) {
-	g.granted -= w.ticket.Cost()
-	g.passing--
-}
 
 // wait blocks until the request is let through or refused.
 func (g *gate) wait(ctx context.Context, w *waiter) error {
@@ -214,9 +209,9 @@ func (g *gate) look() {
 	}
 	now := g.now()
 	g.scratch.candidates = v.eligible(now, &place{v: v}, nil, &g.scratch)
-	room := v.room(now, &g.scratch)
-	for _, t := range g.queue.Expire(now, room.Open()) {
-		if room.Open() {
+	open := len(g.scratch.candidates) > 0
+	for _, t := range g.queue.Expire(now, open) {
+		if open {
 			g.stats.Late++
 			g.caution.Refused()
 			g.end(t, tooLate(v.spec.Name, g.flow.RetryAfter(now, g.queue.Tokens())))
@@ -230,46 +225,16 @@ func (g *gate) look() {
 		g.handOver()
 		return
 	}
-	for t := g.next(now, v, room); t != nil; t = g.next(now, v, room) {
+	for t := g.next(now, v); t != nil; t = g.next(now, v) {
 		g.queue.Take(now, t)
 		g.flow.Passed(now, t)
-		g.granted += t.Cost()
-		g.passing++
+		g.placing++
+		g.released++
 		g.stats.Waited++
 		g.stats.WaitedTime += now.Sub(t.Since())
 		g.end(t, nil)
 	}
 	g.handOver()
-}
-
-// next returns the first waiting request for which there is room, or nil. room is the room of the entire pool. A request
-// that is limited to endpoints that a gateway allows, or that have an adapter, needs room on one of those, and delays no
-// other request. g.mu is held.
-func (g *gate) next(now time.Time, v *view, room admission.Room) *admission.Ticket {
-	a := &v.spec.Policy.Admission
-	if !a.Queue {
-		return g.queue.Next()
-	}
-	var next *admission.Ticket
-	within := room.Within(a.WaitBudget, g.granted) && room.Takes(g.passing)
-	g.queue.InTurn(func(t *admission.Ticket) bool {
-		there := within
-		if w := g.waiters[t]; !w.anywhere(v) {
-			if !g.trial.next() {
-				return true
-			}
-			g.scratch.candidates = w.eligible(now, v, &g.scratch)
-			its := v.room(now, &g.scratch)
-			// A subset without an endpoint is refused while others of the pool serve, and held while none does.
-			there = !its.Open() && room.Open() || its.Within(a.WaitBudget, g.granted) && its.Takes(g.passing)
-		}
-		if there {
-			next = t
-		}
-		return !there
-	})
-	g.trial.over(next != nil)
-	return next
 }
 
 // anywhere reports whether a request can go to any endpoint of its pool.
@@ -307,11 +272,7 @@ func (g *gate) giveUp(w *waiter, err error) error {
 		g.end(&w.ticket, err)
 		g.handOver()
 	} else if granted := <-w.over; granted == nil { // it has just been let through
-		if w.placed {
-			g.placing--
-		} else {
-			g.booked(w)
-		}
+		g.placing--
 	}
 	return err
 }
@@ -357,28 +318,8 @@ func (g *gate) read() AdmissionStats {
 	return s
 }
 
-// full reports whether an endpoint would let a request wait for longer than it should.
-func (a *AdmissionSpec) full(l *load.View) bool {
-	return a.Queue && a.Slowdown <= 0 && admission.Wait(l) > a.WaitBudget
-}
-
-// room is what the candidates have of it. Engines that are short of KV blocks are candidates only when there are no others;
-// they have no room, unless they serve nothing. Engines that have refused requests have what is left below their ceiling.
-func (v *view) room(now time.Time, s *scratch) admission.Room {
-	var room admission.Room
-	for i := range s.candidates {
-		load := s.candidates[i].Load
-		places := v.members[s.index[i]].ceiling.places(now, &load)
-		if load.KVUsage > v.spec.Policy.MaxKVUsage && load.InFlight > 0 {
-			places = 0
-		}
-		room.Add(&load, places)
-	}
-	return room
-}
-
 // ticket puts the request into the queue's words.
-func (v *view) ticket(s *scratch, in *asked, now time.Time) admission.Ticket {
+func (v *view) ticket(s *scratch, in *asked, now time.Time) (admission.Ticket, queuedAs) {
 	v.match(s, &in.prompt, false)
 	question := v.question(s, in, now)
 	cached := 0
@@ -398,5 +339,5 @@ func (v *view) ticket(s *scratch, in *asked, now time.Time) admission.Ticket {
 	case question.Session == 0:
 		t.Running = cached > 0 && cached >= question.PromptTokens/2
 	}
-	return t
+	return t, queuedAs{question: question, chunks: s.keptChunks()}
 }

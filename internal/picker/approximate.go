@@ -114,6 +114,11 @@ func (m *memories) clear() {
 // endpoints that announce nothing, or whose matches are distrusted.
 func (v *view) approximate(s *scratch, p *prompt) {
 	v.cut(s, p)
+	v.matchRouted(s, p)
+}
+
+// matchRouted matches s.chunks with what was routed before.
+func (v *view) matchRouted(s *scratch, p *prompt) {
 	chunks := s.chunks[fallback]
 	if len(chunks) == 0 || p.noRead {
 		return
@@ -166,11 +171,11 @@ func (s *scratch) cutText(root uint64, cut *chunking, to *[]routinghistory.Chunk
 
 // recall passes a strategy how much of the request was routed to each candidate before, by one of the histories. The
 // fallback history counts nothing here, and neither does a request that cannot use cached blocks.
-func (v *view) recall(s *scratch, question *policy.Request, h int) {
+func (v *view) recall(s *scratch, p *prompt, question *policy.Request, h int) {
 	if h == fallback {
 		return
 	}
-	if s.request.NoCacheRead {
+	if p.noRead {
 		return
 	}
 	question.Chunks = len(s.chunks[h])

@@ -6,7 +6,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/kvasir-dev/kvasir/internal/admission"
 	"github.com/kvasir-dev/kvasir/internal/load"
 	"github.com/kvasir-dev/kvasir/internal/openai"
 )
@@ -58,23 +57,26 @@ func (c *ceiling) refused(now time.Time, limit openai.QueueLimit, l *load.View) 
 	c.known.Store(true)
 }
 
+// unbounded is the number of places of an endpoint without a known limit.
+const unbounded = math.MaxInt
+
 // places is how many requests more the endpoint takes.
 func (c *ceiling) places(now time.Time, l *load.View) int {
 	if !c.known.Load() {
-		return admission.Unbounded
+		return unbounded
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	requests, tokens := c.maxRequests(now), c.maxTokens(now)
 	if requests == math.MaxInt && math.IsInf(tokens, 1) {
 		c.known.Store(false)
-		return admission.Unbounded
+		return unbounded
 	}
 	if l.PendingContext >= tokens {
 		return 0
 	}
 	if requests == math.MaxInt {
-		return admission.Unbounded
+		return unbounded
 	}
 	return max(0, requests-l.InFlight)
 }

@@ -4,7 +4,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/kvasir-dev/kvasir/internal/admission"
 	"github.com/kvasir-dev/kvasir/internal/load"
 	"github.com/kvasir-dev/kvasir/internal/openai"
 )
@@ -14,7 +13,7 @@ func TestTheLimitOfAQueueIsLearnedFromRefusals(t *testing.T) {
 	at := start.Add
 	with := func(inFlight int) *load.View { return &load.View{InFlight: inFlight} }
 	var c ceiling
-	if n := c.places(start, with(100)); n != admission.Unbounded {
+	if n := c.places(start, with(100)); n != unbounded {
 		t.Errorf("%d places before any refusal", n)
 	}
 	for _, inFlight := range []int{9, 3, 7} { // sent together, refused in any order
@@ -34,7 +33,7 @@ func TestTheLimitOfAQueueIsLearnedFromRefusals(t *testing.T) {
 	if n := c.places(at(time.Second), with(3)); n != 0 {
 		t.Errorf("%d places after another refusal", n)
 	}
-	if n := c.places(at(time.Hour), with(1000)); n != admission.Unbounded || c.known.Load() {
+	if n := c.places(at(time.Hour), with(1000)); n != unbounded || c.known.Load() {
 		t.Errorf("%d places, known %v: it is not forgotten", n, c.known.Load())
 	}
 }
@@ -46,10 +45,10 @@ func TestTheLimitOfWaitingTokensIsLearnedFromRefusals(t *testing.T) {
 	if n := c.places(start, &load.View{InFlight: 5, PendingContext: 4000}); n != 0 {
 		t.Errorf("%d places beside as many waiting tokens", n)
 	}
-	if n := c.places(start, &load.View{InFlight: 50, PendingContext: 3000}); n != admission.Unbounded {
+	if n := c.places(start, &load.View{InFlight: 50, PendingContext: 3000}); n != unbounded {
 		t.Errorf("%d places beside requests that decode", n)
 	}
-	if n := c.places(start.Add(time.Second), &load.View{PendingContext: 4000 + tokenStep - 1}); n != admission.Unbounded {
+	if n := c.places(start.Add(time.Second), &load.View{PendingContext: 4000 + tokenStep - 1}); n != unbounded {
 		t.Errorf("%d places a second later", n)
 	}
 }

@@ -63,7 +63,7 @@ func (p *Picker) Explain(ctx context.Context, in *Request) (*api.Explanation, er
 	v.match(s, &asked.prompt, false)
 	question := v.question(s, asked, moment)
 	v.stay(s, &question)
-	v.recall(s, &question, v.history)
+	v.recall(s, &asked.prompt, &question, v.history)
 	s.costs = resize(s.costs, len(s.candidates))
 	policy.Still(v.strategy).Score(&question, s.candidates, s.costs)
 	e := v.explanation(s, &question, &asked.prompt, moment, &at)
@@ -130,7 +130,7 @@ func (v *view) leftOut(i int, now time.Time, at *place) string {
 		return "circuit"
 	}
 	load := m.load.View(now)
-	if load.KVUsage > v.spec.Policy.MaxKVUsage || v.spec.Policy.Admission.full(&load) {
+	if v.isFull(now, i, &load) {
 		return "full"
 	}
 	if !at.home(ep) {

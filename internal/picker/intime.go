@@ -187,8 +187,9 @@ func (g *gate) parts(now time.Time) admission.Parts {
 
 // waiter creates the waiting entry of a request, which is refused when its first token can no longer arrive in time.
 func (v *view) waiter(s *scratch, in *asked, now time.Time, at schedule) *waiter {
+	ticket, known := v.ticket(s, in, now)
 	w := &waiter{
-		ticket: v.ticket(s, in, now), over: make(chan error, 1), lead: make(chan struct{}, 1),
+		ticket: ticket, queuedAs: known, over: make(chan error, 1), lead: make(chan struct{}, 1),
 		asked: asked{allow: in.allow, remote: in.remote, prompt: in.prompt}, model: s.request.Model, schedule: at,
 	}
 	if in.again { // it has waited for as long as its answer is away

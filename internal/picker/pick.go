@@ -198,11 +198,11 @@ func (p *Picker) choose(v *view, s *scratch, in *asked) (*Decision, error) {
 	s.question = v.question(s, in, now)
 	question := &s.question // strategies are interfaces: on the stack it would be allocated for each request
 	v.stay(s, question)
-	v.recall(s, question, v.history)
+	v.recall(s, &in.prompt, question, v.history)
 	trial := v.rank(s, question, now)
 	in.steps.end(StepScore, p.now)
 
-	v.compare(s, question)
+	v.compare(s, &in.prompt, question)
 	d := v.decide(p.now, s, question, in, trial)
 	d.picked = now
 	d.Duration = p.now().Sub(in.start)
@@ -233,8 +233,9 @@ func (p *Picker) release(s *scratch) {
 }
 
 // eligible applies the rules around every strategy. It drops endpoints that are not allowed, not ready, draining or asleep.
-// It keeps endpoints that are short of KV blocks, or on another island where that is the last resort, only if no others are
-// left, and endpoints with an open circuit only if there are no others at all.
+// It keeps endpoints that are on another island where that is the last resort only if no others are left, and so it does
+// full ones if requests do not wait for them (see waits). It keeps endpoints with an open circuit only if there are no
+// others at all.
 func (v *view) eligible(now time.Time, at *place, allow func(*endpoint.Endpoint) bool, s *scratch) []policy.Candidate {
 	list, index := s.candidates[:0], s.index[:0]
 	s.crowded = false
@@ -257,8 +258,7 @@ func (v *view) eligible(now time.Time, at *place, allow func(*endpoint.Endpoint)
 				}
 				s.crowded = true
 			}
-			if s.guards >= allGuards && (c.Load.KVUsage > v.spec.Policy.MaxKVUsage || !at.prefers(ep) || v.spec.Policy.Admission.full(&c.Load) ||
-				m.ceiling.places(now, &c.Load) == 0) {
+			if s.guards >= allGuards && (!at.prefers(ep) || !v.spec.Policy.Admission.waits() && v.isFull(now, i, &c.Load)) {
 				continue
 			}
 			c.Hash, c.Match, c.Delay, c.Routed, c.Grain = m.hash, kvindex.Match{}, at.delay(ep, &c.Load), 0, m.grain.keys()

@@ -80,7 +80,7 @@ func (v *view) shadow(s ShadowSpec) *shadow {
 }
 
 // compare scores the shadows on a request for which s.order has been chosen.
-func (v *view) compare(s *scratch, question *policy.Request) {
+func (v *view) compare(s *scratch, p *prompt, question *policy.Request) {
 	judged, recalled := false, v.history
 	for i, shadow := range v.shadows {
 		if !shadow.stats.sampler.takes(shadow.spec.Percent) {
@@ -93,7 +93,7 @@ func (v *view) compare(s *scratch, question *policy.Request) {
 		}
 		s.shadowCosts = resize(s.shadowCosts, len(s.candidates))
 		if h := v.shadowHistories[i]; h != fallback && h != recalled {
-			v.recall(s, question, h)
+			v.recall(s, p, question, h)
 			recalled = h
 		}
 		shadow.strategy.Score(question, s.candidates, s.shadowCosts)
@@ -111,7 +111,7 @@ func (v *view) compare(s *scratch, question *policy.Request) {
 		}
 	}
 	if recalled != v.history {
-		v.recall(s, question, v.history)
+		v.recall(s, p, question, v.history)
 	}
 }
 

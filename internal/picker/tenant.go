@@ -14,7 +14,7 @@ import (
 type AdmissionSpec struct {
 	// Queue keeps requests in the picker while the pool is full; otherwise they are sent on at once.
 	Queue bool
-	// WaitBudget is the predicted wait at the best endpoint above which a request stays in the picker.
+	// WaitBudget is the predicted wait at an endpoint above which requests for it stay in the picker.
 	WaitBudget time.Duration
 	// Slowdown is the target for first tokens, as a multiple of the time that the prefill of the entire prompt takes on an
 	// idle endpoint that holds nothing of it; 0 is none.

@@ -21,10 +21,14 @@ func nominal(output int) time.Duration { return time.Second/2 + time.Duration(ou
 
 // generators make n requests from a seed. At speed 1 they load eight 8B engines on H100s about half.
 var generators = map[string]func(g *generator, n int) []Request{
-	"chat":    (*generator).chat,
-	"agentic": (*generator).agentic,
-	"rag":     (*generator).rag,
-	"fanout":  (*generator).fanout,
+	"chat":     (*generator).chat,
+	"agentic":  (*generator).agentic,
+	"rag":      (*generator).rag,
+	"fanout":   (*generator).fanout,
+	"prefixes": (*generator).prefixes,
+	"shift":    (*generator).shift,
+	"surge":    (*generator).surge,
+	"bulk":     (*generator).bulk,
 }
 
 // Generated are the names of the workloads that Generate makes.
@@ -43,6 +47,10 @@ func Generated() []string {
 //	agentic  long conversations whose prompts grow by tool results, with short pauses; a few are very long
 //	rag      one system prompt, then one of 400 documents; some are requested much more often than others
 //	fanout   bursts of requests that share a long prefix that no pod has computed yet
+//	prefixes 80 prefixes of 6,600 tokens by Zipf's law, with a short question each
+//	shift    prefixes, with another order of popularity every half minute
+//	surge    prefixes; suddenly half of the requests are for a new one
+//	bulk     prefixes, and every fiftieth request is a document of 60,000 tokens that nothing shares
 //
 // It fails for a name it does not know.
 func Generate(name string, n int, seed uint64) (*Workload, error) {

@@ -6,6 +6,7 @@ import (
 	"math"
 	"time"
 
+	"github.com/kvasir-dev/kvasir/internal/admission"
 	"github.com/kvasir-dev/kvasir/internal/endpoint"
 	"github.com/kvasir-dev/kvasir/internal/kvblock"
 	"github.com/kvasir-dev/kvasir/internal/kvevent"
@@ -48,7 +49,8 @@ type Config struct {
 	ScrapeEvery time.Duration
 	// Seed of the arrivals and of the strategy's own chance.
 	Seed uint64
-	// Admission configures what happens when the fleet is full; with the zero value no request waits.
+	// Admission configures what happens when the fleet is full; with the zero value no request waits in the picker, and all
+	// wait in the engines. DefaultAdmission is what pools have.
 	Admission picker.AdmissionSpec
 	// Adapters that the workload's requests are for; the zero value is for workloads without.
 	Adapters Adapters
@@ -73,6 +75,14 @@ const (
 )
 
 var errConfig = errors.New("lab")
+
+// DefaultAdmission is the admission of a pool whose policy does not set it.
+func DefaultAdmission() picker.AdmissionSpec {
+	return picker.AdmissionSpec{
+		Queue: true, WaitBudget: 250 * time.Millisecond,
+		Limits: admission.Limits{Requests: 1024, Bytes: 256 << 20, TTL: time.Minute, Hold: 5 * time.Minute},
+	}
+}
 
 func (c *Config) fill() error {
 	if c.BlockTokens == 0 {

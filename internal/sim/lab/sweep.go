@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/kvasir-dev/kvasir/internal/picker"
 	"github.com/kvasir-dev/kvasir/internal/policy"
 	"github.com/kvasir-dev/kvasir/internal/sim/enginemodel"
 )
@@ -36,6 +37,8 @@ type Matrix struct {
 	Think       bool
 	// Uneven engines, as in Config.
 	Uneven bool
+	// Admission, as in Config. The rate that saturates a fleet is that without admission.
+	Admission picker.AdmissionSpec
 	// Known configurations are not run again: those of a sweep of the same parameters that was not finished.
 	Known []*Cell
 	// Parallel runs at a time; 0 is 1.
@@ -169,12 +172,13 @@ func (m *Matrix) runCell(ctx context.Context, c *Cell) error {
 		if err != nil {
 			return err
 		}
+		base.Admission = picker.AdmissionSpec{}
 		base.Seed, base.Workload = seed, w.Fitting(base.longest()) // what no strategy can send makes none incomparable
 		speed, err := saturation(ctx, base)
 		if err != nil {
 			return err
 		}
-		base.Speed, base.Think = c.Load*speed, m.Think
+		base.Speed, base.Think, base.Admission = c.Load*speed, m.Think, m.Admission
 		c.Speeds = append(c.Speeds, base.Speed)
 		for i, s := range m.Strategies {
 			if err := ctx.Err(); err != nil {

@@ -1,0 +1,332 @@
+package picker
+
+import (
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/go-logr/logr"
+
+	"github.com/kvasir-dev/kvasir/internal/kvblock"
+	"github.com/kvasir-dev/kvasir/internal/load"
+	"github.com/kvasir-dev/kvasir/internal/policy"
+)
+
+// waiting is a pool with the default strategy, whose requests wait for an endpoint with more than a quarter of a second of
+// prefill to do. Nothing is learned, so that endpoints prefill 20,000 tokens/s.
+func waitingPool(t testing.TB, endpoints int) Spec {
+	spec := queueing(t, endpoints)
+	spec.Policy.Strategy = policy.Default(policy.MarginalCost)
+	spec.Policy.Admission.WaitBudget = 250 * time.Millisecond
+	spec.Policy.Admission.Limits.Requests = 1024
+	return spec
+}
+
+// busyWith books so many tokens of prefill at a pod.
+func busyWith(t testing.TB, p *Picker, pod string, tokens int) *load.Booking {
+	t.Helper()
+	v := p.current.Load().pools[0]
+	for i := range v.spec.Endpoints {
+		if v.spec.Endpoints[i].Pod == pod {
+			return v.members[i].load.Book(p.now(), load.WorkOf(tokens, 0), true)
+		}
+	}
+	t.Fatalf("no pod %s", pod)
+	return nil
+}
+
+// look lets the pool's waiting requests be looked at, as time does.
+func look(p *Picker) { p.current.Load().pools[0].gate.look() }
+
+// TestARequestWaitsForTheEndpointThatHoldsItsPrompt: while another endpoint has nothing to do, if waiting takes less time
+// than computing the prompt there, and it goes to the other one if it does not. So does every strategy.
+func TestARequestWaitsForTheEndpointThatHoldsItsPrompt(t *testing.T) {
+	const prompt = 40_000 // 2 s
+	for _, strategy := range []policy.Type{policy.MarginalCost, policy.LongestPrefix, policy.LMetric} {
+		for _, tc := range []struct {
+			pending int
+			waits   bool
+		}{{1000, false}, {10_000, true}, {400_000, false}} {
+			t.Run(fmt.Sprint(strategy, tc.pending), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					spec := waitingPool(t, 2)
+					spec.Policy.Strategy = policy.Default(strategy)
+					p := started(t, spec)
+					keys := keysOf(t, "m", 0, prompt)
+					holder := p.Feeds()[0]
+					hold(holder, keys...)
+					busy := busyWith(t, p, holder.Endpoint.Pod, tc.pending)
+					a := asking(t.Context(), p, 0, prompt, nil)
+					if tc.waits {
+						waits(t, a, "its holder has half a second to do")
+						busy.FirstToken(time.Now())
+						time.Sleep(lookAgain)
+					}
+					got := now(t, a, "in the end")
+					if got.err != nil {
+						t.Fatal(got.err)
+					}
+					at := got.d.Targets[0].Endpoint.Pod
+					if there := at == holder.Endpoint.Pod; there != (tc.pending < 100_000) {
+						t.Errorf("with %d tokens to prefill at the holder it went to %s", tc.pending, at)
+					}
+					got.d.End(Completed)
+					busy.Release(time.Now())
+				})
+			})
+		}
+	}
+}
+
+// TestAnEndpointShortOfKVBlocksIsWaitedFor: a request does not make a copy of its prompt elsewhere because its holder is
+// full for a moment.
+func TestAnEndpointShortOfKVBlocksIsWaitedFor(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := started(t, waitingPool(t, 2))
+		keys := keysOf(t, "m", 0, 40_000)
+		holder := p.Feeds()[0]
+		hold(holder, keys...)
+		report := func(usage float64) {
+			p.Observe(holder.Endpoint.ID, time.Now(), load.Report{Running: 1, KVUsage: usage, KVTokens: 50_000})
+		}
+		running := busyWith(t, p, holder.Endpoint.Pod, 100)
+		running.FirstToken(time.Now())
+		report(0.99)
+		a := asking(t.Context(), p, 0, 40_000, nil)
+		waits(t, a, "its holder is full")
+		report(0.4)
+		time.Sleep(lookAgain)
+		got := now(t, a, "its holder is not full any more")
+		if got.err != nil || got.d.Targets[0].Endpoint.Pod != holder.Endpoint.Pod {
+			t.Fatalf("%+v", got)
+		}
+		got.d.End(Completed)
+		running.Release(time.Now())
+	})
+}
+
+// TestWorkThatWaitsCounts: requests that wait for an endpoint are work of that endpoint for those behind them. So of many
+// requests on one prompt only as many wait for its holder as is worth it.
+func TestWorkThatWaitsCounts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := started(t, waitingPool(t, 2))
+		const shared, own = 40_000, 4000
+		holder := p.Feeds()[0]
+		hold(holder, keysOf(t, "m", 0, shared)...)
+		busy := busyWith(t, p, holder.Endpoint.Pod, 10_000)
+		var all []<-chan answer
+		for i := range 60 {
+			all = append(all, askingFor(t, p, append(idsOf(0, shared), idsOf(1_000_000*(i+1), own)...)))
+			synctest.Wait()
+		}
+		time.Sleep(2 * lookAgain)
+		synctest.Wait()
+		elsewhere := 0
+		var sent []*Decision
+		for _, c := range all {
+			select {
+			case a := <-c:
+				if a.err != nil || a.d.Targets[0].Endpoint.Pod == holder.Endpoint.Pod {
+					t.Fatalf("%+v", a)
+				}
+				elsewhere++
+				sent = append(sent, a.d)
+			default:
+			}
+		}
+		// 60 requests of 0.2 s would take 12 s at the holder; a copy takes 2 s.
+		if waiting := p.Stats()[0].Admission.Waiting; elsewhere == 0 || waiting == 0 || waiting+elsewhere != len(all) {
+			t.Errorf("%d wait for the holder, %d went elsewhere, of %d", waiting, elsewhere, len(all))
+		}
+		for _, d := range sent {
+			d.End(Completed)
+		}
+		busy.Release(time.Now())
+		drainAll(all)
+	})
+}
+
+// askingFor asks in the background for a prompt.
+func askingFor(t *testing.T, p *Picker, prompt []uint32) <-chan answer {
+	c := make(chan answer, 1)
+	keys := kvblock.AppendKeys(nil, testSeed(t).Root("m", ""), prompt, 16)
+	d, wait, err := p.PickKeyed(&Keyed{Model: "m", Header: func(string) string { return "" }, Prompt: prompt, Keys: keys, Streamed: true})
+	if wait == nil {
+		c <- answer{d, err, p.now()}
+		return c
+	}
+	go func() {
+		for {
+			d, over, err := wait.Poll()
+			if over {
+				c <- answer{d, err, p.now()}
+				return
+			}
+			time.Sleep(lookAgain)
+			look(p)
+		}
+	}()
+	return c
+}
+
+// drainAll ends what is answered until all are.
+func drainAll(all []<-chan answer) {
+	for _, c := range all {
+		if a, ok := receive(c); ok && a.d != nil {
+			a.d.End(Completed)
+		}
+	}
+}
+
+func receive(c <-chan answer) (answer, bool) {
+	select {
+	case a := <-c:
+		return a, true
+	case <-time.After(time.Hour):
+		return answer{}, false
+	}
+}
+
+// TestOfATenantTheShortestPrefillGoesFirst, but no tenant's before another's turn, and none waits for ever.
+func TestOfATenantTheShortestPrefillGoesFirst(t *testing.T) {
+	c := newClock()
+	spec := waitingPool(t, 1)
+	spec.Policy.Admission.Tenants = everyTenant()
+	p := newPicker(t, c, spec)
+	busy := busyWith(t, p, p.Feeds()[0].Endpoint.Pod, 20_000)
+	ask := func(tenant string, first, tokens int) *Wait {
+		t.Helper()
+		prompt := idsOf(first, tokens)
+		d, wait, err := p.PickKeyed(&Keyed{Model: "m", Header: func(string) string { return tenant }, Prompt: prompt,
+			Keys: kvblock.AppendKeys(nil, testSeed(t).Root("m", ""), prompt, 16), Streamed: true})
+		if wait == nil {
+			t.Fatalf("does not wait: %v, %v", d, err)
+		}
+		return wait
+	}
+	long := ask("a", 0, 8000)
+	short := ask("a", 1e6, 800)
+	other := ask("b", 2e6, 4000)
+	served := func(w *Wait) bool {
+		d, over, err := w.Poll()
+		if over && err != nil {
+			t.Fatal(err)
+		}
+		if over {
+			d.FirstToken()
+			d.End(Completed)
+		}
+		return over
+	}
+	busy.Release(c.Now())
+	look(p)
+	if served(long) || served(other) || !served(short) {
+		t.Fatal("of the tenant that is first, the shortest prefill goes first")
+	}
+	if served(long) || !served(other) {
+		t.Fatal("then it is the other tenant's turn, though its prefill is shorter than what waits for longer")
+	}
+	if !served(long) {
+		t.Fatal("then the longest goes")
+	}
+}
+
+// everyTenant names tenants by a header, all of the same weight.
+func everyTenant() *TenantsSpec { return &TenantsSpec{Header: "tenant", Default: everybody} }
+
+// TestNoRequestIsRefusedBecauseCheaperOnesKeepComing: however many shorter ones arrive, an expensive request is sent before
+// its time to live is over.
+func TestNoRequestIsRefusedBecauseCheaperOnesKeepComing(t *testing.T) {
+	c := newClock()
+	spec := waitingPool(t, 1)
+	spec.Policy.Admission.WaitBudget = 0 // one at a time
+	p := newPicker(t, c, spec)
+	ask := func(first, tokens int) (*Decision, *Wait) {
+		prompt := idsOf(first, tokens)
+		d, wait, err := p.PickKeyed(&Keyed{Model: "m", Header: func(string) string { return "" }, Prompt: prompt,
+			Keys: kvblock.AppendKeys(nil, testSeed(t).Root("m", ""), prompt, 16), Streamed: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return d, wait
+	}
+	running, _ := ask(0, 100)
+	_, big := ask(10_000_000, 400_000) // 20 s
+	var small []*Wait
+	for i := range 2000 { // 20 s of them, their time to live
+		_, w := ask(1000*(i+1), 100)
+		if w == nil {
+			t.Fatalf("%d does not wait", i)
+		}
+		small = append(small, w)
+		c.advance(10 * time.Millisecond)
+		running.FirstToken()
+		running.End(Completed)
+		look(p)
+		running = nil
+		if d, over, err := big.Poll(); over {
+			if err != nil {
+				t.Fatalf("refused after %d shorter ones: %v", i, err)
+			}
+			if i < 100 {
+				t.Fatalf("sent after %d shorter ones: these go first for a while", i)
+			}
+			d.End(Completed)
+			return
+		}
+		for j, w := range small {
+			if d, over, err := w.Poll(); over {
+				if err != nil {
+					t.Fatal(err)
+				}
+				running = d
+				small = append(small[:j], small[j+1:]...)
+				break
+			}
+		}
+		if running == nil {
+			t.Fatalf("%d: nothing is sent to an idle endpoint", i)
+		}
+	}
+	t.Error("never sent")
+}
+
+// BenchmarkLook is one look at a long queue, all of whose requests have to wait for a large pool.
+func BenchmarkLook(b *testing.B) {
+	for _, n := range []int{6, 64} {
+		b.Run(fmt.Sprintf("endpoints=%d", n), func(b *testing.B) {
+			c := newClock()
+			spec := waitingPool(b, n)
+			spec.Policy.Admission.Limits.TTL = 1000 * time.Hour
+			p := New(Options{Now: c.Now, Log: logr.Discard()})
+			if err := p.Apply([]Spec{spec}); err != nil {
+				b.Fatal(err)
+			}
+			shared := idsOf(0, 8000)
+			keys := kvblock.AppendKeys(nil, testSeed(b).Root("m", ""), shared, 16)
+			for i, f := range p.Feeds() {
+				if i < len(p.Feeds())-1 { // one has room, but not what they need
+					busyWith(b, p, f.Endpoint.Pod, 5200)
+					hold(f, keys...)
+				}
+			}
+			for i := range 1000 {
+				prompt := append(idsOf(0, 8000), uint32(i))
+				_, w, err := p.PickKeyed(&Keyed{Model: "m", Header: func(string) string { return "" }, Prompt: prompt,
+					Keys: kvblock.AppendKeys(nil, testSeed(b).Root("m", ""), prompt, 16), Streamed: true})
+				if w == nil {
+					b.Fatal(i, err)
+				}
+			}
+			b.ReportAllocs()
+			for b.Loop() {
+				c.advance(lookAgain)
+				look(p)
+			}
+			if p.Stats()[0].Admission.Waiting < 900 {
+				b.Fatal("they do not wait")
+			}
+		})
+	}
+}
