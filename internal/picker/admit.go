@@ -339,5 +339,7 @@ func (v *view) ticket(s *scratch, in *asked, now time.Time) (admission.Ticket, q
 	case question.Session == 0:
 		t.Running = cached > 0 && cached >= question.PromptTokens/2
 	}
-	return t, queuedAs{question: question, chunks: s.keptChunks()}
+	known := queuedAs{question: question, chunks: s.keptChunks()}
+	t.Bytes += known.bytes()
+	return t, known
 }

@@ -2,6 +2,7 @@ package picker
 
 import (
 	"math"
+	"slices"
 	"time"
 
 	"github.com/kvasir-dev/kvasir/internal/admission"
@@ -150,13 +151,8 @@ func (g *gate) next(now time.Time, v *view) *admission.Ticket {
 		return nil // what that one does to its endpoint is not known yet
 	}
 	base := lookBase{append([]policy.Candidate(nil), g.scratch.candidates...), append([]int(nil), g.scratch.index...)}
-	free := make([]bool, len(v.members))
-	some := false
-	for i := range base.candidates {
-		free[base.index[i]] = v.takes(now, base.index[i], &base.candidates[i].Load)
-		some = some || free[base.index[i]]
-	}
-	if !some && len(base.candidates) > 0 {
+	free := v.free(now, &base)
+	if len(base.candidates) > 0 && !slices.Contains(free, true) {
 		return nil
 	}
 	for range maxConfirmed {
@@ -169,10 +165,26 @@ func (g *gate) next(now time.Time, v *view) *admission.Ticket {
 	return nil
 }
 
-// lookBase are the candidates that a look has read.
+// lookBase are the candidates of the base model that a look has read.
 type lookBase struct {
 	candidates []policy.Candidate
 	index      []int
+}
+
+// free reports for each of the pool's endpoints whether it can be sent a request now. Endpoints that are no candidates of the
+// base model count too: a gateway's subset can consist of them.
+func (v *view) free(now time.Time, base *lookBase) []bool {
+	free, read := make([]bool, len(v.members)), make([]bool, len(v.members))
+	for c, i := range base.index {
+		free[i], read[i] = v.takes(now, i, &base.candidates[c].Load), true
+	}
+	for i, m := range v.members {
+		if !read[i] && v.spec.Endpoints[i].Pickable() {
+			l := m.load.View(now)
+			free[i] = v.takes(now, i, &l)
+		}
+	}
+	return free
 }
 
 // cheapestInTurn is next, by placements that are not too old. Requests that have to wait count as work of
@@ -253,4 +265,12 @@ func (g *gate) placeWaiting(now time.Time, v *view, w *waiter, base *lookBase, a
 type queuedAs struct {
 	question policy.Request
 	chunks   [][]routinghistory.Chunk
+}
+
+// bytes that it keeps in memory besides the body: its chunks are eight bytes each.
+func (q *queuedAs) bytes() (n int64) {
+	for _, chunks := range q.chunks {
+		n += 8 * int64(len(chunks))
+	}
+	return n
 }

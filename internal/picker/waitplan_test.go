@@ -8,8 +8,10 @@ import (
 
 	"github.com/go-logr/logr"
 
+	"github.com/kvasir-dev/kvasir/internal/endpoint"
 	"github.com/kvasir-dev/kvasir/internal/kvblock"
 	"github.com/kvasir-dev/kvasir/internal/load"
+	"github.com/kvasir-dev/kvasir/internal/openai"
 	"github.com/kvasir-dev/kvasir/internal/policy"
 )
 
@@ -103,6 +105,38 @@ func TestAnEndpointShortOfKVBlocksIsWaitedFor(t *testing.T) {
 		}
 		got.d.End(Completed)
 		running.Release(time.Now())
+	})
+}
+
+// TestASubsetThatOthersAvoidIsWaitedFor: a gateway's subset can consist of an endpoint that other requests use as a last
+// resort only. Its requests wait for that one, and are sent when it takes them.
+func TestASubsetThatOthersAvoidIsWaitedFor(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		spec := waitingPool(t, 2)
+		spec.Policy.Crossing = CrossAsLastResort
+		spec.Endpoints[0].Island, spec.Endpoints[1].Island = "here", "away"
+		p := New(Options{Log: logr.Discard(), Island: "here"})
+		if err := p.Apply([]Spec{spec}); err != nil {
+			t.Fatal(err)
+		}
+		away := spec.Endpoints[1].Pod
+		busy := busyWith(t, p, away, 40_000)
+		a := make(chan answer, 1)
+		go func() {
+			d, err := p.Pick(t.Context(), &Request{
+				Route: openai.Completions, Body: completion("m", 0, 100, true), Header: func(string) string { return "" },
+				Allow: func(e *endpoint.Endpoint) bool { return e.Pod == away },
+			})
+			a <- answer{d, err, time.Now()}
+		}()
+		waits(t, a, "its endpoint has two seconds to do")
+		busy.Release(time.Now())
+		time.Sleep(lookAgain)
+		got := now(t, a, "its endpoint has nothing to do")
+		if got.err != nil || got.d.Targets[0].Endpoint.Pod != away {
+			t.Fatalf("%+v", got)
+		}
+		got.d.End(Completed)
 	})
 }
 
