@@ -346,6 +346,24 @@ func TestTenantsAreKnownByTheirKeysAndLimited(t *testing.T) {
 			t.Errorf("%q: %v", authorization, err)
 		}
 	}
+	for _, headers := range []map[string]string{
+		{"x-api-key": "key-of-acme"}, // the Anthropic API's way
+		{"x-api-key": "wrong", "authorization": "Bearer key-of-acme"},
+		{"x-api-key": "key-of-acme", "authorization": "Basic x"},
+	} {
+		d, err := p.Pick(t.Context(), &Request{Route: openai.Completions, Body: completion("m", 0, 100, true), Header: func(name string) string {
+			return headers[name]
+		}})
+		if err != nil {
+			t.Fatalf("%v: %v", headers, err)
+		}
+		d.End(Failed)
+	}
+	if err := p.Known(func(name string) string {
+		return map[string]string{"x-api-key": "key-of-acme", "authorization": "Bearer wrong"}[name]
+	}); err == nil {
+		t.Error("a wrong key in the Authorization header is not looked at")
+	}
 	const acme = "Bearer key-of-acme"
 	one, err := ask(acme)
 	if err != nil {
@@ -373,7 +391,7 @@ func TestTenantsAreKnownByTheirKeysAndLimited(t *testing.T) {
 	}
 	wantRefused(t, p, "acme", map[string]int64{"max_concurrent": 1, "tokens_per_minute": 1})
 	wantRefused(t, p, unknownLabel, map[string]int64{"invalid_api_key": 3})
-	if s := p.Stats()[0].Tenants["acme"]; s.Requests != 2 || s.Tokens != 20_200 {
+	if s := p.Stats()[0].Tenants["acme"]; s.Requests != 5 || s.Tokens != 20_200+300 {
 		t.Errorf("%+v", s)
 	}
 

@@ -72,7 +72,7 @@ func (t *TenantsSpec) identify(header func(string) string) (name string, class *
 	var entry *tenant.Entry
 	var known bool
 	if t.Header == "" {
-		entry, known = t.Known.ByKey(tenant.Bearer(HeaderOf(header, "authorization")))
+		entry, known = t.Known.ByKey(keyOf(header))
 	} else {
 		name = HeaderOf(header, t.Header)
 		if len(name) > tenant.MaxName {
@@ -90,6 +90,17 @@ func (t *TenantsSpec) identify(header func(string) string) (name string, class *
 		return name, t.Default, nil
 	}
 	return entry.Name, t.classOf(entry.Name), nil
+}
+
+// APIKeyHeader is where clients of the Anthropic API show their key, in lower case.
+const APIKeyHeader = "x-api-key"
+
+// keyOf is the key that a client shows: as clients of the OpenAI API do, or else as those of the Anthropic API.
+func keyOf(header func(string) string) string {
+	if key := tenant.Bearer(HeaderOf(header, "authorization")); key != "" {
+		return key
+	}
+	return HeaderOf(header, APIKeyHeader)
 }
 
 // classOf is the class of a tenant by its name.
@@ -145,7 +156,7 @@ func (a *AdmissionSpec) priority(header func(string) string, c *tenant.Class) (l
 }
 
 // Authorization returns the header that a request gets on its way to an engine: the engine's key, or none where tenants use
-// keys of Kvasir. own means that the client's header stays. Tenants were checked here, so their requests get the engine's
+// keys of Kvasir. own means that the client's header stays; otherwise its APIKeyHeader must be removed too. Tenants were checked here, so their requests get the engine's
 // key even where other clients must send it themselves.
 func (s *Spec) Authorization() (value string, own bool) {
 	switch {

@@ -256,7 +256,7 @@ func TestOfATenantTheShortestPrefillGoesFirst(t *testing.T) {
 	busy.Release(c.Now())
 	look(p)
 	if served(long) || served(other) || !served(short) {
-		t.Fatal("of the tenant that is first, the shortest prefill goes first")
+		t.Fatal("of the tenant that is first, the shortest prefill is sent first")
 	}
 	if served(long) || !served(other) {
 		t.Fatal("then it is the other tenant's turn, though its prefill is shorter than what waits for longer")

@@ -18,6 +18,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+
 	"github.com/kvasir-dev/kvasir/test/docpage"
 )
 
@@ -361,6 +363,51 @@ func TestTroubleshootingBeginsWithEveryCondition(t *testing.T) {
 		if !strings.Contains(page, "\n| `"+m[1]+"` |") {
 			t.Errorf("docs/troubleshooting.md does not begin with %s", m[1])
 		}
+	}
+}
+
+// The places where the code of an error is written: as a field, as a constant, as a reason of a limit, and as an argument
+// behind the error's type.
+var (
+	errorCode  = regexp.MustCompile(`(?:[cC]ode: +|code[A-Z][A-Za-z]+ += |"(?:server_error|service_unavailable|bad_gateway|invalid_request_error)",\s+)"([a-z_]+)"`)
+	limitCodes = regexp.MustCompile(`return \[\.\.\.\]string\{"", ([^}]+)\}`)
+	codeRow    = regexp.MustCompile("(?m)^\\| ((?:`[a-z_]+`(?:, )?)+) \\| [0-9]{3}")
+)
+
+// TestTheClientAPIHasEveryError of the proxy and of the endpoint picker, and no others.
+func TestTheClientAPIHasEveryError(t *testing.T) {
+	got := map[string]bool{}
+	for _, pattern := range []string{"internal/picker/errors.go", "internal/tenant/meter.go", "internal/gateway/extproc/*.go", "internal/gateway/httpproxy/*.go"} {
+		files, err := filepath.Glob(filepath.Join(root, pattern))
+		if err != nil || len(files) == 0 {
+			t.Fatal(pattern, err)
+		}
+		for _, file := range files {
+			if strings.HasSuffix(file, "_test.go") {
+				continue
+			}
+			source, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, m := range errorCode.FindAllStringSubmatch(string(source), -1) {
+				got[m[1]] = true
+			}
+			if m := limitCodes.FindStringSubmatch(string(source)); m != nil && strings.HasSuffix(file, "meter.go") {
+				for code := range strings.SplitSeq(m[1], ", ") {
+					got[strings.Trim(code, `"`)] = true
+				}
+			}
+		}
+	}
+	want := map[string]bool{}
+	for _, m := range codeRow.FindAllStringSubmatch(pages(t)["docs/client-api.md"], -1) {
+		for code := range strings.SplitSeq(m[1], ", ") {
+			want[strings.Trim(code, "`")] = true
+		}
+	}
+	if diff := cmp.Diff(want, got); diff != "" || len(got) < 20 {
+		t.Errorf("%d codes; (-page +code):\n%s", len(got), diff)
 	}
 }
 

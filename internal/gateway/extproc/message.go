@@ -5,6 +5,8 @@ import (
 
 	core "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	pb "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
+
+	"github.com/kvasir-dev/kvasir/internal/picker"
 )
 
 const (
@@ -38,10 +40,14 @@ func (x *exchange) requestMutation(destination string) *pb.HeaderMutation {
 	if rank >= 0 {
 		put(m, rankHeader, strconv.Itoa(rank))
 	}
-	if value, own := d.Spec().Authorization(); value != "" {
+	value, own := d.Spec().Authorization()
+	if value != "" {
 		put(m, "authorization", value)
 	} else if !own {
 		m.RemoveHeaders = append(m.RemoveHeaders, "authorization")
+	}
+	if !own && x.head.get(picker.APIKeyHeader) != "" {
+		m.RemoveHeaders = append(m.RemoveHeaders, picker.APIKeyHeader)
 	}
 	if x.body.changed && x.head.get("content-length") != "" {
 		put(m, "content-length", strconv.Itoa(x.body.size))

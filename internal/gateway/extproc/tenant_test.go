@@ -43,6 +43,9 @@ func TestTenantsAreHeldToTheirLimitsOnEveryRoute(t *testing.T) {
 	var served atomic.Int64
 	s := keyed(t, engine(t, func(w http.ResponseWriter, r *http.Request) {
 		served.Add(1)
+		if r.Header.Get("Authorization") != "" || r.Header.Get("X-Api-Key") != "" {
+			t.Errorf("%s: a tenant's key has come to the engine", r.URL.Path)
+		}
 		_, _ = io.Copy(io.Discard, r.Body)
 		_, _ = io.WriteString(w, "{}")
 	}))
@@ -71,7 +74,11 @@ func TestTenantsAreHeldToTheirLimitsOnEveryRoute(t *testing.T) {
 		{"DELETE", "/anything", "", "", want{200, 403}},
 		{"OPTIONS", "/v1/chat/completions", "", "", want{200, 403}},
 	} {
-		for key, status := range map[string]int{"": 401, "k-wrong": 401, "k-acme": tc.want.acme, "k-small": tc.want.small} {
+		for shown, status := range map[string]int{
+			"Authorization=Bearer ": 401, "Authorization=Bearer k-wrong": 401, "X-Api-Key=k-wrong": 401,
+			"Authorization=Bearer k-acme": tc.want.acme, "X-Api-Key=k-acme": tc.want.acme, "X-Api-Key=k-small": tc.want.small,
+		} {
+			name, key, _ := strings.Cut(shown, "=")
 			before := served.Load()
 			r, err := http.NewRequestWithContext(t.Context(), tc.method, g.url+tc.path, strings.NewReader(tc.body))
 			if err != nil {
@@ -80,7 +87,7 @@ func TestTenantsAreHeldToTheirLimitsOnEveryRoute(t *testing.T) {
 			if tc.body == "" {
 				r.Body, r.ContentLength = http.NoBody, 0
 			}
-			header := []string{"Authorization", "Bearer " + key, "Content-Type", "application/json"}
+			header := []string{name, key, "Content-Type", "application/json"}
 			if tc.rewrite != "" {
 				header = append(header, "X-Gateway-Model-Name-Rewrite", tc.rewrite)
 			}

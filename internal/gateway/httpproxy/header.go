@@ -13,6 +13,7 @@ import (
 
 const (
 	rankHeader    = "X-Data-Parallel-Rank"
+	apiKeyHeader  = "X-Api-Key" // picker.APIKeyHeader
 	explainHeader = picker.ExplainHeader
 	ownPrefix     = "X-Kvasir-"
 )
@@ -57,10 +58,12 @@ func requestHeader(r *http.Request, ep *endpoint.Endpoint, id string, d *picker.
 		h[rankHeader] = []string{strconv.Itoa(ep.RankHeader)}
 	}
 	d.EachForeignHeader(func(name string) { delete(h, http.CanonicalHeaderKey(name)) })
-	if value, own := d.Spec().Authorization(); value != "" {
-		h["Authorization"] = []string{value}
-	} else if !own {
+	if value, own := d.Spec().Authorization(); !own {
 		delete(h, "Authorization")
+		delete(h, apiKeyHeader)
+		if value != "" {
+			h["Authorization"] = []string{value}
+		}
 	}
 	if ip, _, err := net.SplitHostPort(r.RemoteAddr); err == nil {
 		if before := h["X-Forwarded-For"]; len(before) > 0 {
