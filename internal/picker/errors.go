@@ -19,6 +19,8 @@ type Error struct {
 	Message    string
 	// RetryAfter is when to retry; 0 where that is not known.
 	RetryAfter time.Duration
+	// Rates of the tenant, if it has exceeded them.
+	Rates tenant.Rates
 }
 
 func (e *Error) Error() string { return e.Message }
@@ -105,13 +107,13 @@ func originForbidden() *Error {
 		Message: "Pages of this origin are not allowed to send requests here."}
 }
 
-func overLimit(reason tenant.Reason, after time.Duration) *Error {
+func overLimit(reason tenant.Reason, after time.Duration, rates tenant.Rates) *Error {
 	message := map[tenant.Reason]string{
 		tenant.TooManyRequests: "The tenant's requests per minute are used up.",
 		tenant.TooManyTokens:   "The tenant's tokens per minute are used up.",
 		tenant.TooManyAtOnce:   "Too many of the tenant's requests are under way.",
 	}[reason]
-	return &Error{Status: 429, Type: "rate_limit_error", Code: reason.String(), RetryAfter: after, Message: message}
+	return &Error{Status: 429, Type: "rate_limit_error", Code: reason.String(), RetryAfter: after, Rates: rates, Message: message}
 }
 
 // PoolError is why a pool was not applied.

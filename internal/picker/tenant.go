@@ -134,7 +134,7 @@ func (v *view) enter(now time.Time, header func(string) string, model string) (w
 	var reason tenant.Reason
 	var after time.Duration
 	if w.pass, reason, after = v.meters.Take(now, w.name, w.class); reason != tenant.Admitted {
-		err := overLimit(reason, after)
+		err := overLimit(reason, after, v.meters.Rates(now, w.name, w.class))
 		v.tenants.refuse(w.label, err)
 		return w, err
 	}

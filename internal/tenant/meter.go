@@ -119,6 +119,45 @@ func (p *Pass) Charge(now time.Time, tokens int) {
 	p.meter.tokens.left -= float64(tokens)
 }
 
+// Rate is a limit for each minute, and what is left of it. The zero Rate is no limit.
+type Rate struct {
+	PerMinute, Left int64
+	// Full is how long it takes until nothing is missing, if nothing is used meanwhile.
+	Full time.Duration
+}
+
+// Rates are the limits of a tenant that its clients see.
+type Rates struct{ Requests, Tokens Rate }
+
+// Rates of the tenant that the request belongs to, as of now.
+func (p *Pass) Rates(now time.Time) Rates {
+	if p == nil {
+		return Rates{}
+	}
+	p.meters.mu.Lock()
+	defer p.meters.mu.Unlock()
+	return p.meter.rates(now, p.class)
+}
+
+// Rates of a tenant, as of now.
+func (ms *Meters) Rates(now time.Time, name string, c *Class) Rates {
+	ms.mu.Lock()
+	defer ms.mu.Unlock()
+	return ms.meter(now, name).rates(now, c)
+}
+
+func (m *meter) rates(now time.Time, c *Class) Rates {
+	return Rates{m.requests.rate(now, int64(c.RequestsPerMinute)), m.tokens.rate(now, c.TokensPerMinute)}
+}
+
+func (b *bucket) rate(now time.Time, perMinute int64) Rate {
+	if perMinute <= 0 {
+		return Rate{}
+	}
+	b.fill(now, float64(perMinute))
+	return Rate{perMinute, max(0, int64(b.left)), wait(float64(perMinute)-b.left, float64(perMinute))}
+}
+
 // Release reports that the request has ended. Only the first call counts.
 func (p *Pass) Release() {
 	if p == nil {

@@ -320,7 +320,9 @@ func (x *exchange) respond(response *http.Response, served string) error {
 }
 
 // isOwn reports whether a picker can add a header to an answer.
-func isOwn(name string) bool { return len(name) > 9 && name[:9] == "x-kvasir-" }
+func isOwn(name string) bool {
+	return strings.HasPrefix(name, "x-kvasir-") || strings.HasPrefix(name, "x-ratelimit-")
+}
 
 func (x *exchange) start(header http.Header, status int) {
 	for name, values := range header {

@@ -76,6 +76,7 @@ func refusal(err error, messages bool) (answer *pb.ImmediateResponse, reason str
 	if dropped != "" {
 		put(m, droppedHeader, dropped)
 	}
+	picker.EachRateHeader(e.Rates, func(name, value string) { put(m, name, value) })
 	body := openai.AppendError(nil, e.Status, e.Type, e.Code, e.Message)
 	if messages {
 		body = openai.AppendMessagesError(nil, e.Status, e.Message)

@@ -84,11 +84,15 @@ func (x *exchange) judgeByHeader(contentType string) {
 
 // explained is what is added to the answer's header.
 func (x *exchange) explained() *pb.CommonResponse {
-	if !x.decision.Explains(x.explain) {
+	m := &pb.HeaderMutation{}
+	set := func(name, value string) { put(m, name, value) }
+	x.decision.EachRateHeader(set)
+	if x.decision.Explains(x.explain) {
+		x.decision.Explain(x.decision.Index(), set)
+	}
+	if len(m.GetSetHeaders()) == 0 {
 		return nil
 	}
-	m := &pb.HeaderMutation{}
-	x.decision.Explain(x.decision.Index(), func(name, value string) { put(m, name, value) })
 	return &pb.CommonResponse{HeaderMutation: m}
 }
 

@@ -16,6 +16,7 @@ func (e *exchange) startAnswer(response *http.Response) {
 	if _, ok := h["X-Request-Id"]; !ok {
 		h["X-Request-Id"] = []string{e.client.id}
 	}
+	e.decision.EachRateHeader(e.client.put)
 	e.explain()
 	e.client.WriteHeader(response.StatusCode)
 }

@@ -4,6 +4,7 @@ import (
 	"math"
 	"net"
 	"net/http"
+	"net/textproto"
 	"strconv"
 	"time"
 
@@ -105,6 +106,11 @@ func (c *client) fail(status int, typ, code, message string) {
 		return
 	}
 	c.answerJSON(status, openai.AppendError(nil, status, typ, code, message))
+}
+
+// put sets a header of the answer, in place of what the engine has set.
+func (c *client) put(name, value string) {
+	c.Header()[textproto.CanonicalMIMEHeaderKey(name)] = []string{value}
 }
 
 // retryAfter sets the answer's Retry-After header, in whole seconds.

@@ -341,5 +341,6 @@ func (p *Proxy) refusePick(out *client, r *http.Request, err error) {
 	if after := refusal.RetryAfter; after > 0 {
 		out.retryAfter(after)
 	}
+	picker.EachRateHeader(refusal.Rates, out.put)
 	p.refuse(out, reason, refusal.Status, refusal.Type, refusal.Code, refusal.Message)
 }
