@@ -35,7 +35,7 @@ func UnknownModel(model string) *Error {
 	if len(model) > longest {
 		model = model[:longest] + "..."
 	}
-	return &Error{Status: 404, Type: "invalid_request_error", Code: "model_not_found",
+	return &Error{Status: 404, Type: "invalid_request_error", Code: codeModelUnknown,
 		Message: fmt.Sprintf("The model %q does not exist.", model)}
 }
 
@@ -63,9 +63,10 @@ func tooLate(pool string, after time.Duration) *Error {
 		Message: fmt.Sprintf("Pool %s is full, and the request has waited for the longest time allowed.", pool)}
 }
 
-// Codes of refusals of tenants' requests, besides those of tenant.Reason.
+// Codes of errors about models, and of refusals of tenants' requests besides those of tenant.Reason.
 const (
 	codeUnknownTenant  = "invalid_api_key"
+	codeModelUnknown   = "model_not_found"
 	codeModelForbidden = "model_not_allowed"
 	codeUnsalted       = "cache_salt_unsupported"
 )

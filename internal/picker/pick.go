@@ -103,7 +103,7 @@ func (p *Picker) Pick(ctx context.Context, in *Request) (d *Decision, err error)
 		v.tally.came(start)
 		v.retries.came()
 		if who, err = v.enter(start, in.Header, v.named(in, r)); err != nil {
-			return nil, err
+			return nil, p.withModels(in, err)
 		}
 	}
 	defer func() {

@@ -2,7 +2,10 @@ package picker
 
 import (
 	"errors"
+	"fmt"
 	"slices"
+	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -195,7 +198,33 @@ func (p *Picker) refusal(in *Request, err error) error {
 	if stranger := p.Known(in.Header); stranger != nil {
 		return stranger
 	}
-	return err
+	return p.withModels(in, err)
+}
+
+// maxSuggested is how many models an error lists.
+const maxSuggested = 10
+
+// withModels adds to an error about a model the models that the client can use instead.
+func (p *Picker) withModels(in *Request, err error) error {
+	var wrong *Error
+	if !errors.As(err, &wrong) || wrong.Code != codeModelUnknown && wrong.Code != codeModelForbidden {
+		return err
+	}
+	models, _ := p.current.Load().modelsFor(in.Header, func(v *view) bool { return in.Pool == "" || v.name == in.Pool })
+	if len(models) == 0 {
+		return err
+	}
+	names := make([]string, 0, maxSuggested)
+	for _, m := range models[:min(len(models), maxSuggested)] {
+		names = append(names, strconv.Quote(m.Name))
+	}
+	more := ""
+	if n := len(models) - len(names); n > 0 {
+		more = fmt.Sprintf(" and %d more", n)
+	}
+	with := *wrong
+	with.Message += " Available: " + strings.Join(names, ", ") + more + "."
+	return &with
 }
 
 // Labels for tenants that the counters do not distinguish: requests refused before their tenant was known, tenants that

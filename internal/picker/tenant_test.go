@@ -1,6 +1,7 @@
 package picker
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 
@@ -16,6 +17,29 @@ func withKey(key string) func(string) string {
 		}
 		return ""
 	}
+}
+
+// TestAWrongModelIsAnsweredWithTheRightOnes: those that the client can use, and no others.
+func TestAWrongModelIsAnsweredWithTheRightOnes(t *testing.T) {
+	spec := testSpec(t, 1)
+	spec.Policy.Admission.Tenants = tenants(t, false)
+	spec.Policy.Admission.Tenants.Default = &tenant.Class{Weight: 1, Models: []string{"lora-0", "lora-1*"}}
+	for i := range 14 {
+		spec.Adapters = append(spec.Adapters, fmt.Sprintf("lora-%d", i))
+	}
+	p := newPicker(t, newClock(), spec)
+	for _, tc := range []struct{ key, model, want string }{
+		{"key-of-acme", "x", `The model "x" does not exist. Available: "m", "alias", "lora-0", "lora-1", "lora-10", "lora-11", "lora-12", ` +
+			`"lora-13", "lora-2", "lora-3" and 6 more.`},
+		{"", "x", `The model "x" does not exist. Available: "lora-0", "lora-1", "lora-10", "lora-11", "lora-12", "lora-13".`},
+		{"", "m", `This API key is not allowed to use the model "m". Available: "lora-0", "lora-1", "lora-10", "lora-11", "lora-12", "lora-13".`},
+	} {
+		_, err := p.Pick(t.Context(), &Request{Route: openai.Completions, Body: completion(tc.model, 0, 10, false), Header: withKey(tc.key)})
+		if err == nil || err.Error() != tc.want {
+			t.Errorf("key %q, model %q:\n%v, want\n%s", tc.key, tc.model, err, tc.want)
+		}
+	}
+	assertIdle(t, p)
 }
 
 // TestAStrangerLearnsNothing: whatever is wrong with its request, a client without a valid key gets the answer that its key
