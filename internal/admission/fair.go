@@ -50,21 +50,25 @@ func (r *recent) ago(now time.Time, memory time.Duration, clock float64) float64
 	return then
 }
 
-// InTurn calls f for tickets that wait until f returns false: higher levels first, of a level the tenant that has had the
-// least for its weight, of a tenant the earliest arrival. f can take the ticket, but must then return false.
-func (q *Queue) InTurn(f func(*Ticket) bool) {
+// Turns calls f for what waits of each tenant, in order of arrival, until f returns false: higher levels first, and of a
+// level the tenant that has had the least for its weight. f must not change the queue. The list is valid until the next
+// call.
+func (q *Queue) Turns(f func(list []*Ticket) bool) {
+	var list []*Ticket
 	for _, l := range q.levels {
 		for _, flow := range l.inOrder() {
+			list = list[:0]
 			for e := flow.all.Front(); e != nil; e = e.Next() {
-				if !f(e.Value.(*Ticket)) {
-					return
-				}
+				list = append(list, e.Value.(*Ticket))
+			}
+			if !f(list) {
+				return
 			}
 		}
 	}
 }
 
-// Urgent calls f as InTurn does, but of a tenant running sessions go before new ones, and among these the one with the least
+// Urgent calls f for each ticket in the order of Turns, but of a tenant running sessions go before new ones, and among these the one with the least
 // time left. held reports that it is held back for others' claims (Ahead).
 func (q *Queue) Urgent(now time.Time, f func(t *Ticket, held bool) bool) {
 	var list []*Ticket

@@ -141,9 +141,12 @@ func (q *Queue) Pop(now time.Time) *Ticket {
 }
 
 // Take takes a ticket out that waits, whether it is its turn or not, and charges its tenant.
-func (q *Queue) Take(now time.Time, t *Ticket) {
+func (q *Queue) Take(now time.Time, t *Ticket) { q.TakeFor(now, t, t.Tokens) }
+
+// TakeFor is Take for a ticket that costs another number of tokens than was known when it was pushed.
+func (q *Queue) TakeFor(now time.Time, t *Ticket, tokens float64) {
 	f := t.flow
-	f.charge(now, t.Cost(), q.Limits.CatchUp)
+	f.charge(now, max(1, tokens), q.Limits.CatchUp)
 	q.leave(t)
 }
 

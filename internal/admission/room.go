@@ -25,6 +25,15 @@ func Wait(v *load.View) time.Duration {
 	return seconds(v.Overdue + v.Overhead*v.Trust + v.PendingTokens/rate(v) + v.PendingPairs*v.PairSeconds)
 }
 
+// Backlog is Wait without the time that every first token takes: what of it an endpoint has been given to do. An engine
+// with slow steps can have several requests in one.
+func Backlog(v *load.View) time.Duration {
+	if v.Idle || v.PendingTokens <= 0 && v.Overdue <= 0 {
+		return 0
+	}
+	return seconds(v.Overdue + v.PendingTokens/rate(v) + v.PendingPairs*v.PairSeconds)
+}
+
 func rate(v *load.View) float64 {
 	if v.Rate <= 0 {
 		return assumedRate * max(1, v.Lead)

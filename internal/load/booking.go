@@ -61,6 +61,7 @@ func (b *Booking) prefilled(now time.Time) {
 		t.teach(b, now)
 	}
 	t.endPrefill(b, now)
+	t.progressed = now
 }
 
 // teach adds the end of a prefill to the latest sample, or learns that and begins the next. Engines prefill in order of
@@ -114,6 +115,9 @@ func (b *Booking) Release(now time.Time) {
 	defer t.mu.Unlock()
 	if b.released {
 		return
+	}
+	if b.done {
+		t.progressed = now
 	}
 	t.endPrefill(b, now)
 	t.release(b)

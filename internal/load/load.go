@@ -35,6 +35,9 @@ type View struct {
 	// least 1. Idle: it reports that it has nothing to do, and nothing was sent there since.
 	Lead float64
 	Idle bool
+	// Stuck is how long ago the endpoint has made progress last: it has sent a first token, or ended an answer. It is 0
+	// while nothing is in flight.
+	Stuck time.Duration
 	// PendingContext is the prompts that are still to be prefilled, in tokens including their cached ones, except for those
 	// that peers have sent.
 	PendingContext float64
@@ -112,10 +115,10 @@ type Tracker struct {
 	decoding   float64  // context of those whose prefill has ended
 	inFlight   int
 	left       bookings // whose end will not be reported
-	// lastEnd is when the last prefill ended.
-	lastEnd time.Time
-	version uint64 // counts the changes of all that
-	peers   []peerShare
+	// lastEnd is when the last prefill ended, and progressed when the endpoint made progress, or had its first request.
+	lastEnd, progressed time.Time
+	version             uint64 // counts the changes of all that
+	peers               []peerShare
 	// peersEnd is when a prefill of any peer ended last.
 	peersEnd time.Time
 	// sample is the latest one, which grows while prefills end together; skipped is work that ended without teaching.
@@ -156,6 +159,9 @@ func (t *Tracker) Book(now time.Time, work Work, streamed bool) *Booking {
 	}
 	t.prefilling = append(t.prefilling, b)
 	t.pending = t.pending.plus(work)
+	if t.inFlight == 0 {
+		t.progressed = now
+	}
 	t.inFlight++
 	t.queue.set(now, len(t.prefilling))
 	b.seconds = t.rate.speed().Seconds(work)
@@ -273,6 +279,9 @@ func (t *Tracker) Read(now time.Time, v *View) {
 		v.Overhead, v.ContextSeconds = speed.Overhead, speed.PerContext
 	}
 	v.Lead, v.Idle = max(1, t.lead), t.idleNow(now)
+	if t.inFlight > 0 {
+		v.Stuck = max(0, now.Sub(t.progressed))
+	}
 	if now.Sub(t.reported) <= metricsFresh {
 		v.KVUsage, v.Waiting = t.report.KVUsage, t.report.Waiting
 		v.MaxAdapters, v.Adapters = t.report.MaxAdapters, t.report.Adapters

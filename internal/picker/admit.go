@@ -9,6 +9,7 @@ import (
 
 	"github.com/kvasir-dev/kvasir/internal/admission"
 	"github.com/kvasir-dev/kvasir/internal/endpoint"
+	"github.com/kvasir-dev/kvasir/internal/load"
 	"github.com/kvasir-dev/kvasir/internal/policy"
 )
 
@@ -38,11 +39,10 @@ type gate struct {
 	caution admission.Caution
 	placing int // requests that were released and are not booked yet
 	trial   trial
-	// released counts the requests that have waited.
-	released int
-	waiters  map[*admission.Ticket]*waiter
-	leader   *waiter
-	stats    AdmissionStats
+	looks   uint64 // so far
+	waiters map[*admission.Ticket]*waiter
+	leader  *waiter
+	stats   AdmissionStats
 }
 
 // waiter is a request that waits.
@@ -60,6 +60,7 @@ type waiter struct {
 	// What a look has to know of the request besides its keys, and where it would be sent.
 	queuedAs
 	placement placement
+	overtaken int // how often a request was released instead, while it was overdue
 }
 
 // AdmissionStats count what waited. The reasons add up to all that did not go through.
@@ -109,7 +110,6 @@ func (p *Picker) queue(g *gate, s *scratch, in *asked) (*view, *waiter, error) {
 		return p.queueInTime(v, s, in, now)
 	}
 	if g.waiting.Load() == 0 && v.goes(now, s, in) {
-		v.keepFree(now, s)
 		return v, nil, nil
 	}
 	defer v.done()
@@ -148,15 +148,25 @@ func (in *asked) mayHold(v *view) bool {
 
 // resume continues with a request that was admitted. The caller must have unpinned the view.
 func (p *Picker) resume(g *gate, w *waiter, s *scratch, in *asked) (*view, func(), error) {
+	done := false
 	booked := func() {
+		if done {
+			return
+		}
+		done = true
 		g.mu.Lock()
 		g.placing--
 		g.mu.Unlock()
 		g.look()
 	}
+	goesOn := false
+	defer func() {
+		if !goesOn { // the pool is gone, or something has panicked: others must not wait for this request
+			booked()
+		}
+	}()
 	v := g.present()
 	if v == nil {
-		booked()
 		return nil, nil, UnknownModel(s.request.Model)
 	}
 	at := v.place(s.request.Model)
@@ -169,9 +179,8 @@ func (p *Picker) resume(g *gate, w *waiter, s *scratch, in *asked) (*view, func(
 		g.mu.Unlock()
 		v.matchKeys(s, &in.prompt, false)
 		v.inTime(s, in.total(), now.Sub(in.start), w.schedule, parts, 1)
-	} else {
-		v.keepFree(p.now(), s)
 	}
+	goesOn = true
 	return v, booked, nil
 }
 
@@ -207,6 +216,9 @@ func (g *gate) look() {
 	if v == nil {
 		return // closed, or about to be
 	}
+	if v.spec.Policy.Admission.waits() && g.placing > 0 {
+		return // it looks again when that one is booked
+	}
 	now := g.now()
 	g.scratch.candidates = v.eligible(now, &place{v: v}, nil, &g.scratch)
 	open := len(g.scratch.candidates) > 0
@@ -226,10 +238,9 @@ func (g *gate) look() {
 		return
 	}
 	for t := g.next(now, v); t != nil; t = g.next(now, v) {
-		g.queue.Take(now, t)
+		g.queue.TakeFor(now, t, g.waiters[t].placement.work.tokens)
 		g.flow.Passed(now, t)
 		g.placing++
-		g.released++
 		g.stats.Waited++
 		g.stats.WaitedTime += now.Sub(t.Since())
 		g.end(t, nil)
@@ -322,9 +333,14 @@ func (g *gate) read() AdmissionStats {
 func (v *view) ticket(s *scratch, in *asked, now time.Time) (admission.Ticket, queuedAs) {
 	v.match(s, &in.prompt, false)
 	question := v.question(s, in, now)
+	known := queuedAs{question: question, others: in.otherTokens(&s.request), chunks: s.keptChunks()}
 	cached := 0
 	for i := range s.candidates {
-		cached = max(cached, question.MatchTokens(&s.candidates[i]))
+		c := &s.candidates[i]
+		if matched := question.MatchTokens(c); i == 0 || matched > cached {
+			cached = matched
+			known.own = admission.Prefill(&c.Load, load.WorkOf(question.Uncached(c)+known.others, matched))
+		}
 	}
 	r := &s.request
 	t := admission.Ticket{
@@ -339,7 +355,7 @@ func (v *view) ticket(s *scratch, in *asked, now time.Time) (admission.Ticket, q
 	case question.Session == 0:
 		t.Running = cached > 0 && cached >= question.PromptTokens/2
 	}
-	known := queuedAs{question: question, chunks: s.keptChunks()}
 	t.Bytes += known.bytes()
+	t.Tokens += float64(known.others)
 	return t, known
 }

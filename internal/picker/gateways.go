@@ -154,7 +154,7 @@ func (d *Decision) Served(address string, named int) *Passed {
 		d.retried, d.elsewhere = true, true
 		d.leaveTarget(d.now())
 		return nil
-	case followed:
+	case followed && to > picked:
 		d.trial = false // it has failed
 		for i := picked; i < to; i++ {
 			d.fail(&d.Targets[i])

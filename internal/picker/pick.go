@@ -146,6 +146,7 @@ func (p *Picker) Pick(ctx context.Context, in *Request) (d *Decision, err error)
 	defer current.done()
 	in.Steps.end(StepAdmit, p.now)
 	if current.spec.Seed != v.spec.Seed && asked.err == nil { // meanwhile
+		booked() // others need not wait for an engine's answer
 		asked.prompt = p.promptOf(ctx, current, s, in.Body)
 	}
 	return p.choose(current, s, asked)
@@ -240,7 +241,8 @@ func (v *view) eligible(now time.Time, at *place, allow func(*endpoint.Endpoint)
 	list, index := s.candidates[:0], s.index[:0]
 	s.crowded = false
 	for s.guards = allGuards; ; s.guards-- {
-		out := 0 // endpoints kept out for errors that they have answered with
+		out := 0        // endpoints kept out for errors that they have answered with
+		others := false // endpoints kept out that are used as a last resort
 		for i, m := range v.members {
 			ep := &v.spec.Endpoints[i]
 			if !ep.Pickable() || m.sleep.asleep(now) || !at.allows(ep) || allow != nil && !allow(ep) {
@@ -258,17 +260,32 @@ func (v *view) eligible(now time.Time, at *place, allow func(*endpoint.Endpoint)
 				}
 				s.crowded = true
 			}
-			if s.guards >= allGuards && (!at.prefers(ep) || !v.spec.Policy.Admission.waits() && v.isFull(now, i, &c.Load)) {
+			if s.guards >= allGuards && !at.prefers(ep) {
+				others = true
+				continue
+			}
+			if s.guards >= allGuards && !v.spec.Policy.Admission.waits() && v.isFull(now, i, &c.Load) {
 				continue
 			}
 			c.Hash, c.Match, c.Delay, c.Routed, c.Grain = m.hash, kvindex.Match{}, at.delay(ep, &c.Load), 0, m.grain.keys()
 			list, index = list[:len(list)+1], append(index, i)
 		}
-		if len(list) > 0 || s.guards == noGuards {
+		if s.guards == noGuards || len(list) > 0 && !(others && v.noneTakes(now, list, index)) {
 			s.index = index
 			return list
 		}
+		list, index = list[:0], index[:0]
 	}
+}
+
+// noneTakes reports whether all candidates would let a request wait.
+func (v *view) noneTakes(now time.Time, candidates []policy.Candidate, index []int) bool {
+	for c, i := range index {
+		if v.takes(now, i, &candidates[c].Load) {
+			return false
+		}
+	}
+	return true
 }
 
 // mostOut is how many endpoints are kept out for errors that they answer with: half of those that take requests, and at least
@@ -300,7 +317,9 @@ func (v *view) rank(s *scratch, question *policy.Request, now time.Time) (trial 
 	for {
 		s.costs = resize(s.costs, len(s.candidates))
 		v.strategy.Score(question, s.candidates, s.costs)
-		s.order = policy.Rank(question, s.candidates, s.costs, s.order, max(1, v.spec.Policy.Attempts))
+		s.order = policy.Rank(question, s.candidates, s.costs, s.order, len(s.candidates))
+		v.takesFirst(now, s)
+		s.order = s.order[:min(len(s.order), max(1, v.spec.Policy.Attempts))]
 		best := s.order[0]
 		ok, trial := v.members[s.index[best]].circuit.take(now, v.spec.Policy.CircuitFailures)
 		if ok || s.guards == noGuards || s.crowded || len(s.candidates) == 1 {

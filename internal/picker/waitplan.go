@@ -1,7 +1,7 @@
 package picker
 
 import (
-	"math"
+	"cmp"
 	"slices"
 	"time"
 
@@ -22,42 +22,59 @@ const (
 	// endpoint besides (BenchmarkLook).
 	placementLasts              = 20 * time.Millisecond
 	placementCost, endpointCost = 3 * time.Microsecond, 400 * time.Nanosecond
-	// maxPlaced bounds the placements that one look computes.
-	maxPlaced = 256
-	// maxConfirmed bounds how often a look finds that a request which it would release is better off waiting.
-	maxConfirmed = 16
+	// maxPlaced bounds the placements that one look computes, and maxConfirmed how often it finds that a request which it
+	// would release is better off waiting.
+	maxPlaced, maxConfirmed = 256, 8
 	// patience is how much prefill a second of waiting outweighs, in seconds: a request is overtaken by one whose prefill
 	// takes a second less unless it has waited 50 s longer.
 	patience = 0.02
-	// Once a request has waited for more than overduePart of its time to live, one release in overdueEvery is the oldest
-	// that can be released. So no request is refused because cheaper ones keep coming.
-	overdueEvery, overduePart = 4, 0.5
+	// A request that has waited for more than overduePart of its time to live is overtaken at most mostOvertaken times more.
+	overduePart, mostOvertaken = 0.5, 3
+	// overtakenEnough is the cost of such a request: less than any other.
+	overtakenEnough = -1e9
 )
 
 // placement is where a waiting request would be sent, as of a moment.
 type placement struct {
 	of       *view
 	at       time.Time
-	endpoint int // its place in the pool; -1 if no endpoint can take the request
-	// own is the time of its prefill there, tokens and context what it would bring: its uncached tokens, and all.
-	own     time.Duration
-	tokens  float64
-	context float64
+	look     uint64 // the gate's, when it was computed
+	endpoint int    // its place in the pool; -1 if no endpoint can take the request
+	work     queued // that it would bring
 }
 
-// queued is the work of requests that wait in the picker for an endpoint.
-type queued struct{ tokens, context float64 }
+// queued is the work of requests that wait in the picker for an endpoint: their uncached tokens, the pairs of tokens that
+// attention compares for them, and all their tokens.
+type queued struct{ tokens, pairs, context float64 }
 
-func (q *queued) add(p *placement) {
-	q.tokens += p.tokens
-	q.context += p.context
+func (q *queued) add(w *queued) {
+	q.tokens += w.tokens
+	q.pairs += w.pairs
+	q.context += w.context
 }
 
 // apply shows the work to strategies as if it had been sent. The requests do not count as in flight: they do not decode,
 // and nothing delays their answers.
 func (q *queued) apply(l *load.View) {
 	l.PendingTokens += q.tokens
+	l.PendingPairs += q.pairs
 	l.PendingContext += q.context
+}
+
+// queuedAs is what a look has to know of a request besides its keys, computed where its body is at hand.
+type queuedAs struct {
+	question policy.Request
+	others   int           // tokens of prompts that are not matched
+	own      time.Duration // of its prefill, where it was placed last, or at the endpoint with the longest match
+	chunks   [][]routinghistory.Chunk
+}
+
+// bytes that it keeps in memory besides the body: its chunks are eight bytes each.
+func (q *queuedAs) bytes() (n int64) {
+	for _, chunks := range q.chunks {
+		n += 8 * int64(len(chunks))
+	}
+	return n
 }
 
 // waits reports whether requests wait in the picker for the endpoint that is best for them. Otherwise they are sent at
@@ -70,15 +87,11 @@ func (v *view) isFull(now time.Time, i int, l *load.View) bool {
 }
 
 // takes reports whether an endpoint can be sent a request now: it can accept it, or serves nothing, and would begin the
-// prefill within the wait budget.
+// prefill within the wait budget. Where requests do not wait, every endpoint is sent what is chosen for it.
 func (v *view) takes(now time.Time, i int, l *load.View) bool {
-	if a := &v.spec.Policy.Admission; a.waits() && admission.Wait(l) > a.WaitBudget {
-		return false
-	}
-	if v.members[i].ceiling.places(now, l) == 0 {
-		return false
-	}
-	return l.KVUsage <= v.spec.Policy.MaxKVUsage || l.InFlight == 0
+	a := &v.spec.Policy.Admission
+	return !a.waits() || admission.Backlog(l) <= a.WaitBudget && v.members[i].ceiling.places(now, l) > 0 &&
+		(l.KVUsage <= v.spec.Policy.MaxKVUsage || l.InFlight == 0)
 }
 
 // goes reports whether a request can be sent at once: the endpoint that is best for it takes it.
@@ -98,51 +111,64 @@ func (v *view) goes(now time.Time, s *scratch, in *asked) bool {
 	return v.takes(now, s.index[best], &s.candidates[best].Load)
 }
 
-// keepFree takes out the candidates that would let the request wait, unless all would.
-func (v *view) keepFree(now time.Time, s *scratch) {
-	n := 0
-	for i := range s.candidates {
-		if v.takes(now, s.index[i], &s.candidates[i].Load) {
-			if n < i {
-				s.candidates[n], s.index[n] = s.candidates[i], s.index[i]
-			}
-			n++
-		}
-	}
-	if n > 0 {
-		s.candidates, s.index = s.candidates[:n], s.index[:n]
-	}
-}
-
-// bestToWaitFor is the candidate that a matched request (s.question) is best sent to, now or once it takes it. A strategy
-// that does not count in seconds might prefer a full endpoint for very little. Then waiting has to pay by the estimate of
+// bestToWaitFor is the candidate that a matched request (s.question) is best sent to, now or once it takes it. Waiting for
+// an endpoint costs at least the time for which it has made no progress: so long prompts that decode in a full cache, an
+// engine that has stopped, and a limit that is reached become more expensive until requests go elsewhere. A strategy that
+// does not count in seconds might prefer such an endpoint for very little. Then waiting has to pay by the estimate of
 // MarginalCost; otherwise the best one of those that take the request counts.
 func (v *view) bestToWaitFor(s *scratch, p *prompt, now time.Time) int {
+	for i := range s.candidates {
+		if c := &s.candidates[i]; !v.takes(now, s.index[i], &c.Load) {
+			c.Delay += c.Load.Stuck.Seconds()
+		}
+	}
 	v.stay(s, &s.question)
 	v.recall(s, p, &s.question, v.history)
 	s.costs = resize(s.costs, len(s.candidates))
 	policy.Still(v.strategy).Score(&s.question, s.candidates, s.costs)
 	s.order = policy.Rank(&s.question, s.candidates, s.costs, s.order, len(s.candidates))
 	best := s.order[0]
-	if v.spec.Policy.Strategy.Type == policy.MarginalCost || v.takes(now, s.index[best], &s.candidates[best].Load) {
+	if v.takes(now, s.index[best], &s.candidates[best].Load) {
 		return best
 	}
 	for _, i := range s.order {
-		if v.takes(now, s.index[i], &s.candidates[i].Load) {
+		if !v.takes(now, s.index[i], &s.candidates[i].Load) {
+			continue
+		}
+		estimates := s.costs
+		if v.spec.Policy.Strategy.Type != policy.MarginalCost {
 			s.estimates = resize(s.estimates, len(s.candidates))
 			yardstick.Score(&s.question, s.candidates, s.estimates)
-			if s.estimates[i].First < s.estimates[best].First {
-				return i
-			}
-			return best
+			estimates = s.estimates
 		}
+		if estimates[i].First <= estimates[best].First {
+			return i
+		}
+		break
 	}
 	return best
 }
 
-// next is the waiting request to release now, nil if none can be: the first in turn whose endpoint takes it. If several of
-// its tenant can be released, the one with the shortest prefill is sent first: a request whose prompt is cached now can lose it
-// by waiting. g.scratch has the candidates of the base model. g.mu is held.
+// takesFirst puts the candidates that take a request now before the others in s.order, which stay as fallbacks.
+func (v *view) takesFirst(now time.Time, s *scratch) {
+	if !v.spec.Policy.Admission.waits() {
+		return
+	}
+	slices.SortStableFunc(s.order, func(a, b int) int {
+		first, second := v.takes(now, s.index[a], &s.candidates[a].Load), v.takes(now, s.index[b], &s.candidates[b].Load)
+		switch {
+		case first == second:
+			return 0
+		case first:
+			return -1
+		}
+		return 1
+	})
+}
+
+// next is the waiting request to release now, nil if none can be: of the tenants whose requests can be released the one
+// whose turn it is, and of its requests the one with the shortest prefill, because a prompt that is cached now can be evicted
+// while it waits. g.scratch has the candidates of the base model. g.mu is held.
 func (g *gate) next(now time.Time, v *view) *admission.Ticket {
 	if !v.spec.Policy.Admission.Queue {
 		return g.queue.Next()
@@ -150,17 +176,27 @@ func (g *gate) next(now time.Time, v *view) *admission.Ticket {
 	if g.placing > 0 {
 		return nil // what that one does to its endpoint is not known yet
 	}
-	base := lookBase{append([]policy.Candidate(nil), g.scratch.candidates...), append([]int(nil), g.scratch.index...)}
-	free := v.free(now, &base)
-	if len(base.candidates) > 0 && !slices.Contains(free, true) {
+	g.looks++
+	l := look{
+		gate: g, now: now, view: v, left: maxPlaced,
+		base: lookBase{append([]policy.Candidate(nil), g.scratch.candidates...), append([]int(nil), g.scratch.index...)},
+	}
+	l.free = v.free(now, &l.base)
+	if len(l.base.candidates) > 0 && !slices.Contains(l.free, true) {
 		return nil
 	}
 	for range maxConfirmed {
-		t := g.cheapestInTurn(now, v, &base, free)
-		if t == nil || g.waiters[t].placement.at.Equal(now) {
-			return t
+		w := l.choose()
+		if w == nil {
+			return nil
 		}
-		g.waiters[t].placement.at = time.Time{} // chosen by what was known earlier
+		if w.placement.look == g.looks || w.placement.endpoint < 0 {
+			for _, late := range l.overdue {
+				late.overtaken++
+			}
+			return &w.ticket
+		}
+		w.placement.at = time.Time{} // chosen by what was known earlier
 	}
 	return nil
 }
@@ -187,57 +223,93 @@ func (v *view) free(now time.Time, base *lookBase) []bool {
 	return free
 }
 
-// cheapestInTurn is next, by placements that are not too old. Requests that have to wait count as work of
-// their endpoints for those behind them.
-func (g *gate) cheapestInTurn(now time.Time, v *view, base *lookBase, free []bool) (chosen *admission.Ticket) {
-	ahead := make([]queued, len(v.members))
-	least, placed := math.Inf(1), 0
-	lasts := max(placementLasts, 10*time.Duration(g.queue.Len())*(placementCost+time.Duration(len(v.members))*endpointCost))
-	g.queue.InTurn(func(t *admission.Ticket) bool {
-		if chosen != nil && (t.Level != chosen.Level || t.Tenant != chosen.Tenant) {
-			return false
+// look is one search for the request to release.
+type look struct {
+	gate    *gate
+	now     time.Time
+	view    *view
+	base    lookBase
+	free    []bool   // by endpoint: it can be sent a request
+	ahead   []queued // by endpoint: the work of requests that wait for it
+	left    int      // placements that can be computed
+	overdue []*waiter
+	order   []*waiter // of one tenant
+}
+
+// choose is next, by placements that are not too old. Requests that have to wait count as work of their endpoints for those
+// behind them, in the order in which they would be released. The overdue requests that are passed over are left in l.overdue.
+func (l *look) choose() (chosen *waiter) {
+	l.ahead, l.overdue = make([]queued, len(l.view.members)), l.overdue[:0]
+	l.gate.queue.Turns(func(tickets []*admission.Ticket) bool {
+		l.order = l.order[:0]
+		for _, t := range tickets {
+			l.order = append(l.order, l.gate.waiters[t])
 		}
-		w := g.waiters[t]
-		p := &w.placement
-		if p.of != v || now.Sub(p.at) >= lasts {
-			switch {
-			case placed < maxPlaced:
-				placed++
-				g.placeWaiting(now, v, w, base, ahead)
-			case p.of != v:
-				return true // nothing is known of it yet
+		slices.SortStableFunc(l.order, func(a, b *waiter) int { return cmp.Compare(a.cost(l.now), b.cost(l.now)) })
+		for _, w := range l.order {
+			switch p := l.placed(w); {
+			case p == nil: // nothing is known of it yet
+			case p.endpoint < 0:
+				// A subset without an endpoint is refused while others of the pool serve, and held while none does.
+				if len(l.base.candidates) > 0 {
+					chosen = w
+					return false
+				}
+			case !l.free[p.endpoint]:
+				l.ahead[p.endpoint].add(&p.work)
+			case chosen == nil:
+				chosen = w
+			case w.late(l.now):
+				l.overdue = append(l.overdue, w)
 			}
 		}
-		if p.endpoint < 0 {
-			// A subset without an endpoint is refused while others of the pool serve, and held while none does.
-			if len(base.candidates) > 0 {
-				chosen = t
-			}
-			return chosen == nil
-		}
-		if !free[p.endpoint] {
-			ahead[p.endpoint].add(p)
-			return true
-		}
-		waited := now.Sub(t.Since())
-		overdue := g.released%overdueEvery == 0 && waited.Seconds() > overduePart*t.TTL.Seconds()
-		if cost := p.own.Seconds() - patience*waited.Seconds(); cost < least || overdue {
-			chosen, least = t, cost
-		}
-		return !overdue
+		return chosen == nil
 	})
 	return chosen
 }
 
-// placeWaiting computes the placement of a waiting request behind the requests that wait ahead of it. g.mu is held.
-func (g *gate) placeWaiting(now time.Time, v *view, w *waiter, base *lookBase, ahead []queued) {
-	s := &g.scratch
-	s.candidates, s.index = append(s.candidates[:0], base.candidates...), append(s.index[:0], base.index...)
+// cost orders the requests of a tenant, the lowest first: the seconds of its own prefill less what its wait outweighs. One
+// that was overtaken often enough precedes all others.
+func (w *waiter) cost(now time.Time) float64 {
+	waited := now.Sub(w.ticket.Since()).Seconds()
+	if w.overtaken >= mostOvertaken {
+		return overtakenEnough - waited
+	}
+	return w.own.Seconds() - patience*waited
+}
+
+// late reports whether a request has waited for a large part of its time to live.
+func (w *waiter) late(now time.Time) bool {
+	return now.Sub(w.ticket.Since()).Seconds() > overduePart*w.ticket.TTL.Seconds()
+}
+
+// placed is the placement of a waiting request, computed again if it is too old; nil if there is none and none can be
+// computed any more.
+func (l *look) placed(w *waiter) *placement {
+	p := &w.placement
+	lasts := max(placementLasts, 10*time.Duration(l.gate.queue.Len())*(placementCost+time.Duration(len(l.view.members))*endpointCost))
+	if p.of == l.view && l.now.Sub(p.at) < lasts {
+		return p
+	}
+	if l.left > 0 {
+		l.left--
+		l.place(w)
+	}
+	if p.of != l.view {
+		return nil
+	}
+	return p
+}
+
+// place computes the placement of a waiting request behind the requests that wait ahead of it. The gate's mu is held.
+func (l *look) place(w *waiter) {
+	v, s := l.view, &l.gate.scratch
+	s.candidates, s.index = append(s.candidates[:0], l.base.candidates...), append(s.index[:0], l.base.index...)
 	if !w.anywhere(v) {
-		s.candidates = w.eligible(now, v, s)
+		s.candidates = w.eligible(l.now, v, s)
 	}
 	p := &w.placement
-	*p = placement{of: v, at: now, endpoint: -1}
+	*p = placement{of: v, at: l.now, look: l.gate.looks, endpoint: -1}
 	if len(s.candidates) == 0 {
 		return
 	}
@@ -251,26 +323,12 @@ func (g *gate) placeWaiting(now time.Time, v *view, w *waiter, base *lookBase, a
 	}
 	v.matchRouted(s, &w.asked.prompt)
 	for i := range s.candidates {
-		ahead[s.index[i]].apply(&s.candidates[i].Load)
+		l.ahead[s.index[i]].apply(&s.candidates[i].Load)
 	}
 	s.question = w.question
-	best := v.bestToWaitFor(s, &w.asked.prompt, now)
+	best := v.bestToWaitFor(s, &w.asked.prompt, l.now)
 	c := &s.candidates[best]
-	p.endpoint = s.index[best]
-	p.tokens, p.context = float64(s.question.Uncached(c)), float64(s.question.PromptTokens)
-	p.own = admission.Prefill(&c.Load, load.WorkOf(s.question.Uncached(c), s.question.MatchTokens(c)))
-}
-
-// queuedAs is what a look has to know of a request besides its keys, computed where its body is at hand.
-type queuedAs struct {
-	question policy.Request
-	chunks   [][]routinghistory.Chunk
-}
-
-// bytes that it keeps in memory besides the body: its chunks are eight bytes each.
-func (q *queuedAs) bytes() (n int64) {
-	for _, chunks := range q.chunks {
-		n += 8 * int64(len(chunks))
-	}
-	return n
+	work := load.WorkOf(s.question.Uncached(c)+w.others, s.question.MatchTokens(c))
+	p.endpoint, w.own = s.index[best], admission.Prefill(&c.Load, work)
+	p.work = queued{work.Tokens, work.Pairs, float64(s.question.PromptTokens + w.others)}
 }

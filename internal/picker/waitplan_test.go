@@ -38,8 +38,8 @@ func busyWith(t testing.TB, p *Picker, pod string, tokens int) *load.Booking {
 	return nil
 }
 
-// look lets the pool's waiting requests be looked at, as time does.
-func look(p *Picker) { p.current.Load().pools[0].gate.look() }
+// lookAt lets the pool's waiting requests be looked at, as time does.
+func lookAt(p *Picker) { p.current.Load().pools[0].gate.look() }
 
 // TestARequestWaitsForTheEndpointThatHoldsItsPrompt: while another endpoint has nothing to do, if waiting takes less time
 // than computing the prompt there, and it goes to the other one if it does not. So does every strategy.
@@ -105,6 +105,133 @@ func TestAnEndpointShortOfKVBlocksIsWaitedFor(t *testing.T) {
 		}
 		got.d.End(Completed)
 		running.Release(time.Now())
+	})
+}
+
+// TestNoRequestWaitsForAnEndpointThatMakesNoProgress while another one has nothing to do: an engine that has stopped, one
+// whose cache a long answer fills, and one at the limit of its queue.
+func TestNoRequestWaitsForAnEndpointThatMakesNoProgress(t *testing.T) {
+	for name, stuck := range map[string]func(t *testing.T, p *Picker, holder Feed){
+		"stopped": func(t *testing.T, p *Picker, holder Feed) { busyWith(t, p, holder.Endpoint.Pod, 10_000) },
+		"stopped, and its speed is known": func(t *testing.T, p *Picker, holder Feed) {
+			for range 20 {
+				b := busyWith(t, p, holder.Endpoint.Pod, 2000)
+				time.Sleep(100 * time.Millisecond)
+				b.FirstToken(time.Now())
+				b.Release(time.Now())
+			}
+			busyWith(t, p, holder.Endpoint.Pod, 10_000)
+		},
+		"full": func(t *testing.T, p *Picker, holder Feed) {
+			busyWith(t, p, holder.Endpoint.Pod, 100).FirstToken(time.Now())
+		},
+		"at its limit": func(t *testing.T, p *Picker, holder Feed) {
+			b := busyWith(t, p, holder.Endpoint.Pod, 100)
+			b.FirstToken(time.Now())
+			v := p.current.Load().pools[0]
+			for i, m := range v.members {
+				if v.spec.Endpoints[i].Pod == holder.Endpoint.Pod {
+					l := m.load.View(time.Now())
+					m.ceiling.refused(time.Now(), openai.RequestLimit, &l)
+				}
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				p := started(t, waitingPool(t, 2))
+				holder := p.Feeds()[0]
+				hold(holder, keysOf(t, "m", 0, 40_000)...)
+				stuck(t, p, holder)
+				time.Sleep(time.Second)
+				if name == "full" {
+					p.Observe(holder.Endpoint.ID, time.Now(), load.Report{Running: 1, KVUsage: 0.99, KVTokens: 50_000})
+				}
+				a := asking(t.Context(), p, 0, 40_000, nil)
+				for range 100 {
+					time.Sleep(100 * time.Millisecond)
+					if name == "full" {
+						p.Observe(holder.Endpoint.ID, time.Now(), load.Report{Running: 1, KVUsage: 0.99, KVTokens: 50_000})
+					}
+				}
+				got := now(t, a, "after ten seconds")
+				if got.err != nil {
+					t.Fatal(got.err)
+				}
+				if name != "at its limit" && got.d.Targets[0].Endpoint.Pod == holder.Endpoint.Pod {
+					t.Error("it was sent to the endpoint that makes no progress")
+				}
+				got.d.End(Completed)
+			})
+		})
+	}
+}
+
+// TestTheLastResortIsUsedWhenNoOtherEndpointTakesARequest, if that is cheaper than to wait.
+func TestTheLastResortIsUsedWhenNoOtherEndpointTakesARequest(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		spec := waitingPool(t, 2)
+		spec.Policy.Crossing = CrossAsLastResort
+		spec.Endpoints[0].Island, spec.Endpoints[1].Island = "here", "away"
+		p := New(Options{Log: logr.Discard(), Island: "here"})
+		if err := p.Apply([]Spec{spec}); err != nil {
+			t.Fatal(err)
+		}
+		for _, tc := range []struct{ pending, at int }{{1000, 0}, {100_000, 1}} {
+			busy := busyWith(t, p, spec.Endpoints[0].Pod, tc.pending)
+			d, err := p.Pick(t.Context(), &Request{Route: openai.Completions, Body: completion("m", 0, 100, true),
+				Header: func(string) string { return "" }})
+			if err != nil || d.Targets[0].Endpoint.Pod != spec.Endpoints[tc.at].Pod {
+				t.Fatalf("with %d tokens pending at home: %+v, %v", tc.pending, d, err)
+			}
+			d.End(Completed)
+			busy.Release(time.Now())
+		}
+	})
+}
+
+// TestFullEndpointsStayFallbacks: a request has its fallbacks however few endpoints take it at once.
+func TestFullEndpointsStayFallbacks(t *testing.T) {
+	p := newPicker(t, newClock(), waitingPool(t, 3))
+	busyWith(t, p, p.Feeds()[0].Endpoint.Pod, 100_000)
+	busyWith(t, p, p.Feeds()[1].Endpoint.Pod, 50_000)
+	hold(p.Feeds()[0], keysOf(t, "m", 0, 1600)...)
+	d := pick(t, p, completion("m", 0, 1600, true))
+	if len(d.Targets) != 3 || d.Targets[0].Endpoint.Pod != p.Feeds()[2].Endpoint.Pod {
+		t.Errorf("%d targets, the first %s", len(d.Targets), d.Targets[0].Endpoint.Pod)
+	}
+	d.End(Completed)
+}
+
+// TestALongRequestDelaysNoShorterOnes that would be sent before it: they wait for the endpoint that holds their prompt, and
+// are not scared off by what is behind them.
+func TestALongRequestDelaysNoShorterOnes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := started(t, waitingPool(t, 2))
+		a, b := p.Feeds()[0], p.Feeds()[1]
+		hold(b, keysOf(t, "m", 0, 40_000)...)
+		hold(b, keysOf(t, "m", 5_000_000, 100_000)...)
+		busyA, busyB := busyWith(t, p, a.Endpoint.Pod, 12_000), busyWith(t, p, b.Endpoint.Pod, 10_000)
+		long := asking(t.Context(), p, 5_000_000, 200_000, nil) // 5 s at b, 10 s at a
+		waits(t, long, "both are busy")
+		short := asking(t.Context(), p, 0, 40_000, nil) // nothing at b, 2 s at a
+		waits(t, short, "its holder is busy")
+		busyA.FirstToken(time.Now())
+		busyA.Release(time.Now())
+		time.Sleep(10 * lookAgain)
+		waits(t, short, "the other has nothing to do, but its holder will be faster")
+		busyB.FirstToken(time.Now())
+		busyB.Release(time.Now())
+		time.Sleep(lookAgain)
+		got := now(t, short, "its holder has nothing to do")
+		if got.err != nil || got.d.Targets[0].Endpoint.Pod != b.Endpoint.Pod {
+			t.Fatalf("%v", got.err)
+		}
+		got.d.End(Completed)
+		time.Sleep(2 * lookAgain)
+		if got := now(t, long, "both have nothing to do"); got.d != nil {
+			got.d.End(Completed)
+		}
 	})
 }
 
@@ -198,7 +325,7 @@ func askingFor(t *testing.T, p *Picker, prompt []uint32) <-chan answer {
 				return
 			}
 			time.Sleep(lookAgain)
-			look(p)
+			lookAt(p)
 		}
 	}()
 	return c
@@ -254,7 +381,7 @@ func TestOfATenantTheShortestPrefillGoesFirst(t *testing.T) {
 		return over
 	}
 	busy.Release(c.Now())
-	look(p)
+	lookAt(p)
 	if served(long) || served(other) || !served(short) {
 		t.Fatal("of the tenant that is first, the shortest prefill is sent first")
 	}
@@ -269,61 +396,76 @@ func TestOfATenantTheShortestPrefillGoesFirst(t *testing.T) {
 // everyTenant names tenants by a header, all of the same weight.
 func everyTenant() *TenantsSpec { return &TenantsSpec{Header: "tenant", Default: everybody} }
 
-// TestNoRequestIsRefusedBecauseCheaperOnesKeepComing: however many shorter ones arrive, an expensive request is sent before
-// its time to live is over.
+// TestNoRequestIsRefusedBecauseCheaperOnesKeepComing: however many shorter ones of its tenant arrive, an expensive request is
+// sent before its time to live is over, also if tenants take turns.
 func TestNoRequestIsRefusedBecauseCheaperOnesKeepComing(t *testing.T) {
-	c := newClock()
-	spec := waitingPool(t, 1)
-	spec.Policy.Admission.WaitBudget = 0 // one at a time
-	p := newPicker(t, c, spec)
-	ask := func(first, tokens int) (*Decision, *Wait) {
-		prompt := idsOf(first, tokens)
-		d, wait, err := p.PickKeyed(&Keyed{Model: "m", Header: func(string) string { return "" }, Prompt: prompt,
-			Keys: kvblock.AppendKeys(nil, testSeed(t).Root("m", ""), prompt, 16), Streamed: true})
-		if err != nil {
-			t.Fatal(err)
-		}
-		return d, wait
-	}
-	running, _ := ask(0, 100)
-	_, big := ask(10_000_000, 400_000) // 20 s
-	var small []*Wait
-	for i := range 2000 { // 20 s of them, their time to live
-		_, w := ask(1000*(i+1), 100)
-		if w == nil {
-			t.Fatalf("%d does not wait", i)
-		}
-		small = append(small, w)
-		c.advance(10 * time.Millisecond)
-		running.FirstToken()
-		running.End(Completed)
-		look(p)
-		running = nil
-		if d, over, err := big.Poll(); over {
+	for _, tenants := range []int{1, 2, 4} {
+		c := newClock()
+		spec := waitingPool(t, 1)
+		spec.Policy.Admission.WaitBudget = 0 // one at a time
+		spec.Policy.Admission.Tenants = everyTenant()
+		p := newPicker(t, c, spec)
+		ask := func(tenant, first, tokens int) (*Decision, *Wait) {
+			prompt := idsOf(first, tokens)
+			d, wait, err := p.PickKeyed(&Keyed{Model: "m", Header: func(string) string { return fmt.Sprint("tenant-", tenant) }, Prompt: prompt,
+				Keys: kvblock.AppendKeys(nil, testSeed(t).Root("m", ""), prompt, 16), Streamed: true})
 			if err != nil {
-				t.Fatalf("refused after %d shorter ones: %v", i, err)
+				t.Fatal(err)
 			}
-			if i < 100 {
-				t.Fatalf("sent after %d shorter ones: these go first for a while", i)
-			}
-			d.End(Completed)
-			return
+			return d, wait
 		}
-		for j, w := range small {
-			if d, over, err := w.Poll(); over {
-				if err != nil {
-					t.Fatal(err)
+		running, _ := ask(0, 0, 100)
+		var big []*Wait
+		small := make([][]*Wait, tenants)
+		for tenant := range tenants {
+			_, w := ask(tenant, 100_000_000*(tenant+1), 20_000) // 1 s
+			big = append(big, w)
+		}
+		before := 0
+		for i := range 2000 { // 20 s, the time to live
+			for tenant := range tenants {
+				for len(small[tenant]) < 3 {
+					_, w := ask(tenant, 1000*(10*i+len(small[tenant]))+200_000*tenant, 100)
+					small[tenant] = append(small[tenant], w)
 				}
-				running = d
-				small = append(small[:j], small[j+1:]...)
-				break
+			}
+			c.advance(10 * time.Millisecond)
+			running.FirstToken()
+			running.End(Completed)
+			lookAt(p)
+			running = nil
+			lists := []*[]*Wait{&big}
+			for tenant := range small {
+				lists = append(lists, &small[tenant])
+			}
+			for _, list := range lists {
+				for j, w := range *list {
+					d, over, err := w.Poll()
+					if !over {
+						continue
+					}
+					if err != nil {
+						t.Fatalf("%d tenants, after %d requests: %v", tenants, i, err)
+					}
+					if running != nil {
+						t.Fatal("two at once")
+					}
+					if list != &big && len(big) == tenants {
+						before++
+					}
+					running = d
+					*list = append((*list)[:j], (*list)[j+1:]...)
+					break
+				}
+			}
+			if running == nil {
+				t.Fatalf("%d: nothing is sent to an idle endpoint", i)
 			}
 		}
-		if running == nil {
-			t.Fatalf("%d: nothing is sent to an idle endpoint", i)
+		if len(big) > 0 || before < 100 {
+			t.Errorf("%d tenants: %d long requests still wait; %d shorter ones were sent before the first", tenants, len(big), before)
 		}
 	}
-	t.Error("never sent")
 }
 
 // BenchmarkLook is one look at a long queue, all of whose requests have to wait for a large pool.
@@ -356,7 +498,7 @@ func BenchmarkLook(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {
 				c.advance(lookAgain)
-				look(p)
+				lookAt(p)
 			}
 			if p.Stats()[0].Admission.Waiting < 900 {
 				b.Fatal("they do not wait")

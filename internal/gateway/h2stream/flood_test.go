@@ -134,8 +134,8 @@ func TestWhatWasResetIsNotDone(t *testing.T) {
 	c := h.dial()
 	code := make(chan http2.ErrCode, 1)
 	go func() { code <- cutOff(t, c) }()
-	for i := range uint32(100) {
-		if c.openAnd(int(i), func(id uint32) error {
+	for i := range 4 * fewResets { // at the latest, so many resets end it
+		if c.openAnd(i, func(id uint32) error {
 			if err := c.WriteData(id, false, framed("x")); err != nil {
 				return err
 			}
