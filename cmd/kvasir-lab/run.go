@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"os"
@@ -79,17 +80,9 @@ func labRun(std stdio) *cobra.Command {
 		if err != nil {
 			return command.Usage("--profile: %v", err)
 		}
-		if !slices.Contains([]string{"timestamps", "think"}, *arrivals) {
-			return command.Usage("--arrivals is %q, want timestamps or think", *arrivals)
-		}
-		if !slices.Contains([]string{"on", "off"}, *exchange) {
-			return command.Usage("--exchange is %q, want on or off", *exchange)
-		}
-		if !slices.Contains([]string{"table", "json", "html"}, *output) {
-			return command.Usage("-o is %q, want table, json or html", *output)
-		}
-		if !slices.Contains(engineModels, *engines) {
-			return command.Usage("--engine-model is %q, want even or uneven", *engines)
+		if err := cmp.Or(oneOf("--arrivals", *arrivals, "timestamps", "think"), oneOf("--exchange", *exchange, "on", "off"),
+			oneOf("-o", *output, "table", "json", "html"), oneOf("--engine-model", *engines, engineModels...)); err != nil {
+			return err
 		}
 		admission, err := admissionOf(*admit)
 		if err != nil {
@@ -122,6 +115,15 @@ func labRun(std stdio) *cobra.Command {
 		return report.WriteTable(std.Out, *drops)
 	}
 	return c
+}
+
+// oneOf fails if a flag's value is none of those that it can have.
+func oneOf(flag, value string, known ...string) error {
+	if slices.Contains(known, value) {
+		return nil
+	}
+	last := len(known) - 1
+	return command.Usage("%s is %q, want %s or %s", flag, value, strings.Join(known[:last], ", "), known[last])
 }
 
 // engineModels are the values of --engine-model.

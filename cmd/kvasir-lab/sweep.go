@@ -55,7 +55,10 @@ func labSweep(std stdio) *cobra.Command {
 		ctx := c.Context()
 		m := lab.Matrix{Full: *full, BlockTokens: *blocks, EventLag: *lag, Parallel: *parallel}
 		m.Think, m.Uneven = *arrivals == "think", *model == "uneven"
-		var err error
+		err := cmp.Or(oneOf("--arrivals", *arrivals, "timestamps", "think"), oneOf("--engine-model", *model, engineModels...))
+		if err != nil {
+			return err
+		}
 		if m.Strategies, err = lab.Strategies(*policies); err != nil {
 			return command.Usage("--policies: %v", err)
 		}
@@ -73,12 +76,6 @@ func labSweep(std stdio) *cobra.Command {
 		}
 		if m.Profiles, err = list(*profiles, enginemodel.LookupProfile); err != nil {
 			return command.Usage("--profiles: %v", err)
-		}
-		if !slices.Contains([]string{"timestamps", "think"}, *arrivals) {
-			return command.Usage("--arrivals is %q, want timestamps or think", *arrivals)
-		}
-		if !slices.Contains(engineModels, *model) {
-			return command.Usage("--engine-model is %q, want even or uneven", *model)
 		}
 		if m.Admission, err = admissionOf(*admit); err != nil {
 			return err
@@ -101,13 +98,17 @@ func labSweep(std stdio) *cobra.Command {
 		}
 		ranks := lab.Ranking(result)
 		if *output == "json" {
-			e := json.NewEncoder(std.Out)
-			e.SetIndent("", "  ")
-			return e.Encode(map[string]any{"ranking": ranks, "configurations": result})
+			return printJSON(std, map[string]any{"ranking": ranks, "configurations": result})
 		}
 		return printRanking(std, ranks, result, *cells)
 	}
 	return c
+}
+
+func printJSON(std stdio, v any) error {
+	e := json.NewEncoder(std.Out)
+	e.SetIndent("", "  ")
+	return e.Encode(v)
 }
 
 // run runs the configurations of a sweep that are not done yet, and returns all.

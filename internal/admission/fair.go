@@ -68,8 +68,8 @@ func (q *Queue) Turns(f func(list []*Ticket) bool) {
 	}
 }
 
-// Urgent calls f for each ticket in the order of Turns, but of a tenant running sessions go before new ones, and among these the one with the least
-// time left. held reports that it is held back for others' claims (Ahead).
+// Urgent calls f for each ticket in the order of Turns, but of a tenant running sessions precede new ones, and among these
+// the one with the least time left is first. held reports that it is held back for others' claims (Ahead).
 func (q *Queue) Urgent(now time.Time, f func(t *Ticket, held bool) bool) {
 	var list []*Ticket
 	for _, l := range q.levels {

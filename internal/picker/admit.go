@@ -217,7 +217,7 @@ func (g *gate) look() {
 		return // closed, or about to be
 	}
 	if v.spec.Policy.Admission.waits() && g.placing > 0 {
-		return // it looks again when that one is booked
+		return // the next look is when that one is booked
 	}
 	now := g.now()
 	g.scratch.candidates = v.eligible(now, &place{v: v}, nil, &g.scratch)

@@ -270,7 +270,7 @@ func (v *view) eligible(now time.Time, at *place, allow func(*endpoint.Endpoint)
 			c.Hash, c.Match, c.Delay, c.Routed, c.Grain = m.hash, kvindex.Match{}, at.delay(ep, &c.Load), 0, m.grain.keys()
 			list, index = list[:len(list)+1], append(index, i)
 		}
-		if s.guards == noGuards || len(list) > 0 && !(others && v.noneTakes(now, list, index)) {
+		if s.guards == noGuards || len(list) > 0 && (!others || v.someTakes(now, list, index)) {
 			s.index = index
 			return list
 		}
@@ -278,14 +278,14 @@ func (v *view) eligible(now time.Time, at *place, allow func(*endpoint.Endpoint)
 	}
 }
 
-// noneTakes reports whether all candidates would let a request wait.
-func (v *view) noneTakes(now time.Time, candidates []policy.Candidate, index []int) bool {
+// someTakes reports whether a request need not wait for each of the candidates.
+func (v *view) someTakes(now time.Time, candidates []policy.Candidate, index []int) bool {
 	for c, i := range index {
 		if v.takes(now, i, &candidates[c].Load) {
-			return false
+			return true
 		}
 	}
-	return true
+	return false
 }
 
 // mostOut is how many endpoints are kept out for errors that they answer with: half of those that take requests, and at least

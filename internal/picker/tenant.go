@@ -159,8 +159,8 @@ func (a *AdmissionSpec) priority(header func(string) string, c *tenant.Class) (l
 }
 
 // Authorization returns the header that a request gets on its way to an engine: the engine's key, or none where tenants use
-// keys of Kvasir. own means that the client's header stays; otherwise its APIKeyHeader must be removed too. Tenants were checked here, so their requests get the engine's
-// key even where other clients must send it themselves.
+// keys of Kvasir. own means that the client's header stays; otherwise its APIKeyHeader must be removed too. Tenants were
+// checked here, so their requests get the engine's key even where other clients must send it themselves.
 func (s *Spec) Authorization() (value string, own bool) {
 	switch {
 	case s.PassClientAuth && s.Policy.Admission.Tenants == nil:
