@@ -181,5 +181,13 @@ func (p *picker) comeBack(i int, end func()) error {
 	p.describe(i, "{ready: false, serving: false, terminating: false}") // as the kubelet's probe says
 	err := e.untilServing()
 	p.describe(i, "{ready: true, serving: true, terminating: false}")
-	return err
+	if err != nil {
+		return err
+	}
+	return within(patience, func() error { // it looks every two seconds
+		if n := p.metric("kvasir_endpoint_pickable"); n < float64(len(p.engines)) {
+			return fmt.Errorf("the picker sends requests to %v of %d engines", n, len(p.engines))
+		}
+		return nil
+	})
 }
