@@ -234,9 +234,9 @@ func (p *Picker) release(s *scratch) {
 }
 
 // eligible applies the rules around every strategy. It drops endpoints that are not allowed, not ready, draining or asleep.
-// It keeps endpoints that are on another island where that is the last resort only if no others are left, and so it does
-// full ones if requests do not wait for them (see waits). It keeps endpoints with an open circuit only if there are no
-// others at all.
+// It keeps endpoints of another island, where that is the last resort, only if no others are left or take the request. The
+// same holds for full endpoints, unless requests wait for them (see waits). It keeps endpoints with an open circuit only if
+// there are no others at all.
 func (v *view) eligible(now time.Time, at *place, allow func(*endpoint.Endpoint) bool, s *scratch) []policy.Candidate {
 	list, index := s.candidates[:0], s.index[:0]
 	s.crowded = false
@@ -317,9 +317,7 @@ func (v *view) rank(s *scratch, question *policy.Request, now time.Time) (trial 
 	for {
 		s.costs = resize(s.costs, len(s.candidates))
 		v.strategy.Score(question, s.candidates, s.costs)
-		s.order = policy.Rank(question, s.candidates, s.costs, s.order, len(s.candidates))
-		v.takesFirst(now, s)
-		s.order = s.order[:min(len(s.order), max(1, v.spec.Policy.Attempts))]
+		v.order(s, question, now)
 		best := s.order[0]
 		ok, trial := v.members[s.index[best]].circuit.take(now, v.spec.Policy.CircuitFailures)
 		if ok || s.guards == noGuards || s.crowded || len(s.candidates) == 1 {

@@ -149,14 +149,24 @@ func (v *view) bestToWaitFor(s *scratch, p *prompt, now time.Time) int {
 	return best
 }
 
-// takesFirst puts the candidates that take a request now before the others in s.order, which stay as fallbacks.
-func (v *view) takesFirst(now time.Time, s *scratch) {
-	if !v.spec.Policy.Admission.waits() {
+// order ranks the candidates that are tried, the best first, into s.order. Those that take the request now precede the others,
+// which are its fallbacks.
+func (v *view) order(s *scratch, question *policy.Request, now time.Time) {
+	tried := max(1, v.spec.Policy.Attempts)
+	takes := func(c int) bool { return v.takes(now, s.index[c], &s.candidates[c].Load) }
+	full := 0
+	for c := range s.candidates {
+		if !takes(c) {
+			full++
+		}
+	}
+	if full == 0 || full == len(s.candidates) { // nearly always: only the best ones need an order
+		s.order = policy.Rank(question, s.candidates, s.costs, s.order, tried)
 		return
 	}
+	s.order = policy.Rank(question, s.candidates, s.costs, s.order, len(s.candidates))
 	slices.SortStableFunc(s.order, func(a, b int) int {
-		first, second := v.takes(now, s.index[a], &s.candidates[a].Load), v.takes(now, s.index[b], &s.candidates[b].Load)
-		switch {
+		switch first, second := takes(a), takes(b); {
 		case first == second:
 			return 0
 		case first:
@@ -164,6 +174,7 @@ func (v *view) takesFirst(now time.Time, s *scratch) {
 		}
 		return 1
 	})
+	s.order = s.order[:min(len(s.order), tried)]
 }
 
 // next is the waiting request to release now, nil if none can be: of the tenants whose requests can be released the one
