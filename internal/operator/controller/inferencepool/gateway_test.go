@@ -9,6 +9,7 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/yaml"
 
 	"github.com/kvasir-dev/kvasir/api/v1alpha1"
@@ -26,6 +27,43 @@ func says(name string, conditions ...string) gatewayParent {
 		})
 	}
 	return p
+}
+
+// A stranger's route must not change a pool's condition.
+func TestARouteOfAnotherNamespaceCountsWhereAGatewayFollowsIt(t *testing.T) {
+	const route = `{apiVersion: gateway.networking.k8s.io/v1, kind: HTTPRoute, metadata: {namespace: web, name: split}, spec: {rules: [{backendRefs: [
+		{group: inference.networking.k8s.io, kind: InferencePool, name: chat, namespace: llm},
+		{group: inference.networking.k8s.io, kind: InferencePool, name: chat-new, namespace: llm}]}]}, status: {parents: %s}}`
+	const parent = `[{parentRef: {name: gateway}, controllerName: istio.io/gateway-controller, conditions: [
+		{type: Accepted, status: "%s", reason: Why}, {type: ResolvedRefs, status: "%s", reason: %s}]}]`
+	pool := types.NamespacedName{Namespace: "llm", Name: "chat"}
+	for name, tc := range map[string]struct {
+		parents string
+		want    string
+	}{
+		"no gateway has it":         {`[]`, ""},
+		"it has no ReferenceGrant":  {fmt.Sprintf(parent, "True", "False", "RefNotPermitted"), ""},
+		"a gateway follows it":      {fmt.Sprintf(parent, "True", "True", "ResolvedRefs"), "rule 1 of HTTPRoute web/split has this pool beside chat-new"},
+		"no listener admits it":     {fmt.Sprintf(parent, "False", "True", "ResolvedRefs"), ""},
+		"another backend is absent": {fmt.Sprintf(parent, "True", "False", "BackendNotFound"), "rule 1 of HTTPRoute web/split has this pool beside chat-new"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			o, r := &unstructured.Unstructured{}, &gatewayRoute{}
+			if err := yaml.Unmarshal(fmt.Appendf(nil, route, tc.parents), &o.Object); err != nil {
+				t.Fatal(err)
+			}
+			if err := decode(o, r); err != nil {
+				t.Fatal(err)
+			}
+			got := ""
+			for _, s := range r.sharing(pool) {
+				got += s.refusal()
+			}
+			if !names(o, "chat") || names(o, "other") || !strings.HasPrefix(got, tc.want) || (got == "") != (tc.want == "") {
+				t.Errorf("shared %q, want %q", got, tc.want)
+			}
+		})
+	}
 }
 
 func TestGatewayAccepted(t *testing.T) {
@@ -147,12 +185,13 @@ func TestRulesThatHaveSeveralPoolsAreFound(t *testing.T) {
 		want  []string // that are shared with chat, "RULE OTHER"
 		woken []string // pools that a change of the route wakes
 	}{
-		"one pool":                 {`{backendRefs: [` + chat + `]}`, nil, []string{"chat", "split"}},
-		"two pools in two rules":   {`{backendRefs: [` + chat + `]}, {backendRefs: [` + other + `}]}`, nil, []string{"chat", "chat-new", "split"}},
-		"two pools in one rule":    {`{}, {backendRefs: [` + chat + `, ` + other + `, weight: 10}]}`, []string{"2 [chat-new]"}, []string{"chat", "chat-new", "split"}},
-		"one pool twice":           {`{backendRefs: [` + chat + `, ` + chat + `]}`, nil, []string{"chat", "split"}},
-		"a pool and a Service":     {`{backendRefs: [` + chat + `, {name: chat-new, port: 80}]}`, nil, []string{"chat", "split"}},
-		"a pool of another place":  {`{backendRefs: [` + chat + `, ` + other + `, namespace: elsewhere}]}`, nil, []string{"chat", "split"}},
+		"one pool":               {`{backendRefs: [` + chat + `]}`, nil, []string{"chat", "split"}},
+		"two pools in two rules": {`{backendRefs: [` + chat + `]}, {backendRefs: [` + other + `}]}`, nil, []string{"chat", "chat-new", "split"}},
+		"two pools in one rule":  {`{}, {backendRefs: [` + chat + `, ` + other + `, weight: 10}]}`, []string{"2 [chat-new]"}, []string{"chat", "chat-new", "split"}},
+		"one pool twice":         {`{backendRefs: [` + chat + `, ` + chat + `]}`, nil, []string{"chat", "split"}},
+		"a pool and a Service":   {`{backendRefs: [` + chat + `, {name: chat-new, port: 80}]}`, nil, []string{"chat", "split"}},
+		"a pool of another namespace": {`{backendRefs: [` + chat + `, ` + other + `, namespace: elsewhere}]}`, []string{"1 [elsewhere/chat-new]"},
+			[]string{"elsewhere/chat-new", "chat", "split"}},
 		"its own namespace, named": {`{backendRefs: [` + chat + `, ` + other + `, namespace: llm}]}`, []string{"1 [chat-new]"}, []string{"chat", "chat-new", "split"}},
 		"rules of another shape":   {`{backendRefs: 7}`, nil, []string{"split"}},
 	} {
@@ -164,12 +203,12 @@ func TestRulesThatHaveSeveralPoolsAreFound(t *testing.T) {
 			var got, woken []string
 			route := &gatewayRoute{}
 			if decode(o, route) == nil {
-				for _, s := range route.sharing("chat") {
+				for _, s := range route.sharing(types.NamespacedName{Namespace: "llm", Name: "chat"}) {
 					got = append(got, fmt.Sprint(s.rule, " ", s.others))
 				}
 			}
 			for _, request := range ofRoute(context.Background(), o) {
-				woken = append(woken, request.Name)
+				woken = append(woken, strings.TrimPrefix(request.String(), "llm/"))
 			}
 			if !slices.Equal(got, tc.want) || !slices.Equal(woken, tc.woken) {
 				t.Errorf("shared %q, woken %q; want %q, %q", got, woken, tc.want, tc.woken)

@@ -1,6 +1,7 @@
 package inferencepool
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -11,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	gwapiv1 "sigs.k8s.io/gateway-api/apis/v1"
 
 	"github.com/kvasir-dev/kvasir/internal/operator/resources"
 )
@@ -36,14 +38,14 @@ type gatewayRoute struct {
 	} `json:"status"`
 }
 
-// pools are the InferencePools of the route's own namespace that each rule sends requests to, each once.
-func (r *gatewayRoute) pools() [][]string {
-	rules := make([][]string, len(r.Spec.Rules))
+// pools are the InferencePools that each rule sends requests to, each once.
+func (r *gatewayRoute) pools() [][]types.NamespacedName {
+	rules := make([][]types.NamespacedName, len(r.Spec.Rules))
 	for i := range r.Spec.Rules {
 		for _, ref := range r.Spec.Rules[i].BackendRefs {
-			if ref.Group == resources.GIEKind.Group && ref.Kind == resources.GIEKind.Kind &&
-				(ref.Namespace == "" || ref.Namespace == r.Metadata.Namespace) && !slices.Contains(rules[i], ref.Name) {
-				rules[i] = append(rules[i], ref.Name)
+			pool := types.NamespacedName{Namespace: cmp.Or(ref.Namespace, r.Metadata.Namespace), Name: ref.Name}
+			if ref.Group == resources.GIEKind.Group && ref.Kind == resources.GIEKind.Kind && !slices.Contains(rules[i], pool) {
+				rules[i] = append(rules[i], pool)
 			}
 		}
 	}
@@ -80,64 +82,107 @@ func (s *sharedRule) String() string {
 	return fmt.Sprintf("rule %d of HTTPRoute %s has this pool beside %s", s.rule, s.route, strings.Join(s.others, ", "))
 }
 
-// sharedRules finds the rules of routes in the pool's namespace that have this pool and others.
+// sharedRules finds the rules of routes in all namespaces that have this pool and others.
 func (r *round) sharedRules(ctx context.Context) ([]sharedRule, error) {
 	list := &unstructured.UnstructuredList{}
 	list.SetGroupVersionKind(resources.RouteKind.GroupVersion().WithKind(resources.RouteKind.Kind + "List"))
-	err := r.Client.List(ctx, list, client.InNamespace(r.key.Namespace))
+	err := r.Client.List(ctx, list)
 	if meta.IsNoMatchError(err) {
 		return nil, nil
 	}
 	if err != nil {
-		return nil, fmt.Errorf("listing routes of namespace %s: %w", r.key.Namespace, err)
+		return nil, fmt.Errorf("listing routes: %w", err)
 	}
-	slices.SortFunc(list.Items, func(a, b unstructured.Unstructured) int { return strings.Compare(a.GetName(), b.GetName()) })
+	slices.SortFunc(list.Items, func(a, b unstructured.Unstructured) int {
+		return cmp.Or(strings.Compare(a.GetNamespace(), b.GetNamespace()), strings.Compare(a.GetName(), b.GetName()))
+	})
 	var shared []sharedRule
 	for i := range list.Items {
+		if !names(&list.Items[i], r.key.Name) {
+			continue
+		}
 		route := &gatewayRoute{}
 		if decode(&list.Items[i], route) != nil {
 			continue // a route of another shape is no reason to stop looking after the pool
 		}
-		shared = append(shared, route.sharing(r.key.Name)...)
+		shared = append(shared, route.sharing(r.key)...)
 	}
 	return shared, nil
 }
 
-// sharing are the rules of a route that have a pool and others.
-func (r *gatewayRoute) sharing(pool string) []sharedRule {
+// names reports whether a rule of a route names a backend. It spares the decoding of the cluster's other routes.
+func names(route *unstructured.Unstructured, backend string) bool {
+	rules, _, _ := unstructured.NestedFieldNoCopy(route.Object, "spec", "rules")
+	all, _ := rules.([]any)
+	return slices.ContainsFunc(all, func(rule any) bool {
+		fields, _ := rule.(map[string]any)
+		refs, _ := fields["backendRefs"].([]any)
+		return slices.ContainsFunc(refs, func(ref any) bool {
+			fields, _ := ref.(map[string]any)
+			return fields["name"] == backend
+		})
+	})
+}
+
+// sharing are the rules of a route that have a pool and others. A route of another namespace counts only where a gateway
+// follows it and found that it can refer to the pool, so that strangers cannot change the pool's condition.
+func (r *gatewayRoute) sharing(pool types.NamespacedName) []sharedRule {
+	stranger := r.Metadata.Namespace != pool.Namespace
+	var controllers []string
+	for i := range r.Status.Parents {
+		if p := &r.Status.Parents[i]; !stranger || p.follows() {
+			controllers = append(controllers, p.ControllerName)
+		}
+	}
+	if stranger && controllers == nil {
+		return nil
+	}
 	var shared []sharedRule
 	for i, pools := range r.pools() {
 		if len(pools) < 2 || !slices.Contains(pools, pool) {
 			continue
 		}
-		s := sharedRule{route: r.Metadata.Name, rule: i + 1}
-		for _, name := range pools {
-			if name != pool {
-				s.others = append(s.others, name)
+		route := types.NamespacedName{Namespace: r.Metadata.Namespace, Name: r.Metadata.Name}
+		s := sharedRule{route: seenFrom(pool, route), rule: i + 1, controllers: controllers}
+		for _, other := range pools {
+			if other != pool {
+				s.others = append(s.others, seenFrom(pool, other))
 			}
-		}
-		for j := range r.Status.Parents {
-			s.controllers = append(s.controllers, r.Status.Parents[j].ControllerName)
 		}
 		shared = append(shared, s)
 	}
 	return shared
 }
 
+// follows reports whether a gateway sends requests by a route to backends of other namespaces.
+func (p *gatewayParent) follows() bool {
+	refs := meta.FindStatusCondition(p.Conditions, string(gwapiv1.RouteConditionResolvedRefs))
+	return meta.IsStatusConditionTrue(p.Conditions, string(gwapiv1.RouteConditionAccepted)) &&
+		(refs == nil || refs.Reason != string(gwapiv1.RouteReasonRefNotPermitted))
+}
+
+// seenFrom is the name of an object, with its namespace if that is not the pool's.
+func seenFrom(pool, object types.NamespacedName) string {
+	if object.Namespace == pool.Namespace {
+		return object.Name
+	}
+	return object.String()
+}
+
 // ofRoute are the pools that a route concerns: the one of its name, for which it might have been made, and those that its
 // rules name.
 func ofRoute(_ context.Context, o client.Object) []reconcile.Request {
-	names := []string{o.GetName()}
+	pools := []types.NamespacedName{client.ObjectKeyFromObject(o)}
 	if u, ok := o.(*unstructured.Unstructured); ok {
 		route := &gatewayRoute{}
 		if decode(u, route) == nil {
-			names = append(names, slices.Concat(route.pools()...)...)
+			pools = append(pools, slices.Concat(route.pools()...)...)
 		}
 	}
-	slices.Sort(names)
+	slices.SortFunc(pools, func(a, b types.NamespacedName) int { return strings.Compare(a.String(), b.String()) })
 	var requests []reconcile.Request
-	for _, name := range slices.Compact(names) {
-		requests = append(requests, reconcile.Request{NamespacedName: types.NamespacedName{Namespace: o.GetNamespace(), Name: name}})
+	for _, pool := range slices.Compact(pools) {
+		requests = append(requests, reconcile.Request{NamespacedName: pool})
 	}
 	return requests
 }
