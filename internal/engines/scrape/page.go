@@ -29,6 +29,9 @@ const (
 	maxModelRoot = 4096
 )
 
+// questions that can be under way at a page.
+const questions = 4
+
 // keepBuffer is the largest buffer kept from one question to the next, bytes.
 const keepBuffer = 1 << 20
 
@@ -59,8 +62,8 @@ func newPage(w where, options *Options, cancel context.CancelFunc) *page {
 	base := &http.Transport{
 		// One connection per question that can be under way; no proxy, since engines are near; no compression,
 		// which would cost the engine more than the network costs us.
-		MaxConnsPerHost:        4,
-		MaxIdleConnsPerHost:    4,
+		MaxConnsPerHost:        questions,
+		MaxIdleConnsPerHost:    questions,
 		DisableCompression:     true,
 		MaxResponseHeaderBytes: 64 << 10,
 		DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
@@ -73,7 +76,7 @@ func newPage(w where, options *Options, cancel context.CancelFunc) *page {
 	return &page{
 		where: w, options: options, cancel: cancel,
 		client: &http.Client{
-			Transport: transport.Transport(base, w.wire),
+			Transport: transport.RoundTripper(base, w.wire),
 			// Only the configuration names destinations.
 			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 		},

@@ -62,6 +62,22 @@ func Transport(base *http.Transport, w endpoint.Wire) *http.Transport {
 	return base
 }
 
+// RoundTripper is what Transport returns, or better where the wire allows it: it keeps connections as base would, which must have
+// a DialContext.
+func RoundTripper(base *http.Transport, w endpoint.Wire) http.RoundTripper {
+	base = Transport(base, w)
+	if w == (endpoint.Wire{}) {
+		return newDirect(base)
+	}
+	return base
+}
+
+func closeIdle(t http.RoundTripper) {
+	if t, ok := t.(interface{ CloseIdleConnections() }); ok {
+		t.CloseIdleConnections()
+	}
+}
+
 // Scheme of the URLs of engines of a wire.
 func Scheme(w endpoint.Wire) string {
 	if w.TLS {
@@ -74,28 +90,28 @@ func Scheme(w endpoint.Wire) string {
 // concurrent use.
 type Transports struct {
 	base  func() *http.Transport
-	plain *http.Transport // of the zero wire
+	plain http.RoundTripper // of the zero wire
 
 	mu     sync.RWMutex
-	others map[endpoint.Wire]*http.Transport // guarded by mu
+	others map[endpoint.Wire]http.RoundTripper // guarded by mu
 }
 
 // NewTransports makes transports of what base returns, again at each call, except for the dialing, which is by dial.
 func NewTransports(dial Dial, base func() *http.Transport) *Transports {
-	t := &Transports{others: map[endpoint.Wire]*http.Transport{}}
+	t := &Transports{others: map[endpoint.Wire]http.RoundTripper{}}
 	t.base = func() *http.Transport {
 		one := base()
 		one.Proxy = nil // engines are never behind the environment's proxy
 		one.DialContext = dialer(dial)
 		return one
 	}
-	t.plain = Transport(t.base(), endpoint.Wire{})
+	t.plain = RoundTripper(t.base(), endpoint.Wire{})
 	return t
 }
 
 // Close gives up the idle connections.
 func (t *Transports) Close() {
-	t.plain.CloseIdleConnections()
+	closeIdle(t.plain)
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.closeOthers()
@@ -104,7 +120,7 @@ func (t *Transports) Close() {
 // closeOthers forgets all but the plain one. t.mu is held.
 func (t *Transports) closeOthers() {
 	for _, one := range t.others {
-		one.CloseIdleConnections()
+		closeIdle(one)
 	}
 	clear(t.others)
 }
@@ -118,7 +134,7 @@ func (t *Transports) RoundTrip(r *http.Request, ep *endpoint.Endpoint) (*http.Re
 	return t.of(ep.Wire).RoundTrip(r)
 }
 
-func (t *Transports) of(w endpoint.Wire) *http.Transport {
+func (t *Transports) of(w endpoint.Wire) http.RoundTripper {
 	if w == (endpoint.Wire{}) {
 		return t.plain
 	}
@@ -134,7 +150,7 @@ func (t *Transports) of(w endpoint.Wire) *http.Transport {
 		if len(t.others) >= maxKept {
 			t.closeOthers()
 		}
-		one = Transport(t.base(), w)
+		one = RoundTripper(t.base(), w)
 		t.others[w] = one
 	}
 	return one
