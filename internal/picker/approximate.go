@@ -124,11 +124,12 @@ func (v *view) matchRouted(s *scratch, p *prompt) {
 		return
 	}
 	keyed := p.err == nil && !v.spec.NoEvents
+	n := 0
 	for c := range s.candidates {
 		if keyed && !s.ignored[c] {
 			continue
 		}
-		n := v.histories[fallback].memories[s.index[c]].Match(chunks)
+		n = v.histories[fallback].memories[s.index[c]].Match(chunks, n)
 		if match := &s.candidates[c].Match; n > match.Blocks() {
 			*match = v.whole(v.members[s.index[c]], kvindex.Match{Speculative: uint32(n)}, p.tokens) // at most maxChunks
 		}
@@ -179,8 +180,10 @@ func (v *view) recall(s *scratch, p *prompt, question *policy.Request, h int) {
 		return
 	}
 	question.Chunks = len(s.chunks[h])
+	n := 0
 	for c := range s.candidates {
-		s.candidates[c].Routed = v.histories[h].memories[s.index[c]].Match(s.chunks[h])
+		n = v.histories[h].memories[s.index[c]].Match(s.chunks[h], n)
+		s.candidates[c].Routed = n
 	}
 }
 

@@ -205,7 +205,7 @@ func TestWhatAGatewayChoseIsRemembered(t *testing.T) {
 		d.End(Completed)
 		v := p.current.Load().pools[0]
 		again := pickFor(t, p, chat("m", "", prompt))
-		if n := v.histories[v.history].memories[i].Match(again.chunks[v.history]); n != again.Chunks {
+		if n := v.histories[v.history].memories[i].Match(again.chunks[v.history], 0); n != again.Chunks {
 			t.Errorf("endpoint %d is remembered for %d of %d chunks", i, n, again.Chunks)
 		}
 		again.End(Completed)

@@ -78,8 +78,8 @@ func (c *Chain) Chunks() []Chunk { return c.chunks }
 // Memory is what was routed to one endpoint. It holds a bounded number of chunks, about 60 bytes each, and is safe for
 // concurrent use. The zero value holds nothing.
 //
-// It never holds a chunk without those before it: every Record touches the entire chain, its beginning last, and the least
-// recently touched entry is dropped first.
+// It never holds a chunk without those before it: every Record makes the entire chain the most recent one, its beginning
+// first, and the least recent chunk is dropped first.
 type Memory struct {
 	mu    sync.Mutex
 	limit int
@@ -97,35 +97,61 @@ type node struct {
 func NewMemory(maxChunks int) *Memory { return &Memory{limit: maxChunks} }
 
 // Record remembers that a text was routed to the endpoint; of a chain that is longer than the memory, the beginning.
+//
+// Chunks that were recorded together are neighbours in the order of use, so nearly all of a known chain is found without
+// the map.
 func (m *Memory) Record(chain []Chunk) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.at == nil {
 		m.at, m.nodes = map[Chunk]int32{}, []node{{}}
 	}
-	for i := min(len(chain), m.limit) - 1; i >= 0; i-- {
-		n, held := m.at[chain[i]]
-		if held {
-			m.unlink(n)
-		} else {
-			n = m.place()
-			m.nodes[n].chunk = chain[i]
-			m.at[chain[i]] = n
+	var before, follows int32 // the node of the chunk before; the node that followed it until it was moved
+	for _, chunk := range chain[:min(len(chain), m.limit)] {
+		n := m.nodes[before].next
+		switch {
+		case n != 0 && m.nodes[n].chunk == chunk: // in its place already
+			before = n
+			continue
+		case follows != 0 && m.nodes[follows].chunk == chunk:
+			n = follows
+		default:
+			n = m.at[chunk]
 		}
-		m.link(n)
+		switch n {
+		case 0:
+			n, follows = m.place(), 0
+			m.nodes[n].chunk = chunk
+			m.at[chunk] = n
+		case before: // two chunks of the same name
+			continue
+		default:
+			follows = m.nodes[n].next
+			m.unlink(n)
+		}
+		m.link(n, before)
+		before = n
 	}
 }
 
-// Match is how many leading chunks of a text were routed to the endpoint. It takes a logarithmic number of steps and
-// touches nothing.
-func (m *Memory) Match(chain []Chunk) int {
+// Match is how many leading chunks of a text were routed to the endpoint. It touches nothing. guess is a possible answer,
+// such as that of another endpoint. The number of steps is logarithmic in the answer's distance from it, or from 0 if the
+// answer is less.
+func (m *Memory) Match(chain []Chunk, guess int) int {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	low, high := 0, min(len(chain), len(m.at)) // the first low chunks are held, those from high on are not
-	for low < high {
-		middle := (low + high) / 2
+	if guess = min(guess, high); guess > 0 {
+		if _, held := m.at[chain[guess-1]]; held {
+			low = guess
+		} else {
+			high = guess - 1
+		}
+	}
+	for reach := 0; low < high; {
+		middle := min(low+reach, (low+high)/2)
 		if _, held := m.at[chain[middle]]; held {
-			low = middle + 1
+			low, reach = middle+1, 2*reach+1
 		} else {
 			high = middle
 		}
@@ -159,10 +185,11 @@ func (m *Memory) place() int32 {
 	return last
 }
 
-func (m *Memory) link(n int32) {
-	first := m.nodes[0].next
-	m.nodes[n].prev, m.nodes[n].next = 0, first
-	m.nodes[first].prev, m.nodes[0].next = n, n
+// link places a node behind another one.
+func (m *Memory) link(n, before int32) {
+	next := m.nodes[before].next
+	m.nodes[n].prev, m.nodes[n].next = before, next
+	m.nodes[next].prev, m.nodes[before].next = n, n
 }
 
 func (m *Memory) unlink(n int32) {

@@ -125,9 +125,37 @@ func TestMemoryIsItsModel(t *testing.T) {
 			}
 			for range 5 {
 				c := chains[r.IntN(len(chains))]
-				if got, want := memory.Match(c), plain.match(c); got != want {
+				if got, want := memory.Match(c, r.IntN(14)), plain.match(c); got != want {
 					t.Fatalf("seed %d, step %d: matches %d of %d chunks, its model %d", seed, step, got, len(c), want)
 				}
+			}
+		}
+	}
+}
+
+// TestEqualNamesDoNoHarm: hashes can collide, within a chain too.
+func TestEqualNamesDoNoHarm(t *testing.T) {
+	for seed := range uint64(200) {
+		r := rand.New(rand.NewPCG(seed, 4))
+		m := NewMemory(1 + r.IntN(8))
+		for range 60 {
+			chain := make([]Chunk, r.IntN(12))
+			for i := range chain {
+				chain[i] = Chunk(1 + r.IntN(9))
+			}
+			m.Record(chain)
+			if n := m.Match(chain, r.IntN(14)); n > len(chain) {
+				t.Fatalf("seed %d: matches %d of %d chunks", seed, n, len(chain))
+			}
+			seen := map[int32]bool{}
+			for n := m.nodes[0].next; n != 0 && !seen[n]; n = m.nodes[n].next {
+				seen[n] = true
+				if m.at[m.nodes[n].chunk] != n || m.nodes[m.nodes[n].next].prev != n {
+					t.Fatalf("seed %d: the order of use is broken after %v", seed, chain)
+				}
+			}
+			if len(seen) != m.Len() || m.Len() > m.limit {
+				t.Fatalf("seed %d: %d chunks in order, %d held, at most %d", seed, len(seen), m.Len(), m.limit)
 			}
 		}
 	}
@@ -136,7 +164,7 @@ func TestMemoryIsItsModel(t *testing.T) {
 func TestMemoryOfNothing(t *testing.T) {
 	var zero Memory
 	zero.Record([]Chunk{1, 2})
-	if zero.Match([]Chunk{1}) != 0 || zero.Len() != 0 {
+	if zero.Match([]Chunk{1}, 1) != 0 || zero.Len() != 0 {
 		t.Error("the zero value holds something")
 	}
 }
@@ -153,7 +181,7 @@ func TestMemoryTakesManyGoroutines(t *testing.T) {
 					c[i] = Chunk(g%2*1000 + i)
 				}
 				m.Record(c)
-				if n := m.Match(c); n > len(c) {
+				if n := m.Match(c, r.IntN(40)); n > len(c) {
 					t.Errorf("matches %d of %d", n, len(c))
 				}
 			}
@@ -177,20 +205,46 @@ func BenchmarkMatch(b *testing.B) {
 	for b.Loop() {
 		c.Reset(1, 64, 4096)
 		c.Add(text)
+		n := 0
 		for _, m := range memories {
-			if m.Match(c.Chunks()) != len(c.Chunks())/2 {
+			if n = m.Match(c.Chunks(), n); n != len(c.Chunks())/2 {
 				b.Fatal("another match")
 			}
 		}
 	}
 }
 
-// BenchmarkRecord: a prompt of 8,000 tokens.
+// BenchmarkRecord: prompts of 8,000 tokens, in turn.
 func BenchmarkRecord(b *testing.B) {
-	c := chain(strings.Repeat("All that is gold does not glitter. ", 32000/35), 64, 4096)
+	var prompts [16][]Chunk
+	for i := range prompts {
+		prompts[i] = chain(strings.Repeat(string(rune('a'+i))+"ll that is gold does not glitter. ", 32000/35), 64, 4096)
+	}
 	m := NewMemory(31250)
 	b.ReportAllocs()
+	for i := 0; b.Loop(); i++ {
+		m.Record(prompts[i%len(prompts)])
+	}
+}
+
+// BenchmarkMatchOfOthers: a prompt of 8,000 tokens against 100 endpoints that hold its first chunk and thousands of others.
+func BenchmarkMatchOfOthers(b *testing.B) {
+	asked := chain(strings.Repeat("All that is gold does not glitter. ", 32000/35), 64, 4096)
+	memories := make([]*Memory, 100)
+	for i := range memories {
+		memories[i] = NewMemory(31250)
+		memories[i].Record(asked[:1])
+		for j := range 16 {
+			memories[i].Record(chain(strings.Repeat(string(rune('a'+j))+"ll that is gold does not glitter. ", 32000/35), 64, 4096))
+		}
+	}
+	b.ReportAllocs()
 	for b.Loop() {
-		m.Record(c)
+		n := 0
+		for _, m := range memories {
+			if n = m.Match(asked, n); n > 1 {
+				b.Fatal("another match")
+			}
+		}
 	}
 }
