@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -131,12 +132,23 @@ func startEngine() (*engine, error) {
 func stream(w http.ResponseWriter, r *http.Request) {
 	_, _ = io.Copy(io.Discard, r.Body)
 	w.Header().Set("Content-Type", "text/event-stream")
+	if n, err := strconv.Atoi(r.Header.Get(eventsHeader)); err == nil { // at once
+		for range n {
+			_, _ = w.Write(event)
+			_ = http.NewResponseController(w).Flush()
+		}
+		_, _ = io.WriteString(w, "data: {\"choices\":[{\"delta\":{},\"finish_reason\":\"stop\"}]}\n\ndata: [DONE]\n\n")
+		return
+	}
 	for range streamEvents {
 		_, _ = fmt.Fprintf(w, "data: {\"t\":%d,\"choices\":[{\"delta\":{\"content\":\"word\"}}]}\n\n", time.Now().UnixNano())
 		_ = http.NewResponseController(w).Flush()
 		time.Sleep(streamEvery)
 	}
 }
+
+// eventsHeader of a request is the number of events of its answer, which come without a pause.
+const eventsHeader = "X-Events"
 
 const (
 	streamEvents = 400

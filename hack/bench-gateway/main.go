@@ -14,6 +14,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 )
 
@@ -30,8 +31,9 @@ type row struct {
 
 // bench is a run.
 type bench struct {
-	picker  string // the program
-	profile string // file for a CPU profile, empty for none
+	picker  string   // the program
+	profile string   // file for a CPU profile, empty for none; of costs a directory
+	beside  []string // further builds of this program, for costs and idle
 	length  time.Duration
 	out     io.Writer
 	engine  *engine
@@ -52,7 +54,8 @@ func main() {
 	picker := flag.String("picker", "bin/picker", "`program` for the rows that need the whole picker")
 	out := flag.String("out", "out/bench/gateway.jsonl", "`file` to write to")
 	profile := flag.String("profile", "", "`file` for a CPU profile of the picker under the first row")
-	only := flag.String("only", "", "measure only these: prompts, events, open, proxied or idle")
+	only := flag.String("only", "", "measure only these: prompts, events, open, proxied, idle or costs")
+	beside := flag.String("beside", "", "further builds of this program and the picker to measure costs and idle of: `directories`, with commas between")
 	length := flag.Duration("time", 5*time.Second, "how long each row takes")
 	flag.Parse()
 	var err error
@@ -62,7 +65,11 @@ func main() {
 	case "reverse":
 		err = reverse(*engines)
 	default:
-		err = run(*picker, *out, *only, *profile, *length)
+		var builds []string
+		if *beside != "" {
+			builds = strings.Split(*beside, ",")
+		}
+		err = run(*picker, *out, *only, *profile, builds, *length)
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "bench-gateway:", err)
@@ -70,7 +77,7 @@ func main() {
 	}
 }
 
-func run(picker, out, only, profile string, length time.Duration) error {
+func run(picker, out, only, profile string, beside []string, length time.Duration) error {
 	if err := os.MkdirAll(filepath.Dir(out), 0o755); err != nil {
 		return err
 	}
@@ -83,11 +90,11 @@ func run(picker, out, only, profile string, length time.Duration) error {
 	if err != nil {
 		return err
 	}
-	b := &bench{picker: picker, profile: profile, length: length, out: io.MultiWriter(f, os.Stdout), engine: e}
+	b := &bench{picker: picker, profile: profile, beside: beside, length: length, out: io.MultiWriter(f, os.Stdout), engine: e}
 	for _, m := range []struct {
 		name    string
 		measure func() error
-	}{{"prompts", b.prompts}, {"events", b.events}, {"open", b.open}, {"proxied", b.proxied}, {"idle", b.idle}} {
+	}{{"prompts", b.prompts}, {"events", b.events}, {"open", b.open}, {"proxied", b.proxied}, {"idle", b.idle}, {"costs", b.costs}} {
 		if only != "" && only != m.name {
 			continue
 		}

@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"time"
@@ -20,10 +21,16 @@ type process struct {
 }
 
 // child starts this program in a role and reads its addresses.
-func (b *bench) child(role string) (*process, error) {
+func (b *bench) child(role string) (*process, error) { return b.childOf("", role) }
+
+// childOf starts the program of a directory, or this one if it is empty.
+func (b *bench) childOf(dir, role string) (*process, error) {
 	self, err := os.Executable()
 	if err != nil {
 		return nil, err
+	}
+	if dir != "" {
+		self = filepath.Join(dir, filepath.Base(self))
 	}
 	p := &process{cmd: exec.Command(self, "-role", role, "-engine", b.engine.port)} //nolint:noctx // itself
 	p.cmd.Stderr = os.Stderr

@@ -247,19 +247,37 @@ endpoints:
 		return err
 	}
 	const local = "127.0.0.1:0"
-	p := &process{cmd: exec.Command(b.picker, "--standalone", dir, "--proxy-address", local, "--health-address", local, //nolint:noctx // given
-		"--metrics-address", local, "--ext-proc-address", local, "--log-level", "error")}
-	p.cmd.Stderr = os.Stderr
-	if err := p.cmd.Start(); err != nil {
-		return err
+	pickers := []*process{}
+	for i, program := range append([]string{""}, b.beside...) {
+		program = filepath.Join(program, filepath.Base(b.picker))
+		if i == 0 {
+			program = b.picker
+		}
+		p := &process{cmd: exec.Command(program, "--standalone", dir, "--proxy-address", local, "--health-address", local, //nolint:noctx // given
+			"--metrics-address", local, "--ext-proc-address", local, "--log-level", "error")}
+		p.cmd.Stderr = os.Stderr
+		if err := p.cmd.Start(); err != nil {
+			return err
+		}
+		defer p.stop()
+		pickers = append(pickers, p)
 	}
-	defer p.stop()
 	time.Sleep(3 * time.Second)
-	before, start := p.cpu(), time.Now()
+	before, switches, start := make([]time.Duration, len(pickers)), make([]int, len(pickers)), time.Now()
+	for i, p := range pickers {
+		before[i], switches[i] = p.cpu(), p.switches()
+	}
 	time.Sleep(2 * b.length)
-	b.tell(row{Row: "idle picker, 100 endpoints scraped", Value: (p.cpu() - before).Seconds() / time.Since(start).Seconds(), Unit: "cores",
-		Limit: 0.1, Beside: map[string]float64{
-			"MB": float64(p.memory()) / 1e6, "pageKB": float64(len(b.engine.metrics)) / 1e3,
-		}})
+	for i, p := range pickers {
+		r := row{Row: "idle picker, 100 endpoints scraped", Value: (p.cpu() - before[i]).Seconds() / time.Since(start).Seconds(),
+			Unit: "cores", Limit: 0.1, Beside: map[string]float64{
+				"MB": float64(p.memory()) / 1e6, "pageKB": float64(len(b.engine.metrics)) / 1e3,
+				"switchesPerSecond": float64(p.switches()-switches[i]) / time.Since(start).Seconds(),
+			}}
+		if i > 0 {
+			r.Row += ", " + filepath.Base(b.beside[i-1])
+		}
+		b.tell(r)
+	}
 	return nil
 }
