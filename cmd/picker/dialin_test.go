@@ -95,7 +95,7 @@ func TestEnginesThatDialThePicker(t *testing.T) {
 		t.Fatal(err)
 	}
 	i.eventually("its loss shows", func() bool {
-		return i.metric(`kvasir_events_state{endpoint="pod-a/0",pool="p",state="Disconnected"}`) == "1"
+		return i.metric(`kvasir_events_state{endpoint="pod-a/0",namespace="default",pool="p",state="Disconnected"}`) == "1"
 	})
 	stranger, err := zmtp.DialPub(context.Background(), picker, 10)
 	if err != nil {

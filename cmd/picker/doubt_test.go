@@ -111,17 +111,17 @@ func TestAPoolWhoseEnginesDoNotFindWhatIsAnnounced(t *testing.T) {
 	}
 	last := time.Now()
 	i.eventually("removals that could excuse it would have come", func() bool { return time.Since(last) > 3*time.Second })
-	i.eventually("trust is lost", func() bool { ask(); return i.metric(`kvasir_predictions_trusted{pool="p"}`) == "0" })
+	i.eventually("trust is lost", func() bool { ask(); return i.metric(`kvasir_predictions_trusted{namespace="default",pool="p"}`) == "0" })
 	if _, body := i.get(i.listeners.metrics, "/status"); !strings.Contains(body, "reason: Mispredicting") {
 		t.Error(body)
 	}
-	if lost := i.metric(`kvasir_predictions_distrusted_total{pool="p"}`); lost != "1" {
+	if lost := i.metric(`kvasir_predictions_distrusted_total{namespace="default",pool="p"}`); lost != "1" {
 		t.Errorf("lost %s times", lost)
 	}
 	// Of most prompts the engine that is asked holds by now what the other has announced.
 	n = 0
-	i.eventually("trust is won", func() bool { ask(); n %= 40; return i.metric(`kvasir_predictions_trusted{pool="p"}`) == "1" })
-	if picks := i.metric(`kvasir_distrusted_picks_total{pool="p"}`); picks == "0" {
+	i.eventually("trust is won", func() bool { ask(); n %= 40; return i.metric(`kvasir_predictions_trusted{namespace="default",pool="p"}`) == "1" })
+	if picks := i.metric(`kvasir_distrusted_picks_total{namespace="default",pool="p"}`); picks == "0" {
 		t.Error("no pick went without matches")
 	}
 	if !strings.Contains(i.logs.String(), "its matches are ignored") || !strings.Contains(i.logs.String(), "its matches are believed") {

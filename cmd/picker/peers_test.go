@@ -35,8 +35,8 @@ func runPeers(t *testing.T, n int, dir string, args ...string) []*instance {
 }
 
 const (
-	inflight     = `kvasir_endpoint_inflight_requests{endpoint="pod/0",pool="m"}`
-	peerInflight = `kvasir_endpoint_peer_inflight_requests{endpoint="pod/0",pool="m"}`
+	inflight     = `kvasir_endpoint_inflight_requests{endpoint="pod/0",namespace="default",pool="m"}`
+	peerInflight = `kvasir_endpoint_peer_inflight_requests{endpoint="pod/0",namespace="default",pool="m"}`
 )
 
 // TestPickersTellEachOther runs three pickers. What one sends to the pod the others count, until it ends.

@@ -73,7 +73,7 @@ func TestTheSamplesServe(t *testing.T) {
 		}
 	}
 	_, page := p.get(p.listeners.metrics, "/metrics")
-	for _, want := range []string{`kvasir_requests_total{outcome="completed",pool="demo"} 1`, `kvasir_events_state{endpoint="demo-0/0",pool="demo",state="Synced"} 1`} {
+	for _, want := range []string{`kvasir_requests_total{namespace="default",outcome="completed",pool="demo"} 1`, `kvasir_events_state{endpoint="demo-0/0",namespace="default",pool="demo",state="Synced"} 1`} {
 		if !strings.Contains(page, want) {
 			t.Errorf("the metrics lack %q", want)
 		}
@@ -86,8 +86,8 @@ func TestTheSamplesServe(t *testing.T) {
 	}
 	p.eventually("the engines' metrics are read", func() bool {
 		_, page := p.get(p.listeners.metrics, "/metrics")
-		return strings.Contains(page, `kvasir_endpoint_kv_capacity_tokens{endpoint="demo-0/0",pool="demo"}`) &&
-			!strings.Contains(page, `kvasir_endpoint_kv_capacity_tokens{endpoint="demo-0/0",pool="demo"} 0`)
+		return strings.Contains(page, `kvasir_endpoint_kv_capacity_tokens{endpoint="demo-0/0",namespace="default",pool="demo"}`) &&
+			!strings.Contains(page, `kvasir_endpoint_kv_capacity_tokens{endpoint="demo-0/0",namespace="default",pool="demo"} 0`)
 	})
 }
 
@@ -116,7 +116,7 @@ func TestChangesAreInForceWhileRequestsRun(t *testing.T) {
 	put(t, filepath.Join(dir, "pods.yaml"), sliceText(t, "m", "second", second))
 	p.eventually("the second pod is in force", func() bool {
 		_, body := p.get(p.listeners.metrics, "/metrics")
-		return strings.Contains(body, `kvasir_endpoint_pickable{endpoint="second/0",pool="m"} 1`)
+		return strings.Contains(body, `kvasir_endpoint_pickable{endpoint="second/0",namespace="default",pool="m"} 1`)
 	})
 	if status, body := p.complete("m"); status != http.StatusOK {
 		t.Errorf("status %d, %s", status, body)
@@ -232,7 +232,7 @@ func TestWhatThePickerRefuses(t *testing.T) {
 	if status, body := p.complete("m"); status != http.StatusOK {
 		t.Errorf("status %d, %s", status, body)
 	}
-	if _, page := p.get(p.listeners.metrics, "/metrics"); !strings.Contains(page, `kvasir_endpoint_pickable{endpoint="pod-2/0",pool="a"} 1`) {
+	if _, page := p.get(p.listeners.metrics, "/metrics"); !strings.Contains(page, `kvasir_endpoint_pickable{endpoint="pod-2/0",namespace="default",pool="a"} 1`) {
 		t.Error("the pool has not got its new pod")
 	}
 
@@ -279,13 +279,13 @@ func TestAPoolWithItsOwnTokenizer(t *testing.T) {
 		reporter               bool
 		reason, source, metric string
 	}{
-		"the engine's own": {gpt2, directory, "", false, "TemplateUnsupported", "exact", `kvasir_tokens_exact_texts{pool="m"} 1`},
-		"another one":      {nil, directory, "", false, "ProbeFailed", "engine", `kvasir_tokens_mismatches_total{pool="m"} 1`},
-		"on a volume":      {gpt2, "{type: Volume, volume: {persistentVolumeClaim: {name: c}, path: gpt2}}", "", false, "TemplateUnsupported", "exact", `kvasir_tokens_exact_texts{pool="m"} 1`},
-		"in a ConfigMap":   {wordless{spm}, "{type: Volume, volume: {configMap: {name: files}}}", configMap, false, "TemplateUnsupported", "exact", `kvasir_tokens_exact_texts{pool="m"} 1`},
-		"in no ConfigMap":  {wordless{spm}, "{type: Volume, volume: {configMap: {name: files}}}", "", false, "ConfigMap default/files does not exist", "engine", `kvasir_tokens_state{pool="m",state="FilesMissing"} 1`},
-		"from a reporter":  {gpt2, "{type: Reporter, reporter: {path: /m}}", "", true, "TemplateUnsupported", "exact", `kvasir_tokens_exact_texts{pool="m"} 1`},
-		"from no reporter": {gpt2, "{type: Reporter, reporter: {path: /m}}", "", false, "no reporter has handed", "engine", `kvasir_tokens_state{pool="m",state="FilesMissing"} 1`},
+		"the engine's own": {gpt2, directory, "", false, "TemplateUnsupported", "exact", `kvasir_tokens_exact_texts{namespace="default",pool="m"} 1`},
+		"another one":      {nil, directory, "", false, "ProbeFailed", "engine", `kvasir_tokens_mismatches_total{namespace="default",pool="m"} 1`},
+		"on a volume":      {gpt2, "{type: Volume, volume: {persistentVolumeClaim: {name: c}, path: gpt2}}", "", false, "TemplateUnsupported", "exact", `kvasir_tokens_exact_texts{namespace="default",pool="m"} 1`},
+		"in a ConfigMap":   {wordless{spm}, "{type: Volume, volume: {configMap: {name: files}}}", configMap, false, "TemplateUnsupported", "exact", `kvasir_tokens_exact_texts{namespace="default",pool="m"} 1`},
+		"in no ConfigMap":  {wordless{spm}, "{type: Volume, volume: {configMap: {name: files}}}", "", false, "ConfigMap default/files does not exist", "engine", `kvasir_tokens_state{namespace="default",pool="m",state="FilesMissing"} 1`},
+		"from a reporter":  {gpt2, "{type: Reporter, reporter: {path: /m}}", "", true, "TemplateUnsupported", "exact", `kvasir_tokens_exact_texts{namespace="default",pool="m"} 1`},
+		"from no reporter": {gpt2, "{type: Reporter, reporter: {path: /m}}", "", false, "no reporter has handed", "engine", `kvasir_tokens_state{namespace="default",pool="m",state="FilesMissing"} 1`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			e, err := vllmsim.Start(vllmsim.Config{ServedModelNames: []string{"m"}, Text: tc.text, SpeedUp: 1000})
@@ -313,7 +313,7 @@ func TestAPoolWithItsOwnTokenizer(t *testing.T) {
 					t.Fatalf("status %d, %s", status, body)
 				}
 				_, page = p.get(p.listeners.metrics, "/metrics")
-				return counted(page, fmt.Sprintf(`kvasir_tokenized_requests_total{pool="m",source=%q}`, tc.source))
+				return counted(page, fmt.Sprintf(`kvasir_tokenized_requests_total{namespace="default",pool="m",source=%q}`, tc.source))
 			})
 			if !strings.Contains(page, tc.metric) {
 				t.Errorf("the metrics lack %s", tc.metric)

@@ -148,7 +148,7 @@ spec:
 	}
 	p.eventually("no key is accepted", func() bool { return refused("k-of-another") })
 	_, metrics := p.get(p.listeners.metrics, "/metrics")
-	if !strings.Contains(metrics, `kvasir_tenant_requests_total{pool="m",tenant="acme"}`) {
+	if !strings.Contains(metrics, `kvasir_tenant_requests_total{namespace="default",pool="m",tenant="acme"}`) {
 		t.Error("the tenant is not counted")
 	}
 	_, status := p.get(p.listeners.metrics, "/status")

@@ -4,6 +4,7 @@ module github.com/kvasir-dev/kvasir/hack/promcheck
 go 1.26.0
 
 require (
+	github.com/grafana/grafana-foundation-sdk/go v0.0.7
 	github.com/prometheus/prometheus v0.315.0
 	sigs.k8s.io/yaml v1.6.0
 )

@@ -1,5 +1,6 @@
 // Command promcheck reads the queries of alerts and dashboards with Prometheus's own parser, and the dashboards' variables
-// put in as Grafana would. It is a module of its own, as the parser is wanted for nothing else.
+// put in as Grafana would. Dashboards are read by Grafana's own schema: each field must be one that Grafana knows. It is a
+// module of its own, as parser and schema are wanted for nothing else.
 //
 // Usage: promcheck FILE..., PrometheusRules (.yaml) and Grafana dashboards (.json)
 package main
@@ -12,6 +13,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/grafana/grafana-foundation-sdk/go/cog/plugins"
+	"github.com/grafana/grafana-foundation-sdk/go/dashboard"
 	"github.com/prometheus/prometheus/promql/parser"
 	"sigs.k8s.io/yaml"
 )
@@ -80,19 +83,32 @@ func alerts(text []byte) (map[string]string, error) {
 // variables of dashboards, as Grafana puts them in.
 var variables = strings.NewReplacer("$__rate_interval", "5m", "$namespace", ".*", "$pool", ".*")
 
+// schema reads a dashboard strictly, the options of its panels and its queries included.
+func schema(text []byte) error {
+	plugins.RegisterDefaultPlugins()
+	var read dashboard.Dashboard
+	if err := read.UnmarshalJSONStrict(text); err != nil {
+		return err
+	}
+	return read.Validate()
+}
+
 // panels are the queries of a dashboard, by their panels.
 func panels(text []byte) (map[string]string, error) {
-	var dashboard struct {
+	if err := schema(text); err != nil {
+		return nil, err
+	}
+	var file struct {
 		Panels []struct {
 			Title   string
 			Targets []struct{ RefID, Expr string }
 		}
 	}
-	if err := json.Unmarshal(text, &dashboard); err != nil {
+	if err := json.Unmarshal(text, &file); err != nil {
 		return nil, err
 	}
 	all := map[string]string{}
-	for _, panel := range dashboard.Panels {
+	for _, panel := range file.Panels {
 		for _, target := range panel.Targets {
 			all[panel.Title+" "+target.RefID] = variables.Replace(target.Expr)
 		}

@@ -8,6 +8,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/kvasir-dev/kvasir/internal/budget"
+	"github.com/kvasir-dev/kvasir/internal/endpoint"
 	"github.com/kvasir-dev/kvasir/internal/engines/scrape"
 	"github.com/kvasir-dev/kvasir/internal/events"
 	"github.com/kvasir-dev/kvasir/internal/picker"
@@ -61,29 +62,30 @@ func gauge[S any](name, help string, labels []string, value func(*S) float64) se
 }
 
 var (
-	ofPool     = []string{"pool"}
-	ofEndpoint = []string{"pool", "endpoint"}
+	ofPool     = []string{"namespace", "pool"}
+	ofEndpoint = []string{"namespace", "pool", "endpoint"}
 	ofAddress  = []string{"address"}
-	ofTenant   = []string{"pool", "tenant"}
-	ofGateway  = []string{"pool", "gateway"}
-	ofShadow   = []string{"pool", "shadow"}
+	ofTenant   = []string{"namespace", "pool", "tenant"}
+	ofGateway  = []string{"namespace", "pool", "gateway"}
+	ofShadow   = []string{"namespace", "pool", "shadow"}
 )
 
 var (
 	requests = prometheus.NewDesc("kvasir_requests_total",
-		"Requests that were picked for and have ended, by how.", []string{"pool", "outcome"}, nil)
+		"Requests for which an endpoint was picked and that have ended, by outcome.", []string{"namespace", "pool", "outcome"}, nil)
 	tokenized = prometheus.NewDesc("kvasir_tokenized_requests_total",
-		"Requests that were picked for, by where their block keys came from: ids that were given, exact ones, an engine; approximate ones are chunks of text, and those with none were routed by load.",
-		[]string{"pool", "source"}, nil)
+		"Requests for which an endpoint was picked, by where their block keys came from: token ids in the request, ids computed in the picker, an engine, chunks of text; a request with none was routed by load.",
+		[]string{"namespace", "pool", "source"}, nil)
 	inexact = prometheus.NewDesc("kvasir_inexact_requests_total",
-		"Requests that were picked for without exact tokens, by the reason.", []string{"pool", "reason"}, nil)
-	poolInfo = prometheus.NewDesc("kvasir_pool_info", "1, with the strategy in force.", []string{"pool", "strategy"}, nil)
+		"Requests for which an endpoint was picked without exact tokens, by reason.", []string{"namespace", "pool", "reason"}, nil)
+	poolInfo = prometheus.NewDesc("kvasir_pool_info", "1; the labels are the name of the pool's model and the strategy in force.",
+		[]string{"namespace", "pool", "model", "strategy"}, nil)
 )
 
 var poolSeries = []series[picker.PoolStats]{
-	counter("kvasir_refused_total", "Requests for which the pool had no endpoint.", ofPool,
+	counter("kvasir_refused_total", "Requests refused because the pool had no endpoint for the request.", ofPool,
 		func(s *picker.PoolStats) float64 { return float64(s.Refused) }),
-	counter("kvasir_retries_total", "Requests sent to a further endpoint after one had failed.", ofPool,
+	counter("kvasir_retries_total", "Attempts at a further endpoint after an endpoint had failed a request.", ofPool,
 		func(s *picker.PoolStats) float64 { return float64(s.Retries) }),
 	counter("kvasir_retries_over_budget_total", "Requests that were not sent to a further endpoint because the retry budget was used up: retries are at most a fifth of the requests.", ofPool,
 		func(s *picker.PoolStats) float64 { return float64(s.Unretried) }),
@@ -95,17 +97,17 @@ var poolSeries = []series[picker.PoolStats]{
 		func(s *picker.PoolStats) float64 { return float64(s.Trust.Ignored) }),
 	gauge("kvasir_judged_announced_tokens", "Prompt tokens that endpoints had announced and not removed, over the last answers (at most 64 for each endpoint and kind of request) by which predictions are judged.", ofPool,
 		func(s *picker.PoolStats) float64 { return float64(s.Trust.Announced) }),
-	gauge("kvasir_judged_found_tokens", "The part of them that the engines found.", ofPool,
+	gauge("kvasir_judged_found_tokens", "Prompt tokens found by engines in their caches, of the announced tokens by which predictions are judged (kvasir_judged_announced_tokens).", ofPool,
 		func(s *picker.PoolStats) float64 { return float64(s.Trust.Found) }),
-	gauge("kvasir_index_blocks", "Distinct blocks in the index.", ofPool,
+	gauge("kvasir_index_blocks", "Distinct KV blocks that the picker's index has of the pool's endpoints.", ofPool,
 		func(s *picker.PoolStats) float64 { return float64(s.Blocks) }),
-	gauge("kvasir_index_speculative_blocks", "Blocks assumed to be held because a request with them was just sent there.",
+	gauge("kvasir_index_speculative_blocks", "KV blocks that an endpoint is assumed to hold because a request with that prefix was just sent to the endpoint.",
 		ofPool, func(s *picker.PoolStats) float64 { return float64(s.Speculative) }),
-	gauge("kvasir_index_speculative_bytes", "Memory that the blocks take that are assumed to be held, about.",
+	gauge("kvasir_index_speculative_bytes", "Approximate memory in the index of KV blocks that endpoints are assumed to hold because a request was just sent there.",
 		ofPool, func(s *picker.PoolStats) float64 { return float64(s.Speculation.Bytes) }),
-	counter("kvasir_speculation_over_budget_total", "Prompts for which nothing was assumed, because speculation had its part of the index's memory.",
+	counter("kvasir_speculation_over_budget_total", "Prompts whose blocks were not assumed to be held after the pick, because assumed blocks had used up their part of the index's memory.",
 		ofPool, func(s *picker.PoolStats) float64 { return float64(s.Speculation.Refused) }),
-	gauge("kvasir_speculating_requests", "Requests whose blocks are assumed to be held.", ofPool,
+	gauge("kvasir_speculating_requests", "Requests under way whose KV blocks the chosen endpoint is assumed to hold.", ofPool,
 		func(s *picker.PoolStats) float64 { return float64(s.Speculating) }),
 	counter("kvasir_tokens_checked_answers_total", "Answers and event streams that were compared with the tokens that the picker had made or asked for, and agreed.", ofPool,
 		func(s *picker.PoolStats) float64 { return float64(s.Checks.Fit) }),
@@ -114,7 +116,7 @@ var poolSeries = []series[picker.PoolStats]{
 }
 
 var endpointSeries = []series[picker.EndpointStats]{
-	counter("kvasir_picks_total", "Requests for which the endpoint was the first choice.", ofEndpoint,
+	counter("kvasir_picks_total", "Requests for which the picker's first choice was the endpoint.", ofEndpoint,
 		func(s *picker.EndpointStats) float64 { return float64(s.Picks) }),
 	counter("kvasir_endpoint_failures_total", "Attempts at the endpoint that failed: not reached, too late, server error, aborted.",
 		ofEndpoint, func(s *picker.EndpointStats) float64 { return float64(s.Failures) }),
@@ -122,19 +124,19 @@ var endpointSeries = []series[picker.EndpointStats]{
 		ofEndpoint, func(s *picker.EndpointStats) float64 { return float64(s.Full) }),
 	counter("kvasir_engine_admission_rejections_total", "Requests that the endpoint's engine has refused by a limit of its queue, as it reports, other clients' included.",
 		ofEndpoint, func(s *picker.EndpointStats) float64 { return s.Load.Rejections }),
-	counter("kvasir_compared_answers_total", "Answers that told how much of the prompt the engine had cached; the counters of prompt and hit tokens are over these.",
+	counter("kvasir_compared_answers_total", "Answers that report how much of the prompt the engine had cached; the counters of prompt and hit tokens are over such answers.",
 		ofEndpoint, func(s *picker.EndpointStats) float64 { return float64(s.Hits.Answers) }),
-	counter("kvasir_prompt_tokens_total", "Prompt tokens of the compared answers.", ofEndpoint,
+	counter("kvasir_prompt_tokens_total", "Prompt tokens of the answers that report how much of the prompt was cached.", ofEndpoint,
 		func(s *picker.EndpointStats) float64 { return float64(s.Hits.PromptTokens) }),
-	counter("kvasir_predicted_hit_tokens_total", "Prompt tokens of the compared answers that were predicted to be cached.", ofEndpoint,
+	counter("kvasir_predicted_hit_tokens_total", "Prompt tokens predicted at the pick to be in the endpoint's cache, of answers that report how much of the prompt was cached.", ofEndpoint,
 		func(s *picker.EndpointStats) float64 { return float64(s.Hits.Predicted) }),
-	counter("kvasir_confirmed_hit_tokens_total", "Predicted tokens in blocks that the pod itself had announced.", ofEndpoint,
+	counter("kvasir_confirmed_hit_tokens_total", "Prompt tokens predicted to be cached, in blocks that the endpoint itself had announced, of answers that report how much of the prompt was cached.", ofEndpoint,
 		func(s *picker.EndpointStats) float64 { return float64(s.Hits.Confirmed) }),
-	counter("kvasir_delivered_hit_tokens_total", "Prompt tokens of the compared answers that the engine took from its cache.", ofEndpoint,
+	counter("kvasir_delivered_hit_tokens_total", "Prompt tokens that the engine took from its cache, of answers that report it.", ofEndpoint,
 		func(s *picker.EndpointStats) float64 { return float64(s.Hits.Delivered) }),
-	counter("kvasir_hit_deviation_tokens_total", "Sum over the compared answers of the difference, either way, of predicted and delivered tokens.",
+	counter("kvasir_hit_deviation_tokens_total", "Sum of the differences, either way, between predicted and delivered cached prompt tokens of each answer that reports how much of the prompt was cached.",
 		ofEndpoint, func(s *picker.EndpointStats) float64 { return float64(s.Hits.Deviation) }),
-	gauge("kvasir_index_held_blocks", "Blocks that the endpoint holds, as it has announced.", ofEndpoint,
+	gauge("kvasir_index_held_blocks", "KV blocks that the endpoint holds, as it has announced.", ofEndpoint,
 		func(s *picker.EndpointStats) float64 { return float64(s.Held) }),
 	gauge("kvasir_endpoint_pickable", "1 if the endpoint is ready and not draining.", ofEndpoint,
 		func(s *picker.EndpointStats) float64 { return truth(s.Pickable) }),
@@ -146,26 +148,26 @@ var endpointSeries = []series[picker.EndpointStats]{
 		func(s *picker.EndpointStats) float64 { return truth(s.CircuitClosed) }),
 	gauge("kvasir_endpoint_inflight_requests", "Requests sent to the endpoint whose answers have not ended.", ofEndpoint,
 		func(s *picker.EndpointStats) float64 { return float64(s.Load.InFlight - s.Load.Peers.InFlight) }),
-	gauge("kvasir_endpoint_decoding_requests", "Requests at the endpoint whose prefill has ended.", ofEndpoint,
+	gauge("kvasir_endpoint_decoding_requests", "Requests of this picker at the endpoint whose prefill has ended.", ofEndpoint,
 		func(s *picker.EndpointStats) float64 { return float64(s.Load.Decoding - s.Load.Peers.Decoding) }),
 	gauge("kvasir_endpoint_pending_tokens", "Uncached prompt tokens that the endpoint has still to prefill.", ofEndpoint,
 		func(s *picker.EndpointStats) float64 { return s.Load.PendingTokens - s.Load.Peers.PendingTokens }),
-	gauge("kvasir_endpoint_peer_inflight_requests", "Requests that other pickers have sent to the endpoint and whose answers have not ended, as they tell.", ofEndpoint,
+	gauge("kvasir_endpoint_peer_inflight_requests", "Requests that other pickers have sent to the endpoint and whose answers have not ended, as the other pickers report.", ofEndpoint,
 		func(s *picker.EndpointStats) float64 { return float64(s.Load.Peers.InFlight) }),
 	gauge("kvasir_endpoint_peer_decoding_requests", "Requests of other pickers at the endpoint whose prefill has ended.", ofEndpoint,
 		func(s *picker.EndpointStats) float64 { return float64(s.Load.Peers.Decoding) }),
 	gauge("kvasir_endpoint_peer_pending_tokens", "Uncached prompt tokens of other pickers' requests that the endpoint has still to prefill.",
 		ofEndpoint,
 		func(s *picker.EndpointStats) float64 { return s.Load.Peers.PendingTokens }),
-	gauge("kvasir_endpoint_prefill_rate", "Learned prefill rate in tokens per second; 0 until one is learned.", ofEndpoint,
+	gauge("kvasir_endpoint_prefill_rate", "Prefill rate of the endpoint in tokens per second, learned from answers; 0 until one is learned.", ofEndpoint,
 		func(s *picker.EndpointStats) float64 { return s.Load.Rate }),
-	gauge("kvasir_endpoint_prefill_overhead_seconds", "Learned fixed part of the time to a first token.", ofEndpoint,
+	gauge("kvasir_endpoint_prefill_overhead_seconds", "Fixed part of the time to a first token at the endpoint, learned from answers.", ofEndpoint,
 		func(s *picker.EndpointStats) float64 { return s.Load.Overhead }),
 	gauge("kvasir_endpoint_kv_usage_ratio", "Share of the engine's KV blocks in use by requests, as it reports; 0 without a fresh report.",
 		ofEndpoint, func(s *picker.EndpointStats) float64 { return s.Load.KVUsage }),
 	gauge("kvasir_endpoint_kv_capacity_tokens", "The engine's KV cache in tokens, as it reports; 0 when it is not known.", ofEndpoint,
 		func(s *picker.EndpointStats) float64 { return float64(s.Load.KVTokens) }),
-	gauge("kvasir_endpoint_waiting_requests", "The engine's own waiting queue, as it reports; 0 without a fresh report.", ofEndpoint,
+	gauge("kvasir_endpoint_waiting_requests", "Requests in the engine's own waiting queue, as it reports; 0 without a fresh report.", ofEndpoint,
 		func(s *picker.EndpointStats) float64 { return float64(s.Load.Waiting) }),
 }
 
@@ -174,14 +176,14 @@ var scrapeSeries = []series[scrape.Stats]{
 		func(s *scrape.Stats) float64 { return float64(s.Scrapes) }),
 	counter("kvasir_scrape_failures_total", "Questions to an engine for its metrics without a usable answer.", ofAddress,
 		func(s *scrape.Stats) float64 { return float64(s.Failures) }),
-	counter("kvasir_scrape_model_failures_total", "Questions for the list of models without a usable answer.", ofAddress,
+	counter("kvasir_scrape_model_failures_total", "Questions to an engine for its list of models without a usable answer.", ofAddress,
 		func(s *scrape.Stats) float64 { return float64(s.ModelFailures) }),
-	counter("kvasir_scrape_panics_total", "Panics of the picker while it read an engine's answer to any of these questions.", ofAddress,
+	counter("kvasir_scrape_panics_total", "Panics of the picker while it read an engine's answer to a question for metrics or models.", ofAddress,
 		func(s *scrape.Stats) float64 { return float64(s.Panics) }),
-	gauge("kvasir_scrape_last_success_timestamp_seconds", "When the last usable answer to a question for metrics came; 0 when none did.",
+	gauge("kvasir_scrape_last_success_timestamp_seconds", "Time of the engine's last usable answer to a question for metrics; 0 when none came.",
 		ofAddress,
 		func(s *scrape.Stats) float64 { return timestamp(s.LastSuccess) }),
-	gauge("kvasir_scrape_interval_seconds", "Present wait between two questions for metrics.", ofAddress,
+	gauge("kvasir_scrape_interval_seconds", "Present wait between two questions to the engine for its metrics.", ofAddress,
 		func(s *scrape.Stats) float64 { return s.Interval.Seconds() }),
 }
 
@@ -218,15 +220,14 @@ func describe[S any](out chan<- *prometheus.Desc, all []series[S]) {
 
 // Collect is for prometheus.Collector.
 func (c *Collector) Collect(out chan<- prometheus.Metric) {
-	pools := poolLabels{names: labels{}, given: map[string]string{}}
 	if c.sources.Pools != nil {
-		collectPools(out, c.sources.Pools(), pools)
+		collectPools(out, c.sources.Pools())
 	}
 	if c.sources.Events != nil {
-		collectEvents(out, c.sources.Events(), pools)
+		collectEvents(out, c.sources.Events())
 	}
 	if c.sources.Reports != nil {
-		collectReports(out, c.sources.Reports(), pools)
+		collectReports(out, c.sources.Reports())
 	}
 	if c.sources.RefusedReports != nil {
 		collectRefused(out, c.sources.RefusedReports())
@@ -237,7 +238,7 @@ func (c *Collector) Collect(out chan<- prometheus.Metric) {
 		}
 	}
 	if c.sources.Tokens != nil {
-		collectTokens(out, c.sources.Tokens(), pools)
+		collectTokens(out, c.sources.Tokens())
 	}
 	if c.sources.Scrapes != nil {
 		names := labels{}
@@ -267,26 +268,26 @@ func collect[S any](out chan<- prometheus.Metric, all []series[S], s *S, labels 
 	}
 }
 
-func collectPools(out chan<- prometheus.Metric, all []picker.PoolStats, pools poolLabels) {
+func collectPools(out chan<- prometheus.Metric, all []picker.PoolStats) {
 	for i := range all {
 		s := &all[i]
-		pool := pools.of(s.Namespace, s.Pool)
+		namespace, pool := valid(s.Namespace), valid(s.Pool)
 		for outcome, n := range s.Outcomes {
-			out <- prometheus.MustNewConstMetric(requests, prometheus.CounterValue, float64(n), pool, outcome.String())
+			out <- prometheus.MustNewConstMetric(requests, prometheus.CounterValue, float64(n), namespace, pool, outcome.String())
 		}
 		for source, n := range s.Tokens {
-			out <- prometheus.MustNewConstMetric(tokenized, prometheus.CounterValue, float64(n), pool, source.String())
+			out <- prometheus.MustNewConstMetric(tokenized, prometheus.CounterValue, float64(n), namespace, pool, source.String())
 		}
 		for reason, n := range s.Inexact {
-			out <- prometheus.MustNewConstMetric(inexact, prometheus.CounterValue, float64(n), pool, reason)
+			out <- prometheus.MustNewConstMetric(inexact, prometheus.CounterValue, float64(n), namespace, pool, reason)
 		}
-		out <- prometheus.MustNewConstMetric(poolInfo, prometheus.GaugeValue, 1, pool, s.Strategy)
-		collect(out, poolSeries, s, pool)
-		collectAdmission(out, s, pool)
+		out <- prometheus.MustNewConstMetric(poolInfo, prometheus.GaugeValue, 1, namespace, pool, valid(s.Model), s.Strategy)
+		collect(out, poolSeries, s, namespace, pool)
+		collectAdmission(out, s, namespace, pool)
 		endpoints := labels{}
 		for j := range s.Endpoints {
 			ep := &s.Endpoints[j]
-			collect(out, endpointSeries, ep, pool, endpoints.unique(endpointLabel(ep.Pod, ep.ID.Rank), ep.ID.String()))
+			collect(out, endpointSeries, ep, namespace, pool, endpoints.unique(endpointLabel(ep.Pod, ep.ID.Rank), ep.ID.String()))
 		}
 	}
 }
@@ -294,12 +295,12 @@ func collectPools(out chan<- prometheus.Metric, all []picker.PoolStats, pools po
 func endpointLabel(pod string, rank int) string { return pod + "/" + strconv.Itoa(rank) }
 
 // labels are the values used so far, to distinguish equal names: a pod that replaces another while that one still drains,
-// pools of two namespaces. A duplicate series would fail the entire scrape.
+// engines that are asked with different keys. A duplicate series would fail the entire scrape.
 type labels map[string]int
 
 // unique gives name, or otherwise when that is taken, or name with a number when both are.
 func (l labels) unique(name, otherwise string) string {
-	name, otherwise = strings.ToValidUTF8(name, "?"), strings.ToValidUTF8(otherwise, "?")
+	name, otherwise = valid(name), valid(otherwise)
 	for _, candidate := range []string{name, otherwise} {
 		if candidate != "" && l[candidate] == 0 {
 			l[candidate]++
@@ -314,19 +315,19 @@ func (l labels) unique(name, otherwise string) string {
 	}
 }
 
-// poolLabels are the labels given to pools so far.
-type poolLabels struct {
-	names labels
-	given map[string]string // by namespace/name
-}
+// valid makes a label value of a name: Prometheus takes UTF-8 only.
+func valid(name string) string { return strings.ToValidUTF8(name, "?") }
 
-// of returns the pool's name, with its namespace if an earlier pool has the same name.
-func (p poolLabels) of(namespace, name string) string {
-	full := namespace + "/" + name
-	if p.given[full] == "" {
-		p.given[full] = p.names.unique(name, full)
+// endpointLabels are the labels given so far to the endpoints of each pool, by its namespace and name.
+type endpointLabels map[[2]string]labels
+
+// of gives the labels of an endpoint: namespace, pool and endpoint.
+func (l endpointLabels) of(namespace, pool string, ep *endpoint.Endpoint) (string, string, string) {
+	key := [2]string{valid(namespace), valid(pool)}
+	if l[key] == nil {
+		l[key] = labels{}
 	}
-	return p.given[full]
+	return key[0], key[1], l[key].unique(endpointLabel(ep.Pod, ep.ID.Rank), ep.ID.String())
 }
 
 func truth(b bool) float64 {

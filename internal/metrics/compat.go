@@ -18,10 +18,7 @@ type Observer interface {
 }
 
 // maxCompatModels bounds the values of model labels; further models are counted as otherModel.
-const (
-	maxCompatModels = 1000
-	otherModel      = "other"
-)
+const maxCompatModels = 1000
 
 // Compat shows requests and pools under the names that dashboards of inference gateways use (Gateway API Inference
 // Extension, v1.5.0). It is a prometheus.Collector, and safe for concurrent use.
@@ -56,7 +53,7 @@ func NewCompat(pools func() []picker.PoolStats) *Compat {
 			Name: "inference_objective_request_error_total", Help: "Requests that were routed and did not complete, by how they ended.",
 		}, append(models, "error_code")),
 		running: prometheus.NewGaugeVec(prometheus.GaugeOpts{
-			Name: "inference_objective_running_requests", Help: "Requests under way.",
+			Name: "inference_objective_running_requests", Help: "Requests of the model that are under way.",
 		}, models[:1]),
 		duration: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name: "inference_objective_request_duration_seconds", Help: "Time from a request to the end of its answer.",
@@ -71,11 +68,11 @@ func NewCompat(pools func() []picker.PoolStats) *Compat {
 	of := func(name, help string, buckets ...float64) *prometheus.HistogramVec {
 		return prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: name, Help: help, Buckets: buckets}, models)
 	}
-	c.output = of("inference_objective_output_tokens", "Tokens of an answer, of those that tell.", prometheus.ExponentialBuckets(1, 2, 14)...)
+	c.output = of("inference_objective_output_tokens", "Tokens of an answer; answers that do not report their tokens are left out.", prometheus.ExponentialBuckets(1, 2, 14)...)
 	c.cached = of("inference_objective_prompt_cached_tokens", "Prompt tokens that the engine found in its cache, of answers that tell.",
 		append([]float64{1}, prometheus.ExponentialBuckets(8, 2, 18)...)...)
 	c.perToken = of("inference_objective_normalized_time_per_output_token_seconds",
-		"Time from a request to the end of its answer, by the answer's tokens, of those that tell.",
+		"Time from a request to the end of its answer, divided by the answer's tokens; answers that do not report their tokens are left out.",
 		0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10)
 	c.sizes = of("inference_objective_request_sizes", "Size of a request's body in bytes.", prometheus.ExponentialBuckets(64, 2, 25)...)
 	c.answers = of("inference_objective_response_sizes", "Size of an answer's body in bytes.",
@@ -90,7 +87,7 @@ func NewCompat(pools func() []picker.PoolStats) *Compat {
 	}, []string{"inference_pool", "outcome"})
 	c.waiting = prometheus.NewDesc("inference_extension_flow_control_queue_size", "Requests that wait for room in the pool.",
 		[]string{"inference_pool"}, nil)
-	c.waitingBytes = prometheus.NewDesc("inference_extension_flow_control_queue_bytes", "Bytes of their bodies.", []string{"inference_pool"},
+	c.waitingBytes = prometheus.NewDesc("inference_extension_flow_control_queue_bytes", "Bytes of the bodies of requests that wait for room in the pool.", []string{"inference_pool"},
 		nil)
 	pool := []string{"name"}
 	c.kv = prometheus.NewDesc("inference_pool_average_kv_cache_utilization",

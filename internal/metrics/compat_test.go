@@ -10,9 +10,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
-	"github.com/kvasir-dev/kvasir/internal/endpoint"
 	"github.com/kvasir-dev/kvasir/internal/picker"
-	"github.com/kvasir-dev/kvasir/internal/policy"
 )
 
 func TestDashboardsOfInferenceGatewaysFindTheirNames(t *testing.T) {
@@ -37,7 +35,7 @@ inference_objective_request_error_total{error_code="failed",model_name="m",targe
 # HELP inference_objective_request_total Requests that were routed.
 # TYPE inference_objective_request_total counter
 inference_objective_request_total{model_name="m",target_model_name="m"} 3
-# HELP inference_objective_running_requests Requests under way.
+# HELP inference_objective_running_requests Requests of the model that are under way.
 # TYPE inference_objective_running_requests gauge
 inference_objective_running_requests{model_name="m"} 1
 # HELP inference_pool_average_kv_cache_utilization Average share of KV blocks in use over the pool's endpoints, 0 to 1.
@@ -76,14 +74,7 @@ inference_pool_ready_pods{name="chat"} 3
 
 // What a real request is counted as: its sizes, and what the engine has said of its tokens.
 func TestSizesAndTokensOfARequest(t *testing.T) {
-	p := picker.New(picker.Options{})
-	if err := p.Apply([]picker.Spec{{
-		Namespace: "a", Name: "chat", Model: "m", NoEvents: true, BlockTokens: 16,
-		Policy:    picker.PolicySpec{Strategy: policy.Config{Type: policy.RoundRobin}, MaxKVUsage: 1, CircuitFailures: 1, Attempts: 1},
-		Endpoints: []endpoint.Endpoint{{ID: endpoint.ID{Pod: "uid"}, Pod: "pod", Address: "10.0.0.1:8000", RankHeader: -1, Ready: true}},
-	}}); err != nil {
-		t.Fatal(err)
-	}
+	p := onePool(t, nil)
 	seen, c := NewRequests(nil, nil), NewCompat(p.Stats)
 	o := c.Watch(seen)
 	request := []byte(`{"model":"m","prompt":[1,2,3]}`)
@@ -132,7 +123,7 @@ func TestSizesAndTokensOfARequest(t *testing.T) {
 	}
 }
 
-func TestModelLabelsAreBounded(t *testing.T) {
+func TestModelLabelsOfGatewaysAreBounded(t *testing.T) {
 	c := NewCompat(func() []picker.PoolStats { return nil })
 	o := c.Watch(NewRequests(nil, nil))
 	for i := range 3 * maxCompatModels {

@@ -17,11 +17,11 @@ type Stream struct {
 
 var (
 	state = prometheus.NewDesc("kvasir_events_state", "1 for the state that the endpoint's event stream is in.",
-		[]string{"pool", "endpoint", "state"}, nil)
+		[]string{"namespace", "pool", "endpoint", "state"}, nil)
 	resyncs = prometheus.NewDesc("kvasir_events_resyncs_total", "Replays of everything that an endpoint has to tell, by reason.",
-		[]string{"pool", "endpoint", "reason"}, nil)
+		[]string{"namespace", "pool", "endpoint", "reason"}, nil)
 	unindexed = prometheus.NewDesc("kvasir_events_unindexed_blocks_total", "Blocks announced that cannot be indexed, by reason.",
-		[]string{"pool", "endpoint", "reason"}, nil)
+		[]string{"namespace", "pool", "endpoint", "reason"}, nil)
 	strangers = prometheus.NewDesc("kvasir_events_strangers_total",
 		"Event publishers that have connected to the picker and were turned away, by reason.", []string{"reason"}, nil)
 )
@@ -37,7 +37,7 @@ func level(name, help string, field func(*events.Stats) *atomic.Int64) series[ev
 }
 
 var eventSeries = []series[events.Stats]{
-	total("kvasir_events_batches_total", "Event batches applied.",
+	total("kvasir_events_batches_total", "Event batches of the endpoint that were applied to the index.",
 		func(s *events.Stats) *atomic.Uint64 { return &s.Batches }),
 	total("kvasir_events_total", "Events in the batches applied.",
 		func(s *events.Stats) *atomic.Uint64 { return &s.Events }),
@@ -53,7 +53,7 @@ var eventSeries = []series[events.Stats]{
 		func(s *events.Stats) *atomic.Uint64 { return &s.Connections }),
 	total("kvasir_events_connection_failures_total", "Failures to make or keep a connection to the endpoint's publisher.",
 		func(s *events.Stats) *atomic.Uint64 { return &s.Failures }),
-	total("kvasir_events_gaps_total", "Gaps in the sequence numbers of event batches.",
+	total("kvasir_events_gaps_total", "Gaps in the sequence numbers of the endpoint's event batches.",
 		func(s *events.Stats) *atomic.Uint64 { return &s.Gaps }),
 	total("kvasir_events_missing_batches_total", "Event batches in gaps that were never filled.",
 		func(s *events.Stats) *atomic.Uint64 { return &s.Missing }),
@@ -63,9 +63,9 @@ var eventSeries = []series[events.Stats]{
 		func(s *events.Stats) *atomic.Uint64 { return &s.Resumes }),
 	total("kvasir_events_duplicate_batches_total", "Event batches that came again and were passed over.",
 		func(s *events.Stats) *atomic.Uint64 { return &s.Duplicates }),
-	total("kvasir_events_replays_total", "Replays asked for.",
+	total("kvasir_events_replays_total", "Replays of missed event batches that the picker asked the endpoint for.",
 		func(s *events.Stats) *atomic.Uint64 { return &s.Replays }),
-	total("kvasir_events_replay_failures_total", "Replays asked for that failed.",
+	total("kvasir_events_replay_failures_total", "Replays of missed event batches that failed.",
 		func(s *events.Stats) *atomic.Uint64 { return &s.ReplayFailures }),
 	total("kvasir_events_overflows_total", "Overflows of the queue of event batches.",
 		func(s *events.Stats) *atomic.Uint64 { return &s.Overflows }),
@@ -83,11 +83,11 @@ var eventSeries = []series[events.Stats]{
 		func(s *events.Stats) *atomic.Uint64 { return &s.Struck }),
 	total("kvasir_events_superseded_blocks_total", "Blocks of LoRA adapters that were loaded again with other weights.",
 		func(s *events.Stats) *atomic.Uint64 { return &s.Superseded }),
-	total("kvasir_events_orphans_dropped_total", "Blocks that waited for their parent and were given up.",
+	total("kvasir_events_orphans_dropped_total", "KV blocks announced by the endpoint that were dropped because their parent block did not come.",
 		func(s *events.Stats) *atomic.Uint64 { return &s.OrphansDropped }),
-	level("kvasir_events_orphan_blocks", "Blocks that wait for their parent.",
+	level("kvasir_events_orphan_blocks", "KV blocks announced by the endpoint whose parent block is not known yet.",
 		func(s *events.Stats) *atomic.Int64 { return &s.Orphans }),
-	level("kvasir_events_queued_bytes", "Event batches that wait to be applied.",
+	level("kvasir_events_queued_bytes", "Bytes of the endpoint's event batches that wait to be applied.",
 		func(s *events.Stats) *atomic.Int64 { return &s.QueuedBytes }),
 	gauge("kvasir_events_lag_seconds", "Age of the last event batch when it was applied, by the engine's clock.", ofEndpoint,
 		func(s *events.Stats) float64 { return s.Lag().Seconds() }),
@@ -106,22 +106,18 @@ var unindexedReasons = []struct {
 	{"limit", func(s *events.Stats) *atomic.Uint64 { return &s.Refused }},
 }
 
-func collectEvents(out chan<- prometheus.Metric, streams []Stream, pools poolLabels) {
-	endpoints := map[string]labels{} // by pool
+func collectEvents(out chan<- prometheus.Metric, streams []Stream) {
+	endpoints := endpointLabels{}
 	for i := range streams {
 		s := &streams[i]
-		pool := pools.of(s.Namespace, s.Pool)
-		if endpoints[pool] == nil {
-			endpoints[pool] = labels{}
-		}
-		ep := endpoints[pool].unique(endpointLabel(s.Endpoint.Pod, s.Endpoint.ID.Rank), s.Endpoint.ID.String())
-		out <- prometheus.MustNewConstMetric(state, prometheus.GaugeValue, 1, pool, ep, s.State.String())
+		namespace, pool, ep := endpoints.of(s.Namespace, s.Pool, &s.Endpoint)
+		out <- prometheus.MustNewConstMetric(state, prometheus.GaugeValue, 1, namespace, pool, ep, s.State.String())
 		for r := range events.Reason(events.NumReasons) {
-			out <- prometheus.MustNewConstMetric(resyncs, prometheus.CounterValue, float64(s.Stats.Resyncs[r].Load()), pool, ep, r.String())
+			out <- prometheus.MustNewConstMetric(resyncs, prometheus.CounterValue, float64(s.Stats.Resyncs[r].Load()), namespace, pool, ep, r.String())
 		}
 		for _, u := range unindexedReasons {
-			out <- prometheus.MustNewConstMetric(unindexed, prometheus.CounterValue, float64(u.field(s.Stats).Load()), pool, ep, u.reason)
+			out <- prometheus.MustNewConstMetric(unindexed, prometheus.CounterValue, float64(u.field(s.Stats).Load()), namespace, pool, ep, u.reason)
 		}
-		collect(out, eventSeries, s.Stats, pool, ep)
+		collect(out, eventSeries, s.Stats, namespace, pool, ep)
 	}
 }

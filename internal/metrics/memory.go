@@ -8,13 +8,13 @@ import (
 
 var (
 	memoryHeld = prometheus.NewDesc("kvasir_client_memory_bytes",
-		"Bytes that clients make the picker hold, by part.", []string{"part"}, nil)
+		"Bytes of requests and answers that the picker holds in memory for clients, by part.", []string{"part"}, nil)
 	memoryLimit = prometheus.NewDesc("kvasir_client_memory_limit_bytes",
-		"The most that all of them together may be.", nil, nil)
+		"Limit on the bytes that the picker holds in memory for all clients together.", nil, nil)
 	memoryOwners = prometheus.NewDesc("kvasir_client_memory_owners",
-		"Tenants, or addresses of clients, for which some is held.", nil, nil)
+		"Tenants, or addresses of clients without a tenant, for which the picker holds bytes in memory.", nil, nil)
 	memoryMost = prometheus.NewDesc("kvasir_client_memory_largest_owner_bytes",
-		"The most that is held for one of them.", nil, nil)
+		"Bytes that the picker holds for the tenant or client address for which it holds most.", nil, nil)
 	memoryRefused = prometheus.NewDesc("kvasir_client_memory_refused_total",
 		"Times that there was no room for a client's bytes, or not in its share, by part.", []string{"part"}, nil)
 	memoryShed = prometheus.NewDesc("kvasir_client_memory_shed_total",

@@ -50,7 +50,7 @@ func endpointStats(uid, pod string, rank int) picker.EndpointStats {
 // sources are a small fleet in which everything happens that could name two things alike.
 func sources() Sources {
 	pool := picker.PoolStats{
-		Namespace: "a", Pool: "chat", Strategy: "MarginalCost",
+		Namespace: "a", Pool: "chat", Model: "m", Strategy: "MarginalCost",
 		Outcomes: map[picker.Outcome]int64{picker.Completed: 3, picker.Failed: 1},
 		Tokens:   map[picker.TokenSource]int64{picker.TokensExact: 4},
 		Tenants:  map[string]picker.TenantStats{"acme": {Requests: 1, Refused: [...]int64{0, 1, 2, 3, 4, 5}}},
@@ -122,7 +122,7 @@ func sources() Sources {
 // collectors are all of ours, with something of each series.
 func ours() []prometheus.Collector {
 	r := NewRequests([]string{"path", "method"}, []string{"shed"})
-	d := &picker.Decision{Pool: "chat", Duration: 300 * time.Microsecond}
+	d := &picker.Decision{Namespace: "a", Pool: "chat", Model: "m", Duration: 300 * time.Microsecond}
 	r.Refused("path")
 	r.Picked(d)
 	r.FirstToken(d, 80*time.Millisecond)
@@ -169,53 +169,53 @@ func TestValuesComeFromTheSources(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, want := range []string{
-		`kvasir_requests_total{outcome="completed",pool="chat"} 3`,
-		`kvasir_requests_total{outcome="failed",pool="b/chat"} 1`,
-		`kvasir_tokenized_requests_total{pool="chat",source="exact"} 4`,
-		`kvasir_pool_info{pool="chat",strategy="MarginalCost"} 1`,
-		`kvasir_picks_total{endpoint="pod/0",pool="chat"} 7`,
-		`kvasir_picks_total{endpoint="pod/1",pool="chat"} 7`,
-		`kvasir_picks_total{endpoint="uid-2/0",pool="chat"} 7`,
-		`kvasir_picks_total{endpoint="pod/0#2",pool="chat"} 7`,
-		`kvasir_picks_total{endpoint="bad?name/0",pool="chat"} 7`,
-		`kvasir_prompt_tokens_total{endpoint="pod/0",pool="chat"} 100`,
-		`kvasir_predicted_hit_tokens_total{endpoint="pod/0",pool="chat"} 60`,
-		`kvasir_confirmed_hit_tokens_total{endpoint="pod/0",pool="chat"} 50`,
-		`kvasir_delivered_hit_tokens_total{endpoint="pod/0",pool="chat"} 58`,
-		`kvasir_hit_deviation_tokens_total{endpoint="pod/0",pool="chat"} 4`,
-		`kvasir_endpoint_inflight_requests{endpoint="pod/0",pool="chat"} 1`,
-		`kvasir_endpoint_peer_inflight_requests{endpoint="pod/0",pool="chat"} 1`,
-		`kvasir_endpoint_pending_tokens{endpoint="pod/0",pool="chat"} 10`,
-		`kvasir_endpoint_peer_pending_tokens{endpoint="pod/0",pool="chat"} 2.5`,
+		`kvasir_requests_total{namespace="a",outcome="completed",pool="chat"} 3`,
+		`kvasir_requests_total{namespace="b",outcome="failed",pool="chat"} 1`,
+		`kvasir_tokenized_requests_total{namespace="a",pool="chat",source="exact"} 4`,
+		`kvasir_pool_info{model="m",namespace="a",pool="chat",strategy="MarginalCost"} 1`,
+		`kvasir_picks_total{endpoint="pod/0",namespace="a",pool="chat"} 7`,
+		`kvasir_picks_total{endpoint="pod/1",namespace="a",pool="chat"} 7`,
+		`kvasir_picks_total{endpoint="uid-2/0",namespace="a",pool="chat"} 7`,
+		`kvasir_picks_total{endpoint="pod/0#2",namespace="a",pool="chat"} 7`,
+		`kvasir_picks_total{endpoint="bad?name/0",namespace="a",pool="chat"} 7`,
+		`kvasir_prompt_tokens_total{endpoint="pod/0",namespace="a",pool="chat"} 100`,
+		`kvasir_predicted_hit_tokens_total{endpoint="pod/0",namespace="a",pool="chat"} 60`,
+		`kvasir_confirmed_hit_tokens_total{endpoint="pod/0",namespace="a",pool="chat"} 50`,
+		`kvasir_delivered_hit_tokens_total{endpoint="pod/0",namespace="a",pool="chat"} 58`,
+		`kvasir_hit_deviation_tokens_total{endpoint="pod/0",namespace="a",pool="chat"} 4`,
+		`kvasir_endpoint_inflight_requests{endpoint="pod/0",namespace="a",pool="chat"} 1`,
+		`kvasir_endpoint_peer_inflight_requests{endpoint="pod/0",namespace="a",pool="chat"} 1`,
+		`kvasir_endpoint_pending_tokens{endpoint="pod/0",namespace="a",pool="chat"} 10`,
+		`kvasir_endpoint_peer_pending_tokens{endpoint="pod/0",namespace="a",pool="chat"} 2.5`,
 		`kvasir_peers_told 2`,
 		`kvasir_peer_staleness_seconds 0.03`,
 		`kvasir_peer_received_bytes_total 3000`,
 		`kvasir_peer_assumptions_total{outcome="other_keys"} 0`,
-		`kvasir_endpoint_prefill_rate{endpoint="pod/0",pool="chat"} 8000`,
-		`kvasir_endpoint_circuit_closed{endpoint="pod/0",pool="chat"} 1`,
-		`kvasir_index_held_blocks{endpoint="pod/0",pool="chat"} 9`,
-		`kvasir_events_state{endpoint="pod/0",pool="chat",state="Synced"} 1`,
-		`kvasir_events_state{endpoint="uid-2/0",pool="chat",state="Syncing"} 1`,
-		`kvasir_events_state{endpoint="pod/0",pool="b/chat",state="Degraded"} 1`,
-		`kvasir_events_state{endpoint="pod/0",pool="new",state="Disconnected"} 1`,
-		`kvasir_events_batches_total{endpoint="pod/0",pool="chat"} 4`,
-		`kvasir_events_resyncs_total{endpoint="pod/0",pool="chat",reason="FellBack"} 2`,
-		`kvasir_events_unindexed_blocks_total{endpoint="pod/0",pool="chat",reason="misaligned"} 3`,
-		`kvasir_events_orphan_blocks{endpoint="pod/0",pool="chat"} 6`,
-		`kvasir_events_lag_seconds{endpoint="pod/0",pool="chat"} 0`,
+		`kvasir_endpoint_prefill_rate{endpoint="pod/0",namespace="a",pool="chat"} 8000`,
+		`kvasir_endpoint_circuit_closed{endpoint="pod/0",namespace="a",pool="chat"} 1`,
+		`kvasir_index_held_blocks{endpoint="pod/0",namespace="a",pool="chat"} 9`,
+		`kvasir_events_state{endpoint="pod/0",namespace="a",pool="chat",state="Synced"} 1`,
+		`kvasir_events_state{endpoint="uid-2/0",namespace="a",pool="chat",state="Syncing"} 1`,
+		`kvasir_events_state{endpoint="pod/0",namespace="b",pool="chat",state="Degraded"} 1`,
+		`kvasir_events_state{endpoint="pod/0",namespace="b",pool="new",state="Disconnected"} 1`,
+		`kvasir_events_batches_total{endpoint="pod/0",namespace="a",pool="chat"} 4`,
+		`kvasir_events_resyncs_total{endpoint="pod/0",namespace="a",pool="chat",reason="FellBack"} 2`,
+		`kvasir_events_unindexed_blocks_total{endpoint="pod/0",namespace="a",pool="chat",reason="misaligned"} 3`,
+		`kvasir_events_orphan_blocks{endpoint="pod/0",namespace="a",pool="chat"} 6`,
+		`kvasir_events_lag_seconds{endpoint="pod/0",namespace="a",pool="chat"} 0`,
 		`kvasir_scrape_last_success_timestamp_seconds{address="10.0.0.1:8000"} 1.7000000005e+09`,
 		`kvasir_scrape_last_success_timestamp_seconds{address="10.0.0.1:8000#2"} 0`,
 		`kvasir_report_refused_streams_total{reason="not_their_own"} 2`,
 		`kvasir_report_refused_streams_total{reason="malformed"} 0`,
-		`kvasir_index_resyncs_total{endpoint="pod/0",pool="chat",reason="Diverged"} 0`,
-		`kvasir_report_last_proof_timestamp_seconds{endpoint="pod/0",pool="chat"} 0`,
+		`kvasir_index_resyncs_total{endpoint="pod/0",namespace="a",pool="chat",reason="Diverged"} 0`,
+		`kvasir_report_last_proof_timestamp_seconds{endpoint="pod/0",namespace="a",pool="chat"} 0`,
 		`kvasir_scrape_failures_total{address="10.0.0.1:8000"} 2`,
 		`kvasir_scrape_failures_total{address="10.0.0.1:8000#2"} 0`,
 		`kvasir_proxy_refused_total{reason="path"} 1`,
 		`kvasir_proxy_refused_total{reason="method"} 0`,
-		`kvasir_pick_duration_seconds_bucket{pool="chat",le="0.0005"} 1`,
-		`kvasir_time_to_first_token_seconds_sum{pool="chat"} 0.08`,
-		`kvasir_request_duration_seconds_count{outcome="completed",pool="chat"} 1`,
+		`kvasir_pick_duration_seconds_bucket{namespace="a",pool="chat",le="0.0005"} 1`,
+		`kvasir_time_to_first_token_seconds_sum{model="m",namespace="a",pool="chat"} 0.08`,
+		`kvasir_request_duration_seconds_count{model="m",namespace="a",outcome="completed",pool="chat"} 1`,
 	} {
 		if !bytes.Contains(text, []byte("\n"+want+"\n")) {
 			t.Errorf("missing: %s", want)
@@ -246,7 +246,7 @@ func TestDivergenceIsAbsentUnlessKnown(t *testing.T) {
 			want := ""
 			if tc.want != "" {
 				want = "# HELP kvasir_index_divergent_blocks " + divergentHelp + "\n# TYPE kvasir_index_divergent_blocks gauge\n" +
-					`kvasir_index_divergent_blocks{endpoint="pod/0",pool="chat"} ` + tc.want + "\n"
+					`kvasir_index_divergent_blocks{endpoint="pod/0",namespace="a",pool="chat"} ` + tc.want + "\n"
 			}
 			if err := testutil.CollectAndCompare(c, strings.NewReader(want), "kvasir_index_divergent_blocks"); err != nil {
 				t.Error(err)

@@ -17,12 +17,12 @@ type Peers struct {
 }
 
 var assumptions = prometheus.NewDesc("kvasir_peer_assumptions_total",
-	"What other pickers assume endpoints to hold soon, by what became of it here.", []string{"outcome"}, nil)
+	"Assumptions of other pickers that an endpoint will hold blocks soon, by what this picker did with each.", []string{"outcome"}, nil)
 
 var peerSeries = []series[Peers]{
 	gauge("kvasir_peers_told", "Other pickers that receive this one's counters.", nil,
 		func(p *Peers) float64 { return float64(p.Sent.Connected) }),
-	gauge("kvasir_peers_heard", "Other pickers whose counters count: those heard in the last 2 s.", nil,
+	gauge("kvasir_peers_heard", "Other pickers from which this picker received an update in the last 2 s.", nil,
 		func(p *Peers) float64 { return float64(p.Heard.Fresh) }),
 	gauge("kvasir_peer_staleness_seconds", "Age of the oldest peer update.", nil,
 		func(p *Peers) float64 { return p.Heard.Staleness.Seconds() }),

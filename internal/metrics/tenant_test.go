@@ -19,7 +19,7 @@ func TestRefusalsOfTenantsAreToldByReason(t *testing.T) {
 	}}))
 	want := "# HELP kvasir_tenant_refused_total Requests of the tenant that were refused, by reason.\n# TYPE kvasir_tenant_refused_total counter\n"
 	for i, reason := range []string{"invalid_api_key", "model_not_allowed", "cache_salt_unsupported", "requests_per_minute", "tokens_per_minute", "max_concurrent"} {
-		want += fmt.Sprintf("kvasir_tenant_refused_total{pool=\"chat\",reason=%q,tenant=\"acme\"} %d\n", reason, i)
+		want += fmt.Sprintf("kvasir_tenant_refused_total{namespace=\"a\",pool=\"chat\",reason=%q,tenant=\"acme\"} %d\n", reason, i)
 	}
 	if err := testutil.GatherAndCompare(registry, strings.NewReader(want), "kvasir_tenant_refused_total"); err != nil {
 		t.Error(err)

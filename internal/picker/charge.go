@@ -35,11 +35,11 @@ func (d *Decision) allowance() int {
 // progress reports about how many tokens of the answer have arrived so far. The tenant is charged for them as they arrive,
 // so that a long answer counts while it is sent.
 func (d *Decision) progress(tokens int) {
-	if d.who.pass == nil || d.unparsed && !d.generates {
+	if d.unparsed && !d.generates {
 		return
 	}
 	d.seen.Store(int64(tokens))
-	if int64(tokens) < d.charged.Load()+chargeStep {
+	if d.who.pass == nil || int64(tokens) < d.charged.Load()+chargeStep {
 		return
 	}
 	d.mu.Lock()

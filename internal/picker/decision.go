@@ -25,8 +25,9 @@ const eventGrace = 500 * time.Millisecond
 // It has many fields because metrics, the decision log, traces and the index each read a part of this account, and one
 // value saves an allocation for each of them in every pick.
 type Decision struct {
-	Pool, Model string
-	Strategy    policy.Type
+	// Namespace and Pool name the pool, Model is the name by which the request asks for it; empty without one.
+	Namespace, Pool, Model string
+	Strategy               policy.Type
 	// Tokens is where the prompt's block keys came from, TokensMissing why there are no exact ones.
 	Tokens        TokenSource
 	TokensMissing string
@@ -94,7 +95,7 @@ type Decision struct {
 	// elsewhere: the gateway has sent the request to an address that is none of the pool's.
 	elsewhere bool
 	usage     bool
-	first     bool // the first token has arrived
+	first     time.Time // the first token of a streamed answer; zero before
 	// reported is what the engine has counted, answered how many bytes of its answer's body have passed.
 	reported Reported
 	found    int // cached prompt tokens, -1 while that is not known
@@ -102,7 +103,8 @@ type Decision struct {
 	// charged is how many tokens of the answer the tenant was charged for. It is written with mu held.
 	charged atomic.Int64
 	// seen is about how many tokens of the answer have arrived.
-	seen atomic.Int64
+	seen   atomic.Int64
+	output Output // written when the decision ends
 }
 
 // AnswerBytes is how much of the answer's body has passed so far.
@@ -255,8 +257,8 @@ func (d *Decision) FirstToken() {
 		return
 	}
 	now := d.now()
-	if d.streamed && !d.first {
-		d.first = true
+	if d.streamed && d.first.IsZero() {
+		d.first = now
 		d.view.tally.firstToken(now.Sub(d.came))
 	}
 	d.booking.FirstToken(now)
@@ -438,6 +440,7 @@ func (d *Decision) End(outcome Outcome) {
 
 // settle returns the tenant's reservation, and records how the request has ended. d.mu is held.
 func (d *Decision) settle(outcome Outcome) {
+	d.output = d.measure(d.now(), outcome)
 	d.chargeAtEnd(outcome)
 	d.who.pass.Release()
 	d.view.peers.Changed()

@@ -362,6 +362,7 @@ func (v *view) question(s *scratch, in *asked, now time.Time) policy.Request {
 func (v *view) decide(now timeNow, s *scratch, question *policy.Request, in *asked, trial bool) *Decision {
 	r := &s.request
 	d := &Decision{
+		Namespace:     v.spec.Namespace,
 		Pool:          v.spec.Name,
 		Model:         r.Model,
 		Strategy:      v.spec.Policy.Strategy.Type,

@@ -159,7 +159,8 @@ type endpointStats struct {
 // PoolStats are the counters of a pool since it was first applied.
 type PoolStats struct {
 	Namespace, Pool string
-	Strategy        string
+	// Model is the canonical served name.
+	Model, Strategy string
 	Outcomes        map[Outcome]int64
 	Tokens          map[TokenSource]int64
 	// Inexact counts the requests without exact tokens, by the reason.
@@ -222,7 +223,7 @@ func (p *Picker) Stats() []PoolStats {
 	for _, v := range p.current.Load().pools {
 		v.pending.expire(now)
 		s := PoolStats{
-			Namespace: v.spec.Namespace, Pool: v.spec.Name, Strategy: string(v.spec.Policy.Strategy.Type),
+			Namespace: v.spec.Namespace, Pool: v.spec.Name, Model: v.spec.Model, Strategy: string(v.spec.Policy.Strategy.Type),
 			Outcomes: map[Outcome]int64{}, Tokens: map[TokenSource]int64{}, Inexact: map[string]int64{},
 			Refused: v.stats.refused.Load(), Retries: v.stats.retries.Load(), Unretried: v.stats.unretried.Load(), Hits: v.stats.delivered.read(),
 			Speculating: v.pending.size(), Proven: int(v.proofs.blocks.Load()), Admission: v.gate.read(), Tenants: v.tenants.read(),
