@@ -105,7 +105,7 @@ var poolSeries = []series[picker.PoolStats]{
 		ofPool, func(s *picker.PoolStats) float64 { return float64(s.Speculative) }),
 	gauge("kvasir_index_speculative_bytes", "Approximate memory in the index of KV blocks that endpoints are assumed to hold because a request was just sent there.",
 		ofPool, func(s *picker.PoolStats) float64 { return float64(s.Speculation.Bytes) }),
-	counter("kvasir_speculation_over_budget_total", "Prompts whose blocks were not assumed to be held after the pick, because assumed blocks had used up their part of the index's memory.",
+	counter("kvasir_speculation_over_budget_total", "Prompts whose blocks were not assumed to be held after the pick, because speculative blocks had used up their part of the index's memory.",
 		ofPool, func(s *picker.PoolStats) float64 { return float64(s.Speculation.Refused) }),
 	gauge("kvasir_speculating_requests", "Requests under way whose KV blocks the chosen endpoint is assumed to hold.", ofPool,
 		func(s *picker.PoolStats) float64 { return float64(s.Speculating) }),

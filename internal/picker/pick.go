@@ -389,8 +389,7 @@ func (v *view) decide(now timeNow, s *scratch, question *policy.Request, in *ask
 		chunks:        s.keptChunks(),
 		who:           in.who,
 		dropsPriority: in.dropsPriority,
-		salt:          in.salt, trial: trial, Bytes: in.size,
-		Waited:   in.waited,
+		salt:          in.salt, trial: trial, Bytes: in.size, Waited: in.waited,
 		reported: Reported{Prompt: -1, Cached: -1, Generated: -1},
 		found:    -1,
 	}

@@ -156,7 +156,8 @@ type endpointStats struct {
 	tellsNone atomic.Bool
 }
 
-// PoolStats are the counters of a pool since it was first applied.
+// PoolStats are the counters of a pool since it was first applied. It has many fields because metrics, the page and the operator
+// read all counters at one moment, as one value.
 type PoolStats struct {
 	Namespace, Pool string
 	// Model is the canonical served name.
