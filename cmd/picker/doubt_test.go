@@ -120,7 +120,11 @@ func TestAPoolWhoseEnginesDoNotFindWhatIsAnnounced(t *testing.T) {
 	}
 	// Of most prompts the engine that is asked holds by now what the other has announced.
 	n = 0
-	i.eventually("trust is won", func() bool { ask(); n %= 40; return i.metric(`kvasir_predictions_trusted{namespace="default",pool="p"}`) == "1" })
+	i.eventually("trust is won", func() bool {
+		ask()
+		n %= 40
+		return i.metric(`kvasir_predictions_trusted{namespace="default",pool="p"}`) == "1"
+	})
 	if picks := i.metric(`kvasir_distrusted_picks_total{namespace="default",pool="p"}`); picks == "0" {
 		t.Error("no pick went without matches")
 	}

@@ -113,7 +113,8 @@ func collectEvents(out chan<- prometheus.Metric, streams []Stream) {
 		namespace, pool, ep := endpoints.of(s.Namespace, s.Pool, &s.Endpoint)
 		out <- prometheus.MustNewConstMetric(state, prometheus.GaugeValue, 1, namespace, pool, ep, s.State.String())
 		for r := range events.Reason(events.NumReasons) {
-			out <- prometheus.MustNewConstMetric(resyncs, prometheus.CounterValue, float64(s.Stats.Resyncs[r].Load()), namespace, pool, ep, r.String())
+			n := float64(s.Stats.Resyncs[r].Load())
+			out <- prometheus.MustNewConstMetric(resyncs, prometheus.CounterValue, n, namespace, pool, ep, r.String())
 		}
 		for _, u := range unindexedReasons {
 			out <- prometheus.MustNewConstMetric(unindexed, prometheus.CounterValue, float64(u.field(s.Stats).Load()), namespace, pool, ep, u.reason)

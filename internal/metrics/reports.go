@@ -76,7 +76,8 @@ func collectReports(out chan<- prometheus.Metric, all []Report) {
 		}
 		out <- prometheus.MustNewConstMetric(reportState, prometheus.GaugeValue, 1, namespace, pool, ep, reportStateName(&r.Status))
 		for reason := range cachesync.Reason(cachesync.NumReasons) {
-			out <- prometheus.MustNewConstMetric(indexResyncs, prometheus.CounterValue, float64(r.Resyncs[reason]), namespace, pool, ep, reason.String())
+			n := float64(r.Resyncs[reason])
+			out <- prometheus.MustNewConstMetric(indexResyncs, prometheus.CounterValue, n, namespace, pool, ep, reason.String())
 		}
 		collect(out, reportSeries, &r.Status, namespace, pool, ep)
 	}
