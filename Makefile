@@ -119,7 +119,7 @@ conformance: ## Istio's control plane over what the operator makes and the docs 
 	KVASIR_BIN=$(CURDIR)/bin/conformance bin/conformance/conformance.test -test.v -test.timeout 10m
 
 .PHONY: test-clients
-test-clients: ## SDKs and load tools, unmodified, against the proxy (each installed into the user's cache; Python 3.12, npm)
+test-clients: ## SDKs and load tools, unmodified, against the proxy, SDKs also through Envoy (each installed into the user's cache; Python 3.12, npm)
 	@echo "== SDKs and load tools"
 	CGO_ENABLED=0 $(GO) test -count=1 -v -timeout 60m ./test/clients -clients $(CLIENTFLAGS)
 
@@ -223,6 +223,11 @@ bench-index: ## the index, filled by events, beside a plain table and a naive ma
 .PHONY: bench-tokens
 bench-tokens: ## requests to tokens and block keys, beside tiktoken-go and encoding/json
 	GO=$(GO) BENCHTIME=$(BENCHTIME) hack/bench-tokens/run.sh
+
+.PHONY: bench-envoy
+bench-envoy: ## what a request costs through a real Envoy, beside a picker that does nothing and no picker; out/bench/envoy.jsonl
+	$(GO) build -trimpath -o $(BIN)/ ./hack/bench-gateway
+	GOROOT=$$($(GO) env GOROOT) $(BIN)/bench-gateway -only envoy -time 2s -envoy "$$(hack/envoy/install.sh)" -out out/bench/envoy.jsonl
 
 .PHONY: bench-gateway
 bench-gateway: ## the picker behind gateways and as a proxy, beside httputil.ReverseProxy; out/bench/gateway.jsonl

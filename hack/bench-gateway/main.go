@@ -32,6 +32,7 @@ type row struct {
 // bench is a run.
 type bench struct {
 	picker  string   // the program
+	envoy   string   // the program; empty for none
 	profile string   // file for a CPU profile, empty for none; of costs a directory
 	beside  []string // further builds of this program, for costs and idle
 	length  time.Duration
@@ -52,9 +53,10 @@ func main() {
 	role := flag.String("role", "", "serve or reverse: what a process of the run is; for its own use")
 	engines := flag.String("engine", "", "port of the engines, for those")
 	picker := flag.String("picker", "bin/picker", "`program` for the rows that need the whole picker")
+	envoy := flag.String("envoy", "", "`program` for the rows through Envoy; empty leaves them out")
 	out := flag.String("out", "out/bench/gateway.jsonl", "`file` to write to")
 	profile := flag.String("profile", "", "`file` for a CPU profile of the picker under the first row")
-	only := flag.String("only", "", "measure only these: prompts, events, open, proxied, idle or costs")
+	only := flag.String("only", "", "measure only these: prompts, events, open, proxied, idle, costs or envoy")
 	beside := flag.String("beside", "", "further builds of this program and the picker to measure costs and idle of: `directories`, with commas between")
 	length := flag.Duration("time", 5*time.Second, "how long each row takes")
 	flag.Parse()
@@ -65,11 +67,11 @@ func main() {
 	case "reverse":
 		err = reverse(*engines)
 	default:
-		var builds []string
+		b := &bench{picker: *picker, envoy: *envoy, profile: *profile, length: *length}
 		if *beside != "" {
-			builds = strings.Split(*beside, ",")
+			b.beside = strings.Split(*beside, ",")
 		}
-		err = run(*picker, *out, *only, *profile, builds, *length)
+		err = b.run(*out, *only)
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "bench-gateway:", err)
@@ -77,7 +79,7 @@ func main() {
 	}
 }
 
-func run(picker, out, only, profile string, beside []string, length time.Duration) error {
+func (b *bench) run(out, only string) error {
 	if err := os.MkdirAll(filepath.Dir(out), 0o755); err != nil {
 		return err
 	}
@@ -90,12 +92,15 @@ func run(picker, out, only, profile string, beside []string, length time.Duratio
 	if err != nil {
 		return err
 	}
-	b := &bench{picker: picker, profile: profile, beside: beside, length: length, out: io.MultiWriter(f, os.Stdout), engine: e}
+	b.out, b.engine = io.MultiWriter(f, os.Stdout), e
 	for _, m := range []struct {
 		name    string
 		measure func() error
-	}{{"prompts", b.prompts}, {"events", b.events}, {"open", b.open}, {"proxied", b.proxied}, {"idle", b.idle}, {"costs", b.costs}} {
-		if only != "" && only != m.name {
+	}{
+		{"prompts", b.prompts}, {"events", b.events}, {"open", b.open}, {"proxied", b.proxied}, {"idle", b.idle}, {"costs", b.costs},
+		{"envoy", b.throughEnvoy},
+	} {
+		if only != "" && only != m.name || only == "" && m.name == "envoy" && b.envoy == "" {
 			continue
 		}
 		if err := m.measure(); err != nil {

@@ -200,7 +200,7 @@ func reverse(enginePort string) error {
 	}
 	for i, options := range [][]grpc.ServerOption{{grpc.Creds(credentials.NewTLS(config))}, nil} {
 		server := grpc.NewServer(options...)
-		pb.RegisterExternalProcessorServer(server, echo{})
+		pb.RegisterExternalProcessorServer(server, echo{destination: "127.0.1.1:" + enginePort})
 		go func() { _ = server.Serve(all[1+i]) }()
 	}
 	go accept(all[3], func(c net.Conn) { _, _ = io.Copy(struct{ io.Writer }{c}, struct{ io.Reader }{c}) })
@@ -239,10 +239,11 @@ func relay(c net.Conn, address string) {
 // complete, then every piece of an answer with itself. What gRPC alone costs, as its library is meant to be used.
 type echo struct {
 	pb.UnimplementedExternalProcessorServer
+	destination string
 }
 
 // Process implements pb.ExternalProcessorServer.
-func (echo) Process(stream pb.ExternalProcessor_ProcessServer) error {
+func (e echo) Process(stream pb.ExternalProcessor_ProcessServer) error {
 	var body []byte
 	for {
 		m, err := stream.Recv()
@@ -256,7 +257,7 @@ func (echo) Process(stream pb.ExternalProcessor_ProcessServer) error {
 		case *pb.ProcessingRequest_RequestBody:
 			body = append(body, r.RequestBody.GetBody()...)
 			if r.RequestBody.GetEndOfStream() {
-				if err := routed(stream, body); err != nil {
+				if err := routed(stream, e.destination, body); err != nil {
 					return err
 				}
 			}
@@ -273,10 +274,10 @@ func (echo) Process(stream pb.ExternalProcessor_ProcessServer) error {
 }
 
 // routed answers to a request that is complete.
-func routed(stream pb.ExternalProcessor_ProcessServer, body []byte) error {
+func routed(stream pb.ExternalProcessor_ProcessServer, destination string, body []byte) error {
 	err := stream.Send(&pb.ProcessingResponse{Response: &pb.ProcessingResponse_RequestHeaders{RequestHeaders: &pb.HeadersResponse{
 		Response: &pb.CommonResponse{HeaderMutation: &pb.HeaderMutation{SetHeaders: []*core.HeaderValueOption{{
-			Header: &core.HeaderValue{Key: "x-gateway-destination-endpoint", RawValue: []byte("127.0.1.1:8000")},
+			Header: &core.HeaderValue{Key: "x-gateway-destination-endpoint", RawValue: []byte(destination)},
 		}}}},
 	}}})
 	for err == nil && len(body) > 0 {
