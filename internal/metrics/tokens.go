@@ -19,7 +19,7 @@ var tokensSeries = []series[tokencheck.Status]{
 		func(s *tokencheck.Status) float64 { return truth(s.Texts) }),
 	gauge("kvasir_tokens_exact_chats", "1 while token ids of chats made in the picker are trusted.", ofPool,
 		func(s *tokencheck.Status) float64 { return truth(s.Chats) }),
-	counter("kvasir_tokens_probes_total", "Probes that engines have answered: about eighty requests whose ids are compared.", ofPool,
+	counter("kvasir_tokens_probes_total", "Probes that engines have answered: about a hundred requests whose ids are compared.", ofPool,
 		func(s *tokencheck.Status) float64 { return float64(s.Probes) }),
 	counter("kvasir_tokens_mismatches_total", "Times that ids made in the picker were found to differ from the engines' ids.", ofPool,
 		func(s *tokencheck.Status) float64 { return float64(s.Mismatches) }),

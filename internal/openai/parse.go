@@ -183,7 +183,7 @@ func (p *parser) setting(name []byte, c byte, str span, at int) {
 			p.user, p.haveUser = str, isString
 		}
 	case saltField:
-		p.salt, p.haveSalt = str, isString && r.Route != Messages
+		p.salt, p.haveSalt = str, isString
 	case "priority":
 		r.Priority = 0
 		if r.Route != Messages {

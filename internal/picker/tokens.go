@@ -54,6 +54,9 @@ type Exact struct {
 	// Unproven are the request kinds whose ids made here differ from the engines' ids, while those of other kinds are
 	// equal.
 	Unproven openai.Kinds
+	// APIs are the request kinds of other APIs (KindMessages) whose prompts are proven to be those of the chats that they
+	// stand for. Prompts of other kinds are made only by engines.
+	APIs openai.Kinds
 	// AdaptersUntold and SaltsUntold: the events of some engine's release do not distinguish adapters or cache salts, so
 	// that such requests have no exact keys.
 	AdaptersUntold, SaltsUntold bool
@@ -158,7 +161,7 @@ func (p *Picker) exactKeys(ctx context.Context, v *view, s *scratch, body []byte
 		prompter = exact.Chats
 	}
 	switch {
-	case onlyEngines(r):
+	case onlyEngines(r) && exact.APIs&r.Kinds() == 0:
 		prompter = nil
 	case prompter != nil && r.Kinds()&exact.Unproven != 0:
 		prompter, err = nil, errUnproven
@@ -188,7 +191,7 @@ func (p *Picker) exactKeys(ctx context.Context, v *view, s *scratch, body []byte
 	return p.rendered(ctx, v, s, body, chain)
 }
 
-// onlyEngines reports whether only engines know the prompts of a request's route.
+// onlyEngines reports whether only engines know the prompts of a request's route, unless they are proven (Exact.APIs).
 func onlyEngines(r *openai.Request) bool {
 	return r.Route == openai.Responses || r.Route == openai.Messages
 }

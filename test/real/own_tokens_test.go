@@ -8,7 +8,8 @@ import (
 )
 
 // renderOnly are the shapes whose prompts only a render route returns.
-var renderOnly = []string{"responses with a text", "responses with messages", "messages", "tools with choice none"}
+var renderOnly = []string{"responses with a text", "responses with messages", "messages", "messages with tools", "responses with tools",
+	"tools with choice none"}
 
 // TestClosedRenderRoutes: an engine of vLLM 0.30 or newer without --enable-scale-out still returns the tokens of nearly all
 // requests by /tokenize, the proof of the picker's own tokenizer passes, and the condition names the flag.
@@ -45,7 +46,7 @@ func (p *picker) judgeSource(s shape, id, own string) error {
 	a := p.sendShape(s, s.body("closed "+s.name+" "+id, 0))
 	want := own
 	switch {
-	case slices.Contains(renderOnly[:3], s.name):
+	case slices.Contains(renderOnly[:5], s.name):
 		want = "approximate; reason=route"
 	case own == "tokenize" && slices.Contains(renderOnly, s.name):
 		want = "approximate; reason=unsupported"

@@ -24,7 +24,10 @@ func (c *Client) Proof(ctx context.Context, ep *endpoint.Endpoint, route openai.
 		return Answer{}, ErrBusy
 	}
 	out, lack, err := c.render(ctx, ep, route, body, apiKey)
-	if lack != LacksNothing {
+	switch {
+	case lack != LacksNothing && (route == openai.Messages || route == openai.Responses):
+		err = ErrUnsupported // their answers have no ids
+	case lack != LacksNothing:
 		out, err = c.serve(ctx, ep, route, body, apiKey)
 	}
 	if errors.Is(err, errNoIDs) {

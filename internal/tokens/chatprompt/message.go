@@ -296,16 +296,21 @@ func (q *request) toolCall(given *chattemplate.Dict) (v chattemplate.Value, err 
 	f, _ := given.Get("function")
 	function := f.Dict()
 	name, _ := function.Get("name")
-	text, _ := function.Get("arguments")
+	arguments, _ := function.Get("arguments")
+	decoded := q.chat != nil && arguments.Kind() == chattemplate.KindDict
 	if id.Kind() != chattemplate.KindString || kind.Text() != "function" || name.Kind() != chattemplate.KindString ||
-		text.Kind() != chattemplate.KindString {
+		arguments.Kind() != chattemplate.KindString && !decoded {
 		return v, unsupported("tool calls of an unusual type")
 	}
-	arguments, err := q.arguments(text.Text())
-	if err != nil {
-		return v, err
+	if !decoded {
+		if arguments, err = q.arguments(arguments.Text()); err != nil {
+			return v, err
+		}
 	}
 	called := q.arena.NewDict(function.Len())
+	if q.chat != nil && q.chat.asMade {
+		called.Set("name", name)
+	}
 	called.Set("arguments", arguments)
 	called.Set("name", name)
 	addMissing(called, function)

@@ -92,7 +92,7 @@ func (p *Prompter) text(ctx context.Context, body []byte, req *openai.Request, u
 	switch {
 	case req.Embeds || req.Multimodal || req.Stateful:
 		return unsupported("a prompt that is not text alone")
-	case req.Route == openai.ChatCompletions:
+	case req.Route == openai.ChatCompletions, req.Route == openai.Messages, req.Route == openai.Responses:
 		if p.chats == nil {
 			return p.why
 		}

@@ -60,6 +60,13 @@ var (
 	partExtras = change{26, 26}
 	// objectArguments: arguments of a tool call that are no JSON object become an empty one.
 	objectArguments = change{29, 29}
+	// messagesRendered: /v1/messages/render exists, so that prompts of Messages requests can be proven.
+	messagesRendered = change{29, 29}
+	// responsesRendered: /v1/responses/render exists.
+	responsesRendered = change{30, 30}
+	// messagesThink: thinking of a Messages request counts, and whether inline system messages are merged depends on the
+	// templates in use instead of --chat-template.
+	messagesThink = change{31, 31}
 	// billingDropped: the line with which Claude Code begins system texts, new in each request, is dropped.
 	billingDropped = change{32, 32}
 	// fieldsWin: add_generation_prompt and the like count more as fields of the request than among

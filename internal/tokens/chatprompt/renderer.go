@@ -64,6 +64,8 @@ type Renderer struct {
 	plain, withTool *model
 	tokens          []chattemplate.Var
 	defaults        *chattemplate.Dict
+	merged          answer // system messages amid the turns of Messages requests are merged into the first
+	unthinking      func() (effort string, err error)
 	prompts         sync.Pool // of *Prompt
 }
 
@@ -73,6 +75,8 @@ type model struct {
 	format chattemplate.ContentFormat
 	// developers: the template mentions the role developer.
 	developers bool
+	// systemFirst: the engine takes the template for one that refuses system messages amid the turns.
+	systemFirst answer
 }
 
 // Prompt is the prompt of one chat request, until it is released.
@@ -99,6 +103,7 @@ const keepText = 4 << 20
 // New reads the files of a model. The error wraps ErrUnsupported when its prompts cannot be made here.
 func New(options Options) (*Renderer, error) {
 	r := &Renderer{options: options, release: parseRelease(options.Release), encoder: options.Encoder}
+	r.unthinking = sync.OnceValues(r.disabledEffort)
 	if r.release != 0 && r.release < oldest {
 		return nil, unsupported("vLLM %s", options.Release)
 	}
@@ -160,6 +165,7 @@ func (r *Renderer) load(files fs.FS) error {
 			return err
 		}
 	}
+	r.merged = r.mergesSystem()
 	if r.tokens, err = c.variables(r.plain.Template, r.withTool.Template); err != nil {
 		return err
 	}
@@ -187,6 +193,7 @@ func (r *Renderer) model(source string) (*model, error) {
 		Template: t, format: t.ContentFormat(),
 		developers: strings.Contains(source, `"developer"`) || strings.Contains(source, `'developer'`),
 	}
+	m.systemFirst = m.refusesSystem(source)
 	switch r.options.ContentFormat {
 	case "", "auto":
 	case "string":

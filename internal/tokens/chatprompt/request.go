@@ -16,17 +16,27 @@ type request struct {
 	body  []byte
 	req   *openai.Request
 	model *model
+	chat  *chat // the chat that a request of another API stands for; nil for chats
 }
 
 // prompt leaves the prompt in w.text. Of the body only the fields that prompts depend on are decoded.
 func (r *Renderer) prompt(ctx context.Context, w *work, body []byte, req *openai.Request) (special bool, err error) {
-	if req.Route != openai.ChatCompletions {
-		return false, unsupported("%s", req.Route)
-	}
 	if req.Multimodal {
 		return false, unsupported("content that is not text")
 	}
 	q := &request{Renderer: r, work: w, ctx: ctx, body: body, req: req}
+	switch req.Route {
+	case openai.ChatCompletions:
+	case openai.Messages:
+		err = q.fromMessages()
+	case openai.Responses:
+		err = q.fromResponses()
+	default:
+		err = unsupported("%s", req.Route)
+	}
+	if err != nil {
+		return false, err
+	}
 	special, err = q.flag("add_special_tokens", false)
 	if err != nil {
 		return false, err
@@ -34,8 +44,16 @@ func (r *Renderer) prompt(ctx context.Context, w *work, body []byte, req *openai
 	return special, q.render(ctx)
 }
 
-// field decodes a top-level field of the request; KindMissing if it is absent.
+// field is a field of the chat; KindMissing if it is absent.
 func (q *request) field(name string) (chattemplate.Value, error) {
+	if q.chat != nil {
+		return q.chat.field(q, name)
+	}
+	return q.given(name)
+}
+
+// given decodes a top-level field of the request; KindMissing if it is absent.
+func (q *request) given(name string) (chattemplate.Value, error) {
 	at, end, found, ok := q.req.Span(name)
 	switch {
 	case !ok:
@@ -50,7 +68,7 @@ func (q *request) field(name string) (chattemplate.Value, error) {
 	return v, err
 }
 
-// member is a field of the request; not ok when it is absent or null.
+// member is a field of the chat; not ok when it is absent or null.
 func (q *request) member(name string) (v chattemplate.Value, ok bool, err error) {
 	v, err = q.field(name)
 	return v, err == nil && !isUnset(v), err
@@ -74,7 +92,7 @@ var foreign = []string{"chat_template", "truncation_side"}
 
 func (q *request) render(ctx context.Context) error {
 	for _, name := range foreign {
-		if value, ok := q.req.Raw(name); value != nil || !ok {
+		if value, ok := q.req.Raw(name); q.chat == nil && (value != nil || !ok) {
 			return unsupported("%s in the request", name)
 		}
 	}

@@ -190,13 +190,21 @@ func chatsThatReleasesReadInTheirOwnWay() []namedChat {
 	}
 }
 
-// Cases are the questions of the probe, for a model's name: always the same, about eighty. Each is for one token, and asks
+// Cases are the questions of the probe, for a model's name: always the same, about a hundred. Each is for one token, and asks
 // for the ids of its prompt in the answer, so that it can be served (see render.Client.Proof). Every kind of chat has some,
 // so that a rule of the engine's release that is not known here is found, and only that kind is not trusted.
 func Cases(model string) []Case {
 	var cases []Case
 	add := func(name string, route openai.Route, body map[string]any) {
-		body["model"], body["max_tokens"], body["return_token_ids"] = model, 1, true
+		body["model"] = model
+		switch route {
+		case openai.Responses:
+			body["max_output_tokens"] = 1
+		case openai.Messages:
+			body["max_tokens"] = 1
+		default:
+			body["max_tokens"], body["return_token_ids"] = 1, true
+		}
 		var b strings.Builder
 		encoder := json.NewEncoder(&b)
 		encoder.SetEscapeHTML(false)
@@ -211,6 +219,12 @@ func Cases(model string) []Case {
 	add("without special tokens", openai.Completions, map[string]any{"prompt": texts[2].text, "add_special_tokens": false})
 	for _, c := range chats() {
 		add(c.name, openai.ChatCompletions, c.body)
+	}
+	for _, c := range messagesCases() {
+		add("messages: "+c.name, openai.Messages, c.body)
+	}
+	for _, c := range responsesCases() {
+		add("responses: "+c.name, openai.Responses, c.body)
 	}
 	return cases
 }

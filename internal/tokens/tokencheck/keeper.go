@@ -204,7 +204,8 @@ func (k *keeper) prove(ctx context.Context, pool *Pool, present []Identity, exac
 	if len(present) == 0 {
 		// No engine can be asked. The earlier proof remains valid: without engines no request is served either.
 		if k.published != nil {
-			exact.Texts, exact.Chats, exact.Unproven = k.published.Texts, k.published.Chats, k.published.Unproven
+			exact.Texts, exact.Chats = k.published.Texts, k.published.Chats
+			exact.Unproven, exact.APIs = k.published.Unproven, k.published.APIs
 		}
 		if exact.Texts != nil || exact.Chats != nil {
 			return k.same()
@@ -268,6 +269,7 @@ func (k *keeper) compare(ctx context.Context, cases []Case, present []Identity, 
 	if out.chats {
 		exact.Chats = chatsBy
 		exact.Unproven |= chats.Unproven()
+		exact.APIs = chats.APIs()
 	}
 	switch {
 	case out.texts && out.chats:

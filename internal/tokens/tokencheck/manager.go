@@ -1,5 +1,5 @@
 // Package tokencheck keeps the promise that token ids made in the picker are those of the engines. For each pool it
-// loads the model's files, asks the engines what they are, and lets one of each kind answer about eighty requests: of a
+// loads the model's files, asks the engines what they are, and lets one of each kind answer about a hundred requests: of a
 // kind of request (see openai.Kind) ids made here are trusted when all are equal. That is repeated when files or engines
 // change, every hour, and when what engines announce raises doubts.
 package tokencheck

@@ -12,8 +12,8 @@ import (
 )
 
 const (
-	// enoughTexts and enoughChats are how many ids must have been compared, and have been equal, for trust.
-	enoughTexts, enoughChats = 20, 8
+	// enoughTexts, enoughChats and enoughOfAPI are how many ids must have been compared, and have been equal, for trust.
+	enoughTexts, enoughChats, enoughOfAPI = 20, 8, 5
 	// askTimeout is how long an engine can take for one question.
 	askTimeout = 3 * time.Second
 	// askAgain is how often a question is asked that finds no answer.
@@ -35,6 +35,18 @@ type Verdict struct {
 	// base is the kind that all cases have, and enough how many cases must have been compared.
 	base   openai.Kind
 	enough int
+	// ofAPI are the equal cases among requests of other APIs that stand for chats.
+	ofAPI [openai.NumKinds]int
+}
+
+// APIs are the kinds of requests of other APIs that are proven with the chats that they stand for.
+func (v *Verdict) APIs() (kinds openai.Kinds) {
+	for kind, compared := range v.ofAPI {
+		if compared >= enoughOfAPI && v.Mismatches[openai.Kind(kind)] == nil { //nolint:gosec // below NumKinds
+			kinds |= openai.KindsOf(openai.Kind(kind)) //nolint:gosec // below NumKinds
+		}
+	}
+	return kinds
 }
 
 // Proven reports whether ids made here are those of the engine, for requests of no kind that is Unproven.
@@ -69,6 +81,9 @@ func (v *Verdict) better(than *Verdict) bool {
 // add adds what another engine has shown with the same setting.
 func (v *Verdict) add(other *Verdict) {
 	v.Compared, v.Skipped = min(v.Compared, other.Compared), max(v.Skipped, other.Skipped)
+	for kind := range v.ofAPI {
+		v.ofAPI[kind] = min(v.ofAPI[kind], other.ofAPI[kind])
+	}
 	for kind, m := range other.Mismatches {
 		if v.Mismatches[kind] == nil {
 			v.mismatch(kind, m)
@@ -160,7 +175,7 @@ func compare(ctx context.Context, cases []Case, replies []reply, own Prompter) (
 	var ids []uint32
 	for i := range cases {
 		c, v := &cases[i], &texts
-		if c.Route == openai.ChatCompletions {
+		if c.Route != openai.Completions {
 			v = &chats
 		}
 		if err := openai.Parse(c.Route, c.Body, &r); err != nil {
@@ -183,6 +198,8 @@ func compare(ctx context.Context, cases []Case, replies []reply, own Prompter) (
 			v.mismatch(kind, &Mismatch{Case: i, Name: c.Name, Own: -1, Engine: len(replies[i].ids)})
 		case !slices.Equal(ids, replies[i].ids):
 			v.mismatch(kind, &Mismatch{Case: i, Name: c.Name, At: commonPrefix(ids, replies[i].ids), Own: len(ids), Engine: len(replies[i].ids)})
+		case c.Route == openai.Messages, c.Route == openai.Responses:
+			v.ofAPI[kind]++
 		default:
 			v.Compared++
 		}
