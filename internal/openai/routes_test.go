@@ -74,7 +74,7 @@ func TestParseOfOtherRoutes(t *testing.T) {
 				`"stream":true,"tools":` + tools + `,"metadata":{"user_id":"u","x":1},"user":"v","cache_salt":"s","priority":4,"max_completion_tokens":5}`,
 			want: seen{
 				Model: "m", N: 1, MaxTokens: 3, Messages: `[{"role":"user","content":[{"type":"text","text":"U"}]}]`, NumMessages: 1, System: `"S"`,
-				Tools: tools, Stable: "S\x00U", Stream: true, IncludeUsage: true, User: "u",
+				Tools: tools, Stable: "S\x00U", Stream: true, IncludeUsage: true, User: "u", CacheSalt: "s",
 			},
 		},
 		"a system prompt in parts, one of them changing, and another one among the messages": {

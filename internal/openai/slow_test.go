@@ -63,8 +63,9 @@ func slowParse(route Route, body []byte) (want seen, bad string) {
 		return want, "model"
 	}
 	want.N, want.PrefixLen = 1, o.whole("prefix_len", 0)
+	want.CacheSalt = o.str("cache_salt")
 	if route != Messages {
-		want.CacheSalt, want.User, want.Priority = o.str("cache_salt"), o.str("user"), o.whole("priority", math.MinInt32)
+		want.User, want.Priority = o.str("user"), o.whole("priority", math.MinInt32)
 	}
 	want.Stream = o.flag("stream") && route != Embeddings
 	if _, ok := o["tools"].([]any); ok && route != Completions && route != Embeddings {

@@ -160,7 +160,7 @@ func messagesWithTools(id string, turn int) request {
 	f := weather[0]["function"].(object)
 	return request{shape: "messages with tools", path: "/v1/messages", body: object{"model": "m", "max_tokens": 2, "messages": messages,
 		"cache_salt": "tenant-a", "system": []object{part("x-anthropic-billing-header: " + id), {"type": "text", "text": text(id, 200), "cache_control": object{"type": "ephemeral"}}},
-		"tools":  []object{{"name": f["name"], "description": f["description"], "input_schema": f["parameters"]}}}}
+		"tools": []object{{"name": f["name"], "description": f["description"], "input_schema": f["parameters"]}}}}
 }
 
 // responsesWithTools is a conversation of the Responses API as agents have it.
