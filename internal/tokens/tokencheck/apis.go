@@ -22,8 +22,8 @@ func messagesCases() []namedChat {
 		say("user", "The weather in Köln?"),
 		{"role": "assistant", "content": []any{block{"type": "thinking", "thinking": "I look.", "signature": "s"}, textBlock("Let me see."),
 			block{"type": "tool_use", "id": "toolu_1", "name": "get_weather", "input": block{"place": "Köln", "days": 2, "exact": 7.50}}}},
-		{"role": "user", "content": []any{block{"type": "tool_result", "tool_use_id": "toolu_1", "content": []any{textBlock("grey"), textBlock("7°C")}},
-			textBlock("Well?")}},
+		{"role": "user", "content": []any{
+			block{"type": "tool_result", "tool_use_id": "toolu_1", "content": []any{textBlock("grey"), textBlock("7°C")}}, textBlock("Well?")}},
 		say("assistant", "It is grey."),
 		{"role": "user", "content": []any{textBlock("And"), textBlock("tomorrow?")}},
 	}
