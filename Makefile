@@ -13,6 +13,7 @@ BENCHTIME ?= 1s
 SEEDS     ?= 10000
 FIRST     ?= 0
 SOAK      ?= 10m
+ATTACK    ?= 4s
 # The race detector needs a C compiler; without one the tests run without it.
 RACE      := $(shell command -v $${CC:-cc} >/dev/null 2>&1 && [ "$$($(GO) env GOARCH)" != 386 ] && echo -race)
 
@@ -46,7 +47,7 @@ test: $(PARTS) ## what protects a change
 	@echo "All checks passed."
 
 .PHONY: test-all
-test-all: $(PARTS) test-envoy test-real $(SEARCHES) soak-lifecycle ## and real gateways and engines, long searches, a long life of a pool, a cluster (root)
+test-all: $(PARTS) test-envoy test-real $(SEARCHES) attack soak-lifecycle ## and real gateways and engines, long searches, a long life of a pool, a cluster (root)
 	$(MAKE) cluster-up
 	status=0; $(MAKE) test-e2e || status=$$?; $(MAKE) cluster-down; exit $$status
 	@echo "All checks passed."
@@ -60,7 +61,7 @@ searches:
 .PHONY: unit
 unit: ## unit tests, with the race detector where there is a C compiler
 	@echo "== unit tests $(RACE)"
-	CGO_ENABLED=$(if $(RACE),1,0) $(GO) test -timeout 30m $(RACE) $$($(GO) list ./... | grep -vE '/internal/sim/lab$$|/test/(browser|chart|clients|cluster|crdcel|docs|e2e|envoy$$|floors|integration|kube|lifecycle|podrunner|real|sim)')
+	CGO_ENABLED=$(if $(RACE),1,0) $(GO) test -timeout 30m $(RACE) $$($(GO) list ./... | grep -vE '/internal/sim/lab$$|/test/(attack|browser|chart|clients|cluster|crdcel|docs|e2e|envoy$$|floors|integration|kube|lifecycle|podrunner|real|sim)')
 	CGO_ENABLED=0 $(GO) test -run 'Alloc|CostsNothing|Worst' $(COUNTED) # what counts allocations and processor time, without it
 	CGO_ENABLED=$(if $(RACE),1,0) $(GO) test -timeout 30m $(RACE) -short ./internal/sim/lab # and then what plays for long, in one goroutine
 	CGO_ENABLED=0 $(GO) test -timeout 30m ./internal/sim/lab
@@ -73,14 +74,22 @@ sim: ## the event plane in virtual time, with everything failing, for SEEDS seed
 	CGO_ENABLED=0 $(GO) test -count=1 -timeout 30m -v -run TestEventPlane ./test/sim -sim.seeds=$(SEEDS) -sim.first=$(FIRST)
 	CGO_ENABLED=0 $(GO) test -count=1 -timeout 30m -run TestWhateverHappensThePoolEndsAsDesired ./internal/operator/controller/inferencepool -seeds 1000
 
-.PHONY: soak soak-sim soak-gateway soak-lifecycle
-soak: soak-sim soak-gateway soak-lifecycle ## storms of faults, aborts and resets, for SOAK (10m) each; nothing may be left
+.PHONY: attack
+attack: ## every kind of hostile client at once at a picker, in containers' memory of 512 MiB, 1 GiB and 2 GiB (root; skipped without)
+	@echo "== the memory law"
+	CGO_ENABLED=0 $(GO) test -count=1 -v -timeout 0 ./test/attack -attack $(ATTACK)
+
+.PHONY: soak soak-sim soak-gateway soak-lifecycle soak-attack
+soak: soak-sim soak-gateway soak-lifecycle soak-attack ## storms of faults, aborts and resets, for SOAK (10m) each; nothing may be left
 
 soak-sim: # the event plane, in longer lives of other seeds
 	CGO_ENABLED=0 $(GO) test -count=1 -timeout 0 -v -run TestEventPlane ./test/sim -sim.soak=$(SOAK) -sim.first=$$(date +%s)000 -sim.steps=1000
 
 soak-gateway: # gateways, clients and engines that break off at any moment
 	KVASIR_SOAK=$(SOAK) $(GO) test -count=1 -v -timeout 0 -p 1 -run TestNothingIsLeftAfterChaos ./internal/gateway/extproc ./internal/gateway/httpproxy
+
+soak-attack: # an hour of hostile clients, divided among the sizes of memory
+	$(MAKE) attack ATTACK=20m
 
 soak-lifecycle: kube # a pool that is scaled and rolled out under load, over and over, with answers of up to a minute
 	CGO_ENABLED=0 $(GO) test -count=1 -v -timeout 0 ./test/lifecycle -run TestNoRequestFails \

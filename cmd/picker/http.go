@@ -29,6 +29,11 @@ const supportGrace = time.Second
 // supportConnections is how many connections each of the ports for health and metrics takes.
 const supportConnections = 128
 
+// supportStreams is how many requests each of these connections carries at once. healthRequests and pageRequests are how many
+// all connections of a port do: most of the former are watches, and the latter can be large. supportStall is how long a client
+// can take nothing of an answer.
+const supportStreams, healthRequests, pageRequests, supportStall = 32, 512, 64, 30 * time.Second
+
 // statusEvery is how exact the times in a status are, liveEvery how old what is shown live can be.
 const statusEvery, liveEvery = 5 * time.Second, 500 * time.Millisecond
 

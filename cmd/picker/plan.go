@@ -19,8 +19,8 @@ type plan struct {
 	// clients is what clients can make the picker hold, index what the blocks of all pools can take; 0 for as much as the
 	// pools set.
 	clients, index int64
-	// connections of clients to the proxy, and gateways those of gateways.
-	connections, gateways int
+	// connections of clients to the proxy, gateways those of gateways, and reports those of reporters, replicas and operators.
+	connections, gateways, reports int
 }
 
 const (
@@ -32,9 +32,9 @@ const (
 	// collectShare of the limit is where the collector begins to work harder, unless GOMEMLIMIT is set.
 	collectShare = 0.9
 	// keptDescriptors are for health checks, metrics, event streams, replicas and files. Of the others the proxy's clients
-	// get three eighths, as engines do for their requests, and gateways an eighth.
+	// get three eighths, as engines do for their requests, gateways a sixteenth, and reporters as many.
 	keptDescriptors = 512
-	// mostConnections and mostGateways are enough where descriptors are not scarce.
+	// mostConnections, and mostGateways for each of gateways and reporters, are enough where descriptors are not scarce.
 	mostConnections, mostGateways = 16 << 10, 1024
 )
 
@@ -46,7 +46,8 @@ func newPlan(limit int64, descriptors uint64) plan {
 	}
 	free := int(min(descriptors, math.MaxInt32)) - keptDescriptors
 	p.connections = max(16, min(mostConnections, free*3/8))
-	p.gateways = max(4, min(mostGateways, free/8))
+	p.gateways = max(4, min(mostGateways, free/16))
+	p.reports = max(4, min(mostGateways, free/16))
 	return p
 }
 

@@ -32,7 +32,7 @@ func TestTheContainersMemoryIsDividedOnce(t *testing.T) {
 func TestClientsLeaveDescriptorsForOthers(t *testing.T) {
 	for _, descriptors := range []uint64{1024, 4096, 65536, 1 << 20, 1 << 40} {
 		p := newPlan(0, descriptors)
-		if used := 2*p.connections + p.gateways; uint64(used)+keptDescriptors > descriptors || p.connections < 100 {
+		if used := 2*p.connections + p.gateways + p.reports; uint64(used)+keptDescriptors > descriptors || p.connections < 100 {
 			t.Errorf("of %d: %+v", descriptors, p)
 		}
 	}

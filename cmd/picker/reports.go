@@ -15,6 +15,7 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/cachesync"
 	"github.com/kvasir-dev/kvasir/internal/endpoint"
 	"github.com/kvasir-dev/kvasir/internal/events"
+	"github.com/kvasir-dev/kvasir/internal/gateway/accept"
 	"github.com/kvasir-dev/kvasir/internal/kvblock"
 	"github.com/kvasir-dev/kvasir/internal/metrics"
 	"github.com/kvasir-dev/kvasir/internal/picker"
@@ -148,7 +149,7 @@ func (a *app) serveSync(ctx context.Context, l net.Listener) error {
 	}
 	stop := context.AfterFunc(ctx, a.server.Close)
 	defer stop()
-	return a.server.Serve(l)
+	return a.server.Serve(accept.Limit(l, a.plan.reports, a.budget))
 }
 
 // target is what the server of reports needs to know of an endpoint.

@@ -187,12 +187,12 @@ func (a *app) serveAll(ctx context.Context, o *options, l *listeners, parts serv
 		}
 		return a.serve(serving, l, parts.gatewayTLS, o)
 	})
-	small := httpproxy.ServeOptions{Grace: supportGrace, MaxConnections: supportConnections, MaxStreams: supportConnections,
-		Log: a.log.WithName("http")}
+	small := httpproxy.ServeOptions{Grace: supportGrace, MaxConnections: supportConnections, MaxStreams: supportStreams,
+		MaxRequests: healthRequests, Stall: supportStall, Log: a.log.WithName("http")}
 	group.Go(func() error { return httpproxy.Serve(support, l.health, a.healthHandler(), small) })
-	group.Go(func() error {
-		return httpproxy.Serve(support, l.metrics, parts.metrics, small)
-	})
+	pages := small
+	pages.MaxRequests = pageRequests
+	group.Go(func() error { return httpproxy.Serve(support, l.metrics, parts.metrics, pages) })
 	group.Go(func() error { return a.serveSync(support, l.reports) })
 	group.Go(func() error { a.tellPeers(support); return nil })
 	group.Go(func() error { parts.follow(support); return nil })

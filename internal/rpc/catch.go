@@ -9,23 +9,56 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/kvasir-dev/kvasir/internal/fault"
+	"github.com/kvasir-dev/kvasir/internal/reportpb"
 )
 
-// catchStream confines a panic to the stream whose message caused it.
-func (o *ServerOptions) catchStream(server any, stream grpc.ServerStream, info *grpc.StreamServerInfo,
-	handler grpc.StreamHandler) (err error) {
-	if !o.catch(stream.Context(), info.FullMethod, func() { err = handler(server, stream) }) {
+// catchStream confines a panic to the stream whose message caused it, and authenticates the client before anything of a
+// message is taken. Handlers of streams on which clients send one message authenticate only after that.
+func (s *Server) catchStream(server any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) (err error) {
+	if err := s.authenticate(stream.Context(), info.FullMethod); err != nil {
+		return err
+	}
+	if !s.options.catch(stream.Context(), info.FullMethod, func() { err = handler(server, stream) }) {
 		return errPanic
 	}
 	return err
 }
 
-// catchCall does so for a call.
-func (o *ServerOptions) catchCall(ctx context.Context, in any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (out any, err error) {
-	if !o.catch(ctx, info.FullMethod, func() { out, err = handler(ctx, in) }) {
-		return nil, errPanic
+// authenticate authenticates the client of a method whose handler begins with a message.
+func (s *Server) authenticate(ctx context.Context, method string) error {
+	switch method {
+	case Report_InFlight_FullMethodName:
+		if _, err := s.options.Auth.Authenticate(ctx); err != nil {
+			return s.refuse(func(r *Refused) *uint64 { return &r.Unauthenticated }, codes.Unauthenticated, "%v", err)
+		}
+	case Peer_Borrow_FullMethodName:
+		if _, err := s.options.Peers.Auth.Authenticate(ctx); err != nil {
+			return s.options.Peers.refuse(codes.Unauthenticated, err)
+		}
+	case Operate_Watch_FullMethodName, Operate_Warm_FullMethodName:
+		_, err := s.options.Operate.authenticate(ctx)
+		return err
 	}
-	return out, err
+	return nil
+}
+
+// reports describes the service Report with all methods as streams: of the call InFlight, gRPC would otherwise take a message
+// of a client before the client is authenticated.
+var reports = grpc.ServiceDesc{
+	ServiceName: Report_ServiceDesc.ServiceName,
+	HandlerType: Report_ServiceDesc.HandlerType,
+	Streams: append([]grpc.StreamDesc{{StreamName: "InFlight", ServerStreams: true, Handler: func(server any, stream grpc.ServerStream) error {
+		in := new(reportpb.Hello)
+		if err := stream.RecvMsg(in); err != nil {
+			return err
+		}
+		out, err := server.(*Server).InFlight(stream.Context(), in)
+		if err != nil {
+			return err
+		}
+		return stream.SendMsg(out)
+	}}}, Report_ServiceDesc.Streams...),
+	Metadata: Report_ServiceDesc.Metadata,
 }
 
 var errPanic = status.Error(codes.Internal, "the request could not be handled")

@@ -36,6 +36,8 @@ const (
 	renewPauses = 10
 	// proofDigests is how many digests can be missed before equality no longer counts as shown.
 	proofDigests = 3
+	// streamWindow and connectionWindow are how many bytes a client can send ahead of what was read.
+	streamWindow, connectionWindow = 256 << 10, 1 << 20
 	// maxStreams bounds the streams of a connection: the ranks of a pod, and some that have not ended yet.
 	maxStreams = 256
 )
@@ -170,13 +172,14 @@ func NewServer(o ServerOptions) *Server {
 	}
 	s := &Server{options: o, pools: map[string]map[string]*target{}, byID: map[endpoint.ID]*target{}, logged: map[codes.Code]*loggedRefusal{}}
 	s.grpc = grpc.NewServer(
-		grpc.StreamInterceptor(o.catchStream), grpc.UnaryInterceptor(o.catchCall),
+		grpc.StreamInterceptor(s.catchStream),
+		grpc.StaticStreamWindowSize(streamWindow), grpc.StaticConnWindowSize(connectionWindow),
 		grpc.Creds(o.Credentials), grpc.MaxRecvMsgSize(maxMessage), grpc.MaxConcurrentStreams(maxStreams),
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: 10 * time.Second, Timeout: 5 * time.Second}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 5 * time.Second, PermitWithoutStream: true}),
 	)
 	if o.Auth != nil {
-		RegisterReportServer(s.grpc, s)
+		s.grpc.RegisterService(&reports, s)
 	}
 	if o.Peers != nil {
 		o.Peers.server = s

@@ -260,6 +260,36 @@ func TestFuzzTargetsAreListed(t *testing.T) {
 	}
 }
 
+// TestTheThreatModelNamesItsTests: each test that docs/security.md names exists, and each protection against an attacker that is a
+// matter of our code names one.
+func TestTheThreatModelNamesItsTests(t *testing.T) {
+	text, err := os.ReadFile(root + "/docs/security.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	// These are matters of the configuration, or of Kubernetes.
+	untested := []string{
+		"| another pod | read token ids from engines' event sockets", "| another pod | read the recommended sizes of pools",
+		"| a user that can write an `InferencePool`",
+	}
+	names, named := testNames(t), regexp.MustCompile("`((?:Test|Fuzz)[A-Za-z0-9_]+)`")
+	_, threats, _ := strings.Cut(string(text), "## Threats and protections")
+	threats, _, _ = strings.Cut(threats, "\n## ")
+	for line := range strings.Lines(threats) {
+		tests := named.FindAllStringSubmatch(line, -1)
+		heading := strings.HasPrefix(line, "|--") || strings.HasPrefix(line, "| attacker |") || strings.HasPrefix(line, "| party |")
+		known := slices.ContainsFunc(untested, func(prefix string) bool { return strings.HasPrefix(line, prefix) })
+		if strings.HasPrefix(line, "|") && !heading && len(tests) == 0 && !known {
+			t.Errorf("no test is named: %s", line)
+		}
+		for _, test := range tests {
+			if !names[test[1]] {
+				t.Errorf("there is no %s: %s", test[1], line)
+			}
+		}
+	}
+}
+
 var (
 	link    = regexp.MustCompile(`\]\(([^()\s]+)\)`)
 	span    = regexp.MustCompile("`[^`\n]*`")

@@ -78,6 +78,7 @@ func init() {
 			"internal/operator/controller/inferencepool",
 			"internal/operator/controller/routingpolicy",
 			"internal/dashboard",
+			"internal/gateway/accept",
 			"internal/gateway/extproc",
 			"internal/gateway/h2stream",
 			"internal/gateway/httpproxy",

@@ -32,6 +32,7 @@ import (
 	"github.com/go-logr/logr"
 
 	"github.com/kvasir-dev/kvasir/internal/budget"
+	"github.com/kvasir-dev/kvasir/internal/gateway/accept"
 )
 
 // Handler receives the messages of one stream. Its methods are called one at a time, by different goroutines, and must not
@@ -104,8 +105,6 @@ type Server struct {
 
 	mu          sync.Mutex
 	connections map[*connection]bool // guarded by mu
-	hosts       map[string]int       // connections by address, guarded by mu
-	turnedAway  uint64               // connections, guarded by mu
 	leaving     bool                 // guarded by mu
 }
 
@@ -122,8 +121,7 @@ func New(o Options) *Server {
 	o.MaxPending = cmp.Or(o.MaxPending, 8<<20)
 	o.Keepalive = cmp.Or(o.Keepalive, 30*time.Second)
 	o.KeepaliveTimeout = cmp.Or(o.KeepaliveTimeout, 10*time.Second)
-	return &Server{options: o, work: make(chan func()), quit: make(chan struct{}), connections: map[*connection]bool{},
-		hosts: map[string]int{}}
+	return &Server{options: o, work: make(chan func()), quit: make(chan struct{}), connections: map[*connection]bool{}}
 }
 
 // Serve takes connections until ctx ends, and closes the listener. Then clients get a GOAWAY; open streams can
@@ -143,6 +141,7 @@ func (s *Server) Serve(ctx context.Context, listener net.Listener, grace time.Du
 
 // accept takes connections. Its error is nil when ctx has ended.
 func (s *Server) accept(ctx context.Context, listener net.Listener) error {
+	listener = accept.Limit(listener, s.options.MaxConnections, nil) // its streams draw on the budget
 	wait := time.Duration(0)
 	for {
 		nc, err := listener.Accept()
@@ -198,14 +197,7 @@ func (s *Server) leave(grace time.Duration) (cut int) {
 func (s *Server) serve(nc net.Conn) {
 	c := newConnection(s, nc)
 	s.mu.Lock()
-	if free := s.options.MaxConnections - len(s.connections); s.hosts[c.host] >= free {
-		s.turnedAway++
-		s.mu.Unlock()
-		_ = nc.Close()
-		return
-	}
 	s.connections[c] = true
-	s.hosts[c.host]++
 	leaving := s.leaving
 	s.mu.Unlock()
 	if leaving {
@@ -214,9 +206,6 @@ func (s *Server) serve(nc net.Conn) {
 	defer func() {
 		s.mu.Lock()
 		delete(s.connections, c)
-		if s.hosts[c.host]--; s.hosts[c.host] == 0 {
-			delete(s.hosts, c.host)
-		}
 		s.mu.Unlock()
 	}()
 	c.serve()

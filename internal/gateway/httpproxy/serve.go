@@ -13,6 +13,7 @@ import (
 	"github.com/go-logr/logr"
 
 	"github.com/kvasir-dev/kvasir/internal/budget"
+	"github.com/kvasir-dev/kvasir/internal/gateway/accept"
 )
 
 // ServeOptions bound what a server takes. Zero values take the defaults.
@@ -30,6 +31,11 @@ type ServeOptions struct {
 	Budget         *budget.Budget
 	// MaxStreams is the most requests at once on one HTTP/2 connection; 4096.
 	MaxStreams int
+	// MaxRequests is the most requests at once on all connections; one address can have as many as are free. Others are
+	// answered with 503. 0 for no limit.
+	MaxRequests int
+	// Stall is how long a client can take nothing of an answer until its connection is closed; 0 for no limit.
+	Stall time.Duration
 	// Log gets what goes wrong on connections, at V(1): it is mostly the clients' doing.
 	Log logr.Logger
 }
@@ -45,17 +51,13 @@ func Serve(ctx context.Context, listener net.Listener, handler http.Handler, o S
 	set(&o.MaxStreams, 4096)
 	set(&o.MaxConnections, 16<<10)
 
-	var running handlers
+	running := handlers{most: o.MaxRequests, hosts: map[string]int{}}
 	protocols := new(http.Protocols)
 	protocols.SetHTTP1(true)
 	protocols.SetUnencryptedHTTP2(true)
 	server := &http.Server{
 		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			if !running.enter() {
-				panic(http.ErrAbortHandler)
-			}
-			defer running.wait.Done()
-			handler.ServeHTTP(w, r)
+			running.serve(w, r, handler, o.Stall)
 		}),
 		ReadHeaderTimeout: o.ReadHeaderTimeout,
 		IdleTimeout:       o.IdleTimeout,
@@ -65,7 +67,7 @@ func Serve(ctx context.Context, listener net.Listener, handler http.Handler, o S
 		ErrorLog:          log.New(logWriter{o.Log.V(1)}, "", 0),
 	}
 	served := make(chan error, 1)
-	go func() { served <- server.Serve(newListener(listener, o.MaxConnections, o.Budget)) }()
+	go func() { served <- server.Serve(accept.Limit(listener, o.MaxConnections, o.Budget)) }()
 
 	select {
 	case err := <-served:
@@ -93,19 +95,63 @@ func Serve(ctx context.Context, listener net.Listener, handler http.Handler, o S
 
 // handlers counts the handlers that run.
 type handlers struct {
-	mu     sync.Mutex // orders enter and finish
+	most int // of all clients; 0 for no limit
+
+	mu     sync.Mutex // orders enter and finish, guards what follows
 	closed bool
+	open   int
+	hosts  map[string]int // by address; only with a limit
 	wait   sync.WaitGroup
 }
 
-// enter counts one more, unless finish was called: a connection might just have read a request when it is closed.
-func (h *handlers) enter() bool {
+// serve calls a handler if there is room for one more.
+func (h *handlers) serve(w http.ResponseWriter, r *http.Request, handler http.Handler, stall time.Duration) {
+	host, _, _ := net.SplitHostPort(r.RemoteAddr)
+	room, closed := h.enter(host)
+	if closed {
+		panic(http.ErrAbortHandler)
+	}
+	if !room {
+		http.Error(w, "Too many requests are under way.", http.StatusServiceUnavailable)
+		return
+	}
+	defer h.leave(host)
+	if stall > 0 {
+		w = &steady{ResponseWriter: w, control: http.NewResponseController(w), stall: stall}
+	}
+	handler.ServeHTTP(w, r)
+}
+
+// enter counts one more if there is room, unless finish was called: a connection might just have read a request when it is
+// closed.
+func (h *handlers) enter(host string) (room, closed bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if !h.closed {
-		h.wait.Add(1)
+	switch {
+	case h.closed:
+		return false, true
+	case h.most > 0:
+		if h.hosts[host] >= h.most-h.open {
+			return false, false
+		}
+		h.open++
+		h.hosts[host]++
 	}
-	return !h.closed
+	h.wait.Add(1)
+	return true, false
+}
+
+func (h *handlers) leave(host string) {
+	h.wait.Done()
+	if h.most == 0 {
+		return
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.open--
+	if h.hosts[host]--; h.hosts[host] == 0 {
+		delete(h.hosts, host)
+	}
 }
 
 // finish lets no more enter and waits for those that run.
@@ -124,4 +170,35 @@ func (w logWriter) Write(p []byte) (int, error) {
 		w.log.Info("Connection failed", "reason", string(p))
 	}
 	return len(p), nil
+}
+
+// steady closes the connection of a client that takes nothing of an answer for the stall time.
+type steady struct {
+	http.ResponseWriter
+	control *http.ResponseController
+	stall   time.Duration
+}
+
+// Write sends a part of the answer.
+func (s *steady) Write(p []byte) (int, error) {
+	defer s.within()()
+	return s.ResponseWriter.Write(p)
+}
+
+// FlushError sends what was written so far.
+func (s *steady) FlushError() error {
+	defer s.within()()
+	return s.control.Flush()
+}
+
+// Flush implements http.Flusher.
+func (s *steady) Flush() { _ = s.FlushError() }
+
+// Unwrap is for http.ResponseController.
+func (s *steady) Unwrap() http.ResponseWriter { return s.ResponseWriter }
+
+// within bounds what is written until the returned function is called.
+func (s *steady) within() (end func()) {
+	_ = s.control.SetWriteDeadline(time.Now().Add(s.stall))
+	return func() { _ = s.control.SetWriteDeadline(time.Time{}) }
 }

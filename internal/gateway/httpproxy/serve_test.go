@@ -206,3 +206,59 @@ func TestHeadersAreBounded(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// TestRequestsOfAServerAreBounded: others than the first ones are refused, until these have ended.
+func TestRequestsOfAServerAreBounded(t *testing.T) {
+	release := make(chan struct{})
+	address, _, _ := served(t, func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/wait" {
+			w.(http.Flusher).Flush()
+			<-release
+		}
+	}, ServeOptions{MaxRequests: 4})
+	for i := range 2 { // half of them for one address
+		resp, err := http.Get("http://" + address + "/wait")
+		if err != nil || resp.StatusCode != http.StatusOK {
+			t.Fatalf("request %d: %v %v", i, resp, err)
+		}
+		defer resp.Body.Close()
+	}
+	status := func() int {
+		resp, err := http.Get("http://" + address + "/")
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = resp.Body.Close()
+		return resp.StatusCode
+	}
+	if got := status(); got != http.StatusServiceUnavailable {
+		t.Errorf("status %d beyond the bound", got)
+	}
+	close(release)
+	eventually(t, "there is room again", func() bool { return status() == http.StatusOK })
+}
+
+// TestAClientThatTakesNothingIsClosed: and does not hold its handler for longer.
+func TestAClientThatTakesNothingIsClosed(t *testing.T) {
+	ended := make(chan error, 1)
+	address, _, _ := served(t, func(w http.ResponseWriter, _ *http.Request) {
+		var err error
+		for piece := make([]byte, 1<<20); err == nil; {
+			_, err = w.Write(piece)
+		}
+		ended <- err
+	}, ServeOptions{Stall: 50 * time.Millisecond})
+	c, err := net.Dial("tcp", address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if _, err := io.WriteString(c, "GET / HTTP/1.1\r\nHost: x\r\n\r\n"); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case <-ended:
+	case <-time.After(patience):
+		t.Error("the handler waits for its client")
+	}
+}

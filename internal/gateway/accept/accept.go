@@ -1,19 +1,22 @@
-package httpproxy
+// Package accept bounds the connections of a listener, so that clients leave descriptors and memory for others.
+package accept
 
 import (
+	"errors"
 	"net"
 	"sync"
+	"syscall"
 
 	"github.com/kvasir-dev/kvasir/internal/budget"
 )
 
-// connectionCost is about what a connection takes while it is idle, in bytes: buffers, a goroutine and its stack.
-const connectionCost = 16 << 10
+// Cost is about what a connection takes while it is idle, in bytes: buffers, a goroutine and its stack.
+const Cost = 16 << 10
 
-// listener closes connections for which there is no room at once: more than a number (one address can have as many as
+// Listener closes connections for which there is no room at once: more than a number (one address can have as many as
 // are free), or more than the budget has memory for. Without it clients could use up the descriptors that health checks
 // and connections to engines need.
-type listener struct {
+type Listener struct {
 	net.Listener
 	most   int
 	budget *budget.Budget // nil for none
@@ -25,12 +28,13 @@ type listener struct {
 	turnedAway int
 }
 
-func newListener(l net.Listener, most int, b *budget.Budget) *listener {
-	return &listener{Listener: l, most: most, budget: b, hosts: map[string]int{}}
+// Limit accepts at most so many connections of l at once. Each takes Cost bytes of the budget, unless that is nil.
+func Limit(l net.Listener, most int, b *budget.Budget) *Listener {
+	return &Listener{Listener: l, most: most, budget: b, hosts: map[string]int{}}
 }
 
 // Accept waits for a connection for which there is room.
-func (l *listener) Accept() (net.Conn, error) {
+func (l *Listener) Accept() (net.Conn, error) {
 	for {
 		conn, err := l.Listener.Accept()
 		if err != nil {
@@ -44,7 +48,7 @@ func (l *listener) Accept() (net.Conn, error) {
 }
 
 // admit counts a connection; nil when there is no room for it.
-func (l *listener) admit(conn net.Conn) net.Conn {
+func (l *Listener) admit(conn net.Conn) net.Conn {
 	address := conn.RemoteAddr().String()
 	host, _, err := net.SplitHostPort(address)
 	if err != nil {
@@ -59,7 +63,7 @@ func (l *listener) admit(conn net.Conn) net.Conn {
 	var account *budget.Account
 	if l.budget != nil {
 		account = l.budget.Open(budget.Connections, host, address, nil)
-		if !account.Take(connectionCost) {
+		if !account.Take(Cost) {
 			account.Close()
 			l.turnedAway++
 			return nil
@@ -96,4 +100,12 @@ func (c *counted) CloseWrite() error {
 		return half.CloseWrite()
 	}
 	return nil
+}
+
+// SyscallConn gives access to the socket.
+func (c *counted) SyscallConn() (syscall.RawConn, error) {
+	if socket, ok := c.Conn.(syscall.Conn); ok {
+		return socket.SyscallConn()
+	}
+	return nil, errors.New("the connection has no socket")
 }

@@ -1,0 +1,534 @@
+package attack
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"encoding/json"
+	"fmt"
+	"io"
+	"maps"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	core "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	extproc "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
+	"golang.org/x/net/http2"
+	"golang.org/x/net/http2/hpack"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/metadata"
+
+	"github.com/kvasir-dev/kvasir/internal/peerpb"
+	"github.com/kvasir-dev/kvasir/internal/reportpb"
+	"github.com/kvasir-dev/kvasir/internal/rpc"
+)
+
+// attackEnv makes this program the attackers of the picker at the addresses in it.
+const attackEnv = "KVASIR_ATTACK"
+
+// inForce is what the attackers print once all of them have begun.
+const inForce = "in force"
+
+// kind is one kind of hostile client: workers that act until their context ends.
+type kind struct {
+	workers int
+	act     func(a *army, ctx context.Context, worker int)
+}
+
+// kinds of hostile clients, by name.
+var kinds = map[string]kind{
+	"slow uploads":         {300, (*army).slowUpload},
+	"huge bodies":          {3, (*army).hugeBody},
+	"huge prompts":         {2, (*army).hugePrompt},
+	"idle connections":     {1500, (*army).idle},
+	"broken requests":      {4, (*army).broken},
+	"aborted answers":      {4, (*army).aborted},
+	"answers not read":     {32, (*army).unread},
+	"resets":               {2, func(a *army, ctx context.Context, _ int) { a.resets(ctx, a.at.Proxy, "/v1/completions") }},
+	"resets by gateways":   {2, func(a *army, ctx context.Context, _ int) { a.resets(ctx, a.at.ExtProc, processMethod) }},
+	"held streams":         {20, (*army).heldStreams},
+	"huge gateway bodies":  {3, (*army).hugeMessages},
+	"incomplete reports":   {60, (*army).incompleteReports},
+	"false reports":        {1, (*army).falseReports},
+	"false peers":          {80, (*army).falsePeers},
+	"pages not read":       {100, (*army).pagesNotRead},
+	"huge explanations":    {2, (*army).explain},
+	"health watches":       {300, (*army).watchHealth},
+	"connections at once":  {4, (*army).connect},
+	"headers without end":  {50, (*army).endlessHeader},
+	"resets of reports":    {1, func(a *army, ctx context.Context, _ int) { a.resets(ctx, a.at.Reports, inFlightMethod) }},
+	"unknown keys, bodies": {20, (*army).strangers},
+}
+
+const (
+	processMethod  = "/envoy.service.ext_proc.v3.ExternalProcessor/Process"
+	inFlightMethod = "/kvasir.report.v1.Report/InFlight"
+)
+
+// army is all hostile clients of a picker.
+type army struct {
+	at    targets
+	junk  []byte                   // a chat with a huge field that no template reads
+	count map[string]*atomic.Int64 // of acts, by kind
+}
+
+// attack runs all kinds until standard input ends.
+func attack(text string) error {
+	a := &army{count: map[string]*atomic.Int64{}}
+	if err := json.Unmarshal([]byte(text), &a.at); err != nil {
+		return err
+	}
+	a.junk = []byte(`{"model":"m","max_tokens":4,"messages":[{"role":"user","content":"x"}],"x":[0` + strings.Repeat(",0", 24<<20) + `]}`)
+	ctx, stop := context.WithCancel(context.Background())
+	var all, begun sync.WaitGroup
+	only := os.Getenv("KVASIR_ATTACK_KINDS")
+	for name, k := range kinds {
+		if only != "" && !strings.Contains(only, name) {
+			continue
+		}
+		count := &atomic.Int64{}
+		a.count[name] = count
+		for worker := range k.workers {
+			begun.Add(1)
+			all.Go(func() {
+				first := sync.OnceFunc(begun.Done)
+				defer first()
+				for pause(ctx, time.Duration(rand.IntN(200))*time.Millisecond); ctx.Err() == nil; pause(ctx, 20*time.Millisecond) {
+					first()
+					k.act(a, ctx, worker)
+					count.Add(1)
+				}
+			})
+		}
+	}
+	begun.Wait()
+	fmt.Println(inForce)
+	_, _ = io.Copy(io.Discard, os.Stdin)
+	stop()
+	all.Wait()
+	for _, name := range slices.Sorted(maps.Keys(a.count)) {
+		fmt.Printf("  %-22s %d\n", name, a.count[name].Load())
+	}
+	return nil
+}
+
+func pause(ctx context.Context, d time.Duration) {
+	select {
+	case <-ctx.Done():
+	case <-time.After(d):
+	}
+}
+
+// dial connects from one of several addresses. The connection ends, with a reset, when ctx does.
+func (a *army) dial(ctx context.Context, address string, worker int) (net.Conn, func()) {
+	d := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 0, byte(2+worker%8))}, Timeout: time.Second}
+	c, err := d.DialContext(ctx, "tcp", address)
+	if err != nil {
+		pause(ctx, 100*time.Millisecond)
+		return nil, nil
+	}
+	_ = c.(*net.TCPConn).SetLinger(0)
+	stop := context.AfterFunc(ctx, func() { _ = c.Close() })
+	return c, func() { stop(); _ = c.Close() }
+}
+
+func post(path, key string, length int) string {
+	return fmt.Sprintf("POST %s HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nAuthorization: Bearer %s\r\nContent-Length: %d\r\n\r\n",
+		path, key, length)
+}
+
+// slowUpload sends a body at about the least rate that is allowed.
+func (a *army) slowUpload(ctx context.Context, worker int) { a.trickle(ctx, worker, badKey) }
+
+// strangers do the same without a tenant's key.
+func (a *army) strangers(ctx context.Context, worker int) { a.trickle(ctx, worker, "sk-unknown") }
+
+func (a *army) trickle(ctx context.Context, worker int, key string) {
+	c, end := a.dial(ctx, a.at.Proxy, worker)
+	if c == nil {
+		return
+	}
+	defer end()
+	_, err := io.WriteString(c, post("/v1/chat/completions", key, 32<<20))
+	for sent, piece := 0, 512<<10; err == nil && sent < 32<<20 && ctx.Err() == nil; piece = 2 << 10 {
+		_, err = c.Write(a.junk[sent : sent+piece])
+		sent += piece
+		pause(ctx, time.Second)
+	}
+}
+
+// hugeBody sends a chat of nearly the largest size.
+func (a *army) hugeBody(ctx context.Context, worker int) {
+	a.exchange(ctx, worker, post("/v1/chat/completions", badKey, len(a.junk)), a.junk)
+}
+
+// hugePrompt sends a text that is expensive to normalise and to tokenize.
+func (a *army) hugePrompt(ctx context.Context, worker int) {
+	body := []byte(`{"model":"m","max_tokens":1,"prompt":"` + strings.Repeat("a\u0301\u0323", 4<<20) + `"}`)
+	a.exchange(ctx, worker, post("/v1/completions", badKey, len(body)), body)
+}
+
+// exchange sends a request and reads the answer to its end.
+func (a *army) exchange(ctx context.Context, worker int, head string, body []byte) {
+	c, end := a.dial(ctx, a.at.Proxy, worker)
+	if c == nil {
+		return
+	}
+	defer end()
+	_ = c.SetDeadline(time.Now().Add(10 * time.Second))
+	if _, err := io.WriteString(c, head); err == nil {
+		_, _ = c.Write(body)
+	}
+	_, _ = io.CopyN(io.Discard, c, 4<<10)
+	pause(ctx, 300*time.Millisecond)
+}
+
+// idle holds a connection that says nothing.
+func (a *army) idle(ctx context.Context, worker int) {
+	c, end := a.dial(ctx, a.at.Proxy, worker)
+	if c == nil {
+		return
+	}
+	defer end()
+	_, _ = c.Read(make([]byte, 1))
+	pause(ctx, 500*time.Millisecond)
+}
+
+// connect opens connections and resets them.
+func (a *army) connect(ctx context.Context, worker int) {
+	for _, address := range []string{a.at.Proxy, a.at.ExtProc, a.at.Reports, a.at.Metrics, a.at.Health} {
+		if c, end := a.dial(ctx, address, worker); c != nil {
+			end()
+		}
+	}
+}
+
+// broken sends bytes that are no request, or only its beginning.
+func (a *army) broken(ctx context.Context, worker int) {
+	random := make([]byte, 1+rand.IntN(4000))
+	for i := range random {
+		random[i] = byte(rand.Uint32())
+	}
+	whole := []byte(post("/v1/completions", badKey, 40) + `{"model":"m","prompt":"x","max_tokens":1}`)
+	chunked := "POST /v1/completions HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\nAuthorization: Bearer " + badKey + "\r\n\r\n"
+	for _, b := range [][]byte{
+		random, append([]byte(http2.ClientPreface), random...), whole[:rand.IntN(len(whole))], []byte(chunked + "ffffffffffffffff\r\n"),
+		[]byte(chunked + "5\r\nab"),
+	} {
+		for _, address := range []string{a.at.Proxy, a.at.ExtProc, a.at.Reports, a.at.Metrics, a.at.Health} {
+			c, end := a.dial(ctx, address, worker)
+			if c == nil {
+				continue
+			}
+			_, _ = c.Write(b)
+			end()
+		}
+	}
+}
+
+// endlessHeader sends a header that goes on.
+func (a *army) endlessHeader(ctx context.Context, worker int) {
+	c, end := a.dial(ctx, a.at.Proxy, worker)
+	if c == nil {
+		return
+	}
+	defer end()
+	_, err := io.WriteString(c, "POST /v1/completions HTTP/1.1\r\nHost: x\r\n")
+	for err == nil && ctx.Err() == nil {
+		_, err = io.WriteString(c, "X-"+strings.Repeat("a", 4<<10)+": b\r\n")
+		pause(ctx, 200*time.Millisecond)
+	}
+}
+
+const longAnswer = `{"model":"m","prompt":"tell me","max_tokens":20000,"stream":true,"ignore_eos":true}`
+
+// aborted leaves in the middle of an answer.
+func (a *army) aborted(ctx context.Context, worker int) {
+	c, end := a.dial(ctx, a.at.Proxy, worker)
+	if c == nil {
+		return
+	}
+	defer end()
+	_ = c.SetDeadline(time.Now().Add(2 * time.Second))
+	_, _ = io.WriteString(c, post("/v1/completions", badKey, len(longAnswer))+longAnswer)
+	_, _ = io.ReadFull(c, make([]byte, 600))
+}
+
+// unread requests an answer and reads nothing of it.
+func (a *army) unread(ctx context.Context, worker int) {
+	c, end := a.dial(ctx, a.at.Proxy, worker)
+	if c == nil {
+		return
+	}
+	defer end()
+	_, _ = io.WriteString(c, post("/v1/completions", badKey, len(longAnswer))+longAnswer)
+	pause(ctx, 3*time.Second)
+}
+
+// framed is a connection of HTTP/2.
+type framed struct {
+	*http2.Framer
+	end    func()
+	header bytes.Buffer
+	coder  *hpack.Encoder
+	gone   chan struct{} // closed when the server has ended the connection
+}
+
+func (a *army) framed(ctx context.Context, address string, worker int) *framed {
+	c, end := a.dial(ctx, address, worker)
+	if c == nil {
+		return nil
+	}
+	f := &framed{Framer: http2.NewFramer(c, c), end: end, gone: make(chan struct{})}
+	f.coder = hpack.NewEncoder(&f.header)
+	_, _ = io.WriteString(c, http2.ClientPreface)
+	_ = f.WriteSettings(http2.Setting{ID: http2.SettingInitialWindowSize, Val: 0})
+	go func() { // reads, so that only answers are held back
+		defer close(f.gone)
+		reader := http2.NewFramer(c, c)
+		for {
+			if _, err := reader.ReadFrame(); err != nil {
+				return
+			}
+		}
+	}()
+	return f
+}
+
+// request begins a stream.
+func (f *framed) request(id uint32, method, path string, last bool) error {
+	f.header.Reset()
+	for _, h := range [][2]string{{":method", method}, {":scheme", "http"}, {":path", path}, {":authority", "localhost"},
+		{"content-type", "application/grpc"}, {"te", "trailers"}} {
+		_ = f.coder.WriteField(hpack.HeaderField{Name: h[0], Value: h[1]})
+	}
+	return f.WriteHeaders(http2.HeadersFrameParam{StreamID: id, BlockFragment: f.header.Bytes(), EndHeaders: true, EndStream: last})
+}
+
+// resets opens streams and resets each at once.
+func (a *army) resets(ctx context.Context, address, path string) {
+	f := a.framed(ctx, address, 0)
+	if f == nil {
+		return
+	}
+	defer f.end()
+	for id := uint32(1); ctx.Err() == nil && id < 1<<20; id += 2 {
+		if f.request(id, "POST", path, false) != nil || f.WriteRSTStream(id, http2.ErrCodeCancel) != nil {
+			return
+		}
+		if id%256 == 1 {
+			pause(ctx, 10*time.Millisecond)
+		}
+	}
+}
+
+// pagesNotRead requests pages on many streams and grants no window for them.
+func (a *army) pagesNotRead(ctx context.Context, worker int) {
+	f := a.framed(ctx, a.at.Metrics, worker)
+	if f == nil {
+		return
+	}
+	defer f.end()
+	for id := uint32(1); id < 256; id += 2 {
+		if f.request(id, "GET", []string{"/status", "/metrics", "/", "/decisions"}[id/2%4], true) != nil {
+			return
+		}
+	}
+	select {
+	case <-ctx.Done():
+	case <-f.gone:
+		pause(ctx, 200*time.Millisecond)
+	case <-time.After(10 * time.Second):
+	}
+}
+
+// incompleteReports announces large messages to the port of reports on many streams, and sends all but their ends.
+func (a *army) incompleteReports(ctx context.Context, worker int) {
+	f := a.framed(ctx, a.at.Reports, worker)
+	if f == nil {
+		return
+	}
+	defer f.end()
+	prefix := binary.BigEndian.AppendUint32([]byte{0}, 4<<20-1)
+	piece := make([]byte, 16<<10)
+	for id := uint32(1); id < 400; id += 2 {
+		if f.request(id, "POST", inFlightMethod, false) != nil || f.WriteData(id, false, prefix) != nil {
+			return
+		}
+	}
+	for round := 0; ctx.Err() == nil && round < 200; round++ { // past what flow control allows the server ends the connection
+		for id := uint32(1); id < 400; id += 2 {
+			if round < 4 && f.WriteData(id, false, piece) != nil {
+				return
+			}
+		}
+		pause(ctx, 200*time.Millisecond)
+	}
+}
+
+// plain is a gRPC connection.
+func plain(address string) (*grpc.ClientConn, error) {
+	return grpc.NewClient("passthrough:///"+address, grpc.WithTransportCredentials(insecure.NewCredentials()))
+}
+
+func headers(key string) *extproc.ProcessingRequest {
+	list := &core.HeaderMap{}
+	for name, value := range map[string]string{":method": "POST", ":path": "/v1/chat/completions", ":authority": "x",
+		"authorization": "Bearer " + key, "x-request-id": fmt.Sprint(rand.Uint64())} {
+		list.Headers = append(list.Headers, &core.HeaderValue{Key: name, RawValue: []byte(value)})
+	}
+	return &extproc.ProcessingRequest{Request: &extproc.ProcessingRequest_RequestHeaders{RequestHeaders: &extproc.HttpHeaders{Headers: list}}}
+}
+
+func bodyPiece(b []byte, last bool) *extproc.ProcessingRequest {
+	body := &extproc.HttpBody{Body: b, EndOfStream: last}
+	return &extproc.ProcessingRequest{Request: &extproc.ProcessingRequest_RequestBody{RequestBody: body}}
+}
+
+// heldStreams opens many streams of a gateway and never completes their bodies.
+func (a *army) heldStreams(ctx context.Context, _ int) {
+	c, err := plain(a.at.ExtProc)
+	if err != nil {
+		return
+	}
+	defer func() { _ = c.Close() }()
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	for range 300 {
+		s, err := extproc.NewExternalProcessorClient(c).Process(ctx)
+		if err != nil {
+			return
+		}
+		_ = s.Send(headers(badKey))
+		_ = s.Send(bodyPiece(a.junk[:48<<10], false))
+	}
+	<-ctx.Done()
+}
+
+// hugeMessages sends bodies of nearly the largest size through a gateway, in one message.
+func (a *army) hugeMessages(ctx context.Context, _ int) {
+	c, err := plain(a.at.ExtProc)
+	if err != nil {
+		return
+	}
+	defer func() { _ = c.Close() }()
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	s, err := extproc.NewExternalProcessorClient(c).Process(ctx)
+	if err != nil {
+		return
+	}
+	_ = s.Send(headers(badKey))
+	_ = s.Send(bodyPiece(a.junk, true))
+	for err == nil {
+		_, err = s.Recv()
+	}
+	pause(ctx, 300*time.Millisecond)
+}
+
+func authorized(ctx context.Context) context.Context {
+	return metadata.AppendToOutgoingContext(ctx, "authorization", "Bearer "+secret)
+}
+
+// falseReports is a reporter that reports endless blocks.
+func (a *army) falseReports(ctx context.Context, _ int) {
+	c, err := plain(a.at.Reports)
+	if err != nil {
+		return
+	}
+	defer func() { _ = c.Close() }()
+	s, err := rpc.NewReportClient(c).Push(authorized(ctx))
+	if err != nil {
+		return
+	}
+	_ = s.Send(&reportpb.ReporterMessage{Kind: &reportpb.ReporterMessage_Hello{Hello: &reportpb.Hello{Protocol: 1, Pod: "uid-3"}}})
+	m, err := s.Recv()
+	if err != nil || len(m.GetWelcome().GetRoots()) == 0 {
+		pause(ctx, time.Second)
+		return
+	}
+	at := &reportpb.Position{Epoch: 1 + rand.Uint64(), KeyId: m.GetWelcome().GetRoots()[0].GetId(), Log: 1 + rand.Uint64()}
+	begin := &reportpb.Begin{Mode: reportpb.Begin_MODE_REPLACE, At: at, State: reportpb.State_STATE_SYNCED}
+	err = s.Send(&reportpb.ReporterMessage{Kind: &reportpb.ReporterMessage_Begin{Begin: begin}})
+	for part := uint32(0); err == nil; part++ {
+		keys := make([]uint64, 20_000)
+		for i := range keys {
+			keys[i] = rand.Uint64()
+		}
+		err = s.Send(&reportpb.ReporterMessage{Kind: &reportpb.ReporterMessage_Snapshot{Snapshot: &reportpb.Snapshot{Part: part,
+			Changes: []*reportpb.Change{{Kind: reportpb.Change_KIND_STORED, Keys: keys}}}}})
+		pause(ctx, 10*time.Millisecond)
+	}
+}
+
+// falsePeers are replicas that announce assumptions without end: those of worker 0 and 1 have the secret, the others do not.
+func (a *army) falsePeers(ctx context.Context, worker int) {
+	c, err := plain(a.at.Reports)
+	if err != nil {
+		return
+	}
+	defer func() { _ = c.Close() }()
+	if worker < 2 {
+		ctx = authorized(ctx)
+	}
+	s, err := rpc.NewPeerClient(c).Exchange(ctx)
+	if err != nil {
+		return
+	}
+	_ = s.Send(&peerpb.PeerMessage{Kind: &peerpb.PeerMessage_Hello{Hello: &peerpb.Hello{Protocol: 1, Incarnation: rand.Uint64() | 1}}})
+	if _, err := s.Recv(); err != nil {
+		pause(ctx, time.Second)
+		return
+	}
+	for seq := uint64(1); err == nil; seq++ {
+		keys := make([]uint64, 20_000)
+		for i := range keys {
+			keys[i] = rand.Uint64()
+		}
+		err = s.Send(&peerpb.PeerMessage{Kind: &peerpb.PeerMessage_Update{Update: &peerpb.Update{Seq: seq, Assumptions: []*peerpb.Assumption{
+			{Id: seq, Pool: "default/m", Pod: "uid-1", BlockTokens: 16, Keys: keys, LifeMilliseconds: 60_000}}}}})
+		pause(ctx, 20*time.Millisecond)
+	}
+}
+
+// explain asks for explanations of huge requests.
+func (a *army) explain(ctx context.Context, _ int) {
+	r, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+a.at.Metrics+"/explain", bytes.NewReader(a.junk))
+	if err != nil {
+		return
+	}
+	r.Header.Set("Content-Type", "application/json")
+	if resp, err := http.DefaultClient.Do(r); err == nil {
+		_, _ = io.Copy(io.Discard, resp.Body)
+		_ = resp.Body.Close()
+	}
+	pause(ctx, 300*time.Millisecond)
+}
+
+// watchHealth holds watches of the health.
+func (a *army) watchHealth(ctx context.Context, worker int) {
+	f := a.framed(ctx, a.at.Health, worker)
+	if f == nil {
+		return
+	}
+	defer f.end()
+	for id := uint32(1); id < 256; id += 2 {
+		if f.request(id, "POST", "/grpc.health.v1.Health/Watch", false) != nil || f.WriteData(id, true, make([]byte, 5)) != nil {
+			return
+		}
+	}
+	select {
+	case <-ctx.Done():
+	case <-f.gone:
+		pause(ctx, 200*time.Millisecond)
+	case <-time.After(5 * time.Second):
+	}
+}
