@@ -225,6 +225,11 @@ lab: ## strategies compared in virtual time, all of them in 30 configurations (3
 	for of in exchange spread adapters islands shadow; do $(BIN)/kvasir-lab effect --of $$of --seeds 1,2,3; done
 	$(BIN)/kvasir-lab overload
 
+.PHONY: arena
+arena: ## Kvasir and other routers in front of the same simulated engines, under the same load (ARENAFLAGS="-seeds 5"; an hour; docs/comparison.md)
+	@$(GO) build -trimpath -o $(BIN)/ ./cmd/picker ./cmd/vllmsim ./hack/arena
+	@exec $(BIN)/arena $(ARENAFLAGS)
+
 .PHONY: bench-index
 bench-index: ## the index, filled by events, beside a plain table and a naive map; docs/performance.md
 	$(GO) test -run '^$$' -bench . -benchmem -benchtime $(BENCHTIME) -timeout 60m ./test/bench

@@ -11,7 +11,6 @@ import (
 
 	"github.com/kvasir-dev/kvasir/internal/sim/enginemodel"
 	"github.com/kvasir-dev/kvasir/internal/sim/vllmsim"
-	"github.com/kvasir-dev/kvasir/internal/tokens/tokenizer"
 	"github.com/kvasir-dev/kvasir/internal/version"
 )
 
@@ -52,7 +51,7 @@ func (m *micros) Set(v string) error {
 // options are the flags that are not fields of the configuration.
 type options struct {
 	models, loras, keys           list
-	tokenizer, modelDir, release  string
+	modelDir, release             string
 	eventsConfig                  string
 	topic                         string
 	eventsPort, replayPort, steps int
@@ -83,28 +82,13 @@ func parseFlags(args []string, stderr io.Writer) (vllmsim.Config, int, error) {
 	if cfg.Release, err = vllmsim.ParseRelease(o.release); err != nil {
 		return cfg, 0, err
 	}
-	if err := model(&cfg, &o); err != nil {
-		return cfg, 0, err
+	if o.modelDir != "" {
+		if err := cfg.LoadModel(o.modelDir); err != nil {
+			return cfg, 0, err
+		}
 	}
 	err = events(&cfg, &o)
 	return cfg, o.verbosity, err
-}
-
-// model loads the tokenizer and template, which convert between texts and ids.
-func model(cfg *vllmsim.Config, o *options) error {
-	switch {
-	case o.tokenizer != "" && o.modelDir != "":
-		return fmt.Errorf("--tokenizer and --model-dir exclude each other")
-	case o.tokenizer != "":
-		t, err := tokenizer.Load(o.tokenizer)
-		if err != nil {
-			return fmt.Errorf("loading the tokenizer of %s: %w", o.tokenizer, err)
-		}
-		cfg.Text = t
-	case o.modelDir != "":
-		return cfg.LoadModel(o.modelDir)
-	}
-	return nil
 }
 
 func define(set *flag.FlagSet, cfg *vllmsim.Config, o *options) {
@@ -116,8 +100,8 @@ func define(set *flag.FlagSet, cfg *vllmsim.Config, o *options) {
 	set.Var(&o.loras, "lora", "name of a loaded LoRA adapter; can be repeated")
 	set.Var(&o.keys, "api-key", "API key for /v1; can be repeated")
 	set.StringVar(&o.release, "release", vllmsim.NewestRelease.String(), "release of vLLM to simulate: its answers, events and routes")
-	set.StringVar(&o.modelDir, "model-dir", "", "directory with a model's tokenizer.json and tokenizer_config.json, for its own tokens and chat template")
-	set.StringVar(&o.tokenizer, "tokenizer", "", "directory with a tokenizer.json; default is a built-in scheme without a vocabulary")
+	set.StringVar(&o.modelDir, "model-dir", "", "directory with a model's tokenizer.json and tokenizer_config.json, "+
+		"for its own tokens and chat template; default is a built-in scheme without a vocabulary, which pickers cannot reproduce")
 
 	set.StringVar(&cfg.Profile, "profile", vllmsim.DefaultProfile, "time model and cache size: "+strings.Join(enginemodel.ProfileNames(),
 		", "))

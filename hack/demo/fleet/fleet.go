@@ -16,8 +16,12 @@ import (
 	"time"
 )
 
-// startTimeout bounds the start of the entire fleet.
-const startTimeout = 30 * time.Second
+const (
+	// startTimeout bounds the start of the entire fleet.
+	startTimeout = 30 * time.Second
+	// mostOthers bounds the processes that can run beside the pods, those included that have ended.
+	mostOthers = 100
+)
 
 // Options describe a fleet.
 type Options struct {
@@ -27,7 +31,7 @@ type Options struct {
 	Dir string
 	// Pods is the number of simulated pods.
 	Pods int
-	// Strategy is the picker's.
+	// Strategy is the picker's. If it is empty, the picker has no policy, only defaults.
 	Strategy string
 	// Profile names the pods' time model, Blocks is the size of each cache in blocks of 16 tokens.
 	Profile string
@@ -47,80 +51,123 @@ const BlockTokens = 16
 type Fleet struct {
 	// Pods are the pods' names, PodURLs their addresses.
 	Pods, PodURLs []string
+	// Ports are those of the pods.
+	Ports []Ports
 	// ProxyURL takes requests, MetricsURL serves the picker's metrics.
 	ProxyURL, MetricsURL string
 	// Objects is the picker's directory.
 	Objects string
 
-	pods   []*process
-	picker *process
-	died   chan *process // has room for all
+	options Options
+	pods    []*Process
+	picker  *Process
+	died    chan *Process // has room for all
 }
 
 // Start starts a fleet and returns when the picker is ready to pick among all pods.
 func Start(ctx context.Context, o Options) (*Fleet, error) {
+	f, err := StartPods(ctx, o)
+	if err != nil {
+		return nil, err
+	}
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
-	f := &Fleet{died: make(chan *process, o.Pods+1)}
-	if err := f.start(ctx, &o); err != nil {
+	if err := f.startPicker(ctx); err != nil {
 		_, _, stopErr := f.Stop()
 		return nil, errors.Join(err, stopErr)
 	}
 	return f, nil
 }
 
-func (f *Fleet) start(ctx context.Context, o *Options) error {
-	free, err := freePorts(ctx, 3*o.Pods+4)
+// StartPods starts the pods of a fleet, without a picker, and returns when all of them answer.
+func StartPods(ctx context.Context, o Options) (*Fleet, error) {
+	ctx, cancel := context.WithTimeout(ctx, startTimeout)
+	defer cancel()
+	f := &Fleet{options: o, died: make(chan *Process, o.Pods+mostOthers)}
+	if err := f.startPods(ctx); err != nil {
+		_, _, stopErr := f.Stop()
+		return nil, errors.Join(err, stopErr)
+	}
+	return f, nil
+}
+
+func (f *Fleet) startPods(ctx context.Context) error {
+	o := &f.options
+	free, err := FreePorts(ctx, 3*o.Pods)
 	if err != nil {
 		return err
 	}
 	if o.Tokenizer != "" {
-		if err := writeModel(o.Tokenizer, filepath.Join(o.models(), modelName)); err != nil {
+		if err := WriteModel(o.Tokenizer, filepath.Join(o.models(), modelName)); err != nil {
 			return err
 		}
 	}
-	ports := make([]podPorts, o.Pods)
-	for i := range ports {
-		ports[i] = podPorts{HTTP: free[3*i], Events: free[3*i+1], Replay: free[3*i+2]}
+	for i := range o.Pods {
+		ports := Ports{HTTP: free[3*i], Events: free[3*i+1], Replay: free[3*i+2]}
 		name := "pod-" + strconv.Itoa(i)
-		p, err := start(f.died, name, o.Dir, filepath.Join(o.Bin, "vllmsim"), podArgs(o, i, ports[i])...)
+		p, err := f.Run(name, filepath.Join(o.Bin, "vllmsim"), nil, podArgs(o, i, ports)...)
 		if err != nil {
 			return err
 		}
 		f.pods = append(f.pods, p)
+		f.Ports = append(f.Ports, ports)
 		f.Pods = append(f.Pods, name)
-		f.PodURLs = append(f.PodURLs, "http://"+local(ports[i].HTTP))
+		f.PodURLs = append(f.PodURLs, "http://"+Local(ports.HTTP))
 	}
 	for i, p := range f.pods {
-		if err := p.await(ctx, p.name, healthy(f.PodURLs[i]+"/health")); err != nil {
+		if err := p.Await(ctx, p.name, Healthy(f.PodURLs[i]+"/health")); err != nil {
 			return err
 		}
 	}
-	f.Objects = filepath.Join(o.Dir, "objects")
-	if err := writeObjects(f.Objects, o, f.Pods, ports); err != nil {
-		return err
-	}
-	free = free[3*o.Pods:]
-	f.ProxyURL, f.MetricsURL = "http://"+local(free[0]), "http://"+local(free[1])
-	args := []string{
-		"--standalone", f.Objects, "--proxy-address", local(free[0]), "--metrics-address", local(free[1]),
-		"--health-address", local(free[2]), "--ext-proc-address", local(free[3]),
-	}
-	if o.Tokenizer != "" {
-		args = append(args, "--model-root", o.models())
-	}
-	f.picker, err = start(f.died, "picker", o.Dir, filepath.Join(o.Bin, "picker"), args...)
+	return nil
+}
+
+func (f *Fleet) startPicker(ctx context.Context) error {
+	free, err := FreePorts(ctx, 4)
 	if err != nil {
 		return err
 	}
-	return f.picker.await(ctx, "the picker", healthy("http://"+local(free[2])+"/readyz"))
+	args, err := f.PickerArgs()
+	if err != nil {
+		return err
+	}
+	f.ProxyURL, f.MetricsURL = "http://"+Local(free[0]), "http://"+Local(free[1])
+	args = append(args, "--proxy-address", Local(free[0]), "--metrics-address", Local(free[1]),
+		"--health-address", Local(free[2]), "--ext-proc-address", Local(free[3]))
+	f.picker, err = f.Run("picker", filepath.Join(f.options.Bin, "picker"), nil, args...)
+	if err != nil {
+		return err
+	}
+	return f.picker.Await(ctx, "the picker", Healthy("http://"+Local(free[2])+"/readyz"))
 }
+
+// PickerArgs writes the objects of a picker in front of the pods, and returns the flags that make a picker read them.
+func (f *Fleet) PickerArgs() ([]string, error) {
+	f.Objects = filepath.Join(f.options.Dir, "objects")
+	if err := writeObjects(f.Objects, &f.options, f.Pods, f.Ports); err != nil {
+		return nil, err
+	}
+	args := []string{"--standalone", f.Objects}
+	if f.options.Tokenizer != "" {
+		args = append(args, "--model-root", f.options.models())
+	}
+	return args, nil
+}
+
+// Run starts another process beside the pods, with its output in the fleet's directory. env is added to the environment.
+// The caller ends it.
+func (f *Fleet) Run(name, path string, env []string, args ...string) (*Process, error) {
+	return start(f.died, name, f.options.Dir, path, env, args...)
+}
+
+// KillPod ends a pod at once, as a crash does.
+func (f *Fleet) KillPod(i int) error { return f.pods[i].Kill() }
 
 // models is the directory below which the picker finds the model's files.
 func (o *Options) models() string { return filepath.Join(o.Dir, "models") }
 
 // podArgs are the flags of pod i. It listens on 127.0.0.1 only.
-func podArgs(o *Options, i int, p podPorts) []string {
+func podArgs(o *Options, i int, p Ports) []string {
 	args := []string{
 		"--host", "127.0.0.1", "--port", strconv.Itoa(p.HTTP),
 		"--served-model-name", Model,
@@ -148,15 +195,15 @@ func (f *Fleet) Watch(ctx context.Context) error {
 func (f *Fleet) Stop() (pods, picker time.Duration, err error) {
 	var pickerErr error
 	if f.picker != nil {
-		picker, pickerErr = stop([]*process{f.picker}, stopTimeout)
+		picker, pickerErr = stop([]*Process{f.picker}, stopTimeout)
 	}
 	pods, err = stop(f.pods, stopTimeout)
 	f.picker, f.pods = nil, nil
 	return pods, picker, errors.Join(err, pickerErr)
 }
 
-// healthy asks a URL for a status of 200.
-func healthy(url string) func(context.Context) bool {
+// Healthy asks a URL for a status of 200.
+func Healthy(url string) func(context.Context) bool {
 	return func(ctx context.Context) bool {
 		req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 		if err != nil {
@@ -178,9 +225,9 @@ const (
 	endPort   = 32_000
 )
 
-// freePorts finds n free ports of 127.0.0.1. Another process might take one before it is used; the
+// FreePorts finds n free ports of 127.0.0.1. Another process might take one before it is used; the
 // start fails then.
-func freePorts(ctx context.Context, n int) ([]int, error) {
+func FreePorts(ctx context.Context, n int) ([]int, error) {
 	var ports []int
 	at := firstPort + rand.IntN(endPort-firstPort)
 	for range endPort - firstPort {
@@ -190,7 +237,7 @@ func freePorts(ctx context.Context, n int) ([]int, error) {
 		if at++; at == endPort {
 			at = firstPort
 		}
-		l, err := new(net.ListenConfig).Listen(ctx, "tcp", local(at))
+		l, err := new(net.ListenConfig).Listen(ctx, "tcp", Local(at))
 		switch {
 		case ctx.Err() != nil && err != nil:
 			return nil, context.Cause(ctx)
@@ -205,4 +252,5 @@ func freePorts(ctx context.Context, n int) ([]int, error) {
 	return nil, fmt.Errorf("no %d ports of 127.0.0.1 from %d to %d are free", n, firstPort, endPort-1)
 }
 
-func local(port int) string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(port)) }
+// Local is the address of a port on 127.0.0.1.
+func Local(port int) string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(port)) }

@@ -21,22 +21,22 @@ import (
 const testTimeout = 300 * time.Millisecond
 
 // shell starts a script as a child that a test ends.
-func shell(t *testing.T, died chan<- *process, name, script string) *process {
+func shell(t *testing.T, died chan<- *Process, name, script string) *Process {
 	t.Helper()
-	p, err := start(died, name, t.TempDir(), "/bin/sh", "-c", script)
+	p, err := start(died, name, t.TempDir(), "/bin/sh", nil, "-c", script)
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _, _ = stop([]*process{p}, testTimeout) })
+	t.Cleanup(func() { _, _ = stop([]*Process{p}, testTimeout) })
 	return p
 }
 
 // said waits until a process has printed a word.
-func said(t *testing.T, p *process, word string) {
+func said(t *testing.T, p *Process, word string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
-	if err := p.await(ctx, word, func(context.Context) bool { return strings.Contains(p.lastWords(), word) }); err != nil {
+	if err := p.Await(ctx, word, func(context.Context) bool { return strings.Contains(p.lastWords(), word) }); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -72,7 +72,7 @@ func leash(t *testing.T) (script string, gone func()) {
 }
 
 func TestStopEndsWholeGroups(t *testing.T) {
-	died := make(chan *process, 3)
+	died := make(chan *Process, 3)
 	for name, script := range map[string]string{
 		"one that ends when told":     "echo up; exec sleep 1000",
 		"one with a child of its own": "sleep 1000 & echo up; wait",
@@ -82,7 +82,7 @@ func TestStopEndsWholeGroups(t *testing.T) {
 			tied, gone := leash(t)
 			p := shell(t, died, "child", tied+script)
 			said(t, p, "up")
-			if _, err := stop([]*process{p}, testTimeout); err != nil {
+			if _, err := stop([]*Process{p}, testTimeout); err != nil {
 				t.Error(err)
 			}
 			gone()
@@ -91,14 +91,14 @@ func TestStopEndsWholeGroups(t *testing.T) {
 }
 
 func TestStopKillsWhatWillNotEnd(t *testing.T) {
-	died := make(chan *process, 2)
+	died := make(chan *Process, 2)
 	tied, gone := leash(t)
 	stubborn := shell(t, died, "stubborn", tied+`trap "" TERM; echo up; while :; do sleep 1; done`)
 	tiedToo, goneToo := leash(t)
 	other := shell(t, died, "other", tiedToo+"echo up; exec sleep 1000")
 	said(t, stubborn, "up")
 	said(t, other, "up")
-	if _, err := stop([]*process{stubborn, other}, testTimeout); err != nil {
+	if _, err := stop([]*Process{stubborn, other}, testTimeout); err != nil {
 		t.Error(err)
 	}
 	gone()
@@ -106,7 +106,7 @@ func TestStopKillsWhatWillNotEnd(t *testing.T) {
 }
 
 func TestADeadProcessIsReportedWithItsLastWords(t *testing.T) {
-	died := make(chan *process, 1)
+	died := make(chan *Process, 1)
 	f := &Fleet{died: died}
 	shell(t, died, "pod-3", "echo the port is taken >&2; exit 7")
 	err := f.Watch(context.Background())
@@ -126,7 +126,7 @@ func TestADeadProcessIsReportedWithItsLastWords(t *testing.T) {
 }
 
 func TestLastWordsAreBounded(t *testing.T) {
-	died := make(chan *process, 1)
+	died := make(chan *Process, 1)
 	p := shell(t, died, "loud", "i=0; while [ $i -lt 1000 ]; do echo line number $i; i=$((i+1)); done; echo the end")
 	<-p.done
 	if words := p.lastWords(); len(words) > quotedOutput || !strings.HasSuffix(words, "the end") {
@@ -151,7 +151,7 @@ func TestAFleetThatCannotStartLeavesNothing(t *testing.T) {
 }
 
 func TestFreePortsAreDifferentAndFree(t *testing.T) {
-	ports, err := freePorts(t.Context(), 50)
+	ports, err := FreePorts(t.Context(), 50)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -162,7 +162,7 @@ func TestFreePortsAreDifferentAndFree(t *testing.T) {
 		}
 		seen[port] = true
 	}
-	l, err := net.Listen("tcp", local(ports[0]))
+	l, err := net.Listen("tcp", Local(ports[0]))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -173,7 +173,7 @@ func TestFreePortsAreDifferentAndFree(t *testing.T) {
 
 func TestObjectsAreThoseOfTheGoldenFile(t *testing.T) {
 	dir := t.TempDir()
-	err := writeObjects(dir, &Options{Strategy: "LeastLoad"}, []string{"pod-0", "pod-1"}, []podPorts{{HTTP: 1, Events: 2, Replay: 3}, {HTTP: 4, Events: 5, Replay: 6}})
+	err := writeObjects(dir, &Options{Strategy: "LeastLoad"}, []string{"pod-0", "pod-1"}, []Ports{{HTTP: 1, Events: 2, Replay: 3}, {HTTP: 4, Events: 5, Replay: 6}})
 	if err != nil {
 		t.Fatal(err)
 	}

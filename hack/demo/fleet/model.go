@@ -18,9 +18,9 @@ const chatTemplate = `{% for message in messages %}<|im_start|>{{ message.role }
 {% endfor %}{% if add_generation_prompt %}<|im_start|>assistant
 {% endif %}`
 
-// writeModel makes the files of a model with a chat template in the directory to, from the tokenizer.json.gz and the
+// WriteModel makes the files of a model with a chat template in the directory to, from the tokenizer.json.gz and the
 // tokenizer_config.json in the directory from. Engines and picker then make the same tokens of a text, each by itself.
-func writeModel(from, to string) error {
+func WriteModel(from, to string) error {
 	if err := os.MkdirAll(to, 0o700); err != nil {
 		return fmt.Errorf("making the model's directory: %w", err)
 	}

@@ -40,13 +40,13 @@ spec:
 `
 }
 
-// podPorts are the ports of one pod on 127.0.0.1.
-type podPorts struct {
+// Ports are those of one pod on 127.0.0.1.
+type Ports struct {
 	HTTP, Events, Replay int
 }
 
 // sliceObject makes a pod known to the picker.
-func sliceObject(pod string, p podPorts) string {
+func sliceObject(pod string, p Ports) string {
 	return fmt.Sprintf(`apiVersion: discovery.k8s.io/v1
 kind: EndpointSlice
 metadata:
@@ -65,11 +65,14 @@ endpoints:
 }
 
 // writeObjects fills the picker's directory.
-func writeObjects(dir string, o *Options, pods []string, ports []podPorts) error {
+func writeObjects(dir string, o *Options, pods []string, ports []Ports) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return fmt.Errorf("writing the picker's objects: %w", err)
 	}
-	files := map[string]string{"pool.yaml": poolObject(o), "policy.yaml": policyObject(o.Strategy)}
+	files := map[string]string{"pool.yaml": poolObject(o)}
+	if o.Strategy != "" {
+		files["policy.yaml"] = policyObject(o.Strategy)
+	}
 	slices := make([]string, len(pods))
 	for i := range pods {
 		slices[i] = sliceObject(pods[i], ports[i])

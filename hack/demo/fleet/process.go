@@ -22,8 +22,8 @@ const (
 	quotedOutput = 2000
 )
 
-// process is a child in a process group of its own, its output in a file.
-type process struct {
+// Process is a child in a process group of its own, its output in a file.
+type Process struct {
 	name   string
 	cmd    *exec.Cmd
 	output string        // file
@@ -33,14 +33,17 @@ type process struct {
 
 // start a process whose output goes to a file in dir. It is killed with its group when this process dies, where the
 // system can do that. When it ends it is sent to died, which must have room.
-func start(died chan<- *process, name, dir, path string, args ...string) (*process, error) {
-	p := &process{name: name, output: filepath.Join(dir, name+".log"), done: make(chan struct{})}
+func start(died chan<- *Process, name, dir, path string, env []string, args ...string) (*Process, error) {
+	p := &Process{name: name, output: filepath.Join(dir, name+".log"), done: make(chan struct{})}
 	output, err := os.Create(p.output)
 	if err != nil {
 		return nil, fmt.Errorf("starting %s: %w", name, err)
 	}
 	defer output.Close()                // the child has its own descriptor
 	p.cmd = exec.Command(path, args...) //nolint:noctx // stop ends it, and its group
+	if len(env) > 0 {
+		p.cmd.Env = append(os.Environ(), env...)
+	}
 	p.cmd.Stdout, p.cmd.Stderr = output, output
 	p.cmd.SysProcAttr = groupOfItsOwn()
 	if err := p.cmd.Start(); err != nil {
@@ -55,7 +58,7 @@ func start(died chan<- *process, name, dir, path string, args ...string) (*proce
 }
 
 // signal the process's entire group.
-func (p *process) signal(s syscall.Signal) error {
+func (p *Process) signal(s syscall.Signal) error {
 	err := syscall.Kill(-p.cmd.Process.Pid, s)
 	if errors.Is(err, syscall.ESRCH) {
 		return nil
@@ -63,9 +66,25 @@ func (p *process) signal(s syscall.Signal) error {
 	return err
 }
 
+// PID is the process's number.
+func (p *Process) PID() int { return p.cmd.Process.Pid }
+
+// Kill ends the process and its group at once, and returns when it has ended.
+func (p *Process) Kill() error {
+	err := p.signal(syscall.SIGKILL)
+	<-p.done
+	return err
+}
+
+// Stop ends the process as a user would, by force if it takes too long.
+func (p *Process) Stop() error {
+	_, err := stop([]*Process{p}, stopTimeout)
+	return err
+}
+
 // stop ends processes: all get a signal, and those that still run after a timeout are killed. It returns when none is
 // left, with their processor time.
-func stop(list []*process, timeout time.Duration) (time.Duration, error) {
+func stop(list []*Process, timeout time.Duration) (time.Duration, error) {
 	var errs []error
 	for _, p := range list {
 		errs = append(errs, p.signal(syscall.SIGTERM))
@@ -91,7 +110,7 @@ func stop(list []*process, timeout time.Duration) (time.Duration, error) {
 }
 
 // lastWords is the end of what a process has printed.
-func (p *process) lastWords() string {
+func (p *Process) lastWords() string {
 	f, err := os.Open(p.output)
 	if err != nil {
 		return ""
@@ -110,12 +129,12 @@ func (p *process) lastWords() string {
 }
 
 // ended is the error of a process that should be running.
-func (p *process) ended() error {
+func (p *Process) ended() error {
 	return fmt.Errorf("%s has ended (%v); it said last:\n%s", p.name, p.cmd.ProcessState, p.lastWords())
 }
 
-// await polls until ready returns true, the process ends, or ctx does.
-func (p *process) await(ctx context.Context, what string, ready func(context.Context) bool) error {
+// Await polls until ready returns true, the process ends, or ctx does.
+func (p *Process) Await(ctx context.Context, what string, ready func(context.Context) bool) error {
 	poll := time.NewTicker(20 * time.Millisecond)
 	defer poll.Stop()
 	for {

@@ -280,7 +280,7 @@ func (s *sim) newPicker(outbox *replicas.Outbox) (*picker.Picker, error) {
 
 // schedule enters the arrivals that are known beforehand: all, or with think times those of first turns.
 func (s *sim) schedule() {
-	s.arrivals = s.Workload.arrivals(s.Seed, s.Speed)
+	s.arrivals = s.Workload.Arrivals(s.Seed, s.Speed)
 	s.next, s.think = make([]int, len(s.arrivals)), make([]time.Duration, len(s.arrivals))
 	last := map[int]int{} // by session
 	for i, at := range s.arrivals {

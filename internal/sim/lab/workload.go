@@ -211,9 +211,9 @@ func (w *Workload) Fitting(context int) *Workload {
 	return &out
 }
 
-// arrivals are the times of the requests under a seed and a speed, each within its tick; those of a session keep their
+// Arrivals are the times of the requests under a seed and a speed, each within its tick; those of a session keep their
 // order.
-func (w *Workload) arrivals(seed uint64, speed float64) []time.Duration {
+func (w *Workload) Arrivals(seed uint64, speed float64) []time.Duration {
 	rng := rand.New(rand.NewPCG(seed, 0x6172726976616c73))
 	out := make([]time.Duration, len(w.Requests))
 	last := map[int]time.Duration{}

@@ -83,7 +83,7 @@ func StartContext(ctx context.Context, cfg Config) (*Engine, error) {
 }
 
 func newModel(cfg Config) (*enginemodel.Engine, error) {
-	words, err := palette(cfg.Text, WordsVocabulary)
+	words, err := Palette(cfg.Text, WordsVocabulary)
 	if err != nil {
 		return nil, err
 	}

@@ -110,9 +110,9 @@ func (Words) Decode(ids []uint32) string {
 // paletteSize is how many different words are generated.
 const paletteSize = 4096
 
-// palette finds ids below limit whose text is a lower-case word that tokenizes back to the one id: what is generated
+// Palette finds ids below limit whose text is a lower-case word that tokenizes back to the one id: what is generated
 // from them tokenizes to itself.
-func palette(text Text, limit uint32) ([]uint32, error) {
+func Palette(text Text, limit uint32) ([]uint32, error) {
 	if _, ok := text.(Words); ok {
 		out := make([]uint32, paletteSize)
 		for i := range out {

@@ -116,7 +116,7 @@ func loadTokenizer(t *testing.T) Text {
 func TestPaletteTokenizesToItself(t *testing.T) {
 	for name, text := range map[string]Text{"words": Words{}, "byte-level BPE": loadTokenizer(t)} {
 		t.Run(name, func(t *testing.T) {
-			words, err := palette(text, WordsVocabulary)
+			words, err := Palette(text, WordsVocabulary)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -151,7 +151,7 @@ func (silent) Encode(dst []uint32, _ string, _ bool) ([]uint32, error) { return 
 func (silent) Decode(ids []uint32) string                              { return strings.Repeat("X", len(ids)) }
 
 func TestNoPaletteWithoutWords(t *testing.T) {
-	if _, err := palette(silent{}, 100); err == nil {
+	if _, err := Palette(silent{}, 100); err == nil {
 		t.Error("no error")
 	}
 	if _, err := Start(Config{Text: silent{}}); err == nil {
