@@ -40,9 +40,11 @@ type gate struct {
 	placing int // requests that were released and are not booked yet
 	trial   trial
 	looks   uint64 // so far
-	waiters map[*admission.Ticket]*waiter
-	leader  *waiter
-	stats   AdmissionStats
+	// compared is how many prompts are compared with endpoints to place all waiting requests once.
+	compared int
+	waiters  map[*admission.Ticket]*waiter
+	leader   *waiter
+	stats    AdmissionStats
 }
 
 // waiter is a request that waits.
@@ -101,7 +103,7 @@ func (p *Picker) queue(g *gate, s *scratch, in *asked) (*view, *waiter, error) {
 	}
 	now := p.now()
 	at := v.place(s.request.Model)
-	s.candidates = v.eligible(now, &at, in.reach(v), s)
+	s.candidates, s.scored = v.eligible(now, &at, in.reach(v), s), false
 	spec := &v.spec.Policy.Admission
 	if !spec.Queue || in.observed || len(s.candidates) == 0 && !in.mayHold(v) {
 		return v, nil, nil
@@ -170,7 +172,7 @@ func (p *Picker) resume(g *gate, w *waiter, s *scratch, in *asked) (*view, func(
 		return nil, nil, UnknownModel(s.request.Model)
 	}
 	at := v.place(s.request.Model)
-	s.candidates = v.eligible(p.now(), &at, in.reach(v), s)
+	s.candidates, s.scored = v.eligible(p.now(), &at, in.reach(v), s), false
 	in.due = w.schedule.due(in.start)
 	if w.placed && len(s.candidates) > 0 {
 		now := p.now()
@@ -292,6 +294,7 @@ func (g *gate) giveUp(w *waiter, err error) error {
 func (g *gate) end(t *admission.Ticket, verdict error) {
 	w := g.waiters[t]
 	delete(g.waiters, t)
+	g.compared -= w.placement.compared
 	g.waiting.Store(int64(len(g.waiters)))
 	if g.leader == w {
 		g.leader = nil

@@ -73,6 +73,7 @@ type scratch struct {
 	question   policy.Request
 	costs      []policy.Cost
 	order      []int
+	scored     bool // s.matches, s.question and s.costs are those of the candidates
 
 	estimates []policy.Cost // of the yardstick
 	// What shadows need.
@@ -151,6 +152,7 @@ func (p *Picker) Pick(ctx context.Context, in *Request) (d *Decision, err error)
 	if current.spec.Seed != v.spec.Seed && asked.err == nil { // meanwhile
 		booked() // others need not wait for an engine's answer
 		asked.prompt = p.promptOf(ctx, current, s, in.Body)
+		s.scored = false
 	}
 	return p.choose(current, s, asked)
 }
@@ -197,13 +199,14 @@ func (p *Picker) choose(v *view, s *scratch, in *asked) (*Decision, error) {
 	now := p.now()
 	v.pending.expire(now)
 	v.proofs.expire(now)
-	v.match(s, &in.prompt, true)
-	in.steps.end(StepMatch, p.now)
-
-	s.question = v.question(s, in, now)
+	if !s.scored {
+		v.match(s, &in.prompt, true)
+		s.question = v.question(s, in, now)
+		v.stay(s, &s.question)
+		v.recall(s, &in.prompt, &s.question, v.history)
+	}
 	question := &s.question // strategies are interfaces: on the stack it would be allocated for each request
-	v.stay(s, question)
-	v.recall(s, &in.prompt, question, v.history)
+	in.steps.end(StepMatch, p.now)
 	trial := v.rank(s, question, now)
 	in.steps.end(StepScore, p.now)
 
@@ -318,9 +321,11 @@ const (
 // rank orders the candidates and asks the best one's circuit. Half open, that lets one request through: where another
 // was faster the candidate is out, unless nothing else is left. trial marks this request as the trial.
 func (v *view) rank(s *scratch, question *policy.Request, now time.Time) (trial bool) {
-	for {
-		s.costs = resize(s.costs, len(s.candidates))
-		v.strategy.Score(question, s.candidates, s.costs)
+	for ; ; s.scored = false {
+		if !s.scored {
+			s.costs = resize(s.costs, len(s.candidates))
+			v.strategy.Score(question, s.candidates, s.costs)
+		}
 		v.order(s, question, now)
 		best := s.order[0]
 		ok, trial := v.members[s.index[best]].circuit.take(now, v.spec.Policy.CircuitFailures)

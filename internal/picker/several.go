@@ -21,6 +21,7 @@ const maxPrompts = 64
 type further struct {
 	keys   []kvblock.Key // of its whole blocks
 	tokens int
+	shared int // blocks in common with one of the prompts before it
 }
 
 // add takes the next further prompt, as long as there are not too many.
@@ -29,7 +30,8 @@ func (p *prompt) add(keys []kvblock.Key, tokens, blockTokens int) {
 		p.others += tokens
 		return
 	}
-	p.more = append(p.more, further{keys: keys[:min(len(keys), tokens/blockTokens)], tokens: tokens})
+	keys = keys[:min(len(keys), tokens/blockTokens)]
+	p.more = append(p.more, further{keys, tokens, p.shared(keys)})
 }
 
 // addIDs is add for a prompt given by its ids.
@@ -55,11 +57,10 @@ func (p *prompt) usableBlocks(blockTokens int) int {
 	return n
 }
 
-// shared is how many blocks the further prompt n has in common with the prompt before it that is most like it.
-func (p *prompt) shared(n int) int {
-	keys := p.more[n].keys
+// shared is how many blocks a prompt has in common with the prompt of p that is most like it.
+func (p *prompt) shared(keys []kvblock.Key) int {
 	most := sameKeys(keys, p.keys)
-	for i := range n {
+	for i := range p.more {
 		most = max(most, sameKeys(keys, p.more[i].keys))
 	}
 	return most
@@ -76,7 +77,7 @@ func sameKeys(a, b []kvblock.Key) (n int) {
 // of those before it as well, because the engine caches them when it schedules these.
 func (v *view) lookUpFurther(s *scratch, p *prompt) {
 	for n := range p.more {
-		one, shared := &p.more[n], p.shared(n)
+		one := &p.more[n]
 		s.further = resize(s.further, len(s.holders))
 		v.index.Match(v.usable(one.keys, one.tokens), s.holders, s.further)
 		for i := range s.further {
@@ -85,7 +86,7 @@ func (v *view) lookUpFurther(s *scratch, p *prompt) {
 				match = kvindex.Match{}
 			}
 			match = m.reloads.cut(p.adapter, one.keys, match)
-			match.Speculative += uint32(max(0, shared-match.Blocks())) // less than maxKeyed
+			match.Speculative += uint32(max(0, one.shared-match.Blocks())) // less than maxKeyed
 			s.matches[i] = s.matches[i].Plus(v.whole(m, match, one.tokens))
 		}
 	}

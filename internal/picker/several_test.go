@@ -170,16 +170,19 @@ func FuzzSharedPrefix(f *testing.F) {
 			}
 			return out
 		}
-		p := prompt{keys: keys(a), more: []further{{keys: keys(b)}, {keys: keys(c)}}}
+		p := prompt{keys: keys(a)}
+		p.add(keys(b), len(b), 1)
+		last := keys(c)
 		want := 0
-		for _, other := range [][]kvblock.Key{p.keys, p.more[0].keys} {
-			for n := range min(len(other), len(p.more[1].keys)) + 1 {
-				if slices.Equal(other[:n], p.more[1].keys[:n]) {
+		for _, other := range [][]kvblock.Key{p.keys, keys(b)} {
+			for n := range min(len(other), len(last)) + 1 {
+				if slices.Equal(other[:n], last[:n]) {
 					want = max(want, n)
 				}
 			}
 		}
-		if got := p.shared(1); got != want {
+		p.add(last, len(c), 1)
+		if got := p.more[1].shared; got != want {
 			t.Errorf("%d keys are shared, want %d", got, want)
 		}
 	})

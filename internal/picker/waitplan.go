@@ -18,13 +18,17 @@ import (
 const (
 	// placementLasts is for how long the placement of a waiting request is used, at least, before it is computed again.
 	// What is released is always computed again first. The more wait, the longer it is used, so that all placements
-	// together take about a tenth of a core: placementCost is what one takes, and endpointCost what it takes for each
-	// endpoint besides (BenchmarkLook).
+	// together take about a tenth of a core: placementCost is what one takes, and endpointCost what it takes besides for
+	// each prompt at each endpoint (BenchmarkLook).
 	placementLasts              = 20 * time.Millisecond
 	placementCost, endpointCost = 3 * time.Microsecond, 400 * time.Nanosecond
-	// maxPlaced bounds the placements that one look computes, and maxConfirmed how often it finds that a request which it
-	// would release is better off waiting.
-	maxPlaced, maxConfirmed = 256, 8
+	// keysPerPrompt is how many keys of a reloaded adapter take as long as a prompt at an endpoint: they are compared one
+	// by one.
+	keysPerPrompt = 8
+	// maxPlaced bounds the placements that one look computes, and maxCompared the prompts that it compares with endpoints
+	// for them, save those of the last placement. maxConfirmed is how often it finds that a request which it would release
+	// is better off waiting.
+	maxPlaced, maxCompared, maxConfirmed = 256, 256 * 64, 8
 	// patience is how much prefill a second of waiting outweighs, in seconds: a request is overtaken by one whose prefill
 	// takes a second less unless it has waited 50 s longer.
 	patience = 0.02
@@ -41,6 +45,7 @@ type placement struct {
 	look     uint64 // the gate's, when it was computed
 	endpoint int    // its place in the pool; -1 if no endpoint can take the request
 	work     queued // that it would bring
+	compared int    // prompts with endpoints, to compute it
 }
 
 // queued is the work of requests that wait in the picker for an endpoint: their uncached tokens, the pairs of tokens that
@@ -94,7 +99,8 @@ func (v *view) takes(now time.Time, i int, l *load.View) bool {
 		(l.KVUsage <= v.spec.Policy.MaxKVUsage || l.InFlight == 0)
 }
 
-// goes reports whether a request can be sent at once: the endpoint that is best for it takes it.
+// goes reports whether a request can be sent at once: the endpoint that is best for it takes it. If it had to match and score
+// the candidates to find out, choose need not do so again (s.scored).
 func (v *view) goes(now time.Time, s *scratch, in *asked) bool {
 	free := 0
 	for i := range s.candidates {
@@ -108,7 +114,10 @@ func (v *view) goes(now time.Time, s *scratch, in *asked) bool {
 	v.match(s, &in.prompt, false)
 	s.question = v.question(s, in, now)
 	best := v.bestToWaitFor(s, &in.prompt, now)
-	return v.takes(now, s.index[best], &s.candidates[best].Load)
+	goes := v.takes(now, s.index[best], &s.candidates[best].Load)
+	// Strategies with turns have to take theirs, and matches that are distrusted are probed.
+	s.scored = goes && !policy.TakesTurns(v.strategy) && !slices.Contains(s.ignored, true)
+	return goes
 }
 
 // bestToWaitFor is the candidate that a matched request (s.question) is best sent to, now or once it takes it. Waiting for
@@ -189,7 +198,7 @@ func (g *gate) next(now time.Time, v *view) *admission.Ticket {
 	}
 	g.looks++
 	l := look{
-		gate: g, now: now, view: v, left: maxPlaced,
+		gate: g, now: now, view: v, left: maxPlaced, toCompare: maxCompared,
 		base: lookBase{append([]policy.Candidate(nil), g.scratch.candidates...), append([]int(nil), g.scratch.index...)},
 	}
 	l.free = v.free(now, &l.base)
@@ -236,15 +245,16 @@ func (v *view) free(now time.Time, base *lookBase) []bool {
 
 // look is one search for the request to release.
 type look struct {
-	gate    *gate
-	now     time.Time
-	view    *view
-	base    lookBase
-	free    []bool   // by endpoint: it can be sent a request
-	ahead   []queued // by endpoint: the work of requests that wait for it
-	left    int      // placements that can be computed
-	overdue []*waiter
-	order   []*waiter // of one tenant
+	gate  *gate
+	now   time.Time
+	view  *view
+	base  lookBase
+	free  []bool   // by endpoint: it can be sent a request
+	ahead []queued // by endpoint: the work of requests that wait for it
+	// left is how many placements can be computed, and toCompare how many prompts can be compared with endpoints.
+	left, toCompare int
+	overdue         []*waiter
+	order           []*waiter // of one tenant
 }
 
 // choose is next, by placements that are not too old. Requests that have to wait count as work of their endpoints for those
@@ -298,18 +308,38 @@ func (w *waiter) late(now time.Time) bool {
 // computed any more.
 func (l *look) placed(w *waiter) *placement {
 	p := &w.placement
-	lasts := max(placementLasts, 10*time.Duration(l.gate.queue.Len())*(placementCost+time.Duration(len(l.view.members))*endpointCost))
+	lasts := max(placementLasts,
+		10*(time.Duration(l.gate.queue.Len())*placementCost+time.Duration(l.gate.compared)*endpointCost))
 	if p.of == l.view && l.now.Sub(p.at) < lasts {
 		return p
 	}
-	if l.left > 0 {
+	if l.left > 0 && l.toCompare > 0 {
 		l.left--
 		l.place(w)
+		l.toCompare -= p.compared
 	}
 	if p.of != l.view {
 		return nil
 	}
 	return p
+}
+
+// comparisons is how many prompts are compared with endpoints to match a request with all candidates.
+func (v *view) comparisons(s *scratch, p *prompt) int {
+	n := len(s.index) * (1 + len(p.more))
+	if p.adapter == "" {
+		return n
+	}
+	keys := len(p.keys)
+	for i := range p.more {
+		keys += len(p.more[i].keys)
+	}
+	for _, i := range s.index {
+		if v.members[i].reloads.active.Load() {
+			n += keys / keysPerPrompt
+		}
+	}
+	return n
 }
 
 // place computes the placement of a waiting request behind the requests that wait ahead of it. The gate's mu is held.
@@ -320,7 +350,9 @@ func (l *look) place(w *waiter) {
 		s.candidates = w.eligible(l.now, v, s)
 	}
 	p := &w.placement
-	*p = placement{of: v, at: l.now, look: l.gate.looks, endpoint: -1}
+	compared := v.comparisons(s, &w.asked.prompt)
+	l.gate.compared += compared - p.compared
+	*p = placement{of: v, at: l.now, look: l.gate.looks, endpoint: -1, compared: compared}
 	if len(s.candidates) == 0 {
 		return
 	}

@@ -104,6 +104,15 @@ func (p marginalCost) explain(r *Request, candidates []Candidate, e *Explanation
 	}
 }
 
+// TakesTurns reports whether a strategy chooses differently each time that it is asked.
+func TakesTurns(p Policy) bool {
+	switch p.(type) {
+	case *roundRobin, *random, *unified:
+		return true
+	}
+	return false
+}
+
 // Still is a strategy that chooses as p does now; asking it does not move p's turns on.
 func Still(p Policy) Policy {
 	switch p := p.(type) {
