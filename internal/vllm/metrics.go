@@ -5,6 +5,7 @@ import (
 	"errors"
 	"math"
 	"strconv"
+	"strings"
 )
 
 // ErrMetrics means that a text has none of an engine's gauges.
@@ -95,11 +96,17 @@ const (
 // longestName is the length of the longest name below, in bytes.
 const longestName = len("vllm:gpu_prefix_cache_queries_total")
 
+// firstLetters are those that vLLM's names below begin with.
+const firstLetters = "nkgpacles"
+
 // fieldOf reports what a line is about and returns what follows the name.
 func fieldOf(line []byte) (field, []byte) {
 	line = trimLeft(line)
 	if len(line) < 7 || line[0] != 'v' && line[0] != 's' {
 		return noField, nil
+	}
+	if line[0] == 'v' && strings.IndexByte(firstLetters, line[len("vllm:")]) < 0 {
+		return noField, nil // most lines of a page
 	}
 	end := 0
 	for end < len(line) && line[end] != '{' && line[end] != ' ' && line[end] != '\t' {

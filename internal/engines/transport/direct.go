@@ -32,7 +32,8 @@ const (
 // cost of a request. Requests with large bodies, or bodies of unknown length, are left to net/http. It is safe for
 // concurrent use.
 type direct struct {
-	base *http.Transport // with the options, and for the other requests
+	base    *http.Transport // with the options, and for the other requests
+	readers sync.Pool       // of connections that are idle
 
 	mu    sync.Mutex
 	idle  map[string][]*directConn // by host, the least recently used first; guarded by mu
@@ -48,16 +49,21 @@ func newDirect(base *http.Transport) *direct {
 	if base.MaxIdleConnsPerHost <= 0 {
 		base.MaxIdleConnsPerHost = http.DefaultMaxIdleConnsPerHost
 	}
-	return &direct{base: base, idle: map[string][]*directConn{}}
+	if base.ReadBufferSize <= 0 {
+		base.ReadBufferSize = 4 << 10
+	}
+	d := &direct{base: base, idle: map[string][]*directConn{}}
+	d.readers.New = func() any { return bufio.NewReaderSize(nil, base.ReadBufferSize) }
+	return d
 }
 
 // directConn is a connection to an engine.
 type directConn struct {
 	net.Conn
-	reader *bufio.Reader
-	left   int64     // bytes that can be read before the header of the answer ends
-	since  time.Time // it is idle
-	used   bool      // it has carried a request before
+	reader *bufio.Reader // nil while it is idle
+	left   int64         // bytes that can be read before the header of the answer ends
+	since  time.Time     // it is idle
+	used   bool          // it has carried a request before
 }
 
 var errHeaderTooLarge = errors.New("the header of the answer is too large")
@@ -165,9 +171,7 @@ func (d *direct) take(ctx context.Context, host string) (*directConn, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &directConn{Conn: conn}
-	c.reader = bufio.NewReader(c)
-	return c, nil
+	return &directConn{Conn: conn}, nil
 }
 
 // pop takes the connection of a host that was used last, nil if there is none.
@@ -189,6 +193,9 @@ func (d *direct) pop(host string) *directConn {
 
 // put keeps a connection for the next request.
 func (d *direct) put(host string, c *directConn) {
+	c.reader.Reset(nil)
+	d.readers.Put(c.reader)
+	c.reader = nil
 	c.since, c.used = time.Now(), true
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -217,7 +224,8 @@ func (d *direct) exchange(
 		}
 		return nil, false, err
 	}
-	c.left = d.base.MaxResponseHeaderBytes
+	c.left, c.reader = d.base.MaxResponseHeaderBytes, d.readers.Get().(*bufio.Reader)
+	c.reader.Reset(c)
 	written, err := c.send(r)
 	if err != nil {
 		if !written { // by the caller's fault

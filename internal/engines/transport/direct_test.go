@@ -174,7 +174,7 @@ func TestDirectBoundsIdleConnections(t *testing.T) {
 	ours.base.IdleConnTimeout = time.Hour
 	put := func(host string) net.Conn {
 		here, there := net.Pipe()
-		ours.put(host, &directConn{Conn: here})
+		ours.put(host, &directConn{Conn: here, reader: bufio.NewReader(here)})
 		return there
 	}
 	for i := range 6 {
