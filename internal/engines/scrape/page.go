@@ -29,9 +29,6 @@ const (
 	maxModelRoot = 4096
 )
 
-// pageBuffer is how much of an answer is read at once, bytes. A page has a buffer only while it is read.
-const pageBuffer = 32 << 10
-
 // questions that can be under way at a page.
 const questions = 4
 
@@ -69,7 +66,6 @@ func newPage(w where, options *Options, cancel context.CancelFunc) *page {
 		MaxIdleConnsPerHost:    questions,
 		DisableCompression:     true,
 		MaxResponseHeaderBytes: 64 << 10,
-		ReadBufferSize:         pageBuffer,
 		DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
 			if w.socket != "" {
 				network, address = "unix", w.socket
