@@ -331,11 +331,12 @@ func (b *directBody) Read(p []byte) (int, error) {
 	if b.over != nil {
 		return n, b.over
 	}
-	if err != io.EOF && b.ctx.Err() != nil {
+	ended := errors.Is(err, io.EOF)
+	if !ended && b.ctx.Err() != nil {
 		err = context.Cause(b.ctx)
 	}
 	b.over = err
-	b.end(err == io.EOF && b.keep)
+	b.end(ended && b.keep)
 	return n, err
 }
 
