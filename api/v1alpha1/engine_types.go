@@ -238,7 +238,7 @@ const (
 // +kubebuilder:validation:MinProperties=1
 type Events struct {
 	// source of the events: Auto (a reporter where one speaks, else subscribe), Reporter, Subscribe (the picker
-	// connects to the engine), Listen (the engine connects to the picker) or None.
+	// connects to the engine), Listen (the engine connects to the picker, which has one replica then) or None.
 	// +kubebuilder:default=Auto
 	// +optional
 	Source EventSource `json:"source,omitempty"`

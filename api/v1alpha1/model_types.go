@@ -69,8 +69,8 @@ const (
 // +kubebuilder:validation:XValidation:rule="has(self.reporter) == (self.type == 'Reporter')",message="reporter is required when type is Reporter, and only then"
 type Tokenizer struct {
 	// type selects the source: Engine asks an engine of the pool, Volume mounts the model files into the picker,
-	// Reporter lets the reporters hand them over, Directory reads them below the picker's model root, None matches
-	// approximately.
+	// Reporter lets the reporters hand them over, None matches approximately. Directory reads them below --model-root of
+	// pickers that are not managed.
 	// +kubebuilder:default=Engine
 	// +optional
 	Type TokenizerType `json:"type,omitempty"`

@@ -10,6 +10,7 @@ import (
 //
 // +kubebuilder:validation:MinProperties=1
 // +kubebuilder:validation:XValidation:rule="has(self.external) == (self.mode == 'External')",message="external is required when mode is External, and only then"
+// +kubebuilder:validation:XValidation:rule="self.mode == 'Managed' || (!has(self.island) && !has(self.tracing) && !has(self.compatibilityMetrics) && !has(self.profiling) && !has(self.decisionLog))",message="island, tracing, compatibilityMetrics, profiling and decisionLog configure managed pickers; external pickers have flags for them"
 type Picker struct {
 	// mode Managed runs a Deployment of pickers for the pool; External uses a Service that somebody else runs.
 	// +kubebuilder:default=Managed
@@ -53,6 +54,78 @@ type Picker struct {
 	// pod shapes the picker's pods.
 	// +optional
 	Pod *PickerPod `json:"pod,omitempty"`
+	// island where the pickers run, as placement.islands names it. The policy's guards.islandCrossing counts from there,
+	// and endpoints on it have no network distance. It does not place the pickers: pod.nodeSelector does. Absent, the
+	// pickers are on no island: the distance to each is its latencyMilliseconds, and every island may be used.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=63
+	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$`
+	// +optional
+	Island string `json:"island,omitempty"`
+	// tracing sends traces of requests to an OpenTelemetry collector. Absent, there are none.
+	// +optional
+	Tracing Tracing `json:"tracing,omitzero"`
+	// compatibilityMetrics also exports metrics under the names that dashboards of inference gateways use. Absent,
+	// Disabled.
+	// +optional
+	CompatibilityMetrics Switch `json:"compatibilityMetrics,omitempty"`
+	// profiling serves profiles of the process, /debug/pprof, on the metrics port, to accounts that can get
+	// inferencepools/metrics. Absent, Disabled.
+	// +optional
+	Profiling Switch `json:"profiling,omitempty"`
+	// decisionLog bounds the log of decisions, to which the policy's decisions.logPercent of the requests are written.
+	// +optional
+	DecisionLog DecisionLog `json:"decisionLog,omitzero"`
+}
+
+// Tracing sends traces of requests to an OpenTelemetry collector, by OTLP.
+type Tracing struct {
+	// endpoint is the URL of the collector, http or https, such as http://collector.observability:4317.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=512
+	// +kubebuilder:validation:Pattern=`^https?://[A-Za-z0-9.-]+(:[0-9]{1,5})?(/[A-Za-z0-9._~/-]*)?$|^https?://\[[0-9a-fA-F:.]+\](:[0-9]{1,5})?(/[A-Za-z0-9._~/-]*)?$`
+	// +required
+	Endpoint string `json:"endpoint,omitempty"`
+	// protocol of the collector: GRPC, or HTTP for protobuf over HTTP.
+	// +kubebuilder:default=GRPC
+	// +optional
+	Protocol TracingProtocol `json:"protocol,omitempty"`
+	// samplePercent of the requests that are traced, among those for which neither client nor gateway has decided.
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=100
+	// +kubebuilder:default=100
+	// +optional
+	SamplePercent *int32 `json:"samplePercent,omitempty"`
+	// headersSecretRef is the entry with headers that the collector requires, such as a key, as name=value pairs
+	// separated by commas. While it does not exist, spans are sent without them.
+	// +optional
+	HeadersSecretRef SecretKey `json:"headersSecretRef,omitzero"`
+	// caSecretRef is the entry with the CA certificates, in PEM, for an https endpoint. Absent, the ones that the
+	// picker's system trusts.
+	// +optional
+	CASecretRef SecretKey `json:"caSecretRef,omitzero"`
+}
+
+// TracingProtocol is how spans are sent to a collector.
+//
+// +kubebuilder:validation:Enum=GRPC;HTTP
+type TracingProtocol string
+
+// The protocols of collectors.
+const (
+	TracingGRPC TracingProtocol = "GRPC"
+	TracingHTTP TracingProtocol = "HTTP"
+)
+
+// DecisionLog bounds the log of decisions of one replica.
+//
+// +kubebuilder:validation:MinProperties=1
+type DecisionLog struct {
+	// size that the log can take on the node's disk, at least 4Mi; the oldest quarter is removed when it is full.
+	// +kubebuilder:default="256Mi"
+	// +kubebuilder:validation:XValidation:rule="quantity(string(self)).compareTo(quantity('4Mi')) >= 0",message="size must be at least 4Mi"
+	// +optional
+	Size resource.Quantity `json:"size,omitempty,omitzero"`
 }
 
 // PickerMode selects whether the operator or the user runs the pickers.

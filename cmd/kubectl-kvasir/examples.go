@@ -29,6 +29,7 @@ var helpExamples = map[string][]string{
 	"decisions": {
 		"The last 20 decisions", "decisions chat",
 		"Follow them, one JSON object a line", "decisions chat -f -o json",
+		"What the pickers have logged, to replay it", "decisions chat --log",
 	},
 	"prefixes": {
 		"The ten hottest prefixes", "prefixes chat --limit 10",

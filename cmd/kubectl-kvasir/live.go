@@ -95,7 +95,10 @@ found cached, the cost of the pod that was taken and of the second best. A line 
 --picks also when it is placed. Prompts, tokens, sessions and users are nowhere in it. While no client follows, pickers record
 only an occasional decision.
 
-With -o json each decision is one line with every candidate's terms, with -o yaml one document.`
+With -o json each decision is one line with every candidate's terms, with -o yaml one document.
+
+With --log the records are those of the decision logs, one line of JSON each, picker by picker: the requests that the policy's
+decisions.logPercent has chosen, as far back as the pickers keep them, in the format that kvasir-lab replays.`
 
 // decisions is the command of that name.
 func decisions(std stdio) *cobra.Command {
@@ -106,6 +109,7 @@ func decisions(std stdio) *cobra.Command {
 	follow := c.Flags().BoolP("follow", "f", false, "go on with new decisions until interrupted")
 	tail := c.Flags().Int("tail", 20, fmt.Sprintf("how many decisions of each picker are shown that were made before, at most %d",
 		api.MaxDecisions))
+	log := c.Flags().Bool("log", false, "write the records of the decision logs instead")
 	picks := c.Flags().Bool("picks", false, "show decisions when they are made, too")
 	argument(c, "pool", true)
 	c.ValidArgsFunction = k.one(poolNames)
@@ -116,6 +120,9 @@ func decisions(std stdio) *cobra.Command {
 		pickers, err := k.pickersOf(c.Context(), first(args))
 		if err != nil {
 			return err
+		}
+		if *log {
+			return decisionLogs(c.Context(), pickers, std.Out)
 		}
 		show := func(d *api.Decision) error {
 			if pool := first(args); pool != "" && d.Pool != pool {
@@ -129,6 +136,15 @@ func decisions(std stdio) *cobra.Command {
 		return eachDecision(c.Context(), pickers, *tail, *follow, !*picks, show)
 	}
 	return c
+}
+
+// decisionLogs writes the decision logs of all replicas, one after the other. It fails if one cannot be read completely.
+func decisionLogs(ctx context.Context, pickers []*live.Picker, out io.Writer) error {
+	errs := make([]error, len(pickers))
+	for i, p := range pickers {
+		errs[i] = p.DecisionLog(ctx, out)
+	}
+	return errors.Join(errs...)
 }
 
 // decision prints one.

@@ -1,6 +1,8 @@
 package main
 
 import (
+	"net/http"
+
 	"github.com/go-logr/logr"
 
 	"github.com/kvasir-dev/kvasir/internal/decisionlog"
@@ -23,6 +25,21 @@ func openDecisions(o *decisionlog.Options, log logr.Logger) (*decisionlog.Writer
 			log.Error(err, "Records of decisions were dropped", "dropped", dropped, "written", written)
 		}
 	}, nil
+}
+
+// serveDecisionLog answers with the kept records of the decision log, the oldest first.
+func (a *app) serveDecisionLog(w http.ResponseWriter, _ *http.Request) {
+	w.Header().Set("Cache-Control", "no-store")
+	w.Header().Set("X-Content-Type-Options", "nosniff")
+	if a.decisions == nil {
+		http.Error(w, "the picker has no --decision-log", http.StatusNotFound)
+		return
+	}
+	w.Header().Set("Content-Type", "application/x-ndjson")
+	if err := a.decisions.Copy(w); err != nil {
+		a.log.V(1).Info("Sending the decision log failed", "reason", err.Error())
+		panic(http.ErrAbortHandler) // the client must not take a part for all of it
+	}
 }
 
 // decisionStats are the records of the decision log, nil without one.

@@ -49,9 +49,16 @@ spec: {targetRefs: [{name: m}], decisions: {logPercent: 100}}
 		}
 	}
 
+	if status, served := p.get(p.listeners.metrics, "/decision-log"); status != http.StatusOK || served != string(text) {
+		t.Errorf("%d: the log is served as\n%s\nwant\n%s", status, served, text)
+	}
+
 	without := runOn(t, dir)
 	without.awaitReady()
 	if _, page := without.get(without.listeners.metrics, "/metrics"); strings.Contains(page, "kvasir_decision_log") {
 		t.Error("a log that is not there is counted")
+	}
+	if status, _ := without.get(without.listeners.metrics, "/decision-log"); status != http.StatusNotFound {
+		t.Errorf("a log that is not there is served with %d", status)
 	}
 }

@@ -28,6 +28,7 @@ type dialIn struct {
 	log       logr.Logger
 
 	mu     sync.Mutex
+	ended  bool                  // guarded by mu
 	open   map[int]*rankListener // guarded by mu; by global rank
 	failed map[int]error         // guarded by mu; why a rank's port could not be bound
 }
@@ -62,6 +63,9 @@ func splitAddress(address string) (host string, port int, err error) {
 // set listens for the publishers of these ranks, and only them.
 func (d *dialIn) set(ranks map[int]bool) {
 	d.mu.Lock()
+	if d.ended {
+		ranks = nil
+	}
 	var gone []*rankListener
 	for rank, l := range d.open {
 		if !ranks[rank] {
@@ -87,7 +91,14 @@ func (d *dialIn) set(ranks map[int]bool) {
 	}
 }
 
-func (d *dialIn) close() { d.set(nil) }
+// close ends all connections, for good. A picker that drains does so at once: the engines' next connection is to the picker that
+// replaces it.
+func (d *dialIn) close() {
+	d.mu.Lock()
+	d.ended = true
+	d.mu.Unlock()
+	d.set(nil)
+}
 
 // listen binds the port of a rank, trying again until it can, and takes publishers until ctx ends.
 func (d *dialIn) listen(ctx context.Context, l *rankListener, rank int) {

@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/go-logr/logr"
+
 	"github.com/kvasir-dev/kvasir/internal/sim/vllmsim"
 	"github.com/kvasir-dev/kvasir/internal/zmtp"
 )
@@ -114,4 +116,19 @@ func TestEnginesThatDialThePicker(t *testing.T) {
 // completionOf asks for two tokens after some hundred that are n's own.
 func completionOf(n int) string {
 	return fmt.Sprintf(`{"model":"m","prompt":%q,"max_tokens":2}`, strings.Repeat(fmt.Sprintf("number %d ", n), 100))
+}
+
+// TestADrainingPickerLetsItsEnginesGo: from the signal on nothing listens for them, though objects still change and requests run,
+// so that they connect to the picker that takes its place.
+func TestADrainingPickerLetsItsEnginesGo(t *testing.T) {
+	t.Parallel()
+	d := newDialIn("127.0.0.1:0", logr.Discard())
+	d.set(map[int]bool{0: true, 1: true})
+	d.close()
+	d.set(map[int]bool{0: true, 1: true})
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if len(d.open) > 0 {
+		t.Errorf("it listens for %d ranks", len(d.open))
+	}
 }

@@ -67,6 +67,19 @@ var described = flags.Program{
 func parse(args []string, stdout, stderr io.Writer) (*options, error) {
 	o := &options{}
 	f := flag.NewFlagSet("picker", flag.ContinueOnError)
+	level := o.flags(f)
+	if err := flags.Parse(f, &described, args, stdout, stderr); err != nil {
+		return nil, err
+	}
+	err := o.check(f, *level)
+	if err != nil {
+		fmt.Fprintln(stderr, "picker:", err)
+	}
+	return o, err
+}
+
+// flags defines the flags. It returns the log level, which check translates.
+func (o *options) flags(f *flag.FlagSet) (level *string) {
 	f.Bool("version", false, version.Usage)
 	o.source.flags(f)
 	f.BoolVar(&o.validate, "validate", false, "check the objects of --standalone or --engines and exit: 0 if all of them would be applied, 1 with a line for each problem")
@@ -102,23 +115,16 @@ func parse(args []string, stdout, stderr io.Writer) (*options, error) {
 	o.tracing.flags(f)
 	f.StringVar(&o.keyFile, "key-file", "", "`file` with at least 32 random bytes, the key root of pools without a Secret; without it the root is random, and replicas share no keys")
 	f.StringVar(&o.modelRoot, "model-root", "", "root `directory` of tokenizers of type Directory")
-	level := f.String("log-level", "info", "error, warn, info, debug (a line per request) or trace")
+	level = f.String("log-level", "info", "error, warn, info, debug (a line per request) or trace")
 	f.StringVar(&o.logFormat, "log-format", "text", "text or json")
 	f.DurationVar(&o.drainTimeout, "drain-timeout", 30*time.Second, "how long running requests can continue after SIGTERM or SIGINT")
 	f.DurationVar(&o.lameDuck, "lame-duck", time.Second, "how long new requests are still accepted after that signal, while /readyz answers 503; the drain timeout begins afterwards")
-	f.BoolVar(&o.pprof, "pprof", false, "serve /debug/pprof on the metrics address")
+	f.BoolVar(&o.pprof, "pprof", false, "serve /debug/pprof on the metrics address: in a cluster to clients with the right to get inferencepools/metrics, elsewhere to those of this machine")
 	f.StringVar(&o.island, "island", "", "the island of this picker, as pools name it; without it, the picker is as far from each island as the pools define")
 	f.StringVar(&o.decisions.Dir, "decision-log", "", "`directory` for records of decisions and their outcomes, for the share of requests that policies set (decisions.logPercent); empty for none")
 	f.Int64Var(&o.decisions.FileBytes, "decision-log-bytes", 64<<20, "size at which a new file of that log begins")
 	f.IntVar(&o.decisions.Files, "decision-log-files", 4, "number of its files that are kept")
-	if err := flags.Parse(f, &described, args, stdout, stderr); err != nil {
-		return nil, err
-	}
-	err := o.check(f, *level)
-	if err != nil {
-		fmt.Fprintln(stderr, "picker:", err)
-	}
-	return o, err
+	return level
 }
 
 func (o *options) check(f *flag.FlagSet, level string) error {

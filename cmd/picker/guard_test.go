@@ -113,3 +113,36 @@ func TestMetricsAreForThoseWhoMayGetThem(t *testing.T) {
 		t.Errorf("%d after the right was taken away", got)
 	}
 }
+
+// TestProfilesAreForThisMachineOrForThoseWhoMayGetMetrics: without authentication, no other machine gets one.
+func TestProfilesAreForThisMachineOrForThoseWhoMayGetMetrics(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		flag  bool
+		guard *guard
+		from  string
+		want  int
+	}{
+		"without the flag":                        {false, nil, "127.0.0.1:5000", http.StatusNotFound},
+		"this machine":                            {true, nil, "127.0.0.1:5000", http.StatusOK},
+		"this machine by IPv6":                    {true, nil, "[::1]:5000", http.StatusOK},
+		"another machine":                         {true, nil, "10.0.0.7:5000", http.StatusForbidden},
+		"another machine, in a cluster":           {true, &guard{log: logr.Discard()}, "10.0.0.7:5000", http.StatusUnauthorized},
+		"this machine, in a cluster":              {true, &guard{log: logr.Discard()}, "127.0.0.1:5000", http.StatusUnauthorized},
+		"a client of a cluster, without the flag": {false, &guard{log: logr.Discard()}, "10.0.0.7:5000", http.StatusUnauthorized},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			o := &options{pprof: tc.flag}
+			mux := http.NewServeMux()
+			serveProfiles(mux, o.profiles(tc.guard))
+			request := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/debug/pprof/goroutine?debug=1", nil)
+			request.RemoteAddr, request.Host = tc.from, "127.0.0.1:9090"
+			answer := httptest.NewRecorder()
+			tc.guard.protect(mux).ServeHTTP(answer, request)
+			if answer.Code != tc.want {
+				t.Errorf("%d: %s, want %d", answer.Code, answer.Body, tc.want)
+			}
+		})
+	}
+}

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"net/http"
 	"net/http/pprof"
+	"net/netip"
 	"strings"
 	"time"
 
@@ -56,21 +57,68 @@ func answer(w http.ResponseWriter, why string) {
 	_, _ = w.Write([]byte(why + "\n")) // a client that has gone misses the answer
 }
 
-// metricsHandler serves /metrics, and diagnostics: /status, /decisions, /prefixes and /explain; and
-// /debug/pprof if asked to.
-func (a *app) metricsHandler(registry *prometheus.Registry, profile bool) http.Handler {
+// metricsHandler serves /metrics, and diagnostics: /status, /decisions, /decision-log, /prefixes and /explain; and
+// /debug/pprof to some clients.
+func (a *app) metricsHandler(registry *prometheus.Registry, profiles profiles) http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", metrics.Handler(registry))
 	mux.HandleFunc("GET /status", a.serveStatus)
 	dashboard.Register(mux, dashboard.Data{Ring: a.ring, Prefixes: a.picker.Prefixes, Explain: a.picker.Explain})
-	if profile {
-		mux.HandleFunc("GET /debug/pprof/", pprof.Index)
-		mux.HandleFunc("GET /debug/pprof/cmdline", pprof.Cmdline)
-		mux.HandleFunc("GET /debug/pprof/profile", pprof.Profile)
-		mux.HandleFunc("GET /debug/pprof/symbol", pprof.Symbol)
-		mux.HandleFunc("GET /debug/pprof/trace", pprof.Trace)
-	}
+	mux.HandleFunc("GET /decision-log", a.serveDecisionLog)
+	serveProfiles(mux, profiles)
 	return mux
+}
+
+// serveProfiles serves /debug/pprof to some clients.
+func serveProfiles(mux *http.ServeMux, to profiles) {
+	switch to {
+	case profilesOff:
+	case profilesLocal:
+		mux.Handle("GET /debug/pprof/", localOnly(profileHandler()))
+	case profilesGuarded:
+		mux.Handle("GET /debug/pprof/", profileHandler())
+	}
+}
+
+// profiles defines which clients get profiles of the process.
+type profiles int
+
+const (
+	profilesOff     profiles = iota
+	profilesLocal            // clients of this machine: those of others are not authenticated
+	profilesGuarded          // all that the guard of the metrics admits
+)
+
+// profiles returns which clients get profiles, if the metrics have this guard; nil for none.
+func (o *options) profiles(g *guard) profiles {
+	switch {
+	case !o.pprof:
+		return profilesOff
+	case g == nil:
+		return profilesLocal
+	}
+	return profilesGuarded
+}
+
+func profileHandler() http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("/debug/pprof/", pprof.Index)
+	mux.HandleFunc("/debug/pprof/cmdline", pprof.Cmdline)
+	mux.HandleFunc("/debug/pprof/profile", pprof.Profile)
+	mux.HandleFunc("/debug/pprof/symbol", pprof.Symbol)
+	mux.HandleFunc("/debug/pprof/trace", pprof.Trace)
+	return mux
+}
+
+// localOnly answers 403 to clients of other machines.
+func localOnly(h http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if from, err := netip.ParseAddrPort(r.RemoteAddr); err != nil || !from.Addr().Unmap().IsLoopback() {
+			http.Error(w, "without authentication, profiles are only for clients on the picker's machine", http.StatusForbidden)
+			return
+		}
+		h.ServeHTTP(w, r)
+	})
 }
 
 // objects are what exists, with its status, and what this replica knows besides.

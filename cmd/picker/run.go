@@ -147,7 +147,7 @@ func run(ctx context.Context, o *options, l *listeners, log logr.Logger) error {
 
 	return a.serveAll(ctx, o, l, servedParts{
 		gatewayTLS: gatewayTLS,
-		metrics:    dashboard.WithPage(guard.protect(a.metricsHandler(registry, o.pprof))),
+		metrics:    dashboard.WithPage(guard.protect(a.metricsHandler(registry, o.profiles(guard)))),
 		follow:     func(ctx context.Context) { source.Follow(ctx, a.apply) },
 	})
 }
@@ -170,6 +170,7 @@ func (a *app) serveAll(ctx context.Context, o *options, l *listeners, parts serv
 	group.Go(func() error {
 		<-signal.Done()
 		a.ready.drain()
+		a.dialIn.close()
 		a.log.Info("Draining", "lameDuck", o.lameDuck.String(), "timeout", o.drainTimeout.String())
 		select {
 		case <-time.After(o.lameDuck):

@@ -102,7 +102,7 @@ func newReader(admitter *crdadmission.Admitter, settings Settings, log logr.Logg
 		return nil, err
 	}
 	return &Directory{
-		admitter: admitter, translator: translator,
+		admitter: admitter.Unmanaged(), translator: translator,
 		settle: defaultSettle, poll: defaultPoll, log: log,
 		read: map[string]reading{}, parsed: map[string]parsed{}, objects: map[ObjectKey]*object{},
 	}, nil

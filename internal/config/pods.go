@@ -7,6 +7,7 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/utils/ptr"
 
 	"github.com/kvasir-dev/kvasir/api/v1alpha1"
@@ -134,6 +135,10 @@ func (n *turn) slices(o *Objects) []*discoveryv1.EndpointSlice {
 		n.state.Pods = append(n.state.Pods, Pod{
 			UID: string(pod.UID), Namespace: pod.Namespace, Name: pod.Name, Pool: pool.Name, Leaving: Leaving(pod),
 		})
+		if pod.Annotations[v1alpha1.AnnotationHTTPSocket] != "" {
+			n.problem(kindPod, pod, field.Forbidden(field.NewPath("metadata", "annotations").Key(v1alpha1.AnnotationHTTPSocket),
+				"a socket in a pod cannot be reached from another: the engine is called at its port"), false)
+		}
 		all = append(all, podSlice(pool.Name, pod, o.RankPorts[types.NamespacedName{Namespace: pool.Namespace, Name: pool.Name}]))
 	}
 	return all

@@ -23,7 +23,7 @@ import (
 
 // Settings are what translation needs besides objects.
 type Settings struct {
-	// ModelRoot is the directory of tokenizer directories; empty refuses pools that name one.
+	// ModelRoot is the directory of tokenizer directories; without it, pools that name one have no files.
 	ModelRoot string
 	// Root is the key root of pools that have no Secret, at least kvblock.MinSeedBytes long. Each pool gets a seed of
 	// its own from it.
@@ -204,8 +204,7 @@ func tokenizer(p *v1alpha1.InferencePool, maps ConfigMaps, modelRoot string) (pi
 	spec := picker.TokenizerSpec{Type: string(t.Type), ChatTemplate: t.ChatTemplate}
 	switch {
 	case t.Type == v1alpha1.TokenizerFromDirectory && modelRoot == "":
-		return spec, field.Forbidden(field.NewPath("spec", "model", "tokenizer", "directory", "path"),
-			"the picker has no --model-root below which it could lie")
+		spec.Missing = "directory " + t.Directory.Path + " cannot be read: the picker has no --model-root"
 	case t.Type == v1alpha1.TokenizerFromDirectory:
 		err := below(&spec, modelRoot, t.Directory.Path)
 		return spec, err

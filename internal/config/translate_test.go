@@ -28,8 +28,7 @@ func defaultPolicy() picker.PolicySpec {
 		},
 		SessionIdle: time.Hour, TokenBudget: 5 * time.Millisecond, EngineTokenBudget: 100 * time.Millisecond, EngineTokens: "WhenNoTokenizer",
 		SpeculationMax: 5 * time.Minute, MaxKVUsage: 0.97, CircuitFailures: 5, CircuitOpen: 10 * time.Second,
-		Attempts: 3, RetryConnect: true, RetryReset: true, RetryServerError: true, FirstByte: 10 * time.Minute,
-		AnswerHeaders: "Never", AsksUsage: true,
+		Attempts: 3, RetryConnect: true, RetryReset: true, RetryServerError: true, FirstByte: 10 * time.Minute, AnswerHeaders: "Never",
 		Admission: picker.AdmissionSpec{
 			Queue: true, WaitBudget: 250 * time.Millisecond, Priorities: map[string]picker.Priority{},
 			Limits: admission.Limits{Requests: 1024, Bytes: 256 << 20, TTL: time.Minute, Hold: 5 * time.Minute},
@@ -71,7 +70,7 @@ func TestPoliciesAreTranslated(t *testing.T) {
 		"all the rest": {`tiers: [{tier: CPU, creditPercent: 50, reloadTokensPerSecond: 7}, {tier: Disk, creditPercent: 0}],
   session: {keys: [{type: BodyField, name: user}]}, guards: {maxKVUsagePercent: 50, circuit: {consecutiveFailures: 2, openSeconds: 3}},
   tokens: {budgetMilliseconds: 7, engine: Never, engineBudgetMilliseconds: 8}, speculation: {mode: "Off", maxSeconds: 9},
-  fallback: {attempts: 1, retryOn: [FirstByteTimeout], firstByteSeconds: 4}, decisions: {answerHeaders: OnRequest, streamUsage: AsRequested}`,
+  fallback: {attempts: 1, retryOn: [FirstByteTimeout], firstByteSeconds: 4}, decisions: {answerHeaders: OnRequest}`,
 			named(func(p *picker.PolicySpec) {
 				p.Credit = [kvblock.NumTiers]float64{1, 0.5, 0, 0.3}
 				p.ReloadRate = [kvblock.NumTiers]float64{0, 7, 30_000, 30_000}
@@ -79,7 +78,7 @@ func TestPoliciesAreTranslated(t *testing.T) {
 				p.MaxKVUsage, p.CircuitFailures, p.CircuitOpen = 0.5, 2, 3*time.Second
 				p.TokenBudget, p.EngineTokens, p.EngineTokenBudget = 7*time.Millisecond, "Never", 8*time.Millisecond
 				p.SpeculationOff, p.SpeculationMax = true, 9*time.Second
-				p.Attempts, p.FirstByte, p.AnswerHeaders, p.AsksUsage = 1, 4*time.Second, "OnRequest", false
+				p.Attempts, p.FirstByte, p.AnswerHeaders = 1, 4*time.Second, "OnRequest"
 				p.RetryConnect, p.RetryReset, p.RetryServerError, p.RetryFirstByte = false, false, false, true
 			})},
 	} {
@@ -290,12 +289,6 @@ func TestPoolsThatCannotBeServedYet(t *testing.T) {
 			}
 		})
 	}
-	t.Run("no model root", func(t *testing.T) {
-		d := open(t, "pool.yaml", strings.Replace(smallPool, "{name: m},", "{name: m, tokenizer: {type: Directory, directory: {path: x}}},", 1))
-		d.translator.settings.ModelRoot = ""
-		_, problems := load(t, d)
-		wantProblem(t, problems, "spec.model.tokenizer.directory.path", "--model-root")
-	})
 }
 
 func TestANameIsOnePools(t *testing.T) {
@@ -366,6 +359,7 @@ func TestWhereModelFilesAre(t *testing.T) {
 		"an engine":       {"{type: Engine}", "", "", picker.TokenizerSpec{Type: "Engine"}},
 		"none":            {"{type: None}", "", "", picker.TokenizerSpec{Type: "None"}},
 		"a directory":     {"{type: Directory, directory: {path: x}, chatTemplate: t.jinja}", "", root, picker.TokenizerSpec{Type: "Directory", Dir: filepath.Join(root, "x"), ChatTemplate: "t.jinja"}},
+		"no model root":   {"{type: Directory, directory: {path: x}}", "", "", picker.TokenizerSpec{Type: "Directory", Missing: "directory x cannot be read: the picker has no --model-root"}},
 		"a claim":         {"{type: Volume, volume: {persistentVolumeClaim: {name: v}, path: x/y}}", "", root, picker.TokenizerSpec{Type: "Volume", Dir: filepath.Join(root, "x", "y")}},
 		"a whole claim":   {"{type: Volume, volume: {persistentVolumeClaim: {name: v}}}", "", root, picker.TokenizerSpec{Type: "Volume", Dir: root}},
 		"no mount":        {"{type: Volume, volume: {persistentVolumeClaim: {name: v}}}", "", "", picker.TokenizerSpec{Type: "Volume", Missing: "the volume is not mounted: the picker has no --model-root"}},

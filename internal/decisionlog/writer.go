@@ -1,6 +1,7 @@
 package decisionlog
 
 import (
+	"bufio"
 	"bytes"
 	"crypto/rand"
 	"encoding/binary"
@@ -90,6 +91,76 @@ func (w *Writer) Stats() (written, dropped int64, err error) {
 		err = *p
 	}
 	return w.written.Load(), w.dropped.Load(), err
+}
+
+// Copy writes the records of all files to dst, those of the oldest file first. A record that is written meanwhile can be
+// missing; none is cut or repeated. It fails when a file cannot be read, or dst not written.
+func (w *Writer) Copy(dst io.Writer) error {
+	// The present file is opened first: if it is renamed afterwards, it is among the old ones too, and recognized there.
+	last, err := os.Open(filepath.Join(w.options.Dir, current))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("reading the decision log: %w", err)
+	}
+	var files []*os.File
+	defer func() {
+		for _, f := range files {
+			_ = f.Close()
+		}
+	}()
+	if last != nil {
+		files = append(files, last)
+	}
+	names, err := filepath.Glob(filepath.Join(w.options.Dir, "decisions-*.jsonl")) // sorted, by time
+	if err != nil {
+		return fmt.Errorf("reading the decision log: %w", err)
+	}
+	for _, name := range names {
+		f, err := os.Open(name)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue // removed since
+		}
+		if err != nil {
+			return fmt.Errorf("reading the decision log: %w", err)
+		}
+		files = append(files, f)
+		if last != nil && same(f, last) {
+			continue
+		}
+		if err := copyLines(dst, f); err != nil {
+			return err
+		}
+	}
+	if last == nil {
+		return nil
+	}
+	return copyLines(dst, last)
+}
+
+func same(a, b *os.File) bool {
+	infoA, errA := a.Stat()
+	infoB, errB := b.Stat()
+	return errA == nil && errB == nil && os.SameFile(infoA, infoB)
+}
+
+// copyLines copies the complete lines that a file has now.
+func copyLines(dst io.Writer, f *os.File) error {
+	info, err := f.Stat()
+	if err != nil {
+		return fmt.Errorf("reading the decision log: %w", err)
+	}
+	lines := bufio.NewReaderSize(io.NewSectionReader(f, 0, info.Size()), 64<<10)
+	for {
+		line, err := lines.ReadBytes('\n')
+		if errors.Is(err, io.EOF) {
+			return nil // what has no end is still being written
+		}
+		if err != nil {
+			return fmt.Errorf("reading the decision log: %w", err)
+		}
+		if _, err := dst.Write(line); err != nil {
+			return fmt.Errorf("sending the decision log: %w", err)
+		}
+	}
 }
 
 // Close writes what waits and ends the log.

@@ -49,7 +49,6 @@ type parser struct {
 	modelBad, promptBad, messagesBad        string // why the last value cannot be used
 	maxTokens, maxCompletion                int
 	haveMaxCompletion, havePromptLP, haveLP bool
-	otherOptions                            bool // stream_options are not an object of include_usage alone
 	promptSeen, messagesSeen                bool
 	// Fields that make a Responses request Stateful.
 	previousID, previousResponse, previousMessages bool
@@ -139,9 +138,9 @@ func (p *parser) prose(name []byte, c byte) (ok, done bool) {
 		if c == '{' {
 			return p.arguments(1, &r.Steering), true
 		}
-	case streamOptions:
+	case "stream_options":
 		if r.Route.in(Completions, ChatCompletions) {
-			r.IncludeUsage, p.otherOptions = false, c != 'n'
+			r.IncludeUsage = false
 			if c == '{' {
 				return p.streamOptions(), true
 			}
@@ -319,14 +318,10 @@ func integer(c byte, raw []byte) int {
 }
 
 func (p *parser) streamOptions() bool {
-	p.otherOptions = false
 	return p.object(1, func(key span) bool {
 		c := p.space()
 		if string(nameOf(p.b, key, &p.name)) == "include_usage" {
 			p.r.IncludeUsage = c == 't'
-			p.otherOptions = p.otherOptions || c != 't' && c != 'f' && c != 'n' // what engines refuse, or read otherwise
-		} else {
-			p.otherOptions = true
 		}
 		return p.skip(2)
 	})
@@ -370,7 +365,6 @@ func (p *parser) finish() error {
 	if p.haveUser {
 		r.User = p.owned(p.user, &r.last.user)
 	}
-	r.TakesUsage = r.Route.in(Completions, ChatCompletions) && r.Stream && !r.IncludeUsage && !p.otherOptions && !r.CacheUntold
 	switch r.Route {
 	case Completions:
 		r.MaxTokens = p.maxTokens

@@ -136,9 +136,6 @@ func (a *Answer) Close() (outcome Outcome, firstToken bool) {
 		firstToken = true
 	}
 	verdict := a.Verdict(true)
-	if verdict == Answered {
-		a.learnUsage()
-	}
 	switch {
 	case verdict == Refused:
 		d.Full(a.limit())

@@ -45,7 +45,7 @@ func Groups() map[string]Group {
 	return map[string]Group{
 		"pools that own their pods":   poolsThatOwnTheirPods(),
 		"pools of selected pods":      poolsOfSelectedPods(),
-		"roles":                       roles(),
+		"managed pickers":             managedPickers(),
 		"models":                      models(),
 		"engines":                     engines(),
 		"pickers and gateways":        pickersAndGateways(),
@@ -73,7 +73,9 @@ template:
     - {name: vllm, image: "vllm/vllm-openai:v0.24.0", args: [--model, m]}
 `
 	adopted = model + selector
-	owned   = model + template
+	// external are pickers that the operator does not run.
+	external = "picker: {mode: External, external: {serviceName: x}}\n"
+	owned    = model + template
 
 	targets = "targetRefs: [{name: p}]\n"
 	tenants = "identification: APIKey, secretRefs: [{name: t}]"

@@ -80,14 +80,33 @@ func poolsOfSelectedPods() Group {
 	}}
 }
 
-func roles() Group {
-	const reserved = "prefill/decode disaggregation is reserved"
+func managedPickers() Group {
+	const islands = "placement: {islands: [{name: here}, {name: away}]}\n"
+	socket := strings.Replace(owned, "metadata: {", "metadata: {annotations: {kvasir.dev/http-socket: /run/e.sock}, ", 1)
 	return Group{Kind: "InferencePool", Cases: map[string]Case{
-		"both":        {Spec: adopted + "role: Both"},
-		"prefill":     {Spec: adopted + "role: Prefill", Want: reserved},
-		"decode":      {Spec: adopted + "role: Decode", Want: reserved},
-		"no such":     {Spec: adopted + "role: Encode", Want: `spec.role: Unsupported value: "Encode"`},
-		"both, again": {Old: adopted, Spec: adopted + "role: Both"},
+		"a role is no field any more":           {Spec: adopted + "role: Both", Want: "unknown field"},
+		"engines connect to one picker":         {Spec: adopted + "engine: {events: {source: Listen}}\npicker: {replicas: 1}"},
+		"engines connect to no second picker":   {Spec: adopted + "engine: {events: {source: Listen}}", Want: "Listen needs picker.replicas 1"},
+		"engines connect to others' pickers":    {Spec: adopted + "engine: {events: {source: Listen}}\n" + external},
+		"a directory of the picker":             {Spec: selector + "model: {name: m, tokenizer: {type: Directory, directory: {path: x}}}", Want: "managed pickers lack"},
+		"a directory of another's picker":       {Spec: selector + "model: {name: m, tokenizer: {type: Directory, directory: {path: x}}}\n" + external},
+		"a socket in a template":                {Spec: socket + "replicas: 1", Want: "kvasir.dev/http-socket is for pickers that read files"},
+		"an island of the pickers":              {Spec: adopted + islands + "picker: {island: here}"},
+		"an island that the pool does not name": {Spec: adopted + islands + "picker: {island: there}", Want: "picker.island must be one of"},
+		"an island where pods name theirs":      {Spec: adopted + "picker: {island: here}"},
+		"an island is a label":                  {Spec: adopted + "picker: {island: 'a b'}", Want: "spec.picker.island"},
+		"traces":                                {Spec: adopted + "picker: {tracing: {endpoint: 'http://collector:4317'}}"},
+		"traces over TLS": {Spec: adopted + "picker: {tracing: {endpoint: 'https://[2001:db8::1]:4318/v1/traces', protocol: HTTP, samplePercent: 0, " +
+			"headersSecretRef: {name: k, key: headers}, caSecretRef: {name: k, key: ca.crt}}}"},
+		"traces go to a URL":           {Spec: adopted + "picker: {tracing: {endpoint: 'collector:4317'}}", Want: "spec.picker.tracing.endpoint"},
+		"traces carry no user":         {Spec: adopted + "picker: {tracing: {endpoint: 'http://u:p@collector:4317'}}", Want: "spec.picker.tracing.endpoint"},
+		"traces go somewhere":          {Spec: adopted + "picker: {tracing: {samplePercent: 1}}", Want: "spec.picker.tracing.endpoint"},
+		"traces of more than all":      {Spec: adopted + "picker: {tracing: {endpoint: 'http://c', samplePercent: 101}}", Want: "samplePercent"},
+		"what others' pickers do":      {Spec: adopted + "picker: {mode: External, external: {serviceName: x}, profiling: Enabled}", Want: "external pickers have flags"},
+		"metrics and profiles":         {Spec: adopted + "picker: {compatibilityMetrics: Enabled, profiling: Disabled}"},
+		"a decision log":               {Spec: adopted + "picker: {decisionLog: {size: 1Gi}}"},
+		"an empty decision log":        {Spec: adopted + "picker: {decisionLog: {}}"},
+		"a decision log is not little": {Spec: adopted + "picker: {decisionLog: {size: 1Mi}}", Want: "size must be at least 4Mi"},
 	}}
 }
 
@@ -109,7 +128,7 @@ func models() Group {
 		"a volume's path stays inside":            {Spec: tokenizer("type: Volume, volume: {persistentVolumeClaim: {name: x}, path: ../b}"), Want: "relative path"},
 		"a reporter needs a path":                 {Spec: tokenizer("type: Reporter"), Want: "reporter is required"},
 		"a reporter":                              {Spec: tokenizer("type: Reporter, reporter: {path: /models/x}")},
-		"a directory":                             {Spec: tokenizer("type: Directory, directory: {path: x}")},
+		"a directory":                             {Spec: tokenizer("type: Directory, directory: {path: x}") + "\n" + external},
 		"a directory stays inside":                {Spec: tokenizer("type: Directory, directory: {path: ../x}"), Want: "must not contain '..'"},
 		"a chat template":                         {Spec: tokenizer("chatTemplate: chat.jinja")},
 		"a reporter's path has no way up":         {Spec: tokenizer("type: Reporter, reporter: {path: /models/../x}"), Want: "must not contain '..'"},
@@ -188,7 +207,6 @@ func pickersAndGateways() Group {
 }
 
 func enginesNetworks() Group {
-	const external = "picker: {mode: External, external: {serviceName: x}}\n"
 	from := func(peers string) string { return adopted + "engine: {networkPolicy: {from: [" + peers + "]}}" }
 	return Group{Kind: "InferencePool", Cases: map[string]Case{
 		"the engines are closed":                     {Spec: adopted + "engine: {networkPolicy: {mode: Closed}}"},

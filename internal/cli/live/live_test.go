@@ -28,6 +28,9 @@ func server(t *testing.T, start func(*httptest.Server)) (s *httptest.Server, sho
 		*shown = r.Header.Get("Authorization")
 		_, _ = w.Write([]byte(`{"kind":"List","live":{"picker":"picker-0","time":"2026-11-20T12:00:00Z"}}`))
 	})
+	mux.HandleFunc("GET /decision-log", func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = w.Write([]byte("{\"timestamp\":1}\n"))
+	})
 	mux.HandleFunc("GET /decisions", func(w http.ResponseWriter, r *http.Request) {
 		if q := r.URL.Query(); q.Get("limit") != "3" || q.Get("follow") != "1" || q.Get("ended") != "1" {
 			http.Error(w, r.URL.RawQuery, http.StatusBadRequest)
@@ -186,5 +189,17 @@ func TestThePageIsForBrowsersOfThisMachine(t *testing.T) {
 	p.token = func(context.Context) (string, error) { return "", errors.New("no account") }
 	if w := ask("GET", "/status", "localhost:8080"); w.Code != 502 || !strings.Contains(w.Body.String(), "no account") {
 		t.Errorf("without a token: %d %s", w.Code, w.Body)
+	}
+}
+
+func TestADecisionLogIsFetched(t *testing.T) {
+	s, _ := server(t, (*httptest.Server).Start)
+	p, err := At(strings.TrimPrefix(s.URL, "http://"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var log strings.Builder
+	if err := p.DecisionLog(t.Context(), &log); err != nil || log.String() != "{\"timestamp\":1}\n" {
+		t.Errorf("%q, %v", log.String(), err)
 	}
 }

@@ -130,6 +130,19 @@ func (p *Picker) Decisions(ctx context.Context, limit int, follow, ended bool, e
 	}
 }
 
+// DecisionLog writes the records of the picker's decision log to out, one line each. It ends with ctx, or with an error of out.
+func (p *Picker) DecisionLog(ctx context.Context, out io.Writer) error {
+	response, err := p.do(ctx, http.MethodGet, "/decision-log", nil, nil)
+	if err != nil {
+		return err
+	}
+	defer response.Body.Close()
+	if _, err := io.Copy(out, response.Body); err != nil {
+		return fmt.Errorf("reading the decision log of picker %s: %w", p.Name, err)
+	}
+	return nil
+}
+
 func (p *Picker) get(ctx context.Context, path string, query url.Values, into any) error {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()

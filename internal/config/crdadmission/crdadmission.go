@@ -9,6 +9,7 @@ package crdadmission
 import (
 	"context"
 	"fmt"
+	"maps"
 
 	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
@@ -26,6 +27,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	celconfig "k8s.io/apiserver/pkg/apis/cel"
 
+	"github.com/kvasir-dev/kvasir/api/v1alpha1"
 	"github.com/kvasir-dev/kvasir/config/crd"
 )
 
@@ -35,6 +37,36 @@ const DefaultNamespace = "default"
 // Admitter admits objects of kvasir.dev. It is safe for concurrent use.
 type Admitter struct {
 	kinds map[schema.GroupVersionKind]*kind
+	// unmanaged pools are served by pickers that no operator runs.
+	unmanaged bool
+}
+
+// Unmanaged returns an Admitter of pools whose pickers are run by their users, who apply no object to a cluster. Where such a
+// pool does not set picker.mode, it is External instead of Managed, so that the rules for managed pickers do not apply.
+func (a *Admitter) Unmanaged() *Admitter {
+	return &Admitter{kinds: a.kinds, unmanaged: true}
+}
+
+// unmanagedService is the name of the external pickers of unmanaged pools. Nothing looks it up.
+const unmanagedService = "standalone"
+
+// setUnmanaged makes the pickers of a pool external. What is no object stays, for the schema to refuse.
+func setUnmanaged(obj *unstructured.Unstructured) {
+	if obj.GetKind() != v1alpha1.KindInferencePool {
+		return
+	}
+	spec, ok := obj.Object["spec"].(map[string]any)
+	if !ok {
+		return
+	}
+	picker, ok := spec["picker"].(map[string]any)
+	if !ok && spec["picker"] != nil || picker["mode"] != nil {
+		return
+	}
+	external := map[string]any{"mode": string(v1alpha1.PickerExternal), "external": map[string]any{"serviceName": unmanagedService}}
+	maps.Copy(external, picker) // what is set stays
+	external["mode"] = string(v1alpha1.PickerExternal)
+	spec["picker"] = external
 }
 
 // kind is one served version of one kind, ready to check objects. It does not change after it was loaded.
@@ -116,6 +148,9 @@ func (a *Admitter) Admit(ctx context.Context, raw []byte, old *unstructured.Unst
 	k := a.kinds[gvk]
 	if k == nil {
 		return nil, refuse(obj, Problem{Field: "kind", Detail: fmt.Sprintf("no kind %q is known in version %q", gvk.Kind, gvk.GroupVersion())})
+	}
+	if a.unmanaged {
+		setUnmanaged(obj)
 	}
 	unknown, err := k.prune(obj)
 	if err != nil {

@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 
 	"github.com/kvasir-dev/kvasir/api/v1alpha1"
+	"github.com/kvasir-dev/kvasir/internal/operator/resources"
 )
 
 // Engine flags.
@@ -106,23 +107,30 @@ type events struct {
 	Publisher string `json:"publisher"`
 	Endpoint  string `json:"endpoint"`
 	Replay    string `json:"replay_endpoint"`
+	Topic     string `json:"topic,omitempty"`
 }
 
 // eventsConfig is the value of FlagEvents, empty where the engine needs none that we know. A publisher connects to an
 // address without a star, and binds one with it; the engine adds its rank to both ports.
 func (w *work) eventsConfig() string {
-	host := "127.0.0.1" // no client outside the pod can listen
+	host, replay, topic := "127.0.0.1", "127.0.0.1", "" // no client outside the pod can listen
 	switch v1alpha1.EventSource(w.wiring.Source) {
-	case v1alpha1.EventsNone, v1alpha1.EventsListen:
+	case v1alpha1.EventsNone:
 		return ""
+	case v1alpha1.EventsListen:
+		if w.options.Name == "" {
+			return "" // the pods of another workload have no names yet, by which the picker would know them
+		}
+		host, replay = resources.Host(resources.PickerName(w.options.Pool), w.options.Namespace), "*"
+		topic = fmt.Sprintf("kv@%s/%s@%s", w.options.Namespace, w.options.Name, w.options.Pool)
 	case v1alpha1.EventsSubscribe:
-		host = "*"
+		host, replay = "*", "*"
 	case v1alpha1.EventsAuto, v1alpha1.EventsReporter:
 	}
 	raw, err := json.Marshal(events{
 		Enable: w.wiring.Type == string(v1alpha1.EngineVLLM), Publisher: "zmq",
 		Endpoint: fmt.Sprintf("tcp://%s:%d", host, w.wiring.Events),
-		Replay:   fmt.Sprintf("tcp://%s:%d", host, w.wiring.Replay),
+		Replay:   fmt.Sprintf("tcp://%s:%d", replay, w.wiring.Replay), Topic: topic,
 	})
 	if err != nil {
 		panic(err) // strings and a bool

@@ -67,6 +67,7 @@ func TestGolden(t *testing.T) {
 		"image's own command":        func(*Shape, *Options) {},
 		"subscribe":                  func(s *Shape, _ *Options) { s.Wiring.Source = "Subscribe" },
 		"no events":                  func(s *Shape, _ *Options) { s.Wiring.Source = "None" },
+		"engines dial the picker":    func(s *Shape, _ *Options) { s.Wiring.Source = "Listen" },
 		"ranks and model files": func(s *Shape, _ *Options) {
 			s.Wiring.Ranks, s.Wiring.ModelDir, s.Wiring.Container = 4, "/models/chat", "engine"
 		},

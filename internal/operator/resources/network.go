@@ -30,9 +30,10 @@ func (b *builder) pickerNetwork() *networkingv1.NetworkPolicy {
 			},
 		},
 	}
-	if e := b.pool.Spec.Engine; e.Events.Source == v1alpha1.EventsListen {
-		events := tcp(e.Ports.EventsPort())
-		events.EndPort = ptr.To(e.Ports.EventsPort() + max(e.DataParallel.Ranks, 1) - 1)
+	if b.listens() {
+		first := b.pool.Spec.Engine.Ports.EventsPort()
+		events := tcp(first)
+		events.EndPort = ptr.To(first + int32(len(b.listenPorts())) - 1)
 		rules = append(rules, networkingv1.NetworkPolicyIngressRule{
 			Ports: []networkingv1.NetworkPolicyPort{events}, From: []networkingv1.NetworkPolicyPeer{engines},
 		})

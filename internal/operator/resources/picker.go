@@ -21,6 +21,8 @@ const (
 	caDir         = "/etc/kvasir/ca"
 	gatewayTLSDir = "/etc/kvasir/gateway-tls"
 	modelDir      = "/var/lib/kvasir/model"
+	decisionsDir  = "/var/lib/kvasir/decisions"
+	tracingCADir  = "/etc/kvasir/tracing-ca"
 	tokenDir      = "/var/run/secrets/kubernetes.io/serviceaccount"
 )
 
@@ -30,6 +32,10 @@ const (
 	lameDuckSeconds = 5
 	// restMemory is what a picker needs besides its index.
 	restMemory = 512 << 20
+	// decisionFiles is how many files the decision log has, and decisionSize what they take where the pool sets nothing, in bytes.
+	decisionFiles, decisionSize = 4, 256 << 20
+	// messageRest is what a gateway's message has besides the largest body, in bytes.
+	messageRest = 1 << 20
 )
 
 func (b *builder) deployment() *appsv1.Deployment {
@@ -127,17 +133,22 @@ func (b *builder) pickerContainer() corev1.Container {
 	if b.proxies() {
 		c.Ports = append([]corev1.ContainerPort{{Name: "http", ContainerPort: ProxyPort, Protocol: corev1.ProtocolTCP}}, c.Ports...)
 	}
+	for _, port := range b.listenPorts() {
+		c.Ports = append(c.Ports, corev1.ContainerPort{Name: port.Name, ContainerPort: port.Port, Protocol: corev1.ProtocolTCP})
+	}
+	c.Env = append(c.Env, b.tracingEnv()...)
 	if limit := c.Resources.Limits.Memory(); !limit.IsZero() {
 		// The collector works harder before the kernel ends the process.
 		c.Env = append(c.Env, corev1.EnvVar{Name: "GOMEMLIMIT", Value: strconv.FormatInt(limit.Value()/10*9, 10)})
 	}
 	for _, v := range b.volumes() {
-		c.VolumeMounts = append(c.VolumeMounts, corev1.VolumeMount{Name: v.Name, MountPath: mounts[v.Name], ReadOnly: true})
+		c.VolumeMounts = append(c.VolumeMounts, corev1.VolumeMount{Name: v.Name, MountPath: mounts[v.Name], ReadOnly: v.EmptyDir == nil})
 	}
 	return c
 }
 
-var mounts = map[string]string{"tls": tlsDir, "ca": caDir, "gateway-tls": gatewayTLSDir, "model": modelDir}
+var mounts = map[string]string{"tls": tlsDir, "ca": caDir, "gateway-tls": gatewayTLSDir, "model": modelDir, "decisions": decisionsDir,
+	"tracing-ca": tracingCADir}
 
 // volumes of a picker. Roots and keys of engines are not mounted: the picker reads their Secrets, so that a change is
 // applied within seconds.
@@ -147,6 +158,16 @@ func (b *builder) volumes() []corev1.Volume {
 		{Name: "ca", VolumeSource: corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{
 			LocalObjectReference: corev1.LocalObjectReference{Name: CAName(b.pool.Name)},
 		}}},
+		// It is there even if no decision is logged: the policy can ask for them at any time. Beyond its files, a record
+		// must fit.
+		{Name: "decisions", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{
+			SizeLimit: resource.NewQuantity(b.decisionSize()+b.decisionSize()/decisionFiles, resource.BinarySI),
+		}}},
+	}
+	if ref := b.pool.Spec.Picker.Tracing.CASecretRef; ref.Name != "" {
+		volumes = append(volumes, corev1.Volume{Name: "tracing-ca", VolumeSource: corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{
+			SecretName: ref.Name, Optional: ptr.To(true), Items: []corev1.KeyToPath{{Key: ref.Key, Path: "ca.crt"}},
+		}}})
 	}
 	if secret := b.gatewayTLS(); secret != "" {
 		volumes = append(volumes, corev1.Volume{Name: "gateway-tls", VolumeSource: corev1.VolumeSource{
@@ -223,7 +244,88 @@ func (b *builder) args() []string {
 			args = append(args, "--model-root="+modelDir)
 		}
 	}
+	return append(args, b.chosenArgs()...)
+}
+
+// chosenArgs are the flags for what the pool's picker section chooses.
+func (b *builder) chosenArgs() []string {
+	p := &b.pool.Spec.Picker
+	args := []string{
+		"--ext-proc-max-message=" + strconv.FormatInt(p.MaxRequestBody.Value()+messageRest, 10),
+		"--decision-log=" + decisionsDir,
+		"--decision-log-bytes=" + strconv.FormatInt(b.decisionSize()/decisionFiles, 10),
+		"--decision-log-files=" + strconv.Itoa(decisionFiles),
+	}
+	if p.Island != "" {
+		args = append(args, "--island="+p.Island)
+	}
+	if t := &p.Tracing; t.Endpoint != "" {
+		args = append(args, "--tracing-endpoint="+t.Endpoint,
+			"--tracing-ratio="+strconv.FormatFloat(float64(ptr.Deref(t.SamplePercent, 100))/100, 'f', 2, 64))
+	}
+	if p.CompatibilityMetrics == v1alpha1.Enabled {
+		args = append(args, "--compat-metrics")
+	}
+	if p.Profiling == v1alpha1.Enabled {
+		args = append(args, "--pprof")
+	}
+	if b.listens() {
+		args = append(args, "--events-address="+address(int(b.pool.Spec.Engine.Ports.EventsPort())))
+	}
 	return args
+}
+
+// decisionSize is what the files of a decision log take together, in bytes.
+func (b *builder) decisionSize() int64 {
+	if size := b.pool.Spec.Picker.DecisionLog.Size; !size.IsZero() {
+		return size.Value()
+	}
+	return decisionSize
+}
+
+// tracingEnv are the variables that OpenTelemetry defines for what is no flag of the picker.
+func (b *builder) tracingEnv() []corev1.EnvVar {
+	t := &b.pool.Spec.Picker.Tracing
+	if t.Endpoint == "" {
+		return nil
+	}
+	env := []corev1.EnvVar{{Name: "OTEL_RESOURCE_ATTRIBUTES", Value: "k8s.namespace.name=" + b.pool.Namespace + ",k8s.pod.name=$(POD_NAME)"}}
+	if t.Protocol == v1alpha1.TracingHTTP {
+		env = append(env, corev1.EnvVar{Name: "OTEL_EXPORTER_OTLP_PROTOCOL", Value: "http/protobuf"})
+	}
+	if t.CASecretRef.Name != "" {
+		env = append(env, corev1.EnvVar{Name: "OTEL_EXPORTER_OTLP_CERTIFICATE", Value: tracingCADir + "/ca.crt"})
+	}
+	if ref := t.HeadersSecretRef; ref.Name != "" {
+		// Pickers start without the Secret, too: they serve requests, whatever becomes of their traces.
+		env = append(env, corev1.EnvVar{Name: "OTEL_EXPORTER_OTLP_HEADERS", ValueFrom: &corev1.EnvVarSource{
+			SecretKeyRef: &corev1.SecretKeySelector{
+				LocalObjectReference: corev1.LocalObjectReference{Name: ref.Name}, Key: ref.Key, Optional: ptr.To(true),
+			},
+		}})
+	}
+	return env
+}
+
+// listens reports whether engines connect to the pickers.
+func (b *builder) listens() bool { return b.pool.Spec.Engine.Events.Source == v1alpha1.EventsListen }
+
+// listenPort is a port to which the publishers of one rank connect.
+type listenPort struct {
+	Name string
+	Port int32
+}
+
+// listenPorts are those of all ranks of a pod; none where pickers connect to engines.
+func (b *builder) listenPorts() []listenPort {
+	if !b.listens() {
+		return nil
+	}
+	ports := make([]listenPort, max(b.pool.Spec.Engine.DataParallel.Ranks, 1))
+	for rank := range ports {
+		ports[rank] = listenPort{"events-" + strconv.Itoa(rank), b.pool.Spec.Engine.Ports.EventsPort() + int32(rank)}
+	}
+	return ports
 }
 
 func (b *builder) proxies() bool { return b.pool.Spec.Picker.Proxy != v1alpha1.Disabled }

@@ -21,6 +21,8 @@ const (
 	protocolHTTP2 = "http2"
 	// protocolHTTPS is TLS that clients begin themselves, whatever protocol is inside: a mesh must pass it on unchanged.
 	protocolHTTPS = "https"
+	// protocolTCP is a protocol that meshes pass on unchanged.
+	protocolTCP = "tcp"
 )
 
 func (b *builder) service() *corev1.Service {
@@ -40,6 +42,9 @@ func (b *builder) service() *corev1.Service {
 				servicePort("metrics", MetricsPort, "metrics", protocolHTTPS),
 			},
 		},
+	}
+	for _, port := range b.listenPorts() {
+		s.Spec.Ports = append(s.Spec.Ports, servicePort("tcp-"+port.Name, port.Port, port.Name, protocolTCP))
 	}
 	if b.proxies() {
 		s.Spec.Ports = append([]corev1.ServicePort{servicePort("http", ServicePort, "http", protocolHTTP)}, s.Spec.Ports...)

@@ -459,3 +459,29 @@ func TestInForceIsTheWinner(t *testing.T) {
 		t.Errorf("got %v", got)
 	}
 }
+
+// TestACrossingWithoutAnIslandIsTold: a policy that keeps requests on the pickers' island has no effect while that is not known.
+func TestACrossingWithoutAnIslandIsTold(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		rule   v1alpha1.IslandCrossing
+		picker v1alpha1.Picker
+		told   bool
+	}{
+		"never, from no island":        {v1alpha1.CrossNever, v1alpha1.Picker{}, true},
+		"last resort, from no island":  {v1alpha1.CrossLastResort, v1alpha1.Picker{}, true},
+		"never, from an island":        {v1alpha1.CrossNever, v1alpha1.Picker{Island: "here"}, false},
+		"when cheaper, from no island": {v1alpha1.CrossWhenCheaper, v1alpha1.Picker{}, false},
+		"never, with external pickers": {v1alpha1.CrossNever, v1alpha1.Picker{Mode: v1alpha1.PickerExternal}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			m, winner := pool("m"), &v1alpha1.RoutingPolicy{}
+			m.Spec.Picker, winner.Spec.Guards.IslandCrossing = tc.picker, tc.rule
+			_, condition := PoolStatus(m, winner, &operatorfeed.View{})
+			if told := strings.Contains(condition.Message, "picker.island"); told != tc.told {
+				t.Errorf("%q", condition.Message)
+			}
+		})
+	}
+}

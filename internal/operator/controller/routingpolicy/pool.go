@@ -22,7 +22,8 @@ func PoolStatus(pool *v1alpha1.InferencePool, winner *v1alpha1.RoutingPolicy,
 	if winner == nil {
 		return v1alpha1.PolicyInForce{}, nil
 	}
-	affected := condition(v1alpha1.ConditionPolicyAffected, metav1.ConditionTrue, "PolicyAffected", "RoutingPolicy "+winner.Name+" applies")
+	affected := condition(v1alpha1.ConditionPolicyAffected, metav1.ConditionTrue, "PolicyAffected",
+		"RoutingPolicy "+winner.Name+" applies"+crossing(pool, winner))
 	affected.ObservedGeneration = pool.Generation
 	inForce := v1alpha1.PolicyInForce{}
 	if before := pool.Status.RoutingPolicy; before.Name == winner.Name {
@@ -41,4 +42,13 @@ func PoolStatus(pool *v1alpha1.InferencePool, winner *v1alpha1.RoutingPolicy,
 		inForce = v1alpha1.PolicyInForce{Name: winner.Name, Generation: lowest}
 	}
 	return inForce, &affected
+}
+
+// crossing says that a policy's islandCrossing has no effect, if so.
+func crossing(pool *v1alpha1.InferencePool, winner *v1alpha1.RoutingPolicy) string {
+	rule := winner.Spec.Guards.IslandCrossing
+	if rule == "" || rule == v1alpha1.CrossWhenCheaper || pool.Spec.Picker.Mode == v1alpha1.PickerExternal || pool.Spec.Picker.Island != "" {
+		return ""
+	}
+	return "; its guards.islandCrossing " + string(rule) + " has no effect, because the pool does not set picker.island"
 }
