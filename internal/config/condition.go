@@ -215,6 +215,10 @@ func predictionsTrusted(f *facts) metav1.Condition {
 	case h.Answers == 0 && f.completed >= enoughAnswers && f.inexact.Share >= mostInexact:
 		return condition(typ, metav1.ConditionUnknown, "NoExactTokens",
 			"nearly all requests are matched approximately, so that nothing is predicted; see TokensExact")
+	case h.Answers == 0 && f.completed >= enoughAnswers && h.Silent > h.Uncached:
+		return condition(typ, metav1.ConditionUnknown, "NoUsage", fmt.Sprintf("%d of %d answers have not reported their usage, "+
+			"which streams do only if their clients set stream_options.include_usage; set decisions.streamUsage to Always in the policy, or, "+
+			"behind a gateway, start the engines with --enable-force-include-usage", h.Silent, h.Silent+h.Uncached))
 	case h.Answers == 0 && f.completed >= enoughAnswers:
 		return condition(typ, metav1.ConditionUnknown, "NoCachedTokens",
 			"no answer has reported cached tokens; start the engines with --enable-prompt-tokens-details")

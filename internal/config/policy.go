@@ -46,6 +46,7 @@ func Policy(p *v1alpha1.RoutingPolicy) (picker.PolicySpec, field.ErrorList) {
 		FirstByte:         seconds(s.Fallback.FirstByteSeconds),
 		LogPercent:        int(value(s.Decisions.LogPercent)),
 		AnswerHeaders:     string(s.Decisions.AnswerHeaders),
+		AsksUsage:         s.Decisions.StreamUsage != v1alpha1.StreamUsageAsRequested,
 		Admission:         admissionSpec(&s.Admission),
 	}
 	spec.SessionIdle = seconds(s.Session.IdleSeconds)

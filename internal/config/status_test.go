@@ -137,6 +137,8 @@ func TestPoolConditions(t *testing.T) {
 		"an engine without events":           {smallPool, smallSlice, silent(live(trusted, 0, stream(events.Disconnected))), []string{"EventsSynced=False/EventsDisabled"}},
 		"too few answers":                    {smallPool, smallSlice, live(picker.Hits{Answers: 99}, 99), []string{"PredictionsTrusted=Unknown/TooFewReplies"}},
 		"answers that do not tell":           {smallPool, smallSlice, live(picker.Hits{}, 100), []string{"PredictionsTrusted=Unknown/NoCachedTokens"}},
+		"streams without usage":              {smallPool, smallSlice, live(picker.Hits{Silent: 60, Uncached: 40}, 100), []string{"PredictionsTrusted=Unknown/NoUsage"}},
+		"usage without what was cached":      {smallPool, smallSlice, live(picker.Hits{Silent: 40, Uncached: 60}, 100), []string{"PredictionsTrusted=Unknown/NoCachedTokens"}},
 		"what was announced is not found":    {smallPool, smallSlice, distrusted(live(picker.Hits{Answers: 40}, 40)), []string{"PredictionsTrusted=False/Mispredicting"}},
 		"a gateway that follows":             {smallPool, smallSlice, through(picker.GatewayStats{Told: 1}), []string{"GatewayConforms=True/Conforms"}},
 		"a gateway that goes elsewhere":      {smallPool, smallSlice, through(picker.GatewayStats{Told: 9, Ignores: true, Buffers: true}), []string{"GatewayConforms=False/PicksNotFollowed"}},

@@ -64,11 +64,14 @@ func (r *Recent) before(pool string) poolMark {
 
 // hits puts counters into the words of the API, less what they were before.
 func hits(now, before picker.Hits) api.Hits {
-	if now.Answers < before.Answers {
+	if now.Answers < before.Answers || now.Picks < before.Picks {
 		before = picker.Hits{} // another life of it
 	}
 	return api.Hits{
 		Answers: now.Answers - before.Answers, Prompt: now.PromptTokens - before.PromptTokens, Predicted: now.Predicted - before.Predicted,
 		Confirmed: now.Confirmed - before.Confirmed, Delivered: now.Delivered - before.Delivered, Deviation: now.Deviation - before.Deviation,
+		Picks: now.Picks - before.Picks, PickedPrompt: now.PickedPrompt - before.PickedPrompt,
+		PickedPredicted: now.PickedPredicted - before.PickedPredicted,
+		Untold:          now.Silent + now.Uncached - before.Silent - before.Uncached,
 	}
 }

@@ -15,6 +15,8 @@ const (
 // AnswerScanner watches an answer pass by, cut in any way. It sees what the engine did and never holds a byte back.
 // What is not as it should be it ignores: the client is the one to judge. Its memory is bounded by MaxEvent. Call
 // Reset before the first use.
+//
+// It has many fields because one value, which is used again, reads streams and JSON of all routes.
 type AnswerScanner struct {
 	// Usage is the last one seen.
 	Usage Usage
@@ -49,6 +51,7 @@ type AnswerScanner struct {
 	data         []byte // the event's data so far
 	haveData     bool
 	eventTooLong bool // some line of the event, or its data, is over MaxEvent
+	cut          usageCut
 
 	json     topFields
 	messages messageUsage // of Messages, so far
@@ -94,9 +97,13 @@ func (a *AnswerScanner) Reset(route Route, stream bool) {
 // choice; for chats and the other routes the first one with content, reasoning or a tool call, or else one that
 // finishes (engines begin with events that have nothing of that, before anything is computed). An aborted request has
 // none.
-func (a *AnswerScanner) Write(p []byte) (first bool) {
+func (a *AnswerScanner) Write(p []byte) (first bool) { return a.write(p, 0) }
+
+// write is Write of p[from:].
+func (a *AnswerScanner) write(p []byte, from int) (first bool) {
 	before := a.FirstToken
 	if !a.stream {
+		p = p[from:]
 		a.started = a.started || len(bytes.TrimSpace(p)) > 0
 		a.json.write(p, a.topField)
 		if a.json.complete && !a.Finished {
@@ -105,11 +112,12 @@ func (a *AnswerScanner) Write(p []byte) (first bool) {
 		}
 		return false
 	}
-	for i, lf := 0, -1; i < len(p); {
+	for i, lf := from, -1; i < len(p); {
 		if a.afterCR {
 			a.afterCR = false
 			if p[i] == '\n' {
 				i++
+				a.cut.lineFeed(p, i)
 				continue
 			}
 		}
@@ -135,6 +143,9 @@ func (a *AnswerScanner) Write(p []byte) (first bool) {
 		}
 		a.endLine(line)
 		i = end + 1
+		if a.cut.ended {
+			a.cut.event(p, i)
+		}
 	}
 	return a.FirstToken && !before
 }
@@ -168,6 +179,7 @@ func (a *AnswerScanner) endLine(line []byte) {
 	a.line, a.lineTooLong = a.line[:0], false
 	data, ok := bytes.CutPrefix(line, []byte("data:"))
 	if !ok {
+		a.cut.other = a.cut.other || len(line) > 0
 		return
 	}
 	if len(data) > 0 && data[0] == ' ' {
@@ -178,6 +190,7 @@ func (a *AnswerScanner) endLine(line []byte) {
 		return
 	}
 	if a.haveData {
+		a.cut.other = true
 		a.data = append(a.data, '\n')
 	}
 	a.data = append(a.data, data...)
@@ -196,4 +209,5 @@ func (a *AnswerScanner) endEvent() {
 		a.event(a.data)
 	}
 	a.data, a.haveData, a.eventTooLong = a.data[:0], false, false
+	a.cut.ended = a.cut.on
 }

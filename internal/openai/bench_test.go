@@ -227,3 +227,42 @@ func TestFieldOfTooManyFields(t *testing.T) {
 		t.Errorf("Field = %q beyond the limit", s)
 	}
 }
+
+// BenchmarkWriteCut is a stream of 1,000 events of a chat that arrive one by one, beside the same through Write.
+func BenchmarkWriteCut(b *testing.B) {
+	event := []byte(`data: {"id":"chatcmpl-1f0c8d","object":"chat.completion.chunk","created":1780000000,"model":"m",` +
+		`"choices":[{"index":0,"delta":{"content":" word"},"logprobs":null,"finish_reason":null}]}` + "\n\n")
+	last := []byte(usageEvent + "\n\ndata: [DONE]\n\n")
+	buf := make([]byte, 2*MaxCut)
+	for _, cuts := range []bool{false, true} {
+		b.Run(map[bool]string{false: "write", true: "cut"}[cuts], func(b *testing.B) {
+			var a AnswerScanner
+			b.ReportAllocs()
+			for b.Loop() {
+				a.Reset(ChatCompletions, true)
+				for i := range 1001 {
+					p := event
+					if i == 1000 {
+						p = last
+					}
+					if p = buf[:copy(buf, p)]; cuts {
+						a.WriteCut(p, 0)
+					} else {
+						a.Write(p)
+					}
+				}
+			}
+		})
+	}
+}
+
+func TestCuttingAllocatesNothing(t *testing.T) {
+	var a AnswerScanner
+	event := []byte(usageEvent + "\n\n")
+	buf := make([]byte, 2*MaxCut)
+	a.Reset(ChatCompletions, true)
+	a.Write(event)
+	if n := testing.AllocsPerRun(100, func() { a.WriteCut(buf[:copy(buf, event)], 0) }); n != 0 {
+		t.Errorf("%v allocations for each event", n)
+	}
+}

@@ -51,7 +51,7 @@ func (s *scanner) whole(each func(key span) bool) bool {
 // choicesEvent looks at an event of completions or chats: an object with choices, usage or an error.
 func (a *AnswerScanner) choicesEvent(s *scanner) {
 	var e sign
-	var failed, old bool
+	var failed, old, none bool // none: the list of choices is empty
 	var err, top AnswerError
 	var usage Usage
 	ok := s.whole(func(key span) bool {
@@ -59,9 +59,10 @@ func (a *AnswerScanner) choicesEvent(s *scanner) {
 		var buf [maxName]byte
 		switch string(nameOf(s.b, key, &buf)) {
 		case "choices":
-			e = sign{}
+			e, none = sign{}, c == '['
 			if c == '[' {
 				return s.array(1, func(c byte) bool {
+					none = false
 					if c != '{' {
 						return s.skip(2)
 					}
@@ -111,6 +112,7 @@ func (a *AnswerScanner) choicesEvent(s *scanner) {
 	a.take(e)
 	if usage.Have {
 		a.Usage = usage
+		a.cut.usage = none && !e.failed
 	}
 }
 

@@ -49,6 +49,7 @@ type parser struct {
 	modelBad, promptBad, messagesBad        string // why the last value cannot be used
 	maxTokens, maxCompletion                int
 	haveMaxCompletion, havePromptLP, haveLP bool
+	otherOptions                            bool // stream_options are not an object of include_usage alone
 	promptSeen, messagesSeen                bool
 	// Fields that make a Responses request Stateful.
 	previousID, previousResponse, previousMessages bool
@@ -138,9 +139,9 @@ func (p *parser) prose(name []byte, c byte) (ok, done bool) {
 		if c == '{' {
 			return p.arguments(1, &r.Steering), true
 		}
-	case "stream_options":
+	case streamOptions:
 		if r.Route.in(Completions, ChatCompletions) {
-			r.IncludeUsage = false
+			r.IncludeUsage, p.otherOptions = false, c != 'n'
 			if c == '{' {
 				return p.streamOptions(), true
 			}
@@ -318,10 +319,14 @@ func integer(c byte, raw []byte) int {
 }
 
 func (p *parser) streamOptions() bool {
+	p.otherOptions = false
 	return p.object(1, func(key span) bool {
 		c := p.space()
 		if string(nameOf(p.b, key, &p.name)) == "include_usage" {
 			p.r.IncludeUsage = c == 't'
+			p.otherOptions = p.otherOptions || c != 't' && c != 'f' && c != 'n' // what engines refuse, or read otherwise
+		} else {
+			p.otherOptions = true
 		}
 		return p.skip(2)
 	})
@@ -365,6 +370,7 @@ func (p *parser) finish() error {
 	if p.haveUser {
 		r.User = p.owned(p.user, &r.last.user)
 	}
+	r.TakesUsage = r.Route.in(Completions, ChatCompletions) && r.Stream && !r.IncludeUsage && !p.otherOptions && !r.CacheUntold
 	switch r.Route {
 	case Completions:
 		r.MaxTokens = p.maxTokens

@@ -104,6 +104,9 @@ type Request struct {
 	// Stream asks for server-sent events; IncludeUsage for usage at their end: stream_options.include_usage, or any
 	// stream of Responses and Messages.
 	Stream, IncludeUsage bool
+	// TakesUsage: PutStreamUsage can make the stream report its usage, and the answer differs by one event only. This is a
+	// stream of Completions or ChatCompletions whose stream_options are absent or contain nothing else than include_usage.
+	TakesUsage bool
 
 	// Prompts of a completion request: at least one, unless Embeds. Those of an embeddings request: at least one,
 	// unless it holds chats, in messages or in input.

@@ -2,8 +2,10 @@ package openai
 
 import "bytes"
 
-// saltField is the member that holds the salt of a prompt's blocks.
-const saltField = "cache_salt"
+const (
+	saltField     = "cache_salt"     // holds the salt of a prompt's blocks
+	streamOptions = "stream_options" // controls what a stream contains besides its text
+)
 
 // TakesSalt reports whether vLLM takes a cache salt on the route, in all releases that are supported. On Messages and
 // Embeddings some releases ignore it.
@@ -25,16 +27,26 @@ func Computes(method, path string) bool {
 // PutSalt prepares body, a JSON object that Parse has read, for another cache salt in place of those that it has, if any. It
 // blanks these, as DropPriority does. The new body is body[:keep] and tail behind it; the rest is kept byte for byte.
 func PutSalt(body []byte, salt string) (keep int, tail []byte) {
+	return putMember(body, saltField, func(tail []byte) []byte { return appendJSONString(tail, salt) })
+}
+
+// PutStreamUsage prepares body, which Parse has read with TakesUsage, to make the engine report the usage at the end of the
+// stream, as PutSalt does for the salt. AnswerScanner.WriteCut takes the report out of the answer.
+func PutStreamUsage(body []byte) (keep int, tail []byte) {
+	return putMember(body, streamOptions, func(tail []byte) []byte { return append(tail, `{"include_usage":true}`...) })
+}
+
+// putMember sets a top-level member of a JSON object in place of all members of that name.
+func putMember(body []byte, field string, appendValue func([]byte) []byte) (keep int, tail []byte) {
 	const space = " \t\r\n"
-	dropMembers(body, func(name []byte) bool { return string(name) == saltField })
+	dropMembers(body, func(name []byte) bool { return string(name) == field })
 	end := len(bytes.TrimRight(body, space)) - 1 // its closing brace
 	keep = len(bytes.TrimRight(body[:end], space))
 	if body[keep-1] != '{' {
 		tail = append(tail, ',')
 	}
-	tail = append(tail, `"`+saltField+`":`...)
-	tail = appendJSONString(tail, salt)
-	return keep, append(tail, '}')
+	tail = append(tail, `"`+field+`":`...)
+	return keep, append(appendValue(tail), '}')
 }
 
 // ReplaceModel appends body to dst with name in place of the model that Parse has found in it; everything else is kept

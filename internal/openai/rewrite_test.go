@@ -81,3 +81,47 @@ func TestOnlyRoutesThatComputeNothingAreLeftAlone(t *testing.T) {
 		}
 	}
 }
+
+// TestPutStreamUsage: a stream that does not report its usage gets the option, once; others are left alone.
+func TestPutStreamUsage(t *testing.T) {
+	const added = `,"stream_options":{"include_usage":true}}`
+	for members, want := range map[string]string{
+		`"stream":true`:                                                  `"stream":true` + added,
+		`"stream_options":null,"stream":true`:                            strings.Repeat(" ", 22) + `"stream":true` + added,
+		`"stream":true,"stream_options":{"include_usage":false}`:         `"stream":true` + added,
+		`"stream":true,"stream_options":{"include_usage":null}`:          `"stream":true` + added,
+		`"stream":true,"stream_options":{}`:                              `"stream":true` + added,
+		`"stream_options":7,"stream":true,"stream\u005foptions":{}`:      strings.Repeat(" ", 19) + `"stream":true` + added,
+		`"stream":false`:                                                 "",
+		`"user":"x"`:                                                     "",
+		`"stream":true,"stream_options":{"include_usage":true}`:          "",
+		`"stream":true,"stream_options":{"continuous_usage_stats":true}`: "",
+		`"stream":true,"stream_options":{"include_usage":"yes"}`:         "",
+		`"stream":true,"stream_options":[]`:                              "",
+		`"stream":true,"stream_options":"x"`:                             "",
+		`"stream":true,"use_beam_search":true`:                           "",
+	} {
+		for _, route := range []Route{Completions, ChatCompletions} {
+			const before = `{"model":"m","messages":[],"prompt":"x",`
+			body := []byte(before + members + "}")
+			var r Request
+			if err := Parse(route, body, &r); err != nil {
+				t.Fatalf("%s: %v", members, err)
+			}
+			if r.TakesUsage != (want != "") {
+				t.Errorf("%s: takes the option: %v", members, r.TakesUsage)
+			}
+			if want == "" {
+				continue
+			}
+			keep, tail := PutStreamUsage(body)
+			got := string(append(body[:keep], tail...))
+			if got != before+want {
+				t.Errorf("%s became %s", members, got)
+			}
+			if err := Parse(route, []byte(got), &r); err != nil || !r.IncludeUsage || r.TakesUsage {
+				t.Errorf("%s became %s: %v", members, got, err)
+			}
+		}
+	}
+}

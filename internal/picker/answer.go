@@ -136,6 +136,9 @@ func (a *Answer) Close() (outcome Outcome, firstToken bool) {
 		firstToken = true
 	}
 	verdict := a.Verdict(true)
+	if verdict == Answered {
+		a.learnUsage()
+	}
 	switch {
 	case verdict == Refused:
 		d.Full(a.limit())

@@ -73,6 +73,8 @@ type Decision struct {
 	// dropsPriority: the body has a priority that the engine must not get.
 	dropsPriority bool
 	salt          string // that the body must get; empty to leave it as it is
+	// asksUsage: the body must ask for the usage of the stream. takesUsage: it could, and does not.
+	asksUsage, takesUsage bool
 
 	mu          sync.Mutex
 	account     *account
@@ -305,6 +307,7 @@ func (d *Decision) fail(t *Target) {
 	}
 	p := &d.view.spec.Policy
 	t.member.circuit.fail(d.now(), p.CircuitFailures, p.CircuitOpen)
+	t.member.usage.failed()
 	t.member.stats.failures.Add(1)
 }
 
@@ -375,6 +378,8 @@ func (d *Decision) Usage(promptTokens, cachedTokens int) {
 			stats.tellsNone.Store(true)
 		}
 	} else if d.cacheUntold || !stats.tellsCached.Load() || stats.tellsNone.Load() {
+		d.view.stats.delivered.uncached.Add(1)
+		stats.delivered.uncached.Add(1)
 		return
 	}
 	cachedTokens = max(0, cachedTokens)
@@ -445,6 +450,10 @@ func (d *Decision) settle(outcome Outcome) {
 	d.who.pass.Release()
 	d.view.peers.Changed()
 	d.view.stats.outcomes[outcome].Add(1)
+	if outcome == Completed && !d.usage {
+		d.view.stats.delivered.silent.Add(1)
+		d.Targets[d.target].member.stats.delivered.silent.Add(1)
+	}
 	d.account.end(d.now(), d.Targets[d.target].Endpoint, d.target, outcome)
 	d.account = nil
 	d.view.gate.look()

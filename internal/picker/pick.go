@@ -49,6 +49,8 @@ type Request struct {
 	Guessed bool
 	// Uncached: the engine looks up nothing in its prefix cache for the request, see openai.Computes.
 	Uncached bool
+	// CutsUsage: the caller can change the body, and take an event out of the answer.
+	CutsUsage bool
 	// Steps gets the times of the pick's steps; nil, as without tracing, costs nothing.
 	Steps *Steps
 }
@@ -128,7 +130,8 @@ func (p *Picker) Pick(ctx context.Context, in *Request) (d *Decision, err error)
 	in.Steps.end(StepParse, p.now)
 
 	asked := &asked{
-		dropsPriority: dropsPriority, salt: salt, again: in.Again != nil, generates: in.Generates, steps: in.Steps, start: start,
+		dropsPriority: dropsPriority, salt: salt, cutsUsage: in.CutsUsage, again: in.Again != nil,
+		generates: in.Generates, steps: in.Steps, start: start,
 		header: in.Header, who: who, allow: in.Allow, gateway: in.Gateway, remote: in.Remote,
 		unparsed: in.Unparsed, observed: in.Observed, size: len(in.Body), body: in.Body, prompt: prompt{err: errRoute},
 	}
@@ -177,6 +180,7 @@ type asked struct {
 	// dropsPriority: the body has a priority that the engine must not get.
 	dropsPriority bool
 	salt          string // that the body must get; empty to leave it as it is
+	cutsUsage     bool   // the usage that the body asks for can be taken out of the answer
 	// observed: it waits for nothing.
 	observed bool
 	body     []byte
@@ -394,7 +398,7 @@ func (v *view) decide(now timeNow, s *scratch, question *policy.Request, in *ask
 		chunks:        s.keptChunks(),
 		who:           in.who,
 		dropsPriority: in.dropsPriority,
-		salt:          in.salt, trial: trial, Bytes: in.size, Waited: in.waited,
+		salt:          in.salt, trial: trial, Bytes: in.size, Waited: in.waited, takesUsage: in.cutsUsage && !in.unparsed && r.TakesUsage,
 		reported: Reported{Prompt: -1, Cached: -1, Generated: -1},
 		found:    -1,
 	}

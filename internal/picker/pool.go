@@ -38,6 +38,7 @@ type member struct {
 	stats            endpointStats
 	worth            worth
 	trust            trust
+	usage            streamUsage
 	sleep            sleep
 	reloads          reloads
 	tally            *tally // of the pool

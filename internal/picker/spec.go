@@ -124,6 +124,8 @@ type PolicySpec struct {
 	Admission AdmissionSpec
 	// LogPercent of requests enter the decision log.
 	LogPercent int
+	// AsksUsage: streams that do not ask for their usage are made to, where it can be taken out of the answer.
+	AsksUsage bool
 	// AnswerHeaders is Never, OnRequest or Always.
 	AnswerHeaders string
 }

@@ -12,9 +12,18 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/load"
 )
 
-// hits sums predicted and delivered prompt tokens over answers that report cached tokens.
+// hits sums predicted and delivered prompt tokens over answers that report cached tokens, and predicted ones over all picks.
 type hits struct {
 	answers, prompt, predicted, confirmed, delivered, deviation atomic.Int64
+
+	picks, pickedPrompt, pickedPredicted atomic.Int64
+	silent, uncached                     atomic.Int64 // complete answers that report no usage, or one without cached tokens
+}
+
+func (h *hits) pick(prompt, predicted int) {
+	h.picks.Add(1)
+	h.pickedPrompt.Add(int64(prompt))
+	h.pickedPredicted.Add(int64(predicted))
 }
 
 func (h *hits) add(prompt, predicted, confirmed, delivered int) {
@@ -30,6 +39,8 @@ func (h *hits) read() Hits {
 	return Hits{
 		Answers: h.answers.Load(), PromptTokens: h.prompt.Load(), Predicted: h.predicted.Load(),
 		Confirmed: h.confirmed.Load(), Delivered: h.delivered.Load(), Deviation: h.deviation.Load(),
+		Picks: h.picks.Load(), PickedPrompt: h.pickedPrompt.Load(), PickedPredicted: h.pickedPredicted.Load(),
+		Silent: h.silent.Load(), Uncached: h.uncached.Load(),
 	}
 }
 
@@ -42,6 +53,10 @@ type Hits struct {
 	Delivered            int64
 	// Deviation is the sum over answers of |predicted - delivered|.
 	Deviation int64
+	// Picks are all of them, whatever their answers report: PickedPrompt and PickedPredicted are their prompt tokens.
+	Picks, PickedPrompt, PickedPredicted int64
+	// Silent are complete answers that report no usage, Uncached those whose usage lacks the cached tokens.
+	Silent, Uncached int64
 }
 
 // inexactReasons are what reasonOf gives.
@@ -65,7 +80,10 @@ func (s *poolStats) count(d *Decision) {
 		s.inexact[i].Add(1)
 	}
 	s.without.count(d.TokensMissing)
-	d.Targets[0].member.stats.picks.Add(1)
+	first := &d.Targets[0]
+	first.member.stats.picks.Add(1)
+	s.delivered.pick(d.PromptTokens, first.Expected)
+	first.member.stats.delivered.pick(d.PromptTokens, first.Expected)
 }
 
 // Inexact is how many of the last requests had no exact tokens: the share of about the last 128, and why the last one

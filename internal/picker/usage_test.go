@@ -73,3 +73,22 @@ func TestRequestsWithoutExactTokensAreToldOf(t *testing.T) {
 		t.Error("want each reason reported once a minute")
 	}
 }
+
+// TestPicksCountWhateverAnswersReport: predicted hits are of all picks, and answers that report nothing are counted apart.
+func TestPicksCountWhateverAnswersReport(t *testing.T) {
+	p := newPicker(t, newClock(), testSpec(t, 1))
+	silent := pick(t, p, completion("m", 0, 200, true))
+	silent.End(Completed)
+	uncached := pick(t, p, completion("m", 0, 200, true))
+	uncached.Usage(200, -1)
+	uncached.End(Completed)
+	gone := pick(t, p, completion("m", 0, 200, true))
+	gone.End(ClientGone)
+	got := p.Stats()[0]
+	for _, h := range []Hits{got.Hits, got.Endpoints[0].Hits} {
+		if h.Picks != 3 || h.PickedPrompt != 600 || h.PickedPredicted != 384 ||
+			h.Silent != 1 || h.Uncached != 1 || h.Answers != 0 {
+			t.Errorf("%+v", h)
+		}
+	}
+}

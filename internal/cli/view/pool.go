@@ -72,7 +72,10 @@ type Ratios struct {
 	Hit        float64 `json:"hit"`
 	Predicted  float64 `json:"predicted"`
 	Divergence float64 `json:"divergence"`
-	Answers    int64   `json:"answers"`
+	// Hit and Divergence are of this many answers, and unknown if there are none; Predicted is of all picks. Untold answers
+	// have not reported what their engine found.
+	Answers int64 `json:"answers"`
+	Untold  int64 `json:"untold"`
 	// Recent reports that they are of about the last minute.
 	Recent bool `json:"recent"`
 }
@@ -335,21 +338,29 @@ func add(sum, h *api.Hits) {
 	sum.Confirmed += h.Confirmed
 	sum.Delivered += h.Delivered
 	sum.Deviation += h.Deviation
+	sum.Picks += h.Picks
+	sum.PickedPrompt += h.PickedPrompt
+	sum.PickedPredicted += h.PickedPredicted
+	sum.Untold += h.Untold
 }
 
-// ratios recently, else of all the time; nil where nothing was answered.
+// ratios recently, else of all the time; nil where nothing was picked.
 func ratios(recent, all *api.Hits) *Ratios {
 	h := recent
-	if h.Prompt == 0 {
+	if h.PickedPrompt+h.Prompt == 0 {
 		h = all
 	}
-	if h.Prompt == 0 {
+	if h.PickedPrompt+h.Prompt == 0 {
 		return nil
 	}
-	n := float64(h.Prompt)
+	of := func(part, n int64) float64 { return float64(part) / float64(max(n, 1)) }
+	predicted := of(h.PickedPredicted, h.PickedPrompt)
+	if h.PickedPrompt == 0 { // a picker of an earlier version
+		predicted = of(h.Predicted, h.Prompt)
+	}
 	return &Ratios{
-		Hit: float64(h.Delivered) / n, Predicted: float64(h.Predicted) / n, Divergence: float64(h.Deviation) / n,
-		Answers: h.Answers, Recent: h == recent,
+		Hit: of(h.Delivered, h.Prompt), Predicted: predicted, Divergence: of(h.Deviation, h.Prompt),
+		Answers: h.Answers, Untold: h.Untold, Recent: h == recent,
 	}
 }
 

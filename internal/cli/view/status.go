@@ -85,8 +85,8 @@ func (p *Pool) row() []console.Cell {
 	if l := p.Live; l != nil {
 		inFlight, waiting = console.Number("%d", l.InFlight), console.Number("%d", l.Waiting)
 		if h := l.Hits; h != nil {
-			hit, predicted, divergence = percent(h.Hit), percent(h.Predicted), percent(h.Divergence)
-			divergence.Tone = grade(h.Divergence, 0.05, 0.2)
+			hit, divergence = h.delivered()
+			predicted = percent(h.Predicted)
 		}
 		if l.Waiting > 0 {
 			waiting.Tone = console.Warn
@@ -160,6 +160,16 @@ func members(p *Pool, wide bool) *console.Grid {
 	return g
 }
 
+// delivered are the cells of what engines found, and of how far predictions were off.
+func (r *Ratios) delivered() (hit, divergence console.Cell) {
+	if r.Answers == 0 {
+		return none(), none()
+	}
+	divergence = percent(r.Divergence)
+	divergence.Tone = grade(r.Divergence, 0.05, 0.2)
+	return percent(r.Hit), divergence
+}
+
 func (l *LivePod) cells() []console.Cell {
 	if l == nil {
 		return []console.Cell{console.Text("-")}
@@ -169,8 +179,7 @@ func (l *LivePod) cells() []console.Cell {
 		fill = percent(l.Fill)
 	}
 	if l.Hits != nil {
-		hit, divergence = percent(l.Hits.Hit), percent(l.Hits.Divergence)
-		divergence.Tone = grade(l.Hits.Divergence, 0.05, 0.2)
+		hit, divergence = l.Hits.delivered()
 	}
 	return []console.Cell{
 		{Text: l.Events, Tone: tone(l.Events)}, fill, console.Number("%d", l.Unique), console.Number("%d", l.Shared), hit, divergence,

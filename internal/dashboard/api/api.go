@@ -95,6 +95,12 @@ type Hits struct {
 	Delivered int64 `json:"delivered"`
 	// Deviation is the sum over answers of |predicted - delivered|: divided by Prompt it is the divergence.
 	Deviation int64 `json:"deviation"`
+	// Picks are all of them, whatever their answers report: PickedPrompt and PickedPredicted are their prompt tokens. Untold
+	// are the complete answers that do not report cached tokens.
+	Picks           int64 `json:"picks"`
+	PickedPrompt    int64 `json:"pickedPrompt"`
+	PickedPredicted int64 `json:"pickedPredicted"`
+	Untold          int64 `json:"untold"`
 }
 
 // Size of a pool in pods, as this replica sees it; Desired is the operator's, absent without one.

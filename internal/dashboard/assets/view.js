@@ -44,9 +44,11 @@ export function tiles(pool, time) {
   const inFlight = sum(pool.pods, (p) => sum(p.endpoints, (e) => e.inFlight));
   const queued = sum(pool.pods, (p) => sum(p.endpoints, (e) => e.waiting));
   const failed = pool.outcomes.failed ?? 0;
+  const picked = pool.recent.picks > 0 ? pool.recent : pool.hits;
+  const told = r.untold > 0 ? `${whole(r.answers)} of ${whole(r.answers + r.untold)} answers report them` : 'of prompt tokens';
   const all = [
-    ['Delivered hits', percent(r.delivered, r.prompt), `of prompt tokens, ${span}`, list.length > 1 ? spark(list) : null],
-    ['Predicted hits', percent(r.predicted, r.prompt), `${percent(r.confirmed, r.prompt)} confirmed by pods`],
+    ['Delivered hits', percent(r.delivered, r.prompt), `${told}, ${span}`, list.length > 1 ? spark(list) : null],
+    ['Predicted hits', percent(picked.pickedPredicted, picked.pickedPrompt), `of all ${whole(picked.picks)} picks, ${pool.recent.picks > 0 ? 'last minute' : 'since the start'}`],
     ['Divergence', percent(r.deviation, r.prompt, 2), 'predicted against delivered'],
     ['First token', pool.ttft ? seconds(pool.ttft.p50) : '–', pool.ttft ? `90 %: ${seconds(pool.ttft.p90)}, 99 %: ${seconds(pool.ttft.p99)}` : 'no streamed answers yet'],
     ['Requests', rate == null ? '–' : `${rate.toFixed(rate < 10 ? 1 : 0)} /s`, `${whole(inFlight)} in flight, ${whole(pool.requests)} in all`],
@@ -91,6 +93,7 @@ export function pods(pool) {
   sync($('pods'), rows, ({ p, e }) => `${p.uid}/${e.rank}`, () => h('li', { class: 'pod' }), (li, { p, e }) => {
     const capacity = e.capacity || Math.max(e.blocks, 1);
     const r = e.recent.answers > 0 ? e.recent : e.hits;
+    const picked = e.recent.picks > 0 ? e.recent : e.hits;
     const fill = e.capacity ? `${percent(e.fill, 1, 0)} full` : 'capacity unknown';
     const words = `${p.name}: ${fill}, ${short(e.unique)} blocks only here, ${short(e.shared)} elsewhere too`;
     li.replaceChildren(
@@ -101,7 +104,7 @@ export function pods(pool) {
       h('p', { class: 'caption' }, `${fill} · ${short(e.unique)} unique · ${short(e.shared)} shared blocks`),
       h('dl', { class: 'facts' },
         fact('In flight', `${e.inFlight}`, `${e.decoding} decoding`), fact('Queue', `${e.waiting}`), fact('To prefill', `${short(e.pendingTokens)} tok`),
-        fact('Hit ratio', percent(r.delivered, r.prompt, 0), 'delivered'), fact('Predicted', percent(r.predicted, r.prompt, 0)), fact('Speed', e.rate ? `${short(e.rate)} tok/s` : '–', 'of prefill, learned')),
+        fact('Hit ratio', percent(r.delivered, r.prompt, 0), 'delivered'), fact('Predicted', percent(picked.pickedPredicted, picked.pickedPrompt, 0), 'of all picks'), fact('Speed', e.rate ? `${short(e.rate)} tok/s` : '–', 'of prefill, learned')),
       ...events(e));
   });
 }

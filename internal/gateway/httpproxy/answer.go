@@ -10,6 +10,9 @@ import (
 func (e *exchange) startAnswer(response *http.Response) {
 	h := e.client.Header()
 	copyHeader(h, response.Header)
+	if e.cuts {
+		delete(h, "Content-Length") // net/http frames the answer
+	}
 	if _, ok := h["Content-Type"]; !ok {
 		h["Content-Type"] = nil // else net/http would guess one
 	}

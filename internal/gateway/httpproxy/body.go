@@ -208,6 +208,17 @@ func (b *body) readError(err error) *refusal {
 // salt sets the cache salt in a body that was parsed. It fails if there is no room for it.
 func (b *body) salt(salt string) bool {
 	keep, tail := openai.PutSalt(b.bytes, salt)
+	return b.end(keep, tail)
+}
+
+// askUsage makes a body that was parsed ask for the usage of the stream. It fails if there is no room for that.
+func (b *body) askUsage() bool {
+	keep, tail := openai.PutStreamUsage(b.bytes)
+	return b.end(keep, tail)
+}
+
+// end replaces what is behind the first keep bytes.
+func (b *body) end(keep int, tail []byte) bool {
 	if !b.grow(keep + len(tail)) {
 		return false
 	}

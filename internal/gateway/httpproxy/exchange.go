@@ -66,9 +66,11 @@ type exchange struct {
 	// mark of the request, once its body was released; brokeOff reports that too many engines have aborted on it.
 	mark     uint64
 	brokeOff bool
-	// changed: the body is not as received: without its priority, or with another cache salt. mark is that of the body as
-	// received, which the client would send again.
+	// changed: the body is not as received: without its priority, with another cache salt, or asking for usage. mark is that
+	// of the body as received, which the client would send again.
 	changed bool
+	// asksUsage: the body was made to ask for the usage of the stream; cuts: the usage is taken out of the present answer.
+	asksUsage, cuts bool
 }
 
 // savedAnswer is an answer held back.
@@ -296,6 +298,9 @@ func (e *exchange) send(ctx context.Context) (*http.Response, error) {
 	ep, body, taken := e.decision.Targets[e.attempt].Endpoint, e.body, new(atomic.Bool)
 	e.taken = taken
 	header := requestHeader(e.request, ep, e.client.engineID, e.decision)
+	if e.asksUsage {
+		header["Accept-Encoding"] = []string{"identity"} // nothing can be taken out of a compressed answer
+	}
 	if span := e.client.span; span != nil {
 		delete(header, "Tracestate") // of a context that cannot be read
 		span.Inject(func(name, value string) { header[http.CanonicalHeaderKey(name)] = []string{value} })
@@ -352,11 +357,11 @@ func markOf(s *picker.Suspects, r *http.Request, body []byte) uint64 {
 	return s.Mark(r.Method, r.URL.Path, r.URL.RawQuery, body)
 }
 
-// rewrite takes the priority out of the body if the engine must not get it, and sets the tenant's cache salt. No attempt has
-// begun. It fails if there is no room for the salt.
+// rewrite takes the priority out of the body if the engine must not get it, sets the tenant's cache salt, and makes the body ask
+// for usage. No attempt has begun. It fails if there is no room for the salt.
 func (e *exchange) rewrite() bool {
-	drops, salt := e.decision.DropsPriority(), e.decision.CacheSalt()
-	if e.changed || !drops && salt == "" {
+	drops, salt, asks := e.decision.DropsPriority(), e.decision.CacheSalt(), e.decision.AsksUsage()
+	if e.changed || !drops && salt == "" && !asks {
 		return true
 	}
 	e.mark, e.changed = e.marked(), true
@@ -366,6 +371,7 @@ func (e *exchange) rewrite() bool {
 	if salt != "" && !e.body.salt(salt) {
 		return false
 	}
+	e.asksUsage = asks && e.body.askUsage()
 	e.pick.Body = e.body.bytes
 	return true
 }

@@ -122,18 +122,19 @@ func (e *exchange) pass(ctx context.Context, response *http.Response) (picker.Ou
 	defer pipes.Put(p)
 	p.answer.Start(e.decision, response.StatusCode, response.Header.Get("Content-Type"),
 		strings.Join(response.Header["Content-Encoding"], ","))
+	e.cuts = e.asksUsage && p.answer.CutsUsage()
 	h, stop := e.hold(response, &p.answer)
 	defer stop()
 	left := response.ContentLength // -1 when it is not known
+	rest := 0                      // bytes of an event that might be taken out, at the beginning of the buffer
 	for {
-		n, err := response.Body.Read(p.buf[:])
+		n, err := response.Body.Read(p.buf[rest:])
 		h.mu.Lock()
-		if n > 0 {
-			left -= int64(n)
-			h.add(p.buf[:n], left != 0)
-		}
-		if h.err == nil && n > 0 && p.answer.Write(p.buf[:n]) {
-			e.firstToken()
+		left -= int64(n)
+		if e.cuts {
+			rest = e.takeCut(h, p, rest, n, err)
+		} else {
+			e.take(h, p, n, left != 0)
 		}
 		if err == nil && !h.committed {
 			if r := e.judge(&p.answer, h, false); r != passed {
@@ -157,6 +158,46 @@ func (e *exchange) pass(ctx context.Context, response *http.Response) (picker.Ou
 			return picker.Failed, e.failed(ctx, err)
 		}
 	}
+}
+
+// take takes the next n bytes of an answer, which it sends on before they are parsed. h.mu is held.
+func (e *exchange) take(h *held, p *pipe, n int, flush bool) {
+	if n == 0 {
+		return
+	}
+	h.add(p.buf[:n], flush)
+	if h.err == nil && p.answer.Write(p.buf[:n]) {
+		e.firstToken()
+	}
+}
+
+// takeCut takes the next n bytes of a stream, behind the rest of those before, and sends on what is not of the usage event. It
+// returns the new rest. h.mu is held.
+func (e *exchange) takeCut(h *held, p *pipe, rest, n int, end error) int {
+	first := false
+	if n > 0 {
+		var out, held []byte
+		out, held, first = p.answer.WriteCut(p.buf[:rest+n], rest)
+		if len(out) > 0 {
+			h.add(out, true)
+		}
+		rest = copy(p.buf[:], held)
+	}
+	if end != nil {
+		pass := true
+		if end == io.EOF {
+			var late bool
+			pass, late = p.answer.CloseCut()
+			first = first || late
+		}
+		if pass && rest > 0 {
+			h.add(p.buf[:rest], true)
+		}
+	}
+	if first && h.err == nil {
+		e.firstToken()
+	}
+	return rest
 }
 
 // judge looks at an answer that is held back: it is committed when it is valid, or when no other endpoint can do better.

@@ -1,6 +1,7 @@
 // Package httpproxy is the picker as a reverse proxy: an OpenAI-style HTTP server that sends each request to the engine
-// that the picker chooses, unchanged except for what openai.DropPriority blanks and openai.PutSalt sets, and streams the answer
-// back as it arrives.
+// that the picker chooses, and streams the answer back as it arrives. The request is unchanged except for what
+// openai.DropPriority blanks and openai.PutSalt and openai.PutStreamUsage set; the answer, except for the usage event that the
+// latter causes.
 //
 //	read the body -> pick -> send to Targets[0], else to the fallbacks -> copy the answer
 //
@@ -290,7 +291,7 @@ func (p *Proxy) generate(out *client, r *http.Request, route openai.Route, parse
 	e.pick = picker.Request{
 		Route: route, Body: body.bytes, Header: r.Header.Get, Unparsed: !parsed, Generates: generates[r.URL.Path],
 		Light: r.URL.Path == openai.CountTokens, Uncached: len(body.bytes) == 0 || !openai.Computes(r.Method, r.URL.Path),
-		Steps: out.span.Steps(),
+		CutsUsage: true, Steps: out.span.Steps(),
 	}
 	d, err := p.picker.Pick(r.Context(), &e.pick)
 	if err != nil {

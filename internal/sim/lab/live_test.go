@@ -53,7 +53,7 @@ func TestTheLabsPolicyIsTheAPIs(t *testing.T) {
 	if key := want.SessionKeys[0]; key != got.SessionKeys[0] {
 		t.Errorf("sessions go by %+v, want %+v", got.SessionKeys[0], key)
 	}
-	ignored := cmpopts.IgnoreFields(picker.PolicySpec{}, "SessionKeys", "Admission", "LogPercent", "AnswerHeaders", "TokenBudget",
+	ignored := cmpopts.IgnoreFields(picker.PolicySpec{}, "SessionKeys", "Admission", "LogPercent", "AnswerHeaders", "AsksUsage", "TokenBudget",
 		"EngineTokenBudget", "EngineTokens", "RetryConnect", "RetryReset", "RetryServerError", "FirstByte")
 	if diff := cmp.Diff(want, got, ignored); diff != "" {
 		t.Errorf("(-api +lab):\n%s", diff)
