@@ -111,14 +111,6 @@ func (g *group) peak() int64 {
 	return g.read("memory.max_usage_in_bytes") + g.read("memory.kmem.tcp.max_usage_in_bytes")
 }
 
-// now is what it has now.
-func (g *group) now() int64 {
-	if g.second {
-		return g.read("memory.current")
-	}
-	return g.read("memory.usage_in_bytes") + g.read("memory.kmem.tcp.usage_in_bytes")
-}
-
 // killed is how many processes were killed for their memory.
 func (g *group) killed() int64 {
 	file := "memory.oom_control"

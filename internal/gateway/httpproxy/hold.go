@@ -2,6 +2,7 @@ package httpproxy
 
 import (
 	"context"
+	"errors"
 	"io"
 	"net/http"
 	"strings"
@@ -185,7 +186,7 @@ func (e *exchange) takeCut(h *held, p *pipe, rest, n int, end error) int {
 	}
 	if end != nil {
 		pass := true
-		if end == io.EOF {
+		if errors.Is(end, io.EOF) {
 			var late bool
 			pass, late = p.answer.CloseCut()
 			first = first || late

@@ -257,7 +257,10 @@ func TestAClientThatTakesNothingIsClosed(t *testing.T) {
 		t.Fatal(err)
 	}
 	select {
-	case <-ended:
+	case err := <-ended:
+		if err == nil {
+			t.Error("writing ends without an error")
+		}
 	case <-time.After(patience):
 		t.Error("the handler waits for its client")
 	}
