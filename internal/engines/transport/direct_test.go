@@ -110,6 +110,18 @@ func TestDirectIsLikeNetHTTP(t *testing.T) {
 			t.Parallel()
 			ours, plain := bothOf(t)
 			for _, ask := range [][2]string{{http.MethodGet, ""}, {http.MethodHead, ""}, {http.MethodPost, "some body"}} {
+				answers := answers
+				if ask[0] == http.MethodHead {
+					if strings.Contains(name, "chunks") || name == "more than was asked" {
+						continue
+					}
+					answers = slices.Clone(answers)
+					for i, answer := range answers { // net/http races with a body that nothing asked for
+						if end := strings.LastIndex(answer, "\r\n\r\n"); end >= 0 {
+							answers[i] = answer[:end+len("\r\n\r\n")]
+						}
+					}
+				}
 				var got [2]string
 				for i, transport := range []http.RoundTripper{ours, plain} {
 					address, _ := scripted(t, answers...)
@@ -260,6 +272,7 @@ func TestDirectReadsEarlyAnswers(t *testing.T) {
 			if err != nil {
 				return
 			}
+			_, _ = c.Read(make([]byte, 1)) // an answer to nothing would be unsolicited
 			_, _ = io.WriteString(c, "HTTP/1.1 413 Too Large\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
 			_ = c.(*net.TCPConn).CloseWrite()
 			_, _ = io.Copy(io.Discard, c)
