@@ -44,6 +44,7 @@ func Policy(p *v1alpha1.RoutingPolicy) (picker.PolicySpec, field.ErrorList) {
 		CircuitOpen:       seconds(s.Guards.Circuit.OpenSeconds),
 		Attempts:          int(s.Fallback.Attempts),
 		FirstByte:         seconds(s.Fallback.FirstByteSeconds),
+		Comments:          seconds(s.Streams.CommentSeconds),
 		LogPercent:        int(value(s.Decisions.LogPercent)),
 		AnswerHeaders:     string(s.Decisions.AnswerHeaders),
 		AsksUsage:         s.Decisions.StreamUsage != v1alpha1.StreamUsageAsRequested,
@@ -63,6 +64,8 @@ func Policy(p *v1alpha1.RoutingPolicy) (picker.PolicySpec, field.ErrorList) {
 			spec.RetryServerError = true
 		case v1alpha1.RetryFirstByteTimeout:
 			spec.RetryFirstByte = true
+		case v1alpha1.RetryStall:
+			spec.RetryStall = true
 		}
 	}
 	for _, t := range s.Tiers {

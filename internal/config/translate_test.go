@@ -28,8 +28,8 @@ func defaultPolicy() picker.PolicySpec {
 		},
 		SessionIdle: time.Hour, TokenBudget: 5 * time.Millisecond, EngineTokenBudget: 100 * time.Millisecond, EngineTokens: "WhenNoTokenizer",
 		SpeculationMax: 5 * time.Minute, MaxKVUsage: 0.97, CircuitFailures: 5, CircuitOpen: 10 * time.Second,
-		Attempts: 3, RetryConnect: true, RetryReset: true, RetryServerError: true, FirstByte: 10 * time.Minute,
-		AnswerHeaders: "Never", AsksUsage: true,
+		Attempts: 3, RetryConnect: true, RetryReset: true, RetryServerError: true, RetryStall: true,
+		FirstByte: 10 * time.Minute, AnswerHeaders: "Never", AsksUsage: true,
 		Admission: picker.AdmissionSpec{
 			Queue: true, WaitBudget: 250 * time.Millisecond, Priorities: map[string]picker.Priority{},
 			Limits: admission.Limits{Requests: 1024, Bytes: 256 << 20, TTL: time.Minute, Hold: 5 * time.Minute},
@@ -71,7 +71,8 @@ func TestPoliciesAreTranslated(t *testing.T) {
 		"all the rest": {`tiers: [{tier: CPU, creditPercent: 50, reloadTokensPerSecond: 7}, {tier: Disk, creditPercent: 0}],
   session: {keys: [{type: BodyField, name: user}]}, guards: {maxKVUsagePercent: 50, circuit: {consecutiveFailures: 2, openSeconds: 3}},
   tokens: {budgetMilliseconds: 7, engine: Never, engineBudgetMilliseconds: 8}, speculation: {mode: "Off", maxSeconds: 9},
-  fallback: {attempts: 1, retryOn: [FirstByteTimeout], firstByteSeconds: 4}, decisions: {answerHeaders: OnRequest, streamUsage: AsRequested}`,
+  fallback: {attempts: 1, retryOn: [FirstByteTimeout], firstByteSeconds: 4},
+  streams: {commentSeconds: 5}, decisions: {answerHeaders: OnRequest, streamUsage: AsRequested}`,
 			named(func(p *picker.PolicySpec) {
 				p.Credit = [kvblock.NumTiers]float64{1, 0.5, 0, 0.3}
 				p.ReloadRate = [kvblock.NumTiers]float64{0, 7, 30_000, 30_000}
@@ -79,8 +80,9 @@ func TestPoliciesAreTranslated(t *testing.T) {
 				p.MaxKVUsage, p.CircuitFailures, p.CircuitOpen = 0.5, 2, 3*time.Second
 				p.TokenBudget, p.EngineTokens, p.EngineTokenBudget = 7*time.Millisecond, "Never", 8*time.Millisecond
 				p.SpeculationOff, p.SpeculationMax = true, 9*time.Second
+				p.Comments = 5 * time.Second
 				p.Attempts, p.FirstByte, p.AnswerHeaders, p.AsksUsage = 1, 4*time.Second, "OnRequest", false
-				p.RetryConnect, p.RetryReset, p.RetryServerError, p.RetryFirstByte = false, false, false, true
+				p.RetryConnect, p.RetryReset, p.RetryServerError, p.RetryFirstByte, p.RetryStall = false, false, false, true, false
 			})},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -62,6 +62,7 @@ func (b *Booking) prefilled(now time.Time) {
 	}
 	t.endPrefill(b, now)
 	t.progressed = now
+	t.move(now)
 }
 
 // teach adds the end of a prefill to the latest sample, or learns that and begins the next. Engines prefill in order of

@@ -38,6 +38,8 @@ type View struct {
 	// Stuck is how long ago the endpoint has made progress last: it has sent a first token, or ended an answer. It is 0
 	// while nothing is in flight.
 	Stuck time.Duration
+	// Stalled: the endpoint has accepted requests and shows no progress with anything, for longer than they explain.
+	Stalled bool
 	// PendingContext is the prompts that are still to be prefilled, in tokens including their cached ones, except for those
 	// that peers have sent.
 	PendingContext float64
@@ -100,6 +102,7 @@ type Report struct {
 	MaxAdapters int
 	Adapters    string
 	Rejections  float64 // by a limit of its queue, since it started
+	Generated   float64 // tokens, since it started
 }
 
 // Tracker counts the load of one endpoint. It is safe for concurrent use.
@@ -130,6 +133,7 @@ type Tracker struct {
 	// idled is when the engine reported last that requests waited though it prefilled nothing.
 	idled time.Time
 	slots slots
+	stall stall
 	lead  float64 // 0 while no report has shown any
 }
 
@@ -159,6 +163,9 @@ func (t *Tracker) Book(now time.Time, work Work, streamed bool) *Booking {
 	}
 	t.prefilling = append(t.prefilling, b)
 	t.pending = t.pending.plus(work)
+	if !t.working() {
+		t.stall.begin(now)
+	}
 	if t.inFlight == 0 {
 		t.progressed = now
 	}
@@ -236,6 +243,7 @@ func (t *Tracker) Observe(at time.Time, r Report) {
 	if at.Before(t.reported) {
 		return
 	}
+	t.reportMoves(at, &r)
 	t.report, t.reported = r, at
 	if decoding := t.inFlight - len(t.prefilling) + t.peerView(at).Decoding; r.Waiting > 0 && r.Running <= decoding {
 		t.idled = at
@@ -282,6 +290,7 @@ func (t *Tracker) Read(now time.Time, v *View) {
 	if t.inFlight > 0 {
 		v.Stuck = max(0, now.Sub(t.progressed))
 	}
+	v.Stalled = t.stalled(now)
 	if now.Sub(t.reported) <= metricsFresh {
 		v.KVUsage, v.Waiting = t.report.KVUsage, t.report.Waiting
 		v.MaxAdapters, v.Adapters = t.report.MaxAdapters, t.report.Adapters

@@ -146,6 +146,8 @@ var endpointSeries = []series[picker.EndpointStats]{
 		ofEndpoint, func(s *picker.EndpointStats) float64 { return truth(s.Doubted) }),
 	gauge("kvasir_endpoint_circuit_closed", "0 while the endpoint is kept out for its failures.", ofEndpoint,
 		func(s *picker.EndpointStats) float64 { return truth(s.CircuitClosed) }),
+	gauge("kvasir_endpoint_stalled", "1 while the endpoint has accepted requests and shows no progress: no requests are sent there.", ofEndpoint,
+		func(s *picker.EndpointStats) float64 { return truth(s.Stalled) }),
 	gauge("kvasir_endpoint_inflight_requests", "Requests sent to the endpoint whose answers have not ended.", ofEndpoint,
 		func(s *picker.EndpointStats) float64 { return float64(s.Load.InFlight - s.Load.Peers.InFlight) }),
 	gauge("kvasir_endpoint_decoding_requests", "Requests of this picker at the endpoint whose prefill has ended.", ofEndpoint,

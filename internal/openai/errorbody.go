@@ -43,6 +43,29 @@ func AppendMessagesError(dst []byte, status int, message string) []byte {
 	return append(dst, "}}"...)
 }
 
+// AppendErrorEvent appends an error as the last event of a stream, in the form of a route's API, with what ends such a stream.
+// The arguments are those of AppendError.
+func AppendErrorEvent(dst []byte, route Route, status int, typ, code, message string) []byte {
+	switch route {
+	case Messages:
+		dst = append(dst, "event: error\ndata: "...)
+		dst = AppendMessagesError(dst, status, message)
+		return append(dst, "\n\n"...)
+	case Responses:
+		if code == "" {
+			code = typ
+		}
+		dst = append(dst, `event: error`+"\n"+`data: {"type":"error","code":`...)
+		dst = appendJSONString(dst, code)
+		dst = append(dst, `,"message":`...)
+		dst = appendJSONString(dst, message)
+		return append(dst, `,"param":null,"sequence_number":0}`+"\n\n"...)
+	}
+	dst = append(dst, "data: "...)
+	dst = AppendError(dst, status, typ, code, message)
+	return append(dst, "\n\ndata: [DONE]\n\n"...)
+}
+
 func appendJSONString(dst []byte, s string) []byte {
 	const hex = "0123456789abcdef"
 	dst = append(dst, '"')

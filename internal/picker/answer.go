@@ -2,6 +2,7 @@ package picker
 
 import (
 	"strings"
+	"sync/atomic"
 
 	"github.com/kvasir-dev/kvasir/internal/openai"
 )
@@ -15,6 +16,8 @@ type Answer struct {
 	status   int
 	// readable: the scanner understands the answer. first: the answer is not readable and its first byte has not arrived.
 	readable, first, stream, json bool
+	// pieces is the endpoint's count of what has arrived.
+	pieces *atomic.Uint64
 }
 
 // Start takes the head of the answer: its status, and the values of the headers Content-Type and Content-Encoding.
@@ -24,6 +27,7 @@ func (a *Answer) Start(d *Decision, status int, contentType, encoding string) {
 	a.json = strings.HasPrefix(contentType, "application/json")
 	a.readable = (!d.unparsed || d.generates || status >= 400) && (encoding == "" || strings.EqualFold(encoding, "identity"))
 	a.first = stream
+	a.pieces = d.Target().member.load.Pieces()
 	a.scanner.Reset(d.route, stream)
 }
 
@@ -61,6 +65,7 @@ func ServerError(status int) bool {
 // in them; the decision was then notified.
 func (a *Answer) Write(p []byte) (firstToken bool) {
 	a.decision.answered.Add(int64(len(p)))
+	a.pieces.Add(1)
 	switch {
 	case len(p) == 0:
 		return false

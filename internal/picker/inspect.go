@@ -130,6 +130,9 @@ func (v *view) leftOut(i int, now time.Time, at *place) string {
 		return "circuit"
 	}
 	load := m.load.View(now)
+	if load.Stalled {
+		return "stalled"
+	}
 	if v.isFull(now, i, &load) {
 		return "full"
 	}

@@ -53,6 +53,9 @@ type Request struct {
 	CutsUsage bool
 	// Steps gets the times of the pick's steps; nil, as without tracing, costs nothing.
 	Steps *Steps
+	// Streams is called before the request waits, if its client asked for a stream, with the policy of its pool; nil is not
+	// called.
+	Streams func(policy *PolicySpec)
 }
 
 // scratch is what one pick needs besides its result.
@@ -128,6 +131,9 @@ func (p *Picker) Pick(ctx context.Context, in *Request) (d *Decision, err error)
 		return nil, err
 	}
 	in.Steps.end(StepParse, p.now)
+	if in.Streams != nil && r.Stream && !r.Background && !in.Unparsed && !in.Light {
+		in.Streams(&v.spec.Policy)
+	}
 
 	asked := &asked{
 		dropsPriority: dropsPriority, salt: salt, cutsUsage: in.CutsUsage, again: in.Again != nil,
@@ -242,8 +248,8 @@ func (p *Picker) release(s *scratch) {
 
 // eligible applies the rules around every strategy. It drops endpoints that are not allowed, not ready, draining or asleep.
 // It keeps endpoints of another island, where that is the last resort, only if no others are left or take the request. The
-// same holds for full endpoints, unless requests wait for them (see waits). It keeps endpoints with an open circuit only if
-// there are no others at all.
+// same holds for full endpoints, unless requests wait for them (see waits). It keeps endpoints with an open circuit, and
+// stalled ones, only if there are no others at all.
 func (v *view) eligible(now time.Time, at *place, allow func(*endpoint.Endpoint) bool, s *scratch) []policy.Candidate {
 	list, index := s.candidates[:0], s.index[:0]
 	s.crowded = false
@@ -266,6 +272,9 @@ func (v *view) eligible(now time.Time, at *place, allow func(*endpoint.Endpoint)
 					continue
 				}
 				s.crowded = true
+			}
+			if s.guards >= circuitOnly && c.Load.Stalled {
+				continue
 			}
 			if s.guards >= allGuards && !at.prefers(ep) {
 				others = true
@@ -425,6 +434,7 @@ func (v *view) decide(now timeNow, s *scratch, question *policy.Request, in *ask
 			Predicted:   question.MatchTokens(&s.candidates[c]),
 			Expected:    v.expected(v.members[i], in, r, question, &s.candidates[c]),
 			InFlight:    s.candidates[c].Load.InFlight,
+			Stalled:     s.candidates[c].Load.Stalled,
 			Routed:      s.candidates[c].Routed,
 			Cost:        s.costs[c],
 			member:      v.members[i],

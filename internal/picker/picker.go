@@ -241,6 +241,7 @@ func (p *Picker) Observe(id endpoint.ID, at time.Time, r load.Report) {
 	for _, v := range p.current.Load().pools {
 		if m, ok := v.find(id); ok {
 			m.load.Observe(at, r)
+			v.watchStall(at, id, m)
 			m.grain.report(r.BlockTokens, v.spec.BlockTokens)
 			m.blocks.Store(int64(r.Blocks))
 			m.tail.speculates.Store(r.Speculates)

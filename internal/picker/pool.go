@@ -40,6 +40,7 @@ type member struct {
 	trust            trust
 	usage            streamUsage
 	sleep            sleep
+	stalled          atomic.Bool // as logged last
 	reloads          reloads
 	tally            *tally // of the pool
 	routed           memories

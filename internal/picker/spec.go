@@ -114,12 +114,14 @@ type PolicySpec struct {
 	CircuitOpen     time.Duration
 	// Attempts is the most endpoints tried before the first byte of the answer, the first included.
 	Attempts int
-	// RetryConnect, RetryReset, RetryServerError and RetryFirstByte set which failures are tried elsewhere: the engine was
-	// not reached, it closed the connection after it had received some of the request, it answered with a server error, or
-	// not in time.
-	RetryConnect, RetryReset, RetryServerError, RetryFirstByte bool
+	// RetryConnect, RetryReset, RetryServerError, RetryFirstByte and RetryStall set which failures are tried elsewhere: the
+	// engine was not reached, it closed the connection after it had received some of the request, it answered with a server
+	// error, or not in time, or it shows no progress.
+	RetryConnect, RetryReset, RetryServerError, RetryFirstByte, RetryStall bool
 	// FirstByte is the longest wait for the first byte of an answer.
 	FirstByte time.Duration
+	// Comments is the time of silence after which a client that waits for a stream gets a comment; 0 for never.
+	Comments time.Duration
 	// Admission defines what happens to requests when the pool is full.
 	Admission AdmissionSpec
 	// LogPercent of requests enter the decision log.

@@ -228,6 +228,8 @@ type EndpointStats struct {
 	Held int
 	// Asleep: the engine takes requests and computes none, by its own word.
 	Asleep bool
+	// Stalled: it has accepted requests and shows no progress.
+	Stalled bool
 	// Doubted: what the index has of it might not be what it holds.
 	Doubted bool
 	// DropsLast: the engine speculates, and is taken to drop the last block of a hit, which is not predicted.
@@ -270,13 +272,13 @@ func (p *Picker) Stats() []PoolStats {
 			s.Inexact[reason] = v.stats.inexact[i].Load()
 		}
 		for i, m := range v.members {
-			ep := &v.spec.Endpoints[i]
+			ep, l := &v.spec.Endpoints[i], m.load.View(now)
 			m.trust.addTo(&s.Trust, nameOf(ep))
 			s.Endpoints = append(s.Endpoints, EndpointStats{
 				ID: ep.ID, Pod: ep.Pod, Pickable: ep.Pickable(),
 				CircuitClosed: m.circuit.closed(now, v.spec.Policy.CircuitFailures),
 				Picks:         m.stats.picks.Load(), Failures: m.stats.failures.Load(), Full: m.stats.full.Load(), Hits: m.stats.delivered.read(),
-				Load: m.load.View(now), Held: v.held(m), Doubted: m.doubted.Load(), Asleep: m.sleep.asleep(now), DropsLast: m.tail.drops(),
+				Load: l, Stalled: l.Stalled, Held: v.held(m), Doubted: m.doubted.Load(), Asleep: m.sleep.asleep(now), DropsLast: m.tail.drops(),
 				Lookahead: m.tail.lookahead.Load(),
 			})
 		}

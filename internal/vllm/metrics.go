@@ -25,8 +25,8 @@ type Metrics struct {
 	CacheTokens int
 	// PrefixQueries and PrefixHits count tokens looked up in, and found in, the prefix cache since the engine started.
 	PrefixQueries, PrefixHits float64
-	// Preemptions since the engine started.
-	Preemptions float64
+	// Preemptions and Generated tokens since the engine started.
+	Preemptions, Generated float64
 	// Speculates means that the engine decodes speculatively: only then vLLM has metrics about that.
 	Speculates bool
 	// Rejections counts the requests that the engine has refused by a limit of its queue since it started, of all ranks.
@@ -84,6 +84,7 @@ const (
 	hits
 	hitsOld
 	preemptions
+	generated
 	rejections
 	config // of vLLM
 	pages  // the same of SGLang
@@ -137,6 +138,8 @@ func fieldOf(line []byte) (field, []byte) {
 		return hitsOld, rest
 	case "vllm:num_preemptions_total", "vllm:num_preemptions":
 		return preemptions, rest
+	case "vllm:generation_tokens_total", "vllm:generation_tokens", "sglang:generation_tokens_total":
+		return generated, rest
 	case "vllm:admission_rejections_total", "vllm:admission_rejections":
 		return rejections, rest
 	case "vllm:cache_config_info":
@@ -276,6 +279,7 @@ func (s *scan) result() (Metrics, error) {
 		PrefixQueries: a.either(queries, queriesOld),
 		PrefixHits:    a.either(hits, hitsOld),
 		Preemptions:   a.value[preemptions],
+		Generated:     a.value[generated],
 		Rejections:    a.value[rejections],
 		MaxAdapters:   a.adapters.maxAdapters,
 		Asleep:        a.asleep,

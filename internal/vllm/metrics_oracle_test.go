@@ -55,7 +55,8 @@ func slowMetrics(text string, rank int) (Metrics, bool) {
 		"vllm:prefix_cache_queries_total": true, "vllm:prefix_cache_queries": true, "vllm:gpu_prefix_cache_queries_total": true,
 		"vllm:gpu_prefix_cache_queries": true, "vllm:prefix_cache_hits_total": true, "vllm:prefix_cache_hits": true,
 		"vllm:gpu_prefix_cache_hits_total": true, "vllm:gpu_prefix_cache_hits": true, "vllm:num_preemptions_total": true,
-		"vllm:num_preemptions": true, "vllm:admission_rejections_total": true, "vllm:admission_rejections": true, "vllm:cache_config_info": true, "sglang:cache_config_info": true,
+		"vllm:num_preemptions": true, "vllm:generation_tokens_total": true, "vllm:generation_tokens": true,
+		"sglang:generation_tokens_total": true, "vllm:admission_rejections_total": true, "vllm:admission_rejections": true, "vllm:cache_config_info": true, "sglang:cache_config_info": true,
 		"vllm:lora_requests_info": true, "vllm:engine_sleep_state": true,
 	}
 	ranks, kept := map[string]bool{}, []sample(nil)
@@ -106,6 +107,7 @@ func slowMetrics(text string, rank int) (Metrics, bool) {
 	_, drafts := sum("vllm:spec_decode_num_drafts_total", "vllm:spec_decode_num_drafts")
 	m.Speculates = drafts > 0
 	m.Preemptions, _ = sum("vllm:num_preemptions_total", "vllm:num_preemptions")
+	m.Generated, _ = sum("vllm:generation_tokens_total", "vllm:generation_tokens", "sglang:generation_tokens_total")
 	m.Rejections, _ = sum("vllm:admission_rejections_total", "vllm:admission_rejections")
 	if v, n := sum("vllm:kv_cache_usage_perc", "sglang:token_usage"); n > 0 {
 		m.KVUsage = math.Min(v/float64(n), 1)

@@ -113,7 +113,7 @@ func admission() Group {
 func fallbackAndDecisions() Group {
 	return Group{Kind: "RoutingPolicy", Cases: map[string]Case{
 		"nothing is retried":            {Spec: targets + "fallback: {retryOn: []}"},
-		"everything is retried":         {Spec: targets + "fallback: {retryOn: [ConnectFailure, Reset, ServerError, FirstByteTimeout]}"},
+		"everything is retried":         {Spec: targets + "fallback: {retryOn: [ConnectFailure, Reset, ServerError, FirstByteTimeout, Stall]}"},
 		"a cause that is none":          {Spec: targets + "fallback: {retryOn: [Always]}", Want: "spec.fallback.retryOn[0]"},
 		"a cause twice":                 {Spec: targets + "fallback: {retryOn: [ServerError, ServerError]}", Want: "Duplicate"},
 		"at least one attempt":          {Spec: targets + "fallback: {attempts: 0}", Want: "spec.fallback.attempts"},
@@ -122,6 +122,9 @@ func fallbackAndDecisions() Group {
 		"a guard of more than the KV":   {Spec: targets + "guards: {maxKVUsagePercent: 101}", Want: "maxKVUsagePercent"},
 		"an island is never left":       {Spec: targets + "guards: {islandCrossing: Never}"},
 		"tokens of an engine, too":      {Spec: targets + "tokens: {engine: BeyondBudget}"},
+		"comments on streams":           {Spec: targets + "streams: {commentSeconds: 15}"},
+		"comments all the time":         {Spec: targets + "streams: {commentSeconds: 0}", Want: "spec.streams"},
+		"streams without anything":      {Spec: targets + "streams: {}", Want: "spec.streams"},
 		"no speculation":                {Spec: targets + `speculation: {mode: "Off"}`},
 		"off is a boolean in YAML, too": {Spec: targets + "speculation: {mode: Off}", Want: "must be of type string"},
 	}}

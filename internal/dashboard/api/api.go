@@ -267,7 +267,7 @@ type Term struct {
 type LeftOut struct {
 	Pod  string `json:"pod"`
 	Rank int    `json:"rank"`
-	// Reason: not-ready, draining, circuit, full (KV cache or queue), island, adapter.
+	// Reason: not-ready, draining, circuit, stalled, full (KV cache or queue), island, adapter.
 	Reason string `json:"reason"`
 }
 

@@ -28,6 +28,7 @@ type client struct {
 	started  bool      // the header of the answer is out
 	unread   bool      // the request's body, or some of it
 	writeBy  time.Time // the present deadline
+	comments *comments // nil without
 }
 
 // WriteHeader starts the answer.
@@ -95,9 +96,13 @@ func (c *client) owner(r *http.Request) string {
 	return host
 }
 
-// fail sends an error in the style of the requested API. If a part of the body has not arrived yet, the connection ends
+// fail sends an error in the style of the requested API, as an event if comments have been sent. If a part of the body has not arrived yet, the connection ends
 // with the answer, because the server would otherwise read the rest before it answers.
 func (c *client) fail(status int, typ, code, message string) {
+	if c.comments.stop() {
+		_ = c.write(openai.AppendErrorEvent(nil, c.comments.route, status, typ, code, message), false)
+		return
+	}
 	if c.unread && !c.h2 {
 		c.Header().Set("Connection", "close")
 	}

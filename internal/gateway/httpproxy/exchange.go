@@ -33,6 +33,7 @@ var (
 	errGaveUp    = errors.New("the engine gave the request up")
 	errFull      = errors.New("the engine's queue is full")
 	errEvent     = errors.New("the answer begins with an error")
+	errStalled   = errors.New("the engine shows no progress")
 )
 
 // exchange is one request that was picked for.
@@ -152,7 +153,7 @@ func (e *exchange) pickableAgain() bool {
 // pickAgain chooses other targets for the request, after it waited until there is room, if none is free now.
 func (e *exchange) pickAgain(ctx context.Context) error {
 	in := e.pick
-	in.Again, in.Steps = e.decision, nil
+	in.Again, in.Steps, in.Streams = e.decision, nil, nil
 	d, err := e.proxy.picker.Pick(ctx, &in)
 	if err == nil {
 		e.decision, e.attempt, e.last = d, 0, nil
@@ -166,6 +167,7 @@ func (e *exchange) refused(ctx context.Context, outcome *picker.Outcome, err err
 		*outcome = picker.ClientGone
 		panic(http.ErrAbortHandler)
 	}
+	e.client.comments.stop()
 	refusal := &picker.Error{}
 	if !errors.As(err, &refusal) {
 		e.giveUp()
@@ -187,6 +189,8 @@ const (
 	failedFirstByte
 	failedGaveUp // the engine has ended the answer before its first token, or aborted it
 	failedFull   // a limit of the engine's queue has refused the request
+	// failedStalled: the engine shows no progress; the retry budget was asked.
+	failedStalled
 )
 
 // costs reports whether an engine has worked for a request that failed so, so that sending it to another one draws on the
@@ -207,6 +211,8 @@ func (e *exchange) again(r result) bool {
 		return p.RetryServerError
 	case failedFirstByte:
 		return p.RetryFirstByte
+	case failedStalled:
+		return p.RetryStall
 	}
 	return false
 }
@@ -218,6 +224,10 @@ func (e *exchange) more(r result) bool {
 
 // giveUp answers when no endpoint has.
 func (e *exchange) giveUp() {
+	if commented := e.client.comments.stop(); commented && e.last != nil {
+		e.client.failAs(e.last)
+		return
+	}
 	if s := e.last; s != nil {
 		copyHeader(e.client.Header(), s.header)
 		e.attempt = s.attempt
@@ -259,6 +269,8 @@ func (e *exchange) try(ctx context.Context, outcome *picker.Outcome) result {
 		timer = time.AfterFunc(wait, func() { cancel(errFirstByte) })
 		defer timer.Stop()
 	}
+	watch := e.watchStall(cancel)
+	defer watch.stop()
 	response, err := e.send(ctx)
 	if err == nil && timer != nil && !timer.Stop() {
 		err = errFirstByte // it has just arrived, but its body cannot be read any more
@@ -280,8 +292,12 @@ func (e *exchange) try(ctx context.Context, outcome *picker.Outcome) result {
 			return r
 		}
 	}
+	if c := e.client.comments; c != nil && !isPlainStream(response) && c.stop() {
+		*outcome = e.endStream(response, cancel)
+		return passed
+	}
 	var r result
-	if *outcome, r = e.pass(ctx, response); r != passed {
+	if *outcome, r = e.pass(ctx, response, watch); r != passed {
 		return r
 	}
 	if *outcome == picker.Completed {
@@ -324,6 +340,12 @@ func (e *exchange) failed(ctx context.Context, err error) result {
 		e.log("Attempt failed", err)
 		e.client.span.Failed("local")
 		return failedLocal
+	}
+	if errors.Is(context.Cause(ctx), errStalled) {
+		e.decision.Abandon()
+		e.log("Attempt failed", errStalled)
+		e.client.span.Failed("stalled")
+		return failedStalled
 	}
 	e.decision.Fail()
 	e.timedOut = errors.Is(err, errFirstByte) || errors.Is(context.Cause(ctx), errFirstByte)

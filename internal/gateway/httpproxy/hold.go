@@ -23,7 +23,7 @@ const (
 // held is an answer whose first byte has not been sent to the client yet. Engines that shut down, are paused or put to
 // sleep, or whose queue is full, answer 200 and report in the body that there is no answer: until something was generated
 // the request can still be tried elsewhere. Options.Hold bounds the wait, because clients wait for a header no longer than
-// for a token; then the answer is sent to the client, whatever it contains.
+// for a token; then the answer is sent to the client, whatever it contains. Where comments are sent, nothing bounds it.
 type held struct {
 	exchange *exchange
 	response *http.Response
@@ -33,6 +33,7 @@ type held struct {
 	bytes     []byte
 	account   *budget.Account
 	committed bool
+	stalled   bool  // it is given up because the engine shows no progress
 	err       error // of the client's connection, at the commit
 }
 
@@ -49,13 +50,16 @@ func (e *exchange) hold(response *http.Response, answer *picker.Answer) (h *held
 		h.commit(stream)
 		return h, func() {}
 	}
-	timer := time.AfterFunc(e.proxy.options.Hold, func() {
-		h.mu.Lock()
-		defer h.mu.Unlock()
-		h.commit(true)
-	})
+	stopTimer := func() bool { return true }
+	if e.client.comments == nil || !stream { // comments keep the client
+		stopTimer = time.AfterFunc(e.proxy.options.Hold, func() {
+			h.mu.Lock()
+			defer h.mu.Unlock()
+			h.commit(true)
+		}).Stop
+	}
 	return h, func() {
-		timer.Stop()
+		stopTimer()
 		h.mu.Lock()
 		defer h.mu.Unlock()
 		h.abandon()
@@ -89,7 +93,9 @@ func (h *held) commit(flush bool) {
 	h.committed = true
 	e := h.exchange
 	e.dropBody()
-	e.startAnswer(h.response)
+	if !e.client.comments.stop() {
+		e.startAnswer(h.response)
+	}
 	if len(h.bytes) > 0 {
 		h.err = e.client.write(h.bytes, flush)
 	} else if flush {
@@ -118,7 +124,7 @@ var pipes = sync.Pool{New: func() any { return new(pipe) }}
 
 // pass copies an answer to the client as it arrives, once it is known to be a real answer; from then on each piece is sent
 // before it is parsed. It returns how the request has ended, or what another endpoint can do better; then nothing was sent.
-func (e *exchange) pass(ctx context.Context, response *http.Response) (picker.Outcome, result) {
+func (e *exchange) pass(ctx context.Context, response *http.Response, watch *stallWatch) (picker.Outcome, result) {
 	p := pipes.Get().(*pipe)
 	defer pipes.Put(p)
 	p.answer.Start(e.decision, response.StatusCode, response.Header.Get("Content-Type"),
@@ -126,11 +132,19 @@ func (e *exchange) pass(ctx context.Context, response *http.Response) (picker.Ou
 	e.cuts = e.asksUsage && p.answer.CutsUsage()
 	h, stop := e.hold(response, &p.answer)
 	defer stop()
+	if !watch.answers(h) {
+		return picker.Failed, e.failed(ctx, errStalled)
+	}
 	left := response.ContentLength // -1 when it is not known
 	rest := 0                      // bytes of an event that might be taken out, at the beginning of the buffer
 	for {
 		n, err := response.Body.Read(p.buf[rest:])
 		h.mu.Lock()
+		if h.stalled {
+			h.abandon()
+			h.mu.Unlock()
+			return picker.Failed, e.failed(ctx, errStalled)
+		}
 		left -= int64(n)
 		if e.cuts {
 			rest = e.takeCut(h, p, rest, n, err)

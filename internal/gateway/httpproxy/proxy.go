@@ -61,6 +61,8 @@ type Options struct {
 	// until then the request can be tried elsewhere; 15 s. It stays below the time that clients and load balancers wait for
 	// a header.
 	Hold time.Duration
+	// StallLook is how often a request without an answer asks whether its engine still makes progress; 1 s.
+	StallLook time.Duration
 	// Stall is how long a client can keep the proxy waiting without taking or sending a byte; 30 s. MinBodyRate, in
 	// bytes/s, is how fast a body must arrive in each stall time; 1 KiB/s.
 	Stall       time.Duration
@@ -85,6 +87,7 @@ func (o *Options) fill() {
 	}
 	set(&o.MaxRequests, 16<<10)
 	set(&o.Hold, 15*time.Second)
+	set(&o.StallLook, stallLook)
 	set(&o.Stall, 30*time.Second)
 	set(&o.MinBodyRate, 1<<10)
 }
@@ -130,6 +133,7 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		if err, _ := v.(error); !errors.Is(err, http.ErrAbortHandler) {
 			p.options.Log.Error(fmt.Errorf("panic: %v", v), "Request failed", "stack", string(debug.Stack()))
 			p.options.Observer.Refused(RefusedPanic)
+			out.comments.stop()
 			if !out.started {
 				out.fail(http.StatusInternalServerError, "server_error", "internal_error", "The request could not be handled.")
 				return
@@ -260,6 +264,7 @@ func (p *Proxy) wrongMethod(out *client, allow string) {
 func (p *Proxy) refuse(out *client, reason string, status int, typ, code, message string) {
 	p.options.Observer.Refused(reason)
 	out.span.Refused(reason)
+	out.comments.stop()
 	if status == http.StatusServiceUnavailable && out.Header().Get("Retry-After") == "" {
 		out.Header().Set("Retry-After", "1")
 	}
@@ -271,6 +276,7 @@ func (p *Proxy) generate(out *client, r *http.Request, route openai.Route, parse
 	start := p.options.Now()
 	out.span = p.options.Spans.Proxied(r, parsed || byLoad[r.URL.Path], start)
 	defer func() { out.span.Close(out.status) }()
+	defer func() { out.comments.stop() }()
 	body, refused := p.readBody(out, r)
 	if refused != nil {
 		p.refuseBody(out, refused)
@@ -293,8 +299,12 @@ func (p *Proxy) generate(out *client, r *http.Request, route openai.Route, parse
 		Light: r.URL.Path == openai.CountTokens, Uncached: len(body.bytes) == 0 || !openai.Computes(r.Method, r.URL.Path),
 		CutsUsage: true, Steps: out.span.Steps(),
 	}
+	if streams[route] && parsed {
+		e.pick.Streams = func(policy *picker.PolicySpec) { out.comment(route, policy.Comments) }
+	}
 	d, err := p.picker.Pick(r.Context(), &e.pick)
 	if err != nil {
+		out.comments.stop()
 		p.refusePick(out, r, err)
 		return
 	}
