@@ -408,8 +408,7 @@ func (v *view) decide(now timeNow, s *scratch, question *policy.Request, in *ask
 		who:           in.who,
 		dropsPriority: in.dropsPriority,
 		salt:          in.salt, trial: trial, Bytes: in.size, Waited: in.waited, takesUsage: in.cutsUsage && !in.unparsed && r.TakesUsage,
-		reported: Reported{Prompt: -1, Cached: -1, Generated: -1},
-		found:    -1,
+		reported: Reported{Prompt: -1, Cached: -1, Generated: -1}, found: -1,
 	}
 	if !in.again {
 		d.charge(d.PromptTokens)

@@ -56,7 +56,8 @@ func slowMetrics(text string, rank int) (Metrics, bool) {
 		"vllm:gpu_prefix_cache_queries": true, "vllm:prefix_cache_hits_total": true, "vllm:prefix_cache_hits": true,
 		"vllm:gpu_prefix_cache_hits_total": true, "vllm:gpu_prefix_cache_hits": true, "vllm:num_preemptions_total": true,
 		"vllm:num_preemptions": true, "vllm:generation_tokens_total": true, "vllm:generation_tokens": true,
-		"sglang:generation_tokens_total": true, "vllm:admission_rejections_total": true, "vllm:admission_rejections": true, "vllm:cache_config_info": true, "sglang:cache_config_info": true,
+		"sglang:generation_tokens_total": true, "vllm:admission_rejections_total": true,
+		"vllm:admission_rejections": true, "vllm:cache_config_info": true, "sglang:cache_config_info": true,
 		"vllm:lora_requests_info": true, "vllm:engine_sleep_state": true,
 	}
 	ranks, kept := map[string]bool{}, []sample(nil)

@@ -97,6 +97,9 @@ func status(code int, body string) http.HandlerFunc {
 	}
 }
 
+// aborts is an engine that closes the connection.
+func aborts(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }
+
 // twoComments reads the answer's beginning: two comments, which come before the engine has answered.
 func twoComments(t *testing.T, r *http.Response) {
 	t.Helper()
@@ -112,10 +115,9 @@ func twoComments(t *testing.T, r *http.Response) {
 // TestASilentClientGetsComments until the first event; the events are those of the engine, of whichever of them has answered.
 func TestASilentClientGetsComments(t *testing.T) {
 	const good = `data: {"choices":[{"index":0,"delta":{"content":"a"},"text":"a","finish_reason":null}]}` + "\n\n" + doneOnly
-	reset := func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }
 	for name, first := range map[string]http.HandlerFunc{
 		"the first engine answers":             saying(good),
-		"it aborts":                            reset,
+		"it aborts":                            aborts,
 		"it answers with an error":             status(500, `{}`),
 		"it gives the request up":              saying(doneOnly),
 		"its queue is full":                    status(503, fullBody),
@@ -149,7 +151,7 @@ func TestAnErrorAfterACommentIsAnEvent(t *testing.T) {
 		"an error of old engines": {status(400, `{"object":"error","message":"kaputt","code":400}`), "kaputt", picker.Rejected},
 		"an error without words":  {status(500, `<html>`), "The engine answered with an error.", picker.Failed},
 		"no stream":               {status(200, `{"choices":[]}`), "The engine answered with an error.", picker.Failed},
-		"all engines abort":       {func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }, "No engine could be reached.", picker.Failed},
+		"all engines abort":       {aborts, "No engine could be reached.", picker.Failed},
 		"all engines give it up":  {saying(doneOnly), "The engine has given the request up.", picker.Failed},
 		"a stream in a coding is no use": {func(w http.ResponseWriter, r *http.Request) {
 			w.Header().Set("Content-Encoding", "gzip")
@@ -196,6 +198,8 @@ func TestARequestInTheQueueGetsComments(t *testing.T) {
 
 // TestOtherClientsGetNoComments: the answer is the engine's, byte for byte.
 func TestOtherClientsGetNoComments(t *testing.T) {
+	const finished = `{"choices":[{"finish_reason":"stop","text":"a"}]}`
+	unstreamed := strings.Replace(streamed, `,"stream":true`, "", 1)
 	for name, tc := range map[string]struct {
 		body, answer string
 		status       int
@@ -203,7 +207,7 @@ func TestOtherClientsGetNoComments(t *testing.T) {
 	}{
 		"an answer in time":   {streamed, token("a") + doneOnly, 200, time.Hour, 0},
 		"an error in time":    {streamed, fullBody, 400, time.Hour, 0},
-		"no stream":           {strings.Replace(streamed, `,"stream":true`, "", 1), `{"choices":[{"finish_reason":"stop","text":"a"}]}`, 200, time.Millisecond, 30 * time.Millisecond},
+		"no stream":           {unstreamed, finished, 200, time.Millisecond, 30 * time.Millisecond},
 		"a policy without":    {streamed, token("a") + doneOnly, 200, 0, 30 * time.Millisecond},
 		"an error, no stream": {`{"model":"m","prompt":[1]}`, fullBody, 400, time.Millisecond, 30 * time.Millisecond},
 	} {

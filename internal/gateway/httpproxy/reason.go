@@ -22,7 +22,8 @@ func reasonOf(err error) string {
 	switch {
 	case errors.As(err, &status):
 		return status.Error()
-	case errors.Is(err, errFirstByte), errors.Is(err, errGaveUp), errors.Is(err, errFull), errors.Is(err, errEvent), errors.Is(err, errStalled):
+	case errors.Is(err, errFirstByte), errors.Is(err, errGaveUp), errors.Is(err, errFull), errors.Is(err, errEvent),
+		errors.Is(err, errStalled):
 		return err.Error()
 	case errors.As(err, &network):
 		return network.Error()
