@@ -138,6 +138,7 @@ admission:
     defaultClass: default
 fallback: {attempts: 3}
 decisions: {logPercent: 0, answerHeaders: Never}
+streams: {commentSeconds: 5}
 `
 
 // strategies with members of their own, for the policy and for its shadow.
