@@ -57,13 +57,13 @@ func answer(w http.ResponseWriter, why string) {
 	_, _ = w.Write([]byte(why + "\n")) // a client that has gone misses the answer
 }
 
-// metricsHandler serves /metrics, and diagnostics: /status, /decisions, /decision-log, /prefixes and /explain; and
+// metricsHandler serves /metrics, and diagnostics: /status, /decisions, /decision-log, /prefixes, /history and /explain; and
 // /debug/pprof to some clients.
 func (a *app) metricsHandler(registry *prometheus.Registry, profiles profiles) http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", metrics.Handler(registry))
 	mux.HandleFunc("GET /status", a.serveStatus)
-	dashboard.Register(mux, dashboard.Data{Ring: a.ring, Prefixes: a.picker.Prefixes, Explain: a.picker.Explain})
+	dashboard.Register(mux, dashboard.Data{Ring: a.ring, Prefixes: a.picker.Prefixes, Explain: a.picker.Explain, History: a.recent.History})
 	mux.HandleFunc("GET /decision-log", a.serveDecisionLog)
 	serveProfiles(mux, profiles)
 	return mux

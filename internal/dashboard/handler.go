@@ -33,13 +33,16 @@ type Data struct {
 	Ring     *Ring
 	Prefixes func(limit int) []api.Prefix
 	Explain  func(ctx context.Context, in *picker.Request) (*api.Explanation, error)
+	// History is (*Recent).History; nil where nothing is remembered.
+	History func() api.History
 }
 
-// Register adds /decisions, /prefixes and /explain to a server. They need the same right as metrics.
+// Register adds /decisions, /prefixes, /history and /explain to a server. They need the same right as metrics.
 func Register(mux *http.ServeMux, d Data) {
 	s := &server{Data: d, explaining: make(chan struct{}, maxExplaining)}
 	mux.Handle("GET /decisions", private(s.decisions))
 	mux.Handle("GET /prefixes", private(s.prefixes))
+	mux.Handle("GET /history", private(s.history))
 	mux.Handle("POST /explain", http.NewCrossOriginProtection().Handler(private(s.explain)))
 }
 
@@ -130,6 +133,14 @@ func (s *server) prefixes(w http.ResponseWriter, r *http.Request) {
 		list = []api.Prefix{}
 	}
 	answer(w, http.StatusOK, api.Prefixes{Prefixes: list})
+}
+
+func (s *server) history(w http.ResponseWriter, _ *http.Request) {
+	out := api.History{Pools: []api.PoolHistory{}}
+	if s.History != nil {
+		out = s.History()
+	}
+	answer(w, http.StatusOK, out)
 }
 
 func (s *server) explain(w http.ResponseWriter, r *http.Request) {

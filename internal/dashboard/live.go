@@ -214,10 +214,13 @@ func NotReady(why string) string {
 	return fmt.Sprintf("This replica takes no requests: %s.", why)
 }
 
+// documentation is where the page's links to help lead.
+const documentation = "https://github.com/kvasir-dev/kvasir/blob/main/docs/"
+
 // Live is what one replica knows now.
 func Live(name string, now, started time.Time, notReady string, problems []string, pools []api.Pool) api.Live {
 	return api.Live{
-		Picker: name, Version: version.Get().Version, Time: now.UTC(), Started: started.UTC(),
+		Picker: name, Version: version.Get().Version, Docs: documentation, Time: now.UTC(), Started: started.UTC(),
 		Ready: notReady == "", NotReady: NotReady(notReady),
 		Problems: problems, Pools: pools,
 	}

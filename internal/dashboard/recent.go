@@ -13,10 +13,12 @@ import (
 // recentSpan is how far back recent counters reach, about.
 const recentSpan = time.Minute
 
-// Recent remembers counters for a minute, to compute their change in that minute. It is safe for concurrent use.
+// Recent remembers counters for a minute, to compute their change in that minute, and a point every ten seconds for an hour.
+// It is safe for concurrent use.
 type Recent struct {
 	mu    sync.Mutex
 	marks []mark // by time
+	past  map[string]*past
 }
 
 // mark is what counters were at a time.
@@ -44,6 +46,7 @@ func (r *Recent) Observe(now time.Time, pools []Facts) {
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	r.remember(now, pools)
 	r.marks = append(r.marks, m)
 	drop := 0
 	for drop < len(r.marks)-1 && now.Sub(r.marks[drop+1].at) >= recentSpan {

@@ -5,6 +5,7 @@ package browser
 
 import (
 	"context"
+	_ "embed"
 	"encoding/json"
 	"flag"
 	"fmt"
@@ -250,6 +251,14 @@ func TestThePageShowsWhatThePickerDoes(t *testing.T) {
 	if b.tells(`document.body.innerText`, &shown); regexp.MustCompile(`(?i)\b(null|undefined|NaN)\b`).MatchString(shown) {
 		t.Errorf("the page shows what is nothing: %s", shown)
 	}
+	var version string
+	if b.tells(`document.getElementById('version').textContent`, &version); version == "" {
+		t.Error("the page does not show the version")
+	}
+	b.do(chromedp.SendKeys("#pods-filter", "POD-3"))
+	b.until(`document.querySelectorAll('#pods > .pod').length === 1`)
+	b.do(chromedp.SendKeys("#pods-filter", strings.Repeat(kb.Backspace, 5)))
+	b.until(`document.querySelectorAll('#pods > .pod').length === 8`)
 	time.Sleep(pictureDelay()) // lines of a minute look better than those of a second
 	b.picture("overview-desktop-light")
 
@@ -265,6 +274,14 @@ func TestThePageShowsWhatThePickerDoes(t *testing.T) {
 		if !strings.Contains(head, term) {
 			t.Errorf("the terms are %q, without %s", head, term)
 		}
+	}
+	var unexplained, headings string
+	b.tells(`[...document.querySelectorAll('#list details[open] th')].slice(1).filter(e => !e.title).map(e => e.textContent).join()`, &unexplained)
+	if unexplained != "" {
+		t.Errorf("columns without a meaning: %s", unexplained)
+	}
+	if b.tells(`document.getElementById('list-head').innerText`, &headings); !strings.Contains(headings, "Endpoint") {
+		t.Errorf("the list of decisions has the headings %q", headings)
 	}
 	if !strings.HasPrefix(chosen, "pod-") {
 		t.Errorf("%q was chosen", chosen)
@@ -307,6 +324,8 @@ func TestThePageShowsWhatThePickerDoes(t *testing.T) {
 	b.until(`document.documentElement.dataset.theme === 'dark'`)
 	b.do(chromedp.Click("#theme"))
 	b.looks(t)
+	b.until(`document.querySelectorAll('#tiles .spark path').length === 8`)
+	b.until(`[...document.querySelectorAll('#tiles .spark path')].every(e => e.getAttribute('d').startsWith('M'))`) // within 20 s of the start
 
 	// The picker goes.
 	if _, _, err := f.Stop(); err != nil {
@@ -314,6 +333,7 @@ func TestThePageShowsWhatThePickerDoes(t *testing.T) {
 	}
 	b.until(`document.getElementById('link').textContent === 'Disconnected' && document.getElementById('main').classList.contains('stale')`)
 	b.until(`document.getElementById('notices').innerText.includes('does not answer')`)
+	b.until(`document.querySelector('#notices a').href.endsWith('/docs/troubleshooting.md#the-page')`)
 	b.picture("disconnected-phone-dark")
 	b.stayed(f.MetricsURL)
 }
@@ -333,7 +353,7 @@ func (b *browser) looks(t *testing.T) {
 		name          string
 		width, height int64
 		phone         bool
-	}{{"desktop", 1360, 900, false}, {"tablet", 800, 1100, false}, {"phone", 390, 844, true}, {"small", 320, 640, true}} {
+	}{{"wide", 1920, 1080, false}, {"desktop", 1360, 900, false}, {"tablet", 800, 1100, false}, {"phone", 390, 844, true}, {"small", 320, 640, true}} {
 		for _, theme := range []string{"light", "dark"} {
 			b.size(size.width, size.height, size.phone, theme)
 			for _, view := range []string{"overview", "decisions", "prefixes", "explain"} {
@@ -342,6 +362,12 @@ func (b *browser) looks(t *testing.T) {
 				if view == "decisions" {
 					b.until(`document.querySelectorAll('#list > li').length > 3`)
 				}
+				b.accessible(t, view)
+				var edges []float64 // of the header's, tabs' and content's beginnings
+				b.tells(`['.brand', '.tabs button', 'main > section:not([hidden])'].map(s => document.querySelector(s).getBoundingClientRect().left)`, &edges)
+				if !size.phone && (len(edges) != 3 || edges[0] != edges[1] || edges[1] != edges[2]) { // phones scroll their tabs
+					t.Errorf("%s, %s: header, tabs and content begin at %v", view, size.name, edges)
+				}
 				var wide int
 				b.tells(`document.documentElement.scrollWidth - window.innerWidth`, &wide)
 				if wide > 0 {
@@ -349,7 +375,7 @@ func (b *browser) looks(t *testing.T) {
 					b.tells(`[...document.querySelectorAll('body *')].filter(e => e.getBoundingClientRect().right > window.innerWidth + 1 && !e.closest('.scroll, .tabs')).slice(0, 3).map(e => e.outerHTML.slice(0, 120)).join('\n')`, &what)
 					t.Errorf("%s, %s: %d pixels too wide: %s", view, size.name, wide, what)
 				}
-				if size.name == "desktop" || size.name == "phone" {
+				if size.name == "wide" || size.name == "desktop" || size.name == "phone" {
 					b.picture(view + "-" + size.name + "-" + theme)
 				}
 			}
@@ -357,6 +383,20 @@ func (b *browser) looks(t *testing.T) {
 	}
 	b.size(390, 844, true, "dark")
 	b.do(chromedp.Click("#tab-overview"))
+}
+
+// rules of accessibility, for the page to evaluate.
+//
+//go:embed rules.js
+var rules string
+
+// accessible fails the test for what breaks a rule in the view that is shown.
+func (b *browser) accessible(t *testing.T, view string) {
+	t.Helper()
+	var broken string
+	if b.tells(rules, &broken); broken != "" {
+		t.Errorf("%s: %s", view, broken)
+	}
 }
 
 // drain marks a pod's endpoint as terminating.

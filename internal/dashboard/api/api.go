@@ -5,6 +5,7 @@
 //	GET  /decisions?follow=1&limit=10      the same, and then every new one until the client leaves
 //	GET  /decisions?...&ended=1            only those whose requests have ended
 //	GET  /prefixes?limit=20                Prefixes
+//	GET  /history                          History: the last hour of each pool
 //	POST /explain?path=/v1/chat/completions   body: a request; answers an Explanation, and sends nothing anywhere
 //
 // Faults are answered as a Fault. No answer contains a prompt's text, a token, a key of a cache, a session or a user.
@@ -26,8 +27,10 @@ type Status struct {
 // Live is what one picker replica knows at a moment. What other replicas send is in it only where that is said.
 type Live struct {
 	// Picker is the replica's name, Version that of its program; Time is when this was so, Started when the process began.
-	Picker  string    `json:"picker"`
-	Version string    `json:"version"`
+	Picker  string `json:"picker"`
+	Version string `json:"version"`
+	// Docs is the address of the documentation, to which paths such as troubleshooting.md are added.
+	Docs    string    `json:"docs,omitempty"`
 	Time    time.Time `json:"time"`
 	Started time.Time `json:"started"`
 	// Ready reports whether the replica takes requests; NotReady is the reason if it does not.
@@ -296,6 +299,41 @@ type Holder struct {
 	// Tokens of the prefix that it holds without a gap, by tier: GPU, CPU, Disk, Remote.
 	Tokens int            `json:"tokens"`
 	Tiers  map[string]int `json:"tiers"`
+}
+
+// Unmeasured is the value of what could not be measured in a point, because nothing was answered meanwhile.
+const Unmeasured = -1
+
+// History is how pools went in the last hour, as this replica saw it.
+type History struct {
+	// Seconds between two points.
+	Seconds int           `json:"seconds"`
+	Pools   []PoolHistory `json:"pools"`
+}
+
+// PoolHistory has the points of a pool, the oldest first, at most 360. It begins with the process.
+type PoolHistory struct {
+	Namespace string  `json:"namespace"`
+	Name      string  `json:"name"`
+	Points    []Point `json:"points"`
+}
+
+// Point is what was measured since the point before.
+type Point struct {
+	// Delivered and Divergence are parts of the prompt tokens of the answers that report hits, Predicted of those of all picks, or
+	// Unmeasured.
+	Delivered  float32 `json:"delivered"`
+	Predicted  float32 `json:"predicted"`
+	Divergence float32 `json:"divergence"`
+	// FirstToken is the median time to the first token, in seconds, or Unmeasured.
+	FirstToken float32 `json:"firstToken"`
+	// Requests per second.
+	Requests float32 `json:"requests"`
+	// Queue is how many requests waited at this moment, in the picker and in engines; Serving how many endpoints took requests.
+	Queue   float32 `json:"queue"`
+	Serving float32 `json:"serving"`
+	// Unserved requests failed or were refused.
+	Unserved float32 `json:"unserved"`
 }
 
 // Fault is an answer that is none.

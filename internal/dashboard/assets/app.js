@@ -8,16 +8,21 @@ const most = 200; // decisions in the list
 let chosen = new URLSearchParams(location.hash.slice(1)).get('pool') ?? '';
 let live = null;
 let failures = 0;
+let past = null; // the last hour
+let pastAt = 0;
 
 // Status.
 
 function link(kind, text) { $('link').className = `pill ${kind}`; $('link').textContent = text; }
 
+// help leads to where a notice is explained, in the documentation that the picker names.
+const help = (n) => live?.docs && h('a', { class: 'help', href: live.docs + (n.help ?? 'troubleshooting.md#by-condition'), target: '_blank', rel: 'noreferrer' }, 'What to do', h('span', { class: 'hidden' }, ` about: ${n.text.slice(0, 60)} (opens the documentation)`));
+
 function notices(list) {
   const text = list.map((n) => n.text).join('\n');
   if ($('notices').dataset.text === text) return; // said already
   $('notices').dataset.text = text;
-  $('notices').replaceChildren(...list.map((n) => h('p', { class: `notice ${n.bad ? 'bad' : ''}` }, n.text)));
+  $('notices').replaceChildren(...list.map((n) => h('p', { class: `notice ${n.bad ? 'bad' : ''}` }, n.text, ' ', help(n) || null)));
 }
 
 function draw() {
@@ -32,14 +37,15 @@ function draw() {
   if (!live.ready) list.push({ text: live.notReady, bad: true });
   for (const text of live.problems ?? []) list.push({ text, bad: true });
   for (const text of pool?.degraded ?? []) list.push({ text });
-  if (!pool) list.push({ text: 'There is no pool yet.' });
+  if (!pool) list.push({ text: 'There is no pool yet.', help: 'quickstart.md' });
   notices(list);
-  $('replica').title = `Kvasir ${live.version}, running since ${live.started}`;
+  $('version').textContent = live.version ?? '';
+  $('version').title = `Kvasir ${live.version}, running since ${live.started}`;
   $('replica').textContent = pool ? `${live.picker} · ${pool.model} · ${pool.strategy}${pool.policy ? ` (${pool.policy})` : ''}` : live.picker;
   if (!pool) { for (const id of ['tiles', 'progress', 'pods']) $(id).replaceChildren(); $('pods-empty').hidden = false; return; }
-  view.tiles(pool, Date.parse(live.time) / 1000);
+  view.tiles(pool, Date.parse(live.time) / 1000, past?.pools.find((p) => p.namespace === pool.namespace && p.name === pool.name)?.points ?? [], past?.seconds);
   view.progress(pool);
-  view.pods(pool);
+  view.pods(pool, $('pods-filter').value);
   view.shadows(pool);
   if (!$('body').value) $('body').value = JSON.stringify({ model: pool.model, messages: [{ role: 'user', content: 'What is it about?' }] }, null, 2);
 }
@@ -49,6 +55,10 @@ async function refresh() {
     live = (await json('/status?output=json', { signal: AbortSignal.timeout(5000) })).live;
     failures = 0;
     $('main').classList.remove('stale');
+    if (Date.now() - pastAt > 10 * every) {
+      past = await json('/history', { signal: AbortSignal.timeout(5000) });
+      pastAt = Date.now();
+    }
     link('good', 'Live');
     draw();
     if (current === 'prefixes') view.prefixes((await json('/prefixes?limit=30')).prefixes);
@@ -59,7 +69,7 @@ async function refresh() {
     link(failures > 3 ? 'bad' : 'wait', failures > 3 ? 'Disconnected' : 'Reconnecting');
     if (failures > 3) {
       const since = live ? `What you see is of ${new Date(live.time).toLocaleTimeString([], { hour12: false })}.` : 'Nothing has been heard of it yet.';
-      notices([{ text: `The picker does not answer. ${since} Trying again every second.`, bad: true }]);
+      notices([{ text: `The picker does not answer. ${since} Trying again every second.`, bad: true, help: 'troubleshooting.md#the-page' }]);
     }
   }
 }
@@ -98,8 +108,10 @@ function take(d) {
 function drawDecisions() {
   drawn = false;
   if (paused) return;
-  const list = [...decisions.values()].sort((a, b) => b.id - a.id);
-  $('decisions-empty').hidden = list.length > 0;
+  const wanted = $('decisions-filter').value;
+  const list = [...decisions.values()].filter((d) => view.shows(d, wanted)).sort((a, b) => b.id - a.id);
+  $('decisions-empty').hidden = list.length > 0 || wanted !== '';
+  $('list-head').hidden = list.length === 0;
   sync($('list'), list, (d) => d.id, view.decision, (li, d) => { if (li.decision !== d) view.updateDecision(li, d); });
   const passed = list.slice(0, 50).reduce((n, d) => n + d.passed, 0);
   $('decisions-note').textContent = passed ? `The latest first; ${passed} of the latest ${passed + Math.min(50, list.length)} were passed over.` : 'The latest first, with every candidate.';
@@ -115,6 +127,9 @@ async function follow() {
     await new Promise((done) => setTimeout(done, every));
   }
 }
+
+$('decisions-filter').addEventListener('input', drawDecisions);
+$('pods-filter').addEventListener('input', () => { if (live) draw(); });
 
 function unfollow() { const f = following; following = null; f?.abort(); }
 

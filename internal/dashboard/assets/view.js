@@ -5,40 +5,43 @@ const phases = { Serving: 'good', Draining: 'wait', NotReady: 'wait', Circuit: '
 const phaseNames = { Serving: 'serving', Draining: 'draining', NotReady: 'not ready', Circuit: 'kept out' };
 const sum = (list, f) => list.reduce((n, x) => n + f(x), 0);
 
-// history of a pool's hit ratios, for the line of the last two minutes.
-const history = new Map();
 let previous = { requests: 0, time: 0, key: '' };
 
-function remember(pool, time) {
+// rateOf is the requests per second since the pool was drawn the last time.
+function rateOf(pool, time) {
   const key = `${pool.namespace}/${pool.name}`;
-  const list = history.get(key) ?? [];
-  const r = pool.recent.answers > 0 ? pool.recent : pool.hits;
-  if (r.prompt > 0) list.push([r.predicted / r.prompt, r.delivered / r.prompt]);
-  history.set(key, list.slice(-120));
   let rate = null;
   if (previous.key === key && time > previous.time) rate = (pool.requests - previous.requests) / (time - previous.time);
   previous = { requests: pool.requests, time, key };
-  return { list: history.get(key), rate };
+  return rate;
 }
 
-function spark(list) {
+// spark draws a field of the last hour's points over the whole width, or over less than that if there are but a few; what was not
+// measured (-1) is left out.
+function spark(points, field, top) {
+  const list = points.map((p) => p[field]);
+  const most = Math.max(top ?? 0, ...list) || 1;
+  const wide = Math.max(list.length, 12) - 1;
   const ns = 'http://www.w3.org/2000/svg';
   const svg = document.createElementNS(ns, 'svg');
   svg.setAttribute('class', 'spark');
-  svg.setAttribute('viewBox', '0 0 119 34');
+  svg.setAttribute('viewBox', `0 0 ${wide} 34`);
   svg.setAttribute('preserveAspectRatio', 'none');
   svg.setAttribute('aria-hidden', 'true');
-  for (const [i, name] of ['a', 'b'].entries()) {
-    const p = document.createElementNS(ns, 'path');
-    p.setAttribute('class', name);
-    p.setAttribute('d', list.map((v, x) => `${x ? 'L' : 'M'}${119 - list.length + 1 + x} ${(33 - 32 * Math.min(1, v[i])).toFixed(1)}`).join(''));
-    svg.append(p);
+  const p = document.createElementNS(ns, 'path');
+  let line = '';
+  let pen = false; // down
+  for (const [x, v] of list.entries()) {
+    if (v >= 0) line += `${pen ? 'L' : 'M'}${wide - list.length + 1 + x} ${(33 - 32 * v / most).toFixed(1)}`;
+    pen = v >= 0;
   }
+  p.setAttribute('d', line);
+  svg.append(p);
   return svg;
 }
 
-export function tiles(pool, time) {
-  const { list, rate } = remember(pool, time);
+export function tiles(pool, time, points, step) {
+  const rate = rateOf(pool, time);
   const r = pool.recent.answers > 0 ? pool.recent : pool.hits;
   const span = pool.recent.answers > 0 ? 'last minute' : 'since the start';
   const inFlight = sum(pool.pods, (p) => sum(p.endpoints, (e) => e.inFlight));
@@ -47,17 +50,19 @@ export function tiles(pool, time) {
   const picked = pool.recent.picks > 0 ? pool.recent : pool.hits;
   const told = r.untold > 0 ? `${whole(r.answers)} of ${whole(r.answers + r.untold)} answers report them` : 'of prompt tokens';
   const all = [
-    ['Delivered hits', percent(r.delivered, r.prompt), `${told}, ${span}`, list.length > 1 ? spark(list) : null],
-    ['Predicted hits', percent(picked.pickedPredicted, picked.pickedPrompt), `of all ${whole(picked.picks)} picks, ${pool.recent.picks > 0 ? 'last minute' : 'since the start'}`],
-    ['Divergence', percent(r.deviation, r.prompt, 2), 'predicted against delivered'],
-    ['First token', pool.ttft ? seconds(pool.ttft.p50) : '–', pool.ttft ? `90 %: ${seconds(pool.ttft.p90)}, 99 %: ${seconds(pool.ttft.p99)}` : 'no streamed answers yet'],
-    ['Requests', rate == null ? '–' : `${rate.toFixed(rate < 10 ? 1 : 0)} /s`, `${whole(inFlight)} in flight, ${whole(pool.requests)} in all`],
-    ['Queue', whole(pool.waiting + queued), `${whole(pool.waiting)} in the picker, ${whole(queued)} in engines`],
-    ['Pods serving', `${pool.size.ready} / ${pool.size.desired ?? pool.size.pods}`, pool.size.draining ? `${pool.size.draining} draining` : 'none draining'],
-    ['Not served', whole(failed + pool.refused), `${whole(failed)} failed, ${whole(pool.refused)} refused`],
+    ['Delivered hits', percent(r.delivered, r.prompt), `${told}, ${span}`, 'delivered', 1],
+    ['Predicted hits', percent(picked.pickedPredicted, picked.pickedPrompt), `of all ${whole(picked.picks)} picks, ${pool.recent.picks > 0 ? 'last minute' : 'since the start'}`, 'predicted', 1],
+    ['Divergence', percent(r.deviation, r.prompt, 2), 'predicted against delivered', 'divergence', 0.1],
+    ['First token', pool.ttft ? seconds(pool.ttft.p50) : '–', pool.ttft ? `90 %: ${seconds(pool.ttft.p90)}, 99 %: ${seconds(pool.ttft.p99)}` : 'no streamed answers yet', 'firstToken'],
+    ['Requests', rate == null ? '–' : `${rate.toFixed(rate < 10 ? 1 : 0)} /s`, `${whole(inFlight)} in flight, ${whole(pool.requests)} in all`, 'requests'],
+    ['Queue', whole(pool.waiting + queued), `${whole(pool.waiting)} in the picker, ${whole(queued)} in engines`, 'queue'],
+    ['Pods serving', `${pool.size.ready} / ${pool.size.desired ?? pool.size.pods}`, pool.size.draining ? `${pool.size.draining} draining` : 'none draining', 'serving'],
+    ['Not served', whole(failed + pool.refused), `${whole(failed)} failed, ${whole(pool.refused)} refused`, 'unserved'],
   ];
   const box = $('tiles');
-  const now = all.map(([name, big, more, extra]) => h('div', { class: 'tile' }, h('dl', {}, h('dt', {}, name), h('dd', {}, big)), h('p', { class: 'more' }, more), extra));
+  const now = all.map(([name, big, more, field, top]) => h('div', { class: 'tile' }, h('dl', {}, h('dt', {}, name), h('dd', {}, big)), h('p', { class: 'more' }, more), spark(points, field, top)));
+  const minutes = Math.round(points.length * (step ?? 0) / 60);
+  $('span').textContent = points.length > 1 ? `The lines show the last ${minutes < 2 ? `${points.length * step} seconds` : `${minutes} minutes`}; an hour is kept.` : 'Lines appear after 20 seconds; an hour is kept.';
   box.replaceChildren(...now);
 }
 
@@ -86,10 +91,10 @@ function bar(name, text, part, right) {
 
 function fact(name, text, title) { return h('div', { title }, h('dt', {}, name), h('dd', {}, text)); }
 
-export function pods(pool) {
+export function pods(pool, wanted) {
   $('pods-empty').hidden = pool.pods.length > 0;
   $('pods-note').textContent = `${short(pool.blocks)} blocks known, ${short(pool.held)} held by pods`;
-  const rows = pool.pods.flatMap((p) => p.endpoints.map((e) => ({ p, e })));
+  const rows = pool.pods.filter((p) => has(wanted, p.name, p.island, phaseNames[p.phase] ?? p.phase)).flatMap((p) => p.endpoints.map((e) => ({ p, e })));
   sync($('pods'), rows, ({ p, e }) => `${p.uid}/${e.rank}`, () => h('li', { class: 'pod' }), (li, { p, e }) => {
     const capacity = e.capacity || Math.max(e.blocks, 1);
     const r = e.recent.answers > 0 ? e.recent : e.hits;
@@ -127,6 +132,28 @@ export function shadows(pool) {
 
 const outcomes = { completed: 'good', failed: 'bad', rejected: 'bad', client_gone: 'wait', unreported: '' };
 const name = (c, ranks) => (ranks ? `${c.pod}/${c.rank}` : c.pod);
+
+// has reports whether one of the texts contains what was typed into a filter.
+const has = (wanted, ...texts) => texts.some((t) => t?.toLowerCase().includes(wanted.trim().toLowerCase()));
+
+// shows reports whether a decision passes the filter: by its endpoint, model or outcome.
+export function shows(d, wanted) {
+  const c = d.candidates[Math.min(d.attempt, d.candidates.length - 1)];
+  return has(wanted, c.pod, d.model, d.outcome ? d.outcome.replace('_', ' ') : 'under way');
+}
+
+// meanings of the columns of candidates; docs/troubleshooting.md has them, too.
+const meanings = {
+  Matched: 'Prompt tokens that the endpoint should have in its cache', Confirmed: 'Matched tokens in blocks that the endpoint itself has announced',
+  'In flight': 'Requests at the endpoint when this one was routed', Cost: 'What the strategy compares: the least is chosen',
+  wait: 'Work before this request: prefills that are pending, and steps of the requests that decode', reload: 'Moving matching blocks from CPU or disk to the GPU',
+  lack: 'Computing the blocks again that must be evicted for this request', own: 'Prefill of the tokens that are not matched',
+  wasted: 'Time for which other requests wait because a prefill was not avoided', evicted: 'Time to compute again what this request evicts from the cache',
+  crowd: 'Factor: 1 plus a fifth for each request in flight there', delay: 'Network distance to another island, and loading a LoRA adapter',
+  match: 'Blocks or chunks of the prompt that match', routed: 'Chunks of the prompt that were routed there before', pending: 'Tokens still to prefill there',
+  uncached: 'Tokens of this prompt that are not cached there', 'in-flight': 'Requests at the endpoint', queue: 'Requests in the engine\'s own queue',
+  home: '1 for the endpoint of the session\'s last request',
+};
 
 // decision is one line of the list, which opens to show the candidates.
 export function decision(d) {
@@ -172,7 +199,7 @@ export function candidates(d) {
     h('p', { class: 'caption' }, facts.join(' · ')),
     fleet.length ? h('p', { class: 'caption' }, `All candidates: ${fleet.join(' · ')}`) : null,
     h('div', { class: 'scroll', tabindex: '0', role: 'region', 'aria-label': 'Candidates' }, h('table', {},
-      h('thead', {}, h('tr', {}, head.map((t, i) => h('th', { class: i ? 'n' : '', scope: 'col' }, t)))),
+      h('thead', {}, h('tr', {}, head.map((t, i) => h('th', { class: i ? 'n' : '', scope: 'col', title: meanings[t] }, t)))),
       h('tbody', {}, d.candidates.map((c, i) => h('tr', { class: i === (d.attempt ?? 0) ? 'chosen' : '' },
         h('td', {}, name(c, ranks)), h('td', { class: 'n' }, `${whole(c.matched)} (${percent(c.matched, d.promptTokens, 0)})`), h('td', { class: 'n' }, whole(c.confirmed)),
         h('td', { class: 'n' }, whole(c.inFlight)), h('td', { class: 'n' }, h('strong', {}, value(c.cost, d.unit))),
@@ -188,7 +215,7 @@ export function prefixes(list) {
     li.replaceChildren(
       h('header', {}, h('h3', { class: 'mono' }, p.hash), h('span', { class: 'quiet' }, `${whole(p.tokens)} tokens`)),
       h('div', { class: 'bar', 'aria-hidden': 'true' }, width(h('i', { class: 'unique' }), p.hits / most)),
-      h('p', { class: 'caption' }, `${p.hits.toFixed(1)} hits of late · ${p.holders.length} ${p.holders.length === 1 ? 'holder' : 'holders'}`),
+      h('p', { class: 'caption' }, `${p.hits.toFixed(1)} recent hits · ${p.holders.length} ${p.holders.length === 1 ? 'holder' : 'holders'}`),
       h('p', { class: 'chips' }, p.holders.slice(0, 12).map((x) => h('span', { class: `pill ${x.tokens >= p.tokens ? 'good' : ''}`, title: Object.entries(x.tiers).map(([t, n]) => `${t}: ${whole(n)} tokens`).join(', ') },
         x.tokens >= p.tokens ? x.pod : `${x.pod} ${percent(x.tokens, p.tokens, 0)}`)), p.holders.length > 12 ? h('span', { class: 'pill' }, `+${p.holders.length - 12}`) : null));
   });
