@@ -228,7 +228,11 @@ type Update struct {
 	// Numbers of assumptions that hold no more.
 	Withdrawn []uint64 `protobuf:"varint,6,rep,packed,name=withdrawn,proto3" json:"withdrawn,omitempty"`
 	// Of tenants that have used something since they were told last.
-	Usages        []*Usage `protobuf:"bytes,7,rep,name=usages,proto3" json:"usages,omitempty"`
+	Usages []*Usage `protobuf:"bytes,7,rep,name=usages,proto3" json:"usages,omitempty"`
+	// Of sessions whose requests the picker has sent somewhere since the last update.
+	Homes []*Homes `protobuf:"bytes,8,rep,name=homes,proto3" json:"homes,omitempty"`
+	// Requests whose blocks have no keys, and where they went.
+	Routed        []*Routed `protobuf:"bytes,9,rep,name=routed,proto3" json:"routed,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -312,6 +316,188 @@ func (x *Update) GetUsages() []*Usage {
 	return nil
 }
 
+func (x *Update) GetHomes() []*Homes {
+	if x != nil {
+		return x.Homes
+	}
+	return nil
+}
+
+func (x *Update) GetRouted() []*Routed {
+	if x != nil {
+		return x.Routed
+	}
+	return nil
+}
+
+// Routed says that a request was sent to an endpoint, and how its text begins.
+type Routed struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Pool  string                 `protobuf:"bytes,1,opt,name=pool,proto3" json:"pool,omitempty"`
+	// The id of the root of the chunks' names. With another one they mean nothing.
+	KeyId string `protobuf:"bytes,2,opt,name=key_id,json=keyId,proto3" json:"key_id,omitempty"`
+	// How the text is cut: bytes of a chunk, and the most chunks of a text.
+	ChunkBytes uint32 `protobuf:"varint,3,opt,name=chunk_bytes,json=chunkBytes,proto3" json:"chunk_bytes,omitempty"`
+	MostChunks uint32 `protobuf:"varint,4,opt,name=most_chunks,json=mostChunks,proto3" json:"most_chunks,omitempty"`
+	Pod        string `protobuf:"bytes,5,opt,name=pod,proto3" json:"pod,omitempty"`
+	Rank       uint32 `protobuf:"varint,6,opt,name=rank,proto3" json:"rank,omitempty"`
+	// From the text's first chunk on.
+	Chunks        []uint64 `protobuf:"fixed64,7,rep,packed,name=chunks,proto3" json:"chunks,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Routed) Reset() {
+	*x = Routed{}
+	mi := &file_internal_peerpb_peer_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Routed) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Routed) ProtoMessage() {}
+
+func (x *Routed) ProtoReflect() protoreflect.Message {
+	mi := &file_internal_peerpb_peer_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Routed.ProtoReflect.Descriptor instead.
+func (*Routed) Descriptor() ([]byte, []int) {
+	return file_internal_peerpb_peer_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *Routed) GetPool() string {
+	if x != nil {
+		return x.Pool
+	}
+	return ""
+}
+
+func (x *Routed) GetKeyId() string {
+	if x != nil {
+		return x.KeyId
+	}
+	return ""
+}
+
+func (x *Routed) GetChunkBytes() uint32 {
+	if x != nil {
+		return x.ChunkBytes
+	}
+	return 0
+}
+
+func (x *Routed) GetMostChunks() uint32 {
+	if x != nil {
+		return x.MostChunks
+	}
+	return 0
+}
+
+func (x *Routed) GetPod() string {
+	if x != nil {
+		return x.Pod
+	}
+	return ""
+}
+
+func (x *Routed) GetRank() uint32 {
+	if x != nil {
+		return x.Rank
+	}
+	return 0
+}
+
+func (x *Routed) GetChunks() []uint64 {
+	if x != nil {
+		return x.Chunks
+	}
+	return nil
+}
+
+// Homes are the endpoints that the last requests of a pool's sessions went to. The lists have one value for each session.
+type Homes struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// namespace/name.
+	Pool string `protobuf:"bytes,1,opt,name=pool,proto3" json:"pool,omitempty"`
+	// Hashes of the names of sessions, and of endpoints.
+	Sessions  []uint64 `protobuf:"fixed64,2,rep,packed,name=sessions,proto3" json:"sessions,omitempty"`
+	Endpoints []uint64 `protobuf:"fixed64,3,rep,packed,name=endpoints,proto3" json:"endpoints,omitempty"`
+	// How long ago the requests were sent.
+	IdleMilliseconds []uint32 `protobuf:"varint,4,rep,packed,name=idle_milliseconds,json=idleMilliseconds,proto3" json:"idle_milliseconds,omitempty"`
+	unknownFields    protoimpl.UnknownFields
+	sizeCache        protoimpl.SizeCache
+}
+
+func (x *Homes) Reset() {
+	*x = Homes{}
+	mi := &file_internal_peerpb_peer_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Homes) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Homes) ProtoMessage() {}
+
+func (x *Homes) ProtoReflect() protoreflect.Message {
+	mi := &file_internal_peerpb_peer_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Homes.ProtoReflect.Descriptor instead.
+func (*Homes) Descriptor() ([]byte, []int) {
+	return file_internal_peerpb_peer_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *Homes) GetPool() string {
+	if x != nil {
+		return x.Pool
+	}
+	return ""
+}
+
+func (x *Homes) GetSessions() []uint64 {
+	if x != nil {
+		return x.Sessions
+	}
+	return nil
+}
+
+func (x *Homes) GetEndpoints() []uint64 {
+	if x != nil {
+		return x.Endpoints
+	}
+	return nil
+}
+
+func (x *Homes) GetIdleMilliseconds() []uint32 {
+	if x != nil {
+		return x.IdleMilliseconds
+	}
+	return nil
+}
+
 // Usage is what the picker has let a tenant of a pool use since it started.
 type Usage struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -332,7 +518,7 @@ type Usage struct {
 
 func (x *Usage) Reset() {
 	*x = Usage{}
-	mi := &file_internal_peerpb_peer_proto_msgTypes[4]
+	mi := &file_internal_peerpb_peer_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -344,7 +530,7 @@ func (x *Usage) String() string {
 func (*Usage) ProtoMessage() {}
 
 func (x *Usage) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_peerpb_peer_proto_msgTypes[4]
+	mi := &file_internal_peerpb_peer_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -357,7 +543,7 @@ func (x *Usage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Usage.ProtoReflect.Descriptor instead.
 func (*Usage) Descriptor() ([]byte, []int) {
-	return file_internal_peerpb_peer_proto_rawDescGZIP(), []int{4}
+	return file_internal_peerpb_peer_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *Usage) GetPool() string {
@@ -432,7 +618,7 @@ type Load struct {
 
 func (x *Load) Reset() {
 	*x = Load{}
-	mi := &file_internal_peerpb_peer_proto_msgTypes[5]
+	mi := &file_internal_peerpb_peer_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -444,7 +630,7 @@ func (x *Load) String() string {
 func (*Load) ProtoMessage() {}
 
 func (x *Load) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_peerpb_peer_proto_msgTypes[5]
+	mi := &file_internal_peerpb_peer_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -457,7 +643,7 @@ func (x *Load) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Load.ProtoReflect.Descriptor instead.
 func (*Load) Descriptor() ([]byte, []int) {
-	return file_internal_peerpb_peer_proto_rawDescGZIP(), []int{5}
+	return file_internal_peerpb_peer_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Load) GetPool() string {
@@ -544,7 +730,7 @@ type Assumption struct {
 
 func (x *Assumption) Reset() {
 	*x = Assumption{}
-	mi := &file_internal_peerpb_peer_proto_msgTypes[6]
+	mi := &file_internal_peerpb_peer_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -556,7 +742,7 @@ func (x *Assumption) String() string {
 func (*Assumption) ProtoMessage() {}
 
 func (x *Assumption) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_peerpb_peer_proto_msgTypes[6]
+	mi := &file_internal_peerpb_peer_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -569,7 +755,7 @@ func (x *Assumption) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Assumption.ProtoReflect.Descriptor instead.
 func (*Assumption) Descriptor() ([]byte, []int) {
-	return file_internal_peerpb_peer_proto_rawDescGZIP(), []int{6}
+	return file_internal_peerpb_peer_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Assumption) GetId() uint64 {
@@ -644,7 +830,7 @@ type Want struct {
 
 func (x *Want) Reset() {
 	*x = Want{}
-	mi := &file_internal_peerpb_peer_proto_msgTypes[7]
+	mi := &file_internal_peerpb_peer_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -656,7 +842,7 @@ func (x *Want) String() string {
 func (*Want) ProtoMessage() {}
 
 func (x *Want) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_peerpb_peer_proto_msgTypes[7]
+	mi := &file_internal_peerpb_peer_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -669,7 +855,7 @@ func (x *Want) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Want.ProtoReflect.Descriptor instead.
 func (*Want) Descriptor() ([]byte, []int) {
-	return file_internal_peerpb_peer_proto_rawDescGZIP(), []int{7}
+	return file_internal_peerpb_peer_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *Want) GetPool() string {
@@ -729,7 +915,7 @@ type Loan struct {
 
 func (x *Loan) Reset() {
 	*x = Loan{}
-	mi := &file_internal_peerpb_peer_proto_msgTypes[8]
+	mi := &file_internal_peerpb_peer_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -741,7 +927,7 @@ func (x *Loan) String() string {
 func (*Loan) ProtoMessage() {}
 
 func (x *Loan) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_peerpb_peer_proto_msgTypes[8]
+	mi := &file_internal_peerpb_peer_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -754,7 +940,7 @@ func (x *Loan) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Loan.ProtoReflect.Descriptor instead.
 func (*Loan) Descriptor() ([]byte, []int) {
-	return file_internal_peerpb_peer_proto_rawDescGZIP(), []int{8}
+	return file_internal_peerpb_peer_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *Loan) GetAt() *reportpb.Position {
@@ -792,7 +978,7 @@ const file_internal_peerpb_peer_proto_rawDesc = "" +
 	"\vincarnation\x18\x02 \x01(\x06R\vincarnation\"G\n" +
 	"\aWelcome\x12\x1a\n" +
 	"\bprotocol\x18\x01 \x01(\rR\bprotocol\x12 \n" +
-	"\vincarnation\x18\x02 \x01(\x06R\vincarnation\"\xfd\x01\n" +
+	"\vincarnation\x18\x02 \x01(\x06R\vincarnation\"\xda\x02\n" +
 	"\x06Update\x12\x10\n" +
 	"\x03seq\x18\x01 \x01(\x04R\x03seq\x12\x12\n" +
 	"\x04full\x18\x02 \x01(\bR\x04full\x12*\n" +
@@ -800,7 +986,24 @@ const file_internal_peerpb_peer_proto_rawDesc = "" +
 	"\x06forget\x18\x04 \x01(\bR\x06forget\x12<\n" +
 	"\vassumptions\x18\x05 \x03(\v2\x1a.kvasir.peer.v1.AssumptionR\vassumptions\x12\x1c\n" +
 	"\twithdrawn\x18\x06 \x03(\x04R\twithdrawn\x12-\n" +
-	"\x06usages\x18\a \x03(\v2\x15.kvasir.peer.v1.UsageR\x06usages\"\xca\x01\n" +
+	"\x06usages\x18\a \x03(\v2\x15.kvasir.peer.v1.UsageR\x06usages\x12+\n" +
+	"\x05homes\x18\b \x03(\v2\x15.kvasir.peer.v1.HomesR\x05homes\x12.\n" +
+	"\x06routed\x18\t \x03(\v2\x16.kvasir.peer.v1.RoutedR\x06routed\"\xb3\x01\n" +
+	"\x06Routed\x12\x12\n" +
+	"\x04pool\x18\x01 \x01(\tR\x04pool\x12\x15\n" +
+	"\x06key_id\x18\x02 \x01(\tR\x05keyId\x12\x1f\n" +
+	"\vchunk_bytes\x18\x03 \x01(\rR\n" +
+	"chunkBytes\x12\x1f\n" +
+	"\vmost_chunks\x18\x04 \x01(\rR\n" +
+	"mostChunks\x12\x10\n" +
+	"\x03pod\x18\x05 \x01(\tR\x03pod\x12\x12\n" +
+	"\x04rank\x18\x06 \x01(\rR\x04rank\x12\x16\n" +
+	"\x06chunks\x18\a \x03(\x06R\x06chunks\"\x82\x01\n" +
+	"\x05Homes\x12\x12\n" +
+	"\x04pool\x18\x01 \x01(\tR\x04pool\x12\x1a\n" +
+	"\bsessions\x18\x02 \x03(\x06R\bsessions\x12\x1c\n" +
+	"\tendpoints\x18\x03 \x03(\x06R\tendpoints\x12+\n" +
+	"\x11idle_milliseconds\x18\x04 \x03(\rR\x10idleMilliseconds\"\xca\x01\n" +
 	"\x05Usage\x12\x12\n" +
 	"\x04pool\x18\x01 \x01(\tR\x04pool\x12\x16\n" +
 	"\x06tenant\x18\x02 \x01(\tR\x06tenant\x12\x1a\n" +
@@ -855,33 +1058,37 @@ func file_internal_peerpb_peer_proto_rawDescGZIP() []byte {
 	return file_internal_peerpb_peer_proto_rawDescData
 }
 
-var file_internal_peerpb_peer_proto_msgTypes = make([]protoimpl.MessageInfo, 9)
+var file_internal_peerpb_peer_proto_msgTypes = make([]protoimpl.MessageInfo, 11)
 var file_internal_peerpb_peer_proto_goTypes = []any{
 	(*PeerMessage)(nil),       // 0: kvasir.peer.v1.PeerMessage
 	(*Hello)(nil),             // 1: kvasir.peer.v1.Hello
 	(*Welcome)(nil),           // 2: kvasir.peer.v1.Welcome
 	(*Update)(nil),            // 3: kvasir.peer.v1.Update
-	(*Usage)(nil),             // 4: kvasir.peer.v1.Usage
-	(*Load)(nil),              // 5: kvasir.peer.v1.Load
-	(*Assumption)(nil),        // 6: kvasir.peer.v1.Assumption
-	(*Want)(nil),              // 7: kvasir.peer.v1.Want
-	(*Loan)(nil),              // 8: kvasir.peer.v1.Loan
-	(*reportpb.Position)(nil), // 9: kvasir.report.v1.Position
-	(*reportpb.Change)(nil),   // 10: kvasir.report.v1.Change
+	(*Routed)(nil),            // 4: kvasir.peer.v1.Routed
+	(*Homes)(nil),             // 5: kvasir.peer.v1.Homes
+	(*Usage)(nil),             // 6: kvasir.peer.v1.Usage
+	(*Load)(nil),              // 7: kvasir.peer.v1.Load
+	(*Assumption)(nil),        // 8: kvasir.peer.v1.Assumption
+	(*Want)(nil),              // 9: kvasir.peer.v1.Want
+	(*Loan)(nil),              // 10: kvasir.peer.v1.Loan
+	(*reportpb.Position)(nil), // 11: kvasir.report.v1.Position
+	(*reportpb.Change)(nil),   // 12: kvasir.report.v1.Change
 }
 var file_internal_peerpb_peer_proto_depIdxs = []int32{
 	1,  // 0: kvasir.peer.v1.PeerMessage.hello:type_name -> kvasir.peer.v1.Hello
 	3,  // 1: kvasir.peer.v1.PeerMessage.update:type_name -> kvasir.peer.v1.Update
-	5,  // 2: kvasir.peer.v1.Update.loads:type_name -> kvasir.peer.v1.Load
-	6,  // 3: kvasir.peer.v1.Update.assumptions:type_name -> kvasir.peer.v1.Assumption
-	4,  // 4: kvasir.peer.v1.Update.usages:type_name -> kvasir.peer.v1.Usage
-	9,  // 5: kvasir.peer.v1.Loan.at:type_name -> kvasir.report.v1.Position
-	10, // 6: kvasir.peer.v1.Loan.changes:type_name -> kvasir.report.v1.Change
-	7,  // [7:7] is the sub-list for method output_type
-	7,  // [7:7] is the sub-list for method input_type
-	7,  // [7:7] is the sub-list for extension type_name
-	7,  // [7:7] is the sub-list for extension extendee
-	0,  // [0:7] is the sub-list for field type_name
+	7,  // 2: kvasir.peer.v1.Update.loads:type_name -> kvasir.peer.v1.Load
+	8,  // 3: kvasir.peer.v1.Update.assumptions:type_name -> kvasir.peer.v1.Assumption
+	6,  // 4: kvasir.peer.v1.Update.usages:type_name -> kvasir.peer.v1.Usage
+	5,  // 5: kvasir.peer.v1.Update.homes:type_name -> kvasir.peer.v1.Homes
+	4,  // 6: kvasir.peer.v1.Update.routed:type_name -> kvasir.peer.v1.Routed
+	11, // 7: kvasir.peer.v1.Loan.at:type_name -> kvasir.report.v1.Position
+	12, // 8: kvasir.peer.v1.Loan.changes:type_name -> kvasir.report.v1.Change
+	9,  // [9:9] is the sub-list for method output_type
+	9,  // [9:9] is the sub-list for method input_type
+	9,  // [9:9] is the sub-list for extension type_name
+	9,  // [9:9] is the sub-list for extension extendee
+	0,  // [0:9] is the sub-list for field type_name
 }
 
 func init() { file_internal_peerpb_peer_proto_init() }
@@ -899,7 +1106,7 @@ func file_internal_peerpb_peer_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_internal_peerpb_peer_proto_rawDesc), len(file_internal_peerpb_peer_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   9,
+			NumMessages:   11,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

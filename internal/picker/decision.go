@@ -180,8 +180,10 @@ func (d *Decision) begin(i int) {
 	}
 	d.booking = t.member.load.Book(now, load.WorkOf(t.uncached+d.otherTokens, d.PromptTokens-t.uncached), d.streamed)
 	d.view.peers.Changed()
-	for h, chunks := range d.chunks {
-		d.view.histories[h].memories[t.at].Record(chunks)
+	for i, chunks := range d.chunks {
+		h := &d.view.histories[i]
+		h.memories[t.at].Record(chunks)
+		d.tellRouted(t, h, chunks)
 	}
 	p := &d.view.spec.Policy
 	if p.SpeculationOff || len(d.keys) == 0 && len(d.more) == 0 {

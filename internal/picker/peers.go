@@ -1,6 +1,7 @@
 package picker
 
 import (
+	"slices"
 	"time"
 
 	"github.com/kvasir-dev/kvasir/internal/endpoint"
@@ -8,6 +9,7 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/kvindex"
 	"github.com/kvasir-dev/kvasir/internal/load"
 	"github.com/kvasir-dev/kvasir/internal/replicas"
+	"github.com/kvasir-dev/kvasir/internal/routinghistory"
 	"github.com/kvasir-dev/kvasir/internal/tenant"
 )
 
@@ -49,6 +51,48 @@ func (p *Picker) Assume(a *replicas.Assumption) (*kvindex.Guess, replicas.Refusa
 		a.Until = latest
 	}
 	return v.index.Speculate(m.holder, a.Keys), replicas.Taken
+}
+
+// Homes calls f for every pool: the homes of sessions, which are sent to peers.
+func (p *Picker) Homes(f func(pool string, s *routinghistory.Sessions)) {
+	for _, v := range p.current.Load().pools {
+		f(v.name, v.homes)
+	}
+}
+
+// Sessions implements replicas.Pools.
+func (p *Picker) Sessions(pool string) *routinghistory.Sessions {
+	if v := p.named(pool); v != nil {
+		return v.homes
+	}
+	return nil
+}
+
+// Routed implements replicas.Pools: requests of peers count as those of this picker.
+func (p *Picker) Routed(r *replicas.Routed) {
+	v := p.named(r.Pool)
+	if v == nil || v.keyID != r.KeyID {
+		return
+	}
+	at := slices.IndexFunc(v.spec.Endpoints, func(e endpoint.Endpoint) bool { return e.ID == r.Endpoint })
+	if at < 0 {
+		return
+	}
+	for i := range v.histories {
+		if h := &v.histories[i]; h.bytes == r.ChunkBytes && h.most == r.MostChunks {
+			h.memories[at].Record(r.Chunks)
+		}
+	}
+}
+
+// tellRouted sends peers what was routed to a target, by one of the histories.
+func (d *Decision) tellRouted(t *Target, h *history, chunks []routinghistory.Chunk) {
+	if d.view.peers.Alone() {
+		return
+	}
+	d.view.peers.Route(&replicas.Routed{
+		Pool: d.view.name, Endpoint: t.Endpoint.ID, KeyID: d.view.keyID, ChunkBytes: h.bytes, MostChunks: h.most, Chunks: chunks,
+	})
 }
 
 // Meters calls f for every pool that has tenants: the usage that is sent to peers.

@@ -2,15 +2,19 @@ package picker
 
 import (
 	"container/heap"
+	"fmt"
 	"math/rand/v2"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/go-logr/logr"
 
 	"github.com/kvasir-dev/kvasir/internal/endpoint"
+	"github.com/kvasir-dev/kvasir/internal/openai"
 	"github.com/kvasir-dev/kvasir/internal/policy"
 	"github.com/kvasir-dev/kvasir/internal/replicas"
+	"github.com/kvasir-dev/kvasir/internal/routinghistory"
 )
 
 // fleet is several pickers before the same engines in virtual time. An engine prefills one request after the other.
@@ -73,7 +77,8 @@ func newFleet(t testing.TB, pickers, n int, strategy policy.Type, linkDelay time
 	var outboxes []*replicas.Outbox
 	for i := range pickers {
 		spec := testSpec(t, n)
-		spec.Policy.Strategy = policy.Config{Type: strategy}
+		spec.Policy.Strategy = policy.Default(strategy)
+		spec.Policy.SessionKeys, spec.Policy.SessionIdle = []SessionKey{{Type: "Header", Name: "x-session-id"}}, time.Hour
 		o := replicas.NewOutbox(uint64(i + 1))
 		p := New(Options{Now: f.clock.Now, Log: logr.Discard(), Peers: o})
 		if err := p.Apply([]Spec{spec}); err != nil {
@@ -91,6 +96,7 @@ func newFleet(t testing.TB, pickers, n int, strategy policy.Type, linkDelay time
 			if from != to {
 				sender := replicas.NewSender(o, f.pickers[from].Loads)
 				sender.Tell(f.pickers[from].Meters)
+				sender.TellHomes(f.pickers[from].Homes)
 				f.link(sender, inbox, linkDelay)
 			}
 		}
@@ -216,6 +222,102 @@ func TestPickersInTurns(t *testing.T) {
 	}
 	if off < rounds*endpoints/10 {
 		t.Errorf("without the exchange only %d requests went to a pod that had been taken: this shows no use", off)
+	}
+}
+
+// TestASessionStaysWhicheverReplicaItMeets: under Sticky all turns of a session go to one endpoint, though each comes to a replica
+// that a load balancer has chosen. Without the exchange they do not.
+func TestASessionStaysWhicheverReplicaItMeets(t *testing.T) {
+	const endpoints, sessions, turns = 8, 40, 10
+	moved := func(pickers int, linkDelay time.Duration) (n int) {
+		f := newFleet(t, pickers, endpoints, policy.Sticky, linkDelay)
+		rng := rand.New(rand.NewPCG(1, 3))
+		at := map[int]endpoint.ID{}
+		for i := range sessions * turns {
+			session := i % sessions
+			d, err := f.pickers[rng.IntN(pickers)].Pick(t.Context(), &Request{
+				Route: openai.Completions, Body: completion("m", 1000*session, 100, true),
+				Header: func(name string) string {
+					if name == "x-session-id" {
+						return fmt.Sprint("session-", session)
+					}
+					return ""
+				},
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			now := d.Targets[0].Endpoint.ID
+			if before, ok := at[session]; ok && before != now {
+				n++
+			}
+			at[session] = now
+			f.run(5 * time.Millisecond)
+			d.FirstToken()
+			f.after(time.Duration(rng.IntN(200))*time.Millisecond, func() { d.End(Completed) })
+			f.run(20 * time.Millisecond)
+		}
+		return n
+	}
+	for _, pickers := range []int{1, 2, 4} {
+		if n := moved(pickers, time.Millisecond); n > 0 {
+			t.Errorf("%d replicas: %d turns of %d went to another endpoint than the turn before", pickers, n, sessions*turns)
+		}
+	}
+	if n := moved(2, 0); n < sessions {
+		t.Errorf("without the exchange only %d turns of %d went elsewhere: this shows no use", n, sessions*turns)
+	}
+}
+
+// TestWhatAPeerHasRoutedIsKnown: under ApproximatePrefix a text that one replica has routed is found there by another one, which
+// has the same root; and not by one with another.
+func TestWhatAPeerHasRoutedIsKnown(t *testing.T) {
+	const endpoints, texts = 8, 20
+	f := newFleet(t, 2, endpoints, policy.ApproximatePrefix, time.Millisecond)
+	ask := func(p *Picker, text string) endpoint.ID {
+		d, err := p.Pick(t.Context(), &Request{Route: openai.Completions, Body: fmt.Appendf(nil, `{"model":"m","prompt":%q}`, text)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		d.End(Completed)
+		f.run(20 * time.Millisecond)
+		return d.Targets[0].Endpoint.ID
+	}
+	followed := 0
+	for i := range texts {
+		text := strings.Repeat(fmt.Sprintf("text %d of many; ", i), 100)
+		if first := ask(f.pickers[i%2], text); ask(f.pickers[1-i%2], text) == first {
+			followed++
+		}
+	}
+	if followed < texts {
+		t.Errorf("%d texts of %d went where the other replica had sent them", followed, texts)
+	}
+
+	p := f.pickers[0]
+	chunks := []routinghistory.Chunk{1, 2, 3}
+	memory := func() int { return p.named("default/m").histories[0].memories[0].Match(chunks, 0) }
+	cut := p.named("default/m").histories[0].chunking
+	record := func(change func(r *replicas.Routed)) {
+		r := &replicas.Routed{
+			Pool: "default/m", Endpoint: testEndpoint(0).ID, KeyID: testSeed(t).ID(), ChunkBytes: cut.bytes, MostChunks: cut.most, Chunks: chunks,
+		}
+		change(r)
+		p.Routed(r)
+	}
+	for name, change := range map[string]func(r *replicas.Routed){
+		"another root":     func(r *replicas.Routed) { r.KeyID = "other" },
+		"cut otherwise":    func(r *replicas.Routed) { r.ChunkBytes++ },
+		"unknown endpoint": func(r *replicas.Routed) { r.Endpoint.Pod = "other" },
+		"unknown pool":     func(r *replicas.Routed) { r.Pool = "default/x" },
+	} {
+		if record(change); memory() != 0 {
+			t.Errorf("%s: recorded", name)
+		}
+	}
+	record(func(*replicas.Routed) {})
+	if memory() != len(chunks) {
+		t.Error("not recorded")
 	}
 }
 

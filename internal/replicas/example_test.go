@@ -9,6 +9,7 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/load"
 	pb "github.com/kvasir-dev/kvasir/internal/peerpb"
 	"github.com/kvasir-dev/kvasir/internal/replicas"
+	"github.com/kvasir-dev/kvasir/internal/routinghistory"
 )
 
 // aPicker is what of a picker takes part in the exchange: here a single tracker.
@@ -25,6 +26,12 @@ func (p *aPicker) Tracker(string, endpoint.ID) *load.Tracker { return &p.tracker
 func (p *aPicker) Assume(*replicas.Assumption) (*kvindex.Guess, replicas.Refusal) {
 	return nil, replicas.Off
 }
+
+// Routed implements replicas.Pools.
+func (p *aPicker) Routed(*replicas.Routed) {}
+
+// Sessions implements replicas.Pools.
+func (p *aPicker) Sessions(string) *routinghistory.Sessions { return nil }
 
 // Two pickers in virtual time, over a link that takes a millisecond: a sends updates to b.
 func ExampleSender() {

@@ -10,6 +10,7 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/kvindex"
 	"github.com/kvasir-dev/kvasir/internal/load"
 	pb "github.com/kvasir-dev/kvasir/internal/peerpb"
+	"github.com/kvasir-dev/kvasir/internal/routinghistory"
 	"github.com/kvasir-dev/kvasir/internal/tenant"
 )
 
@@ -23,6 +24,10 @@ type Pools interface {
 	// Assume makes a guess of what a peer assumes, unless it is refused; the guess ends at a.Until, which Assume can
 	// bring nearer.
 	Assume(a *Assumption) (*kvindex.Guess, Refusal)
+	// Sessions of a pool (namespace/name); nil for one that is not known here.
+	Sessions(pool string) *routinghistory.Sessions
+	// Routed records what a peer has routed, unless the endpoint is unknown or the text is cut otherwise here.
+	Routed(r *Routed)
 }
 
 // Tenants is where the updates of peers about tenants are applied. peer is a peer's life.

@@ -8,6 +8,7 @@ import (
 
 	"github.com/kvasir-dev/kvasir/internal/endpoint"
 	"github.com/kvasir-dev/kvasir/internal/kvblock"
+	"github.com/kvasir-dev/kvasir/internal/routinghistory"
 )
 
 // Bounds of the pending updates.
@@ -51,14 +52,30 @@ type Outbox struct {
 	lastID uint64
 }
 
-// event is that an assumption is made, or that it has ended.
+// Routed is that a request was sent to an endpoint, and the names of the chunks that its text begins with. It is sent once.
+type Routed struct {
+	// Pool is namespace/name.
+	Pool     string
+	Endpoint endpoint.ID
+	// KeyID is the id of the root of the names. ChunkBytes and MostChunks are how the text is cut.
+	KeyID                  string
+	ChunkBytes, MostChunks int
+	// Chunks from the text's first one on. They must not change.
+	Chunks []routinghistory.Chunk
+}
+
+// event is that an assumption is made, or that it has ended; or that a request was routed.
 type event struct {
 	*Assumption
-	end bool
+	end    bool
+	routed *Routed
 }
 
 func (e *event) size() int {
-	if e.end {
+	switch {
+	case e.routed != nil:
+		return assumptionBytes + 8*len(e.routed.Chunks)
+	case e.end:
 		return eventBytes
 	}
 	return assumptionBytes + 8*len(e.Keys)
@@ -97,7 +114,19 @@ func (o *Outbox) Assume(a *Assumption) {
 	o.mu.Lock()
 	o.lastID++
 	a.id, a.number = o.lastID, o.first+uint64(len(o.events))
-	o.append(event{a, false})
+	o.append(event{Assumption: a})
+	o.mu.Unlock()
+	o.Changed()
+}
+
+// Route announces that a request was routed. Without peers it has no effect.
+func (o *Outbox) Route(r *Routed) {
+	if o.Alone() || len(r.Chunks) == 0 {
+		return
+	}
+	r.Chunks = r.Chunks[:min(len(r.Chunks), MaxKeys)]
+	o.mu.Lock()
+	o.append(event{routed: r})
 	o.mu.Unlock()
 	o.Changed()
 }
@@ -111,7 +140,7 @@ func (o *Outbox) Withdraw(a *Assumption) {
 	told := a.id != 0 && !a.ended
 	if told {
 		a.ended = true
-		o.append(event{a, true})
+		o.append(event{Assumption: a, end: true})
 	}
 	o.mu.Unlock()
 	if told {

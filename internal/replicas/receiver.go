@@ -12,6 +12,7 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/kvindex"
 	"github.com/kvasir-dev/kvasir/internal/load"
 	pb "github.com/kvasir-dev/kvasir/internal/peerpb"
+	"github.com/kvasir-dev/kvasir/internal/routinghistory"
 	"github.com/kvasir-dev/kvasir/internal/tenant"
 )
 
@@ -28,6 +29,8 @@ const (
 	// maxLife bounds how long something can be assumed, maxGuessBytes what one peer can assume at a time.
 	maxLife       = time.Hour
 	maxGuessBytes = 16 << 20
+	// maxIdle bounds how long ago a session's last request was sent.
+	maxIdle = 24 * time.Hour
 	// sweepEvery is the precision of the end of assumptions that are not withdrawn.
 	sweepEvery = 250 * time.Millisecond
 )
@@ -97,6 +100,8 @@ func (r *Receiver) Handle(now time.Time, m *pb.PeerMessage) error {
 	r.peer.Hear(now)
 	r.takeLoads(now, u)
 	r.takeUsages(now, u)
+	r.takeHomes(now, u)
+	r.takeRouted(u)
 	if u.GetForget() {
 		r.withdrawAll()
 	}
@@ -131,6 +136,23 @@ func check(u *pb.Update) error {
 		if len(x.GetPool()) > maxName || len(x.GetTenant()) > tenant.MaxName || x.GetUnderWay() > maxRequests ||
 			math.IsNaN(x.GetRequestsLeft()) || math.IsNaN(x.GetTokensLeft()) {
 			return errors.New("an impossible usage")
+		}
+	}
+	homes := 0
+	for _, h := range u.GetHomes() {
+		n := len(h.GetSessions())
+		if len(h.GetPool()) > maxName || len(h.GetEndpoints()) != n || len(h.GetIdleMilliseconds()) != n {
+			return errors.New("homes of no sessions")
+		}
+		homes += n
+	}
+	if homes > maxHomes {
+		return fmt.Errorf("%d sessions in an update", homes)
+	}
+	for _, x := range u.GetRouted() {
+		if len(x.GetPool()) > maxName || len(x.GetPod()) > maxName || x.GetRank() > maxRank || len(x.GetKeyId()) > maxName ||
+			len(x.GetChunks()) > MaxKeys {
+			return errors.New("a request that cannot have been routed")
 		}
 	}
 	for _, a := range u.GetAssumptions() {
@@ -184,6 +206,34 @@ func (r *Receiver) takeUsages(now time.Time, u *pb.Update) {
 		r.inbox.tenants.Spent(now, x.GetPool(), r.life, x.GetTenant(), tenant.Usage{
 			Requests: x.GetRequests(), Tokens: x.GetTokens(), UnderWay: int(x.GetUnderWay()),
 			RequestsLeft: x.GetRequestsLeft(), TokensLeft: x.GetTokensLeft(),
+		})
+	}
+}
+
+// takeHomes passes on where requests of sessions went. mu is held.
+func (r *Receiver) takeHomes(now time.Time, u *pb.Update) {
+	for _, h := range u.GetHomes() {
+		sessions := r.inbox.pools.Sessions(h.GetPool())
+		if sessions == nil {
+			continue
+		}
+		for i, session := range h.GetSessions() {
+			idle := min(maxIdle, time.Duration(h.GetIdleMilliseconds()[i])*time.Millisecond)
+			sessions.Learn(session, h.GetEndpoints()[i], now.Add(-idle))
+		}
+	}
+}
+
+// takeRouted passes on which texts went where. mu is held.
+func (r *Receiver) takeRouted(u *pb.Update) {
+	for _, x := range u.GetRouted() {
+		chunks := make([]routinghistory.Chunk, len(x.GetChunks()))
+		for i, chunk := range x.GetChunks() {
+			chunks[i] = routinghistory.Chunk(chunk)
+		}
+		r.inbox.pools.Routed(&Routed{
+			Pool: x.GetPool(), Endpoint: endpoint.ID{Pod: x.GetPod(), Rank: int(x.GetRank())}, KeyID: x.GetKeyId(),
+			ChunkBytes: int(x.GetChunkBytes()), MostChunks: int(x.GetMostChunks()), Chunks: chunks,
 		})
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/endpoint"
 	"github.com/kvasir-dev/kvasir/internal/load"
 	pb "github.com/kvasir-dev/kvasir/internal/peerpb"
+	"github.com/kvasir-dev/kvasir/internal/routinghistory"
 	"github.com/kvasir-dev/kvasir/internal/tenant"
 )
 
@@ -32,14 +33,21 @@ type Loads func(f func(pool string, id endpoint.ID, t *load.Tracker))
 // Meters calls f for every pool (namespace/name) that has tenants.
 type Meters func(f func(pool string, m *tenant.Meters))
 
-// maxUsages bounds the tenants in one update.
-const maxUsages = 1024
+// Homes calls f for every pool (namespace/name): where the requests of its sessions went.
+type Homes func(f func(pool string, s *routinghistory.Sessions))
+
+// maxUsages bounds the tenants in one update, maxHomes the sessions, with about 20 bytes each.
+const (
+	maxUsages = 1024
+	maxHomes  = 4096
+)
 
 // Sender sends one peer what an outbox has. It has no clock and no socket. It is safe for concurrent use.
 type Sender struct {
 	outbox *Outbox
 	loads  Loads
 	meters Meters // nil without
+	homes  Homes  // nil without
 	bell   chan struct{}
 	dirty  atomic.Bool
 
@@ -52,15 +60,26 @@ type Sender struct {
 	full   time.Time // when the next full one is due
 	closed bool
 	told   map[*load.Tracker]uint64 // versions of shares
-	spent  map[*tenant.Meters]spent
+	spent  map[*tenant.Meters]progress
+	put    map[*routinghistory.Sessions]homesProgress
 }
 
-// spent is the last change of a pool's meters that was sent to a peer. fulls are its values at the
+// homesProgress is that of the sessions of a pool. What was learned from other peers is sent too if it is not later than the
+// change known, the last one when the stream began.
+type homesProgress struct {
+	progress
+	known uint64
+}
+
+// progress is the last change of a pool's meters or sessions that was sent to a peer. fulls are its values at the
 // last two full updates, the older one first: later changes are sent again, in case an update was lost.
-type spent struct {
+type progress struct {
 	upTo  uint64
 	fulls [2]uint64
 }
+
+// rewind goes back to the full update before the last one.
+func (p *progress) rewind() { p.upTo, p.fulls = p.fulls[0], [2]uint64{p.fulls[1], p.upTo} }
 
 // NewSender returns a sender for a stream that has just been opened. It must be closed.
 func NewSender(o *Outbox, loads Loads) *Sender {
@@ -70,7 +89,12 @@ func NewSender(o *Outbox, loads Loads) *Sender {
 }
 
 // Tell makes the sender send the state of tenants too. Call it before Next.
-func (s *Sender) Tell(meters Meters) { s.meters, s.spent = meters, map[*tenant.Meters]spent{} }
+func (s *Sender) Tell(meters Meters) { s.meters, s.spent = meters, map[*tenant.Meters]progress{} }
+
+// TellHomes makes the sender send the homes of sessions too. Call it before Next.
+func (s *Sender) TellHomes(homes Homes) {
+	s.homes, s.put = homes, map[*routinghistory.Sessions]homesProgress{}
+}
 
 // Close releases what the sender uses. Next returns nothing afterwards.
 func (s *Sender) Close() {
@@ -116,12 +140,13 @@ func (s *Sender) Next(now time.Time) (m *pb.PeerMessage, wake time.Time) {
 	u := &pb.Update{Seq: s.seq + 1, Full: full}
 	s.addLoads(u, now)
 	more := s.addUsages(u)
+	more = s.addHomes(u, now) || more
 	if s.outbox.take(s, u, now) || more {
 		s.dirty.Store(true)
 	}
 	if full {
 		s.full = now.Add(Beat)
-	} else if len(u.Loads)+len(u.Assumptions)+len(u.Withdrawn)+len(u.Usages) == 0 && !u.Forget {
+	} else if len(u.Loads)+len(u.Assumptions)+len(u.Withdrawn)+len(u.Usages)+len(u.Homes)+len(u.Routed) == 0 && !u.Forget {
 		return nil, s.full
 	}
 	s.seq, s.sent = u.Seq, now
@@ -164,7 +189,7 @@ func (s *Sender) addUsages(u *pb.Update) (more bool) {
 	s.meters(func(pool string, m *tenant.Meters) {
 		at := s.spent[m]
 		if u.Full {
-			at.upTo, at.fulls = at.fulls[0], [2]uint64{at.fulls[1], at.upTo}
+			at.rewind()
 		}
 		upTo, rest := m.Since(at.upTo, maxUsages-len(u.Usages), func(name string, use tenant.Usage) {
 			u.Usages = append(u.Usages, &pb.Usage{
@@ -175,6 +200,36 @@ func (s *Sender) addUsages(u *pb.Update) (more bool) {
 		at.upTo, more = upTo, more || rest
 		s.spent[m] = at
 	})
+	return more
+}
+
+// addHomes adds where the requests of sessions went since the last update to the peer. It returns whether there is more.
+func (s *Sender) addHomes(u *pb.Update, now time.Time) (more bool) {
+	if s.homes == nil {
+		return false
+	}
+	put, left := make(map[*routinghistory.Sessions]homesProgress, len(s.put)), maxHomes // without removed pools
+	s.homes(func(pool string, sessions *routinghistory.Sessions) {
+		at, begun := s.put[sessions]
+		if !begun {
+			at.known = sessions.Changes()
+		}
+		if u.Full {
+			at.rewind()
+		}
+		h := &pb.Homes{Pool: pool}
+		upTo, rest := sessions.Since(at.upTo, at.known, left, now, func(session, endpoint uint64, idle time.Duration) {
+			h.Sessions, h.Endpoints = append(h.Sessions, session), append(h.Endpoints, endpoint)
+			h.IdleMilliseconds = append(h.IdleMilliseconds, uint32(min(idle, maxIdle).Milliseconds()))
+		})
+		if len(h.Sessions) > 0 {
+			u.Homes = append(u.Homes, h)
+			left -= len(h.Sessions)
+		}
+		at.upTo, more = upTo, more || rest
+		put[sessions] = at
+	})
+	s.put = put
 	return more
 }
 
@@ -206,6 +261,9 @@ func (o *Outbox) take(s *Sender, u *pb.Update, now time.Time) (more bool) {
 	for ; s.next < end && bytes < maxUpdate; s.next++ {
 		e := &o.events[s.next-o.first]
 		switch {
+		case e.routed != nil:
+			u.Routed = append(u.Routed, e.routed.message())
+			bytes += e.size()
 		case e.end && e.number < start:
 			u.Withdrawn = append(u.Withdrawn, e.id)
 		case !e.end && !e.ended && e.Until.After(now):
@@ -215,6 +273,17 @@ func (o *Outbox) take(s *Sender, u *pb.Update, now time.Time) (more bool) {
 	}
 	o.trim()
 	return s.next < end
+}
+
+func (r *Routed) message() *pb.Routed {
+	chunks := make([]uint64, len(r.Chunks))
+	for i, chunk := range r.Chunks {
+		chunks[i] = uint64(chunk)
+	}
+	return &pb.Routed{
+		Pool: r.Pool, KeyId: r.KeyID, ChunkBytes: uint32(r.ChunkBytes), MostChunks: uint32(r.MostChunks),
+		Pod: r.Endpoint.Pod, Rank: uint32(r.Endpoint.Rank), Chunks: chunks,
+	}
 }
 
 func (a *Assumption) message(now time.Time) *pb.Assumption {

@@ -15,6 +15,7 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/kvindex"
 	"github.com/kvasir-dev/kvasir/internal/load"
 	pb "github.com/kvasir-dev/kvasir/internal/peerpb"
+	"github.com/kvasir-dev/kvasir/internal/routinghistory"
 )
 
 // world is pickers that exchange over bad links in virtual time.
@@ -31,6 +32,7 @@ type world struct {
 	delay       func() time.Duration
 	streamed    bool // all answers are
 	sent        int
+	homes       int // sent
 }
 
 type timed struct {
@@ -98,6 +100,8 @@ type life struct {
 	holders  []kvindex.Holder
 	open     []*request
 	streams  map[*node]*stream
+	sessions *routinghistory.Sessions
+	routed   []*Routed
 }
 
 // request is one that a picker has given an endpoint.
@@ -123,6 +127,7 @@ func (n *node) start() {
 	w := n.w
 	w.lives++
 	l := &life{w: w, outbox: NewOutbox(w.lives), index: kvindex.New(), streams: map[*node]*stream{}}
+	l.sessions = routinghistory.NewSessions(1000, time.Hour)
 	l.inbox = NewInbox(l, w.lives)
 	for range n.endpoints {
 		l.trackers = append(l.trackers, &load.Tracker{})
@@ -173,6 +178,7 @@ func (w *world) connect(from, to *node) {
 		w.cut(before)
 	}
 	s := &stream{sender: NewSender(from.life.outbox, from.life.each)}
+	s.sender.TellHomes(func(f func(string, *routinghistory.Sessions)) { f(pool, from.life.sessions) })
 	from.life.streams[to] = s
 	w.pump(s, to.life)
 }
@@ -187,6 +193,9 @@ func (w *world) pump(s *stream, to *life) {
 		m, wake := s.sender.Next(w.now)
 		if m != nil {
 			w.sent++
+			for _, h := range m.GetUpdate().GetHomes() {
+				w.homes += len(h.GetSessions())
+			}
 			w.carry(s, m, to)
 			continue
 		}
@@ -271,6 +280,17 @@ func (l *life) Tracker(name string, ep endpoint.ID) *load.Tracker {
 		}
 	}
 	return nil
+}
+
+// Routed implements Pools.
+func (l *life) Routed(x *Routed) { l.routed = append(l.routed, x) }
+
+// Sessions implements Pools.
+func (l *life) Sessions(name string) *routinghistory.Sessions {
+	if name != pool {
+		return nil
+	}
+	return l.sessions
 }
 
 // Assume implements Pools.

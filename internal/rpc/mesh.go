@@ -30,6 +30,7 @@ type MeshOptions struct {
 	Outbox *replicas.Outbox
 	Loads  replicas.Loads
 	Meters replicas.Meters // nil without tenants
+	Homes  replicas.Homes  // nil without
 	Inbox  *replicas.Inbox
 	// Borrow, if set, is called for each peer that is found, and is to return when ctx ends: (*Server).Borrow.
 	Borrow func(ctx context.Context, c *Client)
@@ -270,6 +271,7 @@ func (m *Mesh) tell(ctx context.Context, l *link) error {
 	defer stopped()
 	sender := replicas.NewSender(m.o.Outbox, m.o.Loads)
 	sender.Tell(m.o.Meters)
+	sender.TellHomes(m.o.Homes)
 	defer sender.Close()
 	l.client.conn.ResetConnectBackoff() // keep has waited
 	stream, err := NewPeerClient(l.client.conn).Exchange(streaming)

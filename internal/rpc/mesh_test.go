@@ -17,6 +17,7 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/kvindex"
 	"github.com/kvasir-dev/kvasir/internal/load"
 	"github.com/kvasir-dev/kvasir/internal/replicas"
+	"github.com/kvasir-dev/kvasir/internal/routinghistory"
 )
 
 // replica is what of a picker takes part in the exchange, on a real socket.
@@ -31,6 +32,8 @@ type replica struct {
 	tracker load.Tracker // of one endpoint
 	index   *kvindex.Table
 	holder  kvindex.Holder
+	// sessions of the pool.
+	sessions *routinghistory.Sessions
 
 	stop func()
 }
@@ -47,6 +50,19 @@ func (r *replica) each(f func(string, endpoint.ID, *load.Tracker)) {
 func (r *replica) Tracker(pool string, id endpoint.ID) *load.Tracker {
 	if pool == meshPool && id == meshEndpoint {
 		return &r.tracker
+	}
+	return nil
+}
+
+func (r *replica) homes(f func(string, *routinghistory.Sessions)) { f(meshPool, r.sessions) }
+
+// Routed implements replicas.Pools.
+func (r *replica) Routed(*replicas.Routed) {}
+
+// Sessions implements replicas.Pools.
+func (r *replica) Sessions(pool string) *routinghistory.Sessions {
+	if pool == meshPool {
+		return r.sessions
 	}
 	return nil
 }
@@ -80,7 +96,7 @@ func newReplica(t *testing.T, auth Authenticator, o ServerOptions) *replica {
 	t.Helper()
 	incarnations.Lock()
 	incarnations.last++
-	r := &replica{t: t, outbox: replicas.NewOutbox(incarnations.last), index: kvindex.New()}
+	r := &replica{t: t, outbox: replicas.NewOutbox(incarnations.last), index: kvindex.New(), sessions: routinghistory.NewSessions(100, time.Hour)}
 	incarnations.Unlock()
 	r.holder = r.index.Join()
 	r.inbox = replicas.NewInbox(r, r.outbox.Incarnation())
@@ -105,7 +121,7 @@ func newReplica(t *testing.T, auth Authenticator, o ServerOptions) *replica {
 // join sends updates to the replicas at the addresses.
 func (r *replica) join(dial DialOptions, addrs ...string) {
 	r.mesh = NewMesh(MeshOptions{
-		Find: List(addrs...), Dial: dial, Outbox: r.outbox, Loads: r.each, Inbox: r.inbox,
+		Find: List(addrs...), Dial: dial, Outbox: r.outbox, Loads: r.each, Inbox: r.inbox, Homes: r.homes,
 		MinBackoff: 5 * time.Millisecond, MaxBackoff: 50 * time.Millisecond,
 	})
 	ctx, cancel := context.WithCancel(context.Background())

@@ -43,6 +43,7 @@ func (s *sim) connect(outboxes []*replicas.Outbox) {
 			if i != j {
 				sender := replicas.NewSender(outboxes[i], p.Loads)
 				sender.Tell(p.Meters)
+				sender.TellHomes(p.Homes)
 				s.peers.links = append(s.peers.links, &link{sender: sender, to: j})
 				s.agenda.add(0, tells, len(s.peers.links)-1)
 			}

@@ -37,3 +37,36 @@ func TestPickersThatTellEachOtherChooseAsOneOnEveryWorkload(t *testing.T) {
 		}
 	}
 }
+
+// TestStrategiesWithMemoryAreAsGoodWithSeveralPickers: two and four pickers find as many tokens in caches as one, within 3 % of
+// the prompts, under strategies that know blocks, sessions or histories. Those that know the latter two find clearly fewer
+// without the exchange.
+func TestStrategiesWithMemoryAreAsGoodWithSeveralPickers(t *testing.T) {
+	long(t)
+	w, err := Generate("agentic", 800, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	shared := Exchange(2, 4)
+	shared = []Variant{shared[0], shared[1], shared[3], shared[4]} // without the exchange only four pickers
+	for name, needs := range map[string]bool{"MarginalCost": false, "Rendezvous": false, "Sticky": true, "Unified": true, "ApproximatePrefix": true} {
+		c := small(t, name)
+		c.Workload, c.Pods, c.Speed = w, 8, 3
+		list, err := Compare(c, shared, []uint64{1, 2}, unseen)
+		if err != nil {
+			t.Fatal(err)
+		}
+		one := list[0].HitRatio
+		for _, e := range list {
+			t.Logf("%-18s %-25s hits %.3f, first token %.0f ms", name, e.Variant, e.HitRatio, 1000*e.TTFTMean)
+		}
+		for _, e := range list[1:3] {
+			if math.Abs(e.HitRatio-one) > 0.03 {
+				t.Errorf("%s, %s: hits %.3f, one picker %.3f", name, e.Variant, e.HitRatio, one)
+			}
+		}
+		if off := list[3].HitRatio; needs && off > one-0.06 {
+			t.Errorf("%s, %s: hits %.3f, one picker %.3f: the exchange shows no use", name, list[3].Variant, off, one)
+		}
+	}
+}
