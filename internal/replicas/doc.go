@@ -15,7 +15,7 @@
 //
 // Speculation is sent in the same way: which blocks an endpoint is assumed to hold because a request with them was just
 // sent there, and when that ends. It is a hint: sent once, bounded in bytes and time on both sides, and never a fact in the
-// index. Where texts without keys were sent is told once, too. Homes of sessions are sent when they change, again with two full
+// index. Where texts without keys were sent is sent once, too. Homes of sessions are sent when they change, again with two full
 // updates, and all of them to a peer that connects. Pools are named by namespace and name, endpoints by (pod UID, rank), and
 // key roots by their id; a root itself is never sent. If the receiver has another root, it ignores the assumption but not the
 // counters.
