@@ -20,6 +20,7 @@ import (
 	"time"
 
 	"github.com/kvasir-dev/kvasir/internal/sim/vllmsim"
+	"github.com/kvasir-dev/kvasir/test/envoyfront"
 )
 
 var (
@@ -128,13 +129,16 @@ func node(t *testing.T, dir, pins string) {
 	command(t, nil, "npm", "install", "--silent", "--no-audit", "--no-fund", "--prefix", dir)
 }
 
-// command runs a program, and fails the test when it fails. It returns what was printed.
+// command runs a program, and fails the test when it fails. It returns what was printed. A program that takes too long is
+// aborted, so that Python prints where it was.
 func command(t *testing.T, env []string, name string, args ...string) string {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), atMost)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, name, args...)
-	cmd.Env = append(os.Environ(), env...)
+	// Python compiles the thousands of modules of a client in each run unless it can keep them.
+	cmd.Env = append(append(os.Environ(), "PYTHONDONTWRITEBYTECODE=", "PYTHONFAULTHANDLER=1"), env...)
+	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGABRT) }
 	cmd.WaitDelay = 10 * time.Second
 	out, err := cmd.CombinedOutput()
 	if err != nil {
@@ -146,6 +150,8 @@ func command(t *testing.T, env []string, name string, args ...string) string {
 // house is the proxy with engines behind it.
 type house struct {
 	url, metrics string
+	extProc      string // address of ext_proc
+	behind       bool   // url is that of an Envoy
 }
 
 // start builds and starts the picker, in front of two engines and beside a pool without any.
@@ -190,11 +196,12 @@ kind: RoutingPolicy
 metadata: {name: empty}
 spec: {targetRefs: [{name: empty}], admission: {holdSeconds: 0}}
 `)
-	h := &house{url: "http://" + free(t), metrics: "http://" + free(t)}
+	h := &house{url: "http://" + free(t), metrics: "http://" + free(t), extProc: free(t)}
 	health := "http://" + free(t)
 	var logs bytes.Buffer
 	cmd := exec.Command(binary, "--standalone", objects, "--proxy-address", strings.TrimPrefix(h.url, "http://"), "--lame-duck", "0s",
-		"--metrics-address", strings.TrimPrefix(h.metrics, "http://"), "--health-address", strings.TrimPrefix(health, "http://"), "--ext-proc-address", "")
+		"--metrics-address", strings.TrimPrefix(h.metrics, "http://"), "--health-address", strings.TrimPrefix(health, "http://"),
+		"--ext-proc-address", h.extProc, "--log-level", "debug")
 	cmd.Stdout, cmd.Stderr = &logs, &logs
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
@@ -206,17 +213,57 @@ spec: {targetRefs: [{name: empty}], admission: {holdSeconds: 0}}
 			t.Logf("picker:\n%s", logs.String())
 		}
 	})
+	h.ready(t, "/health")
+	return h
+}
+
+// ready waits for an answer.
+func (h *house) ready(t *testing.T, path string) {
+	t.Helper()
+	client := &http.Client{Timeout: patience}
 	for deadline := time.Now().Add(patience); ; time.Sleep(20 * time.Millisecond) {
-		if r, err := http.Get(h.url + "/health"); err == nil {
+		if r, err := client.Get(h.url + path); err == nil {
 			_ = r.Body.Close()
 			if r.StatusCode == http.StatusOK {
-				return h
+				return
 			}
 		}
 		if time.Now().After(deadline) {
-			t.Fatal("the picker did not become ready")
+			t.Fatalf("%s%s did not become ready", h.url, path)
 		}
 	}
+}
+
+// behindEnvoy is the same picker behind a gateway.
+func (h *house) behindEnvoy(t *testing.T) *house {
+	t.Helper()
+	program, err := envoyfront.Program(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	address := free(t)
+	config, err := envoyfront.Config(address, h.extProc, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	write(t, dir, "envoy.json", string(config))
+	cmd := exec.Command(program, "-c", filepath.Join(dir, "envoy.json"), "--use-dynamic-base-id", "--concurrency", "1", "--log-level", "error")
+	var logs bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &logs, &logs
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+		if t.Failed() {
+			t.Logf("Envoy:\n%s", logs.String())
+		}
+	})
+	front := &house{url: "http://" + address, metrics: h.metrics, behind: true}
+	front.ready(t, "/v1/models")
+	return front
 }
 
 // engines are the addresses of what serves.

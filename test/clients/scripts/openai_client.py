@@ -15,7 +15,8 @@ assert chat.choices[0].message.content and chat.usage.completion_tokens > 0, cha
 chunks = list(client.chat.completions.create(
     model=model, messages=say, max_tokens=8, stream=True, stream_options={"include_usage": True}))
 text = "".join(c.choices[0].delta.content or "" for c in chunks if c.choices)
-assert len(chunks) > 3 and text and chunks[-1].usage.completion_tokens > 0, chunks
+# An engine joins tokens in a chunk for a client that reads slowly: the role, the text and the usage are the least.
+assert len(chunks) > 2 and text and chunks[-1].usage.completion_tokens > 0, chunks
 
 tool = {"type": "function", "function": {"name": "weather", "parameters": {"type": "object", "properties": {}}}}
 # vLLM refuses "auto" unless it was started with a tool parser.
@@ -46,7 +47,8 @@ def fails(kind, status, code, make):
 
 fails(openai.NotFoundError, 404, "model_not_found", lambda: client.chat.completions.create(model="no-such-model", messages=say))
 fails(openai.BadRequestError, 400, None, lambda: client.chat.completions.create(model=model, messages=say, max_tokens=-1))
-fails(openai.NotFoundError, 404, "not_found", lambda: client.post("/../nowhere", cast_to=object))
+if not os.environ.get("KVASIR_GATEWAY"):  # which has a route for such paths, to an engine
+    fails(openai.NotFoundError, 404, "not_found", lambda: client.post("/../nowhere", cast_to=object))
 full = fails(openai.InternalServerError, 503, None,
              lambda: client.chat.completions.create(model="nobody-serves-this", messages=say))
 assert full.response.headers.get("retry-after"), "a 503 without Retry-After"
