@@ -1,10 +1,13 @@
-// Command objects prints what a cluster holds after a page of the docs was followed: the manifests of the page that are
-// about gateways, and what the operator makes of its first pool that names a Gateway.
+// Command objects prints what a cluster holds after a page of the docs was followed: the Gateway of the page, what the
+// operator makes of its first pool, and what else of the page is named. A name that no manifest of the page has is that
+// of a second pool, which is as the first one.
 //
 //	go run ./hack/objects install-gateways.md
+//	go run ./hack/objects install-gateways.md chat-split chat-new
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -23,17 +26,17 @@ import (
 )
 
 func main() {
-	if len(os.Args) != 2 {
-		fmt.Fprintln(os.Stderr, "usage: objects PAGE")
+	if len(os.Args) < 2 {
+		fmt.Fprintln(os.Stderr, "usage: objects PAGE [NAME...]")
 		os.Exit(2)
 	}
-	if err := run(context.Background(), os.Args[1]); err != nil {
+	if err := run(context.Background(), os.Args[1], os.Args[2:]); err != nil {
 		fmt.Fprintln(os.Stderr, "objects:", err)
 		os.Exit(1)
 	}
 }
 
-func run(ctx context.Context, page string) error {
+func run(ctx context.Context, page string, further []string) error {
 	all, err := manifests.Of(page)
 	if err != nil {
 		return fmt.Errorf("reading the manifests of %s: %w", page, err)
@@ -47,27 +50,36 @@ func run(ctx context.Context, page string) error {
 		return fmt.Errorf("reading the definitions: %w", err)
 	}
 	var objects []*unstructured.Unstructured
+	var pool string
 	for _, text := range all {
 		o := &unstructured.Unstructured{}
 		if err := yaml.Unmarshal([]byte(text), &o.Object); err != nil {
 			return fmt.Errorf("reading a manifest of %s: %w", page, err)
 		}
-		switch {
+		switch i := slices.Index(further, o.GetName()); {
+		case i >= 0:
+			objects, further = append(objects, o), slices.Delete(further, i, i+1)
 		case o.GetKind() == "Gateway":
 			objects = append(objects, o)
-		case o.GroupVersionKind() == v1alpha1.GroupVersion.WithKind("InferencePool"):
-			made, err := ofPool(ctx, a, text)
-			if err != nil {
-				return err
-			}
-			return write(append(objects, made...))
+		case o.GroupVersionKind() == v1alpha1.GroupVersion.WithKind("InferencePool") && pool == "":
+			pool = text
 		}
 	}
-	return errors.New("no pool is on the page")
+	if pool == "" {
+		return errors.New("no pool is on the page")
+	}
+	for _, name := range append([]string{""}, further...) {
+		made, err := ofPool(ctx, a, pool, name)
+		if err != nil {
+			return err
+		}
+		objects = append(objects, made...)
+	}
+	return write(objects)
 }
 
-// ofPool is what the operator makes where Istio is installed.
-func ofPool(ctx context.Context, a *crdadmission.Admitter, text string) ([]*unstructured.Unstructured, error) {
+// ofPool is what the operator makes of a pool where Istio is installed. A name takes the place of the pool's.
+func ofPool(ctx context.Context, a *crdadmission.Admitter, text, name string) ([]*unstructured.Unstructured, error) {
 	admitted, err := a.Admit(ctx, []byte(text), nil)
 	if err != nil {
 		return nil, fmt.Errorf("admitting the pool: %w", err)
@@ -76,7 +88,7 @@ func ofPool(ctx context.Context, a *crdadmission.Admitter, text string) ([]*unst
 	if err != nil {
 		return nil, fmt.Errorf("reading the pool: %w", err)
 	}
-	pool.UID = "pool"
+	pool.UID, pool.Name = "pool", cmp.Or(name, pool.Name)
 	objects, err := resources.Objects(resources.Config{
 		PickerImage: "picker", Operator: types.NamespacedName{Namespace: "kvasir", Name: "operator"}, GIE: true, Routes: true,
 		Traffic: resources.Traffic{DestinationRule: true},

@@ -34,9 +34,10 @@ func at(o object, path ...string) object {
 }
 
 // page is what a cluster holds when somebody follows docs/install-gateways.md with Istio.
-func page(t *testing.T) []object {
+// Names are those of further objects of the page, and of a second pool.
+func page(t *testing.T, names []string) []object {
 	t.Helper()
-	out, err := exec.CommandContext(t.Context(), bin(t, "objects"), "install-gateways.md").Output()
+	out, err := exec.CommandContext(t.Context(), bin(t, "objects"), append([]string{"install-gateways.md"}, names...)...).Output()
 	if err != nil {
 		t.Fatalf("making the objects of the page: %v", err)
 	}
@@ -57,10 +58,6 @@ func page(t *testing.T) []object {
 // cluster is what Kubernetes and Istio's own controllers add: the pods with their addresses, and the state of the route.
 func cluster(t *testing.T) string {
 	t.Helper()
-	shadow, err := gateway.InferencePoolServiceName("chat")
-	if err != nil {
-		t.Fatal(err)
-	}
 	var text strings.Builder
 	fmt.Fprint(&text, `
 apiVersion: gateway.networking.k8s.io/v1
@@ -78,39 +75,41 @@ spec:
   selector: {gateway.networking.k8s.io/gateway-name: inference-gateway}
   ports: [{name: http, port: 80, targetPort: 80, protocol: TCP, appProtocol: http}]
 `)
-	pods := []struct{ name, namespace, ip, labels string }{
-		{"gateway", "gateways", gatewayPod, "gateway.networking.k8s.io/gateway-name: inference-gateway"},
-		{"picker", "llm", pickerPod, "app.kubernetes.io/component: picker, app.kubernetes.io/instance: chat, app.kubernetes.io/name: kvasir"},
-	}
-	var engines []string
-	for i, ip := range enginePods {
-		name := fmt.Sprintf("engine-%d", i)
-		pods = append(pods, struct{ name, namespace, ip, labels string }{name, "llm", ip, "app: vllm"})
-		engines = append(engines, fmt.Sprintf("{addresses: [%s], conditions: {ready: true, serving: true}, targetRef: {kind: Pod, name: %s, namespace: llm}}", ip, name))
-	}
-	for _, p := range pods {
+	pod := func(ip, name, namespace, labels string) string {
 		fmt.Fprintf(&text, "---\napiVersion: v1\nkind: Pod\nmetadata: {name: %s, namespace: %s, labels: {%s}}\nspec: {containers: [{name: c, image: i}]}\n"+
-			"status: {phase: Running, podIP: %s, podIPs: [{ip: %s}], conditions: [{type: Ready, status: 'True'}]}\n", p.name, p.namespace, p.labels, p.ip, p.ip)
+			"status: {phase: Running, podIP: %s, podIPs: [{ip: %s}], conditions: [{type: Ready, status: 'True'}]}\n", name, namespace, labels, ip, ip)
+		return fmt.Sprintf("{addresses: [%s], conditions: {ready: true, serving: true}, targetRef: {kind: Pod, name: %s, namespace: %s}}", ip, name, namespace)
 	}
-	slice := func(namespace, service, ports, endpoints string) {
+	slice := func(namespace, service, ports string, endpoints ...string) {
 		fmt.Fprintf(&text, "---\napiVersion: discovery.k8s.io/v1\nkind: EndpointSlice\nmetadata: {name: %s-1, namespace: %s, labels: {kubernetes.io/service-name: %s}}\n"+
-			"addressType: IPv4\nports: [%s]\nendpoints: [%s]\n", service, namespace, service, ports, endpoints)
+			"addressType: IPv4\nports: [%s]\nendpoints: [%s]\n", service, namespace, service, ports, strings.Join(endpoints, ", "))
 	}
-	one := func(ip, pod, namespace string) string {
-		return fmt.Sprintf("{addresses: [%s], conditions: {ready: true, serving: true}, targetRef: {kind: Pod, name: %s, namespace: %s}}", ip, pod, namespace)
+	slice("gateways", "inference-gateway-istio", "{name: http, port: 80, protocol: TCP}",
+		pod(gatewayPod, "gateway", "gateways", "gateway.networking.k8s.io/gateway-name: inference-gateway"))
+	for _, p := range []pool{chat, chatNew} {
+		shadow, err := gateway.InferencePoolServiceName(p.name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var engines []string
+		for i, ip := range p.engines {
+			engines = append(engines, pod(ip, fmt.Sprintf("%s-engine-%d", p.name, i), "llm", "app: vllm"))
+		}
+		slice("llm", shadow, "{name: http-0, port: 8000, protocol: TCP}", engines...)
+		slice("llm", p.name+"-picker", "{name: http, port: 8080, protocol: TCP}, {name: grpc-ext-proc, port: 9002, protocol: TCP}, "+
+			"{name: grpc-health, port: 9003, protocol: TCP}, {name: metrics, port: 9090, protocol: TCP}",
+			pod(p.picker, p.name+"-picker", "llm", "app.kubernetes.io/component: picker, app.kubernetes.io/instance: "+p.name+", app.kubernetes.io/name: kvasir"))
 	}
-	slice("gateways", "inference-gateway-istio", "{name: http, port: 80, protocol: TCP}", one(gatewayPod, "gateway", "gateways"))
-	slice("llm", shadow, "{name: http-0, port: 8000, protocol: TCP}", strings.Join(engines, ", "))
-	slice("llm", "chat-picker", "{name: http, port: 8080, protocol: TCP}, {name: grpc-ext-proc, port: 9002, protocol: TCP}, "+
-		"{name: grpc-health, port: 9003, protocol: TCP}, {name: metrics, port: 9090, protocol: TCP}", one(pickerPod, "picker", "llm"))
 	return text.String()
 }
 
-// startIstio starts Istio's control plane over the objects of the page, changed by edit, and Envoy behind it.
-func startIstio(t *testing.T, edit func(o object)) {
+// startIstio starts Istio's control plane over the objects of the page, changed by edit, and Envoy behind it. Names are
+// those of further objects of the page, and of a second pool.
+func startIstio(t *testing.T, edit func(o object), names ...string) {
 	t.Helper()
 	var objects, configs []string
-	for _, o := range page(t) {
+	services := 1
+	for _, o := range page(t, names) {
 		edit(o)
 		switch o["kind"] {
 		case "HTTPRoute": // what Istio's status writer says, which the fake server does not run
@@ -119,7 +118,8 @@ func startIstio(t *testing.T, edit func(o object)) {
 				object{"type": "Accepted", "status": "True", "reason": "Accepted", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z"}}}}}
 		case "Service":
 			if at(o, "spec")["clusterIP"] == nil {
-				at(o, "spec")["clusterIP"] = "10.8.0.2"
+				services++
+				at(o, "spec")["clusterIP"] = fmt.Sprintf("10.8.0.%d", services)
 			}
 		}
 		text, err := yaml.Marshal(o)
@@ -128,7 +128,7 @@ func startIstio(t *testing.T, edit func(o object)) {
 		}
 		if o["kind"] == "DestinationRule" {
 			// The reader of these strings knows no domain, as that of a cluster does.
-			text = []byte(strings.Replace(string(text), "host: chat-picker\n", "host: chat-picker.llm.svc.cluster.local\n", 1))
+			text = []byte(strings.Replace(string(text), "-picker\n  trafficPolicy:", "-picker.llm.svc.cluster.local\n  trafficPolicy:", 1))
 			configs = append(configs, string(text))
 			continue
 		}
@@ -186,14 +186,16 @@ type answer struct {
 	body   string
 }
 
-func ask(t *testing.T) answer {
+func ask(t *testing.T) answer { return askHost(t, "llm.example.com") }
+
+func askHost(t *testing.T, host string) answer {
 	t.Helper()
 	body := fmt.Sprintf(`{"model":%q,"prompt":[1,2,3,4],"max_tokens":4,"stream":true}`, model)
 	q, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://"+gatewayPod+":80/v1/completions", strings.NewReader(body))
 	if err != nil {
 		t.Fatal(err)
 	}
-	q.Host = "llm.example.com"
+	q.Host = host
 	q.Header.Set("Content-Type", "application/json")
 	client := &http.Client{Timeout: patience, Transport: &http.Transport{DisableKeepAlives: true}}
 	r, err := client.Do(q)
@@ -207,8 +209,8 @@ func ask(t *testing.T) answer {
 
 // A newcomer with Istio follows the page: the first request is answered.
 func TestTheFirstRequestBehindIstioIsAnswered(t *testing.T) {
-	startEngines(t)
-	startPicker(t)
+	chat.startEngines(t)
+	chat.startPicker(t)
 	startIstio(t, func(object) {})
 	if a := ask(t); a.status != http.StatusOK || !strings.Contains(a.body, "[DONE]") {
 		t.Errorf("the first request: %+v", a)
@@ -221,8 +223,8 @@ func TestTheFirstRequestBehindIstioIsAnswered(t *testing.T) {
 // Without the protocol of its port Istio speaks HTTP/1.1 to the picker. The conformance tests of the inference extension
 // set it always.
 func TestAPortWithoutAProtocolGetsNoRequestAnswered(t *testing.T) {
-	startEngines(t)
-	startPicker(t)
+	chat.startEngines(t)
+	chat.startPicker(t)
 	startIstio(t, func(o object) {
 		if o["kind"] != "Service" {
 			return
@@ -239,12 +241,13 @@ func TestAPortWithoutAProtocolGetsNoRequestAnswered(t *testing.T) {
 	}
 }
 
-// With FailClose nothing is answered without a picker; with FailOpen requests without a body are.
+// With FailClose nothing is answered without a picker; with FailOpen requests without a body are. Requests with a body
+// fail even then: Istio has begun to stream the body to the picker when the connection breaks, and cannot send it again.
 func TestThePickerIsKilledBehindIstio(t *testing.T) {
 	for mode, want := range map[string]int{"FailClose": http.StatusInternalServerError, "FailOpen": http.StatusOK} {
 		t.Run(mode, func(t *testing.T) {
-			startEngines(t)
-			picker := startPicker(t)
+			chat.startEngines(t)
+			picker := chat.startPicker(t)
 			startIstio(t, func(o object) {
 				if o["kind"] == "InferencePool" {
 					at(o, "spec", "endpointPickerRef")["failureMode"] = mode
@@ -256,6 +259,19 @@ func TestThePickerIsKilledBehindIstio(t *testing.T) {
 			picker.kill()
 			if status := models(t); status != want {
 				t.Errorf("without a picker: %d, want %d", status, want)
+			}
+			failed := 0
+			const requests = 20
+			for range requests {
+				if a := ask(t); a.status == http.StatusInternalServerError {
+					failed++
+				} else if mode == "FailClose" || a.status != http.StatusOK {
+					t.Errorf("with a body, without a picker: %+v", a)
+				}
+			}
+			t.Logf("%s: %d of %d requests with a body failed", mode, failed, requests)
+			if failed == 0 {
+				t.Error("all requests with a body were answered: docs/install-gateways.md says that they fail")
 			}
 		})
 	}
@@ -275,4 +291,62 @@ func models(t *testing.T) int {
 	}
 	defer r.Body.Close()
 	return r.StatusCode
+}
+
+// The split of the page is between the proxies of two pools.
+func TestASplitBetweenPoolsBehindIstio(t *testing.T) {
+	for _, p := range []pool{chat, chatNew} {
+		p.startEngines(t)
+		p.startPicker(t)
+	}
+	startIstio(t, func(object) {}, "chat-split", chatNew.name)
+	const requests = 200
+	for range requests {
+		if a := askHost(t, "split.example.com"); a.status != http.StatusOK || !strings.Contains(a.body, "[DONE]") {
+			t.Fatalf("a request: %+v", a)
+		}
+	}
+	// The weights are 90 and 10: of 200 requests, fewer than 2 or more than 50 are less probable than one in a million.
+	old, split := sum(t, chat.picker+":9090", "kvasir_picks_total"), sum(t, chatNew.picker+":9090", "kvasir_picks_total")
+	if old+split != requests || split < 2 || split > 50 {
+		t.Errorf("the pickers have picked for %d and %d requests", old, split)
+	}
+}
+
+// Of two pools in one rule, Istio asks one picker alone. This is the reason for the condition's PoolsShareRule; when Istio
+// asks both, that can go.
+func TestTwoPoolsInOneRuleLoseAPickerOnIstio(t *testing.T) {
+	for _, p := range []pool{chat, chatNew} {
+		p.startEngines(t)
+		p.startPicker(t)
+	}
+	startIstio(t, func(o object) {
+		if at(o, "metadata")["name"] != "chat-split" {
+			return
+		}
+		var refs []any
+		for _, p := range []pool{chat, chatNew} {
+			refs = append(refs, object{"group": "inference.networking.k8s.io", "kind": "InferencePool", "name": p.name, "weight": 50})
+		}
+		at(o, "spec")["rules"].([]any)[0].(object)["backendRefs"] = refs
+	}, "chat-split", chatNew.name)
+	const requests = 100
+	for range requests {
+		if a := askHost(t, "split.example.com"); a.status != http.StatusOK {
+			t.Fatalf("a request: %+v", a)
+		}
+	}
+	var asked, served []int
+	for _, p := range []pool{chat, chatNew} {
+		asked = append(asked, sum(t, p.picker+":9090", "kvasir_picks_total"))
+		n := 0
+		for _, engine := range p.engines {
+			n += sum(t, engine+":8000", "vllm:request_success_total")
+		}
+		served = append(served, n)
+	}
+	t.Logf("asked: %d, served: %d", asked, served)
+	if min(asked[0], asked[1]) != 0 || max(asked[0], asked[1]) != requests || min(served[0], served[1]) == 0 {
+		t.Errorf("the pickers were asked %d times, their engines served %d requests", asked, served)
+	}
 }

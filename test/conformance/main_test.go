@@ -7,19 +7,27 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"slices"
 	"syscall"
 	"testing"
 
 	"istio.io/istio/pilot/pkg/features"
 )
 
-// The addresses of pods. They are those of the loopback device of a network namespace of the test's own.
-const (
-	gatewayPod = "10.9.0.1"
-	pickerPod  = "10.9.2.1"
-)
+// gatewayPod is the address of the gateway's pod. Addresses are those of the loopback device of a network namespace of the
+// test's own.
+const gatewayPod = "10.9.0.1"
 
-var enginePods = []string{"10.9.1.1", "10.9.1.2"}
+// pool is a pool of the page, with the addresses of its pods.
+type pool struct {
+	name, picker string
+	engines      []string
+}
+
+var (
+	chat    = pool{"chat", "10.9.2.1", []string{"10.9.1.1", "10.9.1.2"}}
+	chatNew = pool{"chat-new", "10.9.2.2", []string{"10.9.1.3"}}
+)
 
 // inside marks the process that has the namespace.
 const inside = "KVASIR_CONFORMANCE_INSIDE"
@@ -53,7 +61,7 @@ func run(m *testing.M) (int, error) {
 		return 0, nil
 	}
 	commands := [][]string{{"link", "set", "lo", "up"}}
-	for _, pod := range append([]string{gatewayPod, pickerPod}, enginePods...) {
+	for _, pod := range slices.Concat([]string{gatewayPod, chat.picker, chatNew.picker}, chat.engines, chatNew.engines) {
 		commands = append(commands, []string{"addr", "add", pod + "/32", "dev", "lo"})
 	}
 	for _, c := range commands {

@@ -1,12 +1,14 @@
 package conformance
 
 import (
+	"bufio"
 	"bytes"
 	"fmt"
 	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -73,37 +75,60 @@ func (p *process) kill() {
 }
 
 // startEngines starts the engines of the pool.
-func startEngines(t *testing.T) {
+func (p pool) startEngines(t *testing.T) {
 	t.Helper()
-	for _, pod := range enginePods {
+	for _, pod := range p.engines {
 		execute(t, bin(t, "vllmsim"), "--host", pod, "--port", "8000", "--served-model-name", model, "--speed-up", "100")
 		until(t, "the engine serves", func() bool { return get("http://"+pod+":8000/health") == http.StatusOK })
 	}
 }
 
 // startPicker starts the picker of the pool without a cluster: it gets the pool of the page and its engines from files.
-func startPicker(t *testing.T) *process {
+func (p pool) startPicker(t *testing.T) *process {
 	t.Helper()
 	dir := t.TempDir()
 	var slice strings.Builder
-	fmt.Fprint(&slice, "apiVersion: discovery.k8s.io/v1\nkind: EndpointSlice\nmetadata: {name: engines, namespace: llm, labels: {kvasir.dev/pool: chat}}\n"+
+	fmt.Fprint(&slice, "apiVersion: discovery.k8s.io/v1\nkind: EndpointSlice\nmetadata: {name: engines, namespace: llm, labels: {kvasir.dev/pool: "+p.name+"}}\n"+
 		"addressType: IPv4\nports: [{name: http, port: 8000}]\nendpoints:\n")
-	for i, pod := range enginePods {
+	for i, pod := range p.engines {
 		fmt.Fprintf(&slice, "- {addresses: [%s], targetRef: {kind: Pod, name: engine-%d, namespace: llm, uid: engine-%d}}\n", pod, i, i)
 	}
 	files := map[string]string{
 		"engines.yaml": slice.String(),
-		"pool.yaml":    fmt.Sprintf("apiVersion: kvasir.dev/v1alpha1\nkind: InferencePool\nmetadata: {name: chat, namespace: llm}\nspec: {selector: {matchLabels: {app: vllm}}, model: {name: %s}}\n", model),
+		"pool.yaml": fmt.Sprintf("apiVersion: kvasir.dev/v1alpha1\nkind: InferencePool\nmetadata: {name: %s, namespace: llm}\n"+
+			"spec: {selector: {matchLabels: {app: vllm}}, model: {name: %s}}\n", p.name, model),
 	}
 	for name, text := range files {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
 	}
-	p := execute(t, bin(t, "picker"), "--standalone", dir, "--ext-proc-address", pickerPod+":9002", "--health-address", pickerPod+":9003",
-		"--metrics-address", pickerPod+":9090", "--proxy-address", pickerPod+":8080")
-	until(t, "the picker is ready", func() bool { return get("http://"+pickerPod+":9003/readyz") == http.StatusOK })
-	return p
+	started := execute(t, bin(t, "picker"), "--standalone", dir, "--ext-proc-address", p.picker+":9002", "--health-address", p.picker+":9003",
+		"--metrics-address", p.picker+":9090", "--proxy-address", p.picker+":8080")
+	until(t, "the picker is ready", func() bool { return get("http://"+p.picker+":9003/readyz") == http.StatusOK })
+	return started
+}
+
+// sum is the sum of a counter of a process, over all labels.
+func sum(t *testing.T, pod, counter string) int {
+	t.Helper()
+	r, err := http.Get("http://" + pod + "/metrics")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Body.Close()
+	n := 0
+	for lines := bufio.NewScanner(r.Body); lines.Scan(); {
+		name, value, _ := strings.Cut(lines.Text(), " ")
+		if name, _, _ = strings.Cut(name, "{"); name == counter {
+			v, err := strconv.ParseFloat(value[strings.LastIndex(value, " ")+1:], 64)
+			if err != nil {
+				t.Fatal(err)
+			}
+			n += int(v)
+		}
+	}
+	return n
 }
 
 func get(url string) int {
