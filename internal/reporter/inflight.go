@@ -2,9 +2,11 @@ package reporter
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"time"
 
+	"github.com/kvasir-dev/kvasir/internal/cachesync"
 	"github.com/kvasir-dev/kvasir/internal/endpoint"
 )
 
@@ -17,7 +19,8 @@ const (
 )
 
 // InFlight reports whether some picker has requests at the engine, on any rank. A picker that does not answer counts as if
-// it had, for at most 30 seconds. One of an older release, which does not count them, is ignored.
+// it had, for at most 30 seconds, unless nothing listens at its address and no picker was ever reached there. One of an older
+// release, which does not count them, is ignored.
 func (r *Reporter) InFlight(ctx context.Context) bool {
 	r.mu.Lock()
 	pickers := make([]*picker, 0, len(r.pickers))
@@ -45,10 +48,17 @@ func (r *Reporter) InFlight(ctx context.Context) bool {
 func (r *Reporter) inFlightOf(ctx context.Context, p *picker) bool {
 	for _, k := range r.ranks {
 		n, _, err := p.client.InFlight(ctx, endpoint.ID{Pod: r.cfg.Pod, Rank: k.number})
-		if err != nil {
-			return p.silent(time.Now()) < silentPicker
-		}
-		if n > 0 {
+		switch {
+		case err != nil && p.absent():
+			return false
+		case err != nil:
+			silent := p.silent(time.Now())
+			if silent == 0 {
+				r.cfg.Log.Info("Picker did not answer how many requests it has at the engine, waiting", "picker", p.addr,
+					"atMost", silentPicker.String(), "reason", err.Error())
+			}
+			return silent < silentPicker
+		case n > 0:
 			p.answered()
 			return true
 		}
@@ -70,5 +80,14 @@ func (p *picker) silent(now time.Time) time.Duration {
 func (p *picker) answered() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.silentFrom = time.Time{}
+	p.silentFrom, p.reached = time.Time{}, true
+}
+
+// absent reports whether nothing listens at the picker's address and nothing did before: no picker runs there that could have
+// sent requests.
+func (p *picker) absent() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return !p.reached && p.client.Refused() &&
+		!slices.ContainsFunc(p.senders, func(s *cachesync.Sender) bool { return s != nil && s.Stats().Welcome })
 }

@@ -78,6 +78,44 @@ func TestAnEngineIsBusyWhileAPickerHasARequestThere(t *testing.T) {
 	}
 }
 
+// TestAnAddressWhereNoPickerWasIsIgnored, but not one that does not answer: a picker can be there.
+func TestAnAddressWhereNoPickerWasIsIgnored(t *testing.T) {
+	listen := func() net.Listener {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = l.Close() })
+		return l
+	}
+	nobody, silent := listen(), listen()
+	_ = nobody.Close()
+	for _, c := range []struct {
+		addr string
+		busy bool
+	}{{nobody.Addr().String(), false}, {silent.Addr().String(), true}} {
+		r, err := New(Config{Pod: "p", Listen: "127.0.0.1:0", FindEvery: time.Millisecond, Pickers: func(context.Context) ([]string, error) {
+			return []string{c.addr}, nil
+		}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		var running sync.WaitGroup
+		running.Go(func() { r.Run(ctx) })
+		eventually(t, "the picker is known", func() bool { return len(r.Status().Pickers) == 1 })
+		if c.busy {
+			if !r.InFlight(ctx) {
+				t.Error("a picker that does not answer has no requests there")
+			}
+		} else {
+			eventually(t, "the address is ignored", func() bool { return !r.InFlight(ctx) })
+		}
+		cancel()
+		running.Wait()
+	}
+}
+
 func TestAReporterWithoutPickersKnowsOfNoRequests(t *testing.T) {
 	r, err := New(Config{Pod: "p", Listen: "127.0.0.1:0", Pickers: func(context.Context) ([]string, error) { return nil, nil }})
 	if err != nil {

@@ -52,6 +52,7 @@ type picker struct {
 	mu      sync.Mutex
 	senders []*cachesync.Sender // guarded by mu; by rank, nil between two streams
 	last    string              // guarded by mu; why the last stream ended
+	reached bool                // guarded by mu; a stream that has ended had begun, or a question was answered
 	// silentFrom is since when the picker gives no answer about requests in flight; zero while it does.
 	silentFrom time.Time // guarded by mu
 }
@@ -262,7 +263,7 @@ func (r *Reporter) push(ctx context.Context, p *picker, k *rank) {
 			err = errPanic // the words of a panic can be those of a message
 		}
 		p.mu.Lock()
-		p.senders[k.number], p.last = nil, err.Error()
+		p.senders[k.number], p.last, p.reached = nil, err.Error(), p.reached || worked
 		p.mu.Unlock()
 		if ctx.Err() != nil {
 			return

@@ -5,6 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
+	"sync/atomic"
+	"syscall"
 	"time"
 
 	"google.golang.org/grpc"
@@ -33,7 +36,8 @@ type DialOptions struct {
 
 // Client is a connection to one picker. It is safe for concurrent use.
 type Client struct {
-	conn *grpc.ClientConn
+	conn    *grpc.ClientConn
+	refused atomic.Bool // by the last attempt to connect
 }
 
 // Dial makes a client of the picker at host:port. It connects when it is used.
@@ -41,7 +45,9 @@ func Dial(addr string, o DialOptions) (*Client, error) {
 	if o.Credentials == nil {
 		o.Credentials = insecure.NewCredentials()
 	}
+	c := &Client{}
 	options := []grpc.DialOption{
+		grpc.WithContextDialer(c.dial),
 		grpc.WithTransportCredentials(o.Credentials),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxMessage)),
 		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 10 * time.Second, Timeout: 5 * time.Second, PermitWithoutStream: true}),
@@ -60,8 +66,18 @@ func Dial(addr string, o DialOptions) (*Client, error) {
 	if err != nil {
 		return nil, fmt.Errorf("dialling picker %s: %w", addr, err)
 	}
-	return &Client{conn}, nil
+	c.conn = conn
+	return c, nil
 }
+
+func (c *Client) dial(ctx context.Context, addr string) (net.Conn, error) {
+	conn, err := new(net.Dialer).DialContext(ctx, "tcp", addr)
+	c.refused.Store(errors.Is(err, syscall.ECONNREFUSED))
+	return conn, err
+}
+
+// Refused reports whether nothing listened at the address at the last attempt to connect.
+func (c *Client) Refused() bool { return c.refused.Load() }
 
 // Close ends the connection and all its streams.
 func (c *Client) Close() error { return c.conn.Close() }
