@@ -278,24 +278,27 @@ func (p *place) settled(what string) {
 }
 
 func TestPickersAreEqualToTheEngineWhateverIsKilled(t *testing.T) {
-	for name, tc := range map[string]struct {
-		blockSize, blockTokens int
-		connect                bool
-	}{
-		"the engine connects":          {16, 16, true},
-		"the reporter subscribes":      {16, 16, false},
-		"our blocks are two of theirs": {16, 32, true},
-		"their blocks are two of ours": {32, 16, true},
-	} {
-		t.Run(name, func(t *testing.T) {
-			if testing.Short() && name != "the engine connects" {
-				t.Skip("takes ten seconds")
-			}
-			goroutines := runtime.NumGoroutine()
-			t.Run("play", func(t *testing.T) { play(t, newPlace(t, tc.blockSize, tc.blockTokens, tc.connect)) })
-			eventually(t, "all goroutines have ended", func() bool { return runtime.NumGoroutine() <= goroutines })
-		})
-	}
+	goroutines := runtime.NumGoroutine()
+	t.Run("play", func(t *testing.T) {
+		for name, tc := range map[string]struct {
+			blockSize, blockTokens int
+			connect                bool
+		}{
+			"the engine connects":          {16, 16, true},
+			"the reporter subscribes":      {16, 16, false},
+			"our blocks are two of theirs": {16, 32, true},
+			"their blocks are two of ours": {32, 16, true},
+		} {
+			t.Run(name, func(t *testing.T) {
+				if testing.Short() && name != "the engine connects" {
+					t.Skip("takes ten seconds")
+				}
+				t.Parallel()
+				play(t, newPlace(t, tc.blockSize, tc.blockTokens, tc.connect))
+			})
+		}
+	})
+	eventually(t, "all goroutines have ended", func() bool { return runtime.NumGoroutine() <= goroutines })
 }
 
 func play(t *testing.T, p *place) {
