@@ -7,9 +7,62 @@ const (
 	streamOptions = "stream_options" // controls what a stream contains besides its text
 )
 
-// TakesSalt reports whether vLLM takes a cache salt on the route, in all releases that are supported. On Messages and
-// Embeddings some releases ignore it.
-func (r Route) TakesSalt() bool { return r.in(Completions, ChatCompletions, Responses) }
+// SaltSince reports whether vLLM takes a cache salt on the route, and since which release 0.minor; 0 for all that are supported.
+// Older releases ignore the field, as all up to 0.31 do on Embeddings for inputs that they split.
+func (r Route) SaltSince() (minor int, ok bool) {
+	switch r {
+	case Completions, ChatCompletions, Responses:
+		return 0, true
+	case Messages:
+		return 27, true
+	}
+	return 0, false
+}
+
+// Generate is the path on which vLLM takes and returns token ids. It takes a cache salt in all releases that have it, which are
+// those since 0.11.1.
+const Generate = "/inference/v1/generate"
+
+// SaltOf returns the cache salt of a body that Parse does not know: of its last top-level member of that name, empty if there is
+// none or it is null. It fails with a *SyntaxError if the body is not a JSON object, and with a *FieldError if engines refuse the
+// salt.
+func SaltOf(body []byte) (salt string, err error) {
+	s := scanner{b: body}
+	if bytes.HasPrefix(body, byteOrderMark) {
+		s.i = len(byteOrderMark)
+	}
+	if s.space() != '{' {
+		return "", &SyntaxError{Msg: "not an object"}
+	}
+	found := byte('n')
+	ok := s.object(0, func(key span) bool {
+		var buf [maxName]byte
+		c := s.space()
+		if string(nameOf(s.b, key, &buf)) != saltField {
+			return s.skip(1)
+		}
+		if found = c; c != '"' {
+			salt = ""
+			return s.skip(1)
+		}
+		value, ok := s.str()
+		salt = string(appendString(nil, value.of(s.b), -1))
+		return ok
+	})
+	if s.space(); ok && s.i < len(s.b) {
+		ok = s.fail(s.i, "unexpected bytes after the end")
+	}
+	switch {
+	case !ok:
+		return "", s.err
+	case found != 'n' && salt == "":
+		return "", ErrSalt
+	}
+	return salt, nil
+}
+
+// ErrSalt is the error for a cache salt that engines refuse.
+var ErrSalt error = &FieldError{Field: saltField, Msg: "must be a string that is not empty"}
 
 // Computes reports whether an engine can look up a prompt in its prefix cache for a request with a body. An empty method or
 // path is one that is not known.

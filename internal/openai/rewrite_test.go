@@ -125,3 +125,25 @@ func TestPutStreamUsage(t *testing.T) {
 		}
 	}
 }
+
+// TestSaltOf: what an engine's parser finds as the salt of a body that is not parsed here.
+func TestSaltOf(t *testing.T) {
+	for body, want := range map[string]string{
+		`{"token_ids":[1]}`: "", `{"cache_salt":"s"}`: "s", ` {"a":{"cache_salt":"x"},"cache_salt":null}`: "", `{"cache_salt":"x","cache\u005fsalt":"\u0079"}`: "y",
+		"\ufeff" + `{"cache_salt":1,"cache_salt":"z"}`: "z",
+	} {
+		if got, err := SaltOf([]byte(body)); err != nil || got != want {
+			t.Errorf("%s: %q, %v, want %q", body, got, err, want)
+		}
+	}
+	for _, body := range []string{`{"cache_salt":""}`, `{"cache_salt":1}`, `{"cache_salt":"s","cache_salt":[]}`} {
+		if _, err := SaltOf([]byte(body)); err != ErrSalt {
+			t.Errorf("%s: %v", body, err)
+		}
+	}
+	for _, body := range []string{``, `[]`, `"cache_salt"`, `{"a":1`, `{"a":1}{}`, `{"a":NaN}`} {
+		if _, err := SaltOf([]byte(body)); err == nil {
+			t.Errorf("%s is taken", body)
+		}
+	}
+}

@@ -48,10 +48,15 @@ func (p *Picker) Explain(ctx context.Context, in *Request) (*api.Explanation, er
 	if who.name, _, err = v.spec.Policy.Admission.Tenants.identify(in.Header); err != nil {
 		who.name = "" // the person that asks need not be a tenant
 	}
-	if _, err = v.salt(in, &s.request, &who); err != nil {
+	salt, err := v.salt(in, &s.request, &who)
+	if err != nil {
 		return nil, err
 	}
-	asked := &asked{header: in.Header, allow: in.Allow, remote: in.Remote, unparsed: in.Unparsed, size: len(in.Body), body: in.Body,
+	allow, err := v.saltTakers(in, &s.request, salt)
+	if err != nil {
+		return nil, err
+	}
+	asked := &asked{header: in.Header, allow: allow, remote: in.Remote, unparsed: in.Unparsed, size: len(in.Body), body: in.Body,
 		prompt: prompt{err: errRoute}}
 	if !in.Unparsed {
 		asked.prompt = p.promptOf(ctx, v, s, in.Body)

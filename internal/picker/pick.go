@@ -49,6 +49,8 @@ type Request struct {
 	Guessed bool
 	// Uncached: the engine looks up nothing in its prefix cache for the request, see openai.Computes.
 	Uncached bool
+	// Saltable: though Unparsed, the request can get a cache salt, in a top-level member of its body.
+	Saltable bool
 	// CutsUsage: the caller can change the body, and take an event out of the answer.
 	CutsUsage bool
 	// Steps gets the times of the pick's steps; nil, as without tracing, costs nothing.
@@ -126,6 +128,10 @@ func (p *Picker) Pick(ctx context.Context, in *Request) (d *Decision, err error)
 		return nil, err
 	}
 	salt, err := v.salt(in, r, &who)
+	allow := in.Allow
+	if err == nil {
+		allow, err = v.saltTakers(in, r, salt)
+	}
 	if err != nil {
 		v.tenants.refuse(who.label, err)
 		return nil, err
@@ -138,7 +144,7 @@ func (p *Picker) Pick(ctx context.Context, in *Request) (d *Decision, err error)
 	asked := &asked{
 		dropsPriority: dropsPriority, salt: salt, cutsUsage: in.CutsUsage, again: in.Again != nil,
 		generates: in.Generates, steps: in.Steps, start: start,
-		header: in.Header, who: who, allow: in.Allow, gateway: in.Gateway, remote: in.Remote,
+		header: in.Header, who: who, allow: allow, gateway: in.Gateway, remote: in.Remote,
 		unparsed: in.Unparsed, observed: in.Observed, size: len(in.Body), body: in.Body, prompt: prompt{err: errRoute},
 	}
 	if in.Light {

@@ -1,6 +1,15 @@
 package picker
 
-import "github.com/kvasir-dev/kvasir/internal/openai"
+import (
+	"fmt"
+
+	"github.com/kvasir-dev/kvasir/internal/endpoint"
+	"github.com/kvasir-dev/kvasir/internal/openai"
+)
+
+// Releases are the engines' releases of vLLM, as the minor number, by the epochs of the endpoints that have told theirs; 0 for one
+// that is not known.
+type Releases map[string]int
 
 // salt gives a request the cache salt of its tenant, if the policy separates the tenants' caches: the engines' answers report
 // how much of a prompt was cached, and thus whether another tenant has sent it. It returns the salt that the body must get,
@@ -17,26 +26,65 @@ func (v *view) salt(in *Request, r *openai.Request, w *who) (string, error) {
 	case t == nil || !t.Salts || in.Uncached || in.Light || in.Observed:
 		return "", nil
 	}
-	if err := saltable(in, r); err != nil {
+	own, err := ownSalt(in, r)
+	if err != nil {
 		return "", err
 	}
-	r.CacheSalt = v.spec.Seed.TenantSalt(w.name, r.CacheSalt)
+	r.CacheSalt = v.spec.Seed.TenantSalt(w.name, own)
 	return r.CacheSalt, nil
 }
 
-// saltable fails with an *Error if a request cannot get another cache salt.
-func saltable(in *Request, r *openai.Request) error {
-	switch {
-	case in.Hidden || in.Guessed:
-		return unsalted("the gateway does not show its path and its entire body.")
-	case in.Unparsed || !r.Route.TakesSalt():
-		return unsalted("engines take no cache_salt in it.")
+// ownSalt is the cache salt that a client has set, empty if it has set none. It fails with an *Error if the request cannot get
+// another, or if engines refuse the client's: that must not be replaced by a valid one.
+func ownSalt(in *Request, r *openai.Request) (string, error) {
+	if in.Hidden || in.Guessed {
+		return "", unsalted("the gateway does not show its path and its entire body.")
 	}
-	// Engines refuse a salt that is empty or no string. It must not be replaced by a valid one.
+	if in.Unparsed {
+		if !in.Saltable {
+			return "", unsalted("engines take no cache_salt in it.")
+		}
+		own, err := openai.SaltOf(in.Body)
+		if err != nil {
+			return "", badRequest(err)
+		}
+		return own, nil
+	}
+	if _, ok := r.Route.SaltSince(); !ok {
+		return "", unsalted("engines take no cache_salt in it.")
+	}
 	if raw, _ := r.Raw("cache_salt"); raw != nil && r.CacheSalt == "" {
-		return badRequest(&openai.FieldError{Field: "cache_salt", Msg: "must be a string that is not empty"})
+		return "", badRequest(openai.ErrSalt)
 	}
-	return nil
+	return r.CacheSalt, nil
+}
+
+// saltTakers returns which endpoints a request with a tenant's salt can go to, nil for all: those in the subset of in whose
+// engine's release is known to take a salt on its route. It fails with an *Error if all releases are known, and none does.
+func (v *view) saltTakers(in *Request, r *openai.Request, salt string) (allow func(*endpoint.Endpoint) bool, err error) {
+	since, _ := r.Route.SaltSince()
+	if salt == "" || in.Unparsed || since == 0 {
+		return in.Allow, nil
+	}
+	releases := func() Releases {
+		if exact := v.exact.Load(); exact != nil && exact.Releases != nil {
+			return *exact.Releases
+		}
+		return nil
+	}
+	known, some := releases(), false
+	for i := range v.spec.Endpoints {
+		if ep := &v.spec.Endpoints[i]; ep.Pickable() {
+			minor, ok := known[ep.Epoch()]
+			some = some || !ok || minor >= since
+		}
+	}
+	if !some && len(v.spec.Endpoints) > 0 {
+		return nil, unsalted(fmt.Sprintf("no engine of the pool is known as vLLM 0.%d or newer, which takes a cache_salt in it.", since))
+	}
+	return func(ep *endpoint.Endpoint) bool {
+		return releases()[ep.Epoch()] >= since && (in.Allow == nil || in.Allow(ep))
+	}, nil
 }
 
 // CacheSalt returns the cache salt that the request's body must get before it is sent, by openai.PutSalt; empty if the body

@@ -11,6 +11,7 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/kvblock"
 	"github.com/kvasir-dev/kvasir/internal/openai"
 	"github.com/kvasir-dev/kvasir/internal/tenant"
+	"github.com/kvasir-dev/kvasir/internal/tokens/tokenizer"
 )
 
 // saltedSpec is a pool whose policy separates the caches of tenants, which a header names.
@@ -106,21 +107,24 @@ func TestRequestsWithoutASaltAreRefused(t *testing.T) {
 		in   Request
 		code string
 	}{
-		"completions":                 {Request{Route: openai.Completions, Body: text}, ""},
-		"chats":                       {Request{Route: openai.ChatCompletions, Body: chat}, ""},
-		"responses":                   {Request{Route: openai.Responses, Body: text}, ""},
-		"messages":                    {Request{Route: openai.Messages, Body: chat}, codeUnsalted},
-		"messages with a salt":        {Request{Route: openai.Messages, Body: withSalt(chat, "s")}, codeUnsalted},
-		"counting tokens":             {Request{Route: openai.Messages, Body: chat, Light: true}, ""},
-		"embeddings":                  {Request{Route: openai.Embeddings, Body: text}, codeUnsalted},
-		"a body that is not parsed":   {Request{Unparsed: true, Body: text}, codeUnsalted},
-		"no prompt":                   {Request{Unparsed: true, Body: text, Uncached: true}, ""},
-		"a body that is not shown":    {Request{Unparsed: true, Hidden: true}, codeUnsalted},
-		"a path that is not shown":    {Request{Route: openai.ChatCompletions, Body: chat, Guessed: true}, codeUnsalted},
-		"a gateway that only watches": {Request{Route: openai.ChatCompletions, Body: chat, Observed: true}, ""},
-		"an empty salt":               {Request{Route: openai.Completions, Body: withSalt(text, "")}, "invalid_request"},
-		"a salt that is no string":    {Request{Route: openai.Completions, Body: []byte(`{"model":"m","prompt":"hi","cache_salt":1}`)}, "invalid_request"},
-		"a salt that is null":         {Request{Route: openai.Completions, Body: []byte(`{"model":"m","prompt":"hi","cache_salt":null}`)}, ""},
+		"completions": {Request{Route: openai.Completions, Body: text}, ""},
+		"chats":       {Request{Route: openai.ChatCompletions, Body: chat}, ""},
+		"responses":   {Request{Route: openai.Responses, Body: text}, ""},
+		"messages, to releases that are not known yet": {Request{Route: openai.Messages, Body: chat}, "no_endpoint"},
+		"token ids":                    {Request{Unparsed: true, Saltable: true, Body: []byte(`{"model":"m","token_ids":[1]}`)}, ""},
+		"token ids with an empty salt": {Request{Unparsed: true, Saltable: true, Body: withSalt(text, "")}, "invalid_request"},
+		"token ids that are no object": {Request{Unparsed: true, Saltable: true, Body: []byte(`[1]`)}, "invalid_request"},
+		"token ids that are not shown": {Request{Unparsed: true, Saltable: true, Hidden: true}, codeUnsalted},
+		"counting tokens":              {Request{Route: openai.Messages, Body: chat, Light: true}, ""},
+		"embeddings":                   {Request{Route: openai.Embeddings, Body: text}, codeUnsalted},
+		"a body that is not parsed":    {Request{Unparsed: true, Body: text}, codeUnsalted},
+		"no prompt":                    {Request{Unparsed: true, Body: text, Uncached: true}, ""},
+		"a body that is not shown":     {Request{Unparsed: true, Hidden: true}, codeUnsalted},
+		"a path that is not shown":     {Request{Route: openai.ChatCompletions, Body: chat, Guessed: true}, codeUnsalted},
+		"a gateway that only watches":  {Request{Route: openai.ChatCompletions, Body: chat, Observed: true}, ""},
+		"an empty salt":                {Request{Route: openai.Completions, Body: withSalt(text, "")}, "invalid_request"},
+		"a salt that is no string":     {Request{Route: openai.Completions, Body: []byte(`{"model":"m","prompt":"hi","cache_salt":1}`)}, "invalid_request"},
+		"a salt that is null":          {Request{Route: openai.Completions, Body: []byte(`{"model":"m","prompt":"hi","cache_salt":null}`)}, ""},
 	} {
 		in := of("acme", tc.in.Body)
 		tc.in.Header = in.Header
@@ -135,13 +139,13 @@ func TestRequestsWithoutASaltAreRefused(t *testing.T) {
 		if err != nil {
 			continue
 		}
-		if wants := !tc.in.Light && !tc.in.Unparsed && !tc.in.Observed; (d.CacheSalt() != "") != wants {
+		if wants := !tc.in.Light && (!tc.in.Unparsed || tc.in.Saltable) && !tc.in.Observed; (d.CacheSalt() != "") != wants {
 			t.Errorf("%s: salt %q", name, d.CacheSalt())
 		}
 		d.End(Completed)
 	}
-	if got := p.Stats()[0].Tenants[otherLabel].Refused[2]; TenantRefusals[2] != codeUnsalted || got != 6 {
-		t.Errorf("%d refusals are counted, want 6", got)
+	if got := p.Stats()[0].Tenants[otherLabel].Refused[2]; TenantRefusals[2] != codeUnsalted || got != 5 {
+		t.Errorf("%d refusals are counted, want 5", got)
 	}
 	expectEvents(p)
 	assertIdle(t, p)
@@ -177,4 +181,64 @@ func TestTheSaltIsNotShown(t *testing.T) {
 	})
 	d.End(Failed)
 	assertIdle(t, p)
+}
+
+// TestMessagesGoToEnginesThatTakeASalt: of a pool with several releases, Messages go to those that take a salt on that route,
+// whichever has the blocks or is idle, with keys of the salt that the engine gets. If no release takes one, they are refused.
+func TestMessagesGoToEnginesThatTakeASalt(t *testing.T) {
+	spec := saltedSpec(t)
+	p := newPicker(t, newClock(), spec)
+	epochs := [2]string{spec.Endpoints[0].Epoch(), spec.Endpoints[1].Epoch()}
+	chat := []byte(`{"model":"m","max_tokens":1,"messages":[{"role":"user","content":"hi"}],"cache_salt":"own"}`)
+	for name, tc := range map[string]struct {
+		releases Releases
+		want     string // the pod, or the code of the error
+	}{
+		"the first":                          {Releases{epochs[0]: 27, epochs[1]: 26}, "pod-0"},
+		"the second":                         {Releases{epochs[0]: 26, epochs[1]: 1000}, "pod-1"},
+		"the other is not known":             {Releases{epochs[1]: 27}, "pod-1"},
+		"one is too old, one is not known":   {Releases{epochs[0]: 26}, "no_endpoint"},
+		"both are too old":                   {Releases{epochs[0]: 26, epochs[1]: 26}, codeUnsalted},
+		"versions that cannot be understood": {Releases{epochs[0]: 0, epochs[1]: 0}, codeUnsalted},
+	} {
+		prompter := &saltSeen{}
+		p.SetExact(spec.Namespace, spec.Name, &Exact{Chats: prompter, APIs: openai.KindsOf(openai.KindMessages), Releases: &tc.releases})
+		in := of("acme", chat)
+		in.Route = openai.Messages
+		for range 8 {
+			got := ""
+			d, err := p.Pick(context.Background(), in)
+			if refusal := (*Error)(nil); errors.As(err, &refusal) {
+				got = refusal.Code
+			} else if err == nil {
+				got = d.Targets[0].Endpoint.Pod
+				if len(d.Targets) != 1 || d.CacheSalt() != spec.Seed.TenantSalt("acme", "own") || prompter.salt != d.CacheSalt() {
+					t.Errorf("%s: %d targets, salt %q, keys of %q", name, len(d.Targets), d.CacheSalt(), prompter.salt)
+				}
+				d.End(Completed)
+			}
+			if got != tc.want {
+				t.Errorf("%s: %s, %v, want %s", name, got, err, tc.want)
+			}
+		}
+	}
+	p.SetExact(spec.Namespace, spec.Name, &Exact{Releases: &Releases{epochs[0]: 26, epochs[1]: 27}})
+	in := of("acme", chat)
+	in.Route = openai.Messages
+	if e, err := p.Explain(context.Background(), in); err != nil || len(e.Candidates) != 1 || e.Candidates[0].Pod != "pod-1" {
+		t.Errorf("explained: %+v, %v", e, err)
+	}
+	assertIdle(t, p)
+}
+
+// saltSeen notes the salt of the request whose keys it makes.
+type saltSeen struct{ salt string }
+
+func (s *saltSeen) AppendKeys(_ context.Context, dst []kvblock.Key, _ []byte, r *openai.Request, _ tokenizer.Chain) ([]kvblock.Key, int, error) {
+	s.salt = r.CacheSalt
+	return dst, 0, nil
+}
+
+func (s *saltSeen) Others(context.Context, *openai.Request, tokenizer.Chain, func([]kvblock.Key, int)) error {
+	return nil
 }

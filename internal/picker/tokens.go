@@ -60,6 +60,8 @@ type Exact struct {
 	// AdaptersUntold and SaltsUntold: the events of some engine's release do not distinguish adapters or cache salts, so
 	// that such requests have no exact keys.
 	AdaptersUntold, SaltsUntold bool
+	// Releases are what the engines have told; nil as long as none has.
+	Releases *Releases
 }
 
 // SetExact sets how far exact tokens are available for a pool; nil is not at all. The pool need not exist yet.

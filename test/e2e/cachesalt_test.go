@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/kvasir-dev/kvasir/internal/kvblock"
 	"github.com/kvasir-dev/kvasir/internal/sim/vllmsim"
 )
 
@@ -76,6 +77,32 @@ func TestTenantsHaveCachesOfTheirOwn(t *testing.T) {
 					a.cached, a.predicted, one.want, a.body)
 			}
 		}
+	}
+	// On generate, engines report no hits: what they have stored shows the salt.
+	chat := map[string]any{"model": "m", "max_tokens": 1, "messages": []any{map[string]any{"role": "user", "content": strings.Repeat("word ", whole)}}}
+	generated := make([]uint32, whole)
+	for i, id := range tokens(4, whole) {
+		generated[i] = uint32(id)
+	}
+	generate := map[string]any{"model": "m", "token_ids": generated, "sampling_params": map[string]any{"max_tokens": 1}}
+	for road, url := range roads {
+		for path, body := range map[string]any{"/v1/messages": chat, "/inference/v1/generate": generate} {
+			f.until(road+" takes "+path, func() bool { return ask(url, path, "acme", body).status == http.StatusOK })
+		}
+	}
+	root, err := kvblock.NewSeed([]byte("root-0123456789abcdef0123456789abcdef"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	stored := 0
+	for _, e := range f.engines {
+		stored = max(stored, e.Match("", root.TenantSalt("acme", ""), generated))
+		if n := e.Match("", "", generated); n != 0 {
+			t.Errorf("an engine has %d blocks of generate without a salt", n)
+		}
+	}
+	if stored == 0 {
+		t.Error("no engine has blocks of generate for the tenant's salt")
 	}
 	prompt := tokens(1, whole+1)
 	for _, road := range []string{"the second picker", "the gateway"} { // the salts of all pickers are the same

@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/http"
 	"runtime/debug"
+	"strings"
 	"time"
 
 	filter "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/ext_proc/v3"
@@ -279,7 +280,8 @@ func (x *exchange) requestTrailers() {
 func (x *exchange) parse() *picker.Request {
 	route, ok := routeOf(x.head, x.body.bytes)
 	if !ok {
-		return &picker.Request{Unparsed: true, Body: x.body.bytes, Uncached: len(x.body.bytes) == 0}
+		return &picker.Request{Unparsed: true, Body: x.body.bytes, Uncached: len(x.body.bytes) == 0,
+			Saltable: strings.HasSuffix(x.head.whole(), openai.Generate)}
 	}
 	if name := picker.HeaderOf(x.head.get, picker.RewriteHeader); name != "" {
 		var r openai.Request

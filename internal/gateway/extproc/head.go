@@ -65,11 +65,17 @@ func routeOf(h head, body []byte) (openai.Route, bool) {
 // path is the path of the request, from /v1/ on: a route can be below a prefix that is removed on the way. It is empty when
 // the gateway does not send it.
 func (h head) path() string {
+	path := h.whole()
+	return path[max(0, strings.LastIndex(path, "/v1/")):]
+}
+
+// whole is the path of the request.
+func (h head) whole() string {
 	path := h.get(":path")
 	if i := strings.IndexAny(path, "?#"); i >= 0 {
 		path = path[:i]
 	}
-	return path[max(0, strings.LastIndex(path, "/v1/")):]
+	return path
 }
 
 // isMessages reports whether the request is one of the Anthropic API, whose errors have another form.

@@ -9,6 +9,7 @@ import (
 	filter "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/ext_proc/v3"
 
 	"github.com/kvasir-dev/kvasir/internal/openai"
+	"github.com/kvasir-dev/kvasir/internal/picker"
 	"github.com/kvasir-dev/kvasir/test/envoytest"
 )
 
@@ -67,8 +68,8 @@ func TestEnginesGetTheTenantsSaltBehindAGateway(t *testing.T) {
 					}
 				}
 			}
-			for path, want := range map[string]int{"/v1/messages": 400, "/v1/rerank": 400, "/pooling": 400, "/tokenize": 200, "/v1/messages/count_tokens": 200} {
-				const body = `{"model":"m","max_tokens":1,"messages":[{"role":"user","content":"hi"}]}`
+			for path, want := range map[string]int{"/v1/embeddings": 400, "/v1/rerank": 400, "/pooling": 400, "/tokenize": 200, "/v1/messages/count_tokens": 200} {
+				const body = `{"model":"m","max_tokens":1,"input":"x","messages":[{"role":"user","content":"hi"}]}`
 				answer := g.post(path, body, "Authorization", "Bearer k-acme", "Content-Type", "application/json")
 				text := read(t, answer)
 				if answer.StatusCode != want || want == 400 && !strings.Contains(text, "caches of tenants") {
@@ -78,6 +79,24 @@ func TestEnginesGetTheTenantsSaltBehindAGateway(t *testing.T) {
 					if b := await(t, got); b != body {
 						t.Errorf("%s: the engine gets %s", path, b)
 					}
+				}
+			}
+			h.picker.SetExact(s.Namespace, s.Name, &picker.Exact{Releases: &picker.Releases{s.Endpoints[0].Epoch(): 27}})
+			for _, path := range []string{"/v1/messages", openai.Generate} {
+				const body = `{"model":"m","max_tokens":1,"messages":[{"role":"user","content":"hi"}],"token_ids":[1],"cache_salt":"a"}`
+				answer := g.post(path, body, "Authorization", "Bearer k-acme", "Content-Type", "application/json")
+				text := read(t, answer)
+				if !tc.shown {
+					if answer.StatusCode != 400 || !strings.Contains(text, "caches of tenants") {
+						t.Errorf("%s: status %d: %s", path, answer.StatusCode, text)
+					}
+					continue
+				}
+				if answer.StatusCode != 200 {
+					t.Fatalf("%s: status %d: %s", path, answer.StatusCode, text)
+				}
+				if salt, err := openai.SaltOf([]byte(await(t, got))); err != nil || salt != s.Seed.TenantSalt("acme", "a") {
+					t.Errorf("%s: the engine gets the salt %q, %v", path, salt, err)
 				}
 			}
 			h.idle()

@@ -249,9 +249,9 @@ var (
 		"/v1/audio/transcriptions": true, "/v1/audio/translations": true,
 		"/v1/rerank": true, "/v2/rerank": true, "/rerank": true, "/v1/score": true, "/score": true,
 		"/pooling": true, "/classify": true, "/tokenize": true, "/detokenize": true, "/generative_scoring": true,
-		"/invocations": true, "/inference/v1/generate": true, "/v2/embed": true, "/cohere/v2/chat": true, "/cohere/v2/chat/render": true,
+		"/invocations": true, openai.Generate: true, "/v2/embed": true, "/cohere/v2/chat": true, "/cohere/v2/chat/render": true,
 	}
-	generates = map[string]bool{"/invocations": true, "/inference/v1/generate": true}
+	generates = map[string]bool{"/invocations": true, openai.Generate: true}
 )
 
 func (p *Proxy) wrongMethod(out *client, allow string) {
@@ -297,7 +297,7 @@ func (p *Proxy) generate(out *client, r *http.Request, route openai.Route, parse
 	e.pick = picker.Request{
 		Route: route, Body: body.bytes, Header: r.Header.Get, Unparsed: !parsed, Generates: generates[r.URL.Path],
 		Light: r.URL.Path == openai.CountTokens, Uncached: len(body.bytes) == 0 || !openai.Computes(r.Method, r.URL.Path),
-		CutsUsage: true, Steps: out.span.Steps(),
+		Saltable: r.URL.Path == openai.Generate, CutsUsage: true, Steps: out.span.Steps(),
 	}
 	if streams[route] && parsed {
 		e.pick.Streams = func(policy *picker.PolicySpec) { out.comment(route, policy.Comments) }

@@ -68,7 +68,7 @@ func TestEnginesGetTheTenantsSalt(t *testing.T) {
 		t.Errorf("salts %v", salts)
 	}
 	for path, want := range map[string]int{
-		"/v1/messages": 400, "/v1/embeddings": 400, "/v1/rerank": 400, "/inference/v1/generate": 400, "/v1/audio/transcriptions": 400,
+		"/v1/embeddings": 400, "/v1/rerank": 400, "/v1/audio/transcriptions": 400,
 		"/invocations": 400, "/tokenize": 200, "/v1/messages/count_tokens": 200,
 	} {
 		body := `{"model":"m","input":"x","max_tokens":1,"messages":[{"role":"user","content":"hi"}]}`
@@ -82,6 +82,23 @@ func TestEnginesGetTheTenantsSalt(t *testing.T) {
 				t.Errorf("%s: the engine gets %s", path, r.body)
 			}
 		}
+	}
+	releases := picker.Releases{s.Endpoints[0].Epoch(): 26, s.Endpoints[1].Epoch(): 26}
+	for _, want := range []int{400, 200} { // with old engines, and with a newer one
+		h.picker.SetExact(s.Namespace, s.Name, &picker.Exact{Releases: &releases})
+		for path, status := range map[string]int{"/v1/messages": want, "/inference/v1/generate": 200} {
+			body := `{"model":"m","max_tokens":1,"messages":[{"role":"user","content":"hi"}],"token_ids":[1],"cache_salt":"a"`
+			answer := h.post(path, body+"}", "Authorization", "Bearer k-acme")
+			if text := read(t, answer); answer.StatusCode != status {
+				t.Errorf("%s: status %d, want %d: %s", path, answer.StatusCode, status, text)
+			} else if status == 200 {
+				r := await(t, "the request", got)
+				if own, err := openai.SaltOf([]byte(r.body)); err != nil || own != s.Seed.TenantSalt("acme", "a") {
+					t.Errorf("%s: the engine gets %s", path, r.body)
+				}
+			}
+		}
+		releases = picker.Releases{s.Endpoints[0].Epoch(): 26, s.Endpoints[1].Epoch(): 27}
 	}
 	h.idle()
 }

@@ -13,6 +13,7 @@ type messagesRequest struct {
 	MaxTokens *number           `json:"max_tokens"`
 	Stream    bool              `json:"stream"`
 	Tools     []json.RawMessage `json:"tools"`
+	CacheSalt json.RawMessage   `json:"cache_salt"`
 }
 
 // turn is a message of a chat that another API's request is made into.
@@ -23,7 +24,7 @@ type turn struct {
 
 // chatOf is the chat that a request of another API stands for, read as a chat of its own.
 func (e *Engine) chatOf(
-	model, system string, messages []message, tools []json.RawMessage, most *number, stream bool,
+	model, system string, messages []message, tools []json.RawMessage, most *number, stream bool, salt json.RawMessage,
 ) (*chatRequest, []uint32, error) {
 	turns := []turn{}
 	if system != "" {
@@ -39,6 +40,9 @@ func (e *Engine) chatOf(
 	if most != nil {
 		chat["max_tokens"] = *most
 	}
+	if len(salt) > 0 {
+		chat["cache_salt"] = salt
+	}
 	body, err := json.Marshal(chat)
 	if err != nil {
 		return nil, nil, err
@@ -51,7 +55,10 @@ func (e *Engine) messages(body []byte) (*chatRequest, []uint32, error) {
 	if err := decode(body, &req); err != nil {
 		return nil, nil, err
 	}
-	return e.chatOf(req.Model, string(req.System), req.Messages, req.Tools, req.MaxTokens, req.Stream)
+	if !e.cfg.Release.saltsMessages() {
+		req.CacheSalt = nil
+	}
+	return e.chatOf(req.Model, string(req.System), req.Messages, req.Tools, req.MaxTokens, req.Stream, req.CacheSalt)
 }
 
 // serveMessages answers /v1/messages.

@@ -105,6 +105,9 @@ func (r Release) amend(a *apiError) {
 // generates: /inference/v1/generate exists.
 func (r Release) generates() bool { return r >= 11<<8|1 }
 
+// saltsMessages: /v1/messages takes a cache_salt. Older releases ignore it.
+func (r Release) saltsMessages() bool { return r.minor(27) }
+
 // namesEventSources: GET /kv_event_sources exists.
 func (r Release) namesEventSources() bool { return r.minor(31) }
 

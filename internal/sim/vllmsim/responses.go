@@ -16,6 +16,7 @@ func (e *Engine) serveResponses(w http.ResponseWriter, r *http.Request, body []b
 		Tools        []json.RawMessage `json:"tools"`
 		Previous     string            `json:"previous_response_id"`
 		Background   bool              `json:"background"`
+		CacheSalt    json.RawMessage   `json:"cache_salt"`
 	}
 	if err := decode(body, &req); err != nil {
 		return err
@@ -38,7 +39,7 @@ func (e *Engine) serveResponses(w http.ResponseWriter, r *http.Request, body []b
 			return err
 		}
 	}
-	chat, prompt, err := e.chatOf(req.Model, req.Instructions, messages, req.Tools, req.MaxTokens, req.Stream)
+	chat, prompt, err := e.chatOf(req.Model, req.Instructions, messages, req.Tools, req.MaxTokens, req.Stream, req.CacheSalt)
 	if err != nil {
 		return err
 	}

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -142,7 +143,7 @@ func (k *keeper) look(ctx context.Context) time.Duration {
 	k.mu.Unlock()
 
 	present := k.identify(ctx, pool)
-	exact := &picker.Exact{}
+	exact := &picker.Exact{Releases: k.releases()}
 	for _, id := range present {
 		exact.AdaptersUntold = exact.AdaptersUntold || before(id.Version, 14)
 		exact.SaltsUntold = exact.SaltsUntold || before(id.Version, 17)
@@ -385,6 +386,18 @@ func common(present []Identity) string {
 		}
 	}
 	return present[0].Version
+}
+
+// releases are those of the engines that have told theirs; those that were published, if they are the same.
+func (k *keeper) releases() *picker.Releases {
+	all := make(picker.Releases, len(k.identities))
+	for epoch, id := range k.identities {
+		all[epoch], _ = chatprompt.ParseRelease(id.Version)
+	}
+	if k.published != nil && k.published.Releases != nil && maps.Equal(*k.published.Releases, all) {
+		return k.published.Releases
+	}
+	return &all
 }
 
 // before reports whether a version is known and older than 0.minor.

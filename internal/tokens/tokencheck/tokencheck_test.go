@@ -386,6 +386,11 @@ func TestOldEnginesDoNotTell(t *testing.T) {
 				h.apply()
 				h.mu.Lock()
 				defer h.mu.Unlock()
+				releases := *h.published.Releases
+				h.published.Releases = nil
+				if minor, _ := chatprompt.ParseRelease(version); len(releases) != 2 || !slices.Contains(slices.Collect(maps.Values(releases)), minor) {
+					t.Errorf("the releases %v of %q", releases, version)
+				}
 				if *h.published != want {
 					t.Errorf("%+v, want %+v", *h.published, want)
 				}
