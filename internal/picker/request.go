@@ -1,0 +1,51 @@
+package picker
+
+import (
+	"github.com/kvasir-dev/kvasir/internal/endpoint"
+	"github.com/kvasir-dev/kvasir/internal/openai"
+)
+
+// Request is the request to pick an endpoint for.
+type Request struct {
+	Route openai.Route
+	Body  []byte
+	// Header reads a request header by its lower-case name; nil when there are none.
+	Header func(name string) string
+	// Unparsed: nothing is known of the body, or there is none. The request is routed by load, in the pool of its model if
+	// the body is JSON that names one.
+	Unparsed bool
+	// Generates: though Unparsed, it is answered as a completion is, with choices and reasons to finish.
+	Generates bool
+	// Light requests compute nothing: they go by load, and nothing is remembered of their prompts.
+	Light bool
+	// Again is the previous decision for the same request, whose endpoints have all refused it because their queues are
+	// full (Decision.Full). Its tenant has been admitted and charged, and its wait counts from its arrival. The pick ends
+	// it.
+	Again *Decision
+	// Pool is the namespace/name of the only pool that is allowed to serve the request; empty for all.
+	Pool string
+	// Allow reports whether an endpoint is in the subset that a gateway has given; nil without a subset.
+	Allow func(*endpoint.Endpoint) bool
+	// Gateway is the address of the gateway that asks; empty without one.
+	Gateway string
+	// Remote: the caller is on another machine and cannot reach endpoints behind unix sockets.
+	Remote bool
+	// Observed: the caller only watches and routes by itself. The request waits for nothing.
+	Observed bool
+	// Hidden: the request is for the model's API, but the gateway does not show its body. It is Unparsed, too. While no
+	// endpoint serves it waits as parsed requests do, where other unparsed requests are refused.
+	Hidden bool
+	// Guessed: the gateway does not show the path, and Route is a guess by the body.
+	Guessed bool
+	// Uncached: the engine looks up nothing in its prefix cache for the request, see openai.Computes.
+	Uncached bool
+	// Saltable: though Unparsed, the request can get a cache salt, in a top-level member of its body.
+	Saltable bool
+	// CutsUsage: the caller can change the body, and take an event out of the answer.
+	CutsUsage bool
+	// Steps gets the times of the pick's steps; nil, as without tracing, costs nothing.
+	Steps *Steps
+	// Streams is called before the request waits, if its client asked for a stream, with the policy of its pool; nil is not
+	// called.
+	Streams func(policy *PolicySpec)
+}
