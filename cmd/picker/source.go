@@ -117,10 +117,10 @@ func (o *sourceOptions) open(access *rest.Config, settings config.Settings, log 
 }
 
 // modelOf asks the engine at an address for the name of its model.
-func modelOf(ctx context.Context, address string) (string, error) {
+func modelOf(ctx context.Context, address string, wire endpoint.Wire) (string, error) {
 	client := render.New(render.Options{})
 	defer client.Close()
-	return client.Model(ctx, &endpoint.Endpoint{Address: address}, "")
+	return client.Model(ctx, &endpoint.Endpoint{Address: address, Wire: wire}, "")
 }
 
 // config returns how to reach the cluster; nil for none.

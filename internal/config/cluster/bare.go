@@ -19,6 +19,7 @@ import (
 	"github.com/kvasir-dev/kvasir/api/v1alpha1"
 	"github.com/kvasir-dev/kvasir/internal/config"
 	"github.com/kvasir-dev/kvasir/internal/config/crdadmission"
+	"github.com/kvasir-dev/kvasir/internal/endpoint"
 )
 
 // gatewayResource is the pool of Gateway API's inference extension.
@@ -36,7 +37,7 @@ type bare struct {
 	pool     types.NamespacedName
 	objects  cache.SharedIndexInformer
 	admitter *crdadmission.Admitter
-	modelOf  func(ctx context.Context, address string) (string, error)
+	modelOf  func(ctx context.Context, address string, wire endpoint.Wire) (string, error)
 
 	model string // once known
 	made  *v1alpha1.InferencePool
@@ -83,13 +84,13 @@ func (b *bare) waiting() bool { return b != nil && b.model == "" }
 // ask some engines that are ready for the name of their model.
 func (b *bare) ask(ctx context.Context, pool *v1alpha1.InferencePool, pods []*corev1.Pod) (string, error) {
 	err := errors.New("no ready pod has reported the name of its model")
-	asked := 0
+	asked, wire := 0, endpoint.Wire{H2C: pool.Spec.Engine.Protocol == v1alpha1.ProtocolH2C}
 	for _, pod := range pods {
 		if config.PoolOf(pod, []*v1alpha1.InferencePool{pool}) == nil || pod.Status.PodIP == "" || config.Leaving(pod) || !config.PodReady(pod) {
 			continue
 		}
 		timed, cancel := context.WithTimeout(ctx, modelTimeout)
-		name, failure := b.modelOf(timed, net.JoinHostPort(pod.Status.PodIP, strconv.Itoa(int(pool.Spec.Engine.Ports.HTTP))))
+		name, failure := b.modelOf(timed, net.JoinHostPort(pod.Status.PodIP, strconv.Itoa(int(pool.Spec.Engine.Ports.HTTP))), wire)
 		cancel()
 		if failure == nil {
 			return name, nil

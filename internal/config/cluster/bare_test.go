@@ -12,6 +12,7 @@ import (
 	"github.com/kvasir-dev/kvasir/api/v1alpha1"
 	"github.com/kvasir-dev/kvasir/internal/config"
 	"github.com/kvasir-dev/kvasir/internal/config/crdadmission"
+	"github.com/kvasir-dev/kvasir/internal/endpoint"
 )
 
 func gatewayPool(ports ...int) object {
@@ -27,7 +28,7 @@ func TestABarePoolIsServedWithAllDefaults(t *testing.T) {
 	s.put("secrets", "m-key", root("7"))
 	s.put("pods", "a", pod("10.0.0.1", false, nil))
 	var asked atomic.Value
-	states := followWith(t, Options{Config: s.config(), Bare: true, ModelOf: func(_ context.Context, address string) (string, error) {
+	states := followWith(t, Options{Config: s.config(), Bare: true, ModelOf: func(_ context.Context, address string, _ endpoint.Wire) (string, error) {
 		asked.Store(address)
 		if strings.HasPrefix(address, "10.0.0.1:") {
 			return "", errors.New("it is not up")
@@ -65,6 +66,24 @@ func TestABarePoolIsServedWithAllDefaults(t *testing.T) {
 	await(t, states, "the end of the pool", func(s config.State) bool { return len(s.Pools) == 0 })
 }
 
+func TestEnginesOfABarePoolAreAskedInItsProtocol(t *testing.T) {
+	s := newAPIServer(t)
+	s.put("secrets", "m-key", root("7"))
+	s.put("pods", "a", pod("10.0.0.1", true, nil))
+	pool := gatewayPool(9000)
+	pool["spec"].(object)["appProtocol"] = "kubernetes.io/h2c"
+	s.put(gatewayPools, "m", pool)
+	asked := make(chan endpoint.Wire, 1)
+	states := followWith(t, Options{Config: s.config(), Bare: true, ModelOf: func(_ context.Context, _ string, wire endpoint.Wire) (string, error) {
+		asked <- wire
+		return "m", nil
+	}})
+	await(t, states, "the pool", picks("a@10.0.0.1:9000"))
+	if wire := <-asked; wire != (endpoint.Wire{H2C: true}) {
+		t.Errorf("asked with %+v", wire)
+	}
+}
+
 func TestAPoolThatIsMadeForOneOfOursIsNotBare(t *testing.T) {
 	s := newAPIServer(t)
 	s.put("secrets", "m-key", root("7"))
@@ -72,7 +91,7 @@ func TestAPoolThatIsMadeForOneOfOursIsNotBare(t *testing.T) {
 	made := gatewayPool(8000)
 	made["metadata"] = object{"ownerReferences": []any{object{"apiVersion": "kvasir.dev/v1alpha1", "kind": "InferencePool", "name": "m", "uid": "u"}}}
 	s.put(gatewayPools, "m", made)
-	states := followWith(t, Options{Config: s.config(), Bare: true, ModelOf: func(context.Context, string) (string, error) {
+	states := followWith(t, Options{Config: s.config(), Bare: true, ModelOf: func(context.Context, string, endpoint.Wire) (string, error) {
 		t.Error("an engine is asked")
 		return "m", nil
 	}})

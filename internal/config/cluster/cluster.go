@@ -28,6 +28,7 @@ import (
 	"github.com/kvasir-dev/kvasir/api/v1alpha1"
 	"github.com/kvasir-dev/kvasir/internal/config"
 	"github.com/kvasir-dev/kvasir/internal/config/crdadmission"
+	"github.com/kvasir-dev/kvasir/internal/endpoint"
 )
 
 const (
@@ -55,7 +56,7 @@ type Options struct {
 	// Bare reports whether Pool is one of the Gateway API Inference Extension, served with all defaults. ModelOf asks the
 	// engine at an address for the name of its model; required then.
 	Bare     bool
-	ModelOf  func(ctx context.Context, address string) (string, error)
+	ModelOf  func(ctx context.Context, address string, wire endpoint.Wire) (string, error)
 	Settings config.Settings
 	Log      logr.Logger
 }
