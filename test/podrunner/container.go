@@ -11,6 +11,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 )
 
 // container is a process, started again when it ends.
@@ -123,7 +124,7 @@ func (c *container) hook(ctx context.Context) {
 
 // probe asks in the background whether the container is ready.
 func (c *container) probe() {
-	if c.over() || c.spec.ReadinessProbe == nil || c.spec.ReadinessProbe.HTTPGet == nil {
+	if c.over() || c.spec.ReadinessProbe == nil || c.spec.ReadinessProbe.HTTPGet == nil && c.spec.ReadinessProbe.GRPC == nil {
 		return
 	}
 	c.mu.Lock()
@@ -132,11 +133,16 @@ func (c *container) probe() {
 		return
 	}
 	c.probing = true
-	h, ended := c.spec.ReadinessProbe.HTTPGet, c.ended
+	probe, ended := c.spec.ReadinessProbe, c.ended
 	go func() {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 		defer cancel()
-		err := get(ctx, c.ip, number(&c.spec, h.Port), h.Path)
+		var err error
+		if probe.GRPC != nil {
+			err = check(ctx, c.ip, int(probe.GRPC.Port), ptr.Deref(probe.GRPC.Service, ""))
+		} else {
+			err = get(ctx, c.ip, number(&c.spec, probe.HTTPGet.Port), probe.HTTPGet.Path)
+		}
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		c.probing = false

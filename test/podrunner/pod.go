@@ -16,6 +16,9 @@ import (
 	"sync"
 	"time"
 
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -392,6 +395,24 @@ func get(ctx context.Context, ip string, port int, path string) error {
 	defer answer.Body.Close()
 	if answer.StatusCode >= http.StatusBadRequest {
 		return fmt.Errorf("asking %s: status %s", url, answer.Status)
+	}
+	return nil
+}
+
+// check asks a container by gRPC whether a service serves.
+func check(ctx context.Context, ip string, port int, service string) error {
+	target := net.JoinHostPort(ip, strconv.Itoa(port))
+	conn, err := grpc.NewClient("passthrough:///"+target, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		return fmt.Errorf("asking %s: %w", target, err)
+	}
+	defer func() { _ = conn.Close() }()
+	answer, err := healthpb.NewHealthClient(conn).Check(ctx, &healthpb.HealthCheckRequest{Service: service})
+	if err != nil {
+		return fmt.Errorf("asking %s: %w", target, err)
+	}
+	if answer.GetStatus() != healthpb.HealthCheckResponse_SERVING {
+		return fmt.Errorf("asking %s: %s", target, answer.GetStatus())
 	}
 	return nil
 }
