@@ -127,6 +127,16 @@ conformance: ## Istio's control plane over what the operator makes and the docs 
 	CGO_ENABLED=0 $(GO) -C test/conformance test -vet=off -c -o ../../bin/conformance/conformance.test .
 	KVASIR_BIN=$(CURDIR)/bin/conformance bin/conformance/conformance.test -test.v -test.timeout 10m
 
+.PHONY: conformance-suite
+conformance-suite: kube ## the conformance suite of the inference extension behind Istio (Linux; the first build takes minutes)
+	@echo "== conformance suite of the inference extension"
+	mkdir -p bin/conformance
+	CGO_ENABLED=0 $(GO) build -o bin/conformance ./cmd/picker
+	ln -sf "$$(hack/envoy/install.sh)" bin/conformance/envoy
+	CGO_ENABLED=0 $(GO) -C test/conformance build -o ../../bin/conformance/istiod istio.io/istio/pilot/cmd/pilot-discovery
+	CGO_ENABLED=0 $(GO) -C test/conformance/suite test -vet=off -c -o ../../../bin/conformance/suite.test .
+	KVASIR_BIN=$(CURDIR)/bin/conformance bin/conformance/suite.test -test.timeout 40m $(CONFORMANCEFLAGS)
+
 .PHONY: test-clients
 test-clients: ## SDKs and load tools, unmodified, against the proxy, SDKs also through Envoy (each installed into the user's cache; Python 3.12, npm)
 	@echo "== SDKs and load tools"
