@@ -24,10 +24,8 @@ func cut(a *AnswerScanner, route Route, pieces ...[]byte) []byte {
 			seen = copy(buf, rest)
 		}
 	}
-	if pass, _ := a.CloseCut(); pass {
-		got = append(got, buf[:seen]...)
-	}
-	return got
+	out, _ := a.CloseCut(buf[:seen])
+	return append(got, out...)
 }
 
 // split cuts a text into random pieces.
@@ -100,6 +98,56 @@ func TestOnlyTheUsageEventIsCut(t *testing.T) {
 	}
 }
 
+// TestTheFingerprintStaysInTheLastEvent: vLLM names it in the usage event, and without one in the event that finishes the answer.
+func TestTheFingerprintStaysInTheLastEvent(t *testing.T) {
+	const (
+		print  = `,"system_fingerprint":"v-\"1"`
+		first  = `data: {"choices":[{"index":0,"delta":{"content":"}"},"finish_reason":null}]}`
+		last   = `data: {"choices":[{"index":0,"delta":{"content":"}"},"finish_reason":"stop"}]}`
+		signed = `data: {"choices":[{"index":0,"delta":{"content":"}"},"finish_reason":"stop"}]` + print + "}"
+	)
+	usage := strings.TrimSuffix(usageEvent, "}") + print + "}"
+	null := strings.TrimSuffix(usageEvent, "}") + `,"system_fingerprint":null}`
+	long := strings.Replace(last, "}", strings.Repeat("x", MaxCut), 1)
+	wide := strings.Replace(last, "}", strings.Repeat("x", MaxCut-300), 1)
+	for name, tc := range map[string]struct{ events, want []string }{
+		"a chat":                    {[]string{first, last, usage, "data: [DONE]"}, []string{first, signed, "data: [DONE]"}},
+		"no end mark":               {[]string{first, last, usage}, []string{first, signed}},
+		"no fingerprint":            {[]string{last, usageEvent}, []string{last}},
+		"null":                      {[]string{last, null}, []string{last}},
+		"one in both":               {[]string{signed, usage}, []string{signed}},
+		"no usage":                  {[]string{first, last, "data: [DONE]"}, []string{first, last, "data: [DONE]"}},
+		"nothing behind it":         {[]string{first, last}, []string{first, last}},
+		"several answers":           {[]string{last, last, usage}, []string{last, signed}},
+		"an event in between":       {[]string{last, first, usage}, []string{last, first}},
+		"nothing finished":          {[]string{first, usage}, []string{first}},
+		"a comment":                 {[]string{": x\n" + last, usage}, []string{": x\n" + last}},
+		"a long last event":         {[]string{long, usage}, []string{long}},
+		"too much for both at once": {[]string{wide, last, usage}, []string{wide, signed}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			rng := rand.New(rand.NewPCG(2, uint64(len(name))))
+			var a AnswerScanner
+			for _, end := range []string{"\n", "\r\n", "\r"} {
+				all, want := "", ""
+				for _, event := range tc.events {
+					all += strings.ReplaceAll(event+"\n\n", "\n", end)
+				}
+				for _, event := range tc.want {
+					want += strings.ReplaceAll(event+"\n\n", "\n", end)
+				}
+				for try := range 60 {
+					most := []int{1, 2, 7, 300, 100000}[try%5]
+					if got := cut(&a, ChatCompletions, split(rng, all, most)...); string(got) != want {
+						t.Fatalf("lines end in %q, pieces of up to %d bytes:\ngot  %q\nwant %q", end, most, got, want)
+					}
+				}
+			}
+		})
+	}
+}
+
 // TestAnUnfinishedUsageEventIsCut: the stream ends without the blank line, or without the line's end.
 func TestAnUnfinishedUsageEventIsCut(t *testing.T) {
 	for _, end := range []string{"", "\n", "\r\n", "\r"} {
@@ -125,6 +173,8 @@ func TestEventsPassAtOnce(t *testing.T) {
 func FuzzCut(f *testing.F) {
 	f.Add([]byte("data: {\"choices\":[{}]}\r\n\r\n"+usageEvent+"\r\n\r\ndata: [DONE]\n\n"), uint64(1))
 	f.Add([]byte(usageEvent+"\r\r\n\ndata: x"), uint64(2))
+	f.Add([]byte("data: {\"choices\":[{\"finish_reason\":\"stop\"}]}\r\n\r\n"+strings.TrimSuffix(usageEvent, "}")+
+		",\"system_fingerprint\":\"x\"}\n\n"), uint64(3))
 	f.Fuzz(func(t *testing.T, stream []byte, seed uint64) {
 		rng := rand.New(rand.NewPCG(seed, 0))
 		var a, b AnswerScanner
@@ -137,6 +187,9 @@ func FuzzCut(f *testing.F) {
 		}
 		if a.Usage != b.Usage || a.FirstToken != b.FirstToken || a.Finished != b.Finished || a.Failed != b.Failed || a.Done != b.Done {
 			t.Fatalf("%q was read as %+v in pieces, as %+v at once", stream, a, b)
+		}
+		if bytes.Contains(stream, []byte("fingerprint")) {
+			return // it can be in another place
 		}
 		for i := 0; len(got) > 0; i++ {
 			if i == len(stream) {

@@ -52,6 +52,8 @@ func (s *scanner) whole(each func(key span) bool) bool {
 func (a *AnswerScanner) choicesEvent(s *scanner) {
 	var e sign
 	var failed, old, none bool // none: the list of choices is empty
+	var signed bool
+	var print []byte
 	var err, top AnswerError
 	var usage Usage
 	ok := s.whole(func(key span) bool {
@@ -83,6 +85,13 @@ func (a *AnswerScanner) choicesEvent(s *scanner) {
 			if c == '{' {
 				return usage.read(s, 1, a.route)
 			}
+		case "system_fingerprint":
+			at := s.i
+			ok := s.skip(1)
+			if signed, print = true, nil; c == '"' {
+				print = s.b[at:s.i]
+			}
+			return ok
 		case "error":
 			failed, err = c != 'n', AnswerError{}
 			if c == '{' {
@@ -110,6 +119,8 @@ func (a *AnswerScanner) choicesEvent(s *scanner) {
 		e.err = top
 	}
 	a.take(e)
+	a.cut.ends = e.finished && !e.failed && !signed
+	a.cut.print = print
 	if usage.Have {
 		a.Usage = usage
 		a.cut.usage = none && !e.failed

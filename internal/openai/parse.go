@@ -370,7 +370,8 @@ func (p *parser) finish() error {
 	if p.haveUser {
 		r.User = p.owned(p.user, &r.last.user)
 	}
-	r.TakesUsage = r.Route.in(Completions, ChatCompletions) && r.Stream && !r.IncludeUsage && !p.otherOptions && !r.CacheUntold
+	r.TakesUsage = r.Route.in(Completions, ChatCompletions) && r.Stream && !r.IncludeUsage && !p.otherOptions && !r.CacheUntold &&
+		r.N <= 1
 	switch r.Route {
 	case Completions:
 		r.MaxTokens = p.maxTokens
@@ -416,6 +417,7 @@ func (p *parser) finishPrompts(field string) error {
 		return &FieldError{Field: field, Msg: "is missing"}
 	}
 	r.fillPrompts()
+	r.TakesUsage = r.TakesUsage && len(r.Prompts) <= 1
 	return nil
 }
 

@@ -105,7 +105,8 @@ type Request struct {
 	// stream of Responses and Messages.
 	Stream, IncludeUsage bool
 	// TakesUsage: PutStreamUsage can make the stream report its usage, and the answer differs by one event only. This is a
-	// stream of Completions or ChatCompletions whose stream_options are absent or contain nothing else than include_usage.
+	// stream of Completions or ChatCompletions with one answer, whose stream_options are absent or contain nothing else than
+	// include_usage. Where there are several answers, vLLM changes the last event of each.
 	TakesUsage bool
 
 	// Prompts of a completion request: at least one, unless Embeds. Those of an embeddings request: at least one,

@@ -100,6 +100,8 @@ func TestPutStreamUsage(t *testing.T) {
 		`"stream":true,"stream_options":[]`:                              "",
 		`"stream":true,"stream_options":"x"`:                             "",
 		`"stream":true,"use_beam_search":true`:                           "",
+		`"stream":true,"n":2`:                                            "",
+		`"stream":true,"n":1`:                                            `"stream":true,"n":1` + added,
 	} {
 		for _, route := range []Route{Completions, ChatCompletions} {
 			const before = `{"model":"m","messages":[],"prompt":"x",`
@@ -144,6 +146,16 @@ func TestSaltOf(t *testing.T) {
 	for _, body := range []string{``, `[]`, `"cache_salt"`, `{"a":1`, `{"a":1}{}`, `{"a":NaN}`} {
 		if _, err := SaltOf([]byte(body)); err == nil {
 			t.Errorf("%s is taken", body)
+		}
+	}
+}
+
+// TestSeveralPromptsAreLeftAlone: vLLM changes the last event of each of their answers.
+func TestSeveralPromptsAreLeftAlone(t *testing.T) {
+	for body, want := range map[string]bool{`["a"]`: true, `["a","b"]`: false, `[1,2]`: true, `[[1],[2]]`: false} {
+		var r Request
+		if err := Parse(Completions, []byte(`{"model":"m","stream":true,"prompt":`+body+`}`), &r); err != nil || r.TakesUsage != want {
+			t.Errorf("%s: %v, %v", body, r.TakesUsage, err)
 		}
 	}
 }

@@ -68,13 +68,13 @@ func (a *Answer) WriteCut(p []byte, seen int) (out, rest []byte, firstToken bool
 	return out, rest, firstToken
 }
 
-// CloseCut ends the stream after WriteCut, before Close. It reports whether the client gets the rest.
-func (a *Answer) CloseCut() (pass, firstToken bool) {
-	pass, firstToken = a.scanner.CloseCut()
+// CloseCut ends the stream after WriteCut, before Close. It returns what the client gets of the rest.
+func (a *Answer) CloseCut(rest []byte) (out []byte, firstToken bool) {
+	out, firstToken = a.scanner.CloseCut(rest)
 	if firstToken {
 		a.decision.FirstToken()
 	}
-	return pass, firstToken
+	return out, firstToken
 }
 
 // learnUsage enters a complete answer.

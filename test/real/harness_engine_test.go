@@ -2,6 +2,7 @@ package real
 
 import (
 	"encoding/json"
+	"flag"
 	"fmt"
 	"io"
 	"maps"
@@ -11,6 +12,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"reflect"
 	"runtime"
 	"slices"
 	"strconv"
@@ -43,6 +45,18 @@ type engineConfig struct {
 	// dial is where the event publisher connects, for an engine with a reporter; it listens if empty.
 	dial string
 	kv   object // more of --kv-events-config
+}
+
+// whole is the configuration with its defaults.
+func (c engineConfig) whole() engineConfig {
+	if c.model == "" {
+		c.model = "qwen2"
+	}
+	if c.blocks == 0 {
+		c.blocks = defaultBlocks
+	}
+	c.ranks = max(c.ranks, 1)
+	return c
 }
 
 // engine is a running vLLM.
@@ -78,6 +92,7 @@ func sharedEngines(t *testing.T) []*engine {
 		}
 	}
 	if run.shared == nil {
+		stopAhead()
 		flags := []string{"--enable-auto-tool-choice", "--tool-call-parser", "hermes"}
 		first, second := engineConfig{flags: flags}, engineConfig{flags: flags}
 		if atLeast("0.18") {
@@ -98,19 +113,47 @@ func stopShared() {
 	run.shared = nil
 }
 
-// startEngines starts several engines at the same time, at most atOnce.
+// startEngines starts several engines at the same time, at most atOnce. It takes the one that startAhead has launched.
 func startEngines(t *testing.T, configs ...engineConfig) []*engine {
 	t.Helper()
 	need(t)
-	if run.places.taken+len(configs) > atOnce {
-		stopShared()
+	var engines []*engine
+	if e := run.ahead; e != nil && len(configs) == 1 && e.alive() && reflect.DeepEqual(e.config, configs[0].whole()) {
+		run.ahead, engines = nil, []*engine{e}
+		serveAll(t, engines)
+	} else {
+		stopAhead()
+		if run.places.taken+len(configs) > atOnce {
+			stopShared()
+		}
+		engines = launchAll(t, configs...)
 	}
-	engines := launchAll(t, configs...)
 	for _, e := range engines {
 		t.Cleanup(e.stop)
 		reportLog(t, e)
 	}
 	return engines
+}
+
+// startAhead launches the engine of the next test while the present one runs: most of a run is spent on starting engines. It
+// does nothing if both places are taken, or if -test.run selects tests.
+func startAhead(t *testing.T, config engineConfig) {
+	t.Helper()
+	if run.ahead != nil || run.places.taken >= atOnce || flag.Lookup("test.run").Value.String() != "" {
+		return
+	}
+	e, err := launch(t, config, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	run.ahead = e
+}
+
+func stopAhead() {
+	if run.ahead != nil {
+		run.ahead.stop()
+		run.ahead = nil
+	}
 }
 
 func reportLog(t *testing.T, e *engine) {
@@ -134,6 +177,13 @@ func launchAll(t *testing.T, configs ...engineConfig) []*engine {
 		}
 		engines = append(engines, e)
 	}
+	serveAll(t, engines)
+	return engines
+}
+
+// serveAll waits until all of some engines serve, and ends them if one does not.
+func serveAll(t *testing.T, engines []*engine) {
+	t.Helper()
 	for _, e := range engines {
 		if err := e.untilServing(); err != nil {
 			for _, e := range engines {
@@ -142,19 +192,12 @@ func launchAll(t *testing.T, configs ...engineConfig) []*engine {
 			stop(t, err)
 		}
 	}
-	return engines
 }
 
 // launch starts an engine's processes, in a group of their own that ends with this process.
 func launch(t *testing.T, config engineConfig, number int) (*engine, error) {
 	t.Helper()
-	if config.model == "" {
-		config.model = "qwen2"
-	}
-	config.blocks, config.ranks = max(config.blocks, 0), max(config.ranks, 1)
-	if config.blocks == 0 {
-		config.blocks = defaultBlocks
-	}
+	config = config.whole()
 	dir, err := writeModel(run.root, config.model)
 	if err != nil {
 		return nil, err

@@ -37,6 +37,7 @@ var run struct {
 	binaries string
 	totals   totals
 	shared   []*engine
+	ahead    *engine // of the next test, see startAhead
 	places   places
 
 	capabilities capabilities
@@ -49,6 +50,7 @@ func TestMain(m *testing.M) {
 			for _, e := range run.shared {
 				e.stop()
 			}
+			stopAhead()
 			if run.dir != "" {
 				_ = os.RemoveAll(run.dir)
 			}

@@ -42,6 +42,7 @@ func TestClientsCannotPlantBlocks(t *testing.T) {
 		t.Skipf("vLLM %s announces no cached blocks again", run.release)
 	}
 	engines := startEngines(t, engineConfig{blocks: 300})
+	startAhead(t, shortHistory)
 	planted := completion("reported", ids(1, 1500)).with(fullReport)
 	closed := startPicker(t, engines, pickerConfig{files: true})
 	if a := closed.try(t.Context(), planted); a.status != 400 || !strings.Contains(a.body, "field_not_allowed") {

@@ -9,10 +9,17 @@ import (
 	"time"
 )
 
+// Engines of the tests below that are alone.
+var (
+	shortHistory = engineConfig{kv: object{"buffer_steps": 4}}
+	twoRanks     = engineConfig{ranks: 2}
+)
+
 // TestLostHistoryHeals: a picker that starts late finds less history than the engine has published, and reports it. What the
 // engine still holds becomes known as answers show it, and everything is known once the engine has discarded its cache.
 func TestLostHistoryHeals(t *testing.T) {
-	engines := startEngines(t, engineConfig{kv: object{"buffer_steps": 4}})
+	engines := startEngines(t, shortHistory)
+	startAhead(t, twoRanks)
 	e := engines[0]
 	r := chat("after lost history", say("user", text("lost history", 300)))
 	for range 2 {
@@ -48,7 +55,7 @@ func TestLostHistoryHeals(t *testing.T) {
 
 // TestRanksAreEndpoints: an engine with two data-parallel ranks is two endpoints, each with an index of its own.
 func TestRanksAreEndpoints(t *testing.T) {
-	engines := startEngines(t, engineConfig{ranks: 2})
+	engines := startEngines(t, twoRanks)
 	for _, c := range configurations {
 		t.Run(c.name, func(t *testing.T) {
 			p := startPicker(t, engines, pickerConfig{files: c.files})

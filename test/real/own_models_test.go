@@ -21,6 +21,9 @@ func TestAdaptersAreKeptApart(t *testing.T) {
 	}
 	engines := startEngines(t, engineConfig{flags: []string{"--enable-lora", "--max-lora-rank", "8", "--max-loras", "2"},
 		env: []string{"VLLM_ALLOW_RUNTIME_LORA_UPDATING=True"}})
+	if atLeast(hybridSince) {
+		startAhead(t, hybrid)
+	}
 	e := engines[0]
 	p := startPicker(t, engines, pickerConfig{files: true})
 	load := func(path string) {
@@ -118,15 +121,24 @@ func writeAdapter(t *testing.T, seed uint32) (dir string) {
 	return dir
 }
 
+var (
+	hybrid  = engineConfig{model: "hybrid", flags: []string{"--max-model-len", "2048"}} // its cache must hold a whole context
+	sliding = engineConfig{model: "sliding"}
+)
+
+// hybridSince is the first release that publishes events of models like hybrid.
+const hybridSince = "0.20"
+
 // TestAHybridModelIsExact: three of four layers look back 128 tokens. The index equals the engine's blocks of full attention, and
 // predictions are exact while prompts evict each other.
 func TestAHybridModelIsExact(t *testing.T) {
 	need(t)
-	if !atLeast("0.20") {
+	if !atLeast(hybridSince) {
 		t.Skipf("vLLM %s publishes no events of such models", run.release)
 	}
-	// its cache must hold a whole context
-	p := startPicker(t, startEngines(t, engineConfig{model: "hybrid", flags: []string{"--max-model-len", "2048"}}), pickerConfig{files: true})
+	engines := startEngines(t, hybrid)
+	startAhead(t, sliding)
+	p := startPicker(t, engines, pickerConfig{files: true})
 	verdict(t, p.repeated(chat("window hybrid", say("user", text("window hybrid", 600)))))
 	p.cycle(t, "window hybrid", 60)
 	verdict(t, p.seen.within("window hybrid", true, goalEvictionExact, goalEvictionDeviation))
@@ -136,7 +148,9 @@ func TestAHybridModelIsExact(t *testing.T) {
 // prompt only, which has no key without the blocks before it. That is no fault of the engine, and a condition says it.
 func TestAModelOfWindowsOnlySaysThatItIsApproximate(t *testing.T) {
 	need(t)
-	p := startPicker(t, startEngines(t, engineConfig{model: "sliding"}), pickerConfig{files: true})
+	engines := startEngines(t, sliding)
+	startAhead(t, engineConfig{}) // of TestWhatAPauseDroppedDoesNotMatch
+	p := startPicker(t, engines, pickerConfig{files: true})
 	p.uncounted = true
 	p.cycle(t, "window sliding", 120)
 	verdict(t, within(10*time.Second, func() error {

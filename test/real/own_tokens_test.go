@@ -11,6 +11,8 @@ import (
 var renderOnly = []string{"responses with a text", "responses with messages", "messages", "messages with tools", "responses with tools",
 	"tools with choice none"}
 
+var closedRoutes = engineConfig{flags: []string{noScaleOut, "--enable-auto-tool-choice", "--tool-call-parser", "hermes"}}
+
 // TestClosedRenderRoutes: an engine of vLLM 0.30 or newer without --enable-scale-out still returns the tokens of nearly all
 // requests by /tokenize, the proof of the picker's own tokenizer passes, and the condition names the flag.
 func TestClosedRenderRoutes(t *testing.T) {
@@ -18,7 +20,7 @@ func TestClosedRenderRoutes(t *testing.T) {
 	if !atLeast("0.30") {
 		t.Skipf("vLLM %s has no such flag", run.release)
 	}
-	engines := startEngines(t, engineConfig{flags: []string{noScaleOut, "--enable-auto-tool-choice", "--tool-call-parser", "hermes"}})
+	engines := startEngines(t, closedRoutes)
 	for _, c := range configurations {
 		t.Run(c.name, func(t *testing.T) {
 			p := startPicker(t, engines, pickerConfig{files: c.files, partly: true})

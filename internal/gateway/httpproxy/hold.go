@@ -199,14 +199,14 @@ func (e *exchange) takeCut(h *held, p *pipe, rest, n int, end error) int {
 		rest = copy(p.buf[:], held)
 	}
 	if end != nil {
-		pass := true
+		out := p.buf[:rest]
 		if errors.Is(end, io.EOF) {
 			var late bool
-			pass, late = p.answer.CloseCut()
+			out, late = p.answer.CloseCut(out)
 			first = first || late
 		}
-		if pass && rest > 0 {
-			h.add(p.buf[:rest], true)
+		if len(out) > 0 {
+			h.add(out, true)
 		}
 	}
 	if first && h.err == nil {

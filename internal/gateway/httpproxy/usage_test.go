@@ -17,22 +17,31 @@ import (
 // asking is an engine that streams as vLLM does: it reports the usage to requests that ask for it, or to all.
 type asking struct {
 	forced, packed, framed bool
+	several                bool   // it streams two answers
+	print                  string // its fingerprint: of the usage event or, without one, of the last event of each answer
 	end                    string // of a line
 	pieces                 int    // bytes that are sent at once, at most
 	asked                  atomic.Int64
 	accepts                atomic.Value // what the last request accepts
 }
 
-const usageOfStream = `data: {"id":"x","object":"chat.completion.chunk","created":1,"model":"m","choices":[],"usage":` +
-	`{"prompt_tokens":9,"total_tokens":11,"completion_tokens":2,"prompt_tokens_details":{"cached_tokens":8}}}`
-
 // stream is what it sends.
 func (a *asking) stream(usage bool) string {
-	lines := `data: {"id":"x","choices":[{"index":0,"delta":{"role":"assistant","content":""}}]}` + "\n\n" + ": ping\n\n" +
-		`data: {"id":"x","choices":[{"index":1,"delta":{"content":"hé"},"finish_reason":"stop"}]}` + "\n\n" +
-		`data: {"id":"x","choices":[{"index":0,"delta":{"content":"hé"},"finish_reason":"stop"}]}` + "\n\n"
+	last, of := "", ""
+	if a.print != "" {
+		of = `,"system_fingerprint":"` + a.print + `"`
+	}
+	if !usage {
+		last = of
+	}
+	lines := `data: {"id":"x","choices":[{"index":0,"delta":{"role":"assistant","content":""}}]}` + "\n\n" + ": ping\n\n"
+	if a.several {
+		lines += `data: {"id":"x","choices":[{"index":1,"delta":{"content":"hé"},"finish_reason":"stop"}]` + last + "}\n\n"
+	}
+	lines += `data: {"id":"x","choices":[{"index":0,"delta":{"content":"h}"},"finish_reason":"stop"}]` + last + "}\n\n"
 	if usage {
-		lines += usageOfStream + "\n\n"
+		lines += `data: {"id":"x","object":"chat.completion.chunk","created":1,"model":"m","choices":[],"usage":` +
+			`{"prompt_tokens":9,"total_tokens":11,"completion_tokens":2,"prompt_tokens_details":{"cached_tokens":8}}` + of + "}\n\n"
 	}
 	return strings.ReplaceAll(lines+"data: [DONE]\n\n", "\n", a.end)
 }
@@ -95,7 +104,9 @@ func TestClientsGetTheStreamThatTheyAskedFor(t *testing.T) {
 		"in small pieces":                   {engine: &asking{pieces: 7}, told: 4, asked: 4},
 		"with carriage returns":             {engine: &asking{pieces: 50, end: "\r\n"}, told: 4, asked: 4},
 		"with a length":                     {engine: &asking{framed: true}, told: 4, asked: 4},
-		"several answers":                   {engine: &asking{}, more: `,"n":2`, told: 4, asked: 4},
+		"an engine with a fingerprint":      {engine: &asking{print: "v-1"}, told: 4, asked: 4},
+		"a fingerprint in small pieces":     {engine: &asking{print: "v-1", pieces: 7, end: "\r\n"}, told: 4, asked: 4},
+		"several answers":                   {engine: &asking{several: true, print: "v-1"}, more: `,"n":2`},
 		"usage that is not wanted":          {engine: &asking{}, more: `,"stream_options":{"include_usage":false}`, told: 4, asked: 4},
 		"no options":                        {engine: &asking{}, more: `,"stream_options":null`, told: 4, asked: 4},
 		"usage that is asked for":           {engine: &asking{}, more: `,"stream_options":{"include_usage":true}`, told: 5, asked: 5},
