@@ -11,18 +11,18 @@ const MaxCut = 4 << 10
 // finishes the answer. That event is therefore held back until the next one, and gets the fingerprint of a usage event
 // behind it. Positions are in the buffer of the present WriteCut.
 type usageCut struct {
-	on      bool
-	start   int    // of the present event
-	waiting int    // the bytes in front of start of an event that is held back; 0 if there is none
-	kept    int    // the bytes that the client gets now: they are moved to the beginning of the buffer
-	ended   bool   // an event has just ended
-	events  int    // that have ended
-	dropped bool   // the last event was taken out
-	passing bool   // the client has the beginning of the present event already
-	usage   bool   // the present event is JSON with a usage, and without choices and errors
-	ends    bool   // it is JSON that finishes a choice, without fingerprint
-	other   bool   // it has more than one line of data
-	print   []byte // the JSON string of its fingerprint; nil if there is none. It is valid until the next event begins
+	on          bool
+	start       int    // of the present event
+	waiting     int    // the bytes in front of start of an event that is held back; 0 if there is none
+	kept        int    // the bytes that the client gets now: they are moved to the beginning of the buffer
+	ended       bool   // an event has just ended
+	events      int    // that have ended
+	dropped     bool   // the last event was taken out
+	passing     bool   // the client has the beginning of the present event already
+	usage       bool   // the present event is JSON with a usage, and without choices and errors
+	ends        bool   // it is JSON that finishes a choice, without fingerprint
+	other       bool   // it has more than one line of data
+	fingerprint []byte // the JSON string of its fingerprint; nil if there is none. It is valid until the next event begins
 }
 
 // WriteCut is Write for a stream whose request has been changed by PutStreamUsage. p begins with the rest that the last call
@@ -74,7 +74,7 @@ func (c *usageCut) event(p []byte, end int) {
 		c.release(p)
 		c.keep(p, end)
 	}
-	c.ended, c.usage, c.ends, c.other, c.passing, c.print = false, false, false, false, false, nil
+	c.ended, c.usage, c.ends, c.other, c.passing, c.fingerprint = false, false, false, false, false, nil
 }
 
 // release lets the client get the event that is held back, if there is one.
@@ -88,16 +88,16 @@ func (c *usageCut) release(p []byte) {
 // sign is release with the fingerprint of the usage event at start, whose bytes are more than what is added.
 func (c *usageCut) sign(p []byte) {
 	brace := bytes.LastIndexByte(p[c.start-c.waiting:c.start], '}')
-	if c.waiting == 0 || c.print == nil || brace < 0 {
+	if c.waiting == 0 || c.fingerprint == nil || brace < 0 {
 		c.release(p)
 		return
 	}
 	const field = `,"system_fingerprint":`
 	event := p[c.start-c.waiting : c.start]
 	c.kept += copy(p[c.kept:], event[:brace])
-	copy(p[c.kept+len(field)+len(c.print):], event[brace:])
+	copy(p[c.kept+len(field)+len(c.fingerprint):], event[brace:])
 	c.kept += copy(p[c.kept:], field)
-	c.kept += copy(p[c.kept:], c.print)
+	c.kept += copy(p[c.kept:], c.fingerprint)
 	c.kept += len(event) - brace
 	c.waiting = 0
 }

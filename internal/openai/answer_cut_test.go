@@ -101,12 +101,12 @@ func TestOnlyTheUsageEventIsCut(t *testing.T) {
 // TestTheFingerprintStaysInTheLastEvent: vLLM names it in the usage event, and without one in the event that finishes the answer.
 func TestTheFingerprintStaysInTheLastEvent(t *testing.T) {
 	const (
-		print  = `,"system_fingerprint":"v-\"1"`
+		sign   = `,"system_fingerprint":"v-\"1"`
 		first  = `data: {"choices":[{"index":0,"delta":{"content":"}"},"finish_reason":null}]}`
 		last   = `data: {"choices":[{"index":0,"delta":{"content":"}"},"finish_reason":"stop"}]}`
-		signed = `data: {"choices":[{"index":0,"delta":{"content":"}"},"finish_reason":"stop"}]` + print + "}"
+		signed = `data: {"choices":[{"index":0,"delta":{"content":"}"},"finish_reason":"stop"}]` + sign + "}"
 	)
-	usage := strings.TrimSuffix(usageEvent, "}") + print + "}"
+	usage := strings.TrimSuffix(usageEvent, "}") + sign + "}"
 	null := strings.TrimSuffix(usageEvent, "}") + `,"system_fingerprint":null}`
 	long := strings.Replace(last, "}", strings.Repeat("x", MaxCut), 1)
 	wide := strings.Replace(last, "}", strings.Repeat("x", MaxCut-300), 1)

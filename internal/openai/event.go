@@ -53,7 +53,7 @@ func (a *AnswerScanner) choicesEvent(s *scanner) {
 	var e sign
 	var failed, old, none bool // none: the list of choices is empty
 	var signed bool
-	var print []byte
+	var fingerprint []byte
 	var err, top AnswerError
 	var usage Usage
 	ok := s.whole(func(key span) bool {
@@ -88,8 +88,8 @@ func (a *AnswerScanner) choicesEvent(s *scanner) {
 		case "system_fingerprint":
 			at := s.i
 			ok := s.skip(1)
-			if signed, print = true, nil; c == '"' {
-				print = s.b[at:s.i]
+			if signed, fingerprint = true, nil; c == '"' {
+				fingerprint = s.b[at:s.i]
 			}
 			return ok
 		case "error":
@@ -120,7 +120,7 @@ func (a *AnswerScanner) choicesEvent(s *scanner) {
 	}
 	a.take(e)
 	a.cut.ends = e.finished && !e.failed && !signed
-	a.cut.print = print
+	a.cut.fingerprint = fingerprint
 	if usage.Have {
 		a.Usage = usage
 		a.cut.usage = none && !e.failed

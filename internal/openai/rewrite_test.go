@@ -3,6 +3,7 @@ package openai
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"strings"
 	"testing"
 
@@ -131,7 +132,7 @@ func TestPutStreamUsage(t *testing.T) {
 // TestSaltOf: what an engine's parser finds as the salt of a body that is not parsed here.
 func TestSaltOf(t *testing.T) {
 	for body, want := range map[string]string{
-		`{"token_ids":[1]}`: "", `{"cache_salt":"s"}`: "s", ` {"a":{"cache_salt":"x"},"cache_salt":null}`: "", `{"cache_salt":"x","cache\u005fsalt":"\u0079"}`: "y",
+		`{"token_ids":[1]}`: "", `{"cache_salt":"s"}`: "s", "\n" + `{"a":{"cache_salt":"x"},"cache_salt":null}`: "", `{"cache_salt":"x","cache\u005fsalt":"\u0079"}`: "y",
 		"\ufeff" + `{"cache_salt":1,"cache_salt":"z"}`: "z",
 	} {
 		if got, err := SaltOf([]byte(body)); err != nil || got != want {
@@ -139,7 +140,7 @@ func TestSaltOf(t *testing.T) {
 		}
 	}
 	for _, body := range []string{`{"cache_salt":""}`, `{"cache_salt":1}`, `{"cache_salt":"s","cache_salt":[]}`} {
-		if _, err := SaltOf([]byte(body)); err != ErrSalt {
+		if _, err := SaltOf([]byte(body)); !errors.Is(err, ErrSalt) {
 			t.Errorf("%s: %v", body, err)
 		}
 	}

@@ -63,7 +63,9 @@ func (s *Sessions) Changes() uint64 {
 // endpoints and for how long they have been idle: for sessions that were put, and up to the change named learned also for those
 // that were learned. It returns the number of changes that it has covered. more reports whether there are others. Of several
 // changes of a session only the last one counts.
-func (s *Sessions) Since(after, learned uint64, most int, now time.Time, f func(session, endpoint uint64, idle time.Duration)) (upTo uint64, more bool) {
+func (s *Sessions) Since(
+	after, learned uint64, most int, now time.Time, f func(session, endpoint uint64, idle time.Duration),
+) (upTo uint64, more bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for after = max(after, s.changes-uint64(len(s.log))); after < s.changes; after++ {
