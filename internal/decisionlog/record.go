@@ -33,6 +33,8 @@ type Record struct {
 	Blocks []uint64 `json:"hash_ids"`
 	// Session is the conversation; 0 without one.
 	Session uint64 `json:"session,omitempty"`
+	// Request is the request's id, by which the client and the engine know it too.
+	Request string `json:"request,omitempty"`
 
 	Pool  string `json:"pool"`
 	Model string `json:"model"`

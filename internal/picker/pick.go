@@ -97,7 +97,7 @@ func (p *Picker) Pick(ctx context.Context, in *Request) (d *Decision, err error)
 	}
 
 	asked := &asked{
-		dropsPriority: dropsPriority, salt: salt, cutsUsage: in.CutsUsage, again: in.Again != nil,
+		id: in.ID, dropsPriority: dropsPriority, salt: salt, cutsUsage: in.CutsUsage, again: in.Again != nil,
 		generates: in.Generates, steps: in.Steps, start: start,
 		header: in.Header, who: who, allow: allow, gateway: in.Gateway, remote: in.Remote,
 		unparsed: in.Unparsed, observed: in.Observed, size: len(in.Body), body: in.Body, prompt: prompt{err: errRoute},
@@ -134,6 +134,7 @@ func endOf(ctx context.Context) Outcome {
 
 // asked is what choose needs to know of a request besides its scratch.
 type asked struct {
+	id        string
 	again     bool // it was picked for before
 	steps     *Steps
 	start     time.Time
@@ -185,7 +186,7 @@ func (p *Picker) choose(v *view, s *scratch, in *asked) (*Decision, error) {
 	d.account = p.account(v, d, s, question, in, now)
 	in.steps.end(StepBook, p.now)
 	if log := p.options.Log.V(1); log.Enabled() {
-		log.Info("Picked", "pool", v.spec.Name, "endpoint", d.Targets[0].Endpoint.Pod, "model", s.request.Model,
+		log.Info("Picked", "request", in.id, "pool", v.spec.Name, "endpoint", d.Targets[0].Endpoint.Pod, "model", s.request.Model,
 			"promptTokens", d.PromptTokens, "matchedBlocks", d.Targets[0].Match.Blocks(), "tokens", in.source.String())
 	}
 	return d, nil

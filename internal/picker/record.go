@@ -67,7 +67,7 @@ func (p *Picker) account(v *view, d *Decision, s *scratch, question *policy.Requ
 func (a *account) show(v *view, d *Decision, s *scratch, question *policy.Request, in *asked, decided time.Time) {
 	at := v.place(d.Model)
 	a.shown = api.Decision{
-		Time: in.start, Explanation: *v.explanation(s, question, &in.prompt, decided, &at),
+		Request: in.id, Time: in.start, Explanation: *v.explanation(s, question, &in.prompt, decided, &at),
 		Cached: -1, Waited: milliseconds(in.waited),
 	}
 	a.shown.Model, a.shown.Distrusted = d.Model, d.Distrusted
@@ -97,7 +97,7 @@ func (a *account) describe(v *view, s *scratch, question *policy.Request, in *as
 // recordOf is what a record has of the request alone.
 func (v *view) recordOf(salt decisionlog.Salt, s *scratch, question *policy.Request, in *asked) decisionlog.Record {
 	r := decisionlog.Record{
-		Timestamp: in.start.UnixMilli(), Input: question.PromptTokens, Session: salt.ID(question.Session), Pool: v.spec.Name,
+		Timestamp: in.start.UnixMilli(), Request: in.id, Input: question.PromptTokens, Session: salt.ID(question.Session), Pool: v.spec.Name,
 		Model: s.request.Model, Strategy: string(v.spec.Policy.Strategy.Type), Tokens: in.source.String(), Cached: -1,
 		Candidates: []decisionlog.Candidate{},
 	}

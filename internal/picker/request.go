@@ -9,6 +9,8 @@ import (
 type Request struct {
 	Route openai.Route
 	Body  []byte
+	// ID is the request's id as RequestID makes it, for logs and records; empty for none.
+	ID string
 	// Header reads a request header by its lower-case name; nil when there are none.
 	Header func(name string) string
 	// Unparsed: nothing is known of the body, or there is none. The request is routed by load, in the pool of its model if

@@ -56,14 +56,17 @@ type Request struct {
 	ended      bool
 }
 
-// Proxied begins the trace of a request to the proxy that arrived at start; known reports that its path is one of few.
-func (t *Tracer) Proxied(r *http.Request, known bool, start time.Time) *Request {
+// requestID is the attribute for the request's id.
+const requestID = attribute.Key("kvasir.request.id")
+
+// Proxied begins the trace of a request to the proxy, of an id, that arrived at start; known reports that its path is one of few.
+func (t *Tracer) Proxied(r *http.Request, id string, known bool, start time.Time) *Request {
 	if t == nil {
 		return nil
 	}
 	ctx := extract(r.Context(), r.Header.Get)
 	name, about := r.Method, []attribute.KeyValue{semconv.HTTPRequestMethodKey.String(r.Method), semconv.URLPath(r.URL.Path),
-		semconv.URLScheme("http"), semconv.NetworkProtocolVersion(protocol(r))}
+		semconv.URLScheme("http"), semconv.NetworkProtocolVersion(protocol(r)), requestID.String(id)}
 	if known {
 		name += " " + r.URL.Path
 		about = append(about, semconv.HTTPRoute(r.URL.Path))
@@ -81,9 +84,9 @@ func protocol(r *http.Request) string {
 // method is the gRPC method of ext_proc.
 const method = "envoy.service.ext_proc.v3.ExternalProcessor/Process"
 
-// Shown begins the trace of a request that a gateway has shown since start. Its context is that of the gateway's call,
+// Shown begins the trace of a request, of an id, that a gateway has shown since start. Its context is that of the gateway's call,
 // as call reads it from the call's metadata, or that of the request's header.
-func (t *Tracer) Shown(call, header func(name string) string, start time.Time) *Request {
+func (t *Tracer) Shown(call, header func(name string) string, id string, start time.Time) *Request {
 	if t == nil {
 		return nil
 	}
@@ -91,7 +94,7 @@ func (t *Tracer) Shown(call, header func(name string) string, start time.Time) *
 	if !trace.SpanContextFromContext(ctx).IsValid() {
 		ctx = extract(ctx, header)
 	}
-	return t.begin(ctx, method, start, semconv.RPCSystemNameGRPC, semconv.RPCMethod(method))
+	return t.begin(ctx, method, start, semconv.RPCSystemNameGRPC, semconv.RPCMethod(method), requestID.String(id))
 }
 
 func (t *Tracer) begin(ctx context.Context, name string, start time.Time, about ...attribute.KeyValue) *Request {

@@ -468,7 +468,7 @@ func TestNobodyWaitsForTheCollector(t *testing.T) {
 
 // life makes all the calls that one request makes.
 func life(tracer *tracing.Tracer, p *picker.Picker, in *picker.Request, header func(string) string) {
-	r := tracer.Shown(header, header, time.Time{})
+	r := tracer.Shown(header, header, "", time.Time{})
 	in.Steps = r.Steps()
 	d, err := p.Pick(context.Background(), in)
 	if err != nil {
@@ -487,8 +487,8 @@ func TestNoTracingCostsNothing(t *testing.T) {
 	var tracer *tracing.Tracer
 	header := environment()
 	if n := testing.AllocsPerRun(100, func() {
-		r := tracer.Shown(header, header, time.Time{})
-		_ = tracer.Proxied(nil, true, time.Time{})
+		r := tracer.Shown(header, header, "", time.Time{})
+		_ = tracer.Proxied(nil, "", true, time.Time{})
 		if r.Steps() != nil {
 			panic("steps are asked for")
 		}

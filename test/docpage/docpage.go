@@ -44,7 +44,7 @@ func Check(page, command, output string, update bool) error {
 }
 
 var (
-	hashes  = regexp.MustCompile(`\b[0-9a-f]{12}\b|\b[0-9a-f]{16}\b`)
+	hashes  = regexp.MustCompile(`\b[0-9a-f]{12}\b|\b[0-9a-f]{16}\b|\b[0-9a-f]{32}\b`)
 	numbers = regexp.MustCompile(`[0-9]+([.][0-9]+)?`)
 	units   = regexp.MustCompile(`0 (ms|s)\b`)
 	blanks  = regexp.MustCompile(`[ \t]+`)

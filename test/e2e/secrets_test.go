@@ -30,7 +30,9 @@ const (
 	secretSalt    = "salt-quokkapaw"
 	secretRoot    = "root-axolotlgill-0123456789abcdef01234567"
 	secretTool    = "tool_jackalopefoot"
-	secretRequest = "request-tatzelwurm-1"
+	secretRequest = "tatzelwurm is no correlation id"
+	// openRequest is an id of a request that logs can have.
+	openRequest = "request-of-gateway.or:client_1"
 	// secretTokens are ids of a prompt, as they would be written.
 	secretTokens = "77001,77002,77003,77004"
 )
@@ -147,6 +149,14 @@ stringData: {root: %s}
 	if !strings.Contains(told["the log"], "Picked") || !strings.Contains(told["/decisions?limit=512"], `"outcome":"completed"`) {
 		t.Errorf("it tells less than it might: %s", told["the log"])
 	}
+	for _, where := range []string{"the log", "the decision log", "/decisions?limit=512"} {
+		if !strings.Contains(told[where], openRequest) {
+			t.Errorf("%s does not name the request %s", where, openRequest)
+		}
+	}
+	if !strings.Contains(told["the log"], "Request refused") {
+		t.Error("refusals are not in the log")
+	}
 	root, err := kvblock.NewSeed([]byte(secretRoot))
 	if err != nil {
 		t.Fatal(err)
@@ -199,6 +209,9 @@ func (f *fleet) confide(url, key string, body any) int {
 	r.Header.Set("Authorization", "Bearer "+key)
 	r.Header.Set("X-Session-Id", secretSession)
 	r.Header.Set("X-Request-Id", secretRequest)
+	if key == secretKey+"-wrong" || strings.HasSuffix(url, "/v1/completions") {
+		r.Header.Set("X-Request-Id", openRequest)
+	}
 	resp, err := f.client.Do(r)
 	if err != nil {
 		f.t.Fatal(err)

@@ -321,7 +321,7 @@ func (x *exchange) respond(response *http.Response, served string) error {
 
 // isOwn reports whether a picker can add a header to an answer.
 func isOwn(name string) bool {
-	return strings.HasPrefix(name, "x-kvasir-") || strings.HasPrefix(name, "x-ratelimit-")
+	return name == "x-request-id" || strings.HasPrefix(name, "x-kvasir-") || strings.HasPrefix(name, "x-ratelimit-")
 }
 
 func (x *exchange) start(header http.Header, status int) {

@@ -22,7 +22,7 @@ const (
 )
 
 // maySet are the headers that a picker can add to a request.
-var maySet = []string{destinationHeader, "x-data-parallel-rank", "authorization", "content-length"}
+var maySet = []string{"x-request-id", destinationHeader, "x-data-parallel-rank", "authorization", "content-length"}
 
 // ignored are those whose changes Envoy ignores by default.
 func ignored(name string) bool {

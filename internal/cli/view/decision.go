@@ -1,6 +1,7 @@
 package view
 
 import (
+	"cmp"
 	"fmt"
 	"strings"
 
@@ -138,8 +139,8 @@ func amount(v float64) string {
 
 // DecisionHeader is the header of a list of decisions.
 func DecisionHeader(c *console.Console) string {
-	return c.Paint(console.Strong, fmt.Sprintf("%-12s  %-24s  %8s  %8s  %8s  %10s  %10s  %-12s  %s", "TIME", "POD", "PROMPT", "MATCHED",
-		"CACHED", "COST", "SECOND", "OUTCOME", "POOL"))
+	return c.Paint(console.Strong, fmt.Sprintf("%-12s  %-24s  %8s  %8s  %8s  %10s  %10s  %-12s  %-20s  %s", "TIME", "POD", "PROMPT", "MATCHED",
+		"CACHED", "COST", "SECOND", "OUTCOME", "POOL", "REQUEST"))
 }
 
 // Decision is one decision in a line. The second candidate's cost shows how clear it was.
@@ -156,7 +157,7 @@ func Decision(c *console.Console, d *api.Decision) string {
 	if d.Cached >= 0 {
 		cached = fmt.Sprint(d.Cached)
 	}
-	pool := d.Namespace + "/" + d.Pool
+	pool := fmt.Sprintf("%-20s  %s", d.Namespace+"/"+d.Pool, cmp.Or(d.Request, "-"))
 	if d.Miss != "" {
 		pool += "  " + c.Paint(console.Warn, "missed: "+d.Miss)
 	}

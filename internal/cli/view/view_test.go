@@ -176,11 +176,11 @@ func TestExplanation(t *testing.T) {
 }
 
 func TestDecision(t *testing.T) {
-	d := api.Decision{Time: noon.Local(), Explanation: explained, Attempt: 1, Outcome: "completed", Cached: 0}
+	d := api.Decision{Request: "id-1", Time: noon.Local(), Explanation: explained, Attempt: 1, Outcome: "completed", Cached: 0}
 	ended := Decision(&console.Console{}, &d)
 	d.Outcome, d.Cached, d.Attempt = "", -1, 0
 	begun := Decision(&console.Console{}, &d)
-	for line, want := range map[string][]string{ended: {"chat-b-1", "1.50 s", "completed", "llm/chat"}, begun: {"chat-b-0#1", "320", "12.50 ms", "under way"}} {
+	for line, want := range map[string][]string{ended: {"chat-b-1", "1.50 s", "completed", "llm/chat", "id-1"}, begun: {"chat-b-0#1", "320", "12.50 ms", "under way"}} {
 		for _, w := range want {
 			if !strings.Contains(line, w) {
 				t.Errorf("no %q in %q", w, line)

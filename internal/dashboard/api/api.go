@@ -193,8 +193,10 @@ type Shadow struct {
 // the request has ended.
 type Decision struct {
 	// ID grows by the decision; it means something in one process only.
-	ID   uint64    `json:"id"`
-	Time time.Time `json:"time"`
+	ID uint64 `json:"id"`
+	// Request is the request's id, X-Request-Id.
+	Request string    `json:"request,omitempty"`
+	Time    time.Time `json:"time"`
 	// Passed is how many decisions were made since the previous recorded one: all are recorded while a client follows (up
 	// to 200 a second), one now and then otherwise.
 	Passed int64 `json:"passed"`

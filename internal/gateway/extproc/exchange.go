@@ -63,6 +63,8 @@ type exchange struct {
 	call    *h2stream.Call // nil unless requests are traced
 	gateway string         // its address
 	start   time.Time
+	id      string // of the request
+	made    bool   // the id was not given by the gateway
 
 	mode bodyMode
 	echo bool // of the answer's body
@@ -132,7 +134,7 @@ func (x *exchange) recovered() {
 	if v == nil {
 		return
 	}
-	x.server.options.Log.Error(fmt.Errorf("panic: %v", v), "Request failed", "stack", string(debug.Stack()))
+	x.server.options.Log.Error(fmt.Errorf("panic: %v", v), "Request failed", "request", x.id, "stack", string(debug.Stack()))
 	x.server.options.Observer.Refused(RefusedPanic)
 	x.settle(picker.Failed)
 	x.out.Finish(codes.Internal, "the request could not be handled")
@@ -207,8 +209,11 @@ func (x *exchange) requestHeaders(c *pb.ProtocolConfiguration, h *pb.HttpHeaders
 		x.mode = fullDuplex // nothing waits for the pick, so the body arrives in time
 	}
 	x.head = headOf(h.GetHeaders())
+	given := x.head.get(picker.RequestIDHeader)
+	x.id = picker.RequestID(given)
+	x.made = x.id != given
 	if tracer := x.server.options.Spans; tracer != nil {
-		x.span = tracer.Shown(x.call.Header, x.head.get, x.start)
+		x.span = tracer.Shown(x.call.Header, x.head.get, x.id, x.start)
 	}
 	x.explain = x.head.get(picker.ExplainHeader)
 	x.request = inBody
@@ -309,7 +314,7 @@ func (x *exchange) pick(in *picker.Request) bool {
 		x.refuse(errMemory)
 		return false
 	}
-	in.Gateway = x.gateway
+	in.ID, in.Gateway = x.id, x.gateway
 	in.Uncached = in.Uncached || !openai.Computes(x.head.get(":method"), x.head.path())
 	in.Header, in.Pool, in.Remote, in.Observed = x.head.get, x.server.options.Pool, true, x.silent
 	if x.subset != nil {
@@ -387,15 +392,20 @@ func (x *exchange) refuse(err error) {
 	if x.out.Context().Err() != nil {
 		x.server.options.Observer.Refused(RefusedClientGone)
 		x.span.Refused(RefusedClientGone)
+		x.server.options.Log.V(1).Info("Request refused", "request", x.id, "reason", RefusedClientGone)
 		return
 	}
-	answer, reason := refusal(err, x.head.isMessages())
+	answer, code, reason := refusal(err, x.head.isMessages())
+	put(answer.Headers, picker.RequestIDHeader, x.id)
 	if reason == RefusedPick {
-		x.server.options.Log.Error(err, "Picking failed")
+		x.server.options.Log.Error(err, "Picking failed", "request", x.id)
 	}
 	x.server.options.Observer.Refused(reason)
 	x.span.Refused(reason)
 	x.status = int(answer.GetStatus().GetCode())
+	if log := x.server.options.Log.V(1); log.Enabled() {
+		log.Info("Request refused", "request", x.id, "status", x.status, "code", code, "reason", reason)
+	}
 	x.send(&pb.ProcessingResponse{Response: &pb.ProcessingResponse_ImmediateResponse{ImmediateResponse: answer}})
 }
 

@@ -40,6 +40,9 @@ func (x *exchange) requestMutation(destination string) *pb.HeaderMutation {
 	if rank >= 0 {
 		put(m, rankHeader, strconv.Itoa(rank))
 	}
+	if x.made {
+		put(m, picker.RequestIDHeader, x.id)
+	}
 	value, own := d.Spec().Authorization()
 	if value != "" {
 		put(m, "authorization", value)

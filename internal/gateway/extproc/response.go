@@ -52,7 +52,7 @@ func (x *exchange) answerBegins(m *pb.ProcessingRequest, h *pb.HttpHeaders) {
 		code = 200
 	}
 	x.status = code
-	x.send(responseHeadersAnswer(x.explained()))
+	x.send(responseHeadersAnswer(x.explained(head)))
 	x.span.FirstByte(code)
 	x.answer.Start(d, code, head.get("content-type"), head.get("content-encoding"))
 	if picker.IsEventStream(head.get("content-type")) {
@@ -83,9 +83,12 @@ func (x *exchange) judgeByHeader(contentType string) {
 }
 
 // explained is what is added to the answer's header.
-func (x *exchange) explained() *pb.CommonResponse {
+func (x *exchange) explained(head head) *pb.CommonResponse {
 	m := &pb.HeaderMutation{}
 	set := func(name, value string) { put(m, name, value) }
+	if x.made && head.get(picker.RequestIDHeader) == "" {
+		set(picker.RequestIDHeader, x.id)
+	}
 	x.decision.EachRateHeader(set)
 	if x.decision.Explains(x.explain) {
 		x.decision.Explain(x.decision.Index(), set)

@@ -39,7 +39,7 @@ func (x *exchange) suspect(in *picker.Request) error {
 	path, query, _ := strings.Cut(path[max(0, strings.LastIndex(path, "/v1/")):], "?")
 	body := in.Body
 	if len(body) == 0 {
-		if body = []byte(x.head.get("x-request-id")); len(body) == 0 || !in.Hidden {
+		if body = []byte(x.head.get(picker.RequestIDHeader)); len(body) == 0 || !in.Hidden {
 			return nil
 		}
 		x.mark = s.MarkID(method, path, body)

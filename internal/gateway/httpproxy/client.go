@@ -8,6 +8,8 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/go-logr/logr"
+
 	"github.com/kvasir-dev/kvasir/internal/openai"
 	"github.com/kvasir-dev/kvasir/internal/tracing"
 )
@@ -16,6 +18,7 @@ import (
 type client struct {
 	http.ResponseWriter
 	control *http.ResponseController
+	log     logr.Logger
 	stall   time.Duration
 	h2      bool
 	// messages: the request is one of the Anthropic API, and so is its answer.
@@ -23,6 +26,7 @@ type client struct {
 	id       string // of the request
 	engineID string // the same, for engines
 	tenant   string // the request's tenant; empty where tenants are not distinguished
+	reason   string // why the request was refused; empty if it was not, or not before a pick
 	status   int    // of the answer; 0 until it has begun
 	span     *tracing.Request
 	started  bool      // the header of the answer is out
@@ -99,6 +103,9 @@ func (c *client) owner(r *http.Request) string {
 // fail sends an error in the style of the requested API, as an event if comments have been sent. If a part of the body has not
 // arrived yet, the connection ends with the answer, because the server would otherwise read the rest before it answers.
 func (c *client) fail(status int, typ, code, message string) {
+	if log := c.log.V(1); log.Enabled() {
+		log.Info("Request refused", "request", c.id, "status", status, "code", code, "reason", c.reason)
+	}
 	if c.comments.stop() {
 		_ = c.write(openai.AppendErrorEvent(nil, c.comments.route, status, typ, code, message), false)
 		return

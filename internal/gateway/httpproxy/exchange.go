@@ -412,7 +412,8 @@ func localFault(err error) bool {
 func (e *exchange) broke(mark uint64) {
 	e.brokeOff = e.proxy.suspects.Broke(mark, e.decision.Targets[e.attempt].Endpoint.ID.Pod, e.proxy.options.Now())
 	if e.brokeOff {
-		e.proxy.options.Log.Info("Request crashed two engines, not retrying", "pool", e.decision.Pool, "for", picker.Suspicion.String())
+		e.proxy.options.Log.Info("Request crashed two engines, not retrying", "request", e.client.id,
+			"pool", e.decision.Pool, "for", picker.Suspicion.String())
 	}
 }
 
@@ -460,7 +461,7 @@ func (e *exchange) since() time.Duration { return e.proxy.options.Now().Sub(e.st
 
 func (e *exchange) log(message string, err error) {
 	if log := e.proxy.options.Log; log.Enabled() {
-		log.Info(message, "pool", e.decision.Pool, "endpoint", e.decision.Targets[e.attempt].Endpoint.ID.String(),
+		log.Info(message, "request", e.client.id, "pool", e.decision.Pool, "endpoint", e.decision.Targets[e.attempt].Endpoint.ID.String(),
 			"attempt", e.attempt+1, "reason", reasonOf(err))
 	}
 }

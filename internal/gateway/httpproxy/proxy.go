@@ -124,14 +124,14 @@ func (p *Proxy) Close() { p.engines.Close() }
 // ServeHTTP answers one request. It panics only with http.ErrAbortHandler, to break the connection of an answer that
 // cannot be finished.
 func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	out := &client{ResponseWriter: w, control: http.NewResponseController(w), stall: p.options.Stall, h2: r.ProtoMajor >= 2}
+	out := &client{ResponseWriter: w, control: http.NewResponseController(w), log: p.options.Log, stall: p.options.Stall, h2: r.ProtoMajor >= 2}
 	defer func() {
 		v := recover()
 		if v == nil {
 			return
 		}
 		if err, _ := v.(error); !errors.Is(err, http.ErrAbortHandler) {
-			p.options.Log.Error(fmt.Errorf("panic: %v", v), "Request failed", "stack", string(debug.Stack()))
+			p.options.Log.Error(fmt.Errorf("panic: %v", v), "Request failed", "request", out.id, "stack", string(debug.Stack()))
 			p.options.Observer.Refused(RefusedPanic)
 			out.comments.stop()
 			if !out.started {
@@ -146,7 +146,7 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		out.unread = true
 		out.readWithin(p.options.Stall)
 	}
-	out.id = requestID(r.Header)
+	out.id = picker.RequestID(r.Header.Get(picker.RequestIDHeader))
 	if r.URL.Path == "/health" && r.Body == http.NoBody && (r.Method == http.MethodGet || r.Method == http.MethodHead) {
 		p.health(out)
 		return
@@ -265,6 +265,7 @@ func (p *Proxy) refuse(out *client, reason string, status int, typ, code, messag
 	p.options.Observer.Refused(reason)
 	out.span.Refused(reason)
 	out.comments.stop()
+	out.reason = reason
 	if status == http.StatusServiceUnavailable && out.Header().Get("Retry-After") == "" {
 		out.Header().Set("Retry-After", "1")
 	}
@@ -274,7 +275,7 @@ func (p *Proxy) refuse(out *client, reason string, status int, typ, code, messag
 // generate serves an inference request.
 func (p *Proxy) generate(out *client, r *http.Request, route openai.Route, parsed bool) {
 	start := p.options.Now()
-	out.span = p.options.Spans.Proxied(r, parsed || byLoad[r.URL.Path], start)
+	out.span = p.options.Spans.Proxied(r, out.id, parsed || byLoad[r.URL.Path], start)
 	defer func() { out.span.Close(out.status) }()
 	defer func() { out.comments.stop() }()
 	body, refused := p.readBody(out, r)
@@ -295,7 +296,7 @@ func (p *Proxy) generate(out *client, r *http.Request, route openai.Route, parse
 	defer e.dropBody()
 
 	e.pick = picker.Request{
-		Route: route, Body: body.bytes, Header: r.Header.Get, Unparsed: !parsed, Generates: generates[r.URL.Path],
+		ID: out.id, Route: route, Body: body.bytes, Header: r.Header.Get, Unparsed: !parsed, Generates: generates[r.URL.Path],
 		Light: r.URL.Path == openai.CountTokens, Uncached: len(body.bytes) == 0 || !openai.Computes(r.Method, r.URL.Path),
 		Saltable: r.URL.Path == openai.Generate, CutsUsage: true, Steps: out.span.Steps(),
 	}
@@ -326,11 +327,12 @@ func (p *Proxy) refusePick(out *client, r *http.Request, err error) {
 	if r.Context().Err() != nil {
 		p.options.Observer.Refused(RefusedClientGone)
 		out.span.Refused(RefusedClientGone)
+		p.options.Log.V(1).Info("Request refused", "request", out.id, "reason", RefusedClientGone)
 		panic(http.ErrAbortHandler)
 	}
 	var refusal *picker.Error
 	if !errors.As(err, &refusal) {
-		p.options.Log.Error(err, "Picking failed")
+		p.options.Log.Error(err, "Picking failed", "request", out.id)
 		p.refuse(out, RefusedPick, http.StatusInternalServerError, "server_error", "internal_error", "The request could not be routed.")
 		return
 	}

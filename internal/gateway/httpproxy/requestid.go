@@ -1,14 +1,10 @@
 package httpproxy
 
 import (
-	"math/rand/v2"
-	"net/http"
 	"sync"
-)
 
-// maxRequestID bounds a client's id of a request, bytes: engines repeat it in each event of a streamed answer. Longer ones
-// are replaced.
-const maxRequestID = 256
+	"github.com/kvasir-dev/kvasir/internal/picker"
+)
 
 // requestIDs are the clients' ids of requests under way. An engine takes X-Request-Id for its own id of the request, and a
 // request_id in the body only without that header. Releases of vLLM before 0.15 require it to be unique among the requests
@@ -29,7 +25,7 @@ func (r *requestIDs) enter(id string) (forEngine string, leave func()) {
 	}
 	forEngine = id
 	if r.used[id] > 0 {
-		forEngine = id + "-" + newRequestID()[:16]
+		forEngine = id + "-" + picker.NewRequestID()[:16]
 	}
 	r.used[id]++
 	return forEngine, func() { r.leave(id) }
@@ -41,24 +37,4 @@ func (r *requestIDs) leave(id string) {
 	if r.used[id]--; r.used[id] <= 0 {
 		delete(r.used, id)
 	}
-}
-
-// requestID is the client's id of the request, or a new one.
-func requestID(h http.Header) string {
-	if id := h.Get("X-Request-Id"); id != "" && len(id) <= maxRequestID {
-		return id
-	}
-	return newRequestID()
-}
-
-// newRequestID draws an id of 32 hexadecimal digits.
-func newRequestID() string {
-	const digits = "0123456789abcdef"
-	var id [32]byte
-	for i := 0; i < len(id); i += 16 {
-		for j, v := 0, rand.Uint64(); j < 16; j, v = j+1, v>>4 {
-			id[i+j] = digits[v&15]
-		}
-	}
-	return string(id[:])
 }

@@ -3,8 +3,15 @@ package httpproxy
 import (
 	"io"
 	"net/http"
+	"slices"
 	"strings"
+	"sync"
 	"testing"
+
+	"github.com/go-logr/logr"
+	"github.com/go-logr/logr/funcr"
+
+	"github.com/kvasir-dev/kvasir/internal/picker"
 )
 
 // TestEnginesGetEachRequestIDOnce at a time: older releases of vLLM fail on a request whose id is in use. The client's
@@ -61,16 +68,65 @@ func TestEnginesGetEachRequestIDOnce(t *testing.T) {
 	}
 }
 
-// TestLongRequestIDsAreReplaced: engines repeat the id in each event of a stream.
-func TestLongRequestIDsAreReplaced(t *testing.T) {
+// TestOnlyCorrelationIDsPass: the client, the engine and the logs know a request by one id. A given one is kept if it can stand
+// in a log.
+func TestOnlyCorrelationIDsPass(t *testing.T) {
 	var e echo
 	h := newHouse(t, Options{}, spec(e.engine(t, nil)))
-	for _, id := range []string{strings.Repeat("x", maxRequestID), strings.Repeat("x", maxRequestID+1)} {
+	for id, kept := range map[string]bool{
+		strings.Repeat("x", picker.MaxRequestID): true, strings.Repeat("x", picker.MaxRequestID+1): false, "my prompt": false,
+	} {
 		r := h.post("/v1/completions", streamed, "X-Request-Id", id)
 		read(t, r)
 		got := e.header.Get("X-Request-Id")
-		if kept := got == id; kept != (len(id) <= maxRequestID) || r.Header.Get("X-Request-Id") != got {
+		if (got == id) != kept || r.Header.Get("X-Request-Id") != got {
 			t.Errorf("an id of %d bytes reaches the engine as %q, and the client as %q", len(id), got, r.Header.Get("X-Request-Id"))
 		}
 	}
+}
+
+// TestEveryRefusalIsLogged, at debug, with the id that the client has been given.
+func TestEveryRefusalIsLogged(t *testing.T) {
+	log := new(lines)
+	dead := spec("127.0.0.1:1")
+	h := newHouse(t, Options{Log: log.logger(1)}, dead)
+	for name, tc := range map[string]struct{ path, body, want string }{
+		"no such path":         {"/sleep", "{}", `"status"=404 "code"="not_found"`},
+		"no such model":        {"/v1/completions", `{"model":"zebra","prompt":"x"}`, `"status"=404 "code"="model_not_found"`},
+		"it cannot be read":    {"/v1/completions", `{"model":"m","prompt":{"zebra":1}}`, `"status"=400 "code"="invalid_request"`},
+		"no engine is reached": {"/v1/completions", `{"model":"m","prompt":"x"}`, `"status"=502 "code"="upstream_failed"`},
+	} {
+		r := h.post(tc.path, tc.body)
+		read(t, r)
+		line := log.with("Request refused", r.Header.Get("X-Request-Id"))
+		if !strings.Contains(line, tc.want) || strings.Contains(line, "zebra") {
+			t.Errorf("%s: %q", name, line)
+		}
+	}
+}
+
+// lines are those of a log.
+type lines struct {
+	mu  sync.Mutex
+	all []string
+}
+
+func (l *lines) logger(verbosity int) logr.Logger {
+	return funcr.New(func(_, line string) {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		l.all = append(l.all, line)
+	}, funcr.Options{Verbosity: verbosity})
+}
+
+// with is the line that contains all the words, empty without one.
+func (l *lines) with(words ...string) string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, line := range l.all {
+		if !slices.ContainsFunc(words, func(w string) bool { return !strings.Contains(line, w) }) {
+			return line
+		}
+	}
+	return ""
 }
