@@ -64,7 +64,7 @@ type exchange struct {
 	gateway string         // its address
 	start   time.Time
 	id      string // of the request
-	made    bool   // the id was not given by the gateway
+	made    bool   // the id is new: the engine and the client need it
 
 	mode bodyMode
 	echo bool // of the answer's body

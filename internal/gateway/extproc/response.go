@@ -52,7 +52,8 @@ func (x *exchange) answerBegins(m *pb.ProcessingRequest, h *pb.HttpHeaders) {
 		code = 200
 	}
 	x.status = code
-	x.send(responseHeadersAnswer(x.explained(head)))
+	x.made = x.made && head.get(picker.RequestIDHeader) == ""
+	x.send(responseHeadersAnswer(x.explained()))
 	x.span.FirstByte(code)
 	x.answer.Start(d, code, head.get("content-type"), head.get("content-encoding"))
 	if picker.IsEventStream(head.get("content-type")) {
@@ -83,10 +84,10 @@ func (x *exchange) judgeByHeader(contentType string) {
 }
 
 // explained is what is added to the answer's header.
-func (x *exchange) explained(head head) *pb.CommonResponse {
+func (x *exchange) explained() *pb.CommonResponse {
 	m := &pb.HeaderMutation{}
 	set := func(name, value string) { put(m, name, value) }
-	if x.made && head.get(picker.RequestIDHeader) == "" {
+	if x.made {
 		set(picker.RequestIDHeader, x.id)
 	}
 	x.decision.EachRateHeader(set)
