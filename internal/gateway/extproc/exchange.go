@@ -57,6 +57,8 @@ type stream interface {
 //
 // It never ends a stream in the middle of a request: what becomes of bytes on their way then differs from gateway to
 // gateway.
+//
+// It has many fields because the request, the answer and the account of both are read by the same messages' handlers.
 type exchange struct {
 	server  *Server
 	out     stream

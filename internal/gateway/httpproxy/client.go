@@ -100,12 +100,17 @@ func (c *client) owner(r *http.Request) string {
 	return host
 }
 
-// fail sends an error in the style of the requested API, as an event if comments have been sent. If a part of the body has not
-// arrived yet, the connection ends with the answer, because the server would otherwise read the rest before it answers.
+// fail refuses a request with an error of the picker, and logs it.
 func (c *client) fail(status int, typ, code, message string) {
 	if log := c.log.V(1); log.Enabled() {
 		log.Info("Request refused", "request", c.id, "status", status, "code", code, "reason", c.reason)
 	}
+	c.answerError(status, typ, code, message)
+}
+
+// answerError sends an error in the style of the requested API, as an event if comments have been sent. If a part of the body has not
+// arrived yet, the connection ends with the answer, because the server would otherwise read the rest before it answers.
+func (c *client) answerError(status int, typ, code, message string) {
 	if c.comments.stop() {
 		_ = c.write(openai.AppendErrorEvent(nil, c.comments.route, status, typ, code, message), false)
 		return

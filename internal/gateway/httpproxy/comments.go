@@ -123,5 +123,5 @@ func (c *client) failAs(s *savedAnswer) {
 		is = fields{Message: "The engine answered with an error.", Type: "bad_gateway", Code: "upstream_failed"}
 	}
 	code, _ := is.Code.(string)
-	c.fail(s.status, is.Type, code, is.Message)
+	c.answerError(s.status, is.Type, code, is.Message) // not logged: it contains text of the engine
 }
