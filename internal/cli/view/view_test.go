@@ -180,7 +180,10 @@ func TestDecision(t *testing.T) {
 	ended := Decision(&console.Console{}, &d)
 	d.Outcome, d.Cached, d.Attempt = "", -1, 0
 	begun := Decision(&console.Console{}, &d)
-	for line, want := range map[string][]string{ended: {"chat-b-1", "1.50 s", "completed", "llm/chat", "id-1"}, begun: {"chat-b-0#1", "320", "12.50 ms", "under way"}} {
+	for line, want := range map[string][]string{
+		ended: {"chat-b-1", "1.50 s", "completed", "llm/chat", "id-1"},
+		begun: {"chat-b-0#1", "320", "12.50 ms", "under way"},
+	} {
 		for _, w := range want {
 			if !strings.Contains(line, w) {
 				t.Errorf("no %q in %q", w, line)

@@ -85,7 +85,8 @@ func TestPitfall3_HeadersAreNotEchoed(t *testing.T) {
 	})
 	h := newHouse(t, Options{}, ServeOptions{}, spec(e))
 	s := h.script()
-	s.send(requestHead(false, append([]string{"x-client", "1", "x-request-id", "7", "transfer-encoding", "chunked", "content-length", "46"}, post...)...), requestPiece(completion, true))
+	head := append([]string{"x-client", "1", "x-request-id", "7", "transfer-encoding", "chunked", "content-length", "46"}, post...)
+	s.send(requestHead(false, head...), requestPiece(completion, true))
 	m := s.receive().GetRequestHeaders().GetResponse().GetHeaderMutation()
 	if len(m.GetSetHeaders()) != 1 || m.GetSetHeaders()[0].GetHeader().GetKey() != destinationHeader || len(m.GetRemoveHeaders()) != 0 {
 		t.Errorf("the request's headers are changed: %v", m)

@@ -35,8 +35,8 @@ func isFieldError(err error) bool {
 	return errors.As(err, &field)
 }
 
-// refusal is what is answered, logged (code), and counted (reason) in place of a pick, in the words of the OpenAI API or of the Anthropic one
-// (messages). This is the one place where errors become answers.
+// refusal is what is answered, logged (code) and counted (reason) in place of a pick, in the words of the OpenAI API or of
+// the Anthropic one (messages). This is the one place where errors become answers.
 func refusal(err error, messages bool) (answer *pb.ImmediateResponse, code, reason string) {
 	e := errInternal
 	if !errors.As(err, &e) {

@@ -44,7 +44,8 @@ func TestRefusalsOfGatewaysRequestsAreLogged(t *testing.T) {
 	s.send(requestHead(false, append([]string{"x-request-id", "0b5f"}, post...)...), requestPiece(`{"model":"zebra","prompt":"x"}`, true))
 	answer := s.receive().GetImmediateResponse()
 	line := <-lines
-	if want := `"request"="0b5f" "status"=404 "code"="model_not_found" "reason"="model"`; !strings.Contains(line, want) || strings.Contains(line, "zebra") {
+	want := `"request"="0b5f" "status"=404 "code"="model_not_found" "reason"="model"`
+	if !strings.Contains(line, want) || strings.Contains(line, "zebra") {
 		t.Errorf("%s", line)
 	}
 	if id := valueSet(answer.GetHeaders(), "x-request-id"); id != "0b5f" {

@@ -124,7 +124,10 @@ func (p *Proxy) Close() { p.engines.Close() }
 // ServeHTTP answers one request. It panics only with http.ErrAbortHandler, to break the connection of an answer that
 // cannot be finished.
 func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	out := &client{ResponseWriter: w, control: http.NewResponseController(w), log: p.options.Log, stall: p.options.Stall, h2: r.ProtoMajor >= 2}
+	out := &client{
+		ResponseWriter: w, control: http.NewResponseController(w), log: p.options.Log,
+		stall: p.options.Stall, h2: r.ProtoMajor >= 2,
+	}
 	defer func() {
 		v := recover()
 		if v == nil {
