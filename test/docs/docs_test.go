@@ -476,6 +476,9 @@ func TestThePagesWorkAsWritten(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			out := script(t, dir, name)
+			if line := firstError(out); line != "" {
+				t.Errorf("the commands cause an error: %s", line)
+			}
 			for _, want := range wants {
 				if !strings.Contains(out, want) {
 					t.Errorf("no %s in\n%s", want, tail(out))
@@ -505,6 +508,44 @@ func script(t *testing.T, dir, name string) string {
 		t.Fatalf("%v\n%s", err, tail(out.String()))
 	}
 	return strings.ToLower(out.String())
+}
+
+// firstError is the first line of a log in a text that reports an error, in either format; empty without one.
+func firstError(out string) string {
+	for line := range strings.Lines(out) {
+		if strings.Contains(line, "level=error") || strings.Contains(line, `"level":"error"`) {
+			return strings.TrimSpace(line)
+		}
+	}
+	return ""
+}
+
+// TestErrorsOfPagesAreFound: a page whose commands make a program log an error fails.
+func TestErrorsOfPagesAreFound(t *testing.T) {
+	fine := "time=x level=info msg=started err=none\nno error here\n"
+	for out, want := range map[string]string{
+		fine: "", fine + "time=x level=error msg=bad\n" + fine: "time=x level=error msg=bad", "{\"level\":\"error\"}\n": `{"level":"error"}`,
+	} {
+		if got := firstError(out); got != want {
+			t.Errorf("%q: %q, want %q", out, got, want)
+		}
+	}
+}
+
+// TestCommandsDoNotNeedGNUTools: BSD's sed takes the argument of -i for a suffix, and macOS has services at ports 5000 and 7000.
+func TestCommandsDoNotNeedGNUTools(t *testing.T) {
+	gnu := regexp.MustCompile(`\bsed -i\b|\bgrep -\w*P|\breadlink -f\b|\bdate -d\b|\bxargs -r\b|\bbase64 -w|-port 500|-port 700`)
+	for _, name := range []string{"hand", "standalone", "key"} {
+		for _, page := range docpage.Scripts[name] {
+			text, err := docpage.Script(page, name)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if found := gnu.FindString(text); found != "" {
+				t.Errorf("%s: %q", page, found)
+			}
+		}
+	}
 }
 
 func tail(s string) string { return s[max(0, len(s)-4000):] }
