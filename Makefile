@@ -34,6 +34,12 @@ demo: ## 8 simulated engines, real traffic, round robin against the default poli
 	@$(GO) build -trimpath -o $(BIN)/ ./cmd/picker ./cmd/vllmsim ./hack/demo
 	@exec $(BIN)/demo -out out/demo -tokenizer internal/tokens/tokenizer/testdata/gpt2
 
+.PHONY: try
+try: ## 4 simulated engines, a picker with its page, and chats, until Ctrl-C
+	@echo "Building ..."
+	@$(GO) build -trimpath -o $(BIN)/ ./cmd/picker ./cmd/vllmsim ./hack/demo
+	@exec $(BIN)/demo try -tokenizer internal/tokens/tokenizer/testdata/gpt2
+
 .PHONY: check
 check: ## a quick look before a commit: build, vet, lint and short tests of what differs from BASE and of what imports it
 	@GO=$(GO) hack/check.sh

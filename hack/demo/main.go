@@ -6,6 +6,7 @@
 // could not run.
 //
 //	demo [flags]
+//	demo try [flags]
 //	demo cut --from TRACE [--start 10m] [--length 10m] --to FILE
 package main
 
@@ -38,8 +39,13 @@ func main() {
 // command runs the program and returns its exit code.
 func command(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	run := demo
-	if len(args) > 0 && args[0] == "cut" {
-		run, args = cut, args[1:]
+	if len(args) > 0 {
+		switch args[0] {
+		case "cut":
+			run, args = cut, args[1:]
+		case "try":
+			run, args = try, args[1:]
+		}
 	}
 	err := run(ctx, args, stdout, stderr)
 	var wrong *wrongError

@@ -12,6 +12,7 @@ import (
 	"net"
 	"net/http"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"time"
 )
@@ -42,6 +43,8 @@ type Options struct {
 	// Tokenizer is a directory with a tokenizer.json.gz and a tokenizer_config.json: pods and picker then have a model's
 	// files, and the picker makes tokens itself. Empty: the pods have a tokenizer of their own, which the picker asks.
 	Tokenizer string
+	// ProxyPort and MetricsPort are the picker's if they are free; other ones are taken otherwise, and for 0.
+	ProxyPort, MetricsPort int
 }
 
 // BlockTokens is the size of the pods' blocks, in tokens.
@@ -127,6 +130,11 @@ func (f *Fleet) startPicker(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	for i, wanted := range []int{f.options.ProxyPort, f.options.MetricsPort} {
+		if isFree(ctx, wanted) {
+			free[i] = wanted
+		}
+	}
 	args, err := f.PickerArgs()
 	if err != nil {
 		return err
@@ -180,6 +188,32 @@ func podArgs(o *Options, i int, p Ports) []string {
 	}
 	return args
 }
+
+// Ended waits until a process of the fleet ends by itself, and returns which pod it was. For the picker it fails.
+func (f *Fleet) Ended(ctx context.Context) (pod int, err error) {
+	select {
+	case p := <-f.died:
+		if pod = slices.Index(f.pods, p); pod < 0 {
+			return 0, p.ended()
+		}
+		return pod, nil
+	case <-ctx.Done():
+		return 0, context.Cause(ctx)
+	}
+}
+
+// Restart starts a pod that has ended again, with its former flags.
+func (f *Fleet) Restart(pod int) error {
+	p, err := f.Run(f.Pods[pod], filepath.Join(f.options.Bin, "vllmsim"), nil, podArgs(&f.options, pod, f.Ports[pod])...)
+	if err != nil {
+		return err
+	}
+	f.pods[pod] = p
+	return nil
+}
+
+// PID of a pod's process.
+func (f *Fleet) PID(pod int) int { return f.pods[pod].PID() }
 
 // Watch returns an error as soon as a process of the fleet ends by itself, or nil when ctx ends.
 func (f *Fleet) Watch(ctx context.Context) error {
@@ -250,6 +284,14 @@ func FreePorts(ctx context.Context, n int) ([]int, error) {
 		ports = append(ports, at)
 	}
 	return nil, fmt.Errorf("no %d ports of 127.0.0.1 from %d to %d are free", n, firstPort, endPort-1)
+}
+
+func isFree(ctx context.Context, port int) bool {
+	if port == 0 {
+		return false
+	}
+	l, err := new(net.ListenConfig).Listen(ctx, "tcp", Local(port))
+	return err == nil && l.Close() == nil
 }
 
 // Local is the address of a port on 127.0.0.1.
