@@ -54,7 +54,7 @@ func TestTheLabsPolicyIsTheAPIs(t *testing.T) {
 		t.Errorf("sessions go by %+v, want %+v", got.SessionKeys[0], key)
 	}
 	ignored := cmpopts.IgnoreFields(picker.PolicySpec{}, "SessionKeys", "Admission", "LogPercent", "AnswerHeaders", "AsksUsage", "TokenBudget",
-		"EngineTokenBudget", "EngineTokens", "RetryConnect", "RetryReset", "RetryServerError", "FirstByte")
+		"EngineTokenBudget", "EngineTokens", "RetryConnect", "RetryReset", "RetryServerError", "RetryStall", "FirstByte")
 	if diff := cmp.Diff(want, got, ignored); diff != "" {
 		t.Errorf("(-api +lab):\n%s", diff)
 	}
