@@ -18,6 +18,8 @@ import (
 	"k8s.io/client-go/tools/events"
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/kvasir-dev/kvasir/internal/logging"
 )
 
 // leaseName is the Lease by which replicas elect the leader.
@@ -59,7 +61,7 @@ func newLock(ctx context.Context, o *options, cluster *rest.Config, log logr.Log
 	owner, err := deploymentOf(ctx, pods, types.NamespacedName{Namespace: o.account.Namespace, Name: o.pod})
 	switch {
 	case apierrors.IsForbidden(err), apierrors.IsNotFound(err):
-		log.Info("The Lease will stay when the operator is removed", "reason", err.Error())
+		logging.Warn(log, "The Lease will stay when the operator is removed", "reason", err.Error())
 	case err != nil:
 		return nil, err
 	case owner != nil:

@@ -7,6 +7,7 @@ import (
 
 	"github.com/kvasir-dev/kvasir/api/v1alpha1"
 	"github.com/kvasir-dev/kvasir/internal/config"
+	"github.com/kvasir-dev/kvasir/internal/logging"
 	"github.com/kvasir-dev/kvasir/internal/picker"
 )
 
@@ -95,7 +96,7 @@ func (a *app) applySpecs(specs []picker.Spec) map[string]config.Refusal {
 	refused := map[string]config.Refusal{}
 	specs = slices.Clone(specs)
 	if !a.plan.fit(specs) {
-		a.log.Info("Index limited to its share of the container's memory", "index", a.plan.index, "limit", a.plan.limit)
+		logging.Warn(a.log, "Index limited to its share of the container's memory", "index", a.plan.index, "limit", a.plan.limit)
 	}
 	for _, e := range picker.PoolErrors(a.picker.Apply(specs)) {
 		name := e.Namespace + "/" + e.Pool

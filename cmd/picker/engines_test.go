@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"io"
 	"net/http"
 	"slices"
 	"strings"
@@ -76,4 +77,24 @@ func TestAnAssumedPortOfSeveralEnginesIsNotSubscribedTo(t *testing.T) {
 	want("a has reported the port that b is assumed to have", "b", "c")
 	s.tell(endpoint.ID{Pod: "b"}, scrape.EventSource{Told: true, Events: 5558})
 	want("both have reported", "c")
+}
+
+func TestAddressesWithoutAuthenticationAreLocalOutsideAClusterUnlessGiven(t *testing.T) {
+	for arguments, want := range map[string][5]string{
+		"--engines a:8000 --model m":                              {"127.0.0.1:8080", "127.0.0.1:9002", "127.0.0.1:9003", "127.0.0.1:9090", ":9004"},
+		"--standalone d":                                          {"127.0.0.1:8080", "127.0.0.1:9002", "127.0.0.1:9003", "127.0.0.1:9090", ":9004"},
+		"--standalone d --report-insecure":                        {"127.0.0.1:8080", "127.0.0.1:9002", "127.0.0.1:9003", "127.0.0.1:9090", "127.0.0.1:9004"},
+		"--standalone d --report-insecure --report-address :9004": {"127.0.0.1:8080", "127.0.0.1:9002", "127.0.0.1:9003", "127.0.0.1:9090", ":9004"},
+		"--standalone d --proxy-address :8080 --ext-proc-address= --health-address h:1": {":8080", "", "h:1", "127.0.0.1:9090", ":9004"},
+		"--pool n/p":         {":8080", ":9002", ":9003", ":9090", ":9004"},
+		"--gateway-pool n/p": {":8080", ":9002", ":9003", ":9090", ":9004"},
+	} {
+		o, err := parse(strings.Fields(arguments), io.Discard, io.Discard)
+		if err != nil {
+			t.Fatalf("%s: %v", arguments, err)
+		}
+		if got := [...]string{o.proxyAddress, o.gateways.address, o.healthAddress, o.metricsAddress, o.reports.address}; got != want {
+			t.Errorf("%s: %v, want %v", arguments, got, want)
+		}
+	}
 }

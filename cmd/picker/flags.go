@@ -83,9 +83,9 @@ func (o *options) flags(f *flag.FlagSet) (level *string) {
 	f.Bool("version", false, version.Usage)
 	o.source.flags(f)
 	f.BoolVar(&o.validate, "validate", false, "check the objects of --standalone or --engines and exit: 0 if all of them would be applied, 1 with a line for each problem")
-	f.StringVar(&o.proxyAddress, "proxy-address", ":8080", "`address` where requests are served; empty for none")
+	f.StringVar(&o.proxyAddress, "proxy-address", ":8080", "`address` where requests are served; empty for none"+loopback)
 	g := &o.gateways
-	f.StringVar(&g.address, "ext-proc-address", ":9002", "`address` of the endpoint picker for gateways; the model of a request selects the pool; empty for none")
+	f.StringVar(&g.address, "ext-proc-address", ":9002", "`address` of the endpoint picker for gateways; the model of a request selects the pool; empty for none"+loopback)
 	f.Func("ext-proc", "serve gateways for one pool at an address of its own, as `NAMESPACE/POOL=ADDRESS`; can be repeated", g.add)
 	f.BoolVar(&g.plaintext, "ext-proc-plaintext", false, "serve gateways without TLS")
 	f.StringVar(&g.tls.Cert, "ext-proc-cert", "", "`file` with the certificate for gateways; without one, a self-signed certificate is created at the start")
@@ -94,8 +94,8 @@ func (o *options) flags(f *flag.FlagSet) (level *string) {
 	f.IntVar(&g.maxMessage, "ext-proc-max-message", 257<<20, "largest message of a gateway in `bytes`; must be above the pools' maxRequestBody")
 	f.DurationVar(&g.age, "ext-proc-connection-age", 5*time.Minute, "maximum age of a gateway connection: the gateway then reconnects, so that it finds all replicas; its requests continue")
 	f.BoolVar(&g.compat, "compat-metrics", false, "also export metrics under the names that dashboards of inference gateways use")
-	f.StringVar(&o.healthAddress, "health-address", ":9003", "`address` of /healthz and /readyz, and of gRPC health checks")
-	f.StringVar(&o.metricsAddress, "metrics-address", ":9090", "`address` of /metrics, of /status and other diagnostics, and of a page that shows them")
+	f.StringVar(&o.healthAddress, "health-address", ":9003", "`address` of /healthz and /readyz, and of gRPC health checks"+loopback)
+	f.StringVar(&o.metricsAddress, "metrics-address", ":9090", "`address` of /metrics, of /status and other diagnostics, and of a page that shows them"+loopback)
 	f.BoolVar(&o.metricsOpen, "metrics-open", false, "serve metrics without TLS and without authentication in a cluster; otherwise clients need the right to get inferencepools/metrics there")
 	f.StringVar(&o.eventsAddress, "events-address", ":5557", "`address` for the event publishers of engines in pools with the source Listen; rank r connects to the port + r. It is opened only for such pools")
 	r := &o.reports
@@ -150,6 +150,7 @@ func (o *options) check(f *flag.FlagSet, level string) error {
 	if err := o.source.check(); err != nil {
 		return err
 	}
+	o.bindLocally(f)
 	if o.validate && o.source.inCluster() {
 		return errors.New("--validate needs --standalone or --engines: a cluster checks its objects when they are applied")
 	}
@@ -185,6 +186,29 @@ func checkModelRoot(path string) error {
 		return fmt.Errorf("--model-root %s: not a directory", path)
 	}
 	return nil
+}
+
+// loopback is added to the help of addresses that bindLocally changes.
+const loopback = "; outside a cluster the default is this port on 127.0.0.1"
+
+// bindLocally leaves addresses whose clients do not authenticate to this machine, where the picker does not run for a cluster
+// and no flag gives them.
+func (o *options) bindLocally(f *flag.FlagSet) {
+	if o.source.inCluster() {
+		return
+	}
+	given := map[string]bool{}
+	f.Visit(func(one *flag.Flag) { given[one.Name] = true })
+	addresses := map[string]*string{"proxy-address": &o.proxyAddress, "ext-proc-address": &o.gateways.address,
+		"health-address": &o.healthAddress, "metrics-address": &o.metricsAddress}
+	if o.reports.insecure {
+		addresses["report-address"] = &o.reports.address
+	}
+	for name, address := range addresses {
+		if !given[name] {
+			*address = "127.0.0.1" + *address
+		}
+	}
 }
 
 // unexpected explains an argument that belongs to no flag.

@@ -20,6 +20,7 @@ import (
 
 	"github.com/kvasir-dev/kvasir/api/v1alpha1"
 	"github.com/kvasir-dev/kvasir/internal/certs"
+	"github.com/kvasir-dev/kvasir/internal/logging"
 	"github.com/kvasir-dev/kvasir/internal/rpc"
 )
 
@@ -59,7 +60,7 @@ func newGuard(o *options, config *rest.Config, reporters rpc.Authenticator, log 
 	}
 	tokens, ok := reporters.(rpc.Tokens)
 	if !ok || o.reports.keysToken == "" {
-		log.Info("Metrics endpoint closed: neither --report-keys with --report-keys-token nor --metrics-open configured")
+		logging.Warn(log, "Metrics endpoint closed: neither --report-keys with --report-keys-token nor --metrics-open configured")
 		return &guard{}, nil
 	}
 	own, err := os.ReadFile(o.reports.keysToken)

@@ -10,6 +10,7 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/config"
 	"github.com/kvasir-dev/kvasir/internal/endpoint"
 	"github.com/kvasir-dev/kvasir/internal/engines/scrape"
+	"github.com/kvasir-dev/kvasir/internal/logging"
 	"github.com/kvasir-dev/kvasir/internal/picker"
 )
 
@@ -65,7 +66,7 @@ func (r *reach) lose(at place, reason string) bool {
 		return false
 	}
 	r.down[at] = true
-	r.log.Info("Engine unreachable, sending it no requests", "endpoint", at.id.String(), "address", at.address, "reason", reason)
+	logging.Warn(r.log, "Engine unreachable, sending it no requests", "endpoint", at.id.String(), "address", at.address, "reason", reason)
 	r.changed.ring()
 	return true
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/go-logr/logr"
 
+	"github.com/kvasir-dev/kvasir/internal/logging"
 	"github.com/kvasir-dev/kvasir/internal/tracing"
 )
 
@@ -57,7 +58,7 @@ func openTracing(ctx context.Context, o *tracingOptions, log logr.Logger) (*trac
 		last, cancel := context.WithTimeout(context.WithoutCancel(ctx), tracingGrace)
 		defer cancel()
 		if err := shutdown(last); err != nil {
-			log.Info("Exporting the last spans failed", "reason", err.Error())
+			logging.Warn(log, "Exporting the last spans failed", "reason", err.Error())
 		}
 	}, nil
 }

@@ -9,6 +9,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/kvasir-dev/kvasir/internal/cli/flags"
+	"github.com/kvasir-dev/kvasir/internal/logging"
 	"github.com/kvasir-dev/kvasir/internal/sim/enginemodel"
 	"github.com/kvasir-dev/kvasir/internal/sim/vllmsim"
 	"github.com/kvasir-dev/kvasir/internal/version"
@@ -58,37 +60,66 @@ type options struct {
 	digests                       bool
 	shutdown                      float64
 	linear, attention, kvRead     micros
-	verbosity                     int
+	logLevel, logFormat           string
 }
 
-// parseFlags reads the command line into a configuration and a verbosity.
-func parseFlags(args []string, stderr io.Writer) (vllmsim.Config, int, error) {
+// described is what the help says besides the flags.
+var described = flags.Program{
+	Name: "vllmsim",
+	About: "Vllmsim is a stand-in vLLM engine: its HTTP API, KV events, replay and metrics over real sockets, without a GPU.\n" +
+		"Flags have vLLM's names where vLLM has them. Documentation: docs/simulator.md",
+	Example: "vllmsim --served-model-name MODEL --port 8000 --kv-events-port 5557 --kv-replay-port 5558",
+	Groups: []flags.Group{
+		{Title: "What is served", Prefixes: []string{"host", "port", "served-model-name", "model", "lora", "api-key", "release"}},
+		{Title: "The cache", Prefixes: []string{"num-gpu-blocks", "block-size", "no-enable-prefix-caching", "max-model-len", "seed"}},
+		{Title: "KV events", Prefixes: []string{"kv-", "buffer-steps", "data-parallel-rank"}},
+		{Title: "Answers", Prefixes: []string{"default-output", "stream-interval", "enable-", "no-"}},
+		{Title: "Time", Prefixes: []string{"profile", "time-", "speed-up", "max-num-"}},
+		{Title: "Start, end and logs", Prefixes: []string{"startup-delay", "shutdown-timeout", "log-", "version"}},
+	},
+}
+
+// parseFlags reads the command line into a configuration with a log. It writes help to stdout, and what is wrong to stderr.
+func parseFlags(args []string, stdout, stderr io.Writer) (vllmsim.Config, error) {
 	var cfg vllmsim.Config
 	var o options
 	set := flag.NewFlagSet("vllmsim", flag.ContinueOnError)
-	set.SetOutput(stderr)
 	set.Bool("version", false, version.Usage)
 	define(set, &cfg, &o)
-	if err := set.Parse(args); err != nil {
-		return cfg, 0, err
+	if err := flags.Parse(set, &described, args, stdout, stderr); err != nil {
+		return cfg, err
 	}
-	if set.NArg() > 0 {
-		return cfg, 0, fmt.Errorf("unexpected argument %q", set.Arg(0))
+	err := o.configure(set, &cfg)
+	if err != nil {
+		fmt.Fprintln(stderr, "vllmsim:", err)
+	}
+	cfg.Log = logging.New(stderr, logging.Levels[o.logLevel], o.logFormat)
+	return cfg, err
+}
+
+// configure checks the flags, and fills in what is not a flag's own field of the configuration.
+func (o *options) configure(set *flag.FlagSet, cfg *vllmsim.Config) (err error) {
+	_, known := logging.Levels[o.logLevel]
+	switch {
+	case set.NArg() > 0:
+		return fmt.Errorf("unexpected argument %q", set.Arg(0))
+	case !known:
+		return fmt.Errorf("--log-level %q: want error, warn, info, debug or trace", o.logLevel)
+	case o.logFormat != logging.Text && o.logFormat != logging.JSON:
+		return fmt.Errorf("--log-format %q: want text or json", o.logFormat)
 	}
 	cfg.ServedModelNames, cfg.LoRAs, cfg.APIKeys = o.models, o.loras, o.keys
 	cfg.Time.Linear, cfg.Time.Attention, cfg.Time.KVRead = float64(o.linear), float64(o.attention), float64(o.kvRead)
 	cfg.ShutdownTimeout = time.Duration(o.shutdown * float64(time.Second))
-	var err error
 	if cfg.Release, err = vllmsim.ParseRelease(o.release); err != nil {
-		return cfg, 0, err
+		return err
 	}
 	if o.modelDir != "" {
 		if err := cfg.LoadModel(o.modelDir); err != nil {
-			return cfg, 0, err
+			return err
 		}
 	}
-	err = events(&cfg, &o)
-	return cfg, o.verbosity, err
+	return events(cfg, o)
 }
 
 func define(set *flag.FlagSet, cfg *vllmsim.Config, o *options) {
@@ -96,7 +127,7 @@ func define(set *flag.FlagSet, cfg *vllmsim.Config, o *options) {
 	set.IntVar(&cfg.Port, "port", 8000, "port of HTTP; 0 takes a free one")
 	set.Var(&o.models, "served-model-name", "name of the base model (default "+vllmsim.DefaultModel+
 		"); can be repeated, the first is reported")
-	set.Var(&o.models, "model", "the same, as vLLM calls it where no name is given")
+	set.Var(&o.models, "model", "the same as --served-model-name; vLLM takes the name from here where no other is given")
 	set.Var(&o.loras, "lora", "name of a loaded LoRA adapter; can be repeated")
 	set.Var(&o.keys, "api-key", "API key for /v1; can be repeated")
 	set.StringVar(&o.release, "release", vllmsim.NewestRelease.String(), "release of vLLM to simulate: its answers, events and routes")
@@ -106,7 +137,7 @@ func define(set *flag.FlagSet, cfg *vllmsim.Config, o *options) {
 	set.StringVar(&cfg.Profile, "profile", vllmsim.DefaultProfile, "time model and cache size: "+strings.Join(enginemodel.ProfileNames(),
 		", "))
 	set.IntVar(&cfg.NumBlocks, "num-gpu-blocks", 0, "blocks in the cache; 0 is the profile's")
-	set.IntVar(&cfg.NumBlocks, "num-gpu-blocks-override", 0, "the same")
+	set.IntVar(&cfg.NumBlocks, "num-gpu-blocks-override", 0, "the same as --num-gpu-blocks, in vLLM's spelling")
 	set.IntVar(&cfg.BlockSize, "block-size", enginemodel.DefaultBlockSize, "tokens in a block")
 	set.IntVar(&cfg.MaxModelLen, "max-model-len", 0, "maximum tokens of prompt and output together; 0 is the size of the cache")
 	set.IntVar(&cfg.MaxBatchedTokens, "max-num-batched-tokens", enginemodel.DefaultMaxBatchedTokens, "tokens in a step")
@@ -122,9 +153,9 @@ func define(set *flag.FlagSet, cfg *vllmsim.Config, o *options) {
 	set.IntVar(&cfg.DefaultOutput, "default-output", vllmsim.DefaultOutput, "tokens in a chat answer whose request sets no maximum")
 	set.Uint64Var(&cfg.Seed, "seed", 0, "seed of the block hashes; 0 draws one")
 	set.BoolVar(&cfg.NoPromptTokensDetails, "no-prompt-tokens-details", false, "leave cached_tokens out of the usage")
-	set.Bool("enable-prompt-tokens-details", true, "the opposite of the previous flag, in vLLM's spelling; the default here")
-	set.BoolVar(&cfg.NoScaleOut, "no-enable-scale-out", false, "answer 403 to requests to render, as releases from 0.30 on do by default")
-	set.Bool("enable-scale-out", true, "the opposite of the previous flag, in vLLM's spelling; the default here")
+	set.Bool("enable-prompt-tokens-details", true, "the default here; vLLM needs the flag for cached_tokens in the usage")
+	set.BoolVar(&cfg.NoScaleOut, "no-enable-scale-out", false, "refuse requests to render, as releases from 0.30 on do by default")
+	set.Bool("enable-scale-out", true, "the default here; vLLM needs the flag from 0.30 on for requests to render")
 	set.IntVar(&cfg.MaxQueuedRequests, "max-num-queued-reqs", 0, "requests inside the engine before more are refused with 503; 0 is no bound")
 
 	set.StringVar(&o.eventsConfig, "kv-events-config", "", "configuration of KV events as JSON, in vLLM's format")
@@ -137,7 +168,8 @@ func define(set *flag.FlagSet, cfg *vllmsim.Config, o *options) {
 
 	set.Float64Var(&o.shutdown, "shutdown-timeout", 0, "seconds that running requests can continue after SIGTERM; 0 aborts them")
 	set.DurationVar(&cfg.StartupDelay, "startup-delay", 0, "time before the server listens")
-	set.IntVar(&o.verbosity, "v", 0, "verbosity of the log")
+	set.StringVar(&o.logLevel, "log-level", "info", "error, warn, info, debug (a line per request) or trace")
+	set.StringVar(&o.logFormat, "log-format", logging.Text, "text or json")
 }
 
 // events configures where events are sent: nowhere unless a flag is set.

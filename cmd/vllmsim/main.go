@@ -12,37 +12,39 @@ import (
 	"os/signal"
 	"syscall"
 
-	"github.com/go-logr/logr"
-	"github.com/go-logr/logr/funcr"
-
 	"github.com/kvasir-dev/kvasir/internal/sim/vllmsim"
 	"github.com/kvasir-dev/kvasir/internal/version"
 )
 
 func main() {
-	if version.Asked(os.Args[1:]) {
-		fmt.Println("vllmsim", version.Get())
-		return
-	}
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
-	defer stop()
-	err := run(ctx, os.Args[1:], os.Stderr)
+	status := start(ctx, os.Args[1:], os.Stdout, os.Stderr)
+	stop()
+	os.Exit(status)
+}
+
+// start runs the program until ctx ends and returns its exit status.
+func start(ctx context.Context, args []string, stdout, stderr io.Writer) int {
+	if version.Asked(args) {
+		fmt.Fprintln(stdout, "vllmsim", version.Get())
+		return 0
+	}
+	cfg, err := parseFlags(args, stdout, stderr)
 	switch {
 	case errors.Is(err, flag.ErrHelp):
+		return 0
 	case err != nil:
-		fmt.Fprintln(os.Stderr, "vllmsim:", err)
-		stop()
-		os.Exit(1) //nolint:gocritic // stop has been called
+		return 2 // parseFlags has written why
 	}
+	if err := run(ctx, cfg); err != nil {
+		fmt.Fprintln(stderr, "vllmsim:", err)
+		return 1
+	}
+	return 0
 }
 
 // run serves until ctx ends and then shuts down as the engine does on SIGTERM.
-func run(ctx context.Context, args []string, stderr io.Writer) error {
-	cfg, verbosity, err := parseFlags(args, stderr)
-	if err != nil {
-		return err
-	}
-	cfg.Log = newLog(stderr, verbosity)
+func run(ctx context.Context, cfg vllmsim.Config) error {
 	e, err := vllmsim.StartContext(ctx, cfg)
 	if err != nil {
 		return fmt.Errorf("starting: %w", err)
@@ -53,13 +55,4 @@ func run(ctx context.Context, args []string, stderr io.Writer) error {
 	<-ctx.Done()
 	cfg.Log.Info("Shutting down", "timeout", c.ShutdownTimeout.String())
 	return e.Shutdown(context.WithoutCancel(ctx))
-}
-
-func newLog(w io.Writer, verbosity int) logr.Logger {
-	return funcr.New(func(prefix, args string) {
-		if prefix != "" {
-			prefix += ": "
-		}
-		_, _ = fmt.Fprintln(w, prefix+args) // there is nowhere to report a failure
-	}, funcr.Options{LogTimestamp: true, Verbosity: verbosity})
 }

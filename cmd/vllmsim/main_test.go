@@ -3,8 +3,6 @@ package main
 import (
 	"bytes"
 	"context"
-	"errors"
-	"flag"
 	"io"
 	"net/http"
 	"regexp"
@@ -65,7 +63,7 @@ func TestFlags(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			want := base
 			tc.want(&want)
-			got, _, err := parseFlags(tc.args, io.Discard)
+			got, err := parseFlags(tc.args, io.Discard, io.Discard)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -91,18 +89,22 @@ func TestRefusedFlags(t *testing.T) {
 		"broken JSON":              {"--kv-events-config", "{"},
 		"a tokenizer alone":        {"--tokenizer", "testdata/none"},
 		"an empty name":            {"--served-model-name", ""},
+		"no level":                 {"--log-level", "loud"},
+		"no format":                {"--log-format", "xml"},
 		"a negative rate":          {"--time-linear", "-1"},
 		"a rate that is no number": {"--time-linear", "fast"},
 	} {
-		if _, _, err := parseFlags(args, io.Discard); err == nil {
-			t.Errorf("%s: no error", name)
+		var said bytes.Buffer
+		if _, err := parseFlags(args, io.Discard, &said); err == nil || strings.Count(said.String(), "\n") != 1 {
+			t.Errorf("%s: error %v, and %q is written, want one line", name, err, said.String())
 		}
 	}
-	if err := run(t.Context(), []string{"--profile", "tpu"}, io.Discard); err == nil {
-		t.Error("an unknown profile started")
+	if status := start(t.Context(), []string{"--profile", "tpu"}, io.Discard, io.Discard); status != 1 {
+		t.Errorf("an unknown profile ends with status %d, want 1", status)
 	}
-	if err := run(t.Context(), []string{"-h"}, io.Discard); !errors.Is(err, flag.ErrHelp) {
-		t.Errorf("-h: %v", err)
+	var help, said bytes.Buffer
+	if status := start(t.Context(), []string{"-h"}, &help, &said); status != 0 || said.Len() > 0 || !strings.Contains(help.String(), "\nKV events:\n") {
+		t.Errorf("-h ends with status %d and writes %q and %q", status, help.String(), said.String())
 	}
 }
 
@@ -128,9 +130,9 @@ func TestServesUntilToldToStop(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	log := &output{}
-	done := make(chan error, 1)
-	go func() { done <- run(ctx, []string{"--port", "0", "--speed-up", "1000"}, log) }()
-	address := regexp.MustCompile(`"address"="([^"]+)"`)
+	done := make(chan int, 1)
+	go func() { done <- start(ctx, []string{"--port", "0", "--speed-up", "1000"}, io.Discard, log) }()
+	address := regexp.MustCompile(`address=(\S+)`)
 	for deadline := time.Now().Add(10 * time.Second); log.find(address) == nil; time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatal("not serving after ten seconds")
@@ -147,7 +149,7 @@ func TestServesUntilToldToStop(t *testing.T) {
 		t.Errorf("status %d", resp.StatusCode)
 	}
 	cancel()
-	if err := <-done; err != nil {
-		t.Error(err)
+	if status := <-done; status != 0 {
+		t.Errorf("status %d", status)
 	}
 }

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/fsnotify/fsnotify"
+
+	"github.com/kvasir-dev/kvasir/internal/logging"
 )
 
 const (
@@ -85,7 +87,7 @@ func newNotifier(d *Directory) *notifier {
 	n := &notifier{directory: d}
 	watcher, err := fsnotify.NewWatcher()
 	if err != nil {
-		d.log.Info("Cannot be notified of changes, comparing files instead", "reason", err.Error())
+		logging.Warn(d.log, "Cannot be notified of changes, comparing files instead", "reason", err.Error())
 		return n
 	}
 	n.watcher = watcher

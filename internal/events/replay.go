@@ -5,6 +5,8 @@ import (
 	"hash/crc32"
 	"math/rand/v2"
 	"time"
+
+	"github.com/kvasir-dev/kvasir/internal/logging"
 )
 
 // errShort ends a replay that does not reach back as far as asked for.
@@ -142,7 +144,7 @@ func (s *Stream) resume() bool {
 	before, marked := s.expected, s.stats.Replays.Load()
 	err := s.catchUp()
 	if err != nil {
-		s.log.Info("Event stream not continued", "reason", err.Error(), "replays", s.stats.Replays.Load()-marked)
+		logging.Warn(s.log, "Event stream not continued", "reason", err.Error(), "replays", s.stats.Replays.Load()-marked)
 		return false
 	}
 	s.stats.Resumes.Add(1)
@@ -251,7 +253,7 @@ func (s *Stream) poll() {
 
 // failed takes note of a replay of everything that did not succeed, and plans another.
 func (s *Stream) failed(err error, state State) {
-	s.log.Info("Event replay failed", "reason", err.Error())
+	logging.Warn(s.log, "Event replay failed", "reason", err.Error())
 	s.setState(state)
 	s.retry = s.cfg.Now().Add(s.pause)
 	s.pause = min(2*s.pause, s.cfg.MaxResync)
@@ -342,7 +344,7 @@ func (s *Stream) fill(seq uint64) (same bool) {
 		missing = 0 // earlier batches are of another epoch, and this epoch's share is unknown
 	}
 	s.stats.Missing.Add(missing)
-	s.log.Info("Event gap detected", "batches", missing)
+	logging.Warn(s.log, "Event gap detected", "batches", missing)
 	s.expected = seq
 	s.setState(Degraded)
 	s.plan()

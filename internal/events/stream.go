@@ -13,6 +13,7 @@ import (
 
 	"github.com/kvasir-dev/kvasir/internal/fault"
 	"github.com/kvasir-dev/kvasir/internal/kvevent"
+	"github.com/kvasir-dev/kvasir/internal/logging"
 	"github.com/kvasir-dev/kvasir/internal/vllm"
 )
 
@@ -344,7 +345,7 @@ func (s *Stream) decodeBatch(payload []byte, applying *bool) bool {
 			s.unreadable(true)
 		}
 		if s.stats.DecodeErrors.Add(1) == 1 {
-			s.log.Info("Decoding event batch failed", "reason", err.Error())
+			logging.Warn(s.log, "Decoding event batch failed", "reason", err.Error())
 		}
 		s.setState(Degraded)
 		return false

@@ -2,6 +2,7 @@
 package logging
 
 import (
+	"context"
 	"io"
 	"log/slog"
 
@@ -24,7 +25,52 @@ func New(w io.Writer, level slog.Level, format string) logr.Logger {
 	if format == JSON {
 		handler = slog.NewJSONHandler(w, o)
 	}
-	return logr.FromSlogHandler(handler)
+	return logr.FromSlogHandler(leveled{Handler: handler})
+}
+
+// What Warn puts into a logger, and the handler takes out again. Other sinks write it.
+const (
+	warningKey   = "severity"
+	warningValue = "warning"
+)
+
+// Warn logs what a person should look at, although the program goes on. logr has no such level.
+func Warn(log logr.Logger, message string, keysAndValues ...any) {
+	log.WithValues(warningKey, warningValue).Info(message, keysAndValues...)
+}
+
+// leveled writes what is logged through Warn at slog's level for warnings.
+type leveled struct {
+	slog.Handler
+	warns bool
+}
+
+// level is the one at which a message of a logger is written.
+func (h leveled) level(l slog.Level) slog.Level {
+	if h.warns && l == slog.LevelInfo {
+		return slog.LevelWarn
+	}
+	return l
+}
+
+func (h leveled) Enabled(ctx context.Context, l slog.Level) bool {
+	return h.Handler.Enabled(ctx, h.level(l))
+}
+
+func (h leveled) Handle(ctx context.Context, r slog.Record) error {
+	r.Level = h.level(r.Level)
+	return h.Handler.Handle(ctx, r)
+}
+
+func (h leveled) WithAttrs(attrs []slog.Attr) slog.Handler {
+	if len(attrs) == 1 && attrs[0].Key == warningKey && attrs[0].Value.Kind() == slog.KindString && attrs[0].Value.String() == warningValue {
+		return leveled{h.Handler, true}
+	}
+	return leveled{h.Handler.WithAttrs(attrs), h.warns}
+}
+
+func (h leveled) WithGroup(name string) slog.Handler {
+	return leveled{h.Handler.WithGroup(name), h.warns}
 }
 
 // levelName writes logr's levels as the flag's values.
@@ -37,6 +83,8 @@ func levelName(groups []string, a slog.Attr) slog.Attr {
 	case !ok:
 	case level >= slog.LevelError:
 		a.Value = slog.StringValue("ERROR")
+	case level >= slog.LevelWarn:
+		a.Value = slog.StringValue("WARN")
 	case level >= slog.LevelInfo:
 		a.Value = slog.StringValue("INFO")
 	case level == -1:

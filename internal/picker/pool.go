@@ -11,6 +11,7 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/endpoint"
 	"github.com/kvasir-dev/kvasir/internal/kvindex"
 	"github.com/kvasir-dev/kvasir/internal/load"
+	"github.com/kvasir-dev/kvasir/internal/logging"
 	"github.com/kvasir-dev/kvasir/internal/openai"
 	"github.com/kvasir-dev/kvasir/internal/policy"
 	"github.com/kvasir-dev/kvasir/internal/replicas"
@@ -165,7 +166,7 @@ func (p *Picker) build(spec *Spec, old *view, next *snapshot) (*view, error) {
 // doubts is how a pool reports doubts about tokens made in process.
 func (p *Picker) doubts(namespace, pool string) func(openai.Kinds) {
 	return func(kinds openai.Kinds) {
-		p.options.Log.Info("Token ids differ from the engines', repeating the proof", "pool", pool, "kind", kinds.Main())
+		logging.Warn(p.options.Log, "Token ids differ from the engines', repeating the proof", "pool", pool, "kind", kinds.Main())
 		if p.options.Doubt != nil {
 			p.options.Doubt(namespace, pool, kinds)
 		}

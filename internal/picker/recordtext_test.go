@@ -20,7 +20,7 @@ import (
 )
 
 // logging is a picker that logs all decisions about a pool.
-func logging(t *testing.T, now func() time.Time, spec Spec) (*Picker, *memory) {
+func loggingSpec(t *testing.T, now func() time.Time, spec Spec) (*Picker, *memory) {
 	t.Helper()
 	log := &memory{}
 	spec.Policy.LogPercent = 100
@@ -44,7 +44,7 @@ func sharedIDs(a, b *decisionlog.Record) (n int) {
 func TestIDsOfTextsTellTheirPrefixesApart(t *testing.T) {
 	spec := testSpec(t, 2)
 	spec.Policy.EngineTokens, spec.Adapters = "Never", []string{"sql"}
-	p, log := logging(t, newClock().Now, spec)
+	p, log := loggingSpec(t, newClock().Now, spec)
 	system := text(1, 3*4*decisionlog.BlockTokens) // three ids
 	prompts := []*Request{
 		chat("m", "", system+text(2, 9000)),
@@ -95,7 +95,7 @@ func TestTheLogHasWhatTheChoiceWasMadeOf(t *testing.T) {
 	for i := range spec.Endpoints[:6] {
 		spec.Endpoints[i].Island = "away"
 	}
-	p, log := logging(t, c.Now, spec)
+	p, log := loggingSpec(t, c.Now, spec)
 	for i := range spec.Endpoints {
 		p.Observe(spec.Endpoints[i].ID, c.Now(), load.Report{Running: 3, Waiting: i, KVUsage: float64(i) / 30})
 	}
@@ -158,7 +158,7 @@ func TestTheLogHasWhatTheChoiceWasMadeOf(t *testing.T) {
 // TestWhatALogHasOfTheRate that an endpoint has shown.
 func TestWhatALogHasOfTheRate(t *testing.T) {
 	c := newClock()
-	p, log := logging(t, c.Now, testSpec(t, 1))
+	p, log := loggingSpec(t, c.Now, testSpec(t, 1))
 	for i := range 40 { // of several lengths at 10,000 tokens/s
 		tokens := 1000 + 500*(i%7)
 		d := pick(t, p, completion("m", 100_000*i, tokens, true))
@@ -183,7 +183,7 @@ func TestWhoIsRefusedIsInTheLog(t *testing.T) {
 		spec := queueing(t, 1)
 		spec.Policy.EngineTokens = "Never"
 		spec.Policy.Admission.Limits.Requests = 1
-		p, log := logging(t, time.Now, spec)
+		p, log := loggingSpec(t, time.Now, spec)
 		busy := fill(t, p)
 		ctx, leave := context.WithCancel(t.Context())
 		patient := asking(ctx, p, 0, 1024, nil)

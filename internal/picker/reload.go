@@ -7,6 +7,7 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/endpoint"
 	"github.com/kvasir-dev/kvasir/internal/kvblock"
 	"github.com/kvasir-dev/kvasir/internal/kvindex"
+	"github.com/kvasir-dev/kvasir/internal/logging"
 	"github.com/kvasir-dev/kvasir/internal/tokens/chatprompt"
 )
 
@@ -163,7 +164,7 @@ func (p *Picker) observeReloads(v *view, m *member, id endpoint.ID, models []Lis
 		return // the engine finds blocks by the adapter's name
 	}
 	for _, adapter := range m.reloads.list(models, m.stored.Load()) {
-		v.log.Info("LoRA adapter loaded from another path: its earlier blocks are ignored",
+		logging.Warn(v.log, "LoRA adapter loaded from another path: its earlier blocks are ignored",
 			"pool", v.spec.Name, "pod", id.Pod, "rank", id.Rank, "model", adapter)
 	}
 }

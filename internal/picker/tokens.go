@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/kvasir-dev/kvasir/internal/kvblock"
+	"github.com/kvasir-dev/kvasir/internal/logging"
 	"github.com/kvasir-dev/kvasir/internal/openai"
 	"github.com/kvasir-dev/kvasir/internal/tokens/chatprompt"
 	"github.com/kvasir-dev/kvasir/internal/tokens/tokenizer"
@@ -330,7 +331,7 @@ func (p *Picker) engineAnswered(v *view, i int, ok bool) {
 	if pod := v.spec.Endpoints[i].Pod; ok && before != 0 {
 		p.options.Log.Info("Engine renders requests again", "pool", v.spec.Name, "pod", pod)
 	} else if !ok && before == 0 {
-		p.options.Log.Info("Engine does not render requests, asking others for tokens", "pool", v.spec.Name, "pod", pod)
+		logging.Warn(p.options.Log, "Engine does not render requests, asking others for tokens", "pool", v.spec.Name, "pod", pod)
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 
 	"github.com/kvasir-dev/kvasir/internal/cachesync"
 	"github.com/kvasir-dev/kvasir/internal/endpoint"
+	"github.com/kvasir-dev/kvasir/internal/logging"
 )
 
 const (
@@ -54,7 +55,7 @@ func (r *Reporter) inFlightOf(ctx context.Context, p *picker) bool {
 		case err != nil:
 			silent := p.silent(time.Now())
 			if silent == 0 {
-				r.cfg.Log.Info("Picker did not answer how many requests it has at the engine, waiting", "picker", p.addr,
+				logging.Warn(r.cfg.Log, "Picker did not answer how many requests it has at the engine, waiting", "picker", p.addr,
 					"atMost", silentPicker.String(), "reason", err.Error())
 			}
 			return silent < silentPicker

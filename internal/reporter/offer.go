@@ -5,6 +5,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/kvasir-dev/kvasir/internal/logging"
 	"github.com/kvasir-dev/kvasir/internal/tokens/modelfiles"
 )
 
@@ -54,7 +55,7 @@ func (r *Reporter) offer(ctx context.Context, p *picker) {
 			said = ""
 		case err.Error() != said:
 			said = err.Error()
-			log.Info("Handing over the model's files failed", "reason", said)
+			logging.Warn(log, "Handing over the model's files failed", "reason", said)
 			fallthrough
 		default:
 			wait = min(wait, r.cfg.MaxBackoff)

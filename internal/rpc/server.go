@@ -21,6 +21,7 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/endpoint"
 	"github.com/kvasir-dev/kvasir/internal/kvblock"
 	"github.com/kvasir-dev/kvasir/internal/kvindex"
+	"github.com/kvasir-dev/kvasir/internal/logging"
 	pb "github.com/kvasir-dev/kvasir/internal/reportpb"
 )
 
@@ -382,7 +383,7 @@ func (s *Server) refuse(count func(*Refused) *uint64, code codes.Code, format st
 	}
 	s.mu.Unlock()
 	if loud {
-		s.options.Log.Info("Report refused", "reason", err.Error(), "suppressed", skipped)
+		logging.Warn(s.options.Log, "Report refused", "reason", err.Error(), "suppressed", skipped)
 	} else {
 		s.options.Log.V(1).Info("Report refused", "reason", err.Error())
 	}

@@ -15,6 +15,8 @@ import (
 	"go.opentelemetry.io/otel/sdk/resource"
 	sdk "go.opentelemetry.io/otel/sdk/trace"
 	semconv "go.opentelemetry.io/otel/semconv/v1.40.0"
+
+	"github.com/kvasir-dev/kvasir/internal/logging"
 )
 
 // Config is where spans are sent, and how many. The SDK also reads the environment's OTEL_* variables.
@@ -61,7 +63,7 @@ func Open(ctx context.Context, c Config) (*Tracer, func(context.Context) error, 
 	if c.Ratio != nil {
 		options = append(options, sdk.WithSampler(sdk.ParentBased(sdk.TraceIDRatioBased(*c.Ratio))))
 	}
-	otel.SetErrorHandler(otel.ErrorHandlerFunc(func(err error) { c.Log.Info("Exporting spans failed", "reason", err.Error()) }))
+	otel.SetErrorHandler(otel.ErrorHandlerFunc(func(err error) { logging.Warn(c.Log, "Exporting spans failed", "reason", err.Error()) }))
 	provider := sdk.NewTracerProvider(options...)
 	return New(provider), provider.Shutdown, nil
 }

@@ -19,6 +19,7 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/endpoint"
 	"github.com/kvasir-dev/kvasir/internal/engines/transport"
 	"github.com/kvasir-dev/kvasir/internal/fault"
+	"github.com/kvasir-dev/kvasir/internal/logging"
 	"github.com/kvasir-dev/kvasir/internal/vllm"
 )
 
@@ -265,7 +266,7 @@ func (p *page) fail(err error) {
 // tell logs that the address began or ceased to answer.
 func (p *page) tell(err error) {
 	if err != nil {
-		p.options.Log.Info("Scraping engine metrics failed", "address", p.stats.Address, "reason", err.Error())
+		logging.Warn(p.options.Log, "Scraping engine metrics failed", "address", p.stats.Address, "reason", err.Error())
 		return
 	}
 	p.options.Log.Info("Scraping engine metrics recovered", "address", p.stats.Address)

@@ -12,6 +12,7 @@ import (
 
 	"github.com/kvasir-dev/kvasir/internal/certs"
 	"github.com/kvasir-dev/kvasir/internal/gateway/h2stream"
+	"github.com/kvasir-dev/kvasir/internal/logging"
 )
 
 // ServeOptions bound what a server takes. Zero values take the defaults.
@@ -53,7 +54,7 @@ func (s *Server) Serve(ctx context.Context, listener net.Listener, o ServeOption
 	cut, err := streams.Serve(ctx, listener, o.Grace)
 	s.probes.running.Wait()
 	if cut > 0 {
-		o.Log.Info("Streams aborted at the end of the grace period", "grace", o.Grace.String(), "connections", cut)
+		logging.Warn(o.Log, "Streams aborted at the end of the grace period", "grace", o.Grace.String(), "connections", cut)
 	}
 	if err != nil {
 		return fmt.Errorf("serving gateways on %s: %w", listener.Addr(), err)

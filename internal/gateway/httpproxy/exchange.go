@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/kvasir-dev/kvasir/internal/endpoint"
+	"github.com/kvasir-dev/kvasir/internal/logging"
 	"github.com/kvasir-dev/kvasir/internal/openai"
 	"github.com/kvasir-dev/kvasir/internal/picker"
 )
@@ -412,7 +413,7 @@ func localFault(err error) bool {
 func (e *exchange) broke(mark uint64) {
 	e.brokeOff = e.proxy.suspects.Broke(mark, e.decision.Targets[e.attempt].Endpoint.ID.Pod, e.proxy.options.Now())
 	if e.brokeOff {
-		e.proxy.options.Log.Info("Request crashed two engines, not retrying", "request", e.client.id,
+		logging.Warn(e.proxy.options.Log, "Request crashed two engines, not retrying", "request", e.client.id,
 			"pool", e.decision.Pool, "for", picker.Suspicion.String())
 	}
 }

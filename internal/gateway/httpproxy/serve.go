@@ -14,6 +14,7 @@ import (
 
 	"github.com/kvasir-dev/kvasir/internal/budget"
 	"github.com/kvasir-dev/kvasir/internal/gateway/accept"
+	"github.com/kvasir-dev/kvasir/internal/logging"
 )
 
 // ServeOptions bound what a server takes. Zero values take the defaults.
@@ -80,7 +81,7 @@ func Serve(ctx context.Context, listener net.Listener, handler http.Handler, o S
 	defer cancel()
 	err := server.Shutdown(grace)
 	if errors.Is(err, context.DeadlineExceeded) {
-		o.Log.Info("Requests aborted at the end of the grace period", "grace", o.Grace.String())
+		logging.Warn(o.Log, "Requests aborted at the end of the grace period", "grace", o.Grace.String())
 		err = server.Close()
 	}
 	if closed := <-served; err == nil && !errors.Is(closed, http.ErrServerClosed) {
@@ -167,7 +168,7 @@ type logWriter struct{ log logr.Logger }
 
 func (w logWriter) Write(p []byte) (int, error) {
 	if w.log.Enabled() {
-		w.log.Info("Connection failed", "reason", string(p))
+		logging.Warn(w.log, "Connection failed", "reason", string(p))
 	}
 	return len(p), nil
 }
