@@ -19,7 +19,7 @@ func TestOnlyCorrelationIDsAreKept(t *testing.T) {
 			t.Errorf("%q becomes %q", id, got)
 		}
 	}
-	if NewRequestID() == NewRequestID() {
+	if first, second := NewRequestID(), NewRequestID(); first == second {
 		t.Error("two requests have the same id")
 	}
 }
