@@ -20,11 +20,11 @@ const lookAgain = 5 * time.Millisecond
 // catchUp is how far back a tenant has a claim to its share.
 const catchUp = 10 * time.Second
 
-// gate holds requests back while a pool is full. It has no goroutine of its own: one waiting request, the leader, checks
-// for room on behalf of all.
+// admissionQueue holds requests back while a pool is full. It has no goroutine of its own: one waiting request, the leader,
+// checks for room on behalf of all.
 //
-// Lock order: a decision's mutex before the gate's.
-type gate struct {
+// Lock order: a decision's mutex before that of the admission queue.
+type admissionQueue struct {
 	// view is the pool as last applied, nil when it was removed.
 	view    atomic.Pointer[view]
 	waiting atomic.Int64 // len(waiters), to be read without the lock
@@ -33,12 +33,12 @@ type gate struct {
 
 	mu      sync.Mutex
 	scratch scratch // of look
-	queue   admission.Queue
+	tickets admission.Queue
 	flow    admission.Flow
 	spread  admission.Spread // of the targets of arriving requests
 	caution admission.Caution
 	placing int // requests that were released and are not booked yet
-	trial   trial
+	cursor  cursor
 	looks   uint64 // so far
 	// compared is how many prompts are compared with endpoints to place all waiting requests once.
 	compared int
@@ -55,7 +55,7 @@ type waiter struct {
 	lead chan struct{}
 
 	// The request, its model, and the deadline of its first token.
-	asked    asked
+	state    pickState
 	model    string
 	schedule schedule
 	placed   bool // it was let through by place
@@ -82,59 +82,59 @@ type AdmissionStats struct {
 // admit waits until the pool has room for the request and leaves the endpoints that can be chosen in s.candidates. It
 // returns the pool as it is then, which the caller must unpin, and the function to call when the request is booked. It
 // fails with an *Error, or with the context's when the client has gone.
-func (p *Picker) admit(ctx context.Context, g *gate, s *scratch, in *asked) (*view, func(), error) {
-	v, w, err := p.queue(g, s, in)
+func (p *Picker) admit(ctx context.Context, q *admissionQueue, s *scratch, state *pickState) (*view, func(), error) {
+	v, w, err := p.queue(q, s, state)
 	if w == nil {
 		return v, nothing, err
 	}
-	if err := g.wait(ctx, w); err != nil {
+	if err := q.wait(ctx, w); err != nil {
 		return nil, nil, err
 	}
-	in.waited = p.now().Sub(w.ticket.Since())
-	return p.resume(g, w, s, in)
+	state.waited = p.now().Sub(w.ticket.Since())
+	return p.resume(q, w, s, state)
 }
 
 // queue leaves the endpoints that can be chosen in s.candidates and returns the present pool, which the caller must unpin;
 // if there is no room, it makes the request wait.
-func (p *Picker) queue(g *gate, s *scratch, in *asked) (*view, *waiter, error) {
-	v := g.present()
+func (p *Picker) queue(q *admissionQueue, s *scratch, state *pickState) (*view, *waiter, error) {
+	v := q.pin()
 	if v == nil {
 		return nil, nil, UnknownModel(s.request.Model)
 	}
 	now := p.now()
 	at := v.place(s.request.Model)
-	s.candidates, s.scored = v.eligible(now, &at, in.reach(v), s), false
+	s.candidates, s.scored = v.eligible(now, &at, state.reach(v), s), false
 	spec := &v.spec.Policy.Admission
-	if !spec.Queue || in.observed || len(s.candidates) == 0 && !in.mayHold(v) {
+	if !spec.Queue || state.observed || len(s.candidates) == 0 && !state.mayHold(v) {
 		return v, nil, nil
 	}
 	if spec.Slowdown > 0 {
-		return p.queueInTime(v, s, in, now)
+		return p.queueInTime(v, s, state, now)
 	}
-	if g.waiting.Load() == 0 && v.goes(now, s, in) {
+	if q.waiting.Load() == 0 && v.goes(now, s, state) {
 		return v, nil, nil
 	}
-	defer v.done()
-	w := v.waiter(s, in, now, schedule{})
-	g.push(now, v, w)
-	g.look()
+	defer v.unpin()
+	w := v.waiter(s, state, now, schedule{})
+	q.push(now, v, w)
+	q.look()
 	return nil, w, nil
 }
 
 // reach reports which of a pool's endpoints a request can go to; nil for all.
-func (in *asked) reach(v *view) func(*endpoint.Endpoint) bool {
-	if !in.remote || !v.sockets {
-		return in.allow
+func (state *pickState) reach(v *view) func(*endpoint.Endpoint) bool {
+	if !state.remote || !v.sockets {
+		return state.allow
 	}
-	return func(ep *endpoint.Endpoint) bool { return ep.Socket == "" && (in.allow == nil || in.allow(ep)) }
+	return func(ep *endpoint.Endpoint) bool { return ep.Socket == "" && (state.allow == nil || state.allow(ep)) }
 }
 
 // mayHold reports whether a request that no endpoint can take now can wait for one. For a gateway that has given a subset
 // it returns false at once where the subset names none of the pool's endpoints, because no other endpoint will ever be in
 // it, and where other endpoints of the pool serve, because the gateway might have another subset to try. Otherwise all of
 // the pool is starting or restarting, and the request waits as it would without a subset.
-func (in *asked) mayHold(v *view) bool {
-	if in.allow == nil {
+func (state *pickState) mayHold(v *view) bool {
+	if state.allow == nil {
 		return true
 	}
 	named := false
@@ -143,23 +143,23 @@ func (in *asked) mayHold(v *view) bool {
 		if ep.Pickable() {
 			return false
 		}
-		named = named || in.allow(ep)
+		named = named || state.allow(ep)
 	}
 	return named
 }
 
 // resume continues with a request that was admitted. The caller must have unpinned the view.
-func (p *Picker) resume(g *gate, w *waiter, s *scratch, in *asked) (*view, func(), error) {
+func (p *Picker) resume(q *admissionQueue, w *waiter, s *scratch, state *pickState) (*view, func(), error) {
 	done := false
 	booked := func() {
 		if done {
 			return
 		}
 		done = true
-		g.mu.Lock()
-		g.placing--
-		g.mu.Unlock()
-		g.look()
+		q.mu.Lock()
+		q.placing--
+		q.mu.Unlock()
+		q.look()
 	}
 	goesOn := false
 	defer func() {
@@ -167,20 +167,20 @@ func (p *Picker) resume(g *gate, w *waiter, s *scratch, in *asked) (*view, func(
 			booked()
 		}
 	}()
-	v := g.present()
+	v := q.pin()
 	if v == nil {
 		return nil, nil, UnknownModel(s.request.Model)
 	}
 	at := v.place(s.request.Model)
-	s.candidates, s.scored = v.eligible(p.now(), &at, in.reach(v), s), false
-	in.due = w.schedule.due(in.start)
+	s.candidates, s.scored = v.eligible(p.now(), &at, state.reach(v), s), false
+	state.due = w.schedule.due(state.start)
 	if w.placed && len(s.candidates) > 0 {
 		now := p.now()
-		g.mu.Lock()
-		parts := g.parts(now)
-		g.mu.Unlock()
-		v.matchKeys(s, &in.prompt, false)
-		v.inTime(s, in.total(), now.Sub(in.start), w.schedule, parts, 1)
+		q.mu.Lock()
+		parts := q.parts(now)
+		q.mu.Unlock()
+		v.matchKeys(s, &state.prompt, false)
+		v.inTime(s, state.total(), now.Sub(state.start), w.schedule, parts, 1)
 	}
 	goesOn = true
 	return v, booked, nil
@@ -189,154 +189,154 @@ func (p *Picker) resume(g *gate, w *waiter, s *scratch, in *asked) (*view, func(
 func nothing() {}
 
 // wait blocks until the request is let through or refused.
-func (g *gate) wait(ctx context.Context, w *waiter) error {
+func (q *admissionQueue) wait(ctx context.Context, w *waiter) error {
 	var again <-chan time.Time
 	for {
 		select {
 		case err := <-w.over:
 			return err
 		case <-ctx.Done():
-			return g.giveUp(w, ctx.Err())
+			return q.giveUp(w, ctx.Err())
 		case <-w.lead:
 			ticker := time.NewTicker(lookAgain)
 			defer ticker.Stop()
 			again = ticker.C
 		case <-again:
-			g.look()
+			q.look()
 		}
 	}
 }
 
 // look admits requests while there is room, and refuses those that have waited too long.
-func (g *gate) look() {
-	if g.waiting.Load() == 0 {
+func (q *admissionQueue) look() {
+	if q.waiting.Load() == 0 {
 		return
 	}
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	v := g.view.Load()
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	v := q.view.Load()
 	if v == nil {
 		return // closed, or about to be
 	}
-	if v.spec.Policy.Admission.waits() && g.placing > 0 {
+	if v.spec.Policy.Admission.waits() && q.placing > 0 {
 		return // the next look is when that one is booked
 	}
-	now := g.now()
-	g.scratch.candidates = v.eligible(now, &place{v: v}, nil, &g.scratch)
-	open := len(g.scratch.candidates) > 0
-	for _, t := range g.queue.Expire(now, open) {
+	now := q.now()
+	q.scratch.candidates = v.eligible(now, &place{v: v}, nil, &q.scratch)
+	open := len(q.scratch.candidates) > 0
+	for _, t := range q.tickets.Expire(now, open) {
 		if open {
-			g.stats.Late++
-			g.caution.Refused()
-			g.end(t, tooLate(v.spec.Name, g.flow.RetryAfter(now, g.queue.Tokens())))
+			q.stats.Late++
+			q.caution.Refused()
+			q.end(t, tooLate(v.spec.Name, q.flow.RetryAfter(now, q.tickets.Tokens())))
 		} else {
-			g.stats.Unserved++
-			g.end(t, noEndpoint(v.spec.Name))
+			q.stats.Unserved++
+			q.end(t, noEndpoint(v.spec.Name))
 		}
 	}
 	if a := &v.spec.Policy.Admission; a.Queue && a.Slowdown > 0 {
-		g.place(now, v)
-		g.handOver()
+		q.place(now, v)
+		q.handOver()
 		return
 	}
-	for t := g.next(now, v); t != nil; t = g.next(now, v) {
-		g.queue.TakeFor(now, t, g.waiters[t].placement.work.tokens)
-		g.flow.Passed(now, t)
-		g.placing++
-		g.stats.Waited++
-		g.stats.WaitedTime += now.Sub(t.Since())
-		g.end(t, nil)
+	for t := q.next(now, v); t != nil; t = q.next(now, v) {
+		q.tickets.TakeFor(now, t, q.waiters[t].placement.work.tokens)
+		q.flow.Passed(now, t)
+		q.placing++
+		q.stats.Waited++
+		q.stats.WaitedTime += now.Sub(t.Since())
+		q.end(t, nil)
 	}
-	g.handOver()
+	q.handOver()
 }
 
 // anywhere reports whether a request can go to any endpoint of its pool.
-func (w *waiter) anywhere(v *view) bool { return w.asked.reach(v) == nil && w.model == v.spec.Model }
+func (w *waiter) anywhere(v *view) bool { return w.state.reach(v) == nil && w.model == v.spec.Model }
 
 // eligible are the endpoints that a request can go to, in s.
 func (w *waiter) eligible(now time.Time, v *view, s *scratch) []policy.Candidate {
 	at := v.place(w.model)
-	return v.eligible(now, &at, w.asked.reach(v), s)
+	return v.eligible(now, &at, w.state.reach(v), s)
 }
 
 // push lets a request wait, and refuses those that have no place for it.
-func (g *gate) push(now time.Time, v *view, w *waiter) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if g.waiters == nil {
-		g.waiters = map[*admission.Ticket]*waiter{}
+func (q *admissionQueue) push(now time.Time, v *view, w *waiter) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.waiters == nil {
+		q.waiters = map[*admission.Ticket]*waiter{}
 	}
-	g.queue.Limits = v.spec.Policy.Admission.Limits
-	g.queue.Limits.CatchUp = catchUp
-	g.waiters[&w.ticket] = w
-	for _, t := range g.queue.Push(now, &w.ticket) {
-		g.stats.Shed++
-		g.end(t, queueFull(v.spec.Name, g.flow.RetryAfter(now, g.queue.Tokens())))
+	q.tickets.Limits = v.spec.Policy.Admission.Limits
+	q.tickets.Limits.CatchUp = catchUp
+	q.waiters[&w.ticket] = w
+	for _, t := range q.tickets.Push(now, &w.ticket) {
+		q.stats.Shed++
+		q.end(t, queueFull(v.spec.Name, q.flow.RetryAfter(now, q.tickets.Tokens())))
 	}
-	g.handOver()
+	q.handOver()
 }
 
 // giveUp removes a request whose client has gone.
-func (g *gate) giveUp(w *waiter, err error) error {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if g.queue.Remove(&w.ticket) {
-		g.stats.Gone++
-		g.end(&w.ticket, err)
-		g.handOver()
+func (q *admissionQueue) giveUp(w *waiter, err error) error {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.tickets.Remove(&w.ticket) {
+		q.stats.Gone++
+		q.end(&w.ticket, err)
+		q.handOver()
 	} else if granted := <-w.over; granted == nil { // it has just been let through
-		g.placing--
+		q.placing--
 	}
 	return err
 }
 
-// end sends a waiter its verdict. g.mu is held, and the ticket is out of the queue.
-func (g *gate) end(t *admission.Ticket, verdict error) {
-	w := g.waiters[t]
-	delete(g.waiters, t)
-	g.compared -= w.placement.compared
-	g.waiting.Store(int64(len(g.waiters)))
-	if g.leader == w {
-		g.leader = nil
+// end sends a waiter its verdict. q.mu is held, and the ticket is out of the queue.
+func (q *admissionQueue) end(t *admission.Ticket, verdict error) {
+	w := q.waiters[t]
+	delete(q.waiters, t)
+	q.compared -= w.placement.compared
+	q.waiting.Store(int64(len(q.waiters)))
+	if q.leader == w {
+		q.leader = nil
 	}
 	w.over <- verdict
 }
 
-// handOver makes one of those that wait the leader, if there is none. g.mu is held.
-func (g *gate) handOver() {
-	g.waiting.Store(int64(len(g.waiters)))
-	if t := g.queue.Next(); g.leader == nil && t != nil {
-		g.leader = g.waiters[t]
-		g.leader.lead <- struct{}{}
+// handOver makes one of those that wait the leader, if there is none. q.mu is held.
+func (q *admissionQueue) handOver() {
+	q.waiting.Store(int64(len(q.waiters)))
+	if t := q.tickets.Next(); q.leader == nil && t != nil {
+		q.leader = q.waiters[t]
+		q.leader.lead <- struct{}{}
 	}
 }
 
 // close refuses all requests that wait for a removed pool.
-func (g *gate) close(name string) {
-	g.view.Store(nil)
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	for t := g.queue.Next(); t != nil; t = g.queue.Next() {
-		g.queue.Remove(t)
-		g.stats.Unserved++
-		g.end(t, noEndpoint(name))
+func (q *admissionQueue) close(name string) {
+	q.view.Store(nil)
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for t := q.tickets.Next(); t != nil; t = q.tickets.Next() {
+		q.tickets.Remove(t)
+		q.stats.Unserved++
+		q.end(t, noEndpoint(name))
 	}
 }
 
 // read copies the counters.
-func (g *gate) read() AdmissionStats {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	s := g.stats
-	s.Waiting, s.WaitingBytes, s.WaitingTokens = g.queue.Len(), g.queue.Bytes(), g.queue.Tokens()
+func (q *admissionQueue) read() AdmissionStats {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	s := q.stats
+	s.Waiting, s.WaitingBytes, s.WaitingTokens = q.tickets.Len(), q.tickets.Bytes(), q.tickets.Tokens()
 	return s
 }
 
 // ticket puts the request into the queue's words.
-func (v *view) ticket(s *scratch, in *asked, now time.Time) (admission.Ticket, queuedAs) {
-	v.match(s, &in.prompt, false)
-	question := v.question(s, in, now)
-	known := queuedAs{question: question, others: in.otherTokens(&s.request), chunks: s.keptChunks()}
+func (v *view) ticket(s *scratch, state *pickState, now time.Time) (admission.Ticket, queuedAs) {
+	v.match(s, &state.prompt, false)
+	question := v.question(s, state, now)
+	known := queuedAs{question: question, others: state.otherTokens(&s.request), chunks: s.keptChunks()}
 	cached := 0
 	for i := range s.candidates {
 		c := &s.candidates[i]
@@ -347,8 +347,8 @@ func (v *view) ticket(s *scratch, in *asked, now time.Time) (admission.Ticket, q
 	}
 	r := &s.request
 	t := admission.Ticket{
-		Level: in.who.level, TTL: in.who.ttl, Tenant: in.who.name, Weight: in.who.class.Weight,
-		Tokens: float64(question.PromptTokens - cached), Bytes: int64(len(in.body)),
+		Level: state.caller.level, TTL: state.caller.ttl, Tenant: state.caller.name, Weight: state.caller.class.Weight,
+		Tokens: float64(question.PromptTokens - cached), Bytes: int64(len(state.body)),
 	}
 	switch {
 	case question.Home != 0:

@@ -531,8 +531,10 @@ func TestNothingRemainsOfWhatWaited(t *testing.T) {
 			}
 			wg.Wait()
 			v := p.current.Load().pools[0]
-			if s := v.gate.read(); s.Waiting != 0 || s.WaitingBytes != 0 || v.gate.placing != 0 || len(v.gate.waiters) != 0 || v.gate.waiting.Load() != 0 || v.gate.leader != nil {
-				t.Errorf("seed %d: %+v, %d placed, %d waiters", seed, s, v.gate.placing, len(v.gate.waiters))
+			q := &v.admission
+			s := q.read()
+			if s.Waiting != 0 || s.WaitingBytes != 0 || q.placing != 0 || len(q.waiters) != 0 || q.waiting.Load() != 0 || q.leader != nil {
+				t.Errorf("seed %d: %+v, %d placed, %d waiters", seed, s, q.placing, len(q.waiters))
 			}
 			for i := range 3 {
 				if n := v.meters.UnderWay(fmt.Sprint("tenant-", i)); n != 0 {

@@ -170,9 +170,9 @@ func (s *scratch) cutText(root uint64, cut *chunking, to *[]routinghistory.Chunk
 	return n
 }
 
-// recall passes a strategy how much of the request was routed to each candidate before, by one of the histories. The
+// matchHistory passes a strategy how much of the request was routed to each candidate before, by one of the histories. The
 // fallback history counts nothing here, and neither does a request that cannot use cached blocks.
-func (v *view) recall(s *scratch, p *prompt, question *policy.Request, h int) {
+func (v *view) matchHistory(s *scratch, p *prompt, question *policy.Request, h int) {
 	if h == fallback {
 		return
 	}

@@ -39,7 +39,7 @@ func (d *Decision) progress(tokens int) {
 		return
 	}
 	d.seen.Store(int64(tokens))
-	if d.who.pass == nil || int64(tokens) < d.charged.Load()+chargeStep {
+	if d.caller.pass == nil || int64(tokens) < d.charged.Load()+chargeStep {
 		return
 	}
 	d.mu.Lock()
@@ -50,7 +50,7 @@ func (d *Decision) progress(tokens int) {
 // chargeUpTo charges the tenant for what was not charged of so many tokens of the answer. d.mu is held.
 func (d *Decision) chargeUpTo(tokens int) {
 	before := d.charged.Load()
-	if d.who.pass == nil || int64(tokens) <= before {
+	if d.caller.pass == nil || int64(tokens) <= before {
 		return
 	}
 	if tokens = min(tokens, d.allowance()); int64(tokens) > before {
@@ -72,7 +72,7 @@ func (d *Decision) Generated(tokens int) {
 // chargeAtEnd charges for what is known of an answer that did not count its tokens: what was received of it, or the engine's work
 // on it if the answer is not visible or the client did not wait for it. d.mu is held.
 func (d *Decision) chargeAtEnd(outcome Outcome) {
-	if d.who.pass == nil || d.reported.Generated >= 0 || d.unparsed && !d.generates {
+	if d.caller.pass == nil || d.reported.Generated >= 0 || d.unparsed && !d.generates {
 		return
 	}
 	bytes, seen := d.answered.Load(), int(d.seen.Load())
@@ -88,10 +88,10 @@ func (d *Decision) chargeAtEnd(outcome Outcome) {
 
 // charge counts tokens for the tenant.
 func (d *Decision) charge(tokens int) {
-	if d.who.pass == nil {
+	if d.caller.pass == nil {
 		return
 	}
-	d.who.pass.Charge(d.now(), tokens)
+	d.caller.pass.Charge(d.now(), tokens)
 	d.view.peers.Changed()
-	d.view.tenants.add(d.who.label, 0, int64(tokens))
+	d.view.tenants.add(d.caller.label, 0, int64(tokens))
 }

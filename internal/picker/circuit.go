@@ -34,9 +34,9 @@ func (c *circuit) closed(now time.Time, limit int) bool {
 	return c.failures.Load() < int64(limit) || (!c.trying && !now.Before(c.openTill))
 }
 
-// take asks to send a request through. ok reports whether it can be sent, and trial whether it is the trial request: its
+// take asks to send a request through. ok reports whether it can be sent, and probe whether it is the probe request: its
 // sender must then report success or failure, or give up.
-func (c *circuit) take(now time.Time, limit int) (ok, trial bool) {
+func (c *circuit) take(now time.Time, limit int) (ok, probe bool) {
 	if c.failures.Load() < int64(limit) {
 		return true, false
 	}
@@ -88,7 +88,7 @@ func (c *circuit) fail(now time.Time, limit int, openFor time.Duration) {
 	c.failures.Add(1)
 }
 
-// giveUp records that the trial request has ended without a verdict on the endpoint.
+// giveUp records that the probe request has ended without a verdict on the endpoint.
 func (c *circuit) giveUp() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -97,8 +97,8 @@ func (c *circuit) giveUp() {
 
 // giveUpTrial lets another request try the target, if this one did and there is no verdict. d.mu is held.
 func (d *Decision) giveUpTrial() {
-	if d.trial {
-		d.trial = false
+	if d.probe {
+		d.probe = false
 		d.Targets[d.target].member.circuit.giveUp()
 	}
 }

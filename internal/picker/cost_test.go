@@ -50,14 +50,14 @@ func chooser(t testing.TB, n int) func() {
 	}
 	s := p.scratch.Get().(*scratch)
 	s.request.Model = "m"
-	in := &asked{prompt: prompt{keys: keys, tokens: blocks*16 + 100, source: TokensGiven}}
+	state := &pickState{prompt: prompt{keys: keys, tokens: blocks*16 + 100, source: TokensGiven}}
 	return func() {
 		clock.advance(time.Microsecond)
 		now := p.now()
 		at := place{v: v}
-		s.candidates = v.eligible(now, &at, in.allow, s)
-		v.match(s, &in.prompt, true)
-		s.question = v.question(s, in, now)
+		s.candidates = v.eligible(now, &at, state.allow, s)
+		v.match(s, &state.prompt, true)
+		s.question = v.question(s, state, now)
 		v.rank(s, &s.question, now)
 		if len(s.order) != min(n, spec.Policy.Attempts) || s.matches[s.order[0]].Blocks() == 0 {
 			panic(fmt.Sprint("chose ", s.order))

@@ -49,7 +49,7 @@ type Decision struct {
 
 	view     *view
 	now      timeNow
-	came     time.Time // when the request did
+	arrived  time.Time // when the request did
 	picked   time.Time // before the index was asked
 	route    openai.Route
 	unparsed bool
@@ -69,7 +69,7 @@ type Decision struct {
 	otherTokens int  // of further prompts that were not matched
 	choices     int  // that are generated for each prompt
 	kinds       openai.Kinds
-	who         who
+	caller      caller
 	// dropsPriority: the body has a priority that the engine must not get.
 	dropsPriority bool
 	salt          string // that the body must get; empty to leave it as it is
@@ -90,7 +90,7 @@ type Decision struct {
 	moreAssumed []assumption // of further prompts
 	entry       pendingEntry
 	ended       bool
-	trial       bool // it probes a target whose circuit is half open
+	probe       bool // it probes a target whose circuit is half open
 	left        bool // ended, with an outcome that is not reported or with speculation that is not confirmed yet
 	retried     bool
 	servedTold  bool // the gateway has said which endpoint serves
@@ -132,9 +132,9 @@ func (d *Decision) Spec() *Spec { return d.view.spec }
 // any more, because since the pick it drains, is not ready, or its circuit has opened while that of a later fallback has
 // not: then the request stays where it is.
 func (d *Decision) Begin(i int) bool {
-	now := d.view.gate.present()
+	now := d.view.admission.pin()
 	if now != nil {
-		defer now.done()
+		defer now.unpin()
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -165,7 +165,7 @@ func (d *Decision) moveTo(i int) {
 	d.retried = true
 	d.view.stats.retries.Add(1)
 	d.leaveTarget(d.now())
-	_, d.trial = d.Targets[i].member.circuit.take(d.now(), d.view.spec.Policy.CircuitFailures)
+	_, d.probe = d.Targets[i].member.circuit.take(d.now(), d.view.spec.Policy.CircuitFailures)
 	d.begin(i)
 }
 
@@ -250,7 +250,7 @@ func (d *Decision) endPrefill(now time.Time, announced *lastBlock) {
 	}
 	d.view.peers.Changed()
 	d.endSpeculation()
-	d.view.gate.look()
+	d.view.admission.look()
 }
 
 // FirstToken records that the first generated token has arrived.
@@ -263,12 +263,12 @@ func (d *Decision) FirstToken() {
 	now := d.now()
 	if d.streamed && d.first.IsZero() {
 		d.first = now
-		d.view.tally.firstToken(now.Sub(d.came))
+		d.view.tally.firstToken(now.Sub(d.arrived))
 	}
 	d.booking.FirstToken(now)
 	d.view.peers.Changed()
 	d.account.firstToken(now)
-	d.view.gate.look()
+	d.view.admission.look()
 	d.succeed()
 	if !d.view.spec.NoEvents {
 		d.view.pending.shorten(d, now.Add(eventGrace))
@@ -296,7 +296,7 @@ func (d *Decision) failed(answered bool) {
 	if d.ended {
 		return
 	}
-	d.trial = false
+	d.probe = false
 	d.Targets[d.target].member.circuit.answered.Store(answered)
 	d.fail(&d.Targets[d.target])
 	d.booking.Drop(d.now())
@@ -315,7 +315,7 @@ func (d *Decision) fail(t *Target) {
 
 // succeed notifies the circuit of the present target that it answers. d.mu is held.
 func (d *Decision) succeed() {
-	d.trial = false
+	d.probe = false
 	if !d.elsewhere {
 		d.Targets[d.target].member.circuit.succeed(d.sent)
 	}
@@ -343,11 +343,11 @@ func (d *Decision) Full(limit openai.QueueLimit) {
 }
 
 // handOver ends the decision for another one of the same request, which gets what the tenant has taken.
-func (d *Decision) handOver() who {
+func (d *Decision) handOver() caller {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.ended {
-		return who{class: everybody}
+		return caller{class: everybody}
 	}
 	d.ended = true
 	now := d.now()
@@ -358,7 +358,7 @@ func (d *Decision) handOver() who {
 		d.account.end(now, d.Targets[d.target].Endpoint, d.target, Failed)
 		d.account = nil
 	}
-	return d.who
+	return d.caller
 }
 
 // Usage takes what the engine has counted: the prompt's tokens, and those of them that it found in its cache, or -1 if the
@@ -404,7 +404,7 @@ func (d *Decision) judge(t *Target, cachedTokens int) {
 		return
 	}
 	s := suspect{
-		verdict: verdict{announced: announced * size, found: min(cachedTokens, announced*size), tenant: hash(d.who.name)},
+		verdict: verdict{announced: announced * size, found: min(cachedTokens, announced*size), tenant: hash(d.caller.name)},
 		picked:  d.picked, member: t.member,
 	}
 	if missing := s.found / size; missing < announced {
@@ -449,7 +449,7 @@ func (d *Decision) End(outcome Outcome) {
 func (d *Decision) settle(outcome Outcome) {
 	d.output = d.measure(d.now(), outcome)
 	d.chargeAtEnd(outcome)
-	d.who.pass.Release()
+	d.caller.pass.Release()
 	d.view.peers.Changed()
 	d.view.stats.outcomes[outcome].Add(1)
 	if outcome == Completed && !d.usage {
@@ -458,7 +458,7 @@ func (d *Decision) settle(outcome Outcome) {
 	}
 	d.account.end(d.now(), d.Targets[d.target].Endpoint, d.target, outcome)
 	d.account = nil
-	d.view.gate.look()
+	d.view.admission.look()
 }
 
 // Leave ends the account of a request whose end will not be reported, as with gateways that show no answers, or only their

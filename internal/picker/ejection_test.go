@@ -47,7 +47,7 @@ func TestTheRetryBudget(t *testing.T) {
 		t.Errorf("%d retries at the start, want %d", n, retryBurst)
 	}
 	for range 1000 {
-		r.came()
+		r.recordArrival()
 		if r.take() {
 			n++
 		}

@@ -40,7 +40,7 @@ func TestAFallbackThatFailsSinceThePickIsPassedOver(t *testing.T) {
 	d.End(Failed)
 
 	clock.advance(spec.Policy.CircuitOpen + time.Second)
-	if !late.Begin(1) || !late.trial {
+	if !late.Begin(1) || !late.probe {
 		t.Error("half open, it was not tried by a fallback")
 	}
 	other := pick(t, p, completion("m", 70_000, 3200, true))

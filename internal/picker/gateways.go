@@ -155,7 +155,7 @@ func (d *Decision) Served(address string, named int) *Passed {
 		d.leaveTarget(d.now())
 		return nil
 	case followed && to > picked:
-		d.trial = false // it has failed
+		d.probe = false // it has failed
 		for i := picked; i < to; i++ {
 			d.fail(&d.Targets[i])
 		}

@@ -10,7 +10,7 @@ import (
 )
 
 // opened is a picker of n endpoints. pod-0 holds the prompt and has failed until its circuit opened, and so much time has
-// passed that a trial is allowed.
+// passed that a probe is allowed.
 func opened(t *testing.T, clock *clock, n int, change func(*Spec)) *Picker {
 	t.Helper()
 	spec := testSpec(t, n)
@@ -45,7 +45,7 @@ func TestHalfOpenOneRequestTries(t *testing.T) {
 			all = append(all, s)
 		}
 		for i, s := range all {
-			d, err := p.choose(v, s, &asked{start: p.now(), prompt: prompt{keys: keys, tokens: 3200, source: TokensGiven}})
+			d, err := p.choose(v, s, &pickState{start: p.now(), prompt: prompt{keys: keys, tokens: 3200, source: TokensGiven}})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -71,22 +71,22 @@ func TestOnlyTheTrialGivesUp(t *testing.T) {
 		d.End(Failed)
 	}
 	clock.advance(spec.Policy.CircuitOpen + time.Second)
-	trial := pick(t, p, body)
+	probe := pick(t, p, body)
 	before.End(ClientGone)
 	other := pick(t, p, body)
-	if trial.Targets[0].Endpoint.Pod != "pod-0" || other.Targets[0].Endpoint.Pod != "pod-1" {
-		t.Errorf("the trial went to %s, and one beside it to %s", trial.Targets[0].Endpoint.Pod, other.Targets[0].Endpoint.Pod)
+	if probe.Targets[0].Endpoint.Pod != "pod-0" || other.Targets[0].Endpoint.Pod != "pod-1" {
+		t.Errorf("the probe went to %s, and one beside it to %s", probe.Targets[0].Endpoint.Pod, other.Targets[0].Endpoint.Pod)
 	}
-	trial.End(ClientGone) // no verdict: the next one tries
+	probe.End(ClientGone) // no verdict: the next one tries
 	next := pick(t, p, body)
 	if next.Targets[0].Endpoint.Pod != "pod-0" {
-		t.Errorf("after a trial without a verdict a request went to %s", next.Targets[0].Endpoint.Pod)
+		t.Errorf("after a probe without a verdict a request went to %s", next.Targets[0].Endpoint.Pod)
 	}
 	next.Fail() // open again, for as long as before
 	next.End(Failed)
 	clock.advance(spec.Policy.CircuitOpen - time.Second)
 	if d := pick(t, p, body); d.Targets[0].Endpoint.Pod != "pod-1" {
-		t.Error("after a trial that failed the circuit is not open")
+		t.Error("after a probe that failed the circuit is not open")
 	} else {
 		d.End(Completed)
 	}
@@ -94,7 +94,7 @@ func TestOnlyTheTrialGivesUp(t *testing.T) {
 	assertIdle(t, p)
 }
 
-// TestAFallbackTriesToo: a request that is moved to an endpoint which is half open is its trial.
+// TestAFallbackTriesToo: a request that is moved to an endpoint which is half open is its probe.
 func TestAFallbackTriesToo(t *testing.T) {
 	clock := newClock()
 	p := opened(t, clock, 3, func(*Spec) {})

@@ -47,8 +47,8 @@ func EachRateHeader(rates tenant.Rates, put func(name, value string)) {
 
 // EachRateHeader is EachRateHeader for the tenant of a decided request.
 func (d *Decision) EachRateHeader(put func(name, value string)) {
-	if d.who.pass != nil {
-		EachRateHeader(d.who.pass.Rates(d.now()), put)
+	if d.caller.pass != nil {
+		EachRateHeader(d.caller.pass.Rates(d.now()), put)
 	}
 }
 

@@ -168,18 +168,18 @@ type tokenMaker interface {
 }
 
 // remember counts a hit of a request, of so many tokens, and keeps the prefix's ids when it is hit again.
-func (p *Picker) remember(v *view, s *scratch, in *asked, hit int, now time.Time) {
-	r, blocks := &s.request, min(hit/v.spec.BlockTokens, len(in.keys))
+func (p *Picker) remember(v *view, s *scratch, state *pickState, hit int, now time.Time) {
+	r, blocks := &s.request, min(hit/v.spec.BlockTokens, len(state.keys))
 	if blocks < hotBlocks || r.CacheSalt != "" || len(r.Prompts) > 1 || v.identity(r.Model) != v.spec.Model {
 		return
 	}
-	key := in.keys[blocks-1]
+	key := state.keys[blocks-1]
 	if !v.hot.hit(now, key) {
 		return
 	}
-	ids := in.ids
-	if in.source == TokensExact && v.hot.tokenizes(now) {
-		ids = p.tokenize(v, s, in.body)
+	ids := state.ids
+	if state.source == TokensExact && v.hot.tokenizes(now) {
+		ids = p.tokenize(v, s, state.body)
 	}
 	if n := blocks * v.spec.BlockTokens; len(ids) >= n {
 		v.hot.keep(now, key, ids[:n])
@@ -224,7 +224,7 @@ func (p *Picker) Hottest(pool string, maxTokens int) [][]uint32 {
 func (p *Picker) Waiting(pool string) int {
 	for _, v := range p.current.Load().pools {
 		if v.name == pool {
-			return int(v.gate.waiting.Load())
+			return int(v.admission.waiting.Load())
 		}
 	}
 	return 0

@@ -38,17 +38,17 @@ func (p *Picker) Explain(ctx context.Context, in *Request) (*api.Explanation, er
 	if err != nil {
 		return nil, err
 	}
-	now := v.gate.present()
+	now := v.admission.pin()
 	if now == nil {
 		return nil, UnknownModel(s.request.Model)
 	}
-	defer now.done()
+	defer now.unpin()
 	v = now
-	who := who{}
-	if who.name, _, err = v.spec.Policy.Admission.Tenants.identify(in.Header); err != nil {
-		who.name = "" // the person that asks need not be a tenant
+	caller := caller{}
+	if caller.name, _, err = v.spec.Policy.Admission.Tenants.identify(in.Header); err != nil {
+		caller.name = "" // the person that asks need not be a tenant
 	}
-	salt, err := v.salt(in, &s.request, &who)
+	salt, err := v.salt(in, &s.request, &caller)
 	if err != nil {
 		return nil, err
 	}
@@ -56,22 +56,22 @@ func (p *Picker) Explain(ctx context.Context, in *Request) (*api.Explanation, er
 	if err != nil {
 		return nil, err
 	}
-	asked := &asked{header: in.Header, allow: allow, remote: in.Remote, unparsed: in.Unparsed, size: len(in.Body), body: in.Body,
+	state := &pickState{header: in.Header, allow: allow, remote: in.Remote, unparsed: in.Unparsed, size: len(in.Body), body: in.Body,
 		prompt: prompt{err: errRoute}}
 	if !in.Unparsed {
-		asked.prompt = p.promptOf(ctx, v, s, in.Body)
+		state.prompt = p.promptOf(ctx, v, s, in.Body)
 	}
 	at, moment := v.place(s.request.Model), p.now()
-	if s.candidates = v.eligible(moment, &at, asked.reach(v), s); len(s.candidates) == 0 {
+	if s.candidates = v.eligible(moment, &at, state.reach(v), s); len(s.candidates) == 0 {
 		return nil, noEndpoint(v.spec.Name)
 	}
-	v.match(s, &asked.prompt, false)
-	question := v.question(s, asked, moment)
-	v.stay(s, &question)
-	v.recall(s, &asked.prompt, &question, v.history)
+	v.match(s, &state.prompt, false)
+	question := v.question(s, state, moment)
+	v.keepInIsland(s, &question)
+	v.matchHistory(s, &state.prompt, &question, v.history)
 	s.costs = resize(s.costs, len(s.candidates))
 	policy.Still(v.strategy).Score(&question, s.candidates, s.costs)
-	e := v.explanation(s, &question, &asked.prompt, moment, &at)
+	e := v.explanation(s, &question, &state.prompt, moment, &at)
 	e.Model, e.Distrusted = s.request.Model, slices.Contains(s.ignored, true)
 	return e, nil
 }
@@ -144,7 +144,7 @@ func (v *view) leftOut(i int, now time.Time, at *place) string {
 	if !at.home(ep) {
 		return "island"
 	}
-	return "not-asked" // a gateway's choice, or a trial of its circuit
+	return "not-asked" // a gateway's choice, or a probe of its circuit
 }
 
 // Sharing returns for each endpoint of a pool (namespace/name) how many of its blocks no other endpoint has. It visits the

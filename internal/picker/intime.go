@@ -16,30 +16,30 @@ import (
 // maxTried bounds how many of those that wait are tried at one look.
 const maxTried = 64
 
-// trial selects the waiting requests that a look tries. If that fails, the next look continues with those behind: requests
+// cursor selects the waiting requests that a look tries. If that fails, the next look continues with those behind: requests
 // that wait for a full endpoint, however many, do not delay requests for which there is room.
-type trial struct {
+type cursor struct {
 	passed      int // at the last looks, without success
 	seen, tried int // at this one
 }
 
 // next reports whether the next one that waits is tried.
-func (t *trial) next() bool {
-	t.seen++
-	if t.seen <= t.passed || t.tried >= maxTried {
+func (c *cursor) next() bool {
+	c.seen++
+	if c.seen <= c.passed || c.tried >= maxTried {
 		return false
 	}
-	t.tried++
+	c.tried++
 	return true
 }
 
 // over ends a look.
-func (t *trial) over(found bool) {
+func (c *cursor) over(found bool) {
 	passed := 0
-	if !found && t.tried >= maxTried {
-		passed = t.passed + t.tried
+	if !found && c.tried >= maxTried {
+		passed = c.passed + c.tried
 	}
-	*t = trial{passed: passed}
+	*c = cursor{passed: passed}
 }
 
 // schedule is what the time of a request's first token is judged by.
@@ -81,11 +81,11 @@ func (s *schedule) tight() bool { return s.target > 0 && admission.Tight(s.targe
 
 // due is the deadline of the first token of a request that arrived then; joining requests must respect it; zero
 // for others.
-func (s *schedule) due(came time.Time) time.Time {
+func (s *schedule) due(arrived time.Time) time.Time {
 	if !s.tight() {
 		return time.Time{}
 	}
-	return came.Add(s.target)
+	return arrived.Add(s.target)
 }
 
 // leastSteps is the shortest target, in steps of an idle engine: a request that arrives during a step waits for its end,
@@ -101,7 +101,7 @@ func (v *view) inTime(s *scratch, tokens int, waited time.Duration, at schedule,
 	if at.tight() {
 		first = admission.FirstTokenAlone
 	}
-	all, now := len(s.candidates), v.gate.now()
+	all, now := len(s.candidates), v.admission.now()
 	good := func(i int) bool {
 		c := &s.candidates[i]
 		l := &c.Load
@@ -134,37 +134,37 @@ func (v *view) inTime(s *scratch, tokens int, waited time.Duration, at schedule,
 }
 
 // queueInTime is queue for pools with a target. s has the endpoints that can be chosen.
-func (p *Picker) queueInTime(v *view, s *scratch, in *asked, now time.Time) (*view, *waiter, error) {
-	g := &v.gate
-	v.matchKeys(s, &in.prompt, false)
-	at := v.schedule(s, in.total(), g.cautious())
-	in.due = at.due(in.start)
-	parts, needs := g.come(now, in.who, at.target)
-	if g.waiting.Load() == 0 && v.inTime(s, in.total(), 0, at, parts, needs) {
+func (p *Picker) queueInTime(v *view, s *scratch, state *pickState, now time.Time) (*view, *waiter, error) {
+	q := &v.admission
+	v.matchKeys(s, &state.prompt, false)
+	at := v.schedule(s, state.total(), q.cautious())
+	state.due = at.due(state.start)
+	parts, needs := q.recordArrival(now, state.caller, at.target)
+	if q.waiting.Load() == 0 && v.inTime(s, state.total(), 0, at, parts, needs) {
 		return v, nil, nil
 	}
-	defer v.done()
-	w := v.waiter(s, in, now, at)
-	g.push(now, v, w)
-	g.look()
+	defer v.unpin()
+	w := v.waiter(s, state, now, at)
+	q.push(now, v, w)
+	q.look()
 	return nil, w, nil
 }
 
 // cautious counts a request with a target, and is the part of that which predictions have to keep to.
-func (g *gate) cautious() float64 {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	g.caution.Came()
-	return g.caution.Part()
+func (q *admissionQueue) cautious() float64 {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.caution.Came()
+	return q.caution.Part()
 }
 
-// come takes note of a request with a target. It returns the distribution of recent targets, if some requests were refused
-// recently, and how many endpoints must have a place for the request.
-func (g *gate) come(now time.Time, w who, target time.Duration) (parts admission.Parts, needs int) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	g.spread.Add(target)
-	return g.parts(now), needed(g.queue.Ahead(now, w.level, w.name))
+// recordArrival counts a request with a target. It returns the distribution of recent targets, if some requests were
+// refused recently, and how many endpoints must have a place for the request.
+func (q *admissionQueue) recordArrival(now time.Time, c caller, target time.Duration) (parts admission.Parts, needs int) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.spread.Add(target)
+	return q.parts(now), needed(q.tickets.Ahead(now, c.level, c.name))
 }
 
 // needed is how many endpoints have to have a place for a request: one, and one more for a claimant's next one, if its
@@ -177,26 +177,26 @@ func needed(held bool) int {
 }
 
 // parts of the recent targets, none while no request is refused: as long as there is room for all, all have it everywhere.
-// g.mu is held.
-func (g *gate) parts(now time.Time) admission.Parts {
-	if !g.queue.Refused(now) {
+// q.mu is held.
+func (q *admissionQueue) parts(now time.Time) admission.Parts {
+	if !q.tickets.Refused(now) {
 		return nil
 	}
-	return g.spread.Parts()
+	return q.spread.Parts()
 }
 
 // waiter creates the waiting entry of a request, which is refused when its first token can no longer arrive in time.
-func (v *view) waiter(s *scratch, in *asked, now time.Time, at schedule) *waiter {
-	ticket, known := v.ticket(s, in, now)
+func (v *view) waiter(s *scratch, state *pickState, now time.Time, at schedule) *waiter {
+	ticket, known := v.ticket(s, state, now)
 	w := &waiter{
 		ticket: ticket, queuedAs: known, over: make(chan error, 1), lead: make(chan struct{}, 1),
-		asked: asked{allow: in.allow, remote: in.remote, prompt: in.prompt}, model: s.request.Model, schedule: at,
+		state: pickState{allow: state.allow, remote: state.remote, prompt: state.prompt}, model: s.request.Model, schedule: at,
 	}
-	if in.again { // it has waited for as long as its answer is away
+	if state.again { // it has waited for as long as its answer is away
 		if w.ticket.TTL <= 0 {
 			w.ticket.TTL = v.spec.Policy.Admission.Limits.TTL
 		}
-		w.ticket.TTL = max(1, w.ticket.TTL-now.Sub(in.start))
+		w.ticket.TTL = max(1, w.ticket.TTL-now.Sub(state.start))
 	}
 	if at.target > 0 {
 		left := max(1, at.target-at.least)
@@ -209,52 +209,52 @@ func (v *view) waiter(s *scratch, in *asked, now time.Time, at schedule) *waiter
 }
 
 // place admits one waiting request for which there is an endpoint in time. The next one is tried when that one is booked.
-// g.mu is held, and g.scratch has the endpoints of the base model.
-func (g *gate) place(now time.Time, v *view) {
-	if g.placing > 0 {
+// q.mu is held, and g.scratch has the endpoints of the base model.
+func (q *admissionQueue) place(now time.Time, v *view) {
+	if q.placing > 0 {
 		return
 	}
 	var chosen *admission.Ticket
-	s := &g.scratch
+	s := &q.scratch
 	base, index := append([]policy.Candidate(nil), s.candidates...), append([]int(nil), s.index...)
-	parts := g.parts(now)
-	g.queue.Urgent(now, func(t *admission.Ticket, held bool) bool {
-		if !g.trial.next() {
+	parts := q.parts(now)
+	q.tickets.Urgent(now, func(t *admission.Ticket, held bool) bool {
+		if !q.cursor.next() {
 			return true
 		}
-		w := g.waiters[t]
+		w := q.waiters[t]
 		s.candidates, s.index = append(s.candidates[:0], base...), append(s.index[:0], index...)
 		if !w.anywhere(v) {
 			s.candidates = w.eligible(now, v, s)
 		}
-		v.matchKeys(s, &w.asked.prompt, false)
-		if len(s.candidates) > 0 && v.inTime(s, w.asked.total(), now.Sub(t.Since()), w.schedule, parts, needed(held)) {
+		v.matchKeys(s, &w.state.prompt, false)
+		if len(s.candidates) > 0 && v.inTime(s, w.state.total(), now.Sub(t.Since()), w.schedule, parts, needed(held)) {
 			chosen = t
 			return false
 		}
 		return true
 	})
-	g.trial.over(chosen != nil)
+	q.cursor.over(chosen != nil)
 	if chosen == nil {
 		return
 	}
-	g.queue.Remove(chosen) // it is charged when it is booked, by what it costs there
-	g.flow.Passed(now, chosen)
-	g.placing++
-	g.waiters[chosen].placed = true
-	g.stats.Waited++
-	g.stats.WaitedTime += now.Sub(chosen.Since())
-	g.end(chosen, nil)
+	q.tickets.Remove(chosen) // it is charged when it is booked, by what it costs there
+	q.flow.Passed(now, chosen)
+	q.placing++
+	q.waiters[chosen].placed = true
+	q.stats.Waited++
+	q.stats.WaitedTime += now.Sub(chosen.Since())
+	q.end(chosen, nil)
 }
 
 // charge counts what a request costs its tenant.
-func (v *view) charge(now time.Time, w *who, uncached int) {
-	if a := &v.spec.Policy.Admission; a.Tenants == nil || !a.Queue || a.Slowdown <= 0 || w.class == everybody {
+func (v *view) charge(now time.Time, c *caller, uncached int) {
+	if a := &v.spec.Policy.Admission; a.Tenants == nil || !a.Queue || a.Slowdown <= 0 || c.class == everybody {
 		return
 	}
-	g := &v.gate
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	g.queue.Limits.CatchUp = catchUp
-	g.queue.Charge(now, &admission.Ticket{Level: w.level, Tenant: w.name, Weight: w.class.Weight, Tokens: float64(uncached)})
+	q := &v.admission
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.tickets.Limits.CatchUp = catchUp
+	q.tickets.Charge(now, &admission.Ticket{Level: c.level, Tenant: c.name, Weight: c.class.Weight, Tokens: float64(uncached)})
 }

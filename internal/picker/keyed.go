@@ -23,10 +23,10 @@ type Keyed struct {
 // Wait is a request that waits for a full pool.
 type Wait struct {
 	picker *Picker
-	gate   *gate
+	queue  *admissionQueue
 	waiter *waiter
 	keyed  Keyed
-	asked  asked
+	state  pickState
 }
 
 // PickKeyed chooses endpoints as Pick does once it has the keys. The caller must end the decision. It never blocks: where
@@ -39,29 +39,31 @@ func (p *Picker) PickKeyed(in *Keyed) (*Decision, *Wait, error) {
 		return nil, nil, UnknownModel(in.Model)
 	}
 	in.fill(&s.request)
-	a := asked{start: p.now(), header: in.Header, prompt: prompt{keys: in.Keys, tokens: len(in.Prompt), source: TokensGiven, ids: in.Prompt}}
-	v.tally.came(a.start)
+	state := pickState{
+		start: p.now(), header: in.Header, prompt: prompt{keys: in.Keys, tokens: len(in.Prompt), source: TokensGiven, ids: in.Prompt},
+	}
+	v.tally.recordArrival(state.start)
 	var err error
-	if a.who, err = v.enter(a.start, in.Header, in.Model); err != nil {
+	if state.caller, err = v.enter(state.start, in.Header, in.Model); err != nil {
 		return nil, nil, err
 	}
-	current, w, err := p.queue(&v.gate, s, &a)
+	current, w, err := p.queue(&v.admission, s, &state)
 	if err != nil {
-		p.refused(v, s, &a, err)
-		a.who.pass.Release()
+		p.refused(v, s, &state, err)
+		state.caller.pass.Release()
 		return nil, nil, err
 	}
 	if w != nil {
-		wait := &Wait{picker: p, gate: &v.gate, waiter: w, keyed: *in, asked: a}
+		wait := &Wait{picker: p, queue: &v.admission, waiter: w, keyed: *in, state: state}
 		wait.keyed.Keys = slices.Clone(in.Keys)
-		wait.asked.keys = wait.keyed.Keys
-		w.asked.keys = wait.keyed.Keys // of its own
+		wait.state.keys = wait.keyed.Keys
+		w.state.keys = wait.keyed.Keys // of its own
 		return nil, wait, nil
 	}
-	defer current.done()
-	d, err := p.choose(current, s, &a)
+	defer current.unpin()
+	d, err := p.choose(current, s, &state)
 	if err != nil {
-		a.who.pass.Release()
+		state.caller.pass.Release()
 	}
 	return d, nil, err
 }
@@ -76,7 +78,7 @@ func (in *Keyed) fill(r *openai.Request) {
 // wait without blocking; ends of requests trigger it, the passing of time does not.
 func (p *Picker) Look() {
 	for _, v := range p.current.Load().pools {
-		v.gate.look()
+		v.admission.look()
 	}
 }
 
@@ -92,20 +94,20 @@ func (w *Wait) Poll() (d *Decision, over bool, err error) {
 	defer p.release(s)
 	w.keyed.fill(&s.request)
 	if err != nil {
-		if v := w.gate.view.Load(); v != nil {
-			p.refused(v, s, &w.asked, err)
+		if v := w.queue.view.Load(); v != nil {
+			p.refused(v, s, &w.state, err)
 		}
 	} else {
 		var v *view
 		var booked func()
-		if v, booked, err = p.resume(w.gate, w.waiter, s, &w.asked); err == nil {
+		if v, booked, err = p.resume(w.queue, w.waiter, s, &w.state); err == nil {
 			defer booked()
-			defer v.done()
-			d, err = p.choose(v, s, &w.asked)
+			defer v.unpin()
+			d, err = p.choose(v, s, &w.state)
 		}
 	}
 	if err != nil {
-		w.asked.who.pass.Release()
+		w.state.caller.pass.Release()
 	}
 	return d, true, err
 }

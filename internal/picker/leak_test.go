@@ -114,7 +114,7 @@ func TestAllCountersAreZeroAfterChaos(t *testing.T) {
 			t.Errorf("load %+v remains", l)
 		}
 		if m.circuit.trying {
-			t.Error("an endpoint is marked as tried without a trial")
+			t.Error("an endpoint is marked as tried without a probe")
 		}
 	}
 	for i := range 3 {

@@ -226,7 +226,7 @@ func (s *storm) empty(seed uint64) {
 			s.t.Errorf("seed %d: load %+v", seed, l)
 		}
 		if m.circuit.trying {
-			s.t.Errorf("seed %d: an endpoint is marked as tried without a trial", seed)
+			s.t.Errorf("seed %d: an endpoint is marked as tried without a probe", seed)
 		}
 	}
 	for pool := range s.pools {
@@ -234,9 +234,11 @@ func (s *storm) empty(seed uint64) {
 		if n := len(pool.pending.queue) + len(pool.pending.last); n != 0 {
 			s.t.Errorf("seed %d: %d decisions speculate", seed, n)
 		}
-		g := &pool.gate
-		if a := g.read(); a.Waiting != 0 || a.WaitingBytes != 0 || a.WaitingTokens != 0 || g.placing != 0 || len(g.waiters) != 0 || g.waiting.Load() != 0 || g.leader != nil {
-			s.t.Errorf("seed %d: %+v, %d placed, %d wait", seed, a, g.placing, len(g.waiters))
+		q := &pool.admission
+		a := q.read()
+		if a.Waiting != 0 || a.WaitingBytes != 0 || a.WaitingTokens != 0 || q.placing != 0 || len(q.waiters) != 0 ||
+			q.waiting.Load() != 0 || q.leader != nil {
+			s.t.Errorf("seed %d: %+v, %d placed, %d wait", seed, a, q.placing, len(q.waiters))
 		}
 		for i := range 3 {
 			if n := pool.meters.UnderWay(fmt.Sprint("tenant-", i)); n != 0 {

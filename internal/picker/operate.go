@@ -21,8 +21,8 @@ type tally struct {
 	work float64 // guarded by mu; seconds
 }
 
-// came records that a request has arrived, whatever its outcome.
-func (t *tally) came(now time.Time) { t.last.Store(now.UnixNano()) }
+// recordArrival records that a request has arrived, whatever its outcome.
+func (t *tally) recordArrival(now time.Time) { t.last.Store(now.UnixNano()) }
 
 // placed counts a request that has been given to an endpoint, with the seconds that its prefill should take.
 func (t *tally) placed(prompt, hit, prefill int, seconds float64) {
@@ -86,10 +86,10 @@ func (w *worth) now(now time.Time) float64 {
 	return w.tokens
 }
 
-// appraise counts what the chosen endpoint holds of a request and no other pod does: the part of its hit that is longer
+// recordValue counts what the chosen endpoint holds of a request and no other pod does: the part of its hit that is longer
 // than the best one elsewhere. Looking at each block would cost a look-up of all holders; the match of each candidate is
 // known already.
-func (v *view) appraise(s *scratch, question *policy.Request, chosen int, now time.Time) {
+func (v *view) recordValue(s *scratch, question *policy.Request, chosen int, now time.Time) {
 	hit := question.MatchTokens(&s.candidates[chosen])
 	if hit == 0 {
 		return
@@ -125,13 +125,13 @@ func (p *Picker) Operate(pool string) (Operated, bool) {
 		if v.name != pool {
 			continue
 		}
-		gate := v.gate.read()
+		queue := v.admission.read()
 		out := Operated{
 			PoolGeneration: v.spec.Generation, PolicyName: v.spec.Policy.Name, PolicyGeneration: v.spec.Policy.Generation,
-			Totals: v.tally.read(gate.Waiting),
+			Totals: v.tally.read(queue.Waiting),
 			Pods:   map[string]operatorfeed.PodState{}, Pickable: map[string]bool{},
 		}
-		out.Totals.Refused = gate.Shed + gate.Late + gate.Unserved
+		out.Totals.Refused = queue.Shed + queue.Late + queue.Unserved
 		for i, m := range v.members {
 			ep, load := &v.spec.Endpoints[i], m.load.View(now)
 			pod := out.Pods[ep.ID.Pod]

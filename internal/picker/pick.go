@@ -59,36 +59,36 @@ func (p *Picker) Pick(ctx context.Context, in *Request) (d *Decision, err error)
 	if err != nil {
 		return nil, p.refusal(in, err)
 	}
-	var who who
+	var caller caller
 	if in.Again != nil {
-		who, start = in.Again.handOver(), in.Again.came
+		caller, start = in.Again.handOver(), in.Again.arrived
 	} else {
-		v.tally.came(start)
-		v.retries.came()
-		if who, err = v.enter(start, in.Header, v.named(in, r)); err != nil {
+		v.tally.recordArrival(start)
+		v.retries.recordArrival()
+		if caller, err = v.enter(start, in.Header, v.named(in, r)); err != nil {
 			return nil, p.withModels(in, err)
 		}
 	}
 	defer func() {
 		if d == nil {
-			who.pass.Release()
+			caller.pass.Release()
 			if in.Again != nil {
 				v.stats.outcomes[endOf(ctx)].Add(1)
 			}
 		}
 	}()
 
-	dropsPriority, err := v.spec.Policy.Admission.steering(in, r, &who)
+	dropsPriority, err := v.spec.Policy.Admission.steering(in, r, &caller)
 	if err != nil {
 		return nil, err
 	}
-	salt, err := v.salt(in, r, &who)
+	salt, err := v.salt(in, r, &caller)
 	allow := in.Allow
 	if err == nil {
 		allow, err = v.saltTakers(in, r, salt)
 	}
 	if err != nil {
-		v.tenants.refuse(who.label, err)
+		v.tenants.refuse(caller.label, err)
 		return nil, err
 	}
 	in.Steps.end(StepParse, p.now)
@@ -96,32 +96,32 @@ func (p *Picker) Pick(ctx context.Context, in *Request) (d *Decision, err error)
 		in.Streams(&v.spec.Policy)
 	}
 
-	asked := &asked{
+	state := &pickState{
 		id: in.ID, dropsPriority: dropsPriority, salt: salt, cutsUsage: in.CutsUsage, again: in.Again != nil,
 		generates: in.Generates, steps: in.Steps, start: start,
-		header: in.Header, who: who, allow: allow, gateway: in.Gateway, remote: in.Remote,
+		header: in.Header, caller: caller, allow: allow, gateway: in.Gateway, remote: in.Remote,
 		unparsed: in.Unparsed, observed: in.Observed, size: len(in.Body), body: in.Body, prompt: prompt{err: errRoute},
 	}
 	if in.Light {
-		asked.body, r.Prompts, r.Messages, r.System, r.Tools = nil, r.Prompts[:0], nil, nil, nil
+		state.body, r.Prompts, r.Messages, r.System, r.Tools = nil, r.Prompts[:0], nil, nil, nil
 	} else if !in.Unparsed {
-		asked.prompt = p.promptOf(ctx, v, s, in.Body)
+		state.prompt = p.promptOf(ctx, v, s, in.Body)
 		in.Steps.end(StepTokenize, p.now)
 	}
-	current, booked, err := p.admit(ctx, &v.gate, s, asked)
+	current, booked, err := p.admit(ctx, &v.admission, s, state)
 	if err != nil {
-		p.refused(v, s, asked, err)
+		p.refused(v, s, state, err)
 		return nil, err
 	}
 	defer booked()
-	defer current.done()
+	defer current.unpin()
 	in.Steps.end(StepAdmit, p.now)
-	if current.spec.Seed != v.spec.Seed && asked.err == nil { // meanwhile
+	if current.spec.Seed != v.spec.Seed && state.err == nil { // meanwhile
 		booked() // others need not wait for an engine's answer
-		asked.prompt = p.promptOf(ctx, current, s, in.Body)
+		state.prompt = p.promptOf(ctx, current, s, in.Body)
 		s.scored = false
 	}
-	return p.choose(current, s, asked)
+	return p.choose(current, s, state)
 }
 
 // endOf is how a request has ended that was picked for before, and now found no endpoint.
@@ -132,14 +132,14 @@ func endOf(ctx context.Context) Outcome {
 	return Failed
 }
 
-// asked is what choose needs to know of a request besides its scratch.
-type asked struct {
+// pickState is what a pick keeps of its request besides the scratch: its caller, where it can go, and its prompt.
+type pickState struct {
 	id        string
 	again     bool // it was picked for before
 	steps     *Steps
 	start     time.Time
 	header    func(name string) string
-	who       who
+	caller    caller
 	allow     func(*endpoint.Endpoint) bool // the subset that a gateway has given; nil for all
 	gateway   string
 	remote    bool // it cannot reach endpoints behind unix sockets
@@ -159,7 +159,7 @@ type asked struct {
 }
 
 // choose is the pick from s.candidates on.
-func (p *Picker) choose(v *view, s *scratch, in *asked) (*Decision, error) {
+func (p *Picker) choose(v *view, s *scratch, state *pickState) (*Decision, error) {
 	if len(s.candidates) == 0 {
 		v.stats.refused.Add(1)
 		return nil, noEndpoint(v.spec.Name)
@@ -168,26 +168,26 @@ func (p *Picker) choose(v *view, s *scratch, in *asked) (*Decision, error) {
 	v.pending.expire(now)
 	v.proofs.expire(now)
 	if !s.scored {
-		v.match(s, &in.prompt, true)
-		s.question = v.question(s, in, now)
-		v.stay(s, &s.question)
-		v.recall(s, &in.prompt, &s.question, v.history)
+		v.match(s, &state.prompt, true)
+		s.question = v.question(s, state, now)
+		v.keepInIsland(s, &s.question)
+		v.matchHistory(s, &state.prompt, &s.question, v.history)
 	}
 	question := &s.question // strategies are interfaces: on the stack it would be allocated for each request
-	in.steps.end(StepMatch, p.now)
-	trial := v.rank(s, question, now)
-	in.steps.end(StepScore, p.now)
+	state.steps.end(StepMatch, p.now)
+	probe := v.rank(s, question, now)
+	state.steps.end(StepScore, p.now)
 
-	v.compare(s, &in.prompt, question)
-	d := v.decide(p.now, s, question, in, trial)
+	v.compare(s, &state.prompt, question)
+	d := v.decide(p.now, s, question, state, probe)
 	d.picked = now
-	d.Duration = p.now().Sub(in.start)
-	p.remember(v, s, in, d.Targets[0].Predicted, now)
-	d.account = p.account(v, d, s, question, in, now)
-	in.steps.end(StepBook, p.now)
+	d.Duration = p.now().Sub(state.start)
+	p.remember(v, s, state, d.Targets[0].Predicted, now)
+	d.account = p.account(v, d, s, question, state, now)
+	state.steps.end(StepBook, p.now)
 	if log := p.options.Log.V(1); log.Enabled() {
-		log.Info("Picked", "request", in.id, "pool", v.spec.Name, "endpoint", d.Targets[0].Endpoint.Pod, "model", s.request.Model,
-			"promptTokens", d.PromptTokens, "matchedBlocks", d.Targets[0].Match.Blocks(), "tokens", in.source.String())
+		log.Info("Picked", "request", state.id, "pool", v.spec.Name, "endpoint", d.Targets[0].Endpoint.Pod, "model", s.request.Model,
+			"promptTokens", d.PromptTokens, "matchedBlocks", d.Targets[0].Match.Blocks(), "tokens", state.source.String())
 	}
 	return d, nil
 }
@@ -290,8 +290,8 @@ const (
 )
 
 // rank orders the candidates and asks the best one's circuit. Half open, that lets one request through: where another
-// was faster the candidate is out, unless nothing else is left. trial marks this request as the trial.
-func (v *view) rank(s *scratch, question *policy.Request, now time.Time) (trial bool) {
+// was faster the candidate is out, unless nothing else is left. probe marks this request as the probe.
+func (v *view) rank(s *scratch, question *policy.Request, now time.Time) (probe bool) {
 	for ; ; s.scored = false {
 		if !s.scored {
 			s.costs = resize(s.costs, len(s.candidates))
@@ -299,9 +299,9 @@ func (v *view) rank(s *scratch, question *policy.Request, now time.Time) (trial 
 		}
 		v.order(s, question, now)
 		best := s.order[0]
-		ok, trial := v.members[s.index[best]].circuit.take(now, v.spec.Policy.CircuitFailures)
+		ok, probe := v.members[s.index[best]].circuit.take(now, v.spec.Policy.CircuitFailures)
 		if ok || s.guards == noGuards || s.crowded || len(s.candidates) == 1 {
-			return trial
+			return probe
 		}
 		s.candidates = slices.Delete(s.candidates, best, best+1)
 		s.index = slices.Delete(s.index, best, best+1)
@@ -311,75 +311,75 @@ func (v *view) rank(s *scratch, question *policy.Request, now time.Time) (trial 
 }
 
 // question puts the request into the strategies' words.
-func (v *view) question(s *scratch, in *asked, now time.Time) policy.Request {
+func (v *view) question(s *scratch, state *pickState, now time.Time) policy.Request {
 	r, spec := &s.request, v.spec
 	blocks := prefixBlocks
 	if c := spec.Policy.Strategy; c.Type == policy.Rendezvous && c.Rendezvous.ByPrefix {
 		blocks = max(1, c.Rendezvous.PrefixTokens/spec.BlockTokens)
 	}
-	session := session(v.sessionKeys, in.header, in.body, r)
+	session := session(v.sessionKeys, state.header, state.body, r)
 	out := policy.Request{
-		PromptTokens: in.total(),
+		PromptTokens: state.total(),
 		BlockTokens:  spec.BlockTokens,
 		PrefixTokens: r.PrefixLen,
 		Session:      session,
-		Prefix:       prefix(in.keys, blocks, r),
+		Prefix:       prefix(state.keys, blocks, r),
 		Credit:       spec.Policy.Credit,
 		ReloadRate:   spec.Policy.ReloadRate,
 	}
 	if session != 0 {
 		out.Home = v.homes.Get(session, now)
 	}
-	if in.tokens > 0 {
-		out.Blocks = in.usableBlocks(spec.BlockTokens)
-	} else if in.source == TokensNone {
-		out.PromptTokens = len(in.body) / bytesPerToken
+	if state.tokens > 0 {
+		out.Blocks = state.usableBlocks(spec.BlockTokens)
+	} else if state.source == TokensNone {
+		out.PromptTokens = len(state.body) / bytesPerToken
 	}
 	return out
 }
 
 // decide makes the decision for the best candidates: books the first and speculates on it.
-func (v *view) decide(now timeNow, s *scratch, question *policy.Request, in *asked, trial bool) *Decision {
+func (v *view) decide(now timeNow, s *scratch, question *policy.Request, state *pickState, probe bool) *Decision {
 	r := &s.request
 	d := &Decision{
 		Namespace:     v.spec.Namespace,
 		Pool:          v.spec.Name,
 		Model:         r.Model,
 		Strategy:      v.spec.Policy.Strategy.Type,
-		Tokens:        in.source,
+		Tokens:        state.source,
 		PromptTokens:  question.PromptTokens,
 		Chunks:        question.Chunks,
-		NoCacheRead:   in.noRead,
+		NoCacheRead:   state.noRead,
 		view:          v,
 		now:           now,
-		came:          in.start,
+		arrived:       state.start,
 		session:       question.Session,
 		route:         r.Route,
-		unparsed:      in.unparsed,
-		generates:     in.generates,
-		background:    !in.unparsed && r.Background,
+		unparsed:      state.unparsed,
+		generates:     state.generates,
+		background:    !state.unparsed && r.Background,
 		streamed:      r.Stream,
-		gateway:       in.gateway,
+		gateway:       state.gateway,
 		maxTokens:     r.MaxTokens,
 		answers:       max(1, r.N) * max(1, len(r.Prompts)),
-		counted:       in.err == nil && len(r.Prompts) <= 1 && !in.noRead && len(in.former) == 0,
+		counted:       state.err == nil && len(r.Prompts) <= 1 && !state.noRead && len(state.former) == 0,
 		cacheUntold:   r.CacheUntold,
-		class:         in.class(),
-		keys:          append([]kvblock.Key(nil), in.keys...),
+		class:         state.class(),
+		keys:          append([]kvblock.Key(nil), state.keys...),
 		chunks:        s.keptChunks(),
-		who:           in.who,
-		dropsPriority: in.dropsPriority,
-		salt:          in.salt, trial: trial, Bytes: in.size, Waited: in.waited, takesUsage: in.cutsUsage && !in.unparsed && r.TakesUsage,
-		reported: Reported{Prompt: -1, Cached: -1, Generated: -1}, found: -1,
+		caller:        state.caller,
+		dropsPriority: state.dropsPriority,
+		salt:          state.salt, probe: probe, Bytes: state.size, Waited: state.waited, found: -1,
+		takesUsage: state.cutsUsage && !state.unparsed && r.TakesUsage, reported: Reported{Prompt: -1, Cached: -1, Generated: -1},
 	}
-	if !in.again {
+	if !state.again {
 		d.charge(d.PromptTokens)
-		v.charge(now(), &d.who, question.Uncached(&s.candidates[s.order[0]]))
+		v.charge(now(), &d.caller, question.Uncached(&s.candidates[s.order[0]]))
 	}
-	d.TokensMissing = reasonOf(in.err)
-	d.otherTokens = in.otherTokens(r)
+	d.TokensMissing = reasonOf(state.err)
+	d.otherTokens = state.otherTokens(r)
 	d.kinds, d.choices = r.Kinds(), r.N
-	for _, one := range in.more {
+	for _, one := range state.more {
 		d.more = append(d.more, append([]kvblock.Key(nil), one.keys...))
 	}
 	for _, c := range s.order[:min(len(s.order), max(1, v.spec.Policy.Attempts))] {
@@ -393,7 +393,7 @@ func (v *view) decide(now timeNow, s *scratch, question *policy.Request, in *ask
 			Match:       s.candidates[c].Match,
 			Confirmed:   min(s.candidates[c].Match.Confirmed(), question.Blocks) * question.BlockTokens,
 			Predicted:   question.MatchTokens(&s.candidates[c]),
-			Expected:    v.expected(v.members[i], in, r, question, &s.candidates[c]),
+			Expected:    v.expected(v.members[i], state, r, question, &s.candidates[c]),
 			InFlight:    s.candidates[c].Load.InFlight,
 			Stalled:     s.candidates[c].Load.Stalled,
 			Routed:      s.candidates[c].Routed,
@@ -409,21 +409,21 @@ func (v *view) decide(now timeNow, s *scratch, question *policy.Request, in *ask
 		v.doubts.ignored.Add(1)
 	}
 	d.stored = d.Targets[0].member.stored.Load()
-	if !in.again {
+	if !state.again {
 		v.stats.count(d)
 	}
 	d.begin(0)
-	d.booking.SetDue(in.due)
+	d.booking.SetDue(state.due)
 	first := &d.Targets[0]
 	v.tally.placed(d.PromptTokens, first.Predicted, first.uncached, d.booking.Seconds())
-	v.appraise(s, question, s.order[0], now())
+	v.recordValue(s, question, s.order[0], now())
 	return d
 }
 
 // otherTokens is how many tokens the prompts have that are not matched, estimated where their ids are not known.
-func (in *asked) otherTokens(r *openai.Request) (n int) {
-	if in.err == nil && in.others >= 0 {
-		return in.others
+func (state *pickState) otherTokens(r *openai.Request) (n int) {
+	if state.err == nil && state.others >= 0 {
+		return state.others
 	}
 	for _, prompt := range r.Prompts[min(1, len(r.Prompts)):] {
 		n += len(prompt.Tokens) + len(prompt.Text)/bytesPerToken

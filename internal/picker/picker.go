@@ -137,17 +137,17 @@ func (p *Picker) Apply(specs []Spec) error {
 	kept := map[*pool]*view{}
 	for _, v := range next.pools {
 		kept[v.pool] = v
-		v.gate.view.Store(v)
+		v.admission.view.Store(v)
 	}
 	p.current.Store(next)
 	var replaced []*view
 	for _, v := range next.pools {
-		v.gate.look()
+		v.admission.look()
 	}
 	for _, old := range before.pools {
 		now := kept[old.pool]
 		if now == nil {
-			old.gate.close(old.spec.Name)
+			old.admission.close(old.spec.Name)
 		}
 		if now != old {
 			replaced = append(replaced, old)

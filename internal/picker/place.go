@@ -108,9 +108,9 @@ func (p *place) delay(ep *endpoint.Endpoint, l *load.View) float64 {
 	return d.Seconds()
 }
 
-// stay takes out the endpoints of other islands when none of them is worth the way, for strategies that do not count in
+// keepInIsland takes out the endpoints of other islands when none of them is worth the way, for strategies that do not count in
 // seconds and would go there for less. It judges by the estimate of MarginalCost, which does.
-func (v *view) stay(s *scratch, question *policy.Request) {
+func (v *view) keepInIsland(s *scratch, question *policy.Request) {
 	at := place{v: v}
 	if v.island == "" || v.spec.Policy.Crossing != CrossWhenCheaper || v.spec.Policy.Strategy.Type == policy.MarginalCost {
 		return

@@ -51,24 +51,24 @@ type member struct {
 
 // pool is what the picker keeps of a pool across changes of its Spec.
 type pool struct {
-	log     logr.Logger
-	index   kvindex.Book
-	stats   poolStats
-	tally   tally
-	hot     hot
-	pending pending
-	gate    gate
-	meters  tenant.Meters
-	tenants tenantCounters
-	retries retries
-	logged  sampler
-	doubts  distrusts
-	exact   *atomic.Pointer[Exact]
-	checks  checks
-	proofs  proofs
-	doubt   func(openai.Kinds) // about tokens made in process
-	turn    atomic.Uint64      // of the engines that are asked for tokens
-	peers   *replicas.Outbox   // nil without peers
+	log       logr.Logger
+	index     kvindex.Book
+	stats     poolStats
+	tally     tally
+	hot       hot
+	pending   pending
+	admission admissionQueue
+	meters    tenant.Meters
+	tenants   tenantCounters
+	retries   retries
+	logged    sampler
+	doubts    distrusts
+	exact     *atomic.Pointer[Exact]
+	checks    checks
+	proofs    proofs
+	doubt     func(openai.Kinds) // about tokens made in process
+	turn      atomic.Uint64      // of the engines that are asked for tokens
+	peers     *replicas.Outbox   // nil without peers
 
 	gateways gatewayTallies
 
@@ -100,7 +100,7 @@ type view struct {
 	shadowHistories []int
 	// sockets: some endpoint is behind a unix socket.
 	sockets bool
-	// picking is the number of picks under way by this view; see gate.present.
+	// picking is the number of picks under way by this view; see admissionQueue.pin.
 	picking atomic.Int64
 }
 
@@ -114,7 +114,7 @@ func (p *Picker) build(spec *Spec, old *view, next *snapshot) (*view, error) {
 	known := map[string]*member{}
 	if old == nil {
 		v.pool = &pool{
-			log: p.options.Log, index: p.options.NewIndex(), peers: p.options.Peers, gate: gate{now: p.now},
+			log: p.options.Log, index: p.options.NewIndex(), peers: p.options.Peers, admission: admissionQueue{now: p.now},
 			listed: map[endpoint.ID][]ListedModel{},
 			exact:  p.exactOf(spec.Namespace + "/" + spec.Name), doubt: p.doubts(spec.Namespace, spec.Name),
 		}

@@ -40,7 +40,7 @@ func (s *sampler) takes(percent int) bool {
 }
 
 // account begins the account of a decided request, if the request is logged or recorded; else it returns nil.
-func (p *Picker) account(v *view, d *Decision, s *scratch, question *policy.Request, in *asked, decided time.Time) *account {
+func (p *Picker) account(v *view, d *Decision, s *scratch, question *policy.Request, state *pickState, decided time.Time) *account {
 	logged := p.options.Decisions != nil && v.logged.takes(v.spec.Policy.LogPercent)
 	passed, shown := int64(0), false
 	if p.options.Recorder != nil {
@@ -49,14 +49,14 @@ func (p *Picker) account(v *view, d *Decision, s *scratch, question *policy.Requ
 	if !logged && !shown {
 		return nil
 	}
-	a := &account{start: in.start}
+	a := &account{start: state.start}
 	if logged {
 		a.log = p.options.Decisions
-		a.describe(v, s, question, in, decided)
+		a.describe(v, s, question, state, decided)
 	}
 	if shown {
 		a.recorder = p.options.Recorder
-		a.show(v, d, s, question, in, decided)
+		a.show(v, d, s, question, state, decided)
 		a.shown.Passed = passed
 		a.shown.ID = a.recorder.Decided(a.shown)
 	}
@@ -64,19 +64,19 @@ func (p *Picker) account(v *view, d *Decision, s *scratch, question *policy.Requ
 }
 
 // show fills in what a Recorder gets.
-func (a *account) show(v *view, d *Decision, s *scratch, question *policy.Request, in *asked, decided time.Time) {
+func (a *account) show(v *view, d *Decision, s *scratch, question *policy.Request, state *pickState, decided time.Time) {
 	at := v.place(d.Model)
 	a.shown = api.Decision{
-		Request: in.id, Time: in.start, Explanation: *v.explanation(s, question, &in.prompt, decided, &at),
-		Cached: -1, Waited: milliseconds(in.waited),
+		Request: state.id, Time: state.start, Explanation: *v.explanation(s, question, &state.prompt, decided, &at),
+		Cached: -1, Waited: milliseconds(state.waited),
 	}
 	a.shown.Model, a.shown.Distrusted = d.Model, d.Distrusted
 }
 
 // describe fills in what the decision log gets.
-func (a *account) describe(v *view, s *scratch, question *policy.Request, in *asked, decided time.Time) {
-	a.record = v.recordOf(a.log.Salt(), s, question, in)
-	a.record.Scored, a.record.Waited = len(s.candidates), milliseconds(decided.Sub(in.start))
+func (a *account) describe(v *view, s *scratch, question *policy.Request, state *pickState, decided time.Time) {
+	a.record = v.recordOf(a.log.Salt(), s, question, state)
+	a.record.Scored, a.record.Waited = len(s.candidates), milliseconds(decided.Sub(state.start))
 	s.predicted = resize(s.predicted, len(s.candidates))
 	policy.Predict(question, s.candidates, s.predicted)
 	// More of them than can be tried.
@@ -95,15 +95,15 @@ func (a *account) describe(v *view, s *scratch, question *policy.Request, in *as
 }
 
 // recordOf is what a record has of the request alone.
-func (v *view) recordOf(salt decisionlog.Salt, s *scratch, question *policy.Request, in *asked) decisionlog.Record {
+func (v *view) recordOf(salt decisionlog.Salt, s *scratch, question *policy.Request, state *pickState) decisionlog.Record {
 	r := decisionlog.Record{
-		Timestamp: in.start.UnixMilli(), Request: in.id, Input: question.PromptTokens, Session: salt.ID(question.Session), Pool: v.spec.Name,
-		Model: s.request.Model, Strategy: string(v.spec.Policy.Strategy.Type), Tokens: in.source.String(), Cached: -1,
+		Timestamp: state.start.UnixMilli(), Request: state.id, Input: question.PromptTokens, Session: salt.ID(question.Session),
+		Pool: v.spec.Name, Model: s.request.Model, Strategy: string(v.spec.Policy.Strategy.Type), Tokens: state.source.String(), Cached: -1,
 		Candidates: []decisionlog.Candidate{},
 	}
 	// Keys of its blocks; of its text chunks that should be as long.
-	size, known, key := v.spec.BlockTokens, len(in.keys), func(i int) uint64 { return uint64(in.keys[i]) }
-	if in.source == TokensApproximate {
+	size, known, key := v.spec.BlockTokens, len(state.keys), func(i int) uint64 { return uint64(state.keys[i]) }
+	if state.source == TokensApproximate {
 		chunks := s.chunks[fallback]
 		known, key = len(chunks), func(i int) uint64 { return uint64(chunks[i]) }
 	}
@@ -121,18 +121,18 @@ func (v *view) recordOf(salt decisionlog.Salt, s *scratch, question *policy.Requ
 
 // refused records a request that was refused, or whose client left while it waited: it is part of the
 // load, so a replay of the log must include it.
-func (p *Picker) refused(v *view, s *scratch, in *asked, err error) {
+func (p *Picker) refused(v *view, s *scratch, state *pickState, err error) {
 	log := p.options.Decisions
-	if log == nil || in.unparsed || in.source == TokensNone || !v.logged.takes(v.spec.Policy.LogPercent) {
+	if log == nil || state.unparsed || state.source == TokensNone || !v.logged.takes(v.spec.Policy.LogPercent) {
 		return
 	}
-	question := v.question(s, in, p.now())
-	r := v.recordOf(log.Salt(), s, &question, in)
+	question := v.question(s, state, p.now())
+	r := v.recordOf(log.Salt(), s, &question, state)
 	r.Outcome = ClientGone.String()
 	if refusal := (*Error)(nil); errors.As(err, &refusal) {
 		r.Outcome, r.Reason = "refused", refusal.Code
 	}
-	r.Duration = milliseconds(p.now().Sub(in.start))
+	r.Duration = milliseconds(p.now().Sub(state.start))
 	r.Waited = r.Duration
 	log.Write(&r)
 }

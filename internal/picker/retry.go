@@ -16,8 +16,8 @@ const (
 	retryBurst = 20
 )
 
-// came counts a request.
-func (r *retries) came() {
+// recordArrival counts a request.
+func (r *retries) recordArrival() {
 	for {
 		spent := r.spent.Load()
 		if spent <= 0 || r.spent.CompareAndSwap(spent, spent-1) {

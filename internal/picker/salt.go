@@ -18,7 +18,7 @@ type Releases map[string]int
 //
 // The salt is made from the key root of the pool: all replicas have it, clients do not. A request that cannot carry a
 // salt is refused, because engines would look up its prompt in blocks that all tenants share.
-func (v *view) salt(in *Request, r *openai.Request, w *who) (string, error) {
+func (v *view) salt(in *Request, r *openai.Request, c *caller) (string, error) {
 	t := v.spec.Policy.Admission.Tenants
 	switch {
 	case in.Again != nil:
@@ -30,7 +30,7 @@ func (v *view) salt(in *Request, r *openai.Request, w *who) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	r.CacheSalt = v.spec.Seed.TenantSalt(w.name, own)
+	r.CacheSalt = v.spec.Seed.TenantSalt(c.name, own)
 	return r.CacheSalt, nil
 }
 

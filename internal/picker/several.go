@@ -94,11 +94,11 @@ func (v *view) lookUpFurther(s *scratch, p *prompt) {
 
 // expected is how many cached tokens the answer's usage should count. Of several choices the engine names the last one to
 // end, or in a stream the first one to begin; all but the first find the entire prompt, in blocks.
-func (v *view) expected(m *member, in *asked, r *openai.Request, question *policy.Request, c *policy.Candidate) int {
-	if r.N <= 1 || r.Stream || in.noRead || len(in.keys) == 0 || len(r.Prompts) > 1 {
+func (v *view) expected(m *member, state *pickState, r *openai.Request, question *policy.Request, c *policy.Candidate) int {
+	if r.N <= 1 || r.Stream || state.noRead || len(state.keys) == 0 || len(r.Prompts) > 1 {
 		return question.MatchTokens(c)
 	}
-	whole := v.whole(m, kvindex.Match{Speculative: uint32(len(in.keys))}, in.tokens) // at most maxKeyed
+	whole := v.whole(m, kvindex.Match{Speculative: uint32(len(state.keys))}, state.tokens) // at most maxKeyed
 	return whole.Blocks() * v.spec.BlockTokens
 }
 

@@ -93,7 +93,7 @@ func (v *view) compare(s *scratch, p *prompt, question *policy.Request) {
 		}
 		s.shadowCosts = resize(s.shadowCosts, len(s.candidates))
 		if h := v.shadowHistories[i]; h != fallback && h != recalled {
-			v.recall(s, p, question, h)
+			v.matchHistory(s, p, question, h)
 			recalled = h
 		}
 		shadow.strategy.Score(question, s.candidates, s.shadowCosts)
@@ -111,7 +111,7 @@ func (v *view) compare(s *scratch, p *prompt, question *policy.Request) {
 		}
 	}
 	if recalled != v.history {
-		v.recall(s, p, question, v.history)
+		v.matchHistory(s, p, question, v.history)
 	}
 }
 

@@ -99,6 +99,6 @@ func (p *Picker) ObserveSleep(id endpoint.ID, at time.Time, is Sleep) {
 			message = "Engine asleep or paused: no requests are sent there"
 		}
 		v.log.Info(message, "pool", v.spec.Name, "pod", id.Pod, "rank", id.Rank, "discarded", is.Discarded)
-		v.gate.look()
+		v.admission.look()
 	}
 }

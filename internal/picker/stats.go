@@ -247,7 +247,7 @@ func (p *Picker) Stats() []PoolStats {
 			Namespace: v.spec.Namespace, Pool: v.spec.Name, Model: v.spec.Model, Strategy: string(v.spec.Policy.Strategy.Type),
 			Outcomes: map[Outcome]int64{}, Tokens: map[TokenSource]int64{}, Inexact: map[string]int64{},
 			Refused: v.stats.refused.Load(), Retries: v.stats.retries.Load(), Unretried: v.stats.unretried.Load(), Hits: v.stats.delivered.read(),
-			Speculating: v.pending.size(), Proven: int(v.proofs.blocks.Load()), Admission: v.gate.read(), Tenants: v.tenants.read(),
+			Speculating: v.pending.size(), Proven: int(v.proofs.blocks.Load()), Admission: v.admission.read(), Tenants: v.tenants.read(),
 			Trust:    Trust{Losses: v.doubts.losses.Load(), Ignored: v.doubts.ignored.Load()},
 			Gateways: v.gateways.read(now), Shadows: v.shadowStats(), Without: v.stats.without.read(),
 		}

@@ -20,7 +20,7 @@ var (
 // takes the picker for an engine, or is hostile: connectors read the blocks that it names from the address that it names,
 // and some fail on values that they do not expect, together with the engine. In a form a priority is refused, too: no client
 // sends one by default.
-func (a *AdmissionSpec) steering(in *Request, r *openai.Request, w *who) (drop bool, err error) {
+func (a *AdmissionSpec) steering(in *Request, r *openai.Request, c *caller) (drop bool, err error) {
 	found := r.Steering
 	if in.Unparsed {
 		if found, err = openai.SteeringOf(in.Body); err != nil {
@@ -35,13 +35,13 @@ func (a *AdmissionSpec) steering(in *Request, r *openai.Request, w *who) (drop b
 		}
 		found |= fields
 	}
-	if form && found&openai.SteersPriority != 0 && !a.SetsPriority && !w.class.SetsPriority {
+	if form && found&openai.SteersPriority != 0 && !a.SetsPriority && !c.class.SetsPriority {
 		return false, priorityForbidden()
 	}
-	if found&openai.SteersTransfer != 0 && !a.SetsTransfer && !w.class.SetsTransfer {
+	if found&openai.SteersTransfer != 0 && !a.SetsTransfer && !c.class.SetsTransfer {
 		return false, transferForbidden()
 	}
-	return found&openai.SteersPriority != 0 && !a.SetsPriority && !w.class.SetsPriority, nil
+	return found&openai.SteersPriority != 0 && !a.SetsPriority && !c.class.SetsPriority, nil
 }
 
 // DropsPriority reports whether the engine must not get the priority in the request's body: the caller drops it with
@@ -51,7 +51,7 @@ func (d *Decision) DropsPriority() bool { return d.dropsPriority }
 // EachForeignHeader calls f with each header, in lower case, that the engine must not get from this request because only
 // pickers and gateways set it.
 func (d *Decision) EachForeignHeader(f func(name string)) {
-	a, c := &d.view.spec.Policy.Admission, d.who.class
+	a, c := &d.view.spec.Policy.Admission, d.caller.class
 	if !a.SetsPriority && !c.SetsPriority {
 		for _, name := range priorityHeaders {
 			f(name)

@@ -57,8 +57,8 @@ type TenantsSpec struct {
 
 var everybody = &tenant.Class{Weight: 1}
 
-// who describes the tenant of a request, and its rights.
-type who struct {
+// caller describes the tenant of a request, and its rights.
+type caller struct {
 	name  string
 	label string // under which it is counted
 	class *tenant.Class
@@ -117,33 +117,33 @@ func (t *TenantsSpec) classOf(name string) *tenant.Class {
 }
 
 // enter identifies the request's tenant and takes its share; the pass must be released. It fails with an *Error.
-func (v *view) enter(now time.Time, header func(string) string, model string) (w who, err error) {
+func (v *view) enter(now time.Time, header func(string) string, model string) (c caller, err error) {
 	spec := &v.spec.Policy.Admission
-	w.name, w.class, err = spec.Tenants.identify(header)
+	c.name, c.class, err = spec.Tenants.identify(header)
 	if err == nil {
-		w.level, w.ttl = spec.priority(header, w.class)
+		c.level, c.ttl = spec.priority(header, c.class)
 	}
 	if spec.Tenants == nil {
-		return w, err
+		return c, err
 	}
-	if err == nil && !w.class.Allows(model) {
+	if err == nil && !c.class.Allows(model) {
 		err = modelForbidden(model)
 	}
-	w.label = spec.Tenants.label(w.name, err)
+	c.label = spec.Tenants.label(c.name, err)
 	if err != nil {
-		v.tenants.refuse(w.label, err)
-		return w, err
+		v.tenants.refuse(c.label, err)
+		return c, err
 	}
 	var reason tenant.Reason
 	var after time.Duration
-	if w.pass, reason, after = v.meters.Take(now, w.name, w.class); reason != tenant.Admitted {
-		err := overLimit(reason, after, v.meters.Rates(now, w.name, w.class))
-		v.tenants.refuse(w.label, err)
-		return w, err
+	if c.pass, reason, after = v.meters.Take(now, c.name, c.class); reason != tenant.Admitted {
+		err := overLimit(reason, after, v.meters.Rates(now, c.name, c.class))
+		v.tenants.refuse(c.label, err)
+		return c, err
 	}
-	v.tenants.add(w.label, 1, 0)
+	v.tenants.add(c.label, 1, 0)
 	v.peers.Changed()
-	return w, nil
+	return c, nil
 }
 
 // priority is the level that a request asks for, as far as its class allows.

@@ -42,7 +42,7 @@ const (
 type placement struct {
 	of       *view
 	at       time.Time
-	look     uint64 // the gate's, when it was computed
+	look     uint64 // the admission queue's, when it was computed
 	endpoint int    // its place in the pool; -1 if no endpoint can take the request
 	work     queued // that it would bring
 	compared int    // prompts with endpoints, to compute it
@@ -101,7 +101,7 @@ func (v *view) takes(now time.Time, i int, l *load.View) bool {
 
 // goes reports whether a request can be sent at once: the endpoint that is best for it takes it. If it had to match and score
 // the candidates to find out, choose need not do so again (s.scored).
-func (v *view) goes(now time.Time, s *scratch, in *asked) bool {
+func (v *view) goes(now time.Time, s *scratch, state *pickState) bool {
 	free := 0
 	for i := range s.candidates {
 		if v.takes(now, s.index[i], &s.candidates[i].Load) {
@@ -111,9 +111,9 @@ func (v *view) goes(now time.Time, s *scratch, in *asked) bool {
 	if free == 0 || free == len(s.candidates) {
 		return free > 0
 	}
-	v.match(s, &in.prompt, false)
-	s.question = v.question(s, in, now)
-	best := v.bestToWaitFor(s, &in.prompt, now)
+	v.match(s, &state.prompt, false)
+	s.question = v.question(s, state, now)
+	best := v.bestToWaitFor(s, &state.prompt, now)
 	goes := v.takes(now, s.index[best], &s.candidates[best].Load)
 	// Strategies with turns have to take theirs, and matches that are distrusted are probed.
 	s.scored = goes && !policy.TakesTurns(v.strategy) && !slices.Contains(s.ignored, true)
@@ -131,8 +131,8 @@ func (v *view) bestToWaitFor(s *scratch, p *prompt, now time.Time) int {
 			c.Delay += c.Load.Stuck.Seconds()
 		}
 	}
-	v.stay(s, &s.question)
-	v.recall(s, p, &s.question, v.history)
+	v.keepInIsland(s, &s.question)
+	v.matchHistory(s, p, &s.question, v.history)
 	s.costs = resize(s.costs, len(s.candidates))
 	policy.Still(v.strategy).Score(&s.question, s.candidates, s.costs)
 	s.order = policy.Rank(&s.question, s.candidates, s.costs, s.order, len(s.candidates))
@@ -188,18 +188,18 @@ func (v *view) order(s *scratch, question *policy.Request, now time.Time) {
 
 // next is the waiting request to release now, nil if none can be: of the tenants whose requests can be released the one
 // whose turn it is, and of its requests the one with the shortest prefill, because a prompt that is cached now can be evicted
-// while it waits. g.scratch has the candidates of the base model. g.mu is held.
-func (g *gate) next(now time.Time, v *view) *admission.Ticket {
+// while it waits. g.scratch has the candidates of the base model. q.mu is held.
+func (q *admissionQueue) next(now time.Time, v *view) *admission.Ticket {
 	if !v.spec.Policy.Admission.Queue {
-		return g.queue.Next()
+		return q.tickets.Next()
 	}
-	if g.placing > 0 {
+	if q.placing > 0 {
 		return nil // what that one does to its endpoint is not known yet
 	}
-	g.looks++
+	q.looks++
 	l := look{
-		gate: g, now: now, view: v, left: maxPlaced, toCompare: maxCompared,
-		base: lookBase{append([]policy.Candidate(nil), g.scratch.candidates...), append([]int(nil), g.scratch.index...)},
+		queue: q, now: now, view: v, left: maxPlaced, toCompare: maxCompared,
+		base: lookBase{append([]policy.Candidate(nil), q.scratch.candidates...), append([]int(nil), q.scratch.index...)},
 	}
 	l.free = v.free(now, &l.base)
 	if len(l.base.candidates) > 0 && !slices.Contains(l.free, true) {
@@ -210,7 +210,7 @@ func (g *gate) next(now time.Time, v *view) *admission.Ticket {
 		if w == nil {
 			return nil
 		}
-		if w.placement.look == g.looks || w.placement.endpoint < 0 {
+		if w.placement.look == q.looks || w.placement.endpoint < 0 {
 			for _, late := range l.overdue {
 				late.overtaken++
 			}
@@ -245,7 +245,7 @@ func (v *view) free(now time.Time, base *lookBase) []bool {
 
 // look is one search for the request to release.
 type look struct {
-	gate  *gate
+	queue *admissionQueue
 	now   time.Time
 	view  *view
 	base  lookBase
@@ -261,10 +261,10 @@ type look struct {
 // behind them, in the order in which they would be released. The overdue requests that are passed over are left in l.overdue.
 func (l *look) choose() (chosen *waiter) {
 	l.ahead, l.overdue = make([]queued, len(l.view.members)), l.overdue[:0]
-	l.gate.queue.Turns(func(tickets []*admission.Ticket) bool {
+	l.queue.tickets.Turns(func(tickets []*admission.Ticket) bool {
 		l.order = l.order[:0]
 		for _, t := range tickets {
-			l.order = append(l.order, l.gate.waiters[t])
+			l.order = append(l.order, l.queue.waiters[t])
 		}
 		slices.SortStableFunc(l.order, func(a, b *waiter) int { return cmp.Compare(a.cost(l.now), b.cost(l.now)) })
 		for _, w := range l.order {
@@ -309,7 +309,7 @@ func (w *waiter) late(now time.Time) bool {
 func (l *look) placed(w *waiter) *placement {
 	p := &w.placement
 	lasts := max(placementLasts,
-		10*(time.Duration(l.gate.queue.Len())*placementCost+time.Duration(l.gate.compared)*endpointCost))
+		10*(time.Duration(l.queue.tickets.Len())*placementCost+time.Duration(l.queue.compared)*endpointCost))
 	if p.of == l.view && l.now.Sub(p.at) < lasts {
 		return p
 	}
@@ -342,21 +342,21 @@ func (v *view) comparisons(s *scratch, p *prompt) int {
 	return n
 }
 
-// place computes the placement of a waiting request behind the requests that wait ahead of it. The gate's mu is held.
+// place computes the placement of a waiting request behind the requests that wait ahead of it. The mu of the admission queue is held.
 func (l *look) place(w *waiter) {
-	v, s := l.view, &l.gate.scratch
+	v, s := l.view, &l.queue.scratch
 	s.candidates, s.index = append(s.candidates[:0], l.base.candidates...), append(s.index[:0], l.base.index...)
 	if !w.anywhere(v) {
 		s.candidates = w.eligible(l.now, v, s)
 	}
 	p := &w.placement
-	compared := v.comparisons(s, &w.asked.prompt)
-	l.gate.compared += compared - p.compared
-	*p = placement{of: v, at: l.now, look: l.gate.looks, endpoint: -1, compared: compared}
+	compared := v.comparisons(s, &w.state.prompt)
+	l.queue.compared += compared - p.compared
+	*p = placement{of: v, at: l.now, look: l.queue.looks, endpoint: -1, compared: compared}
 	if len(s.candidates) == 0 {
 		return
 	}
-	v.matchKeys(s, &w.asked.prompt, false)
+	v.matchKeys(s, &w.state.prompt, false)
 	s.chunks = resize(s.chunks, len(v.histories))
 	for h := range s.chunks {
 		s.chunks[h] = s.chunks[h][:0]
@@ -364,12 +364,12 @@ func (l *look) place(w *waiter) {
 			s.chunks[h] = append(s.chunks[h], w.chunks[h]...)
 		}
 	}
-	v.matchRouted(s, &w.asked.prompt)
+	v.matchRouted(s, &w.state.prompt)
 	for i := range s.candidates {
 		l.ahead[s.index[i]].apply(&s.candidates[i].Load)
 	}
 	s.question = w.question
-	best := v.bestToWaitFor(s, &w.asked.prompt, l.now)
+	best := v.bestToWaitFor(s, &w.state.prompt, l.now)
 	c := &s.candidates[best]
 	work := load.WorkOf(s.question.Uncached(c)+w.others, s.question.MatchTokens(c))
 	p.endpoint, w.own = s.index[best], admission.Prefill(&c.Load, work)

@@ -39,7 +39,7 @@ func busyWith(t testing.TB, p *Picker, pod string, tokens int) *load.Booking {
 }
 
 // lookAt lets the pool's waiting requests be looked at, as time does.
-func lookAt(p *Picker) { p.current.Load().pools[0].gate.look() }
+func lookAt(p *Picker) { p.current.Load().pools[0].admission.look() }
 
 // TestARequestWaitsForTheEndpointThatHoldsItsPrompt: while another endpoint has nothing to do, if waiting takes less time
 // than computing the prompt there, and it goes to the other one if it does not. So does every strategy.
@@ -517,7 +517,7 @@ func TestALookIsBounded(t *testing.T) {
 		busyWith(t, p, f.Endpoint.Pod, 8000)
 		hold(f, keysOf(t, "m", 0, 40_000)...)
 	}
-	g := &p.current.Load().pools[0].gate
+	q := &p.current.Load().pools[0].admission
 	var all []*waiter
 	for i := range requests {
 		keys := keysOf(t, "m", 0, 40_000)
@@ -526,7 +526,7 @@ func TestALookIsBounded(t *testing.T) {
 			t.Fatal(i, err)
 		}
 		for j := range prompts - 1 {
-			w.waiter.asked.add([]kvblock.Key{kvblock.Key(j)}, 16, 16)
+			w.waiter.state.add([]kvblock.Key{kvblock.Key(j)}, 16, 16)
 		}
 		all = append(all, w.waiter)
 	}
@@ -547,11 +547,11 @@ func TestALookIsBounded(t *testing.T) {
 		c.advance(lookAgain)
 		lookAt(p)
 	}
-	if want := requests * endpoints * prompts; g.compared != want {
-		t.Errorf("%d comparisons place them all, want %d", g.compared, want)
+	if want := requests * endpoints * prompts; q.compared != want {
+		t.Errorf("%d comparisons place them all, want %d", q.compared, want)
 	}
 	// A tenth of a core, as long as they wait.
-	least := 10 * (requests*placementCost + time.Duration(g.compared)*endpointCost)
+	least := 10 * (requests*placementCost + time.Duration(q.compared)*endpointCost)
 	before := all[0].placement.at
 	for range 100 {
 		if c.advance(lookAgain); all[0].placement.at.Equal(before) {
@@ -573,9 +573,9 @@ func TestALookIsBounded(t *testing.T) {
 	if n := p.current.Load().pools[0].comparisons(s, &one); plain != 4 || n != 4+880/keysPerPrompt {
 		t.Errorf("%d comparisons, and %d for a reloaded adapter", plain, n)
 	}
-	g.close("m")
-	if g.compared != 0 {
-		t.Errorf("%d comparisons are left of requests that have gone", g.compared)
+	q.close("m")
+	if q.compared != 0 {
+		t.Errorf("%d comparisons are left of requests that have gone", q.compared)
 	}
 }
 

@@ -6,28 +6,28 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/endpoint"
 )
 
-// present returns the pool as last applied, for a pick: until the pick calls done, Apply does not return. So once Apply has
+// pin returns the pool as last applied, for a pick: until the pick calls unpin, Apply does not return. So once Apply has
 // returned no pick uses the previous view any more, which is what acknowledging a drain mark means. It is nil when the pool
 // was removed.
 //
 // A caller that pinned a view re-reads the pointer. If Apply swapped it before the pin, Apply did not wait for this pick,
 // so the pick must use the new view.
-func (g *gate) present() *view {
+func (q *admissionQueue) pin() *view {
 	for {
-		v := g.view.Load()
+		v := q.view.Load()
 		if v == nil {
 			return nil
 		}
 		v.picking.Add(1)
-		if g.view.Load() == v {
+		if q.view.Load() == v {
 			return v
 		}
 		v.picking.Add(-1)
 	}
 }
 
-// done ends what present has begun.
-func (v *view) done() { v.picking.Add(-1) }
+// unpin ends what pin has begun.
+func (v *view) unpin() { v.picking.Add(-1) }
 
 // drainPause is the time between two looks whether choices have ended. They take microseconds.
 const drainPause = 50 * time.Microsecond
