@@ -2,6 +2,9 @@ package config
 
 import (
 	"errors"
+	"fmt"
+	"regexp"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -12,6 +15,7 @@ import (
 	kjson "sigs.k8s.io/json"
 
 	"github.com/kvasir-dev/kvasir/internal/config/crdadmission"
+	"github.com/kvasir-dev/kvasir/internal/spelling"
 )
 
 // fault is what is wrong with an object.
@@ -20,9 +24,49 @@ type fault struct{ field, detail string }
 func faultsOf(errs field.ErrorList) []fault {
 	var faults []fault
 	for _, e := range errs {
-		faults = append(faults, fault{field: e.Field, detail: e.ErrorBody()})
+		faults = append(faults, plainFault(e.Field, e.ErrorBody()))
 	}
 	return faults
+}
+
+// What API servers add to their messages and a reader does not need: the field again, a regular expression, and a type for a value.
+var (
+	expression  = regexp.MustCompile(`,? regex used for validation is '[^']*'`)
+	wrongType   = regexp.MustCompile(`^Invalid value: "([a-z]+)": must be of type ([a-z]+): "[a-z]+"`)
+	repetition  = regexp.MustCompile(`^(unknown|duplicate) field ".*"$`)
+	unsupported = regexp.MustCompile(`^Unsupported value: "([^"]*)": supported values?: (.*)$`)
+	wrongField  = regexp.MustCompile(`^json: cannot unmarshal (\S+) into Go struct field [^.]*\.(\S+) of type (\S+)$`)
+	quoted      = regexp.MustCompile(`"([^"]*)"`)
+)
+
+// plainFault is a fault in the words of an API server, without what is said twice, and with the value that was probably meant.
+func plainFault(field, detail string) fault {
+	if field != "" {
+		detail = strings.Replace(detail, field+" in body ", "", 1)
+	}
+	detail = expression.ReplaceAllString(detail, "")
+	detail = wrongType.ReplaceAllString(detail, "must be of type $2, not $1")
+	if field != "" {
+		detail = repetition.ReplaceAllString(detail, "$1 field")
+	}
+	if m := unsupported.FindStringSubmatch(detail); m != nil {
+		var known []string
+		for _, value := range quoted.FindAllStringSubmatch(m[2], -1) {
+			known = append(known, value[1])
+		}
+		if meant := didYouMean(m[1], known); meant != "" {
+			detail = strings.Replace(detail, ": supported value", meant+" Supported value", 1)
+		}
+	}
+	return fault{field: field, detail: detail}
+}
+
+// didYouMean asks for the known word that is near a wrong one; it is empty if there is none.
+func didYouMean(wrong string, known []string) string {
+	if meant := spelling.Nearest(wrong, known); meant != "" {
+		return fmt.Sprintf(", did you mean %q?", meant)
+	}
+	return ""
 }
 
 // decodeStrict reads an object as the API server does for clients that ask for strict validation: unknown and
@@ -30,13 +74,16 @@ func faultsOf(errs field.ErrorList) []fault {
 func decodeStrict(raw []byte, into any) []fault {
 	strict, err := kjson.UnmarshalStrict(raw, into)
 	if err != nil {
+		if m := wrongField.FindStringSubmatch(err.Error()); m != nil {
+			return []fault{{field: m[2], detail: fmt.Sprintf("must be of type %s, not %s", m[3], m[1])}}
+		}
 		return []fault{{detail: err.Error()}}
 	}
 	var faults []fault
 	for _, err := range strict {
 		f := fault{detail: err.Error()}
 		if fe := kjson.FieldError(nil); errors.As(err, &fe) {
-			f.field = fe.FieldPath()
+			f = plainFault(fe.FieldPath(), f.detail)
 		}
 		faults = append(faults, f)
 	}

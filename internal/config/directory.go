@@ -131,6 +131,7 @@ func (d *Directory) Load(ctx context.Context) (State, bool) {
 	d.state = d.translator.Translate(d.collect())
 	d.forgetUnserved()
 	d.state.Problems = append(d.state.Problems, problems...)
+	d.locate(d.state.Problems)
 	sortProblems(d.state.Problems)
 	return d.state, true
 }

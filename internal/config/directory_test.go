@@ -37,12 +37,12 @@ func TestABrokenEditKeepsTheLastGoodState(t *testing.T) {
 		before, after string
 		problem       []string
 	}{
-		"no YAML at all":       {smallPolicy, "spec: [", []string{"broken.yaml", "document 1", "line 1"}},
+		"no YAML at all":       {smallPolicy, "spec: [", []string{"broken.yaml:1: reading YAML"}},
 		"an unknown field":     {smallPolicy, strings.Replace(smallPolicy, "strategy:", "stratgy:", 1), []string{"RoutingPolicy default/p", "spec.stratgy", "unknown field"}},
 		"an unknown value":     {smallPolicy, strings.Replace(smallPolicy, "LeastLoad", "Best", 1), []string{"RoutingPolicy default/p", "spec.strategy.type", `"Best"`}},
-		"a duplicate key":      {smallPolicy, strings.Replace(smallPolicy, "spec:", "kind: RoutingPolicy\nspec:", 1), []string{"RoutingPolicy default/p", "line 4", `"kind"`}},
+		"a duplicate key":      {smallPolicy, strings.Replace(smallPolicy, "spec:", "kind: RoutingPolicy\nspec:", 1), []string{"RoutingPolicy default/p", "broken.yaml:4: ", `"kind"`}},
 		"another version":      {smallPolicy, strings.Replace(smallPolicy, "v1alpha1", "v9", 1), []string{"RoutingPolicy default/p", "apiVersion", "kvasir.dev/v9"}},
-		"no name":              {smallPolicy, strings.Replace(smallPolicy, "name: p", "", 1), []string{"document 1", "metadata.name"}},
+		"no name":              {smallPolicy, strings.Replace(smallPolicy, "name: p", "", 1), []string{"broken.yaml:1:1", "metadata.name"}},
 		"another kind instead": {smallPolicy, "apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: p}\n", []string{`"Deployment"`, "apps/v1"}},
 		"an empty file":        {smallPolicy, "", []string{"the file is empty"}},
 		"only a comment":       {smallPolicy, "# to come\n", []string{"the file is empty"}},
@@ -92,7 +92,7 @@ func TestABrokenDocumentDoesNotTouchItsNeighbours(t *testing.T) {
 
 	write(t, d.file("all.yaml"), "# a comment\n---\n"+smallPool+"---\nkind: [\n---\n"+strings.ReplaceAll(smallSlice, "m-0", "m-1"))
 	s, problems := load(t, d)
-	wantProblem(t, problems, "all.yaml: document 2", "line 8", "last good")
+	wantProblem(t, problems, "all.yaml:8: ", "last good")
 	spec := only(t, s)
 	if spec.Policy.Name != "p" {
 		t.Error("the policy is gone, which may be what is broken now")
@@ -196,7 +196,7 @@ func TestAnObjectStandsInOneFile(t *testing.T) {
 	load(t, d)
 	write(t, d.file("a.yaml"), other)
 	s, problems := load(t, d)
-	wantProblem(t, problems, "a.yaml: document 1: RoutingPolicy default/p", "b.yaml, document 1")
+	wantProblem(t, problems, "a.yaml:1:1: RoutingPolicy default/p", "b.yaml, line 1")
 	if got := only(t, s).Policy.Strategy.Type; got != policy.LeastLoad {
 		t.Errorf("strategy %s, want that of the file that was first", got)
 	}
@@ -231,7 +231,7 @@ func TestJSONIsReadToo(t *testing.T) {
 	write(t, d.file("all.json"), `{"apiVersion":"kvasir.dev/v1alpha1","kind":"InferencePool","metadata":{"name":"m"},
 	"spec":{"model":{"name":"m"},"model":{"name":"n"},"selector":{"matchLabels":{"app":"m"}}}}`)
 	_, problems = load(t, d)
-	wantProblem(t, problems, "all.json: document 1", "InferencePool default/m", "spec.model", "duplicate")
+	wantProblem(t, problems, "all.json:2:10", "InferencePool default/m", "spec.model", "duplicate")
 }
 
 func TestNewDirectoryNeedsADirectory(t *testing.T) {

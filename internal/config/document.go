@@ -2,6 +2,7 @@ package config
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -22,6 +23,9 @@ type document struct {
 	key    ObjectKey
 	// apiVersion as written.
 	apiVersion string
+	// text is the document as written, start the place of its first byte in the file.
+	text  []byte
+	start place
 	// raw is the object as JSON, nil when err is set.
 	raw []byte
 	// err is why there is no object: not YAML, duplicate keys, no kind or no name. key has what could be read all
@@ -53,12 +57,12 @@ func splitJSON(file string, content []byte) ([]document, error) {
 			return documents, nil
 		}
 		if err != nil {
-			return nil, fmt.Errorf("reading JSON: %w", err)
+			return nil, jsonError(content, err)
 		}
 		if n > maxDocuments {
 			return nil, fmt.Errorf("more than %d documents", maxDocuments)
 		}
-		d := document{origin: Origin{File: file, Document: n}, raw: raw}
+		d := document{origin: Origin{File: file, Document: n}, text: raw, start: startOf(content[:int(decoder.InputOffset())-len(raw)]), raw: raw}
 		d.identify(raw)
 		documents = append(documents, d)
 	}
@@ -120,22 +124,18 @@ func isBlank(line []byte) bool {
 
 // parseYAML reads the document that begins after so many lines of its file.
 func parseYAML(origin Origin, text []byte, lines int) document {
-	d := document{origin: origin}
+	d := document{origin: origin, text: text, start: place{lines + 1, 1}}
 	raw, err := yaml.YAMLToJSONStrict(text)
 	if err == nil {
 		d.raw = raw
 		d.identify(raw)
 		return d
 	}
-	// Line numbers in errors shall count from the top of the file.
-	if _, again := yaml.YAMLToJSONStrict(append(bytes.Repeat([]byte{'\n'}, lines), text...)); again != nil {
-		err = again
-	}
 	// The object's name can often still be read.
 	if loose, looseErr := yaml.YAMLToJSON(text); looseErr == nil {
 		d.identify(loose)
 	}
-	d.err = fmt.Errorf("reading YAML: %w", err)
+	d.err = yamlError(&d, err)
 	return d
 }
 
@@ -150,6 +150,9 @@ func (d *document) identify(raw []byte) {
 		} `json:"metadata"`
 	}
 	if err := json.Unmarshal(raw, &head); err != nil {
+		if wrong := (*json.UnmarshalTypeError)(nil); errors.As(err, &wrong) {
+			err = fmt.Errorf("%s cannot be a %s", cmp.Or(wrong.Field, "it"), wrong.Value)
+		}
 		d.err = fmt.Errorf("not an object of an API: %w", err)
 		return
 	}

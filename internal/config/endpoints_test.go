@@ -143,7 +143,7 @@ func TestSlicesThatAreRefused(t *testing.T) {
 			}
 			d := open(t, "pool.yaml", pool, "pods.yaml", sliceText(tc.meta, tc.family, tc.ports, tc.endpoints))
 			s, problems := load(t, d)
-			wantProblem(t, problems, append(tc.problem, "pods.yaml: document 1: EndpointSlice default/s")...)
+			wantProblem(t, problems, append(tc.problem, "pods.yaml:", ": EndpointSlice default/s: ")...)
 			if n := len(only(t, s).Endpoints); n != 0 {
 				t.Errorf("%d endpoints of a slice that is refused", n)
 			}

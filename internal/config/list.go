@@ -51,7 +51,10 @@ func (d *document) items() ([]document, error) {
 		Items []json.RawMessage `json:"items"`
 	}
 	strict, err := kjson.UnmarshalStrict(d.raw, &list, kjson.DisallowDuplicateFields)
-	if err = errors.Join(append(strict, err)...); err != nil {
+	if err != nil {
+		return nil, errors.New("reading the list: items must be a list")
+	}
+	if err := errors.Join(strict...); err != nil {
 		return nil, fmt.Errorf("reading the list: %w", err)
 	}
 	if len(list.Items) > maxDocuments {
@@ -60,7 +63,7 @@ func (d *document) items() ([]document, error) {
 	items := make([]document, len(list.Items))
 	for i, raw := range list.Items {
 		item := &items[i]
-		item.origin, item.raw = d.origin, raw
+		item.origin, item.text, item.start, item.raw = d.origin, d.text, d.start, raw
 		item.origin.Item = i + 1
 		item.identify(raw)
 		if item.isList() {

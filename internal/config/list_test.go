@@ -46,7 +46,7 @@ func TestAWrongItemDoesNotTouchItsNeighbours(t *testing.T) {
 
 	write(t, d.file("all.yaml"), aMap+listOf("v1", "List", smallPool, strings.Replace(smallPolicy, "LeastLoad", "Best", 1), smallSlice))
 	s, problems := load(t, d)
-	wantProblem(t, problems, "all.yaml: document 2 item 2: RoutingPolicy default/p: spec.strategy.type", "last good")
+	wantProblem(t, problems, ": RoutingPolicy default/p: spec.strategy.type", "all.yaml:", "last good")
 	if spec := only(t, s); spec.Policy.Strategy.Type != policy.LeastLoad || len(spec.Endpoints) != 1 {
 		t.Errorf("strategy %s and %d endpoints, want the last good one and one", spec.Policy.Strategy.Type, len(spec.Endpoints))
 	}
@@ -57,12 +57,12 @@ func TestListsThatAreRefused(t *testing.T) {
 		text string
 		want []string
 	}{
-		"a list in a list":       {listOf("v1", "List", smallPolicy, listOf("v1", "List", smallPool)), []string{"document 1 item 2", "a list in a list"}},
-		"an item without a name": {listOf("v1", "List", "apiVersion: v1\nkind: Secret\nmetadata: {}\n"), []string{"document 1 item 1", "metadata.name is required"}},
-		"an item that is none":   {listOf("v1", "List", "7"), []string{"document 1 item 1", "not an object"}},
-		"items that are none":    {"apiVersion: v1\nkind: List\nitems: {a: b}\n", []string{"document 1", "reading the list"}},
-		"another version":        {listOf("v2", "List", smallPolicy), []string{"document 1", `kind "List" of "v2" is not read here`}},
-		"a list of other kinds":  {listOf("apps/v1", "DeploymentList"), []string{"document 1", `kind "DeploymentList" of "apps/v1" is not read here`}},
+		"a list in a list":       {listOf("v1", "List", smallPolicy, listOf("v1", "List", smallPool)), []string{"all.yaml:9:3: a list in a list"}},
+		"an item without a name": {listOf("v1", "List", "apiVersion: v1\nkind: Secret\nmetadata: {}\n"), []string{"all.yaml:5:3: metadata.name is required"}},
+		"an item that is none":   {listOf("v1", "List", "7"), []string{"all.yaml:5:3: not an object of an API: it cannot be a number"}},
+		"items that are none":    {"apiVersion: v1\nkind: List\nitems: {a: b}\n", []string{"all.yaml:1:1: reading the list: items must be a list"}},
+		"another version":        {listOf("v2", "List", smallPolicy), []string{"all.yaml:1:1: ", `kind "List" of "v2" is not read here`}},
+		"a list of other kinds":  {listOf("apps/v1", "DeploymentList"), []string{"all.yaml:1:1: ", `kind "DeploymentList" of "apps/v1" is not read here`}},
 		"too many items":         {"apiVersion: v1\nkind: List\nitems: [" + strings.Repeat("7,", maxDocuments) + "7]\n", []string{"all.yaml", "more than"}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -73,7 +73,7 @@ func TestListsThatAreRefused(t *testing.T) {
 	}
 	t.Run("items twice in JSON", func(t *testing.T) {
 		_, problems := load(t, open(t, "all.json", `{"apiVersion":"v1","kind":"List","items":[],"items":[]}`))
-		wantProblem(t, problems, "all.json: document 1", `duplicate field "items"`)
+		wantProblem(t, problems, "all.json:1:1: ", `duplicate field "items"`)
 	})
 }
 

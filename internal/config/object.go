@@ -2,6 +2,7 @@ package config
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -62,7 +63,7 @@ func (d *Directory) admitAll(ctx context.Context, files map[string]reading) []Pr
 		chosen, others := d.choose(key, list)
 		for _, other := range others {
 			problems = append(problems, Problem{Origin: other.origin, Object: key,
-				Detail: fmt.Sprintf("is in %s, %s, too, which is the one in force", chosen.origin.File, chosen.origin.inFile())})
+				Detail: fmt.Sprintf("the object is also in %s; that one is applied", chosen.place())})
 		}
 		old := d.objects[key]
 		o, faults := d.admit(ctx, &chosen, old)
@@ -128,7 +129,9 @@ func (d *Directory) documents(name string, r reading, inForce bool) ([]document,
 	}
 	all := d.parsed[name]
 	if all.err != nil {
-		return nil, []Problem{fail(Origin{File: name}, all.err.Error())}
+		p := fail(Origin{File: name}, all.err.Error())
+		p.at = placeOf(all.err)
+		return nil, []Problem{p}
 	}
 	switch {
 	case len(all.documents) > 0:
@@ -145,8 +148,9 @@ func (d *Directory) documents(name string, r reading, inForce bool) ([]document,
 		case doc.key.Kind == "" || doc.apiVersion == "" || doc.isList():
 			problems = append(problems, fail(doc.origin, doc.err.Error()))
 		case !known || group(want) != group(doc.apiVersion):
-			p := fail(doc.origin, fmt.Sprintf("kind %q of %q is not read here; %s are",
-				doc.key.Kind, doc.apiVersion, strings.Join(sortedKeys(versions), ", ")))
+			kinds := sortedKeys(versions)
+			p := fail(doc.origin, fmt.Sprintf("kind %q of %q is not read here%s", doc.key.Kind, doc.apiVersion,
+				cmp.Or(didYouMean(doc.key.Kind, kinds), "; "+strings.Join(kinds, ", ")+" are")))
 			if doc.key.Name != "" {
 				p.Object = doc.key
 			}
@@ -225,7 +229,11 @@ func (d *Directory) admitOwn(ctx context.Context, o, old *object) []fault {
 	}
 	var faults []fault
 	for _, p := range refused.Problems {
-		faults = append(faults, fault{field: p.Field, detail: p.Detail})
+		f := plainFault(p.Field, p.Detail)
+		if p.Meant != "" {
+			f.detail += fmt.Sprintf(", did you mean %q?", p.Meant)
+		}
+		faults = append(faults, f)
 	}
 	return faults
 }

@@ -55,10 +55,13 @@ type Problem struct {
 	// Kept reports whether the last good state of the object remains applied.
 	Kept bool
 
+	// at is where in the file the problem is, zero when that is not known.
+	at place
+
 	reason string // of the condition Accepted that shows it
 }
 
-// Error reads FILE: document N item M: KIND NAMESPACE/NAME: FIELD: DETAIL.
+// Error reads FILE:LINE:COLUMN: KIND NAMESPACE/NAME: FIELD: DETAIL, or has the number of the document where the line is not known.
 func (p *Problem) Error() string {
 	var parts []string
 	add := func(part string) {
@@ -66,8 +69,12 @@ func (p *Problem) Error() string {
 			parts = append(parts, part)
 		}
 	}
-	add(p.File)
-	add(p.inFile())
+	if p.at.known() {
+		add(p.File + ":" + p.at.String())
+	} else {
+		add(p.File)
+		add(p.inFile())
+	}
 	add(p.Object.String())
 	add(p.Field)
 	add(p.Detail)

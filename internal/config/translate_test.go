@@ -286,7 +286,7 @@ func TestPoolsThatCannotBeServedYet(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			s, problems := load(t, open(t, "pool.yaml", poolWith(tc.spec)))
-			wantProblem(t, problems, append(tc.want, "pool.yaml: document 1: InferencePool default/m")...)
+			wantProblem(t, problems, append(tc.want, "pool.yaml:", ": InferencePool default/m: ")...)
 			if len(s.Specs) != 0 || len(s.Pools) != 1 || s.Pools[0].Served {
 				t.Error("the pool is served")
 			}
@@ -309,7 +309,7 @@ func TestANameIsOnePools(t *testing.T) {
 	}
 	d := open(t, "b.yaml", pool("b", "name: x, aliases: [w]"), "c.yaml", pool("c", "name: x"))
 	s, problems := load(t, d)
-	wantProblem(t, problems, "c.yaml: document 1: InferencePool default/c", "spec.model.name", `"x, a name of InferencePool default/b"`)
+	wantProblem(t, problems, "c.yaml:4:16: InferencePool default/c", "spec.model.name", `"x, a name of InferencePool default/b"`)
 	if got, want := served(s), "b:x b:w"; got != want {
 		t.Errorf("served %s at the start, want %s: the first by name", got, want)
 	}

@@ -29,6 +29,7 @@ func init() {
 			"internal/kvindex",
 			"internal/load",
 			"internal/policy",
+			"internal/spelling",
 			"internal/tenant",
 		},
 		{ // 1, codecs: bytes to domain and back

@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"io"
 	"strings"
+
+	"github.com/kvasir-dev/kvasir/internal/spelling"
 )
 
 // Program is what the help of a program says besides its flags.
@@ -54,35 +56,10 @@ func plain(f *flag.FlagSet, err error) string {
 }
 
 // nearest is the name of the flag that differs least from a wrong one, empty if none is near.
-func nearest(f *flag.FlagSet, wrong string) (name string) {
-	best := max(1, len(wrong)/4) + 1
-	f.VisitAll(func(known *flag.Flag) {
-		if d := distance(wrong, known.Name); d < best {
-			best, name = d, known.Name
-		}
-	})
-	return name
-}
-
-// distance is the number of letters to insert, delete or replace to get from a to b (Levenshtein).
-func distance(a, b string) int {
-	row := make([]int, len(b)+1)
-	for j := range row {
-		row[j] = j
-	}
-	for i := range len(a) {
-		corner := row[0]
-		row[0] = i + 1
-		for j := range len(b) {
-			change := corner
-			if a[i] != b[j] {
-				change++
-			}
-			corner = row[j+1]
-			row[j+1] = min(change, row[j]+1, corner+1)
-		}
-	}
-	return row[len(b)]
+func nearest(f *flag.FlagSet, wrong string) string {
+	var known []string
+	f.VisitAll(func(one *flag.Flag) { known = append(known, one.Name) })
+	return spelling.Nearest(wrong, known)
 }
 
 // help writes the description, the example and the flags by group.

@@ -77,15 +77,7 @@ func TestArgumentsAreRead(t *testing.T) {
 	}
 }
 
-func TestDistance(t *testing.T) {
-	for _, tc := range []struct {
-		a, b string
-		want int
-	}{{"", "", 0}, {"", "ab", 2}, {"ab", "ab", 0}, {"ab", "ba", 2}, {"kitten", "sitting", 3}, {"standalon", "standalone", 1}} {
-		if got, back := distance(tc.a, tc.b), distance(tc.b, tc.a); got != tc.want || back != tc.want {
-			t.Errorf("distance of %q and %q is %d and %d, want %d", tc.a, tc.b, got, back, tc.want)
-		}
-	}
+func TestNoDefaultOfAFlagThatIsOff(t *testing.T) {
 	if strings.Contains(line(&flag.Flag{Name: "x", DefValue: "false"}), "default") {
 		t.Error("the default of a switch is named")
 	}

@@ -10,6 +10,8 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"slices"
+	"strings"
 
 	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
@@ -29,6 +31,7 @@ import (
 
 	"github.com/kvasir-dev/kvasir/api/v1alpha1"
 	"github.com/kvasir-dev/kvasir/config/crd"
+	"github.com/kvasir-dev/kvasir/internal/spelling"
 )
 
 // DefaultNamespace is the namespace of an object that names none.
@@ -194,9 +197,35 @@ func (k *kind) prune(obj *unstructured.Unstructured) ([]Problem, error) {
 	}
 	problems := make([]Problem, 0, len(paths))
 	for _, path := range paths {
-		problems = append(problems, Problem{Field: path, Detail: fmt.Sprintf("unknown field %q", path)})
+		problems = append(problems, Problem{Field: path, Detail: fmt.Sprintf("unknown field %q", path), Meant: k.meant(path)})
 	}
 	return problems, nil
+}
+
+// meant is the field that the last part of a path was probably meant to be, empty if none is near.
+func (k *kind) meant(path string) string {
+	at := k.structural
+	names := strings.Split(path, ".")
+	for i, name := range names {
+		var known []string
+		for property := range at.Properties {
+			known = append(known, property)
+		}
+		slices.Sort(known)
+		name, index, isItem := strings.Cut(name, "[")
+		next, ok := at.Properties[name]
+		switch {
+		case i == len(names)-1:
+			return spelling.Nearest(name, known)
+		case !ok:
+			return ""
+		}
+		at = &next
+		if isItem && index != "" && at.Items != nil {
+			at = at.Items
+		}
+	}
+	return ""
 }
 
 // prepare sets what only the server is allowed to set: the generation, and the status of objects whose status is a subresource.

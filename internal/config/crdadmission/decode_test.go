@@ -57,7 +57,7 @@ var texts = map[string]struct {
 		text: strings.Replace(smallest, "selector: {matchLabels: {app: m}}", "replicas: 1, gpu: 2, template: {metadata: {label: {a: b}}, spec: {containers: [{name: c}]}}", 1),
 		want: Error{Kind: "InferencePool", Namespace: "default", Name: "m", Problems: []Problem{
 			{Field: "spec.gpu", Detail: `unknown field "spec.gpu"`},
-			{Field: "spec.template.metadata.label", Detail: `unknown field "spec.template.metadata.label"`},
+			{Field: "spec.template.metadata.label", Detail: `unknown field "spec.template.metadata.label"`, Meant: "labels"},
 		}},
 	},
 	"an unknown field in metadata": {

@@ -20,8 +20,10 @@ type Error struct {
 type Problem struct {
 	// Field is the path of the field in the object, such as spec.model.name; empty for the entire object.
 	Field string
-	// Detail describes the error.
+	// Detail describes the error in the words of an API server.
 	Detail string
+	// Meant is the known field that an unknown one was probably meant to be; empty if none is near.
+	Meant string
 }
 
 // Error names the object and all problems in one line.
