@@ -228,7 +228,7 @@ func TestValidateTellsGoodFilesFromBadOnes(t *testing.T) {
 	if status, out, errs := exec(t, pool, "validate", "-"); status != 0 || out != "1 pool, 0 policies, 0 problems\n" || errs != "" {
 		t.Errorf("status %d, %s%s", status, out, errs)
 	}
-	if status, out, _ := exec(t, strings.Replace(pool, "model:", "mode:", 1), "validate", "-"); status != 1 || !strings.Contains(out, "error: stdin.yaml: ") {
+	if status, out, _ := exec(t, strings.Replace(pool, "model:", "mode:", 1), "validate", "-"); status != 1 || !strings.Contains(out, "error: stdin.yaml:4:8: ") {
 		t.Errorf("status %d, %s", status, out)
 	}
 }

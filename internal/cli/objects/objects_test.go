@@ -36,13 +36,13 @@ func TestFilesAreCheckedAsPickersReadThem(t *testing.T) {
 		"a directory":                 {map[string]string{"pool.yaml": pool, "policy.yml": policy, "README": "x"}, "", []string{""}, true, ""},
 		"standard input":              {nil, pool + "---\n" + policy, []string{"-"}, true, ""},
 		"a file of another name":      {map[string]string{"pool": pool}, "", []string{"pool"}, true, ""},
-		"a field that is unknown":     {map[string]string{"pool.yaml": pool + "  mode: {}\n"}, "", []string{"pool.yaml"}, false, "pool.yaml: "},
-		"a file that is no YAML":      {map[string]string{"pool.yaml": pool, "b.yaml": "a: [\n"}, "", []string{""}, false, "b.yaml: "},
+		"a field that is unknown":     {map[string]string{"pool.yaml": pool + "  mode: {}\n"}, "", []string{"pool.yaml"}, false, "pool.yaml:7:3: "},
+		"a file that is no YAML":      {map[string]string{"pool.yaml": pool, "b.yaml": "a: [\n"}, "", []string{""}, false, "b.yaml:1: "},
 		"an empty file":               {map[string]string{"pool.yaml": "# nothing\n"}, "", []string{"pool.yaml"}, false, ""},
 		"a file that is not there":    {nil, "", []string{"none.yaml"}, false, "no such file"},
 		"an empty directory":          {nil, "", []string{""}, false, "has no file"},
 		"two files of the same name":  {map[string]string{"a/pool.yaml": pool, "b/pool.yaml": pool}, "", []string{"a/pool.yaml", "b/pool.yaml"}, false, "one by one"},
-		"one of several that is sick": {map[string]string{"pool.yaml": pool, "policy.yaml": policy + "  strategi: {}\n"}, "", []string{"pool.yaml", "policy.yaml"}, false, "policy.yaml: "},
+		"one of several that is sick": {map[string]string{"pool.yaml": pool, "policy.yaml": policy + "  strategi: {}\n"}, "", []string{"pool.yaml", "policy.yaml"}, false, "policy.yaml:6:3: "},
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()
