@@ -40,7 +40,7 @@ func doctorCommand(std stdio) *cobra.Command {
 			return err
 		}
 		if report.Failed > 0 {
-			return command.ErrTold
+			return command.ErrReported
 		}
 		return nil
 	}

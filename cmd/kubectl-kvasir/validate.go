@@ -41,7 +41,7 @@ func validateCommand(std stdio) *cobra.Command {
 			return err
 		})
 		if err == nil && !found.Valid {
-			return command.ErrTold
+			return command.ErrReported
 		}
 		return err
 	}

@@ -35,21 +35,21 @@ const (
 // addControllers adds what the operator does.
 func addControllers(mgr ctrl.Manager, o *options) error {
 	ofPools, ofPolicies := make(chan event.GenericEvent, news), make(chan event.GenericEvent, news)
-	heard := pickers.New(pickers.Options{
+	reports := pickers.New(pickers.Options{
 		Reader: mgr.GetClient(), Direct: mgr.GetAPIReader(), Token: o.token, Changed: []chan<- event.GenericEvent{ofPools, ofPolicies},
 		Log: mgr.GetLogger().WithName("pickers"),
 	})
-	sizes := &autoscaling.Loop{Reader: mgr.GetClient(), Pickers: heard, Clock: clock.RealClock{}, Changed: ofPools}
-	warmups := &inferencepool.Warmups{Pickers: heard, Changed: ofPools}
+	sizes := &autoscaling.Loop{Reader: mgr.GetClient(), Pickers: reports, Clock: clock.RealClock{}, Changed: ofPools}
+	warmups := &inferencepool.Warmups{Pickers: reports, Changed: ofPools}
 	finder, err := discovery.NewDiscoveryClientForConfigAndClient(mgr.GetConfig(), mgr.GetHTTPClient())
 	if err != nil {
 		return fmt.Errorf("asking for the cluster's APIs: %w", err)
 	}
 	optional := &apis{finder: finder, log: mgr.GetLogger().WithName("apis"),
-		changed: func(ctx context.Context) { tellAll(ctx, mgr.GetClient(), ofPools) }}
+		changed: func(ctx context.Context) { notifyAll(ctx, mgr.GetClient(), ofPools) }}
 	optional.look()
 	engines := inferencepool.NewScraped(scrape.Options{Log: mgr.GetLogger().WithName("engines")})
-	for _, r := range []manager.Runnable{heard, sizes, warmups, optional, closer{engines.Close}} {
+	for _, r := range []manager.Runnable{reports, sizes, warmups, optional, closer{engines.Close}} {
 		if err := mgr.Add(r); err != nil {
 			return fmt.Errorf("adding the controllers' dependencies: %w", err)
 		}
@@ -66,7 +66,7 @@ func addControllers(mgr ctrl.Manager, o *options) error {
 	}
 
 	policies := &routingpolicy.Reconciler{
-		Client: mgr.GetClient(), Direct: mgr.GetAPIReader(), Pickers: heard,
+		Client: mgr.GetClient(), Direct: mgr.GetAPIReader(), Pickers: reports,
 		Recorder: mgr.GetEventRecorder("kvasir-operator"), Clock: clock.RealClock{},
 	}
 	if err := policies.SetupWithManager(mgr, ofPolicies); err != nil {
@@ -74,7 +74,7 @@ func addControllers(mgr ctrl.Manager, o *options) error {
 	}
 	pools := &inferencepool.Reconciler{
 		Client: mgr.GetClient(), Direct: mgr.GetAPIReader(), Recorder: mgr.GetEventRecorder("kvasir-operator"),
-		Clock: clock.RealClock{}, Pickers: heard, Engines: engines, Sizer: sizes, Warmups: warmups,
+		Clock: clock.RealClock{}, Pickers: reports, Engines: engines, Sizer: sizes, Warmups: warmups,
 		Children: func() resources.Config {
 			return resources.Config{
 				PickerImage: o.pickerImage, Operator: o.account, LogLevel: o.pickerLogLevel,
@@ -99,8 +99,8 @@ func addControllers(mgr ctrl.Manager, o *options) error {
 	return nil
 }
 
-// tellAll has every pool looked at.
-func tellAll(ctx context.Context, reader client.Reader, news chan<- event.GenericEvent) {
+// notifyAll has every pool looked at.
+func notifyAll(ctx context.Context, reader client.Reader, news chan<- event.GenericEvent) {
 	var list v1alpha1.InferencePoolList
 	if err := reader.List(ctx, &list); err != nil {
 		return // of a cache that has ended

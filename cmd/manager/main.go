@@ -34,7 +34,7 @@ const garbage = 50
 
 // start runs the program until a signal and returns its exit status. The second signal ends it at once.
 func start(args []string, stdout, stderr io.Writer) int {
-	if version.Asked(args) {
+	if version.Requested(args) {
 		fmt.Fprintln(stdout, "manager", version.Get())
 		return 0
 	}

@@ -101,7 +101,7 @@ func newApp(log logr.Logger, o *options, decisions *decisionlog.Writer, tracer *
 	a.plan = ownPlan()
 	a.budget = budget.New(a.plan.clients, time.Now)
 	log.Info("Memory divided", "limit", a.plan.limit, "clients", a.plan.clients, "index", a.plan.index, "connections", a.plan.connections)
-	a.ready = &readiness{now: time.Now, states: a.streamStates, heard: a.peersHeard, full: a.budget.Full}
+	a.ready = &readiness{now: time.Now, states: a.streamStates, peersReceived: a.peersHeard, full: a.budget.Full}
 	a.informed, a.restless = make(chan struct{}), make(bell, 1)
 	a.inform = sync.OnceFunc(func() { close(a.informed) })
 	a.renderer = render.New(render.Options{})
@@ -126,12 +126,12 @@ func newApp(log logr.Logger, o *options, decisions *decisionlog.Writer, tracer *
 	var connected func(scrape.Target, error)
 	if !a.inCluster {
 		a.reach = newReach(log.WithName("scrape"))
-		connected = a.reach.asked
+		connected = a.reach.recordResult
 	}
 	a.scraper = scrape.New(scrape.Options{
 		Connected:   connected,
 		Pauses:      true,
-		EventSource: a.sources.tell,
+		EventSource: a.sources.report,
 		Observe: func(id endpoint.ID, m vllm.Metrics, at time.Time) {
 			a.picker.Observe(id, at, loadReport(m))
 			a.picker.ObserveSleep(id, at, picker.Sleep{Asleep: m.Asleep, Paused: m.Paused, Discarded: m.Discarded})

@@ -25,7 +25,7 @@ func (a *app) apply(state config.State) {
 	a.mu.Lock()
 	a.state = state
 	a.mu.Unlock()
-	a.tell(before, state)
+	a.logProblems(before, state)
 
 	a.follows(both(before.Pods, state.Pods))
 	refused := a.applySpecs(state.Specs)
@@ -39,7 +39,7 @@ func (a *app) apply(state config.State) {
 		a.ready.apply()
 	}
 	if !a.inCluster {
-		a.tellUnready(&state, refused)
+		a.logUnready(&state, refused)
 	}
 
 	a.inform()
@@ -52,8 +52,8 @@ func (a *app) apply(state config.State) {
 		"policies", len(state.Policies), "problems", len(state.Problems)+len(refused))
 }
 
-// tellUnready notes why no request can be served, if none can, and logs it when that changes.
-func (a *app) tellUnready(state *config.State, refused map[string]config.Refusal) {
+// logUnready notes why no request can be served, if none can, and logs it when that changes.
+func (a *app) logUnready(state *config.State, refused map[string]config.Refusal) {
 	why := cmp.Or(unserved(state, refused), unreached(state))
 	if a.ready.serve(why) && why != "" {
 		a.log.Error(nil, "No request can be served, so the picker is not ready", "reason", why)
@@ -77,8 +77,8 @@ func unserved(state *config.State, refused map[string]config.Refusal) string {
 	return "no pool is served: " + cmp.Or(first, "there is no InferencePool in the configuration")
 }
 
-// tell logs the problems that are new.
-func (a *app) tell(before, now config.State) {
+// logProblems logs the problems that are new.
+func (a *app) logProblems(before, now config.State) {
 	known := map[string]bool{}
 	for i := range before.Problems {
 		known[before.Problems[i].Error()] = true

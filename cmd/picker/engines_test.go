@@ -73,9 +73,9 @@ func TestAnAssumedPortOfSeveralEnginesIsNotSubscribedTo(t *testing.T) {
 		}
 	}
 	want("neither has reported", "a", "b", "c")
-	s.tell(endpoint.ID{Pod: "a"}, scrape.EventSource{Told: true, Events: 5557})
+	s.report(endpoint.ID{Pod: "a"}, scrape.EventSource{Answered: true, Events: 5557})
 	want("a has reported the port that b is assumed to have", "b", "c")
-	s.tell(endpoint.ID{Pod: "b"}, scrape.EventSource{Told: true, Events: 5558})
+	s.report(endpoint.ID{Pod: "b"}, scrape.EventSource{Answered: true, Events: 5558})
 	want("both have reported", "c")
 }
 

@@ -24,7 +24,7 @@ func main() { os.Exit(start(os.Args[1:], os.Stdout, os.Stderr)) }
 
 // start runs the program until a signal and returns its exit status. The second signal ends it at once.
 func start(args []string, stdout, stderr io.Writer) int {
-	if version.Asked(args) {
+	if version.Requested(args) {
 		fmt.Fprintln(stdout, "picker", version.Get())
 		return 0
 	}

@@ -121,8 +121,8 @@ func (a *app) newPeers(r *reportOptions, o *peerOptions) (*rpc.PeerService, erro
 	return p.service, nil
 }
 
-// tellPeers sends updates to other replicas until ctx ends.
-func (a *app) tellPeers(ctx context.Context) {
+// publishToPeers sends updates to other replicas until ctx ends.
+func (a *app) publishToPeers(ctx context.Context) {
 	if a.peers.mesh != nil {
 		a.peers.mesh.Run(ctx)
 	}
@@ -144,7 +144,7 @@ func (a *app) peerStats() *metrics.Peers {
 	if p.mesh == nil {
 		return nil
 	}
-	out := &metrics.Peers{Sent: p.mesh.Stats(), Heard: p.inbox.Stats(time.Now())}
+	out := &metrics.Peers{Sent: p.mesh.Stats(), Received: p.inbox.Stats(time.Now())}
 	out.ReceivedBytes, out.Refused = p.service.Received()
 	out.Panics = p.service.Panics()
 	if a.reports != nil {

@@ -40,8 +40,8 @@ func newReach(log logr.Logger) *reach {
 	return &reach{log: log, changed: make(bell, 1), failures: map[place]int{}, met: map[place]bool{}, down: map[place]bool{}}
 }
 
-// asked takes what became of a question for metrics.
-func (r *reach) asked(t scrape.Target, err error) {
+// recordResult takes what became of a question for metrics.
+func (r *reach) recordResult(t scrape.Target, err error) {
 	at := place{t.ID, t.Address + t.Socket}
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -133,7 +133,7 @@ func (a *app) applyReach() {
 	a.mu.Unlock()
 	refused := a.applySpecs(state.Specs)
 	a.feed()
-	a.tellUnready(&state, refused)
+	a.logUnready(&state, refused)
 }
 
 // unreachable takes the endpoints of a pool that a request could not be sent to, and reports whether the pool has others.

@@ -24,7 +24,7 @@ func TestReach(t *testing.T) {
 	refused := errors.New("connection refused")
 	r := newReach(logr.Discard())
 	ask := func(pod string, err error) {
-		r.asked(scrape.Target{ID: endpoint.ID{Pod: pod}, Address: pod + ":1"}, err)
+		r.recordResult(scrape.Target{ID: endpoint.ID{Pod: pod}, Address: pod + ":1"}, err)
 	}
 	want := func(what, unreachable, ready string) {
 		t.Helper()

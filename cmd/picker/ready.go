@@ -20,10 +20,10 @@ const (
 // its memory for requests is full.
 type readiness struct {
 	now func() time.Time
-	// states of the event streams of the endpoints that can be picked; heard reports whether updates of the peers have
+	// states of the event streams of the endpoints that can be picked; peersReceived reports whether updates of the peers have
 	// arrived.
-	states func() []events.State
-	heard  func() bool
+	states        func() []events.State
+	peersReceived func() bool
 	// full reports whether there is no room for what clients send; nil is never.
 	full func() bool
 
@@ -76,7 +76,7 @@ func (r *readiness) status() string {
 		case r.now().Sub(r.since) >= readyWait:
 		case !settled(r.states()):
 			return "event streams are being synchronised"
-		case !r.heard():
+		case !r.peersReceived():
 			return "waiting for updates of other replicas"
 		}
 		r.ready = true

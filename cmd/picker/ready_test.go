@@ -11,7 +11,7 @@ func TestReadinessWaitsForEventsButNotForEver(t *testing.T) {
 	const waiting = "event streams are being synchronised"
 	now, states, heard := time.Unix(1000, 0), []events.State{events.Syncing}, true
 	fresh := func() *readiness {
-		return &readiness{now: func() time.Time { return now }, states: func() []events.State { return states }, heard: func() bool { return heard }}
+		return &readiness{now: func() time.Time { return now }, states: func() []events.State { return states }, peersReceived: func() bool { return heard }}
 	}
 	expect := func(r *readiness, want string) {
 		t.Helper()

@@ -195,7 +195,7 @@ func (a *app) serveAll(ctx context.Context, o *options, l *listeners, parts serv
 	pages.MaxRequests = pageRequests
 	group.Go(func() error { return httpproxy.Serve(support, l.metrics, parts.metrics, pages) })
 	group.Go(func() error { return a.serveSync(support, l.reports) })
-	group.Go(func() error { a.tellPeers(support); return nil })
+	group.Go(func() error { a.publishToPeers(support); return nil })
 	group.Go(func() error { parts.follow(support); return nil })
 	group.Go(func() error { a.keepStatus(support); return nil })
 	group.Go(func() error { a.followSources(support); return nil })

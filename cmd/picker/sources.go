@@ -19,16 +19,16 @@ import (
 // configured, and only ports are used: a pod cannot point the picker to another host. It is safe for concurrent use.
 type eventSources struct {
 	log     logr.Logger
-	changed chan struct{} // holds a token when told has changed
+	changed chan struct{} // holds a token when reported has changed
 
-	mu     sync.Mutex
-	epochs map[endpoint.ID]string             // guarded by mu; of the endpoints there are
-	told   map[endpoint.ID]scrape.EventSource // guarded by mu
+	mu       sync.Mutex
+	epochs   map[endpoint.ID]string             // guarded by mu; of the endpoints there are
+	reported map[endpoint.ID]scrape.EventSource // guarded by mu
 }
 
 func newEventSources(log logr.Logger) *eventSources {
 	return &eventSources{log: log, changed: make(chan struct{}, 1), epochs: map[endpoint.ID]string{},
-		told: map[endpoint.ID]scrape.EventSource{}}
+		reported: map[endpoint.ID]scrape.EventSource{}}
 }
 
 // askedRank is the rank about which an endpoint's engine is asked; -1 where its answer would not be used.
@@ -39,12 +39,12 @@ func askedRank(ep *endpoint.Endpoint) int {
 	return ep.EventRank
 }
 
-// tell takes the event source that an engine reports.
-func (s *eventSources) tell(id endpoint.ID, source scrape.EventSource) {
+// report takes the event source that an engine reports.
+func (s *eventSources) report(id endpoint.ID, source scrape.EventSource) {
 	s.mu.Lock()
-	s.told[id] = source
+	s.reported[id] = source
 	s.mu.Unlock()
-	if source.Told {
+	if source.Answered {
 		s.log.Info("Event ports received from engine", "endpoint", id.String(), "events", source.Events, "replay", source.Replay)
 	}
 	select {
@@ -61,9 +61,9 @@ func (s *eventSources) keep(feeds []picker.Feed) {
 	for i := range feeds {
 		epochs[feeds[i].Endpoint.ID] = feeds[i].Endpoint.Epoch()
 	}
-	for id := range s.told {
+	for id := range s.reported {
 		if now, ok := epochs[id]; !ok || now != s.epochs[id] {
-			delete(s.told, id)
+			delete(s.reported, id)
 		}
 	}
 	s.epochs = epochs
@@ -72,13 +72,13 @@ func (s *eventSources) keep(feeds []picker.Feed) {
 func (s *eventSources) known(id endpoint.ID) scrape.EventSource {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.told[id]
+	return s.reported[id]
 }
 
 // of returns the feed with the ports that the engine has reported instead of the assumed ones.
 func (s *eventSources) of(f events.Feed) events.Feed {
 	ep, source := &f.Endpoint, s.known(f.Endpoint.ID)
-	if !source.Told {
+	if !source.Answered {
 		return f
 	}
 	if ep.EventsAssumed {
@@ -93,7 +93,7 @@ func (s *eventSources) of(f events.Feed) events.Feed {
 // silent reports whether the endpoint's engine reports that it publishes nothing that can be subscribed to.
 func (s *eventSources) silent(ep *endpoint.Endpoint) bool {
 	source := s.known(ep.ID)
-	return ep.EventsAssumed && source.Told && source.Events == 0
+	return ep.EventsAssumed && source.Answered && source.Events == 0
 }
 
 // unclear are the endpoints whose events are assumed on a port that another endpoint has, too, because their engines run on
@@ -109,7 +109,7 @@ func (s *eventSources) unclear(feeds map[string][]events.Feed) map[endpoint.ID]b
 				continue
 			}
 			users[address]++
-			if f.Endpoint.EventsAssumed && !s.known(f.Endpoint.ID).Told {
+			if f.Endpoint.EventsAssumed && !s.known(f.Endpoint.ID).Answered {
 				assumed[f.Endpoint.ID] = address
 			}
 		}
@@ -154,7 +154,7 @@ func (a *app) followSources(ctx context.Context) {
 func (a *app) movedSources() (ids []endpoint.ID) {
 	for _, pool := range a.streams.Pools() {
 		for _, s := range a.streams.Status(pool) {
-			if s.State == events.Disconnected && a.sources.known(s.Endpoint.ID).Told {
+			if s.State == events.Disconnected && a.sources.known(s.Endpoint.ID).Answered {
 				ids = append(ids, s.Endpoint.ID)
 			}
 		}

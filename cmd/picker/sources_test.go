@@ -149,20 +149,20 @@ func TestConfiguredEventPortsWinOverToldOnes(t *testing.T) {
 		want           string
 		silent         bool
 	}{
-		"both are configured":        {false, false, scrape.EventSource{Told: true, Events: 1, Replay: 2}, "10.0.0.7:5557 10.0.0.7:5657", false},
-		"replay is configured":       {true, false, scrape.EventSource{Told: true, Events: 1, Replay: 2}, "10.0.0.7:1 10.0.0.7:5657", false},
-		"events are configured":      {false, true, scrape.EventSource{Told: true, Events: 1, Replay: 2}, "10.0.0.7:5557 10.0.0.7:2", false},
-		"neither is":                 {true, true, scrape.EventSource{Told: true, Events: 1, Replay: 2}, "10.0.0.7:1 10.0.0.7:2", false},
+		"both are configured":        {false, false, scrape.EventSource{Answered: true, Events: 1, Replay: 2}, "10.0.0.7:5557 10.0.0.7:5657", false},
+		"replay is configured":       {true, false, scrape.EventSource{Answered: true, Events: 1, Replay: 2}, "10.0.0.7:1 10.0.0.7:5657", false},
+		"events are configured":      {false, true, scrape.EventSource{Answered: true, Events: 1, Replay: 2}, "10.0.0.7:5557 10.0.0.7:2", false},
+		"neither is":                 {true, true, scrape.EventSource{Answered: true, Events: 1, Replay: 2}, "10.0.0.7:1 10.0.0.7:2", false},
 		"the engine does not tell":   {true, true, scrape.EventSource{}, "10.0.0.7:5557 10.0.0.7:5657", false},
-		"it has no replay":           {true, true, scrape.EventSource{Told: true, Events: 1}, "10.0.0.7:1 ", false},
-		"it has no events":           {true, true, scrape.EventSource{Told: true}, " ", true},
-		"nor has it with events set": {false, true, scrape.EventSource{Told: true}, "10.0.0.7:5557 ", false},
+		"it has no replay":           {true, true, scrape.EventSource{Answered: true, Events: 1}, "10.0.0.7:1 ", false},
+		"it has no events":           {true, true, scrape.EventSource{Answered: true}, " ", true},
+		"nor has it with events set": {false, true, scrape.EventSource{Answered: true}, "10.0.0.7:5557 ", false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newEventSources(logr.Discard())
 			f := feed(tc.events, tc.replay)
 			s.keep([]picker.Feed{{Endpoint: f.Endpoint}})
-			s.tell(id, tc.told)
+			s.report(id, tc.told)
 			got := s.of(f).Endpoint
 			if now := got.EventsAddress + " " + got.ReplayAddress; now != tc.want || s.silent(&f.Endpoint) != tc.silent {
 				t.Errorf("got %q, silent %v", now, s.silent(&f.Endpoint))

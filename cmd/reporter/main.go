@@ -31,7 +31,7 @@ func main() { os.Exit(start(os.Args[1:], os.Stdout, os.Stderr)) }
 
 // start runs the program until a signal and returns its exit status.
 func start(args []string, stdout, stderr io.Writer) int {
-	if version.Asked(args) {
+	if version.Requested(args) {
 		fmt.Fprintln(stdout, "reporter", version.Get())
 		return 0
 	}

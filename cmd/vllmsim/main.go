@@ -25,7 +25,7 @@ func main() {
 
 // start runs the program until ctx ends and returns its exit status.
 func start(ctx context.Context, args []string, stdout, stderr io.Writer) int {
-	if version.Asked(args) {
+	if version.Requested(args) {
 		fmt.Fprintln(stdout, "vllmsim", version.Get())
 		return 0
 	}

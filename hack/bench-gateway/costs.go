@@ -79,7 +79,7 @@ func (b *bench) compared(builds []string, processes []*process, s size, way stri
 		} else if len(best) > 1 {
 			r.Beside["x"] = r.Value / best[1].Value
 		}
-		b.tell(r)
+		b.record(r)
 	}
 	return nil
 }

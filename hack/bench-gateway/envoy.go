@@ -62,7 +62,7 @@ func (b *bench) throughEnvoy() error {
 				}
 			}
 			r.Value = r.Beside["kvasirPickerMsCPU"] / r.Beside["emptyPickerMsCPU"]
-			b.tell(r)
+			b.record(r)
 		}
 	}
 	return nil

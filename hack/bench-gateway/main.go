@@ -40,7 +40,7 @@ type bench struct {
 	engine  *engine
 }
 
-func (b *bench) tell(r row) {
+func (b *bench) record(r row) {
 	r.At = time.Now().UTC().Format(time.RFC3339)
 	line, err := json.Marshal(r)
 	if err != nil {

@@ -64,7 +64,7 @@ func (b *bench) proxied() error {
 			}
 		}
 	}
-	b.tell(row{Row: "proxy, 1 KB request and answer", Value: best[0] / best[1], Unit: "x the CPU of httputil.ReverseProxy", Limit: 1.5,
+	b.record(row{Row: "proxy, 1 KB request and answer", Value: best[0] / best[1], Unit: "x the CPU of httputil.ReverseProxy", Limit: 1.5,
 		Beside: map[string]float64{
 			"proxyUs": best[0] * 1e6, "reverseProxyUs": best[1] * 1e6, "bytes": float64(len(body)),
 		}})
@@ -148,7 +148,7 @@ func (b *bench) throughPicker(p, other *process, encrypted bool) error {
 			}
 		}
 	}
-	b.tell(row{Row: "event through ext_proc, " + name, Value: beside["P50us"], Unit: "µs added, p50", Limit: 100, Beside: beside})
+	b.record(row{Row: "event through ext_proc, " + name, Value: beside["P50us"], Unit: "µs added, p50", Limit: 100, Beside: beside})
 	return nil
 }
 
@@ -173,7 +173,7 @@ func (b *bench) throughProxy(p, other *process) error {
 			}
 		}
 	}
-	b.tell(row{Row: "event through the proxy", Value: p50["proxyUs"] - p50["directUs"], Unit: "µs added, p50", Limit: 100, Beside: p50})
+	b.record(row{Row: "event through the proxy", Value: p50["proxyUs"] - p50["directUs"], Unit: "µs added, p50", Limit: 100, Beside: p50})
 	return nil
 }
 
@@ -277,7 +277,7 @@ endpoints:
 		if i > 0 {
 			r.Row += ", " + filepath.Base(b.beside[i-1])
 		}
-		b.tell(r)
+		b.record(r)
 	}
 	return nil
 }

@@ -14,8 +14,8 @@ const (
 	few, many, leastPart = 0.1, 0.3, 0.8
 )
 
-// Came counts a request.
-func (c *Caution) Came() { c.refused *= 1 - 1.0/remembered }
+// RecordArrival counts a request.
+func (c *Caution) RecordArrival() { c.refused *= 1 - 1.0/remembered }
 
 // Refused counts one that was refused for its target.
 func (c *Caution) Refused() { c.refused = min(1, c.refused+1.0/remembered) }

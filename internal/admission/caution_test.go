@@ -17,7 +17,7 @@ func TestCautionIsAsMuchAsIsRefused(t *testing.T) {
 		for range 4 {
 			part := rng.Float64()
 			for range 10 * remembered {
-				c.Came()
+				c.RecordArrival()
 				if rng.Float64() < part {
 					c.Refused()
 				}

@@ -50,10 +50,10 @@ func (r *recent) ago(now time.Time, memory time.Duration, clock float64) float64
 	return then
 }
 
-// Turns calls f for what waits of each tenant, in order of arrival, until f returns false: higher levels first, and of a
+// EachTenant calls f for what waits of each tenant, in order of arrival, until f returns false: higher levels first, and of a
 // level the tenant that has had the least for its weight. f must not change the queue. The list is valid until the next
 // call.
-func (q *Queue) Turns(f func(list []*Ticket) bool) {
+func (q *Queue) EachTenant(f func(list []*Ticket) bool) {
 	var list []*Ticket
 	for _, l := range q.levels {
 		for _, flow := range l.inOrder() {

@@ -91,7 +91,7 @@ func TestTheQueueKeepsItsLaws(t *testing.T) {
 				drop(shed...)
 			case op < 8:
 				var turn *Ticket
-				q.Turns(func(list []*Ticket) bool { turn = list[0]; return false })
+				q.EachTenant(func(list []*Ticket) bool { turn = list[0]; return false })
 				popped := q.Pop(start)
 				if popped != turn {
 					t.Fatalf("seed %d: %+v is popped, whose turn it is %+v", seed, popped, turn)

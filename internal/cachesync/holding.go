@@ -11,8 +11,8 @@ import (
 
 // holding is what a receiver has written to an index, and a digest of what it received.
 type holding struct {
-	w    kvindex.Writer
-	told map[section]*kvindex.Digest
+	w        kvindex.Writer
+	reported map[section]*kvindex.Digest
 	// groups has a bit for each group that was ever spoken of.
 	groups uint64
 	// windows are the rules of the groups that have one.
@@ -53,7 +53,7 @@ func (h *holding) store(at section, parent uint64, hashes []kvevent.Hash, keys [
 	return h.w.Store(at.tier, at.group, parentOf(parent), hashes, keys)
 }
 
-func (h *holding) forget() { h.told, h.refused = map[section]*kvindex.Digest{}, false }
+func (h *holding) forget() { h.reported, h.refused = map[section]*kvindex.Digest{}, false }
 
 // room reports whether there is room for n more blocks, and remembers if not.
 func (h *holding) room(n, most int) bool {
@@ -73,10 +73,10 @@ func (h *holding) clear() {
 }
 
 func (h *holding) digest(at section) *kvindex.Digest {
-	d := h.told[at]
+	d := h.reported[at]
 	if d == nil {
 		d = &kvindex.Digest{}
-		h.told[at] = d
+		h.reported[at] = d
 	}
 	return d
 }

@@ -96,7 +96,7 @@ func (m *Mirror) settle(n id) {
 			// Key blocks might have waited for this part of them.
 			for tier, copies := range r.copies {
 				if copies > 0 {
-					m.tell(n, kvblock.Tier(tier), true)
+					m.notify(n, kvblock.Tier(tier), true)
 				}
 			}
 		}
@@ -208,15 +208,15 @@ func (m *Mirror) whole(n id, tier kvblock.Tier) bool {
 	}
 }
 
-// tell notifies the views that the first copy of a block was added to a tier, or that the last will be removed. The block
+// notify notifies the views that the first copy of a block was added to a tier, or that the last will be removed. The block
 // can be a part of several key blocks.
-func (m *Mirror) tell(n id, tier kvblock.Tier, come bool) {
+func (m *Mirror) notify(n id, tier kvblock.Tier, come bool) {
 	r := m.arena.at(n)
 	if m.blockTokens == 0 || !r.rooted || r.over == unfit {
 		return
 	}
 	if r.over == 0 {
-		m.tellOne(n, tier, come)
+		m.notifyOne(n, tier, come)
 		return
 	}
 	parts := m.parts[:0]
@@ -227,7 +227,7 @@ func (m *Mirror) tell(n id, tier kvblock.Tier, come bool) {
 		for c := m.arena.at(n).down; c != 0; c = m.arena.at(c).next {
 			switch m.arena.at(c).over {
 			case 0:
-				m.tellOne(c, tier, come)
+				m.notifyOne(c, tier, come)
 			case unfit:
 			default:
 				parts = append(parts, c)
@@ -237,7 +237,7 @@ func (m *Mirror) tell(n id, tier kvblock.Tier, come bool) {
 	m.parts = parts
 }
 
-func (m *Mirror) tellOne(n id, tier kvblock.Tier, come bool) {
+func (m *Mirror) notifyOne(n id, tier kvblock.Tier, come bool) {
 	if !m.whole(n, tier) {
 		return
 	}

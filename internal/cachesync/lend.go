@@ -20,7 +20,7 @@ func (r *Receiver) Lend(keyID string) (at *pb.Position, changes []*pb.Change) {
 	if r.have.GetKeyId() != keyID || !r.vouches() || len(r.held.windows) > 0 {
 		return nil, nil
 	}
-	for section, d := range r.held.told {
+	for section, d := range r.held.reported {
 		if d.Blocks == 0 {
 			continue
 		}
@@ -96,7 +96,7 @@ func (r *Receiver) Borrow(at *pb.Position, changes []*pb.Change) (taken bool, er
 		r.options.OnOwn()
 	}
 	shadow.w.Commit()
-	r.held.told, r.held.refused = shadow.told, shadow.refused
+	r.held.reported, r.held.refused = shadow.reported, shadow.refused
 	r.held.adopt(shadow)
 	r.have = proto.CloneOf(at)
 	r.status.Owned, r.status.Borrowed, r.status.State = true, true, pb.State_STATE_UNVERIFIED

@@ -19,7 +19,7 @@ func borrowed(t *testing.T) (w *world, lender, p *simPicker) {
 	w.faults.find = 3600
 	w.startPicker(p)
 	p.found = w.now.Add(time.Hour)
-	w.turn(p, false)
+	w.exchange(p, false)
 	if s := p.receiver.Status(); !s.Borrowed || !s.Owned || s.Proven || s.State != pb.State_STATE_UNVERIFIED || s.Held == 0 {
 		t.Fatalf("borrowed: %+v", s)
 	}
@@ -80,7 +80,7 @@ func TestAnotherLifeEndsALoan(t *testing.T) {
 		t.Error("it is given back though the reporter is about to speak")
 	}
 	out, _ := p.sender.Next(w.now)
-	w.tell(p, out[0])
+	w.send(p, out[0])
 	if n := p.writer.Len(); n != 0 || out[0].GetBegin().GetMode() != pb.Begin_MODE_REPLACE {
 		t.Errorf("%d blocks of another life stay after %v", n, out[0])
 	}
@@ -115,7 +115,7 @@ func TestOnlyWhatIsTrueIsLent(t *testing.T) {
 	if at, _ := lender.receiver.Lend(simRoots[0].ID); at == nil {
 		t.Error("nothing is lent")
 	}
-	w.tell(lender, w.begin(lender, pb.Begin_MODE_REPLACE, w.mirror.epoch))
+	w.send(lender, w.begin(lender, pb.Begin_MODE_REPLACE, w.mirror.epoch))
 	if at, _ := lender.receiver.Lend(simRoots[0].ID); at != nil {
 		t.Error("it is lent while a snapshot comes")
 	}

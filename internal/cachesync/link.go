@@ -231,7 +231,7 @@ func (m *Mirror) more(n id, tier kvblock.Tier) {
 		m.queue(&m.orphans, n, orphan)
 	}
 	if r.copies[tier] == 1 {
-		m.tell(n, tier, true)
+		m.notify(n, tier, true)
 	}
 }
 
@@ -240,7 +240,7 @@ func (m *Mirror) more(n id, tier kvblock.Tier) {
 func (m *Mirror) less(n id, tier kvblock.Tier, by uint16) {
 	r := m.arena.at(n)
 	if r.copies[tier] == by {
-		m.tell(n, tier, false)
+		m.notify(n, tier, false)
 	}
 	m.changeClass(r, func() { r.copies[tier] -= by })
 	if tier == kvblock.GPU {

@@ -110,9 +110,9 @@ type Status struct {
 	Seq       uint64
 	// LastMessage is the time of the last message, LastProof of the last equal digest.
 	LastMessage, LastProof time.Time
-	// Told is how many blocks the reporter has reported, Held how many of them are in the index; the others were
+	// Reported is how many blocks the reporter has reported, Held how many of them are in the index; the others were
 	// refused or evicted because the index was full. A section with a negative number of reported blocks counts as zero.
-	Told, Held uint64
+	Reported, Held uint64
 	// What the engine holds without a key, as reported.
 	Orphans, Unindexable, Refused uint64
 	// Unsupported is the part of the unindexable blocks whose size does not fit. Unreadable reports that the engine's last
@@ -217,11 +217,11 @@ func (r *Receiver) Status() Status {
 	defer r.mu.Unlock()
 	s := r.status
 	s.Epoch, s.KeyID, s.Seq = r.have.GetEpoch(), r.have.GetKeyId(), r.have.GetSeq()
-	s.Told, s.Held = 0, 0
+	s.Reported, s.Held = 0, 0
 	if s.Owned {
-		for at, d := range r.held.told {
+		for at, d := range r.held.reported {
 			if atLeast(d.Blocks, 0) {
-				s.Told += d.Blocks
+				s.Reported += d.Blocks
 			}
 			s.Held += r.held.has(at).Blocks
 		}
@@ -390,7 +390,7 @@ func (r *Receiver) onSnapshot(s *pb.Snapshot, reply func(*pb.PickerMessage)) err
 	}
 	if r.part++; s.GetLast() {
 		r.shadow.w.Commit()
-		r.held.told, r.held.refused = r.shadow.told, r.shadow.refused
+		r.held.reported, r.held.refused = r.shadow.reported, r.shadow.refused
 		r.held.adopt(r.shadow)
 		r.have, r.shadow, r.begin = r.begin, nil, nil
 	}

@@ -37,17 +37,17 @@ func TestEqualityIsShownOrNotKnown(t *testing.T) {
 			p.writer.Clear()
 			for p.receiver.Status().Divergent == 0 {
 				w.now = w.now.Add(10 * time.Millisecond)
-				w.turn(p, false)
+				w.exchange(p, false)
 			}
 			p.receiver.Lost()
 		},
 		"somebody else writes":              func(_ *world, p *simPicker) { p.receiver.Release() },
 		"a stream has begun":                func(w *world, p *simPicker) { w.connect(p) },
-		"the sender goes on from elsewhere": func(w *world, p *simPicker) { w.tell(p, w.begin(p, pb.Begin_MODE_ADOPT, w.mirror.epoch)) },
-		"the engine began another life":     func(w *world, p *simPicker) { w.tell(p, w.begin(p, pb.Begin_MODE_REPLACE, w.mirror.epoch+1)) },
-		"a snapshot comes":                  func(w *world, p *simPicker) { w.tell(p, w.begin(p, pb.Begin_MODE_REPLACE, w.mirror.epoch)) },
-		"changes are missing":               func(w *world, p *simPicker) { w.tell(p, changesFrom(p.receiver.Status().Seq+1)) },
-		"a digest of what is to come":       func(w *world, p *simPicker) { w.tell(p, digestAt(p.receiver.Status().Seq+1)) },
+		"the sender goes on from elsewhere": func(w *world, p *simPicker) { w.send(p, w.begin(p, pb.Begin_MODE_ADOPT, w.mirror.epoch)) },
+		"the engine began another life":     func(w *world, p *simPicker) { w.send(p, w.begin(p, pb.Begin_MODE_REPLACE, w.mirror.epoch+1)) },
+		"a snapshot comes":                  func(w *world, p *simPicker) { w.send(p, w.begin(p, pb.Begin_MODE_REPLACE, w.mirror.epoch)) },
+		"changes are missing":               func(w *world, p *simPicker) { w.send(p, changesFrom(p.receiver.Status().Seq+1)) },
+		"a digest of what is to come":       func(w *world, p *simPicker) { w.send(p, digestAt(p.receiver.Status().Seq+1)) },
 		"the reporter has no connection":    func(w *world, _ *simPicker) { w.state(events.Disconnected) },
 		"the reporter reads the history":    func(w *world, _ *simPicker) { w.state(events.Syncing) },
 		"the reporter missed the beginning": func(w *world, _ *simPicker) { w.state(events.Unverified) },
@@ -70,8 +70,8 @@ func (w *world) state(s events.State) {
 	w.settle(testSettle)
 }
 
-// tell passes a picker a message that its sender has not sent.
-func (w *world) tell(p *simPicker, m *pb.ReporterMessage) {
+// send passes a picker a message that its sender has not sent.
+func (w *world) send(p *simPicker, m *pb.ReporterMessage) {
 	if err := p.receiver.Handle(w.now, m, func(*pb.PickerMessage) {}); err != nil {
 		w.t.Fatal(err)
 	}
@@ -118,7 +118,7 @@ func TestADifferenceIsCountedAndMended(t *testing.T) {
 			least := lie(p.writer, one)
 			var seen uint64
 			for end := w.now.Add(testSettle); w.now.Before(end); w.now = w.now.Add(10 * time.Millisecond) {
-				w.turn(p, false)
+				w.exchange(p, false)
 				s := p.receiver.Status()
 				if s.Divergent > 0 && s.Proven {
 					t.Fatal("proven and divergent")
@@ -183,9 +183,9 @@ func TestDifferencesOfSectionsDoNotCancel(t *testing.T) {
 				two.Add(1002)
 				digest := &pb.Digest{Seq: uint64(len(c.changes)), State: pb.State_STATE_SYNCED, Sections: append(c.sections, section(2, 2, two))}
 				tell(&pb.ReporterMessage{Kind: &pb.ReporterMessage_Digest{Digest: digest}})
-				if s := r.Status(); s.Proven || s.Divergent < c.least || len(repairs) == 0 || s.Told != 2 {
+				if s := r.Status(); s.Proven || s.Divergent < c.least || len(repairs) == 0 || s.Reported != 2 {
 					t.Fatalf("proven %v, %d blocks divergent, %d told, %d sections wanted; want at least %d, 2, some",
-						s.Proven, s.Divergent, s.Told, len(repairs), c.least)
+						s.Proven, s.Divergent, s.Reported, len(repairs), c.least)
 				}
 				if c.least == huge {
 					return // no repair makes the claimed number true

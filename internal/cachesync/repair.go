@@ -71,7 +71,7 @@ func (h *holding) compare(theirs map[section]*kvindex.Digest, short bool) (wante
 		if their == nil {
 			their = &empty
 		}
-		told, has := h.told[at], h.has(at)
+		told, has := h.reported[at], h.has(at)
 		if told == nil {
 			told = &empty
 		}

@@ -178,8 +178,8 @@ func overWire[M proto.Message](m M) M {
 
 func (w *world) one(in int) bool { return in > 0 && w.rng.IntN(in) == 0 }
 
-// turn lets a picker and its sender speak for a while.
-func (w *world) turn(p *simPicker, busy bool) {
+// exchange lets a picker and its sender speak for a while.
+func (w *world) exchange(p *simPicker, busy bool) {
 	if p.sender == nil {
 		if w.now.Before(p.found) {
 			w.borrow(p)
@@ -347,7 +347,7 @@ func (w *world) rotate() {
 
 func (w *world) speak(busy bool) {
 	for _, p := range w.pickers {
-		w.turn(p, busy)
+		w.exchange(p, busy)
 	}
 }
 
@@ -414,8 +414,8 @@ func simulate(t *testing.T, seed uint64, f faults) {
 		}
 		want := w.engine.keys(p.roots[0])
 		compare(t, what, heldBy(p.writer), want)
-		if s.Held != uint64(len(want)) || s.Told != s.Held {
-			t.Fatalf("%s: told of %d, holds %d, should %d", what, s.Told, s.Held, len(want))
+		if s.Held != uint64(len(want)) || s.Reported != s.Held {
+			t.Fatalf("%s: told of %d, holds %d, should %d", what, s.Reported, s.Held, len(want))
 		}
 		w.match(what, p)
 	}

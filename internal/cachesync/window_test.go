@@ -16,8 +16,8 @@ import (
 	pb "github.com/kvasir-dev/kvasir/internal/reportpb"
 )
 
-// told is a mirror and a picker that follows it.
-type told struct {
+// followed is a mirror and a picker that follows it.
+type followed struct {
 	t        *testing.T
 	mirror   *Mirror
 	sender   *Sender
@@ -32,8 +32,8 @@ type told struct {
 	ahead int
 }
 
-func newTold(t *testing.T, old bool) *told {
-	w := &told{t: t, mirror: NewMirror(Options{}, nil), root: testRoot("a", 4), now: time.Unix(1e9, 0), old: old}
+func newFollowed(t *testing.T, old bool) *followed {
+	w := &followed{t: t, mirror: NewMirror(Options{}, nil), root: testRoot("a", 4), now: time.Unix(1e9, 0), old: old}
 	w.mirror.Begin(false)
 	w.mirror.Mark(events.Position{}, events.Synced)
 	w.restart()
@@ -41,14 +41,14 @@ func newTold(t *testing.T, old bool) *told {
 }
 
 // restart begins with a picker that knows nothing.
-func (w *told) restart() {
+func (w *followed) restart() {
 	w.index = kvindex.NewIndex(kvindex.Options{})
 	w.holder = w.index.Join()
 	w.receiver = NewReceiver(w.index.Writer(w.holder), ReceiverOptions{Roots: []Root{w.root}, OnLookahead: func() { w.ahead++ }})
 	w.connect()
 }
 
-func (w *told) connect() {
+func (w *followed) connect() {
 	if w.sender != nil {
 		w.sender.Close()
 	}
@@ -62,14 +62,14 @@ func (w *told) connect() {
 	w.pump()
 }
 
-func (w *told) handle(m *pb.PickerMessage) {
+func (w *followed) handle(m *pb.PickerMessage) {
 	if err := w.sender.Handle(m); err != nil {
 		w.t.Fatal(err)
 	}
 }
 
 // pump lets both speak for some digests.
-func (w *told) pump() {
+func (w *followed) pump() {
 	w.t.Helper()
 	for range 6 {
 		w.now = w.now.Add(time.Second)
@@ -96,12 +96,12 @@ func windowsIn(m *pb.ReporterMessage) bool {
 		slices.ContainsFunc(m.GetDigest().GetSections(), func(s *pb.Section) bool { return s.GetWindow() != nil || s.GetGroup() == 1 })
 }
 
-func (w *told) apply(events ...kvevent.Event) {
+func (w *followed) apply(events ...kvevent.Event) {
 	apply(w.mirror, events...)
 	w.pump()
 }
 
-func (w *told) match(hashes ...kvevent.Hash) int {
+func (w *followed) match(hashes ...kvevent.Hash) int {
 	var keys []kvblock.Key
 	for i := range hashes {
 		keys = append(keys, keyOf(w.root, hashes[:i+1]...))
@@ -137,7 +137,7 @@ var hybridSteps = []struct {
 }
 
 func TestReportedWindowsDecideWhereHitsEnd(t *testing.T) {
-	w := newTold(t, false)
+	w := newFollowed(t, false)
 	for i, step := range hybridSteps {
 		w.apply(step.events...)
 		if got := w.match(1, 2, 3, 4); got != step.want {
@@ -147,7 +147,7 @@ func TestReportedWindowsDecideWhereHitsEnd(t *testing.T) {
 }
 
 func TestAPickerThatKnowsNoWindowsIsToldOfNone(t *testing.T) {
-	w := newTold(t, true)
+	w := newFollowed(t, true)
 	for i, step := range hybridSteps[:7] {
 		w.apply(step.events...)
 		if got := w.match(1, 2, 3, 4); got != step.full {
@@ -168,7 +168,7 @@ func TestAPickerThatKnowsNoWindowsIsToldOfNone(t *testing.T) {
 }
 
 func TestAModelOfWindowsAloneIsReported(t *testing.T) {
-	w := newTold(t, false)
+	w := newFollowed(t, false)
 	w.apply(windowed(chainEvent(0, 1, 2, 3), 1, 2, 3))
 	w.apply(windowed(removedEvent(), 1, 2), windowed(chainEvent(3, 4), 4))
 	if got := w.match(1, 2, 3, 4); got != 4 {
@@ -181,7 +181,7 @@ func TestAModelOfWindowsAloneIsReported(t *testing.T) {
 
 // TestLookaheadReachesThePicker: with digests, also a picker that comes later, and until the engine's next life.
 func TestLookaheadReachesThePicker(t *testing.T) {
-	w := newTold(t, false)
+	w := newFollowed(t, false)
 	if w.apply(chainEvent(0, 1)); w.ahead != 0 {
 		t.Errorf("reported %d times without a reason", w.ahead)
 	}
@@ -204,7 +204,7 @@ func TestLookaheadReachesThePicker(t *testing.T) {
 }
 
 func TestWindowsAreNotLent(t *testing.T) {
-	w := newTold(t, false)
+	w := newFollowed(t, false)
 	w.apply(chainEvent(0, 1, 2))
 	if at, _ := w.receiver.Lend(w.root.ID); at == nil {
 		t.Fatal("nothing is lent of a model without windows")
@@ -295,7 +295,7 @@ func TestReportedMatchesAreThoseOfTheEngine(t *testing.T) {
 	for seed := range uint64(20) {
 		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
 			rng := rand.New(rand.NewPCG(seed, 1))
-			w, e := newTold(t, false), newEngineWithWindow()
+			w, e := newFollowed(t, false), newEngineWithWindow()
 			for range 60 {
 				w.apply(e.random(rng)...)
 				switch rng.IntN(12) {
@@ -318,7 +318,7 @@ func TestReportedMatchesAreThoseOfTheEngine(t *testing.T) {
 }
 
 // reload replaces the mirror by what it saves.
-func (w *told) reload() {
+func (w *followed) reload() {
 	var file bytes.Buffer
 	if err := w.mirror.Save(&file); err != nil {
 		w.t.Fatal(err)

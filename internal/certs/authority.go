@@ -71,7 +71,7 @@ func (a *Authority) Renew(leaf *Pair, names []string, now time.Time) (changed bo
 		}
 	}
 	next = renewal(cert)
-	for _, t := range []time.Time{renewal(ca), a.turn()} {
+	for _, t := range []time.Time{renewal(ca), a.takeover()} {
 		if !t.IsZero() && t.After(now) && t.Before(next) {
 			next = t
 		}
@@ -101,14 +101,14 @@ func (a *Authority) renew(now time.Time) error {
 			return err
 		}
 	}
-	if turn := a.turn(); !turn.IsZero() && !now.Before(turn) {
+	if turn := a.takeover(); !turn.IsZero() && !now.Before(turn) {
 		*a = Authority{Current: a.Next, Past: a.Current.Cert}
 	}
 	return nil
 }
 
-// turn is when the successor takes over; zero without one.
-func (a *Authority) turn() time.Time {
+// takeover is when the successor takes over; zero without one.
+func (a *Authority) takeover() time.Time {
 	next, _, err := a.Next.parse()
 	if err != nil {
 		return time.Time{}

@@ -162,9 +162,9 @@ func tokensExact(s *PoolState, f *facts) metav1.Condition {
 		return condition(typ, metav1.ConditionFalse, "PartlyExact", fmt.Sprintf("%.0f %% of the last requests had no exact tokens, the last one for the reason %s; %s",
 			100*f.inexact.Share, f.inexact.Last, source))
 	case exact:
-		return condition(typ, metav1.ConditionTrue, "Exact", f.tokens.Message+untold(f))
+		return condition(typ, metav1.ConditionTrue, "Exact", f.tokens.Message+unreported(f))
 	}
-	return condition(typ, metav1.ConditionTrue, reason, source+untold(f))
+	return condition(typ, metav1.ConditionTrue, reason, source+unreported(f))
 }
 
 // muchInexact is the share of requests without exact tokens above which a pool does not count as exact, whatever was
@@ -196,12 +196,12 @@ func tokensOtherwise(s *PoolState, f *facts) (reason, message string) {
 	return "EngineRender", "an engine is asked for the tokens of each request"
 }
 
-// untold describes which requests are not exact because engines are too old to distinguish their blocks.
-func untold(f *facts) (message string) {
-	if f.tokens.AdaptersUntold {
+// unreported describes which requests are not exact because engines are too old to distinguish their blocks.
+func unreported(f *facts) (message string) {
+	if f.tokens.AdaptersUnreported {
 		message += "; requests for adapters are matched approximately, as engines before v0.14 do not tell adapters by name"
 	}
-	if f.tokens.SaltsUntold {
+	if f.tokens.SaltsUnreported {
 		message += "; requests with a cache salt are matched approximately, as engines before v0.17 do not tell salts"
 	}
 	return message
@@ -285,10 +285,10 @@ func mispredicting(list []picker.Distrust) string {
 func gatewayConforms(f *facts) metav1.Condition {
 	const typ = v1alpha1.ConditionGatewayConforms
 	var ignoring, buffering []string
-	heard := false
+	reported := false
 	for i := range f.gateways {
 		g := &f.gateways[i]
-		heard = heard || g.Told+g.Streams > 0
+		reported = reported || g.Reported+g.Streams > 0
 		if g.Ignores {
 			ignoring = append(ignoring, g.Gateway)
 		}
@@ -306,7 +306,7 @@ func gatewayConforms(f *facts) metav1.Condition {
 		return condition(typ, metav1.ConditionFalse, "AnswersBuffered", "the gateway at "+strings.Join(buffering, ", ")+
 			" holds streamed answers back until they are complete; set its response_body_mode to FULL_DUPLEX_STREAMED or STREAMED "+
 			"(Envoy AI Gateway: remove the annotation aigateway.envoyproxy.io/processing-body-mode from the inference pool)")
-	case heard:
+	case reported:
 		return condition(typ, metav1.ConditionTrue, "Conforms", "")
 	}
 	return metav1.Condition{}

@@ -41,7 +41,7 @@ func modelNames(spec *picker.Spec) []named {
 // settleNames assigns every name that requests use to one pool: the one that had it, else the first in the order of drafts.
 // A pool that wants a name of another pool keeps its last good state, which can in turn have a name that a third pool
 // wants; each round refuses at least one pool, so there are no more rounds than pools.
-func (n *turn) settleNames(drafts []*draft) {
+func (n *translation) settleNames(drafts []*draft) {
 	for {
 		owners := map[string]*draft{}
 		for _, before := range []bool{true, false} {
@@ -70,7 +70,7 @@ func (n *turn) settleNames(drafts []*draft) {
 }
 
 // refuseTaken puts a pool back to its last good state if it wants a name that another one has.
-func (n *turn) refuseTaken(d *draft, owners map[string]*draft) bool {
+func (n *translation) refuseTaken(d *draft, owners map[string]*draft) bool {
 	if !d.served {
 		return false
 	}

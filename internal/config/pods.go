@@ -125,7 +125,7 @@ func PodReady(pod *corev1.Pod) bool {
 }
 
 // slices are those of files, and one for each pod that is of a pool.
-func (n *turn) slices(o *Objects) []*discoveryv1.EndpointSlice {
+func (n *translation) slices(o *Objects) []*discoveryv1.EndpointSlice {
 	all := byName(o.Slices)
 	for _, pod := range byName(o.Pods) {
 		pool := PoolOf(pod, o.Pools)

@@ -140,8 +140,8 @@ func TestPoolConditions(t *testing.T) {
 		"streams without usage":              {smallPool, smallSlice, live(picker.Hits{Silent: 60, Uncached: 40}, 100), []string{"PredictionsTrusted=Unknown/NoUsage"}},
 		"usage without what was cached":      {smallPool, smallSlice, live(picker.Hits{Silent: 40, Uncached: 60}, 100), []string{"PredictionsTrusted=Unknown/NoCachedTokens"}},
 		"what was announced is not found":    {smallPool, smallSlice, distrusted(live(picker.Hits{Answers: 40}, 40)), []string{"PredictionsTrusted=False/Mispredicting"}},
-		"a gateway that follows":             {smallPool, smallSlice, through(picker.GatewayStats{Told: 1}), []string{"GatewayConforms=True/Conforms"}},
-		"a gateway that goes elsewhere":      {smallPool, smallSlice, through(picker.GatewayStats{Told: 9, Ignores: true, Buffers: true}), []string{"GatewayConforms=False/PicksNotFollowed"}},
+		"a gateway that follows":             {smallPool, smallSlice, through(picker.GatewayStats{Reported: 1}), []string{"GatewayConforms=True/Conforms"}},
+		"a gateway that goes elsewhere":      {smallPool, smallSlice, through(picker.GatewayStats{Reported: 9, Ignores: true, Buffers: true}), []string{"GatewayConforms=False/PicksNotFollowed"}},
 		"a gateway that buffers":             {smallPool, smallSlice, through(picker.GatewayStats{Streams: 9, Buffers: true}), []string{"GatewayConforms=False/AnswersBuffered"}},
 		"nothing to find, and nothing found": {smallPool, smallSlice, live(picker.Hits{Answers: 100}, 100), []string{"PredictionsTrusted=True/Trusted"}},
 	} {
@@ -170,7 +170,7 @@ func TestTokensExactSaysWhatIsDone(t *testing.T) {
 	never := strings.Replace(smallPolicy, "strategy:", "tokens: {engine: Never}, strategy:", 1)
 	none := strings.Replace(smallPool, "{name: m},", "{name: m, tokenizer: {type: None}},", 1)
 	old := with(tokencheck.Exact)
-	old.AdaptersUntold, old.SaltsUntold = true, true
+	old.AdaptersUnreported, old.SaltsUnreported = true, true
 	const asked, chunks = "an engine is asked for the tokens of each request", "prompts are matched by chunks of their text with what this picker has routed"
 	for name, tc := range map[string]struct {
 		pool, policy string

@@ -116,8 +116,8 @@ func NewTranslator(settings Settings, defaults *v1alpha1.RoutingPolicy) (*Transl
 	return &Translator{settings: settings, fallback: fallback, last: newTranslated()}, nil
 }
 
-// turn is one translation.
-type turn struct {
+// translation is one translation.
+type translation struct {
 	*Translator
 	state   State
 	next    translated
@@ -130,7 +130,7 @@ type turn struct {
 
 // Translate makes the next state.
 func (t *Translator) Translate(o Objects) State {
-	n := &turn{
+	n := &translation{
 		Translator: t,
 		next:       newTranslated(),
 		origins:    o.Origins,
@@ -185,7 +185,7 @@ func byName[T metav1.Object](list []T) []T {
 }
 
 // problem records an error of an object; kept reports whether its last good state stays.
-func (n *turn) problem(kind string, o metav1.Object, err *field.Error, kept bool) Problem {
+func (n *translation) problem(kind string, o metav1.Object, err *field.Error, kept bool) Problem {
 	key := ObjectKey{Kind: kind, Namespace: o.GetNamespace(), Name: o.GetName()}
 	p := Problem{Origin: n.origins[key], Object: key, Field: err.Field, Detail: err.ErrorBody(), Kept: kept, reason: "Invalid"}
 	switch err.Type {

@@ -75,6 +75,6 @@ func hits(now, before picker.Hits) api.Hits {
 		Confirmed: now.Confirmed - before.Confirmed, Delivered: now.Delivered - before.Delivered, Deviation: now.Deviation - before.Deviation,
 		Picks: now.Picks - before.Picks, PickedPrompt: now.PickedPrompt - before.PickedPrompt,
 		PickedPredicted: now.PickedPredicted - before.PickedPredicted,
-		Untold:          now.Silent + now.Uncached - before.Silent - before.Uncached,
+		Unreported:      now.Silent + now.Uncached - before.Silent - before.Uncached,
 	}
 }

@@ -68,7 +68,7 @@ func (r *Ring) Decided(d api.Decision) (id uint64) {
 	r.last++
 	d.ID = r.last
 	r.decisions[d.ID%ringSize] = d
-	r.tell(d)
+	r.publish(d)
 	return d.ID
 }
 
@@ -79,11 +79,11 @@ func (r *Ring) Ended(d api.Decision) {
 	if at := &r.decisions[d.ID%ringSize]; at.ID == d.ID {
 		*at = d
 	}
-	r.tell(d)
+	r.publish(d)
 }
 
-// tell sends a decision to all followers. r.mu is held.
-func (r *Ring) tell(d api.Decision) {
+// publish sends a decision to all followers. r.mu is held.
+func (r *Ring) publish(d api.Decision) {
 	for f := range r.followers {
 		select {
 		case f.C <- d:

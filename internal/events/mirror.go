@@ -200,7 +200,7 @@ func (m *mirror) count(tier kvblock.Tier, n int) {
 func (m *mirror) storeByHash(e *kvevent.Event, tier kvblock.Tier) {
 	for i, hash := range e.Hashes {
 		if m.writer.Copy(tier, e.Group, e.Hashes[i:i+1]) == 0 {
-			m.tell(e.Group, hash)
+			m.collectKey(e.Group, hash)
 		} else if o := m.orphans.byID[blockID{hash, int32(e.Group)}]; o != nil {
 			more(&o.copies[tier])
 		} else {
@@ -209,8 +209,8 @@ func (m *mirror) storeByHash(e *kvevent.Event, tier kvblock.Tier) {
 	}
 }
 
-// tell collects the key of a known block for OnStored.
-func (m *mirror) tell(group int, hash kvevent.Hash) {
+// collectKey collects the key of a known block for OnStored.
+func (m *mirror) collectKey(group int, hash kvevent.Hash) {
 	if key, ok := m.writer.Key(group, hash); ok {
 		m.stored = append(m.stored, key)
 	}
@@ -232,7 +232,7 @@ func (m *mirror) storeChain(e *kvevent.Event, tier kvblock.Tier) {
 	for ; key == 0 && at < len(e.Hashes); at++ {
 		hash := e.Hashes[at]
 		if m.writer.Copy(tier, e.Group, e.Hashes[at:at+1]) == 0 {
-			m.tell(e.Group, hash)
+			m.collectKey(e.Group, hash)
 			key, _ = m.writer.Key(e.Group, hash)
 		} else {
 			m.wait(e, at, parent, tier)

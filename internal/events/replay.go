@@ -128,7 +128,7 @@ func (s *Stream) resync(why Reason) (same bool) {
 			s.plan()
 		}
 		s.setState(state)
-		s.tell(s.position(), s.State())
+		s.publish(s.position(), s.State())
 	}
 	s.log.Info("Event stream replayed", "reason", why.String(), "state", State(s.state.Load()).String(),
 		"blocks", s.stats.Blocks.Load())

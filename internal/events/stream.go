@@ -193,12 +193,12 @@ func (s *Stream) clear(sameLife bool) {
 func (s *Stream) mark() {
 	at, state := s.position(), s.State()
 	if s.begun || at != s.marked || state != s.markedState {
-		s.tell(at, state)
+		s.publish(at, state)
 	}
 }
 
-// tell reports the position and state to the sink.
-func (s *Stream) tell(at Position, state State) {
+// publish reports the position and state to the sink.
+func (s *Stream) publish(at Position, state State) {
 	s.begun, s.marked, s.markedState = false, at, state
 	s.sink.Mark(at, state)
 }

@@ -8,8 +8,8 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/kvevent"
 )
 
-// told has a holder store a chain of keys, by names that are the keys.
-func told(ix Book, h Holder, keys []kvblock.Key) {
+// storeChain has a holder store a chain of keys, by names that are the keys.
+func storeChain(ix Book, h Holder, keys []kvblock.Key) {
 	hashes := make([]kvevent.Hash, len(keys))
 	for i, key := range keys {
 		hashes[i] = kvevent.Hash(key)
@@ -58,13 +58,13 @@ func TestALiarCannotHideWhatOthersHave(t *testing.T) {
 				ix := NewIndex(Options{})
 				honest, late, liar := ix.Join(), ix.Join(), ix.Join()
 				for range 1 + r.IntN(20) {
-					told(ix, liar, lie(r))
+					storeChain(ix, liar, lie(r))
 				}
-				told(ix, honest, chain)
+				storeChain(ix, honest, chain)
 				for range r.IntN(20) {
-					told(ix, liar, lie(r))
+					storeChain(ix, liar, lie(r))
 				}
-				told(ix, late, chain)
+				storeChain(ix, late, chain)
 				for _, h := range []Holder{honest, late} {
 					if got := matchOf(ix, h, chain); got != n {
 						t.Fatalf("seed %d: a pod with %d blocks matches %d", seed, n, got)

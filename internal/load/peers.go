@@ -18,17 +18,17 @@ const PeerFresh = 2 * time.Second
 // must send at least one update in PeerFresh, even without changes. (Package peer does that with the messages of the
 // wire, which gather changes for some milliseconds.)
 type Peer struct {
-	heard atomic.Int64 // nanoseconds since 1970
+	received atomic.Int64 // nanoseconds since 1970
 }
 
-// Hear records that the peer is alive, and that its last counters are still valid.
-func (p *Peer) Hear(now time.Time) { p.heard.Store(now.UnixNano()) }
+// Receive records that the peer is alive, and that its last counters are still valid.
+func (p *Peer) Receive(now time.Time) { p.received.Store(now.UnixNano()) }
 
 // Fresh reports whether the peer's counters count.
-func (p *Peer) Fresh(now time.Time) bool { return now.UnixNano()-p.heard.Load() <= int64(PeerFresh) }
+func (p *Peer) Fresh(now time.Time) bool { return now.UnixNano()-p.received.Load() <= int64(PeerFresh) }
 
-// Heard is the time of the peer's last update.
-func (p *Peer) Heard() time.Time { return time.Unix(0, p.heard.Load()) }
+// LastReceived is the time of the peer's last update.
+func (p *Peer) LastReceived() time.Time { return time.Unix(0, p.received.Load()) }
 
 // Share is what one picker has assigned to an endpoint. All values are absolute, so the last message is enough.
 type Share struct {

@@ -26,13 +26,13 @@ func newPickers(n int) *pickers {
 	return p
 }
 
-// tell sends the counters of every picker to all others at once.
-func (p *pickers) tell(now time.Time) {
+// exchange sends the counters of every picker to all others at once.
+func (p *pickers) exchange(now time.Time) {
 	for j, from := range p.trackers {
 		share, _ := from.Share(now)
 		for i, to := range p.trackers {
 			if i != j {
-				p.peers[i][j].Hear(now)
+				p.peers[i][j].Receive(now)
 				to.Merge(p.peers[i][j], share)
 			}
 		}
@@ -66,7 +66,7 @@ func TestPickersThatTellSeeOneQueue(t *testing.T) {
 			open[i].shared.Release(now)
 			open = append(open[:i], open[i+1:]...)
 		}
-		p.tell(now)
+		p.exchange(now)
 		later := now.Add(5 * time.Millisecond)
 		want := alone.View(later)
 		own := PeerView{}
@@ -93,7 +93,7 @@ func TestWorkThatIsDoneCountsOnce(t *testing.T) {
 	}
 	p.trackers[0].Book(start, WorkOf(1000, 0), true)
 	p.trackers[1].Book(at(0.1), WorkOf(1000, 0), true)
-	p.tell(at(0.1))
+	p.exchange(at(0.1))
 	for i, tracker := range p.trackers {
 		if v := tracker.View(at(0.5)); math.Abs(v.PendingTokens-1500) > 1 {
 			t.Errorf("picker %d sees %.0f tokens pending after half a second at 1000 tokens/s, of 2000", i, v.PendingTokens)
@@ -107,19 +107,19 @@ func TestWorkThatIsDoneCountsOnce(t *testing.T) {
 func TestAPeerThatIsNotHeardDoesNotCount(t *testing.T) {
 	var tracker Tracker
 	peer, other := &Peer{}, &Peer{}
-	peer.Hear(start)
-	other.Hear(start)
+	peer.Receive(start)
+	other.Receive(start)
 	tracker.Merge(peer, Share{InFlight: 3, Decoding: 1, PendingTokens: 500})
 	tracker.Merge(other, Share{InFlight: 1, Decoding: 1})
 	tracker.Merge(peer, Share{InFlight: 2, Decoding: 1, PendingTokens: 400}) // in place of the other
 	if v := tracker.View(at(1)); v.InFlight != 3 || v.Decoding != 2 || v.PendingTokens != 400 || v.Peers.InFlight != 3 {
 		t.Errorf("two peers: %+v", v)
 	}
-	other.Hear(at(1))
+	other.Receive(at(1))
 	if v := tracker.View(start.Add(PeerFresh + time.Millisecond)); v.InFlight != 1 || v.PendingTokens != 0 {
 		t.Errorf("one peer is silent: %+v", v)
 	}
-	peer.Hear(at(3)) // and again: nothing has changed meanwhile
+	peer.Receive(at(3)) // and again: nothing has changed meanwhile
 	if v := tracker.View(at(3)); v.InFlight != 3 {
 		t.Errorf("it reports again: %+v", v)
 	}
@@ -150,14 +150,14 @@ func TestTheRateDoesNotDependOnTheNumberOfPickers(t *testing.T) {
 				jobs[0].b.FirstToken(at(jobs[0].done))
 				jobs[0].b.Release(at(jobs[0].done + 0.01))
 				if tell {
-					p.tell(at(jobs[0].done))
+					p.exchange(at(jobs[0].done))
 				}
 				jobs = jobs[1:]
 			}
 			tokens := 200 + rng.IntN(10_000)
 			b := p.trackers[rng.IntN(2)].Book(at(clock), WorkOf(tokens, 0), true)
 			if tell {
-				p.tell(at(clock))
+				p.exchange(at(clock))
 			}
 			free = math.Max(free, clock) + float64(tokens)/rate
 			jobs = append(jobs, job{b, free + overhead})

@@ -202,7 +202,7 @@ func TestPickersShareWhatMoves(t *testing.T) {
 	l.pass(200*time.Millisecond, still)
 	l.tracker.Book(l.now, WorkOf(1000, 0), true)
 	for range 25 {
-		peer.Hear(l.now)
+		peer.Receive(l.now)
 		l.tracker.Merge(peer, Share{InFlight: 1, PendingTokens: 50_000, HeadTokens: 50_000, HeadStart: start})
 		l.pass(200*time.Millisecond, still)
 		l.want(false, "while a peer's prompt is computed")

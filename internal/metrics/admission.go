@@ -45,7 +45,7 @@ var shadowSeries = []series[picker.ShadowStats]{
 
 var gatewaySeries = []series[picker.GatewayStats]{
 	counter("kvasir_gateway_served_total", "Answers for which the gateway reported the endpoint that served the request, or reported none.", ofGateway,
-		func(s *picker.GatewayStats) float64 { return float64(s.Told) }),
+		func(s *picker.GatewayStats) float64 { return float64(s.Reported) }),
 	counter("kvasir_gateway_retried_total", "Answers behind the gateway that another endpoint served because the picked one was dead.",
 		ofGateway,
 		func(s *picker.GatewayStats) float64 { return float64(s.Retried) }),

@@ -55,7 +55,7 @@ func sources() Sources {
 		Tokens:   map[picker.TokenSource]int64{picker.TokensExact: 4},
 		Tenants:  map[string]picker.TenantStats{"acme": {Requests: 1, Refused: [...]int64{0, 1, 2, 3, 4, 5}}},
 		Shadows:  []picker.ShadowStats{{Name: "sticky", Compared: 1}},
-		Gateways: []picker.GatewayStats{{Gateway: "10.0.0.9", Told: 5, Retried: 1, Unfollowed: 2, Streams: 4, Buffered: 3}},
+		Gateways: []picker.GatewayStats{{Gateway: "10.0.0.9", Reported: 5, Retried: 1, Unfollowed: 2, Streams: 4, Buffered: 3}},
 		Inexact:  map[string]int64{"budget": 2},
 		Refused:  2, Retries: 1, Blocks: 10, Held: 9, Speculative: 1, Speculating: 1,
 		Endpoints: []picker.EndpointStats{
@@ -89,7 +89,7 @@ func sources() Sources {
 		Reports: func() []Report {
 			at := func(uid string) endpoint.Endpoint { return endpoint.Endpoint{ID: endpoint.ID{Pod: uid}, Pod: "pod"} }
 			return []Report{
-				{"a", "chat", at("uid-1"), cachesync.Status{Connected: true, Owned: true, Proven: true, State: reportpb.State_STATE_SYNCED, Told: 5, Held: 4}},
+				{"a", "chat", at("uid-1"), cachesync.Status{Connected: true, Owned: true, Proven: true, State: reportpb.State_STATE_SYNCED, Reported: 5, Held: 4}},
 				{"a", "chat", at("uid-2"), cachesync.Status{Connected: true, State: reportpb.State_STATE_UNVERIFIED}},
 				{"b", "chat", at("uid-1"), cachesync.Status{}},
 			}
@@ -106,7 +106,7 @@ func sources() Sources {
 		Peers: func() *Peers {
 			return &Peers{
 				Sent:          rpc.MeshStats{Connected: 2, Messages: 30, Bytes: 4000},
-				Heard:         replicas.Stats{Fresh: 2, Staleness: 30 * time.Millisecond, Messages: 20, PassedOver: 1, Expired: 1, Guesses: 3},
+				Received:      replicas.Stats{Fresh: 2, Staleness: 30 * time.Millisecond, Messages: 20, PassedOver: 1, Expired: 1, Guesses: 3},
 				ReceivedBytes: 3000, Refused: 1,
 			}
 		},

@@ -33,11 +33,11 @@ var (
 
 var reportSeries = []series[cachesync.Status]{
 	gauge("kvasir_report_told_blocks", "KV blocks of the endpoint, as its reporter says.", ofEndpoint,
-		func(s *cachesync.Status) float64 { return float64(s.Told) }),
+		func(s *cachesync.Status) float64 { return float64(s.Reported) }),
 	gauge("kvasir_report_borrowed", "1 while the endpoint's blocks in the index were copied from another picker, and the endpoint's reporter has not continued from there.", ofEndpoint,
 		func(s *cachesync.Status) float64 { return truth(s.Borrowed) }),
 	gauge("kvasir_report_unheld_blocks", "KV blocks that the endpoint's reporter has announced and that the index has no room for.", ofEndpoint,
-		func(s *cachesync.Status) float64 { return float64(s.Told - min(s.Held, s.Told)) }),
+		func(s *cachesync.Status) float64 { return float64(s.Reported - min(s.Held, s.Reported)) }),
 	gauge("kvasir_report_orphan_blocks", "Blocks that the engine holds and whose chain the reporter does not know from its beginning.",
 		ofEndpoint,
 		func(s *cachesync.Status) float64 { return float64(s.Orphans) }),

@@ -247,7 +247,7 @@ func (p *parser) generateSetting(name []byte, c byte, str span, at int) {
 	case "logprobs":
 		p.haveLP = c != 'n'
 	case "use_beam_search":
-		r.CacheUntold = p.truth(c, str, at)
+		r.CacheUnreported = p.truth(c, str, at)
 	case "n":
 		r.N = max(integer(c, p.b[at:p.i]), 1)
 	case "max_completion_tokens":
@@ -370,7 +370,7 @@ func (p *parser) finish() error {
 	if p.haveUser {
 		r.User = p.owned(p.user, &r.last.user)
 	}
-	r.TakesUsage = r.Route.in(Completions, ChatCompletions) && r.Stream && !r.IncludeUsage && !p.otherOptions && !r.CacheUntold &&
+	r.TakesUsage = r.Route.in(Completions, ChatCompletions) && r.Stream && !r.IncludeUsage && !p.otherOptions && !r.CacheUnreported &&
 		r.N <= 1
 	switch r.Route {
 	case Completions:

@@ -14,7 +14,7 @@ func ptr[T any](v T) *T { return &v }
 type seen struct {
 	Model, CacheSalt, User                      string
 	Stream, IncludeUsage, Echo, Embeds          bool
-	NoCacheRead, CacheUntold                    bool
+	NoCacheRead, CacheUnreported                bool
 	Multimodal, KeepFirst                       bool
 	Stateful, Background                        bool
 	Prompts                                     []Prompt
@@ -64,7 +64,7 @@ func see(r *Request) seen {
 	return seen{
 		Model: r.Model, CacheSalt: r.CacheSalt, User: r.User,
 		Stream: r.Stream, IncludeUsage: r.IncludeUsage, Echo: r.Echo, Embeds: r.Embeds,
-		NoCacheRead: r.NoCacheRead, CacheUntold: r.CacheUntold, Multimodal: r.Multimodal, KeepFirst: r.KeepFirst,
+		NoCacheRead: r.NoCacheRead, CacheUnreported: r.CacheUnreported, Multimodal: r.Multimodal, KeepFirst: r.KeepFirst,
 		Stateful: r.Stateful, Background: r.Background,
 		Prompts:  append([]Prompt(nil), r.Prompts...),
 		Messages: string(r.Messages), Tools: string(r.Tools), System: string(r.System), NumMessages: r.NumMessages,
@@ -169,7 +169,7 @@ func TestParse(t *testing.T) {
 		},
 		"a search with beams": {
 			body: `{"model":"m","prompt":"x","use_beam_search":true}`,
-			want: seen{Model: "m", Prompts: text("x"), N: 1, CacheUntold: true, Stable: "x"},
+			want: seen{Model: "m", Prompts: text("x"), N: 1, CacheUnreported: true, Stable: "x"},
 		},
 		"embeddings instead of a prompt": {
 			body: `{"model":"m","prompt":null,"prompt_embeds":"AAAA"}`,

@@ -145,8 +145,8 @@ type Request struct {
 	Unusual bool
 	// Steering is what fields of the request control in the engine besides its answer, in any of their spellings.
 	Steering Steering
-	// CacheUntold: the answer does not report how much of the prompt was found in the cache (use_beam_search).
-	CacheUntold bool
+	// CacheUnreported: the answer does not report how much of the prompt was found in the cache (use_beam_search).
+	CacheUnreported bool
 	// Echo asks for the prompt in the answer.
 	Echo bool
 	// N is the number of answers per prompt, at least 1.

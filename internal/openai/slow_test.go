@@ -106,7 +106,7 @@ func slowOpen(o tree, want *seen) {
 func slowGenerate(route Route, o tree, want *seen) string {
 	slowOpen(o, want)
 	want.IncludeUsage = o.obj("stream_options").flag("include_usage")
-	want.Echo, want.CacheUntold = o.truth("echo"), o.truth("use_beam_search")
+	want.Echo, want.CacheUnreported = o.truth("echo"), o.truth("use_beam_search")
 	switch o["prompt_embeds"].(type) {
 	case string, []any:
 		want.Embeds = true

@@ -49,7 +49,7 @@ type Verdict int
 
 // The verdicts.
 const (
-	Untold Verdict = iota
+	NoVerdict Verdict = iota
 	Bad
 	Unclear
 	Good

@@ -75,7 +75,7 @@ func TestMarkIsAcknowledgedByAllThatMayPick(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			var p Pool
 			for _, h := range tc.heard {
-				p.Hear(start.Add(h.after), h.state)
+				p.Receive(start.Add(h.after), h.state)
 			}
 			v := p.View(start.Add(tc.at), tc.expected)
 			since, ok := v.Acknowledged("u")
@@ -114,7 +114,7 @@ func TestAcknowledgedMeansEverybodySaidSo(t *testing.T) {
 					s.Pods[uid] = PodState{Draining: r.IntN(3) > 0}
 				}
 			}
-			p.Hear(now, s)
+			p.Receive(now, s)
 			last[picker] = said{now, s}
 			now = now.Add(time.Duration(r.IntN(3000)) * time.Millisecond)
 			var expected []Expected
@@ -158,8 +158,8 @@ func TestEachRequestIsCountedOnce(t *testing.T) {
 	pod := func(n int, synced bool, reason string) map[string]PodState {
 		return map[string]PodState{"u": {InFlight: n, UncachedTokens: int64(10 * n), Value: float64(n) / 2, Synced: synced, Reason: reason}}
 	}
-	p.Hear(start, State{Picker: "a", Pods: pod(1, true, ""), Totals: Totals{Waiting: 2, LastRequest: start}})
-	p.Hear(start, State{Picker: "b", Pods: pod(4, false, "Lagging"), Totals: Totals{Waiting: 3}})
+	p.Receive(start, State{Picker: "a", Pods: pod(1, true, ""), Totals: Totals{Waiting: 2, LastRequest: start}})
+	p.Receive(start, State{Picker: "b", Pods: pod(4, false, "Lagging"), Totals: Totals{Waiting: 3}})
 	v := p.View(start, []Expected{{"a", true}, {"b", true}})
 	got, _ := v.Pod("u")
 	if want := (PodState{InFlight: 5, UncachedTokens: 50, Value: 2.5, Reason: "Lagging"}); got != want {
@@ -171,7 +171,7 @@ func TestEachRequestIsCountedOnce(t *testing.T) {
 	if v.Synced("u") {
 		t.Error("one replica does not know what the pod holds")
 	}
-	p.Hear(start, State{Picker: "b", Pods: pod(4, true, "")})
+	p.Receive(start, State{Picker: "b", Pods: pod(4, true, "")})
 	if v = p.View(start, []Expected{{"a", true}, {"b", true}}); !v.Synced("u") {
 		t.Error("both replicas know what the pod holds")
 	}
@@ -221,7 +221,7 @@ func TestTotalsSurviveRestarts(t *testing.T) {
 				one.state.Totals.Requests += more
 			}
 			one.state.Totals.Waiting = 7
-			p.Hear(now, one.state)
+			p.Receive(now, one.state)
 			if one.heard {
 				want += more
 			}
@@ -239,7 +239,7 @@ func TestProgrammedCountsReplicasOfThisGeneration(t *testing.T) {
 		{PolicyName: "chat", PolicyGeneration: 3}, {PolicyName: "chat", PolicyGeneration: 2}, {PolicyName: "other", PolicyGeneration: 9}, {},
 	} {
 		s.Picker = fmt.Sprint(i)
-		p.Hear(start, s)
+		p.Receive(start, s)
 	}
 	v := p.View(start, []Expected{{"0", true}, {"1", true}, {"2", true}, {"3", true}, {"4", true}})
 	if n, of := v.Programmed("chat", 3); n != 1 || of != 5 {
@@ -257,23 +257,23 @@ func TestFindingsOfAllReplicas(t *testing.T) {
 		tokens, predictions Verdict
 	}{
 		"no replica reports":                   {},
-		"no replica has a verdict":             {said: []Verdict{Untold, Untold}},
-		"one without a verdict does not count": {said: []Verdict{Untold, Good}, tokens: Good, predictions: Good},
+		"no replica has a verdict":             {said: []Verdict{NoVerdict, NoVerdict}},
+		"one without a verdict does not count": {said: []Verdict{NoVerdict, Good}, tokens: Good, predictions: Good},
 		"one bad makes all bad":                {said: []Verdict{Good, Bad, Unclear}, tokens: Bad, predictions: Bad},
 		"few answers there, enough here":       {said: []Verdict{Unclear, Good}, tokens: Unclear, predictions: Good},
-		"few answers everywhere":               {said: []Verdict{Unclear, Untold, Unclear}, tokens: Unclear, predictions: Unclear},
+		"few answers everywhere":               {said: []Verdict{Unclear, NoVerdict, Unclear}, tokens: Unclear, predictions: Unclear},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var p Pool
 			var expected []Expected
 			for i, v := range tc.said {
-				p.Hear(start, State{Picker: fmt.Sprint(i), Tokens: finding(v), Predictions: finding(v)})
+				p.Receive(start, State{Picker: fmt.Sprint(i), Tokens: finding(v), Predictions: finding(v)})
 				expected = append(expected, Expected{fmt.Sprint(i), true})
 			}
 			v := p.View(start, expected)
 			tokens, known := v.Tokens()
 			predictions, also := v.Predictions()
-			if tokens.Verdict != tc.tokens || predictions.Verdict != tc.predictions || known != (tc.tokens != Untold) || also != known {
+			if tokens.Verdict != tc.tokens || predictions.Verdict != tc.predictions || known != (tc.tokens != NoVerdict) || also != known {
 				t.Errorf("tokens %v, predictions %v, known %v and %v", tokens, predictions, known, also)
 			}
 		})
@@ -282,8 +282,8 @@ func TestFindingsOfAllReplicas(t *testing.T) {
 
 func TestKeyIDIsThatOfAll(t *testing.T) {
 	var p Pool
-	p.Hear(start, State{Picker: "a", KeyID: "1"})
-	p.Hear(start, State{Picker: "b", KeyID: "2"})
+	p.Receive(start, State{Picker: "a", KeyID: "1"})
+	p.Receive(start, State{Picker: "b", KeyID: "2"})
 	for name, tc := range map[string]struct {
 		expected []Expected
 		want     string
@@ -298,8 +298,8 @@ func TestKeyIDIsThatOfAll(t *testing.T) {
 		if got := v.KeyID(); got != tc.want {
 			t.Errorf("%s: %q, want %q", name, got, tc.want)
 		}
-		p.Hear(start, State{Picker: "a", KeyID: "1"})
-		p.Hear(start, State{Picker: "b", KeyID: "2"})
+		p.Receive(start, State{Picker: "a", KeyID: "1"})
+		p.Receive(start, State{Picker: "b", KeyID: "2"})
 	}
 }
 

@@ -24,22 +24,22 @@ type Pool struct {
 }
 
 type replica struct {
-	state State
-	heard time.Time
+	state    State
+	received time.Time
 	// draining is when the present incarnation first reported it, for each pod that it reports now.
 	draining map[string]time.Time
 }
 
-// Hear takes a replica's state.
+// Receive takes a replica's state.
 //
 // Events that a replica counted before its first report are left out, as their time is not known. A known replica with
 // another incarnation has restarted meanwhile, and counts in full.
-func (p *Pool) Hear(now time.Time, s State) {
+func (p *Pool) Receive(now time.Time, s State) {
 	if p.replicas == nil {
 		p.replicas = map[string]*replica{}
 	}
 	before, known := p.replicas[s.Picker]
-	next := &replica{state: s, heard: now, draining: map[string]time.Time{}}
+	next := &replica{state: s, received: now, draining: map[string]time.Time{}}
 	same := known && before.state.Incarnation == s.Incarnation
 	for uid, pod := range s.Pods {
 		if !pod.Draining {
@@ -68,17 +68,17 @@ func (p *Pool) View(now time.Time, expected []Expected) View {
 	v := View{Totals: p.counted, pods: map[string]PodState{}, acknowledged: map[string]time.Time{}}
 	expected = slices.SortedFunc(slices.Values(expected), func(a, b Expected) int { return cmp.Compare(a.Picker, b.Picker) })
 	names := map[string]bool{}
-	var heard []*replica
+	var reporting []*replica
 	for _, e := range expected {
 		names[e.Picker] = true
 		r := p.replicas[e.Picker]
-		fresh := r != nil && now.Sub(r.heard) <= Fresh
+		fresh := r != nil && now.Sub(r.received) <= Fresh
 		switch {
 		case fresh:
-			heard = append(heard, r)
+			reporting = append(reporting, r)
 			v.Replicas = append(v.Replicas, r.state)
 		case e.Ready:
-			v.Unheard = append(v.Unheard, e.Picker)
+			v.Silent = append(v.Silent, e.Picker)
 		}
 	}
 	for name := range p.replicas {
@@ -86,13 +86,13 @@ func (p *Pool) View(now time.Time, expected []Expected) View {
 			delete(p.replicas, name)
 		}
 	}
-	for _, r := range heard {
+	for _, r := range reporting {
 		gauges := r.state.Totals.gauges()
 		v.Totals = v.Totals.Plus(&gauges)
 		for uid := range r.state.Pods {
 			if _, done := v.pods[uid]; !done {
-				v.pods[uid] = merge(uid, heard)
-				v.acknowledge(uid, heard)
+				v.pods[uid] = merge(uid, reporting)
+				v.acknowledge(uid, reporting)
 			}
 		}
 	}
@@ -100,12 +100,12 @@ func (p *Pool) View(now time.Time, expected []Expected) View {
 }
 
 // acknowledge notes since when a pod's mark is, if every live replica has said so.
-func (v *View) acknowledge(uid string, heard []*replica) {
-	if len(v.Unheard) > 0 {
+func (v *View) acknowledge(uid string, reporting []*replica) {
+	if len(v.Silent) > 0 {
 		return
 	}
 	var last time.Time
-	for _, r := range heard {
+	for _, r := range reporting {
 		at, ok := r.draining[uid]
 		if !ok {
 			return
@@ -120,9 +120,9 @@ func (v *View) acknowledge(uid string, heard []*replica) {
 // merge is what the replicas know of a pod together. Requests, and with them hits, are counted by the one replica that
 // has placed them, so that these are sums. What a pod holds is known when every replica knows it; of what each has
 // measured the most counts.
-func merge(uid string, heard []*replica) PodState {
+func merge(uid string, reporting []*replica) PodState {
 	all := PodState{Draining: true, Synced: true}
-	for _, r := range heard {
+	for _, r := range reporting {
 		one, known := r.state.Pods[uid]
 		if !known {
 			one.Reason = ReasonUnknown

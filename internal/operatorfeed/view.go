@@ -7,8 +7,8 @@ import "time"
 type View struct {
 	// Replicas that report, by name.
 	Replicas []State
-	// Unheard are ready replicas without a recent report: they might still pick anything.
-	Unheard []string
+	// Silent are ready replicas without a recent report: they might still pick anything.
+	Silent []string
 	// Totals are the counters of all replicas since the operator has begun to listen, including those that are
 	// gone; Waiting and LastRequest are of those that report.
 	Totals Totals
@@ -18,7 +18,7 @@ type View struct {
 }
 
 // Live is the number of replicas that might pick.
-func (v *View) Live() int { return len(v.Replicas) + len(v.Unheard) }
+func (v *View) Live() int { return len(v.Replicas) + len(v.Silent) }
 
 // Acknowledged reports whether every live replica has reported that it no longer picks the pod, and when the last of them
 // first reported so. If no replica is live there are no picks, and the time is zero.
@@ -44,12 +44,12 @@ func (v *View) InFlight(uid string) int { return v.pods[uid].InFlight }
 
 // Synced reports whether every live replica knows in full what the pod holds.
 func (v *View) Synced(uid string) bool {
-	return len(v.Unheard) == 0 && len(v.Replicas) > 0 && v.pods[uid].Synced
+	return len(v.Silent) == 0 && len(v.Replicas) > 0 && v.pods[uid].Synced
 }
 
 // KeyID is the fingerprint of the key root that all live replicas use; empty while they differ, or one does not report.
 func (v *View) KeyID() string {
-	if len(v.Replicas) == 0 || len(v.Unheard) > 0 {
+	if len(v.Replicas) == 0 || len(v.Silent) > 0 {
 		return ""
 	}
 	for i := range v.Replicas {
@@ -89,7 +89,7 @@ func (v *View) Gateways() (Finding, bool) {
 func (v *View) worst(of func(*State) Finding) (worst Finding, ok bool) {
 	for i := range v.Replicas {
 		f := of(&v.Replicas[i])
-		if f.Verdict != Untold && (!ok || f.Verdict < worst.Verdict) {
+		if f.Verdict != NoVerdict && (!ok || f.Verdict < worst.Verdict) {
 			worst, ok = f, true
 		}
 	}

@@ -63,37 +63,37 @@ type Decision struct {
 	// answers is how many answers the request asks for: n of each prompt.
 	answers int
 	// counted decisions enter the comparison of predicted and delivered hits.
-	counted     bool
-	class       class
-	cacheUntold bool // the answer does not report how much of the prompt was cached
-	otherTokens int  // of further prompts that were not matched
-	choices     int  // that are generated for each prompt
-	kinds       openai.Kinds
-	caller      caller
+	counted         bool
+	class           class
+	cacheUnreported bool // the answer does not report how much of the prompt was cached
+	otherTokens     int  // of further prompts that were not matched
+	choices         int  // that are generated for each prompt
+	kinds           openai.Kinds
+	caller          caller
 	// dropsPriority: the body has a priority that the engine must not get.
 	dropsPriority bool
 	salt          string // that the body must get; empty to leave it as it is
 	// asksUsage: the body must ask for the usage of the stream. takesUsage: it could, and does not.
 	asksUsage, takesUsage bool
 
-	mu          sync.Mutex
-	account     *account
-	target      int                      // in Targets
-	sound       bool                     // it did not fail when the request was sent to it
-	sent        time.Time                // to it
-	keys        []kvblock.Key            // of the first prompt
-	more        [][]kvblock.Key          // of further ones
-	chunks      [][]routinghistory.Chunk // by history
-	stored      uint64                   // keys that the first target had announced at the pick
-	booking     *load.Booking
-	assumed     assumption
-	moreAssumed []assumption // of further prompts
-	entry       pendingEntry
-	ended       bool
-	probe       bool // it probes a target whose circuit is half open
-	left        bool // ended, with an outcome that is not reported or with speculation that is not confirmed yet
-	retried     bool
-	servedTold  bool // the gateway has said which endpoint serves
+	mu             sync.Mutex
+	account        *account
+	target         int                      // in Targets
+	sound          bool                     // it did not fail when the request was sent to it
+	sent           time.Time                // to it
+	keys           []kvblock.Key            // of the first prompt
+	more           [][]kvblock.Key          // of further ones
+	chunks         [][]routinghistory.Chunk // by history
+	stored         uint64                   // keys that the first target had announced at the pick
+	booking        *load.Booking
+	assumed        assumption
+	moreAssumed    []assumption // of further prompts
+	entry          pendingEntry
+	ended          bool
+	probe          bool // it probes a target whose circuit is half open
+	left           bool // ended, with an outcome that is not reported or with speculation that is not confirmed yet
+	retried        bool
+	servedReported bool // the gateway has said which endpoint serves
 	// elsewhere: the gateway has sent the request to an address that is none of the pool's.
 	elsewhere bool
 	usage     bool
@@ -183,7 +183,7 @@ func (d *Decision) begin(i int) {
 	for i, chunks := range d.chunks {
 		h := &d.view.histories[i]
 		h.memories[t.at].Record(chunks)
-		d.tellRouted(t, h, chunks)
+		d.publishRouted(t, h, chunks)
 	}
 	p := &d.view.spec.Policy
 	if p.SpeculationOff || len(d.keys) == 0 && len(d.more) == 0 {
@@ -375,11 +375,11 @@ func (d *Decision) Usage(promptTokens, cachedTokens int) {
 	d.checkLength(promptTokens)
 	t := &d.Targets[d.target]
 	if stats := &t.member.stats; cachedTokens >= 0 {
-		stats.tellsCached.Store(true)
+		stats.reportsCached.Store(true)
 		if cachedTokens == 0 {
-			stats.tellsNone.Store(true)
+			stats.reportsNone.Store(true)
 		}
-	} else if d.cacheUntold || !stats.tellsCached.Load() || stats.tellsNone.Load() {
+	} else if d.cacheUnreported || !stats.reportsCached.Load() || stats.reportsNone.Load() {
 		d.view.stats.delivered.uncached.Add(1)
 		stats.delivered.uncached.Add(1)
 		return

@@ -170,15 +170,15 @@ func TestPicksThatAGatewayDoesNotFollowAreCounted(t *testing.T) {
 		failures      [2]int64 // of the first two targets
 		inFlight      int      // of the pool
 	}{
-		"the pick":                       {0, 1, false, GatewayStats{Told: 1}, [2]int64{}, 1},
-		"the pick, of a list":            {0, 3, false, GatewayStats{Told: 1}, [2]int64{}, 1},
-		"a retry":                        {1, 3, false, GatewayStats{Told: 1, Retried: 1}, [2]int64{1, 0}, 1},
-		"a second retry":                 {2, 3, false, GatewayStats{Told: 1, Retried: 1}, [2]int64{1, 1}, 1},
-		"a fallback that was not named":  {1, 1, false, GatewayStats{Told: 1, Unfollowed: 1}, [2]int64{}, 1},
-		"an endpoint that was no target": {9, 3, false, GatewayStats{Told: 1, Unfollowed: 1}, [2]int64{}, 1},
-		"a fallback that was not named, for a dead pick":  {1, 1, true, GatewayStats{Told: 1, Retried: 1}, [2]int64{1, 0}, 1},
-		"an endpoint that was no target, for a dead pick": {9, 3, true, GatewayStats{Told: 1, Retried: 1}, [2]int64{1, 0}, 1},
-		"an address that is not the pool's":               {-1, 3, false, GatewayStats{Told: 1, Unfollowed: 1}, [2]int64{}, 0},
+		"the pick":                       {0, 1, false, GatewayStats{Reported: 1}, [2]int64{}, 1},
+		"the pick, of a list":            {0, 3, false, GatewayStats{Reported: 1}, [2]int64{}, 1},
+		"a retry":                        {1, 3, false, GatewayStats{Reported: 1, Retried: 1}, [2]int64{1, 0}, 1},
+		"a second retry":                 {2, 3, false, GatewayStats{Reported: 1, Retried: 1}, [2]int64{1, 1}, 1},
+		"a fallback that was not named":  {1, 1, false, GatewayStats{Reported: 1, Unfollowed: 1}, [2]int64{}, 1},
+		"an endpoint that was no target": {9, 3, false, GatewayStats{Reported: 1, Unfollowed: 1}, [2]int64{}, 1},
+		"a fallback that was not named, for a dead pick":  {1, 1, true, GatewayStats{Reported: 1, Retried: 1}, [2]int64{1, 0}, 1},
+		"an endpoint that was no target, for a dead pick": {9, 3, true, GatewayStats{Reported: 1, Retried: 1}, [2]int64{1, 0}, 1},
+		"an address that is not the pool's":               {-1, 3, false, GatewayStats{Reported: 1, Unfollowed: 1}, [2]int64{}, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			spec := testSpec(t, 4)

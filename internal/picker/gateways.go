@@ -38,7 +38,7 @@ type GatewayStats struct {
 	// For Told answers the gateway reported the endpoint that served them, or that it knew none. Of these it sent Retried
 	// ones to another endpoint because the picked one was dead, and Unfollowed ones to another endpoint or to none although it
 	// was not.
-	Told, Retried, Unfollowed int64
+	Reported, Retried, Unfollowed int64
 	// Streams counts streamed answers with several events, and Buffered those of them that arrived in one piece.
 	Streams, Buffered int64
 	// Ignores: it has not followed too many of the last picks. Buffers: it has held back too many of the last streams.
@@ -124,10 +124,10 @@ func (d *Decision) Streamed(held bool) {
 func (d *Decision) Served(address string, named int) *Passed {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.ended || d.servedTold {
+	if d.ended || d.servedReported {
 		return nil
 	}
-	d.servedTold = true
+	d.servedReported = true
 	picked, to := d.target, d.targetAt(address)
 	followed := to >= 0 && to < named
 	for i, m := range d.view.members {
@@ -137,7 +137,7 @@ func (d *Decision) Served(address string, named int) *Passed {
 		}
 	}
 	d.countGateway(func(t *gatewayTally, now time.Time) {
-		t.stats.Told++
+		t.stats.Reported++
 		switch {
 		case followed && to > picked:
 			t.retried(now)
@@ -203,12 +203,12 @@ func (p *Passed) Alive() { p.decision.countGateway((*gatewayTally).ignored) }
 func (d *Decision) Unfollowed() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.ended || d.servedTold {
+	if d.ended || d.servedReported {
 		return
 	}
-	d.servedTold = true
+	d.servedReported = true
 	d.countGateway(func(t *gatewayTally, now time.Time) {
-		t.stats.Told++
+		t.stats.Reported++
 		t.ignored(now)
 	})
 }

@@ -154,7 +154,7 @@ func (p *Picker) queueInTime(v *view, s *scratch, state *pickState, now time.Tim
 func (q *admissionQueue) cautious() float64 {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	q.caution.Came()
+	q.caution.RecordArrival()
 	return q.caution.Part()
 }
 

@@ -50,7 +50,7 @@ func TestTheLiveWayAndTheKeyedWayChooseAlike(t *testing.T) {
 					if err != nil {
 						t.Fatal(err)
 					}
-					if diff := cmp.Diff(told(a), told(b)); diff != "" {
+					if diff := cmp.Diff(choices(a), choices(b)); diff != "" {
 						t.Fatalf("the live way and the keyed way differ:\n%s", diff)
 					}
 					open = append(open, pair{a, b})
@@ -91,7 +91,7 @@ type choice struct {
 	Cost                           policy.Cost
 }
 
-func told(d *Decision) []choice {
+func choices(d *Decision) []choice {
 	var all []choice
 	for i := range d.Targets {
 		t := &d.Targets[i]

@@ -56,7 +56,7 @@ func TestAllCountersAreZeroAfterChaos(t *testing.T) {
 					return
 				}
 				for range rng.IntN(10) {
-					tell(d, rng, &spec)
+					reportAtRandom(d, rng, &spec)
 					if rng.IntN(4) == 0 {
 						clock.advance(time.Duration(rng.IntN(200)) * time.Millisecond)
 					}
@@ -66,7 +66,7 @@ func TestAllCountersAreZeroAfterChaos(t *testing.T) {
 				} else {
 					d.End(Outcome(rng.IntN(numOutcomes)))
 				}
-				tell(d, rng, &spec) // late reports
+				reportAtRandom(d, rng, &spec) // late reports
 			}
 		})
 	}
@@ -129,8 +129,8 @@ func TestAllCountersAreZeroAfterChaos(t *testing.T) {
 	assertIdle(t, p)
 }
 
-// tell reports random events to a decision.
-func tell(d *Decision, rng *rand.Rand, spec *Spec) {
+// reportAtRandom reports random events to a decision.
+func reportAtRandom(d *Decision, rng *rand.Rand, spec *Spec) {
 	switch rng.IntN(7) {
 	case 0:
 		d.Begin(rng.IntN(len(d.Targets) + 1))

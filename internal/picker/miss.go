@@ -13,8 +13,8 @@ const (
 	MissDistrusted Miss = "distrusted"
 	// MissRetried: another endpoint served than the one that was predicted for.
 	MissRetried Miss = "retried"
-	// MissUntold: the answer did not report how much was cached.
-	MissUntold Miss = "not-told"
+	// MissUnreported: the answer did not report how much was cached.
+	MissUnreported Miss = "not-told"
 	// MissSeveral: the prediction is for several prompts, while the answer counts one of them.
 	MissSeveral Miss = "several-prompts"
 	// MissApproximate: the prediction was by text, from what was routed there before.
@@ -48,7 +48,7 @@ func (d *Decision) missed() Miss {
 	case d.retried:
 		return MissRetried
 	case d.found < 0:
-		return MissUntold
+		return MissUnreported
 	case d.otherTokens > 0 || len(d.more) > 0:
 		return MissSeveral
 	case !exact:

@@ -43,13 +43,13 @@ func TestAPredictedHitThatIsMissedIsExplained(t *testing.T) {
 				s.c.advance(3 * time.Second)
 			}
 		}},
-		MissRetried: {meanwhile: func(s *story) { s.d.Begin(1) }},
-		MissUntold:  {cached: -1},
-		MissTokens:  {prompt: usage + 3},
-		MissCleared: {meanwhile: func(s *story) { s.feed.Writer.Clear() }},
-		MissEvicted: {meanwhile: func(s *story) { s.feed.Writer.Drop(kvblock.GPU, 0, []kvevent.Hash{kvevent.Hash(s.keys[0])}) }},
-		MissLate:    {meanwhile: func(s *story) { s.feed.Doubt(true) }},
-		MissSeveral: {fields: `"prompt":[[` + idList(usage) + `],[1,2,3,4,5,6,7,8]]`},
+		MissRetried:    {meanwhile: func(s *story) { s.d.Begin(1) }},
+		MissUnreported: {cached: -1},
+		MissTokens:     {prompt: usage + 3},
+		MissCleared:    {meanwhile: func(s *story) { s.feed.Writer.Clear() }},
+		MissEvicted:    {meanwhile: func(s *story) { s.feed.Writer.Drop(kvblock.GPU, 0, []kvevent.Hash{kvevent.Hash(s.keys[0])}) }},
+		MissLate:       {meanwhile: func(s *story) { s.feed.Doubt(true) }},
+		MissSeveral:    {fields: `"prompt":[[` + idList(usage) + `],[1,2,3,4,5,6,7,8]]`},
 		MissSpeculative: {before: func(s *story) {
 			s.feed.Writer.Clear()
 			s.c.advance(time.Second)

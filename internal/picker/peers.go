@@ -85,8 +85,8 @@ func (p *Picker) Routed(r *replicas.Routed) {
 	}
 }
 
-// tellRouted sends peers what was routed to a target, by one of the histories.
-func (d *Decision) tellRouted(t *Target, h *history, chunks []routinghistory.Chunk) {
+// publishRouted sends peers what was routed to a target, by one of the histories.
+func (d *Decision) publishRouted(t *Target, h *history, chunks []routinghistory.Chunk) {
 	if d.view.peers.Alone() {
 		return
 	}
@@ -132,9 +132,9 @@ func (p *Picker) named(pool string) *view {
 	return nil
 }
 
-// tellPeers sends the speculation that was just made about keys, unless the pod itself has announced all blocks of the only
+// publishAssumption sends the speculation that was just made about keys, unless the pod itself has announced all blocks of the only
 // prompt that a request can use. d.mu is held, or d is not shared yet.
-func (d *Decision) tellPeers(keys []kvblock.Key, until time.Time) *replicas.Assumption {
+func (d *Decision) publishAssumption(keys []kvblock.Key, until time.Time) *replicas.Assumption {
 	t := &d.Targets[d.target]
 	known := kvindex.Match{Speculative: uint32(len(keys))} // at most maxKeyed
 	known = d.view.whole(t.member, known, d.PromptTokens)

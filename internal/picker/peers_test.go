@@ -95,8 +95,8 @@ func newFleet(t testing.TB, pickers, n int, strategy policy.Type, linkDelay time
 		for from, o := range outboxes {
 			if from != to {
 				sender := replicas.NewSender(o, f.pickers[from].Loads)
-				sender.Tell(f.pickers[from].Meters)
-				sender.TellHomes(f.pickers[from].Homes)
+				sender.SendMeters(f.pickers[from].Meters)
+				sender.SendHomes(f.pickers[from].Homes)
 				f.link(sender, inbox, linkDelay)
 			}
 		}

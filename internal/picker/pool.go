@@ -51,24 +51,24 @@ type member struct {
 
 // pool is what the picker keeps of a pool across changes of its Spec.
 type pool struct {
-	log       logr.Logger
-	index     kvindex.Book
-	stats     poolStats
-	tally     tally
-	hot       hot
-	pending   pending
-	admission admissionQueue
-	meters    tenant.Meters
-	tenants   tenantCounters
-	retries   retries
-	logged    sampler
-	doubts    distrusts
-	exact     *atomic.Pointer[Exact]
-	checks    checks
-	proofs    proofs
-	doubt     func(openai.Kinds) // about tokens made in process
-	turn      atomic.Uint64      // of the engines that are asked for tokens
-	peers     *replicas.Outbox   // nil without peers
+	log        logr.Logger
+	index      kvindex.Book
+	stats      poolStats
+	tally      tally
+	hot        hot
+	pending    pending
+	admission  admissionQueue
+	meters     tenant.Meters
+	tenants    tenantCounters
+	retries    retries
+	logged     sampler
+	doubts     distrusts
+	exact      *atomic.Pointer[Exact]
+	checks     checks
+	proofs     proofs
+	doubt      func(openai.Kinds) // about tokens made in process
+	nextEngine atomic.Uint64      // of the engines that are asked for tokens
+	peers      *replicas.Outbox   // nil without peers
 
 	gateways gatewayTallies
 

@@ -104,8 +104,8 @@ func (v *view) expected(m *member, state *pickState, r *openai.Request, question
 
 // assumption is that a target will hold the blocks of a prompt.
 type assumption struct {
-	guess *kvindex.Guess
-	told  *replicas.Assumption // nil when the peers were not notified
+	guess     *kvindex.Guess
+	published *replicas.Assumption // nil when the peers were not notified
 }
 
 // assume speculates that the target holds the blocks of the request's prompts, at most until some time. d.mu is held, or
@@ -115,7 +115,7 @@ func (d *Decision) assume(t *Target, until time.Time) {
 	assume := func(keys []kvblock.Key) (a assumption) {
 		if keys = t.member.storable(keys); len(keys) > 0 {
 			last, ok = keys[len(keys)-1], true
-			a = assumption{d.view.index.Speculate(t.member.holder, keys), d.tellPeers(keys, until)}
+			a = assumption{d.view.index.Speculate(t.member.holder, keys), d.publishAssumption(keys, until)}
 		}
 		return a
 	}
@@ -140,6 +140,6 @@ func (d *Decision) endSpeculation() {
 
 func (d *Decision) withdraw(a *assumption) {
 	a.guess.Withdraw()
-	d.view.peers.Withdraw(a.told)
+	d.view.peers.Withdraw(a.published)
 	*a = assumption{}
 }

@@ -95,9 +95,9 @@ type Inexact struct {
 
 // inexactness keeps that share, and when each reason was last logged.
 type inexactness struct {
-	mu   sync.Mutex
-	now  Inexact
-	told map[string]time.Time
+	mu     sync.Mutex
+	now    Inexact
+	logged map[string]time.Time
 }
 
 const (
@@ -115,17 +115,17 @@ func (x *inexactness) count(reason string) {
 	}
 }
 
-// tells reports whether a reason should be logged now.
-func (x *inexactness) tells(now time.Time, reason string) bool {
+// shouldLog reports whether a reason should be logged now.
+func (x *inexactness) shouldLog(now time.Time, reason string) bool {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	if last, ok := x.told[reason]; ok && now.Sub(last) < inexactEvery {
+	if last, ok := x.logged[reason]; ok && now.Sub(last) < inexactEvery {
 		return false
 	}
-	if x.told == nil {
-		x.told = map[string]time.Time{}
+	if x.logged == nil {
+		x.logged = map[string]time.Time{}
 	}
-	x.told[reason] = now
+	x.logged[reason] = now
 	return true
 }
 
@@ -168,10 +168,10 @@ type endpointStats struct {
 	picks, failures atomic.Int64
 	full            atomic.Int64 // requests that it refused by a limit of its queue
 	delivered       hits
-	// tellsCached: some answer has said how much of its prompt was cached.
-	tellsCached atomic.Bool
-	// tellsNone: some answer has said that nothing was cached.
-	tellsNone atomic.Bool
+	// reportsCached: some answer has said how much of its prompt was cached.
+	reportsCached atomic.Bool
+	// reportsNone: some answer has said that nothing was cached.
+	reportsNone atomic.Bool
 }
 
 // PoolStats are the counters of a pool since it was first applied. It has many fields because metrics, the page and the operator

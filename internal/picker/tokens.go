@@ -58,10 +58,10 @@ type Exact struct {
 	// APIs are the request kinds of other APIs (KindMessages) whose prompts are proven to be those of the chats that they
 	// stand for. Prompts of other kinds are made only by engines.
 	APIs openai.Kinds
-	// AdaptersUntold and SaltsUntold: the events of some engine's release do not distinguish adapters or cache salts, so
+	// AdaptersUnreported and SaltsUntold: the events of some engine's release do not distinguish adapters or cache salts, so
 	// that such requests have no exact keys.
-	AdaptersUntold, SaltsUntold bool
-	// Releases are what the engines have told; nil as long as none has.
+	AdaptersUnreported, SaltsUnreported bool
+	// Releases are what the engines have reported; nil as long as none has.
 	Releases *Releases
 }
 
@@ -142,7 +142,7 @@ func (p *Picker) exactKeys(ctx context.Context, v *view, s *scratch, body []byte
 	switch {
 	case r.Embeds || r.Multimodal || r.Stateful:
 		return prompt{err: errContent}
-	case exact.AdaptersUntold && v.identity(r.Model) != v.spec.Model, exact.SaltsUntold && r.CacheSalt != "":
+	case exact.AdaptersUnreported && v.identity(r.Model) != v.spec.Model, exact.SaltsUnreported && r.CacheSalt != "":
 		return prompt{err: errIdentity}
 	case len(r.Prompts) > 0 && r.Prompts[0].IsTokens:
 		if r.TruncatePrompt < 0 {
@@ -309,7 +309,7 @@ func (v *view) nextRenderer(now time.Time) int {
 	n := len(v.members)
 	last := -1
 	for range n {
-		i := int(v.turn.Add(1) % uint64(n)) // less than n
+		i := int(v.nextEngine.Add(1) % uint64(n)) // less than n
 		if !v.spec.Endpoints[i].Pickable() || !v.members[i].circuit.closed(now, v.spec.Policy.CircuitFailures) {
 			continue
 		}

@@ -69,7 +69,7 @@ func TestRequestsWithoutExactTokensAreToldOf(t *testing.T) {
 		t.Errorf("none any more: %+v", s)
 	}
 	now := newClock().Now()
-	if !x.tells(now, "budget") || x.tells(now.Add(59*time.Second), "budget") || !x.tells(now, "content") || !x.tells(now.Add(time.Minute), "budget") {
+	if !x.shouldLog(now, "budget") || x.shouldLog(now.Add(59*time.Second), "budget") || !x.shouldLog(now, "content") || !x.shouldLog(now.Add(time.Minute), "budget") {
 		t.Error("want each reason reported once a minute")
 	}
 }

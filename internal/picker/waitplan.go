@@ -261,7 +261,7 @@ type look struct {
 // behind them, in the order in which they would be released. The overdue requests that are passed over are left in l.overdue.
 func (l *look) choose() (chosen *waiter) {
 	l.ahead, l.overdue = make([]queued, len(l.view.members)), l.overdue[:0]
-	l.queue.tickets.Turns(func(tickets []*admission.Ticket) bool {
+	l.queue.tickets.EachTenant(func(tickets []*admission.Ticket) bool {
 		l.order = l.order[:0]
 		for _, t := range tickets {
 			l.order = append(l.order, l.queue.waiters[t])

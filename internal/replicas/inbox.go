@@ -116,7 +116,7 @@ func (b *Inbox) Open(now time.Time, m *pb.PeerMessage) (*Receiver, error) {
 		before.Close()
 	}
 	r := newReceiver(b, hello.GetIncarnation())
-	r.peer.Hear(now)
+	r.peer.Receive(now)
 	b.peers[hello.GetIncarnation()] = r
 	return r, nil
 }
@@ -160,7 +160,7 @@ func (b *Inbox) Stats(now time.Time) Stats {
 	for _, r := range b.peers {
 		if r.peer.Fresh(now) {
 			s.Fresh++
-			s.Staleness = max(s.Staleness, now.Sub(r.peer.Heard()))
+			s.Staleness = max(s.Staleness, now.Sub(r.peer.LastReceived()))
 		}
 		r.mu.Lock()
 		s.Guesses += len(r.guesses)

@@ -97,7 +97,7 @@ func (r *Receiver) Handle(now time.Time, m *pb.PeerMessage) error {
 		return nil
 	}
 	r.seq = u.GetSeq()
-	r.peer.Hear(now)
+	r.peer.Receive(now)
 	r.takeLoads(now, u)
 	r.takeUsages(now, u)
 	r.takeHomes(now, u)

@@ -299,10 +299,10 @@ func TestWhatAPeerMayAssumeIsBounded(t *testing.T) {
 	}
 	for range 10 {
 		w.now = w.now.Add(maxLife / 10)
-		r.peer.Hear(w.now) // it lives and says nothing
+		r.peer.Receive(w.now) // it lives and says nothing
 	}
 	w.now = w.now.Add(time.Second)
-	r.peer.Hear(w.now)
+	r.peer.Receive(w.now)
 	l.inbox.Expire(w.now)
 	if s := l.inbox.Stats(w.now); s.Bytes != 0 {
 		t.Errorf("after the longest life: %+v", s)

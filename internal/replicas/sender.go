@@ -53,15 +53,15 @@ type Sender struct {
 
 	next uint64 // next event to send, guarded by the outbox's mu
 
-	mu     sync.Mutex // guards what follows
-	hello  bool       // was said
-	seq    uint64
-	sent   time.Time // last update
-	full   time.Time // when the next full one is due
-	closed bool
-	told   map[*load.Tracker]uint64 // versions of shares
-	spent  map[*tenant.Meters]progress
-	put    map[*routinghistory.Sessions]homesProgress
+	mu        sync.Mutex // guards what follows
+	hello     bool       // was said
+	seq       uint64
+	sent      time.Time // last update
+	full      time.Time // when the next full one is due
+	closed    bool
+	published map[*load.Tracker]uint64 // versions of shares
+	spent     map[*tenant.Meters]progress
+	put       map[*routinghistory.Sessions]homesProgress
 }
 
 // homesProgress is that of the sessions of a pool. What was learned from other peers is sent too if it is not later than the
@@ -83,16 +83,16 @@ func (p *progress) rewind() { p.upTo, p.fulls = p.fulls[0], [2]uint64{p.fulls[1]
 
 // NewSender returns a sender for a stream that has just been opened. It must be closed.
 func NewSender(o *Outbox, loads Loads) *Sender {
-	s := &Sender{outbox: o, loads: loads, bell: make(chan struct{}, 1), told: map[*load.Tracker]uint64{}}
+	s := &Sender{outbox: o, loads: loads, bell: make(chan struct{}, 1), published: map[*load.Tracker]uint64{}}
 	o.enter(s)
 	return s
 }
 
-// Tell makes the sender send the state of tenants too. Call it before Next.
-func (s *Sender) Tell(meters Meters) { s.meters, s.spent = meters, map[*tenant.Meters]progress{} }
+// SendMeters makes the sender send the state of tenants too. Call it before Next.
+func (s *Sender) SendMeters(meters Meters) { s.meters, s.spent = meters, map[*tenant.Meters]progress{} }
 
-// TellHomes makes the sender send the homes of sessions too. Call it before Next.
-func (s *Sender) TellHomes(homes Homes) {
+// SendHomes makes the sender send the homes of sessions too. Call it before Next.
+func (s *Sender) SendHomes(homes Homes) {
 	s.homes, s.put = homes, map[*routinghistory.Sessions]homesProgress{}
 }
 
@@ -165,20 +165,20 @@ func (o *Outbox) gather() time.Duration {
 
 // addLoads adds the shares that were not sent to the peer yet; all shares that are not idle if the update is full.
 func (s *Sender) addLoads(u *pb.Update, now time.Time) {
-	told := s.told
+	told := s.published
 	if u.Full {
-		told = make(map[*load.Tracker]uint64, len(s.told)) // without removed ones
+		told = make(map[*load.Tracker]uint64, len(s.published)) // without removed ones
 	}
 	s.loads(func(pool string, id endpoint.ID, t *load.Tracker) {
 		share, version := t.Share(now)
-		before, known := s.told[t]
+		before, known := s.published[t]
 		told[t] = version
 		if u.Full && share.Idle() || !u.Full && known && before == version || !known && share.Idle() {
 			return
 		}
 		u.Loads = append(u.Loads, loadMessage(pool, id, &share, now))
 	})
-	s.told = told
+	s.published = told
 }
 
 // addUsages adds what tenants have used since the last update to the peer. It returns whether there is more.

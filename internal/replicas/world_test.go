@@ -178,7 +178,7 @@ func (w *world) connect(from, to *node) {
 		w.cut(before)
 	}
 	s := &stream{sender: NewSender(from.life.outbox, from.life.each)}
-	s.sender.TellHomes(func(f func(string, *routinghistory.Sessions)) { f(pool, from.life.sessions) })
+	s.sender.SendHomes(func(f func(string, *routinghistory.Sessions)) { f(pool, from.life.sessions) })
 	from.life.streams[to] = s
 	w.pump(s, to.life)
 }

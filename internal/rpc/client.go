@@ -98,14 +98,14 @@ func (c *Client) push(ctx context.Context, sender *cachesync.Sender, changed <-c
 		return fmt.Errorf("opening the stream: %w", err)
 	}
 	ended := make(chan error, 1)
-	heard := make(chan struct{}, 1)
+	received := make(chan struct{}, 1)
 	go func() {
-		ended <- caught("reading a message of the picker", func() error { return hear(stream, sender, heard) })
+		ended <- caught("reading a message of the picker", func() error { return receive(stream, sender, received) })
 	}()
-	err = caught("making a report", func() error { return speak(ctx, stream, sender, changed, heard, ended) })
+	err = caught("making a report", func() error { return speak(ctx, stream, sender, changed, received, ended) })
 	cancel()
-	if heard := <-ended; err == nil || errors.Is(err, io.EOF) {
-		err = heard // the stream has ended, or ctx: the reason is in what was received
+	if received := <-ended; err == nil || errors.Is(err, io.EOF) {
+		err = received // the stream has ended, or ctx: the reason is in what was received
 	}
 	if err == nil {
 		err = io.EOF
@@ -121,8 +121,10 @@ func caught(doing string, f func() error) (err error) {
 	return err
 }
 
-// hear passes received messages to the sender.
-func hear(stream grpc.BidiStreamingClient[pb.ReporterMessage, pb.PickerMessage], sender *cachesync.Sender, heard chan<- struct{}) error {
+// receive passes received messages to the sender.
+func receive(
+	stream grpc.BidiStreamingClient[pb.ReporterMessage, pb.PickerMessage], sender *cachesync.Sender, received chan<- struct{},
+) error {
 	for {
 		m, err := stream.Recv()
 		if err != nil {
@@ -132,7 +134,7 @@ func hear(stream grpc.BidiStreamingClient[pb.ReporterMessage, pb.PickerMessage],
 			return err
 		}
 		select {
-		case heard <- struct{}{}:
+		case received <- struct{}{}:
 		default:
 		}
 	}
@@ -140,7 +142,7 @@ func hear(stream grpc.BidiStreamingClient[pb.ReporterMessage, pb.PickerMessage],
 
 // speak sends the pending messages. It returns nil when the stream has ended otherwise.
 func speak(ctx context.Context, stream grpc.BidiStreamingClient[pb.ReporterMessage, pb.PickerMessage], sender *cachesync.Sender, changed,
-	heard <-chan struct{}, ended chan error) error {
+	received <-chan struct{}, ended chan error) error {
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
 	for {
@@ -161,7 +163,7 @@ func speak(ctx context.Context, stream grpc.BidiStreamingClient[pb.ReporterMessa
 			ended <- err
 			return nil
 		case <-changed:
-		case <-heard:
+		case <-received:
 		case <-timer.C:
 		}
 	}

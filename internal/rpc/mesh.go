@@ -49,10 +49,10 @@ type Mesh struct {
 	panics          atomic.Uint64
 	look            chan struct{} // holds a token after a request to look for peers
 
-	mu    sync.Mutex // guards what follows
-	found bool       // addresses were, once
-	links map[string]*link
-	told  map[uint64]*link // by incarnation
+	mu       sync.Mutex // guards what follows
+	found    bool       // addresses were, once
+	links    map[string]*link
+	notified map[uint64]*link // by incarnation
 }
 
 // link is to one address.
@@ -95,14 +95,14 @@ func NewMesh(o MeshOptions) *Mesh {
 	if o.SelfPause <= 0 {
 		o.SelfPause = 30 * time.Second
 	}
-	return &Mesh{o: o, look: make(chan struct{}, 1), links: map[string]*link{}, told: map[uint64]*link{}}
+	return &Mesh{o: o, look: make(chan struct{}, 1), links: map[string]*link{}, notified: map[uint64]*link{}}
 }
 
 // Stats reads the counters.
 func (m *Mesh) Stats() MeshStats {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	s := MeshStats{Connected: len(m.told), Tried: m.found, Messages: m.messages.Load(), Bytes: m.bytes.Load(), Panics: m.panics.Load()}
+	s := MeshStats{Connected: len(m.notified), Tried: m.found, Messages: m.messages.Load(), Bytes: m.bytes.Load(), Panics: m.panics.Load()}
 	for _, l := range m.links {
 		s.Tried = s.Tried && l.tried
 	}
@@ -210,7 +210,7 @@ func (m *Mesh) keep(ctx context.Context, l *link) {
 	for {
 		began := time.Now()
 		var err error
-		if m.caught("Sending to a peer panicked", l, func() { err = m.tell(ctx, l) }) {
+		if m.caught("Sending to a peer panicked", l, func() { err = m.publish(ctx, l) }) {
 			err = errPanic
 		}
 		if ctx.Err() != nil {
@@ -263,41 +263,41 @@ const leaveTimeout = time.Second
 
 type exchangeClient = grpc.BidiStreamingClient[pb.PeerMessage, pb.Welcome]
 
-// tell opens a stream and sends updates to the peer until ctx ends or the stream breaks.
-func (m *Mesh) tell(ctx context.Context, l *link) error {
+// publish opens a stream and sends updates to the peer until ctx ends or the stream breaks.
+func (m *Mesh) publish(ctx context.Context, l *link) error {
 	streaming, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
 	stopped := context.AfterFunc(ctx, func() { time.AfterFunc(leaveTimeout, cancel) })
 	defer stopped()
 	sender := replicas.NewSender(m.o.Outbox, m.o.Loads)
-	sender.Tell(m.o.Meters)
-	sender.TellHomes(m.o.Homes)
+	sender.SendMeters(m.o.Meters)
+	sender.SendHomes(m.o.Homes)
 	defer sender.Close()
 	l.client.conn.ResetConnectBackoff() // keep has waited
 	stream, err := NewPeerClient(l.client.conn).Exchange(streaming)
 	if err != nil {
 		return fmt.Errorf("opening the stream: %w", err)
 	}
-	heard := make(chan error, 2)
+	received := make(chan error, 2)
 	go func() { // until the stream ends, which it does with this function
 		welcome, err := stream.Recv()
 		if err == nil && m.caught("Reading a peer's welcome panicked", l, func() { err = m.enter(l, welcome) }) {
 			err = errPanic
 		}
-		heard <- err
+		received <- err
 		if err == nil {
 			_, err = stream.Recv()
-			heard <- err
+			received <- err
 		}
 	}()
 	defer m.leave(l)
 	if hello, _ := sender.Next(time.Now()); stream.Send(hello) != nil {
-		return <-heard
+		return <-received
 	}
 	select {
 	case <-ctx.Done():
 		return ctx.Err()
-	case err := <-heard:
+	case err := <-received:
 		if err != nil {
 			return err
 		}
@@ -312,7 +312,7 @@ func (m *Mesh) tell(ctx context.Context, l *link) error {
 			m.caught("Borrowing from a peer panicked", l, func() { m.o.Borrow(while, l.client) })
 		})
 	}
-	err = m.speak(ctx, stream, sender, heard)
+	err = m.speak(ctx, stream, sender, received)
 	m.o.Log.Info("Peer gone", "peer", l.addr, "reason", err.Error())
 	return err
 }
@@ -326,32 +326,32 @@ func (m *Mesh) enter(l *link, w *pb.Welcome) error {
 		return errors.New("the peer speaks another version")
 	case w.GetIncarnation() == m.o.Outbox.Incarnation():
 		return errSelf
-	case m.told[w.GetIncarnation()] != nil:
+	case m.notified[w.GetIncarnation()] != nil:
 		return errTwice
 	}
-	m.told[w.GetIncarnation()], l.tried = l, true
+	m.notified[w.GetIncarnation()], l.tried = l, true
 	return nil
 }
 
 func (m *Mesh) leave(l *link) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	for incarnation, other := range m.told {
+	for incarnation, other := range m.notified {
 		if other == l {
-			delete(m.told, incarnation)
+			delete(m.notified, incarnation)
 		}
 	}
 }
 
 // speak sends pending updates until the stream fails, or says goodbye when ctx ends. The error is never nil.
-func (m *Mesh) speak(ctx context.Context, stream exchangeClient, sender *replicas.Sender, heard <-chan error) error {
+func (m *Mesh) speak(ctx context.Context, stream exchangeClient, sender *replicas.Sender, received <-chan error) error {
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
 	for {
 		update, wake := sender.Next(time.Now())
 		if update != nil {
 			if stream.Send(update) != nil {
-				return <-heard
+				return <-received
 			}
 			m.messages.Add(1)
 			m.bytes.Add(uint64(proto.Size(update)))
@@ -361,12 +361,12 @@ func (m *Mesh) speak(ctx context.Context, stream exchangeClient, sender *replica
 		select {
 		case <-ctx.Done():
 			if stream.CloseSend() == nil {
-				if err := <-heard; !errors.Is(err, io.EOF) {
+				if err := <-received; !errors.Is(err, io.EOF) {
 					return err
 				}
 			}
 			return ctx.Err()
-		case err := <-heard:
+		case err := <-received:
 			return err
 		case <-sender.Bell():
 		case <-timer.C:

@@ -18,8 +18,8 @@ import (
 // OperateAudience is that of the token that the operator shows.
 const OperateAudience = "kvasir.dev/operate"
 
-// DefaultTellEvery is the interval at which the state is sent to the operator without a change.
-const DefaultTellEvery = time.Second
+// DefaultPublishEvery is the interval at which the state is sent to the operator without a change.
+const DefaultPublishEvery = time.Second
 
 // maxWatches bounds the streams to operators: one that leads, one that is about to, and what has not ended yet.
 const maxWatches = 16
@@ -34,9 +34,9 @@ type OperateService struct {
 	State func(pool string) (operatorfeed.State, bool)
 	// WarmUp warms a pod up; nil where that is not possible.
 	WarmUp func(ctx context.Context, o WarmOrder, progress func(WarmDone)) error
-	// TellEvery is the time between two states; DefaultTellEvery when 0.
-	TellEvery time.Duration
-	Log       logr.Logger
+	// PublishEvery is the time between two states; DefaultTellEvery when 0.
+	PublishEvery time.Duration
+	Log          logr.Logger
 
 	mu      sync.Mutex                 // guards watches
 	watches map[chan struct{}]struct{} // each holds a token when there is a state to send
@@ -98,9 +98,9 @@ func (s *OperateService) Watch(in *WatchRequest, stream grpc.ServerStreamingServ
 		return err
 	}
 	defer leave()
-	every := s.TellEvery
+	every := s.PublishEvery
 	if every <= 0 {
-		every = DefaultTellEvery
+		every = DefaultPublishEvery
 	}
 	tick := time.NewTicker(every)
 	defer tick.Stop()

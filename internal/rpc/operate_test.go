@@ -86,8 +86,8 @@ func TestStatesGoOverTheWireAsTheyAre(t *testing.T) {
 	}
 }
 
-// told is a picker replica as far as the operator sees it, on a real socket.
-type told struct {
+// pickerReplica is a picker replica as far as the operator sees it, on a real socket.
+type pickerReplica struct {
 	service *OperateService
 	address string
 	stop    func()
@@ -96,14 +96,14 @@ type told struct {
 	state operatorfeed.State
 }
 
-func (r *told) State(pool string) (operatorfeed.State, bool) {
+func (r *pickerReplica) State(pool string) (operatorfeed.State, bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.state, pool == operatedPool
 }
 
 // say changes the state and sends it at once.
-func (r *told) say(change func(*operatorfeed.State)) {
+func (r *pickerReplica) say(change func(*operatorfeed.State)) {
 	r.mu.Lock()
 	pods := map[string]operatorfeed.PodState{}
 	for uid, pod := range r.state.Pods {
@@ -115,15 +115,15 @@ func (r *told) say(change func(*operatorfeed.State)) {
 	r.service.Changed()
 }
 
-func (r *told) mark(uid string) {
+func (r *pickerReplica) mark(uid string) {
 	r.say(func(s *operatorfeed.State) { s.Pods[uid] = operatorfeed.PodState{Draining: true} })
 }
 
-// newTold serves at an address, any free one if it is empty.
-func newTold(t *testing.T, name, address string, auth Authenticator) *told {
+// newPickerReplica serves at an address, any free one if it is empty.
+func newPickerReplica(t *testing.T, name, address string, auth Authenticator) *pickerReplica {
 	t.Helper()
-	r := &told{state: operatorfeed.State{Picker: name, Incarnation: 1, Ready: true, Pods: map[string]operatorfeed.PodState{"u": {}}}}
-	r.service = &OperateService{Auth: auth, State: r.State, TellEvery: time.Hour}
+	r := &pickerReplica{state: operatorfeed.State{Picker: name, Incarnation: 1, Ready: true, Pods: map[string]operatorfeed.PodState{"u": {}}}}
+	r.service = &OperateService{Auth: auth, State: r.State, PublishEvery: time.Hour}
 	server := NewServer(ServerOptions{Operate: r.service})
 	if address == "" {
 		address = "127.0.0.1:0"
@@ -146,7 +146,7 @@ func newTold(t *testing.T, name, address string, auth Authenticator) *told {
 	return r
 }
 
-func (r *told) replica() Replica {
+func (r *pickerReplica) replica() Replica {
 	return Replica{Name: r.state.Picker, Address: r.address, Ready: true}
 }
 
@@ -175,7 +175,7 @@ func TestTheOperatorHearsAtOnceWhatAllReplicasFollow(t *testing.T) {
 	if acknowledged(p, "u")() {
 		t.Fatal("acknowledged before any replica is known")
 	}
-	a, b := newTold(t, "a", "", Anybody{}), newTold(t, "b", "", Anybody{})
+	a, b := newPickerReplica(t, "a", "", Anybody{}), newPickerReplica(t, "b", "", Anybody{})
 	p.Set(operatedPool, []Replica{a.replica(), b.replica()})
 	if acknowledged(p, "u")() {
 		t.Fatal("acknowledged before any replica has reported")
@@ -200,13 +200,13 @@ func TestTheOperatorHearsAtOnceWhatAllReplicasFollow(t *testing.T) {
 
 func TestAReplicaThatIsNotHeardHoldsDrainsUpUntilItsPodIsGone(t *testing.T) {
 	p := operator(t, DialOptions{}, nil)
-	a, b := newTold(t, "a", "", Anybody{}), newTold(t, "b", "", Anybody{})
+	a, b := newPickerReplica(t, "a", "", Anybody{}), newPickerReplica(t, "b", "", Anybody{})
 	b.stop()
 	p.Set(operatedPool, []Replica{a.replica(), b.replica(), {Name: "c"}})
 	a.mark("u")
 	eventually(t, "one replica", func() bool { v := p.View(operatedPool); return len(v.Replicas) == 1 })
-	if v := p.View(operatedPool); len(v.Unheard) != 1 || v.Unheard[0] != "b" || acknowledged(p, "u")() {
-		t.Fatalf("unheard: %v", v.Unheard)
+	if v := p.View(operatedPool); len(v.Silent) != 1 || v.Silent[0] != "b" || acknowledged(p, "u")() {
+		t.Fatalf("unheard: %v", v.Silent)
 	}
 	p.Set(operatedPool, []Replica{a.replica(), {Name: "c"}})
 	eventually(t, "the acknowledgement", acknowledged(p, "u"))
@@ -214,12 +214,12 @@ func TestAReplicaThatIsNotHeardHoldsDrainsUpUntilItsPodIsGone(t *testing.T) {
 
 func TestARestartedReplicaIsHeardAgain(t *testing.T) {
 	p := operator(t, DialOptions{}, nil)
-	a := newTold(t, "a", "", Anybody{})
+	a := newPickerReplica(t, "a", "", Anybody{})
 	p.Set(operatedPool, []Replica{a.replica()})
 	a.mark("u")
 	eventually(t, "the mark", acknowledged(p, "u"))
 	a.stop()
-	again := newTold(t, "a", a.address, Anybody{})
+	again := newPickerReplica(t, "a", a.address, Anybody{})
 	again.say(func(s *operatorfeed.State) { s.Incarnation = 2 })
 	eventually(t, "the new process", func() bool {
 		v := p.View(operatedPool)
@@ -232,7 +232,7 @@ func TestARestartedReplicaIsHeardAgain(t *testing.T) {
 
 func TestAnotherPickerAtAnAddressIsNotTaken(t *testing.T) {
 	p := operator(t, DialOptions{}, nil)
-	a := newTold(t, "a", "", Anybody{})
+	a := newPickerReplica(t, "a", "", Anybody{})
 	a.mark("u")
 	p.Set(operatedPool, []Replica{{Name: "b", Address: a.address, Ready: true}})
 	time.Sleep(100 * time.Millisecond)
@@ -274,7 +274,7 @@ func TestOnlyTheOperatorIsTold(t *testing.T) {
 	}
 
 	secret := func() ([]byte, error) { return []byte("0123456789abcdef"), nil }
-	a := newTold(t, "a", "", SharedSecret{Read: secret})
+	a := newPickerReplica(t, "a", "", SharedSecret{Read: secret})
 	stranger, known := operator(t, DialOptions{}, nil), operator(t, DialOptions{Token: secret, TokenInClear: true}, nil)
 	known.Set(operatedPool, []Replica{a.replica()})
 	stranger.Set(operatedPool, []Replica{a.replica()})
@@ -289,7 +289,7 @@ func TestOnlyTheOperatorIsTold(t *testing.T) {
 
 func TestWarmingUpIsPassedOn(t *testing.T) {
 	p := operator(t, DialOptions{}, nil)
-	a := newTold(t, "a", "", Anybody{})
+	a := newPickerReplica(t, "a", "", Anybody{})
 	a.service.WarmUp = func(_ context.Context, o WarmOrder, progress func(WarmDone)) error {
 		if o.Pod != "u" {
 			return ErrUnknownPod
@@ -318,7 +318,7 @@ func TestWarmingUpIsPassedOn(t *testing.T) {
 func TestNothingIsLeftOfPoolsThatAreForgotten(t *testing.T) {
 	before := runtime.NumGoroutine()
 	p := operator(t, DialOptions{}, nil)
-	a := newTold(t, "a", "", Anybody{})
+	a := newPickerReplica(t, "a", "", Anybody{})
 	for range 20 {
 		p.Set(operatedPool, []Replica{a.replica(), {Name: "b", Address: "127.0.0.1:1"}})
 		p.Set(operatedPool, []Replica{{Name: "a", Address: a.address + "0"}})

@@ -70,7 +70,7 @@ func findingMessage(f *operatorfeed.Finding) *OperateFinding {
 
 // findingOf a message. A verdict that this version does not know is none.
 func findingOf(m *OperateFinding) operatorfeed.Finding {
-	if v := operatorfeed.Verdict(m.GetVerdict()); v > operatorfeed.Untold && v <= operatorfeed.Good {
+	if v := operatorfeed.Verdict(m.GetVerdict()); v > operatorfeed.NoVerdict && v <= operatorfeed.Good {
 		return operatorfeed.Finding{Verdict: v, Reason: m.GetReason(), Message: m.GetMessage()}
 	}
 	return operatorfeed.Finding{}

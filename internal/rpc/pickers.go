@@ -49,7 +49,7 @@ type Pickers struct {
 
 // listened is a pool that is listened to.
 type listened struct {
-	heard    operatorfeed.Pool
+	reports  operatorfeed.Pool
 	expected []operatorfeed.Expected
 	links    map[Replica]*watchLink // by name and address
 }
@@ -151,9 +151,9 @@ func (p *Pickers) View(pool string) operatorfeed.View {
 	defer p.mu.Unlock()
 	l := p.pools[pool]
 	if l == nil {
-		return operatorfeed.View{Unheard: []string{unknown}}
+		return operatorfeed.View{Silent: []string{unknown}}
 	}
-	return l.heard.View(time.Now(), l.expected)
+	return l.reports.View(time.Now(), l.expected)
 }
 
 // keep listens to a replica until ctx ends.
@@ -214,7 +214,7 @@ func (p *Pickers) listen(ctx context.Context, l *watchLink) error {
 		if m.GetPicker() != l.Name {
 			return fmt.Errorf("at %s another picker answers, %q", l.Address, m.GetPicker())
 		}
-		p.hear(l, client, stateOf(m))
+		p.receive(l, client, stateOf(m))
 	}
 }
 
@@ -225,15 +225,15 @@ func (p *Pickers) settle(l *watchLink, client *Client) {
 	l.client, l.fresh = client, false
 }
 
-// hear takes a received state.
-func (p *Pickers) hear(l *watchLink, client *Client, s operatorfeed.State) {
+// receive takes a received state.
+func (p *Pickers) receive(l *watchLink, client *Client, s operatorfeed.State) {
 	p.mu.Lock()
 	pool := p.pools[l.pool]
 	if pool == nil || pool.links[Replica{Name: l.Name, Address: l.Address}] != l {
 		p.mu.Unlock()
 		return // it is being ended
 	}
-	pool.heard.Hear(time.Now(), s)
+	pool.reports.Receive(time.Now(), s)
 	news := !l.fresh || !sameFooting(&l.last, &s)
 	l.client, l.last, l.fresh = client, s, true
 	p.mu.Unlock()

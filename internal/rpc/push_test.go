@@ -191,7 +191,7 @@ func TestReportsReachTheIndexOverSockets(t *testing.T) {
 	e, tokens := chain(0, 5)
 	r.mirror.Apply(batch(e), events.Position{})
 	eventually(t, "blocks", func() bool { return p.match(root, tokens) == 5 })
-	eventually(t, "proof", func() bool { s := p.status(); return s.Proven && s.Connected && s.Owned && s.Told == 5 })
+	eventually(t, "proof", func() bool { s := p.status(); return s.Proven && s.Connected && s.Owned && s.Reported == 5 })
 	if got := p.asked(); got != "own:pooluid-1" {
 		t.Errorf("asked of the other road: %q", got)
 	}

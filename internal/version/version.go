@@ -66,8 +66,8 @@ func (i Info) String() string {
 // Usage describes the flag --version.
 const Usage = "print the version and exit"
 
-// Asked reports whether arguments ask for the version: --version before "--", or the single word "version".
-func Asked(args []string) bool {
+// Requested reports whether arguments ask for the version: --version before "--", or the single word "version".
+func Requested(args []string) bool {
 	if len(args) == 1 && args[0] == "version" {
 		return true
 	}

@@ -43,7 +43,7 @@ func TestTheVersionIsAskedFor(t *testing.T) {
 		"--version": true, "-version": true, "version": true, "--pool a/b --version": true,
 		"": false, "--pool version": false, "-- --version": false, "version --pool a": false, "--versions": false,
 	} {
-		if got := Asked(strings.Fields(args)); got != want {
+		if got := Requested(strings.Fields(args)); got != want {
 			t.Errorf("%q: %v, want %v", args, got, want)
 		}
 	}

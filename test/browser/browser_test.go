@@ -102,8 +102,8 @@ func (b *browser) do(actions ...chromedp.Action) {
 	}
 }
 
-// tells evaluates an expression in the page.
-func (b *browser) tells(expression string, into any) {
+// evaluate evaluates an expression in the page.
+func (b *browser) evaluate(expression string, into any) {
 	b.t.Helper()
 	b.do(chromedp.Evaluate(expression, into))
 }
@@ -248,11 +248,11 @@ func TestThePageShowsWhatThePickerDoes(t *testing.T) {
 	b.until(`/^[1-9][0-9.]* %$/.test(document.querySelector('.tile dd').textContent)`) // hits are delivered
 	b.until(`[...document.querySelectorAll('#pods .bar')].some(e => /[1-9][0-9.]* k? ?blocks only here/.test(e.getAttribute('aria-label')))`)
 	var shown string
-	if b.tells(`document.body.innerText`, &shown); regexp.MustCompile(`(?i)\b(null|undefined|NaN)\b`).MatchString(shown) {
+	if b.evaluate(`document.body.innerText`, &shown); regexp.MustCompile(`(?i)\b(null|undefined|NaN)\b`).MatchString(shown) {
 		t.Errorf("the page shows what is nothing: %s", shown)
 	}
 	var version string
-	if b.tells(`document.getElementById('version').textContent`, &version); version == "" {
+	if b.evaluate(`document.getElementById('version').textContent`, &version); version == "" {
 		t.Error("the page does not show the version")
 	}
 	b.do(chromedp.SendKeys("#pods-filter", "POD-3"))
@@ -268,19 +268,19 @@ func TestThePageShowsWhatThePickerDoes(t *testing.T) {
 	b.do(chromedp.Click("#pause"), chromedp.Focus("#list summary"), chromedp.KeyEvent(kb.Enter))
 	b.until(`document.querySelectorAll('#list details[open] tbody tr').length === 8`)
 	var head, chosen string
-	b.tells(`document.querySelector('#list details[open] thead').innerText`, &head)
-	b.tells(`document.querySelector('#list details[open] tr.chosen td').textContent`, &chosen)
+	b.evaluate(`document.querySelector('#list details[open] thead').innerText`, &head)
+	b.evaluate(`document.querySelector('#list details[open] tr.chosen td').textContent`, &chosen)
 	for _, term := range []string{"wait", "own", "wasted", "crowd", "delay"} {
 		if !strings.Contains(head, term) {
 			t.Errorf("the terms are %q, without %s", head, term)
 		}
 	}
 	var unexplained, headings string
-	b.tells(`[...document.querySelectorAll('#list details[open] th')].slice(1).filter(e => !e.title).map(e => e.textContent).join()`, &unexplained)
+	b.evaluate(`[...document.querySelectorAll('#list details[open] th')].slice(1).filter(e => !e.title).map(e => e.textContent).join()`, &unexplained)
 	if unexplained != "" {
 		t.Errorf("columns without a meaning: %s", unexplained)
 	}
-	if b.tells(`document.getElementById('list-head').innerText`, &headings); !strings.Contains(headings, "Endpoint") {
+	if b.evaluate(`document.getElementById('list-head').innerText`, &headings); !strings.Contains(headings, "Endpoint") {
 		t.Errorf("the list of decisions has the headings %q", headings)
 	}
 	if !strings.HasPrefix(chosen, "pod-") {
@@ -288,10 +288,10 @@ func TestThePageShowsWhatThePickerDoes(t *testing.T) {
 	}
 	b.picture("decisions-desktop-light")
 	var before, after int
-	b.tells(`document.querySelectorAll('#list > li').length`, &before)
+	b.evaluate(`document.querySelectorAll('#list > li').length`, &before)
 	b.do(chromedp.Click("#pause"))
 	b.until(fmt.Sprintf(`document.querySelectorAll('#list > li').length > %d`, min(before, 199)-1))
-	b.tells(`document.querySelectorAll('#list > li').length`, &after)
+	b.evaluate(`document.querySelectorAll('#list > li').length`, &after)
 	if after > 200 {
 		t.Errorf("%d decisions are listed", after)
 	}
@@ -299,7 +299,7 @@ func TestThePageShowsWhatThePickerDoes(t *testing.T) {
 	b.do(chromedp.Click("#tab-prefixes"))
 	b.until(`document.querySelectorAll('#hot > li').length >= 2`)
 	var hash string
-	b.tells(`document.querySelector('#hot h3').textContent`, &hash)
+	b.evaluate(`document.querySelector('#hot h3').textContent`, &hash)
 	if !regexp.MustCompile(`^[0-9a-f]{12}$`).MatchString(hash) {
 		t.Errorf("a prefix is called %q", hash)
 	}
@@ -364,15 +364,15 @@ func (b *browser) looks(t *testing.T) {
 				}
 				b.accessible(t, view)
 				var edges []float64 // of the header's, tabs' and content's beginnings
-				b.tells(`['.brand', '.tabs button', 'main > section:not([hidden])'].map(s => document.querySelector(s).getBoundingClientRect().left)`, &edges)
+				b.evaluate(`['.brand', '.tabs button', 'main > section:not([hidden])'].map(s => document.querySelector(s).getBoundingClientRect().left)`, &edges)
 				if !size.phone && (len(edges) != 3 || edges[0] != edges[1] || edges[1] != edges[2]) { // phones scroll their tabs
 					t.Errorf("%s, %s: header, tabs and content begin at %v", view, size.name, edges)
 				}
 				var wide int
-				b.tells(`document.documentElement.scrollWidth - window.innerWidth`, &wide)
+				b.evaluate(`document.documentElement.scrollWidth - window.innerWidth`, &wide)
 				if wide > 0 {
 					var what string
-					b.tells(`[...document.querySelectorAll('body *')].filter(e => e.getBoundingClientRect().right > window.innerWidth + 1 && !e.closest('.scroll, .tabs')).slice(0, 3).map(e => e.outerHTML.slice(0, 120)).join('\n')`, &what)
+					b.evaluate(`[...document.querySelectorAll('body *')].filter(e => e.getBoundingClientRect().right > window.innerWidth + 1 && !e.closest('.scroll, .tabs')).slice(0, 3).map(e => e.outerHTML.slice(0, 120)).join('\n')`, &what)
 					t.Errorf("%s, %s: %d pixels too wide: %s", view, size.name, wide, what)
 				}
 				if size.name == "wide" || size.name == "desktop" || size.name == "phone" {
@@ -394,7 +394,7 @@ var rules string
 func (b *browser) accessible(t *testing.T, view string) {
 	t.Helper()
 	var broken string
-	if b.tells(rules, &broken); broken != "" {
+	if b.evaluate(rules, &broken); broken != "" {
 		t.Errorf("%s: %s", view, broken)
 	}
 }
@@ -448,12 +448,12 @@ func TestThePageAsksForAToken(t *testing.T) {
 	b.until(`document.getElementById('link').textContent === 'Live' && !document.getElementById('login').open`)
 	b.until(`document.getElementById('notices').innerText.includes('There is no pool yet.')`)
 	var markup int
-	b.tells(`document.querySelectorAll('#notices img').length`, &markup)
+	b.evaluate(`document.querySelectorAll('#notices img').length`, &markup)
 	if markup != 0 {
 		t.Error("what the server says has become markup")
 	}
 	var kept string
-	b.tells(`JSON.stringify(localStorage) + JSON.stringify(sessionStorage) + document.cookie`, &kept)
+	b.evaluate(`JSON.stringify(localStorage) + JSON.stringify(sessionStorage) + document.cookie`, &kept)
 	if strings.Contains(kept, "the-token") {
 		t.Errorf("the token is kept in %s", kept)
 	}

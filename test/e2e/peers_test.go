@@ -32,12 +32,12 @@ func newPair(t *testing.T, n int, config vllmsim.Config, strategy string) (first
 	second = &fleet{t: t, dir: first.dir, config: first.config, engines: first.engines, client: first.client, args: args(1)}
 	second.startPicker()
 	for _, f := range []*fleet{first, second} {
-		f.until("the other picker is connected", f.hearsOne)
+		f.until("the other picker is connected", f.seesOnePeer)
 	}
 	return first, second
 }
 
-func (f *fleet) hearsOne() bool {
+func (f *fleet) seesOnePeer() bool {
 	return f.metric("kvasir_peers_heard") == 1 && f.metric("kvasir_peers_told") == 1
 }
 
@@ -100,7 +100,7 @@ func TestAPickerIsKilledUnderLoad(t *testing.T) {
 	// The killed one restarts under the same address, while the other still works.
 	first.startPicker()
 	for _, f := range []*fleet{first, second} {
-		f.until("the other picker is connected again", f.hearsOne)
+		f.until("the other picker is connected again", f.seesOnePeer)
 	}
 	first.until("it counts what the other has sent", func() bool { return first.peerInFlight() > 0 })
 	stop()

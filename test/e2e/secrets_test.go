@@ -162,7 +162,7 @@ stringData: {root: %s}
 		t.Fatal(err)
 	}
 	acme, acmeOwn := root.TenantSalt("acme", ""), root.TenantSalt("acme", secretSalt)
-	untold(t, told,
+	expectNoSecrets(t, told,
 		"zanzibarquux", "wolpertinger", "okapihorn", "yaffingale", "narwhaltooth", "pangolinkey", "quokkapaw", "axolotlgill", "jackalopefoot",
 		"tatzelwurm", acme, acmeOwn,
 		secretTokens, "77001 77002", "77001, 77002", base64.StdEncoding.EncodeToString([]byte(secretEngine))[:20], base64.StdEncoding.EncodeToString([]byte(secretRoot))[:20])
@@ -182,8 +182,8 @@ func (f *fleet) sysdump() string {
 	return string(text)
 }
 
-// untold fails if a text has one of the secrets.
-func untold(t *testing.T, texts map[string]string, secrets ...string) {
+// expectNoSecrets fails if a text has one of the secrets.
+func expectNoSecrets(t *testing.T, texts map[string]string, secrets ...string) {
 	t.Helper()
 	for _, secret := range secrets {
 		for where, text := range texts {

@@ -87,7 +87,7 @@ func (b *bench) observe(t *testing.T, g gateway, version string) verdict {
 		v.tokens = "counted"
 	}
 	now := b.picker.stats()
-	if told := gatewayStats(now).Told - gatewayStats(before).Told; told == 2 {
+	if told := gatewayStats(now).Reported - gatewayStats(before).Reported; told == 2 {
 		v.told = "told"
 	}
 	if held := gatewayStats(now).Buffered - gatewayStats(before).Buffered; (held > 0) != (v.answers == "held back") {
@@ -233,7 +233,7 @@ func deadEndpoint(t *testing.T, g gateway) string {
 		if e.picked != dead.address() {
 			continue
 		}
-		told := gatewayStats(r.stats()).Told - gatewayStats(before).Told
+		told := gatewayStats(r.stats()).Reported - gatewayStats(before).Reported
 		switch {
 		case !a.whole(false):
 			if e.outcome != picker.Failed {

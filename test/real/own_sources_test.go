@@ -26,7 +26,7 @@ func TestEventPortsNeedNoConfiguration(t *testing.T) {
 		verdict(t, p.settled(engines))
 	}
 	answers(1)
-	before := toldPorts(t, engines[0])
+	before := announcedPorts(t, engines[0])
 	engines[0].stop()
 	if err := engines[0].run(); err != nil {
 		t.Fatal(err)
@@ -34,15 +34,15 @@ func TestEventPortsNeedNoConfiguration(t *testing.T) {
 	if err := engines[0].untilServing(); err != nil {
 		t.Fatal(err)
 	}
-	if now := toldPorts(t, engines[0]); now == before {
+	if now := announcedPorts(t, engines[0]); now == before {
 		t.Skip("the engine was given the same ports again")
 	}
 	p.until("the engine is followed again", p.ready)
 	answers(2)
 }
 
-// toldPorts is what an engine says about its event sources.
-func toldPorts(t *testing.T, e *engine) string {
+// announcedPorts is what an engine says about its event sources.
+func announcedPorts(t *testing.T, e *engine) string {
 	t.Helper()
 	status, body := e.call("GET", "/kv_event_sources", nil)
 	if status != 200 || !strings.Contains(body, "tcp://127.0.0.1:") {

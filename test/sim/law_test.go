@@ -150,7 +150,7 @@ func (e *end) describe() string {
 	if e.owned || e.port == nil {
 		s := e.receiver.Status()
 		return fmt.Sprintf("reported, %v, proven %v %v ago, divergent %d, told %d, held %d, evicted %d, orphans %d, refused %d, resyncs %v",
-			s.State, s.Proven, e.w.now.Sub(s.LastProof), s.Divergent, s.Told, s.Held, e.writer.Evicted(), s.Orphans, s.Refused, s.Resyncs)
+			s.State, s.Proven, e.w.now.Sub(s.LastProof), s.Divergent, s.Reported, s.Held, e.writer.Evicted(), s.Orphans, s.Refused, s.Resyncs)
 	}
 	s := e.port.stream.Stats()
 	return fmt.Sprintf("subscribed, %v, life %d, refused %d, orphans dropped %d", e.port.stream.State(), e.port.life, s.Refused.Load(), s.OrphansDropped.Load())
@@ -267,7 +267,7 @@ func (e *end) judgeReport() {
 	w, en := e.w, e.pod.engine
 	s := e.receiver.Status()
 	missing, surplus := e.compare(held(e.writer), en.truth(e.picker.root, true))
-	whole := s.Orphans == 0 && s.Refused == 0 && s.Told == s.Held
+	whole := s.Orphans == 0 && s.Refused == 0 && s.Reported == s.Held
 	switch {
 	case s.Proven:
 		if surplus > 0 || missing > 0 && whole || s.Divergent != 0 {

@@ -29,8 +29,8 @@ func (e *usageError) Error() string { return e.text }
 // Usage is the error of a wrong command line.
 func Usage(format string, args ...any) error { return &usageError{text: fmt.Sprintf(format, args...)} }
 
-// ErrTold is the error of a command that failed and has said why.
-var ErrTold = errors.New("failed")
+// ErrReported is the error of a command that failed and has said why.
+var ErrReported = errors.New("failed")
 
 // Run runs one command and returns the exit status.
 func Run(ctx context.Context, root *cobra.Command, args []string, std console.Console) int {
@@ -43,7 +43,7 @@ func Run(ctx context.Context, root *cobra.Command, args []string, std console.Co
 	case errors.As(err, &usage):
 		fmt.Fprintf(std.Err, "error: %v\nSee '%s --help' for usage.\n", err, command.CommandPath())
 		return Wrong
-	case errors.Is(err, ErrTold):
+	case errors.Is(err, ErrReported):
 		return Failed
 	default:
 		fmt.Fprintf(std.Err, "error: %v\n", err)

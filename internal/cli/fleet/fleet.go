@@ -44,8 +44,8 @@ func (r *Refused) Error() string { return r.why }
 
 func refuse(format string, args ...any) error { return &Refused{fmt.Sprintf(format, args...)} }
 
-// told rewrites errors of the API server so that users can read them.
-func told(err error) error {
+// explained rewrites errors of the API server so that users can read them.
+func explained(err error) error {
 	var noGroup *meta.NoKindMatchError
 	if meta.IsNoMatchError(err) || errors.As(err, &noGroup) {
 		return refuse("the cluster has no InferencePools of kvasir.dev: is Kvasir installed there? (kubectl kvasir doctor)")
@@ -57,7 +57,7 @@ func told(err error) error {
 func Pools(ctx context.Context, c client.Reader, namespace string) ([]v1alpha1.InferencePool, error) {
 	var list v1alpha1.InferencePoolList
 	if err := c.List(ctx, &list, client.InNamespace(namespace)); err != nil {
-		return nil, told(err)
+		return nil, explained(err)
 	}
 	slices.SortFunc(list.Items, func(a, b v1alpha1.InferencePool) int {
 		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
@@ -72,7 +72,7 @@ func Pool(ctx context.Context, c client.Reader, name types.NamespacedName) (*v1a
 	case apierrors.IsNotFound(err):
 		return nil, refuse("there is no pool %s in the namespace %s", name.Name, name.Namespace)
 	case err != nil:
-		return nil, told(err)
+		return nil, explained(err)
 	}
 	return pool, nil
 }

@@ -74,8 +74,8 @@ type Ratios struct {
 	Divergence float64 `json:"divergence"`
 	// Hit and Divergence are of this many answers, and unknown if there are none; Predicted is of all picks. Untold answers
 	// have not reported what their engine found.
-	Answers int64 `json:"answers"`
-	Untold  int64 `json:"untold"`
+	Answers    int64 `json:"answers"`
+	Unreported int64 `json:"untold"`
 	// Recent reports that they are of about the last minute.
 	Recent bool `json:"recent"`
 }
@@ -116,8 +116,8 @@ type LivePod struct {
 	Hits          *Ratios `json:"hits,omitempty"`
 }
 
-// Told is what one picker reports about itself.
-type Told struct {
+// PickerReport is what one picker reports about itself.
+type PickerReport struct {
 	Picker string
 	Live   *api.Live
 	Err    error
@@ -212,7 +212,7 @@ func stage(pod *corev1.Pod) v1alpha1.PodStage {
 }
 
 // Join adds what pickers see. Counters of replicas are added up; what each knows of the engines is taken from the first.
-func (p *Pool) Join(told []Told) {
+func (p *Pool) Join(told []PickerReport) {
 	live, recent, all := &Live{ExactTokens: 1}, api.Hits{}, api.Hits{}
 	seen := map[string][]*api.Pod{}
 	for _, t := range told {
@@ -234,7 +234,7 @@ func (p *Pool) Join(told []Told) {
 			p.Problems = append(p.Problems, Problem{"picker", name, "not ready: " + t.Live.NotReady})
 		}
 		for _, text := range pool.Degraded {
-			if !p.tells(text) {
+			if !p.hasProblem(text) {
 				p.Problems = append(p.Problems, Problem{"picker", name, text})
 			}
 		}
@@ -254,8 +254,8 @@ func (p *Pool) Join(told []Told) {
 	p.members(seen)
 }
 
-// tells reports whether a condition of the pool contains what a picker reports, as "CONDITION: REASON: MESSAGE".
-func (p *Pool) tells(text string) bool {
+// hasProblem reports whether a condition of the pool contains what a picker reports, as "CONDITION: REASON: MESSAGE".
+func (p *Pool) hasProblem(text string) bool {
 	words := strings.SplitN(text, ": ", 3)
 	return len(words) == 3 && slices.ContainsFunc(p.Problems, func(b Problem) bool { return b.Source == words[0] && b.Reason == words[1] })
 }
@@ -279,7 +279,7 @@ func (p *Pool) members(seen map[string][]*api.Pod) {
 }
 
 // OfPickers are the pools that pickers without a cluster serve.
-func OfPickers(told []Told) []*Pool {
+func OfPickers(told []PickerReport) []*Pool {
 	var all []*Pool
 	for _, t := range told {
 		if t.Err != nil {
@@ -341,7 +341,7 @@ func add(sum, h *api.Hits) {
 	sum.Picks += h.Picks
 	sum.PickedPrompt += h.PickedPrompt
 	sum.PickedPredicted += h.PickedPredicted
-	sum.Untold += h.Untold
+	sum.Unreported += h.Unreported
 }
 
 // ratios recently, else of all the time; nil where nothing was picked.
@@ -360,7 +360,7 @@ func ratios(recent, all *api.Hits) *Ratios {
 	}
 	return &Ratios{
 		Hit: of(h.Delivered, h.Prompt), Predicted: predicted, Divergence: of(h.Deviation, h.Prompt),
-		Answers: h.Answers, Untold: h.Untold, Recent: h == recent,
+		Answers: h.Answers, Unreported: h.Unreported, Recent: h == recent,
 	}
 }
 

@@ -97,7 +97,7 @@ func (s *Source) pool(ctx context.Context, pool *v1alpha1.InferencePool) (*Pool,
 		return p, nil //nolint:nilerr // it is shown
 	}
 	told := ask(ctx, pickers)
-	if slices.ContainsFunc(told, func(t Told) bool { return t.Err != nil }) {
+	if slices.ContainsFunc(told, func(t PickerReport) bool { return t.Err != nil }) {
 		s.forget(pool) // they might be others by now
 	}
 	p.Join(told)
@@ -137,8 +137,8 @@ func (s *Source) forget(pool *v1alpha1.InferencePool) {
 }
 
 // ask asks all replicas at once.
-func ask(ctx context.Context, pickers []*live.Picker) []Told {
-	told := make([]Told, len(pickers))
+func ask(ctx context.Context, pickers []*live.Picker) []PickerReport {
+	told := make([]PickerReport, len(pickers))
 	var wait sync.WaitGroup
 	for i, p := range pickers {
 		wait.Go(func() {

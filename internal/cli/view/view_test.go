@@ -114,7 +114,7 @@ func printed(t *testing.T, name string, v any, lines func(*console.Console) []st
 
 func TestStatus(t *testing.T) {
 	p := OfCluster(ptrs(chat()))
-	p.Join([]Told{{Picker: "chat-picker-0", Live: replica("chat-picker-0", 10)}, {Picker: "chat-picker-1", Live: replica("chat-picker-1", 30)}, {Picker: "chat-picker-2", Err: errors.New("connection refused")}})
+	p.Join([]PickerReport{{Picker: "chat-picker-0", Live: replica("chat-picker-0", 10)}, {Picker: "chat-picker-1", Live: replica("chat-picker-1", 30)}, {Picker: "chat-picker-2", Err: errors.New("connection refused")}})
 	s := &Statuses{[]*Pool{p}}
 	printed(t, "status", s, s.Lines)
 	if p.Live.Requests != 40 || p.Live.Waiting != 4 || p.Live.InFlight != 6 || p.Live.Hits.Answers != 40 || p.Live.TTFT.P99 != 3 {
@@ -133,7 +133,7 @@ func TestWhatAConditionTellsIsNotToldAgain(t *testing.T) {
 	for reason, want := range map[string]int{"EngineRender": 0, "Approximate": 2} {
 		p := OfCluster(ptrs(chat()))
 		p.Problems = []Problem{{"TokensExact", reason, "as all pickers say"}}
-		p.Join([]Told{{Picker: "a", Live: replica("a", 10)}, {Picker: "b", Live: replica("b", 10)}})
+		p.Join([]PickerReport{{Picker: "a", Live: replica("a", 10)}, {Picker: "b", Live: replica("b", 10)}})
 		if got := len(p.Problems) - 1; got != want {
 			t.Errorf("with the condition %s pickers tell %d problems, want %d: %+v", reason, got, want, p.Problems)
 		}
@@ -145,12 +145,12 @@ func ptrs(p *v1alpha1.InferencePool, pods []corev1.Pod) (*v1alpha1.InferencePool
 }
 
 func TestPoolsOfPickersAlone(t *testing.T) {
-	all := OfPickers([]Told{{Picker: "127.0.0.1:9090", Live: replica("picker-0", 10)}})
+	all := OfPickers([]PickerReport{{Picker: "127.0.0.1:9090", Live: replica("picker-0", 10)}})
 	if len(all) != 1 || all[0].Status != "Serving" || all[0].Pods != 3 || len(all[0].Members) != 2 || all[0].Members[1].Stage != api.PhaseDraining {
 		t.Errorf("%+v", all)
 	}
 	p := OfCluster(ptrs(chat()))
-	p.Join([]Told{{Picker: "a", Live: &api.Live{Picker: "a", Pools: []api.Pool{{Namespace: "llm", Name: "other"}}}}})
+	p.Join([]PickerReport{{Picker: "a", Live: &api.Live{Picker: "a", Pools: []api.Pool{{Namespace: "llm", Name: "other"}}}}})
 	if p.Live != nil || p.Problems[len(p.Problems)-1].Message != "it does not serve the pool" {
 		t.Errorf("%+v", p)
 	}

@@ -246,7 +246,7 @@ func TestSecretsAreAskedForByName(t *testing.T) {
 	if secrets, _ := n.objects(); len(secrets) != 0 {
 		t.Error("the Secret is still there")
 	}
-	if s.asked("secrets") > 0 || s.asked("configmaps") > 0 {
+	if s.requests("secrets") > 0 || s.requests("configmaps") > 0 {
 		t.Error("Secrets and ConfigMaps were listed or watched: pickers have no right to")
 	}
 }

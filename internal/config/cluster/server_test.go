@@ -96,7 +96,7 @@ func (s *apiServer) put(resource, name string, o object) {
 	if known {
 		kindOf = "MODIFIED"
 	}
-	s.tell(resource, event{kindOf, full})
+	s.sendEvent(resource, event{kindOf, full})
 }
 
 func (s *apiServer) remove(resource, name string) {
@@ -105,10 +105,10 @@ func (s *apiServer) remove(resource, name string) {
 	o := s.objects[resource][name]
 	delete(s.objects[resource], name)
 	s.version++
-	s.tell(resource, event{"DELETED", o})
+	s.sendEvent(resource, event{"DELETED", o})
 }
 
-func (s *apiServer) tell(resource string, e event) {
+func (s *apiServer) sendEvent(resource string, e event) {
 	for w, of := range s.watchers {
 		if of == resource {
 			w <- e
@@ -130,7 +130,7 @@ func (s *apiServer) setAway(away bool) {
 	}
 }
 
-func (s *apiServer) asked(what string) int {
+func (s *apiServer) requests(what string) int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.gets[what]

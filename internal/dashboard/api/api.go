@@ -103,7 +103,7 @@ type Hits struct {
 	Picks           int64 `json:"picks"`
 	PickedPrompt    int64 `json:"pickedPrompt"`
 	PickedPredicted int64 `json:"pickedPredicted"`
-	Untold          int64 `json:"untold"`
+	Unreported      int64 `json:"untold"`
 }
 
 // Size of a pool in pods, as this replica sees it; Desired is the operator's, absent without one.

@@ -171,7 +171,7 @@ func (p *page) digest(text []byte, err error) time.Duration {
 		p.recheck()
 	}
 	refused := unconnected(err)
-	p.tellConnected(refused)
+	p.reportConnected(refused)
 	if p.answers = err == nil; p.answers {
 		for _, t := range p.targets {
 			m, parseErr := vllm.ParseMetrics(text, t.Rank)
@@ -196,7 +196,7 @@ func (p *page) digest(text []byte, err error) time.Duration {
 		p.stats.Failures++
 	}
 	if failed := p.stats.LastError != nil; failed != (err != nil) {
-		p.tell(err)
+		p.logChange(err)
 	}
 	p.stats.LastError = err
 	again := refused != nil && !p.refused
@@ -209,8 +209,8 @@ func (p *page) digest(text []byte, err error) time.Duration {
 	return p.stats.Interval
 }
 
-// tellConnected reports whether the address could be connected to. p.mu is held.
-func (p *page) tellConnected(err error) {
+// reportConnected reports whether the address could be connected to. p.mu is held.
+func (p *page) reportConnected(err error) {
 	if p.options.Connected == nil {
 		return
 	}
@@ -258,13 +258,13 @@ func (p *page) fail(err error) {
 	p.stats.Failures++
 	p.answers = false
 	if p.stats.LastError == nil {
-		p.tell(err)
+		p.logChange(err)
 	}
 	p.stats.LastError, p.stats.Interval = err, p.options.Idle
 }
 
-// tell logs that the address began or ceased to answer.
-func (p *page) tell(err error) {
+// logChange logs that the address began or ceased to answer.
+func (p *page) logChange(err error) {
 	if err != nil {
 		logging.Warn(p.options.Log, "Scraping engine metrics failed", "address", p.stats.Address, "reason", err.Error())
 		return

@@ -18,8 +18,8 @@ import (
 // EventSource is where an engine publishes the KV events of one rank, as vLLM 0.31 and newer answer GET
 // /kv_event_sources. Hosts are left out: events of a pod are taken from the address of the pod and from nowhere else.
 type EventSource struct {
-	// Told means that the engine has answered for this rank.
-	Told bool
+	// Answered means that the engine has answered for this rank.
+	Answered bool
 	// Events and Replay are ports; 0 where the engine has no such socket on a TCP port. An engine that reports no Events
 	// publishes nothing that can be subscribed to.
 	Events, Replay int
@@ -152,7 +152,7 @@ func sourceOf(sources map[int]EventSource, rank int, alone bool) EventSource {
 			return s
 		}
 	}
-	return EventSource{Told: len(sources) == 0}
+	return EventSource{Answered: len(sources) == 0}
 }
 
 // EventSources reads the answer of GET /kv_event_sources: the sources by global data-parallel rank. It is empty for an
@@ -180,10 +180,10 @@ func EventSources(answer []byte) (map[int]EventSource, error) {
 		case err != nil:
 			return nil, errors.New("reading the engine's event sources: a name is no rank")
 		case s == nil || s.Enabled != nil && !*s.Enabled || s.Publisher != nil && *s.Publisher != "zmq":
-			sources[int(rank)] = EventSource{Told: true}
+			sources[int(rank)] = EventSource{Answered: true}
 			continue
 		}
-		sources[int(rank)] = EventSource{Told: true, Events: tcpPort(s.Endpoint), Replay: tcpPort(s.Replay)}
+		sources[int(rank)] = EventSource{Answered: true, Events: tcpPort(s.Endpoint), Replay: tcpPort(s.Replay)}
 	}
 	return sources, nil
 }

@@ -16,21 +16,21 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/endpoint"
 )
 
-// heard collects the calls of EventSource.
-type heard struct {
+// received collects the calls of EventSource.
+type received struct {
 	mu   sync.Mutex
 	last map[endpoint.ID]EventSource
 	n    int
 }
 
-func (h *heard) hear(id endpoint.ID, s EventSource) {
+func (h *received) add(id endpoint.ID, s EventSource) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.last[id] = s
 	h.n++
 }
 
-func (h *heard) take() (map[endpoint.ID]EventSource, int) {
+func (h *received) take() (map[endpoint.ID]EventSource, int) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return maps.Clone(h.last), h.n
@@ -64,8 +64,8 @@ func TestEventSourcesAreFollowed(t *testing.T) {
 				_, _ = fmt.Fprint(w, body)
 			}
 		})
-		h := &heard{last: map[endpoint.ID]EventSource{}}
-		s := New(Options{EventSource: h.hear, Dial: p.dial})
+		h := &received{last: map[endpoint.ID]EventSource{}}
+		s := New(Options{EventSource: h.add, Dial: p.dial})
 		defer s.Close()
 		say("{" + source(4, 5001, 6001) + "," + source(5, 5002, 6002) + "}")
 		a, b, silent := target("a", 0, "pod:8000"), target("a", 1, "pod:8000"), target("a", 2, "pod:8000")
@@ -86,7 +86,7 @@ func TestEventSourcesAreFollowed(t *testing.T) {
 			{"down", 5 * time.Second, EventSource{true, 5001, 6001}, EventSource{true, 5009, 6002}},
 			{"{" + source(4, 1, 2) + "," + source(5, 3, 4) + "}", 2 * time.Second, EventSource{true, 1, 2}, EventSource{true, 3, 4}},
 			{"{" + source(4, 1, 2) + "}", 11 * time.Second, EventSource{true, 1, 2}, EventSource{}}, // says nothing about the other
-			{"{}", 11 * time.Second, EventSource{Told: true}, EventSource{Told: true}},
+			{"{}", 11 * time.Second, EventSource{Answered: true}, EventSource{Answered: true}},
 			{"absent", 11 * time.Second, EventSource{}, EventSource{}}, // an older release took its place
 			{"{" + source(4, 1, 2) + "," + source(5, 3, 4) + "}", 70 * time.Second, EventSource{true, 1, 2}, EventSource{true, 3, 4}},
 		} {
@@ -135,7 +135,7 @@ func TestAnEngineOfOneRankIsTheOnlyEndpointBehindItsAddress(t *testing.T) {
 		"its own number":             {three, 3, false, EventSource{true, 7, 8}},
 		"another number, alone":      {three, 0, true, EventSource{true, 7, 8}},
 		"another number, one of two": {three, 0, false, EventSource{}},
-		"no publisher at all":        {map[int]EventSource{}, 0, false, EventSource{Told: true}},
+		"no publisher at all":        {map[int]EventSource{}, 0, false, EventSource{Answered: true}},
 		"several, none of them ours": {map[int]EventSource{3: {true, 7, 8}, 4: {true, 9, 10}}, 0, true, EventSource{}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -163,13 +163,13 @@ func TestEventSources(t *testing.T) {
 		"a free port of one address":         {one(`"endpoint":"tcp://10.0.0.7:41923","replay_endpoint":null`), map[int]EventSource{0: {true, 41923, 0}}},
 		"IPv6":                               {one(`"endpoint":"tcp://[fd00::7]:41923"`), map[int]EventSource{0: {true, 41923, 0}}},
 		"the address of another pod":         {one(`"endpoint":"tcp://kubernetes.default.svc:443"`), map[int]EventSource{0: {true, 443, 0}}},
-		"not on TCP":                         {one(`"endpoint":"ipc:///tmp/kv","replay_endpoint":"inproc://x"`), map[int]EventSource{0: {Told: true}}},
-		"no port":                            {one(`"endpoint":"tcp://*"`), map[int]EventSource{0: {Told: true}}},
-		"a port that is none":                {one(`"endpoint":"tcp://*:65536","replay_endpoint":"tcp://*:-1"`), map[int]EventSource{0: {Told: true}}},
-		"switched off":                       {one(`"enable_kv_cache_events":false,"endpoint":"tcp://*:5557"`), map[int]EventSource{0: {Told: true}}},
-		"another publisher":                  {one(`"publisher":"null","endpoint":"tcp://*:5557"`), map[int]EventSource{0: {Told: true}}},
+		"not on TCP":                         {one(`"endpoint":"ipc:///tmp/kv","replay_endpoint":"inproc://x"`), map[int]EventSource{0: {Answered: true}}},
+		"no port":                            {one(`"endpoint":"tcp://*"`), map[int]EventSource{0: {Answered: true}}},
+		"a port that is none":                {one(`"endpoint":"tcp://*:65536","replay_endpoint":"tcp://*:-1"`), map[int]EventSource{0: {Answered: true}}},
+		"switched off":                       {one(`"enable_kv_cache_events":false,"endpoint":"tcp://*:5557"`), map[int]EventSource{0: {Answered: true}}},
+		"another publisher":                  {one(`"publisher":"null","endpoint":"tcp://*:5557"`), map[int]EventSource{0: {Answered: true}}},
 		"unknown fields":                     {one(`"endpoint":"tcp://*:1","topic":"` + strings.Repeat("\\u0000", 100) + `","new":[{}]`), map[int]EventSource{0: {true, 1, 0}}},
-		"a rank without a source":            {`{"0":null}`, map[int]EventSource{0: {Told: true}}},
+		"a rank without a source":            {`{"0":null}`, map[int]EventSource{0: {Answered: true}}},
 		"no publisher":                       {"{}", map[int]EventSource{}},
 		"64 ranks":                           {many(64), func() map[int]EventSource { m, _ := EventSources([]byte(many(64))); return m }()},
 		"65 ranks":                           {many(65), nil},
@@ -201,7 +201,7 @@ func FuzzEventSources(f *testing.F) {
 			t.Fatalf("%d sources, error %v", len(got), err)
 		}
 		for rank, s := range got {
-			if rank < 0 || !s.Told || s.Events < 0 || s.Events > 65535 || s.Replay < 0 || s.Replay > 65535 {
+			if rank < 0 || !s.Answered || s.Events < 0 || s.Events > 65535 || s.Replay < 0 || s.Replay > 65535 {
 				t.Errorf("rank %d: %+v", rank, s)
 			}
 		}

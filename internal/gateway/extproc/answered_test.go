@@ -44,7 +44,7 @@ func TestReceivingNeverWaitsForSending(t *testing.T) {
 func TestSlowReadersGetEverything(t *testing.T) {
 	h := newHouse(t, Options{MaxPending: 100 << 10}, ServeOptions{}, spec(digest(t)))
 	body := large(1 << 20)
-	if text := read(t, h.gate(envoytest.Options{ReadPause: time.Millisecond}).post("/v1/completions", body)); text != body {
+	if text := read(t, h.envoy(envoytest.Options{ReadPause: time.Millisecond}).post("/v1/completions", body)); text != body {
 		t.Errorf("%d bytes", len(text))
 	}
 	h.outcomes(map[picker.Outcome]int64{picker.Completed: 1})
@@ -54,7 +54,7 @@ func TestAnswersSayWhereTheyCameFromIfThePolicyAllows(t *testing.T) {
 	s := spec(engine(t, says("ok")))
 	s.Policy.AnswerHeaders = "OnRequest"
 	h := newHouse(t, Options{}, ServeOptions{}, s)
-	g := h.gate(envoytest.Options{})
+	g := h.envoy(envoytest.Options{})
 	if answer := g.post("/v1/completions", completion); answer.Header.Get("X-Kvasir-Endpoint") != "" {
 		t.Errorf("without a request for it: %v", answer.Header)
 	}

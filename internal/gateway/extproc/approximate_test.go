@@ -24,7 +24,7 @@ func TestApproximatePrefixKeepsConversationsTogether(t *testing.T) {
 	s := spec(engines...)
 	s.Policy.Strategy = policy.Default(policy.ApproximatePrefix)
 	h := newHouse(t, Options{}, ServeOptions{}, s)
-	g := h.gate(envoytest.Options{})
+	g := h.envoy(envoytest.Options{})
 	homes := map[int]string{}
 	used := map[string]bool{}
 	for turn := range 4 {

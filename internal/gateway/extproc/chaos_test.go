@@ -40,7 +40,7 @@ func TestRandomCutsMakeNoDifference(t *testing.T) {
 		body.WriteString("1]}")
 		var first string
 		for i := range 5 {
-			g := h.gate(envoytest.Options{Seed: rng.Uint64(), DuplicateEnd: i%2 == 1, HalfClose: i%3 == 1, Served: true})
+			g := h.envoy(envoytest.Options{Seed: rng.Uint64(), DuplicateEnd: i%2 == 1, HalfClose: i%3 == 1, Served: true})
 			r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, g.url+"/v1/completions", io.NopCloser(strings.NewReader(body.String())))
 			if err != nil {
 				t.Fatal(err)
@@ -116,9 +116,9 @@ func TestNothingIsLeftAfterChaos(t *testing.T) {
 	h := newHouse(t, Options{}, ServeOptions{ConnectionAge: 300 * time.Millisecond}, s)
 	h.server.gateways.learn(route{host: "127.0.0.1"})
 	modes := []*filter.ProcessingMode_BodySendMode{nil, nil, nil, envoytest.WithMode(filter.ProcessingMode_BUFFERED), envoytest.WithMode(filter.ProcessingMode_STREAMED)}
-	var gates []*gate
+	var gates []*standIn
 	for i := range 10 {
-		gates = append(gates, h.gate(envoytest.Options{
+		gates = append(gates, h.envoy(envoytest.Options{
 			Seed: uint64(i), Request: modes[i%5], DuplicateEnd: i == 1, HalfClose: i == 2, Served: i == 6, MessageTimeout: patience,
 		}))
 	}

@@ -42,14 +42,14 @@ func TestGatewaysSayWhichEndpointHasServed(t *testing.T) {
 		failures int64 // of the first endpoint
 		alive    bool  // it listens
 	}{
-		"the pick, in metadata":                  {metadata, a, false, picker.GatewayStats{Told: 1}, 0, false},
-		"the pick, in an attribute":              {attribute, a, false, picker.GatewayStats{Told: 1}, 0, false},
-		"another of the list, in metadata":       {metadata, b, true, picker.GatewayStats{Told: 1, Retried: 1}, 1, false},
-		"another of the list, in an attribute":   {attribute, b, true, picker.GatewayStats{Told: 1, Retried: 1}, 1, false},
-		"the third of the list":                  {metadata, c, true, picker.GatewayStats{Told: 1, Retried: 1}, 1, false},
-		"one that was not named":                 {metadata, b, false, picker.GatewayStats{Told: 1, Unfollowed: 1}, 0, true},
-		"one that was not named: a retry":        {metadata, b, false, picker.GatewayStats{Told: 1, Retried: 1}, 1, false},
-		"one of no pool":                         {attribute, "192.0.2.1:1", true, picker.GatewayStats{Told: 1, Unfollowed: 1}, 0, false},
+		"the pick, in metadata":                  {metadata, a, false, picker.GatewayStats{Reported: 1}, 0, false},
+		"the pick, in an attribute":              {attribute, a, false, picker.GatewayStats{Reported: 1}, 0, false},
+		"another of the list, in metadata":       {metadata, b, true, picker.GatewayStats{Reported: 1, Retried: 1}, 1, false},
+		"another of the list, in an attribute":   {attribute, b, true, picker.GatewayStats{Reported: 1, Retried: 1}, 1, false},
+		"the third of the list":                  {metadata, c, true, picker.GatewayStats{Reported: 1, Retried: 1}, 1, false},
+		"one that was not named":                 {metadata, b, false, picker.GatewayStats{Reported: 1, Unfollowed: 1}, 0, true},
+		"one that was not named: a retry":        {metadata, b, false, picker.GatewayStats{Reported: 1, Retried: 1}, 1, false},
+		"one of no pool":                         {attribute, "192.0.2.1:1", true, picker.GatewayStats{Reported: 1, Unfollowed: 1}, 0, false},
 		"a header that the engine may have made": {header, b, true, picker.GatewayStats{}, 0, false},
 	} {
 		t.Run(name, func(t *testing.T) {

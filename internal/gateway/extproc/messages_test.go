@@ -10,7 +10,7 @@ import (
 // TestMessagesAreRefusedInTheirOwnWords: errors on the routes of the Anthropic API look as its clients expect.
 func TestMessagesAreRefusedInTheirOwnWords(t *testing.T) {
 	h := newHouse(t, Options{}, ServeOptions{}, spec("127.0.0.1:1"))
-	g := h.gate(envoytest.Options{Seed: 7})
+	g := h.envoy(envoytest.Options{Seed: 7})
 	for path, body := range map[string]string{
 		"/v1/messages":                     `{"model":"n","messages":[{"role":"user","content":"x"}]}`,
 		"/anthropic/v1/messages?beta=true": `{"model":"n","messages":[{"role":"user","content":"x"}]}`,

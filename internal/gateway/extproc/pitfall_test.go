@@ -43,7 +43,7 @@ func TestPitfall1_BodiesComeBackStreamed(t *testing.T) {
 	for _, size := range []int{8, 61 << 10, 62000, 64 << 10, 1 << 20} {
 		for seed := range uint64(4) {
 			body := large(size)
-			answer := h.gate(envoytest.Options{Seed: seed}).post("/v1/completions", body)
+			answer := h.envoy(envoytest.Options{Seed: seed}).post("/v1/completions", body)
 			if text := read(t, answer); text != body || answer.Header.Get("X-Sum") != fmt.Sprintf("%x", sha256.Sum256([]byte(body))) {
 				t.Errorf("%d bytes, seed %d: status %d, %d bytes come back", size, seed, answer.StatusCode, len(text))
 			}
@@ -57,7 +57,7 @@ func TestPitfall2_TheEndOfABodyMayComeTwice(t *testing.T) {
 	h := newHouse(t, Options{}, ServeOptions{}, spec(digest(t)))
 	for seed := range uint64(4) {
 		body := large(1 << 20)
-		answer := h.gate(envoytest.Options{Seed: seed, DuplicateEnd: true}).post("/v1/completions", body)
+		answer := h.envoy(envoytest.Options{Seed: seed, DuplicateEnd: true}).post("/v1/completions", body)
 		if text := read(t, answer); text != body {
 			t.Errorf("seed %d: status %d, %d bytes", seed, answer.StatusCode, len(text))
 		}
@@ -140,7 +140,7 @@ func TestPitfall5_BytesAreNotRewritten(t *testing.T) {
 	h := newHouse(t, Options{}, ServeOptions{}, spec(digest(t)))
 	const body = "{ \"z\":1e400, \"prompt\" :\t\"\\u00e9\\ud83d\\ude00\",\"model\":\"%s\" ,\"a\":10000000000000000000001.0,\"a\":2}\n"
 	for seed := range uint64(5) {
-		g := h.gate(envoytest.Options{Seed: seed})
+		g := h.envoy(envoytest.Options{Seed: seed})
 		if text := read(t, g.post("/v1/completions", fmt.Sprintf(body, "m"))); text != fmt.Sprintf(body, "m") {
 			t.Errorf("%q", text)
 		}
@@ -149,7 +149,7 @@ func TestPitfall5_BytesAreNotRewritten(t *testing.T) {
 		}
 	}
 	// In a mode that keeps the body, too.
-	g := h.gate(envoytest.Options{Request: envoytest.WithMode(filter.ProcessingMode_BUFFERED)})
+	g := h.envoy(envoytest.Options{Request: envoytest.WithMode(filter.ProcessingMode_BUFFERED)})
 	if text := read(t, g.post("/v1/completions", fmt.Sprintf(body, "gone"), "X-Llm-D-Model-Name-Rewrite", "lora")); text != fmt.Sprintf(body, "lora") {
 		t.Errorf("%q", text)
 	}
@@ -158,7 +158,7 @@ func TestPitfall5_BytesAreNotRewritten(t *testing.T) {
 // Gateways that send a body as one message can send as much as a pool takes; more is refused by the picker, not by gRPC.
 func TestPitfall6_LargeMessages(t *testing.T) {
 	h := newHouse(t, Options{}, ServeOptions{}, spec(digest(t)))
-	g := h.gate(envoytest.Options{Request: envoytest.WithMode(filter.ProcessingMode_BUFFERED), MessageTimeout: patience})
+	g := h.envoy(envoytest.Options{Request: envoytest.WithMode(filter.ProcessingMode_BUFFERED), MessageTimeout: patience})
 	body := large(6 << 20)
 	if text := read(t, g.post("/v1/completions", body)); text != body {
 		t.Errorf("%d bytes", len(text))
@@ -214,7 +214,7 @@ func TestPitfall7_ManyStreamsAtOnce(t *testing.T) {
 		_, _ = io.WriteString(w, "data: {\"choices\":[{\"text\":\"x\"}]}\n\n")
 	})
 	h := newHouse(t, Options{}, ServeOptions{}, spec(e))
-	g := h.gate(envoytest.Options{MaxRequests: breaker})
+	g := h.envoy(envoytest.Options{MaxRequests: breaker})
 	var wait sync.WaitGroup
 	statuses := make(chan int, n)
 	client := &http.Client{Transport: &http.Transport{}}
@@ -266,7 +266,7 @@ func TestPitfall8_ClientsCannotNameADestination(t *testing.T) {
 	for name, o := range map[string]envoytest.Options{"by header": {}, "by metadata": {Balance: envoytest.ByMetadata}, "by list": {Balance: envoytest.ByList}} {
 		t.Run(name, func(t *testing.T) {
 			h := newHouse(t, Options{}, ServeOptions{}, spec(e))
-			answer := h.gate(o).post("/v1/completions", completion,
+			answer := h.envoy(o).post("/v1/completions", completion,
 				"X-Gateway-Destination-Endpoint", theirs, "X-Gateway-Destination-Endpoint-Subset", theirs,
 				"X-Gateway-Destination-Endpoint-Served", theirs, "Test-Epp-Endpoint-Selection", theirs, "X-Data-Parallel-Rank", "3")
 			if text := read(t, answer); text != "ours" {
@@ -287,7 +287,7 @@ func TestPitfall8_RanksAndKeysAreOurs(t *testing.T) {
 	s := spec(e)
 	s.Endpoints[0].RankHeader, s.EngineAPIKey = 5, "sesame"
 	h := newHouse(t, Options{}, ServeOptions{}, s)
-	h.gate(envoytest.Options{}).post("/v1/completions", completion, "X-Data-Parallel-Rank", "3", "Authorization", "Bearer client")
+	h.envoy(envoytest.Options{}).post("/v1/completions", completion, "X-Data-Parallel-Rank", "3", "Authorization", "Bearer client")
 	if header := await(t, got); header.Get("X-Data-Parallel-Rank") != "5" || header.Get("Authorization") != "Bearer sesame" {
 		t.Errorf("the engine got %v", header)
 	}
@@ -311,7 +311,7 @@ func TestPitfall8_TheEngineChecksClientsThatNobodyElseHasChecked(t *testing.T) {
 			s := spec(engine(t, func(w http.ResponseWriter, r *http.Request) { got <- r.Header.Clone() }))
 			s.PassClientAuth, s.EngineAPIKey, s.Policy.Admission.Tenants = tc.pass, tc.pool, tc.tenants
 			h := newHouse(t, Options{}, ServeOptions{}, s)
-			h.gate(envoytest.Options{}).post("/v1/completions", completion, "Authorization", "Bearer client")
+			h.envoy(envoytest.Options{}).post("/v1/completions", completion, "Authorization", "Bearer client")
 			if key := await(t, got).Get("Authorization"); key != tc.want {
 				t.Errorf("the engine has got %q, want %q", key, tc.want)
 			}
@@ -332,7 +332,7 @@ func TestPitfall9_OneDestinationUnlessAListIsAskedFor(t *testing.T) {
 		t.Errorf("destinations %q, want all in order", d)
 	}
 	h = newHouse(t, Options{}, ServeOptions{}, s)
-	answer := h.gate(envoytest.Options{Balance: envoytest.ByList, Served: true}).post("/v1/completions", completion)
+	answer := h.envoy(envoytest.Options{Balance: envoytest.ByList, Served: true}).post("/v1/completions", completion)
 	if text := read(t, answer); text != "second" {
 		t.Errorf("answer %q", text)
 	}
@@ -401,7 +401,7 @@ func TestPitfall10_GatewaysThatShowNoAnswers(t *testing.T) {
 	for name, options := range map[string]envoytest.Options{"reset": {NoResponse: true}, "half-close": {NoResponse: true, HalfClose: true}} {
 		t.Run(name, func(t *testing.T) {
 			h := newHouse(t, Options{}, ServeOptions{}, spec(e))
-			g := h.gate(options)
+			g := h.envoy(options)
 			for range 5 {
 				if text := read(t, g.post("/v1/completions", completion)); text != "ok" {
 					t.Errorf("answer %q", text)
@@ -424,7 +424,7 @@ func TestPitfall11_BehindNginx(t *testing.T) {
 	for name, open := range map[string]bool{"FailClose": false, "FailOpen": true} {
 		t.Run(name, func(t *testing.T) {
 			server := &envoytest.Nginx{Picker: h.address, Dial: []grpc.DialOption{plain}, FailOpen: open, Endpoints: []string{e}}
-			g := &gate{t: t, url: "http://" + engine(t, server.ServeHTTP)}
+			g := &standIn{t: t, url: "http://" + engine(t, server.ServeHTTP)}
 			chat := `{"model":"m","messages":[{"role":"user","content":"hi"}]}`
 			if text := read(t, g.post("/v1/chat/completions", chat)); text != chat {
 				t.Errorf("answer %q", text)
@@ -515,7 +515,7 @@ func TestPitfall17_PreflightsAreAnswered(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			s.Policy.Admission.AllowedOrigins = []string{"https://example.com"}
 			h := newHouse(t, Options{}, ServeOptions{}, s)
-			g := h.gate(envoytest.Options{})
+			g := h.envoy(envoytest.Options{})
 			ask := func(header ...string) *http.Response {
 				r, err := http.NewRequestWithContext(t.Context(), http.MethodOptions, g.url+"/v1/chat/completions", http.NoBody)
 				if err != nil {
@@ -664,7 +664,7 @@ func TestPitfall20_IPv6(t *testing.T) {
 	t.Cleanup(func() { _ = server.Close() })
 	h := newHouse(t, Options{}, ServeOptions{}, spec(l.Addr().String()))
 	for _, hint := range []*structpb.Value{nil, list(l.Addr().String()), structpb.NewStringValue("::1")} {
-		if text := read(t, h.gate(envoytest.Options{Subset: hint}).post("/v1/completions", completion)); text != "six" {
+		if text := read(t, h.envoy(envoytest.Options{Subset: hint}).post("/v1/completions", completion)); text != "six" {
 			t.Errorf("answer %q", text)
 		}
 	}
@@ -682,7 +682,7 @@ func TestPitfall21_BodiesAreAlwaysAnswered(t *testing.T) {
 		"like gRPC":        {},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if text := read(t, h.gate(o).post("/v1/completions", completion)); text != "ok" {
+			if text := read(t, h.envoy(o).post("/v1/completions", completion)); text != "ok" {
 				t.Errorf("answer %q", text)
 			}
 		})

@@ -73,7 +73,7 @@ func (s *probes) judge(p *picker.Passed, now time.Time) {
 		}
 		return
 	case one != nil && now.Sub(one.at) < probeEvery:
-		one.found.tell(p)
+		one.found.report(p)
 		return
 	case s.now >= maxProbes || one == nil && !s.room(now):
 		return
@@ -88,7 +88,7 @@ func (s *probes) judge(p *picker.Passed, now time.Time) {
 		s.now--
 		one.done, one.found = true, found
 		for _, p := range one.waiting {
-			found.tell(p)
+			found.report(p)
 		}
 		one.waiting = nil
 	})
@@ -109,8 +109,8 @@ func (s *probes) room(now time.Time) bool {
 	return len(s.all) < maxProbed
 }
 
-// tell reports what was found. If an endpoint does not answer in time, nothing is counted.
-func (r reach) tell(p *picker.Passed) {
+// report reports what was found. If an endpoint does not answer in time, nothing is counted.
+func (r reach) report(p *picker.Passed) {
 	switch r {
 	case refuses:
 		p.Dead()

@@ -16,7 +16,7 @@ func TestClientsSeeWhatIsLeftOfTheirLimits(t *testing.T) {
 	}))
 	s.Policy.Admission.Tenants.Classes["some"].RequestsPerMinute = 2
 	h := newHouse(t, Options{}, ServeOptions{}, s)
-	g := h.gate(envoytest.Options{})
+	g := h.envoy(envoytest.Options{})
 	for i, left := range []string{"1", "0", "0"} {
 		answer := g.post("/v1/completions", `{"model":"m","prompt":"x"}`, "Authorization", "Bearer k-small", "Content-Type", "application/json")
 		if refused := answer.StatusCode == 429; refused != (i == 2) {

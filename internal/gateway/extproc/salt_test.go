@@ -36,7 +36,7 @@ func TestEnginesGetTheTenantsSaltBehindAGateway(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			h := newHouse(t, Options{}, ServeOptions{}, s)
-			g := h.gate(tc.options)
+			g := h.envoy(tc.options)
 			for _, fields := range []string{"", `,"cache_salt":"a"`, `,"priority":1,"cache\u005fsalt":"a"`, `,"user":"` + strings.Repeat("u", long) + `"`} {
 				for _, key := range []string{"small", "acme"} {
 					const head = `{"model":"m","prompt":"x"`

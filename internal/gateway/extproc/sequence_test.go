@@ -55,7 +55,7 @@ func TestSequenceA_ABodyIsRoutedAndPassesUnchanged(t *testing.T) {
 		_, _ = w.Write([]byte(`{"choices":[]}`))
 	})
 	h := newHouse(t, Options{}, ServeOptions{}, spec(e))
-	answer := h.gate(envoytest.Options{}).post("/v1/completions", body)
+	answer := h.envoy(envoytest.Options{}).post("/v1/completions", body)
 	if text := read(t, answer); answer.StatusCode != 200 || text != `{"choices":[]}` {
 		t.Errorf("%d %q", answer.StatusCode, text)
 	}
@@ -91,7 +91,7 @@ func TestSequenceB_TrailersCompleteTheBody(t *testing.T) {
 	})
 	h := newHouse(t, Options{}, ServeOptions{}, spec(e))
 	for _, seed := range []uint64{0, 1, 2, 3} {
-		g := h.gate(envoytest.Options{Seed: seed})
+		g := h.envoy(envoytest.Options{Seed: seed})
 		r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, g.url+"/v1/completions", io.NopCloser(strings.NewReader(completion)))
 		if err != nil {
 			t.Fatal(err)
@@ -110,7 +110,7 @@ func TestSequenceB_TrailersCompleteTheBody(t *testing.T) {
 func TestSequenceC_RequestsWithoutABodyGoByLoad(t *testing.T) {
 	e := engine(t, func(w http.ResponseWriter, r *http.Request) { _, _ = io.WriteString(w, r.Method+" "+r.URL.String()) })
 	h := newHouse(t, Options{}, ServeOptions{}, spec(e))
-	g := h.gate(envoytest.Options{})
+	g := h.envoy(envoytest.Options{})
 	for _, path := range []string{"/v1/models", "/", "/tokenizer_info?x=1"} {
 		r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, g.url+path, http.NoBody)
 		if err != nil {
@@ -139,7 +139,7 @@ func TestSequenceD_Refusals(t *testing.T) {
 	small.Name, small.Model, small.Aliases, small.Adapters, small.MaxRequestBody = "small", "small", nil, nil, 100
 	small.Endpoints[0].ID.Pod = "small"
 	h := newHouse(t, Options{}, ServeOptions{}, spec("127.0.0.1:1"), down, small)
-	g := h.gate(envoytest.Options{Seed: 7})
+	g := h.envoy(envoytest.Options{Seed: 7})
 	for name, tc := range map[string]struct {
 		body, reason, code string
 		status             int
@@ -232,7 +232,7 @@ func TestSequenceF_EventsAreNotHeldBack(t *testing.T) {
 	})
 	h := newHouse(t, Options{}, ServeOptions{}, spec(e))
 	for _, seed := range []uint64{0, 9} {
-		answer := h.gate(envoytest.Options{Seed: seed}).post("/v1/completions", `{"model":"m","prompt":[1],"stream":true}`)
+		answer := h.envoy(envoytest.Options{Seed: seed}).post("/v1/completions", `{"model":"m","prompt":[1],"stream":true}`)
 		lines := bufio.NewReader(answer.Body)
 		for i := range events {
 			line, err := lines.ReadString('\n')
@@ -258,10 +258,10 @@ func TestSequenceF_EventsAreNotHeldBack(t *testing.T) {
 func TestSequenceG_AnswersWithoutABody(t *testing.T) {
 	e := engine(t, func(w http.ResponseWriter, r *http.Request) { w.WriteHeader(http.StatusNoContent) })
 	h := newHouse(t, Options{}, ServeOptions{}, spec(e))
-	if answer := h.gate(envoytest.Options{}).post("/v1/completions", completion); answer.StatusCode != http.StatusNoContent {
+	if answer := h.envoy(envoytest.Options{}).post("/v1/completions", completion); answer.StatusCode != http.StatusNoContent {
 		t.Errorf("status %d", answer.StatusCode)
 	}
-	g := h.gate(envoytest.Options{})
+	g := h.envoy(envoytest.Options{})
 	r, err := http.NewRequestWithContext(t.Context(), http.MethodHead, g.url+"/health", http.NoBody)
 	if err != nil {
 		t.Fatal(err)
@@ -280,7 +280,7 @@ func TestSequenceH_TrailersOfAnswersComeBack(t *testing.T) {
 	})
 	h := newHouse(t, Options{}, ServeOptions{}, spec(e))
 	for _, seed := range []uint64{0, 4, 5} {
-		answer := h.gate(envoytest.Options{Seed: seed}).post("/v1/completions", completion)
+		answer := h.envoy(envoytest.Options{Seed: seed}).post("/v1/completions", completion)
 		if text := read(t, answer); text != "body" || answer.Trailer.Get("Grpc-Status") != "0" {
 			t.Errorf("%q, trailers %v", text, answer.Trailer)
 		}
@@ -325,7 +325,7 @@ func TestSequenceI_ClientsAndEnginesThatBreakOff(t *testing.T) {
 		<-r.Context().Done()
 	})
 	h := newHouse(t, Options{}, ServeOptions{}, spec(e))
-	g := h.gate(envoytest.Options{})
+	g := h.envoy(envoytest.Options{})
 	for _, engineBreaks := range []bool{true, false} {
 		ctx, cancel := context.WithCancel(t.Context())
 		r, err := http.NewRequestWithContext(ctx, http.MethodPost, g.url+"/v1/completions", strings.NewReader(completion))
@@ -365,7 +365,7 @@ func TestSequenceJ_ModesThatWaitForEachAnswer(t *testing.T) {
 		for _, response := range []string{"none", "streamed", "buffered"} {
 			t.Run(request+", "+response, func(t *testing.T) {
 				h := newHouse(t, Options{}, ServeOptions{}, spec(e))
-				g := h.gate(envoytest.Options{
+				g := h.envoy(envoytest.Options{
 					Request: envoytest.WithMode(modes[request]), Response: envoytest.WithMode(modes[response]), MessageTimeout: 5 * time.Second,
 				})
 				if text := read(t, g.post("/v1/completions", body)); text != "answer" {
@@ -386,7 +386,7 @@ func TestSequenceJ_ModesThatWaitForEachAnswer(t *testing.T) {
 	}
 	t.Run("full duplex, answers one by one", func(t *testing.T) {
 		h := newHouse(t, Options{}, ServeOptions{}, spec(e))
-		g := h.gate(envoytest.Options{Response: envoytest.WithMode(filter.ProcessingMode_STREAMED)})
+		g := h.envoy(envoytest.Options{Response: envoytest.WithMode(filter.ProcessingMode_STREAMED)})
 		if text := read(t, g.post("/v1/completions", body)); text != "answer" {
 			t.Errorf("answer %q", text)
 		}
@@ -394,7 +394,7 @@ func TestSequenceJ_ModesThatWaitForEachAnswer(t *testing.T) {
 	})
 	t.Run("buffered, refused", func(t *testing.T) {
 		h := newHouse(t, Options{}, ServeOptions{}, spec(e))
-		g := h.gate(envoytest.Options{Request: envoytest.WithMode(filter.ProcessingMode_BUFFERED)})
+		g := h.envoy(envoytest.Options{Request: envoytest.WithMode(filter.ProcessingMode_BUFFERED)})
 		if answer := g.post("/v1/completions", `{`); answer.StatusCode != 400 {
 			t.Errorf("status %d", answer.StatusCode)
 		}

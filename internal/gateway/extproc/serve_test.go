@@ -164,11 +164,11 @@ func TestPitfall15_TLSIsSelfSignedByDefault(t *testing.T) {
 		}
 	}
 	h := newHouse(t, Options{}, ServeOptions{TLS: config}, spec(engine(t, says("ok"))))
-	g := h.gate(envoytest.Options{Dial: []grpc.DialOption{unchecked}, Seed: 2}) // TLS 1.2, as Envoy
+	g := h.envoy(envoytest.Options{Dial: []grpc.DialOption{unchecked}, Seed: 2}) // TLS 1.2, as Envoy
 	if text := read(t, g.post("/v1/completions", completion)); text != "ok" {
 		t.Errorf("answer %q", text)
 	}
-	g = h.gate(envoytest.Options{Dial: []grpc.DialOption{plain}})
+	g = h.envoy(envoytest.Options{Dial: []grpc.DialOption{plain}})
 	if answer := g.post("/v1/completions", completion); answer.StatusCode != 500 {
 		t.Errorf("status %d without TLS", answer.StatusCode)
 	}
@@ -344,7 +344,7 @@ func TestFailureModesOfGateways(t *testing.T) {
 	}
 	// A refusal is no failure.
 	h := newHouse(t, Options{}, ServeOptions{}, spec(e))
-	g := h.gate(envoytest.Options{FailOpen: true, Endpoints: []string{e}})
+	g := h.envoy(envoytest.Options{FailOpen: true, Endpoints: []string{e}})
 	if answer := g.post("/v1/completions", "{"); answer.StatusCode != 400 {
 		t.Errorf("status %d", answer.StatusCode)
 	}

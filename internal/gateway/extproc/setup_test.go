@@ -92,15 +92,15 @@ var (
 	unchecked = grpc.WithTransportCredentials(credentials.NewTLS(&tls.Config{InsecureSkipVerify: true, MaxVersion: tls.VersionTLS12})) // as gateways do
 )
 
-// gate is a stand-in for Envoy before the picker.
-type gate struct {
+// standIn is a stand-in for Envoy before the picker.
+type standIn struct {
 	t       *testing.T
 	gateway *envoytest.Gateway
 	url     string
 	close   func()
 }
 
-func (h *house) gate(o envoytest.Options) *gate {
+func (h *house) envoy(o envoytest.Options) *standIn {
 	h.t.Helper()
 	if o.Pickers == nil {
 		o.Pickers = []string{h.address}
@@ -108,7 +108,7 @@ func (h *house) gate(o envoytest.Options) *gate {
 	return newGate(h.t, o)
 }
 
-func newGate(t *testing.T, o envoytest.Options) *gate {
+func newGate(t *testing.T, o envoytest.Options) *standIn {
 	t.Helper()
 	if o.Dial == nil {
 		o.Dial = []grpc.DialOption{plain}
@@ -118,7 +118,7 @@ func newGate(t *testing.T, o envoytest.Options) *gate {
 		t.Fatal(err)
 	}
 	server := httptest.NewServer(g)
-	one := &gate{t: t, gateway: g, url: server.URL}
+	one := &standIn{t: t, gateway: g, url: server.URL}
 	one.close = sync.OnceFunc(func() {
 		server.Close()
 		g.Close()
@@ -148,7 +148,7 @@ func says(text string) http.HandlerFunc {
 
 const completion = `{"model":"m","prompt":[1,2,3],"stream":false}`
 
-func (g *gate) post(path, body string, header ...string) *http.Response {
+func (g *standIn) post(path, body string, header ...string) *http.Response {
 	g.t.Helper()
 	r, err := http.NewRequestWithContext(g.t.Context(), http.MethodPost, g.url+path, strings.NewReader(body))
 	if err != nil {
@@ -157,7 +157,7 @@ func (g *gate) post(path, body string, header ...string) *http.Response {
 	return g.do(r, header...)
 }
 
-func (g *gate) do(r *http.Request, header ...string) *http.Response {
+func (g *standIn) do(r *http.Request, header ...string) *http.Response {
 	g.t.Helper()
 	for i := 0; i < len(header); i += 2 {
 		r.Header.Set(header[i], header[i+1])

@@ -31,7 +31,7 @@ func TestClientsDoNotSteerTheEngineBehindAGateway(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			h := newHouse(t, Options{}, ServeOptions{}, s)
-			g := h.gate(options)
+			g := h.envoy(options)
 			for _, path := range []string{"/v1/completions", "/v1/rerank", "/inference/v1/generate"} {
 				for fields, want := range map[string]struct {
 					status int
@@ -79,7 +79,7 @@ func TestClientsDoNotSteerTheEngineBehindAGateway(t *testing.T) {
 func TestFormsDoNotSteerTheEngineBehindAGateway(t *testing.T) {
 	h := newHouse(t, Options{}, ServeOptions{}, spec(engine(t, says("{}"))))
 	for _, options := range []envoytest.Options{{}, {Request: envoytest.WithMode(filter.ProcessingMode_BUFFERED), MessageTimeout: patience}} {
-		g := h.gate(options)
+		g := h.envoy(options)
 		for field, status := range map[string]int{"language": 200, "priority": 400, "kv_transfer_params": 400} {
 			body := "--x\r\nContent-Disposition: form-data; name=\"" + field + "\"\r\n\r\n1\r\n--x--\r\n"
 			answer := g.post("/v1/audio/transcriptions", body, "Content-Type", "multipart/form-data; boundary=x")

@@ -68,7 +68,7 @@ func TestOneRequestCannotTakeEngineAfterEngineBehindAGateway(t *testing.T) {
 			t.Run(name+", "+kind, func(t *testing.T) {
 				s, dead := graveyard(t, 6)
 				h := newHouse(t, Options{}, ServeOptions{}, s)
-				g := h.gate(options)
+				g := h.envoy(options)
 				for i := range 6 {
 					answer := g.post("/v1/completions", fmt.Sprintf(`{"model":"m","user":"%08x","stream":true,"prompt":"%s"}`, 77777*i, kind),
 						"X-Request-Id", "0b5f6d5e")
@@ -102,7 +102,7 @@ func TestOneRequestCannotTakeEngineAfterEngineBehindAGateway(t *testing.T) {
 func TestAKillerRequestIsKnownByItsID(t *testing.T) {
 	s, dead := graveyard(t, 5)
 	h := newHouse(t, Options{}, ServeOptions{}, s)
-	g := h.gate(envoytest.Options{Request: envoytest.WithMode(filter.ProcessingMode_NONE), MessageTimeout: patience})
+	g := h.envoy(envoytest.Options{Request: envoytest.WithMode(filter.ProcessingMode_NONE), MessageTimeout: patience})
 	for i := range 5 {
 		answer := g.post("/v1/completions", `{"model":"m","prompt":"poison"}`, "X-Request-Id", "0b5f6d5e")
 		if text := read(t, answer); strings.Contains(text, "engines_broke_off") != (i >= 2) {
@@ -138,7 +138,7 @@ func TestOtherFailuresBehindAGatewayMakeNoRequestSuspect(t *testing.T) {
 	for name, start := range map[string]func() string{"no process listens": gone, "server errors": failing} {
 		t.Run(name, func(t *testing.T) {
 			h := newHouse(t, Options{}, ServeOptions{}, spec(start(), start(), start()))
-			g := h.gate(envoytest.Options{})
+			g := h.envoy(envoytest.Options{})
 			for range 5 {
 				if text := read(t, g.post("/v1/completions", `{"model":"m","prompt":"x"}`)); strings.Contains(text, "engines_broke_off") {
 					t.Fatal("it is refused")
@@ -157,7 +157,7 @@ func TestOtherFailuresBehindAGatewayMakeNoRequestSuspect(t *testing.T) {
 			})
 		}
 		h := newHouse(t, Options{}, ServeOptions{}, spec(slow(), slow(), slow()))
-		g := h.gate(envoytest.Options{})
+		g := h.envoy(envoytest.Options{})
 		for i := range 5 {
 			answer := g.post("/v1/completions", `{"model":"m","stream":true,"prompt":"x"}`)
 			if answer.StatusCode != http.StatusOK {

@@ -50,7 +50,7 @@ func TestTenantsAreHeldToTheirLimitsOnEveryRoute(t *testing.T) {
 		_, _ = io.WriteString(w, "{}")
 	}))
 	h := newHouse(t, Options{}, ServeOptions{}, s)
-	g := h.gate(envoytest.Options{})
+	g := h.envoy(envoytest.Options{})
 	chat := func(model string) string {
 		return `{"model":"` + model + `","messages":[{"role":"user","content":"hi"}],"max_tokens":1}`
 	}

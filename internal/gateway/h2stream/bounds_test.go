@@ -151,7 +151,7 @@ func TestASmallerTableOfHeadersIsConfirmed(t *testing.T) {
 		}
 	}
 	for i, block := range blocks {
-		if told := strings.HasPrefix(block, "\x20"); told != (i == 0) {
+		if reported := strings.HasPrefix(block, "\x20"); reported != (i == 0) {
 			t.Errorf("headers %d begin with %q", i, block[:2])
 		}
 	}

@@ -71,17 +71,17 @@ type connection struct {
 	open       bool   // frames can be sent
 	done       bool   // no more are: the client has all
 	closed     bool
-	asked      bool // for a sign of life
+	pinged     bool // for a sign of life
 }
 
 // leaving is how far a client has moved to another connection.
 //
-//	staying --goAway--> told --confirmed, or goAwayPatience--> gone: closed once there is no stream
+//	staying --goAway--> goAwaySent --confirmed, or goAwayPatience--> gone: closed once there is no stream
 type leaving uint8
 
 const (
 	staying leaving = iota
-	told
+	goAwaySent
 	gone
 )
 
@@ -176,8 +176,8 @@ func (c *connection) begin() {
 	if c.closed {
 		return
 	}
-	if c.leaving == told { // before it could be notified
-		c.tell()
+	if c.leaving == goAwaySent { // before it could be notified
+		c.sendGoAway()
 	}
 	c.keeper = time.AfterFunc(c.server.options.Keepalive, c.keep)
 	if age := c.server.options.ConnectionAge; age > 0 {
@@ -251,21 +251,21 @@ func (c *connection) goAway() {
 		c.mu.Unlock()
 		return
 	}
-	c.leaving = told
+	c.leaving = goAwaySent
 	if c.open {
-		c.tell()
+		c.sendGoAway()
 	}
 	c.unlock()
 	c.flush()
 }
 
-// tell asks the client to open no more streams; streams that are already on their way are still served. mu is held.
-func (c *connection) tell() {
+// sendGoAway asks the client to open no more streams; streams that are already on their way are still served. mu is held.
+func (c *connection) sendGoAway() {
 	c.plain = appendGoAway(c.plain, maxWindow, http2.ErrCodeNo)
 	c.plain = appendPing(c.plain, false, goAwayPing)
 	time.AfterFunc(goAwayPatience, func() {
 		c.mu.Lock()
-		if c.leaving == told && !c.closed {
+		if c.leaving == goAwaySent && !c.closed {
 			c.refuse()
 		}
 		c.unlock()
@@ -289,14 +289,14 @@ func (c *connection) keep() {
 	c.endIdle(time.Now())
 	switch lived := c.lived.Swap(false); {
 	case lived:
-		c.asked = false
+		c.pinged = false
 		c.keeper.Reset(c.server.options.Keepalive)
-	case c.asked:
+	case c.pinged:
 		c.mu.Unlock()
 		c.close()
 		return
 	default:
-		c.asked = true
+		c.pinged = true
 		c.plain = appendPing(c.plain, false, lifePing)
 		c.keeper.Reset(c.server.options.KeepaliveTimeout)
 	}
@@ -334,7 +334,7 @@ func (c *connection) unlock() {
 	c.ended = nil
 	c.mu.Unlock()
 	for _, s := range ended {
-		s.turn(nil)
+		s.dispatch(nil)
 	}
 }
 

@@ -209,7 +209,7 @@ func (c *connection) takePing(f *http2.PingFrame) error {
 	switch {
 	case !f.IsAck():
 		c.plain = appendPing(c.plain, true, f.Data)
-	case f.Data == goAwayPing && c.leaving == told:
+	case f.Data == goAwayPing && c.leaving == goAwaySent:
 		c.refuse()
 	}
 	return nil

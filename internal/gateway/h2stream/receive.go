@@ -34,7 +34,7 @@ func (s *Stream) receive(p []byte, size int, end bool) error {
 		if s.have > 0 {
 			s.spoil(codes.Internal, "the last message is not complete")
 		} else {
-			s.turn(&event{end: true})
+			s.dispatch(&event{end: true})
 		}
 	}
 	if !s.hold() {
@@ -85,7 +85,7 @@ func (s *Stream) assemble(p []byte) (rest []byte) {
 	if s.partial == nil {
 		if len(p) >= size { // as most are
 			s.have = 0
-			s.turn(&event{message: p[:size]})
+			s.dispatch(&event{message: p[:size]})
 			return p[size:]
 		}
 		s.partial = partials.Get().(*[]byte)
@@ -97,7 +97,7 @@ func (s *Stream) assemble(p []byte) (rest []byte) {
 		s.have = 0
 		whole := s.partial
 		s.partial = nil
-		s.turn(&event{message: *whole})
+		s.dispatch(&event{message: *whole})
 		if cap(*whole) <= keepPartial {
 			partials.Put(whole)
 		}
@@ -121,9 +121,9 @@ func (s *Stream) grant() {
 	s.unsaid = 0
 }
 
-// turn passes an event to the handler when it is next; with nil it only checks whether the end has to be reported. The
+// dispatch passes an event to the handler when it is next; with nil it only checks whether the end has to be reported. The
 // event's message is copied if it has to wait.
-func (s *Stream) turn(e *event) {
+func (s *Stream) dispatch(e *event) {
 	c := s.c
 	c.mu.Lock()
 	if s.busy {
@@ -164,13 +164,13 @@ func (s *Stream) next() {
 		c.mu.Lock()
 		switch {
 		case s.isOver:
-			told := s.toldEnd
-			s.toldEnd, s.inbox = true, nil
-			if !told {
+			reported := s.endReported
+			s.endReported, s.inbox = true, nil
+			if !reported {
 				c.unended--
 			}
 			c.mu.Unlock()
-			if !told && s.handler != nil {
+			if !reported && s.handler != nil {
 				c.server.guard(s.handler.Ended)
 			}
 			s.account.Close()

@@ -43,26 +43,26 @@ type Stream struct {
 	opened  time.Time
 
 	// Guarded by c.mu.
-	lived      bool      // there was traffic since the keeper last looked
-	quiet      time.Time // since when nothing has, as far as the keeper has seen
-	complete   bool      // the request is
-	kept       int64     // of pending, as far as it is counted in the budget
-	tight      bool      // there was no room in the budget for what is pending
-	busy       bool      // a goroutine is calling the handler
-	inbox      []event
-	isOver     bool
-	toldEnd    bool // the handler has been
-	finished   bool // Finish was called
-	halfClosed bool // by the client
-	unsaid     int  // received bytes that were not yet returned to the client's window
-	sendWindow int64
-	queue      []segment
-	pending    int64 // bytes in queue that count
-	queued     bool  // in c.ready
-	headed     bool  // the answer's header is sent
-	deadline   *time.Timer
-	ctx        context.Context // of the stream itself
-	cancel     context.CancelFunc
+	lived       bool      // there was traffic since the keeper last looked
+	quiet       time.Time // since when nothing has, as far as the keeper has seen
+	complete    bool      // the request is
+	kept        int64     // of pending, as far as it is counted in the budget
+	tight       bool      // there was no room in the budget for what is pending
+	busy        bool      // a goroutine is calling the handler
+	inbox       []event
+	isOver      bool
+	endReported bool // the handler has been
+	finished    bool // Finish was called
+	halfClosed  bool // by the client
+	unsaid      int  // received bytes that were not yet returned to the client's window
+	sendWindow  int64
+	queue       []segment
+	pending     int64 // bytes in queue that count
+	queued      bool  // in c.ready
+	headed      bool  // the answer's header is sent
+	deadline    *time.Timer
+	ctx         context.Context // of the stream itself
+	cancel      context.CancelFunc
 }
 
 // segment is a piece of data to send.

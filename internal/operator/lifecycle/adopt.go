@@ -19,7 +19,7 @@ type Adopted struct {
 func Adopt(in *Adopted) (Result, int) {
 	in.Pods = slices.Clone(in.Pods)
 	slices.SortFunc(in.Pods, func(a, b Pod) int { return compareNames(&a, &b) })
-	r := &round{Input: in.Input, islands: map[string]int{}, slots: map[int]bool{}}
+	r := &plan{Input: in.Input, islands: map[string]int{}, slots: map[int]bool{}}
 	owner := in.Owner
 	r.followNodes()
 	if in.Scalable {
@@ -30,7 +30,7 @@ func Adopt(in *Adopted) (Result, int) {
 	return r.out, owner
 }
 
-func (r *round) adopt(in *Adopted) int {
+func (r *plan) adopt(in *Adopted) int {
 	var stay []*Pod
 	for i := range r.Pods {
 		switch p := &r.Pods[i]; {
@@ -94,7 +94,7 @@ func (r *round) adopt(in *Adopted) int {
 // takes a mark back when its node stays after all. Nothing can be made in their place first. Therefore pods on nodes that
 // leave sometime soon are marked one at a time, while all others serve, and never the last one. Pods on nodes that die
 // within minutes are all marked.
-func (r *round) followNodes() {
+func (r *plan) followNodes() {
 	pods, serving := 0, 0
 	for i := range r.Pods {
 		p := &r.Pods[i]
@@ -122,7 +122,7 @@ func (r *round) followNodes() {
 	}
 }
 
-func (r *round) markForNode(p *Pod, cause, why string) {
+func (r *plan) markForNode(p *Pod, cause, why string) {
 	p.Mark = Mark{Reason: DrainNode, Deadline: r.Now.Add(r.Pool.DrainDeadline)}
 	r.add(Action{Kind: SetMark, UID: p.UID, Name: p.Name, Cause: cause, Why: why, Mark: p.Mark})
 	r.wake(r.Now.Add(min(Poll, r.Pool.DrainDeadline)))

@@ -9,7 +9,7 @@ import (
 //
 //	marked -> acknowledged by all pickers -> idle on two readings, later than the longest way -> deleted
 //	   +----------------------- deadline ------------------------------------------------------^
-func (r *round) drain() {
+func (r *plan) drain() {
 	for _, p := range r.draining {
 		switch {
 		case !p.Running && !p.Ready:
@@ -35,12 +35,12 @@ func (r *round) drain() {
 	}
 }
 
-func (r *round) delete(p *Pod, cause, why string) {
+func (r *plan) delete(p *Pod, cause, why string) {
 	r.add(Action{Kind: Delete, UID: p.UID, Name: p.Name, Mark: p.Mark, Cause: cause, Why: why})
 }
 
 // idle is whether no request is at the pod and none can be on its way.
-func (r *round) idle(p *Pod) bool { return Idle(p, r.Now, r.Pool.LongestWay) }
+func (r *plan) idle(p *Pod) bool { return Idle(p, r.Now, r.Pool.LongestWay) }
 
 // Idle is whether no request is at the pod and none can be on its way: all pickers have ceased to choose it and count no
 // request there, and its engine was idle on the last two readings, both later than the longest way from a pick to an
@@ -62,7 +62,7 @@ func Idle(p *Pod, now time.Time, longestWay time.Duration) bool {
 }
 
 // show keeps the conditions of pods and begins warm-ups.
-func (r *round) show() {
+func (r *plan) show() {
 	removed := map[string]bool{}
 	for _, a := range r.out.Actions {
 		if a.Kind == Delete {

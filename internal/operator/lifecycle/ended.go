@@ -41,7 +41,7 @@ func backoff(ends int) time.Duration {
 
 // settleEnded keeps the pods whose place must stay empty for a while, and the newest of the others for inspection. It
 // deletes the rest.
-func (r *round) settleEnded() {
+func (r *plan) settleEnded() {
 	slices.SortStableFunc(r.ended, func(a, b *Pod) int { return b.EndedAt.Compare(a.EndedAt) })
 	for i, p := range r.ended {
 		again, forgotten := p.EndedAt.Add(backoff(p.ends())), p.EndedAt.Add(keepEnded)
@@ -67,7 +67,7 @@ func (r *round) settleEnded() {
 }
 
 // brokenRevision reports whether pods of the newest revision end over and over, and none has become ready since.
-func (r *round) brokenRevision(forward time.Time) bool {
+func (r *plan) brokenRevision(forward time.Time) bool {
 	return slices.ContainsFunc(r.Pods, func(p Pod) bool {
 		return p.Finished && !p.Deleting && p.Revision == r.Pool.Revision && p.ends() >= stoppingEnds &&
 			p.EndedAt.After(forward) && r.Now.Before(p.EndedAt.Add(keepEnded))

@@ -178,8 +178,8 @@ type Result struct {
 	Wake time.Time
 }
 
-// round is one decision being made. Pods move from one list to another as it goes.
-type round struct {
+// plan is the plan of one pool being made. Pods move from one list to another as it goes.
+type plan struct {
 	Input
 	out Result
 
@@ -199,7 +199,7 @@ type round struct {
 func Make(in Input) Result {
 	in.Pods = slices.Clone(in.Pods)
 	slices.SortFunc(in.Pods, func(a, b Pod) int { return compareNames(&a, &b) })
-	r := &round{Input: in, islands: map[string]int{}, slots: map[int]bool{}}
+	r := &plan{Input: in, islands: map[string]int{}, slots: map[int]bool{}}
 	r.out.Progress = r.progress()
 	r.settleMoves()
 	r.sort()
@@ -226,7 +226,7 @@ func compareNames(a, b *Pod) int {
 }
 
 // sort puts each pod into its list.
-func (r *round) sort() {
+func (r *plan) sort() {
 	for _, slot := range r.Pool.Taken {
 		r.slots[slot] = true
 	}
@@ -261,22 +261,22 @@ func (r *round) sort() {
 }
 
 // keepForLooks is whether a pod is one of those that stopped a rollout.
-func (r *round) keepForLooks(p *Pod) bool {
+func (r *plan) keepForLooks(p *Pod) bool {
 	return r.out.Progress == Stopped && p.Revision == r.Pool.Revision && !p.Ready && r.fits(p)
 }
 
 // fits is whether a pod can stay where it is.
-func (r *round) fits(p *Pod) bool { return p.Node == NodeStays && !p.Misplaced }
+func (r *plan) fits(p *Pod) bool { return p.Node == NodeStays && !p.Misplaced }
 
 // accepted is whether a pod's revision is one that can stay.
-func (r *round) accepted(p *Pod) bool {
+func (r *plan) accepted(p *Pod) bool {
 	return p.Revision == r.Pool.Revision || r.Pool.OnDelete || r.out.Progress == Stopped || r.out.Progress == Paused
 }
 
-func (r *round) toBeReplaced(p *Pod) bool { return !r.fits(p) || !r.accepted(p) }
+func (r *plan) toBeReplaced(p *Pod) bool { return !r.fits(p) || !r.accepted(p) }
 
 // cancel takes marks back where pods are missing: the best of the draining pods is worth more than a new one.
-func (r *round) cancel() {
+func (r *plan) cancel() {
 	slices.SortFunc(r.draining, func(a, b *Pod) int { return -r.compare(a, b) })
 	var still []*Pod
 	for _, p := range r.draining {
@@ -308,7 +308,7 @@ func (r *round) cancel() {
 }
 
 // replace removes outdated pods as far as those that serve allow.
-func (r *round) replace() {
+func (r *plan) replace() {
 	slices.SortFunc(r.outdated, r.compare)
 	var stay []*Pod
 	for _, p := range r.outdated {
@@ -344,13 +344,13 @@ func (r *round) replace() {
 	}
 }
 
-// unmarked is whether this round takes the pod's mark away.
-func (r *round) unmarked(p *Pod) bool {
+// unmarked is whether this plan takes the pod's mark away.
+func (r *plan) unmarked(p *Pod) bool {
 	return slices.ContainsFunc(r.out.Actions, func(a Action) bool { return a.Kind == Unmark && a.UID == p.UID })
 }
 
 // reason is why an outdated pod drains.
-func (r *round) reason(p *Pod) string {
+func (r *plan) reason(p *Pod) string {
 	if r.fits(p) {
 		return DrainRollout
 	}
@@ -358,7 +358,7 @@ func (r *round) reason(p *Pod) string {
 }
 
 // shrink removes what is too much. Those that do not serve go first, so no more than the size cease to.
-func (r *round) shrink() {
+func (r *plan) shrink() {
 	r.fresh = r.cut(r.fresh, r.Pool.Size)
 	keep := 0
 	if r.Pool.Size > 0 {
@@ -367,7 +367,7 @@ func (r *round) shrink() {
 	r.failing = r.cut(r.failing, keep)
 }
 
-func (r *round) cut(pods []*Pod, keep int) []*Pod {
+func (r *plan) cut(pods []*Pod, keep int) []*Pod {
 	for len(pods) > keep {
 		slices.SortFunc(pods, r.compare) // again: islands have changed
 		p := pods[0]
@@ -378,7 +378,7 @@ func (r *round) cut(pods []*Pod, keep int) []*Pod {
 }
 
 // remove marks a pod, or deletes it where nothing runs.
-func (r *round) remove(p *Pod, reason, cause, why string) {
+func (r *plan) remove(p *Pod, reason, cause, why string) {
 	r.islands[p.Island]--
 	if !p.Running && !p.Ready {
 		r.add(Action{Kind: Delete, UID: p.UID, Name: p.Name, Mark: Mark{Reason: reason}, Cause: cause, Why: why})
@@ -395,7 +395,7 @@ func (r *round) remove(p *Pod, reason, cause, why string) {
 }
 
 // create fills slots, the lowest first.
-func (r *round) create() {
+func (r *plan) create() {
 	exist := len(r.fresh) + len(r.outdated) + len(r.failing) + len(r.leaving)
 	missing := min(r.Pool.Size-len(r.fresh), r.Pool.Size+r.Pool.Surge-exist) - r.out.Backoff
 	revision := r.nextRevision()
@@ -422,7 +422,7 @@ func (r *round) create() {
 }
 
 // nextRevision is the revision of the next pod.
-func (r *round) nextRevision() string {
+func (r *plan) nextRevision() string {
 	if (r.out.Progress == Stopped || r.out.Progress == Paused) && r.Pool.Current != "" {
 		return r.Pool.Current
 	}
@@ -442,10 +442,10 @@ func SlotOf(pool, name string) (int, bool) {
 	return slot, ours && cut && err == nil && slot >= 0
 }
 
-func (r *round) add(a Action) { r.out.Actions = append(r.out.Actions, a) }
+func (r *plan) add(a Action) { r.out.Actions = append(r.out.Actions, a) }
 
 // wake asks to be called again at t.
-func (r *round) wake(t time.Time) {
+func (r *plan) wake(t time.Time) {
 	if r.out.Wake.IsZero() || t.Before(r.out.Wake) {
 		r.out.Wake = t
 	}

@@ -5,7 +5,7 @@ package lifecycle
 // template tolerates it or names the node, or no scheduler looks at it. Replacing that pod at once would never end, so it
 // keeps its place for a pause after its creation. The pauses are those after ends. Only a pod that serves from a node
 // that dies within minutes is never left where it is: its requests would be lost.
-func (r *round) settleMoves() {
+func (r *plan) settleMoves() {
 	for i := range r.Pods {
 		p := &r.Pods[i]
 		if p.Node == NodeStays || p.Finished {

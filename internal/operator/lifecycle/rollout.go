@@ -5,7 +5,7 @@ import "time"
 // progress returns how far the rollout is. A rollout stops when a new pod is not ready and there was no progress for the
 // deadline, or when new pods end over and over; it continues by itself when such a pod becomes ready after all, or was
 // removed.
-func (r *round) progress() Progress {
+func (r *plan) progress() Progress {
 	replaced := r.Pool.Current != "" && r.Pool.Current != r.Pool.Revision
 	waits := false
 	var forward, ready time.Time
@@ -55,7 +55,7 @@ func latest(a, b time.Time) time.Time {
 
 // current is the revision that counts as served with: the new one as soon as no other pod is left and enough of the
 // new ones serve.
-func (r *round) current() string {
+func (r *plan) current() string {
 	if r.Pool.Current == r.Pool.Revision {
 		return r.Pool.Current
 	}

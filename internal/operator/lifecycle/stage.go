@@ -42,7 +42,7 @@ type Seen struct {
 }
 
 // stage of a pod.
-func (r *round) stage(p *Pod) Stage {
+func (r *plan) stage(p *Pod) Stage {
 	switch {
 	case p.Mark.Reason != "" && r.idle(p):
 		return StageIdle
@@ -60,7 +60,7 @@ func (r *round) stage(p *Pod) Stage {
 	return StageLoading
 }
 
-func (r *round) summarise() {
+func (r *plan) summarise() {
 	c := &r.out.Counts
 	c.Islands = map[string]IslandCounts{}
 	for i := range r.Pods {
@@ -107,7 +107,7 @@ func (r *round) summarise() {
 }
 
 // trouble of a pod; a start that takes longer than the deadline is one.
-func (r *round) trouble(p *Pod) Trouble {
+func (r *plan) trouble(p *Pod) Trouble {
 	if p.Trouble.Reason != "" || p.Ready || p.Deleting || p.Mark.Reason != "" || !p.Running || p.Loaded || r.Pool.ProgressDeadline == 0 {
 		return p.Trouble
 	}

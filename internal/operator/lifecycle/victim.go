@@ -8,7 +8,7 @@ import (
 // compare orders pods by how little is lost with them, the first to go first: those that do not serve, those on nodes
 // that go away, those of older revisions, those on islands that give up pods first, then the least valuable cache, the least
 // load, the name. The order does not depend on time, so that a stale view picks the same victim.
-func (r *round) compare(a, b *Pod) int {
+func (r *plan) compare(a, b *Pod) int {
 	return cmp.Or(
 		cmp.Compare(standing(a), standing(b)),
 		cmp.Compare(b.Node, a.Node),
@@ -44,7 +44,7 @@ func first(a, b bool) int {
 	return 0
 }
 
-func (r *round) leave(p *Pod) int {
+func (r *plan) leave(p *Pod) int {
 	if r.Leave == nil {
 		return 0
 	}
@@ -52,7 +52,7 @@ func (r *round) leave(p *Pod) int {
 }
 
 // why explains to people why this pod is removed and not another.
-func (r *round) why(p *Pod) string {
+func (r *plan) why(p *Pod) string {
 	switch {
 	case !p.Ready:
 		return "it does not serve"

@@ -116,8 +116,8 @@ func play(seed uint64, spec Spec, size int, lasts time.Duration, load func(time.
 	return sizes, f.waits
 }
 
-// turns counts how often the size changed its direction.
-func turns(sizes []int) (n int) {
+// directionChanges counts how often the size changed its direction.
+func directionChanges(sizes []int) (n int) {
 	direction := 0
 	for i := 1; i < len(sizes); i++ {
 		if d := sizes[i] - sizes[i-1]; d != 0 && (d > 0) != (direction > 0) || d != 0 && direction == 0 {
@@ -133,7 +133,7 @@ func TestANoisyConstantLoadDoesNotFlap(t *testing.T) {
 		for seed := range uint64(4) {
 			sizes, _ := play(seed, usual(), 6, 26*time.Hour, func(time.Duration) float64 { return load })
 			settled := sizes[len(sizes)*2/26:]
-			if n := turns(settled); n > 3 {
+			if n := directionChanges(settled); n > 3 {
 				t.Errorf("load %.1f, seed %d: the size turned %d times in a day after the first two hours: %v", load, seed, n, slices.Compact(settled))
 			}
 		}

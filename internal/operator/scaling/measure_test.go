@@ -8,20 +8,20 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/operatorfeed"
 )
 
-// told plays a picker that sends its totals and pods every few seconds.
-type told struct {
+// reporting plays a picker that sends its totals and pods every few seconds.
+type reporting struct {
 	pool   operatorfeed.Pool
 	totals operatorfeed.Totals
 	pods   map[string]operatorfeed.PodState
 }
 
-func (p *told) view(now time.Time) operatorfeed.View {
-	p.pool.Hear(now, operatorfeed.State{Picker: "a", Incarnation: 1, Ready: true, Pods: p.pods, Totals: p.totals})
+func (p *reporting) view(now time.Time) operatorfeed.View {
+	p.pool.Receive(now, operatorfeed.State{Picker: "a", Incarnation: 1, Ready: true, Pods: p.pods, Totals: p.totals})
 	return p.pool.View(now, []operatorfeed.Expected{{Picker: "a", Ready: true}})
 }
 
 func TestSamplesAreWhatWasCounted(t *testing.T) {
-	p := told{pods: map[string]operatorfeed.PodState{
+	p := reporting{pods: map[string]operatorfeed.PodState{
 		"u": {InFlight: 15, Waiting: 3, UncachedTokens: 8000, KVUsage: 0.9, Blocks: 600},
 		"v": {KVUsage: 0.1, Blocks: 400},
 		"w": {Waiting: 99, KVUsage: 1}, // does not serve
@@ -62,7 +62,7 @@ func TestSamplesAreWhatWasCounted(t *testing.T) {
 }
 
 func TestWindowsForget(t *testing.T) {
-	p := told{pods: map[string]operatorfeed.PodState{"u": {Blocks: 1000}}}
+	p := reporting{pods: map[string]operatorfeed.PodState{"u": {Blocks: 1000}}}
 	var m Meter
 	var s *Sample
 	for i := range 400 {
@@ -93,7 +93,7 @@ func TestWindowsForget(t *testing.T) {
 }
 
 func TestUnheardPickersSayNothing(t *testing.T) {
-	p := told{}
+	p := reporting{}
 	var m Meter
 	view := p.view(epoch)
 	m.Sample(epoch, &view, nil)

@@ -132,7 +132,7 @@ type Scaler struct {
 	slow          mean // of the load
 	peaks         peaks
 	perPod        float64 // the load that a pod has shown to bear; 0: nothing shown
-	tooSmall      trial
+	tooSmall      failedShrink
 	breached      time.Time // since when limits are breached
 	calm          time.Time // since when pods are idle
 	size          int
@@ -140,15 +140,15 @@ type Scaler struct {
 	shrunk        time.Time // when pods were taken
 }
 
-// trial is a size to which a pool was shrunk, and which then was too small for its load.
-type trial struct {
+// failedShrink is a size to which a pool was shrunk, and which then was too small for its load.
+type failedShrink struct {
 	size int
 	load float64
 	at   time.Time
 }
 
 // forbids reports whether a size need not be tried at a load.
-func (t *trial) forbids(now time.Time, size int, load float64) bool {
+func (t *failedShrink) forbids(now time.Time, size int, load float64) bool {
 	return size <= t.size && load > lighter*t.load && now.Sub(t.at) < forget
 }
 
@@ -274,7 +274,7 @@ func (s *Scaler) up(now time.Time, spec Spec, sample *Sample, size int, trigger 
 		need = max(size+1, int(math.Ceil(s.load.value/s.perPod)))
 	}
 	if now.Sub(s.shrunk) < regret {
-		s.tooSmall = trial{size: size, load: s.slow.value, at: now}
+		s.tooSmall = failedShrink{size: size, load: s.slow.value, at: now}
 	}
 	return Decision{Size: stepUp(size, need, spec.Up.MaxStep), Reason: trigger}
 }

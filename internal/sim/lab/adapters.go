@@ -17,8 +17,8 @@ type Adapters struct {
 	PerPod int
 	// Load is how long a pod takes to bring an adapter in that it does not have.
 	Load time.Duration
-	// Untold leaves the adapters out of what pods report, so that pickers do not know where they are.
-	Untold bool
+	// Unreported leaves the adapters out of what pods report, so that pickers do not know where they are.
+	Unreported bool
 }
 
 // WithAdapters is the workload with each session under one of n adapters; some adapters are used more than others, by

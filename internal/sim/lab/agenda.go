@@ -17,24 +17,24 @@ const (
 	broughtIn
 	// lagOver: the oldest cache events under way reach the pickers.
 	lagOver
-	// told: the oldest message of a picker reaches its peer.
-	told
+	// peerReceives: the oldest message of a picker reaches its peer.
+	peerReceives
 	// scrapes: the pickers read the engines' metrics.
 	scrapes
 	// looks: the pickers look after those that wait.
 	looks
-	// tells: link n is polled for messages from a picker to a peer.
-	tells
+	// peerSends: link n is polled for messages from a picker to a peer.
+	peerSends
 	// arrival: request n arrives.
 	arrival
 )
 
 // event is something that happens at a time; n is the pod or the request.
 type event struct {
-	at   time.Duration
-	n    int32
-	kind kind
-	turn uint32 // events of a kind at one time happen in the order in which they were entered
+	at     time.Duration
+	n      int32
+	kind   kind
+	number uint32 // events of a kind at one time happen in the order in which they were entered
 }
 
 func (e *event) before(f *event) bool {
@@ -44,18 +44,18 @@ func (e *event) before(f *event) bool {
 	case e.kind != f.kind:
 		return e.kind < f.kind
 	}
-	return e.turn < f.turn
+	return e.number < f.number
 }
 
 // agenda is a heap of events, the next one first.
 type agenda struct {
-	heap []event
-	turn uint32
+	heap  []event
+	added uint32
 }
 
 func (a *agenda) add(at time.Duration, k kind, n int) {
-	a.turn++
-	e := event{at: at, kind: k, n: int32(n), turn: a.turn} // pods and requests are fewer
+	a.added++
+	e := event{at: at, kind: k, n: int32(n), number: a.added} // pods and requests are fewer
 	a.heap = append(a.heap, e)
 	i := len(a.heap) - 1
 	for i > 0 {

@@ -69,7 +69,7 @@ func Spread() ([]Variant, error) {
 func Placement() []Variant {
 	return []Variant{
 		{"placement on", func(*Config) {}},
-		{"placement off", func(c *Config) { c.Adapters.Untold = true }},
+		{"placement off", func(c *Config) { c.Adapters.Unreported = true }},
 	}
 }
 

@@ -42,10 +42,10 @@ func (s *sim) connect(outboxes []*replicas.Outbox) {
 		for j := range s.pickers {
 			if i != j {
 				sender := replicas.NewSender(outboxes[i], p.Loads)
-				sender.Tell(p.Meters)
-				sender.TellHomes(p.Homes)
+				sender.SendMeters(p.Meters)
+				sender.SendHomes(p.Homes)
 				s.peers.links = append(s.peers.links, &link{sender: sender, to: j})
-				s.agenda.add(0, tells, len(s.peers.links)-1)
+				s.agenda.add(0, peerSends, len(s.peers.links)-1)
 			}
 		}
 	}
@@ -58,15 +58,15 @@ func (s *sim) listen() {
 		case <-l.sender.Bell():
 			if l.wake > s.now {
 				l.wake = s.now
-				s.agenda.add(s.now, tells, i)
+				s.agenda.add(s.now, peerSends, i)
 			}
 		default:
 		}
 	}
 }
 
-// tell sends the pending messages of a link.
-func (s *sim) tell(i int) {
+// sendToPeer sends the pending messages of a link.
+func (s *sim) sendToPeer(i int) {
 	l := s.peers.links[i]
 	if l.wake != s.now {
 		return // it was asked since
@@ -75,16 +75,16 @@ func (s *sim) tell(i int) {
 		m, wake := l.sender.Next(s.clock())
 		if m == nil {
 			l.wake = max(s.now+1, wake.Sub(start))
-			s.agenda.add(l.wake, tells, i)
+			s.agenda.add(l.wake, peerSends, i)
 			return
 		}
 		s.peers.underWay = append(s.peers.underWay, letter{l, m})
-		s.agenda.add(s.now+linkTime, told, 0)
+		s.agenda.add(s.now+linkTime, peerReceives, 0)
 	}
 }
 
-// hear receives the oldest message in transit.
-func (s *sim) hear() {
+// receiveFromPeer receives the oldest message in transit.
+func (s *sim) receiveFromPeer() {
 	x := s.peers.underWay[0]
 	s.peers.underWay = s.peers.underWay[1:]
 	var err error

@@ -14,8 +14,8 @@ type Islands struct {
 	Way time.Duration
 	// Crossing reports when pickers send a request there.
 	Crossing picker.Crossing
-	// Untold leaves out of what the pickers know that there are islands.
-	Untold bool
+	// Unknown leaves out of what the pickers know that there are islands.
+	Unknown bool
 }
 
 // The names of the islands.
@@ -42,7 +42,7 @@ func (s *sim) way(pod int) time.Duration {
 
 // settle enters the islands into what pickers know of a pool.
 func (s *sim) settle(spec *picker.Spec) {
-	if s.Islands.Away == 0 || s.Islands.Untold {
+	if s.Islands.Away == 0 || s.Islands.Unknown {
 		return
 	}
 	spec.Islands = map[string]time.Duration{home: 0, away: s.Islands.Way}
@@ -86,7 +86,7 @@ func Distance() []Variant {
 	crossing := func(c picker.Crossing) func(*Config) { return func(at *Config) { at.Islands.Crossing = c } }
 	return []Variant{
 		{"distance priced", crossing(picker.CrossWhenCheaper)},
-		{"distance unknown", func(c *Config) { c.Islands.Untold = true }},
+		{"distance unknown", func(c *Config) { c.Islands.Unknown = true }},
 		{"as a last resort", crossing(picker.CrossAsLastResort)},
 		{"never", crossing(picker.CrossNever)},
 	}

@@ -231,7 +231,7 @@ func TestTheAgendaIsInOrder(t *testing.T) {
 		if rng.IntN(3) > 0 || len(plain) == 0 {
 			at, k := time.Duration(rng.IntN(50)), kind(rng.IntN(4))
 			a.add(at, k, 0)
-			plain = append(plain, event{at: at, kind: k, turn: a.turn})
+			plain = append(plain, event{at: at, kind: k, number: a.added})
 			continue
 		}
 		first := 0

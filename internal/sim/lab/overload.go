@@ -163,7 +163,7 @@ func tenantName(i int) string { return string(rune('a' + i)) }
 
 // served is a request that had its first token, or never.
 type served struct {
-	came, first     time.Duration
+	arrived, first  time.Duration
 	input, computed int
 	tenant          string
 }
@@ -189,11 +189,11 @@ func (o *Overload) judge(name string, rate float64, c *Config, r *Result) Pressu
 			all += float64(s.computed)
 		}
 		unloaded := c.Profile.Time.Prefill(s.input, 0, enginemodel.DefaultMaxBatchedTokens)
-		due := s.came + time.Duration(o.Slowdown*float64(unloaded))
-		if s.came < from || due >= to {
+		due := s.arrived + time.Duration(o.Slowdown*float64(unloaded))
+		if s.arrived < from || due >= to {
 			continue
 		}
-		took := min(s.first, to) - s.came
+		took := min(s.first, to) - s.arrived
 		ttft, slowdown = append(ttft, took.Seconds()), append(slowdown, took.Seconds()/unloaded.Seconds())
 		if s.first <= due {
 			in++

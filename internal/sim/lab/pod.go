@@ -68,9 +68,10 @@ func (s *sim) begin(slot int) {
 	x, tenant := s.live[slot], s.Workload.Requests[slot].Tenant
 	x.begun = true
 	x.decision.FirstToken()
-	s.out.firstToken(s.now-x.came, s.now-x.at, x.request, tenant)
+	s.out.firstToken(s.now-x.arrived, s.now-x.at, x.request, tenant)
 	s.out.served = append(s.out.served, served{
-		came: x.came, first: s.now, input: x.request.PromptTokens(), computed: x.request.PromptTokens() - x.request.CachedTokens, tenant: tenant,
+		arrived: x.arrived, first: s.now, input: x.request.PromptTokens(), computed: x.request.PromptTokens() - x.request.CachedTokens,
+		tenant: tenant,
 	})
 }
 
@@ -80,7 +81,7 @@ func (s *sim) end(slot int) {
 	x.decision.Usage(x.request.PromptTokens(), x.request.CachedTokens)
 	x.decision.Generated(len(x.request.Output()))
 	x.decision.End(picker.Completed)
-	s.out.ended(s.now, s.now-x.came, x.pod)
+	s.out.ended(s.now, s.now-x.arrived, x.pod)
 	s.over(slot)
 }
 

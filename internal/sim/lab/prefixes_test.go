@@ -31,13 +31,13 @@ func byPhase(r *Result, ends []time.Duration) []phase {
 	all, prompt, n := make([]phase, len(ends)), make([]float64, len(ends)), make([]float64, len(ends))
 	for _, s := range r.served {
 		i := 0
-		for i < len(ends)-1 && s.came > ends[i] {
+		for i < len(ends)-1 && s.arrived > ends[i] {
 			i++
 		}
 		prompt[i] += float64(s.input)
 		n[i]++
 		all[i].hits += float64(s.input - s.computed)
-		all[i].first += (s.first - s.came).Seconds()
+		all[i].first += (s.first - s.arrived).Seconds()
 	}
 	for i := range all {
 		all[i].hits /= prompt[i]

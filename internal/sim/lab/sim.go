@@ -149,8 +149,8 @@ type sent struct {
 	request  *enginemodel.Request
 	pod      int
 	begun    bool // it has had its first token
-	// came is when it arrived, at when it was sent to the pod.
-	came, at time.Duration
+	// arrived is when it arrived, at when it was sent to the pod.
+	arrived, at time.Duration
 }
 
 // Run plays a workload and returns the result.
@@ -190,10 +190,10 @@ func (s *sim) advance() {
 		s.scrape()
 	case looks:
 		s.look()
-	case tells:
-		s.tell(int(e.n))
-	case told:
-		s.hear()
+	case peerSends:
+		s.sendToPeer(int(e.n))
+	case peerReceives:
+		s.receiveFromPeer()
 	case broughtIn:
 		s.bringIn(int(e.n))
 		if !s.pods[e.n].busy {
@@ -366,7 +366,7 @@ func (s *sim) send(i int, prompt []uint32, d *picker.Decision, err error, came t
 		return
 	}
 	pod := s.out.pods[d.Targets[0].Endpoint.Pod]
-	x := &sent{decision: d, pod: pod, came: came, at: s.now}
+	x := &sent{decision: d, pod: pod, arrived: came, at: s.now}
 	e := s.pods[pod]
 	if x.request, err = e.engine.NewRequest(s.spec(i, prompt)); err != nil {
 		d.End(picker.Rejected)
@@ -402,7 +402,7 @@ func (s *sim) cut() {
 	for i, x := range s.live {
 		if x != nil && !x.begun {
 			s.out.served = append(s.out.served, served{
-				came: x.came, first: never, input: x.request.PromptTokens(), tenant: s.Workload.Requests[i].Tenant,
+				arrived: x.arrived, first: never, input: x.request.PromptTokens(), tenant: s.Workload.Requests[i].Tenant,
 			})
 		}
 	}
@@ -425,7 +425,7 @@ func (s *sim) scrape() {
 			Running: st.Running, Waiting: st.Waiting,
 			KVUsage: float64(st.UsedBlocks) / float64(st.NumBlocks), KVTokens: st.NumBlocks * s.BlockTokens,
 		}
-		if a := &pod.adapters; a.PerPod > 0 && !a.Untold {
+		if a := &pod.adapters; a.PerPod > 0 && !a.Unreported {
 			r.MaxAdapters, r.Adapters = a.PerPod, a.names()
 		}
 		r.Waiting += len(pod.adapters.waiting)

@@ -11,10 +11,10 @@ const lookEvery = 5 * time.Millisecond
 
 // waiting is a request that waits in a picker because the fleet is full.
 type waiting struct {
-	wait   *picker.Wait
-	i      int // the request
-	picker int
-	came   time.Duration
+	wait    *picker.Wait
+	i       int // the request
+	picker  int
+	arrived time.Duration
 }
 
 // wait lets a request wait.
@@ -49,7 +49,7 @@ func (s *sim) poll() {
 				continue
 			}
 			again = true
-			s.send(w.i, s.Workload.Requests[w.i].Prompt(), d, err, w.came)
+			s.send(w.i, s.Workload.Requests[w.i].Prompt(), d, err, w.arrived)
 		}
 		clear(s.waiting[len(kept):])
 		s.waiting = kept

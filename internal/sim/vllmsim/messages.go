@@ -16,8 +16,8 @@ type messagesRequest struct {
 	CacheSalt json.RawMessage   `json:"cache_salt"`
 }
 
-// turn is a message of a chat that another API's request is made into.
-type turn struct {
+// chatMessage is a message of a chat that another API's request is made into.
+type chatMessage struct {
 	Role    string `json:"role"`
 	Content string `json:"content"`
 }
@@ -26,12 +26,12 @@ type turn struct {
 func (e *Engine) chatOf(
 	model, system string, messages []message, tools []json.RawMessage, most *number, stream bool, salt json.RawMessage,
 ) (*chatRequest, []uint32, error) {
-	turns := []turn{}
+	turns := []chatMessage{}
 	if system != "" {
-		turns = append(turns, turn{"system", system})
+		turns = append(turns, chatMessage{"system", system})
 	}
 	for _, m := range messages {
-		turns = append(turns, turn{m.Role, string(m.Content)})
+		turns = append(turns, chatMessage{m.Role, string(m.Content)})
 	}
 	chat := map[string]any{"model": model, "messages": turns, "stream": stream}
 	if len(tools) > 0 {
@@ -67,7 +67,7 @@ func (e *Engine) serveMessages(w http.ResponseWriter, r *http.Request, body []by
 	if err != nil {
 		return err
 	}
-	return e.serveTold(w, r, req, prompt, "msg_", func(t *told) teller { return messageTeller{t} })
+	return e.serveConverted(w, r, req, prompt, "msg_", func(t *convertedAnswer) answerWriter { return messageTeller{t} })
 }
 
 // serveCount answers /v1/messages/count_tokens.
@@ -81,7 +81,7 @@ func (e *Engine) serveCount(w http.ResponseWriter, _ *http.Request, body []byte)
 }
 
 // messageTeller writes an answer as Anthropic's API does.
-type messageTeller struct{ *told }
+type messageTeller struct{ *convertedAnswer }
 
 func (t messageTeller) reason(v view) any {
 	switch v.finish {

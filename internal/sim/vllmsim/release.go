@@ -123,8 +123,8 @@ func (r Release) finishReasons() []string {
 	return reasons
 }
 
-// tellsReset: /reset_prefix_cache answers whether the cache was reset; before, 200 with nothing.
-func (r Release) tellsReset() bool { return r.minor(26) }
+// sendsReset: /reset_prefix_cache answers whether the cache was reset; before, 200 with nothing.
+func (r Release) sendsReset() bool { return r.minor(26) }
 
 // guardedPrefixes are what API keys guard.
 func (r Release) guardedPrefixes() []string {

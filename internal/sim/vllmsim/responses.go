@@ -43,7 +43,7 @@ func (e *Engine) serveResponses(w http.ResponseWriter, r *http.Request, body []b
 	if err != nil {
 		return err
 	}
-	return e.serveTold(w, r, chat, prompt, "resp_", func(t *told) teller {
+	return e.serveConverted(w, r, chat, prompt, "resp_", func(t *convertedAnswer) answerWriter {
 		t.numbered = true
 		return responseTeller{t}
 	})
@@ -84,7 +84,7 @@ func decodeInput(raw json.RawMessage, into *[]message) error {
 }
 
 // responseTeller writes an answer as the Responses API does.
-type responseTeller struct{ *told }
+type responseTeller struct{ *convertedAnswer }
 
 // response is the object, with what is known of the answer so far.
 func (t responseTeller) response(status string, output []any, usage any) map[string]any {

@@ -132,7 +132,7 @@ func (e *Engine) serveMetrics(w http.ResponseWriter, _ *http.Request) {
 
 func (e *Engine) serveReset(w http.ResponseWriter, _ *http.Request) {
 	ok := e.ResetPrefixCache()
-	if e.cfg.Release.tellsReset() {
+	if e.cfg.Release.sendsReset() {
 		e.writeJSON(w, map[string]bool{"success": ok})
 	}
 }

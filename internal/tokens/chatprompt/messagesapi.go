@@ -31,7 +31,7 @@ func (q *request) fromMessages() error {
 	}
 	out := make([]chattemplate.Value, 0, len(given.Items())+1)
 	if len(system) > 0 {
-		out = append(out, q.turn("system", chattemplate.String(strings.Join(system, ""))).Value())
+		out = append(out, q.newMessage("system", chattemplate.String(strings.Join(system, ""))).Value())
 	}
 	for _, item := range given.Items() {
 		if out, err = q.blocksOf(out, item.Dict()); err != nil {
@@ -130,7 +130,7 @@ func (q *request) blocksOf(out []chattemplate.Value, m *chattemplate.Dict) ([]ch
 		}
 		text, err := inlineSystem(m)
 		if err == nil && text != "" {
-			out = append(out, q.turn("system", chattemplate.String(text)).Value())
+			out = append(out, q.newMessage("system", chattemplate.String(text)).Value())
 		}
 		return out, err
 	default:
@@ -138,7 +138,7 @@ func (q *request) blocksOf(out []chattemplate.Value, m *chattemplate.Dict) ([]ch
 	}
 	switch content.Kind() {
 	case chattemplate.KindString:
-		return append(out, q.turn(role.Text(), content).Value()), nil
+		return append(out, q.newMessage(role.Text(), content).Value()), nil
 	case chattemplate.KindList:
 	default:
 		return out, unsupported("content of an unusual type")
@@ -169,7 +169,7 @@ func (q *request) blocksOf(out []chattemplate.Value, m *chattemplate.Dict) ([]ch
 	if role.Text() == "user" && len(parts) == 0 {
 		return out, nil
 	}
-	turn := q.turn(role.Text(), contentOf(parts))
+	turn := q.newMessage(role.Text(), contentOf(parts))
 	if len(thoughts) > 0 {
 		turn.Set("reasoning", chattemplate.String(strings.Join(thoughts, "")))
 	}
@@ -253,7 +253,7 @@ func (q *request) toolResult(out []chattemplate.Value, block *chattemplate.Dict)
 	if !isUnset(id) && id.Kind() != chattemplate.KindString {
 		return out, unsupported("tool_use_id of an unusual type")
 	}
-	m := q.turn("tool", chattemplate.String(text))
+	m := q.newMessage("tool", chattemplate.String(text))
 	m.Set("tool_call_id", chattemplate.String(id.Text()))
 	return append(out, m.Value()), nil
 }

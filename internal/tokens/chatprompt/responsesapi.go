@@ -24,7 +24,7 @@ func (q *request) fromResponses() error {
 	case err != nil:
 		return err
 	case instructions.Text() != "":
-		out = append(out, q.turn("system", instructions))
+		out = append(out, q.newMessage("system", instructions))
 	case !isUnset(instructions) && instructions.Kind() != chattemplate.KindString:
 		return unsupported("instructions of an unusual type")
 	}
@@ -33,7 +33,7 @@ func (q *request) fromResponses() error {
 	case err != nil:
 		return err
 	case input.Kind() == chattemplate.KindString:
-		out = append(out, q.turn("user", input))
+		out = append(out, q.newMessage("user", input))
 	case input.Kind() != chattemplate.KindList:
 		return unsupported("input of an unusual type")
 	}
@@ -77,7 +77,7 @@ func (t items) add(q *request, field string, v chattemplate.Value) items {
 		m.Set(field, v)
 		return t
 	}
-	m := q.turn("assistant", chattemplate.Value{})
+	m := q.newMessage("assistant", chattemplate.Value{})
 	m.Set(field, v)
 	return append(t, m)
 }
@@ -110,7 +110,7 @@ func (q *request) item(out items, item *chattemplate.Dict) (items, error) {
 	}
 	content, _ := item.Get("content")
 	content, err := q.inputContent(content)
-	return append(out, q.turn(role.Text(), content)), err
+	return append(out, q.newMessage(role.Text(), content)), err
 }
 
 // hasOnly reports whether all keys of a dict are among names.
@@ -218,7 +218,7 @@ func (q *request) functionOutput(out items, item *chattemplate.Dict) (items, err
 	}
 	output, _ := item.Get("output")
 	content, err := q.inputContent(output)
-	m := q.turn("tool", content)
+	m := q.newMessage("tool", content)
 	m.Set("tool_call_id", id)
 	return append(out, m), err
 }

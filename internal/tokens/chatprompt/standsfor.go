@@ -29,8 +29,8 @@ func (c *chat) field(q *request, name string) (chattemplate.Value, error) {
 	return chattemplate.Value{}, nil
 }
 
-// turn is a message of a chat, with content unless that is missing.
-func (q *request) turn(role string, content chattemplate.Value) *chattemplate.Dict {
+// newMessage is a message of a chat, with content unless that is missing.
+func (q *request) newMessage(role string, content chattemplate.Value) *chattemplate.Dict {
 	m := q.arena.NewDict(4)
 	m.Set("role", chattemplate.String(role))
 	if content.Kind() != chattemplate.KindMissing {

@@ -25,11 +25,11 @@ type keeper struct {
 	done            chan struct{}
 	bell            chan struct{}
 
-	mu     sync.Mutex
-	pool   *Pool                        // guarded by mu; replaced, never changed
-	status Status                       // guarded by mu
-	asked  bool                         // guarded by mu; all engines must be probed again
-	doubts [openai.NumKinds][]time.Time // guarded by mu; the last doubtLimit ones of each kind
+	mu       sync.Mutex
+	pool     *Pool                        // guarded by mu; replaced, never changed
+	status   Status                       // guarded by mu
+	probeAll bool                         // guarded by mu; all engines must be probed again
+	doubts   [openai.NumKinds][]time.Time // guarded by mu; the last doubtLimit ones of each kind
 
 	// What follows is the goroutine's own.
 	model      model
@@ -86,7 +86,7 @@ func (k *keeper) set(p *Pool) {
 
 func (k *keeper) doubt(kinds openai.Kinds) {
 	k.mu.Lock()
-	k.asked = true
+	k.probeAll = true
 	k.status.Doubts++
 	for kind := range kinds.All {
 		k.doubts[kind] = append(k.doubts[kind], time.Now())
@@ -136,8 +136,8 @@ func (k *keeper) run(ctx context.Context) {
 func (k *keeper) look(ctx context.Context) time.Duration {
 	k.mu.Lock()
 	pool := k.pool
-	if k.asked {
-		k.asked = false
+	if k.probeAll {
+		k.probeAll = false
 		clear(k.answers)
 	}
 	k.mu.Unlock()
@@ -145,8 +145,8 @@ func (k *keeper) look(ctx context.Context) time.Duration {
 	present := k.identify(ctx, pool)
 	exact := &picker.Exact{Releases: k.releases()}
 	for _, id := range present {
-		exact.AdaptersUntold = exact.AdaptersUntold || before(id.Version, 14)
-		exact.SaltsUntold = exact.SaltsUntold || before(id.Version, 17)
+		exact.AdaptersUnreported = exact.AdaptersUnreported || before(id.Version, 14)
+		exact.SaltsUnreported = exact.SaltsUnreported || before(id.Version, 17)
 	}
 	found := k.prove(ctx, pool, present, exact)
 	if ctx.Err() != nil {
@@ -156,7 +156,7 @@ func (k *keeper) look(ctx context.Context) time.Duration {
 		found = distrust(exact, found, doubted)
 	}
 	k.publish(exact)
-	k.tell(found, exact)
+	k.recordFinding(found, exact)
 	if found.State == Unproven {
 		k.retry = min(max(2*k.retry, firstRetry), lastRetry)
 		return k.retry
@@ -388,7 +388,7 @@ func common(present []Identity) string {
 	return present[0].Version
 }
 
-// releases are those of the engines that have told theirs; those that were published, if they are the same.
+// releases are those of the engines that have reported theirs; those that were published, if they are the same.
 func (k *keeper) releases() *picker.Releases {
 	all := make(picker.Releases, len(k.identities))
 	for epoch, id := range k.identities {
@@ -415,12 +415,12 @@ func (k *keeper) publish(exact *picker.Exact) {
 	k.config.Publish(k.namespace, k.name, exact)
 }
 
-// tell stores the findings, and logs new ones.
-func (k *keeper) tell(f finding, exact *picker.Exact) {
+// recordFinding stores the findings, and logs new ones.
+func (k *keeper) recordFinding(f finding, exact *picker.Exact) {
 	k.mu.Lock()
 	old := k.status
 	k.status.State, k.status.Message, k.status.Texts, k.status.Chats = f.State, f.message, f.texts, f.chats
-	k.status.AdaptersUntold, k.status.SaltsUntold = exact.AdaptersUntold, exact.SaltsUntold
+	k.status.AdaptersUnreported, k.status.SaltsUnreported = exact.AdaptersUnreported, exact.SaltsUnreported
 	k.status.Unproven = exact.Unproven
 	if f.State == Failed && (old.State != Failed || old.Message != f.message) {
 		k.status.Mismatches++

@@ -114,8 +114,8 @@ type Status struct {
 	Texts, Chats bool
 	// Unproven are the request kinds whose ids made here are not trusted, while those of others are.
 	Unproven openai.Kinds
-	// AdaptersUntold and SaltsUntold are those of picker.Exact.
-	AdaptersUntold, SaltsUntold bool
+	// AdaptersUnreported and SaltsUntold are those of picker.Exact.
+	AdaptersUnreported, SaltsUnreported bool
 	// Probes and Mismatches count the probes that were answered, and those of them in which ids differ.
 	Probes, Mismatches uint64
 	// Doubts count how often what engines announce has raised doubts.

@@ -370,9 +370,9 @@ func TestOldEnginesDoNotTell(t *testing.T) {
 	full := smallModel(t, chatml)
 	for version, want := range map[string]picker.Exact{
 		"":              {},
-		"0.13.2":        {AdaptersUntold: true, SaltsUntold: true},
-		"0.14.0":        {SaltsUntold: true},
-		"0.16.0rc1":     {SaltsUntold: true},
+		"0.13.2":        {AdaptersUnreported: true, SaltsUnreported: true},
+		"0.14.0":        {SaltsUnreported: true},
+		"0.16.0rc1":     {SaltsUnreported: true},
 		"0.17.0":        {},
 		"1.0.0":         {},
 		"not a version": {},

@@ -64,13 +64,13 @@ func (t *Tokenizer) normalizedText(s string) string {
 
 // scratch holds texts while they are worked on: two, used in turn.
 type scratch struct {
-	texts [2][]byte
-	turn  int
+	texts   [2][]byte
+	current int
 }
 
 func (c *scratch) next() *[]byte {
-	c.turn = 1 - c.turn
-	return &c.texts[c.turn]
+	c.current = 1 - c.current
+	return &c.texts[c.current]
 }
 
 // prepend is text before s, valid until the next call but one of prepend or replace.

@@ -114,9 +114,9 @@ func lastWord(path string) string {
 
 // pickers are one replica, which follows marks at once, and engines that are idle unless a spec says otherwise.
 type pickers struct {
-	mu    sync.Mutex
-	heard operatorfeed.Pool
-	busy  map[types.UID]int
+	mu      sync.Mutex
+	reports operatorfeed.Pool
+	busy    map[types.UID]int
 }
 
 // see reports what the replica knows.
@@ -128,14 +128,14 @@ func (p *pickers) see(pods []corev1.Pod) {
 		_, marked := pods[i].Labels[v1alpha1.LabelDrain]
 		s.Pods[string(pods[i].UID)] = operatorfeed.PodState{Draining: marked, Synced: true}
 	}
-	p.heard.Hear(time.Now(), s)
+	p.reports.Receive(time.Now(), s)
 }
 
 // View implements inferencepool.Pickers.
 func (p *pickers) View(types.NamespacedName) operatorfeed.View {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.heard.View(time.Now(), []operatorfeed.Expected{{Picker: "a", Ready: true}})
+	return p.reports.View(time.Now(), []operatorfeed.Expected{{Picker: "a", Ready: true}})
 }
 
 // Warm implements inferencepool.Pickers.

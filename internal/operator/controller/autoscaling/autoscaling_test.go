@@ -44,7 +44,7 @@ func (w *world) View(types.NamespacedName) operatorfeed.View {
 		return operatorfeed.View{}
 	}
 	now := w.clock.Now()
-	w.pool.Hear(now, operatorfeed.State{Picker: "a", Incarnation: 1, Ready: true, Totals: w.totals})
+	w.pool.Receive(now, operatorfeed.State{Picker: "a", Incarnation: 1, Ready: true, Totals: w.totals})
 	return w.pool.View(now, []operatorfeed.Expected{{Picker: "a", Ready: true}})
 }
 

@@ -25,7 +25,7 @@ const lowestCost = "-2147483648"
 
 // adopt handles pods that another workload owns. It makes and deletes none: it marks, waits, and sets the owner's size
 // where the pool allows it.
-func (r *round) adopt(ctx context.Context) error {
+func (r *reconciliation) adopt(ctx context.Context) error {
 	if err := r.yieldToOlder(ctx); err != nil {
 		return err
 	}
@@ -74,7 +74,7 @@ func (r *round) adopt(ctx context.Context) error {
 
 // groupNode describes the state of a pod's node, or the worst of the nodes of its group: a LeaderWorkerSet's group ends
 // with any of its pods, and its workers need not be selected by the pool.
-func (r *round) groupNode(ctx context.Context, pod *corev1.Pod) (lifecycle.Node, error) {
+func (r *reconciliation) groupNode(ctx context.Context, pod *corev1.Pod) (lifecycle.Node, error) {
 	state, err := r.node(ctx, pod)
 	if err != nil || !r.NodeSignals {
 		return state, err
@@ -132,7 +132,7 @@ func draining(pods []lifecycle.Pod, owner int) int {
 }
 
 // yieldToOlder leaves pods alone that an older pool selects, too.
-func (r *round) yieldToOlder(ctx context.Context) error {
+func (r *reconciliation) yieldToOlder(ctx context.Context) error {
 	var list v1alpha1.InferencePoolList
 	if err := r.Client.List(ctx, &list, client.InNamespace(r.key.Namespace)); err != nil {
 		return fmt.Errorf("listing pools of %s: %w", r.key.Namespace, err)
@@ -204,7 +204,7 @@ type owner struct {
 }
 
 // owner reads the scale of the workload that the pool names; nil when it names none.
-func (r *round) owner(ctx context.Context) (*owner, error) {
+func (r *reconciliation) owner(ctx context.Context) (*owner, error) {
 	if r.pool.Spec.Adoption == nil || r.pool.Spec.Adoption.ScaleTargetRef.Name == "" {
 		return nil, nil
 	}
@@ -223,7 +223,7 @@ func (r *round) owner(ctx context.Context) (*owner, error) {
 
 // scaleOf reads the scale of a workload. A client takes a typed one for an object of a type that it knows, and none for
 // others.
-func (r *round) scaleOf(ctx context.Context, o *unstructured.Unstructured) (*autoscalingv1.Scale, error) {
+func (r *reconciliation) scaleOf(ctx context.Context, o *unstructured.Unstructured) (*autoscalingv1.Scale, error) {
 	scale := &autoscalingv1.Scale{}
 	if typed, err := r.Client.Scheme().New(o.GroupVersionKind()); err == nil {
 		if known, ok := typed.(client.Object); ok {
@@ -244,7 +244,7 @@ func (r *round) scaleOf(ctx context.Context, o *unstructured.Unstructured) (*aut
 }
 
 // scale sets the owner's size, if it has not been changed since it was read.
-func (r *round) scale(ctx context.Context, o *owner, size int) error {
+func (r *reconciliation) scale(ctx context.Context, o *owner, size int) error {
 	raw, err := json.Marshal(map[string]any{
 		"metadata": map[string]any{"resourceVersion": o.version}, "spec": map[string]any{"replicas": size},
 	})
@@ -253,14 +253,14 @@ func (r *round) scale(ctx context.Context, o *owner, size int) error {
 	}
 	if err := r.Client.SubResource("scale").Patch(ctx, o.object, client.RawPatch(types.MergePatchType, raw)); err != nil {
 		r.problems.target = err.Error()
-		r.tell(warning, "ScaleTargetRefused", nil, "%s", err.Error())
+		r.recordEvent(warning, "ScaleTargetRefused", nil, "%s", err.Error())
 		return fmt.Errorf("scaling %s %s to %d: %w", o.object.GetKind(), o.object.GetName(), size, err)
 	}
 	return nil
 }
 
 // setCosts makes a Deployment delete the marked pods first, and takes that back with the mark.
-func (r *round) setCosts(ctx context.Context, o *owner) error {
+func (r *reconciliation) setCosts(ctx context.Context, o *owner) error {
 	if o == nil || o.ordered || r.retry {
 		return nil
 	}

@@ -59,7 +59,7 @@ func unknown(reason, format string, args ...any) judgement {
 }
 
 // conditions judges everything and keeps what lasts.
-func (r *round) conditions(childrenErr, podsErr error, affected *metav1.Condition) {
+func (r *reconciliation) conditions(childrenErr, podsErr error, affected *metav1.Condition) {
 	accepted := r.accepted(podsErr)
 	picker := r.pickerAvailable(childrenErr)
 	r.set(v1alpha1.ConditionAccepted, accepted)
@@ -100,7 +100,7 @@ func (r *round) conditions(childrenErr, podsErr error, affected *metav1.Conditio
 
 // set changes a condition when it is new, when the spec has changed, or when it has been otherwise for as long as a
 // condition must last.
-func (r *round) set(kind string, j judgement) {
+func (r *reconciliation) set(kind string, j judgement) {
 	want := metav1.Condition{
 		Type: kind, Status: j.status, Reason: j.reason, Message: j.message[:min(len(j.message), 1024)],
 		ObservedGeneration: r.pool.Generation, LastTransitionTime: metav1.NewTime(r.now.Truncate(time.Second)),
@@ -134,7 +134,7 @@ func servingChanges(kind string, old, want *metav1.Condition) bool {
 
 // setFinding sets a condition that only pickers can judge. Their message can have numbers that change all the time: it
 // stays as long as the reason does.
-func (r *round) setFinding(kind string, f *operatorfeed.Finding, known bool) {
+func (r *reconciliation) setFinding(kind string, f *operatorfeed.Finding, known bool) {
 	j := judgement{metav1.ConditionUnknown, f.Reason, f.Message}
 	switch {
 	case len(r.view.Replicas) == 0:
@@ -154,7 +154,7 @@ func (r *round) setFinding(kind string, f *operatorfeed.Finding, known bool) {
 
 func noPicker() judgement { return unknown("NoPicker", "no replica of the picker reports") }
 
-func (r *round) accepted(podsErr error) judgement {
+func (r *reconciliation) accepted(podsErr error) judgement {
 	switch {
 	case r.problems.overlap != "":
 		return no("SelectorOverlap", "%s", r.problems.overlap)
@@ -185,7 +185,7 @@ func quota(err error) bool {
 	return apierrors.IsForbidden(err) && strings.Contains(err.Error(), "exceeded quota")
 }
 
-func (r *round) pickerAvailable(err error) judgement {
+func (r *reconciliation) pickerAvailable(err error) judgement {
 	if r.pool.Spec.Picker.Mode == v1alpha1.PickerExternal {
 		return yes("External", "the pickers run outside the operator")
 	}
@@ -209,7 +209,7 @@ func (r *round) pickerAvailable(err error) judgement {
 }
 
 // pickerFailure is why the picker's Deployment cannot create its pods, to be appended to a message; "" when it can.
-func (r *round) pickerFailure() string {
+func (r *reconciliation) pickerFailure() string {
 	if r.picker == nil {
 		return ""
 	}
@@ -222,7 +222,7 @@ func (r *round) pickerFailure() string {
 	return ""
 }
 
-func (r *round) upToDate() judgement {
+func (r *reconciliation) upToDate() judgement {
 	c := &r.decision.Counts
 	switch r.decision.Progress {
 	case lifecycle.RollingOut:
@@ -259,7 +259,7 @@ func (r *round) upToDate() judgement {
 	return yes("UpToDate", "")
 }
 
-func (r *round) scaled(podsErr error) judgement {
+func (r *reconciliation) scaled(podsErr error) judgement {
 	c := &r.decision.Counts
 	has := c.Total - c.Draining
 	switch {
@@ -282,7 +282,7 @@ func (r *round) scaled(podsErr error) judgement {
 }
 
 // islandMinima is how many pods the islands ask for together.
-func (r *round) islandMinima() int {
+func (r *reconciliation) islandMinima() int {
 	pods := 0
 	if r.pool.Spec.Placement != nil {
 		for i := range r.pool.Spec.Placement.Islands {
@@ -292,7 +292,7 @@ func (r *round) islandMinima() int {
 	return pods
 }
 
-func (r *round) podsHealthy() judgement {
+func (r *reconciliation) podsHealthy() judgement {
 	names := map[string][]string{}
 	message := ""
 	first := ""
@@ -349,7 +349,7 @@ var eventReasons = map[string]string{
 	"EventsDisabled": "EventsDisabled",
 }
 
-func (r *round) eventsSynced() judgement {
+func (r *reconciliation) eventsSynced() judgement {
 	if r.pool.Spec.Engine.Events.Source == v1alpha1.EventsNone {
 		return yes("NotUsed", "engine.events.source is None")
 	}
@@ -382,7 +382,7 @@ func (r *round) eventsSynced() judgement {
 	return yes("Synced", "")
 }
 
-func (r *round) ready(accepted, picker judgement) judgement {
+func (r *reconciliation) ready(accepted, picker judgement) judgement {
 	c := &r.decision.Counts
 	switch {
 	case accepted.status == metav1.ConditionFalse && c.Ready == 0:
@@ -403,12 +403,12 @@ func (r *round) ready(accepted, picker judgement) judgement {
 }
 
 // starting is whether the pool has never served.
-func (r *round) starting() bool {
+func (r *reconciliation) starting() bool {
 	old := meta.FindStatusCondition(r.next.Conditions, v1alpha1.ConditionReady)
 	return old != nil && old.Reason == "Starting"
 }
 
-func (r *round) autoscalingActive() judgement {
+func (r *reconciliation) autoscalingActive() judgement {
 	d := r.size.decision
 	_, bad := autoscaling.Spec(&r.pool.Spec.Autoscaling)
 	switch {

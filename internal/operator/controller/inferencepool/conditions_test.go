@@ -19,10 +19,10 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/operatorfeed"
 )
 
-// aRound is one of a pool of two pods that is as it should be.
-func aRound() *round {
-	return &round{
-		Reconciler: &Reconciler{Version: "v1"}, pool: newPool(), next: &v1alpha1.InferencePoolStatus{}, memory: &memory{told: map[toldEvent]time.Time{}},
+// newReconciliation is one of a pool of two pods that is as it should be.
+func newReconciliation() *reconciliation {
+	return &reconciliation{
+		Reconciler: &Reconciler{Version: "v1"}, pool: newPool(), next: &v1alpha1.InferencePoolStatus{}, memory: &memory{recorded: map[recordedEvent]time.Time{}},
 		decision: lifecycle.Result{Counts: lifecycle.Counts{Total: 2, Ready: 2, Updated: 2}, Progress: lifecycle.UpToDate}, size: size{now: 2, wanted: 2},
 		podOf: map[string]*corev1.Pod{}, view: operatorfeed.View{Replicas: []operatorfeed.State{{Picker: "a"}}},
 		picker: &appsv1.Deployment{Status: appsv1.DeploymentStatus{ReadyReplicas: 2}},
@@ -33,27 +33,31 @@ func TestEachConditionSaysWhatIsTheMatter(t *testing.T) {
 	pods := schema.GroupResource{Resource: "pods"}
 	forbidden := apierrors.NewForbidden(pods, "chat-0", errors.New("violates PodSecurity"))
 	quota := apierrors.NewForbidden(pods, "chat-0", errors.New("exceeded quota: gpus"))
-	accepted := func(err error) func(*round) judgement { return func(r *round) judgement { return r.accepted(err) } }
-	scaled := func(err error) func(*round) judgement { return func(r *round) judgement { return r.scaled(err) } }
-	picker := func(err error) func(*round) judgement {
-		return func(r *round) judgement { return r.pickerAvailable(err) }
+	accepted := func(err error) func(*reconciliation) judgement {
+		return func(r *reconciliation) judgement { return r.accepted(err) }
 	}
-	ready := func(r *round) judgement { return r.ready(r.accepted(nil), r.pickerAvailable(nil)) }
-	trouble := func(reason string) func(*round) {
-		return func(r *round) {
+	scaled := func(err error) func(*reconciliation) judgement {
+		return func(r *reconciliation) judgement { return r.scaled(err) }
+	}
+	picker := func(err error) func(*reconciliation) judgement {
+		return func(r *reconciliation) judgement { return r.pickerAvailable(err) }
+	}
+	ready := func(r *reconciliation) judgement { return r.ready(r.accepted(nil), r.pickerAvailable(nil)) }
+	trouble := func(reason string) func(*reconciliation) {
+		return func(r *reconciliation) {
 			r.decision.Pods = []lifecycle.Seen{{Pod: &lifecycle.Pod{UID: "u", Name: "chat-0"}, Trouble: lifecycle.Trouble{Reason: reason}}}
 		}
 	}
-	islands := func(minima ...int32) func(*round) {
-		return func(r *round) {
+	islands := func(minima ...int32) func(*reconciliation) {
+		return func(r *reconciliation) {
 			r.pool.Spec.Replicas, r.pool.Spec.Placement = ptr.To[int32](2), &v1alpha1.Placement{}
 			for _, n := range minima {
 				r.pool.Spec.Placement.Islands = append(r.pool.Spec.Placement.Islands, v1alpha1.Island{MinReplicas: &n})
 			}
 		}
 	}
-	decided := func(mode v1alpha1.AutoscalingMode, reason scaling.Reason) func(*round) {
-		return func(r *round) {
+	decided := func(mode v1alpha1.AutoscalingMode, reason scaling.Reason) func(*reconciliation) {
+		return func(r *reconciliation) {
 			r.pool.Spec.Autoscaling.Mode, r.size.decision = mode, &scaling.Decision{Size: 2, Wanted: 3, Reason: reason}
 		}
 	}
@@ -62,58 +66,58 @@ func TestEachConditionSaysWhatIsTheMatter(t *testing.T) {
 	}
 	unchecked := v1alpha1.Engine{APIKey: v1alpha1.SecretKey{Name: "k", Key: "token"}, ClientAuth: v1alpha1.ClientAuthPoolKey}
 	for _, tc := range []struct {
-		judge  func(*round) judgement
-		change func(*round)
+		judge  func(*reconciliation) judgement
+		change func(*reconciliation)
 		want   string
 	}{
-		{accepted(nil), func(*round) {}, "True Accepted"},
-		{accepted(nil), func(r *round) { r.pool.Spec.Engine.Type = v1alpha1.EngineSGLang }, "True EngineExperimental"},
-		{accepted(nil), func(r *round) { r.pool.Spec.Engine = unchecked }, "True ClientsUnchecked"},
-		{accepted(nil), func(r *round) {
+		{accepted(nil), func(*reconciliation) {}, "True Accepted"},
+		{accepted(nil), func(r *reconciliation) { r.pool.Spec.Engine.Type = v1alpha1.EngineSGLang }, "True EngineExperimental"},
+		{accepted(nil), func(r *reconciliation) { r.pool.Spec.Engine = unchecked }, "True ClientsUnchecked"},
+		{accepted(nil), func(r *reconciliation) {
 			r.pool.Spec.Engine, r.policy = unchecked, &v1alpha1.RoutingPolicy{}
 			r.policy.Spec.Admission.Tenants.Identification = v1alpha1.IdentifyByAPIKey
 		}, "True Accepted"},
-		{accepted(forbidden), func(*round) {}, "False NotPermitted"},
-		{accepted(quota), func(*round) {}, "True Accepted"},
-		{accepted(apierrors.NewInvalid(schema.GroupKind{Kind: "Pod"}, "chat-0", nil)), func(*round) {}, "False TemplateRefused"},
-		{accepted(nil), func(r *round) { r.problems.reference = "x" }, "False ReferenceNotFound"},
-		{scaled(quota), func(*round) {}, "False QuotaExceeded"},
-		{scaled(nil), func(*round) {}, "True Settled"},
-		{scaled(nil), func(r *round) { r.decision.NoRoom = true }, "False IslandsExhausted"},
-		{scaled(nil), func(r *round) { r.decision.Counts.Ready = 1 }, "False ScalingUp"},
-		{scaled(nil), func(r *round) { r.decision.Counts.Total, r.decision.Counts.Draining = 3, 1 }, "False ScalingDown"},
-		{picker(nil), func(*round) {}, "True Available"},
-		{picker(nil), func(r *round) { r.picker.Status.ReadyReplicas = 1 }, "False SomeUnavailable"},
-		{picker(nil), func(r *round) { r.picker = nil }, "False Unavailable"},
-		{picker(errors.New("certificates of pool llm/chat: bad")), func(*round) {}, "False CertificateInvalid"},
-		{picker(nil), func(r *round) { r.pool.Spec.Picker.Mode = v1alpha1.PickerExternal }, "True External"},
-		{ready, func(*round) {}, "True Serving"},
-		{ready, func(r *round) { r.decision.Counts.Ready, r.size.now = 0, 0 }, "True AtZero"},
-		{ready, func(r *round) { r.decision.Counts.Ready = 0 }, "Unknown Starting"},
-		{ready, func(r *round) { r.decision.Counts.Ready, r.next.Conditions = 0, was("Serving") }, "False NoReadyEndpoint"},
-		{ready, func(r *round) { r.decision.Counts.Ready, r.problems.overlap = 0, "x" }, "False NotAccepted"},
-		{ready, func(r *round) { r.problems.overlap = "x" }, "True Serving"},
-		{ready, func(r *round) { r.picker = nil }, "False PickerUnavailable"},
-		{(*round).upToDate, func(r *round) { r.decision.Progress = lifecycle.WaitingOnDelete }, "False RolloutOnDelete"},
-		{(*round).podsHealthy, func(*round) {}, "True Healthy"},
-		{(*round).podsHealthy, trouble(lifecycle.ImagePullFailed), "False ImagePullFailed"},
-		{(*round).podsHealthy, trouble(lifecycle.SlowStart), "False SlowStart"},
-		{(*round).podsHealthy, func(r *round) { r.problems.skipped = []podtemplate.Skipped{{What: podtemplate.PreStop}} }, "False PreStopMissing"},
-		{(*round).podsHealthy, func(r *round) { r.problems.skipped = []podtemplate.Skipped{{What: "--kv-events-config"}} }, "False EngineFlagsMissing"},
-		{(*round).eventsSynced, func(r *round) { r.pool.Spec.Engine.Events.Source = v1alpha1.EventsNone }, "True NotUsed"},
-		{(*round).eventsSynced, func(r *round) { r.view = operatorfeed.View{} }, "Unknown NoPicker"},
-		{(*round).autoscalingActive, decided(v1alpha1.AutoscalingActive, scaling.AtMaximum), "True AtMaximum"},
-		{(*round).autoscalingActive, decided(v1alpha1.AutoscalingActive, "QueueDepth"), "True Active"},
-		{(*round).autoscalingActive, decided(v1alpha1.AutoscalingActive, scaling.NoSamples), "False NoSamples"},
-		{(*round).autoscalingActive, decided(v1alpha1.AutoscalingRecommend, "QueueDepth"), "True Recommending"},
-		{(*round).autoscalingActive, func(r *round) {
+		{accepted(forbidden), func(*reconciliation) {}, "False NotPermitted"},
+		{accepted(quota), func(*reconciliation) {}, "True Accepted"},
+		{accepted(apierrors.NewInvalid(schema.GroupKind{Kind: "Pod"}, "chat-0", nil)), func(*reconciliation) {}, "False TemplateRefused"},
+		{accepted(nil), func(r *reconciliation) { r.problems.reference = "x" }, "False ReferenceNotFound"},
+		{scaled(quota), func(*reconciliation) {}, "False QuotaExceeded"},
+		{scaled(nil), func(*reconciliation) {}, "True Settled"},
+		{scaled(nil), func(r *reconciliation) { r.decision.NoRoom = true }, "False IslandsExhausted"},
+		{scaled(nil), func(r *reconciliation) { r.decision.Counts.Ready = 1 }, "False ScalingUp"},
+		{scaled(nil), func(r *reconciliation) { r.decision.Counts.Total, r.decision.Counts.Draining = 3, 1 }, "False ScalingDown"},
+		{picker(nil), func(*reconciliation) {}, "True Available"},
+		{picker(nil), func(r *reconciliation) { r.picker.Status.ReadyReplicas = 1 }, "False SomeUnavailable"},
+		{picker(nil), func(r *reconciliation) { r.picker = nil }, "False Unavailable"},
+		{picker(errors.New("certificates of pool llm/chat: bad")), func(*reconciliation) {}, "False CertificateInvalid"},
+		{picker(nil), func(r *reconciliation) { r.pool.Spec.Picker.Mode = v1alpha1.PickerExternal }, "True External"},
+		{ready, func(*reconciliation) {}, "True Serving"},
+		{ready, func(r *reconciliation) { r.decision.Counts.Ready, r.size.now = 0, 0 }, "True AtZero"},
+		{ready, func(r *reconciliation) { r.decision.Counts.Ready = 0 }, "Unknown Starting"},
+		{ready, func(r *reconciliation) { r.decision.Counts.Ready, r.next.Conditions = 0, was("Serving") }, "False NoReadyEndpoint"},
+		{ready, func(r *reconciliation) { r.decision.Counts.Ready, r.problems.overlap = 0, "x" }, "False NotAccepted"},
+		{ready, func(r *reconciliation) { r.problems.overlap = "x" }, "True Serving"},
+		{ready, func(r *reconciliation) { r.picker = nil }, "False PickerUnavailable"},
+		{(*reconciliation).upToDate, func(r *reconciliation) { r.decision.Progress = lifecycle.WaitingOnDelete }, "False RolloutOnDelete"},
+		{(*reconciliation).podsHealthy, func(*reconciliation) {}, "True Healthy"},
+		{(*reconciliation).podsHealthy, trouble(lifecycle.ImagePullFailed), "False ImagePullFailed"},
+		{(*reconciliation).podsHealthy, trouble(lifecycle.SlowStart), "False SlowStart"},
+		{(*reconciliation).podsHealthy, func(r *reconciliation) { r.problems.skipped = []podtemplate.Skipped{{What: podtemplate.PreStop}} }, "False PreStopMissing"},
+		{(*reconciliation).podsHealthy, func(r *reconciliation) { r.problems.skipped = []podtemplate.Skipped{{What: "--kv-events-config"}} }, "False EngineFlagsMissing"},
+		{(*reconciliation).eventsSynced, func(r *reconciliation) { r.pool.Spec.Engine.Events.Source = v1alpha1.EventsNone }, "True NotUsed"},
+		{(*reconciliation).eventsSynced, func(r *reconciliation) { r.view = operatorfeed.View{} }, "Unknown NoPicker"},
+		{(*reconciliation).autoscalingActive, decided(v1alpha1.AutoscalingActive, scaling.AtMaximum), "True AtMaximum"},
+		{(*reconciliation).autoscalingActive, decided(v1alpha1.AutoscalingActive, "QueueDepth"), "True Active"},
+		{(*reconciliation).autoscalingActive, decided(v1alpha1.AutoscalingActive, scaling.NoSamples), "False NoSamples"},
+		{(*reconciliation).autoscalingActive, decided(v1alpha1.AutoscalingRecommend, "QueueDepth"), "True Recommending"},
+		{(*reconciliation).autoscalingActive, func(r *reconciliation) {
 			decided(v1alpha1.AutoscalingActive, "QueueDepth")(r)
 			r.pool.Spec.Autoscaling.Schedules = []v1alpha1.Schedule{{Name: "s", Start: "0 8 30 2 *", TimeZone: "UTC"}}
 		}, "False ScheduleInvalid"},
 		{scaled(nil), islands(2, 1), "False IslandMinimaUnmet"},
 		{scaled(nil), islands(1, 1), "True Settled"},
 	} {
-		r := aRound()
+		r := newReconciliation()
 		tc.change(r)
 		j := tc.judge(r)
 		if got := string(j.status) + " " + j.reason; got != tc.want {
@@ -127,9 +131,9 @@ func TestWhatPickersSayOfACacheIsTheReason(t *testing.T) {
 		"": "StreamMissing", "UnknownLayout": "UnknownLayout", "ReporterRejected": "ReporterRejected", "Lagging": "Lagging", "HistoryLost": "HistoryLost",
 		"BlockSizeUnsupported": "BlockSizeUnsupported", "ReporterMissing": "ReporterMissing",
 	} {
-		r := aRound()
+		r := newReconciliation()
 		var heard operatorfeed.Pool
-		heard.Hear(r.now, operatorfeed.State{Picker: "a", Incarnation: 1, Pods: map[string]operatorfeed.PodState{"u": {Reason: said}}})
+		heard.Receive(r.now, operatorfeed.State{Picker: "a", Incarnation: 1, Pods: map[string]operatorfeed.PodState{"u": {Reason: said}}})
 		r.view = heard.View(r.now, []operatorfeed.Expected{{Picker: "a", Ready: true}})
 		r.decision.Pods = []lifecycle.Seen{{Pod: &lifecycle.Pod{UID: "u", Name: "chat-0", Ready: true}}}
 		if j := r.eventsSynced(); j.status != metav1.ConditionFalse || j.reason != want {
@@ -153,13 +157,13 @@ func TestWhatIsDoneToPodsIsAnEvent(t *testing.T) {
 		{lifecycle.Action{Kind: lifecycle.Show, Shown: lifecycle.Shown{Warm: true}}, []string{"WarmUpFinished"}},
 	} {
 		w := newWorld(t)
-		r := aRound()
+		r := newReconciliation()
 		r.Reconciler, r.podOf["u"] = w.r, &corev1.Pod{}
 		tc.action.UID, tc.action.Name = "u", "chat-0"
 		for range 2 { // again within a minute is no news
-			r.tellAction(&tc.action)
+			r.recordAction(&tc.action)
 		}
-		w.expectTold(tc.action.Cause, tc.want...)
+		w.expectEvents(tc.action.Cause, tc.want...)
 	}
 }
 
@@ -190,17 +194,17 @@ func TestWhatTheStatusSaysAnewIsAnEvent(t *testing.T) {
 		{before, status(2, "a", "a", condition(v1alpha1.ConditionGatewayConforms, "PicksNotFollowed")), []string{"GatewayDeviates"}},
 	} {
 		w := newWorld(t)
-		r := aRound()
+		r := newReconciliation()
 		r.Reconciler = w.r
-		r.tellChanges(tc.was, tc.is)
-		w.expectTold("", tc.want...)
+		r.recordChanges(tc.was, tc.is)
+		w.expectEvents("", tc.want...)
 	}
 }
 
-// expectTold fails unless exactly these events were recorded, once each.
-func (w *world) expectTold(what string, want ...string) {
+// expectEvents fails unless exactly these events were recorded, once each.
+func (w *world) expectEvents(what string, want ...string) {
 	w.t.Helper()
-	got := w.told()
+	got := w.newEvents()
 	for _, reason := range want {
 		if got[reason] != 1 {
 			w.t.Errorf("%s: %d events %s", what, got[reason], reason)

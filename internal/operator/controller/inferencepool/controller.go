@@ -87,15 +87,15 @@ type Reconciler struct {
 
 // memory of one pool, lost with the process.
 type memory struct {
-	expected expectations
-	marks    map[string]seenMark
-	pending  map[string]pending
-	told     map[toldEvent]time.Time
-	islands  map[string]*islandMemory
-	taken    map[string]time.Time // names of pods that another owner has, and when that was seen
-	asked    map[string]bool      // UIDs of pods whose ProvisioningRequest has been made
-	applied  map[objectKey]applied
-	certsAt  time.Time // when to renew a certificate
+	expected    expectations
+	marks       map[string]seenMark
+	pending     map[string]pending
+	recorded    map[recordedEvent]time.Time
+	islands     map[string]*islandMemory
+	taken       map[string]time.Time // names of pods that another owner has, and when that was seen
+	provisioned map[string]bool      // UIDs of pods whose ProvisioningRequest has been made
+	applied     map[objectKey]applied
+	certsAt     time.Time // when to renew a certificate
 	// certsSeen is when the Secrets of the certificates were read.
 	certsSeen time.Time
 	trusted   []byte
@@ -114,8 +114,8 @@ func (r *Reconciler) memory(key types.NamespacedName) *memory {
 	m := r.pools[key]
 	if m == nil {
 		m = &memory{
-			expected: expectations{}, marks: map[string]seenMark{}, pending: map[string]pending{}, told: map[toldEvent]time.Time{},
-			islands: map[string]*islandMemory{}, asked: map[string]bool{}, applied: map[objectKey]applied{},
+			expected: expectations{}, marks: map[string]seenMark{}, pending: map[string]pending{}, recorded: map[recordedEvent]time.Time{},
+			islands: map[string]*islandMemory{}, provisioned: map[string]bool{}, applied: map[objectKey]applied{},
 			taken: map[string]time.Time{},
 		}
 		if r.pools == nil {
@@ -135,8 +135,8 @@ func (r *Reconciler) forget(key types.NamespacedName) {
 	}
 }
 
-// round is one reconciliation of one pool: what was read, and the results.
-type round struct {
+// reconciliation is one reconciliation of one pool: what was read, and the results.
+type reconciliation struct {
 	*Reconciler
 	pool   *v1alpha1.InferencePool // with defaults; shared with the cache, never written
 	key    types.NamespacedName
@@ -179,17 +179,17 @@ func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 	}
 	shared := *pool
 	shared.Spec = pool.Spec.WithDefaults()
-	round := &round{
+	current := &reconciliation{
 		Reconciler: r, pool: &shared, key: request.NamespacedName, memory: r.memory(request.NamespacedName),
 		now: r.Clock.Now(), next: pool.Status.DeepCopy(),
 	}
 	if r.Pickers != nil {
-		round.view = r.Pickers.View(request.NamespacedName)
+		current.view = r.Pickers.View(request.NamespacedName)
 	}
-	return round.run(ctx)
+	return current.run(ctx)
 }
 
-func (r *round) run(ctx context.Context) (reconcile.Result, error) {
+func (r *reconciliation) run(ctx context.Context) (reconcile.Result, error) {
 	if err := r.read(ctx); err != nil {
 		return reconcile.Result{}, err
 	}
@@ -226,7 +226,7 @@ func (r *round) run(ctx context.Context) (reconcile.Result, error) {
 }
 
 // after is when to reconcile again; 0 for the next change.
-func (r *round) after() time.Duration {
+func (r *reconciliation) after() time.Duration {
 	if r.retry {
 		return afterConflict
 	}
@@ -237,14 +237,14 @@ func (r *round) after() time.Duration {
 }
 
 // wakeAt asks to be called again at t, zero for never.
-func (r *round) wakeAt(t time.Time) {
+func (r *reconciliation) wakeAt(t time.Time) {
 	if !t.IsZero() && (r.wake.IsZero() || t.Before(r.wake)) {
 		r.wake = t
 	}
 }
 
 // keepPods lets plan decide, and does it.
-func (r *round) keepPods(ctx context.Context) error {
+func (r *reconciliation) keepPods(ctx context.Context) error {
 	if err := r.findRevisions(ctx); err != nil {
 		return err
 	}
@@ -275,7 +275,7 @@ func (r *round) keepPods(ctx context.Context) error {
 }
 
 // writeStatus writes the status, once, when it differs.
-func (r *round) writeStatus(ctx context.Context) error {
+func (r *reconciliation) writeStatus(ctx context.Context) error {
 	if equality.Semantic.DeepEqual(r.pool.Status, *r.next) {
 		return nil
 	}
@@ -292,7 +292,7 @@ func (r *round) writeStatus(ctx context.Context) error {
 	case err != nil:
 		return fmt.Errorf("writing the status of pool %s: %w", r.key, err)
 	}
-	r.tellChanges(was, is)
+	r.recordChanges(was, is)
 	return nil
 }
 

@@ -27,10 +27,10 @@ type Scraped struct {
 
 	setting sync.Mutex // held while targets change, so that the last change is the last
 
-	mu       sync.Mutex // guards what follows
-	pools    map[types.NamespacedName][]scrape.Target
-	asked    map[string]int                         // addresses by pod UID
-	readings map[string]map[int][]lifecycle.Reading // by pod UID and rank, oldest first
+	mu        sync.Mutex // guards what follows
+	pools     map[types.NamespacedName][]scrape.Target
+	addresses map[string]int                         // addresses by pod UID
+	readings  map[string]map[int][]lifecycle.Reading // by pod UID and rank, oldest first
 }
 
 // NewScraped returns an Engines without pods. Options' Observe is its own.
@@ -83,15 +83,15 @@ func (s *Scraped) merge(pool types.NamespacedName, targets []scrape.Target) (all
 	if len(targets) == 0 {
 		delete(s.pools, pool)
 	}
-	s.asked = map[string]int{}
+	s.addresses = map[string]int{}
 	for _, targets := range s.pools {
 		for _, t := range targets {
-			s.asked[t.ID.Pod]++
+			s.addresses[t.ID.Pod]++
 		}
 		all = append(all, targets...)
 	}
 	for uid := range s.readings {
-		if s.asked[uid] == 0 {
+		if s.addresses[uid] == 0 {
 			delete(s.readings, uid)
 		}
 	}
@@ -123,7 +123,7 @@ func engineTargets(pool *v1alpha1.InferencePool, pod *corev1.Pod) []scrape.Targe
 func (s *Scraped) observe(id endpoint.ID, m vllm.Metrics, at time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.asked[id.Pod] == 0 {
+	if s.addresses[id.Pod] == 0 {
 		return
 	}
 	ranks := s.readings[id.Pod]
@@ -142,7 +142,7 @@ func (s *Scraped) Readings(podUID string) []lifecycle.Reading {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	ranks := s.readings[podUID]
-	if len(ranks) == 0 || len(ranks) < s.asked[podUID] {
+	if len(ranks) == 0 || len(ranks) < s.addresses[podUID] {
 		return nil
 	}
 	fewest := kept

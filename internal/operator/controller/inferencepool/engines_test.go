@@ -76,7 +76,7 @@ func TestAllRanksMustHaveBeenRead(t *testing.T) {
 		t.Fatalf("targets %+v", targets)
 	}
 	now := time.Now()
-	s.asked = map[string]int{"u": 2}
+	s.addresses = map[string]int{"u": 2}
 	read := func(rank int, after time.Duration, busy int) {
 		s.readings["u"] = mapOf(s.readings["u"])
 		s.readings["u"][rank] = append(s.readings["u"][rank], lifecycle.Reading{At: now.Add(after), Busy: busy})

@@ -20,59 +20,59 @@ const (
 	quiet = time.Minute
 )
 
-// toldEvent is an event that was written.
-type toldEvent struct{ reason, pod string }
+// recordedEvent is an event that was written.
+type recordedEvent struct{ reason, pod string }
 
-// tell writes an event about the pool, and about a pod if one is concerned.
-func (r *round) tell(kind, reason string, pod *corev1.Pod, format string, args ...any) {
+// recordEvent writes an event about the pool, and about a pod if one is concerned.
+func (r *reconciliation) recordEvent(kind, reason string, pod *corev1.Pod, format string, args ...any) {
 	if r.Recorder == nil {
 		return
 	}
-	key := toldEvent{reason: reason}
+	key := recordedEvent{reason: reason}
 	var related runtime.Object
 	if pod != nil {
 		key.pod, related = pod.Name, pod
 	}
-	if last, ok := r.memory.told[key]; ok && r.now.Sub(last) < quiet {
+	if last, ok := r.memory.recorded[key]; ok && r.now.Sub(last) < quiet {
 		return
 	}
-	for k, at := range r.memory.told {
+	for k, at := range r.memory.recorded {
 		if r.now.Sub(at) >= quiet {
-			delete(r.memory.told, k)
+			delete(r.memory.recorded, k)
 		}
 	}
-	r.memory.told[key] = r.now
+	r.memory.recorded[key] = r.now
 	note := fmt.Sprintf(format, args...)
 	r.Recorder.Eventf(r.pool, related, kind, reason, reason, "%s", note[:min(len(note), 1024)])
 }
 
-// tellAction writes the event of an action that was done.
-func (r *round) tellAction(a *lifecycle.Action) {
+// recordAction writes the event of an action that was done.
+func (r *reconciliation) recordAction(a *lifecycle.Action) {
 	pod := r.podOf[a.UID]
 	switch a.Kind {
 	case lifecycle.SetMark:
-		r.tell(normal, "VictimChosen", pod, "%s: %s", a.Name, a.Why)
-		r.tell(normal, "DrainStarted", pod, "%s drains (%s) until idle, at the latest %s", a.Name, a.Mark.Reason,
+		r.recordEvent(normal, "VictimChosen", pod, "%s: %s", a.Name, a.Why)
+		r.recordEvent(normal, "DrainStarted", pod, "%s drains (%s) until idle, at the latest %s", a.Name, a.Mark.Reason,
 			a.Mark.Deadline.UTC().Format(time.RFC3339))
 	case lifecycle.Unmark:
-		r.tell(normal, "DrainCancelled", pod, "%s is wanted again; %s", a.Name, a.Why)
+		r.recordEvent(normal, "DrainCancelled", pod, "%s is wanted again; %s", a.Name, a.Why)
 	case lifecycle.Delete:
 		if pod != nil && waits(pod) {
-			r.tell(normal, "ProvisioningCancelled", pod, "%s is deleted before it had a node, and with it the request for one: %s", a.Name, a.Why)
+			r.recordEvent(normal, "ProvisioningCancelled", pod, "%s is deleted before it had a node, and with it the request for one: %s", a.Name, a.Why)
 		}
 		switch a.Cause {
 		case lifecycle.CauseDeadline:
-			r.tell(warning, "DrainDeadlineExceeded", pod, "%s is deleted with %s", a.Name, a.Why)
+			r.recordEvent(warning, "DrainDeadlineExceeded", pod, "%s is deleted with %s", a.Name, a.Why)
 		case lifecycle.CauseIdle:
-			r.tell(normal, "DrainFinished", pod, "%s is deleted: %s", a.Name, a.Why)
+			r.recordEvent(normal, "DrainFinished", pod, "%s is deleted: %s", a.Name, a.Why)
 		}
 	case lifecycle.Create:
 		if a.Island != "" {
-			r.tell(normal, "IslandChosen", nil, "%s starts on island %s", a.Name, a.Island)
+			r.recordEvent(normal, "IslandChosen", nil, "%s starts on island %s", a.Name, a.Island)
 		}
 	case lifecycle.Show:
 		if pod != nil && a.Shown.Warm {
-			r.tell(normal, "WarmUpFinished", pod, "%s counts as warm", a.Name)
+			r.recordEvent(normal, "WarmUpFinished", pod, "%s counts as warm", a.Name)
 		}
 	case lifecycle.WarmUp:
 	}
@@ -81,8 +81,8 @@ func (r *round) tellAction(a *lifecycle.Action) {
 // chosenInexact are reasons for inexact tokens that the user can have chosen.
 var chosenInexact = map[string]bool{"EngineRender": true, "Approximate": true}
 
-// tellChanges writes the events of changes in the status.
-func (r *round) tellChanges(was, is *v1alpha1.InferencePool) {
+// recordChanges writes the events of changes in the status.
+func (r *reconciliation) recordChanges(was, is *v1alpha1.InferencePool) {
 	before, now := ptr.Deref(was.Status.DesiredReplicas, -1), ptr.Deref(is.Status.DesiredReplicas, -1)
 	cause := "spec.replicas"
 	if d := r.size.decision; d != nil && r.pool.Spec.Replicas == nil {
@@ -91,18 +91,18 @@ func (r *round) tellChanges(was, is *v1alpha1.InferencePool) {
 	switch {
 	case before < 0: // a new pool
 	case now > before:
-		r.tell(normal, "ScaledUp", nil, "from %d to %d: %s", before, now, cause)
+		r.recordEvent(normal, "ScaledUp", nil, "from %d to %d: %s", before, now, cause)
 	case now < before:
-		r.tell(normal, "ScaledDown", nil, "from %d to %d: %s", before, now, cause)
+		r.recordEvent(normal, "ScaledDown", nil, "from %d to %d: %s", before, now, cause)
 	}
 	if was.Status.UpdateRevision != "" && was.Status.UpdateRevision != is.Status.UpdateRevision {
-		r.tell(normal, "RolloutStarted", nil, "to revision %s", is.Status.UpdateRevision)
+		r.recordEvent(normal, "RolloutStarted", nil, "to revision %s", is.Status.UpdateRevision)
 	}
 	if was.Status.CurrentRevision != "" && was.Status.CurrentRevision != is.Status.CurrentRevision {
-		r.tell(normal, "RolloutFinished", nil, "all pods are of revision %s", is.Status.CurrentRevision)
+		r.recordEvent(normal, "RolloutFinished", nil, "all pods are of revision %s", is.Status.CurrentRevision)
 	}
 	if before := was.Status.KeySpace.KeyID; before != "" && before != is.Status.KeySpace.KeyID {
-		r.tell(normal, "KeyRotated", nil, "all replicas of the picker use the key root %s in place of %s", is.Status.KeySpace.KeyID, before)
+		r.recordEvent(normal, "KeyRotated", nil, "all replicas of the picker use the key root %s in place of %s", is.Status.KeySpace.KeyID, before)
 	}
 	for _, c := range is.Status.Conditions {
 		old := meta.FindStatusCondition(was.Status.Conditions, c.Type)
@@ -111,26 +111,26 @@ func (r *round) tellChanges(was, is *v1alpha1.InferencePool) {
 		}
 		switch {
 		case c.Reason == reasonRefused:
-			r.tell(warning, "ObjectRefused", nil, "%s", c.Message)
+			r.recordEvent(warning, "ObjectRefused", nil, "%s", c.Message)
 		case c.Reason == reasonReporterStopped:
-			r.tell(warning, "ReporterUpdateStopped", r.reporters.waiting, "%s", c.Message)
+			r.recordEvent(warning, "ReporterUpdateStopped", r.reporters.waiting, "%s", c.Message)
 		case c.Reason == reasonRolloutStopped:
-			r.tell(warning, "RolloutStopped", nil, "%s", c.Message)
+			r.recordEvent(warning, "RolloutStopped", nil, "%s", c.Message)
 		case c.Type == v1alpha1.ConditionPodsHealthy && c.Status == "False" &&
 			(c.Reason == reasonFlags || c.Reason == reasonPreStop || c.Reason == reasonProbes):
-			r.tell(warning, "InjectionSkipped", nil, "%s", c.Message)
+			r.recordEvent(warning, "InjectionSkipped", nil, "%s", c.Message)
 		case c.Type == v1alpha1.ConditionPodsHealthy && c.Status == "False":
-			r.tell(warning, "PodStuck", r.stuck, "%s: %s", c.Reason, c.Message)
+			r.recordEvent(warning, "PodStuck", r.stuck, "%s: %s", c.Reason, c.Message)
 		case c.Type == v1alpha1.ConditionEventsSynced && c.Status == "False":
-			r.tell(warning, "EventsDegraded", nil, "%s: %s", c.Reason, c.Message)
+			r.recordEvent(warning, "EventsDegraded", nil, "%s: %s", c.Reason, c.Message)
 		case c.Type == v1alpha1.ConditionTokensExact && c.Status == "False" && (old != nil && old.Status == "True" || !chosenInexact[c.Reason]):
-			r.tell(warning, "TokensDegraded", nil, "%s: %s", c.Reason, c.Message)
+			r.recordEvent(warning, "TokensDegraded", nil, "%s: %s", c.Reason, c.Message)
 		case c.Type == v1alpha1.ConditionPredictionsTrusted && c.Status == "False":
-			r.tell(warning, "PredictionsDistrusted", nil, "%s: %s", c.Reason, c.Message)
+			r.recordEvent(warning, "PredictionsDistrusted", nil, "%s: %s", c.Reason, c.Message)
 		case c.Type == v1alpha1.ConditionEnginesClosed && c.Status == "False":
-			r.tell(warning, "NetworkPolicyIncomplete", nil, "%s: %s", c.Reason, c.Message)
+			r.recordEvent(warning, "NetworkPolicyIncomplete", nil, "%s: %s", c.Reason, c.Message)
 		case c.Type == v1alpha1.ConditionGatewayConforms && c.Status == "False":
-			r.tell(warning, "GatewayDeviates", nil, "%s: %s", c.Reason, c.Message)
+			r.recordEvent(warning, "GatewayDeviates", nil, "%s: %s", c.Reason, c.Message)
 		}
 	}
 }

@@ -59,7 +59,7 @@ func (e expectations) behind(pods []*corev1.Pod, now time.Time) bool {
 // still executed, because none of them needs it: a quota that allows no new pod must not keep drained ones, which use it
 // up. Only further creates are left out, and everything after a mark that could not be removed, because the pod was
 // counted as one that serves.
-func (r *round) execute(ctx context.Context) error {
+func (r *reconciliation) execute(ctx context.Context) error {
 	var refusal error
 	noCreates := false
 	for i := range r.decision.Actions {
@@ -70,7 +70,7 @@ func (r *round) execute(ctx context.Context) error {
 		err := r.do(ctx, a)
 		switch {
 		case err == nil:
-			r.tellAction(a)
+			r.recordAction(a)
 		case a.Kind == lifecycle.Create && apierrors.IsAlreadyExists(err):
 			taken, err := r.nameTaken(ctx, a.Name)
 			if err != nil {
@@ -96,7 +96,7 @@ func (r *round) execute(ctx context.Context) error {
 	return refusal
 }
 
-func (r *round) do(ctx context.Context, a *lifecycle.Action) error {
+func (r *reconciliation) do(ctx context.Context, a *lifecycle.Action) error {
 	switch a.Kind {
 	case lifecycle.Create:
 		return r.createPod(ctx, a)
@@ -119,7 +119,7 @@ func (r *round) do(ctx context.Context, a *lifecycle.Action) error {
 	return nil
 }
 
-func (r *round) createPod(ctx context.Context, a *lifecycle.Action) error {
+func (r *reconciliation) createPod(ctx context.Context, a *lifecycle.Action) error {
 	shape, err := r.shape(a.Revision)
 	if err != nil {
 		return err
@@ -149,13 +149,13 @@ func (r *round) createPod(ctx context.Context, a *lifecycle.Action) error {
 }
 
 // injection is what goes into pods of this pool.
-func (r *round) injection() podtemplate.Options {
+func (r *reconciliation) injection() podtemplate.Options {
 	options := podtemplate.For(r.pool)
 	options.ReporterImage, options.Version = r.ReporterImage, r.Version
 	return options
 }
 
-func (r *round) mark(ctx context.Context, a *lifecycle.Action) error {
+func (r *reconciliation) mark(ctx context.Context, a *lifecycle.Action) error {
 	err := r.patch(ctx, a.UID, map[string]any{v1alpha1.LabelDrain: a.Mark.Reason},
 		map[string]any{v1alpha1.AnnotationDrainDeadline: a.Mark.Deadline.UTC().Format(time.RFC3339)})
 	if err == nil {
@@ -167,7 +167,7 @@ func (r *round) mark(ctx context.Context, a *lifecycle.Action) error {
 }
 
 // patch changes labels and annotations of a pod, if the pod has not changed since it was read.
-func (r *round) patch(ctx context.Context, uid string, labels, annotations map[string]any) error {
+func (r *reconciliation) patch(ctx context.Context, uid string, labels, annotations map[string]any) error {
 	pod := r.podOf[uid]
 	meta := map[string]any{"uid": pod.UID, "resourceVersion": pod.ResourceVersion, "annotations": annotations}
 	if len(labels) > 0 {
@@ -182,7 +182,7 @@ type patcher interface {
 }
 
 // send patches a pod and expects the cache to show it.
-func (r *round) send(ctx context.Context, c patcher, pod *corev1.Pod, kind types.PatchType, change map[string]any) error {
+func (r *reconciliation) send(ctx context.Context, c patcher, pod *corev1.Pod, kind types.PatchType, change map[string]any) error {
 	raw, err := json.Marshal(change)
 	if err != nil {
 		return fmt.Errorf("writing a patch: %w", err)
@@ -192,7 +192,7 @@ func (r *round) send(ctx context.Context, c patcher, pod *corev1.Pod, kind types
 		return err
 	}
 	r.memory.expected[pod.Name] = expectation{version: got.ResourceVersion, at: r.now}
-	// What is done next to the pod in this round builds on this.
+	// What is done next to the pod in this reconciliation builds on this.
 	r.podOf[string(pod.UID)] = got
 	return nil
 }
@@ -206,7 +206,7 @@ func (p statusPatcher) Patch(ctx context.Context, obj client.Object, patch clien
 }
 
 // show writes the operator's conditions of a pod.
-func (r *round) show(ctx context.Context, a *lifecycle.Action) error {
+func (r *reconciliation) show(ctx context.Context, a *lifecycle.Action) error {
 	pod := r.podOf[a.UID]
 	var changed []map[string]any
 	for kind, want := range map[corev1.PodConditionType]bool{

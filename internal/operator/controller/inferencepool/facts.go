@@ -45,7 +45,7 @@ type seenMark struct {
 }
 
 // read fills in what the cache has.
-func (r *round) read(ctx context.Context) error {
+func (r *reconciliation) read(ctx context.Context) error {
 	var list corev1.PodList
 	selector := client.MatchingLabels{v1alpha1.LabelPool: r.key.Name}
 	if r.pool.Spec.Template == nil {
@@ -88,7 +88,7 @@ func (r *round) read(ctx context.Context) error {
 }
 
 // facts are what plan decides from.
-func (r *round) facts(ctx context.Context) (lifecycle.Input, error) {
+func (r *reconciliation) facts(ctx context.Context) (lifecycle.Input, error) {
 	input := lifecycle.Input{Now: r.now}
 	for _, pod := range r.pods {
 		node, err := r.node(ctx, pod)
@@ -118,7 +118,7 @@ func (r *round) facts(ctx context.Context) (lifecycle.Input, error) {
 }
 
 // learn adds what pickers and engines report about marked pods.
-func (r *round) learn(pods []lifecycle.Pod) {
+func (r *reconciliation) learn(pods []lifecycle.Pod) {
 	r.keepMarks(pods)
 	r.watchDraining(pods)
 	for i := range pods {
@@ -131,7 +131,7 @@ func (r *round) learn(pods []lifecycle.Pod) {
 }
 
 // fact is what is known of one pod.
-func (r *round) fact(pod *corev1.Pod, node lifecycle.Node) lifecycle.Pod {
+func (r *reconciliation) fact(pod *corev1.Pod, node lifecycle.Node) lifecycle.Pod {
 	uid := string(pod.UID)
 	p := lifecycle.Pod{
 		UID: uid, Name: pod.Name, Revision: pod.Labels[v1alpha1.LabelRevision], Island: pod.Labels[r.islandLabel()],
@@ -170,7 +170,7 @@ func (r *round) fact(pod *corev1.Pod, node lifecycle.Node) lifecycle.Pod {
 }
 
 // keepMarks remembers since when each mark is known.
-func (r *round) keepMarks(pods []lifecycle.Pod) {
+func (r *reconciliation) keepMarks(pods []lifecycle.Pod) {
 	seen := map[string]bool{}
 	for i := range pods {
 		p := &pods[i]
@@ -190,7 +190,7 @@ func (r *round) keepMarks(pods []lifecycle.Pod) {
 }
 
 // acknowledged is when the last picker ceased to choose a marked pod; zero while one might still do.
-func (r *round) acknowledged(p *lifecycle.Pod) time.Time {
+func (r *reconciliation) acknowledged(p *lifecycle.Pod) time.Time {
 	mark, ok := r.memory.marks[p.UID]
 	if !ok {
 		return time.Time{}
@@ -215,7 +215,7 @@ func (r *round) acknowledged(p *lifecycle.Pod) time.Time {
 }
 
 // watchDraining has the engines of marked pods asked.
-func (r *round) watchDraining(pods []lifecycle.Pod) {
+func (r *reconciliation) watchDraining(pods []lifecycle.Pod) {
 	if r.Engines == nil {
 		return
 	}
@@ -349,7 +349,7 @@ var (
 )
 
 // node describes the state of a node. One that is not known stays.
-func (r *round) node(ctx context.Context, pod *corev1.Pod) (lifecycle.Node, error) {
+func (r *reconciliation) node(ctx context.Context, pod *corev1.Pod) (lifecycle.Node, error) {
 	name := pod.Spec.NodeName
 	if !r.NodeSignals || name == "" {
 		return lifecycle.NodeStays, nil
@@ -377,7 +377,7 @@ type nodeRules struct {
 	keepCordon  bool // a cordon alone changes nothing
 }
 
-func (r *round) nodeRules() nodeRules {
+func (r *reconciliation) nodeRules() nodeRules {
 	drain := &r.pool.Spec.Drain
 	rules := nodeRules{now: r.now, notReadyFor: notReadyFor}
 	if drain.NodeNotReadySeconds != nil {
@@ -459,7 +459,7 @@ func resolve(v *intstr.IntOrString, size, otherwise int, up bool) int {
 	return max(n, 0)
 }
 
-func (r *round) islandLabel() string {
+func (r *reconciliation) islandLabel() string {
 	if p := r.pool.Spec.Placement; p != nil && p.IslandLabel != "" {
 		return p.IslandLabel
 	}

@@ -10,8 +10,8 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/operatorfeed"
 )
 
-// told are the events since the last call, without their notes.
-func (w *world) told() map[string]int {
+// newEvents are the events since the last call, without their notes.
+func (w *world) newEvents() map[string]int {
 	recorder := w.r.Recorder.(*events.FakeRecorder)
 	all := map[string]int{}
 	for {
@@ -56,7 +56,7 @@ func TestConditionsTellWhatPickersHaveFound(t *testing.T) {
 	if s := w.pool().Status.KeySpace; s.KeyID != w.keyID {
 		t.Errorf("key space %+v", s)
 	}
-	w.told()
+	w.newEvents()
 	writes := w.writes
 	w.predictions.Message = "2 of 100 answers"
 	w.lasting()
@@ -80,7 +80,7 @@ func TestConditionsTellWhatPickersHaveFound(t *testing.T) {
 			t.Errorf("%s: %s, want %s", kind, got, want)
 		}
 	}
-	events := w.told()
+	events := w.newEvents()
 	for _, want := range []string{"KeyRotated", "TokensDegraded", "PredictionsDistrusted"} {
 		if events[want] != 1 {
 			t.Errorf("%d events %s of %v", events[want], want, events)
@@ -97,7 +97,7 @@ func TestTokensThatNobodyWantedExactAreNoEvent(t *testing.T) {
 		if got := w.condition(v1alpha1.ConditionTokensExact); got != "False "+reason {
 			t.Errorf("%s: %s", reason, got)
 		}
-		if got := w.told()["TokensDegraded"]; got != want {
+		if got := w.newEvents()["TokensDegraded"]; got != want {
 			t.Errorf("%s: %d events, want %d", reason, got, want)
 		}
 	}

@@ -195,7 +195,7 @@ func gatewayAccepted(f *gatewayFacts) judgement {
 }
 
 // readGateway fills in what GatewayAccepted is judged from. There is nothing to judge without it.
-func (r *round) readGateway(ctx context.Context) error {
+func (r *reconciliation) readGateway(ctx context.Context) error {
 	if r.Children == nil {
 		return nil
 	}
@@ -244,7 +244,7 @@ func (r *round) readGateway(ctx context.Context) error {
 }
 
 // loose reads an object of the pool's name, of a kind without Go types here, and reports whether it exists.
-func (r *round) loose(ctx context.Context, kind schema.GroupVersionKind, into any) (bool, error) {
+func (r *reconciliation) loose(ctx context.Context, kind schema.GroupVersionKind, into any) (bool, error) {
 	live := &unstructured.Unstructured{}
 	live.SetGroupVersionKind(kind)
 	err := r.Client.Get(ctx, r.key, live)
@@ -273,7 +273,7 @@ const fieldProtocol = "appProtocol"
 
 // fitDefinition removes from the gateways' pool what the cluster's definition of it was found to lack: an API server refuses
 // to apply an object with an unknown field. The next try with the field finds a definition that was upgraded.
-func (r *round) fitDefinition(o *unstructured.Unstructured) {
+func (r *reconciliation) fitDefinition(o *unstructured.Unstructured) {
 	_, has, err := unstructured.NestedString(o.Object, "spec", fieldProtocol)
 	if o.GroupVersionKind() != resources.GIEKind || !has || err != nil || !r.now.Before(r.memory.noProtocolUntil) {
 		return

@@ -24,7 +24,7 @@ type islandMemory struct {
 	givenUp   map[string]bool // UIDs of pods whose wait was given up
 }
 
-// islands of a pool, as this round sees them.
+// islands of a pool, as this reconciliation sees them.
 type islands struct {
 	all    []v1alpha1.Island
 	priced []placement.Island
@@ -42,7 +42,7 @@ func (i *islands) spec(name string) *v1alpha1.Island {
 }
 
 // placeOn gives plan the islands: where the next pod goes, which gives one up, and which pods have waited too long.
-func (r *round) placeOn(ctx context.Context, input *lifecycle.Input) error {
+func (r *reconciliation) placeOn(ctx context.Context, input *lifecycle.Input) error {
 	r.islands = &islands{now: r.now, states: map[string]placement.State{}}
 	if r.pool.Spec.Placement == nil || len(r.pool.Spec.Placement.Islands) == 0 {
 		return nil
@@ -67,7 +67,7 @@ func (r *round) placeOn(ctx context.Context, input *lifecycle.Input) error {
 }
 
 // prices that a ConfigMap gives; none when it is not there, or names none.
-func (r *round) prices(ctx context.Context) (map[string]string, error) {
+func (r *reconciliation) prices(ctx context.Context) (map[string]string, error) {
 	name := r.pool.Spec.Placement.PricesFrom.Name
 	if name == "" {
 		return nil, nil
@@ -105,7 +105,7 @@ func islandOf(i *v1alpha1.Island, prices map[string]string) placement.Island {
 }
 
 // recallIslands initializes a new process from the status.
-func (r *round) recallIslands() {
+func (r *reconciliation) recallIslands() {
 	for k := range r.islands.all {
 		name := r.islands.all[k].Name
 		if r.memory.islands[name] != nil {
@@ -122,7 +122,7 @@ func (r *round) recallIslands() {
 }
 
 // observeIslands counts pods and finds those that wait for a node.
-func (r *round) observeIslands(pods []lifecycle.Pod) {
+func (r *reconciliation) observeIslands(pods []lifecycle.Pod) {
 	for i := range pods {
 		p := &pods[i]
 		if p.Deleting || p.Finished || p.Mark.Reason != "" {
@@ -141,7 +141,7 @@ func (r *round) observeIslands(pods []lifecycle.Pod) {
 	r.islandStates()
 }
 
-func (r *round) islandStates() {
+func (r *reconciliation) islandStates() {
 	for name, m := range r.memory.islands {
 		s := r.islands.states[name]
 		s.Exhausted, s.Failures = m.exhausted, m.failures
@@ -150,7 +150,7 @@ func (r *round) islandStates() {
 }
 
 // giveUp replaces pods that have waited too long for a node, or whose node was denied, on another island if there is one.
-func (r *round) giveUp(ctx context.Context, input *lifecycle.Input) error {
+func (r *reconciliation) giveUp(ctx context.Context, input *lifecycle.Input) error {
 	for i := range input.Pods {
 		p := &input.Pods[i]
 		at := slices.IndexFunc(r.islands.priced, func(i placement.Island) bool { return i.Name == p.Island })
@@ -177,7 +177,7 @@ func (r *round) giveUp(ctx context.Context, input *lifecycle.Input) error {
 			if denied != "" {
 				why = denied
 			}
-			r.tell(warning, "IslandTimedOut", r.podOf[p.UID], "%s has no node on island %s: %s", p.Name, p.Island, why)
+			r.recordEvent(warning, "IslandTimedOut", r.podOf[p.UID], "%s has no node on island %s: %s", p.Name, p.Island, why)
 		}
 		held := map[string]int{}
 		for name, s := range r.islands.states {

@@ -35,7 +35,7 @@ const annotationApplied = "kvasir.dev/applied"
 
 // keepChildren maintains the child objects beside the pods: secrets, pickers, the gateway's objects. It does not touch an
 // object of that name that belongs to another owner. An object that the API server refuses does not hold up the others.
-func (r *round) keepChildren(ctx context.Context) error {
+func (r *reconciliation) keepChildren(ctx context.Context) error {
 	if r.Children == nil {
 		return nil
 	}
@@ -77,7 +77,7 @@ const refusedEvery = 10 * time.Second
 
 // passRefusal keeps an error with which the API server refuses an object for a condition, and returns any other. A refusal
 // must not stop what is independent of the refused object, and is retried at a steady pace.
-func (r *round) passRefusal(err error) error {
+func (r *reconciliation) passRefusal(err error) error {
 	if !refused(err) {
 		return err
 	}
@@ -89,7 +89,7 @@ func (r *round) passRefusal(err error) error {
 // protected counts the pods that a disruption budget protects: those that have a node and are there to stay, up to the
 // size of the pool. Pods without a node do not count: a scale-up that finds no GPU must not forbid evictions for as long
 // as it waits.
-func (r *round) protected() int {
+func (r *reconciliation) protected() int {
 	n := 0
 	for _, pod := range r.pods {
 		_, draining := pod.Labels[v1alpha1.LabelDrain]
@@ -103,7 +103,7 @@ func (r *round) protected() int {
 
 // secretsEvery returns how often the Secrets that the operator makes are read: it is not allowed to watch them, and one might
 // have been deleted or changed. Replicas of the picker that do not become ready can wait for just that Secret.
-func (r *round) secretsEvery() time.Duration {
+func (r *reconciliation) secretsEvery() time.Duration {
 	if r.picker != nil && r.picker.Status.ReadyReplicas < ptr.Deref(r.picker.Spec.Replicas, 1) {
 		return missingEvery
 	}
@@ -111,7 +111,7 @@ func (r *round) secretsEvery() time.Duration {
 }
 
 // keepKey creates the key root if there is none, and recreates it if the pool requests that.
-func (r *round) keepKey(ctx context.Context) error {
+func (r *reconciliation) keepKey(ctx context.Context) error {
 	if r.pool.Spec.KeySpace.SecretRef.Name != "" {
 		return nil
 	}
@@ -152,7 +152,7 @@ func (r *round) keepKey(ctx context.Context) error {
 }
 
 // keepCertificates renews the pool's own CA and its pickers' certificate when it is time.
-func (r *round) keepCertificates(ctx context.Context) error {
+func (r *reconciliation) keepCertificates(ctx context.Context) error {
 	if r.pool.Spec.Picker.Mode == v1alpha1.PickerExternal {
 		return nil
 	}
@@ -193,7 +193,7 @@ func (r *round) keepCertificates(ctx context.Context) error {
 
 // certificatesDue returns when the Secrets of the certificates are read next, at the latest when a certificate needs
 // renewal.
-func (r *round) certificatesDue() time.Time {
+func (r *reconciliation) certificatesDue() time.Time {
 	if again := r.memory.certsSeen.Add(r.secretsEvery()); again.Before(r.memory.certsAt) {
 		return again
 	}
@@ -201,7 +201,7 @@ func (r *round) certificatesDue() time.Time {
 }
 
 // secret of this pool; nil when there is none.
-func (r *round) secret(ctx context.Context, name string) (*corev1.Secret, error) {
+func (r *reconciliation) secret(ctx context.Context, name string) (*corev1.Secret, error) {
 	got := &corev1.Secret{}
 	err := r.Direct.Get(ctx, types.NamespacedName{Namespace: r.key.Namespace, Name: name}, got)
 	switch {
@@ -223,7 +223,7 @@ func (r *round) secret(ctx context.Context, name string) (*corev1.Secret, error)
 }
 
 // adoptSecret adopts an orphaned Secret of the operator's making, and reports whether the Secret is the pool's now.
-func (r *round) adoptSecret(ctx context.Context, secret *corev1.Secret) (bool, error) {
+func (r *reconciliation) adoptSecret(ctx context.Context, secret *corev1.Secret) (bool, error) {
 	if secret.Labels[labelInstance] != r.key.Name || secret.Labels[labelManagedBy] != resources.Manager {
 		return false, nil
 	}
@@ -235,7 +235,7 @@ func (r *round) adoptSecret(ctx context.Context, secret *corev1.Secret) (bool, e
 }
 
 // apply brings one object to what is wanted, when it differs.
-func (r *round) apply(ctx context.Context, want *unstructured.Unstructured) error {
+func (r *reconciliation) apply(ctx context.Context, want *unstructured.Unstructured) error {
 	key := objectKey{want.GetKind(), want.GetName()}
 	hash, err := hashOf(want)
 	if err != nil {
@@ -319,7 +319,7 @@ func refused(err error) bool {
 
 // live reads an object as it is: in its type where the operator knows it, because by that its changes are watched. (A
 // cache of untyped objects is another one, and might lag behind the event that has brought us here.)
-func (r *round) live(ctx context.Context, want *unstructured.Unstructured) (*unstructured.Unstructured, error) {
+func (r *reconciliation) live(ctx context.Context, want *unstructured.Unstructured) (*unstructured.Unstructured, error) {
 	gvk := want.GroupVersionKind()
 	live := &unstructured.Unstructured{}
 	live.SetGroupVersionKind(gvk)
@@ -384,7 +384,7 @@ func holds(live, want any) bool {
 
 // deleteUnwanted deletes what this process has applied and the pool does not want any more, and after a start whatever
 // a pool might have left.
-func (r *round) deleteUnwanted(ctx context.Context, config resources.Config, wanted map[objectKey]bool) error {
+func (r *reconciliation) deleteUnwanted(ctx context.Context, config resources.Config, wanted map[objectKey]bool) error {
 	swept := sweep{config, r.pool.Generation}
 	if r.memory.swept == swept {
 		return nil
@@ -422,7 +422,7 @@ type sweep struct {
 }
 
 // findPolicy finds the policy that the pool follows.
-func (r *round) findPolicy(ctx context.Context) error {
+func (r *reconciliation) findPolicy(ctx context.Context) error {
 	var list v1alpha1.RoutingPolicyList
 	if err := r.Client.List(ctx, &list, client.InNamespace(r.key.Namespace)); err != nil {
 		return fmt.Errorf("listing policies of %s: %w", r.key.Namespace, err)

@@ -73,7 +73,7 @@ func TestAPoolOnItsWayOutAdoptsNothing(t *testing.T) {
 	w.must(w.api.Update(ctx, pod))
 	seen := w.pool() // as the cache still shows it
 	w.must(w.api.Delete(ctx, w.pool()))
-	r := &round{Reconciler: w.r, pool: seen, key: poolKey, memory: w.r.memory(poolKey), now: w.clock.Now()}
+	r := &reconciliation{Reconciler: w.r, pool: seen, key: poolKey, memory: w.r.memory(poolKey), now: w.clock.Now()}
 	if may, err := r.mayAdopt(ctx, pod); may || err != nil {
 		t.Errorf("a pod is adopted by a pool that is gone: %v, %v", may, err)
 	}

@@ -18,7 +18,7 @@ import (
 )
 
 // provisions is whether the cluster takes ProvisioningRequests.
-func (r *round) provisions() bool { return r.Children != nil && r.Children().Provisioning }
+func (r *reconciliation) provisions() bool { return r.Children != nil && r.Children().Provisioning }
 
 // waits is whether a pod waits for what its ProvisioningRequest brings.
 func waits(pod *corev1.Pod) bool {
@@ -27,7 +27,7 @@ func waits(pod *corev1.Pod) bool {
 }
 
 // askForNodes makes the requests of pods that wait for theirs. They belong to the pods, so that they go with them.
-func (r *round) askForNodes(ctx context.Context) error {
+func (r *reconciliation) askForNodes(ctx context.Context) error {
 	if !r.provisions() {
 		return nil
 	}
@@ -38,24 +38,24 @@ func (r *round) askForNodes(ctx context.Context) error {
 			continue
 		}
 		there[uid] = true
-		if r.memory.asked[uid] {
+		if r.memory.provisioned[uid] {
 			continue
 		}
 		if err := r.askFor(ctx, pod); err != nil {
 			return err
 		}
-		r.memory.asked[uid] = true
+		r.memory.provisioned[uid] = true
 	}
-	for uid := range r.memory.asked {
+	for uid := range r.memory.provisioned {
 		if !there[uid] {
-			delete(r.memory.asked, uid)
+			delete(r.memory.provisioned, uid)
 		}
 	}
 	return nil
 }
 
 // askFor one pod's node. The template is applied first: a request without it would be refused permanently.
-func (r *round) askFor(ctx context.Context, pod *corev1.Pod) error {
+func (r *reconciliation) askFor(ctx context.Context, pod *corev1.Pod) error {
 	shape, err := r.shape(pod.Labels[v1alpha1.LabelRevision])
 	if err != nil {
 		return nil //nolint:nilerr // a pod of a revision that is not kept any more is about to go
@@ -82,8 +82,8 @@ func (r *round) askFor(ctx context.Context, pod *corev1.Pod) error {
 }
 
 // denied is why the cluster will not bring the node that a pod waits for; empty while it might.
-func (r *round) denied(ctx context.Context, pod *corev1.Pod) (string, error) {
-	if !r.provisions() || !waits(pod) || !r.memory.asked[string(pod.UID)] {
+func (r *reconciliation) denied(ctx context.Context, pod *corev1.Pod) (string, error) {
+	if !r.provisions() || !waits(pod) || !r.memory.provisioned[string(pod.UID)] {
 		return "", nil
 	}
 	request := &unstructured.Unstructured{}

@@ -70,10 +70,10 @@ func TestPodsAskForNodesOfTheirOwn(t *testing.T) {
 		t.Errorf("%d requests", len(w.requests()))
 	}
 	// The need ends before the node was added.
-	w.told()
+	w.newEvents()
 	w.edit(func(s *v1alpha1.InferencePoolSpec) { *s.Replicas = 1 })
 	w.settleDown()
-	if events := w.told(); events["ProvisioningCancelled"] != 1 || len(w.all()) != 1 {
+	if events := w.newEvents(); events["ProvisioningCancelled"] != 1 || len(w.all()) != 1 {
 		t.Errorf("events %v, %d pods", events, len(w.all()))
 	}
 }
@@ -95,7 +95,7 @@ func TestAPodWhoseNodeIsDeniedGoesElsewhere(t *testing.T) {
 		"type": "Failed", "status": "True", "reason": "OutOfResources", "message": "no GPU", "lastTransitionTime": "2026-01-01T12:00:00Z",
 	}}, "status", "conditions"))
 	w.must(w.api.Update(context.Background(), &request))
-	w.told()
+	w.newEvents()
 	w.settleDown()
 	islands := []string{}
 	for _, pod := range w.all() {
@@ -105,7 +105,7 @@ func TestAPodWhoseNodeIsDeniedGoesElsewhere(t *testing.T) {
 	if !slices.Equal(islands, []string{"dear", "queued"}) {
 		w.fail("islands %v", islands)
 	}
-	if events := w.told(); events["IslandTimedOut"] != 1 {
+	if events := w.newEvents(); events["IslandTimedOut"] != 1 {
 		t.Errorf("events %v", events)
 	}
 	for _, s := range w.pool().Status.Islands {

@@ -57,7 +57,7 @@ func referencesOf(pool *v1alpha1.InferencePool) []reference {
 
 // findReferences returns the first missing object that the pool names. If the API server does not answer for an object, its
 // last known state is used.
-func (r *round) findReferences(ctx context.Context) {
+func (r *reconciliation) findReferences(ctx context.Context) {
 	all, known := referencesOf(r.pool), &r.memory.references
 	every := foundEvery
 	if known.missing != "" {
@@ -80,7 +80,7 @@ func (r *round) findReferences(ctx context.Context) {
 }
 
 // missing names the first of some objects that is not there.
-func (r *round) missing(ctx context.Context, all []reference) (string, error) {
+func (r *reconciliation) missing(ctx context.Context, all []reference) (string, error) {
 	for _, ref := range all {
 		var o client.Object = &corev1.Secret{}
 		if ref.kind == "ConfigMap" {

@@ -35,7 +35,7 @@ type reporters struct {
 }
 
 // findReporters judges the reporters of the pool's pods.
-func (r *round) findReporters() reporters {
+func (r *reconciliation) findReporters() reporters {
 	out := reporters{forNewPods: r.ReporterImage}
 	pods := slices.DeleteFunc(slices.Clone(r.pods), func(pod *corev1.Pod) bool {
 		return pod.Status.Phase == corev1.PodFailed || pod.Status.Phase == corev1.PodSucceeded ||
@@ -81,7 +81,7 @@ func (r *round) findReporters() reporters {
 
 // provenReporter reports whether a reporter that was changed in place runs, and has for a while. Reporters that
 // were not changed, or whose pods have no node, hold nothing up.
-func (r *round) provenReporter(pod *corev1.Pod, status *corev1.ContainerStatus) bool {
+func (r *reconciliation) provenReporter(pod *corev1.Pod, status *corev1.ContainerStatus) bool {
 	before, changed := pod.Annotations[v1alpha1.AnnotationReporterBefore]
 	if !changed || pod.Spec.NodeName == "" {
 		return true
@@ -101,10 +101,10 @@ func (r *round) provenReporter(pod *corev1.Pod, status *corev1.ContainerStatus) 
 	return true
 }
 
-// patchReporters gives one pod at a time the reporter of this version. A pod that drains, or that is changed in this round
+// patchReporters gives one pod at a time the reporter of this version. A pod that drains, or that this reconciliation changes
 // anyhow, is left alone. So is the only pod that serves: it keeps the reporter that it has, which works with the pickers of
 // the next version.
-func (r *round) patchReporters(ctx context.Context) error {
+func (r *reconciliation) patchReporters(ctx context.Context) error {
 	if len(r.decision.Actions) > 0 || r.ReporterImage == "" || r.reporters.waiting != nil {
 		return nil
 	}
@@ -123,7 +123,7 @@ func (r *round) patchReporters(ctx context.Context) error {
 }
 
 // patchReporter gives a pod the reporter of this version, and records what it had.
-func (r *round) patchReporter(ctx context.Context, pod *corev1.Pod) error {
+func (r *reconciliation) patchReporter(ctx context.Context, pod *corev1.Pod) error {
 	before := reporterOf(pod).Image + " "
 	if status := reporterStatus(pod); status != nil {
 		before += status.ContainerID

@@ -30,7 +30,7 @@ type revisions struct {
 }
 
 // findRevisions reads the kept revisions, and keeps the newest one.
-func (r *round) findRevisions(ctx context.Context) error {
+func (r *reconciliation) findRevisions(ctx context.Context) error {
 	shape := podtemplate.ShapeOf(r.pool)
 	raw, update, err := shape.Encode()
 	if err != nil {
@@ -103,7 +103,7 @@ const (
 )
 
 // shape is what pods of a revision are made of.
-func (r *round) shape(revision string) (*podtemplate.Shape, error) {
+func (r *reconciliation) shape(revision string) (*podtemplate.Shape, error) {
 	if revision == r.revisions.update {
 		return r.revisions.shape, nil
 	}
@@ -115,7 +115,7 @@ func (r *round) shape(revision string) (*podtemplate.Shape, error) {
 }
 
 // pruneRevisions deletes the oldest that no pod has, beyond the limit.
-func (r *round) pruneRevisions(ctx context.Context) error {
+func (r *reconciliation) pruneRevisions(ctx context.Context) error {
 	used := map[string]bool{r.revisions.update: true, r.revisions.current: true, r.decision.Current: true}
 	for _, pod := range r.pods {
 		used[pod.Labels[v1alpha1.LabelRevision]] = true

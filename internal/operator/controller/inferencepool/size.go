@@ -25,7 +25,7 @@ type size struct {
 }
 
 // chooseSize takes what is wanted, or leaves the size as it is: none for a new pool.
-func (r *round) chooseSize() size {
+func (r *reconciliation) chooseSize() size {
 	out := r.wantedSize()
 	out.wanted = out.now
 	if r.pool.Spec.Paused == v1alpha1.PauseAll {
@@ -35,7 +35,7 @@ func (r *round) chooseSize() size {
 }
 
 // wantedSize takes the number of people, or of the autoscaler. Until that has looked, the pool stays as it is.
-func (r *round) wantedSize() size {
+func (r *reconciliation) wantedSize() size {
 	a := &r.pool.Spec.Autoscaling
 	before := int(ptr.Deref(r.pool.Status.DesiredReplicas, ptr.Deref(a.MinReplicas, 1)))
 	if r.pool.Spec.Replicas != nil {
@@ -57,7 +57,7 @@ func (r *round) wantedSize() size {
 }
 
 // autoscalingStatus is the status of the autoscaler. It keeps its last value while nothing new is known.
-func (r *round) autoscalingStatus() v1alpha1.AutoscalingStatus {
+func (r *reconciliation) autoscalingStatus() v1alpha1.AutoscalingStatus {
 	if r.pool.Spec.Autoscaling.MaxReplicas == 0 {
 		return v1alpha1.AutoscalingStatus{}
 	}

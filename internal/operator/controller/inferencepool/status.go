@@ -25,7 +25,7 @@ const (
 	maxMessage = 256
 )
 
-// problems that this round met, for conditions.
+// problems that this reconciliation met, for conditions.
 type problems struct {
 	template  string                // it is refused
 	reference string                // something that is named is not there
@@ -40,7 +40,7 @@ type problems struct {
 }
 
 // status computes the contents of the status.
-func (r *round) status(childrenErr, podsErr error) {
+func (r *reconciliation) status(childrenErr, podsErr error) {
 	s := r.next
 	s.ObservedGeneration = r.pool.Generation
 	if r.problems.template == "" && (r.decision.Pods != nil || r.decision.Current != "" || podsErr == nil) {
@@ -57,7 +57,7 @@ func (r *round) status(childrenErr, podsErr error) {
 }
 
 // countPods fills in the numbers. They are of the state that the decision was made from.
-func (r *round) countPods(s *v1alpha1.InferencePoolStatus) {
+func (r *reconciliation) countPods(s *v1alpha1.InferencePoolStatus) {
 	c := &r.decision.Counts
 	s.DesiredReplicas = count(r.size.now)
 	s.Replicas, s.ReadyReplicas, s.DrainingReplicas = count(c.Staying), count(c.Ready), count(c.Draining)
@@ -80,7 +80,7 @@ func (r *round) countPods(s *v1alpha1.InferencePoolStatus) {
 
 // selector is that of the scale subresource. A HorizontalPodAutoscaler averages over the pods that it selects and
 // multiplies by status.replicas, so both leave out pods that get no more requests.
-func (r *round) selector() string {
+func (r *reconciliation) selector() string {
 	const notDraining = "!" + v1alpha1.LabelDrain
 	if r.pool.Spec.Template != nil {
 		return v1alpha1.LabelPool + "=" + r.key.Name + "," + notDraining
@@ -94,7 +94,7 @@ func (r *round) selector() string {
 	return strings.Join(terms, ",")
 }
 
-func (r *round) pickerStatus(s *v1alpha1.InferencePoolStatus) {
+func (r *reconciliation) pickerStatus(s *v1alpha1.InferencePoolStatus) {
 	s.Picker = v1alpha1.PickerStatus{Replicas: count(0), ReadyReplicas: count(0), ServiceName: resources.PickerName(r.key.Name)}
 	if r.pool.Spec.Picker.Mode == v1alpha1.PickerExternal {
 		n := r.view.Live()
@@ -107,7 +107,7 @@ func (r *round) pickerStatus(s *v1alpha1.InferencePoolStatus) {
 }
 
 // islandStatus is the status of each island that the pool names.
-func (r *round) islandStatus() []v1alpha1.IslandStatus {
+func (r *reconciliation) islandStatus() []v1alpha1.IslandStatus {
 	var out []v1alpha1.IslandStatus
 	if r.islands == nil {
 		return nil
@@ -142,7 +142,7 @@ func (r *round) islandStatus() []v1alpha1.IslandStatus {
 
 // summaries are the pods that do not simply serve, worst first. The text about a pod stays until its stage or the reason
 // changes.
-func (r *round) summaries() []v1alpha1.PodSummary {
+func (r *reconciliation) summaries() []v1alpha1.PodSummary {
 	before := map[string]v1alpha1.PodSummary{}
 	for _, p := range r.pool.Status.Pods {
 		before[p.Name] = p

@@ -76,7 +76,7 @@ type world struct {
 
 	engines             map[string]*engine // by pod UID
 	pickers             map[string]*picker
-	heard               operatorfeed.Pool
+	reported            operatorfeed.Pool
 	warmed              []string
 	keyID               string // that all pickers use
 	tokens, predictions operatorfeed.Finding
@@ -312,7 +312,7 @@ func (w *world) View(types.NamespacedName) operatorfeed.View {
 	for _, name := range slices.Sorted(maps.Keys(w.pickers)) {
 		expected = append(expected, operatorfeed.Expected{Picker: name, Ready: true})
 	}
-	return w.heard.View(w.clock.Now(), expected)
+	return w.reported.View(w.clock.Now(), expected)
 }
 
 // Warm implements Pickers.
@@ -447,7 +447,7 @@ func (w *world) speak(name string) {
 		s.Pods[string(pod.UID)] = operatorfeed.PodState{Draining: marked, Synced: isTrue(pod, corev1.ContainersReady)}
 	}
 	w.pickers[name].draining = draining
-	w.heard.Hear(w.clock.Now(), s)
+	w.reported.Receive(w.clock.Now(), s)
 }
 
 func (w *world) readEngines() {

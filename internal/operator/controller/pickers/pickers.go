@@ -65,7 +65,7 @@ type Listener struct {
 // New connects to no picker yet.
 func New(o Options) *Listener {
 	l := &Listener{o: o, known: map[types.NamespacedName]bool{}, woken: map[types.NamespacedName]bool{}, wake: make(chan struct{}, 1)}
-	l.pickers = rpc.NewPickers(rpc.PickersOptions{Dial: l.dial, OnChange: l.heard, Log: o.Log})
+	l.pickers = rpc.NewPickers(rpc.PickersOptions{Dial: l.dial, OnChange: l.notify, Log: o.Log})
 	return l
 }
 
@@ -84,7 +84,7 @@ func (l *Listener) Start(ctx context.Context) error {
 		case <-ticker.C:
 			l.sweep(ctx)
 		case <-l.wake:
-			l.tell(ctx)
+			l.publish(ctx)
 		}
 	}
 }
@@ -175,8 +175,8 @@ func (l *Listener) dial(pool string) (rpc.DialOptions, error) {
 	}, nil
 }
 
-// heard marks that a pool's pickers have news. It does not block.
-func (l *Listener) heard(pool string) {
+// notify marks that a pool's pickers have news. It does not block.
+func (l *Listener) notify(pool string) {
 	namespace, name, _ := strings.Cut(pool, "/")
 	l.mu.Lock()
 	l.woken[types.NamespacedName{Namespace: namespace, Name: name}] = true
@@ -187,8 +187,8 @@ func (l *Listener) heard(pool string) {
 	}
 }
 
-// tell passes the news on to the channel.
-func (l *Listener) tell(ctx context.Context) {
+// publish passes the news on to the channel.
+func (l *Listener) publish(ctx context.Context) {
 	l.mu.Lock()
 	woken := l.woken
 	l.woken = map[types.NamespacedName]bool{}

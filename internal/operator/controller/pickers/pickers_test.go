@@ -212,8 +212,8 @@ func (w *world) add(objects ...client.Object) {
 	}
 }
 
-// told waits for news of the pool.
-func (w *world) told() {
+// waitForNews waits for news of the pool.
+func (w *world) waitForNews() {
 	w.t.Helper()
 	select {
 	case e := <-w.changed:
@@ -235,14 +235,14 @@ func (w *world) until(what string, is func() bool) {
 	}
 }
 
-func names(v *operatorfeed.View) (heard, unheard []string) {
+func names(v *operatorfeed.View) (reporting, silent []string) {
 	for i := range v.Replicas {
-		heard = append(heard, v.Replicas[i].Picker)
+		reporting = append(reporting, v.Replicas[i].Picker)
 	}
-	slices.Sort(heard)
-	unheard = slices.Clone(v.Unheard)
-	slices.Sort(unheard)
-	return heard, unheard
+	slices.Sort(reporting)
+	silent = slices.Clone(v.Silent)
+	slices.Sort(silent)
+	return reporting, silent
 }
 
 func TestAReplicaThatIsReadyAndNotHeardIsInTheView(t *testing.T) {
@@ -255,8 +255,8 @@ func TestAReplicaThatIsReadyAndNotHeardIsInTheView(t *testing.T) {
 	other.Labels["app.kubernetes.io/instance"] = "another"
 	w.add(done, other)
 	view := w.listener.View(chat)
-	if heard, unheard := names(&view); len(heard) != 0 || !slices.Equal(unheard, []string{"silent"}) {
-		t.Errorf("heard %v, unheard %v; want silent alone, unheard", heard, unheard)
+	if reporting, silent := names(&view); len(reporting) != 0 || !slices.Equal(silent, []string{"silent"}) {
+		t.Errorf("heard %v, unheard %v; want silent alone, unheard", reporting, silent)
 	}
 	if _, ok := view.Acknowledged("u"); ok {
 		t.Error("a mark is acknowledged that no picker has reported")
@@ -268,11 +268,11 @@ func TestWhatIsHeardWakesTheControllers(t *testing.T) {
 	a, b := newReplica(t, "a", w.cert), newReplica(t, "b", w.cert)
 	w.add(a.pod(corev1.ConditionTrue), b.pod(corev1.ConditionFalse))
 	w.listener.View(chat)
-	w.told()
+	w.waitForNews()
 	w.until("a and b do not report", func() bool {
 		view := w.listener.View(chat)
-		heard, unheard := names(&view)
-		return slices.Equal(heard, []string{"a", "b"}) && len(unheard) == 0
+		reporting, silent := names(&view)
+		return slices.Equal(reporting, []string{"a", "b"}) && len(silent) == 0
 	})
 	view := w.listener.View(chat)
 	if n := view.InFlight("u"); n != 6 {
@@ -324,7 +324,7 @@ func TestPickersOfSomebodyElseAreBehindTheirService(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.listener.View(chat)
-	w.told()
+	w.waitForNews()
 }
 
 func TestAPoolThatIsGoneIsForgotten(t *testing.T) {
@@ -332,7 +332,7 @@ func TestAPoolThatIsGoneIsForgotten(t *testing.T) {
 	a := newReplica(t, "a", w.cert)
 	w.add(a.pod(corev1.ConditionTrue))
 	w.listener.View(chat)
-	w.told()
+	w.waitForNews()
 	w.listener.sweep(t.Context())
 	if view := w.listener.View(chat); len(view.Replicas) != 1 || a.open.Load() != 1 {
 		t.Fatal("a pool that is there was forgotten")
@@ -374,8 +374,8 @@ func TestPickersWithACertificateOfAnotherCAAreNotHeard(t *testing.T) {
 		view = w.listener.View(chat)
 		return a.tried() >= 2 // the handshake of this test, and one of the listener
 	})
-	if heard, unheard := names(&view); len(heard) != 0 || !slices.Equal(unheard, []string{"a"}) {
-		t.Errorf("heard %v, unheard %v; want a alone, unheard", heard, unheard)
+	if reporting, silent := names(&view); len(reporting) != 0 || !slices.Equal(silent, []string{"a"}) {
+		t.Errorf("heard %v, unheard %v; want a alone, unheard", reporting, silent)
 	}
 }
 
@@ -384,7 +384,7 @@ func TestNothingGoesOnAfterTheEnd(t *testing.T) {
 	a := newReplica(t, "a", w.cert)
 	w.add(a.pod(corev1.ConditionTrue))
 	w.listener.View(chat)
-	w.told()
+	w.waitForNews()
 	w.end()
 	w.until("a stream goes on", func() bool { return a.open.Load() == 0 })
 	before := a.tried()

@@ -136,7 +136,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 		if err := r.Client.Status().Patch(ctx, next, patch); err != nil {
 			return reconcile.Result{}, fmt.Errorf("writing the status of policy %s: %w", request.NamespacedName, err)
 		}
-		r.tell(ctx, p, next)
+		r.recordEvents(ctx, p, next)
 	}
 	return reconcile.Result{RequeueAfter: again}, nil
 }
@@ -221,8 +221,8 @@ func (r *Reconciler) exists(ctx context.Context, pool types.NamespacedName, ref 
 	return false, fmt.Errorf("reading the gateway's pool %s: %w", pool, err)
 }
 
-// tell writes the events of what has changed, at the pools.
-func (r *Reconciler) tell(ctx context.Context, before, now *v1alpha1.RoutingPolicy) {
+// recordEvents writes the events of what has changed, at the pools.
+func (r *Reconciler) recordEvents(ctx context.Context, before, now *v1alpha1.RoutingPolicy) {
 	for i := range now.Spec.TargetRefs {
 		ref := ancestorRef(&now.Spec.TargetRefs[i])
 		old, conditions := conditionsOf(before.Status, ref), conditionsOf(now.Status, ref)

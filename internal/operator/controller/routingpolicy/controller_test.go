@@ -427,7 +427,7 @@ func TestStatusOfThePool(t *testing.T) {
 		"all follow":                         {winner: winner, view: following("p", 3, 3), want: before},
 		"the lowest generation counts":       {winner: winner, view: following("p", 4, 3), want: before},
 		"one follows another policy":         {winner: winner, before: before, view: mixed("p", "q"), want: before},
-		"one does not report":                {winner: winner, before: before, view: operatorfeed.View{Replicas: following("p", 9).Replicas, Unheard: []string{"b"}}, want: before},
+		"one does not report":                {winner: winner, before: before, view: operatorfeed.View{Replicas: following("p", 9).Replicas, Silent: []string{"b"}}, want: before},
 		"none reports":                       {winner: winner, before: before, want: before},
 		"none reports, another was in force": {winner: winner, before: v1alpha1.PolicyInForce{Name: "q", Generation: 3}},
 	} {

@@ -30,7 +30,7 @@ func PoolStatus(pool *v1alpha1.InferencePool, winner *v1alpha1.RoutingPolicy,
 		inForce = before
 	}
 	// The generation that all follow is the lowest; it is valid only if all replicas follow the policy.
-	lowest, all := int64(0), len(view.Replicas) > 0 && len(view.Unheard) == 0
+	lowest, all := int64(0), len(view.Replicas) > 0 && len(view.Silent) == 0
 	for i := range view.Replicas {
 		r := &view.Replicas[i]
 		all = all && r.PolicyName == winner.Name

@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// told is an answer to a chat in the form of another API.
-type told struct {
+// convertedAnswer is an answer to a chat in the form of another API.
+type convertedAnswer struct {
 	e       *Engine
 	id      string
 	created int64
@@ -17,23 +17,25 @@ type told struct {
 	numbered bool
 }
 
-// teller writes answers of one API: at once, or as events.
-type teller interface {
+// answerWriter writes answers of one API: at once, or as events.
+type answerWriter interface {
 	plain(v view) any
 	begin(send func(event string, data map[string]any))
 	news(send func(event string, data map[string]any), text string)
 	end(send func(event string, data map[string]any), v view)
 }
 
-// serveTold answers a chat in the form that a teller gives it.
-func (e *Engine) serveTold(
-	w http.ResponseWriter, r *http.Request, req *chatRequest, prompt []uint32, prefix string, as func(*told) teller,
+// serveConverted answers a chat in the form that an answerWriter gives it.
+func (e *Engine) serveConverted(
+	w http.ResponseWriter, r *http.Request, req *chatRequest, prompt []uint32, prefix string, as func(*convertedAnswer) answerWriter,
 ) error {
 	streams, err := e.submit(&req.common, [][]uint32{prompt})
 	if err != nil {
 		return err
 	}
-	t := &told{e: e, id: e.requestID(prefix, r, &req.common), created: time.Now().Unix(), model: e.nameOf(req.Model), prompt: prompt}
+	t := &convertedAnswer{
+		e: e, id: e.requestID(prefix, r, &req.common), created: time.Now().Unix(), model: e.nameOf(req.Model), prompt: prompt,
+	}
 	if !t.serve(w, r, streams[0], as(t), req.Stream) {
 		e.loop.abort(streams[0])
 	}
@@ -41,7 +43,7 @@ func (e *Engine) serveTold(
 }
 
 // serve writes the answer and reports whether it came to its end; a client that is gone ends it before.
-func (t *told) serve(w http.ResponseWriter, r *http.Request, s *stream, in teller, streamed bool) bool {
+func (t *convertedAnswer) serve(w http.ResponseWriter, r *http.Request, s *stream, in answerWriter, streamed bool) bool {
 	flush, failed, number := http.NewResponseController(w), false, 0
 	send := func(event string, data map[string]any) {
 		data["type"] = event

@@ -23,7 +23,7 @@ func kindOf(s *discoveryv1.EndpointSlice) string {
 	return kindEndpointSlice
 }
 
-func (n *turn) translatePolicy(p *v1alpha1.RoutingPolicy) {
+func (n *translation) translatePolicy(p *v1alpha1.RoutingPolicy) {
 	name := nameOf(p)
 	s := PolicyState{Object: p}
 	spec, errs := Policy(p)
@@ -64,7 +64,7 @@ func (n *turn) translatePolicy(p *v1alpha1.RoutingPolicy) {
 
 // translateSlice returns the pool of a slice and the endpoints that the slice adds to it. A pod belongs to one pool and one
 // slice: owners has the slice of each pod so far.
-func (n *turn) translateSlice(s *discoveryv1.EndpointSlice, owners map[string]string) (types.NamespacedName, []endpoint.Endpoint) {
+func (n *translation) translateSlice(s *discoveryv1.EndpointSlice, owners map[string]string) (types.NamespacedName, []endpoint.Endpoint) {
 	name, label := nameOf(s), field.NewPath("metadata", "labels").Key(v1alpha1.LabelPool)
 	target := types.NamespacedName{Namespace: s.Namespace, Name: s.Labels[v1alpha1.LabelPool]}
 	if target.Name == "" {
@@ -124,7 +124,7 @@ func refresh(last []endpoint.Endpoint, s *discoveryv1.EndpointSlice) []endpoint.
 }
 
 // draftPool translates a pool, except for its policy and endpoints.
-func (n *turn) draftPool(p *v1alpha1.InferencePool) *draft {
+func (n *translation) draftPool(p *v1alpha1.InferencePool) *draft {
 	d := &draft{name: nameOf(p), object: p}
 	problem := func(err *field.Error, kept bool) {
 		d.problems = append(d.problems, n.problem(v1alpha1.KindInferencePool, p, err, kept))
@@ -143,7 +143,7 @@ func (n *turn) draftPool(p *v1alpha1.InferencePool) *draft {
 }
 
 // finishPool adds the policy and endpoints to a pool.
-func (n *turn) finishPool(d *draft, endpoints []endpoint.Endpoint) {
+func (n *translation) finishPool(d *draft, endpoints []endpoint.Endpoint) {
 	s := PoolState{Object: d.object, Served: d.served, Problems: d.problems}
 	if d.served {
 		spec := d.spec
