@@ -17,7 +17,6 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/events"
 	"github.com/kvasir-dev/kvasir/internal/gateway/accept"
 	"github.com/kvasir-dev/kvasir/internal/kvblock"
-	"github.com/kvasir-dev/kvasir/internal/logging"
 	"github.com/kvasir-dev/kvasir/internal/metrics"
 	"github.com/kvasir-dev/kvasir/internal/picker"
 	"github.com/kvasir-dev/kvasir/internal/reportpb"
@@ -95,7 +94,7 @@ func (o *reportOptions) authenticator(log logr.Logger) (rpc.Authenticator, error
 func (a *app) newSync(all *options) error {
 	o, p := &all.reports, &all.peers
 	if !o.served() {
-		logging.Warn(a.log, "Reporter endpoint disabled: no authentication configured")
+		a.log.Info("Reporter endpoint disabled: no authentication configured")
 		if !p.wanted() {
 			return nil
 		}

@@ -89,6 +89,11 @@ func TestTheSamplesServe(t *testing.T) {
 		return strings.Contains(page, `kvasir_endpoint_kv_capacity_tokens{endpoint="demo-0/0",namespace="default",pool="demo"}`) &&
 			!strings.Contains(page, `kvasir_endpoint_kv_capacity_tokens{endpoint="demo-0/0",namespace="default",pool="demo"} 0`)
 	})
+	for line := range strings.Lines(p.logs.String()) {
+		if !strings.Contains(line, " level=INFO ") {
+			t.Errorf("nothing asks for attention, but the picker has logged %s", line)
+		}
+	}
 }
 
 func TestChangesAreInForceWhileRequestsRun(t *testing.T) {
