@@ -227,6 +227,7 @@ verify: ## fail when generated files or go.mod are stale
 	@echo "== generated files"
 	$(GO) mod tidy -diff
 	hack/generate.sh --check
+	GO=$(GO) hack/proto.sh --check
 
 .PHONY: bench
 bench: ## all benchmarks beside their baselines

@@ -19,7 +19,7 @@ if [ "${1:-}" = --check ]; then
 	done
 fi
 # shellcheck disable=SC2086
-go -C hack/tools/proto run . "$root" $files
+"${GO:-go}" -C hack/tools/proto run . "$root" $files
 if [ "${1:-}" = --check ]; then
 	for f in $made; do
 		diff -u "$f" "$root/$f" || {

@@ -143,7 +143,7 @@ func shrinkTodo(t *testing.T, found map[string]int) {
 // proseFiles are the tracked files, except generated ones (docs/api.md is made from the comments in api) and the glossary.
 func proseFiles(t *testing.T) []string {
 	t.Helper()
-	cmd := exec.CommandContext(t.Context(), "git", "ls-files", "*.md", "*.go", "charts", "config")
+	cmd := exec.CommandContext(t.Context(), "git", "ls-files", "*.md", "*.go", "*.proto", "charts", "config")
 	cmd.Dir = root
 	out, err := cmd.Output()
 	if err != nil {
@@ -156,7 +156,7 @@ func proseFiles(t *testing.T) []string {
 		case strings.Contains(name, "/testdata/"), strings.HasSuffix(name, ".pb.go"), name == "docs/glossary.md", name == "docs/api.md",
 			strings.HasPrefix(path.Base(name), "zz_generated"), strings.HasPrefix(name, "config/crd/"), strings.Contains(name, "/crds/"),
 			name == "test/docs/prose_test.go":
-		case slices.Contains([]string{".go", ".md", ".yaml", ".txt", ".tpl"}, path.Ext(name)):
+		case slices.Contains([]string{".go", ".md", ".proto", ".yaml", ".txt", ".tpl"}, path.Ext(name)):
 			names = append(names, name)
 		}
 	}
