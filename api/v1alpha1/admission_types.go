@@ -54,7 +54,7 @@ type Admission struct {
 	// +kubebuilder:validation:MaxLength=63
 	// +optional
 	DefaultPriority string `json:"defaultPriority,omitempty"`
-	// tenants tell whose a request is and what each may use. Absent, there is one tenant without limits.
+	// tenants define how the tenant of a request is found, and the limits of each tenant. If absent, there is one tenant without limits.
 	// +optional
 	Tenants Tenants `json:"tenants,omitzero"`
 	// engineFields that requests may set, though they control the engine and not the answer. Priority: the place in the
@@ -157,7 +157,7 @@ type Priority struct {
 	TimeToLiveSeconds int32 `json:"timeToLiveSeconds,omitempty"`
 }
 
-// Tenants tell whose a request is and what each may use.
+// Tenants define how the tenant of a request is found, and the limits of each tenant.
 //
 // +kubebuilder:validation:XValidation:rule="self.identification != 'APIKey' || (has(self.secretRefs) && size(self.secretRefs) > 0)",message="identification APIKey needs secretRefs"
 // +kubebuilder:validation:XValidation:rule="self.identification == 'Header' || !has(self.headerName)",message="headerName is only for identification Header"

@@ -180,7 +180,7 @@ type EnginePorts struct {
 	// +optional
 	HTTP int32 `json:"http,omitempty"`
 	// events is the port where the engine publishes its KV events. Absent, the picker asks the engine (vLLM 0.31 and
-	// newer); where the engine does not tell, and for engines that Kvasir configures, it is 5557.
+	// newer); where the engine does not report it, and for engines that Kvasir configures, it is 5557.
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=65535
 	// +optional
@@ -199,10 +199,10 @@ const (
 	DefaultReplayPort int32 = 5657
 )
 
-// EventsPort is the port of rank 0's events where no engine has told another.
+// EventsPort is the port of rank 0's events, unless the engine reports another.
 func (p *EnginePorts) EventsPort() int32 { return cmp.Or(p.Events, DefaultEventsPort) }
 
-// ReplayPort is the port of rank 0's replays where no engine has told another.
+// ReplayPort is the port of rank 0's replays, unless the engine reports another.
 func (p *EnginePorts) ReplayPort() int32 { return cmp.Or(p.Replay, DefaultReplayPort) }
 
 // DataParallel defines how many ranks a pod runs and how one is addressed.

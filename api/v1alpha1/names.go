@@ -23,7 +23,7 @@ const (
 	// AnnotationMoves is on an owned pod: how many pods of the pool had been replaced in a row because of their nodes when
 	// it was created. If the pod is on such a node as well, it stays there for a while accordingly.
 	AnnotationMoves = "kvasir.dev/moves"
-	// AnnotationInjected tells the version and the list of what was injected into an owned pod.
+	// AnnotationInjected records what was injected into an owned pod: the version of the injection, and a list.
 	AnnotationInjected = "kvasir.dev/injected"
 	// AnnotationProbes in the template of a pool, with the value Manual, keeps the operator from adding probes to the engine.
 	AnnotationProbes = "kvasir.dev/probes"

@@ -123,7 +123,7 @@ type PickerStatus struct {
 
 // KeySpaceStatus is the key space in use.
 type KeySpaceStatus struct {
-	// keyID is a fingerprint of the root in use, 16 hexadecimal digits. It does not tell the root.
+	// keyID is a fingerprint of the root in use, 16 hexadecimal digits. The root cannot be computed from it.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=16
 	// +required

@@ -42,7 +42,7 @@ func newRoot(std stdio) *cobra.Command {
 	return root
 }
 
-// moved tells users of the lab where it is.
+// moved points users of the former lab command to its program.
 func moved() *cobra.Command {
 	c := command.New("lab", "Compare strategies offline", "The lab is a program of its own: kvasir-lab.")
 	c.Hidden, c.DisableFlagParsing = true, true

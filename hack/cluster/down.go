@@ -19,7 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// down ends what runs of the cluster and removes what it has left, but for the built programs and images. What another
+// down ends what runs of the cluster and removes what it has left, except the built programs and images. What another
 // cluster has made stays, though it has the same names.
 func (c *cluster) down() error {
 	owns := c.owns()

@@ -1,7 +1,7 @@
 //go:build linux
 
 // cluster is a Kubernetes cluster for tests on one Linux machine, with real kubelets and real containers, and without a
-// container daemon or a registry: everything is built from Go modules, but for runc and nft.
+// container daemon or a registry: everything is built from Go modules, except runc and nft.
 //
 //	cluster up      build what is missing and start the cluster, or load new images into the one that runs
 //	cluster check   say what the machine lacks

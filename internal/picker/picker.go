@@ -59,7 +59,7 @@ type Options struct {
 	Peers *replicas.Outbox
 	// Island of this picker; empty: its distance to all islands is the one that the pools set.
 	Island string
-	// Release is the release of vLLM that an engine has told, empty while that is not known; nil knows none.
+	// Release is the release of vLLM that an engine reports, empty until it is known; nil knows none.
 	Release func(id endpoint.ID) string
 	// Decisions receives a record of as many requests as policies set; nil logs none.
 	Decisions DecisionLog

@@ -7,12 +7,12 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/openai"
 )
 
-// Releases are the engines' releases of vLLM, as the minor number, by the epochs of the endpoints that have told theirs; 0 for one
+// Releases are the engines' releases of vLLM, as the minor number, by the epochs of the endpoints that have reported theirs; 0 for one
 // that is not known.
 type Releases map[string]int
 
 // salt gives a request the cache salt of its tenant, if the policy separates the tenants' caches: the engines' answers report
-// how much of a prompt was cached, and thus whether another tenant has sent it. It returns the salt that the body must get,
+// how much of a prompt was cached, and therefore whether another tenant has sent it. It returns the salt that the body must get,
 // empty to leave the body as it is, and sets it in r, so that keys, chunks and caches of texts are the salt's. It fails with
 // an *Error.
 //

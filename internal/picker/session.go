@@ -8,7 +8,7 @@ import (
 )
 
 // prefixBlocks is how many leading blocks identify a prompt's prefix in tie-breaks, where the strategy does not set it:
-// enough to tell apart conversations that share a system prompt.
+// enough to distinguish conversations that share a system prompt.
 const prefixBlocks = 64
 
 // maxSessions is the most sessions of a pool whose last endpoint is remembered, about 6 MB.

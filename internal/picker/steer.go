@@ -3,7 +3,7 @@ package picker
 import "github.com/kvasir-dev/kvasir/internal/openai"
 
 // Headers, in lower case, that control the engine like the fields of openai.Steering do: vLLM (0.32) takes the priority from
-// a header before it looks into the body, and llm-d's sidecar in front of an engine sends the prefill, and thus the prompt,
+// a header before it looks into the body, and llm-d's sidecar in front of an engine sends the prefill, and with it the prompt,
 // to the address that a header names.
 var (
 	priorityHeaders = [...]string{"x-vllm-priority"}

@@ -5,7 +5,7 @@ import "sync/atomic"
 // Engines report the usage of a stream, and with it the cached tokens, only to requests that ask for it, which most clients do
 // not. The proxy asks in their place and takes the report out of the answer (openai.PutStreamUsage, AnswerScanner.WriteCut),
 // so that the client gets what it would have got. Some engines report without being asked (--enable-force-include-usage of
-// vLLM): their clients keep the report. Each endpoint thus gets its first stream without the option:
+// vLLM): their clients keep the report. Each endpoint therefore gets its first stream without the option:
 //
 //	           no report                           compressed
 //	untried ---------------> asked, report removed -----------.

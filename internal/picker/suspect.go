@@ -25,7 +25,7 @@ const (
 // Suspects are requests on which engines have aborted: the connection ended with no answer, or in the middle of one,
 // after the engine was given the request. Some of them crash the engines, and would crash one after the other as they are
 // tried again, by the proxy, by gateways and by clients. Requests are the same when
-// method, path, query and body are, but for digits, hexadecimal letters, dashes and white space at both ends of the body: a
+// method, path, query and body are, except for digits, hexadecimal letters, dashes and white space at both ends of the body: a
 // client does not get around the guard by a nonce. Numbers in an array do distinguish requests: they are a prompt's token ids.
 //
 // An answer, even of a server error, is no break, and neither is a failure to connect. An answer that goes through to its

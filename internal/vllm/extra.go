@@ -12,11 +12,11 @@ import (
 // vLLM lists, per block, untyped extra keys in a fixed order: adapter name, multimodal items, the salt (first block
 // of a prompt only), a digest of prompt embeddings. Items are (identifier, offset) pairs from v0.19; in v0.17 and
 // v0.18 they are bare strings, which in the first block of a prompt look like a salt: the last bare string there is
-// taken for the salt. An image in the very first block of those two releases thus reads as a salt, which costs hits
+// taken for the salt. In those two releases an image in the very first block therefore reads as a salt, which costs hits
 // and never gives false ones.
 //
 // Events with tokens are Unkeyed when
-//   - an adapter is in use and its name is not told (before v0.14);
+//   - an adapter is in use and the event does not name it (before v0.14);
 //   - they come from an offload tier of vLLM without extra keys, which there means "not known", not "none";
 //   - an extra key is not understood, or the list does not fit the blocks.
 //

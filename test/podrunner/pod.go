@@ -328,7 +328,7 @@ func (p *pod) container(o *corev1.Pod, spec corev1.Container, dirs map[string]st
 	return c
 }
 
-// tell writes the pod's status when it has changed. Conditions of other writers stay.
+// tell writes the pod's status if it has changed. Conditions of other writers stay.
 func (p *pod) tell(ctx context.Context, o *corev1.Pod) {
 	ready := true
 	var containers, inits []corev1.ContainerStatus

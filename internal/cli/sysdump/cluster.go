@@ -20,7 +20,7 @@ import (
 // maxEvents bounds the events of a namespace.
 const maxEvents = 1000
 
-// cluster gathers objects, pods, events, logs, and what pickers tell.
+// cluster gathers objects, pods, events, logs, and what pickers report.
 func (d *Dump) cluster(ctx context.Context, a *archive) {
 	pools, err := fleet.Pools(ctx, d.Source.Client, d.Namespace)
 	a.note("pools", err)
