@@ -34,7 +34,7 @@ spec:
       containers:
       - name: vllm
         image: vllmsim
-        args: [--host, 127.0.0.1, --served-model-name, m, --num-gpu-blocks, "4000", -v, "1"]
+        args: [--host, 127.0.0.1, --served-model-name, m, --num-gpu-blocks, "4000", --log-level, debug]
         readinessProbe: {httpGet: {path: /health, port: 8000}}
 `
 
