@@ -72,7 +72,7 @@ var described = flags.Program{
 	Groups: []flags.Group{
 		{Title: "What is served", Prefixes: []string{"host", "port", "served-model-name", "model", "lora", "api-key", "release"}},
 		{Title: "The cache", Prefixes: []string{"num-gpu-blocks", "block-size", "no-enable-prefix-caching", "max-model-len", "seed"}},
-		{Title: "KV events", Prefixes: []string{"kv-", "buffer-steps", "data-parallel-rank"}},
+		{Title: "KV events", Prefixes: []string{"kv-", "buffer-steps", "data-parallel-"}},
 		{Title: "Answers", Prefixes: []string{"default-output", "stream-interval", "enable-", "no-"}},
 		{Title: "Time", Prefixes: []string{"profile", "time-", "speed-up", "max-num-"}},
 		{Title: "Start, end and logs", Prefixes: []string{"startup-delay", "shutdown-timeout", "log-", "version"}},
@@ -129,6 +129,8 @@ func define(set *flag.FlagSet, cfg *vllmsim.Config, o *options) {
 		"); can be repeated, the first is reported")
 	set.Var(&o.models, "model", "the same as --served-model-name; vLLM takes the name from here where no other is given")
 	set.Var(&o.loras, "lora", "name of a loaded LoRA adapter; can be repeated")
+	set.BoolVar(&cfg.RuntimeLoRA, "lora-updates", false, "open /v1/load_lora_adapter and /v1/unload_lora_adapter, "+
+		"as VLLM_ALLOW_RUNTIME_LORA_UPDATING does")
 	set.Var(&o.keys, "api-key", "API key for /v1; can be repeated")
 	set.StringVar(&o.release, "release", vllmsim.NewestRelease.String(), "release of vLLM to simulate: its answers, events and routes")
 	set.StringVar(&o.modelDir, "model-dir", "", "directory with a model's tokenizer.json and tokenizer_config.json, "+
@@ -164,6 +166,7 @@ func define(set *flag.FlagSet, cfg *vllmsim.Config, o *options) {
 	set.StringVar(&o.topic, "kv-events-topic", "", "topic of KV events, with --kv-events-port")
 	set.IntVar(&o.steps, "buffer-steps", vllmsim.DefaultBufferSteps, "batches kept for replay, with --kv-events-port")
 	set.BoolVar(&o.digests, "kv-events-digests", false, "announce hashes as 32 bytes rather than integers")
+	set.IntVar(&cfg.DataParallelSize, "data-parallel-size", 0, "number of ranks; requests that name another rank are refused; 0 is this rank and one")
 	set.IntVar(&cfg.DataParallelRank, "data-parallel-rank", 0, "rank in events and metrics, added to the ports of KV events")
 
 	set.Float64Var(&o.shutdown, "shutdown-timeout", 0, "seconds that running requests can continue after SIGTERM; 0 aborts them")

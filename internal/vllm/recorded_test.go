@@ -24,6 +24,22 @@ type message struct {
 	payload []byte
 }
 
+// engine is what stands before a colon: how the engine was started.
+func (m *message) engine() string {
+	engine, _, ok := strings.Cut(m.asked, ": ")
+	if !ok {
+		return ""
+	}
+	return engine
+}
+
+func one(yes bool) int {
+	if yes {
+		return 1
+	}
+	return 0
+}
+
 // recordings reads all files.
 func recordings(t testing.TB) map[string][]message {
 	t.Helper()
@@ -76,7 +92,7 @@ func TestDecodeReadsAllOfWhatEnginesSend(t *testing.T) {
 			if diff := cmp.Diff(want, got, same); diff != "" {
 				t.Errorf("%s, %s (-want +got):\n%s", release, m.asked, diff)
 			}
-			if got.Skipped != 0 || got.Rank != 0 || len(got.Events) == 0 {
+			if rank := one(m.engine() == "rank 1 of two"); got.Skipped != 0 || got.Rank != rank || len(got.Events) == 0 {
 				t.Errorf("%s, %s: %d parts skipped, rank %d, %d events", release, m.asked, got.Skipped, got.Rank, len(got.Events))
 			}
 		}
@@ -96,20 +112,19 @@ func TestRecordedEventsSayWhatWasAsked(t *testing.T) {
 	for release, messages := range recordings(t) {
 		t.Run(release, func(t *testing.T) {
 			events := map[string][]kvevent.Event{}
-			last := map[bool]int64{true: -1, false: -1} // by whether the engine ran with options: two processes
+			last := map[string]uint64{} // and one, by engine
 			for _, m := range messages {
 				var b kvevent.Batch
 				if err := NewDecoder("VLLM").Decode(m.payload, &b); err != nil {
 					t.Fatal(err)
 				}
 				events[m.asked] = append(events[m.asked], b.Events...)
-				options := strings.HasPrefix(m.asked, "with options")
-				if int64(m.seq) <= last[options] {
-					t.Errorf("message %d follows %d", m.seq, last[options])
+				if m.seq < last[m.engine()] {
+					t.Errorf("message %d follows %d", m.seq, last[m.engine()]-1)
 				}
-				last[options] = int64(m.seq)
+				last[m.engine()] = m.seq + 1
 			}
-			one := func(asked string) kvevent.Event {
+			stores := func(asked string) kvevent.Event {
 				t.Helper()
 				stored := slices.DeleteFunc(slices.Clone(events[asked]), func(e kvevent.Event) bool { return e.Kind != kvevent.Stored })
 				if len(stored) != 1 {
@@ -118,7 +133,7 @@ func TestRecordedEventsSayWhatWasAsked(t *testing.T) {
 				return stored[0]
 			}
 			for _, prefix := range []string{"", "with options: "} {
-				first, longer := one(prefix+"a prompt of two blocks and a rest"), one(prefix+"a longer prompt")
+				first, longer := stores(prefix+"a prompt of two blocks and a rest"), stores(prefix+"a longer prompt")
 				if diff := cmp.Diff(row(10000, 64), first.Tokens); diff != "" || len(first.Hashes) != 2 || first.HasParent || first.BlockSize != 32 {
 					t.Errorf("%sa first prompt: %+v", prefix, first)
 				}
@@ -129,16 +144,16 @@ func TestRecordedEventsSayWhatWasAsked(t *testing.T) {
 					t.Errorf("%sa prompt that is cached: %+v", prefix, again)
 				}
 			}
-			salted := one("a salted prompt")
-			if plain := one("a prompt of two blocks and a rest"); salted.Hashes[0] == plain.Hashes[0] || salted.HasParent {
+			salted := stores("a salted prompt")
+			if plain := stores("a prompt of two blocks and a rest"); salted.Hashes[0] == plain.Hashes[0] || salted.HasParent {
 				t.Errorf("a salted prompt: %+v", salted)
 			}
 			// Releases before 0.17 do not say why two prompts of the same tokens have other hashes.
 			if says := atLeast(release, 17); says != (salted.Salt == "salt") {
 				t.Errorf("salt %q", salted.Salt)
 			}
-			twice := one("the prompt of whole blocks again")
-			if whole := one("a prompt of whole blocks"); len(twice.Hashes) != 1 || twice.Hashes[0] != whole.Hashes[1] || twice.Parent != whole.Hashes[0] {
+			twice := stores("the prompt of whole blocks again")
+			if whole := stores("a prompt of whole blocks"); len(twice.Hashes) != 1 || twice.Hashes[0] != whole.Hashes[1] || twice.Parent != whole.Hashes[0] {
 				t.Errorf("the last block of a prompt is computed again: %+v", twice)
 			}
 			reset := events["a prompt after the reset"]

@@ -32,5 +32,6 @@
 // its siblings). Totals worse than the goals fail the run.
 //
 // Flags: -real.release VERSION (or "newest"), -real.wrap COMMAND (what engines are started with, such as
-// "taskset --cpu-list 0-3"). With KVASIR_REAL_REQUIRED=1 a run that would be skipped fails.
+// "taskset --cpu-list 0-3"), -real.update (writes the release's row of docs/install-vllm.md), -real.record and -real.variants NAMES (the
+// judge's recordings). With KVASIR_REAL_REQUIRED=1 a run that would be skipped fails.
 package real

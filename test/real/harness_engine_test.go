@@ -23,8 +23,6 @@ import (
 )
 
 const (
-	// startPatience is how long an engine can take to start; two idle cores need 25 s.
-	startPatience = 15 * time.Minute
 	// atOnce engines run at most.
 	atOnce = 2
 	// blockTokens are in one block of every engine: the CPU backend takes multiples of 32.
@@ -293,7 +291,7 @@ const noScaleOut = "no --enable-scale-out"
 
 // untilServing waits until the engine answers.
 func (e *engine) untilServing() error {
-	deadline := time.Now().Add(startPatience)
+	deadline := time.Now().Add(*startFlag)
 	for time.Now().Before(deadline) {
 		select {
 		case <-e.exited:
@@ -304,7 +302,7 @@ func (e *engine) untilServing() error {
 			return nil
 		}
 	}
-	return fmt.Errorf("engine %s does not serve after %v:\n%s", e.name, startPatience, e.log.tail(8000))
+	return fmt.Errorf("engine %s does not serve after %v:\n%s", e.name, *startFlag, e.log.tail(8000))
 }
 
 func (e *engine) alive() bool {

@@ -15,6 +15,7 @@ import (
 var (
 	releaseFlag = flag.String("real.release", "", "vLLM `release` to test, or newest; without it every test is skipped")
 	budgetFlag  = flag.Duration("real.budget", 0, "skip tests that would begin after this `time`; 0 is no bound")
+	startFlag   = flag.Duration("real.start", 15*time.Minute, "`time` that an engine can take to start; two idle cores need 25 s")
 	wrapFlag    = flag.String("real.wrap", "", "`command` that starts engines, such as \"taskset --cpu-list 0-3\"")
 )
 

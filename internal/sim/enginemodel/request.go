@@ -15,6 +15,8 @@ type Spec struct {
 	// Adapter is the LoRA adapter's name, empty for the base model; AdapterID its number in events (0: none).
 	Adapter   string
 	AdapterID int
+	// Weights tells apart what was loaded under the adapter's name, where hashes depend on it.
+	Weights string
 	// Salt separates caches of tenants.
 	Salt string
 	// NoLookup computes all of the prompt, as requests for log probabilities of its tokens need.
@@ -109,7 +111,7 @@ func (e *Engine) NewRequest(spec Spec) (*Request, error) {
 		MaxTokens: min(spec.MaxTokens, e.cfg.MaxModelLen-n),
 		tokens:    spec.Prompt, prompt: n, noLookup: spec.NoLookup,
 	}
-	r.root = e.chain.Root(spec.Adapter, spec.Salt)
+	r.root = e.chain.Root(spec.root(), spec.Salt)
 	r.hashes = make([]Hash, 0, r.likelyBlocks(e.cfg.BlockSize))
 	if known := spec.Known; known != nil {
 		r.hashes, r.sample = append(r.hashes, known.hashes...), known.sample
@@ -118,6 +120,14 @@ func (e *Engine) NewRequest(spec Spec) (*Request, error) {
 		r.sample = sampleOf(r.tokens)
 	}
 	return r, nil
+}
+
+// root names the adapter and its weights for the chain of hashes.
+func (s *Spec) root() string {
+	if s.Weights == "" {
+		return s.Adapter
+	}
+	return s.Adapter + "\x00" + s.Weights
 }
 
 // AppendAnswer appends the n tokens that any engine with the default palette generates after a prompt.

@@ -39,6 +39,9 @@ type answer struct {
 }
 
 func (e *Engine) newAnswer(r *http.Request, c *common, prompts [][]uint32, chat bool) (*answer, error) {
+	if err := e.checkRank(r); err != nil {
+		return nil, err
+	}
 	streams, err := e.submit(c, prompts)
 	if err != nil {
 		return nil, err

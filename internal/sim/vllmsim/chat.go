@@ -65,7 +65,7 @@ func (e *Engine) chat(body []byte) (*chatRequest, []uint32, error) {
 	if err := decode(body, req); err != nil {
 		return nil, nil, err
 	}
-	if _, _, err := e.adapter(req.Model); err != nil {
+	if _, err := e.adapter(req.Model); err != nil {
 		return nil, nil, err
 	}
 	switch {

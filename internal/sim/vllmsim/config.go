@@ -36,8 +36,10 @@ type Config struct {
 	Port int
 	// ServedModelNames are the names of the base model. The first is reported.
 	ServedModelNames []string
-	// LoRAs are the names of loaded adapters.
-	LoRAs []string
+	// LoRAs are the names of loaded adapters. RuntimeLoRA opens the routes that load and unload others, as
+	// VLLM_ALLOW_RUNTIME_LORA_UPDATING does.
+	LoRAs       []string
+	RuntimeLoRA bool
 	// APIKeys guard /v1, and /v2 and /inference from 0.21 on, if there are any.
 	APIKeys []string
 	// Release is the release of vLLM that is simulated; 0 is NewestRelease.
@@ -83,6 +85,9 @@ type Config struct {
 	Events EventsConfig
 	// DataParallelRank is reported in events and metrics and added to the ports of Events.
 	DataParallelRank int
+	// DataParallelSize is the number of ranks; 0 is DataParallelRank and one. Requests that name another rank by the header
+	// are refused. The other ranks are other processes here, while those of vLLM can share an address.
+	DataParallelSize int
 
 	// ShutdownTimeout is what Shutdown waits for running requests; 0 aborts them at once.
 	ShutdownTimeout time.Duration
@@ -190,6 +195,7 @@ func (c Config) withDefaults() (Config, error) {
 	setDefault(&c.DefaultOutput, DefaultOutput)
 	setDefault(&c.MaxBody, DefaultMaxBody)
 	setDefault(&c.BlockSize, enginemodel.DefaultBlockSize)
+	setDefault(&c.DataParallelSize, c.DataParallelRank+1)
 	setDefault(&c.Events.BufferSteps, DefaultBufferSteps)
 	setDefault(&c.Events.HWM, DefaultHWM)
 	if len(c.ServedModelNames) == 0 {
@@ -220,6 +226,8 @@ func (c Config) withDefaults() (Config, error) {
 		return c, errors.New("buffer steps and high-water mark must not be negative")
 	case c.Events.DigestHashes && c.Release.layout() < Layout0102:
 		return c, fmt.Errorf("release %v has integer hashes only", c.Release)
+	case c.DataParallelRank < 0 || c.DataParallelRank >= c.DataParallelSize:
+		return c, fmt.Errorf("rank %d is none of %d", c.DataParallelRank, c.DataParallelSize)
 	case c.MaxQueuedRequests < 0:
 		return c, fmt.Errorf("the bound of queued requests is %d, must not be negative", c.MaxQueuedRequests)
 	case c.MaxQueuedRequests > 0 && c.Release < SinceQueueLimits:

@@ -29,6 +29,9 @@ type answerWriter interface {
 func (e *Engine) serveConverted(
 	w http.ResponseWriter, r *http.Request, req *chatRequest, prompt []uint32, prefix string, as func(*convertedAnswer) answerWriter,
 ) error {
+	if err := e.checkRank(r); err != nil {
+		return err
+	}
 	streams, err := e.submit(&req.common, [][]uint32{prompt})
 	if err != nil {
 		return err

@@ -33,6 +33,8 @@ type Engine struct {
 	// draining makes new requests end as aborted at once.
 	draining atomic.Bool
 	closing  sync.Once
+	adapters *adapters
+	stopping sync.Mutex // one at a time stops or resumes the loop for a client
 }
 
 // Start returns an engine that serves, after Config.StartupDelay.
@@ -55,7 +57,7 @@ func StartContext(ctx context.Context, cfg Config) (*Engine, error) {
 	if err != nil {
 		return nil, err
 	}
-	e := &Engine{cfg: cfg, metrics: newMetrics(cfg), created: time.Now()}
+	e := &Engine{cfg: cfg, metrics: newMetrics(cfg), created: time.Now(), adapters: newAdapters(cfg.LoRAs)}
 	if !cfg.Events.Disabled {
 		if e.pub, err = newPublisher(cfg); err != nil { // its sockets outlive ctx
 			return nil, err
@@ -139,7 +141,7 @@ func (e *Engine) Shutdown(ctx context.Context) error {
 		if e.cfg.Release.closesBeforeDraining() {
 			closing.Go(func() { _ = e.server.Shutdown(draining) }) // stops listening at once; below it is waited for
 		}
-		e.drain(ctx)
+		e.drain(ctx, e.cfg.ShutdownTimeout)
 		drained()
 		closing.Wait()
 	}
@@ -154,9 +156,9 @@ func (e *Engine) Shutdown(ctx context.Context) error {
 	return nil
 }
 
-// drain waits until no request is left, ShutdownTimeout is over or ctx ends.
-func (e *Engine) drain(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(ctx, e.cfg.ShutdownTimeout)
+// drain waits until no request is left, the time is over or ctx ends.
+func (e *Engine) drain(ctx context.Context, limit time.Duration) {
+	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()

@@ -24,7 +24,7 @@ func (e *Engine) serveGenerate(w http.ResponseWriter, r *http.Request, body []by
 	if !ok || len(ids) == 0 {
 		return badRequest("token_ids", "token_ids must be a list of token ids")
 	}
-	if _, _, err := e.adapter(req.Model); err != nil {
+	if _, err := e.adapter(req.Model); err != nil {
 		return err
 	}
 	if req.Stream {

@@ -30,6 +30,7 @@ type loop struct {
 	mu       sync.Mutex
 	commands []func() // guarded by mu
 	paused   bool     // guarded by mu
+	held     bool     // guarded by mu; as paused, but by a client
 	stopped  bool     // guarded by mu
 	wake     chan struct{}
 	quit     chan struct{}
@@ -102,6 +103,20 @@ func (l *loop) resume() {
 	l.signal()
 }
 
+// hold is pause or resume on behalf of a client, and changes nothing of what those have done.
+func (l *loop) hold(held bool) {
+	l.mu.Lock()
+	l.held = held
+	l.mu.Unlock()
+	l.call(func() {})
+}
+
+func (l *loop) isHeld() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.held
+}
+
 // step takes one step of a paused loop, without its duration, and reports whether there was anything to do.
 func (l *loop) step() bool {
 	worked := false
@@ -166,7 +181,7 @@ func (l *loop) take() (commands []func(), paused bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	commands, l.commands = l.commands, nil
-	return commands, l.paused
+	return commands, l.paused || l.held
 }
 
 // takeStep runs a step of the model, waits until it would have ended, and shows its results. The waits follow an

@@ -37,6 +37,7 @@ type metrics struct {
 	ended      map[string]uint64 // guarded by mu, by finish reason
 	cached     uint64            // guarded by mu
 	rejected   uint64            // guarded by mu, requests refused by the bound of the queue
+	sleepLevel int               // guarded by mu, 0 while awake
 	lateness   time.Duration     // guarded by mu, sum over timed steps
 	timed      uint64            // guarded by mu, steps
 }
@@ -68,6 +69,13 @@ func (m *metrics) late(d time.Duration) {
 func (m *metrics) reject() {
 	m.mu.Lock()
 	m.rejected++
+	m.mu.Unlock()
+}
+
+// sleep notes the level of sleep; -1 is a sleep of level 0, in which no state holds.
+func (m *metrics) sleep(level int) {
+	m.mu.Lock()
+	m.sleepLevel = level
 	m.mu.Unlock()
 }
 
@@ -129,7 +137,7 @@ func (m *metrics) text() string {
 	if release >= sinceSleepState {
 		w.family("vllm:engine_sleep_state", "gauge", "State of sleep; 1 is the one that holds.")
 		for i, state := range []string{"awake", "weights_offloaded", "discard_all"} {
-			w.sample("vllm:engine_sleep_state", `sleep_state="`+state+`"`, float64(one(i == 0)))
+			w.sample("vllm:engine_sleep_state", `sleep_state="`+state+`"`, float64(one(i == m.sleepLevel)))
 		}
 	}
 	usageName := "vllm:kv_cache_usage_perc"

@@ -108,6 +108,12 @@ func (r Release) generates() bool { return r >= 11<<8|1 }
 // saltsMessages: /v1/messages takes a cache_salt. Older releases ignore it.
 func (r Release) saltsMessages() bool { return r.minor(27) }
 
+// pauses: the routes that pause and resume exist.
+func (r Release) pauses() bool { return r.minor(14) }
+
+// hashesPaths: hashes of blocks depend on the path of an adapter, not on its name alone.
+func (r Release) hashesPaths() bool { return r.minor(31) }
+
 // namesEventSources: GET /kv_event_sources exists.
 func (r Release) namesEventSources() bool { return r.minor(31) }
 

@@ -76,7 +76,7 @@ func (e *Engine) serveTokenize(w http.ResponseWriter, _ *http.Request, body []by
 	if err := decode(body, &req); err != nil {
 		return err
 	}
-	if _, _, err := e.adapter(req.Model); err != nil {
+	if _, err := e.adapter(req.Model); err != nil {
 		return err
 	}
 	if req.Prompt == nil && req.Messages == nil {
@@ -118,7 +118,7 @@ func (e *Engine) serveDetokenize(w http.ResponseWriter, _ *http.Request, body []
 	if req.Tokens == nil {
 		return invalid("body.tokens", "tokens are missing")
 	}
-	if _, _, err := e.adapter(req.Model); err != nil {
+	if _, err := e.adapter(req.Model); err != nil {
 		return err
 	}
 	e.writeJSON(w, map[string]string{"prompt": e.cfg.Text.Decode(req.Tokens)})

@@ -59,15 +59,15 @@ type completionRequest struct {
 	AddSpecialTokens *bool           `json:"add_special_tokens"`
 }
 
-// adapter finds what a model name means: the base model or an adapter with its number.
-func (e *Engine) adapter(model string) (name string, id int, err error) {
+// adapter finds what a model name means: the base model, which is no adapter, or an adapter.
+func (e *Engine) adapter(model string) (adapter, error) {
 	if model == "" || slices.Contains(e.cfg.ServedModelNames, model) {
-		return "", 0, nil
+		return adapter{}, nil
 	}
-	if i := slices.Index(e.cfg.LoRAs, model); i >= 0 {
-		return model, i + 1, nil
+	if a, ok := e.adapters.find(model); ok {
+		return a, nil
 	}
-	return "", 0, &apiError{
+	return adapter{}, &apiError{
 		status: http.StatusNotFound, kind: "NotFoundError", param: "model", message: fmt.Sprintf("The model `%s` does not exist.", model),
 	}
 }
@@ -93,16 +93,19 @@ func (c *common) check() error {
 
 // spec describes the request for one prompt to the model. An answer that does not fit the context is cut.
 func (e *Engine) spec(c *common, prompt []uint32) (enginemodel.Spec, error) {
-	name, id, err := e.adapter(c.Model)
+	tuned, err := e.adapter(c.Model)
 	if err != nil {
 		return enginemodel.Spec{}, err
 	}
 	limit := e.loop.model.Config().MaxModelLen
 	spec := enginemodel.Spec{
-		Prompt: prompt, Adapter: name, AdapterID: id, MaxTokens: min(int(*c.MaxTokens), limit-len(prompt)), NoLookup: c.PromptLogprobs != nil,
+		Prompt: prompt, Adapter: tuned.name, AdapterID: tuned.id, MaxTokens: min(int(*c.MaxTokens), limit-len(prompt)), NoLookup: c.PromptLogprobs != nil,
 	}
 	if c.CacheSalt != nil {
 		spec.Salt = *c.CacheSalt
+	}
+	if e.cfg.Release.hashesPaths() {
+		spec.Weights = tuned.path
 	}
 	if e.cfg.Release.refusesLongAnswers() && !c.maxTokensByPlan && len(prompt)+int(*c.MaxTokens) > limit && len(prompt) < limit {
 		param := "input_tokens"
@@ -140,7 +143,7 @@ func (e *Engine) completion(body []byte) (*completionRequest, [][]uint32, error)
 	if err := decode(body, req); err != nil {
 		return nil, nil, err
 	}
-	if _, _, err := e.adapter(req.Model); err != nil {
+	if _, err := e.adapter(req.Model); err != nil {
 		return nil, nil, err
 	}
 	req.maxTokensParam = "max_tokens"

@@ -5,6 +5,7 @@ import (
 	"maps"
 	"net/http"
 	"slices"
+	"strconv"
 	"strings"
 )
 
@@ -34,7 +35,9 @@ func (e *Engine) routes() map[string]route {
 		"/tokenize":                 onPost(e.handle(e.serveTokenize)),
 		"/detokenize":               onPost(e.handle(e.serveDetokenize)),
 		"/reset_prefix_cache":       onPost(e.serveReset),
-		"/is_sleeping":              onGet(e.serveAwake),
+		"/is_sleeping":              onGet(e.serveIsSleeping),
+		"/sleep":                    onPost(e.serveSleep),
+		"/wake_up":                  onPost(e.serveWake),
 		"/sim/blocks":               onGet(e.serveBlocks),
 	}
 	for _, path := range []string{"/score", "/v1/score"} {
@@ -50,6 +53,13 @@ func (e *Engine) routes() map[string]route {
 	}
 	if release.generates() && !closed {
 		routes["/inference/v1/generate"] = onPost(e.scaleOut(e.handle(e.serveGenerate)))
+	}
+	if release.pauses() {
+		routes["/pause"], routes["/resume"], routes["/is_paused"] = onPost(e.servePause), onPost(e.serveResume), onGet(e.serveIsPaused)
+	}
+	if e.cfg.RuntimeLoRA {
+		routes["/v1/load_lora_adapter"] = onPost(e.handle(e.loadAdapter))
+		routes["/v1/unload_lora_adapter"] = onPost(e.handle(e.unloadAdapter))
 	}
 	if release.namesEventSources() {
 		routes["/kv_event_sources"] = onGet(e.serveEventSources)
@@ -137,10 +147,6 @@ func (e *Engine) serveReset(w http.ResponseWriter, _ *http.Request) {
 	}
 }
 
-func (e *Engine) serveAwake(w http.ResponseWriter, _ *http.Request) {
-	e.writeJSON(w, map[string]bool{"is_sleeping": false})
-}
-
 func (e *Engine) serveBlocks(w http.ResponseWriter, _ *http.Request) {
 	blocks, copies := e.Blocks(), 0
 	for _, n := range blocks {
@@ -164,7 +170,7 @@ func (e *Engine) serveEventSources(w http.ResponseWriter, _ *http.Request) {
 		if !c.NoReplay {
 			source["replay_endpoint"] = "tcp://" + e.ReplayAddr()
 		}
-		out["0"] = source
+		out[strconv.Itoa(e.cfg.DataParallelRank)] = source
 	}
 	e.writeJSON(w, out)
 }
@@ -186,8 +192,8 @@ func (e *Engine) serveModels(w http.ResponseWriter, _ *http.Request) {
 	for _, name := range e.cfg.ServedModelNames {
 		model(name, e.cfg.ModelRoot, nil, e.loop.model.Config().MaxModelLen)
 	}
-	for _, name := range e.cfg.LoRAs {
-		model(name, name, e.cfg.ServedModelNames[0], nil)
+	for _, a := range e.adapters.all() {
+		model(a.name, a.path, e.cfg.ServedModelNames[0], nil)
 	}
 	e.writeJSON(w, map[string]any{"object": "list", "data": data})
 }

@@ -7,6 +7,7 @@ import (
 	"embed"
 	"encoding/hex"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -75,11 +76,24 @@ func Recording(release string) (Transcript, error) {
 }
 
 // Record writes what an engine of a release has shown into the repository at root: its transcript, those of the next
-// older release, which is written as changes against it, and its frames.
+// older release, which is written as changes against it, and its frames. Of variants that it has not shown, what was recorded
+// before stays.
 func Record(root, release string, t Transcript, frames []Frame) error {
 	list, err := Releases()
 	if err != nil {
 		return err
+	}
+	path := filepath.Join(root, FramesDir, release+".txt")
+	if slices.Contains(list, release) {
+		before, err := Recording(release)
+		if err != nil {
+			return err
+		}
+		sent, err := ReadFrames(path)
+		if err != nil {
+			return err
+		}
+		t, frames = merge(before, t), mergeFrames(sent, frames)
 	}
 	all := map[string]Transcript{release: t}
 	for _, name := range list {
@@ -105,7 +119,30 @@ func Record(root, release string, t Transcript, frames []Frame) error {
 			return fmt.Errorf("writing the recording of %s: %w", name, err)
 		}
 	}
-	return writeFrames(filepath.Join(root, FramesDir, release+".txt"), frames)
+	return writeFrames(path, frames)
+}
+
+// merge returns what was recorded before, with the variants of now in place of those.
+func merge(before, now Transcript) Transcript {
+	kept := slices.DeleteFunc(before.Variants(), func(v Variant) bool { return slices.Contains(now.Variants(), v) })
+	all := before.of(kept...)
+	maps.Copy(all, now)
+	return all
+}
+
+// mergeFrames does the same with frames, and sorts them by variant.
+func mergeFrames(before, now []Frame) (all []Frame) {
+	for _, v := range Variants {
+		of := func(list []Frame) []Frame {
+			return slices.DeleteFunc(slices.Clone(list), func(f Frame) bool { return !v.has(f.Case) })
+		}
+		if sent := of(now); len(sent) > 0 {
+			all = append(all, sent...)
+		} else {
+			all = append(all, of(before)...)
+		}
+	}
+	return all
 }
 
 // writeFrames writes messages one a line: the number, the payload in hexadecimal digits, and the case.

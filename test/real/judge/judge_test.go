@@ -2,7 +2,6 @@ package judge
 
 import (
 	"compress/gzip"
-	"errors"
 	"io"
 	"os"
 	"path/filepath"
@@ -54,20 +53,24 @@ func TestTheSimulatorIsAsEachRecordedRelease(t *testing.T) {
 	}
 	// All at the same time, however few processors there are: most of it is waiting.
 	dir := model(t)
-	simulated, failures := make([]Transcript, len(releases)), make([]error, len(releases))
+	differences, failures := make([][]Difference, len(releases)), make([]error, len(releases))
 	var wg sync.WaitGroup
 	for i, release := range releases {
-		wg.Go(func() { simulated[i], failures[i] = SimulateAll(t.Context(), release, dir) })
+		wg.Go(func() {
+			var engine Transcript
+			if engine, failures[i] = Recording(release); failures[i] == nil {
+				differences[i], failures[i] = Judge(t.Context(), release, dir, engine)
+			}
+		})
 	}
 	wg.Wait()
 	var found []Difference
 	for i, release := range releases {
 		t.Run(release, func(t *testing.T) {
-			engine, err := Recording(release)
-			if err := errors.Join(err, failures[i]); err != nil {
+			list, err := differences[i], failures[i]
+			if err != nil {
 				t.Fatal(err)
 			}
-			list := Compare(engine, simulated[i])
 			refused, _, err := Verdict(Differences, list)
 			if err != nil {
 				t.Fatal(err)

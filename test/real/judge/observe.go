@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"slices"
+	"strconv"
 	"strings"
 	"time"
 )
@@ -20,6 +20,8 @@ type Target struct {
 	QueueLimits bool
 	// Model is the path that the engine was given for its model; it is replaced in the transcript.
 	Model string
+	// Adapters are the paths of two LoRA adapters, for the variant with adapters.
+	Adapters [2]string
 }
 
 // Variant says how an engine was started.
@@ -31,16 +33,41 @@ type Variant struct {
 	// Options: the engine runs with --enable-scale-out, --max-num-seqs 2, --max-num-queued-reqs 2 and --shutdown-timeout,
 	// as far as its release has them, with digests for hashes, and without --enable-prompt-tokens-details.
 	Options bool
+	// Adapters: the engine has LoRA with room for two adapters, and they can be loaded while it runs.
+	Adapters bool
+	// Rank is the data-parallel rank under observation, of two; the requests name it. 0 is an engine with one rank.
+	Rank int
+	// Windows: three of the model's four layers look back WindowTokens.
+	Windows bool
 }
+
+// WindowTokens is the window of the model with windows.
+const WindowTokens = 128
 
 // Context returns the context length and the number of blocks of the engine's cache. With options, running requests must
 // outlast the engine's shutdown timeout however fast it is, so they are given room.
 func (v Variant) Context() (maxModelLen, blocks int) {
-	if v.Options {
+	switch {
+	case v.Options:
 		return 16 * MaxModelLen, 32 * Blocks
+	case v.Windows:
+		return MaxModelLen, 4 * Blocks // each of four layers has blocks of its own
 	}
 	return MaxModelLen, Blocks
 }
+
+// has reports whether a case belongs to the variant.
+func (v Variant) has(name string) bool {
+	for _, other := range Variants {
+		if other.Name != "" && strings.HasPrefix(name, other.Name) {
+			return v.Name == other.Name
+		}
+	}
+	return v.Name == ""
+}
+
+// terminates reports whether the variant's last step ends the engine.
+func (v Variant) terminates() bool { return v.Name == "" || v.Options }
 
 // long is how many tokens are asked for when a request is to run until it is ended.
 func (v Variant) long() int {
@@ -50,9 +77,15 @@ func (v Variant) long() int {
 
 // The variants of a transcript.
 var (
-	Plain   = Variant{Key: Key}
-	Options = Variant{Name: "with options: ", Options: true}
+	Plain    = Variant{Key: Key}
+	Options  = Variant{Name: "with options: ", Options: true}
+	Adapters = Variant{Name: "with adapters: ", Adapters: true}
+	Ranks    = Variant{Name: "rank 1 of two: ", Rank: 1}
+	Windows  = Variant{Name: "with windows: ", Windows: true}
 )
+
+// Variants are all variants, in the order in which engines are judged, two at a time.
+var Variants = []Variant{Plain, Options, Adapters, Ranks, Windows}
 
 // Frame is a message of the event socket, as recorded.
 type Frame struct {
@@ -85,19 +118,30 @@ func Observe(ctx context.Context, t Target, v Variant) (Transcript, []Frame, err
 		return nil, nil, err
 	}
 	defer j.events.close()
-	steps := []func(context.Context) error{j.cache, j.replays, j.answers, j.metrics, j.idle, j.terminate}
-	if v.Options {
-		steps = []func(context.Context) error{j.cache, j.answers, j.terminate}
-		if t.QueueLimits {
-			steps = slices.Insert(steps, 2, j.queue)
-		}
-	}
-	for _, step := range steps {
+	for _, step := range j.steps() {
 		if err := step(ctx); err != nil {
 			return nil, nil, err
 		}
 	}
 	return j.out, j.frames, nil
+}
+
+// steps are what the variant is asked, in order.
+func (j *judge) steps() []func(context.Context) error {
+	type steps []func(context.Context) error
+	switch {
+	case j.Options && j.QueueLimits:
+		return steps{j.cache, j.answers, j.queue, j.terminate}
+	case j.Options:
+		return steps{j.cache, j.answers, j.terminate}
+	case j.Variant.Adapters:
+		return steps{j.cache, j.stops}
+	case j.Rank > 0:
+		return steps{j.cache, j.replays, j.metrics, j.ranks}
+	case j.Windows:
+		return steps{j.cache}
+	}
+	return steps{j.cache, j.replays, j.answers, j.metrics, j.idle, j.terminate}
 }
 
 // observation is the place for what a case shows.
@@ -171,6 +215,9 @@ func (j *judge) open(ctx context.Context, r request) (*http.Response, error) {
 	}
 	if j.Key != "" {
 		req.Header.Set("Authorization", "Bearer "+j.Key)
+	}
+	if j.Rank > 0 {
+		req.Header.Set(rankHeader, strconv.Itoa(j.Rank))
 	}
 	for i := 0; i+1 < len(r.headers); i += 2 {
 		req.Header.Del(r.headers[i])

@@ -11,21 +11,22 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/sim/vllmsim"
 )
 
-// SimulateAll is Simulate of both variants, at the same time: most of it is waiting.
-func SimulateAll(ctx context.Context, release, dir string) (Transcript, error) {
-	variants := []Variant{Plain, Options}
-	var shown [2]Transcript
-	var failures [2]error
+// simulateAll is Simulate of some variants, at the same time: most of it is waiting.
+func simulateAll(ctx context.Context, release, dir string, variants ...Variant) (Transcript, error) {
+	shown, failures := make([]Transcript, len(variants)), make([]error, len(variants))
 	var wg sync.WaitGroup
 	for i, v := range variants {
 		wg.Go(func() { shown[i], _, failures[i] = Simulate(ctx, release, dir, v) })
 	}
 	wg.Wait()
-	if err := errors.Join(failures[:]...); err != nil {
+	if err := errors.Join(failures...); err != nil {
 		return nil, fmt.Errorf("simulating release %s: %w", release, err)
 	}
-	maps.Copy(shown[0], shown[1])
-	return shown[0], nil
+	all := Transcript{}
+	for _, one := range shown {
+		maps.Copy(all, one)
+	}
+	return all, nil
 }
 
 // Simulate starts vllmsim as a release of vLLM and as the variant says, with the model in dir, and observes it.
@@ -37,11 +38,14 @@ func Simulate(ctx context.Context, release, dir string, v Variant) (Transcript, 
 	maxModelLen, blocks := v.Context()
 	cfg := vllmsim.Config{
 		Release: r, ServedModelNames: []string{Model}, ModelRoot: dir, MaxModelLen: maxModelLen, NumBlocks: blocks, BlockSize: BlockSize,
-		NoScaleOut: !v.Options, NoPromptTokensDetails: v.Options,
+		NoScaleOut: !v.Options, NoPromptTokensDetails: v.Options, RuntimeLoRA: v.Adapters, DataParallelRank: v.Rank,
 		Events: vllmsim.EventsConfig{DigestHashes: v.Options},
 	}
 	if v.Key != "" {
 		cfg.APIKeys = []string{v.Key}
+	}
+	if v.Rank > 0 {
+		cfg.DataParallelSize = 2
 	}
 	if v.Options {
 		cfg.MaxSeqs = maxSeqs
@@ -61,7 +65,7 @@ func Simulate(ctx context.Context, release, dir string, v Variant) (Transcript, 
 	}
 	ended := make(chan error, 1)
 	t := Target{
-		URL: e.URL(), Events: e.EventsAddr(), Replay: e.ReplayAddr(), Model: dir,
+		URL: e.URL(), Events: e.EventsAddr(), Replay: e.ReplayAddr(), Model: dir, Adapters: [2]string{"an/adapter", "another/adapter"},
 		QueueLimits: r >= vllmsim.SinceQueueLimits,
 		Terminate: func() error {
 			go func() { ended <- e.Shutdown(context.WithoutCancel(ctx)) }()
@@ -69,9 +73,9 @@ func Simulate(ctx context.Context, release, dir string, v Variant) (Transcript, 
 		},
 	}
 	out, frames, err := Observe(ctx, t, v)
-	if err != nil {
+	if err != nil || !v.terminates() {
 		e.Kill()
-		return nil, nil, err
+		return out, frames, err
 	}
 	return out, frames, <-ended
 }

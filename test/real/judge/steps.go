@@ -24,6 +24,7 @@ type cacheStep struct {
 	tokens int
 	fields string
 	path   string // in place of a completion
+	body   string // of path
 }
 
 // numbers are n ids from first on; small ones keep the recorded frames small.
@@ -65,12 +66,25 @@ func cacheSteps() []cacheStep {
 	}
 }
 
+// cached are the cache steps of the variant.
+func (j *judge) cached() []cacheStep {
+	all := cacheSteps()
+	switch {
+	case j.Options:
+		return all[:3]
+	case j.Rank > 0:
+		return append(all[:6:6], all[len(all)-2:]...)
+	case j.Variant.Adapters:
+		return adapterSteps(j.Target.Adapters)
+	case j.Windows:
+		return windowSteps()
+	}
+	return all
+}
+
 // cache sends the cache steps and notes what each stores, removes and counts.
 func (j *judge) cache(ctx context.Context) error {
-	steps := cacheSteps()
-	if j.Options {
-		steps = steps[:3]
-	}
+	steps := j.cached()
 	before, err := j.events.since(ctx, 0)
 	if err != nil {
 		return err
@@ -83,7 +97,7 @@ func (j *judge) cache(ctx context.Context) error {
 	for _, s := range steps {
 		name := "cache: " + s.name
 		o := j.observation(name)
-		r := request{method: "POST", path: s.path}
+		r := request{method: "POST", path: s.path, body: s.body}
 		if s.path == "" {
 			r = post("/v1/completions", "", with(fmt.Sprintf(`"max_tokens": %d, "prompt": %s%s`, s.tokens, list(s.prompt), s.fields)))
 		}
@@ -241,7 +255,7 @@ func (j *judge) metrics(ctx context.Context) error {
 		}
 		m := sampleLine.FindStringSubmatch(line)
 		switch {
-		case m == nil:
+		case m == nil || j.Rank > 0 && !strings.Contains(m[2], fmt.Sprintf(`engine="%d"`, j.Rank)):
 		case m[1] == "vllm:cache_config_info":
 			o.set(m[1], labels(m[2], "block_size", "num_gpu_blocks", "enable_prefix_caching", "engine", "model_name", "kv_cache_size_tokens"))
 		case read.MatchString(m[1]):

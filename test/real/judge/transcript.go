@@ -2,6 +2,7 @@ package judge
 
 import (
 	"bufio"
+	"context"
 	"fmt"
 	"io"
 	"maps"
@@ -24,6 +25,46 @@ func (o Observation) set(path, value string) {
 		value = old + " | " + value
 	}
 	o[path] = value
+}
+
+// of returns the cases of some variants.
+func (t Transcript) of(variants ...Variant) Transcript {
+	out := Transcript{}
+	for name, o := range t {
+		for _, v := range variants {
+			if v.has(name) {
+				out[name] = o
+			}
+		}
+	}
+	return out
+}
+
+// Variants are those that t has cases of.
+func (t Transcript) Variants() (present []Variant) {
+	for _, v := range Variants {
+		if len(t.of(v)) > 0 {
+			present = append(present, v)
+		}
+	}
+	return present
+}
+
+// Judge compares what a release's engine has shown with what vllmsim shows when it simulates the release, with the model in dir.
+// Models with windows are not simulated.
+func Judge(ctx context.Context, release, dir string, engine Transcript) ([]Difference, error) {
+	judged := slices.DeleteFunc(engine.Variants(), func(v Variant) bool { return v.Windows })
+	simulated, err := simulateAll(ctx, release, dir, judged...)
+	if err != nil {
+		return nil, err
+	}
+	return Compare(engine.of(judged...), simulated), nil
+}
+
+// JudgeRecording compares an engine with the recording of its release, as far as both have shown the same variants.
+func JudgeRecording(engine, recorded Transcript) []Difference {
+	both := slices.DeleteFunc(engine.Variants(), func(v Variant) bool { return !slices.Contains(recorded.Variants(), v) })
+	return Compare(engine.of(both...), recorded.of(both...))
 }
 
 // absent marks a path that one side lacks.
