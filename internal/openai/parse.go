@@ -49,6 +49,7 @@ type parser struct {
 	modelBad, promptBad, messagesBad        string // why the last value cannot be used
 	maxTokens, maxCompletion                int
 	haveMaxCompletion, havePromptLP, haveLP bool
+	haveEngineArguments                     bool // even if they are null
 	otherOptions                            bool // stream_options are not an object of include_usage alone
 	promptSeen, messagesSeen                bool
 	// Fields that make a Responses request Stateful.
@@ -135,7 +136,8 @@ func (p *parser) prose(name []byte, c byte) (ok, done bool) {
 		if r.Route == Messages {
 			return p.systemPrompt(c), true
 		}
-	case "vllm_xargs", "sampling_params", "extra_args": // those that holdsArguments
+	case engineArguments, "sampling_params", "extra_args": // those that holdsArguments
+		p.haveEngineArguments = p.haveEngineArguments || string(name) == engineArguments
 		if c == '{' {
 			return p.arguments(1, &r.Steering), true
 		}
@@ -372,6 +374,7 @@ func (p *parser) finish() error {
 	}
 	r.TakesUsage = r.Route.in(Completions, ChatCompletions) && r.Stream && !r.IncludeUsage && !p.otherOptions && !r.CacheUnreported &&
 		r.N <= 1
+	r.TakesReport = r.Route.in(Completions, ChatCompletions) && !p.haveEngineArguments
 	switch r.Route {
 	case Completions:
 		r.MaxTokens = p.maxTokens

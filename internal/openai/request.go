@@ -108,6 +108,9 @@ type Request struct {
 	// stream of Completions or ChatCompletions with one answer, whose stream_options are absent or contain nothing else than
 	// include_usage. Where there are several answers, vLLM changes the last event of each.
 	TakesUsage bool
+	// TakesReport: PutReport can make the engine announce again what it finds of the prompt in its cache. This is a request of
+	// Completions or ChatCompletions without arguments for the engine.
+	TakesReport bool
 
 	// Prompts of a completion request: at least one, unless Embeds. Those of an embeddings request: at least one,
 	// unless it holds chats, in messages or in input.

@@ -89,6 +89,18 @@ func PutStreamUsage(body []byte) (keep int, tail []byte) {
 	return putMember(body, streamOptions, func(tail []byte) []byte { return append(tail, `{"include_usage":true}`...) })
 }
 
+// engineArguments is the field whose object vLLM takes over into the parameters of the engine.
+const engineArguments = "vllm_xargs"
+
+// ReportSince is the first minor release of vLLM that reads what PutReport asks for.
+const ReportSince = 26
+
+// PutReport prepares body, which Parse has read with TakesReport, to make the engine announce again the blocks that it finds of
+// the prompt in its cache, as PutSalt does for the salt. The answer is the same.
+func PutReport(body []byte) (keep int, tail []byte) {
+	return putMember(body, engineArguments, func(tail []byte) []byte { return append(tail, `{"kv_cache_report_mode":"full"}`...) })
+}
+
 // putMember sets a top-level member of a JSON object in place of all members of that name.
 func putMember(body []byte, field string, appendValue func([]byte) []byte) (keep int, tail []byte) {
 	const space = " \t\r\n"

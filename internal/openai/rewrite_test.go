@@ -129,6 +129,41 @@ func TestPutStreamUsage(t *testing.T) {
 	}
 }
 
+// TestPutReport: a request without arguments for the engine asks it for a report, and stays the same otherwise.
+func TestPutReport(t *testing.T) {
+	const added = `,"vllm_xargs":{"kv_cache_report_mode":"full"}}`
+	for members, takes := range map[string]bool{
+		`"user":"x"`: true, `"stream":true,"priority":0 `: true, `"vllm_xargs":{"a":1}`: false, `"vllm_xargs":null`: false,
+		`"vllm\u005fxargs":{}`: false, `"extra_args":{}`: true,
+	} {
+		for _, route := range []Route{Completions, ChatCompletions} {
+			before := `{"model":"m","messages":[],"prompt":"x",` + members
+			body := []byte(before + "}")
+			var r Request
+			if err := Parse(route, body, &r); err != nil || r.TakesReport != takes {
+				t.Errorf("%s: takes a report: %v, %v", members, r.TakesReport, err)
+			}
+			if !takes {
+				continue
+			}
+			keep, tail := PutReport(body)
+			got := string(append(body[:keep], tail...))
+			if got != strings.TrimRight(before, " ")+added {
+				t.Errorf("%s became %s", members, got)
+			}
+			if err := Parse(route, []byte(got), &r); err != nil || r.TakesReport || r.Steering&SteersTransfer == 0 {
+				t.Errorf("%s became %s: %v", members, got, err)
+			}
+		}
+	}
+	for _, route := range []Route{Responses, Messages, Embeddings} {
+		var r Request
+		if err := Parse(route, []byte(`{"model":"m","messages":[],"input":"x"}`), &r); err != nil || r.TakesReport {
+			t.Errorf("%v: takes a report: %v, %v", route, r.TakesReport, err)
+		}
+	}
+}
+
 // TestSaltOf: what an engine's parser finds as the salt of a body that is not parsed here.
 func TestSaltOf(t *testing.T) {
 	for body, want := range map[string]string{

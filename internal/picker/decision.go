@@ -75,6 +75,8 @@ type Decision struct {
 	salt          string // that the body must get; empty to leave it as it is
 	// asksUsage: the body must ask for the usage of the stream. takesUsage: it could, and does not.
 	asksUsage, takesUsage bool
+	// takesReport: the body can ask for a report of what the engine finds in its cache.
+	takesReport bool
 
 	mu             sync.Mutex
 	account        *account

@@ -370,7 +370,8 @@ func (v *view) decide(now timeNow, s *scratch, question *policy.Request, state *
 		caller:          state.caller,
 		dropsPriority:   state.dropsPriority,
 		salt:            state.salt, probe: probe, Bytes: state.size, Waited: state.waited, found: -1,
-		takesUsage: state.cutsUsage && !state.unparsed && r.TakesUsage, reported: Reported{Prompt: -1, Cached: -1, Generated: -1},
+		takesUsage: state.cutsUsage && !state.unparsed && r.TakesUsage, takesReport: state.cutsUsage && !state.unparsed && r.TakesReport,
+		reported: Reported{Prompt: -1, Cached: -1, Generated: -1},
 	}
 	if !state.again {
 		d.charge(d.PromptTokens)

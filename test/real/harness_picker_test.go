@@ -416,7 +416,11 @@ func (p *picker) holdsTheSame(engines []*engine) error {
 
 // finds returns nil if the index knows that a pod holds a number of tokens of a prompt.
 func (p *picker) finds(pod string, prompt []int, want int) error {
-	r := completion("-", prompt)
+	return p.confirms(pod, completion("-", prompt), want)
+}
+
+// confirms is finds for a request of any shape.
+func (p *picker) confirms(pod string, r request, want int) error {
 	status, body := callURL(http.MethodPost, p.metrics+"/explain?path="+r.path, r.body)
 	var explanation struct {
 		Candidates []struct {

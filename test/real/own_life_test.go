@@ -16,7 +16,8 @@ var (
 )
 
 // TestLostHistoryHeals: a picker that starts late finds less history than the engine has published, and reports it. What the
-// engine still holds becomes known as answers show it, and everything is known once the engine has discarded its cache.
+// engine still holds becomes known as answers show it and, where the release makes reports, as the picker asks for them;
+// everything is known once the engine has discarded its cache.
 func TestLostHistoryHeals(t *testing.T) {
 	engines := startEngines(t, shortHistory)
 	startAhead(t, twoRanks)
@@ -39,6 +40,9 @@ func TestLostHistoryHeals(t *testing.T) {
 		t.Fatalf("the engine holds nothing of the prompt: %+v", first)
 	}
 	verdict(t, p.send(r).exact())
+	if atLeast("0.26") { // which announces again what the first answer has found
+		verdict(t, within(10*time.Second, func() error { return p.confirms("pod-0", r, first.delivered) }))
+	}
 	if s, err := p.status(); err != nil || s.conditions["EventsSynced"].Reason != "HistoryLost" {
 		t.Errorf("EventsSynced is %+v (%v), want HistoryLost", s.conditions["EventsSynced"], err)
 	}

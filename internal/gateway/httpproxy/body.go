@@ -217,6 +217,11 @@ func (b *body) askUsage() bool {
 	return b.end(keep, tail)
 }
 
+// askReport makes a body that was parsed ask the engine to announce what it finds in its cache, if there is room for that.
+func (b *body) askReport() {
+	b.end(openai.PutReport(b.bytes))
+}
+
 // end replaces what is behind the first keep bytes.
 func (b *body) end(keep int, tail []byte) bool {
 	if !b.grow(keep + len(tail)) {

@@ -381,10 +381,10 @@ func markOf(s *picker.Suspects, r *http.Request, body []byte) uint64 {
 }
 
 // rewrite takes the priority out of the body if the engine must not get it, sets the tenant's cache salt, and makes the body ask
-// for usage. No attempt has begun. It fails if there is no room for the salt.
+// for usage and for a report of the engine's cache. No attempt has begun. It fails if there is no room for the salt.
 func (e *exchange) rewrite() bool {
-	drops, salt, asks := e.decision.DropsPriority(), e.decision.CacheSalt(), e.decision.AsksUsage()
-	if e.changed || !drops && salt == "" && !asks {
+	drops, salt, asks, report := e.decision.DropsPriority(), e.decision.CacheSalt(), e.decision.AsksUsage(), e.decision.AsksReport()
+	if e.changed || !drops && salt == "" && !asks && !report {
 		return true
 	}
 	e.mark, e.changed = e.marked(), true
@@ -395,6 +395,9 @@ func (e *exchange) rewrite() bool {
 		return false
 	}
 	e.asksUsage = asks && e.body.askUsage()
+	if report {
+		e.body.askReport()
+	}
 	e.pick.Body = e.body.bytes
 	return true
 }
