@@ -166,7 +166,8 @@ func define(set *flag.FlagSet, cfg *vllmsim.Config, o *options) {
 	set.StringVar(&o.topic, "kv-events-topic", "", "topic of KV events, with --kv-events-port")
 	set.IntVar(&o.steps, "buffer-steps", vllmsim.DefaultBufferSteps, "batches kept for replay, with --kv-events-port")
 	set.BoolVar(&o.digests, "kv-events-digests", false, "announce hashes as 32 bytes rather than integers")
-	set.IntVar(&cfg.DataParallelSize, "data-parallel-size", 0, "number of ranks; requests that name another rank are refused; 0 is this rank and one")
+	set.IntVar(&cfg.DataParallelSize, "data-parallel-size", 0, "number of ranks; requests that name another rank are "+
+		"refused; 0 is this rank and one")
 	set.IntVar(&cfg.DataParallelRank, "data-parallel-rank", 0, "rank in events and metrics, added to the ports of KV events")
 
 	set.Float64Var(&o.shutdown, "shutdown-timeout", 0, "seconds that running requests can continue after SIGTERM; 0 aborts them")

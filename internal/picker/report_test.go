@@ -1,6 +1,7 @@
 package picker
 
 import (
+	"cmp"
 	"context"
 	"testing"
 
@@ -8,21 +9,23 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/openai"
 )
 
-// TestReportsAreAskedForAfterLostHistory, of engines that make them, for prompts whose blocks are not all announced. keys is how many
+// TestReportsAreAskedForAfterLostHistory, of engines that make them, for prompts of which no block was announced. keys is how many
 // blocks of the prompt, which has twelve whole ones, an engine with blocks of two has announced.
 func TestReportsAreAskedForAfterLostHistory(t *testing.T) {
 	for name, tc := range map[string]struct {
 		complete bool
 		release  int
 		keys     int
+		tokens   int // 200 if 0
 		fields   string
 		off      bool // by the policy
 		gateway  bool // the body cannot be changed
 		want     bool
 	}{
 		"nothing is known":              {release: 26, want: true},
-		"a part is known":               {release: 32, keys: 10, want: true},
+		"a part is known":               {release: 32, keys: 2},
 		"all is known":                  {release: 26, keys: 12},
+		"a prompt of less than a block": {release: 26, tokens: 32},
 		"no event was lost":             {release: 26, complete: true},
 		"the release makes none":        {release: 25},
 		"the release is not known":      {},
@@ -44,7 +47,7 @@ func TestReportsAreAskedForAfterLostHistory(t *testing.T) {
 				holdIn(f, 2, keysOf(t, "m", 0, 16*tc.keys))
 			}
 			f.Incomplete(!tc.complete)
-			body := completion("m", 0, 200, true)
+			body := completion("m", 0, cmp.Or(tc.tokens, 200), true)
 			if tc.fields != "" {
 				body = withFields(body, tc.fields)
 			}

@@ -153,7 +153,8 @@ func TestRecordedEventsSayWhatWasAsked(t *testing.T) {
 				t.Errorf("salt %q", salted.Salt)
 			}
 			twice := stores("the prompt of whole blocks again")
-			if whole := stores("a prompt of whole blocks"); len(twice.Hashes) != 1 || twice.Hashes[0] != whole.Hashes[1] || twice.Parent != whole.Hashes[0] {
+			whole := stores("a prompt of whole blocks")
+			if len(twice.Hashes) != 1 || twice.Hashes[0] != whole.Hashes[1] || twice.Parent != whole.Hashes[0] {
 				t.Errorf("the last block of a prompt is computed again: %+v", twice)
 			}
 			reset := events["a prompt after the reset"]

@@ -18,8 +18,10 @@ import (
 )
 
 var (
-	recordFlag   = flag.Bool("real.record", false, "write what the engine of this release shows into the golden files, in place of comparing it")
-	variantsFlag = flag.String("real.variants", "", "judge only `engines` whose variants begin so, separated by commas, such as \"with adapters,rank\"")
+	recordFlag = flag.Bool("real.record", false, "write what the engine of this release shows into the golden files, "+
+		"in place of comparing it")
+	variantsFlag = flag.String("real.variants", "", "judge only `engines` whose variants begin so, separated by commas, "+
+		"such as \"with adapters,rank\"")
 )
 
 // TestTheSimulatorIsJudgedByTheEngine drives the engine with the requests of package judge. What it shows must be what is

@@ -14,7 +14,8 @@ func TestEnginesAreAskedForWhatEventsHaveLost(t *testing.T) {
 	s := asksUsage(engine(t, func(w http.ResponseWriter, r *http.Request) {
 		body, _ := io.ReadAll(r.Body)
 		bodies <- string(body)
-		_, _ = io.WriteString(w, `{"id":"x","choices":[{"index":0,"text":"a","finish_reason":"stop"}],"usage":{"prompt_tokens":40,"completion_tokens":1}}`)
+		_, _ = io.WriteString(w, `{"id":"x","choices":[{"index":0,"text":"a","finish_reason":"stop"}],`+
+			`"usage":{"prompt_tokens":20,"completion_tokens":1}}`)
 	}))
 	s.NoEvents = false
 	h := newHouse(t, Options{}, s)

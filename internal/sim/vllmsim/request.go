@@ -99,7 +99,8 @@ func (e *Engine) spec(c *common, prompt []uint32) (enginemodel.Spec, error) {
 	}
 	limit := e.loop.model.Config().MaxModelLen
 	spec := enginemodel.Spec{
-		Prompt: prompt, Adapter: tuned.name, AdapterID: tuned.id, MaxTokens: min(int(*c.MaxTokens), limit-len(prompt)), NoLookup: c.PromptLogprobs != nil,
+		Prompt: prompt, Adapter: tuned.name, AdapterID: tuned.id, MaxTokens: min(int(*c.MaxTokens), limit-len(prompt)),
+		NoLookup: c.PromptLogprobs != nil,
 	}
 	if c.CacheSalt != nil {
 		spec.Salt = *c.CacheSalt
