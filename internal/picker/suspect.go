@@ -118,26 +118,61 @@ func (s *Suspects) MarkID(method, path string, id []byte) uint64 {
 const markEdge = 1 << 10
 
 // writeAlike hashes text without the bytes that do not distinguish requests. inArray: text begins, and ends if it returns true,
-// within an array of numbers.
+// within an array of numbers. It takes at most markEdge bytes. No branch depends on whether a byte is hashed, because digits are
+// as frequent as other bytes.
 func writeAlike(h *maphash.Hash, text []byte, inArray bool) bool {
 	var kept [markEdge]byte
 	n := 0
-	for _, c := range text {
-		inArray = c == '[' || inArray && arrayOfNumbers[c]
-		if kept[n] = c; !varies[c] || inArray && !space[c] {
-			n++
+	for len(text) > 0 {
+		in := &outside
+		if inArray {
+			in = &inside
+		}
+		i := 0
+		for i < len(text) && in[text[i]]&ends == 0 {
+			c := text[i]
+			kept[n%markEdge] = c
+			n += int(in[c])
+			i++
+		}
+		if text = text[i:]; len(text) > 0 {
+			inArray = text[0] == '['
+			if inArray {
+				kept[n%markEdge] = '['
+				n, text = n+1, text[1:]
+			}
 		}
 	}
 	_, _ = h.Write(kept[:n])
 	return inArray
 }
 
+const (
+	keeps = 1 << iota // the byte is hashed
+	ends              // the array of numbers begins or ends before the byte
+)
+
 var (
+	// outside and inside of an array of numbers, what becomes of each byte.
+	outside, inside = alike(false), alike(true)
 	// varies are the bytes that do not distinguish requests, arrayOfNumbers those that an array of token ids consists of.
 	varies         = setOf("0123456789abcdefABCDEF- \t\r\n")
 	arrayOfNumbers = setOf("0123456789, \t\r\n")
 	space          = setOf(" \t\r\n")
 )
+
+// alike makes a table of writeAlike.
+func alike(inArray bool) (table [256]uint8) {
+	for c := range table {
+		switch {
+		case inArray && !arrayOfNumbers[c], !inArray && c == '[':
+			table[c] = ends
+		case inArray && !space[c], !varies[c]:
+			table[c] = keeps
+		}
+	}
+	return table
+}
 
 func setOf(bytes string) (set [256]bool) {
 	for i := range len(bytes) {
