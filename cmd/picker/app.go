@@ -178,6 +178,7 @@ func loadReport(m vllm.Metrics) load.Report {
 		Running: m.Running, Waiting: m.Waiting, KVUsage: m.KVUsage, KVTokens: tokens, BlockTokens: m.BlockSize, Blocks: m.NumBlocks,
 		Speculates:  m.Speculates,
 		MaxAdapters: m.MaxAdapters, Adapters: m.Adapters, Rejections: m.Rejections, Generated: m.Generated,
+		CountsGenerated: m.CountsGenerated,
 	}
 }
 

@@ -103,6 +103,8 @@ type Report struct {
 	Adapters    string
 	Rejections  float64 // by a limit of its queue, since it started
 	Generated   float64 // tokens, since it started
+	// CountsGenerated says that the engine has reported Generated.
+	CountsGenerated bool
 }
 
 // Tracker counts the load of one endpoint. It is safe for concurrent use.

@@ -57,6 +57,7 @@ type Decision struct {
 	generates, background bool
 	streamed              bool
 	gateway               string // its address; empty without one
+	observed              bool   // the gateway routes by itself
 	session               uint64 // 0 without one
 	// maxTokens is the most to be generated, 0 when the request does not set it.
 	maxTokens int
@@ -438,6 +439,7 @@ func (d *Decision) End(outcome Outcome) {
 	}
 	if now := d.now(); outcome == Completed {
 		d.complete(now)
+		d.claim()
 		d.account.missed(d.missed())
 		d.checkBlocks(now)
 	} else {

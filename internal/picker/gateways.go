@@ -37,7 +37,7 @@ type GatewayStats struct {
 	Gateway string
 	// For Told answers the gateway reported the endpoint that served them, or that it knew none. Of these it sent Retried
 	// ones to another endpoint because the picked one was dead, and Unfollowed ones to another endpoint or to none although it
-	// was not.
+	// was not. Unfollowed also counts answers that the picked endpoint cannot have given, by its count of generated tokens.
 	Reported, Retried, Unfollowed int64
 	// Streams counts streamed answers with several events, and Buffered those of them that arrived in one piece.
 	Streams, Buffered int64

@@ -360,6 +360,7 @@ func (v *view) decide(now timeNow, s *scratch, question *policy.Request, state *
 		background:      !state.unparsed && r.Background,
 		streamed:        r.Stream,
 		gateway:         state.gateway,
+		observed:        state.observed,
 		maxTokens:       r.MaxTokens,
 		answers:         max(1, r.N) * max(1, len(r.Prompts)),
 		counted:         state.err == nil && len(r.Prompts) <= 1 && !state.noRead && len(state.former) == 0,

@@ -242,6 +242,7 @@ func (p *Picker) Observe(id endpoint.ID, at time.Time, r load.Report) {
 		if m, ok := v.find(id); ok {
 			m.load.Observe(at, r)
 			v.watchStall(at, id, m)
+			v.judgeClaims(at, m, r.Generated, r.CountsGenerated)
 			m.grain.report(r.BlockTokens, v.spec.BlockTokens)
 			m.blocks.Store(int64(r.Blocks))
 			m.tail.speculates.Store(r.Speculates)

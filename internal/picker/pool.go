@@ -42,6 +42,7 @@ type member struct {
 	usage            streamUsage
 	sleep            sleep
 	stalled          atomic.Bool // as logged last
+	claims           claims
 	reloads          reloads
 	tally            *tally // of the pool
 	routed           memories

@@ -27,6 +27,8 @@ type Metrics struct {
 	PrefixQueries, PrefixHits float64
 	// Preemptions and Generated tokens since the engine started.
 	Preemptions, Generated float64
+	// CountsGenerated means that Generated was reported: 0 is a count, too.
+	CountsGenerated bool
 	// Speculates means that the engine decodes speculatively: only then vLLM has metrics about that.
 	Speculates bool
 	// Rejections counts the requests that the engine has refused by a limit of its queue since it started, of all ranks.
@@ -285,6 +287,8 @@ func (s *scan) result() (Metrics, error) {
 		Asleep:        a.asleep,
 		Discarded:     a.asleep && a.discarded,
 		Speculates:    a.samples[drafts] > 0,
+
+		CountsGenerated: a.samples[generated] > 0,
 	}
 	switch run, wait := a.adapters.adaptersRun, a.adapters.adaptersFor; {
 	case len(run) > 0 && len(wait) > 0:

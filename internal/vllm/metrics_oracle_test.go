@@ -108,7 +108,8 @@ func slowMetrics(text string, rank int) (Metrics, bool) {
 	_, drafts := sum("vllm:spec_decode_num_drafts_total", "vllm:spec_decode_num_drafts")
 	m.Speculates = drafts > 0
 	m.Preemptions, _ = sum("vllm:num_preemptions_total", "vllm:num_preemptions")
-	m.Generated, _ = sum("vllm:generation_tokens_total", "vllm:generation_tokens", "sglang:generation_tokens_total")
+	made, n := sum("vllm:generation_tokens_total", "vllm:generation_tokens", "sglang:generation_tokens_total")
+	m.Generated, m.CountsGenerated = made, n > 0
 	m.Rejections, _ = sum("vllm:admission_rejections_total", "vllm:admission_rejections")
 	if v, n := sum("vllm:kv_cache_usage_perc", "sglang:token_usage"); n > 0 {
 		m.KVUsage = math.Min(v/float64(n), 1)

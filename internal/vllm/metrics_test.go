@@ -27,12 +27,12 @@ func TestParseMetricsChoosesTheRank(t *testing.T) {
 		want Metrics
 	}{
 		"rank 0": {0, Metrics{Running: 7, Waiting: 2, KVUsage: 0.34567901234567904, BlockSize: 16, NumBlocks: 27728,
-			CacheTokens: 16 * 27728, PrefixQueries: 123456, PrefixHits: 100000, Preemptions: 4, Generated: 5, MaxAdapters: 4,
+			CacheTokens: 16 * 27728, PrefixQueries: 123456, PrefixHits: 100000, Preemptions: 4, Generated: 5, CountsGenerated: true, MaxAdapters: 4,
 			Adapters: "a,b"}},
 		"rank 1": {1, Metrics{Running: 3, KVUsage: 0.125, BlockSize: 16, NumBlocks: 27729, CacheTokens: 16 * 27729,
-			PrefixQueries: 1.2e7, PrefixHits: 1.1e7, Generated: 6, MaxAdapters: 4, Adapters: "a,b"}},
+			PrefixQueries: 1.2e7, PrefixHits: 1.1e7, Generated: 6, CountsGenerated: true, MaxAdapters: 4, Adapters: "a,b"}},
 		"all ranks": {-1, Metrics{Running: 10, Waiting: 2, KVUsage: (0.34567901234567904 + 0.125) / 2, BlockSize: 16,
-			NumBlocks: 55457, CacheTokens: 16 * 55457, PrefixQueries: 12123456, PrefixHits: 11100000, Preemptions: 4, Generated: 11, MaxAdapters: 4, Adapters: "a,b"}},
+			NumBlocks: 55457, CacheTokens: 16 * 55457, PrefixQueries: 12123456, PrefixHits: 11100000, Preemptions: 4, Generated: 11, CountsGenerated: true, MaxAdapters: 4, Adapters: "a,b"}},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {

@@ -90,6 +90,38 @@ func TestAGatewayThatIgnoresPicksIsSeen(t *testing.T) {
 	}
 }
 
+// kgateway takes any endpoint where it does not know the picked one, and reports nothing of it. The engine that does not
+// generate the tokens of its answers shows it.
+func TestAGatewayThatIgnoresPicksInSilenceIsSeen(t *testing.T) {
+	if *vllm != "" {
+		t.Skip("the real engine is behind both addresses")
+	}
+	for name, known := range map[string]int{"Envoy knows all endpoints": 2, "one is missing": 1} {
+		t.Run(name, func(t *testing.T) {
+			all := engines(t, 2, nil)
+			r := startReplica(t, pool(addresses(all)...), settings{})
+			g := gatewayOf("kgateway")
+			client := start(t, []string{r.address}, addresses(all[:known]), g).client(t, g, http2)
+			r.scrape(t, all)
+			for range 4 * judged {
+				q := newRequest(true)
+				q.output = 16
+				ask(t, client, q)
+			}
+			r.ledger.waitFor(t, 0, 4*judged)
+			for range 3 { // an answer must be in the second report after its end, and the third begins another window
+				r.scrape(t, all)
+			}
+			switch s := gatewayStats(r.stats()); {
+			case known == len(all) && (s.Unfollowed != 0 || s.Ignores):
+				t.Errorf("all picks were followed: %+v", s)
+			case known < len(all) && (s.Unfollowed != 2*judged || !s.Ignores):
+				t.Errorf("%d picks were for the engine that Envoy does not know: %+v", 2*judged, s)
+			}
+		})
+	}
+}
+
 // A gateway that buffers answers ends streaming. That is judged from streamed answers alone.
 func TestAGatewayThatBuffersAnswersIsSeen(t *testing.T) {
 	for name, buffers := range map[string]bool{"Envoy AI Gateway, `buffered`": true, "Envoy AI Gateway": false} {

@@ -3,7 +3,9 @@ package envoy
 import (
 	"context"
 	"fmt"
+	"io"
 	"net"
+	"net/http"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -15,8 +17,10 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/certs"
 	"github.com/kvasir-dev/kvasir/internal/endpoint"
 	"github.com/kvasir-dev/kvasir/internal/gateway/extproc"
+	"github.com/kvasir-dev/kvasir/internal/load"
 	"github.com/kvasir-dev/kvasir/internal/picker"
 	"github.com/kvasir-dev/kvasir/internal/policy"
+	enginemetrics "github.com/kvasir-dev/kvasir/internal/vllm"
 )
 
 // pool is the pool of engines at some addresses. It holds requests while none of them is ready, takes no limit of theirs
@@ -113,6 +117,27 @@ func (r *replica) crash() {
 }
 
 func (r *replica) stats() picker.PoolStats { return r.picker.Stats()[0] }
+
+// scrape reads the metrics of the engines, which are the pool's endpoints in this order.
+func (r *replica) scrape(t *testing.T, all []*engine) {
+	t.Helper()
+	for i, e := range all {
+		answer, err := http.Get("http://" + e.address() + "/metrics")
+		if err != nil {
+			t.Fatal(err)
+		}
+		text, err := io.ReadAll(answer.Body)
+		_ = answer.Body.Close()
+		if err != nil {
+			t.Fatal(err)
+		}
+		m, err := enginemetrics.ParseMetrics(text, -1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.picker.Observe(endpoint.ID{Pod: fmt.Sprintf("uid-%d", i)}, time.Now(), load.Report{Generated: m.Generated, CountsGenerated: m.CountsGenerated})
+	}
+}
 
 // idle waits until nothing of any request is left in the replica.
 func (r *replica) idle(t *testing.T) {
