@@ -33,10 +33,8 @@ func (b *bench) costs() error {
 		defer p.stop()
 		processes[i] = p
 	}
-	if b.profile != "" {
-		if err := os.MkdirAll(b.profile, 0o755); err != nil {
-			return err
-		}
+	if err := b.profiles(); err != nil {
+		return err
 	}
 	for _, s := range []size{sizes[1], sizes[0]} {
 		for _, way := range []string{"ext_proc", "proxy"} {
@@ -50,6 +48,22 @@ func (b *bench) costs() error {
 	return nil
 }
 
+// profiles makes the directory for the profiles of rows.
+func (b *bench) profiles() error {
+	if b.profile == "" {
+		return nil
+	}
+	return os.MkdirAll(b.profile, 0o755)
+}
+
+// profileRow begins a profile of the process for the time of a row, if profiles are wanted.
+func (b *bench) profileRow(p *process, row string) {
+	if b.profile == "" {
+		return
+	}
+	go p.profileTo(filepath.Join(b.profile, strings.NewReplacer(", ", "-", "/", "", " ", "").Replace(row)+".prof"), b.length)
+}
+
 // compared measures one row for each build.
 func (b *bench) compared(builds []string, processes []*process, s size, way string, rate int) error {
 	load := fmt.Sprintf("%d/s", rate)
@@ -60,8 +74,8 @@ func (b *bench) compared(builds []string, processes []*process, s size, way stri
 	best := make([]row, len(builds))
 	for round := range rounds {
 		for i, p := range processes {
-			if b.profile != "" && i == 0 && round == 0 {
-				go p.profileTo(filepath.Join(b.profile, strings.NewReplacer(", ", "-", "/", "", " ", "").Replace(name)+".prof"), b.length)
+			if i == 0 && round == 0 {
+				b.profileRow(p, name)
 			}
 			r, err := b.cost(p, s, way, rate, round)
 			if err != nil {

@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -40,6 +41,9 @@ func (b *bench) throughEnvoy() error {
 		return err
 	}
 	defer empty.stop()
+	if err := b.profiles(); err != nil {
+		return err
+	}
 	ways := []*way{{name: "none"}, {name: "empty", picker: empty}, {name: "kvasir", picker: ours}}
 	for i, at := range []string{"", empty.addresses[1], ours.addresses[0]} {
 		if err := ways[i].start(b, at); err != nil {
@@ -53,9 +57,15 @@ func (b *bench) throughEnvoy() error {
 			if rate == 0 {
 				name = fmt.Sprintf("Envoy, %d KB, saturated", s.bytes>>10)
 			}
+			if !strings.Contains(name, b.rows) {
+				continue
+			}
 			r := row{Row: name, Unit: "x the CPU of a picker that does nothing", Beside: map[string]float64{}}
-			for range 3 { // the least disturbed of three, each figure for itself
+			for round := range rounds { // the least disturbed one, each figure for itself
 				for _, w := range ways {
+					if round == 0 && w.picker == ours {
+						b.profileRow(ours, name)
+					}
 					if err := w.measure(r.Beside, s, rate, b.length); err != nil {
 						return fmt.Errorf("%s, %s: %w", name, w.name, err)
 					}

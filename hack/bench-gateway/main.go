@@ -3,7 +3,7 @@
 //
 //	{"row": "...", "value": 0.31, "unit": "ms CPU", "limit": 0.5, ...}
 //
-// CPU is that of the process measured, utime and stime, by request: other work on the machine disturbs it less than the
+// CPU is that of the process measured, user and system, by request: other work on the machine disturbs it less than the
 // clock. Latencies are by the clock.
 package main
 
@@ -33,8 +33,9 @@ type row struct {
 type bench struct {
 	picker  string   // the program
 	envoy   string   // the program; empty for none
-	profile string   // file for a CPU profile, empty for none; of costs a directory
+	profile string   // file for a CPU profile, empty for none; of costs and envoy a directory
 	beside  []string // further builds of this program, for costs and idle
+	rows    string   // a part of the names of those to measure through Envoy; empty for all
 	length  time.Duration
 	out     io.Writer
 	engine  *engine
@@ -55,9 +56,10 @@ func main() {
 	picker := flag.String("picker", "bin/picker", "`program` for the rows that need the whole picker")
 	envoy := flag.String("envoy", "", "`program` for the rows through Envoy; empty leaves them out")
 	out := flag.String("out", "out/bench/gateway.jsonl", "`file` to write to")
-	profile := flag.String("profile", "", "`file` for a CPU profile of the picker under the first row")
+	profile := flag.String("profile", "", "`file` for a CPU profile of the picker under the first row; a directory for costs and envoy, which profile each row")
 	only := flag.String("only", "", "measure only these: prompts, events, open, proxied, idle, costs or envoy")
 	beside := flag.String("beside", "", "further builds of this program and the picker to measure costs and idle of: `directories`, with commas between")
+	rows := flag.String("rows", "", "of envoy, measure only the rows whose name has this `text`")
 	length := flag.Duration("time", 5*time.Second, "how long each row takes")
 	flag.Parse()
 	var err error
@@ -67,7 +69,7 @@ func main() {
 	case "reverse":
 		err = reverse(*engines)
 	default:
-		b := &bench{picker: *picker, envoy: *envoy, profile: *profile, length: *length}
+		b := &bench{picker: *picker, envoy: *envoy, profile: *profile, rows: *rows, length: *length}
 		if *beside != "" {
 			b.beside = strings.Split(*beside, ",")
 		}
