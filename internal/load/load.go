@@ -35,8 +35,8 @@ type View struct {
 	// least 1. Idle: it reports that it has nothing to do, and nothing was sent there since.
 	Lead float64
 	Idle bool
-	// Stuck is how long ago the endpoint has made progress last: it has sent a first token, or ended an answer. It is 0
-	// while nothing is in flight.
+	// Stuck is how long ago the endpoint has made progress last: it has sent a first token, or ended an answer, to this picker
+	// or to a peer. Prefills that begin when there were none count from then. It is 0 while nothing is in flight.
 	Stuck time.Duration
 	// Stalled: the endpoint has accepted requests and shows no progress with anything, for longer than they explain.
 	Stalled bool
@@ -120,7 +120,7 @@ type Tracker struct {
 	decoding   float64  // context of those whose prefill has ended
 	inFlight   int
 	left       bookings // whose end will not be reported
-	// lastEnd is when the last prefill ended, and progressed when the endpoint made progress, or had its first request.
+	// lastEnd is when the last prefill ended, and progressed when the endpoint made progress, or had its first prefill.
 	lastEnd, progressed time.Time
 	version             uint64 // counts the changes of all that
 	peers               []peerShare
@@ -163,13 +163,13 @@ func (t *Tracker) Book(now time.Time, work Work, streamed bool) *Booking {
 	if !streamed {
 		b.expected = now.Add(b.predicted())
 	}
+	if len(t.prefilling) == 0 && !t.peersPrefill(now) {
+		t.progressed = now // there was no first token to come: long answers alone are no lack of progress
+	}
 	t.prefilling = append(t.prefilling, b)
 	t.pending = t.pending.plus(work)
 	if !t.working() {
 		t.stall.begin(now)
-	}
-	if t.inFlight == 0 {
-		t.progressed = now
 	}
 	t.inFlight++
 	t.queue.set(now, len(t.prefilling))
@@ -289,8 +289,8 @@ func (t *Tracker) Read(now time.Time, v *View) {
 		v.Overhead, v.ContextSeconds = speed.Overhead, speed.PerContext
 	}
 	v.Lead, v.Idle = max(1, t.lead), t.idleNow(now)
-	if t.inFlight > 0 {
-		v.Stuck = max(0, now.Sub(t.progressed))
+	if v.InFlight > 0 {
+		v.Stuck = max(0, min(now.Sub(t.progressed), now.Sub(t.peersEnd)))
 	}
 	v.Stalled = t.stalled(now)
 	if now.Sub(t.reported) <= metricsFresh {

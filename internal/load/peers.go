@@ -82,9 +82,16 @@ func (t *Tracker) Merge(p *Peer, s Share) {
 	if s.LastEnd.After(t.peersEnd) {
 		t.peersEnd = s.LastEnd
 	}
+	received := p.LastReceived()
+	if s.PendingTokens > 0 && len(t.prefilling) == 0 && !t.peersPrefill(received) && s.HeadStart.After(t.progressed) {
+		t.progressed = s.HeadStart // as in Book
+	}
 	for i := range t.peers {
 		if t.peers[i].peer != p {
 			continue
+		}
+		if s.Decoding < t.peers[i].Decoding && received.After(t.progressed) {
+			t.progressed = received // an answer has ended
 		}
 		if s.Idle() {
 			last := len(t.peers) - 1
@@ -98,6 +105,16 @@ func (t *Tracker) Merge(p *Peer, s Share) {
 	if !s.Idle() {
 		t.peers = append(t.peers, peerShare{p, s})
 	}
+}
+
+// peersPrefill reports whether a peer waits for a first token of the endpoint.
+func (t *Tracker) peersPrefill(now time.Time) bool {
+	for i := range t.peers {
+		if s := &t.peers[i]; s.PendingTokens > 0 && s.peer.Fresh(now) {
+			return true
+		}
+	}
+	return false
 }
 
 // peerView sums up the requests of the peers with a recent update.

@@ -172,3 +172,59 @@ func TestTheRateDoesNotDependOnTheNumberOfPickers(t *testing.T) {
 		t.Errorf("two pickers that do not tell learn %.0f tokens/s of %.0f: this test shows nothing", r, rate)
 	}
 }
+
+// TestTheTimeWithoutProgressIsThatOfAllPickers: what an endpoint does for peers is progress, and when it has stopped, a
+// picker without requests of its own there sees that too.
+func TestTheTimeWithoutProgressIsThatOfAllPickers(t *testing.T) {
+	p := newPickers(2)
+	mine, theirs := p.trackers[0], p.trackers[1]
+	long := mine.Book(start, WorkOf(100, 0), true)
+	long.FirstToken(at(1))
+	for second := 10.0; second < 60; second += 10 {
+		b := theirs.Book(at(second), WorkOf(100, 0), true)
+		p.exchange(at(second))
+		b.FirstToken(at(second + 1))
+		p.exchange(at(second + 1))
+		if got := mine.View(at(second + 2)).Stuck; got != time.Second {
+			t.Fatalf("a second after a peer's first token the endpoint has made no progress for %v", got)
+		}
+		b.Release(at(second + 5))
+		p.exchange(at(second + 5))
+		if got := mine.View(at(second + 7)).Stuck; got != 2*time.Second {
+			t.Fatalf("two seconds after the end of a peer's answer the endpoint has made no progress for %v", got)
+		}
+	}
+	long.Release(at(60))
+	p.exchange(at(60))
+	if got := mine.View(at(70)).Stuck; got != 0 {
+		t.Errorf("with nothing in flight: %v", got)
+	}
+	theirs.Book(at(100), WorkOf(100, 0), true)
+	for second := 100.0; second <= 108; second++ {
+		p.exchange(at(second))
+	}
+	if got := mine.View(at(108)).Stuck; got != 8*time.Second {
+		t.Errorf("a picker without requests at an endpoint that has stopped sees no progress for %v", got)
+	}
+	mine.Book(at(108), WorkOf(100, 0), true)
+	p.exchange(at(109))
+	for i, tracker := range p.trackers {
+		if got := tracker.View(at(110)).Stuck; got != 10*time.Second {
+			t.Errorf("picker %d: ten seconds after a prefill began that does not end: %v", i, got)
+		}
+	}
+}
+
+// TestALongAnswerAloneIsNoLackOfProgress: a prefill that begins beside it has to end in its own time.
+func TestALongAnswerAloneIsNoLackOfProgress(t *testing.T) {
+	var tracker Tracker
+	tracker.Book(start, WorkOf(100, 0), true).FirstToken(at(1))
+	tracker.Book(at(60), WorkOf(100, 0), true)
+	if got := tracker.View(at(60.5)).Stuck; got != 500*time.Millisecond {
+		t.Errorf("half a second after the prefill began: %v", got)
+	}
+	tracker.Book(at(62), WorkOf(100, 0), true)
+	if got := tracker.View(at(63)).Stuck; got != 3*time.Second {
+		t.Errorf("a prefill behind it counts as progress: %v", got)
+	}
+}
