@@ -36,6 +36,21 @@ func admissionOf(name string) (picker.AdmissionSpec, error) {
 	return picker.AdmissionSpec{}, command.Usage("--admission is %q, want default or off", name)
 }
 
+// stallOf is the value of --stall.
+func stallOf(text string) (s lab.Stall, err error) {
+	if text == "" {
+		return s, nil
+	}
+	at, lasts, _ := strings.Cut(text, ":")
+	if s.At, err = time.ParseDuration(at); err == nil {
+		s.For, err = time.ParseDuration(lasts)
+	}
+	if err != nil || s.At < 0 || s.For <= 0 {
+		return s, command.Usage("--stall is %q, want AT:FOR, such as 30s:10s", text)
+	}
+	return s, nil
+}
+
 const aboutLabRun = `Plays a workload against model engines in virtual time, once with each strategy and seed. The picker is the production
 one; the engines are models of vLLM on the profile's GPUs. Times of decisions are measured, all others are virtual.`
 
@@ -63,6 +78,7 @@ func labRun(std stdio) *cobra.Command {
 		lag      = set.Duration("event-lag", 10*time.Millisecond, "time until a cache event reaches the pickers")
 		maxTurns = set.Int("max-turns", 0, "most turns of a session that are sent; 0 sends all")
 		seeds    = set.String("seeds", "1", "seeds of the runs, with commas")
+		stall    = set.String("stall", "", "AT:FOR, such as 30s:10s: after that time the first pod computes nothing for so long")
 		drops    = set.Bool("drop-report", false, "report which requests were not sent (json and html always do)")
 		output   = set.StringP("output", "o", "table", "table, json or html")
 	)
@@ -76,7 +92,7 @@ func labRun(std stdio) *cobra.Command {
 		if err != nil {
 			return command.Usage("--seeds: %v", err)
 		}
-		time, err := enginemodel.LookupProfile(*profile)
+		gpu, err := enginemodel.LookupProfile(*profile)
 		if err != nil {
 			return command.Usage("--profile: %v", err)
 		}
@@ -88,6 +104,10 @@ func labRun(std stdio) *cobra.Command {
 		if err != nil {
 			return err
 		}
+		stalled, err := stallOf(*stall)
+		if err != nil {
+			return err
+		}
 		if *traceFile != "" && *workload != "" {
 			return command.Usage("--trace and --workload exclude each other")
 		}
@@ -96,9 +116,9 @@ func labRun(std stdio) *cobra.Command {
 			return err
 		}
 		config := lab.Config{
-			Workload: w, Pods: *pods, KVTokens: *kvTokens, Profile: time, BlockTokens: *blocks, Speed: *speed,
+			Workload: w, Pods: *pods, KVTokens: *kvTokens, Profile: gpu, BlockTokens: *blocks, Speed: *speed,
 			Uneven: *engines == "uneven", Think: *arrivals == "think", Pickers: *pickers, NoExchange: *exchange == "off", EventLag: *lag,
-			Admission: admission,
+			Admission: admission, Stall: stalled,
 		}
 		bar := newLabBar(std)
 		report, err := runAll(ctx, &config, *maxTurns, strategies, numbers, bar.show)

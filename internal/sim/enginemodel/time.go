@@ -30,6 +30,10 @@ type Profile struct {
 // The profiles: an 8B model on one H100, and a 70B model on four. Base and Linear are derived from measured kernel times
 // (Vidur's published profiles), Attention from 4 x layers x width FLOP for each pair at 450 TFLOP/s, KVRead from the
 // bytes of a cached token at 2.7 TB/s.
+//
+// The last one is a 70B model on eight L4, by their data sheet alone (300 GB/s, 121 TFLOP/s, 24 GB each): 141 GB of weights
+// read at 90 % of the bandwidth, 2 FLOP for each parameter and token at 45 % of the peak, what the weights leave of
+// the memory less 3 GB each for the cache at 320 KiB a token.
 var profiles = []Profile{
 	{
 		Name: "8b-h100", KVTokens: 400_000,
@@ -38,6 +42,10 @@ var profiles = []Profile{
 	{
 		Name: "70b-tp4-h100", KVTokens: 420_000,
 		Time: TimeModel{Base: 16 * time.Millisecond, Overhead: 3 * time.Millisecond, Linear: 63e-6, Attention: 1.6e-9, KVRead: 0.035e-6},
+	},
+	{
+		Name: "70b-tp8-l4", KVTokens: 80_000,
+		Time: TimeModel{Base: 65 * time.Millisecond, Overhead: 5 * time.Millisecond, Linear: 320e-6, Attention: 6e-9, KVRead: 0.15e-6},
 	},
 }
 

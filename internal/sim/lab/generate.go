@@ -21,14 +21,17 @@ func nominal(output int) time.Duration { return time.Second/2 + time.Duration(ou
 
 // generators make n requests from a seed. At speed 1 they load eight 8B engines on H100s about half.
 var generators = map[string]func(g *generator, n int) []Request{
-	"chat":     (*generator).chat,
-	"agentic":  (*generator).agentic,
-	"rag":      (*generator).rag,
-	"fanout":   (*generator).fanout,
-	"prefixes": (*generator).prefixes,
-	"shift":    (*generator).shift,
-	"surge":    (*generator).surge,
-	"bulk":     (*generator).bulk,
+	"chat":      (*generator).chat,
+	"agentic":   (*generator).agentic,
+	"rag":       (*generator).rag,
+	"fanout":    (*generator).fanout,
+	"prefixes":  (*generator).prefixes,
+	"library":   (*generator).library,
+	"shift":     (*generator).shift,
+	"surge":     (*generator).surge,
+	"bulk":      (*generator).bulk,
+	"bursts":    (*generator).bursts,
+	"intrusion": (*generator).intrusion,
 }
 
 // Generated are the names of the workloads that Generate makes.
@@ -43,14 +46,17 @@ func Generated() []string {
 
 // Generate makes a workload of n requests:
 //
-//	chat     conversations of a few short turns under three system prompts
-//	agentic  long conversations whose prompts grow by tool results, with short pauses; a few are very long
-//	rag      one system prompt, then one of 400 documents; some are requested much more often than others
-//	fanout   bursts of requests that share a long prefix that no pod has computed yet
-//	prefixes 80 prefixes of 6,600 tokens by Zipf's law, with a short question each
-//	shift    prefixes, with another order of popularity every half minute
-//	surge    prefixes; suddenly half of the requests are for a new one
-//	bulk     prefixes, and every fiftieth request is a document of 60,000 tokens that nothing shares
+//	chat      conversations of a few short turns under three system prompts
+//	agentic   long conversations whose prompts grow by tool results, with short pauses; a few are very long
+//	rag       one system prompt, then one of 400 documents; some are requested much more often than others
+//	fanout    bursts of requests that share a long prefix that no pod has computed yet
+//	prefixes  80 prefixes of 6,600 tokens by Zipf's law, with a short question each
+//	library   the same with 800 prefixes, more than the caches of most fleets hold together
+//	shift     prefixes, with another order of popularity every half minute
+//	surge     prefixes; suddenly half of the requests are for a new one
+//	bulk      prefixes, and every fiftieth request is a document of 60,000 tokens that nothing shares
+//	bursts    prefixes; in five seconds of twenty, requests arrive at three times the mean rate
+//	intrusion agentic, and now and then a document of 60,000 tokens that nothing shares
 //
 // It fails for a name it does not know.
 func Generate(name string, n int, seed uint64) (*Workload, error) {
@@ -145,9 +151,11 @@ func (g *generator) chat(n int) []Request {
 	return list
 }
 
-func (g *generator) agentic(n int) []Request {
+func (g *generator) agentic(n int) []Request { return g.agents(nil, n) }
+
+// agents appends agentic conversations until the list has enough for n requests in the order of their arrival.
+func (g *generator) agents(list []Request, n int) []Request {
 	tools := g.text(nil, 3000)
-	var list []Request
 	for start := time.Duration(0); len(list) < n+n/2; start += g.pause(4 * time.Second) {
 		turns := g.turnsOf(15)
 		if g.rng.IntN(20) == 0 {

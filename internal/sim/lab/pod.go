@@ -32,6 +32,9 @@ func (s *sim) newPod(i int) (*pod, error) {
 // step lets a pod begin its next step, if it has anything to do.
 func (s *sim) step(i int) {
 	p := s.pods[i]
+	if p.busy = false; s.holdStep(i) {
+		return
+	}
 	p.result, p.busy = p.engine.Step(s.now)
 	if p.busy {
 		s.agenda.add(s.now+p.result.Duration, stepEnd, i)
@@ -40,6 +43,9 @@ func (s *sim) step(i int) {
 
 // endStep brings what a step has made: cache events first, as they leave the engine with its outputs.
 func (s *sim) endStep(i int) {
+	if s.holdStep(i) {
+		return
+	}
 	p := s.pods[i]
 	s.publish(i, p.result.Events)
 	for j := range p.result.Outputs {

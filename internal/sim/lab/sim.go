@@ -56,6 +56,8 @@ type Config struct {
 	Adapters Adapters
 	// Islands are where the pods lie; the zero value is where the pickers are.
 	Islands Islands
+	// Stall of a pod; the zero value is for none.
+	Stall Stall
 	// Shadows are strategies that the pickers compare with the applied one.
 	Shadows []picker.ShadowSpec
 	// Decisions gets the pickers' decision log; nil keeps none.
@@ -101,7 +103,7 @@ func (c *Config) fill() error {
 		c.ScrapeEvery = 200 * time.Millisecond
 	}
 	if c.Pods < 1 || c.Pods > 4096 || !(c.Speed > 0) || c.Pickers < 1 || c.Retries < 0 || c.Retries > 100 || c.EventLag < 0 ||
-		c.Islands.Away < 0 || c.Islands.Away > c.Pods || c.Islands.Way < 0 || c.BlockTokens < 1 || c.KVTokens < c.BlockTokens {
+		c.Islands.Away < 0 || c.Islands.Away > c.Pods || c.Islands.Way < 0 || c.Stall.For < 0 || c.BlockTokens < 1 || c.KVTokens < c.BlockTokens {
 		return fmt.Errorf("%w: %d pods of %d tokens in blocks of %d, speed %g, %d pickers, lag %v: out of range", errConfig,
 			c.Pods, c.KVTokens, c.BlockTokens, c.Speed, c.Pickers, c.EventLag)
 	}
@@ -424,6 +426,7 @@ func (s *sim) scrape() {
 		r := load.Report{
 			Running: st.Running, Waiting: st.Waiting,
 			KVUsage: float64(st.UsedBlocks) / float64(st.NumBlocks), KVTokens: st.NumBlocks * s.BlockTokens,
+			Generated: float64(st.GenerationTokens),
 		}
 		if a := &pod.adapters; a.PerPod > 0 && !a.Unreported {
 			r.MaxAdapters, r.Adapters = a.PerPod, a.names()
