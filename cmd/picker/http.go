@@ -32,8 +32,13 @@ const supportConnections = 128
 
 // supportStreams is how many requests each of these connections carries at once. healthRequests and pageRequests are how many
 // all connections of a port do: most of the former are watches, and the latter can be large. supportStall is how long a client
-// can take nothing of an answer.
-const supportStreams, healthRequests, pageRequests, supportStall = 32, 512, 64, 30 * time.Second
+// can take nothing of an answer. supportHeader is the largest header in bytes, and supportMemory what connections and headers of a
+// port take, in bytes: what other clients hold does not count there.
+const (
+	supportStreams, healthRequests, pageRequests = 32, 512, 64
+	supportStall                                 = 30 * time.Second
+	supportHeader, supportMemory                 = 16 << 10, 12 << 20
+)
 
 // statusEvery is how exact the times in a status are, liveEvery how old what is shown live can be.
 const statusEvery, liveEvery = 5 * time.Second, 500 * time.Millisecond

@@ -12,6 +12,7 @@ import (
 	"github.com/go-logr/logr"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/kvasir-dev/kvasir/internal/budget"
 	"github.com/kvasir-dev/kvasir/internal/config"
 	"github.com/kvasir-dev/kvasir/internal/dashboard"
 	"github.com/kvasir-dev/kvasir/internal/gateway/httpproxy"
@@ -189,10 +190,11 @@ func (a *app) serveAll(ctx context.Context, o *options, l *listeners, parts serv
 		return a.serve(serving, l, parts.gatewayTLS, o)
 	})
 	small := httpproxy.ServeOptions{Grace: supportGrace, MaxConnections: supportConnections, MaxStreams: supportStreams,
-		MaxRequests: healthRequests, Stall: supportStall, Log: a.log.WithName("http")}
+		MaxRequests: healthRequests, Stall: supportStall, MaxHeaderBytes: supportHeader, Budget: budget.New(supportMemory, time.Now),
+		Log: a.log.WithName("http")}
 	group.Go(func() error { return httpproxy.Serve(support, l.health, a.healthHandler(), small) })
 	pages := small
-	pages.MaxRequests = pageRequests
+	pages.MaxRequests, pages.Budget = pageRequests, budget.New(supportMemory, time.Now)
 	group.Go(func() error { return httpproxy.Serve(support, l.metrics, parts.metrics, pages) })
 	group.Go(func() error { return a.serveSync(support, l.reports) })
 	group.Go(func() error { a.publishToPeers(support); return nil })

@@ -1,5 +1,5 @@
 // Package budget bounds the memory that clients can make a process hold. There is one Budget, and everything that grows with
-// clients draws on it: bodies of requests, answers that are held back, and what streams of gateways hold.
+// clients draws on it: connections, requests with their headers and bodies, answers that are held back, and what streams of gateways hold.
 //
 // Memory is shared as packet buffers are, by a dynamic threshold (Choudhury and Hahne, 1998): an owner, which is a tenant
 // or else a client's address, can hold at most ownerShare times what is free, and one connection connectionShare times
@@ -32,8 +32,10 @@ const (
 	Answers
 	// Streams are those of gateways, with their headers and the bodies and messages that they hold.
 	Streams
-	// Connections are those of clients to the proxy.
+	// Connections are those of clients to the proxy, with the headers of their requests.
 	Connections
+	// Requests are what the proxy needs for each request under way besides its body: goroutines, buffers, a connection to an engine.
+	Requests
 	numParts int = iota
 )
 
@@ -41,7 +43,9 @@ const (
 const NumParts = numParts
 
 // String is the value of the metric label.
-func (p Part) String() string { return [...]string{"bodies", "answers", "streams", "connections"}[p] }
+func (p Part) String() string {
+	return [...]string{"bodies", "answers", "streams", "connections", "requests"}[p]
+}
 
 const (
 	// ownerShare and connectionShare are how many times what is free an owner and a connection can hold.

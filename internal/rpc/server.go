@@ -41,6 +41,10 @@ const (
 	streamWindow, connectionWindow = 256 << 10, 1 << 20
 	// maxStreams bounds the streams of a connection: the ranks of a pod, and some that have not ended yet.
 	maxStreams = 256
+	// maxHeader bounds the header of a call in bytes, which is read before its client is authenticated; it has a token.
+	// connectTimeout bounds the time until a connection can be used.
+	maxHeader      = 32 << 10
+	connectTimeout = 20 * time.Second
 )
 
 // Target is an endpoint whose reports the picker expects.
@@ -176,6 +180,7 @@ func NewServer(o ServerOptions) *Server {
 		grpc.StreamInterceptor(s.catchStream),
 		grpc.StaticStreamWindowSize(streamWindow), grpc.StaticConnWindowSize(connectionWindow),
 		grpc.Creds(o.Credentials), grpc.MaxRecvMsgSize(maxMessage), grpc.MaxConcurrentStreams(maxStreams),
+		grpc.MaxHeaderListSize(maxHeader), grpc.ConnectionTimeout(connectTimeout),
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: 10 * time.Second, Timeout: 5 * time.Second}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 5 * time.Second, PermitWithoutStream: true}),
 	)

@@ -2,12 +2,14 @@ package rpc
 
 import (
 	"context"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/go-logr/logr"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/emptypb"
 )
@@ -35,6 +37,29 @@ func TestNothingIsTakenOfAStrangersMessage(t *testing.T) {
 		}
 		if err := stream.RecvMsg(new(emptypb.Empty)); status.Code(err) != codes.Unauthenticated {
 			t.Errorf("%s: %v", method, err)
+		}
+		cancel()
+	}
+}
+
+// TestHeadersOfCallsAreBounded: they are read before the client is authenticated. The server announces the bound, and gRPC's
+// client keeps to it.
+func TestHeadersOfCallsAreBounded(t *testing.T) {
+	p := startPicker(t, "127.0.0.1:0", ServerOptions{Auth: refuseAll{}})
+	c, err := Dial(p.addr, DialOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	for size, want := range map[int]codes.Code{maxHeader / 2: codes.Unauthenticated, 2 * maxHeader: codes.Internal} {
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		ctx = metadata.AppendToOutgoingContext(ctx, "x", strings.Repeat("y", size))
+		stream, err := c.conn.NewStream(ctx, &grpc.StreamDesc{ClientStreams: true, ServerStreams: true}, Report_InFlight_FullMethodName)
+		if err == nil {
+			err = stream.RecvMsg(new(emptypb.Empty))
+		}
+		if status.Code(err) != want {
+			t.Errorf("a header of %d bytes: %v, want %v", size, err, want)
 		}
 		cancel()
 	}

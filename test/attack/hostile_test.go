@@ -66,6 +66,8 @@ var kinds = map[string]kind{
 	"headers without end":  {50, (*army).endlessHeader},
 	"resets of reports":    {1, func(a *army, ctx context.Context, _ int) { a.resets(ctx, a.at.Reports, inFlightMethod) }},
 	"unknown keys, bodies": {20, (*army).strangers},
+	"huge headers":         {300, (*army).hugeHeader},
+	"requests at once":     {6, (*army).requestsAtOnce},
 }
 
 const (
@@ -75,9 +77,11 @@ const (
 
 // army is all hostile clients of a picker.
 type army struct {
-	at    targets
-	junk  []byte                   // a chat with a huge field that no template reads
-	count map[string]*atomic.Int64 // of acts, by kind
+	at     targets
+	junk   []byte                   // a chat with a huge field that no template reads
+	fields []byte                   // a header of many small fields, and the beginning of a body
+	frames []byte                   // of HTTP/2: a header of many equal fields, a byte each
+	count  map[string]*atomic.Int64 // of acts, by kind
 }
 
 // attack runs all kinds until standard input ends.
@@ -87,6 +91,12 @@ func attack(text string) error {
 		return err
 	}
 	a.junk = []byte(`{"model":"m","max_tokens":4,"messages":[{"role":"user","content":"x"}],"x":[0` + strings.Repeat(",0", 24<<20) + `]}`)
+	a.fields = []byte("POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer " + badKey + "\r\nContent-Length: 4096\r\n")
+	for i := 0; len(a.fields) < 63<<10; i++ {
+		a.fields = fmt.Appendf(a.fields, "%x:\r\n", i)
+	}
+	a.fields = append(a.fields, "\r\n{"...)
+	a.frames = manyFields()
 	ctx, stop := context.WithCancel(context.Background())
 	var all, begun sync.WaitGroup
 	only := os.Getenv("KVASIR_ATTACK_KINDS")
@@ -245,6 +255,55 @@ func (a *army) endlessHeader(ctx context.Context, worker int) {
 	for err == nil && ctx.Err() == nil {
 		_, err = io.WriteString(c, "X-"+strings.Repeat("a", 4<<10)+": b\r\n")
 		pause(ctx, 200*time.Millisecond)
+	}
+}
+
+// hugeHeader sends a header of many small fields, and of the body as little as is allowed.
+func (a *army) hugeHeader(ctx context.Context, worker int) {
+	c, end := a.dial(ctx, a.at.Proxy, worker)
+	if c == nil {
+		return
+	}
+	defer end()
+	if _, err := c.Write(a.fields); err == nil {
+		_, _ = c.Read(make([]byte, 1)) // until the picker has had enough
+	}
+	pause(ctx, 500*time.Millisecond)
+}
+
+// manyFields is the header of a request with as many fields as are allowed, a byte each.
+func manyFields() []byte {
+	var header bytes.Buffer
+	coder := hpack.NewEncoder(&header)
+	coder.SetMaxDynamicTableSize(0) // so that the bytes are the same for each request
+	for _, h := range [][2]string{{":method", "POST"}, {":scheme", "http"}, {":path", "/v1/completions"}, {":authority", "localhost"},
+		{"authorization", "Bearer " + badKey}} {
+		_ = coder.WriteField(hpack.HeaderField{Name: h[0], Value: h[1]})
+	}
+	for range 1500 {
+		_ = coder.WriteField(hpack.HeaderField{Name: "accept-encoding", Value: "gzip, deflate"}) // of the static table
+	}
+	return header.Bytes()
+}
+
+// requestsAtOnce opens as many requests as one connection of HTTP/2 allows, with as large headers as a byte for each field
+// makes them, and never ends their bodies.
+func (a *army) requestsAtOnce(ctx context.Context, worker int) {
+	f := a.framed(ctx, a.at.Proxy, worker)
+	if f == nil {
+		return
+	}
+	defer f.end()
+	for id := uint32(1); id < 2*4096; id += 2 {
+		if f.WriteHeaders(http2.HeadersFrameParam{StreamID: id, BlockFragment: a.frames, EndHeaders: true}) != nil {
+			return
+		}
+	}
+	select {
+	case <-ctx.Done():
+	case <-f.gone:
+		pause(ctx, 200*time.Millisecond)
+	case <-time.After(10 * time.Second):
 	}
 }
 

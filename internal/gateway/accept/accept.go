@@ -2,10 +2,8 @@
 package accept
 
 import (
-	"errors"
 	"net"
 	"sync"
-	"syscall"
 
 	"github.com/kvasir-dev/kvasir/internal/budget"
 )
@@ -20,6 +18,8 @@ type Listener struct {
 	net.Listener
 	most   int
 	budget *budget.Budget // nil for none
+	// headers: connections account for the headers of HTTP requests.
+	headers bool
 
 	mu    sync.Mutex
 	open  int
@@ -31,6 +31,14 @@ type Listener struct {
 // Limit accepts at most so many connections of l at once. Each takes Cost bytes of the budget, unless that is nil.
 func Limit(l net.Listener, most int, b *budget.Budget) *Listener {
 	return &Listener{Listener: l, most: most, budget: b, hosts: map[string]int{}}
+}
+
+// LimitHTTP is Limit for a server of HTTP. The headers of requests draw on the budget, too: while they arrive by what is read of
+// them, and then by Conn.Begin.
+func LimitHTTP(l net.Listener, most int, b *budget.Budget) *Listener {
+	limited := Limit(l, most, b)
+	limited.headers = b != nil
+	return limited
 }
 
 // Accept waits for a connection for which there is room.
@@ -48,7 +56,7 @@ func (l *Listener) Accept() (net.Conn, error) {
 }
 
 // admit counts a connection; nil when there is no room for it.
-func (l *Listener) admit(conn net.Conn) net.Conn {
+func (l *Listener) admit(conn net.Conn) *Conn {
 	address := conn.RemoteAddr().String()
 	host, _, err := net.SplitHostPort(address)
 	if err != nil {
@@ -71,7 +79,7 @@ func (l *Listener) admit(conn net.Conn) net.Conn {
 	}
 	l.open++
 	l.hosts[host]++
-	return &counted{Conn: conn, leave: sync.OnceFunc(func() {
+	return &Conn{Conn: conn, account: account, headers: l.headers, reading: l.headers, leave: sync.OnceFunc(func() {
 		account.Close()
 		l.mu.Lock()
 		defer l.mu.Unlock()
@@ -80,32 +88,4 @@ func (l *Listener) admit(conn net.Conn) net.Conn {
 			delete(l.hosts, host)
 		}
 	})}
-}
-
-// counted is a connection that is counted until it is closed.
-type counted struct {
-	net.Conn
-	leave func()
-}
-
-// Close closes the connection.
-func (c *counted) Close() error {
-	defer c.leave()
-	return c.Conn.Close()
-}
-
-// CloseWrite closes our half of the connection, which lets net/http end it without a reset.
-func (c *counted) CloseWrite() error {
-	if half, ok := c.Conn.(interface{ CloseWrite() error }); ok {
-		return half.CloseWrite()
-	}
-	return nil
-}
-
-// SyscallConn gives access to the socket.
-func (c *counted) SyscallConn() (syscall.RawConn, error) {
-	if socket, ok := c.Conn.(syscall.Conn); ok {
-		return socket.SyscallConn()
-	}
-	return nil, errors.New("the connection has no socket")
 }

@@ -16,7 +16,6 @@ import (
 	"path"
 	"runtime/debug"
 	"strings"
-	"sync/atomic"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -52,10 +51,12 @@ type Options struct {
 	IdlePerEndpoint int
 	// DefaultMaxBody is the largest request body in bytes while there is no pool; 64 MiB.
 	DefaultMaxBody int64
-	// Budget of the bodies and answers that are held; one of 1 GiB. Requests that find no room there are refused.
+	// Budget of the requests under way, their bodies, and the answers that are held; one of 1 GiB. Requests that find no room
+	// there are refused.
 	Budget *budget.Budget
-	// MaxRequests is the most requests under way at once, of all clients; 16384. Requests beyond it are refused. A
-	// request holds a goroutine or two, two connections and up to 100 KiB, so this is a bound on memory and sockets.
+	// MaxRequests is the most requests under way at once, of all clients; one tenant, or else address, can have twice as many
+	// as are free; 16384. Requests beyond it are refused. A request holds goroutines and connections, so this is a bound on
+	// sockets.
 	MaxRequests int
 	// Hold is how long an answer is held back from the client after its header has arrived, while nothing was generated:
 	// until then the request can be tried elsewhere; 15 s. It stays below the time that clients and load balancers wait for
@@ -105,7 +106,7 @@ type Proxy struct {
 	engines  *transport.Transports
 	suspects *picker.Suspects
 	budget   *budget.Budget
-	requests atomic.Int64 // under way
+	requests underWay
 	ids      requestIDs
 }
 
@@ -114,7 +115,7 @@ func New(options Options) *Proxy {
 	options.fill()
 	return &Proxy{
 		options: options, picker: options.Picker, engines: newTransports(&options), suspects: options.Picker.Suspects(),
-		budget: options.Budget,
+		budget: options.Budget, requests: underWay{most: options.MaxRequests, owners: map[string]int{}},
 	}
 }
 
@@ -154,11 +155,6 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		p.health(out)
 		return
 	}
-	defer p.requests.Add(-1)
-	if p.requests.Add(1) > int64(p.options.MaxRequests) {
-		p.refuse(out, RefusedRequests, http.StatusServiceUnavailable, "service_unavailable", "overloaded", "Too many requests are under way.")
-		return
-	}
 	engineID, leave := p.ids.enter(out.id)
 	defer leave()
 	out.engineID = engineID
@@ -190,6 +186,12 @@ func (p *Proxy) route(out *client, r *http.Request) {
 		return
 	}
 	out.tenant = tenant
+	owner := out.owner(r)
+	if !p.requests.enter(owner) {
+		p.refuse(out, RefusedRequests, http.StatusServiceUnavailable, "service_unavailable", "overloaded", "Too many requests are under way.")
+		return
+	}
+	defer p.requests.leave(owner)
 	if openai.Administrative(r.URL.EscapedPath()) {
 		p.refuse(out, RefusedPath, http.StatusNotFound, "invalid_request_error", "not_found", "There is nothing at this path.")
 		return
@@ -281,6 +283,12 @@ func (p *Proxy) generate(out *client, r *http.Request, route openai.Route, parse
 	out.span = p.options.Spans.Proxied(r, out.id, parsed || byLoad[r.URL.Path], start)
 	defer func() { out.span.Close(out.status) }()
 	defer func() { out.comments.stop() }()
+	held := p.budget.Open(budget.Requests, out.owner(r), r.RemoteAddr, nil)
+	defer held.Close()
+	if !held.Take(requestCost) {
+		p.refuse(out, RefusedMemory, http.StatusServiceUnavailable, "service_unavailable", "overloaded", "Too many requests are under way.")
+		return
+	}
 	body, refused := p.readBody(out, r)
 	if refused != nil {
 		p.refuseBody(out, refused)

@@ -173,7 +173,8 @@ func TestABodyWithoutRoomForItsSaltIsRefused(t *testing.T) {
 	body := `{"model":"m","prompt":"` + strings.Repeat("x", keepBody+keepBody/8) + `"}` // more than buffers that are reused
 	seen := map[int64]int{}
 	// A connection holds at most as much as is free.
-	for room := 2*int64(len(body)) - 64; room < 2*int64(len(body))+256; room += 16 {
+	least := 2 * int64(len(body)+requestCost)
+	for room := least - 64; room < least+256; room += 16 {
 		h := newHouse(t, Options{Budget: budget.New(room, time.Now)}, s)
 		answer := h.post("/v1/completions", body, "Authorization", "Bearer k-acme")
 		text := read(t, answer)

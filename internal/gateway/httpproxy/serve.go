@@ -24,13 +24,13 @@ type ServeOptions struct {
 	// ReadHeaderTimeout bounds the reading of a request's header, IdleTimeout the time between the requests of a
 	// connection; 10 s and 2 min.
 	ReadHeaderTimeout, IdleTimeout time.Duration
-	// MaxHeaderBytes of a request; 128 KiB.
+	// MaxHeaderBytes of a request; 64 KiB.
 	MaxHeaderBytes int
 	// MaxConnections is the most connections at once; one address can have as many as are free; 16384. Budget is
-	// what they draw on; nil for none.
+	// what they and the headers of their requests draw on; nil for none.
 	MaxConnections int
 	Budget         *budget.Budget
-	// MaxStreams is the most requests at once on one HTTP/2 connection; 4096.
+	// MaxStreams is the most requests at once on one HTTP/2 connection; 1024.
 	MaxStreams int
 	// MaxRequests is the most requests at once on all connections; one address can have as many as are free. Others are
 	// answered with 503. 0 for no limit.
@@ -48,8 +48,8 @@ func Serve(ctx context.Context, listener net.Listener, handler http.Handler, o S
 	set(&o.Grace, 30*time.Second)
 	set(&o.ReadHeaderTimeout, 10*time.Second)
 	set(&o.IdleTimeout, 2*time.Minute)
-	set(&o.MaxHeaderBytes, 128<<10)
-	set(&o.MaxStreams, 4096)
+	set(&o.MaxHeaderBytes, 64<<10)
+	set(&o.MaxStreams, 1024)
 	set(&o.MaxConnections, 16<<10)
 
 	running := handlers{most: o.MaxRequests, hosts: map[string]int{}}
@@ -60,6 +60,7 @@ func Serve(ctx context.Context, listener net.Listener, handler http.Handler, o S
 		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			running.serve(w, r, handler, o.Stall)
 		}),
+		ConnContext:       func(ctx context.Context, c net.Conn) context.Context { return context.WithValue(ctx, connKey{}, c) },
 		ReadHeaderTimeout: o.ReadHeaderTimeout,
 		IdleTimeout:       o.IdleTimeout,
 		MaxHeaderBytes:    o.MaxHeaderBytes,
@@ -68,7 +69,7 @@ func Serve(ctx context.Context, listener net.Listener, handler http.Handler, o S
 		ErrorLog:          log.New(logWriter{o.Log.V(1)}, "", 0),
 	}
 	served := make(chan error, 1)
-	go func() { served <- server.Serve(accept.Limit(listener, o.MaxConnections, o.Budget)) }()
+	go func() { served <- server.Serve(accept.LimitHTTP(listener, o.MaxConnections, o.Budget)) }()
 
 	select {
 	case err := <-served:
@@ -94,6 +95,9 @@ func Serve(ctx context.Context, listener net.Listener, handler http.Handler, o S
 	return nil
 }
 
+// connKey is the key of a request's connection in its context.
+type connKey struct{}
+
 // handlers counts the handlers that run.
 type handlers struct {
 	most int // of all clients; 0 for no limit
@@ -113,14 +117,28 @@ func (h *handlers) serve(w http.ResponseWriter, r *http.Request, handler http.Ha
 		panic(http.ErrAbortHandler)
 	}
 	if !room {
-		http.Error(w, "Too many requests are under way.", http.StatusServiceUnavailable)
+		busy(w)
 		return
 	}
 	defer h.leave(host)
+	conn, _ := r.Context().Value(connKey{}).(*accept.Conn)
+	end, room := conn.Begin(r)
+	if !room {
+		busy(w)
+		return
+	}
+	defer end()
 	if stall > 0 {
 		w = &steady{ResponseWriter: w, control: http.NewResponseController(w), stall: stall}
 	}
 	handler.ServeHTTP(w, r)
+}
+
+// busy refuses a request before anything of it was looked at.
+func busy(w http.ResponseWriter) {
+	w.Header().Set("Retry-After", "1")
+	w.Header().Set("Connection", "close")
+	http.Error(w, "Too many requests are under way.", http.StatusServiceUnavailable)
 }
 
 // enter counts one more if there is room, unless finish was called: a connection might just have read a request when it is

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kvasir-dev/kvasir/internal/budget"
 	"github.com/kvasir-dev/kvasir/internal/picker"
 )
 
@@ -115,7 +116,7 @@ func TestFirstTokenAndUsageAreTold(t *testing.T) {
 	if load := h.picker.Stats()[0].Endpoints[0].Load; load.InFlight != 1 || load.Decoding != 1 {
 		t.Errorf("load while decoding: %+v", load)
 	}
-	eventually(t, "the request's body is given back while the stream goes on", func() bool { return h.proxy.budget.Stats().Held == 0 })
+	eventually(t, "the request's body is given back while the stream goes on", func() bool { return h.proxy.budget.Held(budget.Bodies) == 0 })
 	close(hold)
 	read(t, r)
 	h.outcomes(map[picker.Outcome]int64{picker.Completed: 1})
