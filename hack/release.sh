@@ -27,7 +27,7 @@ echo "== programs"
 package=github.com/kvasir-dev/kvasir/internal/version
 build="-X $package.release=$version -X $package.revision=$(git rev-parse HEAD)"
 for platform in $PLATFORMS; do
-  for program in kubectl-kvasir kvasir-lab picker; do
+  for program in kubectl-kvasir kvasir-bench kvasir-lab picker; do
     CGO_ENABLED=0 GOOS=${platform%/*} GOARCH=${platform#*/} $GO build -trimpath -buildvcs=false -ldflags="-s -w $build" \
       -o "dist/bin/$program-${platform%/*}-${platform#*/}" "./cmd/$program"
   done

@@ -14,13 +14,13 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/kvasir-dev/kvasir/hack/demo/chat"
 	"github.com/kvasir-dev/kvasir/hack/demo/cpu"
 	"github.com/kvasir-dev/kvasir/hack/demo/fleet"
 	"github.com/kvasir-dev/kvasir/hack/demo/progress"
 	"github.com/kvasir-dev/kvasir/hack/demo/replay"
 	"github.com/kvasir-dev/kvasir/hack/demo/report"
 	"github.com/kvasir-dev/kvasir/hack/demo/summary"
+	"github.com/kvasir-dev/kvasir/internal/sim/chat"
 	"github.com/kvasir-dev/kvasir/internal/sim/enginemodel"
 	"github.com/kvasir-dev/kvasir/internal/sim/trace"
 )

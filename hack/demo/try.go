@@ -12,9 +12,9 @@ import (
 	"path/filepath"
 	"time"
 
-	"github.com/kvasir-dev/kvasir/hack/demo/chat"
 	"github.com/kvasir-dev/kvasir/hack/demo/fleet"
 	"github.com/kvasir-dev/kvasir/hack/demo/replay"
+	"github.com/kvasir-dev/kvasir/internal/sim/chat"
 )
 
 const (

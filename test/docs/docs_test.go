@@ -146,7 +146,7 @@ func isThere(t *testing.T, words []string, names map[string]bool) error {
 			}
 		}
 		return nil
-	case "picker", "reporter", "kubectl-kvasir", "kvasir-lab":
+	case "picker", "reporter", "kubectl-kvasir", "kvasir-bench", "kvasir-lab":
 		args := []string{"go", "run", "./cmd/" + name}
 		for _, w := range words[1:] { // the subcommands
 			if strings.HasPrefix(w, "-") {

@@ -22,6 +22,7 @@ func init() {
 			"internal/routinghistory",
 			"internal/budget",
 			"internal/endpoint",
+			"internal/sim/chat",
 			"internal/sim/enginemodel",
 			"internal/fault",
 			"internal/kvblock",
@@ -61,6 +62,7 @@ func init() {
 		{ // 3, adapters to the world; what the cluster's users write belongs to them
 			"api/v1alpha1",
 			"config/crd",
+			"internal/bench",
 			"internal/certs",
 			"internal/operator/resources",
 			"docs",
@@ -104,6 +106,7 @@ func init() {
 		},
 		{ // 4, programs
 			"cmd/kubectl-kvasir",
+			"cmd/kvasir-bench",
 			"cmd/kvasir-lab",
 			"cmd/manager",
 			"cmd/picker",
@@ -134,6 +137,8 @@ var strangers = map[string][]string{
 var lean = map[string][]string{
 	"cmd/reporter": {"k8s.io/", "sigs.k8s.io/", "github.com/prometheus/", module + "api/"},
 	"cmd/vllmsim":  {"k8s.io/", "sigs.k8s.io/", module + "api/"},
+
+	"cmd/kvasir-bench": {"k8s.io/", "sigs.k8s.io/", module + "api/"},
 }
 
 type listed struct {

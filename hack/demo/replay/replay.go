@@ -6,8 +6,8 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/kvasir-dev/kvasir/hack/demo/chat"
 	"github.com/kvasir-dev/kvasir/hack/demo/summary"
+	"github.com/kvasir-dev/kvasir/internal/sim/chat"
 	"github.com/kvasir-dev/kvasir/internal/sim/trace"
 )
 

@@ -15,8 +15,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/kvasir-dev/kvasir/hack/demo/chat"
 	"github.com/kvasir-dev/kvasir/hack/demo/summary"
+	"github.com/kvasir-dev/kvasir/internal/sim/chat"
 	"github.com/kvasir-dev/kvasir/internal/sim/trace"
 )
 
