@@ -24,7 +24,7 @@ var pickerProgram = sync.OnceValues(func() (string, error) {
 		return "", err
 	}
 	path := filepath.Join(dir, "picker")
-	if out, err := exec.Command("go", "build", "-o", path, "../picker").CombinedOutput(); err != nil { //nolint:noctx // it ends by itself
+	if out, err := exec.Command("go", "build", "-o", path, "../picker").CombinedOutput(); err != nil {
 		return "", fmt.Errorf("building the picker: %w: %s", err, out)
 	}
 	return path, nil

@@ -91,8 +91,8 @@ func (p *picker) start(ctx context.Context, o *options) error {
 	if err != nil {
 		return fmt.Errorf("starting the picker: %w", err)
 	}
-	defer output.Close()                                    // the child has its own descriptor
-	p.cmd = exec.Command(o.picker, args...)                 //nolint:noctx // end stops it
+	defer output.Close()                    // the child has its own descriptor
+	p.cmd = exec.Command(o.picker, args...) //nolint:noctx // end stops it
 	p.cmd.SysProcAttr = child()
 	p.cmd.Stdout, p.cmd.Stderr = output, output
 	if err := p.cmd.Start(); err != nil {

@@ -36,7 +36,7 @@ func TestFlagsThatCannotBeAreRefused(t *testing.T) {
 	}{
 		"no strategy":           {[]string{"--strategy", " ,"}, "0 strategies"},
 		"too many strategies":   {[]string{"--strategy", "a,b,c,d,e,f,g,h,i"}, "9 strategies"},
-		"an unknown strategy":   {[]string{"--strategy", "BestGuess"}, `"BestGuess" is not available`},
+		"an unknown strategy":   {[]string{"--strategy", "BestGuess"}, `there is no strategy "BestGuess"`},
 		"a strategy twice":      {[]string{"--strategy", "Random,Random"}, "Random twice"},
 		"no time":               {[]string{"--duration", "0s"}, "--duration"},
 		"negative requests":     {[]string{"--requests", "-1"}, "--requests"},

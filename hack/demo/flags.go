@@ -45,7 +45,8 @@ func parseOptions(args []string, stderr io.Writer) (*options, error) {
 	o := &options{}
 	set := flag.NewFlagSet("demo", flag.ContinueOnError)
 	set.SetOutput(stderr)
-	strategies := set.String("strategy", "RoundRobin,MarginalCost", "strategies to run one after the other, up to 8")
+	strategies := set.String("strategy", "RoundRobin,LeastLoad,Sticky,ApproximatePrefix,MarginalCost",
+		"strategies to run one after the other, up to 8; the last is compared with the others")
 	set.DurationVar(&o.duration, "duration", 64*time.Second, "how long the trace's arrivals of one run take, in real time")
 	set.IntVar(&o.requests, "requests", 0, "at most so many requests of the trace in a run (0: no limit)")
 	set.Float64Var(&o.speedUp, "speed-up", 6, "how much faster than their model the engines run")
@@ -91,8 +92,7 @@ func (o *options) check() error {
 	refuse(len(o.strategies) == 0 || len(o.strategies) > maxStrategies, "--strategy names %d strategies, want 1 to %d", len(o.strategies),
 		maxStrategies)
 	for _, s := range o.strategies {
-		_, err := policy.New(policy.Config{Type: policy.Type(s)})
-		refuse(err != nil, "--strategy: %w", err)
+		refuse(!slices.Contains(policy.Types(), policy.Type(s)), "--strategy: there is no strategy %q; want some of %v", s, policy.Types())
 	}
 	for i, s := range o.strategies {
 		refuse(slices.Contains(o.strategies[:i], s), "--strategy names %s twice", s)

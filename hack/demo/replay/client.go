@@ -75,9 +75,9 @@ type chunk struct {
 	Error json.RawMessage `json:"error"`
 }
 
-// post sends a streamed request and reads its answer. It fails unless the answer is complete: a status of 200, the proxy's
+// post sends a streamed request, of a session unless that is empty, and reads its answer. It fails unless the answer is complete: a status of 200, the proxy's
 // headers, some text, a finish reason that is no abort, the usage and the end mark.
-func (c *Client) post(ctx context.Context, path string, body []byte) (*answer, error) {
+func (c *Client) post(ctx context.Context, path, session string, body []byte) (*answer, error) {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, c.url+path, bytes.NewReader(body))
@@ -85,6 +85,9 @@ func (c *Client) post(ctx context.Context, path string, body []byte) (*answer, e
 		return nil, fmt.Errorf("making a request: %w", err)
 	}
 	req.Header.Set("Content-Type", "application/json")
+	if session != "" {
+		req.Header.Set("X-Session-Id", session)
+	}
 	start := time.Now()
 	resp, err := c.http.Do(req)
 	if err != nil {

@@ -67,7 +67,7 @@ func TestAnswersOfBothRoutesAreRead(t *testing.T) {
 	for name, stream := range map[string]string{"completion": wholeStream, "chat": chatStream} {
 		t.Run(name, func(t *testing.T) {
 			c := serve(t, func(w http.ResponseWriter, _ *http.Request) { respond(w, stream) })
-			got, err := c.post(context.Background(), "/v1/x", []byte("{}"))
+			got, err := c.post(context.Background(), "/v1/x", "", []byte("{}"))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -92,7 +92,7 @@ func TestTheFirstTextEndsTheWaitAndNotTheFirstEvent(t *testing.T) {
 		time.Sleep(pause)
 		_, _ = io.WriteString(w, rest)
 	})
-	got, err := c.post(context.Background(), "/v1/x", nil)
+	got, err := c.post(context.Background(), "/v1/x", "", nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -143,7 +143,7 @@ func TestWhatIsNoWholeAnswerIsAnError(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := serve(t, tc.handler)
-			_, err := c.post(context.Background(), "/v1/x", nil)
+			_, err := c.post(context.Background(), "/v1/x", "", nil)
 			if err == nil || !strings.Contains(err.Error(), tc.want) {
 				t.Errorf("error is %v, want one with %q", err, tc.want)
 			}

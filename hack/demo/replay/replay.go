@@ -1,7 +1,10 @@
 package replay
 
 import (
+	"cmp"
 	"context"
+	"slices"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -43,6 +46,11 @@ type run struct {
 
 	mu      sync.Mutex
 	samples []summary.Sample // guarded by mu
+	seen    seen             // guarded by mu
+	// first are the samples of sessions' first turns, system is the most that one of them has found in a cache: the common system
+	// prompt, in whole blocks.
+	first  []int // guarded by mu
+	system int   // guarded by mu
 }
 
 // Run sends everything and returns a sample of each request, in order of their ends. It returns early, with the cause,
@@ -58,7 +66,18 @@ func (p *Plan) Run(ctx context.Context, client *Client, counters *Counters) ([]s
 	if ctx.Err() != nil {
 		return nil, context.Cause(ctx)
 	}
+	r.holdSystemPrompts()
 	return r.samples, nil
+}
+
+// holdSystemPrompts completes the first turns of all sessions but the earliest: the system prompt had been sent before.
+func (r *run) holdSystemPrompts() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	slices.SortFunc(r.first, func(a, b int) int { return cmp.Compare(r.samples[a].Sent, r.samples[b].Sent) })
+	for _, i := range r.first[min(1, len(r.first)):] {
+		r.samples[i].Held = r.system
+	}
 }
 
 // replayTrace sends the trace's requests at their times and waits for their ends.
@@ -80,14 +99,18 @@ func (r *run) replayTrace(ctx context.Context) {
 			defer func() { <-free }()
 			q := &r.Trace[i]
 			prompt := trace.AppendTokens(make([]uint32, 0, q.Input), q.Blocks, q.Input)
-			r.send(ctx, summary.Trace, at, "/v1/completions", completionBody(r.Model, prompt, q.Output))
+			r.mu.Lock()
+			held := r.seen.add(q.Blocks, q.Input)
+			r.mu.Unlock()
+			r.send(ctx, &outgoing{workload: summary.Trace, planned: at, path: "/v1/completions", held: held, body: completionBody(r.Model, prompt, q.Output)})
 		})
 	}
 }
 
 // converse sends the turns of a session, each some time after the answer to the one before.
 func (r *run) converse(ctx context.Context, s *chat.Session) {
-	at := s.Start
+	at, held := s.Start, 0
+	session := "chat-" + strconv.FormatInt(int64(s.Start), 36) // they begin at different times
 	messages := []message{{Role: "system", Content: r.Chat.System}}
 	for i := range s.Turns {
 		turn := &s.Turns[i]
@@ -100,43 +123,63 @@ func (r *run) converse(ctx context.Context, s *chat.Session) {
 		messages = append(messages, message{Role: "user", Content: turn.User})
 		body, err := chatBody(r.Model, messages, turn.MaxTokens)
 		if err != nil {
-			r.add(summary.Sample{Workload: summary.Chat, Sent: at, Err: err.Error()})
+			r.add(&summary.Sample{Workload: summary.Chat, Sent: at, Err: err.Error()}, false)
 			return
 		}
-		a := r.send(ctx, summary.Chat, at, "/v1/chat/completions", body)
+		a := r.send(ctx, &outgoing{
+			workload: summary.Chat, planned: at, path: "/v1/chat/completions", body: body, session: session, first: i == 0, held: held,
+		})
 		if a == nil {
 			return
 		}
+		held = a.prompt + a.output
 		messages = append(messages, message{Role: "assistant", Content: a.text})
 	}
 }
 
-// send a request that was planned for a time, and record it. It returns nil if it failed.
-func (r *run) send(ctx context.Context, workload string, planned time.Duration, path string, body []byte) *answer {
+// outgoing is a request that is to be sent.
+type outgoing struct {
+	workload      string
+	planned       time.Duration
+	path, session string
+	body          []byte
+	// first marks the first turn of a session. held is how many of the prompt's tokens had been sent or generated before.
+	first bool
+	held  int
+}
+
+// send sends a request and records it. It returns nil if it failed.
+func (r *run) send(ctx context.Context, q *outgoing) *answer {
 	r.counters.Sent.Add(1)
 	sent := r.now()
-	x := summary.Sample{Workload: workload, Sent: sent, Late: r.toWall(sent - planned)}
-	a, err := r.client.post(ctx, path, body)
+	x := summary.Sample{Workload: q.workload, Sent: sent, Late: r.toWall(sent - q.planned)}
+	a, err := r.client.post(ctx, q.path, q.session, q.body)
 	if err != nil {
 		x.Err = err.Error()
-		r.add(x)
+		r.add(&x, false)
 		return nil
 	}
+	x.Held = whole(q.held, a.prompt)
 	x.Pod, x.Blind, x.Routed, x.Predicted, x.Confirmed = a.pod, a.blind, a.routed, a.predicted, a.confirmed
 	x.Prompt, x.Answer, x.Delivered = a.prompt, a.output, a.cached
 	x.TTFT, x.Total = r.toModel(a.ttft), r.toModel(a.total)
-	r.add(x)
+	r.add(&x, q.first)
 	return a
 }
 
-func (r *run) add(x summary.Sample) {
+// add records a sample; first marks the first turn of a session.
+func (r *run) add(x *summary.Sample, first bool) {
 	if x.Err != "" {
 		r.counters.Failed.Add(1)
 	}
 	r.counters.Done.Add(1)
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.samples = append(r.samples, x)
+	if first {
+		r.first = append(r.first, len(r.samples))
+		r.system = max(r.system, x.Delivered)
+	}
+	r.samples = append(r.samples, *x)
 }
 
 // now is the model time since the start.

@@ -98,6 +98,9 @@ func tickSeconds(v float64) string {
 // hits are two bars for each run: what was predicted, its confirmed part full and its speculative part pale, and what
 // was delivered.
 func (r *Report) hits() string {
+	if len(r.Runs) > fullBars {
+		return r.hitsOfMany()
+	}
 	c := newCanvas("Part of the prompt tokens predicted and delivered from the caches by strategy")
 	high := 0.0
 	for i := range r.Runs {
@@ -128,6 +131,42 @@ func (r *Report) hits() string {
 		c.bar(left, middle+3, got-left, height, "fill "+series(i),
 			fmt.Sprintf("%s, delivered by the engines: %s", run.Strategy, percent(run.DeliveredHitRatio)))
 		c.text(got+6, middle+height/2+7, "value", "start", percent(run.DeliveredHitRatio))
+	}
+	return c.String()
+}
+
+// fullBars is how many runs there is room for with two bars and a title each.
+const fullBars = 3
+
+// hitsOfMany is one bar for each strategy, what the engines delivered, and the best possible as a line.
+func (r *Report) hitsOfMany() string {
+	c := newCanvas("Part of the prompt tokens delivered from the caches by strategy")
+	best := r.Runs[len(r.Runs)-1].BestHitRatio
+	high := best
+	for i := range r.Runs {
+		high = math.Max(high, r.Runs[i].DeliveredHitRatio)
+	}
+	const left, top = 130.0, plotTop
+	ticks := linearTicks(100*high*1.12, 5)
+	x := scale{low: 0, high: ticks[len(ticks)-1], from: left, to: plotRight}
+	for _, v := range ticks {
+		c.line(x.at(v), top, x.at(v), plotBottom, "grid")
+		c.text(x.at(v), plotBottom+16, "tick", "middle", fmt.Sprintf("%g %%", v))
+	}
+	c.text((left+plotRight)/2, chartHeight-6, "axis", "middle", "part of all prompt tokens")
+	group := (plotBottom - top) / float64(len(r.Runs))
+	height := math.Min(26, group/1.6)
+	for i := range r.Runs {
+		run := &r.Runs[i]
+		middle := top + group*(float64(i)+0.5)
+		c.text(left-8, middle+4, "name", "end", run.Strategy)
+		got := x.at(100 * run.DeliveredHitRatio)
+		c.bar(left, middle-height/2, got-left, height, "fill "+series(i), fmt.Sprintf("%s: %s", run.Strategy, percent(run.DeliveredHitRatio)))
+		c.text(left+8, middle+4, "value", "start", percent(run.DeliveredHitRatio))
+	}
+	if best > 0 {
+		c.line(x.at(100*best), top, x.at(100*best), plotBottom, "base")
+		c.text(x.at(100*best), top-4, "tick", "middle", "best possible "+percent(best))
 	}
 	return c.String()
 }

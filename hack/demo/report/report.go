@@ -23,10 +23,12 @@ type Run struct {
 	Requests int    `json:"requests"`
 	Errors   int    `json:"errors"`
 	// The ratios are parts of the prompt tokens, 0 to 1. Predicted is the sum of confirmed and speculative.
-	PredictedHitRatio float64        `json:"predictedHitRatio"`
-	DeliveredHitRatio float64        `json:"deliveredHitRatio"`
-	TTFTSeconds       Quantiles      `json:"ttftSeconds"`
-	RequestsPerPod    map[string]int `json:"requestsPerPod"`
+	PredictedHitRatio float64 `json:"predictedHitRatio"`
+	DeliveredHitRatio float64 `json:"deliveredHitRatio"`
+	// BestHitRatio is what a cache without bounds that all pods share would have held.
+	BestHitRatio   float64        `json:"bestHitRatio"`
+	TTFTSeconds    Quantiles      `json:"ttftSeconds"`
+	RequestsPerPod map[string]int `json:"requestsPerPod"`
 
 	// ConfirmedHitRatio is what pods had announced, SpeculativeHitRatio what was assumed because a request with the
 	// same prefix had just been sent there.
@@ -70,6 +72,7 @@ type Workload struct {
 	PromptTokens      int       `json:"promptTokens"`
 	PredictedHitRatio float64   `json:"predictedHitRatio"`
 	DeliveredHitRatio float64   `json:"deliveredHitRatio"`
+	BestHitRatio      float64   `json:"bestHitRatio"`
 	TTFTSeconds       Quantiles `json:"ttftSeconds"`
 }
 
@@ -90,6 +93,9 @@ type Machine struct {
 
 // BusyCPU is the mean processor use above which a run measures the machine as much as the routing.
 const BusyCPU = 0.7
+
+// lateSeconds is the delay of a request above which the load is another one.
+const lateSeconds = 1
 
 // Config is what was run.
 type Config struct {
@@ -126,7 +132,7 @@ func NewRun(strategy string, pods []string, samples []summary.Sample, prefill Pr
 	m.MaxLateSeconds = s.MaxLate.Seconds()
 	r := Run{
 		Strategy: strategy, Requests: s.Requests, Errors: s.Errors,
-		PredictedHitRatio: s.PredictedRatio(), DeliveredHitRatio: s.DeliveredRatio(),
+		PredictedHitRatio: s.PredictedRatio(), DeliveredHitRatio: s.DeliveredRatio(), BestHitRatio: s.BestRatio(),
 		ConfirmedHitRatio: s.ConfirmedRatio(), SpeculativeHitRatio: s.SpeculativeRatio(),
 		TTFTSeconds: quantiles(s), RequestsPerPod: s.PerPod,
 		TotalDeviation: s.TotalDeviation(), RequestDeviation: s.RequestDeviation(),
@@ -147,7 +153,8 @@ func NewRun(strategy string, pods []string, samples []summary.Sample, prefill Pr
 		part := summary.Of(only(samples, name))
 		r.Workloads = append(r.Workloads, Workload{
 			Name: name, Requests: part.Requests, PromptTokens: part.Prompt,
-			PredictedHitRatio: part.PredictedRatio(), DeliveredHitRatio: part.DeliveredRatio(), TTFTSeconds: quantiles(part),
+			PredictedHitRatio: part.PredictedRatio(), DeliveredHitRatio: part.DeliveredRatio(),
+			BestHitRatio: part.BestRatio(), TTFTSeconds: quantiles(part),
 		})
 	}
 	return r
@@ -190,6 +197,29 @@ func (r *Report) Wrong() []string {
 		}
 	}
 	return out
+}
+
+// Warnings are what makes the times of the report worth less.
+func (r *Report) Warnings() []string {
+	var busy, late []string
+	for i := range r.Runs {
+		name, m := r.Runs[i].Strategy, &r.Runs[i].Machine
+		if m.MeanCPU > BusyCPU {
+			busy = append(busy, fmt.Sprintf("%s %.0f %% (%.0f %% by the demo itself)", name, 100*m.MeanCPU, 100*r.ownUse(m)))
+		}
+		if m.MaxLateSeconds > lateSeconds {
+			late = append(late, fmt.Sprintf("%s %.1f s", name, m.MaxLateSeconds))
+		}
+	}
+	var all []string
+	if len(busy) > 0 {
+		all = append(all, "The machine was too busy, in the mean with "+listed(busy)+". Times measure the machine as well; "+
+			"run the demo on an idle machine, or with a smaller --speed-up.")
+	}
+	if len(late) > 0 {
+		all = append(all, "Requests were sent late, at most with "+listed(late)+". The load was not the one that was planned.")
+	}
+	return all
 }
 
 // WriteJSON writes the report's JSON.

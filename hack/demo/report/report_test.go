@@ -128,7 +128,7 @@ func TestTableTellsEveryNumber(t *testing.T) {
 	for _, want := range []string{
 		"RoundRobin", "MarginalCost", "  trace", "  chat", percent(run.PredictedHitRatio), percent(run.ConfirmedHitRatio),
 		percent(run.SpeculativeHitRatio), percent(run.DeliveredHitRatio), seconds(run.TTFTSeconds.P50), seconds(run.TTFTSeconds.P99),
-		"pod-0", "pod-10", "80 % busy in the mean (41 % by the demo)", "WARNING",
+		"pod-0", "pod-10", "80 % busy in the mean (41 % by the demo)", "WARNING: The machine was too busy, in the mean with MarginalCost 80 % (41 % by the demo itself)",
 	} {
 		if !strings.Contains(text, want) {
 			t.Errorf("the table lacks %q:\n%s", want, text)
@@ -200,6 +200,7 @@ func TestPagesOfOddReportsAreWritten(t *testing.T) {
 		"only failures":         {Runs: []Run{NewRun("a", nil, failed, linear, Machine{MeanCPU: -1})}},
 		"one request":           {Runs: []Run{NewRun("a", nil, one, linear, Machine{})}},
 		"nothing, then a bit":   {Runs: []Run{NewRun("a", nil, nil, linear, Machine{}), NewRun("b", nil, one, linear, Machine{})}},
+		"four runs":             {Runs: []Run{NewRun("a", nil, one, linear, Machine{}), NewRun("b", nil, one, linear, Machine{}), NewRun("c", nil, nil, linear, Machine{}), NewRun("d", nil, nil, linear, Machine{})}},
 		"three runs of one pod": {Runs: []Run{NewRun("a", nil, one, linear, Machine{}), NewRun("b", nil, one, linear, Machine{}), NewRun("c", nil, one, linear, Machine{})}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -268,6 +269,48 @@ func TestNumbersReadWell(t *testing.T) {
 	} {
 		if got != want {
 			t.Errorf("%q, want %q", got, want)
+		}
+	}
+}
+
+// A reader sees first that times are worth less, and which strategy is the best of those that are compared with.
+func TestTheTopSaysWhatTheRunIsWorth(t *testing.T) {
+	r := testReport()
+	r.Runs[1].Machine.MeanCPU, r.Runs[0].Machine.MaxLateSeconds = 0.8, 2
+	var table, page strings.Builder
+	if err := errors.Join(r.WriteTable(&table), r.WriteHTML(&page)); err != nil {
+		t.Fatal(err)
+	}
+	if !strings.HasPrefix(table.String(), "WARNING: The machine was too busy") {
+		t.Errorf("the table begins with %q", table.String()[:60])
+	}
+	if !strings.Contains(table.String(), "WARNING: Requests were sent late, at most with RoundRobin 2.0 s.") {
+		t.Errorf("no warning of late requests:\n%s", table.String())
+	}
+	if at := strings.Index(page.String(), "too busy"); at < 0 || at > strings.Index(page.String(), "<h1>") {
+		t.Error("the page has no warning before its title")
+	}
+	r = testReport()
+	if got := r.Warnings(); len(got) > 0 {
+		t.Errorf("warnings of an idle machine: %q", got)
+	}
+}
+
+func TestRunsAreComparedWithTheBestPossibleAndTheBestOther(t *testing.T) {
+	r := testReport()
+	samples := made(3, 3000, 0.5, 100*time.Millisecond)
+	for i := range samples {
+		samples[i].Held = samples[i].Prompt * 3 / 4
+	}
+	r.Runs = append(r.Runs, NewRun("Sticky", nil, samples, linear, Machine{}), r.Runs[1])
+	r.Runs[3].Strategy, r.Runs[3].BestHitRatio = "Last", 2*r.Runs[3].DeliveredHitRatio
+	if best := r.Runs[2].BestHitRatio; math.Abs(best-.75) > .001 {
+		t.Errorf("the best possible is %v", best)
+	}
+	got := strings.Join(r.Takeaways(), "\n")
+	for _, want := range []string{"Last found 50.0 % of that.", "Of the others, Sticky found most in the caches", "and Sticky had nine of ten first tokens earliest"} {
+		if !strings.Contains(got, want) {
+			t.Errorf("%q lacks %q", got, want)
 		}
 	}
 }

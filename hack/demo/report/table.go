@@ -27,6 +27,9 @@ func (r *Report) WriteTable(w io.Writer) error {
 		}
 	}
 	var b strings.Builder
+	for _, warning := range r.Warnings() {
+		b.WriteString("WARNING: " + warning + "\n")
+	}
 	writeColumns(&b, rows)
 	b.WriteString("\nRequests per pod\n")
 	pods := r.pods()
@@ -61,9 +64,6 @@ func (r *Report) machineUse(m *Machine) string {
 	}
 	if m.MaxLateSeconds > 0.1 {
 		s += fmt.Sprintf("; requests were sent up to %.1f s late", m.MaxLateSeconds)
-	}
-	if m.MeanCPU > BusyCPU {
-		s += " (WARNING: too busy, times measure the machine as well)"
 	}
 	return s
 }

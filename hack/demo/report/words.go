@@ -14,7 +14,10 @@ func (r *Report) Takeaways() []string {
 		return nil
 	}
 	base, last := &r.Runs[0], &r.Runs[len(r.Runs)-1]
-	out := []string{hitSentence(base, last), timeSentence(base, last), predictionSentence(r.Runs)}
+	out := []string{hitSentence(base, last), timeSentence(base, last), bestSentence(last), predictionSentence(r.Runs)}
+	if len(r.Runs) > 2 {
+		out = append(out, othersSentence(r.Runs[:len(r.Runs)-1]))
+	}
 	if len(r.Runs) == 1 {
 		out[0] = fmt.Sprintf("With %s the engines found %s of all prompt tokens in their caches.", base.Strategy, percent(base.DeliveredHitRatio))
 		out[1] = fmt.Sprintf("Half of the requests had their first token within %s, 90 %% within %s.",
@@ -33,6 +36,27 @@ func hitSentence(base, last *Run) string {
 		return s + fmt.Sprintf(": %s times as much.", short(last.DeliveredHitRatio/base.DeliveredHitRatio))
 	}
 	return s + ": less."
+}
+
+// bestSentence compares a run with what no strategy can exceed.
+func bestSentence(run *Run) string {
+	return fmt.Sprintf("A cache without bounds that all pods share would hold %s of the prompt tokens; %s found %s of that.",
+		percent(run.BestHitRatio), run.Strategy, percent(part(run)))
+}
+
+// othersSentence names the best of the strategies that the last one is compared with.
+func othersSentence(runs []Run) string {
+	most, first := &runs[0], &runs[0]
+	for i := range runs {
+		if runs[i].DeliveredHitRatio > most.DeliveredHitRatio {
+			most = &runs[i]
+		}
+		if runs[i].TTFTSeconds.P90 < first.TTFTSeconds.P90 {
+			first = &runs[i]
+		}
+	}
+	return fmt.Sprintf("Of the others, %s found most in the caches, %s, and %s had nine of ten first tokens earliest, within %s.",
+		most.Strategy, percent(most.DeliveredHitRatio), first.Strategy, seconds(first.TTFTSeconds.P90))
 }
 
 func timeSentence(base, last *Run) string {

@@ -32,6 +32,8 @@ type Sample struct {
 	Predicted int `json:"predictedTokens"`
 	Confirmed int `json:"confirmedTokens"`
 	Delivered int `json:"deliveredTokens"`
+	// Held is how many prompt tokens a cache without bounds that all pods share would have held. No strategy can find more.
+	Held int `json:"heldTokens"`
 	// TTFT is the time to the first generated text and Total to the end of the answer, in model time.
 	TTFT  time.Duration `json:"ttftNanoseconds"`
 	Total time.Duration `json:"totalNanoseconds"`

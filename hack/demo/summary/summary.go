@@ -13,7 +13,7 @@ type Summary struct {
 	// FirstError is the first error's text.
 	FirstError string
 	// Sums of tokens. AbsDiff is the sum over requests of |predicted - delivered|.
-	Prompt, Answer, Predicted, Confirmed, Delivered, AbsDiff int
+	Prompt, Answer, Predicted, Confirmed, Delivered, Held, AbsDiff int
 	// Exact is the number of requests whose prediction was exactly right, Miscounted of those whose prompt the picker and
 	// the engine count differently, Blind of those routed without token ids.
 	Exact, Miscounted, Blind int
@@ -50,6 +50,7 @@ func (s *Summary) add(x *Sample) {
 	s.Predicted += x.Predicted
 	s.Confirmed += x.Confirmed
 	s.Delivered += x.Delivered
+	s.Held += max(x.Held, x.Delivered)
 	s.TTFT = append(s.TTFT, x.TTFT)
 	s.PerPod[x.Pod]++
 	if x.Routed != x.Prompt {
@@ -79,6 +80,9 @@ func (s *Summary) SpeculativeRatio() float64 { return ratio(s.Predicted-s.Confir
 
 // DeliveredRatio is the part of the prompt tokens that the engines found in their caches.
 func (s *Summary) DeliveredRatio() float64 { return ratio(s.Delivered, s.Prompt) }
+
+// BestRatio is the part of the prompt tokens that a cache without bounds, shared by all pods, would have held.
+func (s *Summary) BestRatio() float64 { return ratio(s.Held, s.Prompt) }
 
 // TotalDeviation is the difference between predicted and delivered hits as a part of the delivered; 1 where nothing was
 // delivered of something predicted.

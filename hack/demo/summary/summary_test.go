@@ -76,6 +76,7 @@ func TestSumsAgreeWithAPlainCount(t *testing.T) {
 		}
 		want.Prompt, want.Answer = want.Prompt+x.Prompt, want.Answer+x.Answer
 		want.Predicted, want.Confirmed, want.Delivered = want.Predicted+x.Predicted, want.Confirmed+x.Confirmed, want.Delivered+x.Delivered
+		want.Held += x.Delivered
 		want.AbsDiff += int(math.Abs(float64(x.Predicted - x.Delivered)))
 		if x.Predicted == x.Delivered {
 			want.Exact++
