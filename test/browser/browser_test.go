@@ -349,6 +349,7 @@ func pictureDelay() time.Duration {
 // looks opens all views in all sizes and themes. No element must be wider than the window.
 func (b *browser) looks(t *testing.T) {
 	t.Helper()
+	judged := b.loadAxe(t)
 	for _, size := range []struct {
 		name          string
 		width, height int64
@@ -363,6 +364,9 @@ func (b *browser) looks(t *testing.T) {
 					b.until(`document.querySelectorAll('#list > li').length > 3`)
 				}
 				b.accessible(t, view)
+				if judged && (size.name == "desktop" || size.name == "phone") {
+					b.conforms(t, view+", "+size.name+", "+theme)
+				}
 				var edges []float64 // of the header's, tabs' and content's beginnings
 				b.evaluate(`['.brand', '.tabs button', 'main > section:not([hidden])'].map(s => document.querySelector(s).getBoundingClientRect().left)`, &edges)
 				if !size.phone && (len(edges) != 3 || edges[0] != edges[1] || edges[1] != edges[2]) { // phones scroll their tabs
@@ -442,6 +446,9 @@ func TestThePageAsksForAToken(t *testing.T) {
 	b.do(chromedp.Navigate(s.URL + "/"))
 	b.until(`document.getElementById('login').open`)
 	b.picture("login")
+	if b.loadAxe(t) {
+		b.conforms(t, "the question for a token")
+	}
 	b.do(chromedp.SendKeys("#token", "wrong"+kb.Enter))
 	b.until(`document.getElementById('login').open && document.getElementById('token').value === ''`)
 	b.do(chromedp.SendKeys("#token", "the-token"+kb.Enter))
