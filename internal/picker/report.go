@@ -3,7 +3,7 @@ package picker
 import "github.com/kvasir-dev/kvasir/internal/openai"
 
 // AsksReport decides, before the first attempt, whether the body must ask the engine, by openai.PutReport, to announce again what
-// it finds of the prompt in its cache. That is so after the endpoint's history was lost, for prompts of which no block is known:
+// it finds of the prompt in its cache. That is so after the endpoint's history was lost, for prompts without a known block:
 // answers prove their blocks as well (see proofs), but only announced ones are followed when the engine evicts them. A prompt
 // with known blocks asks for nothing, because a report would count these as second copies, which the engine removes once.
 func (d *Decision) AsksReport() bool {

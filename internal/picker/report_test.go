@@ -9,7 +9,7 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/openai"
 )
 
-// TestReportsAreAskedForAfterLostHistory, of engines that make them, for prompts of which no block was announced. keys is how many
+// TestReportsAreAskedForAfterLostHistory, of engines that make them, for prompts without an announced block. keys is how many
 // blocks of the prompt, which has twelve whole ones, an engine with blocks of two has announced.
 func TestReportsAreAskedForAfterLostHistory(t *testing.T) {
 	for name, tc := range map[string]struct {
