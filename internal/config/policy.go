@@ -66,6 +66,8 @@ func Policy(p *v1alpha1.RoutingPolicy) (picker.PolicySpec, field.ErrorList) {
 			spec.RetryFirstByte = true
 		case v1alpha1.RetryStall:
 			spec.RetryStall = true
+		case v1alpha1.RetryBrokenStream:
+			spec.ContinueStreams = true
 		}
 	}
 	for _, t := range s.Tiers {

@@ -71,7 +71,7 @@ func TestPoliciesAreTranslated(t *testing.T) {
 		"all the rest": {`tiers: [{tier: CPU, creditPercent: 50, reloadTokensPerSecond: 7}, {tier: Disk, creditPercent: 0}],
   session: {keys: [{type: BodyField, name: user}]}, guards: {maxKVUsagePercent: 50, circuit: {consecutiveFailures: 2, openSeconds: 3}},
   tokens: {budgetMilliseconds: 7, engine: Never, engineBudgetMilliseconds: 8}, speculation: {mode: "Off", maxSeconds: 9},
-  fallback: {attempts: 1, retryOn: [FirstByteTimeout], firstByteSeconds: 4},
+  fallback: {attempts: 1, retryOn: [FirstByteTimeout, BrokenStream], firstByteSeconds: 4},
   streams: {commentSeconds: 5}, decisions: {answerHeaders: OnRequest, streamUsage: AsRequested}`,
 			named(func(p *picker.PolicySpec) {
 				p.Credit = [kvblock.NumTiers]float64{1, 0.5, 0, 0.3}
@@ -83,6 +83,7 @@ func TestPoliciesAreTranslated(t *testing.T) {
 				p.Comments = 5 * time.Second
 				p.Attempts, p.FirstByte, p.AnswerHeaders, p.AsksUsage = 1, 4*time.Second, "OnRequest", false
 				p.RetryConnect, p.RetryReset, p.RetryServerError, p.RetryFirstByte, p.RetryStall = false, false, false, true, false
+				p.ContinueStreams = true
 			})},
 	} {
 		t.Run(name, func(t *testing.T) {

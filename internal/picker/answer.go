@@ -31,6 +31,9 @@ func (a *Answer) Start(d *Decision, status int, contentType, encoding string) {
 	a.scanner.Reset(d.route, stream)
 }
 
+// Moved records that another target of the decision continues the answer, and computes its rest.
+func (a *Answer) Moved() { a.pieces = a.decision.Target().member.load.Pieces() }
+
 // OutcomeOf an answer, as far as its status determines it.
 func OutcomeOf(status int) Outcome {
 	switch {

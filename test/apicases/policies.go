@@ -113,7 +113,7 @@ func admission() Group {
 func fallbackAndDecisions() Group {
 	return Group{Kind: "RoutingPolicy", Cases: map[string]Case{
 		"nothing is retried":            {Spec: targets + "fallback: {retryOn: []}"},
-		"everything is retried":         {Spec: targets + "fallback: {retryOn: [ConnectFailure, Reset, ServerError, FirstByteTimeout, Stall]}"},
+		"everything is retried":         {Spec: targets + "fallback: {retryOn: [ConnectFailure, Reset, ServerError, FirstByteTimeout, Stall, BrokenStream]}"},
 		"a cause that is none":          {Spec: targets + "fallback: {retryOn: [Always]}", Want: "spec.fallback.retryOn[0]"},
 		"a cause twice":                 {Spec: targets + "fallback: {retryOn: [ServerError, ServerError]}", Want: "Duplicate"},
 		"at least one attempt":          {Spec: targets + "fallback: {attempts: 0}", Want: "spec.fallback.attempts"},

@@ -1,6 +1,7 @@
 package httpproxy
 
 import (
+	"errors"
 	"net/http"
 
 	"github.com/kvasir-dev/kvasir/internal/picker"
@@ -35,8 +36,19 @@ func (e *exchange) brokenOff(err error) picker.Outcome {
 		return picker.ClientGone
 	}
 	e.broken = true
+	if !e.accounted {
+		e.aborted(err)
+	}
+	return picker.Failed
+}
+
+// aborted accounts for an answer that the present target has begun and not ended.
+func (e *exchange) aborted(err error) {
+	e.accounted = true
 	e.decision.Fail()
 	e.log("Answer aborted", err)
-	e.broke(e.mark)
-	return picker.Failed
+	e.client.span.Failed("aborted")
+	if !errors.Is(err, errAborted) { // no crash
+		e.broke(e.mark)
+	}
 }

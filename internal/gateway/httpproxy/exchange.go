@@ -50,8 +50,8 @@ type exchange struct {
 	attempt int
 	// last is the last server error that an engine has answered with, if it was small enough to keep.
 	last *savedAnswer
-	// broken: the answer did not go through to its end.
-	broken bool
+	// broken: the answer did not go through to its end. accounted: the failure of the present target is accounted for.
+	broken, accounted bool
 	// pick is what was picked for.
 	pick picker.Request
 	// full: some target of the decision has refused the request because its queue is full. gaveUp: some has given it up.
@@ -311,8 +311,11 @@ func (e *exchange) try(ctx context.Context, outcome *picker.Outcome) result {
 }
 
 // send sends the request to the present target.
-func (e *exchange) send(ctx context.Context) (*http.Response, error) {
-	ep, body, taken := e.decision.Targets[e.attempt].Endpoint, e.body, new(atomic.Bool)
+func (e *exchange) send(ctx context.Context) (*http.Response, error) { return e.sendBody(ctx, e.body) }
+
+// sendBody sends the request with a body to the present target.
+func (e *exchange) sendBody(ctx context.Context, body *body) (*http.Response, error) {
+	ep, taken := e.decision.Targets[e.attempt].Endpoint, new(atomic.Bool)
 	e.taken = taken
 	header := requestHeader(e.request, ep, e.client.engineID, e.decision)
 	if e.asksUsage {

@@ -130,6 +130,7 @@ func (e *exchange) pass(ctx context.Context, response *http.Response, watch *sta
 	p.answer.Start(e.decision, response.StatusCode, response.Header.Get("Content-Type"),
 		strings.Join(response.Header["Content-Encoding"], ","))
 	e.cuts = e.asksUsage && p.answer.CutsUsage()
+	e.follow(ctx, response, &p.answer)
 	h, stop := e.hold(response, &p.answer)
 	defer stop()
 	if !watch.answers(h) {
