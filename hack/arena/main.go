@@ -240,7 +240,7 @@ func (o *options) publish(stdout io.Writer) error {
 		}
 		all = append(all, r)
 	}
-	table := tables(all, routers[0].name)
+	table := tables(all, routers[0].name) + verdict(all, routers[0].name)
 	if _, err := io.WriteString(stdout, "\n"+table); err != nil {
 		return err
 	}
