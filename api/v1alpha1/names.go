@@ -57,6 +57,7 @@ const (
 	ConditionPredictionsTrusted = "PredictionsTrusted"
 	ConditionGatewayConforms    = "GatewayConforms"
 	ConditionPickerAvailable    = "PickerAvailable"
+	ConditionResourcesSuffice   = "ResourcesSuffice"
 	ConditionEnginesClosed      = "EnginesClosed"
 	ConditionGatewayAccepted    = "GatewayAccepted"
 	ConditionAutoscalingActive  = "AutoscalingActive"

@@ -21,6 +21,7 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/kvblock"
 	"github.com/kvasir-dev/kvasir/internal/load"
 	"github.com/kvasir-dev/kvasir/internal/metrics"
+	"github.com/kvasir-dev/kvasir/internal/overload"
 	"github.com/kvasir-dev/kvasir/internal/picker"
 	"github.com/kvasir-dev/kvasir/internal/replicas"
 	"github.com/kvasir-dev/kvasir/internal/rpc"
@@ -57,6 +58,7 @@ type app struct {
 	compat    *metrics.Compat // nil without other names for metrics
 	plan      plan
 	budget    *budget.Budget // of everything that clients make the picker hold
+	overload  *overload.Manager
 	proxy     *httpproxy.Proxy
 	gateways  []*extproc.Server // one per port
 	ready     *readiness
@@ -99,7 +101,7 @@ func newApp(log logr.Logger, o *options, decisions *decisionlog.Writer, tracer *
 		refused: map[string]config.Refusal{}, applied: map[string]picker.Spec{}, board: config.NewBoard()}
 	a.started, a.ring, a.recent = time.Now(), dashboard.NewRing(), new(dashboard.Recent)
 	a.plan = ownPlan()
-	a.budget = budget.New(a.plan.clients, time.Now)
+	a.budget, a.overload = budget.New(a.plan.clients, time.Now), new(overload.Manager)
 	log.Info("Memory divided", "limit", a.plan.limit, "clients", a.plan.clients, "index", a.plan.index, "connections", a.plan.connections)
 	a.ready = &readiness{now: time.Now, states: a.streamStates, peersReceived: a.peersHeard, full: a.budget.Full}
 	a.informed, a.restless = make(chan struct{}), make(bell, 1)
@@ -108,7 +110,7 @@ func newApp(log logr.Logger, o *options, decisions *decisionlog.Writer, tracer *
 	a.peers.outbox = replicas.NewOutbox(incarnation())
 	choosing := picker.Options{
 		Renderer: renderer{a.renderer, &a.releases}, Peers: a.peers.outbox, Doubt: a.doubtTokens, Release: a.releases.of,
-		Island: o.island, Recorder: a.ring, Log: log.WithName("picker"),
+		Island: o.island, Recorder: a.ring, Overload: a.overload, Log: log.WithName("picker"),
 	}
 	if decisions != nil {
 		choosing.Decisions = decisions
@@ -152,7 +154,7 @@ func newApp(log logr.Logger, o *options, decisions *decisionlog.Writer, tracer *
 		observer = a.compat.Watch(observer)
 	}
 	a.proxy = httpproxy.New(httpproxy.Options{Picker: a.picker, Budget: a.budget, Ready: a.isReady, Observer: observer, Spans: tracer,
-		Unreachable: a.unreachable, Log: log.WithName("proxy")})
+		Unreachable: a.unreachable, Overload: a.overload, Log: log.WithName("proxy")})
 	return a
 }
 

@@ -184,6 +184,7 @@ func (a *app) status() *config.List {
 	defer a.mu.Unlock()
 	list := a.board.Update(time.Now(), a.state, config.Live{
 		Pools: stats, Streams: streams, Refused: a.refused, DialIn: a.dialIn.status(), Tokens: tokens,
+		Overload: a.overload.State(),
 	})
 	a.found = findingsOf(list)
 	return list
@@ -249,6 +250,7 @@ func (a *app) collectors() []prometheus.Collector {
 		Pools: a.picker.Stats, Events: a.eventStreams, Reports: a.reported, RefusedReports: a.refusedReports, Scrapes: a.scraper.Stats,
 		Strangers: a.dialIn.reception.Strangers,
 		Peers:     a.peerStats, Tokens: a.tokens.All, Decisions: a.decisionStats, Memory: a.budget.Stats,
+		Overload: a.overload.State,
 	})}
 	if a.compat != nil {
 		all = append(all, a.compat)

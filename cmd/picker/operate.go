@@ -95,6 +95,7 @@ func (a *app) operateState(pool string) (operatorfeed.State, bool) {
 	spec := a.applied[pool]
 	found := a.found[pool]
 	s.KeyID, s.Tokens, s.Predictions, s.Gateways = found.keyID, found.tokens, found.predictions, found.gateways
+	s.Resources = found.resources
 	for i := range a.leaving {
 		if p := &a.leaving[i]; p.Namespace == namespace && p.Pool == name {
 			pod := known.Pods[p.UID]
@@ -147,8 +148,8 @@ func knowledgeReason(s *events.Status) string {
 
 // findings are the parts of the operator's conditions of a pool that only pickers know.
 type findings struct {
-	keyID                         string
-	tokens, predictions, gateways operatorfeed.Finding
+	keyID                                    string
+	tokens, predictions, gateways, resources operatorfeed.Finding
 }
 
 // findingsOf the status of all pools, by namespace/name.
@@ -164,6 +165,7 @@ func findingsOf(list *config.List) map[string]findings {
 			tokens:      findingOf(pool, v1alpha1.ConditionTokensExact),
 			predictions: findingOf(pool, v1alpha1.ConditionPredictionsTrusted),
 			gateways:    findingOf(pool, v1alpha1.ConditionGatewayConforms),
+			resources:   findingOf(pool, v1alpha1.ConditionResourcesSuffice),
 		}
 	}
 	return all

@@ -21,6 +21,8 @@ type plan struct {
 	clients, index int64
 	// connections of clients to the proxy, gateways those of gateways, and reports those of reporters, replicas and operators.
 	connections, gateways, reports int
+	// descriptors is how many the process can have.
+	descriptors uint64
 }
 
 const (
@@ -40,7 +42,7 @@ const (
 
 // newPlan divides a limit of memory, 0 for none, and a number of descriptors.
 func newPlan(limit int64, descriptors uint64) plan {
-	p := plan{limit: limit, clients: unlimitedClients}
+	p := plan{limit: limit, clients: unlimitedClients, descriptors: descriptors}
 	if limit > 0 {
 		p.clients, p.index = int64(clientShare*float64(limit)), int64(indexShare*float64(limit))
 	}

@@ -200,6 +200,7 @@ func (a *app) serveAll(ctx context.Context, o *options, l *listeners, parts serv
 	group.Go(func() error { a.publishToPeers(support); return nil })
 	group.Go(func() error { parts.follow(support); return nil })
 	group.Go(func() error { a.keepStatus(support); return nil })
+	group.Go(func() error { a.keepOverload(support); return nil })
 	group.Go(func() error { a.followSources(support); return nil })
 	group.Go(func() error { a.keepDoubt(support); return nil })
 	if a.reach != nil {
@@ -219,7 +220,7 @@ func (a *app) serve(ctx context.Context, l *listeners, gatewayTLS *tls.Config, o
 	if l.proxy != nil {
 		group.Go(func() error {
 			return httpproxy.Serve(ctx, l.proxy, a.proxy, httpproxy.ServeOptions{Grace: o.drainTimeout, MaxConnections: a.plan.connections,
-				Budget: a.budget, Log: a.log.WithName("http")})
+				Budget: a.budget, Overload: a.overload, Log: a.log.WithName("http")})
 		})
 	}
 	for i := range l.gateways {

@@ -32,6 +32,7 @@ func poolConditions(s *PoolState, f *facts) []metav1.Condition {
 	if c := gatewayConforms(f); c.Type != "" {
 		list = append(list, c)
 	}
+	list = append(list, resourcesSuffice(f))
 	if s.Policy != nil {
 		list = append(list, condition(v1alpha1.ConditionPolicyAffected, metav1.ConditionTrue, "PolicyAffected",
 			"RoutingPolicy "+s.Policy.Name+" is in force"))
@@ -310,6 +311,15 @@ func gatewayConforms(f *facts) metav1.Condition {
 		return condition(typ, metav1.ConditionTrue, "Conforms", "")
 	}
 	return metav1.Condition{}
+}
+
+// resourcesSuffice reports whether the picker refuses something because memory, goroutines or descriptors run short.
+func resourcesSuffice(f *facts) metav1.Condition {
+	const typ = v1alpha1.ConditionResourcesSuffice
+	if reason, message := f.overload.Short(); reason != "" {
+		return condition(typ, metav1.ConditionFalse, reason, message+"; give the pickers more memory, descriptors or replicas (picker.resources, picker.replicas)")
+	}
+	return condition(typ, metav1.ConditionTrue, "Sufficient", "")
 }
 
 // policyConditions are those of a policy at one target. refused is why the picker has not taken the target's state.

@@ -16,6 +16,7 @@ import (
 	"github.com/kvasir-dev/kvasir/api/v1alpha1"
 	"github.com/kvasir-dev/kvasir/internal/endpoint"
 	"github.com/kvasir-dev/kvasir/internal/events"
+	"github.com/kvasir-dev/kvasir/internal/overload"
 	"github.com/kvasir-dev/kvasir/internal/picker"
 	"github.com/kvasir-dev/kvasir/internal/tokens/tokencheck"
 )
@@ -34,6 +35,8 @@ type Live struct {
 	DialIn DialIn
 	// Tokens reports which request kinds have exact tokens in the picker.
 	Tokens map[string]tokencheck.Status
+	// Overload is what the picker refuses because resources run short.
+	Overload overload.State
 	// Refused is why the picker has not applied a pool's present state.
 	Refused map[string]Refusal
 }
@@ -214,10 +217,11 @@ type facts struct {
 	rendering picker.Rendering
 	inexact   picker.Inexact
 	gateways  []picker.GatewayStats
+	overload  overload.State
 }
 
 func gather(state *State, s *PoolState, live Live, name string) *facts {
-	f := &facts{refused: live.Refused[name], dialIn: live.DialIn, tokens: live.Tokens[name]}
+	f := &facts{refused: live.Refused[name], dialIn: live.DialIn, tokens: live.Tokens[name], overload: live.Overload}
 	for i := range state.Specs {
 		if spec := &state.Specs[i]; spec.Namespace == s.Object.Namespace && spec.Name == s.Object.Name {
 			f.spec, f.endpoints = spec, spec.Endpoints

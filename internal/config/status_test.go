@@ -15,6 +15,7 @@ import (
 	"github.com/kvasir-dev/kvasir/api/v1alpha1"
 	"github.com/kvasir-dev/kvasir/internal/events"
 	"github.com/kvasir-dev/kvasir/internal/openai"
+	"github.com/kvasir-dev/kvasir/internal/overload"
 	"github.com/kvasir-dev/kvasir/internal/picker"
 	"github.com/kvasir-dev/kvasir/internal/policy"
 	"github.com/kvasir-dev/kvasir/internal/tokens/tokencheck"
@@ -67,6 +68,13 @@ func ahead(l Live) Live {
 // silent is with an engine that says it publishes no events.
 func silent(l Live) Live {
 	l.Streams[pool0][0].Stats.Silent.Store(true)
+	return l
+}
+
+// short is with a picker that has little left of a resource.
+func short(r overload.Resource) Live {
+	l := live(picker.Hits{}, 0)
+	l.Overload.Pressure[r], l.Overload.Active[overload.LowPriority] = 0.9, true
 	return l
 }
 
@@ -140,6 +148,10 @@ func TestPoolConditions(t *testing.T) {
 		"streams without usage":              {smallPool, smallSlice, live(picker.Hits{Silent: 60, Uncached: 40}, 100), []string{"PredictionsTrusted=Unknown/NoUsage"}},
 		"usage without what was cached":      {smallPool, smallSlice, live(picker.Hits{Silent: 40, Uncached: 60}, 100), []string{"PredictionsTrusted=Unknown/NoCachedTokens"}},
 		"what was announced is not found":    {smallPool, smallSlice, distrusted(live(picker.Hits{Answers: 40}, 40)), []string{"PredictionsTrusted=False/Mispredicting"}},
+		"resources suffice":                  {smallPool, smallSlice, live(picker.Hits{}, 0), []string{"ResourcesSuffice=True/Sufficient"}},
+		"memory runs short":                  {smallPool, smallSlice, short(overload.Memory), []string{"ResourcesSuffice=False/MemoryShort"}},
+		"goroutines run short":               {smallPool, smallSlice, short(overload.Goroutines), []string{"ResourcesSuffice=False/GoroutinesShort"}},
+		"descriptors run short":              {smallPool, smallSlice, short(overload.Descriptors), []string{"ResourcesSuffice=False/DescriptorsShort"}},
 		"a gateway that follows":             {smallPool, smallSlice, through(picker.GatewayStats{Reported: 1}), []string{"GatewayConforms=True/Conforms"}},
 		"a gateway that goes elsewhere":      {smallPool, smallSlice, through(picker.GatewayStats{Reported: 9, Ignores: true, Buffers: true}), []string{"GatewayConforms=False/PicksNotFollowed"}},
 		"a gateway that buffers":             {smallPool, smallSlice, through(picker.GatewayStats{Streams: 9, Buffers: true}), []string{"GatewayConforms=False/AnswersBuffered"}},

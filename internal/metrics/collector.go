@@ -1,6 +1,7 @@
 package metrics
 
 import (
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -11,6 +12,7 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/endpoint"
 	"github.com/kvasir-dev/kvasir/internal/engines/scrape"
 	"github.com/kvasir-dev/kvasir/internal/events"
+	"github.com/kvasir-dev/kvasir/internal/overload"
 	"github.com/kvasir-dev/kvasir/internal/picker"
 	"github.com/kvasir-dev/kvasir/internal/rpc"
 	"github.com/kvasir-dev/kvasir/internal/tokens/tokencheck"
@@ -38,6 +40,8 @@ type Sources struct {
 	Decisions func() *Decisions
 	// Memory is (*budget.Budget).Stats.
 	Memory func() budget.Stats
+	// Overload is (*overload.Manager).State.
+	Overload func() overload.State
 }
 
 // Collector emits what the sources report at the moment of a scrape.
@@ -198,7 +202,7 @@ func (c *Collector) Describe(out chan<- *prometheus.Desc) {
 	} {
 		out <- d
 	}
-	for _, d := range memoryDescs {
+	for _, d := range slices.Concat(memoryDescs, overloadDescs) {
 		out <- d
 	}
 	describe(out, poolSeries)
@@ -256,6 +260,10 @@ func (c *Collector) Collect(out chan<- prometheus.Metric) {
 	if c.sources.Memory != nil {
 		s := c.sources.Memory()
 		collectMemory(out, &s)
+	}
+	if c.sources.Overload != nil {
+		s := c.sources.Overload()
+		collectOverload(out, &s)
 	}
 	if c.sources.Decisions != nil {
 		if d := c.sources.Decisions(); d != nil {

@@ -26,6 +26,7 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/gateway/httpproxy"
 	"github.com/kvasir-dev/kvasir/internal/load"
 	"github.com/kvasir-dev/kvasir/internal/openai"
+	"github.com/kvasir-dev/kvasir/internal/overload"
 	"github.com/kvasir-dev/kvasir/internal/picker"
 	"github.com/kvasir-dev/kvasir/internal/replicas"
 	"github.com/kvasir-dev/kvasir/internal/reportpb"
@@ -109,6 +110,9 @@ func sources() Sources {
 				Received:      replicas.Stats{Fresh: 2, Staleness: 30 * time.Millisecond, Messages: 20, PassedOver: 1, Expired: 1, Guesses: 3},
 				ReceivedBytes: 3000, Refused: 1,
 			}
+		},
+		Overload: func() overload.State {
+			return overload.State{Pressure: [overload.NumResources]float64{0.9}, Active: [overload.NumActions]bool{true}, Refused: [overload.NumActions]uint64{3}}
 		},
 		Decisions: func() *Decisions { return &Decisions{Written: 40, Dropped: 2} },
 		Memory: func() budget.Stats {

@@ -86,6 +86,11 @@ func (v *View) Gateways() (Finding, bool) {
 	return v.worst(func(s *State) Finding { return s.Gateways })
 }
 
+// Resources is the worst finding of any replica about its resources; false when no replica reports it.
+func (v *View) Resources() (Finding, bool) {
+	return v.worst(func(s *State) Finding { return s.Resources })
+}
+
 func (v *View) worst(of func(*State) Finding) (worst Finding, ok bool) {
 	for i := range v.Replicas {
 		f := of(&v.Replicas[i])

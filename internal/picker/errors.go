@@ -44,6 +44,14 @@ func tooLarge(limit int64) *Error {
 		Message: fmt.Sprintf("The request body is larger than the %d bytes that this model's pool takes.", limit)}
 }
 
+// CodeOverloaded is the code of errors that have no other cause than a shortage of the picker's own.
+const CodeOverloaded = "overloaded"
+
+func lowPriority() *Error {
+	return &Error{Status: 503, Type: "service_unavailable", Code: CodeOverloaded, RetryAfter: time.Second,
+		Message: "The picker takes no requests of low priority at the moment."}
+}
+
 func noEndpoint(pool string) *Error {
 	return &Error{Status: 503, Type: "service_unavailable", Code: "no_endpoint",
 		Message: fmt.Sprintf("No endpoint of pool %s can take requests at the moment.", pool)}

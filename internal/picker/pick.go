@@ -65,7 +65,7 @@ func (p *Picker) Pick(ctx context.Context, in *Request) (d *Decision, err error)
 	} else {
 		v.tally.recordArrival(start)
 		v.retries.recordArrival()
-		if caller, err = v.enter(start, in.Header, v.named(in, r)); err != nil {
+		if caller, err = v.enter(p.options.Overload, start, in.Header, v.named(in, r)); err != nil {
 			return nil, p.withModels(in, err)
 		}
 	}

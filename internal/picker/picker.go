@@ -20,6 +20,7 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/kvindex"
 	"github.com/kvasir-dev/kvasir/internal/load"
 	"github.com/kvasir-dev/kvasir/internal/openai"
+	"github.com/kvasir-dev/kvasir/internal/overload"
 	"github.com/kvasir-dev/kvasir/internal/policy"
 	"github.com/kvasir-dev/kvasir/internal/replicas"
 )
@@ -65,6 +66,8 @@ type Options struct {
 	Decisions DecisionLog
 	// Recorder gets decisions to show to people; nil gets none.
 	Recorder Recorder
+	// Overload refuses requests of low priority while resources are short; nil for never.
+	Overload *overload.Manager
 	// Log gets a line per request at V(1).
 	Log logr.Logger
 }

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/kvasir-dev/kvasir/internal/admission"
+	"github.com/kvasir-dev/kvasir/internal/overload"
 	"github.com/kvasir-dev/kvasir/internal/tenant"
 )
 
@@ -116,12 +117,16 @@ func (t *TenantsSpec) classOf(name string) *tenant.Class {
 	return t.Default
 }
 
-// enter identifies the request's tenant and takes its share; the pass must be released. It fails with an *Error.
-func (v *view) enter(now time.Time, header func(string) string, model string) (c caller, err error) {
+// enter identifies the request's tenant and takes its share; the pass must be released. It fails with an *Error, also where
+// resources are short and the request's priority is low.
+func (v *view) enter(short *overload.Manager, now time.Time, header func(string) string, model string) (c caller, err error) {
 	spec := &v.spec.Policy.Admission
 	c.name, c.class, err = spec.Tenants.identify(header)
 	if err == nil {
 		c.level, c.ttl = spec.priority(header, c.class)
+		if c.level < 0 && short.Refuses(overload.LowPriority) {
+			err = lowPriority()
+		}
 	}
 	if spec.Tenants == nil {
 		return c, err

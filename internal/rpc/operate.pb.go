@@ -139,7 +139,9 @@ type OperateState struct {
 	Tokens      *OperateFinding `protobuf:"bytes,10,opt,name=tokens,proto3" json:"tokens,omitempty"`
 	Predictions *OperateFinding `protobuf:"bytes,11,opt,name=predictions,proto3" json:"predictions,omitempty"`
 	// Whether the gateways that call the replica follow its picks and forward streamed answers.
-	Gateways      *OperateFinding `protobuf:"bytes,12,opt,name=gateways,proto3" json:"gateways,omitempty"`
+	Gateways *OperateFinding `protobuf:"bytes,12,opt,name=gateways,proto3" json:"gateways,omitempty"`
+	// Whether the replica's memory, goroutines and descriptors suffice.
+	Resources     *OperateFinding `protobuf:"bytes,13,opt,name=resources,proto3" json:"resources,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -254,6 +256,13 @@ func (x *OperateState) GetPredictions() *OperateFinding {
 func (x *OperateState) GetGateways() *OperateFinding {
 	if x != nil {
 		return x.Gateways
+	}
+	return nil
+}
+
+func (x *OperateState) GetResources() *OperateFinding {
+	if x != nil {
+		return x.Resources
 	}
 	return nil
 }
@@ -708,7 +717,7 @@ const file_internal_rpc_operate_proto_rawDesc = "" +
 	"\n" +
 	"\x1ainternal/rpc/operate.proto\x12\x11kvasir.operate.v1\"\"\n" +
 	"\fWatchRequest\x12\x12\n" +
-	"\x04pool\x18\x01 \x01(\tR\x04pool\"\x98\x04\n" +
+	"\x04pool\x18\x01 \x01(\tR\x04pool\"\xd9\x04\n" +
 	"\fOperateState\x12\x16\n" +
 	"\x06picker\x18\x01 \x01(\tR\x06picker\x12 \n" +
 	"\vincarnation\x18\x02 \x01(\x06R\vincarnation\x12'\n" +
@@ -723,7 +732,8 @@ const file_internal_rpc_operate_proto_rawDesc = "" +
 	"\x06tokens\x18\n" +
 	" \x01(\v2!.kvasir.operate.v1.OperateFindingR\x06tokens\x12C\n" +
 	"\vpredictions\x18\v \x01(\v2!.kvasir.operate.v1.OperateFindingR\vpredictions\x12=\n" +
-	"\bgateways\x18\f \x01(\v2!.kvasir.operate.v1.OperateFindingR\bgateways\"\xbe\x01\n" +
+	"\bgateways\x18\f \x01(\v2!.kvasir.operate.v1.OperateFindingR\bgateways\x12?\n" +
+	"\tresources\x18\r \x01(\v2!.kvasir.operate.v1.OperateFindingR\tresources\"\xbe\x01\n" +
 	"\x0eOperateFinding\x12C\n" +
 	"\averdict\x18\x01 \x01(\x0e2).kvasir.operate.v1.OperateFinding.VerdictR\averdict\x12\x16\n" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\x12\x18\n" +
@@ -806,16 +816,17 @@ var file_internal_rpc_operate_proto_depIdxs = []int32{
 	3, // 2: kvasir.operate.v1.OperateState.tokens:type_name -> kvasir.operate.v1.OperateFinding
 	3, // 3: kvasir.operate.v1.OperateState.predictions:type_name -> kvasir.operate.v1.OperateFinding
 	3, // 4: kvasir.operate.v1.OperateState.gateways:type_name -> kvasir.operate.v1.OperateFinding
-	0, // 5: kvasir.operate.v1.OperateFinding.verdict:type_name -> kvasir.operate.v1.OperateFinding.Verdict
-	1, // 6: kvasir.operate.v1.Operate.Watch:input_type -> kvasir.operate.v1.WatchRequest
-	6, // 7: kvasir.operate.v1.Operate.Warm:input_type -> kvasir.operate.v1.WarmRequest
-	2, // 8: kvasir.operate.v1.Operate.Watch:output_type -> kvasir.operate.v1.OperateState
-	7, // 9: kvasir.operate.v1.Operate.Warm:output_type -> kvasir.operate.v1.WarmProgress
-	8, // [8:10] is the sub-list for method output_type
-	6, // [6:8] is the sub-list for method input_type
-	6, // [6:6] is the sub-list for extension type_name
-	6, // [6:6] is the sub-list for extension extendee
-	0, // [0:6] is the sub-list for field type_name
+	3, // 5: kvasir.operate.v1.OperateState.resources:type_name -> kvasir.operate.v1.OperateFinding
+	0, // 6: kvasir.operate.v1.OperateFinding.verdict:type_name -> kvasir.operate.v1.OperateFinding.Verdict
+	1, // 7: kvasir.operate.v1.Operate.Watch:input_type -> kvasir.operate.v1.WatchRequest
+	6, // 8: kvasir.operate.v1.Operate.Warm:input_type -> kvasir.operate.v1.WarmRequest
+	2, // 9: kvasir.operate.v1.Operate.Watch:output_type -> kvasir.operate.v1.OperateState
+	7, // 10: kvasir.operate.v1.Operate.Warm:output_type -> kvasir.operate.v1.WarmProgress
+	9, // [9:11] is the sub-list for method output_type
+	7, // [7:9] is the sub-list for method input_type
+	7, // [7:7] is the sub-list for extension type_name
+	7, // [7:7] is the sub-list for extension extendee
+	0, // [0:7] is the sub-list for field type_name
 }
 
 func init() { file_internal_rpc_operate_proto_init() }

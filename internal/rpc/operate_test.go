@@ -31,6 +31,8 @@ func fullState() operatorfeed.State {
 		KeyID:       "3fa9c1d27b60e815",
 		Tokens:      operatorfeed.Finding{Verdict: operatorfeed.Bad, Reason: "ProbeFailed", Message: "texts differ"},
 		Predictions: operatorfeed.Finding{Verdict: operatorfeed.Unclear, Reason: "TooFewReplies"},
+		Gateways:    operatorfeed.Finding{Verdict: operatorfeed.Good, Reason: "Conforms"},
+		Resources:   operatorfeed.Finding{Verdict: operatorfeed.Bad, Reason: "MemoryShort", Message: "90 % of memory"},
 		Pods: map[string]operatorfeed.PodState{
 			"uid-0": {Draining: true, InFlight: 2, Synced: true, UncachedTokens: 900, Value: 1234.5, Waiting: 3, KVUsage: 0.5, Blocks: 77},
 			"uid-1": {Degraded: true, Reason: "Lagging"},

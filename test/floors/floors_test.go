@@ -20,7 +20,7 @@ func init() {
 	for floor, names := range [...][]string{
 		{ // 0, the domain: no input or output, no clock of its own
 			"internal/routinghistory",
-			"internal/budget",
+			"internal/budget", "internal/overload",
 			"internal/endpoint",
 			"internal/sim/chat",
 			"internal/sim/enginemodel",

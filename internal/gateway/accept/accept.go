@@ -6,6 +6,7 @@ import (
 	"sync"
 
 	"github.com/kvasir-dev/kvasir/internal/budget"
+	"github.com/kvasir-dev/kvasir/internal/overload"
 )
 
 // Cost is about what a connection takes while it is idle, in bytes: buffers, a goroutine and its stack.
@@ -20,6 +21,8 @@ type Listener struct {
 	budget *budget.Budget // nil for none
 	// headers: connections account for the headers of HTTP requests.
 	headers bool
+	// overloaded reports whether new connections are closed; nil for never.
+	overloaded *overload.Manager
 
 	mu    sync.Mutex
 	open  int
@@ -39,6 +42,12 @@ func LimitHTTP(l net.Listener, most int, b *budget.Budget) *Listener {
 	limited := Limit(l, most, b)
 	limited.headers = b != nil
 	return limited
+}
+
+// During closes new connections while a manager says so.
+func (l *Listener) During(m *overload.Manager) *Listener {
+	l.overloaded = m
+	return l
 }
 
 // Accept waits for a connection for which there is room.
@@ -62,9 +71,10 @@ func (l *Listener) admit(conn net.Conn) *Conn {
 	if err != nil {
 		host = address
 	}
+	short := l.overloaded.Refuses(overload.Connections)
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.hosts[host] >= l.most-l.open {
+	if short || l.hosts[host] >= l.most-l.open {
 		l.turnedAway++
 		return nil
 	}

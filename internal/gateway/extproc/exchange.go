@@ -230,6 +230,8 @@ func (x *exchange) requestHeaders(c *pb.ProtocolConfiguration, h *pb.HttpHeaders
 		x.refuse(errAdministrative)
 	case stranger != nil: // nothing of its body is held
 		x.refuse(stranger)
+	case !h.GetEndOfStream() && x.server.options.Overload.RefusesBody(tenant, x.head.length()):
+		x.refuse(errOverload)
 	case h.GetEndOfStream() || x.mode == unseen:
 		x.off(func() {
 			if x.pick(&picker.Request{Unparsed: true, Hidden: x.hidden(h.GetEndOfStream()), Uncached: h.GetEndOfStream()}) {

@@ -27,6 +27,7 @@ import (
 
 	"github.com/kvasir-dev/kvasir/internal/budget"
 	"github.com/kvasir-dev/kvasir/internal/gateway/h2stream"
+	"github.com/kvasir-dev/kvasir/internal/overload"
 	"github.com/kvasir-dev/kvasir/internal/picker"
 	"github.com/kvasir-dev/kvasir/internal/tracing"
 )
@@ -49,6 +50,8 @@ type Options struct {
 	DefaultMaxBody int64
 	// Budget of what streams hold; one of 1 GiB without. Requests that find no room there are refused.
 	Budget *budget.Budget
+	// Overload refuses bodies and new connections while resources are short; nil for never.
+	Overload *overload.Manager
 	// MaxPending is the most bytes of answers that can wait for a gateway to read them, on one stream, before no more is
 	// read from it; 8 MiB. The bodies of requests, which are returned when they are complete, do not count.
 	MaxPending int64

@@ -3,6 +3,7 @@ package extproc
 import (
 	"bytes"
 	"mime"
+	"strconv"
 	"strings"
 
 	core "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
@@ -76,6 +77,15 @@ func (h head) whole() string {
 		path = path[:i]
 	}
 	return path
+}
+
+// length is the announced length of the body; -1 if it is not known.
+func (h head) length() int64 {
+	n, err := strconv.ParseInt(h.get("content-length"), 10, 64)
+	if err != nil || n < 0 {
+		return -1
+	}
+	return n
 }
 
 // isMessages reports whether the request is one of the Anthropic API, whose errors have another form.

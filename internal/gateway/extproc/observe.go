@@ -23,6 +23,7 @@ const (
 	RefusedPath       = "path"        // the path administers engines
 	RefusedTooLarge   = "too_large"   // the body is over the limit
 	RefusedMemory     = "memory"      // too many bytes of bodies are held
+	RefusedOverload   = "overload"    // memory, goroutines or descriptors run short
 	RefusedUnreadable = "unreadable"  // the body cannot be read as a request
 	RefusedModel      = "model"       // no endpoint serves the model
 	RefusedTenant     = "tenant"      // an unknown tenant, or one without the right
@@ -36,7 +37,7 @@ const (
 
 // RefusedReasons are all reasons for which Refused is called.
 var RefusedReasons = []string{
-	RefusedPath, RefusedTooLarge, RefusedMemory, RefusedUnreadable, RefusedModel, RefusedTenant, RefusedTooMuch, RefusedNoEndpoint,
+	RefusedPath, RefusedTooLarge, RefusedMemory, RefusedOverload, RefusedUnreadable, RefusedModel, RefusedTenant, RefusedTooMuch, RefusedNoEndpoint,
 	RefusedClientGone, RefusedSuspect, RefusedPick, RefusedPanic,
 }
 

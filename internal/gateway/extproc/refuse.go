@@ -22,6 +22,8 @@ var (
 		Code: "request_too_large", Message: "The request body is too large."}
 	errMemory = &picker.Error{Status: http.StatusServiceUnavailable, Type: "service_unavailable",
 		Code: "overloaded", Message: "Too many large requests are under way."}
+	errOverload = &picker.Error{Status: http.StatusServiceUnavailable, Type: "service_unavailable",
+		Code: picker.CodeOverloaded, Message: "The picker takes no large bodies of clients without a key at the moment."}
 	errSuspect = &picker.Error{Status: http.StatusServiceUnavailable, Type: "service_unavailable",
 		Code: "engines_broke_off", Message: "Engines aborted while serving this request. It is not sent to others for some minutes."}
 	errAdministrative = &picker.Error{Status: http.StatusNotFound, Type: "invalid_request_error", Code: "not_found",
@@ -50,6 +52,8 @@ func refusal(err error, messages bool) (answer *pb.ImmediateResponse, code, reas
 		reason = RefusedSuspect
 	case e == errMemory:
 		reason, dropped = RefusedMemory, "rejected-saturated"
+	case e.Code == picker.CodeOverloaded:
+		reason, dropped = RefusedOverload, "rejected-saturated"
 	case e.Status == http.StatusBadRequest:
 		reason = RefusedUnreadable
 	case e.Status == http.StatusNotFound:

@@ -33,6 +33,7 @@ import (
 
 	"github.com/kvasir-dev/kvasir/internal/budget"
 	"github.com/kvasir-dev/kvasir/internal/gateway/accept"
+	"github.com/kvasir-dev/kvasir/internal/overload"
 )
 
 // Handler receives the messages of one stream. Its methods are called one at a time, by different goroutines, and must not
@@ -60,6 +61,8 @@ type Options struct {
 	// what handlers add (Stream.Hold). The default is one of 1 GiB. A stream for which there is no room ends with
 	// RESOURCE_EXHAUSTED.
 	Budget *budget.Budget
+	// Overload closes new connections while resources are short; nil for never.
+	Overload *overload.Manager
 	// MaxStreams is the most open streams on one connection, announced to clients; 4096. MaxConnections is the most
 	// connections; one address can have as many as are free; 1024.
 	MaxStreams, MaxConnections int
@@ -141,7 +144,7 @@ func (s *Server) Serve(ctx context.Context, listener net.Listener, grace time.Du
 
 // accept takes connections. Its error is nil when ctx has ended.
 func (s *Server) accept(ctx context.Context, listener net.Listener) error {
-	listener = accept.Limit(listener, s.options.MaxConnections, nil) // its streams draw on the budget
+	listener = accept.Limit(listener, s.options.MaxConnections, nil).During(s.options.Overload) // its streams draw on the budget
 	wait := time.Duration(0)
 	for {
 		nc, err := listener.Accept()

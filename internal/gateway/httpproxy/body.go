@@ -102,6 +102,8 @@ var (
 		typ: "invalid_request_error", code: "invalid_request", message: "The request body could not be read to its end."}
 	errMemory = &refusal{reason: RefusedMemory, status: http.StatusServiceUnavailable,
 		typ: "service_unavailable", code: "overloaded", message: "Too many large requests are under way."}
+	errOverload = &refusal{reason: RefusedOverload, status: http.StatusServiceUnavailable,
+		typ: "service_unavailable", code: "overloaded", message: "The picker takes no large bodies of clients without a key at the moment."}
 	errShed = &refusal{reason: RefusedShed, status: http.StatusServiceUnavailable,
 		typ: "service_unavailable", code: "overloaded", message: "The request body came too slowly while there was no room for others."}
 )

@@ -28,6 +28,7 @@ const (
 	RefusedBrokenBody = "broken_body" // the body was aborted, or framed wrongly
 	RefusedMemory     = "memory"      // no room in the budget, or in the client's share of it
 	RefusedShed       = "shed"        // the body arrived slowly, and its memory was needed
+	RefusedOverload   = "overload"    // memory, goroutines or descriptors run short
 	RefusedRequests   = "requests"    // too many requests are under way
 	RefusedUnreadable = "unreadable"  // the body cannot be read as a request
 	RefusedModel      = "model"       // no endpoint serves the model
@@ -43,7 +44,7 @@ const (
 // RefusedReasons are all reasons for which Refused is called.
 var RefusedReasons = []string{
 	RefusedPath, RefusedMethod, RefusedEncoding, RefusedTooLarge, RefusedSlowBody, RefusedBrokenBody, RefusedMemory,
-	RefusedShed, RefusedRequests, RefusedUnreadable, RefusedModel, RefusedNoEndpoint, RefusedTenant, RefusedTooMuch, RefusedClientGone,
+	RefusedShed, RefusedOverload, RefusedRequests, RefusedUnreadable, RefusedModel, RefusedNoEndpoint, RefusedTenant, RefusedTooMuch, RefusedClientGone,
 	RefusedSuspect, RefusedPick, RefusedPanic,
 }
 

@@ -24,6 +24,7 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/endpoint"
 	"github.com/kvasir-dev/kvasir/internal/engines/transport"
 	"github.com/kvasir-dev/kvasir/internal/openai"
+	"github.com/kvasir-dev/kvasir/internal/overload"
 	"github.com/kvasir-dev/kvasir/internal/picker"
 	"github.com/kvasir-dev/kvasir/internal/tracing"
 )
@@ -54,6 +55,8 @@ type Options struct {
 	// Budget of the requests under way, their bodies, and the answers that are held; one of 1 GiB. Requests that find no room
 	// there are refused.
 	Budget *budget.Budget
+	// Overload refuses bodies while resources are short; nil for never.
+	Overload *overload.Manager
 	// MaxRequests is the most requests under way at once, of all clients; one tenant, or else address, can have twice as many
 	// as are free; 16384. Requests beyond it are refused. A request holds goroutines and connections, so this is a bound on
 	// sockets.
@@ -289,6 +292,10 @@ func (p *Proxy) generate(out *client, r *http.Request, route openai.Route, parse
 		p.refuse(out, RefusedMemory, http.StatusServiceUnavailable, "service_unavailable", "overloaded", "Too many requests are under way.")
 		return
 	}
+	if r.Body != http.NoBody && p.options.Overload.RefusesBody(out.tenant, r.ContentLength) {
+		p.refuseBody(out, errOverload)
+		return
+	}
 	body, refused := p.readBody(out, r)
 	if refused != nil {
 		p.refuseBody(out, refused)
@@ -356,7 +363,9 @@ func (p *Proxy) refusePick(out *client, r *http.Request, err error) {
 	case http.StatusRequestEntityTooLarge: // another pool takes as much
 		reason = RefusedTooLarge
 	case http.StatusServiceUnavailable:
-		reason = RefusedNoEndpoint
+		if reason = RefusedNoEndpoint; refusal.Code == picker.CodeOverloaded {
+			reason = RefusedOverload
+		}
 	case http.StatusUnauthorized, http.StatusForbidden:
 		reason = RefusedTenant
 	case http.StatusTooManyRequests:

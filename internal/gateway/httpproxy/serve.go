@@ -15,6 +15,7 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/budget"
 	"github.com/kvasir-dev/kvasir/internal/gateway/accept"
 	"github.com/kvasir-dev/kvasir/internal/logging"
+	"github.com/kvasir-dev/kvasir/internal/overload"
 )
 
 // ServeOptions bound what a server takes. Zero values take the defaults.
@@ -30,6 +31,8 @@ type ServeOptions struct {
 	// what they and the headers of their requests draw on; nil for none.
 	MaxConnections int
 	Budget         *budget.Budget
+	// Overload closes new connections while resources are short; nil for never.
+	Overload *overload.Manager
 	// MaxStreams is the most requests at once on one HTTP/2 connection; 1024.
 	MaxStreams int
 	// MaxRequests is the most requests at once on all connections; one address can have as many as are free. Others are
@@ -69,7 +72,9 @@ func Serve(ctx context.Context, listener net.Listener, handler http.Handler, o S
 		ErrorLog:          log.New(logWriter{o.Log.V(1)}, "", 0),
 	}
 	served := make(chan error, 1)
-	go func() { served <- server.Serve(accept.LimitHTTP(listener, o.MaxConnections, o.Budget)) }()
+	go func() {
+		served <- server.Serve(accept.LimitHTTP(listener, o.MaxConnections, o.Budget).During(o.Overload))
+	}()
 
 	select {
 	case err := <-served:

@@ -77,6 +77,9 @@ func (r *reconciliation) conditions(childrenErr, podsErr error, affected *metav1
 	if gateways, known := r.view.Gateways(); known {
 		r.setFinding(v1alpha1.ConditionGatewayConforms, &gateways, known)
 	}
+	if resources, known := r.view.Resources(); known {
+		r.setFinding(v1alpha1.ConditionResourcesSuffice, &resources, known)
+	}
 	if r.gateway != nil {
 		r.set(v1alpha1.ConditionGatewayAccepted, gatewayAccepted(r.gateway))
 	}

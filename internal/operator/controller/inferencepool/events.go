@@ -131,6 +131,8 @@ func (r *reconciliation) recordChanges(was, is *v1alpha1.InferencePool) {
 			r.recordEvent(warning, "NetworkPolicyIncomplete", nil, "%s: %s", c.Reason, c.Message)
 		case c.Type == v1alpha1.ConditionGatewayConforms && c.Status == "False":
 			r.recordEvent(warning, "GatewayDeviates", nil, "%s: %s", c.Reason, c.Message)
+		case c.Type == v1alpha1.ConditionResourcesSuffice && c.Status == "False":
+			r.recordEvent(warning, "PickerOverloaded", nil, "%s: %s", c.Reason, c.Message)
 		}
 	}
 }
