@@ -256,6 +256,14 @@ func (t *Tracker) Observe(at time.Time, r Report) {
 	t.settle(at)
 }
 
+// Reported returns how many requests ran or waited by the engine's last report, of all that send it requests, and when it
+// came; the zero time when there was none.
+func (t *Tracker) Reported() (busy int, at time.Time) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.report.Running + t.report.Waiting, t.reported
+}
+
 // View is the load now.
 func (t *Tracker) View(now time.Time) (v View) {
 	t.Read(now, &v)

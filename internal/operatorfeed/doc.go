@@ -8,6 +8,9 @@
 // picks no longer choose the pod. A replica is live while its pod is ready, or while it reports. So a ready replica that
 // does not report delays every drain, until it reports, stops being ready, or its pod is deleted; the deadline of the drain
 // bounds the wait.
+//
+// Pickers read the metrics of the engines that they send requests to, in a mesh or behind a network policy that keeps the
+// operator out. What they read of draining pods stands in for the operator's own readings.
 package operatorfeed
 
 import "time"
@@ -75,6 +78,10 @@ type PodState struct {
 	Waiting int
 	KVUsage float64
 	Blocks  int64
+	// Busy is the number of requests that run or wait in the engine, by its metrics, and ReadAge how old that is: the age of
+	// the oldest reading of a rank, at least a millisecond; 0 when a rank was not read.
+	Busy    int
+	ReadAge time.Duration
 	// Value is the tokens that requests recently found in the cache of this pod and would have found in no other, as
 	// this replica's picks have counted them; older ones count less.
 	Value float64

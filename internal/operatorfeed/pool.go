@@ -19,8 +19,9 @@ type Expected struct {
 
 // Pool gathers the reports of all replicas of one pool. The zero value is ready for use. It is not safe for concurrent use.
 type Pool struct {
-	replicas map[string]*replica // by picker
-	counted  Totals              // of all replicas since the Pool began, without gauges
+	replicas map[string]*replica  // by picker
+	counted  Totals               // of all replicas since the Pool began, without gauges
+	readings map[string][]Reading // by pod UID
 }
 
 type replica struct {
@@ -61,11 +62,13 @@ func (p *Pool) Receive(now time.Time, s State) {
 		p.counted = p.counted.Plus(&more)
 	}
 	p.replicas[s.Picker] = next
+	p.read(now, &s)
 }
 
 // View is what is known now, of the expected replicas. Others are forgotten: their pods were removed.
 func (p *Pool) View(now time.Time, expected []Expected) View {
-	v := View{Totals: p.counted, pods: map[string]PodState{}, acknowledged: map[string]time.Time{}}
+	v := View{Totals: p.counted, pods: map[string]PodState{}, acknowledged: map[string]time.Time{},
+		readings: map[string][]Reading{}}
 	expected = slices.SortedFunc(slices.Values(expected), func(a, b Expected) int { return cmp.Compare(a.Picker, b.Picker) })
 	names := map[string]bool{}
 	var reporting []*replica
@@ -95,6 +98,13 @@ func (p *Pool) View(now time.Time, expected []Expected) View {
 				v.acknowledge(uid, reporting)
 			}
 		}
+	}
+	for uid, readings := range p.readings {
+		if !v.pods[uid].Draining {
+			delete(p.readings, uid)
+			continue
+		}
+		v.readings[uid] = readings
 	}
 	return v
 }

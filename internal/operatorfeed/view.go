@@ -15,6 +15,7 @@ type View struct {
 
 	pods         map[string]PodState
 	acknowledged map[string]time.Time
+	readings     map[string][]Reading
 }
 
 // Live is the number of replicas that might pick.

@@ -134,13 +134,14 @@ func (p *Picker) Operate(pool string) (Operated, bool) {
 		out.Totals.Refused = queue.Shed + queue.Late + queue.Unserved
 		for i, m := range v.members {
 			ep, load := &v.spec.Endpoints[i], m.load.View(now)
-			pod := out.Pods[ep.ID.Pod]
+			pod, known := out.Pods[ep.ID.Pod]
 			pod.InFlight += load.InFlight - load.Peers.InFlight
 			pod.UncachedTokens += int64(math.Max(0, load.PendingTokens-load.Peers.PendingTokens))
 			pod.Value += m.worth.read(now)
 			pod.Waiting += load.Waiting
 			pod.KVUsage = max(pod.KVUsage, load.KVUsage)
 			pod.Blocks += int64(v.held(m))
+			pod.Busy, pod.ReadAge = readRank(m, now, pod, known)
 			out.Pods[ep.ID.Pod] = pod
 			if ep.Pickable() {
 				out.Pickable[ep.ID.Pod] = true
@@ -149,4 +150,14 @@ func (p *Picker) Operate(pool string) (Operated, bool) {
 		return out, true
 	}
 	return Operated{}, false
+}
+
+// readRank adds the last reading of a rank's engine to those of the pod's other ranks, if there are any: the age is that of the
+// oldest, and 0 if a rank was not read.
+func readRank(m *member, now time.Time, pod operatorfeed.PodState, others bool) (busy int, age time.Duration) {
+	n, at := m.load.Reported()
+	if at.IsZero() || others && pod.ReadAge == 0 {
+		return 0, 0
+	}
+	return pod.Busy + n, max(pod.ReadAge, now.Sub(at), time.Millisecond)
 }

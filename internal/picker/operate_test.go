@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kvasir-dev/kvasir/internal/load"
 	"github.com/kvasir-dev/kvasir/internal/operatorfeed"
 	"github.com/kvasir-dev/kvasir/internal/policy"
 )
@@ -114,4 +115,29 @@ func TestTotalsCountWhatWasPlaced(t *testing.T) {
 	if _, ok := p.Operate("default/other"); ok {
 		t.Error("a pool that is not there")
 	}
+}
+
+func TestTheOperatorHearsWhatEnginesReport(t *testing.T) {
+	now := time.Date(2026, 11, 20, 9, 0, 0, 0, time.UTC)
+	ranks := make([]member, 2)
+	read := func() (pod operatorfeed.PodState) {
+		for i := range ranks {
+			pod.Busy, pod.ReadAge = readRank(&ranks[i], now, pod, i > 0)
+		}
+		return pod
+	}
+	expect := func(busy int, age time.Duration) {
+		t.Helper()
+		if got := read(); got.Busy != busy || got.ReadAge != age {
+			t.Errorf("%d busy, read %s ago, want %d and %s", got.Busy, got.ReadAge, busy, age)
+		}
+	}
+	expect(0, 0)
+	ranks[1].load.Observe(now.Add(-time.Second), load.Report{Running: 2, Waiting: 1})
+	expect(0, 0) // a rank that was never read could have any number
+	ranks[0].load.Observe(now.Add(-3*time.Second), load.Report{Running: 1})
+	expect(4, 3*time.Second)
+	ranks[0].load.Observe(now, load.Report{})
+	ranks[1].load.Observe(now, load.Report{})
+	expect(0, time.Millisecond)
 }

@@ -347,7 +347,11 @@ type OperatePod struct {
 	Waiting int64   `protobuf:"varint,9,opt,name=waiting,proto3" json:"waiting,omitempty"`
 	KvUsage float64 `protobuf:"fixed64,10,opt,name=kv_usage,json=kvUsage,proto3" json:"kv_usage,omitempty"`
 	// Blocks of the pod in the index.
-	Blocks        int64 `protobuf:"varint,11,opt,name=blocks,proto3" json:"blocks,omitempty"`
+	Blocks int64 `protobuf:"varint,11,opt,name=blocks,proto3" json:"blocks,omitempty"`
+	// By the engine's own metrics: requests that run or wait there. read_age is the age of the oldest reading of a rank when
+	// the state was sent, in milliseconds; 0 when a rank was not read.
+	Busy          int64 `protobuf:"varint,12,opt,name=busy,proto3" json:"busy,omitempty"`
+	ReadAge       int64 `protobuf:"varint,13,opt,name=read_age,json=readAge,proto3" json:"read_age,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -455,6 +459,20 @@ func (x *OperatePod) GetKvUsage() float64 {
 func (x *OperatePod) GetBlocks() int64 {
 	if x != nil {
 		return x.Blocks
+	}
+	return 0
+}
+
+func (x *OperatePod) GetBusy() int64 {
+	if x != nil {
+		return x.Busy
+	}
+	return 0
+}
+
+func (x *OperatePod) GetReadAge() int64 {
+	if x != nil {
+		return x.ReadAge
 	}
 	return 0
 }
@@ -743,7 +761,7 @@ const file_internal_rpc_operate_proto_rawDesc = "" +
 	"\x06UNTOLD\x10\x00\x12\a\n" +
 	"\x03BAD\x10\x01\x12\v\n" +
 	"\aUNCLEAR\x10\x02\x12\b\n" +
-	"\x04GOOD\x10\x03\"\xaf\x02\n" +
+	"\x04GOOD\x10\x03\"\xde\x02\n" +
 	"\n" +
 	"OperatePod\x12\x10\n" +
 	"\x03uid\x18\x01 \x01(\tR\x03uid\x12\x1a\n" +
@@ -757,7 +775,9 @@ const file_internal_rpc_operate_proto_rawDesc = "" +
 	"\awaiting\x18\t \x01(\x03R\awaiting\x12\x19\n" +
 	"\bkv_usage\x18\n" +
 	" \x01(\x01R\akvUsage\x12\x16\n" +
-	"\x06blocks\x18\v \x01(\x03R\x06blocks\"\xc2\x02\n" +
+	"\x06blocks\x18\v \x01(\x03R\x06blocks\x12\x12\n" +
+	"\x04busy\x18\f \x01(\x03R\x04busy\x12\x19\n" +
+	"\bread_age\x18\r \x01(\x03R\areadAge\"\xc2\x02\n" +
 	"\rOperateTotals\x12\x1a\n" +
 	"\brequests\x18\x01 \x01(\x03R\brequests\x12#\n" +
 	"\rprompt_tokens\x18\x02 \x01(\x03R\fpromptTokens\x12\x1d\n" +

@@ -34,7 +34,10 @@ func fullState() operatorfeed.State {
 		Gateways:    operatorfeed.Finding{Verdict: operatorfeed.Good, Reason: "Conforms"},
 		Resources:   operatorfeed.Finding{Verdict: operatorfeed.Bad, Reason: "MemoryShort", Message: "90 % of memory"},
 		Pods: map[string]operatorfeed.PodState{
-			"uid-0": {Draining: true, InFlight: 2, Synced: true, UncachedTokens: 900, Value: 1234.5, Waiting: 3, KVUsage: 0.5, Blocks: 77},
+			"uid-0": {
+				Draining: true, InFlight: 2, Synced: true, UncachedTokens: 900, Value: 1234.5, Waiting: 3, KVUsage: 0.5, Blocks: 77,
+				Busy: 5, ReadAge: 40 * time.Millisecond,
+			},
 			"uid-1": {Degraded: true, Reason: "Lagging"},
 		},
 		Totals: operatorfeed.Totals{

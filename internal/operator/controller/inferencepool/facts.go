@@ -125,10 +125,28 @@ func (r *reconciliation) learn(pods []lifecycle.Pod) {
 		p := &pods[i]
 		p.Acknowledged = r.acknowledged(p)
 		if p.Mark.Reason != "" && r.Engines != nil {
-			p.Readings = r.Engines.Readings(p.UID)
+			p.Readings = r.readings(p.UID)
 		}
 	}
 }
+
+// readings returns those of an engine: the operator's own, or else what pickers have read. Under a mesh with strict mTLS, or
+// a network policy of others, pickers can reach engines and the operator cannot.
+func (r *reconciliation) readings(uid string) []lifecycle.Reading {
+	own := r.Engines.Readings(uid)
+	if n := len(own); n > 0 && r.now.Sub(own[n-1].At) <= lifecycle.ReadingFresh {
+		return own
+	}
+	var out []lifecycle.Reading
+	for _, reading := range r.view.Readings(uid) {
+		// It was requested at most a time-out before, and the report was under way for a moment.
+		out = append(out, lifecycle.Reading{At: reading.At.Add(-pickersLate), Busy: reading.Busy})
+	}
+	return out
+}
+
+// pickersLate is how much older than it seems a picker's reading of an engine can be.
+const pickersLate = 2 * time.Second
 
 // fact is what is known of one pod.
 func (r *reconciliation) fact(pod *corev1.Pod, node lifecycle.Node) lifecycle.Pod {

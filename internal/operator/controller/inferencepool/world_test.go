@@ -81,6 +81,8 @@ type world struct {
 	keyID               string // that all pickers use
 	tokens, predictions operatorfeed.Finding
 	doomed              []string // pods that were deleted too early
+	// blind is whether the operator cannot reach engines, reading whether the pickers read them.
+	blind, reading bool
 }
 
 // engine is what runs in a pod.
@@ -329,7 +331,7 @@ func (w *world) Forget(types.NamespacedName) {}
 
 // Readings implements Engines.
 func (w *world) Readings(uid string) []lifecycle.Reading {
-	if e := w.engines[uid]; e != nil {
+	if e := w.engines[uid]; e != nil && !w.blind {
 		return slices.Clone(e.readings)
 	}
 	return nil
@@ -444,7 +446,11 @@ func (w *world) speak(name string) {
 	for _, pod := range w.all() {
 		_, marked := pod.Labels[v1alpha1.LabelDrain]
 		draining[string(pod.UID)] = marked
-		s.Pods[string(pod.UID)] = operatorfeed.PodState{Draining: marked, Synced: isTrue(pod, corev1.ContainersReady)}
+		state := operatorfeed.PodState{Draining: marked, Synced: isTrue(pod, corev1.ContainersReady)}
+		if w.reading {
+			state.Busy, state.ReadAge = w.busy(string(pod.UID)), 100*time.Millisecond
+		}
+		s.Pods[string(pod.UID)] = state
 	}
 	w.pickers[name].draining = draining
 	w.reported.Receive(w.clock.Now(), s)
