@@ -55,7 +55,7 @@ func addControllers(mgr ctrl.Manager, o *options) error {
 		}
 	}
 	if o.kedaAddress != "" {
-		if err := mgr.Add(&kedaServer{address: o.kedaAddress, sizes: sizes}); err != nil {
+		if err := mgr.Add(o.kedaServer(mgr.GetClient())); err != nil {
 			return fmt.Errorf("adding the scaler for KEDA: %w", err)
 		}
 	}

@@ -39,7 +39,7 @@ type options struct {
 	// pod is the operator's own, in the namespace of its account; empty where it runs in none.
 	pod string
 
-	kedaAddress string
+	kedaAddress, kedaCerts, kedaClientCA string
 
 	logLevel  slog.Level
 	logFormat string
@@ -52,7 +52,7 @@ var described = flags.Program{
 	Example: "manager --picker-image PICKER --reporter-image REPORTER --service-account kvasir-system/kvasir-operator",
 	Groups: []flags.Group{
 		{Title: "Required", Prefixes: []string{"picker-image", "reporter-image", "service-account"}},
-		{Title: "Addresses", Prefixes: []string{"health-address", "metrics-", "keda-address"}},
+		{Title: "Addresses", Prefixes: []string{"health-address", "metrics-", "keda-"}},
 		{Title: "The cluster", Prefixes: []string{"namespace", "kubeconfig", "leader-", "pod", "token-file"}},
 		{Title: "Logs", Prefixes: []string{"log-", "picker-log-level"}},
 	},
@@ -84,7 +84,9 @@ func parse(args []string, stdout, stderr io.Writer) (*options, error) {
 		})
 	f.StringVar(&o.token, "token-file", "/var/run/kvasir/token", "`file` with a token of that account for the audience "+
 		rpc.OperateAudience+", sent to pickers")
-	f.StringVar(&o.kedaAddress, "keda-address", "", "`address` of the KEDA external scaler, which serves the recommended sizes of pools without TLS; empty for none")
+	f.StringVar(&o.kedaAddress, "keda-address", "", "`address` of the KEDA external scaler, which serves the recommended sizes of pools; empty for none")
+	f.StringVar(&o.kedaCerts, "keda-cert-dir", "", "`directory` with tls.crt and tls.key for the KEDA scaler, read again when they change; without it, the scaler has no TLS")
+	f.StringVar(&o.kedaClientCA, "keda-client-ca", "", "`file` with the CA certificates that the clients of the KEDA scaler must have a certificate of; empty admits every client")
 	level := f.String("log-level", "info", "error, warn, info, debug or trace")
 	f.StringVar(&o.logFormat, "log-format", logging.Text, "text or json")
 	config.RegisterFlags(f) // --kubeconfig
@@ -124,6 +126,10 @@ func (o *options) check(f *flag.FlagSet, level string) error {
 		return errors.New("--reporter-image is required")
 	case o.account.Name == "":
 		return errors.New("--service-account is required: pickers accept only this account")
+	case o.kedaAddress == "" && (o.kedaCerts != "" || o.kedaClientCA != ""):
+		return errors.New("--keda-cert-dir and --keda-client-ca have no effect without --keda-address")
+	case o.kedaCerts == "" && o.kedaClientCA != "":
+		return errors.New("--keda-client-ca needs --keda-cert-dir")
 	case !known:
 		return fmt.Errorf("--log-level %q: want error, warn, info, debug or trace", level)
 	case !pickerKnown:

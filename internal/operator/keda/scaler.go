@@ -10,8 +10,6 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"k8s.io/apimachinery/pkg/types"
-
-	"github.com/kvasir-dev/kvasir/internal/operator/scaling"
 )
 
 // Metric is the one that KEDA is given. Its target is 1 for each replica, so that what KEDA makes of it is the
@@ -21,9 +19,9 @@ const Metric = "kvasir-recommended-replicas"
 // poolKey is the metadata that names the pool; without it the pool has the ScaledObject's name.
 const poolKey = "pool"
 
-// Sizes reports what pools need.
+// Sizes reports how many pods a pool needs; false for a pool without autoscaling, or before the first decision.
 type Sizes interface {
-	Decision(pool types.NamespacedName) (scaling.Decision, bool)
+	Size(ctx context.Context, pool types.NamespacedName) (int, bool)
 }
 
 // Scaler implements ExternalScalerServer.
@@ -36,22 +34,22 @@ type Scaler struct {
 }
 
 // size of the pool that a ScaledObject names.
-func (s *Scaler) size(ref *ScaledObjectRef) (int, error) {
+func (s *Scaler) size(ctx context.Context, ref *ScaledObjectRef) (int, error) {
 	name := types.NamespacedName{Namespace: ref.GetNamespace(), Name: ref.GetScalerMetadata()[poolKey]}
 	if name.Name == "" {
 		name.Name = ref.GetName()
 	}
-	d, ok := s.Sizes.Decision(name)
+	size, ok := s.Sizes.Size(ctx, name)
 	if !ok {
 		// KEDA uses its fallback, or keeps the size.
 		return 0, status.Errorf(codes.Unavailable, "pool %s has no autoscaling, or has not been looked at yet", name)
 	}
-	return d.Size, nil
+	return size, nil
 }
 
 // IsActive implements ExternalScalerServer.
-func (s *Scaler) IsActive(_ context.Context, ref *ScaledObjectRef) (*IsActiveResponse, error) {
-	size, err := s.size(ref)
+func (s *Scaler) IsActive(ctx context.Context, ref *ScaledObjectRef) (*IsActiveResponse, error) {
+	size, err := s.size(ctx, ref)
 	if err != nil {
 		return nil, err
 	}
@@ -63,7 +61,7 @@ func (s *Scaler) StreamIsActive(ref *ScaledObjectRef, stream ExternalScaler_Stre
 	ticker := time.NewTicker(s.Every)
 	defer ticker.Stop()
 	for said, first := false, true; ; first = false {
-		size, err := s.size(ref)
+		size, err := s.size(stream.Context(), ref)
 		if err != nil {
 			return err
 		}
@@ -87,8 +85,8 @@ func (s *Scaler) GetMetricSpec(context.Context, *ScaledObjectRef) (*GetMetricSpe
 }
 
 // GetMetrics implements ExternalScalerServer.
-func (s *Scaler) GetMetrics(_ context.Context, r *GetMetricsRequest) (*GetMetricsResponse, error) {
-	size, err := s.size(r.GetScaledObjectRef())
+func (s *Scaler) GetMetrics(ctx context.Context, r *GetMetricsRequest) (*GetMetricsResponse, error) {
+	size, err := s.size(ctx, r.GetScaledObjectRef())
 	if err != nil {
 		return nil, err
 	}

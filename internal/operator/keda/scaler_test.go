@@ -1,6 +1,7 @@
 package keda
 
 import (
+	"context"
 	"net"
 	"sync/atomic"
 	"testing"
@@ -11,17 +12,15 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
 	"k8s.io/apimachinery/pkg/types"
-
-	"github.com/kvasir-dev/kvasir/internal/operator/scaling"
 )
 
 type sizes struct{ size atomic.Int64 }
 
-func (s *sizes) Decision(pool types.NamespacedName) (scaling.Decision, bool) {
+func (s *sizes) Size(_ context.Context, pool types.NamespacedName) (int, bool) {
 	if pool != (types.NamespacedName{Namespace: "llm", Name: "chat"}) {
-		return scaling.Decision{}, false
+		return 0, false
 	}
-	return scaling.Decision{Size: int(s.size.Load())}, true
+	return int(s.size.Load()), true
 }
 
 func dial(t *testing.T, s *sizes) ExternalScalerClient {
