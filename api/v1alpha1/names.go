@@ -39,6 +39,9 @@ const (
 	// AnnotationRestartedAt in the template of a pool, with a time as its value, makes a new revision of the same pods: a
 	// restart as a rollout.
 	AnnotationRestartedAt = "kvasir.dev/restarted-at"
+	// AnnotationEvictions is on the disruption budget of a pool's engines. It explains to people which evictions the budget
+	// admits.
+	AnnotationEvictions = "kvasir.dev/evictions"
 	// AnnotationStartRank is the global rank of the first rank in a pod or EndpointSlice; 0 by default.
 	AnnotationStartRank = "kvasir.dev/start-rank"
 	// AnnotationHTTPSocket is the path of a unix socket where an engine answers. It is read from files only.

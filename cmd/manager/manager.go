@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
 	"sync/atomic"
 	"time"
@@ -27,6 +28,7 @@ import (
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
 	kvasirv1alpha1 "github.com/kvasir-dev/kvasir/api/v1alpha1"
+	"github.com/kvasir-dev/kvasir/internal/operator/controller/inferencepool"
 	"github.com/kvasir-dev/kvasir/internal/operator/resources"
 )
 
@@ -107,14 +109,15 @@ func leanPod(o any) (any, error) {
 	return pod, nil
 }
 
-// leanNode leaves out of a node in the cache what no controller reads: all but its taints and whether it is ready. The list
-// of images alone is often longer than the rest, and kubelets update the status all the time.
+// leanNode leaves out of a node in the cache what no controller reads: all but its taints, whether it is ready, and whether it
+// is a spot instance. The list of images alone is often longer than the rest, and kubelets update the status all the time.
 func leanNode(o any) (any, error) {
 	node, ok := o.(*corev1.Node)
 	if !ok || node.ManagedFields == nil { // as of pods
 		return o, nil
 	}
-	node.ManagedFields, node.Labels, node.Annotations = nil, nil, nil
+	node.ManagedFields, node.Annotations = nil, nil
+	maps.DeleteFunc(node.Labels, func(key, value string) bool { return !inferencepool.SpotLabel(key, value) })
 	node.Spec = corev1.NodeSpec{Unschedulable: node.Spec.Unschedulable, Taints: node.Spec.Taints}
 	var ready []corev1.NodeCondition
 	for i := range node.Status.Conditions {

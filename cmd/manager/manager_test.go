@@ -46,14 +46,15 @@ func TestTheCacheKeepsOfNodesWhatIsRead(t *testing.T) {
 	ready := corev1.NodeCondition{Type: corev1.NodeReady, Status: corev1.ConditionTrue, LastTransitionTime: metav1.Unix(1, 0)}
 	kept := func() *corev1.Node {
 		return &corev1.Node{
-			ObjectMeta: metav1.ObjectMeta{Name: "node", UID: "u", ResourceVersion: "7"},
-			Spec:       corev1.NodeSpec{Unschedulable: true, Taints: []corev1.Taint{{Key: corev1.TaintNodeUnschedulable}}},
-			Status:     corev1.NodeStatus{Conditions: []corev1.NodeCondition{ready}},
+			ObjectMeta: metav1.ObjectMeta{Name: "node", UID: "u", ResourceVersion: "7",
+				Labels: map[string]string{"karpenter.sh/capacity-type": "spot"}},
+			Spec:   corev1.NodeSpec{Unschedulable: true, Taints: []corev1.Taint{{Key: corev1.TaintNodeUnschedulable}}},
+			Status: corev1.NodeStatus{Conditions: []corev1.NodeCondition{ready}},
 		}
 	}
 	whole := kept()
 	whole.ManagedFields = []metav1.ManagedFieldsEntry{{Manager: "kubelet"}}
-	whole.Labels, whole.Annotations = map[string]string{"a": "b"}, map[string]string{"a": "b"}
+	whole.Labels["a"], whole.Annotations = "b", map[string]string{"a": "b"}
 	whole.Spec.PodCIDR = "10.0.0.0/24"
 	whole.Status.Images = []corev1.ContainerImage{{Names: []string{"vllm"}}}
 	whole.Status.Conditions[0].LastHeartbeatTime = metav1.Unix(2, 0)

@@ -77,7 +77,11 @@ func (b *builder) pickerBudget() *policyv1.PodDisruptionBudget {
 
 // engineBudget protects the pods that are not draining. It is a number of pods, not maxUnavailable: for that the
 // disruption controller reads the scale subresource of the owner, which has no size while spec.replicas is absent, and
-// then forbids every eviction. At least one pod can be evicted, or a node could never be drained.
+// then forbids every eviction.
+//
+// If the operator replaces pods before they leave their nodes, the budget allows only what the pool's rollout allows: the
+// eviction of a pod is refused until its replacement serves, and admitted then, because the pod has the drain mark. Otherwise
+// at least one pod can be evicted, or a node could never be drained.
 func (b *builder) engineBudget() *policyv1.PodDisruptionBudget {
 	budget := b.budget(b.pool.Name, metav1.LabelSelector{
 		MatchLabels:      b.engines(),
@@ -88,7 +92,13 @@ func (b *builder) engineBudget() *policyv1.PodDisruptionBudget {
 	if err != nil { // the schema admits none
 		unavailable = 1
 	}
-	budget.Spec.MinAvailable = ptr.To(intstr.FromInt(max(b.Protected-max(unavailable, 1), 0)))
+	if !b.Replaces {
+		unavailable = max(unavailable, 1)
+	}
+	budget.Spec.MinAvailable = ptr.To(intstr.FromInt(max(b.Protected-unavailable, 0)))
+	if b.Evictions != "" {
+		metav1.SetMetaDataAnnotation(&budget.ObjectMeta, v1alpha1.AnnotationEvictions, b.Evictions)
+	}
 	return budget
 }
 

@@ -48,6 +48,10 @@ type Input struct {
 	Trusted []byte
 	// Protected is how many pods the disruption budget of the engines starts from.
 	Protected int
+	// Replaces is whether the operator replaces pods before they leave their nodes, so that evictions can wait for that;
+	// Evictions explains it to people.
+	Replaces  bool
+	Evictions string
 	// Gateways are the Gateways whose data planes send requests to the engines.
 	Gateways []types.NamespacedName
 	// Sets are the LeaderWorkerSets of the pool's pods, sorted.

@@ -270,24 +270,32 @@ func TestADrainingPodIsNotCountedTwice(t *testing.T) {
 	}
 }
 
-func TestABudgetLeavesOnePodToEvict(t *testing.T) {
+func TestABudgetLeavesWhatARolloutAllowsToEvict(t *testing.T) {
 	for name, tc := range map[string]struct {
 		unavailable string
 		protected   int
+		replaces    bool // pods before they leave their nodes
 		want        int
 	}{
-		"no pods":                            {`0`, 0, 0},
-		"one pod can be evicted":             {`0`, 1, 0},
-		"one of many by default":             {`0`, 8, 7},
-		"zero percent is one":                {`0%`, 8, 7},
-		"a number":                           {`3`, 8, 5},
-		"a share, rounded down":              {`30%`, 8, 6},
-		"more than there are":                {`9`, 8, 0},
-		"a share that rounds to none is one": {`10%`, 5, 4},
+		"no pods":                            {`0`, 0, false, 0},
+		"one pod can be evicted":             {`0`, 1, false, 0},
+		"one of many by default":             {`0`, 8, false, 7},
+		"zero percent is one":                {`0%`, 8, false, 7},
+		"a number":                           {`3`, 8, false, 5},
+		"a share, rounded down":              {`30%`, 8, false, 6},
+		"more than there are":                {`9`, 8, false, 0},
+		"a share that rounds to none is one": {`10%`, 5, false, 4},
+
+		"no pods to replace":                    {`0`, 0, true, 0},
+		"one pod is replaced first":             {`0`, 1, true, 1},
+		"all are replaced first":                {`0`, 8, true, 8},
+		"a number need not be replaced first":   {`3`, 8, true, 5},
+		"a share that rounds to none":           {`10%`, 5, true, 5},
+		"more than there are, if replaced also": {`9`, 8, true, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := small(t, `model: {name: m}, replicas: 8, rollout: {maxSurge: 1, maxUnavailable: `+tc.unavailable+`}, template: {spec: {containers: [{name: vllm, image: "v:1"}]}}`)
-			all, err := Objects(installed, Input{Pool: p, Protected: tc.protected})
+			all, err := Objects(installed, Input{Pool: p, Protected: tc.protected, Replaces: tc.replaces})
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -104,6 +104,10 @@ type memory struct {
 	swept     sweep
 	// noProtocolUntil is until when the gateways' pool is applied without appProtocol, which its definition lacks.
 	noProtocolUntil time.Time
+	// leavingSince is since when pods wait for a replacement because their nodes go away; zero while none does. noRoom is why
+	// none could be created.
+	leavingSince time.Time
+	noRoom       string
 	// references is what is known of what the pool names.
 	references references
 }
@@ -271,6 +275,7 @@ func (r *reconciliation) keepPods(ctx context.Context) error {
 			return err
 		}
 	}
+	r.recallRoom(refusal)
 	return refusal
 }
 

@@ -49,6 +49,11 @@ func (r *reconciliation) keepChildren(ctx context.Context) error {
 	secretsErr := errors.Join(r.passRefusal(r.keepKey(ctx)), r.passRefusal(r.keepCertificates(ctx)))
 	input := resources.Input{Pool: r.pool, Trusted: r.memory.trusted, Protected: r.protected(),
 		Gateways: r.network.gateways, Sets: r.sets()}
+	replaces, evictions, err := r.replacesFirst(ctx)
+	if err != nil {
+		return errors.Join(secretsErr, err)
+	}
+	input.Replaces, input.Evictions = replaces, evictions
 	if r.policy != nil {
 		input.TenantSecrets = tenantSecrets(r.policy)
 	}
@@ -84,21 +89,6 @@ func (r *reconciliation) passRefusal(err error) error {
 	r.problems.refused = append(r.problems.refused, err.Error())
 	r.wakeAt(r.now.Add(refusedEvery))
 	return nil
-}
-
-// protected counts the pods that a disruption budget protects: those that have a node and are there to stay, up to the
-// size of the pool. Pods without a node do not count: a scale-up that finds no GPU must not forbid evictions for as long
-// as it waits.
-func (r *reconciliation) protected() int {
-	n := 0
-	for _, pod := range r.pods {
-		_, draining := pod.Labels[v1alpha1.LabelDrain]
-		finished := pod.Status.Phase == corev1.PodFailed || pod.Status.Phase == corev1.PodSucceeded
-		if pod.Spec.NodeName != "" && pod.DeletionTimestamp.IsZero() && !draining && !finished {
-			n++
-		}
-	}
-	return min(n, r.chooseSize().now)
 }
 
 // secretsEvery returns how often the Secrets that the operator makes are read: it is not allowed to watch them, and one might

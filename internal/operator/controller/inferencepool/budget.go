@@ -1,0 +1,187 @@
+package inferencepool
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/go-logr/logr"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/kvasir-dev/kvasir/api/v1alpha1"
+	"github.com/kvasir-dev/kvasir/internal/operator/lifecycle"
+)
+
+// nodeFor is how long the replacement of a pod whose node goes away can be without a node before evictions no longer wait
+// for it. It is longer than cloud providers usually need for a GPU node, and shorter than the time-outs of managed node
+// upgrades.
+const nodeFor = 10 * time.Minute
+
+// protected counts the pods that a disruption budget protects: those that have a node and are there to stay, up to the
+// size of the pool. Pods without a node do not count: a scale-up that finds no GPU must not forbid evictions for as long
+// as it waits.
+func (r *reconciliation) protected() int {
+	n := 0
+	for _, pod := range r.pods {
+		if pod.Spec.NodeName != "" && stays(pod) {
+			n++
+		}
+	}
+	return min(n, r.chooseSize().now)
+}
+
+// stays reports whether a pod is neither draining, nor being deleted, nor finished.
+func stays(pod *corev1.Pod) bool {
+	_, draining := pod.Labels[v1alpha1.LabelDrain]
+	finished := pod.Status.Phase == corev1.PodFailed || pod.Status.Phase == corev1.PodSucceeded
+	return pod.DeletionTimestamp.IsZero() && !draining && !finished
+}
+
+// replacesFirst reports whether an eviction can wait until the pod's replacement serves, and explains to people what the
+// budget admits. A node is cordoned before its pods are evicted; the operator then creates the replacement, and sets the
+// drain mark on the old pod when the new one serves. If the operator does not do that, or finds no room for a replacement,
+// an eviction that waits would never be admitted.
+func (r *reconciliation) replacesFirst(ctx context.Context) (replaces bool, why string, err error) {
+	if r.pool.Spec.Template == nil {
+		return false, "", nil
+	}
+	defaults := r.pool.Spec.WithDefaults()
+	surge, _ := limits(defaults.Rollout, r.chooseSize().now)
+	switch {
+	case !r.NodeSignals:
+		why = "the operator is limited to some namespaces and cannot read nodes"
+	case r.pool.Spec.Paused != "":
+		why = "spec.paused is set, so that a cordon replaces no pod"
+	case r.nodeRules().keepCordon:
+		why = "drain.onCordon is Keep, so that a cordon replaces no pod"
+	case surge == 0:
+		why = "rollout.maxSurge is 0, so that no pod is replaced before it ends"
+	default:
+		if why, err = r.noReplacement(ctx); err != nil {
+			return false, "", err
+		}
+	}
+	if why != "" {
+		return false, "Pods can be evicted, one at a time or as many as rollout.maxUnavailable allows: " + why, nil
+	}
+	return true, fmt.Sprintf("A pod can be evicted when its replacement serves, which is created when its node is cordoned. "+
+		"If no replacement gets a node within %s, pods are evicted without one", shortDuration(nodeFor)), nil
+}
+
+// noReplacement returns why evictions cannot wait for a replacement at the moment; "" when they can. Pods with a toleration of
+// cordons stay when their node is cordoned. Otherwise what counts is how long pods have waited whose nodes go away.
+func (r *reconciliation) noReplacement(ctx context.Context) (string, error) {
+	waits, loads := false, false
+	for _, pod := range r.pods {
+		if pod.Spec.NodeName == "" || !stays(pod) {
+			continue
+		}
+		if tolerates(pod, corev1.TaintNodeUnschedulable, corev1.TaintEffectNoSchedule) {
+			r.memory.leavingSince = time.Time{}
+			return "pod " + pod.Name + " tolerates " + corev1.TaintNodeUnschedulable + ", so that a cordon does not replace it", nil
+		}
+		state, err := r.node(ctx, pod)
+		if err != nil {
+			return "", err
+		}
+		ready := isTrue(pod, corev1.PodReady)
+		if state == lifecycle.NodeLeaves && ready {
+			waits = true
+			if spot, err := r.onSpot(ctx, pod); spot || err != nil {
+				return "the node of pod " + pod.Name + " is a spot instance, which can end before a replacement serves", err
+			}
+		}
+		loads = loads || state == lifecycle.NodeStays && !ready && troubleOf(pod).Reason == ""
+	}
+	m := r.memory
+	if !waits {
+		m.leavingSince = time.Time{}
+		return "", nil
+	}
+	if m.leavingSince.IsZero() {
+		m.leavingSince = r.now
+	}
+	if m.noRoom != "" {
+		return "there is no room for a replacement: " + m.noRoom, nil
+	}
+	limit, what := nodeFor, "no replacement got a node"
+	if loads { // it has a node, and its model loads
+		limit, what = max(limit, time.Duration(r.pool.Spec.Rollout.ProgressDeadlineSeconds)*time.Second), "no replacement became ready"
+	}
+	if due := m.leavingSince.Add(limit); r.now.Before(due) {
+		r.wakeAt(due)
+		return "", nil
+	}
+	return what + " within " + shortDuration(limit), nil
+}
+
+// spotLabels are how providers and Karpenter label spot instances. Their end within minutes is often announced by a cordon and
+// evictions alone.
+var spotLabels = map[string]string{
+	"karpenter.sh/capacity-type":            "spot",
+	"eks.amazonaws.com/capacityType":        "SPOT",
+	"cloud.google.com/gke-spot":             "true",
+	"cloud.google.com/gke-preemptible":      "true",
+	"kubernetes.azure.com/scalesetpriority": "spot",
+}
+
+// SpotLabel reports whether a label of a node shows that the node is a spot instance: caches of nodes must keep such labels.
+func SpotLabel(key, value string) bool { return value != "" && spotLabels[key] == value }
+
+// onSpot reports whether a pod's node is a spot instance.
+func (r *reconciliation) onSpot(ctx context.Context, pod *corev1.Pod) (bool, error) {
+	node := &corev1.Node{}
+	if err := r.Client.Get(ctx, types.NamespacedName{Name: pod.Spec.NodeName}, node); err != nil {
+		if apierrors.IsNotFound(err) {
+			return false, nil
+		}
+		return false, fmt.Errorf("reading node %s: %w", pod.Spec.NodeName, err)
+	}
+	for key, value := range node.Labels {
+		if SpotLabel(key, value) {
+			return true, nil
+		}
+	}
+	return false, nil
+}
+
+// recallRoom remembers for the next budget why no pod could be created; "" when nothing kept the operator from it.
+func (r *reconciliation) recallRoom(err error) {
+	before := r.memory.noRoom
+	switch {
+	case quota(err):
+		r.memory.noRoom = "a quota is used up"
+	case refused(err):
+		r.memory.noRoom = "the API server refuses pods"
+	case r.decision.NoRoom:
+		r.memory.noRoom = "no island has room"
+	case r.decision.Backoff > 0:
+		r.memory.noRoom = "new pods end"
+	default:
+		r.memory.noRoom = ""
+	}
+	if before != r.memory.noRoom && !r.memory.leavingSince.IsZero() {
+		r.retry = true // the budget was made from what is outdated now
+	}
+}
+
+// tolerates reports whether a pod tolerates a taint.
+func tolerates(pod *corev1.Pod, key string, effect corev1.TaintEffect) bool {
+	taint := corev1.Taint{Key: key, Effect: effect}
+	for i := range pod.Spec.Tolerations {
+		if pod.Spec.Tolerations[i].ToleratesTaint(logr.Discard(), &taint, true) {
+			return true
+		}
+	}
+	return false
+}
+
+// shortDuration writes whole minutes without their seconds.
+func shortDuration(d time.Duration) string {
+	if d%time.Minute == 0 {
+		return fmt.Sprintf("%d min", d/time.Minute)
+	}
+	return d.String()
+}

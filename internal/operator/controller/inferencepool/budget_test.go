@@ -1,0 +1,193 @@
+package inferencepool
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/kvasir-dev/kvasir/api/v1alpha1"
+)
+
+// evictable returns how many pods the API server would let be evicted now, as the disruption controller computes it, and
+// what the budget says.
+func (w *world) evictable() (int, string) {
+	w.t.Helper()
+	budget := &policyv1.PodDisruptionBudget{}
+	w.must(w.api.Get(context.Background(), poolKey, budget))
+	selector, err := metav1.LabelSelectorAsSelector(budget.Spec.Selector)
+	w.must(err)
+	healthy := 0
+	for _, pod := range w.all() {
+		if selector.Matches(labels.Set(pod.Labels)) && pod.DeletionTimestamp.IsZero() && isTrue(pod, corev1.PodReady) {
+			healthy++
+		}
+	}
+	return max(0, healthy-budget.Spec.MinAvailable.IntValue()), budget.Annotations[v1alpha1.AnnotationEvictions]
+}
+
+// budgeted is a pool that serves from a node, with its budget.
+func budgeted(t *testing.T, change ...func(*v1alpha1.InferencePool)) (*world, *corev1.Node) {
+	t.Helper()
+	w := newWorld(t, change...)
+	w.withChildren(func(*unstructured.Unstructured) error { return nil })
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node"}}
+	w.must(w.api.Create(context.Background(), node))
+	w.must(w.api.Create(context.Background(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "other"}}))
+	w.serve()
+	return w, node
+}
+
+func (w *world) cordon(node *corev1.Node) {
+	w.t.Helper()
+	node.Spec.Unschedulable = true
+	w.must(w.api.Update(context.Background(), node))
+	w.settleDown()
+}
+
+// place gives each pod without a node the other node.
+func (w *world) place() {
+	w.t.Helper()
+	for _, pod := range w.all() {
+		if pod.Spec.NodeName == "" {
+			pod.Spec.NodeName = "other"
+			w.must(w.api.Update(context.Background(), pod))
+		}
+	}
+}
+
+func (w *world) expectEvictable(want int, says string) {
+	w.t.Helper()
+	if got, why := w.evictable(); got != want || !strings.Contains(why, says) {
+		w.fail("%d pods can be evicted, want %d; the budget says %q, want %q", got, want, why, says)
+	}
+}
+
+func TestAnEvictionWaitsForTheReplacement(t *testing.T) {
+	for name, size := range map[string]int32{"a pool of one": 1, "a pool of two": 2} {
+		t.Run(name, func(t *testing.T) {
+			w, node := budgeted(t, func(p *v1alpha1.InferencePool) { p.Spec.Replicas = ptr.To(size) })
+			w.expectEvictable(0, "when its replacement serves")
+			w.cordon(node)
+			for range size {
+				w.expectEvictable(0, "when its replacement serves")
+				w.place()
+				w.settleDown()
+				w.expectEvictable(0, "when its replacement serves") // the model loads
+				w.serve()                                           // and one more pod is marked, which no budget protects
+				w.settleDown()
+			}
+			w.expectEvictable(0, "when its replacement serves")
+			on := map[string]int{}
+			for _, pod := range w.all() {
+				if markOf(pod).Reason == "" && isTrue(pod, corev1.PodReady) {
+					on[pod.Spec.NodeName]++
+				}
+			}
+			if on["node"] != 0 || on["other"] != int(size) {
+				w.fail("serving pods by node: %v", on)
+			}
+		})
+	}
+}
+
+func TestAnEvictionWaitsNoLongerThanThereIsRoom(t *testing.T) {
+	w, node := budgeted(t)
+	w.clock.SetTime(w.clock.Now().Add(time.Hour)) // what counts is how long a node has been going away
+	w.cordon(node)
+	w.expectEvictable(0, "when its replacement serves")
+	w.clock.SetTime(w.clock.Now().Add(nodeFor - time.Second))
+	w.settleDown()
+	w.expectEvictable(0, "when its replacement serves")
+	w.clock.SetTime(w.clock.Now().Add(time.Second))
+	w.settleDown()
+	w.expectEvictable(1, "no replacement got a node within 10 min")
+	w.place() // late: its model loads
+	w.settleDown()
+	w.expectEvictable(0, "when its replacement serves")
+	w.clock.SetTime(w.clock.Now().Add(30 * time.Minute))
+	w.settleDown()
+	w.expectEvictable(1, "no replacement became ready within 30 min")
+	node.Spec.Unschedulable = false
+	w.must(w.api.Update(context.Background(), node))
+	w.settleDown()
+	w.expectEvictable(0, "when its replacement serves")
+	w.cordon(node) // another time
+	w.expectEvictable(0, "when its replacement serves")
+}
+
+func TestAnEvictionDoesNotWaitForPodsThatTheAPIServerRefuses(t *testing.T) {
+	w, node := budgeted(t)
+	w.broken = func(verb string, obj client.Object) (error, error) {
+		if _, ok := obj.(*corev1.Pod); ok && verb == "create" {
+			return forbidden("pods", obj.GetName(), "exceeded quota: gpus"), nil
+		}
+		return nil, nil
+	}
+	w.cordon(node)
+	w.settleDown()
+	w.expectEvictable(1, "a quota is used up")
+	w.broken = nil
+	w.settleDown()
+	w.expectEvictable(0, "when its replacement serves")
+}
+
+func TestAnEvictionDoesNotWaitForWhatThePoolDoesNotDo(t *testing.T) {
+	for name, tc := range map[string]struct {
+		pool func(*v1alpha1.InferencePoolSpec)
+		r    func(*Reconciler)
+		says string
+	}{
+		"a cordon moves no pod": {pool: func(s *v1alpha1.InferencePoolSpec) { s.Drain.OnCordon = v1alpha1.CordonKeep }, says: "drain.onCordon"},
+		"a paused pool":         {pool: func(s *v1alpha1.InferencePoolSpec) { s.Paused = v1alpha1.PauseRollout }, says: "spec.paused"},
+		"no surge": {pool: func(s *v1alpha1.InferencePoolSpec) {
+			s.Rollout = &v1alpha1.Rollout{Type: v1alpha1.RollingUpdate, MaxSurge: ptr.To(intstr.FromInt32(0)), MaxUnavailable: ptr.To(intstr.FromInt32(1))}
+		}, says: "rollout.maxSurge"},
+		"an operator that cannot read nodes": {r: func(r *Reconciler) { r.NodeSignals = false }, says: "cannot read nodes"},
+		"a pod that tolerates cordons": {pool: func(s *v1alpha1.InferencePoolSpec) {
+			s.Template.Spec.Tolerations = []corev1.Toleration{{Operator: corev1.TolerationOpExists}}
+		}, says: "tolerates node.kubernetes.io/unschedulable"},
+		"what a rollout may miss": {pool: func(s *v1alpha1.InferencePoolSpec) {
+			s.Rollout = &v1alpha1.Rollout{Type: v1alpha1.RollingUpdate, MaxSurge: ptr.To(intstr.FromInt32(1)), MaxUnavailable: ptr.To(intstr.FromInt32(1))}
+		}, says: "when its replacement serves"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w, _ := budgeted(t, func(p *v1alpha1.InferencePool) {
+				if tc.pool != nil {
+					tc.pool(&p.Spec)
+				}
+			})
+			if tc.r != nil {
+				tc.r(w.r)
+			}
+			w.settleDown()
+			w.expectEvictable(1, tc.says)
+		})
+	}
+}
+
+func TestAnEvictionFromASpotInstanceDoesNotWait(t *testing.T) {
+	for key, value := range spotLabels {
+		t.Run(key, func(t *testing.T) {
+			w, node := budgeted(t)
+			node.Labels = map[string]string{key: value}
+			w.must(w.api.Update(context.Background(), node))
+			w.settleDown()
+			w.expectEvictable(0, "when its replacement serves") // the node stays
+			w.cordon(node)
+			w.expectEvictable(1, "spot instance")
+		})
+	}
+	if SpotLabel("karpenter.sh/capacity-type", "on-demand") || SpotLabel("example.com/anything", "") {
+		t.Error("an instance on demand counts as a spot instance")
+	}
+}
