@@ -65,8 +65,9 @@ func addControllers(mgr ctrl.Manager, o *options) error {
 		}
 	}
 
+	others := &inferencepool.Others{Reader: mgr.GetClient(), Direct: mgr.GetAPIReader(), Own: o.account, Clock: clock.RealClock{}}
 	policies := &routingpolicy.Reconciler{
-		Client: mgr.GetClient(), Direct: mgr.GetAPIReader(), Pickers: reports,
+		Client: mgr.GetClient(), Direct: mgr.GetAPIReader(), Pickers: reports, Others: others,
 		Recorder: mgr.GetEventRecorder("kvasir-operator"), Clock: clock.RealClock{},
 	}
 	if err := policies.SetupWithManager(mgr, ofPolicies); err != nil {
@@ -91,6 +92,7 @@ func addControllers(mgr ctrl.Manager, o *options) error {
 		ReporterImage: o.reporterImage, Version: injected,
 		// Nodes are not namespaced: an operator limited to some namespaces cannot read them.
 		NodeSignals: len(o.namespaces) == 0,
+		Others:      others,
 		Namespaces:  o.namespaces,
 	}
 	if err := pools.SetupWithManager(mgr, ofPools, workers); err != nil {

@@ -208,7 +208,7 @@ func (b *builder) args() []string {
 	}
 	args := []string{
 		"--pool=" + namespace + "/" + name,
-		"--operator=" + b.Operator.String(),
+		operatorFlag + b.Operator.String(),
 		"--ext-proc-address=" + address(ExtProcPort),
 		"--health-address=" + address(HealthPort),
 		"--metrics-address=" + address(MetricsPort),

@@ -76,6 +76,8 @@ type Reconciler struct {
 	ReporterImage, Version string
 	// NodeSignals is whether nodes can be read.
 	NodeSignals bool
+	// Others finds the pools of other installations; nil for none.
+	Others *Others
 	// Namespaces that the operator watches; none for all.
 	Namespaces []string
 
@@ -196,6 +198,9 @@ func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 func (r *reconciliation) run(ctx context.Context) (reconcile.Result, error) {
 	if err := r.read(ctx); err != nil {
 		return reconcile.Result{}, err
+	}
+	if yields, err := r.yields(ctx); yields || err != nil {
+		return reconcile.Result{RequeueAfter: othersEvery}, err
 	}
 	if wait := r.memory.expected.behind(r.pods, r.now); wait {
 		return reconcile.Result{RequeueAfter: cacheBehind}, nil

@@ -48,6 +48,11 @@ type Pickers interface {
 	View(pool types.NamespacedName) operatorfeed.View
 }
 
+// Others finds pools that another installation of the operator manages: it writes the status of their policies.
+type Others interface {
+	ManagesPool(ctx context.Context, pool types.NamespacedName) (bool, error)
+}
+
 // Reconciler writes the status of policies.
 type Reconciler struct {
 	// Client reads policies and pools from a cache and patches status.
@@ -57,6 +62,8 @@ type Reconciler struct {
 	Pickers  Pickers
 	Recorder events.EventRecorder
 	Clock    clock.PassiveClock
+	// Others is nil where there can be no other installation.
+	Others Others
 }
 
 // SetupWithManager adds the controller to a manager. changed receives pools whose pickers have news; nil for
@@ -125,6 +132,9 @@ func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 	if err := r.Client.Get(ctx, request.NamespacedName, p); err != nil {
 		return reconcile.Result{}, client.IgnoreNotFound(err)
 	}
+	if yields, err := r.yields(ctx, p); yields || err != nil {
+		return reconcile.Result{RequeueAfter: settledAfter}, err
+	}
 	f, again, err := r.gather(ctx, p)
 	if err != nil {
 		return reconcile.Result{}, err
@@ -139,6 +149,19 @@ func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 		r.recordEvents(ctx, p, next)
 	}
 	return reconcile.Result{RequeueAfter: again}, nil
+}
+
+// yields reports whether another installation of the operator manages a pool of the policy.
+func (r *Reconciler) yields(ctx context.Context, p *v1alpha1.RoutingPolicy) (bool, error) {
+	if r.Others == nil {
+		return false, nil
+	}
+	for _, pool := range policyattach.Targets(p) {
+		if yes, err := r.Others.ManagesPool(ctx, pool); yes || err != nil {
+			return yes, err
+		}
+	}
+	return false, nil
 }
 
 // gather collects the inputs of a policy's status, and returns after how long to check again.
