@@ -3,6 +3,7 @@ package inferencepool_test
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	. "github.com/onsi/ginkgo/v2"
@@ -12,9 +13,11 @@ import (
 	networkingv1 "k8s.io/api/networking/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -44,15 +47,18 @@ var _ = Describe("a pool that owns its pods", Ordered, func() {
 			g.Expect(api.Update(ctx, pool)).To(Succeed())
 		}).Should(Succeed())
 	}
-	// beat says that the node lives, and that it is not tainted any more.
+	nodes := []string{"node"} // pods are bound to the last one
+	// beat says that the nodes live, and that they are not tainted any more.
 	beat := func(g Gomega) {
-		node := &corev1.Node{}
-		g.Expect(api.Get(ctx, types.NamespacedName{Name: "node"}, node)).To(Succeed())
-		if len(node.Status.Conditions) > 0 && time.Since(node.Status.Conditions[0].LastHeartbeatTime.Time) < 5*time.Second {
-			return
+		for _, name := range nodes {
+			node := &corev1.Node{}
+			g.Expect(api.Get(ctx, types.NamespacedName{Name: name}, node)).To(Succeed())
+			if len(node.Status.Conditions) > 0 && time.Since(node.Status.Conditions[0].LastHeartbeatTime.Time) < 5*time.Second {
+				continue
+			}
+			node.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue, LastHeartbeatTime: metav1.Now(), Reason: "KubeletReady"}}
+			g.Expect(api.Status().Update(ctx, node)).To(Succeed())
 		}
-		node.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue, LastHeartbeatTime: metav1.Now(), Reason: "KubeletReady"}}
-		g.Expect(api.Status().Update(ctx, node)).To(Succeed())
 	}
 	// kubelet does what a node would: pods run and are ready, deleted ones go.
 	kubelet := func(g Gomega) {
@@ -65,7 +71,7 @@ var _ = Describe("a pool that owns its pods", Ordered, func() {
 				continue
 			}
 			if pod.Spec.NodeName == "" {
-				g.Expect(api.SubResource("binding").Create(ctx, pod, &corev1.Binding{Target: corev1.ObjectReference{Kind: "Node", Name: "node"}})).To(Succeed())
+				g.Expect(api.SubResource("binding").Create(ctx, pod, &corev1.Binding{Target: corev1.ObjectReference{Kind: "Node", Name: nodes[len(nodes)-1]}})).To(Succeed())
 				continue
 			}
 			if len(pod.Status.ContainerStatuses) == 0 {
@@ -151,14 +157,22 @@ var _ = Describe("a pool that owns its pods", Ordered, func() {
 		}).Should(Succeed())
 	})
 
-	It("lets one pod be evicted, whichever controller decides the size", func() {
-		allowed := func(g Gomega) int32 {
-			kubelet(g)
-			budget := &policyv1.PodDisruptionBudget{}
-			g.Expect(api.Get(ctx, key, budget)).To(Succeed())
-			g.Expect(budget.Status.ObservedGeneration).To(Equal(budget.Generation))
-			return budget.Status.DisruptionsAllowed
-		}
+	allowed := func(g Gomega) int32 {
+		kubelet(g)
+		budget := &policyv1.PodDisruptionBudget{}
+		g.Expect(api.Get(ctx, key, budget)).To(Succeed())
+		g.Expect(budget.Status.ObservedGeneration).To(Equal(budget.Generation))
+		return budget.Status.DisruptionsAllowed
+	}
+	rollout := func(unavailable int32) {
+		GinkgoHelper()
+		edit(func(p *v1alpha1.InferencePool) {
+			p.Spec.Rollout = &v1alpha1.Rollout{MaxSurge: ptr.To(intstr.FromInt32(1)), MaxUnavailable: ptr.To(intstr.FromInt32(unavailable))}
+		})
+	}
+
+	It("lets as many pods be evicted as a rollout can miss, whichever controller decides the size", func() {
+		rollout(1)
 		Eventually(allowed).Should(BeEquivalentTo(1))
 		edit(func(p *v1alpha1.InferencePool) { // spec.replicas is absent: /scale has no size
 			p.Spec.Replicas = nil
@@ -172,6 +186,57 @@ var _ = Describe("a pool that owns its pods", Ordered, func() {
 			p.Spec.Replicas = ptr.To[int32](2)
 			p.Spec.Autoscaling = v1alpha1.Autoscaling{}
 		})
+	})
+
+	It("evicts a pod of a cordoned node when its replacement serves", func() {
+		rollout(0)
+		serving(2)
+		Eventually(allowed).Should(BeEquivalentTo(0))
+		evict := func(pod *corev1.Pod) error { return api.SubResource("eviction").Create(ctx, pod, &policyv1.Eviction{}) }
+		before := pods(Default)
+		Expect(apierrors.IsTooManyRequests(evict(&before[0]))).To(BeTrue())
+
+		Expect(api.Create(ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "spare"}})).To(Succeed())
+		nodes = append(nodes, "spare")
+		cordon := func(yes bool) {
+			GinkgoHelper()
+			node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node"}}
+			change := fmt.Appendf(nil, `{"spec": {"unschedulable": %v}}`, yes)
+			Expect(api.Patch(ctx, node, client.RawPatch(types.MergePatchType, change))).To(Succeed())
+		}
+		cordon(true)
+		DeferCleanup(cordon, false)
+		Eventually(func(g Gomega) { // as kubectl drain does
+			kubelet(g)
+			serve, left := 0, 0
+			all := pods(g)
+			for i := range all {
+				pod := &all[i]
+				_, marked := pod.Labels[v1alpha1.LabelDrain]
+				ready := slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
+					return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue
+				})
+				if ready && !marked && pod.DeletionTimestamp.IsZero() {
+					serve++
+				}
+				if pod.Spec.NodeName == "node" {
+					left++
+				}
+			}
+			if serve < 2 {
+				StopTrying(fmt.Sprintf("only %d pods serve", serve)).Now()
+			}
+			for i := range all {
+				if all[i].Spec.NodeName != "node" {
+					continue
+				}
+				if err := evict(&all[i]); !apierrors.IsTooManyRequests(err) {
+					g.Expect(client.IgnoreNotFound(err)).To(Succeed())
+				}
+			}
+			g.Expect(left).To(BeZero())
+		}).Should(Succeed())
+		serving(2)
 	})
 
 	It("makes no writes when nothing changes", func() {
