@@ -13,6 +13,19 @@ import (
 // Protocol is the version of both sides.
 const Protocol = 1
 
+// Oldest is the oldest protocol that this side also speaks. A release that raises Protocol keeps the one before it, and says so in
+// the field oldest of its first message, so that neighbouring releases work together in every order. Both sides then use the
+// newest protocol that both speak.
+const Oldest = 1
+
+// Understood reports whether a peer that speaks protocol, and all before it down to oldest (0 for none), can be understood.
+func Understood(protocol, oldest uint32) bool {
+	if oldest == 0 {
+		oldest = protocol
+	}
+	return oldest <= Protocol && protocol >= Oldest
+}
+
 // Bounds of what is sent at a time.
 const (
 	// partBytes is about how much one message of changes or of a snapshot carries.

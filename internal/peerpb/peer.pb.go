@@ -112,7 +112,9 @@ type Hello struct {
 	state    protoimpl.MessageState `protogen:"open.v1"`
 	Protocol uint32                 `protobuf:"varint,1,opt,name=protocol,proto3" json:"protocol,omitempty"`
 	// Identifies this run of the picker: a random number, never 0.
-	Incarnation   uint64 `protobuf:"fixed64,2,opt,name=incarnation,proto3" json:"incarnation,omitempty"`
+	Incarnation uint64 `protobuf:"fixed64,2,opt,name=incarnation,proto3" json:"incarnation,omitempty"`
+	// The oldest protocol that the picker also speaks; 0 for none but protocol.
+	Oldest        uint32 `protobuf:"varint,3,opt,name=oldest,proto3" json:"oldest,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -161,11 +163,20 @@ func (x *Hello) GetIncarnation() uint64 {
 	return 0
 }
 
+func (x *Hello) GetOldest() uint32 {
+	if x != nil {
+		return x.Oldest
+	}
+	return 0
+}
+
 // Welcome answers Hello, and is the only answer. A picker that receives its own incarnation has connected to itself.
 type Welcome struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Protocol      uint32                 `protobuf:"varint,1,opt,name=protocol,proto3" json:"protocol,omitempty"`
-	Incarnation   uint64                 `protobuf:"fixed64,2,opt,name=incarnation,proto3" json:"incarnation,omitempty"`
+	state       protoimpl.MessageState `protogen:"open.v1"`
+	Protocol    uint32                 `protobuf:"varint,1,opt,name=protocol,proto3" json:"protocol,omitempty"`
+	Incarnation uint64                 `protobuf:"fixed64,2,opt,name=incarnation,proto3" json:"incarnation,omitempty"`
+	// As in Hello.
+	Oldest        uint32 `protobuf:"varint,3,opt,name=oldest,proto3" json:"oldest,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -210,6 +221,13 @@ func (x *Welcome) GetProtocol() uint32 {
 func (x *Welcome) GetIncarnation() uint64 {
 	if x != nil {
 		return x.Incarnation
+	}
+	return 0
+}
+
+func (x *Welcome) GetOldest() uint32 {
+	if x != nil {
+		return x.Oldest
 	}
 	return 0
 }
@@ -972,13 +990,15 @@ const file_internal_peerpb_peer_proto_rawDesc = "" +
 	"\vPeerMessage\x12-\n" +
 	"\x05hello\x18\x01 \x01(\v2\x15.kvasir.peer.v1.HelloH\x00R\x05hello\x120\n" +
 	"\x06update\x18\x02 \x01(\v2\x16.kvasir.peer.v1.UpdateH\x00R\x06updateB\x06\n" +
-	"\x04kind\"E\n" +
+	"\x04kind\"]\n" +
 	"\x05Hello\x12\x1a\n" +
 	"\bprotocol\x18\x01 \x01(\rR\bprotocol\x12 \n" +
-	"\vincarnation\x18\x02 \x01(\x06R\vincarnation\"G\n" +
+	"\vincarnation\x18\x02 \x01(\x06R\vincarnation\x12\x16\n" +
+	"\x06oldest\x18\x03 \x01(\rR\x06oldest\"_\n" +
 	"\aWelcome\x12\x1a\n" +
 	"\bprotocol\x18\x01 \x01(\rR\bprotocol\x12 \n" +
-	"\vincarnation\x18\x02 \x01(\x06R\vincarnation\"\xda\x02\n" +
+	"\vincarnation\x18\x02 \x01(\x06R\vincarnation\x12\x16\n" +
+	"\x06oldest\x18\x03 \x01(\rR\x06oldest\"\xda\x02\n" +
 	"\x06Update\x12\x10\n" +
 	"\x03seq\x18\x01 \x01(\x04R\x03seq\x12\x12\n" +
 	"\x04full\x18\x02 \x01(\bR\x04full\x12*\n" +

@@ -98,7 +98,7 @@ func (b *Inbox) Open(now time.Time, m *pb.PeerMessage) (*Receiver, error) {
 	switch {
 	case hello == nil:
 		return nil, errors.New("the first message is no hello")
-	case hello.GetProtocol() != Protocol:
+	case !Understood(hello.GetProtocol(), hello.GetOldest()):
 		return nil, errors.New("the peer speaks another version")
 	case hello.GetIncarnation() == 0:
 		return nil, errors.New("the peer has no incarnation")

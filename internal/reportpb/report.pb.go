@@ -496,7 +496,9 @@ type Hello struct {
 	// identify.
 	Pod string `protobuf:"bytes,2,opt,name=pod,proto3" json:"pod,omitempty"`
 	// The data-parallel rank, from 0.
-	Rank          uint32 `protobuf:"varint,3,opt,name=rank,proto3" json:"rank,omitempty"`
+	Rank uint32 `protobuf:"varint,3,opt,name=rank,proto3" json:"rank,omitempty"`
+	// The oldest protocol that the reporter also speaks; 0 for none but protocol.
+	Oldest        uint32 `protobuf:"varint,4,opt,name=oldest,proto3" json:"oldest,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -548,6 +550,13 @@ func (x *Hello) GetPod() string {
 func (x *Hello) GetRank() uint32 {
 	if x != nil {
 		return x.Rank
+	}
+	return 0
+}
+
+func (x *Hello) GetOldest() uint32 {
+	if x != nil {
+		return x.Oldest
 	}
 	return 0
 }
@@ -1762,11 +1771,12 @@ const file_internal_reportpb_report_proto_rawDesc = "" +
 	"\x06repair\x18\x03 \x01(\v2\x18.kvasir.report.v1.RepairH\x00R\x06repair\x125\n" +
 	"\arestart\x18\x04 \x01(\v2\x19.kvasir.report.v1.RestartH\x00R\arestart\x12/\n" +
 	"\x05roots\x18\x05 \x01(\v2\x17.kvasir.report.v1.RootsH\x00R\x05rootsB\x06\n" +
-	"\x04kind\"I\n" +
+	"\x04kind\"a\n" +
 	"\x05Hello\x12\x1a\n" +
 	"\bprotocol\x18\x01 \x01(\rR\bprotocol\x12\x10\n" +
 	"\x03pod\x18\x02 \x01(\tR\x03pod\x12\x12\n" +
-	"\x04rank\x18\x03 \x01(\rR\x04rank\"[\n" +
+	"\x04rank\x18\x03 \x01(\rR\x04rank\x12\x16\n" +
+	"\x06oldest\x18\x04 \x01(\rR\x06oldest\"[\n" +
 	"\bPosition\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\x06R\x05epoch\x12\x15\n" +
 	"\x06key_id\x18\x02 \x01(\tR\x05keyId\x12\x10\n" +

@@ -322,7 +322,7 @@ func (m *Mesh) enter(l *link, w *pb.Welcome) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	switch {
-	case w.GetProtocol() != replicas.Protocol || w.GetIncarnation() == 0:
+	case !replicas.Understood(w.GetProtocol(), w.GetOldest()) || w.GetIncarnation() == 0:
 		return errors.New("the peer speaks another version")
 	case w.GetIncarnation() == m.o.Outbox.Incarnation():
 		return errSelf

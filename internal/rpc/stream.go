@@ -85,7 +85,7 @@ func receiveHello(ctx context.Context, in <-chan received) (*pb.Hello, error) {
 			return nil, r.err
 		case hello == nil:
 			return nil, errors.New("the first message is no hello")
-		case hello.GetProtocol() != cachesync.Protocol:
+		case !cachesync.Understood(hello.GetProtocol(), hello.GetOldest()):
 			return nil, errors.New("the reporter speaks another version")
 		case hello.GetRank() > 1<<16:
 			return nil, errors.New("no such rank")
