@@ -1,6 +1,10 @@
 package replicas
 
-import "testing"
+import (
+	"testing"
+
+	pb "github.com/kvasir-dev/kvasir/internal/peerpb"
+)
 
 func TestNeighbouringReleasesUnderstandEachOther(t *testing.T) {
 	for name, tc := range map[string]struct {
@@ -20,5 +24,13 @@ func TestNeighbouringReleasesUnderstandEachOther(t *testing.T) {
 		if got := Understood(tc.protocol, tc.oldest); got != tc.want {
 			t.Errorf("%s: %v", name, got)
 		}
+	}
+}
+
+func TestAReplicaOfTheNextReleaseIsHeard(t *testing.T) {
+	w := newWorld(t, 1, 1, 1)
+	next := &pb.Hello{Protocol: Protocol + 1, Oldest: Protocol, Incarnation: 9}
+	if _, err := w.pickers[0].life.inbox.Open(w.now, &pb.PeerMessage{Kind: &pb.PeerMessage_Hello{Hello: next}}); err != nil {
+		t.Error(err)
 	}
 }
