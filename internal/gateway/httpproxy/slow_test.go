@@ -29,7 +29,7 @@ func TestSlowUploadsDoNotTurnOthersAway(t *testing.T) {
 		}
 		slow = append(slow, bufio.NewReader(conn))
 	}
-	eventually(t, "the share of the address is used up", func() bool { return b.Stats().Refused[budget.Bodies] > 0 })
+	eventually(t, "the share of the address is used up", func() bool { return refusals(b) > 0 })
 	<-now
 	now <- time.Now().Add(time.Minute)
 	body := `{"model":"m","prompt":"` + strings.Repeat("y", 900<<10) + `"}`
@@ -80,7 +80,7 @@ func TestTenantsHaveSharesOfTheMemory(t *testing.T) {
 		conn := h.raw(t)
 		_, _ = fmt.Fprintf(conn, "POST /v1/completions HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer k-acme\r\nContent-Length: %d\r\n\r\n%s", 1<<20, strings.Repeat("x", 500<<10))
 	}
-	eventually(t, "one tenant's share is used up", func() bool { return b.Stats().Refused[budget.Bodies] > 0 })
+	eventually(t, "one tenant's share is used up", func() bool { return refusals(b) > 0 })
 	r, err := http.NewRequest(http.MethodPost, h.url+"/v1/completions", strings.NewReader(`{"model":"m","prompt":"`+strings.Repeat("y", 300<<10)+`"}`))
 	if err != nil {
 		t.Fatal(err)
@@ -92,4 +92,10 @@ func TestTenantsHaveSharesOfTheMemory(t *testing.T) {
 	if s := b.Stats(); s.Shed[budget.Bodies] != 0 {
 		t.Errorf("uploads are shed at once: %+v", s)
 	}
+}
+
+// refusals counts what found no room: bodies, and requests before their bodies.
+func refusals(b *budget.Budget) uint64 {
+	refused := b.Stats().Refused
+	return refused[budget.Bodies] + refused[budget.Requests]
 }
