@@ -150,8 +150,8 @@ func (e *Engine) writePlain(w http.ResponseWriter, text string) {
 // number is ignored.
 func (e *Engine) checkRank(r *http.Request) error {
 	rank, err := strconv.Atoi(r.Header.Get("X-Data-Parallel-Rank"))
-	if err != nil || rank >= 0 && rank < e.cfg.DataParallelSize {
-		return nil //nolint:nilerr // as the engine does
+	if err == nil && (rank < 0 || rank >= e.cfg.DataParallelSize) {
+		return badRequest("", fmt.Sprintf("the engine has no rank %d, but %d ranks", rank, e.cfg.DataParallelSize))
 	}
-	return badRequest("", fmt.Sprintf("the engine has no rank %d, but %d ranks", rank, e.cfg.DataParallelSize))
+	return nil
 }

@@ -37,12 +37,9 @@ type Variant struct {
 	Adapters bool
 	// Rank is the data-parallel rank under observation, of two; the requests name it. 0 is an engine with one rank.
 	Rank int
-	// Windows: three of the model's four layers look back WindowTokens.
+	// Windows: three of the model's four layers look back 128 tokens.
 	Windows bool
 }
-
-// WindowTokens is the window of the model with windows.
-const WindowTokens = 128
 
 // Context returns the context length and the number of blocks of the engine's cache. With options, running requests must
 // outlast the engine's shutdown timeout however fast it is, so they are given room.
