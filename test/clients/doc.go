@@ -7,5 +7,5 @@
 // commands of the load tools as they run here.
 //
 // Engines are simulated, so that a run needs no model. With -clients.engine=HOST:PORT a running vLLM stands behind the
-// proxy, and what the simulation does not serve (/v1/responses, /v1/messages) runs, too; -clients.model names its model.
+// proxy; -clients.model names its model.
 package clients
