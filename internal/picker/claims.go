@@ -26,7 +26,7 @@ type claims struct {
 	gateways  []claim
 }
 
-// claim is a window of one gateway's requests, all of which were picked after its begin.
+// claim is a window of one gateway's requests. It begins before they were picked.
 type claim struct {
 	gateway string
 	begin   time.Time
