@@ -53,6 +53,7 @@ func labEffect(std stdio) *cobra.Command {
 		speed    = set.Float64("speed", 0, "factor of the arrivals' rate; default depends on the experiment")
 		lag      = set.Duration("event-lag", 10*time.Millisecond, "time until a cache event reaches the pickers")
 		seeds    = set.String("seeds", "1,2,3,4,5", "seeds of the runs, with commas")
+		admit    = set.String("admission", "default", aboutAdmission)
 		output   = set.StringP("output", "o", "table", "table or json")
 	)
 	c.RunE = func(c *cobra.Command, _ []string) error {
@@ -71,6 +72,10 @@ func labEffect(std stdio) *cobra.Command {
 		}
 		if !slices.Contains([]string{"table", "json"}, *output) {
 			return command.Usage("-o is %q, want table or json", *output)
+		}
+		admission, err := admissionOf(*admit)
+		if err != nil {
+			return err
 		}
 		if *workload != "" {
 			e.workload = strings.TrimSuffix(*workload, "conversation")
@@ -92,6 +97,7 @@ func labEffect(std stdio) *cobra.Command {
 		bar := newLabBar(std)
 		result, err := effectOf(*of, lab.Config{
 			Workload: w, Strategy: strategies[0], Pods: *pods, Profile: gpu, BlockTokens: *blocks, Speed: e.speed, EventLag: *lag,
+			Admission: admission,
 		}, numbers, bar.show)
 		bar.end()
 		if err != nil {

@@ -27,6 +27,11 @@ func TestCommandLine(t *testing.T) {
 		"--version":   {0, "kvasir-lab "},
 		"version":     {0, "kvasir-lab "},
 		"run --traec": {2, "See 'kvasir-lab run --help'"},
+
+		"run --stall 30s":                          {2, `--stall is "30s", want AT:FOR`},
+		"run --stall 30s:-1s":                      {2, "want AT:FOR"},
+		"run --requests 20 --stall 0s:5s -o json":  {0, `"results"`},
+		"effect --of exchange --admission perhaps": {2, `--admission is "perhaps"`},
 	} {
 		if status, out, errs := exec(t, "", strings.Fields(args)...); status != tc.status || !strings.Contains(out+errs, tc.out) {
 			t.Errorf("%q: status %d, %s%s", args, status, out, errs)
