@@ -101,11 +101,8 @@ func labRun(std stdio) *cobra.Command {
 			return err
 		}
 		admission, err := admissionOf(*admit)
-		if err != nil {
-			return err
-		}
-		stalled, err := stallOf(*stall)
-		if err != nil {
+		stalled, stallErr := stallOf(*stall)
+		if err := cmp.Or(err, stallErr); err != nil {
 			return err
 		}
 		if *traceFile != "" && *workload != "" {
