@@ -17,6 +17,9 @@ const (
 	maxCredit       = 10_000
 	creditPerSecond = 100
 	creditPerData   = 20
+	// lateCost is what a header costs, or data below lateData bytes, of a stream that is over. What a client has sent before it knew
+	// that is mostly in full frames.
+	lateCost, lateData = 10, 1 << 10
 	// walkShare of the streams that a setting concerns are paid for.
 	walkShare = 16
 

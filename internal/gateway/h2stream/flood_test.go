@@ -1,8 +1,10 @@
 package h2stream
 
 import (
+	"errors"
 	"io"
 	"net"
+	"os"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -20,6 +22,9 @@ func cutOff(t *testing.T, c *client) (code http2.ErrCode) {
 	for {
 		f, err := c.ReadFrame()
 		if err != nil {
+			if errors.Is(err, os.ErrDeadlineExceeded) {
+				t.Error("the connection goes on")
+			}
 			return code
 		}
 		if g, ok := f.(*http2.GoAwayFrame); ok {
@@ -54,7 +59,19 @@ func TestFloodsEndTheConnection(t *testing.T) {
 		"windows":    func(c *client, _ int) error { return c.WriteWindowUpdate(1, 1) },
 		"empty data": func(c *client, _ int) error { return c.WriteData(1, false, nil) },
 		"resets":     func(c *client, _ int) error { return c.WriteRSTStream(1, http2.ErrCodeCancel) },
-		"unknown":    func(c *client, _ int) error { return c.WriteRawFrame(0x77, 0, 0, nil) },
+		"data of a stream that is over": func(c *client, i int) error {
+			if i == 0 {
+				return c.WriteRSTStream(1, http2.ErrCodeCancel)
+			}
+			return c.WriteData(1, false, []byte{0})
+		},
+		"headers of a stream that is over": func(c *client, i int) error {
+			if i == 0 {
+				return c.WriteRSTStream(1, http2.ErrCodeCancel)
+			}
+			return c.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: block(), EndHeaders: true, EndStream: true})
+		},
+		"unknown": func(c *client, _ int) error { return c.WriteRawFrame(0x77, 0, 0, nil) },
 		"rapid resets": func(c *client, i int) error {
 			return c.openAnd(i, func(id uint32) error { return c.WriteRSTStream(id, http2.ErrCodeCancel) })
 		},

@@ -61,6 +61,9 @@ func (c *connection) takeData(f *http2.DataFrame) error {
 	case s == nil && f.StreamID > c.newest:
 		return http2.ConnectionError(http2.ErrCodeProtocol)
 	case s == nil: // it is over, and the client did not know
+		if len(f.Data()) < lateData {
+			return c.pay(creditPerData + lateCost) // it has earned nothing
+		}
 		return nil
 	}
 	return s.receive(f.Data(), size, f.StreamEnded())
@@ -82,7 +85,7 @@ func (c *connection) takeHeaders(f *http2.MetaHeadersFrame) error {
 	case id%2 == 0:
 		return http2.ConnectionError(http2.ErrCodeProtocol)
 	case id <= c.newest: // trailers of a stream that is over, which the client did not know
-		return nil
+		return c.pay(lateCost)
 	}
 	c.opened(id)
 	if flood { // it resets streams faster than what they asked for ends

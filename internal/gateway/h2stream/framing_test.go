@@ -1,0 +1,178 @@
+package h2stream
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"log"
+	"net"
+	"net/http"
+	"testing"
+	"time"
+
+	"golang.org/x/net/http2"
+	"golang.org/x/net/http2/hpack"
+)
+
+// raw is a frame as it is on the wire, however wrong.
+func raw(kind http2.FrameType, flags http2.Flags, stream uint32, payload ...byte) []byte {
+	n := len(payload)
+	return append([]byte{byte(n >> 16), byte(n >> 8), byte(n), byte(kind), byte(flags), byte(stream >> 24), byte(stream >> 16), byte(stream >> 8),
+		byte(stream)}, payload...)
+}
+
+// block is a header of a request, with more fields.
+func block(more ...string) []byte {
+	var out bytes.Buffer
+	coder := hpack.NewEncoder(&out)
+	fields := append([]string{":method", "POST", ":scheme", "http", ":path", "/s/m", ":authority", "x", "content-type", "application/grpc"}, more...)
+	for i := 0; i < len(fields); i += 2 {
+		_ = coder.WriteField(hpack.HeaderField{Name: fields[i], Value: fields[i+1], Sensitive: true}) // not into the table
+	}
+	return out.Bytes()
+}
+
+// verdict is what a server makes of frames: it goes on, resets stream 1 or 3, or ends the connection.
+type verdict struct {
+	end  string
+	code http2.ErrCode
+}
+
+func (v verdict) String() string { return fmt.Sprintf("%s %v", v.end, v.code) }
+
+// judge sends frames behind the beginning of a request on stream 1, and a ping.
+func judge(t *testing.T, address string, frames []byte) verdict {
+	t.Helper()
+	socket, err := net.Dial("tcp", address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer socket.Close()
+	_ = socket.SetDeadline(time.Now().Add(patience))
+	var out bytes.Buffer
+	f := http2.NewFramer(&out, socket)
+	out.WriteString(http2.ClientPreface)
+	_ = f.WriteSettings()
+	_ = f.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: block(), EndHeaders: true})
+	out.Write(frames)
+	_ = f.WritePing(false, [8]byte{7})
+	if _, err := socket.Write(out.Bytes()); err != nil {
+		t.Fatal(err)
+	}
+	got := verdict{end: "goes on"}
+	for {
+		frame, err := f.ReadFrame()
+		if err != nil {
+			if got.end != "the connection ends" {
+				got = verdict{end: "the connection ends without a reason"}
+			}
+			return got
+		}
+		switch frame := frame.(type) {
+		case *http2.GoAwayFrame:
+			got = verdict{"the connection ends", frame.ErrCode}
+			return got
+		case *http2.RSTStreamFrame:
+			got = verdict{fmt.Sprintf("stream %d is reset", frame.StreamID), frame.ErrCode}
+		case *http2.PingFrame:
+			if frame.IsAck() {
+				return got
+			}
+		}
+	}
+}
+
+// reference is net/http's server of HTTP/2.
+func reference(t *testing.T) (address string) {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	protocols := new(http.Protocols)
+	protocols.SetUnencryptedHTTP2(true)
+	s := &http.Server{Protocols: protocols, ReadHeaderTimeout: patience, ErrorLog: log.New(io.Discard, "", 0), Handler: http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body)
+	})}
+	go func() { _ = s.Serve(l) }()
+	t.Cleanup(func() { _ = s.Close() })
+	return l.Addr().String()
+}
+
+// lenient are frames of streams that are over, which this server pays no answer for: a client might have sent them before it knew.
+// TestFloodsEndTheConnection bounds them.
+var lenient = map[string]bool{
+	"headers of an earlier stream": true, "a reset, and data of the stream": true, "a reset, and headers of the stream": true,
+}
+
+// TestFramingAgreesWithNetHTTP: what breaks RFC 9113 has the same end in this server as in net/http's.
+func TestFramingAgreesWithNetHTTP(t *testing.T) {
+	const (
+		endStream, endHeaders, ack, padded = http2.FlagDataEndStream, http2.FlagHeadersEndHeaders, http2.FlagSettingsAck, http2.FlagDataPadded
+	)
+	headers := func(stream uint32, more ...string) []byte {
+		return raw(http2.FrameHeaders, endHeaders, stream, block(more...)...)
+	}
+	setting := func(id http2.SettingID, value uint32) []byte {
+		return raw(http2.FrameSettings, 0, 0, byte(id>>8), byte(id), byte(value>>24), byte(value>>16), byte(value>>8), byte(value))
+	}
+	window := func(stream, n uint32) []byte {
+		return raw(http2.FrameWindowUpdate, 0, stream, byte(n>>24), byte(n>>16), byte(n>>8), byte(n))
+	}
+	ours := newHouse(t, Options{}, func(*Call, *Stream) *handler { return &handler{} }).address
+	theirs := reference(t)
+	for name, frames := range map[string][]byte{
+		"nothing":                            nil,
+		"a frame of an unknown type":         raw(0x77, 0, 1, 1, 2, 3),
+		"an unknown setting":                 setting(0x77, 1),
+		"data on stream 0":                   raw(http2.FrameData, 0, 0, 1),
+		"data on an idle stream":             raw(http2.FrameData, 0, 5, 1),
+		"data longer than its padding":       raw(http2.FrameData, padded, 1, 2, 1, 0, 0),
+		"data shorter than its padding":      raw(http2.FrameData, padded, 1, 9, 1),
+		"data after the end":                 append(raw(http2.FrameData, endStream, 1), raw(http2.FrameData, 0, 1, 1)...),
+		"headers on stream 0":                headers(0),
+		"headers on an even stream":          headers(2),
+		"headers of an earlier stream":       append(headers(5), headers(3)...),
+		"headers that cannot be decoded":     raw(http2.FrameHeaders, endHeaders, 3, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff),
+		"headers without their end":          append(raw(http2.FrameHeaders, 0, 3, block()...), raw(http2.FramePing, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8)...),
+		"headers with an upper-case name":    headers(3, "X-Upper", "y"),
+		"headers with a wrong value":         headers(3, "x", "a\nb"),
+		"headers with a late pseudo header":  headers(3, ":path", "/other"),
+		"headers with an unknown pseudo":     raw(http2.FrameHeaders, endHeaders, 3, append(block()[:0:0], append([]byte{0x10, 2, ':', 'x', 1, 'y'}, block()...)...)...),
+		"a continuation of nothing":          raw(http2.FrameContinuation, endHeaders, 1),
+		"a continuation of another stream":   append(raw(http2.FrameHeaders, 0, 3, block()...), raw(http2.FrameContinuation, endHeaders, 1)...),
+		"settings on a stream":               raw(http2.FrameSettings, 0, 1),
+		"settings of a wrong length":         raw(http2.FrameSettings, 0, 0, 1, 2, 3),
+		"an acknowledgement with content":    raw(http2.FrameSettings, ack, 0, 0, 1, 0, 0, 0, 1),
+		"a window too large in settings":     setting(http2.SettingInitialWindowSize, 1<<31),
+		"frames too small in settings":       setting(http2.SettingMaxFrameSize, 1),
+		"frames too large in settings":       setting(http2.SettingMaxFrameSize, 1<<24),
+		"push neither on nor off":            setting(http2.SettingEnablePush, 2),
+		"a ping on a stream":                 raw(http2.FramePing, 0, 1, 1, 2, 3, 4, 5, 6, 7, 8),
+		"a ping of a wrong length":           raw(http2.FramePing, 0, 0, 1, 2, 3),
+		"a window of 0":                      window(0, 0),
+		"a window of 0 on a stream":          window(1, 0),
+		"a window that overflows":            window(0, 1<<31-1),
+		"a window that overflows, on 1":      window(1, 1<<31-1),
+		"a window of a wrong length":         raw(http2.FrameWindowUpdate, 0, 0, 1, 2, 3),
+		"a window of an idle stream":         window(5, 1),
+		"a reset of stream 0":                raw(http2.FrameRSTStream, 0, 0, 0, 0, 0, 8),
+		"a reset of an idle stream":          raw(http2.FrameRSTStream, 0, 5, 0, 0, 0, 8),
+		"a reset of a wrong length":          raw(http2.FrameRSTStream, 0, 1, 0, 0, 8),
+		"a priority on stream 0":             raw(http2.FramePriority, 0, 0, 0, 0, 0, 1, 0),
+		"a priority of a wrong length":       raw(http2.FramePriority, 0, 3, 0, 0, 0, 1),
+		"a goaway on a stream":               raw(http2.FrameGoAway, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0),
+		"a promise":                          raw(http2.FramePushPromise, endHeaders, 1, append([]byte{0, 0, 0, 2}, block()...)...),
+		"a frame larger than is allowed":     raw(http2.FrameData, 0, 1, make([]byte, 1<<20+1)...),
+		"a reset, and data of the stream":    append(raw(http2.FrameRSTStream, 0, 1, 0, 0, 0, 8), raw(http2.FrameData, 0, 1, 1)...),
+		"a reset, and headers of the stream": append(raw(http2.FrameRSTStream, 0, 1, 0, 0, 0, 8), headers(1)...),
+	} {
+		if lenient[name] {
+			continue
+		}
+		want, got := judge(t, theirs, frames), judge(t, ours, frames)
+		if want != got {
+			t.Errorf("%s: %v, and in net/http %v", name, got, want)
+		}
+	}
+}
