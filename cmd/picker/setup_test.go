@@ -23,7 +23,7 @@ const patience = 30 * time.Second
 
 // instance is a picker that runs in this process.
 type instance struct {
-	t         *testing.T
+	t         testing.TB
 	listeners *listeners
 	logs      *buffer
 	stop      context.CancelFunc
@@ -51,7 +51,7 @@ func (b *buffer) String() string {
 }
 
 // runOn runs a picker on a directory until the test ends.
-func runOn(t *testing.T, dir string, args ...string) *instance {
+func runOn(t testing.TB, dir string, args ...string) *instance {
 	t.Helper()
 	i, o := listenOn(t, dir, args...)
 	i.run(o)
@@ -59,13 +59,13 @@ func runOn(t *testing.T, dir string, args ...string) *instance {
 }
 
 // listenOn prepares a picker.
-func listenOn(t *testing.T, dir string, args ...string) (*instance, *options) {
+func listenOn(t testing.TB, dir string, args ...string) (*instance, *options) {
 	t.Helper()
 	return listenWith(t, append([]string{"--standalone", dir}, args...)...)
 }
 
 // listenWith prepares a picker whose arguments say what it serves.
-func listenWith(t *testing.T, args ...string) (*instance, *options) {
+func listenWith(t testing.TB, args ...string) (*instance, *options) {
 	t.Helper()
 	const local = "127.0.0.1:0"
 	args = append([]string{"--proxy-address", local, "--health-address", local, "--metrics-address", local, "--ext-proc-address", local, "--lame-duck", "0s"}, args...)
@@ -164,7 +164,7 @@ func (i *instance) awaitReady() {
 }
 
 // engine starts a simulated engine that serves a model.
-func engine(t *testing.T, model string) *vllmsim.Engine {
+func engine(t testing.TB, model string) *vllmsim.Engine {
 	t.Helper()
 	e, err := vllmsim.Start(vllmsim.Config{ServedModelNames: []string{model}, SpeedUp: 1000})
 	if err != nil {
@@ -174,7 +174,7 @@ func engine(t *testing.T, model string) *vllmsim.Engine {
 	return e
 }
 
-func portOf(t *testing.T, address string) string {
+func portOf(t testing.TB, address string) string {
 	t.Helper()
 	_, port, err := net.SplitHostPort(address)
 	if err != nil {
@@ -184,7 +184,7 @@ func portOf(t *testing.T, address string) string {
 }
 
 // put replaces a file by a rename.
-func put(t *testing.T, path, text string) {
+func put(t testing.TB, path, text string) {
 	t.Helper()
 	temporary := filepath.Join(filepath.Dir(path), ".new")
 	if err := os.WriteFile(temporary, []byte(text), 0o600); err != nil {
@@ -200,7 +200,7 @@ func poolText(name, model, more string) string {
 		"spec: {model: {name: %s%s}, selector: {matchLabels: {app: x}}}\n", name, model, more)
 }
 
-func sliceText(t *testing.T, pool, pod string, e *vllmsim.Engine) string {
+func sliceText(t testing.TB, pool, pod string, e *vllmsim.Engine) string {
 	t.Helper()
 	return fmt.Sprintf(`apiVersion: discovery.k8s.io/v1
 kind: EndpointSlice
