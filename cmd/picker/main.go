@@ -16,11 +16,17 @@ import (
 
 	_ "golang.org/x/crypto/x509roots/fallback" // authorities, in images that have no file of them
 
+	"github.com/kvasir-dev/kvasir/internal/coredump"
 	"github.com/kvasir-dev/kvasir/internal/logging"
 	"github.com/kvasir-dev/kvasir/internal/version"
 )
 
-func main() { os.Exit(start(os.Args[1:], os.Stdout, os.Stderr)) }
+func main() {
+	if err := coredump.Forbid(); err != nil { // a sandbox can refuse it, and the picker serves all the same
+		fmt.Fprintln(os.Stderr, "picker:", err)
+	}
+	os.Exit(start(os.Args[1:], os.Stdout, os.Stderr))
+}
 
 // start runs the program until a signal and returns its exit status. The second signal ends it at once.
 func start(args []string, stdout, stderr io.Writer) int {

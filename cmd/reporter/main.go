@@ -21,13 +21,19 @@ import (
 	_ "golang.org/x/crypto/x509roots/fallback" // authorities, in images that have no file of them
 	"golang.org/x/sync/errgroup"
 
+	"github.com/kvasir-dev/kvasir/internal/coredump"
 	"github.com/kvasir-dev/kvasir/internal/engines/transport"
 	"github.com/kvasir-dev/kvasir/internal/logging"
 	"github.com/kvasir-dev/kvasir/internal/reporter"
 	"github.com/kvasir-dev/kvasir/internal/version"
 )
 
-func main() { os.Exit(start(os.Args[1:], os.Stdout, os.Stderr)) }
+func main() {
+	if err := coredump.Forbid(); err != nil { // a sandbox can refuse it, and the reporter works all the same
+		fmt.Fprintln(os.Stderr, "reporter:", err)
+	}
+	os.Exit(start(os.Args[1:], os.Stdout, os.Stderr))
+}
 
 // start runs the program until a signal and returns its exit status.
 func start(args []string, stdout, stderr io.Writer) int {

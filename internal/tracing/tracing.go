@@ -60,18 +60,29 @@ type Request struct {
 const requestID = attribute.Key("kvasir.request.id")
 
 // Proxied begins the trace of a request to the proxy, of an id, that arrived at start; known reports that its path is one of few.
+// Other paths, and methods that are not registered, are texts of the client, and not shown.
 func (t *Tracer) Proxied(r *http.Request, id string, known bool, start time.Time) *Request {
 	if t == nil {
 		return nil
 	}
 	ctx := extract(r.Context(), r.Header.Get)
-	name, about := r.Method, []attribute.KeyValue{semconv.HTTPRequestMethodKey.String(r.Method), semconv.URLPath(r.URL.Path),
+	name, about := methodOf(r), []attribute.KeyValue{semconv.HTTPRequestMethodKey.String(methodOf(r)),
 		semconv.URLScheme("http"), semconv.NetworkProtocolVersion(protocol(r)), requestID.String(id)}
 	if known {
 		name += " " + r.URL.Path
 		about = append(about, semconv.HTTPRoute(r.URL.Path))
 	}
 	return t.begin(ctx, name, start, about...)
+}
+
+// methodOf is the request's method, or what OpenTelemetry has for others.
+func methodOf(r *http.Request) string {
+	switch r.Method {
+	case http.MethodGet, http.MethodHead, http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete, http.MethodOptions,
+		http.MethodConnect, http.MethodTrace:
+		return r.Method
+	}
+	return "_OTHER"
 }
 
 func protocol(r *http.Request) string {

@@ -40,7 +40,14 @@ func behindGateway(t *testing.T, n int, config vllmsim.Config, more ...string) (
 // behind starts a stand-in for Envoy in front of the pickers at addresses, and returns its URL.
 func behind(t *testing.T, addresses ...string) string {
 	t.Helper()
-	g, err := envoytest.New(envoytest.Options{Pickers: addresses, Dial: []grpc.DialOption{grpc.WithTransportCredentials(plaintext.NewCredentials())}, Seed: 1})
+	return behindAllowing(t, nil, addresses...)
+}
+
+// behindAllowing is behind for pickers that set further headers.
+func behindAllowing(t *testing.T, allowed []string, addresses ...string) string {
+	t.Helper()
+	g, err := envoytest.New(envoytest.Options{Pickers: addresses, Dial: []grpc.DialOption{grpc.WithTransportCredentials(plaintext.NewCredentials())}, Seed: 1,
+		Allowed: allowed})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -59,6 +59,8 @@ type fleet struct {
 	health  string
 	picker  *exec.Cmd
 	args    []string // of the picker, besides the usual
+	env     []string // of the picker, besides that of the test
+	exited  chan struct{}
 	logs    *logBuffer
 	client  *http.Client
 	// requests is a directory with requests in files, for the command line; empty for this one.
@@ -190,12 +192,13 @@ func (f *fleet) startPicker() {
 	f.logs = &logBuffer{}
 	f.picker = exec.Command(pickerBinary, append([]string{"--standalone", f.dir, "--proxy-address", proxy,
 		"--metrics-address", metrics, "--health-address", health, "--ext-proc-address", "", "--lame-duck", "0s"}, f.args...)...)
-	f.picker.Stdout, f.picker.Stderr = f.logs, f.logs
+	f.picker.Stdout, f.picker.Stderr, f.picker.Env = f.logs, f.logs, append(os.Environ(), f.env...)
 	if err := f.picker.Start(); err != nil {
 		f.t.Fatal(err)
 	}
 	picker := f.picker
 	exited := make(chan struct{})
+	f.exited = exited
 	go func() { _ = picker.Wait(); close(exited) }()
 	f.t.Cleanup(func() {
 		_ = picker.Process.Signal(syscall.SIGTERM)

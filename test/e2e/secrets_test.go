@@ -10,10 +10,14 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
+	"syscall"
 	"testing"
+	"time"
 
 	"github.com/kvasir-dev/kvasir/internal/kvblock"
 	"github.com/kvasir-dev/kvasir/internal/sim/vllmsim"
@@ -41,8 +45,11 @@ const (
 // and through a gateway, to a picker with the most verbose log; then it searches for the words in all output of the picker.
 func TestNothingIsToldOfRequests(t *testing.T) {
 	log, extProc := t.TempDir(), freeAddress(t)
+	spans := collector(t)
 	f := newFleetWith(t, 2, vllmsim.Config{SpeedUp: 20}, "MarginalCost", func(f *fleet) {
-		f.args = append(f.args, "--log-level", "trace", "--decision-log", log, "--ext-proc-address", extProc, "--ext-proc-plaintext")
+		f.args = append(f.args, "--log-level", "trace", "--decision-log", log, "--ext-proc-address", extProc, "--ext-proc-plaintext",
+			"--tracing-endpoint", spans.url, "--tracing-ratio", "1")
+		f.env = []string{"OTEL_EXPORTER_OTLP_PROTOCOL=http/protobuf", "OTEL_EXPORTER_OTLP_COMPRESSION=none", "OTEL_BSP_SCHEDULE_DELAY=100", "GOTRACEBACK=crash"}
 		sum := sha256.Sum256([]byte(secretKey))
 		f.write("pool.yaml", strings.Replace(poolYAML, "  selector:", "  engine: {apiKey: {name: engine, key: token}}\n  keySpace: {secretRef: {name: root}}\n  selector:", 1))
 		f.write("policy.yaml", strings.Replace(fmt.Sprintf(policyYAML, "MarginalCost"), "  decisions: {answerHeaders: Always}", `  decisions: {answerHeaders: Always, logPercent: 100}
@@ -70,7 +77,7 @@ metadata: {name: root}
 stringData: {root: %s}
 `, hex.EncodeToString(sum[:]), secretEngine, secretRoot))
 	})
-	gateway := behind(t, extProc)
+	gateway := behindAllowing(t, []string{"traceparent", "tracestate"}, extProc)
 	follow := f.follow()
 	message := map[string]any{"role": "user", "content": secretPrompt + strings.Repeat(" and so on", 40)}
 	chat := map[string]any{
@@ -144,8 +151,15 @@ stringData: {root: %s}
 		told["the decision log"] = string(text)
 		return err == nil && strings.Count(told["the decision log"], "\n") >= served
 	})
-	told["the log"] = f.logs.String()
 	told["the archive of sysdump"] = f.sysdump()
+	f.until("all requests have spans", func() bool {
+		told["the spans"] = spans.text()
+		return strings.Count(told["the spans"], "kvasir.score") >= served
+	})
+	f.crash()
+	if told["the log"] = f.logs.String(); !strings.Contains(told["the log"], "goroutine ") {
+		t.Error("the picker did not write its traces when it crashed")
+	}
 	if !strings.Contains(told["the log"], "Picked") || !strings.Contains(told["/decisions?limit=512"], `"outcome":"completed"`) {
 		t.Errorf("it tells less than it might: %s", told["the log"])
 	}
@@ -166,6 +180,49 @@ stringData: {root: %s}
 		"zanzibarquux", "wolpertinger", "okapihorn", "yaffingale", "narwhaltooth", "pangolinkey", "quokkapaw", "axolotlgill", "jackalopefoot",
 		"tatzelwurm", acme, acmeOwn,
 		secretTokens, "77001 77002", "77001, 77002", base64.StdEncoding.EncodeToString([]byte(secretEngine))[:20], base64.StdEncoding.EncodeToString([]byte(secretRoot))[:20])
+}
+
+// crash ends the picker as a fault in its runtime does, with the traces of all goroutines.
+func (f *fleet) crash() {
+	f.t.Helper()
+	if err := f.picker.Process.Signal(syscall.SIGABRT); err != nil {
+		f.t.Fatal(err)
+	}
+	select {
+	case <-f.exited:
+	case <-time.After(patience):
+		f.t.Fatal("the picker did not end on SIGABRT")
+	}
+}
+
+// spanCollector keeps what it receives of spans, as bytes: texts in them are as they are.
+type spanCollector struct {
+	url string
+	mu  sync.Mutex
+	all strings.Builder // guarded by mu
+}
+
+func (c *spanCollector) text() string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.all.String()
+}
+
+func collector(t *testing.T) *spanCollector {
+	t.Helper()
+	c := &spanCollector{}
+	s := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		body, err := io.ReadAll(r.Body)
+		if err != nil || r.Header.Get("Content-Encoding") != "" {
+			t.Errorf("spans that cannot be read: %v %v", err, r.Header)
+		}
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.all.Write(body)
+	}))
+	t.Cleanup(s.Close)
+	c.url = s.URL
+	return c
 }
 
 // sysdump is the content of the archive for a bug report.

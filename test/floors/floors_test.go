@@ -38,7 +38,7 @@ func init() {
 			"internal/tokens/chattemplate",
 			"internal/dashboard/api",
 			"internal/decisionlog",
-			"internal/logging",
+			"internal/coredump", "internal/logging",
 			"internal/tokens/modelfiles",
 			"internal/openai",
 			"internal/peerpb",
