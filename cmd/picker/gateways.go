@@ -92,7 +92,8 @@ func (a *app) newGateways(o *gatewayOptions) {
 	}
 	for _, port := range o.ports {
 		a.gateways = append(a.gateways, extproc.New(extproc.Options{
-			Picker: a.picker, Budget: a.budget, Overload: a.overload, Pool: port.pool, Observer: observer, Spans: a.tracer, Log: a.log.WithName("extproc"),
+			Picker: a.picker, Budget: a.budget, Overload: a.overload, Pool: port.pool, Observer: observer,
+			Spans: a.tracer, Log: a.log.WithName("extproc"),
 		}))
 	}
 }

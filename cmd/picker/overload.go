@@ -16,8 +16,8 @@ import (
 // overloadEvery is how often the process measures what is in use.
 const overloadEvery = time.Second
 
-// keptPerGoroutine is the memory that is reckoned for each goroutine, in bytes, and goroutineShare of the memory the part of which
-// goroutines can take as much. unlimitedGoroutines is their limit without a limit of the memory.
+// keptPerGoroutine is the memory that is reckoned for each goroutine, in bytes. All of them can take goroutineShare of the memory.
+// unlimitedGoroutines is their limit without a limit of the memory.
 const (
 	keptPerGoroutine, goroutineShare = 8 << 10, 0.25
 	unlimitedGoroutines              = 256 << 10
@@ -28,7 +28,8 @@ const (
 func usage(descriptors uint64) (u overload.Usage) {
 	samples := []metrics.Sample{
 		{Name: "/gc/heap/live:bytes"}, {Name: "/memory/classes/heap/stacks:bytes"}, {Name: "/memory/classes/os-stacks:bytes"},
-		{Name: "/memory/classes/metadata/mspan/inuse:bytes"}, {Name: "/memory/classes/metadata/other:bytes"}, {Name: "/memory/classes/other:bytes"},
+		{Name: "/memory/classes/metadata/mspan/inuse:bytes"}, {Name: "/memory/classes/metadata/other:bytes"},
+		{Name: "/memory/classes/other:bytes"},
 	}
 	metrics.Read(samples)
 	for _, s := range samples {

@@ -12,7 +12,7 @@ import (
 
 const crashes = "KVASIR_TEST_CRASH"
 
-// TestMain crashes in place of the tests where it is told to.
+// TestMain crashes in place of the tests if the environment says so.
 func TestMain(m *testing.M) {
 	switch os.Getenv(crashes) {
 	case "forbidden":

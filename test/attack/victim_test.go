@@ -273,7 +273,9 @@ func (v *victim) attackers() (stop func() string) {
 		case err = <-done:
 		case <-time.After(patience):
 			_ = cmd.Process.Kill() // they have the lowest priority: on a busy machine their end can take long
-			<-done
+			if ended := <-done; ended != nil {
+				v.t.Logf("the attackers were killed: %v", ended)
+			}
 		}
 		if err != nil {
 			v.t.Errorf("the attackers: %v", err)

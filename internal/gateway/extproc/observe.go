@@ -37,8 +37,8 @@ const (
 
 // RefusedReasons are all reasons for which Refused is called.
 var RefusedReasons = []string{
-	RefusedPath, RefusedTooLarge, RefusedMemory, RefusedOverload, RefusedUnreadable, RefusedModel, RefusedTenant, RefusedTooMuch, RefusedNoEndpoint,
-	RefusedClientGone, RefusedSuspect, RefusedPick, RefusedPanic,
+	RefusedPath, RefusedTooLarge, RefusedMemory, RefusedOverload, RefusedUnreadable, RefusedModel, RefusedTenant, RefusedTooMuch,
+	RefusedNoEndpoint, RefusedClientGone, RefusedSuspect, RefusedPick, RefusedPanic,
 }
 
 type nobody struct{}

@@ -48,7 +48,8 @@ func (s *Server) Serve(ctx context.Context, listener net.Listener, o ServeOption
 			}
 			return Health{Ready: o.Ready}.open(call.Method, out)
 		},
-		TLS: o.TLS, MaxMessage: o.MaxMessage, MaxPending: s.options.MaxPending, Budget: s.options.Budget, Overload: s.options.Overload, MaxConnections: o.MaxConnections,
+		TLS: o.TLS, MaxMessage: o.MaxMessage, MaxPending: s.options.MaxPending, Budget: s.options.Budget,
+		Overload: s.options.Overload, MaxConnections: o.MaxConnections,
 		ConnectionAge: o.ConnectionAge, Log: o.Log,
 	})
 	cut, err := streams.Serve(ctx, listener, o.Grace)

@@ -44,8 +44,8 @@ const (
 // RefusedReasons are all reasons for which Refused is called.
 var RefusedReasons = []string{
 	RefusedPath, RefusedMethod, RefusedEncoding, RefusedTooLarge, RefusedSlowBody, RefusedBrokenBody, RefusedMemory,
-	RefusedShed, RefusedOverload, RefusedRequests, RefusedUnreadable, RefusedModel, RefusedNoEndpoint, RefusedTenant, RefusedTooMuch, RefusedClientGone,
-	RefusedSuspect, RefusedPick, RefusedPanic,
+	RefusedShed, RefusedOverload, RefusedRequests, RefusedUnreadable, RefusedModel, RefusedNoEndpoint, RefusedTenant, RefusedTooMuch,
+	RefusedClientGone, RefusedSuspect, RefusedPick, RefusedPanic,
 }
 
 type nobody struct{}
