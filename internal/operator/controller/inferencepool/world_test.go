@@ -83,6 +83,8 @@ type world struct {
 	doomed              []string // pods that were deleted too early
 	// blind is whether the operator cannot reach engines, reading whether the pickers read them.
 	blind, reading bool
+	// unsynced is why the pickers do not know what pods hold; nil when they do.
+	unsynced *string
 }
 
 // engine is what runs in a pod.
@@ -447,6 +449,9 @@ func (w *world) speak(name string) {
 		_, marked := pod.Labels[v1alpha1.LabelDrain]
 		draining[string(pod.UID)] = marked
 		state := operatorfeed.PodState{Draining: marked, Synced: isTrue(pod, corev1.ContainersReady)}
+		if w.unsynced != nil {
+			state.Synced, state.Reason = false, *w.unsynced
+		}
 		if w.reading {
 			state.Busy, state.ReadAge = w.busy(string(pod.UID)), 100*time.Millisecond
 		}

@@ -1,0 +1,267 @@
+package inferencepool
+
+import (
+	"context"
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	gwapiv1 "sigs.k8s.io/gateway-api/apis/v1"
+
+	"github.com/kvasir-dev/kvasir/api/v1alpha1"
+	"github.com/kvasir-dev/kvasir/docs"
+	"github.com/kvasir-dev/kvasir/internal/operator/resources"
+	"github.com/kvasir-dev/kvasir/internal/operatorfeed"
+)
+
+// cause is something that a person did or that happened, and where the pool reports it.
+type cause struct {
+	what              string
+	pool              func(*testing.T) *world // nil for a pool of two pods that serve
+	do                func(*world)
+	condition, reason string
+	// names is what the message must contain, so that a reader knows what to change.
+	names string
+}
+
+// spec returns a cause that edits the pool.
+func spec(change func(*v1alpha1.InferencePoolSpec)) func(*world) {
+	return func(w *world) { w.edit(change) }
+}
+
+// container returns a cause that makes a pod's container wait.
+func container(reason, message string) func(*world) {
+	return func(w *world) {
+		w.setStatus(w.all()[0], func(s *corev1.PodStatus) {
+			setCondition(s, corev1.PodReady, false, w.clock.Now())
+			s.ContainerStatuses = []corev1.ContainerStatus{{Name: "vllm",
+				State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: reason, Message: message}}}}
+		})
+	}
+}
+
+// refusing returns a cause that makes the API server refuse pods, of which there are then too few.
+func refusing(why string) func(*world) {
+	return func(w *world) {
+		w.broken = func(verb string, obj client.Object) (error, error) {
+			if _, ok := obj.(*corev1.Pod); ok && verb == "create" {
+				return forbidden("pods", obj.GetName(), why), nil
+			}
+			return nil, nil
+		}
+		w.edit(func(s *v1alpha1.InferencePoolSpec) { s.Replicas = ptr.To[int32](3) })
+	}
+}
+
+func unsynced(reason string) func(*world) { return func(w *world) { w.unsynced = &reason } }
+
+func found(reason, message string) operatorfeed.Finding {
+	return operatorfeed.Finding{Verdict: operatorfeed.Bad, Reason: reason, Message: message}
+}
+
+// refusingChild is a pool for which the API server refuses objects of a kind.
+func refusingChild(kind string, err error) func(*testing.T) *world {
+	return func(t *testing.T) *world {
+		w := newWorld(t, func(p *v1alpha1.InferencePool) {
+			p.Spec.Gateway = v1alpha1.Gateway{Mode: v1alpha1.GatewayAuto, ParentRefs: []gwapiv1.ParentReference{{Name: "web"}}}
+		})
+		w.withChildren(func(o *unstructured.Unstructured) error {
+			if o.GetKind() == kind {
+				return err
+			}
+			return nil
+		})
+		return w
+	}
+}
+
+var causes = []cause{
+	{what: "a quota is used up", do: refusing("exceeded quota: gpus"), condition: v1alpha1.ConditionScaled, reason: "QuotaExceeded", names: "gpus"},
+	{what: "an admission policy or webhook refuses the pods", do: refusing("violates PodSecurity restricted"),
+		condition: v1alpha1.ConditionAccepted, reason: "NotPermitted", names: "PodSecurity"},
+	{what: "an image that does not exist, or cannot be pulled", do: container("ErrImagePull", "vllm:v9: not found"),
+		condition: v1alpha1.ConditionPodsHealthy, reason: "ImagePullFailed", names: "vllm:v9"},
+	{what: "no node has a free GPU", do: func(w *world) {
+		w.setStatus(w.all()[0], func(s *corev1.PodStatus) {
+			setCondition(s, corev1.PodReady, false, w.clock.Now())
+			s.Conditions = append(s.Conditions, corev1.PodCondition{Type: corev1.PodScheduled, Status: corev1.ConditionFalse,
+				Reason: corev1.PodReasonUnschedulable, Message: "0/3 nodes are available: 3 Insufficient nvidia.com/gpu."})
+		})
+	}, condition: v1alpha1.ConditionPodsHealthy, reason: "Unschedulable", names: "nvidia.com/gpu"},
+	{what: "the engine crashes again and again", do: container("CrashLoopBackOff", "back-off 5m0s"),
+		condition: v1alpha1.ConditionPodsHealthy, reason: "CrashLooping", names: "vllm"},
+	{what: "a Secret of the pod's environment is missing", do: container("CreateContainerConfigError", `secret "hf-token" not found`),
+		condition: v1alpha1.ConditionPodsHealthy, reason: "CrashLooping", names: "hf-token"},
+	{what: "pods end as soon as they start", do: func(w *world) {
+		for range 4 { // a first end has no pause, and a second one a short one
+			w.clock.SetTime(w.clock.Now().Add(time.Minute))
+			w.settleDown()
+			for _, pod := range w.living() {
+				w.end(pod)
+			}
+			w.settleDown()
+		}
+	}, condition: v1alpha1.ConditionPodsHealthy, reason: "PodsEnded", names: "no healthy devices"},
+	{what: "a rollout whose pods do not become ready", do: func(w *world) {
+		w.edit(func(s *v1alpha1.InferencePoolSpec) { s.Template.Spec.Containers[0].Image = "vllm/vllm-openai:broken" })
+		w.settleDown()
+		w.clock.SetTime(w.clock.Now().Add(31 * time.Minute))
+	}, condition: v1alpha1.ConditionUpToDate, reason: "RolloutStopped", names: "the old pods stay"},
+	{what: "a template without the engine's container", do: spec(func(s *v1alpha1.InferencePoolSpec) { s.Engine.ContainerName = "engine" }),
+		condition: v1alpha1.ConditionAccepted, reason: "TemplateRefused", names: "engine"},
+	{what: "an engine that a shell starts", do: spec(func(s *v1alpha1.InferencePoolSpec) {
+		c := &s.Template.Spec.Containers[0]
+		c.Command, c.Args = []string{"sh", "-c"}, []string{"vllm serve m"}
+	}), condition: v1alpha1.ConditionPodsHealthy, reason: "EngineFlagsMissing", names: "--"},
+	{what: "the Secret of the API key is missing", do: spec(func(s *v1alpha1.InferencePoolSpec) { s.Engine.APIKey.Name = "key" }),
+		condition: v1alpha1.ConditionAccepted, reason: "ReferenceNotFound", names: "Secret key"},
+	{what: "the Secret of the key space is missing", do: spec(func(s *v1alpha1.InferencePoolSpec) { s.KeySpace.SecretRef.Name = "root" }),
+		condition: v1alpha1.ConditionAccepted, reason: "ReferenceNotFound", names: "Secret root"},
+	{what: "the ConfigMap of the tokenizer is missing", do: spec(func(s *v1alpha1.InferencePoolSpec) {
+		s.Model.Tokenizer.Volume = &v1alpha1.TokenizerVolume{}
+		s.Model.Tokenizer.Volume.ConfigMap.Name = "files"
+	}), condition: v1alpha1.ConditionAccepted, reason: "ReferenceNotFound", names: "ConfigMap files"},
+	{what: "an object of another owner has a name that the pool needs", pool: func(t *testing.T) *world {
+		w := newWorld(t)
+		w.must(w.api.Create(t.Context(), &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: poolKey.Namespace, Name: resources.PickerName(poolKey.Name)}}))
+		w.withChildren(func(*unstructured.Unstructured) error { return nil })
+		return w
+	}, condition: v1alpha1.ConditionAccepted, reason: "NameTaken", names: "chat-picker"},
+	{what: "a policy refuses the pickers' Deployment", pool: refusingChild("Deployment", forbidden("deployments", "chat-picker", "images must be signed")),
+		condition: v1alpha1.ConditionAccepted, reason: "ObjectRefused", names: "signed"},
+	{what: "the gateway's route is refused", pool: refusingChild("HTTPRoute", apierrors.NewInvalid(resources.RouteKind.GroupKind(), "chat", nil)),
+		condition: v1alpha1.ConditionGatewayAccepted, reason: "ObjectRefused", names: "HTTPRoute"},
+	{what: "an older pool selects the same pods", pool: adoptedWorld, do: func(w *world) {
+		older := w.pool()
+		older.ResourceVersion, older.Name, older.UID = "", "older", ""
+		now := w.clock.Now()
+		w.clock.SetTime(now.Add(-time.Hour))
+		w.must(w.api.Create(context.Background(), older))
+		w.clock.SetTime(now)
+		younger := w.pool()
+		younger.CreationTimestamp = metav1.NewTime(now)
+		younger.Generation++
+		w.must(w.api.Update(context.Background(), younger))
+	}, condition: v1alpha1.ConditionAccepted, reason: "SelectorOverlap", names: "older"},
+	{what: "the workload to scale does not exist", pool: adoptedWorld,
+		do:        spec(func(s *v1alpha1.InferencePoolSpec) { s.Adoption.ScaleTargetRef.Name = "wrong" }),
+		condition: v1alpha1.ConditionScaled, reason: "ScaleTargetRefused", names: "wrong"},
+	{what: "a schedule that never begins", pool: adoptedWorld, do: spec(func(s *v1alpha1.InferencePoolSpec) {
+		s.Autoscaling.Schedules = []v1alpha1.Schedule{{Name: "never", Start: "0 8 30 2 *", TimeZone: "UTC"}}
+	}), condition: v1alpha1.ConditionAutoscalingActive, reason: "ScheduleInvalid", names: "never"},
+	{what: "the size is paused", pool: adoptedWorld, do: func(w *world) {
+		w.r.Sizer = fixedSize(5)
+		w.edit(func(s *v1alpha1.InferencePoolSpec) { s.Paused = v1alpha1.PauseAll })
+	}, condition: v1alpha1.ConditionAutoscalingActive, reason: "ScalingPaused", names: "spec.paused"},
+	{what: "a rollout is paused", do: spec(func(s *v1alpha1.InferencePoolSpec) {
+		s.Paused = v1alpha1.PauseRollout
+		s.Template.Spec.Containers[0].Image = "vllm/vllm-openai:next"
+	}), condition: v1alpha1.ConditionUpToDate, reason: "RolloutPaused", names: "spec.paused"},
+	{what: "no replica of the picker is ready", do: func(*world) {}, condition: v1alpha1.ConditionPickerAvailable, reason: "Unavailable", names: "0 of 2"},
+	{what: "the last engine dies", do: func(w *world) {
+		for _, pod := range w.all() {
+			w.setStatus(pod, func(s *corev1.PodStatus) { setCondition(s, corev1.PodReady, false, w.clock.Now()) })
+		}
+	}, condition: v1alpha1.ConditionReady, reason: "NoReadyEndpoint", names: "none of 2"},
+	{what: "no events come from an engine", do: unsynced(""), condition: v1alpha1.ConditionEventsSynced, reason: "StreamMissing", names: "chat-"},
+	{what: "the engine publishes no events", do: unsynced("EventsDisabled"), condition: v1alpha1.ConditionEventsSynced, reason: "EventsDisabled", names: "chat-"},
+	{what: "the picker refuses the reporter", do: unsynced("ReporterRejected"), condition: v1alpha1.ConditionEventsSynced, reason: "ReporterRejected", names: "chat-"},
+	{what: "the pod has no reporter", do: unsynced("ReporterMissing"), condition: v1alpha1.ConditionEventsSynced, reason: "ReporterMissing", names: "chat-"},
+	{what: "events of a layout that is not known", do: unsynced("UnknownLayout"), condition: v1alpha1.ConditionEventsSynced, reason: "UnknownLayout", names: "chat-"},
+	{what: "events come faster than they are read", do: unsynced("Lagging"), condition: v1alpha1.ConditionEventsSynced, reason: "Lagging", names: "chat-"},
+	{what: "events were lost that the engine no longer has", do: unsynced("HistoryLost"), condition: v1alpha1.ConditionEventsSynced, reason: "HistoryLost", names: "chat-"},
+	{what: "blocks of a size that does not fit the pool", do: unsynced("BlockSizeUnsupported"),
+		condition: v1alpha1.ConditionEventsSynced, reason: "BlockSizeUnsupported", names: "chat-"},
+	{what: "the wrong tokenizer", do: func(w *world) { w.tokens = found("ProbeFailed", "texts: 3 of 8 differ from those of the engine") },
+		condition: v1alpha1.ConditionTokensExact, reason: "ProbeFailed", names: "differ"},
+	{what: "files of the tokenizer are missing", do: func(w *world) { w.tokens = found("FilesMissing", "tokenizer.json is not in /models") },
+		condition: v1alpha1.ConditionTokensExact, reason: "FilesMissing", names: "tokenizer.json"},
+	{what: "engines do not find what was predicted", do: func(w *world) { w.predictions = found("Mispredicting", "of 100 answers 40 found less") },
+		condition: v1alpha1.ConditionPredictionsTrusted, reason: "Mispredicting", names: "40"},
+}
+
+var inCode = regexp.MustCompile("`([A-Za-z]+)`")
+
+// cures reads what to do about each reason of each condition from the page that kubectl kvasir doctor prints from.
+func cures() map[string]string {
+	out := map[string]string{}
+	_, page, _ := strings.Cut(docs.Operations, "\n## Conditions of a pool\n")
+	page, _, _ = strings.Cut(page, "\n## ")
+	condition := ""
+	for line := range strings.Lines(page) {
+		cells := strings.Split(strings.Trim(strings.TrimSpace(line), "|"), " | ")
+		if len(cells) != 3 {
+			continue
+		}
+		if name := inCode.FindStringSubmatch(cells[0]); name != nil {
+			condition = name[1]
+		}
+		for _, reason := range inCode.FindAllStringSubmatch(cells[1], -1) {
+			out[condition+" "+reason[1]] = strings.TrimSpace(cells[2])
+		}
+	}
+	return out
+}
+
+// TestAPoolTellsItsStory plays each cause. Within ten seconds a condition must be False for the reason that the documentation
+// explains, with a message that names what is wrong. It keeps the table of docs/troubleshooting.md.
+func TestAPoolTellsItsStory(t *testing.T) {
+	cures := cures()
+	rows := []string{}
+	for i := range causes {
+		c := &causes[i]
+		newPool := c.pool
+		if newPool == nil {
+			newPool = func(t *testing.T) *world { return newWorld(t) }
+		}
+		w := newPool(t)
+		if w.pool().Spec.Template != nil && c.do != nil {
+			w.serve()
+		}
+		if c.do != nil {
+			c.do(w)
+		}
+		message, after := w.tells(c.condition, c.reason)
+		if after > 10*time.Second || !strings.Contains(message, c.names) {
+			t.Errorf("%s: %s %s after %s, %q, want one that names %q", c.what, c.condition, w.condition(c.condition), after, message, c.names)
+		}
+		cure := cures[c.condition+" "+c.reason]
+		if cure == "" {
+			t.Errorf("%s: docs/operations.md has no cure for %s %s", c.what, c.condition, c.reason)
+		}
+		rows = append(rows, fmt.Sprintf("| %s | `%s`: `%s` | %s |", c.what, c.condition, c.reason, cure))
+	}
+	if len(rows) < 30 {
+		t.Errorf("%d causes", len(rows))
+	}
+	slices.Sort(rows)
+	keepTable(t, "../../../../docs/troubleshooting.md", "causes", "| cause | shown as | what to do |\n|---|---|---|\n"+strings.Join(rows, "\n")+"\n")
+}
+
+// tells lets time pass until a condition is False for a reason, and returns its message and how long that took.
+func (w *world) tells(condition, reason string) (message string, after time.Duration) {
+	w.t.Helper()
+	for ; after <= 20*time.Second; after += time.Second {
+		for name := range w.pickers {
+			w.speak(name)
+		}
+		w.settleDown()
+		c := meta.FindStatusCondition(w.pool().Status.Conditions, condition)
+		if c != nil && c.Status == metav1.ConditionFalse && c.Reason == reason {
+			return c.Message, after
+		}
+		w.clock.SetTime(w.clock.Now().Add(time.Second))
+	}
+	return "", after
+}
