@@ -66,6 +66,4 @@ authorization:
 {{- else }}
 bearerTokenFile: /var/run/secrets/kubernetes.io/serviceaccount/token
 {{- end }}
-tlsConfig:
-  insecureSkipVerify: true
 {{- end }}
