@@ -122,7 +122,7 @@ func TestEveryReplicaAnswersKEDA(t *testing.T) {
 		t.Error("only the leader answers")
 	}
 	pools := scaledPools(t)
-	for range 2 { // replicas, neither of which has decided anything
+	for range 2 { // replicas; neither has decided anything
 		address := serveKEDA(t, &options{}, pools)
 		if got, err := askKEDA(t, address, "chat", insecure.NewCredentials()); err != nil || got != 4 {
 			t.Errorf("size %d, %v", got, err)

@@ -51,7 +51,7 @@ func container(reason, message string) func(*world) {
 	}
 }
 
-// refusing returns a cause that makes the API server refuse pods, of which there are then too few.
+// refusing returns a cause that makes the API server refuse pods while the pool needs one more.
 func refusing(why string) func(*world) {
 	return func(w *world) {
 		w.broken = func(verb string, obj client.Object) (error, error) {
