@@ -50,10 +50,8 @@ var disruptions = []disruption{
 	{"`kubectl cordon`, or the first step of `kubectl drain`", func(_ *world, n *corev1.Node) { n.Spec.Unschedulable = true }, 0},
 	{"Cluster Autoscaler removes the node", tainted("ToBeDeletedByClusterAutoscaler", corev1.TaintEffectNoSchedule), 0},
 	{"Karpenter removes the node", tainted("karpenter.sh/disrupted", corev1.TaintEffectNoSchedule), 0},
-	{"rebalance recommendation", tainted("aws-node-termination-handler/rebalance-recommendation", corev1.TaintEffectNoSchedule), 0},
 	{"spot notice, AWS", tainted("aws-node-termination-handler/spot-itn", corev1.TaintEffectNoSchedule), 0},
 	{"termination notice, GKE", tainted("cloud.google.com/impending-node-termination", corev1.TaintEffectNoSchedule), 0},
-	{"shutdown, taken out of service", tainted("node.kubernetes.io/out-of-service", corev1.TaintEffectNoExecute), 0},
 	{"not ready for 59 s", notReady, 59 * time.Second},
 	{"not ready for 60 s", notReady, 60 * time.Second},
 }
@@ -126,8 +124,13 @@ func (d *disruption) outcome(t *testing.T, newPool func(*testing.T) *world) (doe
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node"}}
 	w.must(w.api.Create(ctx, node))
 	w.must(w.api.Create(ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "other"}}))
-	if w.pool().Spec.Template != nil {
-		w.serve()
+	for w.pool().Spec.Template != nil && ptr.Deref(w.pool().Status.ReadyReplicas, 0) == 0 {
+		w.settleDown()
+		for _, pod := range w.all() {
+			w.run(pod)
+		}
+		w.tick()
+		w.settleDown()
 	}
 	before := len(w.all())
 	d.do(w, node)
