@@ -156,6 +156,7 @@ test-browser: ## the picker's page in a real Chromium, with simulated engines an
 .PHONY: test-docs
 test-docs: ## commands of the documentation, its links and lists
 	@echo "== documentation"
+	CGO_ENABLED=0 $(GO) -C hack/composecheck test -count=1 . # as Docker Compose reads the file
 	CGO_ENABLED=0 $(GO) test -count=1 -timeout 20m ./test/docs
 
 .PHONY: kube
@@ -179,8 +180,9 @@ test-chart: helm kube ## what Helm and kustomize install, rendered, and installe
 	CGO_ENABLED=0 $(GO) test -count=1 -timeout 10m ./test/chart/...
 
 .PHONY: images
-images: ## container images of the programs as OCI tars in out/images, for ARCH (this machine's; say amd64,arm64) and TAG (dev)
+images: ## container images as OCI tars in out/images, and one tar of all, for ARCH (this machine's; say amd64,arm64) and TAG (dev); pushed to REGISTRY
 	@$(GO) run ./hack/images -arch $(or $(ARCH),$$($(GO) env GOARCH)) -tag $(or $(TAG),dev) $(if $(REVISION),-revision $(REVISION))
+	@$(if $(REGISTRY),$(GO) -C hack/images/push run . -registry $(REGISTRY) $(CURDIR)/out/images/kvasir-$(or $(TAG),dev).tar)
 
 .PHONY: cluster-up cluster-down
 cluster-up: ## a Kubernetes cluster of two nodes on this machine, from Go modules (root, Linux; docs/cluster.md)
