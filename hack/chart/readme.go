@@ -15,7 +15,7 @@ The operator for pools of LLM engines: its Deployment, rights, network policies,
 definitions of ` + "`InferencePool` and `RoutingPolicy`" + `. [docs/install.md](../../docs/install.md) describes how to install, upgrade and
 uninstall it.
 
-    helm install kvasir charts/kvasir --namespace kvasir-system --create-namespace
+    helm install kvasir charts/kvasir --namespace kvasir-system --create-namespace --set images.registry=registry.example.com
 
 Pools, policies and their definitions stay when the chart is uninstalled.
 

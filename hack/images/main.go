@@ -4,7 +4,8 @@
 //
 //	go run ./hack/images -arch amd64,arm64 -tag v1.2.3 picker
 //
-// writes out/images/picker.tar with both platforms and out/images/picker_ARCH.spdx.json.
+// writes out/images/picker.tar with both platforms and out/images/picker_ARCH.spdx.json. With several programs, kvasir-TAG.tar has the
+// images of all of them, for machines that cannot reach a registry. hack/images/push puts any of the tars into a registry.
 package main
 
 import (
@@ -45,6 +46,7 @@ type options struct {
 	out        string
 	trim       bool
 	compressed bool
+	bundle     bool
 	created    time.Time
 	components []string
 }
@@ -72,6 +74,7 @@ func parse(args []string, epoch string, stderr io.Writer) (*options, error) {
 	f.StringVar(&o.out, "out", filepath.Join("out", "images"), "`directory` for the tars and lists")
 	f.BoolVar(&o.trim, "trimpath", true, "leave this machine's paths out of the binaries, which reproducible ones need; without it packages compiled by go test are used again")
 	f.BoolVar(&o.compressed, "compress", true, "compress layers")
+	f.BoolVar(&o.bundle, "bundle", true, "write all images into one more tar, if they are several")
 	f.Usage = func() {
 		_, _ = fmt.Fprintf(stderr, "usage: images [flags] [%s]...\n", strings.Join(components, "|"))
 		f.PrintDefaults()
@@ -118,10 +121,36 @@ func (o *options) run(ctx context.Context, stdout io.Writer) error {
 		if err != nil {
 			return err
 		}
-		_, _ = fmt.Fprintf(stdout, "%s %s@%s\n", filepath.Join(o.out, component+".tar"), o.name(component), digest)
+		_, _ = fmt.Fprintf(stdout, "%s %s@%s\n", o.tar(component), o.name(component), digest)
 	}
-	return nil
+	if !o.bundle || len(o.components) < 2 {
+		return nil
+	}
+	return o.merge(stdout)
 }
+
+// merge writes the tar of all images.
+func (o *options) merge(stdout io.Writer) error {
+	var paths []string
+	for _, component := range o.components {
+		paths = append(paths, o.tar(component))
+	}
+	path := o.tar("kvasir-" + o.tag)
+	f, err := os.Create(path)
+	if err != nil {
+		return fmt.Errorf("making the file of all images: %w", err)
+	}
+	err = oci.Merge(f, o.created, paths...)
+	if closed := f.Close(); err == nil && closed != nil {
+		err = fmt.Errorf("writing the file of all images: %w", closed)
+	}
+	if err == nil {
+		_, _ = fmt.Fprintf(stdout, "%s has all of them\n", path)
+	}
+	return err
+}
+
+func (o *options) tar(name string) string { return filepath.Join(o.out, name+".tar") }
 
 func (o *options) name(component string) string { return o.repository + "/" + component + ":" + o.tag }
 
@@ -146,7 +175,7 @@ func (o *options) component(ctx context.Context, component string) (digest strin
 			return "", fmt.Errorf("writing the list of %s: %w", component, err)
 		}
 	}
-	f, err := os.Create(filepath.Join(o.out, component+".tar"))
+	f, err := os.Create(o.tar(component))
 	if err != nil {
 		return "", fmt.Errorf("making the image's file: %w", err)
 	}

@@ -30,14 +30,14 @@ var (
 	without = []string{"--set", "crds.install=false"}
 )
 
-// template runs helm template.
+// template runs helm template, with a registry, which the chart requires, unless the arguments name one.
 func template(t *testing.T, args ...string) (string, error) {
 	t.Helper()
 	program := filepath.Join(root, "bin", "helm")
 	if _, err := os.Stat(program); err != nil {
 		t.Fatalf("%v: run `make helm`", err)
 	}
-	return run(t.Context(), program, append([]string{"template", "kvasir", chart, "--namespace", system}, args...)...)
+	return run(t.Context(), program, append([]string{"template", "kvasir", chart, "--namespace", system, "--values", "testdata/registry.yaml"}, args...)...)
 }
 
 func run(ctx context.Context, program string, args ...string) (string, error) {

@@ -95,6 +95,7 @@ var (
 func (w *world) install(ctx context.Context, chart, tag string) {
 	GinkgoHelper()
 	_, err := w.program(ctx, "helm", "upgrade", "--install", release, chart, "--namespace="+system,
+		"--set=images.registry=docker.io", // the nodes have the images
 		"--set=images.tag="+tag, "--set=images.pullPolicy=Never", "--wait", "--timeout=4m")
 	Expect(err).NotTo(HaveOccurred())
 }

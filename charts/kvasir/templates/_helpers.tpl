@@ -39,10 +39,17 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version | replace "+" "_" }}
 {{- end -}}
 {{- end }}
 
-{{/* The image of one of manager, picker and reporter: include "kvasir.image" (list $ "picker"). */}}
+{{/*
+The image of one of manager, picker and reporter: include "kvasir.image" (list $ "picker"). There is no registry with public images:
+without one of the user's own, pods would never start, with an error that names no cure.
+*/}}
 {{- define "kvasir.image" -}}
 {{- $top := index . 0 -}}
 {{- $image := index $top.Values.images (index . 1) -}}
+{{- $hosted := regexMatch "^([^/]*[.:][^/]*|localhost)/" $image.repository -}}
+{{- if and (not $top.Values.images.registry) (not $hosted) -}}
+{{- fail (printf "images.registry is not set. Kvasir has no public images: build them and push them to your registry with `make images TAG=v1 REGISTRY=registry.example.com/team`, then install with --set images.registry=registry.example.com/team --set images.tag=v1. If the nodes have the images already, set images.registry=docker.io. See %s/blob/main/docs/install.md#images" $top.Chart.Home) -}}
+{{- end -}}
 {{- with $top.Values.images.registry }}{{ trimSuffix "/" . }}/{{ end -}}
 {{- $image.repository -}}
 {{- if $image.digest }}@{{ $image.digest }}{{ else }}:{{ $image.tag | default $top.Values.images.tag | default $top.Chart.AppVersion }}{{ end -}}

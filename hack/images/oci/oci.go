@@ -30,6 +30,9 @@ const (
 	typeLayerZip = typeLayer + "+gzip"
 )
 
+// layoutVersion is the content of the file that marks a layout.
+const layoutVersion = `{"imageLayoutVersion":"1.0.0"}`
+
 // User is the user that runs the program: the user of distroless images that is not root.
 const User = "65532:65532"
 
@@ -128,9 +131,9 @@ func Write(w io.Writer, name string, compressed bool, images ...Image) (digest s
 	if err != nil {
 		return "", fmt.Errorf("writing the index of %s: %w", name, err)
 	}
-	files := []File{{Path: "oci-layout", Content: []byte(`{"imageLayoutVersion":"1.0.0"}`)}, {Path: "index.json", Content: entry}}
+	files := []File{{Path: "oci-layout", Content: []byte(layoutVersion)}, {Path: indexFile, Content: entry}}
 	for _, digest := range slices.Sorted(maps.Keys(blobs)) {
-		files = append(files, File{Path: "blobs/sha256/" + digest, Content: blobs[digest]})
+		files = append(files, File{Path: blobsDir + digest, Content: blobs[digest]})
 	}
 	return top.Digest, writeTar(w, files, images[0].Created)
 }

@@ -9,6 +9,9 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"os"
+	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -142,5 +145,56 @@ func TestNamesAreThoseOfContainerRuntimes(t *testing.T) {
 	}
 	if d := cmp.Diff(want, got); d != "" {
 		t.Error(d)
+	}
+}
+
+func TestMergedLayoutsHaveAllImagesOnce(t *testing.T) {
+	dir := t.TempDir()
+	var paths []string
+	want := map[string]string{}
+	for _, name := range []string{"kvasir/picker:v1", "kvasir/reporter:v1"} {
+		var out bytes.Buffer
+		digest, err := Write(&out, name, true, image("amd64"), image("arm64")) // all blobs are the same
+		if err != nil {
+			t.Fatal(err)
+		}
+		want["docker.io/"+name] = digest
+		path := filepath.Join(dir, strings.ReplaceAll(name, "/", "-")+".tar")
+		if err := os.WriteFile(path, out.Bytes(), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		paths = append(paths, path)
+	}
+	var merged, again bytes.Buffer
+	if err := errors.Join(Merge(&merged, time.Unix(1700000000, 0), paths...), Merge(&again, time.Unix(1700000000, 0), paths...)); err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.Equal(merged.Bytes(), again.Bytes()) {
+		t.Error("the same tars make other bytes")
+	}
+	files, _ := unpack(t, merged.Bytes())
+	var all index
+	if err := json.Unmarshal(files["index.json"], &all); err != nil {
+		t.Fatal(err)
+	}
+	got := map[string]string{}
+	for _, m := range all.Manifests {
+		got[m.Annotations["io.containerd.image.name"]] = m.Digest
+		blob(t, files, m)
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Error(diff)
+	}
+	if string(files["oci-layout"]) != layoutVersion {
+		t.Errorf("the layout is marked by %q", files["oci-layout"])
+	}
+	if err := Merge(io.Discard, time.Time{}, filepath.Join(dir, "none.tar")); err == nil {
+		t.Error("a tar that is not there is merged")
+	}
+	if err := os.WriteFile(paths[0], make([]byte, 1024), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := Merge(io.Discard, time.Time{}, paths...); err == nil {
+		t.Error("a tar without an index is merged")
 	}
 }

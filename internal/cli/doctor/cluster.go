@@ -212,7 +212,7 @@ func (d *Doctor) operator(ctx context.Context) {
 		d.add(Warn, check, "", err.Error(), "")
 		return
 	case len(found) == 0:
-		d.add(Fail, check, "", "no operator is installed", "helm install kvasir charts/kvasir --namespace kvasir-system --create-namespace")
+		d.add(Fail, check, "", "no operator is installed", "helm install kvasir charts/kvasir --namespace kvasir-system --create-namespace --set images.registry=REGISTRY")
 		return
 	case len(found) > 1:
 		d.add(Warn, check, "", fmt.Sprintf("%d operators are installed: two of them must not watch one namespace", len(found)),

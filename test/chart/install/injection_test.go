@@ -18,7 +18,7 @@ var _ = Describe("With reporter.injection", Ordered, func() {
 	BeforeAll(func(ctx SpecContext) {
 		kubectl(ctx, "create", "namespace", "injection")
 		mustHelm(ctx, "install", "kvasir-injection", chart, "--namespace", "injection", "--set", "crds.install=false",
-			"--set", "reporter.injection=AdmissionPolicy", "--set", "images.reporter.repository=registry.example/kvasir/reporter",
+			"--set", "reporter.injection=AdmissionPolicy", "--set", "images.registry=registry.example",
 			"--set", "images.tag=v1", "--set", "watch.namespaces={injection}")
 	})
 	AfterAll(func(ctx SpecContext) {
