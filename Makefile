@@ -67,7 +67,7 @@ searches:
 .PHONY: unit
 unit: ## unit tests, with the race detector where there is a C compiler
 	@echo "== unit tests $(RACE)"
-	CGO_ENABLED=$(if $(RACE),1,0) $(GO) test -timeout 30m $(RACE) $$($(GO) list ./... | grep -vE '/internal/sim/lab$$|/test/(attack|browser|chart|clients|cluster|crdcel|docs|e2e|envoy$$|floors|integration|kube|lifecycle|podrunner|real|sim)')
+	CGO_ENABLED=$(if $(RACE),1,0) $(GO) test -timeout 30m $(RACE) $$($(GO) list ./... | grep -vE '/internal/sim/lab$$|/test/(arm64|attack|browser|chart|clients|cluster|crdcel|docs|e2e|envoy$$|floors|integration|kube|lifecycle|podrunner|real|sim)')
 	CGO_ENABLED=0 $(GO) test -run 'Alloc|CostsNothing|Worst' $(COUNTED) # what counts allocations and processor time, without it
 	CGO_ENABLED=$(if $(RACE),1,0) $(GO) test -timeout 30m $(RACE) -short ./internal/sim/lab # and then what plays for long, in one goroutine
 	CGO_ENABLED=0 $(GO) test -timeout 30m ./internal/sim/lab
@@ -153,6 +153,11 @@ test-browser: ## the picker's page in a real Chromium, with simulated engines an
 	@echo "== the page in a browser"
 	CGO_ENABLED=0 $(GO) test -count=1 -v -timeout 10m ./test/browser
 
+.PHONY: test-arm64
+test-arm64: ## the programs for arm64, under emulation (Debian: qemu-user-static; KVASIR_QEMU names the emulator)
+	@echo "== arm64 under emulation"
+	CGO_ENABLED=0 $(GO) test -count=1 -v -timeout 60m ./test/arm64 -arm64
+
 .PHONY: test-docs
 test-docs: ## commands of the documentation, its links and lists
 	@echo "== documentation"
@@ -177,6 +182,7 @@ test-chart: helm kube ## what Helm and kustomize install, rendered, and installe
 	@echo "== tests of the chart"
 	bin/helm lint --strict charts/kvasir
 	CGO_ENABLED=0 $(GO) -C hack/promcheck test -count=1 . # the alerts, by Prometheus's own engine
+	CGO_ENABLED=0 $(GO) -C hack/images/push test -count=1 . # images arrive in a registry
 	CGO_ENABLED=0 $(GO) test -count=1 -timeout 10m ./test/chart/...
 
 .PHONY: images
