@@ -153,6 +153,14 @@ test-browser: ## the picker's page in a real Chromium, with simulated engines an
 	@echo "== the page in a browser"
 	CGO_ENABLED=0 $(GO) test -count=1 -v -timeout 10m ./test/browser
 
+.PHONY: docs test-site
+docs: ## the documentation as a site with a search in out/docs, its links checked (Python; the generator is installed into the user's cache)
+	hack/docs/build.sh
+
+test-site: docs ## that site in a real Chromium
+	@echo "== the documentation's site"
+	CGO_ENABLED=0 $(GO) test -count=1 -v ./test/browser -run TestTheSiteIsSearched -browser.site $(CURDIR)/out/docs
+
 .PHONY: test-arm64
 test-arm64: ## the programs for arm64, under emulation (Debian: qemu-user-static; KVASIR_QEMU names the emulator)
 	@echo "== arm64 under emulation"
