@@ -13,7 +13,13 @@ func AppendError(dst []byte, status int, typ, code, message string) []byte {
 	dst = appendJSONString(dst, message)
 	dst = append(dst, `,"type":`...)
 	dst = appendJSONString(dst, typ)
-	dst = append(dst, `,"param":null,"code":`...)
+	dst = append(dst, `,"param":`...)
+	if param := paramOf(code, message); param != "" {
+		dst = appendJSONString(dst, param)
+	} else {
+		dst = append(dst, "null"...)
+	}
+	dst = append(dst, `,"code":`...)
 	if code == "" {
 		dst = strconv.AppendInt(dst, int64(status), 10)
 	} else {
@@ -21,6 +27,30 @@ func AppendError(dst []byte, status int, typ, code, message string) []byte {
 	}
 	return append(dst, "}}"...)
 }
+
+// paramOf is the field of the request that an error is about: messages about a field begin with its path. It is empty where there is none.
+func paramOf(code, message string) string {
+	switch code {
+	case "model_not_found":
+		return "model"
+	case "invalid_request", "field_not_allowed":
+	default:
+		return ""
+	}
+	for i := range len(message) {
+		switch c := message[i]; {
+		case c == ':' && i > 0 && i < maxParam && i+1 < len(message) && message[i+1] == ' ':
+			return message[:i]
+		case c >= 'a' && c <= 'z' || c == '_' || i > 0 && (c >= '0' && c <= '9' || c == '.' || c == '[' || c == ']'):
+		default:
+			return ""
+		}
+	}
+	return ""
+}
+
+// maxParam bounds the path of a field in an error, in bytes.
+const maxParam = 200
 
 // anthropicErrors are the kinds of errors of the Anthropic API by status; others are api_error.
 var anthropicErrors = map[int]string{

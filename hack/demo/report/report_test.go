@@ -285,7 +285,7 @@ func TestTheTopSaysWhatTheRunIsWorth(t *testing.T) {
 		t.Errorf("the table begins with %q", table.String()[:60])
 	}
 	if !strings.Contains(table.String(), "WARNING: Requests were sent late, at most with RoundRobin 2.0 s.") {
-		t.Errorf("no warning of late requests:\n%s", table.String())
+		t.Errorf("no warning about requests that were sent late:\n%s", table.String())
 	}
 	if at := strings.Index(page.String(), "too busy"); at < 0 || at > strings.Index(page.String(), "<h1>") {
 		t.Error("the page has no warning before its title")

@@ -140,8 +140,7 @@ func OfCluster(pool *v1alpha1.InferencePool, pods []corev1.Pod, now time.Time) *
 		out.Problems = append(out.Problems, Problem{"operator", "Waiting", "the newest spec has not been seen by the operator: does it run?"})
 	}
 	for _, c := range s.Conditions {
-		if quiet := c.Status == metav1.ConditionUnknown && (c.Reason == "Disabled" ||
-			c.Reason == "CRDsMissing"); c.Status != metav1.ConditionTrue && !quiet {
+		if quiet := c.Status == metav1.ConditionUnknown && needsNoAction[c.Reason]; c.Status != metav1.ConditionTrue && !quiet {
 			out.Problems = append(out.Problems, Problem{c.Type, c.Reason, c.Message})
 		}
 	}
@@ -161,6 +160,9 @@ func OfCluster(pool *v1alpha1.InferencePool, pods []corev1.Pod, now time.Time) *
 	}
 	return out
 }
+
+// needsNoAction are the reasons of unknown conditions that are as they should be: what is off or is not there, and what time will tell.
+var needsNoAction = map[string]bool{"Disabled": true, "CRDsMissing": true, "TooFewReplies": true}
 
 func podOf(pool *v1alpha1.InferencePool, pod *corev1.Pod, said *v1alpha1.PodSummary, now time.Time) Pod {
 	p := Pod{Name: pod.Name, Node: pod.Spec.NodeName, Revision: pod.Labels[v1alpha1.LabelRevision],

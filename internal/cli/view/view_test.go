@@ -35,6 +35,7 @@ func chat() (*v1alpha1.InferencePool, []corev1.Pod) {
 			{Type: "Ready", Status: "True", Reason: "Serving"},
 			{Type: "UpToDate", Status: "False", Reason: "RolloutInProgress", Message: "1 of 2 pods are of the newest revision"},
 			{Type: "GatewayAccepted", Status: "Unknown", Reason: "CRDsMissing", Message: "no gateways here"},
+			{Type: "PredictionsTrusted", Status: "Unknown", Reason: "TooFewReplies", Message: "3 of 100 answers"},
 		},
 		Pods: []v1alpha1.PodSummary{
 			{Name: "chat-b-1", Stage: v1alpha1.StageDraining, Reason: "Rollout", Message: "deadline 12:10:00"},

@@ -13,6 +13,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"net/url"
 	"path"
 	"runtime/debug"
 	"strings"
@@ -218,13 +219,34 @@ func (p *Proxy) route(out *client, r *http.Request) {
 	switch {
 	case unmatched:
 		p.generate(out, r, 0, false)
+	case !ok && redirected(out, r):
 	case !ok:
-		p.refuse(out, RefusedPath, http.StatusNotFound, "invalid_request_error", "not_found", "There is nothing at this path.")
+		p.refuse(out, RefusedPath, http.StatusNotFound, "invalid_request_error", "not_found", nothingAt(r.URL.Path))
 	case r.Method != http.MethodPost:
 		p.wrongMethod(out, "POST")
 	default:
 		p.generate(out, r, route, parsed)
 	}
+}
+
+// redirected sends a client that has added a slash to a route whose requests are read there, with its body, as engines do.
+func redirected(out *client, r *http.Request) bool {
+	path, slashed := strings.CutSuffix(r.URL.Path, "/")
+	if _, known := openai.RouteOf(path); !slashed || !known && path != openai.CountTokens {
+		return false
+	}
+	to := url.URL{Path: path, RawQuery: r.URL.RawQuery}
+	out.Header().Set("Location", to.String())
+	out.WriteHeader(http.StatusTemporaryRedirect)
+	return true
+}
+
+// nothingAt is the message for a path that is not served. At the root it says what is, for people who look with a browser.
+func nothingAt(path string) string {
+	if path == "/" {
+		return "There is nothing at this path. This is an API for inference: /v1/models lists the models, and chats go to /v1/chat/completions."
+	}
+	return "There is nothing at this path."
 }
 
 // preflight answers a browser's preflight, which has no key. It is the same at every path, so that it reveals nothing of
