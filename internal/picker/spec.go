@@ -118,7 +118,7 @@ type PolicySpec struct {
 	// engine was not reached, it closed the connection after it had received some of the request, it answered with a server
 	// error, or not in time, or it shows no progress.
 	RetryConnect, RetryReset, RetryServerError, RetryFirstByte, RetryStall bool
-	// ContinueStreams lets another engine generate the rest of a stream that breaks off, where it can be the same answer.
+	// ContinueStreams lets another engine generate the rest of a stream that its engine aborts, where it can be the same answer.
 	ContinueStreams bool
 	// FirstByte is the longest wait for the first byte of an answer.
 	FirstByte time.Duration

@@ -17,7 +17,7 @@ import (
 // errAborted is the reason of an answer that its engine has ended before its end.
 var errAborted = errors.New("the engine has aborted the answer")
 
-// continued is the body of a stream that another engine continues when its own breaks off. It gives out whole events, so that
+// continued is the body of a stream that another engine continues when its own aborts it. It gives out whole events, so that
 // the client never has a part of one:
 //
 //	events of an engine --> complete
@@ -247,7 +247,7 @@ func (c *continued) try() error {
 		defer timer.Stop()
 	}
 	e.client.span.Attempt(e.attempt)
-	response, err := e.sendBody(ctx, rest)
+	response, err := e.sendBody(ctx, rest) //nolint:bodyclose // close closes it as the source
 	if err != nil {
 		return err
 	}

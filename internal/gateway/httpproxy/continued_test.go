@@ -23,7 +23,7 @@ type asked struct {
 }
 
 // counts answers as an engine whose next token is always the number of those before it: its text is that number and a blank.
-// It sends at most so many tokens, and then ends as it is told; with 0 it sends all.
+// It sends at most so many tokens, and then ends by end; with 0 it sends all.
 func counts(id string, most int, end func(w http.ResponseWriter), seen func(asked)) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		var in asked
@@ -279,7 +279,7 @@ func TestAClientThatLeavesIsNotContinuedFor(t *testing.T) {
 	}
 }
 
-// TestManyStreamsAreContinuedAtOnce, from engines that break off at different times.
+// TestManyStreamsAreContinuedAtOnce, from engines that abort at different times.
 func TestManyStreamsAreContinuedAtOnce(t *testing.T) {
 	var n atomic.Int64
 	flaky := func(id string) http.HandlerFunc {
