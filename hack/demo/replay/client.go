@@ -75,8 +75,8 @@ type chunk struct {
 	Error json.RawMessage `json:"error"`
 }
 
-// post sends a streamed request, of a session unless that is empty, and reads its answer. It fails unless the answer is complete: a status of 200, the proxy's
-// headers, some text, a finish reason that is no abort, the usage and the end mark.
+// post sends a streamed request, of a session unless that is empty, and reads its answer. It fails unless the answer is
+// complete: a status of 200, the proxy's headers, some text, a finish reason that is no abort, the usage and the end mark.
 func (c *Client) post(ctx context.Context, path, session string, body []byte) (*answer, error) {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()

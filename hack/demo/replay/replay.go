@@ -102,7 +102,9 @@ func (r *run) replayTrace(ctx context.Context) {
 			r.mu.Lock()
 			held := r.seen.add(q.Blocks, q.Input)
 			r.mu.Unlock()
-			r.send(ctx, &outgoing{workload: summary.Trace, planned: at, path: "/v1/completions", held: held, body: completionBody(r.Model, prompt, q.Output)})
+			r.send(ctx, &outgoing{
+				workload: summary.Trace, planned: at, path: "/v1/completions", held: held, body: completionBody(r.Model, prompt, q.Output),
+			})
 		})
 	}
 }
