@@ -82,7 +82,8 @@ func (c *cluster) stamp(dir string) (string, error) {
 // images makes the tars of all images, those of Kvasir by hack/images.
 func (c *cluster) images(ctx context.Context) error {
 	dir := c.file("images")
-	if err := c.command(ctx, c.root, "go", "run", "./hack/images", "-trimpath=false", "-compress=false", "-bundle=false", "-out", dir); err != nil {
+	args := []string{"run", "./hack/images", "-trimpath=false", "-compress=false", "-bundle=false", "-out", dir}
+	if err := c.command(ctx, c.root, "go", args...); err != nil {
 		return err
 	}
 	for program, name := range map[string]string{"pause": pauseImage, "coredns": corednsImage} {

@@ -133,7 +133,7 @@ func TestPutStreamUsage(t *testing.T) {
 func TestPutReport(t *testing.T) {
 	const added = `,"vllm_xargs":{"kv_cache_report_mode":"full"}}`
 	for members, takes := range map[string]bool{
-		`"user":"x"`: true, `"stream":true,"priority":0 `: true, `"vllm_xargs":{"a":1}`: false, `"vllm_xargs":null`: false,
+		`"user":"x"`: true, `"stream":true,"priority":0` + " ": true, `"vllm_xargs":{"a":1}`: false, `"vllm_xargs":null`: false,
 		`"vllm\u005fxargs":{}`: false, `"extra_args":{}`: true,
 	} {
 		for _, route := range []Route{Completions, ChatCompletions} {
