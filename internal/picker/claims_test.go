@@ -44,7 +44,7 @@ func TestGatewaysThatReportNothingAreJudgedByTheTokensOfEngines(t *testing.T) {
 		"a gateway that only observes":          {steps: all(0), change: func(_ *Spec, r *Request) { r.Observed = true }},
 		"no gateway":                            {steps: all(0), change: func(_ *Spec, r *Request) { r.Gateway = "" }},
 		"ranks that the engine can ignore":      {steps: all(0), change: func(s *Spec, _ *Request) { s.Endpoints[0].RankHeader = 0 }},
-		"lists, of which another can answer": {steps: all(0), change: func(s *Spec, r *Request) {
+		"lists whose other endpoints can answer": {steps: all(0), change: func(s *Spec, r *Request) {
 			s.OrderedDestinations, r.Allow = true, nil
 		}},
 	}

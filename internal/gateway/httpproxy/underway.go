@@ -6,8 +6,8 @@ import "sync"
 // for its answer, and a connection to an engine.
 const requestCost = 32 << 10
 
-// requestShare is how many times the requests that are free one owner can have under way. So one client can use most of what
-// there is, and however many requests it sends, some are left for others (budget does the same with memory).
+// requestShare limits the requests under way of one owner to this multiple of those that are free. One client can then use most of
+// them, and however many it sends, some are left for others (budget does the same with memory).
 const requestShare = 2
 
 // underWay counts the requests under way by their owners.
