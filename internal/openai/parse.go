@@ -37,7 +37,7 @@ func ParseFor(route Route, body []byte, model string, r *Request) error {
 var byteOrderMark = []byte("\ufeff")
 
 // parser fills a Request. Whether a field's value is usable is judged at the end of the body, because a later value
-// of the same key replaces it.
+// of the same key replaces it. It has many fields because one pass over the body collects what all routes need.
 type parser struct {
 	scanner
 	r        *Request

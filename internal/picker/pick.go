@@ -385,26 +385,7 @@ func (v *view) decide(now timeNow, s *scratch, question *policy.Request, state *
 		d.more = append(d.more, append([]kvblock.Key(nil), one.keys...))
 	}
 	for _, c := range s.order[:min(len(s.order), max(1, v.spec.Policy.Attempts))] {
-		i := s.index[c]
-		found := &s.matches[c]
-		d.Targets = append(d.Targets, Target{
-			Endpoint:    &v.spec.Endpoints[i],
-			Found:       *found,
-			Doubted:     v.members[i].doubted.Load(),
-			Distrusted:  s.ignored[c],
-			Match:       s.candidates[c].Match,
-			Confirmed:   min(s.candidates[c].Match.Confirmed(), question.Blocks) * question.BlockTokens,
-			Predicted:   question.MatchTokens(&s.candidates[c]),
-			Expected:    v.expected(v.members[i], state, r, question, &s.candidates[c]),
-			InFlight:    s.candidates[c].Load.InFlight,
-			Stalled:     s.candidates[c].Load.Stalled,
-			Routed:      s.candidates[c].Routed,
-			Cost:        s.costs[c],
-			member:      v.members[i],
-			at:          i,
-			uncached:    question.Uncached(&s.candidates[c]),
-			rankedAmong: len(s.candidates),
-		})
+		d.Targets = append(d.Targets, v.target(s, question, state, c))
 	}
 	if slices.Contains(s.ignored, true) {
 		d.Distrusted = true
@@ -420,6 +401,29 @@ func (v *view) decide(now timeNow, s *scratch, question *policy.Request, state *
 	v.tally.placed(d.PromptTokens, first.Predicted, first.uncached, d.booking.Seconds())
 	v.recordValue(s, question, s.order[0], now())
 	return d
+}
+
+// target describes candidate c as a place where the request can be sent.
+func (v *view) target(s *scratch, question *policy.Request, state *pickState, c int) Target {
+	i, candidate := s.index[c], &s.candidates[c]
+	return Target{
+		Endpoint:    &v.spec.Endpoints[i],
+		Found:       s.matches[c],
+		Doubted:     v.members[i].doubted.Load(),
+		Distrusted:  s.ignored[c],
+		Match:       candidate.Match,
+		Confirmed:   min(candidate.Match.Confirmed(), question.Blocks) * question.BlockTokens,
+		Predicted:   question.MatchTokens(candidate),
+		Expected:    v.expected(v.members[i], state, &s.request, question, candidate),
+		InFlight:    candidate.Load.InFlight,
+		Stalled:     candidate.Load.Stalled,
+		Routed:      candidate.Routed,
+		Cost:        s.costs[c],
+		member:      v.members[i],
+		at:          i,
+		uncached:    question.Uncached(candidate),
+		rankedAmong: len(s.candidates),
+	}
 }
 
 // otherTokens is how many tokens the prompts have that are not matched, estimated where their ids are not known.
