@@ -25,9 +25,14 @@ func root() string {
 	return filepath.Join(filepath.Dir(file), "..", "..")
 }
 
-var block = regexp.MustCompile("(?ms)^( *)```yaml\n(.*?)^ *```$")
+var (
+	block = regexp.MustCompile("(?ms)^( *)```yaml\n(.*?)^ *```$")
+	// applied is a document that a command applies. The pages use two end marks.
+	applied = regexp.MustCompile(`(?ms)^kubectl apply [^\n]*<<(?:END\n(.*?)^END|YAML\n(.*?)^YAML)$`)
+)
 
-// Of are the blocks of YAML of a page in docs, wherever they are indented, an object each.
+// Of are the blocks of YAML of a page in docs, wherever they are indented, and the documents that its commands apply, an
+// object each.
 func Of(page string) ([]string, error) {
 	text, err := os.ReadFile(filepath.Join(root(), "docs", page))
 	if err != nil {
@@ -37,6 +42,9 @@ func Of(page string) ([]string, error) {
 	for _, m := range block.FindAllStringSubmatch(string(text), -1) {
 		body := regexp.MustCompile("(?m)^"+m[1]).ReplaceAllString(m[2], "")
 		all = append(all, strings.Split(body, "\n---\n")...)
+	}
+	for _, m := range applied.FindAllStringSubmatch(string(text), -1) {
+		all = append(all, strings.Split(m[1]+m[2], "\n---\n")...)
 	}
 	return all, nil
 }

@@ -73,7 +73,7 @@ func TestTheManifestsInTheDocsAreValid(t *testing.T) {
 		}
 	}
 	for kind, least := range map[string]int{
-		"InferencePool": 8, "RoutingPolicy": 4, "HTTPRoute": 3, "Gateway": 1, "DestinationRule": 1, "BackendTrafficPolicy": 1, "Deployment": 1, "Secret": 2,
+		"InferencePool": 16, "RoutingPolicy": 4, "HTTPRoute": 3, "Gateway": 1, "DestinationRule": 1, "BackendTrafficPolicy": 1, "Deployment": 1, "Secret": 2,
 	} {
 		if kinds[kind] < least {
 			t.Errorf("%d manifests of the kind %s were checked, want at least %d: the test shows little", kinds[kind], kind, least)
