@@ -185,6 +185,15 @@ var cases = map[string]testCase{
 		alert:  "KvasirEndpointKeptOut",
 		series: []string{"kvasir_endpoint_circuit_closed{" + one + at + "} 0x120", "kvasir_endpoint_circuit_closed{" + other + at + "} 1x120"},
 	},
+	"a picker refuses connections": {
+		alert:  "KvasirPickerOverloaded",
+		series: []string{`kvasir_overload_active{namespace="llm", pod="picker-1", action="connections"} 1x120`, `kvasir_overload_active{namespace="llm", pod="picker-2", action="connections"} 0x120`},
+		fires:  []string{"2m0s Picker llm/picker-1 runs short of a resource and refuses part of its load (connections)."},
+	},
+	"a picker ran short for a moment": {
+		alert:  "KvasirPickerOverloaded",
+		series: []string{`kvasir_overload_active{namespace="llm", pod="picker-1", action="connections"} 0 1 0x118`},
+	},
 	"a picker cannot be asked": {
 		alert:  "KvasirPickerDown",
 		series: []string{`up{job="kvasir-picker", namespace="llm", pod="picker-1"} 0x120`, `up{job="kvasir-picker", namespace="llm", pod="picker-2"} 1x120`},
