@@ -69,6 +69,13 @@ func (a *adapters) load(name, path string, inPlace bool) bool {
 	return true
 }
 
+// skip uses a number up without an adapter.
+func (a *adapters) skip() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.lastID++
+}
+
 // unload removes an adapter and reports whether it was loaded. Its blocks stay in the cache.
 func (a *adapters) unload(name string) bool {
 	a.mu.Lock()
@@ -113,6 +120,7 @@ func (e *Engine) loadAdapter(w http.ResponseWriter, _ *http.Request, body []byte
 	}
 	if filepath.IsAbs(*req.Path) {
 		if _, err := os.Stat(filepath.Join(*req.Path, "adapter_config.json")); err != nil {
+			e.adapters.skip()
 			return &apiError{status: http.StatusNotFound, kind: "NotFoundError", message: "there is no adapter at this path"}
 		}
 	}

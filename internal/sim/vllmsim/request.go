@@ -67,6 +67,9 @@ func (e *Engine) adapter(model string) (adapter, error) {
 	if a, ok := e.adapters.find(model); ok {
 		return a, nil
 	}
+	if e.cfg.RuntimeLoRA {
+		e.adapters.skip() // the engine numbers what it looks up
+	}
 	return adapter{}, &apiError{
 		status: http.StatusNotFound, kind: "NotFoundError", param: "model", message: fmt.Sprintf("The model `%s` does not exist.", model),
 	}

@@ -1,9 +1,11 @@
 package judge
 
 import (
+	"bytes"
 	"encoding/binary"
 	"fmt"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -14,6 +16,11 @@ import (
 
 // keyTokens are in one key of the index: the engines' blocks are two keys.
 const keyTokens = 16
+
+// unknowable are steps of which the messages before them do not show what the engine finds, with the reason.
+var unknowable = map[string]string{
+	"a prompt for the other weights": "events name the adapter only; pickers find in the list of models that its weights have changed",
+}
 
 // TestRecordedEventsPredictWhatTheEngineFound gives the recorded messages of each release to an index, in the order in which the
 // engine has sent them, and looks each prompt up before its own messages arrive. What is found is what the engine has then
@@ -51,7 +58,7 @@ func follows(t *testing.T, v Variant, shown Transcript, frames []Frame) {
 					t.Fatal(err)
 				}
 			}
-			if predicted := index.predicts(s); predicted != found {
+			if predicted := index.predicts(s); predicted != found && unknowable[s.name] == "" && !clears(frames, v.Name+s.name) {
 				t.Errorf("%s: predicted %d of %d tokens, the engine found %d", s.name, predicted, len(s.prompt), found)
 			}
 			hits += found
@@ -65,6 +72,13 @@ func follows(t *testing.T, v Variant, shown Transcript, frames []Frame) {
 	if hits == 0 {
 		t.Error("the engine found nothing of any prompt: the recording shows nothing")
 	}
+}
+
+// clears reports whether the first message of a step begins with a reset: the engine had not announced it before. An idle rank of
+// several announces a reset with its next step only.
+func clears(frames []Frame, step string) bool {
+	i := slices.IndexFunc(frames, func(f Frame) bool { return f.Case == step })
+	return i >= 0 && bytes.Contains(frames[i].Payload[:min(len(frames[i].Payload), 40)], []byte("AllBlocksCleared"))
 }
 
 // followed is an index that follows one engine.
