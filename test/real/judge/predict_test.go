@@ -17,7 +17,7 @@ import (
 // keyTokens are in one key of the index: the engines' blocks are two keys.
 const keyTokens = 16
 
-// unknowable are steps of which the messages before them do not show what the engine finds, with the reason.
+// unknowable are the steps before which no message shows what the engine will find, with the reason.
 var unknowable = map[string]string{
 	"a prompt for the other weights": "events name the adapter only; pickers find in the list of models that its weights have changed",
 }
