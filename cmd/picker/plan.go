@@ -32,7 +32,7 @@ const (
 	// unlimitedClients is for clients where there is no limit.
 	unlimitedClients = 1 << 30
 	// collectShare of the limit is where the collector begins to work harder, unless GOMEMLIMIT is set.
-	collectShare = 0.9
+	collectShare = 0.8
 	// keptDescriptors are for health checks, metrics, event streams, replicas and files. Of the others the proxy's clients
 	// get three eighths, as engines do for their requests, gateways a sixteenth, and reporters as many.
 	keptDescriptors = 512
