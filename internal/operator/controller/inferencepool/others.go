@@ -70,23 +70,27 @@ func (o *Others) ManagesPool(ctx context.Context, pool types.NamespacedName) (bo
 
 // exists reports whether a ServiceAccount exists. One that this operator is not allowed to read does, as far as it knows.
 func (o *Others) exists(ctx context.Context, name types.NamespacedName) (bool, error) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
 	now := o.Clock.Now()
-	if known, ok := o.seen[name]; ok && now.Sub(known.at) < othersEvery {
+	o.mu.Lock()
+	known, ok := o.seen[name]
+	o.mu.Unlock()
+	if ok && now.Sub(known.at) < othersEvery {
 		return known.there, nil
 	}
 	object := &metav1.PartialObjectMetadata{}
 	object.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("ServiceAccount"))
-	err := o.Direct.Get(ctx, name, object)
+	err := o.Direct.Get(ctx, name, object) // without the mutex: a slow answer delays this pool only
 	if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsForbidden(err) {
 		return false, fmt.Errorf("reading the service account %s of another operator: %w", name, err)
 	}
+	there := !apierrors.IsNotFound(err)
+	o.mu.Lock()
+	defer o.mu.Unlock()
 	if o.seen == nil {
 		o.seen = map[types.NamespacedName]account{}
 	}
-	o.seen[name] = account{!apierrors.IsNotFound(err), now}
-	return o.seen[name].there, nil
+	o.seen[name] = account{there, now}
+	return there, nil
 }
 
 // yields reports whether the pool is another operator's, and says so: its status is the other's, too.
