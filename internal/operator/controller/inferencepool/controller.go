@@ -90,6 +90,7 @@ type Reconciler struct {
 // memory of one pool, lost with the process.
 type memory struct {
 	expected    expectations
+	size        *int32 // that the pool was last steered to; nil before the first time
 	marks       map[string]seenMark
 	pending     map[string]pending
 	recorded    map[recordedEvent]time.Time

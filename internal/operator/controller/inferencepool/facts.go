@@ -99,6 +99,7 @@ func (r *reconciliation) facts(ctx context.Context) (lifecycle.Input, error) {
 	}
 	r.learn(input.Pods)
 	r.size = r.chooseSize()
+	r.memory.size = count(r.size.now)
 	surge, unavailable := limits(r.pool.Spec.Rollout, r.size.now)
 	rollout := r.pool.Spec.Rollout
 	input.Pool = lifecycle.Pool{

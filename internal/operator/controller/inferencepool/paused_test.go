@@ -7,6 +7,7 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/kvasir-dev/kvasir/api/v1alpha1"
 )
@@ -62,6 +63,43 @@ func TestAPausedPoolKeepsItsSizeAndEndsItsDrains(t *testing.T) {
 	w.edit(func(s *v1alpha1.InferencePoolSpec) { s.Paused = "" })
 	w.serve()
 	w.expect("new-0", "new-1", "new-2", "new-3", "new-4")
+}
+
+// A status is written after the pods, and not at all when the pool has changed in between.
+func TestAPauseRemovesNoPodWhoseStatusIsNotWritten(t *testing.T) {
+	for name, restart := range map[string]bool{"by the same process": false, "by another process": true} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			w.broken = func(verb string, _ client.Object) (before, after error) {
+				if verb == "patch status" {
+					w.broken = nil
+					w.edit(func(s *v1alpha1.InferencePoolSpec) { s.Paused, s.Replicas = v1alpha1.PauseAll, ptr.To[int32](5) })
+				}
+				return nil, nil
+			}
+			for w.broken != nil { // pods are created
+				if _, err := w.reconcile(); err != nil {
+					w.fail("%v", err)
+				}
+			}
+			if desired := w.pool().Status.DesiredReplicas; desired != nil {
+				t.Fatalf("the status has %d", *desired)
+			}
+			if restart {
+				w.start()
+			}
+			w.settleDown()
+			w.expect("new-0", "new-1")
+			if got := w.condition(v1alpha1.ConditionScaled); got != "False ScalingUp" {
+				t.Errorf("scaled: %s", got)
+			}
+			w.serve()
+			w.expect("new-0", "new-1")
+			w.edit(func(s *v1alpha1.InferencePoolSpec) { s.Paused = "" })
+			w.serve()
+			w.expect("new-0", "new-1", "new-2", "new-3", "new-4")
+		})
+	}
 }
 
 func TestAPoolThatIsBornPausedHasNoPods(t *testing.T) {

@@ -24,20 +24,40 @@ type size struct {
 	changed  bool
 }
 
-// chooseSize takes what is wanted, or leaves the size as it is: none for a new pool.
+// chooseSize takes what is wanted, or leaves the size of a paused pool as it is: none for a new pool.
 func (r *reconciliation) chooseSize() size {
 	out := r.wantedSize()
 	out.wanted = out.now
 	if r.pool.Spec.Paused == v1alpha1.PauseAll {
-		out.now, out.changed = int(ptr.Deref(r.pool.Status.DesiredReplicas, 0)), false
+		out.now, out.changed = int(ptr.Deref(r.lastSize(), int32(r.staying()))), false
 	}
 	return out
+}
+
+// lastSize is what the pool was last steered to; nil for a pool whose size is not known. The status can be behind: a change of
+// the pool that comes between the pods and their status makes the write of the status fail.
+func (r *reconciliation) lastSize() *int32 {
+	if r.memory.size != nil {
+		return r.memory.size
+	}
+	return r.pool.Status.DesiredReplicas
+}
+
+// staying counts the pods that are not on their way out.
+func (r *reconciliation) staying() int {
+	n := 0
+	for _, pod := range r.pods {
+		if stays(pod) {
+			n++
+		}
+	}
+	return n
 }
 
 // wantedSize takes the number of people, or of the autoscaler. Until that has looked, the pool stays as it is.
 func (r *reconciliation) wantedSize() size {
 	a := &r.pool.Spec.Autoscaling
-	before := int(ptr.Deref(r.pool.Status.DesiredReplicas, ptr.Deref(a.MinReplicas, 1)))
+	before := int(ptr.Deref(r.lastSize(), ptr.Deref(a.MinReplicas, 1)))
 	if r.pool.Spec.Replicas != nil {
 		before = int(*r.pool.Spec.Replicas)
 	}
