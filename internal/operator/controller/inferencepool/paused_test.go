@@ -156,3 +156,27 @@ func TestARestartIsARollout(t *testing.T) {
 		t.Error("the revision is the same")
 	}
 }
+
+// The time of a change of size is written even if another change of the pool makes the first write of the status fail.
+func TestTheTimeOfAChangeOfSizeIsWritten(t *testing.T) {
+	w := newWorld(t, func(p *v1alpha1.InferencePool) {
+		p.Spec.Replicas, p.Spec.Autoscaling = nil, v1alpha1.Autoscaling{Mode: v1alpha1.AutoscalingActive, MaxReplicas: 9}
+	})
+	w.r.Sizer = fixedSize(2)
+	w.serve()
+	was := w.pool().Status.Autoscaling.LastScaleTime
+	w.clock.SetTime(w.clock.Now().Add(time.Hour))
+	w.r.Sizer = fixedSize(4)
+	w.broken = func(verb string, _ client.Object) (before, after error) {
+		if verb == "patch status" {
+			w.broken = nil
+			w.edit(func(s *v1alpha1.InferencePoolSpec) { s.Paused = v1alpha1.PauseRollout })
+		}
+		return nil, nil
+	}
+	w.settleDown()
+	is := w.pool().Status.Autoscaling.LastScaleTime
+	if w.broken != nil || was == nil || !is.After(was.Time) {
+		t.Errorf("changed at %v, before at %v", is, was)
+	}
+}

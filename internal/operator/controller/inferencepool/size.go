@@ -57,11 +57,11 @@ func (r *reconciliation) staying() int {
 // wantedSize takes the number of people, or of the autoscaler. Until that has looked, the pool stays as it is.
 func (r *reconciliation) wantedSize() size {
 	a := &r.pool.Spec.Autoscaling
-	before := int(ptr.Deref(r.lastSize(), ptr.Deref(a.MinReplicas, 1)))
+	first := ptr.Deref(a.MinReplicas, 1)
+	out := size{now: int(ptr.Deref(r.lastSize(), first))}
 	if r.pool.Spec.Replicas != nil {
-		before = int(*r.pool.Spec.Replicas)
+		out.now = int(*r.pool.Spec.Replicas)
 	}
-	out := size{now: before}
 	if a.MaxReplicas == 0 || r.Sizer == nil {
 		return out
 	}
@@ -71,6 +71,10 @@ func (r *reconciliation) wantedSize() size {
 	}
 	out.decision = &d
 	if a.Mode != v1alpha1.AutoscalingRecommend {
+		before := out.now
+		if r.pool.Spec.Replicas == nil { // a change counts until the status has it
+			before = int(ptr.Deref(r.pool.Status.DesiredReplicas, first))
+		}
 		out.now, out.changed = d.Size, d.Size != before
 	}
 	return out
