@@ -105,7 +105,7 @@ func (p *Picker) queue(q *admissionQueue, s *scratch, state *pickState) (*view, 
 	at := v.place(s.request.Model)
 	s.candidates, s.scored = v.eligible(now, &at, state.reach(v), s), false
 	spec := &v.spec.Policy.Admission
-	if !spec.Queue || state.observed || len(s.candidates) == 0 && !state.mayHold(v) {
+	if !spec.Queue || state.observed || len(s.candidates) == 0 && !state.mayHold(v, now) {
 		return v, nil, nil
 	}
 	if spec.Slowdown > 0 {
@@ -132,15 +132,15 @@ func (state *pickState) reach(v *view) func(*endpoint.Endpoint) bool {
 // mayHold reports whether a request that no endpoint can take now can wait for one. For a gateway that has given a subset
 // it returns false at once where the subset names none of the pool's endpoints, because no other endpoint will ever be in
 // it, and where other endpoints of the pool serve, because the gateway might have another subset to try. Otherwise all of
-// the pool is starting or restarting, and the request waits as it would without a subset.
-func (state *pickState) mayHold(v *view) bool {
+// the pool is starting, restarting or asleep, and the request waits as it would without a subset.
+func (state *pickState) mayHold(v *view, now time.Time) bool {
 	if state.allow == nil {
 		return true
 	}
 	named := false
 	for i := range v.spec.Endpoints {
 		ep := &v.spec.Endpoints[i]
-		if ep.Pickable() {
+		if ep.Pickable() && !v.members[i].sleep.asleep(now) {
 			return false
 		}
 		named = named || state.allow(ep)

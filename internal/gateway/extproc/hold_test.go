@@ -21,7 +21,7 @@ func holding(addresses ...string) picker.Spec {
 	return s
 }
 
-// A pool that is scaled to zero or still loading holds the requests of gateways as it holds those of its proxy. A
+// A pool that is scaled to zero, still loading or asleep holds the requests of gateways as it holds those of its proxy. A
 // restriction to a subset that no endpoint will ever be in is refused at once.
 func TestGatewaysRequestsAreHeldWhileNoEndpointServes(t *testing.T) {
 	const a, b = "127.0.0.1:1", "127.0.0.1:2"
@@ -34,6 +34,8 @@ func TestGatewaysRequestsAreHeldWhileNoEndpointServes(t *testing.T) {
 	}
 	half := loading(a, b)
 	half.Endpoints[1].Ready = true
+	waking := holding(a, b)
+	waking.Endpoints[1].Ready = false
 	unseen := func(m *pb.ProcessingRequest) *pb.ProcessingRequest {
 		m.ProtocolConfig.RequestBodyMode = filter.ProcessingMode_STREAMED
 		return m
@@ -43,20 +45,29 @@ func TestGatewaysRequestsAreHeldWhileNoEndpointServes(t *testing.T) {
 		pool     picker.Spec
 		messages []*pb.ProcessingRequest
 		want     string // the destination once all endpoints are ready, "" for a refusal at once
+		asleep   int    // so many of the first endpoints' engines sleep
 	}{
-		"no pods":                                  {holding(), []*pb.ProcessingRequest{requestHead(false, post...), body}, a},
-		"loading pods":                             {loading(a), []*pb.ProcessingRequest{requestHead(false, post...), body}, a},
-		"the body is not shown":                    {loading(a), []*pb.ProcessingRequest{unseen(requestHead(false, post...))}, a},
-		"the body is not shown, no pods":           {holding(), []*pb.ProcessingRequest{unseen(requestHead(false, post...))}, a},
-		"no body, which no model is needed for":    {holding(), []*pb.ProcessingRequest{requestHead(true, ":method", "GET", ":path", "/v1/models")}, ""},
-		"an unknown path":                          {holding(), []*pb.ProcessingRequest{unseen(requestHead(false, ":method", "POST", ":path", "/x"))}, ""},
-		"a subset of loading pods":                 {loading(a, b), []*pb.ProcessingRequest{withSubset(requestHead(false, post...), list(b)), body}, b},
-		"a subset that is loading, another serves": {half, []*pb.ProcessingRequest{withSubset(requestHead(false, post...), list(a)), body}, ""},
-		"a subset of none of the pods":             {loading(a), []*pb.ProcessingRequest{withSubset(requestHead(false, post...), list(b)), body}, ""},
-		"an empty subset":                          {holding(), []*pb.ProcessingRequest{withSubset(requestHead(false, post...), list()), body}, ""},
+		"no pods":                                   {holding(), []*pb.ProcessingRequest{requestHead(false, post...), body}, a, 0},
+		"loading pods":                              {loading(a), []*pb.ProcessingRequest{requestHead(false, post...), body}, a, 0},
+		"the body is not shown":                     {loading(a), []*pb.ProcessingRequest{unseen(requestHead(false, post...))}, a, 0},
+		"the body is not shown, no pods":            {holding(), []*pb.ProcessingRequest{unseen(requestHead(false, post...))}, a, 0},
+		"no body, which no model is needed for":     {holding(), []*pb.ProcessingRequest{requestHead(true, ":method", "GET", ":path", "/v1/models")}, "", 0},
+		"an unknown path":                           {holding(), []*pb.ProcessingRequest{unseen(requestHead(false, ":method", "POST", ":path", "/x"))}, "", 0},
+		"a subset of loading pods":                  {loading(a, b), []*pb.ProcessingRequest{withSubset(requestHead(false, post...), list(b)), body}, b, 0},
+		"a subset that is loading, another serves":  {half, []*pb.ProcessingRequest{withSubset(requestHead(false, post...), list(a)), body}, "", 0},
+		"a subset of none of the pods":              {loading(a), []*pb.ProcessingRequest{withSubset(requestHead(false, post...), list(b)), body}, "", 0},
+		"an empty subset":                           {holding(), []*pb.ProcessingRequest{withSubset(requestHead(false, post...), list()), body}, "", 0},
+		"engines that sleep":                        {holding(a, b), []*pb.ProcessingRequest{requestHead(false, post...), body}, a, 2},
+		"engines that sleep, the body is not shown": {holding(a, b), []*pb.ProcessingRequest{unseen(requestHead(false, post...))}, a, 2},
+		"a subset that sleeps like the others":      {holding(a, b), []*pb.ProcessingRequest{withSubset(requestHead(false, post...), list(b)), body}, b, 2},
+		"a subset that sleeps, another serves":      {holding(a, b), []*pb.ProcessingRequest{withSubset(requestHead(false, post...), list(a)), body}, "", 1},
+		"one that sleeps, others are loading":       {waking, []*pb.ProcessingRequest{withSubset(requestHead(false, post...), list(b)), body}, b, 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			h := newHouse(t, Options{}, ServeOptions{}, tc.pool)
+			for i := range tc.pool.Endpoints {
+				h.picker.ObserveSleep(tc.pool.Endpoints[i].ID, time.Now(), picker.Sleep{Asleep: i < tc.asleep})
+			}
 			s := h.script()
 			s.send(tc.messages...)
 			if tc.want == "" {
@@ -66,8 +77,12 @@ func TestGatewaysRequestsAreHeldWhileNoEndpointServes(t *testing.T) {
 				return
 			}
 			eventually(t, "the request is held", func() bool { return h.picker.Stats()[0].Admission.Waiting == 1 })
-			if err := h.picker.Apply([]picker.Spec{holding(a, b)}); err != nil {
+			all := holding(a, b)
+			if err := h.picker.Apply([]picker.Spec{all}); err != nil {
 				t.Fatal(err)
+			}
+			for i := range all.Endpoints {
+				h.picker.ObserveSleep(all.Endpoints[i].ID, time.Now(), picker.Sleep{})
 			}
 			if d := destinationOf(s.receive()); d != tc.want {
 				t.Errorf("destination %q, want %q", d, tc.want)
