@@ -201,7 +201,7 @@ func TestWhatAGatewayChoseIsRemembered(t *testing.T) {
 	for i := range spec.Endpoints {
 		prompt := text(i, 2000)
 		d := pickFor(t, p, chat("m", "", prompt))
-		d.Served(spec.Endpoints[i].Address, 1)
+		d.Served(spec.Endpoints[i].Address, 1, 0)
 		d.End(Completed)
 		v := p.current.Load().pools[0]
 		again := pickFor(t, p, chat("m", "", prompt))

@@ -78,7 +78,7 @@ func TestGatewaysThatReportNothingAreJudgedByTheTokensOfEngines(t *testing.T) {
 						t.Fatal(err)
 					}
 					if tc.served {
-						d.Served(d.Targets[0].Endpoint.Address, 1)
+						d.Served(d.Targets[0].Endpoint.Address, 1, 0)
 					}
 					d.FirstToken()
 					d.Generated(tokens)

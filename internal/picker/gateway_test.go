@@ -161,55 +161,69 @@ func TestAnEngineSaysHowManyUnreportedRequestsItHas(t *testing.T) {
 	}
 }
 
-// What a gateway says of the endpoint that served is held against what it was given.
+// What a gateway reports of the endpoint that served is compared with what it was given. A later endpoint of the list does
+// not show that those before it have failed: they are asked.
 func TestPicksThatAGatewayDoesNotFollowAreCounted(t *testing.T) {
+	const none, other = -1, 9
 	for name, tc := range map[string]struct {
-		serves, named int  // index in Targets, 9 for an endpoint that was no target, -1 for none of the pool's
-		dead          bool // the pick
-		want          GatewayStats
-		failures      [2]int64 // of the first two targets
-		inFlight      int      // of the pool
+		serves, named, attempts int    // serves: index in Targets, other for an endpoint that was no target, none for one of no pool
+		found                   string // of each endpoint that was passed over: dead, alive or silent, by its first letter
+		want                    GatewayStats
+		failures                [3]int64 // of the targets
+		inFlight                int      // of the pool
 	}{
-		"the pick":                       {0, 1, false, GatewayStats{Reported: 1}, [2]int64{}, 1},
-		"the pick, of a list":            {0, 3, false, GatewayStats{Reported: 1}, [2]int64{}, 1},
-		"a retry":                        {1, 3, false, GatewayStats{Reported: 1, Retried: 1}, [2]int64{1, 0}, 1},
-		"a second retry":                 {2, 3, false, GatewayStats{Reported: 1, Retried: 1}, [2]int64{1, 1}, 1},
-		"a fallback that was not named":  {1, 1, false, GatewayStats{Reported: 1, Unfollowed: 1}, [2]int64{}, 1},
-		"an endpoint that was no target": {9, 3, false, GatewayStats{Reported: 1, Unfollowed: 1}, [2]int64{}, 1},
-		"a fallback that was not named, for a dead pick":  {1, 1, true, GatewayStats{Reported: 1, Retried: 1}, [2]int64{1, 0}, 1},
-		"an endpoint that was no target, for a dead pick": {9, 3, true, GatewayStats{Reported: 1, Retried: 1}, [2]int64{1, 0}, 1},
-		"an address that is not the pool's":               {-1, 3, false, GatewayStats{Reported: 1, Unfollowed: 1}, [2]int64{}, 0},
+		"the pick":             {serves: 0, named: 1, want: GatewayStats{Reported: 1}, inFlight: 1},
+		"the pick, of a list":  {serves: 0, named: 3, want: GatewayStats{Reported: 1}, inFlight: 1},
+		"the pick, after more": {serves: 0, named: 3, attempts: 3, want: GatewayStats{Reported: 1}, inFlight: 1},
+
+		"the next, the pick is dead":               {serves: 1, named: 3, found: "d", want: GatewayStats{Reported: 1, Retried: 1}, failures: [3]int64{1}, inFlight: 1},
+		"the next, the pick is alive":              {serves: 1, named: 3, found: "a", want: GatewayStats{Reported: 1}, inFlight: 1},
+		"the next, the pick is silent":             {serves: 1, named: 3, found: "s", want: GatewayStats{Reported: 1}, inFlight: 1},
+		"the next, the pick was asked":             {serves: 1, named: 3, attempts: 2, found: "a", want: GatewayStats{Reported: 1, Retried: 1}, inFlight: 1},
+		"the next, the pick was asked, it is dead": {serves: 1, named: 3, attempts: 2, found: "d", want: GatewayStats{Reported: 1, Retried: 1}, failures: [3]int64{1}, inFlight: 1},
+		"the next, the pick was asked, silent":     {serves: 1, named: 3, attempts: 2, found: "s", want: GatewayStats{Reported: 1, Retried: 1}, inFlight: 1},
+		"the next, nothing was asked before":       {serves: 1, named: 3, attempts: 1, found: "a", want: GatewayStats{Reported: 1, Unfollowed: 1}, inFlight: 1},
+		"the next, nothing was asked, it is dead":  {serves: 1, named: 3, attempts: 1, found: "d", want: GatewayStats{Reported: 1, Retried: 1}, failures: [3]int64{1}, inFlight: 1},
+		"the third, both are dead":                 {serves: 2, named: 3, found: "dd", want: GatewayStats{Reported: 1, Retried: 1}, failures: [3]int64{1, 1}, inFlight: 1},
+		"the third, the pick is dead":              {serves: 2, named: 3, found: "da", want: GatewayStats{Reported: 1}, failures: [3]int64{1}, inFlight: 1},
+		"the third, the next is dead":              {serves: 2, named: 3, found: "ad", want: GatewayStats{Reported: 1}, failures: [3]int64{0, 1}, inFlight: 1},
+		"the third, both were asked":               {serves: 2, named: 3, attempts: 3, found: "ad", want: GatewayStats{Reported: 1, Retried: 1}, failures: [3]int64{0, 1}, inFlight: 1},
+		"the third, one was asked, both are alive": {serves: 2, named: 3, attempts: 2, found: "aa", want: GatewayStats{Reported: 1}, inFlight: 1},
+		"the third, nothing was asked before":      {serves: 2, named: 3, attempts: 1, found: "da", want: GatewayStats{Reported: 1, Unfollowed: 1}, failures: [3]int64{1}, inFlight: 1},
+
+		"one that was not named":                     {serves: 1, named: 1, found: "a", want: GatewayStats{Reported: 1, Unfollowed: 1}, inFlight: 1},
+		"one that was not named, for a dead pick":    {serves: 1, named: 1, found: "d", want: GatewayStats{Reported: 1, Retried: 1}, failures: [3]int64{1}, inFlight: 1},
+		"one that was not named, for a silent pick":  {serves: 1, named: 1, found: "s", want: GatewayStats{Reported: 1}, inFlight: 1},
+		"one that was not named, by its attempts":    {serves: 1, named: 1, attempts: 2, found: "a", want: GatewayStats{Reported: 1, Unfollowed: 1}, inFlight: 1},
+		"one that was no target":                     {serves: other, named: 3, found: "aaa", want: GatewayStats{Reported: 1, Unfollowed: 1}, inFlight: 1},
+		"one that was no target, for a dead list":    {serves: other, named: 3, found: "ddd", want: GatewayStats{Reported: 1, Retried: 1}, failures: [3]int64{1, 1, 1}, inFlight: 1},
+		"one that was no target, for a half of them": {serves: other, named: 3, found: "dad", want: GatewayStats{Reported: 1, Unfollowed: 1}, failures: [3]int64{1, 0, 1}, inFlight: 1},
+		"an address that is not the pool's":          {serves: none, named: 3, want: GatewayStats{Reported: 1, Unfollowed: 1}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			spec := testSpec(t, 4)
 			spec.Policy.Attempts = 3
 			p := newPicker(t, newClock(), spec)
-			d, err := p.Pick(context.Background(), &Request{Route: openai.Completions, Body: completion("m", 0, 64, true), Gateway: "10.0.0.9"})
-			if err != nil {
-				t.Fatal(err)
+			d := pickBehind(t, p, 0)
+			addresses := map[int]string{none: "192.0.2.1:1"}
+			targets := map[string]int{}
+			for i, target := range d.Targets {
+				addresses[i], targets[target.Endpoint.Address] = target.Endpoint.Address, i
 			}
-			targets := map[string]bool{}
-			for _, target := range d.Targets {
-				targets[target.Endpoint.Address] = true
-			}
-			address := "192.0.2.1:1"
 			for _, ep := range spec.Endpoints {
-				if tc.serves == 9 && !targets[ep.Address] {
-					address = ep.Address
+				if _, is := targets[ep.Address]; !is {
+					addresses[other] = ep.Address
 				}
 			}
-			if tc.serves >= 0 && tc.serves < 9 {
-				address = d.Targets[tc.serves].Endpoint.Address
+			passed := d.Served(addresses[tc.serves], tc.named, tc.attempts)
+			if len(passed) != len(tc.found) {
+				t.Fatalf("asks for %d endpoints, want %d", len(passed), len(tc.found))
 			}
-			first, second := d.Targets[0].Endpoint.ID, d.Targets[1].Endpoint.ID
-			switch passed := d.Served(address, tc.named); {
-			case passed == nil:
-			case passed.Address() != d.Targets[0].Endpoint.Address:
-				t.Errorf("asks for %s", passed.Address())
-			case tc.dead:
-				passed.Dead()
-			default:
-				passed.Alive()
+			for i, one := range passed {
+				if one.Address() != addresses[i] || one.Instead() != addresses[tc.serves] {
+					t.Errorf("asks for %s in place of %s", one.Address(), one.Instead())
+				}
+				map[byte]func(){'d': one.Dead, 'a': one.Alive, 's': one.Silent}[tc.found[i]]()
 			}
 			s := p.Stats()[0]
 			tc.want.Gateway = "10.0.0.9"
@@ -217,10 +231,14 @@ func TestPicksThatAGatewayDoesNotFollowAreCounted(t *testing.T) {
 				t.Error(diff)
 			}
 			inFlight := 0
-			for _, e := range s.Endpoints {
+			for i, e := range s.Endpoints {
 				inFlight += e.Load.InFlight
-				if e.ID == first && e.Failures != tc.failures[0] || e.ID == second && e.Failures != tc.failures[1] {
-					t.Errorf("%s: %d failures", e.Pod, e.Failures)
+				want := int64(0)
+				if at, is := targets[spec.Endpoints[i].Address]; is {
+					want = tc.failures[at]
+				}
+				if e.Failures != want {
+					t.Errorf("%s: %d failures, want %d", e.Pod, e.Failures, want)
 				}
 			}
 			if inFlight != tc.inFlight {
@@ -229,6 +247,183 @@ func TestPicksThatAGatewayDoesNotFollowAreCounted(t *testing.T) {
 			d.FirstToken()
 			d.End(Completed)
 			assertIdle(t, p)
+		})
+	}
+}
+
+// pickBehind picks for a request through a gateway, for a prompt with a seed.
+func pickBehind(t *testing.T, p *Picker, seed int) *Decision {
+	t.Helper()
+	d, err := p.Pick(t.Context(), &Request{Route: openai.Completions, Body: completion("m", seed, 64, true), Gateway: "10.0.0.9"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return d
+}
+
+// A gateway that follows lists and gets no answer from an endpoint that takes connections has retried or does not know the
+// endpoint. It is not blamed for the one, and neither opens the circuit; the other shows in time.
+func TestAGatewayThatAvoidsAnEndpointIsDistinguishedFromOneThatRetries(t *testing.T) {
+	const requests = 4 * tooUnfollowed
+	for name, tc := range map[string]struct {
+		every   time.Duration // between two requests
+		answers int           // one of so many is answered by the picked endpoint; 0 for none
+		want    GatewayStats
+		asked   bool // by the gateway's count
+		fails   int64
+	}{
+		"no answer in a long time":         {avoidedFor, 0, GatewayStats{Reported: requests, Unfollowed: requests, Ignores: true}, false, 0},
+		"no answer in a moment":            {time.Millisecond, 0, GatewayStats{Reported: requests}, false, 0},
+		"few requests in a long time":      {judgedFor + 1, 0, GatewayStats{Reported: requests}, false, 0},
+		"an answer now and then":           {avoidedFor, tooUnfollowed, GatewayStats{Reported: requests}, false, 0},
+		"one answer in a long time":        {avoidedFor, 2*tooUnfollowed + 1, GatewayStats{Reported: requests, Unfollowed: requests - 1, Ignores: true}, false, 0},
+		"every request of them is retried": {avoidedFor / requests, 0, GatewayStats{Reported: requests}, false, 0},
+		"no answer in a long time, asked":  {avoidedFor, 0, GatewayStats{Reported: requests, Retried: requests}, true, requests - tooUnfollowed + 1},
+		"no answer in a moment, asked":     {time.Millisecond, 0, GatewayStats{Reported: requests, Retried: requests}, true, 0},
+		"an answer now and then, asked":    {avoidedFor, tooUnfollowed, GatewayStats{Reported: requests, Retried: requests - requests/tooUnfollowed}, true, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := newClock()
+			spec := testSpec(t, 2)
+			spec.OrderedDestinations, spec.Policy.CircuitFailures = true, 1
+			p := newPicker(t, c, spec)
+			for i := 1; i <= requests; i++ {
+				d := pickBehind(t, p, 1000*i)
+				// Requests that are picked for the other endpoint go there as well.
+				for d.Targets[0].Endpoint.ID != testEndpoint(0).ID {
+					d.Served(d.Targets[0].Endpoint.Address, 2, 0)
+					d.End(Completed)
+					i := 1000*i + 100*int(p.Stats()[0].Gateways[0].Reported)
+					d = pickBehind(t, p, i)
+				}
+				serves := 1
+				if tc.answers > 0 && i%tc.answers == 0 {
+					serves = 0
+				}
+				attempts := 0
+				if tc.asked {
+					attempts = serves + 1
+				}
+				for _, passed := range d.Served(d.Targets[serves].Endpoint.Address, 2, attempts) {
+					passed.Alive()
+				}
+				d.End(Completed)
+				c.advance(tc.every)
+			}
+			s := p.Stats()[0]
+			tc.want.Gateway, tc.want.Reported = "10.0.0.9", s.Gateways[0].Reported
+			if diff := cmp.Diff([]GatewayStats{tc.want}, s.Gateways); diff != "" {
+				t.Error(diff)
+			}
+			if e := s.Endpoints[0]; e.Failures != tc.fails || tc.fails == 0 && !e.CircuitClosed {
+				t.Errorf("%d failures of an endpoint that takes connections, want %d; circuit closed: %v", e.Failures, tc.fails, e.CircuitClosed)
+			}
+			assertIdle(t, p)
+		})
+	}
+}
+
+// An endpoint that a gateway avoids shows however many others it follows picks for, and the endpoints that are watched are
+// bounded.
+func TestAvoidedEndpointsAreFoundAmongManyAndBounded(t *testing.T) {
+	c := newClock()
+	var g gatewayTallies
+	id := func(i int) endpoint.ID { return endpoint.ID{Pod: fmt.Sprint(i)} }
+	for range 2 * tooUnfollowed {
+		g.add("a", func(t *gatewayTally) {
+			for range 100 {
+				t.served.add(c.Now(), false)
+			}
+			t.notFollowed(c.Now(), id(0), false)
+		})
+		c.advance(avoidedFor)
+	}
+	if s := g.read(c.Now())[0]; !s.Ignores || s.Unfollowed != 2*tooUnfollowed {
+		t.Errorf("%+v", s)
+	}
+	g.add("a", func(t *gatewayTally) {
+		for i := range 2 * maxAvoided {
+			t.notFollowed(c.Now(), id(i), true)
+		}
+	})
+	if n := len(g.all["a"].avoided); n != maxAvoided {
+		t.Errorf("%d endpoints are watched, want %d", n, maxAvoided)
+	}
+	c.advance(judgedFor + 1)
+	if g.read(c.Now())[0].Ignores {
+		t.Error("an endpoint counts as avoided long after")
+	}
+	g.add("a", func(t *gatewayTally) { t.notFollowed(c.Now(), id(3*maxAvoided), true) })
+	if n := len(g.all["a"].avoided); n != 1 {
+		t.Errorf("%d endpoints are watched after a long time, want 1", n)
+	}
+}
+
+// Ranks behind one port have one address. The header on the request names the picked one, wherever the request is sent.
+func TestAnswersOfRanksCountForTheRankOfTheRequest(t *testing.T) {
+	const own, same = "10.0.0.1:8000", "10.0.0.2:8000" // the picked pod, and another one with the same ranks
+	const later, plain = "10.0.0.3:8000", "10.0.0.4:8000"
+	spec := testSpec(t, 0)
+	add := func(address string, ranks ...int) {
+		for i, rank := range ranks {
+			ep := testEndpoint(len(spec.Endpoints))
+			ep.ID, ep.Address, ep.RankHeader = endpoint.ID{Pod: address, Rank: i}, address, rank
+			spec.Endpoints = append(spec.Endpoints, ep)
+		}
+	}
+	add(own, 0, 1, 2)
+	add(same, 0, 1, 2)
+	add(later, 3, 4) // of a pod whose first rank is 3
+	add(plain, -1)
+	for name, tc := range map[string]struct {
+		picked     endpoint.ID
+		answers    string
+		want       endpoint.ID
+		unfollowed bool
+	}{
+		"the pick, of the first rank":          {endpoint.ID{Pod: own}, own, endpoint.ID{Pod: own}, false},
+		"the pick, of a later rank":            {endpoint.ID{Pod: own, Rank: 2}, own, endpoint.ID{Pod: own, Rank: 2}, false},
+		"another pod":                          {endpoint.ID{Pod: own, Rank: 2}, same, endpoint.ID{Pod: same, Rank: 2}, true},
+		"a pod that lacks the rank":            {endpoint.ID{Pod: own, Rank: 2}, later, endpoint.ID{Pod: later, Rank: 1}, true},
+		"a pod without ranks":                  {endpoint.ID{Pod: own, Rank: 2}, plain, endpoint.ID{Pod: plain}, true},
+		"a pod with ranks, without the header": {endpoint.ID{Pod: plain}, same, endpoint.ID{Pod: same, Rank: 1}, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := newPicker(t, newClock(), spec)
+			to := func(id endpoint.ID) *Decision {
+				d, err := p.Pick(t.Context(), &Request{Route: openai.Completions, Body: completion("m", 0, 64, true), Gateway: "10.0.0.9",
+					Allow: func(ep *endpoint.Endpoint) bool { return ep.ID == id }})
+				if err != nil {
+					t.Fatal(err)
+				}
+				return d
+			}
+			// The ranks without the number of the request are not alike: one of each pod has fewer requests.
+			for _, busy := range []endpoint.ID{{Pod: same}, {Pod: same, Rank: 2}, {Pod: later}} {
+				defer to(busy).End(Completed)
+			}
+			before := map[endpoint.ID]int{}
+			for i, e := range p.Stats()[0].Endpoints {
+				before[spec.Endpoints[i].ID] = e.Load.InFlight
+			}
+			d := to(tc.picked)
+			defer d.End(Completed)
+			for _, passed := range d.Served(tc.answers, 1, 0) {
+				passed.Alive()
+			}
+			s := p.Stats()[0]
+			for i, e := range s.Endpoints {
+				id := spec.Endpoints[i].ID
+				if n := e.Load.InFlight - before[id]; n != map[bool]int{true: 1}[id == tc.want] {
+					t.Errorf("%v: %d more in flight; the request is at %v", id, n, tc.want)
+				}
+			}
+			if n := s.Gateways[0].Unfollowed; n != map[bool]int64{true: 1}[tc.unfollowed] {
+				t.Errorf("%d picks count as not followed", n)
+			}
+			if d.Target().Endpoint.ID != tc.want {
+				t.Errorf("counts for %v, want %v", d.Target().Endpoint.ID, tc.want)
+			}
 		})
 	}
 }
@@ -277,8 +472,8 @@ func TestTheLoadMovesToWhoHasServed(t *testing.T) {
 			other = i
 		}
 	}
-	d.Served(spec.Endpoints[other].Address, 1)
-	d.Served(d.Targets[0].Endpoint.Address, 1) // only the first word counts
+	d.Served(spec.Endpoints[other].Address, 1, 0)
+	d.Served(d.Targets[0].Endpoint.Address, 1, 0) // only the first word counts
 	for i, e := range p.Stats()[0].Endpoints {
 		if want := map[bool]int{true: 1}[i == other]; e.Load.InFlight != want {
 			t.Errorf("endpoint %d: %d in flight, want %d", i, e.Load.InFlight, want)

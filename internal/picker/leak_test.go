@@ -141,7 +141,9 @@ func reportAtRandom(d *Decision, rng *rand.Rand, spec *Spec) {
 	case 3:
 		d.Fail()
 	case 4:
-		d.Served(spec.Endpoints[rng.IntN(len(spec.Endpoints))].Address, 3)
+		for _, passed := range d.Served(spec.Endpoints[rng.IntN(len(spec.Endpoints))].Address, 3, rng.IntN(4)) {
+			[]func(){passed.Dead, passed.Alive, passed.Silent}[rng.IntN(3)]()
+		}
 	case 5:
 		d.Generated(rng.IntN(50))
 	default:

@@ -115,7 +115,7 @@ func (s *storm) one(rng *rand.Rand) {
 		pause()
 	}
 	if rng.IntN(10) == 0 {
-		d.Served(fmt.Sprintf("127.0.0.1:%d", 8000+rng.IntN(5)), 3)
+		d.Served(fmt.Sprintf("127.0.0.1:%d", 8000+rng.IntN(5)), 3, rng.IntN(4))
 	}
 	if rng.IntN(4) > 0 {
 		d.FirstToken()

@@ -108,7 +108,7 @@ func TestTheLogHasWhatTheChoiceWasMadeOf(t *testing.T) {
 		costs[nameOf(target.Endpoint)] = target.Cost.First
 	}
 	next := pick(t, p, completion("m", 9000, 2000, true))
-	next.Served(spec.Endpoints[0].Address, 2) // a gateway has taken one that is not among the two
+	next.Served(spec.Endpoints[0].Address, 2, 0) // a gateway has taken one that is not among the two
 	next.End(Completed)
 	d.End(Completed)
 

@@ -89,7 +89,7 @@ type Server struct {
 // New makes a server.
 func New(options Options) *Server {
 	options.fill()
-	return &Server{options: options, picker: options.Picker}
+	return &Server{options: options, picker: options.Picker, probes: probes{dial: dial}}
 }
 
 // Buffered is the number of bytes that the streams of the budget hold now.

@@ -1,7 +1,9 @@
 package extproc
 
 import (
+	"context"
 	"fmt"
+	"math"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -30,9 +32,20 @@ func TestGatewaysSayWhichEndpointHasServed(t *testing.T) {
 	attribute := func(m *pb.ProcessingRequest, address string) {
 		m.Attributes = map[string]*structpb.Struct{attributeSpace: said(upstreamAddress, address)}
 	}
+	attempts := func(n float64) func(*pb.ProcessingRequest, string) {
+		return func(m *pb.ProcessingRequest, address string) {
+			attribute(m, address)
+			m.Attributes[attributeSpace].Fields[upstreamAttempts] = structpb.NewNumberValue(n)
+		}
+	}
 	header := func(m *pb.ProcessingRequest, address string) {
 		h := m.GetResponseHeaders().GetHeaders()
 		h.Headers = append(h.Headers, &core.HeaderValue{Key: servedKey, RawValue: []byte(address)})
+	}
+	forged := func(m *pb.ProcessingRequest, address string) {
+		attribute(m, address)
+		h := m.GetResponseHeaders().GetHeaders()
+		h.Headers = append(h.Headers, &core.HeaderValue{Key: "x-envoy-attempt-count", RawValue: []byte("2")})
 	}
 	for name, tc := range map[string]struct {
 		say      func(*pb.ProcessingRequest, string)
@@ -47,6 +60,15 @@ func TestGatewaysSayWhichEndpointHasServed(t *testing.T) {
 		"another of the list, in metadata":       {metadata, b, true, picker.GatewayStats{Reported: 1, Retried: 1}, 1, false},
 		"another of the list, in an attribute":   {attribute, b, true, picker.GatewayStats{Reported: 1, Retried: 1}, 1, false},
 		"the third of the list":                  {metadata, c, true, picker.GatewayStats{Reported: 1, Retried: 1}, 1, false},
+		"the next of the list; the pick listens": {metadata, b, true, picker.GatewayStats{Reported: 1}, 0, true},
+		"the next of the list, two attempts":     {attempts(2), b, true, picker.GatewayStats{Reported: 1, Retried: 1}, 0, true},
+		"the next of the list, asked and dead":   {attempts(2), b, true, picker.GatewayStats{Reported: 1, Retried: 1}, 1, false},
+		"the next of the list, one attempt":      {attempts(1), b, true, picker.GatewayStats{Reported: 1, Unfollowed: 1}, 0, true},
+		"the next of the list, no attempt":       {attempts(0), b, true, picker.GatewayStats{Reported: 1}, 0, true},
+		"the next of the list, no number":        {attempts(math.NaN()), b, true, picker.GatewayStats{Reported: 1}, 0, true},
+		"the next of the list, less than none":   {attempts(-1e300), b, true, picker.GatewayStats{Reported: 1}, 0, true},
+		"the next of the list, endless attempts": {attempts(math.Inf(1)), b, true, picker.GatewayStats{Reported: 1, Retried: 1}, 0, true},
+		"attempts that the engine may have made": {forged, b, true, picker.GatewayStats{Reported: 1}, 0, true},
 		"one that was not named":                 {metadata, b, false, picker.GatewayStats{Reported: 1, Unfollowed: 1}, 0, true},
 		"one that was not named: a retry":        {metadata, b, false, picker.GatewayStats{Reported: 1, Retried: 1}, 1, false},
 		"one of no pool":                         {attribute, "192.0.2.1:1", true, picker.GatewayStats{Reported: 1, Unfollowed: 1}, 0, false},
@@ -82,6 +104,23 @@ func TestGatewaysSayWhichEndpointHasServed(t *testing.T) {
 	}
 }
 
+// sentElsewhere has a request that is picked for an endpoint answered by another one.
+func (h *house) sentElsewhere(picked, other string) {
+	h.t.Helper()
+	var one *script
+	for first := ""; first != picked; {
+		one = h.script()
+		if first = one.routed(completion); first != picked {
+			one.cancel()
+		}
+	}
+	m := responseHead(true, ":status", "200")
+	m.Attributes = map[string]*structpb.Struct{attributeSpace: {Fields: map[string]*structpb.Value{upstreamAddress: structpb.NewStringValue(other)}}}
+	one.send(m)
+	one.receive()
+	one.cancel()
+}
+
 // However many requests a gateway sends elsewhere, an endpoint is dialled once a second, and each request is judged by that.
 func TestPassedEndpointsAreProbedOnceASecond(t *testing.T) {
 	var dials atomic.Int64
@@ -99,18 +138,7 @@ func TestPassedEndpointsAreProbedOnceASecond(t *testing.T) {
 	elsewhere := func(n int) {
 		t.Helper()
 		for range n {
-			var one *script
-			for first := ""; first != picked; {
-				one = h.script()
-				if first = one.routed(completion); first != picked {
-					one.cancel()
-				}
-			}
-			m := responseHead(true, ":status", "200")
-			m.Attributes = map[string]*structpb.Struct{attributeSpace: {Fields: map[string]*structpb.Value{upstreamAddress: structpb.NewStringValue(other)}}}
-			one.send(m)
-			one.receive()
-			one.cancel()
+			h.sentElsewhere(picked, other)
 		}
 		h.server.probes.running.Wait()
 	}
@@ -124,6 +152,50 @@ func TestPassedEndpointsAreProbedOnceASecond(t *testing.T) {
 	}
 	if n := dials.Load(); n != 2 {
 		t.Errorf("%d dials, want 2", n)
+	}
+}
+
+// An endpoint whose connections get no answer at all is dead, if that is so again and again and the endpoint that has answered
+// in its place can be reached. Otherwise the picker's own network might be the reason.
+func TestEndpointsThatAnswerNoConnectionAreDeadInTheEnd(t *testing.T) {
+	const picked, other = "127.0.0.1:1", "127.0.0.1:2"
+	for name, tc := range map[string]struct {
+		finds    []reach // at the picked endpoint
+		every    time.Duration
+		other    reach
+		failures int64 // of the picked endpoint, in the end
+	}{
+		"no answer":                         {[]reach{silent, silent, silent, silent}, probeEvery, listens, 2},
+		"no answer, too few times":          {[]reach{silent, silent}, probeEvery, listens, 0},
+		"an answer between":                 {[]reach{silent, silent, listens, silent, silent}, probeEvery, listens, 0},
+		"no answer, at long intervals":      {[]reach{silent, silent, silent, silent}, silentFor + 1, listens, 0},
+		"no answer from any":                {[]reach{silent, silent, silent, silent}, probeEvery, silent, 0},
+		"the other one refuses":             {[]reach{silent, silent, silent, silent}, probeEvery, refuses, 0},
+		"endpoints that cannot be asked":    {[]reach{unsure, unsure, unsure, unsure}, probeEvery, listens, 0},
+		"refused, and then no answer":       {[]reach{refuses, silent, silent, silent}, probeEvery, listens, 2},
+		"dead, and then an answer, at last": {[]reach{silent, silent, silent, listens, silent}, probeEvery, listens, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var now atomic.Int64
+			h := newHouse(t, Options{Now: func() time.Time { return time.Unix(1000, now.Load()) }}, ServeOptions{}, spec(picked, other))
+			probes := make(chan reach, 1)
+			h.server.probes.dial = func(_ context.Context, address string) reach {
+				if address == other {
+					return tc.other
+				}
+				return <-probes
+			}
+			for _, found := range tc.finds {
+				probes <- found
+				h.sentElsewhere(picked, other)
+				h.server.probes.running.Wait()
+				now.Add(int64(tc.every))
+			}
+			s := h.picker.Stats()[0]
+			if n := s.Endpoints[0].Failures; n != tc.failures || s.Gateways[0].Retried != n {
+				t.Errorf("%d failures, %+v, want %d", n, s.Gateways[0], tc.failures)
+			}
+		})
 	}
 }
 

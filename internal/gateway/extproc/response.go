@@ -42,7 +42,7 @@ func (x *exchange) answerBegins(m *pb.ProcessingRequest, h *pb.HttpHeaders) {
 		return
 	}
 	if address := servedBy(m); address != "" && !x.silent {
-		if passed := d.Served(address, x.named); passed != nil {
+		for _, passed := range d.Served(address, x.named, attemptsOf(m)) {
 			x.server.probes.judge(passed, x.server.options.Now())
 		}
 	}

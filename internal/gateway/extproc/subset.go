@@ -74,10 +74,11 @@ func (s subset) has(ep *endpoint.Endpoint) bool {
 }
 
 const (
-	// attributeSpace has the attributes of a message, and upstreamAddress is the one of the endpoint that Envoy has sent
-	// the request to, where the gateway asks for it (response_attributes).
-	attributeSpace  = "envoy.filters.http.ext_proc"
-	upstreamAddress = "upstream.address"
+	// attributeSpace has the attributes of a message, where the gateway is configured to send them (response_attributes):
+	// upstreamAddress is the endpoint that Envoy has sent the request to, upstreamAttempts how many it has sent it to.
+	attributeSpace   = "envoy.filters.http.ext_proc"
+	upstreamAddress  = "upstream.address"
+	upstreamAttempts = "upstream.request_attempt_count"
 )
 
 // servedBy reads which endpoint has answered; empty when the gateway does not report it. Headers of the answer do not
@@ -91,3 +92,16 @@ func servedBy(m *pb.ProcessingRequest) string {
 	}
 	return ""
 }
+
+// attemptsOf reads to how many endpoints the gateway has sent the request; 0 when it does not report that. Like the endpoint
+// that has answered, it is not read from headers of the answer (x-envoy-attempt-count).
+func attemptsOf(m *pb.ProcessingRequest) int {
+	n := m.GetAttributes()[attributeSpace].GetFields()[upstreamAttempts].GetNumberValue()
+	if !(n >= 1) { // also if it is not a number
+		return 0
+	}
+	return int(min(n, maxAttempts))
+}
+
+// maxAttempts is more than any retry policy allows.
+const maxAttempts = 1 << 10
