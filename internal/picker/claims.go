@@ -16,7 +16,13 @@ const (
 // claims find out whether gateways that do not report which endpoint has served a request follow the picks: an endpoint
 // that answers requests generates their tokens, and its engine counts all tokens that it generates. If the answers to
 // requests that were picked for the endpoint have more tokens than that, others have answered them. What else the engine
-// generates only hides this, so that no gateway is blamed for another one. It is safe for concurrent use.
+// generates only hides this, so that no gateway is blamed for another one.
+//
+// If the gateway was given a list, a later endpoint of it can rightly have answered, after the first one had failed the
+// request. Such answers only show that a gateway avoids the endpoint: its engine, which reports to the picker, has generated
+// nothing at all in at least avoidedFor.
+//
+// It is safe for concurrent use.
 type claims struct {
 	mu sync.Mutex
 	// known: the engine has reported its count, which was generated at the time at.
@@ -31,6 +37,7 @@ type claim struct {
 	gateway string
 	begin   time.Time
 	base    float64 // what the engine had generated then
+	listed  bool    // the gateway was given lists
 	// settled answers had ended when the last report came, so that the next one must have their tokens; fresh ones had not.
 	settled, fresh claimed
 }
@@ -46,8 +53,9 @@ type followed struct {
 	answers, ignored int
 }
 
-// add takes the tokens of an answer to a request that was picked for the endpoint at a time.
-func (c *claims) add(gateway string, picked time.Time, tokens int) {
+// add takes the tokens of an answer to a request that was picked for the endpoint at a time. listed: the gateway was given
+// further endpoints.
+func (c *claims) add(gateway string, picked time.Time, tokens int, listed bool) {
 	if tokens <= 0 {
 		return
 	}
@@ -60,6 +68,7 @@ func (c *claims) add(gateway string, picked time.Time, tokens int) {
 	if w == nil || picked.Before(w.begin) {
 		return
 	}
+	w.listed = w.listed || listed
 	w.fresh.answers++
 	w.fresh.tokens += float64(tokens)
 }
@@ -91,10 +100,10 @@ func (c *claims) report(at time.Time, generated float64, known bool) (found []fo
 	for i := range c.gateways {
 		w := c.gateways[i]
 		switch n := float64(w.settled.answers); {
-		case w.settled.answers >= claimedAnswers && w.settled.tokens >= claimedTokens:
+		case w.settled.answers >= claimedAnswers && w.settled.tokens >= claimedTokens && !w.undecided(at, generated):
 			// Half of the tokens are enough: a count is not exact to the token.
 			ignored := 0
-			if share := (generated - w.base) / w.settled.tokens; share < 0.5 {
+			if share := (generated - w.base) / w.settled.tokens; share <= 0 || share < 0.5 && !w.listed {
 				ignored = int(math.Round(n * (1 - share)))
 			}
 			found = append(found, followed{w.gateway, w.settled.answers, ignored})
@@ -109,6 +118,11 @@ func (c *claims) report(at time.Time, generated float64, known bool) (found []fo
 	return found
 }
 
+// undecided reports whether the gateway can have retried all answers of the window.
+func (w *claim) undecided(at time.Time, generated float64) bool {
+	return w.listed && generated <= w.base && at.Sub(w.begin) < avoidedFor
+}
+
 // claim records that the endpoint must have generated the answer, if the gateway has not reported which one did. d.mu is
 // held.
 func (d *Decision) claim() {
@@ -116,13 +130,12 @@ func (d *Decision) claim() {
 	switch {
 	case d.gateway == "", d.servedReported, d.observed, d.background, t.Endpoint.RankHeader >= 0:
 		// A background answer precedes the tokens, and the engine can choose another rank.
-	case d.Spec().OrderedDestinations && len(d.Targets) > 1: // another one of the list can have answered
 	default:
 		tokens := d.reported.Generated
 		if tokens < 0 {
 			tokens = int(d.seen.Load())
 		}
-		t.member.claims.add(d.gateway, d.picked, tokens)
+		t.member.claims.add(d.gateway, d.picked, tokens, d.Spec().OrderedDestinations && len(d.Targets) > 1)
 	}
 }
 
