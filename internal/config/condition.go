@@ -302,7 +302,8 @@ func gatewayConforms(f *facts) metav1.Condition {
 	switch {
 	case len(ignoring) > 0:
 		return condition(typ, metav1.ConditionFalse, "PicksNotFollowed", "requests through the gateway at "+strings.Join(ignoring, ", ")+
-			" are served by other endpoints than were picked; does it know all pods of the pool, and does its route take the destination from x-gateway-destination-endpoint?")
+			" are served by other endpoints than were picked; does it know all pods of the pool, and does its route take the destination from x-gateway-destination-endpoint? "+
+			"Or does an engine take connections and fail its requests, which the gateway then sends elsewhere?")
 	case len(buffering) > 0:
 		return condition(typ, metav1.ConditionFalse, "AnswersBuffered", "the gateway at "+strings.Join(buffering, ", ")+
 			" holds streamed answers back until they are complete; set its response_body_mode to FULL_DUPLEX_STREAMED or STREAMED "+

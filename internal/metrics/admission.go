@@ -46,10 +46,10 @@ var shadowSeries = []series[picker.ShadowStats]{
 var gatewaySeries = []series[picker.GatewayStats]{
 	counter("kvasir_gateway_served_total", "Answers for which the gateway reported the endpoint that served the request, or reported none.", ofGateway,
 		func(s *picker.GatewayStats) float64 { return float64(s.Reported) }),
-	counter("kvasir_gateway_retried_total", "Answers behind the gateway that another endpoint served because the picked one was dead.",
+	counter("kvasir_gateway_retried_total", "Answers behind the gateway that another endpoint served because the picked one had failed.",
 		ofGateway,
 		func(s *picker.GatewayStats) float64 { return float64(s.Retried) }),
-	counter("kvasir_gateway_unfollowed_picks_total", "Answers behind the gateway that an endpoint served which the pick had not named, while the picked one took connections, or for which the gateway knew none; and answers whose tokens the picked endpoint has not generated.", ofGateway,
+	counter("kvasir_gateway_unfollowed_picks_total", "Answers behind the gateway that another endpoint served than the picked one, which took connections and was not asked, or for which the gateway knew none; and answers whose tokens the picked endpoint has not generated.", ofGateway,
 		func(s *picker.GatewayStats) float64 { return float64(s.Unfollowed) }),
 	counter("kvasir_gateway_streams_total", "Streamed answers with several events that the gateway has shown.", ofGateway,
 		func(s *picker.GatewayStats) float64 { return float64(s.Streams) }),

@@ -158,6 +158,9 @@ func (g gateway) filter() object {
 		},
 		"metadata_options": object{"forwarding_namespaces": object{"untyped": g.forward}, "receiving_namespaces": object{"untyped": g.receive}},
 	}
+	if g.attempts {
+		filter["response_attributes"] = []string{"upstream.request_attempt_count"}
+	}
 	if g.observe {
 		filter["observability_mode"], filter["deferred_close_timeout"] = true, "1s"
 	}

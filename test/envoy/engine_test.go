@@ -31,6 +31,7 @@ type engine struct {
 	mu     sync.Mutex
 	served map[string]int   // guarded by mu, by id
 	holds  map[string]*hold // guarded by mu, by id
+	full   map[string]bool  // guarded by mu, ids of requests that are answered with 503
 }
 
 // hold stops a streamed answer after its first piece, until the client has it or the time is over.
@@ -74,7 +75,7 @@ func behindDoor(t *testing.T, sim *vllmsim.Engine, at string) *engine {
 	if err != nil {
 		t.Fatal(err)
 	}
-	e := &engine{Engine: sim, served: map[string]int{}, holds: map[string]*hold{}}
+	e := &engine{Engine: sim, served: map[string]int{}, holds: map[string]*hold{}, full: map[string]bool{}}
 	proxy := httputil.NewSingleHostReverseProxy(to)
 	proxy.Transport = &http.Transport{DisableCompression: true, MaxIdleConnsPerHost: 100}
 	proxy.FlushInterval = -1
@@ -97,6 +98,12 @@ func behindDoor(t *testing.T, sim *vllmsim.Engine, at string) *engine {
 		body, err := io.ReadAll(r.Body)
 		if err != nil {
 			panic(http.ErrAbortHandler)
+		}
+		if e.refuses(r.Header.Get(idHeader)) {
+			w.Header().Set("Content-Type", "application/json")
+			w.WriteHeader(http.StatusServiceUnavailable)
+			_, _ = io.WriteString(w, `{"error":{"message":"too many requests wait","code":503}}`)
+			return
 		}
 		r.Body, r.ContentLength = io.NopCloser(bytes.NewReader(body)), int64(len(body))
 		proxy.ServeHTTP(w, r)
@@ -127,6 +134,19 @@ func (e *engine) hold(id string, h *hold) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.holds[id] = h
+}
+
+// refuse has the engine answer a request with 503, as one does whose queue is full.
+func (e *engine) refuse(id string) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.full[id] = true
+}
+
+func (e *engine) refuses(id string) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.full[id]
 }
 
 // has reports whether the engine has answered a request.

@@ -51,7 +51,8 @@ type replica struct {
 	address string
 	ledger  *ledger
 	conns   *connections
-	leaving atomic.Bool // health checks fail
+	leaving atomic.Bool  // health checks fail
+	ahead   atomic.Int64 // of the time, what the picker takes for it
 
 	stop context.CancelFunc
 	done chan error
@@ -66,7 +67,8 @@ type settings struct {
 
 func startReplica(t *testing.T, spec picker.Spec, s settings) *replica {
 	t.Helper()
-	r := &replica{picker: picker.New(picker.Options{Log: logr.Discard()}), ledger: &ledger{}, done: make(chan error, 1)}
+	r := &replica{ledger: &ledger{}, done: make(chan error, 1)}
+	r.picker = picker.New(picker.Options{Log: logr.Discard(), Now: func() time.Time { return time.Now().Add(time.Duration(r.ahead.Load())) }})
 	r.apply(t, spec)
 	config, err := extproc.TLS(s.certs, nil, time.Now())
 	if err != nil {
@@ -237,6 +239,7 @@ type ledger struct {
 // entry is the account of one request.
 type entry struct {
 	picked, served string // addresses
+	next           string // the one behind picked in the list
 	outcome        picker.Outcome
 	prompt         int // tokens as the picker counted them
 	told           picker.Reported
@@ -275,6 +278,9 @@ func (l *ledger) Ended(d *picker.Decision, outcome picker.Outcome, _ time.Durati
 	e := entry{
 		picked: d.Targets[0].Endpoint.Address, outcome: outcome, prompt: d.PromptTokens, told: d.Reported(), bytes: d.AnswerBytes(),
 		byPrompt: d.Tokens == picker.TokensGiven,
+	}
+	if len(d.Targets) > 1 {
+		e.next = d.Targets[1].Endpoint.Address
 	}
 	if t := d.Target(); t != nil {
 		e.served = t.Endpoint.Address

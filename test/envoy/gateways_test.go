@@ -22,11 +22,12 @@ type gateway struct {
 	// failOpen: requests go on without the picker when it does not answer.
 	failOpen bool
 
-	observe bool   // observability_mode
-	http1   bool   // to the picker, as Istio speaks to a port without appProtocol
-	timeout string // of the route; 0s where it is empty
-	pickers string // how the pickers' health is known; checked where it is empty
-	trusted string // a file with the authority of the pickers' certificate; unchecked where it is empty
+	attempts bool   // the picker gets Envoy's count of attempts
+	observe  bool   // observability_mode
+	http1    bool   // to the picker, as Istio speaks to a port without appProtocol
+	timeout  string // of the route; 0s where it is empty
+	pickers  string // how the pickers' health is known; checked where it is empty
+	trusted  string // a file with the authority of the pickers' certificate; unchecked where it is empty
 }
 
 // How Envoy finds the endpoint that was picked.
