@@ -38,7 +38,11 @@ func metadata(key string) object { return object{"key": lb, "path": []object{{"k
 // poolCluster is the cluster of the engines.
 func (g gateway) poolCluster(dir string) object {
 	breakers := object{"max_connections": 100000, "max_pending_requests": 100000, "max_requests": 100000, "max_retries": 100000}
-	cluster := object{"name": g.poolName(), "connect_timeout": "10s", "circuit_breakers": object{"thresholds": []object{breakers}}}
+	connects := g.connects
+	if connects == "" {
+		connects = "10s"
+	}
+	cluster := object{"name": g.poolName(), "connect_timeout": connects, "circuit_breakers": object{"thresholds": []object{breakers}}}
 	switch g.destination {
 	case byHeader:
 		cluster["type"], cluster["lb_policy"] = "ORIGINAL_DST", "CLUSTER_PROVIDED"

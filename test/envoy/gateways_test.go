@@ -25,6 +25,7 @@ type gateway struct {
 	attempts bool   // the picker gets Envoy's count of attempts
 	observe  bool   // observability_mode
 	http1    bool   // to the picker, as Istio speaks to a port without appProtocol
+	connects string // the time limit for connections to engines; 10s where it is empty
 	timeout  string // of the route; 0s where it is empty
 	pickers  string // how the pickers' health is known; checked where it is empty
 	trusted  string // a file with the authority of the pickers' certificate; unchecked where it is empty

@@ -2,8 +2,10 @@ package envoy
 
 import (
 	"fmt"
+	"net"
 	"net/http"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -280,4 +282,65 @@ func (b *bench) counter(before picker.PoolStats) func() counts {
 		g, was := gatewayStats(now), gatewayStats(before)
 		return counts{g.Retried - was.Retried, g.Unfollowed - was.Unfollowed, now.Endpoints[0].Failures - before.Endpoints[0].Failures}
 	}
+}
+
+// An engine that gives connections no answer, as one whose host has gone, is dead: gateways that retry hide it from clients,
+// after their time limit for connections.
+func TestAnEngineThatGivesConnectionsNoAnswerIsAvoided(t *testing.T) {
+	g := best()
+	g.connects = "0.05s"
+	all := engines(t, 2, nil)
+	hole := blackHole(t)
+	addresses := append([]string{hole}, addresses(all)...)
+	spec := pool(addresses...)
+	spec.OrderedDestinations, spec.Policy.CircuitFailures, spec.Policy.CircuitOpen = true, 2, time.Hour
+	r := startReplica(t, spec, settings{})
+	client := start(t, []string{r.address}, addresses, g).client(t, g, http11)
+	until(t, "the circuit of the engine opens", func() bool {
+		ask(t, client, newRequest(false))
+		return !r.stats().Endpoints[0].CircuitClosed
+	})
+	for _, ep := range r.stats().Endpoints[1:] {
+		if ep.Failures != 0 {
+			t.Errorf("%d failures of an engine that answers", ep.Failures)
+		}
+	}
+	if s := gatewayStats(r.stats()); s.Unfollowed != 0 || s.Retried < 2 {
+		t.Errorf("the gateway has retried: %+v", s)
+	}
+	r.idle(t)
+}
+
+// blackHole is an address at which a connection gets no answer: the queue of those that are not accepted is full.
+func blackHole(t *testing.T) string {
+	t.Helper()
+	fd, err := syscall.Socket(syscall.AF_INET, syscall.SOCK_STREAM, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = syscall.Close(fd) })
+	if err := syscall.Bind(fd, &syscall.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}); err != nil {
+		t.Fatal(err)
+	}
+	if err := syscall.Listen(fd, 0); err != nil {
+		t.Fatal(err)
+	}
+	name, err := syscall.Getsockname(fd)
+	if err != nil {
+		t.Fatal(err)
+	}
+	address := fmt.Sprintf("127.0.0.1:%d", name.(*syscall.SockaddrInet4).Port)
+	for unanswered, n := 0, 0; n < 16; n++ {
+		conn, err := net.DialTimeout("tcp", address, 2*time.Second)
+		if err == nil {
+			t.Cleanup(func() { _ = conn.Close() })
+			unanswered = 0
+			continue
+		}
+		if unanswered++; unanswered > 1 { // one can be due to a machine that stood still
+			return address
+		}
+	}
+	t.Fatal("a full queue of connections takes more")
+	return ""
 }
