@@ -144,7 +144,7 @@ conformance-suite: kube ## the conformance suite of the inference extension behi
 	KVASIR_BIN=$(CURDIR)/bin/conformance bin/conformance/suite.test -test.timeout 40m $(CONFORMANCEFLAGS)
 
 .PHONY: test-clients
-test-clients: ## SDKs and load tools, unmodified, against the proxy, SDKs also through Envoy (each installed into the user's cache; Python 3.12, npm)
+test-clients: ## SDKs and load tools, unmodified, against the proxy and through Envoy with the operator's route (each installed into the user's cache; Python 3.12, npm)
 	@echo "== SDKs and load tools"
 	CGO_ENABLED=0 $(GO) test -count=1 -v -timeout 60m ./test/clients -clients $(CLIENTFLAGS)
 

@@ -288,7 +288,8 @@ type Gateway struct {
 	// +kubebuilder:default=Single
 	// +optional
 	Destinations DestinationMode `json:"destinations,omitempty"`
-	// parentRefs make an HTTPRoute for /v1 on these gateways, at most 8; only with mode Auto.
+	// parentRefs make an HTTPRoute on these gateways for the paths that the picker's proxy admits, at most 8; only with
+	// mode Auto.
 	// +kubebuilder:validation:MinItems=0
 	// +kubebuilder:validation:MaxItems=8
 	// +listType=atomic

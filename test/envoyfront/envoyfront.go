@@ -12,6 +12,10 @@ import (
 	"path/filepath"
 	"runtime"
 	"strings"
+
+	gwapiv1 "sigs.k8s.io/gateway-api/apis/v1"
+
+	"github.com/kvasir-dev/kvasir/internal/operator/resources"
 )
 
 // Program is the path of the Envoy that the tests pin. It is installed into the user's cache if it is not there.
@@ -45,8 +49,21 @@ func endpoints(name, address string) object {
 	return object{"cluster_name": name, "endpoints": []object{{"lb_endpoints": all}}}
 }
 
-// Config is the configuration of an Envoy with one listener. Requests for paths below / go to the endpoint that the
-// picker names, or to the engine if the address of the picker is empty. ext_proc has the settings of Istio; the picker is
+// routes are what gateways make of the paths of the operator's route. All other paths are 404.
+func routes() []object {
+	var all []object
+	for _, m := range resources.RouteMatches() {
+		match := object{"path": *m.Path.Value}
+		if *m.Path.Type == gwapiv1.PathMatchPathPrefix {
+			match = object{"path_separated_prefix": *m.Path.Value}
+		}
+		all = append(all, object{"match": match, "route": object{"cluster": "pool", "timeout": "0s"}})
+	}
+	return all
+}
+
+// Config is the configuration of an Envoy with one listener. Requests for the paths of the operator's route go to the endpoint
+// that the picker names, or to the engine if the address of the picker is empty. ext_proc has the settings of Istio; the picker is
 // reached by TLS, which is not verified.
 func Config(listen, picker, engine string) ([]byte, error) {
 	many := object{"thresholds": []object{{"max_connections": 100000, "max_pending_requests": 100000, "max_requests": 100000}}}
@@ -74,7 +91,7 @@ func Config(listen, picker, engine string) ([]byte, error) {
 	}
 	manager := typed("extensions.filters.network.http_connection_manager.v3.HttpConnectionManager", object{
 		"stat_prefix": "http", "http_filters": filters, "route_config": object{"virtual_hosts": []object{{"name": "all", "domains": []string{"*"},
-			"routes": []object{{"match": object{"prefix": "/"}, "route": object{"cluster": "pool", "timeout": "0s"}}}}}},
+			"routes": routes()}}},
 	})
 	config, err := json.Marshal(object{"static_resources": object{"clusters": clusters, "listeners": []object{{"name": "http", "address": socket(listen),
 		"filter_chains": []object{{"filters": []object{{"name": "http", "typed_config": manager}}}}}}}})

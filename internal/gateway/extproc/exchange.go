@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"net"
-	"net/http"
 	"runtime/debug"
 	"strings"
 	"time"
@@ -62,6 +61,7 @@ type stream interface {
 type exchange struct {
 	server  *Server
 	out     stream
+	ready   func() bool    // whether the picker takes requests; nil for always
 	call    *h2stream.Call // nil unless requests are traced
 	gateway string         // its address
 	start   time.Time
@@ -211,6 +211,10 @@ func (x *exchange) requestHeaders(c *pb.ProtocolConfiguration, h *pb.HttpHeaders
 		x.mode = fullDuplex // nothing waits for the pick, so the body arrives in time
 	}
 	x.head = headOf(h.GetHeaders())
+	if h.GetEndOfStream() && x.head.asksForHealth() {
+		x.health()
+		return nil
+	}
 	given := x.head.get(picker.RequestIDHeader)
 	x.id = picker.RequestID(given)
 	x.made = x.id != given
@@ -413,6 +417,16 @@ func (x *exchange) refuse(err error) {
 	x.send(&pb.ProcessingResponse{Response: &pb.ProcessingResponse_ImmediateResponse{ImmediateResponse: answer}})
 }
 
+// health answers a health check in place of an endpoint, as the proxy does: the status alone, without a key. It does not
+// depend on endpoints, because a pool at zero is woken by its first request.
+func (x *exchange) health() {
+	code := typev3.StatusCode_OK
+	if x.ready != nil && !x.ready() {
+		code = typev3.StatusCode_ServiceUnavailable
+	}
+	x.answerItself(&pb.ImmediateResponse{Status: &typev3.HttpStatus{Code: code}, Details: "kvasir_health"})
+}
+
 // preflight answers a browser's preflight in place of an endpoint.
 func (x *exchange) preflight() {
 	headers, err := x.server.picker.Preflight(x.head.get, x.server.options.Pool)
@@ -424,11 +438,14 @@ func (x *exchange) preflight() {
 	for _, header := range headers {
 		put(m, header[0], header[1])
 	}
-	x.request, x.response, x.refused, x.status = done, done, true, http.StatusNoContent
+	x.answerItself(&pb.ImmediateResponse{Status: &typev3.HttpStatus{Code: typev3.StatusCode_NoContent}, Headers: m, Details: "kvasir_preflight"})
+}
+
+// answerItself sends an answer that is no error in place of an endpoint. The stream then only waits for its end.
+func (x *exchange) answerItself(answer *pb.ImmediateResponse) {
+	x.request, x.response, x.refused, x.status = done, done, true, int(answer.GetStatus().GetCode())
 	x.dropHead()
-	x.send(&pb.ProcessingResponse{Response: &pb.ProcessingResponse_ImmediateResponse{ImmediateResponse: &pb.ImmediateResponse{
-		Status: &typev3.HttpStatus{Code: typev3.StatusCode_NoContent}, Headers: m, Details: "kvasir_preflight",
-	}}})
+	x.send(&pb.ProcessingResponse{Response: &pb.ProcessingResponse_ImmediateResponse{ImmediateResponse: answer}})
 }
 
 // destination names the endpoint: in a header and in metadata, because gateways read the one or the other.

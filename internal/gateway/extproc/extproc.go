@@ -98,10 +98,10 @@ func (s *Server) Buffered() int64 { return s.options.Budget.Held(budget.Streams)
 // Streams is the number of streams open now.
 func (s *Server) Streams() int64 { return s.streams.Load() }
 
-// open begins an exchange.
-func (s *Server) open(call *h2stream.Call, out stream) *exchange {
+// open begins an exchange. Ready is that of ServeOptions.
+func (s *Server) open(call *h2stream.Call, out stream, ready func() bool) *exchange {
 	s.streams.Add(1)
-	x := &exchange{server: s, out: out, start: s.options.Now(), gateway: hostOf(out.Client())}
+	x := &exchange{server: s, out: out, ready: ready, start: s.options.Now(), gateway: hostOf(out.Client())}
 	if s.options.Spans != nil {
 		x.call = call
 	}

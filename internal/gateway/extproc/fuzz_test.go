@@ -49,7 +49,7 @@ func (p *played) Send(head, body, tail []byte, _ int) {
 
 // play plays messages, then a half-close if closed is set, then the end.
 func (p *played) play(s *Server, messages []*pb.ProcessingRequest, closed bool) {
-	x := s.open(nil, p)
+	x := s.open(nil, p, nil)
 	call := func(f func()) {
 		if p.finished {
 			return

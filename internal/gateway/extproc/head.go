@@ -79,6 +79,12 @@ func (h head) whole() string {
 	return path
 }
 
+// asksForHealth reports whether a request without a body is a health check of an engine.
+func (h head) asksForHealth() bool {
+	method := h.get(":method")
+	return h.whole() == openai.Health && (method == "GET" || method == "HEAD")
+}
+
 // length is the announced length of the body; -1 if it is not known.
 func (h head) length() int64 {
 	n, err := strconv.ParseInt(h.get("content-length"), 10, 64)

@@ -262,7 +262,7 @@ func TestSequenceG_AnswersWithoutABody(t *testing.T) {
 		t.Errorf("status %d", answer.StatusCode)
 	}
 	g := h.envoy(envoytest.Options{})
-	r, err := http.NewRequestWithContext(t.Context(), http.MethodHead, g.url+"/health", http.NoBody)
+	r, err := http.NewRequestWithContext(t.Context(), http.MethodHead, g.url+"/v1/models", http.NoBody)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -44,7 +44,7 @@ func (s *Server) Serve(ctx context.Context, listener net.Listener, o ServeOption
 	streams := h2stream.New(h2stream.Options{
 		Open: func(call *h2stream.Call, out *h2stream.Stream) h2stream.Handler {
 			if call.Method == pb.ExternalProcessor_Process_FullMethodName {
-				return s.open(call, out)
+				return s.open(call, out, o.Ready)
 			}
 			return Health{Ready: o.Ready}.open(call.Method, out)
 		},

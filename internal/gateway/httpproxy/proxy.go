@@ -155,7 +155,7 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		out.readWithin(p.options.Stall)
 	}
 	out.id = picker.RequestID(r.Header.Get(picker.RequestIDHeader))
-	if r.URL.Path == "/health" && r.Body == http.NoBody && (r.Method == http.MethodGet || r.Method == http.MethodHead) {
+	if r.URL.Path == openai.Health && r.Body == http.NoBody && (r.Method == http.MethodGet || r.Method == http.MethodHead) {
 		p.health(out)
 		return
 	}
@@ -213,9 +213,9 @@ func (p *Proxy) route(out *client, r *http.Request) {
 		route, ok = openai.Messages, true
 	}
 	out.messages = ok && route == openai.Messages
-	unmatched := !ok && !byLoad[r.URL.Path] && isOpen(r.URL.Path)
+	unmatched := !ok && !byLoad(r.URL.Path) && isOpen(r.URL.Path)
 	parsed := ok
-	ok = ok || byLoad[r.URL.Path]
+	ok = ok || byLoad(r.URL.Path)
 	switch {
 	case unmatched:
 		p.generate(out, r, 0, false)
@@ -267,22 +267,25 @@ func (p *Proxy) preflight(out *client, r *http.Request) {
 // are the API, and a few others. A path that an engine might understand otherwise is not. Administrative ones have been
 // refused before.
 func isOpen(p string) bool {
-	return strings.HasPrefix(p, "/v1/") && path.Clean(p) == p || p == "/ping" || p == "/version" || p == "/tokenizer_info"
+	if post, ok := openai.ClientPath(p); ok {
+		return !post && p != openai.Health
+	}
+	return strings.HasPrefix(p, openai.Prefix+"/") && path.Clean(p) == p
 }
 
-// byLoad are paths of the engines' API, elsewhere or taking POST only, whose bodies are not read here: requests are routed
-// by load alone, in the pool of their model if their body is JSON that names one. generates are those of them that are
-// answered like completions. All other paths outside /v1/ are refused, because later releases might have paths among them
-// that are not for clients.
-var (
-	byLoad = map[string]bool{
-		"/v1/audio/transcriptions": true, "/v1/audio/translations": true,
-		"/v1/rerank": true, "/v2/rerank": true, "/rerank": true, "/v1/score": true, "/score": true,
-		"/pooling": true, "/classify": true, "/tokenize": true, "/detokenize": true, "/generative_scoring": true,
-		"/invocations": true, openai.Generate: true, "/v2/embed": true, "/cohere/v2/chat": true, "/cohere/v2/chat/render": true,
+// byLoad reports whether a path is one of the engines' API that takes POST only and whose bodies are not read here: requests
+// are routed by load alone, in the pool of their model if their body is JSON that names one.
+func byLoad(p string) bool {
+	switch p {
+	case "/v1/audio/transcriptions", "/v1/audio/translations", "/v1/rerank", "/v1/score":
+		return true
 	}
-	generates = map[string]bool{"/invocations": true, openai.Generate: true}
-)
+	post, _ := openai.ClientPath(p)
+	return post
+}
+
+// generates are those paths of byLoad whose requests are answered like completions.
+var generates = map[string]bool{"/invocations": true, openai.Generate: true}
 
 func (p *Proxy) wrongMethod(out *client, allow string) {
 	out.Header().Set("Allow", allow)
@@ -305,7 +308,7 @@ func (p *Proxy) refuse(out *client, reason string, status int, typ, code, messag
 // generate serves an inference request.
 func (p *Proxy) generate(out *client, r *http.Request, route openai.Route, parsed bool) {
 	start := p.options.Now()
-	out.span = p.options.Spans.Proxied(r, out.id, parsed || byLoad[r.URL.Path], start)
+	out.span = p.options.Spans.Proxied(r, out.id, parsed || byLoad(r.URL.Path), start)
 	defer func() { out.span.Close(out.status) }()
 	defer func() { out.comments.stop() }()
 	held := p.budget.Open(budget.Requests, out.owner(r), r.RemoteAddr, nil)

@@ -9,6 +9,7 @@ import (
 	gwapiv1 "sigs.k8s.io/gateway-api/apis/v1"
 
 	"github.com/kvasir-dev/kvasir/api/v1alpha1"
+	"github.com/kvasir-dev/kvasir/internal/openai"
 )
 
 // Kinds of optional APIs.
@@ -58,7 +59,21 @@ func (b *builder) giePool() *unstructured.Unstructured {
 	return b.loose(GIEKind, b.pool.Name, spec)
 }
 
-// route sends the paths of the engines' API to the pool. Users who need more write their own route.
+// RouteMatches are the paths that the route sends to a pool: those that the picker's proxy admits, so that clients work
+// behind a gateway as in front of the proxy. Administrative paths of engines below /v1 are refused by the picker. Paths
+// outside /v1 are exact, because engines can have administrative paths beside them.
+func RouteMatches() []gwapiv1.HTTPRouteMatch {
+	match := func(kind gwapiv1.PathMatchType, path string) gwapiv1.HTTPRouteMatch {
+		return gwapiv1.HTTPRouteMatch{Path: &gwapiv1.HTTPPathMatch{Type: &kind, Value: &path}}
+	}
+	matches := []gwapiv1.HTTPRouteMatch{match(gwapiv1.PathMatchPathPrefix, openai.Prefix)}
+	for _, path := range openai.ClientPaths() {
+		matches = append(matches, match(gwapiv1.PathMatchExact, path))
+	}
+	return matches
+}
+
+// route sends the paths that clients use to the pool. Users who need other paths write their own route.
 func (b *builder) route() *gwapiv1.HTTPRoute {
 	g := b.pool.Spec.Gateway
 	return &gwapiv1.HTTPRoute{
@@ -69,7 +84,7 @@ func (b *builder) route() *gwapiv1.HTTPRoute {
 			Hostnames:       g.Hostnames,
 			Rules: []gwapiv1.HTTPRouteRule{{
 				Timeouts: timeouts(&g),
-				Matches:  []gwapiv1.HTTPRouteMatch{{Path: &gwapiv1.HTTPPathMatch{Type: ptr.To(gwapiv1.PathMatchPathPrefix), Value: ptr.To("/v1")}}},
+				Matches:  RouteMatches(),
 				BackendRefs: []gwapiv1.HTTPBackendRef{{BackendRef: gwapiv1.BackendRef{BackendObjectReference: gwapiv1.BackendObjectReference{
 					Group: ptr.To(gwapiv1.Group(GIEKind.Group)), Kind: ptr.To(gwapiv1.Kind(GIEKind.Kind)), Name: gwapiv1.ObjectName(b.pool.Name),
 				}}}},
