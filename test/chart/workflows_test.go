@@ -17,7 +17,10 @@ type workflow struct {
 	Jobs        map[string]struct {
 		Strategy struct{ Matrix map[string][]string }
 		Needs    string
-		Steps    []struct{ Uses, Run string }
+		Steps    []struct {
+			Uses, Run string
+			Env       map[string]string
+		}
 	}
 }
 
@@ -38,7 +41,7 @@ func TestWorkflows(t *testing.T) {
 	action := regexp.MustCompile(`^[\w.-]+/[\w./-]+@[0-9a-f]{40}$`)
 	version := regexp.MustCompile(`@[0-9a-f]{40} # v\d+\.\d+\.\d+\n`)
 	makes := regexp.MustCompile(`(?m)^(?:sudo .* )?make (.*)$`)
-	tested := map[string]bool{}
+	tested, required := map[string]bool{}, map[string]bool{}
 	for _, file := range files {
 		text, err := os.ReadFile(file)
 		if err != nil {
@@ -61,6 +64,9 @@ func TestWorkflows(t *testing.T) {
 				t.Errorf("%s: %s needs %s, which is no job", name, id, job.Needs)
 			}
 			for _, step := range job.Steps {
+				for name, value := range step.Env {
+					required[name] = required[name] || value == "1"
+				}
 				if step.Uses != "" && !action.MatchString(step.Uses) {
 					t.Errorf("%s: %s uses %s, which is not pinned to a commit", name, id, step.Uses)
 				}
@@ -79,16 +85,30 @@ func TestWorkflows(t *testing.T) {
 			}
 		}
 	}
-	// CI runs, in parts, what `make test` runs, and the long searches.
-	for _, list := range []string{"PARTS", "SEARCHES"} {
-		all := regexp.MustCompile(`(?m)^` + list + ` *:= ([a-z0-9 -]+)`).FindStringSubmatch(string(makefile))
-		if all == nil {
-			t.Fatalf("the Makefile has no list %s", list)
+	// The workflows run, in parts, what .ci/run runs: what `make test` runs, the long searches, and what both name.
+	script, err := os.ReadFile(filepath.Join(root, ".ci", "run"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	commands := regexp.MustCompile(`(?m)^ *#.*$`).ReplaceAllString(string(script), "")
+	var wanted []string
+	for _, m := range regexp.MustCompile(`\bmake (?:-s )?([a-z0-9-]+)`).FindAllStringSubmatch(commands, -1) {
+		list := regexp.MustCompile(`(?m)^` + strings.ToUpper(m[1]) + ` *:= ([a-z0-9 -]+)`).FindStringSubmatch(string(makefile))
+		if list == nil {
+			wanted = append(wanted, m[1])
+			continue
 		}
-		for target := range strings.FieldsSeq(all[1]) {
-			if !tested[target] {
-				t.Errorf("no workflow runs make %s of the list %s", target, list)
-			}
+		wanted = append(wanted, strings.Fields(list[1])...)
+	}
+	for _, target := range append(wanted, "unit", "fuzz", "test-envoy") {
+		if !tested[target] {
+			t.Errorf("no workflow runs make %s, which .ci/run runs", target)
+		}
+	}
+	// What is skipped where it cannot be installed is a failure in both.
+	for _, name := range regexp.MustCompile(`KVASIR_\w+_REQUIRED`).FindAllString(commands, -1) {
+		if !required[name] {
+			t.Errorf("no job of a workflow sets %s, which .ci/run sets", name)
 		}
 	}
 }
