@@ -1,6 +1,7 @@
 package config
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -299,15 +300,23 @@ func gatewayConforms(f *facts) metav1.Condition {
 	}
 	slices.Sort(ignoring)
 	slices.Sort(buffering)
-	switch {
-	case len(ignoring) > 0:
-		return condition(typ, metav1.ConditionFalse, "PicksNotFollowed", "requests through the gateway at "+strings.Join(ignoring, ", ")+
+	var reason string
+	var found []string
+	if len(ignoring) > 0 {
+		reason = "PicksNotFollowed"
+		found = append(found, "requests through the gateway at "+strings.Join(ignoring, ", ")+
 			" are served by other endpoints than were picked; does it know all pods of the pool, and does its route take the destination from x-gateway-destination-endpoint? "+
 			"Or does an engine take connections and fail its requests, which the gateway then sends elsewhere?")
-	case len(buffering) > 0:
-		return condition(typ, metav1.ConditionFalse, "AnswersBuffered", "the gateway at "+strings.Join(buffering, ", ")+
+	}
+	if len(buffering) > 0 {
+		reason = cmp.Or(reason, "AnswersBuffered")
+		found = append(found, "the gateway at "+strings.Join(buffering, ", ")+
 			" holds streamed answers back until they are complete; set its response_body_mode to FULL_DUPLEX_STREAMED or STREAMED "+
 			"(Envoy AI Gateway: remove the annotation aigateway.envoyproxy.io/processing-body-mode from the inference pool)")
+	}
+	switch {
+	case reason != "":
+		return condition(typ, metav1.ConditionFalse, reason, strings.Join(found, " Also, "))
 	case reported:
 		return condition(typ, metav1.ConditionTrue, "Conforms", "")
 	}

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -167,6 +168,59 @@ func TestPoolConditions(t *testing.T) {
 			for _, want := range tc.want {
 				if !strings.Contains(got+" ", want+" ") {
 					t.Errorf("conditions %s lack %s", got, want)
+				}
+			}
+		})
+	}
+}
+
+// The message names each gateway that deviates and the setting that changes it, and no other gateway.
+func TestGatewayConformsNamesGatewaysAndSettings(t *testing.T) {
+	const good, ignoring, buffering, both = "10.0.0.1", "10.0.0.2", "10.0.0.3", "10.0.0.4"
+	all := map[string]picker.GatewayStats{
+		good:      {Gateway: good, Reported: 9, Streams: 9},
+		ignoring:  {Gateway: ignoring, Reported: 9, Ignores: true},
+		buffering: {Gateway: buffering, Streams: 9, Buffers: true},
+		both:      {Gateway: both, Reported: 9, Streams: 9, Ignores: true, Buffers: true},
+	}
+	destination, mode := []string{"x-gateway-destination-endpoint", "all pods"}, []string{"response_body_mode", "FULL_DUPLEX_STREAMED", "aigateway.envoyproxy.io/processing-body-mode"}
+	for name, tc := range map[string]struct {
+		gateways, named, settings []string
+		reason                    string
+	}{
+		"none deviates":         {[]string{good}, nil, nil, "Conforms"},
+		"one ignores picks":     {[]string{good, ignoring}, []string{ignoring}, destination, "PicksNotFollowed"},
+		"one buffers answers":   {[]string{buffering, good}, []string{buffering}, mode, "AnswersBuffered"},
+		"two do, in order":      {[]string{both, good, ignoring}, []string{ignoring, both}, destination, "PicksNotFollowed"},
+		"one does both":         {[]string{both}, []string{both}, append(destination, mode...), "PicksNotFollowed"},
+		"each does another one": {[]string{ignoring, buffering}, []string{ignoring, buffering}, append(destination, mode...), "PicksNotFollowed"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			l := live(picker.Hits{}, 0)
+			for _, address := range tc.gateways {
+				l.Pools[0].Gateways = append(l.Pools[0].Gateways, all[address])
+			}
+			s, _ := load(t, open(t, "pool.yaml", smallPool, "pods.yaml", smallSlice))
+			c := meta.FindStatusCondition(poolOf(t, NewBoard().Update(time.Unix(1, 0), s, l)).Status.Conditions, v1alpha1.ConditionGatewayConforms)
+			if c == nil || c.Reason != tc.reason {
+				t.Fatalf("condition %+v, want reason %s", c, tc.reason)
+			}
+			at := 0
+			for _, address := range tc.named {
+				i := strings.Index(c.Message[at:], address)
+				if i < 0 {
+					t.Fatalf("%q does not name %s, or not in order", c.Message, address)
+				}
+				at += i
+			}
+			for address := range all {
+				if !slices.Contains(tc.named, address) && strings.Contains(c.Message, address) {
+					t.Errorf("%q names %s", c.Message, address)
+				}
+			}
+			for _, setting := range tc.settings {
+				if !strings.Contains(c.Message, setting) {
+					t.Errorf("%q does not name %s", c.Message, setting)
 				}
 			}
 		})
