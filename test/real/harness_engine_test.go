@@ -78,7 +78,7 @@ type engine struct {
 type places struct{ taken int }
 
 // sharedEngines returns the two engines that the tests of a run have in common. On SIGTERM the first ends at once, and the
-// second when its requests have ended, where the release can do that.
+// second when its requests have ended, where the release can do that. The first keeps idle connections, the second closes them.
 func sharedEngines(t *testing.T) []*engine {
 	t.Helper()
 	need(t)
@@ -92,7 +92,7 @@ func sharedEngines(t *testing.T) []*engine {
 	if run.shared == nil {
 		stopAhead()
 		flags := []string{"--enable-auto-tool-choice", "--tool-call-parser", "hermes"}
-		first, second := engineConfig{flags: flags}, engineConfig{flags: flags}
+		first, second := engineConfig{flags: flags, env: []string{keepsIdle}}, engineConfig{flags: flags}
 		if atLeast("0.18") {
 			second.flags = append(slices.Clone(flags), "--shutdown-timeout", "10")
 		}
