@@ -40,7 +40,7 @@ func TestPathsThatAreNotReadGoByLoad(t *testing.T) {
 			t.Errorf("%s: %q", path, got)
 		}
 	}
-	for _, path := range []string{"/v1/load_lora_adapter", "/sleep", "/reset_prefix_cache", "/metrics", "/v1/score/", "/v1", "/v1/",
+	for _, path := range []string{"/v1/load_lora_adapter", "/sleep", "/reset_prefix_cache", "/metrics", "/v1", "/v1/",
 		"/%73leep", "/%2573leep", "//sleep", "/Sleep/", "/v1/sleep", "/prefix/pause", "/adapters/x", "/inference/v1/abort_requests", "/kv_event_sources",
 		"/v1/unload_lora_adapter", "/v1/load_lora_adapter/", "/v1/%6Coad_lora_adapter", "/v1/../sleep", "/v1/x/../load_lora_adapter", "/v1//load_lora_adapter", "/v1/%2e%2e/sleep"} {
 		if got := h.post(path, "{}").StatusCode; got != http.StatusNotFound {

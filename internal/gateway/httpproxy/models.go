@@ -21,8 +21,9 @@ type modelList struct {
 
 // model is an entry of the list, and the answer to GET /v1/models/{id}.
 type model struct {
-	ID      string  `json:"id"`
-	Object  string  `json:"object"`
+	ID     string `json:"id"`
+	Object string `json:"object"`
+	// Created is when the picker started. Engines give the time of each answer, which changes from call to call.
 	Created int64   `json:"created"`
 	OwnedBy string  `json:"owned_by"`
 	Root    string  `json:"root"`
@@ -47,22 +48,25 @@ func (p *Proxy) models(out *client, r *http.Request) {
 	if r.URL.Path == modelsPath {
 		list := modelList{Object: "list", Data: []model{}}
 		for i := range models {
-			list.Data = append(list.Data, entryOf(&models[i]))
+			list.Data = append(list.Data, p.entryOf(&models[i]))
 		}
 		out.answer(list)
 		return
 	}
 	name := strings.TrimPrefix(r.URL.Path, modelsPath+"/") // decoded: %2F is a slash of the name
 	i := slices.IndexFunc(models, func(m picker.Model) bool { return m.Name == name })
+	if i < 0 && redirected(out, r) {
+		return
+	}
 	if i < 0 {
 		p.refusePick(out, r, picker.UnknownModel(name))
 		return
 	}
-	out.answer(entryOf(&models[i]))
+	out.answer(p.entryOf(&models[i]))
 }
 
-func entryOf(m *picker.Model) model {
-	entry := model{ID: m.Name, Object: "model", OwnedBy: "kvasir", Root: cmp.Or(m.Root, m.Name)}
+func (p *Proxy) entryOf(m *picker.Model) model {
+	entry := model{ID: m.Name, Object: "model", Created: p.since, OwnedBy: "kvasir", Root: cmp.Or(m.Root, m.Name)}
 	if m.Parent != "" {
 		entry.Parent = &m.Parent
 	}

@@ -112,6 +112,8 @@ type Proxy struct {
 	budget   *budget.Budget
 	requests underWay
 	ids      requestIDs
+	// since is when the proxy was made, Unix seconds: the time that lists of models give for each.
+	since int64
 }
 
 // New makes a proxy. Close it when no request is under way any more.
@@ -120,6 +122,7 @@ func New(options Options) *Proxy {
 	return &Proxy{
 		options: options, picker: options.Picker, engines: newTransports(&options), suspects: options.Picker.Suspects(),
 		budget: options.Budget, requests: underWay{most: options.MaxRequests, owners: map[string]int{}},
+		since: options.Now().Unix(),
 	}
 }
 
@@ -229,16 +232,23 @@ func (p *Proxy) route(out *client, r *http.Request) {
 	}
 }
 
-// redirected sends a client that has added a slash to a route whose requests are read there, with its body, as engines do.
+// redirected sends a client that has added slashes to a served path there, with its body, as engines do. The path is relative to
+// the host that the client asked, which the proxy in front of a picker can know under another name.
 func redirected(out *client, r *http.Request) bool {
-	path, slashed := strings.CutSuffix(r.URL.Path, "/")
-	if _, known := openai.RouteOf(path); !slashed || !known && path != openai.CountTokens {
+	path := strings.TrimRight(r.URL.Path, "/")
+	if path == r.URL.Path || !isServed(path) {
 		return false
 	}
 	to := url.URL{Path: path, RawQuery: r.URL.RawQuery}
 	out.Header().Set("Location", to.String())
 	out.WriteHeader(http.StatusTemporaryRedirect)
 	return true
+}
+
+// isServed reports whether requests for a path are answered here or sent to an engine.
+func isServed(path string) bool {
+	_, read := openai.RouteOf(path)
+	return read || path == "/health" || byLoad[path] || isOpen(path)
 }
 
 // nothingAt is the message for a path that is not served. At the root it says what is, for people who look with a browser.
