@@ -146,7 +146,11 @@ func (r *Report) hitsOfMany() string {
 	for i := range r.Runs {
 		high = math.Max(high, r.Runs[i].DeliveredHitRatio)
 	}
-	const left, top = 130.0, plotTop
+	const top = plotTop
+	left := 0.0
+	for i := range r.Runs {
+		left = math.Max(left, nameWidth(r.Runs[i].Strategy)+12)
+	}
 	ticks := linearTicks(100*high*1.12, 5)
 	x := scale{low: 0, high: ticks[len(ticks)-1], from: left, to: plotRight}
 	for _, v := range ticks {

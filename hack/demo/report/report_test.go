@@ -9,6 +9,7 @@ import (
 	"math"
 	"math/rand/v2"
 	"regexp"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -308,9 +309,31 @@ func TestRunsAreComparedWithTheBestPossibleAndTheBestOther(t *testing.T) {
 		t.Errorf("the best possible is %v", best)
 	}
 	got := strings.Join(r.Takeaways(), "\n")
-	for _, want := range []string{"Last found 50.0 % of that.", "Of the others, Sticky found most in the caches", "and Sticky had nine of ten first tokens earliest"} {
+	for _, want := range []string{"Last found 50.0 % of that.", "Of the others, Sticky was best: it found 49.9 % in the caches, and nine of ten"} {
 		if !strings.Contains(got, want) {
 			t.Errorf("%q lacks %q", got, want)
+		}
+	}
+	r.Runs[2].TTFTSeconds.P90 = 100
+	if got := r.Takeaways()[4]; !strings.HasPrefix(got, "Of the others, Sticky found most in the caches, 49.9 %, and ") || !strings.Contains(got, "and MarginalCost had") {
+		t.Errorf("two are best: %q", got)
+	}
+}
+
+// The longest name of a strategy has room left of its bar: 8.2 units for each letter is what the font of the README's picture takes.
+func TestNamesOfStrategiesAreNotClipped(t *testing.T) {
+	r := testReport()
+	for _, name := range []string{"Sticky", "ApproximatePrefix", "MarginalCost"} {
+		r.Runs = append(r.Runs, r.Runs[1])
+		r.Runs[len(r.Runs)-1].Strategy = name
+	}
+	labels := regexp.MustCompile(`<text x="([0-9.]+)" y="[0-9.]+" class="name" text-anchor="end">(\w+)<`).FindAllStringSubmatch(r.hits(), -1)
+	if len(labels) != len(r.Runs) {
+		t.Fatalf("%d names for %d runs", len(labels), len(r.Runs))
+	}
+	for _, label := range labels {
+		if end, err := strconv.ParseFloat(label[1], 64); err != nil || end < 8.2*float64(len(label[2])) {
+			t.Errorf("%s ends at %s: its beginning is cut off", label[2], label[1])
 		}
 	}
 }

@@ -39,6 +39,10 @@ func (c *canvas) text(x, y float64, class, anchor, text string) {
 	fmt.Fprintf(&c.b, `<text x="%.1f" y="%.1f" class="%s" text-anchor="%s">%s</text>`, x, y, class, anchor, html.EscapeString(text))
 }
 
+// nameWidth is the most that a name of the class "name" takes in the widest of the page's fonts (13 units, semibold): DejaVu Sans
+// has 8.2 for each letter of ApproximatePrefix.
+func nameWidth(name string) float64 { return 9 * float64(len(name)) }
+
 func (c *canvas) line(x1, y1, x2, y2 float64, class string) {
 	fmt.Fprintf(&c.b, `<line x1="%.1f" y1="%.1f" x2="%.1f" y2="%.1f" class="%s"/>`, x1, y1, x2, y2, class)
 }

@@ -55,6 +55,10 @@ func othersSentence(runs []Run) string {
 			first = &runs[i]
 		}
 	}
+	if most == first {
+		return fmt.Sprintf("Of the others, %s was best: it found %s in the caches, and nine of ten first tokens came within %s.",
+			most.Strategy, percent(most.DeliveredHitRatio), seconds(most.TTFTSeconds.P90))
+	}
 	return fmt.Sprintf("Of the others, %s found most in the caches, %s, and %s had nine of ten first tokens earliest, within %s.",
 		most.Strategy, percent(most.DeliveredHitRatio), first.Strategy, seconds(first.TTFTSeconds.P90))
 }
