@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"regexp"
+	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -60,6 +61,43 @@ func plainFault(field, detail string) fault {
 	}
 	return fault{field: field, detail: detail}
 }
+
+// withoutRepetition leaves out what follows from a value of the wrong type: other faults at its field and below. Where the field
+// takes few values, the fault that lists them stays instead.
+func withoutRepetition(faults []fault) []fault {
+	isList := func(f fault) bool { return strings.HasPrefix(f.detail, "Unsupported value") }
+	isType := func(f fault) bool { return strings.HasPrefix(f.detail, typePrefix) }
+	listed, wrong := map[string]bool{}, map[string]bool{}
+	for _, f := range faults {
+		if isList(f) {
+			listed[f.field] = true
+		}
+		if isType(f) {
+			wrong[f.field] = true
+		}
+	}
+	kept := slices.DeleteFunc(slices.Clone(faults), func(f fault) bool {
+		for field := range wrong {
+			below, is := strings.CutPrefix(f.field, field)
+			switch {
+			case !is:
+			case below == "" && (listed[field] && !isList(f) || !listed[field] && !isType(f)):
+				return true
+			case below != "" && (below[0] == '.' || below[0] == '['):
+				return true
+			}
+		}
+		return false
+	})
+	if last := &kept[len(kept)-1]; strings.HasSuffix(faults[len(faults)-1].detail, crdadmission.UncheckedRules) &&
+		!strings.HasSuffix(last.detail, crdadmission.UncheckedRules) {
+		last.detail += crdadmission.UncheckedRules
+	}
+	return kept
+}
+
+// typePrefix begins a fault about the type of a value.
+const typePrefix = "must be of type "
 
 // didYouMean asks for the known word that is near a wrong one; it is empty if there is none.
 func didYouMean(wrong string, known []string) string {

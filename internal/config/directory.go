@@ -131,7 +131,11 @@ func (d *Directory) Load(ctx context.Context) (State, bool) {
 	d.state = d.translator.Translate(d.collect())
 	d.forgetUnserved()
 	d.state.Problems = append(d.state.Problems, problems...)
+	if len(files) == 0 && d.path != "" {
+		d.state.Empty = d.emptiness()
+	}
 	d.locate(d.state.Problems)
+	explainMissing(d.state.Problems)
 	sortProblems(d.state.Problems)
 	return d.state, true
 }
@@ -181,6 +185,22 @@ func (d *Directory) readAll(context.Context) (map[string]reading, error) {
 		}
 	}
 	return files, nil
+}
+
+// emptiness says that the directory has no file that is read, and which others it has.
+func (d *Directory) emptiness() string {
+	text := d.path + " has no file *.yaml, *.yml or *.json"
+	entries, err := os.ReadDir(d.path)
+	var others []string
+	for _, entry := range entries {
+		if !strings.HasPrefix(entry.Name(), ".") && len(others) < 3 {
+			others = append(others, entry.Name())
+		}
+	}
+	if err == nil && len(others) > 0 {
+		text += "; not read: " + strings.Join(others, ", ")
+	}
+	return text
 }
 
 // errNotFile is for directories, which are skipped whatever their names.

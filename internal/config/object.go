@@ -235,7 +235,7 @@ func (d *Directory) admitOwn(ctx context.Context, o, old *object) []fault {
 		}
 		faults = append(faults, f)
 	}
-	return faults
+	return withoutRepetition(faults)
 }
 
 // collect lists the applied objects.

@@ -3,6 +3,7 @@ package config
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -36,6 +37,41 @@ func TestProblemsNameTheirLine(t *testing.T) {
 			_, problems := load(t, open(t, tc.file, tc.text))
 			if !slices.Contains(problems, tc.want) {
 				t.Errorf("%s\nis not among\n%q", tc.want, problems)
+			}
+		})
+	}
+}
+
+// A mistake is one line, and what follows from it comes after it and names it.
+func TestTheCauseComesFirstAndOnce(t *testing.T) {
+	const unchecked = " (the rules cannot be checked before this is mended)"
+	policy := func(spec string) string {
+		return "apiVersion: kvasir.dev/v1alpha1\nkind: RoutingPolicy\nmetadata: {name: r}\nspec:\n  " + spec + "\n"
+	}
+	refused := strings.Replace(smallPool, "spec: {", "spec: {nam: x, ", 1)
+	for name, tc := range map[string]struct {
+		files []string
+		want  []string
+	}{
+		"a boolean for a word": {[]string{"a.yaml", smallPool, "p.yaml", policy("{targetRefs: [{name: m}], decisions: {answerHeaders: on}}")},
+			[]string{`p.yaml:5:41: RoutingPolicy default/r: spec.decisions.answerHeaders: Unsupported value: true: supported values: "Never", "OnRequest", "Always"` + unchecked}},
+		"an object for a list": {[]string{"a.yaml", smallPool, "p.yaml", policy("targetRefs: {name: m}")},
+			[]string{"p.yaml:5:3: RoutingPolicy default/r: spec.targetRefs: must be of type array, not object" + unchecked}},
+		"a text for an object in a list": {[]string{"a.yaml", smallPool, "p.yaml", policy("targetRefs: [m]")},
+			[]string{"p.yaml:5:16: RoutingPolicy default/r: spec.targetRefs[0]: must be of type object, not string" + unchecked}},
+		"a pool with a typo": {[]string{"a.yaml", strings.ReplaceAll(smallPool, "{name: m}", "{name: demo}"), "p.yaml", policy("targetRefs: [{name: demmo}]")},
+			[]string{`p.yaml:5:17: RoutingPolicy default/r: spec.targetRefs[0].name: Not found: "InferencePool default/demmo": did you mean "demo"?`}},
+		"a pool elsewhere": {[]string{"a.yaml", strings.Replace(smallPool, "{name: m}", "{name: m, namespace: llm}", 1), "p.yaml", policy("targetRefs: [{name: m}]")},
+			[]string{`p.yaml:5:17: RoutingPolicy default/r: spec.targetRefs[0].name: Not found: "InferencePool default/m": there is one in the namespace llm`}},
+		"a pool that is refused": {[]string{"a.yaml", smallSlice, "p.yaml", policy("targetRefs: [{name: m}]"), "z.yaml", refused}, []string{
+			"z.yaml:4:8: InferencePool default/m: spec.nam: unknown field",
+			`a.yaml:3:32: EndpointSlice default/m-a: metadata.labels[kvasir.dev/pool]: Not found: "InferencePool default/m": it is refused (z.yaml:4:8)`,
+			`p.yaml:5:17: RoutingPolicy default/r: spec.targetRefs[0].name: Not found: "InferencePool default/m": it is refused (z.yaml:4:8)`}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, problems := load(t, open(t, tc.files...))
+			if diff := cmp.Diff(tc.want, problems); diff != "" {
+				t.Errorf("(-want +got):\n%s", diff)
 			}
 		})
 	}

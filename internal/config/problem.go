@@ -58,6 +58,9 @@ type Problem struct {
 	// at is where in the file the problem is, zero when that is not known.
 	at place
 
+	// needs is the pool that the object refers to and that is missing, zero in other problems.
+	needs ObjectKey
+
 	reason string // of the condition Accepted that shows it
 }
 
@@ -69,12 +72,7 @@ func (p *Problem) Error() string {
 			parts = append(parts, part)
 		}
 	}
-	if p.at.known() {
-		add(p.File + ":" + p.at.String())
-	} else {
-		add(p.File)
-		add(p.inFile())
-	}
+	add(p.where())
 	add(p.Object.String())
 	add(p.Field)
 	add(p.Detail)
@@ -85,11 +83,42 @@ func (p *Problem) Error() string {
 	return text
 }
 
-func (p *Problem) compare(o *Problem) int {
-	return cmp.Or(cmp.Compare(p.File, o.File), cmp.Compare(p.Document, o.Document), cmp.Compare(p.Item, o.Item), p.Object.compare(o.Object))
+// where is FILE:LINE:COLUMN, or the file and the number of the document in it.
+func (p *Problem) where() string {
+	if p.at.known() {
+		return p.File + ":" + p.at.String()
+	}
+	return strings.Trim(p.File+": "+p.inFile(), ": ")
 }
 
-// sortProblems by place; those of one object stay in the order in which they were found.
+func (p *Problem) compare(o *Problem) int {
+	follows := func(p *Problem) int {
+		if p.needs != (ObjectKey{}) {
+			return 1
+		}
+		return 0
+	}
+	return cmp.Or(cmp.Compare(follows(p), follows(o)), cmp.Compare(p.File, o.File), cmp.Compare(p.Document, o.Document), cmp.Compare(p.Item, o.Item), p.Object.compare(o.Object))
+}
+
+// sortProblems by place, missing pools last, because they often follow from other problems. Those of one object stay in the order in
+// which they were found.
 func sortProblems(list []Problem) {
 	slices.SortStableFunc(list, func(a, b Problem) int { return a.compare(&b) })
+}
+
+// explainMissing adds to problems with missing pools that the pool is there, but refused, and where.
+func explainMissing(list []Problem) {
+	for i := range list {
+		p := &list[i]
+		if p.needs == (ObjectKey{}) {
+			continue
+		}
+		for j := range list {
+			if q := &list[j]; q.Object == p.needs && q.needs == (ObjectKey{}) {
+				p.Detail = fmt.Sprintf("Not found: %q: it is refused (%s)", p.needs, cmp.Or(q.where(), "see its problem"))
+				break
+			}
+		}
+	}
 }

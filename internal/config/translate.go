@@ -46,6 +46,8 @@ type State struct {
 	Pods []Pod
 	// Problems are why something is not applied, in a stable order.
 	Problems []Problem
+	// Empty is why there are no objects, where a directory without files is the cause.
+	Empty string
 }
 
 // PoolState is what became of a pool.

@@ -1,16 +1,21 @@
 package config
 
 import (
+	"cmp"
 	"fmt"
+	"maps"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"github.com/kvasir-dev/kvasir/api/v1alpha1"
 	"github.com/kvasir-dev/kvasir/internal/endpoint"
 	"github.com/kvasir-dev/kvasir/internal/operator/policyattach"
+	"github.com/kvasir-dev/kvasir/internal/spelling"
 )
 
 const kindEndpointSlice = "EndpointSlice"
@@ -55,7 +60,7 @@ func (n *translation) translatePolicy(p *v1alpha1.RoutingPolicy) {
 				fmt.Sprintf("RoutingPolicy %s targets the pool %s too, and is the one in force", nameOf(winner), target.Name)), false)
 		}
 		if !ts.Found {
-			n.problem(v1alpha1.KindRoutingPolicy, p, field.NotFound(path.Child("name"), "InferencePool "+target.String()), false)
+			n.missingPool(v1alpha1.KindRoutingPolicy, p, path.Child("name"), target)
 		}
 		s.Targets = append(s.Targets, ts)
 	}
@@ -73,7 +78,7 @@ func (n *translation) translateSlice(s *discoveryv1.EndpointSlice, owners map[st
 	}
 	pool := n.pools[target]
 	if pool == nil {
-		n.problem(kindOf(s), s, field.NotFound(label, "InferencePool "+target.String()), false)
+		n.missingPool(kindOf(s), s, label, target)
 		return target, nil
 	}
 	all, errs := Endpoints(pool, s)
@@ -106,6 +111,26 @@ func (n *translation) translateSlice(s *discoveryv1.EndpointSlice, owners map[st
 		owners[ep.ID.Pod] = name.String()
 	}
 	return target, own
+}
+
+// missingPool records that an object refers to a pool that is not there, and which one was probably meant.
+func (n *translation) missingPool(kind string, o metav1.Object, path *field.Path, target types.NamespacedName) {
+	key := ObjectKey{Kind: v1alpha1.KindInferencePool, Namespace: target.Namespace, Name: target.Name}
+	missing := field.NotFound(path, key.String())
+	var names []string
+	for _, name := range slices.SortedFunc(maps.Keys(n.pools), func(a, b types.NamespacedName) int { return cmp.Compare(a.String(), b.String()) }) {
+		switch {
+		case name.Namespace == target.Namespace:
+			names = append(names, name.Name)
+		case name.Name == target.Name:
+			missing.Detail = "there is one in the namespace " + name.Namespace
+		}
+	}
+	if meant := spelling.Nearest(target.Name, names); meant != "" {
+		missing.Detail = fmt.Sprintf("did you mean %q?", meant)
+	}
+	n.problem(kind, o, missing, false)
+	n.state.Problems[len(n.state.Problems)-1].needs = key
 }
 
 // refresh makes endpoints that were translated before, and cannot be now, follow what their pods are now: those that the

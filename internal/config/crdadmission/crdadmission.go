@@ -253,7 +253,7 @@ func (k *kind) validate(ctx context.Context, obj, old *unstructured.Unstructured
 	errs = append(errs, listtype.ValidateListSetsAndMaps(nil, k.structural, obj.Object)...)
 	if blocksRules(errs) {
 		problems := problemsOf(errs)
-		problems[len(problems)-1].Detail += uncheckedRules
+		problems[len(problems)-1].Detail += UncheckedRules
 		return problems
 	}
 	var before any
@@ -264,8 +264,8 @@ func (k *kind) validate(ctx context.Context, obj, old *unstructured.Unstructured
 	return problemsOf(append(errs, ruleErrs...))
 }
 
-// uncheckedRules is added to the last problem of an object whose rules cannot be evaluated.
-const uncheckedRules = " (the rules cannot be checked before this is mended)"
+// UncheckedRules is added to the last problem of an object whose rules cannot be evaluated.
+const UncheckedRules = " (the rules cannot be checked before this is mended)"
 
 // blocksRules reports whether rules cannot be evaluated: on values of a wrong type, or larger than their cost was
 // reckoned for.
