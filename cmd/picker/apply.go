@@ -74,7 +74,7 @@ func unserved(state *config.State, refused map[string]config.Refusal) string {
 		}
 		first = cmp.Or(first, fmt.Sprintf("%s %s/%s: %v", v1alpha1.KindInferencePool, spec.Namespace, spec.Name, refusal.Err))
 	}
-	return "no pool is served: " + cmp.Or(first, "there is no InferencePool in the configuration")
+	return "no pool is served: " + cmp.Or(first, state.Empty, "there is no InferencePool in the configuration")
 }
 
 // logProblems logs the problems that are new.

@@ -4,9 +4,11 @@ import (
 	"cmp"
 	"context"
 	"crypto/tls"
+	"errors"
 	"fmt"
 	"net"
 	"net/http"
+	"syscall"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -60,22 +62,41 @@ func listen(ctx context.Context, o *options) (*listeners, error) {
 		if one.into == &l.proxy && one.address == "" {
 			continue
 		}
-		listener, err := new(net.ListenConfig).Listen(ctx, "tcp", one.address)
+		listener, err := listenAt(ctx, one.flag, one.address)
 		if err != nil {
 			l.close()
-			return nil, fmt.Errorf("--%s: %w", one.flag, err)
+			return nil, err
 		}
 		*one.into = listener
 	}
 	for _, port := range o.gateways.ports {
-		listener, err := new(net.ListenConfig).Listen(ctx, "tcp", port.address)
+		flag := "ext-proc-address"
+		if port.pool != "" {
+			flag = "ext-proc " + port.pool
+		}
+		listener, err := listenAt(ctx, flag, port.address)
 		if err != nil {
 			l.close()
-			return nil, fmt.Errorf("gateways of %s: %w", cmp.Or(port.pool, "all pools"), err)
+			return nil, err
 		}
 		l.gateways = append(l.gateways, listener)
 	}
 	return l, nil
+}
+
+// listenAt listens at the address of a flag.
+func listenAt(ctx context.Context, flag, address string) (net.Listener, error) {
+	listener, err := new(net.ListenConfig).Listen(ctx, "tcp", address)
+	wrong := (*net.AddrError)(nil)
+	switch {
+	case errors.Is(err, syscall.EADDRINUSE):
+		return nil, fmt.Errorf("--%s: another program listens at %s: end it, or choose another port", flag, address)
+	case errors.As(err, &wrong):
+		return nil, fmt.Errorf("--%s: %q is not HOST:PORT, such as 127.0.0.1:8080, or :8080 for all addresses: %s", flag, address, wrong.Err)
+	case err != nil:
+		return nil, fmt.Errorf("--%s: %w", flag, err)
+	}
+	return listener, nil
 }
 
 // run serves until ctx ends and the requests under way have ended, or the time for them has. It closes the listeners.

@@ -44,7 +44,7 @@ func TestValidateNamesEveryProblemInALine(t *testing.T) {
 		args, files []string
 		want        []string
 	}{
-		"no file":            {nil, nil, []string{"no pool is served: there is no InferencePool"}},
+		"no file":            {nil, nil, []string{"no pool is served: /"}},
 		"an empty file":      {nil, []string{"pool.yaml", ""}, []string{"pool.yaml: the file is empty"}},
 		"no YAML":            {nil, []string{"pool.yaml", "spec: [\n"}, []string{"pool.yaml:1: reading YAML: "}},
 		"engines, no pool":   {nil, []string{"pods.yaml", goodSlice}, []string{"pods.yaml:3:30: EndpointSlice default/a: "}},
@@ -64,6 +64,17 @@ func TestValidateNamesEveryProblemInALine(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// Files that are not read because of their names are named if there are no others.
+func TestAnEmptyDirectoryIsNamed(t *testing.T) {
+	_, _, stderr := checked(t, nil, "pool.yaml.txt", poolText("m", "m", ""), ".pool.yaml.swp", "")
+	if !strings.HasSuffix(stderr, " has no file *.yaml, *.yml or *.json; not read: pool.yaml.txt\n") {
+		t.Errorf("%q", stderr)
+	}
+	if _, _, stderr := checked(t, nil); !strings.HasSuffix(stderr, " has no file *.yaml, *.yml or *.json\n") {
+		t.Errorf("%q", stderr)
 	}
 }
 

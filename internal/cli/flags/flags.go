@@ -6,7 +6,9 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"regexp"
 	"strings"
+	"time"
 
 	"github.com/kvasir-dev/kvasir/internal/spelling"
 )
@@ -52,7 +54,38 @@ func plain(f *flag.FlagSet, err error) string {
 		}
 		return text
 	}
-	return strings.NewReplacer("for flag -", "for --", "for -", "for --", "argument: -", "argument: --").Replace(text)
+	text = strings.NewReplacer("for flag -", "for --", "for -", "for --", "argument: -", "argument: --").Replace(text)
+	if m := unread.FindStringSubmatchIndex(text); m != nil {
+		if form := formOf(f.Lookup(text[m[2]:m[3]])); form != "" {
+			text = text[:m[3]] + ": want " + form
+		}
+	}
+	return text
+}
+
+// unread is package flag's end of an error about a value that it cannot read, which does not say how values look.
+var unread = regexp.MustCompile(`for --(\S+): parse error$`)
+
+// formOf says how the values of a flag look, for those of package flag.
+func formOf(one *flag.Flag) string {
+	if one == nil {
+		return ""
+	}
+	value, ok := one.Value.(flag.Getter)
+	if !ok {
+		return ""
+	}
+	switch value.Get().(type) {
+	case time.Duration:
+		return "a time with its unit, such as 500ms, 10s or 5m"
+	case int, int64, uint, uint64:
+		return "a whole number"
+	case float64:
+		return "a number"
+	case bool:
+		return "true or false"
+	}
+	return ""
 }
 
 // nearest is the name of the flag that differs least from a wrong one, empty if none is near.

@@ -55,12 +55,14 @@ func TestAMistakeIsOneLine(t *testing.T) {
 	for name, tc := range map[string]struct{ arg, want string }{
 		"a typo":          {"--log-leve=x", "daemon: unknown flag --log-leve, did you mean --log-level?; daemon --help lists the flags\n"},
 		"an unknown flag": {"--frobnicate", "daemon: unknown flag --frobnicate; daemon --help lists the flags\n"},
-		"a wrong value":   {"--workers=x", "daemon: invalid value \"x\" for --workers: parse error; daemon --help lists the flags\n"},
+		"a wrong value":   {"--workers=x", "daemon: invalid value \"x\" for --workers: want a whole number; daemon --help lists the flags\n"},
+		"no unit":         {"--wait=5", "daemon: invalid value \"5\" for --wait: want a time with its unit, such as 500ms, 10s or 5m; daemon --help lists the flags\n"},
 		"no value":        {"--workers", "daemon: flag needs an argument: --workers; daemon --help lists the flags\n"},
-		"a wrong boolean": {"--open=x", "daemon: invalid boolean value \"x\" for --open: parse error; daemon --help lists the flags\n"},
+		"a wrong boolean": {"--open=x", "daemon: invalid boolean value \"x\" for --open: want true or false; daemon --help lists the flags\n"},
 	} {
 		var stdout, stderr bytes.Buffer
 		f, p := set()
+		f.Duration("wait", 0, "how long")
 		if err := Parse(f, p, []string{tc.arg}, &stdout, &stderr); err == nil || stderr.String() != tc.want || stdout.Len() > 0 {
 			t.Errorf("%s: error %v, stderr %q, stdout %q; want %q", name, err, stderr.String(), stdout.String(), tc.want)
 		}
