@@ -209,6 +209,11 @@ func (p *Picker) refusal(in *Request, err error) error {
 // maxSuggested is how many models an error lists.
 const maxSuggested = 10
 
+// Unknown is the error for a model that does not exist for a client, with the models that it can use.
+func (p *Picker) Unknown(header func(string) string, model string) error {
+	return p.withModels(&Request{Header: header}, UnknownModel(model))
+}
+
 // withModels adds to an error about a model the models that the client can use instead.
 func (p *Picker) withModels(in *Request, err error) error {
 	var wrong *Error

@@ -59,7 +59,7 @@ func (p *Proxy) models(out *client, r *http.Request) {
 		return
 	}
 	if i < 0 {
-		p.refusePick(out, r, picker.UnknownModel(name))
+		p.refusePick(out, r, p.picker.Unknown(r.Header.Get, name))
 		return
 	}
 	out.answer(p.entryOf(&models[i]))

@@ -105,6 +105,14 @@ func TestOneModelIsAnsweredByItsName(t *testing.T) {
 			t.Errorf("%s: %d to %q, want 307 to %q", path, w.Code, w.Header().Get("Location"), to)
 		}
 	}
+	for key, want := range map[string]string{
+		"k-acme":  `The model \"lor\" does not exist. Available: \"m\", \"alias\", \"lora\", \"Qwen/Qwen3-32B\".`,
+		"k-small": `The model \"lor\" does not exist. Available: \"m\"."`,
+	} {
+		if _, text := h.asked(http.MethodGet, "/v1/models/lor", "Authorization", "Bearer "+key); !strings.Contains(text, want) {
+			t.Errorf("key %q: %s", key, text)
+		}
+	}
 	if status, text := h.asked(http.MethodHead, "/v1/models/m", "Authorization", "Bearer k-acme"); status != 200 || text != "" {
 		t.Errorf("HEAD: %d %q", status, text)
 	}
