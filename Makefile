@@ -29,7 +29,7 @@ build: ## build the programs into bin/
 	$(GO) build -trimpath -o $(BIN)/ ./cmd/...
 
 .PHONY: demo
-demo: ## 8 simulated engines, real traffic, round robin against the default policy
+demo: ## 8 simulated engines, real traffic, what balancers do today against the default policy
 	@echo "Building ..."
 	@$(GO) build -trimpath -o $(BIN)/ ./cmd/picker ./cmd/vllmsim ./hack/demo
 	@exec $(BIN)/demo -out out/demo -tokenizer internal/tokens/tokenizer/testdata/gpt2
