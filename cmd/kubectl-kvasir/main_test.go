@@ -44,6 +44,7 @@ func TestCommandLine(t *testing.T) {
 		"a picker under an old name":    {"trace --picker 127.0.0.1:1", 1, "connection refused"},
 		"a command that is nearly one":  {"tokenise", 2, `did you mean "tokenize"?`},
 		"help of a command":             {"events -h", 0, "--engine"},
+		"a flag with a typo":            {"events --tpic x", 2, "unknown flag: --tpic, did you mean --topic?"},
 		"an unknown flag":               {"events --heat", 2, "--heat"},
 		"an argument too many":          {"events frame.hex", 2, `unexpected argument "frame.hex"`},
 		"an unknown engine":             {"events --engine steam", 2, `unknown engine "steam"`},

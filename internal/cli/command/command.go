@@ -9,8 +9,10 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/kvasir-dev/kvasir/internal/cli/console"
+	"github.com/kvasir-dev/kvasir/internal/spelling"
 	"github.com/kvasir-dev/kvasir/internal/version"
 )
 
@@ -58,7 +60,7 @@ func Root(display, short, long string, std console.Console) *cobra.Command {
 	root.SetIn(std.In)
 	root.SetOut(std.Out)
 	root.SetErr(std.Err)
-	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return &usageError{text: err.Error()} })
+	root.SetFlagErrorFunc(wrongFlag)
 	// Cobra's own --version formats with text/template, which makes the linker keep every method of every type.
 	asked := root.Flags().BoolP("version", "v", false, version.Usage)
 	missing := root.RunE
@@ -70,6 +72,19 @@ func Root(display, short, long string, std console.Console) *cobra.Command {
 		return missing(c, args)
 	}
 	return root
+}
+
+// wrongFlag is the error of a flag that cannot be read, with the flag that was probably meant.
+func wrongFlag(c *cobra.Command, err error) error {
+	text := err.Error()
+	if name, ok := strings.CutPrefix(text, "unknown flag: --"); ok {
+		var known []string
+		c.Flags().VisitAll(func(f *pflag.Flag) { known = append(known, f.Name) })
+		if meant := spelling.Nearest(name, known); meant != "" {
+			text += ", did you mean --" + meant + "?"
+		}
+	}
+	return &usageError{text: text}
 }
 
 // New is a command without arguments.

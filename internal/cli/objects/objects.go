@@ -4,6 +4,7 @@ package objects
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -78,14 +79,14 @@ func gather(in io.Reader, dir, path string) error {
 	}
 	info, err := os.Stat(path)
 	if err != nil {
-		return fmt.Errorf("reading %s: %w", path, err)
+		return unreadable(path, err)
 	}
 	if !info.IsDir() {
 		return copyFile(dir, path)
 	}
 	entries, err := os.ReadDir(path)
 	if err != nil {
-		return fmt.Errorf("reading %s: %w", path, err)
+		return unreadable(path, err)
 	}
 	n := 0
 	for _, e := range entries {
@@ -103,13 +104,22 @@ func gather(in io.Reader, dir, path string) error {
 	return nil
 }
 
+// unreadable is the error of a file or directory that cannot be read. Errors of package os name the path, and the call, which says
+// nothing to a user.
+func unreadable(path string, err error) error {
+	if of := (*os.PathError)(nil); errors.As(err, &of) {
+		err = of.Err
+	}
+	return fmt.Errorf("reading %s: %w", path, err)
+}
+
 // extensions are those that pickers read.
 var extensions = []string{".yaml", ".yml", ".json"}
 
 func copyFile(dir, path string) error {
 	content, err := os.ReadFile(path)
 	if err != nil {
-		return fmt.Errorf("reading %s: %w", path, err)
+		return unreadable(path, err)
 	}
 	name := filepath.Base(path)
 	if !slices.Contains(extensions, filepath.Ext(name)) {

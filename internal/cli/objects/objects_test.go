@@ -39,7 +39,7 @@ func TestFilesAreCheckedAsPickersReadThem(t *testing.T) {
 		"a field that is unknown":     {map[string]string{"pool.yaml": pool + "  mode: {}\n"}, "", []string{"pool.yaml"}, false, "pool.yaml:7:3: "},
 		"a file that is no YAML":      {map[string]string{"pool.yaml": pool, "b.yaml": "a: [\n"}, "", []string{""}, false, "b.yaml:1: "},
 		"an empty file":               {map[string]string{"pool.yaml": "# nothing\n"}, "", []string{"pool.yaml"}, false, ""},
-		"a file that is not there":    {nil, "", []string{"none.yaml"}, false, "no such file"},
+		"a file that is not there":    {nil, "", []string{"none.yaml"}, false, "none.yaml: no such file or directory"},
 		"an empty directory":          {nil, "", []string{""}, false, "has no file"},
 		"two files of the same name":  {map[string]string{"a/pool.yaml": pool, "b/pool.yaml": pool}, "", []string{"a/pool.yaml", "b/pool.yaml"}, false, "one by one"},
 		"one of several that is sick": {map[string]string{"pool.yaml": pool, "policy.yaml": policy + "  strategi: {}\n"}, "", []string{"pool.yaml", "policy.yaml"}, false, "policy.yaml:6:3: "},
@@ -69,6 +69,9 @@ func TestFilesAreCheckedAsPickersReadThem(t *testing.T) {
 			}
 			if valid != tc.valid || !strings.Contains(text, tc.want) {
 				t.Errorf("valid: %v, want %v: %s", valid, tc.valid, text)
+			}
+			if name == "a file that is not there" && strings.Count(text, "none.yaml") != 1 {
+				t.Errorf("the file is not named once: %s", text)
 			}
 		})
 	}
