@@ -50,6 +50,8 @@ func (o *reportOptions) check() error {
 		return errors.New("--report-secret-file, --report-client-ca and --report-keys exclude each other")
 	case o.insecure && (o.tls != rpc.Files{} || o.keys != ""):
 		return errors.New("--report-insecure excludes certificates and tokens")
+	case (o.tls.Cert == "") != (o.tls.Key == ""):
+		return errors.New("--report-cert and --report-key need each other")
 	case ways > 0 && !o.insecure && (o.tls.Cert == "" || o.tls.Key == ""):
 		return errors.New("reports need --report-cert and --report-key, or --report-insecure")
 	case o.keys != "" && o.issuer == "" && o.keysToken == "":

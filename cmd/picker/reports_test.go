@@ -157,6 +157,7 @@ func TestFlagsAboutReportersAreChecked(t *testing.T) {
 		want string
 	}{
 		"two ways to know reporters":   {[]string{"--report-secret-file", "s", "--report-keys", "k"}, "exclude each other"},
+		"a certificate without a key":  {[]string{"--report-cert", "c"}, "--report-cert and --report-key need each other"},
 		"no certificate":               {[]string{"--report-secret-file", "s"}, "--report-cert"},
 		"tokens without TLS":           {[]string{"--report-keys", "k", "--report-issuer", "i", "--report-insecure"}, "excludes"},
 		"keys of no known issuer":      {[]string{"--report-keys", "k", "--report-cert", "c", "--report-key", "k"}, "--report-issuer"},

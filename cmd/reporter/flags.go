@@ -7,6 +7,7 @@ import (
 	"io"
 	"log/slog"
 	"net"
+	"net/url"
 	"os"
 	"strconv"
 	"strings"
@@ -118,11 +119,17 @@ func (o *options) check(f *flag.FlagSet, level string) error {
 		return fmt.Errorf("--log-level %q: want error, warn, info, debug or trace", level)
 	case o.logFormat != "text" && o.logFormat != "json":
 		return fmt.Errorf("--log-format %q: want text or json", o.logFormat)
+	case o.config.Engine != "VLLM" && o.config.Engine != "SGLang":
+		return fmt.Errorf("--engine %q: want VLLM or SGLang", o.config.Engine)
 	case o.config.Pod == "":
 		return errors.New("--pod, or " + podUID + " in the environment, is required")
-	case (o.pickers == "") == (o.pickerService == ""):
+	case o.pickers != "" && o.pickerService != "":
+		return errors.New("--pickers and --picker-service exclude each other")
+	case o.pickers == "" && o.pickerService == "":
 		return errors.New("either --pickers or --picker-service is required")
-	case (o.config.Listen == "") == (o.config.Subscribe == ""):
+	case o.config.Listen != "" && o.config.Subscribe != "":
+		return errors.New("--events-listen and --events-connect exclude each other: the engine dials, or the reporter does")
+	case o.config.Listen == "" && o.config.Subscribe == "":
 		return errors.New("either --events-listen or --events-connect is required")
 	case proofs > 1:
 		return errors.New("--token-file, --secret-file and --client-cert exclude each other")
@@ -165,6 +172,16 @@ func (o *options) useless(f *flag.FlagSet) (err error) {
 		case "client-cert":
 			if o.tls.Key == "" {
 				why = "needs --client-key"
+			}
+		case "events-listen", "events-connect", "replay":
+			if _, _, splitErr := net.SplitHostPort(given.Value.String()); splitErr != nil && given.Value.String() != "" {
+				why = fmt.Sprintf("%q is not HOST:PORT", given.Value)
+			}
+		case "engine-metrics":
+			for one := range strings.SplitSeq(o.engineMetrics, ",") {
+				if u, parseErr := url.Parse(one); one != "" && (parseErr != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https") {
+					why = fmt.Sprintf("%q is not http://HOST:PORT/metrics", one)
+				}
 			}
 		case "first-rank", "ranks":
 			if n, _ := strconv.Atoi(given.Value.String()); n < 0 || n < 1 && given.Name == "ranks" {
