@@ -3,6 +3,7 @@ package config
 import (
 	"errors"
 	"fmt"
+	"reflect"
 	"regexp"
 	"slices"
 	"strings"
@@ -122,10 +123,52 @@ func decodeStrict(raw []byte, into any) []fault {
 		f := fault{detail: err.Error()}
 		if fe := kjson.FieldError(nil); errors.As(err, &fe) {
 			f = plainFault(fe.FieldPath(), f.detail)
+			if strings.HasPrefix(f.detail, "unknown field") {
+				f.detail += meantField(reflect.TypeOf(into), f.field)
+			}
 		}
 		faults = append(faults, f)
 	}
 	return faults
+}
+
+// meantField asks for the field of a Go type's JSON that the last step of a path was probably meant to be.
+func meantField(t reflect.Type, path string) string {
+	names := steps(path)
+	for i, name := range names {
+		for t.Kind() == reflect.Pointer {
+			t = t.Elem()
+		}
+		switch t.Kind() {
+		case reflect.Slice, reflect.Array, reflect.Map:
+			t = t.Elem()
+			continue
+		case reflect.Struct:
+		default:
+			return ""
+		}
+		fields := jsonFields(t)
+		next, ok := fields[name]
+		switch {
+		case i == len(names)-1:
+			return didYouMean(name, sortedKeys(fields))
+		case !ok:
+			return ""
+		}
+		t = next
+	}
+	return ""
+}
+
+// jsonFields are the types of a struct's fields, by their names in JSON.
+func jsonFields(t reflect.Type) map[string]reflect.Type {
+	fields := map[string]reflect.Type{}
+	for _, f := range reflect.VisibleFields(t) {
+		if name, _, _ := strings.Cut(f.Tag.Get("json"), ","); name != "" && name != "-" {
+			fields[name] = f.Type
+		}
+	}
+	return fields
 }
 
 // validateMeta checks the metadata of an object whose name is a DNS subdomain.

@@ -26,11 +26,14 @@ func TestProblemsNameTheirLine(t *testing.T) {
 		"a kind with a typo":         {"a.yaml", "\n\napiVersion: kvasir.dev/v1alpha1\nkind: InferencPool\nmetadata: {name: m}\n", `a.yaml:3:1: InferencPool default/m: kind "InferencPool" of "kvasir.dev/v1alpha1" is not read here, did you mean "InferencePool"?`},
 		"a name":                     {"a.yaml", "apiVersion: v1\nkind: Secret\nmetadata: {name: A_b}\n", `a.yaml:3:12: Secret default/A_b: metadata.name: Invalid value: "A_b": a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', and must start and end with an alphanumeric character (e.g. 'example.com')`},
 		"a value of a slice":         {"a.yaml", "---\napiVersion: discovery.k8s.io/v1\nkind: EndpointSlice\nmetadata: {name: s}\nports:\n- {port: x}\n", `a.yaml:5:1: EndpointSlice default/s: ports.port: must be of type int32, not string`},
+		"a field of a slice":         {"a.yaml", strings.Replace(smallSlice, "addressType", "addresType", 1), `a.yaml:4:1: EndpointSlice default/m-a: addresType: unknown field, did you mean "addressType"?`},
+		"a field in a slice's list":  {"a.yaml", strings.Replace(smallSlice, "targetRef", "targtRef", 1), `a.yaml:7:28: EndpointSlice default/m-a: endpoints[0].targtRef: unknown field, did you mean "targetRef"?`},
+		"a port's name":              {"a.yaml", strings.Replace(smallSlice, "kv-events", "kv-event", 1), `a.yaml:5:36: EndpointSlice default/m-a: ports[1].name: Invalid value: "kv-event": ports of this name are not used, did you mean "kv-events"?`},
 		"JSON that ends":             {"a.json", "{\"a\":\n", `a.json:2:1: reading JSON: unexpected EOF`},
 		"JSON with a comma":          {"a.json", "{\n  \"a\": 1,\n}\n", `a.json:3:1: reading JSON: invalid character '}' looking for beginning of object key string`},
 		"the second object of JSON":  {"a.json", "{\"apiVersion\":\"v1\",\"kind\":\"Secret\",\"metadata\":{\"name\":\"s\"}}\n  {\"apiVersion\":\"v1\",\"kind\":\"Secret\",\"metadata\":{\"name\":\"B\"}}", `a.json:2:50: Secret default/B: metadata.name: Invalid value: "B": a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', and must start and end with an alphanumeric character (e.g. 'example.com')`},
 		"bytes that are not a text":  {"a.yaml", "a: 1\n\x80", `a.yaml:1: reading YAML: invalid leading UTF-8 octet`},
-		"a document behind another":  {"a.yaml", smallPolicy + "---\n# why\n---\napiVersion: v1\nkind: Secret\nmetadata: {name: s}\ndat: {}\n", `a.yaml:11:1: Secret default/s: dat: unknown field`},
+		"a document behind another":  {"a.yaml", smallPolicy + "---\n# why\n---\napiVersion: v1\nkind: Secret\nmetadata: {name: s}\ndat: {}\n", `a.yaml:11:1: Secret default/s: dat: unknown field, did you mean "data"?`},
 		"a pool that is there twice": {"a.yaml", smallPool + "---\n" + smallPool, `a.yaml:6:1: InferencePool default/m: the object is also in a.yaml, line 1; that one is applied`},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"strconv"
+	"strings"
 
 	discoveryv1 "k8s.io/api/discovery/v1"
 	"k8s.io/apimachinery/pkg/util/validation/field"
@@ -48,6 +49,7 @@ func validateSlice(s *discoveryv1.EndpointSlice) field.ErrorList {
 	}
 	errs = append(errs, validateAnnotations(s)...)
 	errs = append(errs, validatePorts(s.Ports)...)
+	errs = append(errs, misspelledPorts(s.Ports)...)
 	if len(s.Endpoints) > maxSliceEndpoints {
 		return append(errs, field.TooMany(field.NewPath("endpoints"), len(s.Endpoints), maxSliceEndpoints))
 	}
@@ -98,6 +100,22 @@ func startRank(s *discoveryv1.EndpointSlice) (int, error) {
 		return 0, fmt.Errorf("must be a number from 0 to %d", maxStartRank)
 	}
 	return rank, nil
+}
+
+// misspelledPorts refuses names that are nearly one that means something here: the port would be ignored, and another assumed.
+// Names that begin with http stay free for other ports, such as https.
+func misspelledPorts(ports []discoveryv1.EndpointPort) field.ErrorList {
+	var errs field.ErrorList
+	for i, p := range ports {
+		if p.Name == nil || portName.MatchString(*p.Name) || strings.HasPrefix(*p.Name, portHTTP) {
+			continue
+		}
+		if meant := didYouMean(*p.Name, []string{portHTTP, portEvents, portReplay}); meant != "" {
+			errs = append(errs, field.Invalid(field.NewPath("ports").Index(i).Child("name"), *p.Name,
+				"ports of this name are not used"+meant))
+		}
+	}
+	return errs
 }
 
 func validatePorts(ports []discoveryv1.EndpointPort) field.ErrorList {
