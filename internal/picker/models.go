@@ -5,6 +5,7 @@ import (
 	"sort"
 
 	"github.com/kvasir-dev/kvasir/internal/endpoint"
+	"github.com/kvasir-dev/kvasir/internal/logging"
 )
 
 // ListedModel is a model as an engine lists it.
@@ -30,11 +31,27 @@ func (p *Picker) ObserveModels(id endpoint.ID, models []ListedModel) {
 	for _, v := range p.current.Load().pools {
 		if m, ok := v.find(id); ok {
 			v.mu.Lock()
+			before := v.listed[id]
 			v.listed[id] = models
 			v.mu.Unlock()
 			p.observeReloads(v, m, id, models)
+			if !v.spec.named(models) && !slices.Equal(before, models) {
+				names := make([]string, 0, maxSuggested)
+				for _, model := range models[:min(len(models), maxSuggested)] {
+					names = append(names, model.Name)
+				}
+				logging.Warn(v.log, "Engine does not serve the pool's model: it answers requests for it with 404",
+					"pool", v.spec.Name, "pod", id.Pod, "rank", id.Rank, "model", v.spec.Model, "served", names)
+			}
 		}
 	}
+}
+
+// named reports whether an engine's list has a name of the base model. An empty list reports nothing.
+func (s *Spec) named(models []ListedModel) bool {
+	return len(models) == 0 || s.Model == "" || slices.ContainsFunc(models, func(m ListedModel) bool {
+		return m.Name == s.Model || slices.Contains(s.Aliases, m.Name)
+	})
 }
 
 // maxLen is the context length that an engine reports, in tokens; 0 if it reports none.
