@@ -87,6 +87,21 @@ func TestAPickerAtAnAddress(t *testing.T) {
 }
 
 // TestAPodIsSpokenToAsItSpeaks: with TLS it is shown a token, if its certificate is believed; without it is not.
+// The port of requests and the port of the page are easily confused.
+func TestAnotherPortOfAPickerIsNamed(t *testing.T) {
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		http.Error(w, `{"error":{"message":"There is nothing at this path."}}`, http.StatusNotFound)
+	}))
+	defer server.Close()
+	picker, err := At(server.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := picker.Status(t.Context()); err == nil || !strings.Contains(err.Error(), "9090 by default") {
+		t.Errorf("%v", err)
+	}
+}
+
 func TestAPodIsSpokenToAsItSpeaks(t *testing.T) {
 	payload := base64.RawURLEncoding.EncodeToString([]byte(`{"sub":"system:serviceaccount:llm:viewer"}`))
 	own := "e30." + payload + ".sig"

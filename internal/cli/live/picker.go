@@ -211,6 +211,8 @@ func (p *Picker) fault(response *http.Response) error {
 	var told api.Fault
 	if json.Unmarshal(text, &told) == nil && told.Message != "" {
 		f.Message = told.Message
+	} else if f.Code == http.StatusNotFound && strings.HasSuffix(response.Request.URL.Path, "/status") {
+		f.Message = "this is not the port of a picker's metrics and page, which is 9090 by default (--metrics-address)"
 	}
 	if f.Message == "" {
 		f.Message = http.StatusText(f.Code)
