@@ -248,7 +248,7 @@ func redirected(out *client, r *http.Request) bool {
 // isServed reports whether requests for a path are answered here or sent to an engine.
 func isServed(path string) bool {
 	_, read := openai.RouteOf(path)
-	return read || path == "/health" || byLoad[path] || isOpen(path)
+	return read || path == openai.Health || byLoad(path) || isOpen(path)
 }
 
 // nothingAt is the message for a path that is not served. At the root it says what is, for people who look with a browser.
