@@ -131,7 +131,7 @@ conformance: ## Istio's control plane over what the operator makes and the docs 
 	CGO_ENABLED=0 $(GO) build -o bin/conformance ./cmd/picker ./cmd/vllmsim ./hack/objects
 	ln -sf "$$(hack/envoy/install.sh)" bin/conformance/envoy
 	CGO_ENABLED=0 $(GO) -C test/conformance test -vet=off -c -o ../../bin/conformance/conformance.test .
-	KVASIR_BIN=$(CURDIR)/bin/conformance bin/conformance/conformance.test -test.v -test.timeout 10m
+	KVASIR_BIN=$(CURDIR)/bin/conformance KVASIR_OUT=$(CURDIR)/out/conformance bin/conformance/conformance.test -test.v -test.timeout 15m $(CONFORMANCEFLAGS)
 
 .PHONY: conformance-suite
 conformance-suite: kube ## the conformance suite of the inference extension behind Istio (Linux; the first build takes minutes)
@@ -141,7 +141,7 @@ conformance-suite: kube ## the conformance suite of the inference extension behi
 	ln -sf "$$(hack/envoy/install.sh)" bin/conformance/envoy
 	CGO_ENABLED=0 $(GO) -C test/conformance build -o ../../bin/conformance/istiod istio.io/istio/pilot/cmd/pilot-discovery
 	CGO_ENABLED=0 $(GO) -C test/conformance/suite test -vet=off -c -o ../../../bin/conformance/suite.test .
-	KVASIR_BIN=$(CURDIR)/bin/conformance bin/conformance/suite.test -test.timeout 40m $(CONFORMANCEFLAGS)
+	KVASIR_BIN=$(CURDIR)/bin/conformance KVASIR_OUT=$(CURDIR)/out/conformance bin/conformance/suite.test -test.timeout 40m $(CONFORMANCEFLAGS)
 
 .PHONY: test-clients
 test-clients: ## SDKs and load tools, unmodified, against the proxy and through Envoy with the operator's route (each installed into the user's cache; Python 3.12, npm)

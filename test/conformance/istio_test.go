@@ -2,6 +2,7 @@ package conformance
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -9,14 +10,19 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"reflect"
 	"strings"
 	"testing"
+	"time"
 
 	"google.golang.org/protobuf/types/known/wrapperspb"
+	"istio.io/istio/pilot/pkg/config/kube/crd"
 	"istio.io/istio/pilot/pkg/config/kube/gateway"
 	"istio.io/istio/pilot/test/xds"
+	"istio.io/istio/pkg/config"
 	"istio.io/istio/pkg/config/mesh"
 	"istio.io/istio/pkg/config/schema/gvr"
+	"istio.io/istio/pkg/config/validation"
 	kubelib "istio.io/istio/pkg/kube"
 	"istio.io/istio/pkg/kube/kclient/clienttest"
 	"sigs.k8s.io/yaml"
@@ -56,7 +62,7 @@ func page(t *testing.T, names []string) []object {
 }
 
 // cluster is what Kubernetes and Istio's own controllers add: the pods with their addresses, and the state of the route.
-func cluster(t *testing.T) string {
+func cluster(t *testing.T, pools []pool) string {
 	t.Helper()
 	var text strings.Builder
 	fmt.Fprint(&text, `
@@ -86,7 +92,7 @@ spec:
 	}
 	slice("gateways", "inference-gateway-istio", "{name: http, port: 80, protocol: TCP}",
 		pod(gatewayPod, "gateway", "gateways", "gateway.networking.k8s.io/gateway-name: inference-gateway"))
-	for _, p := range []pool{chat, chatNew} {
+	for _, p := range pools {
 		shadow, err := gateway.InferencePoolServiceName(p.name)
 		if err != nil {
 			t.Fatal(err)
@@ -96,9 +102,14 @@ spec:
 			engines = append(engines, pod(ip, fmt.Sprintf("%s-engine-%d", p.name, i), "llm", "app: vllm"))
 		}
 		slice("llm", shadow, "{name: http-0, port: 8000, protocol: TCP}", engines...)
+		var pickers []string
+		for i, ip := range p.replicas {
+			pickers = append(pickers, pod(ip, fmt.Sprintf("%s-picker-%d", p.name, i), "llm",
+				"app.kubernetes.io/component: picker, app.kubernetes.io/instance: "+p.name+", app.kubernetes.io/name: kvasir"))
+		}
 		slice("llm", p.name+"-picker", "{name: http, port: 8080, protocol: TCP}, {name: grpc-ext-proc, port: 9002, protocol: TCP}, "+
 			"{name: grpc-health, port: 9003, protocol: TCP}, {name: metrics, port: 9090, protocol: TCP}",
-			pod(p.picker, p.name+"-picker", "llm", "app.kubernetes.io/component: picker, app.kubernetes.io/instance: "+p.name+", app.kubernetes.io/name: kvasir"))
+			pickers...)
 	}
 	return text.String()
 }
@@ -107,7 +118,14 @@ spec:
 // those of further objects of the page, and of a second pool.
 func startIstio(t *testing.T, edit func(o object), names ...string) {
 	t.Helper()
-	var objects, configs []string
+	startIstioOver(t, []pool{chat, chatNew}, edit, names...)
+}
+
+// startIstioOver is startIstio with the pods of the given pools.
+func startIstioOver(t *testing.T, pools []pool, edit func(o object), names ...string) {
+	t.Helper()
+	var objects []string
+	var configs []config.Config
 	services := 1
 	for _, o := range page(t, names) {
 		edit(o)
@@ -127,9 +145,7 @@ func startIstio(t *testing.T, edit func(o object), names ...string) {
 			t.Fatal(err)
 		}
 		if o["kind"] == "DestinationRule" {
-			// The reader of these strings knows no domain, as that of a cluster does.
-			text = []byte(strings.Replace(string(text), "-picker\n  trafficPolicy:", "-picker.llm.svc.cluster.local\n  trafficPolicy:", 1))
-			configs = append(configs, string(text))
+			configs = append(configs, parse(t, text)...)
 			continue
 		}
 		objects = append(objects, string(text))
@@ -138,8 +154,8 @@ func startIstio(t *testing.T, edit func(o object), names ...string) {
 	m.EnableAutoMtls, m.DefaultProviders = wrapperspb.Bool(false), nil
 	var listener net.Listener
 	xds.NewFakeDiscoveryServer(t, xds.FakeOptions{
-		KubernetesObjectString: strings.Join(append(objects, cluster(t)), "\n---\n"),
-		ConfigString:           strings.Join(configs, "\n---\n"),
+		KubernetesObjectString: strings.Join(append(objects, cluster(t, pools)), "\n---\n"),
+		Configs:                configs,
 		MeshConfig:             m,
 		KubeClientModifier:     func(c kubelib.Client) { clienttest.MakeCRD(t, c, gvr.InferencePool) },
 		ListenerBuilder: func() (net.Listener, error) {
@@ -151,7 +167,19 @@ func startIstio(t *testing.T, edit func(o object), names ...string) {
 	startEnvoy(t, listener.Addr().(*net.TCPAddr).Port)
 }
 
-// startEnvoy starts Envoy as the pod of the Gateway.
+// parse reads an object of Istio's own kinds as its control plane does: with its validation, and with the cluster's domain,
+// which completes names of hosts.
+func parse(t *testing.T, text []byte) []config.Config {
+	t.Helper()
+	parsed, unknown, err := crd.ParseInputs(string(text))
+	if err != nil || len(unknown) > 0 || len(parsed) != 1 {
+		t.Fatalf("Istio refuses an object: %v, %v\n%s", err, unknown, text)
+	}
+	parsed[0].Domain = "cluster.local"
+	return parsed
+}
+
+// startEnvoy starts Envoy as the pod of the Gateway. If the test fails, its configuration is written to out/conformance.
 func startEnvoy(t *testing.T, port int) {
 	t.Helper()
 	ads := object{"ads": object{}, "resource_api_version": "V3", "initial_fetch_timeout": "0s"}
@@ -177,7 +205,35 @@ func startEnvoy(t *testing.T, port int) {
 		t.Fatal(err)
 	}
 	execute(t, bin(t, "envoy"), "-c", file, "--use-dynamic-base-id", "--concurrency", "1", "--log-level", "warning")
-	until(t, "Envoy has Istio's listener", func() bool { return get("http://"+gatewayPod+":80/") != 0 })
+	t.Cleanup(func() { dumpEnvoy(t) })
+	// An administrative path, because no picker picks for it, whatever the routes take.
+	until(t, "Envoy has Istio's listener", func() bool { return get("http://"+gatewayPod+":80/sleep") != 0 })
+}
+
+// dumpEnvoy keeps the configuration that Envoy has at the end of a test that failed: whether its listener has ext_proc, and
+// which endpoints its clusters have.
+func dumpEnvoy(t *testing.T) {
+	dir := os.Getenv("KVASIR_OUT")
+	if !t.Failed() || dir == "" {
+		return
+	}
+	r, err := (&http.Client{Timeout: patience}).Get("http://127.0.0.1:15000/config_dump?include_eds")
+	if err != nil {
+		t.Logf("Envoy's configuration is lost: %v", err)
+		return
+	}
+	defer r.Body.Close()
+	text, err := io.ReadAll(r.Body)
+	if err != nil {
+		t.Logf("Envoy's configuration is lost: %v", err)
+		return
+	}
+	file := filepath.Join(dir, strings.ReplaceAll(t.Name(), "/", "-")+".json")
+	if err := errors.Join(os.MkdirAll(dir, 0o755), os.WriteFile(file, text, 0o600)); err != nil {
+		t.Log(err)
+		return
+	}
+	t.Logf("Envoy's configuration is in %s", file)
 }
 
 // answer is what a client gets.
@@ -274,6 +330,71 @@ func TestThePickerIsKilledBehindIstio(t *testing.T) {
 				t.Error("all requests with a body were answered: docs/install-gateways.md says that they fail")
 			}
 		})
+	}
+}
+
+// With two pickers, as the operator runs by default, and the operator's DestinationRule, one picker that is killed costs at most
+// one request: Istio ejects it at the first failure, for five seconds at least. In a cluster it is no endpoint of the Service
+// by then; here it still is, so that each further ejection can cost a request.
+func TestOneOfTwoPickersIsKilledBehindIstio(t *testing.T) {
+	two := chat
+	two.replicas = []string{chat.picker, secondPicker}
+	two.startEngines(t)
+	first := two.startPicker(t)
+	second := two
+	second.picker = secondPicker
+	second.startPicker(t)
+	startIstioOver(t, []pool{two, chatNew}, func(object) {})
+	const requests = 200
+	const ejected = 5 * time.Second
+	failed, killed := 0, time.Now()
+	for i := range 2 * requests {
+		if i == requests {
+			if asked := sum(t, secondPicker+":9090", "kvasir_picks_total"); failed > 0 || asked == 0 || asked == requests {
+				t.Fatalf("with two pickers, %d of %d requests failed, and the second picked for %d", failed, requests, asked)
+			}
+			first.kill()
+			killed = time.Now()
+		}
+		if a := ask(t); a.status != http.StatusOK || !strings.Contains(a.body, "[DONE]") {
+			failed++
+			t.Logf("request %d after the kill: %+v", i-requests, a)
+		}
+	}
+	took := time.Since(killed)
+	t.Logf("%d of %d requests failed in %v after one of two pickers was killed", failed, requests, took)
+	if most := 1 + int(took/ejected); failed > most {
+		t.Errorf("%d requests failed, want at most %d", failed, most)
+	}
+}
+
+// Istio takes the objects that the operator makes for it and those of the page, and it does check them.
+func TestObjectsPassIstiosValidation(t *testing.T) {
+	var rules []object
+	for _, o := range page(t, []string{"chat-picker"}) {
+		if o["kind"] != "DestinationRule" {
+			continue
+		}
+		rules = append(rules, o)
+		text, err := yaml.Marshal(o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		parsed := parse(t, text)[0]
+		if warning, err := validation.ValidateDestinationRule(parsed); err != nil || warning != nil {
+			t.Errorf("Istio says of\n%s%v, %v", text, err, warning)
+		}
+	}
+	if len(rules) != 2 || !reflect.DeepEqual(rules[0]["spec"], rules[1]["spec"]) {
+		t.Fatalf("the rules of the page and of the operator differ: %v", rules)
+	}
+	delete(at(rules[0], "spec"), "host")
+	text, err := yaml.Marshal(rules[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := crd.ParseInputs(string(text)); err == nil {
+		t.Error("Istio takes a rule without a host")
 	}
 }
 

@@ -22,11 +22,16 @@ const gatewayPod = "10.9.0.1"
 type pool struct {
 	name, picker string
 	engines      []string
+	// replicas are the addresses of all its pickers.
+	replicas []string
 }
 
+// secondPicker is the address of a second picker of chat, where a test has one.
+const secondPicker = "10.9.2.3"
+
 var (
-	chat    = pool{"chat", "10.9.2.1", []string{"10.9.1.1", "10.9.1.2"}}
-	chatNew = pool{"chat-new", "10.9.2.2", []string{"10.9.1.3"}}
+	chat    = pool{"chat", "10.9.2.1", []string{"10.9.1.1", "10.9.1.2"}, []string{"10.9.2.1"}}
+	chatNew = pool{"chat-new", "10.9.2.2", []string{"10.9.1.3"}, []string{"10.9.2.2"}}
 )
 
 // inside marks the process that has the namespace.
@@ -61,7 +66,7 @@ func run(m *testing.M) (int, error) {
 		return 0, nil
 	}
 	commands := [][]string{{"link", "set", "lo", "up"}}
-	for _, pod := range slices.Concat([]string{gatewayPod, chat.picker, chatNew.picker}, chat.engines, chatNew.engines) {
+	for _, pod := range slices.Concat([]string{gatewayPod, chat.picker, chatNew.picker, secondPicker}, chat.engines, chatNew.engines) {
 		commands = append(commands, []string{"addr", "add", pod + "/32", "dev", "lo"})
 	}
 	for _, c := range commands {

@@ -103,7 +103,7 @@ func (g gateway) pickersCluster(dir string) object {
 		cluster["health_checks"] = []object{{"timeout": "3s", "interval": "0.2s", "no_traffic_interval": "0.2s", "unhealthy_threshold": 1,
 			"healthy_threshold": 1, "always_log_health_check_failures": true, "grpc_health_check": object{}}}
 	case outlier:
-		cluster["outlier_detection"] = object{"consecutive_gateway_failure": 2, "enforcing_consecutive_gateway_failure": 100,
+		cluster["outlier_detection"] = object{"consecutive_gateway_failure": 1, "enforcing_consecutive_gateway_failure": 100,
 			"interval": "1s", "base_ejection_time": "5s", "max_ejection_percent": 50}
 	}
 	return cluster

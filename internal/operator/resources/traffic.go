@@ -101,10 +101,12 @@ func (b *builder) destinationRule() *unstructured.Unstructured {
 	if b.pool.Spec.Picker.TLS.Type != v1alpha1.TLSPlaintext {
 		settings["tls"] = map[string]any{"mode": "SIMPLE", "insecureSkipVerify": true}
 	}
-	// At most half of the replicas are ejected. If a single replica was ejected, none would be left.
+	// A replica is ejected at its first failure: each further one is a request that fails. Only connections that break count,
+	// and answers of 502 to 504, which a picker that works does not give. At most half of the replicas are ejected; if there is
+	// only one, none would be left.
 	if b.pool.Spec.Picker.Replicas > 1 {
 		settings["outlierDetection"] = map[string]any{
-			"consecutiveGatewayErrors": int64(2), "interval": "1s", "baseEjectionTime": "5s", "maxEjectionPercent": int64(50),
+			"consecutiveGatewayErrors": int64(1), "interval": "1s", "baseEjectionTime": "5s", "maxEjectionPercent": int64(50),
 		}
 	}
 	// A name without a dot is completed by Istio with the rule's namespace and the cluster's domain, whatever that is.

@@ -83,6 +83,9 @@ func TestTheDestinationRuleIsForTheGatewaysPort(t *testing.T) {
 			port, _, _ := unstructured.NestedInt64(settings, "port", "number")
 			_, tls := settings["tls"]
 			_, outliers := settings["outlierDetection"]
+			if failures, _, _ := unstructured.NestedInt64(settings, "outlierDetection", "consecutiveGatewayErrors"); outliers && failures != 1 {
+				t.Errorf("a replica that fails is ejected after %d requests, want 1", failures)
+			}
 			if len(ports) != 1 || port != ExtProcPort || tls != tc.tls || outliers != tc.outliers {
 				t.Errorf("%v, want TLS %v, outlier detection %v", settings, tc.tls, tc.outliers)
 			}

@@ -67,6 +67,11 @@ func TestConformance(t *testing.T) {
 		name, test := all[i].ShortName, all[i].Test
 		all[i].Test = func(t *testing.T, s *confsuite.ConformanceTestSuite) {
 			results[name] = "fails"
+			defer func() { // a test that fails ends its goroutine
+				if t.Failed() {
+					w.dumpGateways(t)
+				}
+			}()
 			test(t, s)
 			if !t.Failed() {
 				results[name] = "passes"

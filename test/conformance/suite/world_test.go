@@ -3,8 +3,11 @@ package suite
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io"
 	"net"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -34,6 +37,8 @@ const (
 	patience = 2 * time.Minute
 	// istiodPort is where Istio's control plane configures gateways.
 	istiodPort = 15010
+	// gatewayLabel is on the pods and the Service of a Gateway.
+	gatewayLabel = "gateway.networking.k8s.io/gateway-name"
 	// class is the GatewayClass.
 	class = "istio"
 )
@@ -229,10 +234,9 @@ func (w *world) runGateways(ctx context.Context) {
 }
 
 func (w *world) deploy(ctx context.Context, g *gatewayv1.Gateway, i int) error {
-	const label = "gateway.networking.k8s.io/gateway-name"
 	name, port, address := g.Name+"-istio", 18000+i, fmt.Sprintf("10.9.255.%d", i+1)
 	owner := metav1.OwnerReference{APIVersion: gatewayv1.GroupVersion.String(), Kind: "Gateway", Name: g.Name, UID: g.UID}
-	own := metav1.ObjectMeta{Name: name, Namespace: g.Namespace, Labels: map[string]string{label: g.Name},
+	own := metav1.ObjectMeta{Name: name, Namespace: g.Namespace, Labels: map[string]string{gatewayLabel: g.Name},
 		OwnerReferences: []metav1.OwnerReference{owner}}
 	_, err := w.set.CoreV1().Pods(g.Namespace).Create(ctx, &corev1.Pod{ObjectMeta: own, Spec: corev1.PodSpec{Containers: []corev1.Container{{
 		Name: "envoy", Image: "gateway", Env: []corev1.EnvVar{
@@ -241,10 +245,10 @@ func (w *world) deploy(ctx context.Context, g *gatewayv1.Gateway, i int) error {
 	if err != nil && !apierrors.IsAlreadyExists(err) {
 		return err
 	}
-	http := "http"
+	protocol := "http"
 	_, err = w.set.CoreV1().Services(g.Namespace).Create(ctx, &corev1.Service{ObjectMeta: own, Spec: corev1.ServiceSpec{
-		Type: corev1.ServiceTypeLoadBalancer, Selector: map[string]string{label: g.Name},
-		Ports: []corev1.ServicePort{{Name: "http", Port: 80, TargetPort: intstr.FromInt(port), AppProtocol: &http}},
+		Type: corev1.ServiceTypeLoadBalancer, Selector: map[string]string{gatewayLabel: g.Name},
+		Ports: []corev1.ServicePort{{Name: "http", Port: 80, TargetPort: intstr.FromInt(port), AppProtocol: &protocol}},
 	}}, metav1.CreateOptions{})
 	if err != nil && !apierrors.IsAlreadyExists(err) {
 		return err
@@ -269,6 +273,39 @@ func (w *world) deploy(ctx context.Context, g *gatewayv1.Gateway, i int) error {
 	}
 	go forward(ctx, l, fmt.Sprintf("%s:%d", pod, port))
 	return nil
+}
+
+// dumpGateways keeps the configuration that each gateway has when a test fails, in the folder KVASIR_OUT: whether its listener has
+// ext_proc, and which endpoints its clusters have.
+func (w *world) dumpGateways(t *testing.T) {
+	dir := os.Getenv("KVASIR_OUT")
+	if dir == "" {
+		return
+	}
+	pods, err := w.set.CoreV1().Pods("").List(context.Background(), metav1.ListOptions{LabelSelector: gatewayLabel})
+	if err != nil {
+		t.Logf("The configuration of the gateways is lost: %v", err)
+		return
+	}
+	for i := range pods.Items {
+		pod := &pods.Items[i]
+		text, err := configDump(pod.Status.PodIP)
+		file := filepath.Join(dir, strings.ReplaceAll(t.Name(), "/", "-")+"-"+pod.Name+".json")
+		if err := errors.Join(err, os.MkdirAll(dir, 0o755), os.WriteFile(file, text, 0o600)); err != nil {
+			t.Logf("The configuration of %s is lost: %v", pod.Name, err)
+			continue
+		}
+		t.Logf("The configuration of %s is in %s", pod.Name, file)
+	}
+}
+
+func configDump(ip string) ([]byte, error) {
+	r, err := (&http.Client{Timeout: patience}).Get("http://" + ip + ":15000/config_dump?include_eds")
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = r.Body.Close() }()
+	return io.ReadAll(r.Body)
 }
 
 func (w *world) until(what string, is func() bool) {
