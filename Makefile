@@ -110,6 +110,7 @@ mutants: ## bugs that peers had, and others, put into the code: a test must noti
 e2e: ## real processes and sockets, end to end
 	@echo "== end-to-end tests"
 	$(GO) test -count=1 ./test/e2e/...
+	CGO_ENABLED=0 $(GO) -C hack/h2check test -count=1 -parallel 32 . # the ports of HTTP/2, by the cases of h2spec
 
 # Releases of vLLM for test-real: "newest" is the one that test/real/requirements.txt pins, "all" also those of releases.txt.
 RELEASES ?= newest

@@ -136,6 +136,19 @@ func (c *Call) wellFormed() bool {
 	return c.Header(":method") != "" && c.Header(":scheme") != "" && c.Header(":path") != ""
 }
 
+// length is the value of content-length; -1 without a valid one.
+func (c *Call) length() int64 {
+	text := c.Header("content-length")
+	if text == "" { // as usual: ParseUint would allocate an error
+		return -1
+	}
+	n, err := strconv.ParseUint(text, 10, 63)
+	if err != nil {
+		return -1
+	}
+	return int64(n) // of 63 bits
+}
+
 // isRPC reports whether it is a call of gRPC.
 func (c *Call) isRPC() bool {
 	rest, ok := strings.CutPrefix(strings.ToLower(c.Header("content-type")), "application/grpc")

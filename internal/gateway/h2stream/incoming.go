@@ -73,10 +73,13 @@ func (c *connection) takeHeaders(f *http2.MetaHeadersFrame) error {
 	id := f.StreamID
 	c.mu.Lock()
 	s := c.streams[id]
+	closed := s != nil && s.halfClosed
 	refused := c.leaving == gone && id > c.last || s == nil && len(c.streams) >= c.server.options.MaxStreams
 	flood := s == nil && c.unended >= 2*c.server.options.MaxStreams
 	c.mu.Unlock()
 	switch {
+	case closed:
+		return http2.StreamError{StreamID: id, Code: http2.ErrCodeStreamClosed}
 	case s != nil: // trailers
 		if !f.StreamEnded() || len(f.PseudoFields()) > 0 {
 			return http2.StreamError{StreamID: id, Code: http2.ErrCodeProtocol}
@@ -102,6 +105,7 @@ func (c *connection) takeHeaders(f *http2.MetaHeadersFrame) error {
 		return http2.StreamError{StreamID: id, Code: http2.ErrCodeProtocol}
 	}
 	s = newStream(c, id)
+	s.announced = call.length()
 	c.mu.Lock()
 	s.sendWindow = c.peerWindow
 	c.streams[id] = s

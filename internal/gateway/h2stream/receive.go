@@ -25,6 +25,8 @@ func (s *Stream) receive(p []byte, size int, end bool) error {
 		return http2.StreamError{StreamID: s.id, Code: http2.ErrCodeStreamClosed}
 	case tooMuch:
 		return http2.StreamError{StreamID: s.id, Code: http2.ErrCodeFlowControl}
+	case !s.expects(len(p), end): // malformed (RFC 9113, 8.1.1)
+		return http2.StreamError{StreamID: s.id, Code: http2.ErrCodeProtocol}
 	}
 	s.account.Received(len(p))
 	for len(p) > 0 && s.have >= 0 {
@@ -45,6 +47,15 @@ func (s *Stream) receive(p []byte, size int, end bool) error {
 	s.grant()
 	c.mu.Unlock()
 	return nil
+}
+
+// expects counts received bytes, and reports whether they agree with the request's content-length, so far or at its end.
+func (s *Stream) expects(n int, end bool) bool {
+	if s.announced < 0 {
+		return true
+	}
+	s.announced -= int64(n)
+	return s.announced == 0 || s.announced > 0 && !end
 }
 
 // hold counts the received bytes of a message, and reports whether there is room for it. The reading goroutine calls it.

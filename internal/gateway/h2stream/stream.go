@@ -32,10 +32,11 @@ type Stream struct {
 	handler Handler // nil until start, and when there is none
 
 	// Of the reading goroutine: the message that is being received.
-	begun   [prefix]byte
-	have    int // of begun
-	partial *[]byte
-	held    int64 // bytes of partial that are counted in the budget
+	begun     [prefix]byte
+	have      int // of begun
+	partial   *[]byte
+	held      int64 // bytes of partial that are counted in the budget
+	announced int64 // bytes that have to come, by the request's content-length; negative if it has none
 
 	off func() // of the handler's caller: the argument of Off
 
