@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/kvasir-dev/kvasir/internal/dashboard/api"
+	"github.com/kvasir-dev/kvasir/internal/monotonic"
 )
 
 const (
@@ -22,7 +23,7 @@ const (
 // Ring keeps the last decisions. It implements picker.Recorder, and is safe for concurrent use.
 type Ring struct {
 	passed    atomic.Int64 // decisions since the last one that was taken down
-	due       atomic.Int64 // when the recorded decisions would end if they were evenly spaced, nanoseconds since 1970
+	due       atomic.Int64 // when the recorded decisions would end if they were evenly spaced, of the monotonic clock
 	following atomic.Int32 // len(followers), to be read without the lock
 
 	mu        sync.Mutex // guards what follows
@@ -47,10 +48,10 @@ func (r *Ring) Wants(now time.Time) (passed int64, ok bool) {
 	if r.following.Load() > 0 {
 		pause = int64(watchedPause)
 	}
-	at, due := now.UnixNano(), r.due.Load()
+	at, due := monotonic.Of(now), r.due.Load()
 	free := max(due, at) // when the bucket would be empty
 	if ahead := due - at; ahead > burst*int64(restPause) {
-		free = at // the clock was set back
+		free = at // it is of another clock
 	} else if ahead > (burst-1)*pause {
 		return 0, false
 	}

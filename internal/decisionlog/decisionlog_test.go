@@ -104,6 +104,46 @@ func TestFilesAreBoundedInSizeAndNumber(t *testing.T) {
 	}
 }
 
+// TestTheNewestRecordsAreKept: however the clock is set meanwhile.
+func TestTheNewestRecordsAreKept(t *testing.T) {
+	for _, set := range []time.Duration{0, time.Hour, -time.Hour} {
+		dir := t.TempDir()
+		now, calls := time.Unix(1_800_000_000, 0), 0
+		w := open(t, Options{Dir: dir, FileBytes: 2 << 10, Files: 3, Now: func() time.Time {
+			if calls++; calls == 4 {
+				now = now.Add(set)
+			}
+			return now
+		}})
+		for i := range 100 {
+			w.Write(record(i))
+		}
+		w.Close()
+		list, _ := readAll(t, dir)
+		if calls < 6 || len(list) < 10 {
+			t.Fatalf("%d files were ended, %d records are left", calls, len(list))
+		}
+		for i, r := range list {
+			if want := int64(1100 - len(list) + i); r.Timestamp != want {
+				t.Errorf("clock set by %s: record %d of %d is of %d, want %d", set, i, len(list), r.Timestamp, want)
+				break
+			}
+		}
+		var copied bytes.Buffer
+		if err := w.Copy(&copied); err != nil {
+			t.Fatal(err)
+		}
+		last := int64(0)
+		for line := range bytes.Lines(copied.Bytes()) {
+			var r Record
+			if err := json.Unmarshal(line, &r); err != nil || r.Timestamp <= last {
+				t.Fatalf("clock set by %s: a record of %d is copied behind one of %d: %v", set, r.Timestamp, last, err)
+			}
+			last = r.Timestamp
+		}
+	}
+}
+
 func TestALogGoesOnAfterAKill(t *testing.T) {
 	dir := t.TempDir()
 	o := Options{Dir: dir, FileBytes: 1 << 20, Files: 2}

@@ -12,6 +12,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -247,15 +248,35 @@ func (o *output) end() error {
 
 // rotate renames the present file, and removes the oldest ones.
 func (w *Writer) rotate() error {
-	name := filepath.Join(w.options.Dir, "decisions-"+w.options.Now().UTC().Format("20060102T150405.000000000")+".jsonl")
+	old, err := filepath.Glob(filepath.Join(w.options.Dir, "decisions-*.jsonl")) // sorted, by time
+	if err != nil {
+		return err
+	}
+	name := w.next(old)
 	if err := os.Rename(filepath.Join(w.options.Dir, current), name); err != nil {
 		return err
 	}
-	old, err := filepath.Glob(filepath.Join(w.options.Dir, "decisions-*.jsonl")) // sorted, by time
+	old = append(old, name)
 	for i := 0; i <= len(old)-w.options.Files; i++ {
 		err = errors.Join(err, os.Remove(old[i]))
 	}
 	return err
+}
+
+// stamp is the form of times in names of files.
+const stamp = "20060102T150405.000000000"
+
+// next is a name for the present file, behind those of the old ones, however the clock was set since: files are removed and read
+// in the order of their names.
+func (w *Writer) next(old []string) string {
+	at := w.options.Now().UTC()
+	if len(old) > 0 {
+		text := strings.TrimSuffix(strings.TrimPrefix(filepath.Base(old[len(old)-1]), "decisions-"), ".jsonl")
+		if last, err := time.Parse(stamp, text); err == nil && !at.After(last) {
+			at = last.Add(1)
+		}
+	}
+	return filepath.Join(w.options.Dir, "decisions-"+at.Format(stamp)+".jsonl")
 }
 
 func openFile(dir string) (*os.File, int64, error) {

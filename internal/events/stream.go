@@ -14,6 +14,7 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/fault"
 	"github.com/kvasir-dev/kvasir/internal/kvevent"
 	"github.com/kvasir-dev/kvasir/internal/logging"
+	"github.com/kvasir-dev/kvasir/internal/monotonic"
 	"github.com/kvasir-dev/kvasir/internal/vllm"
 )
 
@@ -33,7 +34,7 @@ type Stream struct {
 	ups, seen atomic.Uint64
 	link      atomic.Bool
 	state     atomic.Int32 // a State, as the applier sees it
-	panicked  atomic.Int64 // when a panic was logged last, in ns since 1970
+	panicked  atomic.Int64 // when a panic was logged last, of the monotonic clock; 0 for never
 
 	// The fields below belong to the caller of Work.
 
@@ -320,7 +321,7 @@ const panicLogPause = time.Minute
 func (s *Stream) caught(what string, f func(), keys func() []any) error {
 	p := fault.Catch(f, func(p *fault.Panic) {
 		s.stats.Panics.Add(1)
-		now := s.cfg.Now().UnixNano()
+		now := monotonic.Of(s.cfg.Now())
 		last := s.panicked.Load()
 		if (last != 0 && now-last < int64(panicLogPause) || !s.panicked.CompareAndSwap(last, now)) && !p.Fatal() {
 			return

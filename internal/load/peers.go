@@ -4,6 +4,8 @@ import (
 	"math"
 	"sync/atomic"
 	"time"
+
+	"github.com/kvasir-dev/kvasir/internal/monotonic"
 )
 
 // PeerFresh is how long the counters of a peer remain valid after its last update: those of a peer that has
@@ -18,17 +20,20 @@ const PeerFresh = 2 * time.Second
 // must send at least one update in PeerFresh, even without changes. (Package peer does that with the messages of the
 // wire, which gather changes for some milliseconds.)
 type Peer struct {
-	received atomic.Int64 // nanoseconds since 1970
+	received atomic.Int64 // of the monotonic clock; 0 for never
 }
 
 // Receive records that the peer is alive, and that its last counters are still valid.
-func (p *Peer) Receive(now time.Time) { p.received.Store(now.UnixNano()) }
+func (p *Peer) Receive(now time.Time) { p.received.Store(monotonic.Of(now)) }
 
 // Fresh reports whether the peer's counters count.
-func (p *Peer) Fresh(now time.Time) bool { return now.UnixNano()-p.received.Load() <= int64(PeerFresh) }
+func (p *Peer) Fresh(now time.Time) bool {
+	received := p.received.Load()
+	return received != 0 && monotonic.Of(now)-received <= int64(PeerFresh)
+}
 
 // LastReceived is the time of the peer's last update.
-func (p *Peer) LastReceived() time.Time { return time.Unix(0, p.received.Load()) }
+func (p *Peer) LastReceived() time.Time { return monotonic.Time(p.received.Load()) }
 
 // Share is what one picker has assigned to an endpoint. All values are absolute, so the last message is enough.
 type Share struct {

@@ -5,6 +5,8 @@ import (
 	"math/rand/v2"
 	"testing"
 	"time"
+
+	"github.com/kvasir-dev/kvasir/test/wallclock"
 )
 
 // pickers are trackers of one endpoint, each of another picker.
@@ -226,5 +228,24 @@ func TestALongAnswerAloneIsNoLackOfProgress(t *testing.T) {
 	tracker.Book(at(62), WorkOf(100, 0), true)
 	if got := tracker.View(at(63)).Stuck; got != 3*time.Second {
 		t.Errorf("a prefill behind it counts as progress: %v", got)
+	}
+}
+
+// TestPeersEndByTheMonotonicClock: a wall clock that is set back does not make a peer that is gone count for as long, and one that
+// jumps forward does not make those that are there end.
+func TestPeersEndByTheMonotonicClock(t *testing.T) {
+	for _, set := range []time.Duration{time.Hour, -time.Hour} {
+		var p Peer
+		if p.Fresh(time.Now()) {
+			t.Error("a peer from which nothing was received is fresh")
+		}
+		now := time.Now()
+		p.Receive(now)
+		if at := wallclock.Set(now.Add(PeerFresh), set); !p.Fresh(at) {
+			t.Errorf("clock set by %s: a peer that was just received from has ended", set)
+		}
+		if at := wallclock.Set(now.Add(PeerFresh+1), set); p.Fresh(at) {
+			t.Errorf("clock set by %s: a silent peer has not ended", set)
+		}
 	}
 }

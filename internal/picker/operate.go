@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/kvasir-dev/kvasir/internal/monotonic"
 	"github.com/kvasir-dev/kvasir/internal/operatorfeed"
 	"github.com/kvasir-dev/kvasir/internal/policy"
 )
@@ -14,7 +15,7 @@ import (
 type tally struct {
 	requests, prompt, hit, prefill atomic.Int64
 	evictions                      atomic.Int64
-	last                           atomic.Int64 // when a request arrived, nanoseconds since 1970; 0 for never
+	last                           atomic.Int64 // when a request arrived, of the monotonic clock; 0 for never
 	ttft                           [len(operatorfeed.Histogram{})]atomic.Int64
 
 	mu   sync.Mutex
@@ -22,7 +23,7 @@ type tally struct {
 }
 
 // recordArrival records that a request has arrived, whatever its outcome.
-func (t *tally) recordArrival(now time.Time) { t.last.Store(now.UnixNano()) }
+func (t *tally) recordArrival(now time.Time) { t.last.Store(monotonic.Of(now)) }
 
 // placed counts a request that has been given to an endpoint, with the seconds that its prefill should take.
 func (t *tally) placed(prompt, hit, prefill int, seconds float64) {
@@ -47,7 +48,7 @@ func (t *tally) read(waiting int) operatorfeed.Totals {
 		out.TTFT[i] = t.ttft[i].Load()
 	}
 	if last := t.last.Load(); last != 0 {
-		out.LastRequest = time.Unix(0, last)
+		out.LastRequest = monotonic.Time(last)
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()

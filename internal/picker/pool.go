@@ -46,7 +46,7 @@ type member struct {
 	reloads          reloads
 	tally            *tally // of the pool
 	routed           memories
-	// renderFrom is when the engine can be asked for tokens again, nanoseconds since 1970; 0 while it answers.
+	// renderFrom is when the engine can be asked for tokens again, of the monotonic clock; 0 while it answers.
 	renderFrom atomic.Int64
 }
 

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/kvasir-dev/kvasir/internal/endpoint"
+	"github.com/kvasir-dev/kvasir/internal/monotonic"
 )
 
 // Sleep is what an engine reports about its own pauses. Requests that are sent there meanwhile are accepted, and wait.
@@ -31,7 +32,7 @@ const sleepLife = 10 * time.Second
 //	     '--paused-------------> uncertain --blocks announced when awake again: those before them are there ----'
 //	                             both -------the event------------------------------------------------------------> kept
 type sleep struct {
-	until  atomic.Int64 // nanoseconds since 1970; 0 while awake
+	until  atomic.Int64 // of the monotonic clock; 0 while awake
 	blocks atomic.Int32 // kept, gone or uncertain
 	// said and paused are those of the last reading: discarded, paused.
 	said, paused atomic.Bool
@@ -46,7 +47,7 @@ const (
 
 func (s *sleep) asleep(now time.Time) bool {
 	until := s.until.Load()
-	return until != 0 && now.UnixNano() < until
+	return until != 0 && monotonic.Of(now) < until
 }
 
 // discarded reports whether the indexed blocks no longer exist, or might not.
@@ -56,7 +57,7 @@ func (s *sleep) discarded() bool { return s.blocks.Load() != kept }
 func (s *sleep) observe(at time.Time, is Sleep) (changed bool) {
 	until := int64(0)
 	if is.Asleep || is.Paused {
-		until = at.Add(sleepLife).UnixNano()
+		until = monotonic.Of(at.Add(sleepLife))
 	}
 	if !s.paused.Swap(is.Paused) && is.Paused {
 		s.blocks.CompareAndSwap(kept, uncertain)

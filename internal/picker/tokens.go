@@ -8,6 +8,7 @@ import (
 
 	"github.com/kvasir-dev/kvasir/internal/kvblock"
 	"github.com/kvasir-dev/kvasir/internal/logging"
+	"github.com/kvasir-dev/kvasir/internal/monotonic"
 	"github.com/kvasir-dev/kvasir/internal/openai"
 	"github.com/kvasir-dev/kvasir/internal/tokens/chatprompt"
 	"github.com/kvasir-dev/kvasir/internal/tokens/tokenizer"
@@ -313,7 +314,7 @@ func (v *view) nextRenderer(now time.Time) int {
 		if !v.spec.Endpoints[i].Pickable() || !v.members[i].circuit.closed(now, v.spec.Policy.CircuitFailures) {
 			continue
 		}
-		if now.UnixNano() >= v.members[i].renderFrom.Load() {
+		if from := v.members[i].renderFrom.Load(); from == 0 || monotonic.Of(now) >= from {
 			return i
 		}
 		last = i
@@ -325,7 +326,7 @@ func (v *view) nextRenderer(now time.Time) int {
 func (p *Picker) engineAnswered(v *view, i int, ok bool) {
 	from := int64(0)
 	if !ok {
-		from = p.now().Add(renderPause).UnixNano()
+		from = monotonic.Of(p.now().Add(renderPause))
 	}
 	before := v.members[i].renderFrom.Swap(from)
 	if pod := v.spec.Endpoints[i].Pod; ok && before != 0 {

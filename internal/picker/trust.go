@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/kvasir-dev/kvasir/internal/kvblock"
+	"github.com/kvasir-dev/kvasir/internal/monotonic"
 	"github.com/kvasir-dev/kvasir/internal/openai"
 )
 
@@ -89,7 +90,7 @@ const (
 type verdict struct {
 	announced, found int
 	tenant           uint64
-	at               int64 // seconds since 1970
+	at               int64 // seconds of the monotonic clock
 }
 
 // suspect is an answer that has found little, until it is clear that no removal explains it.
@@ -169,7 +170,7 @@ func (r *record) settle(now time.Time) (why verdict) {
 
 // judge enters a verdict. It returns whether trust was lost or won by it, and the sum of the verdicts. mu is held.
 func (r *record) judge(now time.Time, v verdict) (changed bool, sum verdict) {
-	v.at = now.Unix()
+	v.at = monotonic.Of(now) / int64(time.Second)
 	r.verdicts = slices.DeleteFunc(r.verdicts, func(old verdict) bool { return v.at-old.at > int64(trustAge/time.Second) })
 	if len(r.verdicts) == trustWindow {
 		r.verdicts = slices.Delete(r.verdicts, oldest(r.verdicts), oldest(r.verdicts)+1)

@@ -109,7 +109,7 @@ func (s *OperateService) Watch(in *WatchRequest, stream grpc.ServerStreamingServ
 		if !ok {
 			return status.Errorf(codes.NotFound, "pool %s is not served here", in.GetPool())
 		}
-		if err := stream.Send(stateMessage(&state)); err != nil {
+		if err := stream.Send(stateMessage(&state, time.Now())); err != nil {
 			return err
 		}
 		select {

@@ -490,12 +490,15 @@ type OperateTotals struct {
 	Ttft []int64 `protobuf:"varint,7,rep,packed,name=ttft,proto3" json:"ttft,omitempty"`
 	// Requests that wait in the picker now.
 	Waiting int64 `protobuf:"varint,8,opt,name=waiting,proto3" json:"waiting,omitempty"`
-	// Unix time in milliseconds; 0 if there was no request.
+	// Unix time in milliseconds by the picker's clock; 0 if there was no request. For operators that do not know last_request_age.
 	LastRequest int64 `protobuf:"varint,9,opt,name=last_request,json=lastRequest,proto3" json:"last_request,omitempty"`
 	// Requests that were refused because the pool was full.
-	Refused       int64 `protobuf:"varint,10,opt,name=refused,proto3" json:"refused,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Refused int64 `protobuf:"varint,10,opt,name=refused,proto3" json:"refused,omitempty"`
+	// Time since the last request when the state was sent, in milliseconds; 0 if there was none. The clocks of a picker and of
+	// the operator can differ.
+	LastRequestAge int64 `protobuf:"varint,11,opt,name=last_request_age,json=lastRequestAge,proto3" json:"last_request_age,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *OperateTotals) Reset() {
@@ -594,6 +597,13 @@ func (x *OperateTotals) GetLastRequest() int64 {
 func (x *OperateTotals) GetRefused() int64 {
 	if x != nil {
 		return x.Refused
+	}
+	return 0
+}
+
+func (x *OperateTotals) GetLastRequestAge() int64 {
+	if x != nil {
+		return x.LastRequestAge
 	}
 	return 0
 }
@@ -777,7 +787,7 @@ const file_internal_rpc_operate_proto_rawDesc = "" +
 	" \x01(\x01R\akvUsage\x12\x16\n" +
 	"\x06blocks\x18\v \x01(\x03R\x06blocks\x12\x12\n" +
 	"\x04busy\x18\f \x01(\x03R\x04busy\x12\x19\n" +
-	"\bread_age\x18\r \x01(\x03R\areadAge\"\xc2\x02\n" +
+	"\bread_age\x18\r \x01(\x03R\areadAge\"\xec\x02\n" +
 	"\rOperateTotals\x12\x1a\n" +
 	"\brequests\x18\x01 \x01(\x03R\brequests\x12#\n" +
 	"\rprompt_tokens\x18\x02 \x01(\x03R\fpromptTokens\x12\x1d\n" +
@@ -790,7 +800,8 @@ const file_internal_rpc_operate_proto_rawDesc = "" +
 	"\awaiting\x18\b \x01(\x03R\awaiting\x12!\n" +
 	"\flast_request\x18\t \x01(\x03R\vlastRequest\x12\x18\n" +
 	"\arefused\x18\n" +
-	" \x01(\x03R\arefused\"z\n" +
+	" \x01(\x03R\arefused\x12(\n" +
+	"\x10last_request_age\x18\v \x01(\x03R\x0elastRequestAge\"z\n" +
 	"\vWarmRequest\x12\x12\n" +
 	"\x04pool\x18\x01 \x01(\tR\x04pool\x12\x17\n" +
 	"\apod_uid\x18\x02 \x01(\tR\x06podUid\x12\x1d\n" +

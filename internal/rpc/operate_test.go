@@ -18,6 +18,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/kvasir-dev/kvasir/internal/operatorfeed"
+	"github.com/kvasir-dev/kvasir/test/wallclock"
 )
 
 var update = flag.Bool("update", false, "write the golden files")
@@ -53,7 +54,8 @@ func fullState() operatorfeed.State {
 
 func TestStatesGoOverTheWireAsTheyAre(t *testing.T) {
 	want := fullState()
-	bytes, err := proto.MarshalOptions{Deterministic: true}.Marshal(stateMessage(&want))
+	now := want.Totals.LastRequest.Add(1500 * time.Millisecond)
+	bytes, err := proto.MarshalOptions{Deterministic: true}.Marshal(stateMessage(&want, now))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -76,18 +78,50 @@ func TestStatesGoOverTheWireAsTheyAre(t *testing.T) {
 	if err := proto.Unmarshal(old, &m); err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff(want, stateOf(&m)); diff != "" {
+	if diff := cmp.Diff(want, stateOf(&m, now)); diff != "" {
 		t.Errorf("read from the golden file (-want +got):\n%s", diff)
 	}
 	if !cmp.Equal(old, bytes) {
 		t.Errorf("the bytes are not those of %s", golden)
 	}
-	if diff := cmp.Diff(operatorfeed.State{Pods: map[string]operatorfeed.PodState{}}, stateOf(&OperateState{})); diff != "" {
+	if diff := cmp.Diff(operatorfeed.State{Pods: map[string]operatorfeed.PodState{}}, stateOf(&OperateState{}, now)); diff != "" {
 		t.Errorf("an empty message (-want +got):\n%s", diff)
 	}
-	more := stateOf(&OperateState{Totals: &OperateTotals{Ttft: make([]int64, 100)}})
+	more := stateOf(&OperateState{Totals: &OperateTotals{Ttft: make([]int64, 100)}}, now)
 	if more.Totals.TTFT.Count() != 0 {
 		t.Error("buckets that are not known count")
+	}
+}
+
+// TestTheLastRequestIsAsLongAgoAsThePickerSays: whatever the clocks of the picker and the operator show. A pool is scaled to zero
+// by it.
+func TestTheLastRequestIsAsLongAgoAsThePickerSays(t *testing.T) {
+	now := time.Now()
+	for _, apart := range []time.Duration{0, time.Hour, -time.Hour} {
+		s := fullState()
+		s.Totals.LastRequest = wallclock.Set(now.Add(-time.Minute), apart) // it came after the picker's clock was set
+		m := stateMessage(&s, wallclock.Set(now, apart))
+		if got := now.Sub(stateOf(m, now).Totals.LastRequest); got != time.Minute {
+			t.Errorf("picker ahead by %s: the last request was %s ago, want 1m", apart, got)
+		}
+		s.Totals.LastRequest = now.Add(-time.Minute) // it came before that
+		m = stateMessage(&s, wallclock.Set(now, apart))
+		if got := now.Sub(stateOf(m, now).Totals.LastRequest); got != time.Minute {
+			t.Errorf("picker set by %s: the last request was %s ago, want 1m", apart, got)
+		}
+		if got := wallclock.Set(now, apart).UnixMilli() - m.GetTotals().GetLastRequest(); got != time.Minute.Milliseconds() {
+			t.Errorf("picker set by %s: for earlier operators the last request was %d ms ago by the picker's clock", apart, got)
+		}
+	}
+	earlier := &OperateState{Totals: &OperateTotals{LastRequest: 1_800_000_000_123}}
+	if got := stateOf(earlier, now).Totals.LastRequest; !got.Equal(time.UnixMilli(1_800_000_000_123)) {
+		t.Errorf("an earlier picker's last request was at %s", got)
+	}
+	for _, age := range []int64{-1 << 63, -1, 1<<63 - 1} {
+		lying := &OperateState{Totals: &OperateTotals{LastRequestAge: age}}
+		if got := stateOf(lying, now).Totals.LastRequest; got.After(now) {
+			t.Errorf("an age of %d ms makes a request of the future, %s", age, got)
+		}
 	}
 }
 

@@ -8,8 +8,11 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/operatorfeed"
 )
 
-// stateMessage puts a state into the words of the wire, pods by UID.
-func stateMessage(s *operatorfeed.State) *OperateState {
+// maxAge bounds the age of a request.
+const maxAge = 10 * 365 * 24 * time.Hour
+
+// stateMessage puts a state into the words of the wire, pods by UID. It is sent now.
+func stateMessage(s *operatorfeed.State, now time.Time) *OperateState {
 	t := &s.Totals
 	m := &OperateState{
 		Picker: s.Picker, Incarnation: s.Incarnation, PoolGeneration: s.PoolGeneration,
@@ -22,7 +25,8 @@ func stateMessage(s *operatorfeed.State) *OperateState {
 		},
 	}
 	if !t.LastRequest.IsZero() {
-		m.Totals.LastRequest = t.LastRequest.UnixMilli()
+		age := max(time.Millisecond, now.Sub(t.LastRequest))
+		m.Totals.LastRequestAge, m.Totals.LastRequest = age.Milliseconds(), now.Add(-age).UnixMilli()
 	}
 	for _, uid := range slices.Sorted(maps.Keys(s.Pods)) {
 		p := s.Pods[uid]
@@ -36,8 +40,8 @@ func stateMessage(s *operatorfeed.State) *OperateState {
 	return m
 }
 
-// stateOf decodes a message. Buckets that this version does not have count as the last one.
-func stateOf(m *OperateState) operatorfeed.State {
+// stateOf decodes a message that is received now. Buckets that this version does not have count as the last one.
+func stateOf(m *OperateState, now time.Time) operatorfeed.State {
 	t := m.GetTotals()
 	s := operatorfeed.State{
 		Picker: m.GetPicker(), Incarnation: m.GetIncarnation(), PoolGeneration: m.GetPoolGeneration(),
@@ -54,7 +58,9 @@ func stateOf(m *OperateState) operatorfeed.State {
 	for i, n := range t.GetTtft() {
 		s.Totals.TTFT[min(i, len(s.Totals.TTFT)-1)] += n
 	}
-	if last := t.GetLastRequest(); last != 0 {
+	if age := t.GetLastRequestAge(); age > 0 {
+		s.Totals.LastRequest = now.Add(-time.Duration(min(age, maxAge.Milliseconds())) * time.Millisecond)
+	} else if last := t.GetLastRequest(); last != 0 { // an earlier version's
 		s.Totals.LastRequest = time.UnixMilli(last)
 	}
 	for _, p := range m.GetPods() {

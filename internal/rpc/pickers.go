@@ -214,7 +214,7 @@ func (p *Pickers) listen(ctx context.Context, l *watchLink) error {
 		if m.GetPicker() != l.Name {
 			return fmt.Errorf("at %s another picker answers, %q", l.Address, m.GetPicker())
 		}
-		p.receive(l, client, stateOf(m))
+		p.receive(l, client, stateOf(m, time.Now()))
 	}
 }
 

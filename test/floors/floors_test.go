@@ -29,6 +29,7 @@ func init() {
 			"internal/kvevent",
 			"internal/kvindex",
 			"internal/load",
+			"internal/monotonic",
 			"internal/policy",
 			"internal/spelling",
 			"internal/tenant",

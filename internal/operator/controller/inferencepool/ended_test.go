@@ -67,6 +67,38 @@ func TestPodsThatEndAreReplacedEverMoreSlowlyAndNamed(t *testing.T) {
 	}
 }
 
+// TestPausesDoNotDependOnTheClocksOfNodes: a node whose clock is ahead or behind neither delays pods in place of those that ended
+// on it by the difference, nor has them end over and over without a pause.
+func TestPausesDoNotDependOnTheClocksOfNodes(t *testing.T) {
+	for _, ahead := range []time.Duration{time.Hour, -time.Hour} {
+		w := newWorld(t)
+		w.serve()
+		for n, wait := range []time.Duration{0, 0, 10 * time.Second, 20 * time.Second} {
+			if n > 0 {
+				newest := slices.MaxFunc(w.living(), func(a, b *corev1.Pod) int {
+					return a.CreationTimestamp.Compare(b.CreationTimestamp.Time)
+				})
+				w.setStatus(newest, func(s *corev1.PodStatus) {
+					s.Phase, s.ContainerStatuses = corev1.PodFailed, nil
+					setCondition(s, corev1.PodReady, false, w.clock.Now().Add(ahead))
+				})
+				w.settleDown()
+			}
+			if wait > 0 {
+				if got := len(w.living()); got != 1 {
+					t.Fatalf("clock ahead by %s: after %d ends %d pods are there before the pause is over", ahead, n, got)
+				}
+				w.clock.SetTime(w.clock.Now().Add(wait))
+				w.tick()
+				w.settleDown()
+			}
+			if got := len(w.living()); got != 2 {
+				t.Fatalf("clock ahead by %s: after %d ends and a pause of %s %d pods are there", ahead, n, wait, got)
+			}
+		}
+	}
+}
+
 func TestTheEndOfAPodIsWhatItsEngineSays(t *testing.T) {
 	born := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	at := func(d time.Duration) metav1.Time { return metav1.NewTime(born.Add(d)) }

@@ -169,11 +169,13 @@ func (r *reconciliation) fact(pod *corev1.Pod, node lifecycle.Node) lifecycle.Po
 	}
 	p.Loaded, p.LoadedAt = since(pod, corev1.ContainersReady)
 	p.Ready, p.ReadyAt = since(pod, corev1.PodReady)
+	p.LoadedAt, p.ReadyAt = r.ofNode(pod, p.LoadedAt), r.ofNode(pod, p.ReadyAt)
 	p.Ends, _ = strconv.Atoi(pod.Annotations[v1alpha1.AnnotationEnds])
 	p.Moves, _ = strconv.Atoi(pod.Annotations[v1alpha1.AnnotationMoves])
 	if p.Finished {
 		p.EndedAt, p.Trouble = endOf(pod, r.pool.Spec.Engine.ContainerName)
-		p.Lived = p.EndedAt.Sub(pod.CreationTimestamp.Time)
+		p.Lived = min(p.EndedAt.Sub(p.Created), r.now.Sub(p.Created)+clockSkew)
+		p.EndedAt = r.ofNode(pod, p.EndedAt)
 	}
 	for _, gate := range pod.Spec.ReadinessGates {
 		p.WarmGate = p.WarmGate || gate.ConditionType == podtemplate.ConditionWarm
