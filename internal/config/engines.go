@@ -18,6 +18,7 @@ import (
 
 	"github.com/kvasir-dev/kvasir/api/v1alpha1"
 	"github.com/kvasir-dev/kvasir/internal/config/crdadmission"
+	"github.com/kvasir-dev/kvasir/internal/hosts"
 )
 
 // EnginesPool is the name of the pool that engines given by URL are in.
@@ -166,7 +167,7 @@ type Engines struct {
 	directory *Directory
 	pool      []byte
 	urls      []EngineURL
-	// lookUp resolves a host name.
+	// lookUp resolves a host name, to addresses of one kind.
 	lookUp func(ctx context.Context, host string) ([]netip.Addr, error)
 	every  time.Duration
 }
@@ -187,7 +188,7 @@ func newEngines(urls []EngineURL, model string, admitter *crdadmission.Admitter,
 		return nil, err
 	}
 	e := &Engines{pool: pool, urls: urls, every: lookUpEvery, lookUp: func(ctx context.Context, host string) ([]netip.Addr, error) {
-		return net.DefaultResolver.LookupNetIP(ctx, "ip", host)
+		return hosts.Lookup(ctx, net.DefaultResolver, host)
 	}}
 	if e.directory, err = newReader(admitter, settings, log); err != nil {
 		return nil, err
@@ -298,34 +299,18 @@ func (e *Engines) slice(ctx context.Context, i int) reading {
 	return reading{content: content}
 }
 
-// addresses of a host, sorted. Each is an engine, as behind a headless Service. Where a name has addresses of both kinds,
-// those of IPv4 count: they are other ways to the same engines.
+// addresses of a host, sorted. Each is an engine, as behind a headless Service.
 func (e *Engines) addresses(ctx context.Context, host string) ([]netip.Addr, error) {
-	if ip, err := netip.ParseAddr(host); err == nil {
-		return []netip.Addr{ip}, nil
-	}
 	ctx, cancel := context.WithTimeout(ctx, lookUpLimit)
 	defer cancel()
 	found, err := e.lookUp(ctx, host)
-	if err != nil {
+	switch {
+	case err != nil:
 		return nil, plainLookUp(host, err)
-	}
-	var v4, v6 []netip.Addr
-	for _, ip := range found {
-		if ip = ip.Unmap(); ip.Is4() {
-			v4 = append(v4, ip)
-		} else {
-			v6 = append(v6, ip)
-		}
-	}
-	if len(v4) == 0 {
-		v4 = v6
-	}
-	if len(v4) == 0 {
+	case len(found) == 0:
 		return nil, fmt.Errorf("looking up host %q: it has no address", host)
 	}
-	slices.SortFunc(v4, netip.Addr.Compare)
-	return slices.Compact(v4), nil
+	return found, nil
 }
 
 // plainLookUp drops what changes from one failure to the next, such as ports, so that the same failure is logged once.

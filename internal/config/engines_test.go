@@ -10,6 +10,8 @@ import (
 	"github.com/go-logr/logr"
 
 	"github.com/kvasir-dev/kvasir/internal/endpoint"
+	"github.com/kvasir-dev/kvasir/internal/hosts"
+	"github.com/kvasir-dev/kvasir/test/dns"
 )
 
 func TestEngineURLsAreReadAsPeopleTypeThem(t *testing.T) {
@@ -78,6 +80,9 @@ func TestWrongEngineURLsAreRefusedInOneLine(t *testing.T) {
 type resolved map[string][]netip.Addr
 
 func (n resolved) lookUp(_ context.Context, host string) ([]netip.Addr, error) {
+	if ip, err := netip.ParseAddr(host); err == nil {
+		return []netip.Addr{ip}, nil
+	}
 	if found, ok := n[host]; ok {
 		return found, nil
 	}
@@ -119,6 +124,45 @@ func ips(texts ...string) (all []netip.Addr) {
 	return all
 }
 
+// TestEnginesStayWhileNamesDoNotResolve: whatever is wrong with the name service, engines keep the addresses that they had, the
+// status names the host, and everything is as before when the service is back.
+func TestEnginesStayWhileNamesDoNotResolve(t *testing.T) {
+	s := dns.New(t)
+	s.Set("a.test.", "fd00::1", "10.0.0.1")
+	s.Set("b.test.", "10.0.0.2", "10.0.0.3")
+	e := enginesAt(t, nil, "http://a.test.:8000,http://b.test.:8000,http://10.0.0.9:8000")
+	e.lookUp = func(ctx context.Context, host string) ([]netip.Addr, error) {
+		return hosts.Lookup(ctx, s.Resolver(), host)
+	}
+	state, problems := load(t, e.directory)
+	wantNoProblem(t, problems)
+	before := addressesOf(t, state)
+	for _, fault := range []dns.Fault{dns.Failing, dns.Empty, dns.FailingIPv4, dns.Silent, dns.Garbage} {
+		s.Break(fault)
+		state, problems := load(t, e.directory)
+		if got := addressesOf(t, state); got != before {
+			t.Errorf("fault %d: endpoints %s, want %s", fault, got, before)
+		}
+		if len(problems) != 2 {
+			t.Errorf("fault %d: problems %q, want one for each name", fault, problems)
+		}
+		wantProblem(t, problems, `--engines http://a.test.:8000: looking up host "a.test."`)
+		wantProblem(t, problems, "(the last good state stays in force)")
+		s.Break(dns.None)
+		state, problems = load(t, e.directory)
+		wantNoProblem(t, problems)
+		if got := addressesOf(t, state); got != before {
+			t.Errorf("after fault %d: endpoints %s, want %s", fault, got, before)
+		}
+	}
+	s.Break(dns.FailingIPv6)
+	state, problems = load(t, e.directory)
+	wantNoProblem(t, problems)
+	if got := addressesOf(t, state); got != before {
+		t.Errorf("without answers about IPv6: endpoints %s, want %s", got, before)
+	}
+}
+
 func TestEnginesWithoutFilesMakeAPoolWithAllDefaults(t *testing.T) {
 	n := resolved{"a": ips("10.0.0.1")}
 	e := enginesAt(t, n, "http://a:8000,http://127.0.0.1:8001?events=5001&replay=6001")
@@ -141,7 +185,7 @@ func TestEnginesWithoutFilesMakeAPoolWithAllDefaults(t *testing.T) {
 }
 
 func TestHostNamesAreFollowed(t *testing.T) {
-	n := resolved{"a": ips("::1", "10.0.0.2", "10.0.0.1"), "six": ips("fd00::6")}
+	n := resolved{"a": ips("10.0.0.1", "10.0.0.2"), "six": ips("fd00::6")}
 	e := enginesAt(t, n, "http://a:8000,http://six:8000,http://later:8000")
 	step := func(what, endpoints string, wanted ...string) State {
 		t.Helper()

@@ -168,6 +168,7 @@ func (r *Reporter) follow(ctx context.Context) {
 	ticks := time.NewTicker(r.cfg.FindEvery)
 	defer ticks.Stop()
 	defer r.set(ctx, nil)
+	failed := ""
 	for {
 		var addrs []string
 		var err error
@@ -177,10 +178,12 @@ func (r *Reporter) follow(ctx context.Context) {
 		switch {
 		case ctx.Err() != nil:
 			return
-		case err != nil:
-			r.cfg.Log.Error(err, "Finding pickers failed, keeping the known ones")
-		default:
+		case err == nil:
+			failed = ""
 			r.set(ctx, addrs)
+		case failed != err.Error():
+			failed = err.Error()
+			r.cfg.Log.Error(err, "Finding pickers failed, keeping the known ones")
 		}
 		select {
 		case <-ctx.Done():

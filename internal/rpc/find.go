@@ -4,8 +4,9 @@ import (
 	"context"
 	"fmt"
 	"net"
-	"slices"
 	"time"
+
+	"github.com/kvasir-dev/kvasir/internal/hosts"
 )
 
 // Finder finds the addresses (host:port) of all picker replicas: reporters report to each of them, and they to each other.
@@ -22,7 +23,8 @@ func List(addrs ...string) Finder {
 // findTimeout bounds one look-up.
 const findTimeout = 5 * time.Second
 
-// Lookup is a Finder that asks the name service for all addresses behind a name, such as that of a headless Service.
+// Lookup is a Finder that asks the name service for all addresses behind a name, such as that of a headless Service: those of IPv4,
+// or of IPv6 if there are none.
 func Lookup(resolver *net.Resolver, addr string) (Finder, error) {
 	host, port, err := net.SplitHostPort(addr)
 	if err != nil {
@@ -31,16 +33,14 @@ func Lookup(resolver *net.Resolver, addr string) (Finder, error) {
 	return func(ctx context.Context) ([]string, error) {
 		ctx, cancel := context.WithTimeout(ctx, findTimeout)
 		defer cancel()
-		ips, err := resolver.LookupNetIP(ctx, "ip", host)
+		ips, err := hosts.Lookup(ctx, resolver, host)
 		if err != nil {
 			return nil, err
 		}
 		var addrs []string
 		for _, ip := range ips {
-			addrs = append(addrs, net.JoinHostPort(ip.Unmap().String(), port))
+			addrs = append(addrs, net.JoinHostPort(ip.String(), port))
 		}
-		slices.Sort(addrs)
-		addrs = slices.Compact(addrs)
 		return addrs[:min(len(addrs), maxPickers)], nil
 	}, nil
 }

@@ -132,16 +132,24 @@ func (m *Mesh) Run(ctx context.Context) {
 	defer find.Stop()
 	failed := ""
 	for {
-		addrs, err := m.o.Find(ctx)
-		switch {
-		case ctx.Err() != nil:
-			return
-		case err == nil:
-			failed = ""
-			m.set(ctx, addrs)
-		case failed != err.Error():
-			failed = err.Error()
-			m.o.Log.Error(err, "Finding peers failed, keeping the known ones")
+		answer := m.find(ctx)
+		for waiting := true; waiting; {
+			select {
+			case found := <-answer:
+				waiting = false
+				switch {
+				case ctx.Err() != nil:
+					return
+				case found.err == nil:
+					failed = ""
+					m.set(ctx, found.addrs)
+				case failed != found.err.Error():
+					failed = found.err.Error()
+					m.o.Log.Error(found.err, "Finding peers failed, keeping the known ones")
+				}
+			case <-expire.C:
+				m.o.Inbox.Expire(time.Now())
+			}
 		}
 		for found := false; !found; {
 			select {
@@ -157,6 +165,22 @@ func (m *Mesh) Run(ctx context.Context) {
 			}
 		}
 	}
+}
+
+// found is what a search for peers has found.
+type found struct {
+	addrs []string
+	err   error
+}
+
+// find begins a search, which can take long if the name service does not answer. It ends with ctx.
+func (m *Mesh) find(ctx context.Context) <-chan found {
+	answer := make(chan found, 1)
+	go func() {
+		addrs, err := m.o.Find(ctx)
+		answer <- found{addrs, err}
+	}()
+	return answer
 }
 
 // retry ends the waits of links that are not connected.

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -18,6 +19,7 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/load"
 	"github.com/kvasir-dev/kvasir/internal/replicas"
 	"github.com/kvasir-dev/kvasir/internal/routinghistory"
+	"github.com/kvasir-dev/kvasir/test/dns"
 )
 
 // replica is what of a picker takes part in the exchange, on a real socket.
@@ -119,9 +121,12 @@ func newReplica(t *testing.T, auth Authenticator, o ServerOptions) *replica {
 }
 
 // join sends updates to the replicas at the addresses.
-func (r *replica) join(dial DialOptions, addrs ...string) {
+func (r *replica) join(dial DialOptions, addrs ...string) { r.joinFound(dial, List(addrs...)) }
+
+// joinFound sends updates to the replicas that are found.
+func (r *replica) joinFound(dial DialOptions, find Finder) {
 	r.mesh = NewMesh(MeshOptions{
-		Find: List(addrs...), Dial: dial, Outbox: r.outbox, Loads: r.each, Inbox: r.inbox, Homes: r.homes,
+		Find: find, FindEvery: 20 * time.Millisecond, Dial: dial, Outbox: r.outbox, Loads: r.each, Inbox: r.inbox, Homes: r.homes,
 		MinBackoff: 5 * time.Millisecond, MaxBackoff: 50 * time.Millisecond,
 	})
 	ctx, cancel := context.WithCancel(context.Background())
@@ -221,6 +226,75 @@ func TestTheCountersOfAReplicaGoWithIt(t *testing.T) {
 			eventually(t, "none is seen", func() bool { return all[2].view().InFlight == 0 })
 		})
 	}
+}
+
+// TestPeersGoOnWithoutTheNameService: updates are exchanged with the known ones, and those that are gone are forgotten, while it
+// fails or gives no answer at all; afterwards new ones are found.
+func TestPeersGoOnWithoutTheNameService(t *testing.T) {
+	names := dns.New(t)
+	names.Set("peers.test.", "127.0.0.1")
+	look, err := Lookup(names.Resolver(), "peers.test.:9004")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var all []*replica
+	for range 3 {
+		all = append(all, newReplica(t, Anybody{}, ServerOptions{}))
+	}
+	var mu sync.Mutex
+	known := []string{all[0].addr, all[1].addr, all[2].addr} // behind the name; guarded by mu
+	for _, r := range all {
+		r.joinFound(DialOptions{}, func(ctx context.Context) ([]string, error) {
+			if _, err := look(ctx); err != nil {
+				return nil, err
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			return slices.Clone(known), nil
+		})
+	}
+	eventually(t, "all are connected", func() bool {
+		return !slices.ContainsFunc(all, func(r *replica) bool { return r.mesh.Stats().Connected != 2 })
+	})
+	for _, fault := range []dns.Fault{dns.Failing, dns.Empty, dns.Silent} {
+		names.Break(fault)
+		asked := names.Asked()
+		eventually(t, "all have asked", func() bool { return names.Asked() >= asked+3 })
+		b := all[1].book()
+		eventually(t, "a request is seen", func() bool { return all[0].view().InFlight == 1 && all[2].view().InFlight == 1 })
+		all[1].release(b)
+		eventually(t, "its end is seen", func() bool { return all[0].view().InFlight == 0 && all[2].view().InFlight == 0 })
+	}
+	all[2].book()
+	eventually(t, "the last request is seen", func() bool { return all[0].view().InFlight == 1 })
+	for _, l := range all[2].mesh.links { // killed: the streams are not closed
+		_ = l.client.conn.Close()
+	}
+	all[2].server.grpc.Stop()
+	eventually(t, "its state is dropped", func() bool { return all[0].inbox.Stats(time.Now()).Expired == 1 })
+
+	another := newReplica(t, Anybody{}, ServerOptions{})
+	another.join(DialOptions{})
+	mu.Lock()
+	known = append(known, another.addr)
+	mu.Unlock()
+	names.Break(dns.None)
+	another.book()
+	eventually(t, "a new one is found", func() bool { return another.inbox.Stats(time.Now()).Fresh >= 2 })
+}
+
+// TestDeadPeersExpireDuringALookup: a look-up that does not end keeps nothing of peers that are gone.
+func TestDeadPeersExpireDuringALookup(t *testing.T) {
+	a, b := newReplica(t, Anybody{}, ServerOptions{}), newReplica(t, Anybody{}, ServerOptions{})
+	a.joinFound(DialOptions{}, func(ctx context.Context) ([]string, error) { <-ctx.Done(); return nil, ctx.Err() })
+	b.join(DialOptions{}, a.addr)
+	b.book()
+	eventually(t, "a request is seen", func() bool { return a.view().InFlight == 1 })
+	for _, l := range b.mesh.links {
+		_ = l.client.conn.Close()
+	}
+	a.server.grpc.Stop()
+	eventually(t, "its state is dropped", func() bool { return a.inbox.Stats(time.Now()).Expired == 1 })
 }
 
 func TestAReplicaIsToldOnceAndNeverItself(t *testing.T) {

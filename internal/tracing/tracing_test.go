@@ -25,6 +25,7 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/picker"
 	"github.com/kvasir-dev/kvasir/internal/policy"
 	"github.com/kvasir-dev/kvasir/internal/tracing"
+	"github.com/kvasir-dev/kvasir/test/dns"
 	"github.com/kvasir-dev/kvasir/test/envoytest"
 )
 
@@ -464,6 +465,50 @@ func TestNobodyWaitsForTheCollector(t *testing.T) {
 	ctx, cancel := context.WithTimeout(context.Background(), 50*time.Millisecond)
 	defer cancel()
 	_ = shutdown(ctx) // what it says of the spans that are lost
+}
+
+// TestTheCollectorIsFoundAgain: while its name does not resolve, requests are served as usual; when it resolves again, spans arrive.
+func TestTheCollectorIsFoundAgain(t *testing.T) {
+	t.Setenv("OTEL_BSP_SCHEDULE_DELAY", "50") // ms
+	names := dns.New(t)
+	names.Set("collector.test.", "127.0.0.1")
+	before := net.DefaultResolver
+	net.DefaultResolver = names.Resolver()
+	defer func() { net.DefaultResolver = before }()
+	e := newEngine(t)
+	for _, fault := range []dns.Fault{dns.Failing, dns.Silent} {
+		for _, protocol := range []string{"grpc", "http/protobuf"} {
+			s := newStation(t)
+			to := map[string]string{"grpc": s.grpc, "http/protobuf": s.http}[protocol]
+			names.Break(fault)
+			tracer, shutdown, err := tracing.Open(t.Context(), tracing.Config{Endpoint: strings.Replace(to, "127.0.0.1", "collector.test.", 1),
+				Getenv: environment("OTEL_EXPORTER_OTLP_PROTOCOL", protocol)})
+			if err != nil {
+				t.Fatal(err)
+			}
+			p := newPicker(t, e.address)
+			ask := func() {
+				if status := proxied(t, tracer, p, chat); status != 200 {
+					t.Errorf("%s, fault %d: status %d", protocol, fault, status)
+				}
+			}
+			asked := names.Asked()
+			for deadline := time.Now().Add(time.Minute); names.Asked() == asked; time.Sleep(10 * time.Millisecond) {
+				if ask(); time.Now().After(deadline) {
+					t.Fatalf("%s, fault %d: nothing looks the collector up", protocol, fault)
+				}
+			}
+			names.Break(dns.None)
+			for deadline := time.Now().Add(time.Minute); len(s.tree()) == 0; time.Sleep(10 * time.Millisecond) {
+				if ask(); time.Now().After(deadline) {
+					t.Fatalf("%s, fault %d: no span arrives after the name resolves again", protocol, fault)
+				}
+			}
+			ctx, cancel := context.WithTimeout(context.Background(), 50*time.Millisecond)
+			_ = shutdown(ctx)
+			cancel()
+		}
+	}
 }
 
 // life makes all the calls that one request makes.

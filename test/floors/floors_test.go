@@ -97,7 +97,7 @@ func init() {
 			"internal/engines/scrape",
 			"internal/tracing",
 			"internal/rpc",
-			"internal/version",
+			"internal/version", "internal/hosts",
 			"internal/sim/vllmsim",
 			"internal/config",
 			"internal/config/crdadmission",
