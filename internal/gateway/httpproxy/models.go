@@ -66,7 +66,7 @@ func (p *Proxy) models(out *client, r *http.Request) {
 }
 
 func (p *Proxy) entryOf(m *picker.Model) model {
-	entry := model{ID: m.Name, Object: "model", Created: p.since, OwnedBy: "kvasir", Root: cmp.Or(m.Root, m.Name)}
+	entry := model{ID: m.Name, Object: "model", Created: p.since.Unix(), OwnedBy: "kvasir", Root: cmp.Or(m.Root, m.Name)}
 	if m.Parent != "" {
 		entry.Parent = &m.Parent
 	}

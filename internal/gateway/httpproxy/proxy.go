@@ -112,8 +112,8 @@ type Proxy struct {
 	budget   *budget.Budget
 	requests underWay
 	ids      requestIDs
-	// since is when the proxy was made, Unix seconds: the time that lists of models give for each.
-	since int64
+	// since is when the proxy was made: the time that lists of models give for each.
+	since time.Time
 }
 
 // New makes a proxy. Close it when no request is under way any more.
@@ -122,7 +122,7 @@ func New(options Options) *Proxy {
 	return &Proxy{
 		options: options, picker: options.Picker, engines: newTransports(&options), suspects: options.Picker.Suspects(),
 		budget: options.Budget, requests: underWay{most: options.MaxRequests, owners: map[string]int{}},
-		since: options.Now().Unix(),
+		since: options.Now(),
 	}
 }
 
