@@ -37,7 +37,8 @@ func TestPathsBehindEnvoy(t *testing.T) {
 	}
 	paths := append(openai.ClientPaths(), "/v1/models", "/v1/chat/completions", "/v1/completions", "/v1/responses",
 		"/v1/messages", "/v1/messages/count_tokens", "/v1/embeddings", "/v1/rerank", "/v1/score", "/v1/unknown")
-	closed := []string{"/", "/metrics", "/sleep", "/v1/sleep", "/v1/../sleep", "/v1/load_lora_adapter", "/reset_prefix_cache", "/pause", "/load", "/health/x", "/inference/v1/abort_requests"}
+	closed := []string{"/", "/metrics", "/sleep", "/v1/sleep", "/v1/../sleep", "/v1/load_lora_adapter", "/reset_prefix_cache",
+		"/pause", "/load", "/health/x", "/inference/v1/abort_requests"}
 	for i, path := range append(paths, closed...) {
 		for _, method := range []string{http.MethodGet, http.MethodPost} {
 			if post, known := openai.ClientPath(path); known && (post || path == openai.Health) && post != (method == http.MethodPost) {

@@ -438,7 +438,9 @@ func (x *exchange) preflight() {
 	for _, header := range headers {
 		put(m, header[0], header[1])
 	}
-	x.answerItself(&pb.ImmediateResponse{Status: &typev3.HttpStatus{Code: typev3.StatusCode_NoContent}, Headers: m, Details: "kvasir_preflight"})
+	x.answerItself(&pb.ImmediateResponse{
+		Status: &typev3.HttpStatus{Code: typev3.StatusCode_NoContent}, Headers: m, Details: "kvasir_preflight",
+	})
 }
 
 // answerItself sends an answer that is no error in place of an endpoint. The stream then only waits for its end.

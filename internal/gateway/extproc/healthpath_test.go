@@ -47,7 +47,9 @@ func TestHealthIsAnsweredAsByTheProxy(t *testing.T) {
 	}
 	// Any other request for the path, or another path, is one like all others.
 	g := newHouse(t, Options{}, ServeOptions{}, spec(e)).envoy(envoytest.Options{})
-	for _, tc := range [][3]string{{"POST", "/health", ""}, {"GET", "/health", "x"}, {"GET", "/health/", ""}, {"GET", "/x/health", ""}, {"GET", "/healthz", ""}} {
+	for _, tc := range [][3]string{
+		{"POST", "/health", ""}, {"GET", "/health", "x"}, {"GET", "/health/", ""}, {"GET", "/x/health", ""}, {"GET", "/healthz", ""},
+	} {
 		r, err := http.NewRequestWithContext(t.Context(), tc[0], g.url+tc[1], strings.NewReader(tc[2]))
 		if err != nil {
 			t.Fatal(err)

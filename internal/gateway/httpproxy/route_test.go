@@ -52,8 +52,9 @@ func TestTheOperatorsRouteTakesWhatTheProxyAdmits(t *testing.T) {
 			t.Errorf("docs/routing.md does not list %s", path)
 		}
 	}
-	paths = append(paths, "/", "/v1/models", "/v1/chat/completions", "/v1/completions", "/v1/responses/x", "/v1/messages/count_tokens", "/v1/audio/speech",
-		"/v1/realtime", "/v10/models", "/v2/models", "/v1x", "/api/v1/models", "/generate", "/inference/v1/x", "/favicon.ico", "/status", "/readyz", "/healthz")
+	paths = append(paths, "/", "/v1/models", "/v1/chat/completions", "/v1/completions", "/v1/responses/x", "/v1/messages/count_tokens",
+		"/v1/audio/speech", "/v1/realtime", "/v10/models", "/v2/models", "/v1x", "/api/v1/models", "/generate",
+		"/inference/v1/x", "/favicon.ico", "/status", "/readyz", "/healthz")
 	for _, path := range paths {
 		admitted, redirected := false, false
 		for _, method := range []string{http.MethodGet, http.MethodPost} {
