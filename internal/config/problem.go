@@ -98,7 +98,8 @@ func (p *Problem) compare(o *Problem) int {
 		}
 		return 0
 	}
-	return cmp.Or(cmp.Compare(follows(p), follows(o)), cmp.Compare(p.File, o.File), cmp.Compare(p.Document, o.Document), cmp.Compare(p.Item, o.Item), p.Object.compare(o.Object))
+	return cmp.Or(cmp.Compare(follows(p), follows(o)), cmp.Compare(p.File, o.File), cmp.Compare(p.Document, o.Document),
+		cmp.Compare(p.Item, o.Item), p.Object.compare(o.Object))
 }
 
 // sortProblems by place, missing pools last, because they often follow from other problems. Those of one object stay in the order in

@@ -118,7 +118,8 @@ func (n *translation) missingPool(kind string, o metav1.Object, path *field.Path
 	key := ObjectKey{Kind: v1alpha1.KindInferencePool, Namespace: target.Namespace, Name: target.Name}
 	missing := field.NotFound(path, key.String())
 	var names []string
-	for _, name := range slices.SortedFunc(maps.Keys(n.pools), func(a, b types.NamespacedName) int { return cmp.Compare(a.String(), b.String()) }) {
+	byName := func(a, b types.NamespacedName) int { return cmp.Compare(a.String(), b.String()) }
+	for _, name := range slices.SortedFunc(maps.Keys(n.pools), byName) {
 		switch {
 		case name.Namespace == target.Namespace:
 			names = append(names, name.Name)

@@ -120,7 +120,9 @@ func (d *Decision) servedAt(address string, named int) int {
 			return i
 		}
 	}
-	d.Targets = append(d.Targets, Target{Endpoint: &d.view.spec.Endpoints[found], member: d.view.members[found], at: found, uncached: d.PromptTokens})
+	d.Targets = append(d.Targets, Target{
+		Endpoint: &d.view.spec.Endpoints[found], member: d.view.members[found], at: found, uncached: d.PromptTokens,
+	})
 	return len(d.Targets) - 1
 }
 

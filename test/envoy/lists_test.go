@@ -199,7 +199,8 @@ func TestListsAndRetries(t *testing.T) {
 	seen := map[string]bool{}
 	for _, w := range ways() {
 		retries, destination := w.retries, "`"+w.destination+"`"
-		if rows[w] == rows[way{w.destination, w.given, "none"}] && rows[w] == rows[way{w.destination, w.given, "5xx"}] {
+		never, onErrors := rows[way{w.destination, w.given, "none"}], rows[way{w.destination, w.given, "5xx"}]
+		if rows[w] == never && rows[w] == onErrors {
 			retries = "any"
 		}
 		if w.destination == byHeader || w.destination == byMetadata {
