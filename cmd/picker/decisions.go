@@ -6,6 +6,7 @@ import (
 	"github.com/go-logr/logr"
 
 	"github.com/kvasir-dev/kvasir/internal/decisionlog"
+	"github.com/kvasir-dev/kvasir/internal/logging"
 	"github.com/kvasir-dev/kvasir/internal/metrics"
 )
 
@@ -19,6 +20,9 @@ func openDecisions(o *decisionlog.Options, log logr.Logger) (*decisionlog.Writer
 		return nil, nil, err
 	}
 	log.Info("Logging decisions", "directory", o.Dir)
+	if _, _, err := w.Stats(); err != nil {
+		logging.Warn(log, "Decision log cannot be written, dropping its records", "directory", o.Dir, "reason", err.Error())
+	}
 	return w, func() {
 		w.Close()
 		if written, dropped, err := w.Stats(); dropped > 0 {

@@ -190,6 +190,40 @@ func TestAFullDiskIsToldAndPasses(t *testing.T) {
 	}
 }
 
+// TestALogBeginsOnAFullDisk: the picker that writes it must start, and the log begins once there is room, with one salt.
+func TestALogBeginsOnAFullDisk(t *testing.T) {
+	if _, err := os.Stat("/dev/full"); err != nil {
+		t.Skip("there is no /dev/full")
+	}
+	for name, torn := range map[string]int{"nothing is there": -1, "an empty salt": 0, "half of a salt": 4} {
+		dir := t.TempDir()
+		if torn >= 0 {
+			if err := os.WriteFile(filepath.Join(dir, saltFile), make([]byte, torn), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := os.Symlink("/dev/full", filepath.Join(dir, saltFile+".new")); err != nil {
+			t.Fatal(err)
+		}
+		o := Options{Dir: dir, FileBytes: 1 << 20, Files: 2}
+		w := open(t, o)
+		if _, _, err := w.Stats(); !errors.Is(err, syscall.ENOSPC) {
+			t.Errorf("%s: the fault is %v", name, err)
+		}
+		salt := w.Salt()
+		w.Write(record(1))
+		w.Write(record(2))
+		w.Close()
+		if written, dropped, _ := w.Stats(); written != 2 || dropped != 0 {
+			t.Errorf("%s: %d records are written and %d dropped once there is room", name, written, dropped)
+		}
+		if w = open(t, o); w.Salt() != salt {
+			t.Errorf("%s: the salt has changed", name)
+		}
+		w.Close()
+	}
+}
+
 func TestIDsTellPrefixesApartAndNothingElse(t *testing.T) {
 	keys := map[int]uint64{0: 0, 512: 11, 1008: 12, 1024: 13}
 	at := func(n int) uint64 { // keys of full blocks of 16

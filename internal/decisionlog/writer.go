@@ -15,6 +15,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 )
 
@@ -49,7 +50,8 @@ type Writer struct {
 	failed  atomic.Pointer[error]
 }
 
-// Open begins or continues a log. It fails when the directory cannot be made or written.
+// Open begins or continues a log. It fails when the directory cannot be made or written, except because the disk is full: then
+// records are dropped until there is room.
 func Open(o Options) (*Writer, error) {
 	if o.Now == nil {
 		o.Now = time.Now
@@ -57,21 +59,23 @@ func Open(o Options) (*Writer, error) {
 	if o.FileBytes < 1<<10 || o.Files < 1 {
 		return nil, fmt.Errorf("a decision log of %d files of %d bytes: want at least one, of 1 KiB", o.Files, o.FileBytes)
 	}
-	if err := os.MkdirAll(o.Dir, 0o700); err != nil {
-		return nil, fmt.Errorf("decision log: %w", err)
-	}
-	salt, err := readSalt(filepath.Join(o.Dir, saltFile))
-	if err != nil {
-		return nil, fmt.Errorf("decision log: %w", err)
-	}
-	f, size, err := openFile(o.Dir)
+	salt, saved, err := readSalt(filepath.Join(o.Dir, saltFile))
 	if err != nil {
 		return nil, fmt.Errorf("decision log: %w", err)
 	}
 	w := &Writer{options: o, salt: salt, records: make(chan *Record, waiting), stop: make(chan struct{}), done: make(chan struct{})}
-	go w.run(f, size)
+	out := &output{Writer: w, salted: saved}
+	if err := out.open(); full(err) {
+		w.failed.Store(&err)
+	} else if err != nil {
+		return nil, fmt.Errorf("decision log: %w", err)
+	}
+	go w.run(out)
 	return w, nil
 }
+
+// full reports whether an error is that of a disk, or of a quota, without room.
+func full(err error) bool { return errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) }
 
 // Salt of the log.
 func (w *Writer) Salt() Salt { return w.salt }
@@ -171,9 +175,8 @@ func (w *Writer) Close() {
 }
 
 // run writes until the log is closed and nothing waits.
-func (w *Writer) run(f *os.File, size int64) {
+func (w *Writer) run(out *output) {
 	defer close(w.done)
-	out := &output{Writer: w, file: f, size: size}
 	defer func() { _ = out.end() }()
 	for {
 		select {
@@ -194,9 +197,25 @@ func (w *Writer) run(f *os.File, size int64) {
 // output is the file that is written.
 type output struct {
 	*Writer
-	file *os.File // nil after a fault
-	size int64
-	line bytes.Buffer
+	salted bool     // the salt is saved
+	file   *os.File // nil after a fault
+	size   int64
+	line   bytes.Buffer
+}
+
+// open opens the present file, of a log whose salt is saved.
+func (o *output) open() (err error) {
+	if err := os.MkdirAll(o.options.Dir, 0o700); err != nil {
+		return err
+	}
+	if !o.salted {
+		if err := o.salt.save(filepath.Join(o.options.Dir, saltFile)); err != nil {
+			return err
+		}
+		o.salted = true
+	}
+	o.file, o.size, err = openFile(o.options.Dir)
+	return err
 }
 
 // write writes a record. A fault of the disk drops it; the next one tries again.
@@ -207,12 +226,14 @@ func (o *output) write(r *Record) {
 		err = errors.Join(o.end(), o.rotate())
 	}
 	if err == nil && o.file == nil {
-		o.file, o.size, err = openFile(o.options.Dir)
+		err = o.open()
 	}
 	if err == nil {
+		// After a fault the file is opened again: that ends an incomplete line, and finds that a person has removed the file to make
+		// room, which an open file keeps.
 		var whole bool
-		if o.size, whole, err = appendLine(o.file, o.size, o.line.Bytes()); !whole {
-			_ = o.end() // opening it again ends the line
+		if o.size, whole, err = appendLine(o.file, o.size, o.line.Bytes()); err != nil || !whole {
+			_ = o.end()
 		}
 	}
 	if err != nil {
@@ -311,19 +332,31 @@ func endLine(f *os.File) (int64, error) {
 	return info.Size() + int64(n), err
 }
 
-// readSalt reads the log's salt, or makes one.
-func readSalt(name string) (Salt, error) {
+// readSalt reads the log's salt, or makes one, which is to be saved. A file with fewer bytes than a salt has is what an earlier
+// process left on a full disk.
+func readSalt(name string) (s Salt, saved bool, err error) {
+	const size = 8
 	b, err := os.ReadFile(name)
-	if errors.Is(err, fs.ErrNotExist) {
-		b = make([]byte, 8)
+	switch {
+	case errors.Is(err, fs.ErrNotExist), err == nil && len(b) < size:
+		b = make([]byte, size)
 		_, _ = rand.Read(b) // cannot fail
-		err = os.WriteFile(name, b, 0o600)
+	case err != nil:
+		return 0, false, err
+	case len(b) > size:
+		return 0, false, fmt.Errorf("%s: a salt has %d bytes, this one %d", name, size, len(b))
+	default:
+		saved = true
 	}
-	if err != nil {
-		return 0, err
+	return Salt(binary.LittleEndian.Uint64(b)), saved, nil
+}
+
+// save writes the salt to a file as a whole, or not at all.
+func (s Salt) save(name string) error {
+	part := name + ".new"
+	if err := os.WriteFile(part, binary.LittleEndian.AppendUint64(nil, uint64(s)), 0o600); err != nil {
+		_ = os.Remove(part)
+		return err
 	}
-	if len(b) != 8 {
-		return 0, fmt.Errorf("%s: a salt has 8 bytes, this one %d", name, len(b))
-	}
-	return Salt(binary.LittleEndian.Uint64(b)), nil
+	return os.Rename(part, name)
 }

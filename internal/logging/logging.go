@@ -2,6 +2,7 @@
 package logging
 
 import (
+	"bytes"
 	"context"
 	"io"
 	"log/slog"
@@ -18,14 +19,23 @@ const (
 	JSON = "json"
 )
 
-// New writes lines of a format, of a level and above.
+// New writes lines of a format, of a level and above. A log that takes nothing, or that fails, does not stop the program: lines are
+// lost and counted (see writer).
 func New(w io.Writer, level slog.Level, format string) logr.Logger {
+	all := &writer{out: w, notice: func(lost int) []byte {
+		var line bytes.Buffer
+		slog.New(newHandler(&line, level, format)).Error("Lines of the log were lost", "lines", lost)
+		return line.Bytes()
+	}}
+	return logr.FromSlogHandler(leveled{Handler: newHandler(all, level, format)})
+}
+
+func newHandler(w io.Writer, level slog.Level, format string) slog.Handler {
 	o := &slog.HandlerOptions{Level: level, ReplaceAttr: levelName}
-	var handler slog.Handler = slog.NewTextHandler(w, o)
 	if format == JSON {
-		handler = slog.NewJSONHandler(w, o)
+		return slog.NewJSONHandler(w, o)
 	}
-	return logr.FromSlogHandler(leveled{Handler: handler})
+	return slog.NewTextHandler(w, o)
 }
 
 // What Warn puts into a logger, and the handler takes out again. Other sinks write it.

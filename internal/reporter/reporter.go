@@ -40,6 +40,9 @@ type rank struct {
 	bound   *bound // nil when the engine's publisher listens
 	feed    events.Feed
 	file    string // empty when nothing is saved
+
+	saveErrors atomic.Uint64
+	saveFailed string // why the last save did, empty if it did not; of the goroutine that saves
 }
 
 // picker is one replica, and what pushes to it.

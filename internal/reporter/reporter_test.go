@@ -1,6 +1,7 @@
 package reporter
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"os"
@@ -10,6 +11,8 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/go-logr/logr/funcr"
 
 	"github.com/kvasir-dev/kvasir/internal/rpc"
 	"github.com/kvasir-dev/kvasir/internal/zmtp"
@@ -184,6 +187,48 @@ func TestSavedRubbishIsNotTaken(t *testing.T) {
 		t.Error("saved to nowhere")
 	}
 	r.close()
+}
+
+// TestAFullDiskKeepsTheLastMirror: a save that fails leaves the last good one, is logged once and counted; the next one succeeds once
+// there is room.
+func TestAFullDiskKeepsTheLastMirror(t *testing.T) {
+	if _, err := os.Stat("/dev/full"); err != nil {
+		t.Skip("there is no /dev/full")
+	}
+	var logged []string
+	c := Config{Pod: "p", Listen: "127.0.0.1:0", StateDir: t.TempDir(), Pickers: rpc.List(),
+		Log: funcr.New(func(_, args string) { logged = append(logged, args) }, funcr.Options{})}
+	r, err := New(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.close()
+	k := r.ranks[0]
+	if !k.save(&r.cfg) {
+		t.Fatal("nothing was saved")
+	}
+	before, err := os.ReadFile(k.file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	logged = nil
+	for range 3 {
+		if err := os.Symlink("/dev/full", k.file+".new"); err != nil {
+			t.Fatal(err)
+		}
+		if k.save(&r.cfg) {
+			t.Error("it was saved on a full disk")
+		}
+		if after, err := os.ReadFile(k.file); err != nil || !bytes.Equal(after, before) {
+			t.Errorf("the last good one has become %q, %v", after, err)
+		}
+	}
+	if len(logged) != 1 || !strings.Contains(logged[0], "no space left") || r.Status().Ranks[0].SaveErrors != 3 {
+		t.Errorf("logged %q, status %+v", logged, r.Status().Ranks[0])
+	}
+	if !k.save(&r.cfg) {
+		t.Error("it was not saved once there was room")
+	}
 }
 
 func TestStatusIsServed(t *testing.T) {

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/kvasir-dev/kvasir/internal/events"
+	"github.com/kvasir-dev/kvasir/internal/logging"
 )
 
 // stateFile is where a rank's mirror is saved.
@@ -56,10 +57,16 @@ func (r *Reporter) keepSaved(ctx context.Context, k *rank) {
 // save replaces the file at once. A mirror without a position has nothing to resume from.
 func (k *rank) save(c *Config) bool {
 	err := k.write()
-	if err != nil {
-		c.Log.Error(err, "Saving the mirror failed", "rank", k.number)
+	if err == nil {
+		k.saveFailed = ""
+		return true
 	}
-	return err == nil
+	k.saveErrors.Add(1)
+	if why := err.Error(); k.saveFailed != why {
+		k.saveFailed = why
+		logging.Warn(c.Log, "Saving the mirror failed, keeping the last good one", "rank", k.number, "reason", why)
+	}
+	return false
 }
 
 func (k *rank) write() (err error) {

@@ -24,6 +24,8 @@ type RankStatus struct {
 	Rank  int             `json:"rank"`
 	State string          `json:"state"`
 	Stats cachesync.Stats `json:"stats"`
+	// SaveErrors counts the saves that failed.
+	SaveErrors uint64 `json:"saveErrors"`
 }
 
 // PickerStatus is about a replica.
@@ -38,7 +40,7 @@ type PickerStatus struct {
 func (r *Reporter) Status() Status {
 	s := Status{Panics: r.panics.Load()}
 	for _, k := range r.ranks {
-		s.Ranks = append(s.Ranks, RankStatus{Rank: k.number, State: stateName(k.mirror), Stats: k.mirror.Stats()})
+		s.Ranks = append(s.Ranks, RankStatus{Rank: k.number, State: stateName(k.mirror), Stats: k.mirror.Stats(), SaveErrors: k.saveErrors.Load()})
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -124,6 +126,8 @@ func (s Status) metrics() string {
 	} {
 		series("kvasir_reporter_"+one.name+"_total", "counter", one.help, func(r *RankStatus) float64 { return float64(one.value(&r.Stats)) })
 	}
+	series("kvasir_reporter_save_errors_total", "counter", "Saves of the state that failed, as on a full disk; the last good one stays.",
+		func(r *RankStatus) float64 { return float64(r.SaveErrors) })
 	name := "kvasir_reporter_panics_total"
 	fmt.Fprintf(&b, "# HELP %s Faults of the reporter that interrupted one picker's report, or a save.\n# TYPE %s counter\n%s %d\n", name, name, name, s.Panics)
 	name = "kvasir_reporter_picker_connected"

@@ -62,6 +62,7 @@ type fleet struct {
 	env     []string // of the picker, besides that of the test
 	exited  chan struct{}
 	logs    *logBuffer
+	output  *os.File // takes the place of logs, if it is set
 	client  *http.Client
 	// requests is a directory with requests in files, for the command line; empty for this one.
 	requests string
@@ -193,6 +194,9 @@ func (f *fleet) startPicker() {
 	f.picker = exec.Command(pickerBinary, append([]string{"--standalone", f.dir, "--proxy-address", proxy,
 		"--metrics-address", metrics, "--health-address", health, "--ext-proc-address", "", "--lame-duck", "0s"}, f.args...)...)
 	f.picker.Stdout, f.picker.Stderr, f.picker.Env = f.logs, f.logs, append(os.Environ(), f.env...)
+	if f.output != nil {
+		f.picker.Stdout, f.picker.Stderr = f.output, f.output
+	}
 	if err := f.picker.Start(); err != nil {
 		f.t.Fatal(err)
 	}
