@@ -35,7 +35,7 @@ type writer struct {
 	torn bool // the last line is not complete; only drain uses it
 }
 
-// Write implements io.Writer, of whole lines. It never fails: nobody could be told.
+// Write implements io.Writer, of whole lines. It never fails, because the logger ignores errors.
 func (w *writer) Write(p []byte) (int, error) {
 	w.mu.Lock()
 	if len(w.waiting)+len(p) > maxWaiting {
