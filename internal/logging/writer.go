@@ -3,6 +3,7 @@ package logging
 import (
 	"bytes"
 	"io"
+	"slices"
 	"sync"
 	"time"
 )
@@ -98,7 +99,7 @@ func (w *writer) write(lines []byte, before int) (lost int) {
 	if before > 0 {
 		start = append(start, w.notice(before)...)
 	}
-	text := append(start, lines...)
+	text := slices.Concat(start, lines)
 	n, err := w.out.Write(text)
 	if n > 0 {
 		w.torn = text[n-1] != '\n'

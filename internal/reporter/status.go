@@ -40,7 +40,9 @@ type PickerStatus struct {
 func (r *Reporter) Status() Status {
 	s := Status{Panics: r.panics.Load()}
 	for _, k := range r.ranks {
-		s.Ranks = append(s.Ranks, RankStatus{Rank: k.number, State: stateName(k.mirror), Stats: k.mirror.Stats(), SaveErrors: k.saveErrors.Load()})
+		s.Ranks = append(s.Ranks, RankStatus{
+			Rank: k.number, State: stateName(k.mirror), Stats: k.mirror.Stats(), SaveErrors: k.saveErrors.Load(),
+		})
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
