@@ -54,10 +54,12 @@ func TestPitfall13_TheOtherReplicaTakesOver(t *testing.T) {
 				answer, err := http.Post(g.url+"/v1/completions", "application/json", strings.NewReader(completion))
 				if err != nil {
 					failed.Add(1)
+					t.Logf("%v", err)
 					continue
 				}
-				if _, err := io.Copy(io.Discard, answer.Body); err != nil || answer.StatusCode != 200 {
+				if text, err := io.ReadAll(answer.Body); err != nil || answer.StatusCode != 200 {
 					failed.Add(1)
+					t.Logf("status %d, %q, %v", answer.StatusCode, text, err)
 				}
 				_ = answer.Body.Close()
 				if count.Add(1) == workers*each/2 {
