@@ -3,6 +3,7 @@ package config
 import (
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/kvasir-dev/kvasir/api/v1alpha1"
 	"github.com/kvasir-dev/kvasir/internal/admission"
@@ -12,6 +13,10 @@ import (
 
 // fairnessHeader names the tenant where the policy does not name another header.
 const fairnessHeader = "x-gateway-inference-fairness-id"
+
+// gatewayLag is longer than it takes until Istio and Envoy know a pod that has become ready: changes are collected for 100 ms
+// and more before they are sent.
+const gatewayLag = 2 * time.Second
 
 // admissionSpec translates a policy's rules for a full pool. The tenants themselves are in Secrets.
 func admissionSpec(a *v1alpha1.Admission) picker.AdmissionSpec {
@@ -24,6 +29,7 @@ func admissionSpec(a *v1alpha1.Admission) picker.AdmissionSpec {
 			TTL: seconds(a.Queue.TimeToLiveSeconds), Hold: seconds(value(a.HoldSeconds)),
 			NewestFirst: a.Shed == v1alpha1.ShedNewestFirst,
 		},
+		GatewayLag:     gatewayLag,
 		Priorities:     map[string]picker.Priority{},
 		AllowedOrigins: a.AllowedOrigins,
 		SetsPriority:   slices.Contains(a.EngineFields, v1alpha1.EngineFieldPriority),

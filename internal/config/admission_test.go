@@ -41,7 +41,7 @@ func TestAdmissionIsTranslated(t *testing.T) {
 	got := only(t, s).Policy.Admission
 	basic := &tenant.Class{Name: "default", Weight: 1, RequestsPerMinute: 60, MaxConcurrent: 4, Capped: true, MaxLevel: -10}
 	want := picker.AdmissionSpec{
-		Queue: true, WaitBudget: 250 * time.Millisecond, Slowdown: 2.5,
+		Queue: true, WaitBudget: 250 * time.Millisecond, Slowdown: 2.5, GatewayLag: gatewayLag,
 		Limits:     admission.Limits{Requests: 7, Bytes: 1 << 20, TTL: 9 * time.Second, NewestFirst: true},
 		Priorities: map[string]picker.Priority{"interactive": {Level: 100}, "batch": {Level: -10, TTL: 10 * time.Minute}},
 		Default:    picker.Priority{Level: -10, TTL: 10 * time.Minute}, SetsPriority: true, AllowedOrigins: []string{"https://a.example"},

@@ -32,7 +32,8 @@ func defaultPolicy() picker.PolicySpec {
 		FirstByte: 10 * time.Minute, AnswerHeaders: "Never", AsksUsage: true,
 		Admission: picker.AdmissionSpec{
 			Queue: true, WaitBudget: 250 * time.Millisecond, Priorities: map[string]picker.Priority{},
-			Limits: admission.Limits{Requests: 1024, Bytes: 256 << 20, TTL: time.Minute, Hold: 5 * time.Minute},
+			Limits:     admission.Limits{Requests: 1024, Bytes: 256 << 20, TTL: time.Minute, Hold: 5 * time.Minute},
+			GatewayLag: gatewayLag,
 		},
 	}
 }

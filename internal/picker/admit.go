@@ -103,7 +103,7 @@ func (p *Picker) queue(q *admissionQueue, s *scratch, state *pickState) (*view, 
 	}
 	now := p.now()
 	at := v.place(s.request.Model)
-	s.candidates, s.scored = v.eligible(now, &at, state.reach(v), s), false
+	s.candidates, s.scored = v.eligible(now, &at, state.reach(v, now), s), false
 	spec := &v.spec.Policy.Admission
 	if !spec.Queue || state.observed || len(s.candidates) == 0 && !state.mayHold(v, now) {
 		return v, nil, nil
@@ -122,8 +122,11 @@ func (p *Picker) queue(q *admissionQueue, s *scratch, state *pickState) (*view, 
 }
 
 // reach reports which of a pool's endpoints a request can go to; nil for all.
-func (state *pickState) reach(v *view) func(*endpoint.Endpoint) bool {
-	if !state.remote || !v.sockets {
+func (state *pickState) reach(v *view, now time.Time) func(*endpoint.Endpoint) bool {
+	switch {
+	case state.remote && !state.observed && v.newToGateways(now):
+		return func(*endpoint.Endpoint) bool { return false }
+	case !state.remote || !v.sockets:
 		return state.allow
 	}
 	return func(ep *endpoint.Endpoint) bool { return ep.Socket == "" && (state.allow == nil || state.allow(ep)) }
@@ -140,7 +143,7 @@ func (state *pickState) mayHold(v *view, now time.Time) bool {
 	named := false
 	for i := range v.spec.Endpoints {
 		ep := &v.spec.Endpoints[i]
-		if ep.Pickable() && !v.members[i].sleep.asleep(now) {
+		if ep.Pickable() && !v.members[i].sleep.asleep(now) && !v.newToGateways(now) {
 			return false
 		}
 		named = named || state.allow(ep)
@@ -171,11 +174,10 @@ func (p *Picker) resume(q *admissionQueue, w *waiter, s *scratch, state *pickSta
 	if v == nil {
 		return nil, nil, UnknownModel(s.request.Model)
 	}
-	at := v.place(s.request.Model)
-	s.candidates, s.scored = v.eligible(p.now(), &at, state.reach(v), s), false
+	at, now := v.place(s.request.Model), p.now()
+	s.candidates, s.scored = v.eligible(now, &at, state.reach(v, now), s), false
 	state.due = w.schedule.due(state.start)
 	if w.placed && len(s.candidates) > 0 {
-		now := p.now()
 		q.mu.Lock()
 		parts := q.parts(now)
 		q.mu.Unlock()
@@ -223,7 +225,7 @@ func (q *admissionQueue) look() {
 	}
 	now := q.now()
 	q.scratch.candidates = v.eligible(now, &place{v: v}, nil, &q.scratch)
-	open := len(q.scratch.candidates) > 0
+	open := len(q.scratch.candidates) > 0 && !v.newToGateways(now)
 	for _, t := range q.tickets.Expire(now, open) {
 		if open {
 			q.stats.Late++
@@ -251,12 +253,14 @@ func (q *admissionQueue) look() {
 }
 
 // anywhere reports whether a request can go to any endpoint of its pool.
-func (w *waiter) anywhere(v *view) bool { return w.state.reach(v) == nil && w.model == v.spec.Model }
+func (w *waiter) anywhere(v *view, now time.Time) bool {
+	return w.state.reach(v, now) == nil && w.model == v.spec.Model
+}
 
 // eligible are the endpoints that a request can go to, in s.
 func (w *waiter) eligible(now time.Time, v *view, s *scratch) []policy.Candidate {
 	at := v.place(w.model)
-	return v.eligible(now, &at, w.state.reach(v), s)
+	return v.eligible(now, &at, w.state.reach(v, now), s)
 }
 
 // push lets a request wait, and refuses those that have no place for it.

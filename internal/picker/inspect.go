@@ -62,7 +62,7 @@ func (p *Picker) Explain(ctx context.Context, in *Request) (*api.Explanation, er
 		state.prompt = p.promptOf(ctx, v, s, in.Body)
 	}
 	at, moment := v.place(s.request.Model), p.now()
-	if s.candidates = v.eligible(moment, &at, state.reach(v), s); len(s.candidates) == 0 {
+	if s.candidates = v.eligible(moment, &at, state.reach(v, moment), s); len(s.candidates) == 0 {
 		return nil, noEndpoint(v.spec.Name)
 	}
 	v.match(s, &state.prompt, false)

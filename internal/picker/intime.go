@@ -224,7 +224,7 @@ func (q *admissionQueue) place(now time.Time, v *view) {
 		}
 		w := q.waiters[t]
 		s.candidates, s.index = append(s.candidates[:0], base...), append(s.index[:0], index...)
-		if !w.anywhere(v) {
+		if !w.anywhere(v, now) {
 			s.candidates = w.eligible(now, v, s)
 		}
 		v.matchKeys(s, &w.state.prompt, false)

@@ -2,6 +2,7 @@ package picker
 
 import (
 	"fmt"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -101,6 +102,8 @@ type view struct {
 	shadowHistories []int
 	// sockets: some endpoint is behind a unix socket.
 	sockets bool
+	// opened is when the pool got a first endpoint that serves, after a time without any; zero if it had one from the beginning.
+	opened time.Time
 	// picking is the number of picks under way by this view; see admissionQueue.pin.
 	picking atomic.Int64
 }
@@ -161,7 +164,24 @@ func (p *Picker) build(spec *Spec, old *view, next *snapshot) (*view, error) {
 		index.SetBudget(spec.IndexMemory)
 	}
 	v.remember()
+	if old != nil && v.serves() {
+		if v.opened = old.opened; !old.serves() {
+			v.opened = p.now()
+		}
+	}
 	return v, nil
+}
+
+// serves reports whether some endpoint serves, asleep or not.
+func (v *view) serves() bool {
+	return slices.ContainsFunc(v.spec.Endpoints, func(ep endpoint.Endpoint) bool { return ep.Pickable() })
+}
+
+// newToGateways reports whether the pool's first endpoints might serve for so short a time that gateways know none yet. Envoy then
+// refuses what is picked for them: "no healthy upstream".
+func (v *view) newToGateways(now time.Time) bool {
+	a := &v.spec.Policy.Admission
+	return a.Queue && a.Limits.Hold > 0 && !v.opened.IsZero() && now.Sub(v.opened) < a.GatewayLag
 }
 
 // doubts is how a pool reports doubts about tokens made in process.

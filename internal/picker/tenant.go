@@ -24,6 +24,9 @@ type AdmissionSpec struct {
 	// idle endpoint that holds nothing of it; 0 is none.
 	Slowdown float64
 	Limits   admission.Limits
+	// GatewayLag is how much later than the picker gateways learn that an endpoint serves. Requests of gateways that wait for a
+	// first endpoint wait for so much longer.
+	GatewayLag time.Duration
 	// Priorities that a request is allowed to name; Default is that of requests that name none.
 	Priorities map[string]Priority
 	Default    Priority

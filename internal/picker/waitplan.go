@@ -271,8 +271,9 @@ func (l *look) choose() (chosen *waiter) {
 			switch p := l.placed(w); {
 			case p == nil: // nothing is known of it yet
 			case p.endpoint < 0:
-				// A subset without an endpoint is refused while others of the pool serve, and held while none does.
-				if len(l.base.candidates) > 0 {
+				// A subset without an endpoint is refused while others of the pool serve, and held while none does that gateways
+				// can know.
+				if len(l.base.candidates) > 0 && !(w.state.remote && l.view.newToGateways(l.now)) {
 					chosen = w
 					return false
 				}
@@ -346,7 +347,7 @@ func (v *view) comparisons(s *scratch, p *prompt) int {
 func (l *look) place(w *waiter) {
 	v, s := l.view, &l.queue.scratch
 	s.candidates, s.index = append(s.candidates[:0], l.base.candidates...), append(s.index[:0], l.base.index...)
-	if !w.anywhere(v) {
+	if !w.anywhere(v, l.now) {
 		s.candidates = w.eligible(l.now, v, s)
 	}
 	p := &w.placement

@@ -190,6 +190,11 @@ func (p *proxy) lists(g gateway, picker string) bool {
 	return strings.Contains(p.ask("/clusters"), g.pickersName()+"::"+picker+"::")
 }
 
+// knows reports whether an engine is among the addresses that Envoy has found.
+func (p *proxy) knows(g gateway, engine string) bool {
+	return strings.Contains(p.ask("/clusters"), g.poolName()+"::"+engine+"::")
+}
+
 // stat is a counter of Envoy's.
 func (p *proxy) stat(t *testing.T, name string) int {
 	t.Helper()

@@ -142,6 +142,11 @@ func init() {
 		})
 	add("pitfall 15: TLS that Envoy does not speak", server,
 		"MinVersion: tls.VersionTLS12", "MinVersion: tls.VersionTLS13", "TestPitfall15_TLSIsSelfSignedByDefault")
+	mutants = append(mutants, mutant{
+		name: "gateways are sent to a pool's first endpoint at once",
+		file: "internal/picker/pool.go", old: "now.Sub(v.opened) < a.GatewayLag", new: "now.Before(v.opened)",
+		pkg: "./internal/picker", test: "TestAFirstEndpointIsNotPickedForGatewaysBeforeTheyKnowIt",
+	})
 	add("every gateway's request counts as one with a subset", exchange,
 		"	if x.subset != nil {\n", "	if x.subset == nil {\n		x.subset = subset{\"\": true}\n	}\n	{\n", "TestGatewaysRequestsAreHeldWhileNoEndpointServes")
 	add("answers whose bodies are not shown are given up by their clients", response,
