@@ -121,15 +121,19 @@ func (p *Picker) queue(q *admissionQueue, s *scratch, state *pickState) (*view, 
 	return nil, w, nil
 }
 
-// reach reports which of a pool's endpoints a request can go to; nil for all.
+// reach reports which of a pool's endpoints a request can go to now; nil for all. Gateways reach no endpoint that they might not
+// know yet.
 func (state *pickState) reach(v *view, now time.Time) func(*endpoint.Endpoint) bool {
-	switch {
-	case state.remote && !state.observed && v.newToGateways(now):
-		return func(*endpoint.Endpoint) bool { return false }
-	case !state.remote || !v.sockets:
+	fresh := state.remote && !state.observed && v.someFresh(now)
+	if state.allow != nil { // the gateway knows what it names, unless it takes that from its client
+		fresh = fresh && v.newToGateways(now)
+	}
+	if !state.remote || !v.sockets && !fresh {
 		return state.allow
 	}
-	return func(ep *endpoint.Endpoint) bool { return ep.Socket == "" && (state.allow == nil || state.allow(ep)) }
+	return func(ep *endpoint.Endpoint) bool {
+		return ep.Socket == "" && (state.allow == nil || state.allow(ep)) && !(fresh && v.isFresh(ep, now))
+	}
 }
 
 // mayHold reports whether a request that no endpoint can take now can wait for one. For a gateway that has given a subset

@@ -2,12 +2,14 @@ package picker
 
 import (
 	"context"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/kvasir-dev/kvasir/internal/endpoint"
 	"github.com/kvasir-dev/kvasir/internal/openai"
+	"github.com/kvasir-dev/kvasir/internal/policy"
 )
 
 // A gateway learns of a pod later than the picker. What is picked for the first endpoint of a pool before that is refused by
@@ -62,7 +64,7 @@ func TestAFirstEndpointIsNotPickedForGatewaysBeforeTheyKnowIt(t *testing.T) {
 					}
 					time.Sleep(lag / 2)
 					late := ask(t, p, 1000, tc.in)
-					if err := p.Apply([]Spec{served}); err != nil { // another change begins no lag anew
+					if err := p.Apply([]Spec{served}); err != nil { // another change begins no other lag
 						t.Fatal(err)
 					}
 					for what, c := range map[string]<-chan answer{"held": held, "later": late} {
@@ -88,27 +90,108 @@ func TestAFirstEndpointIsNotPickedForGatewaysBeforeTheyKnowIt(t *testing.T) {
 	}
 }
 
-// A pool that has an endpoint already has one that gateways know, and so has every pool when the picker starts.
-func TestFurtherEndpointsArePickedForGatewaysAtOnce(t *testing.T) {
+// A gateway that knows other pods sends what is picked for a new one to any of them. So for gateways the others are picked,
+// and the new one for everybody else. An endpoint that is there when the picker starts is known.
+func TestAFurtherEndpointIsNotPickedForGatewaysBeforeTheyKnowIt(t *testing.T) {
+	const lag = 2 * time.Second
 	synctest.Test(t, func(t *testing.T) {
-		one := queueing(t, 1)
-		one.Policy.Admission.GatewayLag = time.Minute
+		spec := func(n int) Spec {
+			s := queueing(t, n)
+			s.Policy.Strategy = policy.Config{Type: policy.RoundRobin}
+			s.Policy.Admission.GatewayLag = lag
+			return s
+		}
+		p := started(t, spec(2))
+		picks := func(in Request) (ids []int) {
+			seen := map[endpoint.ID]bool{}
+			for range 6 {
+				in.Route, in.Body = openai.Completions, completion("m", 0, 100, true)
+				begin := time.Now()
+				d, err := p.Pick(t.Context(), &in)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if took := time.Since(begin); took != 0 {
+					t.Errorf("a request has waited for %v", took)
+				}
+				seen[d.Targets[0].Endpoint.ID] = true
+				d.End(Completed)
+			}
+			for i := range 3 {
+				if seen[testEndpoint(i).ID] {
+					ids = append(ids, i)
+				}
+			}
+			return ids
+		}
+		expect := func(when string, gateway, named, proxy []int) {
+			t.Helper()
+			third := func(ep *endpoint.Endpoint) bool { return ep.ID == testEndpoint(2).ID }
+			if got := picks(Request{Remote: true}); !slices.Equal(got, gateway) {
+				t.Errorf("%s: for a gateway %v, want %v", when, got, gateway)
+			}
+			if got := picks(Request{Remote: true, Observed: true}); !slices.Equal(got, proxy) {
+				t.Errorf("%s: for a gateway that routes by itself %v, want %v", when, got, proxy)
+			}
+			if got := picks(Request{}); !slices.Equal(got, proxy) {
+				t.Errorf("%s: for the proxy %v, want %v", when, got, proxy)
+			}
+			if named != nil {
+				if got := picks(Request{Remote: true, Allow: third}); !slices.Equal(got, named) {
+					t.Errorf("%s: for a gateway that names it %v, want %v", when, got, named)
+				}
+			}
+		}
+		apply := func(s Spec) {
+			t.Helper()
+			if err := p.Apply([]Spec{s}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		expect("at the start", []int{0, 1}, nil, []int{0, 1})
+		apply(spec(3))
+		expect("a new one", []int{0, 1}, []int{2}, []int{0, 1, 2})
+		time.Sleep(lag / 2)
+		apply(spec(3)) // another change begins no other lag
+		expect("later", []int{0, 1}, []int{2}, []int{0, 1, 2})
+		time.Sleep(lag / 2)
+		expect("after the lag", []int{0, 1, 2}, []int{2}, []int{0, 1, 2})
+		away := spec(3)
+		away.Endpoints[2].Ready = false
+		apply(away)
+		expect("one is not ready", []int{0, 1}, nil, []int{0, 1})
+		apply(spec(3))
+		expect("it is ready again", []int{0, 1}, []int{2}, []int{0, 1, 2})
+		time.Sleep(lag)
+		expect("after another lag", []int{0, 1, 2}, []int{2}, []int{0, 1, 2})
+	})
+}
+
+// While the endpoints that gateways know sleep, their requests wait for the one that they do not know yet.
+func TestRequestsOfGatewaysWaitForAFurtherEndpointWhereTheOthersSleep(t *testing.T) {
+	const lag = 2 * time.Second
+	synctest.Test(t, func(t *testing.T) {
+		one, two := queueing(t, 1), queueing(t, 2)
+		one.Policy.Admission.GatewayLag, two.Policy.Admission.GatewayLag = lag, lag
 		p := started(t, one)
-		two := queueing(t, 2)
-		two.Policy.Admission.GatewayLag = time.Minute
-		for _, spec := range []Spec{one, two, one} {
-			if err := p.Apply([]Spec{spec}); err != nil {
-				t.Fatal(err)
-			}
-			begin := time.Now()
-			d, err := p.Pick(t.Context(), &Request{Route: openai.Completions, Body: completion("m", 0, 100, true), Remote: true})
-			if err != nil {
-				t.Fatal(err)
-			}
-			d.End(Completed)
-			if took := time.Since(begin); took != 0 {
-				t.Errorf("%d endpoints: waited for %v", len(spec.Endpoints), took)
-			}
+		p.ObserveSleep(testEndpoint(0).ID, time.Now(), Sleep{Asleep: true})
+		c := make(chan answer, 1)
+		go func() {
+			d, err := p.Pick(context.Background(), &Request{Route: openai.Completions, Body: completion("m", 0, 100, true), Remote: true})
+			c <- answer{d, err, time.Now()}
+		}()
+		waits(t, c, "while all sleep")
+		begin := time.Now()
+		if err := p.Apply([]Spec{two}); err != nil {
+			t.Fatal(err)
+		}
+		got := <-c
+		if got.err != nil {
+			t.Fatal(got.err)
+		}
+		got.d.End(Completed)
+		if took := got.at.Sub(begin); got.d.Targets[0].Endpoint.ID != testEndpoint(1).ID || took < lag || took > lag+lookAgain {
+			t.Errorf("picked %v after %v", got.d.Targets[0].Endpoint.ID, took)
 		}
 	})
 }

@@ -102,8 +102,9 @@ type view struct {
 	shadowHistories []int
 	// sockets: some endpoint is behind a unix socket.
 	sockets bool
-	// opened is when the pool got a first endpoint that serves, after a time without any; zero if it had one from the beginning.
-	opened time.Time
+	// fresh are the endpoints that gateways might not know yet, each until then. It has none of those that were there when the
+	// picker learned of the pool.
+	fresh map[endpoint.ID]time.Time
 	// picking is the number of picks under way by this view; see admissionQueue.pin.
 	picking atomic.Int64
 }
@@ -164,24 +165,65 @@ func (p *Picker) build(spec *Spec, old *view, next *snapshot) (*view, error) {
 		index.SetBudget(spec.IndexMemory)
 	}
 	v.remember()
-	if old != nil && v.serves() {
-		if v.opened = old.opened; !old.serves() {
-			v.opened = p.now()
-		}
+	if old != nil {
+		v.refresh(old, p.now())
 	}
 	return v, nil
 }
 
-// serves reports whether some endpoint serves, asleep or not.
-func (v *view) serves() bool {
-	return slices.ContainsFunc(v.spec.Endpoints, func(ep endpoint.Endpoint) bool { return ep.Pickable() })
+// refresh finds out which endpoints serve only since now, or since a moment ago. Pools that hold no requests make no
+// difference between endpoints.
+func (v *view) refresh(old *view, now time.Time) {
+	a := &v.spec.Policy.Admission
+	if !a.Queue || a.Limits.Hold <= 0 || a.GatewayLag <= 0 {
+		return
+	}
+	served := map[string]bool{}
+	for i := range old.spec.Endpoints {
+		if ep := &old.spec.Endpoints[i]; ep.Pickable() {
+			served[ep.Epoch()] = true
+		}
+	}
+	for i := range v.spec.Endpoints {
+		ep := &v.spec.Endpoints[i]
+		until := old.fresh[ep.ID]
+		switch {
+		case !ep.Pickable():
+			continue
+		case !served[ep.Epoch()]:
+			until = now.Add(a.GatewayLag)
+		case !now.Before(until):
+			continue
+		}
+		if v.fresh == nil {
+			v.fresh = map[endpoint.ID]time.Time{}
+		}
+		v.fresh[ep.ID] = until
+	}
 }
 
-// newToGateways reports whether the pool's first endpoints might serve for so short a time that gateways know none yet. Envoy then
-// refuses what is picked for them: "no healthy upstream".
+// isFresh reports whether gateways might not know an endpoint yet. Those that know the pods send what is picked for it to any other.
+func (v *view) isFresh(ep *endpoint.Endpoint, now time.Time) bool {
+	until, ok := v.fresh[ep.ID]
+	return ok && now.Before(until)
+}
+
+// someFresh reports whether there are such endpoints.
+func (v *view) someFresh(now time.Time) bool {
+	for _, until := range v.fresh {
+		if now.Before(until) {
+			return true
+		}
+	}
+	return false
+}
+
+// newToGateways reports whether gateways might know none of the endpoints yet. Envoy then refuses what is picked for them: "no
+// healthy upstream".
 func (v *view) newToGateways(now time.Time) bool {
-	a := &v.spec.Policy.Admission
-	return a.Queue && a.Limits.Hold > 0 && !v.opened.IsZero() && now.Sub(v.opened) < a.GatewayLag
+	return v.someFresh(now) && !slices.ContainsFunc(v.spec.Endpoints, func(ep endpoint.Endpoint) bool {
+		return ep.Pickable() && !v.isFresh(&ep, now)
+	})
 }
 
 // doubts is how a pool reports doubts about tokens made in process.

@@ -24,8 +24,8 @@ type AdmissionSpec struct {
 	// idle endpoint that holds nothing of it; 0 is none.
 	Slowdown float64
 	Limits   admission.Limits
-	// GatewayLag is how much later than the picker gateways learn that an endpoint serves. Requests of gateways that wait for a
-	// first endpoint wait for so much longer.
+	// GatewayLag is how much later than the picker gateways learn that an endpoint serves. Their requests go to other endpoints
+	// for so long, or wait where there is none. Only for pools that hold requests.
 	GatewayLag time.Duration
 	// Priorities that a request is allowed to name; Default is that of requests that name none.
 	Priorities map[string]Priority

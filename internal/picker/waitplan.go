@@ -271,9 +271,9 @@ func (l *look) choose() (chosen *waiter) {
 			switch p := l.placed(w); {
 			case p == nil: // nothing is known of it yet
 			case p.endpoint < 0:
-				// A subset without an endpoint is refused while others of the pool serve, and held while none does that gateways
-				// can know.
-				if len(l.base.candidates) > 0 && !(w.state.remote && l.view.newToGateways(l.now)) {
+				// A subset without an endpoint is refused while others of the pool serve, and held while none does. What a gateway
+				// might not know yet can be the endpoint that the request waits for.
+				if len(l.base.candidates) > 0 && !(w.state.remote && l.view.someFresh(l.now)) {
 					chosen = w
 					return false
 				}

@@ -144,7 +144,7 @@ func init() {
 		"MinVersion: tls.VersionTLS12", "MinVersion: tls.VersionTLS13", "TestPitfall15_TLSIsSelfSignedByDefault")
 	mutants = append(mutants, mutant{
 		name: "gateways are sent to a pool's first endpoint at once",
-		file: "internal/picker/pool.go", old: "now.Sub(v.opened) < a.GatewayLag", new: "now.Before(v.opened)",
+		file: "internal/picker/pool.go", old: "	return ok && now.Before(until)\n", new: "	return ok && until.IsZero()\n",
 		pkg: "./internal/picker", test: "TestAFirstEndpointIsNotPickedForGatewaysBeforeTheyKnowIt",
 	})
 	add("every gateway's request counts as one with a subset", exchange,

@@ -81,8 +81,12 @@ func TestGatewaysRequestsAreHeldWhileNoEndpointServes(t *testing.T) {
 			if err := h.picker.Apply([]picker.Spec{all}); err != nil {
 				t.Fatal(err)
 			}
-			for i := range all.Endpoints {
-				h.picker.ObserveSleep(all.Endpoints[i].ID, time.Now(), picker.Sleep{})
+			for _, wanted := range []bool{true, false} { // a subset that sleeps is refused as soon as another endpoint serves
+				for i := range all.Endpoints {
+					if ep := &all.Endpoints[i]; (ep.Address == tc.want) == wanted {
+						h.picker.ObserveSleep(ep.ID, time.Now(), picker.Sleep{})
+					}
+				}
 			}
 			if d := destinationOf(s.receive()); d != tc.want {
 				t.Errorf("destination %q, want %q", d, tc.want)
