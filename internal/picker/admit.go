@@ -132,7 +132,7 @@ func (state *pickState) reach(v *view, now time.Time) func(*endpoint.Endpoint) b
 		return state.allow
 	}
 	return func(ep *endpoint.Endpoint) bool {
-		return ep.Socket == "" && (state.allow == nil || state.allow(ep)) && !(fresh && v.isFresh(ep, now))
+		return ep.Socket == "" && (state.allow == nil || state.allow(ep)) && (!fresh || !v.isFresh(ep, now))
 	}
 }
 

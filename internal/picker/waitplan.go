@@ -273,7 +273,7 @@ func (l *look) choose() (chosen *waiter) {
 			case p.endpoint < 0:
 				// A subset without an endpoint is refused while others of the pool serve, and held while none does. What a gateway
 				// might not know yet can be the endpoint that the request waits for.
-				if len(l.base.candidates) > 0 && !(w.state.remote && l.view.someFresh(l.now)) {
+				if len(l.base.candidates) > 0 && (!w.state.remote || !l.view.someFresh(l.now)) {
 					chosen = w
 					return false
 				}
