@@ -171,6 +171,7 @@ test-arm64: ## the programs for arm64, under emulation (Debian: qemu-user-static
 test-docs: ## commands of the documentation, its links and lists
 	@echo "== documentation"
 	CGO_ENABLED=0 $(GO) -C hack/composecheck test -count=1 . # as Docker Compose reads the file
+	CGO_ENABLED=0 $(GO) -C hack/istiocheck test -count=1 . # as Istio reads its rules
 	CGO_ENABLED=0 $(GO) test -count=1 -timeout 20m ./test/docs
 
 .PHONY: kube
