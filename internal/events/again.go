@@ -15,6 +15,9 @@ import (
 // engine has a known number of these, and removes nothing before all of them are in use: so copies that do not exist
 // show in the sum as soon as they could be mistaken for blocks. Then all uncertain ones are struck off.
 //
+// Where the history has gaps, the sum lacks what they hide and can stay below the engine's size for hours. Then no uncertain copy
+// counts from the start.
+//
 // A copy that was struck off can be real. Two facts about an engine's cache bring it back, or keep it: a block is never
 // evicted before those that follow it, and a block that is stored after another one proves that the other one is held.
 type again struct {
@@ -49,9 +52,9 @@ func idOf(e *kvevent.Event, hash kvevent.Hash) blockID {
 	return blockID{hash, int32(e.Group)} // at most MaxGroup
 }
 
-// note remembers the blocks of an event that begins a prompt and already had copies on the GPU. keys are those
-// of all of its blocks.
-func (a *again) note(w kvindex.Writer, e *kvevent.Event, keys []kvblock.Key) {
+// note remembers the blocks of an event that begins a prompt and already had copies on the GPU, and strikes their new copies off if
+// the history has gaps. keys are those of all of its blocks.
+func (a *again) note(w kvindex.Writer, e *kvevent.Event, keys []kvblock.Key, gaps bool) {
 	per := len(keys) / len(e.Hashes)
 	for i, hash := range e.Hashes {
 		n := w.Copies(kvblock.GPU, e.Group, hash)
@@ -67,6 +70,11 @@ func (a *again) note(w kvindex.Writer, e *kvevent.Event, keys []kvblock.Key) {
 			a.uncertain[idOf(e, hash)] = d
 		}
 		d.copies, d.gone = min(d.copies+1, n-1), false
+		if gaps {
+			taken := takeCopies(w, idOf(e, hash), 1)
+			a.copies -= taken
+			d.copies, d.struck = d.copies-taken, true
+		}
 	}
 }
 

@@ -128,6 +128,50 @@ func TestReportsOfCachedBlocksPlantNone(t *testing.T) {
 	}
 }
 
+// TestReportsAfterALostHistoryPlantNone: as long as the history has gaps, requests that ask for reports make blocks known that it
+// hides, also several requests for the same ones, and plant none: hidden blocks are missing in the sum of copies, which therefore
+// shows nothing.
+func TestReportsAfterALostHistoryPlantNone(t *testing.T) {
+	const blocks = 64
+	for _, state := range []State{Unverified, Degraded} {
+		learned := 0
+		for seed := range uint64(300) {
+			rng := rand.New(rand.NewPCG(seed, 6))
+			r := &reporting{pool: enginemodel.NewPool(blocks - 1), blocks: map[kvevent.Hash][]kvevent.Hash{}}
+			m, x := testMirror(Config{})
+			m.feed.Capacity = func() int { return blocks }
+			request := func() []uint32 {
+				prompt := make([]uint32, 12)
+				for i := range prompt {
+					prompt[i] = 1
+				}
+				prompt[rng.IntN(2)] = uint32(2 + rng.IntN(4))
+				return prompt
+			}
+			for range 30 { // nothing of this is known
+				r.serve(request(), false)
+			}
+			m.Mark(Position{}, state)
+			_, before, _ := r.compare(x.Writer)
+			for n := range 40 {
+				prompt, reports := request(), rng.IntN(3) > 0
+				for range 1 + rng.IntN(3) { // at once
+					r.serve(prompt, reports)
+					m.apply(&r.batch)
+				}
+				if surplus, _, _ := r.compare(x.Writer); surplus > 0 {
+					t.Fatalf("%v, seed %d: after %d requests the index has %d blocks too much", state, seed, n+1, surplus)
+				}
+			}
+			_, after, _ := r.compare(x.Writer)
+			learned += before - after
+		}
+		if learned < 300*blocks/2 {
+			t.Errorf("%v: in 300 lives %d blocks were learned, want half of each cache or more", state, learned)
+		}
+	}
+}
+
 // Without the engine's size copies cannot be recognized: every copy counts.
 func TestCopiesCountWhereTheSizeOfTheEngineIsNotKnown(t *testing.T) {
 	m, x := testMirror(Config{})

@@ -32,6 +32,8 @@ type mirror struct {
 	orphans *orphanage
 	// before are the orphans of the life to be replaced, while writer is that of a shadow; else nil.
 	before *orphanage
+	// gaps is whether the history has some, as of the last Mark.
+	gaps bool
 	// stored collects the keys for Feed.OnStored, work the orphans whose parent has arrived, keys those of one event.
 	stored []kvblock.Key
 	work   []*orphan
@@ -58,6 +60,7 @@ func newMirror(feed *Feed, c *Config, stats *Stats) *mirror {
 // is complete; another epoch of the engine begins with no blocks at once.
 func (m *mirror) Begin(sameLife bool) {
 	m.Revert()
+	m.gaps = false
 	if !sameLife {
 		m.groups = groupRules{}
 		m.clear()
@@ -84,7 +87,8 @@ func (m *mirror) Revert() bool {
 func (m *mirror) Apply(b *kvevent.Batch, _ Position) { m.apply(b) }
 
 // Mark implements Sink.
-func (m *mirror) Mark(Position, State) {
+func (m *mirror) Mark(_ Position, state State) {
+	m.gaps = state == Unverified || state == Degraded
 	if m.before == nil {
 		return
 	}
@@ -183,7 +187,7 @@ func (m *mirror) store(e *kvevent.Event) {
 		m.count(tier, len(e.Hashes))
 		m.storeChain(e, tier)
 		if tier == kvblock.GPU && !e.HasParent && (orphans > 0 || m.writer.Len()-before < len(e.Hashes)*perBlock) {
-			m.again.note(m.writer, e, m.keys)
+			m.again.note(m.writer, e, m.keys, m.gaps)
 		}
 	}
 }
