@@ -53,8 +53,8 @@ func idOf(e *kvevent.Event, hash kvevent.Hash) blockID {
 }
 
 // note remembers the blocks of an event that begins a prompt and already had copies on the GPU, and strikes their new copies off if
-// the history has gaps. keys are those of all of its blocks.
-func (a *again) note(w kvindex.Writer, e *kvevent.Event, keys []kvblock.Key, gaps bool) {
+// the history has gaps. keys are those of all of its blocks. It returns how many copies were struck off.
+func (a *again) note(w kvindex.Writer, e *kvevent.Event, keys []kvblock.Key, gaps bool) (struck int) {
 	per := len(keys) / len(e.Hashes)
 	for i, hash := range e.Hashes {
 		n := w.Copies(kvblock.GPU, e.Group, hash)
@@ -73,9 +73,11 @@ func (a *again) note(w kvindex.Writer, e *kvevent.Event, keys []kvblock.Key, gap
 		if gaps {
 			taken := takeCopies(w, idOf(e, hash), 1)
 			a.copies -= taken
+			struck += taken
 			d.copies, d.struck = d.copies-taken, true
 		}
 	}
+	return struck
 }
 
 // removable returns the hashes of a Removed event whose blocks lose a copy. A block with too few copies keeps its last one
@@ -156,20 +158,26 @@ func (a *again) settle(w kvindex.Writer, windows uint64, capacity int) (struck i
 	}
 	// What the index evicted or refused was counted, too: the sum is computed again.
 	if a.copies = a.copiesOf(w, windows); a.copies >= capacity {
-		for id, d := range a.uncertain {
-			struck += takeCopies(w, id, d.copies)
-			d.copies, d.struck = 0, d.struck || d.copies > 0
-			if n := w.Copies(kvblock.GPU, int(id.group), id.hash); n == 0 && !d.gone {
-				d.gone = true
-				a.gone = append(a.gone, id)
-			}
-		}
-		a.copies -= struck
+		struck = a.strike(w)
 	}
 	a.checked = 0
 	if a.copies >= capacity {
 		a.checked = a.copies + capacity/16 // the engine reports too few blocks; do not look at each batch
 	}
+	return struck
+}
+
+// strike strikes all uncertain copies off, and returns how many there were.
+func (a *again) strike(w kvindex.Writer) (struck int) {
+	for id, d := range a.uncertain {
+		struck += takeCopies(w, id, d.copies)
+		d.copies, d.struck = 0, d.struck || d.copies > 0
+		if n := w.Copies(kvblock.GPU, int(id.group), id.hash); n == 0 && !d.gone {
+			d.gone = true
+			a.gone = append(a.gone, id)
+		}
+	}
+	a.copies -= struck
 	return struck
 }
 

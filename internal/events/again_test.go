@@ -151,15 +151,18 @@ func TestReportsAfterALostHistoryPlantNone(t *testing.T) {
 			for range 30 { // nothing of this is known
 				r.serve(request(), false)
 			}
-			m.Mark(Position{}, state)
 			_, before, _ := r.compare(x.Writer)
+			marked := rng.IntN(8) // that there are gaps shows at the end of a replay
 			for n := range 40 {
+				if n == marked {
+					m.Mark(Position{}, state)
+				}
 				prompt, reports := request(), rng.IntN(3) > 0
 				for range 1 + rng.IntN(3) { // at once
 					r.serve(prompt, reports)
 					m.apply(&r.batch)
 				}
-				if surplus, _, _ := r.compare(x.Writer); surplus > 0 {
+				if surplus, _, _ := r.compare(x.Writer); surplus > 0 && n >= marked {
 					t.Fatalf("%v, seed %d: after %d requests the index has %d blocks too much", state, seed, n+1, surplus)
 				}
 			}

@@ -88,7 +88,11 @@ func (m *mirror) Apply(b *kvevent.Batch, _ Position) { m.apply(b) }
 
 // Mark implements Sink.
 func (m *mirror) Mark(_ Position, state State) {
-	m.gaps = state == Unverified || state == Degraded
+	gaps := state == Unverified || state == Degraded
+	if gaps && !m.gaps {
+		m.stats.Struck.Add(uint64(m.again.strike(m.writer)))
+	}
+	m.gaps = gaps
 	if m.before == nil {
 		return
 	}
@@ -101,7 +105,7 @@ func (m *mirror) Mark(_ Position, state State) {
 func (m *mirror) clear() {
 	m.writer.Clear()
 	m.orphans.reset()
-	m.facts = newFacts()
+	m.facts, m.gaps = newFacts(), false
 	m.gauge()
 }
 
@@ -187,7 +191,7 @@ func (m *mirror) store(e *kvevent.Event) {
 		m.count(tier, len(e.Hashes))
 		m.storeChain(e, tier)
 		if tier == kvblock.GPU && !e.HasParent && (orphans > 0 || m.writer.Len()-before < len(e.Hashes)*perBlock) {
-			m.again.note(m.writer, e, m.keys, m.gaps)
+			m.stats.Struck.Add(uint64(m.again.note(m.writer, e, m.keys, m.gaps)))
 		}
 	}
 }
