@@ -144,10 +144,10 @@ func (state *pickState) mayHold(v *view, now time.Time) bool {
 	if state.allow == nil {
 		return true
 	}
-	named := false
+	named, known := false, !v.newToGateways(now)
 	for i := range v.spec.Endpoints {
 		ep := &v.spec.Endpoints[i]
-		if ep.Pickable() && !v.members[i].sleep.asleep(now) && !v.newToGateways(now) {
+		if known && ep.Pickable() && !v.members[i].sleep.asleep(now) {
 			return false
 		}
 		named = named || state.allow(ep)

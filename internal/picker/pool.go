@@ -105,6 +105,8 @@ type view struct {
 	// fresh are the endpoints that gateways might not know yet, each until then. It has none of those that were there when the
 	// picker learned of the pool.
 	fresh map[endpoint.ID]time.Time
+	// freshUntil is when the last of them is known.
+	freshUntil time.Time
 	// picking is the number of picks under way by this view; see admissionQueue.pin.
 	picking atomic.Int64
 }
@@ -199,6 +201,9 @@ func (v *view) refresh(old *view, now time.Time) {
 			v.fresh = map[endpoint.ID]time.Time{}
 		}
 		v.fresh[ep.ID] = until
+		if until.After(v.freshUntil) {
+			v.freshUntil = until
+		}
 	}
 }
 
@@ -209,14 +214,7 @@ func (v *view) isFresh(ep *endpoint.Endpoint, now time.Time) bool {
 }
 
 // someFresh reports whether there are such endpoints.
-func (v *view) someFresh(now time.Time) bool {
-	for _, until := range v.fresh {
-		if now.Before(until) {
-			return true
-		}
-	}
-	return false
-}
+func (v *view) someFresh(now time.Time) bool { return now.Before(v.freshUntil) }
 
 // newToGateways reports whether gateways might know none of the endpoints yet. Envoy then refuses what is picked for them: "no
 // healthy upstream".
