@@ -175,6 +175,20 @@ func TestReportsAfterALostHistoryPlantNone(t *testing.T) {
 	}
 }
 
+// TestAGapStrikesCopiesFromTheGauges: with a gap, a block of which one uncertain copy is left is held no longer, and the gauges say so.
+func TestAGapStrikesCopiesFromTheGauges(t *testing.T) {
+	for _, state := range []State{Unverified, Degraded} {
+		m, x := testMirror(Config{})
+		m.Begin(false)
+		m.apply(&kvevent.Batch{Events: []kvevent.Event{chain(0, 1, 2), chain(0, 1, 2), removed(1, 2)}})
+		m.Mark(Position{}, state)
+		if got := x.snapshot(); len(got) != 0 {
+			t.Errorf("%v: %d blocks are held, not 0", state, len(got))
+		}
+		check(t, m, x)
+	}
+}
+
 // Without the engine's size copies cannot be recognized: every copy counts.
 func TestCopiesCountWhereTheSizeOfTheEngineIsNotKnown(t *testing.T) {
 	m, x := testMirror(Config{})

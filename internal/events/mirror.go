@@ -93,11 +93,10 @@ func (m *mirror) Mark(_ Position, state State) {
 		m.stats.Struck.Add(uint64(m.again.strike(m.writer)))
 	}
 	m.gaps = gaps
-	if m.before == nil {
-		return
+	if m.before != nil {
+		m.writer.Commit()
+		m.writer, m.before, m.factsBefore = m.feed.Writer, nil, facts{}
 	}
-	m.writer.Commit()
-	m.writer, m.before, m.factsBefore = m.feed.Writer, nil, facts{}
 	m.gauge()
 }
 

@@ -7,9 +7,11 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -467,14 +469,27 @@ func TestNobodyWaitsForTheCollector(t *testing.T) {
 	_ = shutdown(ctx) // what it says of the spans that are lost
 }
 
+// nameService, if set, is asked for names instead of this machine's.
+var nameService atomic.Pointer[net.Resolver]
+
+// TestMain gives the process its resolver once: clients of earlier tests can still read the variable.
+func TestMain(m *testing.M) {
+	net.DefaultResolver = &net.Resolver{PreferGo: true, Dial: func(ctx context.Context, network, address string) (net.Conn, error) {
+		if r := nameService.Load(); r != nil {
+			return r.Dial(ctx, network, address)
+		}
+		return new(net.Dialer).DialContext(ctx, network, address)
+	}}
+	os.Exit(m.Run())
+}
+
 // TestTheCollectorIsFoundAgain: while its name does not resolve, requests are served as usual; when it resolves again, spans arrive.
 func TestTheCollectorIsFoundAgain(t *testing.T) {
 	t.Setenv("OTEL_BSP_SCHEDULE_DELAY", "50") // ms
 	names := dns.New(t)
 	names.Set("collector.test.", "127.0.0.1")
-	before := net.DefaultResolver
-	net.DefaultResolver = names.Resolver()
-	defer func() { net.DefaultResolver = before }()
+	nameService.Store(names.Resolver())
+	defer nameService.Store(nil)
 	e := newEngine(t)
 	for _, fault := range []dns.Fault{dns.Failing, dns.Silent} {
 		for _, protocol := range []string{"grpc", "http/protobuf"} {

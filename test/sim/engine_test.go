@@ -247,16 +247,20 @@ func (e *engine) removed(group int, medium string, hashes ...enginemodel.Hash) {
 	e.events = append(e.events, vllmsim.WireEvent{Kind: enginemodel.Removed, Hashes: slices.Clone(hashes), Medium: medium, Group: group})
 }
 
-// follow stores blocks in the second group too, unless it lacks what they follow.
+// follow stores blocks in the second group too, unless it lacks what they follow. As in vLLM, a request holds its whole prompt: a
+// block is never evicted before those that follow it.
 func (e *engine) follow(blocks []*cacheBlock) {
 	var used []enginemodel.Block
-	if p := blocks[0].parent; p != nil {
+	for p := blocks[0].parent; p != nil; p = p.parent {
 		b, ok := e.second.Lookup(p.hash)
 		if !ok {
 			return
 		}
-		e.second.Touch(b)
 		used = append(used, b)
+	}
+	slices.Reverse(used)
+	for _, b := range used {
+		e.second.Touch(b)
 	}
 	n := 0
 	for _, b := range blocks {
