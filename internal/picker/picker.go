@@ -210,6 +210,7 @@ type Feed struct {
 	Writer kvindex.Writer
 
 	pending *pending
+	proofs  *proofs
 	member  *member
 }
 
@@ -233,7 +234,7 @@ func (p *Picker) Feeds() []Feed {
 	for _, v := range p.current.Load().pools {
 		for i, ep := range v.spec.Endpoints {
 			feeds = append(feeds, Feed{Endpoint: ep, Spec: v.spec, Holder: v.holders[i], Writer: v.members[i].writer, pending: &v.pending,
-				member: v.members[i]})
+				proofs: &v.proofs, member: v.members[i]})
 		}
 	}
 	return feeds
@@ -254,10 +255,11 @@ func (p *Picker) Observe(id endpoint.ID, at time.Time, r load.Report) {
 }
 
 // Confirm takes the keys that an endpoint has just announced: requests whose last full prompt block is among them have
-// been prefilled.
+// been prefilled, and what answers have proved of them is in the index now.
 func (p *Picker) Confirm(f *Feed, keys []kvblock.Key) {
 	if len(keys) > 0 {
 		f.pending.confirm(p.now(), f.Holder, keys)
+		f.proofs.endAt(f.Holder, keys)
 	}
 }
 

@@ -18,6 +18,7 @@ import (
 //
 //   - two minutes after the last answer that showed it, unless events of the endpoint are lost (Feed.Incomplete): then they
 //     will not be repeated, and nothing but answers shows what it holds,
+//   - when an event announces its last block: from then on the index knows, and events say when the blocks are removed,
 //   - when an answer shows that the engine no longer has the blocks, or
 //   - when younger proofs need its place.
 //
@@ -73,9 +74,8 @@ func (p *proofs) enter(now time.Time, index kvindex.Reader, m *member, keys []kv
 	p.n.Store(int64(len(p.queue)))
 }
 
-// refute ends the proofs that a holder has any of keys, which are those of a prompt from the first block on that an
-// engine did not find.
-func (p *proofs) refute(holder kvindex.Holder, keys []kvblock.Key) {
+// endAt ends the proofs whose last block is among a holder's keys.
+func (p *proofs) endAt(holder kvindex.Holder, keys []kvblock.Key) {
 	if p.n.Load() == 0 {
 		return
 	}
@@ -151,17 +151,26 @@ func (d *Decision) prove(now time.Time, t *Target, cachedTokens int) {
 	found := min(cachedTokens/size, len(d.keys))
 	found -= found % grain
 	if t.Found.Speculative > 0 {
-		d.view.proofs.refute(t.member.holder, d.keys[found:])
+		d.view.proofs.endAt(t.member.holder, d.keys[found:]) // the engine did not find them
 	}
 	if found <= t.Found.Confirmed() {
 		return
 	}
-	var have [1]kvindex.Match
 	keys := d.keys[:found:found]
-	d.view.index.Match(keys, []kvindex.Holder{t.member.holder}, have[:])
-	known := have[0].Confirmed()
-	if known >= found || t.member.removals.happened(keys[known], d.picked) {
-		return // the events have arrived meanwhile, or those of an eviction
+	if d.announced(t, keys) {
+		return
 	}
 	d.view.proofs.enter(now, d.view.index, t.member, keys)
+	if d.announced(t, keys) { // while it was entered, so that no later event ends it
+		d.view.proofs.endAt(t.member.holder, keys[found-1:])
+	}
+}
+
+// announced reports whether events have announced all of keys since the pick, or the removal of the first of them that is not held.
+// d.mu is held.
+func (d *Decision) announced(t *Target, keys []kvblock.Key) bool {
+	var have [1]kvindex.Match
+	d.view.index.Match(keys, []kvindex.Holder{t.member.holder}, have[:])
+	known := have[0].Confirmed()
+	return known >= len(keys) || t.member.removals.happened(keys[known], d.picked)
 }

@@ -76,6 +76,30 @@ func TestProofsAddNothingWhereEventsTell(t *testing.T) {
 	}
 }
 
+// TestAProofEndsWhenItsBlocksAreAnnounced: an answer can arrive before the events of what it has found. Once they have arrived, the
+// blocks are evicted as others are.
+func TestAProofEndsWhenItsBlocksAreAnnounced(t *testing.T) {
+	p := newPicker(t, newClock(), testSpec(t, 1))
+	f := feed(t, p, "pod-0")
+	keys := keysOf(t, "m", 0, 192)
+	answered(t, p, 200, 192)
+	if got := answered(t, p, 200, 192); got.Predicted != 192 {
+		t.Errorf("%d tokens are predicted after an answer that found 192", got.Predicted)
+	}
+	hold(f, keys...)
+	p.Confirm(&f, keys)
+	evicted := keys[len(keys)/2:]
+	for _, key := range evicted {
+		f.Writer.Drop(kvblock.GPU, 0, []kvevent.Hash{kvevent.Hash(key)})
+	}
+	if got := answered(t, p, 200, 96); got.Predicted != 96 {
+		t.Errorf("%d tokens are predicted of 96 that are left", got.Predicted)
+	}
+	if n := p.current.Load().pools[0].proofs.blocks.Load(); n != 0 {
+		t.Errorf("%d blocks are proved by answers", n)
+	}
+}
+
 // TestProofsAreBounded by their number, and go with the endpoint's life.
 func TestProofsAreBounded(t *testing.T) {
 	c := newClock()

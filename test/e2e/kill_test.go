@@ -375,6 +375,7 @@ func TestTheIndexEqualsTheEnginesWhateverIsKilled(t *testing.T) {
 	work()
 
 	s.rest()
+	s.until("nothing is assumed any more", func() bool { return s.metric("kvasir_index_speculative_blocks") == 0 })
 	s.untilEqual("after all kills")
 	s.check()
 
