@@ -175,7 +175,8 @@ func TestReportsAfterALostHistoryPlantNone(t *testing.T) {
 	}
 }
 
-// TestAGapStrikesCopiesFromTheGauges: with a gap, a block of which one uncertain copy is left is held no longer, and the gauges say so.
+// TestAGapStrikesCopiesFromTheGauges: with a gap, a block whose last copy is uncertain is held no longer, and the gauges
+// say so.
 func TestAGapStrikesCopiesFromTheGauges(t *testing.T) {
 	for _, state := range []State{Unverified, Degraded} {
 		m, x := testMirror(Config{})

@@ -54,7 +54,7 @@ func TestEnginesThatShutDownLoseNoRequest(t *testing.T) {
 		kinds  []int // of the clients' requests
 	}{
 		{"at once", 0, false, 10 * time.Second, []int{0, 1, 2, 3, 4, 5, 6, 7}},
-		// It answers token ids with nothing and other requests with errors, of which a few are enough for the picker to leave it alone.
+		// It answers token ids with nothing and other requests with errors. After a few errors the picker leaves it alone.
 		{"after running requests", 1, true, 25 * time.Second, []int{0, 5, 2, 3, 2, 3, 2, 3}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
