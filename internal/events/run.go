@@ -2,9 +2,10 @@ package events
 
 import (
 	"context"
-	"math/rand/v2"
 	"sync"
 	"time"
+
+	"github.com/kvasir-dev/kvasir/internal/fault"
 )
 
 // run is a stream with the two goroutines that drive it: a receiver, and an applier.
@@ -36,7 +37,7 @@ func (r *run) source() Subscriber {
 
 // receive keeps a connection to the publisher and queues its messages.
 func (r *run) receive(ctx context.Context) {
-	backoff := r.cfg.MinBackoff
+	backoff := fault.Backoff{Min: r.cfg.MinBackoff, Max: r.cfg.MaxBackoff}
 	for {
 		began := time.Now()
 		link, cut := context.WithCancel(ctx)
@@ -51,14 +52,11 @@ func (r *run) receive(ctx context.Context) {
 		}
 		r.Down(err)
 		if time.Since(began) >= r.cfg.MaxBackoff {
-			backoff = r.cfg.MinBackoff
+			backoff.Reset()
 		}
-		select {
-		case <-ctx.Done():
+		if !backoff.Wait(ctx) {
 			return
-		case <-time.After(backoff/2 + rand.N(backoff/2+1)):
 		}
-		backoff = min(2*backoff, r.cfg.MaxBackoff)
 	}
 }
 

@@ -3,6 +3,8 @@
 //
 // A panic in the index is different. It is shared by all streams and requests, and its locks can be left locked. Catch
 // reports such a panic and lets it end the process.
+//
+// Backoff is the pause before a peer that has failed is tried again.
 package fault
 
 import (

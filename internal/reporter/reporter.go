@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"slices"
 	"strconv"
 	"sync"
@@ -251,7 +250,7 @@ func (r *Reporter) caught(what string, f func(), values ...any) bool {
 func (r *Reporter) push(ctx context.Context, p *picker, k *rank) {
 	changed, end := k.changed.listen()
 	defer end()
-	backoff := r.cfg.MinBackoff
+	backoff := fault.Backoff{Min: r.cfg.MinBackoff, Max: r.cfg.MaxBackoff}
 	log := r.cfg.Log.WithValues("picker", p.addr, "rank", strconv.Itoa(k.number))
 	said := ""
 	for {
@@ -275,17 +274,14 @@ func (r *Reporter) push(ctx context.Context, p *picker, k *rank) {
 			return
 		}
 		if worked {
-			backoff = r.cfg.MinBackoff
+			backoff.Reset()
 		}
 		if why := err.Error(); worked || why != said {
 			log.Info("Report interrupted", "reason", why)
 			said = why
 		}
-		select {
-		case <-ctx.Done():
+		if !backoff.Wait(ctx) {
 			return
-		case <-time.After(backoff/2 + rand.N(backoff/2+1)):
 		}
-		backoff = min(2*backoff, r.cfg.MaxBackoff)
 	}
 }

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math/rand/v2"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -230,7 +229,7 @@ func (m *Mesh) set(ctx context.Context, addrs []string) {
 func (m *Mesh) keep(ctx context.Context, l *link) {
 	defer close(l.ended)
 	defer l.client.Close()
-	backoff, said := m.o.MinBackoff, ""
+	backoff, said := fault.Backoff{Min: m.o.MinBackoff, Max: m.o.MaxBackoff}, ""
 	for {
 		began := time.Now()
 		var err error
@@ -241,14 +240,12 @@ func (m *Mesh) keep(ctx context.Context, l *link) {
 			return
 		}
 		m.settle(l)
-		wait := backoff/2 + rand.N(backoff/2+1)
-		switch {
-		case errors.Is(err, errSelf) || errors.Is(err, errTwice):
-			wait = m.o.SelfPause
-		case time.Since(began) > m.o.MaxBackoff:
-			backoff = m.o.MinBackoff
-		default:
-			backoff = min(2*backoff, m.o.MaxBackoff)
+		wait := m.o.SelfPause
+		if !errors.Is(err, errSelf) && !errors.Is(err, errTwice) {
+			wait = backoff.Next()
+			if time.Since(began) > m.o.MaxBackoff {
+				backoff.Reset()
+			}
 		}
 		if why := err.Error(); why != said {
 			m.o.Log.V(1).Info("Not sending to peer", "peer", l.addr, "reason", why)

@@ -5,13 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math/rand/v2"
 	"slices"
 	"sync"
 	"time"
 
 	"github.com/go-logr/logr"
 
+	"github.com/kvasir-dev/kvasir/internal/fault"
 	"github.com/kvasir-dev/kvasir/internal/operatorfeed"
 )
 
@@ -159,7 +159,7 @@ func (p *Pickers) View(pool string) operatorfeed.View {
 // keep listens to a replica until ctx ends.
 func (p *Pickers) keep(ctx context.Context, l *watchLink) {
 	defer close(l.ended)
-	backoff, said := p.o.MinBackoff, ""
+	backoff, said := fault.Backoff{Min: p.o.MinBackoff, Max: p.o.MaxBackoff}, ""
 	for {
 		began := time.Now()
 		err := p.listen(ctx, l)
@@ -167,18 +167,16 @@ func (p *Pickers) keep(ctx context.Context, l *watchLink) {
 			return
 		}
 		if time.Since(began) > p.o.MaxBackoff {
-			backoff, said = p.o.MinBackoff, ""
+			backoff.Reset()
+			said = ""
 		}
 		if why := err.Error(); why != said {
 			p.o.Log.V(1).Info("Receiving from picker failed", "pool", l.pool, "picker", l.Name, "reason", why)
 			said = why
 		}
-		select {
-		case <-ctx.Done():
+		if !backoff.Wait(ctx) {
 			return
-		case <-time.After(backoff/2 + rand.N(backoff/2+1)):
 		}
-		backoff = min(2*backoff, p.o.MaxBackoff)
 	}
 }
 
