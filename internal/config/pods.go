@@ -6,6 +6,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/utils/ptr"
@@ -45,29 +46,46 @@ func PoolOf(pod *corev1.Pod, pools []*v1alpha1.InferencePool) *v1alpha1.Inferenc
 	if Worker(pod) {
 		return nil
 	}
+	return OldestOf(pod, pools)
+}
+
+// OldestOf is PoolOf for the workers of a group, too.
+func OldestOf(pod *corev1.Pod, pools []*v1alpha1.InferencePool) *v1alpha1.InferencePool {
 	var of *v1alpha1.InferencePool
 	for _, p := range pools {
-		if p.Namespace == pod.Namespace && selects(p, pod.Labels) && (of == nil || older(p, of)) {
+		if p.Namespace == pod.Namespace && Selects(p, pod) && (of == nil || Older(p, of)) {
 			of = p
 		}
 	}
 	return of
 }
 
-func older(a, b *v1alpha1.InferencePool) bool {
+// Older reports whether pool a is older than b. If they are of the same age, the name decides.
+func Older(a, b *v1alpha1.InferencePool) bool {
 	if !a.CreationTimestamp.Equal(&b.CreationTimestamp) {
 		return a.CreationTimestamp.Before(&b.CreationTimestamp)
 	}
 	return a.Name < b.Name
 }
 
-// selects reports whether a pool selects pods with these labels.
-func selects(p *v1alpha1.InferencePool, labels map[string]string) bool {
+// PodLabels returns the labels by which a pool selects its pods: those of its selector, or the one that the operator gives
+// to the pods that it makes from the pool's template. A pod of the same namespace that has all of them belongs to the pool,
+// unless an older pool selects it, too.
+func PodLabels(p *v1alpha1.InferencePool) labels.Set {
 	if len(p.Spec.Selector.MatchLabels) == 0 {
-		return labels[v1alpha1.LabelPool] == p.Name
+		return labels.Set{v1alpha1.LabelPool: p.Name}
 	}
+	set := labels.Set{}
 	for key, value := range p.Spec.Selector.MatchLabels {
-		if got, ok := labels[key]; !ok || got != string(value) {
+		set[key] = string(value)
+	}
+	return set
+}
+
+// Selects reports whether a pool selects a pod of its namespace.
+func Selects(p *v1alpha1.InferencePool, pod *corev1.Pod) bool {
+	for key, value := range PodLabels(p) {
+		if got, ok := pod.Labels[key]; !ok || got != value {
 			return false
 		}
 	}

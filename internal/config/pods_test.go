@@ -7,6 +7,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/kvasir-dev/kvasir/api/v1alpha1"
@@ -223,5 +224,45 @@ func TestWorkersOfAGroupAreOfNoPool(t *testing.T) {
 		if got := PoolOf(pod, []*v1alpha1.InferencePool{pool}) != nil; got != want {
 			t.Errorf("member %q is of the pool: %v", member, got)
 		}
+	}
+}
+
+func TestTheOlderPoolComesFirst(t *testing.T) {
+	a, b := &v1alpha1.InferencePool{}, &v1alpha1.InferencePool{}
+	a.Name, b.Name = "a", "b"
+	if !Older(a, b) || Older(b, a) {
+		t.Error("of one age, the name decides")
+	}
+	b.CreationTimestamp, a.CreationTimestamp = metav1.Unix(1, 0), metav1.Unix(2, 0)
+	if Older(a, b) {
+		t.Error("age decides first")
+	}
+}
+
+// TestAPoolSelectsByOneSetOfLabels: what a list by PodLabels returns is what Selects accepts.
+func TestAPoolSelectsByOneSetOfLabels(t *testing.T) {
+	adopts, owns := &v1alpha1.InferencePool{}, &v1alpha1.InferencePool{}
+	adopts.Spec.Selector.MatchLabels = map[string]v1alpha1.LabelValue{"app": "m", "tier": "", "kvasir.dev/x": "y"}
+	owns.Name, owns.Spec.Template = "llama", &corev1.PodTemplateSpec{}
+	for name, tc := range map[string]struct {
+		pool   *v1alpha1.InferencePool
+		labels map[string]string
+		want   bool
+	}{
+		"all labels, and more":   {adopts, map[string]string{"app": "m", "tier": "", "kvasir.dev/x": "y", "z": "z"}, true},
+		"another value":          {adopts, map[string]string{"app": "n", "tier": "", "kvasir.dev/x": "y"}, false},
+		"no label, empty wanted": {adopts, map[string]string{"app": "m", "kvasir.dev/x": "y"}, false},
+		"no labels":              {adopts, nil, false},
+		"made from the template": {owns, map[string]string{v1alpha1.LabelPool: "llama"}, true},
+		"of another pool":        {owns, map[string]string{v1alpha1.LabelPool: "qwen"}, false},
+		"of no pool":             {owns, map[string]string{"app": "m"}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Labels: tc.labels}}
+			listed := labels.SelectorFromSet(PodLabels(tc.pool)).Matches(labels.Set(tc.labels))
+			if got := Selects(tc.pool, pod); got != tc.want || listed != tc.want {
+				t.Errorf("selected %v, listed %v, want %v", got, listed, tc.want)
+			}
+		})
 	}
 }

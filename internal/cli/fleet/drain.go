@@ -13,6 +13,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/kvasir-dev/kvasir/api/v1alpha1"
+	"github.com/kvasir-dev/kvasir/internal/config"
 	"github.com/kvasir-dev/kvasir/internal/operator/lifecycle"
 	"github.com/kvasir-dev/kvasir/internal/operator/podtemplate"
 )
@@ -30,7 +31,11 @@ func member(ctx context.Context, c client.Reader, name types.NamespacedName) (*c
 	if err != nil {
 		return nil, nil, err
 	}
-	pool := PoolOf(pools, pod)
+	all := make([]*v1alpha1.InferencePool, len(pools))
+	for i := range pools {
+		all[i] = &pools[i]
+	}
+	pool := config.OldestOf(pod, all)
 	if pool == nil {
 		return nil, nil, refuse("no pool of the namespace %s has the pod %s", name.Namespace, name.Name)
 	}

@@ -12,7 +12,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
-	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
@@ -20,17 +19,18 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/kvasir-dev/kvasir/api/v1alpha1"
+	"github.com/kvasir-dev/kvasir/internal/config"
 )
 
 // NewClient is a client that knows the types of Kubernetes and Kvasir.
-func NewClient(config *rest.Config) (client.Client, error) {
+func NewClient(access *rest.Config) (client.Client, error) {
 	scheme := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, v1alpha1.AddToScheme} {
 		if err := add(scheme); err != nil {
 			return nil, err
 		}
 	}
-	c, err := client.New(config, client.Options{Scheme: scheme})
+	c, err := client.New(access, client.Options{Scheme: scheme})
 	if err != nil {
 		return nil, fmt.Errorf("connecting to the API server: %w", err)
 	}
@@ -77,40 +77,12 @@ func Pool(ctx context.Context, c client.Reader, name types.NamespacedName) (*v1a
 	return pool, nil
 }
 
-// Selector of a pool's pods.
-func Selector(pool *v1alpha1.InferencePool) labels.Set {
-	if len(pool.Spec.Selector.MatchLabels) == 0 {
-		return labels.Set{v1alpha1.LabelPool: pool.Name}
-	}
-	set := labels.Set{}
-	for k, v := range pool.Spec.Selector.MatchLabels {
-		set[k] = string(v)
-	}
-	return set
-}
-
 // Pods of a pool, by name.
 func Pods(ctx context.Context, c client.Reader, pool *v1alpha1.InferencePool) ([]corev1.Pod, error) {
 	var list corev1.PodList
-	if err := c.List(ctx, &list, client.InNamespace(pool.Namespace), client.MatchingLabels(Selector(pool))); err != nil {
+	if err := c.List(ctx, &list, client.InNamespace(pool.Namespace), client.MatchingLabels(config.PodLabels(pool))); err != nil {
 		return nil, fmt.Errorf("listing the pods of pool %s: %w", pool.Name, err)
 	}
 	slices.SortFunc(list.Items, func(a, b corev1.Pod) int { return cmp.Compare(a.Name, b.Name) })
 	return list.Items, nil
-}
-
-// PoolOf is the pool of a pod: the oldest that selects it, then the first by name. It is nil when there is none.
-func PoolOf(pools []v1alpha1.InferencePool, pod *corev1.Pod) *v1alpha1.InferencePool {
-	var best *v1alpha1.InferencePool
-	for i := range pools {
-		p := &pools[i]
-		if p.Namespace != pod.Namespace || !labels.SelectorFromSet(Selector(p)).Matches(labels.Set(pod.Labels)) {
-			continue
-		}
-		if best == nil || p.CreationTimestamp.Before(&best.CreationTimestamp) ||
-			p.CreationTimestamp.Equal(&best.CreationTimestamp) && p.Name < best.Name {
-			best = p
-		}
-	}
-	return best
 }

@@ -28,6 +28,7 @@ import (
 
 	"github.com/kvasir-dev/kvasir/api/v1alpha1"
 	"github.com/kvasir-dev/kvasir/internal/cli/fleet"
+	"github.com/kvasir-dev/kvasir/internal/config"
 	"github.com/kvasir-dev/kvasir/internal/operator/resources"
 )
 
@@ -70,17 +71,11 @@ func (a *Access) Pods(ctx context.Context, pool *v1alpha1.InferencePool) ([]core
 		return nil, fmt.Errorf("listing the pickers of pool %s: %w", pool.Name, err)
 	}
 	pods := slices.DeleteFunc(list.Items, func(p corev1.Pod) bool { return p.Status.Phase != corev1.PodRunning || p.DeletionTimestamp != nil })
-	if ready := slices.DeleteFunc(slices.Clone(pods), func(p corev1.Pod) bool { return !isReady(&p) }); len(ready) > 0 {
+	if ready := slices.DeleteFunc(slices.Clone(pods), func(p corev1.Pod) bool { return !config.PodReady(&p) }); len(ready) > 0 {
 		pods = ready
 	}
 	slices.SortFunc(pods, func(x, y corev1.Pod) int { return strings.Compare(x.Name, y.Name) })
 	return pods, nil
-}
-
-func isReady(p *corev1.Pod) bool {
-	return slices.ContainsFunc(p.Status.Conditions, func(c corev1.PodCondition) bool {
-		return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue
-	})
 }
 
 // ErrNoPicker means that no picker of a pool can be queried.

@@ -11,7 +11,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/clock"
 	"k8s.io/utils/ptr"
@@ -161,21 +160,14 @@ func firstSize(o *v1alpha1.InferencePool, serving int) int {
 
 // serving are the UIDs of the pool's pods that take requests.
 func (l *Loop) serving(ctx context.Context, o *v1alpha1.InferencePool) ([]string, error) {
-	selector := labels.Set{}
-	for k, v := range o.Spec.Selector.MatchLabels {
-		selector[k] = string(v)
-	}
-	if len(selector) == 0 {
-		selector[v1alpha1.LabelPool] = o.Name
-	}
 	var pods corev1.PodList
-	if err := l.Reader.List(ctx, &pods, client.InNamespace(o.Namespace), client.MatchingLabels(selector)); err != nil {
+	if err := l.Reader.List(ctx, &pods, client.InNamespace(o.Namespace), client.MatchingLabels(config.PodLabels(o))); err != nil {
 		return nil, fmt.Errorf("listing pods: %w", err)
 	}
 	var uids []string
 	for i := range pods.Items {
 		p := &pods.Items[i]
-		if _, draining := p.Labels[v1alpha1.LabelDrain]; !draining && !config.Worker(p) && p.DeletionTimestamp.IsZero() && config.PodReady(p) {
+		if !config.Leaving(p) && !config.Worker(p) && config.PodReady(p) {
 			uids = append(uids, string(p.UID))
 		}
 	}

@@ -142,7 +142,7 @@ func (r *reconciliation) yieldToOlder(ctx context.Context) error {
 		older := ""
 		for i := range list.Items {
 			other := &list.Items[i]
-			if other.Name != r.key.Name && selects(other, pod) && before(other, r.pool) {
+			if other.Name != r.key.Name && config.Selects(other, pod) && config.Older(other, r.pool) {
 				older = other.Name
 			}
 		}
@@ -155,27 +155,6 @@ func (r *reconciliation) yieldToOlder(ctx context.Context) error {
 	}
 	r.pods = mine
 	return nil
-}
-
-// selects is whether a pool would have a pod.
-func selects(pool *v1alpha1.InferencePool, pod *corev1.Pod) bool {
-	if pool.Spec.Template != nil {
-		return pod.Labels[v1alpha1.LabelPool] == pool.Name
-	}
-	for k, v := range pool.Spec.Selector.MatchLabels {
-		if pod.Labels[k] != string(v) {
-			return false
-		}
-	}
-	return len(pool.Spec.Selector.MatchLabels) > 0
-}
-
-// before is whether pool a is older than b; of two of one age the name decides.
-func before(a, b *v1alpha1.InferencePool) bool {
-	if !a.CreationTimestamp.Equal(&b.CreationTimestamp) {
-		return a.CreationTimestamp.Before(&b.CreationTimestamp)
-	}
-	return a.Name < b.Name
 }
 
 // slotOf is a pod's number at its owner: that of its group in a LeaderWorkerSet, else the one in its name.

@@ -151,7 +151,7 @@ func TestThePodsOfTwoPoolsBelongToTheOlder(t *testing.T) {
 	}
 }
 
-func TestBeforeAndOrdinal(t *testing.T) {
+func TestOrdinal(t *testing.T) {
 	names := map[string]int{}
 	for _, name := range []string{"vllm-0", "vllm-12", "vllm-7d9c", "vllm"} {
 		names[name] = ordinal(name)
@@ -162,16 +162,6 @@ func TestBeforeAndOrdinal(t *testing.T) {
 	group := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "llama-3-1", Labels: map[string]string{config.LabelGroup: "3", config.LabelMember: "1"}}}
 	if got := slotOf(group); got != 3 {
 		t.Errorf("a pod of group 3 has the number %d", got)
-	}
-	a, b := &v1alpha1.InferencePool{}, &v1alpha1.InferencePool{}
-	a.Name, b.Name = "a", "b"
-	if !before(a, b) || before(b, a) {
-		t.Error("of one age, the name decides")
-	}
-	b.CreationTimestamp = metav1.NewTime(time.Unix(1, 0))
-	a.CreationTimestamp = metav1.NewTime(time.Unix(2, 0))
-	if before(a, b) {
-		t.Error("age decides first")
 	}
 }
 

@@ -47,13 +47,7 @@ type seenMark struct {
 // read fills in what the cache has.
 func (r *reconciliation) read(ctx context.Context) error {
 	var list corev1.PodList
-	selector := client.MatchingLabels{v1alpha1.LabelPool: r.key.Name}
-	if r.pool.Spec.Template == nil {
-		selector = client.MatchingLabels{}
-		for k, v := range r.pool.Spec.Selector.MatchLabels {
-			selector[k] = string(v)
-		}
-	}
+	selector := client.MatchingLabels(config.PodLabels(r.pool))
 	// They are shared with the cache, and never written.
 	if err := r.Client.List(ctx, &list, client.InNamespace(r.key.Namespace), selector, client.UnsafeDisableDeepCopy); err != nil {
 		return fmt.Errorf("listing pods of pool %s: %w", r.key, err)

@@ -87,7 +87,7 @@ func (r *Reconciler) poolsOf(ctx context.Context, o client.Object) []reconcile.R
 	if !ok {
 		return nil
 	}
-	return r.requests(ctx, pod.Namespace, func(pool *v1alpha1.InferencePool) bool { return selects(pool, pod) })
+	return r.requests(ctx, pod.Namespace, func(pool *v1alpha1.InferencePool) bool { return config.Selects(pool, pod) })
 }
 
 // neighbours are all pools of an object's namespace.

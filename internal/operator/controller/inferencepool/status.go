@@ -2,14 +2,13 @@ package inferencepool
 
 import (
 	"cmp"
-	"slices"
-	"strings"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
 	"github.com/kvasir-dev/kvasir/api/v1alpha1"
+	"github.com/kvasir-dev/kvasir/internal/config"
 	"github.com/kvasir-dev/kvasir/internal/operator/controller/routingpolicy"
 	"github.com/kvasir-dev/kvasir/internal/operator/lifecycle"
 	"github.com/kvasir-dev/kvasir/internal/operator/placement"
@@ -82,16 +81,7 @@ func (r *reconciliation) countPods(s *v1alpha1.InferencePoolStatus) {
 // multiplies by status.replicas, so both leave out pods that get no more requests.
 func (r *reconciliation) selector() string {
 	const notDraining = "!" + v1alpha1.LabelDrain
-	if r.pool.Spec.Template != nil {
-		return v1alpha1.LabelPool + "=" + r.key.Name + "," + notDraining
-	}
-	var terms []string
-	for k, v := range r.pool.Spec.Selector.MatchLabels {
-		terms = append(terms, k+"="+string(v))
-	}
-	slices.Sort(terms)
-	terms = append(terms, notDraining)
-	return strings.Join(terms, ",")
+	return config.PodLabels(r.pool).String() + "," + notDraining
 }
 
 func (r *reconciliation) pickerStatus(s *v1alpha1.InferencePoolStatus) {
