@@ -7,13 +7,8 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/load"
 )
 
-const (
-	// assumedRate is an endpoint's prefill rate until it is learned, tokens/s. It is that of a fast engine, so that a pool
-	// that has just started is not full.
-	assumedRate = 20_000
-	// memory is how long the rate of what goes through is remembered.
-	memory = 10 * time.Second
-)
+// memory is how long the rate of what goes through is remembered.
+const memory = 10 * time.Second
 
 // Wait predicts how long a request that is sent to an endpoint now waits until its prefill begins. An endpoint with
 // nothing to prefill does not let it wait, whatever was learned: so there always is one that can be tried. Nor does one
@@ -36,7 +31,7 @@ func Backlog(v *load.View) time.Duration {
 
 func rate(v *load.View) float64 {
 	if v.Rate <= 0 {
-		return assumedRate * max(1, v.Lead)
+		return load.AssumedRate * max(1, v.Lead)
 	}
 	return v.Rate
 }

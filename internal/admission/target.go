@@ -6,38 +6,19 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/load"
 )
 
-// Pace is how fast the endpoints of a pool prefill: the mean of the learned rates, weighted by how reliable they are. The
-// zero value knows no rate.
-type Pace struct{ token, pair, overhead, weight float64 }
-
-// Add counts an endpoint.
-func (p *Pace) Add(v *load.View) {
-	if v.Rate <= 0 || v.Trust <= 0 {
-		return
-	}
-	p.token += v.Trust / v.Rate
-	p.pair += v.Trust * v.PairSeconds
-	p.overhead += v.Trust * v.Overhead
-	p.weight += v.Trust
-}
-
-// Known reports whether any endpoint has taught anything.
-func (p *Pace) Known() bool { return p.weight > 0 }
+// Pace is how fast the endpoints of a pool prefill. The zero value knows no rate.
+type Pace struct{ load.Mean }
 
 // Prefill is how long so much work takes on an endpoint that has nothing else to do; 0 while nothing is known.
 func (p *Pace) Prefill(w load.Work) time.Duration {
-	if p.weight == 0 {
-		return 0
-	}
-	return seconds((p.overhead + p.token*w.Tokens + p.pair*w.Pairs) / p.weight)
+	s := p.Speed()
+	return seconds(s.Overhead + s.Seconds(w))
 }
 
 // Least is Prefill where the tokens are computed while the weights are read, which is most of what every step takes.
 func (p *Pace) Least(w load.Work) time.Duration {
-	if p.weight == 0 {
-		return 0
-	}
-	return seconds(max(p.overhead, p.token*w.Tokens+p.pair*w.Pairs) / p.weight)
+	s := p.Speed()
+	return seconds(max(s.Overhead, s.Seconds(w)))
 }
 
 // FirstToken predicts when a request with so much work has its first token from an endpoint that it is sent to now, at
@@ -97,13 +78,9 @@ func Joins(v *load.View, w load.Work) bool {
 // that decode there, and much shorter ones waste the fixed cost of a step.
 const mostTogether = 50 * time.Millisecond
 
-const (
-	// kvFull is the part of an endpoint's KV blocks that can be in use, including the waiting requests and this one. The
-	// rest is for sessions that pause: if requests fill the caches, each turn computes its entire prompt again.
-	kvFull = 0.5
-	// kvPinned is the part of a prompt's cached blocks that no other request is using at the time.
-	kvPinned = 0.3
-)
+// kvFull is the part of an endpoint's KV blocks that can be in use, including the waiting requests and this one. The rest is
+// for sessions that pause: if requests fill the caches, each turn computes its entire prompt again.
+const kvFull = 0.5
 
 // Fits reports whether an endpoint has a place among those that run and KV blocks for a request, by its own report: of its
 // prompt so many tokens would be computed and so many are cached there. An endpoint that serves nothing has.
@@ -117,5 +94,5 @@ func Fits(v *load.View, uncached, cached int) bool {
 	if v.KVTokens <= 0 {
 		return true
 	}
-	return v.KVUsage+(v.PendingTokens+float64(uncached)+kvPinned*float64(cached))/float64(v.KVTokens) <= kvFull
+	return v.KVUsage+(v.PendingTokens+float64(uncached)+load.PinnedPart*float64(cached))/float64(v.KVTokens) <= kvFull
 }

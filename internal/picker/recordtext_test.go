@@ -16,7 +16,6 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/endpoint"
 	"github.com/kvasir-dev/kvasir/internal/load"
 	"github.com/kvasir-dev/kvasir/internal/openai"
-	"github.com/kvasir-dev/kvasir/internal/policy"
 )
 
 // logging is a picker that logs all decisions about a pool.
@@ -129,7 +128,7 @@ func TestTheLogHasWhatTheChoiceWasMadeOf(t *testing.T) {
 		if math.Abs(got.KVUsage-float64(i)/30) > 0.001 || got.Waiting != i || got.Delay != want {
 			t.Errorf("%+v", got)
 		}
-		if at := 1000*2000.0/policy.DefaultPriorRate + want; math.Abs(got.Predicted-at) > 1 {
+		if at := 1000*2000.0/load.AssumedRate + want; math.Abs(got.Predicted-at) > 1 {
 			t.Errorf("%s should have sent its first token after %v ms, want %v", got.Endpoint, got.Predicted, at)
 		}
 		if cost, tried := costs[got.Endpoint]; tried && cost != got.Cost || got.Cost < last {

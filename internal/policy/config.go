@@ -56,7 +56,7 @@ func Default(t Type) Config {
 
 // MarginalCostConfig parameterises MarginalCost.
 type MarginalCostConfig struct {
-	// PriorRate is the prefill rate assumed until one is learned, tokens/s; 0 takes DefaultPriorRate.
+	// PriorRate is the prefill rate assumed until one is learned, tokens/s; 0 takes load.AssumedRate.
 	PriorRate float64
 	// DecodeHarm weighs the delay that a prefill imposes on running decodes; 1 counts it in full.
 	DecodeHarm float64

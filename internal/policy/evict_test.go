@@ -48,7 +48,7 @@ func TestEvictingWhatNobodyWantsIsFree(t *testing.T) {
 		reusing(candidates, reuse)
 		for i, got := range firsts(t, r, candidates) {
 			c := &candidates[i]
-			more := evict(c, reuse) * float64(r.Uncached(c)) / DefaultPriorRate * (1 + crowding*float64(c.Load.InFlight))
+			more := evict(c, reuse) * float64(r.Uncached(c)) / load.AssumedRate * (1 + crowding*float64(c.Load.InFlight))
 			if got < want[i] || math.Abs(got-want[i]-more) > 0.002+0.02*got {
 				t.Fatalf("candidate %d, to compute %d tokens, costs %v, %v where %.2f is used again; want %v more", i, r.Uncached(c), want[i], got, reuse, more)
 			}

@@ -91,14 +91,14 @@ func (p marginalCost) explain(r *Request, candidates []Candidate, e *Explanation
 		least = min(least, fleet.own(r, &candidates[i]))
 	}
 	e.Unit = "seconds"
-	e.Fleet = []Term{{"waste", waste, ""}, {"reuse", reuse, ""}, {"least", least, "seconds"}, {"token", fleet.token, "seconds"}}
+	e.Fleet = []Term{{"waste", waste, ""}, {"reuse", reuse, ""}, {"least", least, "seconds"}, {"token", fleet.PerToken, "seconds"}}
 	for i := range candidates {
 		c := &candidates[i]
 		own := fleet.own(r, c)
 		e.Candidates[i] = []Term{
-			{"wait", fleet.wait(c), "seconds"}, {"reload", r.reload(c), "seconds"}, {"lack", fleet.token * r.lack(c), "seconds"},
+			{"wait", fleet.wait(c), "seconds"}, {"reload", r.reload(c), "seconds"}, {"lack", fleet.PerToken * r.lack(c), "seconds"},
 			{"own", own, "seconds"}, {"wasted", waste * (own - least), "seconds"},
-			{"evicted", fleet.token * evict(c, reuse) * float64(r.Uncached(c)), "seconds"},
+			{"evicted", fleet.PerToken * evict(c, reuse) * float64(r.Uncached(c)), "seconds"},
 			{"crowd", 1 + crowding*p.harm*float64(c.Load.InFlight), ""}, {"delay", c.Delay, "seconds"},
 		}
 	}

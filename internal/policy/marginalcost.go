@@ -7,15 +7,9 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/load"
 )
 
-// DefaultPriorRate is the prefill rate assumed before one is learned, tokens/s: an 8B model on one H100, about.
-const DefaultPriorRate = 20_000
-
 const (
 	// fullFrom is the KV use above which an endpoint is priced as about to evict or preempt.
 	fullFrom = 0.85
-	// pinned is the part of what a prompt finds in a cache that it takes from what is free: the rest is in use by others
-	// already.
-	pinned = 0.3
 	// usualKVTokens is the KV capacity of an endpoint that does not report its own.
 	usualKVTokens = 400_000
 	// crowding is what a second of our prefill, or of the wait for it, costs each request in flight, in seconds: they
@@ -65,7 +59,7 @@ type marginalCost struct {
 
 func newMarginalCost(c MarginalCostConfig) (Policy, error) {
 	if c.PriorRate == 0 {
-		c.PriorRate = DefaultPriorRate
+		c.PriorRate = load.AssumedRate
 	}
 	if !(c.PriorRate > 0) || !(c.DecodeHarm >= 0) {
 		return nil, fmt.Errorf("marginal cost: prior rate %v tokens/s, decode harm %v: want a positive rate and no negative harm",
@@ -86,7 +80,7 @@ func (p marginalCost) Score(r *Request, candidates []Candidate, out []Cost) {
 	reuse := reuseOf(candidates)
 	for i := range candidates {
 		c, own := &candidates[i], out[i].Then
-		wait := fleet.wait(c) + r.reload(c) + fleet.token*(r.lack(c)+evict(c, reuse)*float64(r.Uncached(c)))
+		wait := fleet.wait(c) + r.reload(c) + fleet.PerToken*(r.lack(c)+evict(c, reuse)*float64(r.Uncached(c)))
 		cost := (wait + own + waste*(own-least)) * (1 + crowding*p.harm*float64(c.Load.InFlight))
 		out[i] = Cost{First: step(cost + c.Delay), Then: float64(c.Load.InFlight)}
 	}
@@ -160,27 +154,19 @@ func step(seconds float64) float64 {
 	return math.Float64frombits((math.Float64bits(seconds) + 1<<(dropped-1)) &^ (1<<dropped - 1))
 }
 
-// speed is how fast an endpoint prefills: seconds for each token and each pair of tokens that attention compares, and
-// those that every first token takes.
-type speed struct{ token, pair, overhead, context float64 }
+// speed is how fast the fleet prefills.
+type speed struct{ load.Speed }
 
-// fleet is the mean of what the candidates have taught, each by its trust; the prior where none has.
+// fleet is the mean of what the candidates have learned; the prior where none has learned anything.
 func (p marginalCost) fleet(candidates []Candidate) speed {
-	var s speed
-	weight := 0.0
+	var mean load.Mean
 	for i := range candidates {
-		if l := &candidates[i].Load; l.Rate > 0 && l.Trust > 0 {
-			s.token += l.Trust / l.Rate
-			s.pair += l.Trust * l.PairSeconds
-			s.overhead += l.Trust * l.Overhead
-			s.context += l.Trust * l.ContextSeconds
-			weight += l.Trust
-		}
+		mean.Add(&candidates[i].Load)
 	}
-	if weight == 0 {
-		return speed{token: 1 / p.prior}
+	if !mean.Known() {
+		return speed{load.Speed{PerToken: 1 / p.prior}}
 	}
-	return speed{s.token / weight, s.pair / weight, s.overhead / weight, s.context / weight}
+	return speed{mean.Speed()}
 }
 
 // alike is how much an endpoint's time can differ from the fleet's, as a factor, and still count as equal. Only the
@@ -195,7 +181,7 @@ const unlike = 16
 // pairs and context; they determine only the sum.
 func (s *speed) seconds(c *Candidate, tokens, pairs, context float64) float64 {
 	l := &c.Load
-	fleet := s.token*tokens + s.pair*pairs + s.context*context
+	fleet := s.PerToken*tokens + s.PerPair*pairs + s.PerContext*context
 	if !(l.Rate > 0) {
 		return fleet
 	}
@@ -208,7 +194,7 @@ func (s *speed) seconds(c *Candidate, tokens, pairs, context float64) float64 {
 // wait is the time before the request's own prefill begins, seconds.
 func (s *speed) wait(c *Candidate) float64 {
 	l := &c.Load
-	return s.overhead + s.seconds(c, l.PendingTokens, l.PendingPairs, l.DecodingTokens*load.Steps(l.PendingTokens))
+	return s.Overhead + s.seconds(c, l.PendingTokens, l.PendingPairs, l.DecodingTokens*load.Steps(l.PendingTokens))
 }
 
 // own is the time of the request's own prefill, seconds.
@@ -235,5 +221,5 @@ func (r *Request) lack(c *Candidate) float64 {
 	if capacity == 0 {
 		capacity = usualKVTokens
 	}
-	return max(0, (l.KVUsage-fullFrom)*capacity+float64(r.Uncached(c))+pinned*(float64(r.MatchTokens(c))+l.PendingContext))
+	return max(0, (l.KVUsage-fullFrom)*capacity+float64(r.Uncached(c))+load.PinnedPart*(float64(r.MatchTokens(c))+l.PendingContext))
 }
