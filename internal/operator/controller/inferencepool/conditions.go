@@ -1,6 +1,7 @@
 package inferencepool
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -11,6 +12,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 
 	"github.com/kvasir-dev/kvasir/api/v1alpha1"
@@ -188,11 +190,23 @@ func quota(err error) bool {
 	return apierrors.IsForbidden(err) && strings.Contains(err.Error(), "exceeded quota")
 }
 
+// certificateError means that the certificates of a pool's pickers cannot be made from those in its Secrets.
+type certificateError struct {
+	pool types.NamespacedName
+	err  error
+}
+
+func (e *certificateError) Error() string {
+	return fmt.Sprintf("certificates of pool %s: %v", e.pool, e.err)
+}
+
+func (e *certificateError) Unwrap() error { return e.err }
+
 func (r *reconciliation) pickerAvailable(err error) judgement {
 	if r.pool.Spec.Picker.Mode == v1alpha1.PickerExternal {
 		return yes("External", "the pickers run outside the operator")
 	}
-	if err != nil && strings.Contains(err.Error(), "certificates of pool") {
+	if errors.As(err, new(*certificateError)) {
 		return no("CertificateInvalid", "%s", err.Error())
 	}
 	want, ready := r.pool.Spec.Picker.Replicas, int32(0)

@@ -2,6 +2,7 @@ package inferencepool
 
 import (
 	"errors"
+	"fmt"
 	"testing"
 	"time"
 
@@ -89,7 +90,7 @@ func TestEachConditionSaysWhatIsTheMatter(t *testing.T) {
 		{picker(nil), func(*reconciliation) {}, "True Available"},
 		{picker(nil), func(r *reconciliation) { r.picker.Status.ReadyReplicas = 1 }, "False SomeUnavailable"},
 		{picker(nil), func(r *reconciliation) { r.picker = nil }, "False Unavailable"},
-		{picker(errors.New("certificates of pool llm/chat: bad")), func(*reconciliation) {}, "False CertificateInvalid"},
+		{picker(fmt.Errorf("keeping: %w", &certificateError{err: errors.New("bad")})), func(*reconciliation) {}, "False CertificateInvalid"},
 		{picker(nil), func(r *reconciliation) { r.pool.Spec.Picker.Mode = v1alpha1.PickerExternal }, "True External"},
 		{ready, func(*reconciliation) {}, "True Serving"},
 		{ready, func(r *reconciliation) { r.decision.Counts.Ready, r.size.now = 0, 0 }, "True AtZero"},

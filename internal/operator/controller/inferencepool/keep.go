@@ -160,7 +160,7 @@ func (r *reconciliation) keepCertificates(ctx context.Context) error {
 	}
 	newCA, newLeaf, trusted, next, err := resources.Certificates(r.pool, ca, leaf, r.now)
 	if err != nil {
-		return fmt.Errorf("certificates of pool %s: %w", r.key, err)
+		return &certificateError{r.key, err}
 	}
 	// The CA first: a certificate of a CA that is lost could not be renewed.
 	for _, s := range []*corev1.Secret{newCA, newLeaf} {
