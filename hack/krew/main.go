@@ -89,7 +89,7 @@ func write(dist, version, base string) error {
 			return err
 		}
 		name += ".tar.gz"
-		if err := os.WriteFile(filepath.Join(dist, name), archive, 0o644); err != nil { //nolint:gosec // it is published
+		if err := os.WriteFile(filepath.Join(dist, name), archive, 0o644); err != nil { // it is published
 			return err
 		}
 		sum := sha256.Sum256(archive)
@@ -101,7 +101,7 @@ func write(dist, version, base string) error {
 	if err != nil {
 		return err
 	}
-	return os.WriteFile(filepath.Join(dist, "krew.yaml"), text, 0o644) //nolint:gosec // it is published
+	return os.WriteFile(filepath.Join(dist, "krew.yaml"), text, 0o644) // it is published
 }
 
 // pack makes an archive with the same bytes for the same content.

@@ -303,7 +303,7 @@ type directBody struct {
 	io.ReadCloser // of http.ReadResponse
 	direct        *direct
 	conn          *directConn
-	ctx           context.Context //nolint:containedctx // of the request
+	ctx           context.Context // of the request
 	stop          func() bool
 	host          string
 	keep          bool

@@ -42,8 +42,8 @@ type Verdict struct {
 // APIs are the kinds of requests of other APIs that are proven with the chats that they stand for.
 func (v *Verdict) APIs() (kinds openai.Kinds) {
 	for kind, compared := range v.ofAPI {
-		if compared >= enoughOfAPI && v.Mismatches[openai.Kind(kind)] == nil { //nolint:gosec // below NumKinds
-			kinds |= openai.KindsOf(openai.Kind(kind)) //nolint:gosec // below NumKinds
+		if compared >= enoughOfAPI && v.Mismatches[openai.Kind(kind)] == nil { // below NumKinds
+			kinds |= openai.KindsOf(openai.Kind(kind)) // below NumKinds
 		}
 	}
 	return kinds
