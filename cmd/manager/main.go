@@ -3,7 +3,6 @@
 package main
 
 import (
-	"context"
 	"errors"
 	"flag"
 	"fmt"
@@ -11,9 +10,7 @@ import (
 	"os"
 	"runtime/debug"
 
-	"github.com/go-logr/logr"
 	_ "golang.org/x/crypto/x509roots/fallback" // authorities, in images that have no file of them
-	"k8s.io/client-go/rest"
 	"k8s.io/klog/v2"
 	ctrl "sigs.k8s.io/controller-runtime"
 
@@ -58,21 +55,4 @@ func start(args []string, stdout, stderr io.Writer) int {
 		return 1
 	}
 	return 0
-}
-
-// run acts until ctx ends. A replica that leads gives up the Lease then, so that another leads at once.
-func run(ctx context.Context, o *options, config *rest.Config, log logr.Logger) error {
-	mgr, err := newManager(ctx, o, config, log)
-	if err != nil {
-		return err
-	}
-	if err := addControllers(mgr, o); err != nil {
-		return err
-	}
-	log.Info("Starting", "version", version.Get().String())
-	if err := mgr.Start(ctx); err != nil {
-		return fmt.Errorf("running: %w", err)
-	}
-	log.Info("Stopped")
-	return nil
 }

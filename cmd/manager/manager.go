@@ -30,6 +30,7 @@ import (
 	kvasirv1alpha1 "github.com/kvasir-dev/kvasir/api/v1alpha1"
 	"github.com/kvasir-dev/kvasir/internal/operator/controller/inferencepool"
 	"github.com/kvasir-dev/kvasir/internal/operator/resources"
+	"github.com/kvasir-dev/kvasir/internal/version"
 )
 
 // shutdown is how long running work can take at the end. It is less than the grace period of a pod.
@@ -171,5 +172,22 @@ func (r *readiness) check(*http.Request) error {
 	if !r.filled.Load() {
 		return errors.New("the caches are not filled yet")
 	}
+	return nil
+}
+
+// run acts until ctx ends. A replica that leads gives up the Lease then, so that another leads at once.
+func run(ctx context.Context, o *options, config *rest.Config, log logr.Logger) error {
+	mgr, err := newManager(ctx, o, config, log)
+	if err != nil {
+		return err
+	}
+	if err := addControllers(mgr, o); err != nil {
+		return err
+	}
+	log.Info("Starting", "version", version.Get().String())
+	if err := mgr.Start(ctx); err != nil {
+		return fmt.Errorf("running: %w", err)
+	}
+	log.Info("Stopped")
 	return nil
 }

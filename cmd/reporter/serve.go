@@ -1,9 +1,40 @@
 package main
 
 import (
+	"context"
+	"errors"
+	"fmt"
 	"net"
+	"net/http"
 	"sync"
+	"time"
+
+	"github.com/go-logr/logr"
 )
+
+// Bounds of the small servers.
+const (
+	headerTimeout = 5 * time.Second
+	maxHeader     = 8 << 10
+	// maxConnections is a little more than can wait.
+	maxConnections = 300
+)
+
+// serve serves HTTP until ctx ends; then it aborts running requests.
+func serve(ctx context.Context, addr string, handler http.Handler, log logr.Logger) error {
+	l, err := new(net.ListenConfig).Listen(ctx, "tcp", addr)
+	if err != nil {
+		return err
+	}
+	log.Info("Serving", "address", l.Addr().String())
+	server := &http.Server{Handler: handler, ReadHeaderTimeout: headerTimeout, MaxHeaderBytes: maxHeader, IdleTimeout: headerTimeout}
+	stop := context.AfterFunc(ctx, func() { _ = server.Close() })
+	defer stop()
+	if err := server.Serve(limit(l, maxConnections)); !errors.Is(err, http.ErrServerClosed) {
+		return fmt.Errorf("serving on %s: %w", addr, err)
+	}
+	return nil
+}
 
 // limit bounds the connections that a listener has accepted and that are open.
 func limit(l net.Listener, most int) net.Listener {
