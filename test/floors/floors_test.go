@@ -113,6 +113,7 @@ func init() {
 			"cmd/picker",
 			"cmd/reporter",
 			"cmd/vllmsim",
+			"internal/server",
 		},
 	} {
 		for _, name := range names {

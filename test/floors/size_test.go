@@ -14,6 +14,7 @@ import (
 
 const (
 	maxFileLines     = 500
+	maxMainLines     = 60 // of main.go: what a program does is in its other files
 	maxFunctionLines = 80
 	maxFields        = 25
 )
@@ -54,8 +55,12 @@ func tooLong(t *testing.T, path string) error {
 	if err != nil || ast.IsGenerated(file) {
 		return err
 	}
-	if lines := bytes.Count(source, []byte("\n")); lines > maxFileLines {
-		t.Errorf("%s has %d lines, more than %d", path, lines, maxFileLines)
+	most := maxFileLines
+	if strings.HasPrefix(path, filepath.Join("..", "..", "cmd")) && filepath.Base(path) == "main.go" {
+		most = maxMainLines
+	}
+	if lines := bytes.Count(source, []byte("\n")); lines > most {
+		t.Errorf("%s has %d lines, more than %d", path, lines, most)
 	}
 	for _, declaration := range file.Decls {
 		if types, ok := declaration.(*ast.GenDecl); ok {

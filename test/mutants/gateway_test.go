@@ -122,8 +122,8 @@ func init() {
 		"		return routeByShape(body)\n", "		return 0, false\n", "TestPitfall12_MissingAndUnknownPaths")
 	mutants = append(mutants, mutant{
 		name: "pitfall 13: a replica serves before it knows its pools",
-		file: "cmd/picker/run.go", old: "		select {\n		case <-a.informed:\n		case <-serving.Done():\n		}\n", new: "",
-		pkg: "./cmd/picker", test: "TestNobodyIsAnsweredBeforeTheObjectsAreKnown",
+		file: "internal/server/run.go", old: "		select {\n		case <-a.informed:\n		case <-serving.Done():\n		}\n", new: "",
+		pkg: "./internal/server", test: "TestNobodyIsAnsweredBeforeTheObjectsAreKnown",
 	})
 	add("pitfall 14: open streams are cut at the end", "internal/gateway/h2stream/server.go",
 		"	cut = s.leave(grace)\n", "	cut = s.leave(0)\n", "TestPitfall14_DrainLosesNothing")
@@ -137,8 +137,8 @@ func init() {
 		},
 		mutant{
 			name: "pitfall 14: a picker that ends says that it is ready",
-			file: "cmd/picker/run.go", old: "		a.ready.drain()\n", new: "",
-			pkg: "./cmd/picker", test: "TestRequestsAreTakenWhileTheEndIsTold",
+			file: "internal/server/run.go", old: "		a.ready.drain()\n", new: "",
+			pkg: "./internal/server", test: "TestRequestsAreTakenWhileTheEndIsTold",
 		})
 	add("pitfall 15: TLS that Envoy does not speak", server,
 		"MinVersion: tls.VersionTLS12", "MinVersion: tls.VersionTLS13", "TestPitfall15_TLSIsSelfSignedByDefault")

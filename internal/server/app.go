@@ -1,0 +1,234 @@
+package server
+
+import (
+	"sync"
+	"time"
+
+	"github.com/go-logr/logr"
+
+	"github.com/kvasir-dev/kvasir/internal/budget"
+	"github.com/kvasir-dev/kvasir/internal/cachesync"
+	"github.com/kvasir-dev/kvasir/internal/config"
+	"github.com/kvasir-dev/kvasir/internal/dashboard"
+	"github.com/kvasir-dev/kvasir/internal/dashboard/api"
+	"github.com/kvasir-dev/kvasir/internal/decisionlog"
+	"github.com/kvasir-dev/kvasir/internal/endpoint"
+	"github.com/kvasir-dev/kvasir/internal/engines/render"
+	"github.com/kvasir-dev/kvasir/internal/engines/scrape"
+	"github.com/kvasir-dev/kvasir/internal/events"
+	"github.com/kvasir-dev/kvasir/internal/gateway/extproc"
+	"github.com/kvasir-dev/kvasir/internal/gateway/httpproxy"
+	"github.com/kvasir-dev/kvasir/internal/kvblock"
+	"github.com/kvasir-dev/kvasir/internal/load"
+	"github.com/kvasir-dev/kvasir/internal/metrics"
+	"github.com/kvasir-dev/kvasir/internal/overload"
+	"github.com/kvasir-dev/kvasir/internal/picker"
+	"github.com/kvasir-dev/kvasir/internal/replicas"
+	"github.com/kvasir-dev/kvasir/internal/rpc"
+	"github.com/kvasir-dev/kvasir/internal/tokens/tokencheck"
+	"github.com/kvasir-dev/kvasir/internal/tracing"
+	"github.com/kvasir-dev/kvasir/internal/vllm"
+	"github.com/kvasir-dev/kvasir/internal/zmtp"
+)
+
+// app is all parts of the picker, wired.
+//
+// It has many fields because each component of the process is one of them.
+type app struct {
+	log logr.Logger
+	// inCluster: there is one pool, and without it the picker is not ready.
+	inCluster bool
+	name      string              // that the operator knows the picker by
+	operate   *rpc.OperateService // nil when no operator receives the state
+	picker    *picker.Picker
+	renderer  *render.Client
+	releases  releases
+	tokens    *tokencheck.Manager
+	library   *rpc.Library
+	streams   *events.Manager
+	restless  bell // a stream has another state
+	dialIn    *dialIn
+	server    *rpc.Server       // nil without reporters and peers
+	reports   *rpc.Server       // the same; nil when reports are not taken
+	reporters rpc.Authenticator // authenticates them; nil if reports is nil
+	peers     peers
+	scraper   *scrape.Scraper
+	sources   *eventSources
+	requests  *metrics.Requests
+	compat    *metrics.Compat // nil without other names for metrics
+	plan      plan
+	budget    *budget.Budget // of everything that clients make the picker hold
+	overload  *overload.Manager
+	proxy     *httpproxy.Proxy
+	gateways  []*extproc.Server // one per port
+	ready     *readiness
+	// informed is closed by inform, at the latest when the first objects have been applied.
+	informed chan struct{}
+	inform   func()
+	tracer   *tracing.Tracer // nil without tracing
+
+	// What people are shown.
+	started time.Time
+	ring    *dashboard.Ring
+	recent  *dashboard.Recent
+
+	lately   sync.Mutex // guards what follows
+	lastLive api.Live
+
+	feeding sync.Mutex               // guards what follows, and is held while streams are set
+	feeds   map[string][]events.Feed // by namespace/name: what can be subscribed to
+	held    []picker.Feed            // all of them
+
+	applying sync.Mutex // held while a state is applied: one at a time
+	marks    marks
+	reach    *reach // nil in a cluster
+
+	mu      sync.Mutex                // guards what follows
+	written config.State              // as last read
+	state   config.State              // the same, with endpoints marked that are unreachable
+	found   map[string]findings       // by namespace/name: what the last status said
+	refused map[string]config.Refusal // by namespace/name: why the picker has not taken a pool's present Spec
+	applied map[string]picker.Spec    // by namespace/name: what it has taken last
+	board   *config.Board
+	// filePods maps each pod whose reporter has the model's files to its pool.
+	filePods map[string]string
+	// decisions is the decision log, nil without one.
+	decisions *decisionlog.Writer
+}
+
+func newApp(log logr.Logger, o *options, decisions *decisionlog.Writer, tracer *tracing.Tracer) *app {
+	a := &app{log: log, decisions: decisions, inCluster: o.source.inCluster(), name: o.operator.replica, tracer: tracer,
+		refused: map[string]config.Refusal{}, applied: map[string]picker.Spec{}, board: config.NewBoard()}
+	a.started, a.ring, a.recent = time.Now(), dashboard.NewRing(), new(dashboard.Recent)
+	a.plan = ownPlan()
+	a.budget, a.overload = budget.New(a.plan.clients, time.Now), new(overload.Manager)
+	log.Info("Memory divided", "limit", a.plan.limit, "clients", a.plan.clients, "index", a.plan.index, "connections", a.plan.connections)
+	a.ready = &readiness{now: time.Now, states: a.streamStates, peersReceived: a.peersHeard, full: a.budget.Full}
+	a.informed, a.restless = make(chan struct{}), make(bell, 1)
+	a.inform = sync.OnceFunc(func() { close(a.informed) })
+	a.renderer = render.New(render.Options{})
+	a.peers.outbox = replicas.NewOutbox(incarnation())
+	choosing := picker.Options{
+		Renderer: renderer{a.renderer, &a.releases}, Peers: a.peers.outbox, Doubt: a.doubtTokens, Release: a.releases.of,
+		Island: o.island, Recorder: a.ring, Overload: a.overload, Log: log.WithName("picker"),
+	}
+	if decisions != nil {
+		choosing.Decisions = decisions
+	}
+	a.picker = picker.New(choosing)
+	a.dialIn = newDialIn(o.eventsAddress, log.WithName("events"))
+	a.streams = events.New(events.Config{Source: zmtp.EventSource{}, Reception: a.dialIn.reception, Join: cachesync.Join,
+		Changed: a.restless.ring,
+		Log:     log.WithName("events")})
+	a.library = a.newLibrary()
+	a.tokens = tokencheck.New(tokencheck.Config{
+		Engine: prober{a.renderer, &a.releases}, Publish: a.picker.SetExact, Handed: a.handed, Log: log.WithName("tokens"),
+	})
+	a.sources = newEventSources(log.WithName("events"))
+	var connected func(scrape.Target, error)
+	if !a.inCluster {
+		a.reach = newReach(log.WithName("scrape"))
+		connected = a.reach.recordResult
+	}
+	a.scraper = scrape.New(scrape.Options{
+		Connected:   connected,
+		Pauses:      true,
+		EventSource: a.sources.report,
+		Observe: func(id endpoint.ID, m vllm.Metrics, at time.Time) {
+			a.picker.Observe(id, at, loadReport(m))
+			a.picker.ObserveSleep(id, at, picker.Sleep{Asleep: m.Asleep, Paused: m.Paused, Discarded: m.Discarded})
+		},
+		Models: func(id endpoint.ID, models []scrape.Model) {
+			listed := make([]picker.ListedModel, len(models))
+			for i, m := range models {
+				listed[i] = picker.ListedModel(m)
+			}
+			a.picker.ObserveModels(id, listed)
+		},
+		Log: log.WithName("scrape"),
+	})
+	a.requests = metrics.NewRequests(httpproxy.RefusedReasons, extproc.RefusedReasons)
+	observer := metrics.Observer(a.requests)
+	if o.gateways.compat {
+		a.compat = metrics.NewCompat(a.picker.Stats)
+		observer = a.compat.Watch(observer)
+	}
+	a.proxy = httpproxy.New(httpproxy.Options{Picker: a.picker, Budget: a.budget, Ready: a.isReady, Observer: observer, Spans: tracer,
+		Unreachable: a.unreachable, Overload: a.overload, Log: log.WithName("proxy")})
+	return a
+}
+
+// close ends everything that runs by itself. It must not be called while a request is in progress.
+func (a *app) close() {
+	a.proxy.Close()
+	if a.server != nil {
+		a.server.Close()
+	}
+	a.streams.Close()
+	a.dialIn.close()
+	a.scraper.Close()
+	a.renderer.Close()
+}
+
+// loadReport puts an engine's metrics into the words of the load.
+func loadReport(m vllm.Metrics) load.Report {
+	tokens := m.CacheTokens
+	if tokens == 0 {
+		tokens = m.NumBlocks * m.BlockSize
+	}
+	return load.Report{
+		Running: m.Running, Waiting: m.Waiting, KVUsage: m.KVUsage, KVTokens: tokens, BlockTokens: m.BlockSize, Blocks: m.NumBlocks,
+		Speculates:  m.Speculates,
+		MaxAdapters: m.MaxAdapters, Adapters: m.Adapters, Rejections: m.Rejections, Generated: m.Generated,
+		CountsGenerated: m.CountsGenerated,
+	}
+}
+
+// feed passes the present endpoints to streams and scraper.
+func (a *app) feed() {
+	feeds, reported := map[string][]events.Feed{}, map[string][]rpc.Target{}
+	for _, pool := range a.pools() {
+		feeds[pool], reported[pool] = nil, nil
+	}
+	var targets []scrape.Target
+	ranks := map[int]bool{}
+	held := a.picker.Feeds()
+	for _, f := range held {
+		name := f.Spec.Namespace + "/" + f.Spec.Name
+		feeds[name] = append(feeds[name], events.Feed{
+			Endpoint:    f.Endpoint,
+			Engine:      f.Spec.Engine,
+			Keys:        events.Keys{Model: f.Spec.Model, Seed: f.Spec.Seed, BlockTokens: f.Spec.BlockTokens, Media: f.Spec.Media},
+			Writer:      f.Writer,
+			Capacity:    f.Capacity,
+			OnLookahead: f.Lookahead,
+			OnStored:    func(keys []kvblock.Key) { a.picker.Confirm(&f, keys) },
+		})
+		if f.Endpoint.DialsIn {
+			ranks[f.Endpoint.EventRank] = true
+		}
+		if f.Spec.Reports {
+			reported[name] = append(reported[name], a.target(&f))
+		}
+		targets = append(targets, scrape.Target{
+			ID: f.Endpoint.ID, Address: f.Endpoint.Address, Socket: f.Endpoint.Socket, Wire: f.Endpoint.Wire,
+			// Without a header there is one rank behind the address, whatever it calls itself.
+			Rank: f.Endpoint.RankHeader, APIKey: f.Spec.EngineAPIKey, EventRank: askedRank(&f.Endpoint),
+		})
+	}
+	if a.reports != nil {
+		for pool, list := range reported {
+			a.reports.Set(pool, list)
+		}
+	}
+	a.sources.keep(held)
+	a.feeding.Lock()
+	a.feeds, a.held = feeds, held
+	a.feeding.Unlock()
+	a.feedStreams()
+	for pool := range feeds {
+		a.moved(pool)
+	}
+	a.dialIn.set(ranks)
+	a.scraper.Set(targets)
+}

@@ -1,0 +1,129 @@
+package server
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+
+	"github.com/kvasir-dev/kvasir/api/v1alpha1"
+	"github.com/kvasir-dev/kvasir/internal/config"
+	"github.com/kvasir-dev/kvasir/internal/logging"
+	"github.com/kvasir-dev/kvasir/internal/picker"
+)
+
+// apply applies a new state of the configuration.
+func (a *app) apply(state config.State) {
+	a.applying.Lock()
+	defer a.applying.Unlock()
+	a.mu.Lock()
+	before := a.written
+	a.written = state
+	a.mu.Unlock()
+	if a.reach != nil {
+		state.Specs = a.reach.mark(state.Specs)
+	}
+	a.mu.Lock()
+	a.state = state
+	a.mu.Unlock()
+	a.logProblems(before, state)
+
+	var refused map[string]config.Refusal
+	a.marks.follow(state.Pods, func() { refused = a.applySpecs(state.Specs) })
+	a.setTokens()
+	a.feed()
+	if a.operate != nil {
+		a.operate.Changed()
+	}
+	if len(state.Specs) > 0 || !a.inCluster {
+		a.ready.apply()
+	}
+	if !a.inCluster {
+		a.logUnready(&state, refused)
+	}
+
+	a.inform()
+
+	endpoints := 0
+	for i := range state.Specs {
+		endpoints += len(state.Specs[i].Endpoints)
+	}
+	a.log.Info("Objects applied", "pools", len(state.Specs)-len(refused), "endpoints", endpoints,
+		"policies", len(state.Policies), "problems", len(state.Problems)+len(refused))
+}
+
+// logUnready notes why no request can be served, if none can, and logs it when that changes.
+func (a *app) logUnready(state *config.State, refused map[string]config.Refusal) {
+	why := cmp.Or(unserved(state, refused), unreached(state))
+	if a.ready.serve(why) && why != "" {
+		a.log.Error(nil, "No request can be served, so the picker is not ready", "reason", why)
+	}
+}
+
+// unserved is why no pool of a state is served; empty if one is. It names the first problem, because the others often follow
+// from it.
+func unserved(state *config.State, refused map[string]config.Refusal) string {
+	first := ""
+	for i := range state.Problems {
+		first = cmp.Or(first, state.Problems[i].Error())
+	}
+	for _, spec := range state.Specs {
+		refusal, is := refused[spec.Namespace+"/"+spec.Name]
+		if !is {
+			return ""
+		}
+		first = cmp.Or(first, fmt.Sprintf("%s %s/%s: %v", v1alpha1.KindInferencePool, spec.Namespace, spec.Name, refusal.Err))
+	}
+	return "no pool is served: " + cmp.Or(first, state.Empty, "there is no InferencePool in the configuration")
+}
+
+// logProblems logs the problems that are new.
+func (a *app) logProblems(before, now config.State) {
+	known := map[string]bool{}
+	for i := range before.Problems {
+		known[before.Problems[i].Error()] = true
+	}
+	for i := range now.Problems {
+		if p := &now.Problems[i]; !known[p.Error()] {
+			a.log.Error(p, "Not in force")
+		}
+	}
+}
+
+// applySpecs passes the pools to the picker. A pool that it refuses keeps its last good state, except for the endpoints,
+// which are updated.
+func (a *app) applySpecs(specs []picker.Spec) map[string]config.Refusal {
+	refused := map[string]config.Refusal{}
+	specs = slices.Clone(specs)
+	if !a.plan.fit(specs) {
+		logging.Warn(a.log, "Index limited to its share of the container's memory", "index", a.plan.index, "limit", a.plan.limit)
+	}
+	for _, e := range picker.PoolErrors(a.picker.Apply(specs)) {
+		name := e.Namespace + "/" + e.Pool
+		refused[name] = config.Refusal{Err: e.Err}
+		a.log.Error(e, "The picker has refused a pool", "pool", name)
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	next := map[string]picker.Spec{}
+	var again []picker.Spec
+	for _, spec := range specs {
+		name := spec.Namespace + "/" + spec.Name
+		if _, is := refused[name]; is {
+			last, known := a.applied[name]
+			if !known {
+				continue
+			}
+			last.Endpoints = spec.Endpoints
+			spec = last
+		}
+		next[name] = spec
+		again = append(again, spec)
+	}
+	if len(refused) > 0 {
+		for _, e := range picker.PoolErrors(a.picker.Apply(again)) {
+			delete(next, e.Namespace+"/"+e.Pool)
+		}
+	}
+	a.applied, a.refused = next, refused
+	return refused
+}

@@ -1,0 +1,161 @@
+package server
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/kvasir-dev/kvasir/api/v1alpha1"
+	"github.com/kvasir-dev/kvasir/internal/config"
+	"github.com/kvasir-dev/kvasir/internal/events"
+	"github.com/kvasir-dev/kvasir/internal/operatorfeed"
+	"github.com/kvasir-dev/kvasir/internal/rpc"
+)
+
+// operatorOptions are the flags about the operator.
+type operatorOptions struct {
+	account         string // NAMESPACE/NAME
+	namespace, name string // of account
+	replica         string // what the operator calls this picker
+}
+
+func (o *operatorOptions) flags(f *flag.FlagSet) {
+	f.StringVar(&o.account, "operator", "", "service account of the operator, as `NAMESPACE/NAME`: a client with its token receives at the report address what the picker knows of its pods")
+	f.StringVar(&o.replica, "name", "", "`name` of the picker's pod; default is the environment variable POD_NAME, then the host name")
+}
+
+func (o *operatorOptions) check() error {
+	if o.account == "" {
+		return nil
+	}
+	var ok bool
+	if o.namespace, o.name, ok = strings.Cut(o.account, "/"); !ok || o.namespace == "" || o.name == "" || strings.Contains(o.name, "/") {
+		return fmt.Errorf("--operator %q: want NAMESPACE/NAME", o.account)
+	}
+	return nil
+}
+
+// newOperate makes the service for the operator, whose tokens have the same issuer as reporters'; nil without an operator.
+func (a *app) newOperate(o *options, reporters rpc.Authenticator) (*rpc.OperateService, error) {
+	s := &rpc.OperateService{State: a.operateState, WarmUp: a.warmUp, Log: a.log.WithName("operator")}
+	tokens, ok := reporters.(rpc.Tokens)
+	switch {
+	case o.operator.account == "":
+		return nil, nil
+	case ok:
+		tokens.Audience = rpc.OperateAudience
+		s.Auth = rpc.Account{Tokens: tokens, Namespace: o.operator.namespace, Name: o.operator.name}
+	case o.reports.insecure:
+		s.Auth = rpc.Anybody{}
+	default:
+		return nil, errors.New("--operator needs --report-keys, to check its token, or --report-insecure")
+	}
+	return s, nil
+}
+
+// operateState is the state of a pool that is sent to the operator.
+func (a *app) operateState(pool string) (operatorfeed.State, bool) {
+	known, ok := a.picker.Operate(pool)
+	if !ok {
+		return operatorfeed.State{}, false
+	}
+	s := operatorfeed.State{
+		Picker: a.name, Incarnation: a.peers.outbox.Incarnation(), Ready: a.isReady(),
+		PoolGeneration: known.PoolGeneration, PolicyName: known.PolicyName, PolicyGeneration: known.PolicyGeneration,
+		Pods: map[string]operatorfeed.PodState{}, Totals: known.Totals,
+	}
+	namespace, name, _ := strings.Cut(pool, "/")
+	a.mu.Lock()
+	spec := a.applied[pool]
+	found := a.found[pool]
+	s.KeyID, s.Tokens, s.Predictions, s.Gateways = found.keyID, found.tokens, found.predictions, found.gateways
+	s.Resources = found.resources
+	a.mu.Unlock()
+	for _, p := range a.marks.followed() {
+		if p.Namespace == namespace && p.Pool == name {
+			pod := known.Pods[p.UID]
+			pod.Draining = p.Leaving && !known.Pickable[p.UID]
+			pod.Synced = spec.NoEvents
+			s.Pods[p.UID] = pod
+		}
+	}
+	if !spec.NoEvents {
+		a.addKnowledge(pool, s.Pods)
+	}
+	return s, true
+}
+
+// addKnowledge adds for each pod whether all blocks of its ranks are known.
+func (a *app) addKnowledge(pool string, pods map[string]operatorfeed.PodState) {
+	seen := map[string]bool{}
+	for _, status := range a.knowledge(pool) {
+		uid := status.Endpoint.ID.Pod
+		pod, ok := pods[uid]
+		if !ok {
+			continue
+		}
+		synced := status.State == events.Synced
+		pod.Synced = synced && (pod.Synced || !seen[uid])
+		pod.Degraded = pod.Degraded || status.State == events.Degraded || status.State == events.Unverified
+		if !synced {
+			pod.Reason = knowledgeReason(&status)
+		}
+		seen[uid] = true
+		pods[uid] = pod
+	}
+}
+
+// knowledgeReason is why not all of an endpoint's blocks are known, in the words of conditions where there is one.
+func knowledgeReason(s *events.Status) string {
+	switch {
+	case s.Stats.Silent.Load():
+		return "EventsDisabled"
+	case s.Stats.Unreadable.Load():
+		return "UnknownLayout"
+	case s.State == events.Degraded && s.Stats.Overflows.Load() > 0:
+		return "Lagging"
+	case s.State == events.Degraded || s.State == events.Unverified:
+		return "HistoryLost"
+	}
+	return s.State.String()
+}
+
+// findings are the parts of the operator's conditions of a pool that only pickers know.
+type findings struct {
+	keyID                                    string
+	tokens, predictions, gateways, resources operatorfeed.Finding
+}
+
+// findingsOf the status of all pools, by namespace/name.
+func findingsOf(list *config.List) map[string]findings {
+	all := map[string]findings{}
+	for _, item := range list.Items {
+		pool, ok := item.(*v1alpha1.InferencePool)
+		if !ok {
+			continue
+		}
+		all[pool.Namespace+"/"+pool.Name] = findings{
+			keyID:       pool.Status.KeySpace.KeyID,
+			tokens:      findingOf(pool, v1alpha1.ConditionTokensExact),
+			predictions: findingOf(pool, v1alpha1.ConditionPredictionsTrusted),
+			gateways:    findingOf(pool, v1alpha1.ConditionGatewayConforms),
+			resources:   findingOf(pool, v1alpha1.ConditionResourcesSuffice),
+		}
+	}
+	return all
+}
+
+func findingOf(pool *v1alpha1.InferencePool, kind string) operatorfeed.Finding {
+	c := meta.FindStatusCondition(pool.Status.Conditions, kind)
+	if c == nil {
+		return operatorfeed.Finding{}
+	}
+	verdict := map[metav1.ConditionStatus]operatorfeed.Verdict{
+		metav1.ConditionTrue: operatorfeed.Good, metav1.ConditionFalse: operatorfeed.Bad, metav1.ConditionUnknown: operatorfeed.Unclear,
+	}[c.Status]
+	return operatorfeed.Finding{Verdict: verdict, Reason: c.Reason, Message: c.Message}
+}

@@ -1,0 +1,45 @@
+package server
+
+import (
+	"runtime"
+	"runtime/debug"
+	"testing"
+
+	"github.com/kvasir-dev/kvasir/internal/overload"
+)
+
+// TestUsageIsMeasured: of the memory what is live, so that garbage is no shortage.
+func TestUsageIsMeasured(t *testing.T) {
+	defer debug.SetMemoryLimit(debug.SetMemoryLimit(1 << 30))
+	runtime.GC()
+	before := usage(1000)
+	for r := range overload.Resource(overload.NumResources) {
+		if before.Limit[r] <= 0 || before.Used[r] <= 0 || before.Used[r] >= before.Limit[r] {
+			t.Errorf("%v: %d of %d", r, before.Used[r], before.Limit[r])
+		}
+	}
+	held := make([]byte, 64<<20)
+	runtime.GC()
+	if more := usage(1000).Used[overload.Memory] - before.Used[overload.Memory]; more < 60<<20 {
+		t.Errorf("64 MiB more are counted as %d bytes", more)
+	}
+	runtime.KeepAlive(held)
+	runtime.GC()
+	if more := usage(1000).Used[overload.Memory] - before.Used[overload.Memory]; more > 16<<20 {
+		t.Errorf("%d bytes of garbage are counted", more)
+	}
+}
+
+// TestThePlanStaysBelowTheThresholds: clients that use all that the plan gives them are no shortage of descriptors.
+func TestThePlanStaysBelowTheThresholds(t *testing.T) {
+	for _, descriptors := range []uint64{4096, 65536, 1 << 20} {
+		p := newPlan(0, descriptors)
+		m := new(overload.Manager)
+		var u overload.Usage
+		u.Used[overload.Descriptors], u.Limit[overload.Descriptors] = int64(p.connections+p.gateways+p.reports), int64(descriptors)
+		m.Observe(u)
+		if s := m.State(); s.Active[overload.LowPriority] {
+			t.Errorf("of %d descriptors: %+v", descriptors, s)
+		}
+	}
+}

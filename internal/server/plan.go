@@ -1,0 +1,117 @@
+package server
+
+import (
+	"math"
+	"os"
+	"path"
+	"runtime/debug"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"github.com/kvasir-dev/kvasir/internal/picker"
+)
+
+// plan divides what the process is allowed to use, once, at its start: the memory of its container and its file descriptors.
+type plan struct {
+	// limit is the container's memory in bytes; 0 where it has none.
+	limit int64
+	// clients is what clients can make the picker hold, index what the blocks of all pools can take; 0 for as much as the
+	// pools set.
+	clients, index int64
+	// connections of clients to the proxy, gateways those of gateways, and reports those of reporters, replicas and operators.
+	connections, gateways, reports int
+	// descriptors is how many the process can have.
+	descriptors uint64
+}
+
+const (
+	// clientShare and indexShare of a container's limit are for clients and for the index. The rest is for the process
+	// itself, tokenizers, event streams, what is held for other replicas, and for garbage that is not collected yet.
+	clientShare, indexShare = 0.25, 0.35
+	// unlimitedClients is for clients where there is no limit.
+	unlimitedClients = 1 << 30
+	// collectShare of the limit is where the collector begins to work harder, unless GOMEMLIMIT is set.
+	collectShare = 0.8
+	// keptDescriptors are for health checks, metrics, event streams, replicas and files. Of the others the proxy's clients
+	// get three eighths, as engines do for their requests, gateways a sixteenth, and reporters as many.
+	keptDescriptors = 512
+	// mostConnections, and mostGateways for each of gateways and reporters, are enough where descriptors are not scarce.
+	mostConnections, mostGateways = 16 << 10, 1024
+)
+
+// newPlan divides a limit of memory, 0 for none, and a number of descriptors.
+func newPlan(limit int64, descriptors uint64) plan {
+	p := plan{limit: limit, clients: unlimitedClients, descriptors: descriptors}
+	if limit > 0 {
+		p.clients, p.index = int64(clientShare*float64(limit)), int64(indexShare*float64(limit))
+	}
+	free := int(min(descriptors, math.MaxInt32)) - keptDescriptors
+	p.connections = max(16, min(mostConnections, free*3/8))
+	p.gateways = max(4, min(mostGateways, free/16))
+	p.reports = max(4, min(mostGateways, free/16))
+	return p
+}
+
+// ownPlan is the plan of this process. It sets the garbage collector's limit.
+func ownPlan() plan {
+	var files syscall.Rlimit
+	if syscall.Getrlimit(syscall.RLIMIT_NOFILE, &files) != nil {
+		files.Cur = 1024
+	}
+	p := newPlan(containerMemory("/"), files.Cur)
+	if p.limit > 0 && os.Getenv("GOMEMLIMIT") == "" {
+		debug.SetMemoryLimit(int64(collectShare * float64(p.limit)))
+	}
+	return p
+}
+
+// containerMemory is the memory limit of the process's cgroup in bytes, the lowest of it and those above it; 0 for none.
+// Below root are /proc and /sys.
+func containerMemory(root string) (limit int64) {
+	groups, err := os.ReadFile(path.Join(root, "proc/self/cgroup"))
+	if err != nil {
+		return 0
+	}
+	for line := range strings.Lines(string(groups)) {
+		parts := strings.SplitN(strings.TrimSpace(line), ":", 3)
+		if len(parts) != 3 {
+			continue
+		}
+		base, file := "sys/fs/cgroup", "memory.max"
+		switch {
+		case parts[1] == "" && parts[0] == "0":
+		case strings.Contains(","+parts[1]+",", ",memory,"):
+			base, file = "sys/fs/cgroup/memory", "memory.limit_in_bytes"
+		default:
+			continue
+		}
+		for group := path.Clean("/" + parts[2]); ; group = path.Dir(group) {
+			text, _ := os.ReadFile(path.Join(root, base, group, file))
+			// Without a limit version 2 has "max", and version 1 a number near the largest.
+			if n, err := strconv.ParseInt(strings.TrimSpace(string(text)), 10, 64); err == nil && n < 1<<60 && (limit == 0 || n < limit) {
+				limit = n
+			}
+			if group == "/" {
+				break
+			}
+		}
+	}
+	return limit
+}
+
+// fit makes the indexes of pools fit into the plan: where they would take more together, each gets the same share of its
+// pool's limit. It reports whether they fitted.
+func (p *plan) fit(specs []picker.Spec) (fits bool) {
+	all := int64(0)
+	for i := range specs {
+		all += specs[i].IndexMemory
+	}
+	if p.index == 0 || all <= p.index {
+		return true
+	}
+	for i := range specs {
+		specs[i].IndexMemory = int64(float64(specs[i].IndexMemory) / float64(all) * float64(p.index))
+	}
+	return false
+}

@@ -1,0 +1,47 @@
+package server
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"github.com/kvasir-dev/kvasir/internal/endpoint"
+	"github.com/kvasir-dev/kvasir/internal/engines/render"
+	"github.com/kvasir-dev/kvasir/internal/openai"
+)
+
+// TestWhatAnEngineLacksIsNamedByItsRelease: vLLM 0.30 and 0.31 answer 404 where --enable-scale-out is missing, as releases
+// do that have no render routes.
+func TestWhatAnEngineLacksIsNamedByItsRelease(t *testing.T) {
+	for _, c := range []struct {
+		name, release, want string
+		status              int
+	}{
+		{"before the routes", "0.14.1", "they came with vLLM 0.15", http.StatusNotFound},
+		{"unknown", "", "need --enable-scale-out from 0.30 on", http.StatusNotFound},
+		{"without the flag, 404", "0.30.0", "runs without --enable-scale-out", http.StatusNotFound},
+		{"without the flag, 403", "0.32.0", "runs without --enable-scale-out", http.StatusForbidden},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			engine := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				if r.URL.Path == "/tokenize" {
+					_, _ = w.Write([]byte(`{"tokens":[1]}`))
+					return
+				}
+				w.WriteHeader(c.status)
+				_, _ = w.Write([]byte(`{"error":{"message":"Scale-out endpoints are disabled: --enable-scale-out"}}`))
+			}))
+			defer engine.Close()
+			ep := &endpoint.Endpoint{ID: endpoint.ID{Pod: "a"}, Pod: "a", Address: strings.TrimPrefix(engine.URL, "http://")}
+			r := renderer{Client: render.New(render.Options{}), releases: &releases{}}
+			if c.release != "" {
+				r.releases.set(ep.ID, c.release)
+			}
+			out, err := r.Tokens(t.Context(), ep, openai.Completions, []byte(`{"model":"m","prompt":"Say hello"}`), "")
+			if err != nil || !strings.Contains(out.Lacking, c.want) {
+				t.Errorf("got %q, %v, want %q", out.Lacking, err, c.want)
+			}
+		})
+	}
+}

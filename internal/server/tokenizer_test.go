@@ -1,0 +1,146 @@
+package server
+
+import (
+	"bytes"
+	"compress/gzip"
+	"encoding/base64"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/kvasir-dev/kvasir/internal/reporter"
+	"github.com/kvasir-dev/kvasir/internal/rpc"
+	"github.com/kvasir-dev/kvasir/internal/sim/vllmsim"
+	"github.com/kvasir-dev/kvasir/internal/tokens/tokenizer"
+)
+
+// TestAPoolWithItsOwnTokenizer: ids made here are used where the engine's are the same, and only there.
+func TestAPoolWithItsOwnTokenizer(t *testing.T) {
+	packed, err := os.ReadFile("../../internal/tokens/tokenizer/testdata/gpt2/tokenizer.json.gz")
+	if err != nil {
+		t.Fatal(err)
+	}
+	text := unzip(t, packed)
+	root := t.TempDir()
+	if err := os.Mkdir(filepath.Join(root, "gpt2"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	put(t, filepath.Join(root, "gpt2", "tokenizer.json"), text)
+	gpt2, err := tokenizer.Load(filepath.Join(root, "gpt2"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	packedText, err := os.ReadFile("../../internal/tokens/tokenizer/testdata/spm/tokenizer.json.gz")
+	if err != nil {
+		t.Fatal(err)
+	}
+	small := unzip(t, packedText)
+	spm, err := tokenizer.LoadReader(strings.NewReader(small), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	directory := "{type: Directory, directory: {path: gpt2}}"
+	configMap := "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: files}\nbinaryData: {tokenizer.json: " + base64.StdEncoding.EncodeToString([]byte(small)) + "}\n---\n"
+	for name, tc := range map[string]struct {
+		text                   vllmsim.Text
+		tokenizer, objects     string
+		reporter               bool
+		reason, source, metric string
+	}{
+		"the engine's own": {gpt2, directory, "", false, "TemplateUnsupported", "exact", `kvasir_tokens_exact_texts{namespace="default",pool="m"} 1`},
+		"another one":      {nil, directory, "", false, "ProbeFailed", "engine", `kvasir_tokens_mismatches_total{namespace="default",pool="m"} 1`},
+		"on a volume":      {gpt2, "{type: Volume, volume: {persistentVolumeClaim: {name: c}, path: gpt2}}", "", false, "TemplateUnsupported", "exact", `kvasir_tokens_exact_texts{namespace="default",pool="m"} 1`},
+		"in a ConfigMap":   {wordless{spm}, "{type: Volume, volume: {configMap: {name: files}}}", configMap, false, "TemplateUnsupported", "exact", `kvasir_tokens_exact_texts{namespace="default",pool="m"} 1`},
+		"in no ConfigMap":  {wordless{spm}, "{type: Volume, volume: {configMap: {name: files}}}", "", false, "ConfigMap default/files does not exist", "engine", `kvasir_tokens_state{namespace="default",pool="m",state="FilesMissing"} 1`},
+		"from a reporter":  {gpt2, "{type: Reporter, reporter: {path: /m}}", "", true, "TemplateUnsupported", "exact", `kvasir_tokens_exact_texts{namespace="default",pool="m"} 1`},
+		"from no reporter": {gpt2, "{type: Reporter, reporter: {path: /m}}", "", false, "no reporter has handed", "engine", `kvasir_tokens_state{namespace="default",pool="m",state="FilesMissing"} 1`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			e, err := vllmsim.Start(vllmsim.Config{ServedModelNames: []string{"m"}, Text: tc.text, SpeedUp: 1000})
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { _ = e.Close() })
+			dir := t.TempDir()
+			put(t, filepath.Join(dir, "all.yaml"), tc.objects+poolText("m", "m", ", tokenizer: "+tc.tokenizer)+"---\n"+sliceText(t, "m", "pod", e))
+			p := runOn(t, dir, "--model-root", root, "--report-address", "127.0.0.1:0", "--report-insecure")
+			p.awaitReady()
+			if tc.reporter {
+				runReporter(t, reporter.Config{
+					Pod: "default/pod", Subscribe: e.EventsAddr(), Replay: e.ReplayAddr(), ModelDir: filepath.Join(root, "gpt2"),
+					Pickers: rpc.List(p.listeners.reports.Addr().String()), Dial: rpc.DialOptions{TokenInClear: true},
+				})
+			}
+			p.eventually("the probe is over", func() bool {
+				_, body := p.get(p.listeners.metrics, "/status?output=json")
+				return strings.Contains(body, tc.reason)
+			})
+			var page string
+			p.eventually("a request's tokens come from "+tc.source, func() bool { // a busy machine can exceed the first request's budget
+				if status, body := p.complete("m"); status != http.StatusOK {
+					t.Fatalf("status %d, %s", status, body)
+				}
+				_, page = p.get(p.listeners.metrics, "/metrics")
+				return counted(page, fmt.Sprintf(`kvasir_tokenized_requests_total{namespace="default",pool="m",source=%q}`, tc.source))
+			})
+			if !strings.Contains(page, tc.metric) {
+				t.Errorf("the metrics lack %s", tc.metric)
+			}
+		})
+	}
+}
+
+// counted reports whether a page of metrics has a series with a value that is not 0.
+func counted(page, series string) bool {
+	_, value, found := strings.Cut(page, "\n"+series+" ")
+	return found && !strings.HasPrefix(value, "0\n")
+}
+
+// unzip is what a compressed file holds.
+func unzip(t *testing.T, packed []byte) string {
+	t.Helper()
+	z, err := gzip.NewReader(bytes.NewReader(packed))
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := io.ReadAll(z)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+// wordless is a tokenizer that has no words for a simulated engine to generate: it gets some of its own.
+type wordless struct{ *tokenizer.Tokenizer }
+
+const ownWord = " zz"
+
+var letters = strings.NewReplacer("0", "a", "1", "b", "2", "c", "3", "d", "4", "e", "5", "f", "6", "g", "7", "h", "8", "i", "9", "j")
+
+func (w wordless) Encode(dst []uint32, text string, special bool) ([]uint32, error) {
+	if strings.HasPrefix(text, ownWord) {
+		for id := range uint32(100) {
+			if text == w.Decode([]uint32{id}) {
+				return append(dst, id), nil
+			}
+		}
+	}
+	return w.Tokenizer.Encode(dst, text, special)
+}
+
+func (wordless) Decode(ids []uint32) string {
+	var b strings.Builder
+	for _, id := range ids {
+		if id >= 100 {
+			b.WriteByte('?')
+			continue
+		}
+		b.WriteString(ownWord + letters.Replace(strconv.Itoa(int(id))))
+	}
+	return b.String()
+}

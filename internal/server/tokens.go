@@ -1,0 +1,106 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+
+	"github.com/kvasir-dev/kvasir/internal/endpoint"
+	"github.com/kvasir-dev/kvasir/internal/engines/render"
+	"github.com/kvasir-dev/kvasir/internal/openai"
+	"github.com/kvasir-dev/kvasir/internal/picker"
+	"github.com/kvasir-dev/kvasir/internal/rpc"
+	"github.com/kvasir-dev/kvasir/internal/tokens/modelfiles"
+	"github.com/kvasir-dev/kvasir/internal/tokens/tokencheck"
+)
+
+// prober asks engines to prove tokens, and reports which answers are refusals.
+type prober struct {
+	*render.Client
+	releases *releases
+}
+
+// Tokens is tokencheck.Engine's.
+func (p prober) Tokens(ctx context.Context, ep *endpoint.Endpoint, route openai.Route, body []byte, apiKey string) ([]uint32, error) {
+	got, err := p.Proof(ctx, ep, route, body, apiKey)
+	var refusal *render.StatusError
+	switch {
+	case errors.Is(err, render.ErrMultimodal), errors.Is(err, render.ErrPrompts), errors.Is(err, render.ErrUnsupported),
+		errors.As(err, &refusal) && (refusal.Status == http.StatusBadRequest || refusal.Status == http.StatusUnprocessableEntity):
+		return nil, fmt.Errorf("%w: %w", tokencheck.ErrRefused, err)
+	}
+	return got.IDs, err
+}
+
+// Identity is tokencheck.Engine's.
+func (p prober) Identity(ctx context.Context, ep *endpoint.Endpoint, model, apiKey string) (tokencheck.Identity, error) {
+	id, err := p.Client.Identity(ctx, ep, model, apiKey)
+	if err == nil {
+		p.releases.set(ep.ID, id.Version)
+	}
+	return tokencheck.Identity{Version: id.Version, Root: id.Root}, err
+}
+
+// setTokens sets the pools that need tokens.
+func (a *app) setTokens() {
+	a.mu.Lock()
+	var pools []tokencheck.Pool
+	pods := map[string]string{} // of pools whose reporters have the files
+	there := map[endpoint.ID]bool{}
+	for name := range a.applied {
+		spec := a.applied[name]
+		pools = append(pools, tokencheck.Pool{
+			Namespace: spec.Namespace, Name: spec.Name, Model: spec.Model, APIKey: spec.EngineAPIKey,
+			Files: filesOf(&spec.Tokenizer), Endpoints: spec.Endpoints,
+		})
+		for i := range spec.Endpoints {
+			there[spec.Endpoints[i].ID] = true
+			if spec.Tokenizer.Type == "Reporter" {
+				pods[spec.Endpoints[i].ID.Pod] = name
+			}
+		}
+	}
+	a.filePods = pods
+	a.mu.Unlock()
+	a.library.Keep(pods)
+	a.releases.keep(there)
+	a.tokens.Set(pools)
+}
+
+// newLibrary takes models' files from reporters.
+func (a *app) newLibrary() *rpc.Library {
+	return &rpc.Library{
+		Log: a.log.WithName("tokens"),
+		PoolOf: func(pod string) (string, bool) {
+			a.mu.Lock()
+			defer a.mu.Unlock()
+			pool, ok := a.filePods[pod]
+			return pool, ok
+		},
+		OnFiles: func(pool string) {
+			namespace, name, _ := strings.Cut(pool, "/")
+			a.tokens.Look(namespace, name)
+		},
+	}
+}
+
+// handed returns the files that reporters of a pool have sent.
+func (a *app) handed(namespace, pool string) (set modelfiles.Set, hash string) {
+	return a.library.Held(namespace + "/" + pool)
+}
+
+// doubtTokens makes the engines of a pool be asked again.
+func (a *app) doubtTokens(namespace, pool string, kinds openai.Kinds) {
+	a.tokens.Doubt(namespace, pool, kinds)
+}
+
+// filesOf returns the source of a model's files.
+func filesOf(t *picker.TokenizerSpec) tokencheck.Files {
+	f := tokencheck.Files{Dir: t.Dir, Set: t.Files, Reporters: t.Type == "Reporter", Template: t.ChatTemplate}
+	if t.Missing != "" {
+		f.Missing = errors.New(t.Missing)
+	}
+	return f
+}
