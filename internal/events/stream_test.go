@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
-	"slices"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -229,78 +228,6 @@ func testTruth(t *testing.T, rng *rand.Rand, keep int) {
 	}
 }
 
-// chain is a Stored event of one-token-valued blocks below a parent, 0 for none.
-func chain(parent kvevent.Hash, hashes ...kvevent.Hash) kvevent.Event {
-	e := kvevent.Event{Kind: kvevent.Stored, Hashes: hashes, Parent: parent, HasParent: parent != 0, BlockSize: blockTokens}
-	for _, h := range hashes {
-		for range blockTokens {
-			e.Tokens = append(e.Tokens, uint32(h))
-		}
-	}
-	return e
-}
-
-func removed(hashes ...kvevent.Hash) kvevent.Event {
-	return kvevent.Event{Kind: kvevent.Removed, Hashes: hashes}
-}
-
-// keyOf is the key of the last of a chain of such blocks from the root.
-func keyOf(hashes ...kvevent.Hash) kvblock.Key {
-	key := seed.Root("m", "")
-	for _, h := range hashes {
-		key = kvblock.Next(key, slices.Repeat([]uint32{uint32(h)}, blockTokens), 0)
-	}
-	return key
-}
-
-// gpu is an index content: one copy of each.
-func gpu(keys ...kvblock.Key) map[place]int {
-	out := map[place]int{}
-	for _, k := range keys {
-		out[place{kvblock.GPU, k}] = 1
-	}
-	return out
-}
-
-// world is one engine, its index and its stream.
-type world struct {
-	*fakeEngine
-	t *testing.T
-	x *fakeIndex
-	m *Manager
-}
-
-func (w *world) check(what string, state State, index map[place]int) {
-	w.t.Helper()
-	synctest.Wait()
-	if got := only(w.t, w.m).State; got != state {
-		w.t.Errorf("%s: state %v, want %v", what, got, state)
-	}
-	if diff := cmp.Diff(index, w.x.snapshot()); diff != "" {
-		w.t.Errorf("%s: index (-want +got):\n%s", what, diff)
-	}
-}
-
-func (w *world) stats() *Stats { return only(w.t, w.m).Stats }
-
-func inWorld(t *testing.T, replay bool, change func(*Config), play func(w *world)) {
-	synctest.Test(t, func(t *testing.T) {
-		e, x := newFakeEngine(), newFakeIndex()
-		cfg := testConfig(e)
-		if change != nil {
-			change(&cfg)
-		}
-		f := testFeed(x)
-		if !replay {
-			f.Endpoint.ReplayAddress = ""
-		}
-		w := &world{fakeEngine: e, t: t, x: x, m: New(cfg)}
-		defer w.m.Close()
-		w.m.Set("p", []Feed{f})
-		play(w)
-	})
-}
-
 func TestStatesWithAReplaySocket(t *testing.T) {
 	inWorld(t, true, nil, func(w *world) {
 		w.check("an engine that has said nothing", Synced, gpu())
@@ -370,74 +297,6 @@ func TestAReplayWithAHoleIsAskedForAgain(t *testing.T) {
 			w.check("no hole any more", Synced, gpu(keyOf(2)))
 		})
 	}
-}
-
-func TestReplaySocketThatFails(t *testing.T) {
-	failing := true
-	inWorld(t, true, nil, func(w *world) {
-		synctest.Wait()
-		w.mu.Lock()
-		w.replayFails = func(int) (int, bool) { return 0, failing }
-		w.mu.Unlock()
-		w.publish(encode(chain(0, 1)), 1)
-		w.publish(encode(chain(0, 2)), 0)
-		w.publish(encode(chain(0, 3)), 1)
-		time.Sleep(time.Second)
-		w.check("a gap that cannot be filled", Degraded, gpu(keyOf(1), keyOf(3)))
-		w.publish(encode(chain(0, 4)), 1)
-		w.check("live events are applied all the same", Degraded, gpu(keyOf(1), keyOf(3), keyOf(4)))
-		if got := w.stats().Missing.Load(); got != 1 {
-			t.Errorf("%d missing, want 1", got)
-		}
-		time.Sleep(10 * time.Minute)
-		w.check("blocks stay while the replay fails", Degraded, gpu(keyOf(1), keyOf(3), keyOf(4)))
-		w.mu.Lock()
-		failing = false
-		w.mu.Unlock()
-		time.Sleep(2 * DefaultMaxResync)
-		w.check("healed without a further event", Synced, gpu(keyOf(1), keyOf(2), keyOf(3), keyOf(4)))
-		resyncs := w.stats().Resyncs[Retry].Load()
-		settle()
-		if w.stats().Resyncs[Retry].Load() != resyncs {
-			t.Error("a healed stream replays on")
-		}
-	})
-}
-
-func TestReplaySocketThatFailsFromTheStart(t *testing.T) {
-	inWorld(t, true, nil, func(w *world) {
-		synctest.Wait()
-		w.publish(encode(chain(0, 1)), 1)
-		w.mu.Lock()
-		before := w.replays
-		w.replayFails = func(n int) (int, bool) { return 0, n <= before+2 }
-		w.mu.Unlock()
-		w.cut()
-		time.Sleep(time.Second)
-		w.check("nothing replayed", Unverified, gpu())
-		w.publish(encode(chain(0, 2)), 1)
-		w.check("live", Unverified, gpu(keyOf(2)))
-		settle()
-		w.check("replayed later", Synced, gpu(keyOf(1), keyOf(2)))
-	})
-}
-
-// An engine that has said nothing has nothing to replay, also where the first replay has failed.
-func TestReplaySocketThatFailsBeforeTheEngineHasSpoken(t *testing.T) {
-	inWorld(t, true, nil, func(w *world) {
-		synctest.Wait()
-		w.mu.Lock()
-		before := w.replays
-		w.replayFails = func(n int) (int, bool) { return 0, n <= before+2 }
-		w.mu.Unlock()
-		w.cut()
-		time.Sleep(time.Second)
-		w.check("not replayed", Unverified, gpu())
-		settle()
-		w.check("replayed", Synced, gpu())
-		w.publish(encode(chain(0, 1)), 1)
-		w.check("live", Synced, gpu(keyOf(1)))
-	})
 }
 
 func TestStatesWithoutAReplaySocket(t *testing.T) {
@@ -544,70 +403,6 @@ func TestAnEventThatCannotBeReadIsNotVouchedFor(t *testing.T) {
 			w.check("another life", Synced, gpu(keyOf(4)))
 		})
 	}
-}
-
-// blockingDecoder waits before every batch.
-type blockingDecoder struct {
-	jsonDecoder
-	gate chan struct{}
-}
-
-func (d blockingDecoder) Decode(payload []byte, into *kvevent.Batch) error {
-	<-d.gate
-	return d.jsonDecoder.Decode(payload, into)
-}
-
-func TestFullQueueIsReplayedFromTheStart(t *testing.T) {
-	for name, replay := range map[string]bool{"with a replay socket": true, "without": false} {
-		t.Run(name, func(t *testing.T) {
-			var gate chan struct{}
-			inWorld(t, replay, func(c *Config) {
-				gate = make(chan struct{})
-				c.QueueBytes = 4096
-				c.NewDecoder = func(string) Decoder { return blockingDecoder{gate: gate} }
-			}, func(w *world) {
-				synctest.Wait()
-				w.publish(encode(chain(0, 1)), 1)
-				synctest.Wait()
-				keys := []kvblock.Key{keyOf(1)}
-				for h := range kvevent.Hash(100) {
-					w.publish(encode(chain(0, 1000+h)), 1)
-					keys = append(keys, keyOf(1000+h))
-					if got := w.stats().QueuedBytes.Load(); got > 4096 {
-						t.Errorf("%d bytes queued", got)
-					}
-				}
-				synctest.Wait()
-				if w.stats().Overflows.Load() == 0 {
-					t.Error("the queue never overflowed")
-				}
-				close(gate)
-				if replay {
-					w.check("all replayed", Synced, gpu(keys...))
-				} else {
-					synctest.Wait()
-					if got := only(t, w.m).State; got != Degraded {
-						t.Errorf("state %v, want Degraded", got)
-					}
-				}
-				if got := w.stats().QueuedBytes.Load(); got != 0 {
-					t.Errorf("%d bytes queued in the end", got)
-				}
-			})
-		})
-	}
-}
-
-// One batch larger than the queue does not pass it, but arrives with the replay.
-func TestBatchLargerThanTheQueueIsReplayed(t *testing.T) {
-	inWorld(t, true, func(c *Config) { c.QueueBytes = 256 }, func(w *world) {
-		synctest.Wait()
-		w.publish(encode(chain(0, 1, 2, 3, 4, 5, 6, 7, 8)), 1)
-		synctest.Wait()
-		if w.stats().Overflows.Load() != 1 || w.stats().Blocks.Load() != 8 {
-			t.Errorf("%d overflows, %d blocks; want 1, 8", w.stats().Overflows.Load(), w.stats().Blocks.Load())
-		}
-	})
 }
 
 func TestConnectingAgainBacksOff(t *testing.T) {

@@ -7,28 +7,21 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
-	"os"
 	"strconv"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/go-logr/logr"
 	"go.opentelemetry.io/otel/trace/noop"
 	otlp "go.opentelemetry.io/proto/otlp/trace/v1"
-	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials/insecure"
 
 	"github.com/kvasir-dev/kvasir/internal/endpoint"
-	"github.com/kvasir-dev/kvasir/internal/gateway/extproc"
 	"github.com/kvasir-dev/kvasir/internal/gateway/httpproxy"
 	"github.com/kvasir-dev/kvasir/internal/picker"
 	"github.com/kvasir-dev/kvasir/internal/policy"
 	"github.com/kvasir-dev/kvasir/internal/tracing"
-	"github.com/kvasir-dev/kvasir/test/dns"
-	"github.com/kvasir-dev/kvasir/test/envoytest"
 )
 
 const (
@@ -338,191 +331,6 @@ func TestWhatIsNotSampledIsNotTold(t *testing.T) {
 				t.Errorf("the engine received %q, %q", told, h.Get("Tracestate"))
 			}
 		})
-	}
-}
-
-// shown sends a request through a stand-in for Envoy to a picker that traces.
-func shown(t *testing.T, tracer *tracing.Tracer, p *picker.Picker, o envoytest.Options, header ...string) {
-	t.Helper()
-	server := extproc.New(extproc.Options{Picker: p, Spans: tracer, Log: logr.Discard()})
-	listener, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, stop := context.WithCancel(context.Background())
-	done := make(chan error, 1)
-	go func() { done <- server.Serve(ctx, listener, extproc.ServeOptions{}) }()
-	o.Pickers, o.Allowed = []string{listener.Addr().String()}, []string{"traceparent", "tracestate"}
-	o.Dial = append(o.Dial, grpc.WithTransportCredentials(insecure.NewCredentials()))
-	g, err := envoytest.New(o)
-	if err != nil {
-		t.Fatal(err)
-	}
-	front := httptest.NewServer(g)
-	status := post(t, front.URL, chat, header...)
-	front.Close()
-	g.Close()
-	stop()
-	if err := <-done; err != nil || status != 200 {
-		t.Fatalf("status %d, %v", status, err)
-	}
-	for _, v := range g.Violations() {
-		t.Errorf("a rule of Envoy's is broken: %s", v)
-	}
-}
-
-func TestARequestOfAGatewayIsTraced(t *testing.T) {
-	for name, header := range map[string][]string{
-		"the client's context":          {"Traceparent", "00-" + traceID + "-" + parentID + "-01", "Tracestate", "a=b"},
-		"one whose state is not a list": {"Traceparent", "00-" + traceID + "-" + parentID + "-01", "Tracestate", "="},
-	} {
-		t.Run(name, func(t *testing.T) {
-			s, e := newStation(t), newEngine(t)
-			tracer, flush := open(t, tracing.Config{Endpoint: s.grpc})
-			shown(t, tracer, newPicker(t, e.address), envoytest.Options{}, header...)
-			flush()
-			root := s.one(t, "envoy.service.ext_proc.v3.ExternalProcessor/Process")
-			checkTree(t, s, root, parentID, allSteps...)
-			attempt := s.one(t, "chat m")
-			expect(t, attempt, "gen_ai.usage.input_tokens", "64", "http.response.status_code", "200")
-			s.one(t, "kvasir.first_byte")
-			state := header[3]
-			if state == "=" {
-				state = ""
-			}
-			goesOn(t, e.header(t), attempt, state)
-		})
-	}
-}
-
-// The gateway's own span is nearer than the client's.
-func TestTheGatewaysCallIsTheParent(t *testing.T) {
-	const own = "00f067aa0ba902b7"
-	s, e := newStation(t), newEngine(t)
-	tracer, flush := open(t, tracing.Config{Endpoint: s.grpc})
-	call := grpc.WithPerRPCCredentials(calling{"traceparent": "00-" + traceID + "-" + own + "-01"})
-	shown(t, tracer, newPicker(t, e.address), envoytest.Options{Dial: []grpc.DialOption{call}}, "Traceparent", "00-"+traceID+"-"+parentID+"-01")
-	flush()
-	checkTree(t, s, s.one(t, "envoy.service.ext_proc.v3.ExternalProcessor/Process"), own, allSteps...)
-}
-
-// calling adds metadata to every call.
-type calling map[string]string
-
-func (c calling) GetRequestMetadata(context.Context, ...string) (map[string]string, error) {
-	return c, nil
-}
-func (calling) RequireTransportSecurity() bool { return false }
-
-func TestTheEnvironmentSaysWhereSpansGo(t *testing.T) {
-	s := newStation(t)
-	for name, tc := range map[string]struct {
-		endpoint string
-		env      []string
-		want     string // the way that spans take; empty for no tracing
-	}{
-		"no decision anywhere":            {},
-		"the flag":                        {endpoint: s.grpc, want: "grpc"},
-		"the flag, and HTTP":              {endpoint: s.http, env: []string{"OTEL_EXPORTER_OTLP_PROTOCOL", "http/protobuf"}, want: "http"},
-		"the environment":                 {env: []string{"OTEL_EXPORTER_OTLP_ENDPOINT", s.grpc}, want: "grpc"},
-		"the environment, for traces":     {env: []string{"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", s.grpc}, want: "grpc"},
-		"the environment, and HTTP":       {env: []string{"OTEL_EXPORTER_OTLP_ENDPOINT", s.http, "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "http/protobuf"}, want: "http"},
-		"the environment, but not traces": {env: []string{"OTEL_EXPORTER_OTLP_ENDPOINT", s.grpc, "OTEL_TRACES_EXPORTER", "none"}},
-		"turned off":                      {endpoint: s.grpc, env: []string{"OTEL_SDK_DISABLED", "true"}},
-	} {
-		t.Run(name, func(t *testing.T) {
-			for i := 0; i < len(tc.env); i += 2 {
-				t.Setenv(tc.env[i], tc.env[i+1]) // for the SDK, which reads it itself
-			}
-			s.mu.Lock()
-			s.spans, s.ways = nil, map[string]bool{}
-			s.mu.Unlock()
-			e := newEngine(t)
-			tracer, flush := open(t, tracing.Config{Endpoint: tc.endpoint, Getenv: environment(tc.env...)})
-			if (tracer != nil) != (tc.want != "") {
-				t.Fatalf("traced: %v", tracer != nil)
-			}
-			proxied(t, tracer, newPicker(t, e.address), chat)
-			flush()
-			if (len(s.tree()) > 0) != (tc.want != "") || tc.want != "" && !s.ways[tc.want] {
-				t.Errorf("%d spans came by %v", len(s.tree()), s.ways)
-			}
-		})
-	}
-	if _, _, err := tracing.Open(t.Context(), tracing.Config{Endpoint: s.grpc, Getenv: environment("OTEL_EXPORTER_OTLP_PROTOCOL", "smoke")}); err == nil {
-		t.Error("a protocol that is none is taken")
-	}
-}
-
-// A collector that is not there costs spans, not requests.
-func TestNobodyWaitsForTheCollector(t *testing.T) {
-	e := newEngine(t)
-	tracer, shutdown, err := tracing.Open(t.Context(), tracing.Config{Endpoint: "http://127.0.0.1:1", Getenv: environment()})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if status := proxied(t, tracer, newPicker(t, e.address), chat); status != 200 {
-		t.Errorf("status %d", status)
-	}
-	ctx, cancel := context.WithTimeout(context.Background(), 50*time.Millisecond)
-	defer cancel()
-	_ = shutdown(ctx) // what it says of the spans that are lost
-}
-
-// nameService, if set, is asked for names instead of this machine's.
-var nameService atomic.Pointer[net.Resolver]
-
-// TestMain gives the process its resolver once: clients of earlier tests can still read the variable.
-func TestMain(m *testing.M) {
-	net.DefaultResolver = &net.Resolver{PreferGo: true, Dial: func(ctx context.Context, network, address string) (net.Conn, error) {
-		if r := nameService.Load(); r != nil {
-			return r.Dial(ctx, network, address)
-		}
-		return new(net.Dialer).DialContext(ctx, network, address)
-	}}
-	os.Exit(m.Run())
-}
-
-// TestTheCollectorIsFoundAgain: while its name does not resolve, requests are served as usual; when it resolves again, spans arrive.
-func TestTheCollectorIsFoundAgain(t *testing.T) {
-	t.Setenv("OTEL_BSP_SCHEDULE_DELAY", "50") // ms
-	names := dns.New(t)
-	names.Set("collector.test.", "127.0.0.1")
-	nameService.Store(names.Resolver())
-	defer nameService.Store(nil)
-	e := newEngine(t)
-	for _, fault := range []dns.Fault{dns.Failing, dns.Silent} {
-		for _, protocol := range []string{"grpc", "http/protobuf"} {
-			s := newStation(t)
-			to := map[string]string{"grpc": s.grpc, "http/protobuf": s.http}[protocol]
-			names.Break(fault)
-			tracer, shutdown, err := tracing.Open(t.Context(), tracing.Config{Endpoint: strings.Replace(to, "127.0.0.1", "collector.test.", 1),
-				Getenv: environment("OTEL_EXPORTER_OTLP_PROTOCOL", protocol)})
-			if err != nil {
-				t.Fatal(err)
-			}
-			p := newPicker(t, e.address)
-			ask := func() {
-				if status := proxied(t, tracer, p, chat); status != 200 {
-					t.Errorf("%s, fault %d: status %d", protocol, fault, status)
-				}
-			}
-			asked := names.Asked()
-			for deadline := time.Now().Add(time.Minute); names.Asked() == asked; time.Sleep(10 * time.Millisecond) {
-				if ask(); time.Now().After(deadline) {
-					t.Fatalf("%s, fault %d: nothing looks the collector up", protocol, fault)
-				}
-			}
-			names.Break(dns.None)
-			for deadline := time.Now().Add(time.Minute); len(s.tree()) == 0; time.Sleep(10 * time.Millisecond) {
-				if ask(); time.Now().After(deadline) {
-					t.Fatalf("%s, fault %d: no span arrives after the name resolves again", protocol, fault)
-				}
-			}
-			ctx, cancel := context.WithTimeout(context.Background(), 50*time.Millisecond)
-			_ = shutdown(ctx)
-			cancel()
-		}
 	}
 }
 

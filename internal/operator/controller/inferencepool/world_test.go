@@ -373,62 +373,6 @@ func (w *world) setStatus(pod *corev1.Pod, change func(*corev1.PodStatus)) {
 	}
 }
 
-func isGone(err error) bool { return client.IgnoreNotFound(err) == nil }
-
-func setCondition(s *corev1.PodStatus, kind corev1.PodConditionType, yes bool, now time.Time) {
-	status := corev1.ConditionFalse
-	if yes {
-		status = corev1.ConditionTrue
-	}
-	for i := range s.Conditions {
-		if c := &s.Conditions[i]; c.Type == kind {
-			if c.Status != status {
-				c.Status, c.LastTransitionTime = status, metav1.NewTime(now)
-			}
-			return
-		}
-	}
-	s.Conditions = append(s.Conditions, corev1.PodCondition{Type: kind, Status: status, LastTransitionTime: metav1.NewTime(now)})
-}
-
-// run makes a pod's engine run and its containers ready, and the pod if its gates are open.
-func (w *world) run(pod *corev1.Pod) {
-	if pod.Spec.NodeName == "" {
-		pod = pod.DeepCopy()
-		pod.Spec.NodeName = "node"
-		if w.api.Update(context.Background(), pod) != nil {
-			return
-		}
-	}
-	w.setStatus(pod, func(s *corev1.PodStatus) {
-		s.Phase, s.PodIP = corev1.PodRunning, "10.0.0.1"
-		s.ContainerStatuses = []corev1.ContainerStatus{{Name: "vllm", State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}}}
-		w.runReporter(pod, s)
-		setCondition(s, corev1.ContainersReady, true, w.clock.Now())
-		open := true
-		for _, gate := range pod.Spec.ReadinessGates {
-			open = open && isTrue(&corev1.Pod{Status: *s}, gate.ConditionType)
-		}
-		setCondition(s, corev1.PodReady, open, w.clock.Now())
-	})
-}
-
-// runReporter starts the sidecar's container, a new one for each image.
-func (w *world) runReporter(pod *corev1.Pod, s *corev1.PodStatus) {
-	c := reporterOf(pod)
-	if c == nil {
-		return
-	}
-	id := "test://" + c.Image
-	if len(s.InitContainerStatuses) == 1 && s.InitContainerStatuses[0].ContainerID == id && s.InitContainerStatuses[0].State.Running != nil {
-		return
-	}
-	s.InitContainerStatuses = []corev1.ContainerStatus{{
-		Name: c.Name, ContainerID: id, Ready: true,
-		State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: metav1.NewTime(w.clock.Now())}},
-	}}
-}
-
 // tick lets all pickers see all pods and speak, and reads all engines, twice.
 func (w *world) tick() {
 	for range 2 {
