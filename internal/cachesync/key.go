@@ -191,7 +191,7 @@ func (m *Mirror) join(n id, base kvblock.Key) kvblock.Key {
 // whole reports whether all of the key block that ends with an engine's block is in a tier.
 func (m *Mirror) whole(n id, tier kvblock.Tier) bool {
 	r := m.arena.at(n)
-	if r.size == 0 { // it has no part in its twin's copies
+	if r.size == 0 { // it has no part in its prefix record's copies
 		return r.copies[tier] > 0 && r.rooted
 	}
 	for have := int(r.size); ; have += int(r.size) {

@@ -80,7 +80,7 @@ func (m *Mirror) link(n id, parent kvevent.Hash, root *chainRoot) {
 		r.parent = parent
 		up := m.ids[blockID{parent, r.group}]
 		if up == 0 && m.rules.has(r.group) {
-			up = m.twin(parent)
+			up = m.prefixRecord(parent)
 		}
 		if up == n { // nonsense: it waits for itself
 			up = 0

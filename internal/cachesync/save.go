@@ -259,9 +259,9 @@ func (m *Mirror) loadRecord(l *loader, roots []chainRoot) {
 	if l.err != nil {
 		return
 	}
-	twin := id(0)
+	up := id(0)
 	if size == 0 {
-		if twin = m.twin(hash); twin == 0 {
+		if up = m.prefixRecord(hash); up == 0 {
 			m.lost(&m.stats.Unkeyed, 1)
 			return
 		}
@@ -280,7 +280,7 @@ func (m *Mirror) loadRecord(l *loader, roots []chainRoot) {
 		root = &roots[number-1]
 	}
 	if size == 0 {
-		m.hangBelow(n, twin)
+		m.hangBelow(n, up)
 	} else {
 		m.link(n, parent, root)
 	}

@@ -10,9 +10,9 @@ import (
 // rules are the groups of an engine whose hits need only their last blocks (see kvindex.Window).
 //
 // The engine gives a block the same hash in every group. So where the model has groups that need all of a prefix, a block
-// of a group with a window is a record without tokens under its twin, the block of that hash in such a group, and has the
-// twin's key. Chains stay complete there, while the early blocks of a window are evicted first, and some releases announce
-// only those that a hit can need. In a model that has only windows, each group has its own chains.
+// of a group with a window is a record without tokens under its prefix record, the record of that hash in such a group, and
+// has the prefix record's key. Chains stay complete there, while the early blocks of a window are evicted first, and some
+// releases announce only those that a hit can need. In a model that has only windows, each group has its own chains.
 type rules struct {
 	of map[int32]rule // by group
 	// full has a bit for each group that needs all of a prefix.
@@ -41,7 +41,7 @@ func (r *rules) window(group int32, blockTokens int) *pb.Window {
 }
 
 // note records what an event says about its group. It reports whether the event waits for those of other groups in the same
-// batch: blocks are added after their twins, and removed after them.
+// batch: blocks are added after their prefix records, and removed after them.
 func (r *rules) note(e *kvevent.Event) (later bool) {
 	switch {
 	case e.Group < 0 || e.Group > maxGroup:
@@ -61,8 +61,8 @@ func (r *rules) note(e *kvevent.Event) (later bool) {
 	return true
 }
 
-// twin is the record of a hash in a group that needs all of a prefix; 0 if there is none.
-func (m *Mirror) twin(hash kvevent.Hash) id {
+// prefixRecord is the record of a hash in a group that needs all of a prefix; 0 if there is none.
+func (m *Mirror) prefixRecord(hash kvevent.Hash) id {
 	for group, bits := int32(0), m.rules.full; bits != 0; group, bits = group+1, bits>>1 {
 		if bits&1 != 0 {
 			if n, ok := m.ids[blockID{hash, group}]; ok {
@@ -97,7 +97,7 @@ func (m *Mirror) storeWindow(e *kvevent.Event, tier kvblock.Tier) {
 // createInWindow makes the record of an event's block; 0 if it cannot be distinguished or there is no room.
 func (m *Mirror) createInWindow(e *kvevent.Event, i int, begins bool) id {
 	hash, group := e.Hashes[i], int32(e.Group)
-	if up := m.twin(hash); up != 0 {
+	if up := m.prefixRecord(hash); up != 0 {
 		n := m.create(hash, group, nil, 0)
 		if n == 0 {
 			m.room(0)
@@ -124,12 +124,12 @@ func (m *Mirror) createInWindow(e *kvevent.Event, i int, begins bool) id {
 	return n
 }
 
-// hangBelow puts a fresh record without tokens below its twin.
-func (m *Mirror) hangBelow(n, twin id) {
+// hangBelow puts a fresh record without tokens below its prefix record.
+func (m *Mirror) hangBelow(n, up id) {
 	r := m.arena.at(n)
 	r.parent = r.hash
-	m.hang(n, twin)
-	if r.rooted = m.arena.at(twin).rooted; r.rooted {
+	m.hang(n, up)
+	if r.rooted = m.arena.at(up).rooted; r.rooted {
 		m.settle(n)
 	}
 }

@@ -271,7 +271,7 @@ func (m *mirror) storeChain(e *kvevent.Event, tier kvblock.Tier) {
 		}
 		m.stats.Refused.Add(uint64(m.writer.Store(tier, e.Group, parent, hashes[:n], keys[:n*perHash])))
 		m.stored = append(m.stored, keys[:n*perHash]...)
-		m.graft(e.Group, hashes[:n])
+		m.attach(e.Group, hashes[:n])
 		parent = kvindex.Parent{Hash: hashes[n-1], OK: true}
 		hashes, keys = hashes[n:], keys[n*perHash:]
 	}
@@ -347,8 +347,8 @@ func (m *mirror) wait(e *kvevent.Event, at int, parent kvindex.Parent, tier kvbl
 	more(&o.copies[tier])
 }
 
-// graft adds the orphans that were just stored themselves, those whose parents were just stored, and their descendants.
-func (m *mirror) graft(group int, hashes []kvevent.Hash) {
+// attach adds the orphans that were just stored themselves, those whose parents were just stored, and their descendants.
+func (m *mirror) attach(group int, hashes []kvevent.Hash) {
 	if len(m.orphans.byID) == 0 {
 		return
 	}

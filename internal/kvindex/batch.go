@@ -7,29 +7,29 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/kvevent"
 )
 
-// writing is memory that a life's batches use one after the other.
+// writing is memory that a generation's batches use one after the other.
 type writing struct {
 	names     []kvevent.Hash
 	at        []int // entries of the blocks of a chain
 	stretches []stretch
-	grafts    []name
+	attached  []name
 }
 
 // writingKept bounds what is kept of it, in blocks.
 const writingKept = 1 << 14
 
-// batch is one call of a writer: a change to the facts of a locked life in one tier and group.
+// batch is one call of a writer: a change to the facts of a locked generation in one tier and group.
 //
 // Changes to keys that have their place are gathered while they concern the same run.
 type batch struct {
-	ix     *Index
-	life   *life
-	tier   kvblock.Tier
-	group  int
-	change change
-	digest *Digest
-	before int64                 // bytes of the reverse map
-	gone   func(key kvblock.Key) // Writer.OnGone's
+	ix         *Index
+	generation *generation
+	tier       kvblock.Tier
+	group      int
+	change     change
+	digest     *Digest
+	before     int64                 // bytes of the reverse map
+	gone       func(key kvblock.Key) // Writer.OnGone's
 
 	run     uint32
 	pending mask
@@ -38,16 +38,16 @@ type batch struct {
 
 // origin is what a chain follows: a key that is in a run, nothing (noSpot), or a block whose key is in no run.
 type origin struct {
-	at    spot
-	stray bool
-	name  name
+	at     spot
+	orphan bool
+	name   name
 }
 
-func (l *life) begin(ix *Index, tier kvblock.Tier, group int) batch {
+func (l *generation) begin(ix *Index, tier kvblock.Tier, group int) batch {
 	if ix.budget.Load() > 0 {
 		l.used.Store(ix.clock.Add(1))
 	}
-	return batch{ix: ix, life: l, tier: tier, group: group, before: l.rev.bytes(),
+	return batch{ix: ix, generation: l, tier: tier, group: group, before: l.rev.bytes(),
 		change: change{slot: l.slot, tier: uint8(tier), stretches: l.scratch.stretches}}
 }
 
@@ -62,7 +62,7 @@ func (b *batch) count(hash kvevent.Hash, less bool) bool {
 // end makes what is pending happen and accounts for what was taken.
 func (b *batch) end() {
 	b.flush()
-	l, s := b.life, &b.life.scratch
+	l, s := b.generation, &b.generation.scratch
 	l.rev.trim()
 	s.stretches = b.change.stretches[:0]
 	if cap(s.names)+cap(s.at) > writingKept || cap(s.stretches) > writingKept/16 {
@@ -76,12 +76,12 @@ func (b *batch) end() {
 
 func (b *batch) digestOf() *Digest {
 	if b.digest == nil {
-		b.digest = b.life.digestOf(b.ix, b.tier, b.group)
+		b.digest = b.generation.digestOf(b.ix, b.tier, b.group)
 	}
 	return b.digest
 }
 
-func (l *life) digestOf(ix *Index, tier kvblock.Tier, group int) *Digest {
+func (l *generation) digestOf(ix *Index, tier kvblock.Tier, group int) *Digest {
 	key := digestKey{tier, group}
 	d := l.digests[key]
 	if d == nil {
@@ -96,7 +96,7 @@ func (l *life) digestOf(ix *Index, tier kvblock.Tier, group int) *Digest {
 }
 
 // split names every key of blocks that are several keys long.
-func (l *life) split(hashes []kvevent.Hash, perHash int) []kvevent.Hash {
+func (l *generation) split(hashes []kvevent.Hash, perHash int) []kvevent.Hash {
 	l.perHash = max(l.perHash, perHash)
 	names := l.scratch.names[:0]
 	for _, hash := range hashes {
@@ -109,17 +109,17 @@ func (l *life) split(hashes []kvevent.Hash, perHash int) []kvevent.Hash {
 	return names
 }
 
-// keyOf is the key of a block that the life has.
-func (l *life) keyOf(ix *Index, e *entry) kvblock.Key {
+// keyOf is the key of a block that the generation has.
+func (l *generation) keyOf(ix *Index, e *entry) kvblock.Key {
 	if e.at == noSpot {
-		return l.strays[name{e.hash, e.group()}].key
+		return l.orphans[name{e.hash, e.group()}].key
 	}
 	return ix.keyAt(e.at)
 }
 
 // store counts one more copy of each block of a chain. It returns how many there was no room for.
 func (b *batch) store(parent Parent, hashes []kvevent.Hash, keys []kvblock.Key) (refused int) {
-	l := b.life
+	l := b.generation
 	l.rev.reserve(len(hashes))
 	l.rev.touch(hashes, b.group)
 	l.scratch.at = slices.Grow(l.scratch.at[:0], len(hashes))[:len(hashes)]
@@ -154,16 +154,16 @@ func (b *batch) originOf(parent Parent) origin {
 	if !parent.OK {
 		return origin{}
 	}
-	if at, ok := b.life.rev.find(parent.Hash, b.group); ok {
-		return b.life.originAt(at)
+	if at, ok := b.generation.rev.find(parent.Hash, b.group); ok {
+		return b.generation.originAt(at)
 	}
-	return origin{stray: true, name: name{parent.Hash, b.group}}
+	return origin{orphan: true, name: name{parent.Hash, b.group}}
 }
 
-func (l *life) originAt(i int) origin {
+func (l *generation) originAt(i int) origin {
 	e := &l.rev.entries[i]
 	if e.at == noSpot {
-		return origin{stray: true, name: name{e.hash, e.group()}}
+		return origin{orphan: true, name: name{e.hash, e.group()}}
 	}
 	return origin{at: e.at}
 }
@@ -174,9 +174,9 @@ func (b *batch) settle(from *origin, hashes []kvevent.Hash, keys []kvblock.Key, 
 	if len(hashes) == 0 {
 		return 0
 	}
-	l := b.life
-	if from.stray {
-		return b.strand(from, hashes, keys, entries)
+	l := b.generation
+	if from.orphan {
+		return b.setAside(from, hashes, keys, entries)
 	}
 	digest := b.digestOf()
 	b.change.stretches = b.change.stretches[:0]
@@ -190,7 +190,7 @@ func (b *batch) settle(from *origin, hashes []kvevent.Hash, keys []kvblock.Key, 
 			digest.Add(keys[i])
 			i++
 			if st.again.has(offset) {
-				l.twin(at, b.tier)
+				l.addAlias(at, b.tier)
 			}
 			from.at = at
 		}
@@ -203,41 +203,41 @@ func (b *batch) settle(from *origin, hashes []kvevent.Hash, keys []kvblock.Key, 
 		b.ix.evicted.Add(uint64(len(hashes) - placed))
 		l.evicted += len(hashes) - placed
 	}
-	if len(l.strays) > 0 {
+	if len(l.orphans) > 0 {
 		for _, hash := range hashes[:placed] {
-			b.graft(name{hash, b.group})
+			b.attach(name{hash, b.group})
 		}
 	}
 	return len(hashes) - placed
 }
 
-// twin notes one more announcer of a key in a tier.
-func (l *life) twin(at spot, tier kvblock.Tier) {
-	if l.twins == nil {
-		l.twins = map[spotTier]uint32{}
+// addAlias notes one more announcer of a key in a tier.
+func (l *generation) addAlias(at spot, tier kvblock.Tier) {
+	if l.aliases == nil {
+		l.aliases = map[spotTier]uint32{}
 	}
-	l.twins[spotTier{at, tier}]++
+	l.aliases[spotTier{at, tier}]++
 }
 
-// untwin notes one announcer less, unless there is but one.
-func (l *life) untwin(at spot, tier kvblock.Tier) bool {
+// removeAlias notes one announcer less, unless there is but one.
+func (l *generation) removeAlias(at spot, tier kvblock.Tier) bool {
 	key := spotTier{at, tier}
-	n := l.twins[key]
+	n := l.aliases[key]
 	switch n {
 	case 0:
 		return false
 	case 1:
-		delete(l.twins, key)
+		delete(l.aliases, key)
 	default:
-		l.twins[key] = n - 1
+		l.aliases[key] = n - 1
 	}
 	return true
 }
 
-// strand makes strays of new blocks whose parent has no place. A holder from which blocks were evicted has holes that
-// will not be filled, so that strays would only pile up.
-func (b *batch) strand(from *origin, hashes []kvevent.Hash, keys []kvblock.Key, entries []int) (refused int) {
-	l := b.life
+// setAside makes orphans of new blocks whose parent has no place. A holder from which blocks were evicted has holes that
+// will not be filled, so that orphans would only pile up.
+func (b *batch) setAside(from *origin, hashes []kvevent.Hash, keys []kvblock.Key, entries []int) (refused int) {
+	l := b.generation
 	if l.evicted > 0 {
 		for _, hash := range hashes {
 			at, _ := l.rev.find(hash, b.group)
@@ -248,15 +248,15 @@ func (b *batch) strand(from *origin, hashes []kvevent.Hash, keys []kvblock.Key, 
 		return len(hashes)
 	}
 	digest := b.digestOf()
-	if l.strays == nil {
-		l.strays, l.waiting = map[name]stray{}, map[name][]name{}
+	if l.orphans == nil {
+		l.orphans, l.waiting = map[name]orphan{}, map[name][]name{}
 	}
 	for i, hash := range hashes {
 		id := name{hash, b.group}
 		l.rev.entries[entries[i]].at = noSpot
-		l.strays[id] = stray{key: keys[i], parent: from.name}
+		l.orphans[id] = orphan{key: keys[i], parent: from.name}
 		l.waiting[from.name] = append(l.waiting[from.name], id)
-		b.ix.strays.add(keys[i], l.slot, b.tier)
+		b.ix.orphans.add(keys[i], l.slot, b.tier)
 		digest.Add(keys[i])
 		from.name = id
 	}
@@ -265,27 +265,27 @@ func (b *batch) strand(from *origin, hashes []kvevent.Hash, keys []kvblock.Key, 
 	return 0
 }
 
-// unstrand forgets a stray whose block was removed or has found its place.
-func (b *batch) unstrand(id name) {
-	l := b.life
-	parent := l.strays[id].parent
+// release forgets an orphan whose block was removed or has found its place.
+func (b *batch) release(id name) {
+	l := b.generation
+	parent := l.orphans[id].parent
 	if list := slices.DeleteFunc(l.waiting[parent], func(n name) bool { return n == id }); len(list) > 0 {
 		l.waiting[parent] = list
 	} else {
 		delete(l.waiting, parent)
 	}
-	delete(l.strays, id)
+	delete(l.orphans, id)
 	l.held.Add(-1)
-	if len(l.strays) == 0 {
-		l.strays, l.waiting = nil, nil
+	if len(l.orphans) == 0 {
+		l.orphans, l.waiting = nil, nil
 		b.ix.flag(l)
 	}
 }
 
-// graft places the strays that waited for a block, and those that waited for them.
-func (b *batch) graft(id name) {
-	l := b.life
-	work := l.scratch.grafts[:0]
+// attach places the orphans that waited for a block, and those that waited for them.
+func (b *batch) attach(id name) {
+	l := b.generation
+	work := l.scratch.attached[:0]
 	work = append(work, id)
 	for len(work) > 0 {
 		parent := work[len(work)-1]
@@ -293,16 +293,16 @@ func (b *batch) graft(id name) {
 		at, _ := l.rev.find(parent.hash, parent.group)
 		after := l.rev.entries[at].at
 		for _, child := range slices.Clone(l.waiting[parent]) {
-			if b.graftOne(child, after) {
+			if b.attachOne(child, after) {
 				work = append(work, child)
 			}
 		}
 	}
-	l.scratch.grafts = work[:0]
+	l.scratch.attached = work[:0]
 }
 
-func (b *batch) graftOne(id name, after spot) bool {
-	l, s := b.life, b.life.strays[id]
+func (b *batch) attachOne(id name, after spot) bool {
+	l, s := b.generation, b.generation.orphans[id]
 	i, _ := l.rev.find(id.hash, id.group)
 	e := &l.rev.entries[i]
 	c := change{slot: l.slot}
@@ -312,24 +312,24 @@ func (b *batch) graftOne(id name, after spot) bool {
 		}
 		c.tier, c.stretches = uint8(tier), c.stretches[:0]
 		if b.ix.place(&c, after, []kvblock.Key{s.key}) == 0 {
-			return false // no number for a run; it stays a stray
+			return false // no number for a run; it stays an orphan
 		}
 		st := &c.stretches[0]
 		e.at = spotOf(st.run, st.offset)
 		if st.again.has(st.offset) {
-			l.twin(e.at, tier)
+			l.addAlias(e.at, tier)
 		}
-		b.ix.strays.remove(s.key, l.slot, tier)
+		b.ix.orphans.remove(s.key, l.slot, tier)
 	}
 	b.change.bytes += c.bytes
 	b.change.fresh += c.fresh
-	b.unstrand(id)
+	b.release(id)
 	return true
 }
 
 // copy counts one more copy of a known block.
 func (b *batch) copy(hash kvevent.Hash) bool {
-	at, ok := b.life.rev.find(hash, b.group)
+	at, ok := b.generation.rev.find(hash, b.group)
 	if ok {
 		b.copyAt(at)
 	}
@@ -337,7 +337,7 @@ func (b *batch) copy(hash kvevent.Hash) bool {
 }
 
 func (b *batch) copyAt(i int) {
-	l := b.life
+	l := b.generation
 	e := &l.rev.entries[i]
 	switch e.count(b.tier) {
 	case countMax[b.tier]:
@@ -350,7 +350,7 @@ func (b *batch) copyAt(i int) {
 		key := l.keyOf(b.ix, e)
 		b.digestOf().Add(key)
 		if e.at == noSpot {
-			b.ix.strays.add(key, l.slot, b.tier)
+			b.ix.orphans.add(key, l.slot, b.tier)
 		} else {
 			b.gather(e.at, true)
 		}
@@ -360,7 +360,7 @@ func (b *batch) copyAt(i int) {
 
 // drop counts one copy of a block less.
 func (b *batch) drop(hash kvevent.Hash) bool {
-	l := b.life
+	l := b.generation
 	i, ok := l.rev.find(hash, b.group)
 	if !ok || l.rev.entries[i].count(b.tier) == 0 {
 		return false
@@ -382,7 +382,7 @@ func (b *batch) drop(hash kvevent.Hash) bool {
 // dropAt takes one of the copies that an entry counts away. With the last one of all tiers the entry goes, and others
 // can move.
 func (b *batch) dropAt(i int) {
-	l := b.life
+	l := b.generation
 	e := &l.rev.entries[i]
 	e.info -= 1 << countShift[b.tier]
 	if e.count(b.tier) > 0 {
@@ -396,14 +396,14 @@ func (b *batch) dropAt(i int) {
 	}
 	switch {
 	case e.at == noSpot:
-		b.ix.strays.remove(key, l.slot, b.tier)
-	case len(l.twins) > 0 && l.untwin(e.at, b.tier):
+		b.ix.orphans.remove(key, l.slot, b.tier)
+	case len(l.aliases) > 0 && l.removeAlias(e.at, b.tier):
 	default:
 		b.gather(e.at, false)
 	}
 	if e.vacant() {
 		if e.at == noSpot {
-			b.unstrand(id)
+			b.release(id)
 		}
 		l.rev.remove(i)
 	}
@@ -433,7 +433,7 @@ func (b *batch) flush() {
 	for offset := 0; !again.empty(); offset++ {
 		if again.has(offset) {
 			again[offset/64] &^= 1 << (offset % 64)
-			b.life.twin(spotOf(b.run, offset), b.tier)
+			b.generation.addAlias(spotOf(b.run, offset), b.tier)
 		}
 	}
 }

@@ -52,14 +52,14 @@ func (ix *Index) over() int64 {
 func (ix *Index) SetBudget(bytes int64) { ix.budget.Store(bytes) }
 
 // balance takes blocks out of the index until it is within its budget: those of the holder longest left alone, the
-// deepest first, because a match needs all the blocks before. The caller must not hold the lock of a life.
+// deepest first, because a match needs all the blocks before. The caller must not hold the lock of a generation.
 func (ix *Index) balance() {
 	if ix.over() <= 0 {
 		return
 	}
 	ix.evicting.Lock()
 	defer ix.evicting.Unlock()
-	tried := map[*life]bool{}
+	tried := map[*generation]bool{}
 	for over := ix.over(); over > 0; over = ix.over() {
 		l := ix.coldest(tried)
 		if l == nil {
@@ -72,11 +72,11 @@ func (ix *Index) balance() {
 	}
 }
 
-// coldest is the least recently used life that can be written to and is not in but.
-func (ix *Index) coldest(but map[*life]bool) (coldest *life) {
+// coldest is the least recently used generation that can be written to and is not in but.
+func (ix *Index) coldest(but map[*generation]bool) (coldest *generation) {
 	ix.mu.Lock()
 	defer ix.mu.Unlock()
-	for l := range ix.lives {
+	for l := range ix.generations {
 		if !but[l] && (coldest == nil || l.used.Load() < coldest.used.Load()) {
 			coldest = l
 		}
@@ -84,8 +84,8 @@ func (ix *Index) coldest(but map[*life]bool) (coldest *life) {
 	return coldest
 }
 
-// evict takes blocks out of a life: strays, and then the deepest. It returns how many.
-func (l *life) evict(ix *Index, want int) int {
+// evict takes blocks out of a generation: orphans, and then the deepest. It returns how many.
+func (l *generation) evict(ix *Index, want int) int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.closed || l.rev.n == 0 {
@@ -127,7 +127,7 @@ func (l *life) evict(ix *Index, want int) int {
 
 // dropAll drops all copies of a block in the tier.
 func (b *batch) dropAll(hash kvevent.Hash) {
-	l := b.life
+	l := b.generation
 	i, ok := l.rev.find(hash, b.group)
 	if !ok || l.rev.entries[i].count(b.tier) == 0 {
 		return

@@ -19,14 +19,14 @@ func (w *writer) Chains(tier kvblock.Tier, group int) []Chain {
 	}
 	defer l.mu.Unlock()
 	var spots []spot
-	var strays []Chain
+	var orphans []Chain
 	for i := range l.rev.entries {
 		e := &l.rev.entries[i]
 		switch {
 		case e.vacant() || e.group() != group || e.count(tier) == 0:
 		case e.at == noSpot:
-			s := l.strays[name{e.hash, group}]
-			strays = append(strays, Chain{Parent: kvblock.Key(s.parent.hash), Keys: []kvblock.Key{s.key}})
+			s := l.orphans[name{e.hash, group}]
+			orphans = append(orphans, Chain{Parent: kvblock.Key(s.parent.hash), Keys: []kvblock.Key{s.key}})
 		default:
 			spots = append(spots, e.at)
 		}
@@ -52,11 +52,11 @@ func (w *writer) Chains(tier kvblock.Tier, group int) []Chain {
 		i += n
 	}
 	slices.SortFunc(chains, func(a, b deep) int { return cmp.Compare(a.depth, b.depth) })
-	out := make([]Chain, 0, len(chains)+len(strays))
+	out := make([]Chain, 0, len(chains)+len(orphans))
 	for _, c := range chains {
 		out = append(out, c.Chain)
 	}
-	return append(out, strays...)
+	return append(out, orphans...)
 }
 
 // Chains implements Writer. Those of a Table are as long as an engine's block.

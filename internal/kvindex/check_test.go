@@ -100,11 +100,11 @@ func (ix *Index) checkRuns(t *testing.T) (bytes int64) {
 func (ix *Index) checkLives(t *testing.T) (bytes int64) {
 	t.Helper()
 	bits := map[uint64]int{}
-	for l := range ix.lives {
-		bytes += lifeBytes + l.rev.bytes() + int64(len(l.digests))*digestBytes
+	for l := range ix.generations {
+		bytes += generationBytes + l.rev.bytes() + int64(len(l.digests))*digestBytes
 		announced := map[spotTier]uint32{}
 		keys := map[kvblock.Key]bool{}
-		n, strays := 0, 0
+		n, orphans := 0, 0
 		for i := range l.rev.entries {
 			e := &l.rev.entries[i]
 			if e.vacant() {
@@ -116,7 +116,7 @@ func (ix *Index) checkLives(t *testing.T) (bytes int64) {
 			}
 			keys[l.keyOf(ix, e)] = true
 			if e.at == noSpot {
-				strays++
+				orphans++
 				continue
 			}
 			for tier := range kvblock.Tier(kvblock.NumTiers) {
@@ -125,13 +125,13 @@ func (ix *Index) checkLives(t *testing.T) (bytes int64) {
 				}
 			}
 		}
-		if n != l.rev.n || strays != len(l.strays) {
-			t.Fatalf("slot %d: %d entries and %d strays, says %d and %d", l.slot, n, strays, l.rev.n, len(l.strays))
+		if n != l.rev.n || orphans != len(l.orphans) {
+			t.Fatalf("slot %d: %d entries and %d orphans, says %d and %d", l.slot, n, orphans, l.rev.n, len(l.orphans))
 		}
-		if strays == 0 && int(l.held.Load()) != len(keys) {
+		if orphans == 0 && int(l.held.Load()) != len(keys) {
 			t.Fatalf("slot %d has %d keys, says %d", l.slot, len(keys), l.held.Load())
 		}
-		twins := 0
+		aliases := 0
 		for at, n := range announced {
 			bits[headerOf(l.slot, uint8(at.tier))]++
 			r := ix.runs.get(at.at.run())
@@ -139,15 +139,15 @@ func (ix *Index) checkLives(t *testing.T) (bytes int64) {
 			if m := r.load(c); !ok || !m.has(at.at.offset()) {
 				t.Fatalf("slot %d: nothing at %x", l.slot, at.at)
 			}
-			if n-1 != l.twins[at] {
-				t.Fatalf("slot %d: %d announcers at %x, %d twins", l.slot, n, at.at, l.twins[at])
+			if n-1 != l.aliases[at] {
+				t.Fatalf("slot %d: %d announcers at %x, %d aliases", l.slot, n, at.at, l.aliases[at])
 			}
 			if n > 1 {
-				twins++
+				aliases++
 			}
 		}
-		if twins != len(l.twins) {
-			t.Fatalf("slot %d: %d keys with twins, says %d", l.slot, twins, len(l.twins))
+		if aliases != len(l.aliases) {
+			t.Fatalf("slot %d: %d keys with aliases, says %d", l.slot, aliases, len(l.aliases))
 		}
 		guessed, parts := int64(0), 0
 		for run, list := range l.guesses {

@@ -10,10 +10,10 @@ type Guess struct {
 	slot slot
 	keys []kvblock.Key
 
-	// Of an Index: the holder's life, where the blocks are, and about how many bytes they take.
-	life  *life
-	parts []runPart
-	bytes int64
+	// Of an Index: the holder's generation, where the blocks are, and about how many bytes they take.
+	generation *generation
+	parts      []runPart
+	bytes      int64
 }
 
 // guesser is an index that takes a guess back.

@@ -39,8 +39,8 @@ import (
 // reused only afterwards. A shadow is a slot that has no holder yet.
 //
 // Known limits: keys must really be chained, or matches are too short (and a wrong chain from one holder can shorten those
-// of others); 2^24 runs; guesses must be made from a request's first block on; a block whose parent its holder lacks is a
-// stray, which takes ten times the memory and costs lookups that reach it a few microseconds; keys that a holder announces
+// of others); 2^24 runs; guesses must be made from a request's first block on; a block whose parent its holder lacks is an
+// orphan, which takes ten times the memory and costs lookups that reach it a few microseconds; keys that a holder announces
 // by several names in one tier take about 50 bytes more for each further name.
 type Index struct {
 	budget atomic.Int64
@@ -50,7 +50,7 @@ type Index struct {
 	heads   heads
 	runs    runs
 	stripes [stripes]stripe
-	strays  strays
+	orphans orphans
 	pages   atomic.Pointer[[]*page]
 	slots   atomic.Uint32 // the highest slot there is
 	reused  atomic.Uint64 // how many times a slot was used again
@@ -63,14 +63,14 @@ type Index struct {
 	unguessed  atomic.Uint64
 	evicting   sync.Mutex
 
-	// mu guards the lives of the holders and the fields below. It can be taken while a life is locked, not the other way.
-	mu       sync.Mutex
-	joined   Holder
-	lives    map[*life]struct{} // those that can be written to
-	vacant   []uint32           // slots that nothing speaks of
-	retired  []*life
-	sweeping bool      // a goroutine is
-	settled  sync.Cond // it has ended
+	// mu guards the generations of the holders and the fields below. It can be taken while a generation is locked, not the other way.
+	mu          sync.Mutex
+	joined      Holder
+	generations map[*generation]struct{} // those that can be written to
+	vacant      []uint32                 // slots that nothing speaks of
+	retired     []*generation
+	sweeping    bool      // a goroutine is
+	settled     sync.Cond // it has ended
 }
 
 // Options of an Index.
@@ -83,11 +83,11 @@ type Options struct {
 
 // NewIndex returns an empty index.
 func NewIndex(o Options) *Index {
-	ix := &Index{salt: rand.Uint64(), lives: map[*life]struct{}{}}
+	ix := &Index{salt: rand.Uint64(), generations: map[*generation]struct{}{}}
 	ix.budget.Store(o.Budget)
 	ix.heads.init(ix.salt, &ix.bytes)
 	ix.runs.init(&ix.bytes)
-	ix.strays.init()
+	ix.orphans.init()
 	ix.pages.Store(&[]*page{})
 	ix.lookups.New = func() any { return &lookup{turn: ^uint64(0)} }
 	ix.settled.L = &ix.mu
@@ -104,23 +104,23 @@ const (
 
 // page keeps what readers need to know of holders. The word of a holder that is there:
 //
-//	| number of the life 30 | has windows 1 | has strays 1 | slot 32 |
+//	| number of the generation 30 | has windows 1 | has orphans 1 | slot 32 |
 type page struct {
-	words [pageLen]atomic.Uint64
-	lives [pageLen]atomic.Pointer[life]
-	left  int // holders that have left, under Index.mu
+	words       [pageLen]atomic.Uint64
+	generations [pageLen]atomic.Pointer[generation]
+	left        int // holders that have left, under Index.mu
 }
 
 const (
-	straysBit  = 1 << 32
+	orphansBit = 1 << 32
 	windowsBit = 1 << 33
 	lifeShift  = 34
 )
 
-// bits are flags for what readers must look at besides the runs. The life is locked, or not shared yet.
-func (l *life) bits() (word uint64) {
-	if len(l.strays) > 0 {
-		word |= straysBit
+// bits are flags for what readers must look at besides the runs. The generation is locked, or not shared yet.
+func (l *generation) bits() (word uint64) {
+	if len(l.orphans) > 0 {
+		word |= orphansBit
 	}
 	if l.windows.Load() != nil {
 		word |= windowsBit
@@ -144,33 +144,33 @@ func (ix *Index) word(h Holder) uint64 {
 	return 0
 }
 
-// lifeOf is the present life of a holder, nil if it has left.
-func (ix *Index) lifeOf(h Holder) *life {
+// generationOf is the present generation of a holder, nil if it has left.
+func (ix *Index) generationOf(h Holder) *generation {
 	if p := ix.page(h); p != nil {
-		return p.lives[h%pageLen].Load()
+		return p.generations[h%pageLen].Load()
 	}
 	return nil
 }
 
-// setLife replaces the life of an existing holder, at once for readers. ix.mu is locked.
-func (ix *Index) setLife(h Holder, l *life) {
+// setGeneration replaces the generation of an existing holder, at once for readers. ix.mu is locked.
+func (ix *Index) setGeneration(h Holder, l *generation) {
 	p := ix.page(h)
 	word := (p.words[h%pageLen].Load()>>lifeShift+1)<<lifeShift | l.bits() | uint64(l.slot)
-	p.lives[h%pageLen].Store(l)
+	p.generations[h%pageLen].Store(l)
 	p.words[h%pageLen].Store(word)
 	ix.turns.Add(1)
 }
 
-// flag publishes to readers whether a life has strays or windows. The life is locked.
-func (ix *Index) flag(l *life) {
+// flag publishes to readers whether a generation has orphans or windows. The generation is locked.
+func (ix *Index) flag(l *generation) {
 	ix.mu.Lock()
 	defer ix.mu.Unlock()
 	p := ix.page(l.holder)
-	if p == nil || p.lives[l.holder%pageLen].Load() != l {
+	if p == nil || p.generations[l.holder%pageLen].Load() != l {
 		return
 	}
 	was := p.words[l.holder%pageLen].Load()
-	word := was&^(straysBit|windowsBit) | l.bits()
+	word := was&^(orphansBit|windowsBit) | l.bits()
 	if word != was {
 		p.words[l.holder%pageLen].Store(word)
 		ix.turns.Add(1)
@@ -201,7 +201,7 @@ func (ix *Index) Join() Holder {
 	for at := int(h >> pageBits); at >= len(*ix.pages.Load()); {
 		ix.setPage(at, &page{})
 	}
-	ix.setLife(h, ix.newLife(h))
+	ix.setGeneration(h, ix.newGeneration(h))
 	return h
 }
 
@@ -209,13 +209,13 @@ func (ix *Index) Join() Holder {
 func (ix *Index) Leave(h Holder) {
 	ix.mu.Lock()
 	defer ix.mu.Unlock()
-	l := ix.lifeOf(h)
+	l := ix.generationOf(h)
 	if l == nil {
 		return
 	}
 	p := ix.page(h)
 	p.words[h%pageLen].Store(0)
-	p.lives[h%pageLen].Store(nil)
+	p.generations[h%pageLen].Store(nil)
 	ix.turns.Add(1)
 	if p.left++; p.left == pageLen || h < pageLen && p.left == pageLen-1 {
 		ix.setPage(int(h>>pageBits), nil)
@@ -226,7 +226,7 @@ func (ix *Index) Leave(h Holder) {
 // Writer implements Book.
 func (ix *Index) Writer(h Holder) Writer { return &writer{ix: ix, holder: h} }
 
-// Settle waits until the memory of all lives that have ended so far has been given back.
+// Settle waits until the memory of all generations that have ended so far has been given back.
 func (ix *Index) Settle() {
 	ix.mu.Lock()
 	defer ix.mu.Unlock()
@@ -236,14 +236,14 @@ func (ix *Index) Settle() {
 }
 
 // Bytes is the memory that the index takes, everything included, as requested from the allocator.
-func (ix *Index) Bytes() int64 { return ix.bytes.Load() + ix.strays.bytes.Load() }
+func (ix *Index) Bytes() int64 { return ix.bytes.Load() + ix.orphans.bytes.Load() }
 
 // Evicted is the number of blocks taken out, or refused, for lack of memory.
 func (ix *Index) Evicted() uint64 { return ix.evicted.Load() }
 
 // Held implements Reader.
 func (ix *Index) Held(h Holder) int {
-	if l := ix.lifeOf(h); l != nil {
+	if l := ix.generationOf(h); l != nil {
 		return int(l.held.Load())
 	}
 	return 0
@@ -263,13 +263,13 @@ func (ix *Index) Size() (distinct, held, speculative int) {
 	}
 	ix.mu.Lock()
 	defer ix.mu.Unlock()
-	for l := range ix.lives {
-		if ix.lifeOf(l.holder) == l {
+	for l := range ix.generations {
+		if ix.generationOf(l.holder) == l {
 			held += int(l.held.Load())
 			speculative += int(l.guessed.Load())
 		}
 	}
-	return distinct + ix.strays.len(), held, speculative
+	return distinct + ix.orphans.len(), held, speculative
 }
 
 // distinct is the number of the run's blocks that anyone has.

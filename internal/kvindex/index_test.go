@@ -121,7 +121,7 @@ func TestALookupNeverSeesAnotherHoldersSlot(t *testing.T) {
 // holder's again before the lookup ends.
 func TestALookupNoticesASlotThatCameBack(t *testing.T) {
 	b := newBed(t, 8)
-	slot := b.ix.lifeOf(b.h).slot
+	slot := b.ix.generationOf(b.h).slot
 	out := make([]Match, 1)
 	l := &lookup{}
 	l.begin(b.ix, []Holder{b.h})
@@ -133,7 +133,7 @@ func TestALookupNoticesASlotThatCameBack(t *testing.T) {
 	b.ix.Leave(other)
 	b.ix.Settle()
 	b.w.Clear()
-	if again := b.ix.lifeOf(b.h).slot; again != slot {
+	if again := b.ix.generationOf(b.h).slot; again != slot {
 		t.Fatalf("the slot was %d and is %d now", slot, again)
 	}
 	l.end(b.ix, out)
@@ -142,7 +142,7 @@ func TestALookupNoticesASlotThatCameBack(t *testing.T) {
 	}
 }
 
-// TestALookupSeesTheBlocksOfAnEndingLife lets a life end while it is being looked up, before its slot is used again.
+// TestALookupSeesTheBlocksOfAnEndingLife lets a generation end while it is being looked up, before its slot is used again.
 func TestALookupSeesTheBlocksOfAnEndingLife(t *testing.T) {
 	b := newBed(t, 8)
 	b.store(b.w, b.keys, 0, 8)
@@ -155,7 +155,7 @@ func TestALookupSeesTheBlocksOfAnEndingLife(t *testing.T) {
 	l.credit(r, 0, uint32(n), out)
 	l.end(b.ix, out)
 	if got := out[0].Blocks(); got != 8 {
-		t.Errorf("the lookup credits %d blocks of the life that it began in, want 8", got)
+		t.Errorf("the lookup credits %d blocks of the generation that it began in, want 8", got)
 	}
 	b.want(b.h, b.keys, 0)
 }
@@ -295,9 +295,9 @@ func TestABlockOfTwoNamesStaysUntilBothHaveGone(t *testing.T) {
 	b.want(b.h, b.keys, 0)
 }
 
-func TestStraysFindTheirPlaceWhenTheirParentsCome(t *testing.T) {
+func TestOrphansFindTheirPlaceWhenTheirParentsCome(t *testing.T) {
 	b := newBed(t, 700)
-	life := b.ix.lifeOf(b.h)
+	generation := b.ix.generationOf(b.h)
 	for from := 600; from >= 0; from -= 100 {
 		if from > 0 && b.blocks(b.h, b.keys) != 0 {
 			t.Error("blocks match before the first of the chain is there")
@@ -305,23 +305,23 @@ func TestStraysFindTheirPlaceWhenTheirParentsCome(t *testing.T) {
 		b.store(b.w, b.keys, from, from+100)
 	}
 	b.want(b.h, b.keys, 700)
-	if n := len(life.strays); n != 0 || b.ix.strays.bytes.Load() != 0 {
-		t.Errorf("%d strays remain, %d bytes", n, b.ix.strays.bytes.Load())
+	if n := len(generation.orphans); n != 0 || b.ix.orphans.bytes.Load() != 0 {
+		t.Errorf("%d orphans remain, %d bytes", n, b.ix.orphans.bytes.Load())
 	}
-	if word := b.ix.word(b.h); word&straysBit != 0 {
-		t.Error("readers are still told to look for strays")
+	if word := b.ix.word(b.h); word&orphansBit != 0 {
+		t.Error("readers are still told to look for orphans")
 	}
 }
 
 func TestAGuessAboutALifeThatEndsMeanwhileIsNone(t *testing.T) {
 	b := newBed(t, 8)
-	life := b.ix.lifeOf(b.h)
+	generation := b.ix.generationOf(b.h)
 	b.w.Clear()
 	b.ix.Settle()
-	b.ix.speculate(life, b.keys).Withdraw()
-	b.ix.speculate(life, b.keys)
+	b.ix.speculate(generation, b.keys).Withdraw()
+	b.ix.speculate(generation, b.keys)
 	if distinct, held, speculative := b.ix.Size(); distinct+held+speculative != 0 || b.ix.heads.find(b.keys[0]) != 0 {
-		t.Error("a guess about a life that has ended is in the index")
+		t.Error("a guess about a generation that has ended is in the index")
 	}
 }
 

@@ -12,13 +12,13 @@ type Reader interface {
 	Match(keys []kvblock.Key, holders []Holder, out []Match)
 	// Speculate assumes that a holder has blocks, until the guess is withdrawn. keys are those of a request, from
 	// its first block on, and must not change before the guess is withdrawn. The guess dies with the holder's present
-	// life: after Clear, Commit or Leave it matches nothing. Without room for it nothing is assumed.
+	// generation: after Clear, Commit or Leave it matches nothing. Without room for it nothing is assumed.
 	Speculate(h Holder, keys []kvblock.Key) *Guess
 	// Size is the number of blocks: distinct keys, (holder, key) pairs, and speculative (holder, key) pairs.
 	Size() (distinct, held, speculative int)
 	// Held is the number of distinct blocks that a holder has.
 	Held(h Holder) int
-	// Sharing reports for each of the holders how many of its blocks no other of them has. Strays can be left out.
+	// Sharing reports for each of the holders how many of its blocks no other of them has. Orphans can be left out.
 	Sharing(holders []Holder) []Share
 }
 
@@ -98,16 +98,16 @@ type Writer interface {
 	Chains(tier kvblock.Tier, group int) []Chain
 	// Digest is the digest of the blocks with a copy in a tier, by group.
 	Digest(tier kvblock.Tier, group int) Digest
-	// Evicted is the number of blocks of this life that were taken out or refused for lack of memory. While there are
+	// Evicted is the number of blocks of this generation that were taken out or refused for lack of memory. While there are
 	// any, the holder's digests cannot be expected to equal its pod's.
 	Evicted() int
 	// Clear forgets all blocks, and with them all guesses about the holder. For readers it takes effect at once.
 	Clear()
 	// ClearTier forgets all copies in a tier.
 	ClearTier(tier kvblock.Tier)
-	// Shadow begins a life of the holder that no reader sees, with a writer of its own.
+	// Shadow begins a generation of the holder that no reader sees, with a writer of its own.
 	Shadow() Writer
-	// Commit makes a shadow the holder's present life, at once for readers, and forgets the life before it. The holder's
+	// Commit makes a shadow the holder's present generation, at once for readers, and forgets the generation before it. The holder's
 	// writer continues with the shadow's blocks, and the shadow's writer is spent. On a writer that is no shadow, it has no
 	// effect.
 	Commit()

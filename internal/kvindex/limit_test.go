@@ -48,7 +48,7 @@ func TestBlocksAreRefusedWhenThereAreNoMoreRuns(t *testing.T) {
 	b.want(b.h, other, 1)
 }
 
-func TestStraysStayStraysWhenThereAreNoMoreRuns(t *testing.T) {
+func TestOrphansStayOrphansWhenThereAreNoMoreRuns(t *testing.T) {
 	b, kept := newFullBed(t)
 	chain := someKeys(2, 3)
 	b.store(b.w, chain, 1, 3)
@@ -58,13 +58,13 @@ func TestStraysStayStraysWhenThereAreNoMoreRuns(t *testing.T) {
 	b.w.Store(kvblock.CPU, 0, Parent{}, named(1, branch...), branch)
 	b.store(b.w, chain, 0, 1)
 	b.want(b.h, chain, 3)
-	if n := len(b.ix.lifeOf(b.h).strays); n != 2 {
-		t.Errorf("%d strays, want 2", n)
+	if n := len(b.ix.generationOf(b.h).orphans); n != 2 {
+		t.Errorf("%d orphans, want 2", n)
 	}
 	b.w.Drop(kvblock.GPU, 0, named(0, chain...))
 	b.want(b.h, chain, 1)
-	if n := len(b.ix.lifeOf(b.h).strays); n != 0 {
-		t.Errorf("%d strays remain", n)
+	if n := len(b.ix.generationOf(b.h).orphans); n != 0 {
+		t.Errorf("%d orphans remain", n)
 	}
 }
 
@@ -91,16 +91,16 @@ func TestAChainMayNameABlockTwice(t *testing.T) {
 	}
 }
 
-// TestABudgetTakesStraysFirst evicts from a life with strays and blocks of several groups and tiers.
-func TestABudgetTakesStraysFirst(t *testing.T) {
+// TestABudgetTakesOrphansFirst evicts from a generation with orphans and blocks of several groups and tiers.
+func TestABudgetTakesOrphansFirst(t *testing.T) {
 	b := newBed(t, 400)
 	b.store(b.w, b.keys, 0, 300)
 	b.w.Copy(kvblock.CPU, 0, named(0, b.keys[:300]...))
 	b.w.Store(kvblock.Disk, 1, Parent{}, named(0, b.keys[:200]...), b.keys[:200])
 	b.store(b.w, someKeys(2, 20), 10, 20)
-	life := b.ix.lifeOf(b.h)
-	if evicted := life.evict(b.ix, 110); evicted != 110 || len(life.strays) != 0 {
-		t.Errorf("%d blocks are evicted, %d strays are left", evicted, len(life.strays))
+	generation := b.ix.generationOf(b.h)
+	if evicted := generation.evict(b.ix, 110); evicted != 110 || len(generation.orphans) != 0 {
+		t.Errorf("%d blocks are evicted, %d orphans are left", evicted, len(generation.orphans))
 	}
 	b.ix.check(t)
 	if b.w.Evicted() != 110 || b.ix.Evicted() != 110 {
@@ -120,7 +120,7 @@ func TestEvictionTakesAllCopies(t *testing.T) {
 	for range 300 {
 		b.w.Store(kvblock.GPU, 2, Parent{}, named(0, b.keys...), b.keys)
 	}
-	b.ix.lifeOf(b.h).evict(b.ix, 1)
+	b.ix.generationOf(b.h).evict(b.ix, 1)
 	b.want(b.h, b.keys, 0)
 	for range 255 {
 		b.w.Store(kvblock.GPU, 2, Parent{}, named(0, b.keys...), b.keys)

@@ -15,10 +15,10 @@ type lookup struct {
 	reused  uint64 // Index.reused when the lookup began
 	// words by holder, 0 for those that had left.
 	words   []uint64
-	strays  bool // some holder has strays
+	orphans bool // some holder has orphans
 	windows bool // some holder has windows
-	// twins are holders that occur twice: | place 32 | first place 32 |
-	twins []uint64
+	// repeated are holders that occur twice: | place 32 | first place 32 |
+	repeated []uint64
 	// first by slot: 1 + the place in holders of the slot's holder, 0 for slots not asked for.
 	first []uint32
 	// length of the match so far by 1 + place in holders, and never for place 0.
@@ -91,8 +91,8 @@ func (l *lookup) walk(ix *Index, keys []kvblock.Key, out []Match) {
 		alive = l.credit(r, uint32(at), uint32(n), out)
 		at += n
 	}
-	if l.strays {
-		ix.matchStrays(l, keys, out)
+	if l.orphans {
+		ix.matchOrphans(l, keys, out)
 	}
 	if l.windows {
 		ix.matchWindows(l, keys, out)
@@ -101,14 +101,14 @@ func (l *lookup) walk(ix *Index, keys []kvblock.Key, out []Match) {
 
 // end makes sure that what was read of a slot was its holder's: slots might have changed hands meanwhile.
 func (l *lookup) end(ix *Index, out []Match) {
-	for _, twin := range l.twins {
-		out[twin>>32] = out[uint32(twin)]
+	for _, pair := range l.repeated {
+		out[pair>>32] = out[uint32(pair)]
 	}
 	if ix.reused.Load() == l.reused {
 		return
 	}
 	for i, h := range l.holders {
-		if now := ix.word(h); (now^l.words[i])&^(straysBit|windowsBit) != 0 {
+		if now := ix.word(h); (now^l.words[i])&^(orphansBit|windowsBit) != 0 {
 			out[i] = Match{}
 		}
 	}
@@ -123,23 +123,23 @@ func (l *lookup) ask(ix *Index, holders []Holder, turn uint64) {
 		l.first = make([]uint32, slots+slots/4+64)
 	}
 	l.holders = append(l.holders[:0], holders...)
-	l.turn, l.strays, l.windows = turn, false, false
-	l.words, l.twins = l.words[:0], l.twins[:0]
+	l.turn, l.orphans, l.windows = turn, false, false
+	l.words, l.repeated = l.words[:0], l.repeated[:0]
 	l.length = slices.Grow(l.length[:0], len(holders)+1)[:len(holders)+1]
 	for i, h := range holders {
 		word := ix.word(h)
 		slot := uint32(word)
 		if int(slot) >= len(l.first) {
-			word, slot = 0, 0 // a life that has just begun, with nothing in it
+			word, slot = 0, 0 // a generation that has just begun, with nothing in it
 		}
 		l.words = append(l.words, word)
 		switch {
 		case word == 0: // it has left
 		case l.first[slot] != 0:
-			l.twins = append(l.twins, uint64(i)<<32|uint64(l.first[slot]-1))
+			l.repeated = append(l.repeated, uint64(i)<<32|uint64(l.first[slot]-1))
 		default:
 			l.first[slot] = uint32(i) + 1
-			l.strays = l.strays || word&straysBit != 0
+			l.orphans = l.orphans || word&orphansBit != 0
 			l.windows = l.windows || word&windowsBit != 0
 		}
 	}
@@ -216,17 +216,17 @@ func (r *run) creditTiers(from, to int, n uint32, out *Match) uint32 {
 	return uint32(ones)
 }
 
-// matchStrays checks again at the holders that have strays: where the next block is one, and where a block that has its
+// matchOrphans checks again at the holders that have orphans: where the next block is one, and where a block that has its
 // place in a lower tier can be one in a faster tier, by another name.
-func (ix *Index) matchStrays(l *lookup, keys []kvblock.Key, out []Match) {
+func (ix *Index) matchOrphans(l *lookup, keys []kvblock.Key, out []Match) {
 	for i, word := range l.words {
-		if word&straysBit == 0 {
+		if word&orphansBit == 0 {
 			continue
 		}
 		n := out[i].Blocks()
 		again := int(out[i].Tiers[kvblock.GPU]) < n
 		if !again && n < len(keys) {
-			_, again = ix.strays.nearest(keys[n], uint32(word))
+			_, again = ix.orphans.nearest(keys[n], uint32(word))
 		}
 		if again {
 			out[i] = ix.matchSlowly(uint32(word), keys)
@@ -234,7 +234,7 @@ func (ix *Index) matchStrays(l *lookup, keys []kvblock.Key, out []Match) {
 	}
 }
 
-// matchSlowly is the match of one slot, block by block, with strays.
+// matchSlowly is the match of one slot, block by block, with orphans.
 func (ix *Index) matchSlowly(slot uint32, keys []kvblock.Key) (out Match) {
 	var r *run
 	var in, from int // blocks in r that are the request's, and where in the request they begin
@@ -242,7 +242,7 @@ func (ix *Index) matchSlowly(slot uint32, keys []kvblock.Key) (out Match) {
 		if i >= from+in {
 			r, in = ix.step(keys[i:])
 			if from = i; in == 0 {
-				in = 1 // no holder has it, except as a stray
+				in = 1 // no holder has it, except as an orphan
 			}
 		}
 		tier, ok := uint8(0), false
@@ -250,7 +250,7 @@ func (ix *Index) matchSlowly(slot uint32, keys []kvblock.Key) (out Match) {
 			tier, ok = r.nearest(slot, i-from)
 		}
 		if !ok || tier != uint8(kvblock.GPU) {
-			if t, is := ix.strays.nearest(key, slot); is && (!ok || uint8(t) < tier) {
+			if t, is := ix.orphans.nearest(key, slot); is && (!ok || uint8(t) < tier) {
 				tier, ok = uint8(t), true
 			}
 		}

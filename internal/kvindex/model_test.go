@@ -219,11 +219,11 @@ func compareDeeply(t *testing.T, f *forest, rng *rand.Rand, at string, plain, fa
 		return all
 	}
 	fast.book.(*Index).Settle()
-	strays := false
-	for l := range fast.book.(*Index).lives {
-		strays = strays || len(l.strays) > 0
+	orphans := false
+	for l := range fast.book.(*Index).generations {
+		orphans = orphans || len(l.orphans) > 0
 	}
-	if distinct, held, _ := plain.book.Size(); !strays {
+	if distinct, held, _ := plain.book.Size(); !orphans {
 		if d, h, _ := fast.book.Size(); d != distinct || h != held {
 			t.Fatalf("%s: %d distinct and %d held blocks, fast %d and %d", at, distinct, held, d, h)
 		}
@@ -232,8 +232,8 @@ func compareDeeply(t *testing.T, f *forest, rng *rand.Rand, at string, plain, fa
 		}
 	}
 	for i := range plain.holders {
-		l := fast.book.(*Index).lifeOf(fast.holders[i])
-		if a, b := plain.book.Held(plain.holders[i]), fast.book.Held(fast.holders[i]); a != b && len(l.strays) == 0 {
+		l := fast.book.(*Index).generationOf(fast.holders[i])
+		if a, b := plain.book.Held(plain.holders[i]), fast.book.Held(fast.holders[i]); a != b && len(l.orphans) == 0 {
 			t.Fatalf("%s: holder %d has %d blocks, fast %d", at, i, a, b)
 		}
 	}

@@ -42,8 +42,8 @@ func (w *plainWriter) forget() {
 	w.digests = map[digestKey]*Digest{}
 }
 
-// ready reports whether there is a life to write to. A holder might have left, been cleared from elsewhere, or have a
-// shadow's life now.
+// ready reports whether there is a generation to write to. A holder might have left, been cleared from elsewhere, or have a
+// shadow's generation now.
 func (w *plainWriter) ready() bool {
 	if w.isShadow {
 		return w.slot != 0
@@ -55,7 +55,7 @@ func (w *plainWriter) ready() bool {
 	if ok && now != w.slot {
 		w.slot = now
 		w.forget()
-		if shadow := t.committed[w.holder]; shadow != nil && shadow.life == now {
+		if shadow := t.committed[w.holder]; shadow != nil && shadow.generation == now {
 			w.blocks, w.n, w.full, w.digests = shadow.blocks, shadow.n, shadow.full, shadow.digests
 		}
 	}
@@ -275,7 +275,7 @@ func (w *plainWriter) Shadow() Writer {
 // Commit implements Writer.
 func (w *plainWriter) Commit() {
 	if w.isShadow && w.slot != 0 {
-		w.table.commit(w.holder, &shadowLife{life: w.slot, blocks: w.blocks, n: w.n, full: w.full, digests: w.digests})
+		w.table.commit(w.holder, &shadowGeneration{generation: w.slot, blocks: w.blocks, n: w.n, full: w.full, digests: w.digests})
 		w.slot = 0
 		w.forget()
 	}
@@ -290,30 +290,30 @@ func (w *plainWriter) Discard() {
 	}
 }
 
-// shadowLife is what a holder's writer takes over from a shadow that was committed.
-type shadowLife struct {
-	life    slot
-	blocks  map[name]*plainBlock
-	n, full int
-	digests map[digestKey]*Digest
+// shadowGeneration is what a holder's writer takes over from a shadow that was committed.
+type shadowGeneration struct {
+	generation slot
+	blocks     map[name]*plainBlock
+	n, full    int
+	digests    map[digestKey]*Digest
 }
 
-// shadow begins a life that no holder has.
+// shadow begins a generation that no holder has.
 func (t *Table) shadow() slot {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.freshSlot()
 }
 
-// commit makes a shadow's life the holder's, or ends it if the holder has left.
-func (t *Table) commit(h Holder, shadow *shadowLife) {
+// commit makes a shadow's generation the holder's, or ends it if the holder has left.
+func (t *Table) commit(h Holder, shadow *shadowGeneration) {
 	t.mu.Lock()
 	old, ok := t.live[h]
 	if ok {
-		t.live[h] = shadow.life
+		t.live[h] = shadow.generation
 		t.committed[h] = shadow
 	} else {
-		old = shadow.life
+		old = shadow.generation
 	}
 	t.mu.Unlock()
 	t.sweep(old)

@@ -45,7 +45,7 @@ func (r *racer) drop(path []int) {
 	}
 }
 
-// renew clears the holder, or gives it a shadow's life with some blocks in it.
+// renew clears the holder, or gives it a shadow's generation with some blocks in it.
 func (r *racer) renew(path []int, shadow bool) {
 	old := slices.Clone(r.copies)
 	clear(r.copies)
@@ -90,7 +90,7 @@ func hashesOf(path []int) []kvevent.Hash {
 }
 
 // TestReadersNeverSeeWhatWasNotThere runs writers, guesses and readers at the same time. A block in a match must have
-// been there, or assumed, at some instant of the lookup; in particular none of a life that had ended before.
+// been there, or assumed, at some instant of the lookup; in particular none of a generation that had ended before.
 func TestReadersNeverSeeWhatWasNotThere(t *testing.T) {
 	steps := 1500
 	if testing.Short() {

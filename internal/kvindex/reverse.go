@@ -12,7 +12,7 @@ type spot uint32
 
 // Spots that are none.
 const (
-	noSpot      spot = 0 // the key is in no run: the block is a stray
+	noSpot      spot = 0 // the key is in no run: the block is an orphan
 	pendingSpot spot = 1 // the key is being placed
 )
 

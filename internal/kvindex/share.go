@@ -10,7 +10,7 @@ import (
 type Share struct{ Unique, Shared int }
 
 // Sharing returns for each of the holders what it shares with the others. It visits every run, as Size does, and is not for
-// the hot path. Strays (blocks whose parent the holder lacks) are in neither number.
+// the hot path. Orphans (blocks whose parent the holder lacks) are in neither number.
 func (ix *Index) Sharing(holders []Holder) []Share {
 	out := make([]Share, len(holders))
 	at := make(map[uint32]int, len(holders)) // by slot

@@ -6,7 +6,7 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/kvblock"
 )
 
-// guessed counts the guesses about one life that cover the first blocks of a run, and no more of it. A request's blocks
+// guessed counts the guesses about one generation that cover the first blocks of a run, and no more of it. A request's blocks
 // enter a run at its head, so that a guess covers a leading part of each run.
 type guessed struct {
 	blocks int
@@ -35,7 +35,7 @@ func (ix *Index) Speculate(h Holder, keys []kvblock.Key) *Guess {
 	if i := slices.Index(keys, 0); i >= 0 {
 		keys = keys[:i]
 	}
-	l := ix.lifeOf(h)
+	l := ix.generationOf(h)
 	if l == nil || len(keys) == 0 {
 		return &Guess{}
 	}
@@ -48,8 +48,8 @@ func (ix *Index) Speculate(h Holder, keys []kvblock.Key) *Guess {
 	return ix.speculate(l, keys)
 }
 
-// speculate assumes that a life has blocks. The life might have ended meanwhile.
-func (ix *Index) speculate(l *life, keys []kvblock.Key) *Guess {
+// speculate assumes that a generation has blocks. The generation might have ended meanwhile.
+func (ix *Index) speculate(l *generation, keys []kvblock.Key) *Guess {
 	l.guessMu.Lock()
 	defer l.guessMu.Unlock()
 	if l.guessClosed {
@@ -58,7 +58,7 @@ func (ix *Index) speculate(l *life, keys []kvblock.Key) *Guess {
 	var buffer [6]stretch
 	c := change{slot: l.slot, tier: tierGuess, stretches: buffer[:0]}
 	ix.place(&c, noSpot, keys)
-	g := &Guess{by: ix, life: l, bytes: max(0, c.bytes) + guessSize}
+	g := &Guess{by: ix, generation: l, bytes: max(0, c.bytes) + guessSize}
 	g.parts = make([]runPart, len(c.stretches))
 	for i := range c.stretches {
 		g.parts[i] = runPart{c.stretches[i].run, c.stretches[i].offset + c.stretches[i].blocks}
@@ -84,7 +84,7 @@ func (ix *Index) speculate(l *life, keys []kvblock.Key) *Guess {
 
 // withdraw implements guesser.
 func (ix *Index) withdraw(g *Guess) {
-	l := g.life
+	l := g.generation
 	l.guessMu.Lock()
 	defer l.guessMu.Unlock()
 	if l.guessClosed {

@@ -20,7 +20,7 @@ import (
 // sweepChunk bounds how many blocks are swept under one lock, and with it how long a reader can wait for a sweep.
 const sweepChunk = 512
 
-// slot is one life of a holder. Clearing a holder gives it a fresh slot; no reader looks at the old one again.
+// slot is one generation of a holder. Clearing a holder gives it a fresh slot; no reader looks at the old one again.
 type slot uint32
 
 // place is where a copy of a block lies.
@@ -45,8 +45,8 @@ type Table struct {
 	guesses  map[kvblock.Key][]copies       // speculative; the tier is not used
 	guessedN int
 	// committed are shadows that the holders' writers have not taken over yet.
-	committed map[Holder]*shadowLife
-	// windows are the groups of lives whose hits need only their last blocks.
+	committed map[Holder]*shadowGeneration
+	// windows are the groups of generations whose hits need only their last blocks.
 	windows map[slot]*windows
 }
 
@@ -58,7 +58,7 @@ func New() *Table {
 		held:    map[slot]map[kvblock.Key]int32{},
 		guesses: map[kvblock.Key][]copies{},
 
-		committed: map[Holder]*shadowLife{}, windows: map[slot]*windows{},
+		committed: map[Holder]*shadowGeneration{}, windows: map[slot]*windows{},
 	}
 }
 
@@ -112,7 +112,7 @@ func (t *Table) Store(h Holder, tier kvblock.Tier, key kvblock.Key) {
 // storeAt counts one more copy. t is locked.
 func (t *Table) storeAt(s slot, tier kvblock.Tier, key kvblock.Key) {
 	if t.held[s] == nil {
-		return // the life has ended
+		return // the generation has ended
 	}
 	at := place{slot: s, tier: tier}
 	list := t.blocks[key]

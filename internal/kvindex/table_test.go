@@ -61,10 +61,10 @@ func (m *model) match(keys []kvblock.Key, h Holder) Match {
 }
 
 type modelGuess struct {
-	guess  *Guess
-	holder Holder
-	life   int
-	keys   []kvblock.Key
+	guess      *Guess
+	holder     Holder
+	generation int
+	keys       []kvblock.Key
 }
 
 // TestTableAgreesWithTheModelUnderRandomOperations drives table and model with the same operations, over few keys so
@@ -78,7 +78,7 @@ func TestTableAgreesWithTheModelUnderRandomOperations(t *testing.T) {
 func runModel(t *testing.T, seed uint64) {
 	rng := rand.New(rand.NewPCG(seed, 1))
 	table, truth := New(), newModel()
-	lives := map[Holder]int{}
+	generations := map[Holder]int{}
 	var holders []Holder
 	var guesses []modelGuess
 	for range 4 {
@@ -103,7 +103,7 @@ func runModel(t *testing.T, seed uint64) {
 			truth.store(h, tier, key, -1)
 		case op < 88:
 			from := rng.IntN(len(keys))
-			g := modelGuess{holder: h, life: lives[h], keys: keys[from : from+rng.IntN(len(keys)-from)]}
+			g := modelGuess{holder: h, generation: generations[h], keys: keys[from : from+rng.IntN(len(keys)-from)]}
 			g.guess = table.Speculate(h, g.keys)
 			for _, k := range g.keys {
 				if truth.guesses[h] != nil {
@@ -116,7 +116,7 @@ func runModel(t *testing.T, seed uint64) {
 			g := guesses[i]
 			g.guess.Withdraw()
 			g.guess.Withdraw() // once is enough
-			if g.life == lives[g.holder] && truth.guesses[g.holder] != nil {
+			if g.generation == generations[g.holder] && truth.guesses[g.holder] != nil {
 				for _, k := range g.keys {
 					truth.guesses[g.holder][k]--
 				}
@@ -127,7 +127,7 @@ func runModel(t *testing.T, seed uint64) {
 			if truth.copies[h] != nil {
 				truth.join(h)
 			}
-			lives[h]++
+			generations[h]++
 		case op == 98 && step > 2000:
 			table.Leave(h)
 			delete(truth.copies, h)

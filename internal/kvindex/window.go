@@ -20,7 +20,7 @@ type Window struct {
 	Full int
 }
 
-// windows are the groups of one life that have a Window: hybrid and sliding-window models. A life of any other model has
+// windows are the groups of one generation that have a Window: hybrid and sliding-window models. A generation of any other model has
 // none, and costs nothing for them.
 //
 // A hit ends where every group can begin to compute: all blocks of the groups of full attention up to there, and the last
@@ -31,7 +31,7 @@ type Window struct {
 type windows struct {
 	bytes *atomic.Int64 // of the index; nil where it is not counted
 
-	mu     sync.RWMutex // guards all that follows; writers hold the life's mutex, too
+	mu     sync.RWMutex // guards all that follows; writers hold the generation's mutex, too
 	full   int          // keys in a block of the groups of full attention, 0 while they have stored none
 	groups []windowGroup
 }
@@ -51,7 +51,7 @@ type windowBlock struct {
 // windowBlockBytes is about what a block takes in both maps.
 const windowBlockBytes = 100
 
-// find returns a group; nil if it is none with a window. It can be called on nil. mu is locked, or the life's.
+// find returns a group; nil if it is none with a window. It can be called on nil. mu is locked, or the generation's.
 func (w *windows) find(group int) *windowGroup {
 	if w == nil {
 		return nil
@@ -160,7 +160,7 @@ func (w *windows) release() {
 	w.groups = nil
 }
 
-// len is the number of blocks. mu is locked, or the life's.
+// len is the number of blocks. mu is locked, or the generation's.
 func (w *windows) len() (n int) {
 	if w != nil {
 		for i := range w.groups {
@@ -227,7 +227,7 @@ func (w *windows) trim(keys []kvblock.Key, m Match) Match {
 	w.mu.RLock()
 	defer w.mu.RUnlock()
 	if len(w.groups) == 0 {
-		return m // the life has ended
+		return m // the generation has ended
 	}
 	n := m.Blocks()
 	if w.full == 0 {
@@ -342,8 +342,8 @@ func (ix *Index) matchWindows(l *lookup, keys []kvblock.Key, out []Match) {
 		if word&windowsBit == 0 {
 			continue
 		}
-		if life := ix.lifeOf(l.holders[i]); life != nil {
-			if ws := life.windows.Load(); ws != nil {
+		if generation := ix.generationOf(l.holders[i]); generation != nil {
+			if ws := generation.windows.Load(); ws != nil {
 				out[i] = ws.trim(keys, out[i])
 			}
 		}
@@ -369,7 +369,7 @@ func (w *plainWriter) StoreWindow(tier kvblock.Tier, group int, rule Window, has
 	return countZero(keys)
 }
 
-// windows are those of the writer's life, nil if there are none.
+// windows are those of the writer's generation, nil if there are none.
 func (w *plainWriter) windows() *windows {
 	if !w.ready() {
 		return nil

@@ -12,23 +12,23 @@ type writer struct {
 	ix       *Index
 	holder   Holder
 	isShadow bool
-	shadow   *life                 // of a shadow, nil once it is spent
+	shadow   *generation           // of a shadow, nil once it is spent
 	gone     func(key kvblock.Key) // nil for no holder
 }
 
 // OnGone implements Writer.
 func (w *writer) OnGone(f func(key kvblock.Key)) { w.gone = f }
 
-func (w *writer) life() *life {
+func (w *writer) generation() *generation {
 	if w.isShadow {
 		return w.shadow
 	}
-	return w.ix.lifeOf(w.holder)
+	return w.ix.generationOf(w.holder)
 }
 
-// lock finds the life to write to and locks it; nil if there is none.
-func (w *writer) lock() *life {
-	l := w.life()
+// lock finds the generation to write to and locks it; nil if there is none.
+func (w *writer) lock() *generation {
+	l := w.generation()
 	if l == nil {
 		return nil
 	}
@@ -163,7 +163,7 @@ func (w *writer) Followed(group int, hash kvevent.Hash) bool {
 	if !ok || l.windows.Load().find(group) != nil {
 		return false
 	}
-	for _, s := range l.strays {
+	for _, s := range l.orphans {
 		if s.parent == (name{hash, group}) {
 			return true
 		}
@@ -254,15 +254,15 @@ func (w *writer) Clear() {
 	ix := w.ix
 	ix.mu.Lock()
 	defer ix.mu.Unlock()
-	old := w.life()
+	old := w.generation()
 	if old == nil {
 		return
 	}
-	l := ix.newLife(w.holder)
+	l := ix.newGeneration(w.holder)
 	if w.isShadow {
 		w.shadow = l
 	} else {
-		ix.setLife(w.holder, l)
+		ix.setGeneration(w.holder, l)
 	}
 	ix.retire(old)
 }
@@ -302,7 +302,7 @@ func (w *writer) Shadow() Writer {
 	ix := w.ix
 	ix.mu.Lock()
 	defer ix.mu.Unlock()
-	return &writer{ix: ix, holder: w.holder, isShadow: true, shadow: ix.newLife(w.holder)}
+	return &writer{ix: ix, holder: w.holder, isShadow: true, shadow: ix.newGeneration(w.holder)}
 }
 
 // Commit implements Writer.
@@ -317,8 +317,8 @@ func (w *writer) Commit() {
 	ix := w.ix
 	ix.mu.Lock()
 	defer ix.mu.Unlock()
-	if old := ix.lifeOf(w.holder); old != nil {
-		ix.setLife(w.holder, l)
+	if old := ix.generationOf(w.holder); old != nil {
+		ix.setGeneration(w.holder, l)
 		ix.retire(old)
 	} else {
 		ix.retire(l)

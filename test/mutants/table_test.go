@@ -140,7 +140,7 @@ var mutants = []mutant{
 		name: "late events bring a deleted pod back", peer: "B6",
 		file: "internal/kvindex/index.go",
 		old:  "	p := ix.page(h)\n	p.words[h%pageLen].Store(0)\n",
-		new:  "	p := ix.page(h)\n	if h != 0 {\n		ix.setLife(h, ix.newLife(h))\n		ix.retire(l)\n		return\n	}\n	p.words[h%pageLen].Store(0)\n",
+		new:  "	p := ix.page(h)\n	if h != 0 {\n		ix.setGeneration(h, ix.newGeneration(h))\n		ix.retire(l)\n		return\n	}\n	p.words[h%pageLen].Store(0)\n",
 		pkg:  "./test/sim", test: simulation,
 	},
 	{

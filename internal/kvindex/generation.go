@@ -26,19 +26,19 @@ type (
 	}
 )
 
-// life is what a holder has from one Clear to the next. A shadow is a life that no reader sees yet.
-type life struct {
+// generation is what a holder has from one Clear to the next. A shadow is a generation that no reader sees yet.
+type generation struct {
 	holder Holder
 	slot   uint32
 
-	// mu guards the facts. Their writer nearly always finds it free: only eviction and the end of the life compete.
+	// mu guards the facts. Their writer nearly always finds it free: only eviction and the end of the generation compete.
 	mu      sync.Mutex
 	closed  bool
 	rev     reverse
 	more    map[copyName]uint32   // copies beyond what an entry counts
-	twins   map[spotTier]uint32   // announcers of a key in a tier beyond the first
-	strays  map[name]stray        // blocks that do not follow one the holder has
-	waiting map[name][]name       // strays by parent
+	aliases map[spotTier]uint32   // announcers of a key in a tier beyond the first
+	orphans map[name]orphan       // blocks that do not follow one the holder has
+	waiting map[name][]name       // orphans by parent
 	digests map[digestKey]*Digest // by tier and group
 	perHash int                   // the most keys that a block has had, if it is more than one
 	full    int                   // the most keys that a block of a group of full attention has had
@@ -49,7 +49,7 @@ type life struct {
 	windows atomic.Pointer[windows]
 
 	held atomic.Int64 // distinct keys
-	used atomic.Int64 // the index's clock when the life was last written to or guessed about
+	used atomic.Int64 // the index's clock when the generation was last written to or guessed about
 
 	// guessMu guards the guesses.
 	guessMu     sync.Mutex
@@ -65,19 +65,19 @@ type digestKey struct {
 	group int
 }
 
-// lifeBytes is what a life takes by itself.
-const lifeBytes = 512
+// generationBytes is what a generation takes by itself.
+const generationBytes = 512
 
 // digestBytes is what a digest takes.
 const digestBytes = 8*DigestBuckets + 8
 
-// newLife begins a life that no reader sees. ix.mu is locked.
-func (ix *Index) newLife(h Holder) *life {
-	l := &life{holder: h, slot: ix.takeSlot()}
+// newGeneration begins a generation that no reader sees. ix.mu is locked.
+func (ix *Index) newGeneration(h Holder) *generation {
+	l := &generation{holder: h, slot: ix.takeSlot()}
 	l.rev.salt = ix.salt
 	l.used.Store(ix.clock.Add(1))
-	ix.lives[l] = struct{}{}
-	ix.bytes.Add(lifeBytes)
+	ix.generations[l] = struct{}{}
+	ix.bytes.Add(generationBytes)
 	return l
 }
 
@@ -93,9 +93,9 @@ func (ix *Index) takeSlot() uint32 {
 	return ix.slots.Add(1)
 }
 
-// retire ends a life that no reader finds any more, in the background. ix.mu is locked.
-func (ix *Index) retire(l *life) {
-	delete(ix.lives, l)
+// retire ends a generation that no reader finds any more, in the background. ix.mu is locked.
+func (ix *Index) retire(l *generation) {
+	delete(ix.generations, l)
 	ix.retired = append(ix.retired, l)
 	if !ix.sweeping {
 		ix.sweeping = true
@@ -103,7 +103,7 @@ func (ix *Index) retire(l *life) {
 	}
 }
 
-// sweep gives back what retired lives hold, and then their slots.
+// sweep gives back what retired generations hold, and then their slots.
 func (ix *Index) sweep() {
 	for {
 		ix.mu.Lock()
@@ -125,8 +125,8 @@ func (ix *Index) sweep() {
 	}
 }
 
-// end closes a life and takes all it holds out of the index, run by run.
-func (ix *Index) end(l *life) {
+// end closes a generation and takes all it holds out of the index, run by run.
+func (ix *Index) end(l *generation) {
 	var in runSet
 	l.guessMu.Lock()
 	l.guessClosed = true
@@ -141,11 +141,11 @@ func (ix *Index) end(l *life) {
 	l.mu.Lock()
 	l.closed = true
 	rev := l.rev.entries
-	given := lifeBytes + l.rev.bytes() + int64(len(l.digests))*digestBytes
-	for _, s := range l.strays {
-		ix.strays.forget(s.key, l.slot)
+	given := generationBytes + l.rev.bytes() + int64(len(l.digests))*digestBytes
+	for _, s := range l.orphans {
+		ix.orphans.forget(s.key, l.slot)
 	}
-	l.rev, l.more, l.twins, l.strays, l.waiting, l.digests = reverse{}, nil, nil, nil, nil, nil
+	l.rev, l.more, l.aliases, l.orphans, l.waiting, l.digests = reverse{}, nil, nil, nil, nil, nil
 	l.scratch = writing{}
 	if ws := l.windows.Load(); ws != nil {
 		ws.release()

@@ -7,35 +7,35 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/kvblock"
 )
 
-// stray is a block whose parent its holder lacks: it arrived out of order, or the parent was dropped and announced again.
+// orphan is a block whose parent its holder lacks: it arrived out of order, or the parent was dropped and announced again.
 // The position of its key is unknown without the parent, so it is in no run.
-type stray struct {
+type orphan struct {
 	key    kvblock.Key
 	parent name
 }
 
-// strayBytes is about what a stray takes.
-const strayBytes = 320
+// orphanBytes is about what an orphan takes.
+const orphanBytes = 320
 
-// strays lets readers find strays by key: a plain table. It is asked only about holders that have strays, and only for
+// orphans lets readers find orphans by key: a plain table. It is asked only about holders that have orphans, and only for
 // the block at which their match would end.
-type strays struct {
+type orphans struct {
 	bytes atomic.Int64
 
 	mu    sync.RWMutex
-	byKey map[kvblock.Key][]strayCopies
+	byKey map[kvblock.Key][]orphanCopies
 }
 
-// strayCopies is the number of a slot's announcements of a key, by tier.
-type strayCopies struct {
+// orphanCopies is the number of a slot's announcements of a key, by tier.
+type orphanCopies struct {
 	slot uint32
 	n    [kvblock.NumTiers]uint32
 }
 
-func (s *strays) init() { s.byKey = map[kvblock.Key][]strayCopies{} }
+func (s *orphans) init() { s.byKey = map[kvblock.Key][]orphanCopies{} }
 
 // add counts an announcement more.
-func (s *strays) add(key kvblock.Key, slot uint32, tier kvblock.Tier) {
+func (s *orphans) add(key kvblock.Key, slot uint32, tier kvblock.Tier) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	list := s.byKey[key]
@@ -45,14 +45,14 @@ func (s *strays) add(key kvblock.Key, slot uint32, tier kvblock.Tier) {
 			return
 		}
 	}
-	c := strayCopies{slot: slot}
+	c := orphanCopies{slot: slot}
 	c.n[tier] = 1
 	s.byKey[key] = append(list, c)
-	s.bytes.Add(strayBytes)
+	s.bytes.Add(orphanBytes)
 }
 
 // remove counts an announcement less.
-func (s *strays) remove(key kvblock.Key, slot uint32, tier kvblock.Tier) {
+func (s *orphans) remove(key kvblock.Key, slot uint32, tier kvblock.Tier) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	list := s.byKey[key]
@@ -68,7 +68,7 @@ func (s *strays) remove(key kvblock.Key, slot uint32, tier kvblock.Tier) {
 }
 
 // forget removes what a slot has of a key.
-func (s *strays) forget(key kvblock.Key, slot uint32) {
+func (s *orphans) forget(key kvblock.Key, slot uint32) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for i, c := range s.byKey[key] {
@@ -79,7 +79,7 @@ func (s *strays) forget(key kvblock.Key, slot uint32) {
 	}
 }
 
-func (s *strays) cut(key kvblock.Key, i int) {
+func (s *orphans) cut(key kvblock.Key, i int) {
 	list := s.byKey[key]
 	list[i] = list[len(list)-1]
 	if list = list[:len(list)-1]; len(list) == 0 {
@@ -87,14 +87,14 @@ func (s *strays) cut(key kvblock.Key, i int) {
 	} else {
 		s.byKey[key] = list
 	}
-	s.bytes.Add(-strayBytes)
+	s.bytes.Add(-orphanBytes)
 	if len(s.byKey) == 0 {
-		s.byKey = map[kvblock.Key][]strayCopies{} // maps do not shrink
+		s.byKey = map[kvblock.Key][]orphanCopies{} // maps do not shrink
 	}
 }
 
-// nearest is the fastest tier in which a slot has a stray with a key.
-func (s *strays) nearest(key kvblock.Key, slot uint32) (kvblock.Tier, bool) {
+// nearest is the fastest tier in which a slot has an orphan with a key.
+func (s *orphans) nearest(key kvblock.Key, slot uint32) (kvblock.Tier, bool) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	for _, c := range s.byKey[key] {
@@ -109,7 +109,7 @@ func (s *strays) nearest(key kvblock.Key, slot uint32) (kvblock.Tier, bool) {
 	return 0, false
 }
 
-func (s *strays) len() int {
+func (s *orphans) len() int {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	return len(s.byKey)
