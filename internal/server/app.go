@@ -10,7 +10,6 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/cachesync"
 	"github.com/kvasir-dev/kvasir/internal/config"
 	"github.com/kvasir-dev/kvasir/internal/dashboard"
-	"github.com/kvasir-dev/kvasir/internal/dashboard/api"
 	"github.com/kvasir-dev/kvasir/internal/decisionlog"
 	"github.com/kvasir-dev/kvasir/internal/endpoint"
 	"github.com/kvasir-dev/kvasir/internal/engines/render"
@@ -31,74 +30,27 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/zmtp"
 )
 
-// app is all parts of the picker, wired.
-//
-// It has many fields because each component of the process is one of them.
+// app is all parts of the picker, wired. Each group of parts is beside the code that runs it; a group is embedded, because the
+// parts of one need those of others.
 type app struct {
 	log logr.Logger
 	// inCluster: there is one pool, and without it the picker is not ready.
 	inCluster bool
-	name      string              // that the operator knows the picker by
-	operate   *rpc.OperateService // nil when no operator receives the state
+	name      string // that the operator knows the picker by
 	picker    *picker.Picker
-	renderer  *render.Client
-	releases  releases
-	tokens    *tokencheck.Manager
-	library   *rpc.Library
-	streams   *events.Manager
-	restless  bell // a stream has another state
-	dialIn    *dialIn
-	server    *rpc.Server       // nil without reporters and peers
-	reports   *rpc.Server       // the same; nil when reports are not taken
-	reporters rpc.Authenticator // authenticates them; nil if reports is nil
-	peers     peers
-	scraper   *scrape.Scraper
-	sources   *eventSources
-	requests  *metrics.Requests
-	compat    *metrics.Compat // nil without other names for metrics
-	plan      plan
-	budget    *budget.Budget // of everything that clients make the picker hold
-	overload  *overload.Manager
-	proxy     *httpproxy.Proxy
-	gateways  []*extproc.Server // one per port
-	ready     *readiness
-	// informed is closed by inform, at the latest when the first objects have been applied.
-	informed chan struct{}
-	inform   func()
-	tracer   *tracing.Tracer // nil without tracing
 
-	// What people are shown.
-	started time.Time
-	ring    *dashboard.Ring
-	recent  *dashboard.Recent
-
-	lately   sync.Mutex // guards what follows
-	lastLive api.Live
-
-	feeding sync.Mutex               // guards what follows, and is held while streams are set
-	feeds   map[string][]events.Feed // by namespace/name: what can be subscribed to
-	held    []picker.Feed            // all of them
-
-	applying sync.Mutex // held while a state is applied: one at a time
-	marks    marks
-	reach    *reach // nil in a cluster
-
-	mu      sync.Mutex                // guards what follows
-	written config.State              // as last read
-	state   config.State              // the same, with endpoints marked that are unreachable
-	found   map[string]findings       // by namespace/name: what the last status said
-	refused map[string]config.Refusal // by namespace/name: why the picker has not taken a pool's present Spec
-	applied map[string]picker.Spec    // by namespace/name: what it has taken last
-	board   *config.Board
-	// filePods maps each pod whose reporter has the model's files to its pool.
-	filePods map[string]string
-	// decisions is the decision log, nil without one.
-	decisions *decisionlog.Writer
+	configuration // apply.go: what the objects say, and what of it is in force
+	serving       // run.go: requests of clients and gateways, and the limits for them
+	engines       // tokens.go: what engines are asked
+	eventPlane    // sources.go: what endpoints hold, by their events
+	syncing       // reports.go: the connections with reporters, other replicas and the operator
+	observing     // http.go: what people and their tools see
 }
 
 func newApp(log logr.Logger, o *options, decisions *decisionlog.Writer, tracer *tracing.Tracer) *app {
-	a := &app{log: log, decisions: decisions, inCluster: o.source.inCluster(), name: o.operator.replica, tracer: tracer,
-		refused: map[string]config.Refusal{}, applied: map[string]picker.Spec{}, board: config.NewBoard()}
+	a := &app{log: log, inCluster: o.source.inCluster(), name: o.operator.replica}
+	a.decisions, a.tracer = decisions, tracer
+	a.refused, a.applied, a.board = map[string]config.Refusal{}, map[string]picker.Spec{}, config.NewBoard()
 	a.started, a.ring, a.recent = time.Now(), dashboard.NewRing(), new(dashboard.Recent)
 	a.plan = ownPlan()
 	a.budget, a.overload = budget.New(a.plan.clients, time.Now), new(overload.Manager)

@@ -4,12 +4,29 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+	"sync"
 
 	"github.com/kvasir-dev/kvasir/api/v1alpha1"
 	"github.com/kvasir-dev/kvasir/internal/config"
 	"github.com/kvasir-dev/kvasir/internal/logging"
 	"github.com/kvasir-dev/kvasir/internal/picker"
 )
+
+// configuration is what the objects say, and what of it is in force.
+type configuration struct {
+	applying sync.Mutex // held while a state is applied: one at a time
+	marks    marks
+
+	mu      sync.Mutex                // guards what follows
+	written config.State              // as last read
+	state   config.State              // the same, with endpoints marked that are unreachable
+	found   map[string]findings       // by namespace/name: what the last status said
+	refused map[string]config.Refusal // by namespace/name: why the picker has not taken a pool's present Spec
+	applied map[string]picker.Spec    // by namespace/name: what it has taken last
+	board   *config.Board
+	// filePods maps each pod whose reporter has the model's files to its pool.
+	filePods map[string]string
+}
 
 // apply applies a new state of the configuration.
 func (a *app) apply(state config.State) {

@@ -7,6 +7,7 @@ import (
 	"net/http/pprof"
 	"net/netip"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -17,11 +18,13 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/config"
 	"github.com/kvasir-dev/kvasir/internal/dashboard"
 	"github.com/kvasir-dev/kvasir/internal/dashboard/api"
+	"github.com/kvasir-dev/kvasir/internal/decisionlog"
 	"github.com/kvasir-dev/kvasir/internal/endpoint"
 	"github.com/kvasir-dev/kvasir/internal/events"
 	"github.com/kvasir-dev/kvasir/internal/gateway/extproc"
 	"github.com/kvasir-dev/kvasir/internal/metrics"
 	"github.com/kvasir-dev/kvasir/internal/tokens/tokencheck"
+	"github.com/kvasir-dev/kvasir/internal/tracing"
 )
 
 // supportGrace is how long answers about health and metrics can take at the end.
@@ -42,6 +45,20 @@ const (
 
 // statusEvery is how exact the times in a status are, liveEvery how old what is shown live can be.
 const statusEvery, liveEvery = 5 * time.Second, 500 * time.Millisecond
+
+// observing is what people and their tools see of the picker.
+type observing struct {
+	requests  *metrics.Requests
+	compat    *metrics.Compat     // nil without other names for metrics
+	tracer    *tracing.Tracer     // nil without tracing
+	decisions *decisionlog.Writer // the decision log, nil without one
+	started   time.Time
+	ring      *dashboard.Ring
+	recent    *dashboard.Recent
+
+	lately   sync.Mutex // guards what follows
+	lastLive api.Live
+}
 
 // healthHandler serves /healthz, which is fine as long as the process answers, /readyz, and gRPC's health checks.
 func (a *app) healthHandler() http.Handler {

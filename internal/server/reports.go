@@ -92,6 +92,16 @@ func (o *reportOptions) authenticator(log logr.Logger) (rpc.Authenticator, error
 	return t, nil
 }
 
+// syncing is what connects the picker with reporters, other replicas and the operator.
+type syncing struct {
+	server    *rpc.Server       // nil without reporters and peers
+	reports   *rpc.Server       // the same; nil when reports are not taken
+	reporters rpc.Authenticator // authenticates them; nil if reports is nil
+	library   *rpc.Library
+	peers     peers
+	operate   *rpc.OperateService // nil when no operator receives the state
+}
+
 // newSync makes the server for reporters and peers, if either is configured, and the sender to the peers.
 func (a *app) newSync(all *options) error {
 	o, p := &all.reports, &all.peers

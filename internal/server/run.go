@@ -17,8 +17,10 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/budget"
 	"github.com/kvasir-dev/kvasir/internal/config"
 	"github.com/kvasir-dev/kvasir/internal/dashboard"
+	"github.com/kvasir-dev/kvasir/internal/gateway/extproc"
 	"github.com/kvasir-dev/kvasir/internal/gateway/httpproxy"
 	"github.com/kvasir-dev/kvasir/internal/metrics"
+	"github.com/kvasir-dev/kvasir/internal/overload"
 	"github.com/kvasir-dev/kvasir/internal/version"
 )
 
@@ -97,6 +99,19 @@ func listenAt(ctx context.Context, flag, address string) (net.Listener, error) {
 		return nil, fmt.Errorf("--%s: %w", flag, err)
 	}
 	return listener, nil
+}
+
+// serving is what serves requests, and the limits for them.
+type serving struct {
+	plan     plan
+	budget   *budget.Budget // of everything that clients make the picker hold
+	overload *overload.Manager
+	proxy    *httpproxy.Proxy
+	gateways []*extproc.Server // one per port
+	ready    *readiness
+	// informed is closed by inform, at the latest when the first objects have been applied.
+	informed chan struct{}
+	inform   func()
 }
 
 // run serves until ctx ends and the requests under way have ended, or the time for them has. It closes the listeners.

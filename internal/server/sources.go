@@ -15,6 +15,18 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/picker"
 )
 
+// eventPlane is what the picker knows of the blocks of endpoints, by their events.
+type eventPlane struct {
+	streams  *events.Manager
+	restless bell // a stream has another state
+	dialIn   *dialIn
+	sources  *eventSources
+
+	feeding sync.Mutex               // guards what follows, and is held while streams are set
+	feeds   map[string][]events.Feed // by namespace/name: what can be subscribed to
+	held    []picker.Feed            // all of them
+}
+
 // eventSources keeps what engines report about the ports of their event publishers. It is used only if no port is
 // configured, and only ports are used: a pod cannot point the picker to another host. It is safe for concurrent use.
 type eventSources struct {

@@ -9,12 +9,22 @@ import (
 
 	"github.com/kvasir-dev/kvasir/internal/endpoint"
 	"github.com/kvasir-dev/kvasir/internal/engines/render"
+	"github.com/kvasir-dev/kvasir/internal/engines/scrape"
 	"github.com/kvasir-dev/kvasir/internal/openai"
 	"github.com/kvasir-dev/kvasir/internal/picker"
 	"github.com/kvasir-dev/kvasir/internal/rpc"
 	"github.com/kvasir-dev/kvasir/internal/tokens/modelfiles"
 	"github.com/kvasir-dev/kvasir/internal/tokens/tokencheck"
 )
+
+// engines is what asks engines: for tokens, releases, metrics and models.
+type engines struct {
+	renderer *render.Client
+	releases releases
+	tokens   *tokencheck.Manager
+	scraper  *scrape.Scraper
+	reach    *reach // nil in a cluster
+}
 
 // prober asks engines to prove tokens, and reports which answers are refusals.
 type prober struct {
