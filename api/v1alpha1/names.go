@@ -58,6 +58,7 @@ const (
 	ConditionEventsSynced       = "EventsSynced"
 	ConditionTokensExact        = "TokensExact"
 	ConditionPredictionsTrusted = "PredictionsTrusted"
+	ConditionModelServed        = "ModelServed"
 	ConditionGatewayConforms    = "GatewayConforms"
 	ConditionPickerAvailable    = "PickerAvailable"
 	ConditionResourcesSuffice   = "ResourcesSuffice"

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -30,8 +31,10 @@ func condition(typ string, status metav1.ConditionStatus, reason, message string
 // poolConditions are those that can be known without Kubernetes.
 func poolConditions(s *PoolState, f *facts) []metav1.Condition {
 	list := []metav1.Condition{accepted(s, f), ready(s, f), eventsSynced(s, f), tokensExact(s, f), predictionsTrusted(f)}
-	if c := gatewayConforms(f); c.Type != "" {
-		list = append(list, c)
+	for _, c := range []metav1.Condition{modelServed(s, f), gatewayConforms(f)} {
+		if c.Type != "" {
+			list = append(list, c)
+		}
 	}
 	list = append(list, resourcesSuffice(f))
 	if s.Policy != nil {
@@ -280,6 +283,30 @@ func mispredicting(list []picker.Distrust) string {
 	}
 	text.WriteString(". Compare tokenizer, template, cache salts and block size. Until the engines find it, such requests are matched there against what was routed before, except for one in 16; all others are not affected")
 	return text.String()
+}
+
+// modelServed reports whether the engines list the pool's model: requests for another one get the engine's 404. It is empty
+// until an engine has listed its models.
+func modelServed(s *PoolState, f *facts) metav1.Condition {
+	const typ = v1alpha1.ConditionModelServed
+	model := string(s.Object.Spec.Model.Name)
+	switch l := &f.listing; {
+	case l.Endpoints == 0:
+		return metav1.Condition{}
+	case l.Lacking > 0:
+		return condition(typ, metav1.ConditionFalse, "ModelNotListed", fmt.Sprintf("%d of %d endpoints do not list the model %q and answer "+
+			"requests for it with 404; %s lists %s", l.Lacking, l.Endpoints, model, l.Pod, quotedNames(l.Served)))
+	default:
+		return condition(typ, metav1.ConditionTrue, "Served", fmt.Sprintf("%d of %d endpoints list the model %q", l.Endpoints, l.Endpoints, model))
+	}
+}
+
+func quotedNames(names []string) string {
+	quoted := make([]string, len(names))
+	for i, name := range names {
+		quoted[i] = strconv.Quote(name)
+	}
+	return strings.Join(quoted, ", ")
 }
 
 // gatewayConforms reports whether the gateways with requests follow the picks and pass streamed answers on as they arrive.

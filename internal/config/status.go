@@ -192,6 +192,12 @@ type deviations struct {
 	dropping, lookahead int32
 }
 
+// observed is what gateways have done, and what engines list.
+type observed struct {
+	gateways []picker.GatewayStats
+	listing  picker.Listing
+}
+
 // facts are the figures that the status of a pool is made from.
 type facts struct {
 	endpoints                     []endpoint.Endpoint
@@ -216,8 +222,8 @@ type facts struct {
 	tokens    tokencheck.Status
 	rendering picker.Rendering
 	inexact   picker.Inexact
-	gateways  []picker.GatewayStats
-	overload  overload.State
+	observed
+	overload overload.State
 }
 
 func gather(state *State, s *PoolState, live Live, name string) *facts {
@@ -251,7 +257,7 @@ func gather(state *State, s *PoolState, live Live, name string) *facts {
 	for i := range live.Pools {
 		if p := &live.Pools[i]; p.Namespace == s.Object.Namespace && p.Pool == s.Object.Name {
 			f.hits, f.trust, f.completed, f.rendering, f.inexact = p.Hits, p.Trust, p.Outcomes[picker.Completed], p.Rendering, p.Without
-			f.gateways = p.Gateways
+			f.observed = observed{p.Gateways, p.Listing}
 			for i := range p.Endpoints {
 				count(&f.dropping, p.Endpoints[i].DropsLast && !p.Endpoints[i].Lookahead)
 				count(&f.lookahead, p.Endpoints[i].Lookahead)

@@ -86,6 +86,13 @@ func through(g picker.GatewayStats) Live {
 	return l
 }
 
+// listing is with what engines list.
+func listing(l picker.Listing) Live {
+	all := live(picker.Hits{}, 0)
+	all.Pools[0].Listing = l
+	return all
+}
+
 // said is type=status/reason for each condition.
 func said(conditions []metav1.Condition) string {
 	var all []string
@@ -149,6 +156,9 @@ func TestPoolConditions(t *testing.T) {
 		"streams without usage":              {smallPool, smallSlice, live(picker.Hits{Silent: 60, Uncached: 40}, 100), []string{"PredictionsTrusted=Unknown/NoUsage"}},
 		"usage without what was cached":      {smallPool, smallSlice, live(picker.Hits{Silent: 40, Uncached: 60}, 100), []string{"PredictionsTrusted=Unknown/NoCachedTokens"}},
 		"what was announced is not found":    {smallPool, smallSlice, distrusted(live(picker.Hits{Answers: 40}, 40)), []string{"PredictionsTrusted=False/Mispredicting"}},
+		"no engine has listed its models":    {smallPool, smallSlice, listing(picker.Listing{}), []string{"PredictionsTrusted=Unknown/TooFewReplies ResourcesSuffice=True/Sufficient"}},
+		"all engines list the model":         {smallPool, smallSlice, listing(picker.Listing{Endpoints: 2}), []string{"ModelServed=True/Served"}},
+		"an engine lists other models only":  {smallPool, smallSlice, listing(picker.Listing{Endpoints: 2, Lacking: 1}), []string{"ModelServed=False/ModelNotListed"}},
 		"resources suffice":                  {smallPool, smallSlice, live(picker.Hits{}, 0), []string{"ResourcesSuffice=True/Sufficient"}},
 		"memory runs short":                  {smallPool, smallSlice, short(overload.Memory), []string{"ResourcesSuffice=False/MemoryShort"}},
 		"goroutines run short":               {smallPool, smallSlice, short(overload.Goroutines), []string{"ResourcesSuffice=False/GoroutinesShort"}},

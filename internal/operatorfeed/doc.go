@@ -35,6 +35,8 @@ type State struct {
 	Tokens, Predictions Finding
 	// Gateways reports whether the gateways that the replica has seen follow its picks and pass streams on.
 	Gateways Finding
+	// Model reports whether the engines list the pool's model.
+	Model Finding
 	// Resources reports whether the replica's memory, goroutines and descriptors suffice.
 	Resources Finding
 	// Pods by UID: all that the pool selects and the replica has seen.

@@ -87,6 +87,11 @@ func (v *View) Gateways() (Finding, bool) {
 	return v.worst(func(s *State) Finding { return s.Gateways })
 }
 
+// Model is the worst finding of any replica about the models that the engines list; false when none has seen a list.
+func (v *View) Model() (Finding, bool) {
+	return v.worst(func(s *State) Finding { return s.Model })
+}
+
 // Resources is the worst finding of any replica about its resources; false when no replica reports it.
 func (v *View) Resources() (Finding, bool) {
 	return v.worst(func(s *State) Finding { return s.Resources })

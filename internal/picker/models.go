@@ -36,15 +36,50 @@ func (p *Picker) ObserveModels(id endpoint.ID, models []ListedModel) {
 			v.mu.Unlock()
 			p.observeReloads(v, m, id, models)
 			if !v.spec.named(models) && !slices.Equal(before, models) {
-				names := make([]string, 0, maxSuggested)
-				for _, model := range models[:min(len(models), maxSuggested)] {
-					names = append(names, model.Name)
-				}
 				logging.Warn(v.log, "Engine does not serve the pool's model: it answers requests for it with 404",
-					"pool", v.spec.Name, "pod", id.Pod, "rank", id.Rank, "model", v.spec.Model, "served", names)
+					"pool", v.spec.Name, "pod", id.Pod, "rank", id.Rank, "model", v.spec.Model, "served", someNames(models))
 			}
 		}
 	}
+}
+
+// someNames are the first names of a list.
+func someNames(models []ListedModel) []string {
+	names := make([]string, 0, maxSuggested)
+	for _, model := range models[:min(len(models), maxSuggested)] {
+		names = append(names, model.Name)
+	}
+	return names
+}
+
+// Listing is how the engines' lists of models agree with the pool's model. Engines that have listed nothing do not count.
+type Listing struct {
+	// Endpoints whose engines have listed models, and those of them whose lists have no name of the pool's model.
+	Endpoints, Lacking int
+	// Pod is the first of the lacking ones, and Served some of the names that it lists instead.
+	Pod    string
+	Served []string
+}
+
+// listing compares what the engines of the pool list with its model.
+func (v *view) listing() (l Listing) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	for i := range v.spec.Endpoints {
+		ep := &v.spec.Endpoints[i]
+		models := v.listed[ep.ID]
+		if len(models) == 0 {
+			continue
+		}
+		l.Endpoints++
+		if v.spec.named(models) {
+			continue
+		}
+		if l.Lacking++; l.Lacking == 1 {
+			l.Pod, l.Served = ep.Pod, someNames(models)
+		}
+	}
+	return l
 }
 
 // named reports whether an engine's list has a name of the base model. An empty list reports nothing.

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/go-logr/logr/funcr"
+	"github.com/google/go-cmp/cmp"
 )
 
 // A misspelled model would otherwise look fine: the pool is ready, and all requests get the engine's 404.
@@ -21,9 +22,16 @@ func TestAnEngineOfAnotherModelIsLoggedOnce(t *testing.T) {
 		if p.ObserveModels(id, right); len(logs) > 0 {
 			t.Fatalf("%v: logs %q", right, logs)
 		}
+		if want := (Listing{Endpoints: min(1, len(right))}); !cmp.Equal(want, p.Stats()[0].Listing) {
+			t.Errorf("%v: %+v", right, p.Stats()[0].Listing)
+		}
 	}
 	for range 3 {
 		p.ObserveModels(id, []ListedModel{{Name: "Qwen/Qwen3"}, {Name: "qwen"}})
+	}
+	want := Listing{Endpoints: 1, Lacking: 1, Pod: spec.Endpoints[0].Pod, Served: []string{"Qwen/Qwen3", "qwen"}}
+	if diff := cmp.Diff(want, p.Stats()[0].Listing); diff != "" {
+		t.Error(diff)
 	}
 	if len(logs) != 1 || !strings.Contains(logs[0], `"served"=["Qwen/Qwen3" "qwen"]`) {
 		t.Errorf("logs %q", logs)

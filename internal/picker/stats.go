@@ -204,6 +204,7 @@ type PoolStats struct {
 	Shadows             []ShadowStats
 	Tenants             map[string]TenantStats
 	Gateways            []GatewayStats
+	Listing             Listing
 	Endpoints           []EndpointStats
 }
 
@@ -250,6 +251,7 @@ func (p *Picker) Stats() []PoolStats {
 			Speculating: v.pending.size(), Proven: int(v.proofs.blocks.Load()), Admission: v.admission.read(), Tenants: v.tenants.read(),
 			Trust:    Trust{Losses: v.doubts.losses.Load(), Ignored: v.doubts.ignored.Load()},
 			Gateways: v.gateways.read(now), Shadows: v.shadowStats(), Without: v.stats.without.read(),
+			Listing: v.listing(),
 		}
 		s.Blocks, s.Held, s.Speculative = v.index.Size()
 		if index, ok := v.index.(*kvindex.Index); ok {

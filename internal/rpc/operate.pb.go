@@ -141,7 +141,9 @@ type OperateState struct {
 	// Whether the gateways that call the replica follow its picks and forward streamed answers.
 	Gateways *OperateFinding `protobuf:"bytes,12,opt,name=gateways,proto3" json:"gateways,omitempty"`
 	// Whether the replica's memory, goroutines and descriptors suffice.
-	Resources     *OperateFinding `protobuf:"bytes,13,opt,name=resources,proto3" json:"resources,omitempty"`
+	Resources *OperateFinding `protobuf:"bytes,13,opt,name=resources,proto3" json:"resources,omitempty"`
+	// Whether the engines list the pool's model.
+	Model         *OperateFinding `protobuf:"bytes,14,opt,name=model,proto3" json:"model,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -263,6 +265,13 @@ func (x *OperateState) GetGateways() *OperateFinding {
 func (x *OperateState) GetResources() *OperateFinding {
 	if x != nil {
 		return x.Resources
+	}
+	return nil
+}
+
+func (x *OperateState) GetModel() *OperateFinding {
+	if x != nil {
+		return x.Model
 	}
 	return nil
 }
@@ -745,7 +754,7 @@ const file_internal_rpc_operate_proto_rawDesc = "" +
 	"\n" +
 	"\x1ainternal/rpc/operate.proto\x12\x11kvasir.operate.v1\"\"\n" +
 	"\fWatchRequest\x12\x12\n" +
-	"\x04pool\x18\x01 \x01(\tR\x04pool\"\xd9\x04\n" +
+	"\x04pool\x18\x01 \x01(\tR\x04pool\"\x92\x05\n" +
 	"\fOperateState\x12\x16\n" +
 	"\x06picker\x18\x01 \x01(\tR\x06picker\x12 \n" +
 	"\vincarnation\x18\x02 \x01(\x06R\vincarnation\x12'\n" +
@@ -761,7 +770,8 @@ const file_internal_rpc_operate_proto_rawDesc = "" +
 	" \x01(\v2!.kvasir.operate.v1.OperateFindingR\x06tokens\x12C\n" +
 	"\vpredictions\x18\v \x01(\v2!.kvasir.operate.v1.OperateFindingR\vpredictions\x12=\n" +
 	"\bgateways\x18\f \x01(\v2!.kvasir.operate.v1.OperateFindingR\bgateways\x12?\n" +
-	"\tresources\x18\r \x01(\v2!.kvasir.operate.v1.OperateFindingR\tresources\"\xbe\x01\n" +
+	"\tresources\x18\r \x01(\v2!.kvasir.operate.v1.OperateFindingR\tresources\x127\n" +
+	"\x05model\x18\x0e \x01(\v2!.kvasir.operate.v1.OperateFindingR\x05model\"\xbe\x01\n" +
 	"\x0eOperateFinding\x12C\n" +
 	"\averdict\x18\x01 \x01(\x0e2).kvasir.operate.v1.OperateFinding.VerdictR\averdict\x12\x16\n" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\x12\x18\n" +
@@ -842,22 +852,23 @@ var file_internal_rpc_operate_proto_goTypes = []any{
 	(*WarmProgress)(nil),        // 7: kvasir.operate.v1.WarmProgress
 }
 var file_internal_rpc_operate_proto_depIdxs = []int32{
-	4, // 0: kvasir.operate.v1.OperateState.pods:type_name -> kvasir.operate.v1.OperatePod
-	5, // 1: kvasir.operate.v1.OperateState.totals:type_name -> kvasir.operate.v1.OperateTotals
-	3, // 2: kvasir.operate.v1.OperateState.tokens:type_name -> kvasir.operate.v1.OperateFinding
-	3, // 3: kvasir.operate.v1.OperateState.predictions:type_name -> kvasir.operate.v1.OperateFinding
-	3, // 4: kvasir.operate.v1.OperateState.gateways:type_name -> kvasir.operate.v1.OperateFinding
-	3, // 5: kvasir.operate.v1.OperateState.resources:type_name -> kvasir.operate.v1.OperateFinding
-	0, // 6: kvasir.operate.v1.OperateFinding.verdict:type_name -> kvasir.operate.v1.OperateFinding.Verdict
-	1, // 7: kvasir.operate.v1.Operate.Watch:input_type -> kvasir.operate.v1.WatchRequest
-	6, // 8: kvasir.operate.v1.Operate.Warm:input_type -> kvasir.operate.v1.WarmRequest
-	2, // 9: kvasir.operate.v1.Operate.Watch:output_type -> kvasir.operate.v1.OperateState
-	7, // 10: kvasir.operate.v1.Operate.Warm:output_type -> kvasir.operate.v1.WarmProgress
-	9, // [9:11] is the sub-list for method output_type
-	7, // [7:9] is the sub-list for method input_type
-	7, // [7:7] is the sub-list for extension type_name
-	7, // [7:7] is the sub-list for extension extendee
-	0, // [0:7] is the sub-list for field type_name
+	4,  // 0: kvasir.operate.v1.OperateState.pods:type_name -> kvasir.operate.v1.OperatePod
+	5,  // 1: kvasir.operate.v1.OperateState.totals:type_name -> kvasir.operate.v1.OperateTotals
+	3,  // 2: kvasir.operate.v1.OperateState.tokens:type_name -> kvasir.operate.v1.OperateFinding
+	3,  // 3: kvasir.operate.v1.OperateState.predictions:type_name -> kvasir.operate.v1.OperateFinding
+	3,  // 4: kvasir.operate.v1.OperateState.gateways:type_name -> kvasir.operate.v1.OperateFinding
+	3,  // 5: kvasir.operate.v1.OperateState.resources:type_name -> kvasir.operate.v1.OperateFinding
+	3,  // 6: kvasir.operate.v1.OperateState.model:type_name -> kvasir.operate.v1.OperateFinding
+	0,  // 7: kvasir.operate.v1.OperateFinding.verdict:type_name -> kvasir.operate.v1.OperateFinding.Verdict
+	1,  // 8: kvasir.operate.v1.Operate.Watch:input_type -> kvasir.operate.v1.WatchRequest
+	6,  // 9: kvasir.operate.v1.Operate.Warm:input_type -> kvasir.operate.v1.WarmRequest
+	2,  // 10: kvasir.operate.v1.Operate.Watch:output_type -> kvasir.operate.v1.OperateState
+	7,  // 11: kvasir.operate.v1.Operate.Warm:output_type -> kvasir.operate.v1.WarmProgress
+	10, // [10:12] is the sub-list for method output_type
+	8,  // [8:10] is the sub-list for method input_type
+	8,  // [8:8] is the sub-list for extension type_name
+	8,  // [8:8] is the sub-list for extension extendee
+	0,  // [0:8] is the sub-list for field type_name
 }
 
 func init() { file_internal_rpc_operate_proto_init() }

@@ -34,6 +34,7 @@ func fullState() operatorfeed.State {
 		Predictions: operatorfeed.Finding{Verdict: operatorfeed.Unclear, Reason: "TooFewReplies"},
 		Gateways:    operatorfeed.Finding{Verdict: operatorfeed.Good, Reason: "Conforms"},
 		Resources:   operatorfeed.Finding{Verdict: operatorfeed.Bad, Reason: "MemoryShort", Message: "90 % of memory"},
+		Model:       operatorfeed.Finding{Verdict: operatorfeed.Bad, Reason: "ModelNotListed", Message: "m-0 lists other"},
 		Pods: map[string]operatorfeed.PodState{
 			"uid-0": {
 				Draining: true, InFlight: 2, Synced: true, UncachedTokens: 900, Value: 1234.5, Waiting: 3, KVUsage: 0.5, Blocks: 77,

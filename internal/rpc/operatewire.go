@@ -18,7 +18,7 @@ func stateMessage(s *operatorfeed.State, now time.Time) *OperateState {
 		Picker: s.Picker, Incarnation: s.Incarnation, PoolGeneration: s.PoolGeneration,
 		PolicyName: s.PolicyName, PolicyGeneration: s.PolicyGeneration, Ready: s.Ready,
 		KeyId: s.KeyID, Tokens: findingMessage(&s.Tokens), Predictions: findingMessage(&s.Predictions), Gateways: findingMessage(&s.Gateways),
-		Resources: findingMessage(&s.Resources),
+		Resources: findingMessage(&s.Resources), Model: findingMessage(&s.Model),
 		Totals: &OperateTotals{
 			Requests: t.Requests, PromptTokens: t.PromptTokens, HitTokens: t.HitTokens, PrefillTokens: t.PrefillTokens,
 			WorkSeconds: t.WorkSeconds, Evictions: t.Evictions, Refused: t.Refused, Ttft: t.TTFT[:], Waiting: t.Waiting,
@@ -47,8 +47,8 @@ func stateOf(m *OperateState, now time.Time) operatorfeed.State {
 		Picker: m.GetPicker(), Incarnation: m.GetIncarnation(), PoolGeneration: m.GetPoolGeneration(),
 		PolicyName: m.GetPolicyName(), PolicyGeneration: m.GetPolicyGeneration(), Ready: m.GetReady(),
 		KeyID: m.GetKeyId(), Tokens: findingOf(m.GetTokens()), Predictions: findingOf(m.GetPredictions()), Gateways: findingOf(m.GetGateways()),
-		Resources: findingOf(m.GetResources()),
-		Pods:      make(map[string]operatorfeed.PodState, len(m.GetPods())),
+		Resources: findingOf(m.GetResources()), Model: findingOf(m.GetModel()),
+		Pods: make(map[string]operatorfeed.PodState, len(m.GetPods())),
 		Totals: operatorfeed.Totals{
 			Requests: t.GetRequests(), PromptTokens: t.GetPromptTokens(), HitTokens: t.GetHitTokens(),
 			PrefillTokens: t.GetPrefillTokens(), WorkSeconds: t.GetWorkSeconds(), Evictions: t.GetEvictions(), Refused: t.GetRefused(),

@@ -73,7 +73,7 @@ func (a *app) operateState(pool string) (operatorfeed.State, bool) {
 	spec := a.applied[pool]
 	found := a.found[pool]
 	s.KeyID, s.Tokens, s.Predictions, s.Gateways = found.keyID, found.tokens, found.predictions, found.gateways
-	s.Resources = found.resources
+	s.Resources, s.Model = found.resources, found.model
 	a.mu.Unlock()
 	for _, p := range a.marks.followed() {
 		if p.Namespace == namespace && p.Pool == name {
@@ -126,8 +126,8 @@ func knowledgeReason(s *events.Status) string {
 
 // findings are the parts of the operator's conditions of a pool that only pickers know.
 type findings struct {
-	keyID                                    string
-	tokens, predictions, gateways, resources operatorfeed.Finding
+	keyID                                           string
+	tokens, predictions, gateways, resources, model operatorfeed.Finding
 }
 
 // findingsOf the status of all pools, by namespace/name.
@@ -144,6 +144,7 @@ func findingsOf(list *config.List) map[string]findings {
 			predictions: findingOf(pool, v1alpha1.ConditionPredictionsTrusted),
 			gateways:    findingOf(pool, v1alpha1.ConditionGatewayConforms),
 			resources:   findingOf(pool, v1alpha1.ConditionResourcesSuffice),
+			model:       findingOf(pool, v1alpha1.ConditionModelServed),
 		}
 	}
 	return all

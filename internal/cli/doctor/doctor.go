@@ -154,7 +154,7 @@ func (d *Doctor) conditions(pool *v1alpha1.InferencePool) {
 		case c.Status == "False" && slices.Contains([]string{v1alpha1.ConditionAccepted, v1alpha1.ConditionReady,
 			v1alpha1.ConditionEventsSynced}, c.Type),
 			c.Reason == "CertificateInvalid", c.Reason == "RolloutStopped", c.Reason == "ProbeFailed", c.Reason == "Mispredicting",
-			c.Reason == "PicksNotFollowed", c.Reason == "GatewayPodsMissing":
+			c.Reason == "PicksNotFollowed", c.Reason == "ModelNotListed", c.Reason == "GatewayPodsMissing":
 			level = Fail
 		}
 		d.add(level, check, name(pool), fmt.Sprintf("%s is %s, %s: %s", c.Type, c.Status, c.Reason, c.Message), cure)

@@ -76,6 +76,9 @@ func (r *reconciliation) conditions(childrenErr, podsErr error, affected *metav1
 	r.setFinding(v1alpha1.ConditionTokensExact, &tokens, known)
 	predictions, known := r.view.Predictions()
 	r.setFinding(v1alpha1.ConditionPredictionsTrusted, &predictions, known)
+	if model, known := r.view.Model(); known {
+		r.setFinding(v1alpha1.ConditionModelServed, &model, known)
+	}
 	if gateways, known := r.view.Gateways(); known {
 		r.setFinding(v1alpha1.ConditionGatewayConforms, &gateways, known)
 	}

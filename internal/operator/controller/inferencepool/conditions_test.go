@@ -193,6 +193,7 @@ func TestWhatTheStatusSaysAnewIsAnEvent(t *testing.T) {
 		{before, status(2, "a", "a", condition(v1alpha1.ConditionPodsHealthy, "EngineFlagsMissing")), []string{"InjectionSkipped"}},
 		{before, status(2, "a", "a", condition(v1alpha1.ConditionEventsSynced, "StreamMissing")), []string{"EventsDegraded"}},
 		{before, status(2, "a", "a", condition(v1alpha1.ConditionGatewayConforms, "PicksNotFollowed")), []string{"GatewayDeviates"}},
+		{before, status(2, "a", "a", condition(v1alpha1.ConditionModelServed, "ModelNotListed")), []string{"ModelNotServed"}},
 		{before, status(2, "a", "a", condition(v1alpha1.ConditionResourcesSuffice, "MemoryShort")), []string{"PickerOverloaded"}},
 	} {
 		w := newWorld(t)

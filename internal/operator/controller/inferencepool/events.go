@@ -129,6 +129,8 @@ func (r *reconciliation) recordChanges(was, is *v1alpha1.InferencePool) {
 			r.recordEvent(warning, "PredictionsDistrusted", nil, "%s: %s", c.Reason, c.Message)
 		case c.Type == v1alpha1.ConditionEnginesClosed && c.Status == "False":
 			r.recordEvent(warning, "NetworkPolicyIncomplete", nil, "%s: %s", c.Reason, c.Message)
+		case c.Type == v1alpha1.ConditionModelServed && c.Status == "False":
+			r.recordEvent(warning, "ModelNotServed", nil, "%s: %s", c.Reason, c.Message)
 		case c.Type == v1alpha1.ConditionGatewayConforms && c.Status == "False":
 			r.recordEvent(warning, "GatewayDeviates", nil, "%s: %s", c.Reason, c.Message)
 		case c.Type == v1alpha1.ConditionResourcesSuffice && c.Status == "False":

@@ -189,6 +189,8 @@ var causes = []cause{
 		condition: v1alpha1.ConditionTokensExact, reason: "FilesMissing", names: "tokenizer.json"},
 	{what: "engines do not find what was predicted", do: func(w *world) { w.predictions = found("Mispredicting", "of 100 answers 40 found less") },
 		condition: v1alpha1.ConditionPredictionsTrusted, reason: "Mispredicting", names: "40"},
+	{what: "engines of another model", do: func(w *world) { w.model = found("ModelNotListed", "chat-0 lists \"other\"") },
+		condition: v1alpha1.ConditionModelServed, reason: "ModelNotListed", names: "other"},
 }
 
 var inCode = regexp.MustCompile("`([A-Za-z]+)`")

@@ -80,6 +80,7 @@ type world struct {
 	warmed              []string
 	keyID               string // that all pickers use
 	tokens, predictions operatorfeed.Finding
+	model               operatorfeed.Finding
 	doomed              []string // pods that were deleted too early
 	// blind is whether the operator cannot reach engines, reading whether the pickers read them.
 	blind, reading bool
@@ -387,7 +388,7 @@ func (w *world) tick() {
 // speak lets a picker see all pods and say so.
 func (w *world) speak(name string) {
 	s := operatorfeed.State{Picker: name, Incarnation: 1, Ready: true, Pods: map[string]operatorfeed.PodState{}}
-	s.KeyID, s.Tokens, s.Predictions = w.keyID, w.tokens, w.predictions
+	s.KeyID, s.Tokens, s.Predictions, s.Model = w.keyID, w.tokens, w.predictions, w.model
 	draining := map[string]bool{}
 	for _, pod := range w.all() {
 		_, marked := pod.Labels[v1alpha1.LabelDrain]
