@@ -166,6 +166,55 @@ func TestAPodStandsInOneSlice(t *testing.T) {
 	}
 }
 
+// TestAnEngineIsListedOnce: two endpoints with one address would send an engine twice the requests of the others.
+func TestAnEngineIsListedOnce(t *testing.T) {
+	const first = "{addresses: [10.0.0.7], targetRef: {name: m-0}}, "
+	second := func(more string) string { return first + "{addresses: [10.0.0.7], targetRef: {name: m-1}" + more + "}" }
+	const address, another = "endpoints[1].addresses[0]", ", {addresses: [10.0.0.8], targetRef: {name: m-2}}"
+	for name, tc := range map[string]struct {
+		pool, endpoints string
+		want            int
+		problem         []string
+	}{
+		"of two pods":                {"", second("") + another, 2, []string{address, "10.0.0.7:8000, the engine of pod m-0 of EndpointSlice default/s (pods.yaml) already"}},
+		"of two pods of many ranks":  {"engine: {dataParallel: {ranks: 2}}", second(""), 2, []string{address, "10.0.0.7:8000, the engine of pod m-0"}},
+		"of a pod that is at an end": {"", second(", conditions: {terminating: true}"), 2, nil},
+		"of its ranks":               {"engine: {dataParallel: {ranks: 2}}", first, 2, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			pool := smallPool
+			if tc.pool != "" {
+				pool = poolWith(tc.pool)
+			}
+			s, problems := load(t, open(t, "pool.yaml", pool, "pods.yaml", sliceText("", "", "[]", tc.endpoints)))
+			if len(tc.problem) == 0 {
+				wantNoProblem(t, problems)
+			} else {
+				wantProblem(t, problems, append(tc.problem, "pods.yaml:")...)
+			}
+			if n := len(only(t, s).Endpoints); n != tc.want || len(problems) > 1 {
+				t.Errorf("%d endpoints, want %d; problems %q", n, tc.want, problems)
+			}
+		})
+	}
+}
+
+func TestAnEngineInTwoFilesCountsInTheFirst(t *testing.T) {
+	other := strings.NewReplacer("m-a", "m-b", "m-0", "m-1", "u0", "u1").Replace(smallSlice)
+	d := open(t, "pool.yaml", smallPool, "a.yaml", smallSlice, "b.yaml", other)
+	s, problems := load(t, d)
+	wantProblem(t, problems, "b.yaml", "EndpointSlice default/m-b", "127.0.0.1:8001", "m-0", "default/m-a (a.yaml)")
+	if got := only(t, s).Endpoints; len(got) != 1 || got[0].Pod != "m-0" {
+		t.Errorf("endpoints %+v", got)
+	}
+	write(t, d.file("b.yaml"), strings.Replace(other, "8001", "8002", 1))
+	s, problems = load(t, d)
+	wantNoProblem(t, problems)
+	if got := only(t, s).Endpoints; len(got) != 2 {
+		t.Errorf("endpoints %+v", got)
+	}
+}
+
 func TestASliceThatDoesNotFitItsPoolAnyMoreKeepsItsEndpoints(t *testing.T) {
 	d := open(t, "pool.yaml", poolWith("engine: {dataParallel: {ranks: 2}}"),
 		"pods.yaml", sliceText("", "", "[{name: kv-events-1, port: 1}]", "{addresses: [10.0.0.7], targetRef: {name: m-0}}"))

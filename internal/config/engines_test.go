@@ -184,6 +184,16 @@ func TestEnginesWithoutFilesMakeAPoolWithAllDefaults(t *testing.T) {
 	}
 }
 
+// TestTwoNamesOfAnEngine: which names stand for one engine is known only when they are resolved.
+func TestTwoNamesOfAnEngine(t *testing.T) {
+	n := resolved{"a": ips("10.0.0.1"), "b": ips("10.0.0.1", "10.0.0.2")}
+	s, problems := load(t, enginesAt(t, n, "http://a:8000,http://b:8000").directory)
+	wantProblem(t, problems, "--engines http://b:8000", "10.0.0.1:8000", "(--engines http://a:8000)")
+	if got, want := addressesOf(t, s), "a:8000=10.0.0.1:8000 10.0.0.2:8000=10.0.0.2:8000"; got != want {
+		t.Errorf("endpoints %s, want %s", got, want)
+	}
+}
+
 func TestHostNamesAreFollowed(t *testing.T) {
 	n := resolved{"a": ips("10.0.0.1", "10.0.0.2"), "six": ips("fd00::6")}
 	e := enginesAt(t, n, "http://a:8000,http://six:8000,http://later:8000")

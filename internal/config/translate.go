@@ -128,6 +128,7 @@ type translation struct {
 	maps    ConfigMaps
 	pools   map[types.NamespacedName]*v1alpha1.InferencePool
 	winners map[types.NamespacedName]*v1alpha1.RoutingPolicy // of each pool that has one
+	engines map[engineAt]string                              // that slices of files have listed: who has the endpoint
 }
 
 // Translate makes the next state.
@@ -139,6 +140,7 @@ func (t *Translator) Translate(o Objects) State {
 		secrets:    Secrets{},
 		maps:       ConfigMaps{},
 		pools:      map[types.NamespacedName]*v1alpha1.InferencePool{},
+		engines:    map[engineAt]string{},
 	}
 	for _, s := range o.Secrets {
 		n.secrets[nameOf(s)] = s

@@ -98,19 +98,64 @@ func (n *translation) translateSlice(s *discoveryv1.EndpointSlice, owners map[st
 		pod := podIdentity(s, &s.Endpoints[i])
 		if other, taken := owners[pod]; taken {
 			n.problem(kindOf(s), s, field.Duplicate(field.NewPath("endpoints").Index(i).Child("targetRef"),
-				fmt.Sprintf("pod %s, an endpoint of EndpointSlice %s already", s.Endpoints[i].TargetRef.Name, other)), false)
+				fmt.Sprintf("pod %s, an endpoint of %s already", s.Endpoints[i].TargetRef.Name, other)), false)
 		}
 	}
-	var own []endpoint.Endpoint
-	for _, ep := range all {
-		if _, taken := owners[ep.ID.Pod]; !taken {
-			own = append(own, ep)
-		}
-	}
+	own := slices.DeleteFunc(slices.Clone(all), func(ep endpoint.Endpoint) bool { return owners[ep.ID.Pod] != "" })
+	own = n.onceEach(target, s, own)
 	for _, ep := range own {
-		owners[ep.ID.Pod] = name.String()
+		owners[ep.ID.Pod] = n.sliceName(s)
 	}
 	return target, own
+}
+
+// sliceName is the name of a slice, and where it was read if that tells people more.
+func (n *translation) sliceName(s *discoveryv1.EndpointSlice) string {
+	key := ObjectKey{Kind: kindOf(s), Namespace: s.Namespace, Name: s.Name}
+	if file := n.origins[key].File; file != "" {
+		return fmt.Sprintf("%s (%s)", key, file)
+	}
+	return key.String()
+}
+
+// engineAt is what a request for an endpoint of a pool is sent to.
+type engineAt struct {
+	pool       types.NamespacedName
+	address    string // or socket
+	rankHeader int
+}
+
+// onceEach leaves out the pods whose engine another pod of the pool has, too: the engine would get the requests of two. Pods
+// that end do not count, because their addresses are used again, and neither do those of a cluster, whose addresses are not
+// written by people.
+func (n *translation) onceEach(pool types.NamespacedName, s *discoveryv1.EndpointSlice, list []endpoint.Endpoint) []endpoint.Endpoint {
+	if kindOf(s) == kindPod {
+		return list
+	}
+	refused := map[string]bool{}
+	for i := range list {
+		ep := &list[i]
+		at := engineAt{pool, cmp.Or(ep.Socket, ep.Address), ep.RankHeader}
+		other, taken := n.engines[at]
+		switch {
+		case ep.Terminating || refused[ep.ID.Pod]:
+		case taken:
+			refused[ep.ID.Pod] = true
+			n.problem(kindOf(s), s, field.Duplicate(pathOf(s, ep), fmt.Sprintf("%s, the engine of %s already", at.address, other)), false)
+		default:
+			n.engines[at] = fmt.Sprintf("pod %s of %s", ep.Pod, n.sliceName(s))
+		}
+	}
+	return slices.DeleteFunc(list, func(ep endpoint.Endpoint) bool { return refused[ep.ID.Pod] })
+}
+
+// pathOf is the field of a slice that has an endpoint's address.
+func pathOf(s *discoveryv1.EndpointSlice, ep *endpoint.Endpoint) *field.Path {
+	if ep.Socket != "" {
+		return field.NewPath("metadata", "annotations").Key(v1alpha1.AnnotationHTTPSocket)
+	}
+	i := slices.IndexFunc(s.Endpoints, func(e discoveryv1.Endpoint) bool { return podIdentity(s, &e) == ep.ID.Pod })
+	return field.NewPath("endpoints").Index(i).Child("addresses").Index(0)
 }
 
 // missingPool records that an object refers to a pool that is not there, and which one was probably meant.
