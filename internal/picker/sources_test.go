@@ -10,6 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/go-logr/logr/funcr"
+
 	"github.com/kvasir-dev/kvasir/internal/endpoint"
 	"github.com/kvasir-dev/kvasir/internal/kvblock"
 	"github.com/kvasir-dev/kvasir/internal/openai"
@@ -286,5 +288,31 @@ func TestARequestThatCannotBeRenderedBlamesNoEngine(t *testing.T) {
 	pick(t, p, []byte(`{"model":"m","prompt":"text"}`)).End(Completed)
 	if from := p.current.Load().pools[0].members[0].renderFrom.Load(); from != 0 {
 		t.Error("the engine is left alone for the request's fault")
+	}
+}
+
+// TestWhatKeptAnEngineFromRenderingIsSaid: a dead engine is no engine that cannot render.
+func TestWhatKeptAnEngineFromRenderingIsSaid(t *testing.T) {
+	for name, tc := range map[string]struct {
+		err  error
+		want string
+	}{
+		"no connection": {fmt.Errorf("%w: connection refused", ErrUnreachable), `"Engine unreachable, asking others for tokens"`},
+		"too slow":      {context.DeadlineExceeded, `"Engine did not render a request in time, asking others for tokens"`},
+		"another error": {errors.New("status 500"), `"Engine does not render requests, asking others for tokens"`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var logs []string
+			p := New(Options{Now: newClock().Now, Renderer: fakeRenderer{err: tc.err},
+				Log: funcr.New(func(_, args string) { logs = append(logs, args) }, funcr.Options{})})
+			if err := p.Apply([]Spec{testSpec(t, 1)}); err != nil {
+				t.Fatal(err)
+			}
+			pick(t, p, []byte(`{"model":"m","prompt":"text"}`)).End(Completed)
+			logs = slices.DeleteFunc(logs, func(line string) bool { return !strings.Contains(line, "asking others") })
+			if len(logs) != 1 || !strings.Contains(logs[0], tc.want) {
+				t.Errorf("logs %q, want one with %s", logs, tc.want)
+			}
+		})
 	}
 }

@@ -117,6 +117,10 @@ var (
 // ErrUnrenderable is what a Renderer's error wraps when it does not concern the engine: no other would have answered.
 var ErrUnrenderable = errors.New("the request cannot be rendered")
 
+// ErrUnreachable is what a Renderer's error wraps when there was no connection to the engine. The error contains no text of the
+// request.
+var ErrUnreachable = errors.New("the engine cannot be connected to")
+
 // promptOf finds what can be known of a request's prompt.
 func (p *Picker) promptOf(ctx context.Context, v *view, s *scratch, body []byte) prompt {
 	out := p.exactKeys(ctx, v, s, body)
@@ -281,13 +285,13 @@ func (p *Picker) askEngine(ctx context.Context, v *view, r *openai.Request, body
 			break
 		}
 		if out, err = p.options.Renderer.Tokens(ctx, &v.spec.Endpoints[i], r.Route, body, v.spec.EngineAPIKey); err == nil {
-			p.engineAnswered(v, i, true)
+			p.engineAnswered(v, i, nil)
 			return out, nil
 		}
 		if errors.Is(err, ErrUnrenderable) || errors.Is(ctx.Err(), context.Canceled) {
 			break
 		}
-		p.engineAnswered(v, i, false)
+		p.engineAnswered(v, i, err)
 		if ctx.Err() != nil {
 			break
 		}
@@ -322,16 +326,22 @@ func (v *view) nextRenderer(now time.Time) int {
 	return last
 }
 
-// engineAnswered keeps whether an engine has answered, and logs when that changes.
-func (p *Picker) engineAnswered(v *view, i int, ok bool) {
+// engineAnswered keeps whether an engine has answered, and logs when that changes: err is why it has not.
+func (p *Picker) engineAnswered(v *view, i int, err error) {
 	from := int64(0)
-	if !ok {
+	if err != nil {
 		from = monotonic.Of(p.now().Add(renderPause))
 	}
 	before := v.members[i].renderFrom.Swap(from)
-	if pod := v.spec.Endpoints[i].Pod; ok && before != 0 {
+	switch pod := v.spec.Endpoints[i].Pod; {
+	case err == nil && before != 0:
 		p.options.Log.Info("Engine renders requests again", "pool", v.spec.Name, "pod", pod)
-	} else if !ok && before == 0 {
+	case err == nil || before != 0:
+	case errors.Is(err, ErrUnreachable):
+		logging.Warn(p.options.Log, "Engine unreachable, asking others for tokens", "pool", v.spec.Name, "pod", pod, "reason", err.Error())
+	case errors.Is(err, context.DeadlineExceeded):
+		logging.Warn(p.options.Log, "Engine did not render a request in time, asking others for tokens", "pool", v.spec.Name, "pod", pod)
+	default:
 		logging.Warn(p.options.Log, "Engine does not render requests, asking others for tokens", "pool", v.spec.Name, "pod", pod)
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"net/http"
 	"sync"
 
@@ -29,8 +30,17 @@ func (r renderer) Tokens(ctx context.Context, ep *endpoint.Endpoint, route opena
 	case errors.Is(err, render.ErrBusy), errors.Is(err, render.ErrMultimodal), errors.Is(err, render.ErrPrompts),
 		errors.Is(err, render.ErrUnsupported), refuses(err):
 		err = fmt.Errorf("%w: %w", picker.ErrUnrenderable, err)
+	case undialed(err):
+		err = fmt.Errorf("%w: %w", picker.ErrUnreachable, err)
 	}
 	return out, err
+}
+
+// undialed reports whether an error means that there was no connection to the engine. A dial that the request's own deadline
+// has ended says nothing about the engine.
+func undialed(err error) bool {
+	var network *net.OpError
+	return errors.As(err, &network) && network.Op == "dial" && !errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, context.Canceled)
 }
 
 // refuses reports whether an error means that the engine refuses the request itself. Other statuses, including 401 and 403,

@@ -1,14 +1,19 @@
 package server
 
 import (
+	"context"
+	"errors"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/kvasir-dev/kvasir/internal/endpoint"
 	"github.com/kvasir-dev/kvasir/internal/engines/render"
 	"github.com/kvasir-dev/kvasir/internal/openai"
+	"github.com/kvasir-dev/kvasir/internal/picker"
 )
 
 // TestWhatAnEngineLacksIsNamedByItsRelease: vLLM 0.30 and 0.31 answer 404 where --enable-scale-out is missing, as releases
@@ -41,6 +46,29 @@ func TestWhatAnEngineLacksIsNamedByItsRelease(t *testing.T) {
 			out, err := r.Tokens(t.Context(), ep, openai.Completions, []byte(`{"model":"m","prompt":"Say hello"}`), "")
 			if err != nil || !strings.Contains(out.Lacking, c.want) {
 				t.Errorf("got %q, %v, want %q", out.Lacking, err, c.want)
+			}
+		})
+	}
+}
+
+// TestADeadEngineIsUnreachable: its port refuses connections, or its host never answers and the request's time is over, which
+// says nothing about it.
+func TestADeadEngineIsUnreachable(t *testing.T) {
+	for name, tc := range map[string]struct {
+		dial error
+		want bool
+	}{
+		"refused": {&net.OpError{Op: "dial", Err: syscall.ECONNREFUSED}, true},
+		"expired": {&net.OpError{Op: "dial", Err: context.DeadlineExceeded}, false},
+		"reset":   {&net.OpError{Op: "read", Err: syscall.ECONNRESET}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dial := func(context.Context, string, string) (net.Conn, error) { return nil, tc.dial }
+			r := renderer{Client: render.New(render.Options{Dial: dial}), releases: &releases{}}
+			ep := &endpoint.Endpoint{ID: endpoint.ID{Pod: "a"}, Pod: "a", Address: "10.0.0.1:8000"}
+			_, err := r.Tokens(t.Context(), ep, openai.Completions, []byte(`{"model":"m","prompt":"Say hello"}`), "")
+			if err == nil || errors.Is(err, picker.ErrUnreachable) != tc.want {
+				t.Errorf("%v, want unreachable %t", err, tc.want)
 			}
 		})
 	}

@@ -54,6 +54,10 @@ func openTracing(ctx context.Context, o *tracingOptions, log logr.Logger) (*trac
 	if err != nil {
 		return nil, nil, err
 	}
+	if tracer == nil && o.ratio != nil {
+		logging.Warn(log, "Tracing is off, --tracing-ratio has no effect: neither --tracing-endpoint nor OTEL_EXPORTER_OTLP_ENDPOINT is set, "+
+			"or OTEL_TRACES_EXPORTER is none")
+	}
 	return tracer, func() {
 		last, cancel := context.WithTimeout(context.WithoutCancel(ctx), tracingGrace)
 		defer cancel()
