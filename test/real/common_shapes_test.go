@@ -95,6 +95,19 @@ var shapes = []shape{
 			"reasoning": "I count them."}, say("user", "Why?"))...)
 	}},
 	{name: "reasoning effort", whole: true, body: with("reasoning effort", object{"reasoning_effort": "low"})},
+	{name: "documents", whole: true, body: with("documents", object{"documents": []object{{"title": "Köln", "text": "Light rain.", "doc_id": "1"}}})},
+	{name: "parts in every role", body: func(id string, turn int) request {
+		messages := toolTurns(id, turn)
+		for _, m := range messages {
+			if text, ok := m["content"].(string); ok {
+				m["content"] = []object{part("First, "), part(text)}
+			}
+		}
+		return chat("parts in every role", messages...).with(object{"tools": weather})
+	}},
+	{name: "a refusal in history", body: func(id string, turn int) request {
+		return chat("a refusal in history", lastTurn(id, turn, say("assistant", []object{{"type": "refusal", "refusal": "I say nothing."}}), say("user", "Why?"))...)
+	}},
 	{name: "names of speakers", body: func(id string, turn int) request {
 		return chat("names of speakers", lastTurn(id, turn, object{"role": "user", "name": "ada", "content": "Me too."})...)
 	}},

@@ -1,12 +1,14 @@
 package real
 
 import (
+	"bytes"
 	"compress/gzip"
 	"encoding/json"
 	"fmt"
 	"io"
 	"os"
 	"path/filepath"
+	"strings"
 )
 
 // tokenizerFiles has the tokenizer and the chat template of the models.
@@ -31,9 +33,24 @@ func modelConfig(change object) object {
 	return config
 }
 
+// A model whose template prints all that vLLM gives it shows what a request puts into its prompt: other values are other tokens.
+// What grows with a conversation comes last. The second template asks for content in parts, by what vLLM looks for.
+const (
+	printing = `{% for name, value in [("tools", tools), ("documents", documents), ("add_generation_prompt", add_generation_prompt),
+("enable_thinking", enable_thinking), ("reasoning_effort", reasoning_effort), ("note", note)] %}{% if value is defined %}{{ name }}={{ value | tojson }}
+{% endif %}{% endfor %}{% for message in messages %}{{ message | tojson }}
+{% endfor %}{# continued messages must have a content #}`
+	printingParts = printing + `{% for message in messages %}{% for part in message.content %}{% endfor %}{% endfor %}`
+)
+
+// templates of models, where they are not that of tokenizerFiles.
+var templates = map[string]string{"printing": printing, "printing parts": printingParts}
+
 // models by name. Cases that need no other use qwen2.
 var models = map[string]object{
-	"qwen2": modelConfig(nil),
+	"qwen2":          modelConfig(nil),
+	"printing":       modelConfig(nil),
+	"printing parts": modelConfig(nil),
 	// Every layer looks back 128 tokens.
 	"sliding": modelConfig(object{"architectures": []string{"MistralForCausalLM"}, "model_type": "mistral", "sliding_window": 128}),
 	// Three layers look back 128 tokens, one looks back all the way.
@@ -52,7 +69,7 @@ func writeModel(root, name string) (dir string, err error) {
 	if err != nil {
 		return "", fmt.Errorf("writing the configuration of %s: %w", name, err)
 	}
-	dir = filepath.Join(root, "models", name)
+	dir = filepath.Join(root, "models", strings.ReplaceAll(name, " ", "-"))
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return "", fmt.Errorf("making the directory of model %s: %w", name, err)
 	}
@@ -61,16 +78,16 @@ func writeModel(root, name string) (dir string, err error) {
 		return "", err
 	}
 	defer unlock()
+	tokens, err := tokenizerConfig(name)
+	if err != nil {
+		return "", err
+	}
 	// The configuration is written last: a model with the right one is complete.
-	if old, err := os.ReadFile(filepath.Join(dir, "config.json")); err == nil && string(old) == string(raw) {
+	if isFile(filepath.Join(dir, "config.json"), raw) && isFile(filepath.Join(dir, "tokenizer_config.json"), tokens) {
 		return dir, nil
 	}
 	if err := unpack(filepath.Join(tokenizerFiles, "tokenizer.json.gz"), filepath.Join(dir, "tokenizer.json")); err != nil {
 		return "", err
-	}
-	tokens, err := os.ReadFile(filepath.Join(tokenizerFiles, "tokenizer_config.json"))
-	if err != nil {
-		return "", fmt.Errorf("reading the tokenizer's configuration: %w", err)
 	}
 	if err := os.WriteFile(filepath.Join(dir, "tokenizer_config.json"), tokens, 0o644); err != nil {
 		return "", fmt.Errorf("writing model %s: %w", name, err)
@@ -79,6 +96,33 @@ func writeModel(root, name string) (dir string, err error) {
 		return "", fmt.Errorf("writing model %s: %w", name, err)
 	}
 	return dir, nil
+}
+
+// isFile reports whether a file has a content.
+func isFile(path string, content []byte) bool {
+	old, err := os.ReadFile(path)
+	return err == nil && bytes.Equal(old, content)
+}
+
+// tokenizerConfig is a model's tokenizer_config.json, with its template.
+func tokenizerConfig(name string) ([]byte, error) {
+	raw, err := os.ReadFile(filepath.Join(tokenizerFiles, "tokenizer_config.json"))
+	if err != nil {
+		return nil, fmt.Errorf("reading the tokenizer's configuration: %w", err)
+	}
+	template, ok := templates[name]
+	if !ok {
+		return raw, nil
+	}
+	var config object
+	if err := json.Unmarshal(raw, &config); err != nil {
+		return nil, fmt.Errorf("reading the tokenizer's configuration: %w", err)
+	}
+	config["chat_template"] = template
+	if raw, err = json.Marshal(config); err != nil {
+		return nil, fmt.Errorf("writing the tokenizer's configuration: %w", err)
+	}
+	return raw, nil
 }
 
 // unpack writes a compressed file out.

@@ -16,7 +16,6 @@ func TestEventPortsNeedNoConfiguration(t *testing.T) {
 	engines := startEngines(t, engineConfig{
 		kv: object{"endpoint": "tcp://*:0", "replay_endpoint": "tcp://*:0"}, env: []string{"VLLM_HOST_IP=127.0.0.1"},
 	})
-	startAhead(t, closedRoutes)
 	p := startPicker(t, engines, pickerConfig{files: true, portless: true})
 	answers := func(seed int) {
 		t.Helper()

@@ -124,12 +124,12 @@ func (q *request) content(m *chattemplate.Dict, role string) (chattemplate.Value
 	return chattemplate.String(""), nil
 }
 
-// partText is the text of a part of a message's content.
+// partText is the text of a part of a message's content. The engine reads an answer that was refused as a text.
 func partText(v chattemplate.Value) (chattemplate.Value, error) {
 	part := v.Dict()
 	kind, _ := part.Get("type")
-	text, _ := part.Get("text")
-	if kind.Text() != "text" || text.Kind() != chattemplate.KindString {
+	text, _ := part.Get(kind.Text())
+	if kind.Text() != "text" && kind.Text() != "refusal" || text.Kind() != chattemplate.KindString {
 		return text, unsupported("parts of a message that are no text")
 	}
 	if id, ok := part.Get("uuid"); ok && id.Kind() != chattemplate.KindNone {

@@ -118,6 +118,26 @@ func TestPrompt(t *testing.T) {
 		"the last message is continued": {
 			template: turns + `</s>`, body: assisted + resume + "}", want: "<user>hi<assistant>well",
 		},
+		"the last message is continued where the template goes over parts": {
+			template: parts, body: assisted + resume + "}", want: "text:hi;text:well",
+		},
+		"of several parts the last is continued": {
+			template: parts, want: "text:a;text:b",
+			body: `{"model": "m", "messages": [{"role": "assistant", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]}]` + resume + "}",
+		},
+		"no parts to continue": {
+			template: parts, body: `{"model": "m", "messages": [{"role": "assistant", "content": []}]` + resume + "}", err: "empty",
+		},
+		"a refusal is a text": {
+			template: turns, body: `{"model": "m", "messages": [{"role": "assistant", "content": [{"type": "refusal", "refusal": "no"}]}]}`, want: "<assistant>no",
+		},
+		"a refusal is a text among parts": {
+			template: parts, options: Options{Release: "0.32.0"}, want: "text:no;text:a;",
+			body: `{"model": "m", "messages": [{"role": "assistant", "content": [{"type": "refusal", "refusal": "no"}, {"type": "text", "text": "a"}]}]}`,
+		},
+		"a refusal without its text": {
+			template: turns, body: `{"model": "m", "messages": [{"role": "assistant", "content": [{"type": "refusal", "text": "no"}]}]}`, err: "no text",
+		},
 		"a message whose text comes again behind it": {
 			template: turns + `well</s>`, body: assisted + resume + "}", err: "continuing",
 		},

@@ -20,32 +20,47 @@ func (q *request) resumed(ctx context.Context, conversation []chattemplate.Value
 	}
 	last := conversation[len(conversation)-1].Dict()
 	content, _ := last.Get("content")
-	final := content.Text()
-	if final == "" || strings.TrimSpace(final) != final {
-		return unsupported("continuing a message that is empty, in parts, or has white space around it")
+	final := content
+	if items := content.Items(); len(items) > 0 { // the text of the last part
+		final, _ = items[len(items)-1].Dict().Get("text")
+	}
+	if final.Text() == "" || strings.TrimSpace(final.Text()) != final.Text() {
+		return unsupported("continuing a message that is empty or has white space around it")
 	}
 	text, err := q.apply(ctx, q.text, conversation)
 	if err != nil {
 		return err
 	}
-	marked := q.arena.NewDict(last.Len())
-	for i := range last.Len() {
-		key, v := last.At(i)
-		marked.Set(key.Text(), v)
+	tagged := chattemplate.String(final.Text() + tag)
+	if items := content.Items(); len(items) > 0 {
+		parts := q.arena.NewList(len(items))
+		copy(parts, items)
+		parts[len(parts)-1] = q.with(items[len(items)-1].Dict(), "text", tagged)
+		tagged = chattemplate.List(parts)
 	}
-	marked.Set("content", chattemplate.String(final+tag))
 	with := q.arena.NewList(len(conversation))
 	copy(with, conversation)
-	with[len(with)-1] = marked.Value()
+	with[len(with)-1] = q.with(last, "content", tagged)
 	second, err := q.apply(ctx, nil, with)
 	if err != nil {
 		return err
 	}
-	end := bytes.LastIndex(text, []byte(final)) + len(final)
+	end := bytes.LastIndex(text, []byte(final.Text())) + len(final.Text())
 	mark := bytes.LastIndex(second, []byte(strings.TrimSpace(tag)))
-	if end < len(final) || mark != end || !bytes.Equal(second[:mark], text[:end]) {
+	if end < len(final.Text()) || mark != end || !bytes.Equal(second[:mark], text[:end]) {
 		return unsupported("continuing this message")
 	}
 	q.text = text[:end]
 	return nil
+}
+
+// with is a dictionary with another value of one of its keys.
+func (q *request) with(given *chattemplate.Dict, name string, value chattemplate.Value) chattemplate.Value {
+	out := q.arena.NewDict(given.Len())
+	for i := range given.Len() {
+		key, v := given.At(i)
+		out.Set(key.Text(), v)
+	}
+	out.Set(name, value)
+	return out.Value()
 }
