@@ -11,14 +11,14 @@ import (
 
 // TestEvictionIsFollowed lets eight clients at a time hold conversations that are together three times as long as the
 // caches of both engines, while the requests in an engine use most of its cache. Every prediction that is wrong must be
-// explained by an eviction that was not announced yet when the request was sent; the rest stays within the goals, and in
-// the end the index equals the engines' caches.
+// explained by an eviction that was not announced yet when the request was sent; the rest stays within the goals, the log of
+// decisions says of each request what the engine found, and why where that is nothing, and in the end the index equals the engines' caches.
 func TestEvictionIsFollowed(t *testing.T) {
 	engines := sharedEngines(t)
 	pass(t)
 	for _, c := range configurations {
 		t.Run(c.name, func(t *testing.T) {
-			p := startPicker(t, engines, pickerConfig{files: c.files})
+			p := startPicker(t, engines, pickerConfig{files: c.files, decisions: true})
 			began := time.Now()
 			answers := p.converse(c.name)
 			verdict(t, p.holdsTheSame(engines))
@@ -34,6 +34,7 @@ func TestEvictionIsFollowed(t *testing.T) {
 				p.count(a)
 			}
 			verdict(t, enoughAsPredicted(answers))
+			verdict(t, p.decided(answers))
 			verdict(t, p.seen.within("eviction", c.files, goalEvictionExact, goalEvictionDeviation))
 		})
 	}

@@ -202,13 +202,19 @@ func family(name string) int {
 }
 
 // TestRequestShapes sends each shape of request three times: new, again, and a turn longer. Each answer finds in the
-// cache what was predicted, the second and third find something, and in the end the index is the engines'.
+// cache what was predicted, the second and third find something, and in the end the index is the engines'. Each engine gets the
+// requests of one configuration, at the same time as the other.
 func TestRequestShapes(t *testing.T) {
 	engines := sharedEngines(t)
 	pass(t)
-	for _, c := range configurations {
+	var pickers []*picker
+	for i, c := range configurations {
+		pickers = append(pickers, startPicker(t, engines[i:i+1], pickerConfig{files: c.files}))
+	}
+	for i, c := range configurations {
 		t.Run(c.name, func(t *testing.T) {
-			p := startPicker(t, engines, pickerConfig{files: c.files})
+			t.Parallel()
+			p := pickers[i]
 			for _, s := range shapes {
 				t.Run(s.name, func(t *testing.T) {
 					if s.since != "" && !atLeast(s.since) {

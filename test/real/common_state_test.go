@@ -132,7 +132,7 @@ func TestIdleEnginesOfAnyKindGetNoRequests(t *testing.T) {
 			}
 			e := engines[0]
 			if status, body := e.call(http.MethodPost, c.stop, nil); status != http.StatusOK {
-				t.Skipf("vLLM %s answers %s with %d: %.300s", run.release, c.stop, status, body)
+				refuses(t, c.stop, status, body)
 			}
 			defer func() {
 				if status, body := e.call(http.MethodPost, c.resume, nil); status != http.StatusOK {
@@ -164,7 +164,7 @@ func TestUpdatedWeightsEmptyTheIndex(t *testing.T) {
 	verdict(t, p.repeated(r))
 	for _, e := range engines {
 		if status, body := e.call(http.MethodPost, "/pause?mode=wait&clear_cache=true", nil); status != http.StatusOK {
-			t.Skipf("vLLM %s does not pause for new weights: %d, %.300s", run.release, status, body)
+			refuses(t, "/pause", status, body)
 		}
 		// Weights that the loader made up cannot be reloaded in all releases. The pause has dropped the caches already.
 		if status, body := e.call(http.MethodPost, "/collective_rpc", object{"method": "reload_weights"}); status != http.StatusOK {

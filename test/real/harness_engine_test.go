@@ -97,7 +97,9 @@ func sharedEngines(t *testing.T) []*engine {
 		if atLeast("0.18") {
 			second.flags = append(slices.Clone(flags), "--shutdown-timeout", "10")
 		}
-		run.shared = launchAll(t, first, second)
+		engines := launchAll(t, first, second)
+		serveAll(t, engines)
+		run.shared = engines
 	}
 	for _, e := range run.shared {
 		reportLog(t, e)
@@ -112,21 +114,30 @@ func stopShared() {
 	run.shared = nil
 }
 
-// startEngines starts several engines at the same time, at most atOnce. It takes the one that startAhead has launched.
+// startEngines starts several engines at the same time, at most atOnce. It takes the one that startAhead has launched, if it is
+// among them.
 func startEngines(t *testing.T, configs ...engineConfig) []*engine {
 	t.Helper()
 	need(t)
-	var engines []*engine
-	if e := run.ahead; e != nil && len(configs) == 1 && e.alive() && reflect.DeepEqual(e.config, configs[0].whole()) {
-		run.ahead, engines = nil, []*engine{e}
-		serveAll(t, engines)
-	} else {
-		stopAhead()
+	ahead := run.ahead
+	at := slices.IndexFunc(configs, func(c engineConfig) bool {
+		return ahead != nil && ahead.alive() && reflect.DeepEqual(ahead.config, c.whole())
+	})
+	if at < 0 {
 		if run.places.taken+len(configs) > atOnce {
-			stopShared()
+			stopAhead()
 		}
-		engines = launchAll(t, configs...)
+	} else {
+		run.ahead, configs = nil, slices.Delete(slices.Clone(configs), at, at+1)
 	}
+	if run.places.taken+len(configs) > atOnce {
+		stopShared()
+	}
+	engines := launchAll(t, configs...)
+	if at >= 0 {
+		engines = slices.Insert(engines, at, ahead)
+	}
+	serveAll(t, engines)
 	for _, e := range engines {
 		t.Cleanup(e.stop)
 		reportLog(t, e)
@@ -163,6 +174,7 @@ func reportLog(t *testing.T, e *engine) {
 	})
 }
 
+// launchAll launches engines, which do not serve yet.
 func launchAll(t *testing.T, configs ...engineConfig) []*engine {
 	t.Helper()
 	if run.places.taken+len(configs) > atOnce {
@@ -176,7 +188,6 @@ func launchAll(t *testing.T, configs ...engineConfig) []*engine {
 		}
 		engines = append(engines, e)
 	}
-	serveAll(t, engines)
 	return engines
 }
 

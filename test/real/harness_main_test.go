@@ -73,6 +73,7 @@ func need(t *testing.T) {
 	run.setup.Do(func() { run.missing = prepare() })
 	if run.missing == nil {
 		if *budgetFlag > 0 && time.Since(run.began) > *budgetFlag {
+			run.totals.late++
 			leaveOut(t, fmt.Sprintf("the budget of the run, %v, is spent", *budgetFlag))
 		}
 		return

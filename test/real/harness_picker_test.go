@@ -27,6 +27,10 @@ type pickerConfig struct {
 	reporter bool     // each engine has a reporter, and the picker follows no events itself (config.dial must be set)
 	// partly does not wait until events are synced and tokens exact, for cases where they cannot be.
 	partly bool
+	// defaults: the policy has the default budgets for tokens. Otherwise they are such that a busy machine keeps them.
+	defaults bool
+	// decisions: each decision is logged, see picker.decided.
+	decisions bool
 }
 
 // picker is a running picker in standalone mode.
@@ -60,9 +64,11 @@ kind: RoutingPolicy
 metadata: {name: m}
 spec:
   targetRefs: [{name: m}]
-  tokens: {budgetMilliseconds: 5000, engineBudgetMilliseconds: 5000}
-  decisions: {answerHeaders: Always}
+  decisions: {answerHeaders: Always%s}
 %s`
+
+// patientTokens lets a busy machine make tokens in time.
+const patientTokens = "  tokens: {budgetMilliseconds: 5000, engineBudgetMilliseconds: 5000}\n"
 
 // startPicker starts a picker in front of engines and waits until it follows their events and has exact tokens.
 func startPicker(t *testing.T, engines []*engine, config pickerConfig) *picker {
@@ -85,7 +91,7 @@ func startPicker(t *testing.T, engines []*engine, config pickerConfig) *picker {
 		p.write("secret.yaml", "apiVersion: v1\nkind: Secret\nmetadata: {name: keys}\nstringData: {token: "+config.secret+"}\n")
 	}
 	p.write("pool.yaml", fmt.Sprintf(poolYAML, source, spec))
-	p.write("policy.yaml", fmt.Sprintf(policyYAML, config.policy))
+	p.write("policy.yaml", config.policyFile())
 	for i := range engines {
 		p.describe(i, "{ready: true, serving: true, terminating: false}")
 	}
@@ -100,6 +106,18 @@ func startPicker(t *testing.T, engines []*engine, config pickerConfig) *picker {
 		p.until("events are synced and tokens exact", p.ready)
 	}
 	return p
+}
+
+// policyFile is the policy of a picker.
+func (c pickerConfig) policyFile() string {
+	more, logged := c.policy, ""
+	if !c.defaults {
+		more = patientTokens + more
+	}
+	if c.decisions {
+		logged = ", logPercent: 100"
+	}
+	return fmt.Sprintf(policyYAML, logged, more)
 }
 
 // startReporter starts the reporter of an engine that publishes to a port of 127.0.0.1, and stops it at the test's end. It
@@ -190,6 +208,9 @@ func (p *picker) start() {
 	p.proxy, p.metrics, p.health = "http://"+proxy, "http://"+metrics, "http://"+health
 	argv := append([]string{"--standalone", p.dir, "--proxy-address", proxy, "--metrics-address", metrics, "--health-address", health,
 		"--ext-proc-address", "", "--lame-duck", "0s", "--drain-timeout", "2s", "--model-root", filepath.Join(run.root, "models")}, p.config.flags...)
+	if p.config.decisions {
+		argv = append(argv, "--decision-log", filepath.Join(p.dir, ".decisions"))
+	}
 	p.log, p.exited, p.ended = &logger{}, make(chan struct{}), false
 	p.process = exec.Command(filepath.Join(run.binaries, "picker"), argv...)
 	p.process.Stdout, p.process.Stderr = p.log, p.log

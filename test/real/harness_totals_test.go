@@ -2,6 +2,7 @@ package real
 
 import (
 	_ "embed"
+	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -83,6 +84,18 @@ type totals struct {
 	failedAsKnown map[string]bool
 	passed        map[string]bool // cases that were run as a whole and passed, of those that call pass
 	notRun        []string        // cases with the reason, in order
+	late          int             // cases that the budget left out
+}
+
+// mostLate is how many cases the budget of a run can leave out where the run is required: such a run must have judged the others.
+const mostLate = 2
+
+// enoughRun returns an error if a required run has left out too much.
+func (s *totals) enoughRun(required bool) error {
+	if required && s.late > mostLate {
+		return fmt.Errorf("the budget of the run has left out %d cases, at most %d may be", s.late, mostLate)
+	}
+	return nil
 }
 
 // pass records at the end of a test that all of it was run and passed.
@@ -126,6 +139,19 @@ func leaveOut(t *testing.T, reason string) {
 	run.totals.notRun = append(run.totals.notRun, t.Name()+": "+reason)
 	run.totals.mu.Unlock()
 	t.Skip(reason)
+}
+
+// pausesSince is the oldest release whose row in docs/install-vllm.md has /pause and /sleep.
+const pausesSince = "0.14"
+
+// refuses ends a case because the engine does not do what a route is for. A release that is known to have the route fails.
+func refuses(t *testing.T, path string, status int, body string) {
+	t.Helper()
+	message := fmt.Sprintf("vLLM %s answers %s with %d: %.300s", run.release, path, status, body)
+	if atLeast(pausesSince) {
+		stop(t, errors.New(message))
+	}
+	t.Skip(message)
 }
 
 // listNotRun says what the run has left out.
@@ -190,8 +216,12 @@ func (s *totals) sum(accept func(shape string) bool) tally {
 // print shows the totals and returns the exit status of the run: 1 if they miss the goals.
 func (s *totals) print() (status int) {
 	s.listNotRun(os.Stdout)
+	if err := s.enoughRun(os.Getenv(requiredVariable) != ""); err != nil {
+		fmt.Println("FAIL:", err)
+		status = 1
+	}
 	if len(s.shapes) == 0 {
-		return 0
+		return status
 	}
 	fmt.Printf("Predicted and delivered on vLLM %s:\n%-44s %8s %8s %9s %9s %9s\n", run.release, "shape", "requests", "exact", "tokens", "over", "under")
 	line := func(name string, c tally) {
@@ -211,7 +241,7 @@ func (s *totals) print() (status int) {
 			return 1
 		}
 	}
-	return max(judge("under eviction", eviction, goalEvictionExact, goalEvictionDeviation), judge("otherwise", rest, goalExact, goalDeviation))
+	return max(status, judge("under eviction", eviction, goalEvictionExact, goalEvictionDeviation), judge("otherwise", rest, goalExact, goalDeviation))
 }
 
 // within returns nil if the answers of a shape are within goals.

@@ -54,6 +54,18 @@ func TestWhatWasLeftOutIsListed(t *testing.T) {
 	}
 }
 
+// TestARequiredRunLeavesLittleOut: a budget that leaves out more than some cases fails a required run, and no other.
+func TestARequiredRunLeavesLittleOut(t *testing.T) {
+	for _, tc := range []struct {
+		late           int
+		required, fine bool
+	}{{0, true, true}, {mostLate, true, true}, {mostLate + 1, true, false}, {mostLate + 1, false, true}} {
+		if err := (&totals{late: tc.late}).enoughRun(tc.required); (err == nil) != tc.fine {
+			t.Errorf("%+v: %v", tc, err)
+		}
+	}
+}
+
 // TestAnAbortedInstallationIsRedone: the remains of an installation that did not end are no environment.
 func TestAnAbortedInstallationIsRedone(t *testing.T) {
 	root := t.TempDir()

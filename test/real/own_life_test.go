@@ -74,26 +74,58 @@ func TestRanksAreEndpoints(t *testing.T) {
 	}
 }
 
-// TestAReporterStandsBetween: engines publish to reporters in their pods, and the picker knows what they hold from them.
+// TestAReporterStandsBetween: engines publish to reporters in their pods, and the picker knows what they hold from them. Where the
+// release tells windows, the second engine has a model with them, which reporters follow as pickers do.
 func TestAReporterStandsBetween(t *testing.T) {
 	need(t)
 	report := freePort(t, 1)
 	config := func(events int) engineConfig { return engineConfig{dial: fmt.Sprintf("tcp://127.0.0.1:%d", events)} }
 	first, second := freePort(t, 1), freePort(t, 1)
-	engines := startEngines(t, config(first), config(second))
+	windows := config(second)
+	if atLeast("0.21") {
+		windows.model, windows.flags = hybrid.model, hybrid.flags
+	}
+	engines := startEngines(t, config(first), windows)
 	var waits []string
 	for i, events := range []int{first, second} {
 		waits = append(waits, startReporter(t, engines[i], events, report))
 	}
-	p := startPicker(t, engines, pickerConfig{files: true, reporter: true, flags: []string{"--report-insecure", "--report-address", fmt.Sprintf("127.0.0.1:%d", report)}})
-	for i := range 4 {
-		verdict(t, p.repeated(chat("reporter", say("user", text(fmt.Sprint("reporter", i), 300)))))
+	start := func(t *testing.T, engines []*engine) *picker {
+		return startPicker(t, engines, pickerConfig{files: true, reporter: true, flags: []string{"--report-insecure", "--report-address", fmt.Sprintf("127.0.0.1:%d", report)}})
 	}
-	p.stop()
-	p.start()
-	p.until("the restarted picker has events and tokens", p.ready)
-	verdict(t, p.holdsTheSame(engines))
-	t.Run("a request in a paused engine", func(t *testing.T) { p.judgeWaiting(t, waits) })
+	t.Run("both", func(t *testing.T) {
+		p := start(t, engines)
+		for i := range 4 {
+			verdict(t, p.repeated(chat("reporter", say("user", text(fmt.Sprint("reporter", i), 300)))))
+		}
+		p.stop()
+		p.start()
+		p.until("the restarted picker has events and tokens", p.ready)
+		verdict(t, p.holdsTheSame(engines))
+		t.Run("a request in a paused engine", func(t *testing.T) { p.judgeWaiting(t, waits) })
+	})
+	t.Run("windows", func(t *testing.T) {
+		if !atLeast("0.21") {
+			t.Skipf("vLLM %s tells no windows", run.release)
+		}
+		start(t, engines[1:]).judgeWindows(t)
+	})
+}
+
+// judgeWindows sends prompts twice to an engine whose cache holds about two of them.
+func (p *picker) judgeWindows(t *testing.T) {
+	delivered := 0
+	for i := range 60 {
+		a := p.send(chat("window", say("user", text(fmt.Sprintf("window %d", i/2), 300+i/2%4*40)), say("assistant", "Yes."), say("user", text(fmt.Sprint("z", i/2), 40))))
+		if a.err != nil || a.status != http.StatusOK {
+			stop(t, fmt.Errorf("request %d: status %d, error %w: %s", i, a.status, a.err, a.body))
+		}
+		delivered += a.delivered
+	}
+	if delivered == 0 {
+		verdict(t, fmt.Errorf("no request found anything in the cache"))
+	}
+	verdict(t, p.seen.within("window", true, goalEvictionExact, goalEvictionDeviation))
 }
 
 // judgeWaiting pauses the engines and lets requests arrive before the picker knows. The engines' metrics do not count them. The
@@ -102,7 +134,7 @@ func (p *picker) judgeWaiting(t *testing.T, waits []string) {
 	t.Helper()
 	for _, e := range p.engines {
 		if status, body := e.call(http.MethodPost, "/pause?mode=keep", nil); status != http.StatusOK {
-			t.Skipf("vLLM %s answers /pause with %d: %.300s", run.release, status, body)
+			refuses(t, "/pause", status, body)
 		}
 	}
 	var working sync.WaitGroup

@@ -3,6 +3,7 @@ package real
 import (
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -16,12 +17,7 @@ const engineKey = "right"
 // broken: requests go to the other engine or wait in the picker, and each is answered.
 func TestWhatEnginesRefuse(t *testing.T) {
 	need(t)
-	requests, tokens := engineConfig{flags: []string{"--api-key", engineKey}}, engineConfig{flags: []string{"--api-key", engineKey}}
-	limited := atLeast("0.29")
-	if limited {
-		requests.flags = append(requests.flags, "--max-num-seqs", "2", "--max-num-queued-reqs", "1")
-		tokens.flags = append(tokens.flags, "--max-num-seqs", "2", "--max-num-queued-tokens", "300")
-	}
+	requests, tokens := refusing()
 	engines := startEngines(t, requests, tokens)
 	t.Run("keys", func(t *testing.T) { judgeKeys(t, engines) })
 	for _, c := range []struct {
@@ -30,7 +26,7 @@ func TestWhatEnginesRefuse(t *testing.T) {
 		reason  string // of the engine's refusals
 	}{{"queued requests", engines[:1], "max_num_queued_reqs"}, {"queued tokens", engines[1:], "max_num_queued_tokens"}, {"another engine", engines, ""}} {
 		t.Run(c.name, func(t *testing.T) {
-			if !limited {
+			if !atLeast("0.29") {
 				t.Skipf("vLLM %s has no limits of its queue", run.release)
 			}
 			p := startPicker(t, c.engines, pickerConfig{files: true, secret: engineKey, spec: keyOfPool})
@@ -43,6 +39,17 @@ func TestWhatEnginesRefuse(t *testing.T) {
 			}
 		})
 	}
+}
+
+// refusing are the engines of TestWhatEnginesRefuse: both have a key, and from 0.29 on the first has a limit of the requests in its
+// queue, and the second of their prompt tokens.
+func refusing() (requests, tokens engineConfig) {
+	key := []string{"--api-key", engineKey}
+	if !atLeast("0.29") {
+		return engineConfig{flags: key}, engineConfig{flags: key}
+	}
+	return engineConfig{flags: append(slices.Clone(key), "--max-num-seqs", "2", "--max-num-queued-reqs", "1")},
+		engineConfig{flags: append(key, "--max-num-seqs", "2", "--max-num-queued-tokens", "300")}
 }
 
 const keyOfPool = "  engine: {apiKey: {name: keys, key: token}}\n"

@@ -6,6 +6,9 @@ import (
 	"testing"
 )
 
+// anyPorts is an engine that binds free ports for its events.
+var anyPorts = engineConfig{kv: object{"endpoint": "tcp://*:0", "replay_endpoint": "tcp://*:0"}, env: []string{"VLLM_HOST_IP=127.0.0.1"}}
+
 // TestEventPortsNeedNoConfiguration: engines bind free ports for their events, different ones after each restart, and no
 // port is configured (vLLM 0.31 and newer report them).
 func TestEventPortsNeedNoConfiguration(t *testing.T) {
@@ -13,9 +16,9 @@ func TestEventPortsNeedNoConfiguration(t *testing.T) {
 	if !atLeast("0.31") {
 		t.Skipf("vLLM %s does not tell its event ports", run.release)
 	}
-	engines := startEngines(t, engineConfig{
-		kv: object{"endpoint": "tcp://*:0", "replay_endpoint": "tcp://*:0"}, env: []string{"VLLM_HOST_IP=127.0.0.1"},
-	})
+	engines := startEngines(t, anyPorts)
+	first, _ := refusing()
+	startAhead(t, first)
 	p := startPicker(t, engines, pickerConfig{files: true, portless: true})
 	answers := func(seed int) {
 		t.Helper()

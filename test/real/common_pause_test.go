@@ -9,15 +9,14 @@ import (
 // TestWhatAPauseDroppedDoesNotMatch: an engine drops its cache when it is paused, unless it is asked to keep it, and says so
 // with its next step only.
 func TestWhatAPauseDroppedDoesNotMatch(t *testing.T) {
-	need(t)
-	engines := startEngines(t, engineConfig{})
+	engines := sharedEngines(t)[:1]
 	p, e := startPicker(t, engines, pickerConfig{files: true}), engines[0]
 	kept := completion("kept", ids(1, 500))
 	verdict(t, p.repeated(kept))
 	pause := func(how string) {
 		t.Helper()
 		if status, body := e.call(http.MethodPost, "/pause?"+how, nil); status != http.StatusOK {
-			t.Skipf("vLLM %s answers /pause with %d: %.300s", run.release, status, body)
+			refuses(t, "/pause", status, body)
 		}
 		p.until("the picker sees the pause", func() error { return p.hasCandidate(false) })
 	}
@@ -49,28 +48,4 @@ func (p *picker) hasCandidate(want bool) error {
 		return fmt.Errorf("/explain answers %d: %s", status, body)
 	}
 	return nil
-}
-
-// TestWindowsBehindAReporter: reporters follow groups with windows as pickers do.
-func TestWindowsBehindAReporter(t *testing.T) {
-	need(t)
-	if !atLeast("0.21") {
-		t.Skipf("vLLM %s tells no windows", run.release)
-	}
-	report, events := freePort(t, 1), freePort(t, 1)
-	engines := startEngines(t, engineConfig{model: "hybrid", flags: []string{"--max-model-len", "2048"}, dial: fmt.Sprintf("tcp://127.0.0.1:%d", events)})
-	startReporter(t, engines[0], events, report)
-	p := startPicker(t, engines, pickerConfig{files: true, reporter: true, flags: []string{"--report-insecure", "--report-address", fmt.Sprintf("127.0.0.1:%d", report)}})
-	delivered := 0
-	for i := range 60 { // each prompt twice; the cache holds about two of them
-		a := p.send(chat("window", say("user", text(fmt.Sprintf("window %d", i/2), 300+i/2%4*40)), say("assistant", "Yes."), say("user", text(fmt.Sprint("z", i/2), 40))))
-		if a.err != nil || a.status != http.StatusOK {
-			stop(t, fmt.Errorf("request %d: status %d, error %w: %s", i, a.status, a.err, a.body))
-		}
-		delivered += a.delivered
-	}
-	if delivered == 0 {
-		verdict(t, fmt.Errorf("no request found anything in the cache"))
-	}
-	verdict(t, p.seen.within("window", true, goalEvictionExact, goalEvictionDeviation))
 }

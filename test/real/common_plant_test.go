@@ -7,30 +7,6 @@ import (
 	"testing"
 )
 
-// TestBlocksOfAnySizeArePredicted: engines with blocks larger than the index's keys, of different sizes in one pool.
-// Prompts shorter than a block are found nowhere, and nothing else is predicted, however often they are repeated.
-func TestBlocksOfAnySizeArePredicted(t *testing.T) {
-	need(t)
-	engines := startEngines(t,
-		engineConfig{flags: []string{"--block-size", "64"}, blocks: 200},
-		engineConfig{flags: []string{"--block-size", "128"}, blocks: 100})
-	p := startPicker(t, engines, pickerConfig{files: true})
-	for i := range 5 {
-		for _, n := range []int{3, 20, 60, 130, 300, 1000} {
-			verdict(t, p.send(chat("large blocks", say("user", text(fmt.Sprint("sizes ", n), n)))).exact())
-		}
-		for _, n := range []int{30, 63, 64, 65, 127, 128, 129, 256, 257, 900} {
-			verdict(t, p.send(completion("large blocks, ids", ids(n, n))).exact())
-		}
-		if t.Failed() {
-			t.Fatalf("round %d", i+1)
-		}
-	}
-	if got := p.metric("kvasir_predictions_trusted"); got != 1 {
-		t.Errorf("kvasir_predictions_trusted is %v", got)
-	}
-}
-
 // fullReport asks the engine to announce again what it finds of the prompt in its cache.
 var fullReport = object{"vllm_xargs": object{"kv_cache_report_mode": "full"}}
 
@@ -41,8 +17,7 @@ func TestClientsCannotPlantBlocks(t *testing.T) {
 	if !atLeast("0.26") {
 		t.Skipf("vLLM %s announces no cached blocks again", run.release)
 	}
-	engines := startEngines(t, engineConfig{blocks: 300})
-	startAhead(t, shortHistory)
+	engines := sharedEngines(t)[:1]
 	planted := completion("reported", ids(1, 1500)).with(fullReport)
 	closed := startPicker(t, engines, pickerConfig{files: true})
 	if a := closed.try(t.Context(), planted); a.status != 400 || !strings.Contains(a.body, "field_not_allowed") {
