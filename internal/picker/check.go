@@ -1,7 +1,7 @@
 package picker
 
 import (
-	"math/bits"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -18,25 +18,44 @@ import (
 //     announced the next one of that prompt by our key, unless it was removed. Reporters announce keys too, so that this
 //     holds where token ids stay in the pod.
 //
-// One answer proves nothing: events can be late, and a block can have been removed. If a quarter of the last 32 answers of
-// one kind of request, from one token source, do not fit, that kind is in doubt. If the tokens were made in process, the
+// One answer proves nothing: events can be late, and a block can have been removed. If a quarter of the last 32 answers within
+// an hour, of one kind of request, from one token source, do not fit, that kind is in doubt. If the tokens were made in process, the
 // conformance keeper compares them with the engines again. If an engine rendered them, they are not used for an hour: the
-// engine serves such requests with other tokens than it renders.
+// engine serves such requests with other tokens than it renders. That holds for unusual requests as well, whose tokens the
+// keeper cannot compare.
+//
+// What concerns one tenant, or one endpoint, is no doubt: the quarter must be exceeded for more than half of the tenants and of
+// the endpoints among those answers. A tenant that sends more than others displaces only its own answers. The matches of
+// a single endpoint are judged by trust.
 type checks struct {
 	// distrusting is whether off has entries.
 	distrusting atomic.Bool
 
 	mu      sync.Mutex
 	waiting []check               // guarded by mu, in the order of time
-	windows map[checked]uint32    // guarded by mu; of the last answers a bit each, set for those that do not fit
+	windows map[checked][]fitting // guarded by mu; the last answers since there were doubts, the oldest first
 	off     map[checked]time.Time // guarded by mu; when tokens of a source and kind can be used again
 	stats   Checks                // guarded by mu
 }
 
 // checked is what answers are counted by.
 type checked struct {
-	source TokenSource
-	kind   openai.Kind
+	source  TokenSource
+	kind    openai.Kind
+	unusual bool
+}
+
+// asker is whose request an answer was to, and which endpoint answered.
+type asker struct {
+	tenant   uint64
+	endpoint kvindex.Holder
+}
+
+// fitting is whether an answer fits.
+type fitting struct {
+	asker
+	fits bool
+	at   time.Time
 }
 
 const (
@@ -44,8 +63,9 @@ const (
 	checkGrace = 2 * time.Second
 	// maxChecks bounds the requests that wait for their events; further ones are not checked.
 	maxChecks = 256
-	// doubtEnough of the last 32 answers must not fit to raise doubts.
+	// doubtEnough of the last doubtWindow answers must not fit to raise doubts.
 	doubtEnough = 8
+	doubtWindow = 32
 	// distrustFor is how long tokens that engines render for a kind of request are not used after doubts.
 	distrustFor = time.Hour
 )
@@ -56,6 +76,7 @@ type Checks struct{ Fit, Misfit int64 }
 // check is a request whose events have not arrived yet.
 type check struct {
 	checked
+	asker
 	due, picked time.Time
 	member      *member
 	keys        []kvblock.Key // up to the first block that the endpoint did not hold at the pick
@@ -63,29 +84,33 @@ type check struct {
 }
 
 // answered enters whether an answer fits, and reports whether that raises doubts about tokens made in process.
-func (c *checks) answered(now time.Time, of checked, fits bool) (doubt bool) {
+func (c *checks) answered(now time.Time, of checked, by asker, fits bool) (doubt bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.enter(now, of, fits)
+	return c.enter(now, of, by, fits)
 }
 
 // enter is answered with mu held.
-func (c *checks) enter(now time.Time, of checked, fits bool) (doubt bool) {
+func (c *checks) enter(now time.Time, of checked, by asker, fits bool) (doubt bool) {
 	if c.windows == nil {
-		c.windows, c.off = map[checked]uint32{}, map[checked]time.Time{}
+		c.windows, c.off = map[checked][]fitting{}, map[checked]time.Time{}
 	}
-	recent := c.windows[of] << 1
 	if fits {
 		c.stats.Fit++
 	} else {
 		c.stats.Misfit++
-		recent |= 1
 	}
-	if doubt = bits.OnesCount32(recent) >= doubtEnough; doubt {
-		recent = 0
+	recent := slices.DeleteFunc(c.windows[of], func(old fitting) bool { return now.Sub(old.at) > trustAge })
+	if len(recent) == doubtWindow {
+		at := oldestOfMost(recent)
+		recent = slices.Delete(recent, at, at+1)
+	}
+	recent = append(recent, fitting{by, fits, now})
+	if doubt = !fits && doubtful(recent); doubt {
+		recent = nil
 	}
 	c.windows[of] = recent
-	if doubt && of.source != TokensExact {
+	if doubt && (of.source != TokensExact || of.unusual) {
 		c.off[of] = now.Add(distrustFor)
 		c.distrusting.Store(true)
 		return false
@@ -93,8 +118,59 @@ func (c *checks) enter(now time.Time, of checked, fits bool) (doubt bool) {
 	return doubt
 }
 
-// distrusts reports whether the tokens of a source are not used at present for a request of some kinds.
-func (c *checks) distrusts(now time.Time, source TokenSource, kinds openai.Kinds) bool {
+// oldestOfMost is the place of the answer to give up for another one: the oldest of the tenant that has most of them.
+func oldestOfMost(recent []fitting) int {
+	at, most := 0, 0
+	for i := range recent {
+		n := 0
+		for j := i; j < len(recent); j++ {
+			if recent[j].tenant == recent[i].tenant {
+				n++
+			}
+		}
+		if n > most {
+			at, most = i, n
+		}
+	}
+	return at
+}
+
+// doubtful reports whether enough of some answers do not fit, not only for some tenants or at some endpoints.
+func doubtful(recent []fitting) bool {
+	misfits := 0
+	for _, f := range recent {
+		if !f.fits {
+			misfits++
+		}
+	}
+	return misfits >= doubtEnough && mostMisfit(recent, func(f fitting) uint64 { return f.tenant }) &&
+		mostMisfit(recent, func(f fitting) uint64 { return uint64(f.endpoint) })
+}
+
+// mostMisfit reports whether more than half of the groups of some answers have the share of misfits that raises doubts.
+func mostMisfit(recent []fitting, group func(fitting) uint64) bool {
+	type count struct{ all, misfits int }
+	groups := map[uint64]count{}
+	for _, f := range recent {
+		c := groups[group(f)]
+		c.all++
+		if !f.fits {
+			c.misfits++
+		}
+		groups[group(f)] = c
+	}
+	doubtful := 0
+	for _, c := range groups {
+		if c.misfits*doubtWindow >= c.all*doubtEnough {
+			doubtful++
+		}
+	}
+	return 2*doubtful > len(groups)
+}
+
+// distrusts reports whether the tokens of a source are not used at present for a request of some kinds. Doubts about unusual
+// requests concern no others.
+func (c *checks) distrusts(now time.Time, source TokenSource, kinds openai.Kinds, unusual bool) bool {
 	if !c.distrusting.Load() {
 		return false
 	}
@@ -104,7 +180,7 @@ func (c *checks) distrusts(now time.Time, source TokenSource, kinds openai.Kinds
 		switch {
 		case !now.Before(until):
 			delete(c.off, of)
-		case of.source == source && kinds.Has(of.kind):
+		case of.source == source && kinds.Has(of.kind) && (unusual || !of.unusual):
 			return true
 		}
 	}
@@ -138,7 +214,7 @@ func (c *checks) settle(now time.Time, v *view) (doubts openai.Kinds) {
 		}
 		var match [1]kvindex.Match
 		v.index.Match(one.keys, []kvindex.Holder{one.member.holder}, match[:])
-		if c.enter(now, one.checked, match[0].Confirmed() == len(one.keys)) {
+		if c.enter(now, one.checked, one.asker, match[0].Confirmed() == len(one.keys)) {
 			doubts |= openai.KindsOf(one.kind)
 		}
 	}
@@ -157,12 +233,17 @@ func (c *checks) read() Checks {
 // checked is what the request's answer is counted by; not ok where there is nothing to check.
 func (d *Decision) checked() (of checked, ok bool) {
 	ok = d.Tokens == TokensExact || d.Tokens == TokensEngine || d.Tokens == TokensTokenize
-	return checked{d.Tokens, d.kinds.Main()}, ok && d.counted
+	return checked{d.Tokens, d.kinds.Main(), d.class.unusual}, ok && d.counted
+}
+
+// asker is whose request it is, at its present target. d.mu is held.
+func (d *Decision) asker() asker {
+	return asker{hash(d.caller.name), d.Targets[d.target].member.holder}
 }
 
 // checkLength compares the engine's count of the prompt's tokens with the picker's. d.mu is held.
 func (d *Decision) checkLength(promptTokens int) {
-	if of, ok := d.checked(); ok && d.view.checks.answered(d.now(), of, promptTokens == d.PromptTokens) {
+	if of, ok := d.checked(); ok && d.view.checks.answered(d.now(), of, d.asker(), promptTokens == d.PromptTokens) {
 		d.view.doubt(openai.KindsOf(of.kind))
 	}
 }
@@ -180,7 +261,7 @@ func (d *Decision) checkBlocks(now time.Time) {
 	next := (t.Found.Confirmed()/per + 1) * per
 	if !d.retried && t.Found.Speculative == 0 && !t.Doubted && next <= len(d.keys) {
 		d.view.checks.wait(check{
-			checked: of, due: now.Add(checkGrace), picked: d.picked, member: t.member, keys: d.keys[:next:next], stored: d.stored,
+			checked: of, asker: d.asker(), due: now.Add(checkGrace), picked: d.picked, member: t.member, keys: d.keys[:next:next], stored: d.stored,
 		})
 	}
 	if doubts := d.view.checks.settle(now, d.view); doubts != 0 {

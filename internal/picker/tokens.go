@@ -129,8 +129,13 @@ func (p *Picker) promptOf(ctx context.Context, v *view, s *scratch, body []byte)
 	if v.identity(r.Model) != v.spec.Model {
 		out.adapter = r.Model
 	}
-	out.unusual = r.Unusual || out.adapter != ""
+	out.unusual = v.unusual(r)
 	return out
+}
+
+// unusual reports whether a request has fields that can concern the cache, or is for an adapter.
+func (v *view) unusual(r *openai.Request) bool {
+	return r.Unusual || v.identity(r.Model) != v.spec.Model
 }
 
 // class is the class by which trust in matches of the prompt is kept.
@@ -171,7 +176,7 @@ func (p *Picker) exactKeys(ctx context.Context, v *view, s *scratch, body []byte
 	switch {
 	case onlyEngines(r) && exact.APIs&r.Kinds() == 0:
 		prompter = nil
-	case prompter != nil && r.Kinds()&exact.Unproven != 0:
+	case prompter != nil && (r.Kinds()&exact.Unproven != 0 || v.checks.distrusts(p.now(), TokensExact, r.Kinds(), v.unusual(r))):
 		prompter, err = nil, errUnproven
 	}
 	if prompter != nil {
@@ -220,7 +225,7 @@ func (p *Picker) rendered(ctx context.Context, v *view, s *scratch, body []byte,
 		return prompt{err: errRoute}
 	case err != nil:
 		return prompt{err: err}
-	case v.checks.distrusts(p.now(), source, r.Kinds()):
+	case v.checks.distrusts(p.now(), source, r.Kinds(), v.unusual(r)):
 		return prompt{err: errUnproven}
 	}
 	out := v.keyed(s, got.IDs, chain, source)

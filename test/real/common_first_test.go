@@ -25,8 +25,8 @@ func TestRepeatedRequestsAreFoundWhereTheyWere(t *testing.T) {
 	}
 }
 
-// TestTheDocumentedFlagsAreEnoughWithScaleOut: what holds for an engine
-// with the documented flags only holds with the flag that opens the routes which render requests.
+// TestTheDocumentedFlagsAreEnoughWithScaleOut: what holds for an engine with the documented flags only, holds with the flag that
+// opens the routes which render requests.
 func TestTheDocumentedFlagsAreEnoughWithScaleOut(t *testing.T) {
 	judgeDocumented(t, sharedEngines(t)[1:])
 }

@@ -150,9 +150,9 @@ func TestPromptLogprobsOfOneCostOthersNothing(t *testing.T) {
 func oddRequest(i int) request {
 	switch i % 3 {
 	case 0:
-		return chat("echoed by one client", say("user", text("odd chat", 80))).with(object{"echo": true})
+		return chat("echoed by one client", say("user", text("odd chat", 40))).with(object{"echo": true})
 	case 1:
-		return chat("prompt logprobs of one client", say("user", text("odd chat", 80))).with(object{"prompt_logprobs": 1})
+		return chat("prompt logprobs of one client", say("user", text("odd chat", 40))).with(object{"prompt_logprobs": 1})
 	}
-	return completion("echoed text of one client", text("odd text", 80)).with(object{"echo": true, "logprobs": 1})
+	return completion("echoed text of one client", text("odd text", 70)).with(object{"echo": true, "logprobs": 1})
 }

@@ -42,6 +42,13 @@ func with(name string, fields object) func(string, int) request {
 	return func(id string, turn int) request { return chat(name, conversation(id, turn)...).with(fields) }
 }
 
+// brief is with for requests that want the log probabilities of their prompt, which take this machine long: a prompt of some blocks.
+func brief(name string, fields object) func(string, int) request {
+	return func(id string, turn int) request {
+		return chat(name, say("user", text(id, 50+20*turn))).with(fields)
+	}
+}
+
 // prompt makes a text that grows by a turn.
 func prompt(name string, turn int) string {
 	return text(name, 250) + []string{"", text("b"+name, 80)}[turn]
@@ -120,9 +127,9 @@ var shapes = []shape{
 	{name: "priority", body: with("priority", object{"priority": 0})},
 	{name: "n=2", body: with("n=2", object{"n": 2, "temperature": 1.0})},
 	{name: "structured output", body: with("structured output", object{"response_format": object{"type": "json_object"}})},
-	{name: "echoed chat", body: with("echoed chat", object{"echo": true}), uncached: true},
+	{name: "echoed chat", body: brief("echoed chat", object{"echo": true}), uncached: true},
 	{name: "logprobs", body: with("logprobs", object{"logprobs": true, "top_logprobs": 2})},
-	{name: "prompt logprobs", body: with("prompt logprobs", object{"prompt_logprobs": 1}), uncached: true},
+	{name: "prompt logprobs", body: brief("prompt logprobs", object{"prompt_logprobs": 1}), uncached: true},
 	{name: "stream with usage", body: with("stream with usage", object{"stream": true, "stream_options": object{"include_usage": true}})},
 	{name: "stream without usage", body: with("stream without usage", object{"stream": true}), byMetrics: true},
 	{name: "text", body: func(id string, turn int) request { return completion("text", prompt(id, turn)) }},
@@ -136,7 +143,7 @@ var shapes = []shape{
 		return completion("echoed text", prompt(id, turn)).with(object{"echo": true})
 	}},
 	{name: "echoed text with logprobs", uncached: true, body: func(id string, turn int) request {
-		return completion("echoed text with logprobs", prompt(id, turn)).with(object{"echo": true, "logprobs": 1})
+		return completion("echoed text with logprobs", text(id, 50+20*turn)).with(object{"echo": true, "logprobs": 1})
 	}},
 	{name: "streamed text", body: func(id string, turn int) request {
 		return completion("streamed text", prompt(id, turn)).with(object{"stream": true, "stream_options": object{"include_usage": true}})

@@ -17,8 +17,14 @@ var specialTokens = []string{"bos_token", "eos_token", "unk_token", "sep_token",
 // plainClasses are tokenizer classes that set no special token by themselves.
 var plainClasses = []string{"PreTrainedTokenizerFast", "TokenizersBackend"}
 
-// otherRenderers are the types of models whose prompts vLLM makes without a template.
-var otherRenderers = []string{"deepseek_v32", "deepseek_v4", "gpt_oss", "grok-2", "inkling", "kimi_k3"}
+// otherRenderers are the types of models, and architectures, whose prompts vLLM makes without a template or with a tokenizer of
+// their own: by config/model.py, tokenizers/registry.py and renderers/ of vLLM 0.11 to 0.32. --tokenizer-mode can choose such a
+// renderer for any other model (cohere, mistral), which only the proof shows.
+var otherRenderers = []string{
+	"deepseek_v32", "deepseek_v4", "deepseek_v41", "gpt_oss", "grok-2", "inkling", "inkling_mm_model", "inkling_model", "kimi_audio", "kimi_k3",
+	"DeepseekV32ForCausalLM", "DeepseekV4ForCausalLM", "DeepseekV4ForConditionalGeneration", "DeepseekV41ForCausalLM", "InklingForCausalLM",
+	"InklingForConditionalGeneration", "KimiK3ForConditionalGeneration", "MoonshotKimiaForCausalLM",
+}
 
 // otherFiles mark models whose prompts vLLM makes in another way, or can take from another template.
 var otherFiles = []string{"tekken.json", "tekken.json.gz", "tiktoken.model"}
@@ -72,13 +78,16 @@ func (c *config) checkModel(files fs.FS) error {
 		return err
 	}
 	var model struct {
-		Type string `json:"model_type"`
+		Type          string   `json:"model_type"`
+		Architectures []string `json:"architectures"`
 	}
 	if err := json.Unmarshal(data, &model); err != nil {
 		return fmt.Errorf("reading config.json: %w", err)
 	}
-	if slices.Contains(otherRenderers, model.Type) {
-		return unsupported("models of type %s", model.Type)
+	for _, name := range append(model.Architectures, model.Type) {
+		if slices.Contains(otherRenderers, name) {
+			return unsupported("models of type %s", name)
+		}
 	}
 	return nil
 }

@@ -357,6 +357,8 @@ func TestNewRefuses(t *testing.T) {
 		"a model with a processor":    {files: map[string]string{"tokenizer_config.json": config, "preprocessor_config.json": "{}"}, want: "preprocessor_config.json"},
 		"a model with another format": {files: map[string]string{"tokenizer_config.json": config, "tekken.json": "{}"}, want: "tekken"},
 		"a model of another renderer": {files: map[string]string{"tokenizer_config.json": config, "config.json": `{"model_type": "gpt_oss"}`}, want: "gpt_oss"},
+		"an architecture of another renderer": {files: map[string]string{"tokenizer_config.json": config,
+			"config.json": `{"model_type": "x", "architectures": ["DeepseekV41ForCausalLM"]}`}, want: "DeepseekV41"},
 		"a token that a class sets": {
 			files: map[string]string{"tokenizer_config.json": `{"tokenizer_class": "LlamaTokenizer", "chat_template": "{{ bos_token }}"}`}, want: "bos_token",
 		},
