@@ -72,6 +72,8 @@ func (h *hybrid) byWindow(rule Window, held map[int]bool, most, align int) int {
 	return 0
 }
 
+// TestWindowsEndAMatchWhereTheEngineDoes: the model above follows vLLM's v1/core/kv_cache_coordinator.py. Real engines judge sliding
+// windows (test/real); what holds for Mamba layers comes from the source only.
 func TestWindowsEndAMatchWhereTheEngineDoes(t *testing.T) {
 	for name, newBook := range map[string]func() Book{"index": func() Book { return NewIndex(Options{}) }, "table": func() Book { return New() }} {
 		t.Run(name, func(t *testing.T) {

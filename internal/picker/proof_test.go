@@ -119,7 +119,8 @@ func TestProofsAreBounded(t *testing.T) {
 	}
 }
 
-// TestTheLastBlockOfAHitIsDroppedWhereEnginesDo: speculative decoding of the EAGLE kind, which shows only in answers.
+// TestTheLastBlockOfAHitIsDroppedWhereEnginesDo: speculative decoding of the EAGLE kind, which shows only in answers. The rule is that
+// of vLLM's source (v1/core/kv_cache_coordinator.py); no test has run such an engine.
 func TestTheLastBlockOfAHitIsDroppedWhereEnginesDo(t *testing.T) {
 	c := newClock()
 	p := newPicker(t, c, testSpec(t, 1))
