@@ -21,7 +21,8 @@ var plainClasses = []string{"PreTrainedTokenizerFast", "TokenizersBackend"}
 // their own: by config/model.py, tokenizers/registry.py and renderers/ of vLLM 0.11 to 0.32. --tokenizer-mode can choose such a
 // renderer for any other model (cohere, mistral), which only the proof shows.
 var otherRenderers = []string{
-	"deepseek_v32", "deepseek_v4", "deepseek_v41", "gpt_oss", "grok-2", "inkling", "inkling_mm_model", "inkling_model", "kimi_audio", "kimi_k3",
+	"deepseek_v32", "deepseek_v4", "deepseek_v41", "gpt_oss", "grok-2", "inkling", "inkling_mm_model", "inkling_model", "kimi_audio",
+	"kimi_k3",
 	"DeepseekV32ForCausalLM", "DeepseekV4ForCausalLM", "DeepseekV4ForConditionalGeneration", "DeepseekV41ForCausalLM", "InklingForCausalLM",
 	"InklingForConditionalGeneration", "KimiK3ForConditionalGeneration", "MoonshotKimiaForCausalLM",
 }
