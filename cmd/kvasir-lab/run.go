@@ -134,7 +134,7 @@ func labRun(std stdio) *cobra.Command {
 	return c
 }
 
-// oneOf fails if a flag's value is none of those that it can have.
+// oneOf returns an error if a flag has another value than those listed.
 func oneOf(flag, value string, known ...string) error {
 	if slices.Contains(known, value) {
 		return nil

@@ -54,7 +54,7 @@ func (c *cluster) up(ctx context.Context) error {
 
 func (c *cluster) kubeconfig() string { return c.file("pki", "admin.kubeconfig") }
 
-// complete is whether all nodes run.
+// complete reports whether all nodes run.
 func (c *cluster) complete() bool {
 	for _, n := range nodes {
 		if c.pid(n) == 0 {

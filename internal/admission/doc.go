@@ -2,7 +2,7 @@
 // count, and not in an engine's queue, where they do not.
 //
 //	           no room                      room
-//	request ------------> Queue ------------------------> the pick goes on
+//	request ------------> Queue ------------------------> the pick continues
 //	   |                    | full: the least worthy     ^
 //	   | room, queue empty | too old: refused           |
 //	   '-------------------------------------------------'

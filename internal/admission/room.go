@@ -20,8 +20,8 @@ func Wait(v *load.View) time.Duration {
 	return seconds(v.Overdue + v.Overhead*v.Trust + v.PendingTokens/rate(v) + v.PendingPairs*v.PairSeconds)
 }
 
-// Backlog is Wait without the time that every first token takes: what of it an endpoint has been given to do. An engine
-// with slow steps can have several requests in one.
+// Backlog is Wait without the overhead that every first token has: only the work that was sent to the endpoint. An engine
+// with slow steps can prefill several requests in one step.
 func Backlog(v *load.View) time.Duration {
 	if v.Idle || v.PendingTokens <= 0 && v.Overdue <= 0 {
 		return 0

@@ -26,13 +26,13 @@ type Part uint8
 
 // The parts.
 const (
-	// Bodies are those of requests to the proxy.
+	// Bodies are bodies of requests to the proxy.
 	Bodies Part = iota
 	// Answers are held back until it is sure that they are some.
 	Answers
-	// Streams are those of gateways, with their headers and the bodies and messages that they hold.
+	// Streams are streams of gateways, with their headers and the bodies and messages that they hold.
 	Streams
-	// Connections are those of clients to the proxy, with the headers of their requests.
+	// Connections are connections of clients to the proxy, with the headers of their requests.
 	Connections
 	// Requests are what the proxy needs for each request under way besides its body: goroutines, buffers, a connection to an engine.
 	Requests

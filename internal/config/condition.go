@@ -359,7 +359,7 @@ func resourcesSuffice(f *facts) metav1.Condition {
 	return condition(typ, metav1.ConditionTrue, "Sufficient", "")
 }
 
-// policyConditions are those of a policy at one target. refused is why the picker has not taken the target's state.
+// policyConditions are the conditions of a policy at one target. refused is why the picker has not taken the target's state.
 func policyConditions(s *PolicyState, t *TargetState, refused error) []metav1.Condition {
 	var list []metav1.Condition
 	add := func(typ string, status metav1.ConditionStatus, reason, message string) {

@@ -119,7 +119,7 @@ func (d *Directory) parse(files map[string]reading) {
 	d.parsed = next
 }
 
-// documents are those of a file that name an object. The problems are those after which it is not known which objects
+// documents are the documents of a file that name an object. The problems are those after which it is not known which objects
 // the file was meant to have. inForce reports whether objects of it are applied: such a file that has no object any more
 // counts as written half, as a file does that has no byte.
 func (d *Directory) documents(name string, r reading, inForce bool) ([]document, []Problem) {

@@ -142,7 +142,7 @@ func PodReady(pod *corev1.Pod) bool {
 	return false
 }
 
-// slices are those of files, and one for each pod that is of a pool.
+// slices are the slices of the files, and one for each pod of a pool.
 func (n *translation) slices(o *Objects) []*discoveryv1.EndpointSlice {
 	all := byName(o.Slices)
 	for _, pod := range byName(o.Pods) {

@@ -25,7 +25,7 @@ type again struct {
 	perBlock  int // keys of a block
 	uncertain map[blockID]*doubt
 	checked   int // the sum that is known to be right although it is too high; 0 for none
-	// gone are those of uncertain that count as removed, oldest first; there can be some that are held again.
+	// gone are the blocks of uncertain that count as removed, oldest first; some of them can be held again.
 	gone     []blockID
 	dropping []kvevent.Hash
 }
@@ -53,7 +53,7 @@ func idOf(e *kvevent.Event, hash kvevent.Hash) blockID {
 }
 
 // note remembers the blocks of an event that begins a prompt and already had copies on the GPU, and strikes their new copies off if
-// the history has gaps. keys are those of all of its blocks. It returns how many copies were struck off.
+// the history has gaps. keys are the keys of all of its blocks. It returns how many copies were struck off.
 func (a *again) note(w kvindex.Writer, e *kvevent.Event, keys []kvblock.Key, gaps bool) (struck int) {
 	per := len(keys) / len(e.Hashes)
 	for i, hash := range e.Hashes {

@@ -132,9 +132,9 @@ type Config struct {
 	QueueBytes int
 	// MaxBlocks bounds the blocks mirrored for an endpoint; further ones are not indexed.
 	MaxBlocks int
-	// MaxOrphans and MaxOrphanBytes bound the blocks that wait for their parent; the oldest go first.
+	// MaxOrphans and MaxOrphanBytes bound the blocks that wait for their parent; the oldest are dropped first.
 	MaxOrphans, MaxOrphanBytes int
-	// ReplayAttempts is how often a gap is asked for before the endpoint counts as degraded.
+	// ReplayAttempts is how often a replay of a gap is requested before the endpoint counts as degraded.
 	ReplayAttempts int
 	// MinBackoff and MaxBackoff bound the pause before connecting again. It doubles, and half of it is random.
 	MinBackoff, MaxBackoff time.Duration

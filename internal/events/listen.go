@@ -105,7 +105,7 @@ func (r *Reception) Allow(peer string) bool {
 
 func (r *Reception) refuse(peer string, why Stranger) {
 	r.strangers[why].Add(1)
-	r.log.V(1).Info("Publisher turned away", "peer", peer, "reason", why.String())
+	r.log.V(1).Info("Connection of an event publisher refused", "peer", peer, "reason", why.String())
 }
 
 // Take keeps a publisher that has dialed the port of a global rank until its endpoint is known, then passes it to that

@@ -27,7 +27,7 @@ type Window struct {
 // Window.Blocks of each other group. So a match by full attention is shortened to the last place where all windows are
 // held. A model without full attention has no such match to begin with: its windows alone decide.
 //
-// Blocks are maps here, about 100 bytes each: a group is not a prefix tree, because its early blocks go first.
+// Blocks are maps here, about 100 bytes each: a group is not a prefix tree, because its early blocks are evicted first.
 type windows struct {
 	bytes *atomic.Int64 // of the index; nil where it is not counted
 
@@ -119,7 +119,7 @@ func (w *windows) drop(g *windowGroup, tier kvblock.Tier, hash kvevent.Hash) (go
 	return w.put(g, hash, b), true
 }
 
-// put enters what is left of a block, and returns its key if that is nothing.
+// put stores the remaining copies of a block, and returns its key if none remains.
 func (w *windows) put(g *windowGroup, hash kvevent.Hash, b windowBlock) (gone kvblock.Key) {
 	if b.copies != [kvblock.NumTiers]uint16{} {
 		g.blocks[hash] = b

@@ -44,7 +44,7 @@ const (
 	warningValue = "warning"
 )
 
-// Warn logs what a person should look at, although the program goes on. logr has no such level.
+// Warn logs a problem that a person should look at although the program continues. logr has no such level.
 func Warn(log logr.Logger, message string, keysAndValues ...any) {
 	log.WithValues(warningKey, warningValue).Info(message, keysAndValues...)
 }

@@ -36,7 +36,7 @@ type Continuation struct {
 	lost, lags, ended bool
 }
 
-// completionFields are those of a request that are read.
+// completionFields are the fields of a request that are read.
 type completionFields struct {
 	Prompt    []uint32 `json:"prompt"`
 	MaxTokens *int     `json:"max_tokens"`
@@ -50,7 +50,7 @@ type completionFields struct {
 
 // Continuable returns a Continuation of the stream that a completion request asks for, or nil if its rest would be another one:
 // the request must give its prompt as token ids and max_tokens, ask for return_token_ids, and have only options that do
-// not depend on earlier tokens of the answer. asked: the usage of the stream is asked for by the picker, not by the client.
+// not depend on earlier tokens of the answer. asked: the picker requested the usage of the stream, not the client.
 func Continuable(body []byte, asked bool) *Continuation {
 	var all map[string]json.RawMessage
 	var r completionFields

@@ -74,7 +74,7 @@ func AppendMessagesError(dst []byte, status int, message string) []byte {
 }
 
 // AppendErrorEvent appends an error as the last event of a stream, in the form of a route's API, with what ends such a stream.
-// The arguments are those of AppendError.
+// It has the arguments of AppendError.
 func AppendErrorEvent(dst []byte, route Route, status int, typ, code, message string) []byte {
 	switch route {
 	case Messages:

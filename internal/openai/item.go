@@ -14,7 +14,7 @@ type ItemKind uint8
 
 // The kinds of item.
 const (
-	// File is anything that is none of the others.
+	// File is any other kind.
 	File ItemKind = iota
 	Image
 	Audio

@@ -101,7 +101,7 @@ func (a *app) logProblems(before, now config.State) {
 	}
 	for i := range now.Problems {
 		if p := &now.Problems[i]; !known[p.Error()] {
-			a.log.Error(p, "Not in force")
+			a.log.Error(p, "Part of the configuration is invalid, not applied")
 		}
 	}
 }

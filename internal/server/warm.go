@@ -23,7 +23,7 @@ func (a *app) warmUp(ctx context.Context, o rpc.WarmOrder, progress func(rpc.War
 	for _, f := range a.picker.Feeds() {
 		if f.Endpoint.ID.Pod == o.Pod && f.Spec.Namespace+"/"+f.Spec.Name == o.Pool {
 			if f.Endpoint.Terminating {
-				return fmt.Errorf("%w: it is to go", rpc.ErrUnknownPod)
+				return fmt.Errorf("%w: it is draining", rpc.ErrUnknownPod)
 			}
 			ranks = append(ranks, f)
 		}

@@ -57,7 +57,7 @@ func policies() {
 	})
 }
 
-// reaches is whether a connection can be made from the network of a process, to "ADDRESS PORT".
+// reaches reports whether a connection can be made from the network of a process, to "ADDRESS PORT".
 func reaches(ctx context.Context, pid int, at string) bool {
 	address, port, _ := strings.Cut(at, " ")
 	ctx, cancel := context.WithTimeout(ctx, 3*time.Second)

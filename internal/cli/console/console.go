@@ -47,7 +47,7 @@ const (
 	JSONPath Format = "jsonpath="
 )
 
-// Formats are those of every command that has a document.
+// Formats are the output formats of every command that prints a document.
 var Formats = []string{string(Table), string(JSON), string(YAML), string(JSONPath)}
 
 // FormatFlag is a flag that chooses one of some formats.

@@ -30,7 +30,7 @@ var (
 	stable = version.MustParseSemantic("v1.33.0")
 )
 
-// server checks that the API server answers, what it is, and what time it is there.
+// server checks that the API server answers, its version, and that its clock agrees with that of this machine.
 func (d *Doctor) server(ctx context.Context) bool {
 	const check = "cluster"
 	info, err := d.API.ServerVersion()
@@ -40,7 +40,7 @@ func (d *Doctor) server(ctx context.Context) bool {
 	}
 	switch v, err := version.ParseGeneric(info.GitVersion); {
 	case err != nil:
-		d.add(Warn, check, "", fmt.Sprintf("Kubernetes %s, which is no version that is understood", info.GitVersion), "")
+		d.add(Warn, check, "", fmt.Sprintf("Kubernetes %s: this version cannot be parsed", info.GitVersion), "")
 	case v.LessThan(oldest):
 		d.add(Fail, check, "", fmt.Sprintf("Kubernetes %s has no sidecars", info.GitVersion),
 			"upgrade to 1.29 or later, or let pickers subscribe: engine.events.source: Subscribe")

@@ -86,7 +86,7 @@ func ways(pool *v1alpha1.InferencePool, picker, engine *corev1.Pod) []way {
 	return append(all, way{picker, picker, resources.SyncPort, "exchange between pickers"})
 }
 
-// operatorWays are those of the operator, which asks pickers what they see, and engines whether they are idle.
+// operatorWays are the connections that the operator needs: to pickers, for their state, and to engines, to see whether they are idle.
 func operatorWays(pool *v1alpha1.InferencePool, operator, picker, engine *corev1.Pod) []way {
 	return []way{
 		{operator, picker, resources.SyncPort, "questions of the operator to pickers"},

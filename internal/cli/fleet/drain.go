@@ -62,7 +62,7 @@ type Marked struct {
 	Changed bool `json:"changed"`
 }
 
-// Names are those of the objects.
+// Names returns the names of the objects.
 func (m *Marked) Names() []string { return []string{"pod/" + m.Pod} }
 
 // Mark sets the mark on a pod, by which pickers choose it no more.

@@ -40,7 +40,7 @@ type Access struct {
 	Client client.Client
 	Config *rest.Config
 	Dial   Dial
-	// Account is the service account of the pool's namespace, or of the operator's, that is asked for tokens.
+	// Account is the service account whose tokens authenticate at pickers. It is in the pool's namespace, or in the operator's.
 	Account string
 
 	mu     sync.Mutex // guards tokens
@@ -234,7 +234,7 @@ func (d *door) plain(ctx context.Context) (bool, error) {
 	return d.inClear, nil
 }
 
-// Lives of tokens: what is asked for, and what of it is not used.
+// tokenLife is the lifetime of requested tokens; a token is not used in the last tokenSpare of it.
 const (
 	tokenLife  = 10 * time.Minute
 	tokenSpare = time.Minute

@@ -95,7 +95,7 @@ func (d *Dump) picker(ctx context.Context, a *archive, dir string, p *live.Picke
 	a.text(dir+"/metrics.txt", metrics, err)
 }
 
-// document adds what it is given as YAML, or notes why it is not there.
+// document adds a value as YAML, or notes the error for which there is none.
 func (a *archive) document(name string, v any, err error) {
 	var text []byte
 	if err == nil {

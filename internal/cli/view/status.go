@@ -14,7 +14,7 @@ type Statuses struct {
 	Pools []*Pool `json:"pools"`
 }
 
-// Names are those of the pools.
+// Names returns the names of the pools.
 func (s *Statuses) Names() []string {
 	var names []string
 	for _, p := range s.Pools {

@@ -152,7 +152,7 @@ type Endpoint struct {
 	Events string  `json:"events"`
 	Lag    float64 `json:"lag"`
 
-	// Blocks that the endpoint holds; Unique are those of them that no other endpoint of the pool holds, Shared the
+	// Blocks that the endpoint holds; Unique are the ones that no other endpoint of the pool holds, Shared the
 	// others. Capacity is its KV cache in blocks, 0 when it is not known. Fill is Blocks / Capacity, at most 1.
 	Blocks   int     `json:"blocks"`
 	Unique   int     `json:"unique"`

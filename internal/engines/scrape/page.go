@@ -432,7 +432,7 @@ var epoch = time.Now()
 
 // pause waits for d, give or take a tenth, and up to the next tick, and reports whether to continue. Ticks are a twentieth
 // of the shortest wait apart, the same for all pages: pages that are due together wake the process once, because a wake-up
-// costs more than the request itself when there is nothing else to do.
+// costs more than the request itself.
 func (p *page) pause(ctx context.Context, d time.Duration) bool {
 	d += rand.N(d/5+1) - d/10
 	if tick := p.options.Busy / 20; tick > 0 {

@@ -2,7 +2,7 @@
 //
 // One page is requested once for all the ranks that share it. The interval depends on the last answers: a page that is busy
 // or changing is requested every Options.Busy, an unchanged one less and less often, up to Options.Idle, so that an idle
-// fleet costs next to nothing. Every wait is jittered by a tenth either way; pages that are due at about the same time are
+// fleet costs little. Every wait is jittered by a tenth either way; pages that are due at about the same time are
 // requested together, so that the process wakes once for them.
 package scrape
 

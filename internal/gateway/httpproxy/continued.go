@@ -35,7 +35,7 @@ type continued struct {
 
 	in  []byte // the beginning of an event
 	out []byte // whole events for the client
-	// broken is why the present engine's answer does not go on; withheld is its last event, which the client gets if no
+	// broken is why the present engine's answer has ended early; withheld is its last event, which the client gets if no
 	// other engine continues.
 	broken   error
 	withheld []byte

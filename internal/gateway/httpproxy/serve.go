@@ -20,7 +20,7 @@ import (
 
 // ServeOptions bound what a server takes. Zero values take the defaults.
 type ServeOptions struct {
-	// Grace is how long requests under way can go on after the context has ended; 30 s.
+	// Grace is how long requests under way can continue after the context has ended; default 30 s.
 	Grace time.Duration
 	// ReadHeaderTimeout bounds the reading of a request's header, IdleTimeout the time between the requests of a
 	// connection; 10 s and 2 min.

@@ -39,10 +39,10 @@ func (r *plan) delete(p *Pod, cause, why string) {
 	r.add(Action{Kind: Delete, UID: p.UID, Name: p.Name, Mark: p.Mark, Cause: cause, Why: why})
 }
 
-// idle is whether no request is at the pod and none can be on its way.
+// idle reports whether no request is at the pod and none can be on its way.
 func (r *plan) idle(p *Pod) bool { return Idle(p, r.Now, r.Pool.LongestWay) }
 
-// Idle is whether no request is at the pod and none can be on its way: all pickers have ceased to choose it and count no
+// Idle reports whether no request is at the pod and none can be on its way: all pickers have ceased to choose it and count no
 // request there, and its engine was idle on the last two readings, both later than the longest way from a pick to an
 // engine. Neither is enough alone: an engine that is paused, or at the first step of a long prompt, reads idle, and
 // pickers do not know of requests that reach it past them.

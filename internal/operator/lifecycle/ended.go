@@ -7,7 +7,7 @@ import (
 
 // Limits of pods that have ended.
 const (
-	// firstBackoff and longestBackoff bound the pause before a pod that ended is replaced. They are those of a Job; the
+	// firstBackoff and longestBackoff bound the pause before a pod that ended is replaced. They equal those of a Job; the
 	// first end of a series has no pause, because a served pool should be complete again soon.
 	firstBackoff, longestBackoff = 10 * time.Second, 6 * time.Minute
 	// provenAfter is how long a pod must have lived for its end to begin a new series.

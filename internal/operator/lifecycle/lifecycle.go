@@ -260,15 +260,15 @@ func (r *plan) sort() {
 	}
 }
 
-// keepForLooks is whether a pod is one of those that stopped a rollout.
+// keepForLooks reports whether a pod is one of those that stopped a rollout.
 func (r *plan) keepForLooks(p *Pod) bool {
 	return r.out.Progress == Stopped && p.Revision == r.Pool.Revision && !p.Ready && r.fits(p)
 }
 
-// fits is whether a pod can stay where it is.
+// fits reports whether a pod can stay where it is.
 func (r *plan) fits(p *Pod) bool { return p.Node == NodeStays && !p.Misplaced }
 
-// accepted is whether a pod's revision is one that can stay.
+// accepted reports whether a pod's revision is one that can stay.
 func (r *plan) accepted(p *Pod) bool {
 	return p.Revision == r.Pool.Revision || r.Pool.OnDelete || r.out.Progress == Stopped || r.out.Progress == Paused
 }
@@ -321,8 +321,8 @@ func (r *plan) replace() {
 			stay = append(stay, p)
 		}
 	}
-	// Each outdated pod counts as if it served, each new one only when it does; so pods that are not ready for a
-	// moment are no reason to remove more. Those that do not serve go first, so enough of those that do are left.
+	// Outdated pods count as serving, new pods only if they serve. So no further pod is removed because some are not ready
+	// for a moment. Pods that do not serve are removed first, so that enough serving pods are left.
 	allowed := len(stay) - max(0, r.Pool.Size-r.Pool.Unavailable)
 	for _, p := range r.fresh {
 		if p.serving() || r.unmarked(p) {
@@ -344,7 +344,7 @@ func (r *plan) replace() {
 	}
 }
 
-// unmarked is whether this plan takes the pod's mark away.
+// unmarked reports whether this plan takes the pod's mark away.
 func (r *plan) unmarked(p *Pod) bool {
 	return slices.ContainsFunc(r.out.Actions, func(a Action) bool { return a.Kind == Unmark && a.UID == p.UID })
 }
@@ -357,7 +357,7 @@ func (r *plan) reason(p *Pod) string {
 	return DrainNode
 }
 
-// shrink removes what is too much. Those that do not serve go first, so no more than the size cease to.
+// shrink removes the surplus pods. Pods that do not serve are removed first, so that serving pods are kept up to the size.
 func (r *plan) shrink() {
 	r.fresh = r.cut(r.fresh, r.Pool.Size)
 	keep := 0

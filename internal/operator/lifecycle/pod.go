@@ -76,20 +76,20 @@ type Pod struct {
 // Shown are conditions that a pod carries.
 type Shown struct{ Synced, Warm, Idle bool }
 
-// serving is whether pickers send requests there.
+// serving reports whether pickers send requests there.
 func (p *Pod) serving() bool { return p.Ready && p.Mark.Reason == "" && !p.Deleting && !p.Finished }
 
-// held is whether people have stopped picks, and nothing more.
+// held reports whether people have stopped picks, and nothing more.
 func (p *Pod) held() bool {
 	return p.Mark.Reason != "" && !ours(p.Mark.Reason) && p.Mark.Deadline.IsZero()
 }
 
-// draining is whether the pod is on its way out.
+// draining reports whether the pod is on its way out.
 func (p *Pod) draining() bool { return p.Mark.Reason != "" && !p.held() }
 
 func ours(reason string) bool {
 	return reason == DrainScaleDown || reason == DrainRollout || reason == DrainNode
 }
 
-// hopeless is whether nothing is lost with the pod: it cannot serve and will not soon.
+// hopeless reports whether nothing is lost with the pod: it cannot serve and will not soon.
 func (p *Pod) hopeless() bool { return !p.Ready && (!p.Running || p.Trouble.Reason != "") }

@@ -5,9 +5,9 @@ import (
 	"fmt"
 )
 
-// compare orders pods by how little is lost with them, the first to go first: those that do not serve, those on nodes
-// that go away, those of older revisions, those on islands that give up pods first, then the least valuable cache, the least
-// load, the name. The order does not depend on time, so that a stale view picks the same victim.
+// compare is the removal order: pods that do not serve, pods on nodes that are going away, pods of a revision that cannot
+// stay, pods of older revisions, pods on islands that give up pods first, then the least valuable cache, the least load,
+// the name. The order does not depend on time, so that a stale view picks the same victim.
 func (r *plan) compare(a, b *Pod) int {
 	return cmp.Or(
 		cmp.Compare(standing(a), standing(b)),

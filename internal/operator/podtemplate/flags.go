@@ -138,7 +138,7 @@ func (w *work) eventsConfig() string {
 	return string(raw)
 }
 
-// mentions is whether a container's command line has a flag, in any way that engines read: with a value behind a blank
+// mentions reports whether a container's command line has a flag, in any way that engines read: with a value behind a blank
 // or an equals sign, with underscores, as keys of a document behind dots, or in the text of a shell's script.
 func mentions(c *corev1.Container, name string) bool {
 	return slices.ContainsFunc(slices.Concat(c.Command, c.Args), func(arg string) bool {
@@ -169,7 +169,7 @@ func closed(c *corev1.Container) string {
 	return ""
 }
 
-// isScript is whether a word is a shell's option that makes the next a script.
+// isScript reports whether a word is a shell's option that makes the next a script.
 func isScript(word string) bool {
 	return strings.HasPrefix(word, "-") && !strings.HasPrefix(word, "--") && strings.HasSuffix(word, "c")
 }

@@ -61,7 +61,7 @@ func (l *Loop) Start(ctx context.Context) error {
 	defer ticker.Stop()
 	for {
 		if err := l.Step(ctx); err != nil {
-			log.FromContext(ctx).Error(err, "Autoscaling left pools as they are")
+			log.FromContext(ctx).Error(err, "Autoscaling failed, keeping the sizes of pools")
 		}
 		select {
 		case <-ctx.Done():

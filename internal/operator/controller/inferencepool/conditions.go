@@ -422,7 +422,7 @@ func (r *reconciliation) ready(accepted, picker judgement) judgement {
 	return yes("Serving", "%d of %d endpoints", c.Ready*ranks, c.Total*ranks)
 }
 
-// starting is whether the pool has never served.
+// starting reports whether the pool has never served.
 func (r *reconciliation) starting() bool {
 	old := meta.FindStatusCondition(r.next.Conditions, v1alpha1.ConditionReady)
 	return old != nil && old.Reason == "Starting"

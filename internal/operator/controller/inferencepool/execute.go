@@ -31,7 +31,7 @@ type expectation struct {
 	at      time.Time
 }
 
-// behind is whether the cache has still to show a write. It forgets those that it shows.
+// behind reports whether the cache has still to show a write. It forgets those that it shows.
 func (e expectations) behind(pods []*corev1.Pod, now time.Time) bool {
 	if len(e) == 0 {
 		return false

@@ -194,7 +194,7 @@ func gatewayAccepted(f *gatewayFacts) judgement {
 	return no("NotReferenced", "no gateway has a route to the pool")
 }
 
-// readGateway fills in what GatewayAccepted is judged from. There is nothing to judge without it.
+// readGateway reads the objects from which the condition GatewayAccepted is computed. Without them the condition stays as it is.
 func (r *reconciliation) readGateway(ctx context.Context) error {
 	if r.Children == nil {
 		return nil

@@ -239,7 +239,7 @@ func (i *islands) price(name string) int64 {
 	return -1
 }
 
-// over is whether an island has more pods than it is allowed.
+// over reports whether an island has more pods than it is allowed.
 func (i *islands) over(held map[string]int, name string) bool {
 	for k := range i.priced {
 		if p := &i.priced[k]; p.Name == name {

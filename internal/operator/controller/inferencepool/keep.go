@@ -343,7 +343,7 @@ func hashOf(o *unstructured.Unstructured) (string, error) {
 	return hex.EncodeToString(sum[:8]), nil
 }
 
-// holds is whether a live object has all that is wanted; what the API server or others have added does not count.
+// holds reports whether a live object has all that is wanted; what the API server or others have added does not count.
 func holds(live, want any) bool {
 	switch want := want.(type) {
 	case map[string]any:

@@ -17,10 +17,10 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/operator/resources"
 )
 
-// provisions is whether the cluster takes ProvisioningRequests.
+// provisions reports whether the cluster takes ProvisioningRequests.
 func (r *reconciliation) provisions() bool { return r.Children != nil && r.Children().Provisioning }
 
-// waits is whether a pod waits for what its ProvisioningRequest brings.
+// waits reports whether a pod waits for what its ProvisioningRequest brings.
 func waits(pod *corev1.Pod) bool {
 	return pod.Annotations[resources.AnnotationConsumes] != "" && pod.Spec.NodeName == "" && pod.DeletionTimestamp.IsZero() &&
 		markOf(pod).Reason == ""

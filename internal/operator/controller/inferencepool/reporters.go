@@ -66,7 +66,7 @@ func (r *reconciliation) findReporters() reporters {
 	if out.trouble.Reason != "" && working != "" {
 		out.forNewPods = working
 	}
-	// Pods that do not serve go first: with them there is nothing to lose.
+	// Pods that do not serve are updated first: restarting their reporters costs no cache hits.
 	slices.SortStableFunc(out.outdated, func(a, b *corev1.Pod) int {
 		switch readyA, readyB := isTrue(a, corev1.PodReady), isTrue(b, corev1.PodReady); {
 		case readyA == readyB:

@@ -97,7 +97,7 @@ func (r *Reconciler) neighbours(ctx context.Context, o client.Object) []reconcil
 
 func (r *Reconciler) requests(ctx context.Context, namespace string, want func(*v1alpha1.InferencePool) bool) []reconcile.Request {
 	var list v1alpha1.InferencePoolList
-	// This is asked for every change of every pod; the pools are only looked at.
+	// This runs for every change of every pod; the pools are shared with the cache and only read.
 	if err := r.Client.List(ctx, &list, client.InNamespace(namespace), client.UnsafeDisableDeepCopy); err != nil {
 		return nil // from a cache that has begun: it cannot fail
 	}

@@ -9,7 +9,7 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/operatorfeed"
 )
 
-// InForce is the policy that a pool shall follow, nil for all defaults. policies are those of the pool's namespace.
+// InForce returns the policy that a pool must follow; nil if none is attached, for the defaults. policies are all of the pool's namespace.
 func InForce(pool types.NamespacedName, policies []*v1alpha1.RoutingPolicy) *v1alpha1.RoutingPolicy {
 	return policyattach.Winners(policies, nil)[pool]
 }
