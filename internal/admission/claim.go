@@ -6,35 +6,37 @@ import (
 	"time"
 )
 
-// Where requests have a deadline, they are refused rather than queued. When a place is free, often only one request could
-// use it, so the tenant with the most requests would get the most. So a tenant that is refused has a claim for a while. A
-// tenant that has had more for its weight than a claimant is held back, and so are requests of a lower priority: the
-// claimant's next request finds a place.
+// In pools with a target for first tokens, requests that cannot meet it are refused, not queued. So fair queueing has little
+// to choose from: when a place becomes free, often one request only could use it, and the tenant with the most requests
+// would get the most places. Therefore a tenant that was refused has a claim for a while. Meanwhile the queue holds back
+// requests of a lower priority, and tenants that have received more work for their weight, so that the next request of
+// the claimant finds a place.
 
 const (
-	// claimLasts is how long after a refusal the next request is waited for.
+	// claimLasts is how long a claim lasts after the tenant's last refusal.
 	claimLasts = time.Second
-	// claimTry is for how long others are held back for a tenant that gets nothing nevertheless, and claimAgain how long
-	// it is until that is tried again: it might be that no endpoint has its requests in time, whatever is kept free. So
-	// such a tenant costs the others a tenth at most.
+	// claimTry bounds how long others are held back for a tenant that still gets nothing: perhaps no endpoint can serve its
+	// requests in time, even when idle. After claimAgain it is tried again. So such a tenant costs the others at most a
+	// tenth of the time.
 	claimTry, claimAgain = time.Second, 10 * time.Second
-	// lead is how far a tenant can be ahead of a claimant, as a part of what tenants have had within Limits.CatchUp.
+	// lead is how far a tenant can be ahead of a claimant without being held back, as a part of the virtual time that passed
+	// within Limits.CatchUp.
 	lead = 0.1
-	// refusedLately is how long ago a refusal still reports that a pool cannot serve all in time.
+	// refusedLately is how long after a refusal the pool counts as unable to serve all requests in time.
 	refusedLately = 10 * time.Second
 )
 
-// claim is what a tenant has that was refused.
+// claim is the claim of a tenant at one level. The zero value is none.
 type claim struct {
-	// refused is when it was refused last, since when it has been refused without being given anything; zero if it has.
-	refused, since time.Time
+	refused time.Time // the last refusal
+	since   time.Time // the first refusal after which the tenant has received no work; zero if it has received some
 }
 
 func (c *claim) holds(now time.Time) bool {
 	return now.Sub(c.refused) <= claimLasts && (c.since.IsZero() || now.Sub(c.since) <= claimTry)
 }
 
-// refuse adds a claim to a flow.
+// refuse records a refusal, which gives the flow a claim.
 func (f *flow) refuse(now time.Time) {
 	if now.Sub(f.claim.since) > claimAgain {
 		f.claim.since = now
@@ -50,7 +52,7 @@ func (l *level) prune(now time.Time) {
 	l.claimants = slices.DeleteFunc(l.claimants, func(f *flow) bool { return !f.claim.holds(now) })
 }
 
-// most is the virtual time beyond which flows are held back, infinite where there are no claims.
+// most is the virtual time beyond which flows are held back; infinite without claims.
 func (l *level) most(now time.Time, catchUp time.Duration) float64 {
 	l.prune(now)
 	past := l.recent.ago(now, catchUp, l.clock)
@@ -75,7 +77,7 @@ func (q *Queue) outranked(now time.Time, number int) bool {
 	return false
 }
 
-// Ahead reports whether a tenant is held back for others' claims: it has to leave them a place.
+// Ahead reports whether a tenant's requests are held back at a level, because others have a claim to the next place.
 func (q *Queue) Ahead(now time.Time, number int, tenant string) bool {
 	if !q.Refused(now) {
 		return false
@@ -95,7 +97,7 @@ func (q *Queue) Refused(now time.Time) bool {
 	return !q.refused.IsZero() && now.Sub(q.refused) <= refusedLately
 }
 
-// find a level, nil if there is none.
+// find returns the level of a number; nil if there is none.
 func (q *Queue) find(number int) *level {
 	if i := slices.IndexFunc(q.levels, func(l *level) bool { return l.number == number }); i >= 0 {
 		return q.levels[i]

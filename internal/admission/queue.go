@@ -14,7 +14,7 @@ type Limits struct {
 	Bytes    int64
 	// TTL is how long a request can wait for a full pool, Hold for a pool that no endpoint serves.
 	TTL, Hold time.Duration
-	// NewestFirst sheds the newest requests. Otherwise those of new sessions go before those of running ones.
+	// NewestFirst sheds the newest requests. Otherwise requests of new sessions are shed before those of running sessions.
 	NewestFirst bool
 	// CatchUp is how far back a tenant can claim work that it did not request at the time: a tenant whose requests seldom
 	// wait for long would otherwise lose its turn whenever none waits.
@@ -23,16 +23,16 @@ type Limits struct {
 
 // Ticket is a request that waits.
 type Ticket struct {
-	// Level of its priority: a higher level is served first.
+	// Level of its priority: higher levels are served first.
 	Level int
 	// Tenant of the request, and its weight, at least 1.
 	Tenant string
 	Weight int
-	// Tokens that it will cost: those of its prompt that are cached nowhere.
+	// Tokens that it will cost: the tokens of its prompt that no endpoint has cached.
 	Tokens float64
 	// Bytes that it keeps in memory.
 	Bytes int64
-	// Running: it belongs to a conversation that has had an answer.
+	// Running: it belongs to a conversation that has already received an answer.
 	Running bool
 	// TTL of its own; 0 for the queue's.
 	TTL time.Duration
@@ -44,19 +44,19 @@ type Ticket struct {
 	index     int           // in the queue's deadlines
 }
 
-// Cost is what the ticket is charged, in tokens: nothing is free, or one tenant's cached requests would hold up all
-// others.
+// Cost is what the tenant is charged for the ticket, in tokens. It is at least 1: if requests that are cached were free, one
+// tenant's could delay all others without end.
 func (t *Ticket) Cost() float64 { return max(1, t.Tokens) }
 
 // Since is when the ticket began to wait.
 func (t *Ticket) Since() time.Time { return t.pushed }
 
-// flow is what waits of one tenant at one level.
+// flow is the queue of one tenant at one level.
 type flow struct {
 	tenant string
 	weight float64
 	level  *level
-	// virtual is the work that the tenant has had, by weight, in the level's virtual time.
+	// virtual is the work that the tenant has received, divided by its weight, in the level's virtual time.
 	virtual float64
 	tokens  float64    // that wait
 	all     *list.List // of *Ticket, in order of arrival
@@ -66,46 +66,46 @@ type flow struct {
 	index   int // in level.active, -1 while nothing waits
 }
 
-// backlog is how much waits for the flow's weight.
+// backlog is the waiting work, divided by the flow's weight.
 func (f *flow) backlog() float64 { return f.tokens / f.weight }
 
-// level is what waits with one priority.
+// level is the queues of one priority. Their tenants share it by weight (start-time fair queueing).
 type level struct {
 	number int
-	// flows by tenant; those in which nothing waits are kept as long as they are ahead of the clock.
+	// flows by tenant; empty ones are kept as long as they are ahead of the clock.
 	flows  map[string]*flow
 	active flows
-	// clock is the virtual time: where the flow served last was, or one before it was farther.
+	// clock is the virtual time: the highest that any flow had when it was served.
 	clock  float64
 	recent recent
-	// claimants are flows with a claim, and some whose claim is over.
+	// claimants are the flows with a claim, and some whose claim has expired.
 	claimants []*flow
 }
 
-// Queue is what waits for one pool. The zero value with its Limits set is ready. It is for one goroutine at a time.
+// Queue holds the requests that wait for one pool. The zero value with its Limits set is ready. It is not safe for concurrent use.
 type Queue struct {
 	Limits Limits
 
-	levels    []*level // highest first, each with something that waits
-	idle      []*level // those in which nothing waits now, the last one that went idle last
+	levels    []*level // with waiting requests, the highest first
+	idle      []*level // without, in the order in which they became empty
 	deadlines deadlines
 	bytes     int64
 	tokens    float64
 	opened    time.Time // when the pool was served again
-	refused   time.Time // when a request was last, because it had waited too long
+	refused   time.Time // when a request was last refused because it had waited too long
 	closed    bool
 }
 
-// Len is how many requests wait.
+// Len is the number of waiting requests.
 func (q *Queue) Len() int { return len(q.deadlines) }
 
-// Bytes is what their bodies keep in memory.
+// Bytes is the memory that their bodies take.
 func (q *Queue) Bytes() int64 { return q.bytes }
 
-// Tokens is what they will cost.
+// Tokens is the sum of their costs.
 func (q *Queue) Tokens() float64 { return q.tokens }
 
-// Push lets a ticket wait. Where the queue is too full, the least worthy are shed and returned, perhaps t itself.
+// Push adds a ticket. If the queue is then over its limits, it removes and returns tickets (see victim), perhaps t itself.
 func (q *Queue) Push(now time.Time, t *Ticket) (shed []*Ticket) {
 	if q.Limits.Requests < 1 || t.Bytes > q.Limits.Bytes {
 		return []*Ticket{t}
@@ -131,7 +131,7 @@ func (q *Queue) Next() *Ticket {
 	return q.levels[0].active[0].all.Front().Value.(*Ticket)
 }
 
-// Pop takes the next ticket out and charges its tenant; nil when none waits.
+// Pop removes the next ticket and charges its tenant; nil when none waits.
 func (q *Queue) Pop(now time.Time) *Ticket {
 	t := q.Next()
 	if t != nil {
@@ -140,17 +140,17 @@ func (q *Queue) Pop(now time.Time) *Ticket {
 	return t
 }
 
-// Take takes a ticket out that waits, whether it is its turn or not, and charges its tenant.
+// Take removes a waiting ticket, whether it is next or not, and charges its tenant.
 func (q *Queue) Take(now time.Time, t *Ticket) { q.TakeFor(now, t, t.Tokens) }
 
-// TakeFor is Take for a ticket that costs another number of tokens than was known when it was pushed.
+// TakeFor is Take for a ticket whose cost has changed since it was pushed.
 func (q *Queue) TakeFor(now time.Time, t *Ticket, tokens float64) {
 	f := t.flow
 	f.charge(now, max(1, tokens), q.Limits.CatchUp)
 	q.leave(t)
 }
 
-// Charge counts work that a tenant was given without waiting. It counts when its next requests wait.
+// Charge counts work that a tenant received without waiting. It counts against the tenant when its next requests wait.
 func (q *Queue) Charge(now time.Time, t *Ticket) {
 	l := q.level(t.Level)
 	f := l.flow(t)
@@ -162,14 +162,14 @@ func (q *Queue) Charge(now time.Time, t *Ticket) {
 	q.rest(l)
 }
 
-// begin brings a flow in which nothing waits to where it can start.
+// begin raises the virtual time of an empty flow to the earliest from which it can start: that of CatchUp ago.
 func (f *flow) begin(now time.Time, catchUp time.Duration) {
 	if f.index < 0 {
 		f.virtual = max(f.virtual, f.level.recent.ago(now, catchUp, f.level.clock))
 	}
 }
 
-// charge counts work for a flow.
+// charge counts work that a flow receives.
 func (f *flow) charge(now time.Time, tokens float64, catchUp time.Duration) {
 	l := f.level
 	l.clock = max(l.clock, f.virtual)
@@ -178,7 +178,7 @@ func (f *flow) charge(now time.Time, tokens float64, catchUp time.Duration) {
 	f.claim.since = time.Time{}
 }
 
-// Remove takes a ticket out without charging for it, and reports whether it was there.
+// Remove removes a ticket without charging for it, and reports whether it was waiting.
 func (q *Queue) Remove(t *Ticket) bool {
 	if t.flow == nil {
 		return false
@@ -187,8 +187,8 @@ func (q *Queue) Remove(t *Ticket) bool {
 	return true
 }
 
-// Expire takes out the tickets that have waited too long. open reports whether some endpoint serves the pool at all: as
-// long as none does, tickets are held for Limits.Hold instead, and afterwards all have their own time again.
+// Expire removes and returns the tickets that have waited too long. open is false while no endpoint serves the pool. Then
+// tickets wait up to Limits.Hold, and once the pool is served again, each has its whole TTL again.
 func (q *Queue) Expire(now time.Time, open bool) (late []*Ticket) {
 	if open && q.closed {
 		q.opened = now
@@ -220,8 +220,8 @@ func (q *Queue) Expire(now time.Time, open bool) (late []*Ticket) {
 	return late
 }
 
-// victim is the ticket that is refused first when there is no room: of the lowest level, of a tenant that has its share of
-// what waits or more, of a new session before a running one, the newest.
+// victim is the ticket that is refused first if there is no room. It is of the lowest level, of a tenant whose backlog is the
+// mean or more, of a new session if there is one, and the newest of these.
 func (q *Queue) victim() *Ticket {
 	lowest := q.levels[len(q.levels)-1]
 	share := 0.0

@@ -7,11 +7,10 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/load"
 )
 
-// An engine's steps last longer the more context its requests decode, and a request waits for the running step before its
-// own. If long prompts, whose first tokens have time, fill all endpoints, the first tokens of short prompts are late
-// everywhere. So the endpoints of a pool have different roles: the first keep their steps so short that the shortest
-// targets can be met, the last take requests with long targets, and those between take the rest, by the distribution of the
-// targets of arriving requests.
+// The more context its requests decode, the longer an engine's steps take, and a new request waits for the running step. If
+// long prompts with generous targets fill all endpoints, short prompts miss their targets everywhere. So the endpoints of a
+// pool have different roles: the first ones keep their steps short enough for the shortest targets, the last ones take
+// requests with long targets. Which targets each endpoint is for follows the distribution of the targets of recent requests.
 
 // Spread is the distribution of the targets of recent requests. The zero value has seen none.
 type Spread struct {
@@ -23,18 +22,19 @@ type Spread struct {
 }
 
 const (
-	// Targets are counted in classes from shortest on, each up to 10 % longer than the one before: up to 15 s.
+	// Targets are counted in classes: the first begins at shortest, each is 10 % longer than the one before, the last ends at
+	// about 15 s.
 	classes  = 84
 	shortest = 5 * time.Millisecond
-	// growth is how much more each target weighs than the one before: one that is a thousand targets old weighs a third.
+	// growth is the weight of each target relative to the one before: after a thousand more targets, one counts a third.
 	growth = 1.001
-	// often is the number of targets after which parts are made again.
+	// often is the number of targets after which the parts are computed again.
 	often = 100
 )
 
 var width = math.Log(1.1)
 
-// Add counts a target; 0 is none.
+// Add counts the target of a request; 0 means that it has none.
 func (s *Spread) Add(target time.Duration) {
 	if target <= 0 {
 		return
@@ -57,13 +57,13 @@ func (s *Spread) Add(target time.Duration) {
 	}
 }
 
-// Parts divide the recent targets into parts of the same size: one part of them is shorter than the first value, and so on.
-// They are nil where none are known, and do not change.
+// Parts are quantiles of the targets of recent requests, in ascending order; nil while no target is known. They are
+// immutable.
 type Parts []time.Duration
 
 const numParts = 64
 
-// Parts returns the parts as of a short time ago.
+// Parts returns the quantiles as last computed.
 func (s *Spread) Parts() Parts { return s.parts }
 
 func (s *Spread) divide() Parts {
@@ -84,8 +84,8 @@ func (s *Spread) divide() Parts {
 	return p
 }
 
-// Share is the target that an endpoint is for, the i-th of n: the middle one of its part. 0 where no targets are known: it
-// is for all.
+// Share is the target that the i-th of n endpoints is for: the median of its share of the requests. It is 0 while no target
+// is known; then the endpoint is for all requests.
 func (p Parts) Share(i, n int) time.Duration {
 	if len(p) == 0 {
 		return 0
@@ -94,17 +94,17 @@ func (p Parts) Share(i, n int) time.Duration {
 }
 
 const (
-	// stepShare is the longest step of an endpoint as a part of the target that it is for: a first token waits for two.
+	// stepShare bounds the step of an endpoint, as a part of the target that it is for: a first token takes two steps.
 	stepShare = 0.42
-	// leastStep is the longest step of any endpoint, at least, in those of an idle one: some context has to be decoded.
+	// leastStep is the lowest such bound, relative to the step of an idle engine: every endpoint decodes some context.
 	leastStep = 1.3
-	// A target longer than others leaves reserved of the context to those that the endpoint is for: requests with long targets
-	// would otherwise always find a place first.
+	// A request whose target is longer times the endpoint's leaves the part reserved of the context to requests that the
+	// endpoint is for: requests with long targets would otherwise always find a place first.
 	longer, reserved = 1.5, 0.1
 )
 
-// Brief reports whether an endpoint's steps stay as short as they have to be for those that it is for (Parts.Share), with
-// one request more, of so many tokens and with a target of its own. An endpoint that serves nothing is for all.
+// Brief reports whether an endpoint's steps stay short enough for share, the target that it is for (Parts.Share), if it also
+// serves a request of so many tokens with its own target. An idle endpoint takes every request.
 func Brief(v *load.View, tokens int, target, share time.Duration) bool {
 	if v.InFlight == 0 || share <= 0 {
 		return true
