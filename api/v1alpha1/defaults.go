@@ -10,6 +10,18 @@ import (
 // do. WithDefaults fills such an object in where its absence means all defaults, with the values that the schema has
 // for an empty one. It changes nothing in place: the receiver may be shared with a cache.
 
+// Defaults of single fields, as the schema has them. Code that can meet an object without them, such as one whose parent object
+// is absent, uses these.
+const (
+	DefaultMinReplicas             int32 = 1   // autoscaling.minReplicas
+	DefaultUtilizationFloorPercent int32 = 40  // autoscaling.down.utilizationFloorPercent
+	DefaultDownStabilization       int32 = 300 // autoscaling.down.stabilizationSeconds
+	DefaultDrainDeadlineSeconds    int32 = 600 // drain.deadlineSeconds
+	DefaultPickerReplicas          int32 = 2   // picker.replicas
+	DefaultSamplePercent           int32 = 100 // picker.tracing.samplePercent
+	DefaultBatchMilliseconds       int32 = 5   // engine.events.reporter.batchMilliseconds
+)
+
 // WithDefaults returns the spec with the rollout of a pool that owns its pods filled in. It shares everything else with
 // the receiver.
 func (s *InferencePoolSpec) WithDefaults() InferencePoolSpec {

@@ -2,6 +2,8 @@ package v1alpha1_test
 
 import (
 	"encoding/json"
+	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -68,6 +70,29 @@ func TestACompletedRolloutIsTheSchemasForAnEmptyOne(t *testing.T) {
 	want := defaulted(t, specSchema(t, v1alpha1.KindInferencePool).Properties["rollout"])
 	if diff := cmp.Diff(want, generic(t, spec.WithDefaults().Rollout)); diff != "" {
 		t.Errorf("(-schema +go):\n%s", diff)
+	}
+}
+
+// TestDefaultsOfFieldsAreTheSchemas compares each constant with the default of its field.
+func TestDefaultsOfFieldsAreTheSchemas(t *testing.T) {
+	for path, want := range map[string]int32{
+		"autoscaling.minReplicas":                  v1alpha1.DefaultMinReplicas,
+		"autoscaling.down.utilizationFloorPercent": v1alpha1.DefaultUtilizationFloorPercent,
+		"autoscaling.down.stabilizationSeconds":    v1alpha1.DefaultDownStabilization,
+		"drain.deadlineSeconds":                    v1alpha1.DefaultDrainDeadlineSeconds,
+		"picker.replicas":                          v1alpha1.DefaultPickerReplicas,
+		"picker.tracing.samplePercent":             v1alpha1.DefaultSamplePercent,
+		"engine.events.reporter.batchMilliseconds": v1alpha1.DefaultBatchMilliseconds,
+	} {
+		t.Run(path, func(t *testing.T) {
+			field := specSchema(t, v1alpha1.KindInferencePool)
+			for name := range strings.SplitSeq(path, ".") {
+				field = field.Properties[name]
+			}
+			if got := fmt.Sprint(field.Default.Object); got != fmt.Sprint(want) {
+				t.Errorf("the schema's default is %s, the constant %d", got, want)
+			}
+		})
 	}
 }
 

@@ -162,9 +162,6 @@ func reported(pool *v1alpha1.InferencePool) bool {
 	return source == v1alpha1.EventsAuto || source == v1alpha1.EventsReporter
 }
 
-// defaultBatch is the API's default of batchMilliseconds.
-const defaultBatch int32 = 5
-
 // subscribes reports whether the picker connects to the pool's event publishers.
 func subscribes(pool *v1alpha1.InferencePool) bool {
 	source := pool.Spec.Engine.Events.Source

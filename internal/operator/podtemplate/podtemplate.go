@@ -84,10 +84,7 @@ func For(pool *v1alpha1.InferencePool) Options {
 
 // Deadline of a pool's drains.
 func Deadline(pool *v1alpha1.InferencePool) time.Duration {
-	if s := pool.Spec.Drain.DeadlineSeconds; s != nil {
-		return time.Duration(*s) * time.Second
-	}
-	return 600 * time.Second
+	return time.Duration(ptr.Deref(pool.Spec.Drain.DeadlineSeconds, v1alpha1.DefaultDrainDeadlineSeconds)) * time.Second
 }
 
 // Skipped is something that could not be injected.

@@ -261,7 +261,7 @@ func (b *builder) chosenArgs() []string {
 	}
 	if t := &p.Tracing; t.Endpoint != "" {
 		args = append(args, "--tracing-endpoint="+t.Endpoint,
-			"--tracing-ratio="+strconv.FormatFloat(float64(ptr.Deref(t.SamplePercent, 100))/100, 'f', 2, 64))
+			"--tracing-ratio="+strconv.FormatFloat(float64(ptr.Deref(t.SamplePercent, v1alpha1.DefaultSamplePercent))/100, 'f', 2, 64))
 	}
 	if p.CompatibilityMetrics == v1alpha1.Enabled {
 		args = append(args, "--compat-metrics")
@@ -330,7 +330,9 @@ func (b *builder) listenPorts() []listenPort {
 
 func (b *builder) proxies() bool { return b.pool.Spec.Picker.Proxy != v1alpha1.Disabled }
 
-func (b *builder) drainSeconds() int { return int(ptr.Deref(b.pool.Spec.Drain.DeadlineSeconds, 600)) }
+func (b *builder) drainSeconds() int {
+	return int(ptr.Deref(b.pool.Spec.Drain.DeadlineSeconds, v1alpha1.DefaultDrainDeadlineSeconds))
+}
 
 // resources are the requested resources: those of the pool, else the index and the rest of the process.
 func (b *builder) resources() corev1.ResourceRequirements {

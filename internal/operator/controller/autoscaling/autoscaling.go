@@ -155,7 +155,7 @@ func firstSize(o *v1alpha1.InferencePool, serving int) int {
 	if o.Status.DesiredReplicas != nil {
 		return int(*o.Status.DesiredReplicas)
 	}
-	return max(serving, int(ptr.Deref(o.Spec.Autoscaling.MinReplicas, 1)))
+	return max(serving, int(ptr.Deref(o.Spec.Autoscaling.MinReplicas, v1alpha1.DefaultMinReplicas)))
 }
 
 // serving are the UIDs of the pool's pods that take requests.
@@ -181,7 +181,7 @@ func Spec(a *v1alpha1.Autoscaling) (scaling.Spec, error) {
 		return time.Duration(ptr.Deref(v, otherwise)) * time.Second
 	}
 	spec := scaling.Spec{
-		Min: int(ptr.Deref(a.MinReplicas, 1)), Max: int(a.MaxReplicas),
+		Min: int(ptr.Deref(a.MinReplicas, v1alpha1.DefaultMinReplicas)), Max: int(a.MaxReplicas),
 		Up: scaling.Up{
 			WaitingPerReplica: float64(a.Up.WaitingPerReplica),
 			TTFTP99:           time.Duration(a.Up.TTFTP99Milliseconds) * time.Millisecond,
@@ -191,8 +191,8 @@ func Spec(a *v1alpha1.Autoscaling) (scaling.Spec, error) {
 		},
 		Down: scaling.Down{
 			WaitingPerReplica: float64(ptr.Deref(a.Down.WaitingPerReplica, 0)),
-			UtilizationFloor:  float64(ptr.Deref(a.Down.UtilizationFloorPercent, 40)) / 100,
-			Stabilization:     seconds(a.Down.StabilizationSeconds, 300),
+			UtilizationFloor:  float64(ptr.Deref(a.Down.UtilizationFloorPercent, v1alpha1.DefaultUtilizationFloorPercent)) / 100,
+			Stabilization:     seconds(a.Down.StabilizationSeconds, v1alpha1.DefaultDownStabilization),
 			MaxStep:           int(a.Down.MaxStep),
 			ZeroAfter:         time.Duration(a.Down.ZeroAfterSeconds) * time.Second,
 		},

@@ -214,7 +214,7 @@ func (r *reconciliation) pickerAvailable(err error) judgement {
 	}
 	want, ready := r.pool.Spec.Picker.Replicas, int32(0)
 	if want == 0 {
-		want = 2
+		want = v1alpha1.DefaultPickerReplicas
 	}
 	if r.picker != nil {
 		ready = r.picker.Status.ReadyReplicas

@@ -57,7 +57,7 @@ func (r *reconciliation) staying() int {
 // wantedSize takes the number of people, or of the autoscaler. Until that has looked, the pool stays as it is.
 func (r *reconciliation) wantedSize() size {
 	a := &r.pool.Spec.Autoscaling
-	first := ptr.Deref(a.MinReplicas, 1)
+	first := ptr.Deref(a.MinReplicas, v1alpha1.DefaultMinReplicas)
 	out := size{now: int(ptr.Deref(r.lastSize(), first))}
 	if r.pool.Spec.Replicas != nil {
 		out.now = int(*r.pool.Spec.Replicas)
