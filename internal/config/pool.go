@@ -38,6 +38,7 @@ type ConfigMaps map[types.NamespacedName]*corev1.ConfigMap
 
 // Pool translates a pool, except for its policy and its endpoints. The pool must have been admitted.
 func Pool(p *v1alpha1.InferencePool, secrets Secrets, maps ConfigMaps, settings *Settings) (picker.Spec, field.ErrorList) {
+	batch := ptr.Deref(p.Spec.Engine.Events.Reporter.BatchMilliseconds, v1alpha1.DefaultBatchMilliseconds)
 	spec := picker.Spec{
 		Namespace:        p.Namespace,
 		Name:             p.Name,
@@ -50,7 +51,7 @@ func Pool(p *v1alpha1.InferencePool, secrets Secrets, maps ConfigMaps, settings 
 		Engine:           string(p.Spec.Engine.Type),
 		NoEvents:         !subscribes(p) && !listens(p) && !reported(p),
 		Reports:          reported(p),
-		ReportBatch:      time.Duration(ptr.Deref(p.Spec.Engine.Events.Reporter.BatchMilliseconds, v1alpha1.DefaultBatchMilliseconds)) * time.Millisecond,
+		ReportBatch:      time.Duration(batch) * time.Millisecond,
 		BlockTokens:      int(p.Spec.KeySpace.BlockTokens),
 		IndexMemory:      p.Spec.Picker.IndexMemory.Value(),
 		MaxRequestBody:   p.Spec.Picker.MaxRequestBody.Value(),
