@@ -95,7 +95,18 @@ var shapes = []shape{
 	{name: "tool calls in history", body: func(id string, turn int) request {
 		return chat("tool calls in history", toolTurns(id, turn)...).with(object{"tools": weather})
 	}},
-	{name: "template arguments", body: with("template arguments", object{"chat_template_kwargs": object{"enable_thinking": false, "note": "x"}})},
+	{name: "tools with every field", body: with("tools with every field", object{"tools": []object{{"type": "function", "function": object{
+		"name": "count", "description": "Counts.", "strict": true, "parameters": object{"type": "object", "required": []string{}, "properties": object{},
+			"additionalProperties": false, "$defs": object{"x": object{"enum": []any{1, 2.5, nil, "ü"}}}}}}}})},
+	{name: "calls with arguments of every kind", body: func(id string, turn int) request {
+		messages := toolTurns(id, turn)
+		call := object{"id": "call_1", "type": "function", "function": object{"name": "get_weather",
+			"arguments": `{"place": "K\u00f6ln", "x": 1.0, "big": 12345678901234567890, "e": 1e3, "n": null, "in": {"b": [true, "\"q\"", {}]}}`}}
+		messages[2] = object{"role": "assistant", "content": "I ask.", "tool_calls": []object{call}}
+		messages[3]["name"] = "get_weather"
+		return chat("calls with arguments of every kind", messages...).with(object{"tools": weather})
+	}},
+	{name: "template arguments", body: with("template arguments", object{"chat_template_kwargs": object{"enable_thinking": false, "note": []any{"Köln", 1.5, nil, object{"b": true}}}})},
 	{name: "no generation prompt", body: with("no generation prompt", object{"add_generation_prompt": false})},
 	{name: "reasoning in history", body: func(id string, turn int) request {
 		return chat("reasoning in history", lastTurn(id, turn, object{"role": "assistant", "content": "Seven.", "reasoning_content": "I count them.",
