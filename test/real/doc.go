@@ -21,7 +21,7 @@
 //     Put such cases into files named own_*_test.go and the others into common_*_test.go: Go runs tests in the order of
 //     file names, so the shared engines start once, and a run that its budget cuts short has judged what is common. The
 //     judge of vllmsim takes longest and comes last. A test with one engine calls startAhead with the engine of the next
-//     test, so that this one starts meanwhile.
+//     test, or the first of two, so that this one starts meanwhile.
 //
 // A case states the law even where Kvasir does not keep it yet. Such cases are listed in known.txt with the reason, and
 // verdict then logs what is wrong; a listed case that passes fails, so that the list shrinks. Answers of such cases do not
