@@ -2,8 +2,10 @@
 package accept
 
 import (
+	"maps"
 	"net"
 	"sync"
+	"time"
 
 	"github.com/kvasir-dev/kvasir/internal/budget"
 	"github.com/kvasir-dev/kvasir/internal/overload"
@@ -27,13 +29,15 @@ type Listener struct {
 	mu    sync.Mutex
 	open  int
 	hosts map[string]int // connections by address
+	// pacers are the credits of addresses that have connections, or debt.
+	pacers map[string]*pacer
 	// turnedAway is how many connections were closed.
 	turnedAway int
 }
 
 // Limit accepts at most so many connections of l at once. Each takes Cost bytes of the budget, unless that is nil.
 func Limit(l net.Listener, most int, b *budget.Budget) *Listener {
-	return &Listener{Listener: l, most: most, budget: b, hosts: map[string]int{}}
+	return &Listener{Listener: l, most: most, budget: b, hosts: map[string]int{}, pacers: map[string]*pacer{}}
 }
 
 // LimitHTTP is Limit for a server of HTTP. The headers of requests draw on the budget, too: while they arrive by what is read of
@@ -89,7 +93,9 @@ func (l *Listener) admit(conn net.Conn) *Conn {
 	}
 	l.open++
 	l.hosts[host]++
-	return &Conn{Conn: conn, account: account, headers: l.headers, reading: l.headers, leave: sync.OnceFunc(func() {
+	closed := make(chan struct{})
+	return &Conn{Conn: conn, account: account, headers: l.headers, reading: l.headers, closed: closed, pacer: l.pacerOf(host), leave: sync.OnceFunc(func() {
+		close(closed)
 		account.Close()
 		l.mu.Lock()
 		defer l.mu.Unlock()
@@ -98,4 +104,21 @@ func (l *Listener) admit(conn net.Conn) *Conn {
 			delete(l.hosts, host)
 		}
 	})}
+}
+
+// manyPacers is how many credits there are at least before those without connections are looked through.
+const manyPacers = 256
+
+// pacerOf returns the credit of an address. l.mu is held.
+func (l *Listener) pacerOf(host string) *pacer {
+	if p := l.pacers[host]; p != nil {
+		return p
+	}
+	if len(l.pacers) > 2*len(l.hosts)+manyPacers {
+		now := time.Now()
+		maps.DeleteFunc(l.pacers, func(host string, p *pacer) bool { return l.hosts[host] == 0 && p.even(now) })
+	}
+	p := &pacer{}
+	l.pacers[host] = p
+	return p
 }

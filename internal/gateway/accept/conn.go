@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"sync"
 	"syscall"
+	"time"
 
 	"github.com/kvasir-dev/kvasir/internal/budget"
 )
@@ -19,8 +20,14 @@ const fieldCost = 128
 // read.
 var errNoRoom = &net.OpError{Op: "read", Net: "tcp", Err: errors.New("no room for the header of the request")}
 
+// errManyFields ends a connection of HTTP/2 whose headers have too many fields.
+var errManyFields = &net.OpError{Op: "read", Net: "tcp", Err: errors.New("too many fields in the headers of requests")}
+
 // preface is how connections of HTTP/2 begin.
-var preface = []byte("PRI * HTTP/2.0\r\n")
+const (
+	preface     = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+	prefaceLine = len("PRI * HTTP/2.0\r\n")
+)
 
 // Conn is a connection that is counted until it is closed. One of LimitHTTP accounts for the headers of its requests:
 //
@@ -28,32 +35,74 @@ var preface = []byte("PRI * HTTP/2.0\r\n")
 //	Begin, the handler runs -> Cost of the header, in place of that
 //	the handler has ended   -> nothing
 //
-// Requests of HTTP/2 share the connection, and their frames are read in pieces of bounded size, so that Begin alone counts.
+// Requests of HTTP/2 share the connection, and their frames are read in pieces of bounded size, so that Begin alone counts. The
+// number of fields in their headers is limited, by counter and pacer.
 type Conn struct {
 	net.Conn
 	leave   func()
 	account *budget.Account // nil without a budget
 	headers bool
+	closed  chan struct{}
+
+	// What follows is of the goroutine that reads. matched is how much of the preface was read, -1 in HTTP/1.
+	matched int
+	counter counter
+	pacer   *pacer
 
 	mu      sync.Mutex
 	reading bool  // a header is being read, in HTTP/1
 	taken   int64 // for it
 }
 
-// Read reads what the client sends. It fails when that is a header for which there is no room.
+// Read reads what the client sends. It fails when that is a header for which there is no room, and waits when headers have many
+// fields.
 func (c *Conn) Read(p []byte) (int, error) {
 	n, err := c.Conn.Read(p)
-	if n > 0 && c.headers && !c.count(p[:n]) {
+	if n == 0 || !c.headers {
+		return n, err
+	}
+	if !c.count(p[:n]) {
 		return 0, errNoRoom
 	}
+	wait, room := c.pacer.wait(c.counter.count(c.frames(p[:n])), time.Now())
+	if !room {
+		return 0, errManyFields
+	}
+	if wait > 0 {
+		c.pause(wait)
+	}
 	return n, err
+}
+
+// pause waits, unless the connection is closed.
+func (c *Conn) pause(d time.Duration) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-c.closed:
+	}
+}
+
+// frames is the part of p that is frames of HTTP/2.
+func (c *Conn) frames(p []byte) []byte {
+	if c.matched < 0 {
+		return nil
+	}
+	n := min(len(p), len(preface)-c.matched)
+	if string(p[:n]) != preface[c.matched:c.matched+n] {
+		c.matched = -1
+		return nil
+	}
+	c.matched += n
+	return p[n:]
 }
 
 // count accounts for what was read, and reports whether there was room for it.
 func (c *Conn) count(p []byte) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.reading && c.taken == 0 && bytes.HasPrefix(p, preface) {
+	if c.reading && c.taken == 0 && bytes.HasPrefix(p, []byte(preface)[:prefaceLine]) {
 		c.reading = false
 	}
 	if !c.reading {

@@ -1,0 +1,245 @@
+package accept
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/net/http2"
+	"golang.org/x/net/http2/hpack"
+
+	"github.com/kvasir-dev/kvasir/internal/budget"
+)
+
+// sent is what a client of HTTP/2 sends, and how many fields of it are not free.
+type sent struct {
+	bytes.Buffer
+	beyond int
+
+	block  bytes.Buffer
+	coder  *hpack.Encoder
+	framer *http2.Framer
+}
+
+func newSent() *sent {
+	s := &sent{}
+	s.coder, s.framer = hpack.NewEncoder(&s.block), http2.NewFramer(&s.Buffer, nil)
+	return s
+}
+
+// request adds a request with so many fields, in frames of at most so many bytes.
+func (s *sent) request(t *testing.T, id uint32, fields, most int, field func(i int) hpack.HeaderField, more http2.HeadersFrameParam) {
+	t.Helper()
+	s.block.Reset()
+	for i := range fields {
+		if err := s.coder.WriteField(field(i)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	rest := s.block.Bytes()
+	part := rest[:min(most, len(rest))]
+	rest = rest[len(part):]
+	more.StreamID, more.BlockFragment, more.EndHeaders = id, part, len(rest) == 0
+	err := s.framer.WriteHeaders(more)
+	for len(rest) > 0 && err == nil {
+		part = rest[:min(most, len(rest))]
+		rest = rest[len(part):]
+		err = s.framer.WriteContinuation(id, len(rest) == 0, part)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.beyond += max(0, fields-freeFields)
+}
+
+// TestFieldsAreCounted: whatever the compression makes of them, and wherever frames and reads begin and end.
+func TestFieldsAreCounted(t *testing.T) {
+	for seed := range uint64(200) {
+		rng := rand.New(rand.NewPCG(seed, 1))
+		text := func(most int) string { return strings.Repeat(string(rune('a'+rng.IntN(26))), rng.IntN(most)) }
+		field := func(int) hpack.HeaderField {
+			switch rng.IntN(4) {
+			case 0:
+				return hpack.HeaderField{Name: "accept-encoding", Value: "gzip, deflate"} // of the static table
+			case 1:
+				return hpack.HeaderField{Name: "x-" + text(3), Value: text(2)} // often of the dynamic table
+			case 2:
+				return hpack.HeaderField{Name: "authorization", Value: text(400), Sensitive: true}
+			}
+			return hpack.HeaderField{Name: "x" + text(200), Value: text(600)}
+		}
+		s := newSent()
+		for id := uint32(1); id < 20; id += 2 {
+			if rng.IntN(3) == 0 {
+				s.coder.SetMaxDynamicTableSize(uint32(rng.IntN(4096)))
+			}
+			more := http2.HeadersFrameParam{PadLength: uint8(rng.IntN(3) * 80)}
+			if rng.IntN(2) == 0 {
+				more.Priority = http2.PriorityParam{Weight: 3}
+			}
+			s.request(t, id, rng.IntN(3*freeFields), 1+rng.IntN(3000), field, more)
+			if s.framer.WriteDataPadded(id, false, []byte(text(500)), make([]byte, rng.IntN(200))) != nil ||
+				s.framer.WriteSettings(http2.Setting{ID: http2.SettingHeaderTableSize, Val: 0x80808080}) != nil || s.framer.WritePing(false, [8]byte{}) != nil {
+				t.Fatal("no frames")
+			}
+		}
+		var c counter
+		got, rest := 0, s.Bytes()
+		for len(rest) > 0 {
+			n := min(len(rest), 1+rng.IntN(1+rng.IntN(5000)))
+			got += c.count(rest[:n])
+			rest = rest[n:]
+		}
+		if got != s.beyond {
+			t.Fatalf("seed %d: %d fields beyond the free ones, want %d", seed, got, s.beyond)
+		}
+	}
+}
+
+// FuzzFields: no bytes of a client stop the counter, or make it count more fields than there are bytes.
+func FuzzFields(f *testing.F) {
+	f.Add([]byte("\x00\x00\x03\x01\x0c\x00\x00\x00\x01\xff\x80\x80"), uint8(2))
+	f.Add(append([]byte("\x00\x00\x80\x01\x04\x00\x00\x00\x01"), bytes.Repeat([]byte{0x90}, 128)...), uint8(7))
+	f.Fuzz(func(t *testing.T, p []byte, piece uint8) {
+		var whole, parts counter
+		want, got := whole.count(p), 0
+		for rest := p; len(rest) > 0; {
+			n := min(len(rest), 1+int(piece))
+			got += parts.count(rest[:n])
+			rest = rest[n:]
+		}
+		if got != want || want > len(p) || whole != parts {
+			t.Errorf("%d fields as a whole, %d in parts, of %d bytes", want, got, len(p))
+		}
+	})
+}
+
+// TestOnlyFieldsBeyondTheFreeOnesWait: the credit is spent at once, grows with time, and never above what is saved.
+func TestOnlyFieldsBeyondTheFreeOnesWait(t *testing.T) {
+	var p pacer
+	now := time.Unix(1000, 0)
+	step := func(what string, fields int, want time.Duration, room bool) {
+		t.Helper()
+		if wait, got := p.wait(fields, now); wait != want || got != room {
+			t.Errorf("%s: wait %v, room %v; want %v, %v", what, wait, got, want, room)
+		}
+	}
+	step("what is saved", savedFields, 0, true)
+	step("nothing", 0, 0, true)
+	step("more", fieldsPerSecond, time.Second, true)
+	step("too much", 2*fieldsPerSecond, 0, false)
+	step("as much as can wait", fieldsPerSecond, longestWait, true)
+	if p.even(now) {
+		t.Error("there is no debt")
+	}
+	now = now.Add(time.Hour)
+	if !p.even(now) {
+		t.Error("there is debt after an hour")
+	}
+	step("what is saved again", savedFields, 0, true)
+	step("no more than that", fieldsPerSecond/2, time.Second/2, true)
+}
+
+// script is a connection whose client has sent everything already.
+type script struct {
+	net.Conn
+	reads [][]byte
+}
+
+func (s *script) Read(p []byte) (int, error) {
+	if len(s.reads) == 0 {
+		return 0, io.EOF
+	}
+	n := copy(p, s.reads[0])
+	s.reads = s.reads[1:]
+	return n, nil
+}
+
+func (s *script) Close() error         { return nil }
+func (s *script) RemoteAddr() net.Addr { return &net.TCPAddr{IP: net.IPv4(10, 0, 0, 1), Port: 1} }
+
+// TestAFloodOfFieldsEndsItsConnection: before net/http decodes it, also if the preface arrives in pieces. Connections of the same
+// address share the credit; those without such headers never wait.
+func TestAFloodOfFieldsEndsItsConnection(t *testing.T) {
+	flood := newSent()
+	table := func(int) hpack.HeaderField { return hpack.HeaderField{Name: "accept-encoding", Value: "gzip, deflate"} }
+	for id := uint32(1); flood.beyond < savedFields+4*fieldsPerSecond; id += 2 {
+		flood.request(t, id, 1500, 16<<10, table, http2.HeadersFrameParam{})
+	}
+	ordinary := newSent()
+	for id := uint32(1); id < 2*4096; id += 2 {
+		ordinary.request(t, id, freeFields, 16<<10, table, http2.HeadersFrameParam{})
+	}
+	text := "POST / HTTP/1.1\r\nHost: a\r\n\r\n" + flood.String()
+	for name, tc := range map[string]struct {
+		reads []string
+		want  error
+	}{
+		"many fields":           {[]string{preface + flood.String()}, errManyFields},
+		"a preface in pieces":   {[]string{preface[:3], preface[3:20], preface[20:] + flood.String()[:5], flood.String()[5:]}, errManyFields},
+		"many requests":         {[]string{preface, ordinary.String()}, io.EOF},
+		"a body that looks so":  {[]string{text[:9], text[9:]}, io.EOF},
+		"as before, in a piece": {[]string{text}, io.EOF},
+	} {
+		t.Run(name, func(t *testing.T) {
+			l := LimitHTTP(nil, 10, budget.New(1<<30, time.Now))
+			s := &script{}
+			for _, one := range tc.reads {
+				s.reads = append(s.reads, []byte(one))
+			}
+			c := l.admit(s)
+			var err error
+			for buffer := make([]byte, 16<<20); err == nil; {
+				_, err = c.Read(buffer)
+				end, room := c.Begin(&http.Request{ProtoMajor: 2})
+				if !room {
+					t.Fatal("no room")
+				}
+				end()
+			}
+			if !errors.Is(err, tc.want) {
+				t.Errorf("the connection ends with %v, want %v", err, tc.want)
+			}
+			if _, ok := l.pacerOf("10.0.0.1").wait(1, time.Now()); !ok {
+				t.Error("what was not read is charged")
+			}
+			_ = c.Close()
+		})
+	}
+}
+
+// TestClosingEndsTheWait: a server that shuts down does not wait for connections that are read slowly.
+func TestClosingEndsTheWait(t *testing.T) {
+	l := LimitHTTP(nil, 10, budget.New(1<<30, time.Now))
+	c := l.admit(&script{})
+	if err := c.Close(); err != nil {
+		t.Fatal(err)
+	}
+	c.pause(time.Hour)
+}
+
+// TestCreditsOfAddressesEnd: those without debt are forgotten when there are many.
+func TestCreditsOfAddressesEnd(t *testing.T) {
+	l := LimitHTTP(nil, 10, budget.New(1<<30, time.Now))
+	for i := range 10 * manyPacers {
+		l.pacerOf(fmt.Sprint(i))
+	}
+	if len(l.pacers) > manyPacers+1 {
+		t.Errorf("%d credits are kept", len(l.pacers))
+	}
+	debtor := l.pacerOf("debtor")
+	debtor.wait(savedFields, time.Now().Add(time.Hour))
+	for i := range 10 * manyPacers {
+		l.pacerOf(fmt.Sprint(i))
+	}
+	if l.pacerOf("debtor") != debtor {
+		t.Error("a debt is forgotten")
+	}
+}
