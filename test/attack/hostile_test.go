@@ -35,20 +35,8 @@ type kind struct {
 	act     func(a *army, ctx context.Context, worker int)
 }
 
-// headerFloods are kinds that cost a picker processor time before it knows whose request it is. Others get their answers, but later than
-// the law allows.
+// headerFloods are kinds that cost a picker processor time before it knows whose request it is.
 var headerFloods = []string{"huge headers", "requests at once"}
-
-// fairKinds are the names of all kinds but headerFloods, for kindsEnv.
-func fairKinds() string {
-	var names []string
-	for name := range kinds {
-		if !slices.Contains(headerFloods, name) {
-			names = append(names, name)
-		}
-	}
-	return strings.Join(names, "; ")
-}
 
 // kinds of hostile clients, by name.
 var kinds = map[string]kind{

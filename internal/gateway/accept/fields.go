@@ -146,7 +146,7 @@ const (
 	maxShift = 63
 )
 
-// block counts the fields of a compressed header, of which it is given one part after the other.
+// block counts the fields of a compressed header, part by part.
 type block struct {
 	next    int
 	integer uint64 // read so far
