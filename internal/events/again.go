@@ -90,7 +90,7 @@ func (a *again) removable(w kvindex.Writer, e *kvevent.Event) []kvevent.Hash {
 	searches := 0
 	for _, hash := range e.Hashes {
 		if d := a.uncertain[idOf(e, hash)]; d != nil && d.struck && w.Copies(kvblock.GPU, e.Group, hash) == 1 && searches < maxSearches {
-			if searches++; w.Followed(e.Group, hash) {
+			if searches++; w.Followed(kvblock.GPU, e.Group, hash) {
 				continue
 			}
 		}

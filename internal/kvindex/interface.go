@@ -84,8 +84,9 @@ type Writer interface {
 	OnGone(f func(key kvblock.Key))
 	// Copies is the number of copies of a block in a tier.
 	Copies(tier kvblock.Tier, group int, hash kvevent.Hash) int
-	// Followed reports whether the holder has a block that follows another one. It can look at all of its blocks.
-	Followed(group int, hash kvevent.Hash) bool
+	// Followed reports whether the holder has, in a tier and group, a block that follows another one of the group. It can look at
+	// all of its blocks.
+	Followed(tier kvblock.Tier, group int, hash kvevent.Hash) bool
 	// Key is the key of a known block, the last one if it has several.
 	Key(group int, hash kvevent.Hash) (kvblock.Key, bool)
 	// Len is the number of known (group, hash, key).

@@ -267,6 +267,10 @@ func compareDeeply(t *testing.T, f *forest, rng *rand.Rand, at string, plain, fa
 					if x, y := a[i].Copies(tier, group, hashOf(node, 0)), b[i].Copies(tier, group, hashOf(node, 0)); x != y {
 						t.Fatalf("%s: writer %d: %d and %d copies of node %d", at, i, x, y, node)
 					}
+					x, y := a[i].Followed(tier, group, hashOf(node, 0)), b[i].Followed(tier, group, hashOf(node, 0))
+					if x != y && !orphans {
+						t.Fatalf("%s: writer %d: node %d is followed in tier %v, group %d: %v, fast %v", at, i, node, tier, group, x, y)
+					}
 				}
 			}
 		}

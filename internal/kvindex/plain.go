@@ -24,7 +24,8 @@ func (w *plainWriter) OnGone(f func(key kvblock.Key)) { w.gone = f }
 // plainBlock is a block as its engine names it.
 type plainBlock struct {
 	keys   []kvblock.Key
-	parent kvblock.Key
+	parent kvblock.Key // 0 if it was not known
+	under  *name       // the parent of an event's first block, nil without one
 	copies [kvblock.NumTiers]int
 }
 
@@ -80,7 +81,8 @@ func (w *plainWriter) Store(tier kvblock.Tier, group int, parent Parent, hashes 
 			if i > 0 {
 				b.parent = keys[i*perHash-1]
 			} else if parent.OK {
-				b.parent = kvblock.Key(parent.Hash)
+				b.under = &name{parent.Hash, group}
+				b.parent, _ = w.Key(group, parent.Hash)
 			}
 			w.blocks[at] = b
 			w.n += perHash
@@ -186,13 +188,13 @@ func (w *plainWriter) Copies(tier kvblock.Tier, group int, hash kvevent.Hash) in
 }
 
 // Followed implements Writer.
-func (w *plainWriter) Followed(group int, hash kvevent.Hash) bool {
+func (w *plainWriter) Followed(tier kvblock.Tier, group int, hash kvevent.Hash) bool {
 	before, ok := w.Key(group, hash)
 	if !ok || w.windows().find(group) != nil {
 		return false
 	}
-	for _, b := range w.blocks {
-		if b.parent == before {
+	for at, b := range w.blocks {
+		if at.group == group && b.copies[tier] > 0 && (b.parent == before || b.under != nil && *b.under == name{hash, group}) {
 			return true
 		}
 	}

@@ -1,8 +1,6 @@
 package kvindex
 
 import (
-	"sync/atomic"
-
 	"github.com/kvasir-dev/kvasir/internal/kvblock"
 	"github.com/kvasir-dev/kvasir/internal/kvevent"
 )
@@ -150,8 +148,8 @@ func (w *writer) Copies(tier kvblock.Tier, group int, hash kvevent.Hash) int {
 }
 
 // Followed implements Writer. A block follows another one in its run, or heads a run of its own, which knows its parent.
-func (w *writer) Followed(group int, hash kvevent.Hash) bool {
-	if group < 0 || group > MaxGroup {
+func (w *writer) Followed(tier kvblock.Tier, group int, hash kvevent.Hash) bool {
+	if !indexable(tier, group) {
 		return false
 	}
 	l := w.lock()
@@ -163,30 +161,30 @@ func (w *writer) Followed(group int, hash kvevent.Hash) bool {
 	if !ok || l.windows.Load().find(group) != nil {
 		return false
 	}
-	for _, s := range l.orphans {
+	for id, s := range l.orphans {
 		if s.parent == (name{hash, group}) {
-			return true
+			if j, ok := l.rev.find(id.hash, id.group); ok && l.rev.entries[j].count(tier) > 0 {
+				return true
+			}
 		}
 	}
 	at := l.rev.entries[i].at
 	if at <= pendingSpot {
 		return false
 	}
-	if r := w.ix.runs.get(at.run()); r != nil && at.offset()+1 < int(r.n.Load()) {
-		for i, _ := r.cellOf(l.slot, 0); i < len(r.cells) && atomic.LoadUint64(&r.cells[i]) < headerOf(l.slot, tierGuess); i++ {
-			if m := r.load(i); m.has(at.offset() + 1) {
-				return true
-			}
-		}
-	}
 	key := w.ix.keyAt(at)
 	for i := range l.rev.entries {
 		e := &l.rev.entries[i]
-		if e.vacant() || e.at <= pendingSpot || e.at.offset() != 0 {
-			continue
-		}
-		if r := w.ix.runs.get(e.at.run()); r != nil && r.parent == key {
-			return true
+		switch {
+		case e.vacant() || e.group() != group || e.count(tier) == 0 || e.at <= pendingSpot:
+		case e.at.offset() > 0:
+			if e.at == at+1 {
+				return true
+			}
+		default:
+			if r := w.ix.runs.get(e.at.run()); r != nil && r.parent == key {
+				return true
+			}
 		}
 	}
 	return false
