@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"maps"
-	"math/rand/v2"
 	"net"
 	"net/http"
 	"os"
@@ -17,7 +16,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -44,6 +42,8 @@ type engineConfig struct {
 	// dial is where the event publisher connects, for an engine with a reporter; it listens if empty.
 	dial string
 	kv   object // more of --kv-events-config
+	// worker: the model has a process of its own, which is what the CPU build does without other flags.
+	worker bool
 }
 
 // whole is the configuration with its defaults.
@@ -93,7 +93,7 @@ func sharedEngines(t *testing.T) []*engine {
 	if run.shared == nil {
 		stopAhead()
 		flags := []string{"--enable-auto-tool-choice", "--tool-call-parser", "hermes"}
-		first, second := engineConfig{flags: flags, env: []string{keepsIdle}}, engineConfig{flags: flags}
+		first, second := engineConfig{flags: flags, env: []string{keepsIdle}, worker: true}, engineConfig{flags: flags, worker: true}
 		if atLeast("0.18") {
 			second.flags = append(slices.Clone(flags), "--shutdown-timeout", "10")
 		}
@@ -289,7 +289,7 @@ func (e *engine) flags() []string {
 	if atLeast("0.30") && !slices.Contains(e.config.flags, noScaleOut) {
 		flags = append(flags, "--enable-scale-out")
 	}
-	if atLeast("0.32") {
+	if !e.config.worker && atLeast("0.32") {
 		flags = append(flags, "--distributed-executor-backend", oneProcess)
 	}
 	for _, flag := range e.config.flags {
@@ -302,6 +302,7 @@ func (e *engine) flags() []string {
 
 // oneProcess executes the model in the scheduler's process, as vLLM does by default with one GPU. The CPU backend starts a process
 // of its own for it, because of threads that do not run here, even where "uni" is asked for by name: half as long again to start.
+// Engines whose end is judged have the worker all the same: after SIGTERM vLLM 0.32 without it can keep a stream open for good.
 const oneProcess = "vllm.v1.executor.uniproc_executor.UniProcExecutor"
 
 // noScaleOut, among an engine's flags, leaves out --enable-scale-out (0.30 and newer), without which routes that render
@@ -469,34 +470,4 @@ func askPools[T any](e *engine, ending string) (all []T, err error) {
 		all = append(all, answer)
 	}
 	return all, nil
-}
-
-// drawn are the ports that freePort has given.
-var drawn = struct {
-	sync.Mutex
-	ports map[int]bool
-}{ports: map[int]bool{}}
-
-// freePort finds n consecutive ports that no process listens on, below those of outgoing connections.
-func freePort(t *testing.T, n int) int {
-	t.Helper()
-	drawn.Lock()
-	defer drawn.Unlock()
-	for range 1000 {
-		first, free := 10_000+rand.IntN(20_000), true
-		for port := first; port < first+n && free; port++ {
-			l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port))
-			if free = err == nil && !drawn.ports[port]; err == nil {
-				_ = l.Close()
-			}
-		}
-		if free {
-			for port := first; port < first+n; port++ {
-				drawn.ports[port] = true
-			}
-			return first
-		}
-	}
-	t.Fatal("no port is free")
-	return 0
 }

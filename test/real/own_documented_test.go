@@ -15,7 +15,7 @@ func TestTheDocumentedFlagsAreEnough(t *testing.T) {
 	need(t)
 	stopShared()
 	startAhead(t, shortHistory)
-	engines := startEngines(t, engineConfig{flags: []string{noScaleOut}})
+	engines := startEngines(t, engineConfig{flags: []string{noScaleOut}, worker: true})
 	t.Run("capabilities", func(t *testing.T) { compareWithTable(t, engines[0]) })
 	judgeDocumented(t, engines)
 }

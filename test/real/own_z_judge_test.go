@@ -127,7 +127,7 @@ func observePair(t *testing.T, variants []judging.Variant) (judging.Transcript, 
 // judged is how the engine of a variant is started.
 func judged(v judging.Variant) engineConfig {
 	maxModelLen, blocks := v.Context()
-	config := engineConfig{blocks: blocks, flags: []string{"--max-model-len", strconv.Itoa(maxModelLen)}}
+	config := engineConfig{blocks: blocks, worker: true, flags: []string{"--max-model-len", strconv.Itoa(maxModelLen)}}
 	if v.Key != "" {
 		config.flags = append(config.flags, "--api-key", v.Key)
 	}
