@@ -20,7 +20,7 @@ const fieldCost = 128
 // read.
 var errNoRoom = &net.OpError{Op: "read", Net: "tcp", Err: errors.New("no room for the header of the request")}
 
-// errManyFields ends a connection of HTTP/2 whose headers have too many fields.
+// errManyFields ends a connection whose headers have too many fields.
 var errManyFields = &net.OpError{Op: "read", Net: "tcp", Err: errors.New("too many fields in the headers of requests")}
 
 // preface is how connections of HTTP/2 begin.
@@ -35,8 +35,8 @@ const (
 //	Begin, the handler runs -> Cost of the header, in place of that
 //	the handler has ended   -> nothing
 //
-// Requests of HTTP/2 share the connection, and their frames are read in pieces of bounded size, so that Begin alone counts. The
-// number of fields in their headers is limited, by counter and pacer.
+// Requests of HTTP/2 share the connection, and their frames are read in pieces of bounded size, so that Begin alone counts. In both,
+// headers with many fields are read slowly.
 type Conn struct {
 	net.Conn
 	leave   func()
@@ -52,6 +52,7 @@ type Conn struct {
 	mu      sync.Mutex
 	reading bool  // a header is being read, in HTTP/1
 	taken   int64 // for it
+	lines   lines // of it
 }
 
 // Read reads what the client sends. It fails when that is a header for which there is no room, and waits when headers have many
@@ -61,10 +62,11 @@ func (c *Conn) Read(p []byte) (int, error) {
 	if n == 0 || !c.headers {
 		return n, err
 	}
-	if !c.count(p[:n]) {
+	beyond, room := c.count(p[:n])
+	if !room {
 		return 0, errNoRoom
 	}
-	wait, room := c.pacer.wait(c.counter.count(c.frames(p[:n])), time.Now())
+	wait, room := c.pacer.wait(beyond+c.counter.count(c.frames(p[:n])), time.Now())
 	if !room {
 		return 0, errManyFields
 	}
@@ -98,22 +100,22 @@ func (c *Conn) frames(p []byte) []byte {
 	return p[n:]
 }
 
-// count accounts for what was read, and reports whether there was room for it.
-func (c *Conn) count(p []byte) bool {
+// count accounts for what was read in HTTP/1. It returns how many fields are not free, and whether there was room for them.
+func (c *Conn) count(p []byte) (beyond int, room bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.reading && c.taken == 0 && bytes.HasPrefix(p, []byte(preface)[:prefaceLine]) {
 		c.reading = false
 	}
 	if !c.reading {
-		return true
+		return 0, true
 	}
 	n := int64(len(p)) + int64(bytes.Count(p, []byte{'\n'}))*fieldCost
 	if !c.account.Take(n) {
-		return false
+		return 0, false
 	}
 	c.taken += n
-	return true
+	return c.lines.count(p), true
 }
 
 // Begin accounts for the header of a request whose handler begins, until the returned function is called. It fails if there is
@@ -140,7 +142,7 @@ func (c *Conn) read(header bool) {
 	defer c.mu.Unlock()
 	c.reading = header && c.headers
 	c.account.Put(c.taken)
-	c.taken = 0
+	c.taken, c.lines = 0, lines{}
 }
 
 // headerCost is about what the header of a request takes in memory, in bytes.

@@ -1,13 +1,14 @@
 package accept
 
 import (
+	"bytes"
 	"sync"
 	"time"
 )
 
-// In HTTP/2, a field of the compression's static table takes one byte of the connection and some hundred nanoseconds and bytes of
-// the server, which decodes it before anything can refuse the request. So the fields are counted before net/http reads them. What a
-// header has beyond freeFields draws on the credit of its client's address, of savedFields, which grows by fieldsPerSecond. Without
+// A field takes a few bytes of the connection, in HTTP/2 one byte if it is of the compression's static table, and some hundred
+// nanoseconds and bytes of the server, which decodes it before anything can refuse the request. So the fields are counted before
+// net/http reads them. What a header has beyond freeFields draws on the credit of its client's address, of savedFields, which grows by fieldsPerSecond. Without
 // credit, the connections that have such headers are read more slowly, and one that would wait for longer than longestWait ends.
 //
 // Requests of ordinary clients draw nothing, however many there are: SDKs send about 20 fields, and gateways add about 15.
@@ -54,6 +55,35 @@ func (p *pacer) even(now time.Time) bool {
 func (p *pacer) pay(now time.Time) {
 	p.debt = max(0, p.debt-fieldsPerSecond*now.Sub(p.at).Seconds())
 	p.at = now
+}
+
+// lines counts the fields of a header of HTTP/1, a line each. The zero value is at the header's beginning.
+type lines struct {
+	fields int
+	text   bool // the present line has some
+	over   bool // the header is
+}
+
+// count reads what was sent next, and returns the number of fields that are not free.
+func (l *lines) count(p []byte) int {
+	before := max(l.fields, freeFields)
+	for !l.over {
+		end := bytes.IndexByte(p, '\n')
+		line := p
+		if end >= 0 {
+			line, p = p[:end], p[end+1:]
+		}
+		l.text = l.text || len(bytes.TrimSuffix(line, []byte{'\r'})) > 0
+		if end < 0 {
+			break
+		}
+		l.over = !l.text
+		if l.text {
+			l.fields++
+		}
+		l.text = false
+	}
+	return max(0, l.fields-before)
 }
 
 // Frames of HTTP/2, RFC 9113.

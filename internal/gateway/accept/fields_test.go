@@ -177,7 +177,8 @@ func TestAFloodOfFieldsEndsItsConnection(t *testing.T) {
 	for id := uint32(1); id < 2*4096; id += 2 {
 		ordinary.request(t, id, freeFields, 16<<10, table, http2.HeadersFrameParam{})
 	}
-	text := "POST / HTTP/1.1\r\nHost: a\r\n\r\n" + flood.String()
+	text := "POST / HTTP/1.1\r\nHost: a\r\n\r\n"
+	many := strings.Repeat("a:\r\n", savedFields+4*fieldsPerSecond)
 	for name, tc := range map[string]struct {
 		reads []string
 		want  error
@@ -185,8 +186,11 @@ func TestAFloodOfFieldsEndsItsConnection(t *testing.T) {
 		"many fields":           {[]string{preface + flood.String()}, errManyFields},
 		"a preface in pieces":   {[]string{preface[:3], preface[3:20], preface[20:] + flood.String()[:5], flood.String()[5:]}, errManyFields},
 		"many requests":         {[]string{preface, ordinary.String()}, io.EOF},
-		"a body that looks so":  {[]string{text[:9], text[9:]}, io.EOF},
-		"as before, in a piece": {[]string{text}, io.EOF},
+		"many lines":            {[]string{text[:len(text)-2], many}, errManyFields},
+		"lines in many pieces":  {[]string{text[:len(text)-2], many[:2], many[2:3], many[3:]}, errManyFields},
+		"a body of HTTP/2":      {[]string{text[:9], text[9:], flood.String()}, io.EOF},
+		"a body of lines":       {[]string{text[:len(text)-1], text[len(text)-1:] + many}, io.EOF},
+		"as before, in a piece": {[]string{text + many}, io.EOF},
 	} {
 		t.Run(name, func(t *testing.T) {
 			l := LimitHTTP(nil, 10, budget.New(1<<30, time.Now))
@@ -198,11 +202,6 @@ func TestAFloodOfFieldsEndsItsConnection(t *testing.T) {
 			var err error
 			for buffer := make([]byte, 16<<20); err == nil; {
 				_, err = c.Read(buffer)
-				end, room := c.Begin(&http.Request{ProtoMajor: 2})
-				if !room {
-					t.Fatal("no room")
-				}
-				end()
 			}
 			if !errors.Is(err, tc.want) {
 				t.Errorf("the connection ends with %v, want %v", err, tc.want)
@@ -212,6 +211,25 @@ func TestAFloodOfFieldsEndsItsConnection(t *testing.T) {
 			}
 			_ = c.Close()
 		})
+	}
+}
+
+// TestTheNextHeaderIsCounted: after a request has ended, lines are fields again.
+func TestTheNextHeaderIsCounted(t *testing.T) {
+	const request = "GET / HTTP/1.1\r\nHost: a\r\n\r\n"
+	many := strings.Repeat("a:\r\n", savedFields+4*fieldsPerSecond)
+	c := LimitHTTP(nil, 10, budget.New(1<<30, time.Now)).admit(&script{reads: [][]byte{[]byte(request), []byte(request[:len(request)-2] + many)}})
+	buffer := make([]byte, 16<<20)
+	if _, err := c.Read(buffer); err != nil {
+		t.Fatal(err)
+	}
+	end, room := c.Begin(&http.Request{ProtoMajor: 1})
+	if !room {
+		t.Fatal("no room")
+	}
+	end()
+	if _, err := c.Read(buffer); !errors.Is(err, errManyFields) {
+		t.Errorf("the second header ends with %v", err)
 	}
 }
 
