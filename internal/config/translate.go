@@ -128,7 +128,7 @@ type translation struct {
 	maps    ConfigMaps
 	pools   map[types.NamespacedName]*v1alpha1.InferencePool
 	winners map[types.NamespacedName]*v1alpha1.RoutingPolicy // of each pool that has one
-	engines map[engineAt]string                              // that slices of files have listed: who has the endpoint
+	engines map[engineAt]string                              // that slices of files list: the pod of the endpoint
 }
 
 // Translate makes the next state.

@@ -26,7 +26,8 @@ import (
 )
 
 // Renderer requests the token ids of a request from an engine. Errors that are the request's fault, or the renderer's own,
-// wrap ErrUnrenderable; others count as the engine's, and wrap ErrUnreachable if there was no connection. With either, Rendered.Lacking can be set.
+// wrap ErrUnrenderable; others count as the engine's, and wrap ErrUnreachable if there was no connection. With either,
+// Rendered.Lacking can be set.
 type Renderer interface {
 	Tokens(ctx context.Context, ep *endpoint.Endpoint, route openai.Route, body []byte, apiKey string) (Rendered, error)
 }

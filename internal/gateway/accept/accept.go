@@ -94,7 +94,7 @@ func (l *Listener) admit(conn net.Conn) *Conn {
 	l.open++
 	l.hosts[host]++
 	closed := make(chan struct{})
-	return &Conn{Conn: conn, account: account, headers: l.headers, reading: l.headers, closed: closed, pacer: l.pacerOf(host), leave: sync.OnceFunc(func() {
+	leave := sync.OnceFunc(func() {
 		close(closed)
 		account.Close()
 		l.mu.Lock()
@@ -103,7 +103,8 @@ func (l *Listener) admit(conn net.Conn) *Conn {
 		if l.hosts[host]--; l.hosts[host] == 0 {
 			delete(l.hosts, host)
 		}
-	})}
+	})
+	return &Conn{Conn: conn, account: account, headers: l.headers, reading: l.headers, closed: closed, pacer: l.pacerOf(host), leave: leave}
 }
 
 // manyPacers is how many credits there are at least before those without connections are looked through.
