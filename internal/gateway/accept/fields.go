@@ -9,7 +9,8 @@ import (
 // A field takes a few bytes of the connection, in HTTP/2 one byte if it is of the compression's static table, and some hundred
 // nanoseconds and bytes of the server, which decodes it before anything can refuse the request. So the fields are counted before
 // net/http reads them. What a header has beyond freeFields draws on the credit of its client's address, of savedFields, which grows
-// by fieldsPerSecond. Without credit, the connections that have such headers are read more slowly, and one that would wait for longer than longestWait ends.
+// by fieldsPerSecond. Without credit, the connections that have such headers are read more slowly, and one that would wait for longer
+// than longestWait ends.
 //
 // Requests of ordinary clients draw nothing, however many there are: SDKs send about 20 fields, and gateways add about 15.
 const (
