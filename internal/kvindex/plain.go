@@ -24,7 +24,8 @@ func (w *plainWriter) OnGone(f func(key kvblock.Key)) { w.gone = f }
 // plainBlock is a block as its engine names it.
 type plainBlock struct {
 	keys   []kvblock.Key
-	parent kvblock.Key // 0 if it was not known
+	parent kvblock.Key // as an event names it, in a book whose names are keys
+	after  kvblock.Key // the parent's, 0 if it was not known
 	under  *name       // the parent of an event's first block, nil without one
 	copies [kvblock.NumTiers]int
 }
@@ -79,10 +80,10 @@ func (w *plainWriter) Store(tier kvblock.Tier, group int, parent Parent, hashes 
 		if w.blocks[at] == nil {
 			b := &plainBlock{keys: append([]kvblock.Key(nil), keys[i*perHash:(i+1)*perHash]...)}
 			if i > 0 {
-				b.parent = keys[i*perHash-1]
+				b.parent, b.after = keys[i*perHash-1], keys[i*perHash-1]
 			} else if parent.OK {
-				b.under = &name{parent.Hash, group}
-				b.parent, _ = w.Key(group, parent.Hash)
+				b.parent, b.under = kvblock.Key(parent.Hash), &name{parent.Hash, group}
+				b.after, _ = w.Key(group, parent.Hash)
 			}
 			w.blocks[at] = b
 			w.n += perHash
@@ -194,7 +195,7 @@ func (w *plainWriter) Followed(tier kvblock.Tier, group int, hash kvevent.Hash) 
 		return false
 	}
 	for at, b := range w.blocks {
-		if at.group == group && b.copies[tier] > 0 && (b.parent == before || b.under != nil && *b.under == name{hash, group}) {
+		if at.group == group && b.copies[tier] > 0 && (b.after == before || b.under != nil && *b.under == name{hash, group}) {
 			return true
 		}
 	}
