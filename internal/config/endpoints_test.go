@@ -199,6 +199,16 @@ func TestAnEngineIsListedOnce(t *testing.T) {
 	}
 }
 
+func TestAnAddressHasOneForm(t *testing.T) {
+	for address, want := range map[string]string{
+		"10.0.0.7:8000": "10.0.0.7:8000", "[fd00:0::1]:8000": "[fd00::1]:8000", "[::ffff:10.0.0.7]:8000": "10.0.0.7:8000", "engine:8000": "engine:8000",
+	} {
+		if got := canonical(address); got != want {
+			t.Errorf("%s is %s, want %s", address, got, want)
+		}
+	}
+}
+
 func TestAnEngineInTwoFilesCountsInTheFirst(t *testing.T) {
 	other := strings.NewReplacer("m-a", "m-b", "m-0", "m-1", "u0", "u1").Replace(smallSlice)
 	d := open(t, "pool.yaml", smallPool, "a.yaml", smallSlice, "b.yaml", other)

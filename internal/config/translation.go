@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"maps"
+	"net/netip"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
@@ -133,20 +134,34 @@ func (n *translation) onceEach(pool types.NamespacedName, s *discoveryv1.Endpoin
 		return list
 	}
 	refused := map[string]bool{}
+	at := func(ep *endpoint.Endpoint) engineAt {
+		return engineAt{pool, cmp.Or(ep.Socket, canonical(ep.Address)), ep.RankHeader}
+	}
 	for i := range list {
 		ep := &list[i]
-		at := engineAt{pool, cmp.Or(ep.Socket, ep.Address), ep.RankHeader}
-		other, taken := n.engines[at]
-		switch {
-		case ep.Terminating || refused[ep.ID.Pod]:
-		case taken:
+		other, taken := n.engines[at(ep)]
+		if taken && !ep.Terminating && !refused[ep.ID.Pod] {
 			refused[ep.ID.Pod] = true
-			n.problem(kindOf(s), s, field.Duplicate(pathOf(s, ep), fmt.Sprintf("%s, the engine of %s already", at.address, other)), false)
-		default:
-			n.engines[at] = fmt.Sprintf("pod %s of %s", ep.Pod, n.sliceName(s))
+			n.problem(kindOf(s), s, field.Duplicate(pathOf(s, ep), fmt.Sprintf("%s, the engine of %s already", at(ep).address, other)), false)
+		}
+		if last := i+1 == len(list) || list[i+1].ID.Pod != ep.ID.Pod; !last || refused[ep.ID.Pod] {
+			continue
+		}
+		for j := i; j >= 0 && list[j].ID.Pod == ep.ID.Pod; j-- { // with all its ranks
+			if !list[j].Terminating {
+				n.engines[at(&list[j])] = fmt.Sprintf("pod %s of %s", ep.Pod, n.sliceName(s))
+			}
 		}
 	}
 	return slices.DeleteFunc(list, func(ep endpoint.Endpoint) bool { return refused[ep.ID.Pod] })
+}
+
+// canonical is an address with its port in the one form that all spellings of it have.
+func canonical(address string) string {
+	if at, err := netip.ParseAddrPort(address); err == nil {
+		return netip.AddrPortFrom(at.Addr().Unmap(), at.Port()).String()
+	}
+	return address
 }
 
 // pathOf is the field of a slice that has an endpoint's address.

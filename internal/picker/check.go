@@ -135,7 +135,8 @@ func oldestOfMost(recent []fitting) int {
 	return at
 }
 
-// doubtful reports whether enough of some answers do not fit, not only for some tenants or at some endpoints.
+// doubtful reports whether enough of some answers do not fit: for more than half of the tenants, and at half of the endpoints or more.
+// With two endpoints nothing says which of them is wrong.
 func doubtful(recent []fitting) bool {
 	misfits := 0
 	for _, f := range recent {
@@ -143,12 +144,19 @@ func doubtful(recent []fitting) bool {
 			misfits++
 		}
 	}
-	return misfits >= doubtEnough && mostMisfit(recent, func(f fitting) uint64 { return f.tenant }) &&
-		mostMisfit(recent, func(f fitting) uint64 { return uint64(f.endpoint) })
+	if misfits < doubtEnough {
+		return false
+	}
+	tenants, of := misfitting(recent, func(f fitting) uint64 { return f.tenant })
+	if 2*tenants <= of {
+		return false
+	}
+	endpoints, of := misfitting(recent, func(f fitting) uint64 { return uint64(f.endpoint) })
+	return 2*endpoints >= of
 }
 
-// mostMisfit reports whether more than half of the groups of some answers have the share of misfits that raises doubts.
-func mostMisfit(recent []fitting, group func(fitting) uint64) bool {
+// misfitting returns how many groups of some answers have the share of misfits that raises doubts, and how many groups there are.
+func misfitting(recent []fitting, group func(fitting) uint64) (doubtful, of int) {
 	type count struct{ all, misfits int }
 	groups := map[uint64]count{}
 	for _, f := range recent {
@@ -159,13 +167,12 @@ func mostMisfit(recent []fitting, group func(fitting) uint64) bool {
 		}
 		groups[group(f)] = c
 	}
-	doubtful := 0
 	for _, c := range groups {
 		if c.misfits*doubtWindow >= c.all*doubtEnough {
 			doubtful++
 		}
 	}
-	return 2*doubtful > len(groups)
+	return doubtful, len(groups)
 }
 
 // distrusts reports whether the tokens of a source are not used at present for a request of some kinds. Doubts about unusual

@@ -25,7 +25,9 @@ func TestDoubtsNeedMostTenantsAndEndpoints(t *testing.T) {
 		"a tenant that sends ten times as much": {func(i int) asker { return asker{uint64(min(i%11, 1)), kvindex.Holder(i % 4)} },
 			func(by asker) bool { return by.tenant == 0 }, false},
 		"an endpoint of two": {func(i int) asker { return asker{uint64(i % 3), kvindex.Holder(i % 2)} },
-			func(by asker) bool { return by.endpoint == 0 }, false},
+			func(by asker) bool { return by.endpoint == 0 }, true},
+		"an endpoint of three": {func(i int) asker { return asker{uint64(i % 5), kvindex.Holder(i % 3)} },
+			func(by asker) bool { return by.endpoint != 0 }, false},
 		"two endpoints of three": {func(i int) asker { return asker{uint64(i % 5), kvindex.Holder(i % 3)} },
 			func(by asker) bool { return by.endpoint == 0 }, true},
 	} {

@@ -68,7 +68,7 @@ func (v *view) listing() (l Listing) {
 	for i := range v.spec.Endpoints {
 		ep := &v.spec.Endpoints[i]
 		models := v.listed[ep.ID]
-		if len(models) == 0 {
+		if len(models) == 0 || ep.Terminating {
 			continue
 		}
 		l.Endpoints++

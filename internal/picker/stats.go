@@ -244,6 +244,7 @@ func (p *Picker) Stats() []PoolStats {
 	var all []PoolStats
 	for _, v := range p.current.Load().pools {
 		v.pending.expire(now)
+		v.proofs.expire(now)
 		s := PoolStats{
 			Namespace: v.spec.Namespace, Pool: v.spec.Name, Model: v.spec.Model, Strategy: string(v.spec.Policy.Strategy.Type),
 			Outcomes: map[Outcome]int64{}, Tokens: map[TokenSource]int64{}, Inexact: map[string]int64{},

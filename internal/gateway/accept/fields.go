@@ -78,7 +78,7 @@ func (l *lines) count(p []byte) int {
 		if end < 0 {
 			break
 		}
-		l.over = !l.text
+		l.over = !l.text && l.fields > 0 // empty lines before a request are skipped
 		if l.text {
 			l.fields++
 		}

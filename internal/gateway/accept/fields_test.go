@@ -187,6 +187,7 @@ func TestAFloodOfFieldsEndsItsConnection(t *testing.T) {
 		"a preface in pieces":   {[]string{preface[:3], preface[3:20], preface[20:] + flood.String()[:5], flood.String()[5:]}, errManyFields},
 		"many requests":         {[]string{preface, ordinary.String()}, io.EOF},
 		"many lines":            {[]string{text[:len(text)-2], many}, errManyFields},
+		"empty lines first":     {[]string{"\r\n\r\n" + text[:len(text)-2], many}, errManyFields},
 		"lines in many pieces":  {[]string{text[:len(text)-2], many[:2], many[2:3], many[3:]}, errManyFields},
 		"a body of HTTP/2":      {[]string{text[:9], text[9:], flood.String()}, io.EOF},
 		"a body of lines":       {[]string{text[:len(text)-1], text[len(text)-1:] + many}, io.EOF},
