@@ -15,7 +15,8 @@ func TestNumbersAreThoseOfTheMonotonicClock(t *testing.T) {
 			t.Errorf("set by %v, a minute is %v", d, time.Duration(n))
 		}
 	}
-	if got := Time(Of(later)); got.Sub(later) != 0 || !got.Round(0).Equal(later.Round(0)) {
+	// The wall clock is corrected while it runs, and is not read in the same nanosecond as the other one.
+	if got := Time(Of(later)); got.Sub(later) != 0 || got.Round(0).Sub(later.Round(0)).Abs() > 10*time.Second {
 		t.Errorf("%v has become %v", later, got)
 	}
 	if a := time.Unix(1_000_000_000, 0); Of(a.Add(time.Second))-Of(a) != int64(time.Second) || !Time(Of(a)).Equal(a) {
