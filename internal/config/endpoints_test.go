@@ -1,6 +1,8 @@
 package config
 
 import (
+	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -196,6 +198,24 @@ func TestAnEngineIsListedOnce(t *testing.T) {
 				t.Errorf("%d endpoints, want %d; problems %q", n, tc.want, problems)
 			}
 		})
+	}
+}
+
+// TestAPodThatIsRefusedHasNoAddress: a pod with one rank where another pod is keeps no further pod off the ports of its other ranks.
+func TestAPodThatIsRefusedHasNoAddress(t *testing.T) {
+	slice := func(name string, port int) string {
+		text := sliceText("", "", fmt.Sprintf("[{name: http, port: %d}]", port), "{addresses: [10.0.0.7], targetRef: {name: m-"+name+"}}")
+		return strings.Replace(text, "name: s", "name: "+name, 1)
+	}
+	s, problems := load(t, open(t, "pool.yaml", poolWith("engine: {dataParallel: {ranks: 2, addressing: PortPerRank}}"),
+		"a.yaml", slice("a", 8000), "b.yaml", slice("b", 7999), "c.yaml", slice("c", 7998)))
+	wantProblem(t, problems, "b.yaml", "10.0.0.7:8000", "m-a")
+	var pods []string
+	for _, ep := range only(t, s).Endpoints {
+		pods = append(pods, ep.Pod)
+	}
+	if want := []string{"m-a", "m-a", "m-c", "m-c"}; !slices.Equal(pods, want) || len(problems) != 1 {
+		t.Errorf("endpoints of %v, want %v; problems %q", pods, want, problems)
 	}
 }
 

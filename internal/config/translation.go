@@ -133,27 +133,31 @@ func (n *translation) onceEach(pool types.NamespacedName, s *discoveryv1.Endpoin
 	if kindOf(s) == kindPod {
 		return list
 	}
-	refused := map[string]bool{}
 	at := func(ep *endpoint.Endpoint) engineAt {
 		return engineAt{pool, cmp.Or(ep.Socket, canonical(ep.Address)), ep.RankHeader}
 	}
-	for i := range list {
-		ep := &list[i]
-		other, taken := n.engines[at(ep)]
-		if taken && !ep.Terminating && !refused[ep.ID.Pod] {
-			refused[ep.ID.Pod] = true
-			n.problem(kindOf(s), s, field.Duplicate(pathOf(s, ep), fmt.Sprintf("%s, the engine of %s already", at(ep).address, other)), false)
+	var once []endpoint.Endpoint
+	for len(list) > 0 {
+		ranks := list // of the first pod
+		if next := slices.IndexFunc(list, func(ep endpoint.Endpoint) bool { return ep.ID.Pod != list[0].ID.Pod }); next > 0 {
+			ranks = list[:next]
 		}
-		if last := i+1 == len(list) || list[i+1].ID.Pod != ep.ID.Pod; !last || refused[ep.ID.Pod] {
+		list = list[len(ranks):]
+		taken := slices.IndexFunc(ranks, func(ep endpoint.Endpoint) bool { return !ep.Terminating && n.engines[at(&ep)] != "" })
+		if taken >= 0 {
+			ep := &ranks[taken]
+			message := fmt.Sprintf("%s, the engine of %s already", at(ep).address, n.engines[at(ep)])
+			n.problem(kindOf(s), s, field.Duplicate(pathOf(s, ep), message), false)
 			continue
 		}
-		for j := i; j >= 0 && list[j].ID.Pod == ep.ID.Pod; j-- { // with all its ranks
-			if !list[j].Terminating {
-				n.engines[at(&list[j])] = fmt.Sprintf("pod %s of %s", ep.Pod, n.sliceName(s))
+		once = append(once, ranks...)
+		for i := range ranks {
+			if ep := &ranks[i]; !ep.Terminating {
+				n.engines[at(ep)] = fmt.Sprintf("pod %s of %s", ep.Pod, n.sliceName(s))
 			}
 		}
 	}
-	return slices.DeleteFunc(list, func(ep endpoint.Endpoint) bool { return refused[ep.ID.Pod] })
+	return once
 }
 
 // canonical is an address with its port in the one form that all spellings of it have.

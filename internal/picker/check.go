@@ -24,9 +24,9 @@ import (
 // engine serves such requests with other tokens than it renders. That holds for unusual requests as well, whose tokens the
 // keeper cannot compare.
 //
-// What concerns one tenant, or one endpoint, is no doubt: the quarter must be exceeded for more than half of the tenants and of
-// the endpoints among those answers. A tenant that sends more than others displaces only its own answers. The matches of
-// a single endpoint are judged by trust.
+// One tenant of several raises no doubt, and neither does one endpoint of three or more: the quarter must be reached for more than half
+// of the tenants, and at half of the endpoints or more, among those answers. A tenant that sends more than others displaces only
+// its own answers.
 type checks struct {
 	// distrusting is whether off has entries.
 	distrusting atomic.Bool

@@ -100,6 +100,20 @@ func TestAProofEndsWhenItsBlocksAreAnnounced(t *testing.T) {
 	}
 }
 
+// TestProofsEndWithoutRequests: what is assumed ends in time, also while no request comes.
+func TestProofsEndWithoutRequests(t *testing.T) {
+	c := newClock()
+	p := newPicker(t, c, testSpec(t, 1))
+	answered(t, p, 200, 192)
+	if n := p.Stats()[0].Speculative; n == 0 {
+		t.Fatal("nothing is assumed after an answer that found 192")
+	}
+	c.advance(proofLife + time.Second)
+	if n := p.Stats()[0].Speculative; n != 0 {
+		t.Errorf("%d blocks are assumed after the proof's time", n)
+	}
+}
+
 // TestProofsAreBounded by their number, and go with the endpoint's life.
 func TestProofsAreBounded(t *testing.T) {
 	c := newClock()
