@@ -297,7 +297,7 @@ func modelServed(s *PoolState, f *facts) metav1.Condition {
 		return condition(typ, metav1.ConditionFalse, "ModelNotListed", fmt.Sprintf("%d of %d endpoints do not list the model %q and answer "+
 			"requests for it with 404; %s lists %s", l.Lacking, l.Endpoints, model, l.Pod, quotedNames(l.Served)))
 	default:
-		return condition(typ, metav1.ConditionTrue, "Served", fmt.Sprintf("all of %d endpoints list the model %q or an alias of it", l.Endpoints, model))
+		return condition(typ, metav1.ConditionTrue, "Served", fmt.Sprintf("all of %d endpoints list the model %q", l.Endpoints, model))
 	}
 }
 

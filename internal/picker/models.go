@@ -54,7 +54,7 @@ func someNames(models []ListedModel) []string {
 
 // Listing is how the engines' lists of models agree with the pool's model. Engines that have listed nothing do not count.
 type Listing struct {
-	// Endpoints whose engines have listed models, and those of them whose lists have no name of the pool's model.
+	// Endpoints whose engines have listed models, and those of them whose lists lack the pool's model.
 	Endpoints, Lacking int
 	// Pod is the first of the lacking ones, and Served some of the names that it lists instead.
 	Pod    string
@@ -82,11 +82,10 @@ func (v *view) listing() (l Listing) {
 	return l
 }
 
-// named reports whether an engine's list has a name of the base model. An empty list reports nothing.
+// named reports whether an engine's list has the name of the base model. An alias is not enough: requests reach the engine with the
+// name that clients use. An empty list reports nothing.
 func (s *Spec) named(models []ListedModel) bool {
-	return len(models) == 0 || s.Model == "" || slices.ContainsFunc(models, func(m ListedModel) bool {
-		return m.Name == s.Model || slices.Contains(s.Aliases, m.Name)
-	})
+	return len(models) == 0 || s.Model == "" || slices.ContainsFunc(models, func(m ListedModel) bool { return m.Name == s.Model })
 }
 
 // maxLen is the context length that an engine reports, in tokens; 0 if it reports none.
