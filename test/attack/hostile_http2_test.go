@@ -80,6 +80,16 @@ func (a *army) resets(ctx context.Context, address, path string) {
 	}
 }
 
+// hold keeps the connection for a time, unless the server ends it.
+func (f *framed) hold(ctx context.Context, d time.Duration) {
+	select {
+	case <-ctx.Done():
+	case <-f.gone:
+		pause(ctx, 200*time.Millisecond)
+	case <-time.After(d):
+	}
+}
+
 // pagesNotRead requests pages on many streams and grants no window for them.
 func (a *army) pagesNotRead(ctx context.Context, worker int) {
 	f := a.framed(ctx, a.at.Metrics, worker)
@@ -92,12 +102,7 @@ func (a *army) pagesNotRead(ctx context.Context, worker int) {
 			return
 		}
 	}
-	select {
-	case <-ctx.Done():
-	case <-f.gone:
-		pause(ctx, 200*time.Millisecond)
-	case <-time.After(10 * time.Second):
-	}
+	f.hold(ctx, 10*time.Second)
 }
 
 // incompleteReports announces large messages to the port of reports on many streams, and sends all but their ends.
@@ -275,10 +280,5 @@ func (a *army) watchHealth(ctx context.Context, worker int) {
 			return
 		}
 	}
-	select {
-	case <-ctx.Done():
-	case <-f.gone:
-		pause(ctx, 200*time.Millisecond)
-	case <-time.After(5 * time.Second):
-	}
+	f.hold(ctx, 5*time.Second)
 }

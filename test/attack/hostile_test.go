@@ -294,12 +294,7 @@ func (a *army) requestsAtOnce(ctx context.Context, worker int) {
 			return
 		}
 	}
-	select {
-	case <-ctx.Done():
-	case <-f.gone:
-		pause(ctx, 200*time.Millisecond)
-	case <-time.After(10 * time.Second):
-	}
+	f.hold(ctx, 10*time.Second)
 }
 
 const longAnswer = `{"model":"m","prompt":"tell me","max_tokens":20000,"stream":true,"ignore_eos":true}`
