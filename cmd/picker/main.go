@@ -18,17 +18,5 @@ func main() {
 	if err := coredump.Forbid(); err != nil { // a sandbox can refuse it, and the picker serves all the same
 		fmt.Fprintln(os.Stderr, "picker:", err)
 	}
-	os.Exit(server.Main(os.Args[1:], podName, os.Stdout, os.Stderr))
-}
-
-// podName is the name of the pod that the picker runs in, or of its host.
-func podName() string {
-	if name := os.Getenv("POD_NAME"); name != "" {
-		return name
-	}
-	host, err := os.Hostname()
-	if err != nil {
-		return "picker"
-	}
-	return host
+	os.Exit(server.Main(os.Args[1:], os.Stdout, os.Stderr))
 }

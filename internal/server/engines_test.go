@@ -43,7 +43,7 @@ func TestWrongSourcesAreRefusedInOneLine(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			var said bytes.Buffer
-			if status := Main(strings.Fields(tc.args), nil, &said, &said); status != 2 {
+			if status := Main(strings.Fields(tc.args), &said, &said); status != 2 {
 				t.Errorf("exit status %d, want 2", status)
 			}
 			if text := said.String(); !strings.Contains(text, tc.want) || strings.Count(text, "\n") != 1 {

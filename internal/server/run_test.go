@@ -285,7 +285,7 @@ func TestWhatCannotStart(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			var out buffer
 			done := make(chan int, 1)
-			go func() { done <- Main(tc.args, func() string { return "picker" }, &out, &out) }()
+			go func() { done <- Main(tc.args, &out, &out) }()
 			select {
 			case code := <-done:
 				if code != tc.code || !strings.Contains(out.String(), tc.want) {

@@ -18,9 +18,8 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/version"
 )
 
-// Main runs the picker until a signal and returns its exit status. The second signal ends the process at once. name returns
-// the name by which the operator knows the picker, if no flag gives one.
-func Main(args []string, name func() string, stdout, stderr io.Writer) int {
+// Main runs the picker until a signal and returns its exit status. The second signal ends the process at once.
+func Main(args []string, stdout, stderr io.Writer) int {
 	if version.Requested(args) {
 		fmt.Fprintln(stdout, "picker", version.Get())
 		return 0
@@ -37,7 +36,7 @@ func Main(args []string, name func() string, stdout, stderr io.Writer) int {
 	}
 	log := logging.New(stderr, o.logLevel, o.logFormat)
 	if o.operator.replica == "" {
-		o.operator.replica = name()
+		o.operator.replica = podName()
 	}
 	ctx, stop := untilSignal(context.Background())
 	defer stop()
@@ -51,6 +50,18 @@ func Main(args []string, name func() string, stdout, stderr io.Writer) int {
 		return 1
 	}
 	return 0
+}
+
+// podName is the name of the pod that the picker runs in, or of its host.
+func podName() string {
+	if name := os.Getenv("POD_NAME"); name != "" {
+		return name
+	}
+	host, err := os.Hostname()
+	if err != nil {
+		return "picker"
+	}
+	return host
 }
 
 // untilSignal returns a context that ends with the first signal. The second one ends the program at once. stop waits

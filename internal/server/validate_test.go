@@ -80,7 +80,7 @@ func TestAnEmptyDirectoryIsNamed(t *testing.T) {
 
 func TestValidateIsNotForClusters(t *testing.T) {
 	var said bytes.Buffer
-	if status := Main([]string{"--pool", "n/p", "--validate"}, nil, &said, &said); status != 2 || !strings.Contains(said.String(), "--validate needs --standalone") {
+	if status := Main([]string{"--pool", "n/p", "--validate"}, &said, &said); status != 2 || !strings.Contains(said.String(), "--validate needs --standalone") {
 		t.Errorf("exit status %d, %q", status, said.String())
 	}
 }
