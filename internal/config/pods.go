@@ -49,7 +49,7 @@ func PoolOf(pod *corev1.Pod, pools []*v1alpha1.InferencePool) *v1alpha1.Inferenc
 	return OldestOf(pod, pools)
 }
 
-// OldestOf is PoolOf for the workers of a group, too.
+// OldestOf is PoolOf, and returns the pool of the workers of a group as well.
 func OldestOf(pod *corev1.Pod, pools []*v1alpha1.InferencePool) *v1alpha1.InferencePool {
 	var of *v1alpha1.InferencePool
 	for _, p := range pools {
