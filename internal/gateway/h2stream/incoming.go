@@ -104,6 +104,7 @@ func (c *connection) takeHeaders(f *http2.MetaHeadersFrame) error {
 	if !call.wellFormed() {
 		return http2.StreamError{StreamID: id, Code: http2.ErrCodeProtocol}
 	}
+	c.server.streams.Add(1)
 	s = newStream(c, id)
 	s.announced = call.length()
 	c.mu.Lock()

@@ -185,6 +185,9 @@ func (s *Stream) next() {
 				c.server.guard(s.handler.Ended)
 			}
 			s.account.Close()
+			if !reported {
+				c.server.streams.Done()
+			}
 			return // and stay busy
 		case len(s.inbox) > 0 && !s.finished:
 			e := s.inbox[0]

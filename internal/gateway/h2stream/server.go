@@ -103,6 +103,7 @@ type Server struct {
 	idle    atomic.Int32
 	quit    chan struct{}  // closed when workers are to end
 	serving sync.WaitGroup // connections
+	streams sync.WaitGroup // whose end was not reported yet
 	jobs    sync.WaitGroup // what workers are at
 	workers sync.WaitGroup
 
@@ -190,6 +191,7 @@ func (s *Server) leave(grace time.Duration) (cut int) {
 		s.mu.Unlock()
 		<-gone
 	}
+	s.streams.Wait() // the end of one can be reported by a goroutine that is not the connection's
 	s.jobs.Wait()
 	close(s.quit)
 	s.workers.Wait()

@@ -90,10 +90,10 @@ const (
 
 // shed ends the stream because its request arrives too slowly while there is no room. The budget calls it.
 func (s *Stream) shed() {
-	go func() {
+	s.c.server.elsewhere(func() {
 		s.Finish(codes.ResourceExhausted, "the request came too slowly while there was no room for others")
 		s.c.flush()
-	}()
+	})
 }
 
 // Hold counts n bytes that the handler keeps for the stream, until the stream has ended or they are given back by Release. It
