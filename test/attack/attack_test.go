@@ -152,7 +152,8 @@ func (v *victim) settled(before *state) (now state) {
 		case <-time.After(50 * time.Millisecond):
 		}
 		if time.Now().After(deadline) {
-			v.t.Errorf("what the attack has taken is not back: %+v, and before %+v", s, before)
+			_, stacks := v.get(v.at.Metrics, "/debug/pprof/goroutine?debug=1")
+			v.t.Errorf("what the attack has taken is not back: %+v, and before %+v\n%.16000s", s, *before, stacks)
 			return s
 		}
 	}

@@ -104,7 +104,7 @@ type Server struct {
 	quit    chan struct{}  // closed when workers are to end
 	serving sync.WaitGroup // connections
 	streams sync.WaitGroup // whose end was not reported yet
-	jobs    sync.WaitGroup // what workers are at
+	jobs    sync.WaitGroup // what workers are at, and streams that are being shed
 	workers sync.WaitGroup
 
 	mu          sync.Mutex

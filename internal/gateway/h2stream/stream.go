@@ -90,7 +90,7 @@ const (
 
 // shed ends the stream because its request arrives too slowly while there is no room. The budget calls it.
 func (s *Stream) shed() {
-	s.c.server.elsewhere(func() {
+	s.c.server.jobs.Go(func() { // not a worker: as many as are shed at once would stay
 		s.Finish(codes.ResourceExhausted, "the request came too slowly while there was no room for others")
 		s.c.flush()
 	})
