@@ -228,7 +228,9 @@ func (a *app) serveAll(ctx context.Context, o *options, l *listeners, parts serv
 	small := httpproxy.ServeOptions{Grace: supportGrace, MaxConnections: supportConnections, MaxStreams: supportStreams,
 		MaxRequests: healthRequests, Stall: supportStall, MaxHeaderBytes: supportHeader, Budget: budget.New(supportMemory, time.Now),
 		Log: a.log.WithName("http")}
-	group.Go(func() error { return httpproxy.Serve(support, l.health, a.healthHandler(), small) })
+	health := small
+	health.MaxStreams = healthStreams
+	group.Go(func() error { return httpproxy.Serve(support, l.health, a.healthHandler(), health) })
 	pages := small
 	pages.MaxRequests, pages.Budget = pageRequests, budget.New(supportMemory, time.Now)
 	group.Go(func() error { return httpproxy.Serve(support, l.metrics, parts.metrics, pages) })
