@@ -35,13 +35,15 @@ const supportConnections = 128
 
 // supportStreams is how many requests each of these connections carries at once, and healthStreams those for health, where a
 // prober needs one: calls of gRPC cost enough that a flood of them would delay picks. healthRequests and pageRequests are how many
-// all connections of a port do: most of the former are watches, and the latter can be large. supportStall is how long a client
-// can take nothing of an answer. supportHeader is the largest header in bytes, and supportMemory what connections and headers of a
-// port take, in bytes: what other clients hold does not count there.
+// all connections of a port do: most of the former are watches, and the latter can be large.
+const healthStreams, supportStreams, healthRequests, pageRequests = 4, 32, 512, 64
+
+// supportStall is how long a client can take nothing of an answer, and healthStall of the few bytes of health: net/http keeps a
+// stream that has ended for so long. supportHeader is the largest header in bytes, and supportMemory what connections and headers
+// of a port take, in bytes: what other clients hold does not count there.
 const (
-	healthStreams, supportStreams, healthRequests, pageRequests = 4, 32, 512, 64
-	supportStall                                                = 30 * time.Second
-	supportHeader, supportMemory                                = 16 << 10, 12 << 20
+	supportStall, healthStall    = 30 * time.Second, 5 * time.Second
+	supportHeader, supportMemory = 16 << 10, 12 << 20
 )
 
 // statusEvery is how exact the times in a status are, liveEvery how old what is shown live can be.

@@ -229,7 +229,7 @@ func (a *app) serveAll(ctx context.Context, o *options, l *listeners, parts serv
 		MaxRequests: healthRequests, Stall: supportStall, MaxHeaderBytes: supportHeader, Budget: budget.New(supportMemory, time.Now),
 		Log: a.log.WithName("http")}
 	health := small
-	health.MaxStreams = healthStreams
+	health.MaxStreams, health.Stall = healthStreams, healthStall
 	group.Go(func() error { return httpproxy.Serve(support, l.health, a.healthHandler(), health) })
 	pages := small
 	pages.MaxRequests, pages.Budget = pageRequests, budget.New(supportMemory, time.Now)

@@ -135,8 +135,9 @@ func first(failures []string) string {
 // settled waits until the picker holds no more than it did, and returns what that is.
 func (v *victim) settled(before *state) (now state) {
 	v.t.Helper()
-	const connections, few, some = 1 << 20, 40, 24 << 20
-	deadline := time.Now().Add(patience)
+	// net/http keeps a stream of HTTP/2 that was reset until the deadline of its body, which is patience at least.
+	const connections, few, some, within = 1 << 20, 40, 24 << 20, 2 * patience
+	deadline := time.Now().Add(within)
 	for {
 		s, ok := v.look()
 		if ok && before == nil && s.clients < connections {
