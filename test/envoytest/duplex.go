@@ -154,6 +154,7 @@ func (x *exchange) requestHeaders(end bool) *pb.ProcessingRequest {
 // sendRequestBody shows the body piece by piece, without waiting for anything.
 func (x *exchange) sendRequestBody() {
 	var last *pb.ProcessingRequest
+	var unsent error
 	show := func(piece []byte, end bool) error {
 		x.mu.Lock()
 		x.request.shownBody, x.request.shownEnd = true, end
@@ -162,13 +163,15 @@ func (x *exchange) sendRequestBody() {
 			Request:         &pb.ProcessingRequest_RequestBody{RequestBody: &pb.HttpBody{Body: piece, EndOfStream: end}},
 			MetadataContext: x.gateway.metadata(OnBody, ""),
 		}
-		return x.send(last)
+		unsent = x.send(last)
+		return unsent
 	}
 	err := x.cut(x.r.Body, x.r.ContentLength, func() bool { return len(x.r.Trailer) > 0 }, show)
 	switch {
+	case unsent != nil: // receive learns why the stream has ended
 	case err != nil:
 		if !x.toEngine.ended() {
-			x.cancel() // the client has gone, or nothing can be sent
+			x.cancel() // the client has gone
 		}
 	case len(x.r.Trailer) > 0:
 		x.mu.Lock()
