@@ -26,11 +26,18 @@ func TestIDsThatCancelThePastHaveNoKeys(t *testing.T) {
 	body := func(id uint32) []byte {
 		return []byte(`{"model":"m","prompt":[` + strings.Repeat("1,", 40) + fmt.Sprint(id) + `]}`)
 	}
-	d := pick(t, p, body(maxID))
-	if d.Tokens == TokensGiven || d.TokensMissing != "content" {
-		t.Errorf("an id of no vocabulary: tokens %s, missing %q", d.Tokens, d.TokensMissing)
+	for name, text := range map[string][]byte{
+		"an id of no vocabulary":        body(maxID),
+		"one of the second of a list":   []byte(fmt.Sprintf(`{"model":"m","prompt":[[1,2,3],[1,2,%d]]}`, maxID)),
+		"the constants, in the second":  []byte(fmt.Sprintf(`{"model":"m","prompt":[[1,2,3],%s]}`, strings.Join(strings.Fields(fmt.Sprint(ids)), ","))),
+		"one of both prompts of a list": []byte(fmt.Sprintf(`{"model":"m","prompt":[[%d],[%d]]}`, maxID, maxID)),
+	} {
+		d := pick(t, p, text)
+		if d.Tokens == TokensGiven || d.TokensMissing != "content" {
+			t.Errorf("%s: tokens %s, missing %q", name, d.Tokens, d.TokensMissing)
+		}
+		d.End(ClientGone)
 	}
-	d.End(ClientGone)
 	if d := pick(t, p, body(maxID-1)); d.Tokens != TokensGiven {
 		t.Errorf("an id: tokens %s", d.Tokens)
 	} else {

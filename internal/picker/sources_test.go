@@ -56,6 +56,32 @@ const (
 	imageBody = `{"model":"m","messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":"x"}}]}]}`
 )
 
+// endless is a prompter that goes on for as long as it can.
+type endless struct{ fakePrompter }
+
+func (endless) AppendKeys(ctx context.Context, _ []kvblock.Key, _ []byte, _ *openai.Request, _ tokenizer.Chain) ([]kvblock.Key, int, error) {
+	if _, bounded := ctx.Deadline(); !bounded {
+		return nil, 1, nil
+	}
+	<-ctx.Done()
+	return nil, 0, ctx.Err()
+}
+
+// TestTokensAreMadeWithinThePolicysBudget: a prompt that takes longer is matched by its text.
+func TestTokensAreMadeWithinThePolicysBudget(t *testing.T) {
+	for _, keys := range []string{"", `,"cache_salt":"s"`} {
+		spec := testSpec(t, 2)
+		spec.Policy.TokenBudget, spec.Policy.EngineTokens = time.Millisecond, "Never"
+		p := newPicker(t, newClock(), spec)
+		p.SetExact("default", "m", &Exact{Texts: endless{}, Chats: endless{}})
+		d := pick(t, p, []byte(`{"model":"m","prompt":"abc"`+keys+`}`))
+		if d.Tokens != TokensApproximate || d.TokensMissing != "budget" {
+			t.Errorf("tokens from %q (%s)", d.Tokens, d.TokensMissing)
+		}
+		d.End(Completed)
+	}
+}
+
 func TestTokensComeFromTheBestSource(t *testing.T) {
 	ids := make([]uint32, 40)
 	exact := &Exact{Texts: fakePrompter{tokens: 70}, Chats: fakePrompter{tokens: 80}}

@@ -159,8 +159,10 @@ func (p *Picker) exactKeys(ctx context.Context, v *view, s *scratch, body []byte
 			return prompt{err: errContent}
 		}
 		ids := truncate(r.Prompts[0].Tokens, r)
-		if slices.ContainsFunc(ids, func(id uint32) bool { return id >= maxID }) {
-			return prompt{err: errContent} // the engine refuses it
+		for i := range r.Prompts {
+			if slices.ContainsFunc(truncate(r.Prompts[i].Tokens, r), func(id uint32) bool { return id >= maxID }) {
+				return prompt{err: errContent} // the engine refuses it
+			}
 		}
 		out := v.keyed(s, ids, chain, TokensGiven)
 		for _, other := range r.Prompts[1:] {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/kvasir-dev/kvasir/internal/endpoint"
 	"github.com/kvasir-dev/kvasir/internal/engines/render"
+	"github.com/kvasir-dev/kvasir/internal/engines/transport"
 	"github.com/kvasir-dev/kvasir/internal/openai"
 	"github.com/kvasir-dev/kvasir/internal/picker"
 	"github.com/kvasir-dev/kvasir/internal/tokens/chatprompt"
@@ -28,7 +29,7 @@ func (r renderer) Tokens(ctx context.Context, ep *endpoint.Endpoint, route opena
 	out := picker.Rendered{IDs: got.IDs, More: got.More, Tokenized: got.Source == render.Tokenized, Lacking: r.lacking(ep)}
 	switch {
 	case errors.Is(err, render.ErrBusy), errors.Is(err, render.ErrMultimodal), errors.Is(err, render.ErrPrompts),
-		errors.Is(err, render.ErrUnsupported), refuses(err):
+		errors.Is(err, render.ErrUnsupported), refuses(err), transport.LocalFault(err):
 		err = fmt.Errorf("%w: %w", picker.ErrUnrenderable, err)
 	case undialed(err):
 		err = fmt.Errorf("%w: %w", picker.ErrUnreachable, err)

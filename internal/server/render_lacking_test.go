@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"strings"
 	"syscall"
 	"testing"
@@ -58,9 +59,10 @@ func TestADeadEngineIsUnreachable(t *testing.T) {
 		dial error
 		want bool
 	}{
-		"refused": {&net.OpError{Op: "dial", Err: syscall.ECONNREFUSED}, true},
-		"expired": {&net.OpError{Op: "dial", Err: context.DeadlineExceeded}, false},
-		"reset":   {&net.OpError{Op: "read", Err: syscall.ECONNRESET}, false},
+		"refused":                           {&net.OpError{Op: "dial", Err: syscall.ECONNREFUSED}, true},
+		"expired":                           {&net.OpError{Op: "dial", Err: context.DeadlineExceeded}, false},
+		"refused here, without descriptors": {&net.OpError{Op: "dial", Err: os.NewSyscallError("socket", syscall.EMFILE)}, false},
+		"reset":                             {&net.OpError{Op: "read", Err: syscall.ECONNRESET}, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			dial := func(context.Context, string, string) (net.Conn, error) { return nil, tc.dial }
@@ -69,6 +71,9 @@ func TestADeadEngineIsUnreachable(t *testing.T) {
 			_, err := r.Tokens(t.Context(), ep, openai.Completions, []byte(`{"model":"m","prompt":"Say hello"}`), "")
 			if err == nil || errors.Is(err, picker.ErrUnreachable) != tc.want {
 				t.Errorf("%v, want unreachable %t", err, tc.want)
+			}
+			if local := errors.Is(err, syscall.EMFILE); errors.Is(err, picker.ErrUnrenderable) != local {
+				t.Errorf("%v, want it to concern no engine: %t", err, local)
 			}
 		})
 	}

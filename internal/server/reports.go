@@ -11,6 +11,8 @@ import (
 	"strings"
 
 	"github.com/go-logr/logr"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
 
 	"github.com/kvasir-dev/kvasir/internal/cachesync"
 	"github.com/kvasir-dev/kvasir/internal/endpoint"
@@ -138,6 +140,7 @@ func (a *app) newSync(all *options) error {
 	}
 	if o.insecure {
 		a.log.Info("Serving reports and peers without TLS")
+		server.Credentials = insecure.NewCredentials()
 	} else {
 		files := o.tls
 		if files.CA == "" && p.secretFile == "" {
@@ -147,12 +150,30 @@ func (a *app) newSync(all *options) error {
 			return fmt.Errorf("reports: %w", err)
 		}
 	}
+	server.Credentials = paced{server.Credentials}
 	a.server = rpc.NewServer(server)
 	if o.served() {
 		a.reports = a.server
 	}
 	return nil
 }
+
+// paced are credentials of a server whose clients are authenticated call by call: headers are read before, at a limited rate.
+type paced struct {
+	credentials.TransportCredentials
+}
+
+// ServerHandshake implements credentials.TransportCredentials.
+func (p paced) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	conn, info, err := p.TransportCredentials.ServerHandshake(raw)
+	if err != nil {
+		return nil, nil, err
+	}
+	return accept.Paced(raw, conn), info, nil
+}
+
+// Clone implements credentials.TransportCredentials.
+func (p paced) Clone() credentials.TransportCredentials { return paced{p.TransportCredentials.Clone()} }
 
 // serveSync serves until ctx ends.
 func (a *app) serveSync(ctx context.Context, l net.Listener) error {

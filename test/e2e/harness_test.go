@@ -63,6 +63,7 @@ type fleet struct {
 	exited  chan struct{}
 	logs    *logBuffer
 	output  *os.File // takes the place of logs, if it is set
+	confine func(picker *exec.Cmd)
 	client  *http.Client
 	// requests is a directory with requests in files, for the command line; empty for this one.
 	requests string
@@ -196,6 +197,9 @@ func (f *fleet) startPicker() {
 	f.picker.Stdout, f.picker.Stderr, f.picker.Env = f.logs, f.logs, append(os.Environ(), f.env...)
 	if f.output != nil {
 		f.picker.Stdout, f.picker.Stderr = f.output, f.output
+	}
+	if f.confine != nil {
+		f.confine(f.picker)
 	}
 	if err := f.picker.Start(); err != nil {
 		f.t.Fatal(err)

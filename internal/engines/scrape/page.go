@@ -171,7 +171,9 @@ func (p *page) digest(text []byte, err error) time.Duration {
 		p.recheck()
 	}
 	refused := unconnected(err)
-	p.reportConnected(refused)
+	if !transport.LocalFault(err) {
+		p.reportConnected(refused)
+	}
 	if p.answers = err == nil; p.answers {
 		for _, t := range p.targets {
 			m, parseErr := vllm.ParseMetrics(text, t.Rank)

@@ -424,3 +424,26 @@ func TestConnectedTellsDeadEnginesFromSlowOnes(t *testing.T) {
 		}
 	}
 }
+
+// TestALackOfDescriptorsSaysNothingOfAnEngine: neither that it can be connected to, nor that it cannot.
+func TestALackOfDescriptorsSaysNothingOfAnEngine(t *testing.T) {
+	for err, wanted := range map[error]bool{
+		&net.OpError{Op: "dial", Err: os.NewSyscallError("socket", syscall.EMFILE)}: false,
+		&net.OpError{Op: "dial", Err: syscall.ECONNREFUSED}:                         true,
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			dialed, told := 0, 0
+			s := New(Options{
+				Dial:      func(context.Context, string, string) (net.Conn, error) { dialed++; return nil, err },
+				Connected: func(Target, error) { told++ },
+			})
+			defer s.Close()
+			s.Set([]Target{target("a", 0, "pod:8000")})
+			time.Sleep(time.Minute)
+			synctest.Wait()
+			if dialed == 0 || (told > 0) != wanted {
+				t.Errorf("%v: asked %d times, told %d times, want any: %t", err, dialed, told, wanted)
+			}
+		})
+	}
+}

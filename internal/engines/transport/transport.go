@@ -6,11 +6,13 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"net"
 	"net/http"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/kvasir-dev/kvasir/internal/endpoint"
@@ -33,6 +35,17 @@ const (
 	// the start; beyond it all are made again.
 	maxKept = 64
 )
+
+// LocalFault reports whether an engine was not reached because of a local shortage: file descriptors, ports or memory. It says nothing of
+// the engine.
+func LocalFault(err error) bool {
+	for _, fault := range [...]error{syscall.EMFILE, syscall.ENFILE, syscall.ENOBUFS, syscall.ENOMEM, syscall.EADDRNOTAVAIL} {
+		if errors.Is(err, fault) {
+			return true
+		}
+	}
+	return false
+}
 
 // Transport is base, which must not have been used, as it must be for engines of a wire. Idle connections end within
 // IdleTimeout.

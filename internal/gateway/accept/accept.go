@@ -29,15 +29,16 @@ type Listener struct {
 	mu    sync.Mutex
 	open  int
 	hosts map[string]int // connections by address
-	// pacers are the credits of addresses that have connections, or debt.
+	// pacers are the credits of addresses that have connections, or debt; all is that of all addresses together.
 	pacers map[string]*pacer
+	all    pacer
 	// turnedAway is how many connections were closed.
 	turnedAway int
 }
 
 // Limit accepts at most so many connections of l at once. Each takes Cost bytes of the budget, unless that is nil.
 func Limit(l net.Listener, most int, b *budget.Budget) *Listener {
-	return &Listener{Listener: l, most: most, budget: b, hosts: map[string]int{}, pacers: map[string]*pacer{}}
+	return &Listener{Listener: l, most: most, budget: b, hosts: map[string]int{}, pacers: map[string]*pacer{}, all: pacer{times: allAddresses}}
 }
 
 // LimitHTTP is Limit for a server of HTTP. The headers of requests draw on the budget, too: while they arrive by what is read of
@@ -71,10 +72,7 @@ func (l *Listener) Accept() (net.Conn, error) {
 // admit counts a connection; nil when there is no room for it.
 func (l *Listener) admit(conn net.Conn) *Conn {
 	address := conn.RemoteAddr().String()
-	host, _, err := net.SplitHostPort(address)
-	if err != nil {
-		host = address
-	}
+	host := budget.Client(address)
 	short := l.overloaded.Refuses(overload.Connections)
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -104,7 +102,7 @@ func (l *Listener) admit(conn net.Conn) *Conn {
 			delete(l.hosts, host)
 		}
 	})
-	return &Conn{Conn: conn, account: account, headers: l.headers, reading: l.headers, closed: closed, pacer: l.pacerOf(host), leave: leave}
+	return &Conn{Conn: conn, account: account, headers: l.headers, reading: l.headers, closed: closed, pacer: l.pacerOf(host), all: &l.all, leave: leave}
 }
 
 // manyPacers is how many credits there are at least before those without connections are looked through.
@@ -119,7 +117,7 @@ func (l *Listener) pacerOf(host string) *pacer {
 		now := time.Now()
 		maps.DeleteFunc(l.pacers, func(host string, p *pacer) bool { return l.hosts[host] == 0 && p.even(now) })
 	}
-	p := &pacer{}
+	p := &pacer{times: 1}
 	l.pacers[host] = p
 	return p
 }

@@ -47,7 +47,8 @@ type Conn struct {
 	// What follows is of the goroutine that reads. matched is how much of the preface was read, -1 in HTTP/1.
 	matched int
 	counter counter
-	pacer   *pacer
+	pacer   *pacer // of its address
+	all     *pacer
 
 	mu      sync.Mutex
 	reading bool  // a header is being read, in HTTP/1
@@ -66,12 +67,8 @@ func (c *Conn) Read(p []byte) (int, error) {
 	if !room {
 		return 0, errNoRoom
 	}
-	wait, room := c.pacer.wait(beyond+c.counter.count(c.frames(p[:n])), time.Now())
-	if !room {
+	if !c.pay(beyond + c.counter.count(c.frames(p[:n]))) {
 		return 0, errManyFields
-	}
-	if wait > 0 {
-		c.pause(wait)
 	}
 	return n, err
 }
@@ -119,34 +116,61 @@ func (c *Conn) count(p []byte) (beyond int, room bool) {
 }
 
 // Begin accounts for the header of a request whose handler begins, until the returned function is called. It fails if there is
-// no room. Connections that do not account for headers always have room.
+// no room. It waits if the header has fields that were not counted when they were read: net/http reads ahead, so those of a request
+// that was sent before the last one was answered (pipelining) were taken for a body. Connections that do not account for headers always
+// have room.
 func (c *Conn) Begin(r *http.Request) (end func(), room bool) {
 	if c == nil || c.account == nil {
 		return func() {}, true
 	}
-	c.read(false)
-	cost := headerCost(r)
+	counted := c.read(false)
+	cost, fields := headerCost(r)
 	if !c.account.Take(cost) {
 		c.read(r.ProtoMajor < 2)
 		return nil, false
 	}
-	return func() {
+	end = func() {
 		c.account.Put(cost)
 		c.read(r.ProtoMajor < 2)
-	}, true
+		if r.ProtoMajor < 2 && !c.pay(max(0, valuesOf(r.Trailer)-freeFields)) { // they came with the body
+			_ = c.Conn.Close()
+		}
+	}
+	if r.ProtoMajor < 2 && !c.pay(max(0, fields-freeFields-counted)) {
+		end()
+		return nil, false
+	}
+	return end, true
 }
 
-// read begins or ends the reading of a header.
-func (c *Conn) read(header bool) {
+// pay takes fields off the credit, and waits as long as that takes. It fails if that is too long.
+func (c *Conn) pay(fields int) (room bool) {
+	now := time.Now()
+	wait, room := c.pacer.wait(fields, now)
+	if !room {
+		return false // it takes nothing of the others' credit
+	}
+	waitOfAll, room := c.all.wait(fields, now)
+	if wait = max(wait, waitOfAll); wait > 0 {
+		c.pause(wait)
+	}
+	return room
+}
+
+// read begins or ends the reading of a header. It returns how many of the fields read before were not free.
+func (c *Conn) read(header bool) (beyond int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	beyond = max(0, c.lines.fields-freeFields)
 	c.reading = header && c.headers
 	c.account.Put(c.taken)
 	c.taken, c.lines = 0, lines{}
+	return beyond
 }
 
-// headerCost is about what the header of a request takes in memory, in bytes.
-func headerCost(r *http.Request) int64 {
+// headerCost is about what the header of a request takes in memory, in bytes, and its number of fields, with the request line and the
+// host, which lines counts too.
+func headerCost(r *http.Request) (cost int64, fields int) {
 	n := len(r.RequestURI) + len(r.Host)
 	for name, values := range r.Header {
 		n += len(name) + fieldCost
@@ -154,7 +178,36 @@ func headerCost(r *http.Request) int64 {
 			n += len(v) + 16
 		}
 	}
-	return int64(n)
+	return int64(n), 2 + valuesOf(r.Header)
+}
+
+func valuesOf(h http.Header) (n int) {
+	for _, values := range h {
+		n += len(values)
+	}
+	return n
+}
+
+// Paced is plain, which has what arrives on raw without its encryption: HTTP/2 with headers that are read slowly when they have many
+// fields, as those of LimitHTTP are. raw is of a Listener; another one is not paced.
+func Paced(raw, plain net.Conn) net.Conn {
+	if c, ok := raw.(*Conn); ok {
+		return &paced{Conn: plain, raw: c}
+	}
+	return plain
+}
+
+type paced struct {
+	net.Conn
+	raw *Conn
+}
+
+func (p *paced) Read(b []byte) (int, error) {
+	n, err := p.Conn.Read(b)
+	if n > 0 && !p.raw.pay(p.raw.counter.count(p.raw.frames(b[:n]))) {
+		return 0, errManyFields
+	}
+	return n, err
 }
 
 // Close closes the connection.

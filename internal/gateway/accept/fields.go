@@ -12,16 +12,21 @@ import (
 // by fieldsPerSecond. Without credit, the connections that have such headers are read more slowly, and one that would wait for longer
 // than longestWait ends.
 //
+// A client with many addresses has a credit for each, so that of all addresses together is allAddresses times that of one.
+//
 // Requests of ordinary clients draw nothing, however many there are: SDKs send about 20 fields, and gateways add about 15.
 const (
 	freeFields      = 64
 	savedFields     = 16 << 10
 	fieldsPerSecond = 32 << 10
 	longestWait     = 2 * time.Second
+	allAddresses    = 4
 )
 
-// pacer is the credit of an address. It is safe for concurrent use.
+// pacer is the credit of an address, or of all. It is safe for concurrent use.
 type pacer struct {
+	times float64 // the credit of one address
+
 	mu   sync.Mutex
 	debt float64 // guarded by mu; fields that were not free, less what time has paid
 	at   time.Time
@@ -36,7 +41,7 @@ func (p *pacer) wait(fields int, now time.Time) (wait time.Duration, room bool) 
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.pay(now)
-	wait = time.Duration(max(0, p.debt+float64(fields)-savedFields) / fieldsPerSecond * float64(time.Second))
+	wait = time.Duration(max(0, p.debt+float64(fields)-p.times*savedFields) / (p.times * fieldsPerSecond) * float64(time.Second))
 	if wait > longestWait {
 		return 0, false
 	}
@@ -54,7 +59,7 @@ func (p *pacer) even(now time.Time) bool {
 
 // pay pays for what has passed. p.mu is held.
 func (p *pacer) pay(now time.Time) {
-	p.debt = max(0, p.debt-fieldsPerSecond*now.Sub(p.at).Seconds())
+	p.debt = max(0, p.debt-p.times*fieldsPerSecond*now.Sub(p.at).Seconds())
 	p.at = now
 }
 

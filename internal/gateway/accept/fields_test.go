@@ -9,6 +9,8 @@ import (
 	"net"
 	"net/http"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -123,7 +125,7 @@ func FuzzFields(f *testing.F) {
 
 // TestOnlyFieldsBeyondTheFreeOnesWait: the credit is spent at once, grows with time, and never above what is saved.
 func TestOnlyFieldsBeyondTheFreeOnesWait(t *testing.T) {
-	var p pacer
+	p := pacer{times: 1}
 	now := time.Unix(1000, 0)
 	step := func(what string, fields int, want time.Duration, room bool) {
 		t.Helper()
@@ -151,6 +153,7 @@ func TestOnlyFieldsBeyondTheFreeOnesWait(t *testing.T) {
 type script struct {
 	net.Conn
 	reads [][]byte
+	from  net.IP
 }
 
 func (s *script) Read(p []byte) (int, error) {
@@ -162,8 +165,13 @@ func (s *script) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-func (s *script) Close() error         { return nil }
-func (s *script) RemoteAddr() net.Addr { return &net.TCPAddr{IP: net.IPv4(10, 0, 0, 1), Port: 1} }
+func (s *script) Close() error { return nil }
+func (s *script) RemoteAddr() net.Addr {
+	if s.from == nil {
+		return &net.TCPAddr{IP: net.IPv4(10, 0, 0, 1), Port: 1}
+	}
+	return &net.TCPAddr{IP: s.from, Port: 1}
+}
 
 // TestAFloodOfFieldsEndsItsConnection: before net/http decodes it, also if the preface arrives in pieces. Connections of the same
 // address share the credit; those without such headers never wait.
@@ -215,6 +223,47 @@ func TestAFloodOfFieldsEndsItsConnection(t *testing.T) {
 	}
 }
 
+// TestAFloodFromManyAddressesIsBounded: each has little, and all together have no more than a few. Requests without many fields are
+// not concerned. The addresses of a network of IPv6 have one credit.
+func TestAFloodFromManyAddressesIsBounded(t *testing.T) {
+	const most = savedFields + 2*fieldsPerSecond // of one address at once: longestWait
+	header := []byte("GET / HTTP/1.1\r\n" + strings.Repeat("a:\r\n", savedFields))
+	for name, tc := range map[string]struct {
+		address func(i byte) net.IP
+		most    int // of all
+	}{
+		"addresses of IPv4":   {func(i byte) net.IP { return net.IPv4(10, 0, 1, i) }, allAddresses * most},
+		"networks of IPv6":    {func(i byte) net.IP { return net.IP{0x20, 1, 0xd, 0xb8, 0, 0, 0, i, 15: 1} }, allAddresses * most},
+		"a network of IPv6":   {func(i byte) net.IP { return net.IP{0x20, 1, 0xd, 0xb8, 15: i} }, most},
+		"one address of IPv4": {func(byte) net.IP { return net.IPv4(10, 0, 1, 1) }, most},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			l := LimitHTTP(nil, 1000, budget.New(1<<30, time.Now))
+			begun := time.Now()
+			var read atomic.Int64
+			var all sync.WaitGroup
+			for i := range byte(100) {
+				c := l.admit(&script{from: tc.address(i), reads: [][]byte{header}})
+				all.Go(func() {
+					if _, err := c.Read(make([]byte, len(header))); err == nil {
+						read.Add(savedFields)
+					}
+				})
+			}
+			all.Wait()
+			grown := int64(time.Since(begun).Seconds() * allAddresses * fieldsPerSecond)
+			if n := read.Load(); n > int64(tc.most)+grown || n == 0 {
+				t.Errorf("%d fields are read, want at most %d, and %d for the time", n, tc.most, grown)
+			}
+			c := l.admit(&script{from: net.IPv4(10, 9, 9, 9), reads: [][]byte{header[:500]}})
+			if _, err := c.Read(make([]byte, 100)); err != nil {
+				t.Errorf("a client with few fields: %v", err)
+			}
+		})
+	}
+}
+
 // TestTheNextHeaderIsCounted: after a request has ended, lines are fields again.
 func TestTheNextHeaderIsCounted(t *testing.T) {
 	const request = "GET / HTTP/1.1\r\nHost: a\r\n\r\n"
@@ -231,6 +280,77 @@ func TestTheNextHeaderIsCounted(t *testing.T) {
 	end()
 	if _, err := c.Read(buffer); !errors.Is(err, errManyFields) {
 		t.Errorf("the second header ends with %v", err)
+	}
+}
+
+// TestReadAheadHeadersAreCounted: of requests that were sent before the first was answered, whose headers net/http has read with
+// it or with its body. What was counted already is not charged again.
+func TestReadAheadHeadersAreCounted(t *testing.T) {
+	const fields, first = 1000, "GET / HTTP/1.1\r\nHost: a\r\n"
+	header := first + strings.Repeat("a:\r\n", fields-2) + "\r\n" // with the request line
+	for name, reads := range map[string][]string{
+		"alone":          {header},
+		"at once":        {first + "\r\n" + header},
+		"in part":        {first + "\r\n" + header[:len(header)/2], header[len(header)/2:]},
+		"to its end":     {first + "\r\n" + header[:len(header)-2], "\r\n"},
+		"up to its text": {first + "\r\n", header},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := &script{}
+			for _, one := range reads {
+				s.reads = append(s.reads, []byte(one))
+			}
+			l := LimitHTTP(nil, 10, budget.New(1<<30, time.Now))
+			c, before := l.admit(s), time.Now()
+			read := func() { _, _ = c.Read(make([]byte, 1<<20)) } // as net/http does before each request; the last has read all
+			begin := func(fields int) {
+				t.Helper()
+				end, room := c.Begin(request(1, fields-2))
+				if !room {
+					t.Fatal("no room")
+				}
+				end()
+			}
+			read()
+			if name != "alone" {
+				begin(2)
+				read()
+			}
+			begin(fields)
+			p := l.pacerOf("10.0.0.1")
+			p.mu.Lock()
+			defer p.mu.Unlock()
+			most := float64(fields - freeFields)
+			if least := most - time.Since(before).Seconds()*fieldsPerSecond; p.debt > most || p.debt < least {
+				t.Errorf("%v fields are charged, want %v, less what time has paid", p.debt, most)
+			}
+			_ = c.Close()
+		})
+	}
+}
+
+// TestReadAheadFloodsEndTheirConnection: there is a limit to waiting.
+func TestReadAheadFloodsEndTheirConnection(t *testing.T) {
+	b := budget.New(1<<30, time.Now)
+	c := LimitHTTP(nil, 10, b).admit(&script{})
+	if _, room := c.Begin(request(1, savedFields+4*fieldsPerSecond)); room {
+		t.Error("there is room for a flood")
+	}
+	if held := b.Stats().Held; held != Cost {
+		t.Errorf("%d bytes are held of a request that was refused", held-Cost)
+	}
+}
+
+// TestTrailersAreCounted: they follow the body.
+func TestTrailersAreCounted(t *testing.T) {
+	l := LimitHTTP(nil, 10, budget.New(1<<30, time.Now))
+	c := l.admit(&script{})
+	r := request(1, 0)
+	end, _ := c.Begin(r)
+	r.Trailer = request(1, freeFields+100).Header
+	end()
+	if p := l.pacerOf("10.0.0.1"); p.debt != 100 {
+		t.Errorf("%v fields are charged, want 100", p.debt)
 	}
 }
 

@@ -2,6 +2,7 @@ package h2stream
 
 import (
 	"bytes"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -155,4 +156,49 @@ func TestASmallerTableOfHeadersIsConfirmed(t *testing.T) {
 			t.Errorf("headers %d begin with %q", i, block[:2])
 		}
 	}
+}
+
+// TestMessagesThatWaitAreBounded: those of a stream whose handler is busy, however small they are.
+func TestMessagesThatWaitAreBounded(t *testing.T) {
+	const limit = 1 << 20
+	room, release := budget.New(limit, time.Now), make(chan struct{})
+	h := newHouse(t, Options{Budget: room}, func(_ *Call, s *Stream) *handler {
+		return &handler{message: func([]byte) { s.Off(func() { <-release }) }}
+	})
+	defer close(release)
+	c := h.dial()
+	c.open(1, false)
+	empty := bytes.Repeat(framed(""), maxFrame/prefix)
+	for left := streamWindow; left >= len(empty); left -= len(empty) { // 200,000 messages
+		c.must(c.WriteData(1, false, empty))
+	}
+	if got := c.status(1); got != strconv.Itoa(int(codes.ResourceExhausted)) {
+		t.Errorf("status %s", got)
+	}
+	if n := room.Stats().Refused[budget.Streams]; n == 0 {
+		t.Error("nothing is refused")
+	}
+}
+
+// TestStreamsDrawOnTheBudget: with their headers, before anything else of them has arrived.
+func TestStreamsDrawOnTheBudget(t *testing.T) {
+	const limit, header = 1 << 20, 12 << 10
+	room := budget.New(limit, time.Now)
+	h := newHouse(t, Options{Budget: room}, func(_ *Call, s *Stream) *handler { return echo(s) })
+	c := h.dial()
+	large := strings.Repeat("x", header)
+	for id := uint32(1); id < 2*limit/header; id += 2 {
+		c.open(id, false, "x-large", large)
+	}
+	refused := await(c, func(f *http2.MetaHeadersFrame) bool { return f.StreamEnded() })
+	for _, field := range refused.Fields {
+		if field.Name == "grpc-status" && field.Value != strconv.Itoa(int(codes.ResourceExhausted)) {
+			t.Errorf("status %s", field.Value)
+		}
+	}
+	if s := room.Stats(); s.Refused[budget.Streams] == 0 || s.Held < limit/4 || s.Held > limit*2/3 {
+		t.Errorf("%+v", s)
+	}
+	_ = c.socket.Close()
+	eventually(t, "all is given back", func() bool { return room.Stats().Held == 0 })
 }

@@ -13,6 +13,8 @@ import (
 
 	"golang.org/x/net/http2"
 	"golang.org/x/net/http2/hpack"
+
+	"github.com/kvasir-dev/kvasir/internal/budget"
 )
 
 const (
@@ -43,7 +45,7 @@ type connection struct {
 	wire   *wire
 	sink   io.Writer // of frames: TLS, or the wire
 	client net.Addr
-	host   string      // of client
+	host   string      // of client, as the budget's owner
 	lived  atomic.Bool // something was read since the keeper last looked
 	keeper *time.Timer
 	elder  *time.Timer
@@ -92,18 +94,10 @@ var (
 
 func newConnection(s *Server, socket net.Conn) *connection {
 	return &connection{
-		server: s, wire: newWire(socket), client: socket.RemoteAddr(), host: hostOf(socket.RemoteAddr()), streams: map[uint32]*Stream{},
+		server: s, wire: newWire(socket), client: socket.RemoteAddr(), host: budget.Client(socket.RemoteAddr().String()), streams: map[uint32]*Stream{},
 		credit:     credit{left: maxCredit},
 		sendWindow: firstWindow, peerWindow: firstWindow, peerFrame: maxFrame,
 	}
-}
-
-// hostOf is an address without the port.
-func hostOf(a net.Addr) string {
-	if tcp, ok := a.(*net.TCPAddr); ok {
-		return tcp.IP.String()
-	}
-	return a.String()
 }
 
 // serve reads until the connection ends, which it then is for all its streams.

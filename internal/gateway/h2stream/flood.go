@@ -22,6 +22,9 @@ const (
 	lateCost, lateData = 10, 1 << 10
 	// walkShare of the streams that a setting concerns are paid for.
 	walkShare = 16
+	// A header costs manyCost for each field beyond freeFields: a field takes as little as a byte of the connection, and some hundred
+	// nanoseconds of the server. Gateways send about 20.
+	freeFields, manyCost = 64, 4
 
 	// prematureLife is how long a stream must live, or be answered, not to count as reset prematurely. When of at least
 	// fewResets streams that have ended more than half did, the connection is.
@@ -87,7 +90,7 @@ func costOf(f http2.Frame) int {
 	case *http2.SettingsFrame:
 		return 10
 	case *http2.MetaHeadersFrame:
-		return 0
+		return manyCost * max(0, len(f.Fields)-freeFields)
 	}
 	return 1 // ping, priority, window, reset, and unknown types
 }

@@ -1,6 +1,7 @@
 package h2stream
 
 import (
+	"bytes"
 	"errors"
 	"io"
 	"net"
@@ -71,6 +72,11 @@ func TestFloodsEndTheConnection(t *testing.T) {
 			}
 			return c.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: block(), EndHeaders: true, EndStream: true})
 		},
+		"headers of many fields": func(c *client, i int) error {
+			return c.WriteHeaders(http2.HeadersFrameParam{
+				StreamID: uint32(3 + 2*i), BlockFragment: append(block(), bytes.Repeat([]byte{0x90}, 1000)...), EndHeaders: true, EndStream: true,
+			})
+		},
 		"unknown": func(c *client, _ int) error { return c.WriteRawFrame(0x77, 0, 0, nil) },
 		"rapid resets": func(c *client, i int) error {
 			return c.openAnd(i, func(id uint32) error { return c.WriteRSTStream(id, http2.ErrCodeCancel) })
@@ -106,6 +112,37 @@ func TestFloodsEndTheConnection(t *testing.T) {
 				t.Error("the connection goes on")
 			}
 		})
+	}
+}
+
+// TestSettingsCostWhatTheyConcern: a new window is one of each stream, so that few settings are a flood where many streams are open.
+func TestSettingsCostWhatTheyConcern(t *testing.T) {
+	const streams, settings = 1600, 400
+	for _, open := range []int{0, streams} {
+		h := newHouse(t, Options{}, func(_ *Call, s *Stream) *handler { return echo(s) })
+		c := h.dial()
+		for i := range open {
+			c.must(c.openAnd(i, func(uint32) error { return nil }))
+		}
+		go func() {
+			for i := range uint32(settings) {
+				if c.WriteSettings(http2.Setting{ID: http2.SettingInitialWindowSize, Val: 1000 + i}) != nil {
+					return
+				}
+			}
+			_ = c.WritePing(false, [8]byte{1})
+		}()
+		for {
+			f, err := c.ReadFrame()
+			ping, ok := f.(*http2.PingFrame)
+			if err == nil && (!ok || !ping.IsAck()) {
+				continue
+			}
+			if flood := err != nil; flood != (open > 0) {
+				t.Errorf("%d settings with %d streams open: %v", settings, open, err)
+			}
+			break
+		}
 	}
 }
 
@@ -179,6 +216,10 @@ func TestStreamsAreBoundedAndClientsAreTold(t *testing.T) {
 	const streams = 5
 	h := newHouse(t, Options{MaxStreams: streams}, func(_ *Call, s *Stream) *handler { return echo(s) })
 	c := h.dial()
+	settings := await(c, func(f *http2.SettingsFrame) bool { return !f.IsAck() })
+	if most, told := settings.Value(http2.SettingMaxConcurrentStreams); !told || most != streams {
+		t.Errorf("told %v: %d streams", told, most)
+	}
 	for i := range uint32(streams + 1) {
 		c.open(1+2*i, false)
 	}

@@ -138,7 +138,7 @@ func (s *Stream) dispatch(e *event) {
 	c := s.c
 	c.mu.Lock()
 	if s.busy {
-		fits := e == nil || s.account.Take(int64(len(e.message)))
+		fits := e == nil || e.end || s.account.Take(e.cost())
 		if e != nil && fits {
 			s.inbox = append(s.inbox, event{message: append([]byte(nil), e.message...), end: e.end})
 		}
@@ -195,7 +195,9 @@ func (s *Stream) next() {
 			s.inbox = s.inbox[1:]
 			c.mu.Unlock()
 			s.call(e)
-			s.account.Put(int64(len(e.message)))
+			if !e.end {
+				s.account.Put(e.cost())
+			}
 		default:
 			s.inbox, s.busy = nil, false
 			s.grant()
@@ -238,5 +240,11 @@ type event struct {
 	message []byte
 	end     bool
 }
+
+// eventCost is what a message takes besides its bytes while it waits: messages can be empty, so their bytes alone would bound nothing.
+const eventCost = 64
+
+// cost is what a message takes while it waits, in bytes.
+func (e *event) cost() int64 { return int64(len(e.message)) + eventCost }
 
 var partials = sync.Pool{New: func() any { return new([]byte) }}

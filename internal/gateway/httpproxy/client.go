@@ -2,7 +2,6 @@ package httpproxy
 
 import (
 	"math"
-	"net"
 	"net/http"
 	"net/textproto"
 	"strconv"
@@ -10,6 +9,7 @@ import (
 
 	"github.com/go-logr/logr"
 
+	"github.com/kvasir-dev/kvasir/internal/budget"
 	"github.com/kvasir-dev/kvasir/internal/openai"
 	"github.com/kvasir-dev/kvasir/internal/tracing"
 )
@@ -93,11 +93,7 @@ func (c *client) owner(r *http.Request) string {
 	if c.tenant != "" {
 		return c.tenant
 	}
-	host, _, err := net.SplitHostPort(r.RemoteAddr)
-	if err != nil {
-		return r.RemoteAddr
-	}
-	return host
+	return budget.Client(r.RemoteAddr)
 }
 
 // fail refuses a request with an error of the picker, and logs it.

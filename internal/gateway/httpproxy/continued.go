@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/kvasir-dev/kvasir/internal/budget"
+	"github.com/kvasir-dev/kvasir/internal/engines/transport"
 	"github.com/kvasir-dev/kvasir/internal/openai"
 	"github.com/kvasir-dev/kvasir/internal/picker"
 )
@@ -217,7 +218,7 @@ func (c *continued) failed(err error) {
 	e.log("Attempt failed", err)
 	e.client.span.Failed("continued")
 	var status statusError
-	if localFault(err) || errors.As(err, &status) && !picker.ServerError(int(status)) {
+	if transport.LocalFault(err) || errors.As(err, &status) && !picker.ServerError(int(status)) {
 		e.decision.Abandon()
 		return
 	}

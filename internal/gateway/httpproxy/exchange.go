@@ -9,10 +9,10 @@ import (
 	"strconv"
 	"strings"
 	"sync/atomic"
-	"syscall"
 	"time"
 
 	"github.com/kvasir-dev/kvasir/internal/endpoint"
+	"github.com/kvasir-dev/kvasir/internal/engines/transport"
 	"github.com/kvasir-dev/kvasir/internal/logging"
 	"github.com/kvasir-dev/kvasir/internal/openai"
 	"github.com/kvasir-dev/kvasir/internal/picker"
@@ -340,7 +340,7 @@ func (e *exchange) failed(ctx context.Context, err error) result {
 	if e.request.Context().Err() != nil {
 		return failedConnect // the client's doing; the caller looks
 	}
-	if localFault(err) {
+	if transport.LocalFault(err) {
 		e.log("Attempt failed", err)
 		e.client.span.Failed("local")
 		return failedLocal
@@ -403,16 +403,6 @@ func (e *exchange) rewrite() bool {
 	}
 	e.pick.Body = e.body.bytes
 	return true
-}
-
-// localFault reports whether an engine was not reached because of a local shortage: file descriptors, ports or memory.
-func localFault(err error) bool {
-	for _, fault := range [...]error{syscall.EMFILE, syscall.ENFILE, syscall.ENOBUFS, syscall.ENOMEM, syscall.EADDRNOTAVAIL} {
-		if errors.Is(err, fault) {
-			return true
-		}
-	}
-	return false
 }
 
 // broke notes that the engine has aborted on the request.

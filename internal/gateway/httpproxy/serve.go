@@ -69,7 +69,9 @@ func Serve(ctx context.Context, listener net.Listener, handler http.Handler, o S
 		MaxHeaderBytes:    o.MaxHeaderBytes,
 		Protocols:         protocols,
 		HTTP2:             &http.HTTP2Config{MaxConcurrentStreams: o.MaxStreams},
-		ErrorLog:          log.New(logWriter{o.Log.V(1)}, "", 0),
+		// handlers.serve answers them: what the connection has counted of their headers must be given back.
+		DisableGeneralOptionsHandler: true,
+		ErrorLog:                     log.New(logWriter{o.Log.V(1)}, "", 0),
 	}
 	served := make(chan error, 1)
 	go func() {
@@ -116,7 +118,7 @@ type handlers struct {
 
 // serve calls a handler if there is room for one more.
 func (h *handlers) serve(w http.ResponseWriter, r *http.Request, handler http.Handler, stall time.Duration) {
-	host, _, _ := net.SplitHostPort(r.RemoteAddr)
+	host := budget.Client(r.RemoteAddr)
 	room, closed := h.enter(host)
 	if closed {
 		panic(http.ErrAbortHandler)
@@ -133,6 +135,10 @@ func (h *handlers) serve(w http.ResponseWriter, r *http.Request, handler http.Ha
 		return
 	}
 	defer end()
+	if r.RequestURI == "*" && r.Method == http.MethodOptions { // of the server, not of what it serves
+		w.Header().Set("Content-Length", "0")
+		return
+	}
 	if stall > 0 {
 		w = &steady{ResponseWriter: w, control: http.NewResponseController(w), stall: stall}
 	}

@@ -1,6 +1,7 @@
 package httpproxy
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"io"
@@ -13,6 +14,8 @@ import (
 
 	"github.com/go-logr/logr"
 
+	"github.com/kvasir-dev/kvasir/internal/budget"
+	"github.com/kvasir-dev/kvasir/internal/gateway/accept"
 	"github.com/kvasir-dev/kvasir/internal/picker"
 )
 
@@ -200,6 +203,34 @@ func TestHeadersAreBounded(t *testing.T) {
 				t.Errorf("answer %q", answer)
 			}
 		})
+	}
+	end()
+	if err := wait(); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestRequestsToTheServerItselfLeaveNothing: OPTIONS * names none of the server's paths, and its header counts as any other.
+func TestRequestsToTheServerItselfLeaveNothing(t *testing.T) {
+	room := budget.New(1<<20, time.Now)
+	address, end, wait := served(t, func(http.ResponseWriter, *http.Request) { t.Error("it is handled as a request") }, ServeOptions{Budget: room})
+	conn, err := net.Dial("tcp", address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = conn.Close() }()
+	_ = conn.SetDeadline(time.Now().Add(patience))
+	answers := bufio.NewReader(conn)
+	for range 3 {
+		_, _ = io.WriteString(conn, "OPTIONS * HTTP/1.1\r\nHost: x\r\n"+strings.Repeat("a:\r\n", 200)+"\r\n")
+		r, err := http.ReadResponse(answers, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _ = r.Body.Close(); r.StatusCode != http.StatusOK || r.ContentLength != 0 {
+			t.Errorf("%d, %d bytes", r.StatusCode, r.ContentLength)
+		}
+		eventually(t, "only the connection is held", func() bool { return room.Stats().Held == accept.Cost })
 	}
 	end()
 	if err := wait(); err != nil {

@@ -1,6 +1,7 @@
 package httpproxy
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"net"
@@ -14,6 +15,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kvasir-dev/kvasir/internal/endpoint"
+	"github.com/kvasir-dev/kvasir/internal/engines/transport"
 	"github.com/kvasir-dev/kvasir/internal/picker"
 )
 
@@ -299,8 +302,29 @@ func TestWhatIsMissingHereIsNotTheEnginesFault(t *testing.T) {
 		&net.OpError{Op: "dial", Err: os.NewSyscallError("connect", syscall.ECONNREFUSED)}:  false,
 		io.EOF: false,
 	} {
-		if got := localFault(fmt.Errorf("attempt: %w", fault)); got != local {
+		if got := transport.LocalFault(fmt.Errorf("attempt: %w", fault)); got != local {
 			t.Errorf("%v: local %v", fault, got)
 		}
+	}
+}
+
+// TestALackOfDescriptorsOpensNoCircuit: an engine that could not be asked has not failed.
+func TestALackOfDescriptorsOpensNoCircuit(t *testing.T) {
+	for fault, want := range map[syscall.Errno]bool{syscall.EMFILE: true, syscall.ECONNREFUSED: false} {
+		s := spec(engine(t, sum))
+		s.Policy.CircuitFailures, s.Policy.CircuitOpen = 1, time.Hour
+		lost := false
+		h := newHouse(t, Options{Unreachable: func(string, []*endpoint.Endpoint) bool { lost = true; return false }}, s)
+		h.proxy.engines.Close()
+		h.proxy.engines = transport.NewTransports(func(context.Context, string, string) (net.Conn, error) {
+			return nil, &net.OpError{Op: "dial", Err: os.NewSyscallError("socket", fault)}
+		}, func() *http.Transport { return &http.Transport{} })
+		if r := h.post("/v1/completions", `{"model":"m","prompt":"x"}`); r.StatusCode < 500 {
+			t.Errorf("%v: status %d without an engine", fault, r.StatusCode)
+		}
+		if closed := h.picker.Stats()[0].Endpoints[0].CircuitClosed; closed != want || lost == want {
+			t.Errorf("%v: circuit closed %t, engine lost %t", fault, closed, lost)
+		}
+		h.idle()
 	}
 }
