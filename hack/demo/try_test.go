@@ -45,8 +45,8 @@ func (s *screen) until(t *testing.T, pattern string) string {
 	return ""
 }
 
-// TestWhatTryShowsWorks: the page is there, the request hits the cache the second time, an engine that is killed is missed, and
-// nothing is left after an interrupt.
+// TestWhatTryShowsWorks: the page is there, the request hits the cache the second time, the chats are answered, an engine that is
+// killed is missed, and nothing is left after an interrupt.
 func TestWhatTryShowsWorks(t *testing.T) {
 	programs, out, errs := bin(t), &screen{}, &screen{}
 	t.Setenv("TMPDIR", t.TempDir())
@@ -79,6 +79,7 @@ func TestWhatTryShowsWorks(t *testing.T) {
 	if predicted < 16 {
 		t.Errorf("%d tokens of the second request are in a cache", predicted)
 	}
+	chatsEnd(t, page)
 	pid, err := strconv.Atoi(out.until(t, `kill -9 (\d+)`))
 	if err != nil {
 		t.Fatal(err)
@@ -98,6 +99,26 @@ func TestWhatTryShowsWorks(t *testing.T) {
 	if _, err := http.Get(page); err == nil {
 		t.Error("the picker still answers")
 	}
+}
+
+// chatsEnd waits until more requests than the two by hand have been answered whole, and fails if the chats leave theirs.
+func chatsEnd(t *testing.T, page string) {
+	t.Helper()
+	outcomes := regexp.MustCompile(`(?m)^kvasir_requests_total\{.*outcome="(completed|client_gone)".*\} (\d+)$`)
+	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
+		_, body := get(t, page+"metrics")
+		counts := map[string]int{}
+		for _, m := range outcomes.FindAllStringSubmatch(body, -1) {
+			counts[m[1]], _ = strconv.Atoi(m[2])
+		}
+		switch {
+		case counts["client_gone"] > 0:
+			t.Fatalf("%d clients have left before the end of their answers", counts["client_gone"])
+		case counts["completed"] > 2:
+			return
+		}
+	}
+	t.Fatal("no chat has ended in a minute")
 }
 
 func get(t *testing.T, url string) (status int, body string) {
