@@ -47,6 +47,7 @@ export function tiles(pool, time, points, step) {
   const inFlight = sum(pool.pods, (p) => sum(p.endpoints, (e) => e.inFlight));
   const queued = sum(pool.pods, (p) => sum(p.endpoints, (e) => e.waiting));
   const failed = pool.outcomes.failed ?? 0;
+  const gone = pool.outcomes.client_gone ?? 0;
   const picked = pool.recent.picks > 0 ? pool.recent : pool.hits;
   const told = r.untold > 0 ? `${whole(r.answers)} of ${whole(r.answers + r.untold)} answers report them` : 'of prompt tokens';
   const all = [
@@ -57,7 +58,7 @@ export function tiles(pool, time, points, step) {
     ['Requests', rate == null ? '–' : `${rate.toFixed(rate < 10 ? 1 : 0)} /s`, `${whole(inFlight)} in flight, ${whole(pool.requests)} in all`, 'requests'],
     ['Queue', whole(pool.waiting + queued), `${whole(pool.waiting)} in the picker, ${whole(queued)} in engines`, 'queue'],
     ['Pods serving', `${pool.size.ready} / ${pool.size.desired ?? pool.size.pods}`, pool.size.draining ? `${pool.size.draining} draining` : 'none draining', 'serving'],
-    ['Not served', whole(failed + pool.refused), `${whole(failed)} failed, ${whole(pool.refused)} refused`, 'unserved'],
+    ['Not served', whole(failed + pool.refused), `${whole(failed)} failed, ${whole(pool.refused)} refused${gone > 0 ? `, ${whole(gone)} left by clients` : ''}`, 'unserved'],
   ];
   const box = $('tiles');
   const now = all.map(([name, big, more, field, top]) => h('div', { class: 'tile' }, h('dl', {}, h('dt', {}, name), h('dd', {}, big)), h('p', { class: 'more' }, more), spark(points, field, top)));
