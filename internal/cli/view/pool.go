@@ -273,7 +273,7 @@ func (p *Pool) members(seen map[string][]*api.Pod) {
 		delete(seen, m.Name)
 	}
 	for name, views := range seen {
-		m := Pod{Name: name, Stage: views[0].Phase, Island: views[0].Island, Live: livePod(views)}
+		m := Pod{Name: name, Stage: views[0].Phase, Reason: views[0].Reason, Island: views[0].Island, Live: livePod(views)}
 		p.Live.InFlight += m.Live.InFlight
 		p.Members = append(p.Members, m)
 	}

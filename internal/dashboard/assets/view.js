@@ -2,6 +2,7 @@
 import { $, h, width, sync, percent, whole, short, seconds, value } from './dom.js';
 
 const phases = { Serving: 'good', Draining: 'wait', NotReady: 'wait', Circuit: 'bad' };
+const phaseName = (p) => (p.reason === 'Unreachable' ? 'unreachable' : phaseNames[p.phase] ?? p.phase);
 const phaseNames = { Serving: 'serving', Draining: 'draining', NotReady: 'not ready', Circuit: 'kept out' };
 const sum = (list, f) => list.reduce((n, x) => n + f(x), 0);
 
@@ -95,7 +96,7 @@ function fact(name, text, title) { return h('div', { title }, h('dt', {}, name),
 export function pods(pool, wanted) {
   $('pods-empty').hidden = pool.pods.length > 0;
   $('pods-note').textContent = `${short(pool.blocks)} blocks known, ${short(pool.held)} held by pods`;
-  const rows = pool.pods.filter((p) => has(wanted, p.name, p.island, phaseNames[p.phase] ?? p.phase)).flatMap((p) => p.endpoints.map((e) => ({ p, e })));
+  const rows = pool.pods.filter((p) => has(wanted, p.name, p.island, phaseName(p))).flatMap((p) => p.endpoints.map((e) => ({ p, e })));
   sync($('pods'), rows, ({ p, e }) => `${p.uid}/${e.rank}`, () => h('li', { class: 'pod' }), (li, { p, e }) => {
     const capacity = e.capacity || Math.max(e.blocks, 1);
     const r = e.recent.answers > 0 ? e.recent : e.hits;
@@ -104,7 +105,7 @@ export function pods(pool, wanted) {
     const words = `${p.name}: ${fill}, ${short(e.unique)} blocks only here, ${short(e.shared)} elsewhere too`;
     li.replaceChildren(
       h('header', {}, h('h3', { title: p.name }, p.name, p.endpoints.length > 1 ? h('small', {}, ` rank ${e.rank}`) : null, p.island ? h('small', {}, ` · ${p.island}`) : null),
-        h('span', { class: `pill ${phases[p.phase] ?? ''}` }, phaseNames[p.phase] ?? p.phase)),
+        h('span', { class: `pill ${p.reason ? 'bad' : phases[p.phase] ?? ''}` }, phaseName(p))),
       h('div', { class: 'bar', role: 'img', 'aria-label': words },
         width(h('i', { class: 'unique' }), e.unique / capacity), width(h('i', { class: 'shared' }), e.shared / capacity), width(h('i', { class: 'in-use' }), e.kvUsage)),
       h('p', { class: 'caption' }, `${fill} · ${short(e.unique)} unique · ${short(e.shared)} shared blocks`),
