@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// TestTheHelpNamesEveryAddress: whoever reads the help of the picker learns the ports that it opens.
+// TestTheHelpNamesEveryAddress with its port, so that users find the page without a search.
 func TestTheHelpNamesEveryAddress(t *testing.T) {
 	var help bytes.Buffer
 	if _, err := parse([]string{"--help"}, &help, io.Discard); !errors.Is(err, flag.ErrHelp) {
