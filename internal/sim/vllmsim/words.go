@@ -18,7 +18,8 @@ type Text interface {
 // each with the one space before it, and single other bytes, and hashes each piece to an id below WordsVocabulary. The
 // chat markers, made-up words of three syllables (" banilo") and pieces of the form " t123" have ids of their own, so that
 // generated text, which consists of the made-up words, tokenizes back to the ids it was generated from. Cutting does not
-// depend on anything but the text around a cut, so that a longer text begins with the tokens of its beginning if that ends in a line break or a marker.
+// depend on anything but the text around a cut, so that a longer text begins with the tokens of its beginning if that ends
+// in a line break or a marker.
 type Words struct{}
 
 const (
