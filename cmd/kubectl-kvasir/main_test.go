@@ -79,6 +79,9 @@ func TestCommandLine(t *testing.T) {
 			if !strings.Contains(stdout+stderr, tc.out) {
 				t.Errorf("nothing of %q in %q and %q", tc.out, stdout, stderr)
 			}
+			if tc.status == 2 && tc.args != "" && strings.Count(stderr, "\n") != 1 {
+				t.Errorf("a wrong command line has more than a line: %q", stderr)
+			}
 			if (tc.status == 0) != (stdout != "") {
 				t.Errorf("standard output has %q", stdout)
 			}

@@ -26,7 +26,7 @@ func TestCommandLine(t *testing.T) {
 		"run --help":  {0, "kvasir-lab run --policies five"},
 		"--version":   {0, "kvasir-lab "},
 		"version":     {0, "kvasir-lab "},
-		"run --traec": {2, "See 'kvasir-lab run --help'"},
+		"run --traec": {2, "; see 'kvasir-lab run --help'\n"},
 
 		"run --stall 30s":                          {2, `--stall is "30s", want AT:FOR`},
 		"run --stall 30s:-1s":                      {2, "want AT:FOR"},

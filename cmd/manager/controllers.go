@@ -21,6 +21,7 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/operator/controller/pickers"
 	"github.com/kvasir-dev/kvasir/internal/operator/controller/routingpolicy"
 	"github.com/kvasir-dev/kvasir/internal/operator/resources"
+	"github.com/kvasir-dev/kvasir/internal/version"
 )
 
 const (
@@ -78,7 +79,7 @@ func addControllers(mgr ctrl.Manager, o *options) error {
 		Clock: clock.RealClock{}, Pickers: reports, Engines: engines, Sizer: sizes, Warmups: warmups,
 		Children: func() resources.Config {
 			return resources.Config{
-				PickerImage: o.pickerImage, Operator: o.account, LogLevel: o.pickerLogLevel,
+				PickerImage: o.pickerImage, Operator: o.account, LogLevel: o.pickerLogLevel, Version: version.Get().Version,
 				GIE: optional.there(resources.GIEKind), Routes: optional.there(resources.RouteKind),
 				CertManager: optional.there(resources.CertificateKind), Provisioning: optional.there(resources.ProvisioningKind),
 				Traffic: resources.Traffic{

@@ -129,7 +129,7 @@ func (o *tryOptions) show(out io.Writer, f *fleet.Fleet) {
 	for i, pod := range f.Pods {
 		p("  kill -9 %-8d # %s, %s\n", f.PID(i), pod, f.PodURLs[i])
 	}
-	p("\nChange the strategy: edit %s\n\n", filepath.Join(f.Objects, "policy.yaml"))
+	p("\nChange the strategy, or make a mistake; the page names its line:\n\n  %s\n\n", filepath.Join(f.Objects, "policy.yaml"))
 }
 
 // talk sends chats through the picker, round after round, each with conversations of its own.

@@ -45,8 +45,8 @@ func (s *screen) until(t *testing.T, pattern string) string {
 	return ""
 }
 
-// TestWhatTryShowsWorks: the page is there, the request hits the cache the second time, an engine that is killed is missed, and
-// nothing is left after an interrupt.
+// TestWhatTryShowsWorks: the page is there, the request hits the cache the second time, the chats are answered, an engine that is
+// killed is missed, and nothing is left after an interrupt.
 func TestWhatTryShowsWorks(t *testing.T) {
 	programs, out, errs := bin(t), &screen{}, &screen{}
 	t.Setenv("TMPDIR", t.TempDir())
@@ -79,6 +79,7 @@ func TestWhatTryShowsWorks(t *testing.T) {
 	if predicted < 16 {
 		t.Errorf("%d tokens of the second request are in a cache", predicted)
 	}
+	chatsEnd(t, page)
 	pid, err := strconv.Atoi(out.until(t, `kill -9 (\d+)`))
 	if err != nil {
 		t.Fatal(err)
@@ -98,6 +99,21 @@ func TestWhatTryShowsWorks(t *testing.T) {
 	if _, err := http.Get(page); err == nil {
 		t.Error("the picker still answers")
 	}
+}
+
+// chatsEnd waits until more requests than the two by hand have been answered whole.
+func chatsEnd(t *testing.T, page string) {
+	t.Helper()
+	completed := regexp.MustCompile(`(?m)^kvasir_requests_total\{.*outcome="completed".*\} (\d+)$`)
+	for end := time.Now().Add(5 * time.Minute); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
+		_, body := get(t, page+"metrics")
+		if m := completed.FindStringSubmatch(body); m != nil {
+			if n, _ := strconv.Atoi(m[1]); n > 2 {
+				return
+			}
+		}
+	}
+	t.Fatal("no chat has ended in five minutes")
 }
 
 func get(t *testing.T, url string) (status int, body string) {

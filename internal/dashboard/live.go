@@ -155,9 +155,12 @@ func (f *Facts) pods(before poolMark) []api.Pod {
 		pod.Island = cmp.Or(pod.Island, ep.Island)
 		switch {
 		case ep.Terminating || f.Leaving[s.ID.Pod]:
-			pod.Phase = api.PhaseDraining
+			pod.Phase, pod.Reason = api.PhaseDraining, ""
 		case (!s.Pickable || ep.Unreachable) && pod.Phase != api.PhaseDraining:
 			pod.Phase = api.PhaseNotReady
+			if ep.Unreachable {
+				pod.Reason = api.ReasonUnreachable
+			}
 		case !s.CircuitClosed && pod.Phase == api.PhaseServing:
 			pod.Phase = api.PhaseCircuit
 		}

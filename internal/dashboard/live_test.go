@@ -68,6 +68,21 @@ func TestPodsAreShownByNameWithTheirPhase(t *testing.T) {
 	}
 }
 
+func TestPodsThatCannotBeReachedSaySo(t *testing.T) {
+	f := facts()
+	for i := range f.Spec.Endpoints { // also of one that drains, which says that instead
+		f.Spec.Endpoints[i].Unreachable = f.Spec.Endpoints[i].Pod != "pod-10"
+	}
+	got := map[string]string{}
+	for _, pod := range Pools([]Facts{f}, new(Recent))[0].Pods {
+		got[pod.Name] = pod.Phase + " " + pod.Reason
+	}
+	want := map[string]string{"pod-2": "Draining ", "pod-3": "NotReady Unreachable", "pod-4": "NotReady Unreachable", "pod-10": "Serving "}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Error(diff)
+	}
+}
+
 func TestConditionsThatAreFalseAreShown(t *testing.T) {
 	f := facts()
 	f.Judged = []metav1.Condition{

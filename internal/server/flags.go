@@ -189,7 +189,7 @@ func checkModelRoot(path string) error {
 }
 
 // loopback is added to the help of addresses that bindLocally changes.
-const loopback = "; outside a cluster the default is this port on 127.0.0.1"
+const loopback = "; outside a cluster this port is on 127.0.0.1"
 
 // bindLocally leaves addresses whose clients do not authenticate to this machine, where the picker does not run for a cluster
 // and no flag gives them.

@@ -83,6 +83,16 @@ func TestAnswersOfBothRoutesAreRead(t *testing.T) {
 	}
 }
 
+func TestWithoutAStrategyEachIsTaken(t *testing.T) {
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { respond(w, wholeStream) }))
+	t.Cleanup(server.Close)
+	client := NewClient(server.URL, "")
+	t.Cleanup(client.Close)
+	if _, err := client.post(context.Background(), "/v1/x", "", nil); err != nil {
+		t.Error(err)
+	}
+}
+
 func TestTheFirstTextEndsTheWaitAndNotTheFirstEvent(t *testing.T) {
 	const pause = 20 * time.Millisecond
 	first, rest, _ := strings.Cut(wholeStream, "\n\n")

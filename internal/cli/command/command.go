@@ -43,7 +43,7 @@ func Run(ctx context.Context, root *cobra.Command, args []string, std console.Co
 	case err == nil:
 		return Done
 	case errors.As(err, &usage):
-		fmt.Fprintf(std.Err, "error: %v\nSee '%s --help' for usage.\n", err, command.CommandPath())
+		fmt.Fprintf(std.Err, "error: %v; see '%s --help'\n", err, command.CommandPath())
 		return Wrong
 	case errors.Is(err, ErrReported):
 		return Failed

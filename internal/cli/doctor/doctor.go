@@ -149,8 +149,8 @@ func (d *Doctor) conditions(pool *v1alpha1.InferencePool) {
 		case c.Status == "True":
 			good++
 			continue
-		case c.Status == "Unknown" && (c.Reason == "Disabled" || c.Reason == "CRDsMissing" || c.Reason == "Open"):
-			continue // gateways and open engines are a choice
+		case c.Status == "Unknown" && (c.Reason == "Disabled" || c.Reason == "CRDsMissing" || c.Reason == "Open" || c.Reason == "NoModelList"):
+			continue // gateways, open engines and pools without pods are a choice
 		case c.Status == "False" && slices.Contains([]string{v1alpha1.ConditionAccepted, v1alpha1.ConditionReady,
 			v1alpha1.ConditionEventsSynced}, c.Type),
 			c.Reason == "CertificateInvalid", c.Reason == "RolloutStopped", c.Reason == "ProbeFailed", c.Reason == "Mispredicting",

@@ -162,7 +162,7 @@ func OfCluster(pool *v1alpha1.InferencePool, pods []corev1.Pod, now time.Time) *
 }
 
 // needsNoAction are the reasons of unknown conditions that are as they should be: what is off or is not there, and what time will tell.
-var needsNoAction = map[string]bool{"Disabled": true, "CRDsMissing": true, "TooFewReplies": true}
+var needsNoAction = map[string]bool{"Disabled": true, "CRDsMissing": true, "TooFewReplies": true, "NoModelList": true}
 
 func podOf(pool *v1alpha1.InferencePool, pod *corev1.Pod, said *v1alpha1.PodSummary, now time.Time) Pod {
 	p := Pod{Name: pod.Name, Node: pod.Spec.NodeName, Revision: pod.Labels[v1alpha1.LabelRevision],
@@ -273,7 +273,7 @@ func (p *Pool) members(seen map[string][]*api.Pod) {
 		delete(seen, m.Name)
 	}
 	for name, views := range seen {
-		m := Pod{Name: name, Stage: views[0].Phase, Island: views[0].Island, Live: livePod(views)}
+		m := Pod{Name: name, Stage: views[0].Phase, Reason: views[0].Reason, Island: views[0].Island, Live: livePod(views)}
 		p.Live.InFlight += m.Live.InFlight
 		p.Members = append(p.Members, m)
 	}

@@ -150,6 +150,11 @@ func TestPoolsOfPickersAlone(t *testing.T) {
 	if len(all) != 1 || all[0].Status != "Serving" || all[0].Pods != 3 || len(all[0].Members) != 2 || all[0].Members[1].Stage != api.PhaseDraining {
 		t.Errorf("%+v", all)
 	}
+	killed := replica("picker-0", 10)
+	killed.Pools[0].Pods[0].Phase, killed.Pools[0].Pods[0].Reason = api.PhaseNotReady, api.ReasonUnreachable
+	if all := OfPickers([]PickerReport{{Picker: "127.0.0.1:9090", Live: killed}}); all[0].Members[0].Reason != api.ReasonUnreachable {
+		t.Errorf("why a pod is not ready is lost: %+v", all[0].Members[0])
+	}
 	p := OfCluster(ptrs(chat()))
 	p.Join([]PickerReport{{Picker: "a", Live: &api.Live{Picker: "a", Pools: []api.Pool{{Namespace: "llm", Name: "other"}}}}})
 	if p.Live != nil || p.Problems[len(p.Problems)-1].Message != "it does not serve the pool" {

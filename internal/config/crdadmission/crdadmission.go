@@ -261,7 +261,7 @@ func (k *kind) validate(ctx context.Context, obj, old *unstructured.Unstructured
 		before = old.Object
 	}
 	ruleErrs, _ := k.rules.Validate(ctx, nil, k.structural, obj.Object, before, celconfig.RuntimeCELCostBudget)
-	return problemsOf(append(errs, ruleErrs...))
+	return append(problemsOf(errs), problemsOf(ruleErrs)...)
 }
 
 // UncheckedRules is added to the last problem of an object whose rules cannot be evaluated.

@@ -101,6 +101,31 @@ func TestTextsThatAreRefused(t *testing.T) {
 	}
 }
 
+// TestProblemsHaveOneOrder: a picker logs each problem once, so a file must not have others when it is read again.
+func TestProblemsHaveOneOrder(t *testing.T) {
+	text := strings.Replace(smallest, "selector: {matchLabels: {app: m}}", "selector: {matchLabels: 5}, replicas: two, picker: {replicas: x}, drain: 5, gateway: 5", 1)
+	admitter, want := newAdmitter(t), ""
+	for range 20 {
+		_, err := admitter.Admit(t.Context(), []byte(text), nil)
+		if err == nil {
+			t.Fatal("admitted")
+		}
+		if want == "" {
+			want = err.Error()
+		}
+		if err.Error() != want {
+			t.Fatalf("it says\n%v\nand then\n%s", err, want)
+		}
+	}
+	for _, field := range []string{"spec.drain", "spec.gateway", "spec.picker.replicas", "spec.replicas"} {
+		_, rest, found := strings.Cut(want, field+": ")
+		if !found {
+			t.Fatalf("%s is not the next in\n%s", field, want)
+		}
+		want = rest
+	}
+}
+
 func TestDocumentsWithoutContentDoNotCount(t *testing.T) {
 	mustAdmit(t, []byte("# head\n---\n"+smallest+"---\n# end\n---\n\n"), nil)
 }

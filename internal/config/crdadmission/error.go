@@ -1,7 +1,9 @@
 package crdadmission
 
 import (
+	"cmp"
 	"fmt"
+	"slices"
 	"strings"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -12,7 +14,7 @@ import (
 type Error struct {
 	// Kind, Namespace and Name of the object, each empty where it could not be read.
 	Kind, Namespace, Name string
-	// Problems, at least one, in the order in which the API server finds them.
+	// Problems, at least one: those of each step of the API server in turn, and of a step by their fields.
 	Problems []Problem
 }
 
@@ -59,7 +61,9 @@ func refuse(obj *unstructured.Unstructured, problems ...Problem) *Error {
 	return &Error{Kind: obj.GetKind(), Namespace: obj.GetNamespace(), Name: obj.GetName(), Problems: problems}
 }
 
+// problemsOf a step of the admission, by their fields: the step itself reports them in the random order of maps.
 func problemsOf(errs field.ErrorList) []Problem {
+	slices.SortStableFunc(errs, func(a, b *field.Error) int { return cmp.Compare(a.Field, b.Field) })
 	problems := make([]Problem, 0, len(errs))
 	for _, e := range errs {
 		path := e.Field

@@ -130,7 +130,9 @@ type Pod struct {
 	Name string `json:"name"`
 	UID  string `json:"uid"`
 	// Phase: Serving, NotReady, Draining (no request is sent there any more), Circuit (kept out for its failures).
-	Phase     string     `json:"phase"`
+	Phase string `json:"phase"`
+	// Reason of the phase NotReady, where the picker itself knows it: Unreachable.
+	Reason    string     `json:"reason,omitempty"`
 	Island    string     `json:"island,omitempty"`
 	Endpoints []Endpoint `json:"endpoints"`
 }
@@ -142,6 +144,9 @@ const (
 	PhaseDraining = "Draining"
 	PhaseCircuit  = "Circuit"
 )
+
+// ReasonUnreachable is the reason of a pod that the picker cannot connect to.
+const ReasonUnreachable = "Unreachable"
 
 // Endpoint is one rank of a pod.
 type Endpoint struct {

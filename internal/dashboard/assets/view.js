@@ -2,6 +2,7 @@
 import { $, h, width, sync, percent, whole, short, seconds, value } from './dom.js';
 
 const phases = { Serving: 'good', Draining: 'wait', NotReady: 'wait', Circuit: 'bad' };
+const phaseName = (p) => (p.reason === 'Unreachable' ? 'unreachable' : phaseNames[p.phase] ?? p.phase);
 const phaseNames = { Serving: 'serving', Draining: 'draining', NotReady: 'not ready', Circuit: 'kept out' };
 const sum = (list, f) => list.reduce((n, x) => n + f(x), 0);
 
@@ -47,6 +48,7 @@ export function tiles(pool, time, points, step) {
   const inFlight = sum(pool.pods, (p) => sum(p.endpoints, (e) => e.inFlight));
   const queued = sum(pool.pods, (p) => sum(p.endpoints, (e) => e.waiting));
   const failed = pool.outcomes.failed ?? 0;
+  const gone = pool.outcomes.client_gone ?? 0;
   const picked = pool.recent.picks > 0 ? pool.recent : pool.hits;
   const told = r.untold > 0 ? `${whole(r.answers)} of ${whole(r.answers + r.untold)} answers report them` : 'of prompt tokens';
   const all = [
@@ -57,7 +59,7 @@ export function tiles(pool, time, points, step) {
     ['Requests', rate == null ? '–' : `${rate.toFixed(rate < 10 ? 1 : 0)} /s`, `${whole(inFlight)} in flight, ${whole(pool.requests)} in all`, 'requests'],
     ['Queue', whole(pool.waiting + queued), `${whole(pool.waiting)} in the picker, ${whole(queued)} in engines`, 'queue'],
     ['Pods serving', `${pool.size.ready} / ${pool.size.desired ?? pool.size.pods}`, pool.size.draining ? `${pool.size.draining} draining` : 'none draining', 'serving'],
-    ['Not served', whole(failed + pool.refused), `${whole(failed)} failed, ${whole(pool.refused)} refused`, 'unserved'],
+    ['Not served', whole(failed + pool.refused), `${whole(failed)} failed, ${whole(pool.refused)} refused${gone > 0 ? `, ${whole(gone)} left by clients` : ''}`, 'unserved'],
   ];
   const box = $('tiles');
   const now = all.map(([name, big, more, field, top]) => h('div', { class: 'tile' }, h('dl', {}, h('dt', {}, name), h('dd', {}, big)), h('p', { class: 'more' }, more), spark(points, field, top)));
@@ -94,7 +96,7 @@ function fact(name, text, title) { return h('div', { title }, h('dt', {}, name),
 export function pods(pool, wanted) {
   $('pods-empty').hidden = pool.pods.length > 0;
   $('pods-note').textContent = `${short(pool.blocks)} blocks known, ${short(pool.held)} held by pods`;
-  const rows = pool.pods.filter((p) => has(wanted, p.name, p.island, phaseNames[p.phase] ?? p.phase)).flatMap((p) => p.endpoints.map((e) => ({ p, e })));
+  const rows = pool.pods.filter((p) => has(wanted, p.name, p.island, phaseName(p))).flatMap((p) => p.endpoints.map((e) => ({ p, e })));
   sync($('pods'), rows, ({ p, e }) => `${p.uid}/${e.rank}`, () => h('li', { class: 'pod' }), (li, { p, e }) => {
     const capacity = e.capacity || Math.max(e.blocks, 1);
     const r = e.recent.answers > 0 ? e.recent : e.hits;
@@ -103,7 +105,7 @@ export function pods(pool, wanted) {
     const words = `${p.name}: ${fill}, ${short(e.unique)} blocks only here, ${short(e.shared)} elsewhere too`;
     li.replaceChildren(
       h('header', {}, h('h3', { title: p.name }, p.name, p.endpoints.length > 1 ? h('small', {}, ` rank ${e.rank}`) : null, p.island ? h('small', {}, ` · ${p.island}`) : null),
-        h('span', { class: `pill ${phases[p.phase] ?? ''}` }, phaseNames[p.phase] ?? p.phase)),
+        h('span', { class: `pill ${p.reason ? 'bad' : phases[p.phase] ?? ''}` }, phaseName(p))),
       h('div', { class: 'bar', role: 'img', 'aria-label': words },
         width(h('i', { class: 'unique' }), e.unique / capacity), width(h('i', { class: 'shared' }), e.shared / capacity), width(h('i', { class: 'in-use' }), e.kvUsage)),
       h('p', { class: 'caption' }, `${fill} · ${short(e.unique)} unique · ${short(e.shared)} shared blocks`),

@@ -16,14 +16,19 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/kvasir-dev/kvasir/api/v1alpha1"
 )
 
-// Manager is the field manager of everything that is applied.
-const Manager = "kvasir"
+const (
+	// Manager is the field manager of everything that is applied.
+	Manager = "kvasir"
+	// labelVersion names the release of the operator that has applied an object.
+	labelVersion = "app.kubernetes.io/version"
+)
 
 // Config is what does not depend on the pool.
 type Config struct {
@@ -31,6 +36,8 @@ type Config struct {
 	PickerImage string
 	// Operator is the ServiceAccount of the operator, whose calls pickers answer.
 	Operator types.NamespacedName
+	// Version of the operator, for a label of each object; one that is no label's value is left out.
+	Version string
 	// LogLevel of the pickers: error, warn, info, debug or trace; "" is info.
 	LogLevel string
 	// GIE, Routes, CertManager and Provisioning report which optional APIs the cluster has.
@@ -125,9 +132,24 @@ func Objects(c Config, in Input) ([]*unstructured.Unstructured, error) {
 		if err != nil {
 			return nil, err
 		}
+		c.versioned(u)
 		applied = append(applied, u)
 	}
 	return applied, nil
+}
+
+// versioned adds the operator's version to the labels of an object. Templates of pods do not have it: another release of the operator is no
+// reason to replace pods.
+func (c *Config) versioned(u *unstructured.Unstructured) {
+	if c.Version == "" || len(validation.IsValidLabelValue(c.Version)) > 0 {
+		return
+	}
+	labels := u.GetLabels()
+	if labels == nil {
+		labels = map[string]string{}
+	}
+	labels[labelVersion] = c.Version
+	u.SetLabels(labels)
 }
 
 // Applied is an object without what the API server fills in, as server-side apply takes it.

@@ -177,6 +177,31 @@ func TestEveryChildBelongsToItsPool(t *testing.T) {
 	}
 }
 
+// TestChildrenNameTheOperatorsVersion in their own labels and nowhere else, so that an upgrade replaces no pods for it.
+func TestChildrenNameTheOperatorsVersion(t *testing.T) {
+	p := pools(t)["owned"]
+	for version, want := range map[string]string{"v1.2.3": "v1.2.3", "": "", "v1.2.3+meta": ""} {
+		config := installed
+		config.Version = version
+		all, err := Objects(config, Input{Pool: p, TenantSecrets: []string{"tenants", "more"}, Trusted: []byte("certificates\n"),
+			Gateways: []types.NamespacedName{{Namespace: "infra", Name: "inference"}}, Sets: []string{"groups"}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i, o := range all {
+			labels := o.GetLabels()
+			if got := labels["app.kubernetes.io/version"]; got != want {
+				t.Errorf("version %q: %s %s has %q", version, o.GetKind(), o.GetName(), got)
+			}
+			delete(labels, "app.kubernetes.io/version")
+			o.SetLabels(labels)
+			if diff := cmp.Diff(objects(t, p)[i].Object, o.Object); diff != "" {
+				t.Errorf("version %q: %s %s has more than its label (-without +with):\n%s", version, o.GetKind(), o.GetName(), diff)
+			}
+		}
+	}
+}
+
 // TestPickersNameNoUser: clusters that give each namespace a range of users refuse pods that name others.
 func TestPickersNameNoUser(t *testing.T) {
 	for name, p := range pools(t) {

@@ -16,17 +16,21 @@ type Text interface {
 
 // Words is a tokenizer without a vocabulary file. It cuts text into runs of letters and digits of at most maxRun bytes,
 // each with the one space before it, and single other bytes, and hashes each piece to an id below WordsVocabulary. The
-// chat markers and pieces of the form " t123" have ids of their own, so that generated text, which consists of the
-// latter, tokenizes back to the ids it was generated from. Cutting does not depend on anything but the text around a
-// cut, so that a longer text begins with the tokens of its beginning if that ends in a line break or a marker.
+// chat markers, made-up words of three syllables (" banilo") and pieces of the form " t123" have ids of their own, so that
+// generated text, which consists of the made-up words, tokenizes back to the ids it was generated from. Cutting does not
+// depend on anything but the text around a cut, so that a longer text begins with the tokens of its beginning if that ends
+// in a line break or a marker.
 type Words struct{}
 
 const (
 	// WordsVocabulary is the number of ids of Words.
 	WordsVocabulary = 128_000
-	firstWord       = 1000 // ids below are markers and generated words
+	firstWord       = 1000 // ids below are markers; those of generated words begin here, and so do those of hashed pieces
 	maxRun          = 12
 )
+
+// syllables make the words that are generated, three each. No two begin with the same letter.
+const syllables = "badefigohakelimonaperisotavewizu"
 
 // markers are the special tokens of Words; their index is their id.
 var markers = []string{imStart, imEnd}
@@ -87,6 +91,9 @@ func pieceID(piece string) uint32 {
 			return uint32(id)
 		}
 	}
+	if id, ok := generatedID(piece); ok {
+		return id
+	}
 	h := uint64(0xcbf29ce484222325)
 	for i := range len(piece) {
 		h = (h ^ uint64(piece[i])) * 0x100000001b3
@@ -94,7 +101,32 @@ func pieceID(piece string) uint32 {
 	return uint32(firstWord + (h^h>>32)%(WordsVocabulary-firstWord))
 }
 
-// Decode implements Text: a hashed piece cannot be recovered and is returned as " t" and its id.
+// generatedID is the id of a made-up word, with the space before it.
+func generatedID(piece string) (id uint32, ok bool) {
+	if len(piece) != 7 || piece[0] != ' ' {
+		return 0, false
+	}
+	for at := 1; at < len(piece); at += 2 {
+		i := strings.Index(syllables, piece[at:at+2])
+		if i < 0 || i%2 != 0 {
+			return 0, false
+		}
+		id = id<<4 | uint32(i/2)
+	}
+	return firstWord + id, true
+}
+
+// appendGenerated appends the made-up word of an id, with the space before it.
+func appendGenerated(b []byte, id uint32) []byte {
+	b = append(b, ' ')
+	for shift := 8; shift >= 0; shift -= 4 {
+		i := 2 * ((id - firstWord) >> shift & 15)
+		b = append(b, syllables[i:i+2]...)
+	}
+	return b
+}
+
+// Decode implements Text: a hashed piece cannot be recovered and is returned as a made-up word or as " t" and its id.
 func (Words) Decode(ids []uint32) string {
 	b := make([]byte, 0, 7*len(ids))
 	for _, id := range ids {
@@ -102,12 +134,16 @@ func (Words) Decode(ids []uint32) string {
 			b = append(b, markers[id]...)
 			continue
 		}
+		if id >= firstWord && id < firstWord+paletteSize {
+			b = appendGenerated(b, id)
+			continue
+		}
 		b = strconv.AppendUint(append(b, " t"...), uint64(id), 10)
 	}
 	return string(b)
 }
 
-// paletteSize is how many different words are generated.
+// paletteSize is how many different words are generated: all that three syllables make.
 const paletteSize = 4096
 
 // Palette finds ids below limit whose text is a lower-case word that tokenizes back to the one id: what is generated

@@ -66,6 +66,30 @@ func TestWordsAppendAndStayBelowTheVocabulary(t *testing.T) {
 	}
 }
 
+// TestGeneratedTextIsWords: what people read of a simulated engine without a tokenizer looks like words, and no two are the same.
+func TestGeneratedTextIsWords(t *testing.T) {
+	palette, err := Palette(Words{}, WordsVocabulary)
+	if err != nil {
+		t.Fatal(err)
+	}
+	seen := map[string]bool{}
+	for _, id := range palette {
+		word := Words{}.Decode([]uint32{id})
+		if !lowerWord(word) || seen[word] {
+			t.Fatalf("%d is %q", id, word)
+		}
+		seen[word] = true
+		if back := encodeWords(t, word); len(back) != 1 || back[0] != id {
+			t.Fatalf("%q is %v, not %d", word, back, id)
+		}
+	}
+	for _, text := range []string{" badex", " badefx", " adefig", " badefigo", "badefi"} {
+		if id, ok := generatedID(text); ok {
+			t.Errorf("%q is the word %d", text, id)
+		}
+	}
+}
+
 func FuzzWords(f *testing.F) {
 	for _, s := range []string{"", "a b", "<|im_start|>user\nhi<|im_end|>\n", " t1 t2", "\xff\x00", "<|im_start|"} {
 		f.Add(s, "tail")

@@ -76,9 +76,7 @@ func (r *reconciliation) conditions(childrenErr, podsErr error, affected *metav1
 	r.setFinding(v1alpha1.ConditionTokensExact, &tokens, known)
 	predictions, known := r.view.Predictions()
 	r.setFinding(v1alpha1.ConditionPredictionsTrusted, &predictions, known)
-	if model, known := r.view.Model(); known {
-		r.setFinding(v1alpha1.ConditionModelServed, &model, known)
-	}
+	r.modelServed()
 	if gateways, known := r.view.Gateways(); known {
 		r.setFinding(v1alpha1.ConditionGatewayConforms, &gateways, known)
 	}
@@ -158,6 +156,22 @@ func (r *reconciliation) setFinding(kind string, f *operatorfeed.Finding, known 
 		j.message = old.Message
 	}
 	r.set(kind, j)
+}
+
+// modelServed sets ModelServed once pickers have seen lists of models. When none has one any more, because the pool has no engine,
+// the condition is unknown: the next engines can serve another model.
+func (r *reconciliation) modelServed() {
+	const kind = v1alpha1.ConditionModelServed
+	model, known := r.view.Model()
+	switch {
+	case known:
+		r.setFinding(kind, &model, known)
+	case meta.FindStatusCondition(r.next.Conditions, kind) == nil:
+	case len(r.view.Replicas) == 0:
+		r.set(kind, noPicker())
+	default:
+		r.set(kind, unknown("NoModelList", "no endpoint has listed its models"))
+	}
 }
 
 func noPicker() judgement { return unknown("NoPicker", "no replica of the picker reports") }

@@ -143,6 +143,31 @@ func TestWhatPickersSayOfACacheIsTheReason(t *testing.T) {
 	}
 }
 
+// TestModelsThatNoEngineListsAnyMoreAreUnknown: a pool that is scaled to zero does not keep what its last engines have listed.
+func TestModelsThatNoEngineListsAnyMoreAreUnknown(t *testing.T) {
+	w := newWorld(t)
+	w.serve()
+	for _, tc := range []struct {
+		model operatorfeed.Finding
+		want  string
+	}{
+		{operatorfeed.Finding{}, "none"},
+		{found("ModelNotListed", "chat-0 lists other"), "False ModelNotListed"},
+		{operatorfeed.Finding{}, "Unknown NoModelList"},
+		{operatorfeed.Finding{Verdict: operatorfeed.Good, Reason: "Served"}, "True Served"},
+	} {
+		w.model = tc.model
+		for range 2 { // a condition lasts for a while before another replaces it
+			w.clock.SetTime(w.clock.Now().Add(2 * settle))
+			w.tick()
+			w.settleDown()
+		}
+		if got := w.condition(v1alpha1.ConditionModelServed); got != tc.want {
+			t.Errorf("with %+v it is %s, want %s", tc.model, got, tc.want)
+		}
+	}
+}
+
 func TestWhatIsDoneToPodsIsAnEvent(t *testing.T) {
 	for _, tc := range []struct {
 		action lifecycle.Action
