@@ -36,7 +36,8 @@ func mispredicting(list []picker.Distrust) string {
 		if i > 0 {
 			text.WriteString("; ")
 		}
-		fmt.Fprintf(&text, "%s for %s, tokens %s (%d of %d tokens found)", d.Endpoint, requestsOf(d.Kind, d.Traits), d.Tokens, d.Found, d.Announced)
+		of := requestsOf(d.Kind, d.Traits)
+		fmt.Fprintf(&text, "%s for %s, tokens %s (%d of %d tokens found)", d.Endpoint, of, d.Tokens, d.Found, d.Announced)
 	}
 	text.WriteString(more(len(list)))
 	text.WriteString(". Compare tokenizer, template, cache salts and block size. Until the engines find it, such requests are matched there against what was routed before, except for one in 16; all others are not affected")

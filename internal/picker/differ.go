@@ -268,7 +268,8 @@ func (v *view) doubtsNow(now time.Time) (list []Doubt, changed doubts) {
 		}
 	}
 	slices.SortFunc(list, func(a, b Doubt) int {
-		return cmp.Or(cmp.Compare(a.Endpoint, b.Endpoint), cmp.Compare(a.Tokens, b.Tokens), cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.Traits, b.Traits))
+		return cmp.Or(cmp.Compare(a.Endpoint, b.Endpoint), cmp.Compare(a.Tokens, b.Tokens), cmp.Compare(a.Kind, b.Kind),
+			cmp.Compare(a.Traits, b.Traits))
 	})
 	return list, changed
 }
