@@ -11,7 +11,6 @@ import (
 
 	"github.com/kvasir-dev/kvasir/api/v1alpha1"
 	"github.com/kvasir-dev/kvasir/internal/events"
-	"github.com/kvasir-dev/kvasir/internal/picker"
 	"github.com/kvasir-dev/kvasir/internal/tokens/tokencheck"
 )
 
@@ -141,8 +140,13 @@ func notConnected(f *facts) string {
 func tokensExact(s *PoolState, f *facts) metav1.Condition {
 	const typ = v1alpha1.ConditionTokensExact
 	reason, source := tokensOtherwise(s, f)
+	doubted, which := tokensDoubted(f.doubts)
 	not := func(known string) metav1.Condition {
-		return condition(typ, metav1.ConditionFalse, known, f.tokens.Message+"; "+source)
+		message := f.tokens.Message + "; " + source
+		if doubted != "" {
+			message += "; " + which
+		}
+		return condition(typ, metav1.ConditionFalse, known, message)
 	}
 	switch f.tokens.State {
 	case tokencheck.TextsOnly:
@@ -163,6 +167,11 @@ func tokensExact(s *PoolState, f *facts) metav1.Condition {
 	switch {
 	case !exact && reason == reasonApproximate:
 		return condition(typ, metav1.ConditionFalse, reason, source)
+	case doubted != "":
+		if !exact {
+			which += "; " + source
+		}
+		return condition(typ, metav1.ConditionFalse, doubted, which)
 	case f.inexact.Share >= muchInexact:
 		return condition(typ, metav1.ConditionFalse, "PartlyExact", fmt.Sprintf("%.0f %% of the last requests had no exact tokens, the last one for the reason %s; %s",
 			100*f.inexact.Share, f.inexact.Last, source))
@@ -258,31 +267,6 @@ func approximations(f *facts) string {
 			"can lack its last block and matches are one block shorter there", f.lookahead, f.total))
 	}
 	return strings.Join(why, "; ")
-}
-
-// maxNamed is how many endpoints a condition names one by one.
-const maxNamed = 3
-
-// mispredicting describes which matches are ignored, and what to check.
-func mispredicting(list []picker.Distrust) string {
-	var text strings.Builder
-	text.WriteString("engines find less than half of what they announced and did not remove: ")
-	for i := range list[:min(len(list), maxNamed)] {
-		d := &list[i]
-		if i > 0 {
-			text.WriteString("; ")
-		}
-		fmt.Fprintf(&text, "%s for requests of kind %s with tokens %s", d.Endpoint, d.Kind, d.Tokens)
-		if d.Unusual {
-			text.WriteString(" and fields that may concern the cache, or for adapters")
-		}
-		fmt.Fprintf(&text, " (%d of %d tokens found)", d.Found, d.Announced)
-	}
-	if more := len(list) - maxNamed; more > 0 {
-		fmt.Fprintf(&text, "; and %d more", more)
-	}
-	text.WriteString(". Compare tokenizer, template, cache salts and block size. Until the engines find it, such requests are matched there against what was routed before, except for one in 16; all others are not affected")
-	return text.String()
 }
 
 // modelServed reports whether the engines list the pool's model: requests for another one get the engine's 404. It is empty

@@ -192,10 +192,11 @@ type deviations struct {
 	dropping, lookahead int32
 }
 
-// observed is what gateways have done, and what engines list.
+// observed is what gateways have done, what engines list, and which tokens do not fit theirs.
 type observed struct {
 	gateways []picker.GatewayStats
 	listing  picker.Listing
+	doubts   []picker.Doubt
 }
 
 // facts are the figures that the status of a pool is made from.
@@ -257,7 +258,7 @@ func gather(state *State, s *PoolState, live Live, name string) *facts {
 	for i := range live.Pools {
 		if p := &live.Pools[i]; p.Namespace == s.Object.Namespace && p.Pool == s.Object.Name {
 			f.hits, f.trust, f.completed, f.rendering, f.inexact = p.Hits, p.Trust, p.Outcomes[picker.Completed], p.Rendering, p.Without
-			f.observed = observed{p.Gateways, p.Listing}
+			f.observed = observed{p.Gateways, p.Listing, p.Doubts}
 			for i := range p.Endpoints {
 				count(&f.dropping, p.Endpoints[i].DropsLast && !p.Endpoints[i].Lookahead)
 				count(&f.lookahead, p.Endpoints[i].Lookahead)

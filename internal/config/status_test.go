@@ -285,10 +285,10 @@ func TestTokensExactSaysWhatIsDone(t *testing.T) {
 func TestWhichPredictionsAreNotTrustedShows(t *testing.T) {
 	s, _ := load(t, open(t, "pool.yaml", smallPool, "pods.yaml", smallSlice))
 	one := picker.Distrust{Endpoint: "a/0", Tokens: picker.TokensExact, Kind: openai.KindTools, Announced: 320, Found: 16}
-	odd := picker.Distrust{Endpoint: "b/1", Tokens: picker.TokensGiven, Kind: openai.KindIDs, Unusual: true, Announced: 640}
+	odd := picker.Distrust{Endpoint: "b/1", Tokens: picker.TokensGiven, Kind: openai.KindIDs, Traits: picker.TraitFields, Announced: 640}
 	for want, list := range map[string][]picker.Distrust{
-		"did not remove: a/0 for requests of kind tools with tokens exact (16 of 320 tokens found). Compare":                                                       {one},
-		"(16 of 320 tokens found); b/1 for requests of kind ids with tokens given and fields that may concern the cache, or for adapters (0 of 640 tokens found).": {one, odd},
+		"did not remove: a/0 for requests of kind tools, tokens exact (16 of 320 tokens found). Compare":                                                        {one},
+		"(16 of 320 tokens found); b/1 for requests of kind ids with fields that can concern the cache or are not known, tokens given (0 of 640 tokens found).": {one, odd},
 		"(0 of 640 tokens found); and 2 more. Compare": {one, one, odd, one, one},
 	} {
 		l := distrusted(live(picker.Hits{}, 0))

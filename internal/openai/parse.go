@@ -83,7 +83,11 @@ func (p *parser) field(key span) bool {
 	f := fieldSpan{key: key, at: p.i}
 	name := nameOf(p.b, key, &p.name)
 	if c != 'n' && !usualField(name) {
-		p.r.Unusual = true
+		if string(name) == "cache_salt" {
+			p.r.SetsSalt = true
+		} else {
+			p.r.OtherFields = true
+		}
 		p.r.Steering |= steeringOf(name)
 	}
 	ok, done := p.prose(name, c)

@@ -144,8 +144,9 @@ type Request struct {
 	// echo of completions with logprobs, and by echo of chats, which asks for top_logprobs of the prompt, 0 by default
 	// (vLLM 0.11 to 0.33; where a chat sets top_logprobs to null, releases from 0.31 on read no cache, older ones do).
 	NoCacheRead bool
-	// Unusual: the request has a field that can change what the engine looks up or caches, or that is not known.
-	Unusual bool
+	// SetsSalt: the request has a cache_salt, valid or not. OtherFields: it has another field that can change what the engine
+	// looks up or caches, or that is not known.
+	SetsSalt, OtherFields bool
 	// Steering is what fields of the request control in the engine besides its answer, in any of their spellings.
 	Steering Steering
 	// CacheUnreported: the answer does not report how much of the prompt was found in the cache (use_beam_search).

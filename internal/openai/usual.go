@@ -1,7 +1,7 @@
 package openai
 
 // usualField reports whether a top-level field is known to leave the engine's prefix cache alone: it selects tokens that
-// are generated, or it is part of the prompt, which is read elsewhere. Other fields make a request Unusual. The list is
+// are generated, or it is part of the prompt, which is read elsewhere. Other fields are SetsSalt or OtherFields. The list is
 // of vLLM 0.11 to 0.33 and of the OpenAI and Anthropic APIs; cache_salt, truncation, vllm_xargs, kv_transfer_params and
 // whatever a later release adds are not on it.
 func usualField(name []byte) bool {

@@ -19,36 +19,39 @@ import (
 //     holds where token ids stay in the pod.
 //
 // One answer proves nothing: events can be late, and a block can have been removed. If a quarter of the last 32 answers within
-// an hour, of one kind of request, from one token source, do not fit, that kind is in doubt. If the tokens were made in process, the
+// an hour, of one class of requests, do not fit, that class is in doubt. If the tokens were made in process, the
 // conformance keeper compares them with the engines again. If an engine rendered them, they are not used for an hour: the
-// engine serves such requests with other tokens than it renders. That holds for unusual requests as well, whose tokens the
+// engine serves such requests with other tokens than it renders. That holds for requests with traits as well, whose tokens the
 // keeper cannot compare.
 //
 // One tenant of several raises no doubt, and neither does one endpoint of three or more: the quarter must be reached for more than half
 // of the tenants, and at half of the endpoints or more, among those answers. A tenant that sends more than others displaces only
-// its own answers.
+// its own answers. An endpoint that differs from all others is in doubt by itself (see differing), and what it shows does not
+// count against the tokens.
 type checks struct {
 	// distrusting is whether off has entries.
 	distrusting atomic.Bool
 
-	mu      sync.Mutex
-	waiting []check               // guarded by mu, in the order of time
-	windows map[checked][]fitting // guarded by mu; the last answers since there were doubts, the oldest first
-	off     map[checked]time.Time // guarded by mu; when tokens of a source and kind can be used again
-	stats   Checks                // guarded by mu
+	mu        sync.Mutex
+	waiting   []check             // guarded by mu, in the order of time
+	windows   map[class][]fitting // guarded by mu; the last answers since there were doubts, the oldest first
+	off       map[class]disuse    // guarded by mu
+	stats     Checks              // guarded by mu
+	endpoints differing
 }
 
-// checked is what answers are counted by.
-type checked struct {
-	source  TokenSource
-	kind    openai.Kind
-	unusual bool
+// disuse is until when the tokens of a class are not used, and by which answers that was decided.
+type disuse struct {
+	until            time.Time
+	misfits, answers int
 }
 
-// asker is whose request an answer was to, and which endpoint answered.
+// asker is whose request an answer was to, and which endpoint answered. rendered is the endpoint whose engine made the tokens,
+// nil where they were made in process.
 type asker struct {
 	tenant   uint64
-	endpoint kvindex.Holder
+	endpoint *member
+	rendered *member
 }
 
 // fitting is whether an answer fits.
@@ -75,47 +78,71 @@ type Checks struct{ Fit, Misfit int64 }
 
 // check is a request whose events have not arrived yet.
 type check struct {
-	checked
+	class
 	asker
 	due, picked time.Time
-	member      *member
 	keys        []kvblock.Key // up to the first block that the endpoint did not hold at the pick
 	stored      uint64        // keys that it had announced then
 }
 
-// answered enters whether an answer fits, and reports whether that raises doubts about tokens made in process.
-func (c *checks) answered(now time.Time, of checked, by asker, fits bool) (doubt bool) {
+// doubts are what answers have changed.
+type doubts struct {
+	kinds    openai.Kinds // whose tokens are made in process, and must be proven again
+	off      []class      // whose tokens are not used any more, for distrustFor
+	endpoint []difference // that differ from the others since now, or do not any more
+}
+
+// answered enters whether an answer fits, and reports the doubts that it raises or settles.
+func (c *checks) answered(now time.Time, of class, by asker, fits bool) (found doubts) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.enter(now, of, by, fits)
+	c.enter(now, of, by, fits, &found)
+	return found
 }
 
 // enter is answered with mu held.
-func (c *checks) enter(now time.Time, of checked, by asker, fits bool) (doubt bool) {
+func (c *checks) enter(now time.Time, of class, by asker, fits bool, found *doubts) {
 	if c.windows == nil {
-		c.windows, c.off = map[checked][]fitting{}, map[checked]time.Time{}
+		c.windows, c.off = map[class][]fitting{}, map[class]disuse{}
 	}
 	if fits {
 		c.stats.Fit++
 	} else {
 		c.stats.Misfit++
 	}
-	recent := slices.DeleteFunc(c.windows[of], func(old fitting) bool { return now.Sub(old.at) > trustAge })
+	if changed := c.endpoints.enter(now, of, by, fits); len(changed) > 0 {
+		found.endpoint = append(found.endpoint, changed...)
+		c.windows[of] = slices.DeleteFunc(c.windows[of], func(old fitting) bool { return c.endpoints.involve(of, &old.asker) })
+	}
+	if c.endpoints.involve(of, &by) {
+		return
+	}
+	recent := entered(now, c.windows[of], fitting{by, fits, now})
+	misfits, all := misfitsOf(recent), len(recent)
+	doubt := !fits && doubtful(recent, misfits)
+	if doubt {
+		recent = nil
+	}
+	c.windows[of] = recent
+	switch {
+	case !doubt:
+	case of.source != TokensExact || of.traits != 0:
+		c.off[of] = disuse{now.Add(distrustFor), misfits, all}
+		c.distrusting.Store(true)
+		found.off = append(found.off, of)
+	default:
+		found.kinds |= openai.KindsOf(of.kind)
+	}
+}
+
+// entered is a window of answers with another one, without those that are too old, and without one that has no place beside it.
+func entered(now time.Time, recent []fitting, one fitting) []fitting {
+	recent = slices.DeleteFunc(recent, func(old fitting) bool { return now.Sub(old.at) > trustAge })
 	if len(recent) == doubtWindow {
 		at := oldestOfMost(recent)
 		recent = slices.Delete(recent, at, at+1)
 	}
-	recent = append(recent, fitting{by, fits, now})
-	if doubt = !fits && doubtful(recent); doubt {
-		recent = nil
-	}
-	c.windows[of] = recent
-	if doubt && (of.source != TokensExact || of.unusual) {
-		c.off[of] = now.Add(distrustFor)
-		c.distrusting.Store(true)
-		return false
-	}
-	return doubt
+	return append(recent, one)
 }
 
 // oldestOfMost is the place of the answer to give up for another one: the oldest of the tenant that has most of them.
@@ -135,37 +162,45 @@ func oldestOfMost(recent []fitting) int {
 	return at
 }
 
-// doubtful reports whether enough of some answers do not fit: for more than half of the tenants, and at half of the endpoints or more.
-// With two endpoints nothing says which of them is wrong.
-func doubtful(recent []fitting) bool {
-	misfits := 0
-	for _, f := range recent {
-		if !f.fits {
-			misfits++
+func misfitsOf(recent []fitting) (n int) {
+	for i := range recent {
+		if !recent[i].fits {
+			n++
 		}
 	}
+	return n
+}
+
+// doubtful reports whether enough of some answers do not fit: for more than half of the tenants, and at half of the endpoints or more,
+// both of those that served and of those that rendered. With two endpoints nothing says which of them is wrong.
+func doubtful(recent []fitting, misfits int) bool {
 	if misfits < doubtEnough {
 		return false
 	}
-	tenants, of := misfitting(recent, func(f fitting) uint64 { return f.tenant })
+	tenants, of := misfitting(recent, func(f *fitting) uint64 { return f.tenant })
 	if 2*tenants <= of {
 		return false
 	}
-	endpoints, of := misfitting(recent, func(f fitting) uint64 { return uint64(f.endpoint) })
-	return 2*endpoints >= of
+	endpoints, of := misfitting(recent, func(f *fitting) *member { return f.endpoint })
+	if 2*endpoints < of {
+		return false
+	}
+	renderers, of := misfitting(recent, func(f *fitting) *member { return f.rendered })
+	return 2*renderers >= of
 }
 
 // misfitting returns how many groups of some answers have the share of misfits that raises doubts, and how many groups there are.
-func misfitting(recent []fitting, group func(fitting) uint64) (doubtful, of int) {
+func misfitting[group comparable](recent []fitting, of func(*fitting) group) (doubtful, all int) {
 	type count struct{ all, misfits int }
-	groups := map[uint64]count{}
-	for _, f := range recent {
-		c := groups[group(f)]
+	groups := map[group]count{}
+	for i := range recent {
+		g := of(&recent[i])
+		c := groups[g]
 		c.all++
-		if !f.fits {
+		if !recent[i].fits {
 			c.misfits++
 		}
-		groups[group(f)] = c
+		groups[g] = c
 	}
 	for _, c := range groups {
 		if c.misfits*doubtWindow >= c.all*doubtEnough {
@@ -175,24 +210,31 @@ func misfitting(recent []fitting, group func(fitting) uint64) (doubtful, of int)
 	return doubtful, len(groups)
 }
 
-// distrusts reports whether the tokens of a source are not used at present for a request of some kinds. Doubts about unusual
-// requests concern no others.
-func (c *checks) distrusts(now time.Time, source TokenSource, kinds openai.Kinds, unusual bool) bool {
+// distrusts reports whether the tokens of a source are not used at present for a request of some kinds. Doubts about plain
+// requests hold for those with traits, too; doubts about requests with traits concern no others.
+func (c *checks) distrusts(now time.Time, source TokenSource, kinds openai.Kinds, traits Traits) bool {
 	if !c.distrusting.Load() {
 		return false
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for of, until := range c.off {
-		switch {
-		case !now.Before(until):
-			delete(c.off, of)
-		case of.source == source && kinds.Has(of.kind) && (unusual || !of.unusual):
+	c.expire(now)
+	for of := range c.off {
+		if of.source == source && kinds.Has(of.kind) && (of.traits == 0 || of.traits == traits) {
 			return true
 		}
 	}
-	c.distrusting.Store(len(c.off) > 0)
 	return false
+}
+
+// expire ends what has lasted for long enough. mu is held.
+func (c *checks) expire(now time.Time) {
+	for of, off := range c.off {
+		if !now.Before(off.until) {
+			delete(c.off, of)
+		}
+	}
+	c.distrusting.Store(len(c.off) > 0)
 }
 
 // wait adds a request whose events have not arrived yet.
@@ -204,9 +246,9 @@ func (c *checks) wait(one check) {
 	}
 }
 
-// settle judges the requests that are due, and returns the kinds that are now in doubt. While keys are rotated, the root of
+// settle judges the requests that are due, and returns what is now in doubt. While keys are rotated, the root of
 // an endpoint's announcements is unknown.
-func (c *checks) settle(now time.Time, v *view) (doubts openai.Kinds) {
+func (c *checks) settle(now time.Time, v *view) (found doubts) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if v.rotation != nil {
@@ -216,19 +258,18 @@ func (c *checks) settle(now time.Time, v *view) (doubts openai.Kinds) {
 	for ; n < len(c.waiting) && !now.Before(c.waiting[n].due); n++ {
 		one := &c.waiting[n]
 		last := one.keys[len(one.keys)-1]
-		if one.member.stored.Load() == one.stored || one.member.doubted.Load() || one.member.removals.happened(last, one.picked) {
+		m := one.endpoint
+		if m.stored.Load() == one.stored || m.doubted.Load() || m.removals.happened(last, one.picked) {
 			continue // no events have arrived that could decide
 		}
 		var match [1]kvindex.Match
-		v.index.Match(one.keys, []kvindex.Holder{one.member.holder}, match[:])
-		if c.enter(now, one.checked, one.asker, match[0].Confirmed() == len(one.keys)) {
-			doubts |= openai.KindsOf(one.kind)
-		}
+		v.index.Match(one.keys, []kvindex.Holder{m.holder}, match[:])
+		c.enter(now, one.class, one.asker, match[0].Confirmed() == len(one.keys), &found)
 	}
 	if n > 0 {
 		c.waiting = append(c.waiting[:0], c.waiting[n:]...)
 	}
-	return doubts
+	return found
 }
 
 func (c *checks) read() Checks {
@@ -237,28 +278,27 @@ func (c *checks) read() Checks {
 	return c.stats
 }
 
-// checked is what the request's answer is counted by; not ok where there is nothing to check.
-func (d *Decision) checked() (of checked, ok bool) {
-	ok = d.Tokens == TokensExact || d.Tokens == TokensEngine || d.Tokens == TokensTokenize
-	return checked{d.Tokens, d.kinds.Main(), d.class.unusual}, ok && d.counted
+// checked reports whether the request's answer shows whether its tokens are the engine's.
+func (d *Decision) checked() bool {
+	made := d.Tokens == TokensExact || d.Tokens == TokensEngine || d.Tokens == TokensTokenize
+	return made && d.counted && !d.elsewhere
 }
 
 // asker is whose request it is, at its present target. d.mu is held.
 func (d *Decision) asker() asker {
-	return asker{hash(d.caller.name), d.Targets[d.target].member.holder}
+	return asker{hash(d.caller.name), d.Targets[d.target].member, d.rendered}
 }
 
 // checkLength compares the engine's count of the prompt's tokens with the picker's. d.mu is held.
 func (d *Decision) checkLength(promptTokens int) {
-	if of, ok := d.checked(); ok && d.view.checks.answered(d.now(), of, d.asker(), promptTokens == d.PromptTokens) {
-		d.view.doubt(openai.KindsOf(of.kind))
+	if d.checked() {
+		d.view.raise(d.view.checks.answered(d.now(), d.class, d.asker(), promptTokens == d.PromptTokens))
 	}
 }
 
 // checkBlocks lets the events of a request that has been served be compared with its keys. d.mu is held.
 func (d *Decision) checkBlocks(now time.Time) {
-	of, ok := d.checked()
-	if !ok || d.view.spec.NoEvents {
+	if !d.checked() || d.view.spec.NoEvents {
 		return
 	}
 	t := &d.Targets[d.target]
@@ -268,10 +308,8 @@ func (d *Decision) checkBlocks(now time.Time) {
 	next := (t.Found.Confirmed()/per + 1) * per
 	if !d.retried && t.Found.Speculative == 0 && !t.Doubted && next <= len(d.keys) {
 		d.view.checks.wait(check{
-			checked: of, asker: d.asker(), due: now.Add(checkGrace), picked: d.picked, member: t.member, keys: d.keys[:next:next], stored: d.stored,
+			class: d.class, asker: d.asker(), due: now.Add(checkGrace), picked: d.picked, keys: d.keys[:next:next], stored: d.stored,
 		})
 	}
-	if doubts := d.view.checks.settle(now, d.view); doubts != 0 {
-		d.view.doubt(doubts)
-	}
+	d.view.raise(d.view.checks.settle(now, d.view))
 }

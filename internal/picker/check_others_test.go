@@ -4,32 +4,32 @@ import (
 	"testing"
 	"time"
 
-	"github.com/kvasir-dev/kvasir/internal/kvindex"
 	"github.com/kvasir-dev/kvasir/internal/openai"
 )
 
 // TestDoubtsNeedMostTenantsAndEndpoints: what does not fit for some tenants, or at some endpoints, is no doubt about the tokens of
 // all others, however many requests there are of it.
 func TestDoubtsNeedMostTenantsAndEndpoints(t *testing.T) {
+	members := [4]*member{{}, {}, {}, {}}
 	for name, tc := range map[string]struct {
 		by   func(i int) asker
 		fits func(by asker) bool
 		want bool
 	}{
-		"nothing fits": {func(i int) asker { return asker{uint64(i % 3), kvindex.Holder(i % 4)} }, func(asker) bool { return false }, true},
+		"nothing fits": {func(i int) asker { return asker{uint64(i % 3), members[i%4], nil} }, func(asker) bool { return false }, true},
 		"one client":   {func(int) asker { return asker{} }, func(asker) bool { return false }, true},
-		"all tenants but one": {func(i int) asker { return asker{uint64(i % 3), kvindex.Holder(i % 4)} },
+		"all tenants but one": {func(i int) asker { return asker{uint64(i % 3), members[i%4], nil} },
 			func(by asker) bool { return by.tenant == 0 }, true},
-		"a tenant of two": {func(i int) asker { return asker{uint64(i % 2), kvindex.Holder(i % 4)} },
+		"a tenant of two": {func(i int) asker { return asker{uint64(i % 2), members[i%4], nil} },
 			func(by asker) bool { return by.tenant == 0 }, false},
-		"a tenant that sends ten times as much": {func(i int) asker { return asker{uint64(min(i%11, 1)), kvindex.Holder(i % 4)} },
+		"a tenant that sends ten times as much": {func(i int) asker { return asker{uint64(min(i%11, 1)), members[i%4], nil} },
 			func(by asker) bool { return by.tenant == 0 }, false},
-		"an endpoint of two": {func(i int) asker { return asker{uint64(i % 3), kvindex.Holder(i % 2)} },
-			func(by asker) bool { return by.endpoint == 0 }, true},
-		"an endpoint of three": {func(i int) asker { return asker{uint64(i % 5), kvindex.Holder(i % 3)} },
-			func(by asker) bool { return by.endpoint != 0 }, false},
-		"two endpoints of three": {func(i int) asker { return asker{uint64(i % 5), kvindex.Holder(i % 3)} },
-			func(by asker) bool { return by.endpoint == 0 }, true},
+		"an endpoint of two": {func(i int) asker { return asker{uint64(i % 3), members[i%2], nil} },
+			func(by asker) bool { return by.endpoint == members[0] }, true},
+		"an endpoint of three": {func(i int) asker { return asker{uint64(i % 5), members[i%3], nil} },
+			func(by asker) bool { return by.endpoint != members[0] }, false},
+		"two endpoints of three": {func(i int) asker { return asker{uint64(i % 5), members[i%3], nil} },
+			func(by asker) bool { return by.endpoint == members[0] }, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var c checks
@@ -38,7 +38,7 @@ func TestDoubtsNeedMostTenantsAndEndpoints(t *testing.T) {
 				by := tc.by(i)
 				// The others have been there before: a window that only one tenant has filled is judged by it.
 				fits := i < doubtWindow || tc.fits(by)
-				doubt = c.answered(time.Unix(0, 0), checked{source: TokensExact, kind: openai.KindChat}, by, fits) || doubt
+				doubt = c.answered(time.Unix(0, 0), class{source: TokensExact, kind: openai.KindChat}, by, fits).kinds != 0 || doubt
 			}
 			if doubt != tc.want {
 				t.Errorf("doubt: %v, want %v", doubt, tc.want)
@@ -55,13 +55,13 @@ func TestDoubtsNeedMostTenantsAndEndpoints(t *testing.T) {
 // TestTenantsThatHaveGoneHideNoDoubt: what fitted long ago says nothing of the engines that run now.
 func TestTenantsThatHaveGoneHideNoDoubt(t *testing.T) {
 	var c checks
-	of, now := checked{source: TokensExact, kind: openai.KindChat}, time.Unix(0, 0)
+	of, now := class{source: TokensExact, kind: openai.KindChat}, time.Unix(0, 0)
 	for range doubtWindow {
 		c.answered(now, of, asker{tenant: 1}, true)
 	}
 	doubt := false
 	for i := range doubtEnough {
-		doubt = c.answered(now.Add(trustAge+time.Duration(i+1)*time.Second), of, asker{tenant: 2}, false)
+		doubt = c.answered(now.Add(trustAge+time.Duration(i+1)*time.Second), of, asker{tenant: 2}, false).kinds != 0
 	}
 	if !doubt {
 		t.Error("no doubt about tokens that do not fit for the only tenant there is")
@@ -105,19 +105,20 @@ func TestUnusualRequestsCostOthersNothing(t *testing.T) {
 	}
 }
 
-// TestDoubtsAboutAKindHoldForItsUnusualRequests as well.
-func TestDoubtsAboutAKindHoldForItsUnusualRequests(t *testing.T) {
+// TestDoubtsAboutAKindHoldForRequestsWithTraits as well.
+func TestDoubtsAboutAKindHoldForRequestsWithTraits(t *testing.T) {
 	var c checks
 	now := time.Unix(0, 0)
 	for range doubtEnough {
-		c.answered(now, checked{source: TokensEngine, kind: openai.KindTools}, asker{}, false)
+		c.answered(now, class{source: TokensEngine, kind: openai.KindTools}, asker{}, false)
 	}
 	tools, chat := openai.KindsOf(openai.KindChat, openai.KindTools), openai.KindsOf(openai.KindChat)
 	for name, tc := range map[string]struct{ got, want bool }{
-		"usual":        {c.distrusts(now, TokensEngine, tools, false), true},
-		"unusual":      {c.distrusts(now, TokensEngine, tools, true), true},
-		"other kinds":  {c.distrusts(now, TokensEngine, chat, true), false},
-		"other source": {c.distrusts(now, TokensExact, tools, true), false},
+		"plain":        {c.distrusts(now, TokensEngine, tools, 0), true},
+		"with fields":  {c.distrusts(now, TokensEngine, tools, TraitFields), true},
+		"of adapters":  {c.distrusts(now, TokensEngine, tools, TraitAdapter), true},
+		"other kinds":  {c.distrusts(now, TokensEngine, chat, TraitFields), false},
+		"other source": {c.distrusts(now, TokensExact, tools, TraitFields), false},
 	} {
 		if tc.got != tc.want {
 			t.Errorf("%s: distrusted %v, want %v", name, tc.got, tc.want)

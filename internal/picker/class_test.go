@@ -11,8 +11,8 @@ func TestEveryClassHasARecordOfItsOwn(t *testing.T) {
 	seen := map[int]class{}
 	for source := range numTokenSources {
 		for kind := range openai.NumKinds {
-			for _, unusual := range []bool{false, true} {
-				c := class{source: TokenSource(source), kind: openai.Kind(kind), unusual: unusual}
+			for traits := range numTraits {
+				c := class{source: TokenSource(source), kind: openai.Kind(kind), traits: Traits(traits)}
 				if !c.matched() {
 					continue
 				}

@@ -66,9 +66,10 @@ type Decision struct {
 	// counted decisions enter the comparison of predicted and delivered hits.
 	counted         bool
 	class           class
-	cacheUnreported bool // the answer does not report how much of the prompt was cached
-	otherTokens     int  // of further prompts that were not matched
-	choices         int  // that are generated for each prompt
+	rendered        *member // whose engine made the tokens; nil where they were made otherwise
+	cacheUnreported bool    // the answer does not report how much of the prompt was cached
+	otherTokens     int     // of further prompts that were not matched
+	choices         int     // that are generated for each prompt
 	kinds           openai.Kinds
 	caller          caller
 	// dropsPriority: the body has a priority that the engine must not get.
@@ -232,7 +233,7 @@ func (d *Decision) awaitsEvents() bool {
 	switch {
 	case d.view.spec.NoEvents:
 		return false
-	case d.class.unusual || d.reported.Prompt >= 0 && d.reported.Prompt != d.PromptTokens:
+	case d.class.traits != 0 || d.reported.Prompt >= 0 && d.reported.Prompt != d.PromptTokens:
 		return false // the engine's blocks can be other ones
 	}
 	return len(d.more) > 0 || t.Found.Confirmed() < len(t.member.storable(d.keys))
@@ -423,7 +424,7 @@ func (d *Decision) judge(t *Target, cachedTokens int) {
 		message = "Endpoint did not find what it announced: its matches are ignored until it does"
 	}
 	d.view.log.Info(message, "pool", d.view.spec.Name, "endpoint", nameOf(t.Endpoint), "tokens", d.class.source.String(),
-		"kind", d.class.kind.String(), "unusual", d.class.unusual, "announcedTokens", why.announced, "foundTokens", why.found)
+		"kind", d.class.kind.String(), "traits", d.class.traits.String(), "announcedTokens", why.announced, "foundTokens", why.found)
 }
 
 // End takes the request off its endpoint. Only the first call counts.

@@ -33,9 +33,9 @@ func (d *Decision) Explains(asked string) bool {
 //	x-kvasir-reason            match in blocks, requests in flight before this one, cost, candidates; stalled, like all
 //	                           others it shows no progress; and found, what the index has in blocks, where not all of it
 //	                           counts: doubted, events of the endpoint are missing; distrusted, the endpoint does not find
-//	                           what it announces; no-cache-read, the engine looks nothing up for such a request; and
-//	                           routed, the chunks of the text that were routed there before, where the strategy matches
-//	                           these
+//	                           what it announces; no-cache-read, the engine looks nothing up for such a request;
+//	                           endpoint-differs, it counts or announces other tokens for them than the others; and routed,
+//	                           the chunks of the text that were routed there before, where the strategy matches these
 //	x-kvasir-attempt           which of the ordered endpoints has answered, from 1
 func (d *Decision) Explain(i int, put func(name, value string)) {
 	t := &d.Targets[i]
@@ -79,6 +79,9 @@ func (d *Decision) Explain(i int, put func(name, value string)) {
 	}
 	if t.Distrusted {
 		reason = append(reason, " distrusted"...)
+	}
+	if t.Differs {
+		reason = append(reason, " endpoint-differs"...)
 	}
 	if d.NoCacheRead {
 		reason = append(reason, " no-cache-read"...)

@@ -17,8 +17,10 @@ const (
 	MissUnreported Miss = "not-told"
 	// MissSeveral: the prediction is for several prompts, while the answer counts one of them.
 	MissSeveral Miss = "several-prompts"
-	// MissApproximate: the prediction was by text, from what was routed there before.
+	// MissApproximate: the prediction was by what was routed there before: by the text, or in a pool without events by its keys.
 	MissApproximate Miss = "approximate"
+	// MissDiffers: the endpoint counts or announces other tokens for such requests than the other endpoints.
+	MissDiffers Miss = "endpoint-differs"
 	// MissTokens: the engine counted another number of prompt tokens, so that its blocks are others.
 	MissTokens Miss = "tokens-differ"
 	// MissCleared: the engine cleared its cache, fell asleep or was restarted after the pick.
@@ -27,8 +29,11 @@ const (
 	MissEvicted Miss = "evicted"
 	// MissLate: events of the endpoint were late or missing, so that removals might not be known.
 	MissLate Miss = "events-late"
-	// MissSpeculative: no event had announced the blocks; they were assumed for requests that were just sent there.
+	// MissSpeculative: no event had announced the blocks. They were assumed for requests that were just sent there, or an earlier
+	// answer had shown them.
 	MissSpeculative Miss = "speculative"
+	// MissFields: none of these, and the request has fields that can change what the engine looks up.
+	MissFields Miss = "fields"
 	// MissUnknown: none of these.
 	MissUnknown Miss = "unknown"
 )
@@ -53,6 +58,8 @@ func (d *Decision) missed() Miss {
 		return MissSeveral
 	case !exact:
 		return MissApproximate
+	case t.Differs:
+		return MissDiffers
 	case d.reported.Prompt != d.PromptTokens:
 		return MissTokens
 	case t.member.sleep.discarded() || t.member.removals.clearedSince(d.picked):
@@ -61,8 +68,12 @@ func (d *Decision) missed() Miss {
 		return MissEvicted
 	case t.Doubted || t.member.doubted.Load():
 		return MissLate
+	case t.Confirmed == 0 && d.view.spec.NoEvents:
+		return MissApproximate
 	case t.Confirmed == 0:
 		return MissSpeculative
+	case d.class.traits&TraitFields != 0:
+		return MissFields
 	}
 	return MissUnknown
 }

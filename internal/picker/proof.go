@@ -132,7 +132,7 @@ func (d *Decision) learnFound(t *Target, promptTokens, cachedTokens int) {
 	found := cachedTokens / d.view.spec.BlockTokens
 	switch {
 	case promptTokens != d.PromptTokens || d.choices > 1:
-	case d.class.unusual:
+	case d.class.traits != 0:
 		t.member.reloads.found(d.Model, d.keys[:min(found, len(d.keys))])
 	default:
 		removed := func(key kvblock.Key) bool { return t.member.removals.happened(key, d.picked) }

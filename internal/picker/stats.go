@@ -188,6 +188,8 @@ type PoolStats struct {
 	Rendering Rendering
 	// Checks are of tokens made in process, and of tokens that engines rendered.
 	Checks Checks
+	// Doubts are the classes of requests whose tokens do not fit at present.
+	Doubts []Doubt
 	// Refused requests found no endpoint; Retries went to a fallback.
 	// Unretried failed where the retry budget was used up.
 	Refused, Retries, Unretried int64
@@ -267,9 +269,10 @@ func (p *Picker) Stats() []PoolStats {
 		if r := v.stats.rendering.Load(); r != nil {
 			s.Rendering = *r
 		}
-		if doubts := v.checks.settle(now, v); doubts != 0 {
-			v.doubt(doubts)
-		}
+		v.raise(v.checks.settle(now, v))
+		var ended doubts
+		s.Doubts, ended = v.doubtsNow(now)
+		v.raise(ended)
 		s.Checks = v.checks.read()
 		for i, reason := range inexactReasons {
 			s.Inexact[reason] = v.stats.inexact[i].Load()

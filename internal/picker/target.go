@@ -14,6 +14,8 @@ type Target struct {
 	// are ignored for such requests, because it does not find what it announces).
 	Match, Found        kvindex.Match
 	Doubted, Distrusted bool
+	// Differs: the endpoint counts or announces other tokens for such requests than the other endpoints.
+	Differs bool
 	// Stalled: the endpoint showed no progress at the pick, and no other one was left.
 	Stalled bool
 	// Predicted is how many prompt tokens the endpoint should find in its cache; Confirmed is the part of them that

@@ -85,11 +85,12 @@ type prompt struct {
 	more   []further
 	others int
 	source TokenSource
+	// rendered is the endpoint whose engine made the tokens, nil where they were made otherwise.
+	rendered *member
 	// ids of the prompt, during the pick; nil where only the keys are known.
-	ids []uint32
-	// kind of the request, and whether it has fields that can concern the cache, or is for an adapter.
-	kind    openai.Kind
-	unusual bool
+	ids    []uint32
+	kind   openai.Kind
+	traits Traits
 	// adapter that the request is for; empty for the base model.
 	adapter string
 	// noRead: the engine looks nothing up in its cache for the request, whatever it holds.
@@ -129,17 +130,12 @@ func (p *Picker) promptOf(ctx context.Context, v *view, s *scratch, body []byte)
 	if v.identity(r.Model) != v.spec.Model {
 		out.adapter = r.Model
 	}
-	out.unusual = v.unusual(r)
+	out.traits = v.traits(r)
 	return out
 }
 
-// unusual reports whether a request has fields that can concern the cache, or is for an adapter.
-func (v *view) unusual(r *openai.Request) bool {
-	return r.Unusual || v.identity(r.Model) != v.spec.Model
-}
-
 // class is the class by which trust in matches of the prompt is kept.
-func (p *prompt) class() class { return class{source: p.source, kind: p.kind, unusual: p.unusual} }
+func (p *prompt) class() class { return class{source: p.source, kind: p.kind, traits: p.traits} }
 
 // exactKeys finds the keys of a request within the policy's budgets: from ids in the request, in process, or by asking an
 // engine. They are stored in s.
@@ -178,7 +174,7 @@ func (p *Picker) exactKeys(ctx context.Context, v *view, s *scratch, body []byte
 	switch {
 	case onlyEngines(r) && exact.APIs&r.Kinds() == 0:
 		prompter = nil
-	case prompter != nil && (r.Kinds()&exact.Unproven != 0 || v.checks.distrusts(p.now(), TokensExact, r.Kinds(), v.unusual(r))):
+	case prompter != nil && (r.Kinds()&exact.Unproven != 0 || v.checks.distrusts(p.now(), TokensExact, r.Kinds(), v.traits(r))):
 		prompter, err = nil, errUnproven
 	}
 	if prompter != nil {
@@ -214,7 +210,7 @@ func onlyEngines(r *openai.Request) bool {
 // rendered makes the keys of the ids that an engine rendered.
 func (p *Picker) rendered(ctx context.Context, v *view, s *scratch, body []byte, chain tokenizer.Chain) prompt {
 	r := &s.request
-	got, err := p.askEngine(ctx, v, r, body)
+	got, by, err := p.askEngine(ctx, v, r, body)
 	if !errors.Is(err, context.Canceled) {
 		v.stats.rendered(got.Lacking, err)
 	}
@@ -227,10 +223,11 @@ func (p *Picker) rendered(ctx context.Context, v *view, s *scratch, body []byte,
 		return prompt{err: errRoute}
 	case err != nil:
 		return prompt{err: err}
-	case v.checks.distrusts(p.now(), source, r.Kinds(), v.unusual(r)):
+	case v.checks.distrusts(p.now(), source, r.Kinds(), v.traits(r)):
 		return prompt{err: errUnproven}
 	}
 	out := v.keyed(s, got.IDs, chain, source)
+	out.rendered = by
 	for _, ids := range got.More {
 		out.addIDs(ids, chain)
 	}
@@ -282,7 +279,7 @@ func (v *view) keyed(s *scratch, ids []uint32, chain tokenizer.Chain, source Tok
 
 // askEngine lets an engine render the request. The engines take turns; one that has not answered is left alone for a
 // while, and one that fails at once is replaced by the next.
-func (p *Picker) askEngine(ctx context.Context, v *view, r *openai.Request, body []byte) (out Rendered, err error) {
+func (p *Picker) askEngine(ctx context.Context, v *view, r *openai.Request, body []byte) (out Rendered, by *member, err error) {
 	ctx, cancel := context.WithTimeout(ctx, v.spec.Policy.EngineTokenBudget)
 	defer cancel()
 	err = noEndpoint(v.spec.Name)
@@ -293,7 +290,7 @@ func (p *Picker) askEngine(ctx context.Context, v *view, r *openai.Request, body
 		}
 		if out, err = p.options.Renderer.Tokens(ctx, &v.spec.Endpoints[i], r.Route, body, v.spec.EngineAPIKey); err == nil {
 			p.engineAnswered(v, i, nil)
-			return out, nil
+			return out, v.members[i], nil
 		}
 		if errors.Is(err, ErrUnrenderable) || errors.Is(ctx.Err(), context.Canceled) {
 			break
@@ -306,7 +303,7 @@ func (p *Picker) askEngine(ctx context.Context, v *view, r *openai.Request, body
 	if ctx.Err() != nil {
 		err = ctx.Err()
 	}
-	return Rendered{Lacking: out.Lacking}, err
+	return Rendered{Lacking: out.Lacking}, nil, err
 }
 
 const (
@@ -316,7 +313,8 @@ const (
 	renderPause = 5 * time.Second
 )
 
-// nextRenderer chooses the engine to ask, by turns; -1 if there is none.
+// nextRenderer chooses the engine to ask, by turns; -1 if there is none. One that did not answer, and one that differs from the
+// others in its tokens, is asked only if no other is left.
 func (v *view) nextRenderer(now time.Time) int {
 	n := len(v.members)
 	last := -1
@@ -325,7 +323,8 @@ func (v *view) nextRenderer(now time.Time) int {
 		if !v.spec.Endpoints[i].Pickable() || !v.members[i].circuit.closed(now, v.spec.Policy.CircuitFailures) {
 			continue
 		}
-		if from := v.members[i].renderFrom.Load(); from == 0 || monotonic.Of(now) >= from {
+		from := v.members[i].renderFrom.Load()
+		if (from == 0 || monotonic.Of(now) >= from) && !v.checks.differsAtAll(v.members[i]) {
 			return i
 		}
 		last = i

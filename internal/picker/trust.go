@@ -20,7 +20,7 @@ import (
 //	   ^                                                                        |
 //	   '------- of 16 or more answers since, three quarters were found ---------'
 //
-// There is one such record for each class of requests, so that one tenant's unusual requests, or one engine that reports
+// There is one such record for each class of requests, so that one client's peculiar requests, or one engine that reports
 // wrongly, do not disable matching for others. Within a record all tenants weigh the same, however many requests they send.
 //
 // An answer counts if all of its match was announced by an endpoint whose events are known to be complete. If less than
@@ -33,9 +33,9 @@ type trust struct {
 
 // class is a set of requests whose predictions are right or wrong together.
 type class struct {
-	source  TokenSource
-	kind    openai.Kind
-	unusual bool // it has fields that can concern the cache, or is for an adapter
+	source TokenSource
+	kind   openai.Kind
+	traits Traits
 }
 
 // The sources between TokensNone and TokensApproximate have matches that can be trusted.
@@ -43,20 +43,17 @@ const (
 	firstMatched = TokensNone + 1
 	lastMatched  = TokensApproximate - 1
 	numMatched   = int(lastMatched-firstMatched) + 1
-	numClasses   = 2 * numMatched * openai.NumKinds
+	numClasses   = numTraits * numMatched * openai.NumKinds
 )
 
 func (c class) index() int {
-	i := 2 * (int(c.source-firstMatched)*openai.NumKinds + int(c.kind))
-	if c.unusual {
-		i++
-	}
-	return i
+	return numTraits*(int(c.source-firstMatched)*openai.NumKinds+int(c.kind)) + int(c.traits)
 }
 
 func classAt(i int) class {
 	return class{
-		source: firstMatched + TokenSource(i/2/openai.NumKinds), kind: openai.Kind(i / 2 % openai.NumKinds), unusual: i%2 == 1,
+		source: firstMatched + TokenSource(i/numTraits/openai.NumKinds), kind: openai.Kind(i / numTraits % openai.NumKinds),
+		traits: Traits(i % numTraits),
 	}
 }
 
@@ -264,8 +261,7 @@ type Distrust struct {
 	Endpoint string
 	Tokens   TokenSource
 	Kind     openai.Kind
-	// Unusual requests have fields that can concern the cache, or are for an adapter.
-	Unusual bool
+	Traits   Traits
 	// Announced and Found prompt tokens, of the answers by which trust was lost.
 	Announced, Found int
 }
@@ -286,7 +282,7 @@ func (t *trust) addTo(sum *Trust, endpoint string) {
 			sum.Lost = true
 			c := classAt(i)
 			sum.Distrusted = append(sum.Distrusted, Distrust{
-				Endpoint: endpoint, Tokens: c.source, Kind: c.kind, Unusual: c.unusual, Announced: r.why.announced, Found: r.why.found,
+				Endpoint: endpoint, Tokens: c.source, Kind: c.kind, Traits: c.traits, Announced: r.why.announced, Found: r.why.found,
 			})
 		}
 		r.mu.Unlock()

@@ -74,7 +74,7 @@ func TestMatchesThatEnginesDoNotFindAreIgnoredUntilTheyDo(t *testing.T) {
 	if n != trustEnough+1 { // a verdict falls with the next answer
 		t.Errorf("trust is lost after %d answers, want %d", n, trustEnough+1)
 	}
-	if len(b.logs) != 1 || !strings.Contains(b.logs[0], `"endpoint"="pod-0/0" "tokens"="given" "kind"="ids" "unusual"=false "announcedTokens"=3072 "foundTokens"=0`) {
+	if len(b.logs) != 1 || !strings.Contains(b.logs[0], `"endpoint"="pod-0/0" "tokens"="given" "kind"="ids" "traits"="plain" "announcedTokens"=3072 "foundTokens"=0`) {
 		t.Errorf("logs %q", b.logs)
 	}
 	probes := 0

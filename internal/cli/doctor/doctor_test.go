@@ -180,6 +180,8 @@ func TestFindings(t *testing.T) {
 		"no endpoint":                {func(l *api.Live) { l.Pools[0].Pods = nil }, "events", Warn, "no endpoint"},
 		"tokens that are guessed":    {func(l *api.Live) { l.Pools[0].ExactTokens, l.Pools[0].Inexact = 0.4, "no tokenizer" }, "tokens", Warn, "40 %"},
 		"a budget that is too small": {func(l *api.Live) { l.Pools[0].ExactTokens, l.Pools[0].Inexact = 0.4, "budget" }, "tokens", Warn, "tokens.budgetMilliseconds"},
+		"an endpoint that differs":   {func(l *api.Live) { l.Pools[0].Degraded = []string{"TokensExact: EndpointDiffers: a/0"} }, "degraded", Warn, "a/0"},
+		"tokens that are not used":   {func(l *api.Live) { l.Pools[0].Degraded = []string{"TokensExact: TokensDoubted: of tools"} }, "degraded", Warn, "of tools"},
 		"hits that are not there":    {func(l *api.Live) { l.Pools[0].Recent.Deviation = 50 }, "predictions", Warn, "50 %"},
 	} {
 		t.Run(name, func(t *testing.T) {
