@@ -7,7 +7,6 @@ import (
 	"strings"
 	"time"
 
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
@@ -18,6 +17,7 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/events"
 	"github.com/kvasir-dev/kvasir/internal/overload"
 	"github.com/kvasir-dev/kvasir/internal/picker"
+	"github.com/kvasir-dev/kvasir/internal/status"
 	"github.com/kvasir-dev/kvasir/internal/tokens/tokencheck"
 )
 
@@ -98,18 +98,11 @@ func (b *Board) Update(now time.Time, state State, live Live) *List {
 	return list
 }
 
-// set copies conditions: unchanged ones keep the time of their last transition.
-func (b *Board) set(next *Board, now time.Time, key string, conditions []metav1.Condition) []metav1.Condition {
-	var kept []metav1.Condition
-	for _, c := range conditions {
-		if old := meta.FindStatusCondition(b.conditions[key], c.Type); old != nil {
-			kept = append(kept, *old)
-		}
-		c.LastTransitionTime = metav1.NewTime(now)
-		meta.SetStatusCondition(&kept, c)
-	}
-	next.conditions[key] = kept
-	return slices.Clone(kept)
+// set completes the conditions of an object: unchanged ones keep the time of their last transition.
+func (b *Board) set(next *Board, now time.Time, key string, generation int64, conditions []metav1.Condition) []metav1.Condition {
+	status.Stamp(conditions, b.conditions[key], generation, metav1.NewTime(now))
+	next.conditions[key] = conditions
+	return slices.Clone(conditions)
 }
 
 func (b *Board) pool(next *Board, now time.Time, state *State, s *PoolState, live Live) *v1alpha1.InferencePool {
@@ -118,7 +111,7 @@ func (b *Board) pool(next *Board, now time.Time, state *State, s *PoolState, liv
 	facts := gather(state, s, live, name)
 	p.Status = v1alpha1.InferencePoolStatus{
 		ObservedGeneration: p.Generation,
-		Conditions:         b.set(next, now, "pool "+name, poolConditions(s, facts)),
+		Conditions:         b.set(next, now, "pool "+name, p.Generation, poolConditions(s, facts)),
 		Replicas:           ptr.To(facts.pods),
 		ReadyReplicas:      ptr.To(facts.readyPods),
 		DrainingReplicas:   ptr.To(facts.drainingPods),
@@ -176,7 +169,7 @@ func (b *Board) policy(next *Board, now time.Time, s *PolicyState, live Live) *v
 		p.Status.Ancestors = append(p.Status.Ancestors, gwapiv1.PolicyAncestorStatus{
 			AncestorRef:    gwapiv1.ParentReference{Group: &group, Kind: &kind, Name: gwapiv1.ObjectName(ref.Name)},
 			ControllerName: controllerName,
-			Conditions:     b.set(next, now, fmt.Sprintf("policy %s %s/%s", nameOf(p), group, ref.Name), conditions),
+			Conditions:     b.set(next, now, fmt.Sprintf("policy %s %s/%s", nameOf(p), group, ref.Name), p.Generation, conditions),
 		})
 	}
 	return p

@@ -6,14 +6,12 @@ import (
 	"fmt"
 	"strings"
 
-	"k8s.io/apimachinery/pkg/api/meta"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-
 	"github.com/kvasir-dev/kvasir/api/v1alpha1"
 	"github.com/kvasir-dev/kvasir/internal/config"
 	"github.com/kvasir-dev/kvasir/internal/events"
 	"github.com/kvasir-dev/kvasir/internal/operatorfeed"
 	"github.com/kvasir-dev/kvasir/internal/rpc"
+	"github.com/kvasir-dev/kvasir/internal/status"
 )
 
 // operatorOptions are the flags about the operator.
@@ -138,25 +136,15 @@ func findingsOf(list *config.List) map[string]findings {
 		if !ok {
 			continue
 		}
+		conditions := pool.Status.Conditions
 		all[pool.Namespace+"/"+pool.Name] = findings{
 			keyID:       pool.Status.KeySpace.KeyID,
-			tokens:      findingOf(pool, v1alpha1.ConditionTokensExact),
-			predictions: findingOf(pool, v1alpha1.ConditionPredictionsTrusted),
-			gateways:    findingOf(pool, v1alpha1.ConditionGatewayConforms),
-			resources:   findingOf(pool, v1alpha1.ConditionResourcesSuffice),
-			model:       findingOf(pool, v1alpha1.ConditionModelServed),
+			tokens:      status.Finding(status.TokensExact.In(conditions)),
+			predictions: status.Finding(status.PredictionsTrusted.In(conditions)),
+			gateways:    status.Finding(status.GatewayConforms.In(conditions)),
+			resources:   status.Finding(status.ResourcesSuffice.In(conditions)),
+			model:       status.Finding(status.ModelServed.In(conditions)),
 		}
 	}
 	return all
-}
-
-func findingOf(pool *v1alpha1.InferencePool, kind string) operatorfeed.Finding {
-	c := meta.FindStatusCondition(pool.Status.Conditions, kind)
-	if c == nil {
-		return operatorfeed.Finding{}
-	}
-	verdict := map[metav1.ConditionStatus]operatorfeed.Verdict{
-		metav1.ConditionTrue: operatorfeed.Good, metav1.ConditionFalse: operatorfeed.Bad, metav1.ConditionUnknown: operatorfeed.Unclear,
-	}[c.Status]
-	return operatorfeed.Finding{Verdict: verdict, Reason: c.Reason, Message: c.Message}
 }

@@ -17,7 +17,7 @@ import (
 var word = regexp.MustCompile(`^[A-Z][A-Za-z]+$`)
 
 // sayers are the functions that make conditions and events: such words in their arguments reach users.
-var sayers = []string{"yes", "no", "unknown", "why", "condition", "add", "tell", "changed"}
+var sayers = []string{"True", "False", "Unknown", "no", "not", "changed", "recordEvent"}
 
 // wordsOf a source file: what it lets the sayers say, and its constants of the given prefixes.
 func wordsOf(t *testing.T, file string, prefixes ...string) []string {

@@ -51,8 +51,8 @@ func TestEnginesClosed(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			got := enginesClosed(newPool(tc.pool), &tc.facts)
-			if is := string(got.status) + " " + got.reason; is != tc.want || !strings.Contains(got.message, tc.phrase) {
-				t.Errorf("%s: %s; want %s with %q", is, got.message, tc.want, tc.phrase)
+			if is := string(got.Status) + " " + got.Reason; is != tc.want || !strings.Contains(got.Message, tc.phrase) {
+				t.Errorf("%s: %s; want %s with %q", is, got.Message, tc.want, tc.phrase)
 			}
 		})
 	}

@@ -204,7 +204,7 @@ func TestWhatIsRefused(t *testing.T) {
 		}
 	}
 	r := newReconciliation()
-	if got := r.accepted(denied); got.status != metav1.ConditionFalse || got.reason != "NotPermitted" {
+	if got := r.accepted(denied); got.Status != metav1.ConditionFalse || got.Reason != "NotPermitted" {
 		t.Errorf("a webhook denies pods: %+v", got)
 	}
 }
@@ -215,7 +215,7 @@ func TestThePickersConditionSaysWhyItsPodsAreNotCreated(t *testing.T) {
 	r.picker.Status.Conditions = []appsv1.DeploymentCondition{
 		{Type: appsv1.DeploymentReplicaFailure, Status: corev1.ConditionTrue, Reason: "FailedCreate", Message: "exceeded quota: cpu"},
 	}
-	if got := r.pickerAvailable(nil); got.reason != "Unavailable" || !strings.Contains(got.message, "exceeded quota: cpu") {
+	if got := r.pickerAvailable(nil); got.Reason != "Unavailable" || !strings.Contains(got.Message, "exceeded quota: cpu") {
 		t.Errorf("available: %+v", got)
 	}
 }

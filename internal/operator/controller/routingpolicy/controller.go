@@ -140,7 +140,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 		return reconcile.Result{}, err
 	}
 	next := p.DeepCopy()
-	next.Status = status(p, f, metav1.NewTime(r.Clock.Now()))
+	next.Status = policyStatus(p, f, metav1.NewTime(r.Clock.Now()))
 	if !equality.Semantic.DeepEqual(p.Status, next.Status) {
 		patch := client.MergeFromWithOptions(p, client.MergeFromWithOptimisticLock{})
 		if err := r.Client.Status().Patch(ctx, next, patch); err != nil {
