@@ -39,7 +39,7 @@ func accepted(s *PoolState, f *facts) metav1.Condition {
 		return status.Accepted.False(s.Problems[0].reason, "%s", texts(s.Problems))
 	}
 	if f.refused.Err != nil {
-		return status.Accepted.False("NameTaken", "%s", f.refused.Err.Error())
+		return status.Accepted.False(status.ReasonNameTaken, "%s", f.refused.Err.Error())
 	}
 	if s.Object.Spec.Engine.ServesAnyone(f.spec != nil && f.spec.Policy.Admission.Tenants != nil) {
 		return status.Accepted.True(v1alpha1.ReasonClientsUnchecked, v1alpha1.MessageClientsUnchecked)
@@ -47,7 +47,7 @@ func accepted(s *PoolState, f *facts) metav1.Condition {
 	if s.Object.Spec.Engine.Type == v1alpha1.EngineSGLang {
 		return status.Accepted.True(v1alpha1.ReasonEngineExperimental, v1alpha1.MessageSGLangExperimental)
 	}
-	return status.Accepted.True("Accepted", "")
+	return status.Accepted.True(status.ReasonAccepted, "")
 }
 
 func texts(problems []Problem) string {
@@ -65,40 +65,40 @@ func ready(s *PoolState, f *facts) metav1.Condition {
 	}
 	switch {
 	case !s.Served:
-		return status.Ready.False("NotAccepted", "the pool is not served")
+		return status.Ready.False(status.ReasonNotAccepted, "the pool is not served")
 	case f.ready == 0:
-		return status.Ready.False("NoReadyEndpoint", "%s", message)
+		return status.Ready.False(status.ReasonNoReadyEndpoint, "%s", message)
 	}
-	return status.Ready.True("Serving", "%s", message)
+	return status.Ready.True(status.ReasonServing, "%s", message)
 }
 
 func eventsSynced(s *PoolState, f *facts) metav1.Condition {
 	no := status.EventsSynced.False
 	switch source := s.Object.Spec.Engine.Events.Source; {
 	case source == v1alpha1.EventsNone:
-		return status.EventsSynced.True("NotUsed", "the pool takes no events")
+		return status.EventsSynced.True(status.ReasonEventsNotUsed, "the pool takes no events")
 	case f.unreadable > 0:
-		return no("UnknownLayout", "the events of %d of %d endpoints are of no known layout", f.unreadable, f.total)
+		return no(status.ReasonUnknownLayout, "the events of %d of %d endpoints are of no known layout", f.unreadable, f.total)
 	case f.unsupportedBlocks > 0:
-		return no("BlockSizeUnsupported", "%d blocks do not fit keySpace.blockTokens %d", f.unsupportedBlocks,
+		return no(status.ReasonBlockSizeUnsupported, "%d blocks do not fit keySpace.blockTokens %d", f.unsupportedBlocks,
 			s.Object.Spec.KeySpace.BlockTokens)
 	case f.silent > 0:
-		return no("EventsDisabled", "%d of %d engines say that they publish no events on a TCP port: start them with --kv-events-config",
+		return no(status.ReasonEventsDisabled, "%d of %d engines say that they publish no events on a TCP port: start them with --kv-events-config",
 			f.silent, f.total)
 	case f.synced+f.degraded < f.total && source == v1alpha1.EventsReporter:
-		return no("ReporterMissing", "%d of %d endpoints have no reporter", f.total-f.synced-f.degraded, f.total)
+		return no(status.ReasonReporterMissing, "%d of %d endpoints have no reporter", f.total-f.synced-f.degraded, f.total)
 	case f.synced+f.degraded < f.total && source == v1alpha1.EventsListen:
-		return no("StreamMissing", "%s", notConnected(f))
+		return no(status.ReasonStreamMissing, "%s", notConnected(f))
 	case f.synced+f.degraded < f.total:
-		return no("StreamMissing", "%d of %d endpoints have no event stream", f.total-f.synced-f.degraded, f.total)
+		return no(status.ReasonStreamMissing, "%d of %d endpoints have no event stream", f.total-f.synced-f.degraded, f.total)
 	case f.lagging > 0:
-		return no("Lagging", "what %d of %d endpoints hold is known in part only: events arrived faster than they were applied",
+		return no(status.ReasonLagging, "what %d of %d endpoints hold is known in part only: events arrived faster than they were applied",
 			f.degraded, f.total)
 	case f.degraded > 0:
-		return no("HistoryLost", "what %d of %d endpoints hold is known in part only: events were missed that the engine's "+
+		return no(status.ReasonHistoryLost, "what %d of %d endpoints hold is known in part only: events were missed that the engine's "+
 			"replay buffer does not have; prefixes are learned again as they are used", f.degraded, f.total)
 	}
-	return status.EventsSynced.True("Synced", "%d of %d endpoints", f.synced, f.total)
+	return status.EventsSynced.True(status.ReasonSynced, "%d of %d endpoints", f.synced, f.total)
 }
 
 // notConnected describes the publishers that should have connected to the picker.
@@ -129,7 +129,7 @@ func tokensExact(s *PoolState, f *facts) metav1.Condition {
 	case tokencheck.TextsOnly:
 		return not("TemplateUnsupported")
 	case tokencheck.Failed:
-		return not("ProbeFailed")
+		return not(status.ReasonProbeFailed)
 	case tokencheck.FilesMissing:
 		return not("FilesMissing")
 	case tokencheck.TokenizerUnsupported:
@@ -142,7 +142,7 @@ func tokensExact(s *PoolState, f *facts) metav1.Condition {
 	}
 	exact := f.tokens.State == tokencheck.Exact
 	switch {
-	case !exact && reason == reasonApproximate:
+	case !exact && reason == status.ReasonApproximate:
 		return status.TokensExact.False(reason, "%s", source)
 	case f.inexact.Share >= muchInexact:
 		return status.TokensExact.False("PartlyExact", "%.0f %% of the last requests had no exact tokens, the last one for the reason %s; %s",
@@ -163,23 +163,21 @@ const unanswered = 3
 // mostInexact is the share above which missing comparisons of hits are due to missing tokens.
 const mostInexact = 0.5
 
-const reasonApproximate = "Approximate"
-
 // tokensOtherwise describes where the tokens of requests come from if they are not made in the picker.
 func tokensOtherwise(s *PoolState, f *facts) (reason, message string) {
 	const approximate = "prompts are matched by chunks of their text with what this picker has routed"
 	switch {
 	case s.Object.Spec.Model.Tokenizer.Type == v1alpha1.TokenizerNone:
-		return reasonApproximate, "the pool has no tokenizer: " + approximate
+		return status.ReasonApproximate, "the pool has no tokenizer: " + approximate
 	case f.spec != nil && f.spec.Policy.EngineTokens == string(v1alpha1.EngineTokensNever):
-		return reasonApproximate, "the policy lets no engine be asked: " + approximate
+		return status.ReasonApproximate, "the policy lets no engine be asked: " + approximate
 	case f.rendering.Failures >= unanswered:
-		return reasonApproximate, fmt.Sprintf("the last %d questions to engines for tokens had no answer (%s): %s",
+		return status.ReasonApproximate, fmt.Sprintf("the last %d questions to engines for tokens had no answer (%s): %s",
 			f.rendering.Failures, f.rendering.Last, approximate)
 	case f.rendering.Lacking != "":
 		return "EngineTokenize", "engines are asked for tokens by /tokenize, which does not know every request: " + f.rendering.Lacking
 	}
-	return "EngineRender", "an engine is asked for the tokens of each request"
+	return status.ReasonEngineRender, "an engine is asked for the tokens of each request"
 }
 
 // unreported describes which requests are not exact because engines are too old to distinguish their blocks.
@@ -196,7 +194,7 @@ func unreported(f *facts) (message string) {
 func predictionsTrusted(f *facts) metav1.Condition {
 	switch h := f.hits; {
 	case f.trust.Lost:
-		return status.PredictionsTrusted.False("Mispredicting", "%s", mispredicting(f.trust.Distrusted))
+		return status.PredictionsTrusted.False(status.ReasonMispredicting, "%s", mispredicting(f.trust.Distrusted))
 	case h.Answers == 0 && f.completed >= enoughAnswers && f.inexact.Share >= mostInexact:
 		return status.PredictionsTrusted.Unknown("NoExactTokens",
 			"nearly all requests are matched approximately, so that nothing is predicted; see TokensExact")
@@ -208,7 +206,7 @@ func predictionsTrusted(f *facts) metav1.Condition {
 		return status.PredictionsTrusted.Unknown("NoCachedTokens",
 			"no answer has reported cached tokens; start the engines with --enable-prompt-tokens-details")
 	case h.Answers < enoughAnswers:
-		return status.PredictionsTrusted.Unknown("TooFewReplies", "%d of %d answers", h.Answers, enoughAnswers)
+		return status.PredictionsTrusted.Unknown(status.ReasonTooFewReplies, "%d of %d answers", h.Answers, enoughAnswers)
 	}
 	if why := approximations(f); why != "" {
 		return status.PredictionsTrusted.True(v1alpha1.ReasonMatchesApproximate, "%s", why)
@@ -273,7 +271,7 @@ func modelServed(s *PoolState, f *facts) metav1.Condition {
 	case l.Endpoints == 0:
 		return metav1.Condition{}
 	case l.Lacking > 0:
-		return status.ModelServed.False("ModelNotListed", "%d of %d endpoints do not list the model %q and answer "+
+		return status.ModelServed.False(status.ReasonModelNotListed, "%d of %d endpoints do not list the model %q and answer "+
 			"requests for it with 404; %s lists %s", l.Lacking, l.Endpoints, model, l.Pod, quotedNames(l.Served))
 	default:
 		return status.ModelServed.True("Served", "all of %d endpoints list the model %q", l.Endpoints, model)
@@ -308,7 +306,7 @@ func gatewayConforms(f *facts) metav1.Condition {
 	var reason string
 	var found []string
 	if len(ignoring) > 0 {
-		reason = "PicksNotFollowed"
+		reason = status.ReasonPicksNotFollowed
 		found = append(found, "requests through the gateway at "+strings.Join(ignoring, ", ")+
 			" are served by other endpoints than were picked; does it know all pods of the pool, and does its route take the destination from x-gateway-destination-endpoint? "+
 			"Or does an engine take connections and fail its requests, which the gateway then sends elsewhere?")
@@ -338,25 +336,25 @@ func resourcesSuffice(f *facts) metav1.Condition {
 
 // policyConditions are the conditions of a policy at one target. refused is why the picker has not taken the target's state.
 func policyConditions(s *PolicyState, t *TargetState, refused error) []metav1.Condition {
-	accepted, resolved := status.Accepted.True("Accepted", ""), status.ResolvedRefs.True("ResolvedRefs", "")
+	accepted, resolved := status.Accepted.True(status.ReasonAccepted, ""), status.ResolvedRefs.True(status.ReasonResolvedRefs, "")
 	switch {
 	case len(s.Problems) > 0:
-		accepted = status.Accepted.False("Invalid", "%s", texts(s.Problems))
+		accepted = status.Accepted.False(status.ReasonInvalid, "%s", texts(s.Problems))
 	case t.Winner != "":
-		accepted = status.Accepted.False("Conflicted", "RoutingPolicy %s is in force", t.Winner)
+		accepted = status.Accepted.False(status.ReasonConflicted, "RoutingPolicy %s is in force", t.Winner)
 	case !t.Found:
-		accepted = status.Accepted.False("TargetNotFound", "")
+		accepted = status.Accepted.False(status.ReasonTargetNotFound, "")
 	}
 	if len(s.MissingSecrets) > 0 {
-		resolved = status.ResolvedRefs.False("SecretNotFound", "%s", strings.Join(s.MissingSecrets, ", "))
+		resolved = status.ResolvedRefs.False(status.ReasonSecretNotFound, "%s", strings.Join(s.MissingSecrets, ", "))
 	}
 	list := []metav1.Condition{accepted, resolved}
 	switch {
 	case accepted.Status != metav1.ConditionTrue:
 	case refused != nil:
-		list = append(list, status.Programmed.False("Reconciling", "%s", refused.Error()))
+		list = append(list, status.Programmed.False(status.ReasonReconciling, "%s", refused.Error()))
 	default:
-		list = append(list, status.Programmed.True("Programmed", "1 of 1 replicas"))
+		list = append(list, status.Programmed.True(status.ReasonProgrammed, "1 of 1 replicas"))
 	}
 	return list
 }

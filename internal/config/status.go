@@ -240,7 +240,7 @@ func gather(state *State, s *PoolState, live Live, name string) *facts {
 	for _, stream := range live.Streams[name] {
 		count(&f.synced, stream.State == events.Synced)
 		count(&f.degraded, stream.State == events.Unverified || stream.State == events.Degraded)
-		count(&f.lagging, stream.State == events.Degraded && stream.Stats.Overflows.Load() > 0)
+		count(&f.lagging, status.StreamReason(&stream) == status.ReasonLagging)
 		count(&f.unfollowed, stream.Stats.Partial.Load() > 0)
 		count(&f.unidentified, stream.Stats.Unkeyed.Load() > 0)
 		count(&f.silent, stream.Stats.Silent.Load())

@@ -90,36 +90,21 @@ func (a *app) operateState(pool string) (operatorfeed.State, bool) {
 // addKnowledge adds for each pod whether all blocks of its ranks are known.
 func (a *app) addKnowledge(pool string, pods map[string]operatorfeed.PodState) {
 	seen := map[string]bool{}
-	for _, status := range a.knowledge(pool) {
-		uid := status.Endpoint.ID.Pod
+	for _, stream := range a.knowledge(pool) {
+		uid := stream.Endpoint.ID.Pod
 		pod, ok := pods[uid]
 		if !ok {
 			continue
 		}
-		synced := status.State == events.Synced
+		synced := stream.State == events.Synced
 		pod.Synced = synced && (pod.Synced || !seen[uid])
-		pod.Degraded = pod.Degraded || status.State == events.Degraded || status.State == events.Unverified
+		pod.Degraded = pod.Degraded || stream.State == events.Degraded || stream.State == events.Unverified
 		if !synced {
-			pod.Reason = knowledgeReason(&status)
+			pod.Reason = status.StreamReason(&stream)
 		}
 		seen[uid] = true
 		pods[uid] = pod
 	}
-}
-
-// knowledgeReason is why not all of an endpoint's blocks are known, in the words of conditions where there is one.
-func knowledgeReason(s *events.Status) string {
-	switch {
-	case s.Stats.Silent.Load():
-		return "EventsDisabled"
-	case s.Stats.Unreadable.Load():
-		return "UnknownLayout"
-	case s.State == events.Degraded && s.Stats.Overflows.Load() > 0:
-		return "Lagging"
-	case s.State == events.Degraded || s.State == events.Unverified:
-		return "HistoryLost"
-	}
-	return s.State.String()
 }
 
 // findings are the parts of the operator's conditions of a pool that only pickers know.

@@ -16,6 +16,7 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/cli/live"
 	"github.com/kvasir-dev/kvasir/internal/cli/view"
 	"github.com/kvasir-dev/kvasir/internal/dashboard/api"
+	"github.com/kvasir-dev/kvasir/internal/status"
 )
 
 // Level of a result.
@@ -131,6 +132,14 @@ func (d *Doctor) pool(ctx context.Context, pool *v1alpha1.InferencePool) {
 	}
 }
 
+// grave are the conditions without which a pool does not work, graveReasons the reasons of others that stay until someone corrects
+// the cause.
+var (
+	grave        = []string{v1alpha1.ConditionAccepted, v1alpha1.ConditionReady, v1alpha1.ConditionEventsSynced}
+	graveReasons = []string{status.ReasonCertificateInvalid, status.ReasonRolloutStopped, status.ReasonProbeFailed,
+		status.ReasonMispredicting, status.ReasonPicksNotFollowed, status.ReasonModelNotListed, status.ReasonGatewayPodsMissing}
+)
+
 // conditions of a pool: those that are not good, with what the operations page advises.
 func (d *Doctor) conditions(pool *v1alpha1.InferencePool) {
 	const check = "conditions"
@@ -149,12 +158,9 @@ func (d *Doctor) conditions(pool *v1alpha1.InferencePool) {
 		case c.Status == "True":
 			good++
 			continue
-		case c.Status == "Unknown" && (c.Reason == "Disabled" || c.Reason == "CRDsMissing" || c.Reason == "Open"):
+		case status.Absent(&c), c.Status == "Unknown" && c.Reason == status.ReasonOpen:
 			continue // gateways and open engines are a choice
-		case c.Status == "False" && slices.Contains([]string{v1alpha1.ConditionAccepted, v1alpha1.ConditionReady,
-			v1alpha1.ConditionEventsSynced}, c.Type),
-			c.Reason == "CertificateInvalid", c.Reason == "RolloutStopped", c.Reason == "ProbeFailed", c.Reason == "Mispredicting",
-			c.Reason == "PicksNotFollowed", c.Reason == "ModelNotListed", c.Reason == "GatewayPodsMissing":
+		case c.Status == "False" && slices.Contains(grave, c.Type), slices.Contains(graveReasons, c.Reason):
 			level = Fail
 		}
 		d.add(level, check, name(pool), fmt.Sprintf("%s is %s, %s: %s", c.Type, c.Status, c.Reason, c.Message), cure)

@@ -15,6 +15,7 @@ import (
 
 	"github.com/kvasir-dev/kvasir/api/v1alpha1"
 	"github.com/kvasir-dev/kvasir/internal/dashboard/api"
+	"github.com/kvasir-dev/kvasir/internal/status"
 )
 
 // Pool is all that is shown of a pool.
@@ -140,7 +141,7 @@ func OfCluster(pool *v1alpha1.InferencePool, pods []corev1.Pod, now time.Time) *
 		out.Problems = append(out.Problems, Problem{"operator", "Waiting", "the newest spec has not been seen by the operator: does it run?"})
 	}
 	for _, c := range s.Conditions {
-		if quiet := c.Status == metav1.ConditionUnknown && needsNoAction[c.Reason]; c.Status != metav1.ConditionTrue && !quiet {
+		if c.Status != metav1.ConditionTrue && !needsNoAction(&c) {
 			out.Problems = append(out.Problems, Problem{c.Type, c.Reason, c.Message})
 		}
 	}
@@ -161,8 +162,10 @@ func OfCluster(pool *v1alpha1.InferencePool, pods []corev1.Pod, now time.Time) *
 	return out
 }
 
-// needsNoAction are the reasons of unknown conditions that are as they should be: what is off or is not there, and what time will tell.
-var needsNoAction = map[string]bool{"Disabled": true, "CRDsMissing": true, "TooFewReplies": true}
+// needsNoAction reports whether a condition is unknown because its subject is absent, or until more requests have been answered.
+func needsNoAction(c *metav1.Condition) bool {
+	return status.Absent(c) || c.Status == metav1.ConditionUnknown && c.Reason == status.ReasonTooFewReplies
+}
 
 func podOf(pool *v1alpha1.InferencePool, pod *corev1.Pod, said *v1alpha1.PodSummary, now time.Time) Pod {
 	p := Pod{Name: pod.Name, Node: pod.Spec.NodeName, Revision: pod.Labels[v1alpha1.LabelRevision],
@@ -293,11 +296,11 @@ func OfPickers(told []PickerReport) []*Pool {
 				continue
 			}
 			p := &Pool{
-				Namespace: in.Namespace, Name: in.Name, Model: in.Model, Status: "NoReadyEndpoint", Desired: in.Size.Desired, Policy: in.Policy,
-				Pods: in.Size.Pods, Ready: in.Size.Ready, Draining: in.Size.Draining, Problems: []Problem{}, Members: []Pod{},
+				Namespace: in.Namespace, Name: in.Name, Model: in.Model, Status: status.ReasonNoReadyEndpoint,
+				Desired: in.Size.Desired, Policy: in.Policy, Pods: in.Size.Pods, Ready: in.Size.Ready, Draining: in.Size.Draining, Problems: []Problem{}, Members: []Pod{},
 			}
 			if in.Size.Ready > 0 {
-				p.Status = "Serving"
+				p.Status = status.ReasonServing
 			}
 			if in.Rollout != nil {
 				p.Rollout = in.Rollout.Reason

@@ -24,18 +24,6 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/status"
 )
 
-// Reasons that are named in more than one place.
-const (
-	reasonRolloutStopped  = "RolloutStopped"
-	reasonReporterStopped = "ReporterUpdateStopped"
-	reasonFlags           = "EngineFlagsMissing"
-	reasonPreStop         = "PreStopMissing"
-	reasonProbes          = "ProbesMissing"
-	reasonPodsEnded       = "PodsEnded"
-	reasonRefused         = "ObjectRefused"
-	reasonNoEndpoint      = "NoReadyEndpoint"
-)
-
 // pending is a condition that differs from the one in the status, and since when.
 type pending struct {
 	condition metav1.Condition
@@ -116,7 +104,8 @@ func (r *reconciliation) set(want metav1.Condition) {
 // servingChanges reports whether a condition reports that the last endpoint is gone, or that there is one again. That does
 // not wait: the counts beside it in the status do not either, and clients see it at once.
 func servingChanges(old, want *metav1.Condition) bool {
-	return want.Type == v1alpha1.ConditionReady && (want.Reason == reasonNoEndpoint) != (old.Reason == reasonNoEndpoint)
+	const gone = status.ReasonNoReadyEndpoint
+	return want.Type == v1alpha1.ConditionReady && (want.Reason == gone) != (old.Reason == gone)
 }
 
 // setFinding sets a condition that only pickers can judge. Their message can have numbers that change all the time: it
@@ -127,7 +116,7 @@ func (r *reconciliation) setFinding(of status.Type, f *operatorfeed.Finding, kno
 	case len(r.view.Replicas) == 0:
 		want = noPicker(of)
 	case !known:
-		want = of.Unknown("Starting", "no replica of the picker has reported yet")
+		want = of.Unknown(status.ReasonStarting, "no replica of the picker has reported yet")
 	}
 	if old := of.In(r.next.Conditions); old != nil && old.Status == want.Status && old.Reason == want.Reason {
 		want.Message = old.Message
@@ -136,7 +125,7 @@ func (r *reconciliation) setFinding(of status.Type, f *operatorfeed.Finding, kno
 }
 
 func noPicker(of status.Type) metav1.Condition {
-	return of.Unknown("NoPicker", "no replica of the picker reports")
+	return of.Unknown(status.ReasonNoPicker, "no replica of the picker reports")
 }
 
 func (r *reconciliation) accepted(podsErr error) metav1.Condition {
@@ -144,7 +133,7 @@ func (r *reconciliation) accepted(podsErr error) metav1.Condition {
 	case r.problems.overlap != "":
 		return status.Accepted.False("SelectorOverlap", "%s", r.problems.overlap)
 	case len(r.problems.taken) > 0:
-		return status.Accepted.False("NameTaken", "objects of another owner have names that the pool needs: %s", strings.Join(r.problems.taken, ", "))
+		return status.Accepted.False(status.ReasonNameTaken, "objects of another owner have names that the pool needs: %s", strings.Join(r.problems.taken, ", "))
 	case r.problems.template != "":
 		return status.Accepted.False("TemplateRefused", "%s", r.problems.template)
 	case podsErr != nil && apierrors.IsInvalid(podsErr):
@@ -152,9 +141,9 @@ func (r *reconciliation) accepted(podsErr error) metav1.Condition {
 	case refused(podsErr) && !quota(podsErr):
 		return status.Accepted.False("NotPermitted", "%s", podsErr.Error())
 	case len(r.problems.refused) > 0:
-		return status.Accepted.False(reasonRefused, "%s", strings.Join(r.problems.refused, "; "))
+		return status.Accepted.False(status.ReasonObjectRefused, "%s", strings.Join(r.problems.refused, "; "))
 	case r.problems.reference != "":
-		return status.Accepted.False("ReferenceNotFound", "%s", r.problems.reference)
+		return status.Accepted.False(status.ReasonReferenceNotFound, "%s", r.problems.reference)
 	}
 	if r.pool.Spec.Engine.ServesAnyone(r.policy != nil && r.policy.Spec.Admission.Tenants.Identification != "") {
 		return status.Accepted.True(v1alpha1.ReasonClientsUnchecked, "%s", v1alpha1.MessageClientsUnchecked)
@@ -162,7 +151,7 @@ func (r *reconciliation) accepted(podsErr error) metav1.Condition {
 	if r.pool.Spec.Engine.Type == v1alpha1.EngineSGLang {
 		return status.Accepted.True(v1alpha1.ReasonEngineExperimental, "%s", v1alpha1.MessageSGLangExperimental)
 	}
-	return status.Accepted.True("Accepted", "")
+	return status.Accepted.True(status.ReasonAccepted, "")
 }
 
 // quota reports whether an error means that a ResourceQuota is used up.
@@ -187,7 +176,7 @@ func (r *reconciliation) pickerAvailable(err error) metav1.Condition {
 		return status.PickerAvailable.True("External", "the pickers run outside the operator")
 	}
 	if errors.As(err, new(*certificateError)) {
-		return status.PickerAvailable.False("CertificateInvalid", "%s", err.Error())
+		return status.PickerAvailable.False(status.ReasonCertificateInvalid, "%s", err.Error())
 	}
 	want, ready := r.pool.Spec.Picker.Replicas, int32(0)
 	if want == 0 {
@@ -198,7 +187,7 @@ func (r *reconciliation) pickerAvailable(err error) metav1.Condition {
 	}
 	switch {
 	case ready == 0:
-		return status.PickerAvailable.False("Unavailable", "0 of %d replicas are ready%s", want, r.pickerFailure())
+		return status.PickerAvailable.False(status.ReasonUnavailable, "0 of %d replicas are ready%s", want, r.pickerFailure())
 	case ready < want:
 		return status.PickerAvailable.False("SomeUnavailable", "%d of %d replicas are ready%s", ready, want, r.pickerFailure())
 	}
@@ -227,10 +216,10 @@ func (r *reconciliation) upToDate() metav1.Condition {
 	case lifecycle.Stopped:
 		if i := slices.IndexFunc(r.decision.Ended, func(p *lifecycle.Pod) bool { return p.Revision == r.revisions.update }); i >= 0 {
 			p := r.decision.Ended[i]
-			return status.UpToDate.False(reasonRolloutStopped, "new pods of revision %s end (last: %s: %s %s); the old pods stay. Apply a working template, or the old one to go back",
+			return status.UpToDate.False(status.ReasonRolloutStopped, "new pods of revision %s end (last: %s: %s %s); the old pods stay. Apply a working template, or the old one to go back",
 				r.revisions.update, p.Name, p.Trouble.Reason, p.Trouble.Message)
 		}
-		return status.UpToDate.False(reasonRolloutStopped, "new pods of revision %s did not become ready in %d s; the old pods stay. Apply a working template, or the old one to go back",
+		return status.UpToDate.False(status.ReasonRolloutStopped, "new pods of revision %s did not become ready in %d s; the old pods stay. Apply a working template, or the old one to go back",
 			r.revisions.update, r.pool.Spec.Rollout.ProgressDeadlineSeconds)
 	case lifecycle.WaitingOnDelete:
 		return status.UpToDate.False("RolloutOnDelete", "%d of %d pods are of revision %s; the others are replaced when they are deleted", c.Updated, r.size.now,
@@ -242,7 +231,7 @@ func (r *reconciliation) upToDate() metav1.Condition {
 	}
 	switch rep := &r.reporters; {
 	case rep.trouble.Reason != "":
-		return status.UpToDate.False(reasonReporterStopped, "%s does not run the reporter %s: %s; the other pods keep the reporters they have. Upgrade Kvasir to an image that runs, or back",
+		return status.UpToDate.False(status.ReasonReporterStopped, "%s does not run the reporter %s: %s; the other pods keep the reporters they have. Upgrade Kvasir to an image that runs, or back",
 			rep.waiting.Name, r.ReporterImage, rep.trouble.Message)
 	case rep.waiting != nil:
 		return status.UpToDate.False("ReporterUpdating", "%d of %d pods have the reporter %s; the next one follows when that of %s has run for %d s",
@@ -315,16 +304,16 @@ func (r *reconciliation) podsHealthy() metav1.Condition {
 	}
 	if ended := r.decision.Ended; r.decision.Backoff > 0 {
 		r.stuck = r.podOf[ended[0].UID]
-		return status.PodsHealthy.False(reasonPodsEnded, "%d pods ended and are not replaced before %s; the last, %s: %s %s",
+		return status.PodsHealthy.False("PodsEnded", "%d pods ended and are not replaced before %s; the last, %s: %s %s",
 			r.decision.Backoff, r.decision.Retry.UTC().Format(time.TimeOnly), ended[0].Name, ended[0].Trouble.Reason, ended[0].Trouble.Message)
 	}
 	for _, kind := range []struct {
 		reason string
 		of     func(what string) bool
 	}{
-		{reasonFlags, func(what string) bool { return strings.HasPrefix(what, "--") }},
-		{reasonPreStop, func(what string) bool { return what == podtemplate.PreStop || what == podtemplate.GraceFor }},
-		{reasonProbes, func(what string) bool { return what == podtemplate.ReadinessProbe }},
+		{status.ReasonFlagsMissing, func(what string) bool { return strings.HasPrefix(what, "--") }},
+		{status.ReasonPreStopMissing, func(what string) bool { return what == podtemplate.PreStop || what == podtemplate.GraceFor }},
+		{status.ReasonProbesMissing, func(what string) bool { return what == podtemplate.ReadinessProbe }},
 	} {
 		var said []string
 		for _, s := range r.problems.skipped {
@@ -339,16 +328,9 @@ func (r *reconciliation) podsHealthy() metav1.Condition {
 	return status.PodsHealthy.True("Healthy", "")
 }
 
-// eventReasons maps the reasons why pickers do not know a pod's cache to words for conditions.
-var eventReasons = map[string]string{
-	"UnknownLayout": "UnknownLayout", "ReporterRejected": "ReporterRejected", "Lagging": "Lagging", "HistoryLost": "HistoryLost",
-	"BlockSizeUnsupported": "BlockSizeUnsupported", "ReporterMissing": "ReporterMissing",
-	"EventsDisabled": "EventsDisabled",
-}
-
 func (r *reconciliation) eventsSynced() metav1.Condition {
 	if r.pool.Spec.Engine.Events.Source == v1alpha1.EventsNone {
-		return status.EventsSynced.True("NotUsed", "engine.events.source is None")
+		return status.EventsSynced.True(status.ReasonEventsNotUsed, "engine.events.source is None")
 	}
 	synced, of := 0, 0
 	reason, which := "", ""
@@ -365,9 +347,7 @@ func (r *reconciliation) eventsSynced() metav1.Condition {
 		state, _ := r.view.Pod(p.UID)
 		if which == "" {
 			which = p.Name
-			if reason = eventReasons[state.Reason]; reason == "" {
-				reason = "StreamMissing"
-			}
+			reason = status.EventsReason(state.Reason)
 		}
 	}
 	switch {
@@ -376,33 +356,33 @@ func (r *reconciliation) eventsSynced() metav1.Condition {
 	case which != "":
 		return status.EventsSynced.False(reason, "the caches of %d of %d pods are known; that of %s is not", synced, of, which)
 	}
-	return status.EventsSynced.True("Synced", "")
+	return status.EventsSynced.True(status.ReasonSynced, "")
 }
 
 func (r *reconciliation) ready(accepted, picker metav1.Condition) metav1.Condition {
 	c := &r.decision.Counts
 	switch {
 	case accepted.Status == metav1.ConditionFalse && c.Ready == 0:
-		return status.Ready.False("NotAccepted", "%s", accepted.Message)
+		return status.Ready.False(status.ReasonNotAccepted, "%s", accepted.Message)
 	case c.Ready == 0 && r.size.now == 0:
-		return status.Ready.True("AtZero", "the pool is scaled to zero")
+		return status.Ready.True(status.ReasonAtZero, "the pool is scaled to zero")
 	case c.Ready == 0 && meta.FindStatusCondition(r.next.Conditions, v1alpha1.ConditionReady) == nil:
-		return status.Ready.Unknown("Starting", "no endpoint is ready yet")
+		return status.Ready.Unknown(status.ReasonStarting, "no endpoint is ready yet")
 	case c.Ready == 0 && r.starting():
-		return status.Ready.Unknown("Starting", "no endpoint is ready yet")
+		return status.Ready.Unknown(status.ReasonStarting, "no endpoint is ready yet")
 	case c.Ready == 0:
-		return status.Ready.False(reasonNoEndpoint, "none of %d pods is ready", c.Total)
-	case picker.Reason == "Unavailable":
-		return status.Ready.False("PickerUnavailable", "%s", picker.Message)
+		return status.Ready.False(status.ReasonNoReadyEndpoint, "none of %d pods is ready", c.Total)
+	case picker.Reason == status.ReasonUnavailable:
+		return status.Ready.False(status.ReasonPickerUnavailable, "%s", picker.Message)
 	}
 	ranks := max(int(r.pool.Spec.Engine.DataParallel.Ranks), 1)
-	return status.Ready.True("Serving", "%d of %d endpoints", c.Ready*ranks, c.Total*ranks)
+	return status.Ready.True(status.ReasonServing, "%d of %d endpoints", c.Ready*ranks, c.Total*ranks)
 }
 
 // starting reports whether the pool has never served.
 func (r *reconciliation) starting() bool {
 	old := meta.FindStatusCondition(r.next.Conditions, v1alpha1.ConditionReady)
-	return old != nil && old.Reason == "Starting"
+	return old != nil && old.Reason == status.ReasonStarting
 }
 
 func (r *reconciliation) autoscalingActive() metav1.Condition {

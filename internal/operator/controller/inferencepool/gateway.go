@@ -135,13 +135,13 @@ func (p *gatewayParent) String() string {
 func gatewayAccepted(f *gatewayFacts) metav1.Condition {
 	switch {
 	case f.mode == v1alpha1.GatewayDisabled:
-		return status.GatewayAccepted.Unknown("Disabled", "gateway.mode is Disabled")
+		return status.GatewayAccepted.Unknown(status.ReasonDisabled, "gateway.mode is Disabled")
 	case f.missing != "":
-		return status.GatewayAccepted.Unknown("CRDsMissing", "the cluster has no %s", f.missing)
+		return status.GatewayAccepted.Unknown(status.ReasonCRDsMissing, "the cluster has no %s", f.missing)
 	case len(f.taken) > 0:
-		return status.GatewayAccepted.False("NameTaken", "objects of another owner have the pool's name: %s", strings.Join(f.taken, ", "))
+		return status.GatewayAccepted.False(status.ReasonNameTaken, "objects of another owner have the pool's name: %s", strings.Join(f.taken, ", "))
 	case len(f.unapplied) > 0:
-		return status.GatewayAccepted.False(reasonRefused, "%s", strings.Join(f.unapplied, "; "))
+		return status.GatewayAccepted.False(status.ReasonObjectRefused, "%s", strings.Join(f.unapplied, "; "))
 	case f.pool == nil && f.mode == v1alpha1.GatewayExisting:
 		return status.GatewayAccepted.False("NotReferenced", "gateway.mode is Existing, and there is no %s of this name", resources.GIEKind.GroupKind())
 	case f.pool == nil:
@@ -188,7 +188,7 @@ func gatewayAccepted(f *gatewayFacts) metav1.Condition {
 	switch {
 	case len(accepting) > 0:
 		slices.Sort(accepting)
-		return status.GatewayAccepted.True("Accepted", "by %s%s", strings.Join(slices.Compact(accepting), ", "), remarks)
+		return status.GatewayAccepted.True(status.ReasonAccepted, "by %s%s", strings.Join(slices.Compact(accepting), ", "), remarks)
 	case waiting != "":
 		return status.GatewayAccepted.False("NotReferenced", "gateway %s has not said yet whether it accepts the pool", waiting)
 	}

@@ -134,7 +134,7 @@ func enginesClosed(pool *v1alpha1.InferencePool, f *networkFacts) metav1.Conditi
 			return status.EnginesClosed.False("PickersUnnamed", "picker.mode is External, so the pods of the pickers are not known: all clients reach the engines. "+
 				"Name these pods in engine.networkPolicy.from")
 		}
-		return status.EnginesClosed.Unknown("Open", "engine.networkPolicy.mode is Open: all clients reach the engines")
+		return status.EnginesClosed.Unknown(status.ReasonOpen, "engine.networkPolicy.mode is Open: all clients reach the engines")
 	}
 	remark := ""
 	if len(policy.From) > 0 {
@@ -153,7 +153,7 @@ func enginesClosed(pool *v1alpha1.InferencePool, f *networkFacts) metav1.Conditi
 		return status.EnginesClosed.True("GatewayPodsNamed", "no pods of %s are found: engine.networkPolicy.from must have their pods or addresses",
 			strings.Join(f.missing, ", "))
 	case len(f.missing) > 0:
-		return status.EnginesClosed.False("GatewayPodsMissing", "no pods of %s are found by the labels %s, or %s in %s: their requests do not reach the engines. "+
+		return status.EnginesClosed.False(status.ReasonGatewayPodsMissing, "no pods of %s are found by the labels %s, or %s in %s: their requests do not reach the engines. "+
 			"Name the pods or addresses in engine.networkPolicy.from", strings.Join(f.missing, ", "),
 			resources.LabelGateway, resources.LabelEnvoyGateway, resources.EnvoyGatewayNamespace)
 	case len(f.unseen) > 0:

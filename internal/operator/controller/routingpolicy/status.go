@@ -70,33 +70,33 @@ func conditions(f facts, t target) []metav1.Condition {
 func accepted(f facts, t target) metav1.Condition {
 	switch {
 	case f.invalid != "":
-		return status.Accepted.False("Invalid", "%s", f.invalid)
+		return status.Accepted.False(status.ReasonInvalid, "%s", f.invalid)
 	case !t.found:
-		return status.Accepted.False("TargetNotFound", "there is no such pool")
+		return status.Accepted.False(status.ReasonTargetNotFound, "there is no such pool")
 	case t.winner != "":
-		return status.Accepted.False("Conflicted", "RoutingPolicy %s, which is older, or as old and first by name, is in force", t.winner)
+		return status.Accepted.False(status.ReasonConflicted, "RoutingPolicy %s, which is older, or as old and first by name, is in force", t.winner)
 	}
-	return status.Accepted.True("Accepted", "")
+	return status.Accepted.True(status.ReasonAccepted, "")
 }
 
 func resolvedRefs(f facts) metav1.Condition {
 	switch {
 	case len(f.missing) > 0:
-		return status.ResolvedRefs.False("SecretNotFound", "%s", strings.Join(f.missing, ", "))
+		return status.ResolvedRefs.False(status.ReasonSecretNotFound, "%s", strings.Join(f.missing, ", "))
 	case len(f.malformed) > 0:
 		return status.ResolvedRefs.False("SecretInvalid", "%s", strings.Join(f.malformed, "; "))
 	}
-	return status.ResolvedRefs.True("ResolvedRefs", "")
+	return status.ResolvedRefs.True(status.ReasonResolvedRefs, "")
 }
 
 func programmed(t target) metav1.Condition {
 	switch {
 	case t.replicas == 0:
-		return status.Programmed.Unknown("NoPicker", "no picker replica reports")
+		return status.Programmed.Unknown(status.ReasonNoPicker, "no picker replica reports")
 	case t.programmed < t.replicas:
-		return status.Programmed.False("Reconciling", "%d of %d replicas", t.programmed, t.replicas)
+		return status.Programmed.False(status.ReasonReconciling, "%d of %d replicas", t.programmed, t.replicas)
 	}
-	return status.Programmed.True("Programmed", "%d of %d replicas", t.programmed, t.replicas)
+	return status.Programmed.True(status.ReasonProgrammed, "%d of %d replicas", t.programmed, t.replicas)
 }
 
 // ancestorRef is the target of a policy as its status names it.
