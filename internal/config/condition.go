@@ -59,17 +59,10 @@ func texts(problems []Problem) string {
 }
 
 func ready(s *PoolState, f *facts) metav1.Condition {
-	message := fmt.Sprintf("%d of %d endpoints", f.ready, f.total)
-	if f.unreachable > 0 {
-		message += fmt.Sprintf("; the picker cannot connect to %d", f.unreachable)
-	}
-	switch {
-	case !s.Served:
+	if !s.Served {
 		return status.Ready.False(status.ReasonNotAccepted, "the pool is not served")
-	case f.ready == 0:
-		return status.Ready.False(status.ReasonNoReadyEndpoint, "%s", message)
 	}
-	return status.Ready.True(status.ReasonServing, "%s", message)
+	return status.OfEndpoints(int(f.ready), int(f.total), int(f.unreachable))
 }
 
 func eventsSynced(s *PoolState, f *facts) metav1.Condition {

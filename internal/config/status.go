@@ -112,13 +112,13 @@ func (b *Board) pool(next *Board, now time.Time, state *State, s *PoolState, liv
 	p.Status = v1alpha1.InferencePoolStatus{
 		ObservedGeneration: p.Generation,
 		Conditions:         b.set(next, now, "pool "+name, p.Generation, poolConditions(s, facts)),
-		Replicas:           ptr.To(facts.pods),
+		Replicas:           ptr.To(int32(len(facts.pods))),
 		ReadyReplicas:      ptr.To(facts.readyPods),
 		DrainingReplicas:   ptr.To(facts.drainingPods),
 		Endpoints: v1alpha1.EndpointCounts{
 			Total: ptr.To(facts.total), Ready: ptr.To(facts.ready), Synced: ptr.To(facts.synced), Degraded: ptr.To(facts.degraded),
 		},
-		Pods: b.pods(next, now, name, facts.endpoints),
+		Pods: b.pods(next, now, name, facts.pods),
 	}
 	if s.Served {
 		p.Status.KeySpace = v1alpha1.KeySpaceStatus{KeyID: s.KeyID, BlockTokens: p.Spec.KeySpace.BlockTokens}
@@ -131,24 +131,24 @@ func (b *Board) pool(next *Board, now time.Time, state *State, s *PoolState, liv
 }
 
 // pods that do not simply serve, those that drain first.
-func (b *Board) pods(next *Board, now time.Time, pool string, endpoints []endpoint.Endpoint) []v1alpha1.PodSummary {
+func (b *Board) pods(next *Board, now time.Time, pool string, pods []status.Pod) []v1alpha1.PodSummary {
 	var list []v1alpha1.PodSummary
-	for i := range endpoints {
-		ep := &endpoints[i]
-		if ep.ID.Rank > 0 || ep.Pickable() && !ep.Unreachable {
+	for i := range pods {
+		pod := &pods[i]
+		if pod.Phase == status.PhaseServing {
 			continue
 		}
 		at := v1alpha1.StageLoading
-		if ep.Terminating {
+		if pod.Phase == status.PhaseDraining {
 			at = v1alpha1.StageDraining
 		}
-		key := pool + " " + ep.ID.Pod
+		key := pool + " " + pod.UID
 		was, ok := b.stages[key]
 		if !ok || was.stage != at {
 			was = stage{stage: at, since: metav1.NewTime(now)}
 		}
 		next.stages[key] = was
-		list = append(list, v1alpha1.PodSummary{Name: ep.Pod, Stage: at, Since: ptr.To(was.since)})
+		list = append(list, v1alpha1.PodSummary{Name: pod.Name, Stage: at, Since: ptr.To(was.since)})
 	}
 	slices.SortFunc(list, func(x, y v1alpha1.PodSummary) int {
 		return cmp.Or(strings.Compare(string(x.Stage), string(y.Stage)), strings.Compare(x.Name, y.Name))
@@ -193,9 +193,10 @@ type observed struct {
 
 // facts are the figures that the status of a pool is made from.
 type facts struct {
-	endpoints                     []endpoint.Endpoint
-	total, ready, unreachable     int32
-	pods, readyPods, drainingPods int32
+	endpoints                 []endpoint.Endpoint
+	total, ready, unreachable int32
+	pods                      []status.Pod
+	readyPods, drainingPods   int32
 	// synced endpoints are known, degraded ones in part; others are not connected yet.
 	synced, degraded int32
 	// lagging endpoints are degraded because their events arrived faster than they were applied.
@@ -229,13 +230,13 @@ func gather(state *State, s *PoolState, live Live, name string) *facts {
 	for i := range f.endpoints {
 		ep := &f.endpoints[i]
 		count(&f.total, true)
-		count(&f.ready, ep.Pickable() && !ep.Unreachable)
+		count(&f.ready, status.PhaseOf(ep) == status.PhaseServing)
 		count(&f.unreachable, ep.Unreachable)
-		if ep.ID.Rank == 0 {
-			count(&f.pods, true)
-			count(&f.readyPods, ep.Pickable() && !ep.Unreachable)
-			count(&f.drainingPods, ep.Terminating)
-		}
+	}
+	f.pods = status.Pods(f.endpoints)
+	for i := range f.pods {
+		count(&f.readyPods, f.pods[i].Phase == status.PhaseServing)
+		count(&f.drainingPods, f.pods[i].Phase == status.PhaseDraining)
 	}
 	for _, stream := range live.Streams[name] {
 		count(&f.synced, stream.State == events.Synced)

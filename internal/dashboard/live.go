@@ -7,7 +7,6 @@ import (
 	"strings"
 	"time"
 
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/kvasir-dev/kvasir/api/v1alpha1"
@@ -17,6 +16,7 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/kvindex"
 	"github.com/kvasir-dev/kvasir/internal/operatorfeed"
 	"github.com/kvasir-dev/kvasir/internal/picker"
+	"github.com/kvasir-dev/kvasir/internal/status"
 	"github.com/kvasir-dev/kvasir/internal/version"
 )
 
@@ -116,7 +116,7 @@ func (f *Facts) rollout() *api.Rollout {
 		return nil
 	}
 	s := &f.Written.Status
-	c := meta.FindStatusCondition(s.Conditions, "UpToDate")
+	c := status.UpToDate.In(s.Conditions)
 	if c == nil {
 		return nil
 	}
@@ -140,31 +140,32 @@ func (f *Facts) pods(before poolMark) []api.Pod {
 	for i := range f.Streams {
 		streams[f.Streams[i].Endpoint.ID] = &f.Streams[i]
 	}
-	pods := map[string]*api.Pod{}
+	pods, phases := map[string]*api.Pod{}, map[string]status.Phase{}
 	for i := range f.Stats.Endpoints {
 		s := &f.Stats.Endpoints[i]
 		pod := pods[s.ID.Pod]
 		if pod == nil {
-			pod = &api.Pod{Name: s.Pod, UID: s.ID.Pod, Phase: api.PhaseServing}
+			pod = &api.Pod{Name: s.Pod, UID: s.ID.Pod}
 			pods[s.ID.Pod] = pod
 		}
 		ep := spec[s.ID]
 		if ep == nil {
-			ep = &endpoint.Endpoint{ID: s.ID} // it has just left
+			ep = &endpoint.Endpoint{ID: s.ID, Ready: s.Pickable} // it has just left
 		}
 		pod.Island = cmp.Or(pod.Island, ep.Island)
+		phase := status.PhaseOf(ep)
 		switch {
-		case ep.Terminating || f.Leaving[s.ID.Pod]:
-			pod.Phase = api.PhaseDraining
-		case (!s.Pickable || ep.Unreachable) && pod.Phase != api.PhaseDraining:
-			pod.Phase = api.PhaseNotReady
-		case !s.CircuitClosed && pod.Phase == api.PhaseServing:
-			pod.Phase = api.PhaseCircuit
+		case f.Leaving[s.ID.Pod]:
+			phase = status.PhaseDraining
+		case !s.CircuitClosed:
+			phase = max(phase, status.PhaseCircuit)
 		}
+		phases[s.ID.Pod] = max(phases[s.ID.Pod], phase)
 		pod.Endpoints = append(pod.Endpoints, f.endpoint(s, ep, streams[s.ID], before.endpoints[s.ID]))
 	}
 	out := make([]api.Pod, 0, len(pods))
-	for _, pod := range pods {
+	for uid, pod := range pods {
+		pod.Phase = phases[uid].String()
 		slices.SortFunc(pod.Endpoints, func(a, b api.Endpoint) int { return cmp.Compare(a.Rank, b.Rank) })
 		out = append(out, *pod)
 	}

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/duration"
 
@@ -131,10 +130,10 @@ func OfCluster(pool *v1alpha1.InferencePool, pods []corev1.Pod, now time.Time) *
 		Namespace: pool.Namespace, Name: pool.Name, Model: string(pool.Spec.Model.Name), Status: "Unknown", Desired: s.DesiredReplicas,
 		Pods: len(pods), Policy: s.RoutingPolicy.Name, Problems: []Problem{}, Members: []Pod{},
 	}
-	if c := meta.FindStatusCondition(s.Conditions, v1alpha1.ConditionReady); c != nil {
+	if c := status.Ready.In(s.Conditions); c != nil {
 		out.Status = c.Reason
 	}
-	if c := meta.FindStatusCondition(s.Conditions, v1alpha1.ConditionUpToDate); c != nil {
+	if c := status.UpToDate.In(s.Conditions); c != nil {
 		out.Rollout = c.Reason
 	}
 	if s.ObservedGeneration < pool.Generation {
@@ -202,7 +201,7 @@ func stage(pod *corev1.Pod) v1alpha1.PodStage {
 	switch {
 	case pod.Status.Phase == corev1.PodFailed || pod.Status.Phase == corev1.PodSucceeded:
 		return v1alpha1.StageEnded
-	case marked && is("kvasir.dev/Idle"):
+	case marked && is(status.PodIdle):
 		return v1alpha1.StageIdle
 	case marked || pod.DeletionTimestamp != nil:
 		return v1alpha1.StageDraining
@@ -210,7 +209,7 @@ func stage(pod *corev1.Pod) v1alpha1.PodStage {
 		return v1alpha1.StageReady
 	case !running:
 		return v1alpha1.StageScheduled
-	case is("kvasir.dev/Synced"):
+	case is(status.PodSynced):
 		return v1alpha1.StageSynced
 	}
 	return v1alpha1.StageLoading
@@ -296,11 +295,10 @@ func OfPickers(told []PickerReport) []*Pool {
 				continue
 			}
 			p := &Pool{
-				Namespace: in.Namespace, Name: in.Name, Model: in.Model, Status: status.ReasonNoReadyEndpoint,
-				Desired: in.Size.Desired, Policy: in.Policy, Pods: in.Size.Pods, Ready: in.Size.Ready, Draining: in.Size.Draining, Problems: []Problem{}, Members: []Pod{},
-			}
-			if in.Size.Ready > 0 {
-				p.Status = status.ReasonServing
+				Namespace: in.Namespace, Name: in.Name, Model: in.Model, Policy: in.Policy,
+				Status:  status.OfEndpoints(in.Size.Ready, in.Size.Pods, 0).Reason,
+				Desired: in.Size.Desired, Pods: in.Size.Pods, Ready: in.Size.Ready, Draining: in.Size.Draining,
+				Problems: []Problem{}, Members: []Pod{},
 			}
 			if in.Rollout != nil {
 				p.Rollout = in.Rollout.Reason

@@ -376,7 +376,7 @@ func (r *reconciliation) ready(accepted, picker metav1.Condition) metav1.Conditi
 		return status.Ready.False(status.ReasonPickerUnavailable, "%s", picker.Message)
 	}
 	ranks := max(int(r.pool.Spec.Engine.DataParallel.Ranks), 1)
-	return status.Ready.True(status.ReasonServing, "%d of %d endpoints", c.Ready*ranks, c.Total*ranks)
+	return status.OfEndpoints(c.Ready*ranks, c.Total*ranks, 0)
 }
 
 // starting reports whether the pool has never served.
