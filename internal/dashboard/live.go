@@ -100,11 +100,7 @@ func quantiles(now, before operatorfeed.Histogram) *api.Quantiles {
 func degraded(conditions []metav1.Condition) (out []string) {
 	for i := range conditions {
 		if c := &conditions[i]; c.Status == metav1.ConditionFalse {
-			text := c.Type + ": " + c.Reason
-			if c.Message != "" {
-				text += ": " + c.Message
-			}
-			out = append(out, text)
+			out = append(out, status.Line(c))
 		}
 	}
 	return out

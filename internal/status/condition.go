@@ -72,6 +72,23 @@ func (t Type) In(conditions []metav1.Condition) *metav1.Condition {
 	return meta.FindStatusCondition(conditions, string(t))
 }
 
+// Line is a condition in a line of text, TYPE: REASON: MESSAGE, as a picker reports it to people.
+func Line(c *metav1.Condition) string {
+	if c.Message == "" {
+		return c.Type + ": " + c.Reason
+	}
+	return c.Type + ": " + c.Reason + ": " + c.Message
+}
+
+// ParseLine returns the type and the reason of a Line with a message; ok is false for other text.
+func ParseLine(line string) (t Type, reason string, ok bool) {
+	words := strings.SplitN(line, ": ", 3)
+	if len(words) < 3 {
+		return "", "", false
+	}
+	return Type(words[0]), words[1], true
+}
+
 // Stamp adds the generation of the judged object to conditions, and the time: now, or that of the condition of the same type and
 // status in old.
 func Stamp(conditions, old []metav1.Condition, generation int64, now metav1.Time) {

@@ -27,6 +27,24 @@ func TestFindingsAreConditions(t *testing.T) {
 	}
 }
 
+// TestLinesNameTypeAndReason of the condition that they are made from.
+func TestLinesNameTypeAndReason(t *testing.T) {
+	c := EventsSynced.False(ReasonLagging, "1 of 2: slow")
+	if got, want := Line(&c), "EventsSynced: Lagging: 1 of 2: slow"; got != want {
+		t.Errorf("line %q, want %q", got, want)
+	}
+	if typ, reason, ok := ParseLine(Line(&c)); typ != EventsSynced || reason != ReasonLagging || !ok {
+		t.Errorf("read back as %s, %s, %v", typ, reason, ok)
+	}
+	c.Message = ""
+	if got, want := Line(&c), "EventsSynced: Lagging"; got != want {
+		t.Errorf("line without a message %q, want %q", got, want)
+	}
+	if _, _, ok := ParseLine("no condition: at all"); ok {
+		t.Error("other text is read as a condition")
+	}
+}
+
 // TestMessagesAreBounded at the end of a character. A bounded message stays as it is when it is bounded again.
 func TestMessagesAreBounded(t *testing.T) {
 	for name, text := range map[string]string{

@@ -251,8 +251,8 @@ func (d *Doctor) streams(subject string, pool *api.Pool) {
 	}
 	for _, text := range pool.Degraded {
 		cure := ""
-		if words := strings.SplitN(text, ": ", 3); len(words) == 3 {
-			cure = d.cures[[2]string{words[0], words[1]}] // a condition and its reason
+		if t, reason, ok := status.ParseLine(text); ok {
+			cure = d.cures[[2]string{string(t), reason}]
 		}
 		d.add(Warn, "degraded", subject, text, cure)
 	}

@@ -5,7 +5,6 @@ package view
 import (
 	"cmp"
 	"slices"
-	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -258,10 +257,10 @@ func (p *Pool) Join(told []PickerReport) {
 	p.members(seen)
 }
 
-// hasProblem reports whether a condition of the pool contains what a picker reports, as "CONDITION: REASON: MESSAGE".
+// hasProblem reports whether a condition of the pool contains what a picker reports.
 func (p *Pool) hasProblem(text string) bool {
-	words := strings.SplitN(text, ": ", 3)
-	return len(words) == 3 && slices.ContainsFunc(p.Problems, func(b Problem) bool { return b.Source == words[0] && b.Reason == words[1] })
+	t, reason, ok := status.ParseLine(text)
+	return ok && slices.ContainsFunc(p.Problems, func(b Problem) bool { return b.Source == string(t) && b.Reason == reason })
 }
 
 // members joins pods, and adds those that only pickers know.
