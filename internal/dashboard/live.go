@@ -171,7 +171,7 @@ func (f *Facts) pods(before poolMark) []api.Pod {
 
 func (f *Facts) endpoint(s *picker.EndpointStats, ep *endpoint.Endpoint, stream *events.Status, before picker.Hits) api.Endpoint {
 	e := api.Endpoint{
-		Rank: s.ID.Rank, Address: cmp.Or(ep.Address, ep.Socket), Events: "None",
+		Rank: s.ID.Rank, Address: cmp.Or(ep.Address, ep.Socket), Events: status.StreamNone,
 		Blocks: s.Held, KVUsage: s.Load.KVUsage, InFlight: s.Load.InFlight, Decoding: s.Load.Decoding,
 		PendingTokens: s.Load.PendingTokens, Waiting: s.Load.Waiting, Rate: s.Load.Rate, Picks: s.Picks, Failures: s.Failures,
 		Hits: hits(s.Hits, picker.Hits{}), Recent: hits(s.Hits, before), Doubted: s.Doubted,

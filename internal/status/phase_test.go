@@ -1,12 +1,14 @@
 package status
 
 import (
+	"slices"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/kvasir-dev/kvasir/internal/endpoint"
+	"github.com/kvasir-dev/kvasir/internal/events"
 )
 
 func TestPhaseOf(t *testing.T) {
@@ -57,6 +59,23 @@ func TestAPoolIsReadyWithOneEndpoint(t *testing.T) {
 	} {
 		if diff := cmp.Diff(tc.want, OfEndpoints(tc.ready, tc.total, tc.unreachable)); diff != "" {
 			t.Errorf("Ready (-want +got):\n%s", diff)
+		}
+	}
+}
+
+// TestStreamsAreOrdered: every state has a place, and an unknown one is better than all, as it says nothing.
+func TestStreamsAreOrdered(t *testing.T) {
+	for i, state := range streamStates {
+		if !WorseStream(state, "unknown") {
+			t.Errorf("%s is not worse than an unknown state", state)
+		}
+		if i > 0 && (!WorseStream(state, streamStates[i-1]) || WorseStream(streamStates[i-1], state)) {
+			t.Errorf("%s is not worse than %s", state, streamStates[i-1])
+		}
+	}
+	for s := events.State(0); int(s) < len(streamStates)-1; s++ {
+		if !slices.Contains(streamStates, s.String()) {
+			t.Errorf("the state %s has no place", s)
 		}
 	}
 }

@@ -237,16 +237,16 @@ func (d *Doctor) streams(subject string, pool *api.Pool) {
 	for state, pods := range states {
 		level := Warn
 		switch state {
-		case "Synced":
+		case status.StreamSynced:
 			continue
-		case "Disconnected":
+		case status.StreamDisconnected:
 			level = Fail
-		case "None":
+		case status.StreamNone:
 			level = OK
 		}
 		d.add(level, "events", subject, fmt.Sprintf("%d of %d endpoints: %s (%s)", len(pods), total, state, few(pods)), cureOfStream[state])
 	}
-	if n := len(states["Synced"]); n > 0 {
+	if n := len(states[status.StreamSynced]); n > 0 {
 		d.ok("events", subject, "it is known what %d of %d endpoints hold", n, total)
 	}
 	for _, text := range pool.Degraded {
@@ -259,10 +259,10 @@ func (d *Doctor) streams(subject string, pool *api.Pool) {
 }
 
 var cureOfStream = map[string]string{
-	"Syncing":      "wait: what the pod holds is being read",
-	"Disconnected": "the engine's --kv-events-config, its reporter's log, and network policies",
-	"Unverified":   "give the pods a reporter (kubectl kvasir inject), or the engine a replay socket: without one of them it cannot be shown that no event was lost",
-	"Degraded":     "wait some seconds; if it stays, look at the reporter's log and the picker's CPU",
+	status.StreamSyncing:      "wait: what the pod holds is being read",
+	status.StreamDisconnected: "the engine's --kv-events-config, its reporter's log, and network policies",
+	status.StreamUnverified:   "give the pods a reporter (kubectl kvasir inject), or the engine a replay socket: without one of them it cannot be shown that no event was lost",
+	status.StreamDegraded:     "wait some seconds; if it stays, look at the reporter's log and the picker's CPU",
 }
 
 // few names at most three.

@@ -366,9 +366,6 @@ func ratios(recent, all *api.Hits) *Ratios {
 	}
 }
 
-// worst orders the states of events, worst last.
-var worst = []string{"None", "Synced", "Syncing", "Unverified", "Degraded", "Disconnected"}
-
 // livePod joins what replicas see of a pod. Requests in flight are counted by each for all.
 func livePod(views []*api.Pod) *LivePod {
 	first := views[0]
@@ -376,7 +373,7 @@ func livePod(views []*api.Pod) *LivePod {
 	var fill, usage float64
 	for i := range first.Endpoints {
 		e := &first.Endpoints[i]
-		if i == 0 || slices.Index(worst, e.Events) > slices.Index(worst, l.Events) {
+		if i == 0 || status.WorseStream(e.Events, l.Events) {
 			l.Events, l.Lag = e.Events, e.Lag
 		}
 		l.Blocks += e.Blocks
