@@ -139,7 +139,8 @@ func gatewayAccepted(f *gatewayFacts) metav1.Condition {
 	case f.missing != "":
 		return status.GatewayAccepted.Unknown(status.ReasonCRDsMissing, "the cluster has no %s", f.missing)
 	case len(f.taken) > 0:
-		return status.GatewayAccepted.False(status.ReasonNameTaken, "objects of another owner have the pool's name: %s", strings.Join(f.taken, ", "))
+		return status.GatewayAccepted.False(status.ReasonNameTaken, "objects of another owner have the pool's name: %s",
+			strings.Join(f.taken, ", "))
 	case len(f.unapplied) > 0:
 		return status.GatewayAccepted.False(status.ReasonObjectRefused, "%s", strings.Join(f.unapplied, "; "))
 	case f.pool == nil && f.mode == v1alpha1.GatewayExisting:
@@ -147,7 +148,8 @@ func gatewayAccepted(f *gatewayFacts) metav1.Condition {
 	case f.pool == nil:
 		return status.GatewayAccepted.False("NotReferenced", "the %s is not there yet", resources.GIEKind.GroupKind())
 	case f.want.Spec.EndpointPickerRef.String() != f.pool.Spec.EndpointPickerRef.String():
-		return status.GatewayAccepted.False("WrongPicker", "endpointPickerRef is %s; the pool's picker is %s", f.pool.Spec.EndpointPickerRef, f.want.Spec.EndpointPickerRef)
+		return status.GatewayAccepted.False("WrongPicker", "endpointPickerRef is %s; the pool's picker is %s",
+			f.pool.Spec.EndpointPickerRef, f.want.Spec.EndpointPickerRef)
 	case !maps.Equal(f.want.Spec.Selector.MatchLabels, f.pool.Spec.Selector.MatchLabels):
 		return status.GatewayAccepted.False("WrongPicker", "its selector is %v; the pool's picker knows the pods of %v",
 			f.pool.Spec.Selector.MatchLabels, f.want.Spec.Selector.MatchLabels)
