@@ -11,21 +11,12 @@ import (
 
 	"github.com/kvasir-dev/kvasir/api/v1alpha1"
 	"github.com/kvasir-dev/kvasir/internal/events"
+	"github.com/kvasir-dev/kvasir/internal/status"
 	"github.com/kvasir-dev/kvasir/internal/tokens/tokencheck"
 )
 
 // enoughAnswers is how many answers that report cached tokens are needed to judge predictions.
 const enoughAnswers = 100
-
-// maxMessage bounds a condition's message, in bytes; the schema takes 32 KiB.
-const maxMessage = 1024
-
-func condition(typ string, status metav1.ConditionStatus, reason, message string) metav1.Condition {
-	if len(message) > maxMessage {
-		message = strings.ToValidUTF8(message[:maxMessage], "") + " ..."
-	}
-	return metav1.Condition{Type: typ, Status: status, Reason: reason, Message: message}
-}
 
 // poolConditions are those that can be known without Kubernetes.
 func poolConditions(s *PoolState, f *facts) []metav1.Condition {
@@ -37,30 +28,25 @@ func poolConditions(s *PoolState, f *facts) []metav1.Condition {
 	}
 	list = append(list, resourcesSuffice(f))
 	if s.Policy != nil {
-		list = append(list, condition(v1alpha1.ConditionPolicyAffected, metav1.ConditionTrue, "PolicyAffected",
-			"RoutingPolicy "+s.Policy.Name+" is in force"))
-	}
-	for i := range list {
-		list[i].ObservedGeneration = s.Object.Generation
+		list = append(list, status.PolicyAffected.True("PolicyAffected", "RoutingPolicy %s is in force", s.Policy.Name))
 	}
 	return list
 }
 
 func accepted(s *PoolState, f *facts) metav1.Condition {
-	const typ = v1alpha1.ConditionAccepted
 	if len(s.Problems) > 0 {
-		return condition(typ, metav1.ConditionFalse, s.Problems[0].reason, texts(s.Problems))
+		return status.Accepted.False(s.Problems[0].reason, "%s", texts(s.Problems))
 	}
 	if f.refused.Err != nil {
-		return condition(typ, metav1.ConditionFalse, "NameTaken", f.refused.Err.Error())
+		return status.Accepted.False(status.ReasonNameTaken, "%s", f.refused.Err.Error())
 	}
 	if s.Object.Spec.Engine.ServesAnyone(f.spec != nil && f.spec.Policy.Admission.Tenants != nil) {
-		return condition(typ, metav1.ConditionTrue, v1alpha1.ReasonClientsUnchecked, v1alpha1.MessageClientsUnchecked)
+		return status.Accepted.True(v1alpha1.ReasonClientsUnchecked, v1alpha1.MessageClientsUnchecked)
 	}
 	if s.Object.Spec.Engine.Type == v1alpha1.EngineSGLang {
-		return condition(typ, metav1.ConditionTrue, v1alpha1.ReasonEngineExperimental, v1alpha1.MessageSGLangExperimental)
+		return status.Accepted.True(v1alpha1.ReasonEngineExperimental, v1alpha1.MessageSGLangExperimental)
 	}
-	return condition(typ, metav1.ConditionTrue, "Accepted", "")
+	return status.Accepted.True(status.ReasonAccepted, "")
 }
 
 func texts(problems []Problem) string {
@@ -72,50 +58,39 @@ func texts(problems []Problem) string {
 }
 
 func ready(s *PoolState, f *facts) metav1.Condition {
-	const typ = v1alpha1.ConditionReady
-	message := fmt.Sprintf("%d of %d endpoints", f.ready, f.total)
-	if f.unreachable > 0 {
-		message += fmt.Sprintf("; the picker cannot connect to %d", f.unreachable)
+	if !s.Served {
+		return status.Ready.False(status.ReasonNotAccepted, "the pool is not served")
 	}
-	switch {
-	case !s.Served:
-		return condition(typ, metav1.ConditionFalse, "NotAccepted", "the pool is not served")
-	case f.ready == 0:
-		return condition(typ, metav1.ConditionFalse, "NoReadyEndpoint", message)
-	}
-	return condition(typ, metav1.ConditionTrue, "Serving", message)
+	return status.OfEndpoints(int(f.ready), int(f.total), int(f.unreachable))
 }
 
 func eventsSynced(s *PoolState, f *facts) metav1.Condition {
-	const typ = v1alpha1.ConditionEventsSynced
-	no := func(reason, message string) metav1.Condition {
-		return condition(typ, metav1.ConditionFalse, reason, message)
-	}
+	no := status.EventsSynced.False
 	switch source := s.Object.Spec.Engine.Events.Source; {
 	case source == v1alpha1.EventsNone:
-		return condition(typ, metav1.ConditionTrue, "NotUsed", "the pool takes no events")
+		return status.EventsSynced.True(status.ReasonEventsNotUsed, "the pool takes no events")
 	case f.unreadable > 0:
-		return no("UnknownLayout", fmt.Sprintf("the events of %d of %d endpoints are of no known layout", f.unreadable, f.total))
+		return no(status.ReasonUnknownLayout, "the events of %d of %d endpoints are of no known layout", f.unreadable, f.total)
 	case f.unsupportedBlocks > 0:
-		return no("BlockSizeUnsupported", fmt.Sprintf("%d blocks do not fit keySpace.blockTokens %d", f.unsupportedBlocks,
-			s.Object.Spec.KeySpace.BlockTokens))
+		return no(status.ReasonBlockSizeUnsupported, "%d blocks do not fit keySpace.blockTokens %d", f.unsupportedBlocks,
+			s.Object.Spec.KeySpace.BlockTokens)
 	case f.silent > 0:
-		return no("EventsDisabled", fmt.Sprintf("%d of %d engines say that they publish no events on a TCP port: start them with --kv-events-config",
-			f.silent, f.total))
+		return no(status.ReasonEventsDisabled, "%d of %d engines say that they publish no events on a TCP port: start them with --kv-events-config",
+			f.silent, f.total)
 	case f.synced+f.degraded < f.total && source == v1alpha1.EventsReporter:
-		return no("ReporterMissing", fmt.Sprintf("%d of %d endpoints have no reporter", f.total-f.synced-f.degraded, f.total))
+		return no(status.ReasonReporterMissing, "%d of %d endpoints have no reporter", f.total-f.synced-f.degraded, f.total)
 	case f.synced+f.degraded < f.total && source == v1alpha1.EventsListen:
-		return no("StreamMissing", notConnected(f))
+		return no(status.ReasonStreamMissing, "%s", notConnected(f))
 	case f.synced+f.degraded < f.total:
-		return no("StreamMissing", fmt.Sprintf("%d of %d endpoints have no event stream", f.total-f.synced-f.degraded, f.total))
+		return no(status.ReasonStreamMissing, "%d of %d endpoints have no event stream", f.total-f.synced-f.degraded, f.total)
 	case f.lagging > 0:
-		return no("Lagging", fmt.Sprintf("what %d of %d endpoints hold is known in part only: events arrived faster than they were applied",
-			f.degraded, f.total))
+		return no(status.ReasonLagging, "what %d of %d endpoints hold is known in part only: events arrived faster than they were applied",
+			f.degraded, f.total)
 	case f.degraded > 0:
-		return no("HistoryLost", fmt.Sprintf("what %d of %d endpoints hold is known in part only: events were missed that the engine's "+
-			"replay buffer does not have; prefixes are learned again as they are used", f.degraded, f.total))
+		return no(status.ReasonHistoryLost, "what %d of %d endpoints hold is known in part only: events were missed that the engine's "+
+			"replay buffer does not have; prefixes are learned again as they are used", f.degraded, f.total)
 	}
-	return condition(typ, metav1.ConditionTrue, "Synced", fmt.Sprintf("%d of %d endpoints", f.synced, f.total))
+	return status.EventsSynced.True(status.ReasonSynced, "%d of %d endpoints", f.synced, f.total)
 }
 
 // notConnected describes the publishers that should have connected to the picker.
@@ -138,7 +113,6 @@ func notConnected(f *facts) string {
 
 // tokensExact reports whether block keys are made of the engines' own tokens, from any source.
 func tokensExact(s *PoolState, f *facts) metav1.Condition {
-	const typ = v1alpha1.ConditionTokensExact
 	reason, source := tokensOtherwise(s, f)
 	doubted, which := tokensDoubted(f.doubts)
 	not := func(known string) metav1.Condition {
@@ -146,13 +120,13 @@ func tokensExact(s *PoolState, f *facts) metav1.Condition {
 		if doubted != "" {
 			message += "; " + which
 		}
-		return condition(typ, metav1.ConditionFalse, known, message)
+		return status.TokensExact.False(known, "%s", message)
 	}
 	switch f.tokens.State {
 	case tokencheck.TextsOnly:
 		return not("TemplateUnsupported")
 	case tokencheck.Failed:
-		return not("ProbeFailed")
+		return not(status.ReasonProbeFailed)
 	case tokencheck.FilesMissing:
 		return not("FilesMissing")
 	case tokencheck.TokenizerUnsupported:
@@ -161,24 +135,24 @@ func tokensExact(s *PoolState, f *facts) metav1.Condition {
 		return not(reason)
 	case tokencheck.Exact, tokencheck.NoFiles:
 	default: // nothing is known yet
-		return condition(typ, metav1.ConditionFalse, reason, source)
+		return status.TokensExact.False(reason, "%s", source)
 	}
 	exact := f.tokens.State == tokencheck.Exact
 	switch {
-	case !exact && reason == reasonApproximate:
-		return condition(typ, metav1.ConditionFalse, reason, source)
+	case !exact && reason == status.ReasonApproximate:
+		return status.TokensExact.False(reason, "%s", source)
 	case doubted != "":
 		if !exact {
 			which += "; " + source
 		}
-		return condition(typ, metav1.ConditionFalse, doubted, which)
+		return status.TokensExact.False(doubted, "%s", which)
 	case f.inexact.Share >= muchInexact:
-		return condition(typ, metav1.ConditionFalse, "PartlyExact", fmt.Sprintf("%.0f %% of the last requests had no exact tokens, the last one for the reason %s; %s",
-			100*f.inexact.Share, f.inexact.Last, source))
+		return status.TokensExact.False("PartlyExact", "%.0f %% of the last requests had no exact tokens, the last one for the reason %s; %s",
+			100*f.inexact.Share, f.inexact.Last, source)
 	case exact:
-		return condition(typ, metav1.ConditionTrue, "Exact", f.tokens.Message+unreported(f))
+		return status.TokensExact.True("Exact", "%s%s", f.tokens.Message, unreported(f))
 	}
-	return condition(typ, metav1.ConditionTrue, reason, source+unreported(f))
+	return status.TokensExact.True(reason, "%s%s", source, unreported(f))
 }
 
 // muchInexact is the share of requests without exact tokens above which a pool does not count as exact, whatever was
@@ -191,23 +165,21 @@ const unanswered = 3
 // mostInexact is the share above which missing comparisons of hits are due to missing tokens.
 const mostInexact = 0.5
 
-const reasonApproximate = "Approximate"
-
 // tokensOtherwise describes where the tokens of requests come from if they are not made in the picker.
 func tokensOtherwise(s *PoolState, f *facts) (reason, message string) {
 	const approximate = "prompts are matched by chunks of their text with what this picker has routed"
 	switch {
 	case s.Object.Spec.Model.Tokenizer.Type == v1alpha1.TokenizerNone:
-		return reasonApproximate, "the pool has no tokenizer: " + approximate
+		return status.ReasonApproximate, "the pool has no tokenizer: " + approximate
 	case f.spec != nil && f.spec.Policy.EngineTokens == string(v1alpha1.EngineTokensNever):
-		return reasonApproximate, "the policy lets no engine be asked: " + approximate
+		return status.ReasonApproximate, "the policy lets no engine be asked: " + approximate
 	case f.rendering.Failures >= unanswered:
-		return reasonApproximate, fmt.Sprintf("the last %d questions to engines for tokens had no answer (%s): %s",
+		return status.ReasonApproximate, fmt.Sprintf("the last %d questions to engines for tokens had no answer (%s): %s",
 			f.rendering.Failures, f.rendering.Last, approximate)
 	case f.rendering.Lacking != "":
 		return "EngineTokenize", "engines are asked for tokens by /tokenize, which does not know every request: " + f.rendering.Lacking
 	}
-	return "EngineRender", "an engine is asked for the tokens of each request"
+	return status.ReasonEngineRender, "an engine is asked for the tokens of each request"
 }
 
 // unreported describes which requests are not exact because engines are too old to distinguish their blocks.
@@ -222,27 +194,26 @@ func unreported(f *facts) (message string) {
 }
 
 func predictionsTrusted(f *facts) metav1.Condition {
-	const typ = v1alpha1.ConditionPredictionsTrusted
 	switch h := f.hits; {
 	case f.trust.Lost:
-		return condition(typ, metav1.ConditionFalse, "Mispredicting", mispredicting(f.trust.Distrusted))
+		return status.PredictionsTrusted.False(status.ReasonMispredicting, "%s", mispredicting(f.trust.Distrusted))
 	case h.Answers == 0 && f.completed >= enoughAnswers && f.inexact.Share >= mostInexact:
-		return condition(typ, metav1.ConditionUnknown, "NoExactTokens",
+		return status.PredictionsTrusted.Unknown("NoExactTokens",
 			"nearly all requests are matched approximately, so that nothing is predicted; see TokensExact")
 	case h.Answers == 0 && f.completed >= enoughAnswers && h.Silent > h.Uncached:
-		return condition(typ, metav1.ConditionUnknown, "NoUsage", fmt.Sprintf("%d of %d answers have not reported their usage, "+
+		return status.PredictionsTrusted.Unknown("NoUsage", "%d of %d answers have not reported their usage, "+
 			"which streams do only if their clients set stream_options.include_usage; set decisions.streamUsage to Always in the policy, or, "+
-			"behind a gateway, start the engines with --enable-force-include-usage", h.Silent, h.Silent+h.Uncached))
+			"behind a gateway, start the engines with --enable-force-include-usage", h.Silent, h.Silent+h.Uncached)
 	case h.Answers == 0 && f.completed >= enoughAnswers:
-		return condition(typ, metav1.ConditionUnknown, "NoCachedTokens",
+		return status.PredictionsTrusted.Unknown("NoCachedTokens",
 			"no answer has reported cached tokens; start the engines with --enable-prompt-tokens-details")
 	case h.Answers < enoughAnswers:
-		return condition(typ, metav1.ConditionUnknown, "TooFewReplies", fmt.Sprintf("%d of %d answers", h.Answers, enoughAnswers))
+		return status.PredictionsTrusted.Unknown(status.ReasonTooFewReplies, "%d of %d answers", h.Answers, enoughAnswers)
 	}
 	if why := approximations(f); why != "" {
-		return condition(typ, metav1.ConditionTrue, v1alpha1.ReasonMatchesApproximate, why)
+		return status.PredictionsTrusted.True(v1alpha1.ReasonMatchesApproximate, "%s", why)
 	}
-	return condition(typ, metav1.ConditionTrue, "Trusted", "")
+	return status.PredictionsTrusted.True("Trusted", "")
 }
 
 // approximations are the reasons why matches can differ from what engines find although nothing is wrong; empty if there
@@ -272,16 +243,15 @@ func approximations(f *facts) string {
 // modelServed reports whether the engines list the pool's model: requests for another one get the engine's 404. It is empty
 // until an engine has listed its models.
 func modelServed(s *PoolState, f *facts) metav1.Condition {
-	const typ = v1alpha1.ConditionModelServed
 	model := string(s.Object.Spec.Model.Name)
 	switch l := &f.listing; {
 	case l.Endpoints == 0:
 		return metav1.Condition{}
 	case l.Lacking > 0:
-		return condition(typ, metav1.ConditionFalse, "ModelNotListed", fmt.Sprintf("%d of %d endpoints do not list the model %q and answer "+
-			"requests for it with 404; %s lists %s", l.Lacking, l.Endpoints, model, l.Pod, quotedNames(l.Served)))
+		return status.ModelServed.False(status.ReasonModelNotListed, "%d of %d endpoints do not list the model %q and answer "+
+			"requests for it with 404; %s lists %s", l.Lacking, l.Endpoints, model, l.Pod, quotedNames(l.Served))
 	default:
-		return condition(typ, metav1.ConditionTrue, "Served", fmt.Sprintf("all of %d endpoints list the model %q", l.Endpoints, model))
+		return status.ModelServed.True("Served", "all of %d endpoints list the model %q", l.Endpoints, model)
 	}
 }
 
@@ -296,7 +266,6 @@ func quotedNames(names []string) string {
 // gatewayConforms reports whether the gateways with requests follow the picks and pass streamed answers on as they arrive.
 // It is empty if no gateway has shown either.
 func gatewayConforms(f *facts) metav1.Condition {
-	const typ = v1alpha1.ConditionGatewayConforms
 	var ignoring, buffering []string
 	reported := false
 	for i := range f.gateways {
@@ -314,7 +283,7 @@ func gatewayConforms(f *facts) metav1.Condition {
 	var reason string
 	var found []string
 	if len(ignoring) > 0 {
-		reason = "PicksNotFollowed"
+		reason = status.ReasonPicksNotFollowed
 		found = append(found, "requests through the gateway at "+strings.Join(ignoring, ", ")+
 			" are served by other endpoints than were picked; does it know all pods of the pool, and does its route take the destination from x-gateway-destination-endpoint? "+
 			"Or does an engine take connections and fail its requests, which the gateway then sends elsewhere?")
@@ -327,53 +296,42 @@ func gatewayConforms(f *facts) metav1.Condition {
 	}
 	switch {
 	case reason != "":
-		return condition(typ, metav1.ConditionFalse, reason, strings.Join(found, " Also, "))
+		return status.GatewayConforms.False(reason, "%s", strings.Join(found, " Also, "))
 	case reported:
-		return condition(typ, metav1.ConditionTrue, "Conforms", "")
+		return status.GatewayConforms.True("Conforms", "")
 	}
 	return metav1.Condition{}
 }
 
 // resourcesSuffice reports whether the picker refuses something because memory, goroutines or descriptors run short.
 func resourcesSuffice(f *facts) metav1.Condition {
-	const typ = v1alpha1.ConditionResourcesSuffice
 	if reason, message := f.overload.Short(); reason != "" {
-		return condition(typ, metav1.ConditionFalse, reason, message+"; give the pickers more memory, descriptors or replicas (picker.resources, picker.replicas)")
+		return status.ResourcesSuffice.False(reason, "%s; give the pickers more memory, descriptors or replicas (picker.resources, picker.replicas)", message)
 	}
-	return condition(typ, metav1.ConditionTrue, "Sufficient", "")
+	return status.ResourcesSuffice.True("Sufficient", "")
 }
 
 // policyConditions are the conditions of a policy at one target. refused is why the picker has not taken the target's state.
 func policyConditions(s *PolicyState, t *TargetState, refused error) []metav1.Condition {
-	var list []metav1.Condition
-	add := func(typ string, status metav1.ConditionStatus, reason, message string) {
-		c := condition(typ, status, reason, message)
-		c.ObservedGeneration = s.Object.Generation
-		list = append(list, c)
-	}
-	ok := false
+	accepted, resolved := status.Accepted.True(status.ReasonAccepted, ""), status.ResolvedRefs.True(status.ReasonResolvedRefs, "")
 	switch {
 	case len(s.Problems) > 0:
-		add(v1alpha1.ConditionAccepted, metav1.ConditionFalse, "Invalid", texts(s.Problems))
+		accepted = status.Accepted.False(status.ReasonInvalid, "%s", texts(s.Problems))
 	case t.Winner != "":
-		add(v1alpha1.ConditionAccepted, metav1.ConditionFalse, "Conflicted", "RoutingPolicy "+t.Winner+" is in force")
+		accepted = status.Accepted.False(status.ReasonConflicted, "RoutingPolicy %s is in force", t.Winner)
 	case !t.Found:
-		add(v1alpha1.ConditionAccepted, metav1.ConditionFalse, "TargetNotFound", "")
-	default:
-		ok = true
-		add(v1alpha1.ConditionAccepted, metav1.ConditionTrue, "Accepted", "")
+		accepted = status.Accepted.False(status.ReasonTargetNotFound, "")
 	}
 	if len(s.MissingSecrets) > 0 {
-		add(v1alpha1.ConditionResolvedRefs, metav1.ConditionFalse, "SecretNotFound", strings.Join(s.MissingSecrets, ", "))
-	} else {
-		add(v1alpha1.ConditionResolvedRefs, metav1.ConditionTrue, "ResolvedRefs", "")
+		resolved = status.ResolvedRefs.False(status.ReasonSecretNotFound, "%s", strings.Join(s.MissingSecrets, ", "))
 	}
+	list := []metav1.Condition{accepted, resolved}
 	switch {
-	case !ok:
+	case accepted.Status != metav1.ConditionTrue:
 	case refused != nil:
-		add(v1alpha1.ConditionProgrammed, metav1.ConditionFalse, "Reconciling", refused.Error())
+		list = append(list, status.Programmed.False(status.ReasonReconciling, "%s", refused.Error()))
 	default:
-		add(v1alpha1.ConditionProgrammed, metav1.ConditionTrue, "Programmed", "1 of 1 replicas")
+		list = append(list, status.Programmed.True(status.ReasonProgrammed, "1 of 1 replicas"))
 	}
 	return list
 }

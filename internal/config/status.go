@@ -7,7 +7,6 @@ import (
 	"strings"
 	"time"
 
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
@@ -18,6 +17,7 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/events"
 	"github.com/kvasir-dev/kvasir/internal/overload"
 	"github.com/kvasir-dev/kvasir/internal/picker"
+	"github.com/kvasir-dev/kvasir/internal/status"
 	"github.com/kvasir-dev/kvasir/internal/tokens/tokencheck"
 )
 
@@ -98,18 +98,11 @@ func (b *Board) Update(now time.Time, state State, live Live) *List {
 	return list
 }
 
-// set copies conditions: unchanged ones keep the time of their last transition.
-func (b *Board) set(next *Board, now time.Time, key string, conditions []metav1.Condition) []metav1.Condition {
-	var kept []metav1.Condition
-	for _, c := range conditions {
-		if old := meta.FindStatusCondition(b.conditions[key], c.Type); old != nil {
-			kept = append(kept, *old)
-		}
-		c.LastTransitionTime = metav1.NewTime(now)
-		meta.SetStatusCondition(&kept, c)
-	}
-	next.conditions[key] = kept
-	return slices.Clone(kept)
+// set completes the conditions of an object: unchanged ones keep the time of their last transition.
+func (b *Board) set(next *Board, now time.Time, key string, generation int64, conditions []metav1.Condition) []metav1.Condition {
+	status.Stamp(conditions, b.conditions[key], generation, metav1.NewTime(now))
+	next.conditions[key] = conditions
+	return slices.Clone(conditions)
 }
 
 func (b *Board) pool(next *Board, now time.Time, state *State, s *PoolState, live Live) *v1alpha1.InferencePool {
@@ -118,14 +111,14 @@ func (b *Board) pool(next *Board, now time.Time, state *State, s *PoolState, liv
 	facts := gather(state, s, live, name)
 	p.Status = v1alpha1.InferencePoolStatus{
 		ObservedGeneration: p.Generation,
-		Conditions:         b.set(next, now, "pool "+name, poolConditions(s, facts)),
-		Replicas:           ptr.To(facts.pods),
+		Conditions:         b.set(next, now, "pool "+name, p.Generation, poolConditions(s, facts)),
+		Replicas:           ptr.To(int32(len(facts.pods))),
 		ReadyReplicas:      ptr.To(facts.readyPods),
 		DrainingReplicas:   ptr.To(facts.drainingPods),
 		Endpoints: v1alpha1.EndpointCounts{
 			Total: ptr.To(facts.total), Ready: ptr.To(facts.ready), Synced: ptr.To(facts.synced), Degraded: ptr.To(facts.degraded),
 		},
-		Pods: b.pods(next, now, name, facts.endpoints),
+		Pods: b.pods(next, now, name, facts.pods),
 	}
 	if s.Served {
 		p.Status.KeySpace = v1alpha1.KeySpaceStatus{KeyID: s.KeyID, BlockTokens: p.Spec.KeySpace.BlockTokens}
@@ -138,24 +131,24 @@ func (b *Board) pool(next *Board, now time.Time, state *State, s *PoolState, liv
 }
 
 // pods that do not simply serve, those that drain first.
-func (b *Board) pods(next *Board, now time.Time, pool string, endpoints []endpoint.Endpoint) []v1alpha1.PodSummary {
+func (b *Board) pods(next *Board, now time.Time, pool string, pods []status.Pod) []v1alpha1.PodSummary {
 	var list []v1alpha1.PodSummary
-	for i := range endpoints {
-		ep := &endpoints[i]
-		if ep.ID.Rank > 0 || ep.Pickable() && !ep.Unreachable {
+	for i := range pods {
+		pod := &pods[i]
+		if pod.Phase == status.PhaseServing {
 			continue
 		}
 		at := v1alpha1.StageLoading
-		if ep.Terminating {
+		if pod.Phase == status.PhaseDraining {
 			at = v1alpha1.StageDraining
 		}
-		key := pool + " " + ep.ID.Pod
+		key := pool + " " + pod.UID
 		was, ok := b.stages[key]
 		if !ok || was.stage != at {
 			was = stage{stage: at, since: metav1.NewTime(now)}
 		}
 		next.stages[key] = was
-		list = append(list, v1alpha1.PodSummary{Name: ep.Pod, Stage: at, Since: ptr.To(was.since)})
+		list = append(list, v1alpha1.PodSummary{Name: pod.Name, Stage: at, Since: ptr.To(was.since)})
 	}
 	slices.SortFunc(list, func(x, y v1alpha1.PodSummary) int {
 		return cmp.Or(strings.Compare(string(x.Stage), string(y.Stage)), strings.Compare(x.Name, y.Name))
@@ -176,7 +169,7 @@ func (b *Board) policy(next *Board, now time.Time, s *PolicyState, live Live) *v
 		p.Status.Ancestors = append(p.Status.Ancestors, gwapiv1.PolicyAncestorStatus{
 			AncestorRef:    gwapiv1.ParentReference{Group: &group, Kind: &kind, Name: gwapiv1.ObjectName(ref.Name)},
 			ControllerName: controllerName,
-			Conditions:     b.set(next, now, fmt.Sprintf("policy %s %s/%s", nameOf(p), group, ref.Name), conditions),
+			Conditions:     b.set(next, now, fmt.Sprintf("policy %s %s/%s", nameOf(p), group, ref.Name), p.Generation, conditions),
 		})
 	}
 	return p
@@ -201,9 +194,10 @@ type observed struct {
 
 // facts are the figures that the status of a pool is made from.
 type facts struct {
-	endpoints                     []endpoint.Endpoint
-	total, ready, unreachable     int32
-	pods, readyPods, drainingPods int32
+	endpoints                 []endpoint.Endpoint
+	total, ready, unreachable int32
+	pods                      []status.Pod
+	readyPods, drainingPods   int32
 	// synced endpoints are known, degraded ones in part; others are not connected yet.
 	synced, degraded int32
 	// lagging endpoints are degraded because their events arrived faster than they were applied.
@@ -237,18 +231,18 @@ func gather(state *State, s *PoolState, live Live, name string) *facts {
 	for i := range f.endpoints {
 		ep := &f.endpoints[i]
 		count(&f.total, true)
-		count(&f.ready, ep.Pickable() && !ep.Unreachable)
+		count(&f.ready, status.PhaseOf(ep) == status.PhaseServing)
 		count(&f.unreachable, ep.Unreachable)
-		if ep.ID.Rank == 0 {
-			count(&f.pods, true)
-			count(&f.readyPods, ep.Pickable() && !ep.Unreachable)
-			count(&f.drainingPods, ep.Terminating)
-		}
+	}
+	f.pods = status.Pods(f.endpoints)
+	for i := range f.pods {
+		count(&f.readyPods, f.pods[i].Phase == status.PhaseServing)
+		count(&f.drainingPods, f.pods[i].Phase == status.PhaseDraining)
 	}
 	for _, stream := range live.Streams[name] {
 		count(&f.synced, stream.State == events.Synced)
 		count(&f.degraded, stream.State == events.Unverified || stream.State == events.Degraded)
-		count(&f.lagging, stream.State == events.Degraded && stream.Stats.Overflows.Load() > 0)
+		count(&f.lagging, status.StreamReason(&stream) == status.ReasonLagging)
 		count(&f.unfollowed, stream.Stats.Partial.Load() > 0)
 		count(&f.unidentified, stream.Stats.Unkeyed.Load() > 0)
 		count(&f.silent, stream.Stats.Silent.Load())

@@ -16,6 +16,7 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/endpoint"
 	"github.com/kvasir-dev/kvasir/internal/operator/policyattach"
 	"github.com/kvasir-dev/kvasir/internal/picker"
+	"github.com/kvasir-dev/kvasir/internal/status"
 )
 
 // Objects are all objects of one moment, admitted, with their defaults. Order does not matter.
@@ -191,12 +192,12 @@ func byName[T metav1.Object](list []T) []T {
 // problem records an error of an object; kept reports whether its last good state stays.
 func (n *translation) problem(kind string, o metav1.Object, err *field.Error, kept bool) Problem {
 	key := ObjectKey{Kind: kind, Namespace: o.GetNamespace(), Name: o.GetName()}
-	p := Problem{Origin: n.origins[key], Object: key, Field: err.Field, Detail: err.ErrorBody(), Kept: kept, reason: "Invalid"}
+	p := Problem{Origin: n.origins[key], Object: key, Field: err.Field, Detail: err.ErrorBody(), Kept: kept, reason: status.ReasonInvalid}
 	switch err.Type {
 	case field.ErrorTypeNotFound:
-		p.reason = "ReferenceNotFound"
+		p.reason = status.ReasonReferenceNotFound
 	case field.ErrorTypeDuplicate:
-		p.reason = "NameTaken"
+		p.reason = status.ReasonNameTaken
 	}
 	n.state.Problems = append(n.state.Problems, p)
 	return p

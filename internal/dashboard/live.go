@@ -7,7 +7,6 @@ import (
 	"strings"
 	"time"
 
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/kvasir-dev/kvasir/api/v1alpha1"
@@ -17,6 +16,7 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/kvindex"
 	"github.com/kvasir-dev/kvasir/internal/operatorfeed"
 	"github.com/kvasir-dev/kvasir/internal/picker"
+	"github.com/kvasir-dev/kvasir/internal/status"
 	"github.com/kvasir-dev/kvasir/internal/version"
 )
 
@@ -100,11 +100,7 @@ func quantiles(now, before operatorfeed.Histogram) *api.Quantiles {
 func degraded(conditions []metav1.Condition) (out []string) {
 	for i := range conditions {
 		if c := &conditions[i]; c.Status == metav1.ConditionFalse {
-			text := c.Type + ": " + c.Reason
-			if c.Message != "" {
-				text += ": " + c.Message
-			}
-			out = append(out, text)
+			out = append(out, status.Line(c))
 		}
 	}
 	return out
@@ -116,7 +112,7 @@ func (f *Facts) rollout() *api.Rollout {
 		return nil
 	}
 	s := &f.Written.Status
-	c := meta.FindStatusCondition(s.Conditions, "UpToDate")
+	c := status.UpToDate.In(s.Conditions)
 	if c == nil {
 		return nil
 	}
@@ -140,34 +136,38 @@ func (f *Facts) pods(before poolMark) []api.Pod {
 	for i := range f.Streams {
 		streams[f.Streams[i].Endpoint.ID] = &f.Streams[i]
 	}
-	pods := map[string]*api.Pod{}
+	pods, phases := map[string]*api.Pod{}, map[string]status.Phase{}
 	for i := range f.Stats.Endpoints {
 		s := &f.Stats.Endpoints[i]
 		pod := pods[s.ID.Pod]
 		if pod == nil {
-			pod = &api.Pod{Name: s.Pod, UID: s.ID.Pod, Phase: api.PhaseServing}
+			pod = &api.Pod{Name: s.Pod, UID: s.ID.Pod}
 			pods[s.ID.Pod] = pod
 		}
 		ep := spec[s.ID]
 		if ep == nil {
-			ep = &endpoint.Endpoint{ID: s.ID} // it has just left
+			ep = &endpoint.Endpoint{ID: s.ID, Ready: s.Pickable} // it has just left
 		}
 		pod.Island = cmp.Or(pod.Island, ep.Island)
+		phase := status.PhaseOf(ep)
 		switch {
-		case ep.Terminating || f.Leaving[s.ID.Pod]:
-			pod.Phase, pod.Reason = api.PhaseDraining, ""
-		case (!s.Pickable || ep.Unreachable) && pod.Phase != api.PhaseDraining:
-			pod.Phase = api.PhaseNotReady
-			if ep.Unreachable {
-				pod.Reason = api.ReasonUnreachable
-			}
-		case !s.CircuitClosed && pod.Phase == api.PhaseServing:
-			pod.Phase = api.PhaseCircuit
+		case f.Leaving[s.ID.Pod]:
+			phase = status.PhaseDraining
+		case !s.CircuitClosed:
+			phase = max(phase, status.PhaseCircuit)
 		}
+		if ep.Unreachable {
+			pod.Reason = api.ReasonUnreachable
+		}
+		phases[s.ID.Pod] = max(phases[s.ID.Pod], phase)
 		pod.Endpoints = append(pod.Endpoints, f.endpoint(s, ep, streams[s.ID], before.endpoints[s.ID]))
 	}
 	out := make([]api.Pod, 0, len(pods))
-	for _, pod := range pods {
+	for uid, pod := range pods {
+		pod.Phase = phases[uid].String()
+		if phases[uid] != status.PhaseNotReady {
+			pod.Reason = ""
+		}
 		slices.SortFunc(pod.Endpoints, func(a, b api.Endpoint) int { return cmp.Compare(a.Rank, b.Rank) })
 		out = append(out, *pod)
 	}
@@ -177,7 +177,7 @@ func (f *Facts) pods(before poolMark) []api.Pod {
 
 func (f *Facts) endpoint(s *picker.EndpointStats, ep *endpoint.Endpoint, stream *events.Status, before picker.Hits) api.Endpoint {
 	e := api.Endpoint{
-		Rank: s.ID.Rank, Address: cmp.Or(ep.Address, ep.Socket), Events: "None",
+		Rank: s.ID.Rank, Address: cmp.Or(ep.Address, ep.Socket), Events: status.StreamNone,
 		Blocks: s.Held, KVUsage: s.Load.KVUsage, InFlight: s.Load.InFlight, Decoding: s.Load.Decoding,
 		PendingTokens: s.Load.PendingTokens, Waiting: s.Load.Waiting, Rate: s.Load.Rate, Picks: s.Picks, Failures: s.Failures,
 		Hits: hits(s.Hits, picker.Hits{}), Recent: hits(s.Hits, before), Doubted: s.Doubted,

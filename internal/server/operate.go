@@ -6,14 +6,12 @@ import (
 	"fmt"
 	"strings"
 
-	"k8s.io/apimachinery/pkg/api/meta"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-
 	"github.com/kvasir-dev/kvasir/api/v1alpha1"
 	"github.com/kvasir-dev/kvasir/internal/config"
 	"github.com/kvasir-dev/kvasir/internal/events"
 	"github.com/kvasir-dev/kvasir/internal/operatorfeed"
 	"github.com/kvasir-dev/kvasir/internal/rpc"
+	"github.com/kvasir-dev/kvasir/internal/status"
 )
 
 // operatorOptions are the flags about the operator.
@@ -92,36 +90,21 @@ func (a *app) operateState(pool string) (operatorfeed.State, bool) {
 // addKnowledge adds for each pod whether all blocks of its ranks are known.
 func (a *app) addKnowledge(pool string, pods map[string]operatorfeed.PodState) {
 	seen := map[string]bool{}
-	for _, status := range a.knowledge(pool) {
-		uid := status.Endpoint.ID.Pod
+	for _, stream := range a.knowledge(pool) {
+		uid := stream.Endpoint.ID.Pod
 		pod, ok := pods[uid]
 		if !ok {
 			continue
 		}
-		synced := status.State == events.Synced
+		synced := stream.State == events.Synced
 		pod.Synced = synced && (pod.Synced || !seen[uid])
-		pod.Degraded = pod.Degraded || status.State == events.Degraded || status.State == events.Unverified
+		pod.Degraded = pod.Degraded || stream.State == events.Degraded || stream.State == events.Unverified
 		if !synced {
-			pod.Reason = knowledgeReason(&status)
+			pod.Reason = status.StreamReason(&stream)
 		}
 		seen[uid] = true
 		pods[uid] = pod
 	}
-}
-
-// knowledgeReason is why not all of an endpoint's blocks are known, in the words of conditions where there is one.
-func knowledgeReason(s *events.Status) string {
-	switch {
-	case s.Stats.Silent.Load():
-		return "EventsDisabled"
-	case s.Stats.Unreadable.Load():
-		return "UnknownLayout"
-	case s.State == events.Degraded && s.Stats.Overflows.Load() > 0:
-		return "Lagging"
-	case s.State == events.Degraded || s.State == events.Unverified:
-		return "HistoryLost"
-	}
-	return s.State.String()
 }
 
 // findings are the parts of the operator's conditions of a pool that only pickers know.
@@ -138,25 +121,15 @@ func findingsOf(list *config.List) map[string]findings {
 		if !ok {
 			continue
 		}
+		conditions := pool.Status.Conditions
 		all[pool.Namespace+"/"+pool.Name] = findings{
 			keyID:       pool.Status.KeySpace.KeyID,
-			tokens:      findingOf(pool, v1alpha1.ConditionTokensExact),
-			predictions: findingOf(pool, v1alpha1.ConditionPredictionsTrusted),
-			gateways:    findingOf(pool, v1alpha1.ConditionGatewayConforms),
-			resources:   findingOf(pool, v1alpha1.ConditionResourcesSuffice),
-			model:       findingOf(pool, v1alpha1.ConditionModelServed),
+			tokens:      status.Finding(status.TokensExact.In(conditions)),
+			predictions: status.Finding(status.PredictionsTrusted.In(conditions)),
+			gateways:    status.Finding(status.GatewayConforms.In(conditions)),
+			resources:   status.Finding(status.ResourcesSuffice.In(conditions)),
+			model:       status.Finding(status.ModelServed.In(conditions)),
 		}
 	}
 	return all
-}
-
-func findingOf(pool *v1alpha1.InferencePool, kind string) operatorfeed.Finding {
-	c := meta.FindStatusCondition(pool.Status.Conditions, kind)
-	if c == nil {
-		return operatorfeed.Finding{}
-	}
-	verdict := map[metav1.ConditionStatus]operatorfeed.Verdict{
-		metav1.ConditionTrue: operatorfeed.Good, metav1.ConditionFalse: operatorfeed.Bad, metav1.ConditionUnknown: operatorfeed.Unclear,
-	}[c.Status]
-	return operatorfeed.Finding{Verdict: verdict, Reason: c.Reason, Message: c.Message}
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/engines/scrape"
 	"github.com/kvasir-dev/kvasir/internal/logging"
 	"github.com/kvasir-dev/kvasir/internal/picker"
+	"github.com/kvasir-dev/kvasir/internal/status"
 )
 
 // reach keeps which engines cannot be connected to. Without Kubernetes there are no readiness probes, so the questions for
@@ -160,7 +161,7 @@ func (a *app) unreachable(pool string, failed []*endpoint.Endpoint) (others bool
 }
 
 // reachable reports whether an endpoint can be picked and connected to, as far as is known.
-func reachable(ep endpoint.Endpoint) bool { return ep.Pickable() && !ep.Unreachable }
+func reachable(ep endpoint.Endpoint) bool { return status.PhaseOf(&ep) == status.PhaseServing }
 
 // unreached is why no engine can be used although there are some; empty if one can, or none is configured.
 func unreached(state *config.State) string {

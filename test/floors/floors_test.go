@@ -102,6 +102,7 @@ func init() {
 			"internal/config",
 			"internal/config/crdadmission",
 			"internal/config/cluster",
+			"internal/status",
 			"internal/engines/transport",
 			"internal/zmtp",
 		},

@@ -16,6 +16,7 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/cli/live"
 	"github.com/kvasir-dev/kvasir/internal/cli/view"
 	"github.com/kvasir-dev/kvasir/internal/dashboard/api"
+	"github.com/kvasir-dev/kvasir/internal/status"
 )
 
 // Level of a result.
@@ -131,6 +132,14 @@ func (d *Doctor) pool(ctx context.Context, pool *v1alpha1.InferencePool) {
 	}
 }
 
+// grave are the conditions without which a pool does not work, graveReasons the reasons of others that stay until someone corrects
+// the cause.
+var (
+	grave        = []string{v1alpha1.ConditionAccepted, v1alpha1.ConditionReady, v1alpha1.ConditionEventsSynced}
+	graveReasons = []string{status.ReasonCertificateInvalid, status.ReasonRolloutStopped, status.ReasonProbeFailed,
+		status.ReasonMispredicting, status.ReasonPicksNotFollowed, status.ReasonModelNotListed, status.ReasonGatewayPodsMissing}
+)
+
 // conditions of a pool: those that are not good, with what the operations page advises.
 func (d *Doctor) conditions(pool *v1alpha1.InferencePool) {
 	const check = "conditions"
@@ -149,12 +158,9 @@ func (d *Doctor) conditions(pool *v1alpha1.InferencePool) {
 		case c.Status == "True":
 			good++
 			continue
-		case c.Status == "Unknown" && (c.Reason == "Disabled" || c.Reason == "CRDsMissing" || c.Reason == "Open" || c.Reason == "NoModelList"):
+		case status.Absent(&c), c.Status == "Unknown" && (c.Reason == status.ReasonOpen || c.Reason == status.ReasonNoModelList):
 			continue // gateways, open engines and pools without pods are a choice
-		case c.Status == "False" && slices.Contains([]string{v1alpha1.ConditionAccepted, v1alpha1.ConditionReady,
-			v1alpha1.ConditionEventsSynced}, c.Type),
-			c.Reason == "CertificateInvalid", c.Reason == "RolloutStopped", c.Reason == "ProbeFailed", c.Reason == "Mispredicting",
-			c.Reason == "PicksNotFollowed", c.Reason == "ModelNotListed", c.Reason == "GatewayPodsMissing":
+		case c.Status == "False" && slices.Contains(grave, c.Type), slices.Contains(graveReasons, c.Reason):
 			level = Fail
 		}
 		d.add(level, check, name(pool), fmt.Sprintf("%s is %s, %s: %s", c.Type, c.Status, c.Reason, c.Message), cure)
@@ -231,32 +237,32 @@ func (d *Doctor) streams(subject string, pool *api.Pool) {
 	for state, pods := range states {
 		level := Warn
 		switch state {
-		case "Synced":
+		case status.StreamSynced:
 			continue
-		case "Disconnected":
+		case status.StreamDisconnected:
 			level = Fail
-		case "None":
+		case status.StreamNone:
 			level = OK
 		}
 		d.add(level, "events", subject, fmt.Sprintf("%d of %d endpoints: %s (%s)", len(pods), total, state, few(pods)), cureOfStream[state])
 	}
-	if n := len(states["Synced"]); n > 0 {
+	if n := len(states[status.StreamSynced]); n > 0 {
 		d.ok("events", subject, "it is known what %d of %d endpoints hold", n, total)
 	}
 	for _, text := range pool.Degraded {
 		cure := ""
-		if words := strings.SplitN(text, ": ", 3); len(words) == 3 {
-			cure = d.cures[[2]string{words[0], words[1]}] // a condition and its reason
+		if t, reason, ok := status.ParseLine(text); ok {
+			cure = d.cures[[2]string{string(t), reason}]
 		}
 		d.add(Warn, "degraded", subject, text, cure)
 	}
 }
 
 var cureOfStream = map[string]string{
-	"Syncing":      "wait: what the pod holds is being read",
-	"Disconnected": "the engine's --kv-events-config, its reporter's log, and network policies",
-	"Unverified":   "give the pods a reporter (kubectl kvasir inject), or the engine a replay socket: without one of them it cannot be shown that no event was lost",
-	"Degraded":     "wait some seconds; if it stays, look at the reporter's log and the picker's CPU",
+	status.StreamSyncing:      "wait: what the pod holds is being read",
+	status.StreamDisconnected: "the engine's --kv-events-config, its reporter's log, and network policies",
+	status.StreamUnverified:   "give the pods a reporter (kubectl kvasir inject), or the engine a replay socket: without one of them it cannot be shown that no event was lost",
+	status.StreamDegraded:     "wait some seconds; if it stays, look at the reporter's log and the picker's CPU",
 }
 
 // few names at most three.

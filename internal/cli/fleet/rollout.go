@@ -12,6 +12,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/kvasir-dev/kvasir/api/v1alpha1"
+	"github.com/kvasir-dev/kvasir/internal/status"
 )
 
 // Rollout is how many of a pool's pods have its newest revision.
@@ -54,7 +55,7 @@ func RolloutOf(pool *v1alpha1.InferencePool) Rollout {
 	}
 	r.Reason, r.Message = c.Reason, c.Message
 	r.Done = c.Status == metav1.ConditionTrue
-	r.Failed = c.Reason == "RolloutStopped"
+	r.Failed = c.Reason == status.ReasonRolloutStopped
 	return r
 }
 

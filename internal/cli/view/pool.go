@@ -5,16 +5,15 @@ package view
 import (
 	"cmp"
 	"slices"
-	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/duration"
 
 	"github.com/kvasir-dev/kvasir/api/v1alpha1"
 	"github.com/kvasir-dev/kvasir/internal/dashboard/api"
+	"github.com/kvasir-dev/kvasir/internal/status"
 )
 
 // Pool is all that is shown of a pool.
@@ -130,17 +129,17 @@ func OfCluster(pool *v1alpha1.InferencePool, pods []corev1.Pod, now time.Time) *
 		Namespace: pool.Namespace, Name: pool.Name, Model: string(pool.Spec.Model.Name), Status: "Unknown", Desired: s.DesiredReplicas,
 		Pods: len(pods), Policy: s.RoutingPolicy.Name, Problems: []Problem{}, Members: []Pod{},
 	}
-	if c := meta.FindStatusCondition(s.Conditions, v1alpha1.ConditionReady); c != nil {
+	if c := status.Ready.In(s.Conditions); c != nil {
 		out.Status = c.Reason
 	}
-	if c := meta.FindStatusCondition(s.Conditions, v1alpha1.ConditionUpToDate); c != nil {
+	if c := status.UpToDate.In(s.Conditions); c != nil {
 		out.Rollout = c.Reason
 	}
 	if s.ObservedGeneration < pool.Generation {
 		out.Problems = append(out.Problems, Problem{"operator", "Waiting", "the newest spec has not been seen by the operator: does it run?"})
 	}
 	for _, c := range s.Conditions {
-		if quiet := c.Status == metav1.ConditionUnknown && needsNoAction[c.Reason]; c.Status != metav1.ConditionTrue && !quiet {
+		if c.Status != metav1.ConditionTrue && !needsNoAction(&c) {
 			out.Problems = append(out.Problems, Problem{c.Type, c.Reason, c.Message})
 		}
 	}
@@ -161,8 +160,11 @@ func OfCluster(pool *v1alpha1.InferencePool, pods []corev1.Pod, now time.Time) *
 	return out
 }
 
-// needsNoAction are the reasons of unknown conditions that are as they should be: what is off or is not there, and what time will tell.
-var needsNoAction = map[string]bool{"Disabled": true, "CRDsMissing": true, "TooFewReplies": true, "NoModelList": true}
+// needsNoAction reports whether a condition is unknown because its subject is absent, or until more requests have been answered.
+func needsNoAction(c *metav1.Condition) bool {
+	return status.Absent(c) || c.Status == metav1.ConditionUnknown &&
+		(c.Reason == status.ReasonTooFewReplies || c.Reason == status.ReasonNoModelList)
+}
 
 func podOf(pool *v1alpha1.InferencePool, pod *corev1.Pod, said *v1alpha1.PodSummary, now time.Time) Pod {
 	p := Pod{Name: pod.Name, Node: pod.Spec.NodeName, Revision: pod.Labels[v1alpha1.LabelRevision],
@@ -199,7 +201,7 @@ func stage(pod *corev1.Pod) v1alpha1.PodStage {
 	switch {
 	case pod.Status.Phase == corev1.PodFailed || pod.Status.Phase == corev1.PodSucceeded:
 		return v1alpha1.StageEnded
-	case marked && is("kvasir.dev/Idle"):
+	case marked && is(status.PodIdle):
 		return v1alpha1.StageIdle
 	case marked || pod.DeletionTimestamp != nil:
 		return v1alpha1.StageDraining
@@ -207,7 +209,7 @@ func stage(pod *corev1.Pod) v1alpha1.PodStage {
 		return v1alpha1.StageReady
 	case !running:
 		return v1alpha1.StageScheduled
-	case is("kvasir.dev/Synced"):
+	case is(status.PodSynced):
 		return v1alpha1.StageSynced
 	}
 	return v1alpha1.StageLoading
@@ -256,10 +258,10 @@ func (p *Pool) Join(told []PickerReport) {
 	p.members(seen)
 }
 
-// hasProblem reports whether a condition of the pool contains what a picker reports, as "CONDITION: REASON: MESSAGE".
+// hasProblem reports whether a condition of the pool contains what a picker reports.
 func (p *Pool) hasProblem(text string) bool {
-	words := strings.SplitN(text, ": ", 3)
-	return len(words) == 3 && slices.ContainsFunc(p.Problems, func(b Problem) bool { return b.Source == words[0] && b.Reason == words[1] })
+	t, reason, ok := status.ParseLine(text)
+	return ok && slices.ContainsFunc(p.Problems, func(b Problem) bool { return b.Source == string(t) && b.Reason == reason })
 }
 
 // members joins pods, and adds those that only pickers know.
@@ -293,11 +295,10 @@ func OfPickers(told []PickerReport) []*Pool {
 				continue
 			}
 			p := &Pool{
-				Namespace: in.Namespace, Name: in.Name, Model: in.Model, Status: "NoReadyEndpoint", Desired: in.Size.Desired, Policy: in.Policy,
-				Pods: in.Size.Pods, Ready: in.Size.Ready, Draining: in.Size.Draining, Problems: []Problem{}, Members: []Pod{},
-			}
-			if in.Size.Ready > 0 {
-				p.Status = "Serving"
+				Namespace: in.Namespace, Name: in.Name, Model: in.Model, Policy: in.Policy,
+				Status:  status.OfEndpoints(in.Size.Ready, in.Size.Pods, 0).Reason,
+				Desired: in.Size.Desired, Pods: in.Size.Pods, Ready: in.Size.Ready, Draining: in.Size.Draining,
+				Problems: []Problem{}, Members: []Pod{},
 			}
 			if in.Rollout != nil {
 				p.Rollout = in.Rollout.Reason
@@ -366,9 +367,6 @@ func ratios(recent, all *api.Hits) *Ratios {
 	}
 }
 
-// worst orders the states of events, worst last.
-var worst = []string{"None", "Synced", "Syncing", "Unverified", "Degraded", "Disconnected"}
-
 // livePod joins what replicas see of a pod. Requests in flight are counted by each for all.
 func livePod(views []*api.Pod) *LivePod {
 	first := views[0]
@@ -376,7 +374,7 @@ func livePod(views []*api.Pod) *LivePod {
 	var fill, usage float64
 	for i := range first.Endpoints {
 		e := &first.Endpoints[i]
-		if i == 0 || slices.Index(worst, e.Events) > slices.Index(worst, l.Events) {
+		if i == 0 || status.WorseStream(e.Events, l.Events) {
 			l.Events, l.Lag = e.Events, e.Lag
 		}
 		l.Blocks += e.Blocks

@@ -7,6 +7,7 @@ import (
 	"github.com/kvasir-dev/kvasir/api/v1alpha1"
 	"github.com/kvasir-dev/kvasir/internal/cli/console"
 	"github.com/kvasir-dev/kvasir/internal/dashboard/api"
+	"github.com/kvasir-dev/kvasir/internal/status"
 )
 
 // Statuses are pools as a document.
@@ -232,11 +233,12 @@ func grade(value, warn, bad float64) console.Tone {
 // tone of a word of a status.
 func tone(word string) console.Tone {
 	switch word {
-	case "Serving", "AtZero", string(v1alpha1.StageReady), "Synced":
+	case status.ReasonServing, status.ReasonAtZero, string(v1alpha1.StageReady), status.StreamSynced:
 		return console.Good
-	case "NoReadyEndpoint", "PickerUnavailable", "NotAccepted", api.PhaseCircuit, "Disconnected":
+	case status.ReasonNoReadyEndpoint, status.ReasonPickerUnavailable, status.ReasonNotAccepted, api.PhaseCircuit,
+		status.StreamDisconnected:
 		return console.Bad
-	case "None", "Unknown":
+	case status.StreamNone, "Unknown":
 		return console.Plain
 	}
 	return console.Warn

@@ -21,18 +21,7 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/operator/podtemplate"
 	"github.com/kvasir-dev/kvasir/internal/operator/scaling"
 	"github.com/kvasir-dev/kvasir/internal/operatorfeed"
-)
-
-// Reasons that are named in more than one place.
-const (
-	reasonRolloutStopped  = "RolloutStopped"
-	reasonReporterStopped = "ReporterUpdateStopped"
-	reasonFlags           = "EngineFlagsMissing"
-	reasonPreStop         = "PreStopMissing"
-	reasonProbes          = "ProbesMissing"
-	reasonPodsEnded       = "PodsEnded"
-	reasonRefused         = "ObjectRefused"
-	reasonNoEndpoint      = "NoReadyEndpoint"
+	"github.com/kvasir-dev/kvasir/internal/status"
 )
 
 // pending is a condition that differs from the one in the status, and since when.
@@ -41,59 +30,40 @@ type pending struct {
 	since     time.Time
 }
 
-// judgement is the content of a condition.
-type judgement struct {
-	status  metav1.ConditionStatus
-	reason  string
-	message string
-}
-
-func yes(reason, format string, args ...any) judgement {
-	return judgement{metav1.ConditionTrue, reason, fmt.Sprintf(format, args...)}
-}
-
-func no(reason, format string, args ...any) judgement {
-	return judgement{metav1.ConditionFalse, reason, fmt.Sprintf(format, args...)}
-}
-
-func unknown(reason, format string, args ...any) judgement {
-	return judgement{metav1.ConditionUnknown, reason, fmt.Sprintf(format, args...)}
-}
-
 // conditions judges everything and keeps what lasts.
 func (r *reconciliation) conditions(childrenErr, podsErr error, affected *metav1.Condition) {
 	accepted := r.accepted(podsErr)
 	picker := r.pickerAvailable(childrenErr)
-	r.set(v1alpha1.ConditionAccepted, accepted)
-	r.set(v1alpha1.ConditionPickerAvailable, picker)
+	r.set(accepted)
+	r.set(picker)
 	if r.pool.Spec.Template != nil {
-		r.set(v1alpha1.ConditionUpToDate, r.upToDate())
+		r.set(r.upToDate())
 	}
-	r.set(v1alpha1.ConditionScaled, r.scaled(podsErr))
-	r.set(v1alpha1.ConditionPodsHealthy, r.podsHealthy())
-	r.set(v1alpha1.ConditionEventsSynced, r.eventsSynced())
+	r.set(r.scaled(podsErr))
+	r.set(r.podsHealthy())
+	r.set(r.eventsSynced())
 	tokens, known := r.view.Tokens()
-	r.setFinding(v1alpha1.ConditionTokensExact, &tokens, known)
+	r.setFinding(status.TokensExact, &tokens, known)
 	predictions, known := r.view.Predictions()
-	r.setFinding(v1alpha1.ConditionPredictionsTrusted, &predictions, known)
+	r.setFinding(status.PredictionsTrusted, &predictions, known)
 	r.modelServed()
 	if gateways, known := r.view.Gateways(); known {
-		r.setFinding(v1alpha1.ConditionGatewayConforms, &gateways, known)
+		r.setFinding(status.GatewayConforms, &gateways, known)
 	}
 	if resources, known := r.view.Resources(); known {
-		r.setFinding(v1alpha1.ConditionResourcesSuffice, &resources, known)
+		r.setFinding(status.ResourcesSuffice, &resources, known)
 	}
 	if r.gateway != nil {
-		r.set(v1alpha1.ConditionGatewayAccepted, gatewayAccepted(r.gateway))
+		r.set(gatewayAccepted(r.gateway))
 	}
 	if r.pool.Spec.EngineNetwork() != v1alpha1.EngineNetworkNone {
-		r.set(v1alpha1.ConditionEnginesClosed, enginesClosed(r.pool, &r.network))
+		r.set(enginesClosed(r.pool, &r.network))
 	} else {
 		meta.RemoveStatusCondition(&r.next.Conditions, v1alpha1.ConditionEnginesClosed)
 	}
-	r.set(v1alpha1.ConditionReady, r.ready(accepted, picker))
+	r.set(r.ready(accepted, picker))
 	if r.pool.Spec.Autoscaling.MaxReplicas > 0 {
-		r.set(v1alpha1.ConditionAutoscalingActive, r.autoscalingActive())
+		r.set(r.autoscalingActive())
 	} else {
 		meta.RemoveStatusCondition(&r.next.Conditions, v1alpha1.ConditionAutoscalingActive)
 	}
@@ -106,100 +76,95 @@ func (r *reconciliation) conditions(childrenErr, podsErr error, affected *metav1
 
 // set changes a condition when it is new, when the spec has changed, or when it has been otherwise for as long as a
 // condition must last.
-func (r *reconciliation) set(kind string, j judgement) {
-	want := metav1.Condition{
-		Type: kind, Status: j.status, Reason: j.reason, Message: j.message[:min(len(j.message), 1024)],
-		ObservedGeneration: r.pool.Generation, LastTransitionTime: metav1.NewTime(r.now.Truncate(time.Second)),
-	}
-	old := meta.FindStatusCondition(r.next.Conditions, kind)
+func (r *reconciliation) set(want metav1.Condition) {
+	want.ObservedGeneration, want.LastTransitionTime = r.pool.Generation, metav1.NewTime(r.now.Truncate(time.Second))
+	old := meta.FindStatusCondition(r.next.Conditions, want.Type)
 	if old != nil && old.Status == want.Status && old.Reason == want.Reason && old.Message == want.Message {
-		delete(r.memory.pending, kind)
+		delete(r.memory.pending, want.Type)
 		old.ObservedGeneration = want.ObservedGeneration
 		return
 	}
-	if old != nil && old.ObservedGeneration == want.ObservedGeneration && !servingChanges(kind, old, &want) {
-		p, ok := r.memory.pending[kind]
+	if old != nil && old.ObservedGeneration == want.ObservedGeneration && !servingChanges(old, &want) {
+		p, ok := r.memory.pending[want.Type]
 		if !ok || p.condition.Status != want.Status || p.condition.Reason != want.Reason {
 			p = pending{want, r.now}
-			r.memory.pending[kind] = p
+			r.memory.pending[want.Type] = p
 		}
 		if due := p.since.Add(settle); r.now.Before(due) {
 			r.wakeAt(due)
 			return
 		}
 	}
-	delete(r.memory.pending, kind)
+	delete(r.memory.pending, want.Type)
 	meta.SetStatusCondition(&r.next.Conditions, want)
 }
 
 // servingChanges reports whether a condition reports that the last endpoint is gone, or that there is one again. That does
 // not wait: the counts beside it in the status do not either, and clients see it at once.
-func servingChanges(kind string, old, want *metav1.Condition) bool {
-	return kind == v1alpha1.ConditionReady && (want.Reason == reasonNoEndpoint) != (old.Reason == reasonNoEndpoint)
+func servingChanges(old, want *metav1.Condition) bool {
+	const gone = status.ReasonNoReadyEndpoint
+	return want.Type == v1alpha1.ConditionReady && (want.Reason == gone) != (old.Reason == gone)
 }
 
 // setFinding sets a condition that only pickers can judge. Their message can have numbers that change all the time: it
 // stays as long as the reason does.
-func (r *reconciliation) setFinding(kind string, f *operatorfeed.Finding, known bool) {
-	j := judgement{metav1.ConditionUnknown, f.Reason, f.Message}
+func (r *reconciliation) setFinding(of status.Type, f *operatorfeed.Finding, known bool) {
+	want := of.Found(f)
 	switch {
 	case len(r.view.Replicas) == 0:
-		j = noPicker()
+		want = noPicker(of)
 	case !known:
-		j = unknown("Starting", "no replica of the picker has reported yet")
-	case f.Verdict == operatorfeed.Good:
-		j.status = metav1.ConditionTrue
-	case f.Verdict == operatorfeed.Bad:
-		j.status = metav1.ConditionFalse
+		want = of.Unknown(status.ReasonStarting, "no replica of the picker has reported yet")
 	}
-	if old := meta.FindStatusCondition(r.next.Conditions, kind); old != nil && old.Status == j.status && old.Reason == j.reason {
-		j.message = old.Message
+	if old := of.In(r.next.Conditions); old != nil && old.Status == want.Status && old.Reason == want.Reason {
+		want.Message = old.Message
 	}
-	r.set(kind, j)
+	r.set(want)
 }
 
 // modelServed sets ModelServed once pickers have seen lists of models. When none has one any more, because the pool has no engine,
 // the condition is unknown: the next engines can serve another model.
 func (r *reconciliation) modelServed() {
-	const kind = v1alpha1.ConditionModelServed
 	model, known := r.view.Model()
 	switch {
 	case known:
-		r.setFinding(kind, &model, known)
-	case meta.FindStatusCondition(r.next.Conditions, kind) == nil:
+		r.setFinding(status.ModelServed, &model, known)
+	case status.ModelServed.In(r.next.Conditions) == nil:
 	case len(r.view.Replicas) == 0:
-		r.set(kind, noPicker())
+		r.set(noPicker(status.ModelServed))
 	default:
-		r.set(kind, unknown("NoModelList", "no endpoint has listed its models"))
+		r.set(status.ModelServed.Unknown(status.ReasonNoModelList, "no endpoint has listed its models"))
 	}
 }
 
-func noPicker() judgement { return unknown("NoPicker", "no replica of the picker reports") }
+func noPicker(of status.Type) metav1.Condition {
+	return of.Unknown(status.ReasonNoPicker, "no replica of the picker reports")
+}
 
-func (r *reconciliation) accepted(podsErr error) judgement {
+func (r *reconciliation) accepted(podsErr error) metav1.Condition {
 	switch {
 	case r.problems.overlap != "":
-		return no("SelectorOverlap", "%s", r.problems.overlap)
+		return status.Accepted.False("SelectorOverlap", "%s", r.problems.overlap)
 	case len(r.problems.taken) > 0:
-		return no("NameTaken", "objects of another owner have names that the pool needs: %s", strings.Join(r.problems.taken, ", "))
+		return status.Accepted.False(status.ReasonNameTaken, "objects of another owner have names that the pool needs: %s", strings.Join(r.problems.taken, ", "))
 	case r.problems.template != "":
-		return no("TemplateRefused", "%s", r.problems.template)
+		return status.Accepted.False("TemplateRefused", "%s", r.problems.template)
 	case podsErr != nil && apierrors.IsInvalid(podsErr):
-		return no("TemplateRefused", "%s", podsErr.Error())
+		return status.Accepted.False("TemplateRefused", "%s", podsErr.Error())
 	case refused(podsErr) && !quota(podsErr):
-		return no("NotPermitted", "%s", podsErr.Error())
+		return status.Accepted.False("NotPermitted", "%s", podsErr.Error())
 	case len(r.problems.refused) > 0:
-		return no(reasonRefused, "%s", strings.Join(r.problems.refused, "; "))
+		return status.Accepted.False(status.ReasonObjectRefused, "%s", strings.Join(r.problems.refused, "; "))
 	case r.problems.reference != "":
-		return no("ReferenceNotFound", "%s", r.problems.reference)
+		return status.Accepted.False(status.ReasonReferenceNotFound, "%s", r.problems.reference)
 	}
 	if r.pool.Spec.Engine.ServesAnyone(r.policy != nil && r.policy.Spec.Admission.Tenants.Identification != "") {
-		return yes(v1alpha1.ReasonClientsUnchecked, "%s", v1alpha1.MessageClientsUnchecked)
+		return status.Accepted.True(v1alpha1.ReasonClientsUnchecked, "%s", v1alpha1.MessageClientsUnchecked)
 	}
 	if r.pool.Spec.Engine.Type == v1alpha1.EngineSGLang {
-		return yes(v1alpha1.ReasonEngineExperimental, "%s", v1alpha1.MessageSGLangExperimental)
+		return status.Accepted.True(v1alpha1.ReasonEngineExperimental, "%s", v1alpha1.MessageSGLangExperimental)
 	}
-	return yes("Accepted", "")
+	return status.Accepted.True(status.ReasonAccepted, "")
 }
 
 // quota reports whether an error means that a ResourceQuota is used up.
@@ -219,12 +184,12 @@ func (e *certificateError) Error() string {
 
 func (e *certificateError) Unwrap() error { return e.err }
 
-func (r *reconciliation) pickerAvailable(err error) judgement {
+func (r *reconciliation) pickerAvailable(err error) metav1.Condition {
 	if r.pool.Spec.Picker.Mode == v1alpha1.PickerExternal {
-		return yes("External", "the pickers run outside the operator")
+		return status.PickerAvailable.True("External", "the pickers run outside the operator")
 	}
 	if errors.As(err, new(*certificateError)) {
-		return no("CertificateInvalid", "%s", err.Error())
+		return status.PickerAvailable.False(status.ReasonCertificateInvalid, "%s", err.Error())
 	}
 	want, ready := r.pool.Spec.Picker.Replicas, int32(0)
 	if want == 0 {
@@ -235,11 +200,11 @@ func (r *reconciliation) pickerAvailable(err error) judgement {
 	}
 	switch {
 	case ready == 0:
-		return no("Unavailable", "0 of %d replicas are ready%s", want, r.pickerFailure())
+		return status.PickerAvailable.False(status.ReasonUnavailable, "0 of %d replicas are ready%s", want, r.pickerFailure())
 	case ready < want:
-		return no("SomeUnavailable", "%d of %d replicas are ready%s", ready, want, r.pickerFailure())
+		return status.PickerAvailable.False("SomeUnavailable", "%d of %d replicas are ready%s", ready, want, r.pickerFailure())
 	}
-	return yes("Available", "%d of %d replicas are ready", ready, want)
+	return status.PickerAvailable.True("Available", "%d of %d replicas are ready", ready, want)
 }
 
 // pickerFailure is why the picker's Deployment cannot create its pods, to be appended to a message; "" when it can.
@@ -256,63 +221,63 @@ func (r *reconciliation) pickerFailure() string {
 	return ""
 }
 
-func (r *reconciliation) upToDate() judgement {
+func (r *reconciliation) upToDate() metav1.Condition {
 	c := &r.decision.Counts
 	switch r.decision.Progress {
 	case lifecycle.RollingOut:
-		return no("RolloutInProgress", "%d of %d pods are of revision %s", c.Updated, r.size.now, r.revisions.update)
+		return status.UpToDate.False("RolloutInProgress", "%d of %d pods are of revision %s", c.Updated, r.size.now, r.revisions.update)
 	case lifecycle.Stopped:
 		if i := slices.IndexFunc(r.decision.Ended, func(p *lifecycle.Pod) bool { return p.Revision == r.revisions.update }); i >= 0 {
 			p := r.decision.Ended[i]
-			return no(reasonRolloutStopped, "new pods of revision %s end (last: %s: %s %s); the old pods stay. Apply a working template, or the old one to go back",
+			return status.UpToDate.False(status.ReasonRolloutStopped, "new pods of revision %s end (last: %s: %s %s); the old pods stay. Apply a working template, or the old one to go back",
 				r.revisions.update, p.Name, p.Trouble.Reason, p.Trouble.Message)
 		}
-		return no(reasonRolloutStopped, "new pods of revision %s did not become ready in %d s; the old pods stay. Apply a working template, or the old one to go back",
+		return status.UpToDate.False(status.ReasonRolloutStopped, "new pods of revision %s did not become ready in %d s; the old pods stay. Apply a working template, or the old one to go back",
 			r.revisions.update, r.pool.Spec.Rollout.ProgressDeadlineSeconds)
 	case lifecycle.WaitingOnDelete:
-		return no("RolloutOnDelete", "%d of %d pods are of revision %s; the others are replaced when they are deleted", c.Updated, r.size.now,
+		return status.UpToDate.False("RolloutOnDelete", "%d of %d pods are of revision %s; the others are replaced when they are deleted", c.Updated, r.size.now,
 			r.revisions.update)
 	case lifecycle.Paused:
-		return no("RolloutPaused", "%d of %d pods are of revision %s; the rollout is paused by spec.paused", c.Updated, r.size.now,
+		return status.UpToDate.False("RolloutPaused", "%d of %d pods are of revision %s; the rollout is paused by spec.paused", c.Updated, r.size.now,
 			r.revisions.update)
 	case lifecycle.UpToDate:
 	}
 	switch rep := &r.reporters; {
 	case rep.trouble.Reason != "":
-		return no(reasonReporterStopped, "%s does not run the reporter %s: %s; the other pods keep the reporters they have. Upgrade Kvasir to an image that runs, or back",
+		return status.UpToDate.False(status.ReasonReporterStopped, "%s does not run the reporter %s: %s; the other pods keep the reporters they have. Upgrade Kvasir to an image that runs, or back",
 			rep.waiting.Name, r.ReporterImage, rep.trouble.Message)
 	case rep.waiting != nil:
-		return no("ReporterUpdating", "%d of %d pods have the reporter %s; the next one follows when that of %s has run for %d s",
+		return status.UpToDate.False("ReporterUpdating", "%d of %d pods have the reporter %s; the next one follows when that of %s has run for %d s",
 			rep.updated, rep.updated+len(rep.outdated), r.ReporterImage, rep.waiting.Name, int(settle.Seconds()))
 	}
 	for _, pod := range r.pods {
 		if injected := strings.Fields(pod.Annotations[v1alpha1.AnnotationInjected]); len(injected) > 0 && injected[0] != r.Version {
-			return yes("InjectionOutdated", "some pods were created by Kvasir %s; the next revision updates them", injected[0])
+			return status.UpToDate.True("InjectionOutdated", "some pods were created by Kvasir %s; the next revision updates them", injected[0])
 		}
 	}
-	return yes("UpToDate", "")
+	return status.UpToDate.True("UpToDate", "")
 }
 
-func (r *reconciliation) scaled(podsErr error) judgement {
+func (r *reconciliation) scaled(podsErr error) metav1.Condition {
 	c := &r.decision.Counts
 	has := c.Total - c.Draining
 	switch {
 	case r.problems.target != "":
-		return no("ScaleTargetRefused", "%s", r.problems.target)
+		return status.Scaled.False("ScaleTargetRefused", "%s", r.problems.target)
 	case podsErr != nil && quota(podsErr):
-		return no("QuotaExceeded", "%s", podsErr.Error())
+		return status.Scaled.False("QuotaExceeded", "%s", podsErr.Error())
 	case r.decision.NoRoom:
-		return no("IslandsExhausted", "%d of %d pods; no island has room or provides nodes", has, r.size.now)
+		return status.Scaled.False("IslandsExhausted", "%d of %d pods; no island has room or provides nodes", has, r.size.now)
 	case r.pool.Spec.Replicas != nil && c.Ready >= r.size.now && r.islandMinima() > r.size.now:
-		return no("IslandMinimaUnmet", "the islands ask for %d pods by their minReplicas, the pool has %d", r.islandMinima(), r.size.now)
+		return status.Scaled.False("IslandMinimaUnmet", "the islands ask for %d pods by their minReplicas, the pool has %d", r.islandMinima(), r.size.now)
 	case c.Ready < r.size.now:
-		return no("ScalingUp", "%d of %d pods are serving", c.Ready, r.size.now)
+		return status.Scaled.False("ScalingUp", "%d of %d pods are serving", c.Ready, r.size.now)
 	case c.Draining > 0 || c.Total > r.size.now:
-		return no("ScalingDown", "%d pods are draining or being deleted, %d stay", c.Total-min(has, r.size.now), r.size.now)
+		return status.Scaled.False("ScalingDown", "%d pods are draining or being deleted, %d stay", c.Total-min(has, r.size.now), r.size.now)
 	case r.size.wanted != r.size.now:
-		return no("ScalingPaused", "%d pods are needed; spec.paused keeps %d", r.size.wanted, r.size.now)
+		return status.Scaled.False("ScalingPaused", "%d pods are needed; spec.paused keeps %d", r.size.wanted, r.size.now)
 	}
-	return yes("Settled", "%d pods", r.size.now)
+	return status.Scaled.True("Settled", "%d pods", r.size.now)
 }
 
 // islandMinima is how many pods the islands ask for together.
@@ -326,7 +291,7 @@ func (r *reconciliation) islandMinima() int {
 	return pods
 }
 
-func (r *reconciliation) podsHealthy() judgement {
+func (r *reconciliation) podsHealthy() metav1.Condition {
 	names := map[string][]string{}
 	message := ""
 	first := ""
@@ -348,20 +313,20 @@ func (r *reconciliation) podsHealthy() judgement {
 		if len(list) > 3 {
 			more = fmt.Sprintf(" and %d more", len(list)-3)
 		}
-		return no(first, "%s%s: %s", strings.Join(list[:min(3, len(list))], ", "), more, message)
+		return status.PodsHealthy.False(first, "%s%s: %s", strings.Join(list[:min(3, len(list))], ", "), more, message)
 	}
 	if ended := r.decision.Ended; r.decision.Backoff > 0 {
 		r.stuck = r.podOf[ended[0].UID]
-		return no(reasonPodsEnded, "%d pods ended and are not replaced before %s; the last, %s: %s %s",
+		return status.PodsHealthy.False("PodsEnded", "%d pods ended and are not replaced before %s; the last, %s: %s %s",
 			r.decision.Backoff, r.decision.Retry.UTC().Format(time.TimeOnly), ended[0].Name, ended[0].Trouble.Reason, ended[0].Trouble.Message)
 	}
 	for _, kind := range []struct {
 		reason string
 		of     func(what string) bool
 	}{
-		{reasonFlags, func(what string) bool { return strings.HasPrefix(what, "--") }},
-		{reasonPreStop, func(what string) bool { return what == podtemplate.PreStop || what == podtemplate.GraceFor }},
-		{reasonProbes, func(what string) bool { return what == podtemplate.ReadinessProbe }},
+		{status.ReasonFlagsMissing, func(what string) bool { return strings.HasPrefix(what, "--") }},
+		{status.ReasonPreStopMissing, func(what string) bool { return what == podtemplate.PreStop || what == podtemplate.GraceFor }},
+		{status.ReasonProbesMissing, func(what string) bool { return what == podtemplate.ReadinessProbe }},
 	} {
 		var said []string
 		for _, s := range r.problems.skipped {
@@ -370,22 +335,15 @@ func (r *reconciliation) podsHealthy() judgement {
 			}
 		}
 		if len(said) > 0 {
-			return no(kind.reason, "%s. Set it in the template", strings.Join(said, "; "))
+			return status.PodsHealthy.False(kind.reason, "%s. Set it in the template", strings.Join(said, "; "))
 		}
 	}
-	return yes("Healthy", "")
+	return status.PodsHealthy.True("Healthy", "")
 }
 
-// eventReasons maps the reasons why pickers do not know a pod's cache to words for conditions.
-var eventReasons = map[string]string{
-	"UnknownLayout": "UnknownLayout", "ReporterRejected": "ReporterRejected", "Lagging": "Lagging", "HistoryLost": "HistoryLost",
-	"BlockSizeUnsupported": "BlockSizeUnsupported", "ReporterMissing": "ReporterMissing",
-	"EventsDisabled": "EventsDisabled",
-}
-
-func (r *reconciliation) eventsSynced() judgement {
+func (r *reconciliation) eventsSynced() metav1.Condition {
 	if r.pool.Spec.Engine.Events.Source == v1alpha1.EventsNone {
-		return yes("NotUsed", "engine.events.source is None")
+		return status.EventsSynced.True(status.ReasonEventsNotUsed, "engine.events.source is None")
 	}
 	synced, of := 0, 0
 	reason, which := "", ""
@@ -402,62 +360,60 @@ func (r *reconciliation) eventsSynced() judgement {
 		state, _ := r.view.Pod(p.UID)
 		if which == "" {
 			which = p.Name
-			if reason = eventReasons[state.Reason]; reason == "" {
-				reason = "StreamMissing"
-			}
+			reason = status.EventsReason(state.Reason)
 		}
 	}
 	switch {
 	case len(r.view.Replicas) == 0:
-		return noPicker()
+		return noPicker(status.EventsSynced)
 	case which != "":
-		return no(reason, "the caches of %d of %d pods are known; that of %s is not", synced, of, which)
+		return status.EventsSynced.False(reason, "the caches of %d of %d pods are known; that of %s is not", synced, of, which)
 	}
-	return yes("Synced", "")
+	return status.EventsSynced.True(status.ReasonSynced, "")
 }
 
-func (r *reconciliation) ready(accepted, picker judgement) judgement {
+func (r *reconciliation) ready(accepted, picker metav1.Condition) metav1.Condition {
 	c := &r.decision.Counts
 	switch {
-	case accepted.status == metav1.ConditionFalse && c.Ready == 0:
-		return no("NotAccepted", "%s", accepted.message)
+	case accepted.Status == metav1.ConditionFalse && c.Ready == 0:
+		return status.Ready.False(status.ReasonNotAccepted, "%s", accepted.Message)
 	case c.Ready == 0 && r.size.now == 0:
-		return yes("AtZero", "the pool is scaled to zero")
+		return status.Ready.True(status.ReasonAtZero, "the pool is scaled to zero")
 	case c.Ready == 0 && meta.FindStatusCondition(r.next.Conditions, v1alpha1.ConditionReady) == nil:
-		return unknown("Starting", "no endpoint is ready yet")
+		return status.Ready.Unknown(status.ReasonStarting, "no endpoint is ready yet")
 	case c.Ready == 0 && r.starting():
-		return unknown("Starting", "no endpoint is ready yet")
+		return status.Ready.Unknown(status.ReasonStarting, "no endpoint is ready yet")
 	case c.Ready == 0:
-		return no(reasonNoEndpoint, "none of %d pods is ready", c.Total)
-	case picker.reason == "Unavailable":
-		return no("PickerUnavailable", "%s", picker.message)
+		return status.Ready.False(status.ReasonNoReadyEndpoint, "none of %d pods is ready", c.Total)
+	case picker.Reason == status.ReasonUnavailable:
+		return status.Ready.False(status.ReasonPickerUnavailable, "%s", picker.Message)
 	}
 	ranks := max(int(r.pool.Spec.Engine.DataParallel.Ranks), 1)
-	return yes("Serving", "%d of %d endpoints", c.Ready*ranks, c.Total*ranks)
+	return status.OfEndpoints(c.Ready*ranks, c.Total*ranks, 0)
 }
 
 // starting reports whether the pool has never served.
 func (r *reconciliation) starting() bool {
 	old := meta.FindStatusCondition(r.next.Conditions, v1alpha1.ConditionReady)
-	return old != nil && old.Reason == "Starting"
+	return old != nil && old.Reason == status.ReasonStarting
 }
 
-func (r *reconciliation) autoscalingActive() judgement {
+func (r *reconciliation) autoscalingActive() metav1.Condition {
 	d := r.size.decision
 	_, bad := autoscaling.Spec(&r.pool.Spec.Autoscaling)
 	switch {
 	case r.problems.target != "":
-		return no("TargetNotScalable", "%s", r.problems.target)
+		return status.AutoscalingActive.False("TargetNotScalable", "%s", r.problems.target)
 	case d == nil || d.Reason == scaling.NoSamples:
-		return no("NoSamples", "no picker reports, so the size stays")
+		return status.AutoscalingActive.False("NoSamples", "no picker reports, so the size stays")
 	case bad != nil:
-		return no("ScheduleInvalid", "ignored: %v", bad)
+		return status.AutoscalingActive.False("ScheduleInvalid", "ignored: %v", bad)
 	case r.pool.Spec.Paused == v1alpha1.PauseAll:
-		return no("ScalingPaused", "the size would be %d: %s; spec.paused keeps %d", d.Size, d.Reason, r.size.now)
+		return status.AutoscalingActive.False("ScalingPaused", "the size would be %d: %s; spec.paused keeps %d", d.Size, d.Reason, r.size.now)
 	case r.pool.Spec.Autoscaling.Mode == v1alpha1.AutoscalingRecommend:
-		return yes("Recommending", "the recommended size is %d: %s", d.Size, d.Reason)
+		return status.AutoscalingActive.True("Recommending", "the recommended size is %d: %s", d.Size, d.Reason)
 	case d.Reason == scaling.AtMaximum:
-		return yes("AtMaximum", "%d would be needed", d.Wanted)
+		return status.AutoscalingActive.True("AtMaximum", "%d would be needed", d.Wanted)
 	}
-	return yes("Active", "%s", d.Reason)
+	return status.AutoscalingActive.True("Active", "%s", d.Reason)
 }

@@ -34,16 +34,16 @@ func TestEachConditionSaysWhatIsTheMatter(t *testing.T) {
 	pods := schema.GroupResource{Resource: "pods"}
 	forbidden := apierrors.NewForbidden(pods, "chat-0", errors.New("violates PodSecurity"))
 	quota := apierrors.NewForbidden(pods, "chat-0", errors.New("exceeded quota: gpus"))
-	accepted := func(err error) func(*reconciliation) judgement {
-		return func(r *reconciliation) judgement { return r.accepted(err) }
+	accepted := func(err error) func(*reconciliation) metav1.Condition {
+		return func(r *reconciliation) metav1.Condition { return r.accepted(err) }
 	}
-	scaled := func(err error) func(*reconciliation) judgement {
-		return func(r *reconciliation) judgement { return r.scaled(err) }
+	scaled := func(err error) func(*reconciliation) metav1.Condition {
+		return func(r *reconciliation) metav1.Condition { return r.scaled(err) }
 	}
-	picker := func(err error) func(*reconciliation) judgement {
-		return func(r *reconciliation) judgement { return r.pickerAvailable(err) }
+	picker := func(err error) func(*reconciliation) metav1.Condition {
+		return func(r *reconciliation) metav1.Condition { return r.pickerAvailable(err) }
 	}
-	ready := func(r *reconciliation) judgement { return r.ready(r.accepted(nil), r.pickerAvailable(nil)) }
+	ready := func(r *reconciliation) metav1.Condition { return r.ready(r.accepted(nil), r.pickerAvailable(nil)) }
 	trouble := func(reason string) func(*reconciliation) {
 		return func(r *reconciliation) {
 			r.decision.Pods = []lifecycle.Seen{{Pod: &lifecycle.Pod{UID: "u", Name: "chat-0"}, Trouble: lifecycle.Trouble{Reason: reason}}}
@@ -67,7 +67,7 @@ func TestEachConditionSaysWhatIsTheMatter(t *testing.T) {
 	}
 	unchecked := v1alpha1.Engine{APIKey: v1alpha1.SecretKey{Name: "k", Key: "token"}, ClientAuth: v1alpha1.ClientAuthPoolKey}
 	for _, tc := range []struct {
-		judge  func(*reconciliation) judgement
+		judge  func(*reconciliation) metav1.Condition
 		change func(*reconciliation)
 		want   string
 	}{
@@ -121,8 +121,8 @@ func TestEachConditionSaysWhatIsTheMatter(t *testing.T) {
 		r := newReconciliation()
 		tc.change(r)
 		j := tc.judge(r)
-		if got := string(j.status) + " " + j.reason; got != tc.want {
-			t.Errorf("%s (%s), want %s", got, j.message, tc.want)
+		if got := string(j.Status) + " " + j.Reason; got != tc.want {
+			t.Errorf("%s (%s), want %s", got, j.Message, tc.want)
 		}
 	}
 }
@@ -137,8 +137,8 @@ func TestWhatPickersSayOfACacheIsTheReason(t *testing.T) {
 		heard.Receive(r.now, operatorfeed.State{Picker: "a", Incarnation: 1, Pods: map[string]operatorfeed.PodState{"u": {Reason: said}}})
 		r.view = heard.View(r.now, []operatorfeed.Expected{{Picker: "a", Ready: true}})
 		r.decision.Pods = []lifecycle.Seen{{Pod: &lifecycle.Pod{UID: "u", Name: "chat-0", Ready: true}}}
-		if j := r.eventsSynced(); j.status != metav1.ConditionFalse || j.reason != want {
-			t.Errorf("%q: %s %s, want %s", said, j.status, j.reason, want)
+		if j := r.eventsSynced(); j.Status != metav1.ConditionFalse || j.Reason != want {
+			t.Errorf("%q: %s %s, want %s", said, j.Status, j.Reason, want)
 		}
 	}
 }

@@ -18,6 +18,7 @@ import (
 	"github.com/kvasir-dev/kvasir/api/v1alpha1"
 	"github.com/kvasir-dev/kvasir/internal/operator/lifecycle"
 	"github.com/kvasir-dev/kvasir/internal/operator/podtemplate"
+	"github.com/kvasir-dev/kvasir/internal/status"
 )
 
 // serving brings a world to all its pods serving, and a status that says so.
@@ -97,7 +98,7 @@ func TestAPoolComesUp(t *testing.T) {
 	if s.CurrentRevision != s.UpdateRevision || s.Selector != "kvasir.dev/pool=chat,!kvasir.dev/drain" {
 		t.Errorf("revisions %s and %s, selector %s", s.CurrentRevision, s.UpdateRevision, s.Selector)
 	}
-	if !isTrue(w.all()[0], conditionSynced) {
+	if !isTrue(w.all()[0], status.PodSynced) {
 		t.Error("the pod does not say that it is synced")
 	}
 	var kept appsv1.ControllerRevisionList

@@ -11,6 +11,7 @@ import (
 
 	"github.com/kvasir-dev/kvasir/api/v1alpha1"
 	"github.com/kvasir-dev/kvasir/internal/operator/lifecycle"
+	"github.com/kvasir-dev/kvasir/internal/status"
 )
 
 const (
@@ -79,7 +80,7 @@ func (r *reconciliation) recordAction(a *lifecycle.Action) {
 }
 
 // chosenInexact are reasons for inexact tokens that the user can have chosen.
-var chosenInexact = map[string]bool{"EngineRender": true, "Approximate": true}
+var chosenInexact = map[string]bool{status.ReasonEngineRender: true, status.ReasonApproximate: true}
 
 // recordChanges writes the events of changes in the status.
 func (r *reconciliation) recordChanges(was, is *v1alpha1.InferencePool) {
@@ -110,14 +111,14 @@ func (r *reconciliation) recordChanges(was, is *v1alpha1.InferencePool) {
 			continue
 		}
 		switch {
-		case c.Reason == reasonRefused:
+		case c.Reason == status.ReasonObjectRefused:
 			r.recordEvent(warning, "ObjectRefused", nil, "%s", c.Message)
-		case c.Reason == reasonReporterStopped:
+		case c.Reason == status.ReasonReporterStopped:
 			r.recordEvent(warning, "ReporterUpdateStopped", r.reporters.waiting, "%s", c.Message)
-		case c.Reason == reasonRolloutStopped:
+		case c.Reason == status.ReasonRolloutStopped:
 			r.recordEvent(warning, "RolloutStopped", nil, "%s", c.Message)
 		case c.Type == v1alpha1.ConditionPodsHealthy && c.Status == "False" &&
-			(c.Reason == reasonFlags || c.Reason == reasonPreStop || c.Reason == reasonProbes):
+			(c.Reason == status.ReasonFlagsMissing || c.Reason == status.ReasonPreStopMissing || c.Reason == status.ReasonProbesMissing):
 			r.recordEvent(warning, "InjectionSkipped", nil, "%s", c.Message)
 		case c.Type == v1alpha1.ConditionPodsHealthy && c.Status == "False":
 			r.recordEvent(warning, "PodStuck", r.stuck, "%s: %s", c.Reason, c.Message)

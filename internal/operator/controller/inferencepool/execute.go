@@ -19,6 +19,7 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/operator/lifecycle"
 	"github.com/kvasir-dev/kvasir/internal/operator/podtemplate"
 	"github.com/kvasir-dev/kvasir/internal/operator/resources"
+	"github.com/kvasir-dev/kvasir/internal/status"
 )
 
 // expectations are our own writes to pods that the cache has not shown yet, by name. A decision waits for them: it
@@ -210,17 +211,17 @@ func (r *reconciliation) show(ctx context.Context, a *lifecycle.Action) error {
 	pod := r.podOf[a.UID]
 	var changed []map[string]any
 	for kind, want := range map[corev1.PodConditionType]bool{
-		conditionSynced: a.Shown.Synced, podtemplate.ConditionWarm: a.Shown.Warm, conditionIdle: a.Shown.Idle,
+		status.PodSynced: a.Shown.Synced, podtemplate.ConditionWarm: a.Shown.Warm, status.PodIdle: a.Shown.Idle,
 	} {
 		if isTrue(pod, kind) == want {
 			continue
 		}
-		status := corev1.ConditionFalse
+		is := corev1.ConditionFalse
 		if want {
-			status = corev1.ConditionTrue
+			is = corev1.ConditionTrue
 		}
 		changed = append(changed, map[string]any{
-			"type": kind, "status": status, "lastTransitionTime": metav1.NewTime(r.now), "observedGeneration": pod.Generation,
+			"type": kind, "status": is, "lastTransitionTime": metav1.NewTime(r.now), "observedGeneration": pod.Generation,
 		})
 	}
 	if len(changed) > 0 {

@@ -23,12 +23,7 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/operator/lifecycle"
 	"github.com/kvasir-dev/kvasir/internal/operator/podtemplate"
 	"github.com/kvasir-dev/kvasir/internal/operator/resources"
-)
-
-// Conditions of pods that the operator writes.
-const (
-	conditionSynced corev1.PodConditionType = "kvasir.dev/Synced"
-	conditionIdle   corev1.PodConditionType = "kvasir.dev/Idle"
+	"github.com/kvasir-dev/kvasir/internal/status"
 )
 
 // annotationSafeToEvict allows the cluster autoscaler to evict a pod.
@@ -154,7 +149,7 @@ func (r *reconciliation) fact(pod *corev1.Pod, node lifecycle.Node) lifecycle.Po
 		Running:  engineRuns(pod, r.pool.Spec.Engine.ContainerName),
 		Mark:     markOf(pod), Trouble: troubleOf(pod),
 		Shown: lifecycle.Shown{
-			Synced: isTrue(pod, conditionSynced), Warm: isTrue(pod, podtemplate.ConditionWarm), Idle: isTrue(pod, conditionIdle),
+			Synced: isTrue(pod, status.PodSynced), Warm: isTrue(pod, podtemplate.ConditionWarm), Idle: isTrue(pod, status.PodIdle),
 		},
 	}
 	p.Slot = -1 // a pod without a slot takes none

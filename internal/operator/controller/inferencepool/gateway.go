@@ -18,6 +18,7 @@ import (
 
 	"github.com/kvasir-dev/kvasir/api/v1alpha1"
 	"github.com/kvasir-dev/kvasir/internal/operator/resources"
+	"github.com/kvasir-dev/kvasir/internal/status"
 )
 
 // gatewayFacts are what GatewayAccepted is judged from.
@@ -131,33 +132,35 @@ func (p *gatewayParent) String() string {
 
 // gatewayAccepted judges whether gateways send requests to the pool's picker. One gateway that refuses counts more than
 // others that accept.
-func gatewayAccepted(f *gatewayFacts) judgement {
+func gatewayAccepted(f *gatewayFacts) metav1.Condition {
 	switch {
 	case f.mode == v1alpha1.GatewayDisabled:
-		return unknown("Disabled", "gateway.mode is Disabled")
+		return status.GatewayAccepted.Unknown(status.ReasonDisabled, "gateway.mode is Disabled")
 	case f.missing != "":
-		return unknown("CRDsMissing", "the cluster has no %s", f.missing)
+		return status.GatewayAccepted.Unknown(status.ReasonCRDsMissing, "the cluster has no %s", f.missing)
 	case len(f.taken) > 0:
-		return no("NameTaken", "objects of another owner have the pool's name: %s", strings.Join(f.taken, ", "))
+		return status.GatewayAccepted.False(status.ReasonNameTaken, "objects of another owner have the pool's name: %s",
+			strings.Join(f.taken, ", "))
 	case len(f.unapplied) > 0:
-		return no(reasonRefused, "%s", strings.Join(f.unapplied, "; "))
+		return status.GatewayAccepted.False(status.ReasonObjectRefused, "%s", strings.Join(f.unapplied, "; "))
 	case f.pool == nil && f.mode == v1alpha1.GatewayExisting:
-		return no("NotReferenced", "gateway.mode is Existing, and there is no %s of this name", resources.GIEKind.GroupKind())
+		return status.GatewayAccepted.False("NotReferenced", "gateway.mode is Existing, and there is no %s of this name", resources.GIEKind.GroupKind())
 	case f.pool == nil:
-		return no("NotReferenced", "the %s is not there yet", resources.GIEKind.GroupKind())
+		return status.GatewayAccepted.False("NotReferenced", "the %s is not there yet", resources.GIEKind.GroupKind())
 	case f.want.Spec.EndpointPickerRef.String() != f.pool.Spec.EndpointPickerRef.String():
-		return no("WrongPicker", "endpointPickerRef is %s; the pool's picker is %s", f.pool.Spec.EndpointPickerRef, f.want.Spec.EndpointPickerRef)
+		return status.GatewayAccepted.False("WrongPicker", "endpointPickerRef is %s; the pool's picker is %s",
+			f.pool.Spec.EndpointPickerRef, f.want.Spec.EndpointPickerRef)
 	case !maps.Equal(f.want.Spec.Selector.MatchLabels, f.pool.Spec.Selector.MatchLabels):
-		return no("WrongPicker", "its selector is %v; the pool's picker knows the pods of %v",
+		return status.GatewayAccepted.False("WrongPicker", "its selector is %v; the pool's picker knows the pods of %v",
 			f.pool.Spec.Selector.MatchLabels, f.want.Spec.Selector.MatchLabels)
 	case len(f.want.lacks(f.pool)) > 0:
-		return no("WrongPorts", "its targetPorts are %v; the pool's engines listen on %v, which gateways then do not know: add these ports",
+		return status.GatewayAccepted.False("WrongPorts", "its targetPorts are %v; the pool's engines listen on %v, which gateways then do not know: add these ports",
 			f.pool.Spec.TargetPorts, f.want.lacks(f.pool))
 	}
 	if f.route != nil {
 		for i := range f.route.Status.Parents {
 			if why := f.route.Status.Parents[i].refusal(); why != "" {
-				return no("RejectedByGateway", "of the HTTPRoute, gateway %s says that %s", &f.route.Status.Parents[i], why)
+				return status.GatewayAccepted.False("RejectedByGateway", "of the HTTPRoute, gateway %s says that %s", &f.route.Status.Parents[i], why)
 			}
 		}
 	}
@@ -167,7 +170,7 @@ func gatewayAccepted(f *gatewayFacts) judgement {
 	}
 	for i := range f.shared {
 		if why := f.shared[i].refusal(); why != "" {
-			return no("PoolsShareRule", "%s", why)
+			return status.GatewayAccepted.False("PoolsShareRule", "%s", why)
 		}
 		remarks += "; " + f.shared[i].String()
 	}
@@ -176,7 +179,7 @@ func gatewayAccepted(f *gatewayFacts) judgement {
 	for i := range f.pool.Status.Parents {
 		p := &f.pool.Status.Parents[i]
 		if why := p.refusal(); why != "" {
-			return no("RejectedByGateway", "gateway %s says that %s", p, why)
+			return status.GatewayAccepted.False("RejectedByGateway", "gateway %s says that %s", p, why)
 		}
 		if p.accepts() {
 			accepting = append(accepting, p.String())
@@ -187,11 +190,11 @@ func gatewayAccepted(f *gatewayFacts) judgement {
 	switch {
 	case len(accepting) > 0:
 		slices.Sort(accepting)
-		return yes("Accepted", "by %s%s", strings.Join(slices.Compact(accepting), ", "), remarks)
+		return status.GatewayAccepted.True(status.ReasonAccepted, "by %s%s", strings.Join(slices.Compact(accepting), ", "), remarks)
 	case waiting != "":
-		return no("NotReferenced", "gateway %s has not said yet whether it accepts the pool", waiting)
+		return status.GatewayAccepted.False("NotReferenced", "gateway %s has not said yet whether it accepts the pool", waiting)
 	}
-	return no("NotReferenced", "no gateway has a route to the pool")
+	return status.GatewayAccepted.False("NotReferenced", "no gateway has a route to the pool")
 }
 
 // readGateway reads the objects from which the condition GatewayAccepted is computed. Without them the condition stays as it is.

@@ -168,7 +168,7 @@ func TestGatewayAccepted(t *testing.T) {
 				tc.facts.mode = v1alpha1.GatewayAuto
 			}
 			got := gatewayAccepted(&tc.facts)
-			if got.status != tc.status || got.reason != tc.reason || !strings.Contains(got.message, tc.message) {
+			if got.Status != tc.status || got.Reason != tc.reason || !strings.Contains(got.Message, tc.message) {
 				t.Errorf("got %+v, want %s, %s, and a message with %q", got, tc.status, tc.reason, tc.message)
 			}
 		})

@@ -8,6 +8,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -19,6 +20,7 @@ import (
 	"github.com/kvasir-dev/kvasir/api/v1alpha1"
 	"github.com/kvasir-dev/kvasir/internal/config"
 	"github.com/kvasir-dev/kvasir/internal/operator/resources"
+	"github.com/kvasir-dev/kvasir/internal/status"
 )
 
 // networkFacts are what EnginesClosed is judged from.
@@ -125,14 +127,14 @@ func (r *reconciliation) sets() []string {
 }
 
 // enginesClosed judges whether only the clients that the pool names, and those that Kvasir needs, reach its engines.
-func enginesClosed(pool *v1alpha1.InferencePool, f *networkFacts) judgement {
+func enginesClosed(pool *v1alpha1.InferencePool, f *networkFacts) metav1.Condition {
 	policy := &pool.Spec.Engine.NetworkPolicy
 	if pool.Spec.EngineNetwork() == v1alpha1.EngineNetworkOpen {
 		if policy.Mode == "" {
-			return no("PickersUnnamed", "picker.mode is External, so the pods of the pickers are not known: all clients reach the engines. "+
+			return status.EnginesClosed.False("PickersUnnamed", "picker.mode is External, so the pods of the pickers are not known: all clients reach the engines. "+
 				"Name these pods in engine.networkPolicy.from")
 		}
-		return unknown("Open", "engine.networkPolicy.mode is Open: all clients reach the engines")
+		return status.EnginesClosed.Unknown(status.ReasonOpen, "engine.networkPolicy.mode is Open: all clients reach the engines")
 	}
 	remark := ""
 	if len(policy.From) > 0 {
@@ -148,17 +150,17 @@ func enginesClosed(pool *v1alpha1.InferencePool, f *networkFacts) judgement {
 	}
 	switch {
 	case len(f.missing) > 0 && len(policy.From) > 0:
-		return yes("GatewayPodsNamed", "no pods of %s are found: engine.networkPolicy.from must have their pods or addresses",
+		return status.EnginesClosed.True("GatewayPodsNamed", "no pods of %s are found: engine.networkPolicy.from must have their pods or addresses",
 			strings.Join(f.missing, ", "))
 	case len(f.missing) > 0:
-		return no("GatewayPodsMissing", "no pods of %s are found by the labels %s, or %s in %s: their requests do not reach the engines. "+
+		return status.EnginesClosed.False(status.ReasonGatewayPodsMissing, "no pods of %s are found by the labels %s, or %s in %s: their requests do not reach the engines. "+
 			"Name the pods or addresses in engine.networkPolicy.from", strings.Join(f.missing, ", "),
 			resources.LabelGateway, resources.LabelEnvoyGateway, resources.EnvoyGatewayNamespace)
 	case len(f.unseen) > 0:
-		return unknown("GatewayNotWatched", "the operator does not watch the namespaces in which pods of these gateways can be: %s. "+
+		return status.EnginesClosed.Unknown("GatewayNotWatched", "the operator does not watch the namespaces in which pods of these gateways can be: %s. "+
 			"Pods with the usual labels are admitted there", strings.Join(f.unseen, ", "))
 	}
-	return yes("Closed", "gateways admitted: %s%s", admitted, remark)
+	return status.EnginesClosed.True("Closed", "gateways admitted: %s%s", admitted, remark)
 }
 
 // gatewayPods are the changes of pods by which a gateway's data plane appears or disappears.

@@ -21,6 +21,7 @@ import (
 
 	"github.com/kvasir-dev/kvasir/api/v1alpha1"
 	"github.com/kvasir-dev/kvasir/internal/operator/resources"
+	"github.com/kvasir-dev/kvasir/internal/status"
 )
 
 func TestEnginesClosed(t *testing.T) {
@@ -51,8 +52,8 @@ func TestEnginesClosed(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			got := enginesClosed(newPool(tc.pool), &tc.facts)
-			if is := string(got.status) + " " + got.reason; is != tc.want || !strings.Contains(got.message, tc.phrase) {
-				t.Errorf("%s: %s; want %s with %q", is, got.message, tc.want, tc.phrase)
+			if is := string(got.Status) + " " + got.Reason; is != tc.want || !strings.Contains(got.Message, tc.phrase) {
+				t.Errorf("%s: %s; want %s with %q", is, got.Message, tc.want, tc.phrase)
 			}
 		})
 	}
@@ -212,7 +213,7 @@ func TestARefusedNetworkPolicyIsNamed(t *testing.T) {
 	})
 	w.serve()
 	c := meta.FindStatusCondition(w.pool().Status.Conditions, v1alpha1.ConditionAccepted)
-	if c == nil || c.Reason != reasonRefused || !strings.Contains(c.Message, "a valid selector must be used") {
+	if c == nil || c.Reason != status.ReasonObjectRefused || !strings.Contains(c.Message, "a valid selector must be used") {
 		t.Errorf("%+v", c)
 	}
 }

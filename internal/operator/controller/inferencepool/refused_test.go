@@ -24,6 +24,7 @@ import (
 
 	"github.com/kvasir-dev/kvasir/api/v1alpha1"
 	"github.com/kvasir-dev/kvasir/internal/operator/resources"
+	"github.com/kvasir-dev/kvasir/internal/status"
 )
 
 func forbidden(resource, name, why string) error {
@@ -61,7 +62,7 @@ func TestARefusedChildIsNamedAndHoldsUpNoOther(t *testing.T) {
 			}
 			w.expect("new-0", "new-1")
 			c := meta.FindStatusCondition(w.pool().Status.Conditions, v1alpha1.ConditionAccepted)
-			if c == nil || c.Reason != reasonRefused || !strings.Contains(c.Message, "exceeded quota: objects") || !strings.Contains(strings.ToLower(c.Message), strings.ToLower(kind)) {
+			if c == nil || c.Reason != status.ReasonObjectRefused || !strings.Contains(c.Message, "exceeded quota: objects") || !strings.Contains(strings.ToLower(c.Message), strings.ToLower(kind)) {
 				t.Errorf("accepted: %+v", c)
 			}
 			if again, err := w.reconcile(); err != nil || again > refusedEvery {
@@ -93,7 +94,7 @@ func TestARouteThatIsRefusedShowsInTheGatewaysCondition(t *testing.T) {
 			})
 			w.serve()
 			c := meta.FindStatusCondition(w.pool().Status.Conditions, v1alpha1.ConditionGatewayAccepted)
-			if c == nil || c.Status != metav1.ConditionFalse || c.Reason != reasonRefused || !strings.Contains(c.Message, kind.Kind) {
+			if c == nil || c.Status != metav1.ConditionFalse || c.Reason != status.ReasonObjectRefused || !strings.Contains(c.Message, kind.Kind) {
 				t.Errorf("gateway: %+v", c)
 			}
 			if got := w.condition(v1alpha1.ConditionAccepted); got != "True Accepted" {
@@ -204,7 +205,7 @@ func TestWhatIsRefused(t *testing.T) {
 		}
 	}
 	r := newReconciliation()
-	if got := r.accepted(denied); got.status != metav1.ConditionFalse || got.reason != "NotPermitted" {
+	if got := r.accepted(denied); got.Status != metav1.ConditionFalse || got.Reason != "NotPermitted" {
 		t.Errorf("a webhook denies pods: %+v", got)
 	}
 }
@@ -215,7 +216,7 @@ func TestThePickersConditionSaysWhyItsPodsAreNotCreated(t *testing.T) {
 	r.picker.Status.Conditions = []appsv1.DeploymentCondition{
 		{Type: appsv1.DeploymentReplicaFailure, Status: corev1.ConditionTrue, Reason: "FailedCreate", Message: "exceeded quota: cpu"},
 	}
-	if got := r.pickerAvailable(nil); got.reason != "Unavailable" || !strings.Contains(got.message, "exceeded quota: cpu") {
+	if got := r.pickerAvailable(nil); got.Reason != "Unavailable" || !strings.Contains(got.Message, "exceeded quota: cpu") {
 		t.Errorf("available: %+v", got)
 	}
 }

@@ -30,6 +30,7 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/config"
 	"github.com/kvasir-dev/kvasir/internal/operator/policyattach"
 	"github.com/kvasir-dev/kvasir/internal/operatorfeed"
+	"github.com/kvasir-dev/kvasir/internal/status"
 )
 
 // When a policy is looked at again without a change of an object: pickers, Secrets and a gateway's pools are not
@@ -140,7 +141,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 		return reconcile.Result{}, err
 	}
 	next := p.DeepCopy()
-	next.Status = status(p, f, metav1.NewTime(r.Clock.Now()))
+	next.Status = policyStatus(p, f, metav1.NewTime(r.Clock.Now()))
 	if !equality.Semantic.DeepEqual(p.Status, next.Status) {
 		patch := client.MergeFromWithOptions(p, client.MergeFromWithOptimisticLock{})
 		if err := r.Client.Status().Patch(ctx, next, patch); err != nil {
@@ -249,8 +250,8 @@ func (r *Reconciler) recordEvents(ctx context.Context, before, now *v1alpha1.Rou
 	for i := range now.Spec.TargetRefs {
 		ref := ancestorRef(&now.Spec.TargetRefs[i])
 		old, conditions := conditionsOf(before.Status, ref), conditionsOf(now.Status, ref)
-		conflicted := changed(old, conditions, v1alpha1.ConditionAccepted, "Conflicted")
-		applied := changed(old, conditions, v1alpha1.ConditionProgrammed, "Programmed")
+		conflicted := changed(old, conditions, v1alpha1.ConditionAccepted, status.ReasonConflicted)
+		applied := changed(old, conditions, v1alpha1.ConditionProgrammed, status.ReasonProgrammed)
 		if conflicted == nil && applied == nil {
 			continue
 		}

@@ -396,7 +396,7 @@ func TestItSettlesWhateverHappens(t *testing.T) {
 			mustDo(t, err)
 			fresh := p.DeepCopy()
 			fresh.Status = gwapiv1.PolicyStatus{}
-			fresh.Status = status(fresh, f, metav1.NewTime(start))
+			fresh.Status = policyStatus(fresh, f, metav1.NewTime(start))
 			if reasons(fresh) != reasons(p) {
 				t.Fatalf("seed %d: %s has %q, want %q", seed, name, reasons(p), reasons(fresh))
 			}

@@ -7,6 +7,7 @@ import (
 	"github.com/kvasir-dev/kvasir/api/v1alpha1"
 	"github.com/kvasir-dev/kvasir/internal/operator/policyattach"
 	"github.com/kvasir-dev/kvasir/internal/operatorfeed"
+	"github.com/kvasir-dev/kvasir/internal/status"
 )
 
 // InForce returns the policy that a pool must follow; nil if none is attached, for the defaults. policies are all of the pool's namespace.
@@ -22,8 +23,7 @@ func PoolStatus(pool *v1alpha1.InferencePool, winner *v1alpha1.RoutingPolicy,
 	if winner == nil {
 		return v1alpha1.PolicyInForce{}, nil
 	}
-	affected := condition(v1alpha1.ConditionPolicyAffected, metav1.ConditionTrue, "PolicyAffected",
-		"RoutingPolicy "+winner.Name+" applies"+crossing(pool, winner))
+	affected := status.PolicyAffected.True("PolicyAffected", "RoutingPolicy %s applies%s", winner.Name, crossing(pool, winner))
 	affected.ObservedGeneration = pool.Generation
 	inForce := v1alpha1.PolicyInForce{}
 	if before := pool.Status.RoutingPolicy; before.Name == winner.Name {

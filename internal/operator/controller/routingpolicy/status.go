@@ -2,15 +2,14 @@ package routingpolicy
 
 import (
 	"cmp"
-	"fmt"
 	"slices"
 	"strings"
 
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	gwapiv1 "sigs.k8s.io/gateway-api/apis/v1"
 
 	"github.com/kvasir-dev/kvasir/api/v1alpha1"
+	"github.com/kvasir-dev/kvasir/internal/status"
 )
 
 // ControllerName is the controller name of the operator's entries in status.ancestors.
@@ -18,9 +17,6 @@ const ControllerName = gwapiv1.GatewayController("kvasir.dev/operator")
 
 // maxAncestors is how many entries the schema takes.
 const maxAncestors = 16
-
-// maxMessage bounds a condition's message, in bytes; the schema takes 32 KiB.
-const maxMessage = 1024
 
 // facts are what the status of a policy follows from.
 type facts struct {
@@ -41,9 +37,9 @@ type target struct {
 	programmed, replicas int
 }
 
-// status makes the status of a policy: one entry for each target. Entries of other controllers stay, and so do the
+// policyStatus makes the status of a policy: one entry for each target. Entries of other controllers stay, and so do the
 // transition times of unchanged conditions.
-func status(p *v1alpha1.RoutingPolicy, f facts, now metav1.Time) gwapiv1.PolicyStatus {
+func policyStatus(p *v1alpha1.RoutingPolicy, f facts, now metav1.Time) gwapiv1.PolicyStatus {
 	var next gwapiv1.PolicyStatus
 	for _, a := range p.Status.Ancestors {
 		if a.ControllerName != ControllerName {
@@ -55,14 +51,8 @@ func status(p *v1alpha1.RoutingPolicy, f facts, now metav1.Time) gwapiv1.PolicyS
 			break
 		}
 		entry := gwapiv1.PolicyAncestorStatus{AncestorRef: ancestorRef(&ref), ControllerName: ControllerName}
-		old := conditionsOf(p.Status, entry.AncestorRef)
-		for _, c := range conditions(f, f.targets[i]) {
-			c.ObservedGeneration, c.LastTransitionTime = p.Generation, now
-			if was := meta.FindStatusCondition(old, c.Type); was != nil && was.Status == c.Status {
-				c.LastTransitionTime = was.LastTransitionTime
-			}
-			entry.Conditions = append(entry.Conditions, c)
-		}
+		entry.Conditions = conditions(f, f.targets[i])
+		status.Stamp(entry.Conditions, conditionsOf(p.Status, entry.AncestorRef), p.Generation, now)
 		next.Ancestors = append(next.Ancestors, entry)
 	}
 	return next
@@ -78,47 +68,35 @@ func conditions(f facts, t target) []metav1.Condition {
 }
 
 func accepted(f facts, t target) metav1.Condition {
-	const typ = v1alpha1.ConditionAccepted
 	switch {
 	case f.invalid != "":
-		return condition(typ, metav1.ConditionFalse, "Invalid", f.invalid)
+		return status.Accepted.False(status.ReasonInvalid, "%s", f.invalid)
 	case !t.found:
-		return condition(typ, metav1.ConditionFalse, "TargetNotFound", "there is no such pool")
+		return status.Accepted.False(status.ReasonTargetNotFound, "there is no such pool")
 	case t.winner != "":
-		return condition(typ, metav1.ConditionFalse, "Conflicted", "RoutingPolicy "+t.winner+
-			", which is older, or as old and first by name, is in force")
+		return status.Accepted.False(status.ReasonConflicted, "RoutingPolicy %s, which is older, or as old and first by name, is in force", t.winner)
 	}
-	return condition(typ, metav1.ConditionTrue, "Accepted", "")
+	return status.Accepted.True(status.ReasonAccepted, "")
 }
 
 func resolvedRefs(f facts) metav1.Condition {
-	const typ = v1alpha1.ConditionResolvedRefs
 	switch {
 	case len(f.missing) > 0:
-		return condition(typ, metav1.ConditionFalse, "SecretNotFound", strings.Join(f.missing, ", "))
+		return status.ResolvedRefs.False(status.ReasonSecretNotFound, "%s", strings.Join(f.missing, ", "))
 	case len(f.malformed) > 0:
-		return condition(typ, metav1.ConditionFalse, "SecretInvalid", strings.Join(f.malformed, "; "))
+		return status.ResolvedRefs.False("SecretInvalid", "%s", strings.Join(f.malformed, "; "))
 	}
-	return condition(typ, metav1.ConditionTrue, "ResolvedRefs", "")
+	return status.ResolvedRefs.True(status.ReasonResolvedRefs, "")
 }
 
 func programmed(t target) metav1.Condition {
-	const typ = v1alpha1.ConditionProgrammed
-	message := fmt.Sprintf("%d of %d replicas", t.programmed, t.replicas)
 	switch {
 	case t.replicas == 0:
-		return condition(typ, metav1.ConditionUnknown, "NoPicker", "no picker replica reports")
+		return status.Programmed.Unknown(status.ReasonNoPicker, "no picker replica reports")
 	case t.programmed < t.replicas:
-		return condition(typ, metav1.ConditionFalse, "Reconciling", message)
+		return status.Programmed.False(status.ReasonReconciling, "%d of %d replicas", t.programmed, t.replicas)
 	}
-	return condition(typ, metav1.ConditionTrue, "Programmed", message)
-}
-
-func condition(typ string, status metav1.ConditionStatus, reason, message string) metav1.Condition {
-	if len(message) > maxMessage {
-		message = strings.ToValidUTF8(message[:maxMessage], "") + " ..."
-	}
-	return metav1.Condition{Type: typ, Status: status, Reason: reason, Message: message}
+	return status.Programmed.True(status.ReasonProgrammed, "%d of %d replicas", t.programmed, t.replicas)
 }
 
 // ancestorRef is the target of a policy as its status names it.
