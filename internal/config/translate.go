@@ -14,7 +14,6 @@ import (
 
 	"github.com/kvasir-dev/kvasir/api/v1alpha1"
 	"github.com/kvasir-dev/kvasir/internal/endpoint"
-	"github.com/kvasir-dev/kvasir/internal/operator/policyattach"
 	"github.com/kvasir-dev/kvasir/internal/picker"
 )
 
@@ -151,7 +150,7 @@ func (t *Translator) Translate(o Objects) State {
 	for _, p := range o.Pools {
 		n.pools[nameOf(p)] = p
 	}
-	n.winners = policyattach.Winners(o.Policies, n.last.inForce)
+	n.winners = PolicyWinners(o.Policies, n.last.inForce)
 	for _, p := range byName(o.Policies) {
 		n.translatePolicy(p)
 	}

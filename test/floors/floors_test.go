@@ -91,7 +91,6 @@ func init() {
 			"internal/operator/keda",
 			"internal/sim/lab",
 			"internal/metrics",
-			"internal/operator/policyattach",
 			"internal/engines/render",
 			"internal/reporter",
 			"internal/engines/scrape",
