@@ -15,8 +15,8 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/engines/render"
 	"github.com/kvasir-dev/kvasir/internal/engines/scrape"
 	"github.com/kvasir-dev/kvasir/internal/events"
-	"github.com/kvasir-dev/kvasir/internal/gateway/extproc"
 	"github.com/kvasir-dev/kvasir/internal/gateway/httpproxy"
+	"github.com/kvasir-dev/kvasir/internal/gateway/request"
 	"github.com/kvasir-dev/kvasir/internal/kvblock"
 	"github.com/kvasir-dev/kvasir/internal/load"
 	"github.com/kvasir-dev/kvasir/internal/metrics"
@@ -99,8 +99,8 @@ func newApp(log logr.Logger, o *options, decisions *decisionlog.Writer, tracer *
 		},
 		Log: log.WithName("scrape"),
 	})
-	a.requests = metrics.NewRequests(httpproxy.RefusedReasons, extproc.RefusedReasons)
-	observer := metrics.Observer(a.requests)
+	a.requests = metrics.NewRequests(request.ProxyReasons, request.GatewayReasons)
+	observer := request.Observer(a.requests)
 	if o.gateways.compat {
 		a.compat = metrics.NewCompat(a.picker.Stats)
 		observer = a.compat.Watch(observer)

@@ -87,6 +87,7 @@ func init() {
 			"internal/gateway/extproc",
 			"internal/gateway/h2stream",
 			"internal/gateway/httpproxy",
+			"internal/gateway/request",
 			"internal/operator/podtemplate",
 			"internal/operator/keda",
 			"internal/sim/lab",
