@@ -178,6 +178,12 @@ func nameOf(o metav1.Object) types.NamespacedName {
 	return types.NamespacedName{Namespace: o.GetNamespace(), Name: o.GetName()}
 }
 
+// ParseKey is the key of a pool by its name in packages that are without Kubernetes: namespace/name.
+func ParseKey(pool string) types.NamespacedName {
+	namespace, name, _ := strings.Cut(pool, "/")
+	return types.NamespacedName{Namespace: namespace, Name: name}
+}
+
 // byName is a list by namespace and name.
 func byName[T metav1.Object](list []T) []T {
 	list = slices.Clone(list)

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/kvasir-dev/kvasir/internal/budget"
 	"github.com/kvasir-dev/kvasir/internal/cachesync"
@@ -50,7 +51,7 @@ type app struct {
 func newApp(log logr.Logger, o *options, decisions *decisionlog.Writer, tracer *tracing.Tracer) *app {
 	a := &app{log: log, inCluster: o.source.inCluster(), name: o.operator.replica}
 	a.decisions, a.tracer = decisions, tracer
-	a.refused, a.applied, a.board = map[string]config.Refusal{}, map[string]picker.Spec{}, config.NewBoard()
+	a.refused, a.applied, a.board = map[types.NamespacedName]config.Refusal{}, map[types.NamespacedName]picker.Spec{}, config.NewBoard()
 	a.started, a.ring, a.recent = time.Now(), dashboard.NewRing(), new(dashboard.Recent)
 	a.plan = ownPlan()
 	a.budget, a.overload = budget.New(a.plan.clients, time.Now), new(overload.Manager)
