@@ -3,7 +3,6 @@ package extproc
 import (
 	"context"
 	"fmt"
-	"net"
 	"runtime/debug"
 	"strings"
 	"time"
@@ -38,7 +37,7 @@ const (
 
 // stream is what an exchange needs of a stream of h2stream, which has the details.
 type stream interface {
-	Client() net.Addr
+	Host() string
 	Context() context.Context
 	// Send sends a message in three parts. The second must stay unchanged until After; counts of its bytes count
 	// as pending.

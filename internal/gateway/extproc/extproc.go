@@ -19,7 +19,6 @@ package extproc
 
 import (
 	"cmp"
-	"net"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -97,19 +96,11 @@ func (s *Server) Streams() int64 { return s.streams.Load() }
 // open begins an exchange. Ready is that of ServeOptions.
 func (s *Server) open(call *h2stream.Call, out stream, ready func() bool) *exchange {
 	s.streams.Add(1)
-	x := &exchange{server: s, out: out, ready: ready, start: s.options.Now(), gateway: hostOf(out.Client())}
+	x := &exchange{server: s, out: out, ready: ready, start: s.options.Now(), gateway: out.Host()}
 	if s.options.Spans != nil {
 		x.call = call
 	}
 	return x
-}
-
-// hostOf is the address of a gateway.
-func hostOf(a net.Addr) string {
-	if tcp, ok := a.(*net.TCPAddr); ok {
-		return tcp.IP.String()
-	}
-	return a.String()
 }
 
 // maxGateways bounds what is remembered of gateways. Beyond it everything is learned again.
