@@ -7,7 +7,7 @@
 //	   | room, queue empty | too old: refused           |
 //	   '-------------------------------------------------'
 //
-// An endpoint has room while it would begin a prefill within the policy's wait budget (Wait); which request waits for which
+// An endpoint has room while it would begin a prefill within the policy's wait budget (Backlog); which request waits for which
 // endpoint is for the picker to decide. Higher priority levels are served first. Within a level tenants share by weight what
 // they cost, in uncached tokens. The queue keeps a tenant's requests in order of arrival.
 //

@@ -300,17 +300,17 @@ func TestEmptyFlowsAreForgotten(t *testing.T) {
 	}
 }
 
-func TestWait(t *testing.T) {
+func TestBacklog(t *testing.T) {
 	busy := load.View{PendingTokens: 100_000, Rate: 10_000, Trust: 1}
-	if w := Wait(&busy); w != 10*time.Second {
+	if w := Backlog(&busy); w != 10*time.Second {
 		t.Errorf("100,000 tokens at 10,000/s: %v", w)
 	}
 	long := load.View{PendingTokens: 100_000, PendingPairs: 5e9, Rate: 40_000, PairSeconds: 1.2e-9, Trust: 1}
-	if w := Wait(&long); w != 8500*time.Millisecond {
+	if w := Backlog(&long); w != 8500*time.Millisecond {
 		t.Errorf("a long prompt's attention counts: %v", w)
 	}
 	idle := load.View{Rate: 10, Overhead: 1000, Trust: 1}
-	if w := Wait(&idle); w != 0 {
+	if w := Backlog(&idle); w != 0 {
 		t.Errorf("an endpoint with nothing to prefill lets nothing wait, whatever was learned of it: %v", w)
 	}
 	if d := Prefill(&busy, load.Work{Tokens: 5000}); d != 500*time.Millisecond {

@@ -10,18 +10,10 @@ import (
 // memory is how long the rate of what goes through is remembered.
 const memory = 10 * time.Second
 
-// Wait predicts how long a request that is sent to an endpoint now waits until its prefill begins. An endpoint with
-// nothing to prefill does not let it wait, whatever was learned: so there always is one that can be tried. Nor does one
-// that is idle by its own report, whatever is counted there.
-func Wait(v *load.View) time.Duration {
-	if v.Idle || v.PendingTokens <= 0 && v.Overdue <= 0 {
-		return 0
-	}
-	return seconds(v.Overdue + v.Overhead*v.Trust + v.PendingTokens/rate(v) + v.PendingPairs*v.PairSeconds)
-}
-
-// Backlog is Wait without the overhead that every first token has: only the work that was sent to the endpoint. An engine
-// with slow steps can prefill several requests in one step.
+// Backlog predicts how long a request that is sent to an endpoint now waits until its prefill begins: for the work that was sent
+// there, without the overhead that every first token has, because an engine with slow steps can prefill several requests in one
+// step. An endpoint with nothing to prefill does not let it wait, whatever was learned: so there always is one that can be tried.
+// Nor does one that is idle by its own report, whatever is counted there.
 func Backlog(v *load.View) time.Duration {
 	if v.Idle || v.PendingTokens <= 0 && v.Overdue <= 0 {
 		return 0

@@ -3,6 +3,7 @@ package config
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -27,18 +28,18 @@ const controllerName = gwapiv1.GatewayController("kvasir.dev/picker")
 // maxPods is how many pods a status lists.
 const maxPods = 32
 
-// Live is what the running picker knows. Maps are by namespace/name of the pool.
+// Live is what the running picker knows. Maps are by pool.
 type Live struct {
 	Pools   []picker.PoolStats
-	Streams map[string][]events.Status
+	Streams map[types.NamespacedName][]events.Status
 	// DialIn is about publishers that connect to the picker.
 	DialIn DialIn
 	// Tokens reports which request kinds have exact tokens in the picker.
-	Tokens map[string]tokencheck.Status
+	Tokens map[types.NamespacedName]tokencheck.Status
 	// Overload is what the picker refuses because resources run short.
 	Overload overload.State
 	// Refused is why the picker has not applied a pool's present state.
-	Refused map[string]Refusal
+	Refused map[types.NamespacedName]Refusal
 }
 
 // DialIn is how the picker does with publishers that connect to it.
@@ -85,8 +86,8 @@ func (b *Board) Update(now time.Time, state State, live Live) *List {
 	for i := range state.Problems {
 		list.Problems = append(list.Problems, state.Problems[i].Error())
 	}
-	for _, name := range sortedKeys(live.Refused) {
-		list.Problems = append(list.Problems, "InferencePool "+name+": "+live.Refused[name].Err.Error())
+	for _, name := range slices.SortedFunc(maps.Keys(live.Refused), byString) {
+		list.Problems = append(list.Problems, fmt.Sprintf("InferencePool %s: %v", name, live.Refused[name].Err))
 	}
 	for i := range state.Pools {
 		list.Items = append(list.Items, b.pool(next, now, &state, &state.Pools[i], live))
@@ -98,6 +99,8 @@ func (b *Board) Update(now time.Time, state State, live Live) *List {
 	return list
 }
 
+func byString(a, b types.NamespacedName) int { return strings.Compare(a.String(), b.String()) }
+
 // set completes the conditions of an object: unchanged ones keep the time of their last transition.
 func (b *Board) set(next *Board, now time.Time, key string, generation int64, conditions []metav1.Condition) []metav1.Condition {
 	status.Stamp(conditions, b.conditions[key], generation, metav1.NewTime(now))
@@ -108,7 +111,7 @@ func (b *Board) set(next *Board, now time.Time, key string, generation int64, co
 func (b *Board) pool(next *Board, now time.Time, state *State, s *PoolState, live Live) *v1alpha1.InferencePool {
 	p := s.Object.DeepCopy()
 	name := nameOf(p).String()
-	facts := gather(state, s, live, name)
+	facts := gather(state, s, live)
 	p.Status = v1alpha1.InferencePoolStatus{
 		ObservedGeneration: p.Generation,
 		Conditions:         b.set(next, now, "pool "+name, p.Generation, poolConditions(s, facts)),
@@ -164,7 +167,7 @@ func (b *Board) policy(next *Board, now time.Time, s *PolicyState, live Live) *v
 		if ref.Group != nil {
 			group = gwapiv1.Group(*ref.Group)
 		}
-		target := types.NamespacedName{Namespace: p.Namespace, Name: ref.Name}.String()
+		target := types.NamespacedName{Namespace: p.Namespace, Name: ref.Name}
 		conditions := policyConditions(s, &s.Targets[i], live.Refused[target].Err)
 		p.Status.Ancestors = append(p.Status.Ancestors, gwapiv1.PolicyAncestorStatus{
 			AncestorRef:    gwapiv1.ParentReference{Group: &group, Kind: &kind, Name: gwapiv1.ObjectName(ref.Name)},
@@ -221,7 +224,8 @@ type facts struct {
 	overload overload.State
 }
 
-func gather(state *State, s *PoolState, live Live, name string) *facts {
+func gather(state *State, s *PoolState, live Live) *facts {
+	name := nameOf(s.Object)
 	f := &facts{refused: live.Refused[name], dialIn: live.DialIn, tokens: live.Tokens[name], overload: live.Overload}
 	for i := range state.Specs {
 		if spec := &state.Specs[i]; spec.Namespace == s.Object.Namespace && spec.Name == s.Object.Name {

@@ -12,6 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/kvasir-dev/kvasir/api/v1alpha1"
 	"github.com/kvasir-dev/kvasir/internal/events"
@@ -22,7 +23,7 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/tokens/tokencheck"
 )
 
-const pool0 = "default/m"
+var pool0 = types.NamespacedName{Namespace: "default", Name: "m"}
 
 func stream(state events.State, change ...func(*events.Stats)) events.Status {
 	s := events.Status{State: state, Stats: &events.Stats{}}
@@ -35,7 +36,7 @@ func stream(state events.State, change ...func(*events.Stats)) events.Status {
 func live(h picker.Hits, completed int64, streams ...events.Status) Live {
 	return Live{
 		Pools:   []picker.PoolStats{{Namespace: "default", Pool: "m", Hits: h, Outcomes: map[picker.Outcome]int64{picker.Completed: completed}}},
-		Streams: map[string][]events.Status{pool0: streams},
+		Streams: map[types.NamespacedName][]events.Status{pool0: streams},
 	}
 }
 
@@ -272,7 +273,7 @@ func TestTokensExactSaysWhatIsDone(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			s, _ := load(t, open(t, "pool.yaml", tc.pool, "policy.yaml", tc.policy, "pods.yaml", smallSlice))
 			l := live(picker.Hits{}, 0)
-			l.Tokens = map[string]tokencheck.Status{pool0: tc.tokens}
+			l.Tokens = map[types.NamespacedName]tokencheck.Status{pool0: tc.tokens}
 			l.Pools[0].Rendering = tc.rendering
 			c := meta.FindStatusCondition(poolOf(t, NewBoard().Update(time.Unix(1, 0), s, l)).Status.Conditions, v1alpha1.ConditionTokensExact)
 			if got := fmt.Sprintf("%s/%s: %s", c.Status, c.Reason, c.Message); got != tc.want {
@@ -327,7 +328,7 @@ func TestARefusalOfThePickerShows(t *testing.T) {
 		"a name of another pool": {Refusal{Err: errors.New("no")}, "Accepted=False/NameTaken"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			list := NewBoard().Update(time.Unix(1, 0), s, Live{Refused: map[string]Refusal{pool0: tc.refusal}})
+			list := NewBoard().Update(time.Unix(1, 0), s, Live{Refused: map[types.NamespacedName]Refusal{pool0: tc.refusal}})
 			if got := said(poolOf(t, list).Status.Conditions); !strings.Contains(got, tc.want) {
 				t.Errorf("conditions %s lack %s", got, tc.want)
 			}

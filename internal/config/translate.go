@@ -14,7 +14,6 @@ import (
 
 	"github.com/kvasir-dev/kvasir/api/v1alpha1"
 	"github.com/kvasir-dev/kvasir/internal/endpoint"
-	"github.com/kvasir-dev/kvasir/internal/operator/policyattach"
 	"github.com/kvasir-dev/kvasir/internal/picker"
 	"github.com/kvasir-dev/kvasir/internal/status"
 )
@@ -152,7 +151,7 @@ func (t *Translator) Translate(o Objects) State {
 	for _, p := range o.Pools {
 		n.pools[nameOf(p)] = p
 	}
-	n.winners = policyattach.Winners(o.Policies, n.last.inForce)
+	n.winners = PolicyWinners(o.Policies, n.last.inForce)
 	for _, p := range byName(o.Policies) {
 		n.translatePolicy(p)
 	}
@@ -178,6 +177,12 @@ func (t *Translator) Translate(o Objects) State {
 // nameOf an object.
 func nameOf(o metav1.Object) types.NamespacedName {
 	return types.NamespacedName{Namespace: o.GetNamespace(), Name: o.GetName()}
+}
+
+// ParseKey is the key of a pool by its name in packages that are without Kubernetes: namespace/name.
+func ParseKey(pool string) types.NamespacedName {
+	namespace, name, _ := strings.Cut(pool, "/")
+	return types.NamespacedName{Namespace: namespace, Name: name}
 }
 
 // byName is a list by namespace and name.

@@ -15,7 +15,6 @@ import (
 
 	"github.com/kvasir-dev/kvasir/api/v1alpha1"
 	"github.com/kvasir-dev/kvasir/internal/endpoint"
-	"github.com/kvasir-dev/kvasir/internal/operator/policyattach"
 	"github.com/kvasir-dev/kvasir/internal/spelling"
 )
 
@@ -37,7 +36,7 @@ func (n *translation) translatePolicy(p *v1alpha1.RoutingPolicy) {
 	for _, err := range errs {
 		s.Problems = append(s.Problems, n.problem(v1alpha1.KindRoutingPolicy, p, err, good))
 	}
-	known, missing, invalid := policyattach.Tenants(p, func(name string) *corev1.Secret {
+	known, missing, invalid := PolicyTenants(p, func(name string) *corev1.Secret {
 		return n.secrets[types.NamespacedName{Namespace: p.Namespace, Name: name}]
 	})
 	if len(errs) == 0 {
@@ -52,7 +51,7 @@ func (n *translation) translatePolicy(p *v1alpha1.RoutingPolicy) {
 		n.next.policies[name] = last
 	}
 	s.MissingSecrets = missing
-	for i, target := range policyattach.Targets(p) {
+	for i, target := range PolicyTargets(p) {
 		ts := TargetState{Found: n.pools[target] != nil}
 		path := field.NewPath("spec", "targetRefs").Index(i)
 		if winner := n.winners[target]; winner != p {

@@ -6,16 +6,9 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/kvasir-dev/kvasir/internal/gateway/request"
 	"github.com/kvasir-dev/kvasir/internal/picker"
 )
-
-// Observer is what Compat passes on to: an httpproxy.Observer, or an extproc.Observer.
-type Observer interface {
-	Refused(reason string)
-	Picked(d *picker.Decision)
-	FirstToken(d *picker.Decision, after time.Duration)
-	Ended(d *picker.Decision, outcome picker.Outcome, after time.Duration)
-}
 
 // maxCompatModels bounds the values of model labels; further models are counted as otherModel.
 const maxCompatModels = 1000
@@ -172,14 +165,16 @@ func (c *Compat) model(name string) string {
 }
 
 // Watch passes on to next what it observes.
-func (c *Compat) Watch(next Observer) Observer { return compatObserver{Observer: next, compat: c} }
+func (c *Compat) Watch(next request.Observer) request.Observer {
+	return compatObserver{Observer: next, compat: c}
+}
 
 type compatObserver struct {
-	Observer
+	request.Observer
 	compat *Compat
 }
 
-// Picked implements Observer.
+// Picked implements request.Observer.
 func (o compatObserver) Picked(d *picker.Decision) {
 	o.Observer.Picked(d)
 	model := o.compat.model(d.Model)
@@ -191,7 +186,7 @@ func (o compatObserver) Picked(d *picker.Decision) {
 	o.compat.waited.WithLabelValues(d.Pool, "Dispatched").Observe(d.Waited.Seconds())
 }
 
-// Ended implements Observer.
+// Ended implements request.Observer.
 func (o compatObserver) Ended(d *picker.Decision, outcome picker.Outcome, after time.Duration) {
 	o.Observer.Ended(d, outcome, after)
 	model := o.compat.model(d.Model)

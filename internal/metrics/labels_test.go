@@ -10,8 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/kvasir-dev/kvasir/internal/gateway/extproc"
-	"github.com/kvasir-dev/kvasir/internal/gateway/httpproxy"
+	"github.com/kvasir-dev/kvasir/internal/gateway/request"
 	"github.com/kvasir-dev/kvasir/internal/kvblock"
 	"github.com/kvasir-dev/kvasir/internal/picker"
 	"github.com/kvasir-dev/kvasir/internal/policy"
@@ -38,7 +37,7 @@ func TestTheValuesOfLabelsAreDocumented(t *testing.T) {
 	from := sources()
 	from.Pools = p.Stats
 	registry := prometheus.NewPedanticRegistry()
-	registry.MustRegister(NewCollector(from), NewRequests(httpproxy.RefusedReasons, extproc.RefusedReasons))
+	registry.MustRegister(NewCollector(from), NewRequests(request.ProxyReasons, request.GatewayReasons))
 	families, err := registry.Gather()
 	if err != nil {
 		t.Fatal(err)

@@ -23,7 +23,7 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/endpoint"
 	"github.com/kvasir-dev/kvasir/internal/engines/scrape"
 	"github.com/kvasir-dev/kvasir/internal/events"
-	"github.com/kvasir-dev/kvasir/internal/gateway/httpproxy"
+	"github.com/kvasir-dev/kvasir/internal/gateway/request"
 	"github.com/kvasir-dev/kvasir/internal/load"
 	"github.com/kvasir-dev/kvasir/internal/openai"
 	"github.com/kvasir-dev/kvasir/internal/overload"
@@ -36,7 +36,7 @@ import (
 
 var update = flag.Bool("update", false, "write the table of docs/metrics.md")
 
-var _ httpproxy.Observer = (*Requests)(nil)
+var _ request.Observer = (*Requests)(nil)
 
 func endpointStats(uid, pod string, rank int) picker.EndpointStats {
 	return picker.EndpointStats{
@@ -339,7 +339,7 @@ func TestDocumentationListsAllMetrics(t *testing.T) {
 		}
 		return
 	}
-	for _, reason := range httpproxy.RefusedReasons {
+	for _, reason := range request.ProxyReasons {
 		if !strings.Contains(head, "`"+reason+"`") {
 			t.Errorf("the reason %s is not listed", reason)
 		}

@@ -8,7 +8,7 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/picker"
 )
 
-// Requests observes requests as they go by. It is an httpproxy.Observer and safe for concurrent use.
+// Requests observes requests as they go by. It is a request.Observer and safe for concurrent use.
 type Requests struct {
 	refused, refusedGateways *prometheus.CounterVec
 	pick, sizes, answers     *prometheus.HistogramVec
@@ -71,7 +71,7 @@ var (
 	tokenBuckets = prometheus.ExponentialBuckets(1, 4, 11)
 )
 
-// Gateways observes the requests of gateways: an extproc.Observer.
+// Gateways observes the requests of gateways.
 func (r *Requests) Gateways() Gateways { return Gateways{r} }
 
 // Gateways counts refusals apart.

@@ -5,7 +5,6 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	"github.com/kvasir-dev/kvasir/internal/endpoint"
 	"github.com/kvasir-dev/kvasir/internal/kvindex"
@@ -93,17 +92,13 @@ type Inexact struct {
 	Last  string
 }
 
-// inexactness keeps that share, and when each reason was last logged.
+// inexactness keeps that share.
 type inexactness struct {
-	mu     sync.Mutex
-	now    Inexact
-	logged map[string]time.Time
+	mu  sync.Mutex
+	now Inexact
 }
 
-const (
-	inexactOver  = 128
-	inexactEvery = time.Minute // a line of the log for each reason
-)
+const inexactOver = 128
 
 func (x *inexactness) count(reason string) {
 	x.mu.Lock()
@@ -113,20 +108,6 @@ func (x *inexactness) count(reason string) {
 		x.now.Share += 1. / inexactOver
 		x.now.Last = reason
 	}
-}
-
-// shouldLog reports whether a reason should be logged now.
-func (x *inexactness) shouldLog(now time.Time, reason string) bool {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	if last, ok := x.logged[reason]; ok && now.Sub(last) < inexactEvery {
-		return false
-	}
-	if x.logged == nil {
-		x.logged = map[string]time.Time{}
-	}
-	x.logged[reason] = now
-	return true
 }
 
 func (x *inexactness) read() Inexact {

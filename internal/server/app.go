@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/kvasir-dev/kvasir/internal/budget"
 	"github.com/kvasir-dev/kvasir/internal/cachesync"
@@ -15,8 +16,8 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/engines/render"
 	"github.com/kvasir-dev/kvasir/internal/engines/scrape"
 	"github.com/kvasir-dev/kvasir/internal/events"
-	"github.com/kvasir-dev/kvasir/internal/gateway/extproc"
 	"github.com/kvasir-dev/kvasir/internal/gateway/httpproxy"
+	"github.com/kvasir-dev/kvasir/internal/gateway/request"
 	"github.com/kvasir-dev/kvasir/internal/kvblock"
 	"github.com/kvasir-dev/kvasir/internal/load"
 	"github.com/kvasir-dev/kvasir/internal/metrics"
@@ -50,7 +51,7 @@ type app struct {
 func newApp(log logr.Logger, o *options, decisions *decisionlog.Writer, tracer *tracing.Tracer) *app {
 	a := &app{log: log, inCluster: o.source.inCluster(), name: o.operator.replica}
 	a.decisions, a.tracer = decisions, tracer
-	a.refused, a.applied, a.board = map[string]config.Refusal{}, map[string]picker.Spec{}, config.NewBoard()
+	a.refused, a.applied, a.board = map[types.NamespacedName]config.Refusal{}, map[types.NamespacedName]picker.Spec{}, config.NewBoard()
 	a.started, a.ring, a.recent = time.Now(), dashboard.NewRing(), new(dashboard.Recent)
 	a.plan = ownPlan()
 	a.budget, a.overload = budget.New(a.plan.clients, time.Now), new(overload.Manager)
@@ -99,8 +100,8 @@ func newApp(log logr.Logger, o *options, decisions *decisionlog.Writer, tracer *
 		},
 		Log: log.WithName("scrape"),
 	})
-	a.requests = metrics.NewRequests(httpproxy.RefusedReasons, extproc.RefusedReasons)
-	observer := metrics.Observer(a.requests)
+	a.requests = metrics.NewRequests(request.ProxyReasons, request.GatewayReasons)
+	observer := request.Observer(a.requests)
 	if o.gateways.compat {
 		a.compat = metrics.NewCompat(a.picker.Stats)
 		observer = a.compat.Watch(observer)

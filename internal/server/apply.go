@@ -6,6 +6,8 @@ import (
 	"slices"
 	"sync"
 
+	"k8s.io/apimachinery/pkg/types"
+
 	"github.com/kvasir-dev/kvasir/api/v1alpha1"
 	"github.com/kvasir-dev/kvasir/internal/config"
 	"github.com/kvasir-dev/kvasir/internal/logging"
@@ -17,12 +19,12 @@ type configuration struct {
 	applying sync.Mutex // held while a state is applied: one at a time
 	marks    marks
 
-	mu      sync.Mutex                // guards what follows
-	written config.State              // as last read
-	state   config.State              // the same, with endpoints marked that are unreachable
-	found   map[string]findings       // by namespace/name: what the last status said
-	refused map[string]config.Refusal // by namespace/name: why the picker has not taken a pool's present Spec
-	applied map[string]picker.Spec    // by namespace/name: what it has taken last
+	mu      sync.Mutex                              // guards what follows
+	written config.State                            // as last read
+	state   config.State                            // the same, with endpoints marked that are unreachable
+	found   map[types.NamespacedName]findings       // what the last status said
+	refused map[types.NamespacedName]config.Refusal // why the picker has not taken a pool's present Spec
+	applied map[types.NamespacedName]picker.Spec    // what it has taken last
 	board   *config.Board
 	// filePods maps each pod whose reporter has the model's files to its pool.
 	filePods map[string]string
@@ -44,7 +46,7 @@ func (a *app) apply(state config.State) {
 	a.mu.Unlock()
 	a.logProblems(before, state)
 
-	var refused map[string]config.Refusal
+	var refused map[types.NamespacedName]config.Refusal
 	a.marks.follow(state.Pods, func() { refused = a.applySpecs(state.Specs) })
 	a.setTokens()
 	a.feed()
@@ -69,22 +71,27 @@ func (a *app) apply(state config.State) {
 }
 
 // logUnready notes why no request can be served, if none can, and logs it when that changes.
-func (a *app) logUnready(state *config.State, refused map[string]config.Refusal) {
+func (a *app) logUnready(state *config.State, refused map[types.NamespacedName]config.Refusal) {
 	why := cmp.Or(unserved(state, refused), unreached(state))
 	if a.ready.serve(why) && why != "" {
 		a.log.Error(nil, "No request can be served, so the picker is not ready", "reason", why)
 	}
 }
 
+// keyOf is the key of a pool.
+func keyOf(namespace, name string) types.NamespacedName {
+	return types.NamespacedName{Namespace: namespace, Name: name}
+}
+
 // unserved is why no pool of a state is served; empty if one is. It names the first problem, because the others often follow
 // from it.
-func unserved(state *config.State, refused map[string]config.Refusal) string {
+func unserved(state *config.State, refused map[types.NamespacedName]config.Refusal) string {
 	first := ""
 	for i := range state.Problems {
 		first = cmp.Or(first, state.Problems[i].Error())
 	}
 	for _, spec := range state.Specs {
-		refusal, is := refused[spec.Namespace+"/"+spec.Name]
+		refusal, is := refused[keyOf(spec.Namespace, spec.Name)]
 		if !is {
 			return ""
 		}
@@ -108,23 +115,23 @@ func (a *app) logProblems(before, now config.State) {
 
 // applySpecs passes the pools to the picker. A pool that it refuses keeps its last good state, except for the endpoints,
 // which are updated.
-func (a *app) applySpecs(specs []picker.Spec) map[string]config.Refusal {
-	refused := map[string]config.Refusal{}
+func (a *app) applySpecs(specs []picker.Spec) map[types.NamespacedName]config.Refusal {
+	refused := map[types.NamespacedName]config.Refusal{}
 	specs = slices.Clone(specs)
 	if !a.plan.fit(specs) {
 		logging.Warn(a.log, "Index limited to its share of the container's memory", "index", a.plan.index, "limit", a.plan.limit)
 	}
 	for _, e := range picker.PoolErrors(a.picker.Apply(specs)) {
-		name := e.Namespace + "/" + e.Pool
+		name := keyOf(e.Namespace, e.Pool)
 		refused[name] = config.Refusal{Err: e.Err}
-		a.log.Error(e, "The picker has refused a pool", "pool", name)
+		a.log.Error(e, "The picker has refused a pool", "pool", name.String())
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	next := map[string]picker.Spec{}
+	next := map[types.NamespacedName]picker.Spec{}
 	var again []picker.Spec
 	for _, spec := range specs {
-		name := spec.Namespace + "/" + spec.Name
+		name := keyOf(spec.Namespace, spec.Name)
 		if _, is := refused[name]; is {
 			last, known := a.applied[name]
 			if !known {
@@ -138,7 +145,7 @@ func (a *app) applySpecs(specs []picker.Spec) map[string]config.Refusal {
 	}
 	if len(refused) > 0 {
 		for _, e := range picker.PoolErrors(a.picker.Apply(again)) {
-			delete(next, e.Namespace+"/"+e.Pool)
+			delete(next, keyOf(e.Namespace, e.Pool))
 		}
 	}
 	a.applied, a.refused = next, refused

@@ -14,7 +14,7 @@ import (
 
 	"github.com/kvasir-dev/kvasir/internal/certs"
 	"github.com/kvasir-dev/kvasir/internal/gateway/extproc"
-	"github.com/kvasir-dev/kvasir/internal/metrics"
+	"github.com/kvasir-dev/kvasir/internal/gateway/request"
 )
 
 // gatewayOptions are the flags about gateways.
@@ -86,7 +86,7 @@ func (o *gatewayOptions) serveTLS() (*tls.Config, error) {
 
 // newGateways makes a server for each port.
 func (a *app) newGateways(o *gatewayOptions) {
-	observer := metrics.Observer(a.requests.Gateways())
+	observer := request.Observer(a.requests.Gateways())
 	if a.compat != nil {
 		observer = a.compat.Watch(observer)
 	}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/yaml"
 
 	"github.com/kvasir-dev/kvasir/api/v1alpha1"
@@ -191,14 +192,14 @@ func (a *app) keepStatus(ctx context.Context) {
 }
 
 func (a *app) status() *config.List {
-	streams := map[string][]events.Status{}
+	streams := map[types.NamespacedName][]events.Status{}
 	for _, pool := range a.pools() {
-		streams[pool] = a.knowledge(pool)
+		streams[config.ParseKey(pool)] = a.knowledge(pool)
 	}
 	stats := a.picker.Stats()
-	tokens := map[string]tokencheck.Status{}
+	tokens := map[types.NamespacedName]tokencheck.Status{}
 	for _, s := range a.tokens.All() {
-		tokens[s.Namespace+"/"+s.Pool] = s
+		tokens[keyOf(s.Namespace, s.Pool)] = s
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -228,18 +229,19 @@ func (a *app) live(list *config.List) api.Live {
 
 // facts gathers what is known of each pool. list is the picker's list of pools; nil if no client requested it.
 func (a *app) facts(list *config.List) []dashboard.Facts {
-	judged := map[string][]metav1.Condition{}
+	judged := map[types.NamespacedName][]metav1.Condition{}
 	if list != nil {
 		for _, item := range list.Items {
 			if p, ok := item.(*v1alpha1.InferencePool); ok {
-				judged[p.Namespace+"/"+p.Name] = p.Status.Conditions
+				judged[keyOf(p.Namespace, p.Name)] = p.Status.Conditions
 			}
 		}
 	}
 	var all []dashboard.Facts
 	for _, s := range a.picker.Stats() {
-		name := s.Namespace + "/" + s.Pool
-		f := dashboard.Facts{Stats: s, Streams: a.knowledge(name), Judged: judged[name], Leaving: map[string]bool{}}
+		key := keyOf(s.Namespace, s.Pool)
+		name := key.String()
+		f := dashboard.Facts{Stats: s, Streams: a.knowledge(name), Judged: judged[key], Leaving: map[string]bool{}}
 		if known, ok := a.picker.Operate(name); ok {
 			f.Totals = known.Totals
 		}
@@ -250,7 +252,7 @@ func (a *app) facts(list *config.List) []dashboard.Facts {
 	defer a.mu.Unlock()
 	for i := range all {
 		f := &all[i]
-		f.Spec = a.applied[f.Stats.Namespace+"/"+f.Stats.Pool]
+		f.Spec = a.applied[keyOf(f.Stats.Namespace, f.Stats.Pool)]
 		for j := range a.state.Pools {
 			if p := a.state.Pools[j].Object; p.Namespace == f.Stats.Namespace && p.Name == f.Stats.Pool {
 				f.Written = p
@@ -283,9 +285,9 @@ func (a *app) collectors() []prometheus.Collector {
 func (a *app) eventStreams() []metrics.Stream {
 	var all []metrics.Stream
 	for _, pool := range a.streams.Pools() {
-		namespace, name, _ := strings.Cut(pool, "/")
+		key := config.ParseKey(pool)
 		for _, s := range a.streams.Status(pool) {
-			all = append(all, metrics.Stream{Namespace: namespace, Pool: name, Status: s})
+			all = append(all, metrics.Stream{Namespace: key.Namespace, Pool: key.Name, Status: s})
 		}
 	}
 	return all

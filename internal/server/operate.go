@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"strings"
 
+	"k8s.io/apimachinery/pkg/types"
+
 	"github.com/kvasir-dev/kvasir/api/v1alpha1"
 	"github.com/kvasir-dev/kvasir/internal/config"
 	"github.com/kvasir-dev/kvasir/internal/events"
@@ -66,15 +68,15 @@ func (a *app) operateState(pool string) (operatorfeed.State, bool) {
 		PoolGeneration: known.PoolGeneration, PolicyName: known.PolicyName, PolicyGeneration: known.PolicyGeneration,
 		Pods: map[string]operatorfeed.PodState{}, Totals: known.Totals,
 	}
-	namespace, name, _ := strings.Cut(pool, "/")
+	key := config.ParseKey(pool)
 	a.mu.Lock()
-	spec := a.applied[pool]
-	found := a.found[pool]
+	spec := a.applied[key]
+	found := a.found[key]
 	s.KeyID, s.Tokens, s.Predictions, s.Gateways = found.keyID, found.tokens, found.predictions, found.gateways
 	s.Resources, s.Model = found.resources, found.model
 	a.mu.Unlock()
 	for _, p := range a.marks.followed() {
-		if p.Namespace == namespace && p.Pool == name {
+		if keyOf(p.Namespace, p.Pool) == key {
 			pod := known.Pods[p.UID]
 			pod.Draining = p.Leaving && !known.Pickable[p.UID]
 			pod.Synced = spec.NoEvents
@@ -113,16 +115,16 @@ type findings struct {
 	tokens, predictions, gateways, resources, model operatorfeed.Finding
 }
 
-// findingsOf the status of all pools, by namespace/name.
-func findingsOf(list *config.List) map[string]findings {
-	all := map[string]findings{}
+// findingsOf the status of all pools.
+func findingsOf(list *config.List) map[types.NamespacedName]findings {
+	all := map[types.NamespacedName]findings{}
 	for _, item := range list.Items {
 		pool, ok := item.(*v1alpha1.InferencePool)
 		if !ok {
 			continue
 		}
 		conditions := pool.Status.Conditions
-		all[pool.Namespace+"/"+pool.Name] = findings{
+		all[keyOf(pool.Namespace, pool.Name)] = findings{
 			keyID:       pool.Status.KeySpace.KeyID,
 			tokens:      status.Finding(status.TokensExact.In(conditions)),
 			predictions: status.Finding(status.PredictionsTrusted.In(conditions)),

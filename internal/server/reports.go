@@ -15,6 +15,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 
 	"github.com/kvasir-dev/kvasir/internal/cachesync"
+	"github.com/kvasir-dev/kvasir/internal/config"
 	"github.com/kvasir-dev/kvasir/internal/endpoint"
 	"github.com/kvasir-dev/kvasir/internal/events"
 	"github.com/kvasir-dev/kvasir/internal/gateway/accept"
@@ -320,9 +321,9 @@ func (a *app) reported() []metrics.Report {
 	}
 	var all []metrics.Report
 	for _, pool := range a.reports.Pools() {
-		namespace, name, _ := strings.Cut(pool, "/")
+		key := config.ParseKey(pool)
 		for _, s := range a.reports.Status(pool) {
-			all = append(all, metrics.Report{Namespace: namespace, Pool: name, Endpoint: s.Endpoint, Status: s.Status})
+			all = append(all, metrics.Report{Namespace: key.Namespace, Pool: key.Name, Endpoint: s.Endpoint, Status: s.Status})
 		}
 	}
 	return all

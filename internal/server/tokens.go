@@ -5,8 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"strings"
 
+	"github.com/kvasir-dev/kvasir/internal/config"
 	"github.com/kvasir-dev/kvasir/internal/endpoint"
 	"github.com/kvasir-dev/kvasir/internal/engines/render"
 	"github.com/kvasir-dev/kvasir/internal/engines/scrape"
@@ -68,7 +68,7 @@ func (a *app) setTokens() {
 		for i := range spec.Endpoints {
 			there[spec.Endpoints[i].ID] = true
 			if spec.Tokenizer.Type == "Reporter" {
-				pods[spec.Endpoints[i].ID.Pod] = name
+				pods[spec.Endpoints[i].ID.Pod] = name.String()
 			}
 		}
 	}
@@ -90,8 +90,8 @@ func (a *app) newLibrary() *rpc.Library {
 			return pool, ok
 		},
 		OnFiles: func(pool string) {
-			namespace, name, _ := strings.Cut(pool, "/")
-			a.tokens.Look(namespace, name)
+			key := config.ParseKey(pool)
+			a.tokens.Look(key.Namespace, key.Name)
 		},
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"io"
 
 	"github.com/go-logr/logr"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/kvasir-dev/kvasir/internal/config"
 	"github.com/kvasir-dev/kvasir/internal/picker"
@@ -46,9 +47,9 @@ func inspect(ctx context.Context, o *options) (problems []string, summary string
 	for i := range state.Problems {
 		problems = append(problems, state.Problems[i].Error())
 	}
-	refused := map[string]config.Refusal{}
+	refused := map[types.NamespacedName]config.Refusal{}
 	for _, e := range picker.PoolErrors(picker.New(picker.Options{}).Apply(state.Specs)) {
-		refused[e.Namespace+"/"+e.Pool] = config.Refusal{Err: e.Err}
+		refused[keyOf(e.Namespace, e.Pool)] = config.Refusal{Err: e.Err}
 		problems = append(problems, e.Error())
 	}
 	if why := unserved(&state, refused); why != "" && len(problems) == 0 {

@@ -329,10 +329,10 @@ func TestTroubleshootingBeginsWithEveryCondition(t *testing.T) {
 	}
 }
 
-// The places where the code of an error is written: as a field, as a constant, as a reason of a limit, and as an argument
-// behind the error's type.
+// The places where the code of an error is written: as a field, as a constant, as a reason of a limit, and as an argument of the
+// functions that make errors.
 var (
-	errorCode  = regexp.MustCompile(`(?:[cC]ode: +|code[A-Z][A-Za-z]+ += |"(?:server_error|service_unavailable|bad_gateway|invalid_request_error)",\s+)"([a-z_]+)"`)
+	errorCode  = regexp.MustCompile(`(?:[cC]ode: +|code[A-Z][A-Za-z]+ += |refusal\(Refused\w+, http\.Status\w+, |(?:unavailable|badGateway)\()"([a-z_]+)"`)
 	limitCodes = regexp.MustCompile(`return \[\.\.\.\]string\{"", ([^}]+)\}`)
 	codeRow    = regexp.MustCompile("(?m)^\\| ((?:`[a-z_]+`(?:, )?)+) \\| [0-9]{3}")
 )
@@ -340,7 +340,8 @@ var (
 // TestTheClientAPIHasEveryError of the proxy and of the endpoint picker, and no others.
 func TestTheClientAPIHasEveryError(t *testing.T) {
 	got := map[string]bool{}
-	for _, pattern := range []string{"internal/picker/errors.go", "internal/tenant/meter.go", "internal/gateway/extproc/*.go", "internal/gateway/httpproxy/*.go"} {
+	for _, pattern := range []string{"internal/picker/errors.go", "internal/tenant/meter.go", "internal/gateway/extproc/*.go", "internal/gateway/httpproxy/*.go",
+		"internal/gateway/request/*.go"} {
 		files, err := filepath.Glob(filepath.Join(root, pattern))
 		if err != nil || len(files) == 0 {
 			t.Fatal(pattern, err)

@@ -61,7 +61,7 @@ func init() {
 	add("sequence c: a body is waited for that will not come", exchange,
 		"	case h.GetEndOfStream() || x.mode == unseen:\n", "	case x.mode == unseen:\n", "TestSequenceC_RequestsWithoutABodyGoByLoad")
 	add("sequence d: refusals do not say when to try again", "internal/gateway/extproc/refuse.go",
-		"	if after > 0 {\n", "	if after < 0 {\n", "TestSequenceD_Refusals")
+		"; after != \"\" {\n", "; after == \"\" {\n", "TestSequenceD_Refusals")
 	add("sequence e: the answer's headers are not answered", response,
 		"	x.send(responseHeadersAnswer(x.explained()))\n", "", "TestSequenceE_AnswersComeBackPieceByPiece")
 	add("sequence f: the empty end of a stream is not answered", response,
@@ -95,8 +95,8 @@ func init() {
 	add("pitfall 4: the length of a changed body is not told", message,
 		"if x.body.changed && x.head.get", "if !x.body.changed && x.head.get", "TestPitfall4_TheLengthIsToldOnlyWhenItChanges")
 	add("pitfall 5: white space around a body is lost", exchange,
-		"	return &picker.Request{Route: route, Body: x.body.bytes, Light",
-		"	for n := len(x.body.bytes); n > 0 && x.body.bytes[n-1] == '\\n'; n-- {\n		x.body.bytes = x.body.bytes[:n-1]\n	}\n	return &picker.Request{Route: route, Body: x.body.bytes, Light", "TestPitfall5_BytesAreNotRewritten")
+		"	return &picker.Request{Route: route, Body: x.body.Bytes, Light",
+		"	for n := len(x.body.Bytes); n > 0 && x.body.Bytes[n-1] == '\\n'; n-- {\n		x.body.Bytes = x.body.Bytes[:n-1]\n	}\n	return &picker.Request{Route: route, Body: x.body.Bytes, Light", "TestPitfall5_BytesAreNotRewritten")
 	add("pitfall 6: gRPC's usual limit on messages", server,
 		"MaxMessage: o.MaxMessage, ", "", "TestPitfall6_LargeMessages")
 	add("pitfall 6: bodies held are not bounded", exchange,

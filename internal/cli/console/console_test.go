@@ -51,9 +51,7 @@ func TestColumnsAreAsWideAsTheirTextWithAndWithoutColours(t *testing.T) {
 	g.Add(Text("short"))
 	var out bytes.Buffer
 	c := Console{Out: &out}
-	if err := g.Write(&c); err != nil {
-		t.Fatal(err)
-	}
+	fmt.Fprintln(&out, strings.Join(g.Lines(&c), "\n"))
 	want := "NAME        HIT   STATUS\nqwen        9 %   Serving\nllama-é   100 %   Broken\nshort\n"
 	if out.String() != want {
 		t.Errorf("got\n%swant\n%s", out.String(), want)
@@ -61,9 +59,7 @@ func TestColumnsAreAsWideAsTheirTextWithAndWithoutColours(t *testing.T) {
 	plain := out.String()
 	out.Reset()
 	c.Color = true
-	if err := g.Write(&c); err != nil {
-		t.Fatal(err)
-	}
+	fmt.Fprintln(&out, strings.Join(g.Lines(&c), "\n"))
 	stripped := out.String()
 	for _, code := range []string{"\x1b[0m", "\x1b[1m", "\x1b[31m", "\x1b[32m"} {
 		if !strings.Contains(stripped, code) {

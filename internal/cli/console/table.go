@@ -17,9 +17,6 @@ type Cell struct {
 // Text is a plain cell.
 func Text(text string) Cell { return Cell{Text: text} }
 
-// Textf is a plain cell with a formatted text.
-func Textf(format string, args ...any) Cell { return Cell{Text: fmt.Sprintf(format, args...)} }
-
 // Number is a cell that is aligned to the right.
 func Number(format string, args ...any) Cell {
 	return Cell{Text: fmt.Sprintf(format, args...), Right: true}
@@ -83,10 +80,4 @@ func (g *Grid) Lines(c *Console) []string {
 		lines[n] = strings.TrimRight(b.String(), " ")
 	}
 	return lines
-}
-
-// Write prints the table.
-func (g *Grid) Write(c *Console) error {
-	_, err := fmt.Fprintln(c.Out, strings.Join(g.Lines(c), "\n"))
-	return err
 }

@@ -3,7 +3,6 @@ package extproc
 import (
 	"context"
 	"fmt"
-	"net"
 	"runtime/debug"
 	"strings"
 	"time"
@@ -16,6 +15,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/kvasir-dev/kvasir/internal/gateway/h2stream"
+	"github.com/kvasir-dev/kvasir/internal/gateway/request"
 	"github.com/kvasir-dev/kvasir/internal/openai"
 	"github.com/kvasir-dev/kvasir/internal/picker"
 	"github.com/kvasir-dev/kvasir/internal/tracing"
@@ -37,7 +37,7 @@ const (
 
 // stream is what an exchange needs of a stream of h2stream, which has the details.
 type stream interface {
-	Client() net.Addr
+	Host() string
 	Context() context.Context
 	// Send sends a message in three parts. The second must stay unchanged until After; counts of its bytes count
 	// as pending.
@@ -137,7 +137,7 @@ func (x *exchange) recovered() {
 		return
 	}
 	x.server.options.Log.Error(fmt.Errorf("panic: %v", v), "Request failed", "request", x.id, "stack", string(debug.Stack()))
-	x.server.options.Observer.Refused(RefusedPanic)
+	x.server.options.Observer.Refused(request.RefusedPanic)
 	x.settle(picker.Failed)
 	x.out.Finish(codes.Internal, "the request could not be handled")
 }
@@ -231,11 +231,11 @@ func (x *exchange) requestHeaders(c *pb.ProtocolConfiguration, h *pb.HttpHeaders
 	case h.GetEndOfStream() && picker.IsPreflight(x.head.get(":method"), x.head.get):
 		x.preflight()
 	case openai.Administrative(x.head.get(":path")):
-		x.refuse(errAdministrative)
+		x.refuse(request.NotFound)
 	case stranger != nil: // nothing of its body is held
-		x.refuse(stranger)
+		x.refuse(request.RefusalOf(stranger))
 	case !h.GetEndOfStream() && x.server.options.Overload.RefusesBody(tenant, x.head.length()):
-		x.refuse(errOverload)
+		x.refuse(request.Overload)
 	case h.GetEndOfStream() || x.mode == unseen:
 		x.off(func() {
 			if x.pick(&picker.Request{Unparsed: true, Hidden: x.hidden(h.GetEndOfStream()), Uncached: h.GetEndOfStream()}) {
@@ -262,9 +262,9 @@ func (x *exchange) requestBody(p piece) error {
 	limit := x.server.picker.MaxRequestBody(x.server.options.DefaultMaxBody)
 	switch {
 	case int64(x.body.size+len(p.bytes)) > limit:
-		x.refuse(errTooLarge)
+		x.refuse(request.TooLarge)
 	case !x.body.add(x.out, p.bytes):
-		x.refuse(errMemory)
+		x.refuse(request.Memory)
 	case x.mode == partial && !p.end:
 		x.off(func() { x.bodyComplete(&picker.Request{Unparsed: true, Hidden: x.hidden(false)}, nil) })
 	case x.mode != fullDuplex:
@@ -291,21 +291,21 @@ func (x *exchange) requestTrailers() {
 
 // parse makes the request to pick for, whose body is complete; nil when there is no room for it.
 func (x *exchange) parse() *picker.Request {
-	route, ok := routeOf(x.head, x.body.bytes)
+	route, ok := routeOf(x.head, x.body.Bytes)
 	if !ok {
-		return &picker.Request{Unparsed: true, Body: x.body.bytes, Uncached: len(x.body.bytes) == 0,
+		return &picker.Request{Unparsed: true, Body: x.body.Bytes, Uncached: len(x.body.Bytes) == 0,
 			Saltable: strings.HasSuffix(x.head.whole(), openai.Generate)}
 	}
 	if name := picker.HeaderOf(x.head.get, picker.RewriteHeader); name != "" {
 		var r openai.Request
-		if openai.Parse(route, x.body.bytes, &r) == nil && r.Model != name {
-			if !x.body.replace(x.out, openai.ReplaceModel(nil, x.body.bytes, &r, name)) {
+		if openai.Parse(route, x.body.Bytes, &r) == nil && r.Model != name {
+			if !x.body.replace(x.out, openai.ReplaceModel(nil, x.body.Bytes, &r, name)) {
 				return nil
 			}
 		}
 	}
 	path := x.head.path()
-	return &picker.Request{Route: route, Body: x.body.bytes, Light: path == openai.CountTokens, Guessed: path == ""}
+	return &picker.Request{Route: route, Body: x.body.Bytes, Light: path == openai.CountTokens, Guessed: path == ""}
 }
 
 // hidden reports whether the gateway keeps the body of a request for the model's API from the picker.
@@ -319,7 +319,7 @@ func (x *exchange) hidden(noBody bool) bool {
 func (x *exchange) pick(in *picker.Request) bool {
 	x.out.Complete()
 	if in == nil {
-		x.refuse(errMemory)
+		x.refuse(request.Memory)
 		return false
 	}
 	in.ID, in.Gateway = x.id, x.gateway
@@ -329,23 +329,23 @@ func (x *exchange) pick(in *picker.Request) bool {
 		in.Allow = x.subset.has
 	}
 	in.Steps = x.span.Steps()
-	if err := x.suspect(in); err != nil {
-		x.refuse(err)
+	if after := x.suspect(in); after > 0 {
+		x.refuse(request.Suspect(after))
 		return false
 	}
 	d, err := x.server.picker.Pick(x.out.Context(), in)
 	if err != nil {
-		x.refuse(err)
+		x.refuse(request.RefusalOf(err))
 		return false
 	}
 	x.decision = d
 	if d.DropsPriority() {
-		x.body.changed = openai.DropPriority(x.body.bytes) || x.body.changed
+		x.body.changed = openai.DropPriority(x.body.Bytes) || x.body.changed
 	}
 	if salt := d.CacheSalt(); salt != "" && !x.body.salt(x.out, salt) {
 		d.End(picker.Failed)
 		x.decision = nil
-		x.refuse(errMemory)
+		x.refuse(request.Memory)
 		return false
 	}
 	x.server.options.Observer.Picked(d)
@@ -364,7 +364,7 @@ func (x *exchange) bodyComplete(in *picker.Request, sendRest func(body []byte)) 
 		x.destination(x.keptBodyAnswer)
 	} else {
 		x.destination(requestHeadersAnswer)
-		sendRest(x.body.bytes)
+		sendRest(x.body.Bytes)
 	}
 	x.requestDone()
 }
@@ -372,7 +372,7 @@ func (x *exchange) bodyComplete(in *picker.Request, sendRest func(body []byte)) 
 // keptBodyAnswer answers to a body that the gateway has kept: it gets the new one only if it was changed.
 func (x *exchange) keptBodyAnswer(r *pb.CommonResponse) *pb.ProcessingResponse {
 	if x.body.changed {
-		r.BodyMutation = &pb.BodyMutation{Mutation: &pb.BodyMutation_Body{Body: x.body.bytes}}
+		r.BodyMutation = &pb.BodyMutation{Mutation: &pb.BodyMutation_Body{Body: x.body.Bytes}}
 	}
 	return requestBodyAnswer(r)
 }
@@ -394,25 +394,25 @@ func (x *exchange) dropHead() {
 }
 
 // refuse answers in place of an endpoint. The stream then only waits for its end.
-func (x *exchange) refuse(err error) {
+func (x *exchange) refuse(why *request.Refusal) {
 	x.request, x.response, x.refused = done, done, true
 	defer func() { x.dropHead(); x.body.release(x.out) }()
 	if x.out.Context().Err() != nil {
-		x.server.options.Observer.Refused(RefusedClientGone)
-		x.span.Refused(RefusedClientGone)
-		x.server.options.Log.V(1).Info("Request refused", "request", x.id, "reason", RefusedClientGone)
+		x.server.options.Observer.Refused(request.RefusedClientGone)
+		x.span.Refused(request.RefusedClientGone)
+		x.server.options.Log.V(1).Info("Request refused", "request", x.id, "reason", request.RefusedClientGone)
 		return
 	}
-	answer, code, reason := refusal(err, x.head.isMessages())
+	answer := refusalAnswer(why, x.head.isMessages())
 	put(answer.Headers, picker.RequestIDHeader, x.id)
-	if reason == RefusedPick {
-		x.server.options.Log.Error(err, "Picking failed", "request", x.id)
+	if why.Cause != nil {
+		x.server.options.Log.Error(why.Cause, "Picking failed", "request", x.id)
 	}
-	x.server.options.Observer.Refused(reason)
-	x.span.Refused(reason)
-	x.status = int(answer.GetStatus().GetCode())
+	x.server.options.Observer.Refused(why.Reason)
+	x.span.Refused(why.Reason)
+	x.status = why.Status
 	if log := x.server.options.Log.V(1); log.Enabled() {
-		log.Info("Request refused", "request", x.id, "status", x.status, "code", code, "reason", reason)
+		log.Info("Request refused", "request", x.id, "status", x.status, "code", why.Code, "reason", why.Reason)
 	}
 	x.send(&pb.ProcessingResponse{Response: &pb.ProcessingResponse_ImmediateResponse{ImmediateResponse: answer}})
 }
@@ -431,7 +431,7 @@ func (x *exchange) health() {
 func (x *exchange) preflight() {
 	headers, err := x.server.picker.Preflight(x.head.get, x.server.options.Pool)
 	if err != nil {
-		x.refuse(err)
+		x.refuse(request.RefusalOf(err))
 		return
 	}
 	m := &pb.HeaderMutation{}

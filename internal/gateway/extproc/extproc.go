@@ -18,7 +18,7 @@
 package extproc
 
 import (
-	"net"
+	"cmp"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -27,6 +27,7 @@ import (
 
 	"github.com/kvasir-dev/kvasir/internal/budget"
 	"github.com/kvasir-dev/kvasir/internal/gateway/h2stream"
+	"github.com/kvasir-dev/kvasir/internal/gateway/request"
 	"github.com/kvasir-dev/kvasir/internal/overload"
 	"github.com/kvasir-dev/kvasir/internal/picker"
 	"github.com/kvasir-dev/kvasir/internal/tracing"
@@ -41,7 +42,7 @@ type Options struct {
 	// Log gets what fails.
 	Log logr.Logger
 	// Observer is notified of each request; nil for none.
-	Observer Observer
+	Observer request.Observer
 	// Spans traces requests; nil for no tracing.
 	Spans *tracing.Tracer
 	// Now is the clock of the Observer's times; time.Now when nil.
@@ -62,19 +63,13 @@ func (o *Options) fill() {
 		o.Now = time.Now
 	}
 	if o.Observer == nil {
-		o.Observer = nobody{}
+		o.Observer = request.Unobserved{}
 	}
-	set(&o.DefaultMaxBody, 64<<20)
+	o.DefaultMaxBody = cmp.Or(o.DefaultMaxBody, 64<<20)
 	if o.Budget == nil {
 		o.Budget = budget.New(1<<30, time.Now)
 	}
-	set(&o.MaxPending, 8<<20)
-}
-
-func set[T int | int64 | time.Duration](option *T, value T) {
-	if *option == 0 {
-		*option = value
-	}
+	o.MaxPending = cmp.Or(o.MaxPending, 8<<20)
 }
 
 // Server serves gateways. It is safe for concurrent use.
@@ -101,19 +96,11 @@ func (s *Server) Streams() int64 { return s.streams.Load() }
 // open begins an exchange. Ready is that of ServeOptions.
 func (s *Server) open(call *h2stream.Call, out stream, ready func() bool) *exchange {
 	s.streams.Add(1)
-	x := &exchange{server: s, out: out, ready: ready, start: s.options.Now(), gateway: hostOf(out.Client())}
+	x := &exchange{server: s, out: out, ready: ready, start: s.options.Now(), gateway: out.Host()}
 	if s.options.Spans != nil {
 		x.call = call
 	}
 	return x
-}
-
-// hostOf is the address of a gateway.
-func hostOf(a net.Addr) string {
-	if tcp, ok := a.(*net.TCPAddr); ok {
-		return tcp.IP.String()
-	}
-	return a.String()
 }
 
 // maxGateways bounds what is remembered of gateways. Beyond it everything is learned again.

@@ -2,7 +2,6 @@ package extproc
 
 import (
 	"context"
-	"net"
 	"slices"
 	"testing"
 	"time"
@@ -25,7 +24,7 @@ type played struct {
 	held     int64
 }
 
-func (*played) Client() net.Addr         { return &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)} }
+func (*played) Host() string             { return "127.0.0.1" }
 func (*played) Context() context.Context { return context.Background() }
 func (p *played) After(f func())         { p.after = append(p.after, f) }
 func (p *played) Hold(n int64) bool      { p.held += n; return true }

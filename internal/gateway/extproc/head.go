@@ -2,6 +2,7 @@ package extproc
 
 import (
 	"bytes"
+	"errors"
 	"mime"
 	"strconv"
 	"strings"
@@ -108,7 +109,7 @@ func routeByShape(body []byte) (openai.Route, bool) {
 	}
 	var r openai.Request
 	err := openai.Parse(openai.ChatCompletions, body, &r)
-	if err == nil || !isFieldError(err) {
+	if field := (*openai.FieldError)(nil); !errors.As(err, &field) { // it is a chat, or cannot be read
 		return openai.ChatCompletions, true
 	}
 	return openai.Completions, openai.Parse(openai.Completions, body, &r) == nil

@@ -8,6 +8,7 @@ import (
 	filter "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/ext_proc/v3"
 	pb "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
 
+	"github.com/kvasir-dev/kvasir/internal/gateway/request"
 	"github.com/kvasir-dev/kvasir/internal/picker"
 )
 
@@ -156,7 +157,9 @@ func TestObservabilityModeIsAccountedForAndNotAnswered(t *testing.T) {
 		h := newHouse(t, Options{}, ServeOptions{}, holding())
 		s := h.script()
 		s.send(observed(withModes(requestHead(false, post...), inPieces, inPieces)), observed(requestPiece(completion, true)))
-		eventually(t, "it is refused", func() bool { return h.seen.count(func(r *recorder) int { return r.refused[RefusedNoEndpoint] }) == 1 })
+		eventually(t, "it is refused", func() bool {
+			return h.seen.count(func(r *recorder) int { return r.refused[request.RefusedNoEndpoint] }) == 1
+		})
 		if err := s.stream.CloseSend(); err != nil {
 			t.Fatal(err)
 		}

@@ -15,6 +15,7 @@ import (
 	filter "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/ext_proc/v3"
 	pb "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
 
+	"github.com/kvasir-dev/kvasir/internal/gateway/request"
 	"github.com/kvasir-dev/kvasir/internal/picker"
 	"github.com/kvasir-dev/kvasir/test/envoytest"
 )
@@ -145,12 +146,12 @@ func TestSequenceD_Refusals(t *testing.T) {
 		status             int
 		retry              string
 	}{
-		"not JSON":                 {`{"model":`, RefusedUnreadable, "invalid_request", 400, ""},
-		"without a model":          {`{"prompt":"x"}`, RefusedUnreadable, "invalid_request", 400, ""},
-		"another model":            {`{"model":"n","prompt":"x"}`, RefusedModel, "model_not_found", 404, ""},
-		"too large for its pool":   {`{"model":"small","prompt":"` + strings.Repeat("x", 100) + `"}`, RefusedTooLarge, "request_too_large", 413, ""},
-		"too large for any pool":   {`{"model":"m","prompt":"` + strings.Repeat("x", 8<<20) + `"}`, RefusedTooLarge, "request_too_large", 413, ""},
-		"a pool without endpoints": {`{"model":"down","prompt":"x"}`, RefusedNoEndpoint, "no_endpoint", 503, "1"},
+		"not JSON":                 {`{"model":`, request.RefusedUnreadable, "invalid_request", 400, ""},
+		"without a model":          {`{"prompt":"x"}`, request.RefusedUnreadable, "invalid_request", 400, ""},
+		"another model":            {`{"model":"n","prompt":"x"}`, request.RefusedModel, "model_not_found", 404, ""},
+		"too large for its pool":   {`{"model":"small","prompt":"` + strings.Repeat("x", 100) + `"}`, request.RefusedTooLarge, "request_too_large", 413, ""},
+		"too large for any pool":   {`{"model":"m","prompt":"` + strings.Repeat("x", 8<<20) + `"}`, request.RefusedTooLarge, "request_too_large", 413, ""},
+		"a pool without endpoints": {`{"model":"down","prompt":"x"}`, request.RefusedNoEndpoint, "no_endpoint", 503, "1"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			before := h.seen.count(func(r *recorder) int { return r.refused[tc.reason] })

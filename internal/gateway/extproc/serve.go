@@ -1,6 +1,7 @@
 package extproc
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"fmt"
@@ -38,9 +39,9 @@ type ServeOptions struct {
 // at most the grace period, and the rest are aborted. It closes the listener. The error is nil after an orderly
 // end.
 func (s *Server) Serve(ctx context.Context, listener net.Listener, o ServeOptions) error {
-	set(&o.MaxMessage, 257<<20)
-	set(&o.ConnectionAge, 5*time.Minute)
-	set(&o.Grace, 30*time.Second)
+	o.MaxMessage = cmp.Or(o.MaxMessage, 257<<20)
+	o.ConnectionAge = cmp.Or(o.ConnectionAge, 5*time.Minute)
+	o.Grace = cmp.Or(o.Grace, 30*time.Second)
 	streams := h2stream.New(h2stream.Options{
 		Open: func(call *h2stream.Call, out *h2stream.Stream) h2stream.Handler {
 			if call.Method == pb.ExternalProcessor_Process_FullMethodName {

@@ -1,6 +1,7 @@
 package extproc
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"fmt"
@@ -75,7 +76,7 @@ func newHouse(t *testing.T, o Options, so ServeOptions, specs ...picker.Spec) *h
 	h.address = listener.Addr().String()
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
-	set(&so.Grace, patience)
+	so.Grace = cmp.Or(so.Grace, patience)
 	go func() { done <- h.server.Serve(ctx, listener, so) }()
 	h.stop = sync.OnceFunc(func() {
 		cancel()

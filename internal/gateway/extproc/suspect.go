@@ -3,6 +3,7 @@ package extproc
 import (
 	"net/http"
 	"strings"
+	"time"
 
 	"github.com/kvasir-dev/kvasir/internal/picker"
 )
@@ -25,11 +26,11 @@ type guard struct {
 	refused bool      // by an immediate response, for whatever reason
 }
 
-// suspect refuses a request on which engines have aborted. A request whose body is not known is recognized by its id, which
-// gateways keep when they send it again.
-func (x *exchange) suspect(in *picker.Request) error {
+// suspect returns for how long a request is refused because engines have aborted on it, 0 for one that is not. A request whose body
+// is not known is recognized by its id, which gateways keep when they send it again.
+func (x *exchange) suspect(in *picker.Request) time.Duration {
 	if x.silent { // it only watches
-		return nil
+		return 0
 	}
 	s := x.server.picker.Suspects()
 	method, path := x.head.get(":method"), x.head.get(":path")
@@ -40,14 +41,14 @@ func (x *exchange) suspect(in *picker.Request) error {
 	body := in.Body
 	if len(body) == 0 {
 		if body = []byte(x.head.get(picker.RequestIDHeader)); len(body) == 0 || !in.Hidden {
-			return nil
+			return 0
 		}
 		x.mark = s.MarkID(method, path, body)
 	} else {
 		x.mark = s.Mark(method, path, query, body)
 	}
 	if !s.Any() {
-		return nil
+		return 0
 	}
 	for _, ep := range s.Unsure(x.mark, x.server.options.Now()) {
 		if dial(x.out.Context(), ep.Address) == refuses {
@@ -56,10 +57,5 @@ func (x *exchange) suspect(in *picker.Request) error {
 			s.Spare(x.mark, ep.ID.Pod)
 		}
 	}
-	if after := s.Refused(x.mark, x.server.options.Now()); after > 0 {
-		suspected := *errSuspect
-		suspected.RetryAfter = after
-		return &suspected
-	}
-	return nil
+	return s.Refused(x.mark, x.server.options.Now())
 }

@@ -12,6 +12,7 @@ import (
 
 	filter "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/ext_proc/v3"
 
+	"github.com/kvasir-dev/kvasir/internal/gateway/request"
 	"github.com/kvasir-dev/kvasir/internal/picker"
 	"github.com/kvasir-dev/kvasir/test/envoytest"
 )
@@ -85,7 +86,7 @@ func TestOneRequestCannotTakeEngineAfterEngineBehindAGateway(t *testing.T) {
 				if n := dead.Load(); n != 2 {
 					t.Errorf("one request has taken %d engines", n)
 				}
-				if n := h.seen.count(func(r *recorder) int { return r.refused[RefusedSuspect] }); n != 4 {
+				if n := h.seen.count(func(r *recorder) int { return r.refused[request.RefusedSuspect] }); n != 4 {
 					t.Errorf("%d requests are counted as refused", n)
 				}
 				if answer := g.post("/v1/completions", `{"model":"m","prompt":"y"}`); answer.StatusCode != http.StatusOK && answer.StatusCode != http.StatusServiceUnavailable {

@@ -3,7 +3,6 @@ package h2stream
 import (
 	"context"
 	"encoding/binary"
-	"net"
 	"strconv"
 	"time"
 
@@ -114,8 +113,8 @@ func (s *Stream) Complete() {
 	s.complete = true
 }
 
-// Client is the address of the other end.
-func (s *Stream) Client() net.Addr { return s.c.client }
+// Host is the address of the other end, without the port.
+func (s *Stream) Host() string { return s.c.host }
 
 // Context ends when the stream is over.
 func (s *Stream) Context() context.Context {

@@ -12,22 +12,17 @@ import (
 	"time"
 
 	"github.com/kvasir-dev/kvasir/internal/budget"
+	"github.com/kvasir-dev/kvasir/internal/gateway/request"
 	"github.com/kvasir-dev/kvasir/internal/openai"
 )
 
-const (
-	// firstRead is the most that is allocated for a body before any of it has arrived.
-	firstRead = 64 << 10
-	// keepBody is the largest buffer that is kept for further requests.
-	keepBody = 1 << 20
-)
-
-var buffers = sync.Pool{New: func() any { return new([]byte) }}
+// firstRead is the most that is allocated for a body before any of it has arrived.
+const firstRead = 64 << 10
 
 // body is a request body in memory. It is shared by the handler and by the attempts that send it: a connection might
 // continue to read after its attempt was given up. The buffer is reused when all have released it.
 type body struct {
-	bytes   []byte
+	request.Buffer
 	refs    atomic.Int32
 	proxy   *Proxy
 	account *budget.Account
@@ -38,11 +33,7 @@ func (b *body) release() {
 		return
 	}
 	b.account.Close()
-	buf := b.bytes[:0]
-	b.bytes = nil
-	if cap(buf) > 0 && cap(buf) <= keepBody {
-		buffers.Put(&buf)
-	}
+	b.Free()
 }
 
 // reader returns a reader over the body that holds on to it until it is closed. taken is set when any of it is read.
@@ -65,11 +56,11 @@ func (r *bodyReader) Read(p []byte) (int, error) {
 	switch {
 	case r.body == nil:
 		return 0, errors.New("reading a closed body")
-	case r.at == len(r.body.bytes):
+	case r.at == len(r.body.Bytes):
 		return 0, io.EOF
 	}
 	r.taken.Store(true)
-	n := copy(p, r.body.bytes[r.at:])
+	n := copy(p, r.body.Bytes[r.at:])
 	r.at += n
 	return n, nil
 }
@@ -85,47 +76,23 @@ func (r *bodyReader) Close() error {
 	return nil
 }
 
-// refusal is why a request is not picked for.
-type refusal struct {
-	reason, typ, code, message string
-	status                     int
-}
-
-var (
-	errTooLarge = &refusal{reason: RefusedTooLarge, status: http.StatusRequestEntityTooLarge,
-		typ: "invalid_request_error", code: "request_too_large", message: "The request body is too large."}
-	errEncoding = &refusal{reason: RefusedEncoding, status: http.StatusUnsupportedMediaType,
-		typ: "invalid_request_error", code: "unsupported_encoding", message: "Compressed request bodies are not supported."}
-	errSlowBody = &refusal{reason: RefusedSlowBody, status: http.StatusRequestTimeout,
-		typ: "invalid_request_error", code: "request_timeout", message: "The request body did not arrive in time."}
-	errBrokenBody = &refusal{reason: RefusedBrokenBody, status: http.StatusBadRequest,
-		typ: "invalid_request_error", code: "invalid_request", message: "The request body could not be read to its end."}
-	errMemory = &refusal{reason: RefusedMemory, status: http.StatusServiceUnavailable,
-		typ: "service_unavailable", code: "overloaded", message: "Too many large requests are under way."}
-	errOverload = &refusal{reason: RefusedOverload, status: http.StatusServiceUnavailable,
-		typ: "service_unavailable", code: "overloaded", message: "The picker takes no large bodies of clients without a key at the moment."}
-	errShed = &refusal{reason: RefusedShed, status: http.StatusServiceUnavailable,
-		typ: "service_unavailable", code: "overloaded", message: "The request body came too slowly while there was no room for others."}
-)
-
 // readBody reads the request's body to its end, or returns why it is refused. The client must keep giving: at the minimum
 // rate, over each stall time.
-func (p *Proxy) readBody(out *client, r *http.Request) (*body, *refusal) {
+func (p *Proxy) readBody(out *client, r *http.Request) (*body, *request.Refusal) {
 	limit := p.picker.MaxRequestBody(p.options.DefaultMaxBody)
 	if r.ContentLength > limit {
-		return nil, errTooLarge
+		return nil, request.TooLarge
 	}
 	if encoded(r.Header) {
-		return nil, errEncoding
+		return nil, request.Encoding
 	}
 	b := &body{proxy: p}
 	b.refs.Store(1)
 	if r.Body != http.NoBody {
 		b.account = p.budget.Open(budget.Bodies, out.owner(r), r.RemoteAddr, func() { out.readWithin(time.Nanosecond) })
-		b.bytes = (*buffers.Get().(*[]byte))[:0]
 		refused := b.fill(out, r, limit)
-		if refused == nil && !b.account.Complete() || refused == errSlowBody && b.account.Shed() {
-			refused = errShed
+		if refused == nil && !b.account.Complete() || refused == request.SlowBody && b.account.Shed() {
+			refused = request.Shed
 		}
 		if refused != nil {
 			b.release()
@@ -152,32 +119,32 @@ func encoded(h http.Header) bool {
 }
 
 // fill reads at most limit bytes.
-func (b *body) fill(out *client, r *http.Request, limit int64) *refusal {
+func (b *body) fill(out *client, r *http.Request, limit int64) *request.Refusal {
 	size := int(r.ContentLength) // -1 when it is not known
 	if size < 0 || size > firstRead {
 		size = firstRead
 	}
-	if !b.account.Take(int64(cap(b.bytes))) || !b.grow(size) {
-		return errMemory
+	if !b.Grow(b.account.Take, size) {
+		return request.Memory
 	}
 	window, inWindow := time.Now(), 0 // since when inWindow bytes have arrived
 	quota := int(float64(b.proxy.options.MinBodyRate) * out.stall.Seconds())
 	for {
-		if len(b.bytes) == cap(b.bytes) {
-			more := 2 * cap(b.bytes)
+		if len(b.Bytes) == cap(b.Bytes) {
+			more := 2 * cap(b.Bytes)
 			if r.ContentLength >= 0 {
 				more = min(more, int(r.ContentLength))
 			}
 			// One byte over the limit reports that it is passed.
-			if !b.grow(int(min(int64(more), limit)) + 1) {
-				return errMemory
+			if !b.Grow(b.account.Take, int(min(int64(more), limit))+1) {
+				return request.Memory
 			}
 		}
-		n, err := r.Body.Read(b.bytes[len(b.bytes):cap(b.bytes)])
-		b.bytes = b.bytes[:len(b.bytes)+n]
+		n, err := r.Body.Read(b.Bytes[len(b.Bytes):cap(b.Bytes)])
+		b.Bytes = b.Bytes[:len(b.Bytes)+n]
 		b.account.Received(n)
-		if int64(len(b.bytes)) > limit {
-			return errTooLarge
+		if int64(len(b.Bytes)) > limit {
+			return request.TooLarge
 		}
 		if err != nil {
 			return b.readError(err)
@@ -187,61 +154,34 @@ func (b *body) fill(out *client, r *http.Request, limit int64) *refusal {
 				window, inWindow = now, 0
 				out.readWithin(out.stall)
 				if b.account.Shed() { // the deadline for this was removed
-					return errShed
+					return request.Shed
 				}
 			}
 		}
 	}
 }
 
-func (b *body) readError(err error) *refusal {
+func (b *body) readError(err error) *request.Refusal {
 	var tooLarge *http.MaxBytesError
 	switch {
 	case errors.Is(err, io.EOF):
 		return nil
 	case errors.Is(err, os.ErrDeadlineExceeded):
-		return errSlowBody
+		return request.SlowBody
 	case errors.As(err, &tooLarge):
-		return errTooLarge
+		return request.TooLarge
 	}
-	return errBrokenBody
-}
-
-// salt sets the cache salt in a body that was parsed. It fails if there is no room for it.
-func (b *body) salt(salt string) bool {
-	keep, tail := openai.PutSalt(b.bytes, salt)
-	return b.end(keep, tail)
+	return request.BrokenBody
 }
 
 // askUsage makes a body that was parsed ask for the usage of the stream. It fails if there is no room for that.
 func (b *body) askUsage() bool {
-	keep, tail := openai.PutStreamUsage(b.bytes)
-	return b.end(keep, tail)
+	keep, tail := openai.PutStreamUsage(b.Bytes)
+	return b.End(b.account.Take, keep, tail)
 }
 
 // askReport makes a body that was parsed ask the engine to announce what it finds in its cache, if there is room for that.
 func (b *body) askReport() {
-	b.end(openai.PutReport(b.bytes))
-}
-
-// end replaces what is behind the first keep bytes.
-func (b *body) end(keep int, tail []byte) bool {
-	if !b.grow(keep + len(tail)) {
-		return false
-	}
-	b.bytes = append(b.bytes[:keep], tail...)
-	return true
-}
-
-// grow makes room for size bytes in all, if the budget has it.
-func (b *body) grow(size int) bool {
-	before := cap(b.bytes)
-	if size <= before {
-		return true
-	}
-	if !b.account.Take(int64(size - before)) {
-		return false
-	}
-	b.bytes = append(make([]byte, 0, size), b.bytes...)
-	return true
+	keep, tail := openai.PutReport(b.Bytes)
+	b.End(b.account.Take, keep, tail)
 }

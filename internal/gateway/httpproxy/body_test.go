@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/kvasir-dev/kvasir/internal/budget"
+	"github.com/kvasir-dev/kvasir/internal/gateway/request"
 	"github.com/kvasir-dev/kvasir/internal/picker"
 )
 
@@ -49,7 +50,7 @@ func TestBodiesOfAllSizesAndFramings(t *testing.T) {
 	s.MaxRequestBody = 8 << 20
 	h := newHouse(t, Options{}, s)
 	n := int64(0)
-	for _, size := range []int64{40, firstRead - 1, firstRead, firstRead + 1, keepBody, keepBody + 1, 8<<20 - 1, 8 << 20} {
+	for _, size := range []int64{40, firstRead - 1, firstRead, firstRead + 1, request.KeepBuffer, request.KeepBuffer + 1, 8<<20 - 1, 8 << 20} {
 		body, err := io.ReadAll(zeros(size))
 		if err != nil {
 			t.Fatal(err)
@@ -117,7 +118,7 @@ func TestBodiesBeyondTheLimitAreRefused(t *testing.T) {
 		})
 	}
 	h.idle()
-	if n := h.seen.count(func(r *recorder) int { return r.refused[RefusedTooLarge] }); n != len(cases) {
+	if n := h.seen.count(func(r *recorder) int { return r.refused[request.RefusedTooLarge] }); n != len(cases) {
 		t.Errorf("%d refused, want %d", n, len(cases))
 	}
 }
@@ -192,13 +193,13 @@ func TestClientsThatDoNotFinish(t *testing.T) {
 		want   string
 		reason string
 	}{
-		"stops in the middle of the body":   {head + "Content-Length: 100\r\n\r\n{", nil, "HTTP/1.1 408 ", RefusedSlowBody},
-		"stops before a chunk ends":         {head + "Transfer-Encoding: chunked\r\n\r\n5\r\n{", nil, "HTTP/1.1 408 ", RefusedSlowBody},
-		"half closes in the body":           {head + "Content-Length: 100\r\n\r\n{", (*net.TCPConn).CloseWrite, "HTTP/1.1 400 ", RefusedBrokenBody},
-		"half closes in a chunk":            {head + "Transfer-Encoding: chunked\r\n\r\n5\r\n{", (*net.TCPConn).CloseWrite, "HTTP/1.1 400 ", RefusedBrokenBody},
-		"breaks the framing":                {head + "Transfer-Encoding: chunked\r\n\r\nzz\r\n{", nil, "HTTP/1.1 400 ", RefusedBrokenBody},
-		"resets in the body":                {head + "Content-Length: 100\r\n\r\n{", (*net.TCPConn).Close, "", RefusedBrokenBody},
-		"sends a body that is not expected": {"POST /nowhere HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{", nil, "HTTP/1.1 404 ", RefusedPath},
+		"stops in the middle of the body":   {head + "Content-Length: 100\r\n\r\n{", nil, "HTTP/1.1 408 ", request.RefusedSlowBody},
+		"stops before a chunk ends":         {head + "Transfer-Encoding: chunked\r\n\r\n5\r\n{", nil, "HTTP/1.1 408 ", request.RefusedSlowBody},
+		"half closes in the body":           {head + "Content-Length: 100\r\n\r\n{", (*net.TCPConn).CloseWrite, "HTTP/1.1 400 ", request.RefusedBrokenBody},
+		"half closes in a chunk":            {head + "Transfer-Encoding: chunked\r\n\r\n5\r\n{", (*net.TCPConn).CloseWrite, "HTTP/1.1 400 ", request.RefusedBrokenBody},
+		"breaks the framing":                {head + "Transfer-Encoding: chunked\r\n\r\nzz\r\n{", nil, "HTTP/1.1 400 ", request.RefusedBrokenBody},
+		"resets in the body":                {head + "Content-Length: 100\r\n\r\n{", (*net.TCPConn).Close, "", request.RefusedBrokenBody},
+		"sends a body that is not expected": {"POST /nowhere HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{", nil, "HTTP/1.1 404 ", request.RefusedPath},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {

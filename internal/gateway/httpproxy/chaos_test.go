@@ -16,6 +16,7 @@ import (
 
 	"github.com/go-logr/logr"
 
+	"github.com/kvasir-dev/kvasir/internal/gateway/request"
 	"github.com/kvasir-dev/kvasir/internal/kvblock"
 	"github.com/kvasir-dev/kvasir/internal/openai"
 	"github.com/kvasir-dev/kvasir/internal/picker"
@@ -234,7 +235,7 @@ func TestAPanicHurtsItsRequestOnly(t *testing.T) {
 		}
 		_ = r.Body.Close()
 	}
-	if n := seen.refused[RefusedPanic]; n != 1 || proxy.budget.Stats().Held != 0 {
+	if n := seen.refused[request.RefusedPanic]; n != 1 || proxy.budget.Stats().Held != 0 {
 		t.Errorf("%d panics counted, %d bytes held", n, proxy.budget.Stats().Held)
 	}
 }

@@ -1,7 +1,6 @@
 package httpproxy
 
 import (
-	"math"
 	"net/http"
 	"net/textproto"
 	"strconv"
@@ -10,7 +9,9 @@ import (
 	"github.com/go-logr/logr"
 
 	"github.com/kvasir-dev/kvasir/internal/budget"
+	"github.com/kvasir-dev/kvasir/internal/gateway/request"
 	"github.com/kvasir-dev/kvasir/internal/openai"
+	"github.com/kvasir-dev/kvasir/internal/picker"
 	"github.com/kvasir-dev/kvasir/internal/tracing"
 )
 
@@ -97,38 +98,36 @@ func (c *client) owner(r *http.Request) string {
 }
 
 // fail refuses a request with an error of the picker, and logs it.
-func (c *client) fail(status int, typ, code, message string) {
+func (c *client) fail(e *picker.Error) {
 	if log := c.log.V(1); log.Enabled() {
-		log.Info("Request refused", "request", c.id, "status", status, "code", code, "reason", c.reason)
+		log.Info("Request refused", "request", c.id, "status", e.Status, "code", e.Code, "reason", c.reason)
 	}
-	c.answerError(status, typ, code, message)
+	if after := request.RetryAfter(e); after != "" {
+		c.Header().Set("Retry-After", after)
+	}
+	c.answerError(e)
 }
 
 // answerError sends an error in the style of the requested API, as an event if comments have been sent. If a part of the body has not
 // arrived yet, the connection ends with the answer, because the server would otherwise read the rest before it answers.
-func (c *client) answerError(status int, typ, code, message string) {
+func (c *client) answerError(e *picker.Error) {
 	if c.comments.stop() {
-		_ = c.write(openai.AppendErrorEvent(nil, c.comments.route, status, typ, code, message), false)
+		_ = c.write(openai.AppendErrorEvent(nil, c.comments.route, e.Status, e.Type, e.Code, e.Message), false)
 		return
 	}
 	if c.unread && !c.h2 {
 		c.Header().Set("Connection", "close")
 	}
 	if c.messages {
-		c.answerJSON(status, openai.AppendMessagesError(nil, status, message))
+		c.answerJSON(e.Status, openai.AppendMessagesError(nil, e.Status, e.Message))
 		return
 	}
-	c.answerJSON(status, openai.AppendError(nil, status, typ, code, message))
+	c.answerJSON(e.Status, openai.AppendError(nil, e.Status, e.Type, e.Code, e.Message))
 }
 
 // put sets a header of the answer, in place of what the engine has set.
 func (c *client) put(name, value string) {
 	c.Header()[textproto.CanonicalMIMEHeaderKey(name)] = []string{value}
-}
-
-// retryAfter sets the answer's Retry-After header, in whole seconds.
-func (c *client) retryAfter(d time.Duration) {
-	c.Header().Set("Retry-After", strconv.Itoa(int(math.Ceil(d.Seconds()))))
 }
 
 // answerJSON sends a complete answer. An error means that the client has gone; nothing can be done about it.

@@ -123,5 +123,6 @@ func (c *client) failAs(s *savedAnswer) {
 		is = fields{Message: "The engine answered with an error.", Type: "bad_gateway", Code: "upstream_failed"}
 	}
 	code, _ := is.Code.(string)
-	c.answerError(s.status, is.Type, code, is.Message) // not logged: it contains text of the engine
+	// Not logged: it contains text of the engine.
+	c.answerError(&picker.Error{Status: s.status, Type: is.Type, Code: code, Message: is.Message})
 }

@@ -51,7 +51,7 @@ func (e *exchange) follow(ctx context.Context, response *http.Response, answer *
 		!isPlainStream(response) || response.ContentLength >= 0 || e.attempt+1 >= len(e.decision.Targets) {
 		return
 	}
-	state := openai.Continuable(e.body.bytes, e.asksUsage)
+	state := openai.Continuable(e.body.Bytes, e.asksUsage)
 	if state == nil || !e.body.account.Take(4*int64(state.Most())) { // the tokens of the answer
 		return
 	}
@@ -228,15 +228,15 @@ func (c *continued) failed(err error) {
 // try asks the present target for the rest of the answer.
 func (c *continued) try() error {
 	e := c.exchange
-	text, err := c.state.Body(c.body.bytes)
+	text, err := c.state.Body(c.body.Bytes)
 	if err != nil {
 		return fmt.Errorf("making the request for the rest: %w", err)
 	}
-	rest := &body{bytes: text, proxy: e.proxy}
+	rest := &body{proxy: e.proxy}
 	rest.refs.Store(1)
 	rest.account = e.proxy.budget.Open(budget.Bodies, e.client.owner(e.request), e.request.RemoteAddr, nil)
 	defer rest.release()
-	if !rest.account.Take(int64(cap(text))) {
+	if !rest.Replace(rest.account.Take, text) {
 		return errors.New("there is no memory for the request for the rest")
 	}
 	c.close()

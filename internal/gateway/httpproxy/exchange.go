@@ -169,13 +169,14 @@ func (e *exchange) refused(ctx context.Context, outcome *picker.Outcome, err err
 		panic(http.ErrAbortHandler)
 	}
 	e.client.comments.stop()
-	refusal := &picker.Error{}
+	refusal := (*picker.Error)(nil)
 	if !errors.As(err, &refusal) {
 		e.giveUp()
 		return
 	}
-	e.client.retryAfter(max(refusal.RetryAfter, time.Second))
-	e.client.fail(refusal.Status, refusal.Type, refusal.Code, refusal.Message)
+	later := *refusal
+	later.RetryAfter = max(later.RetryAfter, time.Second)
+	e.client.fail(&later)
 }
 
 // result is what has become of an attempt.
@@ -234,7 +235,7 @@ func (e *exchange) giveUp() {
 		e.attempt = s.attempt
 		e.explain()
 		if s.status == http.StatusServiceUnavailable && e.client.Header().Get("Retry-After") == "" {
-			e.client.retryAfter(time.Second)
+			e.client.put("Retry-After", "1")
 		}
 		e.client.WriteHeader(s.status)
 		_ = e.client.write(s.body, false)
@@ -243,21 +244,26 @@ func (e *exchange) giveUp() {
 	e.explain()
 	switch {
 	case e.local:
-		e.client.retryAfter(time.Second)
-		e.client.fail(http.StatusServiceUnavailable, "service_unavailable", "overloaded", "The picker has no connection left for an engine.")
+		e.client.fail(unavailable("overloaded", "The picker has no connection left for an engine."))
 	case e.full:
-		e.client.retryAfter(time.Second)
-		e.client.fail(http.StatusServiceUnavailable, "service_unavailable", "engines_full", "The queues of the engines are full.")
+		e.client.fail(unavailable("engines_full", "The queues of the engines are full."))
 	case e.gaveUp:
-		e.client.retryAfter(time.Second)
-		e.client.fail(http.StatusServiceUnavailable, "service_unavailable", "engine_gave_up", "The engine has given the request up.")
+		e.client.fail(unavailable("engine_gave_up", "The engine has given the request up."))
 	case e.timedOut:
-		e.client.fail(http.StatusBadGateway, "bad_gateway", "upstream_timeout", "The engine did not answer in time.")
+		e.client.fail(badGateway("upstream_timeout", "The engine did not answer in time."))
 	case e.brokeOff:
-		e.client.fail(http.StatusBadGateway, "bad_gateway", "engines_broke_off", "Engines aborted while serving this request.")
+		e.client.fail(badGateway("engines_broke_off", "Engines aborted while serving this request."))
 	default:
-		e.client.fail(http.StatusBadGateway, "bad_gateway", "upstream_failed", "No engine could be reached.")
+		e.client.fail(badGateway("upstream_failed", "No engine could be reached."))
 	}
+}
+
+func unavailable(code, message string) *picker.Error {
+	return &picker.Error{Status: http.StatusServiceUnavailable, Type: "service_unavailable", Code: code, Message: message}
+}
+
+func badGateway(code, message string) *picker.Error {
+	return &picker.Error{Status: http.StatusBadGateway, Type: "bad_gateway", Code: code, Message: message}
 }
 
 // try sends the request to the present target and passes the answer on, unless it is one to be tried elsewhere.
@@ -330,7 +336,7 @@ func (e *exchange) sendBody(ctx context.Context, body *body) (*http.Response, er
 		Header:        header,
 		Body:          body.reader(taken),
 		GetBody:       func() (io.ReadCloser, error) { return body.reader(taken), nil },
-		ContentLength: int64(len(body.bytes)),
+		ContentLength: int64(len(body.Bytes)),
 	}
 	return e.proxy.engines.RoundTrip(r.WithContext(ctx), ep)
 }
@@ -375,7 +381,7 @@ func (e *exchange) marked() uint64 {
 	if e.changed {
 		return e.mark
 	}
-	return markOf(e.proxy.suspects, e.request, e.body.bytes)
+	return markOf(e.proxy.suspects, e.request, e.body.Bytes)
 }
 
 // markOf is the mark of a request.
@@ -392,16 +398,16 @@ func (e *exchange) rewrite() bool {
 	}
 	e.mark, e.changed = e.marked(), true
 	if drops {
-		openai.DropPriority(e.body.bytes)
+		openai.DropPriority(e.body.Bytes)
 	}
-	if salt != "" && !e.body.salt(salt) {
+	if salt != "" && !e.body.Salt(e.body.account.Take, salt) {
 		return false
 	}
 	e.asksUsage = asks && e.body.askUsage()
 	if report {
 		e.body.askReport()
 	}
-	e.pick.Body = e.body.bytes
+	e.pick.Body = e.body.Bytes
 	return true
 }
 

@@ -13,6 +13,7 @@ import (
 
 	"github.com/go-logr/logr/funcr"
 
+	"github.com/kvasir-dev/kvasir/internal/gateway/request"
 	"github.com/kvasir-dev/kvasir/internal/picker"
 )
 
@@ -69,7 +70,7 @@ func TestABodyThatThePoolRefusesLeavesTheCircuitOpen(t *testing.T) {
 	if closed() {
 		t.Error("the circuit of an engine that no request has reached is closed")
 	}
-	if n := h.seen.count(func(r *recorder) int { return r.refused[RefusedTooLarge] }); n != 1 {
+	if n := h.seen.count(func(r *recorder) int { return r.refused[request.RefusedTooLarge] }); n != 1 {
 		t.Errorf("%d refused as too large, want 1", n)
 	}
 	h.idle()
@@ -103,7 +104,7 @@ func TestRequestsUnderWayAreBounded(t *testing.T) {
 	if text := read(t, r); r.StatusCode != 503 || r.Header.Get("Retry-After") == "" || !strings.Contains(text, "overloaded") {
 		t.Errorf("status %d, Retry-After %q: %s", r.StatusCode, r.Header.Get("Retry-After"), text)
 	}
-	if n := h.seen.count(func(r *recorder) int { return r.refused[RefusedRequests] }); n != 1 {
+	if n := h.seen.count(func(r *recorder) int { return r.refused[request.RefusedRequests] }); n != 1 {
 		t.Errorf("%d refused for the number of requests, want 1", n)
 	}
 	release()

@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/kvasir-dev/kvasir/internal/gateway/request"
 	"github.com/kvasir-dev/kvasir/internal/overload"
 	"github.com/kvasir-dev/kvasir/internal/picker"
 )
@@ -33,7 +34,7 @@ func TestLargeBodiesNeedAKeyWhileResourcesAreShort(t *testing.T) {
 		if r.StatusCode != tc.want || tc.want == http.StatusServiceUnavailable && (!strings.Contains(text, "overloaded") || r.Header.Get("Retry-After") == "") {
 			t.Errorf("%d bytes with key %q at %d %%: status %d: %s", len(tc.body), tc.key, tc.percent, r.StatusCode, text)
 		}
-		refused := h.seen.count(func(r *recorder) int { return r.refused[RefusedOverload] })
+		refused := h.seen.count(func(r *recorder) int { return r.refused[request.RefusedOverload] })
 		if want := tc.want / 503; refused != want || int(m.State().Refused[overload.AnonymousBodies]) != want {
 			t.Errorf("%d are counted as refused, want %d", refused, want)
 		}

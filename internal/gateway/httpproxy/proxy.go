@@ -10,6 +10,7 @@
 package httpproxy
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net/http"
@@ -24,6 +25,7 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/budget"
 	"github.com/kvasir-dev/kvasir/internal/endpoint"
 	"github.com/kvasir-dev/kvasir/internal/engines/transport"
+	"github.com/kvasir-dev/kvasir/internal/gateway/request"
 	"github.com/kvasir-dev/kvasir/internal/openai"
 	"github.com/kvasir-dev/kvasir/internal/overload"
 	"github.com/kvasir-dev/kvasir/internal/picker"
@@ -37,7 +39,7 @@ type Options struct {
 	// Log gets a line per failed attempt.
 	Log logr.Logger
 	// Observer is notified of each request; nil for none.
-	Observer Observer
+	Observer request.Observer
 	// Spans traces requests; nil for no tracing.
 	Spans *tracing.Tracer
 	// Ready reports whether the picker should receive requests, for GET /health; nil is always.
@@ -82,25 +84,19 @@ func (o *Options) fill() {
 		o.Unreachable = func(string, []*endpoint.Endpoint) bool { return false }
 	}
 	if o.Observer == nil {
-		o.Observer = nobody{}
+		o.Observer = request.Unobserved{}
 	}
-	set(&o.DialTimeout, 2*time.Second)
-	set(&o.IdlePerEndpoint, 256)
-	set(&o.DefaultMaxBody, 64<<20)
+	o.DialTimeout = cmp.Or(o.DialTimeout, 2*time.Second)
+	o.IdlePerEndpoint = cmp.Or(o.IdlePerEndpoint, 256)
+	o.DefaultMaxBody = cmp.Or(o.DefaultMaxBody, 64<<20)
 	if o.Budget == nil {
 		o.Budget = budget.New(1<<30, time.Now)
 	}
-	set(&o.MaxRequests, 16<<10)
-	set(&o.Hold, 15*time.Second)
-	set(&o.StallLook, stallLook)
-	set(&o.Stall, 30*time.Second)
-	set(&o.MinBodyRate, 1<<10)
-}
-
-func set[T int | int64 | time.Duration](option *T, value T) {
-	if *option == 0 {
-		*option = value
-	}
+	o.MaxRequests = cmp.Or(o.MaxRequests, 16<<10)
+	o.Hold = cmp.Or(o.Hold, 15*time.Second)
+	o.StallLook = cmp.Or(o.StallLook, stallLook)
+	o.Stall = cmp.Or(o.Stall, 30*time.Second)
+	o.MinBodyRate = cmp.Or(o.MinBodyRate, 1<<10)
 }
 
 // Proxy is the handler. It is safe for concurrent use.
@@ -143,10 +139,10 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		}
 		if err, _ := v.(error); !errors.Is(err, http.ErrAbortHandler) {
 			p.options.Log.Error(fmt.Errorf("panic: %v", v), "Request failed", "request", out.id, "stack", string(debug.Stack()))
-			p.options.Observer.Refused(RefusedPanic)
+			p.options.Observer.Refused(request.RefusedPanic)
 			out.comments.stop()
 			if !out.started {
-				out.fail(http.StatusInternalServerError, "server_error", "internal_error", "The request could not be handled.")
+				out.fail(&request.Panic.Error)
 				return
 			}
 		}
@@ -195,12 +191,12 @@ func (p *Proxy) route(out *client, r *http.Request) {
 	out.tenant = tenant
 	owner := out.owner(r)
 	if !p.requests.enter(owner) {
-		p.refuse(out, RefusedRequests, http.StatusServiceUnavailable, "service_unavailable", "overloaded", "Too many requests are under way.")
+		p.refuse(out, request.TooMany)
 		return
 	}
 	defer p.requests.leave(owner)
 	if openai.Administrative(r.URL.EscapedPath()) {
-		p.refuse(out, RefusedPath, http.StatusNotFound, "invalid_request_error", "not_found", "There is nothing at this path.")
+		p.refuse(out, request.NotFound)
 		return
 	}
 	if isModels(r.URL.Path) {
@@ -224,7 +220,7 @@ func (p *Proxy) route(out *client, r *http.Request) {
 		p.generate(out, r, 0, false)
 	case !ok && redirected(out, r):
 	case !ok:
-		p.refuse(out, RefusedPath, http.StatusNotFound, "invalid_request_error", "not_found", nothingAt(r.URL.Path))
+		p.refuse(out, nothingAt(r.URL.Path))
 	case r.Method != http.MethodPost:
 		p.wrongMethod(out, "POST")
 	default:
@@ -251,12 +247,13 @@ func isServed(path string) bool {
 	return read || path == openai.Health || byLoad(path) || isOpen(path)
 }
 
-// nothingAt is the message for a path that is not served. At the root it says what is, for people who look with a browser.
-func nothingAt(path string) string {
+// nothingAt refuses a path that is not served. At the root it says what is, for people who look with a browser.
+func nothingAt(path string) *request.Refusal {
+	why := *request.NotFound
 	if path == "/" {
-		return "There is nothing at this path. This is an API for inference: /v1/models lists the models, and chats go to /v1/chat/completions."
+		why.Message += " This is an API for inference: /v1/models lists the models, and chats go to /v1/chat/completions."
 	}
-	return "There is nothing at this path."
+	return &why
 }
 
 // preflight answers a browser's preflight, which has no key. It is the same at every path, so that it reveals nothing of
@@ -299,20 +296,17 @@ var generates = map[string]bool{"/invocations": true, openai.Generate: true}
 
 func (p *Proxy) wrongMethod(out *client, allow string) {
 	out.Header().Set("Allow", allow)
-	p.refuse(out, RefusedMethod, http.StatusMethodNotAllowed, "invalid_request_error", "method_not_allowed",
-		"This path takes "+allow+" only.")
+	p.refuse(out, request.WrongMethod(allow))
 }
 
 // refuse answers a request that was not picked for.
-func (p *Proxy) refuse(out *client, reason string, status int, typ, code, message string) {
-	p.options.Observer.Refused(reason)
-	out.span.Refused(reason)
+func (p *Proxy) refuse(out *client, why *request.Refusal) {
+	p.options.Observer.Refused(why.Reason)
+	out.span.Refused(why.Reason)
 	out.comments.stop()
-	out.reason = reason
-	if status == http.StatusServiceUnavailable && out.Header().Get("Retry-After") == "" {
-		out.Header().Set("Retry-After", "1")
-	}
-	out.fail(status, typ, code, message)
+	out.reason = why.Reason
+	picker.EachRateHeader(why.Rates, out.put)
+	out.fail(&why.Error)
 }
 
 // generate serves an inference request.
@@ -324,24 +318,22 @@ func (p *Proxy) generate(out *client, r *http.Request, route openai.Route, parse
 	held := p.budget.Open(budget.Requests, out.owner(r), r.RemoteAddr, nil)
 	defer held.Close()
 	if !held.Take(requestCost) {
-		p.refuse(out, RefusedMemory, http.StatusServiceUnavailable, "service_unavailable", "overloaded", "Too many requests are under way.")
+		p.refuse(out, request.NoMemory)
 		return
 	}
 	if r.Body != http.NoBody && p.options.Overload.RefusesBody(out.tenant, r.ContentLength) {
-		p.refuseBody(out, errOverload)
+		p.refuse(out, request.Overload)
 		return
 	}
 	body, refused := p.readBody(out, r)
 	if refused != nil {
-		p.refuseBody(out, refused)
+		p.refuse(out, refused)
 		return
 	}
 	if p.suspects.Any() {
-		if after := p.suspects.Refused(markOf(p.suspects, r, body.bytes), start); after > 0 {
+		if after := p.suspects.Refused(markOf(p.suspects, r, body.Bytes), start); after > 0 {
 			body.release()
-			out.retryAfter(after)
-			p.refuse(out, RefusedSuspect, http.StatusServiceUnavailable, "service_unavailable", "engines_broke_off",
-				"Engines aborted while serving this request. It is not sent to others for some minutes.")
+			p.refuse(out, request.Suspect(after))
 			return
 		}
 	}
@@ -349,8 +341,8 @@ func (p *Proxy) generate(out *client, r *http.Request, route openai.Route, parse
 	defer e.dropBody()
 
 	e.pick = picker.Request{
-		ID: out.id, Route: route, Body: body.bytes, Header: r.Header.Get, Unparsed: !parsed, Generates: generates[r.URL.Path],
-		Light: r.URL.Path == openai.CountTokens, Uncached: len(body.bytes) == 0 || !openai.Computes(r.Method, r.URL.Path),
+		ID: out.id, Route: route, Body: body.Bytes, Header: r.Header.Get, Unparsed: !parsed, Generates: generates[r.URL.Path],
+		Light: r.URL.Path == openai.CountTokens, Uncached: len(body.Bytes) == 0 || !openai.Computes(r.Method, r.URL.Path),
 		Saltable: r.URL.Path == openai.Generate, CutsUsage: true, Steps: out.span.Steps(),
 	}
 	if streams[route] && parsed {
@@ -365,50 +357,23 @@ func (p *Proxy) generate(out *client, r *http.Request, route openai.Route, parse
 	e.decision = d
 	if !e.rewrite() {
 		d.End(picker.Failed)
-		p.refuseBody(out, errMemory)
+		p.refuse(out, request.Memory)
 		return
 	}
 	e.run(r.Context())
 }
 
-func (p *Proxy) refuseBody(out *client, why *refusal) {
-	p.refuse(out, why.reason, why.status, why.typ, why.code, why.message)
-}
-
 // refusePick answers a request that the picker has refused.
 func (p *Proxy) refusePick(out *client, r *http.Request, err error) {
 	if r.Context().Err() != nil {
-		p.options.Observer.Refused(RefusedClientGone)
-		out.span.Refused(RefusedClientGone)
-		p.options.Log.V(1).Info("Request refused", "request", out.id, "reason", RefusedClientGone)
+		p.options.Observer.Refused(request.RefusedClientGone)
+		out.span.Refused(request.RefusedClientGone)
+		p.options.Log.V(1).Info("Request refused", "request", out.id, "reason", request.RefusedClientGone)
 		panic(http.ErrAbortHandler)
 	}
-	var refusal *picker.Error
-	if !errors.As(err, &refusal) {
-		p.options.Log.Error(err, "Picking failed", "request", out.id)
-		p.refuse(out, RefusedPick, http.StatusInternalServerError, "server_error", "internal_error", "The request could not be routed.")
-		return
+	why := request.RefusalOf(err)
+	if why.Cause != nil {
+		p.options.Log.Error(why.Cause, "Picking failed", "request", out.id)
 	}
-	reason := RefusedPick
-	switch refusal.Status {
-	case http.StatusBadRequest:
-		reason = RefusedUnreadable
-	case http.StatusNotFound:
-		reason = RefusedModel
-	case http.StatusRequestEntityTooLarge: // another pool takes as much
-		reason = RefusedTooLarge
-	case http.StatusServiceUnavailable:
-		if reason = RefusedNoEndpoint; refusal.Code == picker.CodeOverloaded {
-			reason = RefusedOverload
-		}
-	case http.StatusUnauthorized, http.StatusForbidden:
-		reason = RefusedTenant
-	case http.StatusTooManyRequests:
-		reason = RefusedTooMuch
-	}
-	if after := refusal.RetryAfter; after > 0 {
-		out.retryAfter(after)
-	}
-	picker.EachRateHeader(refusal.Rates, out.put)
-	p.refuse(out, reason, refusal.Status, refusal.Type, refusal.Code, refusal.Message)
+	p.refuse(out, why)
 }

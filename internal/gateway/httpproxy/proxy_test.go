@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/kvasir-dev/kvasir/internal/gateway/request"
 	"github.com/kvasir-dev/kvasir/internal/picker"
 )
 
@@ -56,23 +57,23 @@ func TestWrongRequestsAreRefusedInTheStyleOfTheAPI(t *testing.T) {
 		code, reason       string
 		answer             map[string]string
 	}{
-		"broken JSON": {"POST", "/v1/completions", `{"model":"m","prompt":`, nil, 400, "invalid_request", RefusedUnreadable, nil},
-		"no model":    {"POST", "/v1/completions", `{"prompt":"x"}`, nil, 400, "invalid_request", RefusedUnreadable, nil},
-		"empty body":  {"POST", "/v1/chat/completions", ``, nil, 400, "invalid_request", RefusedUnreadable, nil},
+		"broken JSON": {"POST", "/v1/completions", `{"model":"m","prompt":`, nil, 400, "invalid_request", request.RefusedUnreadable, nil},
+		"no model":    {"POST", "/v1/completions", `{"prompt":"x"}`, nil, 400, "invalid_request", request.RefusedUnreadable, nil},
+		"empty body":  {"POST", "/v1/chat/completions", ``, nil, 400, "invalid_request", request.RefusedUnreadable, nil},
 		"unknown model": {"POST", "/v1/completions", `{"model":"nobody","prompt":"x"}`, nil, 404, "model_not_found",
-			RefusedModel, nil},
-		"unknown path": {"POST", "/completion", `{}`, nil, 404, "not_found", RefusedPath, nil},
-		"root":         {"GET", "/", ``, nil, 404, "not_found", RefusedPath, nil},
-		"wrong method": {"GET", "/v1/completions", ``, nil, 405, "method_not_allowed", RefusedMethod,
+			request.RefusedModel, nil},
+		"unknown path": {"POST", "/completion", `{}`, nil, 404, "not_found", request.RefusedPath, nil},
+		"root":         {"GET", "/", ``, nil, 404, "not_found", request.RefusedPath, nil},
+		"wrong method": {"GET", "/v1/completions", ``, nil, 405, "method_not_allowed", request.RefusedMethod,
 			map[string]string{"Allow": "POST"}},
-		"models are not posted to": {"POST", "/v1/models", ``, nil, 405, "method_not_allowed", RefusedMethod,
+		"models are not posted to": {"POST", "/v1/models", ``, nil, 405, "method_not_allowed", request.RefusedMethod,
 			map[string]string{"Allow": "GET, HEAD"}},
 		"too large": {"POST", "/v1/completions", strings.Repeat(" ", 1<<20+1), nil, 413, "request_too_large",
-			RefusedTooLarge, nil},
+			request.RefusedTooLarge, nil},
 		"compressed": {"POST", "/v1/completions", `{}`, []string{"Content-Encoding", "gzip"}, 415, "unsupported_encoding",
-			RefusedEncoding, nil},
+			request.RefusedEncoding, nil},
 		"no endpoint": {"POST", "/v1/completions", `{"model":"drained","prompt":"x"}`, nil, 503, "no_endpoint",
-			RefusedNoEndpoint, map[string]string{"Retry-After": "1"}},
+			request.RefusedNoEndpoint, map[string]string{"Retry-After": "1"}},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/kvasir-dev/kvasir/internal/budget"
+	"github.com/kvasir-dev/kvasir/internal/gateway/request"
 	"github.com/kvasir-dev/kvasir/internal/openai"
 	"github.com/kvasir-dev/kvasir/internal/picker"
 )
@@ -169,8 +170,8 @@ func TestABodyWithoutRoomForItsSaltIsRefused(t *testing.T) {
 		_, _ = io.WriteString(w, "{}")
 	}))
 	s.Policy.Admission.Tenants.Salts = true
-	s.MaxRequestBody = 2 * keepBody
-	body := `{"model":"m","prompt":"` + strings.Repeat("x", keepBody+keepBody/8) + `"}` // more than buffers that are reused
+	s.MaxRequestBody = 2 * request.KeepBuffer
+	body := `{"model":"m","prompt":"` + strings.Repeat("x", request.KeepBuffer+request.KeepBuffer/8) + `"}` // more than buffers that are reused
 	seen := map[int64]int{}
 	// A connection holds at most as much as is free.
 	least := 2 * int64(len(body)+requestCost)

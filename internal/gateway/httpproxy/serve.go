@@ -1,6 +1,7 @@
 package httpproxy
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -48,12 +49,12 @@ type ServeOptions struct {
 // for running requests for at most the grace period, aborts the rest, and returns when all handlers have returned. It
 // closes the listener. The error is nil after an orderly end.
 func Serve(ctx context.Context, listener net.Listener, handler http.Handler, o ServeOptions) error {
-	set(&o.Grace, 30*time.Second)
-	set(&o.ReadHeaderTimeout, 10*time.Second)
-	set(&o.IdleTimeout, 2*time.Minute)
-	set(&o.MaxHeaderBytes, 64<<10)
-	set(&o.MaxStreams, 1024)
-	set(&o.MaxConnections, 16<<10)
+	o.Grace = cmp.Or(o.Grace, 30*time.Second)
+	o.ReadHeaderTimeout = cmp.Or(o.ReadHeaderTimeout, 10*time.Second)
+	o.IdleTimeout = cmp.Or(o.IdleTimeout, 2*time.Minute)
+	o.MaxHeaderBytes = cmp.Or(o.MaxHeaderBytes, 64<<10)
+	o.MaxStreams = cmp.Or(o.MaxStreams, 1024)
+	o.MaxConnections = cmp.Or(o.MaxConnections, 16<<10)
 
 	running := handlers{most: o.MaxRequests, hosts: map[string]int{}}
 	protocols := new(http.Protocols)

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/kvasir-dev/kvasir/internal/budget"
+	"github.com/kvasir-dev/kvasir/internal/gateway/request"
 )
 
 // TestSlowUploadsDoNotTurnOthersAway: clients that send most of a large body and then keep it are shed when there is no room,
@@ -41,7 +42,7 @@ func TestSlowUploadsDoNotTurnOthersAway(t *testing.T) {
 		t.Error("nothing was shed")
 	}
 	eventually(t, "those are refused", func() bool {
-		return h.seen.count(func(r *recorder) int { return r.refused[RefusedShed] }) == int(shed)
+		return h.seen.count(func(r *recorder) int { return r.refused[request.RefusedShed] }) == int(shed)
 	})
 	_ = slow
 }

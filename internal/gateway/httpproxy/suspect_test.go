@@ -17,6 +17,7 @@ import (
 
 	"github.com/kvasir-dev/kvasir/internal/endpoint"
 	"github.com/kvasir-dev/kvasir/internal/engines/transport"
+	"github.com/kvasir-dev/kvasir/internal/gateway/request"
 	"github.com/kvasir-dev/kvasir/internal/picker"
 )
 
@@ -109,7 +110,7 @@ func TestOneRequestCannotTakeEngineAfterEngine(t *testing.T) {
 			t.Errorf("status %d, Retry-After %q, %s", r.StatusCode, r.Header.Get("Retry-After"), text)
 		}
 	}
-	if n := dead(); n != breaks || h.seen.refused[RefusedSuspect] != 10 {
+	if n := dead(); n != breaks || h.seen.refused[request.RefusedSuspect] != 10 {
 		t.Fatalf("%d engines have died, %v", n, h.seen.refused)
 	}
 	for range 6 { // to the others, and to the dead ones, which are passed over

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/kvasir-dev/kvasir/internal/budget"
+	"github.com/kvasir-dev/kvasir/internal/gateway/request"
 	"github.com/kvasir-dev/kvasir/internal/picker"
 )
 
@@ -24,7 +25,7 @@ func TestOneClientLeavesRequestsForOthers(t *testing.T) {
 		_, _ = io.WriteString(conn, "POST /v1/completions HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer k-acme\r\nContent-Length: 100\r\n\r\n{")
 	}
 	eventually(t, "the share of one tenant is used up", func() bool {
-		return h.seen.count(func(r *recorder) int { return r.refused[RefusedRequests] }) == 14
+		return h.seen.count(func(r *recorder) int { return r.refused[request.RefusedRequests] }) == 14
 	})
 	body := `{"model":"m","prompt":"x"}`
 	if r := h.post("/v1/completions", body, "Authorization", "Bearer k-small"); r.StatusCode != http.StatusOK {

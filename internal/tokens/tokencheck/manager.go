@@ -165,9 +165,6 @@ func (m *Manager) Set(pools []Pool) {
 	}
 }
 
-// Close ends everything.
-func (m *Manager) Close() { m.Set(nil) }
-
 // Look makes the manager check a pool at once, because its files might have appeared or changed.
 func (m *Manager) Look(namespace, pool string) {
 	if k := m.keeper(namespace, pool); k != nil {

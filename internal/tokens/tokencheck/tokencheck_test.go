@@ -249,7 +249,7 @@ func TestWhatIsProvenIsTrusted(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				h := newHouse(tc.files, "a")
-				defer h.Close()
+				defer h.Set(nil)
 				h.change, h.refuse = tc.change, tc.refuse
 				h.engine("a", v24, tc.engine, tc.setting)
 				h.apply()
@@ -326,7 +326,7 @@ func TestTheProbeIsRepeated(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				h := newHouse(Files{Set: full}, "a")
-				defer h.Close()
+				defer h.Set(nil)
 				h.engine("a", v24, full, settings[0])
 				h.apply()
 				h.expect(t, "before", Exact, true, true)
@@ -356,7 +356,7 @@ func TestAnEngineThatComesLateIsAsked(t *testing.T) {
 		h.engine("a", v24, full, settings[0])
 		time.Sleep(lastRetry)
 		h.expect(t, "with an engine", Exact, true, true)
-		h.Close()
+		h.Set(nil)
 		h.mu.Lock()
 		defer h.mu.Unlock()
 		if h.published != nil || len(h.All()) != 0 {
@@ -380,7 +380,7 @@ func TestOldEnginesDoNotTell(t *testing.T) {
 		t.Run(version, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				h := newHouse(Files{}, "a", "b")
-				defer h.Close()
+				defer h.Set(nil)
 				h.engine("a", Identity{Version: version}, full, settings[0])
 				h.engine("b", v24, full, settings[0])
 				h.apply()
@@ -410,7 +410,7 @@ func TestDirectoriesAreLookedAt(t *testing.T) {
 	}
 	synctest.Test(t, func(t *testing.T) {
 		h := newHouse(Files{Dir: dir}, "a")
-		defer h.Close()
+		defer h.Set(nil)
 		h.engine("a", v24, full, settings[0])
 		h.apply()
 		h.expect(t, "at first", Exact, true, true)

@@ -22,7 +22,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/kvasir-dev/kvasir/api/v1alpha1"
-	"github.com/kvasir-dev/kvasir/internal/operator/policyattach"
+	"github.com/kvasir-dev/kvasir/internal/config"
 	"github.com/kvasir-dev/kvasir/internal/operator/resources"
 )
 
@@ -421,7 +421,7 @@ func (r *reconciliation) findPolicy(ctx context.Context) error {
 	for i := range list.Items {
 		policies[i] = &list.Items[i]
 	}
-	r.policy = policyattach.Winners(policies, nil)[r.key]
+	r.policy = config.PolicyWinners(policies, nil)[r.key]
 	return nil
 }
 

@@ -9,7 +9,6 @@ import (
 	"net"
 	"os"
 	"strconv"
-	"strings"
 	"sync"
 	"time"
 
@@ -156,11 +155,11 @@ func (l *Listener) replicas(ctx context.Context, pool types.NamespacedName) ([]r
 // dial returns how to reach the pickers of a pool: their certificate must be of the pool's CA, and they receive the
 // operator's token.
 func (l *Listener) dial(pool string) (rpc.DialOptions, error) {
-	namespace, name, _ := strings.Cut(pool, "/")
+	key := config.ParseKey(pool)
 	ctx, cancel := context.WithTimeout(context.Background(), dialTimeout)
 	defer cancel()
 	var trusted corev1.ConfigMap
-	if err := l.o.Reader.Get(ctx, types.NamespacedName{Namespace: namespace, Name: resources.CAName(name)}, &trusted); err != nil {
+	if err := l.o.Reader.Get(ctx, types.NamespacedName{Namespace: key.Namespace, Name: resources.CAName(key.Name)}, &trusted); err != nil {
 		return rpc.DialOptions{}, fmt.Errorf("reading what pool %s trusts: %w", pool, err)
 	}
 	roots := x509.NewCertPool()
@@ -169,7 +168,7 @@ func (l *Listener) dial(pool string) (rpc.DialOptions, error) {
 	}
 	return rpc.DialOptions{
 		Credentials: credentials.NewTLS(&tls.Config{
-			MinVersion: tls.VersionTLS13, RootCAs: roots, ServerName: resources.Host(resources.PickerName(name), namespace),
+			MinVersion: tls.VersionTLS13, RootCAs: roots, ServerName: resources.Host(resources.PickerName(key.Name), key.Namespace),
 		}),
 		Token: func() ([]byte, error) { return os.ReadFile(l.o.Token) },
 	}, nil
@@ -177,9 +176,8 @@ func (l *Listener) dial(pool string) (rpc.DialOptions, error) {
 
 // notify marks that a pool's pickers have news. It does not block.
 func (l *Listener) notify(pool string) {
-	namespace, name, _ := strings.Cut(pool, "/")
 	l.mu.Lock()
-	l.woken[types.NamespacedName{Namespace: namespace, Name: name}] = true
+	l.woken[config.ParseKey(pool)] = true
 	l.mu.Unlock()
 	select {
 	case l.wake <- struct{}{}:

@@ -1,6 +1,6 @@
 // Package routingpolicy writes the status of RoutingPolicies: for each pool that a policy names, whether the policy is
 // applied there, whether the objects that it refers to exist, and how many replicas of the pool's picker follow it. Nothing
-// depends on it: pickers read policies themselves, and decide by the same rule (package policyattach).
+// depends on it: pickers read policies themselves, and decide by the same rule (PolicyWinners of package config).
 package routingpolicy
 
 import (
@@ -28,7 +28,6 @@ import (
 
 	"github.com/kvasir-dev/kvasir/api/v1alpha1"
 	"github.com/kvasir-dev/kvasir/internal/config"
-	"github.com/kvasir-dev/kvasir/internal/operator/policyattach"
 	"github.com/kvasir-dev/kvasir/internal/operatorfeed"
 	"github.com/kvasir-dev/kvasir/internal/status"
 )
@@ -91,7 +90,7 @@ func (r *Reconciler) neighbours(ctx context.Context, o client.Object) []reconcil
 // targeting are the policies that name a pool.
 func (r *Reconciler) targeting(ctx context.Context, pool client.Object) []reconcile.Request {
 	return r.requests(ctx, pool.GetNamespace(), func(p *v1alpha1.RoutingPolicy) bool {
-		for _, target := range policyattach.Targets(p) {
+		for _, target := range config.PolicyTargets(p) {
 			if target.Name == pool.GetName() {
 				return true
 			}
@@ -157,7 +156,7 @@ func (r *Reconciler) yields(ctx context.Context, p *v1alpha1.RoutingPolicy) (boo
 	if r.Others == nil {
 		return false, nil
 	}
-	for _, pool := range policyattach.Targets(p) {
+	for _, pool := range config.PolicyTargets(p) {
 		if yes, err := r.Others.ManagesPool(ctx, pool); yes || err != nil {
 			return yes, err
 		}
@@ -181,8 +180,8 @@ func (r *Reconciler) gather(ctx context.Context, p *v1alpha1.RoutingPolicy) (f f
 	if err != nil {
 		return f, 0, err
 	}
-	winners := policyattach.Winners(policies, nil)
-	for i, pool := range policyattach.Targets(p) {
+	winners := config.PolicyWinners(policies, nil)
+	for i, pool := range config.PolicyTargets(p) {
 		t := target{}
 		if t.found, err = r.exists(ctx, pool, &p.Spec.TargetRefs[i]); err != nil {
 			return f, 0, err
@@ -213,7 +212,7 @@ func (r *Reconciler) secrets(ctx context.Context, p *v1alpha1.RoutingPolicy, f *
 			return fmt.Errorf("reading the tenants of policy %s: %w", p.Name, err)
 		}
 	}
-	_, missing, invalid := policyattach.Tenants(p, func(name string) *corev1.Secret { return found[name] })
+	_, missing, invalid := config.PolicyTenants(p, func(name string) *corev1.Secret { return found[name] })
 	f.missing = missing
 	for _, err := range invalid {
 		f.malformed = append(f.malformed, err.BadValue.(string)+": "+err.Detail)

@@ -453,13 +453,6 @@ func mixed(policies ...string) operatorfeed.View {
 	return v
 }
 
-func TestInForceIsTheWinner(t *testing.T) {
-	p, q := policy(t, "p", 2, onM), policy(t, "q", 1, onM)
-	if got := InForce(types.NamespacedName{Namespace: "ns", Name: "m"}, []*v1alpha1.RoutingPolicy{p, q}); got != q {
-		t.Errorf("got %v", got)
-	}
-}
-
 // TestACrossingWithoutAnIslandIsTold: a policy that keeps requests on the pickers' island has no effect while that is not known.
 func TestACrossingWithoutAnIslandIsTold(t *testing.T) {
 	t.Parallel()

@@ -2,18 +2,11 @@ package routingpolicy
 
 import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/kvasir-dev/kvasir/api/v1alpha1"
-	"github.com/kvasir-dev/kvasir/internal/operator/policyattach"
 	"github.com/kvasir-dev/kvasir/internal/operatorfeed"
 	"github.com/kvasir-dev/kvasir/internal/status"
 )
-
-// InForce returns the policy that a pool must follow; nil if none is attached, for the defaults. policies are all of the pool's namespace.
-func InForce(pool types.NamespacedName, policies []*v1alpha1.RoutingPolicy) *v1alpha1.RoutingPolicy {
-	return policyattach.Winners(policies, nil)[pool]
-}
 
 // PoolStatus is the part of a pool's status about its policy: the policy and the generation that all replicas of the
 // picker follow, and a condition, nil where no policy applies. While replicas differ, or none reports, the

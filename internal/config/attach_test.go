@@ -1,4 +1,4 @@
-package policyattach
+package config
 
 import (
 	"crypto/sha256"
@@ -16,8 +16,8 @@ import (
 	"github.com/kvasir-dev/kvasir/api/v1alpha1"
 )
 
-// policy made at a second, 0 for none, for pools.
-func policy(name string, second int64, pools ...string) *v1alpha1.RoutingPolicy {
+// policyFor makes a policy, created at a second, 0 for none, for pools.
+func policyFor(name string, second int64, pools ...string) *v1alpha1.RoutingPolicy {
 	p := &v1alpha1.RoutingPolicy{}
 	p.Namespace, p.Name = "ns", name
 	if second > 0 {
@@ -29,7 +29,7 @@ func policy(name string, second int64, pools ...string) *v1alpha1.RoutingPolicy 
 	return p
 }
 
-func pool(name string) types.NamespacedName {
+func poolNamed(name string) types.NamespacedName {
 	return types.NamespacedName{Namespace: "ns", Name: name}
 }
 
@@ -39,17 +39,17 @@ func TestTheOldestPolicyWins(t *testing.T) {
 		inForce string
 		want    string
 	}{
-		"the older":                               {policy("a", 2, "m"), policy("b", 1, "m"), "a", "b"},
-		"the first by name":                       {policy("a", 1, "m"), policy("b", 1, "m"), "b", "a"},
-		"in files the one in force":               {policy("a", 0, "m"), policy("b", 0, "m"), "b", "b"},
-		"in files at the start the first by name": {policy("a", 0, "m"), policy("b", 0, "m"), "", "a"},
-		"a third one was in force":                {policy("a", 0, "m"), policy("b", 0, "m"), "c", "a"},
+		"the older":                               {policyFor("a", 2, "m"), policyFor("b", 1, "m"), "a", "b"},
+		"the first by name":                       {policyFor("a", 1, "m"), policyFor("b", 1, "m"), "b", "a"},
+		"in files the one in force":               {policyFor("a", 0, "m"), policyFor("b", 0, "m"), "b", "b"},
+		"in files at the start the first by name": {policyFor("a", 0, "m"), policyFor("b", 0, "m"), "", "a"},
+		"a third one was in force":                {policyFor("a", 0, "m"), policyFor("b", 0, "m"), "c", "a"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			for _, list := range [][]*v1alpha1.RoutingPolicy{{tc.a, tc.b}, {tc.b, tc.a}} {
-				got := Winners(list, map[types.NamespacedName]string{pool("m"): tc.inForce})
-				if got[pool("m")].Name != tc.want {
-					t.Errorf("%s wins, want %s", got[pool("m")].Name, tc.want)
+				got := PolicyWinners(list, map[types.NamespacedName]string{poolNamed("m"): tc.inForce})
+				if got[poolNamed("m")].Name != tc.want {
+					t.Errorf("%s wins, want %s", got[poolNamed("m")].Name, tc.want)
 				}
 			}
 		})
@@ -69,22 +69,22 @@ func TestWinners(t *testing.T) {
 					pools = append(pools, name)
 				}
 			}
-			list = append(list, policy(string(rune('a'+i)), 1+r.Int64N(3), pools...))
+			list = append(list, policyFor(string(rune('a'+i)), 1+r.Int64N(3), pools...))
 		}
-		winners := Winners(list, nil)
+		winners := PolicyWinners(list, nil)
 		for _, name := range []string{"m", "n", "o"} {
 			var want *v1alpha1.RoutingPolicy
 			for _, p := range list {
-				if slices.Contains(Targets(p), pool(name)) && (want == nil || p.CreationTimestamp.Time.Before(want.CreationTimestamp.Time)) {
+				if slices.Contains(PolicyTargets(p), poolNamed(name)) && (want == nil || p.CreationTimestamp.Time.Before(want.CreationTimestamp.Time)) {
 					want = p // the list is by name
 				}
 			}
-			if winners[pool(name)] != want {
-				t.Fatalf("%s: %v wins, want %v", name, winners[pool(name)], want)
+			if winners[poolNamed(name)] != want {
+				t.Fatalf("%s: %v wins, want %v", name, winners[poolNamed(name)], want)
 			}
 		}
 		r.Shuffle(len(list), func(i, j int) { list[i], list[j] = list[j], list[i] })
-		if again := Winners(list, nil); len(again) != len(winners) || again[pool("m")] != winners[pool("m")] {
+		if again := PolicyWinners(list, nil); len(again) != len(winners) || again[poolNamed("m")] != winners[poolNamed("m")] {
 			t.Fatal("the order of the list matters")
 		}
 	}
@@ -92,10 +92,10 @@ func TestWinners(t *testing.T) {
 
 func TestBothGroupsMeanTheSamePool(t *testing.T) {
 	group := "inference.networking.k8s.io"
-	p := policy("a", 1, "m")
-	q := policy("b", 2, "m")
+	p := policyFor("a", 1, "m")
+	q := policyFor("b", 2, "m")
 	q.Spec.TargetRefs[0].Group = &group
-	if got := Winners([]*v1alpha1.RoutingPolicy{p, q}, nil); len(got) != 1 || got[pool("m")] != p {
+	if got := PolicyWinners([]*v1alpha1.RoutingPolicy{p, q}, nil); len(got) != 1 || got[poolNamed("m")] != p {
 		t.Errorf("got %v", got)
 	}
 }
@@ -126,12 +126,12 @@ func TestTenants(t *testing.T) {
 		"the same tenant in two places": {refs: []string{"good", "good"}, known: 1, invalid: []string{"acme is there twice"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			p := policy("p", 1, "m")
+			p := policyFor("p", 1, "m")
 			p.Spec.Admission.Tenants.Classes = []v1alpha1.TenantClass{{Name: "default"}, {Name: "gold"}}
 			for _, ref := range tc.refs {
 				p.Spec.Admission.Tenants.SecretRefs = append(p.Spec.Admission.Tenants.SecretRefs, v1alpha1.LocalName{Name: ref})
 			}
-			known, missing, invalid := Tenants(p, func(name string) *corev1.Secret {
+			known, missing, invalid := PolicyTenants(p, func(name string) *corev1.Secret {
 				entries, ok := secrets[name]
 				if !ok {
 					return nil

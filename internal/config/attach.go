@@ -1,6 +1,4 @@
-// Package policyattach reports what RoutingPolicies refer to: pools, each following at most one policy, and Secrets.
-// Pickers act on it and the operator writes it into status, so both must find the same.
-package policyattach
+package config
 
 import (
 	"k8s.io/apimachinery/pkg/types"
@@ -8,9 +6,9 @@ import (
 	"github.com/kvasir-dev/kvasir/api/v1alpha1"
 )
 
-// Targets are the pools that a policy names, in the order of spec.targetRefs. They are in its namespace. A gateway's pool
+// PolicyTargets are the pools that a policy names, in the order of spec.targetRefs. They are in its namespace. A gateway's pool
 // object has the name of the pool that it is made for, so both groups mean the same pool.
-func Targets(p *v1alpha1.RoutingPolicy) []types.NamespacedName {
+func PolicyTargets(p *v1alpha1.RoutingPolicy) []types.NamespacedName {
 	all := make([]types.NamespacedName, len(p.Spec.TargetRefs))
 	for i, ref := range p.Spec.TargetRefs {
 		all[i] = types.NamespacedName{Namespace: p.Namespace, Name: ref.Name}
@@ -18,13 +16,14 @@ func Targets(p *v1alpha1.RoutingPolicy) []types.NamespacedName {
 	return all
 }
 
-// Winners finds the policy of each pool that is targeted: the only one that targets it. Where several do, the oldest wins.
+// PolicyWinners finds the policy of each pool that is targeted: the only one that targets it. Where several do, the oldest wins.
 // Policies without an age were read from files: there the one that inForce names for the pool stays. Otherwise the first by
-// name wins. The order of policies does not matter.
-func Winners(policies []*v1alpha1.RoutingPolicy, inForce map[types.NamespacedName]string) map[types.NamespacedName]*v1alpha1.RoutingPolicy {
+// name wins. The order of policies does not matter. Pickers apply the result and the operator writes it into status.
+func PolicyWinners(policies []*v1alpha1.RoutingPolicy,
+	inForce map[types.NamespacedName]string) map[types.NamespacedName]*v1alpha1.RoutingPolicy {
 	winners := map[types.NamespacedName]*v1alpha1.RoutingPolicy{}
 	for _, p := range policies {
-		for _, target := range Targets(p) {
+		for _, target := range PolicyTargets(p) {
 			if before := winners[target]; before == nil || wins(p, before, inForce[target]) {
 				winners[target] = p
 			}

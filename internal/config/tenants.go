@@ -1,4 +1,4 @@
-package policyattach
+package config
 
 import (
 	"maps"
@@ -11,10 +11,10 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/tenant"
 )
 
-// Tenants reads the tenants of a policy from the Secrets that it names. secret returns one of them, nil where there is
+// PolicyTenants reads the tenants of a policy from the Secrets that it names. secret returns one of them, nil where there is
 // none: those are missing, by name. Entries that cannot be read, or that two tenants share, are invalid, and leave the
 // others alone; the errors never have what is in a Secret.
-func Tenants(p *v1alpha1.RoutingPolicy,
+func PolicyTenants(p *v1alpha1.RoutingPolicy,
 	secret func(name string) *corev1.Secret) (known *tenant.Directory, missing []string, invalid field.ErrorList) {
 	t := &p.Spec.Admission.Tenants
 	path := field.NewPath("spec", "admission", "tenants", "secretRefs")

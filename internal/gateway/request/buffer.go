@@ -1,0 +1,85 @@
+package request
+
+import (
+	"sync"
+
+	"github.com/kvasir-dev/kvasir/internal/openai"
+)
+
+// KeepBuffer is the largest buffer that is kept for further requests, in bytes.
+const KeepBuffer = 1 << 20
+
+var buffers = sync.Pool{New: func() any { return new([]byte) }}
+
+// Buffer is a request's body in memory that was counted before it was allocated. The zero value is an empty one.
+type Buffer struct {
+	Bytes []byte
+
+	pooled  *[]byte // where Bytes is kept for the next request; nil until there is a buffer
+	counted int64
+}
+
+// Grow makes room for size bytes in all. take counts more bytes, and reports whether there is room for them; without room Grow fails.
+func (b *Buffer) Grow(take func(more int64) bool, size int) bool {
+	if b.pooled == nil {
+		b.pooled = buffers.Get().(*[]byte)
+		b.Bytes = (*b.pooled)[:0]
+	}
+	size = max(size, cap(b.Bytes))
+	if !b.count(take, int64(size)) {
+		return false
+	}
+	if size > cap(b.Bytes) {
+		b.Bytes = append(make([]byte, 0, size), b.Bytes...)
+	}
+	return true
+}
+
+// count counts so many bytes in all.
+func (b *Buffer) count(take func(more int64) bool, all int64) bool {
+	if more := all - b.counted; more > 0 {
+		if !take(more) {
+			return false
+		}
+		b.counted = all
+	}
+	return true
+}
+
+// Replace puts other bytes in place of the buffer's. It fails when there is no room for both.
+func (b *Buffer) Replace(take func(more int64) bool, other []byte) bool {
+	if !b.count(take, b.counted+int64(len(other))) {
+		return false
+	}
+	if b.pooled == nil {
+		b.pooled = new([]byte)
+	}
+	b.Bytes = other
+	return true
+}
+
+// End replaces what is behind the first keep bytes. It fails when there is no room for the new end.
+func (b *Buffer) End(take func(more int64) bool, keep int, tail []byte) bool {
+	if !b.Grow(take, keep+len(tail)) {
+		return false
+	}
+	b.Bytes = append(b.Bytes[:keep], tail...)
+	return true
+}
+
+// Salt sets the cache salt in a body that was parsed. It fails when there is no room for it.
+func (b *Buffer) Salt(take func(more int64) bool, salt string) bool {
+	keep, tail := openai.PutSalt(b.Bytes, salt)
+	return b.End(take, keep, tail)
+}
+
+// Free gives the buffer back and returns how many bytes were counted for it. Nothing reads it any more. It can be called again.
+func (b *Buffer) Free() (counted int64) {
+	if b.pooled != nil && cap(b.Bytes) <= KeepBuffer {
+		*b.pooled = b.Bytes[:0]
+		buffers.Put(b.pooled)
+	}
+	counted = b.counted
+	*b = Buffer{}
+	return counted
+}
