@@ -102,7 +102,8 @@ func (l *Listener) admit(conn net.Conn) *Conn {
 			delete(l.hosts, host)
 		}
 	})
-	return &Conn{Conn: conn, account: account, headers: l.headers, reading: l.headers, closed: closed, pacer: l.pacerOf(host), all: &l.all, leave: leave}
+	return &Conn{Conn: conn, account: account, headers: l.headers, reading: l.headers, closed: closed, pacer: l.pacerOf(host), all: &l.all,
+		leave: leave}
 }
 
 // manyPacers is how many credits there are at least before those without connections are looked through.

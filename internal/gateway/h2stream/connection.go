@@ -94,7 +94,8 @@ var (
 
 func newConnection(s *Server, socket net.Conn) *connection {
 	return &connection{
-		server: s, wire: newWire(socket), client: socket.RemoteAddr(), host: budget.Client(socket.RemoteAddr().String()), streams: map[uint32]*Stream{},
+		server: s, wire: newWire(socket), client: socket.RemoteAddr(), host: budget.Client(socket.RemoteAddr().String()),
+		streams:    map[uint32]*Stream{},
 		credit:     credit{left: maxCredit},
 		sendWindow: firstWindow, peerWindow: firstWindow, peerFrame: maxFrame,
 	}
