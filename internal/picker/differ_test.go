@@ -84,7 +84,8 @@ func (o *troupe) doubtsNow() []Doubt { return o.p.Stats()[0].Doubts }
 
 const adapterText = `{"model":"adapter","prompt":"abc"}`
 
-// TestAnEndpointThatDiffersIsInDoubtAlone: one engine of three counts or announces other tokens; the tokens are made in process or by engines.
+// TestAnEndpointThatDiffersIsInDoubtAlone: one engine of three counts or announces other tokens. They are made in process or by
+// engines.
 func TestAnEndpointThatDiffersIsInDoubtAlone(t *testing.T) {
 	const liar = 1
 	counts := func(o *troupe) {
