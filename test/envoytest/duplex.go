@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	filter "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/ext_proc/v3"
@@ -37,7 +38,8 @@ type exchange struct {
 	failed             chan struct{} // closed when err is set
 	received           chan struct{} // closed when nothing more is received
 
-	sendMu sync.Mutex // of the stream
+	sendMu   sync.Mutex  // of the stream
+	bodyRead atomic.Bool // the client's request, to its end
 
 	mu                sync.Mutex // guards what follows
 	request, response way
@@ -109,7 +111,7 @@ func (x *exchange) duplex() error {
 		x.toEngine.end(io.EOF)
 	} else {
 		sent := make(chan struct{})
-		defer func() { x.stopReading(sent); <-sent }()
+		defer x.stopReading(sent)
 		go func() { defer close(sent); x.sendRequestBody() }()
 	}
 	var list []string
@@ -166,7 +168,7 @@ func (x *exchange) sendRequestBody() {
 		unsent = x.send(last)
 		return unsent
 	}
-	err := x.cut(x.r.Body, x.r.ContentLength, func() bool { return len(x.r.Trailer) > 0 }, show)
+	err := x.cut(noticed{x.r.Body, &x.bodyRead}, x.r.ContentLength, func() bool { return len(x.r.Trailer) > 0 }, show)
 	switch {
 	case unsent != nil: // receive learns why the stream has ended
 	case err != nil:
@@ -460,13 +462,34 @@ func (x *exchange) finish() {
 	x.sendMu.Unlock()
 }
 
-// stopReading lets the sender of the body go when the request has ended without it.
+// stopReading ends the sender of the body when the request has ended without it. At the end of a body net/http begins to wait for the
+// client to go away, and takes a deadline that passes then for it, for all later requests on the connection: so there is none.
 func (x *exchange) stopReading(sent <-chan struct{}) {
 	select {
 	case <-sent:
+		return
 	default:
-		_ = http.NewResponseController(x.w).SetReadDeadline(time.Unix(1, 0))
 	}
+	if !x.bodyRead.Load() {
+		control := http.NewResponseController(x.w)
+		_ = control.SetReadDeadline(time.Unix(1, 0))
+		defer func() { _ = control.SetReadDeadline(time.Time{}) }()
+	}
+	<-sent
+}
+
+// noticed notices the end of a body.
+type noticed struct {
+	io.Reader
+	end *atomic.Bool
+}
+
+func (n noticed) Read(p []byte) (int, error) {
+	size, err := n.Reader.Read(p)
+	if err != nil {
+		n.end.Store(true)
+	}
+	return size, err
 }
 
 // pass passes an answer on that the picker is not shown.
