@@ -262,8 +262,8 @@ func (v *view) doubtsNow(now time.Time) (list []Doubt, changed doubts) {
 	}
 	for of, all := range c.endpoints.known {
 		for m, one := range all.of {
-			if one.differs {
-				list = append(list, Doubt{v.nameOfMember(m), of.source, of.kind, of.traits, time.Time{}, one.misfits, len(one.answers)})
+			if name := v.nameOfMember(m); one.differs && name != "" { // it is there, and no leaving one of a view before
+				list = append(list, Doubt{name, of.source, of.kind, of.traits, time.Time{}, one.misfits, len(one.answers)})
 			}
 		}
 	}

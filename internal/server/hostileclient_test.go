@@ -43,7 +43,7 @@ kind: RoutingPolicy
 metadata: {name: p}
 spec:
   targetRefs: [{name: p}]
-  tokens: {budgetMilliseconds: 1000, engineBudgetMilliseconds: 5000}
+  tokens: {budgetMilliseconds: 5000, engineBudgetMilliseconds: 10000}
   decisions: {answerHeaders: Always}
 `
 	for i := range 3 {

@@ -73,17 +73,18 @@ func confine() error {
 
 // TestAPickerServesConfined: with a read-only root, without capabilities, and without the system calls that RuntimeDefault refuses.
 func TestAPickerServesConfined(t *testing.T) {
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
 	namespace := &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNS}
-	if err := (&exec.Cmd{Path: "/bin/true", SysProcAttr: namespace}).Run(); err != nil {
-		t.Skip("NOT RUN: a mount namespace needs root: ", err)
+	probe := &exec.Cmd{Path: self, SysProcAttr: namespace, Env: append(os.Environ(), confinedEnv+"=/bin/true")}
+	if out, err := probe.CombinedOutput(); err != nil {
+		t.Skipf("NOT RUN: a read-only root of its own needs root, and mounts that are not locked: %v %s", err, out)
 	}
 	f := newFleetWith(t, 1, vllmsim.Config{}, "RoundRobin", func(f *fleet) {
 		f.args = []string{"--pprof"}
 		f.confine = func(picker *exec.Cmd) {
-			self, err := os.Executable()
-			if err != nil {
-				t.Fatal(err)
-			}
 			picker.Env = append(picker.Env, confinedEnv+"="+picker.Path)
 			picker.Path, picker.SysProcAttr = self, namespace
 		}

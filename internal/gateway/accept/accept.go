@@ -72,7 +72,7 @@ func (l *Listener) Accept() (net.Conn, error) {
 // admit counts a connection; nil when there is no room for it.
 func (l *Listener) admit(conn net.Conn) *Conn {
 	address := conn.RemoteAddr().String()
-	host := budget.Client(address)
+	host := budget.Host(address)
 	short := l.overloaded.Refuses(overload.Connections)
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -45,7 +45,7 @@ type connection struct {
 	wire   *wire
 	sink   io.Writer // of frames: TLS, or the wire
 	client net.Addr
-	host   string      // of client, as the budget's owner
+	host   string      // of client
 	lived  atomic.Bool // something was read since the keeper last looked
 	keeper *time.Timer
 	elder  *time.Timer
@@ -94,7 +94,7 @@ var (
 
 func newConnection(s *Server, socket net.Conn) *connection {
 	return &connection{
-		server: s, wire: newWire(socket), client: socket.RemoteAddr(), host: budget.Client(socket.RemoteAddr().String()),
+		server: s, wire: newWire(socket), client: socket.RemoteAddr(), host: budget.Host(socket.RemoteAddr().String()),
 		streams:    map[uint32]*Stream{},
 		credit:     credit{left: maxCredit},
 		sendWindow: firstWindow, peerWindow: firstWindow, peerFrame: maxFrame,

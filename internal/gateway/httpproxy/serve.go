@@ -119,7 +119,7 @@ type handlers struct {
 
 // serve calls a handler if there is room for one more.
 func (h *handlers) serve(w http.ResponseWriter, r *http.Request, handler http.Handler, stall time.Duration) {
-	host := budget.Client(r.RemoteAddr)
+	host := budget.Host(r.RemoteAddr)
 	room, closed := h.enter(host)
 	if closed {
 		panic(http.ErrAbortHandler)
