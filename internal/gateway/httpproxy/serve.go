@@ -125,18 +125,19 @@ func (h *handlers) serve(w http.ResponseWriter, r *http.Request, handler http.Ha
 		panic(http.ErrAbortHandler)
 	}
 	if !room {
-		busy(w)
+		busy(w, r)
 		return
 	}
 	defer h.leave(host)
 	conn, _ := r.Context().Value(connKey{}).(*accept.Conn)
 	end, room := conn.Begin(r)
 	if !room {
-		busy(w)
+		busy(w, r)
 		return
 	}
 	defer end()
 	if r.RequestURI == "*" && r.Method == http.MethodOptions { // of the server, not of what it serves
+		leaveBody(w, r)
 		w.Header().Set("Content-Length", "0")
 		return
 	}
@@ -147,11 +148,25 @@ func (h *handlers) serve(w http.ResponseWriter, r *http.Request, handler http.Ha
 }
 
 // busy refuses a request before anything of it was looked at.
-func busy(w http.ResponseWriter) {
+func busy(w http.ResponseWriter, r *http.Request) {
+	leaveBody(w, r)
 	w.Header().Set("Retry-After", "1")
 	w.Header().Set("Connection", "close")
 	http.Error(w, "Too many requests are under way.", http.StatusServiceUnavailable)
 }
+
+// leaveBody bounds how long the connection lasts for the body of a request that is answered without it: net/http waits for the rest of
+// the body first, and knows no limit for that.
+func leaveBody(w http.ResponseWriter, r *http.Request) {
+	if r.Body == http.NoBody {
+		return
+	}
+	w.Header().Set("Connection", "close")
+	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(unreadBody))
+}
+
+// unreadBody is how long a client can send a body that nothing reads.
+const unreadBody = 5 * time.Second
 
 // enter counts one more if there is room, unless finish was called: a connection might just have read a request when it is
 // closed.

@@ -238,6 +238,41 @@ func TestRequestsToTheServerItselfLeaveNothing(t *testing.T) {
 	}
 }
 
+// TestBodiesThatNothingReadsHoldNoConnection: a request that is answered without its body, which does not come, ends its connection.
+func TestBodiesThatNothingReadsHoldNoConnection(t *testing.T) {
+	release, handled := make(chan struct{}), make(chan struct{}, 1)
+	address, end, wait := served(t, func(http.ResponseWriter, *http.Request) { handled <- struct{}{}; <-release }, ServeOptions{MaxRequests: 2})
+	send := func(text string) *bufio.Reader {
+		conn, err := net.Dial("tcp", address)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = conn.Close() })
+		_ = conn.SetDeadline(time.Now().Add(patience))
+		_, _ = io.WriteString(conn, text)
+		return bufio.NewReader(conn)
+	}
+	options := send("OPTIONS * HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\n")
+	ended := func(what string, answers *bufio.Reader, want int) {
+		r, err := http.ReadResponse(answers, nil)
+		if err != nil || r.StatusCode != want {
+			t.Fatalf("%s: %v, %v", what, r, err)
+		}
+		if _, err := io.Copy(io.Discard, answers); err != nil {
+			t.Errorf("%s: its connection stays: %v", what, err)
+		}
+	}
+	ended("OPTIONS *", options, http.StatusOK)
+	send("GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+	<-handled
+	ended("one too many", send("POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\n"), http.StatusServiceUnavailable)
+	close(release)
+	end()
+	if err := wait(); err != nil {
+		t.Error(err)
+	}
+}
+
 // TestRequestsOfAServerAreBounded: others than the first ones are refused, until these have ended.
 func TestRequestsOfAServerAreBounded(t *testing.T) {
 	release := make(chan struct{})
