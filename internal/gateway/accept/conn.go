@@ -132,11 +132,11 @@ func (c *Conn) Begin(r *http.Request) (end func(), room bool) {
 	end = func() {
 		c.account.Put(cost)
 		c.read(r.ProtoMajor < 2)
-		if r.ProtoMajor < 2 && !c.pay(max(0, valuesOf(r.Trailer)-freeFields)) { // they came with the body
+		if r.ProtoMajor < 2 && !c.pay(max(0, valuesOf(r.Trailer)-FreeFields)) { // they came with the body
 			_ = c.Conn.Close()
 		}
 	}
-	if r.ProtoMajor < 2 && !c.pay(max(0, fields-freeFields-counted)) {
+	if r.ProtoMajor < 2 && !c.pay(max(0, fields-FreeFields-counted)) {
 		end()
 		return nil, false
 	}
@@ -161,7 +161,7 @@ func (c *Conn) pay(fields int) (room bool) {
 func (c *Conn) read(header bool) (beyond int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	beyond = max(0, c.lines.fields-freeFields)
+	beyond = max(0, c.lines.fields-FreeFields)
 	c.reading = header && c.headers
 	c.account.Put(c.taken)
 	c.taken, c.lines = 0, lines{}

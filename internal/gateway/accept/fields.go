@@ -8,7 +8,7 @@ import (
 
 // A field takes a few bytes of the connection, in HTTP/2 one byte if it is of the compression's static table, and some hundred
 // nanoseconds and bytes of the server, which decodes it before anything can refuse the request. So the fields are counted before
-// net/http reads them. What a header has beyond freeFields draws on the credit of its client's address, of savedFields, which grows
+// net/http reads them. What a header has beyond FreeFields draws on the credit of its client's address, of savedFields, which grows
 // by fieldsPerSecond. Without credit, the connections that have such headers are read more slowly, and one that would wait for longer
 // than longestWait ends.
 //
@@ -16,12 +16,14 @@ import (
 //
 // Requests of ordinary clients draw nothing, however many there are: SDKs send about 20 fields, and gateways add about 15.
 const (
-	freeFields      = 64
 	savedFields     = 16 << 10
 	fieldsPerSecond = 32 << 10
 	longestWait     = 2 * time.Second
 	allAddresses    = 4
 )
+
+// FreeFields are the fields of a header that cost a client nothing.
+const FreeFields = 64
 
 // pacer is the credit of an address, or of all. It is safe for concurrent use.
 type pacer struct {
@@ -72,7 +74,7 @@ type lines struct {
 
 // count reads what was sent next, and returns the number of fields that are not free.
 func (l *lines) count(p []byte) int {
-	before := max(l.fields, freeFields)
+	before := max(l.fields, FreeFields)
 	for !l.over {
 		end := bytes.IndexByte(p, '\n')
 		line := p
@@ -166,7 +168,7 @@ func (c *counter) read(p []byte) (beyond int) {
 	if first >= end {
 		return 0
 	}
-	before := max(c.fields, freeFields)
+	before := max(c.fields, FreeFields)
 	c.fields += c.block.count(p[first:end])
 	return max(0, c.fields-before)
 }

@@ -58,7 +58,7 @@ func (s *sent) request(t *testing.T, id uint32, fields, most int, field func(i i
 	if err != nil {
 		t.Fatal(err)
 	}
-	s.beyond += max(0, fields-freeFields)
+	s.beyond += max(0, fields-FreeFields)
 }
 
 // TestFieldsAreCounted: whatever the compression makes of them, and wherever frames and reads begin and end.
@@ -86,7 +86,7 @@ func TestFieldsAreCounted(t *testing.T) {
 			if rng.IntN(2) == 0 {
 				more.Priority = http2.PriorityParam{Weight: 3}
 			}
-			s.request(t, id, rng.IntN(3*freeFields), 1+rng.IntN(3000), field, more)
+			s.request(t, id, rng.IntN(3*FreeFields), 1+rng.IntN(3000), field, more)
 			if s.framer.WriteDataPadded(id, false, []byte(text(500)), make([]byte, rng.IntN(200))) != nil ||
 				s.framer.WriteSettings(http2.Setting{ID: http2.SettingHeaderTableSize, Val: 0x80808080}) != nil || s.framer.WritePing(false, [8]byte{}) != nil {
 				t.Fatal("no frames")
@@ -183,7 +183,7 @@ func TestAFloodOfFieldsEndsItsConnection(t *testing.T) {
 	}
 	ordinary := newSent()
 	for id := uint32(1); id < 2*4096; id += 2 {
-		ordinary.request(t, id, freeFields, 16<<10, table, http2.HeadersFrameParam{})
+		ordinary.request(t, id, FreeFields, 16<<10, table, http2.HeadersFrameParam{})
 	}
 	text := "POST / HTTP/1.1\r\nHost: a\r\n\r\n"
 	many := strings.Repeat("a:\r\n", savedFields+4*fieldsPerSecond)
@@ -320,7 +320,7 @@ func TestReadAheadHeadersAreCounted(t *testing.T) {
 			p := l.pacerOf("10.0.0.1")
 			p.mu.Lock()
 			defer p.mu.Unlock()
-			most := float64(fields - freeFields)
+			most := float64(fields - FreeFields)
 			if least := most - time.Since(before).Seconds()*fieldsPerSecond; p.debt > most || p.debt < least {
 				t.Errorf("%v fields are charged, want %v, less what time has paid", p.debt, most)
 			}
@@ -347,7 +347,7 @@ func TestTrailersAreCounted(t *testing.T) {
 	c := l.admit(&script{})
 	r := request(1, 0)
 	end, _ := c.Begin(r)
-	r.Trailer = request(1, freeFields+100).Header
+	r.Trailer = request(1, FreeFields+100).Header
 	end()
 	if p := l.pacerOf("10.0.0.1"); p.debt != 100 {
 		t.Errorf("%v fields are charged, want 100", p.debt)

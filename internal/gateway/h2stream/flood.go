@@ -4,6 +4,8 @@ import (
 	"time"
 
 	"golang.org/x/net/http2"
+
+	"github.com/kvasir-dev/kvasir/internal/gateway/accept"
 )
 
 // Floods: frames that cost the sender nothing and the server something. Every connection has credit for such frames, which
@@ -22,9 +24,9 @@ const (
 	lateCost, lateData = 10, 1 << 10
 	// walkShare of the streams that a setting concerns are paid for.
 	walkShare = 16
-	// A header costs manyCost for each field beyond freeFields: a field takes as little as a byte of the connection, and some hundred
+	// A header costs manyCost for each field beyond accept.FreeFields: a field takes as little as a byte of the connection, and some hundred
 	// nanoseconds of the server. Gateways send about 20.
-	freeFields, manyCost = 64, 4
+	manyCost = 4
 
 	// prematureLife is how long a stream must live, or be answered, not to count as reset prematurely. When of at least
 	// fewResets streams that have ended more than half did, the connection is.
@@ -90,7 +92,7 @@ func costOf(f http2.Frame) int {
 	case *http2.SettingsFrame:
 		return 10
 	case *http2.MetaHeadersFrame:
-		return manyCost * max(0, len(f.Fields)-freeFields)
+		return manyCost * max(0, len(f.Fields)-accept.FreeFields)
 	}
 	return 1 // ping, priority, window, reset, and unknown types
 }
