@@ -81,9 +81,9 @@ func TestTokensThatDoNotFitAreNamed(t *testing.T) {
 			"or are not known, tokens exact, are not used until 2026-01-02T02:04:05Z, because engines count or announce other ones (8 of 8 answers); " +
 			"all other requests and endpoints are not affected"},
 		"of an endpoint": {tokencheck.Exact, []picker.Doubt{one}, "False/EndpointDiffers: pod-1/0 counts or announces other tokens than the other endpoints for " +
-			"requests of kind chat, tokens exact (8 of 11 answers); all other requests and endpoints are not affected"},
+			"requests of kind chat, tokens exact; all other requests and endpoints are not affected"},
 		"while others fail": {tokencheck.Failed, []picker.Doubt{one}, "False/ProbeFailed: proven" + asked + "; pod-1/0 counts or announces other tokens than the other " +
-			"endpoints for requests of kind chat, tokens exact (8 of 11 answers); all other requests and endpoints are not affected"},
+			"endpoints for requests of kind chat, tokens exact; all other requests and endpoints are not affected"},
 	} {
 		f := &facts{tokens: tokencheck.Status{State: tc.state, Message: "proven"}, observed: observed{doubts: tc.list}}
 		got := tokensExact(&PoolState{Object: &v1alpha1.InferencePool{}}, f)

@@ -7,6 +7,7 @@ import (
 
 	"github.com/kvasir-dev/kvasir/internal/openai"
 	"github.com/kvasir-dev/kvasir/internal/picker"
+	"github.com/kvasir-dev/kvasir/internal/status"
 )
 
 // maxNamed is how many endpoints or classes of requests a condition names one by one.
@@ -49,20 +50,20 @@ func tokensDoubted(list []picker.Doubt) (reason, message string) {
 	if len(list) == 0 {
 		return "", ""
 	}
-	reason = "TokensDoubted"
+	reason = status.ReasonTokensDoubted
 	if list[0].Endpoint != "" {
-		reason = "EndpointDiffers"
+		reason = status.ReasonEndpointDiffers
 	}
 	var text []string
 	for i := range list[:min(len(list), maxNamed)] {
 		d := &list[i]
-		answers := fmt.Sprintf("%d of %d answers", d.Misfits, d.Answers)
 		if d.Endpoint == "" {
-			text = append(text, fmt.Sprintf("the tokens of %s, tokens %s, are not used until %s, because engines count or announce other ones (%s)",
-				requestsOf(d.Kind, d.Traits), d.Tokens, d.Until.UTC().Format(time.RFC3339), answers))
+			text = append(text, fmt.Sprintf("the tokens of %s, tokens %s, are not used until %s, because engines count or announce other ones (%d of %d answers)",
+				requestsOf(d.Kind, d.Traits), d.Tokens, d.Until.UTC().Format(time.RFC3339), d.Misfits, d.Answers))
 		} else {
-			text = append(text, fmt.Sprintf("%s counts or announces other tokens than the other endpoints for %s, tokens %s (%s)",
-				d.Endpoint, requestsOf(d.Kind, d.Traits), d.Tokens, answers))
+			// Without its answers, whose number changes all the time.
+			text = append(text, fmt.Sprintf("%s counts or announces other tokens than the other endpoints for %s, tokens %s",
+				d.Endpoint, requestsOf(d.Kind, d.Traits), d.Tokens))
 		}
 	}
 	return reason, strings.Join(text, "; ") + more(len(list)) + "; all other requests and endpoints are not affected"

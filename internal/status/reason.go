@@ -46,6 +46,9 @@ const (
 	ReasonEngineRender = "EngineRender"
 	ReasonApproximate  = "Approximate"
 	ReasonProbeFailed  = "ProbeFailed"
+	// The messages of these two name what is concerned, and change only with it.
+	ReasonTokensDoubted   = "TokensDoubted"
+	ReasonEndpointDiffers = "EndpointDiffers"
 
 	// Of PredictionsTrusted, ModelServed and GatewayConforms.
 	ReasonMispredicting    = "Mispredicting"

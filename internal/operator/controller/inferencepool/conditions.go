@@ -107,7 +107,7 @@ func servingChanges(old, want *metav1.Condition) bool {
 }
 
 // setFinding sets a condition that only pickers can judge. Their message can have numbers that change all the time: it
-// stays as long as the reason does.
+// stays as long as the reason does, unless the reason is known to have none.
 func (r *reconciliation) setFinding(of status.Type, f *operatorfeed.Finding, known bool) {
 	want := of.Found(f)
 	switch {
@@ -116,7 +116,8 @@ func (r *reconciliation) setFinding(of status.Type, f *operatorfeed.Finding, kno
 	case !known:
 		want = of.Unknown(status.ReasonStarting, "no replica of the picker has reported yet")
 	}
-	if old := of.In(r.next.Conditions); old != nil && old.Status == want.Status && old.Reason == want.Reason {
+	numbers := want.Reason != status.ReasonTokensDoubted && want.Reason != status.ReasonEndpointDiffers
+	if old := of.In(r.next.Conditions); numbers && old != nil && old.Status == want.Status && old.Reason == want.Reason {
 		want.Message = old.Message
 	}
 	r.set(want)

@@ -18,6 +18,7 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/operator/podtemplate"
 	"github.com/kvasir-dev/kvasir/internal/operator/scaling"
 	"github.com/kvasir-dev/kvasir/internal/operatorfeed"
+	"github.com/kvasir-dev/kvasir/internal/status"
 )
 
 // newReconciliation is one of a pool of two pods that is as it should be.
@@ -164,6 +165,27 @@ func TestModelsThatNoEngineListsAnyMoreAreUnknown(t *testing.T) {
 		}
 		if got := w.condition(v1alpha1.ConditionModelServed); got != tc.want {
 			t.Errorf("with %+v it is %s, want %s", tc.model, got, tc.want)
+		}
+	}
+}
+
+// TestMessagesThatNameWhatIsConcernedFollowIt: others have numbers that change all the time, and stay as long as their reason.
+func TestMessagesThatNameWhatIsConcernedFollowIt(t *testing.T) {
+	for reason, want := range map[string]string{
+		"TokensDoubted": "second", "EndpointDiffers": "second", "PartlyExact": "first",
+	} {
+		w := newWorld(t)
+		w.serve()
+		for _, message := range []string{"first", "second"} {
+			w.tokens = found(reason, message)
+			for range 2 { // a condition lasts for a while before another replaces it
+				w.clock.SetTime(w.clock.Now().Add(2 * settle))
+				w.tick()
+				w.settleDown()
+			}
+		}
+		if c := status.TokensExact.In(w.pool().Status.Conditions); c == nil || c.Reason != reason || c.Message != want {
+			t.Errorf("%s: %+v, want the message %q", reason, c, want)
 		}
 	}
 }
