@@ -41,10 +41,10 @@ func accepted(s *PoolState, f *facts) metav1.Condition {
 		return status.Accepted.False(status.ReasonNameTaken, "%s", f.refused.Err.Error())
 	}
 	if s.Object.Spec.Engine.ServesAnyone(f.spec != nil && f.spec.Policy.Admission.Tenants != nil) {
-		return status.Accepted.True(v1alpha1.ReasonClientsUnchecked, v1alpha1.MessageClientsUnchecked)
+		return status.Accepted.True(v1alpha1.ReasonClientsUnchecked, "%s", v1alpha1.MessageClientsUnchecked)
 	}
 	if s.Object.Spec.Engine.Type == v1alpha1.EngineSGLang {
-		return status.Accepted.True(v1alpha1.ReasonEngineExperimental, v1alpha1.MessageSGLangExperimental)
+		return status.Accepted.True(v1alpha1.ReasonEngineExperimental, "%s", v1alpha1.MessageSGLangExperimental)
 	}
 	return status.Accepted.True(status.ReasonAccepted, "")
 }

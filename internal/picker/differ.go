@@ -262,7 +262,10 @@ func (v *view) doubtsNow(now time.Time) (list []Doubt, changed doubts) {
 	}
 	for of, all := range c.endpoints.known {
 		for m, one := range all.of {
-			if name := v.nameOfMember(m); one.differs && name != "" { // it is there, and no leaving one of a view before
+			if !one.differs {
+				continue
+			}
+			if name := v.nameOfMember(m); name != "" { // it is none that leaves
 				list = append(list, Doubt{name, of.source, of.kind, of.traits, time.Time{}, one.misfits, len(one.answers)})
 			}
 		}
