@@ -2,10 +2,13 @@
 package floors
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"io"
+	"os"
 	"os/exec"
+	"strconv"
 	"strings"
 	"testing"
 )
@@ -142,6 +145,31 @@ var lean = map[string][]string{
 	"cmd/vllmsim":  {"k8s.io/", "sigs.k8s.io/", module + "api/"},
 
 	"cmd/kvasir-bench": {"k8s.io/", "sigs.k8s.io/", module + "api/"},
+}
+
+// TestThePageHasEveryPackage: the table of docs/architecture.md has a row for each of internal and cmd, on its floor.
+func TestThePageHasEveryPackage(t *testing.T) {
+	page, err := os.ReadFile("../../docs/architecture.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	rows, floor := map[string]string{}, ""
+	for line := range strings.Lines(string(page)) {
+		cells := strings.Split(line, "|")
+		if len(cells) < 4 {
+			continue
+		}
+		floor = cmp.Or(strings.TrimSpace(cells[1]), floor)
+		rows[strings.Trim(cells[2], " `")] = floor
+	}
+	for name, floor := range floors {
+		if dir, _, _ := strings.Cut(name, "/"); dir != "internal" && dir != "cmd" {
+			continue
+		}
+		if on := rows[name]; !strings.HasPrefix(on, strconv.Itoa(floor)+" ") {
+			t.Errorf("%s is on floor %d, and on the page on %q", name, floor, on)
+		}
+	}
 }
 
 type listed struct {
