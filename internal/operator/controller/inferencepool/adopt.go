@@ -23,23 +23,31 @@ import (
 // lowestCost makes a Deployment delete a pod first.
 const lowestCost = "-2147483648"
 
-// adopt handles pods that another workload owns. It makes and deletes none: it marks, waits, and sets the owner's size
+// adoption is the part that looks after pods of another owner.
+type adoption struct {
+	*scope
+	*observed
+	*outcome
+}
+
+// keep handles pods that another workload owns. It makes and deletes none: it marks, waits, and sets the owner's size
 // where the pool allows it.
-func (r *reconciliation) adopt(ctx context.Context) error {
+func (r *adoption) keep(ctx context.Context) error {
 	if err := r.yieldToOlder(ctx); err != nil {
 		return err
 	}
 	in := &lifecycle.Adopted{Input: lifecycle.Input{Now: r.now}}
+	nodes, facts := &nodes{r.scope}, &podFacts{r.scope, r.observed}
 	for _, pod := range r.pods {
-		node, err := r.groupNode(ctx, pod)
+		node, err := nodes.groupNode(ctx, pod)
 		if err != nil {
 			return err
 		}
-		p := r.fact(pod, node)
+		p := facts.fact(pod, node)
 		p.Slot = slotOf(pod)
 		in.Pods = append(in.Pods, p)
 	}
-	r.learn(in.Pods)
+	facts.learn(in.Pods)
 	in.Pool = lifecycle.Pool{Name: r.key.Name, DrainDeadline: podtemplate.Deadline(r.pool), LongestWay: LongestWay}
 	owner, err := r.owner(ctx)
 	if err != nil {
@@ -49,7 +57,7 @@ func (r *reconciliation) adopt(ctx context.Context) error {
 	if owner != nil {
 		r.size = size{now: owner.size, wanted: owner.size}
 		if r.pool.Spec.Autoscaling.MaxReplicas > 0 {
-			r.size = r.chooseSize()
+			r.size = (&sizing{r.scope, r.observed}).chooseSize()
 		}
 		if r.pool.Spec.Paused == v1alpha1.PauseAll {
 			r.size.now = owner.size - draining(in.Pods, owner.size) // drains that have begun end
@@ -60,10 +68,11 @@ func (r *reconciliation) adopt(ctx context.Context) error {
 	decision, target := lifecycle.Adopt(in)
 	r.decision = decision
 	r.wakeAt(r.decision.Wake)
-	if err := r.execute(ctx); err != nil {
+	writer := &podWriter{r.scope, r.observed}
+	if err := (&executor{writer, r.outcome}).execute(ctx); err != nil {
 		return err
 	}
-	if err := r.setCosts(ctx, owner); err != nil {
+	if err := writer.setCosts(ctx, owner); err != nil {
 		return err
 	}
 	if owner != nil && in.Scalable && target != owner.size && !r.retry {
@@ -74,7 +83,7 @@ func (r *reconciliation) adopt(ctx context.Context) error {
 
 // groupNode describes the state of a pod's node, or the worst of the nodes of its group: a LeaderWorkerSet's group ends
 // with any of its pods, and its workers need not be selected by the pool.
-func (r *reconciliation) groupNode(ctx context.Context, pod *corev1.Pod) (lifecycle.Node, error) {
+func (r *nodes) groupNode(ctx context.Context, pod *corev1.Pod) (lifecycle.Node, error) {
 	state, err := r.node(ctx, pod)
 	if err != nil || !r.NodeSignals {
 		return state, err
@@ -132,7 +141,7 @@ func draining(pods []lifecycle.Pod, owner int) int {
 }
 
 // yieldToOlder leaves pods alone that an older pool selects, too.
-func (r *reconciliation) yieldToOlder(ctx context.Context) error {
+func (r *adoption) yieldToOlder(ctx context.Context) error {
 	var list v1alpha1.InferencePoolList
 	if err := r.Client.List(ctx, &list, client.InNamespace(r.key.Namespace)); err != nil {
 		return fmt.Errorf("listing pools of %s: %w", r.key.Namespace, err)
@@ -183,7 +192,7 @@ type owner struct {
 }
 
 // owner reads the scale of the workload that the pool names; nil when it names none.
-func (r *reconciliation) owner(ctx context.Context) (*owner, error) {
+func (r *adoption) owner(ctx context.Context) (*owner, error) {
 	if r.pool.Spec.Adoption == nil || r.pool.Spec.Adoption.ScaleTargetRef.Name == "" {
 		return nil, nil
 	}
@@ -202,7 +211,7 @@ func (r *reconciliation) owner(ctx context.Context) (*owner, error) {
 
 // scaleOf reads the scale of a workload. A client takes a typed one for an object of a type that it knows, and none for
 // others.
-func (r *reconciliation) scaleOf(ctx context.Context, o *unstructured.Unstructured) (*autoscalingv1.Scale, error) {
+func (r *adoption) scaleOf(ctx context.Context, o *unstructured.Unstructured) (*autoscalingv1.Scale, error) {
 	scale := &autoscalingv1.Scale{}
 	if typed, err := r.Client.Scheme().New(o.GroupVersionKind()); err == nil {
 		if known, ok := typed.(client.Object); ok {
@@ -223,7 +232,7 @@ func (r *reconciliation) scaleOf(ctx context.Context, o *unstructured.Unstructur
 }
 
 // scale sets the owner's size, if it has not been changed since it was read.
-func (r *reconciliation) scale(ctx context.Context, o *owner, size int) error {
+func (r *adoption) scale(ctx context.Context, o *owner, size int) error {
 	raw, err := json.Marshal(map[string]any{
 		"metadata": map[string]any{"resourceVersion": o.version}, "spec": map[string]any{"replicas": size},
 	})
@@ -239,7 +248,7 @@ func (r *reconciliation) scale(ctx context.Context, o *owner, size int) error {
 }
 
 // setCosts makes a Deployment delete the marked pods first, and takes that back with the mark.
-func (r *reconciliation) setCosts(ctx context.Context, o *owner) error {
+func (r *podWriter) setCosts(ctx context.Context, o *owner) error {
 	if o == nil || o.ordered || r.retry {
 		return nil
 	}

@@ -19,17 +19,23 @@ import (
 // upgrades.
 const nodeFor = 10 * time.Minute
 
+// budget is the part that chooses what the disruption budget admits.
+type budget struct {
+	*scope
+	*observed
+}
+
 // protected counts the pods that a disruption budget protects: those that have a node and are there to stay, up to the
 // size of the pool. Pods without a node do not count: a scale-up that finds no GPU must not forbid evictions for as long
 // as it waits.
-func (r *reconciliation) protected() int {
+func (r *budget) protected() int {
 	n := 0
 	for _, pod := range r.pods {
 		if pod.Spec.NodeName != "" && stays(pod) {
 			n++
 		}
 	}
-	return min(n, r.chooseSize().now)
+	return min(n, (&sizing{r.scope, r.observed}).chooseSize().now)
 }
 
 // stays reports whether a pod is neither draining, nor being deleted, nor finished.
@@ -43,18 +49,18 @@ func stays(pod *corev1.Pod) bool {
 // budget admits. A node is cordoned before its pods are evicted; the operator then creates the replacement, and sets the
 // drain mark on the old pod when the new one serves. If the operator does not do that, or finds no room for a replacement,
 // an eviction that waits would never be admitted.
-func (r *reconciliation) replacesFirst(ctx context.Context) (replaces bool, why string, err error) {
+func (r *budget) replacesFirst(ctx context.Context) (replaces bool, why string, err error) {
 	if r.pool.Spec.Template == nil {
 		return false, "", nil
 	}
 	defaults := r.pool.Spec.WithDefaults()
-	surge, _ := limits(defaults.Rollout, r.chooseSize().now)
+	surge, _ := limits(defaults.Rollout, (&sizing{r.scope, r.observed}).chooseSize().now)
 	switch {
 	case !r.NodeSignals:
 		why = "the operator is limited to some namespaces and cannot read nodes"
 	case r.pool.Spec.Paused != "":
 		why = "spec.paused is set, so that a cordon replaces no pod"
-	case r.nodeRules().keepCordon:
+	case (&nodes{r.scope}).nodeRules().keepCordon:
 		why = "drain.onCordon is Keep, so that a cordon replaces no pod"
 	case surge == 0:
 		why = "rollout.maxSurge is 0, so that no pod is replaced before it ends"
@@ -72,7 +78,7 @@ func (r *reconciliation) replacesFirst(ctx context.Context) (replaces bool, why 
 
 // noReplacement returns why evictions cannot wait for a replacement at the moment; "" when they can. Pods with a toleration of
 // cordons stay when their node is cordoned. Otherwise what counts is how long pods have waited whose nodes go away.
-func (r *reconciliation) noReplacement(ctx context.Context) (string, error) {
+func (r *budget) noReplacement(ctx context.Context) (string, error) {
 	waits, loads := false, false
 	for _, pod := range r.pods {
 		if pod.Spec.NodeName == "" || !stays(pod) {
@@ -82,7 +88,7 @@ func (r *reconciliation) noReplacement(ctx context.Context) (string, error) {
 			r.memory.leavingSince = time.Time{}
 			return "pod " + pod.Name + " tolerates " + corev1.TaintNodeUnschedulable + ", so that a cordon does not replace it", nil
 		}
-		state, err := r.node(ctx, pod)
+		state, err := (&nodes{r.scope}).node(ctx, pod)
 		if err != nil {
 			return "", err
 		}
@@ -131,7 +137,7 @@ var spotLabels = map[string]string{
 func SpotLabel(key, value string) bool { return value != "" && spotLabels[key] == value }
 
 // onSpot reports whether a pod's node is a spot instance.
-func (r *reconciliation) onSpot(ctx context.Context, pod *corev1.Pod) (bool, error) {
+func (r *budget) onSpot(ctx context.Context, pod *corev1.Pod) (bool, error) {
 	node := &corev1.Node{}
 	if err := r.Client.Get(ctx, types.NamespacedName{Name: pod.Spec.NodeName}, node); err != nil {
 		if apierrors.IsNotFound(err) {
@@ -148,7 +154,7 @@ func (r *reconciliation) onSpot(ctx context.Context, pod *corev1.Pod) (bool, err
 }
 
 // recallRoom remembers for the next budget why no pod could be created; "" when nothing kept the operator from it.
-func (r *reconciliation) recallRoom(err error) {
+func (r *podKeeper) recallRoom(err error) {
 	before := r.memory.noRoom
 	switch {
 	case quota(err):

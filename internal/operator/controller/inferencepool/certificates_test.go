@@ -15,10 +15,10 @@ import (
 )
 
 // keepsCertificates lets the controller reconcile the certificates of a pool with the given number of ready pickers of two.
-func (w *world) keepsCertificates(ready int32) *reconciliation {
+func (w *world) keepsCertificates(ready int32) *secrets {
 	w.t.Helper()
 	picker := &appsv1.Deployment{Spec: appsv1.DeploymentSpec{Replicas: ptr.To[int32](2)}, Status: appsv1.DeploymentStatus{ReadyReplicas: ready}}
-	r := &reconciliation{Reconciler: w.r, pool: w.pool(), key: poolKey, memory: w.r.memory(poolKey), now: w.clock.Now(), picker: picker}
+	r := &secrets{w.r.begin(w.pool()), picker}
 	w.must(r.keepCertificates(context.Background()))
 	return r
 }

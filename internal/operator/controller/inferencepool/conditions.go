@@ -31,7 +31,7 @@ type pending struct {
 }
 
 // conditions judges everything and keeps what lasts.
-func (r *reconciliation) conditions(childrenErr, podsErr error, affected *metav1.Condition) {
+func (r *verdict) conditions(childrenErr, podsErr error, affected *metav1.Condition) {
 	accepted := r.accepted(podsErr)
 	picker := r.pickerAvailable(childrenErr)
 	r.set(accepted)
@@ -76,7 +76,7 @@ func (r *reconciliation) conditions(childrenErr, podsErr error, affected *metav1
 
 // set changes a condition when it is new, when the spec has changed, or when it has been otherwise for as long as a
 // condition must last.
-func (r *reconciliation) set(want metav1.Condition) {
+func (r *verdict) set(want metav1.Condition) {
 	want.ObservedGeneration, want.LastTransitionTime = r.pool.Generation, metav1.NewTime(r.now.Truncate(time.Second))
 	old := meta.FindStatusCondition(r.next.Conditions, want.Type)
 	if old != nil && old.Status == want.Status && old.Reason == want.Reason && old.Message == want.Message {
@@ -108,7 +108,7 @@ func servingChanges(old, want *metav1.Condition) bool {
 
 // setFinding sets a condition that only pickers can judge. Their message can have numbers that change all the time: it
 // stays as long as the reason does, unless the reason is known to have none.
-func (r *reconciliation) setFinding(of status.Type, f *operatorfeed.Finding, known bool) {
+func (r *verdict) setFinding(of status.Type, f *operatorfeed.Finding, known bool) {
 	want := of.Found(f)
 	switch {
 	case len(r.view.Replicas) == 0:
@@ -125,7 +125,7 @@ func (r *reconciliation) setFinding(of status.Type, f *operatorfeed.Finding, kno
 
 // modelServed sets ModelServed once pickers have seen lists of models. When none has one any more, because the pool has no engine,
 // the condition is unknown: the next engines can serve another model.
-func (r *reconciliation) modelServed() {
+func (r *verdict) modelServed() {
 	model, known := r.view.Model()
 	switch {
 	case known:
@@ -142,7 +142,7 @@ func noPicker(of status.Type) metav1.Condition {
 	return of.Unknown(status.ReasonNoPicker, "no replica of the picker reports")
 }
 
-func (r *reconciliation) accepted(podsErr error) metav1.Condition {
+func (r *verdict) accepted(podsErr error) metav1.Condition {
 	switch {
 	case r.problems.overlap != "":
 		return status.Accepted.False("SelectorOverlap", "%s", r.problems.overlap)
@@ -185,7 +185,7 @@ func (e *certificateError) Error() string {
 
 func (e *certificateError) Unwrap() error { return e.err }
 
-func (r *reconciliation) pickerAvailable(err error) metav1.Condition {
+func (r *verdict) pickerAvailable(err error) metav1.Condition {
 	if r.pool.Spec.Picker.Mode == v1alpha1.PickerExternal {
 		return status.PickerAvailable.True("External", "the pickers run outside the operator")
 	}
@@ -209,7 +209,7 @@ func (r *reconciliation) pickerAvailable(err error) metav1.Condition {
 }
 
 // pickerFailure is why the picker's Deployment cannot create its pods, to be appended to a message; "" when it can.
-func (r *reconciliation) pickerFailure() string {
+func (r *verdict) pickerFailure() string {
 	if r.picker == nil {
 		return ""
 	}
@@ -222,7 +222,7 @@ func (r *reconciliation) pickerFailure() string {
 	return ""
 }
 
-func (r *reconciliation) upToDate() metav1.Condition {
+func (r *verdict) upToDate() metav1.Condition {
 	c := &r.decision.Counts
 	switch r.decision.Progress {
 	case lifecycle.RollingOut:
@@ -259,7 +259,7 @@ func (r *reconciliation) upToDate() metav1.Condition {
 	return status.UpToDate.True("UpToDate", "")
 }
 
-func (r *reconciliation) scaled(podsErr error) metav1.Condition {
+func (r *verdict) scaled(podsErr error) metav1.Condition {
 	c := &r.decision.Counts
 	has := c.Total - c.Draining
 	switch {
@@ -282,7 +282,7 @@ func (r *reconciliation) scaled(podsErr error) metav1.Condition {
 }
 
 // islandMinima is how many pods the islands ask for together.
-func (r *reconciliation) islandMinima() int {
+func (r *verdict) islandMinima() int {
 	pods := 0
 	if r.pool.Spec.Placement != nil {
 		for i := range r.pool.Spec.Placement.Islands {
@@ -292,7 +292,7 @@ func (r *reconciliation) islandMinima() int {
 	return pods
 }
 
-func (r *reconciliation) podsHealthy() metav1.Condition {
+func (r *verdict) podsHealthy() metav1.Condition {
 	names := map[string][]string{}
 	message := ""
 	first := ""
@@ -342,7 +342,7 @@ func (r *reconciliation) podsHealthy() metav1.Condition {
 	return status.PodsHealthy.True("Healthy", "")
 }
 
-func (r *reconciliation) eventsSynced() metav1.Condition {
+func (r *verdict) eventsSynced() metav1.Condition {
 	if r.pool.Spec.Engine.Events.Source == v1alpha1.EventsNone {
 		return status.EventsSynced.True(status.ReasonEventsNotUsed, "engine.events.source is None")
 	}
@@ -373,7 +373,7 @@ func (r *reconciliation) eventsSynced() metav1.Condition {
 	return status.EventsSynced.True(status.ReasonSynced, "")
 }
 
-func (r *reconciliation) ready(accepted, picker metav1.Condition) metav1.Condition {
+func (r *verdict) ready(accepted, picker metav1.Condition) metav1.Condition {
 	c := &r.decision.Counts
 	switch {
 	case accepted.Status == metav1.ConditionFalse && c.Ready == 0:
@@ -394,12 +394,12 @@ func (r *reconciliation) ready(accepted, picker metav1.Condition) metav1.Conditi
 }
 
 // starting reports whether the pool has never served.
-func (r *reconciliation) starting() bool {
+func (r *verdict) starting() bool {
 	old := meta.FindStatusCondition(r.next.Conditions, v1alpha1.ConditionReady)
 	return old != nil && old.Reason == status.ReasonStarting
 }
 
-func (r *reconciliation) autoscalingActive() metav1.Condition {
+func (r *verdict) autoscalingActive() metav1.Condition {
 	d := r.size.decision
 	_, bad := autoscaling.Spec(&r.pool.Spec.Autoscaling)
 	switch {

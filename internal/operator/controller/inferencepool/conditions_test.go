@@ -21,13 +21,15 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/status"
 )
 
-// newReconciliation is one of a pool of two pods that is as it should be.
-func newReconciliation() *reconciliation {
-	return &reconciliation{
-		Reconciler: &Reconciler{Version: "v1"}, pool: newPool(), next: &v1alpha1.InferencePoolStatus{}, memory: &memory{recorded: map[recordedEvent]time.Time{}},
-		decision: lifecycle.Result{Counts: lifecycle.Counts{Total: 2, Ready: 2, Updated: 2}, Progress: lifecycle.UpToDate}, size: size{now: 2, wanted: 2},
-		podOf: map[string]*corev1.Pod{}, view: operatorfeed.View{Replicas: []operatorfeed.State{{Picker: "a"}}},
-		picker: &appsv1.Deployment{Status: appsv1.DeploymentStatus{ReadyReplicas: 2}},
+// newVerdict is one about a pool of two pods that is as it should be.
+func newVerdict() *verdict {
+	return &verdict{
+		scope: &scope{Reconciler: &Reconciler{Version: "v1"}, pool: newPool(), memory: &memory{recorded: map[recordedEvent]time.Time{}},
+			view: operatorfeed.View{Replicas: []operatorfeed.State{{Picker: "a"}}}},
+		observed: &observed{podOf: map[string]*corev1.Pod{}, picker: &appsv1.Deployment{Status: appsv1.DeploymentStatus{ReadyReplicas: 2}}},
+		outcome: &outcome{size: size{now: 2, wanted: 2},
+			decision: lifecycle.Result{Counts: lifecycle.Counts{Total: 2, Ready: 2, Updated: 2}, Progress: lifecycle.UpToDate}},
+		next: &v1alpha1.InferencePoolStatus{},
 	}
 }
 
@@ -35,31 +37,31 @@ func TestEachConditionSaysWhatIsTheMatter(t *testing.T) {
 	pods := schema.GroupResource{Resource: "pods"}
 	forbidden := apierrors.NewForbidden(pods, "chat-0", errors.New("violates PodSecurity"))
 	quota := apierrors.NewForbidden(pods, "chat-0", errors.New("exceeded quota: gpus"))
-	accepted := func(err error) func(*reconciliation) metav1.Condition {
-		return func(r *reconciliation) metav1.Condition { return r.accepted(err) }
+	accepted := func(err error) func(*verdict) metav1.Condition {
+		return func(r *verdict) metav1.Condition { return r.accepted(err) }
 	}
-	scaled := func(err error) func(*reconciliation) metav1.Condition {
-		return func(r *reconciliation) metav1.Condition { return r.scaled(err) }
+	scaled := func(err error) func(*verdict) metav1.Condition {
+		return func(r *verdict) metav1.Condition { return r.scaled(err) }
 	}
-	picker := func(err error) func(*reconciliation) metav1.Condition {
-		return func(r *reconciliation) metav1.Condition { return r.pickerAvailable(err) }
+	picker := func(err error) func(*verdict) metav1.Condition {
+		return func(r *verdict) metav1.Condition { return r.pickerAvailable(err) }
 	}
-	ready := func(r *reconciliation) metav1.Condition { return r.ready(r.accepted(nil), r.pickerAvailable(nil)) }
-	trouble := func(reason string) func(*reconciliation) {
-		return func(r *reconciliation) {
+	ready := func(r *verdict) metav1.Condition { return r.ready(r.accepted(nil), r.pickerAvailable(nil)) }
+	trouble := func(reason string) func(*verdict) {
+		return func(r *verdict) {
 			r.decision.Pods = []lifecycle.Seen{{Pod: &lifecycle.Pod{UID: "u", Name: "chat-0"}, Trouble: lifecycle.Trouble{Reason: reason}}}
 		}
 	}
-	islands := func(minima ...int32) func(*reconciliation) {
-		return func(r *reconciliation) {
+	islands := func(minima ...int32) func(*verdict) {
+		return func(r *verdict) {
 			r.pool.Spec.Replicas, r.pool.Spec.Placement = ptr.To[int32](2), &v1alpha1.Placement{}
 			for _, n := range minima {
 				r.pool.Spec.Placement.Islands = append(r.pool.Spec.Placement.Islands, v1alpha1.Island{MinReplicas: &n})
 			}
 		}
 	}
-	decided := func(mode v1alpha1.AutoscalingMode, reason scaling.Reason) func(*reconciliation) {
-		return func(r *reconciliation) {
+	decided := func(mode v1alpha1.AutoscalingMode, reason scaling.Reason) func(*verdict) {
+		return func(r *verdict) {
 			r.pool.Spec.Autoscaling.Mode, r.size.decision = mode, &scaling.Decision{Size: 2, Wanted: 3, Reason: reason}
 		}
 	}
@@ -68,58 +70,58 @@ func TestEachConditionSaysWhatIsTheMatter(t *testing.T) {
 	}
 	unchecked := v1alpha1.Engine{APIKey: v1alpha1.SecretKey{Name: "k", Key: "token"}, ClientAuth: v1alpha1.ClientAuthPoolKey}
 	for _, tc := range []struct {
-		judge  func(*reconciliation) metav1.Condition
-		change func(*reconciliation)
+		judge  func(*verdict) metav1.Condition
+		change func(*verdict)
 		want   string
 	}{
-		{accepted(nil), func(*reconciliation) {}, "True Accepted"},
-		{accepted(nil), func(r *reconciliation) { r.pool.Spec.Engine.Type = v1alpha1.EngineSGLang }, "True EngineExperimental"},
-		{accepted(nil), func(r *reconciliation) { r.pool.Spec.Engine = unchecked }, "True ClientsUnchecked"},
-		{accepted(nil), func(r *reconciliation) {
+		{accepted(nil), func(*verdict) {}, "True Accepted"},
+		{accepted(nil), func(r *verdict) { r.pool.Spec.Engine.Type = v1alpha1.EngineSGLang }, "True EngineExperimental"},
+		{accepted(nil), func(r *verdict) { r.pool.Spec.Engine = unchecked }, "True ClientsUnchecked"},
+		{accepted(nil), func(r *verdict) {
 			r.pool.Spec.Engine, r.policy = unchecked, &v1alpha1.RoutingPolicy{}
 			r.policy.Spec.Admission.Tenants.Identification = v1alpha1.IdentifyByAPIKey
 		}, "True Accepted"},
-		{accepted(forbidden), func(*reconciliation) {}, "False NotPermitted"},
-		{accepted(quota), func(*reconciliation) {}, "True Accepted"},
-		{accepted(apierrors.NewInvalid(schema.GroupKind{Kind: "Pod"}, "chat-0", nil)), func(*reconciliation) {}, "False TemplateRefused"},
-		{accepted(nil), func(r *reconciliation) { r.problems.reference = "x" }, "False ReferenceNotFound"},
-		{scaled(quota), func(*reconciliation) {}, "False QuotaExceeded"},
-		{scaled(nil), func(*reconciliation) {}, "True Settled"},
-		{scaled(nil), func(r *reconciliation) { r.decision.NoRoom = true }, "False IslandsExhausted"},
-		{scaled(nil), func(r *reconciliation) { r.decision.Counts.Ready = 1 }, "False ScalingUp"},
-		{scaled(nil), func(r *reconciliation) { r.decision.Counts.Total, r.decision.Counts.Draining = 3, 1 }, "False ScalingDown"},
-		{picker(nil), func(*reconciliation) {}, "True Available"},
-		{picker(nil), func(r *reconciliation) { r.picker.Status.ReadyReplicas = 1 }, "False SomeUnavailable"},
-		{picker(nil), func(r *reconciliation) { r.picker = nil }, "False Unavailable"},
-		{picker(fmt.Errorf("keeping: %w", &certificateError{err: errors.New("bad")})), func(*reconciliation) {}, "False CertificateInvalid"},
-		{picker(nil), func(r *reconciliation) { r.pool.Spec.Picker.Mode = v1alpha1.PickerExternal }, "True External"},
-		{ready, func(*reconciliation) {}, "True Serving"},
-		{ready, func(r *reconciliation) { r.decision.Counts.Ready, r.size.now = 0, 0 }, "True AtZero"},
-		{ready, func(r *reconciliation) { r.decision.Counts.Ready = 0 }, "Unknown Starting"},
-		{ready, func(r *reconciliation) { r.decision.Counts.Ready, r.next.Conditions = 0, was("Serving") }, "False NoReadyEndpoint"},
-		{ready, func(r *reconciliation) { r.decision.Counts.Ready, r.problems.overlap = 0, "x" }, "False NotAccepted"},
-		{ready, func(r *reconciliation) { r.problems.overlap = "x" }, "True Serving"},
-		{ready, func(r *reconciliation) { r.picker = nil }, "False PickerUnavailable"},
-		{(*reconciliation).upToDate, func(r *reconciliation) { r.decision.Progress = lifecycle.WaitingOnDelete }, "False RolloutOnDelete"},
-		{(*reconciliation).podsHealthy, func(*reconciliation) {}, "True Healthy"},
-		{(*reconciliation).podsHealthy, trouble(lifecycle.ImagePullFailed), "False ImagePullFailed"},
-		{(*reconciliation).podsHealthy, trouble(lifecycle.SlowStart), "False SlowStart"},
-		{(*reconciliation).podsHealthy, func(r *reconciliation) { r.problems.skipped = []podtemplate.Skipped{{What: podtemplate.PreStop}} }, "False PreStopMissing"},
-		{(*reconciliation).podsHealthy, func(r *reconciliation) { r.problems.skipped = []podtemplate.Skipped{{What: "--kv-events-config"}} }, "False EngineFlagsMissing"},
-		{(*reconciliation).eventsSynced, func(r *reconciliation) { r.pool.Spec.Engine.Events.Source = v1alpha1.EventsNone }, "True NotUsed"},
-		{(*reconciliation).eventsSynced, func(r *reconciliation) { r.view = operatorfeed.View{} }, "Unknown NoPicker"},
-		{(*reconciliation).autoscalingActive, decided(v1alpha1.AutoscalingActive, scaling.AtMaximum), "True AtMaximum"},
-		{(*reconciliation).autoscalingActive, decided(v1alpha1.AutoscalingActive, "QueueDepth"), "True Active"},
-		{(*reconciliation).autoscalingActive, decided(v1alpha1.AutoscalingActive, scaling.NoSamples), "False NoSamples"},
-		{(*reconciliation).autoscalingActive, decided(v1alpha1.AutoscalingRecommend, "QueueDepth"), "True Recommending"},
-		{(*reconciliation).autoscalingActive, func(r *reconciliation) {
+		{accepted(forbidden), func(*verdict) {}, "False NotPermitted"},
+		{accepted(quota), func(*verdict) {}, "True Accepted"},
+		{accepted(apierrors.NewInvalid(schema.GroupKind{Kind: "Pod"}, "chat-0", nil)), func(*verdict) {}, "False TemplateRefused"},
+		{accepted(nil), func(r *verdict) { r.problems.reference = "x" }, "False ReferenceNotFound"},
+		{scaled(quota), func(*verdict) {}, "False QuotaExceeded"},
+		{scaled(nil), func(*verdict) {}, "True Settled"},
+		{scaled(nil), func(r *verdict) { r.decision.NoRoom = true }, "False IslandsExhausted"},
+		{scaled(nil), func(r *verdict) { r.decision.Counts.Ready = 1 }, "False ScalingUp"},
+		{scaled(nil), func(r *verdict) { r.decision.Counts.Total, r.decision.Counts.Draining = 3, 1 }, "False ScalingDown"},
+		{picker(nil), func(*verdict) {}, "True Available"},
+		{picker(nil), func(r *verdict) { r.picker.Status.ReadyReplicas = 1 }, "False SomeUnavailable"},
+		{picker(nil), func(r *verdict) { r.picker = nil }, "False Unavailable"},
+		{picker(fmt.Errorf("keeping: %w", &certificateError{err: errors.New("bad")})), func(*verdict) {}, "False CertificateInvalid"},
+		{picker(nil), func(r *verdict) { r.pool.Spec.Picker.Mode = v1alpha1.PickerExternal }, "True External"},
+		{ready, func(*verdict) {}, "True Serving"},
+		{ready, func(r *verdict) { r.decision.Counts.Ready, r.size.now = 0, 0 }, "True AtZero"},
+		{ready, func(r *verdict) { r.decision.Counts.Ready = 0 }, "Unknown Starting"},
+		{ready, func(r *verdict) { r.decision.Counts.Ready, r.next.Conditions = 0, was("Serving") }, "False NoReadyEndpoint"},
+		{ready, func(r *verdict) { r.decision.Counts.Ready, r.problems.overlap = 0, "x" }, "False NotAccepted"},
+		{ready, func(r *verdict) { r.problems.overlap = "x" }, "True Serving"},
+		{ready, func(r *verdict) { r.picker = nil }, "False PickerUnavailable"},
+		{(*verdict).upToDate, func(r *verdict) { r.decision.Progress = lifecycle.WaitingOnDelete }, "False RolloutOnDelete"},
+		{(*verdict).podsHealthy, func(*verdict) {}, "True Healthy"},
+		{(*verdict).podsHealthy, trouble(lifecycle.ImagePullFailed), "False ImagePullFailed"},
+		{(*verdict).podsHealthy, trouble(lifecycle.SlowStart), "False SlowStart"},
+		{(*verdict).podsHealthy, func(r *verdict) { r.problems.skipped = []podtemplate.Skipped{{What: podtemplate.PreStop}} }, "False PreStopMissing"},
+		{(*verdict).podsHealthy, func(r *verdict) { r.problems.skipped = []podtemplate.Skipped{{What: "--kv-events-config"}} }, "False EngineFlagsMissing"},
+		{(*verdict).eventsSynced, func(r *verdict) { r.pool.Spec.Engine.Events.Source = v1alpha1.EventsNone }, "True NotUsed"},
+		{(*verdict).eventsSynced, func(r *verdict) { r.view = operatorfeed.View{} }, "Unknown NoPicker"},
+		{(*verdict).autoscalingActive, decided(v1alpha1.AutoscalingActive, scaling.AtMaximum), "True AtMaximum"},
+		{(*verdict).autoscalingActive, decided(v1alpha1.AutoscalingActive, "QueueDepth"), "True Active"},
+		{(*verdict).autoscalingActive, decided(v1alpha1.AutoscalingActive, scaling.NoSamples), "False NoSamples"},
+		{(*verdict).autoscalingActive, decided(v1alpha1.AutoscalingRecommend, "QueueDepth"), "True Recommending"},
+		{(*verdict).autoscalingActive, func(r *verdict) {
 			decided(v1alpha1.AutoscalingActive, "QueueDepth")(r)
 			r.pool.Spec.Autoscaling.Schedules = []v1alpha1.Schedule{{Name: "s", Start: "0 8 30 2 *", TimeZone: "UTC"}}
 		}, "False ScheduleInvalid"},
 		{scaled(nil), islands(2, 1), "False IslandMinimaUnmet"},
 		{scaled(nil), islands(1, 1), "True Settled"},
 	} {
-		r := newReconciliation()
+		r := newVerdict()
 		tc.change(r)
 		j := tc.judge(r)
 		if got := string(j.Status) + " " + j.Reason; got != tc.want {
@@ -133,7 +135,7 @@ func TestWhatPickersSayOfACacheIsTheReason(t *testing.T) {
 		"": "StreamMissing", "UnknownLayout": "UnknownLayout", "ReporterRejected": "ReporterRejected", "Lagging": "Lagging", "HistoryLost": "HistoryLost",
 		"BlockSizeUnsupported": "BlockSizeUnsupported", "ReporterMissing": "ReporterMissing",
 	} {
-		r := newReconciliation()
+		r := newVerdict()
 		var heard operatorfeed.Pool
 		heard.Receive(r.now, operatorfeed.State{Picker: "a", Incarnation: 1, Pods: map[string]operatorfeed.PodState{"u": {Reason: said}}})
 		r.view = heard.View(r.now, []operatorfeed.Expected{{Picker: "a", Ready: true}})
@@ -205,8 +207,9 @@ func TestWhatIsDoneToPodsIsAnEvent(t *testing.T) {
 		{lifecycle.Action{Kind: lifecycle.Show, Shown: lifecycle.Shown{Warm: true}}, []string{"WarmUpFinished"}},
 	} {
 		w := newWorld(t)
-		r := newReconciliation()
-		r.Reconciler, r.podOf["u"] = w.r, &corev1.Pod{}
+		of := newVerdict()
+		of.Reconciler, of.podOf["u"] = w.r, &corev1.Pod{}
+		r := &executor{&podWriter{of.scope, of.observed}, of.outcome}
 		tc.action.UID, tc.action.Name = "u", "chat-0"
 		for range 2 { // again within a minute is no news
 			r.recordAction(&tc.action)
@@ -244,7 +247,7 @@ func TestWhatTheStatusSaysAnewIsAnEvent(t *testing.T) {
 		{before, status(2, "a", "a", condition(v1alpha1.ConditionResourcesSuffice, "MemoryShort")), []string{"PickerOverloaded"}},
 	} {
 		w := newWorld(t)
-		r := newReconciliation()
+		r := newVerdict()
 		r.Reconciler = w.r
 		r.recordChanges(tc.was, tc.is)
 		w.expectEvents("", tc.want...)

@@ -2,18 +2,28 @@
 // decides, the actions are executed in order with preconditions, and the status is written once, when it has changed. The
 // controller can be killed between any two writes: each action follows from the present state of the cluster. What it keeps
 // in memory only makes it faster or reduces traffic.
+//
+// A reconciliation (scope.run) is a sequence of parts. Each embeds what it reads: scope, what the cache has (observed), and what was
+// decided about pods (outcome).
+//
+//	cluster         reads the pods, the pickers and the policy
+//	referenceCheck  looks for the Secrets and ConfigMaps that the pool names
+//	children        applies the objects beside the pods; secrets and budget are parts of it
+//	gatewayReader   reads what gateways say about the pool
+//	podKeeper       of a pool with a template: collects facts (podFacts, nodes, sizing, placing), lets package lifecycle decide, and
+//	                carries the decision out (executor, podWriter, revising, reporterUpdate)
+//	adoption        the same for pods that another workload owns
+//	verdict         computes conditions and counts, and writes the status
 package inferencepool
 
 import (
 	"cmp"
 	"context"
-	"fmt"
 	"sync"
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/events"
@@ -142,8 +152,9 @@ func (r *Reconciler) forget(key types.NamespacedName) {
 	}
 }
 
-// reconciliation is one reconciliation of one pool: what was read, and the results.
-type reconciliation struct {
+// scope is one pool in one reconciliation. Every part of the reconciliation has it, and leaves there what concerns all of it:
+// problems for conditions, and when to be called again.
+type scope struct {
 	*Reconciler
 	pool   *v1alpha1.InferencePool // with defaults; shared with the cache, never written
 	key    types.NamespacedName
@@ -151,24 +162,28 @@ type reconciliation struct {
 	now    time.Time
 	view   operatorfeed.View
 
-	pods      []*corev1.Pod // of the pool, shared with the cache
-	strangers []*corev1.Pod // that have our label and another owner
-	orphans   []*corev1.Pod // of the operator's making, without an owner
-	revisions revisions
+	problems problems
+	wake     time.Time
+	retry    bool // a write met a newer object
+}
+
+// observed is what the cache has of a pool. Its objects are shared with the cache.
+type observed struct {
+	pods      []*corev1.Pod          // of the pool
+	strangers []*corev1.Pod          // that have our label and another owner
+	orphans   []*corev1.Pod          // of the operator's making, without an owner
 	podOf     map[string]*corev1.Pod // by UID
 	picker    *appsv1.Deployment     // nil when there is none yet
 	policy    *v1alpha1.RoutingPolicy
-	next      *v1alpha1.InferencePoolStatus
-	wake      time.Time
-	decision  lifecycle.Result
+}
+
+// outcome is what was decided about a pool's pods, and what the decision was made from.
+type outcome struct {
 	size      size
-	islands   *islands
-	problems  problems
+	revisions revisions
 	reporters reporters
-	gateway   *gatewayFacts // nil when they could not be read
-	network   networkFacts
-	stuck     *corev1.Pod // the first that has a trouble
-	retry     bool        // a write met a newer object
+	islands   *islands
+	decision  lifecycle.Result
 }
 
 // Reconcile brings one pool nearer to its spec.
@@ -184,44 +199,51 @@ func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 		r.forget(request.NamespacedName)
 		return reconcile.Result{}, nil
 	}
-	shared := *pool
-	shared.Spec = pool.Spec.WithDefaults()
-	current := &reconciliation{
-		Reconciler: r, pool: &shared, key: request.NamespacedName, memory: r.memory(request.NamespacedName),
-		now: r.Clock.Now(), next: pool.Status.DeepCopy(),
-	}
-	if r.Pickers != nil {
-		current.view = r.Pickers.View(request.NamespacedName)
-	}
-	return current.run(ctx)
+	return r.begin(pool).run(ctx)
 }
 
-func (r *reconciliation) run(ctx context.Context) (reconcile.Result, error) {
-	if err := r.read(ctx); err != nil {
+// begin is the start of one reconciliation of a pool.
+func (r *Reconciler) begin(pool *v1alpha1.InferencePool) *scope {
+	key := client.ObjectKeyFromObject(pool)
+	shared := *pool
+	shared.Spec = pool.Spec.WithDefaults()
+	s := &scope{Reconciler: r, pool: &shared, key: key, memory: r.memory(key), now: r.Clock.Now()}
+	if r.Pickers != nil {
+		s.view = r.Pickers.View(key)
+	}
+	return s
+}
+
+// run reads, maintains the objects beside the pods, then the pods, and writes the status.
+func (r *scope) run(ctx context.Context) (reconcile.Result, error) {
+	seen := cluster{scope: r, observed: &observed{}}
+	if err := seen.read(ctx); err != nil {
 		return reconcile.Result{}, err
 	}
-	if yields, err := r.yields(ctx); yields || err != nil {
+	if yields, err := seen.yields(ctx); yields || err != nil {
 		return reconcile.Result{RequeueAfter: othersEvery}, err
 	}
-	if wait := r.memory.expected.behind(r.pods, r.now); wait {
+	if wait := r.memory.expected.behind(seen.pods, r.now); wait {
 		return reconcile.Result{RequeueAfter: cacheBehind}, nil
 	}
-	if err := r.findPolicy(ctx); err != nil {
+	if err := seen.findPolicy(ctx); err != nil {
 		return reconcile.Result{}, err
 	}
-	r.findReferences(ctx)
-	childrenErr := r.keepChildren(ctx)
-	if err := r.readGateway(ctx); childrenErr == nil {
-		childrenErr = err
-	}
+	(&referenceCheck{r}).findReferences(ctx)
+	objects := &children{scope: r, observed: seen.observed}
+	childrenErr := objects.keep(ctx)
+	gateway, err := (&gatewayReader{r}).read(ctx)
+	childrenErr = cmp.Or(childrenErr, err)
+	pods := &outcome{}
 	var podsErr error
 	if r.pool.Spec.Template != nil {
-		podsErr = r.keepPods(ctx)
+		podsErr = (&podKeeper{r, seen.observed, pods}).keep(ctx)
 	} else {
-		podsErr = r.adopt(ctx)
+		podsErr = (&adoption{r, seen.observed, pods}).keep(ctx)
 	}
-	r.status(childrenErr, podsErr)
-	if err := r.writeStatus(ctx); err != nil {
+	v := &verdict{scope: r, observed: seen.observed, outcome: pods, gateway: gateway, network: objects.network, next: r.pool.Status.DeepCopy()}
+	v.status(childrenErr, podsErr)
+	if err := v.writeStatus(ctx); err != nil {
 		return reconcile.Result{}, err
 	}
 	for _, err := range []error{podsErr, childrenErr} {
@@ -236,7 +258,7 @@ func (r *reconciliation) run(ctx context.Context) (reconcile.Result, error) {
 }
 
 // after is when to reconcile again; 0 for the next change.
-func (r *reconciliation) after() time.Duration {
+func (r *scope) after() time.Duration {
 	if r.retry {
 		return afterConflict
 	}
@@ -247,15 +269,23 @@ func (r *reconciliation) after() time.Duration {
 }
 
 // wakeAt asks to be called again at t, zero for never.
-func (r *reconciliation) wakeAt(t time.Time) {
+func (r *scope) wakeAt(t time.Time) {
 	if !t.IsZero() && (r.wake.IsZero() || t.Before(r.wake)) {
 		r.wake = t
 	}
 }
 
-// keepPods lets plan decide, and does it.
-func (r *reconciliation) keepPods(ctx context.Context) error {
-	if err := r.findRevisions(ctx); err != nil {
+// podKeeper creates, drains and deletes the pods of a pool that has a template.
+type podKeeper struct {
+	*scope
+	*observed
+	*outcome
+}
+
+// keep lets package lifecycle decide, and carries its decision out.
+func (r *podKeeper) keep(ctx context.Context) error {
+	template := &revising{r.scope, r.observed, r.outcome}
+	if err := template.findRevisions(ctx); err != nil {
 		return err
 	}
 	if r.problems.template != "" {
@@ -265,15 +295,17 @@ func (r *reconciliation) keepPods(ctx context.Context) error {
 		r.retry = r.retry || adopted
 		return err
 	}
-	r.reporters = r.findReporters()
+	sidecars := &reporterUpdate{r.scope, r.observed, r.outcome}
+	r.reporters = sidecars.findReporters()
 	input, err := r.facts(ctx)
 	if err != nil {
 		return err
 	}
 	r.decision = lifecycle.Make(input)
 	r.wakeAt(r.decision.Wake)
+	actions, nodes := &executor{r.writer(), r.outcome}, &placing{r.scope, r.observed, r.outcome}
 	var refusal error
-	for _, step := range []func(context.Context) error{r.execute, r.askForNodes, r.pruneRevisions, r.patchReporters} {
+	for _, step := range []func(context.Context) error{actions.execute, nodes.askForNodes, template.pruneRevisions, sidecars.patchReporters} {
 		switch err := step(ctx); {
 		case refused(err):
 			refusal = cmp.Or(refusal, err)
@@ -285,27 +317,7 @@ func (r *reconciliation) keepPods(ctx context.Context) error {
 	return refusal
 }
 
-// writeStatus writes the status, once, when it differs.
-func (r *reconciliation) writeStatus(ctx context.Context) error {
-	if equality.Semantic.DeepEqual(r.pool.Status, *r.next) {
-		return nil
-	}
-	was := r.pool.DeepCopy()
-	is := was.DeepCopy()
-	is.Status = *r.next
-	err := r.Client.Status().Patch(ctx, is, client.MergeFromWithOptions(was, client.MergeFromWithOptimisticLock{}))
-	switch {
-	case apierrors.IsConflict(err):
-		r.retry = true
-		return nil
-	case apierrors.IsNotFound(err):
-		return nil
-	case err != nil:
-		return fmt.Errorf("writing the status of pool %s: %w", r.key, err)
-	}
-	r.recordChanges(was, is)
-	return nil
-}
+func (r *podKeeper) writer() *podWriter { return &podWriter{r.scope, r.observed} }
 
 // objectKey names an object of one kind in a pool's namespace.
 type objectKey struct{ kind, name string }

@@ -25,7 +25,7 @@ const (
 type recordedEvent struct{ reason, pod string }
 
 // recordEvent writes an event about the pool, and about a pod if one is concerned.
-func (r *reconciliation) recordEvent(kind, reason string, pod *corev1.Pod, format string, args ...any) {
+func (r *scope) recordEvent(kind, reason string, pod *corev1.Pod, format string, args ...any) {
 	if r.Recorder == nil {
 		return
 	}
@@ -48,7 +48,7 @@ func (r *reconciliation) recordEvent(kind, reason string, pod *corev1.Pod, forma
 }
 
 // recordAction writes the event of an action that was done.
-func (r *reconciliation) recordAction(a *lifecycle.Action) {
+func (r *executor) recordAction(a *lifecycle.Action) {
 	pod := r.podOf[a.UID]
 	switch a.Kind {
 	case lifecycle.SetMark:
@@ -83,7 +83,7 @@ func (r *reconciliation) recordAction(a *lifecycle.Action) {
 var chosenInexact = map[string]bool{status.ReasonEngineRender: true, status.ReasonApproximate: true}
 
 // recordChanges writes the events of changes in the status.
-func (r *reconciliation) recordChanges(was, is *v1alpha1.InferencePool) {
+func (r *verdict) recordChanges(was, is *v1alpha1.InferencePool) {
 	before, now := ptr.Deref(was.Status.DesiredReplicas, -1), ptr.Deref(is.Status.DesiredReplicas, -1)
 	cause := "spec.replicas"
 	if d := r.size.decision; d != nil && r.pool.Spec.Replicas == nil {

@@ -55,12 +55,18 @@ func (e expectations) behind(pods []*corev1.Pod, now time.Time) bool {
 	return len(e) > 0
 }
 
+// executor is the part that carries out what was decided about pods.
+type executor struct {
+	*podWriter
+	*outcome
+}
+
 // execute does what was decided, in order, and stops at the first failure. That a pod is newer than it was seen, or
 // there already, is no failure: the next decision will know. If the API server refuses an action, those after it are
 // still executed, because none of them needs it: a quota that allows no new pod must not keep drained ones, which use it
 // up. Only further creates are left out, and everything after a mark that could not be removed, because the pod was
 // counted as one that serves.
-func (r *reconciliation) execute(ctx context.Context) error {
+func (r *executor) execute(ctx context.Context) error {
 	var refusal error
 	noCreates := false
 	for i := range r.decision.Actions {
@@ -97,7 +103,7 @@ func (r *reconciliation) execute(ctx context.Context) error {
 	return refusal
 }
 
-func (r *reconciliation) do(ctx context.Context, a *lifecycle.Action) error {
+func (r *executor) do(ctx context.Context, a *lifecycle.Action) error {
 	switch a.Kind {
 	case lifecycle.Create:
 		return r.createPod(ctx, a)
@@ -120,7 +126,7 @@ func (r *reconciliation) do(ctx context.Context, a *lifecycle.Action) error {
 	return nil
 }
 
-func (r *reconciliation) createPod(ctx context.Context, a *lifecycle.Action) error {
+func (r *executor) createPod(ctx context.Context, a *lifecycle.Action) error {
 	shape, err := r.shape(a.Revision)
 	if err != nil {
 		return err
@@ -150,13 +156,13 @@ func (r *reconciliation) createPod(ctx context.Context, a *lifecycle.Action) err
 }
 
 // injection is what goes into pods of this pool.
-func (r *reconciliation) injection() podtemplate.Options {
+func (r *scope) injection() podtemplate.Options {
 	options := podtemplate.For(r.pool)
 	options.ReporterImage, options.Version = r.ReporterImage, r.Version
 	return options
 }
 
-func (r *reconciliation) mark(ctx context.Context, a *lifecycle.Action) error {
+func (r *podWriter) mark(ctx context.Context, a *lifecycle.Action) error {
 	err := r.patch(ctx, a.UID, map[string]any{v1alpha1.LabelDrain: a.Mark.Reason},
 		map[string]any{v1alpha1.AnnotationDrainDeadline: a.Mark.Deadline.UTC().Format(time.RFC3339)})
 	if err == nil {
@@ -167,8 +173,14 @@ func (r *reconciliation) mark(ctx context.Context, a *lifecycle.Action) error {
 	return err
 }
 
+// podWriter is the part that changes pods.
+type podWriter struct {
+	*scope
+	*observed
+}
+
 // patch changes labels and annotations of a pod, if the pod has not changed since it was read.
-func (r *reconciliation) patch(ctx context.Context, uid string, labels, annotations map[string]any) error {
+func (r *podWriter) patch(ctx context.Context, uid string, labels, annotations map[string]any) error {
 	pod := r.podOf[uid]
 	meta := map[string]any{"uid": pod.UID, "resourceVersion": pod.ResourceVersion, "annotations": annotations}
 	if len(labels) > 0 {
@@ -183,7 +195,7 @@ type patcher interface {
 }
 
 // send patches a pod and expects the cache to show it.
-func (r *reconciliation) send(ctx context.Context, c patcher, pod *corev1.Pod, kind types.PatchType, change map[string]any) error {
+func (r *podWriter) send(ctx context.Context, c patcher, pod *corev1.Pod, kind types.PatchType, change map[string]any) error {
 	raw, err := json.Marshal(change)
 	if err != nil {
 		return fmt.Errorf("writing a patch: %w", err)
@@ -207,7 +219,7 @@ func (p statusPatcher) Patch(ctx context.Context, obj client.Object, patch clien
 }
 
 // show writes the operator's conditions of a pod.
-func (r *reconciliation) show(ctx context.Context, a *lifecycle.Action) error {
+func (r *podWriter) show(ctx context.Context, a *lifecycle.Action) error {
 	pod := r.podOf[a.UID]
 	var changed []map[string]any
 	for kind, want := range map[corev1.PodConditionType]bool{

@@ -39,8 +39,14 @@ type seenMark struct {
 	since time.Time
 }
 
+// cluster is the part that reads.
+type cluster struct {
+	*scope
+	*observed
+}
+
 // read fills in what the cache has.
-func (r *reconciliation) read(ctx context.Context) error {
+func (r *cluster) read(ctx context.Context) error {
 	var list corev1.PodList
 	selector := client.MatchingLabels(config.PodLabels(r.pool))
 	// They are shared with the cache, and never written.
@@ -77,17 +83,18 @@ func (r *reconciliation) read(ctx context.Context) error {
 }
 
 // facts are what plan decides from.
-func (r *reconciliation) facts(ctx context.Context) (lifecycle.Input, error) {
+func (r *podKeeper) facts(ctx context.Context) (lifecycle.Input, error) {
 	input := lifecycle.Input{Now: r.now}
+	nodes, facts := &nodes{r.scope}, &podFacts{r.scope, r.observed}
 	for _, pod := range r.pods {
-		node, err := r.node(ctx, pod)
+		node, err := nodes.node(ctx, pod)
 		if err != nil {
 			return input, err
 		}
-		input.Pods = append(input.Pods, r.fact(pod, node))
+		input.Pods = append(input.Pods, facts.fact(pod, node))
 	}
-	r.learn(input.Pods)
-	r.size = r.chooseSize()
+	facts.learn(input.Pods)
+	r.size = (&sizing{r.scope, r.observed}).chooseSize()
 	r.memory.size = count(r.size.now)
 	surge, unavailable := limits(r.pool.Spec.Rollout, r.size.now)
 	rollout := r.pool.Spec.Rollout
@@ -101,14 +108,20 @@ func (r *reconciliation) facts(ctx context.Context) (lifecycle.Input, error) {
 	if w := r.pool.Spec.WarmUp; w != nil {
 		input.Pool.WarmUp = time.Duration(w.MaxSeconds) * time.Second
 	}
-	if err := r.placeOn(ctx, &input); err != nil {
+	if err := (&placing{r.scope, r.observed, r.outcome}).placeOn(ctx, &input); err != nil {
 		return input, err
 	}
 	return input, nil
 }
 
+// podFacts are what is known of pods, for package lifecycle.
+type podFacts struct {
+	*scope
+	*observed
+}
+
 // learn adds what pickers and engines report about marked pods.
-func (r *reconciliation) learn(pods []lifecycle.Pod) {
+func (r *podFacts) learn(pods []lifecycle.Pod) {
 	r.keepMarks(pods)
 	r.watchDraining(pods)
 	for i := range pods {
@@ -122,7 +135,7 @@ func (r *reconciliation) learn(pods []lifecycle.Pod) {
 
 // readings returns those of an engine: the operator's own, or else what pickers have read. Under a mesh with strict mTLS, or
 // a network policy of others, pickers can reach engines and the operator cannot.
-func (r *reconciliation) readings(uid string) []lifecycle.Reading {
+func (r *podFacts) readings(uid string) []lifecycle.Reading {
 	own := r.Engines.Readings(uid)
 	if n := len(own); n > 0 && r.now.Sub(own[n-1].At) <= lifecycle.ReadingFresh {
 		return own
@@ -139,7 +152,7 @@ func (r *reconciliation) readings(uid string) []lifecycle.Reading {
 const pickersLate = 2 * time.Second
 
 // fact is what is known of one pod.
-func (r *reconciliation) fact(pod *corev1.Pod, node lifecycle.Node) lifecycle.Pod {
+func (r *podFacts) fact(pod *corev1.Pod, node lifecycle.Node) lifecycle.Pod {
 	uid := string(pod.UID)
 	p := lifecycle.Pod{
 		UID: uid, Name: pod.Name, Revision: pod.Labels[v1alpha1.LabelRevision], Island: pod.Labels[r.islandLabel()],
@@ -180,7 +193,7 @@ func (r *reconciliation) fact(pod *corev1.Pod, node lifecycle.Node) lifecycle.Po
 }
 
 // keepMarks remembers since when each mark is known.
-func (r *reconciliation) keepMarks(pods []lifecycle.Pod) {
+func (r *podFacts) keepMarks(pods []lifecycle.Pod) {
 	seen := map[string]bool{}
 	for i := range pods {
 		p := &pods[i]
@@ -200,7 +213,7 @@ func (r *reconciliation) keepMarks(pods []lifecycle.Pod) {
 }
 
 // acknowledged is when the last picker ceased to choose a marked pod; zero while one might still do.
-func (r *reconciliation) acknowledged(p *lifecycle.Pod) time.Time {
+func (r *podFacts) acknowledged(p *lifecycle.Pod) time.Time {
 	mark, ok := r.memory.marks[p.UID]
 	if !ok {
 		return time.Time{}
@@ -225,7 +238,7 @@ func (r *reconciliation) acknowledged(p *lifecycle.Pod) time.Time {
 }
 
 // watchDraining has the engines of marked pods asked.
-func (r *reconciliation) watchDraining(pods []lifecycle.Pod) {
+func (r *podFacts) watchDraining(pods []lifecycle.Pod) {
 	if r.Engines == nil {
 		return
 	}
@@ -358,8 +371,11 @@ var (
 	}
 )
 
+// nodes is the part that reads the states of nodes.
+type nodes struct{ *scope }
+
 // node describes the state of a node. One that is not known stays.
-func (r *reconciliation) node(ctx context.Context, pod *corev1.Pod) (lifecycle.Node, error) {
+func (r *nodes) node(ctx context.Context, pod *corev1.Pod) (lifecycle.Node, error) {
 	name := pod.Spec.NodeName
 	if !r.NodeSignals || name == "" {
 		return lifecycle.NodeStays, nil
@@ -387,7 +403,7 @@ type nodeRules struct {
 	keepCordon  bool // a cordon alone changes nothing
 }
 
-func (r *reconciliation) nodeRules() nodeRules {
+func (r *nodes) nodeRules() nodeRules {
 	drain := &r.pool.Spec.Drain
 	rules := nodeRules{now: r.now, notReadyFor: notReadyFor}
 	if drain.NodeNotReadySeconds != nil {
@@ -469,7 +485,7 @@ func resolve(v *intstr.IntOrString, size, otherwise int, up bool) int {
 	return max(n, 0)
 }
 
-func (r *reconciliation) islandLabel() string {
+func (r *scope) islandLabel() string {
 	if p := r.pool.Spec.Placement; p != nil && p.IslandLabel != "" {
 		return p.IslandLabel
 	}

@@ -197,17 +197,20 @@ func gatewayAccepted(f *gatewayFacts) metav1.Condition {
 	return status.GatewayAccepted.False("NotReferenced", "no gateway has a route to the pool")
 }
 
-// readGateway reads the objects from which the condition GatewayAccepted is computed. Without them the condition stays as it is.
-func (r *reconciliation) readGateway(ctx context.Context) error {
+// gatewayReader is the part that reads what gateways say about a pool.
+type gatewayReader struct{ *scope }
+
+// read reads the objects from which the condition GatewayAccepted is computed. Without them it returns nil, and the condition
+// stays as it is.
+func (r *gatewayReader) read(ctx context.Context) (*gatewayFacts, error) {
 	if r.Children == nil {
-		return nil
+		return nil, nil
 	}
 	config, gateway := r.Children(), &r.pool.Spec.Gateway
 	f := &gatewayFacts{mode: gateway.Mode, taken: r.problems.gateway, refused: r.problems.traffic, unapplied: r.problems.route}
 	switch {
 	case f.mode == v1alpha1.GatewayDisabled:
-		r.gateway = f
-		return nil
+		return f, nil
 	case !config.GIE:
 		f.missing = resources.GIEKind.GroupKind().String()
 	case !config.Routes && len(gateway.ParentRefs) > 0:
@@ -216,11 +219,11 @@ func (r *reconciliation) readGateway(ctx context.Context) error {
 	if config.GIE {
 		f.want, f.pool = &gatewayPool{}, &gatewayPool{}
 		if err := decode(resources.GatewayPool(r.pool), f.want); err != nil {
-			return err
+			return nil, err
 		}
 		there, err := r.loose(ctx, resources.GIEKind, f.pool)
 		if err != nil {
-			return err
+			return nil, err
 		}
 		if !there {
 			f.pool = nil
@@ -230,7 +233,7 @@ func (r *reconciliation) readGateway(ctx context.Context) error {
 		f.route = &gatewayRoute{}
 		there, err := r.loose(ctx, resources.RouteKind, f.route)
 		if err != nil {
-			return err
+			return nil, err
 		}
 		if !there {
 			f.route = nil
@@ -239,15 +242,14 @@ func (r *reconciliation) readGateway(ctx context.Context) error {
 	if config.GIE && config.Routes {
 		var err error
 		if f.shared, err = r.sharedRules(ctx); err != nil {
-			return err
+			return nil, err
 		}
 	}
-	r.gateway = f
-	return nil
+	return f, nil
 }
 
 // loose reads an object of the pool's name, of a kind without Go types here, and reports whether it exists.
-func (r *reconciliation) loose(ctx context.Context, kind schema.GroupVersionKind, into any) (bool, error) {
+func (r *scope) loose(ctx context.Context, kind schema.GroupVersionKind, into any) (bool, error) {
 	live := &unstructured.Unstructured{}
 	live.SetGroupVersionKind(kind)
 	err := r.Client.Get(ctx, r.key, live)
@@ -276,7 +278,7 @@ const fieldProtocol = "appProtocol"
 
 // fitDefinition removes from the gateways' pool what the cluster's definition of it was found to lack: an API server refuses
 // to apply an object with an unknown field. The next try with the field finds a definition that was upgraded.
-func (r *reconciliation) fitDefinition(o *unstructured.Unstructured) {
+func (r *children) fitDefinition(o *unstructured.Unstructured) {
 	_, has, err := unstructured.NestedString(o.Object, "spec", fieldProtocol)
 	if o.GroupVersionKind() != resources.GIEKind || !has || err != nil || !r.now.Before(r.memory.noProtocolUntil) {
 		return

@@ -41,8 +41,15 @@ func (i *islands) spec(name string) *v1alpha1.Island {
 	return nil
 }
 
+// placing is the part that distributes pods over islands, and has nodes made for them.
+type placing struct {
+	*scope
+	*observed
+	*outcome
+}
+
 // placeOn gives plan the islands: where the next pod goes, which gives one up, and which pods have waited too long.
-func (r *reconciliation) placeOn(ctx context.Context, input *lifecycle.Input) error {
+func (r *placing) placeOn(ctx context.Context, input *lifecycle.Input) error {
 	r.islands = &islands{now: r.now, states: map[string]placement.State{}}
 	if r.pool.Spec.Placement == nil || len(r.pool.Spec.Placement.Islands) == 0 {
 		return nil
@@ -67,7 +74,7 @@ func (r *reconciliation) placeOn(ctx context.Context, input *lifecycle.Input) er
 }
 
 // prices that a ConfigMap gives; none when it is not there, or names none.
-func (r *reconciliation) prices(ctx context.Context) (map[string]string, error) {
+func (r *placing) prices(ctx context.Context) (map[string]string, error) {
 	name := r.pool.Spec.Placement.PricesFrom.Name
 	if name == "" {
 		return nil, nil
@@ -105,7 +112,7 @@ func islandOf(i *v1alpha1.Island, prices map[string]string) placement.Island {
 }
 
 // recallIslands initializes a new process from the status.
-func (r *reconciliation) recallIslands() {
+func (r *placing) recallIslands() {
 	for k := range r.islands.all {
 		name := r.islands.all[k].Name
 		if r.memory.islands[name] != nil {
@@ -122,7 +129,7 @@ func (r *reconciliation) recallIslands() {
 }
 
 // observeIslands counts pods and finds those that wait for a node.
-func (r *reconciliation) observeIslands(pods []lifecycle.Pod) {
+func (r *placing) observeIslands(pods []lifecycle.Pod) {
 	for i := range pods {
 		p := &pods[i]
 		if p.Deleting || p.Finished || p.Mark.Reason != "" {
@@ -141,7 +148,7 @@ func (r *reconciliation) observeIslands(pods []lifecycle.Pod) {
 	r.islandStates()
 }
 
-func (r *reconciliation) islandStates() {
+func (r *placing) islandStates() {
 	for name, m := range r.memory.islands {
 		s := r.islands.states[name]
 		s.Exhausted, s.Failures = m.exhausted, m.failures
@@ -150,7 +157,7 @@ func (r *reconciliation) islandStates() {
 }
 
 // giveUp replaces pods that have waited too long for a node, or whose node was denied, on another island if there is one.
-func (r *reconciliation) giveUp(ctx context.Context, input *lifecycle.Input) error {
+func (r *placing) giveUp(ctx context.Context, input *lifecycle.Input) error {
 	for i := range input.Pods {
 		p := &input.Pods[i]
 		at := slices.IndexFunc(r.islands.priced, func(i placement.Island) bool { return i.Name == p.Island })

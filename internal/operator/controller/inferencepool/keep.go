@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -33,9 +34,16 @@ type applied struct{ hash, version string }
 // restart, too.
 const annotationApplied = "kvasir.dev/applied"
 
-// keepChildren maintains the child objects beside the pods: secrets, pickers, the gateway's objects. It does not touch an
+// children is the part that maintains the objects beside the pods.
+type children struct {
+	*scope
+	*observed
+	network networkFacts // what it found of gateways
+}
+
+// keep maintains the child objects beside the pods: secrets, pickers, the gateway's objects. It does not touch an
 // object of that name that belongs to another owner. An object that the API server refuses does not hold up the others.
-func (r *reconciliation) keepChildren(ctx context.Context) error {
+func (r *children) keep(ctx context.Context) error {
 	if r.Children == nil {
 		return nil
 	}
@@ -46,10 +54,11 @@ func (r *reconciliation) keepChildren(ctx context.Context) error {
 	if err := r.findGateways(ctx, &config); err != nil {
 		return err
 	}
-	secretsErr := errors.Join(r.passRefusal(r.keepKey(ctx)), r.passRefusal(r.keepCertificates(ctx)))
-	input := resources.Input{Pool: r.pool, Trusted: r.memory.trusted, Protected: r.protected(),
+	kept, disruption := &secrets{r.scope, r.picker}, &budget{r.scope, r.observed}
+	secretsErr := errors.Join(r.passRefusal(kept.keepKey(ctx)), r.passRefusal(kept.keepCertificates(ctx)))
+	input := resources.Input{Pool: r.pool, Trusted: r.memory.trusted, Protected: disruption.protected(),
 		Gateways: r.network.gateways, Sets: r.sets()}
-	replaces, evictions, err := r.replacesFirst(ctx)
+	replaces, evictions, err := disruption.replacesFirst(ctx)
 	if err != nil {
 		return errors.Join(secretsErr, err)
 	}
@@ -82,7 +91,7 @@ const refusedEvery = 10 * time.Second
 
 // passRefusal keeps an error with which the API server refuses an object for a condition, and returns any other. A refusal
 // must not stop what is independent of the refused object, and is retried at a steady pace.
-func (r *reconciliation) passRefusal(err error) error {
+func (r *scope) passRefusal(err error) error {
 	if !refused(err) {
 		return err
 	}
@@ -91,9 +100,15 @@ func (r *reconciliation) passRefusal(err error) error {
 	return nil
 }
 
+// secrets is the part that maintains the Secrets of a pool.
+type secrets struct {
+	*scope
+	picker *appsv1.Deployment // nil when there is none yet
+}
+
 // secretsEvery returns how often the Secrets that the operator makes are read: it is not allowed to watch them, and one might
 // have been deleted or changed. Replicas of the picker that do not become ready can wait for just that Secret.
-func (r *reconciliation) secretsEvery() time.Duration {
+func (r *secrets) secretsEvery() time.Duration {
 	if r.picker != nil && r.picker.Status.ReadyReplicas < ptr.Deref(r.picker.Spec.Replicas, 1) {
 		return missingEvery
 	}
@@ -101,7 +116,7 @@ func (r *reconciliation) secretsEvery() time.Duration {
 }
 
 // keepKey creates the key root if there is none, and recreates it if the pool requests that.
-func (r *reconciliation) keepKey(ctx context.Context) error {
+func (r *secrets) keepKey(ctx context.Context) error {
 	if r.pool.Spec.KeySpace.SecretRef.Name != "" {
 		return nil
 	}
@@ -142,7 +157,7 @@ func (r *reconciliation) keepKey(ctx context.Context) error {
 }
 
 // keepCertificates renews the pool's own CA and its pickers' certificate when it is time.
-func (r *reconciliation) keepCertificates(ctx context.Context) error {
+func (r *secrets) keepCertificates(ctx context.Context) error {
 	if r.pool.Spec.Picker.Mode == v1alpha1.PickerExternal {
 		return nil
 	}
@@ -183,7 +198,7 @@ func (r *reconciliation) keepCertificates(ctx context.Context) error {
 
 // certificatesDue returns when the Secrets of the certificates are read next, at the latest when a certificate needs
 // renewal.
-func (r *reconciliation) certificatesDue() time.Time {
+func (r *secrets) certificatesDue() time.Time {
 	if again := r.memory.certsSeen.Add(r.secretsEvery()); again.Before(r.memory.certsAt) {
 		return again
 	}
@@ -191,7 +206,7 @@ func (r *reconciliation) certificatesDue() time.Time {
 }
 
 // secret of this pool; nil when there is none.
-func (r *reconciliation) secret(ctx context.Context, name string) (*corev1.Secret, error) {
+func (r *secrets) secret(ctx context.Context, name string) (*corev1.Secret, error) {
 	got := &corev1.Secret{}
 	err := r.Direct.Get(ctx, types.NamespacedName{Namespace: r.key.Namespace, Name: name}, got)
 	switch {
@@ -213,7 +228,7 @@ func (r *reconciliation) secret(ctx context.Context, name string) (*corev1.Secre
 }
 
 // adoptSecret adopts an orphaned Secret of the operator's making, and reports whether the Secret is the pool's now.
-func (r *reconciliation) adoptSecret(ctx context.Context, secret *corev1.Secret) (bool, error) {
+func (r *secrets) adoptSecret(ctx context.Context, secret *corev1.Secret) (bool, error) {
 	if secret.Labels[labelInstance] != r.key.Name || secret.Labels[labelManagedBy] != resources.Manager {
 		return false, nil
 	}
@@ -225,7 +240,7 @@ func (r *reconciliation) adoptSecret(ctx context.Context, secret *corev1.Secret)
 }
 
 // apply brings one object to what is wanted, when it differs.
-func (r *reconciliation) apply(ctx context.Context, want *unstructured.Unstructured) error {
+func (r *children) apply(ctx context.Context, want *unstructured.Unstructured) error {
 	key := objectKey{want.GetKind(), want.GetName()}
 	hash, err := hashOf(want)
 	if err != nil {
@@ -309,7 +324,7 @@ func refused(err error) bool {
 
 // live reads an object as it is: in its type where the operator knows it, because by that its changes are watched. (A
 // cache of untyped objects is another one, and might lag behind the event that has brought us here.)
-func (r *reconciliation) live(ctx context.Context, want *unstructured.Unstructured) (*unstructured.Unstructured, error) {
+func (r *children) live(ctx context.Context, want *unstructured.Unstructured) (*unstructured.Unstructured, error) {
 	gvk := want.GroupVersionKind()
 	live := &unstructured.Unstructured{}
 	live.SetGroupVersionKind(gvk)
@@ -374,7 +389,7 @@ func holds(live, want any) bool {
 
 // deleteUnwanted deletes what this process has applied and the pool does not want any more, and after a start whatever
 // a pool might have left.
-func (r *reconciliation) deleteUnwanted(ctx context.Context, config resources.Config, wanted map[objectKey]bool) error {
+func (r *children) deleteUnwanted(ctx context.Context, config resources.Config, wanted map[objectKey]bool) error {
 	swept := sweep{config, r.pool.Generation}
 	if r.memory.swept == swept {
 		return nil
@@ -412,7 +427,7 @@ type sweep struct {
 }
 
 // findPolicy finds the policy that the pool follows.
-func (r *reconciliation) findPolicy(ctx context.Context) error {
+func (r *cluster) findPolicy(ctx context.Context) error {
 	var list v1alpha1.RoutingPolicyList
 	if err := r.Client.List(ctx, &list, client.InNamespace(r.key.Namespace)); err != nil {
 		return fmt.Errorf("listing policies of %s: %w", r.key.Namespace, err)

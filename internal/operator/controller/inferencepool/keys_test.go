@@ -14,13 +14,13 @@ import (
 )
 
 // keepsKey lets the controller look at the key root of a pool whose annotation asks for it, and returns the root.
-func (w *world) keepsKey(asked string) (root []byte, r *reconciliation) {
+func (w *world) keepsKey(asked string) (root []byte, r *secrets) {
 	w.t.Helper()
 	pool := w.pool()
 	if asked != "" {
 		pool.Annotations = map[string]string{v1alpha1.AnnotationRotateKey: asked}
 	}
-	r = &reconciliation{Reconciler: w.r, pool: pool, key: poolKey, memory: w.r.memory(poolKey), now: w.clock.Now()}
+	r = &secrets{w.r.begin(pool), nil}
 	w.must(r.keepKey(context.Background()))
 	got := &corev1.Secret{}
 	if w.api.Get(context.Background(), types.NamespacedName{Namespace: poolKey.Namespace, Name: resources.KeyName(poolKey.Name)}, got) != nil {

@@ -35,7 +35,7 @@ type networkFacts struct {
 
 // findGateways finds the gateways that send requests to the engines themselves, and whether they have pods: those of
 // gateway.parentRefs, and those that have accepted the gateways' pool, through routes of others.
-func (r *reconciliation) findGateways(ctx context.Context, config *resources.Config) error {
+func (r *children) findGateways(ctx context.Context, config *resources.Config) error {
 	if r.pool.Spec.EngineNetwork() != v1alpha1.EngineNetworkClosed || r.pool.Spec.Gateway.Mode == v1alpha1.GatewayDisabled {
 		return nil
 	}
@@ -88,7 +88,7 @@ func (r *reconciliation) findGateways(ctx context.Context, config *resources.Con
 }
 
 // dataPlane reports whether a gateway has pods, and names a namespace where the operator cannot look for them.
-func (r *reconciliation) dataPlane(ctx context.Context, gateway types.NamespacedName) (there bool, unseen string, err error) {
+func (r *children) dataPlane(ctx context.Context, gateway types.NamespacedName) (there bool, unseen string, err error) {
 	for _, plane := range resources.DataPlanes(gateway) {
 		for _, namespace := range plane.Namespaces {
 			if len(r.Namespaces) > 0 && !slices.Contains(r.Namespaces, namespace) {
@@ -115,7 +115,7 @@ func ended(pod *corev1.Pod) bool {
 }
 
 // sets are the LeaderWorkerSets of the pool's pods.
-func (r *reconciliation) sets() []string {
+func (r *children) sets() []string {
 	var names []string
 	for _, pod := range r.pods {
 		if name := pod.Labels[config.LabelSet]; name != "" {

@@ -25,14 +25,14 @@ import (
 const takenFor = time.Minute
 
 // ownPod reports whether a pod has the name and labels that the operator gives to pods of this pool.
-func (r *reconciliation) ownPod(pod *corev1.Pod) bool {
+func (r *scope) ownPod(pod *corev1.Pod) bool {
 	slot, err := strconv.Atoi(pod.Labels[v1alpha1.LabelSlot])
 	return err == nil && pod.Name == lifecycle.PodName(r.key.Name, pod.Labels[v1alpha1.LabelRevision], slot)
 }
 
 // mayAdopt reports whether an object of the operator's making without an owner can be adopted. It asks the API server
 // whether the pool still exists: a deleted owner would have the object deleted.
-func (r *reconciliation) mayAdopt(ctx context.Context, o metav1.Object) (bool, error) {
+func (r *scope) mayAdopt(ctx context.Context, o metav1.Object) (bool, error) {
 	if metav1.GetControllerOf(o) != nil || !o.GetDeletionTimestamp().IsZero() {
 		return false, nil
 	}
@@ -48,7 +48,7 @@ func (r *reconciliation) mayAdopt(ctx context.Context, o metav1.Object) (bool, e
 }
 
 // adoptObject makes the pool the owner of an object, unless the object has changed since it was read.
-func (r *reconciliation) adoptObject(ctx context.Context, o client.Object) error {
+func (r *scope) adoptObject(ctx context.Context, o client.Object) error {
 	was, ok := o.DeepCopyObject().(client.Object)
 	if !ok {
 		return fmt.Errorf("adopting %s: %T is no object", o.GetName(), o)
@@ -61,7 +61,7 @@ func (r *reconciliation) adoptObject(ctx context.Context, o client.Object) error
 }
 
 // adoptPods adopts the orphaned pods, and reports whether there were any: the next decision is made with them.
-func (r *reconciliation) adoptPods(ctx context.Context) (bool, error) {
+func (r *podKeeper) adoptPods(ctx context.Context) (bool, error) {
 	adopted := false
 	for _, pod := range r.orphans {
 		may, err := r.mayAdopt(ctx, pod)
@@ -72,7 +72,7 @@ func (r *reconciliation) adoptPods(ctx context.Context) (bool, error) {
 			continue
 		}
 		owners := append(slices.Clone(pod.OwnerReferences), resources.Owner(r.pool))
-		err = r.send(ctx, r.Client, pod, types.MergePatchType, map[string]any{
+		err = r.writer().send(ctx, r.Client, pod, types.MergePatchType, map[string]any{
 			"metadata": map[string]any{"uid": pod.UID, "resourceVersion": pod.ResourceVersion, "ownerReferences": owners},
 		})
 		switch {
@@ -89,7 +89,7 @@ func (r *reconciliation) adoptPods(ctx context.Context) (bool, error) {
 }
 
 // nameTaken checks whether another owner has the name of a pod. If so the slot is skipped for a while.
-func (r *reconciliation) nameTaken(ctx context.Context, name string) (bool, error) {
+func (r *scope) nameTaken(ctx context.Context, name string) (bool, error) {
 	pod := &metav1.PartialObjectMetadata{}
 	pod.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Pod"))
 	err := r.Direct.Get(ctx, types.NamespacedName{Namespace: r.key.Namespace, Name: name}, pod)
@@ -108,7 +108,7 @@ func (r *reconciliation) nameTaken(ctx context.Context, name string) (bool, erro
 }
 
 // takenSlots returns the slots whose pods cannot be made because another object has their names, and records the names.
-func (r *reconciliation) takenSlots() []int {
+func (r *podKeeper) takenSlots() []int {
 	var slots []int
 	for name, at := range r.memory.taken {
 		if r.now.Sub(at) >= takenFor {

@@ -73,13 +73,14 @@ func TestAPoolOnItsWayOutAdoptsNothing(t *testing.T) {
 	w.must(w.api.Update(ctx, pod))
 	seen := w.pool() // as the cache still shows it
 	w.must(w.api.Delete(ctx, w.pool()))
-	r := &reconciliation{Reconciler: w.r, pool: seen, key: poolKey, memory: w.r.memory(poolKey), now: w.clock.Now()}
+	r := w.r.begin(seen)
 	if may, err := r.mayAdopt(ctx, pod); may || err != nil {
 		t.Errorf("a pod is adopted by a pool that is gone: %v, %v", may, err)
 	}
 	seen.ResourceVersion, seen.UID = "", "another-uid"
 	w.must(w.api.Create(ctx, seen.DeepCopy()))
 	seen.UID = "pool-uid"
+	r = w.r.begin(seen)
 	if may, err := r.mayAdopt(ctx, pod); may || err != nil {
 		t.Errorf("a pod is adopted by the former pool of this name: %v, %v", may, err)
 	}

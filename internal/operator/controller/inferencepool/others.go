@@ -94,7 +94,7 @@ func (o *Others) exists(ctx context.Context, name types.NamespacedName) (bool, e
 }
 
 // yields reports whether the pool is another operator's, and says so: its status is the other's, too.
-func (r *reconciliation) yields(ctx context.Context) (bool, error) {
+func (r *cluster) yields(ctx context.Context) (bool, error) {
 	other, yes, err := r.Others.Manages(ctx, r.picker)
 	if !yes || err != nil {
 		return false, err

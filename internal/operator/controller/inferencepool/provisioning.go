@@ -18,7 +18,7 @@ import (
 )
 
 // provisions reports whether the cluster takes ProvisioningRequests.
-func (r *reconciliation) provisions() bool { return r.Children != nil && r.Children().Provisioning }
+func (r *scope) provisions() bool { return r.Children != nil && r.Children().Provisioning }
 
 // waits reports whether a pod waits for what its ProvisioningRequest brings.
 func waits(pod *corev1.Pod) bool {
@@ -27,7 +27,7 @@ func waits(pod *corev1.Pod) bool {
 }
 
 // askForNodes makes the requests of pods that wait for theirs. They belong to the pods, so that they go with them.
-func (r *reconciliation) askForNodes(ctx context.Context) error {
+func (r *placing) askForNodes(ctx context.Context) error {
 	if !r.provisions() {
 		return nil
 	}
@@ -55,7 +55,7 @@ func (r *reconciliation) askForNodes(ctx context.Context) error {
 }
 
 // askFor one pod's node. The template is applied first: a request without it would be refused permanently.
-func (r *reconciliation) askFor(ctx context.Context, pod *corev1.Pod) error {
+func (r *placing) askFor(ctx context.Context, pod *corev1.Pod) error {
 	shape, err := r.shape(pod.Labels[v1alpha1.LabelRevision])
 	if err != nil {
 		return nil //nolint:nilerr // a pod of a revision that is not kept any more is about to go
@@ -82,7 +82,7 @@ func (r *reconciliation) askFor(ctx context.Context, pod *corev1.Pod) error {
 }
 
 // denied is why the cluster will not bring the node that a pod waits for; empty while it might.
-func (r *reconciliation) denied(ctx context.Context, pod *corev1.Pod) (string, error) {
+func (r *placing) denied(ctx context.Context, pod *corev1.Pod) (string, error) {
 	if !r.provisions() || !waits(pod) || !r.memory.provisioned[string(pod.UID)] {
 		return "", nil
 	}

@@ -55,9 +55,12 @@ func referencesOf(pool *v1alpha1.InferencePool) []reference {
 	return all
 }
 
+// referenceCheck is the part that looks for what a pool names.
+type referenceCheck struct{ *scope }
+
 // findReferences returns the first missing object that the pool names. If the API server does not answer for an object, its
 // last known state is used.
-func (r *reconciliation) findReferences(ctx context.Context) {
+func (r *referenceCheck) findReferences(ctx context.Context) {
 	all, known := referencesOf(r.pool), &r.memory.references
 	every := foundEvery
 	if known.missing != "" {
@@ -80,7 +83,7 @@ func (r *reconciliation) findReferences(ctx context.Context) {
 }
 
 // missing names the first of some objects that is not there.
-func (r *reconciliation) missing(ctx context.Context, all []reference) (string, error) {
+func (r *referenceCheck) missing(ctx context.Context, all []reference) (string, error) {
 	for _, ref := range all {
 		var o client.Object = &corev1.Secret{}
 		if ref.kind == "ConfigMap" {

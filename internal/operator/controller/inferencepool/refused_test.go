@@ -135,8 +135,8 @@ func TestAnOlderDefinitionOfTheGatewaysPoolHoldsUpNothing(t *testing.T) {
 	if got := w.condition(v1alpha1.ConditionAccepted); got != "True Accepted" {
 		t.Errorf("accepted: %s", got)
 	}
-	r := &reconciliation{Reconciler: w.r, pool: w.pool(), key: poolKey, memory: w.r.memory(poolKey), now: w.clock.Now()}
-	w.must(r.keepChildren(context.Background()))
+	r := &children{scope: w.r.begin(w.pool()), observed: &observed{}}
+	w.must(r.keep(context.Background()))
 	if len(r.problems.traffic) != 1 || !strings.Contains(r.problems.traffic[0], "appProtocol") {
 		t.Errorf("problems %q", r.problems.traffic)
 	}
@@ -204,14 +204,14 @@ func TestWhatIsRefused(t *testing.T) {
 			t.Errorf("%s: refused %t, want %t", name, got, tc.want)
 		}
 	}
-	r := newReconciliation()
+	r := newVerdict()
 	if got := r.accepted(denied); got.Status != metav1.ConditionFalse || got.Reason != "NotPermitted" {
 		t.Errorf("a webhook denies pods: %+v", got)
 	}
 }
 
 func TestThePickersConditionSaysWhyItsPodsAreNotCreated(t *testing.T) {
-	r := newReconciliation()
+	r := newVerdict()
 	r.picker.Status.ReadyReplicas = 0
 	r.picker.Status.Conditions = []appsv1.DeploymentCondition{
 		{Type: appsv1.DeploymentReplicaFailure, Status: corev1.ConditionTrue, Reason: "FailedCreate", Message: "exceeded quota: cpu"},

@@ -34,8 +34,15 @@ type reporters struct {
 	forNewPods string
 }
 
+// reporterUpdate is the part that changes the reporters of running pods.
+type reporterUpdate struct {
+	*scope
+	*observed
+	*outcome
+}
+
 // findReporters judges the reporters of the pool's pods.
-func (r *reconciliation) findReporters() reporters {
+func (r *reporterUpdate) findReporters() reporters {
 	out := reporters{forNewPods: r.ReporterImage}
 	pods := slices.DeleteFunc(slices.Clone(r.pods), func(pod *corev1.Pod) bool {
 		return pod.Status.Phase == corev1.PodFailed || pod.Status.Phase == corev1.PodSucceeded ||
@@ -81,7 +88,7 @@ func (r *reconciliation) findReporters() reporters {
 
 // provenReporter reports whether a reporter that was changed in place runs, and has for a while. Reporters that
 // were not changed, or whose pods have no node, hold nothing up.
-func (r *reconciliation) provenReporter(pod *corev1.Pod, status *corev1.ContainerStatus) bool {
+func (r *reporterUpdate) provenReporter(pod *corev1.Pod, status *corev1.ContainerStatus) bool {
 	before, changed := pod.Annotations[v1alpha1.AnnotationReporterBefore]
 	if !changed || pod.Spec.NodeName == "" {
 		return true
@@ -104,7 +111,7 @@ func (r *reconciliation) provenReporter(pod *corev1.Pod, status *corev1.Containe
 // patchReporters gives one pod at a time the reporter of this version. A pod that drains, or that this reconciliation changes
 // anyhow, is left alone. So is the only pod that serves: it keeps the reporter that it has, which works with the pickers of
 // the next version.
-func (r *reconciliation) patchReporters(ctx context.Context) error {
+func (r *reporterUpdate) patchReporters(ctx context.Context) error {
 	if len(r.decision.Actions) > 0 || r.ReporterImage == "" || r.reporters.waiting != nil {
 		return nil
 	}
@@ -123,7 +130,7 @@ func (r *reconciliation) patchReporters(ctx context.Context) error {
 }
 
 // patchReporter gives a pod the reporter of this version, and records what it had.
-func (r *reconciliation) patchReporter(ctx context.Context, pod *corev1.Pod) error {
+func (r *reporterUpdate) patchReporter(ctx context.Context, pod *corev1.Pod) error {
 	before := reporterOf(pod).Image + " "
 	if status := reporterStatus(pod); status != nil {
 		before += status.ContainerID
@@ -137,7 +144,7 @@ func (r *reconciliation) patchReporter(ctx context.Context, pod *corev1.Pod) err
 		},
 		"spec": map[string]any{"initContainers": []map[string]any{{"name": podtemplate.ReporterName, "image": r.ReporterImage}}},
 	}
-	err := r.send(ctx, r.Client, pod, types.StrategicMergePatchType, change)
+	err := (&podWriter{r.scope, r.observed}).send(ctx, r.Client, pod, types.StrategicMergePatchType, change)
 	if apierrors.IsConflict(err) || apierrors.IsNotFound(err) {
 		r.retry = true
 		return nil

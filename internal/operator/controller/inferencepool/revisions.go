@@ -29,8 +29,15 @@ type revisions struct {
 	kept            map[string]*appsv1.ControllerRevision // by revision
 }
 
+// revising is the part that keeps revisions.
+type revising struct {
+	*scope
+	*observed
+	*outcome
+}
+
 // findRevisions reads the kept revisions, and keeps the newest one.
-func (r *reconciliation) findRevisions(ctx context.Context) error {
+func (r *revising) findRevisions(ctx context.Context) error {
 	shape := podtemplate.ShapeOf(r.pool)
 	raw, update, err := shape.Encode()
 	if err != nil {
@@ -103,7 +110,7 @@ const (
 )
 
 // shape is what pods of a revision are made of.
-func (r *reconciliation) shape(revision string) (*podtemplate.Shape, error) {
+func (r *outcome) shape(revision string) (*podtemplate.Shape, error) {
 	if revision == r.revisions.update {
 		return r.revisions.shape, nil
 	}
@@ -115,7 +122,7 @@ func (r *reconciliation) shape(revision string) (*podtemplate.Shape, error) {
 }
 
 // pruneRevisions deletes the oldest that no pod has, beyond the limit.
-func (r *reconciliation) pruneRevisions(ctx context.Context) error {
+func (r *revising) pruneRevisions(ctx context.Context) error {
 	used := map[string]bool{r.revisions.update: true, r.revisions.current: true, r.decision.Current: true}
 	for _, pod := range r.pods {
 		used[pod.Labels[v1alpha1.LabelRevision]] = true

@@ -83,7 +83,7 @@ func (s *sharedRule) String() string {
 }
 
 // sharedRules finds the rules of routes in all namespaces that have this pool and others.
-func (r *reconciliation) sharedRules(ctx context.Context) ([]sharedRule, error) {
+func (r *gatewayReader) sharedRules(ctx context.Context) ([]sharedRule, error) {
 	list := &unstructured.UnstructuredList{}
 	list.SetGroupVersionKind(resources.RouteKind.GroupVersion().WithKind(resources.RouteKind.Kind + "List"))
 	err := r.Client.List(ctx, list)

@@ -24,8 +24,14 @@ type size struct {
 	changed  bool
 }
 
+// sizing is the part that chooses a pool's size.
+type sizing struct {
+	*scope
+	*observed
+}
+
 // chooseSize takes what is wanted, or leaves the size of a paused pool as it is: none for a new pool.
-func (r *reconciliation) chooseSize() size {
+func (r *sizing) chooseSize() size {
 	out := r.wantedSize()
 	out.wanted = out.now
 	if r.pool.Spec.Paused == v1alpha1.PauseAll {
@@ -36,7 +42,7 @@ func (r *reconciliation) chooseSize() size {
 
 // lastSize is what the pool was last steered to; nil for a pool whose size is not known. The status can be behind: a change of
 // the pool that comes between the pods and their status makes the write of the status fail.
-func (r *reconciliation) lastSize() *int32 {
+func (r *sizing) lastSize() *int32 {
 	if r.memory.size != nil {
 		return r.memory.size
 	}
@@ -44,7 +50,7 @@ func (r *reconciliation) lastSize() *int32 {
 }
 
 // staying counts the pods that are not on their way out.
-func (r *reconciliation) staying() int {
+func (r *sizing) staying() int {
 	n := 0
 	for _, pod := range r.pods {
 		if stays(pod) {
@@ -55,7 +61,7 @@ func (r *reconciliation) staying() int {
 }
 
 // wantedSize takes the number of people, or of the autoscaler. Until that has looked, the pool stays as it is.
-func (r *reconciliation) wantedSize() size {
+func (r *sizing) wantedSize() size {
 	a := &r.pool.Spec.Autoscaling
 	first := ptr.Deref(a.MinReplicas, v1alpha1.DefaultMinReplicas)
 	out := size{now: int(ptr.Deref(r.lastSize(), first))}
@@ -81,7 +87,7 @@ func (r *reconciliation) wantedSize() size {
 }
 
 // autoscalingStatus is the status of the autoscaler. It keeps its last value while nothing new is known.
-func (r *reconciliation) autoscalingStatus() v1alpha1.AutoscalingStatus {
+func (r *verdict) autoscalingStatus() v1alpha1.AutoscalingStatus {
 	if r.pool.Spec.Autoscaling.MaxReplicas == 0 {
 		return v1alpha1.AutoscalingStatus{}
 	}

@@ -2,10 +2,16 @@ package inferencepool
 
 import (
 	"cmp"
+	"context"
+	"fmt"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/kvasir-dev/kvasir/api/v1alpha1"
 	"github.com/kvasir-dev/kvasir/internal/config"
@@ -38,8 +44,19 @@ type problems struct {
 	target    string                // the scale target refused
 }
 
+// verdict is the part that judges what the others found and did, and writes the status.
+type verdict struct {
+	*scope
+	*observed
+	*outcome
+	gateway *gatewayFacts // nil when they could not be read
+	network networkFacts
+	next    *v1alpha1.InferencePoolStatus
+	stuck   *corev1.Pod // the first that has a trouble
+}
+
 // status computes the contents of the status.
-func (r *reconciliation) status(childrenErr, podsErr error) {
+func (r *verdict) status(childrenErr, podsErr error) {
 	s := r.next
 	s.ObservedGeneration = r.pool.Generation
 	if r.problems.template == "" && (r.decision.Pods != nil || r.decision.Current != "" || podsErr == nil) {
@@ -55,8 +72,30 @@ func (r *reconciliation) status(childrenErr, podsErr error) {
 	r.conditions(childrenErr, podsErr, affected)
 }
 
+// writeStatus writes the status, once, when it differs.
+func (r *verdict) writeStatus(ctx context.Context) error {
+	if equality.Semantic.DeepEqual(r.pool.Status, *r.next) {
+		return nil
+	}
+	was := r.pool.DeepCopy()
+	is := was.DeepCopy()
+	is.Status = *r.next
+	err := r.Client.Status().Patch(ctx, is, client.MergeFromWithOptions(was, client.MergeFromWithOptimisticLock{}))
+	switch {
+	case apierrors.IsConflict(err):
+		r.retry = true
+		return nil
+	case apierrors.IsNotFound(err):
+		return nil
+	case err != nil:
+		return fmt.Errorf("writing the status of pool %s: %w", r.key, err)
+	}
+	r.recordChanges(was, is)
+	return nil
+}
+
 // countPods fills in the numbers. They are of the state that the decision was made from.
-func (r *reconciliation) countPods(s *v1alpha1.InferencePoolStatus) {
+func (r *verdict) countPods(s *v1alpha1.InferencePoolStatus) {
 	c := &r.decision.Counts
 	s.DesiredReplicas = count(r.size.now)
 	s.Replicas, s.ReadyReplicas, s.DrainingReplicas = count(c.Staying), count(c.Ready), count(c.Draining)
@@ -79,12 +118,12 @@ func (r *reconciliation) countPods(s *v1alpha1.InferencePoolStatus) {
 
 // selector is that of the scale subresource. A HorizontalPodAutoscaler averages over the pods that it selects and
 // multiplies by status.replicas, so both leave out pods that get no more requests.
-func (r *reconciliation) selector() string {
+func (r *scope) selector() string {
 	const notDraining = "!" + v1alpha1.LabelDrain
 	return config.PodLabels(r.pool).String() + "," + notDraining
 }
 
-func (r *reconciliation) pickerStatus(s *v1alpha1.InferencePoolStatus) {
+func (r *verdict) pickerStatus(s *v1alpha1.InferencePoolStatus) {
 	s.Picker = v1alpha1.PickerStatus{Replicas: count(0), ReadyReplicas: count(0), ServiceName: resources.PickerName(r.key.Name)}
 	if r.pool.Spec.Picker.Mode == v1alpha1.PickerExternal {
 		n := r.view.Live()
@@ -97,7 +136,7 @@ func (r *reconciliation) pickerStatus(s *v1alpha1.InferencePoolStatus) {
 }
 
 // islandStatus is the status of each island that the pool names.
-func (r *reconciliation) islandStatus() []v1alpha1.IslandStatus {
+func (r *verdict) islandStatus() []v1alpha1.IslandStatus {
 	var out []v1alpha1.IslandStatus
 	if r.islands == nil {
 		return nil
@@ -132,7 +171,7 @@ func (r *reconciliation) islandStatus() []v1alpha1.IslandStatus {
 
 // summaries are the pods that do not simply serve, worst first. The text about a pod stays until its stage or the reason
 // changes.
-func (r *reconciliation) summaries() []v1alpha1.PodSummary {
+func (r *verdict) summaries() []v1alpha1.PodSummary {
 	before := map[string]v1alpha1.PodSummary{}
 	for _, p := range r.pool.Status.Pods {
 		before[p.Name] = p

@@ -53,7 +53,7 @@ func TestObjectsOfSingleGatewaysNeverHoldAPoolUp(t *testing.T) {
 				},
 			})
 			r := &Reconciler{Client: api, Direct: api}
-			one := &reconciliation{Reconciler: r, pool: newPool(), key: poolKey, memory: r.memory(poolKey)}
+			one := &children{scope: &scope{Reconciler: r, pool: newPool(), key: poolKey, memory: r.memory(poolKey)}}
 			err := one.apply(t.Context(), rule())
 			if (err != nil) != tc.fails || applies != tc.applies {
 				t.Errorf("%d applied, error %v", applies, err)
