@@ -161,7 +161,7 @@ func (d *Decision) Begin(i int) bool {
 
 // mayTry reports whether the circuit of a target lets a request through.
 func (d *Decision) mayTry(i int) bool {
-	return d.Targets[i].member.circuit.closed(d.now(), d.view.spec.Policy.CircuitFailures)
+	return d.Targets[i].member.circuit.Closed(d.now(), d.view.spec.Policy.CircuitFailures)
 }
 
 // moveTo takes the request to another target. d.mu is held.
@@ -169,7 +169,7 @@ func (d *Decision) moveTo(i int) {
 	d.retried = true
 	d.view.stats.retries.Add(1)
 	d.leaveTarget(d.now())
-	_, d.probe = d.Targets[i].member.circuit.take(d.now(), d.view.spec.Policy.CircuitFailures)
+	_, d.probe = d.Targets[i].member.circuit.Take(d.now(), d.view.spec.Policy.CircuitFailures)
 	d.begin(i)
 }
 
@@ -178,7 +178,7 @@ func (d *Decision) begin(i int) {
 	now := d.now()
 	d.target, d.sent = i, now
 	t := &d.Targets[i]
-	d.sound = t.member.circuit.failures.Load() == 0
+	d.sound = t.member.circuit.Sound()
 	if d.session != 0 {
 		d.view.homes.Put(d.session, t.member.hash, now)
 	}
@@ -301,7 +301,7 @@ func (d *Decision) failed(answered bool) {
 		return
 	}
 	d.probe = false
-	d.Targets[d.target].member.circuit.answered.Store(answered)
+	d.Targets[d.target].member.circuit.SetAnswered(answered)
 	d.fail(&d.Targets[d.target])
 	d.booking.Drop(d.now())
 }
@@ -312,7 +312,7 @@ func (d *Decision) fail(t *Target) {
 		return
 	}
 	p := &d.view.spec.Policy
-	t.member.circuit.fail(d.now(), p.CircuitFailures, p.CircuitOpen)
+	t.member.circuit.Fail(d.now(), p.CircuitFailures, p.CircuitOpen)
 	t.member.usage.failed()
 	t.member.stats.failures.Add(1)
 }
@@ -321,7 +321,7 @@ func (d *Decision) fail(t *Target) {
 func (d *Decision) succeed() {
 	d.probe = false
 	if !d.elsewhere {
-		d.Targets[d.target].member.circuit.succeed(d.sent)
+		d.Targets[d.target].member.circuit.Succeed(d.sent)
 	}
 }
 

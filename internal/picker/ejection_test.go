@@ -15,8 +15,8 @@ func TestErrorsThatRequestsCauseKeepAtMostHalfOut(t *testing.T) {
 			for i := range 5 {
 				m := p.current.Load().pools[0].members[i]
 				for range spec.Policy.CircuitFailures {
-					m.circuit.answered.Store(tc.answered)
-					m.circuit.fail(p.now(), spec.Policy.CircuitFailures, spec.Policy.CircuitOpen)
+					m.circuit.SetAnswered(tc.answered)
+					m.circuit.Fail(p.now(), spec.Policy.CircuitFailures, spec.Policy.CircuitOpen)
 				}
 			}
 			chosen := map[string]bool{}

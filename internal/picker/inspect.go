@@ -131,7 +131,7 @@ func (v *view) leftOut(i int, now time.Time, at *place) string {
 		return "adapter"
 	case !at.home(ep) && v.spec.Policy.Crossing != CrossWhenCheaper:
 		return "island"
-	case !m.circuit.closed(now, v.spec.Policy.CircuitFailures):
+	case !m.circuit.Closed(now, v.spec.Policy.CircuitFailures):
 		return "circuit"
 	}
 	load := m.load.View(now)

@@ -113,7 +113,7 @@ func TestAllCountersAreZeroAfterChaos(t *testing.T) {
 		if l.InFlight != 0 || l.Decoding != 0 || l.Prefilling != 0 || l.PendingTokens != 0 || l.PendingPairs != 0 || l.PendingContext != 0 || l.DecodingTokens != 0 {
 			t.Errorf("load %+v remains", l)
 		}
-		if m.circuit.trying {
+		if m.circuit.Probed() {
 			t.Error("an endpoint is marked as tried without a probe")
 		}
 	}

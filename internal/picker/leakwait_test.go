@@ -225,7 +225,7 @@ func (s *storm) empty(seed uint64) {
 		if l.InFlight != 0 || l.Decoding != 0 || l.Prefilling != 0 || l.PendingTokens != 0 || l.PendingPairs != 0 || l.PendingContext != 0 || l.DecodingTokens != 0 || l.Due != 0 {
 			s.t.Errorf("seed %d: load %+v", seed, l)
 		}
-		if m.circuit.trying {
+		if m.circuit.Probed() {
 			s.t.Errorf("seed %d: an endpoint is marked as tried without a probe", seed)
 		}
 	}

@@ -226,8 +226,8 @@ func (v *view) eligible(now time.Time, at *place, allow func(*endpoint.Endpoint)
 			list = slices.Grow(list, 1)
 			c := &list[:len(list)+1][len(list)] // where it would be: candidates are too large to copy
 			m.load.Read(now, &c.Load)
-			if s.guards >= circuitOnly && !m.circuit.closed(now, v.spec.Policy.CircuitFailures) {
-				if !m.circuit.answers() {
+			if s.guards >= circuitOnly && !m.circuit.Closed(now, v.spec.Policy.CircuitFailures) {
+				if !m.circuit.Answers() {
 					continue
 				}
 				if out++; out <= v.mostOut() {
@@ -299,7 +299,7 @@ func (v *view) rank(s *scratch, question *policy.Request, now time.Time) (probe 
 		}
 		v.order(s, question, now)
 		best := s.order[0]
-		ok, probe := v.members[s.index[best]].circuit.take(now, v.spec.Policy.CircuitFailures)
+		ok, probe := v.members[s.index[best]].circuit.Take(now, v.spec.Policy.CircuitFailures)
 		if ok || s.guards == noGuards || s.crowded || len(s.candidates) == 1 {
 			return probe
 		}

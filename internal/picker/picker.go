@@ -21,6 +21,7 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/load"
 	"github.com/kvasir-dev/kvasir/internal/openai"
 	"github.com/kvasir-dev/kvasir/internal/overload"
+	"github.com/kvasir-dev/kvasir/internal/picker/circuit"
 	"github.com/kvasir-dev/kvasir/internal/policy"
 	"github.com/kvasir-dev/kvasir/internal/replicas"
 )
@@ -82,7 +83,7 @@ type Picker struct {
 	current atomic.Pointer[snapshot]
 	scratch sync.Pool
 
-	suspects *Suspects
+	suspects *circuit.Suspects
 }
 
 // snapshot is all pools at one moment, immutable.
@@ -102,7 +103,7 @@ func New(options Options) *Picker {
 	if options.NewStrategy == nil {
 		options.NewStrategy = policy.New
 	}
-	p := &Picker{options: options, now: options.Now, exact: map[string]*atomic.Pointer[Exact]{}, suspects: newSuspects()}
+	p := &Picker{options: options, now: options.Now, exact: map[string]*atomic.Pointer[Exact]{}, suspects: circuit.NewSuspects()}
 	p.scratch.New = func() any { return new(scratch) }
 	p.current.Store(&snapshot{models: map[string]*view{}})
 	return p

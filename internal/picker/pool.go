@@ -14,6 +14,7 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/load"
 	"github.com/kvasir-dev/kvasir/internal/logging"
 	"github.com/kvasir-dev/kvasir/internal/openai"
+	"github.com/kvasir-dev/kvasir/internal/picker/circuit"
 	"github.com/kvasir-dev/kvasir/internal/policy"
 	"github.com/kvasir-dev/kvasir/internal/replicas"
 	"github.com/kvasir-dev/kvasir/internal/routinghistory"
@@ -34,7 +35,7 @@ type member struct {
 	// incomplete: the endpoint holds blocks that no event will announce again; left: it is no longer of the pool.
 	incomplete, left atomic.Bool
 	load             load.Tracker
-	circuit          circuit
+	circuit          circuit.Circuit
 	ceiling          ceiling
 	hash             uint64 // of the endpoint's ID
 	stats            endpointStats

@@ -263,7 +263,7 @@ func (p *Picker) Stats() []PoolStats {
 			m.trust.addTo(&s.Trust, nameOf(ep))
 			s.Endpoints = append(s.Endpoints, EndpointStats{
 				ID: ep.ID, Pod: ep.Pod, Pickable: ep.Pickable(),
-				CircuitClosed: m.circuit.closed(now, v.spec.Policy.CircuitFailures),
+				CircuitClosed: m.circuit.Closed(now, v.spec.Policy.CircuitFailures),
 				Picks:         m.stats.picks.Load(), Failures: m.stats.failures.Load(), Full: m.stats.full.Load(), Hits: m.stats.delivered.read(),
 				Load: l, Stalled: l.Stalled, Held: v.held(m), Doubted: m.doubted.Load(), Asleep: m.sleep.asleep(now), DropsLast: m.tail.drops(),
 				Lookahead: m.tail.lookahead.Load(),

@@ -320,7 +320,7 @@ func (v *view) nextRenderer(now time.Time) int {
 	last := -1
 	for range n {
 		i := int(v.nextEngine.Add(1) % uint64(n)) // less than n
-		if !v.spec.Endpoints[i].Pickable() || !v.members[i].circuit.closed(now, v.spec.Policy.CircuitFailures) {
+		if !v.spec.Endpoints[i].Pickable() || !v.members[i].circuit.Closed(now, v.spec.Policy.CircuitFailures) {
 			continue
 		}
 		from := v.members[i].renderFrom.Load()

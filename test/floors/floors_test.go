@@ -58,6 +58,7 @@ func init() {
 			"internal/operatorfeed",
 			"internal/replicas",
 			"internal/picker",
+			"internal/picker/circuit",
 			"internal/operator/placement",
 			"internal/operator/lifecycle",
 			"internal/cachesync",

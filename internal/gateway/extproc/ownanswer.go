@@ -57,14 +57,14 @@ func reasonIn(text []byte) ownAnswer {
 }
 
 // readOwn judges a gateway's own answer by its first piece. An engine that aborted makes the request suspect; without a
-// reason in the text the endpoint decides, see picker.Suspects.
+// reason in the text the endpoint decides, see circuit.Suspects.
 func (x *exchange) readOwn(text []byte) {
 	if x.own != unread {
 		return
 	}
 	x.own = reasonIn(text)
 	if x.mark != 0 && x.decision != nil && (x.own == aborted || x.own == unexplained) {
-		x.server.picker.Suspects().BrokeOff(x.mark, x.decision, x.own == aborted)
+		x.decision.BrokeOff(x.server.picker.Suspects(), x.mark, x.own == aborted)
 	}
 }
 

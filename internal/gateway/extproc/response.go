@@ -243,7 +243,7 @@ func (x *exchange) ended() {
 		x.settle(picker.OutcomeOf(x.status))
 	case x.response != begin || x.server.gateways.showAnswers(x.route()):
 		if x.response == inBody && !x.settled && x.decision != nil && x.mark != 0 {
-			x.server.picker.Suspects().CutOff(x.mark, x.decision)
+			x.decision.CutOff(x.server.picker.Suspects(), x.mark)
 		}
 		x.settle(picker.ClientGone)
 	default:

@@ -16,6 +16,7 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/logging"
 	"github.com/kvasir-dev/kvasir/internal/openai"
 	"github.com/kvasir-dev/kvasir/internal/picker"
+	"github.com/kvasir-dev/kvasir/internal/picker/circuit"
 )
 
 // What is kept of an engine's error answer while the fallbacks are tried.
@@ -385,7 +386,7 @@ func (e *exchange) marked() uint64 {
 }
 
 // markOf is the mark of a request.
-func markOf(s *picker.Suspects, r *http.Request, body []byte) uint64 {
+func markOf(s *circuit.Suspects, r *http.Request, body []byte) uint64 {
 	return s.Mark(r.Method, r.URL.Path, r.URL.RawQuery, body)
 }
 
@@ -416,7 +417,7 @@ func (e *exchange) broke(mark uint64) {
 	e.brokeOff = e.proxy.suspects.Broke(mark, e.decision.Targets[e.attempt].Endpoint.ID.Pod, e.proxy.options.Now())
 	if e.brokeOff {
 		logging.Warn(e.proxy.options.Log, "Request crashed two engines, not retrying", "request", e.client.id,
-			"pool", e.decision.Pool, "for", picker.Suspicion.String())
+			"pool", e.decision.Pool, "for", circuit.Suspicion.String())
 	}
 }
 

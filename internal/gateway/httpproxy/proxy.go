@@ -29,6 +29,7 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/openai"
 	"github.com/kvasir-dev/kvasir/internal/overload"
 	"github.com/kvasir-dev/kvasir/internal/picker"
+	"github.com/kvasir-dev/kvasir/internal/picker/circuit"
 	"github.com/kvasir-dev/kvasir/internal/tracing"
 )
 
@@ -104,7 +105,7 @@ type Proxy struct {
 	options  Options
 	picker   *picker.Picker
 	engines  *transport.Transports
-	suspects *picker.Suspects
+	suspects *circuit.Suspects
 	budget   *budget.Budget
 	requests underWay
 	ids      requestIDs

@@ -19,6 +19,7 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/engines/transport"
 	"github.com/kvasir-dev/kvasir/internal/gateway/request"
 	"github.com/kvasir-dev/kvasir/internal/picker"
+	"github.com/kvasir-dev/kvasir/internal/picker/circuit"
 )
 
 // mortal is an engine that dies of a request that says "poison": its process is gone, with all its connections.
@@ -122,7 +123,7 @@ func TestOneRequestCannotTakeEngineAfterEngine(t *testing.T) {
 		t.Error("another path is refused too")
 	}
 	mu.Lock()
-	at = at.Add(picker.Suspicion)
+	at = at.Add(circuit.Suspicion)
 	mu.Unlock()
 	if r = h.post("/v1/completions", poison); r.StatusCode != http.StatusBadGateway {
 		t.Errorf("after the time: status %d", r.StatusCode)

@@ -1,4 +1,4 @@
-package picker
+package circuit
 
 import (
 	"hash/maphash"
@@ -43,7 +43,7 @@ func TestMarksHashWhatDistinguishesRequests(t *testing.T) {
 }
 
 func BenchmarkMark(b *testing.B) {
-	s := newSuspects()
+	s := NewSuspects()
 	random, body := rand.New(rand.NewPCG(1, 2)), []byte(`{"messages":[{"role":"user","content":"`)
 	for len(body) < 2<<10 {
 		body = append(body, "etaoin shrdlu 0123456789-, cmfwyp"[random.IntN(33)])

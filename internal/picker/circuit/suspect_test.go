@@ -1,4 +1,4 @@
-package picker
+package circuit
 
 import (
 	"fmt"
@@ -11,7 +11,7 @@ import (
 // The table against its model, which forgets nothing before its time.
 func TestSuspectsAgainstAModel(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 1))
-	s, now := newSuspects(), time.Unix(1, 0)
+	s, now := NewSuspects(), time.Unix(1, 0)
 	type record struct {
 		engines map[string]bool
 		last    time.Time
@@ -53,7 +53,7 @@ func TestSuspectsAgainstAModel(t *testing.T) {
 
 // A client does not hide a request behind a nonce, and prompts of equally many token ids are different requests.
 func TestMark(t *testing.T) {
-	s := newSuspects()
+	s := NewSuspects()
 	mark := func(body string) uint64 { return s.Mark("POST", "/v1/completions", "", []byte(body)) }
 	long, other := strings.Repeat("7,8,", markEdge/8), strings.Repeat("[1, 2]", markEdge)
 	for _, c := range []struct {
