@@ -8,7 +8,7 @@ import (
 // Defaults live in the schema. What stands here is what a schema cannot say: an object whose absence means something
 // (a rollout is refused for selected pods, a member for another type) has no default there, though the fields in it
 // do. WithDefaults fills such an object in where its absence means all defaults, with the values that the schema has
-// for an empty one. It changes nothing in place: the receiver may be shared with a cache.
+// for an empty one. It changes nothing in place: the receiver can be shared with a cache.
 
 // Defaults of single fields, as the schema has them. Code that can meet an object without them, such as one whose parent object
 // is absent, uses these.

@@ -272,7 +272,7 @@ type Reporter struct {
 	// +kubebuilder:default=9445
 	// +optional
 	DrainPort int32 `json:"drainPort,omitempty"`
-	// batchMilliseconds is the longest that a change may wait to be sent.
+	// batchMilliseconds is the longest that a change can wait to be sent.
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=100
 	// +kubebuilder:default=5

@@ -27,7 +27,7 @@ type Placement struct {
 	PricesFrom LocalName `json:"pricesFrom,omitzero"`
 }
 
-// Island is a region, a provider or a cluster where pods of the pool may run.
+// Island is a region, a provider or a cluster where pods of the pool can run.
 //
 // +kubebuilder:validation:XValidation:rule="!has(self.minReplicas) || !has(self.maxReplicas) || self.minReplicas <= self.maxReplicas",message="minReplicas must not exceed maxReplicas"
 type Island struct {
@@ -69,7 +69,7 @@ type Island struct {
 	// +kubebuilder:validation:Maximum=2000
 	// +optional
 	MaxReplicas *int32 `json:"maxReplicas,omitempty"`
-	// provisionTimeoutSeconds that a pod may wait for a node here before the next island is tried.
+	// provisionTimeoutSeconds that a pod can wait for a node here before the next island is tried.
 	// +kubebuilder:validation:Minimum=30
 	// +kubebuilder:validation:Maximum=86400
 	// +kubebuilder:default=900

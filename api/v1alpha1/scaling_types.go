@@ -11,7 +11,7 @@ type Autoscaling struct {
 	// +kubebuilder:default=Active
 	// +optional
 	Mode AutoscalingMode `json:"mode,omitempty"`
-	// minReplicas is the smallest size, 0 to 2000. With 0 the pool may go to zero.
+	// minReplicas is the smallest size, 0 to 2000. With 0 the pool can go to zero.
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=2000
 	// +kubebuilder:default=1
@@ -88,13 +88,13 @@ type ScaleUp struct {
 //
 // +kubebuilder:validation:MinProperties=1
 type ScaleDown struct {
-	// waitingPerReplica is the mean number of waiting requests at or below which the pool may shrink.
+	// waitingPerReplica is the mean number of waiting requests at or below which the pool can shrink.
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=10000
 	// +kubebuilder:default=0
 	// +optional
 	WaitingPerReplica *int32 `json:"waitingPerReplica,omitempty"`
-	// utilizationFloorPercent is the utilization below which the pool may shrink.
+	// utilizationFloorPercent is the utilization below which the pool can shrink.
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=100
 	// +kubebuilder:default=40
@@ -162,14 +162,14 @@ type Rollout struct {
 	// +kubebuilder:default=RollingUpdate
 	// +optional
 	Type RolloutType `json:"type,omitempty"`
-	// maxSurge is how many pods may exist above the size, a number or a percentage.
+	// maxSurge is how many pods can exist above the size, a number or a percentage.
 	// +kubebuilder:validation:XIntOrString
 	// +kubebuilder:validation:MaxLength=5
 	// +kubebuilder:validation:Pattern=`^((100|[0-9]{1,2})%|[0-9]{1,4})$`
 	// +kubebuilder:default=1
 	// +optional
 	MaxSurge *intstr.IntOrString `json:"maxSurge,omitempty"`
-	// maxUnavailable is how many pods may be missing from the size, a number or a percentage. It and maxSurge are not
+	// maxUnavailable is how many pods can be missing from the size, a number or a percentage. It and maxSurge are not
 	// both 0.
 	// +kubebuilder:validation:XIntOrString
 	// +kubebuilder:validation:MaxLength=5

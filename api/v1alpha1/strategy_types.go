@@ -103,7 +103,7 @@ type LongestPrefix struct {
 	// +kubebuilder:default=25
 	// +optional
 	MinMatchPercent *int32 `json:"minMatchPercent,omitempty"`
-	// maxLoadPercent of the mean number of running requests that an endpoint may have to be chosen for its match.
+	// maxLoadPercent of the mean number of running requests that an endpoint can have to be chosen for its match.
 	// +kubebuilder:validation:Minimum=100
 	// +kubebuilder:validation:Maximum=10000
 	// +kubebuilder:default=150

@@ -31,7 +31,7 @@ func (o *options) measure(ctx context.Context, stdout io.Writer) (err error) {
 	if err := o.warmUp(ctx, before); err != nil {
 		return err
 	}
-	report := &bench.Report{Before: before.Name, After: after.Name, Goals: o.goals, Setup: o.setup(before, after), Took: time.Now()}
+	report := &bench.Report{Before: before.Name, After: after.Name, Goals: o.goals, Setup: o.setup(before, after), Began: time.Now()}
 	busy := startMeter()
 	var failed error
 	report.Turns, failed = p.Run(ctx)

@@ -38,8 +38,8 @@ type Report struct {
 	Setup [][2]string `json:"setup"`
 	// CPU is the mean use of the processors of the machine that sent the load, 0 to 1; negative where it is not known.
 	CPU float64 `json:"cpu"`
-	// Took is when the measurement began.
-	Took time.Time `json:"began"`
+	// Began is when the measurement did.
+	Began time.Time `json:"began"`
 }
 
 // measure is a figure that is compared.
@@ -235,7 +235,7 @@ func (r *Report) WriteHTML(w io.Writer) error {
 		Shares   []share
 		Began    string
 		Numbers  []int
-	}{Report: r, Rows: r.Rows(), Warnings: r.Warnings(), Began: r.Took.UTC().Format(time.RFC3339)}
+	}{Report: r, Rows: r.Rows(), Warnings: r.Warnings(), Began: r.Began.UTC().Format(time.RFC3339)}
 	for i := range r.Turns {
 		f := &r.Turns[i].Figures
 		data.Numbers = append(data.Numbers, i+1)

@@ -44,7 +44,7 @@ func TestFiguresOfATurn(t *testing.T) {
 
 // report is one of two pairs of turns, in which the engines' hits are as given.
 func report(hits ...float64) *Report {
-	r := &Report{Before: "RoundRobin", After: "Kvasir", Took: time.Unix(0, 0), Setup: [][2]string{{"Model", "<m>"}}}
+	r := &Report{Before: "RoundRobin", After: "Kvasir", Began: time.Unix(0, 0), Setup: [][2]string{{"Model", "<m>"}}}
 	for i, which := range Order(len(hits) / 2) {
 		r.Turns = append(r.Turns, Turn{
 			Way: []string{"RoundRobin", "Kvasir"}[which], Engines: []EngineDelta{{Engine: "a:1", PromptTokens: 100, CachedTokens: 100 * hits[i]}},

@@ -28,7 +28,7 @@ type Part uint8
 const (
 	// Bodies are bodies of requests to the proxy.
 	Bodies Part = iota
-	// Answers are held back until it is sure that they are some.
+	// Answers are beginnings of answers, held back until it is known that they are no errors.
 	Answers
 	// Streams are streams of gateways, with their headers and the bodies and messages that they hold.
 	Streams
@@ -226,7 +226,7 @@ func (b *Budget) inTheWay(a *Account, n int64) *holder {
 
 func (b *Budget) inUse() int64 { return b.held - b.dying }
 
-// heaviest is an owner that holds most, of some that are looked at. b.mu is held.
+// heaviest is the owner that holds most among at most heaviestAmong of them, if it holds more than another one. b.mu is held.
 func (b *Budget) heaviest(than *holder) *holder {
 	left := heaviestAmong
 	for _, h := range b.owners {
@@ -240,8 +240,8 @@ func (b *Budget) heaviest(than *holder) *holder {
 	return than
 }
 
-// slowest is the account that is shed next, nil when there is none; never but. b.mu is held.
-func (h *holder) slowest(now time.Time, but *Account) (victim *Account) {
+// slowest is the account that is shed next, nil when there is none; never except. b.mu is held.
+func (h *holder) slowest(now time.Time, except *Account) (victim *Account) {
 	least := float64(shedRate)
 	left := shedAmong
 	for a := h.first; a != nil && left > 0; a = a.next {
@@ -250,7 +250,7 @@ func (h *holder) slowest(now time.Time, but *Account) (victim *Account) {
 			break
 		}
 		left--
-		if rate := float64(a.received.Load()) / age.Seconds(); a != but && a.held > 0 && rate < least {
+		if rate := float64(a.received.Load()) / age.Seconds(); a != except && a.held > 0 && rate < least {
 			victim, least = a, rate
 		}
 	}
@@ -370,7 +370,7 @@ type Stats struct {
 	// Owners that hold something, and the most that one of them holds.
 	Owners int
 	Most   int64
-	// Full: for ten seconds there was no room for some, and nearly all is in use.
+	// Full: some takes were refused for ten seconds, and nearly all is in use.
 	Full bool
 }
 

@@ -8,7 +8,7 @@ import (
 
 const maxGroup = kvindex.MaxGroup
 
-// section is one (tier, group).
+// section is one tier and group. Each has a digest of its own, so that a difference is found and repaired there alone.
 type section struct {
 	tier  kvblock.Tier
 	group int
@@ -24,8 +24,8 @@ type view struct {
 	uses     int // senders that use it
 	newID    func() uint64
 	rootKeys map[uint32]kvblock.Key
-	// held counts the blocks with a key by tier. There are several when the engine distinguishes them and key blocks do
-	// not.
+	// held counts the blocks with a key by tier. Several blocks of an engine can have one key, if they differ in something
+	// that keys leave out.
 	held    tallies
 	digests map[section]*kvindex.Digest
 	log     changeLog
@@ -92,10 +92,10 @@ func (v *view) each(tokens []uint32, base kvblock.Key, extra uint64, f func(kvbl
 }
 
 // put counts a block that is added to a tier, or removed.
-func (v *view) put(tier kvblock.Tier, group int, parent, key kvblock.Key, come bool) {
+func (v *view) put(tier kvblock.Tier, group int, parent, key kvblock.Key, added bool) {
 	name := nameOf(key, group)
 	switch {
-	case !come:
+	case !added:
 		if v.held.remove(name, tier) == 0 {
 			v.digest(tier, group).Remove(key)
 			v.change(pb.Change_KIND_REMOVED, tier, group, 0, key)

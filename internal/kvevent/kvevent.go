@@ -8,7 +8,7 @@ package kvevent
 // what the same engine sends in integer form.
 type Hash uint64
 
-// Kind reports what happened.
+// Kind is what happened.
 type Kind uint8
 
 // The kinds of event.

@@ -7,8 +7,8 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/kvblock"
 )
 
-// lookup is what one Match needs, from a pool. It remembers whom it was asked for last: requests nearly always ask for
-// the same holders.
+// lookup is what one Match needs, from a pool. It remembers the holders of its last Match: requests nearly always ask
+// for the same ones.
 type lookup struct {
 	holders []Holder
 	turn    uint64 // Index.turns when holders were looked up

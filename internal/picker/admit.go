@@ -83,7 +83,7 @@ type AdmissionStats struct {
 // returns the pool as it is then, which the caller must unpin, and the function to call when the request is booked. It
 // fails with an *Error, or with the context's when the client has gone.
 func (p *Picker) admit(ctx context.Context, q *admissionQueue, s *scratch, state *pickState) (*view, func(), error) {
-	v, w, err := p.queue(q, s, state)
+	v, w, err := p.passOrQueue(q, s, state)
 	if w == nil {
 		return v, nothing, err
 	}
@@ -94,9 +94,9 @@ func (p *Picker) admit(ctx context.Context, q *admissionQueue, s *scratch, state
 	return p.resume(q, w, s, state)
 }
 
-// queue leaves the endpoints that can be chosen in s.candidates and returns the present pool, which the caller must unpin;
-// if there is no room, it makes the request wait.
-func (p *Picker) queue(q *admissionQueue, s *scratch, state *pickState) (*view, *waiter, error) {
+// passOrQueue puts the endpoints that can be chosen into s.candidates and returns the present pool, which the caller must unpin. If
+// there is no room, it queues the request instead, and returns its waiter.
+func (p *Picker) passOrQueue(q *admissionQueue, s *scratch, state *pickState) (*view, *waiter, error) {
 	v := q.pin()
 	if v == nil {
 		return nil, nil, UnknownModel(s.request.Model)

@@ -47,7 +47,7 @@ func (p *Picker) PickKeyed(in *Keyed) (*Decision, *Wait, error) {
 	if state.caller, err = v.enter(p.options.Overload, state.start, in.Header, in.Model); err != nil {
 		return nil, nil, err
 	}
-	current, w, err := p.queue(&v.admission, s, &state)
+	current, w, err := p.passOrQueue(&v.admission, s, &state)
 	if err != nil {
 		p.refused(v, s, &state, err)
 		state.caller.pass.Release()

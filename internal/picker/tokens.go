@@ -59,7 +59,7 @@ type Exact struct {
 	// APIs are the request kinds of other APIs (KindMessages) whose prompts are proven to be those of the chats that they
 	// stand for. Prompts of other kinds are made only by engines.
 	APIs openai.Kinds
-	// AdaptersUnreported and SaltsUntold: the events of some engine's release do not distinguish adapters or cache salts, so
+	// AdaptersUnreported and SaltsUnreported: the events of some engine's release do not distinguish adapters or cache salts, so
 	// that such requests have no exact keys.
 	AdaptersUnreported, SaltsUnreported bool
 	// Releases are what the engines have reported; nil as long as none has.

@@ -34,7 +34,7 @@ type OperateService struct {
 	State func(pool string) (operatorfeed.State, bool)
 	// WarmUp warms a pod up; nil where that is not possible.
 	WarmUp func(ctx context.Context, o WarmOrder, progress func(WarmDone)) error
-	// PublishEvery is the time between two states; DefaultTellEvery when 0.
+	// PublishEvery is the time between two states; DefaultPublishEvery when 0.
 	PublishEvery time.Duration
 	Log          logr.Logger
 

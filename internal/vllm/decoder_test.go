@@ -46,7 +46,7 @@ func goldenFrames(t testing.TB) []string {
 
 func TestDecodeGoldenFrames(t *testing.T) {
 	releases := map[string]bool{}
-	// One decoder and one batch for all: nothing may leak from one frame to the next.
+	// One decoder and one batch for all: nothing must leak from one frame to the next.
 	d, got := NewDecoder("VLLM"), kvevent.Batch{}
 	for _, path := range goldenFrames(t) {
 		releases[filepath.Base(filepath.Dir(path))] = true

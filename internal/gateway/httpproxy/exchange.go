@@ -345,7 +345,7 @@ func (e *exchange) sendBody(ctx context.Context, body *body) (*http.Response, er
 // failed accounts for an attempt without an answer.
 func (e *exchange) failed(ctx context.Context, err error) result {
 	if e.request.Context().Err() != nil {
-		return failedConnect // the client's doing; the caller looks
+		return failedConnect // the client has gone; targets checks that before it uses the result
 	}
 	if transport.LocalFault(err) {
 		e.log("Attempt failed", err)

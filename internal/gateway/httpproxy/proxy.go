@@ -1,7 +1,6 @@
 // Package httpproxy is the picker as a reverse proxy: an OpenAI-style HTTP server that sends each request to the engine
 // that the picker chooses, and streams the answer back as it arrives. The request is unchanged except for what
-// openai.DropPriority blanks and openai.PutSalt and openai.PutStreamUsage set; the answer, except for the usage event that the
-// latter causes.
+// exchange.rewrite does; the answer, except for the usage event that this can cause.
 //
 //	read the body -> pick -> send to Targets[0], else to the fallbacks -> copy the answer
 //
@@ -310,7 +309,7 @@ func (p *Proxy) refuse(out *client, why *request.Refusal) {
 	out.fail(&why.Error)
 }
 
-// generate serves an inference request.
+// generate serves a request for an engine, whatever its route: it reads, picks, and sends.
 func (p *Proxy) generate(out *client, r *http.Request, route openai.Route, parsed bool) {
 	start := p.options.Now()
 	out.span = p.options.Spans.Proxied(r, out.id, parsed || byLoad(r.URL.Path), start)

@@ -57,14 +57,14 @@ type Pool struct {
 	WarmUp time.Duration
 }
 
-// Node reports whether a pod's node stays.
+// Node is the state of a pod's node.
 type Node int
 
 // What a pod's node does.
 const (
 	// NodeStays or is not known.
 	NodeStays Node = iota
-	// NodeLeaves sometime soon: its pods are replaced first, and drain then.
+	// NodeLeaves soon: its pods are replaced, then drained.
 	NodeLeaves
 	// NodeDies within minutes in any case: its pods get no more requests.
 	NodeDies
@@ -94,7 +94,7 @@ type Kind int
 const (
 	// Create a pod: Name, Slot, Revision, Island.
 	Create Kind = iota
-	// SetMark sets the mark To with its deadline.
+	// SetMark sets the drain mark (Mark) with its deadline.
 	SetMark
 	// Unmark takes the mark away.
 	Unmark
@@ -102,7 +102,7 @@ const (
 	Delete
 	// WarmUp begins to warm the pod up.
 	WarmUp
-	// Show sets the conditions of To.
+	// Show sets the pod's conditions (Shown).
 	Show
 )
 

@@ -22,7 +22,7 @@ var (
 	CertificateKind = schema.GroupVersionKind{Group: "cert-manager.io", Version: "v1", Kind: "Certificate"}
 )
 
-// GatewayPool is what gateways should see of a pool, regardless of its creator.
+// GatewayPool is what gateways should see of a pool, whether the operator or a user creates it.
 func GatewayPool(pool *v1alpha1.InferencePool) *unstructured.Unstructured {
 	b := builder{Input: Input{Pool: pool}, pool: pool}
 	return b.giePool()
@@ -59,8 +59,8 @@ func (b *builder) giePool() *unstructured.Unstructured {
 	return b.loose(GIEKind, b.pool.Name, spec)
 }
 
-// RouteMatches are the paths that the route sends to a pool: those that the picker's proxy admits, so that clients work
-// behind a gateway as in front of the proxy. Administrative paths of engines below /v1 are refused by the picker. Paths
+// RouteMatches are the paths that the route sends to a pool: those that the picker's proxy admits, so that the same
+// clients work through a gateway and directly. Administrative paths of engines below /v1 are refused by the picker. Paths
 // outside /v1 are exact, because engines can have administrative paths beside them.
 func RouteMatches() []gwapiv1.HTTPRouteMatch {
 	match := func(kind gwapiv1.PathMatchType, path string) gwapiv1.HTTPRouteMatch {
@@ -107,7 +107,7 @@ func timeouts(g *v1alpha1.Gateway) *gwapiv1.HTTPRouteTimeouts {
 	return &gwapiv1.HTTPRouteTimeouts{Request: ptr.To(gwapiv1.Duration(fmt.Sprintf("%ds", seconds)))}
 }
 
-// certificate asks cert-manager for what gateways are shown.
+// certificate requests, from cert-manager, the certificate that the picker presents to gateways.
 func (b *builder) certificate() *unstructured.Unstructured {
 	var names []any
 	for _, name := range CertificateNames(b.pool.Name, b.pool.Namespace) {

@@ -19,7 +19,7 @@ const (
 	fullLoad = 0.8
 	// leastLoad bounds what a pool can show.
 	leastLoad = 0.1
-	// clearTime is the time in which a backlog should be worked off. Less than a pod's start is not worth a pod.
+	// clearTime is the time in which a backlog should be worked off. A backlog that is gone before a pod has started needs none.
 	clearTime = time.Minute
 	// patience is how long limits can be breached by a pool that its load should fit, before its pods are taken to bear
 	// less than was thought.
@@ -34,7 +34,7 @@ const (
 	// smoothing of the load, and of the queue: the weight of a sample falls to a third in this time.
 	smoothing      = 30 * time.Second
 	queueSmoothing = 10 * time.Second
-	// slowly is the same of the load that is compared over hours.
+	// slowly is the smoothing of the load that is compared over hours.
 	slowly = 30 * time.Minute
 	// pressure is the time in which engines have replaced all that they cache, below which they evict what is needed.
 	pressure = 10 * time.Minute
@@ -44,7 +44,7 @@ const (
 	calm = 0.1
 	// slack is left when pods go, so that what is left is not at once too few.
 	slack = 0.9
-	// idlePart of a pool beside which a queue is skew.
+	// idlePart: if this part of the pool is idle, a queue is caused by uneven routing, and needs no pod.
 	idlePart = 0.5
 )
 
@@ -56,7 +56,7 @@ type Spec struct {
 	Schedules []Schedule
 }
 
-// Up reports when a pool grows. Any one signal is enough.
+// Up is when a pool grows. Any one signal is enough.
 type Up struct {
 	WaitingPerReplica float64
 	TTFTP99           time.Duration
@@ -65,7 +65,7 @@ type Up struct {
 	MaxStep           int // 0: the entire deficit
 }
 
-// Down reports when a pool shrinks. All signals must agree, all through the stabilization time.
+// Down is when a pool shrinks. All signals must agree, all through the stabilization time.
 type Down struct {
 	WaitingPerReplica float64
 	UtilizationFloor  float64 // 0 to 1

@@ -35,7 +35,7 @@ func (t *Tokenizer) EncodeCached(ctx context.Context, in Space, dst []uint32, te
 	return e.out, nil
 }
 
-// Chain reports how the keys of a prompt's blocks are made: the first block's parent, and the tokens in a block.
+// Chain is how the keys of a prompt's blocks are made: the first block's parent, and the tokens in a block.
 type Chain struct {
 	Root        kvblock.Key
 	BlockTokens int

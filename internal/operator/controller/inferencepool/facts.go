@@ -82,7 +82,7 @@ func (r *cluster) read(ctx context.Context) error {
 	return nil
 }
 
-// facts are what plan decides from.
+// facts returns the input of lifecycle.Make.
 func (r *podKeeper) facts(ctx context.Context) (lifecycle.Input, error) {
 	input := lifecycle.Input{Now: r.now}
 	nodes, facts := &nodes{r.scope}, &podFacts{r.scope, r.observed}

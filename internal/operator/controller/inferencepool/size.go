@@ -60,7 +60,7 @@ func (r *sizing) staying() int {
 	return n
 }
 
-// wantedSize takes the number of people, or of the autoscaler. Until that has looked, the pool stays as it is.
+// wantedSize takes spec.replicas, or else the decision of the autoscaler. Before its first one, the pool stays as it is.
 func (r *sizing) wantedSize() size {
 	a := &r.pool.Spec.Autoscaling
 	first := ptr.Deref(a.MinReplicas, v1alpha1.DefaultMinReplicas)
