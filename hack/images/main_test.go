@@ -177,3 +177,56 @@ func TestWrongFlagsAreRefused(t *testing.T) {
 		}
 	}
 }
+
+// TestTheListHasEachModuleOfTheProgram: as the go command reads them from it, with their versions and checksums, and no other.
+func TestTheListHasEachModuleOfTheProgram(t *testing.T) {
+	if testing.Short() {
+		t.Skip("NOT RUN: it links all programs")
+	}
+	t.Chdir(filepath.Join("..", ".."))
+	for _, component := range components {
+		o, err := parse([]string{"-out", t.TempDir(), "-tag", "v9", component}, "1700000000", io.Discard)
+		if err != nil {
+			t.Fatal(err)
+		}
+		binary, err := o.build(t.Context(), component, o.arches[0])
+		if err != nil {
+			t.Fatal(err)
+		}
+		out, err := exec.CommandContext(t.Context(), "go", "version", "-m", binary).Output()
+		if err != nil {
+			t.Fatal(err)
+		}
+		want := map[string]string{}
+		for line := range strings.Lines(string(out)) {
+			switch f := append(strings.Fields(line), "", "", ""); f[0] {
+			case binary + ":":
+				want["stdlib"] = strings.TrimPrefix(f[1], "go") + " "
+			case "path":
+				want[f[1]] = "v9 "
+			case "dep":
+				want[f[1]] = f[2] + " " + f[3]
+			case "=>":
+				t.Fatalf("%s has a replaced module, which this test does not know: %s", component, line)
+			}
+		}
+		raw, err := spdx(o.name(component), o.tag, o.arches[0], binary, o.created)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var list document
+		if err := json.Unmarshal(raw, &list); err != nil {
+			t.Fatal(err)
+		}
+		got := map[string]string{}
+		for _, p := range list.Packages {
+			got[p.Name] = p.Version + " " + strings.TrimPrefix(p.Comment, "go.sum ")
+			if name := "pkg:golang/" + p.Name + "@" + p.Version; len(p.Checksums) == 0 && (len(p.Refs) != 1 || p.Refs[0].Locator != name) {
+				t.Errorf("%s: %s has the references %v, want %s", component, p.Name, p.Refs, name)
+			}
+		}
+		if diff := cmp.Diff(want, got); diff != "" || len(want) < 3 {
+			t.Errorf("%s: %s", component, diff)
+		}
+	}
+}

@@ -309,6 +309,48 @@ func TestWhatAPeerMayAssumeIsBounded(t *testing.T) {
 	}
 }
 
+// TestAllPeersTogetherAreBounded: a peer that assumes as much as it can leaves room for the next, and their end gives all back.
+func TestAllPeersTogetherAreBounded(t *testing.T) {
+	w := newWorld(t, 1, 1, 1)
+	b := w.pickers[0].life.inbox
+	const limit = 4 << 20
+	b.Limit(limit)
+	raw := make([]uint64, MaxKeys)
+	for i := range raw {
+		raw[i] = uint64(i + 1)
+	}
+	held := 0
+	var peers []*Receiver
+	for p := range uint64(6) {
+		r, err := b.Open(w.now, &pb.PeerMessage{Kind: &pb.PeerMessage_Hello{Hello: &pb.Hello{Protocol: Protocol, Incarnation: 99 + p}}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		peers = append(peers, r)
+		for n := range uint64(100) {
+			keys := raw[:MaxKeys>>min(n/10, 8)]
+			u := &pb.Update{Seq: n + 1, Assumptions: []*pb.Assumption{{
+				Id: n + 1, Pool: pool, Pod: "pod-0", KeyId: "root", Keys: keys, LifeMilliseconds: 1 << 31}}}
+			if err := r.Handle(w.now, &pb.PeerMessage{Kind: &pb.PeerMessage_Update{Update: u}}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		s := b.Stats(w.now)
+		if s.Bytes > limit || s.Bytes <= held {
+			t.Errorf("with %d peers: %d bytes, %d before", p+1, s.Bytes, held)
+		}
+		held = s.Bytes
+	}
+	for _, r := range peers {
+		r.Close()
+	}
+	w.now = w.now.Add(2 * maxLife)
+	b.Expire(w.now)
+	if left := b.bytes.Load(); left != 0 {
+		t.Errorf("%d bytes are counted without a peer", left)
+	}
+}
+
 func TestOnlyPeersAreHeard(t *testing.T) {
 	w := newWorld(t, 1, 1, 1)
 	b := w.pickers[0].life.inbox

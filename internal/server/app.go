@@ -55,7 +55,8 @@ func newApp(log logr.Logger, o *options, decisions *decisionlog.Writer, tracer *
 	a.started, a.ring, a.recent = time.Now(), dashboard.NewRing(), new(dashboard.Recent)
 	a.plan = ownPlan()
 	a.budget, a.overload = budget.New(a.plan.clients, time.Now), new(overload.Manager)
-	log.Info("Memory divided", "limit", a.plan.limit, "clients", a.plan.clients, "index", a.plan.index, "connections", a.plan.connections)
+	log.Info("Memory divided", "limit", a.plan.limit, "clients", a.plan.clients, "index", a.plan.index, "tokens", a.plan.tokens,
+		"peers", a.plan.peers, "connections", a.plan.connections)
 	a.ready = &readiness{now: time.Now, states: a.streamStates, peersReceived: a.peersHeard, full: a.budget.Full}
 	a.informed, a.restless = make(chan struct{}), make(bell, 1)
 	a.inform = sync.OnceFunc(func() { close(a.informed) })
@@ -75,7 +76,7 @@ func newApp(log logr.Logger, o *options, decisions *decisionlog.Writer, tracer *
 		Log:     log.WithName("events")})
 	a.library = a.newLibrary()
 	a.tokens = tokencheck.New(tokencheck.Config{
-		Engine: prober{a.renderer, &a.releases}, Publish: a.picker.SetExact, Handed: a.handed, Log: log.WithName("tokens"),
+		Engine: prober{a.renderer, &a.releases}, Publish: a.picker.SetExact, Handed: a.handed, CacheBytes: a.plan.tokens, Log: log.WithName("tokens"),
 	})
 	a.sources = newEventSources(log.WithName("events"))
 	var connected func(scrape.Target, error)

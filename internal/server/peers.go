@@ -106,6 +106,7 @@ func (a *app) newPeers(r *reportOptions, o *peerOptions) (*rpc.PeerService, erro
 		auth, dial.Token, dial.TokenInClear = rpc.SharedSecret{Read: read}, read, r.insecure
 	}
 	p.inbox = replicas.NewInbox(a.picker, p.outbox.Incarnation())
+	p.inbox.Limit(a.plan.peers)
 	p.inbox.Meter(a.picker)
 	p.mesh = rpc.NewMesh(rpc.MeshOptions{
 		Find: find, Dial: dial, Outbox: p.outbox, Loads: a.picker.Loads, Meters: a.picker.Meters, Homes: a.picker.Homes, Inbox: p.inbox, Log: log,

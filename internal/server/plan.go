@@ -17,8 +17,8 @@ type plan struct {
 	// limit is the container's memory in bytes; 0 where it has none.
 	limit int64
 	// clients is what clients can make the picker hold, index what the blocks of all pools can take; 0 for as much as the
-	// pools set.
-	clients, index int64
+	// pools set. tokens is what is remembered of the prompts of all pools, peers what other replicas can make the picker assume.
+	clients, index, tokens, peers int64
 	// connections of clients to the proxy, gateways those of gateways, and reports those of reporters, replicas and operators.
 	connections, gateways, reports int
 	// descriptors is how many the process can have.
@@ -26,11 +26,14 @@ type plan struct {
 }
 
 const (
-	// clientShare and indexShare of a container's limit are for clients and for the index. The rest is for the process
-	// itself, tokenizers, event streams, what is held for other replicas, and for garbage that is not collected yet.
-	clientShare, indexShare = 0.25, 0.35
-	// unlimitedClients is for clients where there is no limit.
-	unlimitedClients = 1 << 30
+	// clientShare, indexShare, tokenShare and peerShare of a container's limit are for clients, the index, remembered prompts, and
+	// assumptions of other replicas. The rest is for the process itself, tokenizers, event streams, and for garbage that is not collected
+	// yet.
+	clientShare, indexShare, tokenShare, peerShare = 0.25, 0.3, 0.1, 0.05
+	// unlimitedClients, unlimitedTokens and unlimitedPeers are for them where there is no limit. More than mostTokens, which are about 20
+	// million tokens, are not worth the time of the garbage collector.
+	unlimitedClients, unlimitedTokens, unlimitedPeers = 1 << 30, mostTokens, 256 << 20
+	mostTokens                                        = 256 << 20
 	// collectShare of the limit is where the collector begins to work harder, unless GOMEMLIMIT is set.
 	collectShare = 0.8
 	// keptDescriptors are for health checks, metrics, event streams, replicas and files. Of the others the proxy's clients
@@ -42,9 +45,10 @@ const (
 
 // newPlan divides a limit of memory, 0 for none, and a number of descriptors.
 func newPlan(limit int64, descriptors uint64) plan {
-	p := plan{limit: limit, clients: unlimitedClients, descriptors: descriptors}
+	p := plan{limit: limit, clients: unlimitedClients, tokens: unlimitedTokens, peers: unlimitedPeers, descriptors: descriptors}
 	if limit > 0 {
-		p.clients, p.index = int64(clientShare*float64(limit)), int64(indexShare*float64(limit))
+		of := func(share float64) int64 { return int64(share * float64(limit)) }
+		p.clients, p.index, p.tokens, p.peers = of(clientShare), of(indexShare), min(of(tokenShare), mostTokens), of(peerShare)
 	}
 	free := int(min(descriptors, math.MaxInt32)) - keptDescriptors
 	p.connections = max(16, min(mostConnections, free*3/8))

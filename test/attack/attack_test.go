@@ -91,6 +91,7 @@ func theLaw(t *testing.T, binary string, limit int64) {
 	roads := map[string]string{"the proxy": "http://" + v.at.Proxy, "ext_proc": gateway.URL}
 
 	measure(t, roads, time.Second) // warm
+	v.remember(limit)
 	before := v.settled(nil)
 	var wrong []string
 	for round := 0; round == 0 || wrong != nil && round < rounds; round++ {

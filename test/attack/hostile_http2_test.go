@@ -134,9 +134,9 @@ func plain(address string) (*grpc.ClientConn, error) {
 	return grpc.NewClient("passthrough:///"+address, grpc.WithTransportCredentials(insecure.NewCredentials()))
 }
 
-func headers(key string) *extproc.ProcessingRequest {
+func headers(key, path string) *extproc.ProcessingRequest {
 	list := &core.HeaderMap{}
-	for name, value := range map[string]string{":method": "POST", ":path": "/v1/chat/completions", ":authority": "x",
+	for name, value := range map[string]string{":method": "POST", ":path": path, ":authority": "x",
 		"authorization": "Bearer " + key, "x-request-id": fmt.Sprint(rand.Uint64())} {
 		list.Headers = append(list.Headers, &core.HeaderValue{Key: name, RawValue: []byte(value)})
 	}
@@ -162,7 +162,7 @@ func (a *army) heldStreams(ctx context.Context, _ int) {
 		if err != nil {
 			return
 		}
-		_ = s.Send(headers(badKey))
+		_ = s.Send(headers(badKey, "/v1/chat/completions"))
 		_ = s.Send(bodyPiece(a.junk[:48<<10], false))
 	}
 	<-ctx.Done()
@@ -170,6 +170,16 @@ func (a *army) heldStreams(ctx context.Context, _ int) {
 
 // hugeMessages sends bodies of nearly the largest size through a gateway, in one message.
 func (a *army) hugeMessages(ctx context.Context, _ int) {
+	a.byGateway(ctx, hugePrompt{"/v1/chat/completions", a.junk})
+}
+
+// hugeGatewayPrompt sends an expensive prompt through a gateway.
+func (a *army) hugeGatewayPrompt(ctx context.Context, _ int) {
+	a.byGateway(ctx, a.prompts[rand.IntN(len(a.prompts))])
+}
+
+// byGateway sends a request through a gateway, its body in one message.
+func (a *army) byGateway(ctx context.Context, p hugePrompt) {
 	c, err := plain(a.at.ExtProc)
 	if err != nil {
 		return
@@ -181,8 +191,8 @@ func (a *army) hugeMessages(ctx context.Context, _ int) {
 	if err != nil {
 		return
 	}
-	_ = s.Send(headers(badKey))
-	_ = s.Send(bodyPiece(a.junk, true))
+	_ = s.Send(headers(badKey, p.path))
+	_ = s.Send(bodyPiece(p.body, true))
 	for err == nil {
 		_, err = s.Recv()
 	}

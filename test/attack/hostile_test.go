@@ -36,13 +36,14 @@ type kind struct {
 }
 
 // headerFloods are kinds that cost a picker processor time before it knows whose request it is.
-var headerFloods = []string{"huge headers", "requests at once"}
+var headerFloods = []string{"huge headers", "requests at once", "calls at once", "reports at once"}
 
 // kinds of hostile clients, by name.
 var kinds = map[string]kind{
 	"slow uploads":         {300, (*army).slowUpload},
 	"huge bodies":          {3, (*army).hugeBody},
-	"huge prompts":         {2, (*army).hugePrompt},
+	"huge prompts":         {3, (*army).hugePrompt},
+	"long conversations":   {3, (*army).longConversation},
 	"idle connections":     {1500, (*army).idle},
 	"broken requests":      {4, (*army).broken},
 	"aborted answers":      {4, (*army).aborted},
@@ -51,6 +52,7 @@ var kinds = map[string]kind{
 	"resets by gateways":   {2, func(a *army, ctx context.Context, _ int) { a.resets(ctx, a.at.ExtProc, processMethod) }},
 	"held streams":         {20, (*army).heldStreams},
 	"huge gateway bodies":  {3, (*army).hugeMessages},
+	"huge gateway prompts": {2, (*army).hugeGatewayPrompt},
 	"incomplete reports":   {60, (*army).incompleteReports},
 	"false reports":        {1, (*army).falseReports},
 	"false peers":          {80, (*army).falsePeers},
@@ -62,7 +64,15 @@ var kinds = map[string]kind{
 	"resets of reports":    {1, func(a *army, ctx context.Context, _ int) { a.resets(ctx, a.at.Reports, inFlightMethod) }},
 	"unknown keys, bodies": {20, (*army).strangers},
 	"huge headers":         {300, (*army).hugeHeader},
-	"requests at once":     {6, (*army).requestsAtOnce},
+	"requests at once": {6, func(a *army, ctx context.Context, worker int) {
+		a.requestsAtOnce(ctx, worker, a.at.Proxy, "/v1/completions")
+	}},
+	"calls at once": {6, func(a *army, ctx context.Context, worker int) {
+		a.requestsAtOnce(ctx, worker, a.at.ExtProc, processMethod)
+	}},
+	"reports at once": {6, func(a *army, ctx context.Context, worker int) {
+		a.requestsAtOnce(ctx, worker, a.at.Reports, inFlightMethod)
+	}},
 }
 
 const (
@@ -72,11 +82,11 @@ const (
 
 // army is all hostile clients of a picker.
 type army struct {
-	at     targets
-	junk   []byte                   // a chat with a huge field that no template reads
-	fields []byte                   // a header of many small fields, and the beginning of a body
-	frames []byte                   // of HTTP/2: a header of many equal fields, a byte each
-	count  map[string]*atomic.Int64 // of acts, by kind
+	at      targets
+	junk    []byte                   // a chat with a huge field that no template reads
+	prompts []hugePrompt             // that are expensive to make tokens of
+	fields  []byte                   // a header of many small fields, and the beginning of a body
+	count   map[string]*atomic.Int64 // of acts, by kind
 }
 
 // attack runs all kinds until standard input ends.
@@ -85,13 +95,13 @@ func attack(text string) error {
 	if err := json.Unmarshal([]byte(text), &a.at); err != nil {
 		return err
 	}
-	a.junk = []byte(`{"model":"m","max_tokens":4,"messages":[{"role":"user","content":"x"}],"x":[0` + strings.Repeat(",0", 24<<20) + `]}`)
+	a.junk = []byte(`{"model":"m","max_tokens":4,"messages":[{"role":"user","content":"x"}],"x":[0` + strings.Repeat(",0", 29<<20) + `]}`)
+	a.prompts = hugePrompts()
 	a.fields = []byte("POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer " + badKey + "\r\nContent-Length: 4096\r\n")
 	for i := 0; len(a.fields) < 63<<10; i++ {
 		a.fields = fmt.Appendf(a.fields, "%x:\r\n", i)
 	}
 	a.fields = append(a.fields, "\r\n{"...)
-	a.frames = manyFields()
 	ctx, stop := context.WithCancel(context.Background())
 	var all, begun sync.WaitGroup
 	only := os.Getenv(kindsEnv)
@@ -175,10 +185,43 @@ func (a *army) hugeBody(ctx context.Context, worker int) {
 	a.exchange(ctx, worker, post("/v1/chat/completions", badKey, len(a.junk)), a.junk)
 }
 
-// hugePrompt sends a text that is expensive to normalise and to tokenize.
+// hugePrompt is a request whose prompt is expensive.
+type hugePrompt struct {
+	path string
+	body []byte
+}
+
+// hugePrompts are prompts that are expensive to normalise, to split, to decode for a template, or to tokenize.
+func hugePrompts() (all []hugePrompt) {
+	for _, text := range []string{
+		strings.Repeat("\u0301", 28<<20), // marks without an end, in one order only
+		strings.Repeat("a\u0301\u0323", 4<<20),
+		strings.Repeat("the engine computes a prompt ", 1<<20),
+		strings.Repeat("x", 16<<20),
+	} {
+		all = append(all,
+			hugePrompt{"/v1/completions", []byte(`{"model":"m","max_tokens":1,"prompt":"` + text + `"}`)},
+			hugePrompt{"/v1/chat/completions", []byte(`{"model":"m","max_tokens":1,"messages":[{"role":"user","content":"` + text + `"}]}`)})
+	}
+	junk := "[0" + strings.Repeat(",0", 8<<20) + "]"
+	tools := `"tools":[{"type":"function","function":{"name":"f","parameters":{"x":` + junk + `}}}]` // which the template prints
+	return append(all, hugePrompt{"/v1/chat/completions", []byte(`{"model":"m","max_tokens":1,"messages":[{"role":"user","content":"x"}],` + tools + `}`)})
+}
+
+// hugePrompt sends one of them.
 func (a *army) hugePrompt(ctx context.Context, worker int) {
-	body := []byte(`{"model":"m","max_tokens":1,"prompt":"` + strings.Repeat("a\u0301\u0323", 4<<20) + `"}`)
-	a.exchange(ctx, worker, post("/v1/completions", badKey, len(body)), body)
+	p := a.prompts[rand.IntN(len(a.prompts))]
+	a.exchange(ctx, worker, post(p.path, badKey, len(p.body)), p.body)
+}
+
+// longConversation sends a long text of random words, of which no two requests share the beginning.
+func (a *army) longConversation(ctx context.Context, worker int) {
+	var text strings.Builder
+	for text.Len() < 200<<10 {
+		fmt.Fprintf(&text, " %x", rand.Uint32())
+	}
+	body := []byte(`{"model":"m","max_tokens":1,"messages":[{"role":"user","content":"` + text.String() + `"}]}`)
+	a.exchange(ctx, worker, post("/v1/chat/completions", badKey, len(body)), body)
 }
 
 // exchange sends a request and reads the answer to its end.
@@ -267,12 +310,12 @@ func (a *army) hugeHeader(ctx context.Context, worker int) {
 }
 
 // manyFields is the header of a request with as many fields as are allowed, a byte each.
-func manyFields() []byte {
+func manyFields(path string) []byte {
 	var header bytes.Buffer
 	coder := hpack.NewEncoder(&header)
 	coder.SetMaxDynamicTableSize(0) // so that the bytes are the same for each request
-	for _, h := range [][2]string{{":method", "POST"}, {":scheme", "http"}, {":path", "/v1/completions"}, {":authority", "localhost"},
-		{"authorization", "Bearer " + badKey}} {
+	for _, h := range [][2]string{{":method", "POST"}, {":scheme", "http"}, {":path", path}, {":authority", "localhost"},
+		{"content-type", "application/grpc"}, {"te", "trailers"}, {"authorization", "Bearer " + badKey}} {
 		_ = coder.WriteField(hpack.HeaderField{Name: h[0], Value: h[1]})
 	}
 	for range 1500 {
@@ -283,14 +326,15 @@ func manyFields() []byte {
 
 // requestsAtOnce opens as many requests as one connection of HTTP/2 allows, with as large headers as a byte for each field
 // makes them, and never ends their bodies.
-func (a *army) requestsAtOnce(ctx context.Context, worker int) {
-	f := a.framed(ctx, a.at.Proxy, worker)
+func (a *army) requestsAtOnce(ctx context.Context, worker int, address, path string) {
+	f := a.framed(ctx, address, worker)
 	if f == nil {
 		return
 	}
 	defer f.end()
+	header := manyFields(path)
 	for id := uint32(1); id < 2*4096; id += 2 {
-		if f.WriteHeaders(http2.HeadersFrameParam{StreamID: id, BlockFragment: a.frames, EndHeaders: true}) != nil {
+		if f.WriteHeaders(http2.HeadersFrameParam{StreamID: id, BlockFragment: header, EndHeaders: true}) != nil {
 			return
 		}
 	}

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"net"
 	"net/http"
 	"os"
@@ -71,7 +72,8 @@ func startVictim(t *testing.T, binary string, limit int64) *victim {
 		*address = l.Addr().String()
 		_ = l.Close()
 	}
-	cmd := v.group.command(binary, "--standalone", filepath.Join(dir, "objects"), "--proxy-address", v.at.Proxy,
+	cmd := v.group.command(binary, "--standalone", filepath.Join(dir, "objects"), "--model-root", filepath.Join(dir, "models"),
+		"--proxy-address", v.at.Proxy,
 		"--ext-proc-address", v.at.ExtProc, "--ext-proc-plaintext", "--metrics-address", v.at.Metrics, "--health-address", v.at.Health,
 		"--report-address", v.at.Reports, "--report-insecure", "--report-secret-file", filepath.Join(dir, "secret"),
 		"--peers", v.at.Reports, "--peers-secret-file", filepath.Join(dir, "secret"), "--pprof", "--lame-duck", "0s", "--drain-timeout", "5s")
@@ -85,6 +87,11 @@ func startVictim(t *testing.T, binary string, limit int64) *victim {
 	v.until("the picker is ready", func() bool {
 		status, _ := v.get(v.at.Health, "/readyz")
 		return status == http.StatusOK
+	})
+	v.until("the picker makes the engines' tokens", func() bool {
+		_, text := v.get(v.at.Metrics, "/metrics")
+		return strings.Contains(text, "kvasir_tokens_exact_texts{namespace=\"default\",pool=\"m\"} 1") &&
+			strings.Contains(text, "kvasir_tokens_exact_chats{namespace=\"default\",pool=\"m\"} 1")
 	})
 	return v
 }
@@ -116,7 +123,7 @@ func (v *victim) configure(dir string) {
 kind: InferencePool
 metadata: {name: m}
 spec:
-  model: {name: m}
+  model: {name: m, tokenizer: {type: Directory, directory: {path: qwen}}}
   selector: {matchLabels: {app: m}}
 `,
 		"objects/policy.yaml": `apiVersion: kvasir.dev/v1alpha1
@@ -140,8 +147,11 @@ stringData:
   mallory: '{"class":"bad","sha256":["%s"]}'
 `, sum(goodKey), sum(badKey)),
 	}
+	model := filepath.Join(dir, "models", "qwen")
+	writeModel(v.t, model)
+	config := engineOf(v.t, model)
 	for i := range engines {
-		e, err := vllmsim.Start(vllmsim.Config{ServedModelNames: []string{"m"}})
+		e, err := vllmsim.Start(config)
 		if err != nil {
 			v.t.Fatal(err)
 		}
@@ -188,6 +198,29 @@ func (v *victim) until(what string, condition func() bool) {
 		if time.Now().After(deadline) {
 			v.t.Fatalf("not within %v: %s", patience, what)
 		}
+	}
+}
+
+// remember fills what the picker remembers of prompts: that stays, and is no trace of an attack. The engines refuse the requests.
+func (v *victim) remember(limit int64) {
+	const size, perByte, share = 48 << 10, 3, 0.1 // more than the texts take with their ids, and than the cache has of the limit
+	for range int(share * float64(limit) / (perByte * size)) {
+		var text strings.Builder
+		for text.Len() < size {
+			fmt.Fprintf(&text, " %x", rand.Uint32())
+		}
+		body := fmt.Sprintf(`{"model":"m","max_tokens":1,"temperature":-1,"prompt":%q}`, text.String())
+		r, err := http.NewRequestWithContext(v.t.Context(), http.MethodPost, "http://"+v.at.Proxy+"/v1/completions", strings.NewReader(body))
+		if err != nil {
+			v.t.Fatal(err)
+		}
+		r.Header.Set("Authorization", "Bearer "+goodKey)
+		answer, err := v.client.Do(r)
+		if err != nil {
+			v.t.Fatal(err)
+		}
+		_, _ = io.Copy(io.Discard, answer.Body)
+		_ = answer.Body.Close()
 	}
 }
 

@@ -12,6 +12,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -42,14 +43,16 @@ const (
 )
 
 // TestNothingIsToldOfRequests sends requests with known words in all their parts, valid ones and failing ones, to the proxy
-// and through a gateway, to a picker with the most verbose log; then it searches for the words in all output of the picker.
+// and through a gateway, to a picker with the most verbose log; then it searches for the words in all output of the picker, also of its
+// crash, which leaves no core to search.
 func TestNothingIsToldOfRequests(t *testing.T) {
-	log, extProc := t.TempDir(), freeAddress(t)
+	log, extProc, crashed := t.TempDir(), freeAddress(t), t.TempDir()
 	spans := collector(t)
 	f := newFleetWith(t, 2, vllmsim.Config{SpeedUp: 20}, "MarginalCost", func(f *fleet) {
 		f.args = append(f.args, "--log-level", "trace", "--decision-log", log, "--ext-proc-address", extProc, "--ext-proc-plaintext",
 			"--tracing-endpoint", spans.url, "--tracing-ratio", "1")
 		f.env = []string{"OTEL_EXPORTER_OTLP_PROTOCOL=http/protobuf", "OTEL_EXPORTER_OTLP_COMPRESSION=none", "OTEL_BSP_SCHEDULE_DELAY=100", "GOTRACEBACK=crash"}
+		f.confine = func(picker *exec.Cmd) { leaveCores(picker, crashed) }
 		sum := sha256.Sum256([]byte(secretKey))
 		f.write("pool.yaml", strings.Replace(poolYAML, "  selector:", "  engine: {apiKey: {name: engine, key: token}}\n  keySpace: {secretRef: {name: root}}\n  selector:", 1))
 		f.write("policy.yaml", strings.Replace(fmt.Sprintf(policyYAML, "MarginalCost"), "  decisions: {answerHeaders: Always}", `  decisions: {answerHeaders: Always, logPercent: 100}
@@ -156,7 +159,7 @@ stringData: {root: %s}
 		told["the spans"] = spans.text()
 		return strings.Count(told["the spans"], "kvasir.score") >= served
 	})
-	f.crash()
+	f.crash(crashed)
 	if told["the log"] = f.logs.String(); !strings.Contains(told["the log"], "goroutine ") {
 		t.Error("the picker did not write its traces when it crashed")
 	}
@@ -182,8 +185,15 @@ stringData: {root: %s}
 		secretTokens, "77001 77002", "77001, 77002", base64.StdEncoding.EncodeToString([]byte(secretEngine))[:20], base64.StdEncoding.EncodeToString([]byte(secretRoot))[:20])
 }
 
-// crash ends the picker as a fault in its runtime does, with the traces of all goroutines.
-func (f *fleet) crash() {
+// leaveCores makes a command write a core of any size into a directory if it crashes and does not forbid it.
+func leaveCores(c *exec.Cmd, dir string) {
+	c.Args = append([]string{"sh", "-c", `ulimit -c unlimited && exec "$0" "$@"`, c.Path}, c.Args[1:]...)
+	c.Path, c.Dir = "/bin/sh", dir
+}
+
+// crash ends the picker as a fault in its runtime does, with the traces of all goroutines. Neither a file nor a program that collects cores
+// gets one of it, though the limits of its parent allow that and others get one.
+func (f *fleet) crash(dir string) {
 	f.t.Helper()
 	if err := f.picker.Process.Signal(syscall.SIGABRT); err != nil {
 		f.t.Fatal(err)
@@ -192,6 +202,19 @@ func (f *fleet) crash() {
 	case <-f.exited:
 	case <-time.After(patience):
 		f.t.Fatal("the picker did not end on SIGABRT")
+	}
+	end := f.picker.ProcessState.Sys().(syscall.WaitStatus)
+	if !end.Signaled() || end.CoreDump() {
+		f.t.Errorf("the end of the picker: by a signal %v, with a core %v", end.Signaled(), end.CoreDump())
+	}
+	if files, err := os.ReadDir(dir); err != nil || len(files) > 0 {
+		f.t.Errorf("the crash left %v: %v", files, err)
+	}
+	other := exec.Command("/bin/sh", "-c", "kill -ABRT $$")
+	leaveCores(other, f.t.TempDir())
+	_ = other.Run() // it is killed
+	if !other.ProcessState.Sys().(syscall.WaitStatus).CoreDump() {
+		f.t.Log("NOT RUN: this machine writes no cores at all")
 	}
 }
 

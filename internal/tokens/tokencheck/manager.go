@@ -15,6 +15,7 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/openai"
 	"github.com/kvasir-dev/kvasir/internal/picker"
 	"github.com/kvasir-dev/kvasir/internal/tokens/modelfiles"
+	"github.com/kvasir-dev/kvasir/internal/tokens/tokenizer"
 )
 
 // Identity is what an engine reports about itself: engines of one identity make the same ids of a request.
@@ -70,12 +71,15 @@ type Config struct {
 	Publish func(namespace, pool string, exact *picker.Exact)
 	// Handed returns the files that reporters of a pool have sent, and their hash; nil if there are none.
 	Handed func(namespace, pool string) (set modelfiles.Set, hash string)
-	// CacheBytes bounds what is remembered of the prompts of each pool; 0 is DefaultCacheBytes.
+	// CacheBytes bounds what is remembered of the prompts of all pools; 0 is DefaultCacheBytes.
 	CacheBytes int64
 	Log        logr.Logger
+
+	// cache of all pools, made when the first needs it.
+	cache func() *tokenizer.Cache
 }
 
-// DefaultCacheBytes bounds a pool's cache of prompts: about 10 million tokens.
+// DefaultCacheBytes bounds the cache of prompts: about 10 million tokens.
 const DefaultCacheBytes = 128 << 20
 
 // State is how far exact tokens can be had in a pool.
@@ -138,6 +142,7 @@ func New(c Config) *Manager {
 	if c.Handed == nil {
 		c.Handed = func(string, string) (modelfiles.Set, string) { return nil, "" }
 	}
+	c.cache = sync.OnceValue(func() *tokenizer.Cache { return tokenizer.NewCache(c.CacheBytes) })
 	return &Manager{config: c, pools: map[string]*keeper{}}
 }
 

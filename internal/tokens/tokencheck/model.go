@@ -73,7 +73,7 @@ func (m *model) load(c *Config, pool *Pool) (failed finding, ok bool) {
 			m.files[name] = data
 		}
 	}
-	m.tokenizer, m.cache, m.prompters = t, tokenizer.NewCache(c.CacheBytes), map[making]*chatprompt.Prompter{}
+	m.tokenizer, m.cache, m.prompters = t, c.cache(), map[making]*chatprompt.Prompter{}
 	return finding{}, true
 }
 

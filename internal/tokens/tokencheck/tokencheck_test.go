@@ -263,6 +263,23 @@ func TestWhatIsProvenIsTrusted(t *testing.T) {
 }
 
 // TestTheProbeIsRepeated: whatever changes is proven again before it is trusted.
+// TestPoolsShareOneCache: more pools do not take more memory.
+func TestPoolsShareOneCache(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newHouse(Files{Set: smallModel(t, chatml)}, "a")
+		h.engines.engine("a", v24, h.pool.Files.Set, setting{format: "auto"})
+		other := h.pool
+		other.Name = "other"
+		h.Set([]Pool{h.pool, other})
+		synctest.Wait()
+		first, second := h.keeper("n", "p"), h.keeper("n", "other")
+		if first.model.cache == nil || first.model.cache != second.model.cache {
+			t.Errorf("caches %p and %p", first.model.cache, second.model.cache)
+		}
+		h.Set(nil)
+	})
+}
+
 func TestTheProbeIsRepeated(t *testing.T) {
 	full, other := smallModel(t, chatml), smallModel(t, "other "+chatml)
 	const doubtful = openai.Kinds(1<<openai.KindText | 1<<openai.KindChat)
