@@ -1,6 +1,7 @@
 package picker
 
 import (
+	"context"
 	"fmt"
 	"slices"
 	"strings"
@@ -57,34 +58,36 @@ func (c *court) serve(in *Request, cached int) *Decision {
 	return d
 }
 
-// Each is a way in which a client can make the engine find less than was predicted, or say so.
+// oddWays are the ways in which a client can make the engine find less than was predicted, or say so, and count other tokens.
+var oddWays = map[string]struct {
+	in     *Request
+	cached int
+}{
+	"echo":                         {asksFor("m", userTurn, `,"echo":true`), 0},
+	"echo in other words":          {asksFor("m", userTurn, `,"echo":"YES","top_logprobs":null`), 0},
+	"log-probabilities":            {asksFor("m", userTurn, `,"prompt_logprobs":0`), 0},
+	"reports of reused blocks":     {asksFor("m", userTurn, `,"vllm_xargs":{"kv_cache_report_mode":"full"}`), 0},
+	"transfer of blocks":           {asksFor("m", userTurn, `,"kv_transfer_params":{"do_remote_prefill":true}`), 0},
+	"cache salts":                  {asksFor("m", userTurn, `,"cache_salt":"s"`), 0},
+	"truncated prompts":            {asksFor("m", userTurn, `,"truncate_prompt_tokens":64`), 0},
+	"priorities":                   {asksFor("m", userTurn, `,"priority":-100`), 0},
+	"a field of a later release":   {asksFor("m", userTurn, `,"no_cache":true`), 0},
+	"beams":                        {asksFor("m", userTurn, `,"use_beam_search":true,"n":2`), -1},
+	"template arguments":           {asksFor("m", userTurn, `,"chat_template_kwargs":{"a":1}`), 0},
+	"a template":                   {asksFor("m", userTurn, `,"chat_template":"x"`), 0},
+	"tools":                        {asksFor("m", userTurn, `,"tools":[{"type":"function","function":{"name":"f"}}]`), 0},
+	"developer messages":           {asksFor("m", `{"role":"developer","content":"x"},`+userTurn, ""), 0},
+	"reasoning":                    {asksFor("m", userTurn+`,{"role":"assistant","reasoning":"r","content":"x"}`, ""), 0},
+	"parts":                        {asksFor("m", `{"role":"user","content":[{"type":"text","text":"x"}]}`, ""), 0},
+	"images":                       {asksFor("m", `{"role":"user","content":[{"type":"image_url","image_url":{"url":"data:x"}}]}`, ""), 0},
+	"an adapter with other blocks": {asksFor("adapter", userTurn, ""), 0},
+	"texts":                        {&Request{Route: openai.Completions, Body: []byte(`{"model":"m","prompt":"x"}`)}, 0},
+	"lists of texts":               {&Request{Route: openai.Completions, Body: []byte(`{"model":"m","prompt":["x","y"]}`)}, 0},
+	"ids":                          {&Request{Route: openai.Completions, Body: completionOf(make([]int, courtTokens))}, 0},
+}
+
 func TestNoClientTakesMatchingFromOthers(t *testing.T) {
-	for name, way := range map[string]struct {
-		in     *Request
-		cached int
-	}{
-		"echo":                         {asksFor("m", userTurn, `,"echo":true`), 0},
-		"echo in other words":          {asksFor("m", userTurn, `,"echo":"YES","top_logprobs":null`), 0},
-		"log-probabilities":            {asksFor("m", userTurn, `,"prompt_logprobs":0`), 0},
-		"reports of reused blocks":     {asksFor("m", userTurn, `,"vllm_xargs":{"kv_cache_report_mode":"full"}`), 0},
-		"transfer of blocks":           {asksFor("m", userTurn, `,"kv_transfer_params":{"do_remote_prefill":true}`), 0},
-		"cache salts":                  {asksFor("m", userTurn, `,"cache_salt":"s"`), 0},
-		"truncated prompts":            {asksFor("m", userTurn, `,"truncate_prompt_tokens":64`), 0},
-		"priorities":                   {asksFor("m", userTurn, `,"priority":-100`), 0},
-		"a field of a later release":   {asksFor("m", userTurn, `,"no_cache":true`), 0},
-		"beams":                        {asksFor("m", userTurn, `,"use_beam_search":true,"n":2`), -1},
-		"template arguments":           {asksFor("m", userTurn, `,"chat_template_kwargs":{"a":1}`), 0},
-		"a template":                   {asksFor("m", userTurn, `,"chat_template":"x"`), 0},
-		"tools":                        {asksFor("m", userTurn, `,"tools":[{"type":"function","function":{"name":"f"}}]`), 0},
-		"developer messages":           {asksFor("m", `{"role":"developer","content":"x"},`+userTurn, ""), 0},
-		"reasoning":                    {asksFor("m", userTurn+`,{"role":"assistant","reasoning":"r","content":"x"}`, ""), 0},
-		"parts":                        {asksFor("m", `{"role":"user","content":[{"type":"text","text":"x"}]}`, ""), 0},
-		"images":                       {asksFor("m", `{"role":"user","content":[{"type":"image_url","image_url":{"url":"data:x"}}]}`, ""), 0},
-		"an adapter with other blocks": {asksFor("adapter", userTurn, ""), 0},
-		"texts":                        {&Request{Route: openai.Completions, Body: []byte(`{"model":"m","prompt":"x"}`)}, 0},
-		"lists of texts":               {&Request{Route: openai.Completions, Body: []byte(`{"model":"m","prompt":["x","y"]}`)}, 0},
-		"ids":                          {&Request{Route: openai.Completions, Body: completionOf(make([]int, courtTokens))}, 0},
-	} {
+	for name, way := range oddWays {
 		t.Run(name, func(t *testing.T) {
 			c := newCourt(t, 3)
 			good := asksFor("m", userTurn, `,"temperature":0.5,"stream":false`)
@@ -98,6 +101,59 @@ func TestNoClientTakesMatchingFromOthers(t *testing.T) {
 				c.c.advance(time.Second)
 			}
 		})
+	}
+}
+
+// courtRenderer lets engines make the same tokens as the picker of a court.
+type courtRenderer struct{ tokenized bool }
+
+func (r courtRenderer) Tokens(context.Context, *endpoint.Endpoint, openai.Route, []byte, string) (Rendered, error) {
+	return Rendered{IDs: make([]uint32, courtTokens), Tokenized: r.tokenized}, nil
+}
+
+// TestNoClientTakesTokensFromOthers: there are no tenants, and the engines count other tokens than were made for all requests of one
+// shape, which are nine of ten. Requests of other classes keep their tokens, wherever those are made.
+func TestNoClientTakesTokensFromOthers(t *testing.T) {
+	const tools = `,"tools":[{"type":"function","function":{"name":"f"}}]`
+	for source, want := range map[string]TokenSource{"process": TokensExact, "engine": TokensEngine, "tokenize": TokensTokenize} {
+		for name, way := range oddWays {
+			t.Run(source+"/"+name, func(t *testing.T) {
+				c := newCourt(t, 3)
+				exact := Exact{Texts: fakePrompter{tokens: courtTokens}, Chats: fakePrompter{tokens: courtTokens}}
+				doubts := [openai.NumKinds]int{}
+				c.p.options.Doubt = func(_, _ string, kinds openai.Kinds) { // as tokencheck does, without its hour
+					for kind := range kinds.All {
+						if doubts[kind]++; doubts[kind] == 3 {
+							exact.Unproven |= openai.KindsOf(kind)
+							now := exact
+							c.p.SetExact("default", "m", &now)
+						}
+					}
+				}
+				if want != TokensExact {
+					c.p.SetExact("default", "m", nil)
+					c.p.options.Renderer = courtRenderer{want == TokensTokenize}
+				}
+				good := []*Request{asksFor("m", userTurn, `,"temperature":0.5`)}
+				if name != "tools" {
+					good = append(good, asksFor("m", userTurn, tools))
+				}
+				for i := range 600 {
+					d := pickFor(t, c.p, way.in)
+					d.Usage(courtTokens+1, way.cached)
+					d.End(Completed)
+					for _, in := range good {
+						if i%10 != 0 {
+							continue
+						}
+						if d := c.serve(in, courtHit); d.Tokens != want || d.Targets[0].Differs {
+							t.Fatalf("after %d odd requests the tokens of a good one are %v, doubts %v", i+1, d.Tokens, doubts)
+						}
+					}
+					c.c.advance(time.Second)
+				}
+			})
+		}
 	}
 }
 

@@ -26,9 +26,16 @@ import (
 // An answer counts if all of its match was announced by an endpoint whose events are known to be complete. If less than
 // half was found, it counts only two seconds later, and only if the first block that was not found has not been removed
 // meanwhile: eviction while a request waits is no mistake.
+//
+// Classes of plain requests always have a record. Clients choose the traits of others, so that of those classes only the maxOdd that
+// were answered last have one: a client with requests of all classes makes an endpoint hold 64 records of at most 6 KiB, in place of
+// 384. A class whose record was dropped begins anew, trusted.
 type trust struct {
 	lost    atomic.Int32 // records that are
 	records [numClasses]atomic.Pointer[record]
+
+	mu  sync.Mutex // guards all records, apart from what is atomic
+	odd []int      // guarded by mu; the indexes of the records of requests with traits, in the order of their last answers
 }
 
 // class is a set of requests whose predictions are right or wrong together.
@@ -65,11 +72,10 @@ type record struct {
 	lost  atomic.Bool
 	picks atomic.Uint64
 
-	mu       sync.Mutex
-	verdicts []verdict // guarded by mu; the last ones since trust was lost or won, in the order of time
-	judged   int       // guarded by mu; since then
-	suspects []suspect // guarded by mu, in the order of time
-	why      verdict   // guarded by mu; the sum by which trust was lost
+	verdicts []verdict // the last ones since trust was lost or won, in the order of time
+	judged   int       // since then
+	suspects []suspect // in the order of time
+	why      verdict   // the sum by which trust was lost
 }
 
 const (
@@ -79,6 +85,7 @@ const (
 	trustProbe   = 16
 	trustGrace   = 2 * time.Second
 	maxSuspects  = 32
+	maxOdd       = 16
 	distrustPart = 0.5
 	regainPart   = 0.75
 )
@@ -111,14 +118,9 @@ func (t *trust) believes(c class, probing bool) bool {
 // answered enters an answer to a request of a class. It returns whether trust is lost, whether that changed by it, and by
 // what.
 func (t *trust) answered(now time.Time, c class, s *suspect) (lost, changed bool, why verdict) {
-	at := &t.records[c.index()]
-	r := at.Load()
-	if r == nil {
-		at.CompareAndSwap(nil, new(record)) // 2 KiB, for the classes that an endpoint has served
-		r = at.Load()
-	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	r := t.record(c)
 	before := r.lost.Load()
 	why = r.answered(now, s)
 	lost = r.lost.Load()
@@ -131,7 +133,35 @@ func (t *trust) answered(now time.Time, c class, s *suspect) (lost, changed bool
 	return lost, lost != before, why
 }
 
-// answered is trust's. mu is held.
+// record is that of a class, which is made if need be. mu is held.
+func (t *trust) record(c class) *record {
+	at := c.index()
+	r := t.records[at].Load()
+	if r == nil {
+		r = new(record)
+		t.records[at].Store(r)
+	}
+	if c.traits != 0 {
+		t.odd = append(slices.DeleteFunc(t.odd, func(other int) bool { return other == at }), at)
+		if len(t.odd) > maxOdd {
+			t.drop()
+		}
+	}
+	return r
+}
+
+// drop forgets the record of requests with traits that was answered longest ago; one that has lost trust only if all have, apart from
+// the one that was answered last. mu is held.
+func (t *trust) drop() {
+	old := t.odd[:len(t.odd)-1]
+	i := max(0, slices.IndexFunc(old, func(at int) bool { return !t.records[at].Load().lost.Load() }))
+	if r := t.records[old[i]].Swap(nil); r.lost.Load() {
+		t.lost.Add(-1)
+	}
+	t.odd = slices.Delete(t.odd, i, i+1)
+}
+
+// answered is trust's. The trust's mu is held.
 func (r *record) answered(now time.Time, s *suspect) (why verdict) {
 	why = r.settle(now)
 	switch {
@@ -146,7 +176,7 @@ func (r *record) answered(now time.Time, s *suspect) (why verdict) {
 	return why
 }
 
-// settle judges the suspects that are due. mu is held.
+// settle judges the suspects that are due. The trust's mu is held.
 func (r *record) settle(now time.Time) (why verdict) {
 	n := 0
 	for n < len(r.suspects) && !now.Before(r.suspects[n].due) {
@@ -165,7 +195,8 @@ func (r *record) settle(now time.Time) (why verdict) {
 	return why
 }
 
-// judge enters a verdict. It returns whether trust was lost or won by it, and the sum of the verdicts. mu is held.
+// judge enters a verdict. It returns whether trust was lost or won by it, and the sum of the verdicts. The trust's mu is
+// held.
 func (r *record) judge(now time.Time, v verdict) (changed bool, sum verdict) {
 	v.at = monotonic.Of(now) / int64(time.Second)
 	r.verdicts = slices.DeleteFunc(r.verdicts, func(old verdict) bool { return v.at-old.at > int64(trustAge/time.Second) })
@@ -268,12 +299,13 @@ type Distrust struct {
 
 // addTo adds up what is known of one endpoint.
 func (t *trust) addTo(sum *Trust, endpoint string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
 	for i := range t.records {
 		r := t.records[i].Load()
 		if r == nil {
 			continue
 		}
-		r.mu.Lock()
 		recent := total(r.verdicts)
 		sum.Judged += r.judged
 		sum.Announced += recent.announced
@@ -285,6 +317,5 @@ func (t *trust) addTo(sum *Trust, endpoint string) {
 				Endpoint: endpoint, Tokens: c.source, Kind: c.kind, Traits: c.traits, Announced: r.why.announced, Found: r.why.found,
 			})
 		}
-		r.mu.Unlock()
 	}
 }

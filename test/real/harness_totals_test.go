@@ -220,6 +220,13 @@ func (s *totals) print() (status int) {
 		fmt.Println("FAIL:", err)
 		status = 1
 	}
+	if *updateFlag && errors.Is(run.missing, errUnloadable) {
+		row, figures := unloadableRow(run.release, run.missing)
+		if err := putRow(tablePage, row, figures); err != nil {
+			fmt.Println("FAIL:", err)
+			return 1
+		}
+	}
 	if len(s.shapes) == 0 {
 		return status
 	}

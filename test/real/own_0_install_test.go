@@ -66,6 +66,12 @@ func TestARequiredRunLeavesLittleOut(t *testing.T) {
 	}
 }
 
+// scriptThatFails is an installer that leaves a file in its cache.
+const scriptThatFails = `#!/bin/sh
+while [ $# -gt 0 ]; do [ "$1" = --cache-dir ] && mkdir -p "$2" && touch "$2/file"; shift; done
+exit 1
+`
+
 // TestAnAbortedInstallationIsRedone: the remains of an installation that did not end are no environment.
 func TestAnAbortedInstallationIsRedone(t *testing.T) {
 	root := t.TempDir()
@@ -75,14 +81,14 @@ func TestAnAbortedInstallationIsRedone(t *testing.T) {
 	}
 	bin := t.TempDir()
 	installer := filepath.Join(bin, "uv")
-	if err := os.WriteFile(installer, []byte("#!/bin/sh\nexit 1\n"), 0o700); err != nil {
+	if err := os.WriteFile(installer, []byte(scriptThatFails), 0o700); err != nil {
 		t.Fatal(err)
 	}
 	t.Setenv("PATH", bin+":"+os.Getenv("PATH"))
 	if venv, err := install(root, "0.0.1"); err == nil {
 		t.Errorf("installed %s", venv)
 	}
-	for _, dir := range []string{"venv", "partial"} {
+	for _, dir := range []string{"venv", "partial", "cache"} {
 		if _, err := os.Stat(filepath.Join(root, "0.0.1", dir)); err == nil {
 			t.Errorf("%s is there after a failed installation", dir)
 		}

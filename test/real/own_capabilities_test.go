@@ -227,6 +227,26 @@ func writeRow(page string, row capabilities, figures string) (string, error) {
 	return before + tableBegin + tableHead + strings.Join(rows, "") + tableEnd + after, nil
 }
 
+// unloadableRow is the row of a release that the machine of the run cannot load, with the reason.
+func unloadableRow(release string, err error) (row capabilities, figures string) {
+	columns := strings.Count(tableHead[:strings.Index(tableHead, "\n")], "|") - 1
+	return capabilities{release, []string{"not run: the machine lacks " + lacking(err)}}, strings.Repeat("| ", columns-3) + "|"
+}
+
+// TestTheTableSaysWhatWasNotRun and why, without paths of the machine.
+func TestTheTableSaysWhatWasNotRun(t *testing.T) {
+	err := fmt.Errorf("vLLM 0.9.1: %w: /lib/libstdc++.so.6: version `CXXABI_1.3.15' not found (required by /home/a/_C.abi3.so)", errUnloadable)
+	row, figures := unloadableRow("0.9.1", err)
+	page, err := writeRow(tableBegin+tableEnd, row, figures)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := "| 0.9.1 | not run: the machine lacks `CXXABI_1.3.15` of `libstdc++.so.6` | | | | | | | | | |\n"
+	if lines := strings.SplitAfter(page, "\n"); lines[3] != want || strings.Count(lines[1], "|") != strings.Count(want, "|") {
+		t.Errorf("got\n%swant\n%s", page, want)
+	}
+}
+
 // TestTheTableIsSortedAndReplaced: a row replaces that of the same release, and the others stay.
 func TestTheTableIsSortedAndReplaced(t *testing.T) {
 	page := "a\n" + tableBegin + tableEnd + "b\n"
@@ -278,6 +298,11 @@ func updatePage(path string, row capabilities, run *totals) error {
 	if err != nil {
 		return err
 	}
+	return putRow(path, row, figures)
+}
+
+// putRow writes a row into the table of a file.
+func putRow(path string, row capabilities, figures string) error {
 	page, err := os.ReadFile(path)
 	if err != nil {
 		return fmt.Errorf("reading the table: %w", err)

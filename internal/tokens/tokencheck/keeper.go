@@ -49,6 +49,8 @@ type answers struct {
 	replies []reply
 	at      time.Time
 	epoch   string // of the engine's endpoint
+	// others is until when no others are asked for the same (see outvote).
+	others time.Time
 }
 
 func newKeeper(c *Config, p *Pool) *keeper {
@@ -219,7 +221,14 @@ func (k *keeper) prove(ctx context.Context, pool *Pool, present []Identity, exac
 			return finding{State: Unproven, message: "no engine has answered the probe: " + err.Error()}
 		}
 	}
-	return k.compare(ctx, cases, present, exact)
+	made := *exact
+	found := k.compare(ctx, cases, present, &made)
+	if (found.State == Failed || made.Unproven != 0) && k.outvote(ctx, pool, present, cases) {
+		made = *exact
+		found = k.compare(ctx, cases, present, &made)
+	}
+	*exact = made
+	return found
 }
 
 // same is the present status as a finding.
@@ -298,15 +307,9 @@ func (k *keeper) answer(ctx context.Context, pool *Pool, id Identity, cases []Ca
 		if known, ok := k.identities[ep.Epoch()]; !ok || known.Identity != id {
 			continue
 		}
-		var replies []reply
-		replies, err = ask(ctx, cases, func(ctx context.Context, c *Case) ([]uint32, error) {
-			return k.config.Engine.Tokens(ctx, ep, c.Route, c.Body, pool.APIKey)
-		})
-		if err == nil {
-			k.answers[id] = answers{replies, time.Now(), ep.Epoch()}
-			k.mu.Lock()
-			k.status.Probes++
-			k.mu.Unlock()
+		var got answers
+		if got, err = k.askEngine(ctx, pool, ep, cases); err == nil {
+			k.answers[id] = got
 			return nil
 		}
 		if ctx.Err() != nil {
@@ -317,6 +320,20 @@ func (k *keeper) answer(ctx context.Context, pool *Pool, id Identity, cases []Ca
 		return nil
 	}
 	return err
+}
+
+// askEngine lets one engine answer the cases.
+func (k *keeper) askEngine(ctx context.Context, pool *Pool, ep *endpoint.Endpoint, cases []Case) (answers, error) {
+	replies, err := ask(ctx, cases, func(ctx context.Context, c *Case) ([]uint32, error) {
+		return k.config.Engine.Tokens(ctx, ep, c.Route, c.Body, pool.APIKey)
+	})
+	if err != nil {
+		return answers{}, err
+	}
+	k.mu.Lock()
+	k.status.Probes++
+	k.mu.Unlock()
+	return answers{replies: replies, at: time.Now(), epoch: ep.Epoch()}, nil
 }
 
 // identify asks the engines what they are that have not said so recently, and lists the identities there are, in order.

@@ -63,6 +63,7 @@ type engines struct {
 	prompts  map[string]*chatprompt.Prompter
 	change   func(c openai.Route, ids []uint32) []uint32
 	refuse   func(body []byte) error
+	silent   func(pod string) error
 	asked    map[string]int
 }
 
@@ -92,6 +93,11 @@ func (e *engines) Tokens(ctx context.Context, ep *endpoint.Endpoint, route opena
 	e.asked[ep.Pod]++
 	if _, ok := e.identity[ep.Pod]; !ok || apiKey != "key" {
 		return nil, errors.New("connection refused")
+	}
+	if e.silent != nil {
+		if err := e.silent(ep.Pod); err != nil {
+			return nil, err
+		}
 	}
 	if e.refuse != nil {
 		if err := e.refuse(body); err != nil {

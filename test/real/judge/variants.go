@@ -85,6 +85,10 @@ func (j *judge) stops(ctx context.Context) error {
 			return err
 		}
 	}
+	// A release that takes a level that does not exist sleeps now.
+	if _, _, err := j.send(ctx, post("/wake_up", "", "")); err != nil {
+		return err
+	}
 	for i, s := range []stop{
 		{"sleep of level 0", "/sleep?level=0", "/wake_up"},
 		{"sleep of level 1", "/sleep?level=1", "/wake_up"},
