@@ -58,6 +58,7 @@ type world struct {
 	set     kubernetes.Interface
 	runner  *podrunner.Runner
 	dir     string
+	service *front // the Service that engines connect to, nil for none; set before there are any
 
 	// watches of the operator and the pickers are this late.
 	late time.Duration
@@ -287,17 +288,15 @@ func (w *world) rewrite(pod *corev1.Pod, container string, args []string) []stri
 	case "picker":
 		kubeconfig := w.kubeconfig(namespace, pod.Spec.ServiceAccountName)
 		w.token(namespace, pod.Spec.ServiceAccountName, "", "picker.token")
-		args = append(args, "--kubeconfig="+kubeconfig, "--events-address="+w.pickerAddress(pod.Name)+":5557")
+		args = append(args, "--kubeconfig="+kubeconfig)
+	case "vllm":
+		if w.service != nil {
+			args = w.service.rewrite(args)
+		}
 	case "kvasir-reporter":
 		args = append(args, "--status-address=")
 	}
 	return args
-}
-
-func (w *world) pickerAddress(pod string) string {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.pickers[pod]
 }
 
 // proxies are the addresses of the pickers that are ready.

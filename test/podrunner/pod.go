@@ -97,7 +97,7 @@ func (p *pod) run(ctx context.Context) {
 	}()
 	if err == nil && o.DeletionTimestamp.IsZero() {
 		for _, spec := range slices.Concat(sidecars(o), o.Spec.Containers) {
-			c := p.container(o, spec, mounts)
+			c := p.container(ctx, o, spec, mounts)
 			p.lock.Lock()
 			p.containers = append(p.containers, c)
 			p.lock.Unlock()
@@ -183,7 +183,7 @@ func (p *pod) volumes(ctx context.Context, o *corev1.Pod) (map[string]string, er
 		dirs[v.Name] = dir
 		switch {
 		case v.Secret != nil:
-			if err := p.secret(ctx, o.Namespace, v.Secret.SecretName, dir); err != nil {
+			if err := p.secret(ctx, o.Namespace, v.Secret.SecretName, v.Secret.Items, dir); err != nil {
 				return nil, err
 			}
 		case v.ConfigMap != nil:
@@ -201,14 +201,32 @@ func (p *pod) volumes(ctx context.Context, o *corev1.Pod) (map[string]string, er
 	return dirs, nil
 }
 
-func (p *pod) secret(ctx context.Context, namespace, name, dir string) error {
+// secret writes a Secret's entries: all of them under their keys, or those that items list under their paths.
+func (p *pod) secret(ctx context.Context, namespace, name string, items []corev1.KeyToPath, dir string) error {
 	return eventually(ctx, func() error {
 		s, err := p.client.CoreV1().Secrets(namespace).Get(ctx, name, metav1.GetOptions{})
 		if err != nil {
 			return fmt.Errorf("reading Secret %s: %w", name, err)
 		}
-		return write(dir, s.Data)
+		if len(items) == 0 {
+			return write(dir, s.Data)
+		}
+		data := map[string][]byte{}
+		for _, item := range items {
+			data[item.Path] = s.Data[item.Key]
+		}
+		return write(dir, data)
 	})
+}
+
+// secretValue is one entry of a Secret, for an environment variable; empty without it.
+func (p *pod) secretValue(ctx context.Context, namespace string, ref *corev1.SecretKeySelector) string {
+	s, err := p.client.CoreV1().Secrets(namespace).Get(ctx, ref.Name, metav1.GetOptions{})
+	if err != nil {
+		p.Log("reading Secret %s: %v", ref.Name, err)
+		return ""
+	}
+	return string(s.Data[ref.Key])
 }
 
 func (p *pod) configMap(ctx context.Context, namespace, name, dir string) error {
@@ -230,7 +248,7 @@ func (p *pod) source(ctx context.Context, o *corev1.Pod, s corev1.VolumeProjecti
 	case s.ConfigMap != nil:
 		return p.configMap(ctx, o.Namespace, s.ConfigMap.Name, dir)
 	case s.Secret != nil:
-		return p.secret(ctx, o.Namespace, s.Secret.Name, dir)
+		return p.secret(ctx, o.Namespace, s.Secret.Name, s.Secret.Items, dir)
 	case s.ServiceAccountToken != nil:
 		account := o.Spec.ServiceAccountName
 		if account == "" {
@@ -281,13 +299,22 @@ var (
 	unnamed   = regexp.MustCompile(`^(--?[a-z-]+=)?:(\d+)$`)
 )
 
+// anyAddress has an engine bind its replay socket at every address of the machine.
+const anyAddress = `"replay_endpoint":"tcp://*:`
+
 // container makes a container's process, with what it says of itself replaced by what the pod has here.
-func (p *pod) container(o *corev1.Pod, spec corev1.Container, dirs map[string]string) *container {
+func (p *pod) container(ctx context.Context, o *corev1.Pod, spec corev1.Container, dirs map[string]string) *container {
 	env := map[string]string{}
 	for _, e := range spec.Env {
 		env[e.Name] = e.Value
+		if e.ValueFrom != nil && e.ValueFrom.SecretKeyRef != nil {
+			env[e.Name] = p.secretValue(ctx, o.Namespace, e.ValueFrom.SecretKeyRef)
+		}
 		if e.ValueFrom == nil || e.ValueFrom.FieldRef == nil {
 			continue
+		}
+		if label, ok := strings.CutPrefix(e.ValueFrom.FieldRef.FieldPath, "metadata.labels['"); ok {
+			env[e.Name] = o.Labels[strings.TrimSuffix(label, "']")]
 		}
 		switch e.ValueFrom.FieldRef.FieldPath {
 		case "metadata.uid":
@@ -310,7 +337,7 @@ func (p *pod) container(o *corev1.Pod, spec corev1.Container, dirs map[string]st
 		for _, m := range spec.VolumeMounts {
 			s = strings.ReplaceAll(s, m.MountPath, dirs[m.Name])
 		}
-		s = strings.NewReplacer("127.0.0.1", p.ip, "localhost", p.ip, "0.0.0.0", p.ip).Replace(s)
+		s = strings.NewReplacer("127.0.0.1", p.ip, "localhost", p.ip, "0.0.0.0", p.ip, anyAddress, strings.Replace(anyAddress, "*", p.ip, 1)).Replace(s)
 		return unnamed.ReplaceAllString(s, "${1}"+p.ip+":${2}")
 	}
 	args := slices.Concat(spec.Command[min(1, len(spec.Command)):], spec.Args) // the program is that of the image
