@@ -299,7 +299,7 @@ func (k *keeper) answer(ctx context.Context, pool *Pool, id Identity, cases []Ca
 			continue
 		}
 		var replies []reply
-		replies, err = ask(ctx, cases, func(ctx context.Context, c *Case) ([]uint32, error) {
+		replies, err = ask(ctx, cases, func(ctx context.Context, c *Case) (Tokens, error) {
 			return k.config.Engine.Tokens(ctx, ep, c.Route, c.Body, pool.APIKey)
 		})
 		if err == nil {
